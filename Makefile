@@ -13,9 +13,8 @@ MODULES   = $(TESTED) $(EXAMPLES) $(FAULTS) $(BENCH) $(SIM)
 PKGS  ?= ./... $(TESTED:%=./%/...)
 
 # Replaces all flags of go test: make test PKGS=./lease TESTFLAGS='-race -v -run=TestRenew'
-# -parallel: most tests wait, for leases to end or for servers to start, and so can do it together. With 16 of them two busy
-# cores answered some too late.
-TESTFLAGS ?= -race -shuffle=on -count=1 -parallel=12 -timeout=20m
+# -parallel: most tests wait, for leases to end or for servers to start, and so can do it together.
+TESTFLAGS ?= -race -shuffle=on -count=1 -parallel=20 -timeout=20m
 
 # The linter is built by Go from its module, outside of this module's go.mod, and kept in bin/ under its own version and
 # Go's: a linter built with an older Go than the one in use refuses to run. This version needs Go 1.26 to build.

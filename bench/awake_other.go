@@ -4,5 +4,5 @@ package main
 
 import "errors"
 
-// keepAwake is known for Linux only.
+// keepAwake does nothing: it is implemented for Linux only.
 func keepAwake() (stop func(), err error) { return nil, errors.ErrUnsupported }

@@ -13,21 +13,21 @@ import (
 type bench struct {
 	options
 	self   string // this program
-	dir    string // of what it needs while it runs
+	dir    string // files needed during the run
 	server *server
 	others map[string]*otherServer // by the library that needs it
-	asked  int                     // cells on them so far
+	asked  int                     // cells measured on them so far
 	log    io.Writer
 
 	samples []sample
 }
 
-// options are what the command line says.
+// options are the command line's settings.
 type options struct {
 	quick      bool
 	rounds     int
 	duration   time.Duration // of the windows
-	long       time.Duration // of the windows in which turns are rare, or nothing happens but waiting and renewing
+	long       time.Duration // of windows with rare turns, or with nothing but waiting and renewing
 	libs       []string
 	workloads  []string
 	curves     bool
@@ -37,13 +37,13 @@ type options struct {
 	memProfile string
 }
 
-// newBench starts the server, and those that named libraries need beside; stop ends them.
+// newBench starts the server, and the servers of the named libraries; stop ends them.
 func newBench(o options, log io.Writer) (b *bench, stop func(), err error) {
 	b = &bench{options: o, log: log}
 	if b.self, err = os.Executable(); err != nil {
 		return nil, nil, err
 	}
-	// Memory, where there is such a folder: the witness is no test of the disk.
+	// In memory, if there is such a folder: the witness does not test the disk.
 	parent := "/dev/shm"
 	if info, err := os.Stat(parent); err != nil || !info.IsDir() {
 		parent = ""
@@ -80,8 +80,8 @@ func (o *options) hasJava() bool {
 	return err == nil
 }
 
-// runAll measures all cells once a round, so that what changes on the machine meanwhile meets all of them. In each round the
-// libraries of a workload take their turns in another order, which is the same in each run.
+// runAll measures every cell once per round, so that drifts of the machine affect all cells. Each round takes a workload's libraries in another
+// order, the same in every run.
 func (b *bench) runAll(groups []group) {
 	start, done, total, rounds := time.Now(), 0, 0, 0
 	for _, g := range groups {
@@ -115,8 +115,8 @@ func (b *bench) runAll(groups []group) {
 	}
 }
 
-// failed reports whether something is wrong with rlock, or with the harness: then also the floors fail, or all that is
-// measured of a library. That others let two into a section, or never wake somebody, is a result.
+// failed reports whether rlock or the harness is wrong: the latter if floors fail, too, or all of a library's cells. Violations and lost
+// wake-ups of other libraries are results.
 func (b *bench) failed() bool {
 	came := make(map[string]bool)
 	for _, s := range b.samples {

@@ -18,17 +18,17 @@ type cell struct {
 	Workload   string        `json:"workload"`
 	Lib        string        `json:"lib"`
 	Processes  int           `json:"processes"`
-	Clients    int           `json:"clients,omitempty"` // in each process, each as good as a process; 0 is 1
-	Goroutines int           `json:"goroutines"`        // of each client; waiters or holds in those workloads
+	Clients    int           `json:"clients,omitempty"` // per process, each like a process of its own; 0 is 1
+	Goroutines int           `json:"goroutines"`        // per client; waiters or holds in those workloads
 	Holds      int           `json:"holds,omitempty"`
 	RTT        time.Duration `json:"rtt_ns"`
-	Far        time.Duration `json:"far_ns,omitempty"`     // more of it for the last process, which has one goroutine
-	Section    time.Duration `json:"section_ns,omitempty"` // what a section takes
-	Lease      time.Duration `json:"lease_ns,omitempty"`   // where it is what is measured; 0 is the library's own
+	Far        time.Duration `json:"far_ns,omitempty"`     // extra size for the last process, which has one goroutine
+	Section    time.Duration `json:"section_ns,omitempty"` // minimum duration of a section
+	Lease      time.Duration `json:"lease_ns,omitempty"`   // in workloads about it; 0 is the library's default
 	Duration   time.Duration `json:"duration_ns"`
 }
 
-// title is the workload and what differs from its usual size.
+// title is the workload and its differences from the usual size.
 func (c cell) title() string {
 	t := c.Workload
 	switch c.Workload {
@@ -51,13 +51,13 @@ func (c cell) title() string {
 	return t
 }
 
-// part is what one process of a cell is told.
+// part is one process's share of a cell.
 type part struct {
 	clients, goroutines int
 	rtt                 time.Duration
 }
 
-// parts are all processes.
+// parts returns the shares of all processes.
 func (c cell) parts() []part {
 	all := make([]part, c.Processes)
 	for i := range all {
@@ -69,7 +69,7 @@ func (c cell) parts() []part {
 	return all
 }
 
-// goroutines is how many there are in all processes.
+// goroutines returns the number in all processes.
 func (c cell) goroutines() int {
 	n := 0
 	for _, p := range c.parts() {
@@ -78,10 +78,10 @@ func (c cell) goroutines() int {
 	return n
 }
 
-// quiet reports whether nothing happens in the window but waiting and renewing.
+// quiet reports whether the window only contains waiting and renewals.
 func (c cell) quiet() bool { return c.Workload == "waiters" || c.Workload == "holds" }
 
-// slots is how many locks the witness sees.
+// slots returns the number of locks seen by the witness.
 func (c cell) slots() int {
 	switch c.Workload {
 	case "names", "crash":
@@ -91,27 +91,26 @@ func (c cell) slots() int {
 	}
 }
 
-// sample is what one round of a cell gave.
+// sample is the result of a cell's round.
 type sample struct {
 	cell
 	Round int `json:"round"`
 
 	Ops       int64   `json:"ops"`
-	Sections  int64   `json:"sections"` // Ops and those outside of the window
+	Sections  int64   `json:"sections"` // Ops and those outside the window
 	ElapsedNs int64   `json:"elapsed_ns"`
 	Latency   latency `json:"latency_ns"`
 
-	// Commands are those from the start of the window on, Sent how many of them came over a connection; uncounted if the server does
-	// not count.
+	// Commands are counted from the start of the window, Sent those that came over a connection; uncounted if the server does not count.
 	Commands commands `json:"commands,omitempty"`
 	Sent     int64    `json:"sent"`
 
-	// Slowest is the ops of the goroutine with the fewest, as a part of the mean. Starved are those without any.
+	// Slowest is the ops of the slowest goroutine relative to the mean. Starved are goroutines without any.
 	Slowest float64 `json:"slowest"`
 	Starved int     `json:"starved"`
-	// Violations of exclusion: overlaps that a worker saw, and updates that were lost.
+	// Violations of exclusion: overlaps seen by a worker, and lost updates.
 	Violations int64 `json:"violations"`
-	// Stuck are those that still waited long after everybody else had done.
+	// Stuck are goroutines still waiting long after all others had finished.
 	Stuck int64 `json:"stuck,omitempty"`
 
 	AllocsPerOp float64            `json:"allocs_per_op,omitempty"`
@@ -121,10 +120,10 @@ type sample struct {
 	Error string `json:"error,omitempty"`
 }
 
-// uncounted is what is sent to a server without counters.
+// uncounted stands for commands to a server without counters.
 const uncounted = -1
 
-// sentPerOp is how many commands it took to pass a section once; not a number if nobody knows.
+// sentPerOp returns the commands per section; NaN if unknown.
 func (s *sample) sentPerOp() float64 {
 	if s.Sent == uncounted {
 		return math.NaN()
@@ -132,18 +131,18 @@ func (s *sample) sentPerOp() float64 {
 	return float64(s.Sent) / s.passes()
 }
 
-// passes is what commands and messages are divided by.
+// passes is the divisor for commands and messages.
 func (s *sample) passes() float64 {
 	n := s.Sections
 	switch s.Workload {
 	case "handoff", "fair-handoff", "ping-pong", // their sections begin before the window
-		"latch", "latch-herd": // a section is that of one waiter, and an op is a round of all
+		"latch", "latch-herd": // a section is one waiter's, and an op is a round of all
 		n = s.Ops
 	}
 	return float64(max(n, 1))
 }
 
-// perSecond is the throughput of the window.
+// perSecond returns the window's throughput.
 func (s *sample) perSecond() float64 {
 	return float64(s.Ops) / cmp.Or(time.Duration(s.ElapsedNs).Seconds(), 1)
 }
@@ -152,12 +151,12 @@ const (
 	// A JVM starts slowly, and a hundred thousand holds take a while.
 	readyTimeout      = time.Minute
 	readyTimeoutQuick = 20 * time.Second
-	// Calls that are under way when the window closes have to end, also those of pollers: beyond the window.
+	// Calls in progress at the end of the window have to finish, even a poller's.
 	reportTimeout      = 30 * time.Second
 	reportTimeoutQuick = 20 * time.Second
 )
 
-// measure runs a cell once. What went wrong is in the sample.
+// measure runs a cell once. The sample contains any error.
 func (b *bench) measure(c cell, round int) sample {
 	s := sample{cell: c, Round: round}
 	if err := b.run(&s); err != nil {
@@ -210,7 +209,7 @@ func (b *bench) run(s *sample) (err error) {
 			lines = append(lines, line)
 			addr = line.addr
 		}
-		// Workers with locks of their own have witnesses of their own.
+		// Workers with their own locks have their own witnesses.
 		if i == 0 || s.slots() > 1 {
 			sub := filepath.Join(dir, strconv.Itoa(i))
 			if err := os.Mkdir(sub, 0o700); err != nil {
@@ -253,9 +252,8 @@ func (b *bench) run(s *sample) (err error) {
 	return nil
 }
 
-// window lets the workers go, and counts commands: where sections are passed, until the last of them has
-// come to its end, also those that the worker's window does not count; where nothing is to happen, until the
-// time is up, and the workers wait for that.
+// window starts the workers and counts commands. With sections, it counts until the last worker has finished, including those outside the
+// worker's window. In a quiet window, it counts until the time is up, while the workers wait.
 func (b *bench) window(s *sample, lib *library, commands func() (commands, error), workers []*process) ([]report, error) {
 	before, err := commands()
 	if err != nil {
@@ -305,12 +303,11 @@ func (b *bench) window(s *sample, lib *library, commands func() (commands, error
 	return reports, count()
 }
 
-// command is the command line of the i-th worker.
+// command returns the i-th worker's command line.
 func (b *bench) command(s *sample, at part, addr, lock, witness string, i int) []string {
 	cmd := []string{b.self, "worker"}
 	if s.Lib == redissonName {
-		// The JVM's own choices, but for the memory: its default, a quarter of the machine for each
-		// of four, is more than the heap of a small service.
+		// The JVM's defaults except for memory: a quarter of the machine for each of four JVMs is more than the heap of a small service.
 		cmd = []string{"java", "-Xmx1g", "-jar", b.jar, "worker"}
 	}
 	cmd = append(cmd,
@@ -341,7 +338,7 @@ func (b *bench) command(s *sample, at part, addr, lock, witness string, i int) [
 	return cmd
 }
 
-// merge makes one of what the workers say.
+// merge combines the workers' reports.
 func (s *sample) merge(reports []report) {
 	var perGoroutine []int64
 	s.Extra = make(map[string]float64)
@@ -352,8 +349,7 @@ func (s *sample) merge(reports []report) {
 		s.Violations += r.Violations
 		s.Stuck += r.Stuck
 		perGoroutine = append(perGoroutine, r.PerGoroutine...)
-		// The workers do the same, so the mean of their medians is near the common one. For the
-		// tail the worst one counts.
+		// The workers do the same, so the mean of their medians approximates the common median. For the tail the worst one counts.
 		s.Latency.P50 += r.Latency.P50 / int64(len(reports))
 		s.Latency.P99 = max(s.Latency.P99, r.Latency.P99)
 		s.Latency.Max = max(s.Latency.Max, r.Latency.Max)
@@ -381,7 +377,7 @@ func (s *sample) merge(reports []report) {
 	}
 }
 
-// check compares what the workers say with the traces that their sections left.
+// check compares the workers' reports with the traces left by their sections.
 func (s *sample) check(counted uint64) {
 	if lost := s.Sections - int64(counted); lost != 0 {
 		s.Violations += max(lost, -lost)

@@ -18,7 +18,7 @@ func mixedOf(lib string, processes int) cell {
 	return c
 }
 
-// A bench that cannot see a broken lock proves nothing about the others.
+// A bench that misses a broken lock proves nothing about the others.
 func TestBrokenLocksAreReported(t *testing.T) {
 	b := startBench(t, options{})
 	for _, c := range []cell{contended("none", 1), contended("none", 4), contended("per-process", 4)} {
@@ -72,7 +72,7 @@ func TestLatchThatNeverOpensIsTold(t *testing.T) {
 	assert.Zero(t, s.Violations)
 }
 
-// However many processes take part, two commands and one message are a section of a herd.
+// With any number of processes, a herd's section takes two commands and one message.
 func TestHerdTellsTheNextAlone(t *testing.T) {
 	b := startBench(t, options{})
 	s := b.measure(cell{Workload: "herd", Lib: rlockName, Processes: 2, Clients: 8, Goroutines: 1, Duration: time.Second}, 1)
@@ -96,7 +96,7 @@ func TestFailuresAreTold(t *testing.T) {
 	}
 }
 
-// Each workload once, in a small size, with what is measured and what it is measured against.
+// Each workload once, in a small size, with its measures and the libraries compared.
 func TestWorkloads(t *testing.T) {
 	b := startBench(t, options{duration: 100 * time.Millisecond})
 	for _, w := range named(workloads(&b.options), nil) {
@@ -130,7 +130,7 @@ func TestWorkloads(t *testing.T) {
 				assert.Zero(t, s.Sent, "waiters send nothing: %v", s.Commands)
 				assert.EqualValues(t, c.Goroutines, s.Ops)
 			case "contended-1ms":
-				if lib == floorName { // within a process a lock need not go there
+				if lib == floorName { // a lock may stay within the process
 					assert.GreaterOrEqual(t, s.Latency.P50, time.Millisecond.Nanoseconds(), "%s is farther away", lib)
 				}
 			}

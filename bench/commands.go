@@ -9,15 +9,14 @@ import (
 // commands counts calls by command, in lower case.
 type commands map[string]int64
 
-// wire are the commands that no script calls, so that all of them came over a connection. Redis counts the
-// calls that scripts make as well, and does not tell them apart.
+// wire are commands never called by scripts, so all of them came over a connection. Redis counts scripts' calls as well, without a distinction.
 var wire = []string{
 	"eval", "evalsha", "eval_ro", "evalsha_ro", "fcall", "fcall_ro",
 	"subscribe", "unsubscribe", "psubscribe", "punsubscribe", "ssubscribe", "sunsubscribe",
 	"blpop", "brpop", "blmove", "bzpopmin", "wait",
 }
 
-// commands reads the counters of all commands since the start of the server.
+// commands reads the counters of all commands since the server's start.
 func (s *server) commands() (commands, error) {
 	info, err := s.info("commandstats")
 	if err != nil {
@@ -43,7 +42,7 @@ func (s *server) commands() (commands, error) {
 	return all, nil
 }
 
-// since returns what was added to before.
+// since returns the increase since before.
 func (c commands) since(before commands) commands {
 	delta := make(commands)
 	for name, n := range c {
@@ -54,8 +53,7 @@ func (c commands) since(before commands) commands {
 	return delta
 }
 
-// sent is how many of them came over a connection. direct are those that the library sends as such, apart
-// from wire.
+// sent returns how many came over a connection. direct are the library's own direct commands, apart from wire.
 func (c commands) sent(direct []string) int64 {
 	var n int64
 	for _, names := range [][]string{wire, direct} {

@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// curve is a workload of which one size changes.
+// curve is a workload with one varying size.
 type curve struct {
 	name     string // of its plots
-	workload string // the name by which the command line selects it
-	axis     string // what changes
+	workload string // the name on the command line
+	axis     string // the varying size
 	cell     cell
 	values   []int
 	set      func(c *cell, v int)
@@ -17,26 +17,26 @@ type curve struct {
 	metrics  []metric
 }
 
-// curveLibs are rlock, its floor, and the peers that do best: one that is woken, one that polls.
+// curveLibs are rlock, its floor, and the best peers: one that is woken, one that polls.
 var curveLibs = []string{floorName, rlockName, tunedName, "bsm"}
 
-// holderLibs are those of them that keep a hold alive.
+// holderLibs are those that keep a hold alive.
 var holderLibs = []string{rlockName, tunedName}
 
-// herdLibs are its own floor, and of each way to wait the best.
+// herdLibs are its floor, and the best library for each way to wait.
 var herdLibs = []string{herdFloorName, rlockName, "rueidislock-1", "redsync", "redsync-rueidis", "bsm", redissonName}
 
-// fairLibs and readLibs are those that have such locks.
+// fairLibs and readLibs are the libraries with such locks.
 var (
 	fairLibs = []string{rlockName, redissonName}
 	readLibs = []string{floorName, rlockName, redissonName}
 )
 
-// peersUpTo is where the curves of the peers end: with 10,000 goroutines that want one lock, or 100,000 holds, some need
-// minutes to come to an end after the window, or never do.
+// peersUpTo is where the peers' curves end: with 10,000 goroutines for one lock, or 100,000 holds, some take minutes to finish after the window,
+// or never do.
 const peersUpTo = 1000
 
-// curves are all. Their windows are shorter, since there are so many of them.
+// curves are all curves. Their windows are shorter, because there are many.
 func curves(o *options) []curve {
 	tens := []int{1, 10, 100, 1000, 10000}
 	rtts := []int{0, 1, 10}
@@ -57,7 +57,7 @@ func curves(o *options) []curve {
 	semaphoreHerd.Workload, latchHerd.Workload = "semaphore-herd", "latch-herd"
 	waiting, holding, beside := one("waiters", 1), one("holds", 1), one("pair", 1)
 	waiting.Duration, holding.Duration = o.long/2, o.long
-	beside.Duration = max(beside.Duration, holdsLease/3) // so that renewals happen in it
+	beside.Duration = max(beside.Duration, holdsLease/3) // to include renewals
 	speed := []metric{perSecond, p99}
 	split := func(c *cell, v int) { c.Goroutines = v / c.Processes }
 	crowd := func(c *cell, v int) { c.Clients = v / c.Processes }
@@ -133,7 +133,7 @@ func curves(o *options) []curve {
 	}
 }
 
-// libsAt are the libraries that are measured at a point.
+// libsAt returns the libraries measured at a point.
 func (c *curve) libsAt(point cell) []string {
 	if max(point.goroutines(), point.Holds) <= peersUpTo {
 		return c.libs

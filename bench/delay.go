@@ -9,22 +9,21 @@ import (
 	"time"
 )
 
-// delayLine is a TCP proxy in front of Redis that makes the way longer, not narrower: what arrives is
-// handed on a fixed time later, in order, however much is on its way at once.
+// delayLine is a TCP proxy in front of Redis that adds delay but does not limit throughput: data is passed on a fixed time later, in order.
 type delayLine struct {
 	addr string
 
 	target   string
 	oneWay   time.Duration
 	listener net.Listener
-	wg       sync.WaitGroup // every goroutine of it
+	wg       sync.WaitGroup // counts its goroutines
 
 	mu     sync.Mutex // guards the following
 	conns  []net.Conn
 	closed bool
 }
 
-// startDelayLine adds rtt to each round trip to target: half of it each way.
+// startDelayLine adds rtt to each round trip to target, half of it each way.
 func startDelayLine(target string, rtt time.Duration) (*delayLine, error) {
 	ln, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
@@ -66,7 +65,7 @@ func (d *delayLine) accept() {
 	}
 }
 
-// keep remembers the connections for close; it reports false, and closes them, if that was called already.
+// keep registers the connections for close; after close it closes them and reports false.
 func (d *delayLine) keep(conns ...net.Conn) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -80,20 +79,20 @@ func (d *delayLine) keep(conns ...net.Conn) bool {
 	return true
 }
 
-// chunk is what one read brought.
+// chunk is the data of one read.
 type chunk struct {
 	bytes []byte
 	due   time.Time
 }
 
-// pipe reads from src without ever waiting for dst, and a second goroutine writes what is due.
+// pipe reads from src without waiting for dst; a second goroutine writes each chunk when it is due.
 func (d *delayLine) pipe(dst, src net.Conn) {
 	clock, err := newAlarm()
 	if err != nil { // the connection shows it
 		_, _ = src.Close(), dst.Close()
 		return
 	}
-	// More chunks than are on their way in practice; a full one would only hold the sender back, as
+	// More chunks than are in flight in practice; a full channel only blocks the sender, as a full socket does.
 	// a full socket does.
 	way := make(chan chunk, 16<<10)
 	d.wg.Go(func() { // ends when way is closed

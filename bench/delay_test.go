@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// echo answers with what it gets, at once.
+// echo returns its input at once.
 func echo(t *testing.T) (addr string) {
 	t.Helper()
 	ln, err := net.Listen("tcp4", "127.0.0.1:0")
@@ -67,7 +67,7 @@ func TestDelayLineDelays(t *testing.T) {
 	assert.Less(t, fastest, 2*rtt)
 }
 
-// Many connections at once do not make it longer, though there are more of them than processors.
+// Many connections do not add to the delay, even if there are more of them than processors.
 func TestDelayLineDelaysManyAlike(t *testing.T) {
 	const rtt, conns, times = 10 * time.Millisecond, 24, 20
 	d, err := startDelayLine(echo(t), rtt)
@@ -96,7 +96,7 @@ func TestDelayLineDelaysManyAlike(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	assert.GreaterOrEqual(t, hist.quantile(0.01), rtt*98/100) // to the exactness of the histogram
+	assert.GreaterOrEqual(t, hist.quantile(0.01), rtt*98/100) // to the histogram's precision
 	assert.Less(t, hist.quantile(0.5), rtt*3/2)
 }
 

@@ -10,10 +10,10 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// delivered counts the published messages that the server has sent to this process, on all connections of rueidis.
+// delivered counts the messages that the server has published to this process, on all rueidis connections.
 var delivered atomic.Int64
 
-// hearing is a connection whose messages are counted. One that is split between two reads is missed, which is rare.
+// hearing is a connection that counts messages. It misses a message split between two reads, which is rare.
 type hearing struct{ net.Conn }
 
 func (c hearing) Read(b []byte) (int, error) {
@@ -24,7 +24,7 @@ func (c hearing) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// counted has a client count what it is told.
+// counted makes a client count its messages.
 func counted(o rueidis.ClientOption) rueidis.ClientOption {
 	o.DialCtxFn = func(ctx context.Context, addr string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {
 		conn, err := d.DialContext(ctx, "tcp", addr)
@@ -36,8 +36,7 @@ func counted(o rueidis.ClientOption) rueidis.ClientOption {
 	return o
 }
 
-// deliveredPerOp is how many messages the server has delivered for each section; 0 for libraries on other clients than rueidis, whose messages
-// nobody counts.
+// deliveredPerOp returns the delivered messages per section; 0 for libraries on other clients than rueidis, whose messages are not counted.
 func (s *sample) deliveredPerOp() float64 {
-	return s.Extra["delivered"] * float64(s.Processes) / s.passes() // Extra has the mean of the processes
+	return s.Extra["delivered"] * float64(s.Processes) / s.passes() // Extra is the mean over the processes
 }

@@ -5,8 +5,7 @@ import (
 	"strings"
 )
 
-// goBenchmark writes the samples in the form of Go's benchmarks, a line for each round, so that
-// "benchstat -col /lib" compares them.
+// goBenchmark writes the samples in the format of Go's benchmarks, one line per round, for "benchstat -col /lib".
 func (r *results) goBenchmark() string {
 	var b strings.Builder
 	m := &r.Machine

@@ -7,13 +7,12 @@ import (
 )
 
 const (
-	// Each power of two is cut into 2^subBits buckets, so a value is known to 1.6 %.
+	// Each power of two is divided into 2^subBits buckets: a resolution of 1.6 %.
 	subBits = 6
 	sub     = 1 << subBits
 )
 
-// histogram counts durations in buckets of fixed places, so that recording one costs an atomic add
-// and allocates nothing. It is safe for concurrent use.
+// histogram counts durations in fixed buckets: recording costs one atomic add and no allocation. It is safe for concurrent use.
 type histogram struct {
 	buckets [(64 - subBits) * sub]atomic.Uint64
 	max     atomic.Int64 // nanoseconds
@@ -28,7 +27,7 @@ func bucket(ns uint64) int {
 	return (shift+1)*sub + int(ns>>shift) - sub
 }
 
-// bounds are the smallest value of the bucket i, and the smallest above it.
+// bounds returns the smallest value of bucket i, and of the next.
 func bounds(i int) (from, to uint64) {
 	if i < sub {
 		return uint64(i), uint64(i) + 1
@@ -49,7 +48,7 @@ func (h *histogram) record(d time.Duration) {
 	}
 }
 
-// quantile returns the middle of the bucket in which the q-quantile lies, 0 of an empty histogram.
+// quantile returns the middle of the q-quantile's bucket, 0 for an empty histogram.
 func (h *histogram) quantile(q float64) time.Duration {
 	var n uint64
 	for i := range h.buckets {
@@ -58,7 +57,7 @@ func (h *histogram) quantile(q float64) time.Duration {
 	if n == 0 {
 		return 0
 	}
-	rank := min(uint64(q*float64(n)), n-1) // so many values are smaller
+	rank := min(uint64(q*float64(n)), n-1) // number of smaller values
 	for i := range h.buckets {
 		c := h.buckets[i].Load()
 		if rank < c {
@@ -70,7 +69,7 @@ func (h *histogram) quantile(q float64) time.Duration {
 	return time.Duration(h.max.Load())
 }
 
-// latency is what is told of a histogram, in nanoseconds.
+// latency summarizes a histogram, in nanoseconds.
 type latency struct {
 	P50 int64 `json:"p50"`
 	P99 int64 `json:"p99"`

@@ -17,7 +17,7 @@ import (
 	"go.etcd.io/etcd/client/v3/concurrency"
 )
 
-// startEtcd runs a single etcd with its own defaults: each write is on disk before it is answered.
+// startEtcd runs a single etcd with its defaults: each write is on disk before its reply.
 func startEtcd(dir string) (*otherServer, error) {
 	path, err := findProgram("etcd", "etcd-server")
 	if err != nil {

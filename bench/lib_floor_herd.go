@@ -9,8 +9,8 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// A queue in Redis: whoever finds the lock taken joins it, and a release moves the lock to the first in it and tells that one
-// alone. Nothing more: no re-entry, no lease that matters, nobody who dies or leaves.
+// A queue in Redis: a client that finds the lock taken joins it, and a release moves the lock to its head and notifies only that client. Nothing
+// more: no re-entry, no meaningful lease, no crashes or cancellations.
 const (
 	herdAcquire = `
 if redis.call('exists', KEYS[1]) == 0 then
@@ -31,7 +31,7 @@ end
 return 1`
 )
 
-// A semaphore with the queue of a herd: a release moves a permit to the first who waits, or else adds it.
+// A semaphore with the queue of a herd: a release moves a permit to the first waiter, or else adds it.
 const (
 	poolAcquire = `
 if tonumber(redis.call('get', KEYS[1])) > 0 then
@@ -50,8 +50,8 @@ end
 return 1`
 )
 
-// openHerd calls these scripts. The client is one owner, so it may have one goroutine that waits for a lock, as in a herd; a permit of a
-// semaphore may go to any.
+// openHerd calls these scripts. The client is one owner: at most one goroutine may wait for a lock, as in a herd; a semaphore's permit may go to
+// any.
 func openHerd(o openOptions) (*client, error) {
 	rdb, err := dial(o.addr)
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// startPostgres runs PostgreSQL with its own defaults.
+// startPostgres runs PostgreSQL with its defaults.
 func startPostgres(dir string) (*otherServer, error) {
 	initdb, err := findProgram("initdb", "postgresql (make postgres installs it)",
 		"/usr/lib/postgresql/*/bin", "/opt/homebrew/opt/postgresql*/bin", "/usr/local/opt/postgresql*/bin")
@@ -58,7 +58,7 @@ func startPostgres(dir string) (*otherServer, error) {
 	})
 }
 
-// ordinaryUser gives the folder to one, if this is root, as which PostgreSQL refuses to run.
+// ordinaryUser gives the folder to an ordinary user if this is root, because PostgreSQL refuses to run as root.
 func ordinaryUser(dir string) (*syscall.SysProcAttr, error) {
 	if os.Getuid() != 0 {
 		return nil, nil //nolint:nilnil // nothing to change
@@ -85,8 +85,8 @@ func postgresURL(addr string) string {
 
 var errNotLocked = errors.New("the session did not hold the lock")
 
-// openPostgres takes advisory locks of sessions, each on a connection of a pool that it has for itself until the unlock. A session
-// ends with its connection, so there is no lease.
+// openPostgres takes session advisory locks. Each keeps a pool connection to itself until the unlock. A session ends with its connection, so
+// there is no lease.
 func openPostgres(o openOptions) (*client, error) {
 	config, err := pgxpool.ParseConfig(postgresURL(o.addr))
 	if err != nil {

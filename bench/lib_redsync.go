@@ -12,13 +12,13 @@ import (
 	"github.com/redis/rueidis/rueidiscompat"
 )
 
-// openRedsync is redsync on go-redis, the first of the pools in its documentation.
+// openRedsync is redsync on go-redis, the first pool in its documentation.
 func openRedsync(o openOptions) (*client, error) {
 	rdb := redis.NewClient(&redis.Options{Addr: o.addr})
 	return redsyncOn(goredis.NewPool(rdb), o, func() { rdb.Close() }), nil
 }
 
-// openRedsyncRueidis is redsync on the Redis client that rlock uses.
+// openRedsyncRueidis is redsync on rlock's Redis client.
 func openRedsyncRueidis(o openOptions) (*client, error) {
 	rdb, err := dial(o.addr)
 	if err != nil {
@@ -27,9 +27,8 @@ func openRedsyncRueidis(o openOptions) (*client, error) {
 	return redsyncOn(syncrueidis.NewPool(rueidiscompat.NewAdapter(rdb)), o, rdb.Close), nil
 }
 
-// redsyncOn polls as redsync does by default: 32 times with pauses of 50 to 250 ms. Its Lock then
-// gives up, and its user, who wants the lock, calls again. A Mutex of it is for one holder, so each
-// call has its own.
+// redsyncOn polls as redsync does by default: 32 times with pauses of 50 to 250 ms. Then its Lock gives up, and the harness calls again. A
+// redsync Mutex is for one holder, so each call has its own.
 func redsyncOn(pool syncredis.Pool, o openOptions, closeAll func()) *client {
 	rs := redsync.New(pool)
 	return &client{

@@ -10,12 +10,12 @@ import (
 
 func openRlock(o openOptions) (*client, error) { return openRlockWith(o, rlock.HandOff{}) }
 
-// openLinger is openRlock with locks that the process keeps for a while.
+// openLinger is openRlock with WithLinger.
 func openLinger(o openOptions) (*client, error) {
 	return openRlockWith(o, rlock.HandOff{}, rlock.WithLinger(time.Minute))
 }
 
-// openHandOffs is openRlock with another bound for the hand-offs in a row; a negative one turns them off.
+// openHandOffs is openRlock with another limit of consecutive hand-offs; a negative limit turns them off.
 func openHandOffs(most int) func(openOptions) (*client, error) {
 	return func(o openOptions) (*client, error) { return openRlockWith(o, rlock.HandOff{Most: most}) }
 }
@@ -90,7 +90,7 @@ func locking(l rlock.Locker) lockFunc {
 	}
 }
 
-// layered locks inside of what it has locked.
+// layered locks inside its own sections.
 func layered(l rlock.Locker, n int) lockFunc {
 	return func(ctx context.Context) (func() error, error) {
 		ctx, unlock, err := l.Lock(ctx)

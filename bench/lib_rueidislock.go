@@ -7,9 +7,8 @@ import (
 	"github.com/redis/rueidis/rueidislock"
 )
 
-// openRueidislock opens it for so many keys of a majority: 2 of 3 is its default, 1 of 1 is what is
-// enough on one server, and cheaper. With noLoop the server does not tell it of what it did itself; without, each
-// extension of a hold is told to it, and makes it extend the hold again.
+// openRueidislock opens it with a majority of keys: 2 of 3 is its default; 1 of 1 suffices on one server, and is cheaper. noLoop suppresses
+// notifications of its own writes; without it, each extension of a hold notifies the client, which extends the hold again.
 func openRueidislock(majority int32, noLoop bool) func(o openOptions) (*client, error) {
 	return func(o openOptions) (*client, error) {
 		locker, err := rueidislock.NewLocker(rueidislock.LockerOption{

@@ -17,8 +17,7 @@ import (
 	"github.com/go-zookeeper/zk"
 )
 
-// zookeeperConfig is the example of its documentation, but for the bound of 60 connections from one address, from which all
-// come here.
+// zookeeperConfig is the example in its documentation, without the limit of 60 connections per address: all come from one here.
 const zookeeperConfig = `tickTime=2000
 dataDir=%s
 clientPortAddress=127.0.0.1
@@ -27,7 +26,7 @@ maxClientCnxns=0
 admin.enableServer=false
 `
 
-// startZookeeper runs a single ZooKeeper: each write is on disk before it is answered.
+// startZookeeper runs a single ZooKeeper: each write is on disk before its reply.
 func startZookeeper(dir string) (*otherServer, error) {
 	path, err := findProgram("zkServer.sh", "zookeeper", "/usr/share/zookeeper/bin", "/opt/homebrew/opt/zookeeper/bin")
 	if err != nil {
@@ -56,7 +55,7 @@ func startZookeeper(dir string) (*otherServer, error) {
 	})
 }
 
-// zookeeperSays returns its version, and how many packets it has received.
+// zookeeperSays returns its version, and its count of received packets.
 func zookeeperSays(addr string) (version string, received int64, err error) {
 	conn, err := net.DialTimeout("tcp", addr, time.Second)
 	if err != nil {
@@ -87,10 +86,10 @@ func zookeeperSays(addr string) (version string, received int64, err error) {
 	return version, received, nil
 }
 
-// zookeeperSession is the session that its client gets by default here: it has no default of its own.
+// zookeeperSession is the default session here: its client has no default.
 const zookeeperSession = 10 * time.Second
 
-// openZookeeper has one session. Its Lock takes no ctx, and asks again for nothing that it waits for.
+// openZookeeper has one session. Its Lock takes no ctx, and does not retry.
 func openZookeeper(o openOptions) (*client, error) {
 	conn, _, err := zk.Connect([]string{o.addr}, cmp.Or(o.lease, zookeeperSession), zk.WithLogInfo(false))
 	if err != nil {

@@ -8,52 +8,50 @@ import (
 	"time"
 )
 
-// library is a lock that is measured. To add one, write a function that opens it, and add a row to
-// libraries.
+// library is a measured lock. To add one, write a function that opens it, and add a row to libraries.
 type library struct {
 	name string
 	open func(o openOptions) (*client, error) // nil: another program is the worker
 
-	// direct are the commands that it sends as such, not in a script. Those that are never called by
-	// scripts (see wire) need not be named.
+	// direct are its commands outside of scripts. Commands never called by scripts (see wire) need not be listed.
 	direct []string
-	// directIn are more of them, in a workload in which no script calls them.
+	// directIn lists further ones, for a workload in which no script calls them.
 	directIn map[string][]string
-	// runs replaces workloads, for a floor that has nothing to wait for.
+	// runs replaces workloads, for a floor without anything to wait for.
 	runs map[string]func(*job) (report, error)
 	// only limits it to these workloads.
 	only []string
-	// never keeps it from these workloads, because its API cannot do them.
+	// never excludes these workloads, because its API does not support them.
 	never []string
-	// ctx says what kind of context its calls get.
+	// ctx is the kind of context of its calls.
 	ctx ctxKind
-	// floor marks what is no library, but a bound.
+	// floor marks a lower bound that is not a library.
 	floor bool
-	// start runs the server that it needs, if that is not the Redis of the run. Such a library is measured only if it is named.
+	// start runs its own server, if it does not use the run's Redis. Such a library is measured only if named.
 	start    func(dir string) (*otherServer, error)
-	inMemory bool // the folder of that server
+	inMemory bool // that server's folder
 }
 
 // openOptions are the same for all libraries.
 type openOptions struct {
 	addr  string
-	lease time.Duration // of each hold; renewed by those who renew; 0 is the library's own
+	lease time.Duration // of each hold, renewed if the library renews; 0 is the library's default
 }
 
-// client is one instance of a library, with connections of its own.
+// client is one instance of a library, with its own connections.
 type client struct {
-	// mutex returns what locks the name. It may be called, and what it returned used, from any goroutine.
+	// mutex returns the named lock. Both may be used from any goroutine.
 	mutex func(name string) lockFunc
-	// The same for other kinds of locks: in the order of the calls, the two sides of a read/write lock, and all of several names
-	// or none. Nil where the library does not take part in their workloads.
+	// The same for other kinds of locks: in call order, both sides of a read/write lock, and an all-or-nothing lock of several names. Nil if the
+	// library does not take part in their workloads.
 	fair, read, write func(name string) lockFunc
 	all               func(names []string) lockFunc
-	// semaphore sets a semaphore, if it was not set, and returns what takes a permit of it.
+	// semaphore initializes a semaphore unless it is set, and returns a lock of one permit.
 	semaphore func(name string, permits int64) lockFunc
-	// permits is the same with permits that expire.
+	// permits is the same with expiring permits.
 	permits func(name string, permits int64) lockFunc
 	latch   func(name string) latch
-	// layers takes a lock in several layers, each inside of the one before, with the ctx that it was given.
+	// layers takes a lock in several nested layers, each with the previous layer's ctx.
 	layers func(name string, n int) lockFunc
 
 	close func()
@@ -67,12 +65,12 @@ func failing(err error) lockFunc {
 	return func(context.Context) (func() error, error) { return nil, err }
 }
 
-// latch is what a library does with a count-down latch; set gives it the count 1.
+// latch is a library's count-down latch; set gives it the count 1.
 type latch struct {
 	set, countDown, await func(ctx context.Context) error
 }
 
-// ctxKind is a kind of context that callers have. rueidis treats them differently.
+// ctxKind is a kind of caller's context. rueidis treats them differently.
 type ctxKind int
 
 const (
@@ -93,10 +91,10 @@ func (k ctxKind) context() (context.Context, context.CancelFunc) {
 	}
 }
 
-// defaultLease is so long that nothing is renewed while the short workloads run.
+// defaultLease is long enough that short workloads renew nothing.
 const defaultLease = 30 * time.Second
 
-// The names that the harness itself speaks of.
+// Names used by the harness itself.
 const (
 	floorName     = "floor"
 	herdFloorName = "floor-herd"
@@ -105,22 +103,22 @@ const (
 	tunedName     = "rueidislock-1-noloop"
 )
 
-// pairOnly are the workloads that the variants by context take part in.
+// pairOnly are the workloads of the context variants.
 var pairOnly = []string{"pair"}
 
-// runsOnly are those of the variants by the length of a run of hand-offs.
+// runsOnly are the workloads of the hand-off limit variants.
 var runsOnly = []string{"contended", "asymmetric"}
 
-// lingers are those of the variant that keeps locks.
+// lingers are the workloads of the variant with WithLinger.
 var lingers = []string{"pair", "contended", "affinity", "ping-pong"}
 
-// family are the workloads of other kinds of locks than the plain one.
+// family are the workloads of other kinds of locks.
 var family = []string{"fair", "fair-herd", "fair-handoff", "readers", "mixed", "all-100", "nested", "semaphore", "semaphore-herd", "permits", "permits-herd", "latch", "latch-herd"}
 
-// elsewhere are the workloads of what has a server of its own.
+// elsewhere are the workloads of libraries with their own servers.
 var elsewhere = []string{"pair", "handoff", "herd", "crash"}
 
-// libraries are all that can be measured, in the order of the tables.
+// libraries are all measured libraries, in the order of the tables.
 var libraries = []library{
 	{name: floorName, open: openFloor, floor: true, runs: map[string]func(*job) (report, error){
 		"handoff": runHandoffFloor, "contended": runChain, "local": runChain,
@@ -166,8 +164,7 @@ func (l *library) takesPart(workload string) bool {
 	return !slices.Contains(l.never, workload)
 }
 
-// processes is how many of the cell's processes take part: what replaces a workload is one that has nobody to
-// share with.
+// processes returns how many of the cell's processes take part: a replaced workload runs in one, because there is no contention.
 func (l *library) processes(c cell) int {
 	if l.runs[c.Workload] != nil {
 		return 1
@@ -175,7 +172,7 @@ func (l *library) processes(c cell) int {
 	return c.Processes
 }
 
-// serverOf is what a library's server is called.
+// serverOf names a library's server.
 func serverOf(lib string) string {
 	switch name, _, _ := strings.Cut(lib, "-"); name {
 	case "postgres":
@@ -189,7 +186,7 @@ func serverOf(lib string) string {
 	}
 }
 
-// peer reports whether it is a library that a user could take instead of rlock.
+// peer reports whether a user could use this library instead of rlock.
 func (l *library) peer() bool { return !l.floor && !strings.HasPrefix(l.name, rlockName) }
 
 func findLibrary(name string) (*library, error) {

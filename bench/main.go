@@ -1,5 +1,4 @@
-// Command bench measures rlock, and what one could take instead, against floors: bare calls on the same
-// Redis client. See docs/benchmarks.md.
+// Command bench measures rlock and its alternatives against floors: bare calls on the same Redis client. See docs/benchmarks.md.
 package main
 
 import (

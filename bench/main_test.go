@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// TestMain makes the test binary a worker as well, which also knows libraries that are no good.
+// TestMain also makes the test binary a worker, with additional broken libraries.
 func TestMain(m *testing.M) {
 	libraries = append(libraries,
 		library{name: "none", open: openNone},
@@ -44,13 +44,13 @@ func openNone(openOptions) (*client, error) {
 // openPerProcess excludes within a process only.
 func openPerProcess(openOptions) (*client, error) { return openMutexes(nil), nil }
 
-// openNoReaders lets writers exclude each other, and readers in at any time.
+// openNoReaders lets writers exclude each other, but admits readers at any time.
 func openNoReaders(openOptions) (*client, error) {
 	none, err := openNone(openOptions{})
 	return openMutexes(none.read), err
 }
 
-// openMutexes has one of package sync for each name.
+// openMutexes uses a sync.Mutex per name.
 func openMutexes(read func(string) lockFunc) *client {
 	var mutexes sync.Map
 	own := func(name string) lockFunc {
@@ -72,7 +72,7 @@ func openMutexes(read func(string) lockFunc) *client {
 	return &client{mutex: own, read: read, write: own, close: func() {}}
 }
 
-// openNeverWakes lets each name be locked many times in a row, and then no more. Its latch never opens.
+// openNeverWakes allows many locks of a name in a row, and then no more. Its latch never opens.
 func openNeverWakes(openOptions) (*client, error) {
 	return &client{
 		mutex: func(name string) lockFunc {

@@ -16,7 +16,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// What docs/coming-from.md says of two libraries that lock one name, and of one inside of the other under names that differ.
+// The claims of docs/coming-from.md about two libraries on one name, and about one inside the other under different names.
 func TestOneNameInTwoLibraries(t *testing.T) {
 	s, err := startServer(t.TempDir())
 	require.NoError(t, err)

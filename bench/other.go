@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -13,7 +12,7 @@ import (
 	"time"
 )
 
-// otherServer is a server of a run that is not the Redis which all share: one for each library that has a start of its own.
+// otherServer is a server other than the shared Redis, for a library with its own start.
 type otherServer struct {
 	addr    string
 	version string
@@ -22,11 +21,10 @@ type otherServer struct {
 	stop     func()
 }
 
-// diskDir is a folder on a disk, where /tmp may be memory.
+// diskDir is a folder on a disk, where /tmp may be in memory.
 const diskDir = "/var/tmp"
 
-// startOthers starts the servers that the named libraries need, each in a folder of its own. No server is started otherwise, so a run
-// without those libraries needs none of them.
+// startOthers starts the servers of the named libraries, each in its own folder. Without such libraries a run needs no other server.
 func startOthers(names []string, memory string) (servers map[string]*otherServer, stop func(), err error) {
 	var dirs []string
 	servers = make(map[string]*otherServer)
@@ -61,14 +59,14 @@ func startOthers(names []string, memory string) (servers map[string]*otherServer
 	return servers, stop, nil
 }
 
-// site is where the locks of a cell live.
+// site is where a cell's locks live.
 type site struct {
 	addr     string
-	lock     string // the name of the lock, or the start of the names
+	lock     string // the name of the lock, or the prefix of the names
 	commands func() (commands, error)
 }
 
-// siteFor returns one where nobody has left anything: Redis has been emptied, and on the others the name is new.
+// siteFor returns a clean site: Redis is emptied, and on other servers the name is new.
 func (b *bench) siteFor(lib *library) (site, error) {
 	if lib.start == nil {
 		return site{b.server.addr, "lock", b.server.commands}, nil
@@ -85,7 +83,7 @@ func (b *bench) siteFor(lib *library) (site, error) {
 	return site{other.addr, fmt.Sprint("lock-", b.asked), count}, nil
 }
 
-// findProgram looks on PATH, and then for the places of Debian and Homebrew that are not on it.
+// findProgram looks on PATH, then where Debian and Homebrew install it off the PATH.
 func findProgram(name, debian string, places ...string) (string, error) {
 	if path, err := exec.LookPath(name); err == nil {
 		return filepath.EvalSymlinks(path)
@@ -98,25 +96,15 @@ func findProgram(name, debian string, places ...string) (string, error) {
 	return "", fmt.Errorf("%s is not installed; on Debian it is in the package %s, and without it leave its library out of -libs", name, debian)
 }
 
-// errEnded is returned by a server that went while it was being waited for.
+// errEnded is returned if a server ends during startup.
 var errEnded = errors.New("ended at once")
 
-// startProgram runs a server until stop sends it the signal, and returns when up does not fail any more.
+// startProgram runs a server until stop signals it, and returns once up succeeds.
 func startProgram(cmd *exec.Cmd, end syscall.Signal, up func() error) (stop func(), err error) {
-	var said bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &said, &said
-	if cmd.SysProcAttr == nil {
-		cmd.SysProcAttr = &syscall.SysProcAttr{}
-	}
-	dieWithParent(cmd.SysProcAttr)
-	if err := cmd.Start(); err != nil {
+	said, ended, err := startChild(cmd)
+	if err != nil {
 		return nil, err
 	}
-	ended := make(chan struct{})
-	go func() { // ends with the server
-		defer close(ended)
-		_ = cmd.Wait()
-	}()
 	stop = func() {
 		_ = cmd.Process.Signal(end)
 		select {
@@ -128,7 +116,7 @@ func startProgram(cmd *exec.Cmd, end syscall.Signal, up func() error) (stop func
 	}
 	timeout := time.After(30 * time.Second)
 	for {
-		select { // before the look: somebody else's server may answer where ours could not listen
+		select { // check first: another server may answer on the port ours could not bind
 		case <-ended:
 			return nil, fmt.Errorf("%s: %w\n%s", cmd.Path, errEnded, said.Bytes())
 		case <-time.After(50 * time.Millisecond):
@@ -146,7 +134,7 @@ func startProgram(cmd *exec.Cmd, end syscall.Signal, up func() error) (stop func
 	}
 }
 
-// onFreePort tries again if the port was taken meanwhile.
+// onFreePort tries again if the port has been taken meanwhile.
 func onFreePort(start func(addr string) (*otherServer, error)) (s *otherServer, err error) {
 	for range 3 {
 		addr, err := freeAddr()
@@ -160,7 +148,7 @@ func onFreePort(start func(addr string) (*otherServer, error)) (s *otherServer, 
 	return nil, err
 }
 
-// startSyncedRedis is a Redis that has each write on disk before it answers, as etcd and ZooKeeper do.
+// startSyncedRedis runs a Redis with each write on disk before its reply, like etcd and ZooKeeper.
 func startSyncedRedis(dir string) (*otherServer, error) {
 	s, err := startServer(dir, "--appendonly", "yes", "--appendfsync", "always")
 	if err != nil {
@@ -174,7 +162,7 @@ func startSyncedRedis(dir string) (*otherServer, error) {
 	return &otherServer{addr: s.addr, version: info["redis_version"], commands: s.commands, stop: s.stop}, nil
 }
 
-// syncTime is how long a write of a few bytes takes to be on the disk at dir: the median of some.
+// syncTime returns the median time to sync a small write to the disk at dir.
 func syncTime(dir string) (time.Duration, error) {
 	f, err := os.CreateTemp(dir, "rlock-bench-")
 	if err != nil {

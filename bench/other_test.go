@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// syncedName is a library with a server of its own, which needs no other program than Redis.
+// syncedName is a library with its own server, which needs only Redis.
 const syncedName = "rlock-fsync"
 
 func TestCrashIsTimedFromTheKill(t *testing.T) {
@@ -77,7 +77,7 @@ func TestServerThatDoesNotStartIsTold(t *testing.T) {
 	assert.Contains(t, err.Error(), "no room")
 }
 
-// What a server does not count is no zero.
+// Commands that a server does not count are not shown as zero.
 func TestUncountedIsLeftEmpty(t *testing.T) {
 	s := pairOf("postgres", 1, 100)
 	s.Sent = uncounted

@@ -2,5 +2,5 @@ package main
 
 import "syscall"
 
-// dieWithParent makes the kernel kill the child with this process, so that nothing goes on without it.
+// dieWithParent makes the kernel kill the child with this process.
 func dieWithParent(a *syscall.SysProcAttr) { a.Pdeathsig = syscall.SIGKILL }

@@ -5,13 +5,13 @@ import (
 	"slices"
 )
 
-// group is what is compared: cells that differ only in their libraries.
+// group is a comparison: cells that differ only in their libraries.
 type group struct {
 	cells  []cell
 	rounds int
 }
 
-// plan returns the groups of the tables, and then those of the curves.
+// plan returns the groups of the tables, then the curves' groups.
 func plan(o *options) ([]group, error) {
 	all := workloads(o)
 	for _, name := range o.workloads {
@@ -47,13 +47,13 @@ func plan(o *options) ([]group, error) {
 	return slices.DeleteFunc(groups, func(g group) bool { return len(g.cells) == 0 }), nil
 }
 
-// fickleTimes is how many times as often a fickle workload is measured.
+// fickleTimes is how much more often a fickle workload is measured.
 const fickleTimes = 3
 
-// curveRounds are fewer: a curve has many points, and shows a course, not a number.
+// curveRounds are fewer: a curve has many points, and shows a trend.
 const curveRounds = 3
 
-// measures reports whether the group measures what the point of a curve asks for already, and for as long.
+// measures reports whether the group already measures a curve's point, for as long.
 func (g group) measures(point cell) bool {
 	if len(g.cells) == 0 {
 		return false
@@ -67,7 +67,7 @@ func (g group) measures(point cell) bool {
 	return c == point
 }
 
-// forEachLibrary returns the cell for the libraries that take part; only limits them.
+// forEachLibrary returns the cell for each participating library; only limits them.
 func (o *options) forEachLibrary(c cell, only []string) []cell {
 	var cells []cell
 	for i := range libraries {

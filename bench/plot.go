@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// draw writes the tables, a plot for each of them, and one for each metric of each curve.
+// draw writes the tables, a plot for each, and one per metric of each curve.
 func (r *results) draw(dir string) error {
 	errs := []error{os.WriteFile(filepath.Join(dir, tableFile), []byte(r.tables()), 0o644)}
 	for _, t := range r.byWorkload() {
@@ -29,7 +29,7 @@ func (r *results) draw(dir string) error {
 	return errors.Join(errs...)
 }
 
-// fileName is what is left of a heading that goes well into the name of a file.
+// fileName turns a heading into a file name.
 func fileName(head string) string {
 	return strings.Trim(strings.Map(func(c rune) rune {
 		switch {
@@ -41,7 +41,7 @@ func fileName(head string) string {
 	}, head), "-")
 }
 
-// colours tell the libraries apart, the same in all plots.
+// colours are the libraries' colours in all plots.
 var colours = map[string]string{
 	"floor": "#8c959f", "floor-scripts": "#57606a",
 	"rlock":       "#cf222e",
@@ -52,7 +52,7 @@ var colours = map[string]string{
 	"postgres": "#336791", "etcd": "#0b7285", "zookeeper": "#9a6700",
 }
 
-// colour is that of the library; variants that are not drawn in one curve share it.
+// colour returns the library's colour; variants never drawn in one curve share it.
 func (l *library) colour() string {
 	if c, ok := colours[l.name]; ok {
 		return c
@@ -69,7 +69,7 @@ func (m *metric) direction() string {
 	return "less is better"
 }
 
-// least and most of the rounds that did not fail.
+// extremes returns the range of the successful rounds.
 func extremes(samples []*sample, value func(*sample) float64) (least, most float64) {
 	least, most = math.Inf(1), math.Inf(-1)
 	for _, s := range samples {
@@ -80,7 +80,7 @@ func extremes(samples []*sample, value func(*sample) float64) (least, most float
 	return least, most
 }
 
-// troubles says how many got nothing, and how many rounds failed; "" if all had their turns in all rounds.
+// troubles says how many goroutines got nothing, and how many rounds failed; "" if neither happened.
 func troubles(samples []*sample) string {
 	var says []string
 	for _, m := range []struct {
@@ -108,8 +108,8 @@ func troubles(samples []*sample) string {
 	return strings.Join(says, ", ")
 }
 
-// plot draws a metric of the table: a bar for each library, its median, and a whisker from the least to the most of its rounds. The
-// bar of a library with which somebody had no turn is striped, and its label says how many.
+// plot draws a metric of the table: a bar per library with its median, and a whisker over the range of its rounds. If a goroutine of a library
+// had no turn, its bar is striped, and its label says how many.
 func (t *table) plot(m metric, path string) error {
 	const rowHeight, barHeight = 26, 16
 	p := &picture{width: 860}
@@ -123,7 +123,7 @@ func (t *table) plot(m metric, path string) error {
 		return nil
 	}
 	x := axis{to: highest, first: names + 24, last: p.width - 24}
-	for _, r := range t.rows { // the labels behind the bars have to fit
+	for _, r := range t.rows { // room for the labels behind the bars
 		if _, most := extremes(r.samples, m.value); most > 0 {
 			x.last = min(x.last, x.first+(p.width-24-widthOf(label(r, m))-x.first)*highest/most)
 		}
@@ -158,7 +158,7 @@ func (t *table) plot(m metric, path string) error {
 	return p.save(path)
 }
 
-// label is what stands behind a bar.
+// label is the text behind a bar.
 func label(r row, m metric) string {
 	text := troubles(r.samples)
 	if v, ok := median(r.samples, m.value); ok {
@@ -174,8 +174,8 @@ type point struct {
 	troubled    bool
 }
 
-// plotCurve draws one metric of a curve, a line for each library, its medians, with whiskers from the least to the most of the
-// rounds. Without two points there is no plot.
+// plotCurve draws one metric of a curve: a line per library through its medians, with whiskers over the range of the rounds. With fewer than two
+// points there is no plot.
 func (r *results) plotCurve(c *curve, m metric, path string) error {
 	type course struct {
 		lib    *library
@@ -207,10 +207,10 @@ func (r *results) plotCurve(c *curve, m metric, path string) error {
 			sizes = max(sizes, len(next.points))
 		}
 	}
-	if sizes < 2 || high <= 0 { // the usual size alone, or nothing happens
+	if sizes < 2 || high <= 0 { // only the usual size, or nothing happens
 		return nil
 	}
-	// The order of the names is that of the ends of the lines.
+	// Order the names by the ends of the lines.
 	slices.SortStableFunc(all, func(a, b course) int {
 		return cmp.Compare(b.points[len(b.points)-1].y, a.points[len(a.points)-1].y)
 	})
@@ -268,7 +268,7 @@ func (r *results) plotCurve(c *curve, m metric, path string) error {
 	return p.save(path)
 }
 
-// place is where a value lies on a logarithmic axis: 0 has no place there, and gets that of 0.1.
+// place returns a value's position on a logarithmic axis. 0 has none, and gets the position of 0.1.
 func place(v int) float64 {
 	if v == 0 {
 		return 0.1
@@ -276,8 +276,8 @@ func place(v int) float64 {
 	return float64(v)
 }
 
-// at returns the samples of a library in that size, however long its windows were. Where a size is both a point of a curve and
-// the usual one, those of the longer windows count.
+// at returns the samples of a library in that size, whatever their windows. If a size is both a curve's point and the usual size, the longer
+// windows count.
 func (r *results) at(point cell, lib string) []*sample {
 	var found []*sample
 	point.Lib = lib

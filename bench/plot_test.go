@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Libraries that meet in a curve have colours of their own.
+// Libraries in one curve have different colours.
 func TestColours(t *testing.T) {
 	for _, c := range curves(&options{}) {
 		used := map[string]string{ink: "the text"}
@@ -27,7 +27,7 @@ func TestColours(t *testing.T) {
 	}
 }
 
-// A bar says how many starved, hung or failed, and is striped then, and only then.
+// A bar is striped, and says how many starved, hung or failed, only if any did.
 func TestBarsHideNothing(t *testing.T) {
 	w := workload{name: "herd", about: "one lock", metric: perSecond}
 	rowOf := func(name string, samples ...*sample) row {
@@ -65,7 +65,7 @@ func TestBarsHideNothing(t *testing.T) {
 	assert.Contains(t, text, "Striped: ")
 }
 
-// All plots of the results in docs are XML, and no text reaches over their edges, also in a wide font.
+// All plots of the results in docs are valid XML, and no text exceeds their edges, even in a wide font.
 func TestPlotsAreWhole(t *testing.T) {
 	r, err := readResults("../docs/bench")
 	require.NoError(t, err)

@@ -18,7 +18,7 @@ import (
 type process struct {
 	cmd    *exec.Cmd
 	stdin  io.WriteCloser
-	lines  chan string // what it says; closed at its end
+	lines  chan string // its output lines; closed at its end
 	stderr bytes.Buffer
 	ended  chan struct{}
 	kill   sync.Once
@@ -58,12 +58,12 @@ func startProcess(command []string) (*process, error) {
 	return p, nil
 }
 
-// workerError is a failure that the worker tells of.
+// workerError is a failure reported by the worker.
 type workerError string
 
 func (e workerError) Error() string { return string(e) }
 
-// next waits for a line, and understands one that tells of a failure.
+// next waits for a line, and turns a reported failure into an error.
 func (p *process) next(timeout time.Duration) (string, error) {
 	select {
 	case line, ok := <-p.lines:
@@ -81,8 +81,7 @@ func (p *process) next(timeout time.Duration) (string, error) {
 	}
 }
 
-// said is the end of what the worker wrote to stderr. It may be called only after the worker has ended, or
-// ends it.
+// said returns the end of the worker's stderr. Call it only once the worker has ended, or to end it.
 func (p *process) said() string {
 	p.end()
 	text := strings.TrimSpace(p.stderr.String())
@@ -103,7 +102,7 @@ func (p *process) ready(timeout time.Duration) error {
 	return nil
 }
 
-// say tells the worker what it waits for.
+// say sends the worker a signal.
 func (p *process) say(signal string) error {
 	_, err := io.WriteString(p.stdin, signal+"\n")
 	return err
@@ -121,7 +120,7 @@ func (p *process) report(timeout time.Duration) (report, error) {
 	return r, nil
 }
 
-// end lets the worker end by itself, or makes it.
+// end lets the worker end by itself, or kills it.
 func (p *process) end() {
 	p.kill.Do(func() {
 		_ = p.stdin.Close()

@@ -1,20 +1,18 @@
 package main
 
-// report is what a worker process says about its window, as one line of JSON. The Java worker writes the
-// same.
+// report is a worker's result for its window, as one line of JSON. The Java worker writes the same.
 type report struct {
 	Ops       int64   `json:"ops"` // sections that ended in the window
 	ElapsedNs int64   `json:"elapsed_ns"`
-	Latency   latency `json:"latency_ns"` // of what, says the workload
+	Latency   latency `json:"latency_ns"` // its meaning depends on the workload
 
-	// PerGoroutine are the ops of each, to find who starves.
+	// PerGoroutine are each goroutine's ops, to find starvation.
 	PerGoroutine []int64 `json:"per_goroutine,omitempty"`
-	// Sections are all that left a trace with the witness: ops, and what was on its way when the
-	// window closed.
+	// Sections are all sections seen by the witness: ops, and those in progress when the window closed.
 	Sections int64 `json:"sections"`
-	// Violations are entries into a section that somebody else was in.
+	// Violations are entries into an occupied section.
 	Violations int64 `json:"violations"`
-	// Stuck are those that still waited long after everybody else had done.
+	// Stuck are goroutines still waiting long after all others had finished.
 	Stuck int64 `json:"stuck,omitempty"`
 
 	AllocsPerOp float64            `json:"allocs_per_op,omitempty"`

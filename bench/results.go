@@ -14,20 +14,20 @@ import (
 	"time"
 )
 
-// The files of a folder with results.
+// The files of a results folder.
 const (
 	rawFile   = "results.jsonl"
 	goFile    = "results.txt"
 	tableFile = "tables.md"
 )
 
-// results are all samples of a run, and where they were taken.
+// results are all samples of a run, and its machine.
 type results struct {
 	Machine machine
 	samples []sample
 }
 
-// machine is what one has to know to compare results.
+// machine is the environment needed to compare results.
 type machine struct {
 	Time  time.Time         `json:"time"`
 	GOOS  string            `json:"goos"`
@@ -39,7 +39,7 @@ type machine struct {
 	Awake bool              `json:"awake"` // the cores were kept out of sleep states
 	Quick bool              `json:"quick,omitempty"`
 	Libs  map[string]string `json:"libs"` // modules and their versions
-	// Others are the versions of other servers, by library. Sync is how long a write takes to the disk that they have.
+	// Others are the other servers' versions, by library. Sync is the time to sync a write to their disk.
 	Others map[string]string `json:"others,omitempty"`
 	Sync   time.Duration     `json:"sync_ns,omitempty"`
 }
@@ -77,7 +77,7 @@ func (b *bench) machine() (machine, error) {
 	return m, nil
 }
 
-// cpuName is what Linux calls the processor, "" elsewhere.
+// cpuName returns Linux's name of the processor, "" elsewhere.
 func cpuName() string {
 	text, err := os.ReadFile("/proc/cpuinfo")
 	if err != nil {
@@ -96,7 +96,7 @@ type header struct {
 	Machine machine `json:"machine"`
 }
 
-// write writes the raw results: one JSON object a line, and the form of Go's benchmarks.
+// write writes the raw results as JSON lines, and in the format of Go's benchmarks.
 func (r *results) write(dir string) error {
 	var raw strings.Builder
 	enc := json.NewEncoder(&raw)
@@ -113,7 +113,7 @@ func (r *results) write(dir string) error {
 		os.WriteFile(filepath.Join(dir, goFile), []byte(r.goBenchmark()), 0o644))
 }
 
-// readResults reads what write wrote.
+// readResults reads the output of write.
 func readResults(dir string) (*results, error) {
 	f, err := os.Open(filepath.Join(dir, rawFile))
 	if err != nil {
@@ -141,7 +141,7 @@ func readResults(dir string) (*results, error) {
 	return r, lines.Err()
 }
 
-// of returns the samples of a cell; the round and what was measured do not matter.
+// of returns the samples of a cell, whatever the round and the result.
 func (r *results) of(c cell) []*sample {
 	var all []*sample
 	for i := range r.samples {
@@ -163,7 +163,7 @@ func (r *results) cells() []cell {
 	return all
 }
 
-// median of what the rounds gave that did not fail; false if all did.
+// median of the successful rounds; false if all failed.
 func median(samples []*sample, value func(*sample) float64) (float64, bool) {
 	var values []float64
 	for _, s := range samples {

@@ -10,15 +10,14 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// chainScript is the least that hands a lock from one owner to another, as a Redisson sees it: the field
-// of the one is replaced by that of the other, and the expiry is renewed.
+// chainScript is the minimal hand-over between owners in Redisson's format: one owner's field replaces the other's, and the expiry is renewed.
 const chainScript = `
 if redis.call('hdel', KEYS[1], ARGV[1]) == 0 then return 0 end
 redis.call('hset', KEYS[1], ARGV[2], 1)
 redis.call('pexpire', KEYS[1], ARGV[3])
 return 1`
 
-// chain hands a lock from owner to owner, one call for each acquisition, with nobody to coordinate.
+// chain hands a lock from owner to owner, with one call per acquisition and no coordination.
 type chain struct {
 	job    *job
 	rdb    rueidis.Client
@@ -43,7 +42,7 @@ func openChain(j *job) (*chain, error) {
 	}
 	c := &chain{
 		job: j, rdb: rdb, script: loaded, fields: make([]string, owners), lease: millis(defaultLease),
-		report: report{ElapsedNs: j.duration.Nanoseconds()}, // who gets it next is no question here
+		report: report{ElapsedNs: j.duration.Nanoseconds()}, // the order of owners does not matter
 	}
 	for i := range c.fields {
 		c.fields[i] = "00000000-0000-0000-0000-000000000000:" + strconv.Itoa(i)
@@ -69,7 +68,7 @@ func (c *chain) next() error {
 	return err
 }
 
-// section hands the lock on, and enters the section. It reports whether that was the last one of the window.
+// section hands the lock on and runs the section. It reports whether that was the window's last.
 func (c *chain) section() (last bool, err error) {
 	before := time.Now()
 	if err := c.next(); err != nil {
@@ -92,7 +91,7 @@ func (c *chain) section() (last bool, err error) {
 	return false, nil
 }
 
-// measure warms up, and then has sections run, which calls section until that was the last one, for the window.
+// measure warms up, then runs sections for the window, through a function that calls section until it was the last.
 func (c *chain) measure(sections func() error) (report, error) {
 	for warmed := time.Now(); time.Since(warmed) < warmupTime/5; {
 		if err := c.next(); err != nil {
@@ -115,7 +114,7 @@ func (c *chain) measure(sections func() error) (report, error) {
 	return c.report, c.job.end()
 }
 
-// runChain is the floor for a contended lock: one goroutine is all owners.
+// runChain is the floor for a contended lock: one goroutine acts for all owners.
 func runChain(j *job) (report, error) {
 	c, err := openChain(j)
 	if err != nil {
@@ -131,9 +130,8 @@ func runChain(j *job) (report, error) {
 	})
 }
 
-// runRelay is the chain with a goroutine for each owner, as those who share a lock are: each hands it to the next. They
-// have used the connections at the same time before, and those rueidis then writes and reads with
-// goroutines of its own, for good.
+// runRelay is the chain with a goroutine per owner, like callers that share a lock. They have used the connections concurrently before, and from
+// then on rueidis reads and writes with its own goroutines.
 func runRelay(j *job) (report, error) {
 	c, err := openChain(j)
 	if err != nil {

@@ -8,17 +8,17 @@ import (
 	"time"
 )
 
-// crashSpread is over which time the holders are killed that have the lease of their library: more than one renewal.
+// crashSpread is the time over which holders with the library's lease are killed: more than one renewal interval.
 const crashSpread = 20 * time.Second
 
-// crashPending is the time before the first, in which all waiters come to wait.
+// crashPending is the time before the first kill, for all waiters to start waiting.
 const crashPending = 200 * time.Millisecond
 
-// crashTimeout is after which the waiters are given up. It is longer than the spread and the longest lease together.
+// crashTimeout is when waiters are given up. It is longer than the spread and the longest lease together.
 const crashTimeout = 100 * time.Second
 
-// runCrash waits for locks whose holders, each a process of its own, are killed one after the other, as by kill -9. Its latency is
-// the time from there until the waiter has the lock.
+// runCrash waits for locks whose holders, one process each, are killed one after the other, as by kill -9. Its latency is the time from the kill
+// until the waiter has the lock.
 func runCrash(j *job) (report, error) {
 	c, err := j.open(j.lease)
 	if err != nil {
@@ -57,7 +57,7 @@ func runCrash(j *job) (report, error) {
 	)
 	for i, h := range holders {
 		at := start.Add(crashPending + spread*time.Duration(i)/time.Duration(len(holders)))
-		go func() { next <- j.crash(c, i, h, at) }() // ends with the process, if the library never lets it go on
+		go func() { next <- j.crash(c, i, h, at) }() // ends with the process, if the library never returns
 	}
 	timeout := time.After(j.duration)
 wait:
@@ -78,20 +78,20 @@ wait:
 		}
 	}
 	rep.ElapsedNs, rep.Latency = time.Since(start).Nanoseconds(), hist.latency()
-	if rep.Stuck == 0 { // who is stuck may be so in the client
+	if rep.Stuck == 0 { // stuck waiters may block the client's close
 		c.close()
 	}
 	return rep, j.end()
 }
 
-// crash is one of a holder.
+// crash is the kill of one holder.
 type crash struct {
 	after      time.Duration // until the waiter had the lock
 	violations int64
 	err        error
 }
 
-// crash waits for the i-th lock, and has its holder killed at the time.
+// crash waits for the i-th lock, and kills its holder at the given time.
 func (j *job) crash(c *client, i int, holder *process, at time.Time) crash {
 	got := make(chan taken)
 	go func() { // ends with the lock call
@@ -134,7 +134,7 @@ func (j *job) startHolder(i int) (*process, error) {
 		"--name", j.lockName(i), "--lease", j.lease.String(), "--witness", j.witnessPath})
 }
 
-// runHolder holds the lock, and says so by "ready".
+// runHolder holds the lock, and reports "ready".
 func runHolder(j *job) (report, error) {
 	c, err := j.open(j.lease)
 	if err != nil {
@@ -143,5 +143,5 @@ func runHolder(j *job) (report, error) {
 	if _, err := c.mutex(j.name)(j.ctx); err != nil {
 		return report{}, err
 	}
-	return report{}, j.begin() // which nobody answers
+	return report{}, j.begin() // nobody answers
 }

@@ -10,15 +10,15 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// pending is how long a holder lets the other one wait before it unlocks: a wait is then surely one that
-// has to be woken. The round trips are those of a waiter's first attempts. It is what a section takes, if that is longer.
+// pending is how long a holder keeps the other client waiting before it unlocks, so that the waiter is asleep by then. The round trips are for a
+// waiter's first attempts. A longer section time replaces it.
 func (j *job) pending() time.Duration { return max(2*time.Millisecond+6*j.rtt, j.section) }
 
 // warmHandoffs are made before the window.
 const warmHandoffs = 5
 
-// handingOff lets two clients take the lock from each other in turns. Its latency is the time from the
-// call of the one's unlock to the return of the other's lock.
+// handingOff makes two clients take the lock from each other in turns. Its latency is the time from one's call of unlock to the return of the
+// other's lock.
 func handingOff(k kind) func(*job) (report, error) {
 	return func(j *job) (report, error) { return j.handOffs(k) }
 }
@@ -42,14 +42,14 @@ func (j *job) handOffs(k kind) (report, error) {
 	return j.pingPong(locks, first)
 }
 
-// taken is how a lock call ended, and when.
+// taken is the result and the time of a lock call.
 type taken struct {
 	unlock func() error
 	at     time.Time
 	err    error
 }
 
-// pingPong measures hand-offs from the holder, who is the first of the two at the start, to the other.
+// pingPong measures hand-offs between holder and other; holder has the lock at the start.
 func (j *job) pingPong(locks [2]lockFunc, unlock func() error) (report, error) {
 	var (
 		hist   histogram
@@ -114,7 +114,7 @@ func (j *job) pingPong(locks [2]lockFunc, unlock func() error) (report, error) {
 		}
 		hist.record(d)
 		rep.Ops++
-		rep.ElapsedNs += d.Nanoseconds() // what the hand-offs took, without the pauses before them
+		rep.ElapsedNs += d.Nanoseconds() // the hand-offs' total time, without the pauses before them
 	}
 	if err := j.end(); err != nil {
 		return report{}, err
@@ -127,13 +127,13 @@ func (j *job) pingPong(locks [2]lockFunc, unlock func() error) (report, error) {
 	return rep, unlock()
 }
 
-// announceRelease is the least that an unlock which wakes has to do.
+// announceRelease is the minimum for an unlock with a notification.
 const announceRelease = `redis.call('del', KEYS[1]) return redis.call('publish', ARGV[1], '0')`
 
-// calls take the lock for the i-th of the two, and free it and wake the other.
+// calls take the lock for the i-th client, and free it and wake the other.
 type calls func(j *job, rdb rueidis.Client, i int) (acquire, release func() error, err error)
 
-// bareCalls are the least that both can be.
+// bareCalls are the minimum for both.
 func bareCalls(j *job, rdb rueidis.Client, i int) (acquire, release func() error, err error) {
 	scripts, err := loadScripts(rdb, floorAcquire, announceRelease)
 	if err != nil {
@@ -145,7 +145,7 @@ func bareCalls(j *job, rdb rueidis.Client, i int) (acquire, release func() error
 	return acquire, release, nil
 }
 
-// rlockCalls are the scripts of rlock.
+// rlockCalls use rlock's scripts.
 func rlockCalls(j *job, rdb rueidis.Client, i int) (acquire, release func() error, err error) {
 	taken := lua.AcquireArgs{Name: j.name, Owner: fmt.Sprint("00000000-0000-0000-0000-000000000000:", i), Lease: defaultLease, Count: 1}
 	freed := lua.ReleaseArgs{Name: j.name, Owner: taken.Owner, Lease: defaultLease, Publish: lua.Publish{Name: j.channel(1 - i)}}
@@ -163,11 +163,11 @@ func rlockCalls(j *job, rdb rueidis.Client, i int) (acquire, release func() erro
 	return acquire, release, nil
 }
 
-// runHandoffFloor is the shortest way that there is without a queue in Redis: one script that deletes
-// and publishes, the message on a connection that does nothing else, one script that acquires.
+// runHandoffFloor is the shortest path without a queue in Redis: one script to delete and publish, the message on a dedicated connection, and
+// one script to acquire.
 func runHandoffFloor(j *job) (report, error) { return j.runAnnounced(bareCalls) }
 
-// runHandoffScripts is the same way with the scripts of rlock.
+// runHandoffScripts is the same path with rlock's scripts.
 func runHandoffScripts(j *job) (report, error) { return j.runAnnounced(rlockCalls) }
 
 func (j *job) runAnnounced(by calls) (report, error) {
@@ -198,11 +198,10 @@ func (j *job) runAnnounced(by calls) (report, error) {
 	return j.pingPong(locks, first)
 }
 
-// channel is where the i-th of the two is woken: each has its own, so that nobody wakes himself.
+// channel returns the i-th client's own channel, so that none wakes itself.
 func (j *job) channel(i int) string { return fmt.Sprintf("%s:%d", j.name, i) }
 
-// listen subscribes for the i-th of the two, and returns a lock that waits for its message before it asks for the
-// first time.
+// listen subscribes for the i-th client, and returns a lock that waits for its message before its first attempt.
 func (j *job) listen(rdb rueidis.Client, i int, by calls) (lockFunc, error) {
 	acquire, release, err := by(j, rdb, i)
 	if err != nil {
@@ -225,7 +224,7 @@ func (j *job) listen(rdb rueidis.Client, i int, by calls) (lockFunc, error) {
 	}, nil
 }
 
-// subscribe returns when the subscription stands. Its connection does nothing else, and ends with the client.
+// subscribe returns once subscribed. Its connection is dedicated, and ends with the client.
 func subscribe(ctx context.Context, rdb rueidis.Client, channel string) (messages <-chan struct{}, broken <-chan error, err error) {
 	conn, _ := rdb.Dedicate()
 	came := make(chan struct{}, 1)

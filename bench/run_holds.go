@@ -8,15 +8,13 @@ import (
 	"time"
 )
 
-// holdsLease is short, so that renewals come often enough to be measured: for rlock and Redisson
-// each second.
+// holdsLease is short, to include enough renewals: once per second for rlock and Redisson.
 const holdsLease = 3 * time.Second
 
-// holders is how many goroutines take and give back the holds.
+// holders is the number of goroutines that take and release the holds.
 const holders = 64
 
-// runHolds takes many locks and keeps them: what do they cost while they are only held and renewed. Its ops
-// are the holds; its time is the window.
+// runHolds takes many locks and keeps them, to measure the cost of holding and renewing. Its ops are the holds; its time is the window.
 func runHolds(j *job) (report, error) {
 	c, err := j.open(holdsLease)
 	if err != nil {
@@ -31,7 +29,7 @@ func runHolds(j *job) (report, error) {
 	if err := h.take(); err != nil {
 		return report{}, err
 	}
-	<-time.After(holdsLease / 3) // renewals are on their way
+	<-time.After(holdsLease / 3) // renewals are in flight
 	rep := report{Extra: measure().perUnit(before, j.goroutines)}
 	if err := j.begin(); err != nil {
 		return report{}, err
@@ -45,11 +43,11 @@ func runHolds(j *job) (report, error) {
 		return report{}, err
 	}
 	rep.Ops, rep.ElapsedNs = int64(j.goroutines), j.duration.Nanoseconds()
-	// A hold that was lost meanwhile shows at its unlock, if the library tells.
+	// A hold lost meanwhile shows at its unlock, if the library reports it.
 	return rep, h.giveBack()
 }
 
-// cpuTime is what the process has used so far.
+// cpuTime returns the CPU time used by the process so far.
 func cpuTime() time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
@@ -58,8 +56,7 @@ func cpuTime() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// holds are many locks of one client. What the harness itself needs for them is made before they are
-// taken.
+// holds are many locks of one client. The harness's own memory for them is allocated before they are taken.
 type holds struct {
 	job    *job
 	locks  []lockFunc

@@ -9,28 +9,28 @@ import (
 	"time"
 )
 
-// latchPoll is how often the workers look at the memory that they share: for a latch that was set, and for those who are through. The latter is what is
-// measured, so it is not left to Go's timers, which may be late by a millisecond.
+// latchPoll is the workers' polling interval on shared memory: for a set latch, and for waiters that are through. The latter is measured, so it
+// does not use Go's timers, which may be a millisecond late.
 const latchPoll = 50 * time.Microsecond
 
-// noMore stays negative whatever is added.
+// noMore stays negative after any addition.
 const noMore = math.MinInt64 / 2
 
 // latchCrew are the waiters of one process.
 type latchCrew struct {
 	j       *job
 	s       *slot
-	latches []latch // that of the client of each waiter
+	latches []latch // each waiter's client
 
 	passed     atomic.Int64
 	violations atomic.Int64
 }
 
-// runLatch has the first worker set a latch to 1 and count it down, again and again, while goroutines of all workers wait for it: how long does
-// it take from the call of the countdown until all are through. Its ops are these rounds, its time is the sum of what they took.
+// runLatch makes the first worker set a latch to 1 and count it down repeatedly, while goroutines of all workers wait for it. It measures the
+// time from the countdown's call until all are through. Its ops are the rounds, its time is the rounds' total.
 //
-// The workers meet at the witness. The first one is inside, alone, from the set to the countdown, so whoever comes through too early is a
-// violation; and those who came through have left a trace.
+// The workers synchronize through the witness. The first worker is inside, alone, from the set to the countdown, so a waiter that comes through
+// too early is a violation. Waiters that come through leave a trace.
 func runLatch(j *job) (report, error) {
 	clients, err := j.openAll(defaultLease)
 	if err != nil {
@@ -43,13 +43,13 @@ func runLatch(j *job) (report, error) {
 	if err := j.warmLatches(clients); err != nil {
 		return report{}, err
 	}
-	c.s.waiting.Add(int64(len(c.latches))) // before any worker goes: so each knows how many there are
+	c.s.waiting.Add(int64(len(c.latches))) // before any worker starts: so each knows the number of waiters
 	if err := j.begin(); err != nil {
 		return report{}, err
 	}
 	all, heard := c.s.waiting.Load(), delivered.Load()
 	waited := make(chan error, 1)
-	go func() { waited <- c.wait() }() // ends when the first worker says that there is no more to wait for
+	go func() { waited <- c.wait() }() // ends when the first worker announces the end
 	var (
 		rep report
 		led error
@@ -64,7 +64,7 @@ func runLatch(j *job) (report, error) {
 	rep.Sections += c.passed.Load()
 	rep.Violations += c.violations.Load()
 	rep.Extra = map[string]float64{"delivered": float64(delivered.Load() - heard)}
-	if rep.Stuck == 0 { // who is stuck may be so in its latch
+	if rep.Stuck == 0 { // stuck waiters may block the latch
 		for _, c := range clients {
 			c.close()
 		}
@@ -93,7 +93,7 @@ func (c *latchCrew) lead(all int64, rep *report) error {
 			return fmt.Errorf("set: %w", err)
 		}
 		v, ok := c.s.enter(c.j.id(len(c.latches)), alone)
-		for c.s.waiting.Load() < all*(rep.Ops+2) { // what they said before the window, and in each round
+		for c.s.waiting.Load() < all*(rep.Ops+2) { // announced before the window, and in each round
 			if c.s.waiting.Load() < 0 {
 				return errors.New("a waiter has failed")
 			}
@@ -125,7 +125,7 @@ func (c *latchCrew) lead(all int64, rep *report) error {
 	return nil
 }
 
-// wait has all of the process wait for each latch that is set, until there are no more. An error ends the rounds of all workers.
+// wait makes all of the process's goroutines wait for each latch until the rounds end. An error ends the rounds of all workers.
 func (c *latchCrew) wait() error {
 	ended := make(chan error, len(c.latches))
 	for round := uint64(0); ; round++ {
@@ -136,7 +136,7 @@ func (c *latchCrew) wait() error {
 			<-time.After(latchPoll)
 		}
 		for i, l := range c.latches {
-			go func() { ended <- c.pass(i, l) }() // ends with the process, if the library never lets it through
+			go func() { ended <- c.pass(i, l) }() // ends with the process, if the library never returns
 		}
 		<-time.After(settle(len(c.latches)) / 10)
 		c.s.waiting.Add(int64(len(c.latches)))
@@ -149,7 +149,7 @@ func (c *latchCrew) wait() error {
 				}
 				left--
 			case <-time.After(stall / 10):
-				if c.s.waiting.Load() < 0 { // the first worker has given up those who are left
+				if c.s.waiting.Load() < 0 { // the first worker has given up on the rest
 					return nil
 				}
 			}
@@ -171,7 +171,7 @@ func (c *latchCrew) pass(i int, l latch) error {
 	return nil
 }
 
-// warmLatches has each client wait for a latch of its own, so that it has its connection for messages.
+// warmLatches makes each client wait for its own latch, to open its connection for messages.
 func (j *job) warmLatches(clients []*client) error {
 	errs := make([]error, len(clients))
 	var wg sync.WaitGroup

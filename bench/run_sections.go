@@ -43,14 +43,14 @@ var runs = map[string]func(*job) (report, error){
 	"latch-herd": runLatch,
 }
 
-// kind is a kind of lock, and how sections are passed with it.
+// kind is a kind of lock and its way to pass sections.
 type kind func(c *client, name string) way
 
-// way is how a goroutine passes: by write, which lets nobody else in, or by read, which lets others in that come by read.
+// way is a goroutine's way to pass: by write, exclusively, or by read, together with other readers.
 type way struct {
 	write, read lockFunc
-	reads       float64 // the part of the passes by read
-	room        int64   // how many may be inside together by read
+	reads       float64 // the share of passes by read
+	room        int64   // the number of readers allowed inside together
 }
 
 func plain(c *client, name string) way   { return way{write: c.mutex(name)} }
@@ -60,14 +60,14 @@ func mixed(c *client, name string) way {
 	return way{write: c.write(name), read: c.read(name), reads: 0.95, room: together}
 }
 
-// permits is how many there are of a semaphore.
+// permits is the number of a semaphore's permits.
 const permits = 10
 
 func semaphore(c *client, name string) way {
 	return way{read: c.semaphore(name, permits), reads: 1, room: permits}
 }
 
-// nested is one lock, which three layers take inside of each other. A floor has no layers: its outermost one is enough.
+// nested is one lock taken by three nested layers. A floor has no layers: one lock suffices.
 func nested(c *client, name string) way {
 	if c.layers == nil {
 		return plain(c, name)
@@ -75,7 +75,7 @@ func nested(c *client, name string) way {
 	return way{write: c.layers(name, 3)}
 }
 
-// hundred is that many locks, taken together. The braces put them in one slot of a cluster.
+// hundred takes that many locks together. The braces put them in one slot of a cluster.
 func hundred(c *client, name string) way {
 	names := make([]string, 100)
 	for i := range names {
@@ -84,12 +84,12 @@ func hundred(c *client, name string) way {
 	return way{write: c.all(names)}
 }
 
-// expiring is a semaphore whose permits expire.
+// expiring is a semaphore with expiring permits.
 func expiring(c *client, name string) way {
 	return way{read: c.permits(name, permits), reads: 1, room: permits}
 }
 
-// next is the lock of the next pass, and how many may be inside together then.
+// next returns the next pass's lock, and the number allowed inside together.
 func (w *way) next() (lock lockFunc, room int64) {
 	if w.reads > 0 && rand.Float64() < w.reads {
 		return w.read, w.room
@@ -98,23 +98,22 @@ func (w *way) next() (lock lockFunc, room int64) {
 }
 
 const (
-	// warmups is how many pairs are made before the window, by all goroutines together.
+	// warmups is the number of pairs before the window, over all goroutines.
 	warmups = 400
-	// warmupTime is when they end at the latest, if the way is long.
+	// warmupTime limits the warm-up on a slow network.
 	warmupTime = 500 * time.Millisecond
 )
 
-// longSection says that each so many sections let others run while they are inside. Without, a section is
-// over in nanoseconds, and two of them would rarely meet on a machine with few cores, however
-// broken the lock is.
+// Every longSection-th section yields to other goroutines while inside. Otherwise a section takes nanoseconds, and on a machine with few cores
+// two would rarely overlap, however broken the lock is.
 const longSection = 16
 
-// naming says which lock a goroutine wants.
+// naming says which lock a goroutine uses.
 type naming bool
 
 const (
-	ownNames naming = true  // one of its own; the latency is that of the pair
-	oneName  naming = false // that of all goroutines of all processes; the latency is that of the lock call alone: the wait
+	ownNames naming = true  // one of its own; the latency is the pair's
+	oneName  naming = false // shared by all goroutines of all processes; the latency is the lock call's: the wait
 )
 
 // passing locks and unlocks.
@@ -128,8 +127,8 @@ type passer struct {
 
 	id        uint64 // for the witness
 	slot      *slot
-	section   time.Duration // what it takes at least
-	wholePair bool          // what its latency is
+	section   time.Duration // minimum duration
+	wholePair bool          // the measured latency
 
 	ops        atomic.Int64 // in the window
 	sections   atomic.Int64 // all
@@ -138,8 +137,7 @@ type passer struct {
 	done       atomic.Bool
 }
 
-// passes goes through the section until the window closes, and then once more to the end, since a
-// blocked call cannot be taken back.
+// passes goes through the section until the window closes, and then finishes the call in progress, which cannot be taken back.
 func (p *passer) passes(ctx context.Context, end time.Time, hist *histogram) error {
 	for {
 		lock, room := p.next()
@@ -176,15 +174,14 @@ func (p *passer) passes(ctx context.Context, end time.Time, hist *histogram) err
 	}
 }
 
-// stall is how long nobody may pass before those who wait are given up. It is longer than any pause between two
-// tries, and shorter than a lease.
+// stall is how long nobody may pass before the waiters are given up. It is longer than any pause between two tries, and shorter than a lease.
 const stall = 5 * time.Second
 
-// sections has each goroutine pass until the window closes.
+// sections makes each goroutine pass until the window closes.
 func (j *job) sections(k kind, own naming) (report, error) {
 	lease := defaultLease
 	if j.holds > 0 {
-		lease = holdsLease // they are to be renewed meanwhile
+		lease = holdsLease // they are renewed meanwhile
 	}
 	clients, err := j.openAll(lease)
 	if err != nil {
@@ -211,7 +208,7 @@ func (j *job) sections(k kind, own naming) (report, error) {
 		}
 		p.way, p.id, p.slot = k(clients[g%len(clients)], name), j.id(g), j.witness.slot(slot)
 		p.section, p.wholePair = j.section, bool(own)
-		go func() { // ends with the process, if the library never lets it go on
+		go func() { // ends with the process, if the library never returns
 			<-start
 			if err := p.passes(j.ctx, end, &hist); err != nil {
 				p.err.Store(&err)
@@ -246,7 +243,7 @@ func (j *job) sections(k kind, own naming) (report, error) {
 		rep.Sections += p.sections.Load()
 		rep.Violations += p.violations.Load()
 	}
-	if rep.Stuck == 0 { // who is stuck may be so in its lock
+	if rep.Stuck == 0 { // stuck waiters may block the lock
 		for _, c := range clients {
 			c.close()
 		}
@@ -260,7 +257,7 @@ func (j *job) sections(k kind, own naming) (report, error) {
 	return rep, errors.Join(errs...)
 }
 
-// awaitAll waits for n to end, or until none has ended for a while; first is how long that is before the first.
+// awaitAll waits for n goroutines to end, or until none has ended for a while; first bounds the wait for the first.
 func awaitAll(ended <-chan struct{}, n int, first time.Duration) {
 	timer := time.NewTimer(first)
 	defer timer.Stop()
@@ -274,8 +271,7 @@ func awaitAll(ended <-chan struct{}, n int, first time.Duration) {
 	}
 }
 
-// warmUp opens what the library opens lazily, fills its pools, and makes the server know its scripts. It uses
-// names of its own, one a goroutine, so that the libraries which poll do not wait here.
+// warmUp opens lazy connections, fills pools, and loads scripts. It uses one name per goroutine, so that polling libraries do not wait here.
 func (j *job) warmUp(k kind, clients ...*client) error {
 	n := max(len(clients), min(j.goroutines, 64))
 	errs := make([]error, n)

@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// affine are the locks that a process uses in turn, again and again, and nobody else.
+// affine are locks that a process uses in turn, repeatedly and alone.
 const affine = 64
 
-// inTurn locks another one of them each time. It is for one goroutine.
+// inTurn locks the next of them each time. It is for one goroutine.
 func inTurn(c *client, name string) way {
 	locks := make([]lockFunc, affine)
 	for i := range locks {
@@ -22,7 +22,7 @@ func inTurn(c *client, name string) way {
 	}}
 }
 
-// runTurns has two clients, which stand for two processes, pass a section in turn: neither wants the lock while the other has it.
+// runTurns makes two clients, as two processes, pass a section in turns: neither wants the lock while the other has it.
 func runTurns(j *job) (report, error) {
 	a, err := j.open(defaultLease)
 	if err != nil {

@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// footprint is what a process has on its heap, and its goroutines.
+// footprint is a process's heap and goroutines.
 type footprint struct{ heap, stack, goroutines float64 }
 
-// measure collects garbage first, twice, since what has a finalizer outlives the first time.
+// measure collects garbage twice, because objects with finalizers survive the first time.
 func measure() footprint {
 	runtime.GC()
 	runtime.GC()
@@ -21,7 +21,7 @@ func measure() footprint {
 	return footprint{float64(m.HeapAlloc), float64(m.StackInuse), float64(runtime.NumGoroutine())}
 }
 
-// perUnit is what each of n things costs, if they are all that came between before and f.
+// perUnit returns the cost of each of n things, if nothing else came between before and f.
 func (f footprint) perUnit(before footprint, n int) map[string]float64 {
 	return map[string]float64{
 		"heap_bytes":  (f.heap - before.heap) / float64(n),
@@ -30,12 +30,11 @@ func (f footprint) perUnit(before footprint, n int) map[string]float64 {
 	}
 }
 
-// settle is how long n waiters get to become waiters. Nothing tells when those who poll have done so.
+// settle is the time for n goroutines to become waiters. Pollers do not report that.
 func settle(n int) time.Duration { return 500*time.Millisecond + time.Duration(n)*300*time.Microsecond }
 
-// runWaiters has another client hold the lock while many goroutines wait for it: what do they cost, and how
-// long does it take until all of them had it after the unlock. In the window nothing happens but the waiting. Its
-// ops are the waiters, its time is that of the draining.
+// runWaiters makes another client hold the lock while many goroutines wait, to measure their cost, and the time from the unlock until all had
+// the lock. The window contains only waiting. Its ops are the waiters, its time is the time to drain them.
 func runWaiters(j *job) (report, error) {
 	holder, err := j.open(defaultLease)
 	if err != nil {
@@ -115,7 +114,7 @@ func runWaiters(j *job) (report, error) {
 	return rep, nil
 }
 
-// waitOnce has c wait for a lock, so that it has its connection for messages: that is no part of what a waiter costs.
+// waitOnce makes c wait for a lock once, to open its connection for messages, which is not part of a waiter's cost.
 func (j *job) waitOnce(holder, c *client) error {
 	const name = "warm:waited-for"
 	unlock, err := holder.mutex(name)(j.ctx)

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -11,7 +10,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -24,13 +22,13 @@ type server struct {
 	stop func()
 }
 
-// startServer runs redis-server, without persistence unless the arguments say otherwise.
+// startServer runs redis-server, by default without persistence.
 func startServer(dir string, args ...string) (*server, error) {
 	path, err := exec.LookPath("redis-server")
 	if err != nil {
 		return nil, fmt.Errorf("redis-server: %w", err)
 	}
-	// A free port is free only until another process takes it: try again.
+	// Another process may take the free port first: try again.
 	for range 3 {
 		var s *server
 		if s, err = tryServer(path, dir, args); err == nil {
@@ -49,20 +47,12 @@ func tryServer(path, dir string, args []string) (*server, error) {
 	log := filepath.Join(dir, "redis.log")
 	cmd := exec.Command(path, append([]string{"--bind", "127.0.0.1", "--port", port, "--dir", dir, "--logfile", log,
 		"--save", "", "--appendonly", "no", "--daemonize", "no"}, args...)...)
-	var said bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &said, &said
-	cmd.SysProcAttr = &syscall.SysProcAttr{}
-	dieWithParent(cmd.SysProcAttr)
-	if err := cmd.Start(); err != nil {
+	said, ended, err := startChild(cmd)
+	if err != nil {
 		return nil, err
 	}
-	ended := make(chan struct{})
-	go func() { // ends with the server
-		defer close(ended)
-		_ = cmd.Wait()
-	}()
 	kill := func() {
-		_ = cmd.Process.Kill() // it has nothing to save
+		_ = cmd.Process.Kill() // nothing to save
 		<-ended
 	}
 	rdb, err := connect(addr, cmd.Process.Pid, ended)
@@ -85,7 +75,7 @@ func freeAddr() (string, error) {
 	return l.Addr().String(), l.Close()
 }
 
-// connect waits until the process pid answers at addr. Somebody else may have got the port.
+// connect waits until the process pid answers at addr. Another process may have taken the port.
 func connect(addr string, pid int, ended <-chan struct{}) (rueidis.Client, error) {
 	timeout := time.After(10 * time.Second)
 	for {
@@ -111,7 +101,7 @@ func connect(addr string, pid int, ended <-chan struct{}) (rueidis.Client, error
 	}
 }
 
-// info returns the lines of a section of INFO.
+// info returns a section of INFO by name.
 func (s *server) info(section string) (map[string]string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()

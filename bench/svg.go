@@ -9,14 +9,13 @@ import (
 	"strings"
 )
 
-// picture is an SVG that grows by what is drawn. Its text is text, in whatever sans-serif font the reader has. So the widths of
-// texts are estimated, for a wide font.
+// picture is an SVG under construction. Its text uses the reader's sans-serif font, so widths are estimated for a wide font.
 type picture struct {
 	strings.Builder
 	width, height float64
 }
 
-// The colours of what is no library, and the size of the text.
+// The colours of everything but libraries, and the text size.
 const (
 	ink      = "#1f2328"
 	faint    = "#59636e"
@@ -24,12 +23,12 @@ const (
 	fontSize = 13.0
 )
 
-// widthOf is what a text takes at most.
+// widthOf estimates a text's maximum width.
 func widthOf(text string) float64 { return 0.62 * fontSize * float64(len([]rune(text))) }
 
 func (p *picture) draw(format string, args ...any) { fmt.Fprintf(p, format+"\n", args...) }
 
-// anchor says which end of a text is at its place.
+// anchor says which end of a text is at its position.
 type anchor string
 
 const (
@@ -42,7 +41,7 @@ func (p *picture) text(x, y float64, at anchor, colour, text string) {
 	p.draw(`<text x="%.1f" y="%.1f" text-anchor="%s" fill="%s">%s</text>`, x, y, at, colour, html.EscapeString(text))
 }
 
-// title writes as many lines as the text takes, and returns where the last one is.
+// title writes as many lines as the text needs, and returns the last one's position.
 func (p *picture) title(text string) float64 {
 	const lineHeight = 20
 	y := 2.0
@@ -70,7 +69,7 @@ func (p *picture) line(x1, y1, x2, y2 float64, colour string, width float64) {
 	p.draw(`<line x1="%.1f" y1="%.1f" x2="%.1f" y2="%.1f" stroke="%s" stroke-width="%.1f"/>`, x1, y1, x2, y2, colour, width)
 }
 
-// whisker spans the values of the rounds, with ends of twice that length.
+// whisker spans the rounds' values; its ends are twice that long.
 func (p *picture) whisker(x1, y1, x2, y2, half float64) {
 	p.line(x1, y1, x2, y2, ink, 1)
 	dx, dy := 0.0, half
@@ -81,7 +80,7 @@ func (p *picture) whisker(x1, y1, x2, y2, half float64) {
 	p.line(x2-dx, y2-dy, x2+dx, y2+dy, ink, 1)
 }
 
-// bar is a rectangle, striped if there is something to be known about it.
+// bar is a rectangle, striped as a warning.
 func (p *picture) bar(x, y, width, height float64, colour string, striped bool) {
 	p.draw(`<rect x="%.1f" y="%.1f" width="%.1f" height="%.1f" fill="%s"/>`, x, y, width, height, colour)
 	if striped {
@@ -110,10 +109,10 @@ func (p *picture) save(path string) error {
 	return os.WriteFile(path, []byte(text), 0o644)
 }
 
-// axis maps values to places on the picture.
+// axis maps values to positions in the picture.
 type axis struct {
 	from, to    float64 // values
-	first, last float64 // their places
+	first, last float64 // positions
 	log         bool
 }
 
@@ -125,7 +124,7 @@ func (a *axis) at(v float64) float64 {
 	return a.first + part*(a.last-a.first)
 }
 
-// ticks are round values, some four to nine of them.
+// ticks returns about four to nine round values.
 func (a *axis) ticks() []float64 {
 	var all []float64
 	if !a.log {
@@ -160,7 +159,7 @@ func roundUp(v float64) float64 {
 	return 10 * power
 }
 
-// number writes three digits, or all of a larger one: 0.7, 23.1, 12,509.
+// number formats three digits, or all of a larger number: 0.7, 23.1, 12,509.
 func number(v float64) string {
 	if v < 999.5 {
 		return strconv.FormatFloat(v, 'g', 3, 64)

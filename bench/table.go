@@ -23,7 +23,7 @@ type table struct {
 	rows     []row
 }
 
-// floorFor is the floor with the same kind of context, if there is one.
+// floorFor returns the floor with the same kind of context, if any.
 func (t *table) floorFor(r row) (row, bool) {
 	return t.find(func(f row) bool {
 		return f.lib.name == floorName && r.lib.ctx == background ||
@@ -31,14 +31,13 @@ func (t *table) floorFor(r row) (row, bool) {
 	})
 }
 
-// secondFloor is one that asks less of what is measured than the first, if there is one: it also does what any such lock
-// has to do.
+// secondFloor returns a floor with more of a lock's necessary work than the first, if any.
 func (t *table) secondFloor() (row, bool) {
 	return t.find(func(f row) bool { return f.lib.floor && f.lib.ctx == background && f.lib.name != floorName })
 }
 
-// bestPeer is the best that a user could take instead, for a peer the best but itself. If it is to be fair, those are
-// left out that starve goroutines: to let one have the lock again and again is fast, and no use.
+// bestPeer returns a user's best alternative; for a peer, the best other one. With fair, libraries that starve goroutines do not count:
+// re-granting the lock to the same goroutine is fast, and useless.
 func (t *table) bestPeer(r row, fair bool) (row, bool) {
 	var best row
 	found := false
@@ -64,7 +63,7 @@ func (t *table) find(match func(row) bool) (row, bool) {
 	return t.rows[i], true
 }
 
-// ratio is r's value over that of other.
+// ratio returns r's value divided by other's.
 func ratio(r, other row, has bool) string {
 	if !has || other.value == 0 || r.lib == other.lib {
 		return ""
@@ -72,7 +71,7 @@ func ratio(r, other row, has bool) string {
 	return fmt.Sprintf("%.2f", r.value/other.value)
 }
 
-// tables returns all tables as Markdown, those of the curves last.
+// tables returns all tables as Markdown, the curves' last.
 func (r *results) tables() string {
 	var b strings.Builder
 	m := &r.Machine
@@ -106,7 +105,7 @@ func (r *results) byWorkload() []*table {
 	for _, c := range r.cells() {
 		lib, err := findLibrary(c.Lib)
 		w, usual := workloadOf(c, r.Machine.Quick)
-		if err != nil || !usual { // err: of an older bench
+		if err != nil || !usual { // err: from an older bench
 			continue
 		}
 		t := index[w.name]
@@ -126,7 +125,7 @@ func (r *results) byWorkload() []*table {
 	return all
 }
 
-// writeCurve writes a table with a row for each library and a column for each point, if there is any.
+// writeCurve writes a table with a row per library and a column per point, if there is any.
 func (r *results) writeCurve(b *strings.Builder, c *curve, m metric) {
 	lines := make([]string, 0, len(c.libs))
 	measured := make(map[cell]bool)
@@ -147,7 +146,7 @@ func (r *results) writeCurve(b *strings.Builder, c *curve, m metric) {
 		}
 		lines = append(lines, "| "+strings.Join(line, " | ")+" |")
 	}
-	if len(measured) < 2 { // no curve: the usual size alone
+	if len(measured) < 2 { // no curve: only the usual size
 		return
 	}
 	fmt.Fprintf(b, "\n### curve %s: %s\n\n| %s |", c.name, m.head, c.axis)

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// pairOf is a sample of the pair in its usual size, with that latency.
+// pairOf is a sample of the pair workload in its usual size, with that latency.
 func pairOf(lib string, round int, us int64) sample {
 	return sample{
 		cell:  cell{Workload: "pair", Lib: lib, Processes: 1, Goroutines: 1, Duration: time.Second},
@@ -21,7 +21,7 @@ func pairOf(lib string, round int, us int64) sample {
 	}
 }
 
-// contendedOf is a sample of the contended lock, with that throughput.
+// contendedOf is a sample of the contended workload, with that throughput.
 func contendedOf(lib string, ops int64, starved int) sample {
 	return sample{
 		cell:  cell{Workload: "contended", Lib: lib, Processes: 4, Goroutines: 25, Duration: time.Second},
@@ -48,7 +48,7 @@ func line(t *testing.T, tables, lib string) []string {
 func TestTableRatiosWhereLessIsBetter(t *testing.T) {
 	r := results{samples: []sample{
 		pairOf("bsm", 1, 200), pairOf(floorName, 1, 100), pairOf("redsync", 1, 300),
-		// The median of the rounds that did not fail: 150.
+		// The median of the successful rounds: 150.
 		pairOf(rlockName, 1, 150), pairOf(rlockName, 2, 900), pairOf(rlockName, 3, 10),
 		pairOf("floor-cancel", 1, 400), pairOf("rlock-cancel", 1, 500),
 	}}
@@ -96,7 +96,7 @@ func TestMedianOfEvenAndNone(t *testing.T) {
 	assert.False(t, ok)
 }
 
-// curveSamples are those of the curve over names, and one of the usual size, which is a point of it.
+// curveSamples are samples of the curve over names, and one of the usual size, which is a point of it.
 func curveSamples() []sample {
 	var all []sample
 	for i, n := range []int{1, 8, 64} {

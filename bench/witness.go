@@ -11,24 +11,22 @@ import (
 	"unsafe"
 )
 
-// witness is memory that all worker processes of a cell share, outside of Redis. It sees whether two
-// sections of one lock overlap, whatever the library says.
+// witness is memory shared by a cell's workers, outside Redis. It detects overlapping sections of a lock independently of the library.
 type witness struct{ mem []byte }
 
-// slot is what the witness has for one lock. Each has a cache line of its own. The Java worker maps
-// the same layout.
+// slot is the witness's record of one lock, on its own cache line. The Java worker maps the same layout.
 type slot struct {
-	owner   atomic.Uint64 // who is inside and may not be with others, 0 for nobody
+	owner   atomic.Uint64 // the exclusive visitor inside, 0 for none
 	count   uint64        // raised by load and store, so that overlapping sections lose updates
-	readers atomic.Int64  // who are inside and may be with others
+	readers atomic.Int64  // shared visitors inside
 	reads   atomic.Uint64 // their sections
-	waiting atomic.Int64  // how often a goroutine has said that it waits for a latch; negative when there are no more rounds
+	waiting atomic.Int64  // waits for a latch so far; negative after the last round
 	_       [slotSize - 40]byte
 }
 
 const slotSize = 64
 
-// createWitness makes the file of a witness for n locks.
+// createWitness creates a witness file for n locks.
 func createWitness(dir string, n int) (path string, err error) {
 	path = filepath.Join(dir, "witness")
 	if err := os.WriteFile(path, make([]byte, n*slotSize), 0o600); err != nil {
@@ -60,10 +58,10 @@ func openWitness(path string) (*witness, error) {
 
 func (w *witness) slots() int { return len(w.mem) / slotSize }
 
-// slot returns the i-th slot. A cell with fewer slots than names is a bug of the harness.
+// slot returns the i-th slot. Fewer slots than names would be a bug of the harness.
 func (w *witness) slot(i int) *slot { return (*slot)(unsafe.Pointer(&w.mem[i*slotSize])) }
 
-// counted is the sum of the counters: how many sections left a trace.
+// counted returns the sum of the counters: the sections that left a trace.
 func (w *witness) counted() uint64 {
 	var n uint64
 	for i := range w.slots() {
@@ -82,24 +80,24 @@ func (w *witness) close() error {
 	return err
 }
 
-// visit is one pass through a section. The counter is read at the entry and written at the exit, so
-// all of the section is open to a lost update.
+// visit is one pass through a section. It reads the counter at entry and writes it at exit, so that an overlap anywhere in between loses an
+// update.
 type visit struct {
 	slot   *slot
-	id     uint64 // not 0, and no other visitor's
+	id     uint64 // not 0, and unique among visitors
 	shared bool
 	seen   uint64
 	owner  bool
 }
 
-// How many may be inside together, beside a number of permits.
+// The number allowed inside together, if not the number of permits.
 const (
 	alone    = 1
 	together = math.MaxInt64
 )
 
-// enter reports false if somebody is inside already who may not be: there is room for so many, with nobody who is to be alone. Each says that
-// it is there before it looks, so of two that may not meet one sees the other.
+// enter reports false if the section is occupied: no room for another shared visitor, or exclusive use on either side. Each visitor registers
+// before it checks, so of two conflicting visitors at least one sees the other.
 func (s *slot) enter(id uint64, room int64) (visit, bool) {
 	if room > alone {
 		n := s.readers.Add(1)
@@ -109,8 +107,8 @@ func (s *slot) enter(id uint64, room int64) (visit, bool) {
 	return visit{slot: s, id: id, seen: s.count, owner: owner}, owner && s.readers.Load() == 0
 }
 
-// leave reports false if somebody came in meanwhile who does not leave it to others to tell. One who found an owner at the
-// entry leaves it there.
+// leave reports false if a conflicting visitor came in meanwhile that did not report it. A visitor that found an owner at entry leaves it in
+// place.
 func (v visit) leave() bool {
 	if v.shared {
 		v.slot.reads.Add(1)

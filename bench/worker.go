@@ -13,24 +13,23 @@ import (
 	"time"
 )
 
-// job is what one worker process has to do: one workload with one library, between the signals
-// of the harness.
+// job is one worker process's task: one workload with one library, between the harness's signals.
 type job struct {
 	lib        *library
 	workload   string
 	addr       string
-	name       string        // of the lock, or the start of the names
-	clients    int           // each as good as a process
-	goroutines int           // of each client; also waiters, or holds
-	holds      int           // that are kept beside
-	section    time.Duration // what a section takes
+	name       string        // of the lock, or the prefix of the names
+	clients    int           // each like a process
+	goroutines int           // per client; also waiters, or holds
+	holds      int           // held in addition
+	section    time.Duration // minimum duration of a section
 	duration   time.Duration
-	lease      time.Duration // of the workloads that are about it; 0 is the library's own
+	lease      time.Duration // in workloads about it; 0 is the library's default
 	witness    *witness
-	// witnessPath is its file, for workers that this one starts.
+	// witnessPath is its file, for workers started by this one.
 	witnessPath string
 	index       int           // of the process in its cell
-	rtt         time.Duration // that the harness adds
+	rtt         time.Duration // added by the harness
 	ctx         context.Context
 
 	in, out    *bufio.ReadWriter
@@ -39,8 +38,7 @@ type job struct {
 	profile    *os.File
 }
 
-// runWorker is the worker process. It connects and warms up, says "ready", waits for "go", measures, says its
-// report, and ends when its input does.
+// runWorker is the worker process. It connects and warms up, says "ready", waits for "go", measures, prints its report, and ends with its input.
 func runWorker(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	rep, err := work(args, stdin, stdout, stderr)
 	if err != nil {
@@ -111,9 +109,9 @@ func work(args []string, stdin io.Reader, stdout, stderr io.Writer) (report, err
 	return run(j)
 }
 
-// begin tells the harness that all is prepared, and waits for its signal. What follows is the window.
+// begin tells the harness that all is prepared, and waits for its signal. The window follows.
 func (j *job) begin() error {
-	runtime.GC() // what the preparation left is not the library's
+	runtime.GC() // collect the preparation's garbage
 	fmt.Fprintln(j.out, "ready")
 	if err := j.out.Flush(); err != nil {
 		return err
@@ -143,8 +141,7 @@ func (j *job) await(signal string) error {
 	return nil
 }
 
-// quiet is a window in which nothing happens but what the library does by itself. The commands have been counted when it
-// returns.
+// quiet is a window in which only the library acts. When it returns, the commands have been counted.
 func (j *job) quiet() error {
 	<-time.After(j.duration)
 	return j.await("counted")
@@ -178,7 +175,7 @@ func (j *job) open(lease time.Duration) (*client, error) {
 	return c, nil
 }
 
-// openAll returns as many as the process has clients.
+// openAll returns one instance per client of the process.
 func (j *job) openAll(lease time.Duration) ([]*client, error) {
 	clients := make([]*client, j.clients)
 	for i := range clients {
@@ -190,8 +187,8 @@ func (j *job) openAll(lease time.Duration) ([]*client, error) {
 	return clients, nil
 }
 
-// id is a number for the witness that no other goroutine of any worker has.
+// id returns a number for the witness, unique among all workers' goroutines.
 func (j *job) id(goroutine int) uint64 { return uint64(j.index+1)<<32 | uint64(goroutine+1) }
 
-// lockName is the name of the i-th lock of workloads that have many, and of this process alone.
+// lockName returns the i-th lock's name, for workloads with many locks per process.
 func (j *job) lockName(i int) string { return fmt.Sprintf("%s:%d:%d", j.name, j.index, i) }

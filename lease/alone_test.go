@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// One key that fails whatever call it is in takes no other with it.
+// A key that fails every call fails alone.
 func TestPoisonedItemFailsAlone(t *testing.T) {
 	bubble(t, func(t *testing.T, r *Renewer, s *store) {
 		bad := newHold(50)
@@ -59,7 +59,7 @@ func TestPoisonedItemFailsAlone(t *testing.T) {
 	})
 }
 
-// Verdicts are answers: a batch of which one item failed stays a batch.
+// Verdicts are answers: a batch with one failed item stays a batch.
 func TestFailedVerdictDoesNotSplit(t *testing.T) {
 	bubble(t, func(t *testing.T, r *Renewer, s *store) {
 		first := true
@@ -96,7 +96,7 @@ func TestQueuedAlone(t *testing.T) {
 			hs[i] = newHold(i)
 			r.Keep(&hs[i].Lease, keeper{hs[i].item, "g", hs[i].lost}, until, watchdog)
 		}
-		sleep(13 * time.Second) // the batches were refused, as many as may be are in flight alone
+		sleep(13 * time.Second) // the batches were refused, and as many leases as allowed are in flight alone
 		waiting := 0
 		for _, h := range hs {
 			r.mu.Lock()
@@ -115,8 +115,8 @@ func TestQueuedAlone(t *testing.T) {
 	})
 }
 
-// An extension by other means ends a backoff, but the lease that failed by
-// itself isn't batched again before a call of its own has succeeded.
+// An extension by other means ends a backoff, but a lease that failed by itself is not batched again before a call of
+// its own has succeeded.
 func TestUpdateAfterFailure(t *testing.T) {
 	bubble(t, func(t *testing.T, r *Renewer, s *store) {
 		bad, good := newHold(1), newHold(2)

@@ -43,8 +43,9 @@ func TestBatches(t *testing.T) {
 			}
 			sleep(time.Minute) // merge
 			s.taken()
-			// The renewals are 10.028 s apart on average, with a deviation of 0.3 s. So the bound is near: fewer leases over
-			// more periods keep away from it. Of 10,000 leases in 30 periods one run in 80 had too many calls.
+			// The renewals are 10.028 s apart on average, with a deviation of 0.3 s. So the bound is close: with
+			// fewer leases over more periods there is room. With 10,000 leases in 30 periods one run in 80 had too
+			// many calls.
 			const periods = 600
 			sleep(periods * 10 * time.Second)
 			if calls := len(s.taken()); calls < periods*29/30*n/100 || calls > periods*n/100 {
@@ -108,7 +109,7 @@ func TestBatchOption(t *testing.T) {
 	})
 }
 
-// A new lease that is soon due goes with one that is due; one that is not, doesn't.
+// A new lease that is soon due goes along with a due one; a later one does not.
 func TestSlack(t *testing.T) {
 	for gap, together := range map[time.Duration]bool{400 * time.Millisecond: true, 3 * time.Second: false} {
 		bubble(t, func(t *testing.T, r *Renewer, s *store) {
@@ -123,8 +124,7 @@ func TestSlack(t *testing.T) {
 	}
 }
 
-// A lease kept just after the loop has taken what was due within the slack waits
-// for its own time.
+// A lease kept just after the loop has taken everything due within the slack waits for its own time.
 func TestSlackEndsWithTheWakeUp(t *testing.T) {
 	bubble(t, func(t *testing.T, r *Renewer, s *store) {
 		now := time.Now()
@@ -140,8 +140,7 @@ func TestSlackEndsWithTheWakeUp(t *testing.T) {
 	})
 }
 
-// The leases of a small group come together, however far apart they began; but
-// a longer lease is left alone.
+// The leases of a small group come together, however far apart they began; but a longer lease is left alone.
 func TestSmallGroupsMerge(t *testing.T) {
 	bubble(t, func(t *testing.T, r *Renewer, s *store) {
 		var hs []*hold

@@ -27,9 +27,8 @@ func settle(r *Renewer) {
 	}
 }
 
-// BenchmarkPeriod measures everything that keeping n leases costs a period (10 s
-// at the default watchdog time), but for what the renew function does. There is
-// no loop goroutine and no waiting: the clock is moved by hand.
+// BenchmarkPeriod measures the cost of keeping n leases for a period (10 s at the default watchdog time), except the
+// renew function's own. There is no loop goroutine and no waiting: the clock is moved by hand.
 func BenchmarkPeriod(b *testing.B) {
 	for _, n := range []int{10_000, 100_000} {
 		for _, groups := range []int{1, 16384} {
@@ -47,7 +46,7 @@ func BenchmarkPeriod(b *testing.B) {
 					sent := r.epoch.Add(rand.N(r.ttl / 3)) // acquired over one period
 					r.Keep(&leases[i], keeper{Item{Name: "name", Owner: "owner"}, i % groups, func(l Loss) { b.Error(l) }}, sent.Add(r.ttl), watchdog)
 				}
-				pass := func() { // a period, as it passes: from one due time to the next
+				pass := func() { // a period passes: from one due time to the next
 					for end := now + r.ttl/3; ; {
 						wait, _ := r.turn()
 						if wait == 0 {
@@ -78,8 +77,8 @@ func BenchmarkPeriod(b *testing.B) {
 	}
 }
 
-// BenchmarkDueAtOnce measures for how long callers, and losses, wait at most while 100,000 leases are collected that
-// are due at once.
+// BenchmarkDueAtOnce measures how long callers, and losses, wait at most while 100,000 leases due at once are
+// collected.
 func BenchmarkDueAtOnce(b *testing.B) {
 	var longest time.Duration
 	for b.Loop() {
@@ -115,7 +114,7 @@ func BenchmarkKeepStop(b *testing.B) {
 			var l Lease
 			b.ReportAllocs()
 			for b.Loop() {
-				l.state = idle // as a new one
+				l.state = idle // like a new one
 				r.Keep(&l, keeper{Item{Name: "name", Owner: "owner"}, group, lost}, time.Now().Add(watchdog), watchdog)
 				r.Stop(&l)
 			}

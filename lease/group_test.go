@@ -105,7 +105,7 @@ func TestCallsInFlightAreBounded(t *testing.T) {
 	}
 }
 
-// Nothing is drawn into the calls of a group that gets no answer.
+// Calls of a group that gets no answer take no further leases along.
 func TestFailingGroupIsNotFilled(t *testing.T) {
 	bubble(t, func(t *testing.T, r *Renewer, s *store) {
 		bad, other, late := newHold(1), newHold(2), newHold(3)
@@ -186,7 +186,7 @@ func TestQueuedLeases(t *testing.T) {
 	})
 }
 
-// The same of leases that wait for another try.
+// The same for leases that wait for a retry.
 func TestQueuedRetries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t)

@@ -8,14 +8,13 @@ import (
 // never is later than any instant.
 const never = time.Duration(math.MaxInt64)
 
-// heap is a binary heap of leases by instant, which knows where each lease is, so that any can be moved or removed in
+// heap is a binary heap of leases by instant. It records each lease's place, so that any can be moved or removed in
 // O(log n).
 //
-// It is written out, not built on container/heap: entries hold the instant beside the pointer, so that sifting does not
-// touch the leases that it compares (they are scattered over memory, and there may be 100,000), and there is no
-// interface call for each comparison.
+// It does not use container/heap. Entries hold the instant beside the pointer, so sifting does not touch the compared
+// leases (up to 100,000, scattered over memory), and comparisons need no interface call.
 type heap struct {
-	// pos is the index into Lease.pos at which this heap notes its place, counted from 1, so that 0 (the zero Lease) is
+	// pos is the index into Lease.pos where this heap notes its place, counted from 1: 0, as in the zero Lease, means
 	// "not in this heap".
 	pos     int
 	entries []entry
@@ -39,7 +38,7 @@ func (h *heap) push(l *Lease, at time.Duration) {
 	h.up(len(h.entries)-1, entry{at, l})
 }
 
-// pop removes and returns the lease of the earliest instant.
+// pop removes and returns the earliest lease.
 func (h *heap) pop() *Lease {
 	l := h.entries[0].l
 	h.remove(l)
@@ -58,15 +57,15 @@ func (h *heap) remove(l *Lease) {
 	}
 }
 
-// at is the instant of a lease that is in the heap.
+// at returns the instant of a lease in the heap.
 func (h *heap) at(l *Lease) time.Duration { return h.entries[l.pos[h.pos]-1].at }
 
-// move gives a lease that is in the heap another instant.
+// move gives a lease in the heap another instant.
 func (h *heap) move(l *Lease, at time.Duration) {
 	h.settle(int(l.pos[h.pos])-1, entry{at, l})
 }
 
-// settle puts e where it belongs, beginning at the free slot i.
+// settle puts e in its place, beginning at the free slot i.
 func (h *heap) settle(i int, e entry) {
 	if i > 0 && e.at < h.entries[(i-1)/2].at {
 		h.up(i, e)

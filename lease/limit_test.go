@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// A limit ends the trusted time whatever renews it, and the renewals end when they cannot make it longer.
+// A limit ends the trusted time whatever renews the lease, and renewals stop when they cannot extend it.
 func TestLimit(t *testing.T) {
 	const limit = 75 * time.Second
 	keep := func(r *Renewer, lasts time.Duration, renewed bool) (h *hold, end time.Time) {

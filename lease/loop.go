@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// loop is the goroutine of the renewer.
+// loop is the renewer's goroutine.
 func (r *Renewer) loop() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -28,9 +28,8 @@ func (r *Renewer) loop() {
 	}
 }
 
-// turn does the most urgent piece of work: a loss goes before collecting what is due, and that before starting calls,
-// so that calls start with all there is. It returns how long to sleep, 0 when there may be more to do, and false
-// after Close.
+// turn does the most urgent piece of work. Losses go first, then collecting due leases, then starting calls, so that
+// calls start as full as possible. It returns the time to sleep, 0 if there may be more to do, and false after Close.
 func (r *Renewer) turn() (time.Duration, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -57,7 +56,7 @@ func (r *Renewer) turn() (time.Duration, bool) {
 	return 0, true
 }
 
-// wakeBy makes the loop look again at that instant, if it would sleep for longer. Called under mu.
+// wakeBy makes the loop look again at that instant, if it would sleep longer. Called under mu.
 func (r *Renewer) wakeBy(at time.Duration) {
 	if at >= r.wakeAt {
 		return
@@ -69,7 +68,7 @@ func (r *Renewer) wakeBy(at time.Duration) {
 	}
 }
 
-// tell takes the first lease from the heap of ends and tells its keeper. Called under mu, which is released
+// tell takes the first lease from the heap of ends and calls its keeper's Lost. Called under mu, which it releases
 // meanwhile: the keeper may call Stop, or take a lock under which others call in.
 func (r *Renewer) tell() {
 	until := r.ends.first()
@@ -93,20 +92,20 @@ func (r *Renewer) tell() {
 	}
 }
 
-// awaitTold returns when no keeper is being told. Called under mu, which is released meanwhile.
+// awaitTold returns when no Lost is running. Called under mu, which it releases meanwhile.
 func (r *Renewer) awaitTold() {
 	for r.telling > 0 {
 		r.told.Wait()
 	}
 }
 
-// step bounds how many leases are collected under one hold of the mutex. With all of 100,000 in one, callers and losses
-// would wait for up to 80 ms, with this for 3 ms (go test -run xxx -bench DueAtOnce ./lease).
+// step bounds how many leases are collected under one hold of the mutex. With all of 100,000 in one, callers and
+// losses would wait up to 80 ms; with this, 3 ms (go test -run xxx -bench DueAtOnce ./lease).
 const step = 1000
 
-// collect queues leases that are due, and reports whether there were any. New ones that are due within the slack come
-// along, or many that began one after the other would each cost a call (TestSlack, TestBatches/groups); up to one that
-// was renewed before, which has its batch, and would be renewed more often than need be.
+// collect queues due leases, and reports whether there were any. It also takes new leases due within the slack:
+// otherwise many leases begun in a row would each cost a call (TestSlack, TestBatches/groups). It stops at a lease
+// that was renewed before, which has its batch already and would be renewed more often than necessary.
 func (r *Renewer) collect(now time.Duration) bool {
 	if r.dues.first() <= now {
 		r.horizon = now + r.ttlOf(r.dues.entries[0].l)/20
@@ -120,12 +119,12 @@ func (r *Renewer) collect(now time.Duration) bool {
 		r.enqueue(l)
 	}
 	if n < step {
-		r.horizon = 0 // all taken: what comes in later has its own time
+		r.horizon = 0 // all taken: later leases have their own time
 	}
 	return n > 0
 }
 
-// enqueue moves a lease from resting to the queue that it waits in for a call.
+// enqueue moves a lease from resting to the queue in which it waits for a call.
 func (r *Renewer) enqueue(l *Lease) {
 	r.unschedule(l)
 	r.regroup(l)
@@ -147,7 +146,7 @@ func (r *Renewer) enqueue(l *Lease) {
 	g.queue(l).push(l)
 }
 
-// start starts calls of g. What the bounds hold back is started when one of them ends. Called under mu.
+// start starts calls of g. Leases beyond the bounds follow when a call ends. Called under mu.
 func (r *Renewer) start(g *group, now time.Duration) {
 	for g.maySend(r.batch) {
 		leases := r.take(g, now)
@@ -165,11 +164,11 @@ func (r *Renewer) start(g *group, now time.Duration) {
 	}
 }
 
-// take takes the leases of the next call of g out of its queues.
+// take takes the leases for the next call of g out of its queues.
 //
-// Room that is left goes to leases that are not due yet: the call costs much the same with them, and from then on
-// they are due together. The slack alone would not bring the few leases of a cluster slot together for a long time
-// (TestSmallGroupsMerge; BenchmarkPeriod/leases=100000/groups=16384 makes 16,000 calls a period, without it 73,000).
+// Leases that are not due yet fill the call: it costs much the same with them, and from then on they are due
+// together. The slack alone would take long to bring the few leases of a cluster slot together (TestSmallGroupsMerge;
+// BenchmarkPeriod/leases=100000/groups=16384 makes 16,000 calls a period, 73,000 without it).
 func (r *Renewer) take(g *group, now time.Duration) []*Lease {
 	if l := g.failed.head; l != nil && l.alone() {
 		g.failed.remove(l)
@@ -183,7 +182,7 @@ func (r *Renewer) take(g *group, now time.Duration) []*Lease {
 		}
 	}
 	if g.failure != nil {
-		return leases // those who have nothing to do with the failure are not drawn into it
+		return leases // do not draw in leases that have not failed
 	}
 	next := g.resting.head
 	for range cap(leases) - len(leases) {
@@ -200,7 +199,6 @@ func (r *Renewer) take(g *group, now time.Duration) []*Lease {
 	return leases
 }
 
-// call makes one call.
 func (r *Renewer) call(g *group, leases []*Lease, items []Item) {
 	ctx, cancel := context.WithTimeout(r.ctx, r.timeoutOf(g.ttl))
 	defer cancel()
@@ -218,7 +216,7 @@ func (r *Renewer) call(g *group, leases []*Lease, items []Item) {
 	}
 }
 
-// finish works the outcome of a call in: its verdicts, or how it failed.
+// finish applies the outcome of a call: its verdicts, or its failure.
 func (r *Renewer) finish(
 	g *group, leases []*Lease, items []Item, sent time.Duration, verdicts []Verdict, failed *failure,
 ) (renewals []Renewal) {
@@ -232,7 +230,7 @@ func (r *Renewer) finish(
 	for i, l := range leases {
 		l.place = nowhere
 		if !l.isKept() {
-			continue // an ended lease stays so; and Gone of one that is being released would be no news
+			continue // an ended lease stays ended; for one being released, Gone is no news
 		}
 		verdict, failure := Failed, failed
 		if failed == nil {
@@ -249,7 +247,7 @@ func (r *Renewer) finish(
 			if r.renewed != nil && l.ttl > 0 {
 				renewals = append(renewals, Renewal{l.keeper, l.until - now, g.ttl, l.state == given})
 			}
-			told := items[i].Lease == 0 || items[i].Lease >= g.ttl // or it is renewed only since the call began
+			told := items[i].Lease == 0 || items[i].Lease >= g.ttl // false if renewal was switched on only during the call
 			if until := l.upTo(sent + g.ttl); l.ttl > 0 && told && until > l.until {
 				l.until = until
 				r.ends.move(l, until)
@@ -257,11 +255,11 @@ func (r *Renewer) finish(
 			l.tries, l.failure, l.state = 0, nil, kept
 			r.schedule(l, j)
 		default:
-			// When a whole call is refused, one of its items may be the cause (a forbidden key, a key in a slot that
-			// is moving, a value that the script chokes on), and would fail every batch that it is in until all of
-			// them are lost. Sent alone it fails alone. The others pay one small call, and batch again after it. A
-			// call without an answer says nothing about its items: they stay together, or an outage would multiply
-			// the calls when they can be afforded least.
+			// A refused call may be due to one of its items (a forbidden key, a key in a slot that is moving, a value
+			// that the script chokes on). Such an item would fail each of its batches until all their leases are
+			// lost. Sent alone it fails alone. The others pay one small call each, and batch again after that. A call
+			// without an answer says nothing about its items. They stay together, or an outage would multiply the
+			// calls at the worst moment.
 			l.failure = failure
 			r.retry(l, now, j)
 		}

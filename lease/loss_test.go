@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// G2: on time, also when the renew function breaks its promise to return.
+// G2: on time, even if the renew function breaks its promise to return.
 func TestLossIsOnTimeWhileCallsAreStuck(t *testing.T) {
 	for _, kind := range []string{"until their ctx ends", "for ever"} {
 		t.Run(kind, func(t *testing.T) {
@@ -95,8 +95,7 @@ func TestGone(t *testing.T) {
 	})
 }
 
-// Between the word of the store and the callback, the lease can't come back,
-// but it can be stopped.
+// Between the store's answer and the callback, the lease cannot come back, but it can be stopped.
 func TestGoneIsFinalBeforeItIsReported(t *testing.T) {
 	bubble(t, func(t *testing.T, r *Renewer, s *store) {
 		s.answer = func(_ context.Context, q request) ([]Verdict, error) {
@@ -106,7 +105,7 @@ func TestGoneIsFinalBeforeItIsReported(t *testing.T) {
 		a, b, c, until := newHold(1), newHold(2), newHold(3), time.Now().Add(watchdog)
 		r.Keep(&a.Lease, keeper{a.item, nil, a.lost}, until, watchdog)
 		r.Keep(&b.Lease, keeper{b.item, nil, b.lost}, until, watchdog)
-		// The callback of c keeps the loop busy over the moment of the verdict.
+		// The callback of c keeps the loop busy beyond the verdict.
 		sleep(9 * time.Second)
 		for len(s.taken()) == 0 {
 			sleep(time.Millisecond)
@@ -127,7 +126,8 @@ func TestGoneIsFinalBeforeItIsReported(t *testing.T) {
 	})
 }
 
-// The next holder of a name in this process comes after the one before was told, whether or not the loop has had its turn.
+// The next holder of a name in this process enters after the previous one was notified, whether or not the loop has
+// had its turn.
 func TestCatchUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRenewer(renewAll, Options{Watchdog: watchdog}) // without its loop
@@ -148,7 +148,7 @@ func TestCatchUp(t *testing.T) {
 	})
 }
 
-// Nor does it pass one by whose keeper is just being told.
+// CatchUp also waits for a Lost in progress.
 func TestCatchUpWaitsForALossUnderWay(t *testing.T) {
 	bubble(t, func(t *testing.T, r *Renewer, _ *store) {
 		h := newHold(1)
@@ -164,12 +164,13 @@ func TestCatchUpWaitsForALossUnderWay(t *testing.T) {
 		synctest.Wait()
 		close(release)
 		if !<-caught {
-			t.Error("the one before was not told")
+			t.Error("the previous holder was not notified")
 		}
 	})
 }
 
-// Close returns when every keeper was told, also one that is just being told by a goroutine that is not the renewer's (G9).
+// Close returns when every keeper was notified, including one whose Lost is running on another goroutine than the
+// renewer's (G9).
 func TestCloseWaitsForALossThatCatchUpPassesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRenewer(renewAll, Options{Watchdog: watchdog}) // without its loop

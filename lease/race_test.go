@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// Random calls from many goroutines against the real clock. Each lease checks
-// for itself that lost came at most once, not early, and not after Stop.
+// Random calls from many goroutines against the real clock. Each lease checks that Lost came at most once, not early,
+// and not after Stop.
 func TestRandomLoad(t *testing.T) {
 	const wd = 60 * time.Millisecond
 	s := newStore(t)

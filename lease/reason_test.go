@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// theLoss returns what the hold was told, which must have been once.
+// theLoss returns the hold's loss, of which there must be one.
 func (h *hold) theLoss(t testing.TB) Loss {
 	t.Helper()
 	h.mu.Lock()
@@ -20,7 +20,7 @@ func (h *hold) theLoss(t testing.TB) Loss {
 	return h.loss[0]
 }
 
-// A loss gives the error of the last renewal that failed, as the renew function returned it.
+// A loss has the error of the last failed renewal, as the renew function returned it.
 func TestLossSaysWhy(t *testing.T) {
 	cut, refused := errors.New("cut"), fmt.Errorf("NOPERM: %w", ErrRefused)
 	fail := func(err error) func(int, request) ([]Verdict, error) {
@@ -89,7 +89,7 @@ func TestLossSaysWhy(t *testing.T) {
 	})
 }
 
-// Items that are refused one by one have an error each, in one group and whatever the others are told.
+// Items refused one by one have an error each, in one group and whatever the others' answers.
 func TestEachRefusedLeaseHasItsError(t *testing.T) {
 	bubble(t, func(t *testing.T, r *Renewer, s *store) {
 		bad, hs := map[Item]error{}, make([]*hold, 100)
@@ -123,7 +123,7 @@ func TestEachRefusedLeaseHasItsError(t *testing.T) {
 	})
 }
 
-// Not every lease of a group that falls silent is sent before its end: those behind the probes have the group's error.
+// If a group falls silent, not every lease is sent before its end: those behind the probes have the group's error.
 func TestLeaseThatWasNeverSentHasItsGroupsError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t)

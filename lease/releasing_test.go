@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// A renewal that is in flight while the owner releases the name may find it released: no loss. The
-// end of the trusted time still is one.
+// A renewal in flight during the release may find the name released: no loss. The end of the trusted time still is
+// one.
 func TestReleasingWhileInFlight(t *testing.T) {
 	for _, verdict := range []Verdict{Renewed, Failed, Gone} {
 		bubble(t, func(t *testing.T, r *Renewer, s *store) {

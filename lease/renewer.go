@@ -7,74 +7,75 @@ import (
 	"time"
 )
 
-// RenewFunc extends the expiry of all items (all of one group) to ttl from now. It must not shorten an expiry that is
-// later than that. It returns one Verdict per item, or an error that stands for Failed on all: [ErrRefused] if the store
-// answered, so that the items should be tried one by one, any other if it did not.
+// RenewFunc extends the expiry of all items (all of one group) to ttl from now. It must not shorten a later expiry.
+// It returns one Verdict per item, or an error, which stands for Failed on all: [ErrRefused] if the store answered,
+// so that the items are tried one by one; any other error if it did not.
 //
-// It is called on a goroutine of its own, several at a time, and must return when ctx ends. It must not change items.
+// The Renewer makes several calls at a time, each on its own goroutine. A RenewFunc must return when ctx ends and
+// must not change items.
 type RenewFunc func(ctx context.Context, group any, ttl time.Duration, items []Item) ([]Verdict, error)
 
-// Options set up a [Renewer].
+// Options configure a [Renewer].
 type Options struct {
-	Watchdog time.Duration // the usual ttl, and that of leases that are not renewed but guarded; must be positive
+	Watchdog time.Duration // the usual ttl, also of guarded leases that are not renewed; must be positive
 	Batch    int           // most items in one call; 0: 100
 
-	// Timeout is the most that one call may take, and that Close waits for calls that do not heed their ctx; 0: a sixth of Watchdog. No call
-	// may take more than a sixth of its ttl: a lease needs time for further tries.
+	// Timeout bounds one call, and Close's wait for calls that ignore their ctx; 0: a sixth of Watchdog. A call never
+	// takes more than a sixth of its ttl, since a lease needs time for retries.
 	Timeout time.Duration
 
-	// Renewed, if it is set, is told of the leases that a call has renewed, on the goroutine of that call. It may call any
-	// method except Close.
+	// Renewed, if set, gets the leases that a call has renewed, on that call's goroutine. It may call any method
+	// except Close.
 	Renewed func([]Renewal)
 }
 
-// Renewal is the success of a renewal.
+// Renewal is a successful renewal.
 type Renewal struct {
 	Keeper Keeper
-	Left   time.Duration // of the time that the lease was trusted for before, when the store had answered
+	Left   time.Duration // of the previous trusted time, when the store had answered
 	TTL    time.Duration // of the renewal
-	Short  bool          // that was the shorter time of KeepShort
+	Short  bool          // the previous time was the shorter one of KeepShort
 }
 
-// Renewer keeps leases: it renews the ones that are to be renewed and reports the ones that are lost. Its methods are
-// safe for concurrent use. None but Close waits for a call, and none but Close and CatchUp for a callback.
+// Renewer renews leases and reports lost ones. Its methods are safe for concurrent use. Only Close waits for a call,
+// and only Close and CatchUp for a callback.
 type Renewer struct {
 	renew   RenewFunc
-	renewed func([]Renewal) // nil: nobody wants to know
+	renewed func([]Renewal) // may be nil
 	batch   int
 	ttl     time.Duration        // Options.Watchdog
 	timeout time.Duration        // see timeoutOf
 	clock   func() time.Duration // time since epoch; replaced by benchmarks only
 
-	// epoch is the origin of all instants inside the package: a Duration since epoch takes a third of the room of a Time,
-	// and is always monotonic.
+	// epoch is the origin of all instants inside the package: a Duration since epoch takes a third of the room of a
+	// Time, and is always monotonic.
 	epoch time.Time
 
-	ctx    context.Context // ended by Close; parent of every call's
+	ctx    context.Context // ended by Close; parent of every call's ctx
 	cancel context.CancelFunc
-	wake   chan struct{}  // holds one token when the loop shall look again
+	wake   chan struct{}  // holds one token when the loop must look again
 	wg     sync.WaitGroup // the loop and the calls
 
-	// mu guards the following, all leases kept here, and groups. It is the only lock of the package, and a leaf: no
-	// method of a Keeper but Item and Group is called under it, nor is the renew function, so callers may hold their
-	// own locks when they call in.
+	// mu guards the fields below, all leases kept here, and groups. It is the package's only lock, and a leaf: of a
+	// Keeper only Item and Group are called under it, and never the renew function, so callers may hold their own
+	// locks when they call in.
 	mu      sync.Mutex
 	closed  bool
 	ends    heap                // every lease kept, by its end of trust
-	dues    heap                // renewals, first and further tries, by due time
+	dues    heap                // renewals and retries, by due time
 	horizon time.Duration       // collect up to here; 0 unless the loop is collecting
-	telling int                 // losses that are being passed on
+	telling int                 // calls of Lost in progress
 	told    sync.Cond           // telling is 0 again
 	groups  map[groupKey]*group // of leases that have been due once
-	ready   []*group            // those that leases were queued in since the loop last started calls
+	ready   []*group            // groups with leases queued since the loop last started calls
 
-	// wakeAt is the instant at which the loop looks again; past while it works. It stays if what it was for has gone:
-	// most holds end long before they are due, and waking once for nothing is cheaper than being woken by each hold
-	// that is the only one (TestLoopIsNotWokenByEachHold).
+	// wakeAt is the instant at which the loop looks again; past while it works. It stays if its reason has gone: most
+	// holds end long before they are due, and one idle wake-up is cheaper than a wake-up by each hold that is alone
+	// (TestLoopIsNotWokenByEachHold).
 	wakeAt time.Duration
 }
 
-// NewRenewer starts a renewer; Close ends it. It panics when renew is nil or the options are out of range.
+// NewRenewer starts a renewer; Close ends it. It panics if renew is nil or the options are out of range.
 func NewRenewer(renew RenewFunc, o Options) *Renewer {
 	r := newRenewer(renew, o)
 	r.wg.Go(r.loop) // ended by Close
@@ -109,15 +110,15 @@ func newRenewer(renew RenewFunc, o Options) *Renewer {
 	return r
 }
 
-// Shut is the part of Close that waits for nothing: it stops renewals and the reporting of losses, cancels the calls in flight, and tells
-// the keepers of all leases that are kept.
+// Shut is the part of Close that does not wait. It stops renewals and the reporting of losses, cancels the calls in
+// flight, and calls Closed for each lease kept.
 func (r *Renewer) Shut() {
 	r.mu.Lock()
 	kept := r.ends.entries
 	if !r.closed {
 		r.closed = true
-		r.cancel() // ends the loop's sleep, too
-		// From here on every method looks at closed first, so nobody misses these; the leases are free for the collector.
+		r.cancel() // also ends the loop's sleep
+		// From here on every method checks closed first, so these are not needed; the collector can free the leases.
 		r.ends, r.dues, r.groups, r.ready = heap{}, heap{}, nil, nil
 	}
 	r.mu.Unlock()
@@ -126,9 +127,9 @@ func (r *Renewer) Shut() {
 	}
 }
 
-// Close shuts the renewer, and returns when all goroutines are gone. It may be called again, but not from a Lost, for whose
-// return it waits. For a call that does not heed its ctx it waits up to Options.Timeout; what such a call says
-// later is dropped.
+// Close shuts the renewer, and returns when all its goroutines have ended. It may be called again, but not from a
+// Lost, since it waits for that to return. It waits up to Options.Timeout for a call that ignores its ctx, whose
+// later result is dropped.
 func (r *Renewer) Close() {
 	r.Shut()
 	gone := make(chan struct{})
@@ -145,23 +146,23 @@ func (r *Renewer) Close() {
 	r.awaitTold() // by the loop or by callers of CatchUp
 }
 
-// Keep starts tracking l for k: it is trusted until `until`, and renewed for ttl every third of that, or of fixed length if ttl is 0. A ttl is in
-// whole milliseconds.
+// Keep starts tracking l for k: l is trusted until `until`. It is renewed for ttl every third of that, or has a fixed
+// length if ttl is 0. ttl counts in whole milliseconds.
 //
-// A Lease is kept once: Keep panics when it is called with l again. After Close, Keep tracks nothing and reports
-// false; only Until will answer.
+// A Lease is kept once: Keep panics on a second call with l. After Close, Keep tracks nothing and returns false; only
+// Until still answers.
 func (r *Renewer) Keep(l *Lease, k Keeper, until time.Time, ttl time.Duration) bool {
 	return r.keep(l, k, until, ttl, ttl)
 }
 
-// KeepShort is Keep for a lease that is renewed for ttl, and was given for the time first, which may be less: its first renewal is due a third
-// of that after it was sent for.
+// KeepShort is Keep for a lease renewed for ttl but first granted for the time first, which may be shorter: its first
+// renewal is due a third of that after the grant was requested.
 func (r *Renewer) KeepShort(l *Lease, k Keeper, until time.Time, first, ttl time.Duration) bool {
 	return r.keep(l, k, until, first, ttl)
 }
 
-// Limit bounds the trusted time of l, which is not kept yet: it ends then, whatever renews it. When the trusted time has come to
-// the limit there are no more renewals.
+// Limit bounds the trusted time of l, which is not kept yet: it ends at limit, whatever renews it. Once the trusted
+// time reaches the limit, renewals stop.
 func (r *Renewer) Limit(l *Lease, limit time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -191,11 +192,11 @@ func (r *Renewer) keep(l *Lease, k Keeper, until time.Time, first, ttl time.Dura
 	return true
 }
 
-// Update sets for how long l is renewed, see [Renewer.Keep], and moves the trusted time to `until` if that is later (never earlier). It does
-// nothing when l is lost, stopped or being released.
+// Update sets the ttl of l's renewals, see [Renewer.Keep], and moves the trusted time to `until` if that is later
+// (never earlier). It does nothing if l is lost, stopped or being released.
 //
-// It works at any time. When l is in a call in flight and ttl is 0, a success of that call does not move the
-// trusted time any more.
+// It works at any time. If l is in a call in flight and ttl is 0, a success of that call no longer moves the trusted
+// time.
 func (r *Renewer) Update(l *Lease, until time.Time, ttl time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -219,7 +220,7 @@ func (r *Renewer) Update(l *Lease, until time.Time, ttl time.Duration) {
 	}
 	by := never
 	if l.guarded {
-		by = r.dueOf(l) // it does no harm, and must not be put off again and again
+		by = r.dueOf(l) // must not be put off again and again
 	}
 	r.unschedule(l)
 	if ttl > 0 || l.guarded {
@@ -227,9 +228,9 @@ func (r *Renewer) Update(l *Lease, until time.Time, ttl time.Duration) {
 	}
 }
 
-// Releasing is for an owner that is about to release the name for good, and will call Stop when it knows what became
-// of that. No new renewal includes l, Update does nothing any more, and what a call in flight says of l does not count:
-// Gone would be said also if the release got to the store first, and is no loss then. The end of the trusted time is.
+// Releasing is for an owner that is about to release the name for good, and calls Stop once it knows the outcome.
+// From then on renewals exclude l, Update does nothing, and a call in flight no longer counts for l: its Gone may be
+// due to the release itself, which is no loss. The end of the trusted time still is.
 func (r *Renewer) Releasing(l *Lease) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -240,9 +241,9 @@ func (r *Renewer) Releasing(l *Lease) {
 	r.unschedule(l)
 }
 
-// CatchUp returns when the keepers of all leases that have ended by now were told, even if the renewer's goroutine has
-// not been scheduled in time; it tells them itself. It is for whoever got a name that may have been another keeper's.
-// After an outage that was longer than the leases, those may be many.
+// CatchUp returns when every lease that has ended by now was reported to its keeper, even if the renewer's goroutine
+// was not scheduled in time; it calls Lost itself. Call it after acquiring a name that another keeper may have had.
+// After an outage longer than the leases, there may be many losses.
 func (r *Renewer) CatchUp() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -262,12 +263,11 @@ func (r *Renewer) Until(l *Lease) time.Time {
 	return r.epoch.Add(l.until)
 }
 
-// Stop ends the tracking of l: no renewal that starts after it includes l, and Lost is not called any more. It waits
-// for nothing. A loss that is being told in this moment may cross with it, and a renewal in flight may still reach
-// the store, where it changes nothing once the name is released: the store compares owners, and an owner is used
-// for one hold only.
+// Stop ends the tracking of l: no later renewal includes l, and Lost is not called any more. It does not wait. It may
+// cross with a Lost in progress. A renewal in flight may still reach the store, where it changes nothing once the
+// name is released: the store compares owners, and an owner is used for one hold only.
 //
-// It may be called at any time and again, also after Close.
+// It may be called at any time and repeatedly, also after Close.
 func (r *Renewer) Stop(l *Lease) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -281,8 +281,8 @@ func (r *Renewer) Stop(l *Lease) {
 	}
 }
 
-// timeoutOf is the most that a call with that ttl may take.
+// timeoutOf bounds a call with that ttl.
 func (r *Renewer) timeoutOf(ttl time.Duration) time.Duration { return min(ttl/6, r.timeout) }
 
-// at converts a time.
+// at converts t to an instant since epoch.
 func (r *Renewer) at(t time.Time) time.Duration { return t.Sub(r.epoch) }

@@ -97,8 +97,7 @@ func TestBackoffIsNotCutShortByOthers(t *testing.T) {
 	})
 }
 
-// After an outage everything is saved in the time that is left, though it is
-// sent piece by piece.
+// After an outage everything is saved in the remaining time, although it is sent piece by piece.
 func TestRecoveryAfterOutage(t *testing.T) {
 	for _, outage := range []string{"errors", "silence"} {
 		t.Run(outage, func(t *testing.T) {
@@ -130,14 +129,14 @@ func TestRecoveryAfterOutage(t *testing.T) {
 	}
 }
 
-// The backoff stays so short that a recovery of a moment saves the lease, whenever it comes and
-// however the renewals failed before it.
+// The backoff stays so short that a brief recovery saves the lease, whenever it comes and however the renewals failed
+// before it.
 func TestShortRecoveryIsUsed(t *testing.T) {
 	const recovery = watchdog/30 + 100*time.Millisecond
 	fail := func(err error) func(context.Context, time.Duration) error {
 		return func(context.Context, time.Duration) error { return err }
 	}
-	paused := func(ctx context.Context, d time.Duration) error { // what is under way at the end of it is answered
+	paused := func(ctx context.Context, d time.Duration) error { // calls in progress at its end are answered
 		if d <= 0 {
 			d = time.Hour
 		}
@@ -183,7 +182,7 @@ func TestShortRecoveryIsUsed(t *testing.T) {
 	}
 }
 
-// A store that refuses all of many leases is not asked for each of them as often.
+// A store that refuses all of many leases gets fewer requests for each.
 func TestStoreThatRefusesAllIsSpared(t *testing.T) {
 	bubble(t, func(t *testing.T, r *Renewer, s *store) {
 		s.answer = func(context.Context, request) ([]Verdict, error) { return nil, ErrRefused }
@@ -200,8 +199,7 @@ func TestStoreThatRefusesAllIsSpared(t *testing.T) {
 	})
 }
 
-// A lease whose renewal failed has less time left than those that are due for the first time, and
-// goes before them.
+// A lease whose renewal failed has less time left than those due for the first time, and goes before them.
 func TestRetryGoesFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t)

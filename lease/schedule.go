@@ -6,26 +6,27 @@ import (
 	"time"
 )
 
-// jitter is what to multiply a wait with to shorten it by up to a tenth, so that processes do not march in step.
+// jitter is a factor that shortens a wait by up to a tenth, so that processes do not march in step.
 type jitter float64
 
 func newJitter() jitter { return jitter(1 - rand.Float64()/10) }
 
 func (j jitter) of(d time.Duration) time.Duration { return time.Duration(float64(j) * float64(d)) }
 
-// schedule has a lease that is nowhere renewed a period after its last success was sent. Called under mu.
+// schedule makes the renewal of a lease that is nowhere due a period after its last success was sent. Called under
+// mu.
 //
-// The time of that success is taken from the end of trust. That is the same for a lease that was acquired for, or
-// renewed to, the watchdog time. For one with more time left it is what the rule "never shorten an expiry" asks for:
-// no renewal before it would gain something.
+// It derives that time from the end of trust. For a lease acquired for, or renewed to, the watchdog time, that is
+// exact. A lease with more time left comes later, as the rule "never shorten an expiry" wants: an earlier renewal
+// would gain nothing.
 func (r *Renewer) schedule(l *Lease, j jitter) { r.scheduleFor(l, j, r.ttlOf(l), never) }
 
-// ttlOf is the ttl of a call about l, whose thirds are its periods.
+// ttlOf returns the ttl of a call about l; its periods are thirds of that.
 func (r *Renewer) ttlOf(l *Lease) time.Duration { return cmp.Or(l.ttl.duration(), r.ttl) }
 
-// scheduleFor is schedule after a success that was for ttl, which says how long a period is. The lease comes by that time at the latest.
+// scheduleFor is schedule after a success for ttl, which sets the period. The lease is due at by at the latest.
 //
-// One that is guarded comes a period from now at the latest, as long as it lasts then.
+// A guarded lease that lasts longer than a period is due a period from now at the latest.
 func (r *Renewer) scheduleFor(l *Lease, j jitter, ttl, by time.Duration) {
 	period := j.of(ttl/3 + ttl/3/18) // not /19, so that there are never more calls than n/batch
 	due := by
@@ -42,7 +43,8 @@ func (r *Renewer) scheduleFor(l *Lease, j jitter, ttl, by time.Duration) {
 	}
 }
 
-// left is what the store is to be told of a guarded lease, with what is lost if it counts in whole milliseconds.
+// left returns the remaining time that the store gets for a guarded lease, plus the loss from rounding to whole
+// milliseconds.
 func (r *Renewer) left(l *Lease, now time.Duration) time.Duration {
 	left := l.until - now + time.Millisecond
 	if l.ttl > 0 && !l.atLimit() {
@@ -51,14 +53,14 @@ func (r *Renewer) left(l *Lease, now time.Duration) time.Duration {
 	return left
 }
 
-// maxTries is how many renewals have to fail until the backoff is at its longest, whichever that is.
+// maxTries is the number of failures after which every backoff is at its longest.
 const maxTries = 6
 
 // retry schedules the next try of a lease whose renewal failed.
 //
-// The longest backoff is short, since whoever waits longer sleeps through a store that recovers only for a moment. It
-// costs little: while there are no answers, a group has few calls under way. Only a store that refuses all of many
-// leases, which come one by one, is spared (TestStoreThatRefusesAllIsSpared).
+// The longest backoff is short, since a longer one would sleep through a brief recovery of the store. It costs
+// little: without answers, a group has few calls in flight. Only a store that refuses all of many leases, which are
+// sent one by one, is spared (TestStoreThatRefusesAllIsSpared).
 func (r *Renewer) retry(l *Lease, now time.Duration, j jitter) {
 	ttl := r.ttlOf(l)
 	shortest, longest := max(ttl/100, 10*time.Millisecond), ttl/30
@@ -66,12 +68,12 @@ func (r *Renewer) retry(l *Lease, now time.Duration, j jitter) {
 		longest = ttl / 6
 	}
 	l.tries = min(l.tries+1, maxTries)
-	// Near the end a full backoff would give away the last chance.
+	// Near the end a full backoff would waste the last chance.
 	wait := min(shortest<<(l.tries-1), longest, (l.until-now)/2)
 	r.rest(l, now+j.of(max(wait, shortest)))
 }
 
-// rest puts a lease that is nowhere among those that are due later. Called under mu.
+// rest puts a lease that is nowhere among those due later. Called under mu.
 func (r *Renewer) rest(l *Lease, due time.Duration) {
 	r.regroup(l)
 	l.place = resting
@@ -82,7 +84,7 @@ func (r *Renewer) rest(l *Lease, due time.Duration) {
 	r.wakeBy(due)
 }
 
-// unschedule takes a lease from where it waits for its renewal. Called under mu.
+// unschedule takes a lease out of its place. Called under mu.
 func (r *Renewer) unschedule(l *Lease) {
 	switch l.place {
 	case resting:
@@ -99,13 +101,13 @@ func (r *Renewer) unschedule(l *Lease) {
 	l.place = nowhere
 }
 
-// leave ends the renewal of a lease that is lost or stopped. Called under mu.
+// leave ends the renewal of a lost or stopped lease. Called under mu.
 func (r *Renewer) leave(l *Lease) {
 	r.unschedule(l)
 	r.ungroup(l)
 }
 
-// dueOf is when a lease is due that is in no call, or never. Called under mu.
+// dueOf returns when a lease is due, or never if it is in a call. Called under mu.
 func (r *Renewer) dueOf(l *Lease) time.Duration {
 	switch l.place {
 	case resting:
@@ -117,7 +119,8 @@ func (r *Renewer) dueOf(l *Lease) time.Duration {
 	return never
 }
 
-// regroup takes a lease that is nowhere out of a group of another ttl; it joins the one of its own when it is due. Called under mu.
+// regroup takes a lease that is nowhere out of a group with another ttl; it joins the right one when due. Called
+// under mu.
 func (r *Renewer) regroup(l *Lease) {
 	if l.g != nil && l.g.ttl != r.ttlOf(l) {
 		r.ungroup(l)
@@ -132,7 +135,7 @@ func (r *Renewer) ungroup(l *Lease) {
 	}
 }
 
-// forget drops a group that nobody uses. Called under mu.
+// forget drops an unused group. Called under mu.
 func (r *Renewer) forget(g *group) {
 	if g.members == 0 && g.calls == 0 {
 		delete(r.groups, g.groupKey)

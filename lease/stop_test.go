@@ -34,7 +34,7 @@ func TestStop(t *testing.T) {
 	})
 }
 
-// A call in flight neither holds Stop up, nor brings a lease back that was stopped or lost.
+// A call in flight neither delays Stop, nor revives a stopped or lost lease.
 func TestStopWithCallInFlight(t *testing.T) {
 	for _, when := range []string{"kept", "lost"} {
 		for _, v := range []Verdict{Renewed, Gone, Failed} {
@@ -113,7 +113,7 @@ func TestCloseWithStuckCalls(t *testing.T) {
 	})
 }
 
-// closedKeeper counts how often it is told that its Renewer was closed.
+// closedKeeper counts the calls of Closed.
 type closedKeeper struct {
 	keeper
 	closed *atomic.Int32
@@ -121,12 +121,12 @@ type closedKeeper struct {
 
 func (k closedKeeper) Closed() { k.closed.Add(1) }
 
-// G9: Close tells those whose leases it gives up, and nobody else, before it waits for a call.
+// G9: Close calls Closed for the leases that it gives up, and no others, before it waits for a call.
 func TestCloseTellsKeepers(t *testing.T) {
 	bubble(t, func(t *testing.T, r *Renewer, s *store) {
 		end := make(chan struct{})
 		s.answer = func(_ context.Context, q request) ([]Verdict, error) {
-			<-end // heeds no ctx
+			<-end // ignores its ctx
 			return all(Renewed, len(q.items)), nil
 		}
 		keep := func(i int, ttl time.Duration, renewed bool) (*hold, *atomic.Int32) {
@@ -149,13 +149,13 @@ func TestCloseTellsKeepers(t *testing.T) {
 		}()
 		synctest.Wait()
 		if renewed.Load() != 1 || fixed.Load() != 1 || lost.Load() != 0 || stopped.Load() != 0 {
-			t.Errorf("told %d, %d, %d and %d times, want 1, 1, 0 and 0", renewed.Load(), fixed.Load(), lost.Load(), stopped.Load())
+			t.Errorf("Closed was called %d, %d, %d and %d times, want 1, 1, 0 and 0", renewed.Load(), fixed.Load(), lost.Load(), stopped.Load())
 		}
 		close(end)
 		<-closed
 		r.Close()
 		if renewed.Load() != 1 || fixed.Load() != 1 {
-			t.Error("told again")
+			t.Error("Closed was called again")
 		}
 		late, told := newHold(5), new(atomic.Int32)
 		if r.Keep(&late.Lease, closedKeeper{keeper{late.item, nil, late.lost}, told}, time.Now().Add(watchdog), watchdog) || told.Load() != 0 {
@@ -164,7 +164,7 @@ func TestCloseTellsKeepers(t *testing.T) {
 	})
 }
 
-// Close while calls end on their own: what they report is dropped.
+// Close while calls end by themselves: their results are dropped.
 func TestCloseWhileCallsEnd(t *testing.T) {
 	bubble(t, func(t *testing.T, r *Renewer, s *store) {
 		s.answer = func(_ context.Context, q request) ([]Verdict, error) {

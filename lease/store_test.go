@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// watchdog is the time that the tests use: due every 10 s, give or take half a second
-// of jitter, and up to 1.5 s earlier for the first time; a call times out after 5 s.
+// watchdog is the watchdog time of the tests: renewals are due every 10 s, give or take half a second of jitter, and
+// up to 1.5 s earlier for the first time; a call times out after 5 s.
 const watchdog = 30 * time.Second
 
-// due is when a lease has been renewed again at the latest.
+// due is the time after which a lease has been renewed again.
 const due = 10560 * time.Millisecond
 
 // request is a renew call as the store saw it.
@@ -24,8 +24,8 @@ type request struct {
 	items []Item
 }
 
-// store stands for the renew function. It fails the test when an item is in two
-// calls at once, when a call is too big, and when an item was forbidden.
+// store stands for the renew function. It fails the test when an item is in two calls at once, when a call is too
+// big, and when an item was forbidden.
 type store struct {
 	t      testing.TB
 	answer func(ctx context.Context, q request) ([]Verdict, error) // nil: everything is renewed
@@ -79,7 +79,7 @@ func (s *store) renew(ctx context.Context, group any, ttl time.Duration, items [
 	return s.answer(ctx, q)
 }
 
-// taken returns the requests since the last call of it.
+// taken returns the requests since its last call.
 func (s *store) taken() []request {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -108,7 +108,7 @@ func stuck(ctx context.Context, _ request) ([]Verdict, error) {
 	return nil, ctx.Err()
 }
 
-// hold is a lease with what the test wants to know of it.
+// hold is a lease with the test's records of it.
 type hold struct {
 	Lease
 	item Item
@@ -137,13 +137,13 @@ func (h *hold) wantKept(t testing.TB) {
 	}
 }
 
-// The reasons of wantLost: Loss.Gone.
+// The reasons for wantLost: Loss.Gone.
 const (
 	expired   = false
 	foundGone = true
 )
 
-// wantLost checks that the hold was told of its loss, once and at that time, and that the loss says so.
+// wantLost checks that the hold was lost once, at that time, and for that reason.
 func (h *hold) wantLost(t testing.TB, at time.Time, reason bool) {
 	t.Helper()
 	h.mu.Lock()
@@ -165,7 +165,7 @@ func bubble(t *testing.T, fn func(t *testing.T, r *Renewer, s *store)) {
 	})
 }
 
-// sleep lets time pass inside a bubble, and whatever is due in it be done.
+// sleep lets time pass inside a bubble, with everything that is due in it.
 func sleep(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()

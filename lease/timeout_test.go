@@ -34,7 +34,7 @@ func TestTimeout(t *testing.T) {
 	}
 }
 
-// Close waits that long, and no longer, for calls that do not heed their ctx.
+// Close waits that long, and no longer, for calls that ignore their ctx.
 func TestCloseLeavesCallsThatHeedNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t)

@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// period is the longest one of that ttl, a third and a bit more, and the shortest.
+// period returns the bounds of a period for ttl: the longest is a third and a bit more.
 func period(ttl time.Duration) (shortest, longest time.Duration) { return ttl * 19 / 60, ttl * 19 / 54 }
 
-// Leases of several ttls beside each other: each is renewed every third of its own, for its own, and in calls of its own.
+// Leases with several ttls: each is renewed every third of its own, for its own, and in calls of its own.
 func TestLeasesHaveTheirOwnTTL(t *testing.T) {
 	bubble(t, func(t *testing.T, r *Renewer, s *store) {
 		began := time.Now()
@@ -67,7 +67,7 @@ func TestLeasesHaveTheirOwnTTL(t *testing.T) {
 	})
 }
 
-// Leases of each ttl share their calls, so that n of them cost n/Batch calls a period, whatever is beside them.
+// Leases of each ttl share their calls, so that n of them cost n/Batch calls a period, whatever the others have.
 func TestBatchesOfEachTTL(t *testing.T) {
 	bubble(t, func(t *testing.T, r *Renewer, s *store) {
 		const n, short = 1000, 3 * time.Second
@@ -117,7 +117,7 @@ func TestTimeoutOfATTL(t *testing.T) {
 	})
 }
 
-// A longer ttl is renewed for at once, a shorter one when no more than that is left.
+// A longer ttl makes a renewal due at once, a shorter one when no more than that is left.
 func TestUpdateChangesTheTTL(t *testing.T) {
 	for _, guarded := range []bool{false, true} {
 		bubble(t, func(t *testing.T, r *Renewer, s *store) {
@@ -164,7 +164,8 @@ func TestUpdateChangesTheTTL(t *testing.T) {
 	}
 }
 
-// No change of the ttl, at whatever moment, has a lease be trusted for longer than the store was told, and none puts off what a guarded lease asks for.
+// No change of the ttl, at any moment, makes a lease trusted for longer than the store knows, and none delays the
+// assertions of a guarded lease.
 func TestUpdatesOfTheTTLAtAnyMoment(t *testing.T) {
 	for _, guarded := range []bool{false, true} {
 		for _, first := range []time.Duration{0, 3 * time.Second, watchdog} {
@@ -209,7 +210,8 @@ func TestUpdatesOfTheTTLAtAnyMoment(t *testing.T) {
 	}
 }
 
-// A lease that is not renewed is not trusted for longer if that changes while the store is told what is left of it.
+// A lease that is not renewed gains no trusted time if renewal is switched on while the store gets its remaining
+// time.
 func TestGuardedLeaseIsRenewedDuringACall(t *testing.T) {
 	bubble(t, func(t *testing.T, r *Renewer, s *store) {
 		s.answer = func(_ context.Context, q request) ([]Verdict, error) {
@@ -233,7 +235,7 @@ func TestGuardedLeaseIsRenewedDuringACall(t *testing.T) {
 		r.Update(&h.Lease, time.Time{}, watchdog)
 		sleep(time.Second)
 		if !r.Until(&h.Lease).Equal(until) {
-			t.Errorf("trusted for %v, and the store was told %v", time.Until(r.Until(&h.Lease)), told()[0].Lease)
+			t.Errorf("trusted for %v, and the store got %v", time.Until(r.Until(&h.Lease)), told()[0].Lease)
 		}
 		sleep(time.Hour)
 		h.wantKept(t)

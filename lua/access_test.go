@@ -14,7 +14,7 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// calls runs each script, on a lock that the owner holds twice. What is handed off is handed back.
+// calls runs each script, on a lock that the owner holds twice. A hand-off is followed by one back.
 func calls(ctx context.Context, c rueidis.Client, l lab) map[string]error {
 	p := lua.Publish{Name: l.channel}
 	errs := make(map[string]error)
@@ -78,7 +78,7 @@ func TestServerWithoutTheScripts(t *testing.T) {
 	}
 }
 
-// user makes a user who may do what the rules say, and returns a client that acts as that user.
+// user creates a user with these rules, and returns a client that acts as that user.
 func user(t *testing.T, s *redistest.Server, rules string) rueidis.Client {
 	t.Helper()
 	admin := s.Client(t)
@@ -87,7 +87,7 @@ func user(t *testing.T, s *redistest.Server, rules string) rueidis.Client {
 	return s.Client(t, func(o *rueidis.ClientOption) { o.Username, o.Password = "tester", "secret" })
 }
 
-// notAllowed is what servers say of a command in a script; only from Redis 7.2 on they say which.
+// notAllowed is the servers' error for a forbidden command in a script; only from Redis 7.2 on it names the command.
 const notAllowed = "run (this|the '[a-z]+') command"
 
 func TestForbiddenCalls(t *testing.T) {
@@ -95,7 +95,7 @@ func TestForbiddenCalls(t *testing.T) {
 	const everything = "~* &* +@all "
 	for _, row := range []struct {
 		name, rules string
-		names       string // what the error has to say
+		names       string // must appear in the error
 		fail        string // the calls that fail
 		fields      map[string]string
 	}{
@@ -130,8 +130,7 @@ func TestForbiddenCalls(t *testing.T) {
 	}
 }
 
-// Redis 7 checks keys before a script runs: one that is forbidden stops the whole batch, and
-// nothing of it is renewed.
+// Redis 7 checks keys before a script runs: a forbidden one stops the whole batch, and nothing of it is renewed.
 func TestRenewBatchWithAForbiddenKey(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -162,7 +161,7 @@ func TestRenewRefused(t *testing.T) {
 	l.requireTTL(short)
 }
 
-// A hold that cannot get an expiry would last for ever.
+// A hold without an expiry would last for ever.
 func TestAcquireThatCannotExpireLeavesNothing(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -180,7 +179,7 @@ func TestReadOnlyServer(t *testing.T) {
 	s := redistest.Start(t)
 	l := newLab(t, s.Client(t))
 	l.hold(me, "1", short)
-	// Its master is nobody, so it serves reads of what it has.
+	// Its master does not exist, so it serves reads of its data.
 	replica := l.rdb.B().Arbitrary("REPLICAOF", "127.0.0.1", "1").Build()
 	require.NoError(t, l.rdb.Do(t.Context(), replica).Error())
 	for call, err := range calls(t.Context(), l.rdb, l) {

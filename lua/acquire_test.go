@@ -150,7 +150,7 @@ func TestFencingCounterStartsAtOneAndOutlivesTheHold(t *testing.T) {
 	}
 }
 
-// A hold without its counter, say because somebody deleted it, has no token to tell.
+// A hold whose counter is gone, for example because somebody deleted it, has no token.
 func TestFencingCounterGoneUnderAHold(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, redistest.Dial(t, redistest.Shared(t)))
@@ -161,7 +161,7 @@ func TestFencingCounterGoneUnderAHold(t *testing.T) {
 	require.Zero(t, l.number("EXISTS", l.fence))
 }
 
-// An acquire that fails leaves no hold behind, though Redis does not roll a script back.
+// A failed acquire leaves no hold behind, although Redis does not roll a script back.
 func TestAcquireThatCannotFenceLeavesNothing(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Dial(t, redistest.Shared(t))

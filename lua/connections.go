@@ -11,36 +11,36 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// maxAsking bounds the goroutines that a Connections leaves behind. So many attempts can have a connection dialled at once.
+// maxAsking bounds the goroutines that a Connections leaves behind, and so the connections dialled at once.
 const maxAsking = 32
 
 // ErrNoConnection means that an acquire with replicas got no connection of its own in time. Nothing was sent.
 var ErrNoConnection = errors.New("no connection of the client's blocking pool")
 
-// Connections lends acquires with replicas the connections that they need for themselves. The zero value is ready to use. A
-// lock client has one, for its only rueidis client. It is safe for concurrent use.
+// Connections lends dedicated connections to acquires with replicas. The zero value is ready to use. A lock client
+// has one Connections, for its only rueidis client. It is safe for concurrent use.
 //
-// rueidis takes such a connection without a ctx, unless it is for a slot of a cluster: with an exhausted pool that call may
-// never return. So goroutines make it, and an attempt that gives up leaves its goroutine behind. Attempts share them: a
-// connection that comes late goes to the oldest attempt that still waits for one, or back to rueidis.
+// rueidis takes such a connection without a ctx, except for a slot of a cluster: with an exhausted pool that call may
+// never return. So goroutines make it, and an attempt that gives up leaves its goroutine behind. Attempts share the
+// goroutines: a late connection goes to the oldest waiting attempt, or back to rueidis.
 type Connections struct {
-	mu     sync.Mutex // guards the following
+	mu     sync.Mutex // guards the fields below
 	wants  []*want    // oldest first
 	asking int        // goroutines, at most maxAsking
 }
 
-// want is an attempt that waits for a connection.
+// want is an attempt waiting for a connection.
 type want struct {
 	node  node
 	asked bool             // a goroutine asks, or has asked, on its behalf
 	got   chan *connection // has room for one
 }
 
-// node is a client to take connections of.
+// node identifies the client from which to take a connection.
 type node struct {
 	rueidis.Client
-	addr string // "" for the client of the lock, which knows best
-	ask  bool   // it has the slot only for those who send ASKING
+	addr string // "" for the lock's own client, which finds the node itself
+	ask  bool   // the node has the slot only for commands behind ASKING
 }
 
 // connection is lent to one attempt.
@@ -49,11 +49,11 @@ type connection struct {
 	giveBack func()
 
 	ctx    context.Context // of the attempt; its end closes the connection
-	stop   func() bool     // keeps it from doing so
-	closed chan struct{}   // closed when it has done so
+	stop   func() bool     // cancels that closing
+	closed chan struct{}   // closed once the connection is
 }
 
-// take returns a connection for commands on the key called name. It waits for one no longer than it may, or than ctx.
+// take returns a connection for commands on the key name. It waits at most wait, and no longer than ctx.
 func (c *Connections) take(ctx context.Context, n node, name string, wait time.Duration) (*connection, error) {
 	if n.Mode() == rueidis.ClientModeCluster {
 		return takeOfCluster(ctx, n, name, wait)
@@ -78,10 +78,10 @@ func (c *Connections) take(ctx context.Context, n node, name string, wait time.D
 	if c.withdraw(w) {
 		return nil, noConnection(ctx, wait)
 	}
-	return (<-w.got).closeAtEndOf(ctx), nil // it came in this moment
+	return (<-w.got).closeAtEndOf(ctx), nil // it has just arrived
 }
 
-// ask asks rueidis for connections as long as one is wanted for which nobody has asked yet.
+// ask takes connections from rueidis while there are wants that nobody has asked for yet.
 func (c *Connections) ask() {
 	for {
 		n, ok := c.next()
@@ -93,7 +93,7 @@ func (c *Connections) ask() {
 	}
 }
 
-// next returns a node that a connection is wanted of. If there is none, the goroutine that asks ends.
+// next returns a node from which a connection is wanted. If there is none, the asking goroutine ends.
 func (c *Connections) next() (node, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -120,7 +120,7 @@ func (c *Connections) deliver(addr string, conn *connection) {
 	c.mu.Unlock()
 }
 
-// withdraw ends a want. It reports false if its connection was delivered.
+// withdraw ends a want. It returns false if the connection was delivered already.
 func (c *Connections) withdraw(w *want) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -131,9 +131,10 @@ func (c *Connections) withdraw(w *want) bool {
 	return i >= 0
 }
 
-// takeOfCluster takes a connection to the node that rueidis knows for the slot of name. rueidis does so with the first command
-// that names the slot, under its ctx. That is a PING, because if the script were the first, nobody could tell whether it
-// was sent. (When ctx ends the wait for an exhausted pool, rueidis v1.0.79 lets that pool grow by one beyond its size.)
+// takeOfCluster takes a connection to rueidis's node for the slot of name. rueidis chooses the node by the first
+// command that names the slot, under its ctx. That command is a PING: if the script were the first, nobody could tell
+// whether it was sent. (When ctx ends the wait for an exhausted pool, rueidis v1.0.79 lets that pool grow by one
+// beyond its size.)
 func takeOfCluster(ctx context.Context, n node, name string, wait time.Duration) (*connection, error) {
 	taking, cancel := context.WithCancel(ctx)
 	dedicated, giveBack := n.Dedicate()
@@ -159,8 +160,8 @@ func noConnection(ctx context.Context, wait time.Duration) error {
 		ErrNoConnection, wait)
 }
 
-// closeAtEndOf makes the end of ctx close the connection, which ends a command that is under way, even a WAIT, within a second.
-// rueidis looks at nothing but the deadline of a ctx that has one.
+// closeAtEndOf closes the connection when ctx ends, which ends a running command, even a WAIT, within a second.
+// rueidis itself looks only at the deadline of a ctx that has one.
 func (c *connection) closeAtEndOf(ctx context.Context) *connection {
 	c.ctx, c.closed = ctx, make(chan struct{})
 	c.stop = context.AfterFunc(ctx, func() {
@@ -170,8 +171,8 @@ func (c *connection) closeAtEndOf(ctx context.Context) *connection {
 	return c
 }
 
-// end gives the connection back, or sees it closed if its ctx has ended: rueidis would wait for a silent one. Nothing closes it
-// later, when somebody else has it.
+// end gives the connection back, or waits until it is closed if its ctx has ended: rueidis would wait for a silent
+// one. Nothing closes it later, when another attempt may have it.
 func (c *connection) end() {
 	switch {
 	case !c.stop():

@@ -9,30 +9,30 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// ErrForeign means that the key of a lock holds something else: a value of another type, or a hash with a field that is no
-// owner of a lock. Nothing was changed.
+// ErrForeign means that the lock's key holds something else: a value of another type, or a hash with a field that is
+// not an owner of a lock. Nothing was changed.
 var ErrForeign = errors.New("not a lock")
 
-// ErrNoScripts means that the server does not know EVALSHA or EVAL, or does not let this user call them. A proxy before the
-// server may have said so.
+// ErrNoScripts means that the server does not know EVALSHA or EVAL, or does not let this user call them. The answer
+// may also come from a proxy in front of it.
 var ErrNoScripts = errors.New("the server runs no scripts")
 
-// knownError is one of these sentinels, and the server's error that tells of it.
+// knownError is one of these sentinels with the server's error behind it.
 type knownError struct {
 	is   error
 	said *rueidis.RedisError
-	what string // the key holds, or is not to be had
+	what string // the content of the key, or the missing command
 }
 
 func (e *knownError) Error() string   { return e.is.Error() + ": " + e.what }
 func (e *knownError) Unwrap() []error { return []error{e.is, e.said} }
 
-// failed is the error of a script; beside are its keys but the lock's, or "".
+// failed is the error of a script; beside lists its keys other than the lock's, or "".
 func failed(script string, err error, beside ...string) error {
 	return fmt.Errorf("%s script: %w", script, known(err, beside))
 }
 
-// known turns the server's errors that have a sentinel into a knownError.
+// known turns server errors that have a sentinel into a knownError.
 func known(err error, beside []string) error {
 	var said *rueidis.RedisError
 	if !errors.As(err, &said) {
@@ -55,10 +55,10 @@ func known(err error, beside []string) error {
 	return &knownError{ErrForeign, said, fmt.Sprintf("the key, or one of %q beside it, holds another type (WRONGTYPE)", beside)}
 }
 
-// wrongType is what the server says of a key with another type; not at the beginning, if an imitation of Redis says so.
+// wrongType is the server's error for a key of another type. Imitations of Redis do not always put it first.
 const wrongType = "WRONGTYPE"
 
-// noScripts reports whether text, "unknown command 'EVALSHA', with args beginning with: …", is about EVAL or EVALSHA themselves.
+// noScripts reports whether text, "unknown command 'EVALSHA', with args beginning with: …", is about EVAL or EVALSHA.
 func noScripts(text string) (what string, ok bool) {
 	what, _, _ = strings.Cut(text, ", with args")
 	lower := strings.ToLower(what)
@@ -66,8 +66,9 @@ func noScripts(text string) (what string, ok bool) {
 		strings.Contains(strings.ReplaceAll(lower, "`", "'"), "'eval") // imitations of Redis use the other quotes
 }
 
-// Said returns what the server said, in the words of Redis 7. Redis 6.2 says first in which script and where a command failed, and so
-// hides the error's code, as in "Error running script (call to f_…): @user_script:9: @user_script: 9: -READONLY You can't write".
+// Said returns the server's error in the words of Redis 7. Redis 6.2 first names the script and the line, which hides
+// the error's code, as in "Error running script (call to f_…): @user_script:9: @user_script: 9: -READONLY You can't
+// write".
 func Said(err *rueidis.RedisError) string {
 	const where = "@user_script:"
 	text := err.Error()
@@ -81,4 +82,26 @@ func Said(err *rueidis.RedisError) string {
 		}
 	}
 	return text
+}
+
+// noQueue reports whether the queue may be the reason that a call was refused: the user may not touch the key or use
+// its commands, the key holds something else, memory is short, or the slot is moving. During a move, the other
+// cluster node may have the lock and not the queue. Without the queue the lock works as for clients that do not know
+// queues.
+func noQueue(r rueidis.RedisResult) (without, forbidden bool) {
+	err := r.Error()
+	if err == nil { // the usual case, which must not allocate
+		return false, false
+	}
+	var said *rueidis.RedisError
+	if !errors.As(err, &said) {
+		return false, false
+	}
+	text := Said(said)
+	if strings.HasPrefix(text, "UNTOLD ") { // the script has run
+		return false, false
+	}
+	forbidden = strings.HasPrefix(text, "NOPERM") || // and for a command in a script, before Redis 7.2 and from then on:
+		strings.Contains(text, "can't run this command") || strings.Contains(text, "no permissions to run")
+	return forbidden || said.IsTryAgain() || strings.HasPrefix(text, "OOM") || strings.Contains(text, wrongType), forbidden
 }

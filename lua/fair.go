@@ -2,7 +2,6 @@ package lua
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -15,31 +14,31 @@ var (
 	fairForceScript   = script{Text("fair_force"), "79d5d5fb5035e2f8e329db27893f6de6eefe8619"}
 )
 
-// Fair is the queue of a fair lock, in which each waiter has a place, in Redisson's form. The zero value is none: a lock is
-// another one then.
+// Fair is the queue of a fair lock, in Redisson's form: each waiter has a place. The zero value means that the lock
+// is not fair.
 type Fair struct {
-	List  string // key of the owners, in their order
+	List  string // key of the owners, in order
 	Times string // key of the times at which they give up
 
-	Place      time.Duration // for how long a place lasts, unless it is refreshed; sent in whole milliseconds
-	GrantLease time.Duration // of a grant to the first of them; 0: it is told, and asks; sent in whole milliseconds
-	Counts     bool          // the number of receivers of a message tells whether a waiter lives
+	Place      time.Duration // how long a place lasts without a refresh; sent in whole milliseconds
+	GrantLease time.Duration // of a grant to the first waiter; 0: it gets a message, and asks; sent in whole milliseconds
+	Counts     bool          // the number of receivers of a message shows whether a waiter lives
 }
 
-// tail are the arguments with which those of a script about a fair lock end.
+// tail returns the last arguments of each script for a fair lock.
 func (f *Fair) tail(p Publish) []string {
 	return []string{millis(f.Place), p.command(), p.Name, flag(f.Counts)}
 }
 
-// Place is that of a waiter.
+// Place is a waiter's place.
 type Place struct {
 	Name, Owner string
 	List, Times string
 	Channel     string
 }
 
-// Refresh keeps places in the queues of fair locks, and answers for each: Gone is one that is not there. On a cluster all names
-// have to hash to one slot. Of f and p only what all locks have in common is looked at.
+// Refresh keeps places in the queues of fair locks, and answers for each: Gone is a place that no longer exists. On a
+// cluster all names must hash to one slot. It uses only those parts of f and p that all locks share.
 func Refresh(ctx context.Context, c rueidis.Client, f Fair, p Publish, places []Place) ([]Renewal, error) {
 	keys := make([]string, 0, 3*len(places))
 	args := make([]string, 0, 3+2*len(places))
@@ -51,7 +50,7 @@ func Refresh(ctx context.Context, c rueidis.Client, f Fair, p Publish, places []
 	return verdicts("refresh", fairRefreshScript.run(ctx, c, keys, args...), len(places))
 }
 
-// ForceFair is Force for a fair lock: its first waiter gets it, or is told.
+// ForceFair is Force for a fair lock: the first waiter gets the lock, or a message.
 func ForceFair(ctx context.Context, c rueidis.Client, name string, f Fair, p Publish) (bool, error) {
 	args := append([]string{millis(f.GrantLease)}, f.tail(p)...)
 	held, err := yes(fairForceScript.run(ctx, c, []string{name, f.List, f.Times}, args...))
@@ -59,29 +58,4 @@ func ForceFair(ctx context.Context, c rueidis.Client, name string, f Fair, p Pub
 		return false, failed("force", err, f.List, f.Times)
 	}
 	return held, nil
-}
-
-// verdicts reads a list of n of them.
-func verdicts(script string, r rueidis.RedisResult, n int) ([]Renewal, error) {
-	reply, err := numbers(r)
-	if err != nil {
-		return nil, failed(script, err)
-	}
-	if len(reply) != n {
-		return nil, fmt.Errorf("%s script: %d answers for %d holds", script, len(reply), n)
-	}
-	renewals := make([]Renewal, n)
-	for i, said := range reply {
-		switch said {
-		case 1:
-			renewals[i] = Renewed
-		case 0:
-			renewals[i] = Gone
-		case -1:
-			renewals[i] = Refused
-		default:
-			return nil, fmt.Errorf("%s script: unknown answer %d", script, said)
-		}
-	}
-	return renewals, nil
 }

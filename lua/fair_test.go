@@ -15,7 +15,7 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// Owners of fair locks, of a process each.
+// fairOwner returns an owner of fair locks, each of another process.
 func fairOwner(i int) string { return fmt.Sprintf("%08x-0000-4000-8000-000000000000:0%d", i, i) }
 
 func (l lab) fair() lua.Fair {
@@ -35,7 +35,7 @@ func (l lab) endsFair(i int) lua.ReleaseArgs {
 	return lua.ReleaseArgs{Name: l.name, Owner: fairOwner(i), Fair: l.fair(), Publish: lua.Publish{Name: l.channel}}
 }
 
-// queueFair has the first owner hold the lock, and all others wait.
+// queueFair makes the first owner hold the lock, and all others wait.
 func (l lab) queueFair(n int) {
 	l.t.Helper()
 	for i := range n {
@@ -67,7 +67,7 @@ func TestFairWithoutMemory(t *testing.T) {
 	require.Zero(t, l.number("EXISTS", l.fair().List, l.fair().Times))
 }
 
-// A user who may not tell those that wait releases all the same, and is told.
+// A user that may not publish to waiters still releases the lock, and gets an error.
 func TestFairMayNotPublish(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -106,8 +106,8 @@ func TestReleaseAllKinds(t *testing.T) {
 	}
 }
 
-// While a slot is on its way to another node, keys that are not there make Redis refuse a call about several. A release goes on without
-// the queue.
+// While a slot is moving to another node, Redis refuses a call with several keys if some do not exist. A release goes
+// on without the queue.
 func TestFairReleaseWithoutTheQueue(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t, 2, 0)
@@ -168,7 +168,7 @@ end`
 	l.hold(fairOwner(0), "1", long)
 }
 
-// refreshes keeps the places of waiters, in calls as a process sends them.
+// refreshes keeps the places of waiters, in calls like a process's.
 func (l lab) refreshes(owners ...int) (all []lua.Renewal) {
 	l.t.Helper()
 	f := l.fair()
@@ -184,7 +184,7 @@ func (l lab) refreshes(owners ...int) (all []lua.Renewal) {
 	return all
 }
 
-// lasts is for how long the place of a waiter lasts.
+// lasts returns how long the place of a waiter lasts.
 func (l lab) lasts(i int) time.Duration {
 	l.t.Helper()
 	score, err := l.do("ZSCORE", l.fair().Times, fairOwner(i)).AsFloat64()
@@ -204,7 +204,7 @@ func upTo(n int) []int {
 	return all
 }
 
-// The places of ten times as many waiters cost ten times as much, with waiters of Redisson before them, too.
+// The places of ten times as many waiters cost ten times as much, also behind waiters of Redisson.
 func TestFairPlacesCostByTheirNumber(t *testing.T) {
 	t.Parallel()
 	const few, many = 1000, 10_000
@@ -226,7 +226,7 @@ func TestFairPlacesCostByTheirNumber(t *testing.T) {
 	}
 }
 
-// usedCPU is the CPU time of a server in seconds.
+// usedCPU returns the CPU time of a server in seconds.
 func usedCPU(t *testing.T, rdb rueidis.Client) (used float64) {
 	t.Helper()
 	text, err := rdb.Do(t.Context(), rdb.B().Info().Section("cpu").Build()).ToString()
@@ -241,8 +241,8 @@ func usedCPU(t *testing.T, rdb rueidis.Client) (used float64) {
 	return used
 }
 
-// Behind waiters of Redisson a place lasts for as much longer as each of them may take off it. Far back in the queue that is what the
-// time says that it has.
+// Behind waiters of Redisson a place lasts longer, by the time that each of them may take off it. Far back in the queue,
+// the stored time is trusted as it is.
 func TestFairPlacesBehindRedisson(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, redistest.Dial(t, redistest.Shared(t)))
@@ -258,7 +258,7 @@ func TestFairPlacesBehindRedisson(t *testing.T) {
 	for _, i := range []int{1, 900, 1900} {
 		requireLasts(i, 2*redissonWait+5*time.Second)
 	}
-	// One gives up, that was ready to wait for less: whoever is not far back is put right.
+	// One that accepted a shorter wait gives up: places that are not far back are corrected.
 	l.must("LPOP", l.fair().List)
 	l.must("ZREM", l.fair().Times, "ffffffff-0000-4000-8000-000000000001:1")
 	for _, i := range []string{fairOwner(1), fairOwner(900), fairOwner(1900)} {
@@ -288,7 +288,7 @@ func TestFairPlacesBehindRedisson(t *testing.T) {
 	requireLasts(1900, 5*time.Second)
 }
 
-// Whoever deletes a part of the queue makes nobody sleep for ever: the list says who has a place.
+// Deleting a part of the queue makes nobody sleep for ever: the list decides who has a place.
 func TestFairPlacesOfATornQueue(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -310,7 +310,7 @@ func TestFairPlacesOfATornQueue(t *testing.T) {
 			if c.want[1] == lua.Renewed {
 				require.Greater(t, l.lasts(2), 3*time.Second)
 			}
-			got, err := l.acquiresFair(2) // as one that looks after its place, or joins again
+			got, err := l.acquiresFair(2) // like one that checks its place, or joins again
 			require.NoError(t, err)
 			require.True(t, got.Joined)
 			require.Greater(t, l.lasts(2), 3*time.Second)

@@ -8,7 +8,8 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// A program that may use nothing but FIPS 140 algorithms can import the package. SHA-1, with which Redis names scripts, is none.
+// A program restricted to FIPS 140 algorithms can import the package. SHA-1, by which Redis names scripts, is not
+// one.
 func TestImportUnderFIPS140(t *testing.T) {
 	t.Parallel()
 	self, err := os.Executable()

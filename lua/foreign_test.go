@@ -33,7 +33,7 @@ func wide(n int) []string {
 	return fields
 }
 
-// A business hash is no lock: nobody waits for it, and nothing deletes it.
+// A business hash is not a lock: nobody waits for it, and nothing deletes it.
 func TestForeignHash(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Dial(t, redistest.Shared(t))
@@ -109,7 +109,7 @@ func TestForeignHash(t *testing.T) {
 	}
 }
 
-// requireForeign also demands what holds for each error with which a server says that it did nothing.
+// requireForeign also requires the properties of each error by which a server says that it did nothing.
 func requireForeign(t *testing.T, err error, says ...string) {
 	t.Helper()
 	require.ErrorIs(t, err, lua.ErrForeign)
@@ -137,7 +137,7 @@ func TestAnotherType(t *testing.T) {
 			delete(errs, "renew")
 			for call, err := range errs {
 				requireForeign(t, err, scriptOf(call)+"not a lock: the key")
-				if call == "acquire" || call == "hand-off" { // whose second key may be the one
+				if call == "acquire" || call == "hand-off" { // whose second key may be the foreign one
 					require.ErrorContains(t, err, l.fence)
 				} else {
 					require.ErrorContains(t, err, "the key holds another type than a hash")
@@ -150,7 +150,7 @@ func TestAnotherType(t *testing.T) {
 	}
 }
 
-// All kinds of locks that Redisson has under one name exclude each other, and can be forced.
+// All of Redisson's kinds of locks under one name exclude each other, and can be forced.
 func TestLocksOfAllKinds(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Dial(t, redistest.Shared(t))
@@ -190,7 +190,7 @@ func TestLocksOfAllKinds(t *testing.T) {
 	}
 }
 
-// The look at the fields costs nothing where a lock is free or one's own.
+// The look at the fields costs nothing if a lock is free or one's own.
 func TestCommandsInScripts(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Start(t).Client(t)
@@ -217,7 +217,7 @@ func TestCommandsInScripts(t *testing.T) {
 	release.Owner = other
 	require.Equal(t, map[string]int64{"evalsha": 2, "pttl": 1, "hrandfield": 1, "hdel": 1, "publish": 1}, run())
 
-	// With a queue in which nobody is, a release looks at that, too.
+	// With an empty queue, a release looks at that, too.
 	release.Owner, release.Queue = me, l.ends().Queue
 	require.Equal(t, map[string]int64{"evalsha": 2, "pttl": 1, "hincrby": 1, "pexpire": 1, "zrange": 1, "hdel": 1, "publish": 1}, run())
 	release.Next, release.Stay, release.Lease = other, true, lease

@@ -16,8 +16,8 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// FuzzReplies makes RESP values of the input, and compares what the functions make of them with
-// the only values that mean success.
+// FuzzReplies makes RESP values of the input, and compares the functions' results with the only values that mean
+// success.
 func FuzzReplies(f *testing.F) {
 	f.Add([]byte{':', 1, '*', 2, ':', 1, ':', 1})
 	f.Add([]byte{'*', 2, ':', 1, ':', 1})

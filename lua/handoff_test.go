@@ -13,7 +13,7 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// next is the owner that a hold is handed to.
+// next is the owner that gets a hold by a hand-off.
 const next = "11111111-2222-3333-4444-555555555555:9"
 
 func (l lab) handOff(fenced bool) lua.ReleaseArgs {
@@ -70,7 +70,7 @@ func TestHandOffFromEveryState(t *testing.T) {
 				l.must("SET", l.fence, "41")
 				ear := l.listen(false)
 				token, status := int64(41), row.status
-				for range 3 { // the first call and two repeats, which find that it is not mine any more
+				for range 3 { // the first call and two repeats, which find that it is no longer mine
 					got, err := lua.Release(t.Context(), rdb, l.handOff(fenced))
 					want := lua.ReleaseReply{Status: status}
 					if fenced && status == lua.HandedOff {
@@ -91,7 +91,7 @@ func TestHandOffFromEveryState(t *testing.T) {
 					l.requireTTL(row.ttl)
 					require.Equal(t, token, l.number("GET", l.fence))
 				}
-				require.Empty(t, ear.said(), "nobody is told")
+				require.Empty(t, ear.said(), "no message")
 			})
 		}
 	}
@@ -106,7 +106,7 @@ func both(count string) state {
 	}
 }
 
-// The next owner's own calls find what an acquire would have made.
+// The next owner's own calls find the same state as after an acquire.
 func TestHandOffIsLikeAnAcquire(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, redistest.Dial(t, redistest.Shared(t)))
@@ -143,7 +143,7 @@ func TestHandOffIsLikeAnAcquire(t *testing.T) {
 	}
 }
 
-// A hand-off that fails changes nothing, though Redis does not roll a script back.
+// A failed hand-off changes nothing, although Redis does not roll a script back.
 func TestHandOffThatCannotFenceChangesNothing(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Dial(t, redistest.Shared(t))
@@ -177,7 +177,7 @@ func TestHandOffThatCannotFenceChangesNothing(t *testing.T) {
 	}
 }
 
-// The expiry is the last that may fail, and is made up for. No Duration is one that Redis refuses.
+// The expiry is the last step that may fail, and its failure is undone. Redis accepts every Duration.
 func TestHandOffWithALeaseThatRedisRefuses(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Dial(t, redistest.Shared(t))
@@ -192,7 +192,7 @@ func TestHandOffWithALeaseThatRedisRefuses(t *testing.T) {
 	}
 }
 
-// A hand-off that is forbidden, or refused for want of memory, leaves a lock that can be released as ever. Without
+// A hand-off that is forbidden, or refused for lack of memory, leaves a lock that can be released as usual. Without
 // the right to HDEL neither works; then the next owner may find a hold.
 func TestHandOffRefused(t *testing.T) {
 	t.Parallel()

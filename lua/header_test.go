@@ -12,7 +12,7 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// aNumber is a number that a script hands to Redis.
+// aNumber is a number that a script passes to Redis.
 var aNumber = regexp.MustCompile(`redis\.p?call\([^()]*, -?\d+[,)]`)
 
 // TestHeadersNameWhatBodiesUse compares each script with the comment at its top.
@@ -43,14 +43,14 @@ func TestHeadersNameWhatBodiesUse(t *testing.T) {
 			replies := regexp.MustCompile(`(?m)^-- Reply (\{[^}]*\}|-?\d+|token)  +\S`)
 			require.Equal(t, shape(answers(body)), shapes(replies, header), "replies")
 
-			for _, use := range uses.FindAllString(header, -1) { // also where the prose speaks of one
+			for _, use := range uses.FindAllString(header, -1) { // also where the prose mentions one
 				require.Contains(t, documented(entries, header), use)
 			}
 		})
 	}
 }
 
-// scriptFiles are the files of the scripts.
+// scriptFiles returns the files of the scripts.
 func scriptFiles(t *testing.T) []string {
 	t.Helper()
 	files, err := filepath.Glob("*.lua")
@@ -67,7 +67,7 @@ var errorReply = regexp.MustCompile(`return redis\.error_reply\('([A-Z]+) [^\n]*
 
 var aFunction = regexp.MustCompile(`local function (\w+)\(`)
 
-// A script has no prelude of which it calls nothing. One that it lacks is a global variable to Redis, which is an error.
+// A script has no prelude without calling it. A missing one is a global variable to Redis, which is an error.
 func TestPreludesAreCalled(t *testing.T) {
 	t.Parallel()
 	seen := make(map[string]bool)
@@ -120,7 +120,7 @@ func split(source string) (header, body string) {
 // forLoops are the indices of loops, i, as the headers write them.
 var forLoops = strings.NewReplacer("i]", "n]", "i ", "n", " + ", "+", "+ ", "+", "- ", "-", " * ", "")
 
-// used brings what a body uses into the form of the headers: a loop over all keys, with i, is
+// used brings the keys and arguments that a body uses into the form of the headers: a loop over all keys, with i, is
 // written with n there.
 func used(found []string) []string {
 	var all []string
@@ -156,7 +156,7 @@ var (
 	anyCall     = regexp.MustCompile(`^(\w+)\(.*\)$`)
 )
 
-// answers lists what a body returns, also what it returns of a function.
+// answers lists a body's return values, including those it returns from a function.
 func answers(body string) []string {
 	functions := make(map[string]string)
 	for _, m := range anyFunction.FindAllStringSubmatch(body, -1) {
@@ -178,7 +178,7 @@ func returned(functions map[string]string, body string) []string {
 		what = strings.TrimPrefix(strings.TrimPrefix(what, "foreign or "), "refused.err and refused or ")
 		if m := anyCall.FindStringSubmatch(what); m != nil {
 			all = append(all, returned(functions, functions[m[1]])...)
-		} else if what != "failed" && what != "foreign" { // an error is handed on, it is no reply of the script
+		} else if what != "failed" && what != "foreign" { // an error is passed on, and is no reply of the script
 			all = append(all, what)
 		}
 	}
@@ -193,7 +193,7 @@ func shapes(replies *regexp.Regexp, header string) []string {
 	return shape(all)
 }
 
-// The first element of a pair says what happened and stands in the code as a number, the second is a value.
+// The first element of a pair is the outcome and stands in the code as a number, the second is a value.
 var aPair = regexp.MustCompile(`^\{(-?\d+), (.+)\}$`)
 
 func shape(replies []string) []string {

@@ -14,22 +14,22 @@ var infoScript = script{Text("info"), "737ce81a0a2156479683220e43fc5c04c8127687"
 // InfoArgs are the arguments of Look.
 type InfoArgs struct {
 	Name    string
-	Queue   string // the key of those who wait for the lock; "": it is not looked at, nor is the counter
+	Queue   string // the key of the lock's waiters; "": neither it nor the counter is read
 	List    bool   // it is a list, not a sorted set
 	Fence   string // the key of the fencing counter; "": none
 	Publish Publish
 }
 
-// Info is what is known of a lock.
+// Info is the state of a lock.
 type Info struct {
 	TTL         time.Duration     // -1 ms: without expiry; -2 ms: the lock is free
 	Fields      map[string]string // of the hash
-	Token       int64             // the highest that was given
-	Subscribers int64             // of the unlock channel; -1: the server does not tell
+	Token       int64             // the highest given out
+	Subscribers int64             // of the unlock channel; -1: unknown to the server
 	Queue       []string          // the first thousand
 }
 
-// Look asks what is known of a lock.
+// Look reads the state of a lock.
 func Look(ctx context.Context, c rueidis.Client, a InfoArgs) (info Info, err error) {
 	keys := []string{a.Name}
 	if a.Queue != "" {

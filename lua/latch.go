@@ -18,34 +18,34 @@ var (
 	latchLookScript      = script{Text("latch_look"), "a612c1983149f25bb3a263d1f38f26c572a267e5"}
 )
 
-// ErrNoCounter means that the key of a latch or a semaphore holds something else than a number. Nothing was changed.
+// ErrNoCounter means that the key of a latch or a semaphore does not hold a number. Nothing was changed.
 var ErrNoCounter = errors.New("not a counter")
 
-// LatchCall is a call that changes a latch. Sent again with the same arguments, because its reply was lost, it is answered the same
-// and changes nothing, for as long as the record is kept.
+// LatchCall is a call that changes a latch. Repeated with the same arguments after a lost reply, it gets the same
+// answer and changes nothing, as long as the record is kept.
 type LatchCall struct {
 	Name   string
-	Record string // the key of what is known of calls; in the slot of the latch
+	Record string // key of the record of calls; in the latch's slot
 	Client string
-	Number uint64        // higher than that of any call of the client for this latch before; it makes them one after the other
-	Keep   time.Duration // for how long the record is kept; sent in whole milliseconds
+	Number uint64        // higher than in all earlier calls of the client for this latch, which it makes one after the other
+	Keep   time.Duration // how long the record is kept; sent in whole milliseconds
 	Publish
 }
 
-// ID names the call, as Latch.Set does.
+// ID names the call, as in Latch.Set.
 func (a *LatchCall) ID() string { return a.Client + ":" + strconv.FormatUint(a.Number, 10) }
 
-// SetCount sets the count of a latch that has none. It reports false if it has one.
+// SetCount sets the count of a latch that has none. It returns false if the latch has a count.
 func SetCount(ctx context.Context, c rueidis.Client, a LatchCall, n int64) (bool, error) {
 	return a.run(ctx, c, latchSetScript, "set", strconv.FormatInt(n, 10))
 }
 
-// CountDown lowers the count of a latch by n. It reports false if it has none. At 0 the latch is gone.
+// CountDown lowers the count of a latch by n. It returns false if the latch has none. At 0 the latch is gone.
 func CountDown(ctx context.Context, c rueidis.Client, a LatchCall, n int64) (bool, error) {
 	return a.run(ctx, c, latchCountDownScript, "count-down", strconv.FormatInt(n, 10))
 }
 
-// DeleteLatch deletes a latch, if setBy is not "" only one that this call has set. It reports false if there was none.
+// DeleteLatch deletes a latch; if setBy is not "", only a latch set by that call. It returns false if there was none.
 func DeleteLatch(ctx context.Context, c rueidis.Client, a LatchCall, setBy string) (bool, error) {
 	return a.run(ctx, c, latchDeleteScript, "delete", setBy)
 }
@@ -63,16 +63,16 @@ func (a *LatchCall) run(ctx context.Context, c rueidis.Client, s script, name, a
 	return n == 1, nil
 }
 
-// Latch is what is known of a latch.
+// Latch is the state of a latch.
 type Latch struct {
 	Count int64         // 0 or less: nobody need wait
-	TTL   time.Duration // as in Info; 0 if it has no count
-	// Set is the call that has set it last; "" if that is not known. If it was another one before, or none was known, it had no count in
-	// between.
+	TTL   time.Duration // as in Info; 0 without a count
+	// Set is the call that last set the count; "" if unknown. If Set differs from an earlier look's, or was unknown
+	// then, the latch had no count in between.
 	Set string
 }
 
-// LookAtLatch asks what is known of a latch.
+// LookAtLatch reads the state of a latch.
 func LookAtLatch(ctx context.Context, c rueidis.Client, name, record string) (l Latch, err error) {
 	reply, err := latchLookScript.run(ctx, c, []string{name, record}).ToMessage()
 	if err != nil {
@@ -97,13 +97,13 @@ func LookAtLatch(ctx context.Context, c rueidis.Client, name, record string) (l 
 	return Latch{Count: count, TTL: time.Duration(ttl) * time.Millisecond, Set: set}, nil
 }
 
-// LatchCount is the count of a latch; 0 if it has none.
+// LatchCount returns the count of a latch; 0 if it has none.
 func LatchCount(ctx context.Context, c rueidis.Client, name string) (int64, error) {
 	n, _, err := counted(ctx, c, name)
 	return n, err
 }
 
-// counted reads a counter, and reports whether there is one.
+// counted reads a counter, and reports whether it exists.
 func counted(ctx context.Context, c rueidis.Client, name string) (n int64, exists bool, err error) {
 	text, err := c.Do(ctx, c.B().Get().Key(name).Build()).ToString()
 	switch {
@@ -118,7 +118,7 @@ func counted(ctx context.Context, c rueidis.Client, name string) (n int64, exist
 	return n, true, nil
 }
 
-// counterFailed is the error of a script about a counter; beside are its other keys.
+// counterFailed is the error of a script for a counter; beside lists its other keys.
 func counterFailed(script string, err error, beside ...string) error {
 	var said *rueidis.RedisError
 	if errors.As(err, &said) {

@@ -15,14 +15,14 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// Two clients, and for how long their calls are known.
+// Two clients, and how long their calls are known.
 const (
 	thisClient = "11111111-2222-3333-4444-555555555555"
 	thatClient = "66666666-2222-3333-4444-555555555555"
 	kept       = 120 * time.Second
 )
 
-// latch is one on a server.
+// latch is a latch on a server.
 type latch struct {
 	lab
 	record string
@@ -109,7 +109,7 @@ func TestLatch(t *testing.T) {
 	require.Greater(t, ttl, (kept - slack).Milliseconds())
 }
 
-// A latch has whatever expiry somebody gave it, and keeps that.
+// A latch keeps any expiry that somebody gave it.
 func TestLatchKeepsItsExpiry(t *testing.T) {
 	t.Parallel()
 	l := newLatch(t, redistest.Dial(t, redistest.Shared(t)))
@@ -131,7 +131,8 @@ func TestLatchCountsExactly(t *testing.T) {
 	l.requireCount(1)
 }
 
-// A repeat is answered as the call was, and changes nothing; so does a copy that comes after later calls, whatever the latch is by then.
+// A repeat gets the answer of the call, and changes nothing. So does a copy that comes after later calls, whatever
+// the latch is by then.
 func TestLatchCallsCountOnce(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Dial(t, redistest.Shared(t))
@@ -182,7 +183,7 @@ func TestLatchCallsCountOnce(t *testing.T) {
 	}
 }
 
-// From one call that set the latch to another one it was open.
+// Between two calls that set the latch it was open.
 func TestLatchSaysWhoHasSetIt(t *testing.T) {
 	t.Parallel()
 	l := newLatch(t, redistest.Dial(t, redistest.Shared(t)))
@@ -239,17 +240,12 @@ func TestLatchOfAnotherType(t *testing.T) {
 			require.ErrorContains(t, err, l.record)
 		}
 	}
-	l.requireText("1")
+	count, err := l.do("GET", l.name).ToString()
+	require.NoError(t, err)
+	require.Equal(t, "1", count)
 }
 
-func (l latch) requireText(want string) {
-	l.t.Helper()
-	text, err := l.do("GET", l.name).ToString()
-	require.NoError(l.t, err)
-	require.Equal(l.t, want, text)
-}
-
-// What a user may not do. A channel that is forbidden does not undo what was counted.
+// Missing rights of a user. A forbidden channel does not undo a count.
 func TestLatchRights(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -259,7 +255,7 @@ func TestLatchRights(t *testing.T) {
 	for n := uint64(2); n < 4; n++ {
 		_, err := lua.CountDown(t.Context(), limited, l.call(thisClient, n), 1)
 		if n == 2 {
-			require.NoError(t, err, "nobody is to be told")
+			require.NoError(t, err, "nobody needs a message")
 			continue
 		}
 		var said *rueidis.RedisError

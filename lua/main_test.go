@@ -14,7 +14,7 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
-// The expiries that tests tell apart: what a key has before a call, and what the call asks for.
+// The expiries that tests distinguish: a key's before a call, and the one that the call asks for.
 const (
 	short = 20 * time.Second
 	lease = 60 * time.Second
@@ -28,7 +28,7 @@ const (
 	other = "11111111-2222-3333-4444-555555555555:8"
 )
 
-// lab is one lock on a server, and what becomes of it.
+// lab is one lock on a server, with what tests need around it.
 type lab struct {
 	t       *testing.T
 	rdb     rueidis.Client
@@ -63,7 +63,7 @@ func (l lab) number(cmd ...string) int64 {
 	return n
 }
 
-// fields is the hash.
+// fields returns the hash.
 func (l lab) fields() map[string]string {
 	l.t.Helper()
 	m, err := l.do("HGETALL", l.name).AsStrMap()
@@ -71,7 +71,7 @@ func (l lab) fields() map[string]string {
 	return m
 }
 
-// ttl is the remaining time of the key as Redis says it: -1ms without expiry, -2ms without key.
+// ttl is the remaining time of the key as Redis reports it: -1ms without expiry, -2ms without key.
 func (l lab) ttl() time.Duration {
 	l.t.Helper()
 	return time.Duration(l.number("PTTL", l.name)) * time.Millisecond
@@ -103,7 +103,7 @@ func (l lab) hold(owner, count string, ttl time.Duration) {
 	}
 }
 
-// A state is what a script may find at the key.
+// A state is a possible content of the key before a script.
 type state func(l lab)
 
 func absent(lab) {}
@@ -129,7 +129,7 @@ func text(l lab) {
 	l.must("SET", l.name, "no lock")
 }
 
-// ear hears what is published on a channel.
+// ear records the messages on a channel.
 type ear struct {
 	l       lab
 	channel string
@@ -137,7 +137,7 @@ type ear struct {
 	heard   chan string
 }
 
-// listen is what a process does that is in line, or will be.
+// listen subscribes like a process that is in line, or will be.
 func (l lab) listen(sharded bool) *ear {
 	l.t.Helper()
 	return l.listenTo(l.channel, sharded, l.channel+":rlock_queue")
@@ -184,9 +184,9 @@ func (l lab) listenTo(channel string, sharded bool, beside ...string) *ear {
 
 const endMark = "end"
 
-// said returns what was published since the last call. A message of its own marks the end. It is published by the node
-// that has the lock, as the script's were before their replies: messages of one node arrive in their order, those of two
-// need not.
+// said returns the messages since the last call. A message of its own marks the end. The node that has the lock
+// publishes it, as it did the script's messages before their replies: messages of one node arrive in order, those of
+// two need not.
 func (e *ear) said() []string {
 	e.l.t.Helper()
 	how := "publish"
@@ -210,4 +210,27 @@ func (e *ear) said() []string {
 			e.l.t.Fatal("the end mark was not delivered")
 		}
 	}
+}
+
+// servers are those on which the scripts talk differently to Redis, or Redis to its clients.
+func servers(t *testing.T, test func(t *testing.T, l lab, sharded bool)) {
+	t.Helper()
+	t.Run("RESP3", func(t *testing.T) {
+		t.Parallel()
+		test(t, newLab(t, redistest.Dial(t, redistest.Shared(t))), false)
+	})
+	t.Run("RESP2", func(t *testing.T) {
+		t.Parallel()
+		rdb := redistest.Dial(t, redistest.Shared(t), func(o *rueidis.ClientOption) { o.AlwaysRESP2, o.DisableCache = true, true })
+		test(t, newLab(t, rdb), false)
+	})
+	t.Run("cluster", func(t *testing.T) {
+		t.Parallel()
+		c := redistest.StartCluster(t, 3, 0)
+		l := newLab(t, c.Client(t))
+		for _, name := range []string{l.fence, l.queue, l.channel, l.channel + ":" + client(1)} {
+			require.Equal(t, c.Slot(t, l.name), c.Slot(t, name))
+		}
+		test(t, l, true)
+	})
 }

@@ -9,29 +9,29 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Scripts for many locks at once. They do for each lock what the script for one does, since that is part of them.
+// Scripts for many locks at once. Each includes the script for one lock, and does the same for every lock.
 
 var (
 	acquireAllScript  = script{calling("acquire", "acquire_all"), "1a86e0c2a59abe8ffd3c465e081c4bac13dc9a5d"}
 	releaseEachScript = script{calling("release", "release_each"), "0943bc3727ec04a32cc6fa545a6cf0ad1669960e"}
 )
 
-// calling is the text of a script that calls another one as a function of its KEYS and ARGV.
+// calling returns the text of a script that calls another script as a function of its KEYS and ARGV.
 func calling(callee, name string) string {
 	return "local function " + callee + "(KEYS, ARGV)\n" + Text(callee) + "end\n" + Text(name)
 }
 
-// AcquireAllReply is what Redis said.
+// AcquireAllReply is Redis's answer.
 type AcquireAllReply struct {
 	Acquired bool    // all of them, or none
 	Tokens   []int64 // if Acquired: of each lock as in AcquireReply
 
-	Refused int          // otherwise: the index of a lock that another owner holds
+	Refused int          // otherwise: the index of a lock with another owner
 	Refusal AcquireReply // the status is Held
 }
 
-// AcquireAll takes all locks, for new owners, or none. On a cluster all keys have to hash to one slot. Of the arguments it looks at
-// Name, Fence, Owner and Lease. Sending it again if the reply was lost does not count twice.
+// AcquireAll takes all locks, for new owners, or none. On a cluster all keys must hash to one slot. It uses only
+// Name, Fence, Owner and Lease of the arguments. A repeat after a lost reply does not count twice.
 func AcquireAll(ctx context.Context, c rueidis.Client, all []AcquireArgs) (AcquireAllReply, error) {
 	keys := make([]string, 0, 2*len(all))
 	args := make([]string, 0, 3*len(all))
@@ -74,8 +74,9 @@ func acquiredAll(r rueidis.RedisResult, n int) (reply AcquireAllReply, err error
 	return reply, err
 }
 
-// ReleaseEach is Release for many locks by one call. On a cluster all keys have to hash to one slot. The results are in the order
-// of all; an error of the call itself stands for all of them. A call that may not use a queue is refused as it is.
+// ReleaseEach is Release for many locks in one call. On a cluster all keys must hash to one slot. The results are in
+// the order of all; an error of the call itself stands for all of them. A call that may not use a queue is refused,
+// not repeated.
 func ReleaseEach(ctx context.Context, c rueidis.Client, all []ReleaseArgs) ([]ReleaseResult, error) {
 	keys := make([]string, 0, 3*len(all))
 	args := make([]string, 0, 12*len(all))

@@ -11,7 +11,7 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// labs are locks of one cluster slot.
+// labs returns locks of one cluster slot.
 func labs(t *testing.T, rdb rueidis.Client, n int) (all []lab) {
 	t.Helper()
 	tag := newLab(t, rdb).name
@@ -32,7 +32,7 @@ func wanted(all []lab) (args []lua.AcquireArgs) {
 	return args
 }
 
-// Whatever one of several locks is, all are taken or none, and the reply says which one was in the way.
+// Whatever state one of several locks is in, all are taken or none, and the reply names the one in the way.
 func TestAcquireAllFromEveryState(t *testing.T) {
 	t.Parallel()
 	for name, rdb := range map[string]rueidis.Client{
@@ -90,8 +90,8 @@ func TestAcquireAllFromEveryState(t *testing.T) {
 	}
 }
 
-// A lock that cannot be taken after the look at all of them, since its counter is no number, undoes those before it; but not
-// those that were held before the call.
+// A lock that cannot be taken after the look at all of them, since its counter is no number, undoes those before it;
+// but not those held before the call.
 func TestAcquireAllUndoes(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Dial(t, redistest.Shared(t))

@@ -13,7 +13,7 @@ import (
 	"github.com/go-rlock/rlock/pubsub"
 )
 
-// Each message that a script sends to one process is read as it was meant.
+// Each message from a script to one process is read as intended.
 func TestMessagesAreRead(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Dial(t, redistest.Shared(t))

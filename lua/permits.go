@@ -22,7 +22,7 @@ var (
 // Forever is the lease of a permit that does not expire.
 const Forever time.Duration = -1
 
-// PermitID is the id of a permit, as Redis has it: Redisson shows it as 32 hex digits.
+// PermitID is a permit's id as Redis stores it; Redisson shows it as 32 hex digits.
 type PermitID [16]byte
 
 func (p PermitID) String() string { return hex.EncodeToString(p[:]) }
@@ -30,53 +30,54 @@ func (p PermitID) String() string { return hex.EncodeToString(p[:]) }
 // PermitSemaphore names a semaphore whose permits expire.
 type PermitSemaphore struct {
 	Semaphore
-	Timeouts string // the key of Redisson's permits, a sorted set of ids and the times at which they expire
-	Slots    string // the key of the numbers that permits of this library have
+	Timeouts string // the key of Redisson's permits, a sorted set of ids by expiry time
+	Slots    string // the key of the numbers of this library's permits
 }
 
-// MaxPermitIDs is how many permits one call can take, and how many it can give back.
+// MaxPermitIDs bounds the permits that one call can take, and those it can give back.
 const MaxPermitIDs = 1000
 
-// PermitsArgs is one request of a process, as SemaphoreArgs.
+// PermitsArgs is one request of a process, like SemaphoreArgs.
 type PermitsArgs struct {
 	SemaphoreArgs
 	Timeouts string // see PermitSemaphore
 	Slots    string
 
-	// Lease is that of the permits that are taken, from when the script ran; sent in whole milliseconds; Forever: they do not expire. A repeat of the call
-	// does not lengthen it.
+	// Lease is the lease of the permits taken, counted from when the script ran; sent in whole milliseconds; Forever:
+	// they do not expire. A repeat of the call does not lengthen it.
 	Lease time.Duration
-	// Leases are those of the permits for each of Wants, if they differ. Then Lease is of no account.
+	// Leases are the leases of the permits for each of Wants, if they differ. Lease is unused then.
 	Leases []time.Duration
-	// IDs are new ids for the permits, as many for each of Wants as that is, one after the other.
+	// IDs are new ids for the permits: for each of Wants in turn, as many as it wants.
 	IDs []PermitID
-	// Release are ids of permits to give back, before any are taken.
+	// Release lists ids of permits to give back before any are taken.
 	Release []PermitID
 }
 
-// Given is what became of a permit that was to be given back. The zero value is no answer.
+// Given is the outcome for a permit to give back. The zero value is no answer.
 type Given int8
 
 const (
-	// PermitUnknown means that no such permit is held. It may have expired, and its place been taken by another one; or
-	// the call names it a second time.
+	// PermitUnknown means that no such permit is held. It may have expired and been replaced by another, or the call
+	// names it twice.
 	PermitUnknown Given = iota + 1
-	// PermitReleased means that it was given back.
+	// PermitReleased means that the permit was given back.
 	PermitReleased
-	// PermitExpired means that it was given back, but had expired before.
+	// PermitExpired means that the permit was given back, but had expired before.
 	PermitExpired
 )
 
-// PermitsReply is what Redis said.
+// PermitsReply is Redis's answer.
 type PermitsReply struct {
 	SemaphoreReply
-	Slots    []int64 // of each permit that was taken, in the order of the IDs of those of Wants that are granted
+	Slots    []int64 // of each permit taken, in the order of the IDs for the granted Wants
 	Released []Given // for each of PermitsArgs.Release
-	// More says that more permits have expired than one call gives back. If something was refused, Again is 0: ask at once.
+	// More means that more permits have expired than one call gives back. If something was refused, Again is 0: ask
+	// at once.
 	More bool
 }
 
-// UsePermits is UseSemaphore for a semaphore whose permits expire. First, permits that have expired are given back, at most 500.
+// UsePermits is UseSemaphore for a semaphore whose permits expire. It first gives back up to 500 expired permits.
 func UsePermits(ctx context.Context, c rueidis.Client, a PermitsArgs) (PermitsReply, error) {
 	if len(a.IDs) > MaxPermitIDs || len(a.Release) > MaxPermitIDs {
 		return PermitsReply{}, fmt.Errorf("permits script: more than %d permits", MaxPermitIDs)
@@ -160,8 +161,8 @@ type PermitsToRenew struct {
 	IDs      []PermitID
 }
 
-// RenewPermits extends permits to lease from now, of one or more semaphores, and answers for each, in their order. On a cluster all keys
-// have to hash to one slot. No permit is shortened. One that has expired is Gone.
+// RenewPermits extends permits of one or more semaphores to lease from now, and answers for each, in order. On a
+// cluster all keys must hash to one slot. No permit is shortened. An expired permit is Gone.
 func RenewPermits(ctx context.Context, c rueidis.Client, lease time.Duration, all []PermitsToRenew) ([]Renewal, error) {
 	keys := make([]string, len(all))
 	args := []string{millis(lease)}
@@ -177,8 +178,8 @@ func RenewPermits(ctx context.Context, c rueidis.Client, lease time.Duration, al
 	return verdicts("permits_renew", permitsRenewScript.run(ctx, c, keys, args...), n)
 }
 
-// SetPermitLease makes a permit expire a lease from now, sooner or later than it would, or never, and reports whether it is held. Whoever waits looks
-// by then.
+// SetPermitLease makes a permit expire a lease from now, earlier or later than before, or never, and reports whether
+// it is held. Waiters look again by that time.
 func SetPermitLease(ctx context.Context, c rueidis.Client, s PermitSemaphore, id PermitID, lease time.Duration) (bool, error) {
 	keys := append([]string{s.Timeouts}, s.line()...)
 	held, err := yes(permitsLeaseScript.run(ctx, c, keys, s.Publish.command(), s.Publish.Name, string(id[:]), leaseText(lease)))
@@ -188,16 +189,16 @@ func SetPermitLease(ctx context.Context, c rueidis.Client, s PermitSemaphore, id
 	return held, nil
 }
 
-// PermitsInfo is what is known of a semaphore whose permits expire.
+// PermitsInfo is the state of a semaphore whose permits expire.
 type PermitsInfo struct {
 	Exists bool
-	Free   int64         // permits, those that have expired included
+	Free   int64         // permits, including expired ones
 	Held   int64         // permits that have not expired
-	Left   time.Duration // of the permit that was asked for; Forever: it does not expire
-	Found  bool          // it is held
+	Left   time.Duration // of the permit asked for; Forever: it does not expire
+	Found  bool          // that permit is held
 }
 
-// LookPermits asks what is known of a semaphore, and of one of its permits, if id is not nil. It changes nothing.
+// LookPermits reads the state of a semaphore and, if id is not nil, of that permit. It changes nothing.
 func LookPermits(ctx context.Context, c rueidis.Client, s PermitSemaphore, id *PermitID) (PermitsInfo, error) {
 	var args []string
 	if id != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// model is what the scripts are to make of a lock and its queue.
+// model is the expected state of a lock and its queue.
 type model struct {
 	holder  string
 	count   int // 0: the lock is reserved for its holder
@@ -109,8 +109,8 @@ func (m *model) release(a lua.ReleaseArgs) lua.ReleaseReply {
 	return freed
 }
 
-// Calls at random, of processes that live and of dead ones, do what the model does; each grant is heard by its process alone, and
-// whatever is in Redis has an expiry.
+// Random calls, by live and dead processes, do what the model does. Each grant is heard by its process alone, and
+// everything in Redis has an expiry.
 func TestQueueIsLikeItsModel(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()

@@ -14,7 +14,8 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// subscribers makes so many processes listen to the unlock channel, each with a connection of its own: those in line also beside it.
+// subscribers makes n processes listen to the unlock channel, each with a connection of its own: those in line also
+// beside it.
 func (l lab) subscribers(dial func() rueidis.Client, n int, sharded, outside bool) (ears []*ear) {
 	l.t.Helper()
 	for range n {
@@ -29,7 +30,7 @@ func (l lab) subscribers(dial func() rueidis.Client, n int, sharded, outside boo
 	return ears
 }
 
-// The lock is free as long as somebody listens who is not in line, and the first of the queue is the only one of it that asks.
+// The lock is free while an outsider listens, and of the queue only the first asks.
 func TestOutsidersGetATurn(t *testing.T) {
 	t.Parallel()
 	addr := redistest.Shared(t)
@@ -93,7 +94,7 @@ func TestOutsidersGetATurn(t *testing.T) {
 	}
 }
 
-// The first that lives is told; if there is none, everybody is.
+// The first live process gets the message; if there is none, all do.
 func TestOutsidersBesideTheDead(t *testing.T) {
 	t.Parallel()
 	for _, alive := range []bool{true, false} {
@@ -148,20 +149,21 @@ func TestOutsidersOnACluster(t *testing.T) {
 	}
 }
 
-// Whoever would sleep past the end of a grant is told to look then, at each grant, however many are before it: they may all be dead.
+// A process that would sleep past the end of a grant gets a message to look then, at each grant, however many are
+// before it: they may all be dead.
 func TestSuccessorsWatch(t *testing.T) {
 	t.Parallel()
 	addr := redistest.Shared(t)
 	rdb := redistest.Dial(t, addr)
 	looks := func(n int) []string { return []string{fmt.Sprintf("? %d", 100000+20*n)} }
-	const six = 6*grantLease + grantLease/2 // then those before the last could each have had a grant, also if the test takes long
+	const six = 6*grantLease + grantLease/2 // so those before the last could each have had a grant, even if the test takes long
 	all := [6][]string{1: looks(0), 2: looks(1), 3: looks(2), 4: looks(3), 5: looks(4)}
 	for name, row := range map[string]struct {
-		asleep  time.Duration // that all will be
-		armed   []int         // but for these
+		asleep  time.Duration // that all will sleep
+		armed   []int         // except these
 		outside bool
 		next    string
-		told    [6][]string // after the first, which gets the lock, or is told to look at once
+		told    [6][]string // after the first, which gets the lock, or a message to look at once
 		until   time.Duration
 	}{
 		"long":                  {asleep: six, told: all, until: grantLease + margin},
@@ -211,7 +213,8 @@ func TestSuccessorsWatch(t *testing.T) {
 				return
 			}
 
-			// The next grant. Who has been told looks by then anyway; who was behind enough, maybe not any more.
+			// The next grant. A process that got a message looks by then anyway; one that was far enough behind may
+			// not be any more.
 			a = l.ends()
 			a.Owner = waiter(0)
 			require.Equal(t, granted, l.releases(a))
@@ -219,14 +222,15 @@ func TestSuccessorsWatch(t *testing.T) {
 			for i, ear := range ears[2:] {
 				said := ear.said()
 				if row.told[i+2] != nil || row.until <= grantLease+margin {
-					require.Empty(t, said, "told before: %d", i+2)
+					require.Empty(t, said, "notified before: %d", i+2)
 				}
 			}
 		})
 	}
 }
 
-// A place further behind is told as soon as those before it, if they are dead, would not take until it looks by itself.
+// A place further behind gets a message once those before it, if they are dead, would be done before it looks by
+// itself.
 func TestSuccessorsComeNearer(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, redistest.Dial(t, redistest.Shared(t)))
@@ -254,7 +258,7 @@ func TestSuccessorsComeNearer(t *testing.T) {
 	}
 }
 
-// A release by somebody who does not hold the lock takes them out of the queue.
+// A release without the lock removes its owner from the queue.
 func TestReleaseLeavesTheQueue(t *testing.T) {
 	t.Parallel()
 	for name, rdb := range map[string]rueidis.Client{
@@ -285,7 +289,7 @@ func TestReleaseLeavesTheQueue(t *testing.T) {
 			require.Zero(t, l.number("EXISTS", l.queue))
 			require.Equal(t, others("1"), l.fields())
 
-			// Also while nobody has the lock, and with somebody else's name for a next one.
+			// Also while nobody has the lock, and with somebody else as the next owner.
 			l.join(1, 2)
 			l.must("DEL", l.name)
 			second := l.process(2, name == "cluster")

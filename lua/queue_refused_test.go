@@ -50,7 +50,7 @@ func TestMalformedPlaces(t *testing.T) {
 	}
 }
 
-// A place with a mark that this version does not know gets the lock reserved for it: the process asks for what it wants.
+// A place with a mark unknown to this version gets the lock reserved for it: the process asks on its own terms.
 func TestPlaceWithAMarkOfALaterVersion(t *testing.T) {
 	t.Parallel()
 	for _, fence := range []string{"", "fence"} {
@@ -69,7 +69,8 @@ func TestPlaceWithAMarkOfALaterVersion(t *testing.T) {
 	}
 }
 
-// An owner that got the lock without leaving the queue does not grant it to itself: nobody would be told that it is free.
+// An owner that got the lock without leaving the queue does not grant it to itself: nobody would learn that it is
+// free.
 func TestReleaseByOneThatIsStillInTheQueue(t *testing.T) {
 	t.Parallel()
 	for _, entry := range []string{me, me + " f"} {
@@ -96,7 +97,7 @@ func TestReleaseByOneThatIsStillInTheQueue(t *testing.T) {
 	}
 }
 
-// Whatever else may be under the key of a queue or of marks, the lock works as if there were none.
+// Whatever else is under the key of a queue or of marks, the lock works as if there were none.
 func TestQueueOfAnotherType(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, redistest.Dial(t, redistest.Shared(t)))
@@ -140,11 +141,6 @@ func TestQueueOfAnotherType(t *testing.T) {
 	require.Equal(t, "x", value)
 }
 
-func (l lab) configure(name, value string) {
-	l.t.Helper()
-	require.NoError(l.t, l.rdb.Do(l.t.Context(), l.rdb.B().ConfigSet().ParameterValue().ParameterValue(name, value).Build()).Error())
-}
-
 // Without memory nobody gets a new place. Those in the queue keep theirs, and get the lock.
 func TestQueueWithoutMemory(t *testing.T) {
 	t.Parallel()
@@ -154,7 +150,7 @@ func TestQueueWithoutMemory(t *testing.T) {
 	l.join(1)
 	require.True(t, l.acquire(l.asksForToken(waiter(2))).Joined)
 	first, second, everybody := l.process(1), l.process(2), l.listen(false)
-	l.configure("maxmemory", "1")
+	l.must("CONFIG", "SET", "maxmemory", "1")
 
 	got := l.acquire(l.asks(waiter(3)))
 	require.Equal(t, lua.Held, got.Status)
@@ -186,8 +182,8 @@ func TestQueueWithoutMemory(t *testing.T) {
 	require.Equal(t, []string{"0"}, everybody.said())
 }
 
-// A user who may not use the key of the queue cannot name it: Redis refuses the whole script, before it runs. Then it
-// is sent without the queue.
+// A user that may not use the key of the queue cannot name it: Redis refuses the whole script, before it runs. Then
+// it is sent without the queue.
 func TestQueueForbidden(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -209,11 +205,12 @@ func TestQueueForbidden(t *testing.T) {
 	require.Empty(t, l.fields())
 }
 
-// Other rights may be missing. Where another process cannot be given the lock, all are told, as if there were no queue.
+// Other rights may be missing. If another process cannot be given the lock, all are notified, as if there were no
+// queue.
 func TestGrantForbidden(t *testing.T) {
 	t.Parallel()
 	const everything = "~* &* +@all "
-	told := func(l lab, limited rueidis.Client) { // everybody, and the queue is gone
+	told := func(l lab, limited rueidis.Client) { // all are notified, and the queue is gone
 		first, everybody := l.process(1), l.listen(false)
 		got, err := lua.Release(l.t.Context(), limited, l.ends())
 		require.NoError(l.t, err)
@@ -237,7 +234,7 @@ func TestGrantForbidden(t *testing.T) {
 		"the channels of grants": {func(l lab) string { return "~* resetchannels &" + l.channel + " +@all" }, told},
 		"hset":                   {func(lab) string { return everything + "-hset" }, told},
 		"pexpire":                {func(lab) string { return everything + "-pexpire" }, told},
-		"hdel": { // nobody is told of a grant beside a hold that cannot end
+		"hdel": { // nobody hears of a grant beside a hold that cannot end
 			func(lab) string { return everything + "-hdel" },
 			func(l lab, limited rueidis.Client) {
 				first := l.process(1)
@@ -249,7 +246,7 @@ func TestGrantForbidden(t *testing.T) {
 		},
 		"zrange": {func(lab) string { return everything + "-zrange" }, refused},
 		"zrem":   {func(lab) string { return everything + "-zrem" }, refused},
-		"pubsub numsub": { // there may be others who listen
+		"pubsub numsub": { // others may be listening
 			func(lab) string { return everything + "-pubsub" },
 			func(l lab, limited rueidis.Client) {
 				first, everybody := l.process(1), l.listen(false)
@@ -262,7 +259,7 @@ func TestGrantForbidden(t *testing.T) {
 				l.requirePlaces(waiter(1), waiter(2))
 			},
 		},
-		"zadd": { // who asks gets no place
+		"zadd": { // a process that asks gets no place
 			func(lab) string { return everything + "-zadd" },
 			func(l lab, limited rueidis.Client) {
 				got, err := lua.Acquire(l.t.Context(), limited, l.asks(waiter(3)))

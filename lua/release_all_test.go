@@ -11,7 +11,7 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// notEmpty is a client that is to send no pipeline of nothing.
+// notEmpty is a client that fails on an empty pipeline.
 type notEmpty struct {
 	rueidis.Client
 	t *testing.T

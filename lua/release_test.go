@@ -19,7 +19,7 @@ var (
 	notHeld     = lua.ReleaseReply{Status: lua.NotHeld}
 )
 
-// The answer says whether several listen, one of which may be the process that releases.
+// The answer says whether several listen, one of which may be the releasing process.
 func TestReleaseSaysWhetherSeveralListen(t *testing.T) {
 	t.Parallel()
 	addr := redistest.Shared(t)
@@ -112,7 +112,7 @@ func TestReleaseFromEveryState(t *testing.T) {
 	}
 }
 
-// requireFields compares the hash, or looks whether a key of another type was left alone.
+// requireFields compares the hash, or checks that a key of another type was left alone.
 func (l lab) requireFields(want map[string]string, err string) {
 	l.t.Helper()
 	switch {
@@ -173,7 +173,8 @@ func TestForceFromEveryState(t *testing.T) {
 	}
 }
 
-// An unlock of a level in the last moment of the lease leaves no lock without expiry: to write the expiry that it has may delete it.
+// An unlock of a level in the last moment of the lease leaves no lock without expiry: rewriting its expiry may delete
+// it.
 func TestPartialReleaseWhenTheLeaseEnds(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Dial(t, redistest.Shared(t))

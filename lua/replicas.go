@@ -8,12 +8,12 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// maxRedirections is how often an acquire with replicas follows MOVED or ASK. While a slot is moved, one after the other comes.
+// maxRedirections is how many MOVED or ASK in a row an acquire with replicas follows while a slot moves.
 const maxRedirections = 3
 
-// acquireAndWait sends WAIT behind a script that acquired. Redis counts the replicas that have
-// everything which this connection wrote, so both need a connection of their own for as long as it
-// lasts. Such connections do not follow MOVED and ASK by themselves.
+// acquireAndWait sends WAIT behind a script that acquired. Redis counts the replicas that have everything which this
+// connection wrote, so both use a dedicated connection until the end. Such connections do not follow MOVED and ASK by
+// themselves.
 func acquireAndWait(ctx context.Context, c rueidis.Client, a AcquireArgs) (
 	script rueidis.RedisResult, unconfirmed error,
 ) {
@@ -37,7 +37,8 @@ func acquireAndWait(ctx context.Context, c rueidis.Client, a AcquireArgs) (
 	}
 }
 
-// acquireAt is acquireAndWait at one node. If ctx ends, the reply counts as lost even if it came: the caller asks no more.
+// acquireAt is acquireAndWait at one node. If ctx ends, the reply counts as lost even if it came: the caller does not
+// ask again.
 func acquireAt(ctx context.Context, conn *connection, ask bool, a AcquireArgs) (
 	script rueidis.RedisResult, unconfirmed error,
 ) {
@@ -47,7 +48,7 @@ func acquireAt(ctx context.Context, conn *connection, ask bool, a AcquireArgs) (
 		script = a.send(ctx, conn)
 	}
 	if cutShort(ctx, script) {
-		return rueidis.NewErrorResult(ctx.Err()), nil // rather than what the closing of the connection looks like
+		return rueidis.NewErrorResult(ctx.Err()), nil // rather than the error from closing the connection
 	}
 	if reply, err := granted(script); err != nil || reply.Status != Acquired {
 		return script, nil //nolint:nilerr // the caller reads the script's result itself
@@ -63,12 +64,12 @@ func acquireAt(ctx context.Context, conn *connection, ask bool, a AcquireArgs) (
 	return script, err
 }
 
-// cutShort reports whether a command was not answered because ctx has ended.
+// cutShort reports whether a command got no answer because ctx ended.
 func cutShort(ctx context.Context, r rueidis.RedisResult) bool {
 	return r.NonRedisError() != nil && ctx.Err() != nil
 }
 
-// redirected returns the node that a MOVED or ASK names, if rueidis knows it.
+// redirected returns the node named by a MOVED or ASK, if rueidis knows it.
 func redirected(c rueidis.Client, script rueidis.RedisResult) (node, bool) {
 	var said *rueidis.RedisError
 	if !errors.As(script.Error(), &said) {

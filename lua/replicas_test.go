@@ -17,7 +17,7 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// callContext is a ctx such as the library makes: it has a deadline, but only done ends it.
+// callContext is a ctx like the library's: it has a deadline, but only done ends it.
 type callContext struct {
 	context.Context
 	done chan struct{}
@@ -38,7 +38,7 @@ func (c callContext) Err() error {
 	}
 }
 
-// exhaust takes the only connection of a blocking pool. It returns what gives it back.
+// exhaust takes the only connection of a blocking pool, and returns a function that gives it back.
 func exhaust(t *testing.T, l lab) (giveBack func()) {
 	t.Helper()
 	conn, giveBack := l.rdb.Dedicate()
@@ -120,7 +120,7 @@ func TestAcquireWithReplicas(t *testing.T) {
 	require.Equal(t, lua.Acquired, got.Status)
 	require.Equal(t, "0 of 1 replicas within 50ms", got.Unconfirmed.Error())
 
-	// Redis would wait for what this connection wrote before.
+	// Redis would wait for this connection's earlier writes.
 	a := l.replicated(&c, long)
 	a.Owner = next
 	got, err = lua.Acquire(t.Context(), l.rdb, a)
@@ -139,7 +139,7 @@ func port(t *testing.T, s *redistest.Server) string {
 // asks counts the goroutines that ask rueidis for a connection.
 func asks() int { return redistest.Goroutines("lua.(*Connections).ask") }
 
-// With an exhausted pool rueidis does not return. The attempts do, and leave no more than so many goroutines.
+// With an exhausted pool rueidis does not return. The attempts do, and leave only a bounded number of goroutines.
 func TestNoConnection(t *testing.T) { //nolint:paralleltest // it counts goroutines
 	l := newLab(t, redistest.Start(t).Client(t, onePerPool))
 	giveBack := exhaust(t, l)
@@ -157,7 +157,7 @@ func TestNoConnection(t *testing.T) { //nolint:paralleltest // it counts gorouti
 		require.LessOrEqual(t, asks(), 32)
 	}
 
-	// A connection that comes late serves whoever waits then; afterwards nobody asks any more.
+	// A late connection serves a current waiter; after that nobody asks any more.
 	late := make(chan lua.AcquireReply, 1)
 	go func() { // ended by the connection
 		got, _ := lua.Acquire(newCallContext(), l.rdb, l.replicated(&c, time.Second))
@@ -192,7 +192,7 @@ func noConnectionSendsNothing(t *testing.T, l lab) {
 	require.Equal(t, lua.Acquired, got.Status)
 }
 
-// The client is closed while attempts wait for a connection of it.
+// The client is closed while attempts wait for a connection from it.
 func noConnectionOfAClosedClient(t *testing.T, l lab) {
 	exhaust(t, l)
 	var c lua.Connections
@@ -221,7 +221,7 @@ func endWithoutConnection(t *testing.T, l lab, ctx func() (context.Context, func
 	require.Zero(t, l.number("EXISTS", l.name))
 }
 
-// The end of ctx ends a WAIT, whose lock then nobody knows of: the reply is as good as lost.
+// The end of ctx ends a WAIT, whose lock nobody knows of then: the reply counts as lost.
 func endDuringWait(t *testing.T, l lab, ctx func() (context.Context, func())) {
 	attempt, end := ctx()
 	errs := make(chan error, 1)
@@ -267,18 +267,6 @@ var contexts = map[string]func() (context.Context, func()){
 	"cancel": func() (context.Context, func()) { return context.WithCancel(context.Background()) },
 }
 
-func pause(servers []*redistest.Server) {
-	for _, s := range servers {
-		s.Pause()
-	}
-}
-
-func resume(servers []*redistest.Server) {
-	for _, s := range servers {
-		s.Resume()
-	}
-}
-
 // The end of ctx also ends an attempt on a connection that has gone silent.
 func TestEndOfASilentAttempt(t *testing.T) {
 	t.Parallel()
@@ -287,8 +275,10 @@ func TestEndOfASilentAttempt(t *testing.T) {
 			t.Run(name, func(t *testing.T) { //nolint:paralleltest // they pause the same servers
 				l := dial(t)
 				exhaust(t, l)() // the connection is there
-				pause(servers)
-				defer resume(servers)
+				for _, s := range servers {
+					s.Pause()
+					t.Cleanup(s.Resume)
+				}
 				attempt, end := ctx()
 				time.AfterFunc(100*time.Millisecond, end)
 				began := time.Now()
@@ -310,7 +300,7 @@ func TestReplicasFollowRedirections(t *testing.T) {
 	t.Run("loop", func(t *testing.T) { followNoLoop(t, cluster) })
 }
 
-// onCluster is a lock, the master that has its slot, and the other one.
+// onCluster returns a lock, the master that has its slot, and the other one.
 func onCluster(t *testing.T, cluster *redistest.Cluster) (l lab, from, to *redistest.Server) {
 	t.Helper()
 	l = newLab(t, cluster.Client(t))
@@ -354,7 +344,7 @@ func followMoved(t *testing.T, cluster *redistest.Cluster) {
 	require.Zero(t, got)
 }
 
-// While a slot moves, keys that its old node does not have are at the new one, for those that say ASKING.
+// While a slot moves, keys that its old node does not have are at the new one, after ASKING.
 func followAsk(t *testing.T, cluster *redistest.Cluster) {
 	l, _, _ := onCluster(t, cluster)
 	cluster.BeginMove(t, cluster.Slot(t, l.name))

@@ -101,7 +101,7 @@ func length(r *bufio.Reader) (int, error) {
 	return strconv.Atoi(strings.TrimSpace(line[1:]))
 }
 
-// outcome is what the functions make of one reply.
+// outcome is the functions' results for one reply.
 type outcome struct {
 	acquired           lua.AcquireReply
 	released           lua.ReleaseReply
@@ -179,8 +179,7 @@ func TestFirstAcquireLosesNothing(t *testing.T) {
 	require.Zero(t, got)
 }
 
-// unknown are replies that no script has; each is an error, and none of them is one with which a
-// server says that it did nothing.
+// unknown are replies that no script has; each is an error, but never one by which a server says that it did nothing.
 var unknown = []string{
 	"_\r\n", "$-1\r\n", "*-1\r\n", "#t\r\n", "+OK\r\n", "$1\r\n1\r\n", ",1.0\r\n", "(1\r\n",
 	":-2\r\n", ":-9223372036854775808\r\n",

@@ -8,7 +8,7 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// Tokens are reserved for whoever has the lock, and for nobody else.
+// Only the holder of the lock can reserve tokens.
 func TestReserve(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Dial(t, redistest.Shared(t))

@@ -14,7 +14,7 @@ var (
 	rwForceScript     = script{Text("rw_force"), "20ba8bd95ba33830412448245acc7f26995efa83"}
 )
 
-// Side says whether a lock is a read/write lock, and for which of its sides a call is.
+// Side says whether a lock is a read/write lock, and which of its sides a call is for.
 type Side int8
 
 const (
@@ -23,7 +23,7 @@ const (
 	Writer // its owner fields end with ":write"
 )
 
-// mode is what the hash of a read/write lock says while it is held on that side.
+// mode is the entry of a read/write lock's hash while it is held on that side.
 func (s Side) mode() string { return [...]string{Reader: "read", Writer: "write"}[s] }
 
 var (
@@ -50,7 +50,7 @@ func RenewReaders(ctx context.Context, c rueidis.Client, lease time.Duration, ho
 	return verdicts("renew", readRenewScript.run(ctx, c, keys, args...), len(holds))
 }
 
-// ForceSide frees a read/write lock whoever holds it, if it is held on that side, and reports whether it was.
+// ForceSide frees a read/write lock that is held on that side, whoever holds it, and reports whether it was.
 func ForceSide(ctx context.Context, c rueidis.Client, name string, s Side, p Publish) (bool, error) {
 	held, err := yes(rwForceScript.run(ctx, c, []string{name}, s.mode(), p.command(), p.Name))
 	if err != nil {
@@ -59,8 +59,8 @@ func ForceSide(ctx context.Context, c rueidis.Client, name string, s Side, p Pub
 	return held, nil
 }
 
-// IsLocked reports whether a read/write lock is held on that side: by a writer, or by readers, also such as are in the
-// section of a writer.
+// IsLocked reports whether a read/write lock is held on that side: by a writer, or by readers, including those in a
+// writer's section.
 func IsLocked(ctx context.Context, c rueidis.Client, name string, s Side) (bool, error) {
 	b := c.B()
 	replies := c.DoMulti(ctx, b.Hget().Key(name).Field("mode").Build(), b.Hlen().Key(name).Build())

@@ -12,7 +12,7 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// rwCalls runs each script of read/write locks, and every way through them that needs another right.
+// rwCalls runs each script of read/write locks, and every path through them that needs another right.
 func rwCalls(t *testing.T, c rueidis.Client, name, marks string) (errs []error) {
 	t.Helper()
 	ctx, p := t.Context(), lua.Publish{Name: "redisson_rwlock:{x}"}
@@ -52,7 +52,7 @@ func rwCalls(t *testing.T, c rueidis.Client, name, marks string) (errs []error) 
 	return append(errs, err)
 }
 
-// The rights in docs/protocol.md are enough, and each of the keys is needed.
+// The rights in docs/protocol.md suffice, and each of the keys is needed.
 func TestReadWriteRights(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -85,7 +85,7 @@ func TestReadWriteRights(t *testing.T) {
 	}
 }
 
-// Without memory nobody gets a lock, and nothing is left of the attempt; holds are still renewed and released.
+// Without memory nobody gets a lock, and attempts leave nothing; holds are still renewed and released.
 func TestReadWriteWithoutMemory(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -126,7 +126,7 @@ func TestReadWriteWithoutMemory(t *testing.T) {
 	memory("0")
 }
 
-// PTTL says 0 for the last millisecond of a key: a reader is in until that is over, too.
+// PTTL is 0 in the last millisecond of a key: a reader is in until that is over, too.
 func TestReaderLivesToItsLastMillisecond(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, redistest.Start(t).Client(t))

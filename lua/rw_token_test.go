@@ -28,7 +28,8 @@ func (l lab) ended(side lua.Side, owner string) lua.ReleaseArgs {
 	return a
 }
 
-// Each hold of the write side raises the counter once, with marks and without them. A repeat, a refusal, a reader and a release do not.
+// Each hold of the write side raises the counter once, with marks and without them. A repeat, a refusal, a reader and
+// a release do not.
 func TestTokenOfAWriter(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Dial(t, redistest.Shared(t))
@@ -82,7 +83,8 @@ func TestTokenOfAWriter(t *testing.T) {
 	}
 }
 
-// A hold of a writer without a token gets one by a re-entry, which raises the counter in a repeat, too: the count may be there already.
+// A writer's hold without a token gets one by a re-entry, which raises the counter in a repeat, too: the count may be
+// there already.
 func TestTokenByAWritersReentry(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, redistest.Dial(t, redistest.Shared(t)))
@@ -100,7 +102,7 @@ func TestTokenByAWritersReentry(t *testing.T) {
 	require.Equal(t, int64(2), l.number("GET", l.fence))
 }
 
-// A counter that gives no token leaves the lock as it was: free, or with its readers. Dead readers do not matter.
+// A counter that gives no token leaves the lock unchanged: free, or with its readers. Dead readers do not matter.
 func TestWriterWithoutAToken(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Dial(t, redistest.Shared(t))
@@ -131,7 +133,7 @@ func TestWriterWithoutAToken(t *testing.T) {
 	}
 }
 
-// Whoever adopts a writer's ticket gets a token of its own, once.
+// The adopter of a writer's ticket gets a token of its own, once.
 func TestAdoptOfAWritersToken(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, redistest.Dial(t, redistest.Shared(t)))

@@ -12,14 +12,14 @@ import (
 
 // script is sent by its hash, and as text to a server that does not know it yet.
 //
-// It does what [rueidis.Lua] does, without the slices that each call of that costs, and on a dedicated connection, too.
-// The hash stands here as a constant because a program that allows FIPS 140 algorithms only cannot compute SHA-1.
+// It works like [rueidis.Lua], but without its slices for each call, and on a dedicated connection, too. The hash is
+// a constant because a program restricted to FIPS 140 algorithms cannot compute SHA-1.
 type script struct{ text, sha string }
 
 //go:embed *.lua
 var sources embed.FS
 
-// preludes are the files with functions that stand before the scripts which call them: a script cannot call another one.
+// preludes lists the files with functions to put in front of each script: a script cannot call another.
 var preludes = map[string][]string{
 	"acquire":              {"owner_of", "raise", "queue_entry"},
 	"release":              {"raise", "queue_entry", "message"},
@@ -50,15 +50,15 @@ var preludes = map[string][]string{
 	"latch_look":       {"latch"},
 }
 
-// include begins a line in a script with the preludes that stand there, for what comes before does not need them.
+// include begins a line that stands for preludes which only the rest of the script needs.
 const include = "-- include "
 
-// fenced begins the name of a script that is another one with a fencing token, and a line that is in that alone: whoever wants no token
-// does not pay for it.
+// fenced begins the names of scripts with a fencing token, and the script lines that only these have: calls without
+// tokens do not pay for them.
 const fenced = "fenced"
 
-// Text is what is sent of a script, which is named as its file: with its preludes, without comments and indentation. The first
-// call has to get through slow networks, too.
+// Text returns the script of that file as it is sent: with its preludes, without comments and indentation. The first
+// call must get through slow networks, too.
 func Text(name string) string {
 	var text strings.Builder
 	base, tokens := strings.CutPrefix(name, fenced+"_")
@@ -84,7 +84,7 @@ func Text(name string) string {
 	return text.String()
 }
 
-// doer is a client or a dedicated connection of one.
+// doer is a client or one of its dedicated connections.
 type doer interface {
 	B() rueidis.Builder
 	Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult
@@ -109,7 +109,7 @@ func (s script) byText(b rueidis.Builder, keys, args []string) rueidis.Completed
 	return b.Eval().Script(s.text).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build()
 }
 
-// isUnknown reports whether the server does not know the script that was sent by its hash.
+// isUnknown reports whether the server does not know a script sent by its hash.
 func isUnknown(result rueidis.RedisResult) bool {
 	err := result.Error()
 	if err == nil {

@@ -11,7 +11,8 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// FuzzSemaphoreReplies makes RESP values of the input, and compares what the functions make of them with the only values that mean success.
+// FuzzSemaphoreReplies makes RESP values of the input, and compares the functions' results with the only values that
+// mean success.
 func FuzzSemaphoreReplies(f *testing.F) {
 	number := func(n byte) []byte { return []byte{':', n} }
 	list := func(n byte, of ...byte) (all []byte) {
@@ -71,7 +72,7 @@ func FuzzSemaphoreReplies(f *testing.F) {
 	})
 }
 
-// wrapped is an array of so many values.
+// wrapped returns an array of n values.
 func wrapped(in []byte, n int) string {
 	reply := fmt.Sprintf("*%d\r\n", n)
 	for range n {
@@ -124,7 +125,7 @@ func parsed(text string) (v resp, rest string) {
 	return v, rest
 }
 
-// semaphoreReply is what a reply of so many parts means to a call with two wants.
+// semaphoreReply is the meaning of a reply of so many parts to a call with two wants.
 func semaphoreReply(v resp, parts int) (r lua.SemaphoreReply, ok bool) {
 	if !v.isList || len(v.list) != parts || !v.list[0].isNumber || !v.list[1].isNumber || !v.list[2].isNumber || !v.list[3].areNumbers() {
 		return r, false
@@ -146,7 +147,7 @@ func semaphoreReply(v resp, parts int) (r lua.SemaphoreReply, ok bool) {
 	return lua.SemaphoreReply{Free: v.list[0].n, Done: v.list[1].n, Granted: granted, Again: again}, true
 }
 
-// The replies that mean something, in Go's terms.
+// The replies with a meaning, in Go's terms.
 func TestPermitsReply(t *testing.T) {
 	t.Parallel()
 	p := &parrot{}

@@ -12,7 +12,7 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// sleeper is a process that asks when it is told to, or when its time comes.
+// sleeper is a process that asks after a message, or when its time comes.
 type sleeper struct {
 	id      int
 	ear     *ear
@@ -21,7 +21,7 @@ type sleeper struct {
 	stopped bool
 }
 
-// bed is where they sleep: time passes when it says so.
+// bed is where they sleep, and its clock.
 type bed struct {
 	sem
 	all  []*sleeper
@@ -29,7 +29,7 @@ type bed struct {
 	now  time.Duration
 }
 
-const sleepKeep = 2 * time.Second // for which permits are kept here
+const sleepKeep = 2 * time.Second // how long permits are reserved here
 
 // ask is a request of a process, and its answer.
 func (b *bed) ask(p *sleeper, gives int64) {
@@ -46,7 +46,7 @@ func (b *bed) ask(p *sleeper, gives int64) {
 	b.hear()
 }
 
-// hear has processes note what they are told.
+// hear makes processes note their messages.
 func (b *bed) hear() {
 	b.t.Helper()
 	for _, p := range b.all {
@@ -58,7 +58,7 @@ func (b *bed) hear() {
 	}
 }
 
-// pass lets time pass: whoever lives and is to ask does so.
+// pass lets time pass: each live process that is due asks.
 func (b *bed) pass(d time.Duration) {
 	b.t.Helper()
 	for end := b.now + d; ; {
@@ -83,7 +83,8 @@ func (b *bed) pass(d time.Duration) {
 	}
 }
 
-// awake requires that no process which lives sleeps while there are permits for the first that it wants, unless they gather for one before it.
+// awake requires that no live process sleeps while the permits for its first want are free, unless they gather for
+// one before it.
 func (b *bed) awake() {
 	b.t.Helper()
 	free := b.free()
@@ -105,8 +106,8 @@ func (b *bed) awake() {
 	}
 }
 
-// Nobody sleeps through a release, even if one process is stopped: permits that are kept for it go to others in twice the time for which they are kept,
-// since others look. If many are stopped, everybody looks within a minute.
+// Nobody sleeps through a release, even if one process is stopped: others look, and get the permits reserved for it
+// within twice the reservation time. If many are stopped, everybody looks within a minute.
 func TestSemaphoreNobodySleeps(t *testing.T) {
 	t.Parallel()
 	for stopped, within := range map[int]time.Duration{0: time.Millisecond, 1: 2*sleepKeep + time.Second, 4: 61*time.Second + 6*sleepKeep} {

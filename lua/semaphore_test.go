@@ -15,10 +15,10 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// keep is for how long permits are kept for whoever was told to look: longer than any test takes.
+// keep is how long permits are reserved for a notified process: longer than any test takes.
 const keep = 50 * time.Second
 
-// minute is for how long everybody sleeps who hears nothing.
+// minute is how long everybody sleeps without messages.
 const minute = time.Minute
 
 // sem is a semaphore on a server.
@@ -40,7 +40,7 @@ func sharedSem(t *testing.T) sem {
 	return newSem(t, redistest.Dial(t, redistest.Shared(t)))
 }
 
-// request is a new one of process i.
+// request returns a new request of process i.
 func (s sem) request(i int) lua.SemaphoreArgs {
 	s.numbers[i]++
 	return lua.SemaphoreArgs{
@@ -58,7 +58,7 @@ func (s sem) use(a lua.SemaphoreArgs) lua.SemaphoreReply {
 	return r
 }
 
-// record is the key of what came of the last request of process i.
+// record returns the key of the outcome of process i's last request.
 func (s sem) record(i int) string { return s.requests + ":" + client(i) }
 
 // wait asks for permits for the waiters of a process, and requires which of them get some.
@@ -83,7 +83,7 @@ func (s sem) asks(i int, wants []int64, waits bool, granted ...int) lua.Semaphor
 	return r
 }
 
-// release gives permits back, and requires that so many are free.
+// release gives permits back, and requires that number of free ones afterwards.
 func (s sem) release(i int, n, free int64) {
 	s.t.Helper()
 	a := s.request(i)
@@ -101,13 +101,13 @@ func (s sem) free() int64 {
 	return n
 }
 
-// process listens to what a process is told.
+// process listens to the messages to a process.
 func (s sem) process(i int) *ear {
 	s.t.Helper()
 	return s.lab.process(i, s.sharded)
 }
 
-// line requires which processes are in the queue.
+// line requires these processes in the queue.
 func (s sem) line(want ...int) {
 	s.t.Helper()
 	var clients []string
@@ -121,7 +121,8 @@ func (s sem) line(want ...int) {
 	require.Equal(s.t, len(want), len(n), "each has a field, and nobody else")
 }
 
-// heard requires what was said to processes, one after the other; "" stands for nothing, and so does what tells them to look later.
+// heard requires these messages to the processes, one after the other; "" stands for nothing, or a hint to look
+// later.
 func heard(t *testing.T, ears []*ear, want ...string) {
 	t.Helper()
 	heardAll(t, ears, true, want...)
@@ -137,7 +138,7 @@ func heardAll(t *testing.T, ears []*ear, now bool, want ...string) {
 
 const look = "? 0"
 
-// later passes the time of places and of the watch by changing what Redis has of them.
+// later advances the time of places and of the watch by changing their data in Redis.
 func (s sem) later(by time.Duration) {
 	s.t.Helper()
 	fields, err := s.do("HGETALL", s.requests).AsStrMap()
@@ -200,161 +201,7 @@ func TestSemaphoreChanges(t *testing.T) {
 	}
 }
 
-// A repeat gets the same answer, and takes and gives nothing.
-func TestSemaphoreRepeat(t *testing.T) {
-	t.Parallel()
-	servers(t, func(t *testing.T, l lab, sharded bool) {
-		s := newSem(t, l.rdb)
-		s.sharded = sharded
-		s.set(7)
-		a := s.request(1)
-		a.Wants, a.Waits = []int64{4, 4, 1}, true
-		want := lua.SemaphoreReply{Free: 2, Done: 1, Granted: []int{0, 2}, Again: minute}
-		require.Equal(t, want, s.use(a))
-		want.Again = 0
-		for range 2 {
-			require.Equal(t, want, s.use(a))
-		}
-		s.line(1)
-
-		// What is given back is given back once, and what is taken of it is taken once.
-		b := s.request(1)
-		b.N, b.Wants = 4, []int64{1, 9}
-		require.Equal(t, lua.SemaphoreReply{Free: 5, Done: 1, Granted: []int{0}, Again: minute}, s.use(b))
-		for range 2 {
-			require.Equal(t, lua.SemaphoreReply{Free: 5, Done: 1, Granted: []int{0}}, s.use(b))
-		}
-
-		// Refused is refused, even if there are permits now.
-		c := s.request(2)
-		c.Wants = []int64{6}
-		require.Equal(t, minute, s.use(c).Again)
-		s.set(6)
-		require.Equal(t, lua.SemaphoreReply{Free: 6, Done: 1}, s.use(c))
-		require.Equal(t, int64(6), s.free())
-	})
-}
-
-func TestSemaphoreCancel(t *testing.T) {
-	t.Parallel()
-	for name, row := range map[string]struct {
-		gives     int64
-		ran       bool
-		want      []int64
-		cancelled int64 // what is free then, of 3
-	}{
-		"after it took some":              {0, true, []int64{2, 2, 1}, 3},
-		"before it ran":                   {0, false, []int64{2}, 3},
-		"after it was refused":            {0, true, []int64{4}, 3},
-		"after it gave some and took one": {2, true, []int64{1}, 5},
-		"before it could":                 {2, false, []int64{1}, 5},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := sharedSem(t)
-			s.set(3)
-			a := s.request(1)
-			a.N, a.Wants = row.gives, row.want
-			if row.ran {
-				s.use(a)
-			}
-			end := a
-			end.Cancel = true
-			for range 3 {
-				require.Equal(t, lua.SemaphoreReply{Free: row.cancelled, Done: 1}, s.use(end))
-				require.Equal(t, lua.SemaphoreReply{Free: row.cancelled, Done: 1}, s.use(a), "a copy that comes late")
-				require.Equal(t, row.cancelled, s.free())
-			}
-		})
-	}
-}
-
-// What a cancelled request took goes to whoever waits for it.
-func TestSemaphoreCancelWakes(t *testing.T) {
-	t.Parallel()
-	s := sharedSem(t)
-	ears := []*ear{s.process(1), s.process(2)}
-	s.set(3)
-	a := s.request(1)
-	a.Wants = []int64{3}
-	require.Equal(t, []int{0}, s.use(a).Granted)
-	s.wait(2, []int64{3})
-	a.Cancel = true
-	s.use(a)
-	heard(t, ears, "", look)
-	s.wait(2, []int64{3}, 0)
-	s.line()
-}
-
-// The record of a process has its last request, for two minutes.
-func TestSemaphoreRecord(t *testing.T) {
-	t.Parallel()
-	s := sharedSem(t)
-	s.set(9)
-	for range 3 {
-		for i := 1; i <= 3; i++ {
-			s.try(i, []int64{1}, 0)
-		}
-	}
-	for i := 1; i <= 3; i++ {
-		text, err := s.do("GET", s.record(i)).ToString()
-		require.NoError(t, err)
-		require.Equal(t, "3|1|1|1||", text)
-		ttl := s.number("PTTL", s.record(i))
-		require.True(t, ttl > 100_000 && ttl <= 121_000, "%d", ttl)
-	}
-	require.Zero(t, s.number("EXISTS", s.requests), "nobody is in line")
-
-	s.must("SET", s.record(1), "3") // cut off, or of somebody else
-	s.must("SET", s.record(2), "x")
-	s.must("DEL", s.record(3))
-	s.must("HSET", s.record(3), "a", "b")
-	for i := 1; i <= 3; i++ {
-		s.release(i, 1, int64(i))
-	}
-}
-
-// A copy of a call that comes when the process has made another one does nothing, whether it ran before, and whatever it is.
-func TestSemaphoreLateCopies(t *testing.T) {
-	t.Parallel()
-	for _, ran := range []bool{false, true} {
-		t.Run(fmt.Sprint(ran), func(t *testing.T) {
-			t.Parallel()
-			s := sharedSem(t)
-			ear := s.process(1)
-			s.set(5)
-			var copies []lua.SemaphoreArgs
-			add := func(change func(a *lua.SemaphoreArgs)) {
-				a := s.request(1)
-				change(&a)
-				copies = append(copies, a)
-			}
-			add(func(a *lua.SemaphoreArgs) { a.Wants = []int64{2} })
-			add(func(a *lua.SemaphoreArgs) { a.N = 2 })
-			add(func(a *lua.SemaphoreArgs) { a.Wants, a.Waits = []int64{9}, true })
-			add(func(a *lua.SemaphoreArgs) { a.Waits = true })
-			add(func(a *lua.SemaphoreArgs) { a.Change = lua.Drain })
-			add(func(a *lua.SemaphoreArgs) { a.N = 5 })
-			for _, a := range copies {
-				if ran {
-					s.use(a)
-				}
-			}
-			s.try(1, []int64{1}, 0)
-			for _, cancel := range []bool{false, true} {
-				for _, a := range copies {
-					a.Cancel = cancel
-					require.Equal(t, lua.SemaphoreReply{Free: 4}, s.use(a))
-				}
-			}
-			require.Equal(t, int64(4), s.free())
-			s.line()
-			require.Empty(t, ear.said())
-		})
-	}
-}
-
-// A release tells those for whom there are permits, in their order, and no more.
+// A release notifies the waiters for whom there are permits, in order, and no others.
 func TestSemaphoreWakesWhoFits(t *testing.T) {
 	t.Parallel()
 	servers(t, func(t *testing.T, l lab, sharded bool) {
@@ -376,7 +223,7 @@ func TestSemaphoreWakesWhoFits(t *testing.T) {
 		s.release(9, 0, 5)
 		heardAll(t, ears, false, "", "", "", "", "")
 
-		// What is kept for them nobody else gets, and those before them do.
+		// Nobody else gets their reserved permits, except those before them.
 		s.try(9, []int64{1})
 		s.wait(5, []int64{1})
 		s.line(1, 2, 3, 4, 5)
@@ -389,7 +236,7 @@ func TestSemaphoreWakesWhoFits(t *testing.T) {
 	})
 }
 
-// watchedIn is what one in line is told that is to look when so much time is over.
+// watchedIn is the message that makes a process in line look after d.
 func (s sem) watchedIn(d time.Duration) string { return fmt.Sprintf("? %d", d.Milliseconds()) }
 
 // A call that gives back and takes again serves those in line first.
@@ -419,7 +266,7 @@ func TestSemaphoreReleaseAndWait(t *testing.T) {
 	s.line(1)
 }
 
-// Whoever leaves makes way, and what was kept for it goes to others.
+// A process that leaves makes way, and its reserved permits go to others.
 func TestSemaphoreLeave(t *testing.T) {
 	t.Parallel()
 	s := sharedSem(t)
@@ -479,7 +326,7 @@ func TestSemaphorePlaceWithoutField(t *testing.T) {
 	require.Zero(t, s.number("EXISTS", s.queue))
 }
 
-// A process that is stopped is passed over when what was kept for it has been kept for long enough: another one was told to look then.
+// A stopped process is passed over after its reservation time: a message made another one look then.
 func TestSemaphoreStopped(t *testing.T) {
 	t.Parallel()
 	s := sharedSem(t)
@@ -502,7 +349,7 @@ func TestSemaphoreStopped(t *testing.T) {
 	s.line(4, 1)
 }
 
-// Where processes come and go, those that join the line look in case that one is stopped. So nobody need be told to.
+// Where processes come and go, those that join the line look in case one is stopped. So no message is needed.
 func TestSemaphoreWatchersComeAlong(t *testing.T) {
 	t.Parallel()
 	s := sharedSem(t)

@@ -13,7 +13,7 @@ import (
 
 const nobody = "11111111-2222-3333-4444-555555555555:00"
 
-// leaveTaken is a release after which the lock stays taken for as long as lease is.
+// leaveTaken is a release after which the lock stays taken for the time lease.
 func (l lab) leaveTaken() lua.ReleaseArgs {
 	return lua.ReleaseArgs{
 		Name: l.name, Owner: me, Next: nobody, Taken: time.Now().Add(lease), Publish: lua.Publish{Name: l.channel},
@@ -49,7 +49,7 @@ func TestReleaseLeavesTheLockTaken(t *testing.T) {
 				row.at(l)
 				ear := l.listen(false)
 				a := l.leaveTaken()
-				if queued { // whoever waits in the queue stays there, and is told as all are
+				if queued { // waiters in the queue stay there, and get the message to all
 					a.Queue = lua.Queue{Key: l.queue, GrantLease: lease}
 					l.must("ZADD", l.queue, "2", waiter(1))
 				}
@@ -82,8 +82,8 @@ func TestReleaseLeavesTheLockTaken(t *testing.T) {
 	}
 }
 
-// How long the lock stays taken is counted from when a call is made, so a repeat that comes late does not make it longer. If
-// that time is over, the lock is free, and is not left without expiry.
+// The time for which the lock stays taken counts from the call, so a late repeat does not extend it. If that time is
+// over, the lock is free, and is not left without expiry.
 func TestTakenIsCountedFromTheCall(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, redistest.Dial(t, redistest.Shared(t)))

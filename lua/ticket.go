@@ -8,25 +8,25 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// A ticket is a field that a Release leaves the lock to (ReleaseArgs.Ticket), and an Acquire takes it from (AcquireArgs.Ticket). Both are for a
-// Whole lock and for a Writer.
+// A ticket is a field that a Release leaves the lock to (ReleaseArgs.Ticket), and from which an Acquire takes it
+// (AcquireArgs.Ticket). Both are for a Whole lock and for a Writer.
 var (
 	exportScript = script{Text("export"), "d1c90a4d605c611edc6b256efd2dc48b085b7451"}
 	adoptScript  = script{Text("adopt"), "a1f2319f881fbbf1201a36a97cf03ac1cce0f8c7"}
 )
 
-// adopt sends the acquire of what a ticket has.
+// adopt sends the acquire of a ticket's lock.
 func (a AcquireArgs) adopt(ctx context.Context, c doer) rueidis.RedisResult {
 	var keys [3]string
 	return adoptScript.run(ctx, c, keysOf(&keys, a.Name, a.Fence, ""), a.Owner, millis(a.Lease), a.Ticket, a.Publish.command(), a.Publish.Name)
 }
 
-// export is what to send for a release to a ticket.
+// export returns the script to send for a release to a ticket, with its keys and arguments.
 func (a *ReleaseArgs) export() (s script, keys, args []string) {
 	return exportScript, []string{a.Name}, []string{a.Owner, a.Ticket, a.leftTaken(), a.Publish.command(), a.Publish.Name}
 }
 
-// script is what errors call it.
+// script is the script's name in errors.
 func (a *ReleaseArgs) script() string {
 	if a.Ticket != "" {
 		return "export"
@@ -34,7 +34,7 @@ func (a *ReleaseArgs) script() string {
 	return "release"
 }
 
-// leftTaken is for how long the lock stays taken, from now on, also in a repeat.
+// leftTaken returns how long the lock stays taken from now on, also in a repeat.
 func (a *ReleaseArgs) leftTaken() string {
 	return strconv.FormatInt(max(time.Until(a.Taken).Milliseconds()+1, 1), 10)
 }

@@ -16,7 +16,7 @@ const (
 	adopter = "66666666-2222-3333-4444-555555555555:1"
 )
 
-// export leaves what the owner has to the ticket, for as long as lease is.
+// export leaves the owner's hold to the ticket, for the time lease.
 func (l lab) export(side lua.Side) lua.ReleaseArgs {
 	a := lua.ReleaseArgs{
 		Name: l.name, Side: side, Owner: me, Ticket: ticket, Taken: time.Now().Add(lease), Publish: lua.Publish{Name: l.channel},
@@ -27,7 +27,7 @@ func (l lab) export(side lua.Side) lua.ReleaseArgs {
 	return a
 }
 
-// adopt takes that for the adopter, for as long as short is.
+// adopt takes the lock for the adopter, for the time short.
 func (l lab) adopt(side lua.Side) lua.AcquireArgs {
 	a := lua.AcquireArgs{
 		Name: l.name, Side: side, Owner: adopter, Ticket: ticket, Lease: short, Count: 1, Publish: lua.Publish{Name: l.channel},
@@ -168,7 +168,7 @@ func TestAdoptWithoutAToken(t *testing.T) {
 	l.requireTTL(long)
 }
 
-// Late repeats of what the exported hold has sent find nothing: neither the ticket's field nor that of whoever has adopted it changes.
+// Late repeats of the exported hold's calls find nothing: neither the ticket's field nor the adopter's changes.
 func TestLateCallsOfTheExported(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Dial(t, redistest.Shared(t))
@@ -196,7 +196,7 @@ func TestLateCallsOfTheExported(t *testing.T) {
 	}
 }
 
-// The write side keeps its mode, and does not leave readers of the section to somebody else.
+// The write side keeps its mode, and does not leave readers of the section to another owner.
 func TestExportOfAWriter(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, redistest.Dial(t, redistest.Shared(t)))

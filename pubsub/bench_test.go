@@ -2,8 +2,8 @@ package pubsub
 
 import "testing"
 
-// BenchmarkUncontended is the way of a lock that nobody else wants: the hub sends nothing for it, and allocates nothing, as it uses the topic of an
-// earlier one again.
+// BenchmarkUncontended measures a lock that nobody else wants: the hub sends nothing for it, and allocates nothing,
+// as it reuses an earlier topic.
 func BenchmarkUncontended(b *testing.B) {
 	h := New(nil, me)
 	defer h.Close()

@@ -7,12 +7,12 @@ type claim int8
 
 const (
 	unclaimed claim = iota
-	claimed         // an attempt is made for it: it is the current one of its topic
+	claimed         // an attempt is made for it: it is the current waiter of its topic
 	abandoned       // claimed, and gave up since
 	handed          // got the lock, and is out of the queue
 )
 
-// Leaving is what became of a waiter that wanted to leave.
+// Leaving is the outcome of a waiter's wish to leave.
 type Leaving int8
 
 const (
@@ -21,12 +21,11 @@ const (
 	Granted         // it has the lock
 )
 
-// Claim is [Hub.Ending] for a holder that could hand the lock to a waiter of this process. It claims
-// the first one; nil if nobody waits, or one of them has the turn. A claim takes the place of a
-// turn, so that nobody else makes an attempt meanwhile. It ends with [Waiter.Grant], [Waiter.Queued] or
-// [Waiter.Unclaim].
+// Claim is [Hub.Ending] for a holder that could hand the lock to a waiter of this process. It claims the first one;
+// nil if nobody waits, or one of them has the turn. A claim takes the place of a turn, so that nobody else makes an
+// attempt meanwhile. It ends with [Waiter.Grant], [Waiter.Queued] or [Waiter.Unclaim].
 //
-// outsiders reports whether somebody who is not in line was told of an unlock a short while ago.
+// outsiders reports whether listeners out of line lately got an unlock message.
 func (h *Hub) Claim(q Queue) (w *Waiter, outsiders bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -40,7 +39,7 @@ func (h *Hub) Claim(q Queue) (w *Waiter, outsiders bool) {
 	}
 	for w := t.first; w != nil; w = w.next {
 		if w.err == nil {
-			if t.polite { // the news that it was about to ask for may be about a later unlock
+			if t.polite { // the waiter was about to ask because of news, which may be about a later unlock
 				t.makeDue(w)
 			}
 			t.begin(w)
@@ -51,12 +50,16 @@ func (h *Hub) Claim(q Queue) (w *Waiter, outsiders bool) {
 	return nil, outsiders
 }
 
-// Pass gives the lock, which a holder of this process goes on to have in Redis, to the next waiter of the process, without an attempt: the
-// Value of that waiter, if it is a [Taker], says whether it can have it, and takes it from the holder. Those behind it wait no longer than
-// ttl. Pass reports false, and has told nobody, if nobody waits, or one of them has the turn, or the next one cannot have it; or if it is not
-// known that this process has the lock, because news came, or an attempt, since it got that.
+// Pass gives the lock to the next waiter of the process without an attempt; in Redis, this process goes on to have
+// it. That waiter's Value, if it is a [Taker], decides whether it can have the lock, and takes it from the holder.
+// Waiters behind it wait no longer than ttl.
 //
-// The next one cannot if it has the place of the process in Redis's queue, which only an attempt takes it out of.
+// Pass returns false, without any effect, if
+//
+//   - nobody waits, a waiter has the turn, or the next one cannot have the lock;
+//   - this process may have lost the lock, because of news, or an attempt, since it got it.
+//
+// The next waiter cannot have it while it has the process's place in Redis's queue, which only an attempt gives up.
 func (h *Hub) Pass(q Queue, from any, ttl time.Duration) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -79,16 +82,15 @@ func (h *Hub) Pass(q Queue, from any, ttl time.Duration) bool {
 	return true
 }
 
-// outsiders reports whether somebody who is not in line was told of an unlock a short while ago.
+// outsiders reports whether listeners out of line lately got an unlock message.
 func (t *topic) outsiders() bool { return !t.outside.IsZero() && time.Since(t.outside) < outsidersStay }
 
-// outsidersStay is for how long those are taken to listen that were told of an unlock because they are not in line. Whoever has gone is missed
-// at the next unlock that would tell them.
+// outsidersStay is how long outsiders are taken to listen on after an unlock message to them. The next unlock that
+// would notify them finds out whether they have gone.
 const outsidersStay = time.Second
 
-// Grant tells a claimed waiter that it has the lock for ttl: those behind it wait no longer than
-// that. It reports false if the waiter has given up: then the caller gives the lock back, and leaves
-// in its place.
+// Grant gives a claimed waiter the lock for ttl: those behind it wait no longer than that. It returns false if the
+// waiter has given up: then the caller gives the lock back, and leaves in its place.
 func (w *Waiter) Grant(ttl time.Duration) bool {
 	t := w.topic
 	t.hub.mu.Lock()
@@ -101,8 +103,9 @@ func (w *Waiter) Grant(ttl time.Duration) bool {
 	return true
 }
 
-// Queued ends the claim of a waiter that has the process's place now, while another process has the lock, or nobody. It
-// asks at the latest when ttl is over. Queued reports false if the waiter has given up: then the caller leaves in its place.
+// Queued ends the claim of a waiter that now has the process's place, while another process has the lock, or nobody.
+// The waiter asks after ttl at the latest. Queued returns false if the waiter has given up: then the caller leaves in
+// its place.
 func (w *Waiter) Queued(ttl time.Duration) bool {
 	t := w.topic
 	t.hub.mu.Lock()
@@ -114,8 +117,8 @@ func (w *Waiter) Queued(ttl time.Duration) bool {
 	return true
 }
 
-// Unclaim ends a claim of which it is not known what it came to: the waiter gets the turn. It
-// reports false if the waiter has given up: then the caller leaves in its place.
+// Unclaim ends a claim with an unknown outcome: the waiter gets the turn. It returns false if the waiter has given
+// up: then the caller leaves in its place.
 func (w *Waiter) Unclaim() bool {
 	t := w.topic
 	t.hub.mu.Lock()
@@ -124,13 +127,13 @@ func (w *Waiter) Unclaim() bool {
 		return false
 	}
 	if w.given == nil {
-		t.makeDue(w) // as the first of those that are not stopped it has the turn then
+		t.makeDue(w) // as the first that is not stopped it then has the turn
 	}
 	w.held(-1)
 	return true
 }
 
-// endClaim reports false if the waiter has given up. It stays current, so its Leave wakes the next waiter.
+// endClaim returns false if the waiter has given up. It stays current, so its Leave wakes the next waiter.
 func (w *Waiter) endClaim() (kept bool) {
 	kept = w.claim == claimed
 	w.claim = unclaimed

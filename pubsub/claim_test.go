@@ -1,8 +1,6 @@
 package pubsub
 
 import (
-	"fmt"
-	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -10,7 +8,7 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// claimed is a line of n waiters, the first of them claimed.
+// claimed returns a line of n waiters, the first of them claimed.
 func (d *manualHub) claimed(n int) []*Waiter {
 	d.t.Helper()
 	ws := d.line(n)
@@ -19,7 +17,7 @@ func (d *manualHub) claimed(n int) []*Waiter {
 	return ws
 }
 
-// claimOf is Hub.Claim for those who want the waiter alone.
+// claimOf is Hub.Claim without the second result.
 func claimOf(h *Hub, q Queue) *Waiter {
 	w, _ := h.Claim(q)
 	return w
@@ -27,7 +25,7 @@ func claimOf(h *Hub, q Queue) *Waiter {
 
 func requireGranted(t *testing.T, w *Waiter) {
 	t.Helper()
-	require.Len(t, w.turn, 1, "not told")
+	require.Len(t, w.turn, 1, "no signal")
 	granted, err := w.News()
 	require.True(t, granted)
 	require.NoError(t, err)
@@ -75,7 +73,7 @@ func TestGrants(t *testing.T) {
 	require.Zero(t, d.hub.Len())
 }
 
-// I6: what comes during a claim is not lost, however the claim ends.
+// I6: news during a claim is not lost, however the claim ends.
 func TestNewsDuringAClaim(t *testing.T) {
 	t.Parallel()
 	for name, news := range map[string]func(d *manualHub, ws []*Waiter){
@@ -117,7 +115,7 @@ func abandon(t *testing.T, w *Waiter) {
 	require.Equal(t, Claimed, w.Leave(), "still")
 }
 
-// Without news a claim that ends leaves everybody asleep: what the claimant does then is published.
+// Without news the end of a claim leaves everybody asleep: the claimant's next action is published.
 func TestClaimEnds(t *testing.T) {
 	t.Parallel()
 	d := newManualHub(t)
@@ -141,8 +139,8 @@ func TestClaimEnds(t *testing.T) {
 	require.Zero(t, d.hub.Len())
 }
 
-// A waiter that gave up keeps the place of a turn until its claimant leaves for it (I10), and then the
-// next one is woken: what the claim came to may be an unlock that only the claimant knows of.
+// A waiter that gave up keeps the place of a turn until its claimant leaves for it (I10). Then the next one wakes:
+// the outcome of the claim may be an unlock known only to the claimant.
 func TestClaimedWaiterGivesUp(t *testing.T) {
 	t.Parallel()
 	for _, end := range []func(w *Waiter) bool{
@@ -232,7 +230,7 @@ func TestRefusalDuringAClaim(t *testing.T) {
 	}
 }
 
-// A waiter that was told to leave is not claimed; one that joined behind it is.
+// A stopped waiter is not claimed; one that joined behind it is.
 func TestClaimPassesByTheRefused(t *testing.T) {
 	t.Parallel()
 	d := newManualHub(t)
@@ -294,7 +292,7 @@ func TestClaimAndClose(t *testing.T) {
 		d.hub.Close()
 		d.hub.Wake(d.q())
 		topic.expired()
-		require.Len(t, ws[0].turn, 1, "told, though it is claimed")
+		require.Len(t, ws[0].turn, 1, "signalled, although it is claimed")
 		require.ErrorIs(t, refusal(ws[0]), ErrClosed)
 		requireClosed(t, ws[1])
 		end(ws[0])
@@ -304,326 +302,7 @@ func TestClaimAndClose(t *testing.T) {
 	}
 }
 
-// claimStep is a step of the model that has to do with claims.
-func (m *model) claimStep() string {
-	if !m.claimed && m.rnd.IntN(4) == 0 {
-		return m.passStep()
-	}
-	if !m.claimed {
-		m.local = 0
-		if m.each || m.rnd.IntN(4) == 0 {
-			if !m.each && m.rnd.IntN(2) == 0 {
-				m.hub.GiveWay(m.q(), time.Duration(m.rnd.IntN(2)))
-				if t := m.topic(); t != nil && t.own && m.rnd.IntN(2) == 0 {
-					m.event()
-					m.ended, m.heard = m.clock, m.clock
-					m.hub.message(m.ch, "0")
-				}
-				return "gives way"
-			}
-			m.hub.Ending(m.q())
-			return "ending"
-		}
-		w := claimOf(m.hub, m.q())
-		if w == nil {
-			for _, x := range m.queue {
-				require.True(m.t, m.turn != nil || x.err != nil, "not claimed: %v", m.steps)
-			}
-			return "nobody to claim"
-		}
-		require.Nil(m.t, m.turn, "claimed past a turn: %v", m.steps)
-		m.moved("Claim", w)
-		m.turn, m.joined, m.claimed, m.gave, m.given = w, false, true, false, 0
-		m.clock++
-		m.claimAt = m.clock
-		return "claim"
-	}
-	switch m.rnd.IntN(4) {
-	case 0:
-		m.gave = true
-		require.Equal(m.t, Claimed, m.turn.Leave())
-		m.moved("Leave", m.turn)
-		return "claimed one gives up"
-	case 1:
-		w := m.turn
-		ttl := m.got(m.claimAt)
-		granted := w.Grant(ttl)
-		m.moved("Grant", w)
-		require.Equal(m.t, !m.gave, granted)
-		if granted {
-			require.Nil(m.t, w.Given(), "it is another hold: %v", m.steps)
-			m.claimed = false
-			m.out(w)
-			return "grant"
-		}
-		m.claimed, m.local = false, 0
-		m.leaveInTurn()
-		return "grant of one that gave up"
-	case 2:
-		m.endClaim("Queued", func(w *Waiter) bool { return w.Queued([]time.Duration{-1, time.Hour}[m.rnd.IntN(2)]) })
-		return "queued"
-	default:
-		m.unclaim()
-		return "unclaim"
-	}
-}
-
-// passStep is the end of a hold that goes on as that of the next waiter.
-func (m *model) passStep() string {
-	var next *Waiter
-	if i := slices.IndexFunc(m.queue, func(w *Waiter) bool { return w.err == nil }); i >= 0 {
-		next = m.queue[i]
-		next.Value = &taker{can: m.rnd.IntN(4) > 0}
-	}
-	known := m.topic() != nil && !m.topic().localHold.IsZero()
-	can := next != nil && known && m.turn == nil && !m.placed[next] && next.Value.(*taker).can
-	require.Equal(m.t, can, m.hub.Pass(m.q(), m, time.Hour), "%v", m.steps)
-	if !can {
-		return "not passed on"
-	}
-	m.clock++
-	m.began, m.local = m.clock, m.clock
-	m.moved("Pass", next)
-	m.out(next)
-	return "passed on"
-}
-
-// taker says whether it can be passed a lock, and from whom it was.
-type taker struct {
-	can       bool
-	by        any
-	outsiders bool
-}
-
-func (k *taker) Take(from any, outsiders bool) bool {
-	k.outsiders = outsiders
-	if k.can {
-		k.by = from
-	}
-	return k.can
-}
-
-// The lock goes to the first that waits, if it can have it and nobody has the turn. Whoever has the process's
-// place cannot: an attempt has to take it out of Redis's queue.
-func TestPass(t *testing.T) {
-	t.Parallel()
-	for name, row := range map[string]struct {
-		prepare func(d *manualHub, ws []*Waiter)
-		placed  bool
-		unknown bool // that this process has the lock
-		to      int  // -1: it is not passed on
-		place   int  // who has it then; -1: nobody
-	}{
-		"asleep":              {to: 0, place: -1},
-		"the first one stops": {prepare: func(_ *manualHub, ws []*Waiter) { ws[0].stop(ErrExpired) }, to: 1, place: -1},
-		"cannot":              {prepare: func(_ *manualHub, ws []*Waiter) { ws[0].Value.(*taker).can = false }, to: -1, place: -1},
-		"in its turn": {prepare: func(d *manualHub, ws []*Waiter) {
-			d.hub.message(d.ch, "0")
-			d.turn(ws, 0)
-		}, to: -1, place: -1},
-		"not known to be held here":     {unknown: true, to: -1, place: -1},
-		"has the place":                 {placed: true, to: -1, place: 0},
-		"behind one that has the place": {placed: true, prepare: func(_ *manualHub, ws []*Waiter) { ws[0].stop(ErrExpired) }, to: 1, place: 0},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			d := newManualHub(t)
-			var ws []*Waiter
-			if row.placed {
-				ws = d.placed("o", 3)
-			} else {
-				ws = d.line(3)
-			}
-			for _, w := range ws {
-				w.Value = &taker{can: true}
-			}
-			if !row.unknown {
-				d.topic().localHold = time.Now().Add(time.Hour)
-			}
-			if row.prepare != nil {
-				row.prepare(d, ws)
-			}
-			require.Equal(t, row.to >= 0, d.hub.Pass(d.q(), d, time.Hour))
-			for i, w := range ws {
-				require.Equal(t, i == row.to, w.Value.(*taker).by == any(d), "waiter %d", i)
-				require.Equal(t, i == row.place, w.place != nil, "waiter %d", i)
-			}
-			if row.to >= 0 {
-				requireGranted(t, ws[row.to])
-				require.False(t, d.hub.Join(new(Waiter), d.q()), "the lock is taken here")
-			}
-		})
-	}
-}
-
-// Outsiders are those who were told of an unlock a second ago at most.
-func TestPassBesideOutsiders(t *testing.T) {
-	t.Parallel()
-	still(t, func(t *testing.T) {
-		d := newManualHub(t)
-		k := new(taker)
-		ws := d.line(2)
-		ws[0].Value = k
-		d.topic().localHold = time.Now().Add(time.Hour)
-		for _, row := range []struct {
-			after     time.Duration
-			outsiders bool
-		}{{0, false}, {time.Millisecond, true}, {time.Second, false}} {
-			if row.outsiders {
-				d.hub.mu.Lock()
-				d.topic().outside = time.Now()
-				d.hub.mu.Unlock()
-			}
-			time.Sleep(row.after)
-			require.False(t, d.hub.Pass(d.q(), d, time.Hour))
-			require.Equal(t, row.outsiders, k.outsiders)
-		}
-	})
-}
-
-func (m *model) unclaim() {
-	if m.given == 0 {
-		m.event()
-	}
-	m.endClaim("Unclaim", (*Waiter).Unclaim)
-}
-
-func (m *model) endClaim(name string, end func(w *Waiter) bool) {
-	w := m.turn
-	m.claimed = false
-	require.Equal(m.t, !m.gave, end(w))
-	m.moved(name, w)
-	if m.gave {
-		m.leaveInTurn()
-		return
-	}
-	m.turnEnded(w)
-}
-
-func (m *model) leaveInTurn() {
-	w := m.turn
-	m.turn, m.given = nil, 0
-	m.drop(w)
-	m.event()
-	require.Equal(m.t, Left, w.Leave())
-	m.moved("Leave", w)
-}
-
-// turnEnded is for a turn or a claim that ended without the lock, unless another process has given it.
-func (m *model) turnEnded(w *Waiter) {
-	m.turn = nil
-	if m.given == 0 {
-		require.Equal(m.t, unclaimed, w.claim, "%v", m.steps)
-		return
-	}
-	if m.local = m.given; m.given < m.ended { // news that came since
-		m.local = 0
-	}
-	require.NotNil(m.t, w.Given())
-	m.out(w)
-}
-
-// out is for a waiter that was told that it has the lock, and is out of the queue.
-func (m *model) out(w *Waiter) {
-	if m.turn == w {
-		m.turn = nil
-	}
-	if m.turn == nil { // otherwise the one that has the turn may still have been given the lock before
-		m.given = 0
-	}
-	require.Len(m.t, w.turn, 1, "not told: %v", m.steps)
-	<-w.turn
-	granted, _ := w.News()
-	require.True(m.t, granted)
-	require.Equal(m.t, Granted, w.Leave())
-	m.moved("Leave", w)
-	delete(m.states.now, w)
-	m.drop(w)
-}
-
-// placeStep has the waiter that has the turn, or the claimant of one, take the process's place.
-func (m *model) placeStep() string {
-	w := m.turn
-	if w == nil {
-		return "nobody to take the place"
-	}
-	free := (m.each || len(m.placed) == 0 || m.placed[w]) && m.topic().sub != nil
-	require.Equal(m.t, free && m.topic().sub.live(), w.Listens(), "%v", m.steps)
-	if !m.claimed && !w.Listens() {
-		return "would not hear of a grant"
-	}
-	require.Equal(m.t, free, w.TakePlace(fmt.Sprintf("%p", w)), "%v", m.steps)
-	if free {
-		m.placed[w] = true
-	}
-	return "take the place"
-}
-
-// grantStep is a message to this process alone.
-func (m *model) grantStep() string {
-	t := m.topic()
-	if t == nil || !subOf(t).confirmed {
-		return "told nobody"
-	}
-	tell := func(format string, args ...any) {
-		m.hub.message(Channel{Name: m.ch.Name + ":" + me}, fmt.Sprintf(format, args...))
-	}
-	var w *Waiter
-	for _, x := range m.queue {
-		if m.placed[x] && (w == nil || m.rnd.IntN(2) == 0) {
-			w = x
-		}
-	}
-	switch m.rnd.IntN(5) {
-	case 0:
-		if len(m.queue) > 0 {
-			if x := m.queue[m.rnd.IntN(len(m.queue))]; !m.placed[x] {
-				tell("%p 2000 1 -", x)
-				return "given to one without the place"
-			}
-		}
-		return "given to nobody"
-	case 1:
-		tell("? 0")
-		if w != nil && !m.each {
-			m.event()
-		}
-		return "look"
-	case 3:
-		if w != nil {
-			m.event()
-			tell("? 0 %p", w)
-			require.True(m.t, w.due || t.current == w || w.err != nil, "%v", m.steps)
-		}
-		return "one is to look"
-	case 2:
-		before := t.timerAt
-		tell("? 5")
-		require.True(m.t, w == nil || m.each || !t.timerAt.IsZero() && (before.IsZero() || !t.timerAt.After(before)), "%v", m.steps)
-		return "look later"
-	default:
-		if w == nil {
-			return "given to nobody"
-		}
-		m.clock++
-		if w.due {
-			m.event()
-		}
-		tell("%p 2000 0 7", w)
-		m.moved("given", w)
-		delete(m.placed, w)
-		if w == m.turn {
-			m.given = m.clock
-			return "given in its turn"
-		}
-		m.local = m.clock
-		require.Equal(m.t, Grant{Lease: 2 * time.Second, Token: 7}, said(w))
-		m.out(w)
-		return "given"
-	}
-}
-
-// A claim says whether somebody who is not in line was told of an unlock lately.
+// A claim reports whether listeners out of line lately got an unlock message.
 func TestClaimBesideOutsiders(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

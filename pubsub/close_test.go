@@ -10,7 +10,7 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// Nothing is left behind by tests that close their hub, seen while their servers and clients are still there: those end
+// Tests that close their hub leave nothing behind, checked while their servers and clients still exist: those end
 // with top. They run at once, and with no others.
 func TestCloseLeavesNoGoroutine(top *testing.T) {
 	type test = func(t, top *testing.T, mod ...func(*rueidis.ClientOption))
@@ -34,7 +34,7 @@ func TestCloseLeavesNoGoroutine(top *testing.T) {
 			}
 		}
 	})
-	awaitNoGoroutines(top)
+	redistest.Eventually(top, recovery, func() bool { return redistest.Goroutines(mine) == 0 }, "no goroutine is left")
 }
 
 func closeWithWaiters(t, top *testing.T, mod ...func(*rueidis.ClientOption)) {
@@ -53,7 +53,7 @@ func closeWithWaiters(t, top *testing.T, mod ...func(*rueidis.ClientOption)) {
 func requireClosed(t *testing.T, ws ...*Waiter) {
 	t.Helper()
 	for i, w := range ws {
-		require.Len(t, w.turn, 1, "waiter %d is not told", i)
+		require.Len(t, w.turn, 1, "waiter %d has no signal", i)
 		<-w.turn
 		require.ErrorIs(t, refusal(w), ErrClosed)
 	}
@@ -79,7 +79,7 @@ func within(t *testing.T, d time.Duration, f func()) {
 	}
 }
 
-// The client's dial time-out, 5 s if it does not say, bounds what cannot be cancelled.
+// The client's dial time-out, 5 s by default, bounds the operations that cannot be cancelled.
 func closeWhileConnecting(t, top *testing.T, mod ...func(*rueidis.ClientOption)) {
 	proxy := redistest.StartProxy(top, redistest.Shared(top))
 	mod = append(mod, func(o *rueidis.ClientOption) { o.Dialer.Timeout = time.Second })
@@ -121,7 +121,7 @@ func closeWhileServerIsDown(t, top *testing.T, mod ...func(*rueidis.ClientOption
 	within(t, soon, s.hub.Close)
 }
 
-// Whoever closes the client before the hub gets waiters that know, no panic and no busy loop.
+// If the client is closed before the hub, waiters get an error, without a panic or a busy loop.
 func clientClosedBeforeTheHub(t, top *testing.T, mod ...func(*rueidis.ClientOption)) {
 	rdb := redistest.Dial(top, redistest.Shared(top), mod...)
 	s := newSite(t, rdb, redistest.Dial(top, redistest.Shared(top)))
@@ -133,7 +133,7 @@ func clientClosedBeforeTheHub(t, top *testing.T, mod ...func(*rueidis.ClientOpti
 	case <-w.Turn():
 		require.ErrorIs(t, refusal(w), rueidis.ErrClosing)
 	case <-time.After(soon):
-		t.Fatal("the waiter was not told")
+		t.Fatal("the waiter got no signal")
 	}
 	within(t, soon, s.hub.Close)
 }

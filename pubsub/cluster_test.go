@@ -74,7 +74,8 @@ func TestSlotMigration(t *testing.T) {
 			s.leaveMoved(ws)
 		}
 	}
-	s.hubEmpty()
+	redistest.Eventually(t, recovery, func() bool { return s.hub.Len() == 0 }, "no topic is left")
+	redistest.Eventually(t, recovery, func() bool { return len(s.channels(true)) == 0 }, "no channel is left")
 }
 
 func (s site) afterMove(queues map[Channel][]*Waiter) {
@@ -93,12 +94,6 @@ func (s site) leaveMoved(ws []*Waiter) {
 	for _, w := range ws {
 		w.Leave()
 	}
-}
-
-func (s site) hubEmpty() {
-	s.t.Helper()
-	redistest.Eventually(s.t, recovery, func() bool { return s.hub.Len() == 0 }, "no topic is left")
-	redistest.Eventually(s.t, recovery, func() bool { return len(s.channels(true)) == 0 }, "no channel is left")
 }
 
 func TestClusterMasterKilled(t *testing.T) {
@@ -123,8 +118,8 @@ func TestClusterMasterKilled(t *testing.T) {
 		awaitTurn(t, ws[0], recovery)
 		ws[0].Held(-1, false)
 		redistest.Eventually(t, recovery, func() bool {
-			// Redis 8 does not show clients a replica before it has data, so they may learn of the new master now. These are the
-			// attempt to lock, and the test's look.
+			// Redis 8 does not show clients a replica before it has data, so they may learn of the new master now.
+			// These are the attempt to lock, and the test's look.
 			_, _ = s.ask(s.hub.rdb, "EXISTS", ch.Name), s.ask(s.rdb, "EXISTS", ch.Name)
 			select {
 			case <-ws[0].Turn():
@@ -147,8 +142,8 @@ func TestClusterMasterKilled(t *testing.T) {
 	redistest.Eventually(t, recovery, func() bool { return s.hub.Len() == 0 }, "no topic is left")
 }
 
-// A slot moves to a node that joined the cluster since the client looked. The client learns of it
-// from the next command for the slot, so the waiters have to send it.
+// A slot moves to a node that joined the cluster since the client looked. The client learns of the node from the next
+// command for the slot, so the waiters must send one.
 func TestSlotMovesToANewNode(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, 0)
@@ -183,8 +178,8 @@ func TestSlotMovesToANewNode(t *testing.T) {
 	await(owner, "CLUSTER", "SETSLOT", n, "NODE", to)
 
 	awaitTurn(t, ws[0], recovery)
-	// This is what the attempt to lock is for the client: a command with a key of the slot. Until
-	// then it has not heard of the node.
+	// For the client, this is the attempt to lock: a command with a key of the slot. Until then it does not know the
+	// node.
 	require.NotContains(t, s.hub.rdb.Nodes(), node.Addr())
 	require.NoError(t, s.ask(s.hub.rdb, "EXISTS", ch.Name).Error())
 	ws[0].Held(-1, false)
@@ -197,7 +192,7 @@ func TestSlotMovesToANewNode(t *testing.T) {
 	redistest.Eventually(t, recovery, func() bool { return s.hub.Len() == 0 }, "no topic is left")
 }
 
-// ask sends a command whose first argument is a key if its name has no second word.
+// ask sends a command whose first argument is a key, unless its name has a second word.
 func (s site) ask(c rueidis.Client, cmd ...string) rueidis.RedisResult {
 	ctx, cancel := context.WithTimeout(context.Background(), soon)
 	defer cancel()
@@ -207,7 +202,7 @@ func (s site) ask(c rueidis.Client, cmd ...string) rueidis.RedisResult {
 	return c.Do(ctx, c.B().Arbitrary(cmd...).Build())
 }
 
-// A user that may not ask for the routes cannot wait on a sharded channel, and is told so.
+// A user that may not ask for the routes cannot wait on a sharded channel, and gets an error.
 func TestForbiddenRoutes(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, 0)
@@ -274,7 +269,7 @@ func TestReadsOneRangeOfSlots(t *testing.T) {
 	}
 }
 
-// A cluster that is down for a while answers nothing useful; the waiters go on when it is back.
+// A cluster that is down for a while gives no useful answers; the waiters go on when it is back.
 func TestClusterRoutesUnknownForAWhile(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, 0)

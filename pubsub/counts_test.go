@@ -8,8 +8,8 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// Where permits are waited for, a number wakes whoever waits; with a leading zero only who has no place. Who is told to look does so at once: nobody
-// is let go first.
+// Where waiters want permits, a number wakes every process; with a leading zero, only one without a place. A process
+// told to look does so at once: there is no courtesy.
 func TestMessagesAboutPermits(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {

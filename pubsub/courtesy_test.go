@@ -14,7 +14,7 @@ const (
 	moment = 10*time.Millisecond + time.Millisecond // Redis rounds times down, so timers add that much
 )
 
-// polite runs f with a line of two that wait in a process whose unlocks tell everybody, or with a place if owner is not empty.
+// polite runs f with a line of two in a process whose unlocks notify all, or with a place if owner is not empty.
 func polite(t *testing.T, owner string, f func(t *testing.T, d *manualHub, ws []*Waiter)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -31,7 +31,7 @@ func polite(t *testing.T, owner string, f func(t *testing.T, d *manualHub, ws []
 	})
 }
 
-// unlock is one of this process, which tells everybody.
+// unlock is an unlock by this process that notifies all.
 func (d *manualHub) unlock(run time.Duration) {
 	d.hub.GiveWay(queue(d.ch), run)
 	d.hub.message(d.ch, "0")
@@ -46,7 +46,7 @@ func asksIn(t *testing.T, w *Waiter, want time.Duration) {
 	w.Held(time.Hour, w.place != nil)
 }
 
-// At the end of a run the first waiter asks a moment later than others, or as soon as there is a message of one of them.
+// At the end of a run the first waiter asks a moment later than others, or after a message from one of them.
 func TestOthersGoFirst(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
@@ -113,7 +113,7 @@ func TestOthersGoFirst(t *testing.T) {
 	}
 }
 
-// If nobody came, the next moment is a while later. If somebody did, there is one after each run.
+// If nobody came, the next courtesy is a while later. If somebody did, there is one after each run.
 func TestCourtesyInVain(t *testing.T) {
 	t.Parallel()
 	polite(t, "", func(t *testing.T, d *manualHub, ws []*Waiter) {
@@ -137,7 +137,8 @@ func TestCourtesyInVain(t *testing.T) {
 	})
 }
 
-// A waiter that leaves in the moment leaves the rest of it to the next one. One that comes then, and finds nobody, asks at once.
+// A waiter that leaves during the courtesy leaves the rest of it to the next. A waiter that comes then, and finds
+// nobody, asks at once.
 func TestLeavingInTheMoment(t *testing.T) {
 	t.Parallel()
 	polite(t, "", func(t *testing.T, d *manualHub, ws []*Waiter) {
@@ -157,8 +158,8 @@ func TestLeavingInTheMoment(t *testing.T) {
 	})
 }
 
-// A message that came before a claim, or while somebody asks, is looked at right after that: it may be about a later unlock. That of
-// the claimant's own release is heard before its answer.
+// A message before a claim, or during an attempt, is looked at right after that: it may be about a later unlock. The
+// message of the claimant's own release arrives before its answer.
 func TestCourtesyInATurn(t *testing.T) {
 	t.Parallel()
 	polite(t, "", func(t *testing.T, d *manualHub, ws []*Waiter) {
@@ -183,8 +184,8 @@ func TestCourtesyInATurn(t *testing.T) {
 	})
 }
 
-// The first of Redis's queue lets those outside of it go first. If none came, there is no such moment for a while; the '0' of one that
-// did changes that.
+// The first of Redis's queue lets outsiders go first. If none came, there is no courtesy for a while; the '0' of an
+// outsider changes that.
 func TestOutsidersGoFirst(t *testing.T) {
 	t.Parallel()
 	polite(t, "o", func(t *testing.T, d *manualHub, ws []*Waiter) {

@@ -7,18 +7,18 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// A node that a partition, or an operator, has cut off from its cluster may still serve us. The
-// connection works, no slot is taken from us, and no message ever comes: the unlocks happen at a node
-// that took its place, or are published by nodes that it does not hear. Nobody will tell us, but the
-// node knows: without the majority of the masters its cluster_state is not "ok".
+// A node that a partition, or an operator, has cut off from its cluster may still serve us. The connection works, no
+// slot is taken from us, and no message ever comes: the unlocks happen at a node that took its place, or are
+// published by nodes that it does not hear. No event shows this, but the node knows: without the majority of the
+// masters its cluster_state is not "ok".
 //
-// So it is asked when a connection begins, before anything is subscribed there, and when the end of
-// the holder's remaining time has woken a waiter. That is how a missed message shows, and at such a
-// moment the waiter sends a command anyway.
+// So the link asks it when a connection begins, before anything is subscribed there, and when the end of the holder's
+// remaining lease has woken a waiter. That is how a missed message shows, and at such a moment the waiter sends a
+// command anyway.
 
 var errCutOff = errors.New("the node is not in touch with its cluster")
 
-// suspect has the link ask its node whether it is still part of the cluster. Hub.mu is held.
+// suspect makes the link ask its node whether it is still part of the cluster. Hub.mu is held.
 func (s *subscription) suspect() {
 	if s.confirmed {
 		s.link.suspected = true
@@ -26,9 +26,8 @@ func (s *subscription) suspect() {
 	}
 }
 
-// inTouch returns errCutOff if the node says that it is out of touch with its cluster, and the error
-// of a broken connection. A server that does not tell us is taken to be well. Without a cluster
-// nothing is asked.
+// inTouch returns errCutOff if the node is out of touch with its cluster, and otherwise the error of a broken
+// connection, if any. A server that does not answer this counts as in touch. Without a cluster nothing is asked.
 func (l *link) inTouch(conn rueidis.DedicatedClient) error {
 	if l.hub.rdb.Mode() != rueidis.ClientModeCluster {
 		return nil

@@ -11,8 +11,8 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// loner is a node of a cluster that can be made to believe that it is cut off: it is told that nobody
-// has a slot any more, one that no test uses. The other nodes do not hear of that.
+// loner is a node of a cluster that can be made to believe that it is cut off: a command makes it forget the owner of
+// one slot, which no test uses. The other nodes do not learn of that.
 type loner struct {
 	t    *testing.T
 	rdb  rueidis.Client
@@ -22,7 +22,7 @@ type loner struct {
 func newLoner(t *testing.T, cluster *redistest.Cluster, node *redistest.Server, used Channel) loner {
 	t.Helper()
 	n := loner{t: t, rdb: node.Client(t, redistest.Single)}
-	// In steps: the node's slots may begin thousands further on, and each look is a question.
+	// In steps: the node's slots may begin thousands further on, and each look is a command.
 	for slot := uint16(0); n.slot == ""; slot += 1024 {
 		if cluster.Owner(t, slot) == node && slot != cluster.Slot(t, used.Name) {
 			n.slot = strconv.Itoa(int(slot))
@@ -55,8 +55,8 @@ func (n loner) subscribers(ch Channel) int64 {
 	return reply[ch.Name]
 }
 
-// The answers of a node that is asked whether it is in touch with its cluster. One that does not tell is
-// taken to be well, and one that is no cluster's is not asked.
+// The possible answers of a node asked whether it is in touch with its cluster. A node that does not answer counts as
+// in touch, and one outside a cluster is not asked.
 func TestInTouch(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, 0)
@@ -92,9 +92,9 @@ func TestInTouch(t *testing.T) {
 	require.NotContains(t, redistest.Commands(t, alone.rdb), "cluster|info")
 }
 
-// A node is asked when a connection begins and when the end of the holder's remaining time has woken
-// a waiter, and at no other time. If it is cut off the waiter subscribes elsewhere; a sharded channel,
-// which nobody else has, as soon as the node is back.
+// A node is asked when a connection begins and when the end of the holder's remaining lease has woken a waiter, and
+// at no other time. If it is cut off the waiter subscribes elsewhere; to a sharded channel, which no other node has,
+// as soon as the node is back.
 func TestLeavesANodeThatIsCutOff(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, 0)

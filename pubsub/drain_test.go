@@ -8,7 +8,8 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// Whoever waits when the hub begins to drain, or joins later, is told so, but for one that goes ahead: it waits on, and is woken.
+// Waiters present when the hub begins to drain, or joining later, get an error. One that goes ahead waits on, and is
+// woken.
 func TestDrain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -39,7 +40,7 @@ func TestDrain(t *testing.T) {
 	})
 }
 
-// A subscription that lingers ends when the hub begins to drain, though its time is not over.
+// A lingering subscription ends when the hub begins to drain, although its time is not over.
 func TestDrainEndsWhatLingers(t *testing.T) {
 	t.Parallel()
 	still(t, func(t *testing.T) {
@@ -54,7 +55,7 @@ func TestDrainEndsWhatLingers(t *testing.T) {
 	})
 }
 
-// One that goes ahead may be the first to subscribe.
+// A waiter that goes ahead may be the first to subscribe.
 func TestDrainLetsSubscribe(t *testing.T) {
 	t.Parallel()
 	still(t, func(t *testing.T) {

@@ -9,7 +9,7 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// places is a queue of n waiters with a place each: o0, o1 and so on.
+// places returns a queue of n waiters with a place each: o0, o1 and so on.
 func (d *manualHub) places(n int) []*Waiter {
 	d.t.Helper()
 	d.each = true
@@ -38,7 +38,8 @@ func (d *manualHub) takesPlace(w *Waiter, i int) {
 
 func owner(i int) string { return "o" + string(rune('0'+i)) }
 
-// Waiters with a place each take it one after the other when the subscription is live, and are told apart.
+// Waiters with a place each take it one after the other when the subscription is live, and then get messages of their
+// own.
 func TestEachWaiterHasAPlace(t *testing.T) {
 	t.Parallel()
 	d := newManualHub(t)
@@ -90,7 +91,7 @@ func TestEachWaiterHasAPlace(t *testing.T) {
 	require.Zero(t, d.hub.Len())
 }
 
-// After a lost connection each waiter looks after its place, when there is a new one.
+// After a lost connection each waiter checks its place, when there is a new one.
 func TestEachLooksAfterItsPlace(t *testing.T) {
 	t.Parallel()
 	d := newManualHub(t)
@@ -106,7 +107,7 @@ func TestEachLooksAfterItsPlace(t *testing.T) {
 	d.turn(ws, -1)
 }
 
-// A user who may not hear of grants cannot wait where each waiter has a place.
+// A user that may not hear of grants cannot wait where each waiter has a place.
 func TestEachNeedsGrants(t *testing.T) {
 	t.Parallel()
 	noPerm := serverError(t, "NOPERM no")
@@ -129,8 +130,8 @@ func TestEachNeedsGrants(t *testing.T) {
 	}
 }
 
-// Redisson tells each waiter on a channel of its own. Those that may be told so subscribe to it, and look again when that is
-// confirmed.
+// Redisson notifies each waiter on a channel of its own. Waiters that Redisson may notify subscribe to theirs, and
+// look again after the confirmation.
 func TestChannelOfAWaiter(t *testing.T) {
 	redistest.Parallel(t)
 	for _, sharded := range []bool{false, true} {
@@ -204,8 +205,8 @@ func TestChannelOfAWaiterRefused(t *testing.T) {
 	require.Equal(t, Granted, ws[1].Leave())
 }
 
-// The grant overtakes the answer that the waiter has joined: it is given the lock at the end of its turn, and needs no channel of
-// its own any more.
+// The grant overtakes the answer that the waiter has joined: the waiter gets the lock at the end of its turn, and no
+// longer needs a channel of its own.
 func TestGrantBeforeTheAnswerThatItJoined(t *testing.T) {
 	t.Parallel()
 	d := newManualHub(t)

@@ -1,18 +1,20 @@
 package pubsub
 
-// Ear is the subscription to the channel for messages from other processes. A [Hub] has one for all its locks, without a queue: each message goes to
-// a function. It is subscribed once, and again after each lost connection, until the hub is closed.
+// Ear is the subscription to the channel for messages from other processes. A [Hub] has one for all its locks,
+// without a queue: each message goes to a function. It is subscribed once, and again after each lost connection,
+// until the hub is closed.
 type Ear struct {
 	sub  *subscription
 	hear func(text string) // on the goroutine that reads the connection
-	news chan struct{}     // capacity 1: whoever sends holds Hub.mu and never blocks
+	news chan struct{}     // capacity 1: senders hold Hub.mu and never block
 
 	// Guarded by Hub.mu.
-	confirmed int   // how often the server has confirmed it
+	confirmed int   // confirmations by the server
 	refusal   error // why there is none any more
 }
 
-// Listen makes the ear. hear gets each message; it must return at once, and may call the hub. The channel must have no queue and no other ear.
+// Listen makes the ear. hear gets each message; it must return at once, and may call the hub. The channel must have
+// no queue and no other ear.
 func (h *Hub) Listen(ch Channel, hear func(text string)) *Ear {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -28,8 +30,8 @@ func (e *Ear) News() <-chan struct{} { return e.news }
 
 // EarState is the state of an ear.
 type EarState struct {
-	Live      bool  // what is said from now on is heard
-	Confirmed int   // how often it has become live: what was said between two of these may have been missed
+	Live      bool  // messages from now on are heard
+	Confirmed int   // how often it has become live: messages in between may have been missed
 	Refusal   error // the server refuses it: it stays deaf
 }
 
@@ -47,7 +49,7 @@ func (e *Ear) isConfirmed() {
 	e.signal()
 }
 
-// refuse notes that the server refuses it. Hub.mu is held.
+// refuse notes that the server refuses the ear. Hub.mu is held.
 func (e *Ear) refuse(err error) {
 	e.refusal = err
 	e.signal()

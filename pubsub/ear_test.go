@@ -9,7 +9,7 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// listens makes an ear, and waits until it is live. What it hears comes on the channel.
+// listens makes an ear, and waits until it is live. The channel carries its messages.
 func (s site) listens(ch Channel) (*Ear, <-chan string) {
 	s.t.Helper()
 	heard := make(chan string, 100)
@@ -43,7 +43,7 @@ func (s site) hears(heard <-chan string, text string) {
 	}
 }
 
-// The ear shares the connection with waiters, stays when these have gone, and is not told of unlocks.
+// The ear shares the connection with waiters, outlasts them, and gets no unlock messages.
 func TestEarBesideWaiters(t *testing.T) {
 	t.Parallel()
 	for name, mod := range respVersions {
@@ -73,7 +73,7 @@ func TestEarBesideWaiters(t *testing.T) {
 	}
 }
 
-// It is asked for again after each connection that was lost, and counts how often it was live.
+// It is subscribed again after each lost connection, and counts how often it was live.
 func TestEarReconnects(t *testing.T) {
 	t.Parallel()
 	t.Run("client kill", func(t *testing.T) {
@@ -103,7 +103,7 @@ func TestEarReconnects(t *testing.T) {
 	})
 }
 
-// On a cluster the ear is at the node that serves its slot, and follows that.
+// On a cluster the ear is at the node that serves its slot, and follows the slot.
 func TestEarOnACluster(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, 0)
@@ -135,7 +135,7 @@ func TestEarOnACluster(t *testing.T) {
 	}
 }
 
-// A user that may not listen is told so once, and the waiters are as before.
+// A user that may not listen gets one error, and waiters are unaffected.
 func TestEarRefused(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -174,7 +174,7 @@ func TestSpoken(t *testing.T) {
 	}
 }
 
-// FuzzSpoken: reading never panics, and what is read says the same when it is written.
+// FuzzSpoken: reading never panics, and a parsed message is written back with the same content.
 func FuzzSpoken(f *testing.F) {
 	for _, seed := range []string{"0 asked 11000000000000000001", "0 a ", "1 a b", "0 \xff x", "0 probe \x00"} {
 		f.Add(seed)

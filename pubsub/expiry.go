@@ -5,12 +5,11 @@ import (
 	"time"
 )
 
-// ErrExpired is the news for a waiter whose time to wait is over, see [Waiter.Until].
+// ErrExpired is the error of a waiter whose time to wait is over, see [Waiter.Until].
 var ErrExpired = errors.New("the time to wait is over")
 
-// expiry ends the waiting of one waiter. It takes less memory than a ctx with a deadline for each, and
-// the waiter has nothing more to select from. It is not part of the Waiter: its timer may fire when the
-// waiter has left, and the waiter's memory is used again.
+// expiry ends one waiter's wait. It takes less memory than a ctx with a deadline, and adds nothing to the waiter's
+// select. It is not part of the Waiter: its timer may fire after the waiter has left and its memory is in use again.
 type expiry struct {
 	hub    *Hub
 	waiter *Waiter // nil when it has left; Hub.mu guards it
@@ -31,7 +30,7 @@ func (w *Waiter) watch() {
 	w.expiry.timer = time.AfterFunc(rest, w.expiry.fire)
 }
 
-// unwatch stops the clock of a waiter that leaves.
+// unwatch stops the clock of a leaving waiter.
 func (w *Waiter) unwatch() {
 	if w.expiry != nil {
 		w.expiry.timer.Stop()

@@ -10,7 +10,7 @@ import (
 
 const patience = time.Minute
 
-// impatient is a line of n waiters that wait for a minute.
+// impatient returns a line of n waiters that wait for a minute.
 func (d *manualHub) impatient(n int) (ws []*Waiter) {
 	d.t.Helper()
 	for range n {
@@ -28,14 +28,14 @@ func (d *manualHub) impatient(n int) (ws []*Waiter) {
 func requireExpired(t *testing.T, ws ...*Waiter) {
 	t.Helper()
 	for _, w := range ws {
-		require.Len(t, w.turn, 1, "not told")
+		require.Len(t, w.turn, 1, "no signal")
 		granted, err := w.News()
 		require.False(t, granted)
 		require.ErrorIs(t, err, ErrExpired)
 	}
 }
 
-// Each waiter is told when its time is over, not earlier, and nobody asks because of that.
+// Each waiter learns that its time is over, not earlier, and nobody asks because of that.
 func TestWaitersExpire(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -127,8 +127,8 @@ func TestExpiredPassesOn(t *testing.T) {
 	}
 }
 
-// A waiter that is claimed when its time ends does not wait for the outcome; if it was granted the lock before it could
-// leave, it has it.
+// A waiter that is claimed when its time ends does not wait for the outcome; if it was granted the lock before it
+// could leave, it has the lock.
 func TestClaimedExpires(t *testing.T) {
 	t.Parallel()
 	claimed := func(t *testing.T) *Waiter {
@@ -169,14 +169,14 @@ func TestExpiredIsNotClaimed(t *testing.T) {
 	})
 }
 
-// Whoever finds the lock held when its time is over already is told at once, and has nothing subscribed for it.
+// A waiter that finds the lock held after its time is over returns at once, without a subscription.
 func TestHeldAfterTheTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		d := newManualHub(t)
 		w := &Waiter{Until: time.Now().Add(time.Millisecond)}
 		require.True(t, d.hub.Join(w, queue(d.ch)))
-		time.Sleep(time.Second) // the way to Redis
+		time.Sleep(time.Second) // the round trip to Redis
 		w.Held(-1, false)
 		requireExpired(t, w)
 		require.Equal(t, noOp, d.take(), "nobody is going to listen")

@@ -6,28 +6,28 @@ import (
 	"time"
 )
 
-// A process that waits for a lock may have a place in a queue in Redis, as the owner that one of its waiters is to
-// become. Whoever releases the lock gives it to the first of that queue, and tells that process alone, see release.lua.
+// A process that waits for a lock may have a place in a queue in Redis, under the future owner of one of its waiters.
+// A release gives the lock to the first of that queue, and notifies that process alone, see release.lua.
 //
 // A waiter takes the place before the call that joins the queue is sent, so that the grant, which may arrive before
 // the answer, finds it. It keeps the place until it has the lock, has left, or learns that it did not join.
 
-// Grant is what the message to a process that got the lock says.
+// Grant is the content of the message to a process that got the lock.
 type Grant struct {
-	Lease time.Duration // from the moment in which the lock was given to it
-	Token int64         // fencing token; negative: there is none
+	Lease time.Duration // from the moment of the grant
+	Token int64         // fencing token; negative: none
 
 	Crossed bool // it came while the waiter, or its claimant, was asking: the answer may be newer
 }
 
-// queueEntry is that of a waiter in Redis's queue.
+// queueEntry is a waiter's place in Redis's queue.
 type queueEntry struct {
 	owner string
-	own   *subscription // to the channel on which Redisson tells this owner; nil: it does not need that
+	own   *subscription // to the channel on which Redisson notifies this owner; nil: not needed
 }
 
-// Listens reports whether this process will hear of a grant to the waiter, which has the turn: it may
-// then take the process's place.
+// Listens reports whether this process would hear of a grant to the waiter, which has the turn: it may then take the
+// process's place.
 func (w *Waiter) Listens() bool {
 	t := w.topic
 	t.hub.mu.Lock()
@@ -35,8 +35,8 @@ func (w *Waiter) Listens() bool {
 	return t.live() && t.sub.grants() && w.mayHavePlace()
 }
 
-// TakePlace notes that the process is about to have a place in the queue as that owner. The waiter has the turn, or
-// is claimed by the caller. It reports false if another waiter has the place, or the process does not hear of grants.
+// TakePlace notes that the process is about to have a place in the queue under owner. The waiter has the turn, or is
+// claimed by the caller. It returns false if another waiter has the place, or the process does not hear of grants.
 func (w *Waiter) TakePlace(owner string) bool {
 	t := w.topic
 	t.hub.mu.Lock()
@@ -44,15 +44,16 @@ func (w *Waiter) TakePlace(owner string) bool {
 	if !w.mayHavePlace() || t.sub == nil || !t.sub.grants() {
 		return false
 	}
-	w.leavePlace() // it may have lost the one as another owner
+	w.leavePlace() // it may have lost the one under another owner
 	w.place = &queueEntry{owner: owner}
 	t.places++
 	return true
 }
 
-// Hear subscribes to the channel of the waiter's own, on which Redisson tells it that the lock is free: <unlock channel>:<owner>.
-// When that is confirmed the waiter is due. It has the turn, and has taken a place. If it has no place any more, it does not need
-// that: another process gave it the lock before the answer came that it had joined. The two travel on different connections.
+// Hear subscribes to <unlock channel>:<owner>, the waiter's own channel, on which Redisson announces that the lock is
+// free. The confirmation makes the waiter due. The waiter has the turn, and has taken a place. Hear does nothing if the
+// place is gone: another process gave the waiter the lock before the answer that it had joined arrived on another
+// connection.
 func (w *Waiter) Hear() {
 	t := w.topic
 	t.hub.mu.Lock()
@@ -66,7 +67,7 @@ func (w *Waiter) Hear() {
 	w.place.own.update()
 }
 
-// Given returns the grant of a waiter that got the lock from another process, and nil for any other.
+// Given returns the grant of a waiter that got the lock from another process; nil for others.
 func (w *Waiter) Given() *Grant { return w.given }
 
 // mayHavePlace reports whether w has a place, or may take one.
@@ -74,7 +75,7 @@ func (w *Waiter) mayHavePlace() bool {
 	return w.place != nil || w.topic.places == 0 || w.topic.queue.Each
 }
 
-// leavePlace forgets the place of w, if it has one, and ends the subscription to its channel.
+// leavePlace forgets the place of w, if any, and ends the subscription to its channel.
 func (w *Waiter) leavePlace() {
 	if w.place == nil {
 		return
@@ -87,7 +88,7 @@ func (w *Waiter) leavePlace() {
 	w.topic.places--
 }
 
-// at returns the waiter with the place as that owner; nil if there is none. Mostly it is among the first.
+// at returns the waiter with the place under owner, or nil. Mostly it is among the first.
 func (t *topic) at(owner string) *Waiter {
 	if t.places == 0 {
 		return nil
@@ -100,7 +101,7 @@ func (t *topic) at(owner string) *Waiter {
 	return nil
 }
 
-// told handles a message to this process alone. If its form is not known, the lock is to be looked at.
+// told handles a message to this process alone. A message of unknown form makes it look at the lock.
 func (s *subscription) told(payload string) {
 	m, known := ReadMessage(payload)
 	if m.Granted {
@@ -116,14 +117,14 @@ func (s *subscription) told(payload string) {
 	}
 }
 
-// give hands the lock to the waiter that is to be that owner. If it has gone, its caller releases the lock, or will
-// find that another one has it.
+// give hands the lock to the waiter that is to be owner. If it has gone, its caller releases the lock, or finds
+// another owner there.
 func (s *subscription) give(owner string, g *Grant) {
 	for _, t := range s.topics {
 		if w := t.at(owner); w != nil {
 			w.leavePlace()
 			w.given = g
-			if t.current != w { // or it hears of it at the end of its turn or claim
+			if t.current != w { // otherwise the end of its turn or claim applies it
 				w.handOver(g.Lease)
 			}
 			return
@@ -131,20 +132,20 @@ func (s *subscription) give(owner string, g *Grant) {
 	}
 }
 
-// look has the first waiter ask when d is over, or earlier; if d is 0, as soon as others could.
+// look makes the first waiter ask after d, or earlier; if d is 0, as soon as courtesy allows.
 func (t *topic) look(d time.Duration) {
 	if d > 0 {
 		t.setTimer(d)
 		return
 	}
 	t.freed()
-	if t.queue.Counts || !t.stepAside() { // permits are kept for whoever is told
+	if t.queue.Counts || !t.stepAside() { // permits are reserved for the notified process
 		t.wakeFirst()
 	}
 }
 
-// unlocked handles a message to all who listen. '00' is for those who have no place in the queue. '<ms>', from 2 on, comes where shares can
-// be had: the time that whoever waits was told may be too long, see read_release.lua.
+// unlocked handles a message to all listeners. '00' is for processes without a place. '<ms>', from 2 on, comes where
+// shares exist: the remaining lease that waiters last saw may be too long, see read_release.lua.
 func (s *subscription) unlocked(payload string) {
 	ms, _ := strconv.ParseInt(payload, 10, 64)
 	for _, t := range s.topics {

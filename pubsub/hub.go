@@ -11,59 +11,67 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Channel names a pub/sub channel. Grants to this process are told on another one beside it, see [New].
+// Channel names a pub/sub channel. Grants to this process come on another channel beside it, see [New].
 type Channel struct {
 	Name    string
 	Sharded bool // SSUBSCRIBE instead of SUBSCRIBE
 }
 
-// Queue names what its waiters wait for: a lock, whose unlocks are published on a channel. Two
-// locks may have one channel: Redisson's rule for names makes it the same for x and {x}.
+// Publish returns the command that publishes a message on the channel.
+func (ch Channel) Publish(b rueidis.Builder, message string) rueidis.Completed {
+	if ch.Sharded {
+		return b.Spublish().Channel(ch.Name).Message(message).Build()
+	}
+	return b.Publish().Channel(ch.Name).Message(message).Build()
+}
+
+// Queue names the lock that its waiters want, and the channel on which its unlocks are published. Two locks may have
+// one channel: Redisson's naming rule maps x and {x} to the same.
 type Queue struct {
 	Lock    string
 	Channel Channel
-	Places  bool // whoever waits there is to have the process's place in Redis's queue, so it need not be told what all are told
-	Each    bool // each waiter has a place of its own in Redis's queue, not only one of each process
-	Shared  bool // waiters may want a share: one that gets it lets others in, so a message to all is one for the first
-	Counts  bool // what is waited for is a number of permits, which messages tell; one with a leading zero is for those who have no place
+	Places  bool // waiters get the process's place in Redis's queue, so they need no messages to all
+	Each    bool // each waiter has a place of its own in Redis's queue, not one per process
+	Shared  bool // waiters may want a share, and the first to get one lets others in, so a message to all is for the first
+	Counts  bool // waiters want permits, and messages carry their number; a leading zero marks those for processes without a place
 }
 
-// Hub queues the waiters of one process and keeps their subscriptions. It is safe for concurrent
-// use.
+// Hub queues the waiters of one process and keeps their subscriptions. It is safe for concurrent use.
 type Hub struct {
-	// Aside is for how long the first waiter steps aside for other processes, now and then, where all are told of an unlock. It is set before
-	// the first Join; 0: all ask at once.
+	// Aside is how long the first waiter sometimes steps aside for other processes, where unlocks notify all. Set it
+	// before the first Join; 0: all ask at once.
 	Aside time.Duration
 
 	rdb    rueidis.Client
-	grants string          // what the name of a channel for grants ends with; "": there are none
+	grants string          // suffix of the channels for grants; "": none
 	ctx    context.Context // ends with Close, and with it every goroutine of the hub
 	cancel context.CancelFunc
-	wg     sync.WaitGroup // links and the router; nothing is added once closed is set, but by these
+	wg     sync.WaitGroup // links and the router; once closed is set, only these add to it
 
-	// mu guards the following and all that is reachable from it: topics, waiters, links. It is
-	// held for memory operations only, and no other lock is taken under it.
+	// mu guards the fields below and everything reachable from them: topics, waiters, links. It is held for memory
+	// operations only, and no other lock is taken under it.
 	mu     sync.Mutex
 	topics map[Queue]*topic
-	spare  []*topic // in which nobody slept, to be used again
+	spare  []*topic // topics in which nobody slept, for reuse
 	subs   map[Channel]*subscription
 	links  map[string]*link // by node address; plain channels use plainLink
 	router router
 
-	draining bool // then every waiter has an error but those that go ahead, and those that have the turn since
-	closed   bool // then these have one, too
+	draining bool // every waiter has an error, except those that go ahead, and those given the turn since
+	closed   bool // those have one, too
 }
 
-// line is what the name of the channel ends with to which those in line listen beside the unlock channel. Nothing is ever said there. Who
-// listens to the unlock channel alone is not in line, and has to be told of unlocks: see release.lua.
+// line is the suffix of the channel on which processes in line listen beside the unlock channel. Nothing is ever said
+// there. A process that listens to the unlock channel alone is not in line, and needs unlock messages: see
+// release.lua.
 const line = ":rlock_queue"
 
-// InLine is the channel of those who are in line, beside the unlock channel.
+// InLine returns the channel for processes in line, beside the unlock channel.
 func InLine(ch Channel) Channel { return Channel{ch.Name + line, ch.Sharded} }
 
-// New returns a hub that subscribes through rdb. Close ends it. With each channel it also subscribes to
-// the channel <name>:<id>, on which other processes tell this one, id, that it has a lock; and, if all who wait there
-// are to have a place in Redis's queue, to <name>:rlock_queue. If id is "" there are no grants.
+// New returns a hub that subscribes through rdb. Close ends it. With each channel it also subscribes to <name>:<id>,
+// on which other processes announce grants to this process, id. If all waiters there are to have a place in Redis's
+// queue, it subscribes to <name>:rlock_queue, too. If id is "" there are no grants.
 func New(rdb rueidis.Client, id string) *Hub {
 	ctx, cancel := context.WithCancel(context.Background())
 	grants := ""
@@ -82,11 +90,11 @@ func New(rdb rueidis.Client, id string) *Hub {
 	}
 }
 
-// ErrClosed is the news for waiters when the hub is closed.
+// ErrClosed is the error of waiters when the hub is closed.
 var ErrClosed = errors.New("hub closed")
 
-// Drain tells all waiters that they wait in vain ([ErrClosed]), also those that join later, but for those that go ahead: they have
-// what the others wait for, and finish. Subscriptions that no waiter needs end from now on.
+// Drain ends all waits with [ErrClosed], also later ones. Waiters that go ahead are exempt: they have what the others
+// wait for, and finish. From now on a subscription ends when no waiter needs it.
 func (h *Hub) Drain() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -103,8 +111,7 @@ func (h *Hub) Drain() {
 	}
 }
 
-// Stop is the part of Close that takes no time: it tells all waiters that they wait in vain
-// ([ErrClosed]), also those that join later.
+// Stop is the part of Close that does not wait: it ends all waits with [ErrClosed], also later ones.
 func (h *Hub) Stop() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -123,17 +130,18 @@ func (h *Hub) Stop() {
 	}
 }
 
-// Close stops the hub, ends all subscriptions, and returns when the hub's goroutines are gone. One
-// for each link may be left, which waits for a connection from an exhausted pool, see dedicate.
+// Close stops the hub, ends all subscriptions, and returns when the hub's goroutines have ended. Each link may leave
+// one goroutine that waits for a connection from an exhausted pool, see dedicate.
 func (h *Hub) Close() {
 	h.Stop()
 	h.cancel()
 	h.wg.Wait()
 }
 
-// Join puts w at the end of the queue q, or ahead of all others. It reports true if w may ask at once: nobody else
-// waits there, and this process is not known to hold the lock. Then it has the turn, or asks beside the queue if it
-// wants a share of its own; it may do that, too, while others ask for a share. Otherwise w hears of its turn through [Waiter.Turn].
+// Join puts w at the end of the queue q, or ahead of all others. It returns true if w may ask at once: nobody else
+// waits there, and this process is not known to hold the lock. Then w has the turn, or asks beside the queue if it
+// wants a share of its own. It may also ask beside the queue while others ask for a share. Otherwise [Waiter.Turn]
+// announces its turn.
 //
 // Each Join is followed by exactly one [Waiter.Done] or [Waiter.Leave].
 func (h *Hub) Join(w *Waiter, q Queue) (turn bool) {
@@ -161,15 +169,15 @@ func (h *Hub) Join(w *Waiter, q Queue) (turn bool) {
 	}
 	t.push(w)
 	w.park()
-	if q.Each && t.live() && w.err == nil { // or it is due when the subscription is confirmed
+	if q.Each && t.live() && w.err == nil { // otherwise the confirmation of the subscription makes it due
 		t.makeDue(w)
 		t.dispatch()
 	}
 	return false
 }
 
-// JoinFirst is Join for a caller that does not want to wait: it reports false, and w has not
-// joined, if anybody else waits.
+// JoinFirst is Join for a caller that does not want to wait: if anybody else waits, w does not join, and JoinFirst
+// returns false.
 func (h *Hub) JoinFirst(w *Waiter, q Queue) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -180,8 +188,8 @@ func (h *Hub) JoinFirst(w *Waiter, q Queue) bool {
 	return true
 }
 
-// MayShare reports whether somebody who wants a share need not wait behind anybody: the queue is empty, or there is only one who asks for a
-// share.
+// MayShare reports whether a waiter for a share could ask at once: the queue is empty, or its first waiter asks for a
+// share and nobody wants more.
 func (h *Hub) MayShare(q Queue) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -189,7 +197,8 @@ func (h *Hub) MayShare(q Queue) bool {
 	return t == nil || (t.first == nil || t.isShareAsked()) && t.localHoldLasts() == 0
 }
 
-// isShareAsked reports whether the first in the queue asks for a share, and those behind it, if any, wait for nothing else.
+// isShareAsked reports whether the first in the queue asks for a share, and those behind it, if any, also want
+// shares.
 func (t *topic) isShareAsked() bool {
 	w := t.first
 	return w != nil && w == t.current && w.Shared && t.exclusive == 0
@@ -211,8 +220,8 @@ func (h *Hub) topic(w *Waiter, q Queue) *topic {
 	return t
 }
 
-// askAtOnce has a waiter ask that found the queue empty. If the subscription is live, no other attempt need
-// follow its turn.
+// askAtOnce makes a waiter that found the queue empty ask. If the subscription is live, no other attempt need follow
+// its turn.
 func (t *topic) askAtOnce(w *Waiter) {
 	if w.Shared && (!w.Joint || t.first != nil) {
 		t.goApart(w)
@@ -232,7 +241,8 @@ func (h *Hub) drop(t *topic) {
 	t.sub = nil
 }
 
-// maxSpare is how many topics are kept. Most locks are free when they are asked for: each of them has a topic for as long as that takes.
+// maxSpare bounds the topics kept for reuse. Most locks are free when requested, and need a topic only for that
+// moment.
 const maxSpare = 64
 
 // IsAwaited reports whether anybody waits in q.
@@ -250,13 +260,13 @@ func (h *Hub) Len() int {
 	return len(h.topics)
 }
 
-// Waiting returns the number of waiters that do not have the turn.
+// Waiting returns the number of waiters that sleep: they were refused, and do not have the turn.
 func (h *Hub) Waiting() (n int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, t := range h.topics {
 		for w := t.first; w != nil; w = w.next {
-			if w != t.current {
+			if w != t.current && w.turn != nil && w.err == nil && !w.askingConcurrently {
 				n++
 			}
 		}
@@ -273,7 +283,7 @@ func (h *Hub) Queued(q Queue) (all, exclusive int) {
 		return 0, 0
 	}
 	for w := t.first; w != nil; w = w.next {
-		if w.turn == nil || w.err != nil { // it has asked for the first time, or leaves
+		if w.turn == nil || w.err != nil { // its first attempt is not answered yet, or it is leaving
 			continue
 		}
 		if all++; !w.Shared {
@@ -283,7 +293,7 @@ func (h *Hub) Queued(q Queue) (all, exclusive int) {
 	return all, exclusive
 }
 
-// Outside is how often this process is seen to listen to a channel as somebody who is not in line: once, or not.
+// Outside returns how often this process counts as a listener out of line on a channel: 0 or 1.
 func (h *Hub) Outside(ch Channel) int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -312,8 +322,8 @@ func (h *Hub) message(ch Channel, payload string) {
 	}
 }
 
-// beside returns the subscription that ch is a channel of beside the unlock channel, as the end of its name tells. A lock may have a
-// name that ends so, too: then ch is also the unlock channel of that.
+// beside returns the subscription whose unlock channel is ch without the suffix end. A lock's own name may have that
+// suffix: then ch is also that lock's unlock channel.
 func (h *Hub) beside(ch Channel, end string) *subscription {
 	name, ok := strings.CutSuffix(ch.Name, end)
 	if end == "" || !ok {
@@ -326,8 +336,7 @@ func (h *Hub) beside(ch Channel, end string) *subscription {
 	return nil
 }
 
-// Ending tells the hub that a holder of q is about to give it back: whoever joins from now on asks
-// Redis.
+// Ending announces that a holder of q is about to release it: waiters that join from now on ask Redis.
 func (h *Hub) Ending(q Queue) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -343,8 +352,8 @@ func (h *Hub) Wake(q Queue) {
 	}
 }
 
-// Look wakes the waiter of q that has a place as that owner, if there still is one: it may have lost the place. Without a live
-// subscription it is due when that is confirmed.
+// Look wakes the waiter of q, if any, whose place has that owner: it may have lost the place. Without a live
+// subscription, the confirmation makes it due.
 func (h *Hub) Look(q Queue, owner string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -355,7 +364,7 @@ func (h *Hub) Look(q Queue, owner string) {
 	}
 }
 
-// Undone is Wake after a grant that could not be kept: nothing lingers for a call that failed.
+// Undone is Wake after a grant that could not be kept: nothing lingers for a failed call.
 func (h *Hub) Undone(q Queue) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

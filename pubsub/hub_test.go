@@ -14,10 +14,10 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// resp2 is an older server, or a proxy before it, that knows no push messages.
+// resp2 is for an older server, or a proxy in front of it, without push messages.
 func resp2(o *rueidis.ClientOption) { o.AlwaysRESP2, o.DisableCache = true, true }
 
-// respVersions are ways in which a client talks to a server.
+// respVersions are the ways in which a client talks to a server.
 var respVersions = map[string]func(*rueidis.ClientOption){"resp3": func(*rueidis.ClientOption) {}, "resp2": resp2}
 
 func TestUnlocksWakeInOrder(t *testing.T) {
@@ -90,7 +90,7 @@ func TestIdleWaitersCostNothing(t *testing.T) {
 	ch := plain(redistest.Name(t))
 	before := redistest.Goroutines(mine)
 	ws := s.park(ch, 1000)
-	// The link's, when the one that watched over its last command has ended.
+	// The link's goroutine, when the one that watched its last command has ended.
 	redistest.Eventually(t, soon, func() bool { return redistest.Goroutines(mine) == before+1 }, "one goroutine")
 	first := redistest.Commands(t, s.rdb)
 	noTurn(t, ws...)
@@ -106,7 +106,7 @@ func TestIdleWaitersCostNothing(t *testing.T) {
 	s.leaveAll(ch, ws)
 }
 
-// channels lists what is subscribed, on all nodes.
+// channels lists the subscribed channels on all nodes.
 func (s site) channels(sharded bool) []string {
 	s.t.Helper()
 	var all []string
@@ -122,7 +122,7 @@ func (s site) channels(sharded bool) []string {
 	return all
 }
 
-// churn lets many goroutines join, wait and give up at random, names of their own and shared ones.
+// churn lets many goroutines join, wait and give up at random, on names of their own and shared ones.
 func churn(s site, names int, sharded bool) {
 	prefix := redistest.Name(s.t)
 	var wg sync.WaitGroup
@@ -199,13 +199,13 @@ func setUser(t *testing.T, admin rueidis.Client, rules ...string) {
 	require.NoError(t, admin.Do(t.Context(), cmd).Error())
 }
 
-// awaitRefusal waits for the news that the subscription cannot be had.
+// awaitRefusal waits for the error of a refused subscription.
 func awaitRefusal(t *testing.T, w *Waiter, says ...string) {
 	t.Helper()
 	select {
 	case <-w.Turn():
 	case <-time.After(soon):
-		t.Fatal("not told")
+		t.Fatal("no signal")
 	}
 	for _, text := range says {
 		require.ErrorContains(t, refusal(w), text)
@@ -251,7 +251,7 @@ func TestForbiddenCommand(t *testing.T) {
 	require.Zero(t, s.hub.Len())
 }
 
-// The password was changed: no connection can be made any more.
+// The password was changed: new connections fail.
 func TestForbiddenLogin(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -265,8 +265,8 @@ func TestForbiddenLogin(t *testing.T) {
 	require.Zero(t, s.hub.Len())
 }
 
-// An answer that may be another one soon is asked for again. LOADING would not do: the client itself
-// repeats the commands then.
+// A temporary error is answered by a retry. LOADING would not do for this test: the client itself repeats the
+// commands then.
 func TestSubscribesAgainAfterAPassingError(t *testing.T) {
 	t.Parallel()
 	proxy := redistest.StartProxy(t, redistest.Shared(t))

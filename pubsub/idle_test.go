@@ -15,15 +15,15 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// fakeClient is a client of servers in memory, so that a bubble's clock shows when links end. Methods that it does
-// not have panic.
+// fakeClient is a client of servers in memory, so that a bubble's clock shows when links end. Methods that it lacks
+// panic.
 type fakeClient struct {
 	rueidis.Client
 	builder rueidis.Builder
 	mode    rueidis.ClientMode
 	pool    chan struct{} // a connection is there when this can be read
 
-	mu    sync.Mutex // guards the following
+	mu    sync.Mutex // guards the fields below
 	nodes map[string]rueidis.Client
 	dials int
 	conns int // in use
@@ -72,7 +72,7 @@ func (c *fakeClient) Dedicate() (rueidis.DedicatedClient, func()) {
 	return &fakeConn{client: c}, nil
 }
 
-// fakeConn answers each command at once, and well.
+// fakeConn answers each command at once, with success.
 type fakeConn struct {
 	rueidis.DedicatedClient
 	client *fakeClient
@@ -136,8 +136,8 @@ func subscribes(t *testing.T, h *Hub, ch Channel) *Waiter {
 	return w
 }
 
-// A link that no subscription uses ends after a while, with its goroutine and its connection, and not earlier. Its node
-// gets a new one when it is needed again.
+// A link without subscriptions ends after a while, not earlier, with its goroutine and its connection. Its node gets
+// a new one when it is needed again.
 func TestIdleLinkEnds(t *testing.T) {
 	t.Parallel()
 	for name, mode := range map[string]rueidis.ClientMode{
@@ -180,7 +180,7 @@ func TestIdleLinkEnds(t *testing.T) {
 	}
 }
 
-// Nor does a link stay whose node the client does not know, or not any more.
+// The same for a link whose node the client does not know, or not any more.
 func TestLinkOfAnUnknownNodeEnds(t *testing.T) {
 	t.Parallel()
 	rdb := newFakeClient(t, "here:1")
@@ -213,7 +213,7 @@ func TestLinkOfAnUnknownNodeEnds(t *testing.T) {
 	})
 }
 
-// No subscription is lost with a link that ends at the moment when it is asked for, and Close may come at that moment, too.
+// A link that ends at the moment of a request loses no subscription, and Close may come at that moment, too.
 func TestJoinsWhileLinksEnd(t *testing.T) {
 	t.Parallel()
 	rdb := newFakeClient(t, "a:1", "b:2")
@@ -239,7 +239,7 @@ func TestJoinsWhileLinksEnd(t *testing.T) {
 	require.Greater(t, rdb.dials, 30*4*5, "links ended, and began again")
 }
 
-// joinOnce joins, has the channel subscribed, and leaves. It reports false when the hub is closed.
+// joinOnce joins, subscribes to the channel, and leaves. It returns false when the hub is closed.
 func (h *Hub) joinOnce(t *testing.T, ch Channel) bool {
 	w := &Waiter{}
 	if h.Join(w, queue(ch)) {
@@ -255,7 +255,8 @@ func (h *Hub) joinOnce(t *testing.T, ch Channel) bool {
 	return err == nil
 }
 
-// While no connection can be had, a link waits for one, however often it is asked, and after Close one goroutine does.
+// While the pool is exhausted, a link waits for one connection, however many requests there are, and after Close one
+// goroutine does.
 func TestExhaustedPool(t *testing.T) {
 	t.Parallel()
 	rdb := newFakeClient(t, "a:1")

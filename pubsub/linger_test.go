@@ -9,14 +9,14 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// still runs f while no time passes, so that a subscription lingers until the test lets it lapse, and no timer
-// comes in between, however slow the machine is.
+// still runs f while no time passes: a subscription lingers until the test calls lapse, and no timer fires in
+// between, however slow the machine is.
 func still(t *testing.T, f func(t *testing.T)) {
 	t.Helper()
 	synctest.Test(t, f)
 }
 
-// lapse lets the time pass for which subscriptions linger.
+// lapse lets the linger time pass.
 func (d *manualHub) lapse() {
 	d.hub.mu.Lock()
 	var all []*subscription
@@ -91,7 +91,7 @@ func TestRejoin(t *testing.T) {
 	})
 }
 
-// A waiter that got the lock leaves a subscription that lingers; one that gave up does not.
+// A waiter that got the lock leaves a lingering subscription; one that gave up does not.
 func TestLinger(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -146,8 +146,8 @@ func TestLinger(t *testing.T) {
 	})
 }
 
-// A lock that nobody else wants any more costs nothing but its own commands: getting it without waiting
-// does not keep the subscription.
+// A lock that nobody else wants any more costs nothing but its own commands: getting it without waiting does not keep
+// the subscription.
 func TestLingersOnlyForThoseWhoWaited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -167,7 +167,7 @@ func TestLingersOnlyForThoseWhoWaited(t *testing.T) {
 	})
 }
 
-// Nothing stays behind for a grant that could not be kept.
+// A grant that could not be kept leaves nothing behind.
 func TestLingersForNobodyWhoFailed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -10,19 +10,19 @@ import (
 )
 
 const (
-	plainLink = "" // the one link for plain channels, to whichever node the client picks
+	plainLink = "" // the one link for plain channels, to any node that the client picks
 
 	subscribeBatch   = 128              // most commands in one pipeline: a slow line delays no more than these
-	subscribeTimeout = 10 * time.Second // then the connection counts as broken; rueidis' own write time-out
+	subscribeTimeout = 10 * time.Second // then the connection counts as broken; rueidis's own write time-out
 	minBackoff       = 10 * time.Millisecond
 	maxBackoff       = time.Second
-	failoverCheck    = time.Second     // how often a sentinel client's idea of the master is compared; sends nothing
+	failoverCheck    = time.Second     // how often a sentinel client's view of the master is compared; sends nothing
 	maxIdle          = 5 * time.Second // then a link without subscriptions ends, and gives its connection back
-	closedThrice     = 3               // so often in a row ErrClosing is not a failover under way, but a closed client
+	closedThrice     = 3               // ErrClosing so often in a row means a closed client, not a failover under way
 )
 
-// link is one connection for subscriptions and the goroutine that serves it. Both end when no
-// subscription has used the link for maxIdle, or with Hub.Close.
+// link is one connection for subscriptions and the goroutine that serves it. Both end when no subscription has used
+// the link for maxIdle, or with Hub.Close.
 type link struct {
 	hub  *Hub
 	addr string
@@ -30,12 +30,12 @@ type link struct {
 
 	// Guarded by Hub.mu.
 	dirty     []*subscription // to be looked at
-	epoch     int             // counts connections lost, so that a late callback of one is known
+	epoch     int             // counts lost connections, to recognise their late callbacks
 	suspected bool            // the node may be cut off, see cutoff.go
 }
 
-// linkTo returns the link to a node, and starts it if there is none. Hub.mu is held. The caller
-// enqueues a subscription before it is released, or the link might end.
+// linkTo returns the link to a node, and starts it if there is none. Hub.mu is held. The caller must enqueue a
+// subscription before releasing it, or the link might end.
 func (h *Hub) linkTo(addr string) *link {
 	l := h.links[addr]
 	if l == nil {
@@ -59,8 +59,7 @@ func (l *link) wake() {
 	}
 }
 
-// end takes the link out of the hub if no subscription uses it: the next one that needs the node gets
-// a new link.
+// end takes the link out of the hub if no subscription uses it: the next one that needs the node gets a new link.
 func (l *link) end() bool {
 	h := l.hub
 	h.mu.Lock()
@@ -80,7 +79,7 @@ var (
 	errUnknownNode = errors.New("the client does not know the node")
 )
 
-// run connects when there is something to do, and connects again when the connection broke.
+// run connects when there is something to do, and reconnects after the connection broke.
 func (l *link) run() {
 	h := l.hub
 	defer h.wg.Done()
@@ -119,9 +118,8 @@ func (l *link) run() {
 	}
 }
 
-// connectAndServe returns only in the following cases: the connection broke, the client does not
-// know the node or follows another master, the node is cut off, the link or the hub has ended. It
-// leaves no connection behind.
+// connectAndServe returns only in these cases: the connection broke, the client does not know the node or follows
+// another master, the node is cut off, the link or the hub has ended. It leaves no connection behind.
 func (l *link) connectAndServe() error {
 	h := l.hub
 	nodes := h.rdb.Nodes()
@@ -139,7 +137,7 @@ func (l *link) connectAndServe() error {
 
 	h.mu.Lock()
 	epoch := l.epoch
-	l.suspected = true // nothing is known of the node yet
+	l.suspected = true // nothing is known about the node yet
 	h.mu.Unlock()
 	lost := conn.SetPubSubHooks(rueidis.PubSubHooks{
 		OnMessage: func(m rueidis.PubSubMessage) {
@@ -204,10 +202,10 @@ func (l *link) connectAndServe() error {
 	}
 }
 
-// dedicate takes a connection, or returns nil if the hub closes first. Only then a goroutine is left
-// behind, at most one for each link, until rueidis has a connection for it to close: rueidis offers no
-// way to stop asking, and Close would have to wait for others that have exhausted the pool. Before,
-// the link itself waits here, so nothing piles up.
+// dedicate takes a connection, or returns nil if the hub closes first. Only then it leaves a goroutine behind, at
+// most one per link, until rueidis has a connection for it to close: rueidis cannot be stopped from asking, and Close
+// would have to wait for others that have exhausted the pool. Until then the link itself waits here, so nothing piles
+// up.
 func (l *link) dedicate(client rueidis.Client) rueidis.DedicatedClient {
 	conns := make(chan rueidis.DedicatedClient)
 	go func() {
@@ -226,8 +224,8 @@ func (l *link) dedicate(client rueidis.Client) rueidis.DedicatedClient {
 	}
 }
 
-// name tells the server whose connection this is, so that operators find the process of an owner: rlock:<id>. A name that the program has
-// given it stays. It returns the error of a broken connection; a server that refuses the name is left alone.
+// name names the connection rlock:<id> on the server, so that operators find the process of an owner. A name given by
+// the program stays. It returns the error of a broken connection, and ignores a server's refusal of the name.
 func (l *link) name(conn rueidis.DedicatedClient) error {
 	if l.hub.grants == "" {
 		return nil
@@ -239,7 +237,7 @@ func (l *link) name(conn rueidis.DedicatedClient) error {
 		return err
 	}
 	if name, err := result.ToString(); name != "" || err != nil && !rueidis.IsRedisNil(err) {
-		return nil // it may not be asked
+		return nil // or it may not be asked
 	}
 	return conn.Do(ctx, conn.B().ClientSetname().ConnectionName("rlock"+l.hub.grants).Build()).NonRedisError()
 }
@@ -248,8 +246,8 @@ func sameNodes(a, b map[string]rueidis.Client) bool {
 	return maps.EqualFunc(a, b, func(rueidis.Client, rueidis.Client) bool { return true })
 }
 
-// take returns subscriptions with something to do, at most a batch of them, their op set, and whether
-// the node has to be asked first if it is in touch with its cluster.
+// take returns subscriptions with something to do, at most a batch, their op set, and whether to ask the node first
+// if it is in touch with its cluster.
 func (l *link) take() (batch []*subscription, suspected bool) {
 	h := l.hub
 	h.mu.Lock()
@@ -279,7 +277,7 @@ func (l *link) take() (batch []*subscription, suspected bool) {
 func (l *link) finish(s *subscription, err error) (again bool) {
 	op := s.op
 	if op == noOp || op == subscribing && err == nil {
-		return false // the last channel's confirmation has ended it, or will: rueidis answers with that of the first one
+		return false // the last channel's confirmation has ended it, or will: rueidis answers with the first one's
 	}
 	s.op = noOp
 	if redisErr, failed := rueidis.IsRedisErr(err); failed {
@@ -302,7 +300,7 @@ func (l *link) finish(s *subscription, err error) (again bool) {
 	return false
 }
 
-// refused reports whether asking again would be answered the same way.
+// refused reports whether a repeat would get the same answer.
 func refused(err *rueidis.RedisError) bool {
 	text := strings.TrimPrefix(err.Error(), "ERR ")
 	for _, prefix := range []string{"NOPERM", "NOAUTH", "WRONGPASS", "unknown command"} {
@@ -313,7 +311,7 @@ func refused(err *rueidis.RedisError) bool {
 	return false
 }
 
-// requeue looks again at all subscriptions of the link that are not as they should be.
+// requeue looks again at all subscriptions of the link that are in the wrong state.
 func (l *link) requeue() {
 	h := l.hub
 	h.mu.Lock()
@@ -325,8 +323,7 @@ func (l *link) requeue() {
 	}
 }
 
-// onSubscription handles the server's word on a subscription, on the reading goroutine of the
-// connection.
+// onSubscription handles the server's confirmations, on the reading goroutine of the connection.
 func (l *link) onSubscription(epoch int, event rueidis.PubSubSubscription) {
 	h := l.hub
 	h.mu.Lock()
@@ -339,7 +336,7 @@ func (l *link) onSubscription(epoch int, event rueidis.PubSubSubscription) {
 	}
 }
 
-// heard handles the server's word on one of the channels.
+// heard handles the server's confirmation for one of the channels.
 func (s *subscription) heard(event rueidis.PubSubSubscription) {
 	h := s.hub
 	switch event.Kind {
@@ -349,7 +346,7 @@ func (s *subscription) heard(event rueidis.PubSubSubscription) {
 		}
 	case "unsubscribe", "sunsubscribe":
 		s.lose()
-		if s.op == noOp { // nobody here asked for that: the slot moved to another node
+		if s.op == noOp { // not requested here: the slot moved to another node
 			if s.channel.Sharded {
 				delete(h.router.addrs, h.slot(s.channel))
 			}
@@ -358,8 +355,8 @@ func (s *subscription) heard(event rueidis.PubSubSubscription) {
 	}
 }
 
-// down puts the subscriptions of a broken connection right: none is live any more, and those that are
-// still wanted are asked for anew, maybe at another node, unless that is hopeless.
+// down cleans up the subscriptions of a broken connection: none is live any more, and those still wanted are
+// requested again, maybe at another node, unless that is hopeless.
 func (l *link) down(err error, hopeless bool) {
 	h := l.hub
 	h.mu.Lock()
@@ -378,8 +375,8 @@ func (l *link) down(err error, hopeless bool) {
 			s.refuse(err)
 		}
 		if errors.Is(err, errUnknownNode) {
-			// It joined the cluster lately. The client hears of it when it sends a command for a key
-			// of the slot, as the waiter does now.
+			// It joined the cluster lately. The client learns of it by a command for a key of the slot. The waiter
+			// sends one now.
 			s.wakeFirst()
 		}
 		s.update()

@@ -9,7 +9,7 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// A lock that this process holds is not asked for: a waiter that joins is woken by whoever ends the hold.
+// A waiter does not ask for a lock held by this process: the end of the hold wakes it.
 func TestLocalHoldIsNotAskedFor(t *testing.T) {
 	t.Parallel()
 	const ttl = 300 * time.Millisecond // less than subscriptions linger
@@ -59,7 +59,7 @@ func TestLocalHoldIsNotAskedFor(t *testing.T) {
 	})
 }
 
-// holds has a waiter get the lock for ttl, whose attempt began when the subscription was live.
+// holds makes a waiter get the lock for ttl, by an attempt begun on a live subscription.
 func (d *manualHub) holds(ttl time.Duration) {
 	d.t.Helper()
 	w := d.line(1)[0]
@@ -68,7 +68,7 @@ func (d *manualHub) holds(ttl time.Duration) {
 	w.Done(ttl)
 }
 
-// A local hold is forgotten with the subscription that could have told of its end.
+// A local hold is forgotten with the subscription that could have announced its end.
 func TestLocalHoldIsForgotten(t *testing.T) {
 	t.Parallel()
 	for name, forget := range map[string]func(d *manualHub){

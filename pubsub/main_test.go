@@ -21,9 +21,9 @@ func TestMain(m *testing.M) {
 }
 
 const (
-	// soon bounds what happens at once, on a machine that may be busy.
+	// soon bounds the time of immediate events, on a machine that may be busy.
 	soon = 10 * time.Second
-	// recovery bounds what needs a new connection, an election, or both. Sentinels that notice that they stood
+	// recovery bounds the time for a new connection, an election, or both. Sentinels that notice that they stood
 	// still for two seconds do nothing for half a minute.
 	recovery = time.Minute
 	// quiet is how long a test watches that nothing happens.
@@ -54,7 +54,7 @@ func sharedSite(t *testing.T, mod ...func(*rueidis.ClientOption)) site {
 	return newSite(t, redistest.Dial(t, redistest.Shared(t), mod...), redistest.Dial(t, redistest.Shared(t)))
 }
 
-// queue is the only one of a channel.
+// queue returns the only queue of a channel.
 func queue(ch Channel) Queue { return Queue{Channel: ch} }
 
 func plain(name string) Channel { return Channel{Name: name} }
@@ -74,7 +74,7 @@ func (s site) publish(ch Channel, text string) {
 	require.NoError(s.t, s.do(cmd).Error())
 }
 
-// subscribers counts those of a channel; on a cluster on all nodes.
+// subscribers counts the subscribers of a channel; on a cluster, on all nodes.
 func (s site) subscribers(ch Channel) int64 {
 	s.t.Helper()
 	var all int64
@@ -109,7 +109,7 @@ func awaitTurn(t *testing.T, w *Waiter, within time.Duration) {
 	}
 }
 
-// noTurn watches for a while that w does not get the turn.
+// noTurn watches for a while that none of ws gets the turn.
 func noTurn(t *testing.T, ws ...*Waiter) {
 	t.Helper()
 	time.Sleep(quiet)
@@ -152,12 +152,7 @@ func (s site) awaitGone(ch Channel) {
 // mine finds the goroutines of this package that no test started.
 const mine = "github.com/go-rlock/rlock/pubsub."
 
-func awaitNoGoroutines(t *testing.T) {
-	t.Helper()
-	redistest.Eventually(t, recovery, func() bool { return redistest.Goroutines(mine) == 0 }, "no goroutine is left")
-}
-
-// refusal is why a waiter waits in vain.
+// refusal returns why a waiter waits in vain.
 func refusal(w *Waiter) error {
 	_, err := w.News()
 	return err

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Message is what a script tells one waiting process, on the channel <unlock channel>:<client UUID>. lua/message.lua writes it,
-// [ReadMessage] reads it, and this comment is its specification.
+// Message is a script's message to one waiting process, on the channel <unlock channel>:<client UUID>.
+// lua/message.lua writes it, [ReadMessage] reads it, and this comment is its specification.
 //
 //	<owner> <lease> <version> <token>   a grant: that owner has the lock
 //	? <ms>                              a hint: look at the lock in so many ms
@@ -25,41 +25,43 @@ import (
 //
 // lease and ms are no longer than a [time.Duration] can be.
 //
-// A grant is trusted without a command, so ReadMessage accepts only what [Message.String] would write. It takes everything else for a hint
-// to look at once. Anybody may have published that, and the hold, if there is one, is in Redis, where an owner that asks finds it. So such a
-// hint costs a command, and never a lock. Hints need no version for the same reason.
+// A grant is trusted without a command, so ReadMessage accepts only texts that [Message.String] would write. It
+// treats everything else as a hint to look at once. Anybody may have published that, and the hold, if there is one,
+// is in Redis, where an owner that asks finds it. So such a hint costs a command, and never a lock. Hints need no
+// version for the same reason.
 //
 // # Versions
 //
-// Processes of several versions may share a lock, and a script does not know the version of the process that it tells.
+// Processes of several versions may share a lock, and a script does not know the version of the process it notifies.
 //
 //   - The oldest know no grants: they listen to the unlock channel alone.
-//   - The first with grants send in the third field how many there have been in a row, from 0 on, and accept any number there.
+//   - The first with grants put into the third field the number of grants in a row, from 0 on, and accept any number there.
 //   - The next ones send 0, and accept any number below 2^32.
-//   - This one sends 0 and accepts only 0. A number from one that counts is a hint to it.
+//   - This one sends 0 and accepts only 0. A number from a counting version is a hint to it.
 //
-// So a later version can raise the number if its four fields remain true for a process that ignores the number. A form that older ones
-// must not trust needs more than four fields: each version so far takes that for a hint, and before this one a fair lock's waiter asks
-// when its place is next refreshed. The first field stays the owner, whose waiter then asks.
+// So a later version can raise the number if its four fields remain true for a process that ignores the number. A
+// form that older ones must not trust needs more than four fields: each version so far takes that for a hint, and
+// before this one a fair lock's waiter asks when its place is next refreshed. The first field stays the owner, whose
+// waiter then asks.
 type Message struct {
-	// Granted says that Owner has the lock, for Lease, with Token. Otherwise the message is a hint.
+	// Granted means that Owner has the lock, for Lease, with Token. Otherwise the message is a hint.
 	Granted bool
 
-	Owner string        // whom it is for; "": whoever has the process's place
+	Owner string        // the addressee; "": the waiter with the process's place
 	Lease time.Duration // in whole milliseconds
-	Token int64         // negative: there is none
+	Token int64         // negative: none
 
-	After time.Duration // of a hint: when to look, in whole milliseconds
+	After time.Duration // for a hint: when to look, in whole milliseconds
 }
 
-// grantVersion is that of the grants which this version trusts, as it stands in the message.
+// grantVersion is the version of the grants that this version trusts, as written in the message.
 const grantVersion = "0"
 
-// Unlocked is the message of an unlock, as Redisson sends it. Everybody who waits tries.
+// Unlocked is the message of an unlock, as Redisson sends it. All waiters try.
 const Unlocked = "0"
 
-// ReadMessage reads a message to this process. It reports false if the message has no form that this version knows; then it is a hint to
-// look at once, for the owner that it begins with.
+// ReadMessage parses a message to this process. It returns false if the message has no form known to this version;
+// then it is a hint to look at once, for the owner in its first field.
 func ReadMessage(text string) (m Message, known bool) {
 	fields := strings.SplitN(text, " ", 5)
 	if fields[0] == "?" {
@@ -103,7 +105,7 @@ func readMillis(text string) (d time.Duration, ok bool) {
 	return time.Duration(ms) * time.Millisecond, ok && ms <= math.MaxInt64/int64(time.Millisecond)
 }
 
-// readNumber takes a number in one form alone, so that a message says what it says in one way.
+// readNumber accepts one form of each number, so that each message has one text.
 func readNumber(text string) (n int64, ok bool) {
 	if text == "" || text[0] < '0' || text[0] > '9' || text[0] == '0' && text != "0" {
 		return 0, false
@@ -112,7 +114,7 @@ func readNumber(text string) (n int64, ok bool) {
 	return n, err == nil
 }
 
-// String is the message as scripts write it.
+// String returns the message as scripts write it.
 func (m Message) String() string {
 	switch {
 	case m.Granted && m.Token < 0:

@@ -38,7 +38,7 @@ func TestReadMessage(t *testing.T) {
 	}
 }
 
-// Anything that is not quite a message is a hint for the owner at its beginning.
+// Anything that is not exactly a message is a hint for the owner at its beginning.
 func TestReadUnknownMessage(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{
@@ -58,8 +58,8 @@ func TestReadUnknownMessage(t *testing.T) {
 	}
 }
 
-// A grant of another version, and one that the first version with grants has counted, is not believed: the waiter that it names asks, and if
-// nobody here is that owner, the first one does.
+// A grant of another version, or one with a count from the first version with grants, is not trusted: the waiter that
+// it names asks, and if nobody here is that owner, the first one does.
 func TestGrantsOfOtherVersions(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"o1 2000 1 7", "o1 2000 4 -", "o1 2000 4294967296 7", "o1 2000 0 7 more", "o1"} {
@@ -97,7 +97,8 @@ var (
 	aHintMessage  = regexp.MustCompile(`^\? (0|[1-9][0-9]{0,12})$|^\? 0 [^ ]+$`)
 )
 
-// FuzzMessage: reading never panics; what is read says the same when it is written; what has not the form of a grant is never one.
+// FuzzMessage: reading never panics; a parsed message is written back with the same content; only a text in the form
+// of a grant is a grant.
 func FuzzMessage(f *testing.F) {
 	for _, text := range []string{
 		"o 2000 0 7", "o 2000 0 -", "? 0", "? 2000", "? 0 o", "o 2000 1 7", "o 2000 0 7 8", "o 9223372036854 0 9223372036854775807", "o 9223372036855 0 7", "",

@@ -11,8 +11,8 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// rumour plays waiters of three locks that share a channel, and what anybody may publish there: whatever the messages say, and in
-// whichever order they come with the answers, nothing breaks, and all can leave.
+// rumour plays waiters of three locks that share a channel, and arbitrary messages there. Whatever they say, and
+// however they interleave with the answers, nothing breaks, and all can leave.
 type rumour struct {
 	*manualHub
 	rnd     *rand.Rand
@@ -23,7 +23,7 @@ type rumour struct {
 	steps   []string
 }
 
-// rumoured is a waiter and what its caller knows.
+// rumoured is a waiter with its caller's knowledge.
 type rumoured struct {
 	Waiter
 
@@ -32,7 +32,7 @@ type rumoured struct {
 	claimed bool
 }
 
-// payload is what somebody publishes: words of real messages, and others.
+// payload is an arbitrary message: words of real messages, and others.
 func (r *rumour) payload() string {
 	words := []string{
 		"0", "00", "1", "?", "-", "2000", "-1", "", "x", "\x00\xff", "9223372036854775807", "-9223372036854775808", "4294967296", "1e3",
@@ -52,7 +52,7 @@ func (r *rumour) payload() string {
 	return text
 }
 
-// channel is one that this process may listen to.
+// channel returns a channel that this process may listen to.
 func (r *rumour) channel() Channel {
 	names := []string{r.ch.Name, r.ch.Name + ":" + me, r.ch.Name + ":", ":" + me, "other"}
 	if len(r.owners) > 0 {
@@ -61,7 +61,7 @@ func (r *rumour) channel() Channel {
 	return Channel{names[r.rnd.IntN(len(names))], r.rnd.IntN(9) == 0}
 }
 
-// news has a waiter look at its news.
+// news makes a waiter look at its news.
 func (r *rumour) news(w *rumoured) (out bool) {
 	select {
 	case <-w.turn:
@@ -114,7 +114,7 @@ func (r *rumour) asks(w *rumoured) bool {
 	return false
 }
 
-// claim has a holder of this process end a claim, or begin one.
+// claim makes a holder of this process end a claim, or begin one.
 func (r *rumour) claim() {
 	finish := func(w *rumoured, kept bool) {
 		if w.claimed = false; !kept {
@@ -172,7 +172,7 @@ func (r *rumour) step() {
 	}
 }
 
-// confirmAll has the server do what the link asks for, on whichever channels.
+// confirmAll makes the server carry out the link's requests, for all channels.
 func (r *rumour) confirmAll() {
 	for {
 		batch, _ := r.link.take()

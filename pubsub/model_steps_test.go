@@ -10,7 +10,8 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// The steps of the model: what callers do, what the server says, and what time does. Each tells the hub, and notes what must come of it.
+// The steps of the model: actions of callers, answers of the server, the passing of time. Each acts on the hub, and
+// records the effect it must have.
 
 func (m *model) joins() {
 	w := &Waiter{Until: time.Now().Add(time.Hour), Shared: m.shares && m.rnd.IntN(3) > 0}
@@ -67,13 +68,13 @@ func (m *model) turnBegins(w *Waiter) {
 	m.began = m.clock
 }
 
-// refusedInTurn has the attempt of a turn find the lock held.
+// refusedInTurn makes the attempt of a turn find the lock held.
 func (m *model) refusedInTurn() {
 	w := m.turn
 	if w == nil || m.claimed {
 		return
 	}
-	if m.each && w.Listens() && !w.due { // a fair lock's does not do without
+	if m.each && w.Listens() && !w.due { // a fair lock's waiter does not do without
 		m.note(m.placeStep())
 	}
 	placed := m.placed[w] && (m.each || m.rnd.IntN(4) > 0)
@@ -90,7 +91,7 @@ func (m *model) refusedInTurn() {
 	m.turnEnded(w)
 }
 
-// doneInTurn has the attempt of a turn get the lock.
+// doneInTurn makes the attempt of a turn get the lock.
 func (m *model) doneInTurn() {
 	w := m.turn
 	if w == nil || m.claimed {
@@ -111,7 +112,7 @@ func (m *model) doneInTurn() {
 	m.moved("Done", w)
 }
 
-// leavesInTurn has the one whose turn it is give up, maybe because its attempt was not answered.
+// leavesInTurn makes the waiter with the turn give up, maybe because its attempt was not answered.
 func (m *model) leavesInTurn() {
 	if m.turn == nil || m.claimed {
 		return
@@ -125,7 +126,7 @@ func (m *model) leavesInTurn() {
 	m.leaveInTurn()
 }
 
-// leavesTheQueue has one of the others give up.
+// leavesTheQueue makes one of the others give up.
 func (m *model) leavesTheQueue() {
 	waiting := slices.DeleteFunc(slices.Clone(m.queue), func(w *Waiter) bool { return w == m.turn })
 	if len(waiting) == 0 {
@@ -166,7 +167,7 @@ func (m *model) messageComes() {
 	}
 }
 
-// answerComes takes the next command, or confirms the one under way.
+// answerComes takes the next command, or confirms the current one.
 func (m *model) answerComes() {
 	if m.pending == noOp {
 		m.note("take")
@@ -177,7 +178,7 @@ func (m *model) answerComes() {
 	m.confirmation()
 }
 
-// commandEnds ends the command under way, well or not.
+// commandEnds ends the current command, with success or not.
 func (m *model) commandEnds() {
 	t := m.topic()
 	if m.pending == subscribing && !subOf(t).confirmed && m.rnd.IntN(2) == 0 {
@@ -202,7 +203,7 @@ func (m *model) commandEnds() {
 	}
 }
 
-// connectionFails has the connection break, or what has been idle for long end.
+// connectionFails breaks the connection, or ends an idle one.
 func (m *model) connectionFails() {
 	if m.rnd.IntN(4) > 0 {
 		m.note("lapse")
@@ -214,7 +215,7 @@ func (m *model) connectionFails() {
 	m.link.down(io.EOF, false)
 }
 
-// timePasses has the time of something be over, or the server refuse the subscription.
+// timePasses ends a pause of the link, the queue's timer or a waiter's time, or makes the server refuse the subscription.
 func (m *model) timePasses() {
 	switch t := m.topic(); {
 	case m.retry:
@@ -245,7 +246,8 @@ func (m *model) claims() { m.note(m.besideOr(m.claimStep)) }
 func (m *model) places() { m.note(m.besideOr(m.placeStep)) }
 func (m *model) grants() { m.note(m.besideOr(m.grantStep)) }
 
-// besideOr is a step of those who ask beside the queue for a share, where nobody hands a lock off, and otherwise that one.
+// besideOr is a step of waiters that ask for a share beside the queue, where nobody hands a lock off; otherwise it is
+// step.
 func (m *model) besideOr(step func() string) string {
 	if m.shares {
 		return m.apartStep()
@@ -269,7 +271,7 @@ func (m *model) confirmation() {
 	}
 }
 
-// shareAsked reports whether the first one asks for a share, and the others wait for nothing else.
+// shareAsked reports whether the first one asks for a share, and the others want only shares.
 func (m *model) shareAsked() bool {
 	exclusive := func(w *Waiter) bool { return !w.Shared }
 	return len(m.queue) > 0 && m.queue[0] == m.turn && !slices.ContainsFunc(m.queue, exclusive)

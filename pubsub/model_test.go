@@ -16,7 +16,7 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// manualHub is a hub whose only link is the test: it takes the commands, and says what came of them.
+// manualHub is a hub whose only link is the test: it takes the commands, and reports their outcome.
 type manualHub struct {
 	t    *testing.T
 	hub  *Hub
@@ -44,7 +44,7 @@ func (d *manualHub) q() Queue {
 
 func (d *manualHub) topic() *topic { return d.hub.topics[d.q()] }
 
-// subOf returns the subscription of t, an idle one if it never needed any.
+// subOf returns the subscription of t, or an idle one if it never needed any.
 func subOf(t *topic) *subscription {
 	if t.sub == nil {
 		return &subscription{hub: t.hub}
@@ -60,7 +60,7 @@ func (d *manualHub) take() op {
 	return noOp
 }
 
-// confirm is the server's word on all channels of a subscription.
+// confirm is the server's confirmation for all channels of a subscription.
 func (d *manualHub) confirm(kind string) {
 	for _, name := range []string{d.ch.Name, d.ch.Name + line, d.ch.Name + d.hub.grants} {
 		d.confirmOne(kind, name)
@@ -71,14 +71,14 @@ func (d *manualHub) confirmOne(kind, name string) {
 	d.link.onSubscription(d.link.epoch, rueidis.PubSubSubscription{Kind: kind, Channel: name})
 }
 
-// finish ends the command under way with the server's answer.
+// finish ends the current command with the server's answer.
 func (d *manualHub) finish(err error) (again bool) {
 	d.hub.mu.Lock()
 	defer d.hub.mu.Unlock()
 	return d.link.finish(subOf(d.topic()), err)
 }
 
-// refused has the server refuse the subscription, with the channel for grants and then without.
+// refused makes the server refuse the subscription, with the channel for grants and then without.
 func (d *manualHub) refused(err error) {
 	d.t.Helper()
 	require.False(d.t, d.finish(err))
@@ -86,7 +86,7 @@ func (d *manualHub) refused(err error) {
 	require.False(d.t, d.finish(err))
 }
 
-// obey carries out what the link is asked for, until nothing is left.
+// obey carries out the link's requests, until none is left.
 func (d *manualHub) obey() {
 	d.lapse()
 	for o := d.take(); o != noOp; o = d.take() {
@@ -107,35 +107,35 @@ func serverError(t *testing.T, text string) error {
 	return err
 }
 
-// model drives a hub at random and knows what must never happen.
+// model drives a hub at random and knows which states must never occur.
 //
-// Whatever may be news about the lock (a message, a confirmation, the end of the time, a wake-up
-// that somebody passed on) is an event. It is answered by a turn that begins after it. The
-// invariant I-wake is then: news without an answer has a waiter that is due; and without news
-// the subscription is live, or is being asked for. Whoever joins an empty queue has a turn at once, unless the last
-// attempt got the lock, no news of its end has come, and none could have been missed.
+// Everything that may be news about the lock (a message, a confirmation, the end of the time, a wake-up passed on by
+// a waiter) is an event. It is answered by a turn that begins after it. The invariant I-wake is then: while news has
+// no answer, a waiter is due; without news the subscription is live, or is being asked for. A waiter that joins an
+// empty queue has a turn at once, unless the last attempt got the lock, no news of its end has come, and none could
+// have been missed.
 type model struct {
 	*manualHub
 	rnd     *rand.Rand
 	queue   []*Waiter // in the order of joining
 	turn    *Waiter   // whose turn began last, if it has not ended
-	joined  bool      // it began with Join, so that nothing was signalled
-	claimed bool      // it is no turn but a claim
+	joined  bool      // it began with Join, so nothing was signalled
+	claimed bool      // it is a claim, not a turn
 	gave    bool      // the claimed one gave up
 	clock   int
 	news    int // when the last event was
 	began   int // when the last turn began
 	claimAt int // when the last claim did
-	local   int // when the attempt began that got the lock for this process, which still has it; 0 if there is none
-	ended   int // when the last message came, which may be of the end of that hold
-	stood   int // when the subscription was confirmed last
+	local   int // when the attempt began that got the lock for this process, which still has it; 0: none
+	ended   int // when the last message came, which may be about the end of that hold
+	stood   int // when the subscription was last confirmed
 	waited  int // how many joined an empty queue and got no turn
-	polite  int // how often others were let go first
+	polite  int // how many courtesies there were
 	placed  map[*Waiter]bool
-	given   int             // when the one that has the turn was given the lock; 0: it was not
+	given   int             // when the one with the turn was given the lock; 0: it was not
 	unheard int             // when the last '00' came, which was not for the one with the place
 	apart   map[*Waiter]int // those that ask beside the queue, and when they began to
-	heard   int             // when a message or a confirmation came last, also while the queue was empty
+	heard   int             // when a message or a confirmation last came, also while the queue was empty
 	retry   bool
 	later   error // a server's answer: not now
 	pending op    // taken from the link, not finished
@@ -143,7 +143,7 @@ type model struct {
 	states  states
 }
 
-// states are those of all waiters that the model knows, and the table of queue.go with the rows taken.
+// states holds the states of all waiters known to the model, and the table of queue.go with the rows taken.
 type states struct {
 	now   map[*Waiter]string
 	table map[string]int // "event from to": how often the model has taken it
@@ -193,7 +193,7 @@ func readStates(t *testing.T) map[string]int {
 	return table
 }
 
-// moved checks what became of all waiters against the table; event is the call that was made for w.
+// moved checks the new states of all waiters against the table; event is the call made for w.
 func (m *model) moved(event string, w *Waiter) {
 	m.t.Helper()
 	if w != nil && m.states.now[w] == "" {
@@ -225,7 +225,7 @@ func (m *model) event() {
 	m.news = m.clock
 }
 
-// step makes one of these at random, those of which there are several more often.
+// step makes one of these at random, those that appear several times more often.
 func (m *model) step() {
 	steps := [20]func(){
 		m.joins, m.joins, m.joinsFirst, m.refusedInTurn, m.refusedInTurn, m.doneInTurn, m.leavesInTurn, m.leavesTheQueue, m.messageComes,
@@ -243,7 +243,7 @@ func (m *model) step() {
 
 func (m *model) note(s string) { m.steps = append(m.steps, s) }
 
-// got is for an attempt that got the lock; it says for how long.
+// got is for an attempt that got the lock; it returns for how long.
 func (m *model) got(began int) (ttl time.Duration) {
 	if m.rnd.IntN(2) == 0 {
 		m.local = 0
@@ -309,7 +309,7 @@ func (m *model) check() {
 			require.Empty(m.t, w.turn, "signalled without a turn: %v", m.steps)
 		}
 		if w.err != nil && w != t.current {
-			require.Len(m.t, w.turn, 1, "not told of the error: %v", m.steps)
+			require.Len(m.t, w.turn, 1, "no signal of the error: %v", m.steps)
 		}
 	}
 
@@ -321,10 +321,10 @@ func (m *model) check() {
 		return
 	}
 	if failed > 0 {
-		return // they are told to leave, and hand on what there is
+		return // they must leave, and hand on their wake-ups
 	}
-	// A first turn may meet the subscription of a queue before, which is confirmed or given back
-	// meanwhile. Its end tells whether that matters; if so a confirmation is still to come.
+	// A first turn may meet the subscription of an earlier queue, which is confirmed or given back meanwhile. Its end
+	// shows whether that matters; if so a confirmation is still to come.
 	first, anew := t.current != nil && !t.need, t.need && (!subOf(t).confirmed || subOf(t).op == unsubscribing)
 	if m.news > m.began && !first && !anew {
 		require.True(m.t, dueable > 0 || t.polite && !t.timerAt.IsZero(), "news is lost: %v", m.steps)

@@ -11,15 +11,14 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// impatient finds a connection that is silent within about a second; so does a machine that stands still for one.
+// impatient notices a silent connection within about a second; a machine that stands still for one looks the same.
 func impatient(o *rueidis.ClientOption) {
 	o.Dialer.KeepAlive = 200 * time.Millisecond
 	o.Dialer.Timeout = time.Second
 	o.ConnWriteTimeout = time.Second
 }
 
-// afterOutage checks that every queue that waited through an outage tries again, and then waits
-// and wakes as before.
+// afterOutage checks that every queue that waited through an outage tries again, and then waits and wakes as before.
 func (s site) afterOutage(queues map[Channel][]*Waiter) {
 	s.t.Helper()
 	for _, ws := range queues {
@@ -28,7 +27,7 @@ func (s site) afterOutage(queues map[Channel][]*Waiter) {
 	}
 	for ch, ws := range queues {
 		s.awaitSubscribers(ch, 1)
-		// It may have been tried more than once: a message is heard when the one before was.
+		// It may have tried more than once: a message arrives when the one before did.
 		redistest.Eventually(s.t, recovery, func() bool {
 			select {
 			case <-ws[0].Turn():

@@ -6,45 +6,45 @@ import "time"
 //
 //	new        not joined yet
 //	waiting    in the queue
-//	due        waiting, and gets the turn as soon as nobody in front of it is due and nobody has it
+//	due        waiting, and gets the turn once nobody has it and nobody before it is due
 //	turn       topic.current: its caller makes an attempt
-//	apart      out of the queue: its caller makes an attempt to get a share, beside others
+//	apart      out of the queue: its caller asks for a share, beside others
 //	claimed    topic.current: a holder of this process makes an attempt for it
 //	abandoned  claimed, and its caller has gone
 //	handed     out of the queue with the lock, by its claimant or by another process
-//	stopped    has an error, and is to leave
+//	stopped    has an error, and must leave
 //	out        has left the queue
 //
-// The steps from one to another follow. Wake, stop and given come from elsewhere, the other events are calls
-// for the waiter itself. TestNoWaiterSleepsThroughAnUnlock reads the rows: each step of its model has
-// one, and its model takes each of them.
+// Its steps from state to state follow. Wake, stop and given are events from elsewhere, the others are calls for the
+// waiter itself. TestNoWaiterSleepsThroughAnUnlock reads the rows: each step of its model has a row, and its model
+// takes each of them.
 //
 //	event      from         to
 //	Join       new       -> turn       nobody else is in the queue, and no hold of this process is known; or it goes ahead of all
 //	Join       new       -> waiting
 //	Join       new       -> due        each waiter has a place, and the subscription is live
-//	Join       new       -> due        it goes ahead of all, and somebody has the turn
+//	Join       new       -> due        it goes ahead of all, and another has the turn
 //	Join       new       -> stopped    the hub is closed or draining, or its time is over
-//	Join       new       -> apart      as the first of these, for a share of its own; or all others there ask for a share, or wait for one
+//	Join       new       -> apart      for a share of its own, as in the first row; or all others want a share, and the first is asking
 //	JoinFirst  new       -> turn       nobody else is in the queue
-//	JoinFirst  new       -> apart      the same, or all others there ask for a share, or wait for one, for a share
+//	JoinFirst  new       -> apart      for a share: the same, or all others want a share, and the first is asking
 //	JoinFirst  new       -> new
-//	wake       waiting   -> turn       by a message, a confirmation, the timer, Wake, or one that left
+//	wake       waiting   -> turn       by a message, a confirmation, the timer, Wake, or a departure
 //	wake       waiting   -> due        the same, while another has the turn or is claimed
 //	wake       due       -> turn       the other one's turn or claim has ended
 //	wake       waiting   -> apart      one before it got a share, and so may this one
-//	wake       waiting   -> handed     one before it got a share, and this one can have that, too
+//	wake       waiting   -> handed     one before it got a share, which this one can have, too
 //	stop       waiting   -> stopped    Stop, Drain, its time is over, the subscription is refused, or Unanswered
 //	stop       due       -> stopped
-//	given      waiting   -> handed     by another process, as the owner of the place that it took
+//	given      waiting   -> handed     by another process, as the owner of its place
 //	given      due       -> handed
 //	given      stopped   -> handed
-//	given      turn      -> turn       it hears of it in Held
-//	given      claimed   -> claimed    it hears of it when the claim ends
+//	given      turn      -> turn       Held applies it
+//	given      claimed   -> claimed    the end of the claim applies it
 //	given      abandoned -> abandoned
 //	Held       turn      -> waiting
 //	Held       turn      -> turn       it was woken since its turn began
-//	Held       turn      -> due        the same, and one in front of it is due, too
+//	Held       turn      -> due        the same, and one before it is due, too
 //	Held       turn      -> stopped    it was stopped since
 //	Held       turn      -> handed     it was given the lock since
 //	Held       apart     -> waiting    at the end of the queue
@@ -52,16 +52,16 @@ import "time"
 //	Held       apart     -> stopped    the hub is closed or draining, or its time is over
 //	Done       turn      -> out
 //	Done       apart     -> out
-//	Leave      waiting   -> out        wakes the next one if it had the only place of the process, and could not leave it to that one
-//	Leave      due       -> out        wakes the next one
-//	Leave      turn      -> out        wakes the next one
+//	Leave      waiting   -> out        wakes the next if it had the process's only place, and could not leave it to the next
+//	Leave      due       -> out        wakes the next
+//	Leave      turn      -> out        wakes the next
 //	Leave      apart     -> out
-//	Leave      stopped   -> out        wakes the next one, unless only its time is over, it had no place, and there was no news
+//	Leave      stopped   -> out        wakes the next, unless only its time is over, it had no place, and there was no news
 //	Leave      claimed   -> abandoned
 //	Leave      abandoned -> abandoned
 //	Leave      handed    -> handed
 //	Claim      waiting   -> claimed    the first that is not stopped
-//	Pass       waiting   -> handed     the first that is not stopped, if this process is known to have the lock, and it can have that as it is
+//	Pass       waiting   -> handed     the first that is not stopped, if this process is known to have the lock, and it can take that as it is
 //	Grant      claimed   -> handed
 //	Grant      abandoned -> turn       for its claimant, which leaves in its place
 //	Queued     claimed   -> waiting
@@ -74,72 +74,74 @@ import "time"
 //	Unclaim    claimed   -> handed     it was given the lock since
 //	Unclaim    abandoned -> turn       for its claimant, which leaves in its place
 //
-// A waiter that has the turn, or is claimed, stays so when it is woken, stopped or given the lock; Waiter.due,
-// Waiter.err and Waiter.given remember that until the turn or the claim ends. [Hub.Stop], [Hub.Drain] and the end of its time
-// signal to a claimed one all the same, so that its caller can leave. One that leaves in its turn leaves the lock that it was
-// given, too: its caller releases the field in Redis.
+// A waiter with the turn or a claim keeps its state when it is woken, stopped or given the lock; Waiter.due,
+// Waiter.err and Waiter.given remember that until the turn or claim ends. [Hub.Stop], [Hub.Drain] and the end of its
+// time signal to a claimed waiter all the same, so that its caller can leave. A waiter that leaves in its turn also
+// leaves a lock given to it: its caller releases the field in Redis.
 
-// Waiter is one place in a queue; its zero value is ready for [Hub.Join]. Its methods are for the
-// goroutine that joined, except where they say otherwise.
+// Waiter is one place in a queue; its zero value is ready for [Hub.Join]. Its methods are for the goroutine that
+// joined, except where they say otherwise.
 type Waiter struct {
-	// Value is for whoever claims the waiter. It is set before Join. It may be an [Heir], a [Taker], and a [Sharer].
+	// Value is for the waiter's claimant. It may be an [Heir], a [Taker], and a [Sharer]. Set it before Join.
 	Value any
-	// Until is when it waits no longer, except for the end of its turn or of a claim; zero: it has
-	// no such time. It is set before Join.
+	// Until is when its wait ends, except for the rest of its turn or of a claim; zero: never. Set it before Join.
 	Until time.Time
-	// Shared says that it waits for a share of the lock, which others can have, too. It is set before Join. One that gets
-	// a share lets those directly behind it in, if they want one as well and can have the same ([Sharer]); or they ask at the same time.
+	// Shared means that it waits for a share of the lock, which several can have. When it gets one, the waiters for
+	// shares directly behind it get in with the same share ([Sharer]), or ask at the same time. Set it before Join.
 	Shared bool
-	// Joint says of a Shared one that others can have its share. So those that come while it asks wait for its answer.
+	// Joint means that others can have a Shared waiter's share. So waiters that come while it asks wait for its
+	// answer.
 	Joint bool
-	// Ahead puts it before all others: it has what they wait for. It is set before Join.
+	// Ahead puts it before all others: it has what they wait for. Set it before Join.
 	Ahead bool
 
-	due                bool // gets the turn when it is the first of those that are due
+	due                bool // gets the turn when it is the first due waiter
 	askingConcurrently bool // it asks beside the queue
-	admittedBehind     bool // behind one that got a share
+	admittedBehind     bool // behind a waiter that got a share
 	claim              claim
 	topic              *topic
 	prev, next         *Waiter
-	turn               chan struct{} // capacity 1: whoever sends holds Hub.mu and never blocks
+	turn               chan struct{} // capacity 1: senders hold Hub.mu and never block
 	err                error         // why waiting is in vain
 	since              uint64        // topic.turns when it joined the queue, or topic.news when it went apart
 	place              *queueEntry   // in Redis's queue, or about to be; nil: none
-	given              *Grant        // it has the lock from another process
-	expiry             *expiry       // nil until it waits, or if it has no Until
+	given              *Grant        // the lock from another process
+	expiry             *expiry       // nil until it waits, or without an Until
 }
 
-// Heir is the Value of a waiter that may go on as the owner that another one had a place as.
+// Heir is the Value of a waiter that may take over the place of another, as its owner.
 type Heir interface {
-	// Inherit is called when a waiter leaves that has the process's place: the next one, which sleeps, is that owner from then on. It
-	// reports false if it cannot be. from is the Value of the one that leaves. It must not call the hub.
+	// Inherit is called when the waiter with the process's place leaves, for the next one, which sleeps: that becomes
+	// the owner. It returns false if it cannot. from is the Value of the leaving waiter. Inherit must not call the
+	// hub.
 	Inherit(from any) bool
 }
 
-// Taker is the Value of a waiter that can be passed a lock by the holder before it, see [Hub.Pass].
+// Taker is the Value of a waiter to which the holder can pass the lock, see [Hub.Pass].
 type Taker interface {
-	// Take is called for the next waiter, which sleeps. It reports false if it cannot have the lock as it is. from is what the holder gave to
-	// Pass; outsiders, whether somebody who is not in line was told of an unlock a short while ago. It must not call the hub.
+	// Take is called for the next waiter, which sleeps. It returns false if it cannot have the lock as it is. from is
+	// the argument of Pass; outsiders means that listeners out of line lately got an unlock message. Take must not
+	// call the hub.
 	Take(from any, outsiders bool) bool
 }
 
-// Sharer is the Value of a waiter that can have the share that one before it got.
+// Sharer is the Value of a waiter that can have the share of one before it.
 type Sharer interface {
-	// Share is called for a waiter behind one that got a share, whose Value with is. It reports false if it cannot have the same. It must not
-	// call the hub.
+	// Share is called for a waiter behind one that got a share and has the Value with. It returns false if it cannot
+	// have the same share. Share must not call the hub.
 	Share(with any) bool
 }
 
 // Turn is ready when there is news for the waiter, see [Waiter.News].
 func (w *Waiter) Turn() <-chan struct{} { return w.turn }
 
-// News says what Turn was ready for:
+// News says why Turn is ready:
 //
-//   - the waiter has the turn; or
+//   - The waiter has the turn; or
 //   - granted: it has the lock, and is out of the queue; or
 //   - err: waiting is in vain, because its time is over ([ErrExpired]), the hub is closed
-//     ([ErrClosed]), or the server refuses the subscription or did not answer the one that had the
-//     turn. Then it has to leave, and a turn that it got in the same moment is for the next one.
+//     ([ErrClosed]), the server refuses the subscription, or did not answer the waiter with the
+//     turn. Then it must leave, and a turn given at the same moment goes to the next waiter.
 func (w *Waiter) News() (granted bool, err error) {
 	h := w.topic.hub
 	h.mu.Lock()
@@ -150,8 +152,8 @@ func (w *Waiter) News() (granted bool, err error) {
 	return false, w.err
 }
 
-// longest is how long a waiter sleeps if the lock has no expiry: nobody says when that ends, if somebody deletes it. So long is its place
-// kept, too, see acquire.lua.
+// longest is how long a waiter sleeps if the lock has no expiry: a deletion of the lock sends no message. Its place
+// is kept for as long, see acquire.lua.
 const longest = time.Minute
 
 // Follows reports whether the waiter asks because one before it got a share.
@@ -162,7 +164,7 @@ func (w *Waiter) Follows() bool {
 	return w.admittedBehind
 }
 
-// Exclusive is the next one before it that wants more than a share; nil: none does. It may be called on any goroutine.
+// Exclusive returns the next waiter before it that wants more than a share, or nil. Any goroutine may call it.
 func (w *Waiter) Exclusive() *Waiter {
 	h := w.topic.hub
 	h.mu.Lock()
@@ -178,7 +180,7 @@ func (w *Waiter) Exclusive() *Waiter {
 // Waited reports whether it was put to sleep, or would have been. It is for a waiter that has left the queue.
 func (w *Waiter) Waited() bool { return w.turn != nil }
 
-// Behind is how many wait behind it, up to a bound.
+// Behind returns the number of waiters behind it, most at most.
 func (w *Waiter) Behind(most int) (n int) {
 	h := w.topic.hub
 	h.mu.Lock()
@@ -189,9 +191,9 @@ func (w *Waiter) Behind(most int) (n int) {
 	return n
 }
 
-// Held ends the turn of a waiter whose attempt found the lock held. The waiter stays where it is and
-// gets the turn again after the next unlock, and not later than ttl from now; a negative one is that of a lock without an
-// expiry. placed says that the waiter has the process's place, see [Waiter.TakePlace].
+// Held ends the turn of a waiter whose attempt found the lock held. The waiter keeps its place in the queue and gets
+// the turn again after the next unlock, and after ttl at the latest; a negative ttl means that the lock has no
+// expiry. placed means that the waiter has the process's place, see [Waiter.TakePlace].
 func (w *Waiter) Held(ttl time.Duration, placed bool) {
 	t := w.topic
 	t.hub.mu.Lock()
@@ -206,7 +208,7 @@ func (w *Waiter) Held(ttl time.Duration, placed bool) {
 	case !placed && w.place != nil:
 		w.leavePlace()
 		if t.maybeFree() {
-			t.makeDue(w) // the news may have been '00', for those who have no place
+			t.makeDue(w) // the news may have been '00', for those without a place
 		}
 	}
 	switch {
@@ -230,7 +232,7 @@ func (w *Waiter) held(ttl time.Duration) {
 	}
 	t.current = nil
 	if w.err != nil {
-		t.makeDue(w) // when it leaves, the next one asks, and subscribes
+		t.makeDue(w) // when it leaves, the next waiter asks, and subscribes
 		w.signal()
 	} else {
 		t.subscribe()
@@ -239,8 +241,8 @@ func (w *Waiter) held(ttl time.Duration) {
 	t.dispatch()
 }
 
-// rejoin puts a waiter that asked apart, and was refused, at the end of the queue. If it is the first there, its attempt counts
-// unless there was news since it began.
+// rejoin puts a waiter that asked apart, and was refused, at the end of the queue. If it is the first there, its
+// attempt counts unless there was news since it began.
 func (w *Waiter) rejoin(ttl time.Duration) {
 	t := w.topic
 	counts := w.since == t.news && t.sub != nil && t.sub.live()
@@ -262,14 +264,13 @@ func (w *Waiter) rejoin(ttl time.Duration) {
 	t.dispatch()
 }
 
-// goBack ends what goApart began.
+// goBack undoes goApart.
 func (w *Waiter) goBack() {
 	w.askingConcurrently = false
 	w.topic.apart--
 }
 
-// Done takes a waiter that got the lock out of the queue. Those behind it wait for the next
-// unlock, and not longer than ttl.
+// Done takes a waiter that got the lock out of the queue. Those behind it wait for the next unlock, ttl at most.
 func (w *Waiter) Done(ttl time.Duration) {
 	t := w.topic
 	t.hub.mu.Lock()
@@ -305,13 +306,15 @@ func (w *Waiter) done(ttl time.Duration) {
 	t.removeIfEmpty()
 }
 
-// Leave takes a waiter that gives up out of the queue. If it had the turn, or was due to get it,
-// the next one gets it instead: a wake-up is never lost with a cancelled waiter. The same if it had the process's place and the next one
-// cannot have that ([Heir]), but may take another; or if it leaves with any error but ErrExpired, for somebody may have joined behind it since;
-// or with that one, if nobody was left to ask when the lock may have become free.
+// Leave takes a waiter that gives up out of the queue. It wakes the next waiter in three cases:
 //
-// If the waiter does not have the turn, somebody else may be about to get the lock for it: then it
-// may be too late to leave, or up to its claimant to finish.
+//   - The waiter had the turn, or was due: a cancelled waiter loses no wake-up.
+//   - It had the process's place, which the next cannot have ([Heir]), though it may take another.
+//   - It leaves with an error other than ErrExpired, since others may have joined behind it; or with ErrExpired, when the
+//     lock may have become free and no other waiter was left to ask.
+//
+// If the waiter does not have the turn, somebody else may be about to get the lock for it. Then it may be too late to
+// leave, or the claimant leaves for it.
 func (w *Waiter) Leave() Leaving {
 	t := w.topic
 	t.hub.mu.Lock()
@@ -341,13 +344,13 @@ func (w *Waiter) Leave() Leaving {
 	return Left
 }
 
-// Unanswered passes on why an attempt failed to all who were waiting when it began: to try again one
-// after the other would only keep them waiting. The caller has the turn, and leaves afterwards.
+// Unanswered passes the error of an attempt on to all who were waiting when it began: attempts one after the other
+// would only keep them waiting. The caller has the turn, and leaves afterwards.
 func (w *Waiter) Unanswered(err error) {
 	t := w.topic
 	t.hub.mu.Lock()
 	defer t.hub.mu.Unlock()
-	for x := t.first; x != nil && !w.askingConcurrently; x = x.next { // the queue does not wait for one that asks beside it
+	for x := t.first; x != nil && !w.askingConcurrently; x = x.next { // the queue does not wait for a waiter beside it
 		if x != w && x.since < t.turns {
 			x.err = err
 			x.signal()
@@ -355,8 +358,8 @@ func (w *Waiter) Unanswered(err error) {
 	}
 }
 
-// bequeath leaves the process's place to the next waiter, if that can have it. It is known to be there, for w sleeps, so the next one sleeps on, and the
-// process keeps its turn.
+// bequeath leaves the process's place to the next waiter, if that can have it. The place is known to exist, for w
+// sleeps, so the next waiter sleeps on, and the process keeps its position.
 func (w *Waiter) bequeath() {
 	t := w.topic
 	if w.place == nil || t.queue.Each || t.current != nil {
@@ -373,7 +376,7 @@ func (w *Waiter) bequeath() {
 	}
 }
 
-// park prepares a waiter that does not have the turn for what may come.
+// park prepares a waiter without the turn for its signals.
 func (w *Waiter) park() {
 	w.topic.slept = true
 	if w.turn == nil { // it is new, or had the turn at once
@@ -385,7 +388,7 @@ func (w *Waiter) park() {
 	w.watch()
 }
 
-// stop tells a waiter to leave, also one that is claimed; one that has the turn hears of it in Held.
+// stop makes a waiter leave, even a claimed one; one with the turn gets the error from Held.
 func (w *Waiter) stop(err error) {
 	w.err = err
 	if w.topic.current != w && !w.askingConcurrently || w.claim == claimed {

@@ -31,7 +31,7 @@ func (d *manualHub) line(n int) []*Waiter {
 	return ws
 }
 
-// turn checks that just the i-th waiter got the turn; nobody if i is -1.
+// turn checks that only the i-th waiter got the turn; nobody if i is -1.
 func (d *manualHub) turn(ws []*Waiter, i int) {
 	d.t.Helper()
 	for j, w := range ws {
@@ -102,7 +102,7 @@ func TestConfirmedDuringATurn(t *testing.T) {
 	d.turn([]*Waiter{a, b}, 0)
 	d.confirm("subscribe")
 	d.turn([]*Waiter{a, b}, -1)
-	a.Held(-1, false) // was answered, maybe, before the subscription stood
+	a.Held(-1, false) // was answered, maybe, before the subscription was live
 	d.turn([]*Waiter{a, b}, 0)
 	a.Done(-1)
 	d.turn([]*Waiter{b}, -1)
@@ -112,7 +112,7 @@ func TestMessages(t *testing.T) {
 	t.Parallel()
 	d := newManualHub(t)
 	ws := d.line(3)
-	for _, text := range []string{"0", "", "2"} { // what it does not know is at least a wake-up
+	for _, text := range []string{"0", "", "2"} { // an unknown message is at least a wake-up
 		d.hub.message(d.ch, text)
 		d.turn(ws, 0)
 		ws[0].Held(-1, false)
@@ -153,7 +153,7 @@ func TestMessageDuringATurn(t *testing.T) {
 	}
 }
 
-// Whoever gets the lock may have been told of a later unlock than the one that it owes it to.
+// A waiter that gets the lock may have heard of a later unlock than the one that freed it.
 func TestMessageBeforeDone(t *testing.T) {
 	t.Parallel()
 	d := newManualHub(t)
@@ -382,7 +382,7 @@ func TestLateConfirmations(t *testing.T) {
 	d.link.onSubscription(d.link.epoch, rueidis.PubSubSubscription{Kind: "subscribe", Channel: "unknown"})
 }
 
-// An attempt that Redis did not answer is reason enough to leave for those that waited when it began, not for later ones.
+// An attempt without an answer makes those leave that waited when it began, not later ones.
 func TestUnanswered(t *testing.T) {
 	t.Parallel()
 	for name, begin := range map[string]func(d *manualHub) *Waiter{
@@ -425,8 +425,8 @@ func TestUnanswered(t *testing.T) {
 	}
 }
 
-// A waiter whose time is over is passed over when a holder of this process unlocks, and so nobody asks. Whoever came behind it meanwhile
-// does when it leaves, for another process may have the lock by then, and would not tell this one.
+// A waiter whose time is over is passed over by an unlock in this process, so nobody asks. Then a waiter that joined
+// behind it asks when it leaves, since another process may have the lock by then, and would not notify this one.
 func TestNextAsksWhenTheFirstHasMissedAnUnlock(t *testing.T) {
 	t.Parallel()
 	d := newManualHub(t)

@@ -9,16 +9,15 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// router knows which node of a cluster serves which slot, for the sharded channels. Hub.mu guards
-// it. It learns from CLUSTER SLOTS when a slot is asked for that it does not know, and from MOVED
-// answers.
+// router knows which node of a cluster serves which slot, for the sharded channels. Hub.mu guards it. It learns from
+// CLUSTER SLOTS when an unknown slot is requested, and from MOVED answers.
 type router struct {
 	addrs  map[uint16]string
 	asking bool // a goroutine asks CLUSTER SLOTS
 }
 
-// route returns the link for a channel, or nil if the node is not known yet; then a goroutine finds
-// out. Hub.mu is held.
+// route returns the link for a channel, or nil if the node is not known yet; then a goroutine finds out. Hub.mu is
+// held.
 func (h *Hub) route(ch Channel) *link {
 	if !ch.Sharded {
 		return h.linkTo(plainLink)
@@ -39,8 +38,8 @@ func (h *Hub) slot(ch Channel) uint16 {
 	return cmd.Slot()
 }
 
-// askRoutes asks the cluster until all wanted channels have a route, or it may not ask; it ends with
-// the hub at the latest.
+// askRoutes asks the cluster until all wanted channels have a route, or the user may not ask; it ends with the hub at
+// the latest.
 func (h *Hub) askRoutes() {
 	defer h.wg.Done()
 	for backoff := minBackoff; ; backoff = min(2*backoff, maxBackoff) {
@@ -60,8 +59,7 @@ func (h *Hub) askRoutes() {
 	}
 }
 
-// adopt takes the routes over and sends the subscriptions on that waited for them. It reports whether
-// all found one.
+// adopt takes over the routes and forwards the subscriptions that waited for them. It reports whether all found one.
 func (h *Hub) adopt(addrs map[uint16]string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -78,7 +76,7 @@ func (h *Hub) adopt(addrs map[uint16]string) bool {
 	return true
 }
 
-// noRoutes tells those that wait for a route that there will be none.
+// noRoutes refuses the subscriptions that wait for a route.
 func (h *Hub) noRoutes(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -110,8 +108,8 @@ func (h *Hub) clusterSlots() (map[uint16]string, error) {
 
 var errBadSlots = errors.New("unexpected reply to CLUSTER SLOTS")
 
-// parseRange reads one element of CLUSTER SLOTS: first slot, last slot, [host, port, …] of the
-// master, and the replicas. An empty host is the one that was asked.
+// parseRange reads one element of CLUSTER SLOTS: first slot, last slot, [host, port, …] of the master, and the
+// replicas. An empty host is the node that was asked.
 func (h *Hub) parseRange(r rueidis.RedisMessage) (addr string, first, last int64, err error) {
 	fields, err := r.ToArray()
 	if err != nil || len(fields) < 3 {

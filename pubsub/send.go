@@ -10,11 +10,11 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// send carries out the ops of a batch. It reports whether some have to be tried again later, and
-// returns an error if the connection is broken.
+// send carries out the ops of a batch. It reports whether to try some again later, and returns an error if the
+// connection is broken.
 //
-// With RESP2 the subscriptions have a connection of their own inside of conn; when that breaks,
-// rueidis sends the commands again and again on it until ctx is done, hence the look at lost.
+// With RESP2 the subscriptions have a connection of their own inside conn; when that breaks, rueidis sends the
+// commands again and again on it until ctx is done, hence the look at lost.
 func (l *link) send(conn rueidis.DedicatedClient, lost <-chan error, batch []*subscription) (again bool, err error) {
 	h := l.hub
 	now, err := l.postpone(conn, batch)
@@ -48,7 +48,7 @@ func (l *link) send(conn rueidis.DedicatedClient, lost <-chan error, batch []*su
 	defer h.mu.Unlock()
 	for i, s := range now {
 		if err := results[i].NonRedisError(); err != nil {
-			return false, err // down puts the ops of all of them right
+			return false, err // down cleans up the ops of all of them
 		}
 		if l.finish(s, results[i].Error()) {
 			again = true
@@ -73,19 +73,19 @@ func command(b rueidis.Builder, s *subscription) rueidis.Completed {
 
 func ends(s *subscription) bool { return s.op == unsubscribing }
 
-// unsubscribeTimeout is how long an UNSUBSCRIBE may take until its connection is closed, see postpone. rueidis takes up to 2s more
-// for that (a second for each of its connections, pipe.Close in v1.0.79), and Redis answers with BUSY 5s after the script began.
+// unsubscribeTimeout is how long an UNSUBSCRIBE may take before its connection is closed, see postpone. rueidis takes
+// up to 2s more for that (a second for each of its connections, pipe.Close in v1.0.79), and Redis answers with BUSY
+// 5s after the script began.
 const unsubscribeTimeout = time.Second
 
 // postpone takes the unsubscriptions out of a batch if the server does not answer a PING with PONG.
 //
-// rueidis sends a PING behind each UNSUBSCRIBE, and matches the two replies by guesswork
-// (pipe._backgroundRead in v1.0.79). A server that runs a script for too long answers both with BUSY;
-// then rueidis has a reply without a command, and panics, on a goroutine of its own. Other errors of
-// the PING leave it out of step. So nothing is unsubscribed before a PING of ours is answered. If the
-// script begins between the two, there is no answer until it has run for busy-reply-threshold; before
-// that, the connection is closed. Nothing helps a user that may not send a PING and is let through:
-// rueidis knows that error, but not together with BUSY.
+// rueidis sends a PING behind each UNSUBSCRIBE, and matches the two replies by guesswork (pipe._backgroundRead in
+// v1.0.79). A server that runs a script for too long answers both with BUSY; then rueidis has a reply without a
+// command, and panics, on a goroutine of its own. Other errors of the PING leave it out of step. So nothing is
+// unsubscribed before a PING of ours is answered. If the script begins between the two, there is no answer until it
+// has run for busy-reply-threshold; before that, the connection is closed. Nothing helps a user that may not send a
+// PING and is let through: rueidis knows that error, but not together with BUSY.
 func (l *link) postpone(conn rueidis.DedicatedClient, batch []*subscription) ([]*subscription, error) {
 	if !slices.ContainsFunc(batch, ends) {
 		return batch, nil
@@ -113,9 +113,8 @@ func (l *link) postpone(conn rueidis.DedicatedClient, batch []*subscription) ([]
 
 var errSilent = errors.New("the server does not answer")
 
-// limited returns the context of commands that have the time d. It has no deadline: rueidis
-// would wait for their answers until then, even if ctx was cancelled, on a connection that one call at
-// a time has used (pipe.Do in v1.0.79).
+// limited returns a context for commands that ends after d. It has no deadline: rueidis would wait for their answers
+// until then, even if ctx was cancelled, on a connection that only one call at a time has used (pipe.Do in v1.0.79).
 func (l *link) limited(d time.Duration) (context.Context, context.CancelCauseFunc) {
 	ctx, cancel := context.WithCancelCause(l.hub.ctx)
 	timer := time.AfterFunc(d, func() { cancel(errSilent) })

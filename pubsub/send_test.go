@@ -12,7 +12,8 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// keepBusy has the server run a script, calls running, and returns when the server refuses all else. free ends that.
+// keepBusy makes the server run a script, calls running, and returns when the server refuses everything else. free
+// ends that.
 func (s site) keepBusy(server *redistest.Server, running func()) (free func()) {
 	s.t.Helper()
 	blocker := server.Client(s.t)
@@ -33,7 +34,7 @@ func (s site) keepBusy(server *redistest.Server, running func()) (free func()) {
 	}
 }
 
-// A server that runs a script for too long refuses to end a subscription. That is tried until it does not.
+// A server that runs a script for too long refuses to end a subscription. The link retries until it accepts.
 func TestUnsubscribeFromABusyServer(t *testing.T) {
 	for name, mod := range respVersions {
 		t.Run(name, func(t *testing.T) {
@@ -63,7 +64,8 @@ func TestUnsubscribeFromABusyServer(t *testing.T) {
 	}
 }
 
-// The script begins when the server has answered the PING, before it gets the UNSUBSCRIBE. rueidis would panic when it answers BUSY.
+// The script begins after the server has answered the PING, before it gets the UNSUBSCRIBE. rueidis would panic at
+// the answer BUSY.
 func TestUnsubscribeFromAServerThatGetsBusy(t *testing.T) {
 	for name, mod := range respVersions {
 		t.Run(name, func(t *testing.T) {
@@ -87,7 +89,7 @@ func TestUnsubscribeFromAServerThatGetsBusy(t *testing.T) {
 	}
 }
 
-// Nor is a subscription ended while the server refuses a PING for another reason, unless that is the user's right.
+// The same while the server refuses a PING for another reason, unless the user has no right to it.
 func TestUnsubscribeWithoutPing(t *testing.T) {
 	t.Run("for a while", func(t *testing.T) {
 		t.Parallel()
@@ -129,7 +131,7 @@ func TestUnsubscribeWithoutPing(t *testing.T) {
 	})
 }
 
-// A channel that the server takes away while its unsubscription is put off, as it does when the slot moves, is forgotten.
+// A channel that the server takes away while its unsubscription is postponed, as when the slot moves, is forgotten.
 func TestTakenAwayWhilePutOff(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

@@ -16,14 +16,14 @@ func newShares(t *testing.T) *manualHub {
 	return d
 }
 
-// joins has a waiter join; it asks at once or not.
+// joins makes a waiter join; it asks at once or not.
 func (d *manualHub) joins(w *Waiter, atOnce bool) *Waiter {
 	d.t.Helper()
 	require.Equal(d.t, atOnce, d.hub.Join(w, d.q()))
 	return w
 }
 
-// asks requires that a waiter was told to ask, and takes the signal.
+// asks requires a signal to ask, and takes it.
 func (d *manualHub) asks(w *Waiter) {
 	d.t.Helper()
 	require.Len(d.t, w.turn, 1)
@@ -40,8 +40,8 @@ func (d *manualHub) asleep(ws ...*Waiter) {
 	}
 }
 
-// Those that want a share ask beside each other while nobody waits. The first of a queue that gets one lets those directly behind it
-// ask, too; the next one behind them, which wants the whole, asks in its turn.
+// Waiters for a share ask beside each other while nobody waits. The first of a queue that gets one lets those
+// directly behind it ask, too; the next one behind them, which wants the whole, asks in its turn.
 func TestShares(t *testing.T) {
 	t.Parallel()
 	d := newShares(t)
@@ -89,7 +89,7 @@ func TestShares(t *testing.T) {
 	require.Zero(t, d.hub.Len())
 }
 
-// An attempt beside the queue that was refused counts, unless news came since it began.
+// A refused attempt beside the queue counts, unless news came since it began.
 func TestRefusedBesideTheQueue(t *testing.T) {
 	t.Parallel()
 	for _, news := range []bool{false, true} {
@@ -114,7 +114,7 @@ func TestRefusedBesideTheQueue(t *testing.T) {
 	}
 }
 
-// One that has what the others wait for goes ahead of them.
+// A waiter that has what the others wait for goes ahead of them.
 func TestAhead(t *testing.T) {
 	t.Parallel()
 	d := newShares(t)
@@ -137,8 +137,8 @@ func TestAhead(t *testing.T) {
 	w.Leave()
 }
 
-// A message to all that says when to look makes the first look then, if it would sleep for longer. It is no news of an unlock, and one
-// that finds nobody is nothing.
+// A message to all with a time makes the first waiter look then, if it would sleep longer. It is not news of an
+// unlock, and without waiters it has no effect.
 func TestToldToLookEarlier(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -2,19 +2,19 @@ package pubsub
 
 import "strings"
 
-// Spoken is a message from one process to another, on the channel of its ear ([EarChannel]). [ReadSpoken] reads it, [Spoken.String] writes it, and
-// this comment is its specification.
+// Spoken is a message from one process to another, on the channel of its ear ([EarChannel]). [ReadSpoken] reads it,
+// [Spoken.String] writes it, and this comment is its specification.
 //
 //	<version> <kind> <payload>
 //
 // Fields are separated by one space.
 //
 //	version   0
-//	kind      1 to 16 letters a to z: who is to read the rest
-//	payload   any bytes; the whole has up to [MaxSpoken]
+//	kind      1 to 16 letters a to z: selects the reader of the rest
+//	payload   any bytes; the whole message has up to [MaxSpoken]
 //
-// A publisher can send anything, twice, late, or not at all, so a message is a hint: it may cost a command, and never a lock. A process ignores
-// messages that are too long or malformed, or have another version or an unknown kind.
+// A publisher can send anything, twice, late, or not at all, so a message is a hint: it may cost a command, and never
+// a lock. A process ignores messages that are too long or malformed, or have another version or an unknown kind.
 type Spoken struct {
 	Kind    string
 	Payload string
@@ -31,7 +31,7 @@ const (
 // EarChannel returns the name of the channel for messages to the Client with that id.
 func EarChannel(id string) string { return "rlock_client:{" + id + "}" }
 
-// ReadSpoken parses a message. It reports false if the message is to be ignored.
+// ReadSpoken parses a message. It returns false if the message must be ignored.
 func ReadSpoken(text string) (s Spoken, ok bool) {
 	if len(text) > MaxSpoken {
 		return s, false

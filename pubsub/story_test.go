@@ -11,17 +11,17 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// story plays a hub, two locks with one channel, the server that has both and their queues of processes, and the
-// stream of what the server says on the connection, each a step behind the other. No holder's time ends in it, so that
-// nothing but wake-ups and grants brings a waiter to its lock. A waiter's time ends when the story says so.
+// story plays a hub and two locks with one channel. It also plays their server, with its queues of processes, and the
+// stream of the server's messages on the connection, each a step behind the other. No lease ends in it, so only
+// wake-ups and grants bring a waiter to its lock. A waiter's time ends when the story says so.
 type story struct {
 	*manualHub
 	rnd        *rand.Rand
 	locks      [2]storyLock
 	subscribed bool               // at the server
 	outside    bool               // without the channel of those in line
-	stream     []func()           // what it has said that has not arrived
-	cmd        op                 // the link's, under way
+	stream     []func()           // sent messages that have not arrived
+	cmd        op                 // the link's current command
 	cmdAt      int                // 0: sent, 1: carried out, 2: confirmed
 	sub        *subscription      // that it is about
 	owners     map[*Waiter]string // of those that have asked for a place
@@ -36,10 +36,10 @@ type storyLock struct {
 	holder  string   // "": it is free
 	local   bool     // the holder is a waiter of this process, and knows it
 	queue   []string // of the processes, in Redis
-	looks   bool     // a stranger is to look at it
-	gone    []string // owners that have left, and are to be taken out of Redis
+	looks   bool     // a stranger must look at it
+	gone    []string // owners that have left, and must be taken out of Redis
 
-	asking *Waiter // whose attempt is under way
+	asking *Waiter // whose attempt is in progress
 	place  bool    // it is to have the process's place
 	asked  bool    // the server has carried it out
 	got    bool    // and granted it
@@ -53,7 +53,7 @@ func (s *story) note(format string, args ...any) {
 
 func (s *story) owner(w *Waiter) string { return fmt.Sprintf("%p", w) }
 
-// publish has the server tell all who listen, or this process alone.
+// publish makes the server notify all listeners, or this process alone.
 func (s *story) publish(toUs bool, format string, args ...any) (heard bool) {
 	ch, text := s.ch, fmt.Sprintf(format, args...)
 	if toUs {
@@ -92,7 +92,7 @@ func (l *storyLock) drop(w *Waiter) {
 	l.waiters = slices.DeleteFunc(l.waiters, func(x *Waiter) bool { return x == w })
 }
 
-// leaves is for a waiter that has left, and does not want what it may get.
+// leaves is for a waiter that has left, and does not want a grant.
 func (s *story) leaves(l *storyLock, w *Waiter) {
 	l.drop(w)
 	if s.owners[w] != "" {
@@ -100,7 +100,7 @@ func (s *story) leaves(l *storyLock, w *Waiter) {
 	}
 }
 
-// sweep takes those that have left out of Redis.
+// sweep takes owners that have left out of Redis.
 func (s *story) sweep(l *storyLock) bool {
 	if len(l.gone) == 0 {
 		return false
@@ -114,7 +114,7 @@ func (s *story) sweep(l *storyLock) bool {
 	return true
 }
 
-// look has a stranger that was told to look take the lock.
+// look makes a stranger that got a hint take the lock.
 func (s *story) look(l *storyLock) bool {
 	if !l.looks {
 		return false
@@ -155,7 +155,7 @@ func (s *story) hear(l *storyLock) (moved bool) {
 	return moved
 }
 
-// begin is for a waiter that has the turn.
+// begin is for a waiter with the turn.
 func (s *story) begin(l *storyLock, w *Waiter) {
 	require.Nil(s.t, l.asking, "two attempts at once: %v", s.steps)
 	l.asking, l.asked = w, false
@@ -170,7 +170,7 @@ func (s *story) takePlace(w *Waiter) bool {
 	return ok
 }
 
-// meanwhile is what happens, and arrives, before an answer does.
+// meanwhile plays events, and their arrival, before an answer arrives.
 func (s *story) meanwhile(l *storyLock) {
 	if l.holder == stranger && s.rnd.IntN(3) == 0 {
 		s.release(l, "")
@@ -180,7 +180,7 @@ func (s *story) meanwhile(l *storyLock) {
 	}
 }
 
-// ask carries an attempt out at the server, or has its answer arrive.
+// ask carries out an attempt at the server, or makes its answer arrive.
 func (s *story) ask(l *storyLock) bool {
 	w := l.asking
 	switch {

@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// linger is how long a subscription stays after the last of those that had to wait got the lock. A
-// lock that others want will often be wanted again soon, and a subscription that is live already
-// spares three commands: itself, the attempt after it, and its end. Longer would not spare much more,
-// and each unlock means a message; so whoever did not have to wait does not prolong it.
+// linger is how long a subscription stays after the last waiter that slept got the lock. A lock that others want will
+// often be wanted again soon, and a live subscription saves three commands: itself, the attempt after it, and its
+// end. A longer time would not save much more, and each unlock means a message; so waiters that did not sleep do not
+// prolong it.
 const linger = 500 * time.Millisecond
 
 // subscription is the share of this process in a channel, for all of its queues. Hub.mu guards it.
@@ -17,21 +17,21 @@ type subscription struct {
 	channel Channel
 	names   []string // of the channel, and of those beside it; one command is for all of them
 	topics  []*topic // the queues for its messages, also the empty ones until it is dropped
-	waiter  *Waiter  // instead of these, if it is to the waiter's own channel, until that leaves
-	ear     *Ear     // instead of these, if others speak to this process there
+	waiter  *Waiter  // instead of topics, if it is to the waiter's own channel, until that leaves
+	ear     *Ear     // instead of topics, if it is for messages to this process
 	bare    bool     // the server refuses the channels beside it
 
-	confirmed bool  // by the server, all of it, and nothing was taken back since
-	link      *link // that has it, or is asked to have it; nil if it is not wanted, or the node not known
+	confirmed bool  // by the server, all channels, and none was lost since
+	link      *link // that has it, or should get it; nil if it is not wanted, or the node not known
 	queued    bool  // the link will look at it
-	op        op    // the link's command about it that is under way
+	op        op    // the link's command for it that is under way
 
 	lingers bool        // it is confirmed, and stays though no queue needs it
 	timer   *time.Timer // ends that
 }
 
-// subscription returns the subscription to a channel. On a cluster a command, as a script, can have no channel of another slot
-// beside it; so a channel whose name has nothing in braces to be hashed alone goes without others.
+// subscription returns the subscription to a channel. On a cluster, neither a command nor a script can use a channel
+// in another slot beside it. So a channel without a hash tag in braces goes without others.
 func (h *Hub) subscription(ch Channel) *subscription {
 	s := h.subs[ch]
 	if s == nil {
@@ -42,7 +42,7 @@ func (h *Hub) subscription(ch Channel) *subscription {
 	return s
 }
 
-// choose sets the channels that are about to be subscribed to. That for grants is the last one.
+// choose sets the channels to subscribe to. The one for grants is the last.
 func (s *subscription) choose() {
 	s.names = append(s.names[:0], s.channel.Name)
 	if s.bare || s.waiter != nil || s.ear != nil {
@@ -54,7 +54,7 @@ func (s *subscription) choose() {
 	s.names = append(s.names, s.channel.Name+s.hub.grants)
 }
 
-// inLine reports whether all who wait for messages of the channel are in line for their locks, or will be.
+// inLine reports whether all waiters for messages of the channel are in line for their locks, or will be.
 func (s *subscription) inLine() bool {
 	for _, t := range s.topics {
 		if !t.queue.Places || t.placeless {
@@ -64,11 +64,11 @@ func (s *subscription) inLine() bool {
 	return true
 }
 
-// wrong reports whether the server takes this process for one that is in line, though not all here are. Then the subscription ends, and
-// begins anew: who waits asks after that, and so misses nothing that was said to those who are not in line.
+// wrong reports whether the server counts this process as in line, though not all waiters here are. Then the
+// subscription ends, and begins anew: waiters ask after that, and so miss no message to listeners out of line.
 func (s *subscription) wrong() bool { return len(s.names) > 2 && !s.inLine() }
 
-// grants reports whether the subscription is to grants, too.
+// grants reports whether the subscription includes grants.
 func (s *subscription) grants() bool { return !s.bare && s.waiter == nil && s.ear == nil }
 
 type op int8
@@ -95,15 +95,15 @@ func (s *subscription) wanted() bool {
 // live reports whether all messages from now on arrive.
 func (s *subscription) live() bool { return s.confirmed && s.op != unsubscribing }
 
-// update has the link subscribe or unsubscribe if that is due, and drops a subscription that nobody
-// needs. While the link is busy with it, nothing happens: the end of the command comes here again.
+// update makes the link subscribe or unsubscribe if that is due, and drops an unneeded subscription. While the link
+// is busy with it, nothing happens: the end of the command comes here again.
 func (s *subscription) update() {
 	wanted := s.wanted()
 	if (wanted != s.confirmed || s.confirmed && s.wrong()) && !s.queued && s.op == noOp && !s.hub.closed {
 		if wanted {
 			s.link = s.hub.route(s.channel)
 		}
-		if s.link != nil { // or the router comes here again when it knows the node
+		if s.link != nil { // otherwise the router comes here again when it knows the node
 			s.queued = true
 			s.link.enqueue(s)
 		}
@@ -129,7 +129,7 @@ func (s *subscription) dropIdle() {
 	delete(s.hub.subs, s.channel)
 }
 
-// confirm notes that the server has the subscription: whoever waits for it asks now.
+// confirm notes that the server has the subscription: its waiters ask now.
 func (s *subscription) confirm() {
 	if s.op == subscribing {
 		s.op = noOp
@@ -151,8 +151,7 @@ func (s *subscription) lose() {
 	}
 }
 
-// wakeFirst wakes the first waiter of each queue that needs the subscription: a message may have
-// been missed.
+// wakeFirst wakes the first waiter of each queue that needs the subscription: a message may have been missed.
 func (s *subscription) wakeFirst() {
 	for _, t := range s.topics {
 		t.freed()
@@ -165,7 +164,7 @@ func (s *subscription) wakeFirst() {
 	}
 }
 
-// refuse gives up on a subscription: all that wait now are told. A waiter does without a channel of its own.
+// refuse gives up on a subscription: all current waits fail. A waiter does without a channel of its own.
 func (s *subscription) refuse(err error) {
 	if s.waiter != nil {
 		s.waiter.place.own, s.waiter = nil, nil
@@ -178,7 +177,7 @@ func (s *subscription) refuse(err error) {
 	}
 }
 
-// startLinger has a confirmed subscription linger, from now on.
+// startLinger makes a confirmed subscription linger, from now on.
 func (s *subscription) startLinger() {
 	if !s.confirmed || s.hub.draining || s.hub.closed {
 		return

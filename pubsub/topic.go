@@ -7,53 +7,55 @@ import (
 	"time"
 )
 
-// topic is the queue for a lock, and its share in the subscription of the lock's channel. Hub.mu
-// guards all of it.
+// topic is the queue for a lock, and its share in the subscription of the lock's channel. Hub.mu guards all of it.
 //
-// Invariant I-wake: while the queue is not empty, one of these holds, so that nobody sleeps through
-// an unlock: a waiter has the turn or is claimed; or a waiter is due; or the timer ends a courtesy; or a subscription is being
-// asked for; or the subscription is live, and an attempt made after its confirmation was answered
-// "held", or got the lock for a hold of this process that has not ended yet (localHold).
+// Invariant I-wake, by which nobody sleeps through an unlock. While the queue is not empty, one of these holds:
 //
-// A process with a place in the queue in Redis does not hear '00'. It is told by a grant, by '? <ms>', or by the end of its
-// timer, which comes before Redis forgets the place. If Redis drops the place because nobody listens, the
-// subscription is not live, and an attempt follows its confirmation. If Redis loses the queue, the timer finds out.
+//   - a waiter has the turn, is claimed or is due;
+//   - the timer will end a courtesy;
+//   - a subscription is being asked for;
+//   - the subscription is live, and an attempt made after its confirmation was answered "held", or got the lock for a
+//     hold of this process that has not ended yet (localHold).
 //
-// If each waiter has a place (Queue.Each), each of them is due when it has joined, as soon as the subscription is live, and
-// whenever that is confirmed anew. From then on each is told apart; that its place is gone from Redis, whoever refreshes it finds
-// out ([Hub.Look]).
+// A process with a place in Redis's queue ignores '00'. It wakes by a grant, by '? <ms>', or by its timer, which
+// fires before Redis forgets the place. If Redis drops the place because nobody listens, the subscription is not
+// live, and an attempt follows its confirmation. If Redis loses the queue, the timer finds out.
+//
+// If each waiter has a place (Queue.Each), each is due when it has joined, as soon as the subscription is live, and
+// after each reconnect. From then on each has its own messages. The refresh of the places finds those that Redis has
+// lost ([Hub.Look]).
 type topic struct {
 	hub   *Hub
 	queue Queue
 
 	first, last *Waiter
 	current     *Waiter // has the turn, or is claimed
-	turns       uint64  // how many turns and claims have begun
-	due         int32   // how many waiters are due
-	exclusive   int32   // how many waiters want more than a share
-	places      int32   // how many waiters have a place in Redis's queue, or are about to; one at most, unless queue.Each
-	placeless   bool    // the last one that asked for a place got none: until one gets it, the process counts as one that is not in line
+	turns       uint64  // turns and claims begun so far
+	due         int32   // due waiters
+	exclusive   int32   // waiters that want more than a share
+	places      int32   // waiters that have a place in Redis's queue, or are about to; one at most, unless queue.Each
+	placeless   bool    // the last request for a place failed: until one succeeds, the process counts as not in line
 
-	timer   *time.Timer // fires when the holder's remaining time has run out
-	timerAt time.Time   // when; zero: it is not to
+	timer   *time.Timer // fires when the holder's remaining lease has run out
+	timerAt time.Time   // when; zero: not set
 
 	localHold time.Time // this process has the lock until then, unless it may be free; zero: not known
 	news      uint64    // how often the lock may have become free
-	asked     uint64    // news when the current turn, or the last one, began
-	heard     bool      // the subscription was live when it began
+	asked     uint64    // news when the current or last turn began
+	heard     bool      // the subscription was live at that time
 
-	outside time.Time // when somebody was last told who is not in line; zero: never
+	outside time.Time // last message to listeners out of line; zero: none
 	aside   time.Time // the first waiter does not step aside for other processes before that; zero: it may now
-	own     bool      // an unlock of this process that tells everybody is under way: the next '0' is its
+	own     bool      // this process's unlock, which notifies all, is under way: the next '0' is its own
 
-	sub    *subscription // nil until it was needed for the first time
+	sub    *subscription // nil until first needed
 	need   bool          // the queue needs it
-	polite bool          // the timer is to end a moment in which others go first
-	apart  int32         // how many ask for a share beside the queue
-	slept  bool          // a waiter did, and may look at it even after it is out of the queue
+	polite bool          // the timer is to end a courtesy
+	apart  int32         // waiters asking for a share beside the queue
+	slept  bool          // a waiter slept, and may look at the topic even after it left the queue
 }
 
-// begin gives w the turn, or claims it. The answer to the attempt will tell whose the lock is.
+// begin gives w the turn, or claims it. The answer to the attempt will show whose the lock is.
 func (t *topic) begin(w *Waiter) {
 	t.current = w
 	t.turns++
@@ -67,11 +69,11 @@ func (t *topic) freed() {
 	t.news++
 }
 
-// maybeFree reports whether news came since the turn began, maybe of the end of the hold that it gets.
+// maybeFree reports whether there was news since the turn began, maybe about the end of the very hold that it gets.
 func (t *topic) maybeFree() bool { return t.news != t.asked }
 
-// localHoldLasts says for how long this process still has the lock, as far as is known: whoever
-// comes meanwhile need not ask Redis. It is 0 if messages might have been missed.
+// localHoldLasts returns how long this process is known to keep the lock: until then new waiters need not ask Redis.
+// It is 0 if messages might have been missed.
 func (t *topic) localHoldLasts() time.Duration {
 	if t.localHold.IsZero() || !t.live() {
 		return 0
@@ -123,7 +125,7 @@ func (t *topic) remove(w *Waiter) {
 	}
 }
 
-// dispatch gives the turn, if nobody has it, to the first waiter that is due.
+// dispatch gives the turn, if nobody has it, to the first due waiter.
 func (t *topic) dispatch() {
 	if t.current != nil || t.due == 0 {
 		return
@@ -158,7 +160,7 @@ func (t *topic) wakeFirst() {
 	}
 }
 
-// confirmed wakes those who may have missed a message.
+// confirmed wakes the waiters that may have missed a message.
 func (t *topic) confirmed() {
 	t.own = false
 	switch {
@@ -180,12 +182,12 @@ func (t *topic) wakeAll() {
 	t.dispatch()
 }
 
-// refuse tells every waiter that the server refuses the subscription. Whoever joins later asks anew.
+// refuse ends all waits with the server's refusal of the subscription. Later waiters ask again.
 func (t *topic) refuse(err error) {
 	t.need = false
 	for w := t.first; w != nil; w = w.next {
 		w.err = err
-		if t.current != w { // that one hears of it when its turn or claim ends
+		if t.current != w { // for the current one, its turn or claim must end first
 			w.signal()
 		}
 	}
@@ -194,7 +196,7 @@ func (t *topic) refuse(err error) {
 // live reports whether all messages from now on arrive.
 func (t *topic) live() bool { return t.sub != nil && t.sub.live() }
 
-// subscribe asks for the subscription. When it is confirmed, the first waiter is woken, or each.
+// subscribe asks for the subscription. Its confirmation wakes the first waiter, or each.
 func (t *topic) subscribe() {
 	if t.need {
 		return
@@ -206,20 +208,20 @@ func (t *topic) subscribe() {
 		t.sub.update() // it may be wrong now
 	}
 	if t.live() {
-		t.confirmed() // from the queue before, or for another lock
+		t.confirmed() // live from the queue before, or for another lock
 		return
 	}
 	t.sub.update()
 }
 
-// goApart has a waiter that is not in the queue ask for a share, beside others.
+// goApart makes a waiter outside the queue ask for a share, beside others.
 func (t *topic) goApart(w *Waiter) {
 	w.askingConcurrently, w.since = true, t.news
 	t.apart++
 }
 
-// letIn lets those in that want a share, too, and stand directly behind a waiter that got one; or has them ask at the same time. The next one
-// behind them asks in its turn, for it has not asked since the lock could be shared.
+// letIn lets in the waiters directly behind one that got a share: those that want a share take the same, or ask at
+// the same time. The next waiter behind them asks in its turn, since it has not asked since the lock became shared.
 func (t *topic) letIn(first *Waiter) {
 	for w := t.first; w != nil && w.Shared && w.err == nil; w = t.first {
 		t.remove(w)
@@ -237,7 +239,7 @@ func (t *topic) letIn(first *Waiter) {
 	}
 }
 
-// removeIfEmpty drops an empty queue; the subscription does, if there is one.
+// removeIfEmpty drops an empty queue; if there is a subscription, that does it.
 func (t *topic) removeIfEmpty() {
 	if t.first != nil {
 		return
@@ -252,13 +254,13 @@ func (t *topic) removeIfEmpty() {
 	}
 }
 
-// setTimer has the first waiter ask when d is over, unless it will earlier. A negative d is for ever.
+// setTimer makes the first waiter ask after d, unless it asks earlier. A negative d means never.
 func (t *topic) setTimer(d time.Duration) {
 	if d < 0 || t.hub.closed {
 		return
 	}
 	if d < math.MaxInt64-time.Millisecond {
-		d += time.Millisecond // Redis rounds the remaining time down
+		d += time.Millisecond // Redis rounds the remaining lease down
 	}
 	at := time.Now().Add(d)
 	if !t.timerAt.IsZero() && t.timerAt.Before(at) {

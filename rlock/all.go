@@ -28,14 +28,14 @@ import (
 //	climbing  it has the first ones, and got the rest   entered
 //	          its time is over, or it lost one          waiting for the next one, with nothing held
 //
-// What it has is given back for a caller who may leave meanwhile (caller.LeaveTo). A Lock is counted by all Clients of its members, and
+// A Lock gives its locks back on behalf of a caller that may leave meanwhile (caller.LeaveTo). All Clients of its members count it, and
 // the Close of any of them ends it.
 //
-// Each member has a hold and a level of its own, taken and released in the ways of a single lock. Members of one Client, and on a
-// cluster of one slot, are taken by one call (engine.TakeTogether).
+// Each member has its own hold and level, taken and released like a single lock's. One call takes the members of one Client, and on a
+// cluster of one slot (engine.TakeTogether).
 
-// MultiMutex is several locks that are taken together, made by [All]. It has no state of its own: it excludes whoever holds one of
-// its members, by whatever handle. Its methods are safe for concurrent use.
+// MultiMutex takes several locks together; [All] makes it. It has no state of its own: it excludes every holder of one of its members,
+// through any handle. Its methods are safe for concurrent use.
 type MultiMutex struct {
 	name    string
 	names   []string  // of the members
@@ -43,7 +43,7 @@ type MultiMutex struct {
 	parts   [][]*member
 	again   []*member        // further handles of locks that are members already, to be re-entered
 	maxWait time.Duration    // the shortest of WithMaxWait; 0: none has it
-	clients []*engine.Engine // of the members, each once; not those of a Quorum, which goes on without one of them
+	clients []*engine.Engine // of the members, each once; not those of a Quorum, which continues without one of them
 	invalid error
 }
 
@@ -54,31 +54,31 @@ type member struct {
 	name  string
 	about *engine.Spec // the lock that it is; of an Upgradeable that of the reader; nil if it is of another type
 	spec  *engine.Spec // about, if that is all it takes
-	trace *Trace       // of the Client of about, or of the first member of a Quorum: that is told
+	trace *Trace       // of the Client of about, or of the first member of a Quorum
 	lease *engine.Spec // about, or the first member of a Quorum: how long a hold lasts; nil if that is not known
 	order int          // among the members of one lock: each lets the next ones in
 	first *member      // the member of the same lock that is taken before it, and lets it in; nil if it is that
 }
 
-// All makes one lock of several: Lock takes all of them, or waits and holds none. It does no I/O. The locks may be of any kind and
-// of several Clients, and be used alone at the same time. One that is a MultiMutex stands for its own members.
+// All combines several locks into one: Lock takes all of them, or waits and holds none. It does no I/O. The locks may be of any kind and
+// of several Clients, and other code may use them alone at the same time. A MultiMutex among them stands for its own members.
 //
 // The order of the arguments does not matter: callers that name the same locks in opposite orders do not block each other.
-// Plain and fenced locks of one Client, and on a cluster of one slot, cost one command together, up to a thousand of them; every
-// other lock, and every one of a Client with [Options].Replicas, costs one of its own.
+// Plain and fenced locks of one Client, and on a cluster of one slot, cost one command together, up to a thousand of them. Every other
+// lock costs its own command, as does every lock of a Client with [Options].Replicas.
 //
-// A handle that is given twice counts once. Another handle of the same lock re-enters it, as does a lock that the ctx of the caller
-// holds already; each of these costs a command. A read/write lock and a lock of another kind under one name exclude each other, so
-// they cannot be given together.
+// A handle given twice counts once. Another handle of the same lock re-enters it, and so does a lock that the caller's ctx already holds;
+// each of these costs a command. A read/write lock and a lock of another kind under one name exclude each other, so All cannot take them
+// together.
 //
-// If no locks are given, or one is nil or invalid, the methods of the MultiMutex say so.
+// If there are no locks, or one is nil or invalid, the methods of the MultiMutex report an error.
 func All(lockers ...Locker) *MultiMutex {
 	a := new(MultiMutex)
 	all, err := flatten(lockers)
 	if len(all) == 0 {
 		err = cmp.Or(err, errors.New("no locks were given"))
 	}
-	// By key first: the ids of Clients are random, so other processes have them in another order.
+	// By key first: the ids of Clients are random, so their order differs between processes.
 	slices.SortStableFunc(all, func(x, y *member) int {
 		return cmp.Or(strings.Compare(x.key(), y.key()), strings.Compare(x.clientID(), y.clientID()), cmp.Compare(x.order, y.order))
 	})
@@ -129,7 +129,7 @@ func All(lockers ...Locker) *MultiMutex {
 	return a
 }
 
-// flatten lists the locks, and those of a MultiMutex in its place. The error is about the first that cannot be locked.
+// flatten lists the locks, with the members of a MultiMutex in its place. The error is about the first that cannot be locked.
 func flatten(lockers []Locker) (all []*member, err error) {
 	for i, l := range lockers {
 		m := &member{Locker: l, name: "nil"}
@@ -194,7 +194,7 @@ func isMade(l Locker) bool {
 	return true
 }
 
-// key is the same in every process: the lock's in Redis, if that is known.
+// key is the same in every process: the lock's key in Redis, if that is known.
 func (m *member) key() string {
 	if m.about == nil {
 		return m.name
@@ -209,7 +209,7 @@ func (m *member) clientID() string {
 	return m.about.Engine.ID
 }
 
-// split makes parts of the members that one call can take, in the order of the first in each.
+// split groups the members into parts that one call can take, in the order of the first member of each.
 func (a *MultiMutex) split() {
 	type batchKey struct {
 		engine *engine.Engine
@@ -231,7 +231,7 @@ func (a *MultiMutex) split() {
 	}
 }
 
-// describe is the name: the members' names, or the first few of many.
+// describe returns the name: the members' names, or the first few of many.
 func (a *MultiMutex) describe() string {
 	const most = 4
 	names := a.names
@@ -253,22 +253,22 @@ func (a *MultiMutex) check() {
 	}
 }
 
-// Lock waits until all locks are held, or ctx is done. While it waits it holds none of them: if one is taken, it waits for that one
-// as [Mutex.Lock] does, takes the others at once when it has it, and gives it back if it cannot.
+// Lock waits until all locks are held, or ctx is done. While it waits it holds none of them. If one is taken, it waits for that one as
+// [Mutex.Lock] does, then tries to take the others at once, and gives it back if it cannot.
 //
-// So it needs a moment in which all are free, and those who want one of them alone could keep it waiting. Each eighth try
-// takes them one after the other, in an order that is the same everywhere, and keeps what it has while it waits for the
-// next: for 50 ms in all the first time, then for twice as long each time, up to 5 s, and up to half of the shortest [WithLease] or
+// So it needs a moment in which all are free, and callers that want only one of them could keep it waiting. Every eighth attempt therefore
+// takes them one after the other, in one global order, and keeps the locks it has while it waits for the next. It waits for 50 ms in all
+// the first time, then for twice as long each time, up to 5 s. It never waits longer than half of the shortest [WithLease] or
 // [WithMaxHold] among them. Then it gives all back.
 //
-// The ctx of the section carries a hold of each lock, and is cancelled as soon as one is lost, with the [LostError] of that one
-// as its cause. The unlock releases all of them; its error joins those of all that were lost or could not be released. Everything else
-// is as for [Mutex.Lock]. Errors name the lock that was in the way, and a Lock that failed leaves none of them behind.
+// The section's ctx carries a hold of each lock, and is cancelled as soon as one is lost, with that lock's [LostError] as its cause. The
+// unlock releases all of them; its error joins the errors of all locks that were lost or could not be released. Everything else is as for
+// [Mutex.Lock]. Errors name the lock that was in the way, and a Lock that failed leaves no lock held.
 func (a *MultiMutex) Lock(ctx context.Context) (context.Context, UnlockFunc, error) {
 	return a.lock(engine.CallerNow(ctx).Patient(a.maxWait, time.Second))
 }
 
-// TryLock is Lock with a bound on the waiting in all, see [Mutex.TryLock]. If wait is 0 or less it makes one attempt.
+// TryLock is Lock with a bound on the total wait, see [Mutex.TryLock]. If wait is 0 or less it makes one attempt.
 func (a *MultiMutex) TryLock(ctx context.Context, wait time.Duration) (context.Context, UnlockFunc, error) {
 	return a.lock(engine.CallerNow(ctx).UpTo(wait, time.Second))
 }

@@ -15,17 +15,17 @@ import (
 //
 // It runs these goroutines, and [Client.Close] ends all of them:
 //
-//   - one that keeps the leases;
-//   - one that keeps the places of waiters, once a FairMutex was waited for;
-//   - two that follow what others say to the Client, once a lock was taken with [WithAsked];
-//   - one that keeps the label, once a lock was asked for, if there is an [Options].Label;
+//   - one to keep the leases;
+//   - one to keep the places of waiters, from the first wait for a FairMutex on;
+//   - two to receive messages to the Client, from the first lock taken with [WithAsked] on;
+//   - one to keep the label, from the first Lock on, if there is an [Options].Label;
 //   - one for each label of another Client while it is looked up;
-//   - one for each Redis node on which something is waited for, with a connection of its own;
-//   - when needed, one that undoes what calls without an answer may have done; on a cluster, one for each slot;
-//   - one for each latch that something waits for, one for each that is being changed, and one for each semaphore in use;
+//   - one for each Redis node with a waiter, with a connection of its own;
+//   - when needed, one to undo the effects of unanswered calls; on a cluster, one for each slot;
+//   - one for each latch with a waiter, one for each latch being changed, and one for each semaphore in use;
 //   - one for each call in flight whose caller may leave, or for which nobody waits;
 //   - with [Options].Deadlock, one for each Lock while it looks for a deadlock, and for each message about one;
-//   - one each that calls the Logger and the Trace, while they have something to be told.
+//   - one each to call the Logger and the Trace, while they have something to report.
 type Client struct {
 	engine     *engine.Engine
 	latches    *engine.Latches
@@ -82,18 +82,18 @@ func (o Options) forEngine(rdb rueidis.Client) engine.Options {
 	}
 }
 
-// Close ends everything that the Client does. Waiting calls return [ErrClosed], and the contexts of sections are cancelled with a
-// [LostError] that satisfies ErrClosed. Calls after it return ErrClosed.
+// Close stops the Client. Waiting calls return [ErrClosed], and section contexts are cancelled with a
+// [LostError] that satisfies ErrClosed. Later calls return ErrClosed.
 //
-// Close waits for all calls in flight, even for a Lock that cannot be cancelled, and gives back what they get. That takes no time
-// if Redis answers, and about five seconds if it does not. Then Close gives [Options].Logger and Trace up to a second for what is
-// still queued, and drops the rest.
+// Close waits for all calls in flight, even for a Lock that cannot be cancelled, and gives back any locks they get. That takes no time
+// if Redis answers, and about five seconds if it does not. Then Close gives [Options].Logger and Trace up to a second for queued
+// reports, and drops the rest.
 //
 // When Close returns, no subscription is left. No goroutine is left either, except
 //
-//   - a bounded number that wait for rueidis to give them a connection;
-//   - those that wait for rueidis to take a command that it has no room for;
-//   - those in which a function of the Logger or the Trace has not returned.
+//   - a bounded number waiting for a connection from rueidis;
+//   - those waiting for room in rueidis to queue a command;
+//   - those in a Logger or Trace function that has not returned.
 //
 // Close may be called more than once, and concurrently with everything. It does not release holds, since their sections may still
 // be running: an unlock after Close releases as before, and a hold that is not unlocked ends with its lease.

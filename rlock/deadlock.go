@@ -12,22 +12,23 @@ import (
 	"github.com/go-rlock/rlock/internal/engine"
 )
 
-// Deadlock lets a Client look for deadlocks: sections whose Locks wait for each other. The zero value is off.
+// Deadlock configures a Client's search for deadlocks: sections whose Locks wait for each other. The zero value is off.
 //
-// A Lock that has waited for After, and whose ctx carries holds, looks for a cycle: it waits for the hold of a section in which a Lock waits for the
-// hold of another section, and so on back to its own. The cycle may run through all Clients that have the option, in any process and on any
-// Redis, and through locks of all kinds but [Quorum] and semaphores. A writer waits for all readers, and a reader for a writer in line before it.
-// An [All] counts with the holds of its ctx, but not with its members, because it holds none of them while it waits.
+// A Lock that has waited for After, and whose ctx carries holds, looks for a cycle. In a cycle, it waits for the hold of a section in
+// which a Lock waits for another section's hold, and so on back to its own. The cycle may run through all Clients that have the option, in
+// any process and on any Redis. It may include locks of all kinds except [Quorum] and semaphores. A writer waits for all readers, and a
+// reader for a writer in line before it. An [All] counts with the holds of its ctx, but not with its members, because it holds none of
+// them while it waits.
 //
-// Each deadlock has one victim: the Lock that began to wait last. It finds the deadlock when it has waited for After; between processes two
-// messages later for each of them. Action says what happens then.
+// Each deadlock has one victim: the Lock that began to wait last. It finds the deadlock when it has waited for After. Between processes it
+// takes two messages more for each of them. Action decides what happens then.
 //
-// A section counts as waiting while any Lock under its ctx waits. Use [Detach] for goroutines that it starts and does not wait for. A TryLock with
-// time left counts like any other Lock.
+// A section counts as waiting while any Lock under its ctx waits. Use [Detach] for goroutines that the section starts and does not wait
+// for. A TryLock with time left counts like any other Lock.
 //
-// A Lock whose ctx carries no hold costs nothing; otherwise it has a timer. When that fires, the Lock asks Redis who has the lock and sends messages
-// to their processes, unless the process already knows a deadlock. It does so again after pauses that double, up to 30 s. From then on the
-// Client has one more subscription, as for [WithAsked]; docs/protocol.md lists the rights that ACLs need.
+// A Lock whose ctx carries no hold costs nothing; any other Lock has a timer. When the timer fires, the Lock asks Redis for the holders
+// and sends messages to their processes, unless its process already knows a deadlock. It repeats this after pauses that double, up to 30
+// s. From then on the Client has one more subscription, as for [WithAsked]; docs/protocol.md lists the ACL rights.
 type Deadlock struct {
 	// After is how long a Lock waits before it looks: longer than most waits, for example a second. 0 means never; less than 1 ms is an error.
 	After  time.Duration
@@ -38,14 +39,14 @@ type Deadlock struct {
 type DeadlockAction int8
 
 const (
-	// DeadlockReport reports the deadlock once, to the Logger and [Trace].Deadlock. The victim waits on.
+	// DeadlockReport reports the deadlock once, to the Logger and [Trace].Deadlock. The victim continues to wait.
 	DeadlockReport DeadlockAction = iota
 	// DeadlockFail makes the victim's Lock return a [*DeadlockError]. When its section ends, the others get in.
 	DeadlockFail
 )
 
-// ErrDeadlock means that a Lock was the victim of a deadlock, see [Options].Deadlock. The error wraps a [*DeadlockError], and is [ErrNotAcquired]
-// as well.
+// ErrDeadlock means that a Lock was the victim of a deadlock, see [Options].Deadlock. The error wraps a [*DeadlockError], and also
+// satisfies errors.Is for [ErrNotAcquired].
 var ErrDeadlock = errors.New("rlock: deadlock")
 
 // DeadlockError describes a deadlock in one line. errors.As finds it in the error of the victim's Lock, and [Trace].Deadlock gets it.
@@ -59,7 +60,7 @@ type DeadlockError struct {
 type DeadlockWait struct {
 	Host   string // and PID: the process of the Lock
 	PID    int
-	Client string // what [Client.ID] returns
+	Client string // the [Client.ID] of its Client
 	Label  string // that Client's [Options].Label; "" without one, or if a process of an older version or a very long cycle is in between
 
 	Holds string    // the name of the lock for which the one before it waits
@@ -79,7 +80,7 @@ func (e *DeadlockError) Error() string {
 	return prefix(e.Name) + "deadlock: " + strings.Join(waits, "; ") + " (keep one order, or take them together with All)"
 }
 
-// String says who holds what, and waits for what.
+// String describes the wait: the process, the lock it holds, and the lock it waits for.
 func (w DeadlockWait) String() string {
 	const layout = "2006-01-02T15:04:05.000Z07:00"
 	who := w.Host

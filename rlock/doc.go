@@ -11,10 +11,10 @@
 //		return ship(ctx) // pass this ctx on
 //	})
 //
-// [New] takes a rueidis client that you have. [Mutex.Do] holds the lock while the function runs, and reports if the lock was lost in the meantime.
-// For sections that are not one function body, [Mutex.Lock] returns the section's ctx and its
-// unlock, and [Mutex.TryLock] bounds the wait. A Lock returns when its ctx is done. An unlock, and so Do after its
-// function, waits for Redis for up to [Options].UnlockTimeout, whatever became of the ctx.
+// [New] takes an existing rueidis client. [Mutex.Do] holds the lock while the function runs, and reports a loss in the meantime. For
+// sections that are not one function body, [Mutex.Lock] returns the section's ctx and its unlock, and [Mutex.TryLock] bounds the wait. A
+// Lock returns when its ctx is done. An unlock, and so Do after its function, waits for Redis for up to [Options].UnlockTimeout, whether
+// or not the ctx is done.
 //
 // [Lead] keeps a function running in one of many processes.
 //
@@ -37,9 +37,9 @@
 //
 // # Semaphores and latches
 //
-// [Client.Semaphore] is a number of permits, and [Client.CountDownLatch] a count that goroutines wait for. They are no locks: nobody owns a
-// permit or a count, so nothing of them is lost, and nothing comes back by itself. The permits of a [Client.PermitSemaphore] have a lease, which is
-// renewed as that of a lock: they begin a section, whose ctx ends when a permit is lost, and those of a dead holder come back.
+// [Client.Semaphore] is a number of permits, and [Client.CountDownLatch] a count that goroutines wait for. They are not locks: nobody owns
+// a permit or a count, so none can be lost, and none comes back by itself. The permits of a [Client.PermitSemaphore] have a lease, renewed
+// like a lock's. They begin a section, whose ctx is cancelled when a permit is lost, and a dead holder's permits come back.
 //
 // # Several locks
 //
@@ -48,39 +48,37 @@
 //
 // # Readers and writers
 //
-// [Client.RWMutex] is a lock that many readers can hold at a time, or one writer; each side is a [Mutex]. A writer may also read, and can
-// become a reader without letting another writer in ([RWMutex.Downgrade]). A reader cannot become the writer, since two that tried
-// would wait for each other: [RWMutex.Upgradeable] is for the one reader that may.
+// [Client.RWMutex] is a lock for many readers or one writer at a time; each side is a [Mutex]. A writer may also read, and can become a
+// reader without letting another writer in ([RWMutex.Downgrade]). A reader cannot become the writer, because two readers that tried would
+// wait for each other. [RWMutex.Upgradeable] lets one reader at a time do so.
 //
-// # Taken along
+// # Moving a section to another process
 //
-// A section can continue in another process: [Export] ends it here and leaves its lock to a ticket, a secret text that works once. [Client.Adopt] takes
-// the lock over there. Nobody gets in between.
+// A section can continue in another process: [Export] ends it here and leaves its lock to a ticket, a secret text that works once.
+// [Client.Adopt] takes the lock over there. Nobody else gets the lock in between.
 //
 // # How long it lasts
 //
-// A hold is renewed by a watchdog for as long as the process lives, and ends by itself within
-// [Options].WatchdogTimeout if it dies, or [WithWatchdog] of its handle. [WithLease] gives a hold a fixed time instead.
+// A watchdog renews each hold for as long as the process lives. If the process dies, the hold expires within [Options].WatchdogTimeout, or
+// the handle's [WithWatchdog]. [WithLease] gives a hold a fixed time instead.
 //
 // A section's ctx is cancelled when its hold ends: by its unlock, or by a loss, with
 // [ErrLost] as its [context.Cause]. That happens no later than the earliest moment the lease can have
 // expired in Redis, whatever the network does. It is never safe to assume that a lock is held until
 // unlock, so pass the ctx to everything that the section does. Until the unlock of a lost hold is
-// called, a Lock under its ctx returns ErrLost as well.
+// called, a Lock under its ctx also returns ErrLost.
 //
-// No lock that lives in another process can stop a holder that was paused between a check of its ctx
-// and a write. A store that must not be damaged should check a fencing token: see
-// [Client.FencedMutex]. For a lock that survives the death of a server, see [Quorum].
+// No distributed lock can stop a holder that was paused between a check of its ctx and a write. A store that must not be damaged should
+// check a fencing token: see [Client.FencedMutex]. For a lock that survives the death of a server, see [Quorum].
 //
 // # How it waits
 //
 // A waiter sends nothing while it waits. It subscribes, tries again, and sleeps until it is given the
 // lock, or until an unlock message, the end of the holder's lease, or a new connection wakes it.
-// Goroutines of one process that wait for the same lock form a line, first in, first out, and only
-// the first one talks to Redis. The processes form a line in Redis. An unlock hands the lock to the
-// next goroutine of its process, mostly without asking Redis, or, after a bounded run of these, to the next process, and wakes only that
-// one. See [HandOff]. With [Client.FairMutex] each waiter of every process has its own place in
-// that line, and nobody overtakes a waiter.
+// Goroutines of one process that wait for the same lock form a line, first in, first out, and only the first one talks to Redis. The
+// processes form a line in Redis. An unlock hands the lock to the next goroutine of its process, mostly without asking Redis. After a
+// bounded run of these hand-offs, it hands the lock to the next process, and wakes only that one. See [HandOff]. With [Client.FairMutex]
+// each waiter of every process has its own place in that line, and nobody overtakes a waiter.
 //
 // A holder that takes the lock with [WithAsked] learns from [Asked] when somebody waits, and can make room.
 // With [WithLinger] a process keeps a lock that it uses again and again, until another process waits for it.

@@ -15,24 +15,24 @@ import (
 )
 
 var (
-	// ErrNotAcquired means that the wait ended before the lock could be had, or the latch was open: the wait given to
-	// [Mutex.TryLock], or the caller's ctx. In the second case the error satisfies errors.Is for the
-	// ctx's error, too. If Redis had not answered, it also satisfies [ErrUnreachable]: then nothing is
-	// known of the lock. The error is a [*NotAcquiredError].
+	// ErrNotAcquired means that the wait given to [Mutex.TryLock], or the caller's ctx, ended before the lock was
+	// acquired or the latch was open. If the ctx ended the wait, the error satisfies errors.Is for the ctx's error, too.
+	// If Redis had not answered, it also satisfies [ErrUnreachable], and the state of the lock is unknown. The error is a
+	// [*NotAcquiredError].
 	ErrNotAcquired = errors.New("rlock: not acquired")
 
-	// ErrNotRun means that a Do, TryDo, [DoValue] or [TryDoValue] did not run its function, because the lock could not be had; errors.Is and errors.As find
-	// why. After any other result of these, also nil and ErrUnreachable, the function has run. The error of a Do inside of the function counts for that Do
-	// alone.
+	// ErrNotRun means that a Do, TryDo, [DoValue] or [TryDoValue] did not run its function because it did not get the lock;
+	// errors.Is and errors.As find the reason. After any other result, including nil and ErrUnreachable, the function has run.
+	// A Do inside the function reports only itself: its ErrNotRun does not match the outer Do's error.
 	ErrNotRun = errors.New("rlock: the function did not run")
 
-	// ErrUnreachable means that Redis did not answer, or was not ready to, for as long as the call
-	// tried; errors.As finds what it or the connection said last, unless that was a time-out. What a Lock without
-	// an answer may have done is undone in the background, and the last unlock of a hold is completed there.
+	// ErrUnreachable means that Redis did not answer, or was not ready to, for as long as the call tried. errors.As finds the
+	// last error of Redis or the connection, unless that was a timeout. Any effect of an unanswered Lock is undone in
+	// the background, and the last unlock of a hold is completed there.
 	ErrUnreachable = errors.New("rlock: Redis not reached")
 
-	// ErrNotHeld means that there was nothing to unlock: this unlock was called before, or the
-	// hold was lost; then the error satisfies [ErrLost], too. The holds of others are unchanged.
+	// ErrNotHeld means that there was nothing to unlock: this unlock was called before, or the hold was lost, in which case the error also
+	// satisfies [ErrLost]. Other holds are unchanged.
 	ErrNotHeld = errors.New("rlock: not held")
 
 	// ErrLost means that a hold ended before its unlock: its lease ran out, somebody deleted the
@@ -40,48 +40,48 @@ var (
 	// is, or wraps, a [*LostError].
 	ErrLost = errors.New("rlock: lost")
 
-	// ErrNotReplicated means that too few replicas confirmed a hold in time, so that it was given back; or that
-	// the pool of rueidis had no connection for the attempt, so that it was not made. See [Options].Replicas.
+	// ErrNotReplicated means that too few replicas confirmed a hold in time, so it was given back; or that
+	// rueidis's pool had no connection for the attempt, so nothing was sent. See [Options].Replicas.
 	ErrNotReplicated = errors.New("rlock: not replicated")
 
-	// ErrReentry means that the ctx of a Lock carries a hold of the lock already, and the handle does not re-enter: see
-	// [WithoutReentry]. The hold stays as it is.
+	// ErrReentry means that the ctx of a Lock already carries a hold of the lock, and the handle does not re-enter: see [WithoutReentry].
+	// The hold stays as it is.
 	ErrReentry = errors.New("rlock: this ctx holds the lock already, and WithoutReentry rules out re-entry " +
 		"(to compete with that hold, use Detach)")
 
-	// ErrUpgrade means that the ctx given to a Lock of the write side carries a read hold of that lock: the Lock would wait for
-	// its own reader. Unlock that first, or read under [RWMutex.Upgradeable] and call [Upgradeable.Upgrade].
+	// ErrUpgrade means that a Lock of the write side was called under a ctx that carries a read hold of that lock, and would
+	// wait for its own reader. Unlock the reader first, or read under [RWMutex.Upgradeable] and call [Upgradeable.Upgrade].
 	ErrUpgrade = errors.New("rlock: a reader cannot become the writer")
 
 	// ErrExported is in the [context.Cause] of a section that [Export] ended. It is not a loss: a ticket has the lock.
 	ErrExported = engine.ErrExported
 
-	// ErrNotExported means that [Export] changed nothing, and the section goes on.
+	// ErrNotExported means that [Export] changed nothing, and the section continues.
 	ErrNotExported = errors.New("rlock: not exported")
 
-	// ErrTicket means that a ticket given to [Client.Adopt] has no lock: it was used before, has expired, is of another Redis, or
-	// is not a ticket.
+	// ErrTicket means that a ticket given to [Client.Adopt] has no lock: it was used before, has expired, belongs to another
+	// Redis, or is not a ticket.
 	ErrTicket = errors.New("rlock: the ticket has no lock")
 
 	// ErrClosed means that the Client of the call, or of the section, was closed.
 	ErrClosed = errors.New("rlock: client closed")
 )
 
-// errLockFailed is behind the ErrNotHeld of the unlock that a Lock which failed returns.
+// errLockFailed is the reason in the ErrNotHeld of a failed Lock's unlock.
 var errLockFailed = errors.New("its Lock failed")
 
 // NotAcquiredError is the [ErrNotAcquired] of a Lock or TryLock, or of an Await or TryAwait.
 type NotAcquiredError struct {
 	Name   string        // of the lock or latch
 	Waited time.Duration // from the call to its end
-	// Holder is the owner that held the lock when Redis was asked last, as it is written in Redis, and TTL how
-	// long its hold would have lasted from then on. Both are zero if this call did not ask, or got no answer.
+	// Holder is the lock's owner at the last answer from Redis, as Redis stores it, and TTL the remaining time of
+	// its hold at that moment. Both are zero if this call did not ask, or got no answer.
 	Holder string
 	TTL    time.Duration
-	// HolderLabel is the [Options].Label of the Client that the Holder belongs to; "" if it has none, as Redisson, or it is not known, or not yet.
+	// HolderLabel is the [Options].Label of the Holder's Client; "" if it has none, as Redisson, or it is not known yet.
 	HolderLabel string
-	// Count is how often a latch was still to be counted down when Redis was asked last, or how many permits of a semaphore were free then; 0
-	// if there was no answer. A lock has none.
+	// Count is the remaining count of a latch, or the number of free permits of a semaphore, at the last answer from Redis; 0
+	// if there was no answer. It is always 0 for a lock.
 	Count int64
 
 	counter engine.CounterKind // there is no lock, but a latch or a semaphore
@@ -123,7 +123,7 @@ func (e *NotAcquiredError) Error() string {
 	case e.other:
 		texts = append(texts, "held by "+e.holder()+left+", by a lock of another kind (give each its own name)")
 	case e.self:
-		texts = append(texts, "held by this client as "+e.Holder+left+" (to re-enter, use the ctx that its Lock returned)")
+		texts = append(texts, "held by this client as "+e.Holder+left+" (if this caller has it, use the ctx that its Lock returned)")
 	case e.Holder != "":
 		texts = append(texts, "held by "+e.holder()+left)
 	}
@@ -153,7 +153,7 @@ func (e *NotAcquiredError) sameHolder(err error) {
 	}
 }
 
-// labelled completes the error of a caller who did not wait: there was no time yet to look up the label of the holder.
+// labelled adds the holder's label to the error of a caller that did not wait: there was no time yet to look it up.
 func labelled(who engine.Caller, err error) error {
 	var not *NotAcquiredError
 	if who.Once && errors.As(err, &not) && not.HolderLabel == "" && not.labels != nil {
@@ -165,28 +165,28 @@ func labelled(who engine.Caller, err error) error {
 // Is reports whether target is ErrNotAcquired.
 func (e *NotAcquiredError) Is(target error) bool { return target == ErrNotAcquired }
 
-// Unwrap returns ctx.Err(), if the ctx ended the wait, the ctx's cause, if that says something else and is not about another
-// lock, and ErrUnreachable, if Redis did not answer.
+// Unwrap returns ctx.Err() if the ctx ended the wait, and the ctx's cause if that differs and is not about another lock. It also returns
+// ErrUnreachable if Redis did not answer.
 func (e *NotAcquiredError) Unwrap() []error { return e.causes }
 
-// LossReason says why a hold was lost.
+// LossReason is the reason why a hold was lost.
 type LossReason int8
 
 const (
-	// LostExpired: the lease ended, because no renewal succeeded in time or the lease was a fixed one.
+	// LostExpired: the lease expired, because no renewal succeeded in time or the lease was fixed.
 	LostExpired LossReason = iota + 1
-	// LostGone: Redis said that the owner does not hold the lock. The key was deleted or evicted, the
-	// lock was forced open, or a failover forgot it.
+	// LostGone: Redis replied that the owner does not hold the lock. The key was deleted or evicted, the lock was forced open, or a
+	// failover lost it.
 	LostGone
-	// LostMaxHold: the longest hold was reached, see [WithMaxHold].
+	// LostMaxHold: the hold reached its maximum time, see [WithMaxHold].
 	LostMaxHold
-	// LostClosed: the Client was closed. The hold stays in Redis until its unlock, or the end of its lease.
+	// LostClosed: the Client was closed. The hold stays in Redis until its unlock, or until its lease expires.
 	LostClosed
 )
 
-// LostError is the [context.Cause] of a section whose hold ended before its unlock. It satisfies errors.Is for
-// [ErrLost]. With the reason [LostClosed] it satisfies [ErrClosed] instead: nobody else can be in the section
-// before the lease ends. If the last renewal failed, errors.Is and errors.As find what it failed with.
+// LostError is the [context.Cause] of a section whose hold ended before its unlock. It satisfies errors.Is for [ErrLost]. With the reason
+// [LostClosed] it satisfies [ErrClosed] instead: nobody else can be in the section before the lease ends. If the last renewal failed,
+// errors.Is and errors.As also find its error.
 type LostError struct {
 	Name   string // of the lock
 	Owner  string // as it is written in Redis; of a permit its id
@@ -194,12 +194,12 @@ type LostError struct {
 	Since  time.Time // when the lease ended, or when the loss was noticed
 
 	text string
-	err  error // what the last renewal failed with, if that was why
+	err  error // of the last renewal, if that caused the loss
 }
 
 func (e *LostError) Error() string { return prefix(e.Name) + e.text }
 
-// newLostError is that of a hold of the engine.
+// newLostError returns the LostError for a loss in the engine.
 func newLostError(l engine.Loss) error {
 	reason := [...]LossReason{
 		engine.LostExpired: LostExpired, engine.LostGone: LostGone, engine.LostMaxHold: LostMaxHold, engine.LostClosed: LostClosed,
@@ -215,10 +215,10 @@ func (e *LostError) Is(target error) bool {
 	return target == ErrLost
 }
 
-// Unwrap returns what the last renewal failed with, if that was why.
+// Unwrap returns the error of the last renewal, if that caused the loss.
 func (e *LostError) Unwrap() error { return ofNoContext(e.err) }
 
-// lockError is any other error of a call for a lock. Its causes are found by errors.Is and errors.As.
+// lockError is any other error of a call on a lock. errors.Is and errors.As find its causes.
 type lockError struct {
 	name   string
 	causes []error
@@ -240,7 +240,7 @@ func (e *lockError) Error() string {
 
 func (e *lockError) Unwrap() []error { return e.causes }
 
-// unreachableError is ErrUnreachable with what Redis or the connection to it said last.
+// unreachableError is ErrUnreachable with the last error of Redis or the connection.
 type unreachableError struct{ cause error }
 
 func (e *unreachableError) Error() string {
@@ -249,10 +249,10 @@ func (e *unreachableError) Error() string {
 
 func (e *unreachableError) Is(target error) bool { return target == ErrUnreachable }
 
-// Unwrap returns what Redis or the connection to it said.
+// Unwrap returns the error of Redis or the connection.
 func (e *unreachableError) Unwrap() error { return ofNoContext(e.cause) }
 
-// ofNoContext hides a time-out of a connection that errors.Is would take for the end of a ctx: it was nobody's.
+// ofNoContext hides a connection timeout that errors.Is would mistake for the end of a ctx.
 func ofNoContext(err error) error {
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
 		return nil
@@ -260,7 +260,7 @@ func ofNoContext(err error) error {
 	return err
 }
 
-// unreachable makes an ErrUnreachable of err, unless Redis said it for good.
+// unreachable turns err into an ErrUnreachable, unless it is a final answer from Redis.
 func unreachable(err error) error {
 	switch {
 	case errors.Is(err, lua.ErrForeign):
@@ -276,7 +276,7 @@ func unreachable(err error) error {
 	return &unreachableError{err}
 }
 
-// notAcquired is the error of a wait that ended, because ctx is done or its time is over.
+// notAcquired returns the error of a wait that its ctx or its time limit ended.
 func notAcquired(ctx context.Context, name string, began time.Time, causes ...error) *NotAcquiredError {
 	e := &NotAcquiredError{Name: name, Waited: time.Since(began), causes: causes}
 	err := ctx.Err()
@@ -293,7 +293,7 @@ func notAcquired(ctx context.Context, name string, began time.Time, causes ...er
 	return e
 }
 
-// newNotAcquired is that of a wait in the engine.
+// newNotAcquired returns the error of a wait in the engine.
 func newNotAcquired(u engine.NotAcquired) error {
 	e := notAcquired(u.Ctx, u.Name, u.Began, u.Causes...)
 	e.Holder, e.TTL, e.self, e.other, e.carried = u.Holder, u.TTL, u.Self, u.Other, u.Carried
@@ -302,7 +302,7 @@ func newNotAcquired(u engine.NotAcquired) error {
 	return e
 }
 
-// isOurs reports whether err is of a lock. It says nothing of another lock, though errors.Is would find it.
+// isOurs reports whether err is about a lock. Such a cause appears in the text only: errors.Is must not match the loss of another lock.
 func isOurs(err error) bool {
 	for _, sentinel := range []error{
 		ErrNotAcquired, ErrUnreachable, ErrNotHeld, ErrLost, ErrNotReplicated, ErrReentry, ErrUpgrade, ErrClosed, ErrExported, ErrNotExported,
@@ -315,7 +315,7 @@ func isOurs(err error) bool {
 	return errors.Is(err, engine.ErrUnlocked)
 }
 
-// sectionError is the error of a section and of its lock.
+// sectionError joins the errors of a section and of its lock.
 type sectionError struct{ lock, section error }
 
 func (e *sectionError) Error() string {
@@ -323,7 +323,7 @@ func (e *sectionError) Error() string {
 }
 func (e *sectionError) Unwrap() []error { return []error{e.lock, e.section} }
 
-// manyError is what an unlock of several locks failed with.
+// manyError is the error of an unlock of several locks.
 type manyError struct{ errs []error }
 
 func (e *manyError) Error() string {
@@ -341,7 +341,7 @@ func (e *manyError) Error() string {
 
 func (e *manyError) Unwrap() []error { return e.errs }
 
-// joinErrors returns what Do returns for a section that returned err, and whose lock said so.
+// joinErrors returns the error of a Do, from the errors of its section and its lock.
 func joinErrors(lock, section error) error {
 	switch {
 	case lock == nil:
@@ -351,14 +351,14 @@ func joinErrors(lock, section error) error {
 	}
 	var inner, outer *LostError
 	if errors.As(section, &inner) && errors.As(lock, &outer) && inner == outer {
-		return section // a Do inside of this one has said it
+		return section // already reported by a Do inside this one
 	}
 	return &sectionError{lock, section}
 }
 
 func prefix(name string) string { return "rlock: " + engine.Quote(name) + ": " }
 
-// oneLine is the text of a cause of an error of the lock called name, without what that says already.
+// oneLine returns the text of cause on one line, without the prefixes that an error of lock name already has.
 func oneLine(name string, cause error) string {
 	text := cause.Error()
 	if name != "" {

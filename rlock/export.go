@@ -11,18 +11,18 @@ import (
 	"github.com/go-rlock/rlock/internal/ticket"
 )
 
-// Export ends the innermost section that ctx carries, and leaves its lock to a ticket. [Client.Adopt] turns the ticket into a hold again, in this
-// process or in another one, and nobody gets in between. Use it for work that begins in one process and ends in another, for example in a handler
-// that queues a job. The ticket is a text of about a hundred bytes that is safe in a header, a URL or JSON.
+// Export ends the innermost section that ctx carries, and leaves its lock to a ticket. [Client.Adopt] turns the ticket into a hold again,
+// in this process or another one; nobody else gets the lock in between. Use it for work that begins in one process and ends in another,
+// for example in a handler that queues a job. The ticket is a text of about a hundred bytes that is safe in a header, a URL or JSON.
 //
-// The section ends as by an unlock: its ctx is cancelled first, with a [context.Cause] that is [ErrExported]. Its own unlock then does nothing and
-// returns nil, so defer it as usual, or call Export in a Do. No waiter of this process is given the lock.
+// The section ends as by an unlock: its ctx is cancelled first, with a [context.Cause] that is [ErrExported]. Its own unlock then does
+// nothing and returns nil, so defer it as usual, or call Export in a Do. No waiter of this process gets the lock.
 //
-// A ticket works once. If it is not adopted it expires, see [WithTicketTime], and the lock is free. Until then the lock is held, even if this
-// process dies or its Client is closed. The options of the handle end with the section. [Mutex.ForceUnlock] ends a ticket.
+// A ticket works once. If nobody adopts it, it expires, see [WithTicketTime], and the lock is free. Until then the lock is held, even if
+// this process dies or its Client is closed. The options of the handle end with the section. [Mutex.ForceUnlock] ends a ticket.
 //
-// A ticket is a secret: anybody who can read it and reach Redis can take the lock. It cannot be guessed, or derived from what Redis shows to
-// others. Keep it out of logs.
+// A ticket is a secret: anybody who can read it and reach Redis can take the lock. It cannot be guessed, or derived from the data that
+// others can read in Redis. Keep it out of logs.
 //
 // A hold can be exported if
 //
@@ -32,7 +32,8 @@ import (
 //
 // Holds of fair locks, readers, a [Quorum] and permits cannot be exported.
 //
-// If the error is [ErrNotExported], nothing was changed: the section goes on, and has to be unlocked as usual. The error then may also be
+// If the error is [ErrNotExported], nothing was changed: the section continues, and has to be unlocked as usual. The error may then also
+// be
 //
 //   - [ErrNotHeld], if ctx carries no section, or it was unlocked or exported before,
 //   - ctx.Err(), if ctx is done: give Export a [context.WithoutCancel] of it to export the hold anyway,
@@ -42,7 +43,7 @@ import (
 //
 //   - [ErrLost] and ErrNotHeld, if the hold was lost before; its unlock returns them too,
 //   - [ErrUnreachable], if Redis did not answer within [Options].UnlockTimeout,
-//   - or the error of Redis.
+//   - or the error reply from Redis.
 //
 // Export panics if ctx is nil. It is safe for concurrent use: of several calls for one section, one gets a ticket.
 func Export(ctx context.Context, options ...ExportOption) (string, error) {
@@ -94,8 +95,8 @@ type exportFunc func(*exportSettings)
 
 func (f exportFunc) applyTo(s *exportSettings) { f(s) }
 
-// WithTicketTime is the life of a ticket, from the call of Export, in whole milliseconds. Make it longer than a job may be in its queue. The
-// default is the watchdog time of the Client. For a d below 1 ms Export returns [ErrNotExported].
+// WithTicketTime sets the life of a ticket, from the call of Export, in whole milliseconds. Make it longer than a job may wait in its
+// queue. The default is the watchdog time of the Client. For a d below 1 ms Export returns [ErrNotExported].
 func WithTicketTime(d time.Duration) ExportOption {
 	return exportFunc(func(s *exportSettings) {
 		if s.lasts = d; d == 0 {
@@ -104,20 +105,20 @@ func WithTicketTime(d time.Duration) ExportOption {
 	})
 }
 
-// Adopt turns a ticket of [Export] into a hold of this Client, in one step, with a section, an unlock, a lease and options as those of [Mutex.Lock].
-// It does not wait, because the ticket has the lock. The token of a fenced lock is higher than all before it. Only the first Adopt
-// of a ticket gets the lock.
+// Adopt turns a ticket of [Export] into a hold of this Client, in one step. The section, its unlock, lease and options are those of
+// [Mutex.Lock]. It does not wait, because the ticket has the lock. The token of a fenced lock is higher than all before it. Only the first
+// Adopt of a ticket gets the lock.
 //
-// The Client needs the same Redis and [Options].Prefix as the one that exported. The options are those of the handle for the new hold.
+// The Client needs the same Redis and [Options].Prefix as the exporting Client. The options are those of the handle for the new hold.
 //
-// On error it returns the given ctx, and an unlock that returns [ErrNotHeld]. The error is
+// On error Adopt returns the given ctx, and an unlock that returns [ErrNotHeld]. The error is
 //
 //   - [ErrTicket], if the ticket was used before, has expired, or is not a ticket: lock the name as usual, and check how far the work has come,
 //   - [ErrNotAcquired] and ctx.Err(), if ctx was done first,
 //   - [ErrUnreachable], [ErrNotReplicated] or [ErrClosed], as for [Mutex.Lock].
 //
-// Except after ErrTicket and ErrClosed the ticket may have been used. Any effect is then undone in the background: try again, and lock the name
-// if that returns ErrTicket.
+// After any error but ErrTicket and ErrClosed, the ticket may have been used. Any effect is then undone in the background: try again, and
+// lock the name if that returns ErrTicket.
 func (c *Client) Adopt(ctx context.Context, text string, options ...Option) (context.Context, UnlockFunc, error) {
 	if c.check(); ctx == nil {
 		panic("rlock: the ctx is nil")

@@ -18,12 +18,6 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
-// requireNoKeys waits until a server of the target's own is empty.
-func requireNoKeys(t *testing.T, rdb rueidis.Client) {
-	t.Helper()
-	redistest.Eventually(t, 10*time.Second, func() bool { return ask(t, rdb, "DBSIZE") == 0 }, "no key is left")
-}
-
 func send(t *testing.T, rdb rueidis.Client, cmd ...string) rueidis.RedisResult {
 	t.Helper()
 	return rdb.Do(context.Background(), rdb.B().Arbitrary(cmd...).Build())
@@ -150,7 +144,7 @@ func FuzzOptions(f *testing.F) {
 			inside := client.Mutex("options", rlock.WithLease(fixed))
 			enter(t.Context(), t, rdb, inside, fixed, o, watched)
 		}
-		requireNoKeys(t, rdb)
+		redistest.Eventually(t, 10*time.Second, func() bool { return ask(t, rdb, "DBSIZE") == 0 }, "no key is left")
 	})
 }
 

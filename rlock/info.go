@@ -12,33 +12,34 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// Info is what Redis knows of a lock, see [Mutex.Info].
+// Info is a lock's state in Redis, see [Mutex.Info].
 type Info struct {
-	// Holders are the owners that have the lock, in the order of their names: none if it is free, and several readers of a
+	// Holders are the current owners, sorted by Owner: none if the lock is free, possibly several readers of a
 	// read/write lock.
 	Holders []Holder
-	// TTL is what [Mutex.TTL] returns.
+	// TTL is the result of [Mutex.TTL].
 	TTL time.Duration
-	// Token is the highest fencing token that was given so far; 0 if the lock is not a fenced one, or never was held. Of a
-	// [Client.FencedRWMutex] the write side tells it.
+	// Token is the highest fencing token given so far; 0 if the lock is not fenced or was never held. For a
+	// [Client.FencedRWMutex], ask the write side.
 	Token int64
-	// Listening is how many processes listen for the unlock, Redisson's included: all that wait, and those that have waited in the last
-	// seconds. Only Redisson's waiters for a fair lock listen elsewhere; they are in the Queue. It is -1 if the server does not tell. On a
-	// cluster with plain pub/sub it is those at one node.
+	// Listening is the number of processes that listen for the unlock, Redisson's included: all waiters, and recent waiters
+	// of the last seconds. Redisson's waiters for a fair lock listen elsewhere; they are in the Queue. It is -1 if the server
+	// does not report it. On a cluster with plain pub/sub it covers one node.
 	Listening int
-	// Queue are the owners that those who wait will be, in their order, the first thousand: of a fair lock all that wait, of a read/write lock
-	// the writers, and of others one for each process that waits. Redisson's are only in that of a fair lock.
+	// Queue lists the waiters by their future owners, in order, up to a thousand: all waiters of a fair lock, the
+	// writers of a read/write lock, and for other locks one entry for each waiting process. Redisson's waiters appear only for a
+	// fair lock.
 	Queue []string
 }
 
 // Holder is an owner of a lock.
 type Holder struct {
 	Owner string // as it is written in Redis, and as [Owner] returns it; it begins with what [Client.ID] returns
-	Depth int    // how many levels its hold has, or had a moment ago: that follows after 100 ms
+	Depth int    // number of levels of its hold; may lag by 100 ms
 	Write bool   // it is the writer of a read/write lock
-	// Label is the [Options].Label of its Client; "" if it has none, as Redisson, or it is not known.
+	// Label is its Client's [Options].Label; "" if it has none, as Redisson, or if it is not known.
 	Label string
-	// Exported says that nobody is inside: the lock was left to a ticket, and is not adopted yet, see [Export].
+	// Exported reports that nobody is inside: the lock was left to a ticket and is not adopted yet, see [Export].
 	Exported bool
 }
 

@@ -13,14 +13,16 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// leadPause is the longest pause between two attempts of [Lead]. The shortest is half of it: processes that lost their locks in one
-// outage do not ask again in one moment.
+// leadPause is the longest pause between two attempts of [Lead]. The shortest is half of it, so that processes that lost their locks in
+// one outage do not all ask again at once.
 const leadPause = 500 * time.Millisecond
 
-// Lead runs fn while this process is the leader, that is, while it holds l. It waits for the lock, and runs fn with the ctx of the
-// section. fn does the leader's work until that ctx is done, and then returns soon. If the hold was lost by then, or the leader has resigned
-// ([ResignWhenAsked]), Lead waits for the lock again and runs fn again, whatever fn returned. So fn has to be able to begin anew; it never runs
-// twice at a time in one Lead.
+// Lead runs fn while this process is the leader, that is, while it holds l. It waits for the lock, and runs fn with the section's ctx. fn
+// does the leader's work until that ctx is done, and then returns soon.
+//
+// If the hold was lost by then, or the leader has resigned ([ResignWhenAsked]), Lead waits for the lock again and runs fn again, whatever
+// fn returned. So fn must be able to start afresh; one Lead never runs it twice at the same time.
+//
 // Lead returns only in the following cases:
 //
 //  1. fn has returned before its ctx was done, and the hold was not lost. The error is what [Mutex.Do] returns: nil if fn and the
@@ -30,14 +32,14 @@ const leadPause = 500 * time.Millisecond
 //  3. The Client of l is closed or shut down, and fn, if it ran, has returned. In the same way the error satisfies [ErrClosed].
 //  4. Lock failed for a reason that does not pass, such as a bad option. The error is that of Lock.
 //
-// After a loss or a resignation, and after a Lock that failed with [ErrUnreachable], [ErrNotReplicated] or [ErrLost], or since Redis took no writes just
-// then (NOREPLICAS, MISCONF, OOM), Lead pauses for half a second at most. It does not report these; [Options].Logger tells of losses, and
-// [Options].Trace of all.
+// Lead pauses for half a second at most after a loss or a resignation. It pauses likewise after a Lock that failed with [ErrUnreachable],
+// [ErrNotReplicated] or [ErrLost], or because Redis took no writes just then (NOREPLICAS, MISCONF, OOM). It does not report these;
+// [Options].Logger reports losses, and [Options].Trace all of them.
 //
-// To end a process in order, cancel ctx, wait until Lead has returned, and call [Client.Shutdown]: the next leader has the lock at
-// once. If a process dies, the next leader has the lock when its lease has ended.
+// To end a process in order, cancel ctx, wait until Lead has returned, and call [Client.Shutdown]: the next leader then gets the lock at
+// once. If a process dies, the next leader gets the lock when its lease has expired.
 //
-// As with every lock, a leader that was paused may still act when another one has begun: see [Client.FencedMutex]. Lead panics if l, fn or an
+// As with every lock, a paused leader may still act after another one has begun: see [Client.FencedMutex]. Lead panics if l, fn or an
 // option is nil.
 func Lead(ctx context.Context, l Locker, fn func(ctx context.Context) error, options ...LeadOption) error {
 	if l == nil || fn == nil || slices.Contains(options, nil) {
@@ -82,7 +84,7 @@ func Lead(ctx context.Context, l Locker, fn func(ctx context.Context) error, opt
 	}
 }
 
-// endOfLead is the error of a leader that was to end, for these reasons. err is what Do returned.
+// endOfLead is the error of a leader that had to end for these reasons. err is the error of Do.
 func endOfLead(l Locker, err error, why ...error) error {
 	causes := []error{errLed}
 	if err != nil {
@@ -101,8 +103,8 @@ func endOfLead(l Locker, err error, why ...error) error {
 
 var errLed = errors.New("led until its ctx was done")
 
-// isReadOnly reports whether a server that is well otherwise takes no writes: too few of its replicas are there, it cannot write to its
-// disk, or has no memory. That passes, but not in the time for which a Lock repeats its calls.
+// isReadOnly reports whether an otherwise healthy server takes no writes: it has too few replicas, cannot write to its disk, or has no
+// memory. That passes, but not while a Lock still repeats its calls.
 func isReadOnly(err error) bool {
 	var redisErr *rueidis.RedisError
 	if !errors.As(err, &redisErr) {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Leadership tells whether a [Lead] leads, see [ReportTo]. The zero value is ready to use. Its methods are safe for concurrent use.
+// Leadership reports whether a [Lead] leads, see [ReportTo]. The zero value is ready to use. Its methods are safe for concurrent use.
 type Leadership struct {
 	mu      sync.Mutex // guards the following; no other lock is taken under it
 	latest  LeadState
@@ -15,20 +15,21 @@ type Leadership struct {
 	changed chan struct{}   // closed at the next change; nil: nobody waits for it
 }
 
-// LeadState is what a [Leadership] tells at one moment.
+// LeadState is the state of a [Leadership] at one moment.
 type LeadState struct {
-	// Leading is true from the call of fn until its ctx is done or it returns. As with every lock, a process that was paused may be told true for a moment
-	// when another one leads.
+	// Leading is true from the call of fn until its ctx is done or it returns. As with every lock, a process that was paused may for a
+	// moment see true while another one leads.
 	Leading bool
-	// Term is a number that rises with each term; 0: there was none yet. If the lock is a [Client.FencedMutex] it is the fencing token, and thus higher
-	// than that of all leaders before, in any process. Otherwise it counts the terms of this Leadership. It stays when the term has ended.
+	// Term is a number that rises with each term, as long as Redis keeps its data; 0: there was none yet. If the lock is a [Client.FencedMutex] it is the fencing token,
+	// and thus higher than that of all earlier leaders, in any process. Otherwise it counts the terms of this Leadership. It stays after
+	// the term has ended.
 	Term int64
 	// Since is when that term began or, if it has ended, when that was noticed. Zero: there was none yet.
 	Since time.Time
 }
 
-// ReportTo has Lead report to s when it begins and ends to lead: for a health check, a metric, or a handler that only the leader serves. Use a Leadership for
-// one Lead at a time. Lead panics if s is nil.
+// ReportTo makes Lead report to s when it begins and stops leading: for a health check, a metric, or a handler that only the leader
+// serves. Use a Leadership for one Lead at a time. Lead panics if s is nil.
 func ReportTo(s *Leadership) LeadOption {
 	if s == nil {
 		panic("rlock: ReportTo of a nil Leadership")
@@ -44,7 +45,7 @@ func (s *Leadership) State() LeadState {
 	return s.latest
 }
 
-// Changed returns a channel that is closed at the next change of the state. Get it before you ask for the State, and none is missed:
+// Changed returns a channel that is closed at the next change of the state. Call it before State, so that no change is missed:
 //
 //	for {
 //		changed := s.Changed()
@@ -65,7 +66,7 @@ func (s *Leadership) Changed() <-chan struct{} {
 	return s.changed
 }
 
-// notice ends a term whose ctx is done, though the function that is called for that has not run yet. mu is held.
+// notice ends a term whose ctx is done, if the function called for that has not run yet. mu is held.
 func (s *Leadership) notice() {
 	if s.section != nil && s.section.Err() != nil {
 		s.set(LeadState{Term: s.latest.Term})

@@ -6,38 +6,43 @@ import (
 	"time"
 )
 
-// Locker is what the locks of all kinds have in common. It is small so that tests can fake it. The methods do what
-// those of [Mutex] do, and so must a fake: on error Lock and TryLock return the ctx that they were given, and an unlock
+// Locker is the interface common to locks of all kinds. It is small so that tests can fake it. Its methods have the
+// contracts of [Mutex]'s, and a fake must keep them: on error, Lock and TryLock return the given ctx and an unlock
 // that returns [ErrNotHeld].
 type Locker interface {
 	// Name returns the name of the lock.
 	Name() string
 	// Lock waits until the lock is held or ctx is done, see [Mutex.Lock].
 	Lock(ctx context.Context) (context.Context, UnlockFunc, error)
-	// TryLock waits for at most that time, see [Mutex.TryLock].
+	// TryLock waits for the lock for at most wait, see [Mutex.TryLock].
 	TryLock(ctx context.Context, wait time.Duration) (context.Context, UnlockFunc, error)
 }
 
 var _ Locker = (*Mutex)(nil)
 
-// Do runs fn while it holds the lock: Lock, fn with the ctx of the section, unlock. If it could not lock, fn did not run, and the error is that of Lock and
-// satisfies errors.Is for [ErrNotRun] as well. Otherwise fn has run, and the error is that of fn as it is if the unlock was fine. If not, it satisfies
-// errors.Is and errors.As for those of both. If the hold was lost that is [ErrLost], whatever fn returned; the same for [ErrClosed] if Close ended
-// the ctx of the section and fn returned an error. When fn has returned, Do waits for Redis to answer the unlock, whatever became of ctx,
-// for up to [Options].UnlockTimeout: it then returns [ErrUnreachable]. If fn panics, or calls runtime.Goexit, the lock is released and the panic
-// goes on. Do panics if fn is nil.
+// Do calls Lock, runs fn with the section's ctx, and unlocks.
+//
+// If Lock fails, fn does not run. The error is Lock's, and also satisfies errors.Is for [ErrNotRun].
+//
+// Otherwise fn has run. If the unlock succeeds, Do returns fn's error unchanged. If it fails, errors.Is and errors.As
+// match both errors. A lost hold is always reported as [ErrLost], whatever fn returned. If Close cancelled the section's
+// ctx and fn returned an error, [ErrClosed] is reported too.
+//
+// After fn, Do waits for Redis to answer the unlock for up to [Options].UnlockTimeout, even if ctx is done, and then
+// returns [ErrUnreachable]. If fn panics or calls runtime.Goexit, the lock is released and the panic continues. Do
+// panics if fn is nil.
 func (m *Mutex) Do(ctx context.Context, fn func(ctx context.Context) error) error {
 	return inside(ctx, m.Lock, fn)
 }
 
-// TryDo is [Mutex.Do] with TryLock in place of Lock: if the lock could not be had within that wait, fn does not run, and the
-// error is that of [Mutex.TryLock] and [ErrNotRun]. The wait does not bound fn.
+// TryDo is [Mutex.Do] with [Mutex.TryLock] in place of Lock. If the lock is not acquired within wait, fn does not run,
+// and the error is TryLock's and [ErrNotRun]. The wait does not bound fn.
 func (m *Mutex) TryDo(ctx context.Context, wait time.Duration, fn func(ctx context.Context) error) error {
 	return inside(ctx, within(m, wait), fn)
 }
 
-// DoValue is Do for a section that returns a value, and for locks of every kind. The value is that of fn, also if there is an
-// error; the zero value if fn did not run.
+// DoValue is Do for a section that returns a value, and works with locks of every kind. It returns fn's value, even
+// alongside an error; the zero value if fn did not run.
 func DoValue[T any](ctx context.Context, l Locker, fn func(ctx context.Context) (T, error)) (value T, err error) {
 	if l == nil || fn == nil {
 		panic("rlock: DoValue of a nil Locker or function")
@@ -64,12 +69,12 @@ func valueOf[T any](ctx context.Context, lock lockFunc, fn func(ctx context.Cont
 // lockFunc is a Lock.
 type lockFunc func(context.Context) (context.Context, UnlockFunc, error)
 
-// within makes a Lock of a TryLock.
+// within turns a TryLock into a Lock.
 func within(l Locker, wait time.Duration) lockFunc {
 	return func(ctx context.Context) (context.Context, UnlockFunc, error) { return l.TryLock(ctx, wait) }
 }
 
-// inside runs fn between a Lock and its unlock: it is the Do of every kind. Its error says whether fn ran.
+// inside runs fn between a Lock and its unlock: the Do of every kind. Its error says whether fn ran.
 func inside(ctx context.Context, lock lockFunc, fn func(context.Context) error) error {
 	ran, err := section(ctx, lock, fn)
 	switch {
@@ -81,7 +86,7 @@ func inside(ctx context.Context, lock lockFunc, fn func(context.Context) error) 
 	return err
 }
 
-// section runs fn between a Lock and its unlock, and reports whether it did.
+// section runs fn between a Lock and its unlock, and reports whether fn ran.
 func section(ctx context.Context, lock lockFunc, fn func(context.Context) error) (ran bool, err error) {
 	if fn == nil {
 		panic("rlock: Do of a nil function")
@@ -101,14 +106,15 @@ func section(ctx context.Context, lock lockFunc, fn func(context.Context) error)
 	return true, fn(ctx)
 }
 
-// notRunError is the error of a Lock as that of a Do.
+// notRunError is a Lock error returned by a Do.
 type notRunError struct{ error }
 
 func (e *notRunError) Is(target error) bool { return target == ErrNotRun }
 
 func (e *notRunError) Unwrap() error { return e.error }
 
-// ranError is the error of a Do that ran its function, in which another Do did not. It has no Unwrap, by which ErrNotRun would be found.
+// ranError is the error of a Do whose function ran, but contained another Do whose function did not. It has no Unwrap,
+// which would expose the inner ErrNotRun.
 type ranError struct{ err error }
 
 func (e *ranError) Error() string { return e.err.Error() }

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/redis/rueidis"
+
+	"github.com/go-rlock/rlock/internal/calls"
 )
 
 // The default times of a connection that Open and OpenWith make.
@@ -35,11 +37,11 @@ const (
 // turns off the check of certificates. Open ignores parameters that it does not know. For anything else, see [OpenWith].
 //
 // Open connects at once, and fails if no server answers, or one refuses the user, after at most dial_timeout for each server it tries. Its
-// errors contain the addresses, but no password. If the connection fails later, the locks wait for a new one.
+// errors contain the addresses, but no password; without an answer from Redis they satisfy [ErrUnreachable]. If the connection fails later, the locks wait for a new one.
 func Open(url string, o Options) (*Client, error) {
 	redis, err := rueidis.ParseURL(url)
 	if err != nil { // which has the URL, or a part of it
-		return nil, errors.New("rlock: no URL of Redis: want redis://user:password@host:6379/0, rediss://… for TLS, or unix:///path, " +
+		return nil, errors.New("rlock: not a Redis URL: want redis://user:password@host:6379/0, rediss://… for TLS, or unix:///path, " +
 			"with %40 %3A %2F %3F %23 %25 for @ : / ? # % in the password, and times as in dial_timeout=2s")
 	}
 	return OpenWith(redis, o)
@@ -106,8 +108,19 @@ func notConnected(o rueidis.ClientOption, err error) error {
 	if o.Sentinel.MasterSet != "" {
 		to = fmt.Sprintf("the master %q of the sentinels", o.Sentinel.MasterSet)
 	}
-	return fmt.Errorf("rlock: cannot connect to %s at %s: %w%s", to, strings.Join(o.InitAddress, ","), err, cure(err))
+	text := fmt.Sprintf("rlock: cannot connect to %s at %s: %v%s", to, strings.Join(o.InitAddress, ","), err, cure(err))
+	return &openError{text, err}
 }
+
+// openError satisfies ErrUnreachable if another try may succeed.
+type openError struct {
+	text  string
+	cause error
+}
+
+func (e *openError) Error() string        { return e.text }
+func (e *openError) Unwrap() error        { return e.cause }
+func (e *openError) Is(target error) bool { return target == ErrUnreachable && calls.MayPass(e.cause) }
 
 func cure(err error) string {
 	var redisErr *rueidis.RedisError

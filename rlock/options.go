@@ -14,48 +14,47 @@ import (
 // DefaultWatchdogTimeout is the lease of a hold that the watchdog renews, as in Redisson.
 const DefaultWatchdogTimeout = 30 * time.Second
 
-// MinWatchdogTimeout is the shortest watchdog time that [New] and [WithWatchdog] accept. A renewal is sent every third of it, and a lease that ends
-// before a slow renewal arrives protects nothing.
+// MinWatchdogTimeout is the shortest watchdog time that [New] and [WithWatchdog] accept. Renewals are sent every third of it, and a lease
+// that expires before a slow renewal arrives protects nothing.
 const MinWatchdogTimeout = 100 * time.Millisecond
 
 // Options configure a [Client]. The zero value is valid.
 type Options struct {
-	// WatchdogTimeout is the lease of a hold taken without [WithLease]. It is renewed every third of this time for as long as the
-	// hold lives. So it is also the longest that others wait for the lock of a holder that crashed; [WithWatchdog] sets it for one
-	// handle. A hold survives an outage or a failover for two thirds of it: with servers' default settings a failover takes 17 to 31
-	// seconds (docs/operating.md), which is why the default is not shorter. 0 means
-	// DefaultWatchdogTimeout; less than MinWatchdogTimeout is an error. It should be at least fifteen round trips to Redis: a renewal is
-	// given a sixth of it, and may need two of them.
+	// WatchdogTimeout is the lease of a hold taken without [WithLease]. It is renewed every third of this time for as long as the hold
+	// lives. It is also the longest wait for a crashed holder's lock; [WithWatchdog] sets it for one handle. 0 means
+	// DefaultWatchdogTimeout; less than MinWatchdogTimeout is an error.
 	//
-	// Beside Redisson's readers it should not be longer than Redisson's watchdog time: they set the expiry that all readers of a
-	// lock share to their own (docs/redisson.md).
+	// A hold survives an outage or a failover for two thirds of this time. With servers' default settings a failover takes 17 to 31
+	// seconds (docs/operating.md), which is why the default is not shorter. The time should be at least fifteen round trips to Redis: a
+	// renewal has a sixth of it, and may need two round trips.
+	//
+	// If Redisson's readers share the locks, it should not be longer than Redisson's watchdog time: they set the expiry that all readers
+	// of a lock share to their own (docs/redisson.md).
 	WatchdogTimeout time.Duration
 
-	// Prefix is put before every name. The result is the key of the lock, and its channels and other keys are named after it:
-	// Redisson's NameMapper as a string. Errors, [Mutex.Name] and [FencingToken] use the names without the prefix. Locks of one
-	// name under two prefixes are two locks. If the Prefix has a hash tag, as in "{shop}:", all locks are in one slot of a
-	// cluster.
+	// Prefix is put before every name, like a Redisson NameMapper. The result is the key of the lock, and its channels and other keys are
+	// named after it. Errors, [Mutex.Name] and [FencingToken] use the names without the prefix. The same name under two prefixes is two
+	// locks. If the Prefix has a hash tag, as in "{shop}:", all locks are in one slot of a cluster.
 	Prefix string
 
-	// Replicas makes each first acquire wait until that many replicas have it, so that a failover to one of them keeps the lock. 0
-	// means none.
+	// Replicas makes each first acquire wait until that many replicas have it, so that a failover to one of them keeps the lock. 0 means
+	// none.
 	//
-	// The acquire is then followed by WAIT on the same connection, which it has to itself: one of rueidis's blocking pool
-	// (BlockingPoolSize). If too few replicas confirm within ReplicaTimeout, or the server refuses WAIT, the hold is given back
-	// and Lock returns [ErrNotReplicated]. If the pool has no connection within that time, Lock returns the same error, and
-	// nothing was sent.
+	// The acquire is then followed by WAIT, on a connection from rueidis's blocking pool (BlockingPoolSize) that no other call uses
+	// meanwhile. If too few replicas confirm within ReplicaTimeout, or the server refuses WAIT, the hold is given back and Lock returns
+	// [ErrNotReplicated]. If the pool has no connection within that time, Lock returns the same error without sending anything.
 	//
-	// A re-entry does not wait for replicas. No replica confirms a hand-off, so there are none then: each unlock wakes one waiter
-	// in every process, and all of them ask.
+	// A re-entry does not wait for replicas. Replicas cannot confirm a hand-off, so hand-offs are off: each unlock wakes one waiter in
+	// every process, and all of them ask.
 	Replicas int
-	// ReplicaTimeout bounds the wait for replicas, and before it the wait for a connection. 0 means one second, Redisson's default
-	// too; less than a millisecond is an error.
+	// ReplicaTimeout bounds the wait for replicas, and the preceding wait for a connection. 0 means one second, which is also Redisson's
+	// default; less than a millisecond is an error.
 	ReplicaTimeout time.Duration
 
-	// UnlockTimeout bounds how long an unlock, and so a Do after its function, waits for Redis, whatever ctx the section had.
-	// After that it returns [ErrUnreachable] and goes on in the background. Nested sections that are unlocked one after the other
-	// share that time. 0 means 3 seconds; less than a millisecond is an error. The first unlock on a server that does not know the script
-	// yet sends its text, 5 KB: allow for that where the way to Redis is slow.
+	// UnlockTimeout bounds how long an unlock, and so a Do after its function, waits for Redis, whether or not the section's ctx is done.
+	// After that the unlock returns [ErrUnreachable] and continues in the background. Nested sections that are unlocked one after the
+	// other share that time. 0 means 3 seconds; less than a millisecond is an error. The first unlock on a server that does not know the
+	// script yet sends its text, 5 KB: allow for that on slow networks.
 	UnlockTimeout time.Duration
 
 	// HandOff bounds how long a process may pass a lock on among its own goroutines while other processes want it.
@@ -64,52 +63,55 @@ type Options struct {
 	// Deadlock makes a Lock look for a deadlock when it waits for long under other holds. Off by default.
 	Deadlock Deadlock
 
-	// Logger, if set, gets a warning of each loss, of each late renewal, of each deadlock that is reported, of a Lock that waits for a hold of this
-	// Client for longer than the watchdog time, once if Redis refuses what [WithAsked], [WithLinger], Deadlock or labels need, and of fields that could not be
-	// removed from Redis after a call without an answer. It is called on a
-	// goroutine of its own, and may block: only [Client.Close] waits for it, for up to a second. While 1024 lines are queued, further
-	// lines are dropped, and the next one that is written has their number as the attribute "dropped".
+	// Logger, if set, gets a warning for
+	//
+	//   - each loss, each late renewal and each reported deadlock,
+	//   - a Lock that waits for a hold of this Client for longer than the watchdog time,
+	//   - a command refused by Redis that [WithAsked], [WithLinger], Deadlock or labels need (once),
+	//   - fields that could not be removed from Redis after an unanswered call.
+	//
+	// It is called on a goroutine of its own, and may block: only [Client.Close] waits for it, for up to a second. While 1024 lines
+	// are queued, further lines are dropped, and the next line written has their number as the attribute "dropped".
 	Logger *slog.Logger
 
-	// Trace is told what happens to the locks. nil, the default, costs nothing. See [Trace] for what its functions may do.
+	// Trace receives the events of the locks. nil, the default, costs nothing. See [Trace] for the rules for its functions.
 	Trace *Trace
 
-	// Label says to people whose locks these are: the name of a pod or host, for example. At most 100 bytes of printable UTF-8, on one line.
-	// Whoever is refused finds it in its [NotAcquiredError], others in [Holder] and in what "rlock show", "ls" and "top" print; the Logger's lines
-	// have it as the attribute "label". Empty, the default, costs nothing.
+	// Label names the owner of the Client's locks for people, for example a pod or host: at most 100 bytes of printable UTF-8, on one line.
+	// It appears in [NotAcquiredError], in [Holder], in the output of "rlock show", "ls" and "top", and in the Logger's lines
+	// as the attribute "label". Empty, the default, costs nothing.
 	//
-	// From its first Lock on the Client keeps the label in Redis, under the key rlock_client:{<id>} (see [Client.ID]), for twice the
-	// WatchdogTimeout or three seconds if that is more. It writes it in the background every third of that time, and deletes it when it is
-	// closed. Its owners in Redis say that it has a label, so nobody looks for one that is not there. docs/protocol.md lists the
-	// rights that ACLs need; without them there is one warning, and locks work without the label.
+	// From its first Lock on, the Client keeps the label in Redis, under the key rlock_client:{<id>} (see [Client.ID]). The key expires
+	// after twice the WatchdogTimeout, or three seconds if that is more. The Client writes it in the background every third of that time,
+	// and deletes it when it is closed. Its owners in Redis are marked as labelled, so nobody looks up a missing label. docs/protocol.md
+	// lists the ACL rights; without them the Logger gets one warning, and locks work without the label.
 	Label string
 
-	// PlainPubSub makes a cluster client announce unlocks with PUBLISH and listen with SUBSCRIBE. Without it, a cluster client
-	// uses SPUBLISH and SSUBSCRIBE if the servers are Redis 7 or later. All clients of a lock have to agree, or they exclude but
-	// do not wake each other. Set it beside Redisson 3.27 or older, or a Redisson with its ShardedSubscriptionMode set to OFF.
-	// Locks then go from goroutine to goroutine of a process, but not from process to process: each unlock wakes one waiter in
-	// every process.
+	// PlainPubSub makes a cluster client announce unlocks with PUBLISH and listen with SUBSCRIBE. Without it, a cluster client uses
+	// SPUBLISH and SSUBSCRIBE if the servers are Redis 7 or later. All clients of a lock have to agree, or they exclude each other without
+	// waking each other. Set it to share locks with Redisson 3.27 or older, or with a Redisson whose ShardedSubscriptionMode is OFF. Locks
+	// are then handed on between goroutines of a process, but not between processes: each unlock wakes one waiter in every process.
 	PlainPubSub bool
 }
 
-// HandOff bounds a run of hand-offs of a lock inside one process. When a goroutine unlocks and others of the same Client wait for
-// the lock, the next one goes on with it, mostly without a command; when the run is over, it goes to the first of the processes that wait.
-// Others wait for at most one run, and the section that is under way at its end.
+// HandOff bounds a run of hand-offs of a lock inside one process. When a goroutine unlocks and others of the same Client wait, the lock
+// goes to the next one, mostly without a command. When the run is over, the lock goes to the first waiting process. Other processes wait
+// for at most one run, plus the section that is under way at its end.
 //
-// The zero value is the defaults, which are for short sections: of those that take no time there are DefaultHandOffMost in a run, of those
-// that take a millisecond about ten. With Options.Replicas there are no hand-offs of either sort.
+// The zero value means the defaults, which are for short sections. A run has DefaultHandOffMost sections if they take no time, and about
+// ten if each takes a millisecond. With Options.Replicas there are no hand-offs, inside the process or between processes.
 type HandOff struct {
-	// Most is how many hand-offs inside the process may follow each other; two at most while somebody waits who does not
-	// hand off, such as Redisson. 0 means DefaultHandOffMost. A negative number turns off all hand-offs, those to other processes
-	// too: each unlock then wakes one waiter in every process, and all of them ask.
+	// Most is how many hand-offs inside the process may follow each other. It is two at most while a waiter that does not hand off, such
+	// as Redisson, is waiting. 0 means DefaultHandOffMost. A negative number turns off all hand-offs, also those to other processes: each
+	// unlock then wakes one waiter in every process, and all of them ask.
 	Most int
-	// For is how long they may follow each other, counted from the first; the section that is running when it ends is not cut
-	// short. For so long, too, readers join one that Redis has let in, see [RWMutex], and a process without hand-offs has a lock in a row before
-	// it lets others ask first. 0 means DefaultHandOffFor; less is an error.
+	// For is how long they may follow each other, counted from the first; the section that is running when it ends is not cut short. For
+	// the same time readers join a reader that Redis has let in, see [RWMutex]. It also bounds how long a process without hand-offs has a
+	// lock in a row before it lets others ask first. 0 means DefaultHandOffFor; less is an error.
 	For time.Duration
 }
 
-// The bounds of a run of hand-offs, see [HandOff].
+// The default bounds of a run of hand-offs, see [HandOff].
 const (
 	DefaultHandOffMost = 64
 	DefaultHandOffFor  = 10 * time.Millisecond

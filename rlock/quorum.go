@@ -20,41 +20,41 @@ type QuorumMutex struct {
 	invalid error          // what is wrong with the handle; returned by Lock
 }
 
-// Quorum returns a lock over three or more independent servers, an odd number: whoever has the members of more than half of
-// them has the lock. So it outlives the death of the others, with all that they knew, where a single server, and a replica that
-// takes over from it, does not. This is what Redis calls Redlock. It does no I/O.
+// Quorum returns a lock over an odd number of independent servers, three or more: a holder of the members on more than half of them has
+// the lock. So the lock survives the death of the other servers and the loss of all their data. A single server with a replica that takes
+// over does not offer that. Redis calls this Redlock. Quorum does no I/O.
 //
-// Each member is a plain [Client.Mutex] of a Client of its own, mostly with the same name. Other kinds, two members of one
-// Client, and members with different leases or watchdog times are reported by the methods of the handle. Each of the servers has to be on its
-// own: no replication between them, and no common cluster.
+// Each member is a plain [Client.Mutex] of a Client of its own, mostly with the same name. The methods of the handle report other kinds,
+// two members of one Client, and members with different leases or watchdog times. The servers have to be independent: no replication
+// between them, and no common cluster.
 //
-// Think twice: one server with replicas and [Options].Replicas is less to run, and a store that checks a fencing token
-// ([Client.FencedMutex]) is safe from a holder that was paused, which no quorum is. A quorum has no fencing token, no order
-// among processes, and costs two commands on every server for a section. When many processes want it all the time, they outvote
-// each other, and try again after a random pause.
+// Think twice: one server with replicas and [Options].Replicas is less to run. A store that checks a fencing token ([Client.FencedMutex])
+// is safe from a holder that was paused, which no quorum is. A quorum has no fencing token and no order among processes, and costs two
+// commands on every server for a section. When many processes want it all the time, they outvote each other, and try again after a random
+// pause.
 //
 // # Asking
 //
-// A Lock asks all servers at once and returns with the majority, not with the slowest. It is trusted until (time the call was
-// sent) + lease - drift on a majority of the servers. The drift is 1 % of the lease and 2 ms, for clocks that do not run at
-// the same rate. A Lock that finds the lock held gives back what it got, sleeps until messages, or the ends of
-// leases, say that a majority may be free, and asks again. It polls nothing. If no majority of the servers answers,
-// it fails with [ErrUnreachable] after three seconds.
+// A Lock asks all servers at once and returns with the majority, without waiting for the slowest. It is trusted until (time the call was
+// sent) + lease - drift on a majority of the servers. The drift is 1 % of the lease and 2 ms, for clocks that do not run at the same rate.
+//
+// A Lock that finds the lock held gives back the members it got. It sleeps until messages, or lease expiries, show that a majority may be
+// free, and asks again. It does not poll. If no majority of the servers answers, it fails with [ErrUnreachable] after three seconds.
 //
 // # Keeping
 //
-// Each server has the hold as a field of its own, which the watchdog of that Client renews. One that lost it, or was out of
-// reach, is given it again. The hold is lost when a majority was not renewed in time, or is found to have forgotten it;
-// then the ctx of the section is cancelled as for a [Mutex], at the moment that the process's own clock decides.
+// Each server stores the hold as a separate field, which the watchdog of that Client renews. A server that lost it, or was out of reach,
+// gets it again. The hold is lost when a majority was not renewed in time, or is found to have forgotten it. Then the section's ctx is
+// cancelled as for a [Mutex], at a time that the process's own clock decides.
 //
-// A Lock under the ctx of a section is one level more, without asking anybody. The levels share the lease of the first; one
-// without a lease has the hold renewed. The ctx carries the hold of the quorum, not of its members:
-// a Lock of a member under it waits for itself, and [Owner] does not see it.
+// A Lock under the ctx of a section adds a level, and asks no server. The levels share the lease of the first; a level without a lease
+// keeps the hold renewed. The ctx carries the hold of the quorum, not of its members: a Lock of a member under it waits for itself, and
+// [Owner] does not see it.
 //
 // # Clients that are closed
 //
-// A member whose Client is closed counts as a server that is down. When a majority of them is closed, waiting calls return
-// [ErrClosed] and the ctx of sections is cancelled with it, as by [Client.Close].
+// A member whose Client is closed counts as a server that is down. When a majority of the Clients is closed, waiting calls return
+// [ErrClosed], and the contexts of sections are cancelled with it, as by [Client.Close].
 func Quorum(members ...Locker) *QuorumMutex {
 	q := &QuorumMutex{}
 	specs, err := q.check(members)
@@ -71,7 +71,7 @@ func Quorum(members ...Locker) *QuorumMutex {
 	return q
 }
 
-// check returns what the members are, and what is wrong with them.
+// check returns the members as a quorum, and an error if they do not fit together.
 func (q *QuorumMutex) check(members []Locker) (specs []*engine.Spec, err error) {
 	of := make(map[*engine.Engine]bool)
 	for i, l := range members {
@@ -131,15 +131,15 @@ func (q *QuorumMutex) Lock(ctx context.Context) (context.Context, UnlockFunc, er
 	return q.lockTraced(who)
 }
 
-// TryLock is Lock with a bound on the waiting, see [Mutex.TryLock]. If wait is 0 or less it asks once, and not at all if a
-// goroutine of this process has the lock or waits for it. Then it may fail though nobody gets the lock: two that ask in the same
-// moment may keep each other from the majority.
+// TryLock is Lock with a bound on the waiting, see [Mutex.TryLock]. If wait is 0 or less it asks once, and not at all if a goroutine of
+// this process has the lock or waits for it. It may then fail although nobody gets the lock: two callers that ask at the same time may
+// keep each other from the majority.
 func (q *QuorumMutex) TryLock(ctx context.Context, wait time.Duration) (context.Context, UnlockFunc, error) {
 	q.made(ctx)
 	return q.lockTraced(engine.CallerNow(ctx).UpTo(wait, q.attempt()))
 }
 
-// attempt is the time that the first attempt is given at least.
+// attempt is the minimum time for the first attempt.
 func (q *QuorumMutex) attempt() (least time.Duration) {
 	if q.invalid == nil {
 		for _, m := range q.of.Members {
@@ -149,7 +149,7 @@ func (q *QuorumMutex) attempt() (least time.Duration) {
 	return least
 }
 
-// lockTraced is that of a Mutex.
+// lockTraced works as that of a Mutex.
 func (q *QuorumMutex) lockTraced(who engine.Caller) (context.Context, UnlockFunc, error) {
 	if q.invalid != nil {
 		return who.Ctx, func() error { return q.fail(ErrNotHeld, errLockFailed) }, q.invalid
@@ -162,12 +162,12 @@ func (q *QuorumMutex) Do(ctx context.Context, fn func(ctx context.Context) error
 	return inside(ctx, q.Lock, fn)
 }
 
-// TryDo is Do with TryLock in place of Lock: fn does not run if the lock could not be had within that wait.
+// TryDo is Do with TryLock in place of Lock: fn does not run if TryLock did not get the lock within wait.
 func (q *QuorumMutex) TryDo(ctx context.Context, wait time.Duration, fn func(ctx context.Context) error) error {
 	return inside(ctx, within(q, wait), fn)
 }
 
-// made panics for what can only be a mistake in the program.
+// made panics if the handle was not made by Quorum, or ctx is nil.
 func (q *QuorumMutex) made(ctx context.Context) {
 	switch {
 	case q == nil || !q.isMade():
@@ -177,7 +177,7 @@ func (q *QuorumMutex) made(ctx context.Context) {
 	}
 }
 
-// isMade reports whether Quorum has made it.
+// isMade reports whether Quorum made the handle.
 func (q *QuorumMutex) isMade() bool { return q.of != nil || q.invalid != nil }
 
 func (q *QuorumMutex) fail(causes ...error) error { return newLockError(q.name, causes...) }

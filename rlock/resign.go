@@ -22,9 +22,9 @@ type leadOption func(*leadership)
 
 func (f leadOption) applyTo(l *leadership) { f(l) }
 
-// ResignWhenAsked lets a leader step down in order. When somebody else waits or asks for the lock ([Client.Ask], `rlock ask`), and it has led for
-// the term, counted from the call of fn, the ctx of fn is cancelled with the cause [ErrResigned]. When fn has returned, with whatever
-// result, Lead unlocks, so that the next leader has the lock at once, and waits for it again.
+// ResignWhenAsked lets a leader step down in order when somebody else waits or asks for the lock ([Client.Ask], `rlock ask`). Once it has
+// led for the term, counted from the call of fn, the ctx of fn is then cancelled with the cause [ErrResigned]. When fn has returned, with
+// any result, Lead unlocks, so that the next leader gets the lock at once. Then Lead waits for the lock again.
 //
 // The lock needs [WithAsked]; without it Lead returns an error and does not run fn. Other candidates always wait, so with two of them the
 // leader changes every term: choose minutes rather than seconds. Without other candidates nobody resigns.
@@ -32,7 +32,7 @@ func ResignWhenAsked(term time.Duration) LeadOption {
 	return leadOption(func(l *leadership) { l.resigns, l.term = true, term })
 }
 
-// ErrResigned is in the [context.Cause] of a leader that stepped down, see [ResignWhenAsked].
+// ErrResigned is wrapped in the [context.Cause] of a leader that stepped down, see [ResignWhenAsked].
 var ErrResigned = errors.New("rlock: resigned when asked for the lock")
 
 var errNeverAsked = errors.New("ResignWhenAsked needs a lock WithAsked")
@@ -72,7 +72,7 @@ func (l leadership) lead(ctx context.Context, name string, fn func(ctx context.C
 	return l.run(ctx, name, fn), nil
 }
 
-// run runs fn, and reports that.
+// run runs fn, and reports its begin and end to the Leadership, if any.
 func (l leadership) run(ctx context.Context, name string, fn func(ctx context.Context) error) error {
 	if l.report != nil {
 		defer l.report.begin(ctx, name)()

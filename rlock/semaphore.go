@@ -11,34 +11,34 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// MaxPermits is the highest number of permits that a call takes, gives back or sets: that of Redisson.
+// MaxPermits is the highest number of permits that a call takes, gives back or sets, as in Redisson.
 const MaxPermits = lua.MaxPermits
 
-// Semaphore is a handle on a semaphore in Redis: a number of permits, which goroutines in whichever process take and give back. It is
-// Redisson's RSemaphore, so Java and Go share the same permits.
+// Semaphore is a handle on a semaphore in Redis: a number of permits that goroutines of any process take and give back. It is Redisson's
+// RSemaphore, so Java and Go share the same permits.
 //
-// Nobody owns a permit, and it has no lease. What a process has taken, and dies, is gone until somebody releases it in its place; a Release without
-// an Acquire adds permits. A semaphore that was not set has none.
+// Nobody owns a permit, and it has no lease. If a process dies, the permits it took are gone until somebody releases them in its place. A
+// Release without an Acquire adds permits. A semaphore that was never set has none.
 //
-// Acquires of one process are served in their order, and processes take turns. One that wants few permits may get them before one that
-// wants more than there are, but not for ever: after 16 of these, permits gather for it.
+// Acquires of one process are served in their order, and processes take turns. An Acquire of few permits may overtake one that needs more
+// than are free, but not for ever: after 16 of these, permits gather for the larger one.
 //
 // A handle has no state of its own. Its methods are safe for concurrent use. They panic if the Semaphore is nil or was not made by a Client,
-// and if ctx is nil. A Semaphore is no [Locker]; [Semaphore.Locker] is one.
+// and if ctx is nil. A Semaphore is not a [Locker]; [Semaphore.Locker] returns one.
 //
-// In the terminology of the Go memory model, and as long as Redis keeps its data, a Release is synchronized before the return of an Acquire that
-// could not have been without it, in whichever process.
+// In the terminology of the Go memory model, a Release is synchronized before the return of any Acquire that could not have succeeded
+// without it. This holds across processes, as long as Redis keeps its data.
 type Semaphore struct {
 	client    *Client
 	semaphore engine.Semaphore
 }
 
-// Semaphore returns a handle on the semaphore called name. It does no I/O. An empty name is reported by the methods of the handle. It panics
-// if the Client is nil.
+// Semaphore returns a handle on the semaphore called name. It does no I/O. The methods of the handle report an empty name. It panics if
+// the Client is nil.
 //
-// The semaphore is the Redis key of that name, behind [Options].Prefix, so it shares the name space of all other keys, locks included. A key
-// that holds something else than a number is an error of all methods, and stays as it is. On a cluster, braces in a name may only be
-// around what is hashed.
+// The semaphore is the Redis key of that name, behind [Options].Prefix, so it shares the name space of all other keys, locks included. If
+// the key holds anything but a number, all methods return an error and leave it as it is. On a cluster, braces in a name may only enclose
+// the hash tag.
 func (c *Client) Semaphore(name string) *Semaphore {
 	c.check()
 	m := c.semaphores.Semaphore(c.prefix+name, name)
@@ -72,15 +72,15 @@ func (s *Semaphore) fits(n, least int64) error {
 
 // TrySetPermits sets the number of permits, if the semaphore was not set, and reports whether it did. n is 0 or more.
 //
-// It returns when ctx is done. If Redis cannot be reached, or is not ready, it tries for three seconds after the first failure, three times
-// at least. The error satisfies errors.Is for
+// It returns when ctx is done. If Redis cannot be reached, or is not ready, it tries for three seconds after the first failure, at least
+// three times. The error satisfies errors.Is for
 //
 //   - [ErrUnreachable], if Redis did not answer, or was not ready, and for ctx.Err() as well if ctx was done by then: the semaphore may have
 //     been set, or be set in the background within a minute,
 //   - ctx.Err(), if ctx was done first,
 //   - [ErrClosed], if the Client is closed,
 //
-// or is what Redis said.
+// or is the error reply from Redis.
 func (s *Semaphore) TrySetPermits(ctx context.Context, n int64) (bool, error) {
 	s.check(ctx)
 	if err := s.fits(n, 0); err != nil {
@@ -90,13 +90,13 @@ func (s *Semaphore) TrySetPermits(ctx context.Context, n int64) (bool, error) {
 	return done == 1, err
 }
 
-// Acquire takes n permits, at least 1, and waits for them until ctx is done. It sends one command; while it waits it sends nothing.
+// Acquire takes n permits, at least 1, and waits for them until ctx is done. It sends one command, and nothing while it waits.
 //
-// Nobody knows how many permits there will be, so an Acquire of more than there are in all waits, and keeps the others waiting for up to five
+// The number of permits may still grow, so an Acquire of more than there are waits. Meanwhile it delays other Acquires for up to five
 // minutes at a time. Give it a ctx that ends.
 //
-// Acquire returns when ctx is done, whether or not Redis answers; what it is granted after that is given back. If Redis cannot be reached, or
-// is not ready, it tries for three seconds after the first failure, three times at least, and fails even if ctx leaves more time. The error
+// Acquire returns when ctx is done, whether or not Redis answers; permits granted later are given back. If Redis cannot be reached, or is
+// not ready, it tries for three seconds after the first failure, at least three times, and fails even if ctx leaves more time. The error
 // satisfies errors.Is for
 //
 //   - [ErrNotAcquired] and ctx.Err(), if ctx was done first; for [ErrUnreachable] as well, if Redis had not answered by then.
@@ -104,14 +104,14 @@ func (s *Semaphore) TrySetPermits(ctx context.Context, n int64) (bool, error) {
 //   - [ErrUnreachable], if Redis did not answer, or was not ready,
 //   - [ErrClosed], if the Client is closed or is being shut down,
 //
-// or is what Redis said. If Redis can be reached, an Acquire that failed takes nothing.
+// or is the error reply from Redis. If Redis can be reached, an Acquire that failed takes nothing.
 func (s *Semaphore) Acquire(ctx context.Context, n int64) error {
 	s.check(ctx)
 	return s.acquire(engine.CallerNow(ctx), n)
 }
 
 // TryAcquire is Acquire with a bound on the waiting: after wait it returns [ErrNotAcquired]. If wait is 0 or less it asks once, and not at
-// all if other goroutines of this process wait for permits already. Redis is given a second for its first answer, also if wait is shorter.
+// all if other goroutines of this process already wait for permits. Redis gets a second for its first answer, even if wait is shorter.
 func (s *Semaphore) TryAcquire(ctx context.Context, n int64, wait time.Duration) error {
 	s.check(ctx)
 	return s.acquire(engine.CallerNow(ctx).UpTo(wait, time.Second), n)
@@ -139,16 +139,16 @@ func (s *Semaphore) acquire(who engine.Caller, n int64) error {
 	return err
 }
 
-// Release gives n permits back, at least 1, and creates the semaphore if it was not set. Whoever waits is woken, as many processes as
-// there are permits for.
+// Release gives n permits back, at least 1, and creates the semaphore if it was never set. It wakes waiters in as many processes as there
+// are permits for.
 //
-// It gives back exactly once, though its command may be sent again, and even if it fails with [ErrUnreachable] or ends with ctx: then it
-// goes on in the background, for a minute or until the Client is closed. So do not call it again. It gives nothing back if ctx is done
-// before the call, or if Redis refuses the command. It works beside [Client.Close] and after it, and so never fails with [ErrClosed]. Errors
-// and times are those of [Semaphore.TrySetPermits] otherwise.
+// It gives the permits back exactly once, even if its command is sent again. If it fails with [ErrUnreachable] or ends with ctx, it
+// continues in the background, for a minute or until the Client is closed. So do not call it again. It gives nothing back if ctx is done
+// before the call, or if Redis refuses the command. It works during and after [Client.Close], and never fails with [ErrClosed]. Otherwise
+// errors and times are those of [Semaphore.TrySetPermits].
 //
-// The Releases of one Client that come while another call for the semaphore is under way make one command, and so does a Release
-// for which goroutines of the Client wait: it also asks for what they want.
+// Releases of one Client that arrive during another call for the semaphore share one command. If goroutines of the Client wait, the
+// command of a Release also asks for their permits.
 func (s *Semaphore) Release(ctx context.Context, n int64) error {
 	s.check(ctx)
 	if err := s.fits(n, 1); err != nil {
@@ -158,7 +158,7 @@ func (s *Semaphore) Release(ctx context.Context, n int64) error {
 	return err
 }
 
-// release is Release for what is given back whatever became of ctx, within Options.UnlockTimeout.
+// release is Release for permits that go back even if ctx is done, within Options.UnlockTimeout.
 func (s *Semaphore) release(ctx context.Context, n int64) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.semaphore.Engine.Options.UnlockTimeout)
 	defer cancel()
@@ -166,8 +166,8 @@ func (s *Semaphore) release(ctx context.Context, n int64) error {
 	return err
 }
 
-// ReleaseIfExists is Release if the semaphore was set, and reports whether it was. What goes on in the background gives nothing back if there is none
-// by then.
+// ReleaseIfExists is Release if the semaphore was set, and reports whether it was. If it continues in the background, it gives nothing
+// back unless the semaphore exists by then.
 func (s *Semaphore) ReleaseIfExists(ctx context.Context, n int64) (bool, error) {
 	s.check(ctx)
 	if err := s.fits(n, 1); err != nil {
@@ -177,8 +177,8 @@ func (s *Semaphore) ReleaseIfExists(ctx context.Context, n int64) (bool, error) 
 	return done == 1, err
 }
 
-// AddPermits changes the number of permits by n, which may be negative: then it may fall below 0, and nobody gets any until enough were given
-// back. It acts exactly once, as Release, and not at all if it fails with [ErrClosed].
+// AddPermits changes the number of permits by n, which may be negative. The number may then fall below 0, and nobody gets a permit until
+// enough were given back. It acts exactly once, as Release does, and not at all if it fails with [ErrClosed].
 func (s *Semaphore) AddPermits(ctx context.Context, n int64) error {
 	s.check(ctx)
 	if err := s.fits(n, -MaxPermits); err != nil {
@@ -188,36 +188,43 @@ func (s *Semaphore) AddPermits(ctx context.Context, n int64) error {
 	return err
 }
 
-// Drain takes all permits that are free, and returns how many. What a Drain without an answer may have taken is given back. Errors and times
-// are those of [Semaphore.TrySetPermits].
+// Drain takes all free permits, and returns their number. If Redis does not answer, permits that the Drain may have taken are given back.
+// Errors and times are those of [Semaphore.TrySetPermits].
 func (s *Semaphore) Drain(ctx context.Context) (int64, error) {
 	s.check(ctx)
 	return s.semaphore.Change(ctx, lua.Drain, 0)
 }
 
-// Available returns how many permits are free; it may be below 0, see AddPermits. It asks Redis once, and returns when ctx is done, with
-// ctx.Err(). Without an answer the error is [ErrUnreachable].
+// Available returns the number of free permits, which may be below 0, see AddPermits. It asks Redis once, and returns when ctx is done,
+// with ctx.Err(). Without an answer the error is [ErrUnreachable].
 func (s *Semaphore) Available(ctx context.Context) (int64, error) {
 	s.check(ctx)
 	return s.semaphore.Available(ctx)
 }
 
-// Locker returns a Locker whose Lock takes n permits and whose unlock gives them back, for [DoValue] and for code that takes any Locker. Under the
-// ctx of its own section it takes n more: permits are not re-entered. That ctx ends with the unlock, and at no loss, for nobody owns
-// permits in Redis. [All] and [Quorum] refuse it.
+// Locker returns a Locker whose Lock takes n permits and whose unlock gives them back, for [DoValue] and for code that takes any Locker.
+// Under the ctx of its own section it takes n more: permits are not re-entered. The unlock cancels that ctx, but no loss does, because
+// nobody owns permits in Redis. [All] and [Quorum] refuse it.
 func (s *Semaphore) Locker(n int64) Locker {
 	s.Name()
 	return &permits{s, n}
 }
 
-// Do runs fn while it has n permits. Their release is like an unlock: it waits for up to [Options].UnlockTimeout. If fn panics, they are
-// released and the panic goes on.
+// Do runs fn while it has n permits. It releases them like an unlock, waiting for up to [Options].UnlockTimeout. If fn panics, Do releases
+// them and the panic continues.
 func (s *Semaphore) Do(ctx context.Context, n int64, fn func(ctx context.Context) error) error {
 	s.check(ctx)
 	return inside(ctx, s.Locker(n).Lock, fn)
 }
 
-// permits are a number of permits as a Locker.
+// TryDo is Do with [Semaphore.TryAcquire] in place of Acquire: if the permits are not free within wait, fn does not run, and the error
+// satisfies [ErrNotAcquired] and [ErrNotRun].
+func (s *Semaphore) TryDo(ctx context.Context, n int64, wait time.Duration, fn func(ctx context.Context) error) error {
+	s.check(ctx)
+	return inside(ctx, within(s.Locker(n), wait), fn)
+}
+
+// permits makes a Locker of a number of permits.
 type permits struct {
 	of *Semaphore
 	n  int64

@@ -8,31 +8,32 @@ import (
 	"github.com/go-rlock/rlock/internal/engine"
 )
 
-// Trace is told what happens to the locks of a Client, for metrics, spans and logs: see [Options].Trace. Any of its functions may
-// be nil. They are called concurrently: they must be safe for concurrent use, return at once, and not lock.
+// Trace receives the events of a Client's locks, for metrics, spans and logs: see [Options].Trace. Any of its functions may be nil. They
+// are called concurrently: they must be safe for concurrent use, return at once, and not lock.
 //
-// Acquired reports every Lock, TryLock or Adopt that succeeds, Released its unlock or Export, Failed the rest, including those inside a Do. Passed reports
-// every Await of a latch and every Acquire of a [Semaphore] that succeeds, with a bound or without, and Failed the rest; one of a [PermitSemaphore] is
-// reported as a Lock. [All],
-// [Quorum] and [Upgradeable] report themselves to the Trace of their first lock's Client, and not the locks that they consist of;
-// but Lost reports the single lock that was lost, and Deadlock the one that is waited for. A Quorum or an Upgradeable given to All reports itself, too.
+// Acquired reports every Lock, TryLock or Adopt that succeeds, Released its unlock or Export, and Failed the rest, including those inside
+// a Do. Passed reports every Await or TryAwait of a latch and every Acquire or TryAcquire of a [Semaphore] that succeeds, and Failed the
+// rest. An Acquire of a [PermitSemaphore] is reported as a Lock.
 //
-// Waiting, Acquired, Passed, Failed and Released concern one caller and affect only that one: its Lock, Await, Acquire or
-// unlock returns after they have.
-// Their panics reach that caller, too. A panic of Waiting ends the wait. If the Lock has got the lock, it is unlocked first, and
-// Released is not called.
+// [All], [Quorum] and [Upgradeable] report themselves to the Trace of their first lock's Client, and not their member locks. But Lost
+// reports the single lock that was lost, and Deadlock the single lock that the victim waits for. A Quorum or an Upgradeable given to All
+// also reports itself.
+//
+// Waiting, Acquired, Passed, Failed and Released concern one caller and delay only that caller: its Lock, Await, Acquire or unlock returns
+// after they have. Their panics also reach that caller. A panic of Waiting ends the wait. If the Lock already has the lock, it is unlocked
+// first, and Released is not called.
 //
 // Lost, Deadlock and Renewed are called on a goroutine of the Client, one after the other. They cannot delay a renewal or the end of a
-// section: if they are slow, some calls are dropped, and the Logger is told how many. So their order relative to the other
-// functions is not fixed: Lost may be called after Released. Their panics are logged, with the default Logger of package slog if
-// [Options].Logger is nil.
+// section: if they are slow, some calls are dropped, and the Logger gets their number. So their order relative to the other functions is
+// not fixed: Lost may be called after Released. Their panics are logged, with the default Logger of package slog if [Options].Logger is
+// nil.
 type Trace struct {
-	// Waiting is called when a Lock, Await or Acquire begins to wait, at most once, on a goroutine of its own: the wait goes on meanwhile.
-	// Acquired, Passed or Failed follows after it has returned.
+	// Waiting is called on its own goroutine when a Lock, Await or Acquire begins to wait, at most once; meanwhile the wait continues.
+	// Acquired, Passed or Failed follows after Waiting has returned.
 	Waiting func(context.Context, WaitingInfo)
 	// Acquired is called before Lock returns. The ctx is that of the section.
 	Acquired func(context.Context, AcquiredInfo)
-	// Passed is called before Await or Acquire returns nil. What follows is no section: nobody is told of its end.
+	// Passed is called before Await or Acquire returns nil. No section begins, so no event reports its end.
 	Passed func(context.Context, PassedInfo)
 	// Failed is called before Lock, Await or Acquire returns an error.
 	Failed func(context.Context, FailedInfo)
@@ -40,9 +41,9 @@ type Trace struct {
 	Released func(context.Context, ReleasedInfo)
 	// Lost is called when a hold is lost. It gets the ctx of the section, which has been cancelled by then.
 	Lost func(context.Context, LostInfo)
-	// Deadlock reports a deadlock with the ctx of its victim, a Lock that waits on, see [DeadlockReport].
+	// Deadlock reports a deadlock with the ctx of its victim, a Lock that continues to wait, see [DeadlockReport].
 	Deadlock func(context.Context, DeadlockInfo)
-	// Renewed is called for each renewal of a hold, so every third of the watchdog time, and of a lock that is kept, see [WithLinger].
+	// Renewed is called for each renewal of a hold, every third of the watchdog time, and of a kept lock, see [WithLinger].
 	Renewed func(RenewedInfo)
 }
 
@@ -50,8 +51,8 @@ type Trace struct {
 type WaitingInfo struct {
 	Name, Kind string
 	Names      []string // of the locks of an [All], not to be changed; nil for other kinds
-	// Holder is the owner that has the lock, as it is written in Redis. It is "" if this Lock did not ask, because others of its
-	// process were in line before it, and for a latch or a semaphore.
+	// Holder is the lock's current owner, as written in Redis. It is "" for a latch or a semaphore, and if this Lock did not ask Redis
+	// because other goroutines of its process were in line before it.
 	Holder string
 }
 
@@ -61,6 +62,7 @@ type AcquiredInfo struct {
 	Names      []string // of the locks of an [All], not to be changed; nil for other kinds
 	Path       Path
 	Waited     time.Duration // from the call of Lock
+	WasWaiting bool          // Waiting was called for it
 	Tried      bool          // it was a TryLock that would not have waited
 	// By is the ctx of the section that handed the lock over, if the Path is PathHandOff; otherwise nil.
 	By context.Context
@@ -78,7 +80,7 @@ type FailedInfo struct {
 	Name, Kind string
 	Names      []string      // of the locks of an [All], not to be changed; nil for other kinds
 	Waited     time.Duration // from the call of Lock, Await or Acquire
-	WasWaiting bool          // Waiting was called for it; of an AcquiredInfo, Path says so
+	WasWaiting bool          // Waiting was called for it
 	Err        error
 }
 
@@ -107,11 +109,11 @@ type DeadlockInfo struct {
 // RenewedInfo is the argument of [Trace].Renewed.
 type RenewedInfo struct {
 	Name, Kind string
-	// Left is how much longer the hold would have been trusted without this renewal, at the time it was confirmed. Two thirds of
-	// the watchdog time is usual; the less it is, the nearer a loss.
+	// Left is how much longer the hold would have been trusted without this renewal, at the time it was confirmed. Two thirds of the
+	// watchdog time is usual; a smaller value means that a loss was nearer.
 	Left time.Duration
-	// Granted is set for the first renewal of a hold that another process had handed over. Such a hold is trusted for two seconds
-	// at first, or the watchdog time if that is less.
+	// Granted is set for the first renewal of a hold that another process handed over. Such a hold is trusted for two seconds at first, or
+	// the watchdog time if that is less.
 	Granted bool
 }
 
@@ -125,13 +127,13 @@ const (
 	PathReentry
 	// PathHandOff: a goroutine of the same Client handed it over with its unlock.
 	PathHandOff
-	// PathGrant: another process gave it to this one with its unlock.
+	// PathGrant: another process handed it to this one with its unlock.
 	PathGrant
 	// PathWoken: Redis was asked again after a wait.
 	PathWoken
-	// PathShared: others of the same Client were reading, and Redis was not asked.
+	// PathShared: other goroutines of the same Client were reading, and Redis was not asked.
 	PathShared
-	// PathKept: the process had kept the lock since its last unlock, so that Redis was not asked, see [WithLinger].
+	// PathKept: the process had kept the lock since its last unlock, and Redis was not asked, see [WithLinger].
 	PathKept
 	// PathAdopted: it came from a ticket, see [Client.Adopt].
 	PathAdopted
@@ -160,8 +162,7 @@ func (p Path) String() string {
 	return "unknown"
 }
 
-// tracing follows a Lock that is traced, and then its section. A nil *tracing traces nothing: its methods do nothing, but
-// for those that the engine calls.
+// tracing follows a traced Lock, and then its section. On a nil *tracing, all methods but those that the engine calls do nothing.
 type tracing struct {
 	to         *Trace
 	name, kind string
@@ -176,7 +177,7 @@ type tracing struct {
 	by         context.Context
 }
 
-// tracer is what the engine is given: nil if t is.
+// tracer returns t for the engine; nil if t is nil.
 func (t *tracing) tracer() engine.Tracer {
 	if t == nil {
 		return nil
@@ -184,7 +185,7 @@ func (t *tracing) tracer() engine.Tracer {
 	return t
 }
 
-// follow follows a Lock for to; nil if that is.
+// follow begins to trace a Lock for to; it returns nil if to is nil.
 func (to *Trace) follow(who *engine.Caller, name, kind string) *tracing {
 	if to == nil {
 		return nil
@@ -192,15 +193,15 @@ func (to *Trace) follow(who *engine.Caller, name, kind string) *tracing {
 	return &tracing{to: to, name: name, kind: kind, ctx: who.Ctx, at: who.Began, tried: who.Once}
 }
 
-// of says which locks an All consists of.
+// of sets the names of an All's locks.
 func (t *tracing) of(names []string) {
 	if t != nil {
 		t.names = names
 	}
 }
 
-// Waits says that the Lock waits from here on. Only the first call counts. The Lock is in a queue, perhaps about to be given the
-// lock, so it does not wait for the function here.
+// Waits reports that the Lock begins to wait. Only the first call counts. It does not wait for the function, because the Lock is in a
+// queue and may be about to get the lock.
 func (t *tracing) Waits(holder string) {
 	if t.waiting {
 		return
@@ -225,7 +226,7 @@ func (t *tracing) Waits(holder string) {
 // Over is closed when there is a panic for the caller, so that the Lock stops waiting.
 func (t *tracing) Over() <-chan struct{} { return t.panicked }
 
-// Took says how the lock was got, unless that follows from the wait.
+// Took records how the Lock got the lock, unless that follows from the wait.
 func (t *tracing) Took(p engine.Path) {
 	t.path = [...]Path{
 		engine.PathReentry: PathReentry, engine.PathGrant: PathGrant, engine.PathShared: PathShared, engine.PathAlone: PathFree,
@@ -235,18 +236,18 @@ func (t *tracing) Took(p engine.Path) {
 	t.by = nil
 }
 
-// HandedBy says that the lock was handed over at the end of that section.
+// HandedBy records that the end of that section handed the lock over.
 func (t *tracing) HandedBy(section context.Context) { t.path, t.by = PathHandOff, section }
 
-// forget forgets how single locks of an All were got.
+// forget discards how single locks of an All were acquired.
 func (t *tracing) forget() {
 	if t != nil {
 		t.path, t.by = 0, nil
 	}
 }
 
-// ended ends the Lock. If there is no error, ctx is that of the section. GiveBack is called if a function of the Trace panics,
-// since the caller then does not get the lock.
+// ended ends the Lock. Without an error, ctx is that of the section. It calls giveBack if a function of the Trace panics, since the caller
+// then does not get the lock.
 func (t *tracing) ended(ctx context.Context, err error, giveBack func()) {
 	if t == nil {
 		return
@@ -269,7 +270,9 @@ func (t *tracing) ended(ctx context.Context, err error, giveBack func()) {
 		t.path = PathFree
 	}
 	if t.to.Acquired != nil {
-		t.to.Acquired(ctx, AcquiredInfo{Name: t.name, Kind: t.kind, Names: t.names, Path: t.path, Waited: now.Sub(t.at), Tried: t.tried, By: t.by})
+		t.to.Acquired(ctx, AcquiredInfo{
+			Name: t.name, Kind: t.kind, Names: t.names, Path: t.path, Waited: now.Sub(t.at), WasWaiting: t.waiting, Tried: t.tried, By: t.by,
+		})
 	}
 	t.ctx, t.at, t.by = ctx, now, nil
 	returned = true
@@ -290,7 +293,7 @@ func (t *tracing) passed(err error) {
 	}
 }
 
-// awaitWaiting waits until the function Waiting has returned, and has the caller panic if that did.
+// awaitWaiting waits until the function Waiting has returned, and passes its panic on to the caller.
 func (t *tracing) awaitWaiting() {
 	if t.told != nil {
 		if v := <-t.told; v != nil {

@@ -8,16 +8,16 @@ import (
 	"github.com/go-rlock/rlock/internal/engine"
 )
 
-// Upgradeable is a read/write lock for a reader that may become the writer. There is one such reader at a time, beside any number
-// of others, so that two cannot wait for each other. See [RWMutex.Upgradeable].
+// Upgradeable is a read/write lock for a reader that may become the writer. There is one such reader at a time, beside any number of plain
+// readers, so no two can wait for each other. See [RWMutex.Upgradeable].
 type Upgradeable struct{ rw *RWMutex }
 
-// Upgradeable returns the lock for a reader that may become the writer: it reads, decides, and calls [Upgradeable.Upgrade] if it
-// has to write. It is a read hold, and a lock of its own beside it, which only one can have; so it costs two commands each way. It
-// keeps writers out, and other readers in.
+// Upgradeable returns the lock for a reader that may become the writer: it reads, decides, and calls [Upgradeable.Upgrade] if it has to
+// write. It consists of a read hold and a second lock that only one caller can have, so it costs two commands to lock and two to unlock.
+// It keeps writers out, and lets other readers in.
 //
-// The options of the RWMutex are for the reader. The lock beside it is renewed until the unlock, or until the reader is lost; if the
-// process dies, it lasts for the watchdog time of the handle, also with a shorter [WithLease].
+// The options of the RWMutex apply to the reader. The second lock is renewed until the unlock, or until the reader is lost. If the process
+// dies, it lasts for the watchdog time of the handle, even with a shorter [WithLease].
 func (rw *RWMutex) Upgradeable() *Upgradeable { return &Upgradeable{rw.sides()} }
 
 // Name returns the name of the read/write lock.
@@ -30,9 +30,9 @@ func (u *Upgradeable) sides() *RWMutex {
 	return u.rw
 }
 
-// Lock waits until the caller is the reader that may upgrade, or ctx is done. It works as [Mutex.Lock]. A ctx that carries
-// such a hold re-enters it, and one that carries a write hold reads in it. Under any other read hold of the lock it returns
-// [ErrUpgrade] at once: who may upgrade could wait for that reader.
+// Lock waits until the caller is the reader that may upgrade, or ctx is done. It works as [Mutex.Lock]. A ctx that carries such a hold
+// re-enters it, and one that carries a write hold reads in it. Under any other read hold of the lock it returns [ErrUpgrade] at once,
+// because the upgradeable reader could be waiting for that reader.
 func (u *Upgradeable) Lock(ctx context.Context) (context.Context, UnlockFunc, error) {
 	u.sides().write.check(ctx)
 	return u.lockTraced(u.rw.read.spec.Caller(ctx))
@@ -55,7 +55,7 @@ func (u *Upgradeable) TryDo(ctx context.Context, wait time.Duration, fn func(ctx
 	return inside(ctx, within(u, wait), fn)
 }
 
-// lockTraced tells of a Lock and of its unlock.
+// lockTraced traces a Lock and its unlock.
 func (u *Upgradeable) lockTraced(who engine.Caller) (context.Context, UnlockFunc, error) {
 	r := u.rw.read
 	trace := r.client.trace.follow(&who, r.spec.Name, "upgradeable")
@@ -77,23 +77,22 @@ func (u *Upgradeable) lockTraced(who engine.Caller) (context.Context, UnlockFunc
 	return l, func() error { return trace.released(unlock) }, nil
 }
 
-// Upgrade makes the writer of the reader that ctx carries, when the other readers have left; new ones wait. It works as a Lock of
-// the write side: its unlock makes a reader of the writer again. Under a ctx that carries a write hold already it re-enters
-// that.
+// Upgrade turns the reader that ctx carries into the writer, once the other readers have left; new ones wait. It works as a Lock of the
+// write side, and its unlock turns the writer into a reader again. Under a ctx that already carries a write hold it re-enters that.
 //
-// The end of the reader's section, also that of [Upgradeable.Do], does not end the writer's: call its unlock first, or use
+// The end of the reader's section, or of [Upgradeable.Do], does not end the writer's: call the writer's unlock first, or use
 // [Upgradeable.UpgradeDo].
 //
-// The error satisfies errors.Is for [ErrUpgrade] if ctx carries no hold of [Upgradeable.Lock], and otherwise is that of
-// [Mutex.Lock]; the caller then goes on as a reader.
+// The error satisfies errors.Is for [ErrUpgrade] if ctx carries no hold of [Upgradeable.Lock]. Otherwise it is that of [Mutex.Lock], and
+// the caller is still a reader.
 func (u *Upgradeable) Upgrade(ctx context.Context) (context.Context, UnlockFunc, error) {
 	w := u.sides().write
 	w.check(ctx)
 	return w.lockTraced(w.spec.Caller(ctx), u.rw.lock.Upgrade)
 }
 
-// UpgradeDo runs fn while the reader that ctx carries is the writer: Upgrade, fn with the ctx of the writer, its unlock. Otherwise it
-// works as [Mutex.Do]. Afterwards the caller goes on as a reader with ctx.
+// UpgradeDo runs fn while the reader that ctx carries is the writer: it calls Upgrade, fn with the writer's ctx, and the unlock. Otherwise
+// it works as [Mutex.Do]. Afterwards the caller continues as a reader with ctx.
 func (u *Upgradeable) UpgradeDo(ctx context.Context, fn func(ctx context.Context) error) error {
 	return inside(ctx, u.Upgrade, fn)
 }

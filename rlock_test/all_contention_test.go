@@ -16,7 +16,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// crowd is who wants what: names, and the clients that lock them.
+// crowd describes a contention test: the names, and the clients that lock them.
 type crowd struct {
 	names   []string
 	lock    func(client int, names []string) []rlock.Locker // of one of the clients
@@ -24,11 +24,11 @@ type crowd struct {
 	enough  func() bool // what it is disturbed by; nil: it is not
 }
 
-// G1: many goroutines of several clients take some of the locks, in any order, or one alone. Nobody is inside together with another,
-// on any name, everybody gets in, and nothing is left. Some give up at a random moment.
+// G1: many goroutines of several clients each take some of the locks, in any order, or a single lock. No two are inside on the same name,
+// every goroutine gets in, and nothing is left. Some give up at a random moment.
 func (c crowd) run(t *testing.T, goroutines int, d time.Duration) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), atMost)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	inside := make([]atomic.Int32, len(c.names))
 	var all, alone, gaveUp atomic.Int64
@@ -57,7 +57,7 @@ func (c crowd) run(t *testing.T, goroutines int, d time.Duration) {
 					for _, i := range which {
 						assert.EqualValues(t, 1, inside[i].Add(1), "alone in %s", c.names[i])
 					}
-					pass(time.Duration(random.IntN(200)) * time.Microsecond)
+					sleep(time.Duration(random.IntN(200)) * time.Microsecond)
 					for _, i := range which {
 						inside[i].Add(-1)
 					}
@@ -98,7 +98,7 @@ func TestAllUnderContention(t *testing.T) {
 		names: numbered("crowd", 5), clients: 2,
 		lock: func(client int, names []string) []rlock.Locker { return mutexes(clients[client], names...) },
 	}.run(t, 24, 3*time.Second)
-	bench{rdb: s.Client(t)}.clear(t)
+	fixture{rdb: s.Client(t)}.clear(t)
 }
 
 // G1, G4 to G6: the same while the connections of both clients are cut all the time. Between two cuts there are many replies, or
@@ -142,7 +142,7 @@ func TestAllUnderContentionAndCuts(t *testing.T) {
 	close(stop)
 	<-stopped
 	require.Greater(t, cuts.Load(), int64(10))
-	bench{rdb: s.Client(t)}.clear(t)
+	fixture{rdb: s.Client(t)}.clear(t)
 }
 
 // G1, G4, G5 on a cluster, where two of the names share a slot.
@@ -155,7 +155,7 @@ func TestAllUnderContentionOnACluster(t *testing.T) {
 		lock: func(client int, names []string) []rlock.Locker { return mutexes(clients[client], names...) },
 	}.run(t, 16, 3*time.Second)
 	for _, node := range cl.Nodes() {
-		bench{rdb: node.Client(t, redistest.Single)}.clear(t)
+		fixture{rdb: node.Client(t, redistest.Single)}.clear(t)
 	}
 }
 
@@ -177,12 +177,12 @@ func TestAllUnderContentionOnTwoServers(t *testing.T) {
 		return all
 	}}.run(t, 16, 3*time.Second)
 	for _, s := range servers {
-		bench{rdb: s.Client(t)}.clear(t)
+		fixture{rdb: s.Client(t)}.clear(t)
 	}
 }
 
-// Locks that are never free together: each of two has goroutines of two processes in line all the time, so it goes from
-// one to the next. Whoever wants both gets them all the same.
+// An All gets two locks that are never free together. Goroutines of two processes queue for each lock all the time, so each lock goes
+// straight from holder to holder.
 func TestAllOfLocksThatAreNeverFree(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
@@ -199,7 +199,7 @@ func TestAllOfLocksThatAreNeverFree(t *testing.T) {
 				wg.Go(func() {
 					for ctx.Err() == nil {
 						_ = c.Mutex(name).Do(ctx, func(context.Context) error {
-							pass(2 * time.Millisecond)
+							sleep(2 * time.Millisecond)
 							sections.Add(1)
 							return nil
 						})
@@ -208,7 +208,7 @@ func TestAllOfLocksThatAreNeverFree(t *testing.T) {
 			}
 		}
 	}
-	redistest.Eventually(t, atMost, func() bool { return sections.Load() > 20 }, "they are busy")
+	redistest.Eventually(t, testTimeout, func() bool { return sections.Load() > 20 }, "they are busy")
 	m := rlock.All(mutexes(newClient(t, s.Client(t)), names...)...)
 	for range 3 {
 		p := lockAsync(t, m)
@@ -254,7 +254,7 @@ func TestAllClimbsWithinItsShortestLease(t *testing.T) {
 	for name, option := range map[string]rlock.Option{"lease": rlock.WithLease(lease), "longest hold": rlock.WithMaxHold(lease)} {
 		t.Run(name, func(t *testing.T) {
 			redistest.Parallel(t)
-			b := newBench(t)
+			b := newFixture(t)
 			places := &changesPlaces{
 				fakeLocker: &fakeLocker{name: b.name + ":b"}, other: newClient(t, b.rdb).Mutex(b.name + ":a"), climbs: 4, // 50, 100, 200 ms, 400 ms
 			}
@@ -271,7 +271,7 @@ func TestAllClimbsWithinItsShortestLease(t *testing.T) {
 // One that is lost while a climb waits for the next, say since it was forced open, is none of the caller's: it goes on.
 func TestAllLosesALockWhileItClimbs(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	name := b.name + ":a"
 	places := &changesPlaces{fakeLocker: &fakeLocker{name: b.name + ":b"}, other: newClient(t, b.rdb).Mutex(name), climbs: 1}
 	forced := forcedOpen{places, b.Mutex(name)}

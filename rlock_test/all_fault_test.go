@@ -14,10 +14,10 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// newAllLeaver is a leaver whose callers want several locks.
-func newAllLeaver(t *testing.T, way func(*rueidis.ClientOption)) (*leaver, []string, *rlock.MultiMutex) {
+// newAllLeaver has callers that want several locks.
+func newAllLeaver(t *testing.T, way func(*rueidis.ClientOption)) (*leavingCallers, []string, *rlock.MultiMutex) {
 	t.Helper()
-	h := newLeaver(t, way)
+	h := newLeavingCallers(t, way)
 	names := append(numbered(h.name, 2), h.name)
 	m := rlock.All(mutexes(h.Client, names...)...)
 	require.NoError(t, m.Do(context.Background(), func(context.Context) error { return nil })) // the scripts
@@ -42,7 +42,7 @@ func TestAllRepliesLost(t *testing.T) {
 		}
 		h.proxy.OnReply(redistest.Nth(1, "EVALSHA", redistest.Cut))
 		require.NoError(t, unlock())
-		require.Zero(t, bench{rdb: h.rdb}.size(t))
+		require.Zero(t, fixture{rdb: h.rdb}.size(t))
 	})
 }
 
@@ -55,31 +55,31 @@ func TestAllUnlockLostWithWaiters(t *testing.T) {
 	local := lockAsync(t, h.Mutex(names[0]))
 	remote := lockAsync(t, newClient(t, h.rdb).Mutex(names[1]))
 	for _, name := range names[:2] {
-		redistest.Eventually(t, atMost, func() bool { return h.exists(t, "rlock_queue:{"+name+"}") }, "in line")
+		redistest.Eventually(t, testTimeout, func() bool { return h.exists(t, "rlock_queue:{"+name+"}") }, "in line")
 	}
 	h.proxy.OnReply(redistest.Nth(1, "EVALSHA", redistest.Cut))
 	require.NoError(t, unlock())
-	for _, p := range []pending{local, remote} {
+	for _, p := range []pendingLock{local, remote} {
 		got := p.get(t, 5*time.Second)
 		require.NoError(t, got.err)
 		require.NoError(t, got.unlock())
 	}
-	bench{rdb: h.rdb}.clear(t)
+	fixture{rdb: h.rdb}.clear(t)
 }
 
-// G5: the caller leaves while the call is under way, which is answered later, or never. What it got is given back.
+// G5: the caller leaves while its call is under way. Redis answers later or never, and anything it granted is given back.
 func TestAllIsCancelledWhileItAsks(t *testing.T) {
 	redistest.Parallel(t)
-	for name, answer := range map[string]func(h *leaver){
-		"answered": func(h *leaver) { h.proxy.Release() },
-		"silence":  func(*leaver) {},
-		"cut off":  func(h *leaver) { h.proxy.CutAll() },
+	for name, answer := range map[string]func(h *leavingCallers){
+		"answered": func(h *leavingCallers) { h.proxy.Release() },
+		"silence":  func(*leavingCallers) {},
+		"cut off":  func(h *leavingCallers) { h.proxy.CutAll() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			redistest.Parallel(t)
 			h, names, m := newAllLeaver(t, func(*rueidis.ClientOption) {})
 			p := h.asks(t, m)
-			pass(200 * time.Millisecond) // time for an answer
+			sleep(200 * time.Millisecond) // time for an answer
 			p.cancel()
 			got := p.get(t, soon)
 			require.ErrorIs(t, got.err, rlock.ErrNotAcquired)
@@ -102,7 +102,7 @@ func TestAllAndClose(t *testing.T) {
 	_, unlockOther, err := other.Mutex(names[0]).Lock(context.Background())
 	require.NoError(t, err)
 	waits := lockAsync(t, m)
-	bench{rdb: h.rdb}.awaitSubscribers(t, names[0], 1)
+	fixture{rdb: h.rdb}.awaitSubscribers(t, names[0], 1)
 	held, unlock, err := rlock.All(mutexes(h.Client, "x", "y")...).Lock(context.Background())
 	require.NoError(t, err)
 	silent := numbered("silent", 50)
@@ -126,10 +126,10 @@ func TestAllAndClose(t *testing.T) {
 	require.NoError(t, unlockOther())
 	_, _, err = m.TryLock(context.Background(), 0)
 	require.ErrorIs(t, err, rlock.ErrClosed)
-	bench{rdb: h.rdb}.clear(t)
+	fixture{rdb: h.rdb}.clear(t)
 }
 
-// G5: an outage is none of a lock that is held, and takes as long as for one lock.
+// G5: an outage is not reported as a held lock, and is noticed as fast as for a single lock.
 func TestAllWhenRedisIsDown(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
@@ -151,12 +151,12 @@ func TestAllWhenRedisIsDown(t *testing.T) {
 	require.NoError(t, m.Do(context.Background(), func(context.Context) error { return nil }))
 }
 
-// While a slot moves, the keys of some locks are at one node and those of others at the next, and no script may touch them together:
-// they are taken one by one.
+// While a slot moves, one node has the keys of some locks and the next node those of the rest. No script may touch them together, so the
+// locks are taken singly.
 func TestAllWhileASlotMoves(t *testing.T) {
 	redistest.Parallel(t)
 	cl := redistest.StartCluster(t, 3, 0)
-	b := bench{Client: newClient(t, cl.Client(t)), rdb: cl.Client(t)}
+	b := fixture{Client: newClient(t, cl.Client(t)), rdb: cl.Client(t)}
 	names := []string{"a{x}", "b{x}", "c{x}"}
 	m := rlock.All(mutexes(b.Client, names...)...)
 	_, unlock, err := m.Lock(context.Background())
@@ -182,13 +182,13 @@ func TestAllWithReplicas(t *testing.T) {
 	c := newClient(t, s.Client(t), rlock.Options{Replicas: 1, ReplicaTimeout: 50 * time.Millisecond})
 	err := rlock.All(mutexes(c, "a", "b")...).Do(context.Background(), func(context.Context) error { panic("not replicated") })
 	require.ErrorIs(t, err, rlock.ErrNotReplicated)
-	require.Zero(t, bench{rdb: s.Client(t)}.size(t))
+	require.Zero(t, fixture{rdb: s.Client(t)}.size(t))
 }
 
 // WithMinHold keeps a lock taken after its section, not after a Lock that gave it back to wait for another one.
 func TestAllGivesBackWithoutMinHold(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	other := newClient(t, b.rdb)
 	names := numbered(b.name, 2)
 	m := rlock.All(b.Mutex(names[0], rlock.WithMinHold(time.Hour)), b.Mutex(names[1]))
@@ -210,11 +210,11 @@ func TestAllGivesBackWithoutMinHold(t *testing.T) {
 	b.do(t, "DEL", names[0])
 }
 
-// G9: a Lock of two Clients has the first one's lock when that is closed, and asks the second one, which is slow. The first lock is given
-// back by the time Close returns, for nobody may reach its Redis any more then.
+// G9: a Lock over two Clients holds the first Client's lock and is waiting for the slow second Client when the first is closed. The first
+// lock is given back before Close returns, because its Redis may be unreachable afterwards.
 func TestAllHasALockOfTheClientThatIsClosed(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	proxy := redistest.StartProxy(t, redistest.Shared(t))
 	slow := newClient(t, redistest.Dial(t, proxy.Addr()))
 	loadScripts(t, slow)
@@ -224,7 +224,7 @@ func TestAllHasALockOfTheClientThatIsClosed(t *testing.T) {
 		_, _, err := rlock.All(b.Mutex(names[0]), slow.Mutex(names[1])).Lock(context.Background())
 		return err
 	})
-	redistest.Eventually(t, atMost, func() bool { return proxy.Held() == 1 }, "the second one is asked")
+	redistest.Eventually(t, testTimeout, func() bool { return proxy.Held() == 1 }, "the second one is asked")
 	require.True(t, b.exists(t, names[0]))
 	b.Close()
 	require.False(t, b.exists(t, names[0]))
@@ -234,10 +234,10 @@ func TestAllHasALockOfTheClientThatIsClosed(t *testing.T) {
 	require.False(t, b.exists(t, names[1]))
 }
 
-// The way to Redis and back may take longer than a second: a lock that is free is had after one call for each.
+// A round trip to Redis may take longer than a second: a free lock still takes a single call each.
 func TestAllOverASlowNetwork(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	proxy := redistest.StartProxy(t, redistest.Shared(t))
 	c := newClient(t, redistest.Dial(t, proxy.Addr()))
 	fair := rlock.All(c.FairMutex(b.name+":1"), c.FairMutex(b.name+":2"))
@@ -252,7 +252,7 @@ func TestAllOverASlowNetwork(t *testing.T) {
 	require.NoError(t, unlock())
 }
 
-// Handles of one lock that let each other in: one slow reply to the second of them is none of a lock that is held.
+// Two handles of the same lock let each other in. A slow reply to the second is not reported as a held lock.
 func TestAllOfBothSidesMeetsASlowReply(t *testing.T) {
 	redistest.Parallel(t)
 	for name, all := range map[string]func(rw *rlock.RWMutex) *rlock.MultiMutex{
@@ -264,14 +264,14 @@ func TestAllOfBothSidesMeetsASlowReply(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			redistest.Parallel(t)
-			b := newBench(t)
+			b := newFixture(t)
 			proxy := redistest.StartProxy(t, redistest.Shared(t))
 			m := all(newClient(t, redistest.Dial(t, proxy.Addr())).RWMutex(b.name))
 			require.NoError(t, m.Do(context.Background(), nothingToDo)) // the scripts
 			proxy.OnReply(redistest.Nth(strings.Count(name, "upgradeable")+2, "EVALSHA", redistest.Hold))
 			locks := lockAsync(t, m)
-			redistest.Eventually(t, atMost, func() bool { return proxy.Held() == 1 }, "the second one is asked")
-			pass(1100 * time.Millisecond)
+			redistest.Eventually(t, testTimeout, func() bool { return proxy.Held() == 1 }, "the second one is asked")
+			sleep(1100 * time.Millisecond)
 			proxy.Release()
 			got := locks.get(t, 5*time.Second)
 			require.NoError(t, got.err)

@@ -21,7 +21,7 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "TestAPI writes down what the API is now")
 
-// The API of the packages that are promised is what docs/api says. A change of it is seen there, in review.
+// docs/api has the API of the published packages, so that a review sees every change.
 func TestAPI(t *testing.T) {
 	for _, folder := range []string{"rlock", "rlocktest", "rlockgoredis", "rlockotel"} {
 		golden := filepath.Join("..", "docs", "api", folder+".txt")
@@ -35,7 +35,52 @@ func TestAPI(t *testing.T) {
 	}
 }
 
-// exported is what a package exports: its declarations without comments and bodies, methods behind their types.
+// Each exported name is in a row of docs/api/README.md that says why; a name that begins with a dot is a method of the type before it.
+func TestAPIIsJustified(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("..", "docs", "api", "README.md"))
+	require.NoError(t, err)
+	for _, section := range strings.Split(string(text), "\n## ")[1:] {
+		folder, rows, _ := strings.Cut(section, "\n")
+		var named []string
+		for _, row := range regexp.MustCompile("(?m)^\\| (`[^|]*`) \\|").FindAllStringSubmatch(rows, -1) {
+			of := ""
+			for _, name := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(row[1], -1) {
+				if method, ok := strings.CutPrefix(name[1], "."); ok {
+					named = append(named, of+"."+method)
+					continue
+				}
+				of, _, _ = strings.Cut(name[1], ".")
+				named = append(named, name[1])
+			}
+		}
+		require.ElementsMatch(t, names(t, filepath.Join("..", "docs", "api", folder+".txt")), named, "%s", folder)
+	}
+}
+
+// names returns all names that a file of docs/api declares, methods with their type.
+func names(t *testing.T, golden string) (all []string) {
+	t.Helper()
+	text, err := os.ReadFile(golden)
+	require.NoError(t, err)
+	file, err := parser.ParseFile(token.NewFileSet(), golden, "package p\n"+string(text), parser.SkipObjectResolution)
+	require.NoError(t, err)
+	for _, d := range file.Decls {
+		values, ok := d.(*ast.GenDecl)
+		if !ok || values.Tok == token.TYPE {
+			_, name, _ := strings.Cut(declared(d), " ")
+			all = append(all, name)
+			continue
+		}
+		for _, spec := range values.Specs {
+			for _, name := range spec.(*ast.ValueSpec).Names {
+				all = append(all, name.Name)
+			}
+		}
+	}
+	return all
+}
+
+// exported returns the declarations that a package exports, without comments and bodies, with methods behind their types.
 func exported(t *testing.T, folder string) string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(folder, "*.go"))
@@ -70,7 +115,7 @@ func exported(t *testing.T, folder string) string {
 	return strings.Join(all, "\n")
 }
 
-// declared is what a declaration is sorted by; "" if it exports nothing.
+// declared is the sort key of a declaration; "" if it exports nothing.
 func declared(d ast.Decl) string {
 	switch d := d.(type) {
 	case *ast.FuncDecl:
@@ -100,8 +145,7 @@ func declared(d ast.Decl) string {
 	return ""
 }
 
-// What an import of the library brings are rueidis and uuid, and what these ask for: the module asks for nothing else, neither for
-// its tests nor for tools.
+// Importing the library adds rueidis, uuid and their dependencies. The module requires nothing else, neither for its tests nor for tools.
 func TestImportBringsTwoModules(t *testing.T) {
 	text, err := fs.ReadFile(os.DirFS(".."), "go.mod")
 	require.NoError(t, err)

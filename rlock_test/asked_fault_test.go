@@ -15,7 +15,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// seldom has holders look at their locks every twenty minutes: what they learn before that they were told.
+// seldom makes holders look at their locks only every twenty minutes: anything they learn before that came by a message.
 var seldom = rlock.Options{WatchdogTimeout: time.Hour}
 
 // ear is the channel on which a Client is spoken to.
@@ -24,7 +24,7 @@ func ear(c *rlock.Client) string { return "rlock_client:{" + c.ID() + "}" }
 // awaitEar waits until c can be spoken to, wherever that is.
 func awaitEar(t testing.TB, rdb rueidis.Client, c *rlock.Client) {
 	t.Helper()
-	redistest.Eventually(t, atMost, func() bool {
+	redistest.Eventually(t, testTimeout, func() bool {
 		n := int64(0)
 		for _, node := range rdb.Nodes() {
 			for _, cmd := range []rueidis.Completed{
@@ -39,7 +39,7 @@ func awaitEar(t testing.TB, rdb rueidis.Client, c *rlock.Client) {
 	}, "the ear")
 }
 
-// Locks that nobody takes with the option cost nothing of it, and those that are cost what docs/locks.md says.
+// Locks that are never taken with the option cost nothing for it; with the option, they cost as much as docs/locks.md says.
 func TestAskedCosts(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
@@ -83,17 +83,17 @@ func TestAskedCosts(t *testing.T) {
 		require.NoError(t, err)
 		published := redistest.Commands(t, watch)["publish"]
 		waiter := lockAsync(t, other.Mutex(name))
-		redistest.Eventually(t, atMost, func() bool { return exists(t, watch, "rlock_queue:{"+name+"}") }, "it waits")
+		redistest.Eventually(t, testTimeout, func() bool { return exists(t, watch, "rlock_queue:{"+name+"}") }, "it waits")
 		want := published
 		if options != nil {
 			want++ // it was refused twice, and has asked once
 		}
-		redistest.Eventually(t, atMost, func() bool { return redistest.Commands(t, watch)["publish"] == want }, "what is said")
+		redistest.Eventually(t, testTimeout, func() bool { return redistest.Commands(t, watch)["publish"] == want }, "what is said")
 		before = redistest.Commands(t, watch)
-		pass(time.Second)
+		sleep(time.Second)
 		require.Empty(t, commands(before), "waiting costs nothing")
 		require.NoError(t, unlock())
-		got := waiter.get(t, atMost)
+		got := waiter.get(t, testTimeout)
 		require.NoError(t, got.err)
 		require.NoError(t, got.unlock())
 		c.Close()
@@ -141,7 +141,7 @@ func TestAskedOnDeployments(t *testing.T) {
 				waiter := lockAsync(t, waits.Mutex(key, rlock.WithAsked()))
 				awaitAsked(t, ctx)
 				require.NoError(t, unlock())
-				got := waiter.get(t, atMost)
+				got := waiter.get(t, testTimeout)
 				require.NoError(t, got.err)
 				require.NoError(t, got.unlock())
 				ctx, unlock, err = holder.RWMutex(key, rlock.WithAsked()).Read().Lock(t.Context())
@@ -149,7 +149,7 @@ func TestAskedOnDeployments(t *testing.T) {
 				writer := lockAsync(t, waits.RWMutex(key).Write())
 				awaitAsked(t, ctx)
 				require.NoError(t, unlock())
-				got = writer.get(t, atMost)
+				got = writer.get(t, testTimeout)
 				require.NoError(t, got.err)
 				require.NoError(t, got.unlock())
 			}
@@ -157,20 +157,20 @@ func TestAskedOnDeployments(t *testing.T) {
 	}
 }
 
-// journal collects what a Client logs.
-type journal struct {
+// logRecords collects the log of a Client.
+type logRecords struct {
 	mu   sync.Mutex // guards the following
 	text strings.Builder
 }
 
-func (j *journal) Write(p []byte) (int, error) {
+func (j *logRecords) Write(p []byte) (int, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.text.Write(p)
 }
 
 // count is how many lines have that text.
-func (j *journal) count(text string) int {
+func (j *logRecords) count(text string) int {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return strings.Count(j.text.String(), text)
@@ -180,12 +180,12 @@ func (j *journal) count(text string) int {
 func TestAskedForbidden(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
-	admin := bench{rdb: s.Client(t)}
-	limited := func(t *testing.T, name string, rules ...string) (*rlock.Client, *journal) {
+	admin := fixture{rdb: s.Client(t)}
+	limited := func(t *testing.T, name string, rules ...string) (*rlock.Client, *logRecords) {
 		t.Helper()
 		all := append([]string{"ACL", "SETUSER", name, "reset", "resetchannels", "on", ">secret", "~*", "&redisson_*", "+@all"}, rules...)
 		require.NoError(t, admin.do(t, all...).Error())
-		j := new(journal)
+		j := new(logRecords)
 		rdb := s.Client(t, func(o *rueidis.ClientOption) { o.Username, o.Password = name, "secret" })
 		return newClient(t, rdb, rlock.Options{WatchdogTimeout: shortWatchdog, Logger: slog.New(slog.NewTextHandler(j, nil))}), j
 	}
@@ -195,7 +195,7 @@ func TestAskedForbidden(t *testing.T) {
 		other := newClient(t, s.Client(t))
 		m := c.Mutex("deaf", rlock.WithAsked())
 		require.NoError(t, m.Do(t.Context(), func(context.Context) error { return nil }))
-		redistest.Eventually(t, atMost, func() bool { return j.count("cannot ask this Client") == 1 }, "logged")
+		redistest.Eventually(t, testTimeout, func() bool { return j.count("cannot ask this Client") == 1 }, "logged")
 		for _, l := range []*rlock.Client{c, other} { // the second one is seen by a look
 			ctx, unlock, err := m.Lock(t.Context())
 			require.NoError(t, err)
@@ -203,7 +203,7 @@ func TestAskedForbidden(t *testing.T) {
 			waiter := lockAsync(t, l.Mutex("deaf"))
 			awaitAsked(t, ctx)
 			require.NoError(t, unlock())
-			got := waiter.get(t, atMost)
+			got := waiter.get(t, testTimeout)
 			require.NoError(t, got.err)
 			require.NoError(t, got.unlock())
 		}
@@ -219,15 +219,15 @@ func TestAskedForbidden(t *testing.T) {
 			waiter := lockAsync(t, c.Mutex(name))
 			awaitAsked(t, ctx)
 			require.NoError(t, unlock())
-			got := waiter.get(t, atMost)
+			got := waiter.get(t, testTimeout)
 			require.NoError(t, got.err)
 			require.NoError(t, got.unlock())
 		}
-		redistest.Eventually(t, atMost, func() bool { return j.count("cannot ask other processes") == 1 }, "logged, once")
+		redistest.Eventually(t, testTimeout, func() bool { return j.count("cannot ask other processes") == 1 }, "logged, once")
 	})
 }
 
-// A message that is lost, or its answer, is sent again; one that the holder misses, it looks for when it hears again.
+// A message is sent again if it or its answer is lost. A holder that misses a message looks for waiters as soon as it listens again.
 func TestAskedReconnects(t *testing.T) {
 	redistest.Parallel(t)
 	for name, row := range map[string]struct {
@@ -246,7 +246,7 @@ func TestAskedReconnects(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			redistest.Parallel(t)
-			b := bareBench(t)
+			b := newBareFixture(t)
 			near, far := redistest.StartProxy(t, redistest.Shared(t)), redistest.StartProxy(t, redistest.Shared(t))
 			holder := newClient(t, redistest.Dial(t, near.Addr()), seldom)
 			waits := newClient(t, redistest.Dial(t, far.Addr()), seldom)
@@ -261,25 +261,25 @@ func TestAskedReconnects(t *testing.T) {
 				row.waiter(far)
 			}
 			waiter := lockAsync(t, waits.Mutex(b.name))
-			redistest.Eventually(t, atMost, func() bool { return b.exists(t, "rlock_queue:{"+b.name+"}") }, "it waits")
+			redistest.Eventually(t, testTimeout, func() bool { return b.exists(t, "rlock_queue:{"+b.name+"}") }, "it waits")
 			if row.then != nil {
-				pass(100 * time.Millisecond) // the message is on its way
+				sleep(100 * time.Millisecond) // the message is on its way
 				notAsked(t, ctx)
 				row.then(near)
 			}
 			awaitAsked(t, ctx)
 			waiter.cancel()
-			require.ErrorIs(t, waiter.get(t, atMost).err, rlock.ErrNotAcquired)
+			require.ErrorIs(t, waiter.get(t, testTimeout).err, rlock.ErrNotAcquired)
 			require.NoError(t, unlock())
 		})
 	}
 }
 
-// After the server was gone, with all that it knew, holders of locks that are taken then are told as before.
+// After a restart that loses all data, holders of locks taken since then learn of waiters as before.
 func TestAskedAfterARestart(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
-	b := bench{rdb: s.Client(t), name: "restart"}
+	b := fixture{rdb: s.Client(t), name: "restart"}
 	holder, waits := newClient(t, s.Client(t), seldom), newClient(t, s.Client(t), seldom)
 	require.NoError(t, holder.Mutex(b.name, rlock.WithAsked()).Do(t.Context(), func(context.Context) error { return nil }))
 	b.earsOf(t, holder)
@@ -290,15 +290,15 @@ func TestAskedAfterARestart(t *testing.T) {
 	waiter := lockAsync(t, waits.Mutex(b.name))
 	awaitAsked(t, ctx)
 	require.NoError(t, unlock())
-	got := waiter.get(t, atMost)
+	got := waiter.get(t, testTimeout)
 	require.NoError(t, got.err)
 	require.NoError(t, got.unlock())
 }
 
-// A late, doubled or forged message costs nothing but time: nobody gets the lock by it, nobody loses it, and no later hold is notified.
+// A late, doubled or forged message only costs time: nobody gets the lock through it, nobody loses it, and no later hold is notified.
 func TestAskedLies(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t, seldom)
+	b := newFixture(t, seldom)
 	m := b.Mutex(b.name, rlock.WithAsked())
 	say := func(text string) {
 		t.Helper()
@@ -338,10 +338,10 @@ func TestAskedLies(t *testing.T) {
 	require.NoError(t, unlock())
 }
 
-// Whoever only listens to unlocks, as Redisson's waiters do, is seen by a look; one that leaves soon is not.
+// A look finds a waiter that only listens to unlocks, as waiters of Redisson do.
 func TestAskedByOutsiders(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t, rlock.Options{WatchdogTimeout: shortWatchdog})
+	b := newFixture(t, rlock.Options{WatchdogTimeout: shortWatchdog})
 	ctx, unlock, err := b.Mutex(b.name, rlock.WithAsked()).Lock(t.Context())
 	require.NoError(t, err)
 	listen := func() (leave func()) {
@@ -359,7 +359,7 @@ func TestAskedByOutsiders(t *testing.T) {
 // A reader that waits to become the writer does not ask itself, whatever a look sees of it.
 func TestAskedNotByItself(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t, rlock.Options{WatchdogTimeout: shortWatchdog})
+	b := newFixture(t, rlock.Options{WatchdogTimeout: shortWatchdog})
 	up := b.RWMutex(b.name, rlock.WithAsked()).Upgradeable()
 	ctx, unlock, err := up.Lock(t.Context())
 	require.NoError(t, err)
@@ -367,18 +367,18 @@ func TestAskedNotByItself(t *testing.T) {
 	require.NoError(t, err)
 	upgraded := async(func() error { return up.UpgradeDo(ctx, func(context.Context) error { return nil }) })
 	awaitAsked(t, other)
-	redistest.Eventually(t, atMost, func() bool { return b.exists(t, "rlock_writers:{"+b.name+"}") }, "it has left its mark")
-	pass(shortWatchdog/3 + 2*time.Second) // looks
+	redistest.Eventually(t, testTimeout, func() bool { return b.exists(t, "rlock_writers:{"+b.name+"}") }, "it has left its mark")
+	sleep(shortWatchdog/3 + 2*time.Second) // looks
 	notAsked(t, ctx)
 	require.NoError(t, unlockOther())
-	require.NoError(t, within(t, upgraded, atMost))
+	require.NoError(t, within(t, upgraded, testTimeout))
 	require.NoError(t, unlock())
 }
 
 // The message may come before the answer that its hold has the lock: it is remembered.
 func TestAskedBeforeTheAnswer(t *testing.T) {
 	redistest.Parallel(t)
-	b := bareBench(t)
+	b := newBareFixture(t)
 	proxy := redistest.StartProxy(t, redistest.Shared(t))
 	holder, waits := newClient(t, redistest.Dial(t, proxy.Addr()), seldom), newClient(t, b.rdb, seldom)
 	m := holder.Mutex(b.name, rlock.WithAsked())
@@ -393,21 +393,21 @@ func TestAskedBeforeTheAnswer(t *testing.T) {
 		return redistest.Pass
 	})
 	first := lockAsync(t, m)
-	redistest.Eventually(t, atMost, func() bool { return b.exists(t, b.name) }, "it has the lock, and no answer")
+	redistest.Eventually(t, testTimeout, func() bool { return b.exists(t, b.name) }, "it has the lock, and no answer")
 	waiter := lockAsync(t, waits.Mutex(b.name))
 	select {
 	case <-heard:
-	case <-time.After(atMost):
+	case <-time.After(testTimeout):
 		require.FailNow(t, "nothing is said")
 	}
-	pass(50 * time.Millisecond) // the holder has heard it
+	sleep(50 * time.Millisecond) // the holder has heard it
 	first.stillWaits(t)
 	proxy.Release()
-	got := first.get(t, atMost)
+	got := first.get(t, testTimeout)
 	require.NoError(t, got.err)
 	awaitAsked(t, got.ctx)
 	require.NoError(t, got.unlock())
-	got = waiter.get(t, atMost)
+	got = waiter.get(t, testTimeout)
 	require.NoError(t, got.err)
 	require.NoError(t, got.unlock())
 }

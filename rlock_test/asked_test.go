@@ -12,19 +12,19 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// awaitAsked waits until somebody has asked the hold that ctx carries.
+// awaitAsked waits until the hold that ctx carries knows of a waiter.
 func awaitAsked(t testing.TB, ctx context.Context) {
 	t.Helper()
 	asked := rlock.Asked(ctx)
 	require.NotNil(t, asked, "it wants to know")
 	select {
 	case <-asked:
-	case <-time.After(atMost):
+	case <-time.After(testTimeout):
 		require.FailNow(t, "nobody has asked")
 	}
 }
 
-// notAsked requires that nobody has asked so far.
+// notAsked requires that the hold knows of no waiter so far.
 func notAsked(t testing.TB, ctx context.Context) {
 	t.Helper()
 	asked := rlock.Asked(ctx)
@@ -37,17 +37,17 @@ func notAsked(t testing.TB, ctx context.Context) {
 }
 
 // earsOf waits until those Clients can be spoken to.
-func (b bench) earsOf(t testing.TB, all ...*rlock.Client) {
+func (b fixture) earsOf(t testing.TB, all ...*rlock.Client) {
 	t.Helper()
 	for _, c := range all {
-		redistest.Eventually(t, atMost, func() bool {
+		redistest.Eventually(t, testTimeout, func() bool {
 			n, err := b.do(t, "PUBSUB", "NUMSUB", "rlock_client:{"+c.ID()+"}").AsIntMap()
 			return err == nil && n["rlock_client:{"+c.ID()+"}"] == 1
 		}, "the ear")
 	}
 }
 
-// askedKinds are the locks whose holds can know if somebody waits.
+// askedKinds are the locks whose holds can learn of waiters.
 var askedKinds = map[string]func(c *rlock.Client, name string) *rlock.Mutex{
 	"mutex":  func(c *rlock.Client, name string) *rlock.Mutex { return c.Mutex(name, rlock.WithAsked()) },
 	"fenced": func(c *rlock.Client, name string) *rlock.Mutex { return c.FencedMutex(name, rlock.WithAsked()) },
@@ -58,14 +58,14 @@ var askedKinds = map[string]func(c *rlock.Client, name string) *rlock.Mutex{
 	},
 }
 
-// G3: a waiter of another process, and one of the same, are seen; and each hold has a channel of its own.
+// G3: a hold learns of waiters in its own and in other processes. Each hold has a channel of its own.
 func TestAsked(t *testing.T) {
 	redistest.Parallel(t)
 	for kind, of := range askedKinds {
 		for _, here := range []bool{true, false} {
 			t.Run(kind+map[bool]string{true: "/here", false: "/elsewhere"}[here], func(t *testing.T) {
 				redistest.Parallel(t)
-				b := newBench(t)
+				b := newFixture(t)
 				other := b.Client
 				if !here {
 					other = newClient(t, b.rdb)
@@ -83,7 +83,7 @@ func TestAsked(t *testing.T) {
 				require.NoError(t, unlockInner())
 				require.NoError(t, unlock())
 				require.Nil(t, rlock.Asked(ctx), "it is over")
-				next := waiter.get(t, atMost)
+				next := waiter.get(t, testTimeout)
 				require.NoError(t, next.err)
 				notAsked(t, next.ctx)
 				require.NoError(t, next.unlock())
@@ -92,12 +92,12 @@ func TestAsked(t *testing.T) {
 	}
 }
 
-// Readers and writers: whoever waits for a writer, and a writer that waits for readers, all of whom are asked.
+// A writer learns of the readers and writers that wait for it, and all readers learn of a waiting writer.
 func TestAskedOfReadersAndWriters(t *testing.T) {
 	redistest.Parallel(t)
 	t.Run("a writer waits for readers of several processes", func(t *testing.T) {
 		redistest.Parallel(t)
-		b := newBench(t)
+		b := newFixture(t)
 		clients := []*rlock.Client{b.Client, newClient(t, b.rdb), newClient(t, b.rdb)}
 		var readers []context.Context
 		var unlocks []rlock.UnlockFunc
@@ -117,14 +117,14 @@ func TestAskedOfReadersAndWriters(t *testing.T) {
 			awaitAsked(t, ctx)
 			require.NoError(t, unlocks[i]())
 		}
-		got := writer.get(t, atMost)
+		got := writer.get(t, testTimeout)
 		require.NoError(t, got.err)
 		require.Nil(t, rlock.Asked(got.ctx), "it does not want to know")
 		require.NoError(t, got.unlock())
 	})
 	t.Run("a reader that waits behind a writer does not ask readers here", func(t *testing.T) {
 		redistest.Parallel(t)
-		b := newBench(t)
+		b := newFixture(t)
 		rw := b.RWMutex(b.name, rlock.WithAsked())
 		ctx, unlock, err := rw.Read().Lock(context.Background())
 		require.NoError(t, err)
@@ -135,19 +135,19 @@ func TestAskedOfReadersAndWriters(t *testing.T) {
 		writer := lockAsync(t, rw.Write())
 		awaitAsked(t, ctx)
 		require.NoError(t, unlock())
-		w := writer.get(t, atMost)
+		w := writer.get(t, testTimeout)
 		require.NoError(t, w.err)
 		notAsked(t, w.ctx)
 		reader := lockAsync(t, rw.Read())
 		awaitAsked(t, w.ctx)
 		require.NoError(t, w.unlock())
-		r := reader.get(t, atMost)
+		r := reader.get(t, testTimeout)
 		require.NoError(t, r.err)
 		require.NoError(t, r.unlock())
 	})
 	t.Run("upgrade", func(t *testing.T) {
 		redistest.Parallel(t)
-		b := newBench(t)
+		b := newFixture(t)
 		rw := b.RWMutex(b.name, rlock.WithAsked())
 		ctx, unlock, err := rw.Upgradeable().Lock(context.Background())
 		require.NoError(t, err)
@@ -161,23 +161,23 @@ func TestAskedOfReadersAndWriters(t *testing.T) {
 		awaitAsked(t, other)
 		notAsked(t, ctx)
 		require.NoError(t, unlockOther())
-		require.NoError(t, within(t, upgraded, atMost))
+		require.NoError(t, within(t, upgraded, testTimeout))
 		another := lockAsync(t, rw.Upgradeable())
 		awaitAsked(t, ctx)
 		require.NoError(t, unlock())
-		got := another.get(t, atMost)
+		got := another.get(t, testTimeout)
 		require.NoError(t, got.err)
 		require.NoError(t, got.unlock())
 	})
 }
 
-// Whoever waits already when the hold begins counts, in whichever way the hold is had, and on a tenure that is passed on.
+// Waiters that were there before the hold count too, however the hold was acquired, and also if it was passed on in memory.
 func TestAskedByThoseWhoWaitAlready(t *testing.T) {
 	redistest.Parallel(t)
 	for _, here := range []bool{true, false} {
 		t.Run(map[bool]string{true: "here", false: "elsewhere"}[here], func(t *testing.T) {
 			redistest.Parallel(t)
-			b := newBench(t, rlock.Options{HandOff: rlock.HandOff{For: time.Hour}})
+			b := newFixture(t, rlock.Options{HandOff: rlock.HandOff{For: time.Hour}})
 			m := b.Mutex(b.name, rlock.WithAsked())
 			third := b.Client
 			if !here {
@@ -188,20 +188,20 @@ func TestAskedByThoseWhoWaitAlready(t *testing.T) {
 			second := lockAsync(t, m)
 			awaitAsked(t, first)
 			last := lockAsync(t, third.Mutex(b.name))
-			redistest.Eventually(t, atMost, func() bool { return waiting() == 2 }, "both wait")
+			redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == 2 }, "both wait")
 			if !here {
 				b.awaitSubscribers(t, b.name, 2)
-				redistest.Eventually(t, atMost, func() bool {
+				redistest.Eventually(t, testTimeout, func() bool {
 					n, err := b.do(t, "ZCARD", "rlock_queue:{"+b.name+"}").AsInt64()
 					return err == nil && n == 2
 				}, "both have places")
 			}
 			require.NoError(t, unlock())
-			got := second.get(t, atMost)
+			got := second.get(t, testTimeout)
 			require.NoError(t, got.err)
 			awaitAsked(t, got.ctx)
 			require.NoError(t, got.unlock())
-			got = last.get(t, atMost)
+			got = last.get(t, testTimeout)
 			require.NoError(t, got.err)
 			require.Nil(t, rlock.Asked(got.ctx))
 			require.NoError(t, got.unlock())
@@ -209,36 +209,36 @@ func TestAskedByThoseWhoWaitAlready(t *testing.T) {
 	}
 }
 
-// The process that is given the lock by another one learns of those behind it, who do not know that it has the lock.
+// A process that was granted the lock by another learns of the waiters behind it, although they do not know the new holder.
 func TestAskedAfterAGrant(t *testing.T) {
 	redistest.Parallel(t)
 	for kind, of := range askedKinds {
 		t.Run(kind, func(t *testing.T) {
 			redistest.Parallel(t)
-			b := newBench(t)
+			b := newFixture(t)
 			first, unlock, err := of(b.Client, b.name).Lock(context.Background())
 			require.NoError(t, err)
-			var waiters []pending
+			var waiters []pendingLock
 			for i := range 2 {
 				waiters = append(waiters, lockAsync(t, of(newClient(t, b.rdb), b.name)))
-				redistest.Eventually(t, atMost, func() bool { return waiting() == i+1 }, "it waits")
+				redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == i+1 }, "it waits")
 			}
 			awaitAsked(t, first)
 			require.NoError(t, unlock())
-			var got attempt
-			var other pending
+			var got lockResult
+			var other pendingLock
 			select {
 			case got = <-waiters[0].result:
 				other = waiters[1]
 			case got = <-waiters[1].result:
 				other = waiters[0]
-			case <-time.After(atMost):
+			case <-time.After(testTimeout):
 				require.FailNow(t, "nobody got it")
 			}
 			require.NoError(t, got.err)
 			awaitAsked(t, got.ctx)
 			require.NoError(t, got.unlock())
-			last := other.get(t, atMost)
+			last := other.get(t, testTimeout)
 			require.NoError(t, last.err)
 			notAsked(t, last.ctx)
 			require.NoError(t, last.unlock())
@@ -246,10 +246,10 @@ func TestAskedAfterAGrant(t *testing.T) {
 	}
 }
 
-// Of several locks that are taken together, somebody who waits for one of them asks for all.
+// If several locks are taken together, a waiter for any of them counts for all.
 func TestAskedForOneOfSeveral(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	all := rlock.All(b.Mutex(b.name+":1", rlock.WithAsked()), b.FairMutex(b.name+":2", rlock.WithAsked()), b.Mutex(b.name+":3"))
 	for _, n := range []string{":1", ":2"} {
 		ctx, unlock, err := all.Lock(context.Background())
@@ -269,7 +269,7 @@ func TestAskedForOneOfSeveral(t *testing.T) {
 		awaitAsked(t, inner)
 		require.NoError(t, unlockInner())
 		require.NoError(t, unlock())
-		got := waiter.get(t, atMost)
+		got := waiter.get(t, testTimeout)
 		require.NoError(t, got.err)
 		require.NoError(t, got.unlock())
 	}
@@ -307,7 +307,7 @@ func TestAskedOfAQuorum(t *testing.T) {
 		awaitAsked(t, inner)
 		require.NoError(t, unlockInner(), name)
 		require.NoError(t, unlock(), name)
-		got := w.get(t, atMost)
+		got := w.get(t, testTimeout)
 		require.NoError(t, got.err, name)
 		require.NoError(t, got.unlock(), name)
 	}

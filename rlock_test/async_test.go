@@ -13,7 +13,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// locker is a Mutex, or a TryLock with its wait.
+// locker is a Mutex, or a Mutex locked by TryLock with a fixed wait.
 type locker interface {
 	Lock(context.Context) (context.Context, rlock.UnlockFunc, error)
 }
@@ -27,26 +27,26 @@ func (t tryFor) Lock(ctx context.Context) (context.Context, rlock.UnlockFunc, er
 	return t.TryLock(ctx, t.wait)
 }
 
-// attempt is what a Lock returned, and when.
-type attempt struct {
+// lockResult is the result of a Lock, and its time.
+type lockResult struct {
 	ctx    context.Context
 	unlock rlock.UnlockFunc
 	err    error
 	at     time.Time
 }
 
-// pending is a Lock under way on a goroutine of its own, which ends with the Lock.
-type pending struct {
-	result chan attempt
+// pendingLock is a Lock running on its own goroutine, which ends with the Lock.
+type pendingLock struct {
+	result chan lockResult
 	cancel context.CancelFunc
 }
 
-func lockAsync(t testing.TB, l locker) pending {
+func lockAsync(t testing.TB, l locker) pendingLock {
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
-	p := pending{make(chan attempt, 1), cancel}
+	p := pendingLock{make(chan lockResult, 1), cancel}
 	go func() {
-		var a attempt
+		var a lockResult
 		a.ctx, a.unlock, a.err = l.Lock(ctx)
 		a.at = time.Now()
 		p.result <- a
@@ -54,7 +54,7 @@ func lockAsync(t testing.TB, l locker) pending {
 	return p
 }
 
-func (p pending) get(t testing.TB, within time.Duration) attempt {
+func (p pendingLock) get(t testing.TB, within time.Duration) lockResult {
 	t.Helper()
 	select {
 	case a := <-p.result:
@@ -65,7 +65,7 @@ func (p pending) get(t testing.TB, within time.Duration) attempt {
 	}
 }
 
-func (p pending) stillWaits(t testing.TB) {
+func (p pendingLock) stillWaits(t testing.TB) {
 	t.Helper()
 	select {
 	case a := <-p.result:
@@ -74,14 +74,14 @@ func (p pending) stillWaits(t testing.TB) {
 	}
 }
 
-// async runs f on a goroutine of its own, which ends with f, and hands its error on.
+// async runs f on a goroutine, which ends with f, and delivers its error.
 func async(f func() error) <-chan error {
 	result := make(chan error, 1)
 	go func() { result <- f() }()
 	return result
 }
 
-// within returns the error of an async call.
+// within requires that an async call returns in time, and returns its error.
 func within(t testing.TB, result <-chan error, d time.Duration) error {
 	t.Helper()
 	select {
@@ -93,7 +93,7 @@ func within(t testing.TB, result <-chan error, d time.Duration) error {
 	}
 }
 
-func (b bench) awaitSubscribers(t testing.TB, name string, n int) {
+func (b fixture) awaitSubscribers(t testing.TB, name string, n int) {
 	t.Helper()
 	channel := "redisson_lock__channel:{" + name + "}"
 	redistest.Eventually(t, 10*time.Second, func() bool {
@@ -106,10 +106,7 @@ func (b bench) awaitSubscribers(t testing.TB, name string, n int) {
 	}, strconv.Itoa(n)+" subscribers of "+channel)
 }
 
-// waiting returns how many goroutines of the caller's test wait in a queue for a lock.
-func waiting() int { return redistest.Started("engine.(*attempt).awaitTurn") }
-
-// behind returns how many goroutines of the caller's test wait for a call that is under way for a hold.
+// behind returns how many goroutines of the caller's test wait for another call of the same hold.
 func behind() int { return redistest.Started("engine.(*Spec).awaitCalls") }
 
 func protocol(resp2 bool) func(*rueidis.ClientOption) {
@@ -120,5 +117,5 @@ func protocol(resp2 bool) func(*rueidis.ClientOption) {
 	}
 }
 
-// pass lets time go by where time itself is what is tested.
-func pass(d time.Duration) { <-time.After(d) }
+// sleep lets time sleep, for tests of time itself.
+func sleep(d time.Duration) { <-time.After(d) }

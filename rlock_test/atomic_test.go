@@ -33,8 +33,8 @@ func carousel(t *testing.T, c *redistest.Cluster, key string) (move func()) {
 	}
 }
 
-// G1, G2 and G4: the slot of a lock moves under a holder and six waiters of two other processes, and again under each of these when it
-// has the lock. Every hold is kept, nobody else is let in, every waiter is woken, long before a lease ends, and no key is left.
+// G1, G2 and G4: the slot of a lock moves under a holder and six waiters of two other processes, and again under each waiter once it has
+// the lock. Every hold survives and keeps others out, every waiter is woken long before a lease ends, and no key is left.
 func TestAtomicMoveUnderHolderAndWaiters(t *testing.T) {
 	redistest.Parallel(t)
 	c := redistest.StartCluster(t, 3, 0)
@@ -50,19 +50,19 @@ func TestAtomicMoveUnderHolderAndWaiters(t *testing.T) {
 			t.Run(kind+"/"+pubsub, func(t *testing.T) {
 				name := redistest.Name(t)
 				move := carousel(t, c, name)
-				var a attempt
+				var a lockResult
 				a.ctx, a.unlock, a.err = lock(newClient(t, c.Client(t), o), name).Lock(context.Background())
 				require.NoError(t, a.err)
-				got := make(chan attempt, 6)
+				got := make(chan lockResult, 6)
 				for side := range 2 {
 					m := lock(newClient(t, c.Client(t), o), name)
 					for i := range 3 {
 						go func() { // ends with the Lock
-							var a attempt
+							var a lockResult
 							a.ctx, a.unlock, a.err = m.Lock(context.Background())
 							got <- a
 						}()
-						redistest.Eventually(t, atMost, func() bool { return waiting() == 3*side+i+1 }, "it waits")
+						redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == 3*side+i+1 }, "it waits")
 					}
 				}
 				stranger := lock(newClient(t, c.Client(t), o), name)
@@ -104,8 +104,8 @@ func TestAtomicMoveUnderHolderAndWaiters(t *testing.T) {
 	}
 }
 
-// G1, G2 and G4 under load: a slot moves again and again while goroutines of three processes count under a lock of it, and another lock of
-// it is held for several leases. No update is lost, no hold, and no wake-up: nobody waits long.
+// G1, G2 and G4 under load: a slot moves again and again while goroutines of three processes count under a lock in it. Another lock in it
+// is held for several leases. No update, hold or wake-up is lost.
 func TestAtomicMovesUnderLoad(t *testing.T) {
 	redistest.Parallel(t)
 	c := redistest.StartCluster(t, 3, 0)
@@ -130,7 +130,7 @@ func TestAtomicMovesUnderLoad(t *testing.T) {
 							assert.NoError(t, m.Do(context.Background(), func(context.Context) error {
 								longest.Store(max(longest.Load(), int64(time.Since(began))))
 								seen := count.Load()
-								pass(time.Millisecond)
+								sleep(time.Millisecond)
 								count.Store(seen + 1)
 								sections.Add(1)
 								return nil

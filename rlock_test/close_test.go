@@ -15,9 +15,9 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// ours counts the goroutines that run code of the library, but for those of another test that hang in a jam: a timer may have started one,
+// ourGoroutines counts the goroutines that run code of the library, but for those of another test that hang in foreign code: a timer may have started one,
 // and then nothing says which test it is of.
-func ours() int {
+func ourGoroutines() int {
 	return redistest.Goroutines(packages...) - redistest.Goroutines("rlock_test_test.(*jam).hang(")
 }
 
@@ -26,11 +26,11 @@ var packages = []string{
 	"github.com/go-rlock/rlock/internal/engine.", "github.com/go-rlock/rlock/internal/calls.", "github.com/go-rlock/rlock/internal/sweep.", "github.com/go-rlock/rlock/internal/tell.",
 }
 
-// awaitGone allows goroutines that have said they are done the moment that they need to end, on a loaded machine: less
+// awaitGoroutines allows goroutines that have said they are done the moment that they need to end, on a loaded machine: less
 // than the time-out of a call, for which Close may not leave one behind. What a timer has started may be of a test beside, in which a call hangs.
-func awaitGone(t *testing.T, before int) {
+func awaitGoroutines(t *testing.T, before int) {
 	t.Helper()
-	for began := time.Now(); ours() > before; pass(time.Millisecond) {
+	for began := time.Now(); ourGoroutines() > before; sleep(time.Millisecond) {
 		late := time.Since(began)
 		if late > soon && redistest.GoroutinesOfTest(packages...) > before || late > soon+hangs {
 			require.FailNow(t, "goroutines are left", "%s", redistest.GoroutineStacks(packages...))
@@ -42,21 +42,21 @@ func awaitGone(t *testing.T, before int) {
 const hangs = 15 * time.Second
 
 func TestCloseWhileWaitingAndHolding(t *testing.T) {
-	before := ours()
-	b := bareBench(t)
+	before := ourGoroutines()
+	b := newBareFixture(t)
 	c := newClient(t, b.rdb)
 	held, unlock, err := c.Mutex(b.name).Lock(context.Background())
 	require.NoError(t, err)
 	inner, unlockInner, err := c.Mutex(b.name).Lock(held)
 	require.NoError(t, err)
 	b.awaitFields(t, b.name, map[string]int64{rlock.Owner(held): 2})
-	waiters := []pending{lockAsync(t, c.Mutex(b.name)), lockAsync(t, tryFor{c.Mutex(b.name), atMost})}
+	waiters := []pendingLock{lockAsync(t, c.Mutex(b.name)), lockAsync(t, tryFor{c.Mutex(b.name), testTimeout})}
 	background := make(chan error, 1)
 	go func() {
 		_, _, err := c.Mutex(b.name).Lock(context.Background())
 		background <- err
 	}()
-	redistest.Eventually(t, 5*time.Second, func() bool { return waiting() == 3 }, "all wait")
+	redistest.Eventually(t, 5*time.Second, func() bool { return waiting(t) == 3 }, "all wait")
 	b.awaitSubscribers(t, b.name, 1)
 
 	began := time.Now()
@@ -71,7 +71,7 @@ func TestCloseWhileWaitingAndHolding(t *testing.T) {
 	}
 	require.ErrorIs(t, <-background, rlock.ErrClosed)
 	b.awaitSubscribers(t, b.name, 0)
-	awaitGone(t, before)
+	awaitGoroutines(t, before)
 
 	require.Equal(t, map[string]int64{rlock.Owner(held): 2}, b.fields(t, b.name), "Close does not release")
 	require.NoError(t, unlockInner())
@@ -79,12 +79,12 @@ func TestCloseWhileWaitingAndHolding(t *testing.T) {
 	require.False(t, b.exists(t, b.name), "unlock after Close does")
 }
 
-// A level that Redis grants while Close runs has no one who would tell it of the end, so there is none.
+// A level that Redis grants while Close runs is refused, because nothing would cancel its ctx any more.
 func TestReentryAnsweredDuringClose(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
 	proxy := redistest.StartProxy(t, s.Addr())
-	b := bench{rdb: s.Client(t), name: redistest.Name(t)}
+	b := fixture{rdb: s.Client(t), name: redistest.Name(t)}
 	c := newClient(t, redistest.Dial(t, proxy.Addr()))
 	m := c.Mutex(b.name)
 	loadScripts(t, c)
@@ -127,15 +127,15 @@ func closeInABlackHole(t *testing.T, way func(*rueidis.ClientOption)) {
 	const bound = 5*time.Second + soon
 	s := redistest.Start(t)
 	proxy := redistest.StartProxy(t, s.Addr())
-	before := ours()
-	b := bench{rdb: s.Client(t), name: redistest.Name(t)}
+	before := ourGoroutines()
+	b := fixture{rdb: s.Client(t), name: redistest.Name(t)}
 	c := newClient(t, redistest.Dial(t, proxy.Addr(), way))
 	ctx, unlock, err := c.Mutex(b.name).Lock(context.Background())
 	require.NoError(t, err)
 	waiter := lockAsync(t, c.Mutex(b.name))
 	b.awaitSubscribers(t, b.name, 1)
 	proxy.BlackHole(true)
-	calls := []pending{
+	calls := []pendingLock{
 		waiter,
 		lockAsync(t, c.Mutex(b.name+":cancellable")),
 		lockAsync(t, under{context.Background(), c.Mutex(b.name + ":background")}),
@@ -170,12 +170,12 @@ func closeInABlackHole(t *testing.T, way func(*rueidis.ClientOption)) {
 	require.Error(t, within(t, unlocked, bound), "it could not tell Redis")
 	t.Logf("all calls took %v", time.Since(began))
 	require.Less(t, time.Since(began), 2*bound)
-	awaitGone(t, before)
+	awaitGoroutines(t, before)
 	proxy.BlackHole(false)
 }
 
-// G9: those that wait in the queue in Redis return at once when their Client is closed, also if Redis is silent. What takes them out of
-// the queue goes on, and Close waits for it.
+// G9: waiters in the queue in Redis return at once when their Client is closed, even if Redis is silent. They are taken out of the queue in
+// the background, and Close waits for that.
 func TestCloseSendsWaitersAwayAtOnce(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
@@ -189,12 +189,12 @@ func TestCloseSendsWaitersAwayAtOnce(t *testing.T) {
 	} {
 		t.Run(k.kind, func(t *testing.T) {
 			redistest.Parallel(t)
-			b := bench{rdb: s.Client(t), name: redistest.Name(t)}
+			b := fixture{rdb: s.Client(t), name: redistest.Name(t)}
 			proxy := redistest.StartProxy(t, s.Addr())
 			_, unlock, err := k.of(newClient(t, b.rdb), b.name).Lock(t.Context())
 			require.NoError(t, err)
 			c := newClient(t, redistest.Dial(t, proxy.Addr()))
-			waiters := []pending{
+			waiters := []pendingLock{
 				lockAsync(t, k.of(c, b.name)),
 				lockAsync(t, under{context.Background(), k.of(c, b.name)}),
 				lockAsync(t, tryFor{k.of(c, b.name), time.Minute}),
@@ -218,7 +218,7 @@ func TestCloseSendsWaitersAwayAtOnce(t *testing.T) {
 	}
 }
 
-// G5: what Redis grants to a caller that Close has sent away is given back before Close returns.
+// G5: if Redis grants the lock to a caller that Close has sent away, the lock is given back before Close returns.
 func TestLateGrantIsGivenBackByClose(t *testing.T) {
 	redistest.Parallel(t)
 	bothWays(t, lateGrantIsGivenBackByClose)
@@ -228,7 +228,7 @@ func lateGrantIsGivenBackByClose(t *testing.T, way func(*rueidis.ClientOption)) 
 	redistest.Parallel(t)
 	s := redistest.Start(t)
 	proxy := redistest.StartProxy(t, s.Addr())
-	b := bench{rdb: s.Client(t), name: redistest.Name(t)}
+	b := fixture{rdb: s.Client(t), name: redistest.Name(t)}
 	c := newClient(t, redistest.Dial(t, proxy.Addr(), way))
 	loadScripts(t, c)
 	proxy.OnReply(redistest.Nth(1, "EVALSHA", redistest.Hold))
@@ -237,7 +237,7 @@ func lateGrantIsGivenBackByClose(t *testing.T, way func(*rueidis.ClientOption)) 
 	require.True(t, b.exists(t, b.name))
 	closed := async(func() error { c.Close(); return nil })
 	require.ErrorIs(t, p.get(t, 5*time.Second).err, rlock.ErrClosed)
-	pass(1200 * time.Millisecond) // a slow network, but within what Close waits
+	sleep(1200 * time.Millisecond) // a slow network, but within what Close waits
 	proxy.Release()
 	require.NoError(t, within(t, closed, 5*time.Second+soon))
 	require.False(t, b.exists(t, b.name))
@@ -249,14 +249,14 @@ func TestCloseWhileThePoolIsExhausted(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
 	rdb := s.Client(t, func(o *rueidis.ClientOption) { o.BlockingPoolSize = 1 })
-	b := bench{rdb: s.Client(t), name: redistest.Name(t)}
+	b := fixture{rdb: s.Client(t), name: redistest.Name(t)}
 	c := newClient(t, rdb)
 	conn, giveBack := rdb.Dedicate()
 	require.NoError(t, conn.Do(context.Background(), conn.B().Ping().Build()).Error())
-	require.NoError(t, b.do(t, "HSET", b.name, aThread, "1").Error())
+	require.NoError(t, b.do(t, "HSET", b.name, foreignOwner, "1").Error())
 	waiter := lockAsync(t, c.Mutex(b.name))
 	redistest.Eventually(t, 5*time.Second, func() bool {
-		return redistest.Goroutines("pubsub.(*link).dedicate") == 2 // the link, and the one that it waits for
+		return redistest.Goroutines("go-rlock/rlock/pubsub.") == 2 // the link, and the one that it waits for
 	}, "it wants a connection to subscribe")
 	require.NoError(t, within(t, async(func() error { c.Close(); return nil }), 5*time.Second))
 	require.ErrorIs(t, waiter.get(t, 5*time.Second).err, rlock.ErrClosed)
@@ -264,23 +264,23 @@ func TestCloseWhileThePoolIsExhausted(t *testing.T) {
 	redistest.Eventually(t, 5*time.Second, func() bool { return redistest.Goroutines("pubsub.") == 0 }, "all goroutines end")
 }
 
-// Whoever closes rdb first gets errors, and nobody waits for ever. The connection with the subscriptions
-// is not closed with rdb, so a waiter may hear of it only when it is woken, or when that connection ends.
+// If rdb is closed first, calls return errors, and none waits for ever. The connection with the subscriptions is not closed with rdb, so a
+// waiter may notice only when it is woken, or when that connection ends.
 func TestRedisClientIsClosedFirst(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
-	b := bench{rdb: s.Client(t), name: redistest.Name(t)}
+	b := fixture{rdb: s.Client(t), name: redistest.Name(t)}
 	rdb := s.Client(t)
 	c := newClient(t, rdb, rlock.Options{WatchdogTimeout: time.Second})
 	ctx, unlock, err := c.Mutex(b.name + ":held").Lock(context.Background())
 	require.NoError(t, err)
-	waiters := make(map[string]pending)
+	waiters := make(map[string]pendingLock)
 	for _, name := range []string{b.name + ":unlocked", b.name + ":one", b.name + ":two"} {
-		require.NoError(t, b.do(t, "HSET", name, aThread, "1").Error())
+		require.NoError(t, b.do(t, "HSET", name, foreignOwner, "1").Error())
 		waiters[name] = lockAsync(t, under{context.Background(), c.Mutex(name)})
 		b.awaitSubscribers(t, name, 1)
 	}
-	redistest.Eventually(t, 5*time.Second, func() bool { return waiting() == len(waiters) }, "all wait")
+	redistest.Eventually(t, 5*time.Second, func() bool { return waiting(t) == len(waiters) }, "all wait")
 	told := func(name string) {
 		t.Helper()
 		require.ErrorIs(t, waiters[b.name+name].get(t, 5*time.Second).err, rueidis.ErrClosing)
@@ -304,7 +304,7 @@ func TestRedisClientIsClosedFirst(t *testing.T) {
 }
 
 func TestUseAfterClose(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	ctx := context.Background()
 	m := b.Mutex(b.name)
 	b.Close()
@@ -323,10 +323,10 @@ func TestUseAfterClose(t *testing.T) {
 	require.ErrorIs(t, err, rlock.ErrClosed)
 }
 
-// Close at any moment of many calls: each ends, no key stays locked for nobody, nothing runs on.
+// Close comes at any moment of many calls. Each call ends, no key stays locked, and no goroutine runs on.
 func TestCloseRaces(t *testing.T) {
-	before := ours()
-	b := bareBench(t)
+	before := ourGoroutines()
+	b := newBareFixture(t)
 	for i := range 30 {
 		c, err := rlock.New(b.rdb, rlock.Options{})
 		require.NoError(t, err)
@@ -350,10 +350,10 @@ func TestCloseRaces(t *testing.T) {
 				}
 			})
 		}
-		pass(time.Duration(i) * time.Millisecond)
+		sleep(time.Duration(i) * time.Millisecond)
 		c.Close()
 		wg.Wait()
 		redistest.Eventually(t, 5*time.Second, func() bool { return !b.exists(t, b.name) }, "the lock is free")
 	}
-	awaitGone(t, before)
+	awaitGoroutines(t, before)
 }

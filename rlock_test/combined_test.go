@@ -20,7 +20,7 @@ import (
 // of the lost one.
 func TestKeptTwice(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	const d = 2 * time.Second
 	m := b.Mutex(b.name, rlock.WithLinger(d))
 	keep(t, b.Client, m)
@@ -30,26 +30,26 @@ func TestKeptTwice(t *testing.T) {
 	_, unlock, err := b.Adopt(context.Background(), ticket, rlock.WithLinger(long))
 	require.NoError(t, err)
 	require.NoError(t, unlock())
-	require.Equal(t, 1, b.Stats().Idle)
-	pass(time.Until(began.Add(d + d/4))) // that of before is over
+	redistest.Eventually(t, soon, func() bool { return b.Stats().Idle == 1 }, "it is kept")
+	sleep(time.Until(began.Add(d + d/4))) // that of before is over
 	require.True(t, b.exists(t, b.name))
 	got := lockAsync(t, newClient(t, b.rdb).Mutex(b.name)).get(t, soon+time.Second)
 	require.NoError(t, got.err)
 	require.NoError(t, got.unlock())
 	require.Zero(t, b.Stats().Idle)
-	pass1(t, m)
+	lockAndUnlock(t, m)
 }
 
-// Those who wait behind a ticket know nothing of the hold that adopts it: it looks for them.
+// Waiters behind a ticket do not know the hold that adopts it, so that hold looks for them.
 func TestAskedAfterAnAdopt(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
-	pass1(t, b.Mutex(b.name+":ear", rlock.WithAsked()))
+	b := newFixture(t)
+	lockAndUnlock(t, b.Mutex(b.name+":ear", rlock.WithAsked()))
 	b.earsOf(t, b.Client)
 	ticket := takenAlong(t, b.Mutex(b.name))
 	waiter := lockAsync(t, newClient(t, b.rdb).Mutex(b.name))
 	b.awaitSubscribers(t, b.name, 1)
-	redistest.Eventually(t, atMost, func() bool {
+	redistest.Eventually(t, testTimeout, func() bool {
 		n, err := b.do(t, "ZCARD", "rlock_queue:{"+b.name+"}").AsInt64()
 		return err == nil && n == 1
 	}, "it has its place")
@@ -61,15 +61,15 @@ func TestAskedAfterAnAdopt(t *testing.T) {
 		t.Error("not asked")
 	}
 	require.NoError(t, unlock())
-	got := waiter.get(t, atMost)
+	got := waiter.get(t, testTimeout)
 	require.NoError(t, got.err)
 	require.NoError(t, got.unlock())
 }
 
-// G8: a process that keeps a lock, and does not know yet that somebody has forced it open, reserves no tokens above that of whoever has it now.
+// G8: a process keeps a lock and has not noticed yet that it was forced open. It reserves no tokens above the token of the present holder.
 func TestNoTokensOfALostLock(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	m := b.FencedMutex(b.name, rlock.WithLinger(long))
 	keep(t, b.Client, m)
 	other := newClient(t, b.rdb).FencedMutex(b.name)
@@ -96,7 +96,7 @@ func TestNoTokensOfALostLock(t *testing.T) {
 // A hold that an All has re-entered can be exported when that has ended, and not before.
 func TestExportAfterAnAll(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	m := b.Mutex(b.name)
 	ctx, unlock, err := m.Lock(context.Background())
 	require.NoError(t, err)
@@ -118,7 +118,7 @@ func TestExportAfterAnAll(t *testing.T) {
 // A lock is not kept that its hold was asked for, also by those who cannot ask: a leader that resigns because of them would keep them out.
 func TestNotKeptWhenAsked(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t, rlock.Options{WatchdogTimeout: shortWatchdog})
+	b := newFixture(t, rlock.Options{WatchdogTimeout: shortWatchdog})
 	m := b.Mutex(b.name, rlock.WithAsked(), rlock.WithLinger(long))
 	keep(t, b.Client, m)
 	ctx, unlock, err := m.Lock(context.Background())
@@ -133,11 +133,11 @@ func TestNotKeptWhenAsked(t *testing.T) {
 	require.Zero(t, b.Stats().Idle)
 }
 
-// Goroutines of two processes lock, export, adopt, leave and are asked, all of that at once, and somebody forges messages: nobody is inside with another,
-// tokens rise, and nothing is left.
+// Goroutines of two processes lock, export, adopt, leave and are asked, all at once, while forged messages arrive. No two are inside
+// together, tokens rise, and nothing is left.
 func TestAllTogether(t *testing.T) {
 	redistest.Parallel(t)
-	b := bareBench(t)
+	b := newBareFixture(t)
 	finds := rlock.Options{Deadlock: rlock.Deadlock{After: 5 * time.Millisecond, Action: rlock.DeadlockFail}}
 	b.Client = newClient(t, b.rdb, finds)
 	clients := []*rlock.Client{b.Client, newClient(t, b.rdb, finds)}
@@ -216,7 +216,7 @@ func TestAllTogether(t *testing.T) {
 					t.Error(err)
 				}
 				if random.IntN(3) == 0 {
-					pass(time.Duration(random.IntN(3)) * time.Millisecond)
+					sleep(time.Duration(random.IntN(3)) * time.Millisecond)
 				}
 			}
 		})
@@ -231,6 +231,6 @@ func TestAllTogether(t *testing.T) {
 	for _, c := range clients {
 		require.NoError(t, c.Shutdown(context.Background()))
 	}
-	redistest.Eventually(t, atMost, func() bool { return !b.exists(t, b.name) && !b.exists(t, "rlock_queue:{"+b.name+"}") }, "nothing is left")
+	redistest.Eventually(t, testTimeout, func() bool { return !b.exists(t, b.name) && !b.exists(t, "rlock_queue:{"+b.name+"}") }, "nothing is left")
 	require.NoError(t, b.do(t, "DEL", "redisson_lock_token:{"+b.name+"}").Error())
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/go-rlock/rlock/internal/redistest"
 )
 
-// TestConformance tests G1 to G9 as far as one lock shows them, for each kind and deployment.
+// TestConformance tests G1 to G9, as far as a single lock shows them, for each kind and deployment.
 func TestConformance(t *testing.T) {
 	redistest.Parallel(t)
 	for name, start := range map[string]func(*testing.T) deployment{
@@ -47,7 +47,7 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// deployment is one server or several.
+// deployment is a single server or several.
 type deployment struct {
 	addrs []string
 	dial  func(t testing.TB, mod ...func(*rueidis.ClientOption)) rueidis.Client

@@ -108,8 +108,8 @@ func (n notingConn) DoMulti(ctx context.Context, all ...rueidis.Completed) []rue
 	return n.DedicatedClient.DoMulti(ctx, all...)
 }
 
-// No context that rueidis is given has a closed Done and no Err, whichever call it is for and however that ends: rueidis would take
-// the command for one that was answered, though it is still in its queue, and use its memory for the next one.
+// No context given to rueidis has a closed Done and a nil Err, whichever call it is for and however that ends. Otherwise rueidis would
+// treat a command that is still in its queue as answered, and reuse its memory for the next command.
 func TestContextsSayThatTheyEnded(t *testing.T) { // beside no other test: timers start goroutines in it that those would count
 	for name, end := range map[string]func(*rlock.Client){
 		"Close": (*rlock.Client).Close,
@@ -173,7 +173,7 @@ func contextsOfAllCalls(t *testing.T, where string, to *contexts, end func(*rloc
 			unlocks = append(unlocks, inner, unlock)
 		}
 	}
-	redistest.Eventually(t, atMost, func() bool { return c.Stats().Waiting >= 6 }, "they wait")
+	redistest.Eventually(t, testTimeout, func() bool { return c.Stats().Waiting >= 6 }, "they wait")
 	_, _, err := confirmed.Mutex(redistest.Name(t)).Lock(context.Background())
 	require.ErrorIs(t, err, rlock.ErrNotReplicated)
 	for _, s := range servers {
@@ -191,7 +191,7 @@ func contextsOfAllCalls(t *testing.T, where string, to *contexts, end func(*rloc
 	go func() { _, _, _ = m.Lock(leaving) }()
 	go func() { _, _ = m.Info(leaving) }()
 	go func() { _, _, _ = confirmed.Mutex(redistest.Name(t)).Lock(leaving) }()
-	pass(500 * time.Millisecond) // a renewal and a refresh are under way
+	sleep(500 * time.Millisecond) // a renewal and a refresh are under way
 	for _, unlock := range unlocks[len(unlocks)/2:] {
 		go func() { _ = unlock() }()
 	}
@@ -211,7 +211,7 @@ func TestShutdownSparesOthersCommands(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
 	rdb := s.Client(t, pipelined)
-	past := bench{rdb: s.Client(t)}
+	past := fixture{rdb: s.Client(t)}
 	c := newClient(t, rdb)
 	loadScripts(t, c)
 	const holds, n = 200, 300
@@ -228,12 +228,12 @@ func TestShutdownSparesOthersCommands(t *testing.T) {
 	wg.Go(func() { // fills the socket, so that what follows stays in the queue of rueidis
 		_ = rdb.Do(context.Background(), rdb.B().Set().Key("big").Value(strings.Repeat("x", 64<<20)).Build())
 	})
-	pass(300 * time.Millisecond)
+	sleep(300 * time.Millisecond)
 	failed := make(chan error, holds)
 	for _, unlock := range unlocks {
 		wg.Go(func() { failed <- unlock() })
 	}
-	pass(200 * time.Millisecond)
+	sleep(200 * time.Millisecond)
 	over, cancel := context.WithCancel(context.Background())
 	cancel()
 	down := async(func() error { return c.Shutdown(over) })
@@ -247,7 +247,7 @@ func TestShutdownSparesOthersCommands(t *testing.T) {
 			}
 		})
 	}
-	pass(100 * time.Millisecond)
+	sleep(100 * time.Millisecond)
 	s.Resume()
 	wg.Wait()
 	require.Empty(t, wrong)
@@ -260,7 +260,7 @@ func TestShutdownSparesOthersCommands(t *testing.T) {
 		require.EqualValues(t, 1, got)
 	}
 	require.NoError(t, unlock())
-	require.ErrorIs(t, within(t, down, atMost), context.Canceled)
+	require.ErrorIs(t, within(t, down, testTimeout), context.Canceled)
 }
 
 // G9: Close and Shutdown are bounded on a silent Redis, however many calls rueidis has no room for.
@@ -295,7 +295,7 @@ func TestCloseOnASilentRedis(t *testing.T) {
 					}
 					calls.Go(func() { _, _, _ = c.Mutex(fmt.Sprint("more", i)).Lock(context.Background()) })
 				}
-				pass(100 * time.Millisecond)
+				sleep(100 * time.Millisecond)
 				began, bound := time.Now(), 6*time.Second
 				if how == "Close" {
 					c.Close()

@@ -13,21 +13,21 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// traffic is what has gone through a proxy, but for what makes a connection and keeps it.
+// traffic is the data that went through a proxy, except for opening connections and keeping them alive.
 type traffic struct{ commands, messages, bytes int }
 
-// meter is a proxy that counts.
-type meter struct {
+// countingProxy is a proxy that counts.
+type countingProxy struct {
 	addr string
 	mu   sync.Mutex // guards the following
 	sum  traffic
 	said int // messages that are published
 }
 
-func newMeter(t *testing.T, addr string) *meter {
+func newMeter(t *testing.T, addr string) *countingProxy {
 	t.Helper()
 	p := redistest.StartProxy(t, addr)
-	m := &meter{addr: p.Addr()}
+	m := &countingProxy{addr: p.Addr()}
 	p.OnRequest(func(words []string) redistest.Action {
 		switch words[0] {
 		case "HELLO", "CLIENT", "PING":
@@ -49,7 +49,7 @@ func newMeter(t *testing.T, addr string) *meter {
 	return m
 }
 
-func (m *meter) add(t traffic) {
+func (m *countingProxy) add(t traffic) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.sum.commands += t.commands
@@ -57,8 +57,8 @@ func (m *meter) add(t traffic) {
 	m.sum.bytes += t.bytes
 }
 
-// since is what there was more than before.
-func (m *meter) since(before traffic) traffic {
+// since returns the traffic since before.
+func (m *countingProxy) since(before traffic) traffic {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return traffic{m.sum.commands - before.commands, m.sum.messages - before.messages, m.sum.bytes - before.bytes}
@@ -73,8 +73,8 @@ func respSize(words []string) (n int) {
 	return n
 }
 
-// What docs/locks.md says under "Costs of optional features": unused, used while nobody asks, and used and asked, each of the holder and of a waiter of
-// another process. Numbers are those of one lock.
+// Checks the numbers under "Costs of optional features" in docs/locks.md: an option unused, used without waiters, and used with a waiter in
+// another process. Each is counted for the holder and for the waiter, for one lock.
 func TestCostsOfBeingSpokenTo(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
@@ -91,19 +91,18 @@ func TestCostsOfBeingSpokenTo(t *testing.T) {
 		o.WatchdogTimeout = seldom.WatchdogTimeout
 		holder, waits := newClient(t, redistest.Dial(t, near.addr), o), newClient(t, redistest.Dial(t, far.addr), o)
 		m := holder.Mutex(name, options...)
-		pass1(t, m)
+		lockAndUnlock(t, m)
 		if len(options) > 0 {
 			awaitEar(t, s.Client(t), holder)
-			redistest.Eventually(t, atMost, func() bool { return near.since(traffic{}).commands >= 3 }, "the subscription is counted")
+			redistest.Eventually(t, testTimeout, func() bool { return near.since(traffic{}).commands >= 3 }, "the subscription is counted")
 		}
 		c.begins = near.since(traffic{})
 		if name == "linger" {
 			keep(t, holder, m)
-			redistest.Eventually(t, atMost, func() bool { return redistest.Goroutines("engine.(*Engine).lookIfDue") == 0 }, "it has looked who waits")
 		}
 		before := near.since(traffic{})
 		for range pairs {
-			pass1(t, m)
+			lockAndUnlock(t, m)
 		}
 		c.pair = near.since(before)
 		var unlock rlock.UnlockFunc
@@ -115,13 +114,13 @@ func TestCostsOfBeingSpokenTo(t *testing.T) {
 		atHolder := near.since(traffic{})
 		waiter := lockAsync(t, waits.Mutex(name))
 		if unlock != nil {
-			redistest.Eventually(t, atMost, func() bool { return exists(t, s.Client(t), "rlock_queue:{"+name+"}") }, "it waits")
+			redistest.Eventually(t, testTimeout, func() bool { return exists(t, s.Client(t), "rlock_queue:{"+name+"}") }, "it waits")
 			if name == "asked" {
-				redistest.Eventually(t, atMost, func() bool { return near.since(atHolder).messages == 1 }, "it has asked")
+				redistest.Eventually(t, testTimeout, func() bool { return near.since(atHolder).messages == 1 }, "it has asked")
 			}
 			require.NoError(t, unlock())
 		}
-		got := waiter.get(t, atMost)
+		got := waiter.get(t, testTimeout)
 		require.NoError(t, got.err)
 		c.holder, c.asks = near.since(atHolder), far.since(traffic{})
 		require.NoError(t, got.unlock())

@@ -14,7 +14,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// worlds are the columns of the table in docs/locks.md, What they cost.
+// worlds are the columns of the table "What they cost" in docs/locks.md.
 var worlds = []struct{ processes, goroutines int }{{1, 1}, {1, 8}, {4, 1}, {4, 4}}
 
 // cost is how many script calls something takes, and how many messages they publish, heard or not.
@@ -29,6 +29,7 @@ func costNow(t testing.TB, s *redistest.Server) cost {
 // TestCostsOfSemaphores counts what docs/locks.md says of semaphores with two permits, of which each section has one. Half as much again would be another
 // way to wait.
 func TestCostsOfSemaphores(t *testing.T) {
+	redistest.Parallel(t)
 	for _, kind := range []struct {
 		name string
 		of   func(c *rlock.Client, name string) rlock.Locker
@@ -55,7 +56,7 @@ func TestCostsOfSemaphores(t *testing.T) {
 						end.Go(func() {
 							section := func() {
 								_, err := rlock.DoValue(context.Background(), l, func(context.Context) (int, error) {
-									pass(time.Millisecond)
+									sleep(time.Millisecond)
 									return 0, nil
 								})
 								assert.NoError(t, err)
@@ -84,15 +85,16 @@ func TestCostsOfSemaphores(t *testing.T) {
 	}
 }
 
-// TestCostsOfALatch counts what docs/locks.md says of a latch that is set, awaited and counted down once.
+// TestCostsOfALatch checks the costs in docs/locks.md of a latch that is set, awaited and counted down once.
 func TestCostsOfALatch(t *testing.T) {
+	redistest.Parallel(t)
 	for _, w := range worlds {
 		t.Run(fmt.Sprintf("%dx%d", w.processes, w.goroutines), func(t *testing.T) {
 			redistest.Parallel(t)
 			s := redistest.Start(t)
 			c := newClient(t, s.Client(t))
 			l := c.CountDownLatch(redistest.Name(t))
-			bench{Client: c}.loadLatchScripts(t)
+			fixture{Client: c}.loadLatchScripts(t)
 			before := costNow(t, s)
 			set, err := l.TrySetCount(context.Background(), 1)
 			require.NoError(t, err)
@@ -104,12 +106,12 @@ func TestCostsOfALatch(t *testing.T) {
 					waits = append(waits, async(func() error { return there.Await(context.Background()) }))
 				}
 			}
-			redistest.Eventually(t, atMost, func() bool {
-				return asleep(t) == w.processes && redistest.Started("rlock.(*CountDownLatch).Await(") == len(waits)
+			redistest.Eventually(t, testTimeout, func() bool {
+				return waiting(t) == w.processes && redistest.Started("rlock.(*CountDownLatch).Await(") == len(waits)
 			}, "all wait")
 			require.NoError(t, l.CountDown(context.Background()))
 			for _, opened := range waits {
-				require.NoError(t, within(t, opened, atMost))
+				require.NoError(t, within(t, opened, testTimeout))
 			}
 			after := costNow(t, s)
 			scripts, messages := after.scripts-before.scripts, after.messages-before.messages

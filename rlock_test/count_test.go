@@ -24,11 +24,11 @@ func countedKinds(c *rlock.Client, name string) map[string]*rlock.Mutex {
 	}
 }
 
-// G6: layers that lock the same name again for a moment send nothing, and those that stay one command for each change that lasts.
+// G6: layers that briefly lock the same name again send nothing. Layers that stay cost one command for each lasting change.
 func TestCountFollows(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
-	b := bench{rdb: s.Client(t), name: "x"}
+	b := fixture{rdb: s.Client(t), name: "x"}
 	c := newClient(t, s.Client(t))
 	loadScripts(t, c)
 	asked := func() int64 { return redistest.Commands(t, b.rdb)["evalsha"] }
@@ -52,7 +52,7 @@ func TestCountFollows(t *testing.T) {
 			within, inner[i], err = m.Lock(within)
 			require.NoError(t, err, kind)
 		}
-		redistest.Eventually(t, atMost, func() bool { return count() == "11" }, kind+": it follows")
+		redistest.Eventually(t, testTimeout, func() bool { return count() == "11" }, kind+": it follows")
 		require.Equal(t, before+1, asked(), "%s: one command for all of them", kind)
 		n, err = m.HoldCount(within)
 		require.NoError(t, err, kind)
@@ -60,7 +60,7 @@ func TestCountFollows(t *testing.T) {
 		for _, unlock := range inner {
 			require.NoError(t, unlock(), kind)
 		}
-		redistest.Eventually(t, atMost, func() bool { return count() == "1" }, kind+": it follows")
+		redistest.Eventually(t, testTimeout, func() bool { return count() == "1" }, kind+": it follows")
 		require.Equal(t, before+2, asked(), "%s: and one for the way back", kind)
 		require.NoError(t, unlock(), kind)
 		require.False(t, b.exists(t, m.Name()), kind)
@@ -71,7 +71,7 @@ func TestCountFollows(t *testing.T) {
 }
 
 // fieldsNamed returns a hash as it is.
-func (b bench) fieldsNamed(t testing.TB, name string) map[string]string {
+func (b fixture) fieldsNamed(t testing.TB, name string) map[string]string {
 	t.Helper()
 	m, err := b.do(t, "HGETALL", name).AsStrMap()
 	require.NoError(t, err)
@@ -101,12 +101,13 @@ func TestLevelsInSilence(t *testing.T) {
 	require.ErrorIs(t, unlockInner(), rlock.ErrLost)
 	require.ErrorIs(t, unlock(), rlock.ErrLost)
 	proxy.BlackHole(false)
-	redistest.Eventually(t, atMost, func() bool { return !past.exists(t, past.name) }, "nothing is left")
+	redistest.Eventually(t, testTimeout, func() bool { return !past.exists(t, past.name) }, "nothing is left")
 }
 
-// G1, G5: a count that is on its way does not keep the last unlock waiting, and is of no consequence when it arrives, whoever has the
-// lock then.
+// G1, G5: a count under way does not delay the last unlock, and has no effect when it arrives late, whether or not the lock has a new
+// holder.
 func TestCountThatComesLate(t *testing.T) {
+	redistest.Parallel(t)
 	for _, kind := range []string{"plain", "fenced", "fair", "read", "write"} {
 		for _, raises := range []bool{true, false} {
 			t.Run(kind+map[bool]string{true: "/up", false: "/down"}[raises], func(t *testing.T) {
@@ -114,7 +115,7 @@ func TestCountThatComesLate(t *testing.T) {
 				s := redistest.Start(t)
 				far := redistest.StartProxy(t, s.Addr())    // holds the count back
 				near := redistest.StartProxy(t, far.Addr()) // cuts the connection, so that the rest goes by another
-				past := bench{rdb: s.Client(t), name: redistest.Name(t)}
+				past := fixture{rdb: s.Client(t), name: redistest.Name(t)}
 				past.Client = newClient(t, past.rdb)
 				c := newClient(t, redistest.Dial(t, near.Addr()))
 				loadScripts(t, c)
@@ -126,7 +127,7 @@ func TestCountThatComesLate(t *testing.T) {
 				_, unlockInner, err := m.Lock(ctx)
 				require.NoError(t, err)
 				if !raises {
-					redistest.Eventually(t, atMost, func() bool { return past.fieldsNamed(t, m.Name())[owner] == "2" }, "it follows")
+					redistest.Eventually(t, testTimeout, func() bool { return past.fieldsNamed(t, m.Name())[owner] == "2" }, "it follows")
 				}
 				var once sync.Once
 				far.OnRequest(func(cmd []string) (action redistest.Action) {
@@ -139,7 +140,7 @@ func TestCountThatComesLate(t *testing.T) {
 				if !raises {
 					require.NoError(t, unlockInner())
 				}
-				redistest.Eventually(t, atMost, func() bool { return far.Held() == 1 }, "the count is on its way")
+				redistest.Eventually(t, testTimeout, func() bool { return far.Held() == 1 }, "the count is on its way")
 				near.CutAll()
 				if raises {
 					require.NoError(t, unlockInner())
@@ -153,36 +154,36 @@ func TestCountThatComesLate(t *testing.T) {
 				got, unlockNext, err := next.TryLock(t.Context(), 0)
 				require.NoError(t, err)
 				far.Release()
-				pass(300 * time.Millisecond)
+				sleep(300 * time.Millisecond)
 				fields := past.fieldsNamed(t, m.Name())
 				require.Equal(t, "1", fields[rlock.Owner(got)])
 				require.NotContains(t, fields, owner)
 				require.NoError(t, got.Err())
 				require.NoError(t, unlockNext())
-				redistest.Eventually(t, atMost, func() bool { return !past.exists(t, m.Name()) }, "nothing is left")
+				redistest.Eventually(t, testTimeout, func() bool { return !past.exists(t, m.Name()) }, "nothing is left")
 			})
 		}
 	}
 }
 
-// G2: the count finds that the hold is gone, and everybody inside is told, before a renewal would have told them. One that crosses with the
-// unlock says nothing.
+// G2: if the count finds the hold gone, it cancels every level before a renewal would have done so. A count that crosses with the unlock
+// reports nothing.
 func TestCountFindsTheHoldGone(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	for kind, m := range countedKinds(b.Client, b.name) {
 		ctx, unlock, err := m.Lock(t.Context())
 		require.NoError(t, err, kind)
-		b.loses(t, ctx, m)
+		b.loseLock(t, ctx, m)
 		require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost, kind)
 		require.ErrorIs(t, unlock(), rlock.ErrLost, kind)
 	}
 }
 
-// G2, G6: a level that needs a longer lease than the hold has left, or a token, asks; one that does not is in at once.
+// G2, G6: a level asks Redis if it needs a token, or a longer lease than the hold has left; any other level is in at once.
 func TestReentryForMore(t *testing.T) {
 	redistest.Parallel(t)
-	b := bench{rdb: redistest.Start(t).Client(t), name: redistest.Name(t)} // whose commands are counted
+	b := fixture{rdb: redistest.Start(t).Client(t), name: redistest.Name(t)} // whose commands are counted
 	b.Client = newClient(t, b.rdb)
 	asked := func() int64 { return redistest.Commands(t, b.rdb)["hincrby"] }
 	ctx, unlock, err := b.Mutex(b.name, rlock.WithLease(time.Minute)).Lock(t.Context())
@@ -217,8 +218,8 @@ func TestReentryForMore(t *testing.T) {
 
 // G9: Close and levels that come and go: no call, timer or goroutine outlives it, and the unlocks after it release.
 func TestCountAndClose(t *testing.T) {
-	before := ours()
-	b := bareBench(t)
+	before := ourGoroutines()
+	b := newBareFixture(t)
 	for i := range 20 {
 		c := newClient(t, b.rdb)
 		m := c.Mutex(redistest.Name(t))
@@ -226,21 +227,21 @@ func TestCountAndClose(t *testing.T) {
 		require.NoError(t, err)
 		_, unlockInner, err := m.Lock(ctx)
 		require.NoError(t, err)
-		pass(time.Duration(90+i) * time.Millisecond) // around the moment at which the count follows
+		sleep(time.Duration(90+i) * time.Millisecond) // around the moment at which the count follows
 		c.Close()
 		require.ErrorIs(t, context.Cause(ctx), rlock.ErrClosed)
 		require.NoError(t, unlockInner())
 		require.NoError(t, unlock())
 		require.False(t, b.exists(t, m.Name()))
 	}
-	awaitGone(t, before)
+	awaitGoroutines(t, before)
 }
 
 // G6: a fenced level of a plain hold has a token of its own, though the count in Redis is still higher than that level: that is no repeat,
 // whose token would be that of the holder before.
 func TestTokenOfALevelIsNew(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	fenced, plain := b.FencedMutex(b.name), b.Mutex(b.name)
 	var before int64
 	require.NoError(t, fenced.Do(t.Context(), func(ctx context.Context) error {
@@ -264,8 +265,8 @@ func TestTokenOfALevelIsNew(t *testing.T) {
 	require.NoError(t, unlock())
 }
 
-// G1, G2: the caller of the last unlock leaves while a re-entry for longer is under way. It does not get into the hold, which nobody keeps
-// any more: it competes.
+// G1, G2: the caller of the last unlock leaves while a re-entry for longer is under way. The re-entry does not join the hold, which is not
+// kept any more, and competes instead.
 func TestUnlockLeftBeforeAReentryIsAnswered(t *testing.T) {
 	redistest.Parallel(t)
 	c, proxy, past := behindProxy(t, anyWay, rlock.Options{WatchdogTimeout: 3 * time.Second, UnlockTimeout: 300 * time.Millisecond})
@@ -274,22 +275,21 @@ func TestUnlockLeftBeforeAReentryIsAnswered(t *testing.T) {
 	owner := rlock.Owner(ctx)
 	proxy.OnRequest(nthScript(1, redistest.Hold))
 	p := lockAsync(t, under{context.WithoutCancel(ctx), c.Mutex(past.name, rlock.WithLease(4*time.Second))})
-	redistest.Eventually(t, atMost, func() bool { return proxy.Held() == 1 }, "the re-entry is under way")
+	redistest.Eventually(t, testTimeout, func() bool { return proxy.Held() == 1 }, "the re-entry is under way")
 	require.ErrorIs(t, unlock(), rlock.ErrUnreachable)
 	proxy.Release()
-	got := p.get(t, atMost)
+	got := p.get(t, testTimeout)
 	require.NoError(t, got.err)
 	require.NotEqual(t, owner, rlock.Owner(got.ctx))
 	require.NoError(t, got.unlock())
-	redistest.Eventually(t, atMost, func() bool { return !past.exists(t, past.name) }, "free")
+	redistest.Eventually(t, testTimeout, func() bool { return !past.exists(t, past.name) }, "free")
 }
 
-// G2: levels that the watchdog is to keep come and go in a hold with a fixed lease, at the same time. The hold is renewed as long as one of
-// them is open.
+// G2: levels with the watchdog come and go in a hold with a fixed lease, concurrently. The hold is renewed while any of them is open.
 func TestLevelsDecideOnRenewal(t *testing.T) {
 	redistest.Parallel(t)
 	const lease, holds, turns = 4 * time.Second, 50, 300
-	b := newBench(t, rlock.Options{WatchdogTimeout: time.Second})
+	b := newFixture(t, rlock.Options{WatchdogTimeout: time.Second})
 	var last [holds]struct {
 		ctx    context.Context
 		unlock rlock.UnlockFunc
@@ -310,7 +310,7 @@ func TestLevelsDecideOnRenewal(t *testing.T) {
 			require.NoError(t, <-closed)
 		}
 	}
-	pass(time.Since(began) + lease + time.Second)
+	sleep(time.Since(began) + lease + time.Second)
 	for _, one := range last {
 		require.NoError(t, one.ctx.Err(), "%v", context.Cause(one.ctx))
 		require.NoError(t, one.unlock())
@@ -335,7 +335,7 @@ func TestCountThatIsRefused(t *testing.T) {
 	})
 	_, unlockInner, err := m.Lock(ctx)
 	require.NoError(t, err)
-	redistest.Eventually(t, atMost, func() bool { return asked.Load() == 4 }, "after 0.1, 0.3, 0.7 and 1.5 s")
+	redistest.Eventually(t, testTimeout, func() bool { return asked.Load() == 4 }, "after 0.1, 0.3, 0.7 and 1.5 s")
 	well.Store(true)
 	past.awaitFields(t, past.name, map[string]int64{rlock.Owner(ctx): 2})
 	require.Less(t, asked.Load(), int64(6))

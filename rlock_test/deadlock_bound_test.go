@@ -23,7 +23,7 @@ func TestDeadlockWithin(t *testing.T) {
 	w := newWaits()
 	o := failAfter(after)
 	o.Trace = w.trace()
-	b := bareBench(t)
+	b := newBareFixture(t)
 	clients, proxies, parties := make([]*rlock.Client, n), make([]*redistest.Proxy, n), make([]party, n)
 	for i := range parties {
 		proxies[i] = redistest.StartProxy(t, redistest.Shared(t))
@@ -56,7 +56,8 @@ func TestDeadlockWithin(t *testing.T) {
 	require.Less(t, took, 2*n*way+slow)
 }
 
-// A writer asks all readers at once, of which one has it wait: it learns of them from Redis, and of the circle two laps after that.
+// A writer waits for many readers, one of which waits for the writer's own lock. The writer learns of the readers from Redis, asks all of
+// them at once, and finds the circle two laps after that.
 func TestDeadlockOfManyReadersWithin(t *testing.T) {
 	redistest.Parallel(t)
 	const n, after, way = 12, time.Second, 500 * time.Millisecond
@@ -64,7 +65,7 @@ func TestDeadlockOfManyReadersWithin(t *testing.T) {
 	w := newWaits()
 	o := failAfter(after)
 	o.Trace = w.trace()
-	b := bareBench(t)
+	b := newBareFixture(t)
 	proxies := []*redistest.Proxy{redistest.StartProxy(t, redistest.Shared(t)), redistest.StartProxy(t, redistest.Shared(t))}
 	writer := elsewhere(t, redistest.Dial(t, proxies[0].Addr()), o)
 	reader := elsewhere(t, redistest.Dial(t, proxies[1].Addr()), o)
@@ -101,10 +102,10 @@ func TestDeadlockOfManyReadersWithin(t *testing.T) {
 }
 
 // listens waits until a Client can be spoken to.
-func listens(t *testing.T, b bench, c *rlock.Client) {
+func listens(t *testing.T, b fixture, c *rlock.Client) {
 	t.Helper()
 	ear := pubsub.EarChannel(c.ID())
-	redistest.Eventually(t, atMost, func() bool {
+	redistest.Eventually(t, testTimeout, func() bool {
 		listen, err := b.rdb.Do(t.Context(), b.rdb.B().PubsubNumsub().Channel(ear).Build()).AsIntMap()
 		return err == nil && listen[ear] == 1
 	}, "it listens")

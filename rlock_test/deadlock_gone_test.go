@@ -26,8 +26,8 @@ func isProbe(cmd []string) bool {
 	return len(cmd) == 3 && strings.HasPrefix(cmd[1], "rlock_client:") && strings.Contains(cmd[2], `"s":[`)
 }
 
-// ring is a circle of three processes, each of which has its own way to Redis. They begin to wait in their order; so the last looks, its probe goes to the
-// first, from there to the second, and to itself.
+// ring is a circle of three processes, each with its own connection to Redis. They begin to wait in order, so the last looks: its probe
+// goes to the first, then to the second, and back to itself.
 type ring struct {
 	clients [3]*rlock.Client
 	proxies [3]*redistest.Proxy
@@ -67,15 +67,16 @@ func (r *ring) requireNothingLeft(t *testing.T, gone int) {
 	for _, p := range r.parties {
 		m, ok := p.has.(*rlock.Mutex)
 		require.True(t, ok)
-		_, unlock, err := r.clients[other].Mutex(m.Name()).TryLock(t.Context(), atMost)
+		_, unlock, err := r.clients[other].Mutex(m.Name()).TryLock(t.Context(), testTimeout)
 		require.NoError(t, err)
 		require.NoError(t, unlock())
 	}
 }
 
-// A process that dies while a probe is on its way is in no deadlock any more: its lock comes free when its lease ends. Nobody fails, wherever the probe was,
-// and nothing is left.
+// A process that dies while a probe is under way leaves the deadlock: its lock is free when its lease ends. No call fails, wherever the
+// probe was, and nothing is left.
 func TestDeadlockMemberKilled(t *testing.T) {
+	redistest.Parallel(t)
 	for name, row := range map[string]struct {
 		dies    int
 		at      func(cmd []string) bool
@@ -126,6 +127,7 @@ func TestDeadlockMemberKilled(t *testing.T) {
 
 // The same of a Client that is closed while a probe is on its way to it.
 func TestDeadlockMemberClosed(t *testing.T) {
+	redistest.Parallel(t)
 	for name, at := range map[string]func(cmd []string) bool{"first lap": firstLap, "second lap": secondLap} {
 		t.Run(name, func(t *testing.T) {
 			redistest.Parallel(t)
@@ -156,14 +158,14 @@ func TestDeadlockMemberClosed(t *testing.T) {
 	}
 }
 
-// A circle that would lead through a hold of Redisson's is none that is found: Java does not say what it waits for. Whoever waits for it goes on when it
+// A circle through a hold of Redisson's is not found, because Java does not report its waits. Waiters for that hold go on when Java
 // unlocks.
 func TestDeadlockEndsAtJava(t *testing.T) {
 	redistest.Parallel(t)
 	w := newWaits()
 	o := failAfter(10 * time.Millisecond)
 	o.Trace = w.trace()
-	b := newBench(t, o)
+	b := newFixture(t, o)
 	x, java := b.name+"/x", "285475da-9152-4c83-822a-67ee2f116a79:12"
 	require.NoError(t, b.rdb.Do(t.Context(), b.rdb.B().Hset().Key(x).FieldValue().FieldValue(java, "1").Build()).Error())
 	require.NoError(t, b.rdb.Do(t.Context(), b.rdb.B().Pexpire().Key(x).Milliseconds(60_000).Build()).Error())
@@ -174,7 +176,7 @@ func TestDeadlockEndsAtJava(t *testing.T) {
 		})
 	}()
 	w.next(t)
-	redistest.Eventually(t, atMost, func() bool {
+	redistest.Eventually(t, testTimeout, func() bool {
 		for _, wait := range deadlock.Of(b.rdb).Waits() {
 			if wait.Client == b.ID() {
 				wait.Refresh()

@@ -19,7 +19,7 @@ func TestDeadlockThatEndsByItself(t *testing.T) {
 	w := newWaits()
 	o := failAfter(400 * time.Millisecond)
 	o.Trace = w.trace()
-	b := newBench(t, o)
+	b := newFixture(t, o)
 	x, y := b.Mutex(b.name+"/x"), b.Mutex(b.name+"/y")
 	inside, tried := make(chan struct{}), make(chan error, 1)
 	go func() { // ends when its wait is over
@@ -42,7 +42,7 @@ func TestDeadlockThatEndsByItself(t *testing.T) {
 // The same between processes, and while the Locks of a circle look for it all the time.
 func TestDeadlockThatEndsElsewhere(t *testing.T) {
 	redistest.Parallel(t)
-	b := bareBench(t)
+	b := newBareFixture(t)
 	w := newWaits()
 	o := failAfter(time.Millisecond)
 	o.Trace = w.trace()
@@ -70,10 +70,10 @@ func (l triesFor) Lock(ctx context.Context) (context.Context, rlock.UnlockFunc, 
 	return l.TryLock(ctx, l.wait)
 }
 
-// A circle that leads through a Client without the option is not found, and nobody fails.
+// A circle through a Client without the option is not found, and no call fails.
 func TestDeadlockWithoutTheOption(t *testing.T) {
 	redistest.Parallel(t)
-	b := bareBench(t)
+	b := newBareFixture(t)
 	w := newWaits()
 	o := failAfter(10 * time.Millisecond)
 	o.Trace = w.trace()
@@ -117,7 +117,7 @@ func TestDeadlockClosed(t *testing.T) {
 	redistest.Parallel(t)
 	w := newWaits()
 	o := rlock.Options{Deadlock: rlock.Deadlock{After: time.Millisecond}, Trace: w.trace()}
-	b := newBench(t, o)
+	b := newFixture(t, o)
 	x, y := b.Mutex(b.name+"/x"), b.Mutex(b.name+"/y")
 	errs := circle(t, []party{{x, y}, {y, x}}, func(i int) {
 		w.next(t)
@@ -144,9 +144,10 @@ func TestDeadlockOptions(t *testing.T) {
 	}
 }
 
-// A Lock that waits asks nobody, however long it does: without the option, or if its ctx carries no hold. Under a hold it asks when After is over, and its
-// Client listens from then on.
+// Without the option, or if its ctx carries no hold, a waiting Lock sends no probe, however long it waits. Under a hold it sends one after
+// After, and its Client listens from then on.
 func TestDeadlockCosts(t *testing.T) {
+	redistest.Parallel(t)
 	const after, watched = 300 * time.Millisecond, 900 * time.Millisecond
 	for _, row := range []struct {
 		name  string
@@ -185,7 +186,7 @@ func TestDeadlockCosts(t *testing.T) {
 				}
 				_ = free()
 			}()
-			redistest.Eventually(t, atMost, func() bool {
+			redistest.Eventually(t, testTimeout, func() bool {
 				info, err := c.Mutex(name).Info(t.Context())
 				return err == nil && len(info.Queue) == 1
 			}, "it waits, and has asked for the last time")
@@ -193,7 +194,7 @@ func TestDeadlockCosts(t *testing.T) {
 			before := asks()
 			<-time.After(watched)
 			if row.asks {
-				redistest.Eventually(t, atMost, func() bool { return asks() > before }, "it asks")
+				redistest.Eventually(t, testTimeout, func() bool { return asks() > before }, "it asks")
 			} else {
 				require.Equal(t, before, asks())
 			}

@@ -17,13 +17,13 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// Sections that take their locks in one order never are in a deadlock, however long they wait.
+// Sections that take their locks in a fixed order are never reported as a deadlock, however long they wait.
 func TestNoDeadlockInOrder(t *testing.T) {
 	redistest.Parallel(t)
 	told := make(chan rlock.DeadlockInfo, 10)
 	o := failAfter(time.Millisecond)
 	o.Trace = &rlock.Trace{Deadlock: func(_ context.Context, i rlock.DeadlockInfo) { told <- i }}
-	a := newBench(t, o)
+	a := newFixture(t, o)
 	clients := []*rlock.Client{a.Client, newClient(t, a.rdb, o), elsewhere(t, a.rdb, o)}
 	const names = 6
 	lock := func(c *rlock.Client, i, n int) rlock.Locker {
@@ -120,7 +120,7 @@ func (l *lockers) notIn(e *rlock.DeadlockError) string {
 // each is one: when its victim is told, which unlocks nothing before that, all others are found where the error has them.
 func TestDeadlocksOfRandomOrders(t *testing.T) {
 	redistest.Parallel(t)
-	b := bareBench(t)
+	b := newBareFixture(t)
 	o := failAfter(20 * time.Millisecond)
 	clients := []*rlock.Client{elsewhere(t, b.rdb, o), elsewhere(t, b.rdb, o), elsewhere(t, b.rdb, o)}
 	const goroutines, rounds, names = 9, 12, 5

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/go-rlock/rlock/internal/deadlock"
@@ -25,8 +26,8 @@ func failAfter(d time.Duration) rlock.Options {
 // party is a goroutine of a deadlock: it has the first lock, and wants the second.
 type party struct{ has, wants rlock.Locker }
 
-// circle starts a party for each, which take what they have first, and then want the next in their order: each begins to wait when the one before it does.
-// A victim unlocks. When all have ended, circle returns the error of each second Lock.
+// circle starts the parties. Each first takes the locks it has, and then wants another, in order: each begins to wait after the party
+// before it. A victim unlocks. When all have ended, circle returns the error of each second Lock.
 func circle(t *testing.T, parties []party, waits func(i int)) []error {
 	t.Helper()
 	errs := make([]error, len(parties))
@@ -61,17 +62,17 @@ func (w waitsOf) trace() *rlock.Trace {
 	return &rlock.Trace{Waiting: func(context.Context, rlock.WaitingInfo) { w.begun <- struct{}{} }}
 }
 
-// next waits until one more has begun.
+// next waits until another party has begun.
 func (w waitsOf) next(t *testing.T) {
 	t.Helper()
 	select {
 	case <-w.begun:
-	case <-time.After(atMost):
+	case <-time.After(testTimeout):
 		t.Error("nobody waits")
 	}
 }
 
-// victimOf checks that the last one was the only victim, and returns its error.
+// victimOf checks that only the last party was a victim, and returns its error.
 func victimOf(t *testing.T, errs []error) *rlock.DeadlockError {
 	t.Helper()
 	last := len(errs) - 1
@@ -100,14 +101,15 @@ var deadlockKinds = map[string]func(c *rlock.Client, name string) rlock.Locker{
 	"asked":       func(c *rlock.Client, name string) rlock.Locker { return c.Mutex(name, rlock.WithAsked()) },
 }
 
-// Sections that wait for each other in a circle of 2 to 5 are found, whichever locks it leads through, in one process or between as many. The last that
-// began to wait fails, and its error tells of the circle.
+// Circles of 2 to 5 waiting sections are found, through all kinds of locks, in one process and between several. The last to begin its wait
+// fails, and its error describes the circle.
 func TestDeadlock(t *testing.T) {
+	redistest.Parallel(t)
 	for kind, lock := range deadlockKinds {
 		for n := 2; n <= 5; n++ {
-			for where, client := range map[string]func(*testing.T, bench, rlock.Options) *rlock.Client{
-				"one process": func(_ *testing.T, b bench, _ rlock.Options) *rlock.Client { return b.Client },
-				"processes":   func(t *testing.T, b bench, o rlock.Options) *rlock.Client { return elsewhere(t, b.rdb, o) },
+			for where, client := range map[string]func(*testing.T, fixture, rlock.Options) *rlock.Client{
+				"one process": func(_ *testing.T, b fixture, _ rlock.Options) *rlock.Client { return b.Client },
+				"processes":   func(t *testing.T, b fixture, o rlock.Options) *rlock.Client { return elsewhere(t, b.rdb, o) },
 			} {
 				t.Run(fmt.Sprintf("%s/%d/%s", kind, n, where), func(t *testing.T) {
 					redistest.Parallel(t)
@@ -115,7 +117,7 @@ func TestDeadlock(t *testing.T) {
 					w := newWaits()
 					o := failAfter(after)
 					o.Trace = w.trace()
-					b := newBench(t, o)
+					b := newFixture(t, o)
 					parties := make([]party, n)
 					for i := range parties {
 						c := client(t, b, o)
@@ -143,6 +145,7 @@ func elsewhere(t *testing.T, rdb rueidis.Client, o rlock.Options) *rlock.Client 
 
 // The Clients of a circle, and their servers, may be several, also in each of several processes.
 func TestDeadlockOverServers(t *testing.T) {
+	redistest.Parallel(t)
 	for where, client := range map[string]func(*testing.T, rueidis.Client, rlock.Options) *rlock.Client{
 		"one process": func(t *testing.T, rdb rueidis.Client, o rlock.Options) *rlock.Client { return newClient(t, rdb, o) },
 		"processes":   elsewhere,
@@ -152,7 +155,7 @@ func TestDeadlockOverServers(t *testing.T) {
 			w := newWaits()
 			o := failAfter(300 * time.Millisecond)
 			o.Trace = w.trace()
-			b := bareBench(t)
+			b := newBareFixture(t)
 			far := redistest.Start(t).Client(t)
 			x, y, z := b.name+"/x", b.name+"/y", b.name+"/z"
 			one, two := client(t, b.rdb, o), client(t, b.rdb, o)
@@ -176,8 +179,9 @@ func TestDeadlockOverServers(t *testing.T) {
 	}
 }
 
-// On a cluster the Clients speak to each other, too, on sharded channels and on plain ones.
+// On a cluster the Clients exchange probes as well, over sharded channels and over plain channels.
 func TestDeadlockOnACluster(t *testing.T) {
+	redistest.Parallel(t)
 	for _, plain := range []bool{false, true} {
 		t.Run(fmt.Sprintf("plain=%v", plain), func(t *testing.T) {
 			redistest.Parallel(t)
@@ -199,16 +203,17 @@ func TestDeadlockOnACluster(t *testing.T) {
 
 // Whoever is in line waits for the holder, whoever is before him, and the circle leads from there on: who is before him may have a hold as well, and is not in it.
 func TestDeadlockInAFairLine(t *testing.T) {
-	for where, client := range map[string]func(*testing.T, bench, rlock.Options) *rlock.Client{
-		"one process": func(_ *testing.T, b bench, _ rlock.Options) *rlock.Client { return b.Client },
-		"processes":   func(t *testing.T, b bench, o rlock.Options) *rlock.Client { return elsewhere(t, b.rdb, o) },
+	redistest.Parallel(t)
+	for where, client := range map[string]func(*testing.T, fixture, rlock.Options) *rlock.Client{
+		"one process": func(_ *testing.T, b fixture, _ rlock.Options) *rlock.Client { return b.Client },
+		"processes":   func(t *testing.T, b fixture, o rlock.Options) *rlock.Client { return elsewhere(t, b.rdb, o) },
 	} {
 		t.Run(where, func(t *testing.T) {
 			redistest.Parallel(t)
 			w := newWaits()
 			o := failAfter(300 * time.Millisecond)
 			o.Trace = w.trace()
-			b := newBench(t, o)
+			b := newFixture(t, o)
 			holder, first, second := client(t, b, o), client(t, b, o), client(t, b, o)
 			line, x, y := b.name, b.name+"/x", b.name+"/y"
 			errs := circle(t, []party{
@@ -226,16 +231,17 @@ func TestDeadlockInAFairLine(t *testing.T) {
 
 // A writer waits for all readers, and readers for writers that wait, here or in other processes.
 func TestDeadlockWithReaders(t *testing.T) {
-	for where, client := range map[string]func(*testing.T, bench, rlock.Options) *rlock.Client{
-		"one process": func(_ *testing.T, b bench, _ rlock.Options) *rlock.Client { return b.Client },
-		"processes":   func(t *testing.T, b bench, o rlock.Options) *rlock.Client { return elsewhere(t, b.rdb, o) },
+	redistest.Parallel(t)
+	for where, client := range map[string]func(*testing.T, fixture, rlock.Options) *rlock.Client{
+		"one process": func(_ *testing.T, b fixture, _ rlock.Options) *rlock.Client { return b.Client },
+		"processes":   func(t *testing.T, b fixture, o rlock.Options) *rlock.Client { return elsewhere(t, b.rdb, o) },
 	} {
 		t.Run("writer/"+where, func(t *testing.T) {
 			redistest.Parallel(t)
 			w := newWaits()
 			o := failAfter(300 * time.Millisecond)
 			o.Trace = w.trace()
-			b := newBench(t, o)
+			b := newFixture(t, o)
 			one, two, three := client(t, b, o), client(t, b, o), client(t, b, o)
 			m := b.name + "/m"
 			_, leave, err := two.RWMutex(b.name).Read().Lock(t.Context()) // one more, who keeps the writer out until the end
@@ -252,7 +258,7 @@ func TestDeadlockWithReaders(t *testing.T) {
 			w := newWaits()
 			o := failAfter(300 * time.Millisecond)
 			o.Trace = w.trace()
-			b := newBench(t, o)
+			b := newFixture(t, o)
 			one, two, three := client(t, b, o), client(t, b, o), client(t, b, o)
 			m := b.name + "/m"
 			wrote := make(chan error, 1)
@@ -268,7 +274,7 @@ func TestDeadlockWithReaders(t *testing.T) {
 					wrote <- three.RWMutex(b.name).Write().Do(t.Context(), func(context.Context) error { return nil })
 				}()
 				w.next(t)
-				redistest.Eventually(t, atMost, func() bool { return b.exists(t, "rlock_writers:{"+b.name+"}") }, "it has left its mark")
+				redistest.Eventually(t, testTimeout, func() bool { return b.exists(t, "rlock_writers:{"+b.name+"}") }, "it has left its mark")
 			})
 			require.Len(t, victimOf(t, errs).Cycle, 2)
 			require.NoError(t, <-wrote)
@@ -279,7 +285,7 @@ func TestDeadlockWithReaders(t *testing.T) {
 		w := newWaits()
 		o := failAfter(300 * time.Millisecond)
 		o.Trace = w.trace()
-		b := newBench(t, o)
+		b := newFixture(t, o)
 		rw, m := b.RWMutex(b.name), b.Mutex(b.name+"/m")
 		reads := make(chan error, 1)
 		require.NoError(t, rw.Upgradeable().Do(t.Context(), func(ctx context.Context) error {
@@ -299,13 +305,13 @@ func TestDeadlockWithReaders(t *testing.T) {
 	})
 }
 
-// An All waits with what its ctx carries: a circle leads through any of its members that others have.
+// An All waits with the holds that its ctx carries: a circle may lead through any of its members that is held elsewhere.
 func TestDeadlockOfAll(t *testing.T) {
 	redistest.Parallel(t)
 	w := newWaits()
 	o := failAfter(300 * time.Millisecond)
 	o.Trace = w.trace()
-	b := newBench(t, o)
+	b := newFixture(t, o)
 	one, two, three := elsewhere(t, b.rdb, o), elsewhere(t, b.rdb, o), elsewhere(t, b.rdb, o)
 	name := func(s string) string { return b.name + "/" + s }
 	errs := circle(t, []party{
@@ -319,7 +325,7 @@ func TestDeadlockOfAll(t *testing.T) {
 	require.NoError(t, unlock())
 }
 
-// A deadlock that is to be reported goes to the Logger and to the Trace, once. Nobody fails by it.
+// With reporting only, a deadlock goes to the Logger and to the Trace, once. No call fails.
 func TestDeadlockReport(t *testing.T) {
 	redistest.Parallel(t)
 	w := newWaits()
@@ -327,7 +333,7 @@ func TestDeadlockReport(t *testing.T) {
 	told := make(chan rlock.DeadlockInfo, 10)
 	trace := w.trace()
 	trace.Deadlock = func(_ context.Context, i rlock.DeadlockInfo) { told <- i }
-	b := newBench(t, rlock.Options{
+	b := newFixture(t, rlock.Options{
 		Deadlock: rlock.Deadlock{After: 50 * time.Millisecond}, Trace: trace, Logger: slog.New(slog.NewTextHandler(&log, nil)),
 	})
 	x, y := b.Mutex(b.name+"/x"), b.Mutex(b.name+"/y")
@@ -346,11 +352,11 @@ func TestDeadlockReport(t *testing.T) {
 		w.next(t)
 		_, _, err := x.TryLock(inner, time.Second)
 		cancel()
+		assert.ErrorIs(t, <-ended, context.Canceled) // before y is free
 		return err
 	})
 	require.ErrorIs(t, err, rlock.ErrNotAcquired)
 	require.NotErrorIs(t, err, rlock.ErrDeadlock)
-	require.ErrorIs(t, <-ended, context.Canceled)
 	info := <-told
 	require.Equal(t, "mutex", info.Kind)
 	require.Equal(t, x.Name(), info.Err.Name)
@@ -364,14 +370,14 @@ func TestDeadlockReport(t *testing.T) {
 // A lock that its own ctx holds in another form is the shortest circle.
 func TestDeadlockWithOneself(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t, failAfter(50*time.Millisecond))
+	b := newFixture(t, failAfter(50*time.Millisecond))
 	err := b.Mutex(b.name).Do(t.Context(), func(ctx context.Context) error {
 		return b.RWMutex(b.name).Write().Do(ctx, func(context.Context) error { return nil })
 	})
 	require.ErrorIs(t, err, rlock.ErrDeadlock)
 }
 
-// do runs fn while it holds a lock of whichever kind.
+// do runs fn while it holds a lock of any kind.
 func do(ctx context.Context, l rlock.Locker, fn func(context.Context) error) error {
 	_, err := rlock.DoValue(ctx, l, func(ctx context.Context) (struct{}, error) { return struct{}{}, fn(ctx) })
 	return err

@@ -32,7 +32,7 @@ func TestSentinelAndCluster(t *testing.T) {
 			holds := make([]struct {
 				ctx                 context.Context
 				unlock, unlockInner rlock.UnlockFunc
-				waiter              pending
+				waiter              pendingLock
 			}, len(keys))
 			for i, key := range keys {
 				h := &holds[i]
@@ -42,9 +42,9 @@ func TestSentinelAndCluster(t *testing.T) {
 				_, h.unlockInner, err = one.Mutex(key).Lock(h.ctx)
 				require.NoError(t, err, key)
 				h.waiter = lockAsync(t, two.Mutex(key))
-				redistest.Eventually(t, 10*time.Second, func() bool { return waiting() == i+1 }, "it waits")
+				redistest.Eventually(t, 10*time.Second, func() bool { return waiting(t) == i+1 }, "it waits")
 			}
-			pass(shortWatchdog + shortWatchdog/3) // renewed
+			sleep(shortWatchdog + shortWatchdog/3) // renewed
 			for i, key := range keys {
 				h := &holds[i]
 				require.NoError(t, h.ctx.Err(), key)
@@ -62,8 +62,8 @@ func TestSentinelAndCluster(t *testing.T) {
 	}
 }
 
-// The first Lock on a cluster asks for the version of Redis before it does anything else. That does not
-// change what it says when it is cancelled meanwhile.
+// The first Lock on a cluster asks for the version of Redis first. If it is cancelled meanwhile, its error is the same as for any other
+// Lock.
 func TestFirstLockOnAClusterIsCancelled(t *testing.T) {
 	redistest.Parallel(t)
 	cluster := redistest.StartCluster(t, 3, 0)

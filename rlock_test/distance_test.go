@@ -17,7 +17,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// distance is near processes with many goroutines each, and one process further away with one.
+// distance is several near processes with many goroutines each, and a single, more distant process with one.
 type distance struct {
 	near  []*rlock.Client
 	far   *rlock.Client
@@ -25,7 +25,7 @@ type distance struct {
 	name  string
 }
 
-// newDistance connects so many near processes and a far one to a server.
+// newDistance connects that many near processes and a distant process to a server.
 func newDistance(t *testing.T, s *redistest.Server, near, far rlock.Options, processes int, mod ...func(*rueidis.ClientOption)) distance {
 	t.Helper()
 	p := redistest.StartProxy(t, s.Addr())
@@ -37,7 +37,7 @@ func newDistance(t *testing.T, s *redistest.Server, near, far rlock.Options, pro
 	return d
 }
 
-// compete lets all want the lock for a while, and returns how many sections both sides had, and the longest wait of the far one.
+// compete lets all want the lock for a while. It returns the number of sections of both sides, and the longest wait of the distant process.
 func (d distance) compete(t *testing.T, during time.Duration) (near, far int64, longest time.Duration) {
 	t.Helper()
 	const goroutines, section = 6, 3 * time.Millisecond
@@ -54,7 +54,7 @@ func (d distance) compete(t *testing.T, during time.Duration) (near, far int64, 
 				return
 			}
 			atomic.AddInt64(sections, 1)
-			pass(section)
+			sleep(section)
 			assert.NoError(t, unlock())
 		}
 	}
@@ -70,6 +70,7 @@ func (d distance) compete(t *testing.T, during time.Duration) (near, far int64, 
 
 // Where an unlock tells everybody, a process that is further away than one that wants the lock all the time gets its turns, too: a
 // tenth of an equal share at least. A machine that stands still for some milliseconds costs it some of them, so it has several tries.
+// It runs alone, and its parts together.
 func TestFurtherAwayGetsItsTurns(t *testing.T) {
 	off := rlock.Options{HandOff: rlock.HandOff{Most: -1}}
 	for name, start := range map[string]func(t *testing.T) distance{
@@ -80,14 +81,14 @@ func TestFurtherAwayGetsItsTurns(t *testing.T) {
 		"replicas": func(t *testing.T) distance {
 			t.Helper()
 			master, _ := withReplica(t)
-			o := rlock.Options{Replicas: 1, ReplicaTimeout: atMost}
+			o := rlock.Options{Replicas: 1, ReplicaTimeout: testTimeout}
 			return newDistance(t, master, o, o, 1)
 		},
 		"without the right": func(t *testing.T) distance {
 			t.Helper()
 			s := redistest.Start(t)
 			rules := strings.Fields("ACL SETUSER limited on >secret ~* &* +@all -zadd -zrange")
-			require.NoError(t, bench{rdb: s.Client(t)}.do(t, rules...).Error())
+			require.NoError(t, fixture{rdb: s.Client(t)}.do(t, rules...).Error())
 			limited := func(o *rueidis.ClientOption) { o.Username, o.Password = "limited", "secret" }
 			return newDistance(t, s, rlock.Options{}, rlock.Options{}, 1, limited)
 		},
@@ -114,6 +115,7 @@ func TestFurtherAwayGetsItsTurns(t *testing.T) {
 	} {
 		for _, further := range []time.Duration{500 * time.Microsecond, 2 * time.Millisecond} {
 			t.Run(fmt.Sprint(name, ", ", further), func(t *testing.T) {
+				redistest.Parallel(t)
 				d := start(t)
 				loadScripts(t, d.far)
 				for _, p := range d.proxy {

@@ -15,10 +15,10 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// By Redisson's rule x and {x} publish their unlocks on one channel. They are two locks.
+// By Redisson's rule, x and {x} publish their unlocks on the same channel. They are still two locks.
 func TestNamesThatShareAChannel(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	other := newClient(t, b.rdb)
 	plain, braced := b.name, "{"+b.name+"}"
 	_, unlockPlain, err := other.Mutex(plain).Lock(context.Background())
@@ -26,7 +26,7 @@ func TestNamesThatShareAChannel(t *testing.T) {
 	first := lockAsync(t, b.Mutex(plain))
 	b.awaitSubscribers(t, b.name, 1)
 
-	ctx, cancel := context.WithTimeout(context.Background(), atMost)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	for _, l := range []locker{tryFor{b.Mutex(braced), 0}, b.Mutex(braced)} {
 		_, unlock, err := l.Lock(ctx)
@@ -38,9 +38,9 @@ func TestNamesThatShareAChannel(t *testing.T) {
 	_, unlockBraced, err := other.Mutex(braced).Lock(context.Background())
 	require.NoError(t, err)
 	second, third := lockAsync(t, b.Mutex(braced)), lockAsync(t, b.Mutex(braced))
-	redistest.Eventually(t, 5*time.Second, func() bool { return waiting() == 3 }, "all wait")
+	redistest.Eventually(t, 5*time.Second, func() bool { return waiting(t) == 3 }, "all wait")
 	require.NoError(t, unlockBraced())
-	serve := func(a, b pending) pending { // who of the two comes first is not said
+	serve := func(a, b pendingLock) pendingLock { // who of the two comes first is not said
 		t.Helper()
 		select {
 		case got := <-a.result:
@@ -62,7 +62,7 @@ func TestNamesThatShareAChannel(t *testing.T) {
 
 	// The subscription stays as long as one of the two locks needs it.
 	fourth := lockAsync(t, b.Mutex(braced))
-	redistest.Eventually(t, 5*time.Second, func() bool { return waiting() == 2 }, "it waits")
+	redistest.Eventually(t, 5*time.Second, func() bool { return waiting(t) == 2 }, "it waits")
 	fourth.cancel()
 	require.ErrorIs(t, fourth.get(t, 5*time.Second).err, context.Canceled)
 	require.NoError(t, rest.unlock())
@@ -74,10 +74,10 @@ func TestNamesThatShareAChannel(t *testing.T) {
 	b.awaitSubscribers(t, b.name, 0)
 }
 
-// A wait that is shorter than the way to Redis and back is a wait: a free lock is had, and one that is
-// held is not, for which the caller's ctx is not to blame.
+// A wait shorter than a round trip to Redis still counts: it gets a free lock. A held lock is refused, and the error does not blame the
+// caller's ctx.
 func TestTinyWaits(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	proxy := redistest.StartProxy(t, redistest.Shared(t))
 	c := newClient(t, redistest.Dial(t, proxy.Addr()))
 	loadScripts(t, c)
@@ -103,7 +103,7 @@ func TestLeaseInWholeMilliseconds(t *testing.T) {
 			}
 			return redistest.Pass
 		})
-		b := bareBench(t)
+		b := newBareFixture(t)
 		const part = 999 * time.Microsecond
 		c := newClient(t, redistest.Dial(t, proxy.Addr()), rlock.Options{WatchdogTimeout: 20*time.Second + part})
 		for want, o := range map[time.Duration][]rlock.Option{
@@ -119,7 +119,7 @@ func TestLeaseInWholeMilliseconds(t *testing.T) {
 		}
 	})
 	t.Run("trusted", func(t *testing.T) {
-		b := newBench(t)
+		b := newFixture(t)
 		const lease = 2999 * time.Microsecond
 		m := b.Mutex(b.name, rlock.WithLease(lease))
 		// No timer runs early: if it were trusted in for 2.999 ms the holder could not be told sooner,
@@ -142,7 +142,7 @@ func TestLeaseInWholeMilliseconds(t *testing.T) {
 }
 
 func TestHugeLeasesAndWaits(t *testing.T) {
-	b := newBench(t, rlock.Options{WatchdogTimeout: math.MaxInt64})
+	b := newFixture(t, rlock.Options{WatchdogTimeout: math.MaxInt64})
 	m := b.Mutex(b.name, rlock.WithLease(math.MaxInt64))
 	ctx, unlock, err := m.Lock(context.Background())
 	require.NoError(t, err)
@@ -168,19 +168,19 @@ func TestHugeLeasesAndWaits(t *testing.T) {
 func TestHugeRemainingTimeIsNotPolled(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
-	b := bench{Client: newClient(t, s.Client(t)), rdb: s.Client(t)}
+	b := fixture{Client: newClient(t, s.Client(t)), rdb: s.Client(t)}
 	loadScripts(t, b.Client)
 	const most = math.MaxInt64 / int64(time.Millisecond)
 	const wraps = 18_446_744_073_710 + 150 // in nanoseconds, 150 ms more than 64 bits hold
 	for _, ttl := range []int64{most - 1, most, most + 1, most + 1000, wraps, 100_000_000_000_000} {
 		name := redistest.Name(t)
-		require.NoError(t, b.do(t, "HSET", name, aThread, "1").Error())
+		require.NoError(t, b.do(t, "HSET", name, foreignOwner, "1").Error())
 		require.NoError(t, b.do(t, "PEXPIRE", name, strconv.FormatInt(ttl, 10)).Error())
 		before := redistest.Commands(t, b.rdb)["evalsha"]
 		asked := func() int64 { return redistest.Commands(t, b.rdb)["evalsha"] - before }
 		waiter := lockAsync(t, b.Mutex(name))
 		redistest.Eventually(t, 5*time.Second, func() bool { return asked() == 2 }, "when it came, and subscribed")
-		pass(200 * time.Millisecond)
+		sleep(200 * time.Millisecond)
 		require.EqualValues(t, 2, asked(), ttl)
 		require.NoError(t, b.do(t, "DEL", name).Error())
 		require.NoError(t, b.do(t, "PUBLISH", "redisson_lock__channel:{"+name+"}", "0").Error())
@@ -192,7 +192,7 @@ func TestHugeRemainingTimeIsNotPolled(t *testing.T) {
 
 // Under the race detector: fmt must not read the fields of the ctx, which change with every level.
 func TestPrintingAContextThatIsInUse(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	m := b.Mutex(b.name)
 	ctx, unlock, err := m.Lock(context.Background())
 	require.NoError(t, err)
@@ -203,7 +203,7 @@ func TestPrintingAContextThatIsInUse(t *testing.T) {
 			case <-stop:
 				return nil
 			default:
-				_ = fmt.Sprintf("%v %+v %s", ctx, context.WithValue(ctx, bench{}, 1), ctx)
+				_ = fmt.Sprintf("%v %+v %s", ctx, context.WithValue(ctx, fixture{}, 1), ctx)
 			}
 		}
 	})
@@ -218,7 +218,7 @@ func TestPrintingAContextThatIsInUse(t *testing.T) {
 
 // So is that of several locks, whose levels are around each other.
 func TestContextOfSeveralIsPrintable(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	ctx, unlock, err := rlock.All(b.Mutex(b.name+":a"), b.Mutex(b.name+":b"), b.Mutex(b.name+":c")).Lock(context.Background())
 	require.NoError(t, err)
 	require.Regexp(t, `^context\.Background[.\w]*\.WithLock\("`+b.name+`:a"\)\.WithLock\("`+b.name+`:b"\)\.WithLock\("`+b.name+`:c"\)$`, fmt.Sprint(ctx))
@@ -226,7 +226,7 @@ func TestContextOfSeveralIsPrintable(t *testing.T) {
 }
 
 func TestNilOption(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	for _, m := range []*rlock.Mutex{
 		b.Mutex(b.name, nil), b.FencedMutex(b.name, rlock.WithLease(time.Second), nil),
 	} {
@@ -240,21 +240,21 @@ func TestNilOption(t *testing.T) {
 }
 
 func TestManyNestedLevels(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	const levels = 1000
 	ctx := context.Background()
 	unlocks := make([]rlock.UnlockFunc, levels)
 	for i := range levels {
 		m := b.Mutex(b.name)
 		if i%2 == 0 {
-			m = b.Mutex(b.name, rlock.WithLease(atMost))
+			m = b.Mutex(b.name, rlock.WithLease(testTimeout))
 		}
 		var err error
 		ctx, unlocks[i], err = m.Lock(ctx)
 		require.NoError(t, err)
 	}
 	b.awaitFields(t, b.name, map[string]int64{rlock.Owner(ctx): levels})
-	require.Nil(t, ctx.Value(bench{}), "asked through all levels")
+	require.Nil(t, ctx.Value(fixture{}), "asked through all levels")
 	_, ok := rlock.FencingToken(ctx, b.name)
 	require.False(t, ok)
 	last := levels - 1
@@ -268,7 +268,7 @@ func TestManyNestedLevels(t *testing.T) {
 
 // Package context needs a goroutine for each child of a ctx that it does not recognise as its own.
 func TestChildContextsCostNoGoroutine(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	ctx, unlock, err := b.Mutex(b.name).Lock(context.Background())
 	require.NoError(t, err)
 	nested, unlockNested, err := b.Mutex(b.name).Lock(ctx)

@@ -14,10 +14,10 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// A hash of somebody's data is no lock: nothing waits for it, and nothing deletes it.
+// A hash of other data is not taken for a lock: no call waits for it, and none deletes it.
 func TestBusinessHashIsNoLock(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	require.NoError(t, b.do(t, "HSET", b.name, "customer", "17").Error())
 	m := b.Mutex(b.name)
 	_, _, err := m.Lock(context.Background())
@@ -38,7 +38,7 @@ func TestBusinessHashIsNoLock(t *testing.T) {
 // carries already, that it is of another kind.
 func TestRefusalNamesTheHolder(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	other := newClient(t, b.rdb)
 	for name, c := range map[string]*rlock.Client{"another": other, "this client": b.Client} {
 		ctx, unlock, err := c.Mutex(b.name).Lock(context.Background())
@@ -48,7 +48,7 @@ func TestRefusalNamesTheHolder(t *testing.T) {
 		require.ErrorAs(t, err, &refusal)
 		require.Equal(t, b.name, refusal.Name)
 		require.Equal(t, rlock.Owner(ctx), refusal.Holder)
-		require.InDelta(t, rlock.DefaultWatchdogTimeout, refusal.TTL, float64(atMost))
+		require.InDelta(t, rlock.DefaultWatchdogTimeout, refusal.TTL, float64(testTimeout))
 		require.ErrorContains(t, err, "held by ")
 		require.Contains(t, err.Error(), ", with "+refusal.TTL.String()+" left")
 		require.Equal(t, name == "this client", strings.Contains(err.Error(), "use the ctx that its Lock returned"))
@@ -59,10 +59,10 @@ func TestRefusalNamesTheHolder(t *testing.T) {
 	}
 }
 
-// A refusal says how to re-enter if the holder's Lock was given the ctx of the one that is refused, or one around it. Any other holder of
-// the same Client is somebody else.
+// A refusal explains how to re-enter if the refused call's ctx is the ctx given to the holder's Lock, or derived from it. Any other holder
+// of the same Client counts as a stranger.
 func TestRefusalOfOneself(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	var quorum []rlock.Locker
 	for range 3 {
 		quorum = append(quorum, newClient(t, redistest.Start(t).Client(t)).Mutex(b.name))
@@ -104,7 +104,7 @@ func TestRefusalOfOneself(t *testing.T) {
 				said = "held by this client as " + refusal.Holder
 			}
 			require.ErrorContains(t, err, said, "%s: %v in %v", kind, row.inner, row.outer)
-			require.Equal(t, row.self, strings.Contains(err.Error(), "to re-enter, use the ctx"), err)
+			require.Equal(t, row.self, strings.Contains(err.Error(), "use the ctx that its Lock returned"), err)
 			require.NoError(t, unlock())
 		}
 	}
@@ -114,10 +114,10 @@ func TestRefusalOfOneself(t *testing.T) {
 // in the text alone.
 func TestErrorsAreAboutTheirLock(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	outer, unlock, err := b.Mutex(b.name).Lock(context.Background())
 	require.NoError(t, err)
-	b.loses(t, outer, b.Mutex(b.name))
+	b.loseLock(t, outer, b.Mutex(b.name))
 	_, _, err = b.Mutex(b.name + ":inner").Lock(outer)
 	require.ErrorIs(t, err, rlock.ErrNotAcquired)
 	require.ErrorIs(t, err, context.Canceled)
@@ -167,7 +167,7 @@ func TestLossSaysWhy(t *testing.T) {
 // An unlock that finds the loss is the first to know: the cause of the section's ctx, which it had ended, tells as well.
 func TestUnlockThatFindsTheLoss(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	ctx, unlock, err := b.Mutex(b.name).Lock(context.Background())
 	require.NoError(t, err)
 	b.do(t, "DEL", b.name)
@@ -182,10 +182,10 @@ func TestUnlockThatFindsTheLoss(t *testing.T) {
 	require.EqualError(t, context.Cause(ctx), `rlock: "`+b.name+`": unlocked`)
 }
 
-// Do returns what fn returned if the lock was fine, says a loss once, however deep, and tells that Close ended the section.
+// Do returns the error of fn if the lock was fine, reports a loss once at any depth, and reports that Close ended the section.
 func TestWhatDoReturns(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	m, ctx := b.Mutex(b.name), context.Background()
 	mine := errors.New("mine")
 	require.Same(t, mine, m.Do(ctx, func(context.Context) error { return mine }), "as it is")
@@ -236,7 +236,7 @@ func TestNonLocalKeyPasses(t *testing.T) {
 
 // Mistakes in the program panic with a sentence.
 func TestMisusePanics(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	m := b.Mutex(b.name)
 	var none *rlock.Client
 	for want, f := range map[string]func(){

@@ -14,22 +14,22 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// nthOf does a with the n-th call of one script.
-func (r *relay) nthOf(t testing.TB, n int, script string, a redistest.Action) redistest.Hook {
+// nthOf applies a to the n-th call of a script.
+func (r *proxied) nthOf(t testing.TB, n int, script string, a redistest.Action) redistest.Hook {
 	t.Helper()
 	return redistest.Nth(n, "EVALSHA "+r.load(t, script), a)
 }
 
 // onlyOwner waits until the lock has that owner alone.
-func (b bench) onlyOwner(t testing.TB, owner string) {
+func (b fixture) onlyOwner(t testing.TB, owner string) {
 	t.Helper()
-	redistest.Eventually(t, atMost, func() bool {
+	redistest.Eventually(t, testTimeout, func() bool {
 		all := b.ownersOf(t)
 		return len(all) == 1 && all[0] == owner
 	}, "it is "+owner+"'s alone")
 }
 
-// A call whose request or reply is lost with its connection is made again, and counts once: the ticket works, once, and the token rises by one.
+// A call is repeated if its connection breaks before the reply, and counts once: the ticket works once, and the token rises by one.
 func TestExportAndAdoptLost(t *testing.T) {
 	redistest.Parallel(t)
 	for _, kind := range []string{"plain", "fenced", "write"} {
@@ -37,7 +37,7 @@ func TestExportAndAdoptLost(t *testing.T) {
 			for _, script := range []string{"export", "adopt"} {
 				t.Run(kind+"/"+leg+"/"+script, func(t *testing.T) {
 					redistest.Parallel(t)
-					r := newRelay(t)
+					r := newProxied(t)
 					on(r.proxy, r.nthOf(t, 1, script, redistest.Cut))
 					ctx, unlock, err := exportable(r.Client, r.name)[kind].Lock(context.Background())
 					require.NoError(t, err)
@@ -62,8 +62,8 @@ func TestExportAndAdoptLost(t *testing.T) {
 	}
 }
 
-// An Export that gets no answer in time returns ErrUnreachable. The section has ended, its unlock has nothing left to do, and soon after Redis answers the lock is
-// free: nobody has the ticket, whether the call has run or not, or does so late.
+// An Export without an answer in time returns ErrUnreachable. The section has ended and its unlock does nothing. Soon after Redis answers
+// again the lock is free, whether the call ran, did not run, or runs late.
 func TestExportInABlackHole(t *testing.T) {
 	redistest.Parallel(t)
 	for _, kind := range []string{"plain", "fenced", "write"} {
@@ -72,7 +72,7 @@ func TestExportInABlackHole(t *testing.T) {
 		} {
 			t.Run(kind+"/"+name, func(t *testing.T) {
 				redistest.Parallel(t)
-				r := newRelay(t, rlock.Options{UnlockTimeout: 500 * time.Millisecond})
+				r := newProxied(t, rlock.Options{UnlockTimeout: 500 * time.Millisecond})
 				var over atomic.Bool
 				hold := redistest.Each("EVALSHA "+r.load(t, "export"), redistest.Hold) // a repeat goes by another connection
 				on(r.proxy, func(cmd []string) redistest.Action {
@@ -94,21 +94,21 @@ func TestExportInABlackHole(t *testing.T) {
 				require.NoError(t, unlock())
 				over.Store(true)
 				r.proxy.Release()
-				redistest.Eventually(t, atMost, func() bool { return len(r.fieldsOf(t)) == 0 }, "free")
+				redistest.Eventually(t, testTimeout, func() bool { return len(r.fieldsOf(t)) == 0 }, "free")
 				require.Less(t, time.Since(began), 20*time.Second, "not at the end of a lease")
 			})
 		}
 	}
 }
 
-// A call that comes late, after its caller has given up and been undone, changes nothing: neither the ticket nor what somebody else has made of it.
+// A call that arrives after its caller has given up and been undone changes nothing: neither the ticket nor a later hold made from it.
 func TestLateAdopt(t *testing.T) {
 	redistest.Parallel(t)
 	for _, kind := range []string{"plain", "fenced", "write"} {
 		for _, used := range []bool{false, true} {
 			t.Run(kind+map[bool]string{false: "/it gets the lock", true: "/another one was first"}[used], func(t *testing.T) {
 				redistest.Parallel(t)
-				r := newRelay(t)
+				r := newProxied(t)
 				ticket := takenAlong(t, exportable(r.Client, r.name)[kind], rlock.WithTicketTime(time.Hour))
 				r.proxy.OnRequest(r.nthOf(t, 1, "adopt", redistest.Hold))
 				ctx, cancel := context.WithCancel(context.Background())
@@ -116,14 +116,14 @@ func TestLateAdopt(t *testing.T) {
 					_, _, err := r.Adopt(ctx, ticket)
 					return err
 				})
-				redistest.Eventually(t, atMost, func() bool { return r.proxy.Held() == 1 }, "under way")
+				redistest.Eventually(t, testTimeout, func() bool { return r.proxy.Held() == 1 }, "under way")
 				cancel()
-				err := within(t, adopted, atMost)
+				err := within(t, adopted, testTimeout)
 				require.ErrorIs(t, err, rlock.ErrNotAcquired)
 				require.ErrorIs(t, err, context.Canceled)
 				if !used {
 					r.proxy.Release()
-					redistest.Eventually(t, atMost, func() bool { return len(r.fieldsOf(t)) == 0 }, "what it got is given back")
+					redistest.Eventually(t, testTimeout, func() bool { return len(r.fieldsOf(t)) == 0 }, "what it got is given back")
 					_, _, err := r.other.Adopt(context.Background(), ticket)
 					require.ErrorIs(t, err, rlock.ErrTicket)
 					return
@@ -131,7 +131,7 @@ func TestLateAdopt(t *testing.T) {
 				section, unlock, err := r.other.Adopt(context.Background(), ticket)
 				require.NoError(t, err)
 				r.proxy.Release()
-				redistest.Eventually(t, atMost, func() bool { return redistest.Goroutines(engine) == 0 }, "it was answered")
+				redistest.Eventually(t, testTimeout, func() bool { return redistest.Goroutines(engine) == 0 }, "it was answered")
 				r.onlyOwner(t, rlock.Owner(section))
 				require.NoError(t, section.Err())
 				require.NoError(t, unlock())
@@ -141,62 +141,62 @@ func TestLateAdopt(t *testing.T) {
 	}
 }
 
-// What the exported hold has sent, and what comes late of that, leaves the ticket alone: a renewal under way at the Export, and the acquire of an attempt that was given up
-// and is swept.
+// Late commands of the exported hold leave the ticket alone: a renewal under way at the Export, and the acquire of an abandoned, swept
+// attempt.
 func TestLateRenewalAfterAnExport(t *testing.T) {
 	redistest.Parallel(t)
 	const watchdog = 6 * time.Second
-	r := newRelay(t, rlock.Options{WatchdogTimeout: watchdog})
+	r := newProxied(t, rlock.Options{WatchdogTimeout: watchdog})
 	m := r.Client.Mutex(r.name)
 	ctx, _, err := m.Lock(context.Background())
 	require.NoError(t, err)
 	r.proxy.OnRequest(r.nthOf(t, 1, "renew", redistest.Hold))
-	redistest.Eventually(t, atMost, func() bool { return r.proxy.Held() == 1 }, "a renewal is under way")
+	redistest.Eventually(t, testTimeout, func() bool { return r.proxy.Held() == 1 }, "a renewal is under way")
 	exported := make(chan string, 1)
 	done := async(func() error {
 		ticket, err := rlock.Export(ctx, rlock.WithTicketTime(time.Minute))
 		exported <- ticket
 		return err
 	})
-	pass(200 * time.Millisecond)
+	sleep(200 * time.Millisecond)
 	r.proxy.Release()
-	require.NoError(t, within(t, done, atMost))
-	pass(watchdog)
+	require.NoError(t, within(t, done, testTimeout))
+	sleep(watchdog)
 	require.Len(t, r.ownersOf(t), 1)
 	require.Greater(t, r.pttl(t, r.name), time.Minute-30*time.Second)
 	require.LessOrEqual(t, r.pttl(t, r.name), time.Minute-watchdog, "nobody renews it")
 	section, unlock, err := r.Adopt(context.Background(), <-exported)
 	require.NoError(t, err)
-	pass(watchdog)
+	sleep(watchdog)
 	require.NoError(t, section.Err())
 	require.NoError(t, unlock())
 	require.Zero(t, r.Stats().Lost)
 }
 
-// An acquire without an answer is made again, and the lost one may come late: its field is swept, and that leaves the ticket alone.
+// An acquire without an answer is repeated, and the lost copy may arrive late. Its field is swept, and the ticket stays.
 func TestSweepAfterAnExport(t *testing.T) {
 	redistest.Parallel(t)
 	for _, kind := range []string{"plain", "write"} {
 		t.Run(kind, func(t *testing.T) {
 			redistest.Parallel(t)
-			r := newRelay(t)
+			r := newProxied(t)
 			script := map[string]string{"plain": "acquire", "write": "write_acquire"}[kind]
 			r.proxy.OnReply(r.nthOf(t, 1, script, redistest.Cut))
 			ticket := takenAlong(t, exportable(r.Client, r.name)[kind], rlock.WithTicketTime(time.Hour))
-			pass(1500 * time.Millisecond) // there were two sweeps at least
+			sleep(1500 * time.Millisecond) // there were two sweeps at least
 			section, unlock, err := r.other.Adopt(context.Background(), ticket)
 			require.NoError(t, err)
-			pass(1500 * time.Millisecond)
+			sleep(1500 * time.Millisecond)
 			require.NoError(t, section.Err())
 			r.onlyOwner(t, rlock.Owner(section))
 			require.NoError(t, unlock())
-			redistest.Eventually(t, atMost, func() bool { return len(r.fieldsOf(t)) == 0 }, "free")
+			redistest.Eventually(t, testTimeout, func() bool { return len(r.fieldsOf(t)) == 0 }, "free")
 		})
 	}
 }
 
-// A failover to a replica that does not have the ticket's lock frees it, and whoever waits looks as soon as it listens again: not when the ticket's time is over, which it was
-// told.
+// A failover to a replica without the ticket's lock frees it. Waiters look again as soon as they are resubscribed, not only when the
+// ticket's time ends.
 func TestTicketIsLostByAFailover(t *testing.T) {
 	redistest.Parallel(t)
 	for _, kind := range []string{"plain", "write"} {
@@ -208,20 +208,20 @@ func TestTicketIsLostByAFailover(t *testing.T) {
 			const name = "x"
 			ticket := takenAlong(t, exportable(exporter, name)[kind], rlock.WithTicketTime(time.Hour))
 			p := lockAsync(t, exportable(waiter, name)[kind])
-			redistest.Eventually(t, atMost, func() bool { return waiting() == 1 }, "it waits")
-			pass(500 * time.Millisecond) // and was told an hour
+			redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == 1 }, "it waits")
+			sleep(500 * time.Millisecond) // and was told an hour
 			for _, node := range s.Nodes() {
 				if node.Addr() == old.Addr() {
 					continue
 				}
-				replica := bench{rdb: node.Client(t, redistest.Single)}
+				replica := fixture{rdb: node.Client(t, redistest.Single)}
 				require.NoError(t, replica.do(t, "CONFIG", "SET", "replica-read-only", "no").Error())
-				redistest.Eventually(t, atMost, func() bool { return replica.exists(t, name) }, "it has what is to be lost")
+				redistest.Eventually(t, testTimeout, func() bool { return replica.exists(t, name) }, "it has what is to be lost")
 				require.NoError(t, replica.do(t, "DEL", name).Error())
 			}
 			p.stillWaits(t)
 			old.Kill()
-			a := p.get(t, atMost)
+			a := p.get(t, testTimeout)
 			require.NoError(t, a.err)
 			for {
 				_, _, err := exporter.Adopt(context.Background(), ticket)
@@ -237,7 +237,7 @@ func TestTicketIsLostByAFailover(t *testing.T) {
 	}
 }
 
-// On a cluster, with sharded channels and with plain ones, and over RESP2.
+// Tickets work on a cluster, with sharded and with plain channels, and over RESP2.
 func TestExportOnOtherServers(t *testing.T) {
 	redistest.Parallel(t)
 	cluster := redistest.StartCluster(t, 3, 0)
@@ -259,9 +259,9 @@ func TestExportOnOtherServers(t *testing.T) {
 				lock := redistest.Name(t)
 				ctx, _, err := exportable(one, lock)[kind].Lock(context.Background())
 				require.NoError(t, err)
-				waits := []pending{lockAsync(t, exportable(one, lock)[kind]), lockAsync(t, exportable(two, lock)[kind])}
-				redistest.Eventually(t, atMost, func() bool { return waiting() == 2 }, "both wait")
-				pass(100 * time.Millisecond)
+				waits := []pendingLock{lockAsync(t, exportable(one, lock)[kind]), lockAsync(t, exportable(two, lock)[kind])}
+				redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == 2 }, "both wait")
+				sleep(100 * time.Millisecond)
 				ticket, err := rlock.Export(ctx, rlock.WithTicketTime(time.Hour))
 				require.NoError(t, err)
 				_, unlock, err := two.Adopt(context.Background(), ticket)
@@ -279,8 +279,8 @@ func TestExportOnOtherServers(t *testing.T) {
 					second.result <- a
 					first, second = second, first
 				}
-				for _, p := range []pending{first, second} {
-					a := p.get(t, atMost)
+				for _, p := range []pendingLock{first, second} {
+					a := p.get(t, testTimeout)
 					require.NoError(t, a.err)
 					require.NoError(t, a.unlock())
 				}

@@ -14,7 +14,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// exportable are the locks of which a hold can be taken along.
+// exportable are the locks whose holds can be exported.
 func exportable(c *rlock.Client, name string, o ...rlock.Option) map[string]*rlock.Mutex {
 	return map[string]*rlock.Mutex{
 		"plain": c.Mutex(name, o...), "fenced": c.FencedMutex(name, o...),
@@ -23,7 +23,7 @@ func exportable(c *rlock.Client, name string, o ...rlock.Option) map[string]*rlo
 }
 
 // ownersOf are the fields of the hash that are owners.
-func (b bench) ownersOf(t testing.TB) (all []string) {
+func (b fixture) ownersOf(t testing.TB) (all []string) {
 	t.Helper()
 	for field := range b.fieldsOf(t) {
 		if field != "mode" {
@@ -52,7 +52,7 @@ func TestExport(t *testing.T) {
 		for _, to := range []string{"another process", "the same Client"} {
 			t.Run(kind+"/"+to, func(t *testing.T) {
 				redistest.Parallel(t)
-				b := newBench(t)
+				b := newFixture(t)
 				other := newClient(t, b.rdb)
 				adopter := map[string]*rlock.Client{"another process": other, "the same Client": b.Client}[to]
 				m := exportable(b.Client, b.name)[kind]
@@ -140,7 +140,7 @@ func TestExport(t *testing.T) {
 // A section that is a Do ends well if it was exported.
 func TestExportInADo(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	var ticket string
 	require.NoError(t, b.Mutex(b.name).Do(context.Background(), func(ctx context.Context) (err error) {
 		ticket, err = rlock.Export(ctx)
@@ -151,19 +151,20 @@ func TestExportInADo(t *testing.T) {
 	require.NoError(t, unlock())
 }
 
-// A ticket that nobody adopts ends with its time, by default the watchdog time, and is free then; so is one that somebody forces open.
+// A ticket that is not adopted ends after its time, by default the watchdog time, and the lock is free then. A forced unlock frees the lock
+// as well.
 func TestTicketTime(t *testing.T) {
 	redistest.Parallel(t)
 	for _, kind := range []string{"plain", "fenced", "write"} {
 		t.Run(kind, func(t *testing.T) {
 			redistest.Parallel(t)
-			b := newBench(t, rlock.Options{WatchdogTimeout: 5 * time.Second})
+			b := newFixture(t, rlock.Options{WatchdogTimeout: 5 * time.Second})
 			m := exportable(b.Client, b.name)[kind]
 			for _, o := range [][]rlock.ExportOption{nil, {rlock.WithTicketTime(1500 * time.Millisecond)}} {
 				ticket := takenAlong(t, m, o...)
 				left := b.pttl(t, b.name)
 				require.LessOrEqual(t, left, 5*time.Second)
-				redistest.Eventually(t, atMost, func() bool { return !b.exists(t, b.name) }, "its time is over")
+				redistest.Eventually(t, testTimeout, func() bool { return !b.exists(t, b.name) }, "its time is over")
 				_, _, err := b.Adopt(context.Background(), ticket)
 				require.ErrorIs(t, err, rlock.ErrTicket)
 			}
@@ -197,19 +198,19 @@ func TestLeaseAfterAnAdopt(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			redistest.Parallel(t)
 			const watchdog = 4 * time.Second
-			r := newRelay(t, rlock.Options{WatchdogTimeout: watchdog})
+			r := newProxied(t, rlock.Options{WatchdogTimeout: watchdog})
 			ticket := takenAlong(t, exportable(r.other, r.name)[kind], rlock.WithTicketTime(time.Hour))
 			waits := lockAsync(t, exportable(r.other, r.name)[kind])
-			redistest.Eventually(t, atMost, func() bool { return waiting() == 1 }, "it was told an hour")
-			pass(100 * time.Millisecond)
+			redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == 1 }, "it was told an hour")
+			sleep(100 * time.Millisecond)
 			ctx, _, err := r.Adopt(context.Background(), ticket)
 			require.NoError(t, err)
-			pass(3 * watchdog / 2)
+			sleep(3 * watchdog / 2)
 			require.NoError(t, ctx.Err(), "it is renewed")
 			waits.stillWaits(t)
 			r.proxy.BlackHole(true) // the adopter dies
 			died := time.Now()
-			a := waits.get(t, atMost)
+			a := waits.get(t, testTimeout)
 			require.NoError(t, a.err)
 			require.Less(t, time.Since(died), 30*time.Second, "nobody sleeps for the ticket's time")
 			require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
@@ -234,20 +235,20 @@ func TestWaitersBehindATicket(t *testing.T) {
 			for _, ends := range []string{"expires", "is adopted"} {
 				t.Run(kind+"/"+which+"/"+ends, func(t *testing.T) {
 					redistest.Parallel(t)
-					b := newBench(t)
+					b := newFixture(t)
 					other := newClient(t, b.rdb)
 					m := exportable(b.Client, b.name)[kind]
 					ctx, _, err := m.Lock(context.Background())
 					require.NoError(t, err)
-					var line []pending
+					var line []pendingLock
 					if which != "other" {
 						line = append(line, lockAsync(t, m), lockAsync(t, m))
 					}
 					if which != "own" {
 						line = append(line, lockAsync(t, exportable(other, b.name)[kind]))
 					}
-					redistest.Eventually(t, atMost, func() bool { return waiting() == len(line) }, "all wait")
-					pass(200 * time.Millisecond) // and have been told 30 s
+					redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == len(line) }, "all wait")
+					sleep(200 * time.Millisecond) // and have been told 30 s
 					lasts := 2 * time.Second
 					if ends == "is adopted" {
 						lasts = time.Hour
@@ -256,7 +257,7 @@ func TestWaitersBehindATicket(t *testing.T) {
 					ticket, err := rlock.Export(ctx, rlock.WithTicketTime(lasts))
 					require.NoError(t, err)
 					if ends == "is adopted" {
-						pass(time.Second)
+						sleep(time.Second)
 						for _, p := range line {
 							p.stillWaits(t)
 						}
@@ -281,7 +282,7 @@ func TestWaitersBehindATicket(t *testing.T) {
 									a.err = errors.New("two are inside")
 								}
 								mu.Unlock()
-								pass(5 * time.Millisecond)
+								sleep(5 * time.Millisecond)
 								mu.Lock()
 								inside--
 								mu.Unlock()
@@ -291,150 +292,12 @@ func TestWaitersBehindATicket(t *testing.T) {
 						}()
 					}
 					for range line {
-						require.NoError(t, within(t, all, atMost))
+						require.NoError(t, within(t, all, testTimeout))
 					}
 					require.Less(t, time.Since(free), 20*time.Second, "nobody waits for the lease that was")
 				})
 			}
 		}
-	}
-}
-
-// What cannot be exported says why, and the section goes on.
-func TestNotExported(t *testing.T) {
-	redistest.Parallel(t)
-	b := newBench(t)
-	second, third := newClient(t, redistest.Start(t).Client(t)), newClient(t, redistest.Start(t).Client(t))
-	refuses := func(name string, l rlock.Locker, inner func(context.Context) (context.Context, rlock.UnlockFunc), text string) {
-		t.Run(name, func(t *testing.T) {
-			ctx, unlock, err := l.Lock(context.Background())
-			require.NoError(t, err)
-			section, unlockInner := ctx, rlock.UnlockFunc(func() error { return nil })
-			if inner != nil {
-				section, unlockInner = inner(ctx)
-			}
-			_, err = rlock.Export(section)
-			require.ErrorIs(t, err, rlock.ErrNotExported)
-			require.ErrorContains(t, err, text)
-			require.NotContains(t, err.Error(), "\n")
-			require.NoError(t, ctx.Err(), "the section goes on")
-			require.NoError(t, unlockInner())
-			require.NoError(t, unlock())
-		})
-	}
-	locks := func(m *rlock.Mutex) func(context.Context) (context.Context, rlock.UnlockFunc) {
-		return func(ctx context.Context) (context.Context, rlock.UnlockFunc) {
-			ctx, unlock, err := m.Lock(ctx)
-			require.NoError(t, err)
-			return ctx, unlock
-		}
-	}
-	outer := func(m *rlock.Mutex) func(context.Context) (context.Context, rlock.UnlockFunc) {
-		return func(ctx context.Context) (context.Context, rlock.UnlockFunc) {
-			_, unlock := locks(m)(ctx)
-			return ctx, unlock
-		}
-	}
-	m, rw := b.Mutex(b.name), b.RWMutex(b.name+" rw")
-	refuses("fair", b.FairMutex(b.name+" fair"), nil, "in the queue of a fair lock")
-	refuses("reader", rw.Read(), nil, "export the write side")
-	refuses("upgradeable", b.RWMutex(b.name+" up").Upgradeable(), nil, "export the write side")
-	refuses("quorum", rlock.Quorum(m, second.Mutex("q"), third.Mutex("q")), nil, "a quorum is on several servers")
-	refuses("all", rlock.All(m, b.Mutex(b.name+" 2")), nil, "together with other locks")
-	refuses("all of two servers", rlock.All(m, second.Mutex("q")), nil, "together with other locks")
-	refuses("inner level", m, locks(m), "2 levels of the hold are open")
-	refuses("outer level", m, outer(m), "2 levels of the hold are open")
-	refuses("reader in the writer's section", rw.Write(), outer(rw.Read()), "readers are in the section of the writer")
-
-	s := b.PermitSemaphore(b.name + " permits")
-	_, err := s.TrySetPermits(context.Background(), 1)
-	require.NoError(t, err)
-	require.NoError(t, s.Do(context.Background(), func(ctx context.Context, _ *rlock.Permit) error {
-		_, err := rlock.Export(ctx)
-		require.ErrorIs(t, err, rlock.ErrNotExported)
-		require.ErrorContains(t, err, "permits")
-		return ctx.Err()
-	}))
-
-	_, err = rlock.Export(context.Background())
-	require.ErrorIs(t, err, rlock.ErrNotHeld)
-	require.ErrorIs(t, err, rlock.ErrNotExported)
-	require.EqualError(t, err, "rlock: not exported: the ctx carries no section (use the ctx that Lock returned): rlock: not held")
-	require.Panics(t, func() { _, _ = rlock.Export(nil) }) //nolint:staticcheck // that is what is tested
-
-	t.Run("after the inner unlock", func(t *testing.T) {
-		ctx, _, err := m.Lock(context.Background())
-		require.NoError(t, err)
-		inner, unlock, err := m.Lock(ctx)
-		require.NoError(t, err)
-		require.NoError(t, unlock())
-		_, err = rlock.Export(inner)
-		require.ErrorIs(t, err, rlock.ErrNotHeld, "it is not the section around it that is exported")
-		require.NoError(t, ctx.Err())
-		ticket, err := rlock.Export(ctx)
-		require.NoError(t, err)
-		_, unlock, err = b.Adopt(context.Background(), ticket)
-		require.NoError(t, err)
-		require.NoError(t, unlock())
-	})
-	t.Run("of several locks the innermost", func(t *testing.T) {
-		outer, unlockOuter, err := b.Mutex(b.name + " outer").Lock(context.Background())
-		require.NoError(t, err)
-		inner, unlock, err := m.Lock(outer)
-		require.NoError(t, err)
-		ticket, err := rlock.Export(inner)
-		require.NoError(t, err)
-		require.NoError(t, unlock())
-		_, err = rlock.Export(inner)
-		require.ErrorIs(t, err, rlock.ErrNotHeld, "the outer one goes on")
-		require.NoError(t, outer.Err())
-		ctx, unlock, err := b.Adopt(outer, ticket)
-		require.NoError(t, err, "it can go on under that")
-		require.NoError(t, unlock())
-		require.ErrorIs(t, ctx.Err(), context.Canceled)
-		require.NoError(t, unlockOuter())
-	})
-}
-
-// A ctx that is done keeps a hold from being exported, unless it is left out; a hold that was lost is not exported at all.
-func TestExportAfterTheEnd(t *testing.T) {
-	redistest.Parallel(t)
-	b := newBench(t)
-	m := b.Mutex(b.name)
-	outer, cancel := context.WithCancel(context.Background())
-	ctx, unlock, err := m.Lock(outer)
-	require.NoError(t, err)
-	cancel()
-	_, err = rlock.Export(ctx)
-	require.ErrorIs(t, err, context.Canceled)
-	require.ErrorIs(t, err, rlock.ErrNotExported)
-	require.Positive(t, b.fields(t, b.name)[rlock.Owner(ctx)], "the section goes on")
-	ticket, err := rlock.Export(context.WithoutCancel(ctx))
-	require.NoError(t, err)
-	require.NoError(t, unlock())
-	_, unlock, err = b.Adopt(outer, ticket)
-	require.ErrorIs(t, err, rlock.ErrNotAcquired)
-	require.ErrorIs(t, err, context.Canceled)
-	require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
-	_, unlock, err = b.Adopt(context.Background(), ticket)
-	require.NoError(t, err, "it was not used")
-	require.NoError(t, unlock())
-
-	for _, known := range []bool{false, true} {
-		ctx, unlock, err = m.Lock(context.Background())
-		require.NoError(t, err)
-		if known {
-			b.loses(t, ctx, m)
-		} else {
-			require.NoError(t, b.do(t, "DEL", b.name).Error())
-		}
-		_, err = rlock.Export(ctx)
-		require.ErrorIs(t, err, rlock.ErrLost)
-		require.ErrorIs(t, err, rlock.ErrNotHeld)
-		require.NotErrorIs(t, err, rlock.ErrNotExported)
-		require.ErrorIs(t, unlock(), rlock.ErrLost)
-		require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
-		redistest.Eventually(t, atMost, func() bool { return b.Stats().Holds == 0 }, "the call that has found the loss has ended")
 	}
 }
 
@@ -447,7 +310,7 @@ func TestTicketOutlivesItsClient(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			redistest.Parallel(t)
-			b := newBench(t)
+			b := newFixture(t)
 			exporter := newClient(t, b.rdb)
 			ticket := takenAlong(t, exporter.FencedMutex(b.name))
 			open, unlock, err := exporter.Mutex(b.name + " 2").Lock(context.Background())
@@ -476,22 +339,22 @@ func TestTicketOutlivesItsClient(t *testing.T) {
 // Tokens that a run has reserved are below that of the Adopt.
 func TestTokenAfterAReserve(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	m := b.FencedMutex(b.name)
 	ctx, unlock, err := m.Lock(context.Background())
 	require.NoError(t, err)
-	line := []pending{lockAsync(t, m)}
+	line := []pendingLock{lockAsync(t, m)}
 	for i := 2; i < 10; i++ {
-		redistest.Eventually(t, atMost, func() bool { return waiting() == i-1 }, "they wait in their order")
+		redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == i-1 }, "they wait in their order")
 		line = append(line, lockAsync(t, m))
 	}
-	redistest.Eventually(t, atMost, func() bool { return waiting() == len(line) }, "all wait")
+	redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == len(line) }, "all wait")
 	require.NoError(t, ctx.Err())
 	require.NoError(t, unlock())
-	second := line[0].get(t, atMost)
+	second := line[0].get(t, testTimeout)
 	require.NoError(t, second.err)
 	require.NoError(t, second.unlock())
-	third := line[1].get(t, atMost)
+	third := line[1].get(t, testTimeout)
 	require.NoError(t, third.err)
 	token, _ := rlock.FencingToken(third.ctx, b.name)
 	ticket, err := rlock.Export(third.ctx)
@@ -506,7 +369,7 @@ func TestTokenAfterAReserve(t *testing.T) {
 	require.NoError(t, unlock())
 	last := adopted
 	for _, p := range line[2:] {
-		a := p.get(t, atMost)
+		a := p.get(t, testTimeout)
 		require.NoError(t, a.err)
 		token, _ := rlock.FencingToken(a.ctx, b.name)
 		require.Greater(t, token, last)
@@ -515,37 +378,13 @@ func TestTokenAfterAReserve(t *testing.T) {
 	}
 }
 
-// A text that is no ticket, or one of a later version, says so without the text.
-func TestAdoptOfNoTicket(t *testing.T) {
-	redistest.Parallel(t)
-	b := newBench(t)
-	good := takenAlong(t, b.Mutex(b.name))
-	for text, says := range map[string]string{
-		"": "not a text that Export returned", "secret": "not a text that Export returned", good + "!": "not a text that Export returned",
-		strings.Replace(good, ".1.", ".2.", 1): "of a later version", strings.Replace(good, ".m.", ".z.", 1): "of a later version",
-		strings.Replace(good, ".m.", ".w.", 1): "used before", strings.Replace(good, b.ID(), newClient(t, b.rdb).ID(), 1): "used before",
-	} {
-		ctx, unlock, err := b.Adopt(context.Background(), text)
-		require.ErrorIs(t, err, rlock.ErrTicket, text)
-		require.ErrorContains(t, err, says)
-		require.NotContains(t, err.Error(), "secret")
-		require.Equal(t, context.Background(), ctx)
-		require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
-	}
-	_, unlock, err := b.Adopt(context.Background(), good)
-	require.NoError(t, err)
-	require.NoError(t, unlock())
-	_, _, err = b.Adopt(context.Background(), good, rlock.WithLease(0))
-	require.ErrorContains(t, err, "WithLease is 0s")
-}
-
-// A Trace is told of both ends.
+// A Trace reports the Export and the Adopt.
 func TestExportIsTraced(t *testing.T) {
 	redistest.Parallel(t)
 	var mu sync.Mutex
 	var acquired []rlock.AcquiredInfo
 	var released []rlock.ReleasedInfo
-	b := newBench(t, rlock.Options{Trace: &rlock.Trace{
+	b := newFixture(t, rlock.Options{Trace: &rlock.Trace{
 		Acquired: func(_ context.Context, i rlock.AcquiredInfo) { mu.Lock(); acquired = append(acquired, i); mu.Unlock() },
 		Released: func(_ context.Context, i rlock.ReleasedInfo) { mu.Lock(); released = append(released, i); mu.Unlock() },
 	}})

@@ -98,7 +98,7 @@ func TestFairConnectionLost(t *testing.T) {
 	b.wait(context.Background(), 1, "3")
 	proxy.Refuse(true)
 	proxy.CutAll()
-	redistest.Eventually(t, atMost, func() bool {
+	redistest.Eventually(t, testTimeout, func() bool {
 		n, err := b.rdb.Do(context.Background(), b.rdb.B().PubsubNumsub().Channel("redisson_lock__channel:{"+b.name+"}").Build()).ToArray()
 		if err != nil {
 			return false
@@ -121,7 +121,7 @@ func TestFairOnACluster(t *testing.T) {
 	c := redistest.StartCluster(t, 3, 0)
 	for _, plain := range []bool{false, true} {
 		t.Run(map[bool]string{false: "sharded", true: "plain"}[plain], func(t *testing.T) {
-			b := newFairBench(t, c.Client(t), func() rueidis.Client { return c.Client(t) }, 3, rlock.Options{PlainPubSub: plain})
+			b := newFairFixture(t, c.Client(t), func() rueidis.Client { return c.Client(t) }, 3, rlock.Options{PlainPubSub: plain})
 			unlock := b.lock(0)
 			var want []string
 			for i := range 12 {
@@ -144,7 +144,7 @@ func TestFairWithReplicas(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.StartSentinel(t)
 	o := rlock.Options{Replicas: 1, ReplicaTimeout: 10 * time.Second}
-	b := newFairBench(t, s.Client(t), func() rueidis.Client { return s.Client(t) }, 2, o)
+	b := newFairFixture(t, s.Client(t), func() rueidis.Client { return s.Client(t) }, 2, o)
 	unlock := b.lock(0)
 	b.wait(context.Background(), 1, "0")
 	b.wait(context.Background(), 0, "1")
@@ -153,7 +153,7 @@ func TestFairWithReplicas(t *testing.T) {
 	b.requireOrder("0", "1", "2")
 }
 
-// Goroutines of several processes come, wait and give up at random, while connections are cut: one is inside at a time, and nothing
+// Goroutines of several processes come, wait and give up at random, while connections are cut. At most one is inside at a time, and nothing
 // is left.
 func TestFairCancelsAndCuts(t *testing.T) {
 	redistest.Parallel(t)
@@ -223,19 +223,19 @@ func TestFairRights(t *testing.T) {
 	}
 	b.processes = append(b.processes, user(rights...))
 	unlock := b.lock(1)
-	b.do("RPUSH", "redisson_lock_queue:{"+b.name+"}", aThread) // Redisson's: then a waiter needs a channel of its own
+	b.do("RPUSH", "redisson_lock_queue:{"+b.name+"}", foreignOwner) // Redisson's: then a waiter needs a channel of its own
 	b.expected = 1
 	b.wait(context.Background(), 1, "1")
 	b.wait(context.Background(), 0, "2")
 	require.NoError(t, unlock())
 	list, times := b.keys()
-	b.do("LREM", list, "0", aThread) // it gives up
-	b.do("ZREM", times, aThread)
+	b.do("LREM", list, "0", foreignOwner) // it gives up
+	b.do("ZREM", times, foreignOwner)
 	b.requireOrder("1", "2")
 
 	unlock = b.lock(0)
 	waits := func(rules ...string) error {
-		_, _, err := user(rules...).FairMutex(b.name).TryLock(context.Background(), atMost)
+		_, _, err := user(rules...).FairMutex(b.name).TryLock(context.Background(), testTimeout)
 		return err
 	}
 	require.ErrorContains(t, waits("~"+b.name, "&*", "+@all"), "NOPERM")
@@ -299,7 +299,7 @@ func TestFairGrantBeforeTheAnswer(t *testing.T) {
 			b, s := fairStandalone(t, 1, rlock.Options{})
 			proxy := redistest.StartProxy(t, s.Addr())
 			b.processes = append(b.processes, newClient(t, s.Client(t, redistest.Via(proxy)), rlock.Options{}))
-			b.do("HSET", b.name, aThread, "1")
+			b.do("HSET", b.name, foreignOwner, "1")
 			b.do("PEXPIRE", b.name, "60000")
 			channel := "redisson_lock__channel:{" + b.name + "}"
 			var want []string

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strconv"
-	"sync"
 	"testing"
 	"time"
 
@@ -15,116 +14,6 @@ import (
 	"github.com/go-rlock/rlock/internal/redistest"
 	"github.com/go-rlock/rlock/rlock"
 )
-
-// fairBench is a fair lock that several processes want, each a client of its own.
-type fairBench struct {
-	*testing.T
-	rdb       rueidis.Client // beside them
-	name      string
-	processes []*rlock.Client
-	expected  int // in the queue
-	in        chan string
-	running   sync.WaitGroup
-}
-
-func newFairBench(t *testing.T, rdb rueidis.Client, dial func() rueidis.Client, n int, o rlock.Options) *fairBench {
-	t.Helper()
-	b := &fairBench{T: t, rdb: rdb, name: redistest.Name(t), in: make(chan string, 1000)}
-	for range n {
-		b.processes = append(b.processes, newClient(t, dial(), o))
-	}
-	t.Cleanup(b.running.Wait)
-	return b
-}
-
-// fairStandalone is one on a server of its own, so that nothing else is counted.
-func fairStandalone(t *testing.T, n int, o rlock.Options) (*fairBench, *redistest.Server) {
-	t.Helper()
-	s := redistest.Start(t)
-	return newFairBench(t, s.Client(t), func() rueidis.Client { return s.Client(t) }, n, o), s
-}
-
-func (b *fairBench) keys() (list, times string) {
-	return "redisson_lock_queue:{" + b.name + "}", "redisson_lock_timeout:{" + b.name + "}"
-}
-
-func (b *fairBench) do(cmd ...string) rueidis.RedisResult {
-	return b.rdb.Do(context.Background(), b.rdb.B().Arbitrary(cmd[0]).Keys(cmd[1]).Args(cmd[2:]...).Build())
-}
-
-func (b *fairBench) queue() []string {
-	b.Helper()
-	list, _ := b.keys()
-	all, err := b.do("LRANGE", list, "0", "-1").AsStrSlice()
-	require.NoError(b, err)
-	return all
-}
-
-func (b *fairBench) awaitQueue(n int) {
-	b.Helper()
-	b.expected = n
-	redistest.Eventually(b, atMost, func() bool { return len(b.queue()) == n }, fmt.Sprintf("%d wait", n))
-}
-
-// lock takes the lock for a process.
-func (b *fairBench) lock(process int, o ...rlock.Option) (unlock rlock.UnlockFunc) {
-	b.Helper()
-	_, unlock, err := b.processes[process].FairMutex(b.name, o...).Lock(context.Background())
-	require.NoError(b, err)
-	return unlock
-}
-
-// wait has a goroutine of a process wait in the queue; it says its id when it is in, and unlocks at once.
-func (b *fairBench) wait(ctx context.Context, process int, id string) {
-	b.Helper()
-	b.running.Go(func() {
-		_, unlock, err := b.processes[process].FairMutex(b.name).Lock(ctx)
-		if ctx.Err() != nil {
-			assert.ErrorIs(b, err, rlock.ErrNotAcquired)
-			return
-		}
-		if assert.NoError(b, err) {
-			b.in <- id
-			assert.NoError(b, unlock())
-		}
-	})
-	b.awaitQueue(b.expected + 1)
-}
-
-// requireOrder checks who gets in, and that nobody follows and nothing is left.
-func (b *fairBench) requireOrder(want ...string) {
-	b.Helper()
-	b.requireEntered(want...)
-	b.requireNothingLeft()
-}
-
-// requireEntered checks who gets in.
-func (b *fairBench) requireEntered(want ...string) {
-	b.Helper()
-	var got []string
-	for range want {
-		select {
-		case id := <-b.in:
-			got = append(got, id)
-		case <-time.After(atMost):
-			b.Fatalf("in so far: %v, and then nobody; the queue: %v", got, b.queue())
-		}
-	}
-	require.Equal(b, want, got)
-}
-
-func (b *fairBench) requireNothingLeft() {
-	b.Helper()
-	list, times := b.keys()
-	redistest.Eventually(b, atMost, func() bool {
-		n, err := b.do("EXISTS", b.name, list, times).AsInt64()
-		return err == nil && n == 0
-	}, "no key is left")
-	redistest.Eventually(b, atMost, func() bool {
-		channels, err := b.rdb.Do(context.Background(), b.rdb.B().PubsubChannels().Pattern("*"+b.name+"*").Build()).AsStrSlice()
-		return err == nil && len(channels) == 0
-	}, "no channel is left")
-}
 
 // The order is that in which waiters queued, over all processes.
 func TestFairOrderOverProcesses(t *testing.T) {
@@ -171,7 +60,7 @@ func TestFairCommands(t *testing.T) {
 			})
 			want = append(want, id)
 		}
-		redistest.Eventually(b, atMost, func() bool {
+		redistest.Eventually(b, testTimeout, func() bool {
 			after := redistest.Commands(t, b.rdb)
 			return after["rpush"]-before["rpush"] == int64(n)
 		}, "all wait")
@@ -207,18 +96,18 @@ func TestFairCommands(t *testing.T) {
 	require.LessOrEqual(t, inner[200], inner[50]+2)
 }
 
-// Idle waiters keep their places by one call of all together, and send nothing else.
+// Idle waiters keep their places with a single call for all of them, and send nothing else.
 func TestFairIdleWaiters(t *testing.T) {
 	redistest.Parallel(t)
 	b, _ := fairStandalone(t, 1, rlock.Options{})
-	b.do("HSET", b.name, aThread, "1")
+	b.do("HSET", b.name, foreignOwner, "1")
 	b.do("PEXPIRE", b.name, "60000")
 	ctx, cancel := context.WithCancel(context.Background())
 	for i := range 50 {
 		b.wait(ctx, 0, strconv.Itoa(i))
 	}
 	var before map[string]int64
-	redistest.Eventually(t, atMost, func() bool { // when they have come together in one call
+	redistest.Eventually(t, testTimeout, func() bool { // when they have come together in one call
 		before = redistest.Commands(t, b.rdb)
 		began := time.Now()
 		redistest.Eventually(t, 20*time.Second, func() bool {
@@ -236,8 +125,8 @@ func TestFairIdleWaiters(t *testing.T) {
 	b.requireNothingLeft()
 }
 
-// Three hundred waiters of processes that were killed, and the holder with them, keep a live one waiting for no longer than the
-// holder's lease. Nor do they if they were only stopped: their places end.
+// Three hundred waiters and the holder are killed. A live waiter gets the lock when the holder's lease ends. The same holds if they were
+// only stopped: their places expire.
 func TestFairDeadWaiters(t *testing.T) {
 	redistest.Parallel(t)
 	const watchdog = 2 * time.Second
@@ -260,13 +149,13 @@ func TestFairDeadWaiters(t *testing.T) {
 					pattern := "redisson_lock__channel:{" + b.name + "}:*"
 					_ = listener.Receive(ctx, listener.B().Psubscribe().Pattern(pattern).Build(), func(rueidis.PubSubMessage) {})
 				})
-				redistest.Eventually(t, atMost, func() bool {
+				redistest.Eventually(t, testTimeout, func() bool {
 					n, _ := b.rdb.Do(ctx, b.rdb.B().PubsubNumpat().Build()).AsInt64()
 					return n == 1
 				}, "somebody listens")
 				defer func() { cancel(); b.running.Wait() }()
 			}
-			b.do("HSET", b.name, aThread, "1")
+			b.do("HSET", b.name, foreignOwner, "1")
 			b.do("PEXPIRE", b.name, strconv.FormatInt(watchdog.Milliseconds(), 10))
 			b.expected = 300
 			began := time.Now()
@@ -281,7 +170,7 @@ func TestFairDeadWaiters(t *testing.T) {
 	}
 }
 
-// Whoever gives up leaves the queue at once, wherever it stands, and the order of the others stays.
+// A waiter that gives up leaves the queue at once, wherever it stands, and the others keep their order.
 func TestFairGiveUp(t *testing.T) {
 	redistest.Parallel(t)
 	b, _ := fairStandalone(t, 3, rlock.Options{})
@@ -329,12 +218,12 @@ func TestFairClose(t *testing.T) {
 	b.requireNothingLeft()
 }
 
-// Waiters find out by themselves what nobody tells them: that the lock, or their queue, was deleted.
+// Waiters notice by themselves that the lock or their queue was deleted: no message reports that.
 func TestFairKeysDeleted(t *testing.T) {
 	redistest.Parallel(t)
 	b, _ := fairStandalone(t, 2, rlock.Options{})
 	list, times := b.keys()
-	b.do("HSET", b.name, aThread, "1")
+	b.do("HSET", b.name, foreignOwner, "1")
 	b.do("PEXPIRE", b.name, "60000")
 	b.wait(context.Background(), 0, "0")
 	b.wait(context.Background(), 1, "1")
@@ -354,7 +243,7 @@ func TestFairKeysDeleted(t *testing.T) {
 	b.requireNothingLeft()
 }
 
-// A holder that is told of a loss, by a forced unlock, and the head that has the lock then.
+// A forced unlock cancels the holder's ctx, and the head of the queue gets the lock.
 func TestFairForceUnlock(t *testing.T) {
 	redistest.Parallel(t)
 	b, _ := fairStandalone(t, 2, rlock.Options{WatchdogTimeout: 3 * time.Second})
@@ -375,7 +264,7 @@ func TestFairForceUnlock(t *testing.T) {
 	require.False(t, forced)
 }
 
-// Re-entry, leases and grants as with any lock: a waiter with a fixed lease has all of it, and one with the watchdog is renewed.
+// Re-entry, leases and grants work as with any lock: a waiter with a fixed lease gets all of it, and a waiter with the watchdog is renewed.
 func TestFairHolds(t *testing.T) {
 	redistest.Parallel(t)
 	b, _ := fairStandalone(t, 2, rlock.Options{WatchdogTimeout: 2 * time.Second})
@@ -446,7 +335,7 @@ func TestFairBesidePlain(t *testing.T) {
 		}
 		got <- err
 	})
-	redistest.Eventually(t, atMost, func() bool {
+	redistest.Eventually(t, testTimeout, func() bool {
 		n, _ := b.do("ZCARD", "rlock_queue:{"+b.name+"}").AsInt64()
 		return n == 1
 	}, "the plain one waits")

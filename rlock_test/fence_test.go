@@ -11,7 +11,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// lastToken is the highest one: numbers in scripts are exact up to 2^53.
+// lastToken is the highest token: numbers in scripts are exact up to 2^53.
 const lastToken int64 = 1<<53 - 1
 
 // Tokens rise, or there is an error: above lastToken they would repeat, a negative number is no token, and 0 stands for none. The counter
@@ -22,14 +22,14 @@ func TestFencingCounterOutOfRange(t *testing.T) {
 		"9007199254740985": 6, "9007199254740990": 1, "9007199254740991": 0, "9007199254740992": 0, "1764000000000000000": 0,
 		"9223372036854775807": 0, "-1": 0, "-2": 0, "-9223372036854775808": 0, "1.5": 0,
 	} {
-		for how, locker := range map[string]func(b bench) rlock.Locker{
-			"one":   func(b bench) rlock.Locker { return b.FencedMutex(b.name) },
-			"write": func(b bench) rlock.Locker { return b.FencedRWMutex(b.name).Write() },
-			"all":   func(b bench) rlock.Locker { return rlock.All(b.FencedMutex(b.name), b.Mutex(b.name+":2")) },
+		for how, locker := range map[string]func(b fixture) rlock.Locker{
+			"one":   func(b fixture) rlock.Locker { return b.FencedMutex(b.name) },
+			"write": func(b fixture) rlock.Locker { return b.FencedRWMutex(b.name).Write() },
+			"all":   func(b fixture) rlock.Locker { return rlock.All(b.FencedMutex(b.name), b.Mutex(b.name+":2")) },
 		} {
 			t.Run(how+"/"+start, func(t *testing.T) {
 				redistest.Parallel(t)
-				b := newBench(t)
+				b := newFixture(t)
 				key := "redisson_lock_token:{" + b.name + "}"
 				require.NoError(t, b.do(t, "SET", key, start).Error())
 				defer b.do(t, "DEL", key)
@@ -61,13 +61,13 @@ func TestFencingCounterOutOfRange(t *testing.T) {
 	}
 }
 
-// The same for whoever waits when the last token is given: the unlock is fine, and the waiter gets the error.
+// The same for a waiter behind the hold with the last token: the unlock succeeds, and the waiter gets the error.
 func TestFencingCounterEndsAtAHandOff(t *testing.T) {
 	redistest.Parallel(t)
 	for _, where := range []string{"here", "another process"} {
 		t.Run(where, func(t *testing.T) {
 			redistest.Parallel(t)
-			b := newBench(t)
+			b := newFixture(t)
 			key := "redisson_lock_token:{" + b.name + "}"
 			require.NoError(t, b.do(t, "SET", key, strconv.FormatInt(lastToken-1, 10)).Error())
 			defer b.do(t, "DEL", key)
@@ -83,10 +83,10 @@ func TestFencingCounterEndsAtAHandOff(t *testing.T) {
 			}
 			next := lockAsync(t, waiter.FencedMutex(b.name))
 			b.awaitSubscribers(t, b.name, 1)
-			redistest.Eventually(t, atMost, func() bool { return waiter.Stats().Waiting == 1 }, "it waits")
+			redistest.Eventually(t, testTimeout, func() bool { return waiter.Stats().Waiting == 1 }, "it waits")
 			require.NoError(t, unlock())
-			require.ErrorContains(t, next.get(t, atMost).err, "TOKEN")
-			redistest.Eventually(t, atMost, func() bool { return !b.exists(t, b.name) }, "free")
+			require.ErrorContains(t, next.get(t, testTimeout).err, "TOKEN")
+			redistest.Eventually(t, testTimeout, func() bool { return !b.exists(t, b.name) }, "free")
 		})
 	}
 }

@@ -14,9 +14,8 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// G9: Close comes while a hand-off is under way, which is answered a little later, much later, or never. The
-// waiter returns at once, Close soon, no goroutine is left, and what was handed over is given back if Redis
-// can be reached.
+// G9: Close comes during a hand-off, whose answer comes a little later, much later, or never. The waiter returns at once, Close soon, and
+// no goroutine is left. The lock is given back if Redis can be reached.
 func TestCloseDuringAHandOff(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
@@ -24,8 +23,8 @@ func TestCloseDuringAHandOff(t *testing.T) {
 		for name, late := range map[string]time.Duration{"at once": 0, "late": 1200 * time.Millisecond, "never": -1, "black hole": -1} {
 			t.Run(leg+"/"+name, func(t *testing.T) {
 				redistest.Parallel(t)
-				before := ours()
-				r := newRelayOn(t, s, rlock.Options{WatchdogTimeout: 10 * time.Second})
+				before := ourGoroutines()
+				r := newProxiedOn(t, s, rlock.Options{WatchdogTimeout: 10 * time.Second})
 				on(r.proxy, r.nthHandOff(1, redistest.Hold))
 				a, line := r.line(t, same(r.Mutex(r.name), 3)...)
 				unlocked := r.flying(t, a)
@@ -36,7 +35,7 @@ func TestCloseDuringAHandOff(t *testing.T) {
 					require.ErrorIs(t, p.get(t, soon).err, rlock.ErrClosed)
 				}
 				if late >= 0 {
-					pass(late)
+					sleep(late)
 					r.proxy.Release()
 				}
 				const bound = 5*time.Second + soon // as without a hand-off
@@ -44,7 +43,7 @@ func TestCloseDuringAHandOff(t *testing.T) {
 				took := time.Since(began)
 				require.NoError(t, within(t, closed, bound))
 				require.Less(t, time.Since(began), bound)
-				awaitGone(t, before+2)
+				awaitGoroutines(t, before+2)
 				switch {
 				case name == "black hole":
 					require.Error(t, err)
@@ -56,7 +55,7 @@ func TestCloseDuringAHandOff(t *testing.T) {
 				}
 				r.proxy.BlackHole(false)
 				r.proxy.Release()
-				redistest.Eventually(t, atMost, func() bool { return !r.exists(t, r.name) }, "free")
+				redistest.Eventually(t, testTimeout, func() bool { return !r.exists(t, r.name) }, "free")
 			})
 		}
 	}
@@ -64,8 +63,8 @@ func TestCloseDuringAHandOff(t *testing.T) {
 
 // G9: Close at any moment of many hand-offs.
 func TestCloseAmongHandOffs(t *testing.T) {
-	before := ours()
-	r := newRelay(t)
+	before := ourGoroutines()
+	r := newProxied(t)
 	r.Close()
 	for range 30 {
 		c, err := rlock.New(redistest.Dial(t, r.proxy.Addr()), rlock.Options{HandOff: unlimited})
@@ -86,10 +85,10 @@ func TestCloseAmongHandOffs(t *testing.T) {
 				}
 			})
 		}
-		pass(rand.N(20 * time.Millisecond))
+		sleep(rand.N(20 * time.Millisecond))
 		c.Close()
 		wg.Wait()
-		redistest.Eventually(t, atMost, func() bool { return !r.exists(t, r.name) }, "free")
+		redistest.Eventually(t, testTimeout, func() bool { return !r.exists(t, r.name) }, "free")
 	}
-	awaitGone(t, before+1)
+	awaitGoroutines(t, before+1)
 }

@@ -22,7 +22,7 @@ func TestHandOffOnACluster(t *testing.T) {
 		for _, fenced := range []bool{false, true} {
 			t.Run(map[bool]string{false: "sharded", true: "plain"}[plain]+"/"+map[bool]string{false: "mutex", true: "fenced"}[fenced], func(t *testing.T) {
 				rdb := c.Client(t)
-				b := bench{Client: newClient(t, rdb, rlock.Options{HandOff: unlimited, PlainPubSub: plain}), rdb: c.Client(t), name: redistest.Name(t)}
+				b := fixture{Client: newClient(t, rdb, rlock.Options{HandOff: unlimited, PlainPubSub: plain}), rdb: c.Client(t), name: redistest.Name(t)}
 				m := b.Mutex(b.name, byCall)
 				if fenced {
 					m = b.FencedMutex(b.name)
@@ -56,7 +56,7 @@ func TestHandOffOnACluster(t *testing.T) {
 				awaitMore := func(why string) {
 					t.Helper()
 					before := handOffs()
-					redistest.Eventually(t, atMost, func() bool { return handOffs() > before+50 }, why)
+					redistest.Eventually(t, testTimeout, func() bool { return handOffs() > before+50 }, why)
 				}
 				awaitMore("hand-offs at the first node")
 				slot := c.Slot(t, b.name)
@@ -68,7 +68,7 @@ func TestHandOffOnACluster(t *testing.T) {
 				}
 				close(stop)
 				wg.Wait()
-				redistest.Eventually(t, atMost, func() bool { return !b.exists(t, b.name) }, "free")
+				redistest.Eventually(t, testTimeout, func() bool { return !b.exists(t, b.name) }, "free")
 				require.Positive(t, inside)
 			})
 		}
@@ -80,25 +80,25 @@ func TestHandOffOnACluster(t *testing.T) {
 func TestHandOffBetweenTheNodes(t *testing.T) {
 	redistest.Parallel(t)
 	c := redistest.StartCluster(t, 3, 0)
-	b := bench{Client: newClient(t, c.Client(t), rlock.Options{HandOff: unlimited}), rdb: c.Client(t), name: redistest.Name(t)}
+	b := fixture{Client: newClient(t, c.Client(t), rlock.Options{HandOff: unlimited}), rdb: c.Client(t), name: redistest.Name(t)}
 	m := b.FencedMutex(b.name)
-	var a attempt
+	var a lockResult
 	a.ctx, a.unlock, a.err = m.Lock(context.Background())
 	require.NoError(t, a.err)
 	waiter := lockAsync(t, m)
-	redistest.Eventually(t, atMost, func() bool { return waiting() == 1 }, "it waits")
+	redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == 1 }, "it waits")
 
 	slot := c.Slot(t, b.name)
 	from, to := c.BeginMove(t, slot, b.name)
 
 	unlocked := async(a.unlock)
-	require.NoError(t, within(t, unlocked, atMost), "released")
+	require.NoError(t, within(t, unlocked, testTimeout), "released")
 	c.MigrateSlot(t, slot, from, to) // goes on from there
-	got := waiter.get(t, atMost)
+	got := waiter.get(t, testTimeout)
 	require.NoError(t, got.err)
 	first, _ := rlock.FencingToken(a.ctx, b.name)
 	token, _ := rlock.FencingToken(got.ctx, b.name)
 	require.Greater(t, token, first)
 	require.NoError(t, got.unlock())
-	redistest.Eventually(t, atMost, func() bool { return !b.exists(t, b.name) }, "free")
+	redistest.Eventually(t, testTimeout, func() bool { return !b.exists(t, b.name) }, "free")
 }

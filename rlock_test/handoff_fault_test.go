@@ -22,8 +22,8 @@ func TestHandOffLost(t *testing.T) {
 			for _, goes := range []bool{false, true} {
 				t.Run(leg+"/"+string(action)+"/"+map[bool]string{false: "waits", true: "goes"}[goes], func(t *testing.T) {
 					redistest.Parallel(t)
-					before := ours()
-					r := newRelayOn(t, s, rlock.Options{HandOff: unlimited})
+					before := ourGoroutines()
+					r := newProxiedOn(t, s, rlock.Options{HandOff: unlimited})
 					m := r.FencedMutex(r.name, byCall)
 					a, line := r.line(t, m, m, m)
 					struck := make(chan struct{})
@@ -49,7 +49,7 @@ func TestHandOffLost(t *testing.T) {
 					if goes {
 						require.ErrorIs(t, line[1].get(t, soon).err, context.Canceled)
 					}
-					require.NoError(t, within(t, unlocked, atMost), "it was released, or handed off")
+					require.NoError(t, within(t, unlocked, testTimeout), "it was released, or handed off")
 					require.ErrorIs(t, a.unlock(), rlock.ErrNotHeld)
 					stay := line[1:]
 					if goes {
@@ -65,7 +65,7 @@ func TestHandOffLost(t *testing.T) {
 					require.Less(t, time.Since(began), 10*time.Second, "nobody waits for the end of a lease")
 					r.clear(t)
 					r.Close()
-					awaitGone(t, before+2)
+					awaitGoroutines(t, before+2)
 				})
 			}
 		}
@@ -89,14 +89,14 @@ func TestHandOffInABlackHole(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			redistest.Parallel(t)
-			r := newRelay(t, rlock.Options{WatchdogTimeout: row.watchdog, HandOff: unlimited})
+			r := newProxied(t, rlock.Options{WatchdogTimeout: row.watchdog, HandOff: unlimited})
 			m := r.Mutex(r.name)
-			var a attempt
+			var a lockResult
 			_, a.unlock, a.err = m.Lock(context.Background())
 			require.NoError(t, a.err)
 			asked := r.asked.Load()
 			first := lockAsync(t, m)
-			r.settle(t, asked+attempts)
+			r.settle(t, 1, asked+attempts)
 			second := lockAsync(t, m)
 			flown := make(chan struct{})
 			on := r.proxy.OnRequest
@@ -112,19 +112,19 @@ func TestHandOffInABlackHole(t *testing.T) {
 				return action
 			})
 			unlocked := async(a.unlock)
-			require.NoError(t, within(t, async(func() error { <-flown; return nil }), atMost), "the hand-off is under way")
+			require.NoError(t, within(t, async(func() error { <-flown; return nil }), testTimeout), "the hand-off is under way")
 			r.proxy.BlackHole(true)
 			r.proxy.Release()
-			pass(row.hole)
+			sleep(row.hole)
 			r.proxy.BlackHole(false)
-			err := within(t, unlocked, atMost)
+			err := within(t, unlocked, testTimeout)
 			if row.watchdog < row.hole {
 				require.ErrorIs(t, err, rlock.ErrLost)
 			} else if row.hole < 3*time.Second {
 				require.NoError(t, err)
 			}
-			for _, p := range []pending{first, second} {
-				got := p.get(t, atMost)
+			for _, p := range []pendingLock{first, second} {
+				got := p.get(t, testTimeout)
 				if got.err != nil {
 					require.NotErrorIs(t, got.err, rlock.ErrNotAcquired, "nobody gave up")
 					continue
@@ -132,7 +132,7 @@ func TestHandOffInABlackHole(t *testing.T) {
 				r.held(t, got, 1)
 				require.NoError(t, got.unlock())
 			}
-			redistest.Eventually(t, atMost, func() bool { return !r.exists(t, r.name) }, "free, without the end of a long lease")
+			redistest.Eventually(t, testTimeout, func() bool { return !r.exists(t, r.name) }, "free, without the end of a long lease")
 			r.awaitSubscribers(t, r.name, 0)
 			_, unlock, err := r.other.Mutex(r.name).TryLock(context.Background(), 0)
 			require.NoError(t, err)
@@ -150,7 +150,7 @@ func TestHandOffRefused(t *testing.T) {
 	} {
 		t.Run(line, func(t *testing.T) {
 			redistest.Parallel(t)
-			r := newRelay(t)
+			r := newProxied(t)
 			a, waiters := r.line(t, same(r.Mutex(r.name), 3)...)
 			r.proxy.OnRequest(r.nthHandOff(0, redistest.Fail(line)))
 			for _, p := range waiters {
@@ -176,7 +176,7 @@ func TestUnlockFailsAfterItsHandOff(t *testing.T) {
 			for _, goes := range []bool{false, true} {
 				t.Run(name+"/"+leg+"/"+map[bool]string{false: "waits", true: "goes"}[goes], func(t *testing.T) {
 					redistest.Parallel(t)
-					r := newRelay(t)
+					r := newProxied(t)
 					a, line := r.line(t, same(r.Mutex(r.name), 2)...)
 					r.proxy.OnRequest(r.nthRelease(1, false, redistest.Fail("ERR not now")))
 					strike := r.nthHandOff(1, first)
@@ -189,7 +189,7 @@ func TestUnlockFailsAfterItsHandOff(t *testing.T) {
 					})
 					require.ErrorContains(t, a.unlock(), "not now")
 					if goes {
-						if got := line[0].get(t, atMost); got.err == nil { // it was granted first
+						if got := line[0].get(t, testTimeout); got.err == nil { // it was granted first
 							require.NoError(t, got.unlock())
 						}
 						line = line[1:]
@@ -204,12 +204,12 @@ func TestUnlockFailsAfterItsHandOff(t *testing.T) {
 	}
 }
 
-// Redis does not roll back what a script did before it failed: here the waiter's field is there already, and nobody
-// may take it away for now. When the right is given back nothing is left, though the waiter has gone.
+// Redis does not roll back the writes of a script that fails: the waiter's field is there already, and the right to remove it is missing
+// for now. When the right is back nothing is left, although the waiter has gone.
 func TestHandOffFailsHalfWay(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
-	r := newRelayOn(t, s)
+	r := newProxiedOn(t, s)
 	acl := func(rules ...string) {
 		require.NoError(t, r.do(t, append([]string{"ACL", "SETUSER", "limited"}, rules...)...).Error())
 	}
@@ -225,7 +225,7 @@ func TestHandOffFailsHalfWay(t *testing.T) {
 	line[0].cancel()
 	require.ErrorIs(t, line[0].get(t, soon).err, context.Canceled)
 	r.proxy.Release()
-	require.Regexp(t, "run (this|the '[a-z]+') command", within(t, unlocked, atMost), "the words of Redis before 7.2, and from then on")
+	require.Regexp(t, "run (this|the '[a-z]+') command", within(t, unlocked, testTimeout), "the words of Redis before 7.2, and from then on")
 	acl("+hdel")
 	redistest.Eventually(t, 10*time.Second, func() bool { return !r.exists(t, r.name) }, "free before the lease ends")
 	r.clear(t)

@@ -31,26 +31,26 @@ func TestHandOffLease(t *testing.T) {
 		} {
 			t.Run(fmt.Sprintf("%s/late=%v", name, late), func(t *testing.T) {
 				redistest.Parallel(t)
-				r := newRelay(t, rlock.Options{WatchdogTimeout: watchdog})
+				r := newProxied(t, rlock.Options{WatchdogTimeout: watchdog})
 				mutex := func(lease time.Duration) *rlock.Mutex {
 					if lease == 0 {
 						return r.Mutex(r.name)
 					}
 					return r.Mutex(r.name, rlock.WithLease(lease))
 				}
-				var a attempt
+				var a lockResult
 				_, a.unlock, a.err = mutex(row.from).Lock(context.Background())
 				require.NoError(t, a.err)
 				asked := r.asked.Load()
 				waiter := lockAsync(t, mutex(row.to))
-				r.settle(t, asked+attempts)
+				r.settle(t, 1, asked+attempts)
 				if late > 0 {
 					r.proxy.OnRequest(r.nthHandOff(1, redistest.Hold))
 				}
 				unlocked := async(a.unlock)
 				if late > 0 {
-					redistest.Eventually(t, atMost, func() bool { return r.proxy.Held() > 0 }, "the hand-off is under way")
-					pass(late)
+					redistest.Eventually(t, testTimeout, func() bool { return r.proxy.Held() > 0 }, "the hand-off is under way")
+					sleep(late)
 					waiter.stillWaits(t)
 					r.proxy.Release()
 				}
@@ -66,7 +66,7 @@ func TestHandOffLease(t *testing.T) {
 				require.LessOrEqual(t, ttl, lease)
 				require.Greater(t, ttl, lease-short/2)
 				if row.to == 0 { // renewed for longer than it was handed over for
-					pass(lease + lease/4)
+					sleep(lease + lease/4)
 					r.held(t, got, 1)
 				}
 				if row.to == short {
@@ -88,11 +88,11 @@ func TestHandOffLease(t *testing.T) {
 // G2: a reply that comes after the lease that it is about is no hold.
 func TestHandOffAnsweredAfterItsLease(t *testing.T) {
 	redistest.Parallel(t)
-	r := newRelay(t)
+	r := newProxied(t)
 	a, line := r.line(t, r.Mutex(r.name, rlock.WithLease(200*time.Millisecond)), r.Mutex(r.name))
 	r.proxy.OnReply(r.nthHandOff(1, redistest.Hold))
 	unlocked := r.flying(t, a)
-	redistest.Eventually(t, atMost, func() bool { return !r.exists(t, r.name) }, "the lease ends in Redis")
+	redistest.Eventually(t, testTimeout, func() bool { return !r.exists(t, r.name) }, "the lease ends in Redis")
 	r.proxy.Release()
 	require.NoError(t, within(t, unlocked, soon))
 	require.ErrorIs(t, line[0].get(t, soon).err, rlock.ErrLost)
@@ -104,27 +104,27 @@ func TestHandOffAnsweredAfterItsLease(t *testing.T) {
 // process, or its lease over. Nothing is handed off then, the unlock tells, and the waiter gets its turn.
 func TestHoldLostDuringItsHandOff(t *testing.T) {
 	redistest.Parallel(t)
-	for name, lose := range map[string]func(t *testing.T, r *relay) (next rlock.UnlockFunc){
-		"deleted": func(t *testing.T, r *relay) rlock.UnlockFunc {
+	for name, lose := range map[string]func(t *testing.T, r *proxied) (next rlock.UnlockFunc){
+		"deleted": func(t *testing.T, r *proxied) rlock.UnlockFunc {
 			require.NoError(t, r.do(t, "DEL", r.name).Error())
 			return nil
 		},
-		"forced": func(t *testing.T, r *relay) rlock.UnlockFunc {
+		"forced": func(t *testing.T, r *proxied) rlock.UnlockFunc {
 			ok, err := r.other.Mutex(r.name).ForceUnlock(context.Background())
 			require.NoError(t, err)
 			require.True(t, ok)
 			return nil
 		},
-		"taken": func(t *testing.T, r *relay) rlock.UnlockFunc {
+		"taken": func(t *testing.T, r *proxied) rlock.UnlockFunc {
 			_, err := r.other.Mutex(r.name).ForceUnlock(context.Background())
 			require.NoError(t, err)
 			_, unlock, err := r.other.Mutex(r.name).TryLock(context.Background(), 0)
 			require.NoError(t, err)
 			return unlock
 		},
-		"over": func(t *testing.T, r *relay) rlock.UnlockFunc {
+		"over": func(t *testing.T, r *proxied) rlock.UnlockFunc {
 			before := slices.Collect(maps.Keys(r.fields(t, r.name)))
-			redistest.Eventually(t, atMost, func() bool {
+			redistest.Eventually(t, testTimeout, func() bool {
 				_, held := r.fields(t, r.name)[before[0]]
 				return !held
 			}, "the lease ends; the first waiter may have the lock by then")
@@ -137,7 +137,7 @@ func TestHoldLostDuringItsHandOff(t *testing.T) {
 			if name == "over" {
 				watchdog = 3 * time.Second // a call that is held back for longer is given up
 			}
-			r := newRelay(t, rlock.Options{WatchdogTimeout: watchdog, UnlockTimeout: 6 * time.Second})
+			r := newProxied(t, rlock.Options{WatchdogTimeout: watchdog, UnlockTimeout: 6 * time.Second})
 			a, line := r.line(t, same(r.Mutex(r.name), 2)...)
 			r.proxy.OnRequest(r.nthHandOff(1, redistest.Hold))
 			if name == "over" { // the call ends before the lease does, and is repeated
@@ -150,7 +150,7 @@ func TestHoldLostDuringItsHandOff(t *testing.T) {
 			require.ErrorIs(t, err, rlock.ErrNotHeld)
 			require.ErrorIs(t, err, rlock.ErrLost)
 			if unlockTaken != nil {
-				pass(watchdog / 2)
+				sleep(watchdog / 2)
 				for _, p := range line {
 					p.stillWaits(t)
 				}
@@ -167,7 +167,7 @@ func TestHoldLostDuringItsHandOff(t *testing.T) {
 // A hold of a run is forced open, and taken by another process.
 func TestForcedOpenDuringARun(t *testing.T) {
 	redistest.Parallel(t)
-	r := newRelay(t, rlock.Options{HandOff: unlimited})
+	r := newProxied(t, rlock.Options{HandOff: unlimited})
 	a, line := r.line(t, same(r.Mutex(r.name), 3)...)
 	require.NoError(t, a.unlock())
 	a = r.gets(t, line[0])
@@ -181,7 +181,7 @@ func TestForcedOpenDuringARun(t *testing.T) {
 	waiters := append(slices.Clone(line[1:]), stranger) // whoever of the two processes is first
 	for len(waiters) > 0 {
 		served := -1
-		redistest.Eventually(t, atMost, func() bool {
+		redistest.Eventually(t, testTimeout, func() bool {
 			for i, p := range waiters {
 				if len(p.result) > 0 {
 					served = i
@@ -195,14 +195,13 @@ func TestForcedOpenDuringARun(t *testing.T) {
 	r.clear(t)
 }
 
-// Levels inside of a hold end as ever, and only the last unlock hands off; and a hold that was handed on is
-// one like others.
+// Inner levels end as usual, and only the last unlock hands off. A hold that was handed over is like any other.
 func TestHandOffOfTheLastLevel(t *testing.T) {
 	redistest.Parallel(t)
-	r := newRelay(t, rlock.Options{HandOff: unlimited})
+	r := newProxied(t, rlock.Options{HandOff: unlimited})
 	m := r.Mutex(r.name)
 	a, line := r.line(t, m, m)
-	for _, p := range append(line, pending{}) {
+	for _, p := range append(line, pendingLock{}) {
 		inner, unlockInner, err := m.Lock(a.ctx)
 		require.NoError(t, err)
 		r.held(t, a, 2)
@@ -229,10 +228,10 @@ func TestHandOffOfTheLastLevel(t *testing.T) {
 	r.clear(t)
 }
 
-// Tokens rise through hand-offs among fenced holders, with plain ones in between, and past them.
+// Tokens rise through hand-offs among fenced holders, also with plain holders in between.
 func TestHandOffTokens(t *testing.T) {
 	redistest.Parallel(t)
-	r := newRelay(t, rlock.Options{HandOff: rlock.HandOff{Most: 3, For: time.Hour}})
+	r := newProxied(t, rlock.Options{HandOff: rlock.HandOff{Most: 3, For: time.Hour}})
 	var all []locker
 	for i := range 12 {
 		all = append(all, []locker{r.FencedMutex(r.name), r.Mutex(r.name), r.FencedMutex(r.name, rlock.WithLease(time.Minute))}[i%3])
@@ -258,10 +257,11 @@ func TestHandOffTokens(t *testing.T) {
 	r.clear(t)
 }
 
-// G2, G4: a Lock with a lease shorter than that of a grant has that in Redis, too, so the next one waits for no longer if it dies.
+// G2, G4: if a Lock has a shorter lease than a grant, Redis has that shorter lease too, so the next waiter waits no longer if the holder
+// dies.
 func TestShortLeaseAfterAHandOver(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	const lasts = 300 * time.Millisecond
 	for name, o := range map[string]rlock.Option{"WithLease": rlock.WithLease(lasts), "WithMaxHold": rlock.WithMaxHold(lasts)} {
 		for kind, m := range map[string]func(c *rlock.Client, name string) *rlock.Mutex{
@@ -281,12 +281,12 @@ func TestShortLeaseAfterAHandOver(t *testing.T) {
 				}
 				require.NoError(t, err)
 				w := lockAsync(t, m(newClient(t, b.rdb), key))
-				redistest.Eventually(t, atMost, func() bool {
+				redistest.Eventually(t, testTimeout, func() bool {
 					n, err := b.do(t, "EXISTS", "rlock_queue:{"+key+"}", "redisson_lock_queue:{"+key+"}").AsInt64()
 					return err == nil && n == 1
 				}, "it waits in line")
 				require.NoError(t, unlock())
-				got := w.get(t, atMost)
+				got := w.get(t, testTimeout)
 				require.NoError(t, got.err)
 				require.LessOrEqual(t, b.pttl(t, key), lasts)
 				<-got.ctx.Done() // it hangs

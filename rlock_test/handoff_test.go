@@ -2,11 +2,8 @@ package rlock_test
 
 import (
 	"context"
-	"crypto/sha1"
-	"encoding/hex"
 	"fmt"
 	"math"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -18,170 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/go-rlock/rlock/internal/redistest"
-	"github.com/go-rlock/rlock/lua"
 	"github.com/go-rlock/rlock/rlock"
 )
-
-// relay is a process whose goroutines hand a lock on, behind a network that fails, and another process
-// beside it.
-type relay struct {
-	bench   // Client is behind the network, rdb is not
-	server  *redistest.Server
-	proxy   *redistest.Proxy
-	other   *rlock.Client
-	release string       // the name of the script in Redis
-	asked   atomic.Int64 // how many attempts of Client were sent
-}
-
-func newRelay(t testing.TB, o ...rlock.Options) *relay {
-	t.Helper()
-	return newRelayOn(t, redistest.Start(t), o...)
-}
-
-func newRelayOn(t testing.TB, s *redistest.Server, o ...rlock.Options) *relay {
-	t.Helper()
-	r := &relay{server: s, proxy: redistest.StartProxy(t, s.Addr())}
-	r.rdb, r.name = s.Client(t), redistest.Name(t)
-	r.other = newClient(t, r.rdb, o...)
-	r.Client = newClient(t, redistest.Dial(t, r.proxy.Addr()), o...)
-	r.load(t, "renew") // so that none is sent twice
-	r.release = r.load(t, "release")
-	acquire := r.load(t, "acquire")
-	r.proxy.OnRequest(func(cmd []string) redistest.Action {
-		if cmd[0] == "EVALSHA" && cmd[1] == acquire {
-			r.asked.Add(1)
-		}
-		return redistest.Pass
-	})
-	return r
-}
-
-// byCall keeps a Lock from going on with the tenure of the one before it: it has a bound of its own, which no test reaches. So it is handed
-// the lock by a call.
-var byCall = rlock.WithMaxHold(24 * time.Hour)
-
-// Mutex is a handle whose unlocks hand off by a call, also inside of the process. What they do without one is in passon_test.go.
-func (r *relay) Mutex(name string, o ...rlock.Option) *rlock.Mutex {
-	return r.Client.Mutex(name, append([]rlock.Option{byCall}, o...)...)
-}
-
-// nthHandOff does a with the n-th release that names the next owner; 0: with each.
-func (r *relay) nthHandOff(n int, a redistest.Action) redistest.Hook { return r.nthRelease(n, true, a) }
-
-// nthRelease does a with the n-th of the releases that name the next owner, or of the others; 0: with each.
-func (r *relay) nthRelease(n int, handsOff bool, a redistest.Action) redistest.Hook {
-	seen := 0
-	return func(cmd []string) redistest.Action {
-		const next = 5 // of the script's arguments
-		if cmd[0] != "EVALSHA" || cmd[1] != r.release {
-			return redistest.Pass
-		}
-		keys, _ := strconv.Atoi(cmd[2])
-		if handsOff != (cmd[3+keys+next] != "") {
-			return redistest.Pass
-		}
-		if seen++; n != 0 && seen != n {
-			return redistest.Pass
-		}
-		return a
-	}
-}
-
-// listen subscribes to the lock's channel, as one of Redisson's waiters does, until stop is called.
-func (b bench) listen(t *testing.T) (stop func()) {
-	t.Helper()
-	conn, giveBack := b.rdb.Dedicate()
-	confirmed := make(chan struct{})
-	conn.SetPubSubHooks(rueidis.PubSubHooks{
-		OnMessage:      func(rueidis.PubSubMessage) {},
-		OnSubscription: func(rueidis.PubSubSubscription) { close(confirmed) },
-	})
-	cmd := conn.B().Subscribe().Channel("redisson_lock__channel:{" + b.name + "}").Build()
-	require.NoError(t, conn.Do(context.Background(), cmd).Error())
-	<-confirmed
-	return func() {
-		conn.Close()
-		giveBack()
-	}
-}
-
-// load makes Redis know a script, and returns its name there.
-func (r *relay) load(t testing.TB, script string) string {
-	t.Helper()
-	sent := lua.Text(script)
-	require.NoError(t, r.do(t, "SCRIPT", "LOAD", sent).Error())
-	sum := sha1.Sum([]byte(sent))
-	return hex.EncodeToString(sum[:])
-}
-
-// line takes the lock, and lets others wait behind each other for it; all of them know that it is held.
-func (r *relay) line(t testing.TB, behind ...locker) (attempt, []pending) {
-	t.Helper()
-	return r.lineOf(t, r.Mutex(r.name), behind...)
-}
-
-func (r *relay) lineOf(t testing.TB, first locker, behind ...locker) (attempt, []pending) {
-	t.Helper()
-	var a attempt
-	a.ctx, a.unlock, a.err = first.Lock(context.Background())
-	require.NoError(t, a.err)
-	return a, r.queue(t, behind...)
-}
-
-// queue lets others wait for a lock that is held.
-func (r *relay) queue(t testing.TB, behind ...locker) []pending {
-	t.Helper()
-	before, asked := waiting(), r.asked.Load()
-	if before == 0 {
-		asked += attempts
-	}
-	var line []pending
-	for i, l := range behind {
-		line = append(line, lockAsync(t, l))
-		redistest.Eventually(t, atMost, func() bool { return waiting() == before+i+1 }, "it waits")
-	}
-	r.settle(t, asked)
-	return line
-}
-
-// attempts are those of the first waiter: when it comes, and again when its subscription stands.
-const attempts = 2
-
-// settle waits until so many attempts were sent and nobody is on the way back from one: an unlock that meets an
-// attempt does not hand off. How long nothing has happened would not tell on a machine that stands still now and then.
-func (r *relay) settle(t testing.TB, asked int64) {
-	t.Helper()
-	redistest.Eventually(t, atMost, func() bool {
-		return r.asked.Load() >= asked && redistest.Started("engine.(*attempt).compete(", "engine.(*attempt).awaitTurn(") == 0
-	}, "all have asked and wait")
-}
-
-// held says that the lock is one owner's, and how deep.
-func (r *relay) held(t testing.TB, a attempt, depth int64) {
-	t.Helper()
-	require.NoError(t, a.ctx.Err())
-	r.awaitFields(t, r.name, map[string]int64{rlock.Owner(a.ctx): depth})
-}
-
-// gets is get for a waiter that has to get the lock.
-func (r *relay) gets(t testing.TB, p pending) attempt {
-	t.Helper()
-	a := p.get(t, atMost)
-	require.NoError(t, a.err)
-	r.held(t, a, 1)
-	return a
-}
-
-// clear proves that nothing is left of the lock: no key, no subscription, no waiter.
-func (r *relay) clear(t testing.TB) {
-	t.Helper()
-	redistest.Eventually(t, atMost, func() bool { return !r.exists(t, r.name) }, "the lock is free")
-	r.awaitSubscribers(t, r.name, 0)
-	require.Zero(t, waiting())
-	_, unlock, err := r.other.Mutex(r.name).TryLock(context.Background(), 0)
-	require.NoError(t, err)
-	require.NoError(t, unlock())
-}
 
 // unlimited is a bound that no test reaches.
 var unlimited = rlock.HandOff{Most: math.MaxInt, For: math.MaxInt64}
@@ -194,17 +29,16 @@ func same(l locker, n int) []locker {
 	return all
 }
 
-// One command for each of a line of waiters, and one more for the last unlock: nobody asks, and nobody
-// is told before.
+// Each waiter in line costs one command, and the last unlock one more: no waiter asks, and no message is published before that.
 func TestHandOffCosts(t *testing.T) {
 	redistest.Parallel(t)
-	r := newRelay(t, rlock.Options{HandOff: unlimited})
+	r := newProxied(t, rlock.Options{HandOff: unlimited})
 	const n = 20
 	a, line := r.line(t, same(r.Mutex(r.name), n)...)
 	before := redistest.Commands(t, r.rdb)
 	for _, p := range line {
 		require.NoError(t, a.unlock())
-		a = p.get(t, atMost)
+		a = p.get(t, testTimeout)
 		require.NoError(t, a.err)
 	}
 	during := redistest.Commands(t, r.rdb)
@@ -225,7 +59,7 @@ func TestHandOffCosts(t *testing.T) {
 func TestHandOffAsOthersSeeIt(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t, "--notify-keyspace-events", "KA")
-	r := newRelayOn(t, s, rlock.Options{HandOff: unlimited})
+	r := newProxiedOn(t, s, rlock.Options{HandOff: unlimited})
 	const n = 10
 	a, line := r.line(t, same(r.Mutex(r.name), n)...)
 	events, heard := make(chan string, 10*n), make(chan string, n)
@@ -283,7 +117,7 @@ func TestHandOffBounds(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			redistest.Parallel(t)
-			r := newRelay(t, rlock.Options{HandOff: row.bound})
+			r := newProxied(t, rlock.Options{HandOff: row.bound})
 			stop := func() {}
 			if !row.alone {
 				stop = r.listen(t)
@@ -291,11 +125,11 @@ func TestHandOffBounds(t *testing.T) {
 			a, line := r.line(t, same(r.Mutex(r.name), 10)...)
 			before := redistest.Commands(t, r.rdb)
 			for _, p := range line {
-				pass(row.hold)
+				sleep(row.hold)
 				require.NoError(t, a.unlock())
 				a = r.gets(t, p)
 			}
-			pass(row.hold)
+			sleep(row.hold)
 			require.NoError(t, a.unlock())
 			after := redistest.Commands(t, r.rdb)
 			require.Equal(t, row.handOffs, after["hset"]-before["hset"], "hand-offs")
@@ -311,7 +145,7 @@ func TestHandOffBounds(t *testing.T) {
 }
 
 func TestHandOffOptions(t *testing.T) {
-	b := bareBench(t)
+	b := newBareFixture(t)
 	for _, o := range []rlock.HandOff{{For: -1}, {For: math.MinInt64, Most: -1}, {For: -time.Nanosecond, Most: 1}} {
 		_, err := rlock.New(b.rdb, rlock.Options{HandOff: o})
 		require.ErrorContains(t, err, "Options.HandOff.For", "%+v", o)
@@ -323,7 +157,7 @@ func TestHandOffOptions(t *testing.T) {
 func TestNoHandOffWithReplicas(t *testing.T) {
 	redistest.Parallel(t)
 	master, _ := withReplica(t)
-	r := newRelayOn(t, master, rlock.Options{Replicas: 1, ReplicaTimeout: 10 * time.Second})
+	r := newProxiedOn(t, master, rlock.Options{Replicas: 1, ReplicaTimeout: 10 * time.Second})
 	a, line := r.line(t, same(r.Mutex(r.name), 3)...)
 	for _, p := range line {
 		require.NoError(t, a.unlock())
@@ -348,13 +182,13 @@ func TestOtherProcessesGetTheirTurn(t *testing.T) {
 		"defaults": {rlock.HandOff{}, true},
 		"no bound": {unlimited, false},
 	} {
-		for how, handle := range map[string]func(r *relay) *rlock.Mutex{
-			"in memory": func(r *relay) *rlock.Mutex { return r.handle() },
-			"by call":   func(r *relay) *rlock.Mutex { return r.Mutex(r.name) },
+		for how, handle := range map[string]func(r *proxied) *rlock.Mutex{
+			"in memory": func(r *proxied) *rlock.Mutex { return r.handle() },
+			"by call":   func(r *proxied) *rlock.Mutex { return r.Mutex(r.name) },
 		} {
 			t.Run(name+"/"+how, func(t *testing.T) {
 				redistest.Parallel(t)
-				r := newRelay(t, rlock.Options{HandOff: row.bound})
+				r := newProxied(t, rlock.Options{HandOff: row.bound})
 				m := handle(r)
 				a, line := r.lineOf(t, m, same(m, 4)...)
 				stranger := lockAsync(t, r.other.Mutex(r.name))
@@ -365,13 +199,13 @@ func TestOtherProcessesGetTheirTurn(t *testing.T) {
 				var wg sync.WaitGroup
 				for _, p := range line { // each is in line again before its turn comes
 					wg.Go(func() {
-						a := p.get(t, atMost)
+						a := p.get(t, testTimeout)
 						for {
 							if !assert.NoError(t, a.err) {
 								return
 							}
 							sections.Add(1)
-							redistest.Eventually(t, atMost, func() bool { return stop.Load() || waiting() > 1 }, "others wait")
+							redistest.Eventually(t, testTimeout, func() bool { return stop.Load() || waiting(t) > 1 }, "others wait")
 							assert.NoError(t, a.unlock())
 							if stop.Load() {
 								return
@@ -387,7 +221,7 @@ func TestOtherProcessesGetTheirTurn(t *testing.T) {
 					stop.Store(true)
 					require.NoError(t, got.unlock())
 				} else {
-					redistest.Eventually(t, atMost, func() bool { return sections.Load() > 300 }, "it goes on")
+					redistest.Eventually(t, testTimeout, func() bool { return sections.Load() > 300 }, "it goes on")
 					stranger.stillWaits(t)
 					stop.Store(true)
 					require.NoError(t, r.gets(t, stranger).unlock())
@@ -401,7 +235,7 @@ func TestOtherProcessesGetTheirTurn(t *testing.T) {
 
 // The next section sees the writes of the one before it, and no two overlap.
 func TestHandOffExcludes(t *testing.T) {
-	r := newRelay(t, rlock.Options{HandOff: unlimited})
+	r := newProxied(t, rlock.Options{HandOff: unlimited})
 	n := 0
 	var wg sync.WaitGroup
 	for i := range 8 {
@@ -420,7 +254,7 @@ func TestHandOffExcludes(t *testing.T) {
 // The server forgets its scripts all the time.
 func TestHandOffWithoutScripts(t *testing.T) {
 	redistest.Parallel(t)
-	r := newRelay(t, rlock.Options{HandOff: unlimited})
+	r := newProxied(t, rlock.Options{HandOff: unlimited})
 	a, line := r.line(t, same(r.Mutex(r.name), 5)...)
 	before := redistest.Commands(t, r.rdb)
 	for _, p := range line {
@@ -441,7 +275,7 @@ func TestHandOffForbidden(t *testing.T) {
 	for _, command := range []string{"hexists", "hset"} {
 		t.Run(command, func(t *testing.T) {
 			s := redistest.Start(t)
-			b := bench{rdb: s.Client(t), name: redistest.Name(t)}
+			b := fixture{rdb: s.Client(t), name: redistest.Name(t)}
 			rules := strings.Fields("ACL SETUSER limited on >secret ~* &* +@all -" + command)
 			require.NoError(t, b.do(t, rules...).Error())
 			b.Client = newClient(t, s.Client(t, func(o *rueidis.ClientOption) { o.Username, o.Password = "limited", "secret" }))

@@ -14,28 +14,28 @@ import (
 
 // turns are two goroutines of a process that have begun to take turns: one has the lock, nobody waits, and the
 // process hears of its unlocks. It goes on to do so for half a second, so nothing here asks Redis before the next one waits.
-func turns(t *testing.T, o rlock.Options) (*relay, attempt) {
+func turns(t *testing.T, o rlock.Options) (*proxied, lockResult) {
 	t.Helper()
-	r := newRelay(t, o)
+	r := newProxied(t, o)
 	a, line := r.line(t, r.Mutex(r.name))
 	require.NoError(t, a.unlock())
-	a = line[0].get(t, atMost)
+	a = line[0].get(t, testTimeout)
 	require.NoError(t, a.err)
 	return r, a
 }
 
-// waits starts a Lock that comes upon a hold of its own process, and checks that it asks nobody.
-func (r *relay) waits(t *testing.T) pending {
+// waits starts a Lock that meets a hold of its own process, and checks that it sends nothing.
+func (r *proxied) waits(t *testing.T) pendingLock {
 	t.Helper()
 	before := r.asked.Load()
 	p := lockAsync(t, r.Mutex(r.name))
-	redistest.Eventually(t, atMost, func() bool { return waiting() == 1 }, "it waits")
-	pass(10 * time.Millisecond)
+	redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == 1 }, "it waits")
+	sleep(10 * time.Millisecond)
 	require.Equal(t, before, r.asked.Load(), "asked for a lock of one's own")
 	return p
 }
 
-// One command for each section also if nobody is in line when the next one comes.
+// Each section costs one command, even if no waiter is in line when the next call comes.
 func TestTwoInTurn(t *testing.T) {
 	r, a := turns(t, rlock.Options{HandOff: unlimited})
 	before := redistest.Commands(t, r.rdb)
@@ -44,7 +44,7 @@ func TestTwoInTurn(t *testing.T) {
 		p := r.waits(t)
 		r.held(t, a, 1)
 		require.NoError(t, a.unlock())
-		a = p.get(t, atMost)
+		a = p.get(t, testTimeout)
 		require.NoError(t, a.err)
 	}
 	after := redistest.Commands(t, r.rdb)
@@ -60,30 +60,31 @@ func TestTwoInTurn(t *testing.T) {
 // A waiter that asked nobody hears of every end of the hold: by an unlock that does not hand off, by force, by a
 // message from elsewhere, without any message when the hold learns of it, and when the lease ends.
 func TestWhoDidNotAskIsWoken(t *testing.T) {
+	redistest.Parallel(t)
 	const deletedWatchdog = 6 * time.Second // of which a third passes until the next renewal
 	for name, end := range map[string]struct {
 		o      rlock.Options
-		f      func(t *testing.T, r *relay, a attempt)
+		f      func(t *testing.T, r *proxied, a lockResult)
 		within time.Duration // well before the lease ends
 	}{
 		"unlocked": {o: rlock.Options{HandOff: rlock.HandOff{Most: 1, For: time.Hour}}, within: 10 * time.Second,
-			f: func(t *testing.T, _ *relay, a attempt) { t.Helper(); require.NoError(t, a.unlock()) }},
+			f: func(t *testing.T, _ *proxied, a lockResult) { t.Helper(); require.NoError(t, a.unlock()) }},
 		"forced": {o: rlock.Options{HandOff: unlimited}, within: 10 * time.Second,
-			f: func(t *testing.T, r *relay, _ attempt) {
+			f: func(t *testing.T, r *proxied, _ lockResult) {
 				t.Helper()
 				ok, err := r.other.Mutex(r.name).ForceUnlock(context.Background())
 				require.NoError(t, err)
 				require.True(t, ok)
 			}},
 		"deleted": {o: rlock.Options{HandOff: unlimited, WatchdogTimeout: deletedWatchdog}, within: deletedWatchdog / 3,
-			f: func(t *testing.T, r *relay, a attempt) {
+			f: func(t *testing.T, r *proxied, a lockResult) {
 				t.Helper()
 				r.do(t, "DEL", r.name)
 				<-a.ctx.Done()
 				require.ErrorIs(t, context.Cause(a.ctx), rlock.ErrLost)
 			}},
 		"deaf": {o: rlock.Options{HandOff: rlock.HandOff{Most: 1, For: time.Hour}}, within: 10 * time.Second, // of reconnecting
-			f: func(t *testing.T, r *relay, a attempt) {
+			f: func(t *testing.T, r *proxied, a lockResult) {
 				t.Helper()
 				require.NoError(t, r.do(t, "CLIENT", "KILL", "TYPE", "pubsub").Error())
 				require.NoError(t, a.unlock())
@@ -108,14 +109,14 @@ func TestWhoDidNotAskIsWoken(t *testing.T) {
 	t.Run("the lease ends", func(t *testing.T) {
 		redistest.Parallel(t)
 		const lease, late = 2 * time.Second, time.Second
-		r := newRelay(t, rlock.Options{HandOff: unlimited})
+		r := newProxied(t, rlock.Options{HandOff: unlimited})
 		a, line := r.line(t, r.Mutex(r.name, rlock.WithLease(lease)))
 		r.proxy.OnRequest(r.nthHandOff(1, redistest.Hold))
 		unlocked := r.flying(t, a)
-		pass(late)
+		sleep(late)
 		r.proxy.Release()
-		require.NoError(t, within(t, unlocked, atMost))
-		a = line[0].get(t, atMost)
+		require.NoError(t, within(t, unlocked, testTimeout))
+		a = line[0].get(t, testTimeout)
 		require.NoError(t, a.err)
 		next := r.waits(t).get(t, lease+soon)
 		require.NoError(t, next.err)
@@ -126,11 +127,11 @@ func TestWhoDidNotAskIsWoken(t *testing.T) {
 	})
 }
 
-// The hold that a waiter is given is forced open before it hears of it: whoever comes next does not wait for its end.
+// The hold given to a waiter is forced open before the waiter hears of it. The next caller does not wait for the end of that hold.
 func TestForcedBeforeTheAnswer(t *testing.T) {
 	r, a := turns(t, rlock.Options{HandOff: unlimited})
 	p := lockAsync(t, r.Mutex(r.name, rlock.WithLease(time.Hour)))
-	redistest.Eventually(t, atMost, func() bool { return waiting() == 1 }, "it waits")
+	redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == 1 }, "it waits")
 	var told atomic.Bool
 	r.proxy.OnReply(func(cmd []string) redistest.Action {
 		if cmd[0] == "MESSAGE" {
@@ -143,10 +144,10 @@ func TestForcedBeforeTheAnswer(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, ok)
 	redistest.Eventually(t, 10*time.Second, told.Load, "the message is on its way")
-	pass(10 * time.Millisecond) // if it does not arrive in time, there is no difference
+	sleep(10 * time.Millisecond) // if it does not arrive in time, there is no difference
 	r.proxy.Release()
-	require.NoError(t, within(t, unlocked, atMost))
-	forced := p.get(t, atMost)
+	require.NoError(t, within(t, unlocked, testTimeout))
+	forced := p.get(t, testTimeout)
 	require.NoError(t, forced.err)
 	require.False(t, r.exists(t, r.name))
 	require.NoError(t, lockAsync(t, r.Mutex(r.name)).get(t, soon).unlock())
@@ -154,8 +155,9 @@ func TestForcedBeforeTheAnswer(t *testing.T) {
 	r.clear(t)
 }
 
-// The goroutine that ends a hold knows it before any message does, so whoever comes then asks, also if none arrives.
+// The goroutine that ends a hold knows that before any message arrives, so the next caller asks Redis even if no message comes.
 func TestAfterAnUnlockOneAsks(t *testing.T) {
+	redistest.Parallel(t)
 	for name, o := range map[string]rlock.HandOff{"a run is over": {Most: 1, For: time.Hour}, "nobody waits": unlimited} {
 		t.Run(name, func(t *testing.T) {
 			redistest.Parallel(t)

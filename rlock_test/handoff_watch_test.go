@@ -3,13 +3,9 @@ package rlock_test
 import (
 	"context"
 	"fmt"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/redis/rueidis"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/go-rlock/rlock/internal/redistest"
@@ -22,18 +18,18 @@ const (
 	watchedSlack = 2 * time.Second        // for a busy machine
 )
 
-// mourners are processes in line for one lock, of which some die or stop.
-type mourners struct {
-	bench
+// deadInLine is a set of processes in line for a lock, some of which die or stop.
+type deadInLine struct {
+	fixture
 	unlock       func() error
 	well         *redistest.Server
 	gone, silent *redistest.Proxy // the way to Redis of those that are killed, and of those that are stopped
 	places       int
 }
 
-func newMourners(t *testing.T) *mourners {
+func newDeadInLine(t *testing.T) *deadInLine {
 	t.Helper()
-	m := &mourners{well: redistest.Start(t)}
+	m := &deadInLine{well: redistest.Start(t)}
 	m.rdb, m.name = m.well.Client(t), redistest.Name(t)
 	m.Client = newClient(t, m.rdb, watchedOptions)
 	m.gone, m.silent = redistest.StartProxy(t, m.well.Addr()), redistest.StartProxy(t, m.well.Addr())
@@ -46,28 +42,28 @@ func newMourners(t *testing.T) *mourners {
 var watchedOptions = rlock.Options{WatchdogTimeout: watchedGrant}
 
 // waits has another process wait that reaches Redis there, behind all that wait so far.
-func (m *mourners) waits(t *testing.T, addr string) pending {
+func (m *deadInLine) waits(t *testing.T, addr string) pendingLock {
 	t.Helper()
 	p := lockAsync(t, newClient(t, redistest.Dial(t, addr), watchedOptions).Mutex(m.name))
 	m.places++
-	redistest.Eventually(t, atMost, func() bool {
+	redistest.Eventually(t, testTimeout, func() bool {
 		n, err := m.do(t, "ZCARD", "rlock_queue:{"+m.name+"}").AsInt64()
 		return err == nil && n == int64(m.places)
 	}, "it has a place")
 	return p
 }
 
-// bury kills the ones and stops the others, once they have nothing under way.
-func (m *mourners) bury() {
-	pass(100 * time.Millisecond)
+// cutOff kills some of them and stops the others, once they have nothing under way.
+func (m *deadInLine) cutOff() {
+	sleep(100 * time.Millisecond)
 	m.gone.Refuse(true)
 	m.gone.CutAll()
 	m.silent.BlackHole(true)
-	pass(100 * time.Millisecond)
+	sleep(100 * time.Millisecond)
 }
 
 // requireWithin checks that a waiter has the lock after so many grant leases.
-func requireWithin(t *testing.T, p pending, began time.Time, grants int) {
+func requireWithin(t *testing.T, p pendingLock, began time.Time, grants int) {
 	t.Helper()
 	got := p.get(t, watchedHold)
 	require.NoError(t, got.err)
@@ -75,20 +71,20 @@ func requireWithin(t *testing.T, p pending, began time.Time, grants int) {
 	require.NoError(t, got.unlock())
 }
 
-// Processes that were killed or stopped keep the lock from those behind them for one grant lease at most, for each that was stopped,
-// wherever they stand.
+// Stopped processes keep the lock from those behind them for at most one grant lease each. Killed processes add nothing to that, wherever
+// they stand.
 func TestDeadInLine(t *testing.T) {
 	redistest.Parallel(t)
 	for dead := range 9 {
 		t.Run(fmt.Sprint(dead, " killed, and one stopped"), func(t *testing.T) {
 			redistest.Parallel(t)
-			m := newMourners(t)
+			m := newDeadInLine(t)
 			for range dead {
 				m.waits(t, m.gone.Addr())
 			}
 			m.waits(t, m.silent.Addr())
 			w := m.waits(t, m.well.Addr())
-			m.bury()
+			m.cutOff()
 			began := time.Now()
 			require.NoError(t, m.unlock())
 			requireWithin(t, w, began, 1)
@@ -97,12 +93,12 @@ func TestDeadInLine(t *testing.T) {
 	for _, stopped := range []int{2, 4, 5, 9} {
 		t.Run(fmt.Sprint(stopped, " stopped"), func(t *testing.T) {
 			redistest.Parallel(t)
-			m := newMourners(t)
+			m := newDeadInLine(t)
 			for range stopped {
 				m.waits(t, m.silent.Addr())
 			}
 			w := m.waits(t, m.well.Addr())
-			m.bury()
+			m.cutOff()
 			began := time.Now()
 			require.NoError(t, m.unlock())
 			requireWithin(t, w, began, stopped)
@@ -116,18 +112,18 @@ func TestDeadBehindTheWell(t *testing.T) {
 	for _, well := range []int{1, 4, 12} {
 		t.Run(fmt.Sprint(well), func(t *testing.T) {
 			redistest.Parallel(t)
-			m := newMourners(t)
-			var before []pending
+			m := newDeadInLine(t)
+			var before []pendingLock
 			for range well {
 				before = append(before, m.waits(t, m.well.Addr()))
 			}
 			m.waits(t, m.silent.Addr())
 			w := m.waits(t, m.well.Addr())
-			m.bury()
+			m.cutOff()
 			began := time.Now()
 			require.NoError(t, m.unlock())
 			for _, p := range before {
-				got := p.get(t, atMost)
+				got := p.get(t, testTimeout)
 				require.NoError(t, got.err)
 				require.NoError(t, got.unlock())
 			}
@@ -142,7 +138,7 @@ func TestStoppedBeforeTheirLook(t *testing.T) {
 	for _, stopped := range []int{1, 4, 5} {
 		t.Run(fmt.Sprint(stopped), func(t *testing.T) {
 			redistest.Parallel(t)
-			m := newMourners(t)
+			m := newDeadInLine(t)
 			require.NoError(t, m.unlock())
 			for range stopped { // so that they have all that they need for a Lock
 				c := newClient(t, redistest.Dial(t, m.silent.Addr()), watchedOptions)
@@ -154,7 +150,7 @@ func TestStoppedBeforeTheirLook(t *testing.T) {
 			require.NoError(t, err)
 			for i := range stopped {
 				lockAsync(t, newClient(t, redistest.Dial(t, m.silent.Addr()), options).Mutex(m.name))
-				redistest.Eventually(t, atMost, func() bool {
+				redistest.Eventually(t, testTimeout, func() bool {
 					n, err := m.do(t, "ZCARD", "rlock_queue:{"+m.name+"}").AsInt64()
 					return err == nil && n == int64(i+1)
 				}, "it has a place")
@@ -167,7 +163,7 @@ func TestStoppedBeforeTheirLook(t *testing.T) {
 			require.NoError(t, unlockInner())
 			began := time.Now()
 			require.NoError(t, unlock())
-			got := w.get(t, atMost)
+			got := w.get(t, testTimeout)
 			require.NoError(t, got.err)
 			require.Less(t, time.Since(began), time.Duration(stopped)*2*time.Second+watchedSlack)
 			require.NoError(t, got.unlock())
@@ -175,13 +171,13 @@ func TestStoppedBeforeTheirLook(t *testing.T) {
 	}
 }
 
-// Somebody who is not in line is told of each unlock, whoever is in line, and in whatever state.
+// A listener outside the line hears of each unlock, whatever the state of the processes in line.
 func TestOutsiderBesideTheDead(t *testing.T) {
 	redistest.Parallel(t)
 	for _, dead := range []int{0, 1, 4} {
 		t.Run(fmt.Sprint(dead), func(t *testing.T) {
 			redistest.Parallel(t)
-			m := newMourners(t)
+			m := newDeadInLine(t)
 			m.waits(t, m.silent.Addr())
 			for range dead {
 				m.waits(t, m.gone.Addr())
@@ -189,271 +185,10 @@ func TestOutsiderBesideTheDead(t *testing.T) {
 			outside := newClient(t, m.rdb, rlock.Options{HandOff: rlock.HandOff{Most: -1}})
 			w := lockAsync(t, outside.Mutex(m.name))
 			m.awaitSubscribers(t, m.name, dead+2)
-			m.bury()
+			m.cutOff()
 			began := time.Now()
 			require.NoError(t, m.unlock())
 			requireWithin(t, w, began, 0)
-		})
-	}
-}
-
-// A process in line need not be told of unlocks, and listens where those in line do. A Client without queues, and a waiter of a quorum or of a
-// fair lock, are not in line.
-func TestWhoIsInLine(t *testing.T) {
-	redistest.Parallel(t)
-	b := newBench(t)
-	line := func(name string) int64 { return b.subscribers(t, "redisson_lock__channel:{"+name+"}:rlock_queue") }
-	for name, row := range map[string]struct {
-		locker func(name string) locker
-		inLine int64
-	}{
-		"mutex":  {func(name string) locker { return newClient(t, b.rdb).Mutex(name) }, 1},
-		"fenced": {func(name string) locker { return newClient(t, b.rdb).FencedMutex(name) }, 1},
-		"all":    {func(name string) locker { return rlock.All(newClient(t, b.rdb).Mutex(name)) }, 1},
-		"fair":   {func(name string) locker { return newClient(t, b.rdb).FairMutex(name) }, 0},
-		"no hand-offs": {func(name string) locker {
-			return newClient(t, b.rdb, rlock.Options{HandOff: rlock.HandOff{Most: -1}}).Mutex(name)
-		}, 0},
-	} {
-		t.Run(name, func(t *testing.T) {
-			redistest.Parallel(t)
-			key := b.name + " " + name
-			_, unlock, err := b.Mutex(key).Lock(context.Background())
-			require.NoError(t, err)
-			w := lockAsync(t, row.locker(key))
-			b.awaitSubscribers(t, key, 1)
-			require.Equal(t, row.inLine, line(key))
-			require.NoError(t, unlock())
-			got := w.get(t, atMost)
-			require.NoError(t, got.err)
-			require.NoError(t, got.unlock())
-			redistest.Eventually(t, atMost, func() bool { return line(key) == 0 }, "the subscription ends with the other one")
-		})
-	}
-}
-
-// A process that wants a place and gets none, since Redis has no memory for it, is told of unlocks as an outsider.
-func TestNoPlaceInLine(t *testing.T) {
-	redistest.Parallel(t)
-	s := redistest.Start(t)
-	b := bench{rdb: s.Client(t), name: redistest.Name(t)}
-	b.Client = newClient(t, b.rdb, watchedOptions)
-	other := newClient(t, s.Client(t), watchedOptions)
-	loadScripts(t, other)
-	_, unlock, err := b.Mutex(b.name, rlock.WithLease(watchedHold)).Lock(context.Background())
-	require.NoError(t, err)
-	inLine := lockAsync(t, newClient(t, s.Client(t), watchedOptions).Mutex(b.name))
-	redistest.Eventually(t, atMost, func() bool { return b.exists(t, "rlock_queue:{"+b.name+"}") }, "it has a place")
-	require.NoError(t, b.do(t, "CONFIG", "SET", "maxmemory", "1").Error())
-	w := lockAsync(t, other.Mutex(b.name))
-	b.awaitSubscribers(t, b.name, 2)
-	line := "redisson_lock__channel:{" + b.name + "}:rlock_queue"
-	redistest.Eventually(t, atMost, func() bool {
-		return b.subscribers(t, line) == 1 && b.subscribers(t, unlockChannelOf("", b.name)) == 2
-	}, "one of them is not in line")
-	require.NoError(t, b.do(t, "CONFIG", "SET", "maxmemory", "0").Error())
-	began := time.Now()
-	require.NoError(t, unlock())
-	for range 2 { // in whichever order
-		select {
-		case got := <-w.result:
-			require.NoError(t, got.err)
-			require.NoError(t, got.unlock())
-		case got := <-inLine.result:
-			require.NoError(t, got.err)
-			require.NoError(t, got.unlock())
-		}
-	}
-	require.Less(t, time.Since(began), watchedSlack)
-}
-
-// Something else under a key that waiters use beside the lock does not keep anybody from it.
-func TestSomethingElseBesideTheLock(t *testing.T) {
-	redistest.Parallel(t)
-	b := newBench(t)
-	other := newClient(t, b.rdb)
-	for name, row := range map[string]struct {
-		lock func(c *rlock.Client, name string) locker
-		key  string
-		late bool // it comes when the lock is held
-	}{
-		"mutex":  {func(c *rlock.Client, name string) locker { return c.Mutex(name) }, "rlock_queue:{%s}", false},
-		"fenced": {func(c *rlock.Client, name string) locker { return c.FencedMutex(name) }, "rlock_queue:{%s}", false},
-		"writer": {func(c *rlock.Client, name string) locker { return c.RWMutex(name).Write() }, "rlock_writers:{%s}", false},
-		"all":    {func(c *rlock.Client, name string) locker { return rlock.All(c.Mutex(name), c.Mutex(name+"2")) }, "rlock_queue:{%s}", false},
-		"fair":   {func(c *rlock.Client, name string) locker { return c.FairMutex(name) }, "redisson_lock_queue:{%s}", true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			redistest.Parallel(t)
-			lock := b.name + " " + name
-			key := fmt.Sprintf(row.key, lock)
-			if !row.late {
-				require.NoError(t, b.do(t, "SET", key, "x").Error())
-			}
-			_, unlock, err := row.lock(b.Client, lock).Lock(context.Background())
-			require.NoError(t, err)
-			if row.late {
-				require.NoError(t, b.do(t, "SET", key, "x").Error())
-				require.NoError(t, unlock())
-				require.False(t, b.exists(t, lock))
-				return
-			}
-			w := lockAsync(t, row.lock(other, lock))
-			redistest.Eventually(t, atMost, func() bool { return b.subscribers(t, unlockChannelOf(name, lock)) == 1 }, "it waits")
-			pass(50 * time.Millisecond)
-			began := time.Now()
-			require.NoError(t, unlock())
-			got := w.get(t, atMost)
-			require.NoError(t, got.err)
-			require.Less(t, time.Since(began), 5*time.Second, "told, and not only when the lease was over")
-			require.NoError(t, got.unlock())
-		})
-	}
-}
-
-func unlockChannelOf(kind, name string) string {
-	if kind == "writer" {
-		return "redisson_rwlock:{" + name + "}"
-	}
-	return "redisson_lock__channel:{" + name + "}"
-}
-
-func (b bench) subscribers(t *testing.T, channel string) int64 {
-	t.Helper()
-	m, err := b.do(t, "PUBSUB", "NUMSUB", channel).ToArray()
-	require.NoError(t, err)
-	n, err := m[1].AsInt64()
-	require.NoError(t, err)
-	return n
-}
-
-// A process keeps its turn when the first of its waiters gives up: the next one has been there for as long.
-func TestTurnOutlivesTheFirstWaiter(t *testing.T) {
-	redistest.Parallel(t)
-	b := newBench(t)
-	for name, row := range map[string]struct {
-		m       func(c *rlock.Client, name string) *rlock.Mutex
-		givesUp func(w pending) // nil: its time ends
-	}{
-		"its time ends": {m: func(c *rlock.Client, name string) *rlock.Mutex { return c.Mutex(name) }},
-		"cancelled":     {m: func(c *rlock.Client, name string) *rlock.Mutex { return c.Mutex(name) }, givesUp: func(w pending) { w.cancel() }},
-		"fenced":        {m: func(c *rlock.Client, name string) *rlock.Mutex { return c.FencedMutex(name) }, givesUp: func(w pending) { w.cancel() }},
-	} {
-		t.Run(name, func(t *testing.T) {
-			redistest.Parallel(t)
-			x, y, key := newClient(t, b.rdb), newClient(t, b.rdb), b.name+" "+name
-			queue := func() []string {
-				all, err := b.do(t, "ZRANGE", "rlock_queue:{"+key+"}", "0", "-1").AsStrSlice()
-				require.NoError(t, err)
-				return all
-			}
-			_, unlock, err := row.m(b.Client, key).Lock(context.Background())
-			require.NoError(t, err)
-			var first locker = row.m(x, key)
-			if row.givesUp == nil {
-				first = tryFor{row.m(x, key), time.Second}
-			}
-			gives := lockAsync(t, first)
-			redistest.Eventually(t, atMost, func() bool { return len(queue()) == 1 }, "the first of the process waits")
-			second := lockAsync(t, row.m(x, key))
-			pass(100 * time.Millisecond) // and so does the second
-			other := lockAsync(t, row.m(y, key))
-			redistest.Eventually(t, atMost, func() bool { return len(queue()) == 2 }, "another process waits")
-			line := queue()
-			if row.givesUp != nil {
-				row.givesUp(gives)
-			}
-			require.Error(t, gives.get(t, atMost).err)
-			pass(200 * time.Millisecond) // in which a release of its place would arrive
-			require.Equal(t, line, queue())
-			require.NoError(t, unlock())
-			got := second.get(t, atMost)
-			require.NoError(t, got.err)
-			require.NoError(t, got.unlock())
-			got = other.get(t, atMost)
-			require.NoError(t, got.err)
-			require.NoError(t, got.unlock())
-			redistest.Eventually(t, atMost, func() bool { return !b.exists(t, key) && len(queue()) == 0 }, "nothing is left")
-		})
-	}
-}
-
-// While somebody listens who is not in line, a process passes the lock on inside of itself for a quarter of its run.
-func TestRunBesideAnOutsider(t *testing.T) {
-	redistest.Parallel(t)
-	for outside, least := range map[bool]int64{false: 0, true: 10} {
-		t.Run(fmt.Sprint(outside), func(t *testing.T) {
-			redistest.Parallel(t)
-			s := redistest.Start(t)
-			b := bench{rdb: s.Client(t), name: redistest.Name(t)}
-			c := newClient(t, s.Client(t), rlock.Options{HandOff: rlock.HandOff{Most: 12, For: time.Hour}})
-			var told atomic.Int64
-			if outside {
-				conn, giveBack := b.rdb.Dedicate()
-				defer giveBack()
-				conn.SetPubSubHooks(rueidis.PubSubHooks{OnMessage: func(m rueidis.PubSubMessage) {
-					if m.Message == "00" {
-						told.Add(1)
-					}
-				}})
-				require.NoError(t, conn.Do(context.Background(), conn.B().Subscribe().Channel(unlockChannelOf("", b.name)).Build()).Error())
-			}
-			var wg sync.WaitGroup
-			for range 3 {
-				wg.Go(func() {
-					for range 20 {
-						assert.NoError(t, c.Mutex(b.name).Do(context.Background(), func(context.Context) error {
-							pass(time.Millisecond)
-							return nil
-						}))
-					}
-				})
-			}
-			wg.Wait()
-			require.GreaterOrEqual(t, told.Load(), least, "after each fourth section; 4 of 60 after whole runs")
-			if !outside {
-				require.Zero(t, told.Load())
-			}
-		})
-	}
-}
-
-// The channel on which a process is told that it has a lock {x} is the unlock channel of another lock, if that is called so. Who waits for
-// either of them hears what it is told, and so does who waits for both.
-func TestLockNamedAsAChannelForGrants(t *testing.T) {
-	redistest.Parallel(t)
-	for way, o := range map[string]rlock.Options{"granted": {}, "told": {HandOff: rlock.HandOff{Most: -1}}} {
-		t.Run(way, func(t *testing.T) {
-			redistest.Parallel(t)
-			b := newBench(t)
-			c, holder := newClient(t, b.rdb, o), newClient(t, b.rdb, o)
-			names := []string{"{" + b.name + "}", "{" + b.name + "}:" + c.ID(), "{" + b.name + "}:rlock_queue"}
-			for range 2 { // each alone, and then all together
-				for _, name := range names {
-					_, unlock, err := holder.Mutex(name).Lock(context.Background())
-					require.NoError(t, err)
-					w := lockAsync(t, c.Mutex(name))
-					redistest.Eventually(t, atMost, func() bool { return b.subscribers(t, "redisson_lock__channel:"+name) >= 1 }, "it waits")
-					require.NoError(t, unlock())
-					got := w.get(t, 2*time.Second+soon)
-					require.NoError(t, got.err, name)
-					require.NoError(t, got.unlock())
-				}
-			}
-			var unlocks []rlock.UnlockFunc
-			var waiters []pending
-			for _, name := range names {
-				_, unlock, err := holder.Mutex(name).Lock(context.Background())
-				require.NoError(t, err)
-				unlocks, waiters = append(unlocks, unlock), append(waiters, lockAsync(t, c.Mutex(name)))
-			}
-			redistest.Eventually(t, atMost, func() bool { return c.Stats().Waiting == len(names) }, "all wait")
-			for i, unlock := range unlocks {
-				require.NoError(t, unlock())
-				got := waiters[i].get(t, 2*time.Second+soon)
-				require.NoError(t, got.err, names[i])
-				require.NoError(t, got.unlock())
-			}
 		})
 	}
 }

@@ -15,13 +15,14 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// TestCostsOfAHierarchy counts what docs/locks.md says of a change to one part: the commands of a section, on a server and on a cluster, with a name for
-// the whole and the parts in one slot or in several. It prints how long sections take, beside one of a Mutex.
+// TestCostsOfAHierarchy checks the costs in docs/locks.md of a change to one part: the commands of a section, on a server and on a cluster,
+// with a name for the whole and the parts in the same slot or in several. It also prints the duration of sections, beside those of a Mutex.
 func TestCostsOfAHierarchy(t *testing.T) {
+	redistest.Parallel(t)
 	for _, deployment := range []string{"standalone", "cluster, one slot", "cluster, several slots"} {
 		t.Run(deployment, func(t *testing.T) {
 			redistest.Parallel(t)
-			const sections, rounds = 200, 7
+			const sections, rounds = 100, 3
 			var rdb rueidis.Client
 			root := "{warehouse}"
 			if deployment == "standalone" {
@@ -32,7 +33,7 @@ func TestCostsOfAHierarchy(t *testing.T) {
 			if deployment == "cluster, several slots" {
 				root = "warehouse"
 			}
-			w := tree{newClient(t, rdb), root}
+			w := hierarchy{newClient(t, rdb), root}
 			kinds := []struct {
 				name    string
 				of      func(i int) rlock.Locker

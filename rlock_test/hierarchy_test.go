@@ -18,36 +18,38 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// tree is the locks of a hierarchy as docs/locks.md has it: a warehouse with aisles and shelves.
-type tree struct {
+// hierarchy is the locks of a hierarchy as docs/locks.md has it: a warehouse with aisles and shelves.
+type hierarchy struct {
 	client *rlock.Client
 	root   string
 }
 
-func (w tree) whole() *rlock.RWMutex { return w.client.RWMutex(w.root) }
-func (w tree) aisle(i int) *rlock.RWMutex {
+func (w hierarchy) whole() *rlock.RWMutex { return w.client.RWMutex(w.root) }
+func (w hierarchy) aisle(i int) *rlock.RWMutex {
 	return w.client.RWMutex(fmt.Sprintf("%s:aisle:%d", w.root, i))
 }
-func (w tree) shelf(i int) *rlock.Mutex      { return w.client.Mutex(fmt.Sprintf("%s:shelf:%d", w.root, i)) }
-func (w tree) change(shelf int) rlock.Locker { return rlock.All(w.whole().Read(), w.shelf(shelf)) }
+func (w hierarchy) shelf(i int) *rlock.Mutex {
+	return w.client.Mutex(fmt.Sprintf("%s:shelf:%d", w.root, i))
+}
+func (w hierarchy) change(shelf int) rlock.Locker { return rlock.All(w.whole().Read(), w.shelf(shelf)) }
 
 // changeIn is change with an aisle in between, and changeAisle is for all that is in one.
-func (w tree) changeIn(aisle, shelf int) rlock.Locker {
+func (w hierarchy) changeIn(aisle, shelf int) rlock.Locker {
 	return rlock.All(w.whole().Read(), w.aisle(aisle).Read(), w.shelf(shelf))
 }
 
-func (w tree) changeAisle(aisle int) rlock.Locker {
+func (w hierarchy) changeAisle(aisle int) rlock.Locker {
 	return rlock.All(w.aisle(aisle).Write(), w.whole().Read())
 }
 
-func (w tree) held(t testing.TB, l rlock.Locker) func() {
+func (w hierarchy) held(t testing.TB, l rlock.Locker) func() {
 	t.Helper()
 	_, unlock, err := l.TryLock(context.Background(), 0)
 	require.NoError(t, err)
 	return func() { require.NoError(t, unlock()) }
 }
 
-func (w tree) refused(t testing.TB, all ...rlock.Locker) {
+func (w hierarchy) refused(t testing.TB, all ...rlock.Locker) {
 	t.Helper()
 	for _, l := range all {
 		_, _, err := l.TryLock(context.Background(), 0)
@@ -55,11 +57,11 @@ func (w tree) refused(t testing.TB, all ...rlock.Locker) {
 	}
 }
 
-// Whoever changes a part excludes those who want that part, or a whole that it is in, in all processes, and nobody else.
+// A change to a part excludes all users of that part and of any whole around it, in all processes, and excludes nothing else.
 func TestHierarchy(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
-	here, there := tree{b.Client, b.name}, tree{newClient(t, b.rdb), b.name}
+	b := newFixture(t)
+	here, there := hierarchy{b.Client, b.name}, hierarchy{newClient(t, b.rdb), b.name}
 
 	one, two := here.held(t, here.change(1)), there.held(t, there.change(2))
 	here.refused(t, here.whole().Write(), here.change(2))
@@ -83,23 +85,23 @@ func TestHierarchy(t *testing.T) {
 	rwNothing(t, b.rdb, b.name)
 }
 
-// A writer of the whole gets in before those who come after it, and those who wait for a part keep nobody out.
+// A writer of the whole gets in before later callers, and waiters for a part keep nobody out.
 func TestHierarchyDoesNotStarveTheWhole(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
-	here, there := tree{b.Client, b.name}, tree{newClient(t, b.rdb), b.name}
+	b := newFixture(t)
+	here, there := hierarchy{b.Client, b.name}, hierarchy{newClient(t, b.rdb), b.name}
 	one := here.held(t, here.change(1))
 	part := lockAsync(t, there.change(1)) // has nothing while it waits
 	b.awaitSubscribers(t, b.name+":shelf:1", 1)
 	writer := lockAsync(t, there.whole().Write())
-	redistest.Eventually(t, atMost, func() bool { return b.exists(t, "rlock_writers:{"+b.name+"}") }, "it waits")
+	redistest.Eventually(t, testTimeout, func() bool { return b.exists(t, "rlock_writers:{"+b.name+"}") }, "it waits")
 	here.refused(t, here.change(2))
 	one()
-	got := writer.get(t, atMost)
+	got := writer.get(t, testTimeout)
 	require.NoError(t, got.err)
 	here.refused(t, here.change(1), here.change(2))
 	require.NoError(t, got.unlock())
-	next := part.get(t, atMost)
+	next := part.get(t, testTimeout)
 	require.NoError(t, next.err)
 	require.NoError(t, next.unlock())
 	rwNothing(t, b.rdb, b.name)
@@ -109,9 +111,9 @@ func TestHierarchyDoesNotStarveTheWhole(t *testing.T) {
 func TestHierarchyUnderContention(t *testing.T) {
 	redistest.Parallel(t)
 	const aisles, shelves = 2, 4 // shelves in all
-	run := func(t *testing.T, trees []tree, rdb rueidis.Client) {
+	run := func(t *testing.T, trees []hierarchy, rdb rueidis.Client) {
 		t.Helper()
-		var whole rwWitness
+		var whole rwExclusion
 		whole.t = t
 		var inAisle, inShelf [shelves]atomic.Int32
 		var sections [4]atomic.Int32
@@ -162,7 +164,7 @@ func TestHierarchyUnderContention(t *testing.T) {
 							done = append(done, alone(&inShelf[to], "a shelf"))
 						}
 					}
-					pass(time.Duration(r.IntN(1000)) * time.Microsecond)
+					sleep(time.Duration(r.IntN(1000)) * time.Microsecond)
 					assert.NoError(t, ctx.Err())
 					for _, leave := range slices.Backward(done) {
 						leave()
@@ -180,13 +182,13 @@ func TestHierarchyUnderContention(t *testing.T) {
 	}
 	t.Run("standalone", func(t *testing.T) {
 		s := redistest.Start(t)
-		run(t, []tree{{newClient(t, s.Client(t)), "warehouse"}, {newClient(t, s.Client(t)), "warehouse"}}, s.Client(t))
+		run(t, []hierarchy{{newClient(t, s.Client(t)), "warehouse"}, {newClient(t, s.Client(t)), "warehouse"}}, s.Client(t))
 	})
 	t.Run("cluster", func(t *testing.T) {
 		c := redistest.StartCluster(t, 3, 0)
 		for slots, root := range map[string]string{"one slot": "{warehouse}", "several slots": "warehouse"} {
 			t.Run(slots, func(t *testing.T) {
-				run(t, []tree{{newClient(t, c.Client(t)), root}, {newClient(t, c.Client(t)), root}}, c.Client(t))
+				run(t, []hierarchy{{newClient(t, c.Client(t)), root}, {newClient(t, c.Client(t)), root}}, c.Client(t))
 			})
 		}
 	})

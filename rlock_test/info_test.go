@@ -13,11 +13,11 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// Info names who has a lock, how deep, and who waits, for each kind.
+// Info names the holder of a lock, its depth and the number of waiters, for each kind.
 func TestInfo(t *testing.T) {
 	redistest.Parallel(t)
 	bg := context.Background()
-	b := newBench(t)
+	b := newFixture(t)
 	other := newClient(t, b.rdb)
 	rw := b.RWMutex(b.name + ":rw")
 	for kind, m := range map[string][2]*rlock.Mutex{
@@ -38,7 +38,7 @@ func TestInfo(t *testing.T) {
 		_, inner, err := m[0].Lock(ctx)
 		require.NoError(t, err, kind)
 		next := lockAsync(t, m[1])
-		redistest.Eventually(t, atMost, func() bool {
+		redistest.Eventually(t, testTimeout, func() bool {
 			info, err = m[1].Info(bg)
 			return err == nil && info.Listening == 1 && len(info.Queue) == 1 && info.Holders[0].Depth == 2
 		}, kind+": it waits, and the count has followed")
@@ -49,7 +49,7 @@ func TestInfo(t *testing.T) {
 		require.Equal(t, token, info.Token, kind)
 		require.NoError(t, inner(), kind)
 		require.NoError(t, unlock(), kind)
-		require.NoError(t, next.get(t, atMost).unlock(), kind)
+		require.NoError(t, next.get(t, testTimeout).unlock(), kind)
 	}
 
 	r1, unlock1, err := rw.Read().Lock(bg)
@@ -63,7 +63,7 @@ func TestInfo(t *testing.T) {
 	require.NoError(t, unlock1())
 	require.NoError(t, unlock2())
 
-	for _, stock := range []map[string]string{{"customer": "x"}, {"apples": "3"}, {"apples": "3", "pears": "5"}, {"mode": "1"}, {aThread: "one"}} {
+	for _, stock := range []map[string]string{{"customer": "x"}, {"apples": "3"}, {"apples": "3", "pears": "5"}, {"mode": "1"}, {foreignOwner: "one"}} {
 		for field, value := range stock {
 			require.NoError(t, b.do(t, "HSET", b.name, field, value).Error())
 		}
@@ -80,18 +80,18 @@ func TestInfo(t *testing.T) {
 func TestConnectionNamed(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
-	b := bench{rdb: s.Client(t), name: redistest.Name(t)}
+	b := fixture{rdb: s.Client(t), name: redistest.Name(t)}
 	b.Client = newClient(t, b.rdb)
 	_, unlock, err := newClient(t, b.rdb).Mutex(b.name).Lock(context.Background())
 	require.NoError(t, err)
 	next := lockAsync(t, b.Mutex(b.name))
-	redistest.Eventually(t, atMost, func() bool {
+	redistest.Eventually(t, testTimeout, func() bool {
 		list, err := b.do(t, "CLIENT", "LIST").ToString()
 		require.NoError(t, err)
 		return strings.Contains(list, "name=rlock:"+b.ID()+" ")
 	}, "named")
 	require.NoError(t, unlock())
-	require.NoError(t, next.get(t, atMost).unlock())
+	require.NoError(t, next.get(t, testTimeout).unlock())
 }
 
 // A Lock that waits for its own caller is warned of at its first refusal after the watchdog time. It asks at least once in such a time, when the lease
@@ -101,7 +101,7 @@ func TestWaitForOneselfIsLogged(t *testing.T) {
 	var log lockedBuffer
 	const watchdog = 3 * time.Second
 	const longer = 2*watchdog + soon
-	b := newBench(t, rlock.Options{WatchdogTimeout: watchdog, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	b := newFixture(t, rlock.Options{WatchdogTimeout: watchdog, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	_, unlock, err := b.Mutex(b.name).Lock(context.Background())
 	require.NoError(t, err)
 	others := b.Mutex(b.name + ":others")
@@ -109,11 +109,11 @@ func TestWaitForOneselfIsLogged(t *testing.T) {
 	require.NoError(t, err)
 	nobodys := b.Mutex(b.name+":nobody", rlock.WithMinHold(time.Minute))
 	require.NoError(t, nobodys.Do(context.Background(), nothing))
-	waits := []pending{lockAsync(t, tryFor{others, longer}), lockAsync(t, tryFor{nobodys, longer})}
+	waits := []pendingLock{lockAsync(t, tryFor{others, longer}), lockAsync(t, tryFor{nobodys, longer})}
 	_, _, err = b.Mutex(b.name).TryLock(context.Background(), longer) // of the wrong ctx
 	require.ErrorIs(t, err, rlock.ErrNotAcquired)
 	for _, w := range waits {
-		require.ErrorIs(t, w.get(t, atMost).err, rlock.ErrNotAcquired)
+		require.ErrorIs(t, w.get(t, testTimeout).err, rlock.ErrNotAcquired)
 	}
 	require.Regexp(t, `level=WARN msg="rlock: a Lock waits for a hold of this client that .*" name=`+b.name+` owner=`+b.ID()+`:`, log.String())
 	require.Equal(t, 1, strings.Count(log.String(), "a Lock waits"), "for itself alone")

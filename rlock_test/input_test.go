@@ -33,10 +33,10 @@ func TestBadOptions(t *testing.T) {
 	}
 }
 
-// The prefix is in Redis, in all keys and channels, and nowhere else. Whoever adds it to the name has the same lock.
+// All keys and channels in Redis have the prefix; names and errors do not. A name that already includes the prefix is the same lock.
 func TestPrefix(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	prefix := b.name + ":"
 	c := newClient(t, b.rdb, rlock.Options{Prefix: prefix})
 	m, same := c.FencedMutex("x"), b.FencedMutex(prefix+"x")
@@ -97,7 +97,7 @@ func TestPrefix(t *testing.T) {
 }
 
 func TestBadHandles(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	ctx := context.Background()
 	for _, tc := range []struct {
 		m    *rlock.Mutex
@@ -135,7 +135,7 @@ func TestBadHandles(t *testing.T) {
 
 // Names are bytes; Redisson's rules for keys and channels hold for all of them.
 func TestNames(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	for _, name := range []string{
 		"a{b}c", "{}", "a{}b", "{", "}", "}{", "a:b", "with space", "new\nline", "\r\n", "\x00", "\xff\xfe",
 		"größe", "锁", "*", "a?[b]", strings.Repeat("x", 64<<10),
@@ -165,13 +165,13 @@ func TestNames(t *testing.T) {
 }
 
 func TestLongNamesDoNotFillTheLog(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	_, _, err := b.Mutex(strings.Repeat("n", 64<<10), rlock.WithLease(-1)).Lock(context.Background())
 	require.Less(t, len(err.Error()), 300)
 }
 
 func TestWrongType(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	ctx := context.Background()
 	b.do(t, "SET", b.name, "precious")
 	m := b.Mutex(b.name)
@@ -203,7 +203,7 @@ func TestWrongType(t *testing.T) {
 
 func TestForbiddenByACL(t *testing.T) {
 	s := redistest.Start(t)
-	admin := bench{rdb: s.Client(t)}
+	admin := fixture{rdb: s.Client(t)}
 	user := func(t *testing.T, rules ...string) *rlock.Client {
 		t.Helper()
 		cmd := append([]string{"ACL", "SETUSER", "app", "reset", "resetchannels", "on", ">secret"}, rules...)
@@ -246,7 +246,7 @@ func TestForbiddenByACL(t *testing.T) {
 		_, unlock, err := rw.Write().Lock(ctx)
 		require.NoError(t, err)
 		second := lockAsync(t, rw.Write())
-		redistest.Eventually(t, soon, func() bool { return waiting() == 1 }, "it waits, without a mark")
+		redistest.Eventually(t, soon, func() bool { return waiting(t) == 1 }, "it waits, without a mark")
 		require.NoError(t, unlock())
 		got := second.get(t, soon)
 		require.NoError(t, got.err)

@@ -13,26 +13,24 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// actor is an owner of locks on one side: a call chain in Go, a thread in Java. It does one thing
-// at a time.
+// actor is a lock owner on one side: a call chain in Go, a thread in Java. It does one thing at a time.
 type actor interface {
-	// start begins to lock and returns at once. With a lease of 0 the watchdog renews.
+	// start begins to lock and returns at once. A lease of 0 means that the watchdog renews.
 	start(t testing.TB, name string, lease time.Duration) <-chan event
 	unlock(t testing.TB, name string) event
 	// try makes one attempt, which must not succeed.
 	tryInVain(t testing.TB, name string)
 	force(t testing.TB, name string) event
-	// look returns what the actor is told of the lock: whether anybody holds it, how deep the actor
-	// itself does, and for how long the lock is still held.
+	// look returns the actor's view of the lock: whether anybody holds it, the actor's own depth, and the
+	// remaining lease.
 	look(t testing.TB, name string) (locked bool, count int, ttl time.Duration)
-	// field is the owner that the actor is in Redis while it holds the lock.
+	// field is the actor's owner field in Redis while it holds the lock.
 	field(t testing.TB, name string) string
-	// requireNotHeld requires that err is what this side's users get for unlocking what they do not
-	// hold.
+	// requireNotHeld requires that err is this side's error for unlocking a lock that the caller does not hold.
 	requireNotHeld(t testing.TB, err error)
 }
 
-// event is what a call came to. The times of both sides are of the same wall clock.
+// event is the result of a call. Both sides take their times from the same wall clock.
 type event struct {
 	began, ended time.Time
 	err          error
@@ -62,12 +60,12 @@ func unlock(t testing.TB, a actor, name string) event {
 	return e
 }
 
-// requireWaiting requires that a lock that was begun is not held yet.
+// requireWaiting requires that a started Lock is still waiting.
 func requireWaiting(t testing.TB, events <-chan event) {
 	t.Helper()
 	select {
 	case e := <-events:
-		require.FailNow(t, "it is in, or gave up", "%v", e.err)
+		require.FailNow(t, "Lock returned, should wait", "%v", e.err)
 	default:
 	}
 }
@@ -76,8 +74,8 @@ func requireWaiting(t testing.TB, events <-chan event) {
 type goActor struct {
 	client *rlock.Client
 
-	mu   sync.Mutex // guards the following
-	held []attempt  // outermost first
+	mu   sync.Mutex   // guards the following
+	held []lockResult // outermost first
 }
 
 func newGoActor(c *rlock.Client) *goActor { return &goActor{client: c} }
@@ -101,7 +99,7 @@ func (g *goActor) start(t testing.TB, name string, lease time.Duration) <-chan e
 
 func (g *goActor) startOn(t testing.TB, m *rlock.Mutex) <-chan event {
 	parent, cancel := context.WithCancel(g.ctx())
-	t.Cleanup(cancel) // ends the goroutine, if nothing did before
+	t.Cleanup(cancel) // ends the goroutine at the latest
 	events := make(chan event, 1)
 	go func() {
 		began := time.Now()
@@ -109,7 +107,7 @@ func (g *goActor) startOn(t testing.TB, m *rlock.Mutex) <-chan event {
 		ended := time.Now()
 		if err == nil {
 			g.mu.Lock()
-			g.held = append(g.held, attempt{ctx: ctx, unlock: unlock})
+			g.held = append(g.held, lockResult{ctx: ctx, unlock: unlock})
 			g.mu.Unlock()
 		}
 		events <- event{began, ended, err}

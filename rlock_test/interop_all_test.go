@@ -67,7 +67,7 @@ func (w *world) allInOppositeOrders(t *testing.T) {
 	m := rlock.All(w.watch.Mutex(names[0]), w.watch.Mutex(names[1]))
 	var inGo, longest atomic.Int64
 	var wg sync.WaitGroup
-	ctx, cancel := context.WithTimeout(context.Background(), atMost)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	for end, g := time.Now().Add(long), 0; g < 2; g++ {
 		wg.Go(func() {
@@ -119,7 +119,7 @@ func (w *world) allWakesAndIsWoken(t *testing.T) {
 			}
 			m := rlock.All(w.watch.Mutex(names[0]), w.watch.Mutex(names[1]), w.watch.Mutex(names[2]))
 			if javaHolds {
-				java.ask(t, "lock", held, ms(atMost))
+				java.ask(t, "lock", held, ms(testTimeout))
 				p := lockAsync(t, m)
 				waits()
 				unlocked := java.do(t, "unlock", held)
@@ -132,7 +132,7 @@ func (w *world) allWakesAndIsWoken(t *testing.T) {
 			}
 			_, unlock, err := m.Lock(context.Background())
 			require.NoError(t, err)
-			in := w.java.send(t, java.name, "lock", held, ms(atMost))
+			in := w.java.send(t, java.name, "lock", held, ms(testTimeout))
 			waits()
 			began := time.Now()
 			require.NoError(t, unlock())

@@ -13,8 +13,8 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// asked: a holder in Go that wants to know learns that Redisson waits when it looks, every third of the watchdog time, and a second later. To
-// Redisson its owner is one as any other.
+// asked checks that a Go holder with WithAsked learns of a waiting Redisson: it looks every third of the watchdog
+// time, and again a second later. Redisson sees an ordinary owner.
 func (w *world) asked(t *testing.T) {
 	java, name := w.quickJava.thread(), redistest.Name(t)
 	ctx, unlocks, err := w.quickGo.Mutex(name, rlock.WithAsked()).Lock(context.Background())
@@ -22,21 +22,21 @@ func (w *world) asked(t *testing.T) {
 	w.holds(t, name, rlock.Owner(ctx), 1)
 	java.tryInVain(t, name)
 	notAsked(t, ctx)
-	in := java.start(t, name, atMost)
+	in := java.start(t, name, testTimeout)
 	began := time.Now()
 	select {
 	case <-rlock.Asked(ctx):
-	case <-time.After(atMost):
-		require.FailNow(t, "Redisson waits, and the holder is not told")
+	case <-time.After(testTimeout):
+		require.FailNow(t, "the holder did not learn that Redisson waits")
 	}
 	require.Less(t, time.Since(began), shortLease/3+time.Second+late)
 	requireWaiting(t, in)
 	require.NoError(t, unlocks())
 	await(t, in, 5*time.Second)
 	waiter := lockAsync(t, w.quickGo.Mutex(name, rlock.WithAsked()))
-	redistest.Eventually(t, atMost, func() bool { return waiting() == 1 }, "it waits")
+	redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == 1 }, "it waits")
 	unlock(t, java, name)
-	got := waiter.get(t, atMost)
+	got := waiter.get(t, testTimeout)
 	require.NoError(t, got.err)
 	require.NoError(t, got.unlock())
 }

@@ -15,24 +15,25 @@ import (
 	"github.com/go-rlock/rlock/internal/redistest"
 )
 
-// What the tests of latches, semaphores and permits beside Redisson have in common.
+// Helpers shared by the tests of latches, semaphores and permits beside Redisson.
 
-// waitInGo begins to wait, and returns when that was refused, and waits for a message or its subscription. Nothing else of the test may wait in Go.
+// waitInGo starts a wait. It returns when Redis has refused the first attempt, and the wait needs a message or its
+// subscription. Nothing else of the test may wait in Go.
 func waitInGo(t testing.TB, wait func(context.Context) error) <-chan event {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	t.Cleanup(cancel) // ends the goroutine, if nothing did before
+	t.Cleanup(cancel) // ends the goroutine at the latest
 	events := make(chan event, 1)
 	go func() {
 		began := time.Now()
 		err := wait(ctx)
 		events <- event{began, time.Now(), err}
 	}()
-	redistest.Eventually(t, 10*time.Second, func() bool { return asleep(t) == 1 }, "it waits")
+	redistest.Eventually(t, 10*time.Second, func() bool { return waiting(t) == 1 }, "it waits")
 	return events
 }
 
-// waitInJava begins to wait on a thread of its own, and returns when that only waits for a message.
+// waitInJava starts a wait on a new thread, and returns when the thread sleeps until a message comes.
 func (j *javaThread) waitInJava(t testing.TB, op, name string, args ...string) <-chan event {
 	t.Helper()
 	thread := j.of.thread()
@@ -41,7 +42,7 @@ func (j *javaThread) waitInJava(t testing.TB, op, name string, args ...string) <
 	return events
 }
 
-// number is what Java answers to a question about the object with that name.
+// number asks Java about the object with that name, and returns its answer.
 func (j *javaThread) number(t testing.TB, op, name string) int64 {
 	t.Helper()
 	n, err := strconv.ParseInt(j.ask(t, op, url.QueryEscape(name)), 10, 64)
@@ -49,7 +50,7 @@ func (j *javaThread) number(t testing.TB, op, name string) int64 {
 	return n
 }
 
-// sum waits for the numbers that Java's threads answer.
+// sum adds up the numbers in the replies of Java threads.
 func (r *redisson) sum(t testing.TB, replies []<-chan reply) (sum int64) {
 	t.Helper()
 	for _, ch := range replies {
@@ -62,7 +63,7 @@ func (r *redisson) sum(t testing.TB, replies []<-chan reply) (sum int64) {
 	return sum
 }
 
-// requireQuickWakeUps checks how long a wake-up took, in the median of many.
+// requireQuickWakeUps checks the median of many wake-up times.
 func requireQuickWakeUps(t testing.TB, took []time.Duration) {
 	t.Helper()
 	slices.Sort(took)

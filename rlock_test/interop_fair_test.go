@@ -43,142 +43,6 @@ func TestInteropFair(t *testing.T) {
 	}
 }
 
-// fairWorld runs tests with actors that lock fair locks.
-type fairWorld struct{ *world }
-
-func fairly(s sides) sides {
-	wrap := func(of func() actor) func() actor {
-		return func() actor {
-			switch a := of().(type) {
-			case *goActor:
-				return &fairGo{goActor: a}
-			default:
-				return &fairJava{javaThread: a.(*javaThread)}
-			}
-		}
-	}
-	return sides{s.way, wrap(s.holder), wrap(s.waiter)}
-}
-
-func (w *fairWorld) bothWays(t *testing.T, name string, test func(*testing.T, sides)) {
-	t.Helper()
-	w.world.bothWays(t, name, func(t *testing.T, s sides) { test(t, fairly(s)) })
-}
-
-func (w *fairWorld) quickly(t *testing.T, name string, test func(*testing.T, sides)) {
-	t.Helper()
-	w.world.quickly(t, name, func(t *testing.T, s sides) { test(t, fairly(s)) })
-}
-
-type fairGo struct{ *goActor }
-
-func (g *fairGo) start(t testing.TB, name string, lease time.Duration) <-chan event {
-	var o []rlock.Option
-	if lease > 0 {
-		o = append(o, rlock.WithLease(lease))
-	}
-	return g.startOn(t, g.client.FairMutex(name, o...))
-}
-
-func (g *fairGo) tryInVain(t testing.TB, name string) {
-	t.Helper()
-	_, _, err := g.client.FairMutex(name).TryLock(g.ctx(), 0)
-	require.ErrorIs(t, err, rlock.ErrNotAcquired)
-}
-
-func (g *fairGo) force(t testing.TB, name string) event {
-	t.Helper()
-	began := time.Now()
-	was, err := g.client.FairMutex(name).ForceUnlock(g.ctx())
-	require.True(t, was)
-	return event{began, time.Now(), err}
-}
-
-type fairJava struct{ *javaThread }
-
-func codedFair(name string) string { return "fair/" + url.QueryEscape(name) }
-
-func (j *fairJava) start(t testing.TB, name string, lease time.Duration) <-chan event {
-	t.Helper()
-	args := []string{codedFair(name)}
-	if lease > 0 {
-		args = append(args, ms(lease))
-	}
-	return j.startOp(t, "lock", args...)
-}
-
-func (j *fairJava) unlock(t testing.TB, name string) event {
-	t.Helper()
-	return j.do(t, "unlock", codedFair(name)).event
-}
-
-func (j *fairJava) tryInVain(t testing.TB, name string) {
-	t.Helper()
-	require.Equal(t, "false", j.ask(t, "trylock", codedFair(name), "0"))
-}
-
-func (j *fairJava) force(t testing.TB, name string) event {
-	t.Helper()
-	r := j.do(t, "force", codedFair(name))
-	require.NoError(t, r.err)
-	require.Equal(t, "true", r.value)
-	return r.event
-}
-
-// entries are those of the queue.
-func (w *fairWorld) entries(t testing.TB, name string) []string {
-	t.Helper()
-	all, err := w.watch.do(t, "LRANGE", fairKey("redisson_lock_queue", name), "0", "-1").AsStrSlice()
-	require.NoError(t, err)
-	return all
-}
-
-func fairKey(prefix, name string) string {
-	return prefix + unlockChannel(name)[len("redisson_lock__channel"):]
-}
-
-// queueUp begins to lock a lock that another holds, and returns when that is in the queue and told of unlocks.
-func (w *fairWorld) queueUp(t testing.TB, a actor, name string) <-chan event {
-	t.Helper()
-	n := len(w.entries(t, name))
-	in := a.start(t, name, atMost)
-	w.awaitEntries(t, name, n+1)
-	if _, java := a.(*fairJava); java { // it subscribes behind that
-		own := unlockChannel(name) + ":" + w.entries(t, name)[n]
-		redistest.Eventually(t, 10*time.Second, func() bool { return w.listeners(t, own) == 1 }, "subscribed")
-	}
-	requireWaiting(t, in)
-	return in
-}
-
-func (w *fairWorld) awaitEntries(t testing.TB, name string, n int) {
-	t.Helper()
-	redistest.Eventually(t, 10*time.Second, func() bool { return len(w.entries(t, name)) == n }, "in the queue")
-}
-
-func (w *fairWorld) listeners(t testing.TB, channel string) (sum int64) {
-	t.Helper()
-	cmd := "NUMSUB"
-	if w.cluster && !w.plain {
-		cmd = "SHARDNUMSUB"
-	}
-	for _, node := range w.watch.rdb.Nodes() {
-		got, err := node.Do(t.Context(), node.B().Arbitrary("PUBSUB", cmd, channel).Build()).ToArray()
-		require.NoError(t, err)
-		n, err := got[1].AsInt64()
-		require.NoError(t, err)
-		sum += n
-	}
-	return sum
-}
-
-func (w *fairWorld) requireNothingLeft(t testing.TB, name string) {
-	t.Helper()
-	for _, key := range []string{name, fairKey("redisson_lock_queue", name), fairKey("redisson_lock_timeout", name)} {
-		redistest.Eventually(t, 10*time.Second, func() bool { return !w.watch.exists(t, key) }, key+" is gone")
-	}
-}
-
 // Two processes of each side, with two threads each, in and out of one lock.
 func (w *fairWorld) fairExclusion(t *testing.T) {
 	const (
@@ -230,7 +94,7 @@ func (w *fairWorld) fairWakeUp(t *testing.T, s sides) {
 	holder, waiter, name := s.holder(), s.waiter(), redistest.Name(t)
 	var took []time.Duration
 	for range warmUp + rounds {
-		lock(t, holder, name, atMost)
+		lock(t, holder, name, testTimeout)
 		in := w.queueUp(t, waiter, name)
 		unlocked := unlock(t, holder, name)
 		took = append(took, await(t, in, 40*time.Second).ended.Sub(unlocked.began))
@@ -246,7 +110,7 @@ func (w *fairWorld) fairWakeUp(t *testing.T, s sides) {
 // Fifty waiters of both sides get in by the order in which they queued.
 func (w *fairWorld) fairOrder(t *testing.T, s sides) {
 	name, first := redistest.Name(t), s.holder()
-	lock(t, first, name, atMost)
+	lock(t, first, name, testTimeout)
 	var waiters []actor
 	var in []<-chan event
 	for i := range 50 {
@@ -273,7 +137,7 @@ func (w *fairWorld) fairOrder(t *testing.T, s sides) {
 // A waiter of either side gives up, in the middle and at the head; the others keep their order.
 func (w *fairWorld) fairGiveUp(t *testing.T, s sides) {
 	name, holder := redistest.Name(t), s.holder()
-	lock(t, holder, name, atMost)
+	lock(t, holder, name, testTimeout)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	gone := make(chan error, 2)
@@ -321,7 +185,7 @@ func (w *fairWorld) fairNames(t *testing.T, s sides) {
 	holder, waiter := s.holder(), s.waiter()
 	for _, name := range interopNames {
 		name += redistest.Name(t)
-		lock(t, holder, name, atMost)
+		lock(t, holder, name, testTimeout)
 		w.holds(t, name, holder.field(t, name), 1)
 		waiter.tryInVain(t, name)
 		in := w.queueUp(t, waiter, name)
@@ -384,7 +248,7 @@ func (w *fairWorld) holderKilled(t *testing.T, s sides) {
 	var behind <-chan event
 	next := &fairGo{newGoActor(w.quickGo)}
 	if sleeps {
-		pass(time.Until(ends.Add(late)))
+		sleep(time.Until(ends.Add(late)))
 		ends = time.Now()
 		requireWaiting(t, in)
 		behind = next.start(t, name, 0)
@@ -400,7 +264,7 @@ func (w *fairWorld) holderKilled(t *testing.T, s sides) {
 	w.requireNothingLeft(t, name)
 }
 
-// process has a process of the holder's side take the lock, or wait for it; it returns what kills it.
+// process makes a process of the holder's side take the lock or wait for it, and returns a function that kills the process.
 func (w *fairWorld) process(t *testing.T, s sides, name string) (kill func()) {
 	n := len(w.entries(t, name))
 	held := w.watch.exists(t, name)
@@ -425,11 +289,11 @@ func (w *fairWorld) process(t *testing.T, s sides, name string) (kill func()) {
 	return kill
 }
 
-// A waiter of the one side is killed, at the head of the queue, with one of the other side behind it; and the holder is of this
-// library, so that it can do something about that.
+// A waiter of either side is killed at the head of the queue, with a waiter of the other side behind it. The holder is this library, which
+// can skip the dead waiter.
 func (w *fairWorld) waiterKilled(t *testing.T, s sides) {
 	name, holder, waiter := redistest.Name(t), &fairGo{newGoActor(w.quickGo)}, s.waiter()
-	lock(t, holder, name, atMost)
+	lock(t, holder, name, testTimeout)
 	kill := w.process(t, s, name)
 	in := w.queueUp(t, waiter, name)
 	kill()
@@ -441,7 +305,7 @@ func (w *fairWorld) waiterKilled(t *testing.T, s sides) {
 	w.requireNothingLeft(t, name)
 }
 
-// A waiter of Redisson is killed at the head of the queue, and only Redisson waits behind it: the release tells that one, too.
+// A waiter of Redisson is killed at the head of the queue, and only Redisson waits behind it: the release wakes that waiter, too.
 func (w *fairWorld) javaKilledBeforeJava(t *testing.T) {
 	t.Parallel()
 	name, holder, waiter := redistest.Name(t), &fairGo{newGoActor(w.quickGo)}, &fairJava{w.quickJava.thread()}

@@ -21,14 +21,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// redisson is a process with one Redisson in it, driven as redisson/src/main/java/interop/Peer.java
-// says.
+// redisson is a process with one Redisson, driven by the protocol in redisson/src/main/java/interop/Peer.java.
 type redisson struct {
 	process *os.Process
 	uuid    string
 	in      io.WriteCloser
 	threads atomic.Int64
-	gone    chan struct{} // closed when the process has ended and all that it said was read
+	gone    chan struct{} // closed when the process has ended and its output was read
 
 	mu   sync.Mutex            // guards the following, and writes to in
 	last int                   // request
@@ -48,8 +47,7 @@ func (e *javaError) Error() string { return e.class + ": " + e.message }
 
 const makeInterop = "`make interop` builds it, and installs what that needs"
 
-// startJava runs a Redisson of the setting's version; the test's clean-up ends it, and so does the
-// end of this process.
+// startJava runs a Redisson of the setting's version. It ends with the test's clean-up or with this process.
 func (w *world) startJava(t testing.TB, watchdog time.Duration) *redisson {
 	t.Helper()
 	jar := filepath.Join("redisson", "target", w.version, "peer.jar")
@@ -65,7 +63,7 @@ func (w *world) startJava(t testing.TB, watchdog time.Duration) *redisson {
 	require.NoError(t, err)
 	out, err := cmd.StdoutPipe()
 	require.NoError(t, err)
-	var log bytes.Buffer // read when the process has ended
+	var log bytes.Buffer // read after the process has ended
 	cmd.Stderr = &log
 	if err := cmd.Start(); err != nil {
 		t.Fatalf("%v: %s", err, makeInterop)
@@ -76,13 +74,13 @@ func (w *world) startJava(t testing.TB, watchdog time.Duration) *redisson {
 		gone: make(chan struct{}),
 		open: map[string]chan reply{"ready": ready},
 	}
-	go func() { // until the process ends, which the clean-up sees to
+	go func() { // ends with the process, which the clean-up ends
 		defer close(r.gone)
 		r.read(out)
-		_ = cmd.Wait() // it was killed, or ended on request
+		_ = cmd.Wait() // killed, or ended on request
 	}()
 	t.Cleanup(func() {
-		_ = in.Close() // it ends by that
+		_ = in.Close() // ends the process
 		select {
 		case <-r.gone:
 		case <-time.After(5 * time.Second):
@@ -104,7 +102,7 @@ func (r *redisson) kill() {
 	<-r.gone
 }
 
-// read hands out the replies until the process ends; then nobody gets one any more.
+// read delivers the replies until the process ends.
 func (r *redisson) read(out io.Reader) {
 	for lines := bufio.NewScanner(out); lines.Scan(); {
 		id, reply := parseReply(lines.Text())
@@ -139,7 +137,7 @@ func parseReply(line string) (id string, r reply) {
 	return words[0], r
 }
 
-// send hands a request to a thread.
+// send sends a request to a thread.
 func (r *redisson) send(t testing.TB, thread, op string, args ...string) <-chan reply {
 	t.Helper()
 	ch := make(chan reply, 1)
@@ -166,13 +164,13 @@ func (r *redisson) await(t testing.TB, ch <-chan reply) reply {
 	panic("unreachable")
 }
 
-// javaThread is a thread of a Redisson's process.
+// javaThread is a thread in a Redisson process.
 type javaThread struct {
 	of   *redisson
 	name string
 }
 
-// thread starts one; it lives as long as its process.
+// thread starts a thread, which lives as long as its process.
 func (r *redisson) thread() *javaThread {
 	return &javaThread{of: r, name: fmt.Sprintf("t%d", r.threads.Add(1))}
 }
@@ -182,7 +180,7 @@ func (j *javaThread) do(t testing.TB, op string, args ...string) reply {
 	return j.of.await(t, j.of.send(t, j.name, op, args...))
 }
 
-// ask is do for what cannot fail.
+// ask is do for operations that cannot fail.
 func (j *javaThread) ask(t testing.TB, op string, args ...string) string {
 	t.Helper()
 	got := j.do(t, op, args...)

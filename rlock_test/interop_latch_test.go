@@ -16,7 +16,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// TestInteropLatch proves what docs/redisson.md says of latches: one latch for both sides.
+// TestInteropLatch checks docs/redisson.md: both sides share one latch.
 func TestInteropLatch(t *testing.T) {
 	for _, s := range settings(t) {
 		t.Run(s.String(), func(t *testing.T) {
@@ -39,7 +39,7 @@ func TestInteropLatch(t *testing.T) {
 	}
 }
 
-// latchSide is one side's view on latches.
+// latchSide uses latches from Go or from Java.
 type latchSide interface {
 	set(t testing.TB, name string, n int64) bool
 	down(t testing.TB, name string, n int64)
@@ -111,7 +111,7 @@ func (j javaLatch) await(t testing.TB, name string) <-chan event {
 	return j.thread.waitInJava(t, "latch.await", name)
 }
 
-// Each side sees what the other one does.
+// Each side sees the changes of the other.
 func (w *world) latchCount(t *testing.T, one, two latchSide) {
 	name := redistest.Name(t)
 	require.True(t, one.set(t, name, 5))
@@ -142,7 +142,7 @@ func (w *world) latchWait(t *testing.T, waiter, other latchSide) {
 	require.True(t, other.set(t, name, 3))
 	in := waiter.await(t, name)
 	other.down(t, name, 2)
-	pass(300 * time.Millisecond)
+	sleep(300 * time.Millisecond)
 	requireWaiting(t, in)
 	other.down(t, name, 1)
 	await(t, in, late)
@@ -166,7 +166,7 @@ func (w *world) latchWakeUp(t *testing.T, waiter, other latchSide) {
 	requireQuickWakeUps(t, took[warmUp:])
 }
 
-// Whoever waits goes on when the other side deletes the latch: Java, too, if Go does.
+// Waiters go on when the other side deletes the latch, Java's as well as Go's.
 func (w *world) latchDelete(t *testing.T, waiter, other latchSide) {
 	name := redistest.Name(t)
 	require.True(t, waiter.set(t, name, 2))

@@ -15,7 +15,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// Three deep, and out again; at each step both sides read the same.
+// Three levels deep and out again; both sides see the same at each step.
 func (w *world) reentry(t *testing.T, s sides) {
 	holder, other, name := s.holder(), s.waiter(), redistest.Name(t)
 	check := func(count int) {
@@ -55,7 +55,7 @@ func (w *world) reentry(t *testing.T, s sides) {
 func (w *world) watchdog(t *testing.T, s sides) {
 	holder, waiter, name := s.holder(), s.waiter(), redistest.Name(t)
 	lock(t, holder, name, 0)
-	in := waiter.start(t, name, atMost)
+	in := waiter.start(t, name, testTimeout)
 	w.awaitSubscriber(t, name)
 	field := holder.field(t, name)
 	tick := time.NewTicker(20 * time.Millisecond)
@@ -64,7 +64,7 @@ func (w *world) watchdog(t *testing.T, s sides) {
 		w.holds(t, name, field, 1)
 		ttl := w.watch.pttl(t, name)
 		require.LessOrEqual(t, ttl, shortLease)
-		require.Greater(t, ttl, shortLease/4, "renewed every third")
+		require.Greater(t, ttl, shortLease/4, "must be renewed every third of the lease")
 		requireWaiting(t, in)
 	}
 	unlocked := unlock(t, holder, name)
@@ -72,7 +72,7 @@ func (w *world) watchdog(t *testing.T, s sides) {
 	unlock(t, waiter, name)
 }
 
-// awaitRenewal waits until the hold's watchdog was seen at work.
+// awaitRenewal waits until the watchdog has renewed the hold.
 func (w *world) awaitRenewal(t testing.TB, name string) {
 	t.Helper()
 	last := w.watch.pttl(t, name)
@@ -83,7 +83,7 @@ func (w *world) awaitRenewal(t testing.TB, name string) {
 	}, "renewed")
 }
 
-// inherits requires that a waiter is in when the lease of a holder that was just killed ends.
+// inherits requires that a waiter gets the lock when the lease of a just killed holder expires.
 func (w *world) inherits(t testing.TB, waiter actor, name string, in <-chan event) {
 	t.Helper()
 	left := w.watch.pttl(t, name)
@@ -103,7 +103,7 @@ func (w *world) goIsKilled(t *testing.T) {
 	p := w.startGo(t, goJob{Watchdog: shortLease, Name: name})
 	p.begin(t)
 	w.holds(t, name, p.expect(t, "held", 10*time.Second), 1)
-	in := waiter.start(t, name, atMost)
+	in := waiter.start(t, name, testTimeout)
 	w.awaitSubscriber(t, name)
 	w.awaitRenewal(t, name)
 	p.kill()
@@ -117,20 +117,20 @@ func (w *world) javaIsKilled(t *testing.T) {
 	holder := p.thread()
 	lock(t, holder, name, 0)
 	w.holds(t, name, holder.field(t, name), 1)
-	in := waiter.start(t, name, atMost)
+	in := waiter.start(t, name, testTimeout)
 	w.awaitSubscriber(t, name)
 	w.awaitRenewal(t, name)
 	p.kill()
 	w.inherits(t, waiter, name, in)
 }
 
-// The lease ends in the section: the other side gets in, and the late unlock does it no harm.
+// The lease expires in mid-section: the other side gets the lock, and the late unlock does not harm it.
 func (w *world) fixedLease(t *testing.T, s sides) {
 	const fixed = shortLease / 2 // a renewal would come after a third
 	holder, waiter, name := s.holder(), s.waiter(), redistest.Name(t)
 	began := time.Now()
 	lock(t, holder, name, fixed)
-	in := waiter.start(t, name, atMost)
+	in := waiter.start(t, name, testTimeout)
 	w.awaitSubscriber(t, name)
 	left := w.watch.pttl(t, name)
 	ends := time.Now().Add(left)
@@ -141,7 +141,7 @@ func (w *world) fixedLease(t *testing.T, s sides) {
 	unlock(t, waiter, name)
 }
 
-// lateUnlock requires that the unlock of a former holder fails, and the new hold stays as it is.
+// lateUnlock requires that the unlock of a former holder fails, and does not change the new hold.
 func (w *world) lateUnlock(t testing.TB, former, now actor, name string) {
 	t.Helper()
 	field := now.field(t, name)
@@ -152,7 +152,7 @@ func (w *world) lateUnlock(t testing.TB, former, now actor, name string) {
 		select {
 		case <-ctx.Done():
 		case <-time.After(shortLease/3 + late/2):
-			require.Fail(t, "the former holder was not told by the next renewal")
+			require.Fail(t, "the next renewal did not report the loss to the former holder")
 		}
 		require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
 	}
@@ -167,8 +167,7 @@ func (w *world) forcedByHolder(t *testing.T, s sides) {
 	w.forced(t, s.holder(), s.waiter(), s.holder())
 }
 
-// The holder and who forces the lock open are of different sides, and the waiter is one more of the
-// holder's.
+// One side forces open a lock of the other, and the waiter is on the holder's side.
 func (w *world) forcedByStranger(t *testing.T, s sides) {
 	w.forced(t, s.holder(), s.holder(), s.waiter())
 }
@@ -183,8 +182,8 @@ func (w *world) forced(t *testing.T, holder, waiter, by actor) {
 	unlock(t, waiter, name)
 }
 
-// Both sides draw their tokens from one counter, which the writer of a read/write lock of that name raises as well. Redisson's writer leaves it
-// as it is.
+// Both sides take their tokens from one counter. The Go writer of a read/write lock with that name raises it as
+// well; Redisson's writer does not.
 func (w *world) fencing(t *testing.T) {
 	name, java := redistest.Name(t), w.java.thread()
 	m, coded := w.watch.FencedMutex(name), "fenced/"+url.QueryEscape(name)
@@ -199,7 +198,7 @@ func (w *world) fencing(t *testing.T) {
 		require.NoError(t, unlock())
 		require.Equal(t, strconv.FormatInt(last+2, 10), java.of.await(t, in).value)
 
-		var next pending
+		var next pendingLock
 		w.awaitWaiters(t, name, 1, func() { next = lockAsync(t, m) })
 		require.NoError(t, java.do(t, "unlock", coded).err)
 		got := next.get(t, 5*time.Second)
@@ -225,9 +224,9 @@ func (w *world) fencing(t *testing.T) {
 	require.NoError(t, java.do(t, "unlock", coded).err)
 }
 
-// A lock that Go leaves taken for a while is Java's when that is over, though Java was told of a longer time before, and though
-// other threads of the same Redisson have given up. They do before the unlock: a message to all is worth as many permits as threads
-// sleep, and one that asks and sleeps again in no time may take another's.
+// Java gets a lock that Go leaves taken for a while when that time is over, although it had been given a longer time
+// before, and although other threads of the same Redisson have given up. They give up before the unlock: a broadcast
+// releases one permit per sleeping thread, and a thread that asks and sleeps again at once may take another's.
 func (w *world) shortestHold(t *testing.T) {
 	const least = 3 * time.Second
 	name := redistest.Name(t)
@@ -243,8 +242,8 @@ func (w *world) shortestHold(t *testing.T) {
 	}
 	waiter := w.java.thread()
 	in := w.startWaiting(t, waiter, name)
-	for _, thread := range append(threads, waiter) { // a thread that is about to sleep misses a message to all
-		redistest.Eventually(t, least/2, func() bool { return thread.ask(t, "sleeps") == "true" }, "it sleeps")
+	for _, thread := range append(threads, waiter) { // a thread about to sleep misses a broadcast
+		redistest.Eventually(t, least/2, func() bool { return thread.ask(t, "sleeps") == "true" }, "the Java thread must sleep")
 	}
 	for _, ch := range impatient {
 		require.Equal(t, "false", w.java.await(t, ch).value)
@@ -258,8 +257,8 @@ func (w *world) shortestHold(t *testing.T) {
 	require.NoError(t, unlockJava.err)
 }
 
-// A hold that Go exports is held for Java all the time, and Java has the lock when the ticket's time is over, or the adopter unlocks, though it was told
-// of another time before.
+// Java sees a hold exported by Go as held throughout. It gets the lock when the ticket expires or the adopter unlocks,
+// although it had been given another time before.
 func (w *world) takenAlong(t *testing.T) {
 	const least = 3 * time.Second
 	adopter := newClient(t, w.watch.rdb, w.options(0))
@@ -269,7 +268,7 @@ func (w *world) takenAlong(t *testing.T) {
 		require.NoError(t, err)
 		waiter, other := w.java.thread(), w.java.thread()
 		in := w.startWaiting(t, waiter, name)
-		redistest.Eventually(t, least, func() bool { return waiter.ask(t, "sleeps") == "true" }, "it sleeps, and was told 30 s")
+		redistest.Eventually(t, least, func() bool { return waiter.ask(t, "sleeps") == "true" }, "the Java thread must sleep, with a remaining time of 30 s")
 		lasts := least
 		if adopted {
 			lasts = time.Hour

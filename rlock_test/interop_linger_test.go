@@ -12,8 +12,8 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// A lock that Go keeps is held as far as Java can see. It cannot ask, so it waits for the time of the option, and is woken then; unless it waits already
-// when Go keeps the lock for the first time.
+// Java sees a lock kept by Go as held. It cannot ask for the lock, so it is woken when the option's time is over. If it
+// already waits at the first unlock, it is woken at once.
 func (w *world) kept(t *testing.T) {
 	const d = 5 * time.Second
 	c, name := w.watch.Client, redistest.Name(t)
@@ -23,15 +23,15 @@ func (w *world) kept(t *testing.T) {
 	java.tryInVain(t, name)
 	in := w.startWaiting(t, java, name)
 	requireWaiting(t, in)
-	require.Less(t, await(t, in, atMost).ended.Sub(last), d+late)
+	require.Less(t, await(t, in, testTimeout).ended.Sub(last), d+late)
 	w.holds(t, name, java.field(t, name), 1)
 	unlock(t, java, name)
 
 	name = redistest.Name(t)
 	goes := newGoActor(c)
-	await(t, goes.startOn(t, c.Mutex(name, rlock.WithLinger(rlock.DefaultWatchdogTimeout))), atMost)
+	await(t, goes.startOn(t, c.Mutex(name, rlock.WithLinger(rlock.DefaultWatchdogTimeout))), testTimeout)
 	in = w.startWaiting(t, java, name)
 	released := unlock(t, goes, name)
-	require.Less(t, await(t, in, atMost).ended.Sub(released.began), late)
+	require.Less(t, await(t, in, testTimeout).ended.Sub(released.began), late)
 	unlock(t, java, name)
 }

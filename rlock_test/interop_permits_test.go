@@ -17,8 +17,8 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// TestInteropPermits proves what docs/redisson.md says of permits that expire: the same permits for both sides. Before 3.17 Redisson wrote their ids in
-// another form.
+// TestInteropPermits checks docs/redisson.md: both sides share the same expiring permits. Before 3.17 Redisson wrote their ids in another
+// form.
 func TestInteropPermits(t *testing.T) {
 	known := settings(t)
 	newest, old := known[0].version, known[3].version
@@ -35,7 +35,7 @@ func TestInteropPermits(t *testing.T) {
 	}
 }
 
-// permitsOf is Java's view on the permits of one semaphore.
+// permitsOf uses the permits of a semaphore from Java.
 type permitsOf struct {
 	thread *javaThread
 	name   string
@@ -76,7 +76,7 @@ func requireNoReply(t testing.TB, ch <-chan reply) {
 	}
 }
 
-// Each side sees what the other one does, and gives back what that has.
+// Each side sees the permits of the other, and gives them back.
 func (w *world) permitsCount(t *testing.T) {
 	ctx := context.Background()
 	name := redistest.Name(t)
@@ -115,7 +115,7 @@ func (w *world) permitsWait(t *testing.T) {
 	for range 20 {
 		held := acquire(t, s, 1)
 		in := java.acquire(t)
-		pass(100 * time.Millisecond)
+		sleep(100 * time.Millisecond)
 		requireNoReply(t, in)
 		require.NoError(t, held.permit.Release())
 		id := java.got(t, in)
@@ -128,7 +128,7 @@ func (w *world) permitsWait(t *testing.T) {
 	requirePermits(t, s, 1, 0)
 }
 
-// A lease of one side ends, and the other one that waits has the permit.
+// The lease of a permit of either side ends, and the waiter of the other side gets the permit.
 func (w *world) permitsExpire(t *testing.T) {
 	name := redistest.Name(t)
 	s, java := w.watch.PermitSemaphore(name), permitsOf{w.java.thread(), name}
@@ -152,7 +152,7 @@ func (w *world) permitsKept(t *testing.T) {
 	setPermits(t, s, 1)
 	held := acquire(t, s, 1)
 	in := java.acquire(t, "500")
-	pass(2 * shortLease)
+	sleep(2 * shortLease)
 	requireNoReply(t, in)
 	require.NoError(t, held.ctx.Err())
 	require.NoError(t, held.permit.Release())
@@ -219,7 +219,7 @@ func (w *world) permitsHerd(t *testing.T) {
 						slots[p.Slot()] = true
 						inGo[i]++
 						mu.Unlock()
-						pass(time.Millisecond)
+						sleep(time.Millisecond)
 						mu.Lock()
 						slots[p.Slot()] = false
 						mu.Unlock()

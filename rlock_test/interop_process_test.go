@@ -24,8 +24,8 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// goJob is what a second process of the Go side does: this test binary, run again with the job in
-// its environment. It prints "ready" when it is connected and begins when it is sent a line.
+// goJob is the job of a second Go process: this test binary, with the job in its environment. It prints
+// "ready" when connected, and begins when it reads a line.
 type goJob struct {
 	Addrs    []string
 	Plain    bool // pub/sub, on a cluster
@@ -35,7 +35,7 @@ type goJob struct {
 	Side     string // of a read/write lock; "" for another kind
 
 	// With a file, Threads goroutines lock, add 1 to the number in the file and unlock, For that
-	// long; how often is printed. Without, the lock is taken, "held" printed, and nothing more done.
+	// long; the job prints the number of sections. Without a file it takes the lock and prints "held".
 	File    string
 	Threads int
 	For     time.Duration
@@ -53,7 +53,7 @@ func (j goJob) mutex(client *rlock.Client) *rlock.Mutex {
 
 const goJobVariable = "RLOCK_INTEROP_JOB"
 
-// The job replaces the tests before they begin: TestMain belongs to all tests, not to these.
+// The job replaces the tests before they begin. TestMain belongs to all tests, not only to these.
 func init() { //nolint:gochecknoinits // a test binary has no other way in than TestMain
 	text := os.Getenv(goJobVariable)
 	if text == "" {
@@ -102,7 +102,7 @@ func (j goJob) run() error {
 	return err
 }
 
-// hammer does what Peer.java's does.
+// hammer does the same as hammer in Peer.java.
 func (j goJob) hammer(client *rlock.Client) (sections int64, err error) {
 	var (
 		n      atomic.Int64
@@ -127,8 +127,8 @@ func (j goJob) hammer(client *rlock.Client) (sections int64, err error) {
 	return n.Load(), <-failed
 }
 
-// addOne reads and writes in two steps on purpose: of two that were ever inside together, one
-// addition would be lost.
+// addOne reads and writes in two steps on purpose: if two were ever inside together, one addition
+// would be lost.
 func addOne(file string) error {
 	before, err := readNumber(file)
 	if err != nil {
@@ -145,17 +145,16 @@ func readNumber(file string) (int64, error) {
 	return strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
 }
 
-// goProcess is a job under way.
+// goProcess is a running job.
 type goProcess struct {
 	process *os.Process
 	in      io.WriteCloser
-	lines   chan string // what it prints; closed at its end
-	status  error       // once lines is closed
+	lines   chan string // its output; closed when it ends
+	status  error       // set before lines is closed
 	log     bytes.Buffer
 }
 
-// startGo runs a job in a process of its own, which the test's clean-up ends, and so does the end
-// of this one.
+// startGo runs a job in its own process, which ends with the test's clean-up or with this process.
 func (w *world) startGo(t testing.TB, job goJob) *goProcess {
 	t.Helper()
 	job.Addrs, job.Plain = w.addrs, w.plain
@@ -163,7 +162,7 @@ func (w *world) startGo(t testing.TB, job goJob) *goProcess {
 	require.NoError(t, err)
 	self, err := os.Executable()
 	require.NoError(t, err)
-	p := &goProcess{lines: make(chan string, 3)} // all that it ever prints
+	p := &goProcess{lines: make(chan string, 3)} // room for all its output
 	cmd := exec.Command(self)
 	cmd.Env = append(os.Environ(), goJobVariable+"="+string(text))
 	cmd.Stderr = &p.log
@@ -182,7 +181,7 @@ func (w *world) startGo(t testing.TB, job goJob) *goProcess {
 	}()
 	t.Cleanup(func() {
 		_ = p.process.Kill()
-		for range p.lines { // until it has ended
+		for range p.lines { // until the process has ended
 		}
 	})
 	p.expect(t, "ready", time.Minute)
@@ -195,7 +194,7 @@ func (p *goProcess) begin(t testing.TB) {
 	require.NoError(t, err)
 }
 
-// expect returns what follows the word in the next line.
+// expect requires that the next line begins with word, and returns the rest.
 func (p *goProcess) expect(t testing.TB, word string, within time.Duration) string {
 	t.Helper()
 	select {
@@ -211,7 +210,7 @@ func (p *goProcess) expect(t testing.TB, word string, within time.Duration) stri
 	}
 }
 
-// end waits for a good end: a race that was found in the process is none.
+// end requires that the process exits without an error; a detected data race is one.
 func (p *goProcess) end(t testing.TB) {
 	t.Helper()
 	_ = p.in.Close()

@@ -52,7 +52,7 @@ func TestInterop(t *testing.T) {
 	}
 }
 
-// setting is one kind of deployment and one version of Redisson.
+// setting is a kind of deployment and a version of Redisson.
 type setting struct {
 	cluster bool // of three masters
 	version string
@@ -103,7 +103,7 @@ const late = 2 * time.Second
 type world struct {
 	setting
 	addrs []string
-	watch bench // looks at Redis; its lock client is the Go side, with the usual watchdog time
+	watch fixture // looks at Redis; its lock client is the Go side, with the usual watchdog time
 	java  *redisson
 
 	// With shortLease as their watchdog time.
@@ -122,7 +122,7 @@ func newWorld(t *testing.T, s setting) *world {
 		server := redistest.Start(t)
 		w.addrs, rdb = []string{server.Addr()}, server.Client(t)
 	}
-	w.watch = bench{Client: newClient(t, rdb, w.options(0)), rdb: rdb}
+	w.watch = fixture{Client: newClient(t, rdb, w.options(0)), rdb: rdb}
 	w.quickGo = newClient(t, rdb, w.options(shortLease))
 	w.java = w.startJava(t, rlock.DefaultWatchdogTimeout)
 	w.quickJava = w.startJava(t, shortLease)
@@ -133,7 +133,7 @@ func (w *world) options(watchdog time.Duration) rlock.Options {
 	return rlock.Options{WatchdogTimeout: watchdog, PlainPubSub: w.plain}
 }
 
-// sides are the two who meet in a test: who holds and who waits.
+// sides are the holder and the waiter of a test.
 type sides struct {
 	way            string
 	holder, waiter func() actor
@@ -161,7 +161,7 @@ func (w *world) quickly(t *testing.T, name string, test func(*testing.T, sides))
 	}
 }
 
-// together makes of a test one that runs beside others.
+// together makes a test run in parallel with others.
 func together(test func(*testing.T, sides)) func(*testing.T, sides) {
 	return func(t *testing.T, s sides) {
 		t.Parallel()
@@ -245,7 +245,7 @@ func (w *world) startWaiting(t testing.TB, a actor, name string) <-chan event {
 	t.Helper()
 	var in <-chan event
 	// A fixed lease: Redisson's renewals multiply, see docs/redisson.md.
-	w.awaitWaiters(t, name, 1, func() { in = a.start(t, name, atMost) })
+	w.awaitWaiters(t, name, 1, func() { in = a.start(t, name, testTimeout) })
 	requireWaiting(t, in)
 	return in
 }

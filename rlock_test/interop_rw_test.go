@@ -45,119 +45,6 @@ func TestInteropReadWrite(t *testing.T) {
 	}
 }
 
-type rwWorld struct{ *world }
-
-// rwSide locks one side of a read/write lock: as a goroutine, or as a thread of Java.
-type rwSide interface {
-	start(t testing.TB, side, name string, lease time.Duration) <-chan event
-	unlock(t testing.TB, side, name string) event
-	tryInVain(t testing.TB, side, name string)
-}
-
-type rwThread struct{ *javaThread }
-
-func rwWord(side, name string) string { return side + "/" + url.QueryEscape(name) }
-
-func (j rwThread) start(t testing.TB, side, name string, lease time.Duration) <-chan event {
-	t.Helper()
-	args := []string{rwWord(side, name)}
-	if lease > 0 {
-		args = append(args, ms(lease))
-	}
-	replies := j.of.send(t, j.name, "lock", args...)
-	events := make(chan event, 1)
-	go func() { // ends with the process at the latest
-		select {
-		case r := <-replies:
-			events <- r.event
-		case <-j.of.gone:
-		}
-	}()
-	return events
-}
-
-func (j rwThread) unlock(t testing.TB, side, name string) event {
-	t.Helper()
-	return j.do(t, "unlock", rwWord(side, name)).event
-}
-
-func (j rwThread) tryInVain(t testing.TB, side, name string) {
-	t.Helper()
-	require.Equal(t, "false", j.ask(t, "trylock", rwWord(side, name), "0"))
-}
-
-type rwGo struct{ *goActor }
-
-func rwOf(c *rlock.Client, side, name string, o ...rlock.Option) *rlock.Mutex {
-	if rw := c.RWMutex(name, o...); side == "read" {
-		return rw.Read()
-	}
-	return c.RWMutex(name, o...).Write()
-}
-
-func (g rwGo) start(t testing.TB, side, name string, lease time.Duration) <-chan event {
-	var options []rlock.Option
-	if lease > 0 {
-		options = append(options, rlock.WithLease(lease))
-	}
-	return g.startOn(t, rwOf(g.client, side, name, options...))
-}
-
-func (g rwGo) unlock(t testing.TB, _, name string) event { return g.goActor.unlock(t, name) }
-
-func (g rwGo) tryInVain(t testing.TB, side, name string) {
-	t.Helper()
-	_, _, err := rwOf(g.client, side, name).TryLock(g.ctx(), 0)
-	require.ErrorIs(t, err, rlock.ErrNotAcquired)
-}
-
-func (w rwWorld) ways() map[string][2]func() rwSide {
-	g := func() rwSide { return rwGo{newGoActor(w.watch.Client)} }
-	j := func() rwSide { return rwThread{w.java.thread()} }
-	return map[string][2]func() rwSide{"Go holds": {g, j}, "Java holds": {j, g}}
-}
-
-func rwLock(t testing.TB, a rwSide, side, name string, lease time.Duration) {
-	t.Helper()
-	await(t, a.start(t, side, name, lease), 10*time.Second)
-}
-
-func rwUnlock(t testing.TB, a rwSide, side, name string) event {
-	t.Helper()
-	e := a.unlock(t, side, name)
-	require.NoError(t, e.err)
-	return e
-}
-
-// rwWaits begins to lock, and returns when that waits: it is subscribed, and time was left for the attempt after that.
-func (w rwWorld) rwWaits(t testing.TB, a rwSide, side, name string) <-chan event {
-	t.Helper()
-	channel := "redisson_rwlock:{" + name + "}"
-	if strings.Contains(name, "{") {
-		channel = "redisson_rwlock:" + name
-	}
-	cmd := "NUMSUB"
-	if w.cluster && !w.plain {
-		cmd = "SHARDNUMSUB"
-	}
-	in := a.start(t, side, name, atMost)
-	redistest.Eventually(t, 10*time.Second, func() bool {
-		for _, node := range w.watch.rdb.Nodes() {
-			got, err := node.Do(t.Context(), node.B().Arbitrary("PUBSUB", cmd, channel).Build()).ToArray()
-			if err != nil {
-				return false
-			}
-			if n, err := got[1].AsInt64(); err == nil && n > 0 {
-				return true
-			}
-		}
-		return false
-	}, "it is subscribed")
-	pass(30 * time.Millisecond)
-	requireWaiting(t, in)
-	return in
-}
-
 // Writers of both sides add to a number, and readers of both see that it stays as it is while they look.
 func (w rwWorld) exclusion(t *testing.T) {
 	const long = 5 * time.Second
@@ -182,7 +69,7 @@ func (w rwWorld) exclusion(t *testing.T) {
 				mu.Lock()
 				writes++
 				mu.Unlock()
-				pass(5 * time.Millisecond) // room for readers
+				sleep(5 * time.Millisecond) // room for readers
 			}
 		})
 		wg.Go(func() {
@@ -190,7 +77,7 @@ func (w rwWorld) exclusion(t *testing.T) {
 				assert.NoError(t, rw.Read().Do(context.Background(), func(context.Context) error {
 					before, err := readNumber(file)
 					assert.NoError(t, err)
-					pass(time.Millisecond)
+					sleep(time.Millisecond)
 					after, err := readNumber(file)
 					assert.NoError(t, err)
 					assert.Equal(t, before, after, "written while it was read")
@@ -230,7 +117,7 @@ func (w rwWorld) wakeUp(t *testing.T) {
 				name := redistest.Name(t)
 				var took []time.Duration
 				for range warmUp + rounds {
-					rwLock(t, holder, s[0], name, atMost)
+					rwLock(t, holder, s[0], name, testTimeout)
 					in := w.rwWaits(t, waiter, s[1], name)
 					unlocked := rwUnlock(t, holder, s[0], name)
 					took = append(took, await(t, in, 5*time.Second).ended.Sub(unlocked.began))
@@ -253,15 +140,15 @@ func (w rwWorld) names(t *testing.T) {
 			a, b, other := who[0](), who[1](), who[1]()
 			for _, name := range []string{"{tag}:rest", "a{tag}b{other}", "a:b:c:", ":write", "größe 🔒"} {
 				name += redistest.Name(t)
-				rwLock(t, a, "read", name, atMost)
-				rwLock(t, b, "read", name, atMost)
+				rwLock(t, a, "read", name, testTimeout)
+				rwLock(t, b, "read", name, testTimeout)
 				other.tryInVain(t, "write", name)
 				rwUnlock(t, a, "read", name)
 				require.True(t, w.watch.exists(t, name))
 				rwUnlock(t, b, "read", name)
 				require.False(t, w.watch.exists(t, name), name)
-				rwLock(t, a, "write", name, atMost)
-				rwLock(t, a, "write", name, atMost)
+				rwLock(t, a, "write", name, testTimeout)
+				rwLock(t, a, "write", name, testTimeout)
 				b.tryInVain(t, "read", name)
 				b.tryInVain(t, "write", name)
 				rwUnlock(t, a, "write", name)
@@ -309,7 +196,7 @@ func (w rwWorld) downgrade(t *testing.T) {
 	reader, end, err := up.Lock(context.Background())
 	require.NoError(t, err)
 	upgrade := lockAsync(t, upgrading{up, reader})
-	pass(200 * time.Millisecond)
+	sleep(200 * time.Millisecond)
 	upgrade.stillWaits(t)
 	rwUnlock(t, java, "read", name)
 	upgrade.cancel() // Redisson tells nobody that one reader is left
@@ -343,7 +230,7 @@ func (w rwWorld) forced(t *testing.T) {
 		require.ErrorIs(t, lost.unlock(t, name).err, rlock.ErrLost)
 		rwUnlock(t, goes, "write", name)
 
-		rwLock(t, java, side, name, atMost)
+		rwLock(t, java, side, name, testTimeout)
 		held, err := rwOf(w.quickGo, map[string]string{"read": "write", "write": "read"}[side], name).ForceUnlock(context.Background())
 		require.NoError(t, err)
 		require.False(t, held)
@@ -371,7 +258,7 @@ func (w rwWorld) watchdog(t *testing.T) {
 	require.NoError(t, err)
 	inside, leaveInside, err := w.quickGo.RWMutex(second).Read().Lock(wctx)
 	require.NoError(t, err)
-	pass(shortLease + shortLease/2)
+	sleep(shortLease + shortLease/2)
 	require.NoError(t, ctx.Err())
 	require.NoError(t, inside.Err())
 	rwThread{w.quickJava.thread()}.tryInVain(t, "read", second)
@@ -395,7 +282,7 @@ func (w rwWorld) expiry(t *testing.T) {
 				holder, waiter := who[0](), who[1]()
 				name := redistest.Name(t)
 				rwLock(t, holder, s[0], name, short)
-				in := waiter.start(t, s[1], name, atMost)
+				in := waiter.start(t, s[1], name, testTimeout)
 				await(t, in, short+late)
 				require.Error(t, holder.unlock(t, s[0], name).err)
 				rwUnlock(t, waiter, s[1], name)
@@ -416,11 +303,11 @@ func (w rwWorld) javaIsKilled(t *testing.T) {
 	require.NoError(t, err)
 	java.kill()
 	killed := time.Now()
-	in := rwGo{newGoActor(w.quickGo)}.start(t, "write", "alone", atMost)
+	in := rwGo{newGoActor(w.quickGo)}.start(t, "write", "alone", testTimeout)
 	require.Less(t, await(t, in, shortLease+2*late).ended.Sub(killed), shortLease+late)
-	pass(shortLease / 2)
+	sleep(shortLease / 2)
 	waits := lockAsync(t, w.quickGo.RWMutex("beside").Write())
-	pass(shortLease/2 + late)
+	sleep(shortLease/2 + late)
 	waits.stillWaits(t)
 	require.NoError(t, leave())
 	got := waits.get(t, soon)
@@ -436,8 +323,8 @@ func (w rwWorld) goIsKilled(t *testing.T) {
 	goes.begin(t)
 	goes.expect(t, "held", time.Minute)
 	waiter := rwThread{w.quickJava.thread()}
-	in := waiter.start(t, "write", name, atMost)
-	pass(shortLease + shortLease/3) // it is renewed
+	in := waiter.start(t, "write", name, testTimeout)
+	sleep(shortLease + shortLease/3) // it is renewed
 	requireWaiting(t, in)
 	goes.kill()
 	await(t, in, 2*shortLease+late) // Redisson sleeps for what it was told last
@@ -463,7 +350,7 @@ func (w rwWorld) goLastsLonger(t *testing.T) {
 			began := time.Now()
 			rwLock(t, reader, "read", name, 0)
 			writer := rwGo{newGoActor(w.watch.Client)}
-			pass(shortLease + shortLease/2) // renewed
+			sleep(shortLease + shortLease/2) // renewed
 			if end == "kill" {
 				java.kill()
 			} else {
@@ -472,9 +359,9 @@ func (w rwWorld) goLastsLonger(t *testing.T) {
 			for time.Since(began) < long-late {
 				writer.tryInVain(t, "write", name)
 				require.NoError(t, ctx.Err())
-				pass(20 * time.Millisecond)
+				sleep(20 * time.Millisecond)
 			}
-			in := writer.start(t, "write", name, atMost)
+			in := writer.start(t, "write", name, testTimeout)
 			await(t, in, 3*late)
 			require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
 			require.ErrorIs(t, unlock(), rlock.ErrLost)

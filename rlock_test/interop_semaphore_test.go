@@ -17,7 +17,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// TestInteropSemaphore proves what docs/redisson.md says of semaphores: the same permits for both sides.
+// TestInteropSemaphore checks docs/redisson.md: both sides share the same permits.
 func TestInteropSemaphore(t *testing.T) {
 	for _, s := range settings(t) {
 		t.Run(s.String(), func(t *testing.T) {
@@ -38,7 +38,7 @@ func TestInteropSemaphore(t *testing.T) {
 	}
 }
 
-// semaphoreSide is one side's view on semaphores.
+// semaphoreSide uses semaphores from Go or from Java.
 type semaphoreSide interface {
 	set(t testing.TB, name string, n int64) bool
 	release(t testing.TB, name string, n int64)
@@ -123,7 +123,7 @@ func (j javaSemaphore) acquire(t testing.TB, name string, n int64) <-chan event 
 	return j.thread.waitInJava(t, "sem.acquire", name, strconv.FormatInt(n, 10))
 }
 
-// Each side sees what the other one does.
+// Each side sees the changes of the other.
 func (w *world) semaphoreCount(t *testing.T, one, two semaphoreSide) {
 	name := redistest.Name(t)
 	require.True(t, one.set(t, name, 5))
@@ -150,7 +150,7 @@ func (w *world) semaphoreWait(t *testing.T, waiter, other semaphoreSide) {
 		in := waiter.acquire(t, name, 2)
 		if i == 0 {
 			other.release(t, name, 1)
-			pass(300 * time.Millisecond)
+			sleep(300 * time.Millisecond)
 			requireWaiting(t, in)
 			other.release(t, name, 1)
 			await(t, in, late)
@@ -199,7 +199,7 @@ func (w *world) semaphoreHerd(t *testing.T) {
 				s := c.Semaphore(name)
 				for end := time.Now().Add(long); time.Now().Before(end); {
 					assert.NoError(t, s.Acquire(context.Background(), int64(1+2*i)))
-					pass(time.Millisecond)
+					sleep(time.Millisecond)
 					assert.NoError(t, s.Release(context.Background(), int64(1+2*i)))
 					mu.Lock()
 					inGo[i]++
@@ -213,7 +213,7 @@ func (w *world) semaphoreHerd(t *testing.T) {
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	go func() { // ended by stop
 		defer close(stopped)
-		for s := w.watch.Client.Semaphore(name); ; pass(50 * time.Millisecond) {
+		for s := w.watch.Client.Semaphore(name); ; sleep(50 * time.Millisecond) {
 			select {
 			case <-stop:
 				return

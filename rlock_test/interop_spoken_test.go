@@ -15,9 +15,10 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// Redisson beside holders in Go with WithAsked, WithLinger or a ticket, for the kinds that asked, kept and takenAlong leave out.
+// Redisson beside Go holders with WithAsked, WithLinger or a ticket, for the kinds not tested by asked, kept and
+// takenAlong.
 
-// askedByJava waits until a holder is told that Redisson waits, which is seen by a look and a second one.
+// askedByJava waits until a holder learns that Redisson waits, which takes two looks.
 func askedByJava(t *testing.T, ctx context.Context, in <-chan event) {
 	t.Helper()
 	began := time.Now()
@@ -26,7 +27,7 @@ func askedByJava(t *testing.T, ctx context.Context, in <-chan event) {
 	requireWaiting(t, in)
 }
 
-// fencedAlong: tokens rise from a lock that Go keeps, which has some in store, over Java's, to an adopted one.
+// fencedAlong checks that tokens rise: from a lock kept by Go, with tokens in store, over Java's to an adopted one.
 func (w *world) fencedAlong(t *testing.T) {
 	const d = 3 * time.Second
 	c, name, java := w.watch.Client, redistest.Name(t), w.java.thread()
@@ -42,14 +43,14 @@ func (w *world) fencedAlong(t *testing.T) {
 	last := token(ctx)
 	require.NoError(t, unlock())
 	require.Equal(t, "false", java.ask(t, "trylock", coded, "0"))
-	got, err := strconv.ParseInt(java.ask(t, "token", coded), 10, 64) // it waits until the lock is kept no more
+	got, err := strconv.ParseInt(java.ask(t, "token", coded), 10, 64) // returns when Go no longer keeps the lock
 	require.NoError(t, err)
 	require.Greater(t, got, last)
 
 	waiter := lockAsync(t, c.FencedMutex(name))
 	w.awaitSubscriber(t, name)
 	require.NoError(t, java.do(t, "unlock", coded).err)
-	next := waiter.get(t, atMost)
+	next := waiter.get(t, testTimeout)
 	require.NoError(t, next.err)
 	last = token(next.ctx)
 	require.Greater(t, last, got)
@@ -67,7 +68,7 @@ func (w *world) fencedAlong(t *testing.T) {
 	require.NoError(t, java.do(t, "unlock", coded).err)
 }
 
-// asked is world.asked for a writer that readers in Java wait for, and for a reader that a writer in Java waits for.
+// asked is world.asked for a Go writer with waiting Java readers, and for a Go reader with a waiting Java writer.
 func (w rwWorld) asked(t *testing.T) {
 	for side, other := range map[string]string{"write": "read", "read": "write"} {
 		t.Run(side, func(t *testing.T) {
@@ -78,13 +79,13 @@ func (w rwWorld) asked(t *testing.T) {
 			in := w.rwWaits(t, java, other, name)
 			askedByJava(t, ctx, in)
 			require.NoError(t, unlock())
-			await(t, in, atMost)
+			await(t, in, testTimeout)
 			rwUnlock(t, java, other, name)
 		})
 	}
 }
 
-// alongWrite: the write side is a writer's for Java, in between an Export and its Adopt, too.
+// alongWrite checks that Java sees a writer throughout, also between Export and Adopt.
 func (w rwWorld) alongWrite(t *testing.T) {
 	java, other, name := rwThread{w.java.thread()}, rwThread{w.java.thread()}, redistest.Name(t)
 	ctx, unlock, err := w.watch.RWMutex(name).Write().Lock(t.Context())
@@ -103,11 +104,11 @@ func (w rwWorld) alongWrite(t *testing.T) {
 	requireWaiting(t, in)
 	began := time.Now()
 	require.NoError(t, unlock())
-	require.Less(t, await(t, in, atMost).ended.Sub(began), late)
+	require.Less(t, await(t, in, testTimeout).ended.Sub(began), late)
 	rwUnlock(t, java, "read", name)
 }
 
-// asked is world.asked: Redisson's waiters are in the queue, where they are seen at once by a look.
+// asked is world.asked for fair locks: Redisson's waiters are in the queue, so one look finds them.
 func (w *fairWorld) asked(t *testing.T) {
 	java, name := &fairJava{javaThread: w.quickJava.thread()}, redistest.Name(t)
 	ctx, unlocks, err := w.quickGo.FairMutex(name, rlock.WithAsked()).Lock(t.Context())
@@ -116,6 +117,6 @@ func (w *fairWorld) asked(t *testing.T) {
 	in := w.queueUp(t, java, name)
 	askedByJava(t, ctx, in)
 	require.NoError(t, unlocks())
-	await(t, in, atMost)
+	await(t, in, testTimeout)
 	unlock(t, java, name)
 }

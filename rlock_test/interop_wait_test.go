@@ -20,7 +20,7 @@ import (
 	"github.com/go-rlock/rlock/internal/redistest"
 )
 
-// Two processes of each side, with two threads each, for 20 s in and out of one lock.
+// Two processes of each side, with two threads each, lock and unlock one lock for 20 s.
 func (w *world) exclusion(t *testing.T) {
 	const (
 		processes = 2 // of each side
@@ -68,8 +68,7 @@ func (w *world) exclusion(t *testing.T) {
 	t.Logf("%d sections in Go, %d in Java, %d in the file", inGo, inJava, got)
 }
 
-// From the moment that unlock is called on one side to the moment that lock has returned on the
-// other.
+// Measured from the call of unlock on one side to the return of lock on the other.
 func (w *world) wakeUp(t *testing.T, s sides) {
 	const warmUp, rounds = 50, 200
 	holder, waiter := s.holder(), s.waiter()
@@ -80,7 +79,7 @@ func (w *world) wakeUp(t *testing.T, s sides) {
 	var took []time.Duration
 	for i := range warmUp + rounds {
 		name := names[i%len(names)]
-		lock(t, holder, name, atMost)
+		lock(t, holder, name, testTimeout)
 		in := w.startWaiting(t, waiter, name)
 		unlocked := unlock(t, holder, name)
 		took = append(took, await(t, in, 5*time.Second).ended.Sub(unlocked.began))
@@ -93,35 +92,35 @@ func (w *world) wakeUp(t *testing.T, s sides) {
 	require.LessOrEqual(t, took[rounds-1], late, "max")
 }
 
-// While Go waits for Java, Redis is not asked anything.
+// While Go waits for Java, it sends nothing to Redis.
 func (w *world) noPolling(t *testing.T) {
 	holder, name := w.java.thread(), redistest.Name(t)
-	lock(t, holder, name, atMost) // a fixed lease, so that Java does not renew
+	lock(t, holder, name, testTimeout) // fixed, so that Java does not renew
 	const n = 20
 	var waiters [n]*goActor
 	var in [n]<-chan event
 	for i := range waiters {
 		waiters[i] = newGoActor(w.watch.Client)
-		if i == 0 { // the first of a process asks, those behind it rely on that
+		if i == 0 { // only the first waiter of a process asks Redis
 			in[i] = w.startWaiting(t, waiters[i], name)
 		} else {
-			in[i] = waiters[i].start(t, name, atMost)
+			in[i] = waiters[i].start(t, name, testTimeout)
 		}
-		redistest.Eventually(t, 10*time.Second, func() bool { return waiting() == i+1 }, "it waits")
+		redistest.Eventually(t, 10*time.Second, func() bool { return waiting(t) == i+1 }, "it waits")
 	}
 
-	channels := 3 // the lock's, that of those in line, and the process's
+	channels := 3 // the lock's, the line's and the process's
 	if w.cluster && w.plain {
 		channels = 2 // there is no line
 	}
-	redistest.Eventually(t, 10*time.Second, func() bool { return w.channels(t) == channels }, "who waited before has left")
+	redistest.Eventually(t, 10*time.Second, func() bool { return w.channels(t) == channels }, "earlier waiters must have left")
 	before := redistest.Commands(t, w.watch.rdb)
-	pass(3 * time.Second)
+	sleep(3 * time.Second)
 	after := redistest.Commands(t, w.watch.rdb)
 	for command, calls := range after {
 		switch command {
 		case "info": // the count itself
-		case "ping": // both clients look after their connections
+		case "ping": // both clients check their connections
 		case "cluster|nodes", "cluster|info", "cluster|slots", "cluster|shards": // and after the cluster
 		default:
 			assert.Equal(t, before[command], calls, command)
@@ -135,25 +134,25 @@ func (w *world) noPolling(t *testing.T) {
 	}
 }
 
-// Fifty waiters of both sides behind one holder: each gets the lock once, alone, and by messages.
+// Fifty waiters of both sides behind one holder: each gets the lock once, alone, woken by a message.
 func (w *world) queue(t *testing.T, s sides) {
 	const each = 25
 	name, first := redistest.Name(t), s.holder()
-	lock(t, first, name, atMost)
+	lock(t, first, name, testTimeout)
 	var waiters []actor
 	var in []<-chan event
 	join := func(a actor) {
 		waiters = append(waiters, a)
-		in = append(in, a.start(t, name, atMost))
+		in = append(in, a.start(t, name, testTimeout))
 	}
-	// In Go only the first waiter asks, and does so once for all, in Java each.
+	// In Go the first waiter asks for all; in Java each waiter asks.
 	w.awaitWaiters(t, name, 1+each, func() {
 		for range each {
 			join(newGoActor(w.watch.Client))
 			join(w.java.thread())
 		}
 	})
-	redistest.Eventually(t, 10*time.Second, func() bool { return waiting() == each }, "all of Go wait")
+	redistest.Eventually(t, 10*time.Second, func() bool { return waiting(t) == each }, "all Go waiters must wait")
 
 	began := time.Now()
 	unlock(t, first, name)
@@ -180,13 +179,13 @@ func (w *world) queue(t *testing.T, s sides) {
 	t.Logf("%d waiters were served in %v", 2*each, time.Since(began).Round(time.Millisecond))
 }
 
-// interopNames are names on which naming rules could differ.
+// interopNames are names for which the two sides' naming rules could differ.
 var interopNames = []string{
 	"{tag}", "{tag}:rest", "rest:{tag}", "a{tag}b{other}", "a:b:c", ":", "with space", " ", "größe", "锁", "🔒",
 	"a/b?c=d&e", `"quoted" 'too' \`, "50%", "a+b", "*", "line\nbreak",
 }
 
-// oddNames have braces that are no hash tag, or one with the channel and another without.
+// oddNames have braces that are no hash tag, or give the channel another tag than the key.
 var oddNames = []string{"{}", "a{}b", "a{b", "}{", "{"}
 
 func (w *world) names(t *testing.T, s sides) {
@@ -197,7 +196,7 @@ func (w *world) names(t *testing.T, s sides) {
 	holder, waiter := s.holder(), s.waiter()
 	for _, name := range names {
 		name += redistest.Name(t)
-		lock(t, holder, name, atMost)
+		lock(t, holder, name, testTimeout)
 		w.holds(t, name, holder.field(t, name), 1)
 		waiter.tryInVain(t, name)
 		in := w.startWaiting(t, waiter, name)
@@ -210,15 +209,14 @@ func (w *world) names(t *testing.T, s sides) {
 	}
 }
 
-// On a cluster a script may only name keys of one slot, and for Redisson's the channel is one; with
-// such a name it has another slot. Redisson takes these locks, and fails to unlock them; or it fails
-// to take them, an old one with a brace that is not closed. Ours work. Between the two sides they
-// exclude, no more.
+// On a cluster, all keys of a script must be in one slot. Redisson's scripts pass the channel as a key, and such
+// a name puts it in another slot. So Redisson takes these locks and fails to unlock them, or, if old and
+// given an unclosed brace, fails to take them. Ours work. Between the two sides only exclusion holds.
 func (w *world) oddBraces(t *testing.T) {
 	goes, java := newGoActor(w.watch.Client), w.java.thread()
 	for i, name := range oddNames {
 		name += fmt.Sprint("odd", i)
-		lock(t, goes, name, atMost)
+		lock(t, goes, name, testTimeout)
 		got := java.do(t, "trylock", url.QueryEscape(name), "0")
 		unlock(t, goes, name)
 		require.False(t, w.watch.exists(t, name))
@@ -229,7 +227,7 @@ func (w *world) oddBraces(t *testing.T) {
 		require.NoError(t, got.err)
 		require.Equal(t, "false", got.value)
 
-		lock(t, java, name, atMost)
+		lock(t, java, name, testTimeout)
 		goes.tryInVain(t, name)
 		require.ErrorContains(t, java.unlock(t, name).err, "CROSSSLOT")
 		w.holds(t, name, java.field(t, name), 1)

@@ -14,7 +14,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// ofAllKinds are the locks of one name.
+// ofAllKinds are locks of all kinds with the same name.
 func ofAllKinds(c *rlock.Client, name string) map[string]*rlock.Mutex {
 	rw := c.RWMutex(name)
 	return map[string]*rlock.Mutex{
@@ -23,10 +23,10 @@ func ofAllKinds(c *rlock.Client, name string) map[string]*rlock.Mutex {
 	}
 }
 
-// G1: locks of all kinds with one name in one Client do not take the holds of each other for their own: plain, fenced and fair ones
-// re-enter each other, and so do writers with and without tokens; a writer lets a reader in, and all others are refused.
+// G1: locks of different kinds with the same name in one Client do not mistake each other's holds for their own. Plain, fenced and fair
+// locks re-enter each other, and so do writers with and without tokens. A writer lets a reader in, and all others are refused.
 func TestKindsOfOneNameNest(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	ctx := context.Background()
 	whole := map[string]bool{"plain": true, "fenced": true, "fair": true}
 	writes := map[string]bool{"write": true, "fenced write": true}
@@ -68,12 +68,12 @@ func TestKindsOfOneNameNest(t *testing.T) {
 	}
 }
 
-// G1, G4: goroutines that want locks of all kinds with one name exclude each other, and each gets its turn. A waiter of one kind hears
-// nothing of the unlock of another, so it asks when the remaining time is over that it was told.
+// G1, G4: goroutines that want locks of different kinds with the same name exclude each other, and each gets its turn. A waiter does not
+// hear the unlock of another kind, so it asks again when the remaining lease it was given is over.
 func TestKindsOfOneNameExclude(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t, rlock.Options{WatchdogTimeout: 2 * rlock.MinWatchdogTimeout})
-	ctx, cancel := context.WithTimeout(context.Background(), atMost)
+	b := newFixture(t, rlock.Options{WatchdogTimeout: 2 * rlock.MinWatchdogTimeout})
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	var inside, readers atomic.Int32
 	var wg sync.WaitGroup
@@ -90,7 +90,7 @@ func TestKindsOfOneNameExclude(t *testing.T) {
 						}
 						assert.Equal(t, int32(1), inside.Add(1), name)
 						assert.Zero(t, readers.Load(), name)
-						pass(time.Millisecond)
+						sleep(time.Millisecond)
 						inside.Add(-1)
 						return nil
 					}), name)

@@ -3,11 +3,9 @@ package rlock_test
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -23,9 +21,9 @@ import (
 func labelKey(c *rlock.Client) string { return "rlock_client:{" + c.ID() + "}" }
 
 // awaitLabel waits until the label of c is in Redis.
-func (b bench) awaitLabel(t testing.TB, c *rlock.Client, label string) {
+func (b fixture) awaitLabel(t testing.TB, c *rlock.Client, label string) {
 	t.Helper()
-	redistest.Eventually(t, atMost, func() bool {
+	redistest.Eventually(t, testTimeout, func() bool {
 		text, err := b.do(t, "GET", labelKey(c)).ToString()
 		return err == nil && text == label
 	}, "the label is written")
@@ -40,10 +38,11 @@ func refusalOf(t testing.TB, l rlock.Locker, wait time.Duration) *rlock.NotAcqui
 	return not
 }
 
-// knowsLabel waits until a TryLock is refused by that label. The first one mostly is, but a machine that stands still takes longer than it waits.
+// knowsLabel waits until a refused TryLock names that label. The first refusal usually does, unless the machine stands still for longer
+// than the wait.
 func knowsLabel(t testing.TB, l rlock.Locker, wait time.Duration, label string) (not *rlock.NotAcquiredError) {
 	t.Helper()
-	redistest.Eventually(t, atMost, func() bool {
+	redistest.Eventually(t, testTimeout, func() bool {
 		not = refusalOf(t, l, wait)
 		return not.HolderLabel == label
 	}, "the label is known")
@@ -63,13 +62,13 @@ var labelledLocks = map[string]func(c *rlock.Client, name string) rlock.Locker{
 	"all":      func(c *rlock.Client, name string) rlock.Locker { return rlock.All(c.Mutex(name), c.Mutex(name+"2")) },
 }
 
-// Whoever is refused learns the label of the holder, also without waiting; the second waiter of a process, without a command.
+// A refusal names the label of the holder, even if the call does not wait. A second waiter in the same process learns it without a command.
 func TestLabel(t *testing.T) {
 	redistest.Parallel(t)
 	for kind, of := range labelledLocks {
 		t.Run(kind, func(t *testing.T) {
 			redistest.Parallel(t)
-			b := newBench(t, rlock.Options{Label: `pod "7"`})
+			b := newFixture(t, rlock.Options{Label: `pod "7"`})
 			ctx, unlock, err := of(b.Client, b.name).Lock(t.Context())
 			require.NoError(t, err)
 			b.awaitLabel(t, b.Client, `pod "7"`)
@@ -81,7 +80,7 @@ func TestLabel(t *testing.T) {
 			}
 			if m, ok := of(newClient(t, b.rdb), b.name).(*rlock.Mutex); ok {
 				var info rlock.Info
-				redistest.Eventually(t, atMost, func() bool {
+				redistest.Eventually(t, testTimeout, func() bool {
 					info, err = m.Info(t.Context())
 					return err == nil && len(info.Holders) == 1 && info.Holders[0].Label != ""
 				}, "the label is known")
@@ -94,10 +93,10 @@ func TestLabel(t *testing.T) {
 	}
 }
 
-// A Client that waits for itself says so; the label of several readers is each one's own.
+// With several readers, Info has the label of each. A Client that is refused by its own hold says so.
 func TestLabelsOfSeveral(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t, rlock.Options{Label: "pod-1"})
+	b := newFixture(t, rlock.Options{Label: "pod-1"})
 	second := newClient(t, b.rdb, rlock.Options{Label: "pod-2"})
 	third := newClient(t, b.rdb)
 	all := []*rlock.Client{b.Client, second, third}
@@ -110,7 +109,7 @@ func TestLabelsOfSeveral(t *testing.T) {
 	b.awaitLabel(t, second, "pod-2")
 	for _, c := range all {
 		want := map[string]string{b.ID(): "pod-1", second.ID(): "pod-2", third.ID(): ""}
-		redistest.Eventually(t, atMost, func() bool {
+		redistest.Eventually(t, testTimeout, func() bool {
 			info, err := c.RWMutex(b.name).Read().Info(t.Context())
 			labels := make(map[string]string)
 			for _, h := range info.Holders {
@@ -127,11 +126,12 @@ func TestLabelsOfSeveral(t *testing.T) {
 	require.NoError(t, unlock())
 }
 
-// One command for all who are refused by a Client, whatever its locks; none for those without a label, and none on the way of a Lock.
+// All calls refused by the same Client share one command, whatever the locks. Holders without a label cost none, and a waiting Lock sends
+// none.
 func TestLabelCosts(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
-	watch := bench{rdb: s.Client(t)}
+	watch := fixture{rdb: s.Client(t)}
 	loadScripts(t, newClient(t, s.Client(t)))
 	far := newMeter(t, s.Addr())
 	labelled := newClient(t, s.Client(t), rlock.Options{WatchdogTimeout: time.Hour, Label: "pod-7"})
@@ -158,15 +158,15 @@ func TestLabelCosts(t *testing.T) {
 	}
 	require.Equal(t, 5, far.since(asked).commands)
 	require.Equal(t, before+1, gets())
-	var waiters []pending
+	var waiters []pendingLock
 	for i := range 20 {
 		waiters = append(waiters, lockAsync(t, waits.Mutex(fmt.Sprint(false, i%5))))
 	}
-	redistest.Eventually(t, atMost, func() bool { return waits.Stats().Waiting == 20 && exists(t, watch.rdb, "rlock_queue:{false 4}") }, "they wait")
+	redistest.Eventually(t, testTimeout, func() bool { return waits.Stats().Waiting == 20 && exists(t, watch.rdb, "rlock_queue:{false 4}") }, "they wait")
 	require.Equal(t, before+1, gets())
 	for _, w := range waiters {
 		w.cancel()
-		require.ErrorIs(t, w.get(t, atMost).err, context.Canceled)
+		require.ErrorIs(t, w.get(t, testTimeout).err, context.Canceled)
 	}
 
 	// What a label costs its own Client: a SET at first, and longer owners.
@@ -174,13 +174,13 @@ func TestLabelCosts(t *testing.T) {
 		near := newMeter(t, s.Addr())
 		o.WatchdogTimeout = time.Hour
 		m := newClient(t, redistest.Dial(t, near.addr, redistest.Single), o).Mutex("costs")
-		pass1(t, m)
+		lockAndUnlock(t, m)
 		if o.Label != "" {
-			redistest.Eventually(t, atMost, func() bool { return near.since(traffic{}).commands == 3 }, "the label")
+			redistest.Eventually(t, testTimeout, func() bool { return near.since(traffic{}).commands == 3 }, "the label")
 		}
 		begins = near.since(traffic{})
 		for range 100 {
-			pass1(t, m)
+			lockAndUnlock(t, m)
 		}
 		return begins, near.since(begins)
 	}
@@ -196,16 +196,16 @@ func TestLabelCosts(t *testing.T) {
 // A label is renewed, also after it was lost, until its Client is closed or dies.
 func TestLabelLives(t *testing.T) {
 	redistest.Parallel(t)
-	b := bareBench(t)
+	b := newBareFixture(t)
 	proxy := redistest.StartProxy(t, redistest.Shared(t))
 	c := newClient(t, redistest.Dial(t, proxy.Addr()), rlock.Options{WatchdogTimeout: rlock.MinWatchdogTimeout, Label: "pod-7"})
 	key := labelKey(c)
 	require.False(t, b.exists(t, key), "nobody has asked for a lock")
-	pass1(t, c.Mutex(b.name))
+	lockAndUnlock(t, c.Mutex(b.name))
 	b.awaitLabel(t, c, "pod-7")
 	require.LessOrEqual(t, b.pttl(t, key), 3*time.Second)
 	require.NoError(t, b.do(t, "PEXPIRE", key, "1500").Error())
-	redistest.Eventually(t, atMost, func() bool { return b.pttl(t, key) > 2*time.Second }, "renewed")
+	redistest.Eventually(t, testTimeout, func() bool { return b.pttl(t, key) > 2*time.Second }, "renewed")
 	require.NoError(t, b.do(t, "DEL", key).Error())
 	b.awaitLabel(t, c, "pod-7")
 
@@ -216,20 +216,20 @@ func TestLabelLives(t *testing.T) {
 		}
 		return redistest.Fail("LOADING it comes")
 	})
-	redistest.Eventually(t, atMost, func() bool { return sets.Load() == 2 }, "it was not renewed")
-	redistest.Eventually(t, atMost, func() bool { return sets.Load() >= 3 && b.pttl(t, key) > 2*time.Second }, "it is tried again")
+	redistest.Eventually(t, testTimeout, func() bool { return sets.Load() == 2 }, "it was not renewed")
+	redistest.Eventually(t, testTimeout, func() bool { return sets.Load() >= 3 && b.pttl(t, key) > 2*time.Second }, "it is tried again")
 
 	proxy.BlackHole(true) // as if the process had died
-	redistest.Eventually(t, atMost, func() bool { return !b.exists(t, key) }, "it expires")
+	redistest.Eventually(t, testTimeout, func() bool { return !b.exists(t, key) }, "it expires")
 }
 
-// Shutdown deletes the label, while what was written last is on its way as well.
+// Shutdown deletes the label, even while the last write of it is under way.
 func TestLabelEndsWithShutdown(t *testing.T) {
 	redistest.Parallel(t)
-	b := bareBench(t)
+	b := newBareFixture(t)
 	for range 20 {
 		c := newClient(t, b.rdb, rlock.Options{Label: "pod-7"})
-		pass1(t, c.Mutex(b.name))
+		lockAndUnlock(t, c.Mutex(b.name))
 		require.NoError(t, c.Shutdown(t.Context()))
 		require.False(t, b.exists(t, labelKey(c)))
 	}
@@ -238,7 +238,7 @@ func TestLabelEndsWithShutdown(t *testing.T) {
 // A value that others wrote to the key of a label is no label.
 func TestLabelOfOthers(t *testing.T) {
 	redistest.Parallel(t)
-	b := bareBench(t)
+	b := newBareFixture(t)
 	holder := newClient(t, b.rdb, rlock.Options{Label: "pod-8"})
 	for _, text := range []string{"", "two\nlines", strings.Repeat("x", 101), "\xff"} {
 		_, unlock, err := holder.Mutex(b.name).Lock(t.Context())
@@ -250,99 +250,6 @@ func TestLabelOfOthers(t *testing.T) {
 		require.Contains(t, not.Error(), "held by "+not.Holder+", with ")
 		require.NoError(t, b.do(t, "SET", labelKey(holder), "pod-8").Error())
 		require.NoError(t, unlock())
-	}
-}
-
-// keepsGets is a client whose answers to GET are kept.
-type keepsGets struct {
-	rueidis.Client
-
-	asked, goOn chan struct{}
-}
-
-func (c keepsGets) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
-	if cmd.Commands()[0] == "GET" {
-		c.asked <- struct{}{}
-		<-c.goOn
-	}
-	return c.Client.Do(ctx, cmd)
-}
-
-// A TryLock that does not wait returns in time though the label is not answered, with its ctx at once; and a Lock that does is not kept.
-func TestLabelUnanswered(t *testing.T) {
-	redistest.Parallel(t)
-	b := newBench(t, rlock.Options{Label: "pod-7"})
-	_, unlock, err := b.Mutex(b.name).Lock(t.Context())
-	require.NoError(t, err)
-	b.awaitLabel(t, b.Client, "pod-7")
-	keeps := keepsGets{b.rdb, make(chan struct{}, 10), make(chan struct{})}
-	goOn := sync.OnceFunc(func() { close(keeps.goOn) })
-	t.Cleanup(goOn)
-
-	first := newClient(t, keeps)
-	began := time.Now()
-	require.Empty(t, refusalOf(t, first.Mutex(b.name), 0).HolderLabel)
-	require.GreaterOrEqual(t, time.Since(began), 200*time.Millisecond)
-	require.Len(t, keeps.asked, 1)
-	require.Empty(t, refusalOf(t, first.Mutex(b.name), 0).HolderLabel)
-	require.Len(t, keeps.asked, 1, "which is not asked for again")
-
-	leaves := newClient(t, keeps)
-	ctx, cancel := context.WithCancel(t.Context())
-	left := make(chan error, 1)
-	go func() {
-		_, _, err := leaves.Mutex(b.name).TryLock(ctx, 0)
-		left <- err
-	}()
-	<-keeps.asked
-	<-keeps.asked
-	cancel()
-	require.ErrorIs(t, <-left, rlock.ErrNotAcquired)
-
-	waiter := lockAsync(t, newClient(t, keeps).Mutex(b.name))
-	<-keeps.asked
-	require.NoError(t, unlock())
-	got := waiter.get(t, atMost)
-	require.NoError(t, got.err)
-	require.NoError(t, got.unlock())
-	goOn()
-}
-
-// Users without the right to the keys lock as before, and their Clients say so once.
-func TestLabelForbidden(t *testing.T) {
-	redistest.Parallel(t)
-	s := redistest.Start(t)
-	admin := bench{rdb: s.Client(t)}
-	for what, keys := range map[string]string{"write": "%R~rlock_client:*", "read or write": "~other"} {
-		t.Run(what, func(t *testing.T) {
-			redistest.Parallel(t)
-			name := strings.ReplaceAll(what, " ", "-")
-			require.NoError(t, admin.do(t, "ACL", "SETUSER", name, "reset", "on", ">secret", "&*", "+@all", "~"+name, "~rlock_queue:*", keys).Error())
-			j := new(journal)
-			rdb := s.Client(t, func(o *rueidis.ClientOption) { o.Username, o.Password = name, "secret" })
-			o := rlock.Options{Label: "pod-7", Logger: slog.New(slog.NewTextHandler(j, nil))}
-			c, other := newClient(t, rdb, o), newClient(t, s.Client(t), rlock.Options{Label: "pod-8"})
-			pass1(t, c.Mutex(name))
-			redistest.Eventually(t, atMost, func() bool { return j.count("labels do not work for this Client") == 1 }, "logged")
-			require.Equal(t, 1, j.count("label=pod-7"))
-			ctx, unlock, err := c.Mutex(name).Lock(t.Context())
-			require.NoError(t, err)
-			require.Less(t, len(rlock.Owner(ctx)), 36+1+20, "no mark")
-			require.Empty(t, refusalOf(t, other.Mutex(name), 0).HolderLabel)
-			require.NoError(t, unlock())
-
-			_, unlock, err = other.Mutex(name).Lock(t.Context())
-			require.NoError(t, err)
-			admin.awaitLabel(t, other, "pod-8")
-			want := ""
-			if what == "write" {
-				want = "pod-8"
-			}
-			knowsLabel(t, c.Mutex(name), 0, want)
-			require.Equal(t, want, refusalOf(t, c.Mutex(name), 0).HolderLabel)
-			require.NoError(t, unlock())
-			require.Equal(t, 1, j.count("labels do not work"))
-		})
 	}
 }
 
@@ -363,7 +270,7 @@ func TestLabelOnDeployments(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			redistest.Parallel(t)
-			b := bench{rdb: row.dial(t), name: redistest.Name(t)}
+			b := fixture{rdb: row.dial(t), name: redistest.Name(t)}
 			o := rlock.Options{Label: "pod-7", PlainPubSub: row.plain}
 			for i := range 3 {
 				c := newClient(t, b.rdb, o)
@@ -386,10 +293,10 @@ func TestLabelOnDeployments(t *testing.T) {
 func TestLabelOfAQuorum(t *testing.T) {
 	redistest.Parallel(t)
 	var holders, others []rlock.Locker
-	var servers []bench
+	var servers []fixture
 	for i := range 3 {
 		s := redistest.Start(t)
-		b := bench{rdb: s.Client(t)}
+		b := fixture{rdb: s.Client(t)}
 		b.Client = newClient(t, b.rdb, rlock.Options{Label: fmt.Sprint("pod-", i)})
 		servers = append(servers, b)
 		holders = append(holders, b.Mutex("q"))
@@ -402,15 +309,15 @@ func TestLabelOfAQuorum(t *testing.T) {
 	}
 	for _, wait := range []time.Duration{0, 300 * time.Millisecond} {
 		var not *rlock.NotAcquiredError
-		redistest.Eventually(t, atMost, func() bool {
+		redistest.Eventually(t, testTimeout, func() bool {
 			not = refusalOf(t, rlock.Quorum(others...), wait)
 			return not.HolderLabel != ""
 		}, "the label is known")
-		at := slices.IndexFunc(servers, func(b bench) bool { return strings.HasPrefix(not.Holder, b.ID()) })
+		at := slices.IndexFunc(servers, func(b fixture) bool { return strings.HasPrefix(not.Holder, b.ID()) })
 		require.Equal(t, fmt.Sprint("pod-", at), not.HolderLabel)
 	}
 	not := refusalOf(t, rlock.Quorum(holders...), 0)
-	at := slices.IndexFunc(servers, func(b bench) bool { return strings.HasPrefix(not.Holder, b.ID()) })
+	at := slices.IndexFunc(servers, func(b fixture) bool { return strings.HasPrefix(not.Holder, b.ID()) })
 	require.Equal(t, fmt.Sprint("pod-", at), not.HolderLabel, "it is its own")
 	require.NoError(t, unlock())
 }
@@ -418,7 +325,7 @@ func TestLabelOfAQuorum(t *testing.T) {
 // A victim of a deadlock names the labels of the others, also from other processes.
 func TestLabelsInADeadlock(t *testing.T) {
 	redistest.Parallel(t)
-	b := bareBench(t)
+	b := newBareFixture(t)
 	w := newWaits()
 	parties := make([]party, 3)
 	for i := range parties {
@@ -434,9 +341,9 @@ func TestLabelsInADeadlock(t *testing.T) {
 	}
 }
 
-// A label is short, and one line of printable text.
+// A label must be short, and a single line of printable text.
 func TestInvalidLabels(t *testing.T) {
-	b := bareBench(t)
+	b := newBareFixture(t)
 	for _, label := range []string{strings.Repeat("x", 101), "two\nlines", "tab\t", "\x00", "\xff", "\u200b", "\u2028"} {
 		_, err := rlock.New(b.rdb, rlock.Options{Label: label})
 		require.ErrorContains(t, err, "rlock: Options.Label is ", label)

@@ -17,7 +17,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// scriptedLock is a Locker of which the calls fail with these errors, one after the other, and then no more.
+// scriptedLock is a Locker whose calls return these errors in turn, and then succeed.
 type scriptedLock struct {
 	rlock.Locker // for the methods that nobody calls
 
@@ -45,7 +45,7 @@ func next(errs *[]error) (err error) {
 	return err
 }
 
-// Lead goes on after what passes, with a pause, and ends with what does not.
+// Lead pauses and goes on after a temporary error, and returns any other error.
 func TestLeadOfAnyLocker(t *testing.T) {
 	mine := errors.New("mine")
 	for _, row := range []struct {
@@ -144,7 +144,7 @@ type term struct {
 	why    error
 }
 
-// One of three leads, and the next one when it ends in order, or when Redis comes back after it was gone.
+// Of three candidates one leads. The next leads when that term ends in order, or when Redis comes back after an outage.
 func TestLead(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
@@ -176,7 +176,7 @@ func TestLead(t *testing.T) {
 	first := receive(t, terms).leader
 	stops[first]()
 	require.Equal(t, term{first, context.Canceled}, receive(t, terms))
-	require.ErrorIs(t, within(t, ended[first], atMost), context.Canceled)
+	require.ErrorIs(t, within(t, ended[first], testTimeout), context.Canceled)
 	second := receive(t, terms)
 	require.NoError(t, second.why)
 	require.NotEqual(t, first, second.leader)
@@ -196,10 +196,10 @@ func TestLead(t *testing.T) {
 		if i != first {
 			require.Empty(t, ended[i], "Lead goes on")
 			stops[i]()
-			require.ErrorIs(t, within(t, ended[i], atMost), context.Canceled)
+			require.ErrorIs(t, within(t, ended[i], testTimeout), context.Canceled)
 		}
 	}
-	bench{rdb: s.Client(t)}.clear(t)
+	fixture{rdb: s.Client(t)}.clear(t)
 }
 
 func receive(t *testing.T, events <-chan term) term {
@@ -207,14 +207,13 @@ func receive(t *testing.T, events <-chan term) term {
 	select {
 	case event := <-events:
 		return event
-	case <-time.After(atMost):
+	case <-time.After(testTimeout):
 		require.FailNow(t, "nothing happens")
 		panic("unreachable")
 	}
 }
 
-// Whoever is told to end says so, as the leader and as one that waits: ctx was done, or the Client closed. Nil is for a leader that has
-// ended by itself.
+// Leader and candidates return the same error if ctx is done or the Client is closed. Nil means that the leader ended by itself.
 func TestLeadEndsAlikeForAll(t *testing.T) {
 	mine := errors.New("mine")
 	for name, end := range map[string]struct {
@@ -234,7 +233,7 @@ func TestLeadEndsAlikeForAll(t *testing.T) {
 	} {
 		for returns, result := range map[string]error{"nil": nil, "its own": errors.New("its own")} {
 			t.Run(name+"/"+returns, func(t *testing.T) {
-				b := newBench(t)
+				b := newFixture(t)
 				ctx, cancel := context.WithCancelCause(context.Background())
 				t.Cleanup(func() { cancel(nil) })
 				began := make(chan struct{}, 2)
@@ -250,10 +249,10 @@ func TestLeadEndsAlikeForAll(t *testing.T) {
 				leader := lead()
 				<-began
 				waits := lead()
-				redistest.Eventually(t, atMost, func() bool { return b.Stats().Waiting == 1 }, "the other one waits")
+				redistest.Eventually(t, testTimeout, func() bool { return b.Stats().Waiting == 1 }, "the other one waits")
 				end.end(b.Client, cancel)
 				for who, ended := range map[string]<-chan error{"leader": leader, "waits": waits} {
-					err := within(t, ended, atMost)
+					err := within(t, ended, testTimeout)
 					for _, want := range end.errs {
 						require.ErrorIs(t, err, want, who)
 					}
@@ -265,7 +264,7 @@ func TestLeadEndsAlikeForAll(t *testing.T) {
 			})
 		}
 	}
-	b := newBench(t)
+	b := newFixture(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	m := b.Mutex(b.name)
 	require.NoError(t, rlock.Lead(ctx, m, nothingToDo))
@@ -287,18 +286,18 @@ func (e endsAtItsUnlock) Lock(ctx context.Context) (context.Context, rlock.Unloc
 // A server that takes no writes for a moment ends no Lead, whichever the lock.
 func TestLeadWaitsUntilRedisTakesWrites(t *testing.T) {
 	redistest.Parallel(t)
-	set := func(name, refusing, fine string) [2]func(*testing.T, bench) {
-		to := func(value string) func(*testing.T, bench) {
-			return func(t *testing.T, b bench) {
+	set := func(name, refusing, fine string) [2]func(*testing.T, fixture) {
+		to := func(value string) func(*testing.T, fixture) {
+			return func(t *testing.T, b fixture) {
 				t.Helper()
 				require.NoError(t, b.do(t, "CONFIG", "SET", name, value).Error())
 			}
 		}
-		return [2]func(*testing.T, bench){to(refusing), to(fine)}
+		return [2]func(*testing.T, fixture){to(refusing), to(fine)}
 	}
 	misconf := set("save", "3600 1", "")
 	saves := misconf[0]
-	misconf[0] = func(t *testing.T, b bench) { // a snapshot that cannot be written
+	misconf[0] = func(t *testing.T, b fixture) { // a snapshot that cannot be written
 		t.Helper()
 		require.NoError(t, b.do(t, "SET", b.name, "x").Error())
 		dir, err := b.do(t, "CONFIG", "GET", "dir").AsStrMap()
@@ -306,9 +305,9 @@ func TestLeadWaitsUntilRedisTakesWrites(t *testing.T) {
 		require.NoError(t, os.Mkdir(filepath.Join(dir["dir"], "taken.rdb"), 0o700))
 		saves(t, b)
 		require.NoError(t, b.do(t, "BGSAVE").Error())
-		redistest.Eventually(t, atMost, func() bool { return b.do(t, "SET", b.name, "y").Error() != nil }, "the snapshot has failed")
+		redistest.Eventually(t, testTimeout, func() bool { return b.do(t, "SET", b.name, "y").Error() != nil }, "the snapshot has failed")
 	}
-	for said, set := range map[string][2]func(*testing.T, bench){
+	for said, set := range map[string][2]func(*testing.T, fixture){
 		"NOREPLICAS": set("min-replicas-to-write", "1", "0"), "OOM": set("maxmemory", "1", "0"), "MISCONF": misconf,
 	} {
 		for kind, lock := range map[string]func(c *rlock.Client, name string) rlock.Locker{
@@ -323,7 +322,7 @@ func TestLeadWaitsUntilRedisTakesWrites(t *testing.T) {
 			t.Run(said+"/"+kind, func(t *testing.T) {
 				redistest.Parallel(t)
 				s := redistest.Start(t, "--dbfilename", "taken.rdb")
-				b := bench{rdb: s.Client(t), name: redistest.Name(t)}
+				b := fixture{rdb: s.Client(t), name: redistest.Name(t)}
 				failed := make(chan error, 100)
 				c := newClient(t, s.Client(t), rlock.Options{Trace: &rlock.Trace{
 					Failed: func(_ context.Context, f rlock.FailedInfo) { failed <- f.Err },
@@ -335,20 +334,20 @@ func TestLeadWaitsUntilRedisTakesWrites(t *testing.T) {
 					require.ErrorContains(t, err, said)
 				case err := <-led:
 					require.FailNow(t, "ended", "%v", err)
-				case <-time.After(atMost):
+				case <-time.After(testTimeout):
 					require.FailNow(t, "not refused")
 				}
 				set[1](t, b)
-				require.NoError(t, within(t, led, atMost))
+				require.NoError(t, within(t, led, testTimeout))
 			})
 		}
 	}
 }
 
-// A leader that is asked resigns when its term is over, and waits for the next one. Without others nobody resigns.
+// A leader that is asked resigns when its term is over, and then waits for the next. It keeps leading if no other candidate waits.
 func TestLeadResigns(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	const mandate = 100 * time.Millisecond
 	terms := make(chan term, 100)
 	lead := func(i int) (stop context.CancelFunc, ended <-chan error) {
@@ -370,7 +369,7 @@ func TestLeadResigns(t *testing.T) {
 	}
 	stopFirst, first := lead(1)
 	require.Equal(t, term{leader: 1}, receive(t, terms))
-	pass(2 * mandate)
+	sleep(2 * mandate)
 	require.Empty(t, terms, "nobody has asked")
 	stopSecond, second := lead(2)
 	for i := range 4 { // they take turns
@@ -382,9 +381,9 @@ func TestLeadResigns(t *testing.T) {
 		require.Equal(t, term{leader: 3 - leader}, receive(t, terms))
 	}
 	stopSecond()
-	require.ErrorIs(t, within(t, second, atMost), context.Canceled)
+	require.ErrorIs(t, within(t, second, testTimeout), context.Canceled)
 	stopFirst()
-	require.ErrorIs(t, within(t, first, atMost), context.Canceled)
+	require.ErrorIs(t, within(t, first, testTimeout), context.Canceled)
 
 	err := rlock.Lead(context.Background(), b.Mutex(b.name), func(context.Context) error { panic("it runs") }, rlock.ResignWhenAsked(mandate))
 	require.ErrorContains(t, err, "ResignWhenAsked needs a lock WithAsked")
@@ -393,10 +392,10 @@ func TestLeadResigns(t *testing.T) {
 	require.False(t, locked)
 }
 
-// A leader whose Client can be asked resigns when somebody asks who does not want to lead.
+// A leader with WithAsked also resigns for Ask, whose caller need not want to lead.
 func TestLeadResignsForAsk(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	terms := make(chan term, 100)
@@ -421,7 +420,7 @@ func TestLeadResignsForAsk(t *testing.T) {
 	require.True(t, heard, "of its own process")
 	require.ErrorIs(t, receive(t, terms).why, rlock.ErrResigned)
 	stop()
-	require.ErrorIs(t, within(t, ended, atMost), context.Canceled)
+	require.ErrorIs(t, within(t, ended, testTimeout), context.Canceled)
 	heard, err = other.Ask(context.Background(), b.name)
 	require.NoError(t, err)
 	require.False(t, heard, "nobody has it")

@@ -15,7 +15,7 @@ import (
 // awaitState waits for a state by its changes alone.
 func awaitState(t *testing.T, s *rlock.Leadership, is func(rlock.LeadState) bool) rlock.LeadState {
 	t.Helper()
-	over := time.After(atMost)
+	over := time.After(testTimeout)
 	for {
 		changed := s.Changed()
 		if now := s.State(); is(now) {
@@ -35,7 +35,7 @@ func rests(s rlock.LeadState) bool { return !s.Leading }
 // A Leadership tells of each term: its beginning, its number, and its end, by a loss, by fn, and with the ctx.
 func TestLeadership(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t, rlock.Options{WatchdogTimeout: time.Second})
+	b := newFixture(t, rlock.Options{WatchdogTimeout: time.Second})
 	for name, lock := range map[string]*rlock.Mutex{"fenced": b.FencedMutex(b.name), "plain": b.Mutex(b.name + ":plain")} {
 		t.Run(name, func(t *testing.T) {
 			redistest.Parallel(t)
@@ -85,7 +85,7 @@ func TestLeadership(t *testing.T) {
 			stop()
 			require.Equal(t, second.Term, awaitState(t, &s, rests).Term)
 			ends <- nil
-			require.ErrorIs(t, within(t, ended, atMost), context.Canceled)
+			require.ErrorIs(t, within(t, ended, testTimeout), context.Canceled)
 			require.False(t, s.State().Leading)
 		})
 	}

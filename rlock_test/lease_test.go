@@ -18,10 +18,10 @@ const (
 	// shortWatchdog is for holds that have to be seen renewed. A renewal that is due has two thirds of it left, and a
 	// loaded machine may stop a process for the better part of a second.
 	shortWatchdog = 3 * time.Second
-	atMost        = time.Minute // no test waits that long
+	testTimeout   = time.Minute // no test waits that long
 )
 
-func (b bench) pttl(t testing.TB, name string) time.Duration {
+func (b fixture) pttl(t testing.TB, name string) time.Duration {
 	t.Helper()
 	n, err := b.do(t, "PTTL", name).AsInt64()
 	require.NoError(t, err)
@@ -29,7 +29,7 @@ func (b bench) pttl(t testing.TB, name string) time.Duration {
 }
 
 // watch collects the key's remaining time for a while.
-func (b bench) watch(t testing.TB, name string, d time.Duration) (ttls []time.Duration) {
+func (b fixture) watch(t testing.TB, name string, d time.Duration) (ttls []time.Duration) {
 	t.Helper()
 	for end := time.Now().Add(d); time.Now().Before(end); {
 		ttls = append(ttls, b.pttl(t, name))
@@ -39,7 +39,7 @@ func (b bench) watch(t testing.TB, name string, d time.Duration) (ttls []time.Du
 
 func TestHoldOutlivesItsWatchdogTime(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t, rlock.Options{WatchdogTimeout: shortWatchdog})
+	b := newFixture(t, rlock.Options{WatchdogTimeout: shortWatchdog})
 	err := b.Mutex(b.name).Do(context.Background(), func(ctx context.Context) error {
 		for _, ttl := range b.watch(t, b.name, shortWatchdog+shortWatchdog/2) {
 			assert.Positive(t, ttl)
@@ -50,11 +50,11 @@ func TestHoldOutlivesItsWatchdogTime(t *testing.T) {
 	require.False(t, b.exists(t, b.name))
 }
 
-// That the holder is told in time is the next test's.
+// The next test checks that the holder's ctx is cancelled in time.
 func TestFixedLeaseIsNotRenewed(t *testing.T) {
 	redistest.Parallel(t)
 	const fixed = 2 * time.Second
-	b := newBench(t, rlock.Options{WatchdogTimeout: fixed})
+	b := newFixture(t, rlock.Options{WatchdogTimeout: fixed})
 	began := time.Now()
 	ctx, unlock, err := b.Mutex(b.name, rlock.WithLease(fixed)).Lock(context.Background())
 	require.NoError(t, err)
@@ -83,13 +83,13 @@ func TestFixedLeaseIsNotRenewed(t *testing.T) {
 	require.NoError(t, got.unlock())
 }
 
-// G2: the old holder is told before the new one can be in, since what it trusts in began when its acquire was
-// sent. On a slow way that is earlier than in Redis, by delay, and the reply is later than that, by delay.
+// G2: the holder's ctx is cancelled before another can be in, since it counts the lease from the moment its acquire was sent. On a slow
+// network that is delay before Redis counts it, and the reply arrives another delay later.
 func TestHolderIsToldBeforeTheLeaseEnds(t *testing.T) {
 	redistest.Parallel(t)
 	const lease, delay = 10 * time.Second, 500 * time.Millisecond
 	proxy := redistest.StartProxy(t, redistest.Shared(t))
-	b := newBench(t)
+	b := newFixture(t)
 	far := newClient(t, redistest.Dial(t, proxy.Addr(), oneConn)) // none is made on the slow way
 	loadScripts(t, far)
 	proxy.Delay(delay)
@@ -132,7 +132,7 @@ func TestLeaseOfReentries(t *testing.T) {
 		{long, short, long, long, false},
 	} {
 		t.Run(fmt.Sprintf("outer=%v/inner=%v", tc.outer, tc.inner), func(t *testing.T) {
-			b := newBench(t, rlock.Options{WatchdogTimeout: watchdog})
+			b := newFixture(t, rlock.Options{WatchdogTimeout: watchdog})
 			handle := func(lease time.Duration) *rlock.Mutex {
 				if lease == none {
 					return b.Mutex(b.name)
@@ -160,7 +160,7 @@ func TestLeaseOfReentries(t *testing.T) {
 // with it.
 func TestRenewedReentryInAFixedLease(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t, rlock.Options{WatchdogTimeout: shortWatchdog})
+	b := newFixture(t, rlock.Options{WatchdogTimeout: shortWatchdog})
 	ctx, unlock, err := b.Mutex(b.name, rlock.WithLease(shortWatchdog*2/3)).Lock(context.Background())
 	require.NoError(t, err)
 	inner, unlockInner, err := b.Mutex(b.name).Lock(ctx)
@@ -181,7 +181,7 @@ func TestRenewedReentryInAFixedLease(t *testing.T) {
 func TestNoGhostRenewal(t *testing.T) {
 	const n, step = 40, 3 * time.Millisecond
 	const lease = shortWatchdog * 3 / 4 // a renewal would prolong it
-	b := newBench(t, rlock.Options{WatchdogTimeout: shortWatchdog})
+	b := newFixture(t, rlock.Options{WatchdogTimeout: shortWatchdog})
 	name := func(i int) string { return fmt.Sprintf("%s:%d", b.name, i) }
 	err := b.Mutex(b.name+":outer").Do(context.Background(), func(ctx context.Context) error {
 		var at, locked [n]time.Time
@@ -194,7 +194,7 @@ func TestNoGhostRenewal(t *testing.T) {
 			at[i] = time.Now().Add(shortWatchdog/3 - time.Duration(n-i)*step)
 		}
 		for i := range n {
-			pass(time.Until(at[i]))
+			sleep(time.Until(at[i]))
 			require.NoError(t, unlocks[i]())
 			require.False(t, b.exists(t, name(i)))
 			var err error
@@ -219,7 +219,7 @@ func TestNoGhostRenewal(t *testing.T) {
 
 // The watchdog must go with the hold even if the Lock was cancelled at any moment.
 func TestWatchdogEndsWithCancelledAcquires(t *testing.T) {
-	b := newBench(t, rlock.Options{WatchdogTimeout: shortWatchdog})
+	b := newFixture(t, rlock.Options{WatchdogTimeout: shortWatchdog})
 	calls := func() int {
 		return redistest.Goroutines("go-rlock/rlock/rlock.", "go-rlock/rlock/internal/engine.", "go-rlock/rlock/internal/calls.", "go-rlock/rlock/internal/sweep.")
 	}
@@ -243,7 +243,7 @@ func TestWatchdogEndsWithCancelledAcquires(t *testing.T) {
 // other's renewals, and the last hold outlives its watchdog time.
 func TestRenewalSurvivesHandOver(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t, rlock.Options{WatchdogTimeout: shortWatchdog})
+	b := newFixture(t, rlock.Options{WatchdogTimeout: shortWatchdog})
 	section := func(m *rlock.Mutex, d time.Duration) {
 		assert.NoError(t, m.Do(context.Background(), func(ctx context.Context) error {
 			timer := time.NewTimer(d)
@@ -272,7 +272,7 @@ func TestRenewalSurvivesHandOver(t *testing.T) {
 func TestManyHoldsNoneLost(t *testing.T) {
 	const n, watchdog = 10_000, 2 * shortWatchdog // 10,000 Locks take their time, too
 	s := redistest.Start(t)
-	b := bench{rdb: s.Client(t), name: "many"}
+	b := fixture{rdb: s.Client(t), name: "many"}
 	b.Client = newClient(t, b.rdb, rlock.Options{WatchdogTimeout: watchdog})
 	ctxs := make([]context.Context, n)
 	unlocks := make([]rlock.UnlockFunc, n)
@@ -282,7 +282,7 @@ func TestManyHoldsNoneLost(t *testing.T) {
 		assert.NoError(t, err)
 	})
 	before := redistest.Commands(t, b.rdb)
-	pass(watchdog + watchdog/3) // four renewals of each
+	sleep(watchdog + watchdog/3) // four renewals of each
 	after := redistest.Commands(t, b.rdb)
 	calls := after["evalsha"] - before["evalsha"]
 	t.Logf("%d script calls renewed %d holds four times", calls, n)

@@ -17,18 +17,18 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// twins are two Clients of one process. The network of the first one can fall silent.
-type twins struct {
-	bench // Client is the first one, rdb is not behind the network
-	other *rlock.Client
-	third *rlock.Client // for a quorum
-	proxy *redistest.Proxy
+// twoClients are two Clients of one process. The network of the first one can fall silent.
+type twoClients struct {
+	fixture // Client is the first one, rdb is not behind the network
+	other   *rlock.Client
+	third   *rlock.Client // for a quorum
+	proxy   *redistest.Proxy
 }
 
-// newTwins has the connections open and the scripts loaded.
-func newTwins(t *testing.T, addr string, o ...rlock.Options) *twins {
+// newTwoClients has the connections open and the scripts loaded.
+func newTwoClients(t *testing.T, addr string, o ...rlock.Options) *twoClients {
 	t.Helper()
-	s := &twins{proxy: redistest.StartProxy(t, addr)}
+	s := &twoClients{proxy: redistest.StartProxy(t, addr)}
 	s.rdb, s.name = redistest.Dial(t, addr), redistest.Name(t)
 	s.Client = newClient(t, redistest.Dial(t, s.proxy.Addr()), o...)
 	s.other, s.third = newClient(t, s.rdb, o...), newClient(t, redistest.Dial(t, s.proxy.Addr()), o...)
@@ -51,7 +51,7 @@ func newTwins(t *testing.T, addr string, o ...rlock.Options) *twins {
 func nothingToDo(context.Context) error { return nil }
 
 // silent has the network lose everything from the nth reply to a script on, or at once if n is 0, until it is well again.
-func (s *twins) silent(n int) (well func()) {
+func (s *twoClients) silent(n int) (well func()) {
 	var seen atomic.Int32
 	if n == 0 {
 		s.proxy.BlackHole(true)
@@ -70,9 +70,9 @@ func (s *twins) silent(n int) (well func()) {
 	}
 }
 
-// clear proves that what went on in the background gives everything back when the network is well again, long before the end of a
-// lease, and that nothing comes late.
-func (s *twins) clear(t *testing.T) {
+// clear proves that, once the network is well again, everything is given back in the background long before a lease ends, and that nothing
+// arrives late.
+func (s *twoClients) clear(t *testing.T) {
 	t.Helper()
 	left := func() []string { return s.keysBut(t, "redisson_lock_token:") }
 	redistest.Eventually(t, rlock.DefaultWatchdogTimeout/2, func() bool { return len(left()) == 0 }, "no key is left")
@@ -83,7 +83,7 @@ func (s *twins) clear(t *testing.T) {
 }
 
 // keysBut are the keys of all locks of the test, but those that begin like this.
-func (s *twins) keysBut(t *testing.T, prefixes ...string) []string {
+func (s *twoClients) keysBut(t *testing.T, prefixes ...string) []string {
 	t.Helper()
 	all, err := s.do(t, "KEYS", "*"+s.name+"*").AsStrSlice()
 	require.NoError(t, err)
@@ -93,34 +93,34 @@ func (s *twins) keysBut(t *testing.T, prefixes ...string) []string {
 }
 
 // leftKinds are the locks of all kinds, as their callers meet them.
-func leftKinds() map[string]func(s *twins, name string) rlock.Locker {
-	return map[string]func(s *twins, name string) rlock.Locker{
-		"Mutex":       func(s *twins, name string) rlock.Locker { return s.Mutex(name) },
-		"FencedMutex": func(s *twins, name string) rlock.Locker { return s.FencedMutex(name) },
-		"FairMutex":   func(s *twins, name string) rlock.Locker { return s.FairMutex(name) },
-		"read side":   func(s *twins, name string) rlock.Locker { return s.RWMutex(name).Read() },
-		"write side":  func(s *twins, name string) rlock.Locker { return s.RWMutex(name).Write() },
-		"Upgradeable": func(s *twins, name string) rlock.Locker { return s.RWMutex(name).Upgradeable() },
-		"All of one call": func(s *twins, name string) rlock.Locker {
+func leftKinds() map[string]func(s *twoClients, name string) rlock.Locker {
+	return map[string]func(s *twoClients, name string) rlock.Locker{
+		"Mutex":       func(s *twoClients, name string) rlock.Locker { return s.Mutex(name) },
+		"FencedMutex": func(s *twoClients, name string) rlock.Locker { return s.FencedMutex(name) },
+		"FairMutex":   func(s *twoClients, name string) rlock.Locker { return s.FairMutex(name) },
+		"read side":   func(s *twoClients, name string) rlock.Locker { return s.RWMutex(name).Read() },
+		"write side":  func(s *twoClients, name string) rlock.Locker { return s.RWMutex(name).Write() },
+		"Upgradeable": func(s *twoClients, name string) rlock.Locker { return s.RWMutex(name).Upgradeable() },
+		"All of one call": func(s *twoClients, name string) rlock.Locker {
 			return rlock.All(s.Mutex(name+":a"), s.Mutex(name))
 		},
-		"All of two calls": func(s *twins, name string) rlock.Locker {
+		"All of two calls": func(s *twoClients, name string) rlock.Locker {
 			return rlock.All(s.FairMutex(name+":a"), s.Mutex(name+":b"), s.RWMutex(name).Upgradeable())
 		},
-		"All of two Clients": func(s *twins, name string) rlock.Locker {
+		"All of two Clients": func(s *twoClients, name string) rlock.Locker {
 			return rlock.All(s.Mutex(name+":a"), s.other.Mutex(name))
 		},
-		"All with a Quorum": func(s *twins, name string) rlock.Locker {
+		"All with a Quorum": func(s *twoClients, name string) rlock.Locker {
 			return rlock.All(s.Mutex(name+":a"), leftKinds()["Quorum"](s, name))
 		},
-		"Quorum": func(s *twins, name string) rlock.Locker {
+		"Quorum": func(s *twoClients, name string) rlock.Locker {
 			return rlock.Quorum(s.Mutex(name), s.third.Mutex(name+":third"), s.other.Mutex(name+":other"))
 		},
 	}
 }
 
-// blocker holds the lock of whichever of these kinds, by another process.
-func (s *twins) blocker(t *testing.T, kind, name string) rlock.UnlockFunc {
+// blocker holds the lock of each of these kinds in another process.
+func (s *twoClients) blocker(t *testing.T, kind, name string) rlock.UnlockFunc {
 	t.Helper()
 	c := newClient(t, s.rdb)
 	var l rlock.Locker
@@ -177,7 +177,7 @@ func TestLockEndsWithItsCallerWhereverRedisFallsSilent(t *testing.T) {
 					}
 					t.Run(fmt.Sprintf("%s/%s/held %v/silent at %d", kind, method, held, n), func(t *testing.T) {
 						redistest.Parallel(t)
-						s := newTwins(t, addr)
+						s := newTwoClients(t, addr)
 						l := lock(s, s.name)
 						unblock := func() error { return nil }
 						if held {
@@ -216,14 +216,14 @@ func TestCloseAwaitsALockOfEachKind(t *testing.T) {
 		}
 		t.Run(kind, func(t *testing.T) {
 			redistest.Parallel(t)
-			s := newTwins(t, addr)
+			s := newTwoClients(t, addr)
 			unblock := s.blocker(t, kind, s.name)
 			before := s.keysBut(t)
 			waits := async(func() error {
 				_, _, err := lock(s, s.name).Lock(context.Background())
 				return err
 			})
-			redistest.Eventually(t, atMost, func() bool {
+			redistest.Eventually(t, testTimeout, func() bool {
 				return s.Stats().Waiting+s.other.Stats().Waiting > 0
 			}, "it waits, with what it has")
 			s.proxy.Delay(10 * time.Millisecond)
@@ -241,45 +241,45 @@ func TestMethodsEndWithTheirCallers(t *testing.T) {
 	redistest.Parallel(t)
 	const wait = 150 * time.Millisecond
 	addr := redistest.Shared(t)
-	relock := func(ctx context.Context, s *twins, kind string) error {
+	relock := func(ctx context.Context, s *twoClients, kind string) error {
 		_, unlock, err := leftKinds()[kind](s, s.name).Lock(ctx)
 		if err == nil { // the levels of a quorum are here
 			err = unlock()
 		}
 		return err
 	}
-	asks := map[string]func(ctx context.Context, s *twins, m *rlock.Mutex) error{
-		"IsLocked":    func(ctx context.Context, _ *twins, m *rlock.Mutex) error { return second(m.IsLocked(ctx)) },
-		"IsHeld":      func(ctx context.Context, _ *twins, m *rlock.Mutex) error { return second(m.IsHeld(ctx)) },
-		"HoldCount":   func(ctx context.Context, _ *twins, m *rlock.Mutex) error { return second(m.HoldCount(ctx)) },
-		"TTL":         func(ctx context.Context, _ *twins, m *rlock.Mutex) error { return second(m.TTL(ctx)) },
-		"Info":        func(ctx context.Context, _ *twins, m *rlock.Mutex) error { return second(m.Info(ctx)) },
-		"ForceUnlock": func(ctx context.Context, _ *twins, m *rlock.Mutex) error { return second(m.ForceUnlock(ctx)) },
+	asks := map[string]func(ctx context.Context, s *twoClients, m *rlock.Mutex) error{
+		"IsLocked":    func(ctx context.Context, _ *twoClients, m *rlock.Mutex) error { return second(m.IsLocked(ctx)) },
+		"IsHeld":      func(ctx context.Context, _ *twoClients, m *rlock.Mutex) error { return second(m.IsHeld(ctx)) },
+		"HoldCount":   func(ctx context.Context, _ *twoClients, m *rlock.Mutex) error { return second(m.HoldCount(ctx)) },
+		"TTL":         func(ctx context.Context, _ *twoClients, m *rlock.Mutex) error { return second(m.TTL(ctx)) },
+		"Info":        func(ctx context.Context, _ *twoClients, m *rlock.Mutex) error { return second(m.Info(ctx)) },
+		"ForceUnlock": func(ctx context.Context, _ *twoClients, m *rlock.Mutex) error { return second(m.ForceUnlock(ctx)) },
 	}
-	changes := map[string]map[string]func(ctx context.Context, s *twins) error{ // of a kind
+	changes := map[string]map[string]func(ctx context.Context, s *twoClients) error{ // of a kind
 		"Upgradeable": {
-			"Upgrade": func(ctx context.Context, s *twins) error {
+			"Upgrade": func(ctx context.Context, s *twoClients) error {
 				_, _, err := s.RWMutex(s.name).Upgradeable().Upgrade(ctx)
 				return err
 			},
-			"UpgradeDo": func(ctx context.Context, s *twins) error {
+			"UpgradeDo": func(ctx context.Context, s *twoClients) error {
 				return s.RWMutex(s.name).Upgradeable().UpgradeDo(ctx, func(context.Context) error { panic("not held") })
 			},
-			"read": func(ctx context.Context, s *twins) error { return relock(ctx, s, "read side") },
+			"read": func(ctx context.Context, s *twoClients) error { return relock(ctx, s, "read side") },
 		},
 		"write side": {
-			"Downgrade": func(ctx context.Context, s *twins) error {
+			"Downgrade": func(ctx context.Context, s *twoClients) error {
 				_, _, err := s.RWMutex(s.name).Downgrade(ctx)
 				return err
 			},
-			"read":        func(ctx context.Context, s *twins) error { return relock(ctx, s, "read side") },
-			"Upgradeable": func(ctx context.Context, s *twins) error { return relock(ctx, s, "Upgradeable") },
+			"read":        func(ctx context.Context, s *twoClients) error { return relock(ctx, s, "read side") },
+			"Upgradeable": func(ctx context.Context, s *twoClients) error { return relock(ctx, s, "Upgradeable") },
 		},
 	}
 	for kind, lock := range leftKinds() {
-		calls := map[string]func(ctx context.Context, s *twins) error{
-			"Lock again": func(ctx context.Context, s *twins) error { return relock(ctx, s, kind) },
-			"TryLock again": func(ctx context.Context, s *twins) error {
+		calls := map[string]func(ctx context.Context, s *twoClients) error{
+			"Lock again": func(ctx context.Context, s *twoClients) error { return relock(ctx, s, kind) },
+			"TryLock again": func(ctx context.Context, s *twoClients) error {
 				_, unlock, err := lock(s, s.name).TryLock(context.WithoutCancel(ctx), 0)
 				if err == nil {
 					err = unlock()
@@ -289,7 +289,7 @@ func TestMethodsEndWithTheirCallers(t *testing.T) {
 		}
 		maps.Copy(calls, changes[kind])
 		for name, ask := range asks {
-			calls[name] = func(ctx context.Context, s *twins) error {
+			calls[name] = func(ctx context.Context, s *twoClients) error {
 				if m, ok := lock(s, s.name).(*rlock.Mutex); ok {
 					return ask(ctx, s, m)
 				}
@@ -302,7 +302,7 @@ func TestMethodsEndWithTheirCallers(t *testing.T) {
 		for name, call := range calls {
 			t.Run(kind+"/"+name, func(t *testing.T) {
 				redistest.Parallel(t)
-				s := newTwins(t, addr)
+				s := newTwoClients(t, addr)
 				section, unlock, err := lock(s, s.name).Lock(context.Background())
 				require.NoError(t, err)
 				ctx, cancel := context.WithTimeout(section, wait)
@@ -331,14 +331,14 @@ func TestMethodsEndWithTheirCallers(t *testing.T) {
 
 func second[T any](_ T, err error) error { return err }
 
-// What unlocks ends with the one budget of an unlock, whatever the kind and however many unlocks it takes, though its ctx was done before and
-// Redis is silent from the middle of the section on. The rest goes on in the background.
+// An unlock ends within a single unlock budget, for any kind and any number of inner unlocks. Its ctx was done before, and Redis is silent
+// from the middle of the section on. The rest goes on in the background.
 func TestSectionsEndWithTheBudgetOfAnUnlock(t *testing.T) {
 	redistest.Parallel(t)
 	const wait, budget = 150 * time.Millisecond, 1500 * time.Millisecond
 	o := rlock.Options{UnlockTimeout: budget}
 	addr := redistest.Shared(t)
-	silence := func(ctx context.Context, s *twins, well *func()) error {
+	silence := func(ctx context.Context, s *twoClients, well *func()) error {
 		*well = s.silent(0)
 		<-ctx.Done()
 		return ctx.Err()
@@ -378,7 +378,7 @@ func TestSectionsEndWithTheBudgetOfAnUnlock(t *testing.T) {
 		for method, do := range methods {
 			t.Run(kind+"/"+method, func(t *testing.T) {
 				redistest.Parallel(t)
-				s := newTwins(t, addr, o)
+				s := newTwoClients(t, addr, o)
 				ctx, cancel := context.WithTimeout(context.Background(), wait)
 				defer cancel()
 				began, well := time.Now(), func() {}
@@ -390,14 +390,14 @@ func TestSectionsEndWithTheBudgetOfAnUnlock(t *testing.T) {
 			})
 		}
 	}
-	for name, change := range map[string]func(ctx context.Context, s *twins, well *func()) error{
-		"UpgradeDo": func(ctx context.Context, s *twins, well *func()) error {
+	for name, change := range map[string]func(ctx context.Context, s *twoClients, well *func()) error{
+		"UpgradeDo": func(ctx context.Context, s *twoClients, well *func()) error {
 			u := s.RWMutex(s.name).Upgradeable()
 			return u.Do(ctx, func(ctx context.Context) error {
 				return u.UpgradeDo(ctx, func(ctx context.Context) error { return silence(ctx, s, well) })
 			})
 		},
-		"Downgrade": func(ctx context.Context, s *twins, well *func()) error {
+		"Downgrade": func(ctx context.Context, s *twoClients, well *func()) error {
 			rw := s.RWMutex(s.name)
 			return rw.Write().Do(ctx, func(ctx context.Context) error {
 				ctx, unlock, err := rw.Downgrade(ctx)
@@ -407,7 +407,7 @@ func TestSectionsEndWithTheBudgetOfAnUnlock(t *testing.T) {
 				return errors.Join(silence(ctx, s, well), unlock())
 			})
 		},
-		"Downgrade, unanswered unlock": func(ctx context.Context, s *twins, well *func()) error {
+		"Downgrade, unanswered unlock": func(ctx context.Context, s *twoClients, well *func()) error {
 			rw := s.RWMutex(s.name)
 			return rw.Write().Do(ctx, func(ctx context.Context) error {
 				*well = s.silent(2)
@@ -418,7 +418,7 @@ func TestSectionsEndWithTheBudgetOfAnUnlock(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			redistest.Parallel(t)
-			s := newTwins(t, addr, o)
+			s := newTwoClients(t, addr, o)
 			ctx, cancel := context.WithTimeout(context.Background(), wait)
 			defer cancel()
 			began, well := time.Now(), func() {}

@@ -13,16 +13,16 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// leaver is a process whose callers leave while Redis is asked.
-type leaver struct {
-	bench // Client is behind the network, rdb is not
-	proxy *redistest.Proxy
+// leavingCallers is a process whose callers leave while Redis is asked.
+type leavingCallers struct {
+	fixture // Client is behind the network, rdb is not
+	proxy   *redistest.Proxy
 }
 
-func newLeaver(t *testing.T, way func(*rueidis.ClientOption)) *leaver {
+func newLeavingCallers(t *testing.T, way func(*rueidis.ClientOption)) *leavingCallers {
 	t.Helper()
 	s := redistest.Start(t)
-	h := &leaver{proxy: redistest.StartProxy(t, s.Addr())}
+	h := &leavingCallers{proxy: redistest.StartProxy(t, s.Addr())}
 	h.rdb, h.name = s.Client(t), redistest.Name(t)
 	h.Client = newClient(t, redistest.Dial(t, h.proxy.Addr(), way))
 	loadScripts(t, h.Client)
@@ -30,7 +30,7 @@ func newLeaver(t *testing.T, way func(*rueidis.ClientOption)) *leaver {
 }
 
 // asks starts a Lock whose acquire runs, but is not answered.
-func (h *leaver) asks(t *testing.T, l locker) pending {
+func (h *leavingCallers) asks(t *testing.T, l locker) pendingLock {
 	t.Helper()
 	h.proxy.OnReply(redistest.Nth(1, "EVALSHA", redistest.Hold))
 	p := lockAsync(t, l)
@@ -39,9 +39,9 @@ func (h *leaver) asks(t *testing.T, l locker) pending {
 }
 
 // clear proves that nothing is left.
-func (h *leaver) clear(t *testing.T) {
+func (h *leavingCallers) clear(t *testing.T) {
 	t.Helper()
-	redistest.Eventually(t, atMost, func() bool { return !h.exists(t, h.name) }, "given back")
+	redistest.Eventually(t, testTimeout, func() bool { return !h.exists(t, h.name) }, "given back")
 	h.proxy.Release()
 	_, unlock, err := h.Mutex(h.name).TryLock(context.Background(), soon) // it may not have left the queue yet
 	require.NoError(t, err)
@@ -50,21 +50,21 @@ func (h *leaver) clear(t *testing.T) {
 	redistest.Eventually(t, 5*time.Second, func() bool { return !h.exists(t, h.name) }, "nothing comes late")
 }
 
-// A Lock that is cancelled while it asks returns at once, whether its question is answered, never is, or is lost with its
-// connection. What it got is given back.
+// A Lock that is cancelled while it asks returns at once, whether the answer comes late, never, or is lost with its connection. Anything
+// granted is given back.
 func TestLockIsCancelledWhileItAsks(t *testing.T) {
 	redistest.Parallel(t)
-	for name, answer := range map[string]func(h *leaver){
-		"answered": func(h *leaver) { h.proxy.Release() },
-		"silence":  func(*leaver) {},
-		"cut off":  func(h *leaver) { h.proxy.CutAll() },
+	for name, answer := range map[string]func(h *leavingCallers){
+		"answered": func(h *leavingCallers) { h.proxy.Release() },
+		"silence":  func(*leavingCallers) {},
+		"cut off":  func(h *leavingCallers) { h.proxy.CutAll() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			bothWays(t, func(t *testing.T, way func(*rueidis.ClientOption)) {
 				redistest.Parallel(t)
-				h := newLeaver(t, way)
+				h := newLeavingCallers(t, way)
 				p := h.asks(t, h.Mutex(h.name))
-				pass(200 * time.Millisecond) // time for an answer
+				sleep(200 * time.Millisecond) // time for an answer
 				p.cancel()
 				got := p.get(t, soon)
 				require.ErrorIs(t, got.err, rlock.ErrNotAcquired)
@@ -77,11 +77,12 @@ func TestLockIsCancelledWhileItAsks(t *testing.T) {
 	}
 }
 
-// The same for one more level that needs a longer lease, which the hold survives.
+// The same for a further level that needs a longer lease. The hold survives.
 func TestReentryIsCancelledWhileItAsks(t *testing.T) {
+	redistest.Parallel(t)
 	bothWays(t, func(t *testing.T, way func(*rueidis.ClientOption)) {
 		redistest.Parallel(t)
-		h := newLeaver(t, way)
+		h := newLeavingCallers(t, way)
 		m := h.Mutex(h.name)
 		ctx, unlock, err := m.Lock(context.Background())
 		require.NoError(t, err)
@@ -109,8 +110,8 @@ func (i inside) Lock(ctx context.Context) (context.Context, rlock.UnlockFunc, er
 	return i.Mutex.Lock(under)
 }
 
-// A Lock that is granted after Close was called gives that back before Close returns, for Redis may not be reached any more then. So
-// does one that cannot be cancelled.
+// A Lock that is granted after Close was called gives that back before Close returns, because Redis may be unreachable afterwards. The same
+// holds for a Lock that cannot be cancelled.
 func TestCloseAwaitsWhatALockGivesBack(t *testing.T) {
 	redistest.Parallel(t)
 	for name, ctx := range map[string]func(*testing.T) context.Context{
@@ -120,7 +121,7 @@ func TestCloseAwaitsWhatALockGivesBack(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bothWays(t, func(t *testing.T, way func(*rueidis.ClientOption)) {
 				redistest.Parallel(t)
-				h := newLeaver(t, way)
+				h := newLeavingCallers(t, way)
 				p := h.asks(t, under{ctx(t), h.Mutex(h.name)})
 				closed := async(func() error { h.Close(); return nil })
 				done, cancel := context.WithCancel(context.Background())
@@ -140,9 +141,10 @@ func TestCloseAwaitsWhatALockGivesBack(t *testing.T) {
 
 // A command that Redis refuses is not sent again.
 func TestRefusedIsNotAskedAgain(t *testing.T) {
+	redistest.Parallel(t)
 	bothWays(t, func(t *testing.T, way func(*rueidis.ClientOption)) {
 		redistest.Parallel(t)
-		h := newLeaver(t, way)
+		h := newLeavingCallers(t, way)
 		h.proxy.OnRequest(redistest.Nth(1, "EVALSHA", redistest.Fail("OOM command not allowed")))
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
@@ -155,9 +157,10 @@ func TestRefusedIsNotAskedAgain(t *testing.T) {
 
 // A ctx that ends soon ends the Lock, and not the connection.
 func TestShortDeadlineSparesTheConnection(t *testing.T) {
+	redistest.Parallel(t)
 	bothWays(t, func(t *testing.T, way func(*rueidis.ClientOption)) {
 		redistest.Parallel(t)
-		h := newLeaver(t, func(o *rueidis.ClientOption) { way(o); oneConn(o) }) // or the Lock may make another
+		h := newLeavingCallers(t, func(o *rueidis.ClientOption) { way(o); oneConn(o) }) // or the Lock may make another
 		conns := h.proxy.Conns()
 		h.proxy.OnReply(redistest.Nth(1, "EVALSHA", redistest.Hold))
 		ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)

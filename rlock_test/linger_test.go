@@ -1,9 +1,7 @@
 package rlock_test
 
 import (
-	"bytes"
 	"context"
-	"log/slog"
 	"strings"
 	"sync"
 	"testing"
@@ -16,11 +14,11 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// long is how long locks are kept that are not to end by themselves.
+// long is a WithLinger that does not end within a test.
 const long = rlock.DefaultWatchdogTimeout * 10
 
-// pass1 locks and unlocks.
-func pass1(t testing.TB, l rlock.Locker) (ctx context.Context) {
+// lockAndUnlock locks and unlocks.
+func lockAndUnlock(t testing.TB, l rlock.Locker) (ctx context.Context) {
 	t.Helper()
 	ctx, unlock, err := l.Lock(context.Background())
 	require.NoError(t, err)
@@ -28,22 +26,22 @@ func pass1(t testing.TB, l rlock.Locker) (ctx context.Context) {
 	return ctx
 }
 
-// keep locks and unlocks until that leaves the lock with the Client: once its ear listens, unless somebody has asked for it a moment ago.
+// keep locks and unlocks until the Client keeps the lock: it does once its ear listens, if nobody has just asked for
+// the lock.
 func keep(t testing.TB, c *rlock.Client, l rlock.Locker) {
 	t.Helper()
 	before := c.Stats().Idle
-	redistest.Eventually(t, atMost, func() bool {
-		pass1(t, l)
+	redistest.Eventually(t, testTimeout, func() bool {
+		lockAndUnlock(t, l)
 		return c.Stats().Idle > before
 	}, "it is kept")
-	redistest.Eventually(t, atMost, func() bool { return redistest.Goroutines("engine.(*Engine).lookIfDue") == 0 }, "it has looked who waits")
 }
 
-// A lock that is kept costs no command, and is the process's in Redis; d after its last use it is free.
+// A kept lock costs no command, and belongs to the process in Redis. It is free d after its last use.
 func TestLinger(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
-	b := bench{rdb: s.Client(t), name: redistest.Name(t)}
+	b := fixture{rdb: s.Client(t), name: redistest.Name(t)}
 	var paths []rlock.Path
 	b.Client = newClient(t, s.Client(t), rlock.Options{Trace: &rlock.Trace{
 		Acquired: func(_ context.Context, info rlock.AcquiredInfo) { paths = append(paths, info.Path) },
@@ -61,205 +59,36 @@ func TestLinger(t *testing.T) {
 		}))
 	}
 	after := redistest.Commands(t, b.rdb)
-	require.Equal(t, before["evalsha"], after["evalsha"], "nothing was sent")
+	require.Equal(t, before["evalsha"], after["evalsha"], "a kept lock must cost no command")
 	require.Equal(t, kept+50, b.Stats().Kept)
 	require.Equal(t, rlock.PathKept, paths[len(paths)-1])
 	require.Equal(t, map[string]int64{owner: 1}, b.fields(t, b.name))
 	require.Zero(t, b.Stats().Holds)
 	require.Equal(t, 1, b.Stats().Idle)
-	pass1(t, b.Mutex(b.name, rlock.WithLinger(d))) // the handle that had it last says for how long
+	lockAndUnlock(t, b.Mutex(b.name, rlock.WithLinger(d))) // the last handle decides for how long
 	last := time.Now()
-	redistest.Eventually(t, atMost, func() bool { return !b.exists(t, b.name) }, "it ends")
+	redistest.Eventually(t, testTimeout, func() bool { return !b.exists(t, b.name) }, "it ends")
 	require.GreaterOrEqual(t, time.Since(last), d-d/10)
-	redistest.Eventually(t, atMost, func() bool { return b.Stats().Idle == 0 }, "it is not counted any more")
+	redistest.Eventually(t, testTimeout, func() bool { return b.Stats().Idle == 0 }, "Stats().Idle must return to 0")
 }
 
-// A lock that is kept is renewed.
+// A kept lock is renewed.
 func TestLingerIsRenewed(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t, rlock.Options{WatchdogTimeout: shortWatchdog})
+	b := newFixture(t, rlock.Options{WatchdogTimeout: shortWatchdog})
 	m := b.Mutex(b.name, rlock.WithLinger(long))
 	keep(t, b.Client, m)
-	pass(shortWatchdog + shortWatchdog/3)
+	sleep(shortWatchdog + shortWatchdog/3)
 	require.True(t, b.exists(t, b.name))
 	kept := b.Stats().Kept
-	pass1(t, m)
+	lockAndUnlock(t, m)
 	require.Equal(t, kept+1, b.Stats().Kept)
 }
 
-// G4: whoever waits in another process is given the lock at once, whatever waits for it, and for a while nothing is kept.
-func TestLingerIsAskedFor(t *testing.T) {
-	redistest.Parallel(t)
-	waiters := map[string]func(c *rlock.Client, name string) rlock.Locker{
-		"mutex":     func(c *rlock.Client, name string) rlock.Locker { return c.Mutex(name) },
-		"lingering": func(c *rlock.Client, name string) rlock.Locker { return c.Mutex(name, rlock.WithLinger(long)) },
-		"fenced":    func(c *rlock.Client, name string) rlock.Locker { return c.FencedMutex(name) },
-		"lease":     func(c *rlock.Client, name string) rlock.Locker { return c.Mutex(name, rlock.WithLease(time.Minute)) },
-		"fair":      func(c *rlock.Client, name string) rlock.Locker { return c.FairMutex(name) },
-		"all":       func(c *rlock.Client, name string) rlock.Locker { return rlock.All(c.Mutex(name), c.Mutex(name+":2")) },
-	}
-	for kind, of := range waiters {
-		t.Run(kind, func(t *testing.T) {
-			redistest.Parallel(t)
-			b := newBench(t)
-			m := b.Mutex(b.name, rlock.WithLinger(long))
-			keep(t, b.Client, m)
-			other := of(newClient(t, b.rdb), b.name)
-			got := lockAsync(t, other).get(t, soon+time.Second)
-			require.NoError(t, got.err)
-			require.Zero(t, b.Stats().Idle)
-			require.NoError(t, got.unlock())
-			if kind == "lingering" {
-				return
-			}
-			redistest.Eventually(t, atMost, func() bool { return !b.exists(t, b.name) }, "free")
-			pass1(t, m)
-			require.False(t, b.exists(t, b.name), "somebody has asked a moment ago")
-			if kind == "fenced" {
-				require.NoError(t, b.do(t, "DEL", "redisson_lock_token:{"+b.name+"}").Error())
-			}
-		})
-	}
-}
-
-// Somebody may ask while a section is open: its unlock gives the lock up.
-func TestLingerIsAskedForInASection(t *testing.T) {
-	redistest.Parallel(t)
-	b := newBench(t)
-	m := b.Mutex(b.name, rlock.WithLinger(long))
-	keep(t, b.Client, m)
-	_, unlock, err := m.Lock(context.Background())
-	require.NoError(t, err)
-	waiter := lockAsync(t, newClient(t, b.rdb).Mutex(b.name))
-	b.awaitPlace(t, b.name)
-	waiter.stillWaits(t)
-	require.NoError(t, unlock())
-	got := waiter.get(t, soon)
-	require.NoError(t, got.err)
-	require.NoError(t, got.unlock())
-}
-
-// Of a waiter that came before the process had the lock, nobody is told: it is looked for.
-func TestLingerFindsThoseWhoWaitedBefore(t *testing.T) {
-	redistest.Parallel(t)
-	b := newBench(t)
-	m := b.Mutex(b.name, rlock.WithLinger(long))
-	keep(t, b.Client, b.Mutex(b.name+":ear", rlock.WithLinger(long)))
-	_, unlock, err := newClient(t, b.rdb).Mutex(b.name).Lock(context.Background())
-	require.NoError(t, err)
-	first := lockAsync(t, m)
-	b.awaitPlace(t, b.name)
-	second := lockAsync(t, newClient(t, b.rdb).Mutex(b.name))
-	redistest.Eventually(t, atMost, func() bool {
-		n, err := b.do(t, "ZCARD", "rlock_queue:{"+b.name+"}").AsInt64()
-		return err == nil && n == 2
-	}, "both are in line")
-	require.NoError(t, unlock())
-	got := first.get(t, soon)
-	require.NoError(t, got.err)
-	pass(1100 * time.Millisecond) // it is long ago that this process had to wait
-	second.stillWaits(t)
-	require.NoError(t, got.unlock())
-	next := second.get(t, soon)
-	require.NoError(t, next.err)
-	require.NoError(t, next.unlock())
-}
-
-// Two round trips is what a waiter waits longer for a lock that is kept than for one that is free; and a third one if the lock is given to it while it
-// asks once more, since it listens: it cannot tell which was first.
-func TestLingerCostsAWaiterTwoRoundTrips(t *testing.T) {
-	redistest.Parallel(t)
-	const oneWay = 200 * time.Millisecond
-	s := redistest.Start(t)
-	near, far := redistest.StartProxy(t, s.Addr()), redistest.StartProxy(t, s.Addr())
-	one := func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 } // no round trips for further connections
-	keeper, other := newClient(t, redistest.Dial(t, near.Addr(), one)), newClient(t, redistest.Dial(t, far.Addr(), one))
-	past := bench{rdb: s.Client(t), name: redistest.Name(t)}
-	past.Client = newClient(t, past.rdb)
-	m := keeper.Mutex(past.name, rlock.WithLinger(long))
-	keep(t, keeper, m)
-	redistest.Eventually(t, atMost, func() bool { return redistest.Goroutines("engine.(*Engine).lookIfDue") == 0 }, "it has looked who waits")
-	// It has its connection for messages.
-	_, unlock, err := past.Mutex(past.name + ":2").Lock(context.Background())
-	require.NoError(t, err)
-	listens := lockAsync(t, other.Mutex(past.name+":2"))
-	past.awaitSubscribers(t, past.name+":2", 1)
-	require.NoError(t, unlock())
-	got := listens.get(t, soon)
-	require.NoError(t, got.err)
-	require.NoError(t, got.unlock())
-
-	near.Delay(oneWay)
-	far.Delay(oneWay)
-	began := time.Now()
-	got = lockAsync(t, other.Mutex(past.name)).get(t, atMost)
-	require.NoError(t, got.err)
-	require.Less(t, got.at.Sub(began), (1+3)*2*oneWay+oneWay, "one round trip for a free lock, and three more")
-	near.Delay(0)
-	far.Delay(0)
-	require.NoError(t, got.unlock())
-}
-
-// One that cannot ask waits for d at most: Redisson, or an older version.
-func TestLingerBesideThoseWhoCannotAsk(t *testing.T) {
-	redistest.Parallel(t)
-	b := newBench(t)
-	const d = 2 * time.Second
-	m := b.Mutex(b.name, rlock.WithLinger(d))
-	keep(t, b.Client, m)
-	last := time.Now()
-	listener, cancel := b.rdb.Dedicate()
-	defer cancel()
-	told := make(chan string, 1)
-	listener.SetPubSubHooks(rueidis.PubSubHooks{OnMessage: func(m rueidis.PubSubMessage) { told <- m.Message }})
-	require.NoError(t, listener.Do(context.Background(), listener.B().Subscribe().Channel("redisson_lock__channel:{"+b.name+"}").Build()).Error())
-	select {
-	case text := <-told:
-		require.Equal(t, "0", text)
-	case <-time.After(d + soon):
-		require.FailNow(t, "not told")
-	}
-	require.Less(t, time.Since(last), d+soon)
-}
-
-// However often the process uses the lock meanwhile.
-func TestLingerInUseBesideThoseWhoCannotAsk(t *testing.T) {
-	redistest.Parallel(t)
-	b := newBench(t)
-	for kind, of := range map[string]func(c *rlock.Client, name string) rlock.Locker{
-		"mutex":  func(c *rlock.Client, name string) rlock.Locker { return c.Mutex(name, rlock.WithLinger(long)) },
-		"fenced": func(c *rlock.Client, name string) rlock.Locker { return c.FencedMutex(name, rlock.WithLinger(long)) },
-	} {
-		t.Run(kind, func(t *testing.T) {
-			t.Parallel()
-			const watchdog = 3 * time.Second
-			name := b.name + ":" + kind
-			c := newClient(t, b.rdb, rlock.Options{WatchdogTimeout: watchdog})
-			m := of(c, name)
-			keep(t, c, m)
-			listener, cancel := b.rdb.Dedicate()
-			defer cancel()
-			told := make(chan string, 100)
-			listener.SetPubSubHooks(rueidis.PubSubHooks{OnMessage: func(m rueidis.PubSubMessage) { told <- m.Message }})
-			require.NoError(t, listener.Do(context.Background(), listener.B().Subscribe().Channel("redisson_lock__channel:{"+name+"}").Build()).Error())
-			for began := time.Now(); ; {
-				select {
-				case text := <-told:
-					require.Equal(t, "0", text)
-					return
-				case <-time.After(time.Millisecond):
-				}
-				pass1(t, m)
-				require.Less(t, time.Since(began), watchdog/3+soon, "not told")
-			}
-		})
-	}
-}
-
-// A TryLock that does not wait says that it was refused, and the next one finds the lock free.
+// A TryLock without a wait announces that it was refused, and the next one finds the lock free.
 func TestLingerAndTryLock(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	m := b.Mutex(b.name, rlock.WithLinger(long))
 	keep(t, b.Client, m)
 	_, unlock, err := m.TryLock(context.Background(), 0)
@@ -267,16 +96,16 @@ func TestLingerAndTryLock(t *testing.T) {
 	other := newClient(t, b.rdb).Mutex(b.name)
 	_, _, err = other.TryLock(context.Background(), 0)
 	require.ErrorIs(t, err, rlock.ErrNotAcquired)
-	pass(3 * time.Second) // a holder is not told of each try
+	sleep(3 * time.Second) // a holder does not learn of every try
 	require.NoError(t, unlock())
 	require.True(t, b.exists(t, b.name), "that was when somebody was inside")
 	_, _, err = other.TryLock(context.Background(), 0)
 	require.ErrorIs(t, err, rlock.ErrNotAcquired)
 	redistest.Eventually(t, soon, func() bool { return !b.exists(t, b.name) }, "given up")
-	pass1(t, other)
+	lockAndUnlock(t, other)
 }
 
-// Other locks of the same name in the process get it on their own terms.
+// Other handles of the same name in the process get the kept lock on their own terms.
 func TestLingerAndOtherHandles(t *testing.T) {
 	redistest.Parallel(t)
 	for kind, of := range map[string]func(c *rlock.Client, name string) rlock.Locker{
@@ -299,7 +128,7 @@ func TestLingerAndOtherHandles(t *testing.T) {
 	} {
 		t.Run(kind, func(t *testing.T) {
 			redistest.Parallel(t)
-			b := newBench(t)
+			b := newFixture(t)
 			keep(t, b.Client, b.Mutex(b.name, rlock.WithLinger(long)))
 			other := of(b.Client, b.name)
 			_, unlock, err := other.TryLock(context.Background(), 0)
@@ -310,7 +139,7 @@ func TestLingerAndOtherHandles(t *testing.T) {
 			}
 			waiter.stillWaits(t)
 			require.NoError(t, unlock())
-			got := waiter.get(t, atMost)
+			got := waiter.get(t, testTimeout)
 			require.NoError(t, got.err)
 			require.NoError(t, got.unlock())
 			if kind == "fenced" {
@@ -320,9 +149,9 @@ func TestLingerAndOtherHandles(t *testing.T) {
 	}
 }
 
-// Some options are about the time of a lock, which this one is about, too.
+// WithLinger conflicts with other options for the duration of a lock.
 func TestLingerRefusesOtherTerms(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	linger := rlock.WithLinger(time.Second)
 	kept, terms := "cannot be kept when nobody holds it", "WithLinger keeps a lock on the usual terms"
 	for _, row := range []struct {
@@ -355,10 +184,10 @@ func TestLingerRefusesOtherTerms(t *testing.T) {
 	}
 }
 
-// A waiter of another process does not only get a lock whose handle wants to know of it: its hold is told.
+// With WithAsked as well, a waiter of another process gets the kept lock, and a hold learns of the waiter.
 func TestLingerAndAsked(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	m := b.Mutex(b.name, rlock.WithLinger(long), rlock.WithAsked())
 	keep(t, b.Client, m)
 	ctx, unlock, err := m.Lock(context.Background())
@@ -375,14 +204,14 @@ func TestLingerAndAsked(t *testing.T) {
 	require.NoError(t, got.unlock())
 }
 
-// G8: tokens rise from hold to hold, in whichever process, and no token is given twice.
+// G8: tokens rise from hold to hold across processes, and each is used once.
 func TestLingerTokensRise(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	clients := []*rlock.Client{b.Client, newClient(t, b.rdb)}
 	var (
 		last   int64
-		inside sync.Mutex // for the race detector: the lock is what keeps others out
+		inside sync.Mutex // for the race detector: the lock itself keeps others out
 		all    sync.WaitGroup
 	)
 	keep(t, b.Client, b.FencedMutex(b.name, rlock.WithLinger(long)))
@@ -407,9 +236,9 @@ func TestLingerTokensRise(t *testing.T) {
 					t.Error(err)
 				}
 				if c == b.Client {
-					pass(time.Millisecond)
+					sleep(time.Millisecond)
 				} else {
-					pass(1500 * time.Millisecond)
+					sleep(1500 * time.Millisecond)
 				}
 			}
 		})
@@ -420,137 +249,6 @@ func TestLingerTokensRise(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, unlock())
 	require.NoError(t, b.do(t, "DEL", "redisson_lock_token:{"+b.name+"}").Error())
-}
-
-// G5: nothing is kept that Close or Shutdown has ended, nor by an unlock after that.
-func TestLingerEndsWithTheClient(t *testing.T) {
-	redistest.Parallel(t)
-	for name, end := range map[string]func(c *rlock.Client) error{
-		"Close":    func(c *rlock.Client) error { c.Close(); return nil },
-		"Shutdown": func(c *rlock.Client) error { return c.Shutdown(context.Background()) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			redistest.Parallel(t)
-			b := newBench(t)
-			keep(t, b.Client, b.Mutex(b.name, rlock.WithLinger(long)))
-			keep(t, b.Client, b.FencedMutex(b.name+":2", rlock.WithLinger(long)))
-			waiter := lockAsync(t, newClient(t, b.rdb).Mutex(b.name+":3"))
-			require.NoError(t, waiter.get(t, atMost).err)
-			_, unlock, err := b.Mutex(b.name+":4", rlock.WithLinger(long)).Lock(context.Background())
-			require.NoError(t, err)
-			ended := async(func() error { return end(b.Client) })
-			redistest.Eventually(t, atMost, func() bool { return !b.exists(t, b.name) && !b.exists(t, b.name+":2") }, "given up")
-			require.NoError(t, unlock())
-			require.NoError(t, within(t, ended, atMost))
-			require.False(t, b.exists(t, b.name+":4"))
-			require.Zero(t, b.Stats().Idle)
-			require.NoError(t, b.do(t, "DEL", "redisson_lock_token:{"+b.name+":2}", b.name+":3").Error())
-		})
-	}
-}
-
-// G1, G2: what was freed by force while it was kept is noticed by the next renewal, and nobody is told of a loss, for nobody was inside.
-func TestLingerIsForcedOpen(t *testing.T) {
-	redistest.Parallel(t)
-	b := bareBench(t)
-	b.Client = newClient(t, b.rdb, rlock.Options{WatchdogTimeout: shortWatchdog, Trace: &rlock.Trace{
-		Lost: func(context.Context, rlock.LostInfo) { t.Error("somebody is told") },
-	}})
-	m := b.Mutex(b.name, rlock.WithLinger(long))
-	keep(t, b.Client, m)
-	other := newClient(t, b.rdb).Mutex(b.name)
-	held, err := other.ForceUnlock(context.Background())
-	require.NoError(t, err)
-	require.True(t, held)
-	_, unlock, err := other.TryLock(context.Background(), 0)
-	require.NoError(t, err)
-	redistest.Eventually(t, shortWatchdog/3+soon, func() bool { return b.Stats().Idle == 0 }, "noticed")
-	_, _, err = m.TryLock(context.Background(), 0)
-	require.ErrorIs(t, err, rlock.ErrNotAcquired)
-	require.NoError(t, unlock())
-	require.Zero(t, b.Stats().Lost)
-
-	// By the Client itself: at once.
-	redistest.Eventually(t, atMost, func() bool { pass1(t, m); return b.Stats().Idle == 1 }, "kept")
-	held, err = b.Mutex(b.name).ForceUnlock(context.Background())
-	require.NoError(t, err)
-	require.True(t, held)
-	require.Zero(t, b.Stats().Idle)
-	require.False(t, b.exists(t, b.name))
-}
-
-// A process that is killed, or cut off, keeps others waiting for the rest of the lease, as ever; and its own Lock does not get what it cannot trust.
-func TestLingerOfADeadProcess(t *testing.T) {
-	redistest.Parallel(t)
-	keeper, proxy, past := behindProxy(t, anyWay, rlock.Options{WatchdogTimeout: shortWatchdog})
-	m := keeper.Mutex(past.name, rlock.WithLinger(long))
-	keep(t, keeper, m)
-	proxy.BlackHole(true)
-	waiter := lockAsync(t, past.Mutex(past.name))
-	got := waiter.get(t, shortWatchdog+soon)
-	require.NoError(t, got.err)
-	_, _, err := m.TryLock(context.Background(), 0)
-	require.Error(t, err, "somebody else has it")
-	proxy.BlackHole(false)
-	require.NoError(t, got.unlock())
-	redistest.Eventually(t, atMost, func() bool { return keeper.Stats().Idle == 0 }, "lost")
-	require.Zero(t, keeper.Stats().Lost)
-}
-
-// When nobody can ask any more, nothing is kept; later it is again.
-func TestLingerWithoutItsEar(t *testing.T) {
-	redistest.Parallel(t)
-	s := redistest.Start(t)
-	b := bench{rdb: s.Client(t), name: redistest.Name(t)}
-	b.Client = newClient(t, s.Client(t))
-	m := b.Mutex(b.name, rlock.WithLinger(long))
-	keep(t, b.Client, m)
-	owner := b.fields(t, b.name)
-	b.do(t, "CLIENT", "KILL", "TYPE", "pubsub")
-	redistest.Eventually(t, soon, func() bool {
-		for field := range b.fields(t, b.name) {
-			if _, same := owner[field]; same {
-				return false
-			}
-		}
-		return true
-	}, "given up")
-	keep(t, b.Client, m)
-	got := lockAsync(t, newClient(t, b.rdb).Mutex(b.name)).get(t, soon+time.Second)
-	require.NoError(t, got.err)
-	require.NoError(t, got.unlock())
-}
-
-// A Client that may not listen keeps nothing, and says so once; one whose user may not look who waits keeps nothing either.
-func TestLingerWithoutRights(t *testing.T) {
-	redistest.Parallel(t)
-	for name, rules := range map[string]string{
-		"ear":  "~* &redisson_lock__channel:* +@all",
-		"look": "~* &* +@all -zcard",
-		"see":  "~* &* +@all -pubsub",
-	} {
-		t.Run(name, func(t *testing.T) {
-			redistest.Parallel(t)
-			s := redistest.Start(t)
-			b := bench{rdb: s.Client(t), name: redistest.Name(t)}
-			require.NoError(t, b.do(t, append([]string{"ACL", "SETUSER", "app", "reset", "resetchannels", "on", ">secret"}, strings.Fields(rules)...)...).Error())
-			var log bytes.Buffer
-			rdb := s.Client(t, func(o *rueidis.ClientOption) { o.Username, o.Password = "app", "secret" })
-			c, err := rlock.New(rdb, rlock.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
-			require.NoError(t, err)
-			m := c.Mutex(b.name, rlock.WithLinger(long))
-			for range 20 {
-				pass1(t, m)
-				pass(20 * time.Millisecond)
-			}
-			require.Zero(t, c.Stats().Idle)
-			require.False(t, b.exists(t, b.name))
-			c.Close()
-			if name == "ear" {
-				require.Equal(t, 1, strings.Count(log.String(), "cannot ask this Client"))
-			}
-		})
-	}
 }
 
 // Over RESP2, on a cluster with either kind of pub/sub, and with a sentinel.
@@ -577,7 +275,7 @@ func TestLingerOnOtherServers(t *testing.T) {
 			redistest.Parallel(t)
 			rdb := dial(t)
 			o := rlock.Options{PlainPubSub: strings.Contains(name, "plain")}
-			b := bench{rdb: rdb(), name: redistest.Name(t)}
+			b := fixture{rdb: rdb(), name: redistest.Name(t)}
 			b.Client = newClient(t, b.rdb, o)
 			other := newClient(t, rdb(), o)
 			for _, of := range []func(*rlock.Client, string, ...rlock.Option) *rlock.Mutex{(*rlock.Client).Mutex, (*rlock.Client).FencedMutex} {
@@ -588,40 +286,8 @@ func TestLingerOnOtherServers(t *testing.T) {
 					require.NoError(t, got.err)
 					require.NoError(t, got.unlock())
 				}
-				pass(time.Second) // the names are asked for again
+				sleep(time.Second) // until the names are requested again
 			}
 		})
 	}
-}
-
-// G4: a run of hand-offs ends, whether its locks are kept or not: processes that all want a lock take turns.
-func TestLingerTakesTurns(t *testing.T) {
-	redistest.Parallel(t)
-	b := newBench(t)
-	clients := []*rlock.Client{b.Client, newClient(t, b.rdb)}
-	for _, c := range clients {
-		keep(t, c, c.Mutex(redistest.Name(t), rlock.WithLinger(long)))
-	}
-	var inside [2]int
-	until := time.Now().Add(2 * time.Second)
-	var all sync.WaitGroup
-	for i, c := range clients {
-		m := c.Mutex(b.name, rlock.WithLinger(long))
-		for range 4 {
-			all.Go(func() {
-				for time.Now().Before(until) {
-					err := m.Do(context.Background(), func(context.Context) error {
-						inside[i]++
-						pass(time.Millisecond)
-						return nil
-					})
-					if err != nil {
-						t.Error(err)
-					}
-				}
-			})
-		}
-	}
-	all.Wait()
-	require.Greater(t, min(inside[0], inside[1])*4, max(inside[0], inside[1]), "%v", inside)
 }

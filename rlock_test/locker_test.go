@@ -35,7 +35,7 @@ func (f *fakeLock) TryLock(ctx context.Context, wait time.Duration) (context.Con
 	return f.Lock(ctx)
 }
 
-// DoValue needs nothing of a Locker but what the interface says.
+// DoValue needs only the methods of the Locker interface.
 func TestDoValueOfAnyLocker(t *testing.T) {
 	mine, broken := errors.New("mine"), errors.New("broken")
 	ctx := context.Background()
@@ -77,9 +77,9 @@ func TestDoValueOfAnyLocker(t *testing.T) {
 	require.Equal(t, 1, l.unlocked, "also after a panic")
 }
 
-// TryDo runs its function only with the lock, and waits for no longer than it was told to.
+// TryDo runs its function only with the lock, and waits no longer than its wait.
 func TestTryDo(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	m, ctx := b.Mutex(b.name), context.Background()
 	mine := errors.New("mine")
 	require.Same(t, mine, m.TryDo(ctx, 0, func(ctx context.Context) error {

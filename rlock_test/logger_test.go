@@ -19,8 +19,8 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// jam is foreign code that hangs, like a write to a full pipe.
-type jam struct {
+// hangingCode is foreign code that hangs, like a write to a full pipe.
+type hangingCode struct {
 	slog.Handler
 	hangs chan struct{} // closed when somebody hangs
 	goOn  chan struct{}
@@ -28,20 +28,20 @@ type jam struct {
 	lines atomic.Int64 // that were written, and those that a line says were dropped
 }
 
-func newJam(t testing.TB) (j *jam, goOn func()) {
-	j = &jam{Handler: slog.NewTextHandler(io.Discard, nil), hangs: make(chan struct{}), goOn: make(chan struct{})}
+func newJam(t testing.TB) (j *hangingCode, goOn func()) {
+	j = &hangingCode{Handler: slog.NewTextHandler(io.Discard, nil), hangs: make(chan struct{}), goOn: make(chan struct{})}
 	goOn = sync.OnceFunc(func() { close(j.goOn) })
 	t.Cleanup(goOn)
 	return j, goOn
 }
 
-func (j *jam) hang() {
+func (j *hangingCode) hang() {
 	j.once.Do(func() { close(j.hangs) })
 	<-j.goOn
 }
 
 // Handle makes a Logger of it.
-func (j *jam) Handle(_ context.Context, r slog.Record) error {
+func (j *hangingCode) Handle(_ context.Context, r slog.Record) error {
 	j.hang()
 	j.lines.Add(1)
 	r.Attrs(func(a slog.Attr) bool {
@@ -54,7 +54,7 @@ func (j *jam) Handle(_ context.Context, r slog.Record) error {
 }
 
 // ways in which foreign code can be called by a Client on a goroutine of its own.
-func (j *jam) ways() map[string]rlock.Options {
+func (j *hangingCode) ways() map[string]rlock.Options {
 	return map[string]rlock.Options{
 		"Logger":  {Logger: slog.New(j)},
 		"Lost":    {Trace: &rlock.Trace{Lost: func(context.Context, rlock.LostInfo) { j.hang() }}},
@@ -64,10 +64,11 @@ func (j *jam) ways() map[string]rlock.Options {
 
 // G1 to G3, G9: a Logger or Trace that hangs keeps neither renewals nor losses from anybody, nor Lock, unlock and Close from returning.
 func TestHangingLogger(t *testing.T) {
+	redistest.Parallel(t)
 	for _, way := range []string{"Logger", "Lost", "Renewed"} {
 		t.Run(way, func(t *testing.T) {
 			redistest.Parallel(t)
-			b := newBench(t)
+			b := newFixture(t)
 			j, _ := newJam(t)
 			o := j.ways()[way]
 			o.WatchdogTimeout = shortWatchdog
@@ -85,7 +86,7 @@ func TestHangingLogger(t *testing.T) {
 			<-later.Done()
 			require.ErrorIs(t, context.Cause(later), rlock.ErrLost)
 			require.ErrorIs(t, unlockLater(), rlock.ErrLost)
-			pass(shortWatchdog * 3 / 2)
+			sleep(shortWatchdog * 3 / 2)
 			require.NoError(t, renewed.Err())
 			_, _, err = b.Mutex(b.name).TryLock(ctx, 0)
 			require.ErrorIs(t, err, rlock.ErrNotAcquired, "renewed")
@@ -93,9 +94,9 @@ func TestHangingLogger(t *testing.T) {
 			short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 			defer cancel()
 			refused := async(func() error { _, _, err := c.Mutex(b.name).Lock(short); return err })
-			require.ErrorIs(t, within(t, refused, atMost), rlock.ErrNotAcquired)
+			require.ErrorIs(t, within(t, refused, testTimeout), rlock.ErrNotAcquired)
 			require.NoError(t, unlock())
-			require.NoError(t, within(t, async(func() error { c.Close(); return nil }), atMost))
+			require.NoError(t, within(t, async(func() error { c.Close(); return nil }), testTimeout))
 		})
 	}
 }
@@ -103,11 +104,11 @@ func TestHangingLogger(t *testing.T) {
 // The same for a quorum, whose losses come by timers and by the renewers of several Clients.
 func TestHangingLoggerOfAQuorum(t *testing.T) {
 	redistest.Parallel(t)
-	e := newElectorate(t, 3)
+	e := newQuorumServers(t, 3)
 	j, _ := newJam(t)
 	o := j.ways()["Logger"]
 	o.WatchdogTimeout = shortWatchdog
-	v := e.voter(t, o)
+	v := e.process(t, o)
 	ctx := context.Background()
 	lost, unlockLost, err := v.handle(rlock.WithLease(200 * time.Millisecond)).Lock(ctx)
 	require.NoError(t, err)
@@ -116,11 +117,11 @@ func TestHangingLoggerOfAQuorum(t *testing.T) {
 	<-j.hangs
 	held, unlock, err := v.Lock(ctx)
 	require.NoError(t, err)
-	pass(shortWatchdog * 3 / 2)
+	sleep(shortWatchdog * 3 / 2)
 	require.NoError(t, held.Err())
 	require.NoError(t, unlock())
 	for _, c := range v.clients {
-		require.NoError(t, within(t, async(func() error { c.Close(); return nil }), atMost))
+		require.NoError(t, within(t, async(func() error { c.Close(); return nil }), testTimeout))
 	}
 }
 
@@ -128,7 +129,7 @@ func TestHangingLoggerOfAQuorum(t *testing.T) {
 // there as dropped.
 func TestLossesAreToldBeforeTheyAreLogged(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	j, goOn := newJam(t)
 	c := newClient(t, b.rdb, rlock.Options{Logger: slog.New(j)})
 	const n = 1500 // more than lines are kept
@@ -142,11 +143,11 @@ func TestLossesAreToldBeforeTheyAreLogged(t *testing.T) {
 		require.NoError(t, err)
 		ends.Go(func() { <-ctx.Done() }) // ends with the lease
 	}
-	require.NoError(t, within(t, async(func() error { ends.Wait(); return nil }), atMost))
-	redistest.Eventually(t, atMost, func() bool { return c.Stats().Lost == n }, "all are told")
+	require.NoError(t, within(t, async(func() error { ends.Wait(); return nil }), testTimeout))
+	redistest.Eventually(t, testTimeout, func() bool { return c.Stats().Lost == n }, "all are told")
 	require.Zero(t, j.lines.Load())
 	goOn()
-	redistest.Eventually(t, atMost, func() bool { return j.lines.Load() == n }, "all are logged or counted")
+	redistest.Eventually(t, testTimeout, func() bool { return j.lines.Load() == n }, "all are logged or counted")
 }
 
 // hookFails makes functions of a Trace that fail when they are on: they panic, or end their goroutine as a test does that fails.
@@ -176,7 +177,7 @@ func (h *hookFails) traces() map[string]*rlock.Trace {
 	}
 }
 
-// outcome is how a function ended: it returned, or with what it panicked, or its goroutine ended.
+// outcome tells how a function ended: by returning, with a panic and its value, or with the end of its goroutine.
 func outcome(f func()) any {
 	end := make(chan any, 1)
 	go func() { // ends with f
@@ -197,7 +198,7 @@ func outcome(f func()) any {
 func TestHooksThatPanic(t *testing.T) {
 	var h hookFails
 	for hook, trace := range h.traces() {
-		b := newBench(t, rlock.Options{Trace: trace})
+		b := newFixture(t, rlock.Options{Trace: trace})
 		var quorum []rlock.Locker
 		clients := []*rlock.Client{b.Client}
 		for range 3 {
@@ -249,7 +250,7 @@ func TestHooksThatPanic(t *testing.T) {
 							}
 						})
 					}()
-					redistest.Eventually(t, atMost, func() bool { return h.calls.Load() > calls }, what)
+					redistest.Eventually(t, testTimeout, func() bool { return h.calls.Load() > calls }, what)
 					if !exits {
 						require.Equal(t, want, <-ended, "%s: it waits no longer", what)
 					}
@@ -274,7 +275,7 @@ func TestHooksThatPanic(t *testing.T) {
 				}
 				h.on.Store(false)
 				if kind != "taken for longer" || hook == "Acquired" {
-					_, unlock, err := l.TryLock(context.Background(), atMost)
+					_, unlock, err := l.TryLock(context.Background(), testTimeout)
 					require.NoError(t, err, what)
 					if kind != "taken for longer" {
 						require.NoError(t, unlock(), what)
@@ -327,17 +328,17 @@ func TestHooksThatPanicAreLogged(t *testing.T) {
 			slog.SetDefault(to)
 			t.Cleanup(func() { slog.SetDefault(old) })
 		}
-		b := newBench(t, o)
+		b := newFixture(t, o)
 		held, unlock, err := b.Mutex(b.name).Lock(context.Background())
 		require.NoError(t, err)
-		redistest.Eventually(t, atMost, func() bool { return renewed.Load() > 1 }, "renewed again")
+		redistest.Eventually(t, testTimeout, func() bool { return renewed.Load() > 1 }, "renewed again")
 		for i := range 2 {
 			lost, _, err := b.Mutex(fmt.Sprint(b.name, i), rlock.WithLease(time.Millisecond)).Lock(context.Background())
 			if err == nil {
 				<-lost.Done()
 			}
 		}
-		redistest.Eventually(t, atMost, func() bool { return uint64(losses.Load()) == b.Stats().Lost }, "all losses are told")
+		redistest.Eventually(t, testTimeout, func() bool { return uint64(losses.Load()) == b.Stats().Lost }, "all losses are told")
 		require.NoError(t, held.Err())
 		require.NoError(t, unlock())
 		b.Close()

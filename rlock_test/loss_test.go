@@ -16,12 +16,12 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// behindProxy returns a client behind a proxy, and one past it.
-func behindProxy(t *testing.T, way func(*rueidis.ClientOption), o ...rlock.Options) (lock *rlock.Client, proxy *redistest.Proxy, past bench) {
+// behindProxy returns a client behind a proxy, and another that bypasses it.
+func behindProxy(t *testing.T, way func(*rueidis.ClientOption), o ...rlock.Options) (lock *rlock.Client, proxy *redistest.Proxy, past fixture) {
 	t.Helper()
 	s := redistest.Start(t)
 	proxy = redistest.StartProxy(t, s.Addr())
-	past = bench{rdb: s.Client(t), name: redistest.Name(t)}
+	past = fixture{rdb: s.Client(t), name: redistest.Name(t)}
 	past.Client = newClient(t, past.rdb)
 	lock = newClient(t, redistest.Dial(t, proxy.Addr(), way), o...)
 	loadScripts(t, lock)
@@ -30,7 +30,7 @@ func behindProxy(t *testing.T, way func(*rueidis.ClientOption), o ...rlock.Optio
 
 func anyWay(*rueidis.ClientOption) {}
 
-// Two levels are unlocked at once on a silent Redis, until the lease ends: the last one is told.
+// Two levels are unlocked at once on a silent Redis, until the lease ends: the last unlock reports the loss.
 func TestTwoUnlocksMeetTheLoss(t *testing.T) {
 	redistest.Parallel(t)
 	c, proxy, _ := behindProxy(t, anyWay)
@@ -41,7 +41,7 @@ func TestTwoUnlocksMeetTheLoss(t *testing.T) {
 	require.NoError(t, err)
 	proxy.BlackHole(true)
 	outer, inner := async(unlockOuter), async(unlockInner)
-	errs := []error{within(t, outer, atMost), within(t, inner, atMost)}
+	errs := []error{within(t, outer, testTimeout), within(t, inner, testTimeout)}
 	if errs[0] == nil { // of whichever is the last
 		slices.Reverse(errs)
 	}
@@ -59,7 +59,7 @@ func TestNothingIsRenewedAfterALoss(t *testing.T) {
 	m := c.Mutex(past.name)
 	ctx, unlock, err := m.Lock(context.Background())
 	require.NoError(t, err)
-	past.loses(t, ctx, m)
+	past.loseLock(t, ctx, m)
 	require.ErrorIs(t, unlock(), rlock.ErrLost)
 	var renewals atomic.Int32
 	proxy.OnRequest(func(cmd []string) redistest.Action {
@@ -68,7 +68,7 @@ func TestNothingIsRenewedAfterALoss(t *testing.T) {
 		}
 		return redistest.Pass
 	})
-	pass(watchdog / 2)
+	sleep(watchdog / 2)
 	require.Zero(t, renewals.Load())
 }
 
@@ -97,17 +97,17 @@ func TestLongestLeaseIsReleased(t *testing.T) {
 			} else {
 				require.ErrorIs(t, unlock(), rlock.ErrUnreachable)
 			}
-			pass(lease + 2500*time.Millisecond) // and the longest pause of the sweeper
+			sleep(lease + 2500*time.Millisecond) // and the longest pause of the sweeper
 			require.True(t, past.exists(t, past.name))
 			proxy.Refuse(false)
-			redistest.Eventually(t, atMost, func() bool { return !past.exists(t, past.name) }, "it is released")
+			redistest.Eventually(t, testTimeout, func() bool { return !past.exists(t, past.name) }, "it is released")
 		})
 	}
 }
 
 func TestLostHoldsAreNotKept(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	const n = 50
 	var freed atomic.Int32
 	type key struct{}
@@ -119,7 +119,7 @@ func TestLostHoldsAreNotKept(t *testing.T) {
 		b.do(t, "DEL", b.name)
 		require.ErrorIs(t, unlock(), rlock.ErrLost)
 	}
-	redistest.Eventually(t, atMost, func() bool {
+	redistest.Eventually(t, testTimeout, func() bool {
 		runtime.GC()
 		return freed.Load() >= n-2 // the last ones may still be on a stack
 	}, "what the callers' ctx held is freed")
@@ -129,7 +129,7 @@ func TestLostHoldsAreNotKept(t *testing.T) {
 func TestUnlockEndsWithTheLoss(t *testing.T) {
 	redistest.Parallel(t)
 	c, proxy, past := behindProxy(t, func(o *rueidis.ClientOption) { o.AlwaysPipelining = true }, rlock.Options{
-		WatchdogTimeout: 6 * time.Second, UnlockTimeout: atMost,
+		WatchdogTimeout: 6 * time.Second, UnlockTimeout: testTimeout,
 	})
 	m := c.Mutex(past.name, rlock.WithLease(3*time.Second))
 	_, unlock, err := m.Lock(context.Background())
@@ -137,13 +137,13 @@ func TestUnlockEndsWithTheLoss(t *testing.T) {
 	began := time.Now()
 	proxy.OnReply(nthScript(1, redistest.Hold))
 	unlocked := async(unlock)
-	redistest.Eventually(t, atMost, func() bool { return proxy.Held() == 1 }, "under way, and not answered")
-	require.ErrorIs(t, within(t, unlocked, atMost), rlock.ErrLost)
+	redistest.Eventually(t, testTimeout, func() bool { return proxy.Held() == 1 }, "under way, and not answered")
+	require.ErrorIs(t, within(t, unlocked, testTimeout), rlock.ErrLost)
 	require.Less(t, time.Since(began), 4*time.Second)
 	proxy.Release()
 }
 
-// The failure of an earlier attempt of a waiter says nothing of the present one.
+// A failed earlier attempt of a waiter does not show in its present attempt.
 func TestEarlierFailureIsForgotten(t *testing.T) {
 	redistest.Parallel(t)
 	c, proxy, past := behindProxy(t, anyWay)
@@ -153,10 +153,10 @@ func TestEarlierFailureIsForgotten(t *testing.T) {
 	proxy.OnRequest(nthScript(1, redistest.Fail("BUSY running a script")))
 	p := lockAsync(t, c.Mutex(past.name))
 	past.awaitSubscribers(t, past.name, 1)
-	redistest.Eventually(t, atMost, func() bool { return waiting() == 1 }, "it was refused, and waits")
+	redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == 1 }, "it was refused, and waits")
 	proxy.OnReply(nthScript(1, redistest.Hold))
 	require.NoError(t, unlock())
-	redistest.Eventually(t, atMost, func() bool { return proxy.Held() == 1 }, "it asks again")
+	redistest.Eventually(t, testTimeout, func() bool { return proxy.Held() == 1 }, "it asks again")
 	p.cancel()
 	got := p.get(t, soon)
 	require.ErrorIs(t, got.err, rlock.ErrNotAcquired)
@@ -173,12 +173,12 @@ func TestReentryMeetsClose(t *testing.T) {
 	require.NoError(t, err)
 	proxy.OnReply(nthScript(1, redistest.Hold))
 	p := lockAsync(t, under{context.WithoutCancel(ctx), c.Mutex("x", rlock.WithLease(time.Hour))})
-	redistest.Eventually(t, atMost, func() bool { return proxy.Held() == 1 }, "under way")
+	redistest.Eventually(t, testTimeout, func() bool { return proxy.Held() == 1 }, "under way")
 	closed := async(func() error { c.Close(); return nil })
 	<-ctx.Done()
 	proxy.Release()
-	require.EqualError(t, p.get(t, atMost).err, `rlock: "x": client closed`)
-	require.NoError(t, within(t, closed, atMost))
+	require.EqualError(t, p.get(t, testTimeout).err, `rlock: "x": client closed`)
+	require.NoError(t, within(t, closed, testTimeout))
 	require.NoError(t, unlock())
 }
 
@@ -203,15 +203,15 @@ func TestStallOfOneNodeSparesTheOthers(t *testing.T) {
 	defer bad.Resume()
 	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
 	defer cancel()
-	var left []pending
+	var left []pendingLock
 	for _, name := range onBad {
 		left = append(left, lockAsync(t, under{ctx, c.Mutex(name)}))
 	}
 	for _, p := range left {
-		require.ErrorIs(t, p.get(t, atMost).err, rlock.ErrUnreachable)
+		require.ErrorIs(t, p.get(t, testTimeout).err, rlock.ErrUnreachable)
 	}
 	for range 3 {
-		pass(150 * time.Millisecond) // in which nobody was answered
+		sleep(150 * time.Millisecond) // in which nobody was answered
 		_, unlock, err := c.Mutex(good).TryLock(context.Background(), soon)
 		require.NoError(t, err)
 		require.NoError(t, unlock())
@@ -253,6 +253,6 @@ func TestReplicatedAcquireIsNotSwept(t *testing.T) {
 		}
 		return redistest.Pass
 	})
-	pass(time.Second)
+	sleep(time.Second)
 	require.Zero(t, calls.Load())
 }

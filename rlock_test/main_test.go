@@ -1,7 +1,7 @@
-// Package rlock_test tests package rlock against real servers, as its users see it.
+// Package rlock_test tests the public API of package rlock on real servers.
 //
-// Tests that wait call redistest.Parallel. Those that are quick, keep the machine busy, have a thousand goroutines, which
-// makes all looks at goroutines slow, or need an answer in a fraction of a second run alone.
+// Waiting tests call redistest.Parallel. A test runs alone if it is quick, keeps the machine busy, needs an answer
+// within a fraction of a second, or has a thousand goroutines, which slow down every look at goroutines.
 package rlock_test
 
 import (
@@ -27,33 +27,29 @@ func TestMain(m *testing.M) {
 	redistest.Main(m)
 }
 
-// bench is what most tests need: a lock client on the shared server, a bare client beside it, and a
-// name of its own.
-type bench struct {
+// fixture is the fixture of most tests: a lock client on the shared server, a bare client beside it, and a
+// unique name.
+type fixture struct {
 	*rlock.Client
 	rdb  rueidis.Client
 	name string
 }
 
-func newBench(t testing.TB, o ...rlock.Options) bench {
+func newFixture(t testing.TB, o ...rlock.Options) fixture {
 	t.Helper()
-	b := bareBench(t)
+	b := newBareFixture(t)
 	b.Client = newClient(t, b.rdb, o...)
 	return b
 }
 
-// benchOptions are those of the clients of benches: the tests that TestBasicsOverRESP2 runs have some.
-func benchOptions(t testing.TB) []func(*rueidis.ClientOption) {
-	return []func(*rueidis.ClientOption){protocol(strings.HasPrefix(t.Name(), "TestBasicsOverRESP2/"))}
-}
-
-// bareBench has no lock client.
-func bareBench(t testing.TB) bench {
+// newBareFixture is a fixture without a lock client.
+func newBareFixture(t testing.TB) fixture {
 	t.Helper()
-	return bench{rdb: redistest.Dial(t, redistest.Shared(t), benchOptions(t)...), name: redistest.Name(t)}
+	overRESP2 := strings.HasPrefix(t.Name(), "TestBasicsOverRESP2/")
+	return fixture{rdb: redistest.Dial(t, redistest.Shared(t), protocol(overRESP2)), name: redistest.Name(t)}
 }
 
-// loadScripts makes sure that no call of c is sent twice because Redis does not know its script.
+// loadScripts loads the scripts that c uses, so that no later call is repeated because of NOSCRIPT.
 func loadScripts(t testing.TB, c *rlock.Client) {
 	t.Helper()
 	m := c.Mutex(redistest.Name(t), rlock.WithLease(time.Minute)) // whatever its watchdog time is
@@ -74,7 +70,7 @@ func newClient(t testing.TB, rdb rueidis.Client, o ...rlock.Options) *rlock.Clie
 	return c
 }
 
-// clientsOf are the Clients that tests have made, by the name of the test.
+// clientsOf has the Clients made by each test, by the test's name.
 var clientsOf clientsOfTests
 
 type clientsOfTests struct {
@@ -98,9 +94,9 @@ func (all *clientsOfTests) add(t testing.TB, c *rlock.Client) {
 	all.of[t.Name()] = append(all.of[t.Name()], c)
 }
 
-// asleep is for how many semaphores and latches the Clients of a test wait, and of those that it is a part of; each counts once, however many goroutines
-// wait for it. What they have asked was answered, and they wait for a message, or to be subscribed.
-func asleep(t testing.TB) (n int) {
+// waiting returns how many goroutines wait for locks of the Clients of a test and its parent tests. Redis has refused them, and
+// they sleep until they are woken. Of those that wait for one semaphore or latch it counts one.
+func waiting(t testing.TB) (n int) {
 	clientsOf.mu.Lock()
 	defer clientsOf.mu.Unlock()
 	for name, clients := range clientsOf.of {
@@ -113,54 +109,54 @@ func asleep(t testing.TB) (n int) {
 	return n
 }
 
-// noCalls waits until the library does nothing in the background for semaphores and latches of the test: nothing is waited for, given back or asked again.
+// noCalls waits until the library does nothing in the background for the test: nothing is looked at, given back or asked again.
 func noCalls(t testing.TB) {
 	t.Helper()
-	redistest.Eventually(t, atMost, func() bool { return redistest.Goroutines(engine) == 0 }, "nothing goes on in the background")
+	redistest.Eventually(t, testTimeout, func() bool { return redistest.Goroutines(engine) == 0 }, "background work must end")
 }
 
-// engine is what the stacks of the library's own goroutines have that ask Redis.
+// engine occurs in the stacks of the library's goroutines that send commands to Redis.
 const engine = "go-rlock/rlock/internal/engine."
 
-func (b bench) do(t testing.TB, cmd ...string) rueidis.RedisResult {
+func (b fixture) do(t testing.TB, cmd ...string) rueidis.RedisResult {
 	t.Helper()
 	return b.rdb.Do(context.Background(), b.rdb.B().Arbitrary(cmd...).Build())
 }
 
 // fields returns the lock's hash.
-func (b bench) fields(t testing.TB, name string) map[string]int64 {
+func (b fixture) fields(t testing.TB, name string) map[string]int64 {
 	t.Helper()
 	m, err := b.do(t, "HGETALL", name).AsIntMap()
 	require.NoError(t, err)
 	return m
 }
 
-// awaitFields waits until the count in Redis has followed the open levels.
-func (b bench) awaitFields(t testing.TB, name string, want map[string]int64) {
+// awaitFields waits until the lock's hash equals want.
+func (b fixture) awaitFields(t testing.TB, name string, want map[string]int64) {
 	t.Helper()
-	redistest.Eventually(t, atMost, func() bool { return maps.Equal(b.fields(t, name), want) }, "the hash")
+	redistest.Eventually(t, testTimeout, func() bool { return maps.Equal(b.fields(t, name), want) }, "the hash of the lock")
 }
 
-// loses deletes a lock under its holder, who is told when the count of one level more is to follow.
-func (b bench) loses(t testing.TB, ctx context.Context, m *rlock.Mutex) {
+// loseLock deletes a lock under its holder. The holder's ctx is cancelled when Redis cannot count its next level.
+func (b fixture) loseLock(t testing.TB, ctx context.Context, m *rlock.Mutex) {
 	t.Helper()
 	require.NoError(t, b.do(t, "DEL", m.Name()).Error())
 	_, unlock, err := m.Lock(ctx)
-	require.NoError(t, err, "nobody is asked")
+	require.NoError(t, err, "a re-entry must not ask Redis")
 	select {
 	case <-ctx.Done():
-	case <-time.After(atMost):
-		require.FailNow(t, "the holder is not told")
+	case <-time.After(testTimeout):
+		require.FailNow(t, "the holder's ctx was not cancelled")
 	}
 	require.ErrorIs(t, unlock(), rlock.ErrLost)
 }
 
-func (b bench) exists(t testing.TB, name string) bool {
+func (b fixture) exists(t testing.TB, name string) bool {
 	t.Helper()
 	n, err := b.do(t, "EXISTS", name).AsInt64()
 	require.NoError(t, err)
 	return n == 1
 }
 
-// aThread is an owner of another process.
-const aThread = "9b1f0c1e-6a57-4c0e-8f7d-2f0d8c3b5a41:1"
+// foreignOwner is an owner in another process.
+const foreignOwner = "9b1f0c1e-6a57-4c0e-8f7d-2f0d8c3b5a41:1"

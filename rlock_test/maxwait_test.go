@@ -14,7 +14,7 @@ import (
 // WithMaxWait bounds the Lock of every kind as TryLock does, that of several by the shortest, and leaves TryLock and the section alone.
 func TestMaxWait(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	ctx := context.Background()
 	most := rlock.WithMaxWait(100 * time.Millisecond)
 	other := newClient(t, b.rdb)
@@ -57,19 +57,19 @@ func TestMaxWait(t *testing.T) {
 			require.ErrorIs(t, err, rlock.ErrNotAcquired)
 			waits := make(chan error, 1)
 			go func() { // ends with its TryLock
-				_, unlock, err := l.bounded.TryLock(ctx, atMost)
+				_, unlock, err := l.bounded.TryLock(ctx, testTimeout)
 				if err == nil {
 					err = unlock()
 				}
 				waits <- err
 			}()
-			pass(150 * time.Millisecond)
+			sleep(150 * time.Millisecond)
 			require.NoError(t, unlock())
 			if l.taken == nil {
 				_, err = b.PermitSemaphore(b.name+":p").TrySetPermits(ctx, 1)
 				require.NoError(t, err)
 			}
-			require.NoError(t, within(t, waits, atMost), "its own wait is longer")
+			require.NoError(t, within(t, waits, testTimeout), "its own wait is longer")
 		})
 	}
 	require.ErrorContains(t, b.Mutex(b.name, rlock.WithMaxWait(0)).Do(ctx, nothingToDo), "WithMaxWait is 0s, want at least 1ms")
@@ -78,7 +78,7 @@ func TestMaxWait(t *testing.T) {
 // A Lead whose handle bounds the waiting ends with it.
 func TestLeadOfMaxWait(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	_, unlock, err := b.Mutex(b.name).Lock(context.Background())
 	require.NoError(t, err)
 	err = rlock.Lead(context.Background(), newClient(t, b.rdb).Mutex(b.name, rlock.WithMaxWait(50*time.Millisecond)), nothingToDo)

@@ -62,7 +62,7 @@ func memoryOfWaiters(t *testing.T, lock func(*rlock.Mutex, context.Context) (con
 	ctx, cancel := context.WithCancel(t.Context())
 	s := redistest.Start(t)
 	watch := s.Client(t)
-	_, unlock, err := newClient(t, s.Client(t)).Mutex("one", rlock.WithLease(atMost)).Lock(ctx) // not renewed: that could make a connection
+	_, unlock, err := newClient(t, s.Client(t)).Mutex("one", rlock.WithLease(testTimeout)).Lock(ctx) // not renewed: that could make a connection
 	require.NoError(t, err)
 	m := newClient(t, s.Client(t)).Mutex("one")
 
@@ -157,9 +157,9 @@ func TestMemoryOfKeptLocks(t *testing.T) {
 	const locks = 900 // a Client keeps a thousand
 	keepAll := func(c *rlock.Client) {
 		for i := range locks {
-			pass1(t, c.Mutex(fmt.Sprintf("kept:%s:%d", c.ID(), i), rlock.WithLinger(long)))
+			lockAndUnlock(t, c.Mutex(fmt.Sprintf("kept:%s:%d", c.ID(), i), rlock.WithLinger(long)))
 			if i%30 == 0 || i == locks-1 { // the runtime keeps what goroutines had that have ended
-				redistest.Eventually(t, atMost, func() bool { return redistest.Goroutines("engine.(*Engine).lookIfDue") == 0 }, "it has looked who waits")
+				redistest.Eventually(t, testTimeout, func() bool { return c.Stats().Idle == i+2 }, "it has looked who waits")
 			}
 		}
 	}

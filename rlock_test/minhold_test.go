@@ -19,7 +19,7 @@ const minHold = 1500 * time.Millisecond
 func TestMinHold(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
-	b := bench{rdb: s.Client(t, oneConn), name: redistest.Name(t)}
+	b := fixture{rdb: s.Client(t, oneConn), name: redistest.Name(t)}
 	b.Client = newClient(t, b.rdb)
 	loadScripts(t, b.Client)
 	other := newClient(t, s.Client(t))
@@ -47,7 +47,7 @@ func TestMinHold(t *testing.T) {
 		require.LessOrEqual(t, refusal.TTL, minHold)
 	}
 	require.Less(t, time.Since(acquired), minHold)
-	redistest.Eventually(t, atMost, func() bool { return !b.exists(t, b.name) }, "free")
+	redistest.Eventually(t, testTimeout, func() bool { return !b.exists(t, b.name) }, "free")
 	require.GreaterOrEqual(t, time.Since(acquired), minHold-time.Millisecond)
 	require.Less(t, time.Since(acquired), minHold+soon)
 
@@ -55,7 +55,7 @@ func TestMinHold(t *testing.T) {
 	require.NoError(t, err)
 	token, _ := m.FencingToken(ctx)
 	require.EqualValues(t, 2, token, "to be left taken is no acquire")
-	pass(minHold + minHold/10)
+	sleep(minHold + minHold/10)
 	require.NoError(t, unlock())
 	require.False(t, b.exists(t, b.name), "unlocked after that time it is free at once")
 }
@@ -64,10 +64,10 @@ func TestMinHold(t *testing.T) {
 // through such a handle. A forced unlock frees the lock.
 func TestMinHoldOfLevels(t *testing.T) {
 	redistest.Parallel(t)
-	for name, lease := range map[string]time.Duration{"shorter lease": minHold / 2, "longer lease": atMost, "renewed": 0} {
+	for name, lease := range map[string]time.Duration{"shorter lease": minHold / 2, "longer lease": testTimeout, "renewed": 0} {
 		t.Run(name, func(t *testing.T) {
 			redistest.Parallel(t)
-			b := newBench(t)
+			b := newFixture(t)
 			options := []rlock.Option{rlock.WithMinHold(minHold)}
 			if lease > 0 {
 				options = append(options, rlock.WithLease(lease))
@@ -122,7 +122,7 @@ func TestMinHoldWakesWaiters(t *testing.T) {
 					_, unlock, err := m.Lock(context.Background())
 					acquired := time.Now()
 					require.NoError(t, err)
-					var waiters []pending
+					var waiters []pendingLock
 					if which != "other" {
 						waiters = append(waiters, lockAsync(t, holder.Mutex(lock)), lockAsync(t, holder.Mutex(lock)))
 					}
@@ -130,7 +130,7 @@ func TestMinHoldWakesWaiters(t *testing.T) {
 						waiters = append(waiters, lockAsync(t, other.Mutex(lock)), lockAsync(t, other.Mutex(lock)))
 					}
 					redistest.Eventually(t, minHold, func() bool {
-						return waiting() == len(waiters) && subscribers(t, watch, lock) == len(waiters)/2
+						return waiting(t) == len(waiters) && subscribers(t, watch, lock) == len(waiters)/2
 					}, "all wait, and are subscribed")
 					require.NoError(t, unlock())
 					require.Less(t, time.Since(acquired), minHold)
@@ -167,9 +167,9 @@ func subscribers(t *testing.T, rdb rueidis.Client, name string) (n int) {
 }
 
 // first returns the next result of some Locks.
-func first(t *testing.T, waiters []pending, within time.Duration) attempt {
+func first(t *testing.T, waiters []pendingLock, within time.Duration) lockResult {
 	t.Helper()
-	for end := time.Now().Add(within); time.Now().Before(end); pass(time.Millisecond) {
+	for end := time.Now().Add(within); time.Now().Before(end); sleep(time.Millisecond) {
 		for _, w := range waiters {
 			select {
 			case a := <-w.result:
@@ -185,7 +185,7 @@ func first(t *testing.T, waiters []pending, within time.Duration) attempt {
 // G4: the same if the one that was told of the time gives up meanwhile, and if the holder's Client is closed.
 func TestMinHoldAndAWaiterThatGivesUp(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	other := newClient(t, b.rdb)
 	_, unlock, err := b.Mutex(b.name, rlock.WithMinHold(minHold)).Lock(context.Background())
 	acquired := time.Now()
@@ -193,7 +193,7 @@ func TestMinHoldAndAWaiterThatGivesUp(t *testing.T) {
 	impatient := lockAsync(t, other.Mutex(b.name))
 	b.awaitSubscribers(t, b.name, 1)
 	next := lockAsync(t, other.Mutex(b.name))
-	redistest.Eventually(t, minHold, func() bool { return waiting() == 2 }, "both wait")
+	redistest.Eventually(t, minHold, func() bool { return waiting(t) == 2 }, "both wait")
 	b.Close()
 	require.NoError(t, unlock())
 	impatient.cancel()
@@ -231,7 +231,7 @@ func TestMinHoldAndLostCalls(t *testing.T) {
 	t.Run("renewal", func(t *testing.T) {
 		redistest.Parallel(t)
 		c, proxy, past := behindProxy(t, func(o *rueidis.ClientOption) { o.PipelineMultiplex = 2 }, rlock.Options{WatchdogTimeout: shortWatchdog})
-		_, unlock, err := c.Mutex(past.name, rlock.WithMinHold(atMost)).Lock(context.Background())
+		_, unlock, err := c.Mutex(past.name, rlock.WithMinHold(testTimeout)).Lock(context.Background())
 		require.NoError(t, err)
 		proxy.OnRequest(nthScript(1, redistest.Hold))
 		redistest.Eventually(t, shortWatchdog, func() bool { return proxy.Held() == 1 }, "a renewal is under way")
@@ -257,7 +257,7 @@ func TestMinHoldAndASilentRedis(t *testing.T) {
 	require.ErrorIs(t, unlock(), rlock.ErrUnreachable)
 	require.Equal(t, owner, past.fields(t, past.name))
 	proxy.BlackHole(false)
-	redistest.Eventually(t, atMost, func() bool {
+	redistest.Eventually(t, testTimeout, func() bool {
 		fields := past.fields(t, past.name)
 		return len(fields) == 1 && fields[past.kept(t)] == 1
 	}, "the owner is gone, and the lock is not free")
@@ -266,7 +266,7 @@ func TestMinHoldAndASilentRedis(t *testing.T) {
 }
 
 // kept is the field that stands for nobody, if there is one.
-func (b bench) kept(t testing.TB) string {
+func (b fixture) kept(t testing.TB) string {
 	t.Helper()
 	for field := range b.fields(t, b.name) {
 		if strings.HasSuffix(field, ":00") {
@@ -280,10 +280,10 @@ func (b bench) kept(t testing.TB) string {
 func TestMinHoldOfAFailedLock(t *testing.T) {
 	redistest.Parallel(t)
 	c, proxy, past := behindProxy(t, anyWay)
-	m := c.Mutex(past.name, rlock.WithMinHold(atMost))
+	m := c.Mutex(past.name, rlock.WithMinHold(testTimeout))
 	proxy.OnReply(nthScript(1, redistest.Hold))
 	p := lockAsync(t, m)
-	redistest.Eventually(t, atMost, func() bool { return proxy.Held() == 1 }, "granted, not answered")
+	redistest.Eventually(t, testTimeout, func() bool { return proxy.Held() == 1 }, "granted, not answered")
 	p.cancel()
 	require.ErrorIs(t, p.get(t, soon).err, rlock.ErrNotAcquired)
 	proxy.Release()
@@ -296,13 +296,13 @@ func TestMinHoldOfALostHold(t *testing.T) {
 	redistest.Parallel(t)
 	for name, unlocks := range map[string]func(c *rlock.Client, name string) (context.Context, rlock.UnlockFunc, error){
 		"one": func(c *rlock.Client, name string) (context.Context, rlock.UnlockFunc, error) {
-			return c.Mutex(name, rlock.WithMinHold(atMost)).Lock(context.Background())
+			return c.Mutex(name, rlock.WithMinHold(testTimeout)).Lock(context.Background())
 		},
 		"fenced": func(c *rlock.Client, name string) (context.Context, rlock.UnlockFunc, error) {
-			return c.FencedMutex(name, rlock.WithMinHold(atMost)).Lock(context.Background())
+			return c.FencedMutex(name, rlock.WithMinHold(testTimeout)).Lock(context.Background())
 		},
 		"of several": func(c *rlock.Client, name string) (context.Context, rlock.UnlockFunc, error) {
-			return rlock.All(c.Mutex(name, rlock.WithMinHold(atMost)), c.Mutex(name+":2", rlock.WithMinHold(atMost))).Lock(context.Background())
+			return rlock.All(c.Mutex(name, rlock.WithMinHold(testTimeout)), c.Mutex(name+":2", rlock.WithMinHold(testTimeout))).Lock(context.Background())
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -329,7 +329,7 @@ func TestMinHoldOfALostHold(t *testing.T) {
 
 // Whatever number Redisson is given for a thread, its hold is not taken for one that stays taken.
 func TestMinHoldIsToldApartFromAThreadOfRedissons(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	for _, thread := range []string{"0", "-1", "1"} {
 		owner := "285475da-9152-4c83-822a-67ee2f116a79:" + thread // lockAsync(0)
 		b.do(t, "HSET", b.name, owner, "1")

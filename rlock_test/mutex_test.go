@@ -18,7 +18,7 @@ import (
 )
 
 func TestQueries(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	ctx := context.Background()
 	m := b.Mutex(b.name)
 	require.Equal(t, b.name, m.Name())
@@ -57,7 +57,7 @@ func TestQueries(t *testing.T) {
 	require.NoError(t, unlock())
 	check(context.WithoutCancel(one), false, 0)
 
-	b.do(t, "HSET", b.name, aThread, "1")
+	b.do(t, "HSET", b.name, foreignOwner, "1")
 	ttl, err := m.TTL(ctx)
 	require.NoError(t, err)
 	require.Equal(t, rlock.NoExpiry, ttl)
@@ -67,7 +67,7 @@ func TestQueries(t *testing.T) {
 func TestForceUnlock(t *testing.T) {
 	redistest.Parallel(t)
 	const watchdog = 2 * shortWatchdog
-	b := newBench(t, rlock.Options{WatchdogTimeout: watchdog})
+	b := newFixture(t, rlock.Options{WatchdogTimeout: watchdog})
 	m := b.Mutex(b.name)
 	ok, err := m.ForceUnlock(context.Background())
 	require.NoError(t, err)
@@ -147,7 +147,7 @@ func TestMonitorShowsTwoCommandsPerPair(t *testing.T) {
 	for range n {
 		pair()
 	}
-	last := bench{rdb: s.Client(t)} // comes after them
+	last := fixture{rdb: s.Client(t)} // comes after them
 	require.NoError(t, last.do(t, "ECHO", "the end").Error())
 	var seen []string // command and script
 	for {
@@ -177,7 +177,7 @@ func TestMonitorShowsTwoCommandsPerPair(t *testing.T) {
 }
 
 func TestTryLock(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	m := b.Mutex(b.name)
 	ctx, unlock, err := m.TryLock(context.Background(), 0)
 	require.NoError(t, err)
@@ -205,19 +205,19 @@ func TestTryLock(t *testing.T) {
 }
 
 func TestCancelledWait(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	m := b.Mutex(b.name)
 	_, unlock, err := m.Lock(t.Context())
 	require.NoError(t, err)
 
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
 	got, _, err := m.Lock(ctx)
 	require.ErrorIs(t, err, rlock.ErrNotAcquired)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.Equal(t, ctx, got)
 	require.Regexp(t, `^rlock: "`+b.name+`": not acquired after \d+ms: held by this client as [-0-9a-f]{36}:\d+, with [0-9.]+s left `+
-		`\(to re-enter, use the ctx that its Lock returned\): context deadline exceeded$`, err.Error())
+		`\(if this caller has it, use the ctx that its Lock returned\): context deadline exceeded$`, err.Error())
 
 	_, _, err = m.Lock(ctx)
 	require.ErrorIs(t, err, context.DeadlineExceeded, "done before it began")

@@ -28,7 +28,7 @@ func TestServerWithoutScripts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			redistest.Parallel(t)
 			s := redistest.Start(t, row.args...)
-			b := bench{rdb: s.Client(t)}
+			b := fixture{rdb: s.Client(t)}
 			require.NoError(t, b.do(t, append([]string{"ACL", "SETUSER", "shop", "on", ">secret", "~*", "&*", "+@all"}, row.rules...)...).Error())
 			client := func() *rlock.Client {
 				return newClient(t, s.Client(t, func(o *rueidis.ClientOption) { o.Username, o.Password = "shop", "secret" }))
@@ -40,7 +40,7 @@ func TestServerWithoutScripts(t *testing.T) {
 				"read": rw.Read(), "write": rw.Write(), "All": rlock.All(c.Mutex("order:42"), c.Mutex("order:43")),
 				"Quorum": rlock.Quorum(c.Mutex("order:42"), client().Mutex("order:43"), client().Mutex("order:44")),
 			} {
-				ctx, cancel := context.WithTimeout(context.Background(), atMost)
+				ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 				_, _, err := lock.Lock(ctx)
 				cancel()
 				require.Regexp(t, `^rlock: "[^\n]*": (fewer than 2 of 3 servers took part: )?[a-z_]+ script: the server runs no scripts: `+

@@ -19,11 +19,11 @@ func TestMaxHold(t *testing.T) {
 	const watchdog, most = 600 * time.Millisecond, 2 * time.Second
 	for name, options := range map[string][]rlock.Option{
 		"renewed":     {rlock.WithMaxHold(most)},
-		"fixed lease": {rlock.WithMaxHold(most), rlock.WithLease(atMost)},
+		"fixed lease": {rlock.WithMaxHold(most), rlock.WithLease(testTimeout)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			redistest.Parallel(t)
-			b := newBench(t, rlock.Options{WatchdogTimeout: watchdog})
+			b := newFixture(t, rlock.Options{WatchdogTimeout: watchdog})
 			m, plain := b.Mutex(b.name, options...), b.Mutex(b.name)
 			ctx, unlock, err := m.Lock(context.Background())
 			acquired := time.Now()
@@ -36,7 +36,7 @@ func TestMaxHold(t *testing.T) {
 
 			select {
 			case <-ctx.Done():
-			case <-time.After(atMost):
+			case <-time.After(testTimeout):
 				require.FailNow(t, "not told")
 			}
 			require.Greater(t, time.Since(acquired), most-most/4)
@@ -68,7 +68,7 @@ func TestMaxHoldOfASectionThatHangs(t *testing.T) {
 	} {
 		t.Run(row.most.String(), func(t *testing.T) {
 			redistest.Parallel(t)
-			b := newBench(t, rlock.Options{WatchdogTimeout: row.watchdog})
+			b := newFixture(t, rlock.Options{WatchdogTimeout: row.watchdog})
 			ctx, unlock, err := b.Mutex(b.name, rlock.WithMaxHold(row.most)).Lock(context.Background())
 			require.NoError(t, err)
 			next := lockAsync(t, newClient(t, b.rdb).Mutex(b.name))
@@ -86,7 +86,7 @@ func TestMaxHoldOfASectionThatHangs(t *testing.T) {
 func TestMaxHoldUnlockedInTime(t *testing.T) {
 	redistest.Parallel(t)
 	const most = time.Second
-	b := newBench(t)
+	b := newFixture(t)
 	other := newClient(t, b.rdb)
 	m := b.Mutex(b.name, rlock.WithMaxHold(most))
 	require.NoError(t, m.Do(context.Background(), func(context.Context) error { return nil }))
@@ -95,7 +95,7 @@ func TestMaxHoldUnlockedInTime(t *testing.T) {
 		require.NoError(t, err)
 		waiter := lockAsync(t, m)
 		b.awaitSubscribers(t, b.name, 1)
-		redistest.Eventually(t, atMost, func() bool { return waiting() == 1 }, "it waits")
+		redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == 1 }, "it waits")
 		require.NoError(t, unlock())
 		got := waiter.get(t, soon)
 		require.NoError(t, got.err)
@@ -119,7 +119,7 @@ func TestGrace(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			redistest.Parallel(t)
-			b := newBench(t, rlock.Options{WatchdogTimeout: shortWatchdog})
+			b := newFixture(t, rlock.Options{WatchdogTimeout: shortWatchdog})
 			m := b.Mutex(b.name, options...)
 			within := func(when string) {
 				t.Helper()
@@ -148,7 +148,7 @@ func TestGrace(t *testing.T) {
 
 			here := lockAsync(t, m)
 			b.awaitSubscribers(t, b.name, 1)
-			redistest.Eventually(t, atMost, func() bool { return waiting() == 1 }, "it waits")
+			redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == 1 }, "it waits")
 			require.NoError(t, unlock())
 			got := here.get(t, soon)
 			require.NoError(t, got.err)
@@ -178,7 +178,7 @@ func TestGraceAfterALoss(t *testing.T) {
 	var lost *rlock.LostError
 	require.ErrorAs(t, context.Cause(ctx), &lost)
 	next.stillWaits(t)
-	got := next.get(t, atMost)
+	got := next.get(t, testTimeout)
 	require.NoError(t, got.err)
 	require.Greater(t, got.at.Sub(lost.Since), grace-grace/10)
 	require.Less(t, got.at.Sub(lost.Since), grace+soon)
@@ -188,14 +188,14 @@ func TestGraceAfterALoss(t *testing.T) {
 }
 
 // awaitPlace waits until a process has a place in the queue of the lock.
-func (b bench) awaitPlace(t testing.TB, name string) {
+func (b fixture) awaitPlace(t testing.TB, name string) {
 	t.Helper()
-	redistest.Eventually(t, atMost, func() bool { return b.exists(t, "rlock_queue:{"+name+"}") }, "in the queue")
+	redistest.Eventually(t, testTimeout, func() bool { return b.exists(t, "rlock_queue:{"+name+"}") }, "in the queue")
 }
 
 // The longest times that there are work, together as well.
 func TestHugeOptions(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	const most = time.Duration(math.MaxInt64)
 	all := []rlock.Option{rlock.WithLease(most), rlock.WithMaxHold(most), rlock.WithGrace(most), rlock.WithMinHold(most)}
 	for i := range all {

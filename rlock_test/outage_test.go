@@ -19,6 +19,7 @@ import (
 // An attempt that Redis did not answer says nothing of the lock: its error is told apart from "held by another". A TryLock
 // without waiting makes one attempt, for a second at most.
 func TestOutageIsNotARefusal(t *testing.T) {
+	redistest.Parallel(t)
 	for name, down := range map[string]func(*redistest.Server){"hangs": (*redistest.Server).Pause, "refuses": (*redistest.Server).Stop} {
 		t.Run(name, func(t *testing.T) {
 			redistest.Parallel(t)
@@ -29,7 +30,7 @@ func TestOutageIsNotARefusal(t *testing.T) {
 			defer s.Resume()
 			ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
 			defer cancel()
-			for name, p := range map[string]pending{
+			for name, p := range map[string]pendingLock{
 				"TryLock(0)":     lockAsync(t, tryFor{c.Mutex("a"), 0}),
 				"TryLock(200ms)": lockAsync(t, tryFor{c.Mutex("b"), 200 * time.Millisecond}),
 				"Lock":           lockAsync(t, under{ctx, c.Mutex("c")}),
@@ -69,8 +70,8 @@ func TestAbandonedLocksDuringAStall(t *testing.T) {
 	s := redistest.Start(t)
 	c := newClient(t, s.Client(t))
 	loadScripts(t, c)
-	other := bench{rdb: s.Client(t)}
-	before := ours()
+	other := fixture{rdb: s.Client(t)}
+	before := ourGoroutines()
 	s.Pause()
 	var callers sync.WaitGroup
 	tick := time.NewTicker(each)
@@ -87,10 +88,10 @@ func TestAbandonedLocksDuringAStall(t *testing.T) {
 		})
 	}
 	callers.Wait()
-	left := ours() - before
+	left := ourGoroutines() - before
 	require.Less(t, left, 50+2*int(patience/each), "goroutines, whatever the number of Locks")
 	s.Resume()
-	redistest.Eventually(t, atMost, func() bool {
+	redistest.Eventually(t, testTimeout, func() bool {
 		n, err := other.do(t, "DBSIZE").AsInt64()
 		return err == nil && n == 0
 	}, "nothing is left")
@@ -152,7 +153,7 @@ func (l *lossy) DoMulti(ctx context.Context, all ...rueidis.Completed) []rueidis
 func TestSilentNodeHoldsUpNoOtherSweep(t *testing.T) {
 	redistest.Parallel(t)
 	cluster := redistest.StartCluster(t, 3, 0)
-	b := bench{rdb: cluster.Client(t), name: redistest.Name(t)}
+	b := fixture{rdb: cluster.Client(t), name: redistest.Name(t)}
 	rdb := &lossy{Client: b.rdb, loses: make(map[uint16]bool), until: make(chan struct{})}
 	b.Client = newClient(t, rdb)
 	t.Cleanup(func() { close(rdb.until) })
@@ -168,13 +169,13 @@ func TestSilentNodeHoldsUpNoOtherSweep(t *testing.T) {
 		}))
 		require.NoError(t, b.do(t, "HSET", name, owner, "1").Error())
 	}
-	redistest.Eventually(t, atMost, func() bool { return !b.exists(t, well) }, "removed")
+	redistest.Eventually(t, testTimeout, func() bool { return !b.exists(t, well) }, "removed")
 	require.True(t, b.exists(t, silent))
 	require.NoError(t, b.do(t, "DEL", silent).Error())
 }
 
 // scriptCalls returns how many script calls the server has run.
-func scriptCalls(t *testing.T, b bench) int {
+func scriptCalls(t *testing.T, b fixture) int {
 	t.Helper()
 	n := 0
 	for name, calls := range redistest.Commands(t, b.rdb) {
@@ -201,15 +202,16 @@ func TestReplicasWhileASlotMoves(t *testing.T) {
 // With Replicas an acquire needs a connection of its own. If the pool has none to give, also because a subscription
 // of the library has the last one, Lock says so in time, and neither Close nor anything else waits for one.
 func TestReplicasWithoutAConnection(t *testing.T) {
+	redistest.Parallel(t)
 	for _, last := range []string{"others", "our subscription"} {
 		t.Run(last, func(t *testing.T) {
 			redistest.Parallel(t)
 			s := redistest.Start(t)
 			rdb := s.Client(t, func(o *rueidis.ClientOption) { o.BlockingPoolSize = 1 })
-			b := bench{rdb: s.Client(t), name: redistest.Name(t)}
+			b := fixture{rdb: s.Client(t), name: redistest.Name(t)}
 			b.Client = newClient(t, b.rdb)
 			c := newClient(t, rdb, rlock.Options{Replicas: 1, ReplicaTimeout: 500 * time.Millisecond}) // to dial takes a busy machine 100 ms
-			var p pending
+			var p pendingLock
 			if last == "others" {
 				conn, giveBack := rdb.Dedicate()
 				require.NoError(t, conn.Do(context.Background(), conn.B().Ping().Build()).Error())

@@ -60,13 +60,13 @@ func fanOut(t *testing.T, ctx context.Context, m *rlock.Mutex, share bool) int32
 }
 
 func TestGoroutinesThatFanOutBeforeLockExcludeEachOther(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	require.EqualValues(t, 1, fanOut(t, context.Background(), b.Mutex(b.name), false))
 	require.False(t, b.exists(t, b.name))
 }
 
 func TestGoroutinesThatFanOutInsideShareTheHold(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	m := b.Mutex(b.name)
 	err := m.Do(context.Background(), func(ctx context.Context) error {
 		assert.EqualValues(t, 8, fanOut(t, ctx, m, true))
@@ -78,7 +78,7 @@ func TestGoroutinesThatFanOutInsideShareTheHold(t *testing.T) {
 }
 
 func TestDetachedGoroutinesCompete(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	m := b.Mutex(b.name)
 	ctx, unlock, err := m.Lock(context.Background())
 	require.NoError(t, err)
@@ -100,7 +100,7 @@ func TestDetachedGoroutinesCompete(t *testing.T) {
 // the hold of its lock that ctx carries.
 func TestEachHoldHasItsOwner(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	other := b.name + ":other"
 	ctx, unlock, err := b.Mutex(b.name).Lock(context.Background())
 	require.NoError(t, err)
@@ -121,7 +121,7 @@ func TestEachHoldHasItsOwner(t *testing.T) {
 // exclusion, though its ctx carries a hold.
 func TestGoroutinesInsideExcludeEachOtherOnOtherLocks(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	err := b.Mutex(b.name).Do(context.Background(), func(ctx context.Context) error {
 		assert.EqualValues(t, 1, fanOut(t, ctx, b.Mutex(b.name+":item"), false))
 		return nil
@@ -133,7 +133,7 @@ func TestGoroutinesInsideExcludeEachOtherOnOtherLocks(t *testing.T) {
 // the same Redis.
 func TestHoldsOfTwoClients(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	second := newClient(t, b.rdb)
 	ctx, unlock, err := b.Mutex(b.name).Lock(context.Background())
 	require.NoError(t, err)
@@ -149,7 +149,7 @@ func TestHoldsOfTwoClients(t *testing.T) {
 // with the ctx of the first section it ends with that.
 func TestHandOverHand(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	before := context.Background()
 	first, unlockFirst, err := b.Mutex(b.name + ":1").Lock(before)
 	require.NoError(t, err)
@@ -169,12 +169,12 @@ func TestHandOverHand(t *testing.T) {
 // the end out of the ctx. After the unlock it competes.
 func TestLossIsStickyUntilUnlock(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	m := b.Mutex(b.name)
 	ctx, unlock, err := m.Lock(context.Background())
 	require.NoError(t, err)
 	owner := rlock.Owner(ctx)
-	b.loses(t, ctx, m)
+	b.loseLock(t, ctx, m)
 	require.Empty(t, rlock.Owner(ctx))
 	escaped := context.WithoutCancel(ctx)
 	for range 2 {
@@ -189,7 +189,7 @@ func TestLossIsStickyUntilUnlock(t *testing.T) {
 	require.Equal(t, b.name, loss.Name)
 	require.Equal(t, owner, loss.Owner)
 	require.Equal(t, rlock.LostGone, loss.Reason)
-	require.WithinDuration(t, time.Now(), loss.Since, atMost)
+	require.WithinDuration(t, time.Now(), loss.Since, testTimeout)
 	require.ErrorIs(t, unlock(), rlock.ErrLost)
 	again, unlock, err := m.Lock(escaped)
 	require.NoError(t, err, "it competes")
@@ -200,7 +200,7 @@ func TestLossIsStickyUntilUnlock(t *testing.T) {
 // A ctx whose own level was unlocked, while another level of the hold is open, carries no open level: it competes.
 func TestUnlockedLevelOfALiveHoldCompetes(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	m := b.Mutex(b.name)
 	outer, unlockOuter, err := m.Lock(context.Background())
 	require.NoError(t, err)
@@ -218,7 +218,7 @@ func TestUnlockedLevelOfALiveHoldCompetes(t *testing.T) {
 }
 
 func TestInnerDoubleUnlockLeavesTheOuterHold(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	m := b.Mutex(b.name)
 	ctx, unlock, err := m.Lock(context.Background())
 	require.NoError(t, err)
@@ -240,7 +240,7 @@ func TestInnerDoubleUnlockLeavesTheOuterHold(t *testing.T) {
 }
 
 func TestUnlockAfterCancel(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	parent, cancel := context.WithCancel(context.Background())
 	ctx, unlock, err := b.Mutex(b.name).Lock(parent)
 	require.NoError(t, err)
@@ -252,7 +252,7 @@ func TestUnlockAfterCancel(t *testing.T) {
 }
 
 func TestEscapedContextsExcludeEachOther(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	m := b.Mutex(b.name)
 	ctx, unlock, err := m.Lock(context.Background())
 	require.NoError(t, err)
@@ -269,7 +269,7 @@ func TestEscapedContextsExcludeEachOther(t *testing.T) {
 
 func TestTryLockWaitDoesNotBoundTheSection(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	const wait = 2 * time.Second // in which the lock has to be taken
 	ctx, unlock, err := b.Mutex(b.name).TryLock(context.Background(), wait)
 	require.NoError(t, err)
@@ -286,7 +286,7 @@ func TestTryLockWaitDoesNotBoundTheSection(t *testing.T) {
 func TestKeyDeletedInTheSection(t *testing.T) {
 	redistest.Parallel(t)
 	const watchdog = 2 * shortWatchdog
-	b := newBench(t, rlock.Options{WatchdogTimeout: watchdog})
+	b := newFixture(t, rlock.Options{WatchdogTimeout: watchdog})
 	began := time.Now()
 	err := b.Mutex(b.name).Do(context.Background(), func(ctx context.Context) error {
 		require.NoError(t, b.do(t, "DEL", b.name).Error())
@@ -301,7 +301,7 @@ func TestKeyDeletedInTheSection(t *testing.T) {
 }
 
 func TestKeyDeletedAndUnlockedBeforeARenewal(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	m := b.Mutex(b.name)
 	outer, unlock, err := m.Lock(context.Background())
 	require.NoError(t, err)
@@ -309,7 +309,7 @@ func TestKeyDeletedAndUnlockedBeforeARenewal(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, b.do(t, "DEL", b.name).Error())
 	require.NoError(t, unlockInner(), "it asks nobody")
-	b.loses(t, outer, m)
+	b.loseLock(t, outer, m)
 	require.ErrorIs(t, context.Cause(outer), rlock.ErrLost)
 	_, _, err = m.Lock(outer)
 	require.ErrorIs(t, err, rlock.ErrLost)
@@ -318,11 +318,11 @@ func TestKeyDeletedAndUnlockedBeforeARenewal(t *testing.T) {
 }
 
 func TestReentryIntoALostHold(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	m := b.Mutex(b.name)
 	ctx, unlock, err := m.Lock(context.Background())
 	require.NoError(t, err)
-	b.loses(t, ctx, m)
+	b.loseLock(t, ctx, m)
 	back, noop, err := m.Lock(ctx)
 	require.ErrorIs(t, err, rlock.ErrLost)
 	require.Equal(t, ctx, back)
@@ -333,7 +333,7 @@ func TestReentryIntoALostHold(t *testing.T) {
 }
 
 func TestPanicReleasesAndGoesOn(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	require.PanicsWithValue(t, "boom", func() {
 		_ = b.Mutex(b.name).Do(context.Background(), func(context.Context) error { panic("boom") })
 	})
@@ -341,7 +341,7 @@ func TestPanicReleasesAndGoesOn(t *testing.T) {
 }
 
 func TestDoJoinsErrors(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	boom := errors.New("boom")
 	err := b.Mutex(b.name).Do(context.Background(), func(context.Context) error { return boom })
 	require.ErrorIs(t, err, boom)
@@ -357,7 +357,7 @@ func TestDoJoinsErrors(t *testing.T) {
 // follow.
 func TestLayersUnlockedInAnyOrder(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	for i := range 20 {
 		names := []string{b.name + ":a", b.name + ":b", b.name + ":c"}
 		type level struct {
@@ -403,7 +403,7 @@ func TestLayersUnlockedInAnyOrder(t *testing.T) {
 }
 
 func TestOwnerAndToken(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	require.Empty(t, rlock.Owner(context.Background()))
 	_, ok := rlock.FencingToken(context.Background(), b.name)
 	require.False(t, ok)
@@ -438,7 +438,7 @@ func TestOwnerAndToken(t *testing.T) {
 // The innermost hold of a name counts, whichever Redis it is in.
 func TestFencingTokensOfTwoServers(t *testing.T) {
 	redistest.Parallel(t)
-	a, b := newBench(t), bench{rdb: redistest.Start(t).Client(t)}
+	a, b := newFixture(t), fixture{rdb: redistest.Start(t).Client(t)}
 	b.Client, b.name = newClient(t, b.rdb), a.name
 	inA, unlockA, err := a.FencedMutex(a.name).Lock(context.Background())
 	require.NoError(t, err)

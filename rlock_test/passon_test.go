@@ -17,12 +17,12 @@ import (
 
 // Inside of a process an unlock passes the tenure on in memory: Redis is not asked, and what it has stays as it is.
 
-// handle is one whose unlocks pass the lock on, unlike those of relay.Mutex.
-func (r *relay) handle(o ...rlock.Option) *rlock.Mutex { return r.Client.Mutex(r.name, o...) }
+// handle is one whose unlocks pass the lock on, unlike those of proxied.Mutex.
+func (r *proxied) handle(o ...rlock.Option) *rlock.Mutex { return r.Client.Mutex(r.name, o...) }
 
 // inTurn is a line whose first waiter has the lock. That one had asked, and has a place in Redis's queue until then: so it was handed the lock by a
 // call. The others know that it is held here, and ask nobody.
-func (r *relay) inTurn(t testing.TB, first locker, behind ...locker) (attempt, []pending) {
+func (r *proxied) inTurn(t testing.TB, first locker, behind ...locker) (lockResult, []pendingLock) {
 	t.Helper()
 	a, line := r.lineOf(t, first, append([]locker{first}, behind...)...)
 	require.NoError(t, a.unlock())
@@ -30,7 +30,7 @@ func (r *relay) inTurn(t testing.TB, first locker, behind ...locker) (attempt, [
 }
 
 // takesTurns gives the lock to one after the other of a line, each with the owner that it has in Redis.
-func (r *relay) takesTurns(t testing.TB, a attempt, line []pending) (last attempt, owners []string) {
+func (r *proxied) takesTurns(t testing.TB, a lockResult, line []pendingLock) (last lockResult, owners []string) {
 	t.Helper()
 	for _, p := range line {
 		require.NoError(t, a.unlock())
@@ -44,7 +44,7 @@ func (r *relay) takesTurns(t testing.TB, a attempt, line []pending) (last attemp
 // thing before the end.
 func TestPassOnCosts(t *testing.T) {
 	redistest.Parallel(t)
-	r := newRelay(t, rlock.Options{HandOff: unlimited})
+	r := newProxied(t, rlock.Options{HandOff: unlimited})
 	a, line := r.inTurn(t, r.handle(), same(r.handle(), 20)...)
 	first := rlock.Owner(a.ctx)
 	before := redistest.Commands(t, r.rdb)
@@ -76,12 +76,12 @@ func TestPassOnIsBounded(t *testing.T) {
 		for _, others := range []bool{false, true} {
 			t.Run(name+map[bool]string{true: "/others wait", false: "/alone"}[others], func(t *testing.T) {
 				redistest.Parallel(t)
-				r := newRelay(t, rlock.Options{HandOff: bound})
+				r := newProxied(t, rlock.Options{HandOff: bound})
 				a, line := r.lineOf(t, r.handle(), same(r.handle(), 9)...)
-				var stranger pending
+				var stranger pendingLock
 				if others {
 					stranger = lockAsync(t, r.other.Mutex(r.name))
-					redistest.Eventually(t, atMost, func() bool {
+					redistest.Eventually(t, testTimeout, func() bool {
 						n, err := r.do(t, "ZCARD", "rlock_queue:{"+r.name+"}").AsInt64()
 						return err == nil && n == 2
 					}, "both processes are in line")
@@ -95,11 +95,11 @@ func TestPassOnIsBounded(t *testing.T) {
 				}
 				for i, p := range line {
 					if bound.Most == 0 && i%4 == 3 {
-						pass(bound.For)
+						sleep(bound.For)
 					}
 					require.NoError(t, a.unlock())
 					if others && i == 3 { // three were handed on, the first of them by a call
-						redistest.Eventually(t, atMost, func() bool { return len(stranger.result) > 0 }, "the stranger has it")
+						redistest.Eventually(t, testTimeout, func() bool { return len(stranger.result) > 0 }, "the stranger has it")
 					}
 					next()
 					a = r.gets(t, p)
@@ -117,7 +117,7 @@ func TestPassOnIsBounded(t *testing.T) {
 // What one Lock asks of Redis and the one before it has not, goes by a call: another lease, a bound on the hold, another kind.
 func TestPassOnWantsTheSame(t *testing.T) {
 	redistest.Parallel(t)
-	r := newRelay(t, rlock.Options{HandOff: unlimited})
+	r := newProxied(t, rlock.Options{HandOff: unlimited})
 	type kinds map[string]func() *rlock.Mutex
 	passes := kinds{
 		"the same":          func() *rlock.Mutex { return r.handle() },
@@ -142,7 +142,7 @@ func TestPassOnWantsTheSame(t *testing.T) {
 			for waiter, to := range row.to {
 				r.name = redistest.Name(t)
 				a, line := r.inTurn(t, from(), to())
-				pass(2 * time.Millisecond)
+				sleep(2 * time.Millisecond)
 				before := redistest.Commands(t, r.rdb)["hset"]
 				require.NoError(t, a.unlock())
 				got := r.gets(t, line[0])
@@ -158,7 +158,7 @@ func TestPassOnWantsTheSame(t *testing.T) {
 func TestPassOnNotWhileTaken(t *testing.T) {
 	redistest.Parallel(t)
 	const least = time.Second
-	r := newRelay(t, rlock.Options{HandOff: unlimited})
+	r := newProxied(t, rlock.Options{HandOff: unlimited})
 	a, line := r.inTurn(t, r.handle(), r.handle(rlock.WithMinHold(least)), r.handle())
 	a, _ = r.takesTurns(t, a, line[:1])
 	began := time.Now()
@@ -176,7 +176,7 @@ func TestPassOnAndTheCount(t *testing.T) {
 	for _, underWay := range []bool{false, true} {
 		t.Run(map[bool]string{false: "stated", true: "under way"}[underWay], func(t *testing.T) {
 			redistest.Parallel(t)
-			r := newRelay(t, rlock.Options{HandOff: unlimited})
+			r := newProxied(t, rlock.Options{HandOff: unlimited})
 			a, line := r.inTurn(t, r.handle(), r.handle())
 			if underWay {
 				r.proxy.OnRequest(nthScript(1, redistest.Hold))
@@ -186,7 +186,7 @@ func TestPassOnAndTheCount(t *testing.T) {
 			_, unlock3, err := r.handle().Lock(within)
 			require.NoError(t, err)
 			if underWay {
-				redistest.Eventually(t, atMost, func() bool { return r.proxy.Held() == 1 }, "the count is on its way")
+				redistest.Eventually(t, testTimeout, func() bool { return r.proxy.Held() == 1 }, "the count is on its way")
 			} else {
 				r.held(t, a, 3)
 			}
@@ -194,14 +194,14 @@ func TestPassOnAndTheCount(t *testing.T) {
 			require.NoError(t, unlock3())
 			require.NoError(t, unlock2())
 			require.NoError(t, a.unlock())
-			got := line[0].get(t, atMost)
+			got := line[0].get(t, testTimeout)
 			require.NoError(t, got.err)
 			require.Equal(t, owner, rlock.Owner(got.ctx))
 			if underWay {
 				require.Equal(t, map[string]int64{owner: 1}, r.fields(t, r.name))
 				r.proxy.Release()
 			}
-			pass(300 * time.Millisecond)
+			sleep(300 * time.Millisecond)
 			r.held(t, got, 1)
 			require.NoError(t, got.unlock())
 			r.clear(t)
@@ -214,12 +214,12 @@ func TestPassOnAndTheCount(t *testing.T) {
 func TestPassOnOfALockThatIsGone(t *testing.T) {
 	redistest.Parallel(t)
 	const watchdog = 3 * time.Second
-	r := newRelay(t, rlock.Options{HandOff: unlimited, WatchdogTimeout: watchdog})
+	r := newProxied(t, rlock.Options{HandOff: unlimited, WatchdogTimeout: watchdog})
 	a, line := r.inTurn(t, r.handle(), same(r.handle(), 2)...)
 	r.do(t, "DEL", r.name)
 	before := a
 	require.NoError(t, a.unlock())
-	a = line[0].get(t, atMost)
+	a = line[0].get(t, testTimeout)
 	require.NoError(t, a.err)
 	select {
 	case <-a.ctx.Done():
@@ -239,20 +239,20 @@ func TestPassOnOfALockThatIsGone(t *testing.T) {
 func TestPassOnInSilence(t *testing.T) {
 	redistest.Parallel(t)
 	const watchdog = 6 * time.Second
-	r := newRelay(t, rlock.Options{HandOff: unlimited, WatchdogTimeout: watchdog, UnlockTimeout: time.Second})
+	r := newProxied(t, rlock.Options{HandOff: unlimited, WatchdogTimeout: watchdog, UnlockTimeout: time.Second})
 	a, line := r.inTurn(t, r.handle(), same(r.handle(), 2)...)
 	r.proxy.BlackHole(true)
 	silent := time.Now()
 	require.NoError(t, a.unlock())
-	a = line[0].get(t, atMost)
+	a = line[0].get(t, testTimeout)
 	require.NoError(t, a.err)
 	require.Less(t, time.Since(silent), soon)
-	pass(time.Until(silent.Add(2*watchdog/3 + 500*time.Millisecond)))
+	sleep(time.Until(silent.Add(2*watchdog/3 + 500*time.Millisecond)))
 	require.NoError(t, a.ctx.Err())
 	require.ErrorIs(t, a.unlock(), rlock.ErrUnreachable)
 	line[1].stillWaits(t)
 	r.proxy.BlackHole(false)
-	a = line[1].get(t, 2*atMost)
+	a = line[1].get(t, 2*testTimeout)
 	require.NoError(t, a.err)
 	require.NoError(t, a.unlock())
 	r.clear(t)
@@ -262,14 +262,14 @@ func TestPassOnInSilence(t *testing.T) {
 func TestPassOnAfterALeaseOfItsOwn(t *testing.T) {
 	redistest.Parallel(t)
 	const watchdog = 2 * time.Second
-	r := newRelay(t, rlock.Options{HandOff: unlimited, WatchdogTimeout: watchdog})
+	r := newProxied(t, rlock.Options{HandOff: unlimited, WatchdogTimeout: watchdog})
 	a, line := r.inTurn(t, r.handle(), r.handle())
 	_, unlock, err := r.handle(rlock.WithLease(watchdog / 2)).Lock(context.WithoutCancel(a.ctx))
 	require.NoError(t, err)
 	require.NoError(t, a.unlock())
 	require.NoError(t, unlock())
 	got := r.gets(t, line[0])
-	pass(watchdog + watchdog/2)
+	sleep(watchdog + watchdog/2)
 	require.NoError(t, got.ctx.Err())
 	require.NoError(t, got.unlock())
 	r.clear(t)
@@ -278,17 +278,17 @@ func TestPassOnAfterALeaseOfItsOwn(t *testing.T) {
 // While a call is under way that may end the tenure or lengthen its lease, it is not passed on.
 func TestPassOnNotDuringACall(t *testing.T) {
 	redistest.Parallel(t)
-	r := newRelay(t, rlock.Options{HandOff: unlimited})
+	r := newProxied(t, rlock.Options{HandOff: unlimited})
 	a, line := r.inTurn(t, r.handle(), r.handle())
 	r.proxy.OnRequest(nthScript(1, redistest.Hold))
 	longer := lockAsync(t, under{a.ctx, r.handle(rlock.WithLease(time.Hour))})
-	redistest.Eventually(t, atMost, func() bool { return r.proxy.Held() == 1 }, "it asks for longer")
+	redistest.Eventually(t, testTimeout, func() bool { return r.proxy.Held() == 1 }, "it asks for longer")
 	unlocked := async(a.unlock)
-	pass(100 * time.Millisecond) // the unlock waits for the call
+	sleep(100 * time.Millisecond) // the unlock waits for the call
 	line[0].stillWaits(t)
 	r.proxy.Release()
-	require.NoError(t, within(t, unlocked, atMost))
-	require.Error(t, longer.get(t, atMost).err, "its section is over")
+	require.NoError(t, within(t, unlocked, testTimeout))
+	require.Error(t, longer.get(t, testTimeout).err, "its section is over")
 	require.NoError(t, r.gets(t, line[0]).unlock())
 	r.clear(t)
 }
@@ -296,7 +296,7 @@ func TestPassOnNotDuringACall(t *testing.T) {
 // As long as something is not known of a tenure, it is not passed on: the answer to the call that handed it over was lost.
 func TestPassOnNotWhileUnresolved(t *testing.T) {
 	redistest.Parallel(t)
-	r := newRelay(t, rlock.Options{HandOff: unlimited})
+	r := newProxied(t, rlock.Options{HandOff: unlimited})
 	r.proxy.OnReply(r.nthHandOff(1, redistest.Cut))
 	a, line := r.inTurn(t, r.handle(), same(r.handle(), 2)...)
 	for i := range line {
@@ -313,7 +313,7 @@ func TestPassOnNotWhileUnresolved(t *testing.T) {
 func TestPassOnBesideOutsiders(t *testing.T) {
 	redistest.Parallel(t)
 	const most = 6
-	r := newRelay(t, rlock.Options{HandOff: rlock.HandOff{Most: most, For: time.Hour}})
+	r := newProxied(t, rlock.Options{HandOff: rlock.HandOff{Most: most, For: time.Hour}})
 	var told atomic.Int32
 	conn, giveBack := r.rdb.Dedicate()
 	defer giveBack()
@@ -344,7 +344,7 @@ func TestPassOnBesideOutsiders(t *testing.T) {
 // G1, G5: many come, wait, give up and leave, while the lock goes round in two processes: one is inside at a time, and nothing is left.
 func TestPassOnInACrowd(t *testing.T) {
 	redistest.Parallel(t)
-	r := newRelay(t, rlock.Options{HandOff: rlock.HandOff{Most: 5}})
+	r := newProxied(t, rlock.Options{HandOff: rlock.HandOff{Most: 5}})
 	inside, sections := 0, 0
 	var wg sync.WaitGroup
 	for i := range 40 {
@@ -379,9 +379,9 @@ func TestPassOnInACrowd(t *testing.T) {
 func TestPassOnTokens(t *testing.T) {
 	redistest.Parallel(t)
 	const behind = 20
-	r := newRelay(t, rlock.Options{HandOff: unlimited})
+	r := newProxied(t, rlock.Options{HandOff: unlimited})
 	m := r.FencedMutex(r.name)
-	token := func(a attempt) int64 {
+	token := func(a lockResult) int64 {
 		got, ok := m.FencingToken(a.ctx)
 		require.True(t, ok)
 		return got
@@ -389,7 +389,7 @@ func TestPassOnTokens(t *testing.T) {
 	a, line := r.inTurn(t, m, same(m, behind)...)
 	require.EqualValues(t, 2, token(a))
 	line[3].cancel()
-	require.ErrorIs(t, line[3].get(t, atMost).err, context.Canceled)
+	require.ErrorIs(t, line[3].get(t, testTimeout).err, context.Canceled)
 	line = append(line[:3], line[4:]...)
 	before := redistest.Commands(t, r.rdb)
 	for i, p := range line {
@@ -397,7 +397,7 @@ func TestPassOnTokens(t *testing.T) {
 		a = r.gets(t, p)
 		require.EqualValues(t, i+3, token(a))
 		require.NoError(t, m.Do(a.ctx, func(ctx context.Context) error {
-			require.EqualValues(t, i+3, token(attempt{ctx: ctx}))
+			require.EqualValues(t, i+3, token(lockResult{ctx: ctx}))
 			return nil
 		}))
 	}
@@ -413,7 +413,7 @@ func TestPassOnTokens(t *testing.T) {
 // Those who came after the tokens were reserved get theirs by a call, which reserves some for those behind them.
 func TestPassOnWhenTheTokensAreUsedUp(t *testing.T) {
 	redistest.Parallel(t)
-	r := newRelay(t, rlock.Options{HandOff: unlimited})
+	r := newProxied(t, rlock.Options{HandOff: unlimited})
 	m := r.FencedMutex(r.name)
 	a, line := r.inTurn(t, m, m)
 	line = append(line, r.queue(t, m, m)...)
@@ -431,7 +431,7 @@ func TestPassOnWhenTheTokensAreUsedUp(t *testing.T) {
 // A user without the right to INCRBY, as those of older versions are, has its tokens one by one.
 func TestPassOnWithoutTheRightToReserve(t *testing.T) {
 	redistest.Parallel(t)
-	r := newRelay(t, rlock.Options{HandOff: unlimited})
+	r := newProxied(t, rlock.Options{HandOff: unlimited})
 	require.NoError(t, r.do(t, "ACL", "SETUSER", "default", "-incrby").Error())
 	m := r.FencedMutex(r.name)
 	a, line := r.inTurn(t, m, m, m)

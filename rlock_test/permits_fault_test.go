@@ -14,11 +14,12 @@ import (
 
 // Calls whose replies are lost are made again, and count once.
 func TestPermitsCountOnce(t *testing.T) {
+	redistest.Parallel(t)
 	for _, action := range []redistest.Action{redistest.Cut, redistest.Drop} {
 		for _, n := range []int{1, 3} {
 			t.Run(fmt.Sprint(action, "/", n), func(t *testing.T) {
 				redistest.Parallel(t)
-				b := newBench(t)
+				b := newFixture(t)
 				watch := b.PermitSemaphore(b.name)
 				setPermits(t, watch, 5) // and so the script is known
 				proxy := redistest.StartProxy(t, redistest.Shared(t))
@@ -30,7 +31,7 @@ func TestPermitsCountOnce(t *testing.T) {
 				requirePermits(t, watch, 5-int64(n), int64(n))
 				proxy.OnReply(nthScript(1, action))
 				proxy.OnReply(nthScript(2, action))
-				require.NoError(t, within(t, async(held.permit.Release), atMost))
+				require.NoError(t, within(t, async(held.permit.Release), testTimeout))
 				requirePermits(t, watch, 5, 0)
 			})
 		}
@@ -39,10 +40,11 @@ func TestPermitsCountOnce(t *testing.T) {
 
 // A caller that leaves takes nothing, whether its call comes late or its reply does; what it gives back is given back.
 func TestPermitCallersLeave(t *testing.T) {
+	redistest.Parallel(t)
 	for _, where := range []string{"request", "reply"} {
 		t.Run(where, func(t *testing.T) {
 			redistest.Parallel(t)
-			b := newBench(t)
+			b := newFixture(t)
 			watch := b.PermitSemaphore(b.name)
 			setPermits(t, watch, 5)
 			proxy := redistest.StartProxy(t, redistest.Shared(t))
@@ -60,14 +62,14 @@ func TestPermitCallersLeave(t *testing.T) {
 			hold()
 			ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
 			defer cancel()
-			err := within(t, async(func() error { _, _, err := s.AcquireN(ctx, 3); return err }), nowIsNotLong)
+			err := within(t, async(func() error { _, _, err := s.AcquireN(ctx, 3); return err }), wakeTimeout)
 			require.ErrorIs(t, err, rlock.ErrUnreachable)
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 			proxy.Release()
 			noCalls(t)
 			requirePermits(t, watch, 3, 2)
 			hold()
-			require.ErrorIs(t, within(t, async(held.permit.Release), nowIsNotLong), rlock.ErrUnreachable)
+			require.ErrorIs(t, within(t, async(held.permit.Release), wakeTimeout), rlock.ErrUnreachable)
 			require.Zero(t, c.Stats().Holds)
 			proxy.Release()
 			noCalls(t)
@@ -79,7 +81,7 @@ func TestPermitCallersLeave(t *testing.T) {
 // While Redis is down each call ends, with an error that says so. What was given back is there when Redis is, and nothing was taken.
 func TestPermitsOutage(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	watch := b.PermitSemaphore(b.name)
 	setPermits(t, watch, 2)
 	proxy := redistest.StartProxy(t, redistest.Shared(t))
@@ -88,9 +90,9 @@ func TestPermitsOutage(t *testing.T) {
 	waits, _ := b.permitAsync(t, s, 1)
 	proxy.Refuse(true)
 	proxy.CutAll()
-	require.ErrorIs(t, within(t, async(held.permit.Release), atMost), rlock.ErrUnreachable)
+	require.ErrorIs(t, within(t, async(held.permit.Release), testTimeout), rlock.ErrUnreachable)
 	require.ErrorIs(t, held.permit.Release(), rlock.ErrNotHeld)
-	require.ErrorIs(t, within(t, waits, atMost), rlock.ErrUnreachable)
+	require.ErrorIs(t, within(t, waits, testTimeout), rlock.ErrUnreachable)
 	_, _, err := s.TryAcquire(context.Background(), 0)
 	require.ErrorIs(t, err, rlock.ErrUnreachable)
 	require.ErrorIs(t, s.Release(context.Background(), held.permit.ID()), rlock.ErrUnreachable)
@@ -105,14 +107,14 @@ func TestPermitsOutage(t *testing.T) {
 // Close ends sections and waits, and leaves the permits to their release, or the end of their lease.
 func TestPermitsClose(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t, rlock.Options{WatchdogTimeout: 3 * time.Second})
+	b := newFixture(t, rlock.Options{WatchdogTimeout: 3 * time.Second})
 	watch := newClient(t, b.rdb).PermitSemaphore(b.name)
 	s := b.PermitSemaphore(b.name)
 	setPermits(t, s, 2)
 	held, left := acquire(t, s, 1), acquire(t, s, 1)
 	waits, _ := b.permitAsync(t, s, 1)
 	b.Close()
-	require.ErrorIs(t, within(t, waits, nowIsNotLong), rlock.ErrClosed)
+	require.ErrorIs(t, within(t, waits, wakeTimeout), rlock.ErrClosed)
 	require.ErrorIs(t, context.Cause(held.ctx), rlock.ErrClosed)
 	require.NotErrorIs(t, context.Cause(held.ctx), rlock.ErrLost)
 	redistest.Eventually(t, soon, func() bool { return redistest.GoroutinesOfTest(engine) == 0 }, "what Close waited for ends")
@@ -131,7 +133,7 @@ func TestPermitsClose(t *testing.T) {
 // A release that meets Close gives its permit back, and says so.
 func TestPermitReleasesBesideClose(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	watch := b.PermitSemaphore(b.name)
 	const n = 50
 	setPermits(t, watch, n)
@@ -143,7 +145,7 @@ func TestPermitReleasesBesideClose(t *testing.T) {
 		}
 		c.Close()
 		for _, got := range releases {
-			require.NoError(t, within(t, got, nowIsNotLong))
+			require.NoError(t, within(t, got, wakeTimeout))
 		}
 		requirePermits(t, watch, n, 0)
 	}
@@ -152,20 +154,20 @@ func TestPermitReleasesBesideClose(t *testing.T) {
 // Shutdown waits for sections, and refuses whoever would begin one.
 func TestPermitsShutdown(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	watch := newClient(t, b.rdb).PermitSemaphore(b.name)
 	s := b.PermitSemaphore(b.name)
 	setPermits(t, s, 1)
 	held := acquire(t, s, 1)
 	waits, _ := b.permitAsync(t, s, 1)
 	shut := async(func() error { return b.Shutdown(context.Background()) })
-	require.ErrorIs(t, within(t, waits, nowIsNotLong), rlock.ErrClosed)
+	require.ErrorIs(t, within(t, waits, wakeTimeout), rlock.ErrClosed)
 	_, _, err := s.Acquire(context.Background())
 	require.ErrorIs(t, err, rlock.ErrClosed)
 	requireStillWaits(t, shut)
 	require.NoError(t, held.ctx.Err())
 	require.NoError(t, held.permit.Release())
-	require.NoError(t, within(t, shut, nowIsNotLong))
+	require.NoError(t, within(t, shut, wakeTimeout))
 	requirePermits(t, watch, 1, 0)
 
 	c := newClient(t, b.rdb)

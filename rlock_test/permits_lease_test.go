@@ -20,22 +20,22 @@ import (
 func TestPermitLeases(t *testing.T) {
 	redistest.Parallel(t)
 	const watchdog = 1500 * time.Millisecond
-	b := newBench(t, rlock.Options{WatchdogTimeout: watchdog})
+	b := newFixture(t, rlock.Options{WatchdogTimeout: watchdog})
 	s := b.PermitSemaphore(b.name)
 	setPermits(t, s, 4)
 	kept := acquire(t, s, 2)
 	lost := acquire(t, b.PermitSemaphore(b.name, rlock.WithLease(watchdog)), 1)
 	bounded := acquire(t, b.PermitSemaphore(b.name, rlock.WithMaxHold(watchdog)), 1)
 	got, next := b.permitAsync(t, s, 1)
-	require.Equal(t, rlock.LostExpired, requireLost(t, lost, nowIsNotLong).Reason)
-	loss := requireLost(t, bounded, nowIsNotLong)
+	require.Equal(t, rlock.LostExpired, requireLost(t, lost, wakeTimeout).Reason)
+	loss := requireLost(t, bounded, wakeTimeout)
 	require.Equal(t, rlock.LostMaxHold, loss.Reason)
 	require.Equal(t, bounded.permit.ID(), loss.Owner)
-	require.NoError(t, within(t, got, nowIsNotLong), "when the next one expires")
+	require.NoError(t, within(t, got, wakeTimeout), "when the next one expires")
 	require.Contains(t, []int{2, 3}, next.permit.Slot())
 	require.ErrorIs(t, lost.permit.Release(), rlock.ErrLost)
 	require.ErrorIs(t, bounded.permit.Release(), rlock.ErrNotHeld)
-	pass(2 * watchdog)
+	sleep(2 * watchdog)
 	require.NoError(t, kept.ctx.Err())
 	require.NoError(t, next.permit.Release())
 	require.NoError(t, kept.permit.Release())
@@ -46,11 +46,11 @@ func TestPermitLeases(t *testing.T) {
 // With a grace, the permit is there for longer than it is trusted.
 func TestPermitGrace(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	s := b.PermitSemaphore(b.name, rlock.WithLease(time.Second), rlock.WithGrace(time.Minute))
 	setPermits(t, s, 1)
 	held := acquire(t, s, 1)
-	requireLost(t, held, nowIsNotLong)
+	requireLost(t, held, wakeTimeout)
 	left, err := s.LeaseTime(context.Background(), held.permit.ID())
 	require.NoError(t, err)
 	require.Greater(t, left, 30*time.Second)
@@ -70,7 +70,7 @@ func TestPermitOfACutOffProcess(t *testing.T) {
 	got, next := past.permitAsync(t, there, 1)
 	began := time.Now()
 	proxy.BlackHole(true)
-	require.NoError(t, within(t, got, atMost))
+	require.NoError(t, within(t, got, testTimeout))
 	require.ErrorIs(t, context.Cause(held.ctx), rlock.ErrLost, "it was told before")
 	require.Less(t, time.Since(began), watchdog+2*time.Second)
 	require.ErrorIs(t, held.permit.Release(), rlock.ErrLost)
@@ -86,7 +86,7 @@ func TestPermitOfACutOffProcess(t *testing.T) {
 // Redis forgets permits: the holder is told by its next renewal, of several permits also if one is gone.
 func TestPermitsAreForgotten(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t, rlock.Options{WatchdogTimeout: 3 * time.Second})
+	b := newFixture(t, rlock.Options{WatchdogTimeout: 3 * time.Second})
 	s := b.PermitSemaphore(b.name)
 	setPermits(t, s, 3)
 	held, other := acquire(t, s, 2), acquire(t, s, 1)
@@ -109,7 +109,7 @@ func TestPermitsAreForgotten(t *testing.T) {
 func TestPermitsFromElsewhere(t *testing.T) {
 	redistest.Parallel(t)
 	ctx := context.Background()
-	b := newBench(t)
+	b := newFixture(t)
 	s, there := b.PermitSemaphore(b.name), newClient(t, b.rdb).PermitSemaphore(b.name)
 	setPermits(t, s, 9)
 	lease := func(p permitSection) time.Duration {
@@ -119,14 +119,14 @@ func TestPermitsFromElsewhere(t *testing.T) {
 	}
 	own := acquire(t, s, 1)
 	got := async(func() error { return s.Release(ctx, own.permit.ID()) })
-	require.NoError(t, within(t, got, nowIsNotLong))
-	require.Equal(t, rlock.LostGone, requireLost(t, own, nowIsNotLong).Reason)
+	require.NoError(t, within(t, got, wakeTimeout))
+	require.Equal(t, rlock.LostGone, requireLost(t, own, wakeTimeout).Reason)
 	require.ErrorIs(t, own.permit.Release(), rlock.ErrLost)
 
 	shorter := acquire(t, s, 1)
 	require.NoError(t, s.UpdateLease(ctx, shorter.permit.ID(), 300*time.Millisecond))
 	require.LessOrEqual(t, lease(shorter), 300*time.Millisecond)
-	require.Equal(t, rlock.LostExpired, requireLost(t, shorter, nowIsNotLong).Reason)
+	require.Equal(t, rlock.LostExpired, requireLost(t, shorter, wakeTimeout).Reason)
 	require.ErrorIs(t, shorter.permit.Release(), rlock.ErrLost)
 
 	longer := acquire(t, b.PermitSemaphore(b.name, rlock.WithLease(time.Second)), 1)
@@ -139,7 +139,7 @@ func TestPermitsFromElsewhere(t *testing.T) {
 	far := acquire(t, b.PermitSemaphore(b.name, rlock.WithLease(time.Minute)), 1)
 	require.NoError(t, there.UpdateLease(ctx, far.permit.ID(), time.Hour))
 	require.Greater(t, lease(far), 50*time.Minute)
-	pass(1500 * time.Millisecond)
+	sleep(1500 * time.Millisecond)
 	for _, p := range []permitSection{longer, endless, far} {
 		require.NoError(t, p.ctx.Err())
 		require.NoError(t, p.permit.Release())
@@ -149,20 +149,20 @@ func TestPermitsFromElsewhere(t *testing.T) {
 	gone := acquire(t, s, 1)
 	require.NoError(t, b.do(t, "DEL", permitKey(b.name)).Error())
 	require.ErrorIs(t, s.UpdateLease(ctx, gone.permit.ID(), time.Minute), rlock.ErrNotHeld)
-	requireLost(t, gone, nowIsNotLong)
+	requireLost(t, gone, wakeTimeout)
 	require.ErrorIs(t, gone.permit.Release(), rlock.ErrLost)
 }
 
 // A lease that becomes shorter wakes whoever waits when it ends.
 func TestPermitWaitersHearOfAShorterLease(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	s, there := b.PermitSemaphore(b.name), newClient(t, b.rdb).PermitSemaphore(b.name)
 	setPermits(t, s, 1)
 	held := acquire(t, s, 1)
 	got, next := b.permitAsync(t, there, 1)
 	require.NoError(t, s.UpdateLease(context.Background(), held.permit.ID(), time.Second))
-	require.NoError(t, within(t, got, nowIsNotLong))
+	require.NoError(t, within(t, got, wakeTimeout))
 	require.ErrorIs(t, context.Cause(held.ctx), rlock.ErrLost)
 	require.ErrorIs(t, held.permit.Release(), rlock.ErrLost)
 	require.NoError(t, next.permit.Release())
@@ -172,7 +172,7 @@ func TestPermitWaitersHearOfAShorterLease(t *testing.T) {
 // be seen for how long.
 func TestPermitLeaseCountsFromTheFirstCall(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	watch := b.PermitSemaphore(b.name)
 	setPermits(t, watch, 1)
 	proxy := redistest.StartProxy(t, redistest.Shared(t))
@@ -183,7 +183,7 @@ func TestPermitLeaseCountsFromTheFirstCall(t *testing.T) {
 	began := time.Now()
 	held := acquire(t, s, 1)
 	late := time.Since(began)
-	requireLost(t, held, nowIsNotLong)
+	requireLost(t, held, wakeTimeout)
 	left, err := watch.LeaseTime(context.Background(), held.permit.ID())
 	require.NoError(t, err)
 	t.Logf("answered after %v, and at the end of the trusted time Redis has it for %v more", late, left)
@@ -204,7 +204,7 @@ func TestPermitLeaseCountsFromTheFirstCall(t *testing.T) {
 // Permits of 10,000 holders that died come back, whatever is asked for.
 func TestPermitsOfTheDead(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	s := b.PermitSemaphore(b.name)
 	const dead = 10_000
 	die := func() {
@@ -236,9 +236,10 @@ func TestPermitsOfTheDead(t *testing.T) {
 
 // 1,000 permits of one process are renewed with 10 calls a period.
 func TestPermitsAreRenewedInBatches(t *testing.T) {
+	redistest.Parallel(t)
 	const n, watchdog, periods = 1000, 3 * time.Second, 6
 	server := redistest.Start(t)
-	b := bench{rdb: server.Client(t), name: redistest.Name(t)}
+	b := fixture{rdb: server.Client(t), name: redistest.Name(t)}
 	b.Client = newClient(t, server.Client(t), rlock.Options{WatchdogTimeout: watchdog})
 	s := [2]*rlock.PermitSemaphore{b.PermitSemaphore(b.name), b.PermitSemaphore(b.name + ":other")}
 	held := make([]permitSection, n)
@@ -250,10 +251,10 @@ func TestPermitsAreRenewedInBatches(t *testing.T) {
 		assert.NoError(t, err)
 		held[i] = permitSection{ctx, p}
 	})
-	pass(watchdog / 2)
+	sleep(watchdog / 2)
 	calls := func() int64 { return redistest.Commands(t, b.rdb)["evalsha"] }
 	before := calls()
-	pass(periods * watchdog / 3)
+	sleep(periods * watchdog / 3)
 	did := calls() - before
 	t.Logf("%d calls in %d periods", did, periods)
 	require.LessOrEqual(t, did, int64(n/100*(periods+1)), "a round may begin at either end")
@@ -289,7 +290,7 @@ func (c slowAnswer) Do(ctx context.Context, cmd rueidis.Completed) rueidis.Redis
 // G2: of two calls to UpdateLease that are under way at once nobody knows which Redis has done last. So the holder trusts in the shorter one.
 func TestPermitUpdatesOverlap(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	arrived, come := make(chan struct{}), make(chan struct{})
 	s := newClient(t, slowAnswer{b.rdb, "3600000", arrived, come}).PermitSemaphore(b.name)
 	setPermits(t, s, 1)
@@ -299,7 +300,7 @@ func TestPermitUpdatesOverlap(t *testing.T) {
 	<-arrived
 	require.NoError(t, s.UpdateLease(context.Background(), held.permit.ID(), time.Second))
 	close(come)
-	require.NoError(t, within(t, longer, atMost))
-	require.Equal(t, rlock.LostExpired, requireLost(t, held, atMost).Reason)
+	require.NoError(t, within(t, longer, testTimeout))
+	require.Equal(t, rlock.LostExpired, requireLost(t, held, testTimeout).Reason)
 	require.ErrorIs(t, held.permit.Release(), rlock.ErrLost)
 }

@@ -43,7 +43,7 @@ func requirePermits(t testing.TB, s *rlock.PermitSemaphore, free, held int64) {
 // eventuallyPermits is requirePermits for what goes on in the background.
 func eventuallyPermits(t testing.TB, s *rlock.PermitSemaphore, free, held int64) {
 	t.Helper()
-	redistest.Eventually(t, atMost, func() bool {
+	redistest.Eventually(t, testTimeout, func() bool {
 		n, err := s.Available(context.Background())
 		m, err2 := s.Acquired(context.Background())
 		return err == nil && err2 == nil && n == free && m == held
@@ -64,7 +64,7 @@ func acquire(t testing.TB, s *rlock.PermitSemaphore, n int) permitSection {
 }
 
 // permitAsync begins to wait for one permit, and returns when as many processes of the test only wait.
-func (b bench) permitAsync(t testing.TB, s *rlock.PermitSemaphore, processes int) (got <-chan error, section *permitSection) {
+func (b fixture) permitAsync(t testing.TB, s *rlock.PermitSemaphore, processes int) (got <-chan error, section *permitSection) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel) // ends the goroutine, if nothing did before
@@ -92,7 +92,7 @@ func requireLost(t testing.TB, s permitSection, within time.Duration) *rlock.Los
 }
 
 func TestPermits(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	ctx := context.Background()
 	s := b.PermitSemaphore(b.name)
 	require.Equal(t, b.name, s.Name())
@@ -140,7 +140,7 @@ func TestPermits(t *testing.T) {
 }
 
 func TestPermitNumbers(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	ctx := context.Background()
 	s := b.PermitSemaphore(b.name)
 	require.NoError(t, s.SetPermits(ctx, 4))
@@ -159,7 +159,7 @@ func TestPermitNumbers(t *testing.T) {
 }
 
 func TestPermitsMisuse(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	ctx := context.Background()
 	s := b.PermitSemaphore(b.name)
 	for _, n := range []int{0, -1, 101} {
@@ -194,7 +194,7 @@ func TestPermitsMisuse(t *testing.T) {
 	_, _, err = s.Acquire(done)
 	require.ErrorIs(t, err, rlock.ErrNotAcquired)
 	require.ErrorIs(t, err, context.Canceled)
-	for what, fill := range map[string][]string{"a hash": {"HSET", b.name, aThread, "1"}, "a text": {"SET", b.name, "word"}} {
+	for what, fill := range map[string][]string{"a hash": {"HSET", b.name, foreignOwner, "1"}, "a text": {"SET", b.name, "word"}} {
 		require.NoError(t, b.do(t, "DEL", b.name).Error())
 		require.NoError(t, b.do(t, fill...).Error())
 		_, _, err := s.Acquire(ctx)
@@ -205,7 +205,7 @@ func TestPermitsMisuse(t *testing.T) {
 }
 
 func TestPermitSections(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	ctx := context.Background()
 	s := b.PermitSemaphore(b.name)
 	setPermits(t, s, 2)
@@ -235,30 +235,30 @@ func TestPermitSections(t *testing.T) {
 
 func TestPermitsAreTraced(t *testing.T) {
 	redistest.Parallel(t)
-	var told story
-	b := newBench(t, told.traced())
+	var told traceLines
+	b := newFixture(t, told.traced())
 	s := b.PermitSemaphore(b.name)
 	setPermits(t, s, 1)
 	held := acquire(t, s, 1)
-	require.Equal(t, []string{"permits free"}, told.told())
+	require.Equal(t, []string{"permits free"}, told.take())
 	_, _, err := s.TryAcquire(context.Background(), 0)
 	require.Error(t, err)
-	require.Equal(t, []string{"permits failed: not acquired"}, told.told())
+	require.Equal(t, []string{"permits failed: not acquired"}, told.take())
 	got, next := b.permitAsync(t, s, 1)
 	require.NoError(t, held.permit.Release())
-	require.NoError(t, within(t, got, nowIsNotLong))
-	require.ElementsMatch(t, []string{"permits waits", "permits free released: ok", "permits woken"}, told.told())
+	require.NoError(t, within(t, got, wakeTimeout))
+	require.ElementsMatch(t, []string{"permits waits", "permits free released: ok", "permits woken"}, told.take())
 	require.NoError(t, s.Release(context.Background(), next.permit.ID()))
 	require.ErrorIs(t, next.permit.Release(), rlock.ErrLost)
 	require.ErrorIs(t, next.permit.Release(), rlock.ErrNotHeld)
-	redistest.Eventually(t, atMost, func() bool { return b.Stats().Lost == 1 }, "it is lost")
+	redistest.Eventually(t, testTimeout, func() bool { return b.Stats().Lost == 1 }, "it is lost")
 	b.Close()
-	require.ElementsMatch(t, []string{"permits lost: 2, true", "permits woken released: lost, not held"}, told.told())
+	require.ElementsMatch(t, []string{"permits lost: 2, true", "permits woken released: lost, not held"}, told.take())
 }
 
 // A section of a permit carries the locks around it, and shares the time of their unlocks.
 func TestPermitsAmongLocks(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	s, m := b.PermitSemaphore(b.name), b.Mutex(b.name+":lock")
 	setPermits(t, s, 1)
 	outer, unlock, err := m.Lock(context.Background())
@@ -275,7 +275,7 @@ func TestPermitsAmongLocks(t *testing.T) {
 }
 
 // permitEnds is when a permit expires, on the clock of the server, which is that of this machine.
-func (b bench) permitEnds(t testing.TB, id string) time.Time {
+func (b fixture) permitEnds(t testing.TB, id string) time.Time {
 	t.Helper()
 	raw, err := hex.DecodeString(id)
 	require.NoError(t, err)
@@ -288,7 +288,7 @@ func (b bench) permitEnds(t testing.TB, id string) time.Time {
 func TestPermitIsKeptWhileItIsTrusted(t *testing.T) {
 	redistest.Parallel(t)
 	ctx := context.Background()
-	b := newBench(t)
+	b := newFixture(t)
 	const lease = time.Minute
 	s := b.PermitSemaphore(b.name, rlock.WithLease(lease))
 	setPermits(t, s, 50)
@@ -308,9 +308,9 @@ func TestPermitIsKeptWhileItIsTrusted(t *testing.T) {
 			setPermits(t, s, 1)
 			held := acquire(t, s, 1)
 			first := past.permitEnds(t, held.permit.ID())
-			redistest.Eventually(t, atMost, func() bool { return past.permitEnds(t, held.permit.ID()).After(first) }, "it is renewed")
+			redistest.Eventually(t, testTimeout, func() bool { return past.permitEnds(t, held.permit.ID()).After(first) }, "it is renewed")
 			proxy.BlackHole(true)
-			since := requireLost(t, held, nowIsNotLong).Since
+			since := requireLost(t, held, wakeTimeout).Since
 			require.False(t, past.permitEnds(t, held.permit.ID()).Before(since.Truncate(time.Microsecond)))
 			proxy.BlackHole(false)
 			proxy.CutAll()

@@ -19,15 +19,15 @@ import (
 // Whoever fits is woken, here and in another process, also through handles with other leases.
 func TestPermitsWake(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	s := b.PermitSemaphore(b.name)
 	setPermits(t, s, 2)
 	held := acquire(t, s, 2)
 	first, a := b.permitAsync(t, b.PermitSemaphore(b.name, rlock.WithLease(time.Hour)), 1)
 	second, z := b.permitAsync(t, newClient(t, b.rdb).PermitSemaphore(b.name), 2)
 	require.NoError(t, held.permit.Release())
-	require.NoError(t, within(t, first, nowIsNotLong))
-	require.NoError(t, within(t, second, nowIsNotLong))
+	require.NoError(t, within(t, first, wakeTimeout))
+	require.NoError(t, within(t, second, wakeTimeout))
 	left, err := s.LeaseTime(context.Background(), a.permit.ID())
 	require.NoError(t, err)
 	require.Greater(t, left, 59*time.Minute)
@@ -44,7 +44,7 @@ func TestPermitsWake(t *testing.T) {
 // A want beyond all permits holds nobody back, and neither does one that waits for more permits than one call may have ids for.
 func TestPermitsBeyondAll(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	s := b.PermitSemaphore(b.name)
 	setPermits(t, s, 1)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -52,24 +52,24 @@ func TestPermitsBeyondAll(t *testing.T) {
 	for range 5 {
 		large = append(large, async(func() error { _, _, err := s.AcquireN(ctx, 100); return err }))
 	}
-	redistest.Eventually(t, atMost, func() bool { return redistest.Started("rlock.(*PermitSemaphore).AcquireN(") == 5 }, "all have come")
+	redistest.Eventually(t, testTimeout, func() bool { return redistest.Started("rlock.(*PermitSemaphore).AcquireN(") == 5 }, "all have come")
 	b.awaitLine(t, s.Name(), 1)
 	for range 3 {
 		small := async(func() error {
 			return s.Do(context.Background(), func(context.Context, *rlock.Permit) error { return nil })
 		})
-		require.NoError(t, within(t, small, nowIsNotLong))
+		require.NoError(t, within(t, small, wakeTimeout))
 	}
 	cancel()
 	for _, got := range large {
-		require.ErrorIs(t, within(t, got, nowIsNotLong), rlock.ErrNotAcquired)
+		require.ErrorIs(t, within(t, got, wakeTimeout), rlock.ErrNotAcquired)
 	}
 	require.NoError(t, s.SetPermits(context.Background(), 1100))
 	for range 11 {
 		large = append(large, async(func() error { _, _, err := s.AcquireN(context.Background(), 100); return err }))
 	}
 	for _, got := range large[5:] {
-		require.NoError(t, within(t, got, nowIsNotLong))
+		require.NoError(t, within(t, got, wakeTimeout))
 	}
 	requirePermits(t, s, 0, 1100)
 }
@@ -77,10 +77,11 @@ func TestPermitsBeyondAll(t *testing.T) {
 // Many processes and goroutines, some of which give up at any moment: never more at work than there are permits, no two with one slot, and in
 // the end all are back.
 func TestPermitsUnderContention(t *testing.T) {
+	redistest.Parallel(t)
 	for _, plain := range []bool{false, true} {
 		t.Run(map[bool]string{false: "with a queue", true: "without hand-overs"}[plain], func(t *testing.T) {
 			redistest.Parallel(t)
-			b := newBench(t)
+			b := newFixture(t)
 			const clients, each, n = 4, 8, 5
 			setPermits(t, b.PermitSemaphore(b.name), n)
 			var slots [n]atomic.Bool
@@ -118,7 +119,7 @@ func TestPermitsUnderContention(t *testing.T) {
 							}
 							got.Add(1)
 							if rand.N(4) == 0 {
-								pass(rand.N(2 * time.Millisecond))
+								sleep(rand.N(2 * time.Millisecond))
 							}
 							for _, slot := range p.Slots() {
 								slots[slot].Store(false)
@@ -142,7 +143,8 @@ func TestPermitsUnderContention(t *testing.T) {
 }
 
 // A process that waits sends nothing, however many of its goroutines do; and when the holders are gone, nothing of them stays, here or in Redis.
-func TestPermitsLeaveNothing(t *testing.T) {
+func permitsLeaveNothing(t *testing.T) {
+	t.Helper()
 	const n = 1000
 	server := redistest.Start(t)
 	rdb := server.Client(t)
@@ -157,10 +159,10 @@ func TestPermitsLeaveNothing(t *testing.T) {
 			assert.NoError(t, s.Do(context.Background(), func(context.Context, *rlock.Permit) error { return nil }))
 		})
 	}
-	redistest.Eventually(t, atMost, func() bool { return redistest.Started("rlock.(*PermitSemaphore).AcquireN(") == n }, "all have come")
-	bench{rdb: rdb}.awaitLine(t, s.Name(), 1)
+	redistest.Eventually(t, testTimeout, func() bool { return redistest.Started("rlock.(*PermitSemaphore).AcquireN(") == n }, "all have come")
+	fixture{rdb: rdb}.awaitLine(t, s.Name(), 1)
 	first := redistest.Commands(t, rdb)
-	pass(time.Second)
+	sleep(time.Second)
 	after := redistest.Commands(t, rdb)
 	require.Equal(t, first["evalsha"], after["evalsha"], "they send nothing")
 	require.Equal(t, int64(1), after["subscribe"])
@@ -181,7 +183,7 @@ func TestPermitsLeaveNothing(t *testing.T) {
 			assert.ErrorIs(t, err, rlock.ErrNotAcquired)
 		}
 	})
-	redistest.Eventually(t, atMost, func() bool { return redistest.Goroutines(of...) <= before }, "no goroutine is left")
+	redistest.Eventually(t, testTimeout, func() bool { return redistest.Goroutines(of...) <= before }, "no goroutine is left")
 	for i := range n {
 		free, err := c.PermitSemaphore(fmt.Sprintf("permit:%d", i)).Available(context.Background())
 		require.NoError(t, err)
@@ -221,8 +223,8 @@ func TestPermitsOnACluster(t *testing.T) {
 					return err
 				}))
 			}
-			redistest.Eventually(t, atMost, func() bool { return asleep(t) == names }, "they wait")
-			pass(5 * time.Second)
+			redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == names }, "they wait")
+			sleep(5 * time.Second)
 			for i, h := range held {
 				require.NoError(t, h.ctx.Err(), "it is renewed")
 				if i%2 == 0 {
@@ -230,7 +232,7 @@ func TestPermitsOnACluster(t *testing.T) {
 				} else {
 					require.NoError(t, there.PermitSemaphore(name(i)).Release(context.Background(), h.permit.ID()))
 				}
-				require.NoError(t, within(t, waits[i], nowIsNotLong))
+				require.NoError(t, within(t, waits[i], wakeTimeout))
 			}
 			const unknown = "00000000000000000000000000000001"
 			ctx, odd := context.Background(), here.PermitSemaphore("a{b")

@@ -20,13 +20,13 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// witness sees who is in the section, and has not been told that its hold ended.
-type witness struct {
+// exclusion sees who is in the section, and has not been told that its hold ended.
+type exclusion struct {
 	mu  sync.Mutex // guards the following
 	ctx context.Context
 }
 
-func (w *witness) enter(ctx context.Context) (alone bool) {
+func (w *exclusion) enter(ctx context.Context) (alone bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	alone = w.ctx == nil || w.ctx.Err() != nil || ctx.Err() != nil
@@ -34,7 +34,7 @@ func (w *witness) enter(ctx context.Context) (alone bool) {
 	return alone
 }
 
-func (w *witness) leave(ctx context.Context) {
+func (w *exclusion) leave(ctx context.Context) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.ctx == ctx {
@@ -47,8 +47,8 @@ func (w *witness) leave(ctx context.Context) {
 func TestQuorumExclusion(t *testing.T) {
 	redistest.Parallel(t)
 	const watchdog, voters, each = time.Second, 3, 2
-	e := newElectorate(t, 5)
-	var w witness
+	e := newQuorumServers(t, 5)
+	var w exclusion
 	var sections, losses atomic.Int64
 	stop := make(chan struct{})
 	stopped := func() bool {
@@ -61,7 +61,7 @@ func TestQuorumExclusion(t *testing.T) {
 	}
 	var work, chaos sync.WaitGroup
 	for range voters {
-		v := e.voter(t, rlock.Options{WatchdogTimeout: watchdog})
+		v := e.process(t, rlock.Options{WatchdogTimeout: watchdog})
 		for range each {
 			work.Go(func() {
 				for !stopped() {
@@ -86,7 +86,7 @@ func TestQuorumExclusion(t *testing.T) {
 			})
 		}
 	}
-	pass(50 * time.Millisecond)
+	sleep(50 * time.Millisecond)
 	for range 2 {
 		chaos.Go(func() {
 			for !stopped() {
@@ -94,21 +94,21 @@ func TestQuorumExclusion(t *testing.T) {
 				switch away := rand.N(watchdog * 3 / 2); rand.IntN(5) {
 				case 0:
 					e.servers[i].Pause()
-					pass(away)
+					sleep(away)
 					e.servers[i].Resume()
 				case 1:
 					e.proxies[i].BlackHole(true)
-					pass(away)
+					sleep(away)
 					e.proxies[i].BlackHole(false)
 				case 2:
 					e.proxies[i].CutAll()
 				case 3:
 					e.proxies[i].Refuse(true)
 					e.proxies[i].CutAll()
-					pass(away)
+					sleep(away)
 					e.proxies[i].Refuse(false)
 				case 4:
-					pass(away / 4)
+					sleep(away / 4)
 				}
 			}
 		})
@@ -116,12 +116,12 @@ func TestQuorumExclusion(t *testing.T) {
 	chaos.Go(func() {
 		for i := 0; !stopped(); i = (i + 1) % 5 {
 			e.servers[i].Kill()
-			pass(watchdog + 10*time.Millisecond)
+			sleep(watchdog + 10*time.Millisecond)
 			e.servers[i].Restart()
-			pass(watchdog / 2)
+			sleep(watchdog / 2)
 		}
 	})
-	pass(6 * time.Second)
+	sleep(6 * time.Second)
 	close(stop)
 	chaos.Wait()
 	work.Wait()
@@ -133,13 +133,13 @@ func TestQuorumExclusion(t *testing.T) {
 // Goroutines that wait for a quorum in one process do not find out one after the other that a majority is away.
 func TestQuorumOutageForManyWaiters(t *testing.T) {
 	redistest.Parallel(t)
-	e := newElectorate(t, 3)
-	v := e.voter(t, rlock.Options{})
+	e := newQuorumServers(t, 3)
+	v := e.process(t, rlock.Options{})
 	require.NoError(t, v.Do(t.Context(), nothing)) // connections
 	e.proxies[0].BlackHole(true)
 	e.proxies[1].BlackHole(true)
 	began := time.Now()
-	var all []pending
+	var all []pendingLock
 	for range 6 {
 		all = append(all, lockAsync(t, v))
 	}
@@ -163,9 +163,9 @@ func TestQuorumGivesLateGrantsBack(t *testing.T) {
 		for _, action := range []redistest.Action{redistest.Hold, redistest.Drop, redistest.Cut} {
 			t.Run(name+" "+string(action), func(t *testing.T) {
 				redistest.Parallel(t)
-				e := newElectorate(t, 5)
+				e := newQuorumServers(t, 5)
 				e.loadScripts(t)
-				v := e.voter(t, rlock.Options{})
+				v := e.process(t, rlock.Options{})
 				for i := range 3 {
 					fault(e.proxies[i], redistest.Nth(1, "EVALSHA", action))
 				}
@@ -184,8 +184,8 @@ func TestQuorumGivesLateGrantsBack(t *testing.T) {
 
 // G3, G4: a waiter sends nothing, and is woken by an unlock, quickly.
 func TestQuorumWakes(t *testing.T) {
-	e := newElectorate(t, 5)
-	a, b := e.voter(t, rlock.Options{}), e.voter(t, rlock.Options{})
+	e := newQuorumServers(t, 5)
+	a, b := e.process(t, rlock.Options{}), e.process(t, rlock.Options{})
 	var all, sections []time.Duration
 	for i := range 20 {
 		free := time.Now()
@@ -198,9 +198,9 @@ func TestQuorumWakes(t *testing.T) {
 		e.awaitSubscribers(t, 1)
 		redistest.Eventually(t, 5*time.Second, func() bool { return redistest.Started("quorum.(*election).await(") == 1 }, "it waits")
 		if i == 0 {
-			pass(100 * time.Millisecond) // the round that the subscriptions have it ask
+			sleep(100 * time.Millisecond) // the round that the subscriptions have it ask
 			before := e.commands(t)
-			pass(500 * time.Millisecond)
+			sleep(500 * time.Millisecond)
 			require.Equal(t, before, e.commands(t), "nothing is sent")
 		}
 		began := time.Now()
@@ -222,8 +222,8 @@ func TestQuorumWakes(t *testing.T) {
 func TestQuorumWakesWithoutMessages(t *testing.T) {
 	redistest.Parallel(t)
 	const lease = time.Second
-	e := newElectorate(t, 3)
-	a, b := e.voter(t, rlock.Options{}, rlock.WithLease(lease)), e.voter(t, rlock.Options{})
+	e := newQuorumServers(t, 3)
+	a, b := e.process(t, rlock.Options{}, rlock.WithLease(lease)), e.process(t, rlock.Options{})
 	t.Run("crashed holder", func(t *testing.T) {
 		_, _, err := a.Lock(t.Context()) // nobody unlocks
 		require.NoError(t, err)
@@ -232,7 +232,7 @@ func TestQuorumWakesWithoutMessages(t *testing.T) {
 		require.NoError(t, got.unlock())
 	})
 	t.Run("subscriptions lost", func(t *testing.T) {
-		long := e.voter(t, rlock.Options{}) // a lease that nobody waits for
+		long := e.process(t, rlock.Options{}) // a lease that nobody waits for
 		_, unlock, err := long.Lock(t.Context())
 		require.NoError(t, err)
 		waiter := lockAsync(t, b)
@@ -259,24 +259,24 @@ func TestQuorumCompetitors(t *testing.T) {
 	for name, dead := range map[string][]string{"5 of 5": nil, "4 of 5": {"killed"}, "3 of 5": {"stopped", "cut off"}} {
 		t.Run(name, func(t *testing.T) {
 			redistest.Parallel(t)
-			e := newElectorate(t, 5)
+			e := newQuorumServers(t, 5)
 			const voters, each = 3, 10
-			var vs []voter
+			var vs []quorumProcess
 			for range voters {
-				vs = append(vs, e.voter(t, rlock.Options{}))
+				vs = append(vs, e.process(t, rlock.Options{}))
 			}
 			for i, death := range dead {
 				deaths[death].kill(e, i)
 			}
 			began := time.Now()
-			var w witness
+			var w exclusion
 			var all sync.WaitGroup
 			for _, v := range vs {
 				all.Go(func() {
 					for range each {
 						assert.NoError(t, v.Do(t.Context(), func(ctx context.Context) error {
 							assert.True(t, w.enter(ctx))
-							pass(time.Millisecond)
+							sleep(time.Millisecond)
 							w.leave(ctx)
 							return nil
 						}))
@@ -298,7 +298,7 @@ func TestQuorumCompetitors(t *testing.T) {
 // has one of them ask first. Two votes are not enough.
 func TestQuorumSplitVotes(t *testing.T) {
 	redistest.Parallel(t)
-	e := newElectorate(t, 5)
+	e := newQuorumServers(t, 5)
 	far := *e
 	far.proxies = nil
 	for i, s := range e.servers {
@@ -309,12 +309,12 @@ func TestQuorumSplitVotes(t *testing.T) {
 			e.proxies[i].Delay(20 * time.Millisecond)
 		}
 	}
-	voters := []voter{e.voter(t, rlock.Options{}), far.voter(t, rlock.Options{})}
+	voters := []quorumProcess{e.process(t, rlock.Options{}), far.process(t, rlock.Options{})}
 	for _, v := range voters {
 		require.NoError(t, v.Do(t.Context(), nothing)) // connections
 	}
 	e.servers[4].Kill()
-	var w witness
+	var w exclusion
 	for range 3 {
 		e.awaitVotes(t, 0)
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -323,7 +323,7 @@ func TestQuorumSplitVotes(t *testing.T) {
 			both.Go(func() {
 				assert.NoError(t, v.Do(ctx, func(ctx context.Context) error {
 					assert.True(t, w.enter(ctx), "two owners are inside")
-					pass(60 * time.Millisecond)
+					sleep(60 * time.Millisecond)
 					w.leave(ctx)
 					return nil
 				}))
@@ -337,10 +337,10 @@ func TestQuorumSplitVotes(t *testing.T) {
 // A majority that is slow has answered all the same: that the lock is held is no outage, though the first answer came long before.
 func TestQuorumOfSlowServersIsReached(t *testing.T) {
 	redistest.Parallel(t)
-	e := newElectorate(t, 3)
-	_, unlock, err := e.voter(t, rlock.Options{}).Lock(context.Background())
+	e := newQuorumServers(t, 3)
+	_, unlock, err := e.process(t, rlock.Options{}).Lock(context.Background())
 	require.NoError(t, err)
-	other := e.voter(t, rlock.Options{})
+	other := e.process(t, rlock.Options{})
 	for _, proxy := range e.proxies[1:] {
 		proxy.Delay(50 * time.Millisecond)
 	}
@@ -356,11 +356,11 @@ func TestQuorumOfSlowServersIsReached(t *testing.T) {
 // Where another one has a vote, a round does not wait for the dead: two could wait for them in turn, with the living votes split.
 func TestQuorumRoundEndsWithoutTheDead(t *testing.T) {
 	redistest.Parallel(t)
-	e := newElectorate(t, 3)
-	v := e.voter(t, rlock.Options{})
+	e := newQuorumServers(t, 3)
+	v := e.process(t, rlock.Options{})
 	require.NoError(t, v.Do(t.Context(), nothing)) // connections
 	e.awaitVotes(t, 0)
-	bench{rdb: e.watch[1]}.do(t, "HSET", e.name, aThread, "1")
+	fixture{rdb: e.watch[1]}.do(t, "HSET", e.name, foreignOwner, "1")
 	e.proxies[2].BlackHole(true)
 	began := time.Now()
 	_, _, err := v.TryLock(t.Context(), 0)
@@ -368,10 +368,10 @@ func TestQuorumRoundEndsWithoutTheDead(t *testing.T) {
 	require.Less(t, time.Since(began), 900*time.Millisecond, "an answer is given a second otherwise")
 	var refusal *rlock.NotAcquiredError
 	require.ErrorAs(t, err, &refusal)
-	require.Equal(t, aThread, refusal.Holder)
+	require.Equal(t, foreignOwner, refusal.Holder)
 	e.awaitVotes(t, 1)
 	e.proxies[2].BlackHole(false)
-	bench{rdb: e.watch[1]}.do(t, "DEL", e.name)
+	fixture{rdb: e.watch[1]}.do(t, "DEL", e.name)
 	require.NoError(t, v.Do(t.Context(), nothing))
 	e.awaitVotes(t, 0)
 }
@@ -379,9 +379,9 @@ func TestQuorumRoundEndsWithoutTheDead(t *testing.T) {
 // G5: whenever a wait is cancelled, nothing is left of it.
 func TestQuorumCancelled(t *testing.T) {
 	redistest.Parallel(t)
-	before := ours()
-	e := newElectorate(t, 3)
-	a, b := e.voter(t, rlock.Options{}), e.voter(t, rlock.Options{})
+	before := ourGoroutines()
+	e := newQuorumServers(t, 3)
+	a, b := e.process(t, rlock.Options{}), e.process(t, rlock.Options{})
 	_, unlock, err := a.Lock(t.Context())
 	require.NoError(t, err)
 	var all sync.WaitGroup
@@ -412,7 +412,7 @@ func TestQuorumCancelled(t *testing.T) {
 	require.Less(t, time.Since(began), soon)
 	a.close()
 	b.close()
-	awaitGone(t, before)
+	awaitGoroutines(t, before)
 }
 
 func canceled() context.Context {
@@ -424,10 +424,10 @@ func canceled() context.Context {
 // G9: a Client that is closed is a server that is down; the quorum ends with the majority of them.
 func TestQuorumClose(t *testing.T) {
 	redistest.Parallel(t)
-	before := ours()
+	before := ourGoroutines()
 	const watchdog = shortWatchdog
-	e := newElectorate(t, 5)
-	a, b := e.voter(t, rlock.Options{WatchdogTimeout: watchdog}), e.voter(t, rlock.Options{WatchdogTimeout: watchdog})
+	e := newQuorumServers(t, 5)
+	a, b := e.process(t, rlock.Options{WatchdogTimeout: watchdog}), e.process(t, rlock.Options{WatchdogTimeout: watchdog})
 	ctx, unlock, err := a.Lock(t.Context())
 	require.NoError(t, err)
 	e.awaitVotes(t, 5)
@@ -437,7 +437,7 @@ func TestQuorumClose(t *testing.T) {
 	a.clients[3].Close()
 	b.clients[1].Close()
 	b.clients[2].Close()
-	pass(watchdog * 3 / 2)
+	sleep(watchdog * 3 / 2)
 	require.NoError(t, ctx.Err())
 	waiter.stillWaits(t)
 	require.NoError(t, unlock())
@@ -463,7 +463,7 @@ func TestQuorumClose(t *testing.T) {
 	require.NoError(t, got.err)
 	require.NoError(t, got.unlock())
 	a.close()
-	awaitGone(t, before)
+	awaitGoroutines(t, before)
 	e.awaitVotes(t, 0)
 }
 
@@ -473,8 +473,8 @@ func TestQuorumUnlockBesideTheDead(t *testing.T) {
 	for name, death := range deaths {
 		t.Run(name, func(t *testing.T) {
 			redistest.Parallel(t)
-			e := newElectorate(t, 5)
-			v := e.voter(t, rlock.Options{})
+			e := newQuorumServers(t, 5)
+			v := e.process(t, rlock.Options{})
 			ctx, unlock, err := v.Lock(t.Context())
 			require.NoError(t, err)
 			e.awaitVotes(t, 5)
@@ -509,10 +509,10 @@ func TestQuorumUnlockOutlivesItsLease(t *testing.T) {
 	} {
 		t.Run(says, func(t *testing.T) {
 			redistest.Parallel(t)
-			e := newElectorate(t, 3)
+			e := newQuorumServers(t, 3)
 			lost := make(chan rlock.LostInfo, 1)
-			v := e.voter(t, rlock.Options{
-				WatchdogTimeout: lease, UnlockTimeout: atMost,
+			v := e.process(t, rlock.Options{
+				WatchdogTimeout: lease, UnlockTimeout: testTimeout,
 				Trace: &rlock.Trace{Lost: func(_ context.Context, i rlock.LostInfo) { lost <- i }},
 			}, options...)
 			ctx, unlock, err := v.Lock(t.Context())
@@ -549,21 +549,21 @@ func TestQuorumUnlockOutlivesItsLease(t *testing.T) {
 // server since.
 func TestQuorumUnlockCountsNoShareGivenBackBefore(t *testing.T) {
 	redistest.Parallel(t)
-	e := newElectorate(t, 3)
+	e := newQuorumServers(t, 3)
 	e.loadScripts(t)
-	v := e.voter(t, rlock.Options{})
+	v := e.process(t, rlock.Options{})
 	e.proxies[2].OnReply(redistest.Nth(1, "EVALSHA", redistest.Hold))
 	_, unlock, err := v.Lock(t.Context())
 	require.NoError(t, err)
 	e.awaitVotes(t, 3)
 	closed := async(func() error { v.clients[2].Close(); return nil })
-	redistest.Eventually(t, atMost, func() bool {
+	redistest.Eventually(t, testTimeout, func() bool {
 		_, err := v.clients[2].Mutex(e.name).IsLocked(t.Context())
 		return errors.Is(err, rlock.ErrClosed)
 	}, "it closes")
-	pass(100 * time.Millisecond) // the call for the share is left
+	sleep(100 * time.Millisecond) // the call for the share is left
 	e.proxies[2].Release()
-	require.NoError(t, within(t, closed, atMost))
+	require.NoError(t, within(t, closed, testTimeout))
 	e.awaitVotes(t, 2)
 	require.NoError(t, e.watch[1].Do(t.Context(), e.watch[1].B().Del().Key(e.name).Build()).Error())
 	err = unlock()
@@ -579,9 +579,9 @@ func TestQuorumUnlockCountsNoShareGivenBackBefore(t *testing.T) {
 func TestQuorumSweepsTheDeadSeldom(t *testing.T) {
 	redistest.Parallel(t)
 	const sections = 400
-	e := newElectorate(t, 3)
+	e := newQuorumServers(t, 3)
 	var dials atomic.Int64 // of the dead one
-	v := e.voterBy(t, func(o *rueidis.ClientOption) {
+	v := e.processBy(t, func(o *rueidis.ClientOption) {
 		o.DialCtxFn = func(ctx context.Context, addr string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {
 			if addr == e.proxies[1].Addr() {
 				dials.Add(1)

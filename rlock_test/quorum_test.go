@@ -18,17 +18,17 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// electorate is several independent servers, which processes reach through proxies.
-type electorate struct {
+// quorumServers is several independent servers, which processes reach through proxies.
+type quorumServers struct {
 	servers []*redistest.Server
 	proxies []*redistest.Proxy
 	watch   []rueidis.Client // past the proxies
 	name    string
 }
 
-func newElectorate(t testing.TB, n int) *electorate {
+func newQuorumServers(t testing.TB, n int) *quorumServers {
 	t.Helper()
-	e := &electorate{name: redistest.Name(t)}
+	e := &quorumServers{name: redistest.Name(t)}
 	for range n {
 		s := redistest.Start(t)
 		e.servers = append(e.servers, s)
@@ -38,22 +38,22 @@ func newElectorate(t testing.TB, n int) *electorate {
 	return e
 }
 
-// voter is a process: its Clients, one for each server, and a quorum of them.
-type voter struct {
+// quorumProcess is a process: its Clients, one for each server, and a quorum of them.
+type quorumProcess struct {
 	*rlock.QuorumMutex
 	clients []*rlock.Client
 	name    string
 }
 
-func (e *electorate) voter(t testing.TB, o rlock.Options, options ...rlock.Option) voter {
+func (e *quorumServers) process(t testing.TB, o rlock.Options, options ...rlock.Option) quorumProcess {
 	t.Helper()
-	return e.voterBy(t, oneConn, o, options...)
+	return e.processBy(t, oneConn, o, options...)
 }
 
-// voterBy returns one whose connections are as mod says.
-func (e *electorate) voterBy(t testing.TB, mod func(*rueidis.ClientOption), o rlock.Options, options ...rlock.Option) voter {
+// processBy returns one whose connections are as mod says.
+func (e *quorumServers) processBy(t testing.TB, mod func(*rueidis.ClientOption), o rlock.Options, options ...rlock.Option) quorumProcess {
 	t.Helper()
-	v := voter{name: e.name}
+	v := quorumProcess{name: e.name}
 	for _, p := range e.proxies {
 		v.clients = append(v.clients, newClient(t, redistest.Dial(t, p.Addr(), oneConn, mod), o))
 	}
@@ -62,7 +62,7 @@ func (e *electorate) voterBy(t testing.TB, mod func(*rueidis.ClientOption), o rl
 }
 
 // handle returns another handle on the same lock.
-func (v voter) handle(options ...rlock.Option) *rlock.QuorumMutex {
+func (v quorumProcess) handle(options ...rlock.Option) *rlock.QuorumMutex {
 	var members []rlock.Locker
 	for _, c := range v.clients {
 		members = append(members, c.Mutex(v.name, options...))
@@ -72,9 +72,9 @@ func (v voter) handle(options ...rlock.Option) *rlock.QuorumMutex {
 
 // loadScripts has all servers know the scripts, and none of them be asked for anything any more. That a section is over says less: a share that
 // came after the majority may be on its way, and then its release, which a fault would meet in place of the call that it is for.
-func (e *electorate) loadScripts(t testing.TB) {
+func (e *quorumServers) loadScripts(t testing.TB) {
 	t.Helper()
-	v := e.voter(t, rlock.Options{})
+	v := e.process(t, rlock.Options{})
 	_, unlock, err := v.Lock(t.Context())
 	require.NoError(t, err)
 	e.awaitVotes(t, len(e.servers))
@@ -84,7 +84,7 @@ func (e *electorate) loadScripts(t testing.TB) {
 }
 
 // votes returns how many of the servers that are up have the key.
-func (e *electorate) votes(t testing.TB) (n int) {
+func (e *quorumServers) votes(t testing.TB) (n int) {
 	t.Helper()
 	for i, w := range e.watch {
 		if e.servers[i].Pid() != 0 {
@@ -96,20 +96,20 @@ func (e *electorate) votes(t testing.TB) (n int) {
 	return n
 }
 
-func (e *electorate) awaitVotes(t testing.TB, n int) {
+func (e *quorumServers) awaitVotes(t testing.TB, n int) {
 	t.Helper()
 	redistest.Eventually(t, 15*time.Second, func() bool { return e.votes(t) == n }, "so many servers have the key")
 }
 
-func (e *electorate) awaitSubscribers(t testing.TB, n int) {
+func (e *quorumServers) awaitSubscribers(t testing.TB, n int) {
 	t.Helper()
 	for _, w := range e.watch {
-		bench{rdb: w}.awaitSubscribers(t, e.name, n)
+		fixture{rdb: w}.awaitSubscribers(t, e.name, n)
 	}
 }
 
 // refuseRenewals has a server answer each renewal that it is not ready, until it is told to go on.
-func (e *electorate) refuseRenewals(i int) (goOn func()) {
+func (e *quorumServers) refuseRenewals(i int) (goOn func()) {
 	var over atomic.Bool
 	e.proxies[i].OnRequest(func(cmd []string) redistest.Action {
 		if !over.Load() && strings.HasPrefix(strings.ToUpper(cmd[0]), "EVAL") && len(cmd) == 6 { // script, 1, key, lease, owner
@@ -121,7 +121,7 @@ func (e *electorate) refuseRenewals(i int) (goOn func()) {
 }
 
 // commands counts the calls that all servers got, except for what rueidis sends by itself and the looks of the test.
-func (e *electorate) commands(t testing.TB) (n int64) {
+func (e *quorumServers) commands(t testing.TB) (n int64) {
 	t.Helper()
 	for _, w := range e.watch {
 		for name, calls := range redistest.Commands(t, w) {
@@ -134,26 +134,26 @@ func (e *electorate) commands(t testing.TB) (n int64) {
 }
 
 // ways in which servers die, and come back.
-var deaths = map[string]struct{ kill, back func(*electorate, int) }{
+var deaths = map[string]struct{ kill, back func(*quorumServers, int) }{
 	"killed": {
-		func(e *electorate, i int) { e.servers[i].Kill() },
-		func(e *electorate, i int) { e.servers[i].Restart() },
+		func(e *quorumServers, i int) { e.servers[i].Kill() },
+		func(e *quorumServers, i int) { e.servers[i].Restart() },
 	},
 	"stopped": {
-		func(e *electorate, i int) { e.servers[i].Pause() },
-		func(e *electorate, i int) { e.servers[i].Resume() },
+		func(e *quorumServers, i int) { e.servers[i].Pause() },
+		func(e *quorumServers, i int) { e.servers[i].Resume() },
 	},
 	"cut off": {
-		func(e *electorate, i int) { e.proxies[i].BlackHole(true) },
-		func(e *electorate, i int) { e.proxies[i].BlackHole(false) },
+		func(e *quorumServers, i int) { e.proxies[i].BlackHole(true) },
+		func(e *quorumServers, i int) { e.proxies[i].BlackHole(false) },
 	},
 	"port closed": {
-		func(e *electorate, i int) { e.proxies[i].Refuse(true); e.proxies[i].CutAll() },
-		func(e *electorate, i int) { e.proxies[i].Refuse(false) },
+		func(e *quorumServers, i int) { e.proxies[i].Refuse(true); e.proxies[i].CutAll() },
+		func(e *quorumServers, i int) { e.proxies[i].Refuse(false) },
 	},
 }
 
-func (v voter) close() {
+func (v quorumProcess) close() {
 	for _, c := range v.clients {
 		c.Close()
 	}
@@ -161,8 +161,8 @@ func (v voter) close() {
 
 func TestQuorum(t *testing.T) {
 	redistest.Parallel(t)
-	e := newElectorate(t, 5)
-	a, b := e.voter(t, rlock.Options{}), e.voter(t, rlock.Options{})
+	e := newQuorumServers(t, 5)
+	a, b := e.process(t, rlock.Options{}), e.process(t, rlock.Options{})
 	require.Equal(t, e.name, a.Name())
 	ctx, unlock, err := a.Lock(t.Context())
 	require.NoError(t, err)
@@ -199,7 +199,7 @@ func nothing(context.Context) error { return nil }
 func TestQuorumOfClusterClients(t *testing.T) {
 	redistest.Parallel(t)
 	cluster := redistest.StartCluster(t, 3, 0)
-	b := bench{rdb: cluster.Client(t), name: redistest.Name(t)}
+	b := fixture{rdb: cluster.Client(t), name: redistest.Name(t)}
 	names := []string{b.name + "a", b.name + "b", b.name + "c"}
 	voter := func() *rlock.QuorumMutex {
 		var members []rlock.Locker
@@ -227,7 +227,7 @@ func TestQuorumOfClusterClients(t *testing.T) {
 	votes(3)
 	waiter := lockAsync(t, two)
 	redistest.Eventually(t, soon, func() bool { return redistest.Started("quorum.(*election).await(") == 1 }, "it waits")
-	pass(200 * time.Millisecond) // until it is told by messages alone
+	sleep(200 * time.Millisecond) // until it is told by messages alone
 	waiter.stillWaits(t)
 	require.NoError(t, unlock())
 	got := waiter.get(t, soon)
@@ -238,7 +238,7 @@ func TestQuorumOfClusterClients(t *testing.T) {
 
 // The methods of a quorum report members that it cannot work with.
 func TestQuorumRefusesMembers(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	other := func() *rlock.Client { return newClient(t, b.rdb) }
 	two := []rlock.Locker{other().Mutex("x"), other().Mutex("x")}
 	for says, members := range map[string][]rlock.Locker{
@@ -273,8 +273,8 @@ func TestQuorumRefusesMembers(t *testing.T) {
 // The levels of a section are counted in the process: a re-entry sends nothing.
 func TestQuorumReentry(t *testing.T) {
 	redistest.Parallel(t)
-	e := newElectorate(t, 3)
-	v := e.voter(t, rlock.Options{})
+	e := newQuorumServers(t, 3)
+	v := e.process(t, rlock.Options{})
 	outer, unlockOuter, err := v.Lock(t.Context())
 	require.NoError(t, err)
 	e.awaitVotes(t, 3)
@@ -284,10 +284,10 @@ func TestQuorumReentry(t *testing.T) {
 	require.NoError(t, err)
 	again, unlockAgain, err := v.TryLock(inner, 0)
 	require.NoError(t, err)
-	pass(300 * time.Millisecond) // the count in Redis of other locks follows in that time
+	sleep(300 * time.Millisecond) // the count in Redis of other locks follows in that time
 	require.NoError(t, unlockInner())
 	require.Error(t, again.Err(), "it is a child")
-	pass(300 * time.Millisecond)
+	sleep(300 * time.Millisecond)
 	require.NoError(t, unlockAgain())
 	require.Equal(t, before, e.commands(t))
 	require.NoError(t, outer.Err())
@@ -309,9 +309,9 @@ func TestQuorumReentry(t *testing.T) {
 // waits for itself, and says so.
 func TestQuorumIsNoLockOfOneServer(t *testing.T) {
 	redistest.Parallel(t)
-	e := newElectorate(t, 3)
-	v := e.voter(t, rlock.Options{})
-	fenced := newBench(t).FencedMutex(e.name)
+	e := newQuorumServers(t, 3)
+	v := e.process(t, rlock.Options{})
+	fenced := newFixture(t).FencedMutex(e.name)
 	ctx, unlockFenced, err := fenced.Lock(t.Context())
 	require.NoError(t, err)
 	token, ok := rlock.FencingToken(ctx, e.name)
@@ -341,9 +341,9 @@ func TestQuorumIsNoLockOfOneServer(t *testing.T) {
 // Goroutines of one process are let in one after the other, by asking nobody but for their own turn.
 func TestQuorumInOneProcess(t *testing.T) {
 	redistest.Parallel(t)
-	e := newElectorate(t, 3)
+	e := newQuorumServers(t, 3)
 	e.loadScripts(t)
-	v := e.voter(t, rlock.Options{})
+	v := e.process(t, rlock.Options{})
 	before := e.commands(t)
 	const n = 20
 	var wg sync.WaitGroup
@@ -367,13 +367,13 @@ func TestQuorumInOneProcess(t *testing.T) {
 func TestQuorumWithLease(t *testing.T) {
 	redistest.Parallel(t)
 	const lease = shortWatchdog
-	e := newElectorate(t, 3)
-	v := e.voter(t, rlock.Options{WatchdogTimeout: lease}, rlock.WithLease(lease))
+	e := newQuorumServers(t, 3)
+	v := e.process(t, rlock.Options{WatchdogTimeout: lease}, rlock.WithLease(lease))
 	began := time.Now()
 	outer, unlock, err := v.Lock(t.Context())
 	require.NoError(t, err)
 	e.awaitVotes(t, 3)
-	pass(100 * time.Millisecond) // the last answer has been worked in
+	sleep(100 * time.Millisecond) // the last answer has been worked in
 	inner, unlockInner, err := v.handle().Lock(outer)
 	require.NoError(t, err)
 	select {
@@ -402,16 +402,16 @@ func TestQuorumWithLease(t *testing.T) {
 func TestQuorumLatencyBesideTheDead(t *testing.T) {
 	// rueidis allocates a megabyte for a connection, also for one that is closed at once: that takes longer than a section.
 	small := func(o *rueidis.ClientOption) { o.ReadBufferEachConn, o.WriteBufferEachConn = 4<<10, 4<<10 }
-	intact := newElectorate(t, 5)
-	all := intact.voter(t, rlock.Options{})
+	intact := newQuorumServers(t, 5)
+	all := intact.process(t, rlock.Options{})
 	for name, death := range deaths {
 		t.Run(name, func(t *testing.T) {
-			e := newElectorate(t, 5)
-			some := e.voterBy(t, small, rlock.Options{})
+			e := newQuorumServers(t, 5)
+			some := e.processBy(t, small, rlock.Options{})
 			compare := func(dead int) {
 				var took [2][]time.Duration
 				for range 50 {
-					for i, v := range []voter{all, some} {
+					for i, v := range []quorumProcess{all, some} {
 						began := time.Now()
 						require.NoError(t, v.Do(t.Context(), nothing))
 						took[i] = append(took[i], time.Since(began))
@@ -443,8 +443,8 @@ func TestQuorumLossIsTold(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			redistest.Parallel(t)
 			const watchdog = shortWatchdog
-			e := newElectorate(t, 5)
-			a, b := e.voter(t, rlock.Options{WatchdogTimeout: watchdog}), e.voter(t, rlock.Options{WatchdogTimeout: watchdog})
+			e := newQuorumServers(t, 5)
+			a, b := e.process(t, rlock.Options{WatchdogTimeout: watchdog}), e.process(t, rlock.Options{WatchdogTimeout: watchdog})
 			ctx, unlock, err := a.Lock(t.Context())
 			require.NoError(t, err)
 			e.awaitVotes(t, 5)
@@ -490,12 +490,12 @@ func TestQuorumHeals(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			redistest.Parallel(t)
 			const watchdog = shortWatchdog
-			e := newElectorate(t, 3)
-			a, b := e.voter(t, rlock.Options{WatchdogTimeout: watchdog}), e.voter(t, rlock.Options{WatchdogTimeout: watchdog})
+			e := newQuorumServers(t, 3)
+			a, b := e.process(t, rlock.Options{WatchdogTimeout: watchdog}), e.process(t, rlock.Options{WatchdogTimeout: watchdog})
 			ctx, unlock, err := a.Lock(t.Context())
 			require.NoError(t, err)
 			e.awaitVotes(t, 3)
-			pass(watchdog / 2) // until all are renewed: if one was slow to answer, it is known then that it has had the hold meanwhile
+			sleep(watchdog / 2) // until all are renewed: if one was slow to answer, it is known then that it has had the hold meanwhile
 			w := e.watch[1]
 			fields, err := w.Do(t.Context(), w.B().Hkeys().Key(e.name).Build()).AsStrSlice()
 			require.NoError(t, err)
@@ -505,7 +505,7 @@ func TestQuorumHeals(t *testing.T) {
 					has, err := w.Do(t.Context(), w.B().Hexists().Key(e.name).Field(fields[0]).Build()).AsBool()
 					return err == nil && has
 				}, what)
-				pass(watchdog / 2) // until the others are renewed: it is known then that they had it while this one had not
+				sleep(watchdog / 2) // until the others are renewed: it is known then that they had it while this one had not
 				require.NoError(t, ctx.Err(), "%v", context.Cause(ctx))
 			}
 			stop := make(chan struct{})
@@ -524,7 +524,7 @@ func TestQuorumHeals(t *testing.T) {
 			require.NoError(t, w.Do(t.Context(), w.B().Flushall().Build()).Error())
 			healed("flushed")
 			death.kill(e, 1)
-			pass(watchdog + 100*time.Millisecond) // its share expires
+			sleep(watchdog + 100*time.Millisecond) // its share expires
 			death.back(e, 1)
 			healed("back")
 			close(stop)
@@ -539,8 +539,8 @@ func TestQuorumHeals(t *testing.T) {
 func TestQuorumIsForgotten(t *testing.T) {
 	redistest.Parallel(t)
 	const watchdog = shortWatchdog
-	e := newElectorate(t, 3)
-	v := e.voter(t, rlock.Options{WatchdogTimeout: watchdog})
+	e := newQuorumServers(t, 3)
+	v := e.process(t, rlock.Options{WatchdogTimeout: watchdog})
 	forget := func() { // in one moment, as far as the holder can see: otherwise the first might be healed before the second forgets
 		defer e.refuseRenewals(0)()
 		defer e.refuseRenewals(1)()
@@ -578,12 +578,12 @@ func TestQuorumIsForgotten(t *testing.T) {
 func TestQuorumIsForgottenByOneAfterTheOther(t *testing.T) {
 	redistest.Parallel(t)
 	const watchdog = 2 * shortWatchdog
-	e := newElectorate(t, 3)
-	v := e.voter(t, rlock.Options{WatchdogTimeout: watchdog})
+	e := newQuorumServers(t, 3)
+	v := e.process(t, rlock.Options{WatchdogTimeout: watchdog})
 	_, unlock, err := v.Lock(t.Context())
 	require.NoError(t, err)
 	e.awaitVotes(t, 3)
-	pass(watchdog / 2) // until all are renewed
+	sleep(watchdog / 2) // until all are renewed
 	e.refuseRenewals(1)
 	for _, w := range e.watch[:2] {
 		require.NoError(t, w.Do(t.Context(), w.B().Del().Key(e.name).Build()).Error())
@@ -599,17 +599,17 @@ func TestQuorumIsForgottenByOneAfterTheOther(t *testing.T) {
 func TestQuorumIsForgottenInTurn(t *testing.T) {
 	redistest.Parallel(t)
 	const watchdog = shortWatchdog
-	e := newElectorate(t, 3)
-	v := e.voter(t, rlock.Options{WatchdogTimeout: watchdog})
+	e := newQuorumServers(t, 3)
+	v := e.process(t, rlock.Options{WatchdogTimeout: watchdog})
 	ctx, unlock, err := v.Lock(t.Context())
 	require.NoError(t, err)
 	for _, w := range e.watch {
 		e.awaitVotes(t, 3)
-		pass(2 * watchdog / 3) // until all are renewed
+		sleep(2 * watchdog / 3) // until all are renewed
 		require.NoError(t, w.Do(t.Context(), w.B().Del().Key(e.name).Build()).Error())
 	}
 	e.awaitVotes(t, 3)
-	pass(2 * watchdog / 3)
+	sleep(2 * watchdog / 3)
 	require.NoError(t, ctx.Err())
 	require.NoError(t, unlock())
 	e.awaitVotes(t, 0)

@@ -21,15 +21,15 @@ import (
 var hour = rlock.Options{HandOff: rlock.HandOff{For: time.Hour}}
 
 // locked takes a lock that is free for it.
-func locked(t testing.TB, l locker) attempt {
+func locked(t testing.TB, l locker) lockResult {
 	t.Helper()
-	a := lockAsync(t, l).get(t, atMost)
+	a := lockAsync(t, l).get(t, testTimeout)
 	require.NoError(t, a.err)
 	return a
 }
 
 // owners are the readers in Redis, with their counts.
-func (b bench) owners(t testing.TB) map[string]int64 {
+func (b fixture) owners(t testing.TB) map[string]int64 {
 	t.Helper()
 	all := make(map[string]int64)
 	for field, value := range b.fieldsOf(t) {
@@ -49,12 +49,12 @@ func TestReadersShare(t *testing.T) {
 	for name, order := range map[string][]int{"first in, first out": {0, 1, 2, 3}, "last in, first out": {3, 2, 1, 0}, "mixed": {2, 0, 3, 1}} {
 		t.Run(name, func(t *testing.T) {
 			redistest.Parallel(t)
-			r := newRelay(t, hour)
+			r := newProxied(t, hour)
 			rw := r.RWMutex(r.name)
 			first := locked(t, rw.Read())
 			owner := rlock.Owner(first.ctx)
 			before := redistest.Commands(t, r.rdb)
-			all := []attempt{first}
+			all := []lockResult{first}
 			for range 3 {
 				all = append(all, locked(t, rw.Read()))
 			}
@@ -86,7 +86,7 @@ func TestReadersShare(t *testing.T) {
 // What a reader asks of Redis and the others have not, it asks for itself.
 func TestReadersShareTheSame(t *testing.T) {
 	redistest.Parallel(t)
-	r := newRelay(t, hour)
+	r := newProxied(t, hour)
 	first := locked(t, r.RWMutex(r.name).Read())
 	for name, l := range map[string]locker{
 		"lease":         r.RWMutex(r.name, rlock.WithLease(time.Minute)).Read(),
@@ -112,7 +112,7 @@ func TestReadersShareTheSame(t *testing.T) {
 // G1: nobody joins the reader that a writer lets in, also when the writer has become that reader.
 func TestReadersDoNotJoinTheWriter(t *testing.T) {
 	redistest.Parallel(t)
-	r := newRelay(t, hour)
+	r := newProxied(t, hour)
 	rw := r.RWMutex(r.name)
 	writer := locked(t, rw.Write())
 	inner := locked(t, under{writer.ctx, rw.Read()})
@@ -131,13 +131,13 @@ func TestReadersDoNotJoinTheWriter(t *testing.T) {
 // G1: a writer that was a reader is alone, though readers of its process were there.
 func TestReadersShareBesideAnUpgrade(t *testing.T) {
 	redistest.Parallel(t)
-	r := newRelay(t, hour)
+	r := newProxied(t, hour)
 	rw := r.RWMutex(r.name)
 	upgradeable := locked(t, rw.Upgradeable())
-	readers := []attempt{locked(t, rw.Read()), locked(t, rw.Read())}
-	up := make(chan attempt, 1)
+	readers := []lockResult{locked(t, rw.Read()), locked(t, rw.Read())}
+	up := make(chan lockResult, 1)
 	go func() {
-		var a attempt
+		var a lockResult
 		a.ctx, a.unlock, a.err = rw.Upgradeable().Upgrade(upgradeable.ctx)
 		up <- a
 	}()
@@ -158,41 +158,41 @@ func TestReadersShareBesideAnUpgrade(t *testing.T) {
 func TestReadersAreLetInTogether(t *testing.T) {
 	redistest.Parallel(t)
 	const many = 20
-	for name, wait := range map[string]func(*testing.T, *relay) (pending []pending, goOn func()){
-		"behind a writer": func(t *testing.T, r *relay) ([]pending, func()) {
+	for name, wait := range map[string]func(*testing.T, *proxied) (pending []pendingLock, goOn func()){
+		"behind a writer": func(t *testing.T, r *proxied) ([]pendingLock, func()) {
 			t.Helper()
 			writer := locked(t, r.other.RWMutex(r.name).Write())
-			var line []pending
+			var line []pendingLock
 			for range many {
 				line = append(line, lockAsync(t, r.RWMutex(r.name).Read()))
 			}
-			redistest.Eventually(t, atMost, func() bool { return waiting() == many }, "they wait")
+			redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == many }, "they wait")
 			return line, func() { require.NoError(t, writer.unlock()) }
 		},
-		"while one asks": func(t *testing.T, r *relay) (line []pending, goOn func()) {
+		"while one asks": func(t *testing.T, r *proxied) (line []pendingLock, goOn func()) {
 			t.Helper()
 			r.proxy.OnRequest(nthScript(1, redistest.Hold))
 			line = append(line, lockAsync(t, r.RWMutex(r.name).Read()))
-			redistest.Eventually(t, atMost, func() bool { return r.proxy.Held() == 1 }, "it asks")
+			redistest.Eventually(t, testTimeout, func() bool { return r.proxy.Held() == 1 }, "it asks")
 			for range many - 1 {
 				line = append(line, lockAsync(t, r.RWMutex(r.name).Read()))
 			}
-			redistest.Eventually(t, atMost, func() bool { return waiting() == many-1 }, "they wait for it")
+			redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == many-1 }, "they wait for it")
 			return line, r.proxy.Release
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			redistest.Parallel(t)
-			r := newRelay(t, hour)
+			r := newProxied(t, hour)
 			r.load(t, "read_acquire")
 			r.load(t, "read_release")
 			line, goOn := wait(t, r)
 			before := redistest.Commands(t, r.rdb)["evalsha"]
 			goOn()
 			owners := make(map[string]bool)
-			var all []attempt
+			var all []lockResult
 			for _, p := range line {
-				a := p.get(t, atMost)
+				a := p.get(t, testTimeout)
 				require.NoError(t, a.err)
 				owners[rlock.Owner(a.ctx)] = true
 				all = append(all, a)
@@ -211,9 +211,9 @@ func TestReadersAreLetInTogether(t *testing.T) {
 func TestReadersLoseWhatTheyShare(t *testing.T) {
 	redistest.Parallel(t)
 	const watchdog = 2 * time.Second
-	r := newRelay(t, rlock.Options{HandOff: hour.HandOff, WatchdogTimeout: watchdog})
+	r := newProxied(t, rlock.Options{HandOff: hour.HandOff, WatchdogTimeout: watchdog})
 	rw := r.RWMutex(r.name)
-	all := []attempt{locked(t, rw.Read()), locked(t, rw.Read()), locked(t, rw.Read())}
+	all := []lockResult{locked(t, rw.Read()), locked(t, rw.Read()), locked(t, rw.Read())}
 	before := all[2]
 	require.NoError(t, before.unlock())
 	all = all[:2]
@@ -244,15 +244,15 @@ func TestReadersLoseWhatTheyShare(t *testing.T) {
 // the bound.
 func TestReadersLetAWriterIn(t *testing.T) {
 	redistest.Parallel(t)
-	for name, writers := range map[string]func(*relay) *rlock.Client{
-		"of this process": func(r *relay) *rlock.Client { return r.Client }, "of another": func(r *relay) *rlock.Client { return r.other },
+	for name, writers := range map[string]func(*proxied) *rlock.Client{
+		"of this process": func(r *proxied) *rlock.Client { return r.Client }, "of another": func(r *proxied) *rlock.Client { return r.other },
 	} {
 		t.Run(name, func(t *testing.T) {
 			redistest.Parallel(t)
-			r := newRelay(t)
+			r := newProxied(t)
 			var end atomic.Bool
 			var readers sync.WaitGroup
-			w := &rwWitness{t: t}
+			w := &rwExclusion{t: t}
 			var reads atomic.Int64
 			for range 32 {
 				readers.Go(func() {
@@ -265,9 +265,9 @@ func TestReadersLetAWriterIn(t *testing.T) {
 					}
 				})
 			}
-			redistest.Eventually(t, atMost, func() bool { return reads.Load() > 1000 }, "they read")
+			redistest.Eventually(t, testTimeout, func() bool { return reads.Load() > 1000 }, "they read")
 			for range 20 {
-				a := lockAsync(t, writers(r).RWMutex(r.name).Write()).get(t, atMost)
+				a := lockAsync(t, writers(r).RWMutex(r.name).Write()).get(t, testTimeout)
 				require.NoError(t, a.err)
 				done := w.write(0)
 				done()
@@ -286,20 +286,20 @@ func TestReadersLetAWriterIn(t *testing.T) {
 func TestReadersShareForABoundedTime(t *testing.T) {
 	redistest.Parallel(t)
 	for bound := 4 * time.Second; !readersShareUpTo(t, bound); bound *= 2 {
-		require.Less(t, bound, atMost)
+		require.Less(t, bound, testTimeout)
 	}
 }
 
 // readersShareUpTo reports false if it was too slow to tell.
 func readersShareUpTo(t *testing.T, bound time.Duration) bool {
 	t.Helper()
-	r := newRelay(t, rlock.Options{HandOff: rlock.HandOff{For: bound}})
+	r := newProxied(t, rlock.Options{HandOff: rlock.HandOff{For: bound}})
 	rw := r.RWMutex(r.name)
 	began := time.Now()
 	first := locked(t, rw.Read())
 	writer := lockAsync(t, r.other.RWMutex(r.name).Write())
-	redistest.Eventually(t, atMost, func() bool { return r.exists(t, "rlock_writers:{"+r.name+"}") }, "its mark stands")
-	joined := []attempt{first}
+	redistest.Eventually(t, testTimeout, func() bool { return r.exists(t, "rlock_writers:{"+r.name+"}") }, "its mark stands")
+	joined := []lockResult{first}
 	join := func(before time.Duration) (inTime bool) {
 		p := lockAsync(t, rw.Read())
 		select {
@@ -309,7 +309,7 @@ func readersShareUpTo(t *testing.T, bound time.Duration) bool {
 			require.True(t, rlock.Owner(first.ctx) == rlock.Owner(a.ctx) || time.Since(began) >= before, "it joins")
 		case <-time.After(time.Until(began.Add(before))):
 			p.cancel()
-			if a := p.get(t, atMost); a.err == nil {
+			if a := p.get(t, testTimeout); a.err == nil {
 				joined = append(joined, a)
 			}
 		}
@@ -320,7 +320,7 @@ func readersShareUpTo(t *testing.T, bound time.Duration) bool {
 			require.NoError(t, a.unlock())
 		}
 	}
-	tooSlow := func(others ...pending) bool {
+	tooSlow := func(others ...pendingLock) bool {
 		leave()
 		var all sync.WaitGroup
 		for _, p := range append(others, writer) { // in whichever order they get it
@@ -335,28 +335,28 @@ func readersShareUpTo(t *testing.T, bound time.Duration) bool {
 	if !join(bound / 2) {
 		return tooSlow()
 	}
-	pass(time.Until(began.Add(bound/2 + 100*time.Millisecond)))
+	sleep(time.Until(began.Add(bound/2 + 100*time.Millisecond)))
 	r.proxy.OnRequest(nthScript(1, redistest.Hold))
 	asks := lockAsync(t, rw.Read())
-	redistest.Eventually(t, atMost, func() bool { return r.proxy.Held() == 1 }, "one asks")
+	redistest.Eventually(t, testTimeout, func() bool { return r.proxy.Held() == 1 }, "one asks")
 	if !join(bound) {
 		r.proxy.Release()
 		return tooSlow(asks)
 	}
-	pass(time.Until(began.Add(bound + 100*time.Millisecond)))
+	sleep(time.Until(began.Add(bound + 100*time.Millisecond)))
 	late := lockAsync(t, rw.Read())
-	redistest.Eventually(t, atMost, func() bool { return waiting() == 2 }, "it waits for the answer")
+	redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == 2 }, "it waits for the answer")
 	r.proxy.Release()
-	redistest.Eventually(t, atMost, func() bool { return waiting() == 3 }, "both wait behind the writer")
+	redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == 3 }, "both wait behind the writer")
 	writer.stillWaits(t)
 	leave()
-	a := writer.get(t, atMost)
+	a := writer.get(t, testTimeout)
 	require.NoError(t, a.err)
 	asks.stillWaits(t)
 	late.stillWaits(t)
 	require.NoError(t, a.unlock())
-	for _, p := range []pending{asks, late} {
-		got := p.get(t, atMost)
+	for _, p := range []pendingLock{asks, late} {
+		got := p.get(t, testTimeout)
 		require.NoError(t, got.err)
 		require.NoError(t, got.unlock())
 	}
@@ -367,7 +367,7 @@ func readersShareUpTo(t *testing.T, bound time.Duration) bool {
 // The count in Redis follows that of the reader that re-entered the most.
 func TestReadersReenter(t *testing.T) {
 	redistest.Parallel(t)
-	r := newRelay(t, hour)
+	r := newProxied(t, hour)
 	rw := r.RWMutex(r.name)
 	first, second := locked(t, rw.Read()), locked(t, rw.Read())
 	owner := rlock.Owner(first.ctx)
@@ -386,16 +386,16 @@ func TestReadersReenter(t *testing.T) {
 	rwNothing(t, r.rdb, r.name)
 }
 
-func (b bench) awaitCount(t testing.TB, owner string, n int64) {
+func (b fixture) awaitCount(t testing.TB, owner string, n int64) {
 	t.Helper()
-	redistest.Eventually(t, atMost, func() bool { return b.owners(t)[owner] == n }, "the count is "+strconv.FormatInt(n, 10))
+	redistest.Eventually(t, testTimeout, func() bool { return b.owners(t)[owner] == n }, "the count is "+strconv.FormatInt(n, 10))
 }
 
 // Close tells all readers that share a tenure, and their unlocks still work.
 func TestReadersAndClose(t *testing.T) {
 	redistest.Parallel(t)
-	r := newRelay(t, hour)
-	all := []attempt{locked(t, r.RWMutex(r.name).Read()), locked(t, r.RWMutex(r.name).Read())}
+	r := newProxied(t, hour)
+	all := []lockResult{locked(t, r.RWMutex(r.name).Read()), locked(t, r.RWMutex(r.name).Read())}
 	r.Close()
 	for _, a := range all {
 		require.ErrorIs(t, context.Cause(a.ctx), rlock.ErrClosed)
@@ -408,9 +408,9 @@ func TestReadersAndClose(t *testing.T) {
 // G1, G5: readers and writers of three processes come, wait, give up and leave. Nobody is inside with a writer, and nothing is left.
 func TestReadersInACrowd(t *testing.T) {
 	redistest.Parallel(t)
-	r := newRelay(t, rlock.Options{HandOff: rlock.HandOff{For: 3 * time.Millisecond, Most: math.MaxInt}})
+	r := newProxied(t, rlock.Options{HandOff: rlock.HandOff{For: 3 * time.Millisecond, Most: math.MaxInt}})
 	clients := []*rlock.Client{r.Client, r.Client, r.Client, r.other}
-	w := &rwWitness{t: t}
+	w := &rwExclusion{t: t}
 	var sections atomic.Int64
 	var wg sync.WaitGroup
 	for i := range 48 {
@@ -452,33 +452,33 @@ func TestReadersInACrowd(t *testing.T) {
 // A level whose call is answered when its section is over is none of that any more: the Lock competes, and has a hold of its own.
 func TestReentryAnsweredAfterItsSection(t *testing.T) {
 	redistest.Parallel(t)
-	for name, handles := range map[string]func(*relay, ...rlock.Option) *rlock.Mutex{
-		"a reader beside others": func(r *relay, o ...rlock.Option) *rlock.Mutex { return r.RWMutex(r.name, o...).Read() },
-		"a mutex":                (*relay).handle,
+	for name, handles := range map[string]func(*proxied, ...rlock.Option) *rlock.Mutex{
+		"a reader beside others": func(r *proxied, o ...rlock.Option) *rlock.Mutex { return r.RWMutex(r.name, o...).Read() },
+		"a mutex":                (*proxied).handle,
 	} {
 		t.Run(name, func(t *testing.T) {
 			redistest.Parallel(t)
-			r := newRelay(t, hour)
+			r := newProxied(t, hour)
 			first := locked(t, handles(r))
 			owner := rlock.Owner(first.ctx)
-			var others []attempt
+			var others []lockResult
 			if name != "a mutex" {
 				others = append(others, locked(t, handles(r)))
 			}
 			r.proxy.OnRequest(nthScript(1, redistest.Hold))
 			longer := lockAsync(t, under{context.WithoutCancel(first.ctx), handles(r, rlock.WithLease(time.Hour))})
-			redistest.Eventually(t, atMost, func() bool { return r.proxy.Held() == 1 }, "it asks")
+			redistest.Eventually(t, testTimeout, func() bool { return r.proxy.Held() == 1 }, "it asks")
 			unlocked := async(first.unlock)
 			<-first.ctx.Done()
 			if len(others) > 0 {
 				require.NoError(t, within(t, unlocked, soon))
 			}
 			r.proxy.Release()
-			a := longer.get(t, atMost)
+			a := longer.get(t, testTimeout)
 			require.NoError(t, a.err)
 			require.NotEqual(t, owner, rlock.Owner(a.ctx))
 			if len(others) == 0 {
-				require.NoError(t, within(t, unlocked, atMost))
+				require.NoError(t, within(t, unlocked, testTimeout))
 			}
 			for _, other := range others {
 				require.NoError(t, other.ctx.Err())
@@ -486,7 +486,7 @@ func TestReentryAnsweredAfterItsSection(t *testing.T) {
 			}
 			require.NoError(t, a.unlock())
 			require.Zero(t, r.Stats().Holds)
-			redistest.Eventually(t, atMost, func() bool { return !r.exists(t, r.name) }, "nothing is left")
+			redistest.Eventually(t, testTimeout, func() bool { return !r.exists(t, r.name) }, "nothing is left")
 		})
 	}
 }
@@ -495,10 +495,10 @@ func TestReentryAnsweredAfterItsSection(t *testing.T) {
 func TestReadersUnlockAfterCloseAndTheLease(t *testing.T) {
 	redistest.Parallel(t)
 	const watchdog = time.Second
-	r := newRelay(t, rlock.Options{HandOff: hour.HandOff, WatchdogTimeout: watchdog})
-	all := []attempt{locked(t, r.RWMutex(r.name).Read()), locked(t, r.RWMutex(r.name).Read())}
+	r := newProxied(t, rlock.Options{HandOff: hour.HandOff, WatchdogTimeout: watchdog})
+	all := []lockResult{locked(t, r.RWMutex(r.name).Read()), locked(t, r.RWMutex(r.name).Read())}
 	r.Close()
-	pass(watchdog + 100*time.Millisecond)
+	sleep(watchdog + 100*time.Millisecond)
 	writer := locked(t, r.other.RWMutex(r.name).Write())
 	for _, a := range all {
 		require.ErrorIs(t, a.unlock(), rlock.ErrLost)
@@ -509,7 +509,7 @@ func TestReadersUnlockAfterCloseAndTheLease(t *testing.T) {
 // A reader that shares, as a part of what All cannot have, is given back beside others.
 func TestReadersOfAnAllThatIsRefused(t *testing.T) {
 	redistest.Parallel(t)
-	r := newRelay(t, hour)
+	r := newProxied(t, hour)
 	mutex := r.name + ":mutex"
 	taken, reader := locked(t, r.other.Mutex(mutex)), locked(t, r.RWMutex(r.name).Read())
 	var wg sync.WaitGroup
@@ -537,20 +537,20 @@ func TestTryReadWhileOthersAsk(t *testing.T) {
 	}{"no wait": {1, 0}, "no wait, others do": {3, 0}, "a short wait": {1, 20 * time.Millisecond}, "a short wait, others do": {3, 20 * time.Millisecond}} {
 		t.Run(name, func(t *testing.T) {
 			redistest.Parallel(t)
-			r := newRelay(t, hour)
+			r := newProxied(t, hour)
 			r.load(t, "read_acquire")
 			r.proxy.OnReply(redistest.Nth(1, "EVALSHA", redistest.Hold))
-			line := []pending{lockAsync(t, r.RWMutex(r.name).Read())}
-			redistest.Eventually(t, atMost, func() bool { return r.proxy.Held() == 1 }, "it asks")
+			line := []pendingLock{lockAsync(t, r.RWMutex(r.name).Read())}
+			redistest.Eventually(t, testTimeout, func() bool { return r.proxy.Held() == 1 }, "it asks")
 			for range row.before - 1 {
 				line = append(line, lockAsync(t, r.RWMutex(r.name).Read()))
 			}
-			redistest.Eventually(t, atMost, func() bool { return waiting() == row.before-1 }, "they wait for the answer")
+			redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == row.before-1 }, "they wait for the answer")
 			hasty := lockAsync(t, tryFor{r.RWMutex(r.name).Read(), row.wait})
-			pass(100 * time.Millisecond) // an attempt is given a second
+			sleep(100 * time.Millisecond) // an attempt is given a second
 			r.proxy.Release()
 			for _, p := range append(line, hasty) {
-				a := p.get(t, atMost)
+				a := p.get(t, testTimeout)
 				require.NoError(t, a.err)
 				require.NoError(t, a.unlock())
 			}
@@ -563,12 +563,12 @@ func TestTryReadWhileOthersAsk(t *testing.T) {
 // Nobody joins readers one of which has asked for a longer lease than the watchdog's: who knows how long that lasts.
 func TestReadersDoNotJoinALongerLease(t *testing.T) {
 	redistest.Parallel(t)
-	r := newRelay(t, hour)
+	r := newProxied(t, hour)
 	first := locked(t, r.RWMutex(r.name).Read())
 	inner := locked(t, under{first.ctx, r.RWMutex(r.name, rlock.WithLease(time.Hour)).Read()})
 	second := locked(t, r.RWMutex(r.name).Read())
 	require.NotEqual(t, rlock.Owner(first.ctx), rlock.Owner(second.ctx))
-	for _, a := range []attempt{inner, first, second} {
+	for _, a := range []lockResult{inner, first, second} {
 		require.NoError(t, a.unlock())
 	}
 	rwNothing(t, r.rdb, r.name)

@@ -27,6 +27,7 @@ func docsACL(t *testing.T) []string {
 
 // The rights in docs/operating.md are enough for locks of all kinds, for waiting and for the questions, and they open no other key or channel.
 func TestReadmeACL(t *testing.T) {
+	redistest.Parallel(t)
 	type dialer func(testing.TB, ...func(*rueidis.ClientOption)) rueidis.Client
 	for name, start := range map[string]func(*testing.T) (dial dialer, admins []*redistest.Server){
 		"standalone": func(t *testing.T) (dialer, []*redistest.Server) {
@@ -93,7 +94,7 @@ func useAllKinds(t *testing.T, one, two *rlock.Client) {
 		held, unlock, err := pair[0].Lock(ctx)
 		require.NoError(t, err)
 		next := lockAsync(t, pair[1])
-		redistest.Eventually(t, atMost, func() bool { return waiting() == 1 }, pair[0].Name()+" is waited for")
+		redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == 1 }, pair[0].Name()+" is waited for")
 		if m, ok := pair[0].(*rlock.Mutex); ok {
 			_, err = m.Info(ctx)
 			require.NoError(t, err)
@@ -103,7 +104,7 @@ func useAllKinds(t *testing.T, one, two *rlock.Client) {
 			require.NoError(t, err)
 		}
 		require.NoError(t, unlock())
-		got := next.get(t, atMost)
+		got := next.get(t, testTimeout)
 		require.NoError(t, got.err)
 		if m, ok := pair[1].(*rlock.Mutex); ok {
 			_, err = m.ForceUnlock(ctx)
@@ -117,9 +118,9 @@ func useAllKinds(t *testing.T, one, two *rlock.Client) {
 	_, err := semaphore.TrySetPermits(ctx, 0)
 	require.NoError(t, err)
 	gets := async(func() error { return two.Semaphore("order:11").Acquire(ctx, 2) })
-	redistest.Eventually(t, atMost, func() bool { return asleep(t) == 1 }, "permits are waited for")
+	redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == 1 }, "permits are waited for")
 	require.NoError(t, semaphore.Release(ctx, 2))
-	require.NoError(t, within(t, gets, atMost))
+	require.NoError(t, within(t, gets, testTimeout))
 	_, err = semaphore.Drain(ctx)
 	require.NoError(t, err)
 	_, err = semaphore.Available(ctx)
@@ -129,19 +130,19 @@ func useAllKinds(t *testing.T, one, two *rlock.Client) {
 	_, permit, err := permits.Acquire(ctx)
 	require.NoError(t, err)
 	gets = async(func() error { _, _, err := two.PermitSemaphore("order:12").Acquire(ctx); return err })
-	redistest.Eventually(t, atMost, func() bool { return asleep(t) == 1 }, "a permit is waited for")
+	redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == 1 }, "a permit is waited for")
 	require.NoError(t, permits.UpdateLease(ctx, permit.ID(), time.Minute))
 	_, err = permits.LeaseTime(ctx, permit.ID())
 	require.NoError(t, err)
 	require.NoError(t, permit.Release())
-	require.NoError(t, within(t, gets, atMost))
+	require.NoError(t, within(t, gets, testTimeout))
 	latch := one.CountDownLatch("order:10")
 	_, err = latch.TrySetCount(ctx, 1)
 	require.NoError(t, err)
 	waits := async(func() error { return two.CountDownLatch("order:10").Await(ctx) })
-	redistest.Eventually(t, atMost, func() bool { return asleep(t) == 1 }, "the latch is waited for")
+	redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == 1 }, "the latch is waited for")
 	require.NoError(t, latch.CountDown(ctx))
-	require.NoError(t, within(t, waits, atMost))
+	require.NoError(t, within(t, waits, testTimeout))
 	_, err = latch.Delete(ctx)
 	require.NoError(t, err)
 	_, err = latch.Count(ctx)

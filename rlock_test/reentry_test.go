@@ -56,7 +56,7 @@ func TestWithoutReentry(t *testing.T) {
 
 	ctx, unlock, err := m.Lock(context.Background())
 	require.NoError(t, err)
-	past.loses(t, ctx, other)
+	past.loseLock(t, ctx, other)
 	_, _, err = m.Lock(ctx)
 	require.ErrorIs(t, err, rlock.ErrLost, "a known loss goes first")
 	require.ErrorIs(t, unlock(), rlock.ErrLost)

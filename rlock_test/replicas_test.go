@@ -39,13 +39,13 @@ func TestReplicas(t *testing.T) {
 	redistest.Parallel(t)
 	master, replica := withReplica(t)
 	rdb := master.Client(t)
-	b := bench{rdb: rdb, name: "replicated"}
+	b := fixture{rdb: rdb, name: "replicated"}
 	b.Client = newClient(t, rdb, rlock.Options{Replicas: 1, ReplicaTimeout: 20 * time.Second})
 	m := b.Mutex(b.name)
 
 	ctx, unlock, err := m.Lock(context.Background())
 	require.NoError(t, err)
-	require.True(t, bench{rdb: replica.Client(t)}.exists(t, b.name), "the replica has it when Lock returns")
+	require.True(t, fixture{rdb: replica.Client(t)}.exists(t, b.name), "the replica has it when Lock returns")
 	_, unlockInner, err := m.Lock(ctx)
 	require.NoError(t, err)
 	require.NoError(t, unlockInner())
@@ -78,7 +78,7 @@ func TestNotReplicatedWakesTheNext(t *testing.T) {
 	careful := newClient(t, rdb, rlock.Options{Replicas: 1, ReplicaTimeout: wait})
 	replica.Pause()
 	first := lockAsync(t, careful.Mutex("next"))
-	b := bench{rdb: rdb}
+	b := fixture{rdb: rdb}
 	redistest.Eventually(t, 5*time.Second, func() bool { return b.exists(t, "next") }, "granted, not confirmed")
 	second := lockAsync(t, newClient(t, rdb).Mutex("next"))
 	require.ErrorIs(t, first.get(t, wait+5*time.Second).err, rlock.ErrNotReplicated)
@@ -90,7 +90,7 @@ func TestNotReplicatedWakesTheNext(t *testing.T) {
 
 func TestWaitRefused(t *testing.T) {
 	s := redistest.Start(t)
-	admin := bench{rdb: s.Client(t)}
+	admin := fixture{rdb: s.Client(t)}
 	require.NoError(t, admin.do(t, "ACL", "SETUSER", "app", "on", ">secret", "~*", "&*", "+@all", "-wait").Error())
 	rdb := s.Client(t, func(o *rueidis.ClientOption) { o.Username, o.Password = "app", "secret" })
 	c := newClient(t, rdb, rlock.Options{Replicas: 1})
@@ -132,7 +132,7 @@ func TestHeldIsNotReplicated(t *testing.T) {
 func TestLongReplicaTimeout(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t) // without a replica
-	b := bench{rdb: s.Client(t), name: redistest.Name(t)}
+	b := fixture{rdb: s.Client(t), name: redistest.Name(t)}
 	const wait = 5 * time.Second
 	c := newClient(t, s.Client(t, func(o *rueidis.ClientOption) {
 		o.ConnWriteTimeout, o.Dialer.KeepAlive = wait/4, wait/4

@@ -33,17 +33,17 @@ func nthScript(n int32, action redistest.Action) redistest.Hook {
 
 // expiring is a client whose connections live for 3 s, behind a proxy.
 type expiring struct {
-	bench // past the proxy
-	proxy *redistest.Proxy
-	lock  *rlock.Client // through it
-	ends  time.Time     // of the first connection
+	fixture // past the proxy
+	proxy   *redistest.Proxy
+	lock    *rlock.Client // through it
+	ends    time.Time     // of the first connection
 }
 
 func newExpiring(t *testing.T) expiring {
 	t.Helper()
 	const life = 3 * time.Second
 	s := redistest.Start(t)
-	e := expiring{bench: bench{rdb: s.Client(t), name: redistest.Name(t)}, proxy: redistest.StartProxy(t, s.Addr())}
+	e := expiring{fixture: fixture{rdb: s.Client(t), name: redistest.Name(t)}, proxy: redistest.StartProxy(t, s.Addr())}
 	e.Client = newClient(t, e.rdb)
 	e.ends = time.Now().Add(life)
 	e.lock = newClient(t, redistest.Dial(t, e.proxy.Addr(), func(o *rueidis.ClientOption) {
@@ -54,11 +54,12 @@ func newExpiring(t *testing.T) expiring {
 }
 
 // awaitExpiry returns shortly before the connection expires: a reply that is held back from then on is late.
-func (e expiring) awaitExpiry() { pass(time.Until(e.ends.Add(-200 * time.Millisecond))) }
+func (e expiring) awaitExpiry() { sleep(time.Until(e.ends.Add(-200 * time.Millisecond))) }
 
 // ConnLifetime: rueidis sends an unlock or a hand-off again whose reply is late when the connection expires. The hold was nobody
 // else's, so it was not lost.
 func TestExpiredConnectionRepeatsTheUnlock(t *testing.T) {
+	redistest.Parallel(t)
 	for _, how := range []string{"release", "hand-off"} {
 		t.Run(how, func(t *testing.T) {
 			redistest.Parallel(t)
@@ -66,21 +67,21 @@ func TestExpiredConnectionRepeatsTheUnlock(t *testing.T) {
 			m := e.lock.Mutex(e.name)
 			_, unlock, err := m.Lock(context.Background())
 			require.NoError(t, err)
-			var next pending
+			var next pendingLock
 			if how == "hand-off" {
 				next = lockAsync(t, m)
 				e.awaitSubscribers(t, e.name, 1)
 			}
 			e.awaitExpiry()
 			e.proxy.OnReply(nthScript(1, redistest.Hold))
-			require.NoError(t, within(t, async(unlock), atMost))
+			require.NoError(t, within(t, async(unlock), testTimeout))
 			e.proxy.Release()
 			if how == "hand-off" {
-				got := next.get(t, atMost)
+				got := next.get(t, testTimeout)
 				require.NoError(t, got.err)
 				require.NoError(t, got.unlock())
 			}
-			redistest.Eventually(t, atMost, func() bool { return !e.exists(t, e.name) }, "free")
+			redistest.Eventually(t, testTimeout, func() bool { return !e.exists(t, e.name) }, "free")
 		})
 	}
 }
@@ -97,11 +98,11 @@ func TestLateCopyOfAnUnlockSparesTheNextHold(t *testing.T) {
 	require.NoError(t, err)
 	e.awaitExpiry()
 	e.proxy.OnRequest(nthScript(1, redistest.Hold))
-	require.NoError(t, within(t, async(unlock), atMost))
+	require.NoError(t, within(t, async(unlock), testTimeout))
 	again, unlock, err := m.Lock(outer)
 	require.NoError(t, err)
 	e.proxy.Release()
-	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); pass(10 * time.Millisecond) {
+	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); sleep(10 * time.Millisecond) {
 		require.Equal(t, map[string]int64{rlock.Owner(again): 1}, e.fields(t, e.name))
 	}
 	_, _, err = e.Mutex(e.name).TryLock(context.Background(), 0)
@@ -117,7 +118,7 @@ func TestSlowUnlockTellsOfALoss(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
 	proxy := redistest.StartProxy(t, s.Addr())
-	b := bench{rdb: s.Client(t), name: redistest.Name(t)}
+	b := fixture{rdb: s.Client(t), name: redistest.Name(t)}
 	c := newClient(t, redistest.Dial(t, proxy.Addr()))
 	loadScripts(t, c)
 	_, unlock, err := c.Mutex(b.name).Lock(context.Background())
@@ -125,10 +126,10 @@ func TestSlowUnlockTellsOfALoss(t *testing.T) {
 	b.do(t, "DEL", b.name)
 	proxy.OnReply(nthScript(1, redistest.Hold))
 	unlocked := async(unlock)
-	redistest.Eventually(t, atMost, func() bool { return proxy.Held() == 1 }, "under way")
-	pass(1200 * time.Millisecond)
+	redistest.Eventually(t, testTimeout, func() bool { return proxy.Held() == 1 }, "under way")
+	sleep(1200 * time.Millisecond)
 	proxy.Release()
-	require.ErrorIs(t, within(t, unlocked, atMost), rlock.ErrLost)
+	require.ErrorIs(t, within(t, unlocked, testTimeout), rlock.ErrLost)
 }
 
 // A command under way when rueidis closes the connection to the old master is answered ErrClosing, though it may have
@@ -142,16 +143,16 @@ func TestLockDuringASentinelSwitch(t *testing.T) {
 	c := newClient(t, rdb)
 	loadScripts(t, c)
 	proxy.OnReply(nthScript(1, redistest.Hold))
-	ctx, cancel := context.WithTimeout(context.Background(), atMost)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	p := lockAsync(t, under{ctx, c.Mutex("x")})
-	redistest.Eventually(t, atMost, func() bool { return proxy.Held() == 1 }, "it ran, and was not answered")
-	sentinel := bench{rdb: s.Sentinels()[0].Client(t, redistest.Single)}
+	redistest.Eventually(t, testTimeout, func() bool { return proxy.Held() == 1 }, "it ran, and was not answered")
+	sentinel := fixture{rdb: s.Sentinels()[0].Client(t, redistest.Single)}
 	require.NoError(t, sentinel.do(t, "SENTINEL", "FAILOVER", "mymaster").Error())
-	got := p.get(t, atMost)
+	got := p.get(t, testTimeout)
 	require.NoError(t, got.err)
 	require.NoError(t, got.unlock())
-	redistest.Eventually(t, atMost, func() bool {
+	redistest.Eventually(t, testTimeout, func() bool {
 		n, err := rdb.Do(context.Background(), rdb.B().Exists().Key("x").Build()).AsInt64()
 		return err == nil && n == 0
 	}, "nothing is left at the new master")
@@ -173,7 +174,7 @@ func TestLockOnASilentConnection(t *testing.T) {
 				loadScripts(t, c)
 				proxy.OnReply(nthScript(1, redistest.Drop))
 				p := lockAsync(t, under{ctx(t), c.Mutex("x")})
-				got := p.get(t, atMost)
+				got := p.get(t, testTimeout)
 				require.NoError(t, got.err)
 				require.NoError(t, got.unlock())
 			})
@@ -190,13 +191,14 @@ func TestLockWhileAClusterSwitches(t *testing.T) {
 	old := cl.Owner(t, cl.Slot(t, "x"))
 	old.Pause()
 	defer old.Resume()
-	got := lockAsync(t, c.Mutex("x")).get(t, atMost)
+	got := lockAsync(t, c.Mutex("x")).get(t, testTimeout)
 	require.NoError(t, got.err)
 	require.NoError(t, got.unlock())
 }
 
 // A renewal that is not answered holds up neither Close nor the unlock.
 func TestUnansweredRenewalHoldsUpNothing(t *testing.T) {
+	redistest.Parallel(t)
 	const watchdog = time.Minute // a sixth of it would be 10 s
 	for _, end := range []string{"Close", "unlock"} {
 		t.Run(end, func(t *testing.T) {
@@ -228,6 +230,7 @@ func TestUnansweredRenewalHoldsUpNothing(t *testing.T) {
 // One connection of four falls silent. With as many calls left behind on it as there may be, others still go, since Redis answers the
 // unlocks and renewals of this Client.
 func TestOneSilentConnectionSparesTheOthers(t *testing.T) {
+	redistest.Parallel(t)
 	for _, answers := range []string{"unlocks", "renewals"} {
 		t.Run(answers, func(t *testing.T) {
 			redistest.Parallel(t)
@@ -246,7 +249,7 @@ func TestOneSilentConnectionSparesTheOthers(t *testing.T) {
 				require.NoError(t, err)
 				held = append(held, unlock)
 			}
-			redistest.Eventually(t, atMost, func() bool { return proxy.Conns() >= 4 }, "four connections")
+			redistest.Eventually(t, testTimeout, func() bool { return proxy.Conns() >= 4 }, "four connections")
 			proxy.OnReply(nthScript(1, redistest.Hold))
 			for left, i := 0, 0; left < 20; i++ {
 				ctx, cancel := context.WithTimeout(context.Background(), 60*time.Millisecond)
@@ -259,7 +262,7 @@ func TestOneSilentConnectionSparesTheOthers(t *testing.T) {
 					go func() { _ = unlock() }() // ends with its time, if it is on that connection
 				}
 			}
-			pass(200 * time.Millisecond)
+			sleep(200 * time.Millisecond)
 			if answers == "unlocks" {
 				over := make(chan struct{})
 				defer close(over)
@@ -323,7 +326,7 @@ func (s slowReply) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisR
 	slow := s.nth.Add(-1) == 0
 	r := s.Client.Do(ctx, cmd)
 	if slow {
-		pass(s.late) // a reply that takes its time; what would order the goroutines would hide a race from the detector
+		sleep(s.late) // a reply that takes its time; what would order the goroutines would hide a race from the detector
 	}
 	return r
 }
@@ -331,7 +334,7 @@ func (s slowReply) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisR
 // I1: the unlock of a hold that was lost tells so at once, though a re-entry is under way, and touches what that has in hand only after it.
 func TestUnlockOfALostHoldBesideAReentry(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	nth := new(atomic.Int32)
 	const late = 600 * time.Millisecond
 	c := newClient(t, slowReply{b.rdb, nth, late})
@@ -346,7 +349,7 @@ func TestUnlockOfALostHoldBesideAReentry(t *testing.T) {
 		<-ctx.Done()
 		require.ErrorIs(t, unlock(), rlock.ErrLost)
 		require.Less(t, time.Since(began), late)
-		require.Error(t, reentry.get(t, atMost).err)
-		redistest.Eventually(t, atMost, func() bool { return !b.exists(t, b.name) }, "swept, whatever the re-entry has prolonged")
+		require.Error(t, reentry.get(t, testTimeout).err)
+		redistest.Eventually(t, testTimeout, func() bool { return !b.exists(t, b.name) }, "swept, whatever the re-entry has prolonged")
 	}
 }

@@ -38,7 +38,7 @@ func TestReadersThatStayAreDead(t *testing.T) {
 					require.NoError(t, err)
 				}
 				waits := lockAsync(t, writer.Write())
-				redistest.Eventually(t, atMost, func() bool { return past.exists(t, "rlock_writers:{"+past.name+"}") }, "it waits")
+				redistest.Eventually(t, testTimeout, func() bool { return past.exists(t, "rlock_writers:{"+past.name+"}") }, "it waits")
 				past.awaitWaiters(t, 1)
 				if how == "the writer is cut off, too" {
 					waits = lockAsync(t, waiter.Read())
@@ -60,7 +60,7 @@ func TestReadersThatStayAreDead(t *testing.T) {
 // G4: the last other reader that lives leaves, however many dead ones are there: the reader that upgrades is told.
 func TestUpgradeBesideDeadReaders(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	ctx := context.Background()
 	die := func() {
 		t.Helper()
@@ -76,7 +76,7 @@ func TestUpgradeBesideDeadReaders(t *testing.T) {
 		section, unlock, err := u.Lock(ctx)
 		require.NoError(t, err)
 		upgrade := lockAsync(t, upgrading{u, section})
-		redistest.Eventually(t, atMost, func() bool { return b.exists(t, "rlock_writers:{"+b.name+"}") }, "it waits")
+		redistest.Eventually(t, testTimeout, func() bool { return b.exists(t, "rlock_writers:{"+b.name+"}") }, "it waits")
 		b.awaitWaiters(t, 1)
 		die() // the question of the upgrade has not met them
 		require.NoError(t, leave())
@@ -91,7 +91,7 @@ func TestUpgradeBesideDeadReaders(t *testing.T) {
 // G5: fields of dead readers do not pile up in a lock that is never written, whether other readers unlock or die.
 func TestDeadReadersDoNotPileUp(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	ctx := context.Background()
 	rw := b.RWMutex(b.name)
 	section, leave, err := rw.Read().Lock(ctx) // somebody always reads
@@ -118,7 +118,7 @@ func TestDeadReadersDoNotPileUp(t *testing.T) {
 	_, stay, err := newClient(t, b.rdb).RWMutex(b.name).Read().Lock(ctx)
 	require.NoError(t, err)
 	die()
-	redistest.Eventually(t, atMost, func() bool {
+	redistest.Eventually(t, testTimeout, func() bool {
 		_, unlock, err := rw.Read().Lock(ctx)
 		require.NoError(t, err)
 		require.NoError(t, unlock())
@@ -127,7 +127,7 @@ func TestDeadReadersDoNotPileUp(t *testing.T) {
 
 	die()
 	for range 1500 {
-		_, _, err := b.RWMutex(b.name, rlock.WithLease(atMost)).Read().Lock(ctx)
+		_, _, err := b.RWMutex(b.name, rlock.WithLease(testTimeout)).Read().Lock(ctx)
 		require.NoError(t, err)
 	}
 	require.Less(t, fields(), int64(2000), "1,500 live, and of 2,000 that are dead not many are left")

@@ -16,7 +16,7 @@ import (
 // lease, beside others that stay.
 func TestReadWriteLeases(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t, rlock.Options{WatchdogTimeout: shortWatchdog})
+	b := newFixture(t, rlock.Options{WatchdogTimeout: shortWatchdog})
 	ctx := context.Background()
 	rw := b.RWMutex(b.name)
 	writer, unlock, err := rw.Write().Lock(ctx)
@@ -25,7 +25,7 @@ func TestReadWriteLeases(t *testing.T) {
 	require.NoError(t, err)
 	inside, leaveInner, err := rw.Read().Lock(inside)
 	require.NoError(t, err)
-	pass(shortWatchdog + shortWatchdog/2)
+	sleep(shortWatchdog + shortWatchdog/2)
 	require.NoError(t, inside.Err())
 	reader, leaveLast, err := rw.Downgrade(writer)
 	require.NoError(t, err)
@@ -36,7 +36,7 @@ func TestReadWriteLeases(t *testing.T) {
 	require.NoError(t, err)
 	<-fixed.Done()
 	require.ErrorIs(t, context.Cause(fixed), rlock.ErrLost)
-	pass(shortWatchdog)
+	sleep(shortWatchdog)
 	require.NoError(t, reader.Err())
 	_, _, err = newClient(t, b.rdb).RWMutex(b.name).Write().TryLock(ctx, 0)
 	require.ErrorIs(t, err, rlock.ErrNotAcquired)
@@ -80,12 +80,12 @@ func TestReaderBesideRenewalsOfRedisson(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			redistest.Parallel(t)
-			b := newBench(t, rlock.Options{WatchdogTimeout: shortWatchdog})
+			b := newFixture(t, rlock.Options{WatchdogTimeout: shortWatchdog})
 			section, unlock, err := b.RWMutex(b.name, o...).Read().Lock(ctx)
 			require.NoError(t, err)
 			keys := []string{b.name, "{" + b.name + "}:" + rlock.Owner(section) + ":rwlock_timeout:1"}
 			renewal := strconv.FormatInt(shortWatchdog.Milliseconds()*3/4, 10) // what is left of one, when Redisson dies
-			pass(50 * time.Millisecond)
+			sleep(50 * time.Millisecond)
 			for _, key := range keys {
 				require.NoError(t, b.do(t, "PEXPIRE", key, renewal).Error())
 			}
@@ -95,7 +95,7 @@ func TestReaderBesideRenewalsOfRedisson(t *testing.T) {
 					break
 				}
 				require.ErrorIs(t, err, rlock.ErrNotAcquired)
-				pass(10 * time.Millisecond)
+				sleep(10 * time.Millisecond)
 			}
 			select {
 			case <-section.Done():
@@ -129,7 +129,7 @@ func TestDeletedReaderLeavesNothing(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			redistest.Parallel(t)
-			b := newBench(t, rlock.Options{WatchdogTimeout: 3 * soon})
+			b := newFixture(t, rlock.Options{WatchdogTimeout: 3 * soon})
 			rw := b.RWMutex(b.name)
 			outer, unlockOuter, err := rw.Upgradeable().Lock(ctx)
 			require.NoError(t, err)
@@ -205,7 +205,7 @@ func TestReadWriteCancelledWhileItAsks(t *testing.T) {
 		for _, within := range []bool{false, true} {
 			t.Run(name+map[bool]string{false: "", true: " in a section"}[within], func(t *testing.T) {
 				redistest.Parallel(t)
-				h := newLeaver(t, anyWay)
+				h := newLeavingCallers(t, anyWay)
 				rw := h.RWMutex(h.name)
 				ctx, unlock := context.Background(), func() error { return nil }
 				require.NoError(t, rw.Write().Do(ctx, func(ctx context.Context) error {
@@ -245,13 +245,13 @@ func (l lockUnder) Lock(ctx context.Context) (context.Context, rlock.UnlockFunc,
 // G9: Close ends readers and writers that wait, and holders are told; their unlocks work.
 func TestReadWriteClose(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	rw := b.RWMutex(b.name)
 	ctx, unlock, err := rw.Write().Lock(context.Background())
 	require.NoError(t, err)
 	inside, leave, err := rw.Read().Lock(ctx)
 	require.NoError(t, err)
-	waits := []pending{lockAsync(t, rw.Read()), lockAsync(t, rw.Write()), lockAsync(t, rw.Upgradeable())}
+	waits := []pendingLock{lockAsync(t, rw.Read()), lockAsync(t, rw.Write()), lockAsync(t, rw.Upgradeable())}
 	b.awaitWaiters(t, 3)
 	b.Close()
 	for _, p := range waits {

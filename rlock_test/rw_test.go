@@ -40,20 +40,20 @@ func rwNothing(t testing.TB, rdb rueidis.Client, names ...string) {
 }
 
 // fieldsOf returns the hash of a read/write lock.
-func (b bench) fieldsOf(t testing.TB) map[string]string {
+func (b fixture) fieldsOf(t testing.TB) map[string]string {
 	t.Helper()
 	m, err := b.do(t, "HGETALL", b.name).AsStrMap()
 	require.NoError(t, err)
 	return m
 }
 
-// rwWitness sees many readers or one writer, or says so. A writer that reads, and one that downgrades, is told apart by its caller.
-type rwWitness struct {
+// rwExclusion sees many readers or one writer, or says so. A writer that reads, and one that downgrades, is told apart by its caller.
+type rwExclusion struct {
 	t                *testing.T
 	readers, writers atomic.Int32
 }
 
-func (w *rwWitness) read() (done func()) {
+func (w *rwExclusion) read() (done func()) {
 	w.readers.Add(1)
 	assert.Zero(w.t, w.writers.Load(), "a reader beside a writer")
 	return func() {
@@ -63,7 +63,7 @@ func (w *rwWitness) read() (done func()) {
 }
 
 // write is for a section; own is how many of the readers are the writer's.
-func (w *rwWitness) write(own int32) (done func()) {
+func (w *rwExclusion) write(own int32) (done func()) {
 	assert.Equal(w.t, int32(1), w.writers.Add(1), "two writers")
 	assert.Equal(w.t, own, w.readers.Load(), "a writer beside readers")
 	return func() {
@@ -78,7 +78,7 @@ func TestReadersOrOneWriter(t *testing.T) {
 	redistest.Parallel(t)
 	run := func(t *testing.T, clients []*rlock.Client, rdb rueidis.Client, name string) {
 		t.Helper()
-		w := &rwWitness{t: t}
+		w := &rwExclusion{t: t}
 		ctx := context.Background()
 		end := time.Now().Add(700 * time.Millisecond)
 		var wg sync.WaitGroup
@@ -167,7 +167,7 @@ func TestReadersOrOneWriter(t *testing.T) {
 
 // A ctx that carries a hold of either side decides whether a Lock is let in, re-enters or is refused; the queries agree.
 func TestReadWriteReentry(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	ctx := context.Background()
 	rw := b.RWMutex(b.name)
 	require.Equal(t, b.name, rw.Name())
@@ -261,7 +261,7 @@ func TestReadWriteReentry(t *testing.T) {
 
 // A lock that another kind holds under that name is held, for both, and the refusal says so.
 func TestReadWriteBesidePlain(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	ctx := context.Background()
 	rw, m := b.RWMutex(b.name), b.Mutex(b.name)
 	_, unlock, err := m.Lock(ctx)
@@ -290,7 +290,7 @@ func TestReadWriteBesidePlain(t *testing.T) {
 
 // WithoutReentry forbids a Lock under the own hold, and not a downgrade of a writer that was a reader before.
 func TestReadWriteWithoutReentry(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	rw := b.RWMutex(b.name, rlock.WithoutReentry())
 	section, unlock, err := rw.Upgradeable().Lock(context.Background())
 	require.NoError(t, err)
@@ -320,7 +320,7 @@ type rwKey struct{}
 // one that the writer's Lock was given.
 func TestDowngrade(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	why := errors.New("why")
 	parent, cancel := context.WithCancelCause(context.WithValue(context.Background(), rwKey{}, "parent"))
 	defer cancel(nil)
@@ -328,7 +328,7 @@ func TestDowngrade(t *testing.T) {
 	writer, unlock, err := rw.Write().Lock(parent)
 	require.NoError(t, err)
 	other := newClient(t, b.rdb).RWMutex(b.name)
-	var waiting []pending
+	var waiting []pendingLock
 	for range 8 {
 		waiting = append(waiting, lockAsync(t, rw.Read()), lockAsync(t, other.Read()))
 	}
@@ -380,9 +380,9 @@ func TestDowngrade(t *testing.T) {
 }
 
 // awaitWaiters waits until so many goroutines of the test wait in queues, and are subscribed.
-func (b bench) awaitWaiters(t testing.TB, n int) {
+func (b fixture) awaitWaiters(t testing.TB, n int) {
 	t.Helper()
-	redistest.Eventually(t, atMost, func() bool { return waiting() == n }, "they wait")
+	redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == n }, "they wait")
 }
 
 // Under readers without a break in several processes, a writer is in within twice the longest section, and no reader waits for ever
@@ -404,7 +404,7 @@ func TestNobodyStarves(t *testing.T) {
 				default:
 				}
 				assert.NoError(t, m.Do(ctx, func(context.Context) error {
-					pass(section)
+					sleep(section)
 					return nil
 				}))
 			}
@@ -421,7 +421,7 @@ func TestNobodyStarves(t *testing.T) {
 		assert.NoError(t, err)
 		assert.Less(t, waited, 2*section, "a writer among readers")
 		assert.NoError(t, unlock())
-		pass(section / 3)
+		sleep(section / 3)
 	}
 	for i := range 6 {
 		busy(clients[i%2].RWMutex(name).Write(), 10*time.Millisecond)
@@ -450,18 +450,18 @@ func TestReadersEnterTogether(t *testing.T) {
 	ctx := context.Background()
 	require.NoError(t, rw.Read().Do(ctx, func(context.Context) error { return nil })) // loads the scripts
 	proxy.Delay(rtt / 2)
-	enter := func() []pending {
-		var all []pending
+	enter := func() []pendingLock {
+		var all []pendingLock
 		for range 64 {
 			all = append(all, lockAsync(t, rw.Read()))
 		}
 		return all
 	}
-	all := func(all []pending, began time.Time, most time.Duration) {
+	all := func(all []pendingLock, began time.Time, most time.Duration) {
 		t.Helper()
-		var inside []attempt
+		var inside []lockResult
 		for _, p := range all {
-			got := p.get(t, atMost)
+			got := p.get(t, testTimeout)
 			require.NoError(t, got.err)
 			require.Less(t, got.at.Sub(began), most)
 			inside = append(inside, got)
@@ -490,17 +490,17 @@ func TestReadWriteWaitersLeave(t *testing.T) {
 	for name, o := range map[string]rlock.Options{"with hand-offs": {}, "without": {HandOff: rlock.HandOff{Most: -1}}} {
 		t.Run(name, func(t *testing.T) {
 			redistest.Parallel(t)
-			b := newBench(t, o)
+			b := newFixture(t, o)
 			ctx := context.Background()
 			rw, other := b.RWMutex(b.name), newClient(t, b.rdb, o).RWMutex(b.name)
 			_, leave, err := rw.Read().Lock(ctx)
 			require.NoError(t, err)
-			writers := []pending{lockAsync(t, rw.Write()), lockAsync(t, other.Write())}
-			redistest.Eventually(t, atMost, func() bool {
+			writers := []pendingLock{lockAsync(t, rw.Write()), lockAsync(t, other.Write())}
+			redistest.Eventually(t, testTimeout, func() bool {
 				n, err := b.do(t, "ZCARD", "rlock_writers:{"+b.name+"}").AsInt64()
 				return err == nil && n == 2
 			}, "both have left a mark")
-			readers := []pending{lockAsync(t, rw.Read()), lockAsync(t, other.Read())}
+			readers := []pendingLock{lockAsync(t, rw.Read()), lockAsync(t, other.Read())}
 			b.awaitWaiters(t, 4)
 			_, _, err = newClient(t, b.rdb, o).RWMutex(b.name).Read().TryLock(ctx, 0)
 			require.ErrorIs(t, err, rlock.ErrNotAcquired, "a third process waits, too")
@@ -509,7 +509,7 @@ func TestReadWriteWaitersLeave(t *testing.T) {
 
 			writers[0].cancel()
 			require.ErrorIs(t, writers[0].get(t, soon).err, context.Canceled)
-			pass(100 * time.Millisecond)
+			sleep(100 * time.Millisecond)
 			readers[0].stillWaits(t)
 			readers[1].stillWaits(t)
 			writers[1].cancel()
@@ -532,7 +532,7 @@ func TestReadWriteWaitersLeave(t *testing.T) {
 func TestReadWriteWithoutTheRightToMarks(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
-	past := bench{rdb: s.Client(t), name: redistest.Name(t)}
+	past := fixture{rdb: s.Client(t), name: redistest.Name(t)}
 	rules := []string{"~" + past.name, "~{" + past.name + "}:*", "~rlock_upgrade:*", "~rlock_queue:*", "&*", "+@all"}
 	require.NoError(t, past.do(t, append([]string{"ACL", "SETUSER", "limited", "on", ">secret"}, rules...)...).Error())
 	client := func() *rlock.Client {
@@ -587,7 +587,7 @@ func TestWaitingWriterIsKilled(t *testing.T) {
 	_, leave, err := rw.Read().Lock(ctx)
 	require.NoError(t, err)
 	lockAsync(t, dying.RWMutex(past.name).Write())
-	redistest.Eventually(t, atMost, func() bool { return past.exists(t, "rlock_writers:{"+past.name+"}") }, "it waits")
+	redistest.Eventually(t, testTimeout, func() bool { return past.exists(t, "rlock_writers:{"+past.name+"}") }, "it waits")
 	asleep := lockAsync(t, past.RWMutex(past.name, byCall).Read()) // not beside the one before it, which it may have come soon enough for
 	past.awaitWaiters(t, 2)
 	proxy.Refuse(true)

@@ -19,7 +19,7 @@ import (
 // counter is that of a FencedMutex. Readers draw none, and a writer that has downgraded has none any more.
 func TestFencingTokenOfAWriter(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	bg := context.Background()
 	rw, other := b.FencedRWMutex(b.name), newClient(t, b.rdb).FencedRWMutex(b.name)
 	has := func(ctx context.Context, want int64) {
@@ -100,7 +100,7 @@ func TestFencingTokenOfAWriter(t *testing.T) {
 // The writers of an RWMutex of that name do not count. A fenced level inside has Redis asked for a token of the hold.
 func TestFencedLevelOfAnUnfencedWriter(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	plain, fenced := b.RWMutex(b.name), b.FencedRWMutex(b.name)
 	require.NoError(t, plain.Write().Do(context.Background(), func(outer context.Context) error {
 		_, ok := rlock.FencingToken(outer, b.name)
@@ -129,7 +129,7 @@ func TestFencedLevelOfAnUnfencedWriter(t *testing.T) {
 // server and on a cluster. The counter counts the holds: readers and refusals leave it as it is.
 func TestTokensOfWritersRise(t *testing.T) {
 	redistest.Parallel(t)
-	run := func(t *testing.T, clients []*rlock.Client, b bench) {
+	run := func(t *testing.T, clients []*rlock.Client, b fixture) {
 		t.Helper()
 		var last, holds, unanswered atomic.Int64
 		rises := func(ctx context.Context) {
@@ -197,12 +197,12 @@ func TestTokensOfWritersRise(t *testing.T) {
 		rwNothing(t, b.rdb, b.name)
 	}
 	t.Run("standalone", func(t *testing.T) {
-		b := newBench(t)
+		b := newFixture(t)
 		run(t, []*rlock.Client{b.Client, newClient(t, b.rdb), newClient(t, b.rdb)}, b)
 	})
 	t.Run("cluster", func(t *testing.T) {
 		rdb := redistest.StartCluster(t, 3, 0).Client(t)
-		b := bench{Client: newClient(t, rdb), rdb: rdb, name: redistest.Name(t)}
+		b := fixture{Client: newClient(t, rdb), rdb: rdb, name: redistest.Name(t)}
 		run(t, []*rlock.Client{b.Client, newClient(t, rdb)}, b)
 	})
 }

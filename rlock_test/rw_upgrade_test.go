@@ -20,7 +20,7 @@ import (
 // reader again afterwards.
 func TestUpgrade(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	ctx := context.Background()
 	rw, other := b.RWMutex(b.name), newClient(t, b.rdb).RWMutex(b.name)
 	u := rw.Upgradeable()
@@ -46,7 +46,7 @@ func TestUpgrade(t *testing.T) {
 	redistest.Eventually(t, soon, func() bool { return !b.exists(t, "rlock_writers:{"+b.name+"}") }, "it has given up")
 
 	upgrade := lockAsync(t, upgrading{u, again})
-	redistest.Eventually(t, atMost, func() bool { return b.exists(t, "rlock_writers:{"+b.name+"}") }, "it waits")
+	redistest.Eventually(t, testTimeout, func() bool { return b.exists(t, "rlock_writers:{"+b.name+"}") }, "it waits")
 	late := lockAsync(t, other.Read())
 	b.awaitWaiters(t, 2)
 	began := time.Now()
@@ -101,7 +101,7 @@ func TestUpgrade(t *testing.T) {
 // Two goroutines of one section that upgrade exclude each other, and none of them takes the reader's hold for lost.
 func TestUpgradeTwice(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	u := b.RWMutex(b.name).Upgradeable()
 	section, unlock, err := u.Lock(context.Background())
 	require.NoError(t, err)
@@ -122,7 +122,7 @@ func TestUpgradeTwice(t *testing.T) {
 // An Upgrade whose ctx outlives the section finds the reader unlocked, and says so.
 func TestUpgradeAfterTheUnlock(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	ctx := context.Background()
 	_, leave, err := newClient(t, b.rdb).RWMutex(b.name).Read().Lock(ctx)
 	require.NoError(t, err)
@@ -130,7 +130,7 @@ func TestUpgradeAfterTheUnlock(t *testing.T) {
 	section, unlock, err := u.Lock(ctx)
 	require.NoError(t, err)
 	upgrade := lockAsync(t, upgrading{u, section})
-	redistest.Eventually(t, atMost, func() bool { return b.exists(t, "rlock_writers:{"+b.name+"}") }, "it waits")
+	redistest.Eventually(t, testTimeout, func() bool { return b.exists(t, "rlock_writers:{"+b.name+"}") }, "it waits")
 	require.NoError(t, unlock())
 	require.NoError(t, leave())
 	got := upgrade.get(t, soon)
@@ -143,7 +143,7 @@ func TestUpgradeAfterTheUnlock(t *testing.T) {
 // unlock is not told of a loss: there was none.
 func TestUpgradeMeetsTheUnlock(t *testing.T) {
 	redistest.Parallel(t)
-	b := bareBench(t)
+	b := newBareFixture(t)
 	ctx := context.Background()
 	_, leave, err := newClient(t, b.rdb).RWMutex(b.name).Read().Lock(ctx)
 	require.NoError(t, err)
@@ -157,7 +157,7 @@ func TestUpgradeMeetsTheUnlock(t *testing.T) {
 	section, unlock, err := u.Lock(ctx)
 	require.NoError(t, err)
 	upgrade := lockAsync(t, upgrading{u, section})
-	redistest.Eventually(t, atMost, func() bool { return b.exists(t, "rlock_writers:{"+b.name+"}") }, "it waits")
+	redistest.Eventually(t, testTimeout, func() bool { return b.exists(t, "rlock_writers:{"+b.name+"}") }, "it waits")
 	b.awaitWaiters(t, 1)
 
 	reader := rlock.Owner(section)
@@ -184,13 +184,13 @@ func TestUpgradeableWithALease(t *testing.T) {
 	for what, o := range map[string]rlock.Option{"a lease": rlock.WithLease(d), "a longest hold": rlock.WithMaxHold(d)} {
 		t.Run(what, func(t *testing.T) {
 			redistest.Parallel(t)
-			b := newBench(t)
+			b := newFixture(t)
 			ctx := context.Background()
 			_, unlock, err := newClient(t, b.rdb).RWMutex(b.name).Write().Lock(ctx)
 			require.NoError(t, err)
 			first := lockAsync(t, b.RWMutex(b.name, o).Upgradeable())
 			b.awaitWaiters(t, 1)
-			pass(d + d/3)
+			sleep(d + d/3)
 			first.stillWaits(t)
 			require.NoError(t, unlock())
 			got := first.get(t, soon)
@@ -218,7 +218,7 @@ func TestUpgradeableWithALease(t *testing.T) {
 func TestUpgradeableWithALeaseAndACtxThatEnded(t *testing.T) {
 	redistest.Parallel(t)
 	const d = 1500 * time.Millisecond
-	b := newBench(t)
+	b := newFixture(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	section, unlock, err := b.RWMutex(b.name, rlock.WithLease(d)).Upgradeable().Lock(ctx)
 	require.NoError(t, err)
@@ -238,28 +238,28 @@ func TestUpgradeableLostWhileItWaits(t *testing.T) {
 	for what, row := range map[string]struct {
 		inside bool // it is the reader, and wants to be the writer
 		option rlock.Option
-		lose   func(t *testing.T, b bench)
+		lose   func(t *testing.T, b fixture)
 		reason rlock.LossReason
 	}{
 		"its lease": {inside: true, option: rlock.WithLease(time.Second), reason: rlock.LostExpired},
 		"its bound": {inside: true, option: rlock.WithMaxHold(time.Second), reason: rlock.LostMaxHold},
-		"the reader": {inside: true, reason: rlock.LostGone, lose: func(t *testing.T, b bench) {
+		"the reader": {inside: true, reason: rlock.LostGone, lose: func(t *testing.T, b fixture) {
 			t.Helper()
 			_, err := b.RWMutex(b.name).Read().ForceUnlock(ctx)
 			require.NoError(t, err)
 		}},
-		"the lock beside it": {inside: true, reason: rlock.LostGone, lose: func(t *testing.T, b bench) {
+		"the lock beside it": {inside: true, reason: rlock.LostGone, lose: func(t *testing.T, b fixture) {
 			t.Helper()
 			b.do(t, "DEL", "rlock_upgrade:{"+b.name+"}")
 		}},
-		"the lock beside it, of one that is to be a reader": {reason: rlock.LostGone, lose: func(t *testing.T, b bench) {
+		"the lock beside it, of one that is to be a reader": {reason: rlock.LostGone, lose: func(t *testing.T, b fixture) {
 			t.Helper()
 			b.do(t, "DEL", "rlock_upgrade:{"+b.name+"}")
 		}},
 	} {
 		t.Run(what, func(t *testing.T) {
 			redistest.Parallel(t)
-			b := newBench(t, rlock.Options{WatchdogTimeout: shortWatchdog})
+			b := newFixture(t, rlock.Options{WatchdogTimeout: shortWatchdog})
 			rw, other := b.RWMutex(b.name), newClient(t, b.rdb).RWMutex(b.name)
 			if row.option != nil {
 				rw = b.RWMutex(b.name, row.option)
@@ -272,7 +272,7 @@ func TestUpgradeableLostWhileItWaits(t *testing.T) {
 			_, leave, err := busy.Lock(ctx)
 			require.NoError(t, err)
 			unlock := func() error { return rlock.ErrLost }
-			var waits pending
+			var waits pendingLock
 			if row.inside {
 				var section context.Context
 				section, unlock, err = u.Lock(ctx)

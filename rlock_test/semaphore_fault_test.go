@@ -17,7 +17,7 @@ import (
 )
 
 // semaphorePlaces are what the processes in line want, as Redis knows it.
-func (b bench) semaphorePlaces(t testing.TB) (wants []string) {
+func (b fixture) semaphorePlaces(t testing.TB) (wants []string) {
 	t.Helper()
 	record, err := b.do(t, "HGETALL", "rlock_sem_requests:{"+b.name+"}").AsStrMap()
 	require.NoError(t, err)
@@ -32,43 +32,43 @@ func (b bench) semaphorePlaces(t testing.TB) (wants []string) {
 // A single try that is refused beside a waiter has no part in the place in line of its process.
 func TestSemaphoreTriesHaveNoPlace(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	watch := b.Semaphore(b.name)
 	permits(t, watch, 1)
 	proxy := redistest.StartProxy(t, redistest.Shared(t))
 	s := newClient(t, redistest.Dial(t, proxy.Addr())).Semaphore(b.name)
 	first := b.acquireAsync(t, s, 2, 1)
 	require.NoError(t, watch.Release(context.Background(), 1))
-	require.NoError(t, within(t, first, atMost)) // so that the subscription stays for a moment
+	require.NoError(t, within(t, first, testTimeout)) // so that the subscription stays for a moment
 
 	proxy.OnReply(nthScript(1, redistest.Hold))
 	back := async(func() error { return s.Release(context.Background(), 1) })
-	redistest.Eventually(t, atMost, func() bool { return proxy.Held() == 1 }, "a call is under way")
+	redistest.Eventually(t, testTimeout, func() bool { return proxy.Held() == 1 }, "a call is under way")
 	try := async(func() error { return s.TryAcquire(context.Background(), 100, 0) })
-	redistest.Eventually(t, atMost, func() bool { return redistest.Started("rlock.(*Semaphore).TryAcquire(") == 1 }, "it is to be asked next")
+	redistest.Eventually(t, testTimeout, func() bool { return redistest.Started("rlock.(*Semaphore).TryAcquire(") == 1 }, "it is to be asked next")
 	waits := async(func() error { return s.Acquire(context.Background(), 5) })
-	redistest.Eventually(t, atMost, func() bool { return redistest.Started("rlock.(*Semaphore).Acquire(") == 1 }, "and this one with it")
+	redistest.Eventually(t, testTimeout, func() bool { return redistest.Started("rlock.(*Semaphore).Acquire(") == 1 }, "and this one with it")
 	proxy.Release()
-	require.NoError(t, within(t, back, atMost))
-	require.ErrorIs(t, within(t, try, atMost), rlock.ErrNotAcquired)
-	redistest.Eventually(t, atMost, func() bool {
+	require.NoError(t, within(t, back, testTimeout))
+	require.ErrorIs(t, within(t, try, testTimeout), rlock.ErrNotAcquired)
+	redistest.Eventually(t, testTimeout, func() bool {
 		places := b.semaphorePlaces(t)
 		return len(places) == 1 && places[0] == "5"
 	}, "its place is for 5")
 	require.NoError(t, watch.Release(context.Background(), 4))
-	require.NoError(t, within(t, waits, atMost))
+	require.NoError(t, within(t, waits, testTimeout))
 }
 
 // If Redis refuses a call, the waiters who were not in it ask for what is free.
 func TestSemaphoreRefusedCallIsNotForAll(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	watch := b.Semaphore(b.name)
 	permits(t, watch, 9)
 	proxy := redistest.StartProxy(t, redistest.Shared(t))
 	s := newClient(t, redistest.Dial(t, proxy.Addr())).Semaphore(b.name)
 	large := b.acquireAsync(t, s, 100, 1)
-	redistest.Eventually(t, atMost, func() bool { return len(b.semaphorePlaces(t)) == 1 }, "it is in line")
+	redistest.Eventually(t, testTimeout, func() bool { return len(b.semaphorePlaces(t)) == 1 }, "it is in line")
 
 	proxy.OnReply(nthScript(1, redistest.Hold))
 	proxy.OnRequest(nthScript(2, redistest.Fail("OOM command not allowed when used memory > 'maxmemory'.")))
@@ -76,9 +76,9 @@ func TestSemaphoreRefusedCallIsNotForAll(t *testing.T) {
 	var small []<-chan error
 	for range n {
 		small = append(small, async(func() error { return s.Acquire(context.Background(), 1) }))
-		redistest.Eventually(t, atMost, func() bool { return proxy.Held() == 1 }, "a call is under way")
+		redistest.Eventually(t, testTimeout, func() bool { return proxy.Held() == 1 }, "a call is under way")
 	}
-	redistest.Eventually(t, atMost, func() bool { return redistest.Started("rlock.(*Semaphore).Acquire(") == n+1 }, "all have come meanwhile")
+	redistest.Eventually(t, testTimeout, func() bool { return redistest.Started("rlock.(*Semaphore).Acquire(") == n+1 }, "all have come meanwhile")
 	proxy.Release()
 	refused := 0
 	for i, err := range append([]<-chan error{large}, small...) {
@@ -94,7 +94,7 @@ func TestSemaphoreRefusedCallIsNotForAll(t *testing.T) {
 // A Release beside Close says what became of it, and not that the Client is closed.
 func TestSemaphoreReleaseBesideClose(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	watch := b.Semaphore(b.name)
 	permits(t, watch, 0)
 	proxy := redistest.StartProxy(t, redistest.Shared(t))
@@ -102,17 +102,17 @@ func TestSemaphoreReleaseBesideClose(t *testing.T) {
 	s := c.Semaphore(b.name)
 	proxy.OnRequest(nthScript(1, redistest.Hold))
 	first := async(func() error { return s.Release(context.Background(), 1) })
-	redistest.Eventually(t, atMost, func() bool { return proxy.Held() == 1 }, "it is under way")
+	redistest.Eventually(t, testTimeout, func() bool { return proxy.Held() == 1 }, "it is under way")
 	second := async(func() error { return s.Release(context.Background(), 2) })
-	redistest.Eventually(t, atMost, func() bool { return redistest.Started("rlock.(*Semaphore).Release(") == 2 }, "another one follows")
+	redistest.Eventually(t, testTimeout, func() bool { return redistest.Started("rlock.(*Semaphore).Release(") == 2 }, "another one follows")
 	closed := async(func() error { c.Close(); return nil })
 	done, cancel := context.WithCancel(context.Background())
 	cancel()
-	redistest.Eventually(t, atMost, func() bool { return errors.Is(s.Acquire(done, 1), rlock.ErrClosed) }, "it is closed")
+	redistest.Eventually(t, testTimeout, func() bool { return errors.Is(s.Acquire(done, 1), rlock.ErrClosed) }, "it is closed")
 	proxy.Release()
-	require.NoError(t, within(t, first, atMost))
-	require.NoError(t, within(t, second, atMost))
-	require.NoError(t, within(t, closed, atMost))
+	require.NoError(t, within(t, first, testTimeout))
+	require.NoError(t, within(t, second, testTimeout))
+	require.NoError(t, within(t, closed, testTimeout))
 	requireFree(t, watch, 3)
 }
 
@@ -120,7 +120,7 @@ func TestSemaphoreReleaseBesideClose(t *testing.T) {
 // all before it gets it.
 func TestSemaphoreWaitersBehindACall(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	s := b.Semaphore(b.name)
 	permits(t, s, 3)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -129,7 +129,7 @@ func TestSemaphoreWaitersBehindACall(t *testing.T) {
 	var large []<-chan error
 	for i := range n {
 		large = append(large, async(func() error { return s.Acquire(ctx, 10) }))
-		redistest.Eventually(t, atMost, func() bool { return b.wants(t) == i+1 }, "it is in line")
+		redistest.Eventually(t, testTimeout, func() bool { return b.wants(t) == i+1 }, "it is in line")
 	}
 	began := time.Now()
 	err := s.TryAcquire(ctx, 10, 100*time.Millisecond)
@@ -139,25 +139,26 @@ func TestSemaphoreWaitersBehindACall(t *testing.T) {
 	require.ErrorContains(t, err, "3 free of 10 wanted")
 
 	for _, want := range []int64{2, 1} {
-		require.NoError(t, within(t, async(func() error { return s.Acquire(ctx, want) }), atMost))
+		require.NoError(t, within(t, async(func() error { return s.Acquire(ctx, want) }), testTimeout))
 	}
 	small := async(func() error { return s.Acquire(ctx, 2) })
-	redistest.Eventually(t, atMost, func() bool { return b.wants(t) == n && strings.HasSuffix(b.semaphorePlaces(t)[0], ",2") }, "it is in line, too")
+	redistest.Eventually(t, testTimeout, func() bool { return b.wants(t) == n && strings.HasSuffix(b.semaphorePlaces(t)[0], ",2") }, "it is in line, too")
 	requireStillWaits(t, small)
 	require.NoError(t, s.Release(ctx, 2))
-	require.NoError(t, within(t, small, atMost))
+	require.NoError(t, within(t, small, testTimeout))
 	cancel()
 	for _, err := range large {
-		require.ErrorIs(t, within(t, err, atMost), rlock.ErrNotAcquired)
+		require.ErrorIs(t, within(t, err, testTimeout), rlock.ErrNotAcquired)
 	}
 }
 
 // Permits come in pieces, as many as are wanted, while callers come and leave in five processes: each of those who stay has its own.
 func TestSemaphoreForgetsNobody(t *testing.T) {
+	redistest.Parallel(t)
 	for name, most := range map[string][2]int{"with a queue": {0, 0}, "without hand-overs": {-1, -1}, "both": {0, -1}} {
 		t.Run(name, func(t *testing.T) {
 			redistest.Parallel(t)
-			b := newBench(t)
+			b := newFixture(t)
 			all := make([]*rlock.Semaphore, 5)
 			for i := range all {
 				var o rlock.Options
@@ -165,7 +166,7 @@ func TestSemaphoreForgetsNobody(t *testing.T) {
 				all[i] = newClient(t, b.rdb, o).Semaphore(b.name)
 			}
 			for round := range 50 {
-				ctx, cancel := context.WithTimeout(context.Background(), atMost)
+				ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 				var under sync.WaitGroup
 				wanted := int64(0)
 				for range 1 + rand.N([]int{12, 200}[round%2]) {
@@ -198,7 +199,7 @@ func TestSemaphoreForgetsNobody(t *testing.T) {
 }
 
 // wants is how many wants Redis knows of, of one process.
-func (b bench) wants(t testing.TB) int {
+func (b fixture) wants(t testing.TB) int {
 	t.Helper()
 	places := b.semaphorePlaces(t)
 	if len(places) != 1 {
@@ -211,14 +212,14 @@ func (b bench) wants(t testing.TB) int {
 func TestSemaphoreFlushed(t *testing.T) {
 	redistest.Parallel(t)
 	server := redistest.Start(t)
-	b := bench{rdb: server.Client(t), name: redistest.Name(t)}
+	b := fixture{rdb: server.Client(t), name: redistest.Name(t)}
 	other, one, two := newClient(t, server.Client(t)), newClient(t, server.Client(t)), newClient(t, server.Client(t))
 	permits(t, other.Semaphore(b.name), 0)
 	got := []<-chan error{b.acquireAsync(t, one.Semaphore(b.name), 1, 1), b.acquireAsync(t, two.Semaphore(b.name), 1, 2)}
 	require.NoError(t, b.do(t, "FLUSHALL").Error())
 	permits(t, other.Semaphore(b.name), 2)
 	for _, err := range got {
-		require.NoError(t, within(t, err, nowIsNotLong))
+		require.NoError(t, within(t, err, wakeTimeout))
 	}
 	requireFree(t, other.Semaphore(b.name), 0)
 }

@@ -38,14 +38,14 @@ func requireFree(t testing.TB, s *rlock.Semaphore, want int64) {
 // eventuallyFree is requireFree for what goes on in the background.
 func eventuallyFree(t testing.TB, s *rlock.Semaphore, want int64) {
 	t.Helper()
-	redistest.Eventually(t, atMost, func() bool {
+	redistest.Eventually(t, testTimeout, func() bool {
 		n, err := s.Available(context.Background())
 		return err == nil && n == want
 	}, fmt.Sprint(want, " are free"))
 }
 
 // acquireAsync begins to wait, and returns when as many processes of the test only wait.
-func (b bench) acquireAsync(t testing.TB, s *rlock.Semaphore, n int64, processes int) <-chan error {
+func (b fixture) acquireAsync(t testing.TB, s *rlock.Semaphore, n int64, processes int) <-chan error {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel) // ends the goroutine, if nothing did before
@@ -55,13 +55,13 @@ func (b bench) acquireAsync(t testing.TB, s *rlock.Semaphore, n int64, processes
 }
 
 // awaitLine waits until so many processes of the test have a place in the line of a semaphore, and only wait for a message.
-func (b bench) awaitLine(t testing.TB, name string, processes int) {
+func (b fixture) awaitLine(t testing.TB, name string, processes int) {
 	t.Helper()
-	redistest.Eventually(t, atMost, func() bool { return b.inLine(t, name) == processes && asleep(t) == processes }, "it waits")
+	redistest.Eventually(t, testTimeout, func() bool { return b.inLine(t, name) == processes && waiting(t) == processes }, "it waits")
 }
 
 // inLine is how many processes have a place in the line of a semaphore. Each of them has asked after it began to listen.
-func (b bench) inLine(t testing.TB, name string) int {
+func (b fixture) inLine(t testing.TB, name string) int {
 	t.Helper()
 	n, err := b.do(t, "ZCARD", "rlock_sem_queue:{"+name+"}").AsInt64()
 	require.NoError(t, err)
@@ -78,7 +78,7 @@ func requireStillWaits(t testing.TB, got <-chan error) {
 }
 
 func TestSemaphore(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	ctx := context.Background()
 	s := b.Semaphore(b.name)
 	require.Equal(t, b.name, s.Name())
@@ -120,7 +120,7 @@ func TestSemaphore(t *testing.T) {
 }
 
 func TestSemaphoreMisuse(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	ctx := context.Background()
 	s := b.Semaphore(b.name)
 	for _, err := range []error{s.Acquire(ctx, 0), s.Release(ctx, -1), s.TryAcquire(ctx, rlock.MaxPermits+1, 0)} {
@@ -130,7 +130,7 @@ func TestSemaphoreMisuse(t *testing.T) {
 	require.EqualError(t, err, `rlock: "": the name is empty`)
 	require.Panics(t, func() { (*rlock.Semaphore)(nil).Name() })
 	require.Panics(t, func() { _ = new(rlock.Semaphore).Acquire(ctx, 1) })
-	for what, fill := range map[string][]string{"a hash": {"HSET", b.name, aThread, "1"}, "a text": {"SET", b.name, "word"}} {
+	for what, fill := range map[string][]string{"a hash": {"HSET", b.name, foreignOwner, "1"}, "a text": {"SET", b.name, "word"}} {
 		require.NoError(t, b.do(t, "DEL", b.name).Error())
 		require.NoError(t, b.do(t, fill...).Error())
 		errs := []error{s.Acquire(ctx, 1), s.Release(ctx, 1)}
@@ -157,7 +157,7 @@ func TestSemaphoreMisuse(t *testing.T) {
 
 // Permits as a Locker: a section has them, and gives them back however it ends.
 func TestSemaphoreSections(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	ctx := context.Background()
 	s := b.Semaphore(b.name)
 	permits(t, s, 3)
@@ -186,22 +186,23 @@ func TestSemaphoreSections(t *testing.T) {
 
 // Whoever fits is woken, here and in another process, however the permits came back; nobody else is.
 func TestSemaphoreWakes(t *testing.T) {
-	for how, open := range map[string]func(t *testing.T, b bench, s *rlock.Semaphore){
-		"release": func(t *testing.T, _ bench, s *rlock.Semaphore) {
+	redistest.Parallel(t)
+	for how, open := range map[string]func(t *testing.T, b fixture, s *rlock.Semaphore){
+		"release": func(t *testing.T, _ fixture, s *rlock.Semaphore) {
 			require.NoError(t, s.Release(context.Background(), 2))
 			require.NoError(t, s.Release(context.Background(), 2))
 		},
-		"add": func(t *testing.T, _ bench, s *rlock.Semaphore) {
+		"add": func(t *testing.T, _ fixture, s *rlock.Semaphore) {
 			require.NoError(t, s.AddPermits(context.Background(), 4))
 		},
-		"Redisson": func(t *testing.T, b bench, _ *rlock.Semaphore) {
+		"Redisson": func(t *testing.T, b fixture, _ *rlock.Semaphore) {
 			require.NoError(t, b.do(t, "INCRBY", b.name, "4").Error())
 			require.NoError(t, b.do(t, "PUBLISH", semaphoreChannel(b.name), "4").Error())
 		},
 	} {
 		t.Run(how, func(t *testing.T) {
 			redistest.Parallel(t)
-			b := newBench(t)
+			b := newFixture(t)
 			s := b.Semaphore(b.name)
 			permits(t, s, 1)
 			require.NoError(t, s.Acquire(context.Background(), 1))
@@ -209,8 +210,8 @@ func TestSemaphoreWakes(t *testing.T) {
 			other := newClient(t, b.rdb).Semaphore(b.name)
 			there := b.acquireAsync(t, other, 2, 2)
 			open(t, b, s)
-			require.NoError(t, within(t, here, nowIsNotLong))
-			require.NoError(t, within(t, there, nowIsNotLong))
+			require.NoError(t, within(t, here, wakeTimeout))
+			require.NoError(t, within(t, there, wakeTimeout))
 			requireFree(t, s, 0)
 		})
 	}
@@ -219,7 +220,7 @@ func TestSemaphoreWakes(t *testing.T) {
 // A counter keeps the expiry that somebody gave it, and has no permits when that is over.
 func TestSemaphoreExpires(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	s := b.Semaphore(b.name)
 	permits(t, s, 2)
 	require.NoError(t, b.do(t, "PEXPIRE", b.name, "1500").Error())
@@ -227,33 +228,33 @@ func TestSemaphoreExpires(t *testing.T) {
 	require.NoError(t, s.Release(context.Background(), 1))
 	require.NoError(t, s.AddPermits(context.Background(), 1))
 	require.NoError(t, s.Acquire(context.Background(), 1))
-	redistest.Eventually(t, atMost, func() bool { return !b.exists(t, b.name) }, "it expires")
+	redistest.Eventually(t, testTimeout, func() bool { return !b.exists(t, b.name) }, "it expires")
 	require.ErrorIs(t, s.TryAcquire(context.Background(), 1, 0), rlock.ErrNotAcquired)
 	got := b.acquireAsync(t, s, 1, 1)
 	require.NoError(t, s.Release(context.Background(), 1))
-	require.NoError(t, within(t, got, nowIsNotLong))
+	require.NoError(t, within(t, got, wakeTimeout))
 }
 
 // A lost message, or a counter that somebody changes by hand, is found out by the next connection.
 func TestSemaphoreLosesAMessage(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	proxy := redistest.StartProxy(t, redistest.Shared(t))
 	proxy.OnReply(redistest.Each("MESSAGE", redistest.Drop))
 	s := b.Semaphore(b.name)
 	permits(t, s, 0)
 	got := b.acquireAsync(t, newClient(t, redistest.Dial(t, proxy.Addr())).Semaphore(b.name), 1, 1)
 	require.NoError(t, s.Release(context.Background(), 1))
-	pass(100 * time.Millisecond)
+	sleep(100 * time.Millisecond)
 	requireStillWaits(t, got)
 	proxy.CutAll()
-	require.NoError(t, within(t, got, nowIsNotLong))
+	require.NoError(t, within(t, got, wakeTimeout))
 }
 
 // A large request is overtaken by small ones, but not for ever.
 func TestSemaphoreDoesNotStarveLargeRequests(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	s := b.Semaphore(b.name)
 	permits(t, s, 4)
 	stop := make(chan struct{})
@@ -271,14 +272,14 @@ func TestSemaphoreDoesNotStarveLargeRequests(t *testing.T) {
 				default:
 				}
 				assert.NoError(t, of.Acquire(context.Background(), 1))
-				pass(time.Millisecond)
+				sleep(time.Millisecond)
 				assert.NoError(t, of.Release(context.Background(), 1))
 			}
 		})
 	}
 	for _, large := range []*rlock.Semaphore{s, newClient(t, b.rdb).Semaphore(b.name)} {
 		for range 5 {
-			ctx, cancel := context.WithTimeout(context.Background(), atMost/2)
+			ctx, cancel := context.WithTimeout(context.Background(), testTimeout/2)
 			require.NoError(t, large.Acquire(ctx, 4))
 			requireFree(t, s, 0)
 			require.NoError(t, large.Release(ctx, 4))
@@ -292,10 +293,11 @@ func TestSemaphoreDoesNotStarveLargeRequests(t *testing.T) {
 
 // Many processes and goroutines, some of which give up at any moment: never more at work than there are permits, and in the end all are back.
 func TestSemaphoreUnderContention(t *testing.T) {
+	redistest.Parallel(t)
 	for _, plain := range []bool{false, true} {
 		t.Run(map[bool]string{false: "with a queue", true: "without hand-overs"}[plain], func(t *testing.T) {
 			redistest.Parallel(t)
-			b := newBench(t)
+			b := newFixture(t)
 			const clients, each, n = 4, 8, 5
 			permits(t, b.Semaphore(b.name), n)
 			var inside atomic.Int64
@@ -322,7 +324,7 @@ func TestSemaphoreUnderContention(t *testing.T) {
 							assert.LessOrEqual(t, inside.Add(want), int64(n))
 							got.Add(1)
 							if rand.N(4) == 0 {
-								pass(rand.N(2 * time.Millisecond))
+								sleep(rand.N(2 * time.Millisecond))
 							}
 							inside.Add(-want)
 							assert.NoError(t, s.Release(context.Background(), want))
@@ -343,7 +345,7 @@ func TestSemaphoreUnderContention(t *testing.T) {
 // While it waits, a process sends nothing. 1,000 goroutines are one subscription.
 func TestSemaphoreOfThousands(t *testing.T) {
 	server := redistest.Start(t)
-	b := bench{rdb: server.Client(t), name: redistest.Name(t)}
+	b := fixture{rdb: server.Client(t), name: redistest.Name(t)}
 	b.Client = newClient(t, server.Client(t))
 	const n = 1000
 	s := b.Semaphore(b.name)
@@ -353,11 +355,11 @@ func TestSemaphoreOfThousands(t *testing.T) {
 	for range n {
 		waits.Go(func() { assert.NoError(t, s.Acquire(context.Background(), 1)) })
 	}
-	redistest.Eventually(t, atMost, func() bool { return redistest.Started("rlock.(*Semaphore).Acquire(") == n }, "all wait")
-	redistest.Eventually(t, atMost, func() bool { return b.wants(t) == 32 }, "as many as one call asks for are in line")
-	pass(200 * time.Millisecond)
+	redistest.Eventually(t, testTimeout, func() bool { return redistest.Started("rlock.(*Semaphore).Acquire(") == n }, "all wait")
+	redistest.Eventually(t, testTimeout, func() bool { return b.wants(t) == 32 }, "as many as one call asks for are in line")
+	sleep(200 * time.Millisecond)
 	before := commands()
-	pass(time.Second)
+	sleep(time.Second)
 	after := commands()
 	require.Equal(t, before["evalsha"], after["evalsha"], "they send nothing")
 	require.Equal(t, int64(1), after["subscribe"])
@@ -370,6 +372,7 @@ func TestSemaphoreOfThousands(t *testing.T) {
 
 // Calls whose replies are lost are made again, and count once.
 func TestSemaphoreCountsOnce(t *testing.T) {
+	redistest.Parallel(t)
 	for _, action := range []redistest.Action{redistest.Cut, redistest.Drop} {
 		for name, row := range map[string]struct {
 			after int64
@@ -394,14 +397,14 @@ func TestSemaphoreCountsOnce(t *testing.T) {
 		} {
 			t.Run(string(action)+"/"+name, func(t *testing.T) {
 				redistest.Parallel(t)
-				b := newBench(t)
+				b := newFixture(t)
 				watch := b.Semaphore(b.name)
 				permits(t, watch, 5) // and so the script is known
 				proxy := redistest.StartProxy(t, redistest.Shared(t))
 				s := newClient(t, redistest.Dial(t, proxy.Addr(), quickTimeout)).Semaphore(b.name)
 				proxy.OnReply(nthScript(1, action))
 				proxy.OnReply(nthScript(2, action))
-				require.NoError(t, within(t, async(func() error { return row.call(context.Background(), s) }), atMost))
+				require.NoError(t, within(t, async(func() error { return row.call(context.Background(), s) }), testTimeout))
 				requireFree(t, watch, row.after)
 			})
 		}
@@ -410,6 +413,7 @@ func TestSemaphoreCountsOnce(t *testing.T) {
 
 // A caller that leaves takes nothing, whether its call comes late or its reply does; what it gives back is given back.
 func TestSemaphoreCallersLeave(t *testing.T) {
+	redistest.Parallel(t)
 	for _, where := range []string{"request", "reply"} {
 		for name, row := range map[string]struct {
 			after int64
@@ -421,7 +425,7 @@ func TestSemaphoreCallersLeave(t *testing.T) {
 		} {
 			t.Run(where+"/"+name, func(t *testing.T) {
 				redistest.Parallel(t)
-				b := newBench(t)
+				b := newFixture(t)
 				watch := b.Semaphore(b.name)
 				permits(t, watch, 5)
 				proxy := redistest.StartProxy(t, redistest.Shared(t))
@@ -433,7 +437,7 @@ func TestSemaphoreCallersLeave(t *testing.T) {
 				}
 				ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
 				defer cancel()
-				err := within(t, async(func() error { return row.call(ctx, s) }), nowIsNotLong)
+				err := within(t, async(func() error { return row.call(ctx, s) }), wakeTimeout)
 				require.ErrorIs(t, err, rlock.ErrUnreachable)
 				require.ErrorIs(t, err, context.DeadlineExceeded)
 				proxy.Release()
@@ -447,7 +451,7 @@ func TestSemaphoreCallersLeave(t *testing.T) {
 // While Redis is down each call ends, with an error that says so. What was given back is there when Redis is, and nothing was taken.
 func TestSemaphoreOutage(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	watch := b.Semaphore(b.name)
 	permits(t, watch, 2)
 	proxy := redistest.StartProxy(t, redistest.Shared(t))
@@ -457,8 +461,8 @@ func TestSemaphoreOutage(t *testing.T) {
 	waits := b.acquireAsync(t, s, 5, 1)
 	proxy.Refuse(true)
 	proxy.CutAll()
-	require.ErrorIs(t, within(t, async(func() error { return s.Release(context.Background(), 2) }), atMost), rlock.ErrUnreachable)
-	require.ErrorIs(t, within(t, waits, atMost), rlock.ErrUnreachable)
+	require.ErrorIs(t, within(t, async(func() error { return s.Release(context.Background(), 2) }), testTimeout), rlock.ErrUnreachable)
+	require.ErrorIs(t, within(t, waits, testTimeout), rlock.ErrUnreachable)
 	require.ErrorIs(t, s.Release(context.Background(), 1), rlock.ErrUnreachable)
 	require.ErrorIs(t, s.TryAcquire(context.Background(), 1, 0), rlock.ErrUnreachable)
 	_, err := s.ReleaseIfExists(context.Background(), 1)
@@ -473,17 +477,18 @@ func TestSemaphoreOutage(t *testing.T) {
 
 // Close and Shutdown end waits; permits are given back during a Shutdown, and after Close.
 func TestSemaphoreEnds(t *testing.T) {
+	redistest.Parallel(t)
 	t.Run("Close", func(t *testing.T) {
 		redistest.Parallel(t)
-		b := newBench(t)
+		b := newFixture(t)
 		watch := newClient(t, b.rdb).Semaphore(b.name)
 		s := b.Semaphore(b.name)
 		permits(t, s, 1)
 		require.NoError(t, s.Acquire(context.Background(), 1))
 		waits := b.acquireAsync(t, s, 1, 1)
 		b.Close()
-		require.ErrorIs(t, within(t, waits, nowIsNotLong), rlock.ErrClosed)
-		require.Zero(t, redistest.Goroutines(engine))
+		require.ErrorIs(t, within(t, waits, wakeTimeout), rlock.ErrClosed)
+		redistest.Eventually(t, soon, func() bool { return redistest.GoroutinesOfTest(engine) == 0 }, "no goroutine is left")
 		require.ErrorIs(t, s.Acquire(context.Background(), 1), rlock.ErrClosed)
 		require.NoError(t, s.Release(context.Background(), 1))
 		requireFree(t, watch, 1)
@@ -494,7 +499,7 @@ func TestSemaphoreEnds(t *testing.T) {
 	})
 	t.Run("Shutdown", func(t *testing.T) {
 		redistest.Parallel(t)
-		b := newBench(t)
+		b := newFixture(t)
 		s := b.Semaphore(b.name)
 		permits(t, s, 1)
 		require.NoError(t, s.Acquire(context.Background(), 1))
@@ -502,17 +507,18 @@ func TestSemaphoreEnds(t *testing.T) {
 		_, unlock, err := b.Mutex(b.name + ":lock").Lock(context.Background())
 		require.NoError(t, err)
 		shut := async(func() error { return b.Shutdown(context.Background()) })
-		require.ErrorIs(t, within(t, waits, nowIsNotLong), rlock.ErrClosed)
+		require.ErrorIs(t, within(t, waits, wakeTimeout), rlock.ErrClosed)
 		require.ErrorIs(t, s.Acquire(context.Background(), 1), rlock.ErrClosed)
 		require.NoError(t, s.Release(context.Background(), 1))
 		requireFree(t, s, 1)
 		require.NoError(t, unlock())
-		require.NoError(t, within(t, shut, nowIsNotLong))
+		require.NoError(t, within(t, shut, wakeTimeout))
 	})
 }
 
 // 10,000 names, half of them waited for in vain: nothing stays but records that expire, and the counters.
-func TestSemaphoresLeaveNothing(t *testing.T) {
+func semaphoresLeaveNothing(t *testing.T) {
+	t.Helper()
 	const names = 10_000
 	server := redistest.Start(t)
 	rdb := server.Client(t)
@@ -531,7 +537,7 @@ func TestSemaphoresLeaveNothing(t *testing.T) {
 			assert.ErrorIs(t, err, rlock.ErrNotAcquired)
 		}
 	})
-	redistest.Eventually(t, atMost, func() bool { return redistest.Goroutines(of...) <= before }, "no goroutine is left")
+	redistest.Eventually(t, testTimeout, func() bool { return redistest.Goroutines(of...) <= before }, "no goroutine is left")
 	for i := range names {
 		n, err := c.Semaphore(fmt.Sprintf("semaphore:%d", i)).Available(context.Background())
 		require.NoError(t, err)
@@ -565,12 +571,12 @@ func TestSemaphoreOnACluster(t *testing.T) {
 				permits(t, here.Semaphore(name(i)), 0)
 				waits = append(waits, async(func() error { return there.Semaphore(name(i)).Acquire(context.Background(), 2) }))
 			}
-			redistest.Eventually(t, atMost, func() bool { return asleep(t) == names }, "they wait")
+			redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == names }, "they wait")
 			for i := range names {
 				require.NoError(t, here.Semaphore(name(i)).Release(context.Background(), 2))
 			}
 			for _, got := range waits {
-				require.NoError(t, within(t, got, nowIsNotLong))
+				require.NoError(t, within(t, got, wakeTimeout))
 			}
 			require.ErrorContains(t, here.Semaphore("a{b").Acquire(context.Background(), 1), "would be in another slot")
 		})
@@ -579,17 +585,17 @@ func TestSemaphoreOnACluster(t *testing.T) {
 
 func TestSemaphoreIsTraced(t *testing.T) {
 	redistest.Parallel(t)
-	var told story
-	b := newBench(t, told.traced())
+	var told traceLines
+	b := newFixture(t, told.traced())
 	s := b.Semaphore(b.name)
 	permits(t, s, 1)
 	require.NoError(t, s.Acquire(context.Background(), 1))
-	require.Equal(t, []string{"semaphore passed"}, told.told())
+	require.Equal(t, []string{"semaphore passed"}, told.take())
 	require.Error(t, s.TryAcquire(context.Background(), 1, 0))
-	require.Equal(t, []string{"semaphore failed: not acquired"}, told.told())
+	require.Equal(t, []string{"semaphore failed: not acquired"}, told.take())
 	got := b.acquireAsync(t, s, 1, 1)
 	require.NoError(t, s.Release(context.Background(), 1))
-	require.NoError(t, within(t, got, nowIsNotLong))
-	require.Equal(t, []string{"semaphore waits", "semaphore passed waiting"}, told.told())
+	require.NoError(t, within(t, got, wakeTimeout))
+	require.Equal(t, []string{"semaphore waits", "semaphore passed waiting"}, told.take())
 	require.Zero(t, b.Stats().Holds)
 }

@@ -17,7 +17,7 @@ func shutDown(t *testing.T, c *rlock.Client, ctx context.Context) <-chan error {
 	t.Helper()
 	down := async(func() error { return c.Shutdown(ctx) })
 	probe := c.Mutex(redistest.Name(t))
-	redistest.Eventually(t, atMost, func() bool {
+	redistest.Eventually(t, testTimeout, func() bool {
 		_, unlock, err := probe.TryLock(context.Background(), 0)
 		if err == nil {
 			require.NoError(t, unlock())
@@ -61,7 +61,7 @@ func TestShutdown(t *testing.T) {
 	type section struct {
 		ctx    context.Context
 		unlock rlock.UnlockFunc
-		wait   pending
+		wait   pendingLock
 	}
 	sections := make(map[string]section)
 	for kind, l := range mine.lockers(name) {
@@ -69,14 +69,14 @@ func TestShutdown(t *testing.T) {
 		require.NoError(t, err, kind)
 		sections[kind] = section{ctx, unlock, lockAsync(t, l)}
 	}
-	redistest.Eventually(t, atMost, func() bool { return mine[0].Stats().Waiting >= 6 }, "they wait")
+	redistest.Eventually(t, testTimeout, func() bool { return mine[0].Stats().Waiting >= 6 }, "they wait")
 	var down []<-chan error
 	for _, c := range mine {
 		down = append(down, shutDown(t, c, context.Background()))
 	}
 	again, others := mine.lockers(name), other.lockers(name)
 	for kind, s := range sections {
-		require.ErrorIs(t, s.wait.get(t, atMost).err, rlock.ErrClosed, kind)
+		require.ErrorIs(t, s.wait.get(t, testTimeout).err, rlock.ErrClosed, kind)
 		_, _, err := again[kind].Lock(context.Background())
 		require.ErrorIs(t, err, rlock.ErrClosed, kind)
 		_, inner, err := again[kind].Lock(s.ctx)
@@ -96,11 +96,11 @@ func TestShutdown(t *testing.T) {
 		require.NoError(t, unlock(), kind)
 	}
 	for i, d := range down {
-		require.NoError(t, within(t, d, atMost))
+		require.NoError(t, within(t, d, testTimeout))
 		require.Zero(t, mine[i].Stats().Holds)
 	}
 	for _, s := range servers {
-		b := bench{rdb: s.Client(t)}
+		b := fixture{rdb: s.Client(t)}
 		require.NoError(t, b.do(t, "DEL", "redisson_lock_token:{"+name+":fenced}").Error()) // for ever
 		b.clear(t)
 	}
@@ -110,7 +110,7 @@ func TestShutdown(t *testing.T) {
 // downgrade. What competes is refused, inside of the section, too.
 func TestShutdownLetsASectionFinish(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	other := newClient(t, b.rdb)
 	rw := b.RWMutex(b.name)
 	_, leave, err := other.RWMutex(b.name).Read().Lock(context.Background())
@@ -125,7 +125,7 @@ func TestShutdownLetsASectionFinish(t *testing.T) {
 	require.ErrorIs(t, err, rlock.ErrClosed)
 
 	upgrade := lockAsync(t, upgrading{rw.Upgradeable(), reader})
-	redistest.Eventually(t, atMost, func() bool { return b.Stats().Waiting == 1 }, "it waits")
+	redistest.Eventually(t, testTimeout, func() bool { return b.Stats().Waiting == 1 }, "it waits")
 	upgrade.stillWaits(t)
 	require.NoError(t, leave())
 	got := upgrade.get(t, rlock.DefaultWatchdogTimeout/3)
@@ -140,7 +140,7 @@ func TestShutdownLetsASectionFinish(t *testing.T) {
 	require.NoError(t, down2())
 	require.Empty(t, down)
 	require.NoError(t, unlock())
-	require.NoError(t, within(t, down, atMost))
+	require.NoError(t, within(t, down, testTimeout))
 	require.False(t, b.exists(t, b.name))
 
 	// And a writer.
@@ -157,14 +157,14 @@ func TestShutdownLetsASectionFinish(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, down)
 	require.NoError(t, unlock())
-	require.NoError(t, within(t, down, atMost))
+	require.NoError(t, within(t, down, testTimeout))
 	require.False(t, b.exists(t, b.name))
 }
 
 // An Upgrade that waits when the time of Shutdown is over is told so.
 func TestShutdownTellsAnUpgradeThatWaits(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	_, leave, err := newClient(t, b.rdb).RWMutex(b.name).Read().Lock(context.Background())
 	require.NoError(t, err)
 	u := b.RWMutex(b.name).Upgradeable()
@@ -174,20 +174,20 @@ func TestShutdownTellsAnUpgradeThatWaits(t *testing.T) {
 		_, _, err := u.Upgrade(reader)
 		return err
 	})
-	redistest.Eventually(t, atMost, func() bool { return b.Stats().Waiting == 1 }, "it waits")
+	redistest.Eventually(t, testTimeout, func() bool { return b.Stats().Waiting == 1 }, "it waits")
 	over, cancel := context.WithCancel(context.Background())
 	cancel()
 	down := async(func() error { return b.Shutdown(over) })
-	require.ErrorIs(t, within(t, upgrade, atMost), rlock.ErrClosed)
+	require.ErrorIs(t, within(t, upgrade, testTimeout), rlock.ErrClosed)
 	require.NoError(t, unlock())
-	require.ErrorIs(t, within(t, down, atMost), context.Canceled)
+	require.ErrorIs(t, within(t, down, testTimeout), context.Canceled)
 	require.NoError(t, leave())
 }
 
 // While its sections run, a Client that is being shut down listens for nothing that nobody waits for any more.
 func TestShutdownEndsIdleSubscriptions(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	_, around, err := b.Mutex(b.name + ":around").Lock(context.Background())
 	require.NoError(t, err)
 	_, unlock, err := newClient(t, b.rdb).Mutex(b.name).Lock(context.Background())
@@ -198,24 +198,24 @@ func TestShutdownEndsIdleSubscriptions(t *testing.T) {
 	b.awaitSubscribers(t, b.name, 1)
 	b.awaitSubscribers(t, b.name+":lingers", 1)
 	require.NoError(t, lingers())
-	got := gets.get(t, atMost)
+	got := gets.get(t, testTimeout)
 	require.NoError(t, got.err)
 	down := shutDown(t, b.Client, context.Background())
-	require.ErrorIs(t, waits.get(t, atMost).err, rlock.ErrClosed)
+	require.ErrorIs(t, waits.get(t, testTimeout).err, rlock.ErrClosed)
 	b.awaitSubscribers(t, b.name, 0)
 	b.awaitSubscribers(t, b.name+":lingers", 0)
 	require.Empty(t, down)
 	for _, unlock := range []rlock.UnlockFunc{unlock, got.unlock, around} {
 		require.NoError(t, unlock())
 	}
-	require.NoError(t, within(t, down, atMost))
+	require.NoError(t, within(t, down, testTimeout))
 }
 
 // When its time is over, Shutdown tells the sections, and closes the Client when they have unlocked, or a second later.
 func TestShutdownWhoseTimeIsOver(t *testing.T) {
 	redistest.Parallel(t)
 	for _, heeds := range []bool{true, false} {
-		b := newBench(t)
+		b := newFixture(t)
 		ctx, unlock, err := b.Mutex(b.name).Lock(context.Background())
 		require.NoError(t, err)
 		soonOver, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
@@ -227,7 +227,7 @@ func TestShutdownWhoseTimeIsOver(t *testing.T) {
 		if heeds {
 			require.NoError(t, unlock())
 		}
-		require.ErrorIs(t, within(t, down, atMost), context.DeadlineExceeded)
+		require.ErrorIs(t, within(t, down, testTimeout), context.DeadlineExceeded)
 		if !heeds {
 			require.GreaterOrEqual(t, time.Since(began), time.Second)
 			require.True(t, b.exists(t, b.name))
@@ -250,7 +250,7 @@ func TestShutdownOfAQuorumWhoseTimeIsOver(t *testing.T) {
 		down = append(down, async(func() error { return c.Shutdown(over) }))
 	}
 	for _, d := range down {
-		require.ErrorIs(t, within(t, d, atMost), context.Canceled)
+		require.ErrorIs(t, within(t, d, testTimeout), context.Canceled)
 	}
 	require.ErrorIs(t, context.Cause(ctx), rlock.ErrClosed)
 	require.NoError(t, unlock())
@@ -259,7 +259,7 @@ func TestShutdownOfAQuorumWhoseTimeIsOver(t *testing.T) {
 // A re-entry when the sections have been told, and are given their last second, would never be told itself.
 func TestReentryInTheLastSecondOfShutdown(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	m := b.Mutex(b.name)
 	ctx, unlock, err := m.Lock(context.Background())
 	require.NoError(t, err)
@@ -270,7 +270,7 @@ func TestReentryInTheLastSecondOfShutdown(t *testing.T) {
 	_, _, err = m.Lock(context.WithoutCancel(ctx))
 	require.ErrorIs(t, err, rlock.ErrClosed)
 	require.NoError(t, unlock())
-	require.ErrorIs(t, within(t, down, atMost), context.Canceled)
+	require.ErrorIs(t, within(t, down, testTimeout), context.Canceled)
 	require.False(t, b.exists(t, b.name))
 }
 
@@ -279,27 +279,27 @@ func TestShutdownMeetsAGrant(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
 	proxy := redistest.StartProxy(t, s.Addr())
-	b := bench{rdb: s.Client(t), name: redistest.Name(t)}
+	b := fixture{rdb: s.Client(t), name: redistest.Name(t)}
 	b.Client = newClient(t, redistest.Dial(t, proxy.Addr(), oneConn))
 	loadScripts(t, b.Client)
 	_, unlock, err := b.Mutex(b.name + ":around").Lock(context.Background())
 	require.NoError(t, err)
 	proxy.OnReply(redistest.Nth(1, "EVALSHA", redistest.Hold))
 	got := lockAsync(t, b.Mutex(b.name))
-	redistest.Eventually(t, atMost, func() bool { return b.exists(t, b.name) }, "granted")
+	redistest.Eventually(t, testTimeout, func() bool { return b.exists(t, b.name) }, "granted")
 	down := shutDown(t, b.Client, context.Background())
 	proxy.Release()
-	err = got.get(t, atMost).err
+	err = got.get(t, testTimeout).err
 	require.ErrorIs(t, err, rlock.ErrClosed)
 	require.NotErrorIs(t, err, rlock.ErrUnreachable)
 	require.NoError(t, unlock())
-	require.NoError(t, within(t, down, atMost))
+	require.NoError(t, within(t, down, testTimeout))
 	require.False(t, b.exists(t, b.name))
 }
 
 // Shutdown of a Client without holds is Close; it can be called again, and beside Close.
 func TestShutdownOfAnIdleClient(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	require.NoError(t, b.Shutdown(context.Background()))
 	require.NoError(t, b.Shutdown(context.Background()))
 	c := newClient(t, b.rdb)
@@ -308,8 +308,8 @@ func TestShutdownOfAnIdleClient(t *testing.T) {
 	down := shutDown(t, c, context.Background())
 	again := async(func() error { return c.Shutdown(context.Background()) })
 	c.Close()
-	require.NoError(t, within(t, down, atMost))
-	require.NoError(t, within(t, again, atMost))
+	require.NoError(t, within(t, down, testTimeout))
+	require.NoError(t, within(t, again, testTimeout))
 	require.NoError(t, unlock())
 	require.Panics(t, func() { _ = new(rlock.Client).Shutdown(context.Background()) })
 }

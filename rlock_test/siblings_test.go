@@ -21,12 +21,12 @@ import (
 // first, the section is over, and the Lock competes: it gets the lock, unless it does not wait for that, and nothing of the hold before ends it.
 func TestSiblingMeetsTheLastUnlock(t *testing.T) {
 	redistest.Parallel(t)
-	for name, wait := range map[string]time.Duration{"Lock": -1, "TryLock(0)": 0, "TryLock(wait)": atMost} {
+	for name, wait := range map[string]time.Duration{"Lock": -1, "TryLock(0)": 0, "TryLock(wait)": testTimeout} {
 		t.Run(name, func(t *testing.T) {
 			redistest.Parallel(t)
 			s := redistest.Start(t)
 			proxy := redistest.StartProxy(t, s.Addr())
-			b := bench{rdb: s.Client(t), name: redistest.Name(t)}
+			b := fixture{rdb: s.Client(t), name: redistest.Name(t)}
 			b.Client = newClient(t, redistest.Dial(t, proxy.Addr()))
 			loadScripts(t, b.Client)
 			ctx, unlock, err := b.Mutex(b.name).Lock(context.Background())
@@ -36,23 +36,23 @@ func TestSiblingMeetsTheLastUnlock(t *testing.T) {
 			proxy.OnReply(redistest.Nth(1, "EVALSHA", redistest.Hold))
 			gone, leave := context.WithCancel(ctx)
 			first := lockAsync(t, under{gone, m})
-			redistest.Eventually(t, atMost, func() bool { return proxy.Held() == 1 }, "a call is under way")
+			redistest.Eventually(t, testTimeout, func() bool { return proxy.Held() == 1 }, "a call is under way")
 			leave() // its caller goes, the call stays
-			require.ErrorIs(t, first.get(t, atMost).err, context.Canceled)
+			require.ErrorIs(t, first.get(t, testTimeout).err, context.Canceled)
 
 			var l locker = m
 			if wait >= 0 {
 				l = tryFor{m, wait}
 			}
 			sibling := lockAsync(t, under{context.WithoutCancel(ctx), l})
-			redistest.Eventually(t, atMost, func() bool {
+			redistest.Eventually(t, testTimeout, func() bool {
 				return behind() >= 1 || wait == 0 && len(sibling.result) == 1 // whose second may be over before it is seen
 			}, "the sibling waits for it")
 			unlocked := async(unlock)
 			<-ctx.Done()
 			proxy.Release()
-			require.NoError(t, within(t, unlocked, atMost))
-			a := sibling.get(t, atMost)
+			require.NoError(t, within(t, unlocked, testTimeout))
+			a := sibling.get(t, testTimeout)
 			if wait == 0 && a.err != nil {
 				require.ErrorIs(t, a.err, rlock.ErrNotAcquired)
 				require.False(t, b.exists(t, b.name))
@@ -60,7 +60,7 @@ func TestSiblingMeetsTheLastUnlock(t *testing.T) {
 			}
 			require.NoError(t, a.err)
 			b.awaitFields(t, b.name, map[string]int64{rlock.Owner(a.ctx): 1})
-			for end := time.Now().Add(longestPause); time.Now().Before(end); pass(10 * time.Millisecond) {
+			for end := time.Now().Add(longestPause); time.Now().Before(end); sleep(10 * time.Millisecond) {
 				require.Equal(t, map[string]int64{rlock.Owner(a.ctx): 1}, b.fields(t, b.name))
 				require.NoError(t, a.ctx.Err())
 			}
@@ -87,8 +87,8 @@ func (u under) Lock(context.Context) (context.Context, rlock.UnlockFunc, error) 
 // neither the second nor the unlock before it.
 func TestSweepingSparesTheNextHold(t *testing.T) {
 	redistest.Parallel(t)
-	for name, fail := range map[string]func(t *testing.T, b bench, proxy *redistest.Proxy, m *rlock.Mutex, ctx context.Context){
-		"an acquire is lost, and its caller gives up": func(t *testing.T, b bench, proxy *redistest.Proxy, m *rlock.Mutex, ctx context.Context) {
+	for name, fail := range map[string]func(t *testing.T, b fixture, proxy *redistest.Proxy, m *rlock.Mutex, ctx context.Context){
+		"an acquire is lost, and its caller gives up": func(t *testing.T, b fixture, proxy *redistest.Proxy, m *rlock.Mutex, ctx context.Context) {
 			_, unlockOther, err := newClient(t, b.rdb).Mutex(b.name).Lock(context.Background())
 			require.NoError(t, err)
 			proxy.OnRequest(redistest.Nth(1, "EVALSHA", redistest.Cut))
@@ -96,10 +96,10 @@ func TestSweepingSparesTheNextHold(t *testing.T) {
 			first := lockAsync(t, under{gone, m})
 			b.awaitSubscribers(t, b.name, 1)
 			leave()
-			require.ErrorIs(t, first.get(t, atMost).err, rlock.ErrNotAcquired)
+			require.ErrorIs(t, first.get(t, testTimeout).err, rlock.ErrNotAcquired)
 			require.NoError(t, unlockOther())
 		},
-		"an unlock fails": func(t *testing.T, _ bench, proxy *redistest.Proxy, m *rlock.Mutex, ctx context.Context) {
+		"an unlock fails": func(t *testing.T, _ fixture, proxy *redistest.Proxy, m *rlock.Mutex, ctx context.Context) {
 			_, unlock, err := m.Lock(ctx)
 			require.NoError(t, err)
 			proxy.Refuse(true)
@@ -112,16 +112,16 @@ func TestSweepingSparesTheNextHold(t *testing.T) {
 			redistest.Parallel(t)
 			s := redistest.Start(t)
 			proxy := redistest.StartProxy(t, s.Addr())
-			b := bench{rdb: s.Client(t), name: redistest.Name(t)}
+			b := fixture{rdb: s.Client(t), name: redistest.Name(t)}
 			b.Client = newClient(t, redistest.Dial(t, proxy.Addr()))
 			loadScripts(t, b.Client)
 			ctx, unlockAround, err := b.Mutex(b.name + ":around").Lock(context.Background())
 			require.NoError(t, err)
 			m := b.Mutex(b.name)
 			fail(t, b, proxy, m, ctx)
-			a := lockAsync(t, under{ctx, m}).get(t, atMost)
+			a := lockAsync(t, under{ctx, m}).get(t, testTimeout)
 			require.NoError(t, a.err)
-			for end := time.Now().Add(longestPause); time.Now().Before(end); pass(10 * time.Millisecond) {
+			for end := time.Now().Add(longestPause); time.Now().Before(end); sleep(10 * time.Millisecond) {
 				require.Equal(t, map[string]int64{rlock.Owner(a.ctx): 1}, b.fields(t, b.name))
 				require.NoError(t, a.ctx.Err())
 			}
@@ -137,7 +137,7 @@ func TestSweepingSparesTheNextHold(t *testing.T) {
 func TestSweepingEndsWithTheLease(t *testing.T) {
 	s := redistest.Start(t)
 	proxy := redistest.StartProxy(t, s.Addr())
-	b := bench{rdb: s.Client(t), name: redistest.Name(t)}
+	b := fixture{rdb: s.Client(t), name: redistest.Name(t)}
 	b.Client = newClient(t, redistest.Dial(t, proxy.Addr()), rlock.Options{WatchdogTimeout: time.Second})
 	loadScripts(t, b.Client)
 	_, unlockOther, err := newClient(t, b.rdb).Mutex(b.name).Lock(context.Background())
@@ -148,7 +148,7 @@ func TestSweepingEndsWithTheLease(t *testing.T) {
 	first := lockAsync(t, under{ctx, b.Mutex(b.name)})
 	b.awaitSubscribers(t, b.name, 1)
 	leave()
-	require.ErrorIs(t, first.get(t, atMost).err, rlock.ErrNotAcquired)
+	require.ErrorIs(t, first.get(t, testTimeout).err, rlock.ErrNotAcquired)
 	sweepers := func() int { return redistest.Goroutines("go-rlock/rlock/internal/sweep.") }
 	redistest.Eventually(t, soon, func() bool { return sweepers() == 1 }, "the sweeper begins")
 	redistest.Eventually(t, 5*time.Second, func() bool { return sweepers() == 0 }, "the sweeper ends")
@@ -174,7 +174,7 @@ func (l *layers) run(ctx context.Context, client, depth, from int) {
 	i := from + rand.N(len(l.names)-from)
 	m := l.clients[client].Mutex(l.names[i])
 	if rand.N(4) == 0 {
-		m = l.clients[client].Mutex(l.names[i], rlock.WithLease(atMost))
+		m = l.clients[client].Mutex(l.names[i], rlock.WithLease(testTimeout))
 	}
 	var how locker = m
 	switch rand.N(3) {
@@ -238,10 +238,11 @@ func (l *ledger) leave(ctx context.Context) {
 func TestNestedSiblings(t *testing.T) {
 	for name, cut := range map[string]bool{"calm": false, "connections are cut": true} {
 		t.Run(name, func(t *testing.T) {
-			before := ours()
+			redistest.Parallel(t)
+			before := ourGoroutines()
 			s := redistest.Start(t)
 			proxy := redistest.StartProxy(t, s.Addr())
-			b := bench{rdb: s.Client(t)}
+			b := fixture{rdb: s.Client(t)}
 			l := layers{names: [3]string{"a", "b", "c"}, unlock: func(err error) {
 				assert.NotErrorIs(t, err, rlock.ErrLost)
 			}}
@@ -258,10 +259,10 @@ func TestNestedSiblings(t *testing.T) {
 				})
 			}
 			for cut && time.Now().Before(end) {
-				pass(30 * time.Millisecond)
+				sleep(30 * time.Millisecond)
 				proxy.CutAll()
 			}
-			require.NoError(t, within(t, async(func() error { owners.Wait(); return nil }), atMost), "nobody is stuck")
+			require.NoError(t, within(t, async(func() error { owners.Wait(); return nil }), testTimeout), "nobody is stuck")
 			for i := range l.in {
 				require.Zero(t, l.in[i].overlaps, l.names[i])
 				require.Empty(t, l.in[i].live)
@@ -273,7 +274,7 @@ func TestNestedSiblings(t *testing.T) {
 			for _, c := range l.clients {
 				c.Close()
 			}
-			awaitGone(t, before)
+			awaitGoroutines(t, before)
 			redistest.Eventually(t, 5*time.Second, func() bool {
 				channels, err := b.do(t, "PUBSUB", "CHANNELS").AsStrSlice()
 				return err == nil && len(channels) == 0
@@ -285,9 +286,9 @@ func TestNestedSiblings(t *testing.T) {
 // Close at any moment of nested sections with siblings: every unlock works, also of what was opened
 // while Close ran, and then nothing is left.
 func TestCloseAmongSiblings(t *testing.T) {
-	before := ours()
+	before := ourGoroutines()
 	s := redistest.Start(t)
-	b := bench{rdb: s.Client(t)}
+	b := fixture{rdb: s.Client(t)}
 	rdb := s.Client(t)
 	for range 30 {
 		c, err := rlock.New(rdb, rlock.Options{})
@@ -303,7 +304,7 @@ func TestCloseAmongSiblings(t *testing.T) {
 				}
 			})
 		}
-		pass(rand.N(15 * time.Millisecond))
+		sleep(rand.N(15 * time.Millisecond))
 		c.Close()
 		owners.Wait()
 		redistest.Eventually(t, 5*time.Second, func() bool {
@@ -311,5 +312,5 @@ func TestCloseAmongSiblings(t *testing.T) {
 			return err == nil && n == 0
 		}, "no keys")
 	}
-	awaitGone(t, before)
+	awaitGoroutines(t, before)
 }

@@ -45,14 +45,15 @@ type soakReport struct {
 func (j soakJob) name(i int) string { return fmt.Sprintf("%s:%d", j.Prefix, i) }
 
 func TestSoak(t *testing.T) {
-	duration := 10 * time.Second
+	redistest.Parallel(t)
+	duration := 4 * time.Second
 	if s := os.Getenv("RLOCK_SOAK"); s != "" {
 		var err error
 		duration, err = time.ParseDuration(s)
 		require.NoError(t, err)
 	}
 	const processes, names = 4, 3
-	b := bench{rdb: redistest.Dial(t, redistest.Shared(t)), name: redistest.Name(t)}
+	b := fixture{rdb: redistest.Dial(t, redistest.Shared(t)), name: redistest.Name(t)}
 	job := soakJob{Addr: redistest.Shared(t), Dir: t.TempDir(), Prefix: b.name, Goroutines: 50, For: duration}
 	text, err := json.Marshal(job)
 	require.NoError(t, err)
@@ -167,9 +168,9 @@ func soakWorker(text string) int {
 	in := bufio.NewReader(os.Stdin)
 	if _, err := in.ReadString('\n'); err == nil {
 		// The renewer's loop and the link of the subscriptions are two; all others belong to calls.
-		rest := ours() - 2
-		for deadline := time.Now().Add(5 * time.Second); rest > 0 && time.Now().Before(deadline); rest = ours() - 2 {
-			pass(time.Millisecond)
+		rest := ourGoroutines() - 2
+		for deadline := time.Now().Add(5 * time.Second); rest > 0 && time.Now().Before(deadline); rest = ourGoroutines() - 2 {
+			sleep(time.Millisecond)
 		}
 		fmt.Fprintln(os.Stdout, max(rest, 0))
 	}

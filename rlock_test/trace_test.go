@@ -21,22 +21,22 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// story is what a Trace was told, as lines.
-type story struct {
+// traceLines is what a Trace was told, as lines.
+type traceLines struct {
 	mu    sync.Mutex // guards the following
 	lines []string
 	got   []rlock.AcquiredInfo
 	last  rlock.RenewedInfo
 }
 
-func (s *story) tell(format string, args ...any) {
+func (s *traceLines) tell(format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.lines = append(s.lines, fmt.Sprintf(format, args...))
 }
 
 // told returns the lines since the last call.
-func (s *story) told() []string {
+func (s *traceLines) take() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	lines := s.lines
@@ -45,7 +45,7 @@ func (s *story) told() []string {
 }
 
 // acquired returns the last of those.
-func (s *story) acquired() rlock.AcquiredInfo {
+func (s *traceLines) acquired() rlock.AcquiredInfo {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.got[len(s.got)-1]
@@ -53,8 +53,8 @@ func (s *story) acquired() rlock.AcquiredInfo {
 
 type ctxLabel struct{}
 
-// traced are options with a Trace that tells the story. Each line names the label that the ctx carries, if there is one.
-func (s *story) traced() rlock.Options {
+// traced are options with a Trace that records lines. Each line names the label that the ctx carries, if there is one.
+func (s *traceLines) traced() rlock.Options {
 	label := func(ctx context.Context) string {
 		if v, ok := ctx.Value(ctxLabel{}).(string); ok {
 			return " by " + v
@@ -112,8 +112,8 @@ func errorsOf(err error) string {
 
 // Each Lock is told of once, and its unlock once, whatever it consists of.
 func TestTraceOfEachKind(t *testing.T) {
-	var s story
-	b := newBench(t, s.traced())
+	var s traceLines
+	b := newFixture(t, s.traced())
 	var quorum []rlock.Locker
 	for range 3 {
 		quorum = append(quorum, newClient(t, redistest.Start(t).Client(t), s.traced()).Mutex(b.name))
@@ -137,58 +137,58 @@ func TestTraceOfEachKind(t *testing.T) {
 		if kind == "all" {
 			reentry = "free" // each of its locks may have its own way
 		}
-		require.Equal(t, []string{kind + " free", kind + " " + reentry}, s.told())
+		require.Equal(t, []string{kind + " free", kind + " " + reentry}, s.take())
 		require.Equal(t, l.Name(), s.acquired().Name)
 		require.NoError(t, inner())
 		require.NoError(t, unlock())
 		require.Error(t, unlock())
-		require.Equal(t, []string{kind + " " + reentry + " released: ok", kind + " free released: ok"}, s.told())
+		require.Equal(t, []string{kind + " " + reentry + " released: ok", kind + " free released: ok"}, s.take())
 
 		ended, cancel := context.WithCancel(context.Background())
 		cancel()
 		_, _, err = l.Lock(ended)
 		require.Error(t, err)
-		require.Equal(t, []string{kind + " failed: context canceled, not acquired"}, s.told())
+		require.Equal(t, []string{kind + " failed: context canceled, not acquired"}, s.take())
 	}
 	_, _, err := b.Mutex("").Lock(context.Background())
 	require.Error(t, err)
-	require.Equal(t, []string{"mutex failed: ok"}, s.told(), "no sentinel")
+	require.Equal(t, []string{"mutex failed: ok"}, s.take(), "no sentinel")
 
 	ctx, _, err := rw.Write().Lock(context.Background())
 	require.NoError(t, err)
 	_, unlock, err := rw.Downgrade(ctx)
 	require.NoError(t, err)
 	require.NoError(t, unlock())
-	require.Equal(t, []string{"write free", "write free released: ok", "read free", "read free released: ok"}, s.told())
+	require.Equal(t, []string{"write free", "write free released: ok", "read free", "read free released: ok"}, s.take())
 }
 
 // How a lock was had after a wait, and from whom.
 func TestTraceOfWaits(t *testing.T) {
 	redistest.Parallel(t)
-	var s story
-	b := newBench(t, s.traced())
+	var s traceLines
+	b := newFixture(t, s.traced())
 	m := b.Mutex(b.name)
 	as := func(who string) context.Context { return context.WithValue(context.Background(), ctxLabel{}, who) }
 	_, unlock, err := m.Lock(as("A"))
 	require.NoError(t, err)
 	_, _, err = m.TryLock(as("B"), 0)
 	require.ErrorIs(t, err, rlock.ErrNotAcquired)
-	require.Equal(t, []string{"mutex free by A", "mutex failed by B: not acquired"}, s.told())
+	require.Equal(t, []string{"mutex free by A", "mutex failed by B: not acquired"}, s.take())
 	_, _, err = m.TryLock(as("B"), time.Millisecond)
 	require.ErrorIs(t, err, rlock.ErrNotAcquired)
-	require.Equal(t, []string{"mutex waits by B", "mutex failed waiting by B: not acquired"}, s.told())
+	require.Equal(t, []string{"mutex waits by B", "mutex failed waiting by B: not acquired"}, s.take())
 
-	var got attempt
+	var got lockResult
 	for { // until it is handed over: one that asks Redis in the moment of the unlock cannot be
 		next := lockAsync(t, under{as("C"), m})
 		var waits []string
-		redistest.Eventually(t, atMost, func() bool {
-			waits = append(waits, s.told()...)
+		redistest.Eventually(t, testTimeout, func() bool {
+			waits = append(waits, s.take()...)
 			return len(waits) == 1
 		}, "it waits")
 		require.Equal(t, []string{"mutex waits by C"}, waits)
 		require.NoError(t, unlock())
-		got = next.get(t, atMost)
+		got = next.get(t, testTimeout)
 		require.NoError(t, got.err)
 		if b.Stats().HandOffs == 1 {
 			break
@@ -196,12 +196,12 @@ func TestTraceOfWaits(t *testing.T) {
 		require.NoError(t, got.unlock())
 		_, unlock, err = m.Lock(as("A"))
 		require.NoError(t, err)
-		s.told()
+		s.take()
 	}
-	require.ElementsMatch(t, []string{"mutex free released by A: ok", "mutex handoff by C from by A"}, s.told())
+	require.ElementsMatch(t, []string{"mutex free released by A: ok", "mutex handoff by C from by A"}, s.take())
 	require.GreaterOrEqual(t, s.acquired().Waited, time.Duration(0))
 
-	var other story
+	var other traceLines
 	var log lockedBuffer
 	o := other.traced()
 	o.Logger = slog.New(slog.NewTextHandler(&log, nil))
@@ -209,9 +209,9 @@ func TestTraceOfWaits(t *testing.T) {
 	far := lockAsync(t, under{as("D"), c.Mutex(b.name)})
 	b.awaitPlace(t, b.name)
 	require.NoError(t, got.unlock())
-	last := far.get(t, atMost)
+	last := far.get(t, testTimeout)
 	require.NoError(t, last.err)
-	require.Equal(t, "mutex waits by D", other.told()[0])
+	require.Equal(t, "mutex waits by D", other.take()[0])
 	require.Contains(t, []rlock.Path{rlock.PathGrant, rlock.PathWoken}, other.acquired().Path) // the second, if the place was old
 	require.Nil(t, other.acquired().By)
 	if other.acquired().Path == rlock.PathGrant { // which lasts for two seconds, and so is not renewed late
@@ -220,7 +220,7 @@ func TestTraceOfWaits(t *testing.T) {
 			defer other.mu.Unlock()
 			return other.last
 		}
-		redistest.Eventually(t, atMost, func() bool { return renewed().Left > 0 }, "renewed")
+		redistest.Eventually(t, testTimeout, func() bool { return renewed().Left > 0 }, "renewed")
 		require.True(t, renewed().Granted)
 		require.Less(t, renewed().Left, 2*time.Second)
 		if renewed().Left > 2*time.Second/3 {
@@ -236,27 +236,27 @@ func TestTraceOfWaits(t *testing.T) {
 	require.Equal(t, uint64(1), stats.Acquired)
 	require.Zero(t, stats.Holds)
 
-	require.NoError(t, b.do(t, "HSET", b.name, aThread, "1").Error()) // Redisson's; its unlock wakes
+	require.NoError(t, b.do(t, "HSET", b.name, foreignOwner, "1").Error()) // Redisson's; its unlock wakes
 	woken := lockAsync(t, under{as("E"), m})
-	redistest.Eventually(t, atMost, func() bool { return b.Stats().Waiting == 1 }, "it waits")
+	redistest.Eventually(t, testTimeout, func() bool { return b.Stats().Waiting == 1 }, "it waits")
 	_, err = m.ForceUnlock(context.Background())
 	require.NoError(t, err)
-	require.NoError(t, woken.get(t, atMost).unlock())
+	require.NoError(t, woken.get(t, testTimeout).unlock())
 	require.Equal(t, rlock.PathWoken, s.acquired().Path)
 }
 
 // A loss is told of, logged and counted; and how much time renewals leave.
 func TestTraceOfALoss(t *testing.T) {
 	redistest.Parallel(t)
-	var s story
+	var s traceLines
 	var log lockedBuffer
 	o := s.traced()
 	o.Logger = slog.New(slog.NewTextHandler(&log, nil))
 	o.WatchdogTimeout = 900 * time.Millisecond
-	b := newBench(t, o)
+	b := newFixture(t, o)
 	ctx, unlock, err := b.Mutex(b.name).Lock(context.WithValue(context.Background(), ctxLabel{}, "A"))
 	require.NoError(t, err)
-	redistest.Eventually(t, atMost, func() bool {
+	redistest.Eventually(t, testTimeout, func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return s.last.Left > 0
@@ -268,13 +268,13 @@ func TestTraceOfALoss(t *testing.T) {
 	require.Equal(t, 1, b.Stats().Holds)
 	require.NoError(t, b.do(t, "DEL", b.name).Error())
 	<-ctx.Done()
-	redistest.Eventually(t, atMost, func() bool { return b.Stats().Lost == 1 }, "counted")
+	redistest.Eventually(t, testTimeout, func() bool { return b.Stats().Lost == 1 }, "counted")
 	require.ErrorIs(t, unlock(), rlock.ErrLost)
-	redistest.Eventually(t, atMost, func() bool { return strings.Contains(log.String(), "level=WARN") }, "logged")
+	redistest.Eventually(t, testTimeout, func() bool { return strings.Contains(log.String(), "level=WARN") }, "logged")
 	require.Regexp(t, `msg="rlock: lost" name=`+regexp.QuoteMeta(b.name)+` kind=mutex owner=`+b.ID(), log.String())
 	var lines []string
-	redistest.Eventually(t, atMost, func() bool { // the loss is told of after the ctx was cancelled
-		lines = append(lines, s.told()...)
+	redistest.Eventually(t, testTimeout, func() bool { // the loss is told of after the ctx was cancelled
+		lines = append(lines, s.take()...)
 		return len(lines) == 3
 	}, "told")
 	require.ElementsMatch(t, []string{"mutex free by A", "mutex lost by A: 2, true", "mutex free released by A: lost, not held"}, lines)
@@ -291,8 +291,8 @@ func TestTraceOfALossOfAQuorum(t *testing.T) {
 		told <- i
 		<-unlocked
 	}}}
-	e := newElectorate(t, 3)
-	v := e.voter(t, o)
+	e := newQuorumServers(t, 3)
+	v := e.process(t, o)
 	ctx, unlock, err := v.Lock(context.Background())
 	require.NoError(t, err)
 	e.awaitVotes(t, 3)
@@ -305,14 +305,14 @@ func TestTraceOfALossOfAQuorum(t *testing.T) {
 	require.Equal(t, "quorum", info.Kind)
 	lost := async(unlock)
 	defer close(unlocked)
-	require.ErrorIs(t, within(t, lost, atMost), rlock.ErrLost)
+	require.ErrorIs(t, within(t, lost, testTimeout), rlock.ErrLost)
 }
 
 // All tells of itself whatever it consists of; the Upgradeables and Quorums in it tell of themselves as well.
 func TestTraceOfAllWithoutAMutex(t *testing.T) {
 	redistest.Parallel(t)
-	var s story
-	b := newBench(t, s.traced())
+	var s traceLines
+	b := newFixture(t, s.traced())
 	var members []rlock.Locker
 	for i := range 3 {
 		members = append(members, newClient(t, b.rdb, s.traced()).Mutex(fmt.Sprint(b.name, i)))
@@ -320,20 +320,20 @@ func TestTraceOfAllWithoutAMutex(t *testing.T) {
 	up := rlock.All(b.RWMutex(b.name).Upgradeable())
 	for kind, l := range map[string]*rlock.MultiMutex{"upgradeable": up, "quorum": rlock.All(rlock.Quorum(members...))} {
 		require.NoError(t, l.Do(context.Background(), nothing))
-		require.Equal(t, []string{kind + " free", "all free", kind + " free released: ok", "all free released: ok"}, s.told())
+		require.Equal(t, []string{kind + " free", "all free", kind + " free released: ok", "all free released: ok"}, s.take())
 	}
 
 	_, unlock, err := newClient(t, b.rdb).RWMutex(b.name).Write().Lock(context.Background())
 	require.NoError(t, err)
 	waits := lockAsync(t, up)
 	var lines []string
-	redistest.Eventually(t, atMost, func() bool {
-		lines = append(lines, s.told()...)
+	redistest.Eventually(t, testTimeout, func() bool {
+		lines = append(lines, s.take()...)
 		return slices.Contains(lines, "upgradeable waits")
 	}, "it waits")
 	require.Contains(t, lines, "all waits")
 	require.NoError(t, unlock())
-	got := waits.get(t, atMost)
+	got := waits.get(t, testTimeout)
 	require.NoError(t, got.err)
 	require.Equal(t, rlock.PathWoken, s.acquired().Path)
 	require.Equal(t, "all", s.acquired().Kind)
@@ -412,7 +412,7 @@ func (a *askedFor) take() []any {
 
 // A client of rueidis that somebody has wrapped finds in the ctx of a command what the caller's has.
 func TestCommandsHaveTheValuesOfTheCaller(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	loadScripts(t, b.Client)
 	require.NoError(t, rlock.All(b.Mutex(b.name), b.Mutex(b.name+":2")).Do(context.Background(), nothing)) // these, too
 	rdb := &askedFor{Client: b.rdb}
@@ -432,7 +432,7 @@ func TestCommandsHaveTheValuesOfTheCaller(t *testing.T) {
 			require.Equal(t, []any{"A"}, rdb.take(), name)
 			require.NoError(t, c.Mutex(b.name, rlock.WithLease(time.Hour)).Do(inner, func(context.Context) error { return nil }))
 			require.Equal(t, []any{"A"}, rdb.take(), "%s: re-entry for longer", name)
-			redistest.Eventually(t, atMost, func() bool { return len(rdb.peek()) > 0 }, "the count follows")
+			redistest.Eventually(t, testTimeout, func() bool { return len(rdb.peek()) > 0 }, "the count follows")
 			require.Equal(t, []any{"A"}, rdb.take(), "%s: the count", name)
 			require.NoError(t, unlock())
 			require.Equal(t, []any{"A"}, rdb.take(), name)

@@ -79,8 +79,8 @@ func TestUnlockTimeout(t *testing.T) {
 					require.GreaterOrEqual(t, took, unlockTimeout, what)
 					require.Less(t, took, unlockTimeout+time.Second, what)
 					for i, s := range servers {
-						b := bench{rdb: s.Client(t)}
-						redistest.Eventually(t, atMost, func() bool {
+						b := fixture{rdb: s.Client(t)}
+						redistest.Eventually(t, testTimeout, func() bool {
 							return len(keysOfLocks(t, b)) == 0 && p[i].Stats().Holds == 0
 						}, what+": released in the background")
 						require.Zero(t, p[i].Stats().Lost, what+": nobody lost anything")
@@ -93,7 +93,7 @@ func TestUnlockTimeout(t *testing.T) {
 }
 
 // keysOfLocks are all keys but the counters of fenced locks.
-func keysOfLocks(t *testing.T, b bench) (keys []string) {
+func keysOfLocks(t *testing.T, b fixture) (keys []string) {
 	t.Helper()
 	all, err := b.do(t, "KEYS", "*").AsStrSlice()
 	require.NoError(t, err)
@@ -115,7 +115,7 @@ func TestUnlockTimeoutOfAHandOff(t *testing.T) {
 		_, unlock, err := c.Mutex("x", byCall).Lock(context.Background())
 		require.NoError(t, err)
 		next := lockAsync(t, c.Mutex("x", byCall))
-		redistest.Eventually(t, atMost, func() bool { return c.Stats().Waiting == 1 }, "it waits")
+		redistest.Eventually(t, testTimeout, func() bool { return c.Stats().Waiting == 1 }, "it waits")
 		s.Pause()
 		began := time.Now()
 		unlocked := async(unlock)
@@ -124,11 +124,11 @@ func TestUnlockTimeoutOfAHandOff(t *testing.T) {
 			require.GreaterOrEqual(t, time.Since(began), 2*unlockTimeout)
 			s.Resume()
 		} else {
-			pass(unlockTimeout / 2)
+			sleep(unlockTimeout / 2)
 			s.Resume()
-			require.NoError(t, within(t, unlocked, atMost))
+			require.NoError(t, within(t, unlocked, testTimeout))
 		}
-		got := next.get(t, atMost)
+		got := next.get(t, testTimeout)
 		require.NoError(t, got.err)
 		require.NoError(t, got.unlock())
 		c.Close()
@@ -148,7 +148,7 @@ func TestUnlockTimeoutIsGivenAgain(t *testing.T) {
 	s.Pause()
 	defer s.Resume()
 	require.ErrorIs(t, unlock(), rlock.ErrUnreachable)
-	pass(1500 * time.Millisecond)
+	sleep(1500 * time.Millisecond)
 	began := time.Now()
 	outlasts := time.AfterFunc(unlockTimeout/2, s.Resume)
 	defer outlasts.Stop()
@@ -181,7 +181,7 @@ func TestUnlockLeftBeyondTheLease(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
 	proxy := redistest.StartProxy(t, s.Addr())
-	b := bench{rdb: s.Client(t), name: redistest.Name(t)}
+	b := fixture{rdb: s.Client(t), name: redistest.Name(t)}
 	b.Client = newClient(t, b.rdb)
 	c := newClient(t, redistest.Dial(t, proxy.Addr(), pipelined), rlock.Options{UnlockTimeout: 100 * time.Millisecond})
 	loadScripts(t, c)
@@ -193,7 +193,7 @@ func TestUnlockLeftBeyondTheLease(t *testing.T) {
 	next, unlockNext, err := b.Mutex(b.name).Lock(context.Background())
 	require.NoError(t, err)
 	proxy.Release()
-	redistest.Eventually(t, atMost, func() bool { return c.Stats().Holds == 0 }, "answered")
+	redistest.Eventually(t, testTimeout, func() bool { return c.Stats().Holds == 0 }, "answered")
 	require.NoError(t, next.Err())
 	require.Equal(t, map[string]int64{rlock.Owner(next): 1}, b.fields(t, b.name))
 	require.NoError(t, unlockNext())
@@ -219,7 +219,7 @@ func TestDoOnASilentRedis(t *testing.T) {
 // An unlock that Redis answers takes nothing off the time of the sections around it, however far away Redis is.
 func TestUnlocksOfAFarRedisCostNoTime(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	proxy := redistest.StartProxy(t, redistest.Shared(t))
 	c := newClient(t, redistest.Dial(t, proxy.Addr()))
 	loadScripts(t, c)

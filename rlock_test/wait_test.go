@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -19,7 +20,7 @@ import (
 )
 
 func TestLocalWaitersAreServedInOrder(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	m := b.Mutex(b.name)
 	_, unlock, err := m.Lock(context.Background())
 	require.NoError(t, err)
@@ -33,7 +34,7 @@ func TestLocalWaitersAreServedInOrder(t *testing.T) {
 				return nil
 			}))
 		})
-		redistest.Eventually(t, 10*time.Second, func() bool { return waiting() == i+1 }, "it waits")
+		redistest.Eventually(t, 10*time.Second, func() bool { return waiting(t) == i+1 }, "it waits")
 	}
 	require.NoError(t, unlock())
 	wg.Wait()
@@ -46,7 +47,7 @@ func TestLocalWaitersAreServedInOrder(t *testing.T) {
 func TestUnlockBeforeTheSubscriptionStands(t *testing.T) {
 	for _, resp2 := range []bool{false, true} {
 		t.Run(fmt.Sprintf("resp2=%v", resp2), func(t *testing.T) {
-			b := newBench(t)
+			b := newFixture(t)
 			proxy := redistest.StartProxy(t, redistest.Shared(t))
 			proxy.OnRequest(redistest.Nth(1, "SUBSCRIBE", redistest.Hold))
 			_, unlock, err := b.Mutex(b.name).Lock(context.Background())
@@ -65,7 +66,7 @@ func TestUnlockBeforeTheSubscriptionStands(t *testing.T) {
 }
 
 func TestManyWaitersManyUnlocks(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	const clients, each = 4, 25
 	var wg sync.WaitGroup
 	for range clients {
@@ -85,15 +86,15 @@ func TestManyWaitersManyUnlocks(t *testing.T) {
 
 // A waiter that is cancelled in the moment of its wake-up hands it on.
 func TestCancelAtTheMomentOfTheWakeUp(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	m := newClient(t, b.rdb).Mutex(b.name)
 	for range 100 {
 		_, unlock, err := b.Mutex(b.name).Lock(context.Background())
 		require.NoError(t, err)
 		first := lockAsync(t, m)
-		redistest.Eventually(t, 5*time.Second, func() bool { return waiting() == 1 }, "the first waits")
+		redistest.Eventually(t, 5*time.Second, func() bool { return waiting(t) == 1 }, "the first waits")
 		second := lockAsync(t, m)
-		redistest.Eventually(t, 5*time.Second, func() bool { return waiting() == 2 }, "the second waits")
+		redistest.Eventually(t, 5*time.Second, func() bool { return waiting(t) == 2 }, "the second waits")
 		go func() {
 			for range rand.N(2000) {
 				_ = time.Now()
@@ -112,7 +113,8 @@ func TestCancelAtTheMomentOfTheWakeUp(t *testing.T) {
 }
 
 // G5: whenever a wait is cancelled, nothing is left of it.
-func TestCancelledWaitsLeaveNothing(t *testing.T) {
+func cancelledWaitsLeaveNothing(t *testing.T) {
+	t.Helper()
 	for deployment, start := range map[string]func() rueidis.Client{
 		"server":  func() rueidis.Client { return redistest.Start(t).Client(t) },
 		"cluster": func() rueidis.Client { return redistest.StartCluster(t, 3, 0).Client(t) },
@@ -133,7 +135,7 @@ func TestCancelledWaitsLeaveNothing(t *testing.T) {
 				}
 			}
 			held(func(key string) rueidis.Completed {
-				return rdb.B().Hset().Key(key).FieldValue().FieldValue(aThread, "1").Build()
+				return rdb.B().Hset().Key(key).FieldValue().FieldValue(foreignOwner, "1").Build()
 			})
 			before := redistest.Goroutines("go-rlock/rlock/rlock.", "go-rlock/rlock/internal/engine.", "go-rlock/rlock/internal/calls.", "go-rlock/rlock/internal/sweep.")
 			var subscribed atomic.Int64
@@ -174,7 +176,7 @@ func TestIdleWaitersSendNothing(t *testing.T) {
 	s := redistest.Start(t)
 	watch := s.Client(t)
 	holder, waiters := newClient(t, s.Client(t)), newClient(t, s.Client(t))
-	_, unlock, err := holder.Mutex("idle", rlock.WithLease(atMost)).Lock(context.Background()) // not renewed
+	_, unlock, err := holder.Mutex("idle", rlock.WithLease(testTimeout)).Lock(context.Background()) // not renewed
 	require.NoError(t, err)
 	before := redistest.Goroutines("go-rlock/rlock")
 	asked := redistest.Commands(t, watch)["evalsha"]
@@ -191,13 +193,15 @@ func TestIdleWaitersSendNothing(t *testing.T) {
 			}
 		})
 	}
-	redistest.Eventually(t, 20*time.Second, func() bool { return waiting() == n }, "all wait")
-	bench{rdb: watch}.awaitSubscribers(t, "idle", 1)
+	redistest.Eventually(t, 20*time.Second, func() bool { return waiting(t) == n }, "all wait")
+	fixture{rdb: watch}.awaitSubscribers(t, "idle", 1)
 	redistest.Eventually(t, 10*time.Second, func() bool {
-		return redistest.Commands(t, watch)["evalsha"] == asked+2 // the second time when it had subscribed
+		clients, err := watch.Do(ctx, watch.B().ClientList().Build()).ToString() // the connection is named after it has subscribed
+		return err == nil && strings.Contains(clients, "name=rlock:") &&
+			redistest.Commands(t, watch)["evalsha"] == asked+2 // the second time when it had subscribed
 	}, "the first has asked twice")
 	commands := redistest.Commands(t, watch)
-	pass(10 * time.Second)
+	sleep(10 * time.Second)
 	after := redistest.Commands(t, watch)
 	for name := range after {
 		if name != "info" && name != "ping" && name != "pubsub|numsub" { // ping: rueidis' own, one a second and connection
@@ -218,8 +222,8 @@ func TestConnectionOfWaitersIsGivenBack(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
 	rdb := s.Client(t, func(o *rueidis.ClientOption) { o.BlockingPoolSize = 1 })
-	b := bench{Client: newClient(t, rdb), rdb: s.Client(t), name: "pool"}
-	require.NoError(t, b.do(t, "HSET", b.name, aThread, "1").Error())
+	b := fixture{Client: newClient(t, rdb), rdb: s.Client(t), name: "pool"}
+	require.NoError(t, b.do(t, "HSET", b.name, foreignOwner, "1").Error())
 	for range 2 { // the second time it has to be taken anew
 		waiter := lockAsync(t, b.Mutex(b.name))
 		b.awaitSubscribers(t, b.name, 1)
@@ -237,7 +241,7 @@ func TestConnectionOfWaitersIsGivenBack(t *testing.T) {
 // A holder that crashed is waited for as long as its lease lasts, and not much longer.
 func TestCrashedHolder(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	b.do(t, "HSET", b.name, "00000000-0000-0000-0000-000000000000:1", "1")
 	const lease = 2 * time.Second // enough for an attempt in it
 	began := time.Now()
@@ -252,7 +256,7 @@ func TestCrashedHolder(t *testing.T) {
 func TestWaiterSurvivesALostSubscription(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
-	b := bench{Client: newClient(t, s.Client(t)), rdb: s.Client(t), name: "cut"}
+	b := fixture{Client: newClient(t, s.Client(t)), rdb: s.Client(t), name: "cut"}
 	for range 5 {
 		_, unlock, err := newClient(t, b.rdb).Mutex(b.name).Lock(context.Background())
 		require.NoError(t, err)

@@ -14,11 +14,11 @@ import (
 )
 
 // sectionKinds are the locks of every kind, and permits: all that have sections.
-func sectionKinds() map[string]func(s *twins, name string) rlock.Locker {
+func sectionKinds() map[string]func(s *twoClients, name string) rlock.Locker {
 	kinds := maps.Clone(leftKinds())
-	kinds["Semaphore"] = func(s *twins, name string) rlock.Locker { return s.Semaphore(name).Locker(1) }
-	kinds["PermitSemaphore"] = func(s *twins, name string) rlock.Locker { return s.PermitSemaphore(name).Locker(1) }
-	kinds["somebody else's in an All"] = func(s *twins, name string) rlock.Locker {
+	kinds["Semaphore"] = func(s *twoClients, name string) rlock.Locker { return s.Semaphore(name).Locker(1) }
+	kinds["PermitSemaphore"] = func(s *twoClients, name string) rlock.Locker { return s.PermitSemaphore(name).Locker(1) }
+	kinds["somebody else's in an All"] = func(s *twoClients, name string) rlock.Locker {
 		return rlock.All(s.Mutex(name), foreignLock{s.Mutex(name + ":inner")})
 	}
 	return kinds
@@ -27,7 +27,7 @@ func sectionKinds() map[string]func(s *twins, name string) rlock.Locker {
 // foreignLock is a Locker of the user's own, around one of ours.
 type foreignLock struct{ rlock.Locker }
 
-func stockPermits(t *testing.T, s *twins, kind, name string, n int64) {
+func stockPermits(t *testing.T, s *twoClients, kind, name string, n int64) {
 	t.Helper()
 	var err error
 	switch kind {
@@ -42,7 +42,7 @@ func stockPermits(t *testing.T, s *twins, kind, name string, n int64) {
 // G3: a section whose Lock was given a WaitOnly goes on when that ctx is done, and ends with its unlock. A Lock in the section is inside of it.
 func TestWaitOnlySection(t *testing.T) {
 	redistest.Parallel(t)
-	s := newTwins(t, redistest.Shared(t))
+	s := newTwoClients(t, redistest.Shared(t))
 	type key struct{}
 	for kind, lock := range sectionKinds() {
 		t.Run(kind, func(t *testing.T) {
@@ -50,7 +50,7 @@ func TestWaitOnlySection(t *testing.T) {
 			stockPermits(t, s, kind, name, 1)
 			l := lock(s, name)
 			outer, leave := context.WithCancel(context.WithValue(context.Background(), key{}, kind))
-			wait, stop := context.WithTimeout(rlock.WaitOnly(outer), atMost) // a ctx below it bounds no more than the waiting either
+			wait, stop := context.WithTimeout(rlock.WaitOnly(outer), testTimeout) // a ctx below it bounds no more than the waiting either
 			section, unlock, err := l.Lock(wait)
 			require.NoError(t, err)
 			stop()
@@ -74,7 +74,7 @@ func TestWaitOnlySection(t *testing.T) {
 // G4: the ctx that a WaitOnly was made of ends the waiting, of every kind, and the error says why.
 func TestWaitOnlyWaits(t *testing.T) {
 	redistest.Parallel(t)
-	s := newTwins(t, redistest.Shared(t))
+	s := newTwoClients(t, redistest.Shared(t))
 	for kind, lock := range sectionKinds() {
 		t.Run(kind, func(t *testing.T) {
 			redistest.Parallel(t)
@@ -99,7 +99,7 @@ func TestWaitOnlyWaits(t *testing.T) {
 // G1: the loss of a lock ends a section that goes on without its caller, and that of one of several ends all.
 func TestWaitOnlySectionIsLost(t *testing.T) {
 	redistest.Parallel(t)
-	s := newTwins(t, redistest.Shared(t), rlock.Options{WatchdogTimeout: time.Second})
+	s := newTwoClients(t, redistest.Shared(t), rlock.Options{WatchdogTimeout: time.Second})
 	for kind, lock := range leftKinds() {
 		t.Run(kind, func(t *testing.T) {
 			redistest.Parallel(t)
@@ -114,7 +114,7 @@ func TestWaitOnlySectionIsLost(t *testing.T) {
 			for _, ctx := range []context.Context{section, again} {
 				select {
 				case <-ctx.Done():
-				case <-time.After(atMost):
+				case <-time.After(testTimeout):
 					require.FailNow(t, "it goes on")
 				}
 				require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
@@ -127,7 +127,7 @@ func TestWaitOnlySectionIsLost(t *testing.T) {
 // G3: the rest of the ways to a section: a re-entry, another lock inside, a writer that becomes a reader, a reader that becomes the writer, a ticket.
 func TestWaitOnlyOfOtherWays(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	ctx := context.Background()
 	m, rw := b.Mutex(b.name), b.RWMutex(b.name+":rw")
 	section, unlock, err := m.Lock(ctx)
@@ -177,4 +177,41 @@ func TestWaitOnlyOfOtherWays(t *testing.T) {
 	require.NoError(t, inside.Err())
 	require.NoError(t, unlockInside())
 	require.Panics(t, func() { rlock.WaitOnly(nil) }) //nolint:staticcheck // what it is about
+}
+
+// G3, G4: the TryDo of a semaphore with a WaitOnly: busy for as long as it may wait, and not at all once the caller has gone; its section
+// goes on without the caller.
+func TestWaitOnlyForPermits(t *testing.T) {
+	redistest.Parallel(t)
+	s := newTwoClients(t, redistest.Shared(t))
+	for kind, tryDo := range map[string]func(ctx context.Context, name string, wait time.Duration, fn func(context.Context) error) error{
+		"Semaphore": func(ctx context.Context, name string, wait time.Duration, fn func(context.Context) error) error {
+			return s.Semaphore(name).TryDo(ctx, 1, wait, fn)
+		},
+		"PermitSemaphore": func(ctx context.Context, name string, wait time.Duration, fn func(context.Context) error) error {
+			return s.PermitSemaphore(name).TryDo(ctx, wait, func(ctx context.Context, _ *rlock.Permit) error { return fn(ctx) })
+		},
+	} {
+		t.Run(kind, func(t *testing.T) {
+			name := redistest.Name(t)
+			stockPermits(t, s, kind, name, 1)
+			request, gone := context.WithCancel(context.Background())
+			ran := 0
+			require.NoError(t, tryDo(rlock.WaitOnly(request), name, testTimeout, func(ctx context.Context) error {
+				ran++
+				gone()
+				require.NoError(t, ctx.Err())
+				busy := tryDo(rlock.WaitOnly(context.Background()), name, 100*time.Millisecond, func(context.Context) error { ran++; return nil })
+				require.ErrorIs(t, busy, rlock.ErrNotAcquired)
+				require.ErrorIs(t, busy, rlock.ErrNotRun)
+				require.NotErrorIs(t, busy, context.DeadlineExceeded)
+				return nil
+			}))
+			require.Equal(t, 1, ran)
+			err := tryDo(rlock.WaitOnly(request), name, testTimeout, func(context.Context) error { ran++; return nil })
+			require.ErrorIs(t, err, context.Canceled)
+			require.ErrorIs(t, err, rlock.ErrNotRun)
+			require.Equal(t, 1, ran)
+		})
+	}
 }

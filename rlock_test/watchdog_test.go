@@ -53,7 +53,7 @@ func TestHandOverBetweenWatchdogTimes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			redistest.Parallel(t)
-			b := bench{rdb: rdb, name: redistest.Name(t)}
+			b := fixture{rdb: rdb, name: redistest.Name(t)}
 			_, unlock, err := newClient(t, rdb).Mutex(b.name).Lock(context.Background())
 			require.NoError(t, err)
 			for _, d := range []time.Duration{shortWatchdog, time.Second, time.Minute} {

@@ -57,7 +57,7 @@ func TestRedisDownForManyWaiters(t *testing.T) {
 	c := newClient(t, s.Client(t))
 	s.Stop()
 	began := time.Now()
-	var waiters []pending
+	var waiters []pendingLock
 	for range 8 {
 		waiters = append(waiters, lockAsync(t, c.Mutex("down")))
 	}
@@ -121,7 +121,7 @@ func TestUnlockIsMadeUpForWhenRedisIsBack(t *testing.T) {
 	proxy.Refuse(true)
 	proxy.CutAll()
 	require.Error(t, unlock())
-	b := bench{rdb: s.Client(t)}
+	b := fixture{rdb: s.Client(t)}
 	require.True(t, b.exists(t, "later"))
 	proxy.Refuse(false)
 	redistest.Eventually(t, 5*time.Second, func() bool { return !b.exists(t, "later") }, "released in the background")
@@ -157,7 +157,7 @@ func TestLostReplies(t *testing.T) {
 				redistest.Parallel(t)
 				const watchdog = 2 * time.Second
 				proxy := redistest.StartProxy(t, s.Addr())
-				b := bench{rdb: s.Client(t), name: redistest.Name(t)}
+				b := fixture{rdb: s.Client(t), name: redistest.Name(t)}
 				b.Client = newClient(t, redistest.Dial(t, proxy.Addr(), protocol(resp2)), rlock.Options{WatchdogTimeout: watchdog})
 				loadScripts(t, b.Client)
 				m := b.Mutex(b.name)
@@ -207,7 +207,7 @@ func TestFirstAttemptArrivesAfterTheSecondWasTakenOff(t *testing.T) {
 			redistest.Parallel(t)
 			far := redistest.StartProxy(t, s.Addr())    // holds the first request back
 			near := redistest.StartProxy(t, far.Addr()) // holds the reply to the second one back
-			b := bench{rdb: s.Client(t), name: redistest.Name(t)}
+			b := fixture{rdb: s.Client(t), name: redistest.Name(t)}
 			c := newClient(t, redistest.Dial(t, near.Addr()))
 			loadScripts(t, c)
 			far.OnRequest(redistest.Nth(1, "EVALSHA", redistest.Hold))
@@ -260,7 +260,7 @@ func TestAbandonedAcquireIsGivenBack(t *testing.T) {
 		t.Run(map[bool]string{true: "reply comes late", false: "reply is lost"}[late], func(t *testing.T) {
 			redistest.Parallel(t)
 			proxy := redistest.StartProxy(t, s.Addr())
-			b := bench{rdb: s.Client(t), name: redistest.Name(t)}
+			b := fixture{rdb: s.Client(t), name: redistest.Name(t)}
 			c := newClient(t, redistest.Dial(t, proxy.Addr()))
 			require.NoError(t, c.Mutex(b.name).Do(context.Background(), func(context.Context) error { return nil }))
 			proxy.OnReply(redistest.Nth(1, "EVALSHA", redistest.Hold))
@@ -313,7 +313,7 @@ func TestCallsReturnWhileRedisHangs(t *testing.T) {
 	bounded("unlock", time.Second+dialling, func(context.Context) error { return unlock() })
 	require.Error(t, ctx.Err())
 	s.Resume()
-	b := bench{rdb: s.Client(t)}
+	b := fixture{rdb: s.Client(t)}
 	redistest.Eventually(t, 10*time.Second, func() bool {
 		return !b.exists(t, "hang") && !b.exists(t, "other")
 	}, "what the calls left is given back")
@@ -321,7 +321,7 @@ func TestCallsReturnWhileRedisHangs(t *testing.T) {
 
 func TestScriptsForgottenBeforeEveryCall(t *testing.T) {
 	s := redistest.Start(t)
-	b := bench{Client: newClient(t, s.Client(t)), rdb: s.Client(t), name: "flush"}
+	b := fixture{Client: newClient(t, s.Client(t)), rdb: s.Client(t), name: "flush"}
 	flush := func() { require.NoError(t, b.do(t, "SCRIPT", "FLUSH").Error()) }
 	m := b.Mutex(b.name)
 	for range 3 {
@@ -345,12 +345,12 @@ func TestScriptsForgottenBeforeEveryCall(t *testing.T) {
 func TestServerIsAReplicaForAMoment(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
-	b := bench{Client: newClient(t, s.Client(t)), rdb: s.Client(t), name: "order:42"}
+	b := fixture{Client: newClient(t, s.Client(t)), rdb: s.Client(t), name: "order:42"}
 	require.NoError(t, b.do(t, "REPLICAOF", "127.0.0.1", "1").Error()) // its master is nobody
 	p := lockAsync(t, b.Mutex(b.name))
 	redistest.Eventually(t, soon, func() bool { return redistest.Commands(t, b.rdb)["evalsha"] > 2 }, "asked again")
 	require.NoError(t, b.do(t, "REPLICAOF", "NO", "ONE").Error())
-	a := p.get(t, atMost)
+	a := p.get(t, testTimeout)
 	require.NoError(t, a.err)
 	require.NoError(t, a.unlock())
 }

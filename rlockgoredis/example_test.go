@@ -12,7 +12,7 @@ import (
 	"github.com/go-rlock/rlock/rlockgoredis"
 )
 
-// A service has its data in Redis with go-redis, and locks what it reads and writes back.
+// A service keeps its data in Redis with go-redis, and locks around its read and write.
 func ExampleOpen() {
 	addr, stop := redistest.ForExample()
 	defer stop()

@@ -32,8 +32,8 @@ func tlsOf(t *testing.T, ca string) *tls.Config {
 	return &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
 }
 
-// Whatever go-redis connects to, and as whom: the lock of the Client is a key that its client sees, and closing the Client leaves the
-// connections of go-redis alone.
+// For every server and user of go-redis, the Client's lock is a key visible to the go-redis client, and closing the Client does not affect
+// go-redis's connections.
 func TestOpen(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(t.TempDir(), "s")
@@ -63,7 +63,7 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// to is a dialer that always gets to one server.
+// to is a dialer that always connects to one server.
 func to(addr string) func(context.Context, string, string) (net.Conn, error) {
 	return func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, network, addr)
@@ -82,7 +82,7 @@ func requireLocks(t *testing.T, client *rlock.Client, rdb redis.UniversalClient)
 	require.NoError(t, rdb.Set(t.Context(), "data", 1, 0).Err())
 }
 
-// With sentinels there are the options alone. The Client follows the master, as the user of the servers, who is none of the sentinels'.
+// With sentinels only options work. The Client follows the master, as the servers' user, who is no user of the sentinels.
 func TestOpenSentinels(t *testing.T) {
 	t.Parallel()
 	s := redistest.StartSentinel(t, "--user", "shop", "on", ">secret", "~*", "&*", "+@all")
@@ -114,7 +114,7 @@ func TestOpenSentinels(t *testing.T) {
 	require.ErrorContains(t, err, "WRONGPASS")
 }
 
-// Credentials are asked for at each connection.
+// Credentials are requested for each connection.
 func TestCredentialsChange(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t, "--requirepass", "p0")
@@ -140,7 +140,7 @@ func TestCredentialsChange(t *testing.T) {
 	require.NoError(t, work())
 }
 
-// An error says what to do, and there is no password in it.
+// Errors say what to do, without a password.
 func TestOpenFails(t *testing.T) {
 	t.Parallel()
 	const password = "hush-hush"
@@ -166,8 +166,8 @@ func TestOpenFails(t *testing.T) {
 		"no client":       {open((*redis.Client)(nil)), "rlockgoredis: the redis client is nil"},
 		"no cluster":      {open((*redis.ClusterClient)(nil)), "rlockgoredis: the redis client is nil"},
 		"a ring":          {open(shards), "rlockgoredis: a redis.Ring has its keys on independent servers"},
-		"a wrapper":       {open(struct{ *redis.Client }{redis.NewClient(&redis.Options{})}), "give OpenOptions the options that it was made from"},
-		"failover client": {open(fail(&redis.FailoverOptions{MasterName: "m", SentinelAddrs: []string{down.Addr()}})), "give OpenOptions its redis.FailoverOptions"},
+		"a wrapper":       {open(struct{ *redis.Client }{redis.NewClient(&redis.Options{})}), "pass its options to OpenOptions"},
+		"failover client": {open(fail(&redis.FailoverOptions{MasterName: "m", SentinelAddrs: []string{down.Addr()}})), "pass its redis.FailoverOptions to OpenOptions"},
 		"failover cluster client": {
 			open(redis.NewFailoverClusterClient(&redis.FailoverOptions{MasterName: "m", SentinelAddrs: []string{down.Addr()}})),
 			"ClusterSlots",

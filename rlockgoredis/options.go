@@ -36,7 +36,7 @@ func fromConfig(config any) (none rueidis.ClientOption, err error) {
 	return none, errors.New("the options are nil")
 }
 
-// universal makes the choice of redis.NewUniversalClient. It gets a copy, which the conversions may complete.
+// universal chooses like redis.NewUniversalClient. Its argument is a copy, which the conversions may complete.
 func universal(o redis.UniversalOptions) (rueidis.ClientOption, error) {
 	switch {
 	case o.MasterName != "":
@@ -57,7 +57,7 @@ func single(o *redis.Options) (rueidis.ClientOption, error) {
 	}
 	to, err := common(o, network)
 	to.InitAddress = []string{addr}
-	to.ForceSingleClient = true // as go-redis: it asks nobody whether there is a cluster
+	to.ForceSingleClient = true // like go-redis, which does not check for a cluster
 	to.SelectDB = o.DB
 	return to, err
 }
@@ -67,7 +67,7 @@ func failover(o *redis.FailoverOptions) (rueidis.ClientOption, error) {
 		return rueidis.ClientOption{}, errors.New("FailoverOptions.MasterName is empty")
 	}
 	if o.CredentialsProvider != nil || o.CredentialsProviderContext != nil {
-		return rueidis.ClientOption{}, errors.New("the sentinels would be shown what CredentialsProvider returns: " +
+		return rueidis.ClientOption{}, errors.New("the sentinels would see CredentialsProvider's credentials: " +
 			"use rlock.OpenWith, with an AuthCredentialsFn that tells sentinels from servers by their address")
 	}
 	to, err := common(&redis.Options{
@@ -86,8 +86,8 @@ func failover(o *redis.FailoverOptions) (rueidis.ClientOption, error) {
 
 func cluster(o *redis.ClusterOptions) (rueidis.ClientOption, error) {
 	if o.ClusterSlots != nil {
-		return rueidis.ClientOption{}, errors.New("servers that ClusterSlots puts together are no cluster, and a lock is on one of them: " +
-			"give OpenOptions the options of one of them, or redis.FailoverOptions")
+		return rueidis.ClientOption{}, errors.New("ClusterSlots servers are not a cluster, but a lock needs one server: " +
+			"pass the options of one of them to OpenOptions, or redis.FailoverOptions")
 	}
 	to, err := common(&redis.Options{
 		Dialer: o.Dialer, DialTimeout: o.DialTimeout, TLSConfig: o.TLSConfig,
@@ -99,13 +99,13 @@ func cluster(o *redis.ClusterOptions) (rueidis.ClientOption, error) {
 	return to, err
 }
 
-// goRedisDialTimeout is go-redis's default, which its clients cannot tell from the same time in their options.
+// goRedisDialTimeout is go-redis's default. Its clients do not tell whether it was set explicitly.
 const goRedisDialTimeout = 5 * time.Second
 
-// common is what all of them have. The network is "tcp" if it is empty.
+// common converts the options common to all kinds of client. An empty network means "tcp".
 func common(o *redis.Options, network string) (to rueidis.ClientOption, err error) {
 	if o.StreamingCredentialsProvider != nil {
-		return to, errors.New("rueidis does not follow a StreamingCredentialsProvider: use CredentialsProviderContext, or rlock.OpenWith with " +
+		return to, errors.New("rueidis does not support a StreamingCredentialsProvider: use CredentialsProviderContext, or rlock.OpenWith with " +
 			"an AuthCredentialsFn that says when to log in again")
 	}
 	to = rueidis.ClientOption{
@@ -124,7 +124,7 @@ func common(o *redis.Options, network string) (to rueidis.ClientOption, err erro
 	return to, nil
 }
 
-// dialer is nil if rueidis dials as go-redis would.
+// dialer returns nil if rueidis dials as go-redis would.
 func dialer(o *redis.Options, network string) func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error) {
 	dial := o.Dialer
 	switch {
@@ -144,7 +144,7 @@ func dialer(o *redis.Options, network string) func(context.Context, string, *net
 	}
 }
 
-// credentials are asked for at each connection, as go-redis does.
+// credentials returns a function that rueidis calls for each connection, as go-redis does.
 func credentials(o *redis.Options) func(rueidis.AuthCredentialsContext) (rueidis.AuthCredentials, error) {
 	timeout := o.DialTimeout
 	if timeout <= 0 {

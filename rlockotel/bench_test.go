@@ -11,7 +11,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// BenchmarkPair is Lock and unlock of a free lock: without a Trace, with one that has no functions, and measured.
+// BenchmarkPair is Lock and unlock of a free lock: without a Trace, with an empty Trace, and measured.
 func BenchmarkPair(b *testing.B) {
 	for _, with := range []struct {
 		name  string
@@ -19,7 +19,7 @@ func BenchmarkPair(b *testing.B) {
 	}{{"nil", nil}, {"empty", &rlock.Trace{}}, {"rlockotel", newTelemetry(b).trace}} {
 		b.Run("trace="+with.name, func(b *testing.B) {
 			c, err := rlock.New(redistest.Dial(b, redistest.Shared(b), func(o *rueidis.ClientOption) {
-				o.PipelineMultiplex = -1 // one connection, so that runs differ less
+				o.PipelineMultiplex = -1 // one connection reduces the variance between runs
 			}), rlock.Options{Trace: with.trace})
 			require.NoError(b, err)
 			defer c.Close()
@@ -38,7 +38,7 @@ func BenchmarkPair(b *testing.B) {
 	}
 }
 
-// BenchmarkTrace is what the functions for one section cost.
+// BenchmarkTrace measures the functions for one section.
 func BenchmarkTrace(b *testing.B) {
 	t, ctx := newTelemetry(b).trace, context.Background()
 	b.ReportAllocs()

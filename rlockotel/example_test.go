@@ -15,8 +15,8 @@ import (
 	"github.com/go-rlock/rlock/rlockotel"
 )
 
-// The set-up of a service that measures its locks by groups. A real one has an exporter in place of the reader, and most set their
-// provider with otel.SetMeterProvider.
+// A service measures its locks by group. A real one uses an exporter instead of the reader, and usually sets its provider with
+// otel.SetMeterProvider.
 func ExampleNew() {
 	reader := metric.NewManualReader()
 	trace, err := rlockotel.New(
@@ -56,7 +56,7 @@ func ExampleNew() {
 	// rlock.hold.duration rlock.group=order,rlock.kind=mutex 2
 }
 
-// connect stands for the client of a service.
+// connect stands for the service's client.
 func connect() rueidis.Client {
 	server, err := miniredis.Run()
 	if err != nil {

@@ -19,33 +19,33 @@ import (
 
 const scope = "github.com/go-rlock/rlock/rlockotel"
 
-// Option changes what [New] returns.
+// Option is an option of [New].
 type Option interface{ apply(*telemetry) }
 
 type optionFunc func(*telemetry)
 
 func (f optionFunc) apply(t *telemetry) { f(t) }
 
-// WithMeterProvider sets who makes the instruments, in place of the global provider.
+// WithMeterProvider uses p instead of the global provider.
 func WithMeterProvider(p metric.MeterProvider) Option {
 	return optionFunc(func(t *telemetry) { t.meters = p })
 }
 
-// WithTracerProvider sets who makes the spans, in place of the global provider.
+// WithTracerProvider uses p instead of the global provider.
 func WithTracerProvider(p trace.TracerProvider) Option {
 	return optionFunc(func(t *telemetry) { t.tracers = p })
 }
 
-// WithGroup sets the attribute rlock.group, for which names of locks are too many. The function is called for each Lock and unlock: it
-// must be quick, safe for concurrent use, and always say the same of a name. It should know few groups, a hundred at most: each has
-// time series of its own. An [rlock.All] is of the group of its locks, and of none if they are of several.
+// WithGroup sets the attribute rlock.group, because lock names would be too many. The function is called for each Lock and unlock: it must be
+// fast, safe for concurrent use, and return the same group for the same name. It should return at most about a hundred groups, because each has
+// its own time series. An [rlock.All] has the group of its locks, or none if they differ.
 func WithGroup(group func(name string) string) Option {
 	return optionFunc(func(t *telemetry) { t.group = group })
 }
 
-// New returns a Trace for [rlock.Options], which several Clients may share. It fails if the provider makes no instruments.
+// New returns a Trace for [rlock.Options]. Several Clients may share it. It fails if the provider fails to make an instrument.
 //
-// To have functions of your own called as well, put them around those of the Trace before a Client has it.
+// To add functions of your own, wrap the Trace's functions before you pass it to a Client.
 func New(options ...Option) (*rlock.Trace, error) {
 	t := &telemetry{meters: otel.GetMeterProvider(), tracers: otel.GetTracerProvider()}
 	for _, o := range options {
@@ -62,7 +62,7 @@ func New(options ...Option) (*rlock.Trace, error) {
 	}, nil
 }
 
-// telemetry is what the functions of a Trace have in common.
+// telemetry is the state shared by a Trace's functions.
 type telemetry struct {
 	meters  metric.MeterProvider
 	tracers trace.TracerProvider
@@ -74,15 +74,15 @@ type telemetry struct {
 	margin           metric.Float64Histogram
 	losses, handOffs metric.Int64Counter
 
-	known atomic.Pointer[map[series]*measured] // replaced, not changed
-	mu    sync.Mutex                           // of those who replace it
+	known atomic.Pointer[map[series]*measured] // replaced, never changed
+	mu    sync.Mutex                           // for replacing known
 }
 
-// durations are from less than the way to a Redis on the same machine up to the work of a leader.
+// durations range from below a round trip to a local Redis to a leader's work.
 var durations = metric.WithExplicitBucketBoundaries(
 	50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 3600)
 
-// margins have a third and two thirds of the watchdog time of 30 s as bounds.
+// margins include a third and two thirds of the default watchdog time of 30 s.
 var margins = metric.WithExplicitBucketBoundaries(0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 7.5, 10, 12.5, 15, 20, 25, 30, 60)
 
 func (t *telemetry) instruments(m metric.Meter) error {
@@ -121,7 +121,7 @@ func (t *telemetry) acquired(ctx context.Context, i rlock.AcquiredInfo) {
 		handed.path = s.path
 		t.handOffs.Add(ctx, 1, t.of(handed).add...)
 	}
-	if i.Path != rlock.PathFree && i.Path != rlock.PathReentry { // it has waited
+	if i.WasWaiting {
 		t.waiting.Add(ctx, -1, t.of(lock).add...)
 		t.span(ctx, i.Name, s, i.Waited, nil, trace.SpanContextFromContext(i.By))
 	}
@@ -188,7 +188,7 @@ func (t *telemetry) renewed(i rlock.RenewedInfo) {
 	t.margin.Record(context.Background(), i.Left.Seconds(), t.of(s).record...)
 }
 
-// span makes the span of a Lock that has waited, now that it is over. by is the span of the section that handed the lock over.
+// span records a finished Lock that waited. by is the span of the section that handed the lock over.
 func (t *telemetry) span(ctx context.Context, name string, s series, waited time.Duration, err error, by trace.SpanContext) {
 	if !trace.SpanFromContext(ctx).IsRecording() {
 		return
@@ -213,13 +213,14 @@ func (t *telemetry) span(ctx context.Context, name string, s series, waited time
 	span.End(trace.WithTimestamp(now))
 }
 
-const other = "_OTHER" // what the conventions have for an error without a type of its own
+const other = "_OTHER" // the conventions' value for an error without its own type
 
-// errorTypes are in the order in which they are looked for: the first one that an error satisfies says most.
+// errorTypes are ordered from the most specific: the first match wins.
 var errorTypes = []struct {
 	is   error
 	name string
 }{
+	{rlock.ErrDeadlock, "deadlock"},
 	{rlock.ErrUnreachable, "unreachable"},
 	{rlock.ErrClosed, "closed"},
 	{rlock.ErrLost, "lost"},
@@ -228,7 +229,7 @@ var errorTypes = []struct {
 	{rlock.ErrUpgrade, "upgrade"},
 	{context.DeadlineExceeded, "deadline_exceeded"},
 	{context.Canceled, "canceled"},
-	{rlock.ErrNotAcquired, ""}, // the wait of a TryLock was over, as it was asked to be
+	{rlock.ErrNotAcquired, ""}, // TryLock's wait ran out as requested
 	{rlock.ErrNotHeld, "not_held"},
 }
 
@@ -244,10 +245,10 @@ func errorType(err error) string {
 	return other
 }
 
-// series is one set of attributes; "" is an attribute that is not there.
+// series is one set of attributes; "" leaves an attribute out.
 type series struct{ kind, group, outcome, path, errorType string }
 
-// lock is the series of what is measured of a lock as such. An All has the names of its locks.
+// lock returns the series of a lock. of has the names of an All's locks.
 func (t *telemetry) lock(kind, name string, of ...string) series {
 	s := series{kind: kind}
 	switch {
@@ -277,13 +278,13 @@ func (s series) attributes() (all []attribute.KeyValue) {
 	return all
 }
 
-// measured is a series as the instruments take it. To make one anew for each call would cost more than all the rest.
+// measured holds a series' options for the instruments. Making them anew for each call would dominate the cost.
 type measured struct {
 	record []metric.RecordOption
 	add    []metric.AddOption
 }
 
-// maxKnown bounds what is remembered, should somebody make a group of each name. The SDK has a bound of its own, 2000 for each metric.
+// maxKnown bounds the cache if every name is its own group. The SDK has its own limit, 2000 per metric.
 const maxKnown = 1000
 
 func (t *telemetry) of(s series) *measured {

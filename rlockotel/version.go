@@ -2,8 +2,8 @@ package rlockotel
 
 import "runtime/debug"
 
-// version is that of the instrumentation scope, otel_scope_version in Prometheus: of this module, as the program was built with it. "" is
-// none, as for a program that was built without module information.
+// version returns the instrumentation scope's version, otel_scope_version in Prometheus: this module's version in the program's build, ""
+// without module information.
 func version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

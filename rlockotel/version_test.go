@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The version of the scope is that of this module, wherever it is in a program.
+// The scope's version is this module's, wherever it is in a program's build.
 func TestVersionOfTheScope(t *testing.T) {
 	other := &debug.Module{Path: "github.com/go-rlock/rlock", Version: "v1.0.0"}
 	for want, info := range map[string]debug.BuildInfo{

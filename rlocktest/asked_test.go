@@ -10,7 +10,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// A holder learns that another process waits, or asks, on the server in memory, too.
+// A holder learns of another process's wait or request on the in-memory server, too.
 func TestAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		here := New(t)

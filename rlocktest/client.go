@@ -15,9 +15,8 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// Client is an [rlock.Client] on a Redis of its own, in memory, for one test. Hand Client.Client to the code under test, or its
-// locks. The other methods are for the test: they look at the locks of this Redis, or have something happen to them. They are safe
-// for concurrent use until the test ends.
+// Client is an [rlock.Client] with its own in-memory Redis, for one test. Give Client.Client, or its locks, to the code under test. The other
+// methods are for the test itself: they inspect the locks of this Redis or disturb them. They are safe for concurrent use until the test ends.
 type Client struct {
 	*rlock.Client
 
@@ -29,31 +28,31 @@ type Client struct {
 
 	mu       sync.Mutex // guards the following
 	others   []*process
-	held     map[string]bool // the owners of HoldElsewhere, and the ids of permits that are held elsewhere
-	dead     map[string]bool // the ids of Clients that Crash ended
-	clock    *time.Timer     // until endless looks again
-	patience time.Duration   // for how long that is
-	waiting  []string        // what it has seen
+	held     map[string]bool // owners of HoldElsewhere, and ids of permits held elsewhere
+	dead     map[string]bool // ids of crashed Clients
+	clock    *time.Timer     // until the next run of endless
+	patience time.Duration   // the clock's interval
+	waiting  []string        // the waiters seen by the last run
 }
 
-// process is what one process has: a way to Redis, and a Client.
+// process is a simulated process: a Client and its connection to Redis.
 type process struct {
 	net   *network
 	redis rueidis.Client
 	locks *rlock.Client
 }
 
-// New returns a Client for a test, with the zero [rlock.Options]. In a bubble of testing/synctest, t is the bubble's.
+// New returns a Client for a test, with the zero [rlock.Options]. In a testing/synctest bubble, pass the bubble's t.
 //
-// When the test has ended, New's clean-up reports each lock that is still held or waited for as an error of the test, but not those of
-// [Client.HoldElsewhere]. Calls that are under way are given 3 seconds to come to an end, which take no time in a bubble. Then it
-// closes everything: waiting calls return [rlock.ErrClosed], and the contexts of sections are cancelled.
+// New registers a cleanup that reports each lock still held or waited for as a test error, except holds of [Client.HoldElsewhere]. Calls in
+// progress get 3 seconds to finish, which pass instantly in a bubble. Then it closes everything: waiting calls return [rlock.ErrClosed], and
+// section contexts are cancelled.
 func New(t testing.TB) *Client {
 	t.Helper()
 	return NewWith(t, rlock.Options{})
 }
 
-// NewWith is [New] with options. With Options.Replicas, as many replicas confirm as are asked for.
+// NewWith is [New] with options. If Options.Replicas is set, as many replicas confirm as requested.
 func NewWith(t testing.TB, o rlock.Options) *Client {
 	t.Helper()
 	s, err := newServer()
@@ -92,7 +91,7 @@ func (p *process) close() {
 	p.net.close()
 }
 
-// processes returns all of them, that of the code under test first.
+// processes returns all processes, the one of the code under test first.
 func (c *Client) processes() []*process {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -106,7 +105,7 @@ func (c *Client) closeLocks() {
 	}
 }
 
-// end is the last thing that happens.
+// end is the test's cleanup.
 func (c *Client) end() {
 	c.clock.Stop()
 	c.self.net.restoreAll()
@@ -118,15 +117,14 @@ func (c *Client) end() {
 	c.server.Close()
 }
 
-// Redis returns a client of the Redis in memory, for code under test that needs one, or makes its own [rlock.Client]. It is that of
-// the embedded Client, and closed with it at the end of the test.
+// Redis returns the embedded Client's connection to the in-memory Redis, for code under test that needs a Redis client or makes its own
+// [rlock.Client]. It is closed at the end of the test.
 //
-// The server is a miniredis: it has most commands, and neither a cluster nor replicas. In a bubble its clock is the bubble's.
+// The server is a miniredis: it supports most commands, but no cluster and no replicas. In a bubble it uses the bubble's clock.
 func (c *Client) Redis() rueidis.Client { return c.self.redis }
 
-// Elsewhere returns a Client of another process that uses the same Redis with the same options: its holds exclude those of the code
-// under test, and [Client.FailRedis] does not cut it off. Each call returns another one. Unlock what it locks, or have it die with
-// [Client.Crash]: what is left held is reported.
+// Elsewhere returns a Client of another, new process with the same Redis and options. Its holds exclude those of the code under test, and
+// [Client.FailRedis] does not disconnect it. Unlock its locks, or end it with [Client.Crash]: holds left at the end of the test are reported.
 func (c *Client) Elsewhere() *rlock.Client {
 	c.t.Helper()
 	p, err := c.newProcess()
@@ -139,10 +137,10 @@ func (c *Client) Elsewhere() *rlock.Client {
 	return p.locks
 }
 
-// HoldElsewhere has another process hold the lock called name, until release is called or the test ends. If the lock cannot be had at
-// once, that is an error of the test. release may be called more than once.
+// HoldElsewhere makes another process hold the named lock until release is called or the test ends. If the lock cannot be acquired at once, the
+// test fails. release may be called more than once.
 //
-// The hold is that of a [rlock.Mutex]. For one side of a read/write lock, say, lock the one that [Client.Elsewhere] makes.
+// The lock is a [rlock.Mutex]. For other kinds, such as one side of a read/write lock, use a Client of [Client.Elsewhere].
 func (c *Client) HoldElsewhere(name string) (release func()) {
 	c.t.Helper()
 	ctx, unlock, err := c.Elsewhere().Mutex(name).TryLock(context.Background(), 0)
@@ -161,9 +159,9 @@ func (c *Client) HoldElsewhere(name string) (release func()) {
 	})
 }
 
-// HoldPermitsElsewhere has another process take n permits of the [rlock.Semaphore] called name, until release is called or the test ends. If they
-// cannot be had at once, that is an error of the test. release may be called more than once. To have the process die with them, do not call it:
-// nobody owns such permits.
+// HoldPermitsElsewhere makes another process hold n permits of the named [rlock.Semaphore] until release is called or the test ends. If they
+// cannot be acquired at once, the test fails. release may be called more than once. To simulate a crash with the permits, never call it: these
+// permits have no owner.
 func (c *Client) HoldPermitsElsewhere(name string, n int64) (release func()) {
 	c.t.Helper()
 	s := c.Elsewhere().Semaphore(name)
@@ -179,9 +177,9 @@ func (c *Client) HoldPermitsElsewhere(name string, n int64) (release func()) {
 	})
 }
 
-// HoldExpiringPermitsElsewhere has another process take n permits, from 1 to 100, of the [rlock.PermitSemaphore] called name, and renew them until
-// their Release is called or the test ends. If they cannot be had at once, that is an error of the test, and there are none. To have the process
-// die with them, take them with a Client of [Client.Elsewhere].
+// HoldExpiringPermitsElsewhere makes another process hold and renew n permits (1 to 100) of the named [rlock.PermitSemaphore] until their
+// Release is called or the test ends. If they cannot be acquired at once, the test fails, and no permits are taken. To simulate a crash with the
+// permits, take them with a Client of [Client.Elsewhere].
 func (c *Client) HoldExpiringPermitsElsewhere(name string, n int) *rlock.Permit {
 	c.t.Helper()
 	_, p, err := c.Elsewhere().PermitSemaphore(name).TryAcquireN(context.Background(), n, 0)
@@ -196,12 +194,12 @@ func (c *Client) HoldExpiringPermitsElsewhere(name string, n int) *rlock.Permit 
 	return p
 }
 
-// LosePermit ends a permit of the [rlock.PermitSemaphore] called name under its holder, as an operator does who gives it back: others can have it at
-// once, also those that wait. Of the permits that the code under test holds it is the one with the lowest slot; if there is none, that is an error of
-// the test. The ctx of the holder's section is cancelled with an [rlock.ErrLost] by its Release or its next renewal, about a third of
-// [rlock.Options].WatchdogTimeout later. A permit with [rlock.WithLease] is not renewed, so that is when its lease is over.
+// LosePermit releases a permit of the named [rlock.PermitSemaphore] under its holder, as an operator could. Others, including waiters, can
+// acquire it at once. It picks the lowest slot held by the code under test; if there is none, the test fails. The ctx of the holder's section is
+// cancelled with an [rlock.ErrLost] at its Release or its next renewal, about a third of [rlock.Options].WatchdogTimeout later. A permit with
+// [rlock.WithLease] is not renewed: its ctx is cancelled when the lease expires.
 //
-// To end a certain one, have [Client.Elsewhere] release its id.
+// To release a certain permit, pass its id to Release of a Client of [Client.Elsewhere].
 func (c *Client) LosePermit(name string) {
 	c.t.Helper()
 	for _, p := range c.permits(c.options.Prefix + name) {
@@ -216,18 +214,18 @@ func (c *Client) LosePermit(name string) {
 	c.t.Errorf("rlocktest: LosePermit: the code under test holds no permit of %q", name)
 }
 
-// isOther reports whether a process of Elsewhere has a Client whose id begins so.
+// isOther reports whether a Client of Elsewhere has an id with this prefix.
 func (c *Client) isOther(client string) bool {
 	return slices.ContainsFunc(c.processes()[1:], func(p *process) bool { return strings.HasPrefix(p.locks.ID(), client) })
 }
 
-// CountDownElsewhere has another process count down the latch called name. If it has no count, that is an error of the test.
+// CountDownElsewhere makes another process count down the named latch. If the latch has no count, the test fails.
 func (c *Client) CountDownElsewhere(name string) {
 	c.t.Helper()
 	l := c.Elsewhere().CountDownLatch(name)
 	n, err := l.Count(context.Background())
 	if err == nil && n == 0 {
-		err = errors.New("it has no count")
+		err = errors.New("the latch has no count")
 	}
 	if err == nil {
 		err = l.CountDown(context.Background())
@@ -237,10 +235,10 @@ func (c *Client) CountDownElsewhere(name string) {
 	}
 }
 
-// Crash has the process of a Client that [Client.Elsewhere] returned die at this moment. What it holds stays in Redis, and is renewed no
-// more: others get the lock when its lease is over, which is [rlock.Options].WatchdogTimeout or its [rlock.WithWatchdog] after the last
-// renewal, or that of its [rlock.WithLease]. A place in a queue stays, too, and nothing of all that is reported at the end of the test. Goroutines of the test
-// that wait for its locks, or are in its sections, cannot die with it: they are told that their Client is closed.
+// Crash kills the process of a Client returned by [Client.Elsewhere]. Its holds stay in Redis, without renewal. They expire
+// [rlock.Options].WatchdogTimeout (or their [rlock.WithWatchdog]) after the last renewal, or at the end of their [rlock.WithLease]; then others
+// get the lock. Its queue places stay, too. The end of the test reports none of these. The test's goroutines that wait for its locks, or are in
+// its sections, get [rlock.ErrClosed].
 func (c *Client) Crash(elsewhere *rlock.Client) {
 	c.t.Helper()
 	for _, p := range c.processes()[1:] {
@@ -248,20 +246,20 @@ func (c *Client) Crash(elsewhere *rlock.Client) {
 			c.mu.Lock()
 			c.dead[elsewhere.ID()] = true
 			c.mu.Unlock()
-			p.net.close() // before all else: nothing of what follows reaches Redis
+			p.net.close() // first: nothing of the following may reach Redis
 			p.locks.Close()
 			return
 		}
 	}
-	c.t.Errorf("rlocktest: Crash: that Client is not one of Elsewhere")
+	c.t.Errorf("rlocktest: Crash: the Client is not from Elsewhere")
 }
 
-// Lose ends the hold that somebody has on the lock called name, as a failover does that forgot it: its key is gone. From then on
-// others can have the lock, if they ask; those that wait already ask when the lease that they saw is over. The ctx of the holder's section
-// is cancelled with an [rlock.ErrLost] by its unlock or its next renewal, about a third of [rlock.Options].WatchdogTimeout later. A
-// hold with [rlock.WithLease] is not renewed, so that is when its lease is over. If nobody holds the lock, that is an error of the test.
+// Lose deletes the named lock under its holder, as a failover that lost it would. From then on new Locks acquire it; existing waiters ask again
+// when the lease they saw expires. The ctx of the holder's section is cancelled with an [rlock.ErrLost] at its unlock or its next renewal, about
+// a third of [rlock.Options].WatchdogTimeout later. A hold with [rlock.WithLease] is not renewed: its ctx is cancelled when the lease expires.
+// If nobody holds the lock, the test fails.
 //
-// A semaphore that is lost has no permits any more, and all that were held of an [rlock.PermitSemaphore] are gone: see also [Client.LosePermit].
+// A lost semaphore has no permits left, and a lost [rlock.PermitSemaphore] no held ones: see also [Client.LosePermit].
 func (c *Client) Lose(name string) {
 	c.t.Helper()
 	if !c.server.Del(c.options.Prefix + name) {
@@ -275,20 +273,19 @@ func (c *Client) Lose(name string) {
 	c.server.Del(permitsOf(c.options.Prefix + name))
 }
 
-// FailRedis cuts this process off from Redis, until restore is called or the test ends: what is sent is lost, in both directions, and
-// new connections are not answered. The Redis lives on, so [Client.Elsewhere] and its holds work. Connections that have lost something
-// break when the network is restored. If FailRedis was called more than once, that is when each restore was called; calling one again
-// does nothing.
+// FailRedis disconnects the code under test from Redis until restore is called or the test ends: traffic is lost in both directions, and new
+// connections get no answer. Redis itself stays up, so [Client.Elsewhere] and its holds work. Once the network is back, connections that lost
+// traffic break. After several calls of FailRedis, the network is back when every restore has been called. Further calls of a restore do
+// nothing.
 func (c *Client) FailRedis() (restore func()) {
 	c.self.net.fail()
 	return sync.OnceFunc(c.self.net.restore)
 }
 
-// AssertHeld reports an error of the test unless ctx carries an open hold of the lock called name, on whichever side if it is a
-// read/write lock, and Redis has it, too. While [Client.FailRedis] keeps Redis from being asked, an open hold is enough. It is about
-// locks of the embedded Client, and members of a [rlock.Quorum] are none.
+// AssertHeld fails the test unless ctx carries an open hold of the named lock (of either side, for a read/write lock) and Redis confirms it.
+// During [Client.FailRedis] an open hold is enough. It checks locks of the embedded Client only, and not the members of a [rlock.Quorum].
 //
-// It belongs where the code under test has to be inside a lock, such as the fake of its store.
+// Call it in code that must run inside a lock, such as a fake store.
 func (c *Client) AssertHeld(ctx context.Context, name string) {
 	c.t.Helper()
 	rw := c.RWMutex(name)

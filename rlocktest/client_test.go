@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,280 +13,6 @@ import (
 
 	"github.com/go-rlock/rlock/rlock"
 )
-
-// recorder is a test that does not fail, and ends when it is told.
-type recorder struct {
-	testing.TB
-
-	mu    sync.Mutex // guards the following
-	said  []string
-	ended []func()
-}
-
-func (r *recorder) Errorf(format string, args ...any) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.said = append(r.said, fmt.Sprintf(format, args...))
-}
-
-func (r *recorder) Cleanup(f func()) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.ended = append(r.ended, f)
-}
-
-// end ends the test, and returns what was said until then.
-func (r *recorder) end() []string {
-	for len(r.ended) > 0 {
-		last := len(r.ended) - 1
-		f := r.ended[last]
-		r.ended = r.ended[:last]
-		f()
-	}
-	return r.said
-}
-
-// kinds are locks of one name.
-var kinds = map[string]func(c *rlock.Client, name string) rlock.Locker{
-	"plain":       func(c *rlock.Client, name string) rlock.Locker { return c.Mutex(name) },
-	"fenced":      func(c *rlock.Client, name string) rlock.Locker { return c.FencedMutex(name) },
-	"fair":        func(c *rlock.Client, name string) rlock.Locker { return c.FairMutex(name) },
-	"reader":      func(c *rlock.Client, name string) rlock.Locker { return c.RWMutex(name).Read() },
-	"writer":      func(c *rlock.Client, name string) rlock.Locker { return c.RWMutex(name).Write() },
-	"Upgradeable": func(c *rlock.Client, name string) rlock.Locker { return c.RWMutex(name).Upgradeable() },
-	"All":         func(c *rlock.Client, name string) rlock.Locker { return rlock.All(c.Mutex(name), c.Mutex("beside")) },
-}
-
-// eachKind runs a test for each kind, in a bubble of its own.
-func eachKind(t *testing.T, f func(t *testing.T, lock func(c *rlock.Client, name string) rlock.Locker)) {
-	for name, lock := range kinds {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { f(t, lock) })
-		})
-	}
-}
-
-// keepsOut returns the lock of that kind that excludes all others of its name: for a reader, the writer.
-func keepsOut(t *testing.T, lock func(*rlock.Client, string) rlock.Locker) func(*rlock.Client, string) rlock.Locker {
-	if strings.HasSuffix(t.Name(), "/reader") {
-		return kinds["writer"]
-	}
-	return lock
-}
-
-// A holder that is cut off is told when its lease of 30 s ends, not before the others could be in and not much earlier.
-// All that takes less than a second.
-func TestLeaseEnds(t *testing.T) {
-	outside := time.Now()
-	synctest.Test(t, func(t *testing.T) {
-		locks := New(t)
-		order := locks.Mutex("order:42")
-		err := order.Do(t.Context(), func(ctx context.Context) error {
-			time.Sleep(2 * rlock.DefaultWatchdogTimeout) // it is renewed
-			locks.AssertHeld(ctx, "order:42")
-			began := time.Now()
-			restore := locks.FailRedis()
-			defer restore()
-			next := make(chan time.Time)
-			go func() { // ends itself
-				other := locks.Elsewhere().Mutex("order:42")
-				next <- time.Now()
-				_, unlock, err := other.Lock(t.Context())
-				next <- time.Now()
-				if err == nil {
-					err = unlock()
-				}
-				if err != nil {
-					t.Error(err)
-				}
-			}()
-			<-next
-			<-ctx.Done()
-			told := time.Now()
-			require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
-			require.Greater(t, told.Sub(began), rlock.DefaultWatchdogTimeout/2)
-			require.LessOrEqual(t, told.Sub(began), rlock.DefaultWatchdogTimeout)
-			require.False(t, (<-next).Before(told))
-			return nil
-		})
-		require.ErrorIs(t, err, rlock.ErrLost)
-		require.NoError(t, order.Do(t.Context(), func(context.Context) error { return nil }))
-	})
-	t.Logf("three leases in %v", time.Since(outside))
-	require.Less(t, time.Since(outside), rlock.DefaultWatchdogTimeout/3)
-}
-
-// The holder is told, of whichever kind the lock is; somebody else can have it meanwhile, and is not disturbed.
-func TestLose(t *testing.T) {
-	eachKind(t, func(t *testing.T, lock func(*rlock.Client, string) rlock.Locker) {
-		locks := New(t)
-		l, other := lock(locks.Client, "x"), lock(locks.Elsewhere(), "x")
-		ctx, unlock, err := l.Lock(t.Context())
-		require.NoError(t, err)
-		locks.AssertHeld(ctx, "x")
-		locks.Lose("x")
-		if _, both := l.(*rlock.MultiMutex); both {
-			locks.Lose("beside")
-		}
-		_, unlockOther, err := other.TryLock(t.Context(), 0)
-		require.NoError(t, err)
-		began := time.Now()
-		<-ctx.Done()
-		require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
-		require.Less(t, time.Since(began), 11*time.Second, "by the next renewal, which is due after a third of 30 s and a twentieth of that")
-		require.ErrorIs(t, unlock(), rlock.ErrLost)
-		require.NoError(t, unlockOther())
-	})
-}
-
-// A hold that is not renewed is told when its lease is over, and others can have the lock before.
-func TestLoseOfAFixedLease(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		locks := New(t)
-		began := time.Now()
-		err := locks.Mutex("x", rlock.WithLease(time.Hour)).Do(t.Context(), func(ctx context.Context) error {
-			locks.Lose("x")
-			locks.HoldElsewhere("x")()
-			<-ctx.Done()
-			return nil
-		})
-		require.ErrorIs(t, err, rlock.ErrLost)
-		require.Equal(t, time.Hour, time.Since(began))
-	})
-}
-
-// Others have a lock whose holder died when the lease is over, and not before. It takes no time to die, and what is left behind is not
-// reported.
-func TestCrash(t *testing.T) {
-	eachKind(t, func(t *testing.T, lock func(*rlock.Client, string) rlock.Locker) {
-		r := &recorder{TB: t}
-		locks := New(r)
-		dead := locks.Elsewhere()
-		ctx, unlock, err := lock(dead, "x").Lock(t.Context())
-		require.NoError(t, err)
-		_, _, err = lock(dead, "y").Lock(ctx) // until the end
-		require.NoError(t, err)
-		time.Sleep(2 * rlock.DefaultWatchdogTimeout) // it is renewed
-
-		got := make(chan time.Duration, 2)
-		began := time.Now()
-		wait := func(l rlock.Locker) { // ends itself
-			err := l.(interface {
-				Do(ctx context.Context, fn func(context.Context) error) error
-			}).Do(t.Context(), func(context.Context) error {
-				got <- time.Since(began)
-				return nil
-			})
-			if err != nil {
-				t.Error(err)
-			}
-		}
-		go wait(keepsOut(t, lock)(locks.Client, "x")) // waits already, in this process
-		synctest.Wait()
-		locks.Crash(dead)
-		require.Equal(t, began, time.Now())
-		require.ErrorIs(t, context.Cause(ctx), rlock.ErrClosed)
-		require.Error(t, unlock())
-		go wait(keepsOut(t, lock)(locks.Elsewhere(), "x")) // comes later, in another one
-		for range 2 {
-			after := <-got
-			require.Greater(t, after, rlock.DefaultWatchdogTimeout/2)
-			require.Less(t, after, rlock.DefaultWatchdogTimeout+2*time.Second)
-		}
-		_, _, err = lock(dead, "x").Lock(t.Context())
-		require.ErrorIs(t, err, rlock.ErrClosed)
-
-		locks.Crash(locks.Elsewhere())
-		require.Empty(t, r.end())
-	})
-}
-
-// The leases of those that died are over in the end, so nothing is left of what was held until then.
-func TestCrashOfAFixedLease(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		locks := New(t)
-		dead := locks.Elsewhere()
-		began := time.Now()
-		_, _, err := dead.Mutex("x", rlock.WithLease(time.Hour)).Lock(t.Context())
-		require.NoError(t, err)
-		locks.Crash(dead)
-		require.NoError(t, locks.Mutex("x").Do(t.Context(), func(context.Context) error { return nil }))
-		require.InDelta(t, time.Hour, time.Since(began), float64(time.Second))
-	})
-}
-
-// One that dies while it waits holds up the others for some seconds at most, and its Lock returns.
-func TestCrashOfAWaiter(t *testing.T) {
-	eachKind(t, func(t *testing.T, lock func(*rlock.Client, string) rlock.Locker) {
-		r := &recorder{TB: t}
-		locks := New(r)
-		dead := locks.Elsewhere()
-		_, unlock, err := keepsOut(t, lock)(locks.Client, "x").Lock(t.Context())
-		require.NoError(t, err)
-		got := make(chan error)
-		for _, c := range []*rlock.Client{dead, locks.Elsewhere()} { // in that order
-			go func() { // ends itself
-				_, unlock, err := lock(c, "x").Lock(t.Context())
-				if err == nil {
-					err = unlock()
-				}
-				got <- err
-			}()
-			synctest.Wait()
-		}
-		locks.Crash(dead)
-		require.ErrorIs(t, <-got, rlock.ErrClosed)
-		began := time.Now()
-		require.NoError(t, unlock())
-		require.NoError(t, <-got)
-		require.Less(t, time.Since(began), 10*time.Second)
-		require.Empty(t, r.end())
-	})
-}
-
-// A TryLock that has given up wants nothing any more: whoever unlocks then gives the lock to nobody, and who comes next finds it free.
-func TestTryLockLeavesNothingInTheLine(t *testing.T) {
-	eachKind(t, func(t *testing.T, lock func(*rlock.Client, string) rlock.Locker) {
-		locks := New(t)
-		a, b, c := keepsOut(t, lock)(locks.Client, "x"), lock(locks.Elsewhere(), "x"), lock(locks.Elsewhere(), "x")
-		for i := range 50 {
-			_, unlock, err := a.Lock(t.Context())
-			require.NoError(t, err)
-			began := time.Now()
-			wait := time.Duration(i+1) * 10 * time.Millisecond
-			_, _, err = b.TryLock(t.Context(), wait)
-			require.ErrorIs(t, err, rlock.ErrNotAcquired)
-			require.Equal(t, wait, time.Since(began))
-			require.NoError(t, unlock())
-			_, unlock, err = c.TryLock(t.Context(), 0)
-			require.NoError(t, err, "%d: after %v", i, wait)
-			require.NoError(t, unlock())
-		}
-	})
-}
-
-// Only another process can die, and once.
-func TestCrashOfNobody(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := &recorder{TB: t}
-		locks := New(r)
-		locks.Crash(locks.Client)
-		locks.Crash(New(t).Elsewhere())
-		dead := locks.Elsewhere()
-		locks.Crash(dead)
-		locks.Crash(dead)
-		const said = "rlocktest: Crash: that Client is not one of Elsewhere"
-		require.Equal(t, []string{said, said}, r.end())
-	})
-}
-
-func TestLoseNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := &recorder{TB: t}
-		New(r).Lose("x")
-		require.Equal(t, []string{`rlocktest: Lose: nobody holds "x"`}, r.end())
-	})
-}
 
 func TestHoldElsewhere(t *testing.T) {
 	eachKind(t, func(t *testing.T, lock func(*rlock.Client, string) rlock.Locker) {
@@ -315,7 +39,7 @@ func TestHoldElsewhere(t *testing.T) {
 	})
 }
 
-// A lock that is taken cannot be held elsewhere: that is a mistake in the test.
+// HoldElsewhere of a held lock is a mistake in the test.
 func TestHoldElsewhereRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &recorder{TB: t}
@@ -327,69 +51,6 @@ func TestHoldElsewhereRefused(t *testing.T) {
 		said := r.end()
 		require.Len(t, said, 1)
 		require.Contains(t, said[0], `rlocktest: HoldElsewhere: rlock: "x": not acquired: held by `)
-	})
-}
-
-// A process that is cut off cannot lock or unlock, and others can. When the network is back, all is as before.
-func TestFailRedis(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		locks := New(t)
-		x, y := locks.Mutex("x"), locks.Mutex("y")
-		for range 3 {
-			_, unlock, err := y.Lock(t.Context())
-			require.NoError(t, err)
-			restore := locks.FailRedis()
-			require.ErrorIs(t, unlock(), rlock.ErrUnreachable)
-			_, _, err = x.Lock(t.Context())
-			require.ErrorIs(t, err, rlock.ErrUnreachable)
-			locks.HoldElsewhere("x")()
-			restore()
-			require.NoError(t, x.Do(t.Context(), func(context.Context) error { return nil }))
-			require.NoError(t, y.Do(t.Context(), func(context.Context) error { return nil }), "it was released in the background")
-		}
-	})
-}
-
-// Two failures at a time are over when both are, whichever ends first, and however often it is told.
-func TestFailRedisTwice(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		locks := New(t)
-		tryLock := func() error {
-			return locks.Mutex("x").TryDo(t.Context(), time.Second, func(context.Context) error { return nil })
-		}
-		first, second := locks.FailRedis(), locks.FailRedis()
-		require.ErrorIs(t, tryLock(), rlock.ErrUnreachable)
-		first()
-		first()
-		require.ErrorIs(t, tryLock(), rlock.ErrUnreachable)
-		second()
-		require.NoError(t, tryLock())
-		first()
-		third := locks.FailRedis()
-		second()
-		require.ErrorIs(t, tryLock(), rlock.ErrUnreachable)
-		third()
-		require.NoError(t, tryLock())
-	})
-}
-
-// A network that is down when the test ends, with calls under way, holds up nothing.
-func TestFailRedisUntilTheEnd(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := &recorder{TB: t}
-		locks := New(r)
-		_, unlock, err := locks.Mutex("x").Lock(t.Context())
-		require.NoError(t, err)
-		locks.FailRedis()
-		require.ErrorIs(t, unlock(), rlock.ErrUnreachable)
-		go func() { // ends with the test
-			_, unlock, err := locks.Mutex("y").Lock(t.Context())
-			if err == nil {
-				_ = unlock()
-			}
-		}()
-		synctest.Wait()
-		require.Empty(t, r.end())
 	})
 }
 
@@ -426,149 +87,6 @@ func TestAssertHeld(t *testing.T) {
 	})
 }
 
-// A hold that is open when the test ends is reported, with its owner, however short its lease is.
-func TestReportOfHolds(t *testing.T) {
-	eachKind(t, func(t *testing.T, lock func(*rlock.Client, string) rlock.Locker) {
-		r := &recorder{TB: t}
-		locks := New(r)
-		ctx, _, err := lock(locks.Client, "x").Lock(t.Context())
-		require.NoError(t, err)
-		short, _, err := locks.Mutex("y", rlock.WithLease(time.Millisecond)).Lock(t.Context())
-		require.NoError(t, err)
-		owner, shortOwner := rlock.Owner(ctx), rlock.Owner(short)
-		said := strings.Join(r.end(), "\n")
-		require.Contains(t, said, `rlocktest: at the end of the test "x" is still held by `)
-		require.Contains(t, said, `"y" is still held by `+shortOwner)
-		require.Contains(t, said, owner)
-		require.NotContains(t, said, "rlock_upgrade")
-		require.NotContains(t, said, "waited for")
-		require.ErrorIs(t, context.Cause(ctx), rlock.ErrClosed)
-	})
-}
-
-// A Lock that waits when the test ends is reported, with the owner that it is to become if it has a place, and returns.
-func TestReportOfWaiters(t *testing.T) {
-	for _, o := range []rlock.Options{{}, {Prefix: "{shop}:"}, {HandOff: rlock.HandOff{Most: -1}}} {
-		eachKind(t, func(t *testing.T, lock func(*rlock.Client, string) rlock.Locker) {
-			r := &recorder{TB: t}
-			locks := NewWith(r, o)
-			other := locks.Elsewhere()
-			_, unlock, err := other.RWMutex("x").Write().Lock(t.Context()) // keeps all out
-			require.NoError(t, err)
-			got := make(chan error, 1)
-			go func() { // ended by the end of the test
-				_, _, err := lock(locks.Client, "x").Lock(t.Context())
-				got <- err
-			}()
-			synctest.Wait()
-			var id string
-			require.NoError(t, locks.Mutex("mine").Do(t.Context(), func(ctx context.Context) error {
-				id, _, _ = strings.Cut(rlock.Owner(ctx), ":")
-				return nil
-			}))
-			said := r.end()
-			require.ErrorIs(t, <-got, rlock.ErrClosed)
-			require.Len(t, said, 2)
-			require.Contains(t, said[0], `"x" is still held by `)
-			require.Contains(t, said[1], `"x" is still waited for by `)
-			require.Contains(t, said[1], id)
-			require.Error(t, unlock(), "there is no Redis any more")
-		})
-	}
-}
-
-// A hold that is over is not reported, though its traces are in Redis for a while.
-func TestNothingToReport(t *testing.T) {
-	eachKind(t, func(t *testing.T, lock func(*rlock.Client, string) rlock.Locker) {
-		r := &recorder{TB: t}
-		locks := New(r)
-		l := lock(locks.Client, "x")
-		release := locks.HoldElsewhere("x")
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan struct{})
-		go func() { // ended by cancel
-			defer close(ended)
-			_, _, _ = l.Lock(ctx)
-		}()
-		synctest.Wait()
-		cancel()
-		<-ended
-		_, _, err := l.TryLock(t.Context(), time.Second)
-		require.ErrorIs(t, err, rlock.ErrNotAcquired)
-		release()
-		_, unlock, err := l.Lock(t.Context())
-		require.NoError(t, err)
-		require.NoError(t, unlock())
-		_, unlock, err = locks.Mutex("job", rlock.WithMinHold(time.Hour)).Lock(t.Context())
-		require.NoError(t, err)
-		require.NoError(t, unlock())
-		require.Empty(t, r.end())
-	})
-}
-
-// A test that waits for a lock that nobody unlocks ends, and says why. Several waits that are long are no such wait.
-func TestEndlessWait(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const patience = time.Minute
-		r := &recorder{TB: t}
-		locks := New(r)
-		locks.mu.Lock()
-		locks.patience = patience
-		locks.clock.Reset(patience)
-		locks.mu.Unlock()
-		for range 4 {
-			time.AfterFunc(patience-time.Second, locks.HoldElsewhere("x"))
-			require.NoError(t, locks.Mutex("x").Do(t.Context(), func(context.Context) error { return nil }))
-		}
-		ctx, _, err := locks.Mutex("x").Lock(t.Context()) // never unlocked
-		require.NoError(t, err)
-		owner := rlock.Owner(ctx)
-		require.Empty(t, r.said)
-		_, _, err = locks.Mutex("x").Lock(t.Context())
-		require.ErrorIs(t, err, rlock.ErrClosed)
-		require.Len(t, r.said, 2)
-		require.Contains(t, r.said[0], `rlocktest: after 1m0s and more "x" is still waited for by `)
-		require.Equal(t, `rlocktest: after 1m0s and more "x" is still held by `+owner, r.said[1])
-		r.end()
-	})
-}
-
-// Outside of a bubble all is the same, on the clock of the machine.
-func TestOutsideOfABubble(t *testing.T) {
-	locks := NewWith(t, rlock.Options{WatchdogTimeout: 300 * time.Millisecond})
-	err := locks.Mutex("x").Do(t.Context(), func(ctx context.Context) error {
-		locks.Lose("x")
-		<-ctx.Done()
-		return nil
-	})
-	require.ErrorIs(t, err, rlock.ErrLost)
-}
-
-// Names are what they are to the code under test, with a prefix and with braces.
-func TestNamesInReports(t *testing.T) {
-	for _, prefix := range []string{"", "shop:", "{shop}:"} {
-		for _, name := range []string{"x", "{x}", "a{b}c", ":x", "x:y", "}", "{"} {
-			t.Run(prefix+name, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					r := &recorder{TB: t}
-					locks := NewWith(r, rlock.Options{Prefix: prefix})
-					ctx, _, err := locks.FairMutex(name).Lock(t.Context())
-					require.NoError(t, err)
-					locks.AssertHeld(ctx, name)
-					go func() { // ended by the end of the test
-						_, _, _ = locks.Elsewhere().FairMutex(name).Lock(t.Context())
-					}()
-					synctest.Wait()
-					said := r.end()
-					require.Len(t, said, 2)
-					require.Contains(t, said[0], fmt.Sprintf("%q is still held by %s", name, rlock.Owner(ctx)))
-					require.Contains(t, said[1], fmt.Sprintf("%q is still waited for by ", name))
-				})
-			})
-		}
-	}
-}
-
 func TestReplicasConfirm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		locks := NewWith(t, rlock.Options{Replicas: 2})
@@ -576,7 +94,7 @@ func TestReplicasConfirm(t *testing.T) {
 	})
 }
 
-// Code that has a Client of its own, or subscribes, uses the Redis as any other.
+// Code with its own Client, or subscriptions, can use the Redis as usual.
 func TestRedis(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		locks := New(t)
@@ -606,7 +124,7 @@ func TestRedis(t *testing.T) {
 	})
 }
 
-// The end of the test does not need a Client that the code under test has closed itself.
+// The end of the test copes with a Client that the code under test has closed.
 func TestClosedBefore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		locks := New(t)
@@ -618,7 +136,7 @@ func TestClosedBefore(t *testing.T) {
 	})
 }
 
-// Several servers make a quorum, which outlives that one of them cannot be reached.
+// Several servers form a quorum, which survives the loss of one.
 func TestQuorumOfServers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var servers [3]*Client
@@ -635,7 +153,7 @@ func TestQuorumOfServers(t *testing.T) {
 	})
 }
 
-// Much that is sent before anything is read does not block: rueidis does that if ctx cannot be cancelled.
+// Large writes before any read do not block: rueidis does that if ctx cannot be cancelled.
 func TestManyCommandsAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rdb := New(t).Redis()
@@ -656,12 +174,4 @@ func TestNewRefusesOptions(t *testing.T) {
 		require.Len(t, f.end(), 1)
 		require.Contains(t, f.said[0], "rlocktest: rlock: Options.WatchdogTimeout is 1ns")
 	})
-}
-
-// fatal is a recorder of a test that may not go on.
-type fatal struct{ recorder }
-
-func (f *fatal) Fatalf(format string, args ...any) {
-	f.Errorf(format, args...)
-	panic(f)
 }

@@ -11,8 +11,7 @@ import (
 	"github.com/go-rlock/rlock/internal/redistest"
 )
 
-// The server in memory is one on which locks of all kinds are what they are on a real one. Each cell of the table has a server and
-// a bubble of its own.
+// On the in-memory server, locks of all kinds behave as on a real one. Each cell of the table has its own server and bubble.
 func TestConformanceInMemory(t *testing.T) {
 	conformance.Run(t, conformance.Deployment{
 		Run: func(t *testing.T, cell func(*testing.T)) {

@@ -1,13 +1,12 @@
-// Package rlocktest is for tests of code that uses rlock: real locks, semaphores and latches, on a Redis in memory that needs no server
-// and no socket.
+// Package rlocktest tests code that uses rlock: real locks, semaphores and latches on an in-memory Redis, without a server or a socket.
 //
-// Nothing in it waits for the outside, so it works inside a bubble of testing/synctest, where a lease of 30 seconds ends in no time:
+// It never waits for anything outside, so it works in a testing/synctest bubble, where a 30-second lease expires instantly:
 //
 //	func TestChargeStopsWhenTheLockIsLost(t *testing.T) {
 //		synctest.Test(t, func(t *testing.T) {
 //			locks := rlocktest.New(t)
 //			err := locks.Mutex("order:42").Do(t.Context(), func(ctx context.Context) error {
-//				locks.FailRedis() // no renewal arrives any more
+//				locks.FailRedis() // renewals no longer arrive
 //				<-ctx.Done()      // 30 seconds later
 //				return ctx.Err()
 //			})
@@ -19,20 +18,21 @@
 //
 // [New] returns a [Client], which is an rlock.Client with helpers for the test:
 //
-//   - [Client.HoldElsewhere] has another process hold a lock, and [Client.Elsewhere] is a Client of another process.
-//   - [Client.HoldPermitsElsewhere] has another process take permits of a Semaphore, [Client.HoldExpiringPermitsElsewhere] of a PermitSemaphore.
-//   - [Client.CountDownElsewhere] has another process count a latch down.
-//   - [Client.Crash] has another process die, with all that it holds.
+//   - [Client.HoldElsewhere] makes another process hold a lock; [Client.Elsewhere] is another process's Client.
+//   - [Client.HoldPermitsElsewhere] makes another process take permits of a Semaphore, [Client.HoldExpiringPermitsElsewhere] of a
+//     PermitSemaphore.
+//   - [Client.CountDownElsewhere] makes another process count down a latch.
+//   - [Client.Crash] kills another process with all its holds.
 //   - [Client.Lose] ends a hold under its holder, [Client.LosePermit] a permit of a PermitSemaphore.
-//   - [Client.FailRedis] cuts the code under test off from Redis.
-//   - [Client.AssertHeld] checks that a ctx carries a lock.
-//   - [Client.LockOrder] reports orders of locks that could deadlock, even if none did.
+//   - [Client.FailRedis] disconnects the code under test from Redis.
+//   - [Client.AssertHeld] checks that ctx carries a lock.
+//   - [Client.LockOrder] reports lock orders that could deadlock, even if none did.
 //
-// When the test ends, whatever is still held or waited for is an error of the test.
+// A lock still held or waited for when the test ends is a test error.
 //
-// In a bubble, synctest.Wait returns when all goroutines are blocked, so those that have to wait for a lock are waiting. The code
-// under test may not reach out of the bubble: no real servers, no channels from outside. Outside of a bubble all is the same, on
-// the clock of the machine; then a short rlock.Options.WatchdogTimeout saves time.
+// In a bubble, synctest.Wait returns once all goroutines are blocked: then each is either past Lock or waiting. The code under test must stay
+// inside the bubble: no real servers, no outside channels. Outside a bubble everything works the same in real time; a short
+// rlock.Options.WatchdogTimeout then saves time.
 //
-// Code that is only given an rlock.Locker can also be tested with a fake.
+// Code that takes an rlock.Locker can also be tested with a fake.
 package rlocktest

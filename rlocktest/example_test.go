@@ -11,7 +11,7 @@ import (
 	"github.com/go-rlock/rlock/rlocktest"
 )
 
-// printer is what the examples have for a *testing.T: its errors are printed.
+// printer replaces *testing.T in the examples: it prints errors.
 type printer struct {
 	testing.TB
 	cleanup func()
@@ -21,7 +21,7 @@ func (p *printer) Helper()                           {}
 func (p *printer) Cleanup(f func())                  { p.cleanup = f }
 func (p *printer) Errorf(format string, args ...any) { fmt.Printf(format+"\n", args...) }
 
-// end is the end of the test.
+// end ends the test.
 func (p *printer) end() { p.cleanup() }
 
 func Example() {
@@ -44,7 +44,7 @@ func ExampleNewWith() {
 	t := new(printer)
 	defer t.end()
 
-	// As the program has it.
+	// As in the program.
 	locks := rlocktest.NewWith(t, rlock.Options{Prefix: "shop:"})
 	fmt.Println(locks.Mutex("order:42").Do(context.Background(), func(context.Context) error {
 		keys, err := locks.Redis().Do(context.Background(), locks.Redis().B().Keys().Pattern("*").Build()).AsStrSlice()
@@ -56,8 +56,8 @@ func ExampleNewWith() {
 	// <nil>
 }
 
-// A holder whose lock is gone is told by its next renewal, which is due in a third of a second here. In a bubble of testing/synctest the
-// default time does as well.
+// A holder notices the loss of its lock at its next renewal, due in a third of a second here. In a testing/synctest bubble the default watchdog
+// time works as well.
 func ExampleClient_Lose() {
 	t := new(printer)
 	defer t.end()
@@ -88,7 +88,7 @@ func ExampleClient_HoldElsewhere() {
 	// <nil>
 }
 
-// Of a Semaphore, nobody owns a permit: those that are held elsewhere are fewer for the code under test.
+// Permits of a Semaphore have no owner: permits held elsewhere only reduce the number left.
 func ExampleClient_HoldPermitsElsewhere() {
 	t := new(printer)
 	defer t.end()
@@ -131,7 +131,7 @@ func ExampleClient_HoldExpiringPermitsElsewhere() {
 	// <nil>
 }
 
-// A holder whose permit is gone is told by its next renewal.
+// A holder notices the loss of its permit at its next renewal.
 func ExampleClient_LosePermit() {
 	t := new(printer)
 	defer t.end()
@@ -168,7 +168,7 @@ func ExampleClient_CountDownElsewhere() {
 	// <nil>
 }
 
-// Locks of other kinds are held elsewhere by a Client of another process.
+// For locks of other kinds, use another process's Client.
 func ExampleClient_Elsewhere() {
 	t := new(printer)
 	defer t.end()
@@ -228,7 +228,7 @@ func ExampleClient_AssertHeld() {
 	defer t.end()
 
 	locks := rlocktest.New(t)
-	// A fake of the store, which has to be called inside the lock.
+	// A fake store that must be called inside the lock.
 	save := func(ctx context.Context) error {
 		locks.AssertHeld(ctx, "order:42")
 		return nil
@@ -245,7 +245,7 @@ func ExampleClient_Redis() {
 	t := new(printer)
 	defer t.end()
 
-	// Code that makes its Client itself.
+	// Code that makes its own Client.
 	own, err := rlock.New(rlocktest.New(t).Redis(), rlock.Options{})
 	if err != nil {
 		fmt.Println(err)

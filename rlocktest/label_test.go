@@ -10,7 +10,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// heldBy is the label of the holder in the error of a TryLock, and how long that took.
+// heldBy returns the holder's label in a TryLock's error, and how long the TryLock took.
 func heldBy(t *testing.T, m *rlock.Mutex, wait time.Duration) (label string, took time.Duration) {
 	t.Helper()
 	began := time.Now()
@@ -20,8 +20,8 @@ func heldBy(t *testing.T, m *rlock.Mutex, wait time.Duration) (label string, too
 	return not.HolderLabel, time.Since(began)
 }
 
-// The first refusal has the label, whether the TryLock waits or not, and waits no longer for it; a Lock before the label was written finds it soon. The
-// clock stands still while anything runs.
+// The first refusal has the label, whether or not the TryLock waits, and does not wait longer for it. A Lock made before the label was written
+// finds it soon. The clock stands still while anything runs.
 func TestLabelInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		here := NewWith(t, rlock.Options{Label: "pod-7"})

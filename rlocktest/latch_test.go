@@ -37,10 +37,10 @@ func TestCountDownElsewhere(t *testing.T) {
 func TestCountDownElsewhereOfNothing(t *testing.T) {
 	r := &recorder{TB: t}
 	New(r).CountDownElsewhere("parts")
-	require.Equal(t, []string{`rlocktest: CountDownElsewhere("parts"): it has no count`}, r.end())
+	require.Equal(t, []string{`rlocktest: CountDownElsewhere("parts"): the latch has no count`}, r.end())
 }
 
-// Nobody tells of a key that is deleted by hand, or evicted. Whoever waits looks once a minute, and when its expiry is over.
+// Deletion by hand and eviction publish nothing: waiters poll once a minute, and when the key expires.
 func TestLatchGoesWithoutAWord(t *testing.T) {
 	for name, row := range map[string]struct {
 		expiry, notBefore, atMost time.Duration
@@ -72,7 +72,7 @@ func TestLatchGoesWithoutAWord(t *testing.T) {
 	}
 }
 
-// While Redis is silent, Await ends with its ctx, and CountDown goes on in the background.
+// While Redis is silent, Await ends with its ctx, and CountDown continues in the background.
 func TestLatchWhileRedisIsSilent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := New(t)

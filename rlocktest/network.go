@@ -9,12 +9,11 @@ import (
 	"time"
 )
 
-// network is what a process reaches Redis through. Its connections are memory, and whoever waits for them waits for a sync.Cond, so
-// that the clock of a bubble goes on. They are no net.Pipe, which has no buffer: a client that sends much before it reads, and a server
-// that answers meanwhile, would wait for each other.
+// network connects a process to Redis in memory. Its readers wait on a sync.Cond, which lets a bubble's clock advance. net.Pipe has no buffer: a
+// client that writes much before it reads would deadlock with the server's replies.
 type network struct {
-	mu    sync.Mutex // guards the following, and all that is in links
-	fails int        // how many have taken it down: while there are any, what is sent is lost, in both directions
+	mu    sync.Mutex // guards the following, and all fields of links
+	fails int        // open failures; while there are any, traffic is lost in both directions
 	gone  bool       // for good
 	links map[*link]struct{}
 }
@@ -23,15 +22,15 @@ type network struct {
 type link struct {
 	net                *network
 	toRedis, fromRedis stream
-	lost               bool // something
+	lost               bool // has lost traffic
 	over               bool // both ends are closed
 }
 
 // stream is one direction of a connection.
 type stream struct {
-	news     *sync.Cond // of the following; its lock is network.mu
+	news     *sync.Cond // for the following; its lock is network.mu
 	data     bytes.Buffer
-	deadline time.Time // of whoever reads
+	deadline time.Time // the reader's
 	timer    *time.Timer
 }
 
@@ -43,7 +42,7 @@ type end struct {
 
 func newNetwork() *network { return &network{links: make(map[*link]struct{})} }
 
-// connect returns the two ends of a new connection. It is made also if the network is down; then nobody answers.
+// connect returns both ends of a new connection. During a failure it succeeds as well, but nobody answers.
 func (n *network) connect() (client, server net.Conn, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -56,7 +55,7 @@ func (n *network) connect() (client, server net.Conn, err error) {
 	return &end{l, &l.fromRedis, &l.toRedis}, &end{l, &l.toRedis, &l.fromRedis}, nil
 }
 
-// close breaks all connections. From then on there are none.
+// close breaks all connections and refuses new ones.
 func (n *network) close() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -66,19 +65,19 @@ func (n *network) close() {
 	}
 }
 
-// fail takes the network down. It is back when all that have called fail have called restore.
+// fail takes the network down. It comes back after as many calls of restore.
 func (n *network) fail() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.fails++
 }
 
-// restore ends one failure. If it was the last one, connections that have lost something break.
+// restore ends one failure. With the last, connections that lost traffic break.
 func (n *network) restore() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.fails == 0 {
-		return // restoreAll was quicker
+		return // restoreAll came first
 	}
 	if n.fails--; n.fails == 0 {
 		n.breakLossy()
@@ -93,7 +92,7 @@ func (n *network) restoreAll() {
 	n.breakLossy()
 }
 
-// breakLossy breaks the connections that have lost something; network.mu is held.
+// breakLossy breaks the connections that lost traffic; network.mu is held.
 func (n *network) breakLossy() {
 	for l := range n.links {
 		if l.lost {
@@ -102,7 +101,7 @@ func (n *network) breakLossy() {
 	}
 }
 
-// cut closes both ends; network.mu is held. What was sent before can still be read.
+// cut closes both ends; network.mu is held. Buffered data can still be read.
 func (l *link) cut() {
 	l.over = true
 	delete(l.net.links, l)
@@ -148,7 +147,7 @@ func (e *end) Read(b []byte) (int, error) {
 	return e.in.data.Read(b)
 }
 
-// stop stops the clock of whoever reads; network.mu is held.
+// stop stops the reader's deadline timer; network.mu is held.
 func (s *stream) stop() {
 	if s.timer != nil {
 		s.timer.Stop()
@@ -172,7 +171,7 @@ func (e *end) SetReadDeadline(t time.Time) error {
 	return nil
 }
 
-// SetWriteDeadline does nothing: no write waits.
+// SetWriteDeadline does nothing: writes never block.
 func (e *end) SetWriteDeadline(time.Time) error { return nil }
 
 func (e *end) SetDeadline(t time.Time) error { return e.SetReadDeadline(t) }

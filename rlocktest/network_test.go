@@ -35,7 +35,7 @@ func says(t *testing.T, conn net.Conn, text string) {
 	require.Equal(t, len(text), n)
 }
 
-// Both ends may write as much as they like before the other one reads. What was written before a Close can still be read.
+// Both ends may write any amount before the other reads. Data written before a Close can still be read.
 func TestConnHasABuffer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, client, server := connected(t)
@@ -56,7 +56,7 @@ func TestConnHasABuffer(t *testing.T) {
 	})
 }
 
-// A read waits for what comes, for a Close, or until its deadline, which may be set and taken away meanwhile.
+// A read blocks until data, a Close, or its deadline, which may change meanwhile.
 func TestConnWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, client, server := connected(t)
@@ -80,7 +80,7 @@ func TestConnWaits(t *testing.T) {
 	})
 }
 
-// A network that is down swallows what is said in both directions, and connections that lost something break when it is back.
+// A failed network loses traffic in both directions, and connections that lost traffic break when it is back.
 func TestNetworkFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, client, server := connected(t)

@@ -14,11 +14,11 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// LockOrder makes the test fail at its end if its Locks took orders that could deadlock, even if none did: "b" under "a" in one place, and "a" under "b"
-// in another, or a longer circle. Call it first: it sees only later Locks.
+// LockOrder fails the test at its end if its Locks were taken in orders that could deadlock, even if none did: "b" under "a" in one place, and
+// "a" under "b" in another, or a longer cycle. Call it first: it only sees later Locks.
 //
-// Names of one group count as one lock. With groups "order" and "stock", "stock:7" under "order:1" and "order:2" under "stock:3" are opposite orders.
-// Within a group the names must be taken in ascending order everywhere, or in descending order everywhere. If group is nil, each name is its own
+// The names of a group count as one lock. With groups "order" and "stock", "stock:7" under "order:1" conflicts with "order:2" under "stock:3".
+// Within a group, names must be taken in ascending order everywhere, or in descending order everywhere. If group is nil, each name is its own
 // group; see [ByPrefix].
 //
 // Not reported, because they cannot deadlock:
@@ -28,7 +28,7 @@ import (
 //   - readers, if nobody writes,
 //   - opposite orders under a common outer lock, which keeps them apart.
 //
-// It sees the Locks of this Client and of its [Client.Elsewhere]. It does not see semaphores, or an rlock.Client that the test made itself.
+// It covers the Locks of this Client and its [Client.Elsewhere]. It does not cover semaphores, or an rlock.Client made by the test.
 func (c *Client) LockOrder(group func(name string) string) {
 	if group == nil {
 		group = func(name string) string { return name }
@@ -42,22 +42,22 @@ func ByPrefix(name string) string {
 	return prefix
 }
 
-// lockOrder records locks taken under others.
+// lockOrder records the locks taken under others.
 type lockOrder struct {
 	mu      sync.Mutex               // guards the following
-	group   func(name string) string // nil: nobody wants to know
-	writers map[string]bool          // the groups that somebody had who did not only read
+	group   func(name string) string // nil: LockOrder was not called
+	writers map[string]bool          // groups held by anybody other than readers
 	edges   []*orderEdge
 }
 
-// orderEdge is a Lock under another one.
+// orderEdge is a Lock taken under another lock.
 type orderEdge struct {
 	under, takes held
-	gates        map[string]held // the other locks that the ctx carried
-	at           string          // where in the program
+	gates        map[string]held // the other locks carried by the ctx
+	at           string          // source position
 }
 
-// held is a lock as a Lock takes it.
+// held is a lock being taken.
 type held struct {
 	name, group string
 	shared      bool
@@ -69,7 +69,7 @@ func (o *lockOrder) begin(group func(name string) string) {
 	o.group, o.writers, o.edges = group, make(map[string]bool), nil
 }
 
-// follow returns a Trace that records the Locks and then calls the one given.
+// follow returns a Trace that records the Locks before it calls the given Trace.
 func (o *lockOrder) follow(to *rlock.Trace) *rlock.Trace {
 	var t rlock.Trace
 	if to != nil {
@@ -85,7 +85,7 @@ func (o *lockOrder) follow(to *rlock.Trace) *rlock.Trace {
 	return &t
 }
 
-// acquired notes what a Lock has taken, and under what.
+// acquired records a Lock and the locks it was taken under.
 func (o *lockOrder) acquired(ctx context.Context, i rlock.AcquiredInfo) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -107,7 +107,7 @@ func (o *lockOrder) acquired(ctx context.Context, i rlock.AcquiredInfo) {
 				outer[l.Name] = h
 			}
 		case again:
-			entered[l.Name] = entered[l.Name] || taken[l.Name].shared // a writer waits for the other readers, also if it is one
+			entered[l.Name] = entered[l.Name] || taken[l.Name].shared // a writer waits for the other readers, even if it reads itself
 		default:
 			taken[l.Name], entered[l.Name] = h, l.Again
 		}
@@ -137,7 +137,7 @@ func (e *orderEdge) equals(o *orderEdge) bool {
 	return e.under == o.under && e.takes == o.takes && maps.Equal(e.gates, o.gates)
 }
 
-// caller returns the place in the program that called the library.
+// caller returns the source position that called the library.
 func caller() string {
 	var pcs [64]uintptr
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(1, pcs[:])])
@@ -152,14 +152,14 @@ func caller() string {
 	}
 }
 
-// longestOrder bounds the length of the circles that are looked for.
+// longestOrder bounds the length of reported cycles.
 const longestOrder = 5
 
 // circles describes the orders that could deadlock.
 func (o *lockOrder) circles() (all []string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	seen := make(map[string]bool) // circles of groups that were reported
+	seen := make(map[string]bool) // cycles of groups already reported
 	for i, first := range o.edges {
 		o.circle(o.edges[i:], []*orderEdge{first}, func(circle []*orderEdge) {
 			groups := make([]string, len(circle))
@@ -176,7 +176,7 @@ func (o *lockOrder) circles() (all []string) {
 	return all
 }
 
-// circle calls found for each circle that begins with path.
+// circle calls found for each cycle that begins with path.
 func (o *lockOrder) circle(edges []*orderEdge, path []*orderEdge, found func([]*orderEdge)) {
 	first, last := path[0], path[len(path)-1]
 	if len(path) > 1 && o.leads(last, first) {
@@ -192,20 +192,20 @@ func (o *lockOrder) circle(edges []*orderEdge, path []*orderEdge, found func([]*
 	}
 }
 
-// leads reports whether a Lock that waits as in a could wait for a lock held as in b.
+// leads reports whether a Lock waiting as in a could wait for a lock held as in b.
 func (o *lockOrder) leads(a, b *orderEdge) bool {
 	switch wants, has := a.takes, b.under; {
 	case wants.group != has.group:
 		return false
 	case wants.shared && has.shared && !o.writers[has.group]:
 		return false
-	case a.under.group == a.takes.group && b.under.group == b.takes.group: // names of one group: the orders have to differ
+	case a.under.group == a.takes.group && b.under.group == b.takes.group: // names of one group conflict only in different orders
 		return (a.under.name < a.takes.name) != (b.under.name < b.takes.name)
 	}
 	return true
 }
 
-// excludes reports whether two Locks can never wait at the same time, because both sections hold an outer lock that excludes the other.
+// excludes reports whether two Locks can never wait at the same time, because an outer lock keeps their sections apart.
 func (e *orderEdge) excludes(o *orderEdge) bool {
 	for name, gate := range e.gates {
 		if other, ok := o.gates[name]; ok && (!gate.shared || !other.shared) {

@@ -10,7 +10,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// nest takes locks inside of each other, by Lock, and gives them back.
+// nest takes locks inside each other with Lock, and releases them.
 func nest(ctx context.Context, t *testing.T, locks ...rlock.Locker) {
 	t.Helper()
 	if len(locks) == 0 {
@@ -29,13 +29,39 @@ func (l tries) Lock(ctx context.Context) (context.Context, rlock.UnlockFunc, err
 	return l.TryLock(ctx, 0)
 }
 
-// Orders that could deadlock are reported, though the test takes them one after the other, and no others are.
+// orderCase is a use of locks, and the report about it.
+type orderCase struct {
+	takes func(ctx context.Context, t *testing.T, c *Client)
+	group func(string) string
+	want  []string // parts of the report; nil: none
+}
+
+func testOrders(t *testing.T, cases map[string]orderCase) {
+	t.Helper()
+	for name, row := range cases {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := &recorder{TB: t}
+				c := New(r)
+				c.LockOrder(row.group)
+				row.takes(t.Context(), t, c)
+				said := r.end()
+				if row.want == nil {
+					require.Empty(t, said)
+					return
+				}
+				require.Len(t, said, 1)
+				for _, part := range row.want {
+					require.Contains(t, said[0], part)
+				}
+			})
+		})
+	}
+}
+
+// Orders that could deadlock are reported, even if taken one after the other, and no others are.
 func TestLockOrder(t *testing.T) {
-	for name, row := range map[string]struct {
-		takes func(ctx context.Context, t *testing.T, c *Client)
-		group func(string) string
-		want  []string // parts of the report; nil: there is none
-	}{
+	testOrders(t, map[string]orderCase{
 		"one order": {takes: func(ctx context.Context, t *testing.T, c *Client) {
 			nest(ctx, t, c.Mutex("a"), c.Mutex("b"), c.Mutex("c"))
 			nest(ctx, t, c.Mutex("a"), c.Mutex("c"))
@@ -83,6 +109,12 @@ func TestLockOrder(t *testing.T) {
 			nest(ctx, t, c.Mutex("a"), c.Mutex("b"))
 			nest(ctx, t, tries{c.Mutex("b")}, c.Mutex("a"))
 		}, want: []string{`"b" under "a"`, `"a" under "b"`}},
+	})
+}
+
+// Two orders cannot deadlock while both are taken under one lock that excludes the other.
+func TestLockOrderUnderAGate(t *testing.T) {
+	testOrders(t, map[string]orderCase{
 		"under one gate": {takes: func(ctx context.Context, t *testing.T, c *Client) {
 			nest(ctx, t, c.Mutex("gate"), c.Mutex("a"), c.Mutex("b"))
 			nest(ctx, t, c.Mutex("gate"), c.Mutex("b"), c.Mutex("a"))
@@ -99,6 +131,12 @@ func TestLockOrder(t *testing.T) {
 			nest(ctx, t, c.RWMutex("gate").Read(), c.Mutex("a"), c.Mutex("b"))
 			nest(ctx, t, c.RWMutex("gate").Write(), c.Mutex("b"), c.Mutex("a"))
 		}},
+	})
+}
+
+// Readers alone cannot deadlock.
+func TestLockOrderOfReaders(t *testing.T) {
+	testOrders(t, map[string]orderCase{
 		"readers alone": {takes: func(ctx context.Context, t *testing.T, c *Client) {
 			nest(ctx, t, c.RWMutex("a").Read(), c.RWMutex("b").Read())
 			nest(ctx, t, c.RWMutex("b").Read(), c.RWMutex("a").Read())
@@ -124,6 +162,12 @@ func TestLockOrder(t *testing.T) {
 			require.NoError(t, unlockB())
 			require.NoError(t, unlock())
 		}, want: []string{`"b" under "a"`, `"a" under "b"`}},
+	})
+}
+
+// With groups, orders are compared by group, and by lock within a group.
+func TestLockOrderOfGroups(t *testing.T) {
+	testOrders(t, map[string]orderCase{
 		"groups": {takes: func(ctx context.Context, t *testing.T, c *Client) {
 			nest(ctx, t, c.Mutex("order:1"), c.Mutex("stock:7"))
 			nest(ctx, t, c.Mutex("stock:3"), c.Mutex("order:2"))
@@ -140,28 +184,10 @@ func TestLockOrder(t *testing.T) {
 			nest(ctx, t, c.Mutex("order:1"), c.Mutex("order:2"))
 			nest(ctx, t, c.Mutex("order:7"), c.Mutex("order:4"))
 		}, group: ByPrefix, want: []string{`"order:2" under "order:1"`, `"order:4" under "order:7"`}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				r := &recorder{TB: t}
-				c := New(r)
-				c.LockOrder(row.group)
-				row.takes(t.Context(), t, c)
-				said := r.end()
-				if row.want == nil {
-					require.Empty(t, said)
-					return
-				}
-				require.Len(t, said, 1)
-				for _, part := range row.want {
-					require.Contains(t, said[0], part)
-				}
-			})
-		})
-	}
+	})
 }
 
-// Nobody who does not ask is told, and the Trace of the test is called as ever.
+// Without LockOrder nothing is reported. The test's Trace is called in any case.
 func TestLockOrderUnasked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, acquired := &recorder{TB: t}, 0

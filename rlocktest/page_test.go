@@ -201,7 +201,7 @@ func TestChargeStopsWhenTheLockIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		locks := rlocktest.New(t)
 		err := locks.Mutex("order:42").Do(t.Context(), func(ctx context.Context) error {
-			locks.FailRedis() // no renewal arrives any more
+			locks.FailRedis() // renewals no longer arrive
 			<-ctx.Done()      // 30 seconds later
 			return ctx.Err()
 		})

@@ -12,7 +12,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// On the server in memory, permits that expire are renewed as long as their section runs, and a fixed lease ends to the millisecond.
+// On the in-memory server, expiring permits are renewed while their section runs, and a fixed lease ends to the millisecond.
 func TestPermitsInABubble(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := New(t)
@@ -108,7 +108,7 @@ func TestLosePermit(t *testing.T) {
 				require.LessOrEqual(t, time.Since(began), rlock.DefaultWatchdogTimeout/3+time.Second)
 				require.ErrorIs(t, p.Release(), rlock.ErrLost)
 				require.NoError(t, next.Release())
-				c.LosePermit(name) // those that are held are of Elsewhere
+				c.LosePermit(name) // the held permits are Elsewhere's
 				require.NoError(t, there.Err())
 				require.NoError(t, left.Release())
 				require.NoError(t, other.Release())
@@ -118,7 +118,7 @@ func TestLosePermit(t *testing.T) {
 	}
 }
 
-// A semaphore that is lost as a whole takes its permits along.
+// A lost semaphore loses its held permits, too.
 func TestLoseAPermitSemaphore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := New(t)
@@ -134,7 +134,7 @@ func TestLoseAPermitSemaphore(t *testing.T) {
 	})
 }
 
-// What a dead process had is not reported, and comes back when its lease is over.
+// A crashed process's permits are not reported, and come back when their lease expires.
 func TestPermitsOfACrash(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := New(t)

@@ -10,15 +10,14 @@ import (
 	"time"
 )
 
-// settle is for how long calls under way at the end of a test may take: a subscription lingers for half a second, and a release that
-// Redis did not answer is sent again within two.
+// settle bounds the calls in progress at the end of a test: a subscription lingers for half a second, and an unanswered release is sent again
+// within two seconds.
 const settle = 3 * time.Second
 
-// patience is for how long a call may wait. In a bubble, where timers and renewals go on for ever, a test that waits for what
-// does not come would not end.
+// patience bounds a call's wait. Timers and renewals keep a bubble going for ever, so a test that waits in vain would not end.
 const patience = 12 * time.Hour
 
-// report looks at Redis until nothing is left there. While it looks, no lease ends: what goes away was unlocked.
+// report polls Redis until nothing is left. It is too quick for leases to expire, so a key that goes away was unlocked.
 func (c *Client) report() {
 	c.server.SetTime(time.Now())
 	left := func() []string { return append(c.holds(), c.waits()...) }
@@ -34,7 +33,7 @@ func (c *Client) report() {
 	}
 }
 
-// endless looks after waiters from time to time, and ends the calls of all if one was there the last time.
+// endless checks for waiters periodically, and closes all Clients if one has waited since the last check.
 func (c *Client) endless() {
 	waits := c.waits()
 	c.mu.Lock()
@@ -47,26 +46,26 @@ func (c *Client) endless() {
 		return
 	}
 	for _, text := range append(stuck, c.holds()...) {
-		c.t.Errorf("rlocktest: after %v and more %s", every, text)
+		c.t.Errorf("rlocktest: after more than %v %s", every, text)
 	}
 	c.closeLocks()
 }
 
-// The owners and keys that Redis has of locks, see docs/protocol.md.
+// Forms of owners and keys in Redis, see docs/protocol.md.
 var (
 	owner  = regexp.MustCompile(`^[\da-f-]{36}:-?\d+(:write)?$`)
-	nobody = regexp.MustCompile(`^[\da-f-]{36}:00$`) // for whom WithMinHold keeps a lock
+	nobody = regexp.MustCompile(`^[\da-f-]{36}:00$`) // the placeholder of WithMinHold
 	places = regexp.MustCompile(`^(?:rlock_queue::?|rlock_writers::?|redisson_lock_timeout:)(.*)$`)
 	gate   = regexp.MustCompile(`^rlock_upgrade::?`) // a lock beside a read/write lock
 	slots  = regexp.MustCompile(`^rlock_sem_slots::?(.*)$`)
-	// Each process that waits listens to a channel of its own beside that of the lock.
+	// Each waiting process has its own channel beside the lock's.
 	channel = regexp.MustCompile(`^(?:redisson_lock__channel:|redisson_rwlock:|redisson_sc:|redisson_countdownlatch__channel__)(.*):([\da-f-]{36})$`)
 )
 
-// holds says which locks are held.
+// holds describes the held locks.
 func (c *Client) holds() (all []string) {
 	for _, key := range c.server.Keys() {
-		if gate.MatchString(key) { // whoever has the first reads, too
+		if gate.MatchString(key) { // a write holder reads, too
 			continue
 		}
 		if at := slots.FindStringSubmatch(key); at != nil {
@@ -86,9 +85,9 @@ func (c *Client) holds() (all []string) {
 	return all
 }
 
-// waits says which locks are waited for.
+// waits describes the locks waited for.
 func (c *Client) waits() (all []string) {
-	placed := make(map[string][]string) // those that have a place, by the name of the lock
+	placed := make(map[string][]string) // waiters with a queue place, by lock
 	for _, key := range c.server.Keys() {
 		if at := places.FindStringSubmatch(key); at != nil {
 			name := c.name(at[1])
@@ -98,7 +97,7 @@ func (c *Client) waits() (all []string) {
 	for _, heard := range c.server.PubSubChannels("") {
 		if at := channel.FindStringSubmatch(heard); at != nil {
 			name, process := c.name(at[1]), at[2]
-			who := "a goroutine of " + process // without a place: a reader, say
+			who := "a goroutine of " + process // waiters without a place, such as readers
 			for _, entry := range placed[name] {
 				if strings.HasPrefix(entry, process) {
 					who = entry
@@ -110,7 +109,7 @@ func (c *Client) waits() (all []string) {
 	return all
 }
 
-// name is that of the lock whose name stands in a key or a channel: in braces, unless it has some itself.
+// name extracts a lock's name from a key or a channel: it stands in braces unless it has its own.
 func (c *Client) name(text string) string {
 	text = gate.ReplaceAllString(text, "")
 	inner, braces := strings.CutSuffix(text, "}")
@@ -120,9 +119,9 @@ func (c *Client) name(text string) string {
 	return strings.TrimPrefix(text, c.options.Prefix)
 }
 
-// owners returns whoever holds the lock with that key.
+// owners returns the owners of a lock by its key.
 func (c *Client) owners(key string) (all []string) {
-	fields, _ := c.server.HKeys(key) // no hash, no owners
+	fields, _ := c.server.HKeys(key) // not a hash: no owners
 	for _, field := range fields {
 		if owner.MatchString(field) && !nobody.MatchString(field) {
 			all = append(all, field)
@@ -131,17 +130,17 @@ func (c *Client) owners(key string) (all []string) {
 	return all
 }
 
-// permit is one of this library that is held.
+// permit is a held permit of this library.
 type permit struct {
 	id     string
-	client string // how the id of the Client begins that holds it
+	client string // the first half of its Client's id
 	slot   int
 }
 
-// permitsOf is the key of the permits of the semaphore with that key.
+// permitsOf returns the key of a semaphore's permits.
 func permitsOf(key string) string { return braced(key) + ":timeout" }
 
-// braced is a name as it stands in those of the keys beside it.
+// braced returns a name in braces, as in the keys beside it.
 func braced(key string) string {
 	if strings.Contains(key, "{") {
 		return key
@@ -149,9 +148,9 @@ func braced(key string) string {
 	return "{" + key + "}"
 }
 
-// permits returns those that are held of the semaphore with that key, in the order of their slots.
+// permits returns a semaphore's held permits, ordered by slot.
 func (c *Client) permits(key string) (all []permit) {
-	ends, _ := c.server.SortedSet(permitsOf(key)) // nobody holds one
+	ends, _ := c.server.SortedSet(permitsOf(key)) // none held
 	separator := ":"
 	if strings.Contains(key, "{") {
 		separator = "::"
@@ -167,9 +166,9 @@ func (c *Client) permits(key string) (all []permit) {
 	return all
 }
 
-// entries returns whoever has a place in the sorted set with that key.
+// entries returns the members of the sorted set with that key.
 func (c *Client) entries(key string) (all []string) {
-	members, _ := c.server.ZMembers(key) // gone meanwhile: nobody
+	members, _ := c.server.ZMembers(key) // gone meanwhile
 	for _, member := range members {
 		who, _, _ := strings.Cut(member, " ")
 		all = append(all, who)
@@ -177,7 +176,7 @@ func (c *Client) entries(key string) (all []string) {
 	return all
 }
 
-// isElsewhere reports whether HoldElsewhere has that hold, or a process that is dead.
+// isElsewhere reports whether a hold belongs to HoldElsewhere or a crashed process.
 func (c *Client) isElsewhere(owner string) bool {
 	id, _, _ := strings.Cut(owner, ":")
 	c.mu.Lock()
@@ -185,7 +184,7 @@ func (c *Client) isElsewhere(owner string) bool {
 	return c.held[owner] || c.dead[id]
 }
 
-// isDead reports whether a process is dead whose Client's id begins so.
+// isDead reports whether a crashed Client's id has this prefix.
 func (c *Client) isDead(client string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

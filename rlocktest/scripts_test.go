@@ -12,7 +12,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// The server in memory tells the scripts who holds a lock, and what is none.
+// On the in-memory server, the scripts return the holder of a lock, and recognize other keys.
 func TestScripts(t *testing.T) {
 	const me, other, lease = "11111111-2222-3333-4444-555555555555:7", "11111111-2222-3333-4444-555555555555:8", time.Minute
 	synctest.Test(t, func(t *testing.T) {
@@ -47,7 +47,7 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// The queue of processes is kept there as well: an unlock hands the lock to the first of them.
+// It keeps the queue of processes as well: an unlock hands the lock to the head.
 func TestGrantInMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		paths := make(chan rlock.Path, 1)
@@ -70,7 +70,7 @@ func TestGrantInMemory(t *testing.T) {
 	})
 }
 
-// The scripts about semaphores run on the server in memory, too.
+// The semaphore scripts run on it, too.
 func TestSemaphoreScripts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		locks := New(t)
@@ -102,7 +102,7 @@ func TestSemaphoreScripts(t *testing.T) {
 		require.Empty(t, use(b).Granted)
 		b = semaphore("c")
 		b.N = 2
-		require.Equal(t, int64(2), use(b).Free) // those in line do not listen
+		require.Equal(t, int64(2), use(b).Free) // queued processes do not listen
 		places, err := rdb.Do(t.Context(), rdb.B().Exists().Key("queue").Build()).AsInt64()
 		require.NoError(t, err)
 		require.Zero(t, places)

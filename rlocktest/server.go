@@ -12,7 +12,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// newServer starts a Redis in memory, whose clock is that of package time: in a bubble, the bubble's.
+// newServer starts an in-memory Redis on the clock of package time: in a bubble, the bubble's.
 func newServer() (*miniredis.Miniredis, error) {
 	s := miniredis.NewMiniRedis()
 	s.ClockTTL(true)
@@ -24,7 +24,7 @@ func newServer() (*miniredis.Miniredis, error) {
 	return s, conn.Close()
 }
 
-// replicate answers a WAIT as if there were as many replicas as it asks for.
+// replicate answers WAIT with the requested number of replicas.
 func replicate(c *server.Peer, cmd string, args ...string) (done bool) {
 	if cmd != "WAIT" || len(args) != 2 {
 		return false
@@ -37,7 +37,7 @@ func replicate(c *server.Peer, cmd string, args ...string) (done bool) {
 	return true
 }
 
-// dial returns a client that reaches the server through n.
+// dial returns a client connected to the server through n.
 func dial(s *miniredis.Miniredis, n *network) (rueidis.Client, error) {
 	redis, err := rueidis.NewClient(rueidis.ClientOption{
 		InitAddress: []string{address{}.String()},
@@ -48,10 +48,9 @@ func dial(s *miniredis.Miniredis, n *network) (rueidis.Client, error) {
 			}
 			return client, err
 		},
-		// The server does not have client-side caching, commands on a connection that is subscribed, a cluster, though it knows
-		// the commands.
+		// miniredis has no client-side caching, no commands on a subscribed connection, and no cluster, although it knows the commands.
 		DisableCache: true, AlwaysRESP2: true, ForceSingleClient: true,
-		// Connections are made for each test, and the default is half a megabyte for each buffer.
+		// The default buffers are half a megabyte each, too much for connections made per test.
 		ReadBufferEachConn: 4 << 10, WriteBufferEachConn: 4 << 10, RingScaleEachConn: 8,
 	})
 	if err != nil {

@@ -37,8 +37,8 @@ func run(t *testing.T, dir, name string, args ...string) (string, error) {
 	return string(out), err
 }
 
-// A user's module that imports the real library has the findings that the test data wants, which is written for an imitation of it,
-// and those that docs/rlockvet.md promises: under go vet, and with the tool alone.
+// In a user's module with the real library, the tool finds what the test data wants, although that is written for an imitation, and what
+// docs/rlockvet.md promises: under go vet, and alone.
 func TestRealLibrary(t *testing.T) {
 	t.Parallel()
 	tool := build(t)
@@ -67,7 +67,7 @@ func TestRealLibrary(t *testing.T) {
 	write("go.mod", fmt.Sprintf("module example\n\ngo 1.25.0\n\nrequire github.com/go-rlock/rlock v0.0.0\n\n"+
 		"replace github.com/go-rlock/rlock => %s\n", library))
 	write("go.sum", read(filepath.Join(root, "go.sum")))
-	want := make(map[string][]string) // by folder, which is called as the analyzer, or for all of them
+	want := make(map[string][]string) // per folder: with the analyzer of that name, or with all
 	add := func(name, text, mark string) {
 		write(name, text)
 		dir, file := path.Split(name)
@@ -114,7 +114,7 @@ func report(ctx context.Context) error { return ctx.Err() }
 	}
 	add("page/page.go", page, " // ")
 
-	// The go.mod of a module that is not published is not complete; -mod=mod completes it.
+	// The go.mod of an unpublished module is incomplete; -mod=mod completes it.
 	if out, err := run(t, module, "go", "list", "-mod=mod", "-deps", "./..."); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
@@ -146,7 +146,7 @@ func report(ctx context.Context) error { return ctx.Err() }
 	check("page/", tool, "./page")
 }
 
-// The library, its tests, its command and its test kit have no findings. "make lint" looks at all modules.
+// The library, its tests, its command and its test kit have no findings. "make lint" checks all modules.
 func TestThisRepository(t *testing.T) {
 	t.Parallel()
 	tool := build(t)

@@ -7,16 +7,16 @@ import (
 
 const usageAsk = `usage: rlock ask [flags] NAME
 
-Asks the holder for the lock NAME, as a waiter would, but does not wait. A
-program gets the message if it took the lock WithAsked, a command of "rlock run"
-if it has -asked, and they decide what to do. A lock kept by WithLinger is given
-up if nobody is inside.
+Asks the holder to give up the lock NAME, as a waiter would, without waiting.
+The request reaches programs that took the lock WithAsked and "rlock run -asked"
+commands; they decide what to do. A lock kept by WithLinger is given up if its
+section is empty.
 ` + usageTarget + `
 exit code  0 a holder was asked   1 the lock is not held, or its holder cannot
            be asked   2 usage   125 Redis failed
 `
 
-// ask asks a holder for its lock.
+// ask asks the holder of a lock to give it up.
 func (p *program) ask(args []string) int {
 	var t target
 	flags := p.flags("ask", &t)
@@ -43,7 +43,7 @@ func (p *program) ask(args []string) int {
 		case err != nil:
 			return p.failed(ctx, v.at(err))
 		case !heard:
-			return p.fail(exitFree, fmt.Errorf("%q: held by %s, which cannot be asked: it was not taken WithAsked", name, seen.holders()))
+			return p.fail(exitFree, fmt.Errorf("%q: held by %s, which did not take it WithAsked", name, seen.holders()))
 		}
 		fmt.Fprintln(p.out, "asked", seen.holders())
 		return 0

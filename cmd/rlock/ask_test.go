@@ -27,7 +27,7 @@ func TestAsk(t *testing.T) {
 	r := call(t, s.Addr(), "ask", "deaf")
 	require.Equal(t, exitFree, r.code)
 	require.Contains(t, r.err, "held by "+rlock.Owner(ctx))
-	require.Contains(t, r.err, "cannot be asked")
+	require.Contains(t, r.err, "did not take it WithAsked")
 	require.NoError(t, unlock())
 	require.Equal(t, exitUsage, call(t, s.Addr(), "ask").code)
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/go-rlock/rlock/internal/redistest"
 )
 
-// A command gets its signal when somebody waits for the lock, and when somebody asks for it.
+// A command gets its signal when somebody waits for the lock, and on "rlock ask".
 func TestRunAsked(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -29,7 +29,7 @@ func TestRunAsked(t *testing.T) {
 			got := r.rest()
 			require.Equal(t, 7, got.code, got.err)
 			require.Contains(t, got.out, "asked")
-			require.Contains(t, got.err, `"job": somebody waits for it`)
+			require.Contains(t, got.err, `"job": somebody waits for the lock`)
 		})
 	}
 	for _, wrong := range []string{"", "NOSUCH", "0", "999"} {

@@ -9,20 +9,19 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Unlocks are published on a channel named after the key: with one beginning for read/write locks, and another for all others. See latchChannel and
-// semaphoreChannel for others.
+// Prefixes of the channels on which unlocks are published; the key follows. See also latchChannel and semaphoreChannel.
 const (
 	lockChannel = "redisson_lock__channel"
 	rwChannel   = "redisson_rwlock"
 )
 
-// inLine is the end of a channel to which processes in line listen beside the unlock channel.
+// inLine is the suffix of the channel that queued processes subscribe to beside the unlock channel.
 const inLine = ":rlock_queue"
 
-// personal is the end of a channel on which one process, or one of Redisson's waiters, is told that it is next.
+// personal is the suffix of a channel that wakes one process, or one of Redisson's waiters.
 var personal = regexp.MustCompile(`:([0-9a-fA-F-]{36})(:-?[0-9]+)?$`)
 
-// keysOf are the keys whose unlocks are published on a channel: one, or two, since x and {x} have one channel.
+// keysOf returns the keys whose unlocks a channel carries: one, or two, because x and {x} share a channel.
 func keysOf(channel string) []string {
 	if name, ok := strings.CutPrefix(channel, latchChannel+"{"); ok && strings.HasSuffix(name, "}") {
 		return []string{strings.TrimSuffix(name, "}")}
@@ -43,14 +42,14 @@ func keysOf(channel string) []string {
 	return []string{name}
 }
 
-// listeners are who listens for the unlocks of a lock.
+// listeners counts the subscribers to the unlocks of a lock.
 type listeners struct {
-	processes int64           // on the unlock channel
-	ours      map[string]bool // client ids of this library, each with a channel of its own
-	fair      map[string]bool // of those that are told as one owner: Redisson's waiters for a fair lock listen there alone
+	processes int64           // subscribed to the unlock channel
+	ours      map[string]bool // client ids of this library, each with its own channel
+	fair      map[string]bool // client ids in personal channels with a thread: Redisson's waiters for a fair lock listen only there
 }
 
-// count is how many processes these are.
+// count returns the number of listening processes.
 func (l *listeners) count() int64 {
 	n := l.processes
 	for id := range l.fair {
@@ -61,7 +60,7 @@ func (l *listeners) count() int64 {
 	return n
 }
 
-// listening adds those who listen at a server, on plain and sharded channels, by unlock channel.
+// listening adds a server's subscribers, on plain and sharded channels, by unlock channel.
 func (n node) listening(ctx context.Context, all map[string]*listeners) error {
 	for _, pattern := range []string{lockChannel + ":*", rwChannel + ":*", latchChannel + "{*", semaphoreChannel + ":*"} {
 		b := n.B()
@@ -72,7 +71,7 @@ func (n node) listening(ctx context.Context, all map[string]*listeners) error {
 		if err != nil {
 			return err
 		}
-		// Before Redis 7 there are none.
+		// Redis before 7 has no sharded channels.
 		names, _ = n.Do(ctx, b.PubsubShardchannels().Pattern(pattern).Build()).AsStrSlice()
 		if err := n.count(ctx, all, names, "SHARDNUMSUB"); err != nil {
 			return err
@@ -111,7 +110,7 @@ func (n node) count(ctx context.Context, all map[string]*listeners, names []stri
 	return err
 }
 
-// version is the major version of a server; 0 if it does not tell.
+// version returns the server's major version, 0 if unknown.
 func version(ctx context.Context, c rueidis.Client) int {
 	hello, _ := c.Do(ctx, c.B().Hello().Build()).AsMap()
 	v := hello["version"]

@@ -9,17 +9,17 @@ import (
 	"time"
 )
 
-// child is the command that runs inside the lock. It leads a process group of its own, so that a signal reaches all that it has started,
-// and so that nobody but us continues it when it is stopped.
+// child is the command that runs inside the lock. It leads its own process group: signals reach all its descendants, and once it is stopped only
+// rlock continues it.
 type child struct {
 	cmd   *exec.Cmd
 	job   job
-	stops chan syscall.Signal // the signal that has stopped the command
+	stops chan syscall.Signal // signals that stopped the command
 	ended chan struct{}       // closed when the command has ended
 
-	// These are set when ended is closed.
+	// Set before ended is closed.
 	code      int
-	interrupt func() // does to us what SIGINT has done to the command; nil if it did not
+	interrupt func() // ends rlock by SIGINT, as the command ended; nil if it ended otherwise
 }
 
 // start runs a command with our own standard streams.
@@ -41,21 +41,21 @@ func (p *program) start(path string, argv, env []string) (*child, error) {
 	return c, nil
 }
 
-// keeping is what follow has to know of the lock.
+// keeping is the lock as follow sees it.
 type keeping struct {
 	held  context.Context
 	grace time.Duration
-	asked <-chan struct{} // closed when somebody waits for the lock; nil: that is no concern
-	// yield tells that somebody waits, and returns the signal for that. It does not wait.
+	asked <-chan struct{} // closed when somebody waits for the lock; nil: ignored
+	// yield reports the waiter and returns the signal to send for it. It does not block.
 	yield func() syscall.Signal
-	// sure reports whether the lock is still held, after a time in which this process was stopped. It returns when that is known.
+	// sure reports whether the lock is still held after this process was stopped. It blocks until that is known.
 	sure func() bool
-	// lost tells that the command is being stopped. It does not wait.
+	// lost reports that the command is being stopped. It does not block.
 	lost func()
 }
 
-// follow waits for the command's end and returns its exit code. It passes signals on, and stops and continues together with the command.
-// When the lock is lost it ends the command, after grace by force, before it does anything else.
+// follow waits for the command's end and returns its exit code. It passes signals on, and stops and continues together with the command. If the
+// lock is lost it first terminates the command, and kills it after grace.
 func (c *child) follow(k keeping, signals <-chan os.Signal) int {
 	defer c.leave()
 	var force <-chan time.Time
@@ -80,7 +80,7 @@ func (c *child) follow(k keeping, signals <-chan os.Signal) int {
 		select {
 		case <-c.ended:
 			if force != nil || k.held.Err() != nil {
-				c.signal(syscall.SIGKILL) // what the command left behind may not go on either
+				c.signal(syscall.SIGKILL) // the command's leftover children must not go on either
 			}
 			return c.code
 		case s := <-signals:

@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// job is nothing here: the console sends Ctrl-C to the command itself, and stops nobody.
+// job is empty here: the console sends Ctrl-C to the command itself, and there is no job control.
 type job struct{}
 
 func (c *child) prepare() {}
@@ -16,13 +16,13 @@ func (c *child) begin() {}
 
 func (c *child) wait() {
 	defer close(c.ended)
-	_ = c.cmd.Wait() // the state tells all
+	_ = c.cmd.Wait() // ProcessState has the result
 	c.code = c.cmd.ProcessState.ExitCode()
 }
 
-// signal ends the command: there is no gentler way.
+// signal kills the command: there is no gentler way.
 func (c *child) signal(sig syscall.Signal) {
-	if sig != syscall.SIGINT && sig != syscall.SIGQUIT { // of which the console tells it
+	if sig != syscall.SIGINT && sig != syscall.SIGQUIT { // the console sends these to the command itself
 		_ = c.cmd.Process.Kill()
 	}
 }

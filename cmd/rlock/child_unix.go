@@ -11,22 +11,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// job is what the command's process group has to do with the terminal. At a terminal the command is a job of its own in the foreground, if
-// both ends of its pipeline are there. Otherwise it gets the foreground when it asks at the terminal, which stops it, so that those before
-// and behind it in a pipeline keep it as long as they can.
+// job connects the command's process group with the terminal. The command becomes the foreground job if both ends of its pipeline are the
+// terminal. Otherwise it gets the foreground only when it stops to read from the terminal, so that the other commands of a pipeline keep it as
+// long as they can.
 type job struct {
 	tty    int  // the controlling terminal; -1 if there is none
 	own    int  // our own process group
-	halted bool // the command was stopped, and not continued yet
+	halted bool // the command was stopped and not yet continued
 }
 
 // stopTime bounds how long the kernel may take to stop a process.
 const stopTime = time.Second
 
-// endTime bounds how long a signal may take to end us.
+// endTime bounds how long a signal may take to end this process.
 const endTime = 200 * time.Millisecond
 
-// foreground is the process group that reads from the terminal.
+// foreground returns the terminal's foreground process group, 0 if unknown.
 func (j *job) foreground() int {
 	if j.tty < 0 {
 		return 0
@@ -34,7 +34,7 @@ func (j *job) foreground() int {
 	return foregroundOf(j.tty)
 }
 
-// foregroundOf is 0 if a file is not our controlling terminal.
+// foregroundOf returns 0 if the file is not our controlling terminal.
 func foregroundOf(fd int) int {
 	pgrp, err := unix.IoctlGetInt(fd, unix.TIOCGPGRP)
 	if err != nil {
@@ -43,7 +43,7 @@ func foregroundOf(fd int) int {
 	return pgrp
 }
 
-// give puts a process group into the foreground if that is now from.
+// give moves the foreground from one process group to another, if from has it now.
 func (j *job) give(from, to int) {
 	if j.foreground() == from {
 		_ = unix.IoctlSetPointerInt(j.tty, unix.TIOCSPGRP, to)
@@ -61,12 +61,12 @@ func (c *child) prepare() {
 	}
 }
 
-// begin gives the command the foreground.
+// begin puts the command into the foreground.
 func (c *child) begin() {
 	if c.job.tty < 0 {
 		return
 	}
-	signal.Ignore(syscall.SIGTTOU) // not sooner, or the command would: from now on we are in the background, and take the foreground back
+	signal.Ignore(syscall.SIGTTOU) // not earlier, or the command would inherit it; from now on we take the foreground back from the background
 	whole := true
 	for _, end := range []any{c.cmd.Stdin, c.cmd.Stdout} {
 		f, ok := end.(*os.File)
@@ -77,7 +77,7 @@ func (c *child) begin() {
 	}
 }
 
-// leave takes the foreground back, which a script around us may need.
+// leave takes the foreground back: a script that called rlock may need it.
 func (c *child) leave() {
 	if c.job.tty >= 0 {
 		if c.cmd.Process != nil {
@@ -87,20 +87,20 @@ func (c *child) leave() {
 	}
 }
 
-// wait notes whenever the command stops, and its end.
+// wait reports each stop of the command, and its end.
 func (c *child) wait() {
 	defer close(c.ended)
 	for {
 		var status syscall.WaitStatus
 		switch _, err := syscall.Wait4(c.group(), &status, syscall.WUNTRACED, nil); {
 		case err == syscall.EINTR:
-		case err != nil: // nobody else waits for it
+		case err != nil: // only this goroutine waits for the command
 			c.code = exitInternal
 			return
 		case status.Stopped():
 			select {
 			case c.stops <- status.StopSignal():
-			default: // nobody has looked at the one before
+			default: // the previous stop has not been read yet
 			}
 		case status.Signaled():
 			c.code = exitSignal + int(status.Signal())
@@ -119,38 +119,38 @@ func (c *child) wait() {
 	}
 }
 
-// interrupted ends this process by SIGINT, since a shell script goes on after a command that ends with a mere exit code. If the terminal sent
-// it to the command alone, which had the foreground, whom is 0: all of our group get it, who would have without us.
+// interrupted ends this process by SIGINT: a shell script would continue after a mere exit code. If the terminal sent SIGINT only to the
+// command, which had the foreground, whom is 0: our whole group gets it, as it would have without rlock.
 func interrupted(whom int) {
 	if syscall.Getpid() == 1 {
 		return
 	}
 	signal.Reset(syscall.SIGINT)
 	_ = syscall.Kill(whom, syscall.SIGINT)
-	<-time.After(endTime) // for which we live on if we were told to ignore it
+	<-time.After(endTime) // SIGINT may be ignored: then return
 }
 
-// signal sends a signal to the command and its group. It does no harm if they are gone.
+// signal sends a signal to the command's group. It does no harm if the group is gone.
 func (c *child) signal(sig syscall.Signal) { _ = syscall.Kill(-c.group(), sig) }
 
-// end asks the command to end, also if it is stopped.
+// end terminates the command, even if it is stopped.
 func (c *child) end() {
 	c.signal(syscall.SIGTERM)
 	c.signal(syscall.SIGCONT)
 }
 
-// jobSignals are those by which a shell stops a job and continues it.
+// jobSignals are the signals by which a shell stops and continues a job.
 func jobSignals() []os.Signal { return []os.Signal{syscall.SIGTSTP, syscall.SIGCONT} }
 
 func continues(s os.Signal) bool { return s == syscall.SIGCONT }
 
-// stopSelf does what a program without a handler does on Ctrl-Z.
+// stopSelf stops this process as Ctrl-Z stops a program without a handler.
 func stopSelf() {
 	j := job{own: syscall.Getpgrp()}
 	j.stop(syscall.Getpid())
 }
 
-// halt stops the whole group, whether it wants or not.
+// halt stops the whole group; SIGSTOP cannot be ignored.
 func (c *child) halt() {
 	c.signal(syscall.SIGSTOP)
 	if !c.job.halted {
@@ -163,15 +163,15 @@ func (c *child) halt() {
 	c.job.halted = true
 }
 
-// resume continues the command, in the foreground if we are there.
+// resume continues the command, in the foreground if we have it.
 func (c *child) resume() {
 	c.job.halted = false
 	c.job.give(c.job.own, c.group())
 	c.signal(syscall.SIGCONT)
 }
 
-// asked takes one of the jobSignals: to stop, it stops the command first, and then ourselves. It returns when we are continued, and
-// reports whether the command is to go on.
+// asked handles one of the jobSignals. For a stop it stops the command, then this process, and returns once continued. It reports whether to
+// continue the command.
 func (c *child) asked(sig syscall.Signal) bool {
 	if sig == syscall.SIGTSTP {
 		c.halt()
@@ -180,28 +180,28 @@ func (c *child) asked(sig syscall.Signal) bool {
 	return c.job.halted
 }
 
-// stopped takes the news that a signal has stopped the command. At a terminal we stop, too, and those that share it, unless the command only
-// wants the foreground. It returns when we are continued, and reports whether the command is to go on.
+// stopped handles a stop of the command. At a terminal it also stops this process and its group, unless the command only wants the foreground.
+// It returns once continued, and reports whether to continue the command.
 func (c *child) stopped(sig syscall.Signal) bool {
 	foreground, wants := c.job.foreground(), sig == syscall.SIGTTIN || sig == syscall.SIGTTOU
 	switch {
-	case wants && (foreground == c.job.own || foreground == c.group()): // the second: it has asked before begin gave it that
+	case wants && (foreground == c.job.own || foreground == c.group()): // the latter: it asked before begin gave it the foreground
 		c.job.halted = true
 	case wants, foreground == c.group():
 		c.job.halted = true
 		c.halt()
 		c.job.give(c.group(), c.job.own)
-		if !c.job.stop(0) && wants { // nobody can give it the foreground: a process that only we have stopped is told so
+		if !c.job.stop(0) && wants { // nobody can give it the foreground: hang up, as the kernel does with an orphaned group
 			c.signal(syscall.SIGHUP)
 		}
 	default:
-		return false // somebody did that on purpose, and will continue it
+		return false // stopped on purpose by somebody who will continue it
 	}
 	return true
 }
 
-// stop stops a process, or with 0 our group, and returns when it is continued. It reports false, and stops nobody, if there is no shell that
-// would continue it: then the session began with our group.
+// stop stops a process (0: our group) and returns once it is continued. It reports false, and stops nothing, without a shell to continue it:
+// when our group started the session.
 func (j *job) stop(pid int) bool {
 	session, err := unix.Getsid(0)
 	if err != nil {
@@ -214,7 +214,7 @@ func (j *job) stop(pid int) bool {
 	signal.Notify(continued, syscall.SIGCONT)
 	defer signal.Stop(continued)
 	_ = syscall.Kill(pid, syscall.SIGSTOP)
-	select { // some of our threads may run on for a moment
+	select { // some of our threads may still run for a moment
 	case <-continued:
 	case <-time.After(stopTime):
 	}

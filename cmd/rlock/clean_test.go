@@ -11,7 +11,7 @@ import (
 	"github.com/go-rlock/rlock/internal/redistest"
 )
 
-// Names and values that others have written to Redis reach a terminal as text alone.
+// Names and values from Redis reach a terminal as plain text.
 func TestNothingFromRedisControlsTheTerminal(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -59,7 +59,7 @@ func TestNothingFromRedisControlsTheTerminal(t *testing.T) {
 	harmless("unlock", call(t, s.Addr(), "unlock", "-force", "-yes", "job"), "not held")
 }
 
-// With -v a run says who holds the lock, as text.
+// run -v prints the holder as plain text.
 func TestRunVerboseIsClean(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -72,12 +72,12 @@ func TestRunVerboseIsClean(t *testing.T) {
 	put("285475da-9152-4c83-822a-67ee2f116a79:54")
 	r := start(t, nil, "run", "-v", "-wait", "4s", "-addr", s.Addr(), "job", "--", "true")
 	redistest.Eventually(t, patience, func() bool { return strings.Contains(r.err.String(), "waiting: held by") }, "it waits")
-	put("\x1b[31mevil\x1b[2J") // which is no owner: the library says so, or does not
+	put("\x1b[31mevil\x1b[2J") // not an owner: the library may report it
 	got := r.rest()
 	require.NotContains(t, got.err, "\x1b")
 }
 
-// A name that is no UTF-8 is in the JSON, byte by byte.
+// The JSON has the bytes of a name that is not valid UTF-8.
 func TestJSONOfOtherBytes(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

@@ -10,7 +10,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// TestOnCluster: the address of any node is enough to see the locks and the waiters of all of them.
+// TestOnCluster: any node's address is enough to see all nodes' locks and waiters.
 func TestOnCluster(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, 1)
@@ -45,7 +45,7 @@ func TestOnCluster(t *testing.T) {
 	}
 	require.ElementsMatch(t, addrs[:3], sharded)
 
-	// A shard channel is not listened to, so that an unlock is only seen.
+	// watch cannot listen on a sharded channel: it only polls.
 	w := start(t, nil, "watch", "-redis", addrs[0], "-every", "50ms", "a")
 	w.saw("held by " + holds.ID())
 	require.NoError(t, unlocks["a"]())
@@ -54,14 +54,14 @@ func TestOnCluster(t *testing.T) {
 	require.Zero(t, w.rest().code)
 	require.Zero(t, call(t, addrs[0], "unlock", "-force", "-yes", "c").code)
 
-	// A node that is down keeps the others from nothing.
+	// A node that is down does not affect the others.
 	cluster.Nodes()[3].Kill()
 	require.Regexp(t, `^b\t.*\n\{d\}\tmutex\t.*\n$`, call(t, addrs[1], "ls").out)
 	require.Regexp(t, `^b\t1\tmutex\t`+holds.ID(), call(t, addrs[2], "top").out)
 	require.Zero(t, call(t, addrs[1], "doctor").code)
 }
 
-// A cluster can have plain locks of names whose braces no other kind of lock can have there. They are seen and freed.
+// A cluster can have plain locks with braces in the name that other kinds cannot use. They are shown and freed.
 func TestOddBracesOnACluster(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, 0)

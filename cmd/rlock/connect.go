@@ -20,39 +20,39 @@ import (
 const (
 	defaultAddr = "127.0.0.1:6379"
 
-	// ownURL is an address for this program alone, which the command of a run does not get.
+	// ownURL holds an address for rlock alone; the command of a run does not inherit it.
 	ownURL = "RLOCK_REDIS_URL"
 
 	// answerTime bounds a question to Redis.
 	answerTime = 5 * time.Second
 )
 
-// options understands an address: host:port, several of them joined by commas, or a URL. Its errors do not repeat the address, which may
-// have a password.
+// options parses an address: host:port, several of them joined by commas, or a URL. Its errors do not repeat the address, which may contain a
+// password.
 func options(addr string) (rueidis.ClientOption, error) {
 	o := rueidis.ClientOption{InitAddress: strings.Split(addr, ",")}
 	switch {
 	case strings.Contains(addr, "://"):
 		var err error
 		if o, err = rueidis.ParseURL(addr); err != nil {
-			return o, errors.New("address: no URL of Redis: the scheme is redis, rediss or unix, as in redis://user:password@host:port/0, " +
+			return o, errors.New("address: not a Redis URL: use redis://, rediss:// or unix://, as in redis://user:password@host:port/0, " +
 				"with %40 %3A %2F for @ : / in the password")
 		}
 	case strings.Contains(addr, "?"):
-		return o, errors.New("address: it has options behind a ?, but no scheme: write redis://… or rediss://…")
+		return o, errors.New("address: options after ? need a scheme: write redis://… or rediss://…")
 	case strings.Contains(addr, "@"):
-		return o, errors.New("address: it has a user or a password, but no scheme: write redis://… or rediss://…")
+		return o, errors.New("address: a user or password needs a scheme: write redis://… or rediss://…")
 	}
 	o.DisableCache = true // nothing here reads through the client-side cache
 	return o, nil
 }
 
-// target says where Redis is. All commands but the demo have its flags.
+// target is the Redis to use, from the flags of all commands but the demo.
 type target struct {
 	url, passwordFile, caFile, prefix string
 
 	where []string // the addresses, without a password; set by connect
-	tls   bool     // so is this
+	tls   bool     // set by connect
 }
 
 func (t *target) flags(fs *flag.FlagSet) {
@@ -63,7 +63,7 @@ func (t *target) flags(fs *flag.FlagSet) {
 	fs.StringVar(&t.prefix, "prefix", "", "")
 }
 
-// options are those of the flags and the environment.
+// options combines the flags and the environment.
 func (t *target) options(p *program) (rueidis.ClientOption, error) {
 	o, err := options(cmp.Or(t.url, p.getenv(ownURL), p.getenv("REDIS_URL"), p.getenv("REDIS_ADDR"), defaultAddr))
 	if err != nil {
@@ -88,24 +88,24 @@ func (t *target) options(p *program) (rueidis.ClientOption, error) {
 		}
 		o.TLSConfig.RootCAs = x509.NewCertPool()
 		if !o.TLSConfig.RootCAs.AppendCertsFromPEM(pem) {
-			return o, fmt.Errorf("-cacert: %s has no certificate in PEM", t.caFile)
+			return o, fmt.Errorf("-cacert: %s has no PEM certificate", t.caFile)
 		}
 	}
 	t.tls = o.TLSConfig != nil
-	if o.Sentinel.MasterSet != "" { // sentinels mostly have what their servers have
+	if o.Sentinel.MasterSet != "" { // sentinels usually have the servers' password and TLS
 		o.Sentinel.TLSConfig = o.TLSConfig
 	}
 	return o, nil
 }
 
-// connection is a client, or why there is none.
+// connection is a client, or the reason why there is none.
 type connection struct {
 	rdb rueidis.Client
 	err error
 }
 
-// dial connects, and says what came of it when it is known. It reports false, with the exit code, if it has nowhere to go. With retry, what
-// only reads is sent again until it is answered; without, one learns what is wrong.
+// dial connects in the background and delivers the result. It reports false, with the exit code, if the address is invalid. With retry, reads
+// are repeated until answered; without, they fail with the reason.
 func (p *program) dial(t *target, retry bool) (connected <-chan connection, code int, ok bool) {
 	o, err := t.options(p)
 	if err != nil {
@@ -113,7 +113,7 @@ func (p *program) dial(t *target, retry bool) (connected <-chan connection, code
 	}
 	o.DisableRetry = o.DisableRetry || !retry
 	c := make(chan connection, 1)
-	go func() { // ends when a dial does
+	go func() { // ends with the dial
 		rdb, err := rueidis.NewClient(o)
 		if err != nil {
 			err = t.at(err)
@@ -123,7 +123,7 @@ func (p *program) dial(t *target, retry bool) (connected <-chan connection, code
 	return c, 0, true
 }
 
-// connect reports false, with the exit code, if there is no connection, or ctx has ended first.
+// connect reports false, with the exit code, if it cannot connect or ctx ends first.
 func (p *program) connect(ctx context.Context, t *target) (rdb rueidis.Client, code int, ok bool) {
 	connected, code, ok := p.dial(t, false)
 	if !ok {
@@ -140,7 +140,7 @@ func (p *program) connect(ctx context.Context, t *target) (rdb rueidis.Client, c
 	}
 }
 
-// at puts the addresses before an error of a connection, unless it names the only one, and says how to give others if nobody is there.
+// at prefixes a connection error with the addresses, unless it names the only one, and says how to give others if none answers.
 func (t *target) at(err error) error {
 	text, cure := trimPrefix(err), ""
 	var op *net.OpError
@@ -148,10 +148,10 @@ func (t *target) at(err error) error {
 	case errors.Is(err, context.DeadlineExceeded):
 		text = fmt.Sprintf("no answer within %s", answerTime)
 		if t.tls {
-			cure = " (it is asked by TLS)"
+			cure = " (with TLS)"
 		}
 	case errors.As(err, &op) && op.Op == "dial":
-		cure = " (-redis URL or REDIS_URL says where Redis is)"
+		cure = " (set the address with -redis URL or REDIS_URL)"
 	}
 	if len(t.where) != 1 || !strings.Contains(text, t.where[0]) {
 		text = strings.Join(t.where, ",") + ": " + text
@@ -159,13 +159,13 @@ func (t *target) at(err error) error {
 	return errors.New(text + cure)
 }
 
-// node is a server, and what it is called in what we print.
+// node is a server, with its name in our output.
 type node struct {
 	addr string
 	rueidis.Client
 }
 
-// nodes are all servers that the client knows, in the order of their addresses.
+// nodes returns all servers known to the client, ordered by address.
 func nodes(rdb rueidis.Client) (all []node) {
 	for addr, c := range rdb.Nodes() {
 		all = append(all, node{addr, c})
@@ -174,8 +174,8 @@ func nodes(rdb rueidis.Client) (all []node) {
 	return all
 }
 
-// masters are those of the nodes that are no replicas, or the only one, whatever it is. down are errors of those that do not answer, which may
-// be either; err is not nil if none answers.
+// masters returns the masters, or the only server, whatever its role. down has the errors of silent servers, which may be masters or replicas;
+// err is not nil if none answers.
 func masters(ctx context.Context, rdb rueidis.Client) (up []node, down []error, err error) {
 	all := nodes(rdb)
 	if len(all) == 1 {
@@ -184,7 +184,7 @@ func masters(ctx context.Context, rdb rueidis.Client) (up []node, down []error, 
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	for _, n := range all {
-		hello, err := n.Do(ctx, n.B().Hello().Build()).AsMap() // which every user may send
+		hello, err := n.Do(ctx, n.B().Hello().Build()).AsMap() // every user may send HELLO
 		if err != nil {
 			down = append(down, fmt.Errorf("%s: %w", n.addr, err))
 			continue

@@ -11,7 +11,7 @@ import (
 	"github.com/go-rlock/rlock/internal/redistest"
 )
 
-// Whatever goes wrong, the address is in the error, and a password is nowhere.
+// Every connection error has the address, and none has a password.
 func TestErrorsNameTheAddressAndNoPassword(t *testing.T) {
 	t.Parallel()
 	const password = "hush-hush"
@@ -46,9 +46,9 @@ func TestErrorsNameTheAddressAndNoPassword(t *testing.T) {
 				require.Equal(t, c.code, r.code, r.err)
 				require.Contains(t, r.err, c.says)
 				require.NotContains(t, r.err+r.out, password)
-				if name != "cluster" { // of which one server is down, and the other one refuses: either may be what it says
+				if name != "cluster" { // one server is down, the other refuses: either error may be reported
 					nobody := c.code == exitInternal && !strings.HasPrefix(name, "wrong")
-					require.Equal(t, nobody, strings.Contains(r.err, "(-redis URL or REDIS_URL says where Redis is)"), r.err)
+					require.Equal(t, nobody, strings.Contains(r.err, "(set the address with -redis URL or REDIS_URL)"), r.err)
 				}
 				require.Regexp(t, `^rlock: [^\n]*\n$`, r.err)
 			}
@@ -96,11 +96,11 @@ func TestCACert(t *testing.T) {
 	require.Contains(t, r.err, addr)
 	require.Contains(t, r.err, "certificate")
 
-	r = call(t, s.Addr(), "ls", "-cacert", ca) // which takes the greeting for the beginning of a command
+	r = call(t, s.Addr(), "ls", "-cacert", ca) // which takes the greeting for the start of a command
 	require.Equal(t, exitInternal, r.code)
-	require.Contains(t, r.err, "no answer within 5s (it is asked by TLS)")
+	require.Contains(t, r.err, "no answer within 5s (with TLS)")
 
 	r = call(t, addr, "ls", "-cacert", binary)
 	require.Equal(t, exitUsage, r.code)
-	require.Contains(t, r.err, "no certificate")
+	require.Contains(t, r.err, "no PEM certificate")
 }

@@ -13,27 +13,27 @@ import (
 
 const usageDeadlocks = `usage: rlock deadlocks [flags]
 
-Asks the processes of this Redis whose programs have Options.Deadlock for the
-Locks that have waited for long under other locks, and shows them: deadlocks
-first, then the others, and where each of those leads to. Of Redisson, of older
-versions and of programs without the option it says that they say nothing.
+Asks all programs with Options.Deadlock on this Redis for Locks that have waited
+for long under other locks. Shows deadlocks first, then the other waits and
+where each leads. Redisson, older versions and programs without the option
+"say nothing".
 
   -n N         look N times, a second apart (default 1)
-  -json        a line of JSON for each of them and look
+  -json        print one line of JSON per wait and look
 ` + usageTarget + `
 exit code  0 no deadlock   1 a deadlock, at the last look   2 usage
            125 Redis failed
 `
 
-// answersTime is how long the processes have to answer.
+// answersTime bounds the wait for the processes' answers.
 const answersTime = time.Second
 
-// standstill is a wait as it is printed for programs.
+// standstill is a wait in its JSON form.
 type standstill struct {
 	deadlock.Seen
 
-	Deadlock int      `json:"deadlock,omitempty"` // the number of the one that it is in, from 1
-	Unknown  []string `json:"unknown,omitempty"`  // of those in its way: their processes do not say what they wait for
+	Deadlock int      `json:"deadlock,omitempty"` // the number of its deadlock, from 1
+	Unknown  []string `json:"unknown,omitempty"`  // blockers whose processes do not report their waits
 }
 
 func (p *program) deadlocks(args []string) int {
@@ -129,7 +129,7 @@ func (p *program) printStandstills(w standstills, cycles [][]*deadlock.Seen) {
 	}
 }
 
-// labelsOf are the labels of those in the way of the waits.
+// labelsOf returns the labels of the waits' blockers.
 func (v *viewer) labelsOf(ctx context.Context, waits []deadlock.Seen) map[string]string {
 	ids := make(map[string]bool)
 	for i := range waits {
@@ -142,11 +142,11 @@ func (v *viewer) labelsOf(ctx context.Context, waits []deadlock.Seen) map[string
 	return v.labels(ctx, ids)
 }
 
-// whyUnknown says why an owner may say nothing.
+// whyUnknown lists the reasons for "says nothing".
 const whyUnknown = `"says nothing": Redisson, an older version, a program without Options.Deadlock,
 or one in which no Lock has waited for long under its locks yet`
 
-// printWait says what a wait holds, and what it waits for.
+// printWait prints the locks under which it waits, and the lock it waits for.
 func (p *program) printWait(s *deadlock.Seen, holds []deadlock.SeenHold) {
 	var names []string
 	for _, h := range holds {

@@ -19,8 +19,8 @@ import (
 	"github.com/go-rlock/rlock/internal/redistest"
 )
 
-// inACircle is the world of the page: three processes whose sections wait for each other in a circle, and a fourth section, in the last of them, which waits
-// for Redisson. It returns when all wait. pause is the time between any two of their steps.
+// inACircle is the page's situation: three processes whose sections wait for each other in a circle, and in the last process a fourth section
+// that waits for Redisson. It returns when all wait. pause is the time between two of their steps.
 func inACircle(t *testing.T, s *redistest.Server, pause time.Duration) (processes []*running) {
 	t.Helper()
 	c := s.Client(t)
@@ -49,7 +49,7 @@ func inACircle(t *testing.T, s *redistest.Server, pause time.Duration) (processe
 	return processes
 }
 
-// varying is what differs from run to run in what "rlock deadlocks" says, and how it is compared.
+// varying matches the parts of the output that differ between runs, with their placeholders.
 var varying = []struct {
 	form *regexp.Regexp
 	as   string
@@ -68,11 +68,11 @@ func timeless(text string) string {
 
 const deadlocksPrompt = "$ rlock deadlocks\n"
 
-// docsHost stands for the machine that ran what the page shows.
+// docsHost replaces the host name in the page.
 const docsHost = "web-1"
 
-// What docs/cli.md shows of "rlock deadlocks", in the text and as a picture, is what it says of three processes in a deadlock. "make picture" has this test
-// write down what it sees.
+// docs/cli.md shows the output of "rlock deadlocks" for three processes in a deadlock, as text and picture. "make picture" makes this test write
+// both.
 func TestDeadlocksOfTheDocs(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -114,7 +114,7 @@ func TestDeadlocksOfTheDocs(t *testing.T) {
 	words := func(text string) string { return timeless(strings.Join(strings.Fields(text), " ")) }
 	require.Equal(t, words(deadlocksPrompt+r.out), words(drawn))
 
-	// The same in "rlock top": what the sections of the circle have, and not what others have.
+	// "rlock top" marks the locks of the circle, and no others.
 	marks := make(map[string]string)
 	for line := range strings.Lines(call(t, s.Addr(), "top").out) {
 		cells := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
@@ -129,7 +129,7 @@ func TestDeadlocksOfTheDocs(t *testing.T) {
 	}
 	require.Equal(t, map[string]int{"order:42": 1, "stock:7": 1, "invoices": 1, "catalogue": 0}, numbers)
 
-	// One of the processes is killed. What it has told of is gone at once, and so is the deadlock.
+	// When one of the processes is killed, its reports are gone at once, and so is the deadlock.
 	require.NoError(t, processes[1].cmd.Process.Kill())
 	processes[1].rest()
 	redistest.Eventually(t, patience, func() bool { r = call(t, s.Addr(), "deadlocks"); return r.code == 0 }, "no deadlock any more")

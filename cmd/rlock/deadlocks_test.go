@@ -15,7 +15,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// standsStill has a Client of another process hold one lock, and wait for the next one until the test ends.
+// standsStill makes another process's Client hold one lock, and wait for the next until the test ends.
 func standsStill(t *testing.T, redis rueidis.Client, has, wants string, both <-chan struct{}) {
 	t.Helper()
 	rdb := deadlock.Apart{Client: redis, Graph: deadlock.New()}
@@ -39,8 +39,8 @@ func standsStill(t *testing.T, redis rueidis.Client, has, wants string, both <-c
 	<-holds
 }
 
-// The processes tell of what waits there, and the tool puts it together: a deadlock of three, one that waits behind it, and one that waits for a Client
-// without the option.
+// The processes report their waits, and the tool combines them: a deadlock of three, a wait behind it, and a wait for a Client without the
+// option.
 func TestDeadlocks(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -82,15 +82,15 @@ func TestDeadlocks(t *testing.T) {
 	require.Equal(t, 3, in)
 }
 
-// Of a Lock in whose way is a Client without the option, Redisson, or one that does nothing, it says where the chain ends, and that soon: a Client that can
-// be asked answers.
+// If a Client without the option, Redisson, or an idle Client blocks a Lock, it shows where the chain ends, without delay: a Client with an ear
+// answers.
 func TestDeadlocksSayWhereAChainEnds(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	rdb := s.Client(t)
 	const java = "285475da-9152-4c83-822a-67ee2f116a79:12"
 	require.NoError(t, rdb.Do(t.Context(), rdb.B().Hset().Key("java").FieldValue().FieldValue(java, "1").Build()).Error())
-	older := newLocks(t, s.Client(t)) // has an ear, and not the option
+	older := newLocks(t, s.Client(t)) // has an ear, but not the option
 	theirs, _ := lock(t.Context(), t, older.Mutex("theirs", rlock.WithAsked()))
 	both := make(chan struct{})
 	standsStill(t, s.Client(t), "a", "java", both)
@@ -122,7 +122,7 @@ func TestDeadlocksSayWhereAChainEnds(t *testing.T) {
 	require.Equal(t, map[string][]string{"java": {java}, "theirs": {rlock.Owner(theirs)}, "works": nil}, unknown)
 }
 
-// On a cluster they are asked on sharded channels.
+// On a cluster the questions use sharded channels.
 func TestDeadlocksOnACluster(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, 0)

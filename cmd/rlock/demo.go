@@ -13,7 +13,7 @@ import (
 const (
 	demoProcesses = 4
 	demoWatchdog  = 2 * time.Second
-	demoPatience  = 10 * time.Second // for what should take no time
+	demoPatience  = 10 * time.Second // for steps that should take no time
 )
 
 // demo is a run of the shop.
@@ -21,11 +21,11 @@ type demo struct {
 	program
 	shop      // without clerks
 	screen    screen
-	cheats    int           // so many processes leave out the lock, and none is killed
+	cheats    int           // number of processes that skip the lock; with any, none is killed
 	before    time.Duration // normal work, before anything happens
 	processes []*process
 	inbox     chan message   // from the processes
-	listeners sync.WaitGroup // who put it there
+	listeners sync.WaitGroup // how the server was found
 	ticker    *time.Ticker   // for lines of progress
 	record    *record
 }
@@ -41,7 +41,7 @@ func (p *program) demo(args []string) int {
 	case flags.NArg() > 0:
 		return p.misuse(errors.New("demo takes no arguments"), "demo")
 	case d.cheats < 0 || d.cheats > demoProcesses:
-		return p.misuse(fmt.Errorf("-cheats is from 0 to %d", demoProcesses), "demo")
+		return p.misuse(fmt.Errorf("-cheats must be from 0 to %d", demoProcesses), "demo")
 	case d.cheats > 0:
 		d.before = 2 * time.Second
 	}
@@ -60,7 +60,7 @@ func (p *program) demo(args []string) int {
 	return exitFailed
 }
 
-// run shows everything, and leaves nothing behind.
+// run plays the whole demo and removes its keys.
 func (d *demo) run(ctx context.Context) (err error) {
 	d.Prefix = "rlock-demo:" + rand.Text()[:8]
 	about, stop, err := d.findServer(ctx)
@@ -143,7 +143,7 @@ func (d *demo) crash(ctx context.Context, victim *process) error {
 	return err
 }
 
-// checkLocks asks Redis whether the locks are held, as they should be or not.
+// checkLocks checks in Redis that the locks are held, or free, as expected.
 func (d *demo) checkLocks(ctx context.Context, held bool) error {
 	for _, lock := range []string{tea, till} {
 		n, err := d.rdb.Do(ctx, d.rdb.B().Exists().Key(d.key("lock", lock)).Build()).AsInt64()
@@ -157,7 +157,7 @@ func (d *demo) checkLocks(ctx context.Context, held bool) error {
 	return nil
 }
 
-// judge checks what happened and says so.
+// judge checks the record and prints the verdict.
 func (d *demo) judge(ctx context.Context) error {
 	if err := d.checkLocks(ctx, false); err != nil {
 		return err
@@ -184,7 +184,7 @@ func (d *demo) judge(ctx context.Context) error {
 	return err
 }
 
-// removeKeys leaves the server as it was, also after an interruption.
+// removeKeys removes the demo's keys, also after an interruption.
 func (d *demo) removeKeys() {
 	ctx, cancel := context.WithTimeout(context.Background(), demoPatience)
 	defer cancel()

@@ -9,10 +9,10 @@ import (
 // chartColumns fit behind a letter in a line of 80.
 const chartColumns = 72
 
-// levels show which part of a column's time a process was inside.
+// levels show the share of a column's time that a process was inside.
 var levels = []rune(" ▁▂▃▄▅▆▇█")
 
-// chart draws a row per process, whose cells say what was in the time of their column.
+// chart draws a row per process with a cell per column of time.
 func chart(processes []string, from time.Time, column time.Duration, cell func(process string, from, to time.Time) rune) (rows []string) {
 	for _, process := range processes {
 		row := make([]rune, chartColumns)
@@ -25,8 +25,7 @@ func chart(processes []string, from time.Time, column time.Duration, cell func(p
 	return rows
 }
 
-// overview draws who held tea in the whole time. After a process was killed, its row shows how long the
-// dead one's lease kept the others out.
+// overview draws who held tea over the whole demo. After the kill, its row shows how long the dead process's lease kept the others out.
 func (r *record) overview(processes []string, column time.Duration) []string {
 	next, sections := r.takeover(), r.sections(tea)
 	return chart(processes, r.start, column, func(process string, from, to time.Time) rune {
@@ -46,12 +45,12 @@ func (r *record) overview(processes []string, column time.Duration) []string {
 		if inside <= 0 {
 			return ' '
 		}
-		part := min(1, float64(inside)/float64(column))             // two clerks of a cheat may be inside at once
-		return levels[max(1, int(part*float64(len(levels)-1)+0.5))] // a short visit shows, too
+		part := min(1, float64(inside)/float64(column))             // two clerks of a cheating process may be inside at once
+		return levels[max(1, int(part*float64(len(levels)-1)+0.5))] // make a short visit visible
 	})
 }
 
-// closeUp draws a short stretch: the digit is how deep the holder of tea was inside.
+// closeUp draws a short stretch; digits are the depth of tea's holder.
 func (r *record) closeUp(processes []string, from time.Time, column time.Duration) []string {
 	return chart(processes, from, column, func(process string, from, to time.Time) rune {
 		deepest, middle := ' ', from.Add(to.Sub(from)/2)
@@ -77,7 +76,7 @@ func ruler(column time.Duration) string {
 	}
 }
 
-// liveliest returns the begin of the stretch before a time in which tea passed through the most processes.
+// liveliest returns the start of the stretch in which tea passed through the most processes.
 func (r *record) liveliest(length time.Duration, before time.Time) time.Time {
 	best, most := r.start, 0
 	sections := r.sections(tea)

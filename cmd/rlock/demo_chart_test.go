@@ -10,7 +10,7 @@ import (
 
 func TestOverview(t *testing.T) {
 	t.Parallel()
-	// 72 columns of 100 ms: A has one and a half, B is killed in its third column, and C takes over in the sixth.
+	// 72 columns of 100 ms: A has one and a half, B is killed in its third, and C takes over in the sixth.
 	r := history(stay{"A", tea, 1, 0, 1, 150}, stay{"B", tea, 1, 0, 200, 0}, stay{"C", tea, 1, 0, 550, 600})
 	r.died("B", r.at(450))
 	require.Equal(t, "    0 s       1 s       2 s       3 s       4 s       5 s       6 s", ruler(100*ms))

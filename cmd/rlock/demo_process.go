@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// process is a worker as the demo sees it.
+// process is a worker, seen from the demo.
 type process struct {
 	workerConfig
 	cmd           *exec.Cmd
@@ -21,7 +21,7 @@ type process struct {
 	killed, ended bool
 }
 
-// message is what a process has done, or its end.
+// message is a worker's report, or its end.
 type message struct {
 	from *process
 	span *span // nil at the end
@@ -75,10 +75,10 @@ func (d *demo) startProcess(config workerConfig) (err error) {
 
 func (p *process) kill() {
 	p.killed = true
-	_ = p.cmd.Process.Kill() // or it has ended
+	_ = p.cmd.Process.Kill() // or the process has ended
 }
 
-// endProcesses ends what still runs.
+// endProcesses ends the remaining processes.
 func (d *demo) endProcesses() {
 	for _, p := range d.processes {
 		p.kill()
@@ -87,11 +87,11 @@ func (d *demo) endProcesses() {
 		d.listeners.Wait()
 		close(d.inbox)
 	}()
-	for range d.inbox { // leave nobody waiting
+	for range d.inbox { // unblock the senders
 	}
 }
 
-// follow notes what happens for a time, or until something is so: what, if not "", has to be so in that time.
+// follow records messages for a time, or until a condition holds. A non-empty what names a condition that must hold within that time.
 func (d *demo) follow(ctx context.Context, long time.Duration, what string, isSo func() bool) error {
 	for end := time.After(long); isSo == nil || !isSo(); {
 		select {

@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// span is one level of one section, from the moment when the worker was inside to the moment before
-// it unlocked. All processes of a machine share its clock.
+// span is one level of one section, from just after the lock to just before the unlock. All processes of a machine share its clock.
 type span struct {
 	Process  string // letter
 	Clerk    int
@@ -16,17 +15,17 @@ type span struct {
 	Depth    int       // 1: not a re-entry
 	Want     time.Time // when it asked for the lock
 	From, To time.Time // To is zero if it hangs inside
-	Met      string    // who else was there, according to the witness
-	Wrote    bool      // it counted
+	Met      string    // the others inside, according to the witness
+	Wrote    bool      // updated the counter
 }
 
 func (s *span) name() string { return fmt.Sprint(s.Process, s.Clerk) }
 
-// record is what the workers did, as they told it.
+// record collects the workers' reports.
 type record struct {
 	start  time.Time
 	spans  []*span
-	victim string // the process that was killed, if one was
+	victim string // the killed process, if any
 	death  time.Time
 }
 
@@ -35,7 +34,7 @@ func (r *record) isStuck(process string) bool {
 	return slices.ContainsFunc(r.spans, func(s *span) bool { return s.Process == process && s.To.IsZero() })
 }
 
-// died notes that a process was killed: it is inside nowhere any more.
+// died ends all spans of a killed process.
 func (r *record) died(process string, at time.Time) {
 	r.victim, r.death = process, at
 	for _, s := range r.spans {
@@ -45,7 +44,7 @@ func (r *record) died(process string, at time.Time) {
 	}
 }
 
-// sections returns the spans of a lock that are not re-entries, in order of time.
+// sections returns a lock's spans without re-entries, in order of time.
 func (r *record) sections(lock string) (all []*span) {
 	for _, s := range r.spans {
 		if s.Lock == lock && s.Depth == 1 {
@@ -66,8 +65,7 @@ func (r *record) takeover() *span {
 	return nil
 }
 
-// handoffs returns how long it took from a holder's unlock of tea to the next holder, who was waiting,
-// between processes or within one; the fastest first.
+// handoffs returns the times from an unlock of tea to the next waiting holder's entry, between processes or within one, fastest first.
 func (r *record) handoffs(within bool) (all []time.Duration) {
 	sections := r.sections(tea)
 	for i, b := range sections[min(1, len(sections)):] {
@@ -81,8 +79,8 @@ func (r *record) handoffs(within bool) (all []time.Duration) {
 	return all
 }
 
-// check looks for what a lock must prevent, each thing without asking the lock: sections that overlap by
-// the clock, others whom the witness in Redis saw, and updates that are not in the counters.
+// check looks for violations without asking the lock: sections that overlap by the clock, overlaps seen by the witness in Redis, and updates
+// missing from the counters.
 func (r *record) check(counters map[string]int) (overlaps []string, err error) {
 	met, lost := 0, -counters[tea]-counters[till]
 	for _, s := range r.spans {
@@ -95,7 +93,7 @@ func (r *record) check(counters map[string]int) (overlaps []string, err error) {
 		}
 	}
 	for _, lock := range []string{tea, till} {
-		last := new(span) // of those so far, the one that stayed longest
+		last := new(span) // the section so far that ended last
 		for _, s := range r.sections(lock) {
 			if s.From.Before(last.To) {
 				overlaps = append(overlaps, fmt.Sprintf("%6.3f s: %s was in %s for %v when %s came in",

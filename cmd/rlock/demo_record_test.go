@@ -9,7 +9,7 @@ import (
 
 const ms = time.Millisecond
 
-// stay is a span in ms; one without an end hangs inside.
+// stay is a span in ms; without an end it hangs inside.
 type stay struct {
 	process        string
 	lock           string
@@ -73,7 +73,7 @@ func TestCheckCounters(t *testing.T) {
 	require.EqualError(t, err, "0 overlaps, 0 seen by the witness, 2 lost updates")
 }
 
-// TestWitness: what a dead process left is no meeting, if it was found after the death.
+// TestWitness: a dead process's leftovers found after its death are no overlap.
 func TestWitness(t *testing.T) {
 	t.Parallel()
 	r := history(stay{"A", tea, 1, 0, 0, 0}, stay{"B", tea, 1, 0, 6, 7})

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// introduce says what is going to be seen.
+// introduce says what the demo will show.
 func (d *demo) introduce(redis string) {
 	fmt.Fprintf(d.screen, `%s
 
@@ -23,13 +23,13 @@ code    Ship locks %s and calls Reserve and Charge, which lock %s again: their
 		clip(redis, 72), demoProcesses, clerksPerWorker, tea, till, demoWatchdog, tea, tea, till)
 }
 
-// say puts a line into the list of what happens.
+// say prints an event.
 func (d *demo) say(format string, args ...any) {
 	at := d.screen.faint(fmt.Sprintf("%5.1f s", time.Since(d.record.start).Seconds()))
 	fmt.Fprintf(d.screen, "%s  %s\n", at, fmt.Sprintf(format, args...))
 }
 
-// progress tells how far the shop is.
+// progress prints the counts so far.
 func (d *demo) progress() {
 	shipped, total := make(map[string]int), 0
 	for _, s := range d.record.sections(tea) {
@@ -43,7 +43,7 @@ func (d *demo) progress() {
 	}
 }
 
-// each lists a number per process.
+// each formats a number per process.
 func (d *demo) each(number func(*process) int) string {
 	var line strings.Builder
 	for _, p := range d.processes {
@@ -52,7 +52,7 @@ func (d *demo) each(number func(*process) int) string {
 	return line.String()
 }
 
-// explain draws what happened.
+// explain draws the charts.
 func (d *demo) explain() {
 	r, s := d.record, d.screen
 	var letters []string
@@ -100,7 +100,7 @@ func quantile(all []time.Duration, percent int) time.Duration {
 	return round(all[(len(all)-1)*percent/100])
 }
 
-// round leaves three digits or so: enough for people.
+// round leaves about three digits.
 func round(d time.Duration) time.Duration {
 	for unit := time.Microsecond; ; unit *= 10 {
 		if d < 1000*unit {
@@ -109,7 +109,7 @@ func round(d time.Duration) time.Duration {
 	}
 }
 
-// clip shortens a text for a line.
+// clip shortens a text to a line.
 func clip(text string, most int) string {
 	if runes := []rune(text); len(runes) > most {
 		return string(runes[:most-1]) + "…"

@@ -15,17 +15,17 @@ import (
 	"github.com/alicebob/miniredis/v2"
 )
 
-// findServer finds the Redis at REDIS_ADDR, or starts one, or an embedded one.
+// findServer uses the Redis at REDIS_ADDR, starts a redis-server, or embeds one.
 func (d *demo) findServer(ctx context.Context) (about string, stop func(), err error) {
 	if d.Addr = d.getenv("REDIS_ADDR"); d.Addr != "" {
-		o, err := options(d.Addr) // which may have a password
+		o, err := options(d.Addr) // the URL may have a password
 		return strings.Join(o.InitAddress, ",") + ", from REDIS_ADDR", func() {}, err
 	}
 	path, err := exec.LookPath("redis-server")
 	if err != nil {
 		return d.embed("there is no redis-server on PATH")
 	}
-	for range 3 { // a free port is free only until another process takes it
+	for range 3 { // another process may take the free port first
 		if about, stop, err = d.startServer(ctx, path); err == nil || ctx.Err() != nil {
 			return about, stop, err
 		}
@@ -37,7 +37,7 @@ func (d *demo) findServer(ctx context.Context) (about string, stop func(), err e
 // embed runs a Redis inside this process.
 func (d *demo) embed(why string) (about string, stop func(), err error) {
 	m := miniredis.NewMiniRedis()
-	m.ClockTTL(true) // leases are to run out
+	m.ClockTTL(true) // expire leases in real time
 	if err := m.Start(); err != nil {
 		return "", nil, err
 	}
@@ -47,7 +47,7 @@ func (d *demo) embed(why string) (about string, stop func(), err error) {
 
 var serverVersion = regexp.MustCompile(`version=([\d.]+)`)
 
-// startServer runs a redis-server that has no files. What it says tells when it is ready.
+// startServer runs a redis-server without files. Its output says when it is ready.
 func (d *demo) startServer(ctx context.Context, path string) (about string, stop func(), err error) {
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
@@ -69,7 +69,7 @@ func (d *demo) startServer(ctx context.Context, path string) (about string, stop
 		return "", nil, err
 	}
 	stop = func() {
-		_ = cmd.Process.Kill() // it has nothing to save
+		_ = cmd.Process.Kill() // nothing to save
 		_ = cmd.Wait()
 	}
 	late := time.AfterFunc(demoPatience, func() { _ = cmd.Process.Kill() })
@@ -87,5 +87,5 @@ func (d *demo) startServer(ctx context.Context, path string) (about string, stop
 		}
 	}
 	stop()
-	return "", nil, fmt.Errorf("%s does not get ready:\n%s", path, said)
+	return "", nil, fmt.Errorf("%s did not become ready:\n%s", path, said)
 }

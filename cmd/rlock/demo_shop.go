@@ -13,20 +13,19 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// The two locks of the demo. Who needs both takes tea first.
+// The two locks of the demo. Sections that need both take tea first.
 const (
 	tea  = "tea"  // guards the stock
 	till = "till" // guards the payments
 )
 
-// shop is the business code of the demo: layers that each take the locks they need, without knowing
-// who called them.
+// shop is the demo's business code: layers that each take the locks they need, without knowledge of their callers.
 type shop struct {
 	workerConfig
 	rdb     rueidis.Client
 	locks   *rlock.Client
 	report  func(*span)
-	crash   chan struct{} // whoever receives stops in mid-section
+	crash   chan struct{} // its receiver hangs in mid-section
 	closing chan struct{} // closed at closing time
 }
 
@@ -34,7 +33,7 @@ type shop struct {
 type clerk struct {
 	*shop
 	number int
-	inside []*span // what it is inside of
+	inside []*span // the current section
 }
 
 // ship sells one packet of tea.
@@ -48,7 +47,7 @@ func (c *clerk) ship(ctx context.Context) error {
 	})
 }
 
-// reserve takes a packet from the stock. Called by ship, its Lock re-enters.
+// reserve takes a packet from the stock. Under ship, its Lock is a re-entry.
 func (c *clerk) reserve(ctx context.Context) error {
 	return c.in(ctx, tea, func(ctx context.Context) error { return c.add(ctx, tea, 2, 5) })
 }
@@ -67,13 +66,12 @@ func (c *clerk) charge(ctx context.Context) error {
 	})
 }
 
-// deposit needs the till alone, so that there is somebody to wait for it.
+// deposit needs only the till, so that others have to wait for it.
 func (c *clerk) deposit(ctx context.Context) error {
 	return c.in(ctx, till, func(ctx context.Context) error { return c.add(ctx, till, 1, 3) })
 }
 
-// add counts the way that only the holder of a lock may: it reads, takes its time, and
-// writes what it worked out. Without the lock an update in between would be overwritten.
+// add updates a counter unsafely on purpose: it reads, pauses, and writes. Without the lock this overwrites any update in between.
 func (c *clerk) add(ctx context.Context, what string, minMillis, maxMillis int) error {
 	n, err := c.count(ctx, what)
 	if err != nil {
@@ -92,7 +90,7 @@ func (s *shop) count(ctx context.Context, what string) (int, error) {
 	return strconv.Atoi(text)
 }
 
-// ask returns a text, "" for none.
+// ask returns a reply as text, "" for nil.
 func (s *shop) ask(ctx context.Context, cmd rueidis.Completed) (string, error) {
 	text, err := s.rdb.Do(ctx, cmd).ToString()
 	if rueidis.IsRedisNil(err) {
@@ -101,13 +99,13 @@ func (s *shop) ask(ctx context.Context, cmd rueidis.Completed) (string, error) {
 	return text, err
 }
 
-// hang stays inside, and reports where, until the process is killed or the demo has gone.
+// hang stays inside and reports its section, until the process is killed or the demo ends.
 func (c *clerk) hang() error {
 	for _, s := range c.inside {
 		c.report(s)
 	}
 	<-c.closing
-	return errors.New("the demo has gone")
+	return errors.New("the demo has ended")
 }
 
 // in runs fn inside the lock, and reports when it entered and left.
@@ -142,8 +140,8 @@ func (c *clerk) in(ctx context.Context, lock string, fn func(context.Context) er
 	return mutex.Do(ctx, section)
 }
 
-// arrive leaves a witness in Redis, which shows an overlap without any clock: whoever enters should find nobody else's name. For those
-// who re-enter, Redis counts how deep they are.
+// arrive leaves a witness in Redis, which detects overlaps without a clock: a process that enters should find no other name. On re-entries Redis
+// counts the depth.
 func (c *clerk) arrive(ctx context.Context, m *rlock.Mutex, s *span) (err error) {
 	if s.Depth == 1 {
 		s.Met, err = c.ask(ctx, c.rdb.B().Getset().Key(c.key("inside", s.Lock)).Value(s.name()).Build())
@@ -156,7 +154,7 @@ func (c *clerk) arrive(ctx context.Context, m *rlock.Mutex, s *span) (err error)
 	return err
 }
 
-// leave looks whether the witness is still its own.
+// leave checks that the witness is still its own.
 func (c *clerk) leave(ctx context.Context, s *span) error {
 	if s.Depth > 1 {
 		return nil
@@ -168,7 +166,7 @@ func (c *clerk) leave(ctx context.Context, s *span) error {
 	return err
 }
 
-// pause takes a random time.
+// pause sleeps for a random time.
 func pause(minMillis, maxMillis int) {
 	time.Sleep(time.Duration(minMillis)*time.Millisecond + rand.N(time.Duration(maxMillis-minMillis)*time.Millisecond))
 }

@@ -20,7 +20,7 @@ import (
 
 var okLine = regexp.MustCompile(`^ok: ([1-9][0-9]{2,}) sections, 0 overlaps, 0 lost updates, 1 crash survived$`)
 
-// requireOK checks a whole demo as a newcomer sees it.
+// requireOK checks a whole demo's output.
 func requireOK(t *testing.T, r result, redis string) {
 	t.Helper()
 	require.Zero(t, r.code, "%s\n%s", r.out, r.err)
@@ -33,7 +33,7 @@ func requireOK(t *testing.T, r result, redis string) {
 	}
 }
 
-// requirePlain checks what a pipe or a log can take.
+// requirePlain checks that output suits a pipe or a log.
 func requirePlain(t *testing.T, out string) {
 	t.Helper()
 	for line := range strings.Lines(out) {
@@ -63,7 +63,7 @@ func TestDemoStartsRedis(t *testing.T) {
 	requireGone(t, r.out)
 }
 
-// requireGone checks that the server which a demo started is gone.
+// requireGone checks that the demo's server has ended.
 func requireGone(t *testing.T, out string) {
 	t.Helper()
 	found := regexp.MustCompile(`started on (\S+)`).FindStringSubmatch(out)
@@ -99,7 +99,7 @@ func TestDemoBrokenRedisServer(t *testing.T) {
 	require.Contains(t, r.err, "no memory")
 }
 
-// TestDemoNotices: one process that leaves out the lock is enough.
+// TestDemoNotices: one process without the lock is enough.
 func TestDemoNotices(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

@@ -19,16 +19,16 @@ const (
 	workerCommand = "demo-worker"       // starts this program as one of the demo's processes
 	workerEnv     = "RLOCK_DEMO_WORKER" // has its configuration
 
-	clerksPerWorker = 2 // sell tea in each process, and one cashier makes deposits
+	clerksPerWorker = 2 // sell tea in each process, beside one cashier who makes deposits
 )
 
-// workerConfig tells a process who it is.
+// workerConfig is one process's configuration.
 type workerConfig struct {
 	Addr     string
 	Embedded bool
-	Prefix   string // of all keys: the locks and counters of one demo are not those of another
+	Prefix   string // prefix of all keys, unique to this demo
 	Letter   string
-	Cheats   bool // leaves out the lock
+	Cheats   bool // skips the lock
 }
 
 func (c workerConfig) key(kind, what string) string { return c.Prefix + ":" + kind + ":" + what }
@@ -38,7 +38,7 @@ func (c workerConfig) connect() (rueidis.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	o.ForceSingleClient = c.Embedded // that server answers as a cluster would, but is none
+	o.ForceSingleClient = c.Embedded // the embedded server speaks cluster commands, but is no cluster
 	return rueidis.NewClient(o)
 }
 
@@ -55,7 +55,7 @@ func (p *program) worker() int {
 	return 0
 }
 
-// work sells until in ends, and finishes what it began. A line in it makes one clerk hang in the middle of a sale. What is done goes to out.
+// work sells until in ends, and finishes the current sale. A line on in makes one clerk hang in mid-sale. Reports go to out.
 func work(config workerConfig, in io.Reader, out io.Writer) error {
 	rdb, err := config.connect()
 	if err != nil {
@@ -68,7 +68,7 @@ func work(config workerConfig, in io.Reader, out io.Writer) error {
 	}
 	defer locks.Close()
 
-	lines := log.New(out, "", 0) // each is one write, so that nothing is in a buffer when the process is killed
+	lines := log.New(out, "", 0) // one write each: a kill leaves nothing in a buffer
 	s := &shop{workerConfig: config, rdb: rdb, locks: locks, crash: make(chan struct{}, 1), closing: make(chan struct{})}
 	s.report = func(s *span) {
 		if text, err := json.Marshal(s); err == nil {
@@ -82,7 +82,7 @@ func work(config workerConfig, in io.Reader, out io.Writer) error {
 		close(s.closing)
 	}()
 	done := make(chan error, clerksPerWorker+1)
-	for number := range clerksPerWorker { // these end at closing time, or with the process: the first error waits for nobody
+	for number := range clerksPerWorker { // end at closing time or with the process: the first error does not wait for them
 		c := &clerk{shop: s, number: number + 1}
 		go func() { done <- s.repeat(c.ship, 0, 8) }()
 	}
@@ -96,7 +96,7 @@ func work(config workerConfig, in io.Reader, out io.Writer) error {
 	return nil
 }
 
-// repeat does a job until closing time, with pauses.
+// repeat does a job with pauses until closing time.
 func (s *shop) repeat(job func(context.Context) error, minMillis, maxMillis int) error {
 	for {
 		select {

@@ -115,7 +115,7 @@ func TestWorkerHangs(t *testing.T) {
 		break
 	}
 	require.NoError(t, w.in.Close())
-	require.EqualError(t, w.ended(), "the demo has gone")
+	require.EqualError(t, w.ended(), "the demo has ended")
 }
 
 func TestWorkerFails(t *testing.T) {
@@ -133,7 +133,7 @@ func TestWorkerErrors(t *testing.T) {
 	for config, want := range map[string]string{
 		"":                        "configuration",
 		"{":                       "configuration",
-		`{"Addr": "http://x"}`:    "scheme",
+		`{"Addr": "http://x"}`:    "not a Redis URL",
 		`{"Addr": "127.0.0.1:1"}`: "refused",
 	} {
 		r := start(t, []string{workerEnv + "=" + config}, workerCommand).rest()
@@ -142,7 +142,7 @@ func TestWorkerErrors(t *testing.T) {
 	}
 }
 
-// TestEmbedded: leases run out there.
+// TestEmbedded: leases expire there.
 func TestEmbedded(t *testing.T) {
 	t.Parallel()
 	var d demo

@@ -29,13 +29,13 @@ import (
 const (
 	projectRoot = "../.."
 	docsRedis   = "127.0.0.1:6379" // in the pages
-	docsClient  = "9b1f0c1e"       // the id of a Client in the pages; here that of one that waits
+	docsClient  = "9b1f0c1e"       // a Client's id in the pages; here a waiting Client's
 )
 
 // shellLine is a command in a page.
 type shellLine struct{ at, text string }
 
-// shellLines are those of the blocks in sh, and in a transcript those behind a prompt. A line that ends with \ goes on in the next.
+// shellLines returns the lines of sh blocks, and those after a prompt in transcripts. A line that ends with \ continues on the next.
 func shellLines(blocks []doctest.Block) (all []shellLine) {
 	for _, b := range blocks {
 		if b.Lang != "sh" && b.Lang != "console" {
@@ -59,7 +59,7 @@ func shellLines(blocks []doctest.Block) (all []shellLine) {
 	return all
 }
 
-// elsewhere are lines that need more than a Redis and this program: of each is looked at what can be.
+// elsewhere are lines that need more than a Redis and this program. They are checked as far as possible.
 var elsewhere = []struct {
 	form  *regexp.Regexp
 	check func(m []string) error
@@ -72,12 +72,12 @@ var elsewhere = []struct {
 		}
 		return err
 	}},
-	// They take a release.
+	// They need a release.
 	{regexp.MustCompile(`^go (?:get|install|run) (?:-\S+ )*github\.com/go-rlock/rlock(\S*?)(?:@\S+)?(?: .*)?$`), func(m []string) error {
 		_, err := os.Stat(filepath.Join(projectRoot, m[1]))
 		return err
 	}},
-	// The tests of these folders run what is there; TestDemo runs the demo.
+	// The tests of these folders run them; TestDemo runs the demo.
 	{regexp.MustCompile(`^(?:cd (\S+) && )?go (?:run|test|vet|build) (.*)$`), func(m []string) error {
 		dir := filepath.Join(projectRoot, m[1])
 		for word := range strings.FieldsSeq(". " + m[2]) {
@@ -93,11 +93,11 @@ var elsewhere = []struct {
 		return nil
 	}},
 	{regexp.MustCompile(`^rlock demo`), func([]string) error { return nil }},
-	// They take the network.
+	// They need the network.
 	{regexp.MustCompile(`^(docker|git clone) `), func([]string) error { return nil }},
 }
 
-// outcomes are those of lines that do not simply succeed, or that have to say something.
+// outcomes are lines with another result than success, or with required output.
 var outcomes = []struct {
 	form *regexp.Regexp
 	code int
@@ -116,13 +116,13 @@ var (
 	untilFree = regexp.MustCompile(`^rlock run -v (\S+) `)
 )
 
-// market is the world in which the lines run: a Redis where some locks are held and waited for, and commands to be run under a lock.
+// market is the world in which the lines run: a Redis with held and contended locks, and commands to run under a lock.
 type market struct {
 	t       *testing.T
 	dir     string
 	redis   *redistest.Server
 	holder  *rlock.Client
-	clients *strings.Replacer // turns a line of a page into one for this world
+	clients *strings.Replacer // replaces a page's names by this world's
 }
 
 func newMarket(t *testing.T) *market {
@@ -157,14 +157,14 @@ func newMarket(t *testing.T) *market {
 	return s
 }
 
-// hold locks a name, whatever the lines before have done with it, and returns how to release it.
+// hold locks a name, whatever earlier lines did to it, and returns its release.
 func (s *market) hold(name string) (release func()) {
 	_, unlock, err := s.holder.Mutex(name).TryLock(s.t.Context(), patience)
 	require.NoError(s.t, err)
-	return func() { _ = unlock() } // a line may have forced it open
+	return func() { _ = unlock() } // a line may have force-unlocked it
 }
 
-// run runs a line, or looks at it if it cannot be run here.
+// run runs a line, or checks it if it cannot be run here.
 func (s *market) run(text string) error {
 	bare := comment.ReplaceAllString(text, "")
 	for _, e := range elsewhere {
@@ -262,7 +262,7 @@ func TestBrokenShellLinesAreFound(t *testing.T) {
 	}
 }
 
-// The ACL in docs/operating.md is enough for locks of all kinds, on one server, with sentinels and on a cluster.
+// The ACL in docs/operating.md suffices for locks of all kinds, on one server, with sentinels and on a cluster.
 func TestACLOfTheDocs(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(filepath.Join(projectRoot, "docs", "operating.md"))
@@ -276,7 +276,7 @@ func TestACLOfTheDocs(t *testing.T) {
 		}
 	}
 	require.NotEmpty(t, acl)
-	with := func(after string) []string { // and those for a row of the table
+	with := func(after string) []string { // and the rights of a table row
 		more := regexp.MustCompile(regexp.QuoteMeta("| "+after+" |") + " `([^`]+)`").FindStringSubmatch(string(text))
 		require.NotNil(t, more, after)
 		return append(slices.Clone(acl), strings.Fields(strings.ReplaceAll(more[1], "'", ""))...)
@@ -328,7 +328,7 @@ func TestACLOfTheDocs(t *testing.T) {
 	})
 }
 
-// requireAllKinds uses locks of all kinds as a user may, two processes after each other.
+// requireAllKinds uses locks of all kinds, with two processes one after the other.
 func requireAllKinds(t *testing.T, name string, dial func() rueidis.Client) {
 	t.Helper()
 	var clients [2]*rlock.Client
@@ -370,7 +370,7 @@ func requireAllKinds(t *testing.T, name string, dial func() rueidis.Client) {
 			round()
 			continue
 		}
-		// A user without the right to the queue is given no grant. On a busy machine one may be too old to be used without asking.
+		// A user without rights to the queue gets no grants. On a busy machine a grant may be too old to be used without asking.
 		before := clients[1].Stats().Grants
 		redistest.Eventually(t, patience, func() bool {
 			round()

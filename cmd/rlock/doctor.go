@@ -3,15 +3,11 @@ package main
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
-	"time"
 
 	"github.com/redis/rueidis"
 
@@ -20,25 +16,25 @@ import (
 
 const usageDoctor = `usage: rlock doctor [flags]
 
-Looks at what this Redis is and allows, and says what that means for the
-promises in docs/guarantees.md. It takes a lock on a name of its own, which it
-removes, and changes nothing else. On a cluster it asks all masters.
+Checks this Redis, its settings and your rights against the promises in
+docs/guarantees.md. It takes and releases a lock with a name of its own, and
+changes nothing else. On a cluster it checks all masters.
 
-  -json        a line of JSON for each finding
-  -acl-user U  whose rights to look at (default: the user that asks). That takes
-               Redis 7 and the right to ACL DRYRUN, so ask as an administrator
-  -name NAME   the lock that the rights are asked for, and whose readers are
-               looked at (default rlock-doctor); what is taken is
-               NAME:rlock-doctor: and something random
+  -json        print one line of JSON per finding
+  -acl-user U  check the rights of user U (default: the current user). Needs
+               Redis 7 and the right to ACL DRYRUN: connect as an administrator
+  -name NAME   check the rights for the lock NAME, and its readers (default
+               rlock-doctor); the lock taken is NAME:rlock-doctor: plus a random
+               suffix
 ` + usageTarget + `
-Each finding is ok, warn (know this), bad (locks are not safe, or do not work)
-or unknown. Piped: status, what, finding, meaning and servers, with a tab in
-between.
+A finding is ok, warn (read it), bad (locks are unsafe, or do not work) or
+unknown. Piped, each is one line: status, check, finding, meaning and servers,
+separated by tabs.
 
 exit code  0 nothing is bad   1 something is   2 usage   125 Redis failed
 `
 
-// finding is what the doctor says of one thing.
+// finding is the result of one check.
 type finding struct {
 	Status  string   `json:"status"` // ok, warn, bad or unknown
 	Check   string   `json:"check"`
@@ -91,7 +87,7 @@ func (p *program) doctor(args []string) int {
 	})
 }
 
-// merge adds findings to those of other servers.
+// merge adds findings, and joins those that servers share.
 func merge(all, more []finding) []finding {
 	for _, f := range more {
 		i := slices.IndexFunc(all, func(g finding) bool { return g.Check == f.Check && g.Found == f.Found && g.Status == f.Status })
@@ -99,7 +95,7 @@ func merge(all, more []finding) []finding {
 			all[i].Servers = append(all[i].Servers, f.Servers...)
 			continue
 		}
-		// Behind the others of its kind.
+		// Behind the others of the same check.
 		i = len(all)
 		for i > 0 && slices.ContainsFunc(all, func(g finding) bool { return g.Check == f.Check }) && all[i-1].Check != f.Check {
 			i--
@@ -138,7 +134,7 @@ func (p *program) report(all []finding, servers int, asJSON bool) int {
 	return code
 }
 
-// wrap writes a text in lines of a width at most, each behind an indent.
+// wrap breaks a text into indented lines of at most width.
 func wrap(w io.Writer, text, indent string, width int) {
 	line := ""
 	for word := range strings.FieldsSeq(text) {
@@ -151,454 +147,4 @@ func wrap(w io.Writer, text, indent string, width int) {
 	if line != "" {
 		fmt.Fprintln(w, indent+line)
 	}
-}
-
-// examination is of one server.
-type examination struct {
-	node
-	locks     *rlock.Client
-	cluster   bool
-	sentinels bool
-	user      string // whose rights; "": of the user that asks
-	key       string // of the lock that the rights are asked for
-
-	info    map[string]string
-	version [2]int
-	found   []finding
-}
-
-func (e *examination) say(status, check, found, means string) {
-	e.found = append(e.found, finding{status, check, found, means, []string{e.addr}})
-}
-
-// examine makes all checks. Its error is that of a server that does not answer.
-func (e *examination) examine(ctx context.Context) ([]finding, error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*answerTime)
-	defer cancel()
-	if err := e.Do(ctx, e.B().Ping().Build()).NonRedisError(); err != nil {
-		return nil, err
-	}
-	// An INFO that is refused leaves all of it empty, and the checks say unknown.
-	text, _ := e.Do(ctx, e.B().Info().Build()).ToString()
-	e.info = make(map[string]string)
-	for line := range strings.Lines(text) {
-		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
-			e.info[name] = value
-		}
-	}
-	for _, check := range []func(context.Context){
-		e.server, e.scripts, e.lock, e.eviction, e.replicas, e.persistence, e.fencing, e.sharded, e.clock, e.rights, e.readers,
-	} {
-		check(ctx)
-	}
-	return e.found, ctx.Err()
-}
-
-// config is a parameter of the server, "" if it does not tell.
-func (e *examination) config(ctx context.Context, name string) string {
-	values, _ := e.Do(ctx, e.B().ConfigGet().Parameter(name).Build()).AsStrMap()
-	return values[name]
-}
-
-const infoRefused = "INFO is refused"
-
-// Oldest that has HRANDFIELD, which scripts need.
-const oldestMajor, oldestMinor = 6, 2
-
-func (e *examination) server(ctx context.Context) {
-	what, version := "Redis", e.info["redis_version"]
-	if v := e.info["valkey_version"]; v != "" {
-		what, version = "Valkey", v
-	}
-	if version == "" { // every user may HELLO
-		hello, _ := e.Do(ctx, e.B().Hello().Build()).AsMap()
-		v := hello["version"]
-		version, _ = v.ToString()
-	}
-	parts := strings.Split(version+".0.0", ".")
-	e.version[0], _ = strconv.Atoi(parts[0])
-	e.version[1], _ = strconv.Atoi(parts[1])
-	found := strings.TrimSpace(what + " " + version + " " + e.info["redis_mode"])
-	switch v := e.version; {
-	case v[0] == 0:
-		e.say("unknown", "server", "it does not tell its version", "The scripts need what Redis 6.2 has.")
-	case v[0] < oldestMajor || v[0] == oldestMajor && v[1] < oldestMinor:
-		e.say("bad", "server", found, "Redis 6.2 is the oldest that has the commands of the scripts: a Lock of a held lock fails.")
-	default:
-		e.say("ok", "server", found, "It has all commands that the scripts need.")
-	}
-	if e.cluster {
-		text, _ := e.Do(ctx, e.B().ClusterInfo().Build()).ToString()
-		if state := strings.Contains(text, "cluster_state:ok"); text != "" && !state {
-			e.say("bad", "cluster", "its state is not ok", "Locks in slots that nobody serves fail until the cluster is up again.")
-		}
-	}
-}
-
-func (e *examination) scripts(ctx context.Context) {
-	err := e.Do(ctx, e.B().Eval().Script("return 1").Numkeys(0).Build()).Error()
-	if err == nil {
-		// The answer to a script that it does not know.
-		if err = e.Do(ctx, e.B().Evalsha().Sha1(strings.Repeat("0", 40)).Numkeys(0).Build()).Error(); err != nil &&
-			strings.HasPrefix(err.Error(), "NOSCRIPT") {
-			err = nil
-		}
-	}
-	if err != nil {
-		e.say("bad", "scripts", err.Error(), "Everything that the lock does is a script: nothing works without EVAL and EVALSHA.")
-		return
-	}
-	e.say("ok", "scripts", "EVAL and EVALSHA work", "Everything that the lock does is a script.")
-	e.busy(ctx)
-}
-
-// busy looks at how soon a server that runs a script answers with an error. What there is to say is said only if that is too soon.
-func (e *examination) busy(ctx context.Context) {
-	const enough = 4000
-	name := "busy-reply-threshold" // since Redis 7
-	value := e.config(ctx, name)
-	if value == "" {
-		name = "lua-time-limit"
-		value = e.config(ctx, name)
-	}
-	if ms, err := strconv.Atoi(value); err == nil && ms > 0 && ms < enough {
-		e.say("warn", "busy", name+" "+value, "If a script runs for so many milliseconds while a subscription ends, rueidis may panic (Busy servers). "+
-			"4000 are enough; 5000 are the default.")
-	}
-}
-
-// refusals are why a server refuses all writes, by the word that its error begins with, and what helps.
-var refusals = map[string]string{
-	"NOREPLICAS": "It wants more replicas than it has: connect them, or set min-replicas-to-write to 0.",
-	"MISCONF":    "It could not save its data to disk: see its log. stop-writes-on-bgsave-error no lets it go on all the same.",
-	"OOM":        "Its memory is full: raise maxmemory, or remove what is not needed.",
-	"READONLY":   "It is a replica.",
-	"NOAUTH":     "It wants a password.",
-}
-
-// lock takes a lock of its own: what refuses that shows in no setting.
-func (e *examination) lock(ctx context.Context) {
-	name, err := e.nameHere(ctx, e.key+":rlock-doctor:"+rand.Text())
-	if name != "" && err == nil {
-		err = e.locks.Mutex(name).TryDo(ctx, 0, func(context.Context) error { return nil })
-	}
-	switch {
-	case name == "": // no slot, no lock
-	case err == nil:
-		e.say("ok", "lock", "taken and released", "A lock with a name of its own, which is gone again.")
-	case isForbidden(err):
-		e.say("unknown", "lock", "the user that asks may not take it: "+trimPrefix(err), "If that is the user of your program, give its -name, or see the rights below.")
-	default:
-		why := strings.TrimPrefix(trimPrefix(err), strconv.Quote(name)+": ")
-		means := "So does every Lock."
-		for word, cure := range refusals {
-			if strings.Contains(err.Error(), word+" ") {
-				means = "So does every Lock. " + cure
-			}
-		}
-		e.say("bad", "lock", "it fails: "+why, means)
-	}
-}
-
-// readers looks at those of the lock that it is asked for. What there is to say is said only if one of them lasts for longer than the
-// lock, which no script of ours leaves so.
-func (e *examination) readers(ctx context.Context) {
-	fields, err := e.Do(ctx, e.B().Hgetall().Key(e.key).Build()).AsStrMap()
-	if err != nil || fields["mode"] != "read" {
-		return
-	}
-	begins := e.key + ":"
-	if !strings.Contains(e.key, "{") {
-		begins = "{" + e.key + "}:"
-	}
-	var commands []rueidis.Completed
-	for field := range fields {
-		if field != "mode" && len(commands) < 1000 {
-			commands = append(commands, e.B().Pttl().Key(begins+field+":rwlock_timeout:1").Build())
-		}
-	}
-	commands = append(commands, e.B().Pttl().Key(e.key).Build()) // behind the others: a renewal in between raises both
-	left := make([]int64, len(commands))
-	for i, r := range e.DoMulti(ctx, commands...) {
-		if left[i], err = r.AsInt64(); err != nil {
-			return
-		}
-	}
-	expires, last := left[len(left)-1], slices.Max(left)
-	if expires < 0 || last < expires+1000 {
-		return
-	}
-	seconds := func(ms int64) string { return (time.Duration(ms) * time.Millisecond).Round(time.Second).String() }
-	e.say("warn", "readers", fmt.Sprintf("%s expires in %s, and a reader of it in %s", strconv.Quote(e.key), seconds(expires), seconds(last)),
-		"A reader of Redisson's has set that to its own watchdog time. If that is less than Options.WatchdogTimeout, readers of this library can "+
-			"lose the lock before they are told (docs/redisson.md): give both sides the same watchdog time.")
-}
-
-// nameHere is a name that begins so, in a slot that this server has; "" if it seems to have none.
-func (e *examination) nameHere(ctx context.Context, begins string) (string, error) {
-	if !e.cluster || strings.Contains(begins, "{") { // those with braces have their slot
-		return begins, nil
-	}
-	const tries = 1000
-	for i := range tries {
-		name := begins + strconv.Itoa(i)
-		err := e.Do(ctx, e.B().Exists().Key(name).Build()).Error()
-		if said, ok := rueidis.IsRedisErr(err); !ok || !strings.HasPrefix(said.Error(), "MOVED") {
-			return name, err
-		}
-	}
-	return "", nil
-}
-
-func (e *examination) eviction(context.Context) {
-	policy, most := e.info["maxmemory_policy"], e.info["maxmemory"]
-	found := fmt.Sprintf("%s, maxmemory %s", policy, cmp.Or(e.info["maxmemory_human"], most))
-	switch {
-	case policy == "":
-		e.say("unknown", "eviction", infoRefused, "With a policy other than noeviction a lock may be evicted: then two can be inside (Eviction).")
-	case policy == "noeviction":
-		e.say("ok", "eviction", found, "No lock is evicted. When the memory is full, Locks fail.")
-	case most == "0":
-		e.say("ok", "eviction", found, "No memory limit, so nothing is evicted. Set noeviction before you set a limit.")
-	default:
-		e.say("bad", "eviction", found, "A lock may be evicted under its holder: then two can be inside (Eviction). "+
-			"Use noeviction, or a server of its own.")
-	}
-}
-
-func (e *examination) replicas(ctx context.Context) {
-	role, count := e.info["role"], e.info["connected_slaves"]
-	wait := "WAIT works"
-	err := e.Do(ctx, e.B().Wait().Numreplicas(0).Timeout(1).Build()).Error()
-	if err != nil {
-		wait = "WAIT fails: " + err.Error()
-	}
-	switch {
-	case role == "":
-		e.say("unknown", "replicas", infoRefused, "If there are replicas, a failover may forget a lock (Failover).")
-	case role != "master":
-		e.say("bad", "replicas", "this server is a replica", "It takes no locks. Give the address of the master, of a cluster, or of sentinels with ?master_set=NAME.")
-	case count == "0":
-		e.say("ok", "replicas", "none", "No failover can forget a lock. While this server is down there are no locks. Options.Replicas has to be 0.")
-	case err != nil:
-		e.say("warn", "replicas", count+"; "+wait, "A failover may forget a lock, and Options.Replicas, which makes that less likely, does not work (Replicas). "+
-			"FencedMutex or Quorum help.")
-	default:
-		e.say("warn", "replicas", count+"; "+wait, "A failover may forget a lock: then two can be inside until the first is told (Failover). "+
-			"Options.Replicas makes that less likely; FencedMutex keeps the data safe; Quorum outlives it.")
-	}
-}
-
-func (e *examination) persistence(ctx context.Context) {
-	const forgets = "the lock is free again while its holder goes on, until its next renewal (Failover)"
-	sync := e.config(ctx, "appendfsync")
-	save := e.config(ctx, "save")
-	switch aof := e.info["aof_enabled"]; {
-	case aof == "":
-		e.say("unknown", "persistence", infoRefused, "After a restart that forgot a lock, "+forgets+".")
-	case aof == "1" && e.info["aof_last_write_status"] == "err":
-		e.say("bad", "persistence", "AOF, but its last write failed", "Redis refuses writes, so Locks fail.")
-	case aof == "1" && sync == "always":
-		e.say("ok", "persistence", "AOF, appendfsync always", "A restart keeps all locks.")
-	case aof == "1":
-		e.say("warn", "persistence", "AOF, appendfsync "+cmp.Or(sync, "unknown"), "A crash of the machine may forget the locks of the last second: "+
-			forgets+". appendfsync always keeps them.")
-	case save != "":
-		e.say("warn", "persistence", "snapshots only", "A crash forgets the locks since the last snapshot: "+forgets+".")
-	default:
-		e.say("warn", "persistence", "no AOF", "A crash, and mostly a restart, forgets all locks: "+forgets+".")
-	}
-}
-
-// fencing says what becomes of the tokens when the server starts again.
-func (e *examination) fencing(ctx context.Context) {
-	switch aof := e.info["aof_enabled"]; {
-	case aof == "":
-		e.say("unknown", "fencing", infoRefused, "After a restart that forgot the counters, stores refuse the tokens of a FencedMutex.")
-	case aof == "1" && e.config(ctx, "appendfsync") == "always":
-		e.say("ok", "fencing", "a restart keeps the counters", "Tokens go on from where they were.")
-	default:
-		e.say("warn", "fencing", "a restart may set the counters back", "Only for a FencedMutex: it then gives tokens again that stores have seen, and they refuse "+
-			"all writes until the tokens are higher than before, which may take for ever. Raise each counter: rlock token NAME -at-least N.")
-	}
-}
-
-func (e *examination) sharded(ctx context.Context) {
-	if !e.cluster {
-		e.say("ok", "pub/sub", "plain: this is no cluster", "An unlock gives the lock to the next process, and tells that one alone.")
-		return
-	}
-	if err := e.Do(ctx, e.B().Arbitrary("PUBSUB", "SHARDNUMSUB").Build()).Error(); err != nil {
-		e.say("warn", "pub/sub", "a cluster without sharded channels: "+err.Error(), "Each unlock goes to all nodes and wakes a waiter in every process; "+
-			"there is no order between them (Without a line).")
-		return
-	}
-	e.say("ok", "pub/sub", "sharded", "An unlock gives the lock to the next process, and tells that one alone.")
-}
-
-func (e *examination) clock(ctx context.Context) {
-	began := time.Now()
-	reply, err := e.Do(ctx, e.B().Time().Build()).AsStrSlice()
-	took := time.Since(began)
-	if err != nil || len(reply) != 2 {
-		e.say("unknown", "clock", "TIME is refused", "Fair and read/write locks need TIME.")
-		return
-	}
-	seconds, _ := strconv.ParseInt(reply[0], 10, 64)
-	micros, _ := strconv.ParseInt(reply[1], 10, 64)
-	apart := time.Unix(seconds, micros*1000).Sub(began.Add(took / 2)).Abs()
-	means := "This library needs no wall clocks that agree, only one that is not set while locks are held (Clocks)."
-	if apart-took/2 > time.Second {
-		e.say("warn", "clock", short(apart)+" apart from this machine's", means+" Redisson's fair and read/write locks do need them.")
-		return
-	}
-	e.say("ok", "clock", "less than a second apart from this machine's", means)
-}
-
-// right is what an ACL may allow: a command with arguments that it would have, and the key or channel among them.
-type right []string
-
-// rightsFor are what a kind of use needs.
-type rightsFor struct {
-	use    string
-	status string // without them
-	means  string
-	rights []right
-}
-
-// rights asks for each command that the scripts and the Client send.
-func (e *examination) rights(ctx context.Context) {
-	user := e.user
-	if user == "" {
-		var err error
-		if user, err = e.Do(ctx, e.B().AclWhoami().Build()).ToString(); err != nil {
-			e.say("unknown", "rights", "ACL WHOAMI is refused: "+err.Error(), "docs/protocol.md lists the rights that a user needs. Ask with -acl-user as an administrator.")
-			return
-		}
-	}
-	lacking := 0
-	for _, group := range neededRights(e.key, e.cluster, e.sentinels) {
-		var missing []string
-		for _, r := range group.rights {
-			says, err := e.Do(ctx, e.B().Arbitrary("ACL", "DRYRUN", user).Args(r...).Build()).ToString()
-			if err != nil && strings.HasPrefix(err.Error(), "Command ") { // … 'X' not found: the server has none
-				says, err = "no such command", nil
-			}
-			switch {
-			case err == nil:
-			case strings.HasPrefix(err.Error(), "User ") && strings.HasSuffix(err.Error(), "not found"):
-				e.say("bad", "rights", "there is no user "+user, "ACL USERS lists those that Redis knows: give one of them with -acl-user.")
-				return
-			default:
-				e.say("unknown", "rights", e.noDryRun(user, err), "docs/protocol.md lists the rights that a user needs.")
-				return
-			}
-			if says != "OK" {
-				missing = append(missing, r.missing(says))
-			}
-		}
-		slices.Sort(missing)
-		if missing = slices.Compact(missing); len(missing) > 0 {
-			lacking++
-			e.say(group.status, "rights", "for "+group.use+" the user "+user+" lacks: "+strings.Join(missing, " "), group.means)
-		}
-	}
-	if lacking == 0 {
-		e.say("ok", "rights", "the user "+user+" has all that "+printable(e.key)+" needs", "All kinds of locks work, and hand-overs between processes.")
-	}
-}
-
-// noDryRun says why the rights cannot be told.
-func (e *examination) noDryRun(user string, err error) string {
-	redisErr, said := rueidis.IsRedisErr(err)
-	switch {
-	case e.version[0] > 0 && e.version[0] < 7:
-		return "cannot be told before Redis 7, which has ACL DRYRUN"
-	case said && strings.HasPrefix(redisErr.Error(), "NOPERM"):
-		return "the user " + user + " may not ask (ACL DRYRUN): ask with -acl-user as an administrator"
-	}
-	return "ACL DRYRUN: " + err.Error()
-}
-
-// object is the key or channel in what ACL DRYRUN says.
-var object = regexp.MustCompile(`'(.*)' (?:key|channel)$`)
-
-// missing names the key or channel, or else the command.
-func (r right) missing(says string) string {
-	command := r[0]
-	if command == "PUBSUB" || command == "CLUSTER" || command == "CLIENT" {
-		command += " " + r[1]
-	}
-	if what := object.FindStringSubmatch(says); what != nil {
-		return what[1]
-	}
-	return command
-}
-
-// neededRights are those of docs/protocol.md, Rights, for a lock.
-func neededRights(key string, cluster, sentinels bool) []rightsFor {
-	const id = "00000000-0000-0000-0000-000000000000"
-	owner, sha := id+":1", strings.Repeat("0", 40)
-	lock, rw := prefixed(lockChannel, key), prefixed(rwChannel, key)
-	own := func(prefix string) string { return own(prefix, key) }
-	queue, marks, gate := own("rlock_queue"), own("rlock_writers"), own("rlock_upgrade")
-	fair, times := prefixed("redisson_lock_queue", key), prefixed("redisson_lock_timeout", key)
-	token := prefixed("redisson_lock_token", key)
-	sc, wants, semQueue := prefixed(semaphoreChannel, key), semaphoreWantsOf(key), own("rlock_sem_queue")
-	latch, record := latchChannelOf(key), latchRecordOf(key)
-	permits, slots := permitsOf(key), slotsOf(key)
-	hold := hashTag(key) + ":" + owner + ":rwlock_timeout:1"
-	all := []rightsFor{
-		{"all locks", "bad", "Locks do not work.", []right{
-			{"EVALSHA", sha, "1", key}, {"EVAL", "return 1", "1", key}, {"DEL", key}, {"HDEL", key, owner}, {"HEXISTS", key, owner},
-			{"HGET", key, owner}, {"HINCRBY", key, owner, "1"}, {"HRANDFIELD", key, "2"}, {"HSET", key, owner, "1"},
-			{"PEXPIRE", key, "1"}, {"PTTL", key}, {"PUBLISH", lock, "0"}, {"SUBSCRIBE", lock}, {"UNSUBSCRIBE", lock}, {"PING"},
-		}},
-		{"hand-over between processes", "warn", "Locks work, but an unlock may wake a waiter in every process, without an order (docs/protocol.md, Rights).", []right{
-			{"ZADD", queue, "0", owner}, {"ZCARD", queue}, {"ZPOPMIN", queue}, {"ZRANGE", queue, "0", "-1"}, {"ZREM", queue, owner},
-			{"ZSCORE", queue, owner}, {"DEL", queue}, {"PEXPIRE", queue, "1"}, {"PUBSUB", "NUMSUB", lock},
-			{"SUBSCRIBE", lock + ":" + id}, {"PUBLISH", lock + ":" + id, "0"}, {"SUBSCRIBE", lock + inLine},
-		}},
-		{"fenced locks", "warn", "FencedMutex and FencedRWMutex fail.", []right{{"GET", token}, {"INCR", token}}},
-		{"tokens of a run", "warn", "A FencedMutex costs a command for each section.", []right{{"INCRBY", token, "1"}}},
-		{"fair locks", "warn", "FairMutex fails.", []right{
-			{"EXISTS", key}, {"LINDEX", fair, "0"}, {"LLEN", fair}, {"LPOP", fair}, {"LPOS", fair, owner}, {"LRANGE", fair, "0", "-1"},
-			{"LREM", fair, "1", owner}, {"RPUSH", fair, owner}, {"TIME"}, {"ZADD", times, "0", owner}, {"ZCARD", times},
-			{"ZREM", times, owner}, {"ZSCORE", times, owner}, {"ZRANGE", times, "0", "-1"}, {"PUBLISH", lock + ":" + owner, "0"}, {"SUBSCRIBE", lock + ":" + owner},
-		}},
-		{"read/write locks", "warn", "RWMutex fails, or later readers do not wait for writers (docs/protocol.md, Read/write locks).", []right{
-			{"HGETALL", key}, {"HKEYS", key}, {"HLEN", key}, {"SET", hold, "1"}, {"PTTL", hold}, {"PEXPIRE", hold, "1"}, {"DEL", hold}, {"EXISTS", hold},
-			{"TIME"}, {"ZADD", marks, "0", owner}, {"ZRANGE", marks, "0", "-1"}, {"ZREM", marks, owner}, {"HSET", gate, owner, "1"},
-			{"PUBLISH", rw, "1"}, {"SUBSCRIBE", rw}, {"SUBSCRIBE", rw + ":" + id}, {"PUBSUB", "NUMSUB", rw},
-		}},
-		{"semaphores", "warn", "Semaphore fails.", []right{
-			{"GET", key}, {"MGET", key, wants + ":" + id}, {"SET", key, "1"}, {"SET", wants + ":" + id, "1"}, {"INCRBY", key, "1"}, {"HMGET", wants, id},
-			{"HSET", wants, id, "1"}, {"HDEL", wants, id}, {"PEXPIRE", wants, "1"}, {"TIME"}, {"ZADD", semQueue, "0", id}, {"ZRANGE", semQueue, "0", "-1"},
-			{"ZREM", semQueue, id}, {"PEXPIRE", semQueue, "1"}, {"PUBLISH", sc, "1"}, {"SUBSCRIBE", sc}, {"SUBSCRIBE", sc + ":" + id}, {"PUBSUB", "NUMSUB", sc},
-		}},
-		{"permits that expire", "warn", "PermitSemaphore fails.", []right{
-			{"ZADD", permits, "0", id}, {"ZCARD", permits}, {"ZCOUNT", permits, "0", "1"}, {"ZMSCORE", permits, id}, {"ZRANGE", permits, "0", "0"},
-			{"ZRANGEBYSCORE", permits, "0", "1"}, {"ZREM", permits, id}, {"ZSCORE", permits, id}, {"PEXPIRE", permits, "1"}, {"ZADD", slots, "0", id},
-			{"ZINTERSTORE", slots, "2", slots, permits}, {"PEXPIRE", slots, "1"},
-		}},
-		{"latches", "warn", "CountDownLatch fails.", []right{
-			{"GET", key}, {"SET", key, "1"}, {"DECRBY", key, "1"}, {"HGET", record, id}, {"HSET", record, id, "1 1"}, {"PEXPIRE", record, "1"},
-			{"PUBLISH", latch, "0"}, {"SUBSCRIBE", latch},
-		}},
-		{"IsLocked and Info", "warn", "These two fail.", []right{
-			{"EXISTS", key}, {"HGETALL", key}, {"GET", token}, {"LRANGE", fair, "0", "-1"}, {"ZRANGE", queue, "0", "-1"}, {"PUBSUB", "NUMSUB", lock},
-		}},
-		{"names of connections", "warn", "rlock show cannot tell the host of a holder.", []right{{"CLIENT", "GETNAME"}, {"CLIENT", "SETNAME", "rlock:" + id}}},
-		{"Options.Replicas", "warn", "A Client with Replicas takes no locks.", []right{{"WAIT", "1", "0"}}},
-	}
-	if sentinels {
-		all = append(all, rightsFor{"sentinels", "bad", "No Client connects.", []right{{"ROLE"}}})
-	}
-	if cluster {
-		all = append(all, rightsFor{"clusters", "warn", "Waiters may not be told of unlocks.", []right{
-			{"ASKING"}, {"CLUSTER", "INFO"}, {"CLUSTER", "SLOTS"}, {"SPUBLISH", lock, "0"}, {"SSUBSCRIBE", lock}, {"SUNSUBSCRIBE", lock},
-			{"PUBSUB", "SHARDNUMSUB", lock},
-		}})
-	}
-	return all
 }

@@ -34,7 +34,7 @@ func diagnosis(t *testing.T, r result) (all []finding) {
 	return all
 }
 
-// statuses are those of each check.
+// statuses returns each check's status.
 func statuses(all []finding) map[string]string {
 	m := make(map[string]string)
 	for _, f := range all {
@@ -79,7 +79,7 @@ func TestDoctor(t *testing.T) {
 	}
 }
 
-// A reader of Redisson's with a shorter watchdog time has set the expiry that all readers share.
+// A Redisson reader with a shorter watchdog time has set the readers' shared expiry.
 func TestDoctorReaders(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -144,6 +144,7 @@ func TestDoctorRights(t *testing.T) {
 	for _, user := range [][]string{
 		{"plain", "on", ">pw", "~job", "~rlock_queue:*", "&redisson_lock__channel:*", "+@all", "-@admin", "-@dangerous", "-zpopmin"},
 		{"lame", "on", ">pw", "~*", "&*", "+@all", "-hset", "-eval"},
+		{"unlabelled", "on", ">pw", "~job", "~*{job}*", "&*{job}*", "+@all"},
 		{"deaf", "on", ">pw", "~*", "+@all"},
 		{"exact", "on", ">pw", "~*", "+@all", "resetchannels", "&redisson_lock__channel:{job}", "&redisson_lock__channel:{job}:?*-*", "&redisson_rwlock:*", "&redisson_countdownlatch__*", "&redisson_sc:*"},
 	} {
@@ -158,7 +159,7 @@ func TestDoctorRights(t *testing.T) {
 		}
 		return strings.Join(all, "\n")
 	}
-	require.Equal(t, "ok the user default has all that job needs", rights("default"))
+	require.Equal(t, "ok the user default has all rights for job", rights("default"))
 	require.Regexp(t, `^bad for all locks the user lame lacks: EVAL HSET\n`, rights("lame"))
 	require.Contains(t, rights("deaf"), "bad for all locks the user deaf lacks: redisson_lock__channel:{job}")
 	plain := rights("plain")
@@ -167,21 +168,24 @@ func TestDoctorRights(t *testing.T) {
 	require.Contains(t, plain, "warn for fenced locks the user plain lacks: redisson_lock_token:{job}\n")
 	require.Contains(t, plain, "warn for semaphores the user plain lacks: redisson_sc:{job} redisson_sc:{job}:00000000-0000-0000-0000-000000000000 rlock_sem_queue:{job} rlock_sem_requests:{job} rlock_sem_requests:{job}:00000000-0000-0000-0000-000000000000\n")
 	require.Contains(t, plain, "warn for latches the user plain lacks: redisson_countdownlatch__channel__{job} rlock_latch:{job}\n")
-	require.Equal(t, "warn for hand-over between processes the user exact lacks: redisson_lock__channel:{job}:rlock_queue", rights("exact"))
+	require.Equal(t, "warn for hand-over between processes the user exact lacks: redisson_lock__channel:{job}:rlock_queue\n"+
+		"ok for WithAsked, WithLinger and Options.Deadlock the user exact lacks: rlock_client:{00000000-0000-0000-0000-000000000000}", rights("exact"))
+	require.Contains(t, plain, "ok for Options.Label the user plain lacks: rlock_client:{00000000-0000-0000-0000-000000000000}")
+	require.Contains(t, rights("unlabelled"), "ok the user unlabelled has all rights for job", "these are not needed by everybody")
 	require.Equal(t, "bad there is no user nobody", rights("nobody"))
 	require.Equal(t, exitFailed, call(t, s.Addr(), "doctor", "-acl-user", "nobody").code)
 
-	// A user who may not ask is told so, and the rest as far as it goes.
+	// A user without ACL rights gets an explanation, and all other checks as far as possible.
 	r := call(t, "redis://plain:pw@"+s.Addr(), "doctor", "-json", "-name", "job")
 	require.Zero(t, r.code)
 	require.Equal(t, map[string]string{
 		"server": "ok", "scripts": "ok", "lock": "unknown", "eviction": "unknown", "replicas": "unknown", "persistence": "unknown", "fencing": "unknown",
 		"pub/sub": "ok", "clock": "ok", "rights": "unknown",
 	}, statuses(diagnosis(t, r)))
-	require.Contains(t, r.out, "may not ask")
+	require.Contains(t, r.out, "may not run ACL DRYRUN")
 }
 
-// An imitation of Redis gets a diagnosis, too, and so does a clock that is wrong.
+// An imitation of Redis gets a diagnosis, too, and so does a wrong clock.
 func TestDoctorOfAnImitation(t *testing.T) {
 	t.Parallel()
 	m := miniredis.RunT(t)
@@ -192,7 +196,7 @@ func TestDoctorOfAnImitation(t *testing.T) {
 	require.Equal(t, "unknown", got["rights"])
 }
 
-// Doctor says why each Lock would be refused, with the cure, also where no setting shows it.
+// The doctor says why Lock would fail, with the cure, even if no setting shows it.
 func TestDoctorTakesALock(t *testing.T) {
 	t.Parallel()
 	lock := func(addr string) finding {
@@ -227,7 +231,7 @@ func TestDoctorTakesALock(t *testing.T) {
 	set("save", "")
 }
 
-// On a cluster a lock is taken at each master.
+// On a cluster it takes a lock on each master.
 func TestDoctorTakesALockAtEachMaster(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, 0)
@@ -243,7 +247,7 @@ func TestDoctorTakesALockAtEachMaster(t *testing.T) {
 	}
 }
 
-// The doctor asks for each command that a script calls.
+// The doctor checks each command called by a script.
 func TestDoctorKnowsAllCommands(t *testing.T) {
 	t.Parallel()
 	known := make(map[string]bool)
@@ -263,7 +267,7 @@ func TestDoctorKnowsAllCommands(t *testing.T) {
 			require.True(t, known[strings.ToUpper(call[1])], "%s calls %s", name, call[1])
 		}
 	}
-	// And for each that the documentation lists.
+	// And each command in the documentation.
 	text, err := os.ReadFile("../../docs/protocol.md")
 	require.NoError(t, err)
 	_, rights, _ := strings.Cut(string(text), "\n## Rights\n")
@@ -283,4 +287,21 @@ func TestMerge(t *testing.T) {
 	all := merge(nil, []finding{f("a", "1", "x"), f("b", "1", "x")})
 	all = merge(all, []finding{f("a", "2", "y"), f("b", "1", "y")})
 	require.Equal(t, []finding{f("a", "1", "x"), f("a", "2", "y"), {"ok", "b", "1", "", []string{"x", "y"}}}, all)
+}
+
+// The doctor asks for no command that the rights in docs/protocol.md do not have.
+func TestDoctorRightsOfTheDocs(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/protocol.md")
+	require.NoError(t, err)
+	_, rights, ok := strings.Cut(string(page), "\n## Rights\n")
+	require.True(t, ok)
+	rights, _, _ = strings.Cut(rights, "| missing |")
+	for _, use := range neededRights("job", true, true) {
+		for _, r := range use.rights {
+			if command := strings.Join(r[:1], " "); command != "PUBSUB" && command != "CLIENT" && command != "CLUSTER" {
+				require.Contains(t, rights, "`"+command+"`", use.use)
+			}
+		}
+	}
 }

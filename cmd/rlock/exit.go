@@ -9,9 +9,9 @@ import (
 	"syscall"
 )
 
-// Exit codes, as users of flock(1) and timeout(1) know them. usage.go explains them.
+// Exit codes, in the tradition of flock(1) and timeout(1). usage.go explains them.
 const (
-	exitNotAcquired = 75 // the default of -E; EX_TEMPFAIL of sysexits.h: try again later
+	exitNotAcquired = 75 // the default of -E; EX_TEMPFAIL in sysexits.h: try again later
 	exitFree        = 1  // the lock is not held
 	exitUsage       = 2
 	exitFailed      = 1 // the demo or the doctor found a fault
@@ -22,7 +22,7 @@ const (
 	exitSignal      = 128 // plus the signal's number
 )
 
-// signalled is the cause of a context that ended because the user wants the program to end.
+// signalled is a context's cancellation cause when a signal asks the program to end.
 type signalled struct{ os.Signal }
 
 func (s signalled) Error() string { return s.String() }
@@ -34,10 +34,10 @@ func (s signalled) exitCode() int {
 	return exitInternal
 }
 
-// trimPrefix spares the reader a second "rlock:".
+// trimPrefix avoids a second "rlock:" in the output.
 func trimPrefix(err error) string { return strings.TrimPrefix(err.Error(), "rlock: ") }
 
-// endCode is the exit code of a command that a signal has ended.
+// endCode is the exit code of a command ended by a signal.
 func endCode(ctx context.Context) int {
 	var s signalled
 	if errors.As(context.Cause(ctx), &s) {
@@ -46,7 +46,7 @@ func endCode(ctx context.Context) int {
 	return exitInternal
 }
 
-// heeded are the signals that we take: not SIGHUP if we were told to ignore it, as by nohup(1). The command ignores it as well.
+// heeded returns the signals to handle: not SIGHUP if this process ignores it, as under nohup(1). The command ignores it as well.
 func heeded(signals ...os.Signal) []os.Signal {
 	if signal.Ignored(syscall.SIGHUP) {
 		return signals

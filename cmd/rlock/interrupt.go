@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// interruptible returns a context that a signal ends, and becomes its cause.
+// interruptible returns a context that a signal cancels, with the signal as its cause.
 func interruptible() (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	signals := make(chan os.Signal, 1)

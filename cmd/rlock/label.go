@@ -10,7 +10,7 @@ import (
 	"github.com/go-rlock/rlock/internal/kinds"
 )
 
-// labels returns the labels of Clients that have one, by their ids. Those that were found once are not asked for again.
+// labels returns the labels of Clients by id, without those that have none. Labels found once are not read again.
 func (v *viewer) labels(ctx context.Context, ids map[string]bool) map[string]string {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
@@ -29,32 +29,32 @@ func (v *viewer) labels(ctx context.Context, ids map[string]bool) map[string]str
 		return found
 	}
 	for i, reply := range v.rdb.DoMulti(ctx, gets...) {
-		if label, err := reply.ToString(); err == nil && kinds.IsLabel(label) { // whoever may not read them does without
+		if label, err := reply.ToString(); err == nil && kinds.IsLabel(label) { // users without the right to read labels get none
 			v.known[asked[i]], found[asked[i]] = label, label
 		}
 	}
 	return found
 }
 
-// saysLabel reports whether an owner says that its Client has a label.
+// saysLabel reports whether an owner is marked as one with a label.
 func saysLabel(owner string) bool {
 	mark, _, _ := kinds.MarkOf(owner)
 	return mark.Wants(kinds.Labelled)
 }
 
-// mayHaveLabel reports whether the Client of an owner may have a label. The owners of tickets and of WithMinHold do not say.
+// mayHaveLabel reports whether an owner's Client may have a label. The owners of tickets and of WithMinHold are not marked.
 func mayHaveLabel(owner string) bool {
 	return saysLabel(owner) || kinds.IsTicket(owner) || kinds.IsPlaceholder(owner)
 }
 
-// isOurs reports whether an owner is seen to be of this library: Redisson's tags are shorter than marked ones, and do not begin with 0.
+// isOurs reports whether an owner is certainly of this library: Redisson's tags are shorter than marked ones, and do not begin with 0.
 func isOurs(owner string) bool {
 	mark, _, _ := kinds.MarkOf(owner)
 	_, tag, _ := strings.Cut(owner, ":")
 	return mark != 0 || len(tag) > 1 && tag[0] == '0'
 }
 
-// addLabels adds the labels of those that hold the locks.
+// addLabels adds the labels of the locks' holders.
 func (v *viewer) addLabels(ctx context.Context, locks ...*state) {
 	ids := make(map[string]bool)
 	for _, s := range locks {
@@ -72,12 +72,12 @@ func (v *viewer) addLabels(ctx context.Context, locks ...*state) {
 	}
 }
 
-// addLabelsOfWaiters adds the labels of those that wait for the lock, and those of permits whose Client is known.
+// addLabelsOfWaiters adds the labels of waiters, and of permits with a known Client.
 func (v *viewer) addLabelsOfWaiters(ctx context.Context, seen *view) {
 	ids := make(map[string]bool)
 	for _, queue := range [][]string{seen.Queue, seen.FairQueue, seen.Writers} {
 		for _, owner := range queue[:min(len(queue), mostLines)] {
-			if seen.isSemaphore() || mayHaveLabel(owner) { // which has Clients in its queue
+			if seen.isSemaphore() || mayHaveLabel(owner) { // its queue has Clients
 				ids[clientID(owner)] = true
 			}
 		}
@@ -96,7 +96,7 @@ func (v *viewer) addLabelsOfWaiters(ctx context.Context, seen *view) {
 	}
 }
 
-// labelled is an owner, or the id of a Client, behind its label.
+// labelled returns an owner, or a Client's id, behind its label.
 func labelled(label, owner string) string {
 	if label == "" {
 		return owner
@@ -104,7 +104,7 @@ func labelled(label, owner string) string {
 	return fmt.Sprintf("%q (%s)", label, owner)
 }
 
-// labelledAll are owners behind their labels.
+// labelledAll returns owners behind their labels.
 func labelledAll(owners []string, labels map[string]string) []string {
 	all := make([]string, len(owners))
 	for i, owner := range owners {
@@ -113,7 +113,7 @@ func labelledAll(owners []string, labels map[string]string) []string {
 	return all
 }
 
-// noteUnlabelled has each holder without a label say what is known of that.
+// noteUnlabelled notes for each holder without a label why it has none.
 func (s *state) noteUnlabelled() {
 	for i := range s.Holders {
 		switch h := &s.Holders[i]; {
@@ -128,7 +128,7 @@ func (s *state) noteUnlabelled() {
 	}
 }
 
-// noteUnlabelledBeside does that for locks in a table in which there are labels.
+// noteUnlabelledBeside does so for all locks of a table, if any of them has a label.
 func noteUnlabelledBeside(locks []*state) {
 	some := false
 	for _, s := range locks {

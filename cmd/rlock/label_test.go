@@ -17,7 +17,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// newLabelled returns a Client with a label, and has it in Redis.
+// newLabelled returns a Client with a label, and waits until Redis has it.
 func newLabelled(t *testing.T, rdb rueidis.Client, o rlock.Options) *rlock.Client {
 	t.Helper()
 	c, err := rlock.New(rdb, o)
@@ -30,7 +30,7 @@ func newLabelled(t *testing.T, rdb rueidis.Client, o rlock.Options) *rlock.Clien
 	return c
 }
 
-// Whoever has a label is shown by it. Of others it says that they have none, or that they may be Redisson's, where the difference is to be seen.
+// A holder with a label is shown by it. For others it says, where that is known, that they have none, or may be Redisson's.
 func TestLabels(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -63,7 +63,7 @@ func TestLabels(t *testing.T) {
 	require.Contains(t, say("ls", "-json", "job"), `"label":"pod 7"`)
 	require.NotContains(t, say("ls", "-json", "java"), `"label"`)
 
-	// Those that wait, too.
+	// Waiters, too.
 	pod8 := newLabelled(t, s.Client(t), rlock.Options{Label: "pod 8"})
 	got := waitFor(t, pod8, pod8.Mutex("job"))
 	redistest.Eventually(t, patience, func() bool { v, _ := showJSON(t, s.Addr(), "job"); return len(v.Queue) == 1 }, "it is in the queue")
@@ -85,7 +85,7 @@ func TestLabels(t *testing.T) {
 	require.Contains(t, say("unlock", "-force", "-yes", "job"), `holder       "pod 8" (`)
 }
 
-// A label that is not in Redis is none, and nothing else is missing for a user who may not read it.
+// A label missing in Redis counts as none; a user who may not read labels misses nothing else.
 func TestLabelNotFound(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -99,7 +99,7 @@ func TestLabelNotFound(t *testing.T) {
 	require.Contains(t, r.out, "label not found")
 }
 
-// The Client of a permit is known if its connection has a name; then its label is, too.
+// A permit's Client is known if its connection has a name; then its label is known, too.
 func TestLabelOfAPermit(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -114,22 +114,15 @@ func TestLabelOfAPermit(t *testing.T) {
 	redistest.Eventually(t, patience, func() bool {
 		return rdb.Do(t.Context(), rdb.B().Get().Key(kinds.LabelKey(c.ID())).Build()).Error() == nil
 	}, "the label is written")
-	_ = lockedElsewhere(t, s, "busy")
-	waitFor(t, c, c.Mutex("busy")) // by a connection with its name
+	lock(t.Context(), t, newLocks(t, s.Client(t)).Mutex("busy")) // in another process
+	waitFor(t, c, c.Mutex("busy"))                               // by a connection with its name
 	redistest.Eventually(t, patience, func() bool {
 		return strings.Contains(call(t, s.Addr(), "show", "workers").out, `client "pod 7" (`+c.ID()+`) (127.0.0.1:`)
 	}, "it is known")
 	require.NoError(t, p.Release())
 }
 
-// lockedElsewhere has another process take a lock until the end of the test.
-func lockedElsewhere(t *testing.T, s *redistest.Server, name string) context.Context {
-	t.Helper()
-	ctx, _ := lock(t.Context(), t, newLocks(t, s.Client(t)).Mutex(name))
-	return ctx
-}
-
-// rlock run has its host and pid as the label, or what it is given.
+// rlock run is labelled with its host and pid, or the given label.
 func TestRunLabel(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -151,7 +144,7 @@ func TestRunLabel(t *testing.T) {
 		if row.want != "^$" {
 			holder = `"` + v.Holders[0].Label + `" (` + holder + `)`
 		}
-		redistest.Eventually(t, patience, func() bool { // a machine that stands still may look for the label too long
+		redistest.Eventually(t, patience, func() bool { // a machine that stands still may exceed the time limit for labels
 			busy := call(t, s.Addr(), "run", "-v", "-wait", "300ms", "job", "--", "true")
 			require.Equal(t, exitNotAcquired, busy.code)
 			return strings.Contains(busy.err, "waiting: held by "+holder+"\n") && strings.Contains(busy.err, ": held by "+holder+", with ")
@@ -165,7 +158,7 @@ func TestRunLabel(t *testing.T) {
 	require.Contains(t, r.err, "Options.Label is")
 }
 
-// A deadlock is told with the labels of those in it, and of those in the way of others.
+// A deadlock shows the labels of its members, and of other blockers.
 func TestDeadlocksHaveLabels(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

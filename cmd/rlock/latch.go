@@ -10,21 +10,21 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// latchChannel begins the name of the channel on which it is told that a latch has opened. Braces follow, also around a name that has some.
+// latchChannel is the prefix of the channel on which a latch publishes its opening. The name follows in braces, even if it has its own.
 const latchChannel = "redisson_countdownlatch__channel__"
 
 func latchChannelOf(key string) string { return latchChannel + "{" + key + "}" }
 
-// latchRecordOf is the key of what this library notes beside a latch, for some minutes.
+// latchRecordOf returns the key of this library's record beside a latch, which lives for some minutes.
 func latchRecordOf(key string) string { return "rlock_latch:{" + key + "}" }
 
-// semaphoreChannel begins the name of the channel on which it is told that permits are free.
+// semaphoreChannel is the prefix of the channel on which freed permits are published.
 const semaphoreChannel = "redisson_sc"
 
-// semaphoreWantsOf is the key of what the processes want that wait for a semaphore. It is there for a minute after.
+// semaphoreWantsOf returns the key with the permits wanted by waiting processes. It outlives the wait by a minute.
 func semaphoreWantsOf(key string) string { return own("rlock_sem_requests", key) }
 
-// own makes names as the library does for keys that Redisson does not know.
+// own returns a key that Redisson does not know, named as the library names it.
 func own(prefix, key string) string {
 	if strings.Contains(key, "{") {
 		return prefix + "::" + key
@@ -32,33 +32,33 @@ func own(prefix, key string) string {
 	return prefix + ":{" + key + "}"
 }
 
-// The kinds of a key that holds a number. Redisson's latches and semaphores look alike, and like any other counter: a latch is known by those
-// who wait for it, or by the record of this library; a semaphore by those who wait for it, or did so in the last minute.
+// The kinds of a key that holds a number. Redisson's latches and semaphores look like any other counter. A latch is known by its waiters or this
+// library's record, a semaphore by waiters within the last minute.
 const (
 	latchKind     = "latch"
 	semaphoreKind = "semaphore"
 	counterKind   = "counter"
 )
 
-// isCounter reports whether it is a number, and no lock.
+// isCounter reports whether the key is a number, and not a lock.
 func (s *state) isCounter() bool {
 	return s.Kind == latchKind || s.isSemaphore() || s.Kind == counterKind
 }
 
-// waitedAs says what it is if somebody waits for it as for a latch or a semaphore.
+// waitedAs sets the kind by the waiters of a latch or a semaphore.
 func (s *state) waitedAs(kind string) {
 	if s.isCounter() && s.Kind != permitKind && kind != "" {
 		s.Kind = kind
 	}
 }
 
-// longestNumber is how many characters a number has at most, with its sign.
+// longestNumber is the length of the longest number, with its sign.
 const longestNumber = 20
 
-// counterReads is how many commands readCounters has for a key.
+// counterReads is the number of commands of readCounters per key.
 const counterReads = 5
 
-// readCounters are the commands for keys that may be counters.
+// readCounters returns the reads for keys that may be counters.
 func (v *viewer) readCounters(keys []string) (reads rueidis.Commands) {
 	for _, key := range keys {
 		reads = append(reads, v.rdb.B().Getrange().Key(key).Start(0).End(longestNumber).Build(), v.rdb.B().Pttl().Key(key).Build(),
@@ -67,7 +67,7 @@ func (v *viewer) readCounters(keys []string) (reads rueidis.Commands) {
 	return reads
 }
 
-// counter is what the replies to these say of a key.
+// counter interprets the replies of readCounters for a key.
 func (v *viewer) counter(key string, replies []rueidis.RedisResult) (s state, err error) {
 	s = v.named(key)
 	text, err := replies[0].ToString()
@@ -84,7 +84,7 @@ func (v *viewer) counter(key string, replies []rueidis.RedisResult) (s state, er
 		return s, errNoLock
 	}
 	s.Kind, s.Holders = counterKind, []holder{}
-	if noted, _ := replies[2].AsBool(); noted { // whoever may not see that does without
+	if noted, _ := replies[2].AsBool(); noted { // users without that right see a plain counter
 		s.Kind = latchKind
 	} else {
 		if noted, _ := replies[3].AsBool(); noted {
@@ -95,7 +95,7 @@ func (v *viewer) counter(key string, replies []rueidis.RedisResult) (s state, er
 	return s, nil
 }
 
-// seeWaiters counts who waits for a latch or a semaphore. Whoever waits for it tells that a number is one.
+// seeWaiters counts the waiters of a latch or a semaphore. They also tell what kind the number is.
 func (v *viewer) seeWaiters(ctx context.Context, seen *view) error {
 	if seen.Held && !seen.isCounter() {
 		return nil
@@ -109,7 +109,7 @@ func (v *viewer) seeWaiters(ctx context.Context, seen *view) error {
 				err = n.count(ctx, channels, []string{channel}, "NUMSUB")
 			}
 			if err == nil && v.rdb.Mode() == rueidis.ClientModeCluster {
-				_ = n.count(ctx, channels, []string{channel}, "SHARDNUMSUB") // before Redis 7 there are none
+				_ = n.count(ctx, channels, []string{channel}, "SHARDNUMSUB") // Redis before 7 has no sharded channels
 			}
 		}
 		switch {
@@ -129,7 +129,7 @@ func (v *viewer) seeWaiters(ctx context.Context, seen *view) error {
 	return nil
 }
 
-// left is what a latch still waits for, or how many permits a semaphore has.
+// left describes a latch's remaining count, or a semaphore's permits.
 func (s *state) left() string {
 	switch s.Kind {
 	case semaphoreKind:
@@ -140,7 +140,7 @@ func (s *state) left() string {
 	return fmt.Sprintf("%d left", s.Count)
 }
 
-// counted are the changes of a latch, or of how many permits a semaphore has, from one look to the next.
+// counted returns the changes of a latch or a semaphore's free permits between two looks.
 func counted(before, now *view) (all []change) {
 	switch {
 	case before.Count == now.Count && before.Acquired == now.Acquired:
@@ -156,8 +156,7 @@ func counted(before, now *view) (all []change) {
 	return all
 }
 
-// waitedFor are the latches and semaphores whose names match a pattern, and for which somebody waits at one of the servers: of those that nobody
-// waits for one cannot tell what they are.
+// waitedFor returns the latches and semaphores with a matching name and waiters at one of the servers. Without waiters their kind is unknown.
 func (v *viewer) waitedFor(ctx context.Context, servers []node, pattern string) ([]state, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
@@ -172,7 +171,7 @@ func (v *viewer) waitedFor(ctx context.Context, servers []node, pattern string) 
 			if err != nil && !isForbidden(err) {
 				return nil, fmt.Errorf("%s: PUBSUB: %w", n.addr, err)
 			}
-			sharded, _ := n.Do(ctx, b.PubsubShardchannels().Pattern(channels).Build()).AsStrSlice() // before Redis 7 there are none
+			sharded, _ := n.Do(ctx, b.PubsubShardchannels().Pattern(channels).Build()).AsStrSlice() // Redis before 7 has no sharded channels
 			for _, channel := range append(names, sharded...) {
 				if strings.HasSuffix(channel, inLine) || personal.MatchString(channel) {
 					continue

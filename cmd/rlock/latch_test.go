@@ -13,7 +13,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// begin begins to wait, with a Client that does nothing else. It ends with the wait, or with the test.
+// begin begins to wait, with its own Client. The wait ends with the test at the latest.
 func begin(t *testing.T, c *rlock.Client, wait func(context.Context) error) (ended <-chan error) {
 	t.Helper()
 	result := make(chan error, 1)
@@ -64,7 +64,7 @@ func TestLatches(t *testing.T) {
 
 			r = say("unlock", "-force", "-yes", "p[x]:parts")
 			require.Equal(t, exitInternal, r.code)
-			require.Contains(t, r.err, "the key holds something else than a lock")
+			require.Contains(t, r.err, "the key does not hold a lock")
 
 			w := start(t, nil, "watch", "-redis", addr, "-every", "50ms", "p[x]:parts")
 			w.saw("latch: 3 left, ttl none")
@@ -113,7 +113,7 @@ func TestSemaphores(t *testing.T) {
 	require.Zero(t, w.rest().code)
 }
 
-// A number that is seen to be no latch is not said to be one, and other data is none.
+// A number that is known to be no latch is not shown as one; other data is refused.
 func TestCountersAreNoLatches(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -124,7 +124,7 @@ func TestCountersAreNoLatches(t *testing.T) {
 		require.NoError(t, c.Do(t.Context(), c.B().Set().Key(name).Value(value).Build()).Error())
 		r := call(t, s.Addr(), "show", name)
 		require.Equal(t, exitInternal, r.code, name)
-		require.Contains(t, r.err, "the key holds something else than a lock")
+		require.Contains(t, r.err, "the key does not hold a lock")
 	}
 	require.Empty(t, call(t, s.Addr(), "ls").out)
 }

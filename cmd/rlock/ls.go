@@ -13,26 +13,25 @@ import (
 
 const usageLs = `usage: rlock ls [flags] [PATTERN]
 
-Lists the locks that are held, of all kinds, Redisson's included, the semaphores
-of which permits are held that expire, and latches and other semaphores that
-somebody waits for. PATTERN is one of Redis: * and ? and [abc], with \ before
-what is meant as it is.
+Lists held locks of all kinds, including Redisson's, semaphores whose expiring
+permits are held, and latches and other semaphores with waiters. PATTERN is a
+Redis pattern: *, ? and [abc]; \ escapes them.
 
-It finds them by SCAN, in steps of 500 keys, so it disturbs nobody, but takes
-its time on a server with millions of keys. On a cluster it asks all masters.
+It uses SCAN in steps of 500 keys, so it does not block other clients, but takes
+time on a server with millions of keys. On a cluster it scans all masters.
 
-  -json        a line of JSON for each lock
+  -json        print one line of JSON per lock
   -limit N     stop after N locks (default 1000)
 ` + usageTarget + `
-Piped, the columns are name, kind, holder, depth and time left, with a tab in
-between. A fenced lock is one that has a counter. A fair lock that Redisson
-holds looks like a mutex; so does rlock_upgrade:{NAME}, which is held by the
+Piped, the columns are name, kind, holder, depth and time left, separated by
+tabs. A lock with a token counter is shown as fenced. A fair lock held by
+Redisson looks like a mutex, and so does rlock_upgrade:{NAME}, held by the
 reader of NAME that may upgrade.
 
 exit code  0   2 usage   125 Redis failed
 `
 
-// scanStep bounds how many keys a SCAN looks at.
+// scanStep bounds the keys per SCAN.
 const scanStep = 500
 
 func (p *program) ls(args []string) int {
@@ -45,7 +44,7 @@ func (p *program) ls(args []string) int {
 	case !ok:
 		return code
 	case *limit < 1:
-		return p.misuse(errors.New("-limit is at least 1"), "ls")
+		return p.misuse(errors.New("-limit must be at least 1"), "ls")
 	case !given:
 		pattern = "*"
 	}
@@ -80,7 +79,7 @@ func (p *program) ls(args []string) int {
 		noteUnlabelledBeside(at)
 		p.list(locks, *asJSON)
 		for _, err := range down {
-			p.fail(exitInternal, fmt.Errorf("not asked, and may be a master: %w", err))
+			p.fail(exitInternal, fmt.Errorf("not checked, and may be a master: %w", err))
 		}
 		switch {
 		case ctx.Err() != nil:
@@ -94,15 +93,15 @@ func (p *program) ls(args []string) int {
 	})
 }
 
-// search is how SCAN finds locks: by a pattern and a type of keys, from which those of the locks follow. It reports false if none does.
+// search is how SCAN finds locks: a pattern and a type of keys, and the lock's key for each, if any.
 type search struct {
 	pattern, keyType string
 	lock             func(key string) (string, bool)
 }
 
-// scan finds the locks on servers that are held and match, limit of them at most; more says that it stopped at that.
+// scan finds at most limit matching locks on the servers; more reports that it stopped there.
 func (v *viewer) scan(ctx context.Context, servers []node, pattern string, limit int) (locks []state, more bool, err error) {
-	seen := make(map[string]bool) // SCAN may tell of a key twice
+	seen := make(map[string]bool) // SCAN may return a key twice
 	searches := append([]search{{pattern, "hash", func(key string) (string, bool) { return key, true }}}, permitKeys(pattern)...)
 	for _, n := range servers {
 		for _, how := range searches {
@@ -122,7 +121,7 @@ func (v *viewer) scan(ctx context.Context, servers []node, pattern string, limit
 				if err != nil {
 					return locks, false, err
 				}
-				if how.keyType == "zset" { // there may be a number of that name, or a hash
+				if how.keyType == "zset" { // the name may belong to a number, or a hash
 					found = slices.DeleteFunc(found, func(s state) bool { return s.Kind != permitKind })
 				}
 				locks = append(locks, found...)
@@ -178,7 +177,7 @@ func (p *program) list(locks []state, asJSON bool) {
 	}
 }
 
-// holders are the first of them, and how many more there are.
+// holders returns the first holders, and the number of others.
 func (s *state) holders() string {
 	if s.isCounter() {
 		return s.left()
@@ -190,7 +189,7 @@ func (s *state) holders() string {
 	return text
 }
 
-// escapeGlob makes a pattern that only text itself matches.
+// escapeGlob returns a pattern that matches only text.
 func escapeGlob(text string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`).Replace(text)
 }

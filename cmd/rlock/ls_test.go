@@ -22,10 +22,10 @@ func TestLs(t *testing.T) {
 	lock(t.Context(), t, locks.FencedMutex("job:2"))
 	lock(t.Context(), t, locks.FairMutex("p[x]:job"))
 	lock(t.Context(), t, locks.RWMutex("rw").Read())
-	lock(t.Context(), t, newLocks(t, c).RWMutex("rw").Read()) // not of the same process, where they share
+	lock(t.Context(), t, newLocks(t, c).RWMutex("rw").Read()) // of another process: within one, readers would share
 	lock(t.Context(), t, locks.RWMutex("w\n").Write())
 	lock(t.Context(), t, locks.FencedRWMutex("wf").Write())
-	// As Redisson writes it.
+	// In Redisson's format.
 	require.NoError(t, c.Do(t.Context(), c.B().Hset().Key("java").FieldValue().FieldValue("285475da-9152-4c83-822a-67ee2f116a79:54", "1").Build()).Error())
 
 	r := call(t, s.Addr(), "ls")
@@ -53,7 +53,7 @@ func TestLs(t *testing.T) {
 	require.Equal(t, "rlock: stopped at -limit 2; there may be more\n", r.err)
 }
 
-// However many keys there are, no command looks at many of them, and only locks are read.
+// With any number of keys, each command visits few of them, and only locks are read.
 func TestLsIsBounded(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

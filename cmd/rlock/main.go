@@ -1,15 +1,15 @@
-// Command rlock brings the lock of package rlock to the shell, and shows in ten seconds what it does.
+// Command rlock brings the lock of package rlock to the shell.
 //
-//	rlock demo                           several processes share one lock, one of them is killed
-//	rlock run [flags] NAME -- command…   runs a command while it holds the lock NAME
-//	rlock ls, show, top, watch           who holds which locks, and who waits
-//	rlock ask NAME                       asks whoever holds a lock for it
-//	rlock deadlocks                      sections that wait for each other
-//	rlock unlock -force NAME             frees a lock whoever holds it
-//	rlock token NAME                     tells, or raises, its fencing counter
-//	rlock doctor                         what a Redis means for the guarantees
+//	rlock demo                           see it work, in about ten seconds
+//	rlock run [flags] NAME -- command…   run a command while holding the lock NAME
+//	rlock ls, show, top, watch           show locks, holders and waiters
+//	rlock ask NAME                       ask the holder to give up a lock
+//	rlock deadlocks                      show sections that wait for each other
+//	rlock unlock -force NAME             free a lock, whoever holds it
+//	rlock token NAME                     print or raise a fencing counter
+//	rlock doctor                         check a Redis against the guarantees
 //
-// docs/cli.md shows each of them.
+// See docs/cli.md.
 package main
 
 import (
@@ -18,7 +18,7 @@ import (
 )
 
 func main() {
-	// Linux ends our children with the thread that started them (see dieWithParent), so this one stays.
+	// Linux ends our children when the thread that started them exits (see dieWithParent), so keep this thread.
 	runtime.LockOSThread()
 	p := &program{in: os.Stdin, out: os.Stdout, err: os.Stderr, getenv: os.Getenv}
 	code := p.main(os.Args[1:])

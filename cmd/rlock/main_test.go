@@ -24,7 +24,7 @@ import (
 var binary string
 
 func TestMain(m *testing.M) {
-	if text := os.Getenv(sectionsVariable); text != "" { // it is one of the processes of a test
+	if text := os.Getenv(sectionsVariable); text != "" { // this process is a test's helper
 		os.Exit(runSections(text))
 	}
 	os.Exit(buildAndRun(m))
@@ -46,16 +46,16 @@ func buildAndRun(m *testing.M) int {
 	return m.Run()
 }
 
-// patience bounds everything that a test waits for.
+// patience bounds every wait of a test.
 const patience = 30 * time.Second
 
-// result is what a finished program leaves.
+// result is a finished program's code and output.
 type result struct {
 	code     int
 	out, err string
 }
 
-// call runs the program inside this process, with the one variable REDIS_ADDR.
+// call runs the program inside this process, with only REDIS_ADDR set.
 func call(t *testing.T, addr string, args ...string) result {
 	t.Helper()
 	return callWith(t, map[string]string{"REDIS_ADDR": addr}, args...)
@@ -88,16 +88,16 @@ func callWith(t *testing.T, env map[string]string, args ...string) result {
 	return result{code, text(p.out), text(p.err)}
 }
 
-// running is the binary as a process of its own.
+// running is the binary as a separate process.
 type running struct {
 	t     *testing.T
 	cmd   *exec.Cmd
 	in    io.WriteCloser
-	lines chan string // of stdout; closed when nobody can write there any more
+	lines chan string // of stdout; closed when its last writer has ended
 	err   output
 }
 
-// output is a buffer that can be read while it is written to.
+// output is a buffer for concurrent reads and writes.
 type output struct {
 	mu   sync.Mutex // guards the following
 	text bytes.Buffer
@@ -121,7 +121,7 @@ func start(t *testing.T, env []string, args ...string) *running {
 	return startCommand(t, env, binary, args...)
 }
 
-// startCommand is start for a command that runs the binary in its own place.
+// startCommand is start for a command that runs the binary.
 func startCommand(t *testing.T, env []string, name string, args ...string) *running {
 	t.Helper()
 	r := &running{t: t, cmd: exec.CommandContext(t.Context(), name, args...), lines: make(chan string, 10_000)}
@@ -130,7 +130,7 @@ func startCommand(t *testing.T, env []string, name string, args ...string) *runn
 	return r
 }
 
-// startInto is start with a stderr of the test's own.
+// startInto is start with the test's own stderr.
 func startInto(t *testing.T, stderr *os.File, args ...string) *running {
 	t.Helper()
 	r := &running{t: t, cmd: exec.CommandContext(t.Context(), binary, args...), lines: make(chan string, 10_000)}
@@ -184,7 +184,7 @@ func (r *running) signal(s syscall.Signal) {
 	require.NoError(r.t, r.cmd.Process.Signal(s))
 }
 
-// rest waits for the end of the program and of all that it started. out is what was not seen yet.
+// rest waits for the end of the program and its children. out is the output that saw has not returned.
 func (r *running) rest() result {
 	r.t.Helper()
 	var out []string

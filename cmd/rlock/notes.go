@@ -6,20 +6,20 @@ import (
 	"time"
 )
 
-// notes writes lines for people, on a goroutine of its own: whoever keeps a lock does not wait for whoever reads them, or does not.
+// notes writes lines for people on its own goroutine, so that a slow or stuck reader does not delay the goroutine that keeps a lock.
 type notes struct {
 	lines chan string
 	ended chan struct{}
 }
 
 const (
-	mostNotes = 64          // that wait to be written; those beyond are left out
-	noteTime  = time.Second // for the rest of them, at the end
+	mostNotes = 64          // lines waiting to be written; any more are dropped
+	noteTime  = time.Second // for the remaining lines, at the end
 )
 
 func newNotes(w io.Writer) *notes {
 	n := &notes{make(chan string, mostNotes), make(chan struct{})}
-	go func() { // ends with end, and is left alone if w takes nothing
+	go func() { // ends with end, or is abandoned if w blocks
 		defer close(n.ended)
 		for line := range n.lines {
 			fmt.Fprintln(w, line)
@@ -35,7 +35,7 @@ func (n *notes) say(text string) {
 	}
 }
 
-// end waits for what is left, unless nobody reads it.
+// end waits for the remaining lines, unless nobody reads them.
 func (n *notes) end() {
 	close(n.lines)
 	select {

@@ -15,22 +15,22 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// permitKind is a semaphore whose permits expire. It is known by those that are held: without any it looks like a semaphore.
+// permitKind is a semaphore with expiring permits. It is known by the held ones: without any it looks like a semaphore.
 const permitKind = "permits"
 
-// isSemaphore reports whether it has permits, those that expire included.
+// isSemaphore reports whether it has permits, expiring or not.
 func (s *state) isSemaphore() bool { return s.Kind == semaphoreKind || s.Kind == permitKind }
 
-// permitsEnd is how the key ends that has the permits of a semaphore, see permitsOf.
+// permitsEnd is the suffix of the key with a semaphore's permits, see permitsOf.
 const permitsEnd = ":timeout"
 
-// permitsOf is the key of the permits of a semaphore.
+// permitsOf returns the key of a semaphore's permits.
 func permitsOf(key string) string { return hashTag(key) + permitsEnd }
 
-// slotsOf is the key of the slots that permits of this library have.
+// slotsOf returns the key with the slots of this library's permits.
 func slotsOf(key string) string { return own("rlock_sem_slots", key) }
 
-// permitKeys are how the keys of permits are found whose semaphores match a pattern, and how the key of the semaphore follows from that.
+// permitKeys returns a search for the permits of semaphores that match a pattern.
 func permitKeys(pattern string) []search {
 	return []search{
 		{"{" + pattern + "}" + permitsEnd, "zset", func(key string) (string, bool) {
@@ -44,23 +44,23 @@ func permitKeys(pattern string) []search {
 	}
 }
 
-// permit is one that is held.
+// permit is a held permit.
 type permit struct {
 	ID     string `json:"id"`
-	Slot   *int64 `json:"slot,omitempty"`   // nil: Redisson's, or one that was given back meanwhile
-	Client string `json:"client,omitempty"` // that holds it: its id, or the beginning of that
+	Slot   *int64 `json:"slot,omitempty"`   // nil: Redisson's, or just released
+	Client string `json:"client,omitempty"` // the Client that holds it: its id, or the first half
 	Host   string `json:"host,omitempty"`
-	Label  string `json:"label,omitempty"` // of that Client, if its host is known
+	Label  string `json:"label,omitempty"` // that Client's label, if its host is known
 	TTL    int64  `json:"ttl_ms"`          // -1: it does not expire
 }
 
-// mostPermits is how many permits are read of one semaphore.
+// mostPermits bounds the permits read per semaphore.
 const mostPermits = 1000
 
-// permitsScript returns how many permits are held, and how many have expired; of the first of those that are held also id, time left in ms, or -1, and
-// slot, or -1. Only the server knows its clock, which says if a permit has expired.
+// permitsScript returns the number of held and of expired permits, then for the first held ones the id, the time left in ms or -1, and the slot
+// or -1. It runs on the server because expiry depends on the server's clock.
 //
-// KEYS[1] are the permits, KEYS[2] the slots, which may be missing. ARGV[1] is how many are read.
+// KEYS: the permits and the slots, which may be missing. ARGV[1]: the number of permits to read.
 const permitsScript = `
 local time = redis.call('time')
 local now = string.format('%d', time[1] * 1000 + math.floor(time[2] / 1000))
@@ -75,16 +75,16 @@ for i = 1, #first, 2 do
 end
 return reply`
 
-// permitReads is the command for the permits of a semaphore.
+// permitReads returns the read of a semaphore's permits.
 func (v *viewer) permitReads(key string) rueidis.Completed {
 	keys := []string{permitsOf(key), slotsOf(key)}
-	if !v.together(keys[0], keys[1]) { // a semaphore of Redisson's, which this library cannot have
+	if !v.together(keys[0], keys[1]) { // one of Redisson's semaphores, with a name that this library cannot use
 		keys = keys[:1]
 	}
 	return v.rdb.B().Eval().Script(permitsScript).Numkeys(int64(len(keys))).Key(keys...).Arg(strconv.Itoa(mostPermits)).Build()
 }
 
-// addPermits adds what the reply to that says. Whoever may not see the permits does without.
+// addPermits adds the reply of permitReads. Users without the right to read permits see none.
 func (s *state) addPermits(reply rueidis.RedisResult) {
 	parts, err := reply.ToArray()
 	if err != nil || len(parts) < 2 {
@@ -96,7 +96,7 @@ func (s *state) addPermits(reply rueidis.RedisResult) {
 		return
 	}
 	s.Kind, s.Acquired = permitKind, held
-	s.Count += expired // the next call gives these back
+	s.Count += expired // the next call removes these
 	for _, part := range parts[2:] {
 		if p, err := readPermit(part); err == nil {
 			s.Permits = append(s.Permits, p)
@@ -105,7 +105,7 @@ func (s *state) addPermits(reply rueidis.RedisResult) {
 	slices.SortStableFunc(s.Permits, func(a, b permit) int { return cmp.Compare(a.order(), b.order()) })
 }
 
-// order is that of the slots. Permits without one follow, those first that end first.
+// order sorts permits by slot; permits without a slot follow, those that expire first in front.
 func (p *permit) order() int64 {
 	if p.Slot == nil {
 		return math.MaxInt64
@@ -125,14 +125,14 @@ func readPermit(part rueidis.RedisMessage) (p permit, err error) {
 	p.ID = hex.EncodeToString([]byte(id))
 	if slot >= 0 {
 		p.Slot = &slot
-		if len(id) == 16 { // the first half of an id is that of its Client's, which is a UUID
+		if len(id) == 16 { // the first half of an id is the first half of its Client's UUID
 			p.Client = p.ID[:8] + "-" + p.ID[8:12] + "-" + p.ID[12:16]
 		}
 	}
 	return p, errors.Join(err1, err2, err3)
 }
 
-// addHost says who holds a permit, if one of the known Clients does.
+// addHost adds the host of a permit's Client, if known.
 func (p *permit) addHost(known map[string]string) {
 	for id, host := range known {
 		if p.Client != "" && strings.HasPrefix(id, p.Client) {
@@ -141,7 +141,7 @@ func (p *permit) addHost(known map[string]string) {
 	}
 }
 
-// text is what a line says of a permit.
+// text describes a permit in a line.
 func (p *permit) text() string {
 	text := p.ID
 	if p.Slot != nil {
@@ -162,7 +162,7 @@ func (p *permit) text() string {
 	return text
 }
 
-// seeLine looks at those who wait for a semaphore: each process of this library has a place in line, which says how many permits its waiters want.
+// seeLine reads a semaphore's queue: one place per process of this library, with the permits its waiters want.
 func (v *viewer) seeLine(ctx context.Context, seen *view) error {
 	clients, err := v.rdb.Do(ctx, v.rdb.B().Zrange().Key(own("rlock_sem_queue", seen.key)).Min("0").Max("-1").Build()).AsStrSlice()
 	if err != nil && !isForbidden(err) {
@@ -185,7 +185,7 @@ func (v *viewer) seeLine(ctx context.Context, seen *view) error {
 	return nil
 }
 
-// wantsOf reads a place in line, see docs/protocol.md.
+// wantsOf parses a place in the queue, see docs/protocol.md.
 func wantsOf(place string) []int64 {
 	wants := []int64{}
 	cells := strings.Fields(place)
@@ -199,7 +199,7 @@ func wantsOf(place string) []int64 {
 	return wants
 }
 
-// places are the lines about those who wait.
+// places describes the places in the queue.
 func (v *view) places() []string {
 	if v.Wants == nil {
 		return labelledAll(v.Queue, v.Labels)
@@ -215,7 +215,7 @@ func (v *view) places() []string {
 	return texts
 }
 
-// taken are the changes of permits from one look to the next. Of more permits than are read nobody can tell which have changed.
+// taken returns the changes of permits between two looks. Beyond mostPermits they cannot be compared.
 func taken(before, now *view, between time.Duration) (all []change) {
 	if before.Acquired > int64(len(before.Permits)) || now.Acquired > int64(len(now.Permits)) {
 		return nil

@@ -17,7 +17,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// javaPermits makes permits of a semaphore as Redisson does, which have no slots: n of them, that end so many ms from now.
+// javaPermits makes n permits in Redisson's format, without slots, which expire in that many ms.
 func javaPermits(t *testing.T, rdb rueidis.Client, key string, n int, ms time.Duration) (first string) {
 	t.Helper()
 	ids, err := rdb.Do(t.Context(), rdb.B().Eval().Script(`
@@ -81,7 +81,7 @@ $`, say("show", name))
 				return err
 			})
 			var v view
-			redistest.Eventually(t, patience, func() bool { // show asks for the queue after it has counted who listens
+			redistest.Eventually(t, patience, func() bool { // show reads the queue after it has counted the listeners
 				v, _ = showJSON(t, addr, name)
 				return len(v.Queue) == 1 && v.Processes == 1
 			}, "it has its place")
@@ -100,7 +100,7 @@ $`, say("show", name))
 
 			r := call(t, addr, "unlock", "-force", "-yes", name)
 			require.Equal(t, exitInternal, r.code)
-			require.Contains(t, r.err, "the key holds something else than a lock")
+			require.Contains(t, r.err, "the key does not hold a lock")
 
 			w := start(t, nil, "watch", "-redis", addr, "-every", "50ms", name)
 			w.saw("permits: 2 held, 1 free, ttl none")
@@ -113,7 +113,7 @@ $`, say("show", name))
 			w.saw("3 held, 0 free")
 			_, err = c.CountDownLatch("p[x]:parts").TrySetCount(t.Context(), 1)
 			require.NoError(t, err)
-			begin(t, waits, waits.CountDownLatch("p[x]:parts").Await) // a process that waits has a connection with its name
+			begin(t, waits, waits.CountDownLatch("p[x]:parts").Await) // a waiting process has a named connection
 			require.Regexp(t, `permit       `+got.IDs()[1]+`, slot 2, \d+\.\ds left, client `+waits.ID()+` \(127\.0\.0\.1:\d+\)\n`, say("show", name))
 			java := javaPermits(t, rdb, name, 1, 2*time.Second)
 			require.NotContains(t, w.saw("acquired: permit "+java+", "), "slot")
@@ -124,7 +124,7 @@ $`, say("show", name))
 	}
 }
 
-// The permits of a name with braces have a key of another form. Whatever else is called like permits is not listed.
+// The permits of a name with braces have another form of key. Other keys with such names are not listed.
 func TestPermitsOfNames(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -145,7 +145,7 @@ func TestPermitsOfNames(t *testing.T) {
 	require.Equal(t, "rlock: stopped at -limit 2; there may be more\n", call(t, s.Addr(), "ls", "-limit", "2").err)
 }
 
-// However many permits there are, a look is bounded, and so is what is shown.
+// With any number of permits, reads and output stay bounded.
 func TestManyPermits(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -159,12 +159,12 @@ func TestManyPermits(t *testing.T) {
 	text := call(t, s.Addr(), "show", "many").out
 	require.Equal(t, mostLines+1, strings.Count(text, "\npermit "))
 	require.Contains(t, text, fmt.Sprintf("\npermit       and %d more\n", mostPermits+10-mostLines))
-	// Those that have expired are free: the next call gives them back.
+	// Expired permits count as free: the next call removes them.
 	javaPermits(t, rdb, "many", mostPermits+10, -time.Second)
 	require.Contains(t, call(t, s.Addr(), "show", "many").out, "\nstate        0 held, 1010 free, permits\n")
 }
 
-// Whoever may not see the permits sees the number.
+// A user without the right to read permits sees the number.
 func TestPermitsWithFewRights(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

@@ -21,22 +21,22 @@ import (
 	"unicode/utf8"
 )
 
-// program is what a command sees of the world around it.
+// program is a command's environment.
 type program struct {
 	in, out, err *os.File
 	getenv       func(string) string
 	self         string // the executable to start again as a worker; "" for this one
 
-	interrupt func() // ends this process as the command of a run, which died of SIGINT; nil if it did not
+	interrupt func() // ends this process by SIGINT if the command of a run did; nil if not
 }
 
-// command is what can follow the program's name.
+// command is a subcommand.
 type command struct {
 	name, usage string
 	run         func(*program, []string) int
 }
 
-// commands are those that people use. (Not a variable: they print each other's help.)
+// commands returns all subcommands. (Not a variable: they print each other's help.)
 func commands() []command {
 	return []command{
 		{"demo", usageDemo, (*program).demo},
@@ -84,7 +84,7 @@ func (p *program) main(args []string) int {
 	return p.misuse(fmt.Errorf("unknown command %q", name), "")
 }
 
-// help prints what is known about the command in args.
+// help prints the usage of the command in args.
 func (p *program) help(args []string) int {
 	text := usage
 	if len(args) > 0 && args[0] != "help" {
@@ -98,17 +98,17 @@ func (p *program) help(args []string) int {
 	return 0
 }
 
-// fail says what went wrong and returns the code.
+// fail prints an error and returns the code.
 func (p *program) fail(code int, err error) int {
 	fmt.Fprintln(p.err, "rlock:", clean(trimPrefix(err)))
 	return code
 }
 
-// leaveTime is what a command has to clean up after a signal.
+// leaveTime bounds a command's cleanup after a signal.
 const leaveTime = 300 * time.Millisecond
 
-// interruptibly runs what a signal ends at once: a question to a Redis that does not answer is left alone. begun is for commands that a
-// signal is the ordinary end of, from then on.
+// interruptibly runs a command that a signal ends at once, even if Redis is silent. A command that normally ends by a signal calls begun; from
+// then on a signal is no error.
 func (p *program) interruptibly(does func(ctx context.Context, begun func()) int) int {
 	ctx, stop := interruptible()
 	defer stop()
@@ -131,7 +131,7 @@ func (p *program) interruptibly(does func(ctx context.Context, begun func()) int
 	}
 }
 
-// failed is fail for what a signal may have ended: then there is nothing to say.
+// failed is fail, but prints nothing after a signal.
 func (p *program) failed(ctx context.Context, err error) int {
 	if ctx.Err() != nil {
 		return endCode(ctx)
@@ -139,7 +139,7 @@ func (p *program) failed(ctx context.Context, err error) int {
 	return p.fail(exitInternal, err)
 }
 
-// misuse is fail for a command line that is wrong.
+// misuse is fail for a wrong command line.
 func (p *program) misuse(err error, command string) int {
 	about := ""
 	if command != "" {
@@ -148,15 +148,14 @@ func (p *program) misuse(err error, command string) int {
 	return p.fail(exitUsage, fmt.Errorf("%w (see: rlock help%s)", err, about))
 }
 
-// flags are those of a command that talks to a Redis.
+// flags returns the flags of a command that uses a Redis.
 func (p *program) flags(command string, t *target) *flag.FlagSet {
 	fs := flag.NewFlagSet(command, flag.ContinueOnError)
 	t.flags(fs)
 	return fs
 }
 
-// parse reads the flags of a command. It reports false, with the exit code, if there is nothing
-// left to do.
+// parse reads a command's flags. It reports false, with the exit code, if nothing is left to do.
 func (p *program) parse(fs *flag.FlagSet, args []string) (code int, ok bool) {
 	fs.SetOutput(io.Discard)
 	fs.Usage = func() {}
@@ -170,22 +169,22 @@ func (p *program) parse(fs *flag.FlagSet, args []string) (code int, ok bool) {
 	}
 }
 
-// noUnit is what the flags say of a number without a unit.
+// noUnit matches the flag error for a duration without a unit.
 var noUnit = regexp.MustCompile(`^invalid value "(-?[\d.]+)" for flag -(\S+): parse error$`)
 
-// hint adds to an error of the flags that a duration has a unit.
+// hint tells the user that a duration needs a unit.
 func hint(fs *flag.FlagSet, err error) error {
 	if m := noUnit.FindStringSubmatch(err.Error()); m != nil {
 		if f, ok := fs.Lookup(m[2]).Value.(flag.Getter); ok {
 			if _, ok := f.Get().(time.Duration); ok {
-				return fmt.Errorf("-%s %s: a duration has a unit, as in %ss", m[2], m[1], m[1])
+				return fmt.Errorf("-%s %s: a duration needs a unit, as in %ss", m[2], m[1], m[1])
 			}
 		}
 	}
 	return err
 }
 
-// parseOne is parse for a command with one argument at most, before or behind its flags. Without one it is "", and given is false.
+// parseOne is parse for a command with at most one argument, before or after its flags. given reports whether there is one.
 func (p *program) parseOne(fs *flag.FlagSet, args []string) (arg string, given bool, code int, ok bool) {
 	if code, ok := p.parse(fs, args); !ok {
 		return "", false, code, false
@@ -198,7 +197,7 @@ func (p *program) parseOne(fs *flag.FlagSet, args []string) (arg string, given b
 		return "", false, code, false
 	}
 	if fs.NArg() > 0 {
-		return "", false, p.misuse(fmt.Errorf("%s takes one argument, not also %q (quote what is to be one)", fs.Name(), fs.Arg(0)), fs.Name()), false
+		return "", false, p.misuse(fmt.Errorf("%s takes one argument, not also %q (quote an argument with spaces)", fs.Name(), fs.Arg(0)), fs.Name()), false
 	}
 	return arg, true, 0, true
 }
@@ -217,12 +216,12 @@ func (p *program) parseName(fs *flag.FlagSet, args []string) (name string, code 
 	return name, 0, true
 }
 
-// json writes a value as one line. A terminal may show it.
+// json prints a value as one line, safe for a terminal.
 func (p *program) json(v any) {
 	var text bytes.Buffer
 	e := json.NewEncoder(&text)
 	e.SetEscapeHTML(false)
-	if err := e.Encode(v); err != nil { // of our own types
+	if err := e.Encode(v); err != nil { // cannot fail with our own types
 		panic(err)
 	}
 	var line strings.Builder
@@ -230,16 +229,16 @@ func (p *program) json(v any) {
 		switch {
 		case unicode.IsPrint(r):
 			line.WriteRune(r)
-		default: // inside of a string; the encoder leaves those of ASCII to nobody
+		default: // inside a string; the encoder escapes ASCII controls itself
 			for _, unit := range utf16.AppendRune(nil, r) {
 				fmt.Fprintf(&line, `\u%04x`, unit)
 			}
 		}
 	}
-	fmt.Fprintln(p.out, line.String()) // if nobody reads on, neither will it be missed
+	fmt.Fprintln(p.out, line.String()) // a reader that has gone misses nothing
 }
 
-// table writes rows under a header: in columns on a terminal, otherwise without the header and with a tab between the cells.
+// table prints rows under a header in aligned columns on a terminal; otherwise separated by tabs, without a header.
 func table(w io.Writer, header []string, rows [][]string, terminal bool) {
 	if terminal {
 		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
@@ -256,7 +255,7 @@ func table(w io.Writer, header []string, rows [][]string, terminal bool) {
 	}
 }
 
-// printable is a name as it is, or quoted if it would upset a terminal or a table.
+// printable returns a name, quoted if it would upset a terminal or a table.
 func printable(name string) string {
 	if name == "" || strings.ContainsFunc(name, upsets) {
 		return strconv.Quote(name)
@@ -264,7 +263,7 @@ func printable(name string) string {
 	return name
 }
 
-// clean is a text in which each character that would upset a terminal or a table is written as Go does in a string.
+// clean escapes, as in a Go string, each character that would upset a terminal or a table.
 func clean(text string) string {
 	if !strings.ContainsFunc(text, upsets) {
 		return text

@@ -2,5 +2,5 @@
 
 package main
 
-// raceFlags build the binary under test the way that the tests are built.
+// raceFlags build the binary like the tests.
 func raceFlags() []string { return []string{"-race"} }

@@ -21,12 +21,12 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// errand is what a command line of "rlock run" asks for.
+// errand is the parsed command line of "rlock run".
 type errand struct {
 	target   target
 	name     string
 	argv     []string
-	path     string // where the command is
+	path     string // the command's executable
 	forever  bool   // no -wait
 	wait     time.Duration
 	options  []rlock.Option
@@ -34,7 +34,7 @@ type errand struct {
 	watchdog time.Duration
 	grace    time.Duration
 	label    string
-	asked    syscall.Signal // for the command, when somebody waits for the lock; 0: none
+	asked    syscall.Signal // sent to the command when somebody waits for the lock; 0: none
 	busy     int            // exit code if the lock was not acquired
 	skip     bool
 	verbose  bool
@@ -108,15 +108,15 @@ func (p *program) parseErrand(args []string) (e errand, code int, ok bool) {
 	case e.wait < 0 || e.grace < 0:
 		err = errors.New("-wait and -grace can't be negative")
 	case given["lease"] && lease < time.Millisecond, given["min-hold"] && minHold < time.Millisecond, given["max-hold"] && maxHold < time.Millisecond:
-		err = errors.New("-lease, -min-hold and -max-hold are at least 1ms")
+		err = errors.New("-lease, -min-hold and -max-hold must be at least 1ms")
 	case len(chosen) > most:
-		err = errors.New("one of -fenced, -fair, -shared and -exclusive at most, or -fenced -exclusive")
+		err = errors.New("use at most one of -fenced, -fair, -shared and -exclusive, or -fenced -exclusive")
 	case given["min-hold"] && (given["fair"] || given["shared"] || given["exclusive"]):
-		err = errors.New("-min-hold is for plain and fenced locks")
+		err = errors.New("-min-hold only works with plain and fenced locks")
 	case e.busy < 0 || e.busy > 255:
-		err = errors.New("-E is from 0 to 255")
+		err = errors.New("-E must be from 0 to 255")
 	case len(e.argv) == 0:
-		err = errors.New("run needs NAME -- command, and its own flags before the dashes")
+		err = errors.New("run needs NAME -- command, with its own flags before the dashes")
 	case e.name == "":
 		err = errors.New("NAME is empty")
 	}
@@ -138,7 +138,7 @@ func (p *program) parseErrand(args []string) (e errand, code int, ok bool) {
 	return e, 0, true
 }
 
-// runLabel says which process holds the lock: its host and number.
+// runLabel is the default label: host name and pid.
 func runLabel() string {
 	host, err := os.Hostname()
 	label := fmt.Sprintf("%s pid %d", host, os.Getpid())
@@ -148,21 +148,13 @@ func runLabel() string {
 	return label
 }
 
-// keeper is who holds the lock while the command runs.
-type keeper struct {
-	errand
-	lock    *rlock.Mutex
-	notes   *notes
-	signals chan os.Signal
-}
-
 // run takes a lock, runs a command and releases the lock.
 func (p *program) run(args []string) int {
 	e, code, ok := p.parseErrand(args)
 	if !ok {
 		return code
 	}
-	// Before the lock is waited for: a misspelt command should not cost others their time.
+	// Before the wait for the lock: a misspelt command should not delay others.
 	var err error
 	if e.path, err = exec.LookPath(e.argv[0]); err != nil {
 		return p.fail(startCode(err), err)
@@ -170,7 +162,8 @@ func (p *program) run(args []string) int {
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals, heeded(os.Interrupt, syscall.SIGTERM, syscall.SIGQUIT)...)
 	defer signal.Stop(signals)
-	// Whoever reads our stderr may go: the next line would end us, with the lock held. The command is not to inherit that we ignore it.
+	// If the reader of our stderr goes away, SIGPIPE would end us with the lock held. Notify instead of Ignore: the command would inherit the
+	// latter.
 	pipe := make(chan os.Signal, 1)
 	signal.Notify(pipe, syscall.SIGPIPE)
 	defer signal.Stop(pipe)
@@ -200,7 +193,7 @@ func (p *program) run(args []string) int {
 		Waiting: func(_ context.Context, i rlock.WaitingInfo) {
 			select {
 			case waits <- i.Holder:
-			default: // the looks tell
+			default: // the periodic looks catch up
 			}
 		},
 	}})
@@ -208,7 +201,7 @@ func (p *program) run(args []string) int {
 		return p.misuse(err, "run")
 	}
 	defer closeSoon(client.Close, rdb.Close)
-	// "rlock show" finds us by it. The name is lost with the connection; nothing depends on it.
+	// "rlock show" finds our host by this name. A reconnect loses it; nothing depends on it.
 	named, cancel := context.WithTimeout(context.Background(), lookInterval)
 	_ = rdb.Do(named, rdb.B().ClientSetname().ConnectionName("rlock:"+client.ID()).Build())
 	cancel()
@@ -233,10 +226,10 @@ func (p *program) run(args []string) int {
 	}
 }
 
-// environment is that of the command: our own, and what it may want to know of its lock.
+// environment is the command's: ours, and the facts about its lock.
 func (e errand) environment(held context.Context) []string {
 	env := slices.DeleteFunc(os.Environ(), func(v string) bool {
-		return strings.HasPrefix(v, "RLOCK_TOKEN=") || strings.HasPrefix(v, ownURL+"=") // the former of an outer run
+		return strings.HasPrefix(v, "RLOCK_TOKEN=") || strings.HasPrefix(v, ownURL+"=") // of an outer run
 	})
 	env = append(env, "RLOCK_NAME="+e.name, "RLOCK_OWNER="+rlock.Owner(held))
 	if token, ok := rlock.FencingToken(held, e.name); ok {
@@ -245,181 +238,7 @@ func (e errand) environment(held context.Context) []string {
 	return env
 }
 
-// acquire takes the lock, unless a signal comes first: then it gives up, which ends ctx. The first holder that is waited for comes from
-// waits.
-func (k *keeper) acquire(ctx context.Context, giveUp context.CancelCauseFunc, waits <-chan string) (context.Context, rlock.UnlockFunc, error) {
-	type result struct {
-		held   context.Context
-		unlock rlock.UnlockFunc
-		err    error
-	}
-	results := make(chan result, 1)
-	began := time.Now()
-	go func() { // ends soon after giveUp at the latest
-		var r result
-		if k.forever {
-			r.held, r.unlock, r.err = k.lock.Lock(ctx)
-		} else {
-			r.held, r.unlock, r.err = k.lock.TryLock(ctx, k.wait)
-		}
-		results <- r
-	}()
-	looks := time.NewTicker(lookInterval)
-	defer looks.Stop()
-	var seen string
-	for {
-		select {
-		case r := <-results:
-			if r.err == nil {
-				k.tell("acquired after %s as %s", short(time.Since(began)), rlock.Owner(r.held))
-			}
-			return r.held, r.unlock, r.err
-		case s := <-k.signals:
-			giveUp(signalled{s})
-			r := <-results
-			if r.err == nil {
-				return nil, nil, errors.Join(signalled{s}, r.unlock())
-			}
-			return nil, nil, signalled{s}
-		case owner := <-waits:
-			if k.verbose {
-				seen = k.named(ctx, owner)
-			}
-			k.tell("waiting: held by %s", seen)
-		case <-looks.C:
-			if !k.verbose || seen == "" {
-				continue
-			}
-			if now := k.holders(ctx); now != "" && now != seen {
-				seen = now
-				k.tell("waiting: held by %s", seen)
-			}
-		}
-	}
-}
-
-// lookInterval is how often -v looks who is waited for, and how long a look may take.
-const lookInterval = time.Second
-
-// holders is "" if nobody holds the lock, or that is not known.
-func (k *keeper) holders(ctx context.Context) string {
-	info, _ := k.look(ctx) // the Lock tells of what is wrong
-	var texts []string
-	for _, h := range info.Holders {
-		texts = append(texts, labelled(h.Label, h.Owner))
-	}
-	return strings.Join(texts, ", ")
-}
-
-// named is an owner behind its label, if it has one and has the lock still.
-func (k *keeper) named(ctx context.Context, owner string) string {
-	if !saysLabel(owner) {
-		return owner
-	}
-	info, _ := k.look(ctx)
-	for _, h := range info.Holders {
-		if h.Owner == owner {
-			return labelled(h.Label, owner)
-		}
-	}
-	return owner
-}
-
-func (k *keeper) look(ctx context.Context) (rlock.Info, error) {
-	ctx, cancel := context.WithTimeout(ctx, lookInterval)
-	defer cancel()
-	return k.lock.Info(ctx)
-}
-
-func (k *keeper) owners(ctx context.Context) ([]string, error) {
-	info, err := k.look(ctx)
-	var owners []string
-	for _, h := range info.Holders {
-		owners = append(owners, h.Owner)
-	}
-	return owners, err
-}
-
-// tell says with -v what becomes of the lock.
-func (k *keeper) tell(format string, args ...any) {
-	if k.verbose {
-		k.notes.say(fmt.Sprintf("%q: %s", k.name, fmt.Sprintf(format, args...)))
-	}
-}
-
-// run runs the command inside the lock.
-func (k *keeper) run(held context.Context, p *program, unlock rlock.UnlockFunc) int {
-	var code int
-	began := time.Now()
-	if jobs := jobSignals(); len(jobs) > 0 { // until now they stop us alone
-		signal.Notify(k.signals, jobs...)
-	}
-	if err := held.Err(); err != nil { // this process has been stopped
-		k.notes.say(trimPrefix(context.Cause(held)) + ": the command was not run")
-		_ = unlock() // it says the same
-		return exitLost
-	}
-	child, err := p.start(k.path, k.argv, k.environment(held))
-	if err != nil {
-		code = startCode(err)
-		k.notes.say(err.Error())
-	} else {
-		code = child.follow(keeping{
-			held: held, grace: k.grace,
-			asked: rlock.Asked(held),
-			yield: func() syscall.Signal {
-				k.tell("somebody waits for it")
-				return k.errand.asked
-			},
-			sure: func() bool { return k.sure(held) },
-			lost: func() {
-				why := errLostUnseen
-				if err := context.Cause(held); err != nil {
-					why = err
-				}
-				k.notes.say(trimPrefix(why) + ": stopping the command")
-			},
-		}, k.signals)
-		p.interrupt = child.interrupt
-	}
-	switch err := unlock(); {
-	case errors.Is(err, rlock.ErrLost):
-		// Also if the command ended by itself: somebody else may have been inside with it.
-		k.notes.say(fmt.Sprintf("%q: the lock was lost; the command ended with code %d", k.name, code))
-		return exitLost
-	case err != nil: // the command was alone; others only wait a little longer
-		k.notes.say(trimPrefix(err) + ": the lock ends with its lease")
-	default:
-		k.tell("released after %s", short(time.Since(began)))
-	}
-	return code
-}
-
-var errLostUnseen = errors.New("lost while this process was stopped")
-
-// settleTime is for timers that were due while this process was stopped. They run before it is over.
-const settleTime = 50 * time.Millisecond
-
-// sure reports whether the lock is still held, after a time in which this process was stopped. If Redis does not tell, it waits for the end
-// of the lease.
-func (k *keeper) sure(held context.Context) bool {
-	for held.Err() == nil {
-		owners, err := k.owners(held)
-		select {
-		case <-held.Done():
-		case <-time.After(settleTime):
-			switch {
-			case err == nil:
-				return slices.Contains(owners, rlock.Owner(held))
-			case isForbidden(err): // then the timers have to do
-				return true
-			}
-		}
-	}
-	return false
-}
-
-// startCode is the exit code for a command that can't be started.
+// startCode is the exit code for a command that cannot be started.
 func startCode(err error) int {
 	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist) {
 		return exitNotFound

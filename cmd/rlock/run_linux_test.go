@@ -9,7 +9,7 @@ import (
 	"github.com/go-rlock/rlock/internal/redistest"
 )
 
-// TestRunKilled: a command does not outlive the process that keeps its lock.
+// TestRunKilled: a command does not outlive its rlock.
 func TestRunKilled(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

@@ -17,7 +17,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// shell is a shell with job control at a terminal of its own, a server, and the folder of both.
+// shell is a shell with job control at its own terminal, with a server and a folder.
 type shell struct {
 	*terminal
 	*redistest.Server
@@ -38,7 +38,7 @@ func newShell(t *testing.T) *shell {
 	return s
 }
 
-// types sends a line. Where it has "" the terminal shows that, too, and what the line prints does not have it.
+// types sends a line. "" in it separates text that the echo shows but the line's output does not contain.
 func (s *shell) types(format string, args ...any) {
 	s.t.Helper()
 	s.press(fmt.Sprintf(format, args...) + "\n")
@@ -46,7 +46,7 @@ func (s *shell) types(format string, args ...any) {
 
 func (s *shell) file(name string) string { return filepath.Join(s.dir, name) }
 
-// ticks is how far a command has come that runs tick. It forks nothing: a shell that is about to cannot be stopped.
+// ticks returns the progress of tick. The command does not fork: a shell about to fork cannot be stopped.
 func (s *shell) ticks() int64 {
 	s.t.Helper()
 	rdb := s.Client(s.t)
@@ -64,10 +64,10 @@ func (s *shell) ticking(more int64) {
 
 const tick = `echo in""side; exec redis-cli -p ${REDIS_ADDR#*:} -r -1 -i 0.02 INCR ticks >/dev/null`
 
-// pipelines are how the command may have the terminal.
+// pipelines are the ways in which a command may have the terminal.
 var pipelines = map[string]string{"alone": "", "in a pipeline": "echo data | "}
 
-// Ctrl-Z stops the keeper and the command. When they go on and the lease is over, the command ends before it does anything.
+// Ctrl-Z stops rlock and the command. If the lease has expired when they continue, the command ends before it does anything.
 func TestRunStoppedPastItsLease(t *testing.T) {
 	t.Parallel()
 	for name, before := range pipelines {
@@ -88,7 +88,7 @@ func TestRunStoppedPastItsLease(t *testing.T) {
 	}
 }
 
-// Within the lease both go on, also in the background, and Ctrl-C ends the command.
+// Within the lease both continue, even in the background, and Ctrl-C ends the command.
 func TestRunStoppedAndContinued(t *testing.T) {
 	t.Parallel()
 	for name, before := range pipelines {
@@ -112,7 +112,7 @@ func TestRunStoppedAndContinued(t *testing.T) {
 	}
 }
 
-// A command whose stdin is a pipe asks at the terminal, as those do that want a password. The terminal is the shell's again afterwards.
+// A command with a pipe as stdin reads from the terminal, like a password prompt. Afterwards the terminal is the shell's again.
 func TestRunAsksAtTheTerminal(t *testing.T) {
 	t.Parallel()
 	const asks = `echo as""ks; read x </dev/tty; stty -F /dev/tty -echo; stty -F /dev/tty echo; echo g""ot $x`
@@ -129,7 +129,7 @@ func TestRunAsksAtTheTerminal(t *testing.T) {
 			s.types("%srlock run job -- sh %s%s", c.before, s.file("asks"), c.after)
 			s.saw("asks")
 			if c.fg != "" {
-				redistest.Eventually(t, patience, func() bool { // the shell says so of its own accord only when it has something to do
+				redistest.Eventually(t, patience, func() bool { // the shell reports it only with its next prompt
 					s.types("jobs")
 					return strings.Contains(s.seen.String(), "Stopped")
 				}, "it waits for the terminal")
@@ -147,7 +147,7 @@ func TestRunAsksAtTheTerminal(t *testing.T) {
 	}
 }
 
-// Ctrl-C ends a script that runs its steps under a lock, not only the step.
+// Ctrl-C ends a script that runs its steps under a lock, and not only the step.
 func TestRunInterruptedInAScript(t *testing.T) {
 	t.Parallel()
 	for name, before := range pipelines {
@@ -167,7 +167,7 @@ func TestRunInterruptedInAScript(t *testing.T) {
 	}
 }
 
-// When the lock is lost all of the command ends, also what it has started, and what does not heed SIGTERM.
+// When the lock is lost, the whole command ends, including its children and processes that ignore SIGTERM.
 func TestRunLostAtATerminal(t *testing.T) {
 	t.Parallel()
 	for name, before := range pipelines {
@@ -190,7 +190,7 @@ func TestRunLostAtATerminal(t *testing.T) {
 	}
 }
 
-// Whoever ignores SIGHUP, as nohup(1) does, goes on after the hang-up: while it waits, while it runs, and while it watches.
+// A process that ignores SIGHUP, as under nohup(1), survives the hang-up while it waits, runs or watches.
 func TestHangUpIgnored(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

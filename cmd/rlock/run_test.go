@@ -14,8 +14,8 @@ import (
 	"github.com/go-rlock/rlock/internal/redistest"
 )
 
-// Scripts for sh that say when they are inside, and then wait for the end of their stdin or for a signal. TERM may come
-// more than once: with PR_SET_PDEATHSIG Linux sends it for each thread of the parent that ends.
+// sh scripts that report that they are inside, and then wait for the end of stdin or a signal. TERM may arrive repeatedly: with PR_SET_PDEATHSIG
+// Linux sends it as each thread of the parent ends.
 const (
 	untilEOF    = `echo inside; cat`
 	untilSignal = `trap 'trap "" TERM; echo ended by TERM; exit 11' TERM
@@ -26,7 +26,7 @@ const (
 	stubborn = `trap '' TERM; echo inside; while :; do sleep 0.02; done`
 )
 
-// quick makes the loss of a lock known after a second, and a machine that stands still for two lose none.
+// quick reports the loss of a lock after a second, but tolerates a machine that stands still for two.
 const quick = "3s"
 
 func TestRunPassesTheExitCodeOn(t *testing.T) {
@@ -95,7 +95,7 @@ func TestRunExcludes(t *testing.T) {
 	requireEmpty(t, s)
 }
 
-// A Redis that does not answer says nothing of the lock: that is no "not acquired", which scripts may take for "another one runs".
+// A silent Redis is not "not acquired", which scripts may take for "another instance runs".
 func TestRunWhileRedisHangs(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -118,7 +118,7 @@ func waitForWaiter(t *testing.T, s *redistest.Server) {
 	c := s.Client(t)
 	redistest.Eventually(t, patience, func() bool {
 		channels, err := c.Do(t.Context(), c.B().PubsubChannels().Build()).AsStrSlice()
-		return err == nil && len(channels) == 3 // of the unlocks, of those in line, and of grants to the one that waits
+		return err == nil && len(channels) == 3 // of unlocks, of the queue, and of the waiter's grants
 	}, "somebody waits")
 }
 
@@ -128,7 +128,7 @@ func TestRunLost(t *testing.T) {
 	for name, c := range map[string]struct{ script, grace, says string }{
 		"gentle":   {untilSignal, "1h", "ended by TERM"},
 		"stubborn": {stubborn, "200ms", ""},
-		// Children of the command have to end as well, or rest would wait for them.
+		// Children of the command must end as well, or rest would wait for them.
 		"left behind": {`(trap '' TERM; while :; do sleep 0.02; done) & echo inside; wait`, "1h", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -158,7 +158,7 @@ func TestRunLeaseEnds(t *testing.T) {
 func TestRunForwardsSignals(t *testing.T) {
 	t.Parallel()
 	taken := make(chan os.Signal, 1)
-	signal.Notify(taken, syscall.SIGHUP) // or what is started here ignores it, if these tests were started under nohup
+	signal.Notify(taken, syscall.SIGHUP) // children would ignore it if these tests ran under nohup
 	t.Cleanup(func() { signal.Stop(taken) })
 	s := redistest.Start(t)
 	for name, c := range map[string]struct {
@@ -174,7 +174,7 @@ func TestRunForwardsSignals(t *testing.T) {
 			r := start(t, nil, "run", "-addr", s.Addr(), "job", "--", "sh", "-c", untilSignal)
 			r.saw("inside")
 			r.signal(c.signal)
-			got := r.rest() // some shells write to stderr that their sleep was ended
+			got := r.rest() // some shells report on stderr that their sleep was ended
 			require.Equal(t, c.code, got.code)
 			require.Equal(t, "ended by "+name, got.out)
 			requireEmpty(t, s)
@@ -203,7 +203,7 @@ func TestRunGivesUpWaitingOnASignal(t *testing.T) {
 	requireEmpty(t, s)
 }
 
-// TestRunRedisGone: the command was alone, since its lease had not ended; that is what its code says.
+// TestRunRedisGone: the command was alone, because its lease had not expired: its own code is returned.
 func TestRunRedisGone(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -213,7 +213,7 @@ func TestRunRedisGone(t *testing.T) {
 	require.NoError(t, r.in.Close())
 	got := r.rest()
 	require.Equal(t, 5, got.code)
-	require.Contains(t, got.err, "the lock ends with its lease")
+	require.Contains(t, got.err, "the lock stays until its lease expires")
 }
 
 func TestRunErrors(t *testing.T) {
@@ -240,8 +240,8 @@ func TestRunErrors(t *testing.T) {
 		"bad code":         {2, "-E", []string{"-E", "256", "job", "--", "true"}},
 		"two kinds":        {2, "one of -fenced", []string{"-fair", "-shared", "job", "--", "true"}},
 		"three kinds":      {2, "one of -fenced", []string{"-fenced", "-exclusive", "-fair", "job", "--", "true"}},
-		"min hold of rw":   {2, "-min-hold is for", []string{"-fenced", "-exclusive", "-min-hold", "1s", "job", "--", "true"}},
-		"min hold of all":  {2, "-min-hold is for", []string{"-fair", "-min-hold", "1s", "job", "--", "true"}},
+		"min hold of rw":   {2, "-min-hold only works", []string{"-fenced", "-exclusive", "-min-hold", "1s", "job", "--", "true"}},
+		"min hold of all":  {2, "-min-hold only works", []string{"-fair", "-min-hold", "1s", "job", "--", "true"}},
 		"no min hold":      {2, "at least 1ms", []string{"-min-hold", "0", "job", "--", "true"}},
 		"no max hold":      {2, "at least 1ms", []string{"-max-hold", "-1s", "job", "--", "true"}},
 		"bad watchdog":     {2, "WatchdogTimeout", []string{"-watchdog", "1ms", "job", "--", "true"}},
@@ -280,15 +280,15 @@ func TestRunEnvironment(t *testing.T) {
 	require.Regexp(t, `^job,[-0-9a-f]{36}:\d+,1\n$`, run("-fenced", "-prefix", "shop:", "job"))
 	require.Regexp(t, `^job,[-0-9a-f]{36}:\d+:write,3\n$`, run("-fenced", "-exclusive", "job"))
 	require.Regexp(t, `^fair,[-0-9a-f]{36}:0\d+,\n$`, run("-fair", "fair"))
-	// What is for rlock alone stays there; the rest is the command's as well.
+	// rlock's own variables stay with it; the command inherits the rest.
 	env := start(t, []string{"RLOCK_REDIS_URL=redis://" + s.Addr(), "REDIS_URL=redis://127.0.0.1:1"}, "run", "job", "--", "sh", "-c", `echo "$RLOCK_REDIS_URL,$REDIS_URL"`)
 	require.Equal(t, result{0, ",redis://127.0.0.1:1", ""}, env.rest())
-	// The token of an outer lock is not that of an inner one.
+	// An outer lock's token is not the inner lock's.
 	r := start(t, []string{"REDIS_ADDR=" + s.Addr(), "RLOCK_TOKEN=7"}, append([]string{"run", "-exclusive", "rw"}, sh...)...)
 	require.Regexp(t, `^rw,[-0-9a-f]{36}:\d+:write,$`, r.rest().out)
 }
 
-// Readers run together, and keep a writer and a plain lock out; both kinds of writers keep readers out.
+// Readers run together, and exclude a writer and a plain lock; both kinds of writers exclude readers.
 func TestRunShared(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -337,7 +337,7 @@ func TestRunMinAndMaxHold(t *testing.T) {
 	require.Equal(t, "inside\nended by TERM\n", r.out)
 }
 
-// With -v it is seen who is waited for, also when that changes.
+// -v shows the holder during the wait, also when it changes.
 func TestRunVerbose(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -363,7 +363,7 @@ func TestRunVerbose(t *testing.T) {
 	require.Regexp(t, `\nrlock: "job": acquired after \d+\.\ds as [-0-9a-f]{36}:\d+\nrlock: "job": released after \d+\.\ds\n$`, got.err)
 }
 
-// TestRunWaitTakesItsTime: the bound is not taken for an attempt.
+// TestRunWaitTakesItsTime: -wait bounds the wait, not an attempt.
 func TestRunWaitTakesItsTime(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -374,7 +374,7 @@ func TestRunWaitTakesItsTime(t *testing.T) {
 	require.GreaterOrEqual(t, time.Since(began), 250*time.Millisecond)
 }
 
-// TestRunOnCluster: the address of one node is enough.
+// TestRunOnCluster: one node's address is enough.
 func TestRunOnCluster(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t, 3, 0)
@@ -388,7 +388,7 @@ func TestRunOnCluster(t *testing.T) {
 	require.Equal(t, result{0, "inside", ""}, second.rest())
 }
 
-// TestRunCanBeFound: a holder that never waited has a connection with its name.
+// TestRunCanBeFound: a holder that never waited has a named connection.
 func TestRunCanBeFound(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

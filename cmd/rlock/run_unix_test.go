@@ -16,7 +16,7 @@ import (
 	"github.com/go-rlock/rlock/internal/redistest"
 )
 
-// fullPipe is a pipe that takes nothing any more.
+// fullPipe is a pipe that accepts no more data.
 func fullPipe(t *testing.T) *os.File {
 	t.Helper()
 	r, w, err := os.Pipe()
@@ -35,7 +35,7 @@ func fullPipe(t *testing.T) *os.File {
 	return w
 }
 
-// A stderr that nobody reads keeps nothing: neither the command from its start, nor its end after a loss, nor the unlock, nor our own end.
+// A stderr that nobody reads delays nothing: not the command's start, nor its end after a loss, the unlock, or rlock's exit.
 func TestRunWithABlockedStderr(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -61,7 +61,7 @@ func TestRunWithABlockedStderr(t *testing.T) {
 	}
 }
 
-// A stderr whose reader has gone does not end the keeper under its command, as it ends those that write there. The command is like those.
+// If stderr's reader goes away, rlock survives with its command, unlike other writers. The command itself gets SIGPIPE as usual.
 func TestRunWithAClosedStderr(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -76,7 +76,7 @@ func TestRunWithAClosedStderr(t *testing.T) {
 	requireEmpty(t, s)
 }
 
-// A signal ends each command at once while Redis says nothing, before the connection stands and behind it.
+// A signal ends each command at once while Redis is silent, during the connect and afterwards.
 func TestSignalWhileRedisHangs(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

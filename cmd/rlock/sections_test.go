@@ -14,8 +14,8 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// sections are those of a process of a test: each holds a lock, and wants another one. It takes the first locks as it begins, and says so; with each line
-// that it reads, one more of them begins to wait, which it says as well.
+// sections are those of a test process: each holds a lock and wants another. The process takes and reports the first locks at its start. With
+// each line that it reads, one more section begins to wait, and reports it.
 type sections struct {
 	Addr string
 	Of   []struct{ Has, Wants string }
@@ -23,7 +23,7 @@ type sections struct {
 
 const sectionsVariable = "RLOCK_TEST_SECTIONS"
 
-// runSections is the main of such a process. It ends with its stdin, or with a kill.
+// runSections is that process's main. It ends with its stdin, or when killed.
 func runSections(text string) (code int) {
 	fail := func(err error) int {
 		fmt.Fprintln(os.Stderr, err)

@@ -27,7 +27,7 @@ func TestBySentinels(t *testing.T) {
 		}
 	}
 
-	// A user that may not ask for the role cannot connect by sentinels.
+	// A user without the right to ROLE cannot connect through sentinels.
 	master := s.Master(t).Client(t, redistest.Single)
 	require.NoError(t, master.Do(t.Context(), master.B().Arbitrary("ACL", "SETUSER", "shop", "on", ">pw", "~*", "&*", "+@all", "-role").Build()).Error())
 	require.Contains(t, call(t, url, "doctor", "-acl-user", "shop").out, "bad\trights\tfor sentinels the user shop lacks: ROLE\t")

@@ -9,18 +9,16 @@ import (
 
 const usageShow = `usage: rlock show [flags] NAME
 
-Shows who holds the lock NAME, of whatever kind it is, and who waits for it; if
-it is a latch, how often it is still to be counted down; of a semaphore how many
-permits are free, and each one that is held, if they expire. A number that
-nobody waits for may be anything that counts.
+Shows the holders and waiters of the lock NAME, of any kind. For a latch it
+shows the remaining count; for a semaphore the free permits and, if they expire,
+each held permit. A number without waiters may be any counter.
 
-  -json        as one line of JSON
+  -json        print one line of JSON
 ` + usageTarget + `
-A holder whose program has set Options.Label is shown by that label. The host of
-a holder is known if it has a connection named rlock:<client id>: a process that
-has waited for any lock in the last seconds, or "rlock run". A holder with
-neither may be Redisson's. Of a permit the beginning of that id is known in any
-case, but not if it is Redisson's.
+A program with Options.Label is shown by its label. A holder's host is known if
+it has a connection named rlock:<client id>: any process that waited for a lock
+in the last few seconds, and "rlock run". A holder with neither may be
+Redisson's. A permit's id begins with its client id, except for Redisson's.
 
 exit code  0 it is held   1 it is free   2 usage   125 Redis failed
 `
@@ -54,7 +52,7 @@ func (p *program) show(args []string) int {
 	})
 }
 
-// print writes a line for each thing that is known.
+// print writes one line per fact.
 func (v *view) print(w io.Writer) {
 	line := func(what, format string, args ...any) {
 		fmt.Fprintf(w, "%-12s %s\n", what, clean(fmt.Sprintf(format, args...)))
@@ -96,10 +94,10 @@ func (v *view) print(w io.Writer) {
 	list(w, "writers", labelledAll(v.Writers, v.Labels))
 }
 
-// mostLines is how many lines are written of those who wait, or of permits.
+// mostLines bounds the lines of waiters, and of permits.
 const mostLines = 20
 
-// list writes the first of those who wait.
+// list prints the first waiters.
 func list(w io.Writer, what string, owners []string) {
 	for i, owner := range owners[:min(len(owners), mostLines)] {
 		fmt.Fprintf(w, "%-12s %d. %s\n", what, i+1, clean(owner))

@@ -14,7 +14,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// newLocks returns a Client, as a process of its own would have one.
+// newLocks returns a Client, as a separate process would have.
 func newLocks(t *testing.T, rdb rueidis.Client) *rlock.Client {
 	t.Helper()
 	c, err := rlock.New(rdb, rlock.Options{})
@@ -52,7 +52,7 @@ func waitFor(t *testing.T, c *rlock.Client, m *rlock.Mutex) (held <-chan context
 	return got
 }
 
-// showJSON is what "rlock show -json" says.
+// showJSON runs "rlock show -json".
 func showJSON(t *testing.T, addr, name string) (v view, code int) {
 	t.Helper()
 	r := call(t, addr, "show", "-json", name)
@@ -85,7 +85,7 @@ func TestShow(t *testing.T) {
 	require.Equal(t, waits.ID(), clientID(v.Queue[0]))
 	require.InDelta(t, 30_000, v.TTL, 15_000)
 
-	// One that has waited can be found.
+	// A holder that has waited has a host.
 	require.NoError(t, unlockInner())
 	require.NoError(t, unlockOuter())
 	owner := rlock.Owner(<-got)
@@ -106,7 +106,7 @@ func TestShowKinds(t *testing.T) {
 		v, _ := showJSON(t, s.Addr(), "fair")
 		return v.Kind == "fair" && len(v.FairQueue) == 1 && clientID(v.FairQueue[0]) == other.ID()
 	}, "the fair queue")
-	// As Redisson waits, with two threads of one process.
+	// In Redisson's format, with two waiting threads of one process.
 	rdb := s.Client(t)
 	const java = "285475da-9152-4c83-822a-67ee2f116a79"
 	require.NoError(t, rdb.Do(t.Context(), rdb.B().Rpush().Key("redisson_lock_queue:{fair}").Element(java+":54", java+":55").Build()).Error())
@@ -154,7 +154,7 @@ func TestShowKinds(t *testing.T) {
 	require.Equal(t, []holder{{Owner: java + ":0", Depth: 1}}, v.Holders)
 }
 
-// A key that is no lock is said to be none, and is not read as a whole.
+// A key that is not a lock is refused, without reading all of it.
 func TestShowOfSomethingElse(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -164,12 +164,12 @@ func TestShowOfSomethingElse(t *testing.T) {
 	for _, key := range []string{"text", "hash", "settings", "badly"} {
 		r := call(t, s.Addr(), "show", key)
 		require.Equal(t, exitInternal, r.code)
-		require.Equal(t, "rlock: "+s.Addr()+": \""+key+"\": the key holds something else than a lock\n", r.err)
+		require.Equal(t, "rlock: "+s.Addr()+": \""+key+"\": the key does not hold a lock\n", r.err)
 	}
 	require.Equal(t, before+2, redistest.Commands(t, c)["hgetall"], "only those that may be locks")
 }
 
-// foreign makes keys that are no locks, two of them nearly.
+// foreign makes keys that are not locks, two of them almost.
 func foreign(t *testing.T, c rueidis.Client) {
 	t.Helper()
 	for _, cmd := range [][]string{
@@ -200,7 +200,7 @@ func TestShowWithFewRights(t *testing.T) {
 	require.Contains(t, r.err, "NOPERM")
 }
 
-// Whether anybody is inside of a lock that its process keeps, that process alone knows.
+// For a kept lock, only its process knows whether anybody is inside.
 func TestShowIdle(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

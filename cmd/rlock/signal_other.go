@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// parseSignal knows none: whatever is sent here ends the command.
+// parseSignal accepts none: here any signal would kill the command.
 func parseSignal(string) (syscall.Signal, error) {
-	return 0, errors.New("this system has no signals that a command could live through")
+	return 0, errors.New("this system has no signal that a command could survive")
 }

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// parseSignal reads a signal as kill(1) does: its name, with or without SIG, or its number.
+// parseSignal parses a signal as kill(1) does: a name, with or without SIG, or a number.
 func parseSignal(text string) (syscall.Signal, error) {
 	if n, err := strconv.Atoi(text); err == nil && unix.SignalName(syscall.Signal(n)) != "" {
 		return syscall.Signal(n), nil
@@ -20,5 +20,5 @@ func parseSignal(text string) (syscall.Signal, error) {
 	if s := unix.SignalNum("SIG" + strings.TrimPrefix(name, "SIG")); s != 0 {
 		return s, nil
 	}
-	return 0, fmt.Errorf("%q is no signal: want a name, such as USR1, or a number", text)
+	return 0, fmt.Errorf("%q is not a signal: use a name, such as USR1, or a number", text)
 }

@@ -14,19 +14,19 @@ import (
 	"github.com/go-rlock/rlock/pubsub"
 )
 
-// standstills are the long waits reported by the Clients.
+// standstills are the long waits that Clients report.
 type standstills struct {
 	waits  []deadlock.Seen
-	asked  int               // Clients
-	silent map[string]bool   // the ids of those of them that did not answer
-	know   map[string]bool   // and of those that did, and have Options.Deadlock
-	labels map[string]string // of Clients that are in the way of others, by their ids
+	asked  int               // number of Clients asked
+	silent map[string]bool   // ids of Clients that did not answer
+	know   map[string]bool   // ids of Clients that answered; true with Options.Deadlock
+	labels map[string]string // labels of blocking Clients, by id
 }
 
-// earPrefix begins the name of the channel of an ear.
+// earPrefix is the prefix of the ears' channels.
 var earPrefix = strings.TrimSuffix(pubsub.EarChannel(""), "}")
 
-// ears returns the channels of the ears, and whether each is sharded.
+// ears returns the ears' channels; the value is true for a sharded channel.
 func (v *viewer) ears(ctx context.Context) (map[string]bool, error) {
 	all := make(map[string]bool)
 	var down error
@@ -41,7 +41,7 @@ func (v *viewer) ears(ctx context.Context) (map[string]bool, error) {
 		for _, name := range names {
 			all[name] = false
 		}
-		names, _ = n.Do(ctx, n.B().PubsubShardchannels().Pattern(pubsub.EarChannel("*")).Build()).AsStrSlice() // before Redis 7 there are none
+		names, _ = n.Do(ctx, n.B().PubsubShardchannels().Pattern(pubsub.EarChannel("*")).Build()).AsStrSlice() // Redis before 7 has no sharded channels
 		for _, name := range names {
 			all[name] = true
 		}
@@ -52,7 +52,7 @@ func (v *viewer) ears(ctx context.Context) (map[string]bool, error) {
 	return all, nil
 }
 
-// standstills asks all Clients with an ear, and waits for their answers.
+// standstills asks all Clients with an ear, and collects their answers.
 func (v *viewer) standstills(ctx context.Context, within time.Duration) (w standstills, err error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
@@ -62,7 +62,7 @@ func (v *viewer) standstills(ctx context.Context, within time.Duration) (w stand
 	}
 	var b [16]byte
 	_, _ = rand.Read(b[:])                                                      // it never fails
-	id := fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:]) // in the form of a Client's
+	id := fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:]) // in the form of a Client's id
 	answers, err := v.hear(ctx, pubsub.EarChannel(id), ears)
 	if err != nil {
 		return w, err
@@ -71,11 +71,8 @@ func (v *viewer) standstills(ctx context.Context, within time.Duration) (w stand
 	w.asked, w.silent, w.know = len(ears), make(map[string]bool), make(map[string]bool)
 	for channel, sharded := range ears {
 		w.silent[strings.TrimSuffix(strings.TrimPrefix(channel, earPrefix), "}")] = true
-		cmd := v.rdb.B().Publish().Channel(channel).Message(question).Build()
-		if sharded {
-			cmd = v.rdb.B().Spublish().Channel(channel).Message(question).Build()
-		}
-		if err := v.rdb.Do(ctx, cmd).Error(); err != nil {
+		ch := pubsub.Channel{Name: channel, Sharded: sharded}
+		if err := v.rdb.Do(ctx, ch.Publish(v.rdb.B(), question)).Error(); err != nil {
 			return w, fmt.Errorf("PUBLISH: %w", err)
 		}
 	}
@@ -83,7 +80,7 @@ func (v *viewer) standstills(ctx context.Context, within time.Duration) (w stand
 		slices.SortFunc(w.waits, func(a, b deadlock.Seen) int { return a.Began.Compare(b.Began) })
 	}()
 	over := time.After(within)
-	missing := 0 // answers of Clients that have said how many there are
+	missing := 0 // further answers announced by Clients
 	for len(w.silent) > 0 || missing > 0 {
 		select {
 		case text := <-answers:
@@ -110,10 +107,10 @@ func (v *viewer) standstills(ctx context.Context, within time.Duration) (w stand
 	return w, nil
 }
 
-// isKnown reports whether the Client of an owner tells of its waits.
+// isKnown reports whether an owner's Client reports its waits.
 func (w *standstills) isKnown(owner string) bool { return w.know[clientID(owner)] }
 
-// leadsTo describes the wait of an owner, if any.
+// leadsTo describes an owner's wait, if any.
 func (w *standstills) leadsTo(owner string) string {
 	for i := range w.waits {
 		if s := &w.waits[i]; slices.ContainsFunc(s.Holds, func(h deadlock.SeenHold) bool { return h.Owner == owner }) {
@@ -126,14 +123,14 @@ func (w *standstills) leadsTo(owner string) string {
 	return "says nothing"
 }
 
-// held returns the hold of the j-th wait that the previous wait of the cycle waits for.
+// held returns the hold of the j-th wait for which the previous wait of the cycle waits.
 func held(cycle []*deadlock.Seen, j int) []deadlock.SeenHold {
 	s, before := cycle[j], cycle[(j+len(cycle)-1)%len(cycle)]
 	at := slices.IndexFunc(s.Holds, func(h deadlock.SeenHold) bool { return slices.Contains(before.Blockers, h.Owner) })
 	return s.Holds[max(at, 0) : max(at, 0)+1]
 }
 
-// hear listens on a channel, on sharded ones as well if one of the ears is, and returns when it does.
+// hear subscribes to a channel, also sharded if one of the ears is, and returns once subscribed.
 func (v *viewer) hear(ctx context.Context, channel string, ears map[string]bool) (<-chan string, error) {
 	answers := make(chan string, 1000)
 	listens := []rueidis.Completed{v.rdb.B().Subscribe().Channel(channel).Build()}

@@ -5,7 +5,7 @@ import (
 	"os"
 )
 
-// isTerminal reports whether f is a terminal. A character device can also be the null device.
+// isTerminal reports whether f is a terminal. The null device is a character device, too.
 func isTerminal(f *os.File) bool {
 	info, err := f.Stat()
 	if err != nil || info.Mode()&os.ModeCharDevice == 0 {
@@ -15,7 +15,7 @@ func isTerminal(f *os.File) bool {
 	return err != nil || !os.SameFile(info, null)
 }
 
-// screen is where the demo writes: in colour on a terminal, else plain.
+// screen is the demo's output: in colour on a terminal, else plain.
 type screen struct {
 	io.Writer
 	colour bool

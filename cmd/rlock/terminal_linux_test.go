@@ -16,11 +16,11 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// terminal is a program at a terminal of its own, mostly the binary.
+// terminal is a program at its own terminal, usually the binary.
 type terminal struct {
 	t     *testing.T
 	cmd   *exec.Cmd
-	keys  *os.File // what is written there is typed
+	keys  *os.File // writes are typed text
 	slave *os.File
 	seen  output
 
@@ -33,7 +33,7 @@ func atTerminal(t *testing.T, args ...string) *terminal {
 	return terminalOf(t, exec.CommandContext(t.Context(), binary, args...))
 }
 
-// terminalOf gives a command a terminal and a session of its own.
+// terminalOf gives a command its own terminal and session.
 func terminalOf(t *testing.T, cmd *exec.Cmd, env ...string) *terminal {
 	t.Helper()
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
@@ -94,7 +94,7 @@ func (x *terminal) ends() int {
 	return exitCode(x.cmd.ProcessState)
 }
 
-// mode is what stty says of the terminal.
+// mode returns the terminal's mode as printed by stty.
 func (x *terminal) mode() string {
 	x.t.Helper()
 	cmd := exec.Command("stty", "-g")
@@ -104,7 +104,7 @@ func (x *terminal) mode() string {
 	return string(out)
 }
 
-// sinceSeconds is a SINCE, before a TTL, of a second or more. Looks are a second apart, more or less: after 0.9s may come 2.0s.
+// sinceSeconds matches a SINCE of a second or more before a TTL. Looks are about a second apart: 2.0s may follow 0.9s.
 var sinceSeconds = regexp.MustCompile(`  [1-9]\d*\.\ds  `)
 
 func TestTopAtATerminal(t *testing.T) {
@@ -127,7 +127,7 @@ func TestTopAtATerminal(t *testing.T) {
 	}
 }
 
-// Ctrl-Z gives the shell its screen and keyboard back, and fg shows top again. While Redis is silent it says that.
+// Ctrl-Z gives the shell its screen and keyboard back, and fg shows top again. While Redis is silent, top says so.
 func TestTopIsStopped(t *testing.T) {
 	t.Parallel()
 	s := newShell(t)
@@ -150,7 +150,7 @@ func TestTopIsStopped(t *testing.T) {
 	s.types("fg")
 	times(enters, 2)
 	times("1 waited for", shown+2)
-	before := len(s.seen.String()) // a look may have come before the one that waits
+	before := len(s.seen.String()) // a look may have come before the waiter
 	s.Pause()
 	s.saw("no answer for 2.")
 	require.NotContains(t, s.seen.String()[before:], " 0 waited for")
@@ -180,14 +180,14 @@ func TestUnlockAsks(t *testing.T) {
 		require.True(t, locked())
 	}
 
-	// Another one has the lock when the answer is given.
+	// The holder changes before the answer.
 	x := atTerminal(t, "unlock", "-force", "-redis", s.Addr(), "job")
 	x.saw("[y/N]")
 	require.NoError(t, unlock())
 	ctx, _ = lock(t.Context(), t, m)
 	x.press("y\n")
 	require.Equal(t, 1, x.ends())
-	x.saw("left as it is: now held by " + rlock.Owner(ctx))
+	x.saw("left alone: now held by " + rlock.Owner(ctx))
 	require.True(t, locked())
 
 	x = atTerminal(t, "unlock", "-force", "-redis", s.Addr(), "job")

@@ -13,29 +13,29 @@ import (
 
 const usageToken = `usage: rlock token [flags] NAME
 
-Prints the highest fencing token that the lock NAME has given, 0 if none.
+Prints the highest fencing token that the lock NAME has issued, 0 if none.
 
-Stores refuse the writes of lower tokens than they have seen. So when Redis has
-forgotten its counters, say after a restart without persistence, they refuse all
-of them, until the counter has passed where it was. Raise it then:
+Stores refuse writes with lower tokens than they have seen. If Redis loses its
+counters, for example in a restart without persistence, stores refuse all writes
+until the counter has caught up. Then raise it:
 
-  -at-least N  raise the counter to N, the highest token that a store has seen,
-               or more: the next Lock is given a higher one. It is never
-               lowered, so this may be repeated, and while the lock is used
+  -at-least N  raise the counter to N, at least the highest token that a store
+               has seen. The next Lock gets a higher token. The counter is never
+               lowered, so this can be repeated, also while the lock is in use
 ` + usageTarget + `
-exit code  0   2 usage   125 Redis failed, or the counter is something else
+exit code  0   2 usage   125 Redis failed, or the counter is not a token
 `
 
-// mostToken is the highest that scripts can count exactly.
+// mostToken is the highest number that Lua counts exactly.
 const mostToken = 1<<53 - 1
 
-// tokenKey is the fencing counter of a lock. It outlives the holds, and has no expiry.
+// tokenKey returns the key of a lock's fencing counter. It outlives holds and never expires.
 func tokenKey(key string) string { return prefixed("redisson_lock_token", key) }
 
-// raise is atomic: a Lock that counts at the same moment is before it or behind it. INCR counts further in what SET has written.
+// raise is atomic: a concurrent Lock counts before or after it. INCR continues from the value that SET wrote.
 const raise = `local now = redis.call('get', KEYS[1])
 if now and not string.match(now, '^%d+$') then
-	return redis.error_reply('the counter is no token')
+	return redis.error_reply('the counter is not a token')
 end
 if not now or tonumber(now) < tonumber(ARGV[1]) then
 	redis.call('set', KEYS[1], ARGV[1])
@@ -43,7 +43,7 @@ if not now or tonumber(now) < tonumber(ARGV[1]) then
 end
 return now`
 
-var errNoToken = errors.New("its counter is something else than a token")
+var errNoToken = errors.New("its counter is not a token")
 
 func (p *program) token(args []string) int {
 	var t target
@@ -56,7 +56,7 @@ func (p *program) token(args []string) int {
 	given := false
 	flags.Visit(func(f *flag.Flag) { given = given || f.Name == "at-least" })
 	if given && (*least < 1 || *least > mostToken) {
-		return p.misuse(fmt.Errorf("-at-least is from 1 to %d", int64(mostToken)), "token")
+		return p.misuse(fmt.Errorf("-at-least must be from 1 to %d", int64(mostToken)), "token")
 	}
 	return p.interruptibly(func(ctx context.Context, _ func()) int {
 		v, code, ok := p.open(ctx, t)
@@ -81,7 +81,7 @@ func (p *program) token(args []string) int {
 	})
 }
 
-// token is the highest fencing token of a lock; 0 if there is none.
+// token returns a lock's highest fencing token, 0 if there is none.
 func (v *viewer) token(ctx context.Context, key string) (int64, error) {
 	text, err := v.rdb.Do(ctx, v.rdb.B().Get().Key(tokenKey(key)).Build()).ToString()
 	if rueidis.IsRedisNil(err) {
@@ -90,7 +90,7 @@ func (v *viewer) token(ctx context.Context, key string) (int64, error) {
 	return asToken(text, err)
 }
 
-// raise brings the counter of a lock to a token at least, and returns what it is now.
+// raise raises a lock's counter to at least a token, and returns the new value.
 func (v *viewer) raise(ctx context.Context, key string, least int64) (int64, error) {
 	b := v.rdb.B()
 	text, err := v.rdb.Do(ctx, b.Eval().Script(raise).Numkeys(1).Key(tokenKey(key)).Arg(strconv.FormatInt(least, 10)).Build()).ToString()
@@ -99,7 +99,7 @@ func (v *viewer) raise(ctx context.Context, key string, least int64) (int64, err
 
 func asToken(text string, err error) (int64, error) {
 	if err != nil {
-		if said, ok := rueidis.IsRedisErr(err); ok && (strings.Contains(said.Error(), "WRONGTYPE") || strings.Contains(said.Error(), "the counter is no token")) {
+		if said, ok := rueidis.IsRedisErr(err); ok && (strings.Contains(said.Error(), "WRONGTYPE") || strings.Contains(said.Error(), "the counter is not a token")) {
 			return 0, errNoToken
 		}
 		return 0, err

@@ -56,7 +56,7 @@ func TestToken(t *testing.T) {
 		for _, args := range [][]string{{name}, {name, "-at-least", "9"}} {
 			r := token(args...)
 			require.Equal(t, exitInternal, r.code, name)
-			require.Equal(t, fmt.Sprintf("rlock: %s: %q: its counter is something else than a token\n", s.Addr(), name), r.err)
+			require.Equal(t, fmt.Sprintf("rlock: %s: %q: its counter is not a token\n", s.Addr(), name), r.err)
 		}
 		after, err := rdb.Do(t.Context(), rdb.B().Dump().Key("redisson_lock_token:{"+name+"}").Build()).ToString()
 		require.NoError(t, err)
@@ -64,7 +64,7 @@ func TestToken(t *testing.T) {
 	}
 }
 
-// Those who raise a counter and those who count at the same time lose nothing: no token is given twice.
+// Concurrent raises and Locks lose nothing: no token is issued twice.
 func TestTokenIsRaisedAtomically(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -82,7 +82,7 @@ func TestTokenIsRaisedAtomically(t *testing.T) {
 		})
 	}
 	raised := make(chan struct{})
-	go func() { // ends with those who raise
+	go func() { // ends with the raises
 		wg.Wait()
 		close(raised)
 	}()
@@ -101,7 +101,7 @@ func TestTokenIsRaisedAtomically(t *testing.T) {
 	}
 }
 
-// A writer of a FencedRWMutex counts as well, and has its token in what show and watch say; its readers have none.
+// A FencedRWMutex's writer counts as well, and show and watch print its token; readers have none.
 func TestTokenOfAWriter(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

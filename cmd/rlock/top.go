@@ -1,62 +1,56 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
-	"os"
-	"os/exec"
-	"os/signal"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 )
 
 const usageTop = `usage: rlock top [flags]
 
-Shows the locks that somebody waits for, those with the most waiting processes
-first, and who holds them since when. It looks every second: at the channels on
-which unlocks are told, so Redisson's waiters are counted, too. Ends with q or
-Ctrl-C. A process counts for half a second after its last waiter has gone.
-DEADLOCK numbers the locks whose sections wait for each other, if their programs
-have Options.Deadlock; rlock deadlocks shows more.
+Shows the locks with waiters, most contended first, their holders, and how long
+these have held them. It refreshes every second until q or Ctrl-C. Waiters are
+counted by their unlock channels, so Redisson's are included; a process counts
+for half a second after its last waiter has gone. DEADLOCK numbers the locks
+whose sections wait for each other, in programs with Options.Deadlock; see
+"rlock deadlocks".
 
-  -n N         look N times (default: without end on a terminal, otherwise once)
-  -json        a line of JSON for each lock and look
+  -n N         look N times (default: until q on a terminal, otherwise once)
+  -json        print one line of JSON per lock and look
 ` + usageTarget + `
-SINCE is for how long rlock top has seen this holder; a lock that is handed on
-has a new one each time. Piped, the columns have a tab in between, and no
-header.
+SINCE is how long rlock top has seen this holder; each hand-over starts it
+again. Piped, columns are separated by tabs, without a header.
 
 exit code  0   2 usage   125 Redis failed
 `
 
 const (
 	topInterval = time.Second // between two looks
-	topMost     = 1000        // locks are read in one look
+	topMost     = 1000        // locks read per look
 )
 
-// wanted is a lock that somebody waits for.
+// wanted is a lock with waiters.
 type wanted struct {
 	state
 	Waiting int64   `json:"waiting_processes"`
-	Since   float64 `json:"seen_s"`          // for so long its holders were seen
-	Error   string  `json:"error,omitempty"` // why it is not known who holds it
+	Since   float64 `json:"seen_s"`          // seconds since its holders were first seen
+	Error   string  `json:"error,omitempty"` // why the holder is unknown
 
-	Deadlock int `json:"deadlock,omitempty"` // the number of the one that a holder is in, from 1
+	Deadlock int `json:"deadlock,omitempty"` // number of the deadlock of one of its holders, from 1
 }
 
-// top is what is remembered from one look to the next.
+// top is the state kept between looks.
 type top struct {
 	*viewer
 	since map[string]sighting // by key
 }
 
-// sighting is when the holders of a lock were seen first.
+// sighting is when a lock's holders were first seen.
 type sighting struct {
 	owners string
 	at     time.Time
@@ -79,7 +73,7 @@ func (p *program) top(args []string) int {
 	case *times == 0 && !live:
 		*times = 1
 	}
-	if live { // it asks on the side, and so ends at once, when it has left the screen
+	if live { // looks run in the background, so it exits at once after it has left the screen
 		ctx, stop := interruptible()
 		defer stop()
 		v, code, ok := p.open(ctx, t)
@@ -111,10 +105,10 @@ func (p *program) top(args []string) int {
 				table(p.out, topHeader, topRows(seen.locks), isTerminal(p.out))
 			}
 			if seen.left > 0 {
-				fmt.Fprintf(p.err, "rlock: these are the %d most wanted; %d more are waited for\n", len(seen.locks), seen.left)
+				fmt.Fprintf(p.err, "rlock: showing the %d most contended locks; %d more have waiters\n", len(seen.locks), seen.left)
 			}
 			if err := seen.deadlocks.err; err != nil {
-				fmt.Fprintf(p.err, "rlock: deadlocks are not known: %v\n", err)
+				fmt.Fprintf(p.err, "rlock: deadlocks are unknown: %v\n", err)
 			}
 			if i++; i == *times {
 				return 0
@@ -128,19 +122,19 @@ func (p *program) top(args []string) int {
 	})
 }
 
-// sight is what a look has found.
+// sight is the result of a look.
 type sight struct {
 	locks     []wanted
-	left      int // so many more are waited for
+	left      int // number of further locks with waiters
 	at        time.Time
 	deadlocks circles
 }
 
-// look finds the locks that somebody waits for.
+// look finds the locks with waiters.
 func (t *top) look(ctx context.Context) (sight, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
-	circles := t.circles(ctx) // beside the rest
+	circles := t.circles(ctx) // concurrently with the rest
 	channels := make(map[string]*listeners)
 	var down error
 	answers := false
@@ -168,13 +162,13 @@ func (t *top) look(ctx context.Context) (sight, error) {
 			}
 		}
 	}
-	// The most wanted ones, so that a look stays a quick one.
+	// Only the most wanted ones, to keep a look fast.
 	keys := slices.SortedFunc(maps.Keys(waiting), func(a, b string) int {
 		return cmp.Or(cmp.Compare(waiting[b], waiting[a]), strings.Compare(a, b))
 	})
 	seen, all := sight{at: time.Now()}, waiting
 	waiting = make(map[string]int64)
-	second := func(key string) bool { // of the two names that one channel may be of
+	second := func(key string) bool { // the other of the two names of one channel
 		return strings.HasPrefix(key, "{") && all[twin(key)] > 0
 	}
 	for _, key := range keys {
@@ -208,7 +202,7 @@ func (t *top) look(ctx context.Context) (sight, error) {
 	return seen, nil
 }
 
-// wanted puts together what was seen, and remembers the holders.
+// wanted combines the results, and remembers the holders.
 func (t *top) wanted(waiting map[string]int64, held []state, failed map[string]error) []wanted {
 	now, since := time.Now(), make(map[string]sighting)
 	locks, known := []wanted{}, make(map[string]bool)
@@ -222,7 +216,7 @@ func (t *top) wanted(waiting map[string]int64, held []state, failed map[string]e
 		known[s.key] = true
 	}
 	for key, many := range waiting {
-		_, both := waiting[twin(key)] // one channel, two names: the one that is held, or else the plain one
+		_, both := waiting[twin(key)] // one channel, two names: take the held one, otherwise the plain one
 		if known[key] || both && (known[twin(key)] || strings.HasPrefix(key, "{")) {
 			continue
 		}
@@ -240,229 +234,10 @@ func (t *top) wanted(waiting map[string]int64, held []state, failed map[string]e
 	return locks
 }
 
-// twin is the other key that has the channel of this one, if there is one.
+// twin returns the other key with the same channel, if any.
 func twin(key string) string {
 	if inner, ok := strings.CutPrefix(key, "{"); ok {
 		return strings.TrimSuffix(inner, "}")
 	}
 	return "{" + key + "}"
-}
-
-var topHeader = []string{"NAME", "WAITING", "KIND", "HOLDER", "SINCE", "TTL", "DEADLOCK"}
-
-func topRows(locks []wanted) [][]string {
-	var rows [][]string
-	for i := range locks {
-		l := &locks[i]
-		row := []string{printable(l.Name), strconv.FormatInt(l.Waiting, 10), "-", "free", "-", "-", "-"}
-		if l.Error != "" {
-			row[3] = l.Error
-		}
-		if len(l.Holders) > 0 || l.isCounter() {
-			row = append(row[:2], l.Kind, l.holders(), short(time.Duration(l.Since*float64(time.Second))), l.ttl(), "-")
-		}
-		if l.Deadlock > 0 {
-			row[6] = strconv.Itoa(l.Deadlock)
-		}
-		rows = append(rows, row)
-	}
-	return rows
-}
-
-// screenColumns are the cells of a row in the order of the screen: what it may cut off is last. Without deadlocks they have no column.
-func screenColumns(row []string, deadlocks bool) []string {
-	name, waiting, kind, holder, since, ttl, deadlock := row[0], row[1], row[2], row[3], row[4], row[5], row[6]
-	if deadlocks {
-		return []string{name, waiting, kind, since, ttl, deadlock, holder}
-	}
-	return []string{name, waiting, kind, since, ttl, holder}
-}
-
-// screenRows leave the other columns, and the beginning of a holder, in their place however long the names are.
-func screenRows(locks []wanted, deadlocks bool, width int) [][]string {
-	const least = 10
-	others := 44
-	if deadlocks {
-		others += len("DEADLOCK  ")
-	}
-	rows := topRows(locks)
-	for i, row := range rows {
-		if name, most := []rune(row[0]), max(least, width-others); len(name) > most {
-			row[0] = string(name[:most-1]) + "…"
-		}
-		rows[i] = screenColumns(row, deadlocks)
-	}
-	return rows
-}
-
-// topLive draws the screen again and again until a signal or a q. It goes on while Redis does not answer, and says so.
-func (p *program) topLive(ctx context.Context, t *top) int {
-	jobs := make(chan os.Signal, 2)
-	if signals := jobSignals(); len(signals) > 0 {
-		signal.Notify(jobs, signals...)
-		defer signal.Stop(jobs)
-	}
-	keys := p.keys()
-	enter := func() {
-		keys.set()
-		fmt.Fprint(p.out, "\x1b[?1049h\x1b[?25l") // another screen, no cursor
-	}
-	leave := func() {
-		fmt.Fprint(p.out, "\x1b[?25h\x1b[?1049l")
-		keys.restore()
-	}
-	enter()
-	defer leave()
-	type answer struct {
-		sight
-		err error
-	}
-	answers, asked := make(chan answer, 1), time.Now()
-	ask := func() {
-		asked = time.Now()
-		go func() { // ends with the look
-			s, err := t.look(ctx)
-			answers <- answer{s, err}
-		}()
-	}
-	ask()
-	asking := true
-	var last sight
-	var trouble error
-	draw := func() {
-		height, width := p.size()
-		_, _ = p.out.Write(topScreen(strings.Join(t.where, ","), last, trouble, height, width))
-	}
-	ticker := time.NewTicker(topInterval)
-	defer ticker.Stop()
-	for {
-		select {
-		case a := <-answers:
-			if asking, trouble = false, nil; a.err != nil {
-				trouble = t.at(a.err)
-			} else {
-				last = a.sight
-			}
-			draw()
-		case <-ticker.C:
-			switch {
-			case !asking:
-				ask()
-				asking = true
-			case time.Since(asked) >= topInterval:
-				trouble = fmt.Errorf("no answer for %s", short(time.Since(asked)))
-				draw()
-			}
-		case s := <-jobs:
-			if !continues(s) {
-				leave()
-				stopSelf()
-			}
-			enter()
-			draw()
-		case key := <-keys.pressed:
-			if key == 'q' || key == 'Q' {
-				return 0
-			}
-		case <-ctx.Done():
-			return 0
-		}
-	}
-}
-
-// topScreen is the text of one screen: each line ends where the screen does. With trouble, it shows what was seen before.
-func topScreen(where string, seen sight, trouble error, height, width int) []byte {
-	var text bytes.Buffer
-	holders := 0
-	for i := range seen.locks {
-		if len(seen.locks[i].Holders) > 0 || seen.locks[i].Acquired > 0 {
-			holders++
-		}
-	}
-	fmt.Fprintf(&text, "rlock top  %s  %s  ", where, time.Now().Format(time.TimeOnly))
-	switch {
-	case seen.at.IsZero():
-	case seen.left > 0:
-		fmt.Fprintf(&text, "%d waited for; of the first %d held: %d  ", len(seen.locks)+seen.left, len(seen.locks), holders)
-	default:
-		fmt.Fprintf(&text, "%d waited for, %d of them held  ", len(seen.locks), holders)
-	}
-	fmt.Fprintf(&text, "%s(q ends)\n", seen.deadlocks.text())
-	if trouble == nil {
-		fmt.Fprintln(&text)
-	} else {
-		fmt.Fprintln(&text, clean(trimPrefix(trouble)))
-		if !seen.at.IsZero() {
-			fmt.Fprintf(&text, "as it was at %s\n", seen.at.Format(time.TimeOnly))
-		}
-	}
-	if !seen.at.IsZero() {
-		some := seen.deadlocks.many > 0
-		table(&text, screenColumns(topHeader, some), screenRows(seen.locks, some, width), true)
-	}
-	lines := strings.Split(strings.TrimSuffix(text.String(), "\n"), "\n")
-	out := bytes.NewBufferString("\x1b[H")
-	for i, line := range lines[:min(len(lines), height)] {
-		if runes := []rune(line); len(runes) > width {
-			line = string(runes[:width])
-		}
-		if i > 0 {
-			out.WriteString("\r\n")
-		}
-		out.WriteString(line + "\x1b[K") // and nothing behind it of the screen before
-	}
-	out.WriteString("\x1b[J")
-	return out.Bytes()
-}
-
-// keyboard is a terminal that tells of each key, not of lines.
-type keyboard struct {
-	pressed      chan byte
-	set, restore func()
-}
-
-// keys reads the keys that are pressed. Without stty, which every Unix has, they come with Enter.
-func (p *program) keys() keyboard {
-	k := keyboard{make(chan byte), func() {}, func() {}}
-	if !isTerminal(p.in) {
-		return k
-	}
-	if before, err := p.stty("-g"); err == nil {
-		k.set = func() { _, _ = p.stty("-icanon", "-echo", "min", "1") }
-		k.restore = func() { _, _ = p.stty(strings.TrimSpace(before)) }
-	}
-	go func() { // ends with the process, like the terminal's last line
-		for key := make([]byte, 1); ; {
-			if n, err := p.in.Read(key); n == 0 || err != nil {
-				return
-			}
-			k.pressed <- key[0]
-		}
-	}()
-	return k
-}
-
-// size is that of the terminal in characters.
-func (p *program) size() (height, width int) {
-	text, _ := p.stty("size")
-	if n, _ := fmt.Sscan(text, &height, &width); n < 2 || height < 1 || width < 1 {
-		return 24, 80
-	}
-	return height, width
-}
-
-// stty asks the terminal, or sets it.
-func (p *program) stty(args ...string) (string, error) {
-	cmd := exec.Command("stty", args...)
-	cmd.Stdin = p.terminal()
-	out, err := cmd.Output()
-	return string(out), err
-}
-
-// terminal is stdin, or what stdout is connected to if stdin is none.
-func (p *program) terminal() *os.File {
-	if isTerminal(p.in) {
-		return p.in
-	}
-	return p.out
 }

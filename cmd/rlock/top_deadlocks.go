@@ -8,17 +8,17 @@ import (
 	"github.com/go-rlock/rlock/internal/deadlock"
 )
 
-// circleTime is how long top waits for answers in each look.
+// circleTime bounds the wait for answers per look.
 const circleTime = 300 * time.Millisecond
 
 // circles are the deadlocks of one look.
 type circles struct {
 	many int
-	of   map[string]int // the number of one, by the owners of its holds
-	err  error          // why it is not known which there are
+	of   map[string]int // a deadlock's number, by the owners of its holds
+	err  error          // why the deadlocks are unknown
 }
 
-// circles asks the processes, as "rlock deadlocks" does. The channel has one answer.
+// circles asks the processes as "rlock deadlocks" does, and delivers one result.
 func (v *viewer) circles(ctx context.Context) <-chan circles {
 	found := make(chan circles, 1)
 	go func() { // ends with the answers, or with ctx
@@ -55,7 +55,7 @@ func (c circles) mark(locks []wanted) {
 	}
 }
 
-// text is a part of the first line of a screen.
+// text is the deadlocks' part of the screen's first line.
 func (c circles) text() string {
 	switch {
 	case c.err != nil:

@@ -15,7 +15,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// rows are the lines of "rlock top", name first, of which only the first n cells are kept.
+// rows are the lines of "rlock top", name first, reduced to the first n cells.
 func rows(r result, n int) (all []string) {
 	for line := range strings.Lines(r.out) {
 		all = append(all, strings.Join(strings.Split(strings.TrimSuffix(line, "\n"), "\t")[:n], " "))
@@ -45,8 +45,8 @@ func TestTop(t *testing.T) {
 		c := newLocks(t, s.Client(t))
 		waitFor(t, c, m(c))
 	}
-	// As Redisson waits for locks that nobody holds: two threads of one process for a fair one. The last is ours, by which nobody waits
-	// who does not listen to the unlock channel, too.
+	// In Redisson's format, waiters for free locks: two threads of one process for a fair lock. The last is this library's, whose waiters also
+	// listen to the unlock channel.
 	const java = "285475da-9152-4c83-822a-67ee2f116a79"
 	require.NoError(t, rdb.Do(t.Context(), rdb.B().Set().Key("text").Value("x").Build()).Error())
 	subscribe(t, s, "redisson_lock__channel:{java}", "redisson_lock__channel:{text}", "redisson_lock__channel:{fair}:"+java+":12",
@@ -124,7 +124,7 @@ func TestTopScreen(t *testing.T) {
 	require.Equal(t, "free        1        -      -      -     free\x1b[K\x1b[J", all[4])
 	require.Contains(t, lines(sight{locks: locks, left: 7, at: now}, nil)[0], "10 waited for; of t")
 
-	// With a deadlock there is a column more.
+	// A deadlock adds a column.
 	circle := circles{many: 1, of: map[string]int{owner: 1}}
 	circle.mark(locks)
 	all = strings.Split(string(topScreen("here:1", sight{locks: locks, at: now, deadlocks: circle}, nil, 5, 75)), "\r\n")
@@ -136,7 +136,7 @@ func TestTopScreen(t *testing.T) {
 		require.Equal(t, text, c.text())
 	}
 
-	// Redis says nothing: neither does the screen of what waits now.
+	// Redis is silent: the screen shows nothing as current.
 	all = lines(sight{}, errors.New("rlock: no answer"))
 	require.NotContains(t, all[0], "waited")
 	require.Equal(t, "no answer\x1b[K\x1b[J", all[1])
@@ -145,7 +145,7 @@ func TestTopScreen(t *testing.T) {
 	require.Equal(t, "as it was at "+now.Format(time.TimeOnly)+"\x1b[K", all[2])
 }
 
-// Of more locks than it looks at, top says how many it leaves out.
+// With more locks than it reads, top says how many it leaves out.
 func TestTopSaysWhatItLeavesOut(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -159,6 +159,6 @@ func TestTopSaysWhatItLeavesOut(t *testing.T) {
 	for _, flags := range [][]string{nil, {"-json"}} {
 		r := call(t, s.Addr(), append([]string{"top"}, flags...)...)
 		require.Equal(t, topMost, strings.Count(r.out, "\n"))
-		require.Equal(t, fmt.Sprintf("rlock: these are the %d most wanted; %d more are waited for\n", topMost, more+1), r.err)
+		require.Equal(t, fmt.Sprintf("rlock: showing the %d most contended locks; %d more have waiters\n", topMost, more+1), r.err)
 	}
 }

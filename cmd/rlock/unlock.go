@@ -13,15 +13,15 @@ import (
 
 const usageUnlock = `usage: rlock unlock -force [flags] NAME
 
-Frees the lock NAME whoever holds it, of whatever kind it is, and wakes whoever
-waits for it. Until the holder is told, by its next renewal or its unlock, two
-owners can be in the section: see first that the holder is dead.
+Frees the lock NAME, of any kind and whoever holds it, and wakes its waiters.
+Until the holder notices, at its next renewal or unlock, two owners can be in
+the section: first make sure that the holder is dead.
 
-Shows the holder and asks. If another one holds the lock by the time of the
-answer, it is left as it is.
+Shows the holder and asks for confirmation. If the holder has changed by then,
+the lock is left alone.
 
-  -force       say that you mean it; there is no unlock without
-  -yes         do not ask; needed if stdin is no terminal
+  -force       required
+  -yes         do not ask; needed if stdin is not a terminal
 ` + usageTarget + `
 exit code  0 it was freed   1 it was not held, or you said no   2 usage
            125 Redis failed
@@ -37,9 +37,9 @@ func (p *program) unlock(args []string) int {
 	case !ok:
 		return code
 	case !*force:
-		return p.misuse(errors.New("only the holder unlocks a lock; to free it all the same, say -force"), "unlock")
+		return p.misuse(errors.New("only the holder unlocks a lock; to free it anyway, use -force"), "unlock")
 	case !*yes && !isTerminal(p.in):
-		return p.misuse(errors.New("there is no terminal to ask at: say -yes"), "unlock")
+		return p.misuse(errors.New("no terminal to ask at: use -yes"), "unlock")
 	}
 	return p.interruptibly(func(ctx context.Context, _ func()) int {
 		v, seen, code, ok := p.see(ctx, t, name)
@@ -60,14 +60,14 @@ func (p *program) unlock(args []string) int {
 				case err != nil:
 					return endCode(ctx)
 				case !confirmed:
-					return p.fail(exitFree, fmt.Errorf("%q: left as it is", name))
+					return p.fail(exitFree, fmt.Errorf("%q: left alone", name))
 				}
 				now, err := v.inspect(ctx, name)
 				if err != nil {
 					return p.failed(ctx, v.at(err))
 				}
 				if now.Held && !slices.Equal(seen.owners(), now.owners()) {
-					return p.fail(exitFree, fmt.Errorf("%q: left as it is: now held by %s", name, now.holders()))
+					return p.fail(exitFree, fmt.Errorf("%q: left alone: now held by %s", name, now.holders()))
 				}
 				seen = now
 			}
@@ -87,7 +87,7 @@ func (p *program) unlock(args []string) int {
 	})
 }
 
-// lock is the handle of the kind that a lock was seen to be.
+// lock returns a handle of the lock's observed kind.
 func (v *viewer) lock(seen *view) *rlock.Mutex {
 	switch seen.Kind {
 	case "fair":
@@ -100,7 +100,7 @@ func (v *viewer) lock(seen *view) *rlock.Mutex {
 	return v.locks.Mutex(seen.Name)
 }
 
-// owners are those of a lock, or the ids of permits.
+// owners returns a lock's owners, or the ids of permits.
 func (s *state) owners() []string {
 	owners := make([]string, 0, len(s.Holders)+len(s.Permits))
 	for _, h := range s.Holders {
@@ -112,7 +112,7 @@ func (s *state) owners() []string {
 	return owners
 }
 
-// confirm asks. The error is that of ctx.
+// confirm asks the user. Its error is ctx's.
 func (p *program) confirm(ctx context.Context) (bool, error) {
 	fmt.Fprint(p.err, "Free it under its holder? [y/N] ")
 	answer := make(chan string, 1)

@@ -28,10 +28,10 @@ func TestUnlock(t *testing.T) {
 
 		r := call(t, s.Addr(), "unlock", name)
 		require.Equal(t, exitUsage, r.code)
-		require.Contains(t, r.err, "say -force")
+		require.Contains(t, r.err, "use -force")
 		r = call(t, s.Addr(), "unlock", "-force", name) // stdin is no terminal
 		require.Equal(t, exitUsage, r.code)
-		require.Contains(t, r.err, "say -yes")
+		require.Contains(t, r.err, "use -yes")
 		held, err := m.IsLocked(t.Context())
 		require.NoError(t, err)
 		require.True(t, held)

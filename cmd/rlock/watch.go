@@ -14,23 +14,22 @@ import (
 const usageWatch = `usage: rlock watch [flags] NAME
 
 Prints a line for each change of the lock NAME: acquired, re-entered, released,
-lost, and how many processes wait; of a latch: set, counted down, opened; of a
-semaphore: how many permits are free, and each one that is acquired, released or
-lost, if they expire. Ends with Ctrl-C.
+lost, and the number of waiting processes. Latches: set, counted down, opened.
+Semaphores: the free permits and, if they expire, each permit acquired, released
+or lost. Ends with Ctrl-C.
 
-It looks when an unlock is told, and every -every besides, since nobody tells of
-a lock that is handed on or runs out: holds that are shorter than that may be
-missed. It does not count as one that waits, and changes nothing for the others.
-The sharded channels of a cluster have no room for such a listener: there it
-looks every -every alone.
+It looks at each unlock message and every -every, because hand-overs and
+expiries publish none: shorter holds may be missed. It does not count as a
+waiter, and does not affect others. It cannot listen on the sharded channels of
+a cluster, and only polls there.
 
-  -every D     how often it looks (default 500ms)
-  -json        a line of JSON for each change
+  -every D     time between looks (default 500ms)
+  -json        print one line of JSON per change
 ` + usageTarget + `
 exit code  0   2 usage   125 Redis failed
 `
 
-// change is a line of watch.
+// change is one line of output.
 type change struct {
 	Time    time.Time `json:"time"`
 	Event   string    `json:"event"` // held, free, acquired, reentered, released, expired, gone, waiting, error; count, set, counted, opened, permits
@@ -55,7 +54,7 @@ func (p *program) watch(args []string) int {
 	case !ok:
 		return code
 	case *every < 50*time.Millisecond:
-		return p.misuse(errors.New("-every is at least 50ms"), "watch")
+		return p.misuse(errors.New("-every must be at least 50ms"), "watch")
 	}
 	return p.interruptibly(func(ctx context.Context, begun func()) int {
 		v, now, code, ok := p.see(ctx, t, name)
@@ -89,7 +88,7 @@ func (p *program) watch(args []string) int {
 			case <-ctx.Done():
 				return 0
 			}
-			select { // a message that came along with the tick
+			select { // a message that arrived with the tick
 			case <-told:
 				unlocked = true
 			default:
@@ -110,8 +109,8 @@ func (p *program) watch(args []string) int {
 	})
 }
 
-// listen tells of each unlock of a lock, and reports whether it can. Patterns do not count as subscribers, so that no unlock takes us
-// for one who waits. There are none for the sharded channels of a cluster.
+// listen reports each unlock on told, and returns false if it cannot. Pattern subscribers do not count as waiters, so unlocks ignore us. The
+// sharded channels of a cluster have no patterns.
 func (v *viewer) listen(ctx context.Context, key string, told chan<- struct{}) bool {
 	if v.rdb.Mode() == rueidis.ClientModeCluster && version(ctx, v.rdb) >= 7 {
 		return false
@@ -125,7 +124,7 @@ func (v *viewer) listen(ctx context.Context, key string, told chan<- struct{}) b
 				default:
 				}
 			})
-			select { // the look tells what is wrong
+			select { // the next look reports what is wrong
 			case <-time.After(time.Second):
 			case <-ctx.Done():
 			}
@@ -134,7 +133,7 @@ func (v *viewer) listen(ctx context.Context, key string, told chan<- struct{}) b
 	return true
 }
 
-// beginning is what is there when the watch begins.
+// beginning returns the lines for the first look.
 func beginning(v *view) []change {
 	var all []change
 	for _, h := range v.Holders {
@@ -160,8 +159,7 @@ func waitingNow(v *view) []change {
 	return []change{{Event: "waiting", Waiting: &v.Processes, Text: fmt.Sprintf("waiting %d", v.Processes)}}
 }
 
-// changes are what has happened from one look to the next. unlocked says that an unlock was told meanwhile, and listens that it would
-// have been.
+// changes returns the changes between two looks. unlocked: an unlock message arrived in between. listens: it would have arrived.
 func changes(before, now *view, between time.Duration, unlocked, listens bool) (all []change) {
 	find := func(v *view, owner string) *holder {
 		i := slices.IndexFunc(v.Holders, func(h holder) bool { return h.Owner == owner })
@@ -206,15 +204,15 @@ func changes(before, now *view, between time.Duration, unlocked, listens bool) (
 	return all
 }
 
-// ttlSlack is how much later the time left was asked for than the look began. A hold that is renewed has much more.
+// ttlSlack is the possible delay between a look's start and its reading of the TTL. A renewed hold has much more left.
 const ttlSlack = 50 * time.Millisecond
 
-// runsOut reports whether a hold that had so much time left, in ms, can have ended by itself.
+// runsOut reports whether a hold with this TTL, in ms, can have expired.
 func runsOut(ttl int64, between time.Duration) bool {
 	return ttl >= 0 && time.Duration(ttl)*time.Millisecond <= between+ttlSlack
 }
 
-// ended says why a holder is none any more.
+// ended says why a holder is gone.
 func ended(before, now *view, h holder, between time.Duration, unlocked, listens bool) change {
 	c := change{Owner: h.Owner, Label: h.Label, Event: "released", Text: "released by " + h.text()}
 	ranOut := runsOut(before.TTL, between)
@@ -223,13 +221,13 @@ func ended(before, now *view, h holder, between time.Duration, unlocked, listens
 	case now.Held && !ranOut:
 		c.Text += ", handed on"
 	case ranOut:
-		c.Event, c.Text = "expired", fmt.Sprintf("lost by %s: its lease ended, and nobody told of an unlock", h.text())
-	case !listens, before.Kind == "fair": // its next waiter alone is told
+		c.Event, c.Text = "expired", fmt.Sprintf("lost by %s: its lease expired, without an unlock message", h.text())
+	case !listens, before.Kind == "fair": // only its next waiter gets a message
 	default:
-		c.Event, c.Text = "gone", fmt.Sprintf("no longer held by %s: deleted, or a fair or spin lock of Redisson's, which tell of no unlock", h.text())
+		c.Event, c.Text = "gone", fmt.Sprintf("no longer held by %s: deleted, or a fair or spin lock of Redisson's, which publish no unlock", h.text())
 	}
 	if strings.HasPrefix(before.Kind, "read") && now.Held && !unlocked && !ranOut {
-		c.Text = "released by " + h.text() // readers leave without a word
+		c.Text = "released by " + h.text() // readers leave without a message
 	}
 	return c
 }

@@ -44,13 +44,13 @@ func TestWatch(t *testing.T) {
 	require.NoError(t, rdb.Do(t.Context(), rdb.B().Eval().Script(
 		`redis.call('hset', KEYS[1], ARGV[1], 1) return redis.call('pexpire', KEYS[1], 800)`).Numkeys(1).Key("job").Arg(java).Build()).Error())
 	w.saw("acquired by " + java)
-	w.saw("lost by " + java + ": its lease ended")
+	w.saw("lost by " + java + ": its lease expired")
 
 	w.signal(syscall.SIGINT)
 	require.Zero(t, w.rest().code)
 }
 
-// An unlock is seen when it is told, long before the next look, and nobody takes the watch for one who waits.
+// An unlock message is noticed at once, long before the next look, and watch does not count as a waiter.
 func TestWatchHearsUnlocks(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -83,7 +83,7 @@ func TestWatchHearsUnlocks(t *testing.T) {
 	}
 }
 
-// A Redis that is away for a while is told of once, and the watch goes on.
+// A Redis outage is reported once, and the watch continues.
 func TestWatchOutlivesAnOutage(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

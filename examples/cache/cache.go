@@ -21,7 +21,7 @@ type cache struct {
 
 var errMiss = errors.New("the value is not there")
 
-// get returns the value. If it is not there, one caller of all processes builds it, and the others wait for that.
+// get returns the value. If it is missing, one caller among all processes builds it, and the others wait for that.
 func (c *cache) get(ctx context.Context) (string, error) {
 	value, err := c.look(ctx)
 	if !errors.Is(err, errMiss) {
@@ -29,7 +29,7 @@ func (c *cache) get(ctx context.Context) (string, error) {
 	}
 	fill := func(ctx context.Context) (err error) {
 		if value, err = c.look(ctx); !errors.Is(err, errMiss) {
-			return err // somebody has built it since
+			return err // another process has just built it
 		}
 		if value, err = c.build(ctx); err != nil {
 			return err
@@ -38,11 +38,11 @@ func (c *cache) get(ctx context.Context) (string, error) {
 	}
 	err = c.lock.Write().TryDo(ctx, 0, fill)
 	if errors.Is(err, rlock.ErrNotAcquired) {
-		// Somebody is at it. Readers wait for the writer and not for each other: when it is done, all come in at once.
+		// Another process is building it. Readers wait for the writer and not for each other: once it is done, all enter together.
 		value, err = rlock.DoValue(ctx, c.lock.Read(), c.look)
 	}
 	if errors.Is(err, errMiss) {
-		err = c.lock.Write().Do(ctx, fill) // that one failed, or was killed: now they stand in line
+		err = c.lock.Write().Do(ctx, fill) // it failed or crashed: queue for the write lock
 	}
 	return value, err
 }

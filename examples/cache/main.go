@@ -1,5 +1,4 @@
-// The program cache has many callers that want a value which is not there. Run several at the same time: one caller of all
-// processes builds it.
+// The program cache has many callers that want a missing value. Run several at the same time: one caller among all processes builds it.
 package main
 
 import (
@@ -22,7 +21,7 @@ import (
 )
 
 func main() {
-	name := flag.String("name", strconv.Itoa(os.Getpid()), "of this process, for what it prints")
+	name := flag.String("name", strconv.Itoa(os.Getpid()), "of this process, in its output")
 	callers := flag.Int("callers", 50, "how many want the value at once")
 	build := flag.Duration("build", time.Second, "how long it takes to build the value")
 	ttl := flag.Duration("ttl", 10*time.Second, "how long the value lasts")
@@ -76,7 +75,7 @@ func run(ctx context.Context, callers int, build, ttl, lease time.Duration) erro
 	return report.err
 }
 
-// report is what became of the callers.
+// report counts the callers' outcomes.
 type report struct {
 	mu            sync.Mutex // guards the following
 	waited, found int
@@ -110,7 +109,7 @@ func (r *report) text() string {
 func connect() (rueidis.Client, error) {
 	options, err := rueidis.ParseURL(cmp.Or(os.Getenv("REDIS_URL"), "redis://127.0.0.1:6379"))
 	if err != nil {
-		return nil, errors.New("REDIS_URL is no URL of Redis, such as redis://user:password@127.0.0.1:6379")
+		return nil, errors.New("REDIS_URL is not a Redis URL such as redis://user:password@127.0.0.1:6379")
 	}
 	rdb, err := rueidis.NewClient(options)
 	if err != nil {

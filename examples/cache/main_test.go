@@ -35,7 +35,7 @@ func callers(t *testing.T, name, line string) (found, waited int) {
 	return found, waited
 }
 
-// While one builds the value, the callers of two other processes wait for that, and take it over. Later ones find it.
+// While one caller builds the value, the callers of two other processes wait for it. Later callers find it.
 func TestCache(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -43,7 +43,7 @@ func TestCache(t *testing.T) {
 	p := program.Build(t, s.Addr())
 	a := p.Start("-name", "a", "-callers", "1", "-build", "3s", "-ttl", "1h", "-lease", "1h")
 	require.Equal(t, "a: builds it", p.Line())
-	a.Signal(syscall.SIGSTOP) // it gets no further before the others wait
+	a.Signal(syscall.SIGSTOP) // it is stuck before the others wait
 	b := p.Start("-name", "b", "-callers", "50")
 	c := p.Start("-name", "c", "-callers", "50")
 	redistest.Eventually(t, time.Minute, func() bool { return waiting() == 2 }, "they wait")
@@ -65,7 +65,7 @@ func TestCache(t *testing.T) {
 	require.Equal(t, []string{"d: 50 found it, 0 had it when it was built"}, p.Rest())
 }
 
-// When the one that builds the value is killed, one of those that wait builds it.
+// If the builder is killed, one of the waiters builds the value.
 func TestCacheAfterACrash(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

@@ -1,4 +1,4 @@
-// The program cron starts a job at each tick of the clock. Run several: the job runs once a tick.
+// The program cron starts a job at each tick of the clock. Run several: the job runs once per tick.
 package main
 
 import (
@@ -17,7 +17,7 @@ import (
 )
 
 func main() {
-	name := flag.String("name", strconv.Itoa(os.Getpid()), "of this process, for what it prints")
+	name := flag.String("name", strconv.Itoa(os.Getpid()), "of this process, in its output")
 	every := flag.Duration("every", 2*time.Second, "how long a tick is")
 	ticks := flag.Int("ticks", 5, "after so many ticks the program ends")
 	flag.Parse()
@@ -47,8 +47,7 @@ func run(ctx context.Context, every time.Duration, ticks int) error {
 			return nil
 		}
 		at := tick.Format(time.TimeOnly)
-		// Each tick has a lock of its own, which stays taken after the job: so a process that is late by less than ten ticks
-		// finds it taken, however short the job was.
+		// Each tick has its own lock, which outlives the job: a process up to ten ticks late still finds it taken, however short the job was.
 		once := client.Mutex("report:"+tick.UTC().Format(time.RFC3339Nano), rlock.WithMinHold(10*every))
 		err := once.TryDo(ctx, 0, func(ctx context.Context) error {
 			log.Print(at, " runs the job")
@@ -59,7 +58,7 @@ func run(ctx context.Context, every time.Duration, ticks int) error {
 		case errors.Is(err, rlock.ErrNotAcquired) && !errors.Is(err, rlock.ErrUnreachable):
 			log.Print(at, " skipped: another process runs it")
 		default:
-			log.Print(at, " failed: ", err) // Redis or the job did; nobody repeats this tick
+			log.Print(at, " failed: ", err) // a failure of Redis or of the job; nobody repeats this tick
 		}
 	}
 	return nil

@@ -11,7 +11,7 @@ import (
 	"github.com/go-rlock/rlock/internal/redistest"
 )
 
-// Three processes start the job at each tick, and it runs once, though one of them sleeps until the others are through.
+// Three processes start the job at each tick. It runs once, although one of them sleeps until the others are done.
 func TestCron(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -20,8 +20,8 @@ func TestCron(t *testing.T) {
 	for _, name := range []string{"a", "b", "c"} {
 		processes[name] = p.Start("-name", name, "-every", "2s", "-ticks", "3")
 	}
-	ran := make(map[string]int)    // at each tick
-	passed := make(map[string]int) // of each process
+	ran := make(map[string]int)    // per tick
+	passed := make(map[string]int) // per process
 	read := func(line string) (name string) {
 		t.Helper()
 		name, says, _ := strings.Cut(line, ": ")

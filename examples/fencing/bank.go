@@ -9,21 +9,21 @@ import (
 )
 
 const (
-	// token is the highest that the row has seen.
+	// token is the highest token that the row has seen.
 	createTable = `CREATE TABLE IF NOT EXISTS rlock_accounts (
 		name    text   PRIMARY KEY,
 		balance bigint NOT NULL,
 		token   bigint NOT NULL DEFAULT 0
 	)`
 
-	// Both find no row if a later section was here.
+	// Both find no row after a write with a higher token.
 	readAccount  = `UPDATE rlock_accounts SET token = $2 WHERE name = $1 AND token <= $2 RETURNING balance`
 	writeAccount = `UPDATE rlock_accounts SET token = $2, balance = $3 WHERE name = $1 AND token <= $2 RETURNING balance`
 )
 
 var errRefused = errors.New("refused: a later section was here, or there is no such account")
 
-// deposit adds an amount to the balance of an account.
+// deposit adds an amount to an account's balance.
 func deposit(ctx context.Context, lock *rlock.Mutex, db *sql.DB, account string, amount int64) error {
 	return lock.Do(ctx, func(ctx context.Context) error {
 		token, _ := lock.FencingToken(ctx)
@@ -36,7 +36,7 @@ func deposit(ctx context.Context, lock *rlock.Mutex, db *sql.DB, account string,
 	})
 }
 
-// update runs one of the two statements, and returns the balance afterwards.
+// update runs one of the two statements, and returns the new balance.
 func update(ctx context.Context, db *sql.DB, statement string, arguments ...any) (balance int64, err error) {
 	err = db.QueryRowContext(ctx, statement, arguments...).Scan(&balance)
 	if errors.Is(err, sql.ErrNoRows) {

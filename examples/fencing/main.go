@@ -1,6 +1,6 @@
 //go:build unix
 
-// Fencing stops the holder of a lock for longer than its lease, and lets it write when it goes on: see README.md.
+// Fencing stops the holder of a lock for longer than its lease, and lets it write afterwards: see README.md.
 package main
 
 import (
@@ -24,11 +24,11 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// lease is short, so that the program is.
+// short, to keep the program short.
 const lease = time.Second
 
 func main() {
-	// SIGPIPE: as in "go run ./fencing | head", after which nobody would wake A.
+	// SIGPIPE: as in "go run ./fencing | head", after which nobody would continue A.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGPIPE)
 	err := run(ctx)
 	stop()
@@ -43,7 +43,7 @@ func run(ctx context.Context) error {
 	if err == nil {
 		_, err = db.ExecContext(ctx, createTable)
 	}
-	if parseErr := new(pgconn.ParseConfigError); errors.As(err, &parseErr) { // it has what it can find of the password masked, not all
+	if parseErr := new(pgconn.ParseConfigError); errors.As(err, &parseErr) { // pgx masks only the passwords it recognizes
 		return errors.New("DATABASE_URL is no URL of PostgreSQL, such as postgres://user:password@127.0.0.1:5432/postgres")
 	}
 	if err != nil {
@@ -61,7 +61,7 @@ func run(ctx context.Context) error {
 		"plain":  client.Mutex("account:plain"),
 		"fenced": client.FencedMutex("account:fenced"),
 	}
-	if len(os.Args) > 1 { // we are A, started by scene
+	if len(os.Args) > 1 { // this is A, started by scene
 		account := os.Args[1]
 		if locks[account] == nil {
 			return errors.New("it takes no arguments")
@@ -76,7 +76,7 @@ func run(ctx context.Context) error {
 	return scene(ctx, locks["fenced"], db, "fenced")
 }
 
-// scene has A, another process, and B, this one, deposit to the same account.
+// scene makes A, another process, and B, this process, deposit to the same account.
 func scene(ctx context.Context, lock *rlock.Mutex, db *sql.DB, account string) error {
 	if _, err := db.ExecContext(ctx, `INSERT INTO rlock_accounts (name, balance) VALUES ($1, 100)
 		ON CONFLICT (name) DO UPDATE SET balance = 100, token = 0`, account); err != nil {
@@ -99,7 +99,7 @@ func scene(ctx context.Context, lock *rlock.Mutex, db *sql.DB, account string) e
 	if err := a.Start(); err != nil {
 		return err
 	}
-	defer func() { _ = a.Process.Kill() }() // if it is still there; this ends a stopped process, too
+	defer func() { _ = a.Process.Kill() }() // if still running; SIGKILL also ends a stopped process
 
 	lines := bufio.NewScanner(stdout)
 	if lines.Scan() {
@@ -129,7 +129,7 @@ func scene(ctx context.Context, lock *rlock.Mutex, db *sql.DB, account string) e
 	return err
 }
 
-// slowDeposit is deposit as A makes it: stopped between its read and its write.
+// slowDeposit is A's deposit, stopped between its read and its write.
 func slowDeposit(ctx context.Context, lock *rlock.Mutex, db *sql.DB, account string) error {
 	err := lock.Do(ctx, func(ctx context.Context) error {
 		token, _ := lock.FencingToken(ctx)
@@ -138,10 +138,10 @@ func slowDeposit(ctx context.Context, lock *rlock.Mutex, db *sql.DB, account str
 			return err
 		}
 		fmt.Printf("  A has the lock with token %d, and reads %d\n", token, balance)
-		if _, err := io.Copy(io.Discard, os.Stdin); err != nil { // until B is through
+		if _, err := io.Copy(io.Discard, os.Stdin); err != nil { // until B is done
 			return err
 		}
-		// A write that is on its way when the process is stopped heeds no ctx. This one stands for it.
+		// A write already in progress when the process stops does not see the ctx's end. This write simulates it.
 		balance, err = update(context.WithoutCancel(ctx), db, writeAccount, account, token, balance+30)
 		if err == nil {
 			fmt.Println("  A writes", balance)

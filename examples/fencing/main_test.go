@@ -45,7 +45,7 @@ func TestFencing(t *testing.T) {
 	t.Run("without a password in its errors", func(t *testing.T) {
 		for _, noURL := range program.NoURLs {
 			_, stderr := runProgram(t, binary, noURL, postgres)
-			require.Regexp(t, `^fencing: rlock: no URL of Redis: .*\n$`, stderr)
+			require.Regexp(t, `^fencing: rlock: not a Redis URL: .*\n$`, stderr)
 			require.NotContains(t, stderr, program.Secret)
 		}
 		for _, noURL := range append(program.NoURLs, "u:p@ss:"+program.Secret+"@127.0.0.1:1/x", "user:"+program.Secret) {
@@ -59,7 +59,7 @@ func TestFencing(t *testing.T) {
 	t.Run("statements of the page", func(t *testing.T) { requireStatements(t, postgres) })
 }
 
-// The page shows the code that is tested here; the README, the output.
+// The page shows the code tested here; the README shows the output.
 func TestPageShowsTheCode(t *testing.T) {
 	code, err := os.ReadFile("bank.go")
 	require.NoError(t, err)
@@ -68,7 +68,7 @@ func TestPageShowsTheCode(t *testing.T) {
 
 const page = "../../docs/fencing.md"
 
-// blocks returns the blocks of code of a page.
+// blocks returns the code blocks of a page.
 func blocks(t *testing.T, file string) (all []string) {
 	t.Helper()
 	text, err := os.ReadFile(file)
@@ -79,8 +79,7 @@ func blocks(t *testing.T, file string) (all []string) {
 	return all
 }
 
-// requireStatements runs the SQL of the page, in its order. Each statement with a token refuses one that is lower than one it
-// has seen.
+// requireStatements runs the page's SQL in order. Each statement with a token refuses a lower token than it has seen.
 func requireStatements(t *testing.T, postgres string) {
 	t.Helper()
 	db, err := sql.Open("pgx", postgres)
@@ -117,10 +116,10 @@ func runProgram(t *testing.T, program, redis, postgres string) (stdout, stderr s
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), program)
 	cmd.Env = append(os.Environ(), "REDIS_URL=redis://"+redis, "DATABASE_URL="+postgres)
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) } // on which it ends the process that it has stopped
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) } // on which it ends its stopped process
 	cmd.WaitDelay = 10 * time.Second
 	var out, errs strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &errs
-	_ = cmd.Run() // what went wrong is on stderr
+	_ = cmd.Run() // errors go to stderr
 	return out.String(), errs.String()
 }

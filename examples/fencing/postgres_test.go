@@ -18,16 +18,16 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// startPostgres runs a PostgreSQL of the test's own and returns where it is. It listens on a socket in its folder only, so no
-// other process can have its port, and ends with the test, or with this process.
+// startPostgres runs a PostgreSQL for the test and returns its address. It listens only on a socket in its folder, so no other process can take
+// its port. It ends with the test, or with this process.
 func startPostgres(t *testing.T) (url string) {
 	t.Helper()
 	bin := postgresBin(t)
-	dir, err := os.MkdirTemp("", "pg") //nolint:usetesting // t.TempDir lets no other user in; and a socket needs a short name
+	dir, err := os.MkdirTemp("", "pg") //nolint:usetesting // t.TempDir is closed to other users, and a socket needs a short path
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, os.RemoveAll(dir)) })
 	var as *syscall.SysProcAttr
-	if os.Getuid() == 0 { // as which PostgreSQL refuses to run
+	if os.Getuid() == 0 { // PostgreSQL refuses to run as root
 		user := ordinaryUser(t)
 		as = &syscall.SysProcAttr{Credential: user}
 		require.NoError(t, os.Chown(dir, int(user.Uid), int(user.Gid)))
@@ -43,7 +43,7 @@ func startPostgres(t *testing.T) (url string) {
 	log, err := os.Create(filepath.Join(dir, "log"))
 	require.NoError(t, err)
 	defer log.Close()
-	// The shell ends the server when its stdin is closed, also because this process has died.
+	// The shell ends the server when its stdin closes, even if this process has died.
 	server := exec.Command("sh", "-c", `"$@" & read line; kill -QUIT $!; wait`, "sh",
 		filepath.Join(bin, "postgres"), "-D", data, "-k", dir, "-c", "listen_addresses=", "-F")
 	server.Dir, server.SysProcAttr, server.Stdout, server.Stderr = dir, as, log, log
@@ -67,7 +67,7 @@ func startPostgres(t *testing.T) (url string) {
 	return url
 }
 
-// postgresBin finds the folder of the programs: Debian and Homebrew keep them off the PATH.
+// postgresBin finds PostgreSQL's programs: Debian and Homebrew keep them off the PATH.
 func postgresBin(t *testing.T) string {
 	t.Helper()
 	if path, err := exec.LookPath("initdb"); err == nil {

@@ -1,5 +1,5 @@
-// The program hierarchy moves goods between the shelves of a warehouse, and takes stock of all of them. Whoever moves goods locks the two shelves, and
-// excludes a stocktaking, but nobody at other shelves.
+// The program hierarchy moves goods between the shelves of a warehouse, and takes stock of all shelves. A move locks its two shelves, and
+// excludes a stocktaking but not moves at other shelves.
 package main
 
 import (
@@ -22,7 +22,7 @@ import (
 )
 
 func main() {
-	name := flag.String("name", strconv.Itoa(os.Getpid()), "of this process, for what it prints")
+	name := flag.String("name", strconv.Itoa(os.Getpid()), "of this process, in its output")
 	shelves := flag.Int("shelves", 5, "of the warehouse")
 	fill := flag.Int64("fill", 0, "put so many goods on each shelf, and end")
 	moves := flag.Int("moves", 0, "move goods so often")
@@ -63,7 +63,7 @@ func run(ctx context.Context, shelves int, fill int64, moves, counts int) error 
 		log.Printf("has moved goods %d times", moves)
 	}
 	for range counts {
-		sum, err := rlock.DoValue(ctx, w.whole().Write(), w.sum) // when nobody moves anything
+		sum, err := rlock.DoValue(ctx, w.whole().Write(), w.sum) // while nobody moves anything
 		if err != nil {
 			return err
 		}
@@ -72,7 +72,7 @@ func run(ctx context.Context, shelves int, fill int64, moves, counts int) error 
 	return nil
 }
 
-// warehouse has a lock for the whole and one for each shelf. The braces put all of them, and the goods, into one slot of a cluster.
+// warehouse has a lock for the whole and one per shelf. The braces put all keys, including the goods, into one slot of a cluster.
 type warehouse struct {
 	rdb     rueidis.Client
 	client  *rlock.Client
@@ -85,7 +85,7 @@ func (w warehouse) shelf(i int) *rlock.Mutex {
 	return w.client.Mutex("{warehouse}:lock:" + strconv.Itoa(i))
 }
 
-// move takes something from one shelf to another one. Two moves in opposite directions do not wait for each other: All takes all or none.
+// move takes something from one shelf to another. Moves in opposite directions cannot deadlock: All takes all its locks or none.
 func (w warehouse) move(ctx context.Context) error {
 	from := rand.IntN(w.shelves)
 	to := (from + 1 + rand.IntN(w.shelves-1)) % w.shelves
@@ -137,7 +137,7 @@ func (w warehouse) put(ctx context.Context, i int, n int64) error {
 func connect() (rueidis.Client, error) {
 	options, err := rueidis.ParseURL(cmp.Or(os.Getenv("REDIS_URL"), "redis://127.0.0.1:6379"))
 	if err != nil {
-		return nil, errors.New("REDIS_URL is no URL of Redis, such as redis://user:password@127.0.0.1:6379")
+		return nil, errors.New("REDIS_URL is not a Redis URL such as redis://user:password@127.0.0.1:6379")
 	}
 	rdb, err := rueidis.NewClient(options)
 	if err != nil {

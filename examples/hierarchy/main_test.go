@@ -13,7 +13,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// Two processes move goods and one takes stock, all at the same time: nothing is lost, and each count sees all that is there.
+// Two processes move goods while one takes stock: nothing is lost, and each count sees all goods.
 func TestHierarchy(t *testing.T) {
 	t.Parallel()
 	p := program.Build(t, redistest.Start(t).Addr())
@@ -37,8 +37,7 @@ func TestHierarchy(t *testing.T) {
 	require.Equal(t, append(want, "last: counts 500"), said)
 }
 
-// A move needs its two shelves and the whole for reading, and nothing else: it gets by what others have at another shelf, and waits for a
-// stocktaking.
+// A move needs only its two shelves, and the whole for reading: it is not blocked by moves at other shelves, but waits for a stocktaking.
 func TestMoveBesideOthers(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

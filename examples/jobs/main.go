@@ -1,5 +1,5 @@
-// The program jobs accepts orders over HTTP in one process and ships them in another: the lock on an order goes along with the job. Run it as
-// "jobs -listen ADDR", and as "jobs -work".
+// The program jobs accepts orders over HTTP in one process and ships them in another: the order's lock travels with the job. Run it as "jobs
+// -listen ADDR" and as "jobs -work".
 package main
 
 import (
@@ -22,7 +22,7 @@ import (
 )
 
 func main() {
-	name := flag.String("name", strconv.Itoa(os.Getpid()), "of this process, for what it prints, and of the worker in the queue")
+	name := flag.String("name", strconv.Itoa(os.Getpid()), "of this process, in its output, and of the worker in the queue")
 	listen := flag.String("listen", "", "accept orders at that address")
 	work := flag.Bool("work", false, "ship orders")
 	ticket := flag.Duration("ticket", 10*time.Minute, "for how long an order stays locked in the queue")
@@ -49,7 +49,7 @@ func main() {
 	}
 }
 
-// shop is what both kinds of processes have.
+// shop is shared by both kinds of processes.
 type shop struct {
 	rdb   rueidis.Client
 	locks *rlock.Client
@@ -73,10 +73,10 @@ func with(ctx context.Context, lease time.Duration, run func(*shop) error) error
 	return run(s)
 }
 
-// lock is that of an order.
+// lock returns an order's lock.
 func (s *shop) lock(order string) *rlock.Mutex { return s.locks.Mutex("order:" + order) }
 
-// state is what has become of an order: "" before it was accepted.
+// state returns an order's state, "" before it was accepted.
 func (s *shop) state(ctx context.Context, order string) (string, error) {
 	state, err := s.rdb.Do(ctx, s.rdb.B().Hget().Key("orders").Field(order).Build()).ToString()
 	if rueidis.IsRedisNil(err) {
@@ -92,7 +92,7 @@ func (s *shop) setState(ctx context.Context, order, state string) error {
 func connect() (rueidis.Client, error) {
 	options, err := rueidis.ParseURL(cmp.Or(os.Getenv("REDIS_URL"), "redis://127.0.0.1:6379"))
 	if err != nil {
-		return nil, errors.New("REDIS_URL is no URL of Redis, such as redis://user:password@127.0.0.1:6379")
+		return nil, errors.New("REDIS_URL is not a Redis URL such as redis://user:password@127.0.0.1:6379")
 	}
 	rdb, err := rueidis.NewClient(options)
 	if err != nil {

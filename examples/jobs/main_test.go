@@ -73,7 +73,7 @@ func TestHandlerIsKilled(t *testing.T) {
 	}
 }
 
-// The worker is killed as well: another one takes the job over. The ticket was used, so it locks the order anew, when the lease of the dead one is over.
+// If the worker is killed as well, another worker takes over. The ticket is used up, so it locks the order anew after the dead worker's lease.
 func TestWorkerIsKilled(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -92,7 +92,7 @@ func TestWorkerIsKilled(t *testing.T) {
 	require.Zero(t, second.Wait())
 }
 
-// Many orders, and several workers: each is shipped once, by a worker that took the lock along.
+// Many orders and several workers: each order is shipped once, by a worker that took over its lock.
 func TestJobs(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

@@ -10,7 +10,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// The queue is a stream of Redis with one group of workers. A job stays there until its worker says that it is done, so it outlives all processes.
+// The queue is a Redis stream with one group of workers. A job stays there until its worker acknowledges it, so it survives crashes.
 const (
 	stream = "jobs"
 	group  = "workers"
@@ -23,7 +23,7 @@ type job struct {
 
 func (s *shop) makeQueue(ctx context.Context) error {
 	err := s.rdb.Do(ctx, s.rdb.B().XgroupCreate().Key(stream).Group(group).Id("0").Mkstream().Build()).Error()
-	if err != nil && strings.HasPrefix(err.Error(), "BUSYGROUP") { // another process was first
+	if err != nil && strings.HasPrefix(err.Error(), "BUSYGROUP") { // another process was faster
 		return nil
 	}
 	return err
@@ -34,7 +34,7 @@ func (s *shop) send(ctx context.Context, j job) error {
 	return s.rdb.Do(ctx, b.Build()).Error()
 }
 
-// receive returns a job that another worker has left idle for so long that it must have died, or else the next one; nil if there is none for 100 ms.
+// receive returns a job that a dead worker left idle, or else the next job; nil if there is none within 100 ms.
 func (s *shop) receive(ctx context.Context, worker string, idle time.Duration) (*job, error) {
 	b := s.rdb.B()
 	claimed, err := s.rdb.Do(ctx, b.Xautoclaim().Key(stream).Group(group).Consumer(worker).

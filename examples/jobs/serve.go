@@ -38,7 +38,7 @@ func (s *shop) serve(ctx context.Context, addr string, lasts time.Duration) erro
 	return server.Shutdown(last)
 }
 
-// accept looks at an order under its lock, and sends it to the workers, still locked.
+// accept checks an order under its lock, and sends it to the workers, still locked.
 func (s *shop) accept(ctx context.Context, order string, lasts time.Duration) (status int, text string) {
 	ctx, unlock, err := s.lock(order).TryLock(ctx, time.Second)
 	if errors.Is(err, rlock.ErrNotAcquired) && !errors.Is(err, rlock.ErrUnreachable) {
@@ -47,7 +47,7 @@ func (s *shop) accept(ctx context.Context, order string, lasts time.Duration) (s
 	if err != nil {
 		return http.StatusServiceUnavailable, err.Error()
 	}
-	defer func() { _ = unlock() }() // after Export it has nothing left to do
+	defer func() { _ = unlock() }() // after a successful Export, unlock does nothing
 
 	state, err := s.state(ctx, order)
 	switch {
@@ -56,7 +56,7 @@ func (s *shop) accept(ctx context.Context, order string, lasts time.Duration) (s
 	case state == shipped:
 		return http.StatusOK, "it was shipped before"
 	}
-	// The section ends here, and with it its ctx. What follows must not need the lock.
+	// The section and its ctx end here. Code after Export must not need the lock.
 	after := context.WithoutCancel(ctx)
 	ticket, err := rlock.Export(ctx, rlock.WithTicketTime(lasts))
 	if err != nil {
@@ -69,7 +69,7 @@ func (s *shop) accept(ctx context.Context, order string, lasts time.Duration) (s
 	return http.StatusAccepted, "accepted"
 }
 
-// takeBack unlocks an order whose send failed. If the job is in the queue all the same, its worker locks the order anew.
+// takeBack unlocks an order that could not be sent. If the job is in the queue anyway, its worker locks the order anew.
 func (s *shop) takeBack(ctx context.Context, ticket string) {
 	if _, unlock, err := s.locks.Adopt(ctx, ticket); err == nil {
 		_ = unlock()

@@ -23,13 +23,13 @@ func (s *shop) work(ctx context.Context, name string, takes, idle time.Duration)
 			continue
 		}
 		if err := s.run(ctx, j, takes); err != nil {
-			log.Printf("order %s stays in the queue: %v", j.order, err) // and is taken over when it is idle
+			log.Printf("order %s stays in the queue: %v", j.order, err) // and is taken over once idle
 		}
 	}
 	return nil
 }
 
-// run continues with the handler's lock: nobody was in between. With ErrTicket, another worker used the ticket and died, or the job was in the queue for
+// run continues with the handler's lock: nobody was in between. On ErrTicket, another worker used the ticket and died, or the job was queued for
 // too long. Then run locks the order as usual, and the order may have changed.
 func (s *shop) run(ctx context.Context, j *job, takes time.Duration) (err error) {
 	how := "taken along"
@@ -46,7 +46,7 @@ func (s *shop) run(ctx context.Context, j *job, takes time.Duration) (err error)
 	if err != nil {
 		return err
 	}
-	if state != shipped { // otherwise its worker died before it could say that it was done
+	if state != shipped { // otherwise its worker died before it could acknowledge the job
 		log.Printf("ships %s, %s", j.order, how)
 		if err := ship(section, takes); err != nil {
 			return err
@@ -59,7 +59,7 @@ func (s *shop) run(ctx context.Context, j *job, takes time.Duration) (err error)
 	return s.done(section, j)
 }
 
-// ship is the work. ctx ends if the lock is lost.
+// ship is the job's work. ctx ends if the lock is lost.
 func ship(ctx context.Context, takes time.Duration) error {
 	select {
 	case <-time.After(takes):

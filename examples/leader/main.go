@@ -1,4 +1,4 @@
-// The program leader leads, if no other process of it does. Run several, and end the one that leads.
+// The program leader leads unless another of its processes does. Run several, and end the leader.
 package main
 
 import (
@@ -16,7 +16,7 @@ import (
 )
 
 func main() {
-	name := flag.String("name", strconv.Itoa(os.Getpid()), "of this process, for what it prints")
+	name := flag.String("name", strconv.Itoa(os.Getpid()), "of this process, in its output")
 	every := flag.Duration("every", time.Second, "how often the leader works")
 	lease := flag.Duration("lease", 3*time.Second, "how long a leader that was killed stays the leader")
 	flag.Parse()

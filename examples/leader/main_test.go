@@ -11,15 +11,15 @@ import (
 	"github.com/go-rlock/rlock/internal/redistest"
 )
 
-// Of three processes one leads: the next one when that was killed, the next one when that was ended, and the last one once more
-// after it has lost the lock.
+// One of three processes leads. When it is killed, the next leads; when that is ended, the last one does, and leads again after it has lost the
+// lock.
 func TestLeader(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	p := program.Build(t, s.Addr())
 	processes := make(map[string]*program.Process)
 	start := func(name string) { processes[name] = p.Start("-name", name, "-lease", "2s", "-every", "50ms") }
-	// until returns the name of the process that does this. Before it only the leader works.
+	// until returns the name of the process that prints this. Before it only the leader may work.
 	until := func(does, leader string) string {
 		t.Helper()
 		for {

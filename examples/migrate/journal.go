@@ -8,13 +8,13 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// section is what a holder wrote in the journal when it came and when it left.
+// section is a holder's pair of journal entries.
 type section struct {
 	order, side, owner, parcel, levels string
 	from, to                           int64 // in ms since 1970, on the clock of Redis
 }
 
-// sections reads the journal, in the order in which holders came. It is an error if two were inside of one order together, or
+// sections reads the journal in order. It fails if two holders were inside one order together, or counted the same parcel.
 // counted one parcel twice.
 func sections(journal []rueidis.XRangeEntry) (all []*section, err error) {
 	inside := make(map[string]*section) // by order

@@ -11,12 +11,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The program can say no.
+// The check can fail.
 func TestSections(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		journal string // order, owner, event, parcel
-		err     string // "" for a good one
+		err     string // "" for a valid journal
 	}{
 		{"nothing", "", ""},
 		{"one after the other", "1 a in 0, 1 a out 1, 1 b in 0, 1 b out 2", ""},
@@ -46,7 +46,7 @@ func TestSections(t *testing.T) {
 	}
 }
 
-// The Java side is built with the newest Redisson that the interop tests have.
+// The Java side is built with the newest Redisson of the interop tests.
 func TestRedissonVersion(t *testing.T) {
 	version := regexp.MustCompile(`<redisson.version>.*</redisson.version>`)
 	ours, err := os.ReadFile("java/pom.xml")

@@ -1,5 +1,4 @@
-// Migrate has a Java program with Redisson and a Go program, itself, work on the same orders under the same locks at the same time: see
-// README.md.
+// Migrate runs a Java program with Redisson and itself on the same orders, under the same locks, at the same time: see README.md.
 package main
 
 import (
@@ -24,9 +23,9 @@ import (
 )
 
 const (
-	watchdog = 1500 * time.Millisecond // the same on both sides; short, so that the program is
+	watchdog = 1500 * time.Millisecond // same on both sides; short, to keep the program short
 
-	parcelsKey = "migrate:parcels" // a hash: how many parcels of each order were shipped
+	parcelsKey = "migrate:parcels" // a hash: shipped parcels per order
 	journalKey = "migrate:journal" // a stream
 )
 
@@ -48,7 +47,7 @@ func run(ctx context.Context, jar string) error {
 	}
 	option, err := rueidis.ParseURL(cmp.Or(os.Getenv("REDIS_URL"), "redis://127.0.0.1:6379"))
 	if err != nil {
-		return errors.New("REDIS_URL is no URL of Redis, such as redis://127.0.0.1:6379") // err has the password
+		return errors.New("REDIS_URL is not a Redis URL such as redis://127.0.0.1:6379") // err has the password
 	}
 	rdb, err := rueidis.NewClient(option)
 	if err != nil {
@@ -61,7 +60,7 @@ func run(ctx context.Context, jar string) error {
 	}
 	defer locks.Close()
 
-	// The Java side says that it is ready, and begins when its stdin ends.
+	// The Java side says when it is ready, and begins when its stdin closes.
 	java := exec.CommandContext(ctx, "java", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-jar", jar,
 		"redis://"+option.InitAddress[0], strconv.FormatInt(watchdog.Milliseconds(), 10))
 	java.Stderr = os.Stderr
@@ -76,7 +75,7 @@ func run(ctx context.Context, jar string) error {
 	if err := java.Start(); err != nil {
 		return fmt.Errorf("the Java side: %w", err)
 	}
-	defer func() { _ = java.Process.Kill() }() // if it is still there
+	defer func() { _ = java.Process.Kill() }() // if still running
 	if _, err := bufio.NewReader(stdout).ReadString('\n'); err != nil {
 		return errors.Join(fmt.Errorf("the Java side did not get ready: %w", err), java.Wait())
 	}
@@ -103,7 +102,7 @@ func run(ctx context.Context, jar string) error {
 	return report(journal)
 }
 
-// work ships parcels of three orders at a time, as the Java side does.
+// work ships parcels of three orders at a time, like the Java side.
 func work(ctx context.Context, s shop) error {
 	var (
 		wg   sync.WaitGroup
@@ -116,7 +115,7 @@ func work(ctx context.Context, s shop) error {
 	return errors.Join(errs[:]...)
 }
 
-// report prints who held which lock and when.
+// report prints who held which lock, and when.
 func report(journal []rueidis.XRangeEntry) error {
 	all, err := sections(journal)
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 
 var line = regexp.MustCompile(`^ *(\d+) to +(\d+)  (\S+) +(go|java) +([0-9a-f-]{36}):\d+ +parcel (\d+), 2 levels$`)
 
-// Both sides ship their parcels, and never two of one order together; a hold that is longer than the watchdog time is kept.
+// Both sides ship their parcels, never two of one order together, and a hold longer than the watchdog time is kept.
 func TestMigrate(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "migrate")
 	said, err := exec.Command("go", "build", "-o", program, ".").CombinedOutput()
@@ -73,7 +73,7 @@ func milliseconds(t *testing.T, text string) time.Duration {
 	return time.Duration(ms) * time.Millisecond
 }
 
-// The Java side has no program to start, or no Redis: the one line says what to do.
+// Without a Java program, or without Redis, one line says what to do.
 func TestMigrateMissing(t *testing.T) {
 	require.ErrorContains(t, run(t.Context(), "none.jar"), "none.jar: no such file or directory (build it: mvn -q -f migrate/java package)")
 	t.Setenv("REDIS_URL", "redis://127.0.0.1:1")

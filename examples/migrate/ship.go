@@ -10,7 +10,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// shop ships parcels of orders. Shop.java does the same, under the same locks.
+// shop ships parcels of orders, under the same locks as Shop.java.
 type shop struct {
 	locks *rlock.Client
 	redis rueidis.Client
@@ -41,7 +41,7 @@ func (s shop) ship(ctx context.Context, order string, work time.Duration) error 
 	})
 }
 
-// count adds a parcel to an order. It takes the lock, too: inside of ship that is a second level.
+// count adds a parcel to an order. It takes the lock as well: inside ship that is a second level.
 func (s shop) count(ctx context.Context, order string) error {
 	lock := s.locks.Mutex(order)
 	return lock.Do(ctx, func(ctx context.Context) error {
@@ -62,7 +62,7 @@ func (s shop) count(ctx context.Context, order string) error {
 	})
 }
 
-// write adds an entry to the journal, a stream: Redis puts the entries of both sides in one order, and adds the time.
+// write adds a journal entry to a stream: Redis orders the entries of both sides, and adds the time.
 func (s shop) write(ctx context.Context, order, event string, parcel int64, levels int) error {
 	entry := s.redis.B().Xadd().Key(journalKey).Id("*").FieldValue().
 		FieldValue("order", order).FieldValue("side", "go").FieldValue("owner", rlock.Owner(ctx)).FieldValue("event", event).

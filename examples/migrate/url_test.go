@@ -10,12 +10,12 @@ import (
 	"github.com/go-rlock/rlock/examples/internal/program"
 )
 
-// A REDIS_URL that is none is no reason to print the password in it.
+// The error for a malformed REDIS_URL does not show its password.
 func TestMigrateNoURL(t *testing.T) {
 	jar := filepath.Join(t.TempDir(), "empty.jar")
 	require.NoError(t, os.WriteFile(jar, nil, 0o600))
 	for _, noURL := range program.NoURLs {
 		t.Setenv("REDIS_URL", "redis://"+noURL)
-		require.EqualError(t, run(t.Context(), jar), "REDIS_URL is no URL of Redis, such as redis://127.0.0.1:6379")
+		require.EqualError(t, run(t.Context(), jar), "REDIS_URL is not a Redis URL such as redis://127.0.0.1:6379")
 	}
 }

@@ -21,11 +21,10 @@ func (a *api) routes() http.Handler {
 	return mux
 }
 
-// isID matches the ids of orders. An id ends up in names of locks and in log lines, so a request may not put in it what it likes: a line
-// break would forge a line of the log, and a long one takes memory in Redis.
+// isID matches order ids. Ids end up in lock names and log lines: a line break would forge a log line, and a long id costs memory in Redis.
 var isID = regexp.MustCompile(`^[\w:-]{1,64}$`).MatchString
 
-// answer makes a handler of a method of the service.
+// answer makes a handler from a service method.
 func answer(method func(ctx context.Context, id string) (order, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		id := r.PathValue("id")
@@ -33,33 +32,33 @@ func answer(method func(ctx context.Context, id string) (order, error)) http.Han
 			http.Error(w, "no such order", http.StatusNotFound)
 			return
 		}
-		o, err := method(rlock.WaitOnly(r.Context()), id) // a client that has gone cuts off no payment
+		o, err := method(rlock.WaitOnly(r.Context()), id) // a client that disconnects interrupts no payment
 		if err != nil {
 			fail(w, r, err)
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(o) // fails if the client has gone
+		_ = json.NewEncoder(w).Encode(o) // fails if the client has disconnected
 	}
 }
 
-// fail says what an error means for whoever sent the request. The text of the error is for the log: it names processes.
+// fail maps an error to a status. The error's text goes to the log only: it names processes.
 func fail(w http.ResponseWriter, r *http.Request, err error) {
 	log.Printf("%s %s: %v", r.Method, r.URL.EscapedPath(), err)
 	switch {
 	case r.Context().Err() != nil:
-		// The client has gone. Nobody reads an answer.
+		// The client has disconnected: nobody reads an answer.
 	case errors.Is(err, rlock.ErrLost):
-		// Another process may have been at the order, too: look at it before you send this again.
+		// Another process may have changed the order, too: check it before you retry.
 		http.Error(w, "the lock was lost on the way", http.StatusInternalServerError)
 	case errors.Is(err, rlock.ErrUnreachable), errors.Is(err, rlock.ErrClosed):
-		// Before ErrNotAcquired: a wait that ended while Redis was silent is both. If it was the unlock that had no answer, the
-		// work is done, and whoever sends it again finds that.
+		// Before ErrNotAcquired: a wait that ended while Redis was silent is both. If only the unlock went unanswered, the work is done, and a
+		// retry finds that.
 		w.Header().Set("Retry-After", "5")
 		http.Error(w, "try again later", http.StatusServiceUnavailable)
 	case errors.Is(err, rlock.ErrNotAcquired):
 		w.Header().Set("Retry-After", "1")
-		http.Error(w, "another request is at this order", http.StatusConflict)
+		http.Error(w, "another request is working on this order", http.StatusConflict)
 	default:
 		http.Error(w, "internal error", http.StatusInternalServerError)
 	}

@@ -1,4 +1,4 @@
-// The program orders charges and ships orders over HTTP. Run as many of it as you like: each order is charged once.
+// The program orders charges and ships orders over HTTP. Run any number of processes: each order is charged once.
 package main
 
 import (
@@ -43,7 +43,7 @@ func run(ctx context.Context, listen string, payment, wait, grace time.Duration)
 	if err != nil {
 		return err
 	}
-	defer rdb.Close() // after the locks: they need it
+	defer rdb.Close() // closed after the locks, which need it
 	locks, err := rlock.New(rdb, rlock.Options{})
 	if err != nil {
 		return err
@@ -69,9 +69,9 @@ func run(ctx context.Context, listen string, payment, wait, grace time.Duration)
 	log.Print("ends: no new requests, those under way go on")
 	ctx, cancel := context.WithTimeout(context.Background(), grace)
 	defer cancel()
-	err = server.Shutdown(ctx) // returns when all requests have ended, or ctx has
+	err = server.Shutdown(ctx) // returns once all requests have ended, or ctx has
 	if locks.Shutdown(ctx) != nil {
-		log.Print("orders were cut off") // their sections were told, and had a second to unlock
+		log.Print("orders were cut off") // the sections were cancelled, and had a second to unlock
 	}
 	return err
 }
@@ -79,9 +79,9 @@ func run(ctx context.Context, listen string, payment, wait, grace time.Duration)
 func connect() (rueidis.Client, error) {
 	options, err := rueidis.ParseURL(cmp.Or(os.Getenv("REDIS_URL"), "redis://127.0.0.1:6379"))
 	if err != nil {
-		return nil, errors.New("REDIS_URL is no URL of Redis, such as redis://user:password@127.0.0.1:6379")
+		return nil, errors.New("REDIS_URL is not a Redis URL such as redis://user:password@127.0.0.1:6379")
 	}
-	options.Dialer.Timeout, options.ConnWriteTimeout = 2*time.Second, 3*time.Second // so a Redis that hangs is found out sooner
+	options.Dialer.Timeout, options.ConnWriteTimeout = 2*time.Second, 3*time.Second // detects a hanging Redis sooner
 	rdb, err := rueidis.NewClient(options)
 	if err != nil {
 		return nil, fmt.Errorf("no Redis at %s: start redis-server, or set REDIS_URL: %w", strings.Join(options.InitAddress, ","), err)

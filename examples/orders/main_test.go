@@ -30,7 +30,7 @@ func open(p *program.Program, args ...string) shop {
 	return shop{process, strings.TrimPrefix(p.Await("orders: http://"), "orders: ")}
 }
 
-// answered is what a request is answered.
+// answered is a response.
 type answered struct {
 	status int
 	retry  string
@@ -59,7 +59,7 @@ func (s shop) post(ctx context.Context, path string) <-chan answered {
 	return result
 }
 
-// awaitWaiter returns when a process waits for the lock.
+// awaitWaiter returns once a process waits for the lock.
 func awaitWaiter(t *testing.T, locks *rlock.Client, name string) {
 	t.Helper()
 	redistest.Eventually(t, time.Minute, func() bool {
@@ -77,7 +77,7 @@ func newLocks(t *testing.T, s *redistest.Server) *rlock.Client {
 	return locks
 }
 
-// Many requests to two processes ship an order once. Each of their errors has its status.
+// Many requests to two processes ship an order once. Each error has its status.
 func TestOrders(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -95,18 +95,18 @@ func TestOrders(t *testing.T) {
 		require.Equal(t, "orders: order 42: "+want, p.Line())
 	}
 
-	// Whatever the id, its lock is no other order's data.
+	// Whatever the id, its lock's key is no order's data.
 	require.Equal(t, http.StatusOK, (<-a.post(ctx, "/orders/42:data/charge")).status)
 	for _, want := range []string{"payment", "charged"} {
 		require.Equal(t, "orders: order 42:data: "+want, p.Line())
 	}
 
-	// Somebody has the order.
+	// Another process holds the order.
 	locks := newLocks(t, s)
 	_, unlock, err := locks.Mutex("order:43").Lock(ctx)
 	require.NoError(t, err)
 	c := open(p, "-wait", "0s")
-	busy := answered{status: http.StatusConflict, retry: "1", body: "another request is at this order"}
+	busy := answered{status: http.StatusConflict, retry: "1", body: "another request is working on this order"}
 	require.Equal(t, busy, <-c.post(ctx, "/orders/43/charge"))
 	require.Regexp(t, `^orders: POST /orders/43/charge: rlock: "order:43": not acquired.*: held by `+locks.ID(), p.Line())
 
@@ -119,7 +119,7 @@ func TestOrders(t *testing.T) {
 	require.Regexp(t, `^orders: POST /orders/43/charge: rlock: "order:43": not acquired.*: context canceled$`, p.Line())
 	require.NoError(t, unlock())
 
-	// Nor does it stop a payment when it leaves.
+	// A client that disconnects does not stop a payment.
 	gone, leave = context.WithCancel(ctx)
 	left = a.post(gone, "/orders/45/charge")
 	require.Equal(t, "orders: order 45: payment", p.Line())
@@ -132,7 +132,7 @@ func TestOrders(t *testing.T) {
 	require.Contains(t, p.Line(), `orders: POST /orders/44/ship: rlock: "order:44": `)
 }
 
-// What a request names ends up in the log and in the name of a lock, so it is looked at first.
+// A request's id ends up in the log and in a lock's name, so it is checked first.
 func TestOrdersRefusesNames(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -149,7 +149,7 @@ func TestOrdersRefusesNames(t *testing.T) {
 	require.Equal(t, []string{"orders: ends: no new requests, those under way go on", "orders: ended in order"}, p.Rest())
 }
 
-// A path is logged as it was sent, and not with the line breaks that it may stand for.
+// A path is logged as sent, without the line breaks that it may encode.
 func TestOrdersLogsPaths(t *testing.T) {
 	var logged strings.Builder
 	log.SetOutput(&logged)
@@ -159,7 +159,7 @@ func TestOrdersLogsPaths(t *testing.T) {
 	require.Contains(t, logged.String(), "POST /orders/4%0A2/charge: other\n")
 }
 
-// SIGTERM ends a process when its requests have ended. Those that take too long are cut off, and leave no lock behind.
+// On SIGTERM a process finishes its requests. Those that take too long are cut off, and leave no lock behind.
 func TestOrdersShutdown(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

@@ -15,19 +15,19 @@ type order struct {
 	Shipped bool   `json:"shipped"`
 }
 
-// repository is the layer of the data, in Redis as well to keep this short.
+// repository is the data layer, also in Redis to keep the example short.
 type repository struct {
 	rdb   rueidis.Client
 	locks *rlock.Client
 	wait  time.Duration
 }
 
-// locked runs fn while it holds the order. It waits for another request, not for ever.
+// locked runs fn while it holds the order. Its wait is bounded.
 func (r *repository) locked(ctx context.Context, id string, fn func(ctx context.Context) error) error {
 	return r.locks.Mutex("order:"+id).TryDo(ctx, r.wait, fn)
 }
 
-// dataKey never is the name of a lock, whatever the id.
+// dataKey never equals a lock's name, whatever the id.
 func dataKey(id string) string { return "data:order:" + id }
 
 func (r *repository) get(ctx context.Context, id string) (order, error) {
@@ -39,7 +39,7 @@ func (r *repository) get(ctx context.Context, id string) (order, error) {
 	return o, err
 }
 
-// update reads, changes and writes, which only one may do at a time. So it locks as well: it need not trust its callers.
+// update reads, changes and writes, so it must not run concurrently. It takes the lock itself, and need not trust its callers.
 func (r *repository) update(ctx context.Context, id string, change func(*order)) (o order, err error) {
 	err = r.locked(ctx, id, func(ctx context.Context) error {
 		if o, err = r.get(ctx, id); err != nil {

@@ -6,14 +6,14 @@ import (
 	"time"
 )
 
-// service is the layer of the rules. Each of its methods may be called by whoever needs it, so each locks the order. Under a ctx
-// that holds the order already, that is a re-entry, and does not wait.
+// service is the layer of rules. Any code may call its methods, so each locks the order. Under a ctx that already holds the order, that is a
+// re-entry, and does not wait.
 type service struct {
 	orders  *repository
 	payment time.Duration
 }
 
-// ship ships an order that is paid for, and has it paid for otherwise.
+// ship ships an order, after payment if it is not paid for.
 func (s *service) ship(ctx context.Context, id string) (o order, err error) {
 	err = s.orders.locked(ctx, id, func(ctx context.Context) error {
 		if o, err = s.charge(ctx, id); err != nil || o.Shipped {
@@ -26,7 +26,7 @@ func (s *service) ship(ctx context.Context, id string) (o order, err error) {
 	return o, err
 }
 
-// charge takes the money for an order, once.
+// charge charges for an order once.
 func (s *service) charge(ctx context.Context, id string) (o order, err error) {
 	err = s.orders.locked(ctx, id, func(ctx context.Context) error {
 		if o, err = s.orders.get(ctx, id); err != nil || o.Charged {

@@ -1,5 +1,5 @@
-// The program parts imports a batch in parts. Run one with -parts, which waits for them, and as many as you like without it, which import one
-// each.
+// The program parts imports a batch in parts. Run one process with -parts, which waits for all parts, and any number without it, which import
+// one part each.
 package main
 
 import (
@@ -17,7 +17,7 @@ import (
 )
 
 func main() {
-	name := flag.String("name", strconv.Itoa(os.Getpid()), "of this process, for what it prints")
+	name := flag.String("name", strconv.Itoa(os.Getpid()), "of this process, in its output")
 	batch := flag.String("batch", "batch", "that is imported; each needs a name of its own")
 	parts := flag.Int64("parts", 0, "begin a batch of so many parts, and wait for them; 0 imports one of them")
 	part := flag.Duration("part", time.Second, "how long a part takes")
@@ -45,10 +45,10 @@ func run(ctx context.Context, batch string, parts int64, part, wait time.Duratio
 		return finish(ctx, latch, parts, wait)
 	}
 	if err := load(ctx, part); err != nil {
-		return err // not counted: the batch is not complete
+		return err // not counted: the batch stays incomplete
 	}
 	log.Print("has imported its part")
-	// The part is done, whatever became of ctx. After an ErrUnreachable do not call it again: it goes on in the background until Close.
+	// The part is done, whatever happened to ctx. Do not repeat CountDown after an ErrUnreachable: it continues in the background until Close.
 	return latch.CountDown(context.WithoutCancel(ctx))
 }
 
@@ -59,11 +59,11 @@ func finish(ctx context.Context, latch *rlock.CountDownLatch, parts int64, wait 
 		return err
 	}
 	if !set {
-		log.Print("finds the batch begun") // by a process that has died, say
+		log.Print("finds the batch begun") // by a crashed process, for example
 	}
 	log.Print("waits for the parts")
 	if err := latch.TryAwait(ctx, wait); err != nil {
-		return err // it says how many are missing; the latch stays, so this process can be started again
+		return err // the error has the missing count; the latch stays, so this process can be restarted
 	}
 	log.Print("has all parts")
 	return nil

@@ -9,7 +9,7 @@ import (
 	"github.com/go-rlock/rlock/internal/redistest"
 )
 
-// The batch goes on when the last of its parts is imported, and not before.
+// The batch goes on once its last part is imported, and not before.
 func TestParts(t *testing.T) {
 	t.Parallel()
 	p := program.Build(t, redistest.Start(t).Addr())
@@ -24,7 +24,7 @@ func TestParts(t *testing.T) {
 	require.Empty(t, p.Rest())
 }
 
-// A part whose process was killed is missing, until another process imports it. The batch can be killed, too: the count is in Redis.
+// A part whose process was killed is missing until another process imports it. The batch may be killed, too: the count is in Redis.
 func TestPartsAfterACrash(t *testing.T) {
 	t.Parallel()
 	p := program.Build(t, redistest.Start(t).Addr())

@@ -1,4 +1,4 @@
-// The program workers runs jobs of which only so many may run at once, in all processes of it together. Run several.
+// The program workers runs jobs with a limit on how many may run at once in all its processes together. Run several.
 package main
 
 import (
@@ -17,7 +17,7 @@ import (
 )
 
 func main() {
-	name := flag.String("name", strconv.Itoa(os.Getpid()), "of this process, for what it prints")
+	name := flag.String("name", strconv.Itoa(os.Getpid()), "of this process, in its output")
 	workers := flag.Int("workers", 4, "how many goroutines want to run jobs")
 	jobs := flag.Int("jobs", 20, "how many jobs this process has")
 	limit := flag.Int64("limit", 3, "how many may run at once, in all processes; the first process sets it")
@@ -58,7 +58,7 @@ func run(ctx context.Context, workers, jobs int, limit int64, job, lease time.Du
 	var wg sync.WaitGroup
 	failed := make(chan error, workers)
 	for range workers {
-		wg.Go(func() { // ends when there is no job left, or with ctx
+		wg.Go(func() { // ends when no job is left, or with ctx
 			for n := range queue {
 				err := renders.Do(ctx, func(ctx context.Context, p *rlock.Permit) error { return render(ctx, n, p.Slot(), job) })
 				if err != nil {
@@ -77,7 +77,7 @@ func run(ctx context.Context, workers, jobs int, limit int64, job, lease time.Du
 	return nil
 }
 
-// render is the job. No other one has its slot meanwhile, in whichever process: it may be the number of a GPU, say. ctx ends if the permit is lost.
+// render is the job. Its slot, which could be a GPU's number, is unique among all processes. ctx ends if the permit is lost.
 func render(ctx context.Context, n, slot int, takes time.Duration) error {
 	log.Printf("begins %d in slot %d", n, slot)
 	defer log.Printf("ends %d in slot %d", n, slot) // before the permit goes to another process

@@ -21,7 +21,7 @@ func semaphore(t *testing.T, s *redistest.Server) *rlock.PermitSemaphore {
 	return client.PermitSemaphore("renders")
 }
 
-// Three processes with four workers each run all of their jobs, never more than three at once or two in one slot, and give all permits back.
+// Three processes with four workers each finish all jobs, never more than three at once or two in one slot, and release all permits.
 func TestWorkers(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -65,7 +65,7 @@ func TestWorkers(t *testing.T) {
 	require.EqualValues(t, 3, free)
 }
 
-// The permit of a process that is killed comes back when its lease is over. Until then the others go on with the rest.
+// A killed process's permit comes back when its lease expires. Until then the others use the rest.
 func TestWorkersAfterACrash(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -88,7 +88,7 @@ func TestWorkersAfterACrash(t *testing.T) {
 	require.Empty(t, p.Rest())
 }
 
-// A process that is asked to end gives its permits back.
+// A process that is asked to end releases its permits.
 func TestWorkersTerminated(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

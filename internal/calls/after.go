@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// grain is how much later than asked for a channel of After may close.
+// grain is how late a channel of After may close.
 const grain = 50 * time.Millisecond
 
-// moments are channels that close at a time. Calls that end at about the same time have one, for most calls end long before: a timer for
-// each would cost more than the rest of what is done for it here.
+// moments are channels that close at given times. Calls with about the same limit share a channel, because most end long before: a
+// timer for each would cost more than the rest of its bookkeeping here.
 type moments struct {
 	mu sync.Mutex // guards the following
 	at time.Time

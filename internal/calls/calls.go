@@ -1,5 +1,5 @@
-// Package calls is how commands get to Redis: for callers who may leave before they are answered, again if they failed for a reason
-// that passes, and with a bound on what is left behind while Redis is silent. It knows what an error says of a command, and no lock.
+// Package calls sends commands to Redis. Callers may leave before the answer, transient errors are retried, and the number of calls
+// left behind while Redis is silent is bounded. The package interprets errors of commands, and knows nothing of locks.
 package calls
 
 import (
@@ -11,15 +11,15 @@ import (
 )
 
 const (
-	// Timeout bounds a command on a connection that nobody else uses; rueidis then closes the connection. On one
-	// that others share, a command ends when rueidis notices that the connection is silent, by default after 11 s.
+	// Timeout bounds a command on a dedicated connection; rueidis then closes the connection. On a shared connection a command ends when
+	// rueidis notices the silence, by default after 11 s.
 	Timeout = 3 * time.Second
 
-	// UnresponsiveAfter is for how long no call was answered if Redis counts as silent.
+	// UnresponsiveAfter is the time without any answer after which Redis counts as silent.
 	UnresponsiveAfter = 100 * time.Millisecond
 )
 
-// Calls are those of a Client that are under way, and what it runs beside them. Its methods are safe for concurrent use.
+// Calls are a Client's calls and background goroutines in progress. Its methods are safe for concurrent use.
 type Calls struct {
 	errClosed error
 	repeats   bool          // rueidis may send a command again by itself, see mayRepeat
@@ -38,7 +38,7 @@ func New(rdb rueidis.Client, errClosed error) *Calls {
 	return &Calls{errClosed: errClosed, repeats: mayRepeat(rdb), done: make(chan struct{}), stopped: make(chan struct{})}
 }
 
-// Start counts a call, or a goroutine, that Wait waits for; it calls Ended at its end. Start reports false after Close.
+// Start counts a call or goroutine for Wait, which must call Ended at its end. Start reports false after Close.
 func (c *Calls) Start() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -49,16 +49,16 @@ func (c *Calls) Start() bool {
 	return true
 }
 
-// Also counts one more within a call that was started, also after Close.
+// Also counts one more within a started call, even after Close.
 func (c *Calls) Also() { c.running.Add(1) }
 
-// Ended is the end of what was counted.
+// Ended ends a call counted by Start or Also.
 func (c *Calls) Ended() { c.running.Done() }
 
-// Go runs f on a goroutine of its own, within a call that was started, also after Close. Wait waits for it.
+// Go runs f on a goroutine, within a started call, even after Close. Wait waits for it.
 func (c *Calls) Go(f func()) { c.running.Go(f) }
 
-// Close has all callers return that wait, and no call start from now on. It is called once.
+// Close makes all waiting callers return, and refuses new calls. It is called once.
 func (c *Calls) Close() {
 	c.mu.Lock()
 	c.closed = true
@@ -66,10 +66,10 @@ func (c *Calls) Close() {
 	close(c.done)
 }
 
-// Stop ends the commands under way that do not have a time of their own. It is called once, after Close.
+// Stop ends the commands in flight without their own time limit. It is called once, after Close.
 func (c *Calls) Stop() { close(c.stopped) }
 
-// Wait waits for all that was counted. It is called after Close.
+// Wait waits for everything counted. It is called after Close.
 func (c *Calls) Wait() { c.running.Wait() }
 
 // Done is closed by Close.
@@ -78,7 +78,7 @@ func (c *Calls) Done() <-chan struct{} { return c.done }
 // IsClosed reports whether Close was called.
 func (c *Calls) IsClosed() bool { return IsClosed(c.done) }
 
-// IsClosed reports whether c is closed, of a channel on which nothing is sent.
+// IsClosed reports whether c is closed. Nothing may be sent on c.
 func IsClosed(c <-chan struct{}) bool {
 	select {
 	case <-c:
@@ -91,12 +91,12 @@ func IsClosed(c <-chan struct{}) bool {
 // CanLeave reports whether a caller may leave a call before its end.
 func CanLeave(ctx context.Context, limit time.Time) bool { return ctx.Done() != nil || !limit.IsZero() }
 
-// Leavable runs f, which makes a call about the slot of a cluster, for a caller who may leave before the answer: when ctx is done, at limit if
-// that is not zero, or on Close. Then it returns at once, and left is true. The error is that of Close, or what the caller
-// may say of Redis: nothing, if there was no time for an answer. The channel that f was given is closed, and rollBack, if not nil,
-// gets what f returns when it does, or an error if f was not started.
+// Leavable runs f, which makes a call for a cluster slot, for a caller that may leave before the answer: when ctx is done, at limit if
+// that is not zero, or on Close. Then it returns at once with left true. The error is Close's, or says how Redis failed to answer; it
+// is nil if there was no time for an answer. The channel given to f is closed, and rollBack, if not nil, gets f's result when f
+// returns, or an error if f was never started.
 //
-// It is called within a call that was started. A caller who cannot leave asks on its own goroutine.
+// It is called within a started call. If the caller cannot leave, f runs on its goroutine.
 func Leavable[T any](
 	ctx context.Context, c *Calls, slot uint16, limit time.Time, f func(left <-chan struct{}) (T, error), rollBack func(T, error),
 ) (value T, left bool, err error) {
@@ -124,7 +124,7 @@ func Leavable[T any](
 		err   error
 	}
 	results, gone := make(chan result), make(chan struct{})
-	c.Go(func() { // ends when f does, which no ctx of a caller ends
+	c.Go(func() { // ends when f does; a caller's ctx does not end f
 		value, err := f(gone)
 		answered := err == nil || !MayPass(err)
 		select { // whoever is first decides: a caller who takes the result, or one who has left
@@ -155,7 +155,8 @@ func Leavable[T any](
 	return value, true, err
 }
 
-// admit waits until a call may start, and reports whether it counts as left behind from then on. The error is that of a caller who left first.
+// admit waits until a call may start, and reports whether it counts as left behind from its start. The error is for a caller that left
+// first.
 func (c *Calls) admit(ctx context.Context, slot uint16, over <-chan time.Time) (counted bool, err error) {
 	for waited := false; ; waited = true {
 		w := c.left.admit(slot, waited)
@@ -180,10 +181,10 @@ func (c *Calls) admit(ctx context.Context, slot uint16, over <-chan time.Time) (
 	}
 }
 
-// LastTimeout is what a call is given while Close waits for it.
+// LastTimeout bounds a call while Close waits for it.
 const LastTimeout = time.Second
 
-// Last is the context of a call that is to arrive even if the Client is closing.
+// Last returns the context for a call that must be sent even while the Client is closing.
 func (c *Calls) Last() (context.Context, context.CancelFunc) {
 	timeout := Timeout
 	if c.IsClosed() { // Close waits

@@ -14,20 +14,20 @@ import (
 // has none (pipe.Do in v1.0.79). Done does not close when the deadline passes: on a connection that others share an answer may
 // come later, and says what has to be rolled back.
 //
-// Done and Err are one thing. Where Done is closed and Err is nil, rueidis takes a command that is still in its queue for one
-// that was answered, and uses its memory for the next: others' commands would be sent twice, and get foreign replies.
+// Done and Err must agree. If Done is closed and Err is nil, rueidis takes a queued command for an answered one and reuses its memory:
+// other commands would be sent twice and get foreign replies.
 type Context struct {
 	deadline time.Time
-	values   context.Context // whose values a wrapper of the client finds, such as the span of the caller
+	values   context.Context // its values are for wrappers of the client, such as the caller's span
 	done     <-chan struct{}
 
 	repeats bool         // see mayRepeat
-	looks   atomic.Int32 // how often Err was called since the last answer
+	looks   atomic.Int32 // calls of Err since the last answer
 }
 
-// Context is that of a command that is sent now and takes Redis so much longer than the least. It does not end with its caller, for
-// only the answer says what has to be rolled back. Stop ends it. It is made anew for each command: rueidis may
-// look at it afterwards. The values are those of ctx.
+// Context returns the context for a command sent now; longer is the extra time Redis may take. It does not end with its caller, because
+// only the answer shows whether to roll back. Stop ends it. Each command needs a new one, because rueidis may read it afterwards. The
+// values are ctx's.
 func (c *Calls) Context(ctx context.Context, now time.Time, longer time.Duration) *Context {
 	return new(Context).begin(ctx, c, now, longer)
 }
@@ -37,7 +37,7 @@ func (c *Context) begin(ctx context.Context, of *Calls, now time.Time, longer ti
 	return c
 }
 
-// Contexts makes those of commands that are sent one after the other. The first, mostly the only one, needs no memory of its own.
+// Contexts makes the contexts of successive commands. The first, usually the only one, needs no allocation.
 type Contexts struct{ first Context }
 
 // Next is [Calls.Context].
@@ -51,10 +51,10 @@ func (s *Contexts) Next(ctx context.Context, c *Calls, now time.Time, longer tim
 // EndAt moves the deadline.
 func (c *Context) EndAt(deadline time.Time) { c.deadline = deadline }
 
-// EndWith has the context end when done is closed, instead of by Stop.
+// EndWith makes the context end when done is closed, instead of with Stop.
 func (c *Context) EndWith(done <-chan struct{}) { c.done = done }
 
-// Deadline is that of reads and writes.
+// Deadline returns the deadline of reads and writes.
 func (c *Context) Deadline() (time.Time, bool) { return c.deadline, true }
 
 // Value hides package context's own keys, so that the caller's cancellation does not reach the command.
@@ -72,7 +72,7 @@ func (c *Context) Err() error {
 	return nil
 }
 
-// Answered is called by package lua when the command sent so far was answered, and another one follows.
+// Answered is called by package lua between an answer and the next command.
 func (c *Context) Answered() { c.looks.Store(0) }
 
 // IsRepeated reports whether the command may have run before the run that was answered, or may still run. rueidis looks

@@ -10,10 +10,10 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// The errors of a caller that left, about Redis.
+// Errors about Redis, for a caller that left.
 var (
 	ErrNoAnswer = errors.New("no answer")
-	ErrSilent   = errors.New("no answer, nor to other calls") // its own was not even sent
+	ErrSilent   = errors.New("no answer, nor to other calls") // the call was never sent
 )
 
 // ErrRepeated stands for the reply of a command that rueidis sent again by itself: the first copy may have run as well.
@@ -35,8 +35,7 @@ func MayHaveRun(err error) bool {
 	return true
 }
 
-// MayPass reports whether it makes sense to try again: the connection failed, or the server says
-// that it is not ready.
+// MayPass reports whether err is transient and a retry makes sense: the connection failed, or the server is not ready.
 func MayPass(err error) bool {
 	var redisErr *rueidis.RedisError // rueidis.IsRedisErr does not look into wrapped errors
 	if !errors.As(err, &redisErr) {

@@ -7,22 +7,20 @@ import (
 )
 
 const (
-	// maxLeft bounds the calls whose callers have left, and with them the goroutines and what has to be found out about, while Redis
-	// is silent. One would do to notice that it answers again; more, so that a few slow connections do not keep
-	// the others waiting.
+	// maxLeft bounds the calls whose callers have left while Redis is silent, and so the goroutines and unresolved results. One would be
+	// enough to notice that Redis answers again; more keep a few slow connections from delaying the others.
 	maxLeft = 16
 
-	// maxLeftSomewhere bounds them over all slots of a cluster, where only the slots of some nodes may be silent: beyond it a slot
-	// that is silent has one, and nothing is probed.
+	// maxLeftSomewhere bounds them over all slots of a cluster, where only some nodes may be silent: beyond it a silent slot has one such
+	// call, and no probes.
 	maxLeftSomewhere = 512
 
-	// probeEvery is how often one more call starts all the same, if Redis is silent: it may go by a connection that is well.
+	// probeEvery is how often one more call starts as a probe while Redis is silent: it may use a healthy connection.
 	probeEvery = 500 * time.Millisecond
 )
 
-// left counts the calls whose callers have left, for each slot of a cluster, since one node may be silent and the others
-// well. When there are too many and Redis is silent, a further call starts only when one of them ends, or as a probe, and counts
-// from its start.
+// left counts the calls whose callers have left, per cluster slot, because one node may be silent and the others healthy. With too many
+// of them and Redis silent, a new call starts only when one ends, or as a probe, and counts from its start.
 type left struct {
 	mu    sync.Mutex           // guards the following, and all slots
 	slots map[uint16]*leftSlot // those with calls left behind; without a cluster there is one
@@ -38,14 +36,14 @@ type leftSlot struct {
 	change   chan struct{} // closed when count falls or Redis answers; nil until somebody waits for that
 }
 
-// admission says whether a call may start, and if not, for what to wait.
+// admission says whether a call may start, or what to wait for.
 type admission struct {
 	counted bool            // it may, and counts
 	change  <-chan struct{} // nil: it may
 	atMost  time.Duration   // then to ask again
 }
 
-// admit says whether a call may start. One that has waited counts from its start.
+// admit decides whether a call may start. A call that has waited counts from its start.
 func (l *left) admit(slot uint16, waited bool) admission {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -96,7 +94,7 @@ func (l *left) count(slot uint16) {
 	l.many.Store(int32(l.total))
 }
 
-// ended notes that a call has ended, whether it counted, and whether Redis answered it.
+// ended records the end of a call, whether it counted, and whether Redis answered it.
 func (l *left) ended(slot uint16, counted, answered bool) {
 	if !counted && !answered {
 		return
@@ -124,24 +122,24 @@ func (l *left) ended(slot uint16, counted, answered bool) {
 	}
 }
 
-// AnyLeft reports whether calls were left behind that have not ended.
+// AnyLeft reports whether any call left behind is still running.
 func (c *Calls) AnyLeft() bool { return c.left.many.Load() > 0 }
 
-// Leave counts a call about that slot, made without [Leavable], whose caller has left. LeftEnds is its end; whether Redis has answered is said by
-// Answered.
+// Leave counts a call for that slot, made without [Leavable], whose caller has left. LeftEnds ends it; Answered records whether Redis
+// answered.
 func (c *Calls) Leave(slot uint16) { c.left.add(slot) }
 
-// LeftEnds is the end of a call that Leave has counted.
+// LeftEnds ends a call counted by Leave.
 func (c *Calls) LeftEnds(slot uint16) { c.left.ended(slot, true, false) }
 
-// Answered notes what a call about that slot has ended with: unless that is an error that may pass, Redis has answered.
+// Answered records the result of a call for that slot: unless err is transient, Redis has answered.
 func (c *Calls) Answered(slot uint16, err error) {
 	if c.AnyLeft() && (err == nil || !MayPass(err)) {
 		c.left.ended(slot, false, true)
 	}
 }
 
-// IsSilent reports whether a call about that slot was left behind, and none was answered for a while.
+// IsSilent reports whether a call for that slot was left behind and none was answered for a while.
 func (c *Calls) IsSilent(slot uint16) bool {
 	c.left.mu.Lock()
 	defer c.left.mu.Unlock()

@@ -3,20 +3,20 @@ package calls
 import "time"
 
 const (
-	// RetryWindow is how long a call is repeated after it failed for the first time, as long as its caller waits. It spans a
-	// reconnect, not every failover: to wait out one that takes longer, the caller calls again.
+	// RetryWindow is how long a call is retried after its first failure, while its caller waits. It spans a reconnect, but not every
+	// failover: to wait out a longer failover, call again.
 	RetryWindow = 3 * time.Second
 
-	// MinTries is how often an acquire is sent at least, if it fails with errors that may pass: each try may take as long as
-	// RetryWindow lasts, and a cluster client that follows a failover still sends the second one to the node that is gone.
+	// MinTries is the minimum number of tries of an acquire with transient errors: each try may last as long as RetryWindow, and after a
+	// failover a cluster client still sends the second try to the dead node.
 	MinTries = 3
 
-	// MinPause and MaxPause bound the pauses between the repeats of a call, which double.
+	// MinPause and MaxPause bound the pauses between retries, which double.
 	MinPause = 10 * time.Millisecond
 	MaxPause = 500 * time.Millisecond
 )
 
-// Retry spaces the repeats of a call.
+// Retry spaces the retries of a call.
 type Retry struct {
 	Until time.Time // no try after it; zero: no such time
 	Least int       // tries, however long they take
@@ -26,8 +26,8 @@ type Retry struct {
 	pause time.Duration
 }
 
-// Wait pauses before the next try; before the last one the pause is cut to what is left of the time. It reports false if there should be
-// none: err will not pass, the time is up, or one of the channels was closed.
+// Wait pauses before the next try; the last pause is cut to the remaining time. It reports false if there must be no retry: err is not
+// transient, the time is up, or one of the channels was closed.
 func (r *Retry) Wait(err error, stop1, stop2 <-chan struct{}) bool {
 	if !MayPass(err) {
 		return false
@@ -44,7 +44,7 @@ func (r *Retry) Wait(err error, stop1, stop2 <-chan struct{}) bool {
 	if !end.IsZero() {
 		rest := end.Sub(now)
 		if last = rest <= MinPause; last {
-			pause = rest // the time is to be used up: its caller may have asked for it
+			pause = rest // use up the time, which the caller may have asked for
 		} else {
 			pause = min(pause, rest-MinPause)
 		}
@@ -61,7 +61,7 @@ func (r *Retry) Wait(err error, stop1, stop2 <-chan struct{}) bool {
 	return false
 }
 
-// Earlier is the first of two ends.
+// Earlier returns the earlier of two times.
 func Earlier(a, b time.Time) time.Time {
 	if a.Before(b) {
 		return a

@@ -1,4 +1,4 @@
-// Package conformance is the suite that locks of every kind pass, used as a mutex, on whichever servers they are. The kinds are in
+// Package conformance is the test suite for locks of every kind, used as a mutex, on any servers. The kinds are in
 // this file, the properties in properties.go. A new kind gets a row here, and one in docs/testing.md.
 package conformance
 
@@ -22,12 +22,12 @@ import (
 type Deployment struct {
 	// Run runs one cell of the table of kinds and properties, as a test or in a bubble of its own.
 	Run func(t *testing.T, cell func(t *testing.T))
-	// Connect returns a client for each of two processes, and, if one is wanted, a function that has the first one hear and say
-	// nothing any more, or again.
+	// Connect returns a client for each of two processes. If cuts is set, it also returns a function that cuts the
+	// first process off from the servers, or reconnects it.
 	Connect func(t *testing.T, cuts bool) (sides [2]rueidis.Client, cutOff func(off bool))
 }
 
-// Run tests G1 to G9 as far as one lock shows them, for each kind.
+// Run tests G1 to G9 on one lock of each kind, as far as that shows them.
 func Run(t *testing.T, d Deployment) {
 	t.Helper()
 	for _, k := range kinds() {
@@ -60,13 +60,13 @@ func Run(t *testing.T, d Deployment) {
 // kind is a kind of lock.
 type kind struct {
 	name string
-	// handles returns two handles on one lock, called place.name, of two Clients: place.client makes these.
+	// handles returns two handles on the lock place.name, of two Clients made by place.client.
 	handles func(t *testing.T, p *place) (a, b rlock.Locker)
-	// keys is how many a hold has in Redis.
+	// keys is the number of a hold's keys in Redis.
 	keys int
-	// without names the properties that the kind does not have, and why.
+	// without maps the properties that the kind does not have to the reasons.
 	without map[string]string
-	// keeps is what the names of keys begin with that outlive every hold.
+	// keeps is the prefix of keys that outlive every hold.
 	keeps string
 }
 
@@ -113,7 +113,7 @@ func kinds() []kind {
 			return both(0), both(1)
 		}, without: map[string]string{refusesReentry: "has " + reenters, endsByOtherHand: "has no such method"}},
 		{name: "Quorum", keys: 3, handles: func(t *testing.T, p *place) (a, b rlock.Locker) {
-			// Of three names on one server, where three servers should be: the lock does not know that they are one.
+			// Three names on one server stand for three servers: the lock does not know that they are one.
 			quorum := func(side int) rlock.Locker {
 				var members []rlock.Locker
 				for _, name := range []string{p.name, p.name + ":2", p.name + ":3"} {
@@ -132,7 +132,7 @@ func kinds() []kind {
 	}
 }
 
-// property is one thing that a lock does.
+// property is one behaviour of a lock.
 type property struct {
 	name     string
 	holds    func(t *testing.T, p *place, a, b rlock.Locker)
@@ -140,18 +140,19 @@ type property struct {
 	cuts     bool          // the first side can be cut off
 }
 
-// place is where one property of one kind is looked at: one lock, and two sides that want it, like two processes.
+// place is the setting in which one property of one kind is tested: one lock, and two sides that want it, like two
+// processes.
 type place struct {
-	ctx      context.Context // of calls that do not take that long, if the kind is well
+	ctx      context.Context // of calls that finish in time if the kind works
 	name     string
 	kind     kind
 	sides    [2]rueidis.Client
-	cutOff   func(bool) // of the first one
+	cutOff   func(bool) // of the first side
 	watchdog time.Duration
 	clients  [2][]*rlock.Client
 }
 
-// client returns a Client of a side, with the watchdog time that the property needs. A kind may need several for each side.
+// client returns a Client of a side, with the watchdog time of the property. A kind may need several for each side.
 func (p *place) client(t *testing.T, side int, o rlock.Options) *rlock.Client {
 	t.Helper()
 	if o.WatchdogTimeout == 0 {
@@ -164,7 +165,7 @@ func (p *place) client(t *testing.T, side int, o rlock.Options) *rlock.Client {
 	return c
 }
 
-// closeSide closes the Clients of a side, and close those of both.
+// closeSide closes the Clients of a side; close closes those of both.
 func (p *place) closeSide(side int) {
 	for _, c := range p.clients[side] {
 		c.Close()
@@ -179,12 +180,12 @@ func (p *place) close() {
 // keys returns the names of all keys of the lock.
 func (p *place) keys(t *testing.T) []string { return p.list(t, "KEYS") }
 
-// channels returns all channels of the lock to which anybody is subscribed.
+// channels returns all channels of the lock with subscribers.
 func (p *place) channels(t *testing.T) []string {
 	return append(p.list(t, "PUBSUB", "CHANNELS"), p.list(t, "PUBSUB", "SHARDCHANNELS")...)
 }
 
-// awaitSilence waits until nobody is subscribed any more, which may take half a second: subscriptions linger.
+// awaitSilence waits until nobody is subscribed any more. That may take half a second: subscriptions linger.
 func (p *place) awaitSilence(t *testing.T, within time.Duration) {
 	t.Helper()
 	redistest.Eventually(t, within, func() bool {
@@ -210,7 +211,7 @@ func (p *place) list(t *testing.T, cmd ...string) (all []string) {
 	return all
 }
 
-// forget deletes all keys of the lock, as a failover does that lost them.
+// forget deletes all keys of the lock, like a failover that lost them.
 func (p *place) forget(t *testing.T) {
 	t.Helper()
 	for _, key := range p.keys(t) {
@@ -226,12 +227,12 @@ func (p *place) lockAndWait(t *testing.T, l rlock.Locker) pending {
 	return waiter
 }
 
-// beforeExpiry is a time in which no lease ends that the watchdog has kept: what is gone by then was taken away.
+// beforeExpiry is a time in which no renewed lease ends: a hold gone by then was removed.
 func (p *place) beforeExpiry() time.Duration {
 	return cmp.Or(p.watchdog, rlock.DefaultWatchdogTimeout) * 2 / 3
 }
 
-// refused says that the lock is held, by anybody but ctx.
+// refused checks that the lock is held, by anybody but ctx.
 func refused(ctx context.Context, t *testing.T, l rlock.Locker) {
 	t.Helper()
 	began, same, unlock, err := tryOnce(ctx, l)
@@ -242,8 +243,8 @@ func refused(ctx context.Context, t *testing.T, l rlock.Locker) {
 	require.Less(t, time.Since(began), soon)
 }
 
-// tryOnce is TryLock(ctx, 0), and says when it was called. It gives its attempt a second: if the machine is so busy that Redis has not
-// answered by then, it is called again.
+// tryOnce calls TryLock(ctx, 0), and returns when the call began. Its attempt has a second: if the machine is so busy
+// that Redis has not answered by then, tryOnce repeats the call.
 func tryOnce(ctx context.Context, l rlock.Locker) (began time.Time, section context.Context, unlock rlock.UnlockFunc, err error) {
 	for {
 		began = time.Now()
@@ -254,7 +255,7 @@ func tryOnce(ctx context.Context, l rlock.Locker) (began time.Time, section cont
 	}
 }
 
-// free says that the lock can be had: at once, or when it has passed those by that gave up.
+// free checks that the lock can be acquired: at once, or after it has passed by waiters that gave up.
 func free(t *testing.T, l rlock.Locker) {
 	t.Helper()
 	freeUnder(t.Context(), t, l)

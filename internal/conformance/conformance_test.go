@@ -7,7 +7,7 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// Each property that a kind is without is one that there is.
+// Every property that a kind lacks exists.
 func TestExceptions(t *testing.T) {
 	for _, k := range kinds() {
 		for name := range k.without {

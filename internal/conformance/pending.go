@@ -11,19 +11,19 @@ import (
 )
 
 const (
-	shortWatchdog = 3 * time.Second // of holds that have to be seen renewed
-	soon          = 2 * time.Second // how much longer than its bound a call may take on a loaded machine
+	shortWatchdog = 3 * time.Second // of holds whose renewal a test must see
+	soon          = 2 * time.Second // how much a call may exceed its bound on a loaded machine
 	atMost        = time.Minute     // no test waits that long
 )
 
-// attempt is what a Lock returned.
+// attempt is the result of a Lock.
 type attempt struct {
 	ctx    context.Context
 	unlock rlock.UnlockFunc
 	err    error
 }
 
-// pending is a Lock under way on a goroutine of its own, which ends with the Lock.
+// pending is a Lock in progress on a goroutine of its own, which ends with the Lock.
 type pending struct {
 	result chan attempt
 	cancel context.CancelFunc
@@ -61,7 +61,7 @@ func (p pending) stillWaits(t *testing.T) {
 	}
 }
 
-// awaitGone allows goroutines of the library that have said they are done the moment that they need to end.
+// awaitGone gives goroutines of the library that have reported their end the moment they need to exit.
 func awaitGone(t *testing.T) {
 	t.Helper()
 	const module = "github.com/go-rlock/rlock/"

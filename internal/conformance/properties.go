@@ -39,7 +39,7 @@ var properties = []property{
 	{name: "Do", holds: doSections},
 }
 
-// G1, G4: many goroutines of both sides are in one after the other, and each gets in.
+// G1, G4: many goroutines of both sides enter one after the other, and each gets in.
 func exclusion(t *testing.T, p *place, a, b rlock.Locker) {
 	const goroutines, rounds = 6, 8 // of each side
 	var witness, in atomic.Int64
@@ -54,7 +54,7 @@ func exclusion(t *testing.T, p *place, a, b rlock.Locker) {
 						return
 					}
 					if n := in.Add(1); n != 1 {
-						t.Errorf("%d are in", n)
+						t.Errorf("%d are inside", n)
 					}
 					n := witness.Load()
 					runtime.Gosched()
@@ -84,7 +84,7 @@ func refusedAtOnce(t *testing.T, p *place, a, b rlock.Locker) {
 	require.NoError(t, unlock())
 }
 
-// TryLock says how long it has waited for what.
+// TryLock's error names the lock and how long it waited.
 func refusedAfterAWait(t *testing.T, p *place, a, b rlock.Locker) {
 	const wait = 50 * time.Millisecond
 	_, unlock, err := a.Lock(p.ctx)
@@ -104,7 +104,7 @@ func refusedAfterAWait(t *testing.T, p *place, a, b rlock.Locker) {
 	free(t, b)
 }
 
-// G4: a waiter has the lock long before the lease of the former holder would have ended.
+// G4: a waiter gets the lock long before the former holder's lease would have ended.
 func wakeUp(t *testing.T, p *place, a, b rlock.Locker) {
 	for _, l := range [][2]rlock.Locker{{a, b}, {b, a}} {
 		_, unlock, err := l[0].Lock(p.ctx)
@@ -120,7 +120,7 @@ func wakeUp(t *testing.T, p *place, a, b rlock.Locker) {
 	}
 }
 
-// So has one of the holder's own process.
+// The same for a waiter in the holder's own process.
 func wakeUpHere(t *testing.T, p *place, a, _ rlock.Locker) {
 	_, unlock, err := a.Lock(p.ctx)
 	require.NoError(t, err)
@@ -133,15 +133,15 @@ func wakeUpHere(t *testing.T, p *place, a, _ rlock.Locker) {
 		case got = <-waiters[1].result:
 		case got = <-waiters[2].result:
 		case <-time.After(rlock.DefaultWatchdogTimeout / 3):
-			t.Fatal("nobody is woken")
+			t.Fatal("no waiter is woken")
 		}
 		require.NoError(t, got.err)
 		require.NoError(t, got.unlock())
 	}
 }
 
-// A Lock under the ctx of a hold re-enters it, as deep as it likes. The levels may be unlocked in any order, and the last one
-// ends the hold.
+// A Lock under the ctx of a hold re-enters it, to any depth. The levels may be unlocked in any order, and the last
+// unlock ends the hold.
 func reentry(t *testing.T, p *place, a, b rlock.Locker) {
 	const depth = 5
 	for _, outerFirst := range []bool{false, true} {
@@ -172,7 +172,7 @@ func reentry(t *testing.T, p *place, a, b rlock.Locker) {
 	}
 }
 
-// A Lock under the ctx of a hold is ErrReentry, and the hold stays as it is.
+// A Lock under the ctx of a hold returns ErrReentry, and the hold is unchanged.
 func reentryRefused(t *testing.T, p *place, a, b rlock.Locker) {
 	ctx, unlock, err := a.Lock(p.ctx)
 	require.NoError(t, err)
@@ -187,7 +187,7 @@ func reentryRefused(t *testing.T, p *place, a, b rlock.Locker) {
 	free(t, b)
 }
 
-// G1: goroutines that start before a Lock compete, though they share a ctx; one whose section is over competes as well.
+// G1: goroutines that start before a Lock compete, though they share a ctx. So does one whose section is over.
 func siblings(t *testing.T, p *place, a, b rlock.Locker) {
 	parent, cancel := context.WithCancel(p.ctx)
 	defer cancel()
@@ -204,7 +204,7 @@ func siblings(t *testing.T, p *place, a, b rlock.Locker) {
 	freeUnder(over, t, a)
 }
 
-// A detached ctx competes with the hold that it came from.
+// A detached ctx competes with the hold of its parent.
 func detach(t *testing.T, p *place, a, _ rlock.Locker) {
 	ctx, unlock, err := a.Lock(p.ctx)
 	require.NoError(t, err)
@@ -213,7 +213,7 @@ func detach(t *testing.T, p *place, a, _ rlock.Locker) {
 	free(t, a)
 }
 
-// The ctx of a section is a child of the one that was given, and ends with the unlock, before that returns.
+// The ctx of a section is a child of the caller's, and is cancelled by the unlock before that returns.
 func ctxOfTheSection(t *testing.T, p *place, a, _ rlock.Locker) {
 	type key struct{}
 	ctx, unlock, err := a.Lock(context.WithValue(p.ctx, key{}, 42))
@@ -253,7 +253,7 @@ func secondUnlock(t *testing.T, p *place, a, b rlock.Locker) {
 	require.NoError(t, unlockNext())
 }
 
-// G5: a wait that is cancelled ends at once, and leaves nothing, though the lock is still held.
+// G5: a cancelled wait ends at once, and leaves nothing, though the lock is still held.
 func cancelledWait(t *testing.T, p *place, a, b rlock.Locker) {
 	_, unlock, err := a.Lock(p.ctx)
 	require.NoError(t, err)
@@ -277,7 +277,7 @@ func cancelledWait(t *testing.T, p *place, a, b rlock.Locker) {
 	free(t, b)
 }
 
-// So does a wait whose ctx has a deadline. The error says which of the two it was.
+// The same for a wait whose ctx has a deadline. The error says which of the two it was.
 func deadline(t *testing.T, p *place, a, b rlock.Locker) {
 	_, unlock, err := a.Lock(p.ctx)
 	require.NoError(t, err)
@@ -292,7 +292,7 @@ func deadline(t *testing.T, p *place, a, b rlock.Locker) {
 	free(t, b)
 }
 
-// A Lock whose ctx is done gets nothing, also if the lock is free.
+// A Lock whose ctx is done gets nothing, even if the lock is free.
 func ctxDoneBefore(t *testing.T, p *place, a, _ rlock.Locker) {
 	ctx, cancel := context.WithCancel(p.ctx)
 	cancel()
@@ -305,14 +305,14 @@ func ctxDoneBefore(t *testing.T, p *place, a, _ rlock.Locker) {
 	free(t, a)
 }
 
-// lost says that a hold is lost: its ctx is done, a Lock under that is ErrLost until the unlock, and so is the unlock; then a
-// Lock competes.
+// lost checks that a hold is lost: its ctx is done, a Lock under that returns ErrLost until the unlock, and so does
+// the unlock; after that a Lock competes.
 func lost(t *testing.T, ctx context.Context, l rlock.Locker, unlock rlock.UnlockFunc) {
 	t.Helper()
 	select {
 	case <-ctx.Done():
 	case <-time.After(2 * shortWatchdog):
-		t.Fatal("the holder is not told")
+		t.Fatal("the holder's ctx is not cancelled")
 	}
 	require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
 	var loss *rlock.LostError
@@ -324,7 +324,7 @@ func lost(t *testing.T, ctx context.Context, l rlock.Locker, unlock rlock.Unlock
 	require.ErrorIs(t, err, rlock.ErrNotHeld)
 }
 
-// G2, G8: the holder is told that its key was deleted, and takes nothing from the next one.
+// G2, G8: the ctx of a holder whose key was deleted is cancelled, and the next holder keeps the lock.
 func keyDeleted(t *testing.T, p *place, a, b rlock.Locker) {
 	ctx, unlock, err := a.Lock(p.ctx)
 	require.NoError(t, err)
@@ -337,7 +337,7 @@ func keyDeleted(t *testing.T, p *place, a, b rlock.Locker) {
 	free(t, a)
 }
 
-// ForceUnlock, where there is one, frees the lock, wakes the next one, and the holder is told.
+// ForceUnlock, where there is one, frees the lock, wakes the next waiter, and cancels the holder's ctx.
 func forcedUnlock(t *testing.T, p *place, a, b rlock.Locker) {
 	ctx, unlock, err := a.Lock(p.ctx)
 	require.NoError(t, err)
@@ -356,8 +356,9 @@ func forcedUnlock(t *testing.T, p *place, a, b rlock.Locker) {
 	require.NoError(t, got.unlock())
 }
 
-// G2, G3: a holder that has no way to Redis is told when its lease ends, and so is the next one in. The two moments may be a
-// millisecond apart, and are seen by timers of one process: which of them is late on a busy machine says nothing of the lock.
+// G2, G3: a holder cut off from Redis loses its ctx when its lease ends, and the next waiter gets in then. The two
+// events may be a millisecond apart, and timers of one process see them: which of them is late on a busy machine says
+// nothing about the lock.
 func connectionLost(t *testing.T, p *place, a, b rlock.Locker) {
 	ctx, unlock, err := a.Lock(p.ctx)
 	require.NoError(t, err)
@@ -368,7 +369,7 @@ func connectionLost(t *testing.T, p *place, a, b rlock.Locker) {
 	select {
 	case <-ctx.Done():
 	case <-time.After(soon):
-		t.Fatal("somebody else is in, and the holder is not told")
+		t.Fatal("somebody else is in, and the holder's ctx is not cancelled")
 	}
 	require.NoError(t, got.unlock())
 	lost(t, ctx, a, unlock)
@@ -390,7 +391,7 @@ func renewal(t *testing.T, p *place, a, b rlock.Locker) {
 	free(t, b)
 }
 
-// G9: close ends waiting calls, and leaves no goroutine.
+// G9: Close ends waiting calls, and leaves no goroutine.
 func closeOfWaiters(t *testing.T, p *place, a, b rlock.Locker) {
 	_, unlock, err := a.Lock(p.ctx)
 	require.NoError(t, err)
@@ -406,7 +407,7 @@ func closeOfWaiters(t *testing.T, p *place, a, b rlock.Locker) {
 	awaitGone(t)
 }
 
-// G9: close ends the ctx of a section. The hold stays, and its unlock works.
+// G9: Close cancels the ctx of a section. The hold stays, and its unlock works.
 func closeOfHolders(t *testing.T, p *place, a, b rlock.Locker) {
 	ctx, unlock, err := a.Lock(p.ctx)
 	require.NoError(t, err)
@@ -419,7 +420,7 @@ func closeOfHolders(t *testing.T, p *place, a, b rlock.Locker) {
 	free(t, b)
 }
 
-// Do, TryDo and DoValue hold the lock while the function runs, whichever way that ends.
+// Do, TryDo and DoValue hold the lock while the function runs, however it ends.
 func doSections(t *testing.T, p *place, a, b rlock.Locker) {
 	l, ok := a.(interface {
 		Do(context.Context, func(context.Context) error) error
@@ -429,7 +430,7 @@ func doSections(t *testing.T, p *place, a, b rlock.Locker) {
 	ctx, mine := p.ctx, errors.New("mine")
 	for _, do := range []func(func(context.Context) error) error{
 		func(fn func(context.Context) error) error { return l.Do(ctx, fn) },
-		// It waits: of a quorum one server may still have the share of the last hold, and another one be slow.
+		// It waits: one server of a quorum may still have its share of the last hold, and another may be slow.
 		func(fn func(context.Context) error) error { return l.TryDo(ctx, rlock.DefaultWatchdogTimeout/3, fn) },
 		func(fn func(context.Context) error) error {
 			value, err := rlock.DoValue(ctx, a, func(ctx context.Context) (int, error) { return 42, fn(ctx) })

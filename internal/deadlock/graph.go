@@ -1,14 +1,15 @@
 // Package deadlock finds cycles of Locks that wait for each other's holds.
 //
-// The graph has a node for each long wait: a Lock that has waited for a while with holds in its ctx. An edge leads from a wait to each owner whose
-// hold blocks it, and from an owner to each wait whose ctx carries that hold. A section is assumed not to end while a Lock under it waits. A lock
-// needs every hold in its way to end, so each cycle is a deadlock.
+// The graph has a node for each long wait: a Lock that has waited for a while with holds in its ctx. An edge leads from a wait to each
+// owner whose hold blocks it, and from an owner to each wait whose ctx carries that hold. A section is assumed not to end while a Lock
+// under it waits. A lock needs every hold in its way to end, so each cycle is a deadlock.
 //
-// The last wait of a cycle is the one that began last; it is the victim. All holds of the cycle existed when it began, because each is older than the
-// wait in its section. So no cycle forms later, and the last wait can find it. A search follows only earlier waits, and finds each cycle once.
+// The last wait of a cycle is the one that began last; it is the victim. All holds of the cycle existed when it began, because each is
+// older than the wait in its section. So no cycle forms later, and the last wait can find it. A search follows only earlier waits, and
+// finds each cycle once.
 //
-// An edge exists as long as its wait and its hold: neither comes back once it has ended. If all waits and holds of a cycle are found again after it
-// was followed once, the cycle existed between the two. That is how a cycle is confirmed.
+// An edge exists as long as its wait and its hold: neither comes back once it has ended. If all waits and holds of a cycle are found again
+// after it was followed once, the cycle existed between the two. That is how a cycle is confirmed.
 package deadlock
 
 import (
@@ -28,26 +29,26 @@ const Most = 32
 
 // Hold is a hold in the ctx of a wait.
 type Hold struct {
-	Owner string // as it is written in Redis: no other hold has it, on whichever server
+	Owner string // the owner field in Redis, unique across all servers
 	Name  string // of the lock, for users
 	Since time.Time
 }
 
 // Sleeper is a wait as its engine sees it. Its methods may be called at any time, on any goroutine, with no mutex held.
 type Sleeper interface {
-	// IsWaiting reports whether it still waits, as far as is known.
+	// IsWaiting reports whether it still waits, as far as known.
 	IsWaiting() bool
 	// Keeps reports whether its ctx still carries the hold of that owner, neither unlocked nor lost.
 	Keeps(owner string) bool
-	// Refresh updates Blockers with owners that came since it was last called. It may ask Redis.
+	// Refresh adds owners to Blockers that came since the last call. It may ask Redis.
 	Refresh()
 	// Blockers returns the owners whose holds it waits for, as far as known without asking. Some may have ended since.
 	Blockers() []string
-	// IsBlocked reports whether an owner returned by Blockers has been in its way since then, if both still exist. It may ask Redis.
+	// IsBlocked reports whether an owner returned by Blockers has blocked it ever since, if both still exist. It may ask Redis.
 	IsBlocked(owner string) bool
 	// Say sends a message to the process of an owner that it waits for, without waiting for the result. The message may be lost.
 	Say(owner, text string)
-	// Found gets a cycle in which it is the last wait, each time it is found.
+	// Found receives a cycle in which this is the last wait, each time a search finds it.
 	Found(cycle []Step)
 }
 
@@ -55,13 +56,13 @@ type Sleeper interface {
 type Wait struct {
 	Sleeper
 
-	Number uint64    // of this process: no other wait has it
-	Secret uint64    // that those alone know who were told of the wait
+	Number uint64    // unique in this process
+	Secret uint64    // known only to processes that learned of the wait
 	Began  time.Time // when the Lock began to wait
 	Client string    // the id of its Client
-	Label  string    // of that; "": none
-	Lock   string    // the name of what it waits for
-	Holds  []Hold    // that its ctx carried when it began
+	Label  string    // of the Client; "": none
+	Lock   string    // the name of the awaited lock
+	Holds  []Hold    // in its ctx when it began
 }
 
 var lastNumber atomic.Uint64
@@ -70,12 +71,12 @@ var lastNumber atomic.Uint64
 func NewWait(s Sleeper, client, lock string, holds []Hold) Wait {
 	return Wait{
 		Sleeper: s, Number: lastNumber.Add(1), Secret: rand.Uint64(),
-		Began:  time.Now().Round(0).Truncate(time.Microsecond), // as others see it
+		Began:  time.Now().Round(0).Truncate(time.Microsecond), // as other processes see it
 		Client: client, Lock: lock, Holds: holds,
 	}
 }
 
-// Step is a wait in a cycle, and the hold of its ctx for which the one before it waits.
+// Step is a wait in a cycle, and the hold in its ctx for which the previous wait waits.
 type Step struct {
 	Host    string
 	PID     int
@@ -93,14 +94,14 @@ func (s *Step) before(o *Step) bool {
 	return cmp.Or(s.WaitsBy.Compare(o.WaitsBy), cmp.Compare(s.Client, o.Client), cmp.Compare(s.Number, o.Number)) < 0
 }
 
-// is reports whether it is that wait.
+// is reports whether s is the step of w.
 func (s *Step) is(w *Wait) bool {
 	return s.Client == w.Client && s.Number == w.Number && s.Secret == w.Secret
 }
 
 // Graph holds the long waits of a process.
 type Graph struct {
-	Ahead time.Duration // for tests: by which the clock of the process is, set before it is used
+	Ahead time.Duration // for tests: how far the process's clock is ahead; set before use
 
 	host string
 	pid  int
@@ -119,7 +120,7 @@ func New() *Graph {
 	return &Graph{host: host, pid: os.Getpid(), of: make(map[string][]*Wait)}
 }
 
-// Add adds a long wait; Remove ends that.
+// Add adds a long wait, until Remove.
 func (g *Graph) Add(w *Wait) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -173,7 +174,7 @@ func (g *Graph) step(w *Wait, owner string) *Step {
 // process is the graph of this process.
 var process = New()
 
-// Apart is a client that stands for another process in tests: Clients on it use its graph.
+// Apart is a client that simulates another process in tests: Clients on it use its graph.
 type Apart struct {
 	rueidis.Client
 

@@ -7,13 +7,15 @@ import (
 	"time"
 )
 
-// Between processes a search continues by probes (Chandy, Misra, Haas: "Distributed deadlock detection", 1983). A probe goes to the process of an
-// owner that is waited for. If a Lock waits under that hold, and began before the wait that started the search, the next probe goes to the process of
-// the owner in its way, and so on. A probe that returns to its origin is confirmed by a second lap, in which every wait and hold of the cycle must be
-// found unchanged. Everything found in the second lap existed when the first ended, so the whole cycle existed at that moment.
+// Between processes a search continues by probes (Chandy, Misra, Haas: "Distributed deadlock detection", 1983). A probe goes to the process
+// of the blocking owner. There it follows each Lock that waits under that owner's hold and began before the wait that started the search.
+// The next probe goes to the process of the owner that blocks that Lock, and so on.
 //
-// A probe is a hint. The next look makes up for a lost one; a late or doubled one finds other waits, or the same cycle again; a forged one finds no
-// cycle without the secrets of its waits.
+// A probe that returns to its origin is confirmed by a second lap, in which every wait and hold of the cycle must be found unchanged.
+// Everything found in the second lap existed when the first ended, so the whole cycle existed at that moment.
+//
+// A probe is a hint. The next look makes up for a lost probe. A late or duplicate probe finds other waits, or the same cycle again. A
+// forged probe finds no cycle without the secrets of its waits.
 
 // Kind is the kind of probes among the messages between processes.
 const Kind = "deadlock"
@@ -27,7 +29,7 @@ const (
 	mostText = 8000
 	// mostClient bounds the length of a Client id in bytes, because it is remembered.
 	mostClient = 36
-	// mostName bounds the names in a probe, in bytes; shortName replaces it if the probe would be too long, which then has no labels.
+	// mostName bounds the names in a probe, in bytes. If the probe would be too long, it has no labels, and shortName is the bound.
 	mostName, shortName = 512, 48
 )
 
@@ -35,9 +37,9 @@ const (
 type probe struct {
 	Version int        `json:"v"`
 	Round   int        `json:"r"`           // how often the first wait has looked
-	Owner   string     `json:"o,omitempty"` // lap 1: for whose hold the last step waits
-	At      int        `json:"a,omitempty"` // lap 2: the step to be confirmed next; 0 is the first, which is the last of all
-	Back    bool       `json:"b,omitempty"` // it is lap 2, and the steps are a cycle
+	Owner   string     `json:"o,omitempty"` // lap 1: the owner of the hold for which the last step waits
+	At      int        `json:"a,omitempty"` // lap 2: the step to be confirmed next; 0, the first, comes last
+	Back    bool       `json:"b,omitempty"` // lap 2: the steps are a cycle
 	Steps   []wireStep `json:"s"`
 }
 
@@ -63,7 +65,7 @@ type heard struct {
 	seen   map[visit]bool // waits of this process to which a probe has come
 }
 
-// visit is a wait reached by the search of another one.
+// visit is a wait reached by another wait's search.
 type visit struct {
 	client string
 	number uint64
@@ -138,7 +140,7 @@ func (g *Graph) goOn(p *probe) {
 		return g.isNew(visit{steps[0].Client, steps[0].Number, p.Round, w.Number})
 	}}
 	end := s.follow(p.Owner, from)
-	s.exits = nil // nobody here waits under that hold
+	s.exits = nil // no wait here carries that hold
 	if end == nil {
 		end = s.run(false)
 	}
@@ -152,8 +154,9 @@ func (g *Graph) goOn(p *probe) {
 	g.confirm(&probe{Round: p.Round, Back: true, At: 1 % len(cycle), Steps: wire(cycle)}, end.wait)
 }
 
-// confirm checks the steps of a cycle again, from p.At on, as far as this process has them, and sends the probe on. At the end of the lap the first
-// wait gets the cycle. before is the wait of the previous step if this process has it; nil if the lap has come here for this step.
+// confirm checks the steps of a cycle again, from p.At on, as far as this process has them, and sends the probe on. At the end of the lap
+// the first wait gets the cycle. before is the wait of the previous step if this process has it; nil if the lap has come here for this
+// step.
 func (g *Graph) confirm(p *probe, before *Wait) {
 	steps := read(p.Steps)
 	n := len(steps)

@@ -4,23 +4,23 @@ import "slices"
 
 // place is a wait reached by a search.
 type place struct {
-	wait   *Wait // nil: it is of another process
+	wait   *Wait // nil: a wait of another process
 	step   *Step
-	before *place // that waits for its hold; nil: it is where the search began
-	depth  int    // from there
+	before *place // waits for this one's hold; nil: the search began here
+	depth  int    // distance from the beginning
 }
 
 // search follows waits of this process.
 type search struct {
 	graph    *Graph
-	first    *Step            // where it began; that is the last wait of the cycle
-	round    int              // how often that has looked
-	isNew    func(*Wait) bool // whether it is the first time that the search has come to that wait
+	first    *Step            // where the search began: the last wait of the cycle
+	round    int              // how often that wait has looked
+	isNew    func(*Wait) bool // reports whether the search reaches that wait for the first time
 	next     []*place
 	been     []*place
 	followed map[string]bool // owners
 	exits    []exit
-	said     int // to so many owners
+	said     int // number of owners that got a probe
 }
 
 // exit is where a search leaves the process: no wait here carries the hold of that owner.
@@ -29,7 +29,7 @@ type exit struct {
 	owner string
 }
 
-// follow queues the waits that carry the hold of an owner. It returns the end of the path if that is where the search began.
+// follow queues the waits that carry an owner's hold. If one of them is where the search began, it returns the end of the path.
 func (s *search) follow(owner string, from *place) (end *place) {
 	if s.followed[owner] {
 		return nil
@@ -54,7 +54,7 @@ func (s *search) follow(owner string, from *place) (end *place) {
 	return nil
 }
 
-// run follows waits until it is back where the search began, or none are left. If asks, it asks Redis for their blockers.
+// run follows waits until it is back where the search began, or no waits are left. If asks, it asks Redis for their blockers.
 func (s *search) run(asks bool) (end *place) {
 	for ; len(s.next) > 0; s.next = s.next[1:] {
 		p := s.next[0]
@@ -71,8 +71,8 @@ func (s *search) run(asks bool) (end *place) {
 	return nil
 }
 
-// leave continues elsewhere after run found nothing: it sends probes from where the search left the process. Only then does it ask Redis, which takes
-// as long as a probe: a hold of another process may have come before a wait since it last asked.
+// leave continues elsewhere after run found nothing: it sends probes from where the search left the process. Only then does it ask Redis,
+// which takes as long as a probe: a hold of another process may have come before a wait since it last asked.
 func (s *search) leave() (end *place) {
 	s.probe()
 	s.next, s.been = s.been, nil
@@ -83,9 +83,9 @@ func (s *search) leave() (end *place) {
 	return nil
 }
 
-// Look looks for a cycle in which w is the last wait, and reports whether there is one in this process. The cycle existed at some moment of the call,
-// and w.Found gets it. Otherwise probes go to the processes that the search led to; w.Found gets the cycle if one comes back. round differs each
-// time; with 0 neither Redis nor other processes are asked.
+// Look looks for a cycle in which w is the last wait, and reports whether there is one in this process. The cycle existed at some moment of
+// the call, and w.Found gets it. Otherwise probes go to the processes that the search led to; w.Found gets the cycle if one comes back.
+// round differs each time; with 0 neither Redis nor other processes are asked.
 func (g *Graph) Look(w *Wait, round int) bool {
 	start := &place{wait: w, step: g.step(w, "")}
 	seen := make(map[*Wait]bool)
@@ -112,7 +112,7 @@ func (g *Graph) isStill(end *place) bool {
 			return false
 		}
 	}
-	for p := end; p.before != nil; p = p.before { // after that, which may take a while
+	for p := end; p.before != nil; p = p.before { // last, since IsBlocked may take a while
 		if !p.wait.IsWaiting() || !p.wait.Keeps(p.step.Holds.Owner) {
 			return false
 		}
@@ -123,7 +123,7 @@ func (g *Graph) isStill(end *place) bool {
 // cycle lists the steps of a path that ends where it began.
 func (p *place) cycle() []Step {
 	steps := p.before.steps()
-	steps[0] = *p.step // the same wait, with the hold that the last one waits for
+	steps[0] = *p.step // the same wait, with the hold for which the last one waits
 	return steps
 }
 

@@ -12,11 +12,11 @@ import (
 // To show the graph, a tool asks the Clients for their long waits, over their ears:
 //
 //	question   ask <id>               the answers go to the ear of that id
-//	answer     is <n> <of> <JSON>     the n-th of so many, from 1
+//	answer     is <n> <of> <JSON>     number n of <of>, from 1
 //	           none <id>              that Client has no long wait
-//	           off <id>               it has not Options.Deadlock, and does not know
+//	           off <id>               the Client runs without Options.Deadlock, and does not know
 //
-// This is for people who look; Clients never ask.
+// This is for operators; Clients never ask.
 
 // SeenKind is the kind of these messages.
 const SeenKind = "waits"
@@ -96,9 +96,9 @@ func (g *Graph) Answers(client string) (texts []string) {
 // Answer is a reply of a Client.
 type Answer struct {
 	Client string
-	Off    bool  // it has not Options.Deadlock
-	Of     int   // how many waits it tells of
-	Wait   *Seen // one of these; nil: it has none
+	Off    bool  // the Client runs without Options.Deadlock
+	Of     int   // how many waits it reports
+	Wait   *Seen // one of these; nil: there are none
 }
 
 var waitless = regexp.MustCompile(`^(none|off) ([0-9a-f-]{36})$`)
@@ -145,8 +145,8 @@ func (s *still) IsBlocked(string) bool { return true }
 func (s *still) Say(_, _ string)       {}
 func (s *still) Found(cycle []Step)    { s.found = cycle }
 
-// Cycles returns the cycles among reported waits, one for each wait that is the last of any. The waits were not all reported at the same moment, so a
-// cycle may never have existed.
+// Cycles returns the cycles among reported waits, one for each wait that is the last of any. The waits were not all reported at the same
+// moment, so a cycle may never have existed.
 func Cycles(seen []Seen) (all [][]*Seen) {
 	type key struct {
 		client string

@@ -1,5 +1,5 @@
-// Package doctest finds the code in the pages of the documentation, for the tests that compile and run it. CONTRIBUTING.md says how a
-// block has to be written.
+// Package doctest finds the code blocks in the documentation, for the tests that compile and run them.
+// CONTRIBUTING.md says how to write a block.
 package doctest
 
 import (
@@ -19,10 +19,11 @@ type Block struct {
 	Text string
 }
 
-// Languages are what a block may be in. One spelling for each, so that no block escapes the tests by another.
+// Languages are the allowed languages of a block, with one spelling each, so that no block escapes the tests by
+// another.
 var Languages = []string{"", "console", "go", "java", "json", "mermaid", "promql", "sh", "sql", "text", "yaml"}
 
-// Blocks returns the blocks of README.md and of all pages in docs, in their order. root is the folder of the project.
+// Blocks returns the blocks of README.md and of all pages in docs, in order. root is the folder of the project.
 func Blocks(root string) ([]Block, error) {
 	pages, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
 	if err != nil {

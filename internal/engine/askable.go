@@ -30,15 +30,11 @@ type askables struct {
 	watching sync.Once
 	due      chan struct{} // capacity 1: some are to be looked at
 
-	mu     sync.Mutex             // guards the following; no other lock is taken under it
-	of     map[uint64]*askable    // by the tag of the tenure
-	at     map[string][]*askable  // the same by the key of the lock
-	early  [rememberedTags]uint64 // tenures that were asked for, and had no hold here
-	oldest int                    // of these
+	mu    sync.Mutex            // guards the following; no other lock is taken under it
+	of    map[uint64]*askable   // by the tag of the tenure
+	at    map[string][]*askable // the same by the key of the lock
+	early tagRing               // tenures that were asked for, and had no hold here
 }
-
-// rememberedTags bounds the number of remembered tenures.
-const rememberedTags = 64
 
 // askable is a tenure with holds that want notifications.
 type askable struct {
@@ -182,10 +178,7 @@ func (s *askables) add(m *Spec, tag uint64, a *Askable, look firstLook) {
 	defer s.mu.Unlock()
 	e := s.of[tag]
 	if e == nil {
-		e = &askable{spec: m, tag: tag}
-		if at := slices.Index(s.early[:], tag); at >= 0 {
-			e.asked, s.early[at] = true, 0
-		}
+		e = &askable{spec: m, tag: tag, asked: s.early.take(tag)}
 		if s.of == nil {
 			s.of, s.at = make(map[uint64]*askable), make(map[string][]*askable)
 		}
@@ -236,16 +229,9 @@ func (s *askables) remove(h *hold, tag uint64) (at []*Spec) {
 		delete(s.at, key)
 	}
 	if e.asked { // the tenure may go on
-		s.remember(tag)
+		s.early.add(tag)
 	}
 	return at
-}
-
-func (s *askables) remember(tag uint64) {
-	if !slices.Contains(s.early[:], tag) {
-		s.early[s.oldest] = tag
-		s.oldest = (s.oldest + 1) % len(s.early)
-	}
 }
 
 // heard handles a message that another process waits for the owner with that tag.
@@ -261,7 +247,7 @@ func (s *askables) heardOf(tag uint64) {
 	if e := s.of[tag]; e != nil {
 		e.ask()
 	} else {
-		s.remember(tag)
+		s.early.add(tag)
 	}
 }
 

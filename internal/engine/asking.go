@@ -2,14 +2,11 @@ package engine
 
 import (
 	"context"
-	"maps"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/redis/rueidis"
 
 	"github.com/go-rlock/rlock/internal/calls"
 	"github.com/go-rlock/rlock/internal/kinds"
@@ -32,8 +29,6 @@ const (
 	askAgain = 3 * time.Second
 	// mostAsking bounds the messages in flight; further ones wait.
 	mostAsking = 64
-	// mostAsked bounds how many owners are remembered.
-	mostAsked = 1000
 	// mostReaders bounds how many of the readers of a lock are asked for it.
 	mostReaders = 1000
 )
@@ -43,8 +38,8 @@ type askings struct {
 	refused  atomic.Bool   // the user may not
 	underWay chan struct{} // of mostAsking
 
-	mu sync.Mutex           // guards the following; no other lock is taken under it
-	at map[string]time.Time // when owners were asked
+	mu    sync.Mutex // guards the following; no other lock is taken under it
+	asked recentKeys // owners that are not asked again
 }
 
 // asksHolder is AskHolder for a Lock. The Lock goes to sleep meanwhile.
@@ -106,16 +101,10 @@ func (a *askings) begin(owner string) bool {
 	now := time.Now()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.refused.Load() || now.Sub(a.at[owner]) < askAgain {
+	if a.refused.Load() || a.asked.has(owner, now) {
 		return false
 	}
-	if len(a.at) >= mostAsked {
-		maps.DeleteFunc(a.at, func(_ string, at time.Time) bool { return now.Sub(at) >= askAgain })
-	}
-	if a.at == nil || len(a.at) >= mostAsked { // some are asked once more
-		a.at = make(map[string]time.Time)
-	}
-	a.at[owner] = now
+	a.asked.add(owner, now, askAgain)
 	return true
 }
 
@@ -135,7 +124,7 @@ func (a *askings) leave() { <-a.underWay }
 func (a *askings) forget(owner string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	delete(a.at, owner)
+	a.asked.remove(owner)
 }
 
 // failed makes the next refusal ask the owner again; if the user lacks the right, nobody is asked any more.
@@ -195,7 +184,7 @@ func (m *Spec) askEach(fields []string, own func(tag uint64)) (heard int, err er
 // askOne asks one owner and returns the number of processes that heard: at least one where Redis does not say.
 func (c *Engine) askOne(id, what string, tag uint64) (heard int, err error) {
 	ch := c.earOf(id)
-	heard, err = c.publish(ch, pubsub.Spoken{Kind: what, Payload: strconv.FormatUint(tag, 10)})
+	heard, err = c.publish(ch, pubsub.Spoken{Kind: what, Payload: strconv.FormatUint(tag, 10)}.String())
 	if err == nil && c.Cluster != nil && !ch.Sharded { // it counts those at one node
 		heard = max(heard, 1)
 	}
@@ -203,14 +192,8 @@ func (c *Engine) askOne(id, what string, tag uint64) (heard int, err error) {
 }
 
 // publish sends a message and returns the number of processes that heard it; on a cluster with plain channels, those at one node.
-func (c *Engine) publish(ch pubsub.Channel, said pubsub.Spoken) (heard int, err error) {
-	var cmd rueidis.Completed
-	if ch.Sharded {
-		cmd = c.rdb.B().Spublish().Channel(ch.Name).Message(said.String()).Build()
-	} else {
-		cmd = c.rdb.B().Publish().Channel(ch.Name).Message(said.String()).Build()
-	}
-	n, err := c.rdb.Do(c.Calls.Context(context.Background(), time.Now(), 0), cmd).AsInt64()
+func (c *Engine) publish(ch pubsub.Channel, text string) (heard int, err error) {
+	n, err := c.rdb.Do(c.Calls.Context(context.Background(), time.Now(), 0), ch.Publish(c.rdb.B(), text)).AsInt64()
 	return int(n), err
 }
 

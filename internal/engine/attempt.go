@@ -38,20 +38,20 @@ import (
 
 // attempt is a Lock of one lock, or its part in one of several.
 type attempt struct {
-	AcquireRequest          // its tenure is nil until it asks, or somebody asks for it
-	next           *attempt // of the locks that the call takes together; nil: none, as for most
+	AcquireRequest          // its tenure is nil until the first request for it
+	next           *attempt // the next lock taken by the same call; nil: none, as for most
 	waiter         pubsub.Waiter
-	queued         bool              // the waiter is in the queue of the process
-	warned         bool              // that it waits for its own caller
+	queued         bool              // the waiter is in the process's queue
+	warned         bool              // the warning about waiting for its own caller was given
 	leads          bool              // others may share its tenure
-	refused        *lua.AcquireReply // the last one that said who holds the lock; nil: none, as for most that wait in line
+	refused        *lua.AcquireReply // the last refusal naming the holder; nil: none, as for most waiters in line
 	place          *placeKeeper      // of its own in the queue in Redis; nil: none that is known of
-	blocked        *blocked          // what may be a deadlock; nil: nobody looks for one
-	delivered      AcquireResult     // what another attempt got for it: its claimant, or the first one of its chain
-	level          *Level            // that it opened
+	blocked        *blocked          // the search for a deadlock; nil: none
+	delivered      AcquireResult     // the result another attempt got for it: its claimant, or the first of its chain
+	level          *Level            // the level it opened
 }
 
-// compete takes the lock for a new owner. If within is not nil, it is the hold of a reader that becomes the writer.
+// compete takes the lock for a new owner. If within is not nil, its reader becomes the writer.
 func (m *Spec) compete(who Caller, within *hold) (*Level, error) {
 	l := &attempt{AcquireRequest: AcquireRequest{Caller: who, Spec: m, Count: 1, within: within}}
 	if err := l.begins(); err != nil {
@@ -66,7 +66,7 @@ func (m *Spec) compete(who Caller, within *hold) (*Level, error) {
 	return l.compete()
 }
 
-// begins returns nil, or why there is no use in it.
+// begins returns nil, or the reason not to start.
 func (l *attempt) begins() error {
 	m, c := l.Spec, l.Spec.Engine
 	switch {
@@ -82,7 +82,8 @@ func (l *attempt) begins() error {
 	return nil
 }
 
-// compete goes through the states above until the attempt is over. Only the first waiter of the process asks Redis, besides those that may have a share.
+// compete runs the states above until the attempt is over. Only the process's first waiter asks Redis, except for waiters that may get
+// a share.
 func (l *attempt) compete() (*Level, error) {
 	for {
 		s, err := l.toTurn()
@@ -95,10 +96,11 @@ func (l *attempt) compete() (*Level, error) {
 	}
 }
 
-// errTurn says that an attempt has the turn.
+// errTurn means the attempt has the turn.
 var errTurn = errors.New("it has the turn")
 
-// toTurn queues until it has the turn, if it does not, or has the lock without it. It returns ErrOver if what it was given was lost on its way.
+// toTurn queues until the attempt has the turn, or gets the lock without it. It returns ErrOver if a lock given to it was lost on the
+// way.
 func (l *attempt) toTurn() (*Level, error) {
 	if !l.queued {
 		if s, err := l.share(); err != ErrOver { //nolint:errorlint // never wrapped
@@ -116,7 +118,7 @@ func (l *attempt) toTurn() (*Level, error) {
 	if gone && l.leaveInTime(errors.Is(err, pubsub.ErrExpired)) {
 		return nil, l.failure(err)
 	}
-	if !granted && !gone { // if gone, it wanted to leave, but was too late
+	if !granted && !gone { // if gone, it was too late to leave
 		return nil, errTurn
 	}
 	l.queued = false
@@ -137,7 +139,7 @@ func (l *attempt) toTurn() (*Level, error) {
 	return s, err
 }
 
-// inTurn asks Redis. It returns ErrOver if the lock is held by another, and it waits for that.
+// inTurn asks Redis. It returns ErrOver if another owner holds the lock and the attempt must wait.
 func (l *attempt) inTurn() (*Level, error) {
 	for {
 		l.needsTenure()
@@ -147,7 +149,7 @@ func (l *attempt) inTurn() (*Level, error) {
 		case left:
 			return nil, l.failure(err)
 		case err != nil:
-			if calls.MayPass(err) && l.queued { // it did not, for longer than anybody here should wait for their turn
+			if calls.MayPass(err) && l.queued { // it failed for longer than other waiters should wait for their turn
 				l.waiter.Unanswered(err)
 			}
 			l.withdraw((*Engine).sweepInCall)
@@ -170,7 +172,7 @@ func (l *attempt) inTurn() (*Level, error) {
 			l.triesHolder(a.Holder)
 			l.withdraw((*Engine).sweepInCall)
 			return nil, l.failure(nil)
-		case !l.queued: // a grant that was over: nobody here has the lock
+		case !l.queued: // an expired grant: this process does not have the lock
 			l.withdraw((*Engine).sweepInCall)
 			l.Tenure = nil
 			return nil, ErrOver
@@ -185,7 +187,7 @@ func (l *attempt) inTurn() (*Level, error) {
 	}
 }
 
-// enterDelivered enters with what a goroutine of this process has made of it, in its place.
+// enterDelivered enters with the result another goroutine of this process got for it.
 func (l *attempt) enterDelivered() (*Level, error) {
 	run := l.Tenure.run
 	s, err := l.enter(l.delivered)
@@ -202,15 +204,15 @@ func (l *attempt) enterDelivered() (*Level, error) {
 	return s, err
 }
 
-// needsTenure is for whoever is about to ask Redis for the Lock.
+// needsTenure makes the tenure before the first request.
 func (l *attempt) needsTenure() {
 	if l.Tenure == nil {
 		l.Tenure = newTenure(l.Spec)
 	}
 }
 
-// readerGone is the error of an upgrade that finds that Redis does not have the reader any more. Its unlock may be under way, and
-// have released it; otherwise it was lost.
+// readerGone returns the error of an upgrade whose reader is missing in Redis. A concurrent unlock may have released the reader;
+// otherwise it was lost.
 func (l *attempt) readerGone() error {
 	err := l.Spec.takeCalls(l.Caller, l.within)
 	switch {
@@ -224,25 +226,25 @@ func (l *attempt) readerGone() error {
 	return l.within.lossSoFar()
 }
 
-// suspect warns of a Lock that may wait for its own caller, who has not passed on the ctx of the section.
+// suspect warns of a Lock that may wait for its own caller, because the section's ctx was not passed on.
 func (l *attempt) suspect() {
 	c, waited, holder := l.Spec.Engine, time.Since(l.Began), l.refusal().Holder
 	if !l.warned && waited >= c.Options.WatchdogTimeout && c.isSelf(l.Outer, holder) {
 		l.warned = true
 		c.Options.Tell.Warn("rlock: a Lock waits for a hold of this client that was taken under the same ctx; "+
-			"does its caller have the lock, and did not pass on the section's ctx?",
+			"does its caller already hold it, without passing on the section's ctx?",
 			"name", l.Spec.Name, "owner", holder, "waited", waited)
 	}
 }
 
-// refrain has the process not keep a lock for a while that it had to wait for: others want it, too.
+// refrain stops the process from lingering for a while on a lock it had to wait for: others want it, too.
 func (l *attempt) refrain() {
 	if c := l.Spec.Engine; l.Spec.Linger > 0 && !c.IsOwn(l.refusal().Holder) {
 		c.idle.refrain(l.Spec.Key)
 	}
 }
 
-// join puts it in the queue of the process; or, if it does not want to wait, only if nobody else does.
+// join enters the process's queue. With onlyFirst, it enters only if the queue is empty.
 func (l *attempt) join(onlyFirst bool) (turn bool) {
 	m := l.Spec
 	l.blocked.unqueued()
@@ -252,12 +254,12 @@ func (l *attempt) join(onlyFirst bool) (turn bool) {
 		return l.queued
 	}
 	l.queued = true
-	l.waiter.Joint = l.mayShare() && !l.Limit.After(l.Wait) // or it asks itself, since it has no time to wait for another's answer
+	l.waiter.Joint = l.mayShare() && !l.Limit.After(l.Wait) // otherwise it asks itself, without time to wait for another's answer
 	return m.Engine.Hub.Join(&l.waiter, m.waiters())
 }
 
-// enqueues reports whether the next request leaves something in Redis if the lock is held, or heeds what others have left: not if nobody would
-// hear of a grant.
+// enqueues reports whether a refused request leaves a place or mark in Redis, or heeds those of others. It does not if a grant could
+// not reach this process.
 func (l *attempt) enqueues() bool {
 	switch l.Spec.Kind.Queueing {
 	case kinds.PerProcess:
@@ -272,13 +274,13 @@ func (l *attempt) enqueues() bool {
 	return false
 }
 
-// joinsProcesses is for the queue of the processes.
+// joinsProcesses is enqueues for the queue of processes.
 func (l *attempt) joinsProcesses() bool {
 	return !l.Once && l.Spec.queueKey() != "" && (l.Tenure.queued != nil || l.waiter.Listens()) && l.takePlace(time.Now())
 }
 
-// Inherit has the Lock go on as the owner that another one of its process had a place as: that one gives up, and its process does not lose its
-// turn. So each has the other's tenure, with what is to be settled of it. This one sleeps, and looks at its tenure only behind the hub's mutex.
+// Inherit makes the Lock continue with the owner, and the place in Redis, of another Lock that gives up, so that the process keeps its
+// place. The two swap tenures, with their unresolved calls. This Lock sleeps, and reads its tenure only under the hub's mutex.
 func (l *attempt) Inherit(from any) bool {
 	other := from.(*attempt) //nolint:errcheck // no other value is ever set
 	if l.Spec.Kind != other.Spec.Kind || l.Spec.isShort() != other.Spec.isShort() || l.Spec.mark() != other.Spec.mark() || other.Tenure.Unresolved != nil {
@@ -291,12 +293,12 @@ func (l *attempt) Inherit(from any) bool {
 	return true
 }
 
-// joinsWaiters is for the queue of all waiters, which an owner joins once.
+// joinsWaiters is enqueues for the queue of all waiters, which an owner joins once.
 func (l *attempt) joinsWaiters() bool {
 	return !l.Once && l.Tenure.queued == nil && l.waiter.Listens() && l.takePlace(time.Now())
 }
 
-// leavesMark is for a writer, whose mark readers look at.
+// leavesMark is enqueues for a writer, whose mark readers heed.
 func (l *attempt) leavesMark() bool {
 	m := l.Spec
 	l.hasGrantChannel = l.waiter.Listens()
@@ -307,7 +309,7 @@ func (l *attempt) leavesMark() bool {
 	return true
 }
 
-// refusal is the last one, or none.
+// refusal returns the last refusal, or a zero reply.
 func (l *attempt) refusal() lua.AcquireReply {
 	if l.refused == nil {
 		return lua.AcquireReply{}
@@ -315,14 +317,14 @@ func (l *attempt) refusal() lua.AcquireReply {
 	return *l.refused
 }
 
-// failure is the error of a Lock that got nothing.
+// failure returns the error of a Lock without a grant.
 func (l *attempt) failure(err error) error { return l.Spec.gaveUp(l.Caller, err, l.refusal()) }
 
-// awaitTurn waits for the turn, or to be granted the lock, or for the end of the wait.
+// awaitTurn waits for the turn, a grant, or the end of the wait.
 func (l *attempt) awaitTurn() (granted, gone bool, err error) {
 	failed := l.watch()
 	l.Waits(l.refusal().Holder)
-	if c := l.Spec.Engine; c.idle.count.Load() != 0 { // what became idle since it looked
+	if c := l.Spec.Engine; c.idle.count.Load() != 0 { // tenures that became idle since it looked
 		c.giveIdle(l.Spec.Key)
 	}
 	select {
@@ -337,12 +339,12 @@ func (l *attempt) awaitTurn() (granted, gone bool, err error) {
 	return false, true, nil
 }
 
-// early is how long before the end of its wait a TryLock leaves the line, at most: a quarter of the wait, if that is less. So its place in
-// Redis is mostly gone when it returns. If it were not, an unlock could still give the lock to it, and somebody else's TryLock(0) would
-// find a lock taken that nobody has.
+// early is how long before the end of its wait a TryLock leaves the line: at most this, or a quarter of the wait. So its place in Redis
+// is usually gone when it returns. Otherwise an unlock could still grant it the lock, and another TryLock(0) would find the lock taken
+// without a holder.
 const early = 10 * time.Millisecond
 
-// leaves is when a waiter gives up; zero: only ctx ends its wait.
+// leaves returns when a waiter gives up; zero: only ctx ends its wait.
 func (l *attempt) leaves() time.Time {
 	if l.Wait.IsZero() {
 		return l.Wait
@@ -350,7 +352,7 @@ func (l *attempt) leaves() time.Time {
 	return l.Wait.Add(-max(min(time.Until(l.Wait)/4, early), 0))
 }
 
-// waitOut waits for the end of the wait, which leaving was early for.
+// waitOut waits for the end of the wait after leaving early.
 func (l *attempt) waitOut() {
 	timer := time.NewTimer(time.Until(l.Wait))
 	defer timer.Stop()

@@ -1,6 +1,6 @@
 package engine
 
-// MaxBatch bounds the locks of one call, and so for how long Redis does nothing else: a few milliseconds.
+// MaxBatch bounds the locks of one call, and so how long the call blocks Redis: a few milliseconds.
 const MaxBatch = 1000
 
 // IsBatchable reports whether one call can take or release the lock with others.
@@ -8,9 +8,9 @@ func (m *Spec) IsBatchable() bool {
 	return m.Kind.PassesOn && m.Linger == 0 && m.Engine.Options.Replicas == 0
 }
 
-// TakeTogether takes all locks by one call, or none, as a TryLock(0) of each would: it needs the turn in every queue of the process (I7), so it asks
-// nobody if other goroutines wait for one of them. refused is the index of one that another owner holds, or others here wait for, and the error
-// is about that one; it is -1 if it failed otherwise. UnlockTogether ends the levels.
+// TakeTogether takes all locks by one call, or none, as a TryLock(0) of each would. It needs the turn in every queue of the process (I7),
+// so it does not ask Redis if other goroutines wait for one of the locks. refused is the index of a lock that another owner holds or others
+// here wait for, and err is about that lock; it is -1 after other failures. UnlockTogether ends the levels.
 func TakeTogether(who Caller, all []*Spec) (levels []*Level, refused int, err error) {
 	c := all[0].Engine
 	if !c.Calls.Start() {
@@ -57,7 +57,7 @@ func TakeTogether(who Caller, all []*Spec) (levels []*Level, refused int, err er
 	}
 	if err != nil && len(levels) > 0 {
 		for _, l := range levels {
-			l.hold.tenure.stays = nil // nobody was told of it
+			l.hold.tenure.stays = nil // it was never returned to the caller
 		}
 		who.LeaveTo(func() { _ = UnlockTogether(levels) }, c)
 	}

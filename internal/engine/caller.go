@@ -12,25 +12,25 @@ import (
 	"github.com/go-rlock/rlock/internal/kinds"
 )
 
-// Caller is who called Lock, and how long it waits.
+// Caller describes a call of Lock and how long it waits.
 type Caller struct {
 	Ctx    context.Context // ends the waiting
-	Outer  context.Context // that the user has given; ctx may be one inside of it
+	Outer  context.Context // the ctx given by the user; Ctx may be derived from it
 	parent context.Context // of the section; nil: ctx
 	Began  time.Time
 	Wait   time.Time // end of the waiting; zero: only ctx ends it
 	Limit  time.Time // of an attempt that is under way, not before wait; zero: only ctx ends it
 	Once   bool      // no waiting: one attempt
-	Climbs bool      // it gives up by itself what it has of an All; so nobody waits for that for good
-	Trace  Tracer    // nil: nobody wants to know
+	Climbs bool      // it gives up its locks of an All by itself, so no other Lock waits for them forever
+	Trace  Tracer    // nil: no tracing
 }
 
-// CallerNow is the caller of a Lock that is called now.
+// CallerNow returns the Caller of a Lock called now.
 func CallerNow(ctx context.Context) Caller {
 	return Caller{Ctx: ctx, Outer: ctx, parent: sectionParent(ctx), Began: time.Now()}
 }
 
-// Caller is the caller of a Lock of m that is called now.
+// Caller returns the Caller of a Lock of m called now.
 func (m *Spec) Caller(ctx context.Context) Caller {
 	return CallerNow(ctx).Patient(m.MaxWait, m.Engine.MinAttempt())
 }
@@ -51,7 +51,7 @@ func ShortestWait(a, b time.Duration) time.Duration {
 	return a
 }
 
-// UpTo bounds the waiting. Its first attempt is given the least at least.
+// UpTo bounds the waiting. The first attempt gets at least least.
 func (c Caller) UpTo(wait, least time.Duration) Caller {
 	c.Once, c.Limit = wait <= 0, c.Began.Add(max(wait, least))
 	if !c.Once {
@@ -60,9 +60,8 @@ func (c Caller) UpTo(wait, least time.Duration) Caller {
 	return c
 }
 
-// LeaveTo runs f, which unlocks what the caller has got and has no use for, for as long as the caller stays: until ctx is done, or the
-// limit of an attempt is over. f goes on then, and ends as any unlock does. Close of the Clients concerned, which have been started, waits
-// for it.
+// LeaveTo runs f, which unlocks locks the caller cannot use, and waits for it until ctx is done or the limit of an attempt is over.
+// Then f continues, and ends as any unlock does. Close of the given Clients, which must be started, waits for it.
 func (c Caller) LeaveTo(f func(), clients ...*Engine) {
 	if !calls.CanLeave(c.Ctx, c.Limit) {
 		f()
@@ -80,7 +79,7 @@ func (c Caller) LeaveTo(f func(), clients ...*Engine) {
 			}
 		}()
 		defer func() {
-			v := recover() // what a Trace panics with is for the caller, if that is still here
+			v := recover() // a Trace's panic goes to the caller, if it still waits
 			select {
 			case ended <- v:
 			case <-left:
@@ -107,14 +106,14 @@ func (c Caller) LeaveTo(f func(), clients ...*Engine) {
 	}
 }
 
-// Waits tells that the Lock waits from here on.
+// Waits reports to the Trace that the Lock begins to wait.
 func (c Caller) Waits(holder string) {
 	if c.Trace != nil {
 		c.Trace.Waits(holder)
 	}
 }
 
-// Stopped is closed when the Lock is to stop waiting, though it has time.
+// Stopped returns a channel that is closed when the Lock must stop waiting early.
 func (c Caller) Stopped() <-chan struct{} {
 	if c.Trace == nil {
 		return nil
@@ -122,14 +121,14 @@ func (c Caller) Stopped() <-chan struct{} {
 	return c.Trace.Over()
 }
 
-// Took tells how the lock was got.
+// Took reports to the Trace how the lock was acquired.
 func (c Caller) Took(p Path) {
 	if c.Trace != nil {
 		c.Trace.Took(p)
 	}
 }
 
-// isSelf reports whether a Lock that was given that ctx waits for its own caller, as far as can be told, if it waits for that owner.
+// isSelf reports whether a Lock with that ctx, waiting for owner, waits for its own caller, as far as known.
 func (c *Engine) isSelf(given context.Context, owner string) bool {
 	if !c.IsOwn(owner) || kinds.IsPlaceholder(owner) {
 		return false

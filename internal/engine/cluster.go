@@ -17,11 +17,10 @@ import (
 	"github.com/go-rlock/rlock/pubsub"
 )
 
-// KnownChannel returns the unlock channel of m, when the cluster is known.
+// KnownChannel returns the unlock channel of m. The cluster must be known.
 //
-// A sharded channel can be published to by a script only if it hashes to the slot of the script's
-// keys. It does, except for names with an empty or misplaced pair of braces, where prefixing
-// changes what is hashed. These use plain pub/sub; Redisson fails to unlock them.
+// A script can publish to a sharded channel only if the channel hashes to the slot of its keys. It does, except for names with an empty or
+// misplaced pair of braces, where a prefix changes the hashed part. These use plain pub/sub; Redisson fails to unlock them.
 func (c *Engine) KnownChannel(m *Spec) pubsub.Channel {
 	ch := pubsub.Channel{Name: m.channel}
 	if c.Cluster != nil && c.Cluster.isSharded() {
@@ -30,7 +29,7 @@ func (c *Engine) KnownChannel(m *Spec) pubsub.Channel {
 	return ch
 }
 
-// waiters is where goroutines of this process wait for a lock that has been asked for before.
+// waiters returns the hub queue of this process's waiters for a lock that was asked for before.
 func (m *Spec) waiters() pubsub.Queue {
 	return pubsub.Queue{
 		Lock: m.Key, Channel: m.Engine.KnownChannel(m), Places: m.Kind.PassesOn && m.seesProcesses(),
@@ -38,8 +37,8 @@ func (m *Spec) waiters() pubsub.Queue {
 	}
 }
 
-// queueKey is the key of what waiters leave in Redis: the queue of the processes, or marks; "" if there is none, or each waiter
-// has a place in a queue of its own.
+// queueKey returns the key of the waiters' entries in Redis: the queue of processes, or marks; "" if there is none, or each waiter has
+// its own place.
 func (m *Spec) queueKey() string {
 	c := m.Engine
 	switch {
@@ -51,7 +50,7 @@ func (m *Spec) queueKey() string {
 	return m.queue
 }
 
-// forbidden says whether the user may not use what waiters leave in Redis for locks of that side.
+// forbidden says whether the ACL user lacks access to the waiters' entries for locks of that side.
 func (c *Engine) forbidden(s lua.Side) *atomic.Bool {
 	if s == lua.Whole {
 		return &c.noQueues
@@ -71,7 +70,7 @@ func (t *Topology) isSharded() bool {
 	return t.sharded
 }
 
-// IsUnknown reports whether there is something to learn; without a cluster there is not.
+// IsUnknown reports whether Learn is still needed; it never is without a cluster.
 func (t *Topology) IsUnknown() bool {
 	if t == nil {
 		return false
@@ -81,8 +80,7 @@ func (t *Topology) IsUnknown() bool {
 	return !t.known
 }
 
-// Learn asks for the version, the node that serves m. It reports false if that is still not known: the caller left, or the
-// error says what went wrong.
+// Learn asks the node that serves m for its version. It reports false if that is still unknown: the caller left, or err says why.
 func (t *Topology) Learn(ctx context.Context, limit time.Time, m *Spec) (known bool, err error) {
 	c := m.Engine
 	again := calls.Retry{Until: limit}
@@ -109,7 +107,7 @@ func (c *Engine) askSharded(ctx context.Context, m *Spec) (bool, error) {
 	info, err := c.rdb.Do(ctx, c.rdb.B().Hello().Build().SetSlot(m.Key)).AsMap()
 	var redisErr *rueidis.RedisError
 	if errors.As(err, &redisErr) && !calls.MayPass(err) {
-		return false, nil // an imitation of Redis that does not know this form of HELLO
+		return false, nil // a Redis imitation without this form of HELLO
 	}
 	if err != nil {
 		return false, err
@@ -131,8 +129,8 @@ func (m *Spec) Fits() error {
 		"or the key %q beside it would be in another slot", extra(m.Key))
 }
 
-// fair is what the scripts have to know of the queue, if each waiter has a place in it. On a cluster with plain channels no script
-// can tell whether a process still listens; then the head is told, and asks.
+// fair returns the scripts' arguments about a queue with a place for each waiter. On a cluster with plain channels no script can tell
+// whether a process still listens; then it notifies the head of the queue, which asks.
 func (m *Spec) fair() lua.Fair {
 	c, k := m.Engine, m.Kind
 	if k.Queueing != kinds.PerWaiter {

@@ -50,8 +50,7 @@ func verdicts(answers []lua.Renewal, err error) ([]lease.Verdict, error) {
 	return verdicts, nil
 }
 
-// renewal is what all holds renewed by one call have in common: the script, how much longer than trusted they last in Redis, and
-// on a cluster the slot.
+// renewal groups the holds that one call can renew: those with the same script, the same grace, and on a cluster the same slot.
 type renewal struct {
 	kind  *kinds.Kind
 	grace time.Duration
@@ -60,7 +59,7 @@ type renewal struct {
 
 func (c *Engine) group(m *Spec) any { return renewal{kind: m.Kind, grace: m.Grace, slot: m.Slot} }
 
-// releaseOnce sends a release that is to arrive even if the client is closing.
+// releaseOnce sends a release, even while the client is closing.
 func (c *Engine) releaseOnce(m *Spec, args lua.ReleaseArgs) (held bool, err error) {
 	ctx, cancel := c.Calls.Last()
 	defer cancel()
@@ -77,8 +76,8 @@ func (c *Engine) release(ctx context.Context, m *Spec, args lua.ReleaseArgs) (lu
 	return reply, err
 }
 
-// isRefusal reports whether Redis said of a call that it will not carry it out; of one for many locks, maybe because of one of them. TRYAGAIN passes
-// only when a slot of a cluster has moved; until then it is the answer to any call for both a key that has moved and one that has not.
+// isRefusal reports whether Redis refused to run a call. A call for many locks may be refused because of one of them. TRYAGAIN lasts until
+// a cluster slot has moved: until then it answers every call with both a key that has moved and one that has not.
 func isRefusal(err error) bool {
 	var said *rueidis.RedisError
 	return errors.As(err, &said) && (!calls.MayPass(err) || said.IsTryAgain())

@@ -14,13 +14,13 @@ import (
 // shortens no expiry; if the owner's field is not there, it does nothing. So a call that comes late, or twice, does no harm. If its answer
 // is that the field is gone, the tenure is lost, as by a renewal.
 
-// followAfter is how long after a change the count in Redis follows. Most sections are shorter, and so cost no command; nobody looks at
-// locks in Redis more often.
+// followAfter is the delay before the count in Redis follows a change. Most sections are shorter and so cost no command, and people
+// inspect locks in Redis less often.
 const followAfter = 100 * time.Millisecond
 
-// follower is what is known of the count in Redis. All fields are guarded by tenure.mu.
+// follower is the known state of the count in Redis. All fields are guarded by tenure.mu.
 type follower struct {
-	low, high int32       // it is one of these, or between them; 0 until that matters
+	low, high int32       // bounds of the count; 0 until needed
 	calling   bool        // a call is under way
 	due       bool        // the timer runs, or its function is about to
 	failed    int         // calls since one was answered
@@ -45,7 +45,7 @@ func (t *Tenure) follows() *follower {
 	return f
 }
 
-// stated notes that a call was sent that raises the count to that, and then that it was answered.
+// stated records that a call raising the count was sent, and later that it was answered.
 func (t *Tenure) stated(count int32, answered bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -59,7 +59,7 @@ func (t *Tenure) stated(count int32, answered bool) {
 	}
 }
 
-// follow has the count in Redis follow the open levels, if it differs. mu is held.
+// follow schedules an update of the count in Redis, if it differs from the open levels. mu is held.
 func (t *Tenure) follow() {
 	if t.majority != nil {
 		return // the count stays 1 on all servers
@@ -84,7 +84,7 @@ func (t *Tenure) follow() {
 	}
 }
 
-// state makes the call; again after a while, and then after a longer one, if that fails.
+// state makes the call, and retries after growing pauses if it fails.
 func (t *Tenure) state() {
 	c := t.Spec.Engine
 	started := c.Calls.Start() // Close waits for it
@@ -93,14 +93,14 @@ func (t *Tenure) state() {
 	}
 	left := time.Until(c.Leases.Until(&t.Lease))
 	if left <= 0 {
-		c.Leases.CatchUp() // it is lost, whoever notices first
+		c.Leases.CatchUp() // the lease has expired, even if the renewer has not noticed yet
 	}
 	t.mu.Lock()
 	f := &t.callers.count
 	levels, count := t.open()
 	f.due = false
 	raise := f.low < count
-	// Whoever has the right to make calls has it follow afterwards.
+	// The owner of the right to make calls updates the count afterwards.
 	if !started || left <= 0 || t.calling || levels == nil || t.loss != nil || !raise && f.high <= count {
 		t.mu.Unlock()
 		return
@@ -136,8 +136,8 @@ func (t *Tenure) state() {
 	}
 }
 
-// send states a count, and reports whether the owner holds the lock, which is trusted for so long: the levels of a reader expire each by
-// itself.
+// send states a count and reports whether the owner holds the lock. left is the trusted time: each of a reader's levels has its own
+// expiry.
 func (t *Tenure) send(count int32, raise bool, left time.Duration) (held bool, err error) {
 	m := t.Spec
 	c := m.Engine

@@ -8,18 +8,15 @@ import (
 	"github.com/go-rlock/rlock/internal/sweep"
 )
 
-// counter is what latches and semaphores have in common: a key with a number, which nobody holds.
+// counter is the common part of latches and semaphores: a key with a number, without a holder.
 type counter struct{ *Spec }
 
-// begin is what each call does first. fits says why a cluster cannot have the counter. If begin returns no error, the caller owes a Calls.Ended.
+// begin starts a call. fits says why a cluster cannot have the counter. If begin returns no error, the caller must call Calls.Ended.
 func (m counter) begin(ctx context.Context, limit time.Time, fits error) error {
+	if err := m.startCall(); err != nil {
+		return err
+	}
 	c := m.Engine
-	if m.Invalid != nil {
-		return m.Invalid
-	}
-	if !c.Calls.Start() {
-		return m.closed()
-	}
 	var err error
 	if fits != nil {
 		err = m.Fail(fits)
@@ -35,8 +32,8 @@ func (m counter) begin(ctx context.Context, limit time.Time, fits error) error {
 	return err
 }
 
-// stay returns when the wait of a caller has ended, or when the caller is to leave. The first answer closes refused, unless it ends the wait: from then on
-// the caller waits, or leaves if it only asks once.
+// stay returns when a caller's wait has ended, or when the caller must leave. The first answer closes refused, unless it ends the wait:
+// from then on the caller waits, or leaves if it only asks once.
 func (m counter) stay(who Caller, refused, ended <-chan struct{}) {
 	var over <-chan time.Time
 	var timer *time.Timer
@@ -65,7 +62,7 @@ func (m counter) stay(who Caller, refused, ended <-chan struct{}) {
 	}
 }
 
-// failed is the error of a call that was not answered, or refused.
+// failed returns the error of an unanswered or refused call.
 func (m counter) failed(err error) error {
 	if m.Engine.Calls.IsClosed() {
 		return m.closed()
@@ -73,7 +70,7 @@ func (m counter) failed(err error) error {
 	return m.unreachable(err)
 }
 
-// left is the error of a caller that left before the answer. err is what is known of the reason.
+// left returns the error for a caller that left before the answer. err is the known reason.
 func (m counter) left(ctx context.Context, err error) error {
 	switch {
 	case ctx.Err() == nil:
@@ -84,7 +81,7 @@ func (m counter) left(ctx context.Context, err error) error {
 	return m.Fail(ctx.Err())
 }
 
-// silence is what a caller who leaves may say of Redis: nothing, if there was no time for an answer.
+// silence returns the error about Redis for a caller that leaves: nil if there was no time for an answer.
 func silence(began time.Time) error {
 	if time.Since(began) < calls.UnresponsiveAfter/2 {
 		return nil
@@ -92,8 +89,8 @@ func silence(began time.Time) error {
 	return calls.ErrNoAnswer
 }
 
-// insist makes a call again until it is answered, for a minute, whatever Redis refuses meanwhile; once, if the engine is closed. It reports whether
-// it was. what may be wrong otherwise.
+// insist repeats a call until Redis answers, for a minute, even after refusals; once if the engine is closed. It reports whether Redis
+// answered. what names the state that may be wrong otherwise.
 func (m counter) insist(began time.Time, what string, send func(context.Context) error) (answered bool) {
 	c := m.Engine
 	for pause := calls.MinPause; ; pause = min(2*pause, 4*calls.MaxPause) {

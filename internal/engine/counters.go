@@ -2,25 +2,24 @@ package engine
 
 import "context"
 
-// Stats are what users see of the counters.
+// Stats are the counters as users see them.
 type Stats struct {
 	Holds, Waiting, Idle                           int
 	Acquired, HandOffs, Shared, Grants, Kept, Lost uint64
 	Exported, Adopted                              uint64
 }
 
-// Stats are the counters now.
+// Stats returns the current counters.
 func (c *Engine) Stats() Stats {
 	s := &c.stats
 	return Stats{
-		Holds: int(s.holds.Load()), Waiting: c.Hub.Waiting(), Idle: int(c.idle.count.Load()),
+		Holds: int(s.holds.Load()), Waiting: c.Hub.Waiting(), Idle: c.idle.kept(),
 		Acquired: s.acquired.Load(), HandOffs: s.handOffs.Load(), Shared: s.shared.Load(), Grants: s.grants.Load(), Kept: s.kept.Load(),
 		Lost: s.lost.Load(), Exported: s.exported.Load(), Adopted: s.adopted.Load(),
 	}
 }
 
-// HoldBegins counts a hold. It reports false, and has not counted, if the Client is being shut down, unless it is in a section of
-// that lock.
+// HoldBegins counts a hold. During Shutdown it reports false without counting, unless the hold is inside a section of that lock.
 func (c *Engine) HoldBegins(inside bool) bool {
 	c.stats.holds.Add(1)
 	if !inside && c.IsShut() { // after the counting, so that Shutdown misses none
@@ -31,14 +30,14 @@ func (c *Engine) HoldBegins(inside bool) bool {
 	return true
 }
 
-// HoldEnds is the end of a hold with its last unlock.
+// HoldEnds ends the count of a hold after its last unlock.
 func (c *Engine) HoldEnds() {
 	if c.stats.holds.Add(-1) == 0 && c.IsShut() {
 		c.emptied.Do(func() { close(c.empty) })
 	}
 }
 
-// Lost tells of the loss of a hold, unless that is the end of the engine. ctx is that of its section.
+// lost reports the loss of a hold, unless Close caused it. ctx is the section's.
 func (c *Engine) lost(ctx context.Context, kind string, loss error) {
 	c.stats.lost.Add(1)
 	c.Options.Tell.Lost(ctx, kind, loss)

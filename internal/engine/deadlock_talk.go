@@ -23,7 +23,7 @@ func (b *blocked) Say(owner, text string) {
 	c := b.spec.Engine
 	if id, _, _ := strings.Cut(owner, ":"); id != c.ID {
 		c.inBackground(func() { // ends when Redis has answered, or does not
-			_, _ = c.publish(c.earOf(id), pubsub.Spoken{Kind: deadlock.Kind, Payload: text})
+			_, _ = c.publish(c.earOf(id), pubsub.Spoken{Kind: deadlock.Kind, Payload: text}.String())
 		})
 	}
 }
@@ -62,7 +62,7 @@ func (c *Engine) describe(text string) {
 		defer c.Calls.Ended()
 		defer c.describing.Store(false)
 		for _, answer := range c.Options.Deadlock.Graph.Answers(c.ID) {
-			if _, err := c.publish(c.earOf(id), pubsub.Spoken{Kind: deadlock.SeenKind, Payload: answer}); err != nil {
+			if _, err := c.publish(c.earOf(id), pubsub.Spoken{Kind: deadlock.SeenKind, Payload: answer}.String()); err != nil {
 				return
 			}
 		}

@@ -109,7 +109,7 @@ func (c *Engine) attend(sub *pubsub.Ear, ch pubsub.Channel) {
 				continue
 			}
 			// The client may not know the node, see link.down. What it sends to the slot has it find that.
-			_, _ = c.publish(ch, pubsub.Spoken{Kind: "found"})
+			_, _ = c.publish(ch, pubsub.Spoken{Kind: "found"}.String())
 		}
 	}
 }

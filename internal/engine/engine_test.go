@@ -11,7 +11,6 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/go-rlock/rlock/internal/calls"
-	"github.com/go-rlock/rlock/internal/kinds"
 	"github.com/go-rlock/rlock/internal/redistest"
 )
 
@@ -60,11 +59,4 @@ func startEngine(t testing.TB, rdb rueidis.Client, to Teller) *Engine {
 	})
 	t.Cleanup(c.Close)
 	return c
-}
-
-// newMutex is a plain lock of its own.
-func newMutex(t *testing.T, c *Engine) *Spec {
-	t.Helper()
-	name := redistest.Name(t)
-	return c.NewSpec(name, kinds.Mutex, name)
 }

@@ -150,13 +150,10 @@ var errNoTicket = errors.New("it was used before, or its time is over (lock the 
 
 // Adopt continues a hold that the Client with that id exported to the ticket with that number.
 func (m *Spec) Adopt(who Caller, id, number string) (*Level, error) {
-	if m.Invalid != nil {
-		return nil, m.Invalid
+	if err := m.startCall(); err != nil {
+		return nil, err
 	}
 	c := m.Engine
-	if !c.Calls.Start() {
-		return nil, m.closed()
-	}
 	defer c.Calls.Ended()
 	if err := m.Fits(); err != nil {
 		return nil, m.Fail(err)

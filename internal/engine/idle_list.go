@@ -1,8 +1,6 @@
 package engine
 
 import (
-	"maps"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -10,20 +8,23 @@ import (
 
 // idleTenures is the list of idle tenures of a Client, oldest first.
 type idleTenures struct {
-	count atomic.Int32  // of them; for those that only look whether there are any
-	ear   atomic.Uint64 // the number of the time for which the ear has listened without a gap; 0: it does not
-	ears  atomic.Uint64 // how many of those there were
+	count atomic.Int32  // number of idle tenures, readable without mu
+	early atomic.Int32  // first looks under way, whose tenures may not be kept
+	ear   atomic.Uint64 // number of the current period in which the ear listens without a gap; 0: it does not listen
+	ears  atomic.Uint64 // number of such periods so far
 
-	mu          sync.Mutex             // guards the following, and what says so in idle; no other lock is taken under it
-	of          map[string]*idle       // by the key of the lock
-	tags        map[uint64]*idle       // the same by the tag of the tenure
-	asked       [rememberedTags]uint64 // tenures that were asked for, and seemed to be neither held nor idle
-	oldest      int                    // of these
-	first, last *idle                  // in the order of their last use
+	mu          sync.Mutex       // guards the following, and what says so in idle; no other lock is taken under it
+	of          map[string]*idle // by the key of the lock
+	tags        map[uint64]*idle // the same by the tag of the tenure
+	asked       tagRing          // tenures that were asked for, and seemed to be neither held nor idle
+	first, last *idle            // in the order of their last use
 	timer       *time.Timer
-	timerAt     time.Time            // when it fires; zero: it is not to
-	unkept      map[string]time.Time // keys that somebody has asked for, and until when they are not kept
+	timerAt     time.Time  // when it fires; zero: not set
+	unkept      recentKeys // keys of locks that are not kept for a while, because they were asked for
 }
+
+// kept is how many are idle and known to be wanted by nobody else.
+func (i *idleTenures) kept() int { return max(int(i.count.Load()-i.early.Load()), 0) }
 
 // idle is the state of a tenure that can be idle, kept between its holds.
 type idle struct {
@@ -35,13 +36,13 @@ type idle struct {
 	look       look
 }
 
-// add makes a tenure idle for d. It returns the tenure to be released for it, if any: that of the same lock, already gone in Redis without noticing;
-// or the oldest, if the list is full.
+// add makes a tenure idle for d. It returns the tenure that must be released instead, if any: an earlier one of the same lock, whose loss
+// went unnoticed; or the oldest, if the list is full.
 func (i *idleTenures) add(x *idle, d time.Duration) (oldest *idle, ok bool) {
 	now, key := time.Now(), x.tenure.Spec.Key
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if now.Before(i.unkept[key]) || x.look.failed(x.tenure.Spec) || slices.Contains(i.asked[:], x.tenure.Tag) {
+	if i.unkept.has(key, now) || x.look.failed(x.tenure.Spec) || i.asked.has(x.tenure.Tag) {
 		return nil, false
 	}
 	if i.of == nil {
@@ -130,8 +131,8 @@ func (i *idleTenures) takeAll(now time.Time) (all []*idle) {
 	return all
 }
 
-// setTimer sets the timer for tenures due then. It is not stopped when they are used earlier, and then finds nothing: no Lock should have to set it.
-// mu is held.
+// setTimer sets the timer for tenures due then. It is not stopped when they are used earlier, and then finds nothing: no Lock should have
+// to set it. mu is held.
 func (i *idleTenures) setTimer(at time.Time) {
 	switch {
 	case !at.IsZero() && (i.timerAt.IsZero() || at.Before(i.timerAt)):
@@ -142,28 +143,21 @@ func (i *idleTenures) setTimer(at time.Time) {
 	}
 }
 
-// remember returns the idle tenure with that tag. Otherwise the tenure is between a hold and the list: its tag is kept, so that it is not added.
+// remember returns the idle tenure with that tag. Otherwise the tenure is between a hold and the list: its tag is kept, so that it is not
+// added.
 func (i *idleTenures) remember(tag uint64) *idle {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	x := i.tags[tag]
-	if x == nil && !slices.Contains(i.asked[:], tag) {
-		i.asked[i.oldest] = tag
-		i.oldest = (i.oldest + 1) % len(i.asked)
+	if x == nil {
+		i.asked.add(tag)
 	}
 	return x
 }
 
 // refrain stops a lock from being kept for a while.
 func (i *idleTenures) refrain(key string) {
-	now := time.Now()
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if len(i.unkept) >= MaxIdle {
-		maps.DeleteFunc(i.unkept, func(_ string, until time.Time) bool { return !now.Before(until) })
-	}
-	if i.unkept == nil || len(i.unkept) >= MaxIdle {
-		i.unkept = make(map[string]time.Time)
-	}
-	i.unkept[key] = now.Add(unkeptFor)
+	i.unkept.add(key, time.Now(), unkeptFor)
 }

@@ -4,26 +4,25 @@ import (
 	"context"
 	"time"
 
-	"github.com/go-rlock/rlock/internal/calls"
 	"github.com/go-rlock/rlock/lua"
-	"github.com/go-rlock/rlock/pubsub"
 )
 
-// A look asks Redis what an idle tenure needs to know; nobody waits for the replies. It runs when the tenure is idle for the first time, and when the
-// ear is live again. If it finds waiters from before that, which may not have asked, the tenure is released. While a process keeps using the lock, it
-// looks again every third of the watchdog time, for waiters that cannot ask: Redisson and older versions. For a fenced lock a look also reserves
-// tokens, and again when at most half of them are left. They belong to this tenure, because they are reserved while it has the lock (reserve.lua);
-// the next owner raises the counter further.
+// A look asks Redis whether other processes wait for an idle tenure's lock. It runs in the background when the tenure is idle for the first
+// time, and when the ear is live again. If it finds earlier waiters, which may not have asked, the tenure is released. While a process
+// keeps using the lock, it looks again every third of the watchdog time, for waiters that cannot ask: Redisson and older versions.
+//
+// For a fenced lock a look also reserves tokens, and again when at most half of them are left. They belong to this tenure, because they are
+// reserved while it has the lock (reserve.lua); the next owner raises the counter further.
 
 // spareTokens is how many tokens a look reserves: enough for that many Locks of the process while the next look is under way.
 const spareTokens = 1000
 
 // look holds the results of looks, and the look under way. idleTenures.mu guards it.
 type look struct {
-	ear    uint64    // the number of the time of the ear in which nobody was found waiting; 0: it was not looked for
+	ear    uint64    // the ear's live period (idleTenures.ear) in which a look found no waiters; 0: none yet
 	at     time.Time // when that look began
 	tokens tokens
-	over   chan struct{} // closed when the one under way has ended; nil: there is none
+	over   chan struct{} // closed when the look under way has ended; nil: no look is under way
 }
 
 // failed reports that keeping the tenure is useless because all tokens are taken. mu is held.
@@ -34,7 +33,7 @@ func (c *Engine) lookIfDue(x *idle) {
 	m, ear := x.tenure.Spec, c.idle.ear.Load()
 	c.idle.mu.Lock()
 	k := &x.look
-	anew := k.ear != ear // messages from before that may have been missed
+	anew := k.ear != ear // earlier messages may have been missed
 	alone := !anew && time.Since(k.at) < c.Options.WatchdogTimeout/3
 	due := k.over == nil && (!alone || m.Kind.Fence != nil && k.tokens.left <= spareTokens/2)
 	started := due && c.Calls.Start()
@@ -43,14 +42,20 @@ func (c *Engine) lookIfDue(x *idle) {
 	}
 	c.idle.mu.Unlock()
 	if started {
+		if anew {
+			c.idle.early.Add(1)
+		}
 		go func() { // ends with its calls, and Close waits for it
 			defer c.Calls.Ended()
 			c.lookFor(x, ear, anew)
+			if anew {
+				c.idle.early.Add(-1)
+			}
 		}()
 	}
 }
 
-// lookFor makes the calls of a look. If somebody waits, or that is unknown, the tenure is not kept.
+// lookFor makes the calls of a look. If there are waiters, or that is unknown, the tenure is not kept.
 func (c *Engine) lookFor(x *idle, ear uint64, anew bool) {
 	began := time.Now()
 	spare, alone := c.askForIdle(x.tenure, anew)
@@ -70,36 +75,28 @@ func (c *Engine) lookFor(x *idle, ear uint64, anew bool) {
 	}
 }
 
-// askForIdle reports whether nobody waits for the lock, and then reserves tokens if the kind has them. In a new time of the ear it also wakes waiters
-// that it may not see; when they ask, the tenure is released.
+// askForIdle reports whether the lock has no waiters, and then reserves tokens if the kind has them. In a new live period of the ear it
+// also wakes waiters that it may not see; when they ask, the tenure is released.
 func (c *Engine) askForIdle(t *Tenure, anew bool) (spare tokens, alone bool) {
 	m := t.Spec
 	if anew && !c.wakeUnseen(m) {
 		return tokens{}, false
 	}
-	ctx := func() *calls.Context { return c.Calls.Context(context.Background(), time.Now(), 0) }
-	if key := m.queueKey(); key != "" {
-		n, err := c.rdb.Do(ctx(), c.rdb.B().Zcard().Key(key).Build()).AsInt64()
-		c.Calls.Answered(m.Slot, err)
-		if err != nil || n > 0 {
-			return tokens{}, false
-		}
-	}
-	ch := c.KnownChannel(m)
-	listen, err := c.listening([]*askable{{spec: m}})
-	if err != nil || listen[ch.Name]-listen[pubsub.InLine(ch).Name] > int64(c.Hub.Outside(ch)) {
+	found, err := c.sight([]*askable{{spec: m, tag: t.Tag}})
+	if err != nil || found[0].queued || found[0].outside {
 		return tokens{}, false
 	}
 	if m.Kind.Fence == nil {
 		return tokens{}, true
 	}
-	first, n, err := lua.Reserve(ctx(), c.rdb, m.Key, m.fenceOf(), t.Field(), spareTokens)
+	ctx := c.Calls.Context(context.Background(), time.Now(), 0)
+	first, n, err := lua.Reserve(ctx, c.rdb, m.Key, m.fenceOf(), t.Field(), spareTokens)
 	c.Calls.Answered(m.Slot, err)
 	return tokens{first, n}, err == nil && n > 0
 }
 
-// spareToken takes a token of an idle tenure; 0 if there is none. It waits for the first look. If the caller leaves meanwhile, left is true and the
-// tenure is released.
+// spareToken takes a token of an idle tenure; 0 if there is none. It waits for the first look. If the caller leaves meanwhile, left is true
+// and the tenure is released.
 func (l *attempt) spareToken(x *idle) (token int64, left bool, err error) {
 	i := &l.Spec.Engine.idle
 	i.mu.Lock()

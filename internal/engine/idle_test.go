@@ -42,6 +42,9 @@ func isTaken(t testing.TB, m *Spec) bool {
 	return taken
 }
 
+// idleCount counts the idle tenures, including those whose first look is under way; Stats leaves these out.
+func idleCount(c *Engine) int { return int(c.idle.count.Load()) }
+
 // A lock that nobody asks for is had again without Redis, and ends d after its last use.
 func TestIdleTenureIsTakenAgain(t *testing.T) {
 	t.Parallel()
@@ -82,7 +85,7 @@ func TestIdleTenureIsGivenUp(t *testing.T) {
 	require.NoError(t, err)
 	of := l.hold.tenure
 	require.NoError(t, l.Unlock())
-	require.Equal(t, 1, c.Stats().Idle)
+	require.Equal(t, 1, idleCount(c))
 	c.wanted(of)
 	redistest.Eventually(t, 10*time.Second, func() bool { return !isTaken(t, m) }, "it is released")
 
@@ -179,7 +182,7 @@ func TestIdleTenuresAreBounded(t *testing.T) {
 		all = append(all, x)
 		once(t, x)
 	}
-	require.Equal(t, MaxIdle, c.Stats().Idle)
+	require.Equal(t, MaxIdle, idleCount(c))
 	for _, x := range all[:10] {
 		redistest.Eventually(t, 10*time.Second, func() bool { return !isTaken(t, x) }, "it is released")
 	}
@@ -195,7 +198,7 @@ func TestIdleTenuresAndClose(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c, m := startKeeping(t, kinds.Mutex, time.Minute)
 			once(t, m)
-			require.Equal(t, 1, c.Stats().Idle)
+			require.Equal(t, 1, idleCount(c))
 			end(c)
 			other := startEngine(t, redistest.Dial(t, redistest.Shared(t)), silent{})
 			require.False(t, isTaken(t, other.NewSpec(m.Key, kinds.Mutex, m.Name)))

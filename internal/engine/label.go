@@ -10,9 +10,9 @@ import (
 	"github.com/go-rlock/rlock/internal/kinds"
 )
 
-// A Client with Options.Label marks its owners (kinds.Labelled) and keeps the label in Redis under kinds.LabelKey, for those that its owners keep
-// waiting (labels.go). One goroutine writes the key, beside the first Lock, renews it, and deletes it when the Client is closed. If the user may not
-// write it, later owners are not marked.
+// A Client with Options.Label marks its owners (kinds.Labelled) and keeps the label in Redis under kinds.LabelKey, for the Clients that
+// wait for its locks (labels.go). One goroutine writes the key beside the first Lock, renews it, and deletes it when the Client is closed.
+// If the Redis user lacks the right to write it, later owners are not marked.
 
 const (
 	// minLabelExpiry bounds how often a label is written.
@@ -24,7 +24,7 @@ const (
 // ownLabel is the label of the Client itself.
 type ownLabel struct {
 	begun   sync.Once
-	refused atomic.Bool // the user may not write it
+	refused atomic.Bool // the Redis user lacks the right to write it
 }
 
 // labelMark is the mark of all owners of the Client; 0 without a label.
@@ -35,12 +35,12 @@ func (c *Engine) labelMark() kinds.Mark {
 	return kinds.Labelled
 }
 
-// labelExpiry outlives the leases of a Client that has died, but for fixed ones that are longer.
+// labelExpiry outlasts the leases of a dead Client, except longer fixed ones.
 func (c *Engine) labelExpiry() time.Duration {
 	return max(2*c.Options.WatchdogTimeout, minLabelExpiry)
 }
 
-// showLabel has the label, if there is one, be in Redis soon. It returns at once.
+// showLabel begins to keep the label, if there is one, in Redis. It returns at once.
 func (c *Engine) showLabel() {
 	if c.Options.Label == "" {
 		return
@@ -85,7 +85,7 @@ func (c *Engine) removeLabel() {
 	_ = c.rdb.Do(ctx, c.rdb.B().Del().Key(kinds.LabelKey(c.ID)).Build())
 }
 
-// tellOfLabels warns once of a missing right.
+// tellOfLabels warns of a missing right, once.
 func (c *Engine) tellOfLabels(err error) {
 	if !c.labels.told.Swap(true) {
 		c.Options.Tell.Warn("rlock: labels do not work for this Client; the user needs the right to read and write the keys "+kinds.LabelKey("*"),

@@ -11,42 +11,42 @@ import (
 	"github.com/go-rlock/rlock/internal/kinds"
 )
 
-// A Lock that is refused by an owner with the mark looks up the label of its Client, for the error that it may end with: beside its wait, or, if it
-// does not wait, for a moment before it returns. Labels never change, so one answer is enough for all waiters of a process. A missing label is looked
-// up three times, since the holder may be about to write it, and again a minute later.
+// A Lock that is refused by a marked owner looks up the label of that owner's Client, for the error it may return. It does so while it
+// waits, or briefly before it returns if it does not wait. Labels never change, so one answer is enough for all waiters of a process. A
+// missing label is looked up three times, since the holder may be about to write it, and again a minute later.
 
 const (
 	// labelWait is how long a Lock that does not wait, or Info, waits for a label.
 	labelWait = 200 * time.Millisecond
 	// seekLabelAgain is how long a label counts as missing.
 	seekLabelAgain = time.Minute
-	// mostLabels bounds how many are remembered.
+	// mostLabels bounds the remembered labels.
 	mostLabels = 1000
 	// mostSeeking bounds the look-ups under way; further ones are left to the next refusal.
 	mostSeeking = 64
 )
 
-// labelPauses are those before the look-ups of one search.
+// labelPauses are the pauses before the look-ups of one search.
 var labelPauses = [...]time.Duration{0, 100 * time.Millisecond, time.Second}
 
-// labels are those of other Clients.
+// labels are the labels of other Clients.
 type labels struct {
-	refused atomic.Bool // the user may not read them
-	told    atomic.Bool // and that, or that it may not write its own, was said
+	refused atomic.Bool // the Redis user lacks the right to read them
+	told    atomic.Bool // a missing right to read or write labels was logged
 
 	mu      sync.Mutex // guards the following; no other lock is taken under it
 	of      map[string]*foundLabel
 	seeking int
 }
 
-// foundLabel is what is known of one label.
+// foundLabel is the state of one label.
 type foundLabel struct {
-	text     string        // "": it is missing, or not known yet
+	text     string        // "": missing, or not known yet
 	since    time.Time     // when the search began
-	answered chan struct{} // closed with the first answer, or without one
+	answered chan struct{} // closed after the first look-up, even if it failed
 }
 
-// LabelOf returns the label of the Client of an owner, as far as it is known here; "" otherwise.
+// LabelOf returns the label of an owner's Client if it is known here, or "".
 func (c *Engine) LabelOf(owner string) string {
 	mark, id, _ := kinds.MarkOf(owner)
 	switch {
@@ -63,8 +63,8 @@ func (c *Engine) LabelOf(owner string) string {
 	return ""
 }
 
-// AwaitLabel returns the label of an owner that has refused a caller who does not wait, or "". It may look it up, see Labels; the caller's limit ends
-// that, too.
+// AwaitLabel returns the label of an owner that has refused a caller who does not wait, or "". It may look it up, see Labels; the caller's
+// limit ends that, too.
 func (c *Engine) AwaitLabel(who Caller, owner string) string {
 	if mark, _, _ := kinds.MarkOf(owner); !mark.Wants(kinds.Labelled) {
 		return ""
@@ -76,7 +76,7 @@ func (c *Engine) AwaitLabel(who Caller, owner string) string {
 	return c.awaitLabels(who.Ctx, wait, []string{owner})[0]
 }
 
-// Labels returns the labels of owners, each as far as it is known. Others are looked up, for up to labelWait, or until ctx is done or the engine is closed.
+// Labels returns the labels of owners. It looks up unknown ones, for up to labelWait, or until ctx is done or the engine is closed.
 func (c *Engine) Labels(ctx context.Context, owners []string) []string {
 	return c.awaitLabels(ctx, labelWait, owners)
 }
@@ -109,8 +109,8 @@ func (c *Engine) awaitLabels(ctx context.Context, wait time.Duration, owners []s
 	return found
 }
 
-// seekLabel looks up the label of an owner that has one, unless that is known or was tried. It returns at once. The channel is closed when there is
-// an answer; nil: it makes no sense to wait for one.
+// seekLabel begins to look up the label of a marked owner, unless it is known or was tried. It returns at once. The channel is closed after
+// the first look-up; nil: waiting is pointless.
 func (c *Engine) seekLabel(owner string) (answered <-chan struct{}) {
 	mark, id, _ := kinds.MarkOf(owner)
 	if !mark.Wants(kinds.Labelled) || id == c.ID || c.labels.refused.Load() {
@@ -126,7 +126,7 @@ func (c *Engine) seekLabel(owner string) (answered <-chan struct{}) {
 	return l.answered
 }
 
-// begin returns what is known of the label of that Client, and whether it is to be looked up now; nil if too many are.
+// begin returns the state of that Client's label, and whether the caller must look it up; nil if too many look-ups are under way.
 func (s *labels) begin(id string) (l *foundLabel, begun bool) {
 	now := time.Now()
 	s.mu.Lock()
@@ -137,7 +137,7 @@ func (s *labels) begin(id string) (l *foundLabel, begun bool) {
 	if s.seeking >= mostSeeking {
 		return nil, false
 	}
-	if s.of == nil || len(s.of) >= mostLabels { // some are looked up once more
+	if s.of == nil || len(s.of) >= mostLabels { // forget all; labels still needed are looked up again
 		s.of = make(map[string]*foundLabel)
 	}
 	l = &foundLabel{since: now, answered: make(chan struct{})}
@@ -158,7 +158,7 @@ func (s *labels) ended() {
 	s.seeking--
 }
 
-// findLabel is a search.
+// findLabel makes the look-ups of one search.
 func (c *Engine) findLabel(id string, l *foundLabel) {
 	defer c.labels.ended()
 	for i, pause := range labelPauses {
@@ -187,7 +187,7 @@ func (c *Engine) findLabel(id string, l *foundLabel) {
 	}
 }
 
-// readLabel returns the label of that Client, or "". What others may have put there is none if it has another form.
+// readLabel returns the label of that Client, or "". It ignores a value that is no valid label: anybody may have written it.
 func (c *Engine) readLabel(id string) (string, error) {
 	text, err := c.rdb.Do(c.Calls.Context(context.Background(), time.Now(), 0), c.rdb.B().Get().Key(kinds.LabelKey(id)).Build()).ToString()
 	if rueidis.IsRedisNil(err) {

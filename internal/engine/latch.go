@@ -12,38 +12,38 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// Latch is a count-down latch. Nobody holds it, so there is no tenure and no lease: it has the calls that change it (latch_line.go), and
-// those that wait for it (latch_gate.go).
+// Latch is a count-down latch. It has no holder, and so no tenure and no lease, only calls that change it (latch_line.go) and waiters
+// (latch_gate.go).
 type Latch struct {
 	counter
 	of *Latches
 }
 
-// Latches are those of a Client.
+// Latches are a Client's latches.
 type Latches struct {
 	engine  *Engine
 	numbers atomic.Uint64 // of calls
 
-	mu    sync.Mutex            // guards the following and all that is reachable from it; no other lock is taken under it
-	lines map[string]*latchLine // of those that a call is under way for in this process
-	gates map[string]*latchGate // of those that somebody waits for
+	mu    sync.Mutex            // guards the following and everything reachable from it; no other lock is taken under it
+	lines map[string]*latchLine // of latches with a call under way in this process
+	gates map[string]*latchGate // of latches with waiters
 }
 
-// NewLatches are those of the Client that the engine is of.
+// NewLatches returns the latches of the engine's Client.
 func NewLatches(c *Engine) *Latches { return &Latches{engine: c} }
 
-// Latch is the latch with that key, which users call name.
+// Latch returns the latch with that key. name is the user's name for it.
 func (all *Latches) Latch(key, name string) Latch {
 	return Latch{counter{all.engine.NewSpec(key, kinds.Latch, name)}, all}
 }
 
-// Count is how often the latch is still to be counted down.
+// Count returns how many count-downs are left.
 func (m Latch) Count(ctx context.Context) (int64, error) {
 	n, err := query(ctx, m.Spec, func(ctx context.Context) (int64, error) { return lua.LatchCount(ctx, m.Engine.rdb, m.Key) })
 	return max(n, 0), err
 }
 
-// begin is what each call for the latch does first. If it returns no error, the caller owes a Calls.Ended.
+// begin starts a call for the latch. If it returns no error, the caller must call Calls.Ended.
 func (m Latch) begin(ctx context.Context, limit time.Time) error {
 	return m.counter.begin(ctx, limit, m.fits())
 }

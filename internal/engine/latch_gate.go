@@ -10,46 +10,47 @@ import (
 	"github.com/go-rlock/rlock/pubsub"
 )
 
-// latchGate is where the goroutines of a process wait for a latch, all of them behind one waiter of the hub, on a goroutine of its own:
+// The goroutines of a process wait for a latch at its latchGate. The gate has one goroutine, and one waiter in the hub for all of them:
 //
 //	state     event                             next
-//	looking   no count, or it was set anew      those who came before this look go on; the others have it look again
+//	looking   no count, or a new count          waiters that came before this look go on; later ones need another look
 //	          a count                           sleeping
-//	          refused, or unanswered too long   those who came before this look fail
-//	sleeping  a message, the end of its expiry, a minute, a new subscription: as the hub has it
+//	          refused, or unanswered too long   waiters that came before this look fail
+//	sleeping  the hub gives the turn: a message, the latch's expiry, a minute, a new subscription
 //	                                            looking
-//	          somebody came 10 ms ago           looking
+//	          a waiter came 10 ms ago           looking
 //	          the hub is closed or draining     all fail
-//	either    the last one has left             out
+//	either    the last waiter has left          out
 //
-// A message is only a hint: it may be about a time before a waiter came. What is certain is a look that began after that. The first of
-// these tells which call has set the latch; when a later one finds that another call has, the latch was open in between. So a waiter goes
-// on even if its latch was set anew at once, and none goes on that came after that. This is why those who come while the gate sleeps
-// have it look once more, many with one look.
+// A message is only a hint: it may be older than a waiter. Only a look that began after the waiter came is certain. The first such look
+// finds the call that set the latch. If a later look finds another call, the latch was open in between.
+//
+// So a waiter goes on even if its latch was set anew at once, and no waiter goes on that came after that. This is why the gate looks once
+// more for waiters that came while it slept, one look for many.
 type latchGate struct {
 	m       Latch
 	hub     pubsub.Waiter
-	ctx     context.Context // ends when nobody waits any more
+	ctx     context.Context // done when no waiters are left
 	end     context.CancelFunc
-	came    chan struct{} // capacity 1: somebody came whom no look has seen
+	came    chan struct{} // capacity 1: a waiter came that no look covers
 	waiters map[*latchWaiter]struct{}
 }
 
-// latchWaiter is a goroutine that waits.
+// latchWaiter is a waiting goroutine.
 type latchWaiter struct {
 	covered bool          // a look that began after it came has ended, or is under way
-	seen    bool          // such a look has ended, and
-	closed  chan struct{} // is closed then
-	set     string        // which call had set the latch then
-	count   int64         // when it was looked at last
-	ended   chan struct{} // closed when it waits no longer
-	err     error         // why, unless the latch is open
+	seen    bool          // such a look has ended
+	closed  chan struct{} // closed when seen is set: the latch is not open
+	set     string        // the call that had set the latch at that look
+	count   int64         // at the last look
+	ended   chan struct{} // closed when the wait has ended
+	err     error         // why; nil: the latch is open
 }
 
 const (
-	// latchGrain is how long those who come while the gate sleeps wait for each other until it looks.
+	// latchGrain is how long the gate gathers new waiters before it looks again.
 	latchGrain = 10 * time.Millisecond
-	// latchLook is how long a gate sleeps at most: nobody tells that a count was deleted by hand.
+	// latchLook is the longest sleep of a gate: deleting a count by hand publishes no message.
 	latchLook = time.Minute
 )
 
@@ -74,7 +75,7 @@ func (m Latch) Await(who Caller) error {
 	return m.waitedInVain(who, w)
 }
 
-// waitedInVain is the error of a waiter that left.
+// waitedInVain returns the error of a waiter that left.
 func (m Latch) waitedInVain(who Caller, w *latchWaiter) error {
 	c := m.Engine
 	if c.Calls.IsClosed() {
@@ -87,7 +88,7 @@ func (m Latch) waitedInVain(who Caller, w *latchWaiter) error {
 	return c.errs.NotAcquired(u)
 }
 
-// come adds a waiter to the gate, which is made for the first one.
+// come adds a waiter to the gate, and makes the gate for the first.
 func (m Latch) come(ctx context.Context) *latchWaiter {
 	c := m.Engine
 	all := m.of
@@ -126,7 +127,7 @@ func (m Latch) leave(w *latchWaiter) (ended bool) {
 	return false
 }
 
-// endIfEmpty ends the gate if nobody waits: whoever comes from now on has another one.
+// endIfEmpty ends the gate if no goroutine waits: later waiters get a new gate.
 func (g *latchGate) endIfEmpty() {
 	if len(g.waiters) == 0 && g.ctx.Err() == nil {
 		delete(g.m.of.gates, g.m.Key)
@@ -134,7 +135,7 @@ func (g *latchGate) endIfEmpty() {
 	}
 }
 
-// run ends when nobody waits.
+// run ends when no goroutine waits.
 func (g *latchGate) run() {
 	hub, q := g.m.Engine.Hub, g.m.waiters()
 	defer g.hub.Leave()
@@ -172,7 +173,7 @@ func (g *latchGate) run() {
 
 // sleep waits for the turn to look.
 func (g *latchGate) sleep(q pubsub.Queue) error {
-	var late <-chan time.Time // for those who have come
+	var late <-chan time.Time // for waiters that have come
 	for {
 		select {
 		case <-g.hub.Turn():
@@ -190,7 +191,7 @@ func (g *latchGate) sleep(q pubsub.Queue) error {
 	}
 }
 
-// cover begins a look for all who have come.
+// cover begins a look for all present waiters.
 func (g *latchGate) cover() {
 	all := g.m.of
 	all.mu.Lock()
@@ -204,7 +205,7 @@ func (g *latchGate) cover() {
 	}
 }
 
-// look asks Redis, again if something went wrong that may pass.
+// look asks Redis, and retries after transient errors.
 func (g *latchGate) look() (lua.Latch, error) {
 	m, c := g.m, g.m.Engine
 	look, _, err := Leavable(g.ctx, m.Spec, time.Time{}, func(left <-chan struct{}) (lua.Latch, error) {
@@ -219,7 +220,7 @@ func (g *latchGate) look() (lua.Latch, error) {
 	return look, err
 }
 
-// saw tells the waiters what was seen. It reports false if it is to be looked again, for those who came too late for this look.
+// saw gives the result to the waiters. It reports false if another look is needed, for waiters that came too late for this look.
 func (g *latchGate) saw(look lua.Latch) bool {
 	all := g.m.of
 	all.mu.Lock()
@@ -241,14 +242,14 @@ func (g *latchGate) saw(look lua.Latch) bool {
 	return look.Count > 0 || !again
 }
 
-// let has a waiter go on.
+// let ends one waiter's wait.
 func (g *latchGate) let(w *latchWaiter, err error) {
 	w.err = err
 	close(w.ended)
 	delete(g.waiters, w)
 }
 
-// fail ends the waiting of those for whom the look that failed was, or of all.
+// fail ends the wait of the waiters covered by the failed look, or of all.
 func (g *latchGate) fail(err error, everybody bool) {
 	m, c := g.m, g.m.Engine
 	if c.Calls.IsClosed() || errors.Is(err, pubsub.ErrClosed) {

@@ -10,26 +10,26 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// A process makes the calls that change a latch one after the other. So their order is that of their callers, one number tells a call that
-// is late or repeated, and those that count down while another call is under way are one call:
+// A process makes the calls that change a latch one after the other. So they run in their callers' order, and one number identifies late
+// and repeated calls. CountDowns that arrive while another call is under way share one call:
 //
 //	state    event                                     next
 //	in line  the call before it has ended              sent
-//	         its callers have left, and it need not be answered: sent all the same, if it counts down; otherwise out
+//	         its callers have left                     out, unless it counts down: then it is sent anyway
 //	sent     reply                                     out: its callers go on
 //	         error that may pass                       sent again, for 3 s after the first error
 //	         other error                               out: its callers fail
 //	         3 s over, Close                           failing from now on
-//	failing  at once                                   its callers, those in line, and those that come get ErrUnreachable
+//	failing  at once                                   its callers, and all in line or yet to come, get ErrUnreachable
 //	         it counts down                            sent again, for a minute, or once more if the engine is closed
-//	         it set the count, maybe                   the latch is deleted, unless another call set it: for a minute as well
-//	         it deleted the latch, maybe               out
+//	         it may have set the count                 the latch is deleted, unless another call set it: for a minute as well
+//	         it may have deleted the latch             out
 //
-// A CountDown is counted, even if its callers have left: nothing could take it back once others have seen it.
+// A CountDown counts even if its callers have left: it could not be undone once others have seen it.
 type latchLine struct {
 	m       Latch
 	calls   []*latchCall // the first is under way
-	failing error        // why the first has not been answered for so long
+	failing error        // why the first call is still unanswered; nil: the line is not failing
 }
 
 type latchChange int8
@@ -40,16 +40,16 @@ const (
 	latchDelete
 )
 
-// latchCall is one call, for as many callers as it counts down for.
+// latchCall is one call, shared by all callers it counts down for.
 type latchCall struct {
 	change  latchChange
 	n       int64           // the count, or by how much to count down
 	ctx     context.Context // of the first caller, for its values
-	callers int             // that wait for it
-	goesOn  bool            // one of them has left, and counts on it
+	callers int             // still waiting
+	goesOn  bool            // a caller has left and relies on the call
 	sent    bool
-	left    bool          // it was sent, and counts as left behind
-	alone   chan struct{} // closed when nobody waits for it, unless it counts down
+	left    bool          // sent, and counted as left behind
+	alone   chan struct{} // closed when no caller waits for it, unless it counts down
 	ended   chan struct{} // closed when the following is set
 	over    bool
 	did     bool
@@ -57,7 +57,7 @@ type latchCall struct {
 }
 
 const (
-	// latchKept is for how long Redis knows a call: copies of it are sent for a minute, and may come another one late.
+	// latchKept is how long Redis remembers a call: copies are sent for a minute, and may arrive another minute late.
 	latchKept = 2 * sweep.Most
 
 	latchCount = "the count of a latch" // that may be wrong
@@ -89,7 +89,7 @@ func (m Latch) change(ctx context.Context, what latchChange, n int64) (bool, err
 	}
 	failed, closed := m.failed, c.Calls.Done()
 	if what == latchDown {
-		failed, closed = m.unreachable, nil // it is made all the same, and Close waits for that
+		failed, closed = m.unreachable, nil // the call is made even so, and Close waits for it
 	}
 	call, err := m.enter(ctx, what, n)
 	if err != nil {
@@ -109,7 +109,7 @@ func (m Latch) change(ctx context.Context, what latchChange, n int64) (bool, err
 	return call.did, nil
 }
 
-// enter puts a call in line, for one more caller. The error is that of a line that is failing: then only what counts down is in it.
+// enter puts a call in line, for one more caller. It returns the error of a failing line, which has only CountDowns in it.
 func (m Latch) enter(ctx context.Context, what latchChange, n int64) (*latchCall, error) {
 	c := m.Engine
 	all := m.of
@@ -145,7 +145,7 @@ func (m Latch) enter(ctx context.Context, what latchChange, n int64) (*latchCall
 	return call, nil
 }
 
-// takes reports whether a CountDown may be added to a call. Those of one that has failed were told so, and so is whoever is added.
+// takes reports whether a CountDown may join a call. The callers of a failed call got its error, and so does a new one.
 func (call *latchCall) takes(failing bool) bool {
 	return call.change == latchDown && !call.sent && (!call.over || failing)
 }
@@ -171,14 +171,14 @@ func (m Latch) isOver(call *latchCall) bool {
 	return false
 }
 
-// run makes the calls; it ends when none is left.
+// run makes the calls, and ends when none are left.
 func (l *latchLine) run() {
 	for call := l.next(); call != nil; call = l.next() {
 		l.make(call)
 	}
 }
 
-// next is the call to be made; nil if there is none, and the line has ended.
+// next returns the call to make; nil if there is none and the line has ended.
 func (l *latchLine) next() *latchCall {
 	all := l.m.of
 	all.mu.Lock()
@@ -206,7 +206,7 @@ func (l *latchLine) make(call *latchCall) {
 		if err == nil || refused && !l.goesOn(call, mayHaveRun) {
 			alone := l.end(call, did, err)
 			if call.change == latchSet && (did && alone || err != nil && mayHaveRun) {
-				l.undo(args.ID()) // nobody knows that it is set
+				l.undo(args.ID()) // no caller learned that it is set
 			}
 			break
 		}
@@ -232,8 +232,7 @@ func (l *latchLine) make(call *latchCall) {
 	l.shift(call)
 }
 
-// goesOn reports whether a CountDown that Redis has refused is to be made all the same: an earlier copy may have run, or somebody counts on it who
-// cannot be told.
+// goesOn reports whether a refused CountDown must still be made: an earlier copy may have run, or a caller that relies on it has left.
 func (l *latchLine) goesOn(call *latchCall, mayHaveRun bool) bool {
 	all := l.m.of
 	all.mu.Lock()
@@ -259,7 +258,7 @@ func (call *latchCall) send(ctx context.Context, c *Engine, args lua.LatchCall) 
 	}
 }
 
-// end tells the callers of a call how it has ended. It reports whether none is left.
+// end gives a call's result to its callers. It reports whether none are left.
 func (l *latchLine) end(call *latchCall, did bool, err error) (alone bool) {
 	all := l.m.of
 	all.mu.Lock()
@@ -275,7 +274,7 @@ func (call *latchCall) end(did bool, err error) {
 	}
 }
 
-// fail tells the callers of all calls that the first was not answered. Those that are not sent are dropped, unless they count down.
+// fail fails the callers of all calls after no answer to the first. Unsent calls are dropped, unless they count down.
 func (l *latchLine) fail(first *latchCall, err error) {
 	all := l.m.of
 	all.mu.Lock()
@@ -298,7 +297,7 @@ func (l *latchLine) shift(call *latchCall) {
 	l.calls, l.failing = l.calls[1:], nil
 }
 
-// undo deletes the latch if that call has set it.
+// undo deletes the latch if that call set it.
 func (l *latchLine) undo(id string) {
 	args := l.args()
 	l.m.insist(time.Now(), latchCount, func(ctx context.Context) error {

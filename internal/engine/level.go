@@ -9,25 +9,25 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// Level is one Lock of a hold, open until its unlock is called. It is the ctx that the Lock returns.
+// Level is one Lock of a hold, open until its unlock is called. It is the ctx returned by that Lock.
 type Level struct {
 	context.Context // cancelled when the level is closed or the hold is lost
 
 	spec  *Spec
 	hold  *hold
 	outer Section // see Section.Around
-	// Released ends its section by that unlock, and returns what it does; nil: nobody wants to know of that.
+	// Released traces the end of the section: it calls unlock and returns its error; nil: no tracing.
 	Released func(unlock func() error) error
 
 	inner InnerUnlocks
 
 	// Guarded by tenure.mu.
 	cancel context.CancelCauseFunc // nil once the level is closed
-	next   *Level                  // the one that was opened before it, of those that are open
-	freed  func()                  // called on a goroutine of its own when the hold is lost; nil: nothing is
+	next   *Level                  // the open level that was opened before this one
+	freed  func()                  // called on its own goroutine when the hold is lost; may be nil
 }
 
-// String keeps fmt from reading the fields, which change. It is the form of package context.
+// String keeps fmt from reading the fields, which change. It has the format of package context.
 func (l *Level) String() string {
 	return fmt.Sprint(l.Context) + ".WithLock(" + Quote(l.spec.Name) + ")"
 }
@@ -37,16 +37,16 @@ func (l *Level) Value(key any) any {
 	switch key.(type) {
 	case SectionKey:
 		return l
-	case waitOnlyKey: // a ctx further out bounded other waiting; and most look no further
+	case waitOnlyKey: // a waitOnly further out bounds another wait; it also stops most searches here
 		return nil
 	}
 	return l.Context.Value(key)
 }
 
-// Around is the section around it.
+// Around returns the enclosing section.
 func (l *Level) Around() Section { return l.outer }
 
-// Owns reports whether its hold has that owner field.
+// Owns reports whether field is the owner of its hold.
 func (l *Level) Owns(field string) bool {
 	if of := l.hold.tenure.majority; of != nil {
 		return of.Owns(field)
@@ -54,10 +54,10 @@ func (l *Level) Owns(field string) bool {
 	return l.hold.tenure.Field() == field
 }
 
-// Unlocks is the time that unlocks inside of it took.
+// Unlocks returns the time taken by unlocks inside the section.
 func (l *Level) Unlocks() *InnerUnlocks { return &l.inner }
 
-// IsOpen reports whether it was not unlocked.
+// IsOpen reports whether the level was not unlocked yet.
 func (l *Level) IsOpen() bool {
 	t := l.hold.tenure
 	t.mu.Lock()
@@ -65,7 +65,8 @@ func (l *Level) IsOpen() bool {
 	return l.cancel != nil
 }
 
-// close takes the level out of its hold and ends its ctx. It reports false if it was closed before, and whether the hold ends with it.
+// close takes the level out of its hold and ends its ctx. closed is false if it was closed before; last reports whether the hold ends
+// with it.
 func (l *Level) close() (closed, last bool) {
 	l.hold.tenure.mu.Lock()
 	if l.cancel == nil {
@@ -75,14 +76,14 @@ func (l *Level) close() (closed, last bool) {
 	return true, l.closeFor(&l.hold.unlocked)
 }
 
-// closeFor is close of an open level, with the cause of the end. mu is held, and is not when it returns.
+// closeFor closes an open level with that cause. mu is held, and released on return.
 func (l *Level) closeFor(why error) (last bool) {
 	h := l.hold
 	t, cancel := h.tenure, l.cancel
 	before := t.renewed()
 	l.cancel = nil
 	at := &h.levels
-	for *at != l { // seldom far: levels are mostly closed in the reverse order
+	for *at != l { // usually the first: levels mostly close in reverse order
 		at = &(*at).next
 	}
 	*at = l.next
@@ -107,7 +108,7 @@ func (l *Level) closeFor(why error) (last bool) {
 	return last
 }
 
-// levelCtx is the ctx that a level is to have.
+// levelCtx returns the ctx for a new level.
 func (m *Spec) levelCtx(ctx context.Context) (context.Context, context.CancelCauseFunc) {
 	if m.Kind.Side == lua.Writer {
 		ctx = &outerCtx{Context: ctx}
@@ -115,11 +116,11 @@ func (m *Spec) levelCtx(ctx context.Context) (context.Context, context.CancelCau
 	return context.WithCancelCause(ctx)
 }
 
-// outerCtx is the ctx that a writer's Lock was given, where a downgrade finds it.
+// outerCtx keeps the ctx given to a writer's Lock, for a downgrade.
 type outerCtx struct {
 	context.Context
 
-	downgraded atomic.Bool // its level, and its unlock was not called since
+	downgraded atomic.Bool // its level was downgraded, and not unlocked since
 }
 
 type outerKey struct{}
@@ -137,10 +138,10 @@ func (l *Level) downgraded() bool {
 	return ok && l.hold.tenure.Spec.Kind.Side == lua.Writer && outer.downgraded.Swap(false)
 }
 
-// String keeps fmt from reading what is inside, as [Level.String].
+// String keeps fmt from reading the fields, as [Level.String] does.
 func (c *outerCtx) String() string { return fmt.Sprint(c.Context) }
 
-// LevelIn returns the innermost open level of m that ctx carries, or nil.
+// LevelIn returns the innermost open level of m in ctx, or nil.
 func (m *Spec) LevelIn(ctx context.Context) *Level { return openLevel(ctx, (*hold).isOf, m) }
 
 // levelBeside returns the innermost open level of the other side of a read/write lock, or nil.
@@ -155,19 +156,19 @@ func openLevel(ctx context.Context, is func(*hold, *Spec) bool, m *Spec) *Level 
 	return nil
 }
 
-// levelOf returns the innermost level that ctx carries, or nil.
+// levelOf returns the innermost level in ctx, or nil.
 func levelOf(ctx context.Context) *Level {
 	l, _ := Innermost[*Level](SectionOf(ctx))
 	return l
 }
 
-// enclosing is the next level around it, or nil.
+// enclosing returns the enclosing level, or nil.
 func (l *Level) enclosing() *Level {
 	next, _ := Innermost[*Level](l.outer)
 	return next
 }
 
-// Owner is the owner of the innermost hold of one server that ctx carries; "" if there is none, or it is over.
+// Owner returns the owner of the innermost single-server hold in ctx; "" if there is none, or the hold is over.
 func Owner(ctx context.Context) string {
 	if h := holdIn(ctx, func(*hold) bool { return true }); h != nil && h.isLive() {
 		return h.tenure.Field()
@@ -175,18 +176,18 @@ func Owner(ctx context.Context) string {
 	return ""
 }
 
-// Token is that of the innermost hold of a lock called name.
+// Token returns the fencing token of the innermost hold of the named lock.
 func Token(ctx context.Context, name string) (token int64, ok bool) {
 	return tokenIn(ctx, func(h *hold) bool { return h.tenure.Spec.Name == name })
 }
 
-// Token is that of the innermost hold of m, or of its other side.
+// Token returns the fencing token of the innermost hold of m, or of its other side.
 func (m *Spec) Token(ctx context.Context) (token int64, ok bool) {
 	return tokenIn(ctx, func(h *hold) bool { return h.isOf(m) || h.isBeside(m) })
 }
 
-// tokenIn returns that of the innermost hold that is so. If that is a reader, it has the writer's around it, if that is still open: after a
-// Downgrade it is not.
+// tokenIn returns the token of the innermost matching hold. A reader inside a writer has the writer's token while the writer is open;
+// after a Downgrade it is not.
 func tokenIn(ctx context.Context, is func(*hold) bool) (token int64, ok bool) {
 	h := holdIn(ctx, is)
 	if h == nil {
@@ -200,7 +201,7 @@ func tokenIn(ctx context.Context, is func(*hold) bool) (token int64, ok bool) {
 	return h.fencingToken()
 }
 
-// holdIn returns the innermost hold of one server that ctx carries, and that is so, or nil.
+// holdIn returns the innermost matching single-server hold in ctx, or nil.
 func holdIn(ctx context.Context, is func(*hold) bool) *hold {
 	for l := levelOf(ctx); l != nil; l = l.enclosing() {
 		if l.hold.tenure.majority == nil && is(l.hold) {

@@ -15,14 +15,14 @@ import (
 )
 
 const (
-	// closeGrace is how long Close waits for the replies of commands in flight, so that what they acquire can be given back.
+	// closeGrace is how long Close waits for replies to commands in flight, to give back locks they acquire.
 	closeGrace = calls.Timeout
-	// closeLimit is how long Close waits in all: there is time for one more call after the grace. What is still in flight then
-	// waits for rueidis to take a command or to give it a connection, which no ctx can end.
+	// closeLimit bounds Close as a whole, with time for one more call after the grace. Calls still in flight then wait for rueidis to
+	// accept a command or to provide a connection, which no ctx can interrupt.
 	closeLimit = closeGrace + 2*calls.LastTimeout
 )
 
-// New begins one for the locks in the Redis of rdb. id is to be new. It sends nothing.
+// New returns an engine for locks in the Redis of rdb. id must be unused. New sends no command.
 func New(rdb rueidis.Client, id string, o Options) *Engine {
 	c := &Engine{
 		rdb:              rdb,
@@ -43,7 +43,7 @@ func New(rdb rueidis.Client, id string, o Options) *Engine {
 		{kind: deadlock.SeenKind, heard: c.describe},
 	}
 	if o.Deadlock.After > 0 {
-		c.ear.of = append(c.ear.of, listener{kind: deadlock.Kind, heard: c.probed}) // who looks does so again
+		c.ear.of = append(c.ear.of, listener{kind: deadlock.Kind, heard: c.probed}) // the searches are repeated
 	}
 	c.sweepers = sweep.New(c.Calls, rdb)
 	c.idle.timer = time.AfterFunc(time.Hour, func() { c.releaseIdle(time.Now()) })
@@ -58,7 +58,8 @@ func New(rdb rueidis.Client, id string, o Options) *Engine {
 	return c
 }
 
-// Close ends the engine; all calls of it return when it has ended. So no call of it is under way, unless rueidis keeps it for too long.
+// Close ends the engine. All calls of Close return when it has ended; then no command is in flight, unless rueidis blocked beyond
+// closeLimit.
 func (c *Engine) Close() {
 	first := false
 	c.closing.Do(func() { first = true })
@@ -70,7 +71,7 @@ func (c *Engine) Close() {
 }
 
 func (c *Engine) end() {
-	c.shutting.Do(func() { close(c.Shut) }) // first: who is told of the end by a call looks there
+	c.shutting.Do(func() { close(c.Shut) }) // first: callers whose calls are ended by Close check it
 	c.releaseIdle(time.Time{})
 	c.Calls.Close()
 	grace := time.AfterFunc(closeGrace, c.Calls.Stop)
@@ -78,12 +79,12 @@ func (c *Engine) end() {
 	c.Hub.Stop() // tells the waiters
 	c.tellHolders()
 	ended := make(chan struct{})
-	go func() { // ends with all that it waits for
+	go func() { // ends with everything it waits for
 		defer close(ended)
 		var all sync.WaitGroup
 		all.Go(c.Leases.Close)
 		c.mu.Lock()
-		places := c.placed // no other comes any more
+		places := c.placed // final: no more are made
 		c.mu.Unlock()
 		if places != nil {
 			all.Go(places.Close)
@@ -101,10 +102,10 @@ func (c *Engine) end() {
 	c.Options.Tell.Flush()
 }
 
-// lastWait is how long shutdown waits for the unlocks of sections whose ctx it has cancelled.
+// lastWait is how long Shutdown waits for unlocks after it has cancelled the sections' contexts.
 const lastWait = time.Second
 
-// Shutdown closes the engine when its sections have ended, or ctx is done. Until then sections go on, and nothing else begins.
+// Shutdown closes the engine when its sections have ended or ctx is done. Until then sections continue, and no other work begins.
 func (c *Engine) Shutdown(ctx context.Context) error {
 	c.shutting.Do(func() { close(c.Shut) })
 	c.releaseIdle(time.Time{})
@@ -123,7 +124,7 @@ func (c *Engine) Shutdown(ctx context.Context) error {
 	return err
 }
 
-// awaitEmpty waits until all sections have unlocked, or the Client is closed by somebody else.
+// awaitEmpty waits until all sections have unlocked, ctx is done, or Close is called.
 func (c *Engine) awaitEmpty(ctx context.Context) error {
 	select {
 	case <-c.empty:
@@ -141,7 +142,7 @@ func (c *Engine) awaitEmpty(ctx context.Context) error {
 	return nil
 }
 
-// tellHolders ends the contexts of all sections, and the renewals.
+// tellHolders cancels the contexts of all sections and stops the renewals.
 func (c *Engine) tellHolders() {
 	c.telling.Do(func() { close(c.holdersCancelled) })
 	c.Leases.Shut()

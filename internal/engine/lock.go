@@ -9,15 +9,12 @@ import (
 
 var errReads = errors.New("the ctx carries a read hold (unlock that first; only a reader of Upgradeable can become the writer, by its Upgrade)")
 
-// Lock re-enters the hold of the lock that the caller's ctx carries, or competes.
+// Lock re-enters the hold of the lock in the caller's ctx, or competes.
 func (m *Spec) Lock(who Caller) (*Level, error) {
-	if m.Invalid != nil {
-		return nil, m.Invalid
+	if err := m.startCall(); err != nil {
+		return nil, err
 	}
 	c := m.Engine
-	if !c.Calls.Start() {
-		return nil, m.closed()
-	}
 	defer c.Calls.Ended()
 	if err := m.Fits(); err != nil {
 		return nil, m.Fail(err)
@@ -34,15 +31,15 @@ func (m *Spec) Lock(who Caller) (*Level, error) {
 		if err == ErrOver { //nolint:errorlint // never wrapped
 			continue
 		}
-		if loss := outer.hold.lossSoFar(); err != nil && loss != nil { // which ended ctx, and with it the Lock
+		if loss := outer.hold.lossSoFar(); err != nil && loss != nil { // the loss cancelled ctx, and with it the Lock
 			return nil, loss
 		}
 		return l, err
 	}
 }
 
-// enterWithin is for a Lock whose ctx carries a hold of the other side: a writer lets a reader in, as a hold of its own and
-// without queueing. The other way round it would wait for itself.
+// enterWithin handles a Lock whose ctx carries a hold of the other side. A writer lets a reader in, as a separate hold without
+// queueing. A writer inside a reader would wait for itself.
 func (m *Spec) enterWithin(who Caller, outer *hold) (*Level, error) {
 	if m.Kind.Side == lua.Writer {
 		if loss := outer.lossSoFar(); loss != nil {
@@ -69,7 +66,7 @@ func (m *Spec) enterWithin(who Caller, outer *hold) (*Level, error) {
 	return nil, l.failure(err)
 }
 
-// reenter adds a level to a live hold, without queueing. Nobody is asked for what the hold has.
+// reenter adds a level to a live hold without queueing, and without a call if the hold already has everything needed.
 func (m *Spec) reenter(who Caller, h *hold) (l *Level, err error) {
 	if m.NoReentry {
 		if loss := h.lossSoFar(); loss != nil {
@@ -100,12 +97,12 @@ func (m *Spec) reopen(who Caller, h *hold, a AcquireResult) (*Level, error) {
 	return l, err
 }
 
-// has reports whether the hold has what a level of m asks for: it is trusted for as long, and has a token if that has one.
+// has reports whether the hold suffices for a level of m: it is trusted long enough, and has a token if m needs one.
 func (h *hold) has(m *Spec) bool {
 	leases := m.Engine.Leases
 	left := time.Until(leases.Until(&h.tenure.Lease))
 	if left <= 0 {
-		leases.CatchUp() // it is lost, whoever notices first
+		leases.CatchUp() // it has expired, even if the renewer has not noticed yet
 	}
 	h.tenure.mu.Lock()
 	defer h.tenure.mu.Unlock()

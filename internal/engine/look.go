@@ -112,23 +112,17 @@ func (c *Engine) look(some []*askable) (seen, unsure bool) {
 	for _, e := range some {
 		unsure = !c.woken(e) || unsure
 	}
-	queues, failed := c.queued(some)
-	listen, err := c.listening(some)
-	for _, err := range []error{failed, err} {
-		unsure = unsure || err != nil && !isRefusal(err)
-	}
+	found, err := c.sight(some)
+	unsure = unsure || err != nil && !isRefusal(err)
 	s := &c.askables
 	for i, e := range some {
-		ch := c.KnownChannel(e.spec)
-		outside := e.spec.Kind.Queueing != kinds.PerWaiter && // Redisson's are in the queue, too
-			listen[ch.Name]-listen[pubsub.InLine(ch).Name] > int64(c.Hub.Outside(ch))
 		s.mu.Lock()
-		e.unsure = unsure && !queues[i]
+		e.unsure = unsure && !found[i].queued
 		switch {
-		case queues[i]:
+		case found[i].queued:
 			e.ask()
-		case !outside && unsure:
-		case !outside:
+		case !found[i].outside && unsure:
+		case !found[i].outside:
 			e.outside = time.Time{}
 		case !e.outside.IsZero() && time.Since(e.outside) >= lingering/2:
 			e.ask()
@@ -145,6 +139,29 @@ func (c *Engine) look(some []*askable) (seen, unsure bool) {
 		}
 	}
 	return seen, unsure
+}
+
+// sighting is what Redis shows of a lock's waiters in other processes.
+type sighting struct {
+	queued  bool // waiters, or writers' marks, in the queue
+	outside bool // subscribers to unlocks that are not in line: they may be waiters
+}
+
+// sight asks Redis for the waiters of some tenures. err means that there may be more; it is a refusal only if nothing worse happened.
+func (c *Engine) sight(some []*askable) ([]sighting, error) {
+	queues, failed := c.queued(some)
+	listen, err := c.listening(some)
+	if err == nil || failed != nil && isRefusal(err) {
+		err = failed
+	}
+	found := make([]sighting, len(some))
+	for i, e := range some {
+		ch := c.KnownChannel(e.spec)
+		found[i].queued = queues[i]
+		found[i].outside = e.spec.Kind.Queueing != kinds.PerWaiter && // Redisson's are in the queue, too
+			listen[ch.Name]-listen[pubsub.InLine(ch).Name] > int64(c.Hub.Outside(ch))
+	}
+	return found, err
 }
 
 // woken wakes waiters for e that may not know whom to ask, if that is due. It reports false if Redis did not answer: then it remains due.
@@ -169,8 +186,7 @@ func (c *Engine) wakeUnseen(m *Spec) bool {
 	if c.Cluster == nil || ch.Sharded || m.Kind.Queueing == kinds.PerWaiter {
 		return true
 	}
-	ctx := c.Calls.Context(context.Background(), time.Now(), 0)
-	err := c.rdb.Do(ctx, c.rdb.B().Publish().Channel(ch.Name).Message(pubsub.Unlocked).Build()).Error()
+	_, err := c.publish(ch, pubsub.Unlocked)
 	return err == nil || isRefusal(err)
 }
 
@@ -197,7 +213,9 @@ func (c *Engine) queued(some []*askable) (queued []bool, err error) {
 		return queued, nil
 	}
 	for i, reply := range c.rdb.DoMulti(c.Calls.Context(context.Background(), time.Now(), 0), cmds...) {
-		if failed := reply.Error(); failed != nil {
+		failed := reply.Error()
+		c.Calls.Answered(some[of[i]].spec.Slot, failed)
+		if failed != nil {
 			err = failed
 		} else if marks, notMarks := reply.AsStrSlice(); notMarks == nil {
 			queued[of[i]] = slices.ContainsFunc(marks, some[of[i]].isOther)

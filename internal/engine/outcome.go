@@ -11,8 +11,8 @@ import (
 	"github.com/go-rlock/rlock/pubsub"
 )
 
-// The caller may leave at any time, and the lock may come in the same moment. Here it is decided which of them was first, and who gives the lock back;
-// nothing is left in Redis that its caller does not know of. While an attempt asks (calls.Leavable):
+// The caller may leave at any time, and the lock may arrive at the same moment. This file decides which came first, and which side
+// gives the lock back, so that Redis never keeps a lock unknown to its caller. While an attempt asks (calls.Leavable):
 //
 //	state      event                        next
 //	sent       reply                        answered: the caller enters, waits on or fails
@@ -29,11 +29,11 @@ import (
 //	claimed    ctx, time over, Close        left: the claimant rolls back what comes of its call
 //	given      ctx, time over, Close        too late to leave: the caller enters
 
-// ask makes the call, for a caller who may leave. If the caller leaves before the answer, left is true, rollBack gets the answer, and the error is
-// what went wrong so far. Whoever is first decides, see calls.Leavable.
+// ask makes the call for a caller that may leave. If the caller leaves before the answer, left is true, rollBack gets the answer, and
+// err is the last error so far. See calls.Leavable for how the race is decided.
 func (l *attempt) ask() (a AcquireResult, left bool, err error) {
 	if l.failed.Load() != nil {
-		l.failed.Store(nil) // of an earlier ask
+		l.failed.Store(nil) // from an earlier ask
 	}
 	if !calls.CanLeave(l.Ctx, l.Limit) { // spares the closures below
 		c := l.Spec.Engine.Calls
@@ -82,9 +82,9 @@ func (l *attempt) send(left <-chan struct{}) (AcquireResult, error) {
 	})
 }
 
-// rollBack ends an attempt that nobody waits for any more, when it is known what it came to. That may be after Close.
+// rollBack ends an attempt whose caller has left, once its result is known. That may be after Close.
 func (l *attempt) rollBack(a AcquireResult, _ error) {
-	if l.Count > 1 { // it was for one more level of a tenure that goes on; the count in Redis follows
+	if l.Count > 1 { // it was one more level of a tenure that continues; the count in Redis follows
 		l.Tenure.releaseCallSlot()
 		return
 	}
@@ -94,11 +94,11 @@ func (l *attempt) rollBack(a AcquireResult, _ error) {
 	l.withdraw((*Engine).sweep)
 }
 
-// giveBack releases what was granted and did not become live, by one call. What is not known after that is for the sweeper.
+// giveBack releases grants that never became live, with one call. Unresolved results go to the sweeper.
 func (l *attempt) giveBack() {
 	c := l.Spec.Engine
 	if l.next == nil {
-		_ = l.Tenure.giveBack() // it has noted that
+		_ = l.Tenure.giveBack() // it has noted the failure
 		return
 	}
 	var args []lua.ReleaseArgs
@@ -117,7 +117,7 @@ func (l *attempt) giveBack() {
 	}
 }
 
-// withdraw takes an attempt that got nothing out of its queues, and sweeps what it may have left in Redis.
+// withdraw takes an attempt without a grant out of its queues, and sweeps its possible traces in Redis.
 func (l *attempt) withdraw(toSweep func(*Engine, ...*sweep.Orphan)) {
 	var rest []*sweep.Orphan
 	for x := l; x != nil; x = x.next {
@@ -132,31 +132,31 @@ func (l *attempt) withdraw(toSweep func(*Engine, ...*sweep.Orphan)) {
 	l.wakeReaders()
 }
 
-// leave takes it out of its queue, if it is in one.
+// leave takes the attempt out of its queue, if it is in one.
 func (l *attempt) leave() pubsub.Leaving {
 	l.leavePlace()
 	m := l.Spec
-	if !l.queued { // it was given the lock, and could not use that, or not keep it: those behind it ask, though that was no unlock they know of
+	if !l.queued { // it was given the lock and could not use or keep it: wake the waiters behind it, because no unlock does
 		m.Engine.Hub.Undone(m.waiters())
 		return pubsub.Left
 	}
 	return l.waiter.Leave()
 }
 
-// wakeReaders is for a writer that has left: readers stood behind it alone, and not behind its mark.
+// wakeReaders wakes the readers blocked only by a writer that has left, and not by its mark.
 func (l *attempt) wakeReaders() {
 	if m := l.Spec; l.queued && m.Kind.Side == lua.Writer && !l.refusal().Joined {
 		m.Engine.Hub.Wake(m.waiters())
 	}
 }
 
-// leaveInTime ends the wait. If its time is over but for the little that it leaves earlier, its place in Redis, or its mark, goes before it returns,
-// unless that takes longer. It reports false, and has not left, if it was granted the lock in this moment.
+// leaveInTime ends the wait. A Lock that expires leaves slightly early, to use the rest of its time to remove its place or mark from
+// Redis. It reports false, without leaving, if the lock was granted at this moment.
 func (l *attempt) leaveInTime(expired bool) bool {
 	switch l.leave() {
 	case pubsub.Granted:
 		return false
-	case pubsub.Claimed: // its claimant ends it
+	case pubsub.Claimed: // its claimant finishes it
 	case pubsub.Left:
 		if t := l.Tenure; expired && t != nil && t.queued != nil {
 			_, _, _ = Leavable(l.Ctx, l.Spec, l.Wait, func(<-chan struct{}) (struct{}, error) {
@@ -178,8 +178,8 @@ func (l *attempt) leaveInTime(expired bool) bool {
 	return true
 }
 
-// enter turns a grant into live holds, or gives it back: all of them, or none. It returns the level of the last one. The levels of several are in one
-// another, and end together.
+// enter turns a grant into live holds, or gives it back: all or none. It returns the last hold's level. The levels of several locks are
+// nested, and end together.
 func (l *attempt) enter(a AcquireResult) (*Level, error) {
 	ctx, cancel := l.Spec.levelCtx(l.Parent())
 	inner := ctx
@@ -194,18 +194,18 @@ func (l *attempt) enter(a AcquireResult) (*Level, error) {
 		if x.next == nil {
 			return x.level, nil
 		}
-		inner = nested{ctx, x.level} //nolint:fatcontext // each is made of the same one
+		inner = nested{ctx, x.level} //nolint:fatcontext // each derives from the same ctx
 	}
 }
 
-// nested is the ctx of a section, with one more of its levels around the next one. All of them end together.
+// nested is the ctx of a section on several locks: one more of its levels, around the next. All of them end together.
 type nested struct {
 	context.Context
 
 	around *Level
 }
 
-// String names the levels around it, as theirs do.
+// String names the enclosing levels, as theirs do.
 func (n nested) String() string { return n.around.String() }
 
 func (n nested) Value(key any) any {
@@ -215,7 +215,7 @@ func (n nested) Value(key any) any {
 	return n.Context.Value(key)
 }
 
-// begin has the hold of one lock begin, and takes its waiter out of the queue.
+// begin starts the hold of one lock, and takes its waiter out of the queue.
 func (l *attempt) begin(ctx context.Context, cancel context.CancelCauseFunc, a AcquireResult) (err error) {
 	t, m := l.Tenure, l.Spec
 	l.leavePlace()
@@ -229,7 +229,7 @@ func (l *attempt) begin(ctx context.Context, cancel context.CancelCauseFunc, a A
 		return err
 	}
 	l.lead(a)
-	if l.queued { // others are let in with it, so first it is in itself
+	if l.queued { // after its own hold began, because leaving lets others in with it
 		l.waiter.Done(m.expiry(m.TTL()))
 	}
 	l.mayBeAsked(a)
@@ -239,12 +239,12 @@ func (l *attempt) begin(ctx context.Context, cancel context.CancelCauseFunc, a A
 	return nil
 }
 
-// undo gives back what was granted of this lock, whose hold could not begin, and of those after it. The error is for the caller, but for ErrOver: then
-// it goes on.
+// undo gives back the grants of this lock, whose hold could not begin, and of the following locks. The error is for the caller, except
+// ErrOver: then the attempt continues.
 func (l *attempt) undo(a AcquireResult, err error) error {
 	t, m := l.Tenure, l.Spec
 	switch {
-	case a.how == letIn && !t.isLeft(): // others go on with it
+	case a.how == letIn && !t.isLeft(): // other readers continue it
 		l.Tenure = nil
 		if err != ErrOver { //nolint:errorlint // never wrapped
 			err = l.failure(err)
@@ -253,7 +253,7 @@ func (l *attempt) undo(a AcquireResult, err error) error {
 	case err == ErrOver: //nolint:errorlint // never wrapped
 		l.Tenure = nil
 		t.leaveInsiders()
-		m.Engine.Calls.Go(func() { // a call for a level of a hold before may be under way (I1); ends soon after that
+		m.Engine.Calls.Go(func() { // a call for a level of an earlier hold may be under way (I1); ends soon after that call
 			t.awaitCallSlot()
 			defer t.releaseCallSlot()
 			t.forget()
@@ -261,9 +261,9 @@ func (l *attempt) undo(a AcquireResult, err error) error {
 		return err
 	case a.how != byCall:
 		t.leaveInsiders()
-		m.Engine.Leases.Stop(&t.Lease) // nobody is to be told of its end, whenever it is given back
+		m.Engine.Leases.Stop(&t.Lease) // no hold stands on it, so its expiry is no loss
 	}
-	// The caller may leave before that.
+	// The caller may leave before the release ends.
 	_, _, _ = Leavable(l.Ctx, m, l.Limit, func(<-chan struct{}) (struct{}, error) {
 		t.awaitCallSlot()
 		defer t.releaseCallSlot()
@@ -274,7 +274,7 @@ func (l *attempt) undo(a AcquireResult, err error) error {
 		if err == nil {
 			return
 		}
-		for x := l; x != nil; x = x.next { // not even begun, since Redis is silent
+		for x := l; x != nil; x = x.next { // not even begun, because Redis is silent
 			x.Tenure.givenBack(err)
 		}
 		l.withdraw((*Engine).sweepInCall)

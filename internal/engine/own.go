@@ -9,27 +9,28 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// Whoever locks a name again under the ctx from before waits for itself. Errors and the log say so: if the holder's Lock was given the ctx
-// of the one that waits, or one around it. Any other holder of the same Client is another goroutine's business.
+// A caller that holds a lock, and locks it again under the ctx from before its first Lock, waits for itself. Errors and the log report
+// this if the holder's Lock got the waiter's ctx or one of its parents. Any other holder of the same Client is taken to be another
+// goroutine.
 
 // insiders are the tenures of a Client with open levels.
 type insiders struct {
 	mu      sync.Mutex // guards the following; no other lock is taken under it
 	of      map[uint64]insider
-	readers map[string]*readers // those of each read/write lock that others may join, by its key
-	most    int                 // of them since the maps were made
+	readers map[string]*readers // by key of the read/write lock: the readers that others may join
+	most    int                 // most entries since the maps were made
 }
 
-// insider is a tenure as those see it that wait for it: a [Tenure], which stands above the engine.
+// insider is a waiter's view of a [Tenure].
 type insider interface {
-	givenTo() []context.Context // the contexts that its Locks were given
+	givenTo() []context.Context // the contexts given to its Locks
 }
 
-// readers are those of one lock that others may join (readers.go).
+// readers are the readers of one lock that others may join (readers.go).
 type readers struct {
 	tenure insider
-	since  time.Time // when the first of them was let in by a call
-	asking bool      // one asks, to lead after them
+	since  time.Time // when a call let the first of them in
+	asking bool      // a reader is asking Redis, to lead after them
 }
 
 func (i *insiders) add(tag uint64, t insider) {
@@ -49,12 +50,12 @@ func (i *insiders) remove(tag uint64, key string) {
 		delete(i.readers, key)
 	}
 	delete(i.of, tag)
-	if len(i.of) == 0 && i.most > 1000 { // a map keeps its room
+	if len(i.of) == 0 && i.most > 1000 { // maps never shrink
 		i.of, i.readers, i.most = nil, nil, 0
 	}
 }
 
-// reads reports whether readers of that lock are inside.
+// reads reports whether the process has readers of that lock.
 func (i *insiders) reads(key string) bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -66,7 +67,7 @@ func (i *insiders) reads(key string) bool {
 	return false
 }
 
-// given are the contexts that the Locks of the tenure with that tag were given.
+// given returns the contexts given to the Locks of the tenure with that tag.
 func (i *insiders) given(tag uint64) []context.Context {
 	t := i.tenure(tag)
 	if t == nil {
@@ -75,15 +76,15 @@ func (i *insiders) given(tag uint64) []context.Context {
 	return t.givenTo()
 }
 
-// tenure is the one with that tag; nil: nobody is inside of it.
+// tenure returns the tenure with that tag; nil: it has no open level.
 func (i *insiders) tenure(tag uint64) insider {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return i.of[tag]
 }
 
-// IsUnder reports whether ctx is outer, or was derived from it. The second is not seen through everything, and does not count for what all
-// are derived from.
+// IsUnder reports whether ctx is outer or derived from it. It cannot look through every type of context, and ignores roots such as
+// [context.Background].
 func IsUnder(ctx, outer context.Context) bool {
 	if outer == nil || !reflect.ValueOf(outer).Comparable() {
 		return false
@@ -104,14 +105,14 @@ func isSame(a, b context.Context) bool {
 	return reflect.ValueOf(a).Comparable() && reflect.ValueOf(b).Comparable() && a == b
 }
 
-// The packages whose contexts embed what they were derived from, for good.
+// The packages whose contexts embed their parent and never change it.
 var (
 	contextPackage = reflect.TypeOf(context.Background()).PkgPath()
 	ownPackage     = reflect.TypeFor[insiders]().PkgPath()
 )
 
-// parentOf is what ctx embeds, as those of package context do but for WithoutCancel, and ours; nil: it cannot be told. Others may change
-// what they embed at any time.
+// parentOf returns the parent embedded in ctx, for our contexts and for package context's except WithoutCancel; nil: unknown. Other
+// types may change their embedded context at any time.
 func parentOf(ctx context.Context) context.Context {
 	v := reflect.Indirect(reflect.ValueOf(ctx))
 	if v.Kind() != reflect.Struct {

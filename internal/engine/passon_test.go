@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-rlock/rlock/internal/kinds"
 	"github.com/go-rlock/rlock/internal/redistest"
 	"github.com/go-rlock/rlock/internal/require"
 )
@@ -31,7 +32,8 @@ func TestTenureLostOnItsWay(t *testing.T) {
 func passing(t *testing.T) (c *Engine, ended *hold, next *attempt) {
 	t.Helper()
 	c = startEngine(t, redistest.Dial(t, redistest.Shared(t)), silent{})
-	m := newMutex(t, c)
+	name := redistest.Name(t)
+	m := c.NewSpec(name, kinds.Mutex, name)
 	l, err := m.Lock(CallerNow(context.Background()))
 	require.NoError(t, err)
 	_, last := l.close()

@@ -12,19 +12,19 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// A PermitHold is what one Acquire has of a semaphore whose permits expire: one permit or several, which are lost, and given back, together. It is the
-// ctx that the Acquire returns.
+// A PermitHold is the result of one Acquire on a semaphore with expiring permits: one or more permits, lost and given back together. It
+// is the ctx returned by that Acquire.
 //
 //	state     event                                         next
 //	held      a renewal, for each permit                    held
-//	          the end of the trusted time of a permit       lost: the ctx ends; nothing is renewed any more
-//	          Redis does not have a permit                  lost
-//	          it is given back by its id, in this process   lost
-//	          Close                                         held: the ctx ends, and the permits stay until their lease is over
+//	          a permit's trusted time ends                  lost: the ctx is cancelled, and renewals end
+//	          a permit is missing in Redis                  lost
+//	          this process gives a permit back by its id    lost
+//	          Close                                         held: the ctx is cancelled; the permits stay until their lease ends
 //	          release                                       over: the pool gives the permits back
-//	lost      release                                       over: what is left of them is given back in the background
+//	lost      release                                       over: the remaining permits are given back in the background
 //
-// A permit is trusted until its lease is over, counted from when it was first asked for: a repeat of that call does not make it longer (G2).
+// A permit is trusted until its lease is over, counted from the first request for it: a repeat of that call does not extend it (G2).
 type PermitHold struct {
 	context.Context // cancelled when it is released or lost
 
@@ -34,15 +34,15 @@ type PermitHold struct {
 	unlocked  unlockedError // the cause of the end of its section
 	permits   []heldPermit
 	limit     time.Time // see WithMaxHold; zero: no such bound
-	// Released ends its section by that release, and returns what it does; nil: nobody wants to know of that.
+	// Released traces the end of the section: it calls release and returns its error; nil: no tracing.
 	Released func(release func() error) error
 
 	mu     sync.Mutex              // guards the following; no other lock but that of a renewer is taken under it
 	cancel context.CancelCauseFunc // nil once it is released
-	loss   error                   // why it ended before that
+	loss   error                   // why it was lost before that
 }
 
-// heldPermit is one of the permits of a hold, as the renewer sees it.
+// heldPermit is the renewer's view of one of a hold's permits.
 type heldPermit struct {
 	hold *PermitHold
 	id   lua.PermitID
@@ -50,20 +50,20 @@ type heldPermit struct {
 
 	// Guarded by hold.mu.
 	lease    *lease.Lease // another one after each UpdateLease
-	updating int          // calls to UpdateLease that Redis may still do
-	least    time.Time    // the earliest end that one of these gives it, or one that was under way with them
+	updating int          // calls to UpdateLease that Redis may still run
+	least    time.Time    // the earliest expiry that any of these, or of those concurrent with them, sets
 }
 
-// ownPermits are the permits that the process holds.
+// ownPermits are the permits held by the process.
 type ownPermits struct {
 	mu sync.Mutex // guards the following; no other lock is taken under it
 	of map[lua.PermitID]*heldPermit
 }
 
-// longest is for how long a permit is trusted that does not expire: 146 years.
+// longest is the trusted time of a permit that does not expire: 146 years.
 const longest time.Duration = math.MaxInt64 / 2
 
-// admit has a hold begin on the permits that w was granted. Otherwise these are to be given back.
+// admit starts a hold on the permits granted to w. If it fails, the caller must give them back.
 func (m PermitSemaphore) admit(ctx context.Context, w *permitWaiter) (*PermitHold, error) {
 	c := m.Engine
 	until := w.sent.Add(m.TTL())
@@ -95,14 +95,14 @@ func (m PermitSemaphore) admit(ctx context.Context, w *permitWaiter) (*PermitHol
 		return nil, m.closed()
 	}
 	m.of.own.add(h.permits)
-	if h.lossSoFar() != nil { // meanwhile, so that nobody took them out
+	if h.lossSoFar() != nil { // lost meanwhile, so the loss did not remove them
 		m.of.own.remove(h.permits)
 	}
-	c.Leases.CatchUp() // whoever had a permit through this Client before, till the end of its lease, is told first (G1)
+	c.Leases.CatchUp() // cancel this Client's expired holds first (G1)
 	return h, nil
 }
 
-// keep has the renewer keep a permit, and renew it for ttl; 0: it is not renewed. It reports false if the engine is closed. hold.mu is held.
+// keep hands a permit to the renewer, to be renewed for ttl; 0: not renewed. It reports false if the engine is closed. hold.mu is held.
 func (p *heldPermit) keep(until time.Time, ttl time.Duration) bool {
 	c := p.hold.semaphore.Engine
 	p.lease = new(lease.Lease)
@@ -138,7 +138,7 @@ func (h *PermitHold) Release() error {
 	m, c := h.semaphore, h.semaphore.Engine
 	until := h.until()
 	if !time.Now().Before(until) {
-		c.Leases.CatchUp() // it is lost, whoever notices first
+		c.Leases.CatchUp() // it has expired, even if the renewer has not noticed yet
 	}
 	if !h.end(&h.unlocked) {
 		return m.notHeld(ErrUnlockedBefore)
@@ -155,7 +155,7 @@ func (h *PermitHold) release(until time.Time) (err error) {
 	defer c.HoldEnds()
 	m.of.own.remove(h.permits)
 	if loss := h.lossSoFar(); loss != nil {
-		if c.Calls.Start() { // otherwise they end with their lease
+		if c.Calls.Start() { // otherwise they expire with their lease
 			m.giveBackLater(h.ids())
 			c.Calls.Ended()
 		}
@@ -187,10 +187,10 @@ func (h *PermitHold) release(until time.Time) (err error) {
 	return m.notHeld(loss)
 }
 
-// GiveBack releases what the caller was not told of.
+// GiveBack releases permits that were never returned to the caller.
 func (h *PermitHold) GiveBack() { _ = h.Release() }
 
-// until is when the first permit is not trusted any more.
+// until returns the time when the first permit stops being trusted.
 func (h *PermitHold) until() time.Time {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -207,7 +207,7 @@ func (h *PermitHold) lossSoFar() error {
 	return h.loss
 }
 
-// lose ends a hold before its release: whoever is inside is told.
+// lose ends a hold before its release, and cancels its ctx.
 func (p *heldPermit) lose(why Loss) {
 	h := p.hold
 	h.mu.Lock()
@@ -231,20 +231,20 @@ func (h *PermitHold) explain(p *heldPermit, why Loss) error {
 	return h.semaphore.Engine.errs.Loss(why)
 }
 
-// Item is what a renewal names.
+// Item names the permit for renewal.
 func (p *heldPermit) Item() lease.Item {
 	return lease.Item{Name: p.hold.semaphore.Key, Owner: string(p.id[:])}
 }
 
-// Group is what it has in common with the others of a renewal.
+// Group returns the properties shared by all permits of one renewal.
 func (p *heldPermit) Group() any { return p.hold.semaphore.Engine.group(p.hold.semaphore.Spec) }
 
-// About is the semaphore that it is of.
+// About names the permit's semaphore.
 func (p *heldPermit) About() (name, kind string) {
 	return p.hold.semaphore.Name, p.hold.semaphore.Kind.Name
 }
 
-// Lost is called when nobody may trust in the permit any more.
+// Lost is called when the permit can no longer be trusted.
 func (p *heldPermit) Lost(loss lease.Loss) {
 	if loss.Gone {
 		p.gone()
@@ -263,11 +263,11 @@ func (p *heldPermit) Closed() {
 	}
 }
 
-// gone ends a hold of which Redis does not have a permit any more.
+// gone ends a hold after Redis has lost one of its permits.
 func (p *heldPermit) gone() {
 	p.lose(permitGone())
 	m := p.hold.semaphore
-	m.Engine.Hub.Wake(m.queueInHub()) // one may be free, and nobody need have said so
+	m.Engine.Hub.Wake(m.queueInHub()) // a permit may be free without a message
 }
 
 func permitGone() Loss {
@@ -281,7 +281,7 @@ func (p *heldPermit) released() {
 	p.lose(Loss{Reason: LostGone, Since: time.Now(), Text: "lost: the permit is given back by its id"})
 }
 
-// updates is called before Redis is told that a permit ends then: it must not be trusted for longer than Redis keeps it.
+// updates is called before UpdateLease sends its call: the permit must not be trusted for longer than Redis keeps it.
 func (p *heldPermit) updates(until time.Time) {
 	h := p.hold
 	h.mu.Lock()
@@ -294,7 +294,7 @@ func (p *heldPermit) updates(until time.Time) {
 	}
 }
 
-// updated is called when Redis has answered that.
+// updated is called after the answer to that call.
 func (p *heldPermit) updated(held bool) {
 	p.hold.mu.Lock()
 	defer p.hold.mu.Unlock()
@@ -303,7 +303,7 @@ func (p *heldPermit) updated(held bool) {
 	}
 }
 
-// endsAt has a permit be trusted until then, and not renewed. hold.mu is held.
+// endsAt stops a permit's renewal and trusts it until then. hold.mu is held.
 func (p *heldPermit) endsAt(until time.Time) {
 	if h := p.hold; h.cancel != nil && h.loss == nil {
 		h.semaphore.Engine.Leases.Stop(p.lease)
@@ -311,7 +311,7 @@ func (p *heldPermit) endsAt(until time.Time) {
 	}
 }
 
-// IDs are those of the permits.
+// IDs returns the permits' ids.
 func (h *PermitHold) ids() []lua.PermitID {
 	ids := make([]lua.PermitID, len(h.permits))
 	for i := range h.permits {
@@ -320,7 +320,7 @@ func (h *PermitHold) ids() []lua.PermitID {
 	return ids
 }
 
-// IDs are those of the permits, as users know them.
+// IDs returns the permits' ids in the form that users see.
 func (h *PermitHold) IDs() []string {
 	ids := make([]string, len(h.permits))
 	for i := range h.permits {
@@ -329,7 +329,7 @@ func (h *PermitHold) IDs() []string {
 	return ids
 }
 
-// Slots are the numbers of the permits.
+// Slots returns the permits' numbers.
 func (h *PermitHold) Slots() []int {
 	slots := make([]int, len(h.permits))
 	for i := range h.permits {
@@ -354,20 +354,20 @@ func (h *PermitHold) Value(key any) any {
 	return h.Context.Value(key)
 }
 
-// Around is the section around it.
+// Around returns the section around the hold.
 func (h *PermitHold) Around() Section { return h.outer }
 
-// IsOpen reports whether it was not released.
+// IsOpen reports whether the hold has not been released.
 func (h *PermitHold) IsOpen() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.cancel != nil
 }
 
-// Owns is false: a permit is no owner, and is not re-entered.
+// Owns returns false: a permit is no owner, and is not re-entered.
 func (h *PermitHold) Owns(string) bool { return false }
 
-// Unlocks is the time that unlocks inside of it took.
+// Unlocks returns the time spent on unlocks inside the hold.
 func (h *PermitHold) Unlocks() *InnerUnlocks { return &h.inner }
 
 func (o *ownPermits) add(permits []heldPermit) {
@@ -392,7 +392,7 @@ func (o *ownPermits) remove(permits []heldPermit) {
 	}
 }
 
-// own is the permit with that id, if this process holds it.
+// own returns the permit with that id, if this process holds it.
 func (m PermitSemaphore) own(id lua.PermitID) *heldPermit {
 	o := &m.of.own
 	o.mu.Lock()

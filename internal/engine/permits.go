@@ -13,19 +13,19 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// PermitSemaphore is a number of permits that expire. What this process asks of it goes through its pool (pool.go); what an Acquire has of it is a
+// PermitSemaphore is a number of permits that expire. The calls of this process go through its pool (pool.go); an Acquire returns a
 // PermitHold (permit_hold.go).
 type PermitSemaphore struct{ Semaphore }
 
-// PermitSemaphore is the semaphore with that key, which users call name.
+// PermitSemaphore returns the semaphore with that key. name is the user's name for it.
 func (all *Semaphores) PermitSemaphore(key, name string) PermitSemaphore {
 	return PermitSemaphore{Semaphore{counter{all.engine.NewSpec(key, kinds.PermitSemaphore, name)}, all}}
 }
 
-// errNoPermit is behind NotHeld.
+// errNoPermit is the cause of NotHeld.
 var errNoPermit = errors.New("no such permit, or it has expired")
 
-// Acquire waits for n permits. What it is granted is kept, or given back.
+// Acquire waits for n permits. If it fails after a grant, it gives the permits back.
 func (m PermitSemaphore) Acquire(who Caller, n int) (*PermitHold, error) {
 	if err := m.begin(who.Ctx, who.Limit, m.Fits()); err != nil {
 		return nil, err
@@ -46,19 +46,19 @@ func (m PermitSemaphore) Acquire(who Caller, n int) (*PermitHold, error) {
 	return h, nil
 }
 
-// newPermitID returns an id for a permit. Its first half is that of the Client's id, so that whoever sees the permits in Redis knows whose they are.
+// newPermitID returns an id for a permit. Its first half is the first half of the Client's id, so that permits in Redis show their owner.
 func (c *Engine) newPermitID() (id lua.PermitID) {
-	client, _ := uuid.Parse(c.ID)                  // it is one
+	client, _ := uuid.Parse(c.ID)                  // always valid
 	_, _ = rand.Read(id[copy(id[:8], client[:]):]) // never fails
 	return id
 }
 
-// giveBackLater has permits given back in the background, within a call that was started.
+// giveBackLater gives permits back in the background. The caller has started a call.
 func (m PermitSemaphore) giveBackLater(ids []lua.PermitID) {
 	_, _, _ = m.of.pools.change(context.Background(), m.Semaphore, true, lua.Add, 0, ids...)
 }
 
-// giveBack gives permits back, for a caller who waits until then. The pool goes on after that.
+// giveBack gives permits back, and waits for the reply up to until. The pool goes on after that.
 func (m PermitSemaphore) giveBack(values context.Context, until time.Time, ids []lua.PermitID) ([]lua.Given, error) {
 	c := m.Engine
 	if !c.Calls.Start() { // after Close
@@ -89,8 +89,8 @@ func (m PermitSemaphore) giveBack(values context.Context, until time.Time, ids [
 	return call.given[at : at+len(ids)], nil
 }
 
-// Release gives a permit back, whoever holds it. A hold of this process is lost first; since ctx may be that of its section, the call is
-// bounded by the time of an unlock then.
+// Release gives a permit back, even if it belongs to another process. A hold of this process is lost first. Since ctx may be that hold's,
+// UnlockTimeout bounds the call then.
 func (m PermitSemaphore) Release(ctx context.Context, id lua.PermitID) error {
 	var given lua.Given
 	if own := m.own(id); own != nil && ctx.Err() == nil {
@@ -116,9 +116,9 @@ func (m PermitSemaphore) Release(ctx context.Context, id lua.PermitID) error {
 	return nil
 }
 
-// UpdateLease makes a permit end d from now, whoever holds it. A hold of this process ends by then, and is not renewed any more; if d is Forever, it does
-// not end. Of calls that are under way at once nobody knows which Redis has done last, nor when it does one that is not answered: the hold ends with the
-// shortest.
+// UpdateLease makes a permit expire d from now, even if it belongs to another process. A hold of this process ends by then and is no longer
+// renewed; with Forever it does not end. Redis may run concurrent calls in any order, and unanswered ones at any time, so the hold ends
+// with the shortest.
 func (m PermitSemaphore) UpdateLease(ctx context.Context, id lua.PermitID, d time.Duration) error {
 	own := m.own(id)
 	until, lasts := time.Now().Add(longest), d // before the call is sent
@@ -147,7 +147,7 @@ func (m PermitSemaphore) UpdateLease(ctx context.Context, id lua.PermitID, d tim
 	return m.notHeld(errNoPermit)
 }
 
-// LeaseTime is how long a permit lasts from now on, or Forever.
+// LeaseTime returns a permit's remaining lease, or Forever.
 func (m PermitSemaphore) LeaseTime(ctx context.Context, id lua.PermitID) (time.Duration, error) {
 	info, err := m.look(ctx, &id)
 	if err == nil && !info.Found {
@@ -156,7 +156,7 @@ func (m PermitSemaphore) LeaseTime(ctx context.Context, id lua.PermitID) (time.D
 	return info.Left, err
 }
 
-// Look is how many permits are free, and how many are held.
+// Look returns how many permits are free and how many are held.
 func (m PermitSemaphore) Look(ctx context.Context) (free, held int64, err error) {
 	info, err := m.look(ctx, nil)
 	return info.Free, info.Held, err

@@ -9,18 +9,18 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// In the queue of a fair lock each waiter has a place, as Redisson's have: an owner in a list, and a time after which it
-// counts as dead. Idle waiters keep their places by the same means as holders their holds, a [lease.Renewer]: one call for up to 100 of
-// them, every third of placeLease. It also finds out if a place is gone: the lock was granted and the message lost, somebody
-// deleted the queue, or Redisson dropped it. Then the waiter asks.
+// In a fair lock's queue each waiter has a place, as in Redisson: an owner in a list, and a time after which it counts as dead. A
+// [lease.Renewer] keeps places alive as it does holds: one call for up to 100 of them, every third of placeLease. It also notices missing
+// places: the grant's message was lost, somebody deleted the queue, or Redisson dropped the place. Then the waiter asks.
 //
-// An owner joins the queue once. If its place is gone, and it does not hold the lock, the waiter joins again as another
-// one. So a place that was seen in Redis has been there since it was joined, no grant was made before it was seen, and a grant can be
-// trusted from the moment when the last call that saw it was sent (I5). That is not so if the call that joined may still run, or may
-// have run twice (tenure.unresolved): then a late copy may have put the owner in the queue again, after a grant whose message is still
-// on its way. Such a grant counts from the first call, as that of a plain lock.
+// An owner joins the queue once. If its place is gone and it does not hold the lock, the waiter joins again as a new owner. So a place
+// seen in Redis has been there since it was joined, and no grant came before it was seen. A grant can be trusted from the time when the
+// last call that saw the place was sent (I5).
+//
+// The exception is a joining call that may still run, or may have run twice (Tenure.Unresolved). A late copy may have queued the owner
+// again, after a grant whose message is still on its way. Such a grant counts from the first call, as for a plain lock.
 
-// placeKeeper is what the renewer knows of the placeKeeper of an owner.
+// placeKeeper keeps an owner's place through the renewer.
 type placeKeeper struct {
 	tenure *Tenure
 	lease  lease.Lease
@@ -31,16 +31,16 @@ func (p *placeKeeper) Item() lease.Item {
 }
 func (p *placeKeeper) Group() any { return p.tenure.Spec.Engine.group(p.tenure.Spec) }
 
-// Lost has the waiter look after its place.
+// Lost makes the waiter check its place.
 func (p *placeKeeper) Lost(lease.Loss) {
 	m := p.tenure.Spec
 	m.Engine.Hub.Look(m.waiters(), p.tenure.Field())
 }
 
-// Closed has nothing to do: the hub tells the waiter.
+// Closed does nothing: the hub wakes the waiter.
 func (p *placeKeeper) Closed() {}
 
-// places returns the renewer of places, which runs from the first one on until Close; nil if there was none before that.
+// places returns the renewer of places. It runs from the first place until Close; nil if there was none before Close.
 func (c *Engine) places() *lease.Renewer {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -50,7 +50,7 @@ func (c *Engine) places() *lease.Renewer {
 	return c.placed
 }
 
-// keepsPlace notes what the answer says of the place of a waiter. It reports false if the place is gone.
+// keepsPlace records the reply's state of the waiter's place. It reports false if the place is gone.
 func (l *attempt) keepsPlace(a AcquireResult) bool {
 	places := l.Spec.Engine.places()
 	if !a.Joined || places == nil { // closed
@@ -69,7 +69,7 @@ func (l *attempt) keepsPlace(a AcquireResult) bool {
 	return true
 }
 
-// leavePlace ends the care for the place.
+// leavePlace stops renewing the place.
 func (l *attempt) leavePlace() {
 	if l.place != nil {
 		l.Spec.Engine.places().Stop(&l.place.lease)
@@ -77,7 +77,7 @@ func (l *attempt) leavePlace() {
 	}
 }
 
-// queuedAt is when the last call was sent that a grant must have come after.
+// queuedAt returns the send time of the last call that a grant must have followed.
 func (l *attempt) queuedAt() time.Time {
 	if l.place == nil || l.Tenure.Unresolved != nil && l.Tenure.Unresolved.Late {
 		if l.Tenure.queued == nil {
@@ -89,10 +89,10 @@ func (l *attempt) queuedAt() time.Time {
 	return c.places().Until(&l.place.lease).Add(-c.placeLease())
 }
 
-// refresh is the renewer's way to Redis.
+// refresh renews places in Redis. All items are of one group.
 func (c *Engine) refresh(ctx context.Context, group any, ttl time.Duration, items []lease.Item) ([]lease.Verdict, error) {
 	k := group.(renewal).kind                       //nolint:errcheck // there are no other groups
-	m := c.NewSpec(items[0].Name, k, items[0].Name) // any of them
+	m := c.NewSpec(items[0].Name, k, items[0].Name) // any item will do
 	places := make([]lua.Place, len(items))
 	for i, item := range items {
 		places[i] = lua.Place{

@@ -1,8 +1,6 @@
 package engine
 
 import (
-	"cmp"
-	"context"
 	"errors"
 	"slices"
 	"sync"
@@ -15,9 +13,9 @@ import (
 	"github.com/go-rlock/rlock/pubsub"
 )
 
-// pool is what a process asks of one semaphore, of either kind. It makes one call at a time, for all: it gives permits back, or changes their
-// number, and asks for those that the waiters want, in their order. The caller for whom it is made runs it, if that one cannot leave, as long as it has
-// nothing to do for others and need not sleep; then it has a goroutine:
+// pool makes a process's calls for one semaphore, of either kind. It makes one call at a time, for all callers: it gives permits back,
+// or changes their number, and requests permits for the waiters in order. The first caller runs it, if that caller cannot leave, while
+// there is no work for others and no need to sleep; then a goroutine does:
 //
 //	state     event                                     next
 //	idle      a change, or a waiter, comes or leaves    calling
@@ -32,27 +30,29 @@ import (
 //	failing   at once                                   all fail, with ErrUnreachable, and so do those that come
 //	          the call is cancelled                     idle: what it took is given back. That is tried for a minute, or once if the engine is closed
 //	any       nobody waits, and no change is left       out: the process leaves Redis's queue
+//
+// Its waiters are in pool_wait.go, its changes in pool_change.go, its calls in pool_call.go.
 type pool struct {
 	m Semaphore
 
-	// Of whoever runs it alone.
-	hub    pubsub.Waiter    // the only one for the semaphore
+	// Used only by the goroutine running it.
+	hub    pubsub.Waiter    // the process's only waiter for the semaphore
 	joined bool             // in the hub
 	turn   bool             // in the hub
 	placed bool             // in Redis's queue, maybe
-	again  time.Duration    // after which to ask, unless there is a message
-	failed *lua.PermitsArgs // a call that was not answered, and is to be cancelled
+	again  time.Duration    // ask again after this, unless there is a message
+	failed *lua.PermitsArgs // an unanswered call to be cancelled
 
 	// Guarded by pools.mu.
 	waiters []*permitWaiter // in the order of their calls
-	changes []*permitChange // that are not sent
-	asked   bool            // Redis knows what the first of the waiters want, and
-	least   int64           // of all waiters it knows the smallest want
-	more    chan struct{}   // capacity 1: something has come, or left
+	changes []*permitChange // not sent yet
+	asked   bool            // Redis knows the wants of the first waiters, and
+	least   int64           // the smallest want of all waiters known to Redis
+	more    chan struct{}   // capacity 1: a waiter or change has come or left
 	failing error
 }
 
-// pools are those of an engine.
+// pools are the pools of an engine.
 type pools struct {
 	requests atomic.Int64
 
@@ -60,7 +60,7 @@ type pools struct {
 	of map[poolKey]*pool
 }
 
-// poolKey is that of a pool.
+// poolKey identifies a pool.
 type poolKey struct {
 	kind *kinds.Kind
 	key  string
@@ -68,44 +68,7 @@ type poolKey struct {
 
 func (m Semaphore) poolKey() poolKey { return poolKey{m.Kind, m.Key} }
 
-// permitWaiter is a caller that wants permits.
-type permitWaiter struct {
-	n       int64
-	ctx     context.Context // for its values
-	once    bool            // it does not wait
-	gone    bool            // it has left, or its wait has ended
-	refused chan struct{}   // closed when it was refused for the first time, and
-	seen    bool            // is set then
-	free    int64           // permits, when it was refused last
-	ended   chan struct{}   // closed when its wait has ended
-	err     error           // why; nil: it has them
-
-	// Of permits that expire.
-	lease time.Duration
-	ids   []lua.PermitID // as many as it wants
-	slots []int64        // of these, when it has them, and
-	sent  time.Time      // when they were first asked for, so that their lease has not begun before
-}
-
-// permitChange is a change of the number of permits.
-type permitChange struct {
-	what    lua.Change
-	n       int64
-	back    []lua.PermitID  // to be given back
-	ctx     context.Context // for its values
-	callers int             // that wait for it
-	goesOn  bool            // somebody counts on it without waiting: a caller that has left, or the pool itself
-	over    bool
-	ended   chan struct{} // closed when the following is set
-	done    int64
-	given   []lua.Given // for each of those that are given back
-	err     error
-}
-
-// adds reports whether a change is made whatever becomes of its caller, who has given permits away.
-func adds(what lua.Change) bool { return what == lua.Add || what == lua.AddIfExists }
-
-// get returns the pool of a semaphore, and the same again if it is new: then it is to be started. mu is held.
+// get returns a semaphore's pool, and as made the same pool if it is new and must be started. mu is held.
 func (all *pools) get(m Semaphore) (p, made *pool) {
 	p = all.of[m.poolKey()]
 	if p != nil {
@@ -126,133 +89,13 @@ func (p *pool) poke() {
 	}
 }
 
-// come adds a waiter. One that does not wait is refused if others do. The error is that of a pool that is failing. A pool that was made for it is to be
-// started.
-func (all *pools) come(m Semaphore, w *permitWaiter) (made *pool, err error) {
-	all.mu.Lock()
-	defer all.mu.Unlock()
-	p, made := all.get(m)
-	switch {
-	case p.failing != nil:
-		return nil, p.failing
-	case w.once && len(p.waiters) > 0:
-		close(w.refused)
-		return nil, nil
-	}
-	p.waiters = append(p.waiters, w)
-	if p.asked = p.asked && p.front() < len(p.waiters) && w.n >= p.least; p.asked && p.waiters[0].seen {
-		w.wait(p.waiters[0].free)
-	}
-	p.poke()
-	return made, nil
-}
-
-// front is how many of the waiters one call can ask for. pools.mu is held.
-func (p *pool) front() int {
-	n, ids := 0, 0
-	for _, w := range p.waiters[:min(len(p.waiters), lua.MaxWants)] {
-		if ids += len(w.ids); ids > lua.MaxPermitIDs {
-			break
-		}
-		n++
-	}
-	return n
-}
-
-// wait tells a waiter that it was refused, itself or as one behind others. pools.mu is held.
-func (w *permitWaiter) wait(free int64) {
-	w.free = free
-	if !w.seen {
-		w.seen = true
-		close(w.refused)
-	}
-}
-
-// leave takes a waiter out. It reports whether its wait has ended.
-func (all *pools) leave(m Semaphore, w *permitWaiter) (ended bool) {
-	all.mu.Lock()
-	defer all.mu.Unlock()
-	if w.gone {
-		return true
-	}
-	w.gone = true
-	p := all.of[m.poolKey()]
-	if p == nil {
-		return false
-	}
-	if at := slices.Index(p.waiters, w); at >= 0 {
-		p.asked = p.asked && at >= p.front() && w.n > p.least
-		p.waiters = slices.Delete(p.waiters, at, at+1)
-		p.poke()
-	}
-	return false
-}
-
-// change adds a change for a caller, which gives back those permits as well; at is where in the change they are. Those that add are one, until
-// that is sent. The error is that of a pool that is failing: then only what adds is made, later. It returns when the change has ended if its caller cannot
-// leave, and nothing else is under way.
-func (all *pools) change(
-	ctx context.Context, m Semaphore, leaves bool, what lua.Change, n int64, back ...lua.PermitID,
-) (call *permitChange, at int, err error) {
-	var made *pool
-	if call, at, made, err = all.enter(ctx, m, what, n, back...); made != nil {
-		made.start(leaves, call.ended)
-	}
-	return call, at, err
-}
-
-// enter is change, but for a pool that was made for it, and is to be started.
-func (all *pools) enter(
-	ctx context.Context, m Semaphore, what lua.Change, n int64, back ...lua.PermitID,
-) (call *permitChange, at int, made *pool, err error) {
-	all.mu.Lock()
-	defer all.mu.Unlock()
-	p, made := all.get(m)
-	if p.failing != nil && !adds(what) {
-		return nil, 0, nil, p.failing
-	}
-	call = p.add(ctx, what, n, back...)
-	if p.failing != nil {
-		return nil, 0, nil, p.failing
-	}
-	call.callers++
-	return call, len(call.back) - len(back), made, nil
-}
-
-// add adds a change. pools.mu is held.
-func (p *pool) add(ctx context.Context, what lua.Change, n int64, back ...lua.PermitID) *permitChange {
-	if last := len(p.changes) - 1; what == lua.Add && last >= 0 && p.changes[last].what == lua.Add {
-		call := p.changes[last]
-		sum, ids := call.n+n, len(call.back)+len(back)
-		told := call.over && p.failing == nil // that it has failed: whoever comes now is not to hear that
-		if !told && -lua.MaxPermits <= sum && sum <= lua.MaxPermits && ids <= lua.MaxPermitIDs {
-			call.n, call.back = sum, append(call.back, back...)
-			return call
-		}
-	}
-	call := &permitChange{what: what, n: n, back: slices.Clone(back), ctx: ctx, ended: make(chan struct{})}
-	p.changes = append(p.changes, call)
-	p.poke()
-	return call
-}
-
-// isOver reports whether a change has ended. If it has not, one of its callers leaves.
-func (all *pools) isOver(call *permitChange) bool {
-	all.mu.Lock()
-	defer all.mu.Unlock()
-	if !call.over {
-		call.callers--
-		call.goesOn = true
-	}
-	return call.over
-}
-
-// queue is where the pool waits.
+// queueInHub returns the hub queue in which the pool waits.
 func (m Semaphore) queueInHub() pubsub.Queue {
 	return pubsub.Queue{Lock: m.Key, Channel: m.Engine.KnownChannel(m.Spec), Places: m.seesProcesses(), Counts: true}
 }
 
-// start has a new pool run. Its caller may leave, or runs it until over is closed, if it has nothing to do for others then, and need not sleep.
+// start runs a new pool: on a goroutine if the caller may leave. Otherwise the caller runs it until over is closed, while there is no
+// work for others and no need to sleep.
 func (p *pool) start(leaves bool, over <-chan struct{}) {
 	if leaves || !p.runFor(over) {
 		p.m.Engine.Calls.Go(p.run)
@@ -277,7 +120,7 @@ func (p *pool) runFor(over <-chan struct{}) bool {
 	}
 }
 
-// run ends when there is nothing left to ask for.
+// run ends when no request or change is left.
 func (p *pool) run() {
 	for {
 		switch p.step() {
@@ -292,17 +135,17 @@ func (p *pool) run() {
 	}
 }
 
-// poolState is what a pool does next.
+// poolState is a pool's next action.
 type poolState int8
 
 const (
 	poolWorks  poolState = iota // there may be more to do
-	poolSleeps                  // it waits for its turn, or for somebody to come or leave
-	poolIsDue                   // it waits for its turn, in which it will ask
+	poolSleeps                  // it waits for its turn, or for a caller to come or leave
+	poolIsDue                   // it waits for its turn, and then asks
 	poolEnded
 )
 
-// step does what there is to be done without waiting for the turn.
+// step does the work possible without waiting for the turn.
 func (p *pool) step() poolState {
 	hub, q := p.m.Engine.Hub, p.m.queueInHub()
 	switch wait, ask := p.wants(); {
@@ -313,7 +156,7 @@ func (p *pool) step() poolState {
 			return poolEnded
 		}
 	case wait && !p.joined:
-		p.hub = pubsub.Waiter{Shared: true, Joint: true} // so that nobody is taken to wait for what it got
+		p.hub = pubsub.Waiter{Shared: true, Joint: true} // so that it does not count as a waiter for its own permits
 		p.joined, p.turn = true, hub.Join(&p.hub, q)
 	case ask && (p.turn || !p.joined):
 		p.call()
@@ -329,12 +172,12 @@ func (p *pool) step() poolState {
 	return poolWorks
 }
 
-// wants reports whether anybody waits, and whether there is something to be asked.
+// wants reports whether callers wait, and whether there is a request to make.
 func (p *pool) wants() (wait, ask bool) {
 	all := &p.m.of.pools
 	all.mu.Lock()
 	defer all.mu.Unlock()
-	select { // all that has come is seen here
+	select { // everything queued so far is seen here
 	case <-p.more:
 	default:
 	}
@@ -370,25 +213,7 @@ func (p *pool) awaitTurn(more <-chan struct{}) {
 	p.refuse(err, p.waiters)
 }
 
-// refuse ends the waiting of some of the waiters. pools.mu is held.
-func (p *pool) refuse(err error, some []*permitWaiter) {
-	for _, w := range slices.Clone(some) {
-		p.let(w, err)
-	}
-}
-
-// let ends the waiting of a waiter. pools.mu is held.
-func (p *pool) let(w *permitWaiter, err error) {
-	w.err, w.gone = err, true
-	close(w.ended)
-	p.remove(w)
-}
-
-func (p *pool) remove(w *permitWaiter) {
-	p.waiters = slices.DeleteFunc(p.waiters, func(x *permitWaiter) bool { return x == w })
-}
-
-// leaveLine takes the process out of the hub, and out of Redis's queue, when nobody waits.
+// leaveLine takes the process out of the hub and of Redis's queue when no caller waits.
 func (p *pool) leaveLine() {
 	if p.placed {
 		p.ask(nil, nil, true)
@@ -402,7 +227,7 @@ func (p *pool) leaveLine() {
 	p.joined, p.turn = false, false
 }
 
-// end reports whether the pool has ended, since nothing has come meanwhile.
+// end ends the pool, unless more work has come meanwhile, and reports whether it did.
 func (p *pool) end() bool {
 	all := &p.m.of.pools
 	all.mu.Lock()
@@ -412,228 +237,4 @@ func (p *pool) end() bool {
 	}
 	delete(all.of, p.m.poolKey())
 	return true
-}
-
-// call makes the first change, and asks for what the first waiters want.
-func (p *pool) call() {
-	all := &p.m.of.pools
-	waits := p.turn && p.m.queueKey() != "" && p.hub.Listens() && p.hub.TakePlace(p.m.Engine.ID)
-	all.mu.Lock()
-	var change *permitChange
-	if len(p.changes) > 0 {
-		change, p.changes = p.changes[0], p.changes[1:]
-	}
-	waiters := p.firstWaiters()
-	p.asked = p.turn // out of the hub, it may miss the message that follows
-	all.mu.Unlock()
-	p.ask(change, waiters, waits)
-}
-
-// firstWaiters are those that one call asks for. The last is the one behind them that wants least, if that is less than all before it want: large
-// requests keep no small one from being asked for. pools.mu is held.
-func (p *pool) firstWaiters() []*permitWaiter {
-	first := slices.Clone(p.waiters[:p.front()])
-	if len(first) == 0 {
-		return nil
-	}
-	byWant := func(a, b *permitWaiter) int { return cmp.Compare(a.n, b.n) }
-	p.least = slices.MinFunc(first, byWant).n
-	if least := slices.MinFunc(p.waiters, byWant); least.n < p.least {
-		first[len(first)-1], p.least = least, least.n
-	}
-	return first
-}
-
-// ask makes a call. One without a change and waiters leaves the line, which is tried once: the place ends by itself.
-func (p *pool) ask(change *permitChange, waiters []*permitWaiter, waits bool) {
-	leaves := change == nil && len(waiters) == 0
-	args := p.m.args(p.m.of.pools.requests.Add(1))
-	args.Waits = waits
-	ctx := context.Background()
-	if change != nil {
-		args.Change, args.N, args.Release, ctx = change.what, change.n, change.back, change.ctx
-	} else if len(waiters) > 0 {
-		ctx = waiters[0].ctx
-	}
-	for _, w := range waiters {
-		args.Wants, args.Leases, args.IDs = append(args.Wants, w.n), append(args.Leases, w.lease), append(args.IDs, w.ids...)
-	}
-	reply, sent, err := p.send(ctx, args)
-	switch {
-	case err == nil:
-		p.answer(reply, sent.at, change, waiters)
-		p.again = reply.Again
-		if waits {
-			p.placed = len(reply.Granted) < len(waiters)
-		}
-	case calls.MayPass(err), sent.mayHaveRun, p.goesOn(change):
-		p.fail(err, change)
-		p.placed = !leaves && !p.m.Engine.Calls.IsClosed() && (p.placed || waits && len(waiters) > 0)
-		if sent.mayHaveRun || adds(args.Change) && (args.N != 0 || len(args.Release) > 0) {
-			failed := args // so that no other call's are kept in memory of their own
-			p.failed = &failed
-		} else {
-			p.recovered()
-		}
-	default:
-		p.placed = p.placed && !leaves
-		p.refused(err, change, waiters)
-	}
-}
-
-// goesOn reports whether a change that Redis has refused is to be made all the same, since somebody counts on that who cannot be told.
-func (p *pool) goesOn(change *permitChange) bool {
-	all := &p.m.of.pools
-	all.mu.Lock()
-	defer all.mu.Unlock()
-	return change != nil && adds(change.what) && change.goesOn
-}
-
-// sending is whether a call may have run though it was not answered, and when it was sent for the first time.
-type sending struct {
-	mayHaveRun bool
-	at         time.Time
-}
-
-// send asks Redis, again if something went wrong that may pass.
-func (p *pool) send(values context.Context, args lua.PermitsArgs) (reply lua.PermitsReply, s sending, err error) {
-	m, c := p.m, p.m.Engine
-	if len(args.IDs) > 0 { // which say whose the permits are
-		c.showLabel()
-	}
-	again := calls.Retry{Least: calls.MinTries}
-	s.at = time.Now()
-	for {
-		ctx := c.Calls.Context(values, time.Now(), 0)
-		reply, err = m.use(ctx, args)
-		c.Calls.Answered(m.Slot, err)
-		s.mayHaveRun = s.mayHaveRun || err != nil && calls.MayHaveRun(err)
-		if err == nil || !again.Wait(err, nil, c.Calls.Done()) {
-			return reply, s, err
-		}
-	}
-}
-
-// answer hands out what was granted. What nobody waits for any more is given back by the next call.
-func (p *pool) answer(reply lua.PermitsReply, sent time.Time, change *permitChange, waiters []*permitWaiter) {
-	all := &p.m.of.pools
-	all.mu.Lock()
-	defer all.mu.Unlock()
-	back := int64(0)
-	slots := reply.Slots
-	for _, i := range reply.Granted {
-		w := waiters[i]
-		if len(w.ids) > 0 {
-			w.slots, slots, w.sent = slots[:len(w.ids)], slots[len(w.ids):], sent
-		}
-		switch {
-		case !w.gone:
-			p.let(w, nil)
-		case len(w.ids) > 0:
-			p.giveBack(0, w.ids...)
-		default:
-			back += w.n
-		}
-	}
-	for _, w := range waiters {
-		if w.gone || reply.More { // there may be enough for it in those that have expired: it is asked for again at once
-			continue
-		}
-		w.wait(reply.Free)
-		if w.once {
-			p.remove(w)
-			p.asked = false // the place in line is for it, too
-		}
-	}
-	if len(reply.Granted) < len(waiters) && !reply.More {
-		for _, w := range p.waiters[p.front():] {
-			w.wait(reply.Free)
-		}
-	}
-	p.asked = p.asked && !reply.More && (len(reply.Granted) == 0 || len(p.waiters) <= len(waiters)-len(reply.Granted))
-	if change != nil {
-		if change.what == lua.Drain && change.callers == 0 {
-			back += reply.Done
-		}
-		change.given = reply.Released
-		change.end(reply.Done, nil)
-	}
-	if back > 0 {
-		p.giveBack(back)
-	}
-}
-
-// giveBack adds what nobody waits for. pools.mu is held.
-func (p *pool) giveBack(n int64, ids ...lua.PermitID) {
-	p.add(context.Background(), lua.Add, n, ids...).goesOn = true
-}
-
-func (call *permitChange) end(done int64, err error) {
-	if !call.over {
-		call.over, call.done, call.err = true, done, err
-		close(call.ended)
-	}
-}
-
-// refused tells those whose call Redis has refused.
-func (p *pool) refused(err error, change *permitChange, waiters []*permitWaiter) {
-	all := &p.m.of.pools
-	all.mu.Lock()
-	defer all.mu.Unlock()
-	for _, w := range waiters {
-		if !w.gone {
-			p.let(w, err)
-		}
-	}
-	p.asked = false // for those who were not in the call
-	if change != nil {
-		change.end(0, err)
-	}
-}
-
-// fail tells all that Redis has not answered. Of the changes that were not sent those stay that add.
-func (p *pool) fail(err error, change *permitChange) {
-	all := &p.m.of.pools
-	all.mu.Lock()
-	defer all.mu.Unlock()
-	p.refuse(err, p.waiters)
-	p.failing = err
-	if !calls.MayPass(err) {
-		p.failing = calls.ErrNoAnswer // what adds is made all the same, and so was not refused
-	}
-	for _, call := range append([]*permitChange{change}, p.changes...) {
-		switch {
-		case call == nil:
-		case adds(call.what):
-			call.end(0, p.failing)
-		default:
-			call.end(0, err)
-		}
-	}
-	p.changes = slices.DeleteFunc(p.changes, func(call *permitChange) bool { return !adds(call.what) })
-}
-
-func (p *pool) recovered() {
-	all := &p.m.of.pools
-	all.mu.Lock()
-	defer all.mu.Unlock()
-	p.failing = nil
-}
-
-// cancel ends the call that was not answered: what it took is given back, and what it was to give back is.
-func (p *pool) cancel() {
-	args := *p.failed
-	args.Cancel = true
-	var reply lua.PermitsReply
-	answered := p.m.insist(time.Now(), "the number of permits of a semaphore", func(ctx context.Context) (err error) {
-		reply, err = p.m.use(ctx, args)
-		return err
-	})
-	all := &p.m.of.pools
-	all.mu.Lock()
-	defer all.mu.Unlock()
-	if answered && args.Change == lua.Drain && reply.Done > 0 {
-		p.giveBack(reply.Done)
-	}
-	p.failed, p.failing = nil, nil
 }

@@ -8,15 +8,12 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// query runs a command for a caller who may leave. rueidis itself retries read-only commands until calls.Timeout.
+// query runs a command for a caller that may leave early. rueidis itself retries read-only commands until calls.Timeout.
 func query[T any](ctx context.Context, m *Spec, command func(context.Context) (T, error)) (value T, err error) {
-	if m.Invalid != nil {
-		return value, m.Invalid
+	if err := m.startCall(); err != nil {
+		return value, err
 	}
 	c := m.Engine
-	if !c.Calls.Start() {
-		return value, m.closed()
-	}
 	defer c.Calls.Ended()
 	if ctx.Err() != nil {
 		return value, m.Fail(ctx.Err())
@@ -50,7 +47,7 @@ func (m *Spec) IsLocked(ctx context.Context) (bool, error) {
 	return query(ctx, m, func(ctx context.Context) (bool, error) { return m.Kind.IsLocked(ctx, m.Engine.rdb, m.Key) })
 }
 
-// HoldCount is how many open levels the hold has that ctx carries; 0 if there is none, or Redis does not have it.
+// HoldCount returns how many open levels the hold in ctx has; 0 if ctx carries none, or the hold is gone from Redis.
 func (m *Spec) HoldCount(ctx context.Context) (int, error) {
 	l := m.LevelIn(ctx)
 	if l == nil {
@@ -66,7 +63,7 @@ func (m *Spec) HoldCount(ctx context.Context) (int, error) {
 	return l.hold.depth(), nil
 }
 
-// PTTL is what PTTL says of the lock.
+// PTTL returns Redis's PTTL of the lock's key.
 func (m *Spec) PTTL(ctx context.Context) (int64, error) {
 	rdb := m.Engine.rdb
 	return query(ctx, m, func(ctx context.Context) (int64, error) {
@@ -74,7 +71,7 @@ func (m *Spec) PTTL(ctx context.Context) (int64, error) {
 	})
 }
 
-// Force frees the lock whoever has it, and reports whether somebody had it.
+// Force frees the lock, regardless of its owner, and reports whether it was held.
 func (m *Spec) Force(ctx context.Context) (bool, error) {
 	if err := m.Fits(); err != nil && m.Invalid == nil {
 		return false, m.Fail(err)
@@ -82,19 +79,19 @@ func (m *Spec) Force(ctx context.Context) (bool, error) {
 	forced, err := query(ctx, m, func(ctx context.Context) (bool, error) {
 		return m.Kind.Force(ctx, m.Engine.rdb, m.Key, m.fair(), lua.Publish(m.Engine.KnownChannel(m)))
 	})
-	if x := m.Engine.idle.take(m.Key); x != nil { // it was what was forced, or is about to be found missing
+	if x := m.Engine.idle.take(m.Key); x != nil { // Force freed it, or the next call would find it missing
 		m.Engine.giveUp(x)
 	}
 	return forced, err
 }
 
-// Look is what Redis knows of the lock.
+// Look returns the lock's state in Redis.
 func (m *Spec) Look(ctx context.Context) (info lua.Info, err error) {
 	if err := m.Fits(); err != nil && m.Invalid == nil {
 		return info, m.Fail(err)
 	}
 	c, queue := m.Engine, m.queue
-	if c.Cluster != nil && c.slot(queue) != c.slot(m.Key) { // then nobody stands in it
+	if c.Cluster != nil && c.slot(queue) != c.slot(m.Key) { // nobody can queue there
 		queue = ""
 	}
 	return query(ctx, m, func(ctx context.Context) (lua.Info, error) {

@@ -2,18 +2,20 @@ package engine
 
 import "time"
 
-// Readers of one process share a tenure. A reader that Redis lets in leads: those that came while it asked are let in with it, and others
-// join it for a while, in memory, as holds of their own on its tenure, which ends with the last of them. Its call has looked at the marks of
-// writers that wait; so a writer waits for readers that came within a bound since its answer (HandOff.For), and for those that were let in by
-// calls. When half of that time is over, the next reader asks Redis, and leads from its answer on, while the others go on as before.
+// Readers of one process share a tenure. A reader that Redis lets in leads: readers that arrived while it asked get in with it. For a while
+// others join it in memory, as separate holds on its tenure, which ends with the last of them.
 //
-// Nobody joins who would have to wait in the process's own queue, say behind a writer.
+// The leader's call has checked the marks of waiting writers. So a writer waits only for readers let in by calls, and for those that joined
+// within HandOff.For of the reply. After half of that time the next reader asks Redis and leads from its reply on; the others go on as
+// before.
+//
+// A reader does not join if it would have to wait in the process's own queue, for example behind a writer.
 
-// lead has others join the reader that was just let in by a call.
+// lead lets others join the tenure of a reader that a call has just let in.
 func (i *insiders) lead(t *Tenure) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if i.of[t.Tag] != t { // it was lost, or unlocked
+	if i.of[t.Tag] != t { // lost or unlocked
 		return
 	}
 	if i.readers == nil {
@@ -22,7 +24,7 @@ func (i *insiders) lead(t *Tenure) {
 	i.readers[t.Spec.Key] = &readers{tenure: t, since: time.Now()}
 }
 
-// leading is the tenure that a reader may join now; nil: it is to ask.
+// leading returns the tenure that a reader may join now; nil: the reader must ask Redis.
 func (i *insiders) leading(key string, bound time.Duration) *Tenure {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -38,15 +40,15 @@ func (i *insiders) leading(key string, bound time.Duration) *Tenure {
 	return r.tenure.(*Tenure) //nolint:errcheck // no other value is ever set
 }
 
-// mayShare reports whether a Lock wants of Redis what every other reader does, see mayPassOn, has nothing to be settled there, and is not
-// inside of the writer.
+// mayShare reports whether a Lock asks Redis for the same as every other reader (see mayPassOn), has nothing unresolved there, and is not
+// inside the writer.
 func (l *attempt) mayShare() bool {
 	m := l.Spec
 	return m.Kind.Shares && !m.alone && l.within == nil && l.Tenure.isClean() &&
 		m.Engine.handsOff() && m.usesGrants() && m.MaxHold == 0
 }
 
-// lead has others join a Lock that was let in by a call.
+// lead lets other readers join a Lock that a call let in.
 func (l *attempt) lead(a AcquireResult) {
 	if a.how == byCall && l.mayShare() {
 		l.leads = true
@@ -54,8 +56,7 @@ func (l *attempt) lead(a AcquireResult) {
 	}
 }
 
-// share has a reader join those of its process. It returns ErrOver if there are none, or too little is left of their lease, or they came too
-// long ago.
+// share joins the readers of this process. It returns ErrOver if there are none, their lease is too short, or they came too long ago.
 func (l *attempt) share() (*Level, error) {
 	m := l.Spec
 	if !l.mayShare() || !m.Engine.Hub.MayShare(m.waiters()) {
@@ -87,13 +88,13 @@ func (l *attempt) share() (*Level, error) {
 	return s, nil
 }
 
-// isShared tells that it joined other readers.
+// isShared reports to the tracer and the stats that the Lock joined other readers.
 func (l *attempt) isShared() {
 	l.Took(PathShared)
 	l.Spec.Engine.stats.shared.Add(1)
 }
 
-// Share has the Lock join one before it, which leads. It sleeps, and looks at its tenure only behind the hub's mutex.
+// Share makes the Lock join with, an earlier one that leads. The Lock sleeps, and reads its tenure only under the hub's mutex.
 func (l *attempt) Share(with any) bool {
 	first := with.(*attempt) //nolint:errcheck // no other value is ever set
 	if !first.leads || !l.mayShare() || !l.Spec.canHave(first.Tenure) {
@@ -104,14 +105,15 @@ func (l *attempt) Share(with any) bool {
 	return true
 }
 
-// isLeft is for a Lock that was let in, and cannot begin: it reports whether the tenure is left to it, to end that.
+// isLeft reports whether a Lock that was let in but cannot begin is the last user of the tenure, and must end it.
 func (t *Tenure) isLeft() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.coming.Add(-1) == 0 && t.hold == nil
 }
 
-// leaveOthers ends a hold whose last level is closed, if others stand on its tenure, or are about to: then that goes on. err is the loss, if that has ended.
+// leaveOthers ends a hold whose last level is closed if others use its tenure, or soon will; the tenure goes on. If the tenure is lost, err
+// says so.
 func (h *hold) leaveOthers() (left bool, err error) {
 	t := h.tenure
 	if !t.Spec.Kind.Shares {
@@ -119,8 +121,8 @@ func (h *hold) leaveOthers() (left bool, err error) {
 	}
 	c := t.Spec.Engine
 	if until := c.Leases.Until(&t.Lease); !time.Now().Before(until) {
-		c.Leases.CatchUp()                                                                 // it is lost, whoever notices first;
-		t.Lose(Loss{Reason: LostExpired, Since: until, Text: "lost: not renewed in time"}) // after Close nobody else does
+		c.Leases.CatchUp()                                                                 // usually reports the loss first;
+		t.Lose(Loss{Reason: LostExpired, Since: until, Text: "lost: not renewed in time"}) // after Close nothing else does
 	}
 	t.mu.Lock()
 	if t.hold == h && h.beside == nil && t.coming.Load() == 0 {

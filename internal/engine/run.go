@@ -7,29 +7,29 @@ import (
 
 // RunBound bounds a run.
 type RunBound struct {
-	Most int           // hand-offs that may follow each other; 0: there are none, to other processes either
-	For  time.Duration // for how long they may
+	Most int           // most hand-offs in a row; 0: no hand-offs, not even to other processes
+	For  time.Duration // longest run
 }
 
 const (
-	// mostBesideOutsiders bounds a run while somebody waits who does not hand off.
+	// mostBesideOutsiders bounds a run while a waiter does not hand off.
 	mostBesideOutsiders = 2
-	// aside is for how long a process steps aside that had a run of unlocks that notify everybody.
+	// aside is how long a process steps aside after a run of unlocks that notify everybody.
 	aside = 10 * time.Millisecond
 )
 
-// run is how many hand-offs inside of the process followed each other, and since when. The holds pass it on to each other.
+// run counts successive hand-offs inside the process. The holds pass it on to each other.
 type run struct {
 	length int
 	began  time.Time
-	by     context.Context // of the section that the last one ended, for the Trace of the waiter that got it; nil without one
-	tokens tokens          // for its holds to come
+	by     context.Context // of the section that the last hand-off ended, for the next holder's Trace; nil without one
+	tokens tokens          // for the run's next holds
 }
 
-// tokens are fencing tokens that nobody has: from the next one on, so many.
+// tokens are unused fencing tokens: left of them, from next on.
 type tokens struct{ next, left int64 }
 
-// token takes the next one; false: there is none.
+// token takes the next token; ok is false if there is none.
 func (r *run) token() (token int64, ok bool) {
 	if r == nil || r.tokens.left == 0 {
 		return 0, false
@@ -39,26 +39,26 @@ func (r *run) token() (token int64, ok bool) {
 	return token, true
 }
 
-// section is the one that the last hand-off ended; nil if nobody wants to know. It is told once.
+// section returns the ctx of the section that the last hand-off ended, once; nil without a Trace.
 func (r *run) section() context.Context {
 	by := r.by
 	r.by = nil
 	return by
 }
 
-// besideOutsiders is what a run is bounded by while others wait who are not in line: they get a fifth of the sections at least, if they
-// are there for them.
+// besideOutsiders returns the bound while waiters outside the line compete. They get at least a fifth of the sections, if they are there to
+// take them.
 func (b RunBound) besideOutsiders() RunBound {
 	b.Most = min(b.Most, mostBesideOutsiders)
 	return b
 }
 
-// over reports whether there should be no further hand-off. A nil run is one that has not begun.
+// over reports whether the run should end. A nil run has not begun.
 func (r *run) over(o RunBound, now time.Time) bool {
 	return r != nil && (r.length >= o.Most || now.Sub(r.began) >= o.For)
 }
 
-// next is the run with one hand-off more, or a new one.
+// next returns the run with one more hand-off if the lock stays in the process, or a new run.
 func (r *run) next(stay bool, now time.Time) *run {
 	if r == nil || !stay {
 		r = &run{began: now}

@@ -8,23 +8,23 @@ import (
 	"github.com/go-rlock/rlock/internal/kinds"
 )
 
-// RW is a read/write lock: how one side goes on as the other.
+// RW is a read/write lock. It upgrades and downgrades between the two sides.
 type RW struct {
 	read, write *Spec
-	gate        *Spec // for the one that may upgrade: a lock of its own
+	gate        *Spec // a separate lock, for the one reader that may upgrade
 }
 
-// NewRW makes one of its sides.
+// NewRW makes an RW of its two sides.
 func NewRW(read, write *Spec) *RW {
 	gate := read.Engine.NewSpec(kinds.Own("rlock_upgrade")(read.Key), kinds.Mutex, read.Name)
-	// Not the lease and the bound of the reader, which may have to wait first.
+	// The gate does not get the reader's lease and MaxHold: the reader may have to wait first.
 	gate.beside = true
 	gate.MinHold, gate.Grace, gate.NoReentry, gate.Invalid, gate.Mark = read.MinHold, read.Grace, read.NoReentry, read.Invalid, read.Mark
 	gate.Watchdog = read.Watchdog
 	return &RW{read: read, write: write, gate: gate}
 }
 
-// Downgrade takes the read lock in place of the write lock that the caller's ctx carries.
+// Downgrade replaces the write lock that the caller's ctx carries by the read lock.
 func (rw *RW) Downgrade(who Caller) (*Level, error) {
 	writer := rw.write.LevelIn(who.Ctx)
 	if writer == nil {
@@ -36,7 +36,7 @@ func (rw *RW) Downgrade(who Caller) (*Level, error) {
 	defer rw.read.Engine.Calls.Ended()
 	outer, _ := writer.Context.Value(outerKey{}).(*outerCtx)
 	read := *rw.read
-	read.NoReentry = false // a writer that was a reader before is that again
+	read.NoReentry = false // a writer that was a reader before becomes one again
 	caller := who
 	who.parent = valuesOf{outer.Context, context.WithoutCancel(who.Ctx)}
 	l, err := read.Lock(who)
@@ -45,8 +45,8 @@ func (rw *RW) Downgrade(who Caller) (*Level, error) {
 	}
 	stays := false
 	defer func() {
-		if !stays { // the hold of the writer was lost, or may be, or its Trace panics
-			caller.Ctx = outer.Context // the other one ended with the writer
+		if !stays { // the writer's hold was lost, or may be, or its Trace panics
+			caller.Ctx = outer.Context // the writer's ctx has ended
 			caller.LeaveTo(func() { _ = l.Unlock() }, read.Engine)
 		}
 	}()
@@ -55,12 +55,12 @@ func (rw *RW) Downgrade(who Caller) (*Level, error) {
 	}
 	stays = true
 	outer.downgraded.Store(true)
-	who.Took(PathAlone) // no re-entry: it goes on alone
+	who.Took(PathAlone) // the writer has ended, so this is no re-entry
 	return l, nil
 }
 
-// valuesOf is a ctx with the values of another one. Those for package context itself are not among them, if the other one
-// is without cancel: the ctx ends as it did.
+// valuesOf is a ctx with the values of another ctx. If that comes from WithoutCancel, it hides package context's own keys, so cancellation
+// is that of the embedded Context.
 type valuesOf struct {
 	context.Context
 	values context.Context
@@ -76,7 +76,7 @@ func (c valuesOf) Value(key any) any {
 	return c.Context.Value(key)
 }
 
-// LockUpgradeable takes the gate, unless the caller is the writer, and then the read lock. A gate is to be unlocked after the level.
+// LockUpgradeable takes the gate, unless the caller is the writer, and then the read lock. Unlock the gate after the level.
 func (rw *RW) LockUpgradeable(who Caller) (l, gate *Level, err error) {
 	r, w := rw.read, rw.write
 	if w.Invalid != nil {
@@ -96,11 +96,11 @@ func (rw *RW) LockUpgradeable(who Caller) (l, gate *Level, err error) {
 	outer := who
 	who, stop := who.Inside(gate)
 	defer stop()
-	alone := *r // Redis lets the writer in beside this reader, and no other
+	alone := *r // Redis lets the writer in beside this reader only
 	alone.alone = true
 	if l, err = alone.Lock(who); err != nil {
 		got := gate
-		outer.LeaveTo(func() { _ = got.Unlock() }, w.Engine) // nobody was in
+		outer.LeaveTo(func() { _ = got.Unlock() }, w.Engine) // no section ran under it
 		return nil, nil, orLoss(err, got.hold)
 	}
 	l.keeps(gate)
@@ -108,7 +108,7 @@ func (rw *RW) LockUpgradeable(who Caller) (l, gate *Level, err error) {
 	return l, gate, nil
 }
 
-// lockGate competes for the gate, or re-enters that of the reader that ctx carries: who has a reader never waits for it.
+// lockGate competes for the gate, or re-enters the gate of the reader in ctx. A caller that holds a reader never waits for the gate.
 func (rw *RW) lockGate(who Caller) (*Level, error) {
 	for {
 		reader := rw.read.LevelIn(who.Ctx)
@@ -123,13 +123,13 @@ func (rw *RW) lockGate(who Caller) (*Level, error) {
 			continue
 		}
 		if err != nil {
-			err = orLoss(err, reader.hold) // then the gate is free, see Level.keeps
+			err = orLoss(err, reader.hold) // its loss frees the gate, see Level.keeps
 		}
 		return gate, err
 	}
 }
 
-// keeps has the gate freed when the reader is lost, for others who may upgrade then: nobody need call the unlock.
+// keeps frees the gate when the reader is lost, even if nobody calls Unlock, so that another reader can upgrade.
 func (l *Level) keeps(gate *Level) {
 	t := l.hold.tenure
 	t.mu.Lock()
@@ -137,11 +137,11 @@ func (l *Level) keeps(gate *Level) {
 	lost := l.hold.loss() != nil
 	t.mu.Unlock()
 	if lost {
-		go gate.free() // ends as unlocks do; Close waits for it
+		go gate.free() // ends as any unlock does; Close waits for it
 	}
 }
 
-// Upgrade takes the write lock under that of the reader that may.
+// Upgrade takes the write lock under the upgradeable reader's hold.
 func (rw *RW) Upgrade(who Caller) (*Level, error) {
 	r, w := rw.read, rw.write
 	reader, gate := r.LevelIn(who.Ctx), rw.gate.LevelIn(who.Ctx)
@@ -164,7 +164,7 @@ func (rw *RW) Upgrade(who Caller) (*Level, error) {
 	return l, nil
 }
 
-// orLoss is the loss of one of the holds, which ended the ctx of a Lock that failed, and otherwise its error.
+// orLoss returns the loss of one of the holds, if there is one: it ended the ctx of the failed Lock. Otherwise it returns err.
 func orLoss(err error, holds ...*hold) error {
 	for _, h := range holds {
 		if loss := h.lossSoFar(); loss != nil {
@@ -174,7 +174,7 @@ func orLoss(err error, holds ...*hold) error {
 	return err
 }
 
-// free unlocks a gate whose reader is lost.
+// free unlocks the gate of a lost reader.
 func (l *Level) free() {
 	if c := l.spec.Engine; c.Calls.Start() {
 		defer c.Calls.Ended()

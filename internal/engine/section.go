@@ -6,22 +6,22 @@ import (
 	"time"
 )
 
-// Section is what a ctx carries of a Lock or of an Acquire: a level of a hold, or permits that expire.
+// Section is a ctx's record of a Lock or an Acquire: a level of a hold, or permits that expire.
 type Section interface {
-	// Around is the innermost section that was open when this one was opened under its ctx; so nobody walks over those that had ended.
+	// Around returns the innermost section that was open in ctx when this one began. Skipping ended sections keeps walks short.
 	Around() Section
 	IsOpen() bool
-	Owns(field string) bool // its hold has that owner field in Redis
+	Owns(field string) bool // field is its hold's owner field in Redis
 	Unlocks() *InnerUnlocks
 }
 
 // SectionKey is the key of the innermost section in a context.
 type SectionKey struct{}
 
-// noSection stands for none, see Detached.
+// noSection stands for no section, see Detached.
 type noSection struct{}
 
-// SectionOf is the innermost section that ctx carries, or nil.
+// SectionOf returns the innermost section that ctx carries, or nil.
 func SectionOf(ctx context.Context) Section {
 	if ctx == nil {
 		panic("rlock: the ctx is nil")
@@ -30,7 +30,7 @@ func SectionOf(ctx context.Context) Section {
 	return s
 }
 
-// InnermostOpen returns the innermost open section that ctx carries, of whichever lock, or nil.
+// InnermostOpen returns the innermost open section of any lock that ctx carries, or nil.
 func InnermostOpen(ctx context.Context) Section {
 	s := SectionOf(ctx)
 	for s != nil && !s.IsOpen() {
@@ -39,7 +39,7 @@ func InnermostOpen(ctx context.Context) Section {
 	return s
 }
 
-// Carries reports whether an open hold of ctx, or a share of one of a quorum, has that owner field.
+// Carries reports whether an open hold in ctx, or one of a quorum hold's shares, has that owner field.
 func Carries(ctx context.Context, field string) bool {
 	for s := SectionOf(ctx); s != nil; s = s.Around() {
 		if s.IsOpen() && s.Owns(field) {
@@ -49,7 +49,7 @@ func Carries(ctx context.Context, field string) bool {
 	return false
 }
 
-// Innermost returns s, or the next section around it, that is of type L; its zero value if there is none.
+// Innermost returns the first section of type L, from s outwards; L's zero value if there is none.
 func Innermost[L Section](s Section) (l L, ok bool) {
 	for ; s != nil; s = s.Around() {
 		if l, ok = s.(L); ok {
@@ -59,24 +59,24 @@ func Innermost[L Section](s Section) (l L, ok bool) {
 	return l, false
 }
 
-// Detached is ctx without sections.
+// Detached returns ctx without sections.
 func Detached(ctx context.Context) context.Context {
-	return context.WithValue(ctx, SectionKey{}, noSection{}) // not nil, for which a ctx made of several would look elsewhere
+	return context.WithValue(ctx, SectionKey{}, noSection{}) // not nil: a merged ctx would look in its other parents
 }
 
-// soonAfter is how soon after an unlock the sections around it have to be unlocked for its time to be taken off theirs.
+// soonAfter is how soon after an inner unlock the outer one must begin for the inner one's time to count against it.
 const soonAfter = time.Second
 
-// InnerUnlocks is the time that the unlocks inside a section have just taken. It is taken off the time of its own unlock.
+// InnerUnlocks is the time just spent on unlocks inside a section. It is taken off the time for the section's own unlock.
 type InnerUnlocks struct{ latest atomic.Pointer[spentTime] }
 
-// spentTime is what unlocks took, one after the other.
+// spentTime is the total time of successive unlocks.
 type spentTime struct {
 	took  time.Duration
 	until time.Time
 }
 
-// spent is what they took if that was just now.
+// spent returns the total if the last unlock ended within soonAfter, or 0.
 func (i *InnerUnlocks) spent(now time.Time) time.Duration {
 	if s := i.latest.Load(); s != nil && now.Sub(s.until) <= soonAfter {
 		return s.took
@@ -84,7 +84,7 @@ func (i *InnerUnlocks) spent(now time.Time) time.Duration {
 	return 0
 }
 
-// add adds one, but for the time that it has in common with others. Of two that end in the same moment one may be forgotten.
+// add adds an unlock, less its overlap with earlier ones. If two end at the same moment, one may go uncounted.
 func (i *InnerUnlocks) add(began, now time.Time) {
 	before := i.spent(began)
 	if s := i.latest.Load(); s != nil && s.until.After(began) {

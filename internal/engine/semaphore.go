@@ -11,29 +11,29 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// Semaphore is a number of permits. Nobody owns one in Redis, so there is no tenure and no lease: whatever this process asks of it goes through
+// Semaphore is a number of permits. They have no owners in Redis, so there is no tenure and no lease. All calls of this process go through
 // its pool (pool.go).
 type Semaphore struct {
 	counter
 	of *Semaphores
 }
 
-// Semaphores are those of a Client, of both kinds.
+// Semaphores are a Client's semaphores of both kinds.
 type Semaphores struct {
 	engine *Engine
 	pools  pools
 	own    ownPermits
 }
 
-// NewSemaphores are those of the Client that the engine is of.
+// NewSemaphores returns the semaphores of the engine's Client.
 func NewSemaphores(c *Engine) *Semaphores { return &Semaphores{engine: c} }
 
-// Semaphore is the semaphore with that key, which users call name.
+// Semaphore returns the semaphore with that key. name is the user's name for it.
 func (all *Semaphores) Semaphore(key, name string) Semaphore {
 	return Semaphore{counter{all.engine.NewSpec(key, kinds.Semaphore, name)}, all}
 }
 
-// Available is how many permits are free.
+// Available returns the number of free permits.
 func (m Semaphore) Available(ctx context.Context) (int64, error) {
 	return query(ctx, m.Spec, func(ctx context.Context) (int64, error) {
 		n, _, err := lua.FreePermits(ctx, m.Engine.rdb, m.Key)
@@ -41,7 +41,7 @@ func (m Semaphore) Available(ctx context.Context) (int64, error) {
 	})
 }
 
-// Change changes the number of permits, and returns what came of it.
+// Change changes the number of permits, and returns the script's result.
 func (m Semaphore) Change(ctx context.Context, what lua.Change, n int64) (int64, error) {
 	if err := m.begin(ctx, time.Time{}, m.Fits()); err != nil {
 		return 0, err
@@ -53,7 +53,7 @@ func (m Semaphore) Change(ctx context.Context, what lua.Change, n int64) (int64,
 	return call.done, nil
 }
 
-// change is Change behind begin. It gives back those permits as well; at is where in the change they are.
+// change is Change after begin. It also gives back the permits in back; at is their index in the call.
 func (m Semaphore) change(ctx context.Context, what lua.Change, n int64, back ...lua.PermitID) (call *permitChange, at int, err error) {
 	began, c := time.Now(), m.Engine
 	defer c.Calls.Ended()
@@ -62,7 +62,7 @@ func (m Semaphore) change(ctx context.Context, what lua.Change, n int64, back ..
 	}
 	failed, closed := m.failed, c.Calls.Done()
 	if adds(what) {
-		failed, closed = m.unreachable, nil // it is made all the same, and Close waits for that
+		failed, closed = m.unreachable, nil // the call is made even so, and Close waits for it
 	}
 	call, at, err = m.of.pools.change(ctx, m, calls.CanLeave(ctx, time.Time{}), what, n, back...)
 	if err != nil {
@@ -82,7 +82,7 @@ func (m Semaphore) change(ctx context.Context, what lua.Change, n int64, back ..
 	return call, at, nil
 }
 
-// Release gives n permits back, also after Close, as lua.Add or lua.AddIfExists, and returns what came of it.
+// Release gives n permits back by lua.Add or lua.AddIfExists, even after Close, and returns the script's result.
 func (m Semaphore) Release(ctx context.Context, what lua.Change, n int64) (int64, error) {
 	c := m.Engine
 	done, err := m.Change(ctx, what, n)
@@ -109,7 +109,7 @@ func (m Semaphore) Acquire(who Caller, n int64) error {
 	return m.await(who, &permitWaiter{n: n})
 }
 
-// await waits for the permits of w, within a call that was started.
+// await waits for w's permits. The caller has started a call.
 func (m Semaphore) await(who Caller, w *permitWaiter) error {
 	c := m.Engine
 	w.ctx, w.once, w.refused, w.ended = who.Ctx, who.Once, make(chan struct{}), make(chan struct{})
@@ -136,7 +136,7 @@ func (m Semaphore) await(who Caller, w *permitWaiter) error {
 	return nil
 }
 
-// notGranted is the error of a waiter that left.
+// notGranted returns the error of a waiter that left.
 func (m Semaphore) notGranted(who Caller, w *permitWaiter) error {
 	c := m.Engine
 	if c.Calls.IsClosed() {
@@ -151,7 +151,7 @@ func (m Semaphore) notGranted(who Caller, w *permitWaiter) error {
 	return c.errs.NotAcquired(u)
 }
 
-// queueKey is the key of the queue of the processes; "" if scripts cannot see whether a process listens.
+// queueKey returns the key of the process queue; "" if scripts cannot see whether a process listens.
 func (m Semaphore) queueKey() string {
 	if !m.seesProcesses() {
 		return ""
@@ -159,7 +159,7 @@ func (m Semaphore) queueKey() string {
 	return m.queue
 }
 
-// lastArgs are those of a call after Close. The pool may have one under way, so it is that of a client of its own.
+// lastArgs returns the arguments of a call after Close. The pool may have a call under way, so this one has a client id of its own.
 func (m Semaphore) lastArgs() lua.PermitsArgs {
 	args := m.args(m.of.pools.requests.Add(1))
 	args.Client += ":" + strconv.FormatInt(args.Request, 10)
@@ -181,7 +181,7 @@ func (m Semaphore) args(request int64) lua.PermitsArgs {
 	return args
 }
 
-// use makes one call. The reply of a plain semaphore has nothing of permits that expire.
+// use makes one call. A plain semaphore's reply has only the SemaphoreReply.
 func (m Semaphore) use(ctx context.Context, args lua.PermitsArgs) (reply lua.PermitsReply, err error) {
 	if m.Kind == kinds.PermitSemaphore {
 		return lua.UsePermits(ctx, m.Engine.rdb, args)

@@ -8,16 +8,16 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// Nothing may be left behind by a call that failed (G5), though a command that was sent cannot be
-// called back. What a command without a reply may have done is found out and rolled back here:
+// A failed call must leave nothing behind (G5), though a sent command cannot be recalled. Effects of commands without a reply are rolled
+// back here:
 //
-//   - Its reply comes late: whoever waits for it gives the hold back (attempt.rollBack).
-//   - Its reply is lost: the owner field is swept, that is released again and again, until the command can do nothing any more: as
-//     long as the lease that it could have started lasts, or until the first answer if it was to end a hold.
+//   - The reply comes late: the goroutine that waits for it gives the hold back (attempt.rollBack).
+//   - The reply is lost: the owner field is swept, that is, released repeatedly until the command can have no more effect. For a release, that
+//     is the first answer; otherwise, the end of the lease that the command could have started.
 //
-// A field is used for one hold only (I3), so nobody else can be hurt by that, however late it comes.
+// A field serves one hold only (I3), so a sweep harms no other hold, however late it runs.
 
-// UnresolvedUntil returns what is unresolved of the tenure, which is so until then at least.
+// UnresolvedUntil returns the tenure's unresolved state, extended to last until then at least.
 func (t *Tenure) UnresolvedUntil(until time.Time) *sweep.Unresolved {
 	if t.Unresolved == nil {
 		t.Unresolved = new(sweep.Unresolved)
@@ -28,31 +28,30 @@ func (t *Tenure) UnresolvedUntil(until time.Time) *sweep.Unresolved {
 	return t.Unresolved
 }
 
-// lateAcquire notes that a first acquire that lasts for ttl was sent, and not answered.
+// lateAcquire records an unanswered first acquire with the lease ttl.
 func (t *Tenure) lateAcquire(ttl time.Duration) {
 	t.UnresolvedUntil(time.Now().Add(min(ttl, sweep.Most))).Late = true
 }
 
-// SweepIfUnresolved sweeps the field of a hold that has ended, or did not come to be, if something of it is unresolved. A release also takes it out
-// of the queue in Redis.
+// SweepIfUnresolved sweeps the field of a hold that has ended or never began, if anything about it is unresolved. A release also removes it
+// from the queue in Redis.
 func (t *Tenure) SweepIfUnresolved() {
 	if r := t.orphan(); r != nil {
 		t.Spec.Engine.sweep(r)
 	}
 }
 
-// forget ends a tenure that was lost on its way from one hold to the next. It may still be there in Redis, say because the reply of a renewal
-// was lost.
+// forget ends a tenure that was lost between one hold and the next. It may still exist in Redis, for example if a renewal's reply was lost.
 func (t *Tenure) forget() {
 	m := t.Spec
 	t.UnresolvedUntil(time.Now().Add(longer(m.TTL(), m.Grace))).OutcomeUnknown = true
 	t.Spec.Engine.sweepInCall(t.orphan())
 }
 
-// isClean reports whether all is known of the field, or nobody has asked for it.
+// isClean reports whether nothing about the field is unresolved.
 func (t *Tenure) isClean() bool { return t == nil || t.Unresolved == nil && t.queued == nil }
 
-// orphan is what of the field is to be swept, nil if there is nothing, or nobody has asked.
+// orphan returns the field as an orphan to be swept; nil if there is nothing to sweep.
 func (t *Tenure) orphan() *sweep.Orphan {
 	if t == nil {
 		return nil
@@ -72,7 +71,7 @@ func (t *Tenure) orphan() *sweep.Orphan {
 	return r
 }
 
-// orphanOf is what is to be swept by that release.
+// orphanOf returns an orphan that is swept by that release.
 func (t *Tenure) orphanOf(args lua.ReleaseArgs) *sweep.Orphan {
 	m := t.Spec
 	r := &sweep.Orphan{Slot: m.Slot, Args: args}
@@ -84,7 +83,7 @@ func (t *Tenure) orphanOf(args lua.ReleaseArgs) *sweep.Orphan {
 	return r
 }
 
-// sweep sweeps those that are not nil: of one lock, or of locks that one call can take. After Close there is one more try, here.
+// sweep sweeps the non-nil orphans: of one lock, or of locks that one call can take. After Close it makes one last try itself.
 func (c *Engine) sweep(all ...*sweep.Orphan) {
 	all = slices.DeleteFunc(all, func(r *sweep.Orphan) bool { return r == nil })
 	switch {
@@ -97,28 +96,28 @@ func (c *Engine) sweep(all ...*sweep.Orphan) {
 	}
 }
 
-// sweepInCall is sweep within a call that the Client counts, and that does not wait for the sweep, not even while the Client closes: Close does.
+// sweepInCall is sweep for a caller that has started a call. It never waits for the sweep, even while the Client closes; Close does.
 func (c *Engine) sweepInCall(all ...*sweep.Orphan) {
 	if all = slices.DeleteFunc(all, func(r *sweep.Orphan) bool { return r == nil }); len(all) > 0 {
 		c.sweepers.Add(all)
 	}
 }
 
-// GiveBack releases a hold that was granted to nobody. It reports whether Redis has answered.
+// GiveBack releases a granted hold that no Lock took. It reports whether Redis has answered.
 func (t *Tenure) GiveBack() (answered bool) {
 	err := t.giveBack()
 	t.SweepIfUnresolved()
 	return err == nil
 }
 
-// giveBack is GiveBack, and sweeps nothing.
+// giveBack is GiveBack without the sweep.
 func (t *Tenure) giveBack() error {
 	_, err := t.Spec.Engine.releaseOnce(t.Spec, t.releaseArgs())
 	t.givenBack(err)
 	return err
 }
 
-// givenBack notes what the release of a hold that was granted to nobody came to.
+// givenBack records the result of such a release.
 func (t *Tenure) givenBack(err error) {
 	if err != nil {
 		m := t.Spec

@@ -13,58 +13,58 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// A Tenure is what a Client has of one lock in Redis: one hash field, the owner, that is never used again (I3), with its lease, its count,
-// and what is not known of them. It begins with an acquire or a grant, and ends with a release or a loss. The renewer, the sweeper and the
-// queue in Redis deal with tenures only.
+// A Tenure is a Client's possession of one lock in Redis: one hash field, the owner, never reused (I3), with its lease, its count, and
+// calls unresolved for it. It begins with an acquire or a grant, and ends with a release or a loss. The renewer, the sweeper and the
+// queue in Redis deal only with tenures.
 //
-// What a Lock has of it is a hold (hold.go). One hold at a time stands on a tenure; when it ends, its unlock may pass the tenure on to
-// the next waiter of the process (handoff.go). Readers share one (readers.go): several holds stand on it, and it ends with the last of them.
+// A Lock gets a hold on it (hold.go). One hold at a time stands on a tenure; its unlock may pass the tenure on to the process's next
+// waiter (handoff.go). Readers share one (readers.go): several holds stand on it, and it ends with the last.
 //
-// The calls that a tenure depends on, for a longer lease and for its end, are made one at a time, by whoever has the right to make
-// calls (I1). As long as no hold stands on it, that is the Lock that asks for it, or was given it, or the claimant that stands for that one.
+// Calls that extend the lease or end the tenure are made one at a time, with the right to make calls (I1). While no hold stands on the
+// tenure, that right belongs to the Lock that asks for it or was given it, or to that Lock's claimant.
 type Tenure struct {
-	Spec  *Spec  // the handle that took it; how it ends is up to that, also if levels are of others
+	Spec  *Spec  // the handle that took it, which decides how it ends, even if levels use other handles
 	Tag   uint64 // plays Redisson's thread id
 	Lease lease.Lease
 
-	// For whoever makes calls.
+	// Guarded by the right to make calls.
 	Unresolved *sweep.Unresolved // nil most of the time
-	queued     *time.Time        // when the first call was sent that may have put it in the queue in Redis; nil: none, as for most
+	queued     *time.Time        // when the first call that may have queued it in Redis was sent; nil: none, as for most
 	stays      *stay             // how the lock stays taken after the unlock; nil: it does not
-	given      time.Duration     // the lease that it was given at first; 0 before that
-	run        *run              // of hand-offs, that it is part of; nil if none led to it, and none has been tried
-	majority   Majority          // what it is of a quorum, see there; nil: it is one field of one server
+	given      time.Duration     // its first lease; 0 before that
+	run        *run              // its run of hand-offs; nil if none led to it and none was tried
+	majority   Majority          // set for a quorum's tenure, see Majority; nil: one field on one server
 
 	mu      sync.Mutex   // guards the following, and the holds; no other lock but that of a renewer is taken under it
-	calling bool         // somebody has the right to make calls
-	left    bool         // the caller of its last unlock has left: its lease is not kept any more
-	wanted  bool         // it is not to be idle: somebody asks for it
-	coming  atomic.Int32 // how many Locks were let in by another reader, and have not begun their holds yet; lowered under mu
-	callers *callers     // nil until there are some, or a second level, or it is idle
-	loss    *error       // why it ended, unless by an unlock
-	hold    *hold        // the one that stands on it, or was the last, and those beside it; nil: none has, or it is on its way to the next one
-	first   hold         // of those that it may have; the others have memory of their own
+	calling bool         // the right to make calls is taken
+	left    bool         // the caller of its last unlock has left: the lease is no longer renewed
+	wanted  bool         // it must not become idle: there is a request for it
+	coming  atomic.Int32 // Locks let in by another reader whose holds have not begun yet; lowered under mu
+	callers *callers     // nil until there are callers, a second level or an idle state
+	loss    *error       // why it was lost, if it was
+	hold    *hold        // its current or last hold, linked to those beside it; nil: none yet, or on its way to the next
+	first   hold         // the first hold, embedded to save an allocation
 }
 
-// Majority is what a hold of a quorum stands on: a share on each of several servers, of which more than half are there (package quorum). Each
-// share is a tenure, on which no hold stands. All of them together are one more tenure, for the hold and its levels: it has an owner, which
-// errors name, a time until when it is trusted, and a loss. But nothing of it is in Redis: what differs for that is in majority.go.
+// Majority backs a quorum's hold: a share on each of several servers, of which more than half are held (package quorum). Each share is
+// a tenure without a hold. Together they form one more tenure for the hold and its levels. It has an owner, used in errors, a trusted
+// time and a loss, but nothing in Redis: majority.go has the differences.
 //
-// No method is called with a mutex held but IsTold, which takes none.
+// Only IsTold, which takes no mutex, is called with a mutex held.
 type Majority interface {
-	// Until is until when most of the servers have it; zero if that is over.
+	// Until returns the time until which most servers have it; zero if that is over.
 	Until() time.Time
-	// CatchUp has the shares follow what the open levels ask for. If its time is over, the tenure is lost when CatchUp returns.
+	// CatchUp renews the shares as the open levels require. If its time is over, the tenure is lost when CatchUp returns.
 	CatchUp()
-	// IsTold reports whether the holds of so many Clients have been told of the end, or are being told, that no majority is left.
+	// IsTold reports whether Close has begun to cancel the holds of so many Clients that no majority is left.
 	IsTold() bool
-	// Owns reports whether that is the owner on one of the servers.
+	// Owns reports whether field is the owner on one of the servers.
 	Owns(field string) bool
-	// Release is the end of the unlock of the last level, which keeps its caller waiting until that time is over: see Await.
+	// Release finishes the unlock of the last level, and blocks its caller until over at the latest: see Await.
 	Release(last *Level, over time.Time) error
 }
 
-// lastTag is the tag of the tenure that was made last, without its mark.
+// lastTag is the tag of the newest tenure, without its mark.
 var lastTag atomic.Uint64
 
 func newTenure(m *Spec) *Tenure {
@@ -72,14 +72,13 @@ func newTenure(m *Spec) *Tenure {
 	return &Tenure{Spec: m, Tag: m.mark().Marked(lastTag.Add(1))}
 }
 
-// Field is the owner as Redis has it. It is made anew each time, for there may be many tenures, and calls for
-// each of them are rare.
+// Field returns the owner field in Redis. It is built on each call to save memory: there may be many tenures, each with few calls.
 func (t *Tenure) Field() string {
 	m := t.Spec
 	return m.Kind.Owner(m.Engine.ID, t.Tag, m.isShort())
 }
 
-// newHold returns a hold that is to stand on the tenure, and has no level yet.
+// newHold returns a hold for the tenure, without a level yet.
 func (t *Tenure) newHold() *hold {
 	h := &t.first
 	if h.tenure != nil {
@@ -89,8 +88,8 @@ func (t *Tenure) newHold() *hold {
 	return h
 }
 
-// open is some of the levels that are open, and how many the count in Redis should be: those of the deepest hold. On the way from one hold to
-// the next the tenure has none, and keeps one. mu is held.
+// open returns some of the open levels, and the count Redis should have: the levels of the deepest hold. On its way from one hold to
+// the next the tenure has no level, but keeps a count of one. mu is held.
 func (t *Tenure) open() (levels *Level, count int32) {
 	if t.hold == nil {
 		return nil, 1
@@ -101,13 +100,14 @@ func (t *Tenure) open() (levels *Level, count int32) {
 	return levels, count
 }
 
-// isEmpty reports whether nobody has it: its last level is closed, and none is about to be opened. mu is held.
+// isEmpty reports whether its last level is closed and none is about to open. mu is held.
 func (t *Tenure) isEmpty() bool {
 	levels, _ := t.open()
 	return levels == nil && t.coming.Load() == 0
 }
 
-// renewedFor is for how long the watchdog of c renews the tenure: the longest time that an open level asks for; 0: none does. mu is held.
+// renewedFor returns the lease to which the watchdog of c renews the tenure: the longest of its open levels; 0: none is renewed. mu is
+// held.
 func (t *Tenure) renewedFor(c *Engine) (ttl time.Duration) {
 	for h := t.hold; h != nil; h = h.beside {
 		for l := h.levels; l != nil; l = l.next {
@@ -120,7 +120,7 @@ func (t *Tenure) renewedFor(c *Engine) (ttl time.Duration) {
 // renewed is renewedFor by its own Client. mu is held.
 func (t *Tenure) renewed() time.Duration { return t.renewedFor(t.Spec.Engine) }
 
-// mayLast notes for how long a level is renewed that re-enters the tenure. mu is held.
+// mayLast records the renewal lease of a re-entry. mu is held.
 func (t *Tenure) mayLast(ttl time.Duration) {
 	if ttl <= t.Spec.TTL() {
 		return
@@ -131,7 +131,7 @@ func (t *Tenure) mayLast(ttl time.Duration) {
 	t.callers.longest = max(t.callers.longest, ttl)
 }
 
-// lasts is for how long Redis may keep the tenure after a renewal that was not answered.
+// lasts returns how long Redis may keep the tenure after an unanswered renewal.
 func (t *Tenure) lasts() time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -142,14 +142,14 @@ func (t *Tenure) lasts() time.Duration {
 	return longer(lasts, t.Spec.Grace)
 }
 
-// current is a hold that stands on it, or was the last.
+// current returns a hold on the tenure, or its last.
 func (t *Tenure) current() *hold {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.hold
 }
 
-// joinInsiders has those that wait learn who is inside; leaveInsiders ends that.
+// joinInsiders makes the tenure known to waiters of its process; leaveInsiders ends that.
 func (t *Tenure) joinInsiders() {
 	c := t.Spec.Engine
 	c.insiders.add(t.Tag, t)
@@ -166,7 +166,7 @@ func (t *Tenure) leaveInsiders() {
 	}
 }
 
-// givenTo are the contexts that its Locks were given.
+// givenTo returns the contexts given to its Locks.
 func (t *Tenure) givenTo() (all []context.Context) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -178,7 +178,7 @@ func (t *Tenure) givenTo() (all []context.Context) {
 	return all
 }
 
-// section is the ctx of its section.
+// section returns the ctx of its section.
 func (t *Tenure) section() context.Context {
 	if h := t.current(); h != nil {
 		return &h.first
@@ -186,7 +186,7 @@ func (t *Tenure) section() context.Context {
 	return context.Background()
 }
 
-// hasToken reports whether the hold that stands on it has a fencing token.
+// hasToken reports whether its hold has a fencing token.
 func (t *Tenure) hasToken() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -199,7 +199,7 @@ func (t *Tenure) lossSoFar() error {
 	return t.why()
 }
 
-// until is the end of the time for which it is trusted.
+// until returns the end of its trusted time.
 func (t *Tenure) until() time.Time {
 	if t.majority != nil {
 		return t.majority.Until()
@@ -207,7 +207,7 @@ func (t *Tenure) until() time.Time {
 	return t.Spec.Engine.Leases.Until(&t.Lease)
 }
 
-// catchUp loses a tenure whose time is over, whoever notices first.
+// catchUp marks the tenure lost if its time is over, without waiting for the renewer.
 func (t *Tenure) catchUp() {
 	switch {
 	case t.majority != nil:
@@ -217,7 +217,7 @@ func (t *Tenure) catchUp() {
 	}
 }
 
-// isTold reports whether holds have been told of the end of the Client, or are being told.
+// isTold reports whether Close has begun to cancel holds.
 func (t *Tenure) isTold() bool {
 	if t.majority != nil {
 		return t.majority.IsTold()
@@ -225,7 +225,7 @@ func (t *Tenure) isTold() bool {
 	return t.Spec.Engine.IsTold()
 }
 
-// why is its loss, or nil. mu is held.
+// why returns its loss, or nil. mu is held.
 func (t *Tenure) why() error {
 	if t.loss == nil {
 		return nil
@@ -233,19 +233,19 @@ func (t *Tenure) why() error {
 	return *t.loss
 }
 
-// Keeper is the tenure as the renewer sees it.
+// Keeper is the renewer's view of a tenure.
 type Keeper struct{ *Tenure }
 
-// Item is what a renewal names.
+// Item identifies the tenure in a renewal.
 func (k Keeper) Item() lease.Item { return lease.Item{Name: k.Spec.Key, Owner: k.Field()} }
 
-// Group is what it has in common with the others of a renewal.
+// Group returns the key by which tenures share a renewal call.
 func (k Keeper) Group() any { return k.Spec.Engine.group(k.Spec) }
 
-// About is the lock that it is of.
+// About returns its lock.
 func (k Keeper) About() (name, kind string) { return k.Spec.Name, k.Spec.Kind.Name }
 
-// Lost is called when nobody may trust in the tenure any more.
+// Lost is called when the tenure can no longer be trusted.
 func (k Keeper) Lost(loss lease.Loss) {
 	if loss.Gone {
 		k.gone()
@@ -254,7 +254,7 @@ func (k Keeper) Lost(loss lease.Loss) {
 	k.Lose(k.Spec.lossOf(loss))
 }
 
-// lossOf is the loss of what has come to the end of its trusted time.
+// lossOf converts the renewer's loss.
 func (m *Spec) lossOf(loss lease.Loss) Loss {
 	e := Loss{Reason: LostExpired, Since: loss.Until, Err: loss.Err}
 	switch {
@@ -270,7 +270,7 @@ func (m *Spec) lossOf(loss lease.Loss) Loss {
 	return e
 }
 
-// Closed is called when the client ends before the tenure does. That is no loss: it stays as it is in Redis, for the unlock of its hold.
+// Closed is called when the client is closed first. That is no loss: the tenure stays in Redis until its hold is unlocked.
 func (k Keeper) Closed() {
 	t := k.Tenure
 	t.mu.Lock()
@@ -280,18 +280,18 @@ func (k Keeper) Closed() {
 	}
 }
 
-// gone ends a tenure that Redis does not have any more.
+// gone ends a tenure that is missing in Redis.
 func (t *Tenure) gone() {
 	t.Lose(Loss{
 		Reason: LostGone, Since: time.Now(), Text: "lost: the key was deleted, forced open or forgotten by a failover",
 	})
 	c := t.Spec.Engine
 	c.Leases.Stop(&t.Lease)
-	c.Hub.Wake(t.Spec.waiters()) // the lock may be free, and nobody need have said so
+	c.Hub.Wake(t.Spec.waiters()) // the lock may be free without a message
 }
 
-// Lose ends a tenure before its unlock: everybody inside is told. If it is on its way to the next hold, that one is lost before it begins. It
-// reports false if the tenure has ended, by a loss or an unlock.
+// Lose ends a tenure before its unlock and cancels all its sections. If it is on its way to the next hold, that hold is lost before it
+// begins. It reports false if the tenure has already ended, by a loss or an unlock.
 func (t *Tenure) Lose(why Loss) bool {
 	t.mu.Lock()
 	if _, count := t.open(); t.loss != nil || count == 0 {
@@ -321,7 +321,7 @@ func (t *Tenure) Lose(why Loss) bool {
 		c.loseIdle(x)
 	}
 	if why.Reason == LostClosed {
-		return true // nobody is told of that
+		return true // Close is not reported as a loss
 	}
 	for _, h := range lost {
 		if h.isEnd() {
@@ -336,7 +336,7 @@ func (t *Tenure) Lose(why Loss) bool {
 // clientClosed is the text of the loss by Close.
 const clientClosed = "client closed"
 
-// explain makes the error of a loss.
+// explain returns the error of a loss.
 func (t *Tenure) explain(why Loss) error {
 	why.Name, why.Owner = t.Spec.Name, t.Field()
 	if why.Reason == LostClosed {
@@ -345,7 +345,7 @@ func (t *Tenure) explain(why Loss) error {
 	return t.Spec.Engine.errs.Loss(why)
 }
 
-// tooLate is the error of a grant through m whose lease was over before it was answered.
+// tooLate returns the error of a grant to m whose lease was over before the answer.
 func (t *Tenure) tooLate(m *Spec, until time.Time) error {
 	return m.Engine.errs.Loss(Loss{
 		Name: m.Name, Owner: t.Field(), Reason: LostExpired, Since: until,
@@ -353,16 +353,16 @@ func (t *Tenure) tooLate(m *Spec, until time.Time) error {
 	})
 }
 
-// stay is how a lock stays taken after an unlock.
+// stay says how a lock stays taken after an unlock.
 type stay struct {
 	until  time.Time
-	ticket string // the field that has it then, see Export; "": the placeholder, see WithMinHold
+	ticket string // the field that keeps it, see Export; "": the placeholder, see WithMinHold
 }
 
-// staysTaken reports whether the lock is to stay taken after an unlock now.
+// staysTaken reports whether an unlock now must leave the lock taken.
 func (t *Tenure) staysTaken() bool { return t.stays != nil && time.Now().Before(t.stays.until) }
 
-// releaseArgs are those of a release that ends the tenure.
+// releaseArgs returns the arguments of the release that ends the tenure.
 func (t *Tenure) releaseArgs() lua.ReleaseArgs {
 	m := t.Spec
 	args := lua.ReleaseArgs{
@@ -373,7 +373,7 @@ func (t *Tenure) releaseArgs() lua.ReleaseArgs {
 		args.Queue = lua.Queue{Key: key, GrantLease: m.Engine.grantLease()}
 	}
 	switch left := t.stays; {
-	case left == nil || t.lossSoFar() != nil: // a lost one ends with its lease, and not later
+	case left == nil || t.lossSoFar() != nil: // a lost tenure must not outlast its lease
 	case left.ticket != "":
 		args.Ticket, args.Taken = left.ticket, left.until
 		args.Fence, args.Queue = "", lua.Queue{}
@@ -383,9 +383,9 @@ func (t *Tenure) releaseArgs() lua.ReleaseArgs {
 	return args
 }
 
-// ReleaseResult is what came of a release.
+// ReleaseResult is the result of a release.
 type ReleaseResult struct {
 	Held bool  // the owner held the lock
 	Late bool  // a call without a reply may have run, or may still
-	Err  error // what the last call failed with
+	Err  error // the last call's error
 }

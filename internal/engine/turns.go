@@ -5,23 +5,24 @@ import (
 	"time"
 )
 
-// callers are those who want the right to make calls for a tenure, in their order, or to hear of its loss. All fields are guarded by tenure.mu.
+// callers are the goroutines waiting, in order, for the right to make calls for a tenure, or for its loss. All fields are guarded by
+// tenure.mu.
 type callers struct {
 	queue   []*turn
-	lost    chan struct{} // closed when the tenure is lost; nil until somebody looks at it
+	lost    chan struct{} // closed when the tenure is lost; nil until first used
 	count   follower
-	longest time.Duration // that a level was renewed for which re-entered it
-	idle    *idle         // the tenure when nobody is inside; nil: it never was idle. It is here since most never are
+	longest time.Duration // the longest lease a re-entry was renewed for
+	idle    *idle         // the tenure's idle state; nil: it was never idle. It is here because most never are
 }
 
-// turn is the place of one of them.
+// turn is one goroutine's place in the queue.
 type turn struct {
-	over  chan struct{} // closed when the right is theirs, or the tenure is lost
+	over  chan struct{} // closed when the right is granted, or the tenure is lost
 	given bool
 }
 
-// tryCallSlot takes the right to make calls for the tenure (I1), unless somebody has it. It is for an unlock, which does not wait for the
-// count in Redis.
+// tryCallSlot takes the right to make calls for the tenure (I1) if it is free. It is for an unlock, which does not wait for the count
+// in Redis.
 func (t *Tenure) tryCallSlot() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -30,8 +31,8 @@ func (t *Tenure) tryCallSlot() bool {
 	return ok
 }
 
-// callSlot is tryCallSlot, and queues for the right if somebody has it: the turn has to end with takes or leaves. There is none if the tenure was
-// lost, for that ends the need.
+// callSlot is tryCallSlot, and queues if the right is taken: the turn must end with takes or leaves. w is nil if the tenure was lost,
+// because then no call is needed.
 func (t *Tenure) callSlot() (ok bool, w *turn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -63,7 +64,7 @@ func (t *Tenure) takes(w *turn) (ok bool, next *turn) {
 	return t.callSlot()
 }
 
-// leaves ends a turn that nobody waits for any more. The right goes to the next one if it was given meanwhile.
+// leaves ends a turn without waiting. If the right was granted meanwhile, it goes to the next in line.
 func (t *Tenure) leaves(w *turn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -75,7 +76,7 @@ func (t *Tenure) leaves(w *turn) {
 	}
 }
 
-// awaitCallSlot is callSlot for an unlock, also if somebody has to give the right back first, and whatever becomes of the tenure meanwhile.
+// awaitCallSlot is callSlot for an unlock: it waits for the right, even if the tenure is lost meanwhile.
 func (t *Tenure) awaitCallSlot() {
 	for {
 		t.mu.Lock()
@@ -99,7 +100,7 @@ func (t *Tenure) releaseCallSlot() {
 	t.pass()
 }
 
-// pass gives the right to the next one, and wakes nobody else: of n that were all woken each time, there would be n²/2 wake-ups. mu is held.
+// pass gives the right to the next in line and wakes only that goroutine: waking all n each time would take n²/2 wake-ups. mu is held.
 func (t *Tenure) pass() {
 	t.calling = t.callers != nil && len(t.callers.queue) > 0 && !t.callers.count.calling // state passes it on
 	if !t.calling {
@@ -113,7 +114,7 @@ func (t *Tenure) pass() {
 	}
 }
 
-// losing is closed when the tenure is lost. mu is held, and it is not lost yet.
+// losing returns a channel that is closed when the tenure is lost. mu is held, and the tenure is not lost yet.
 func (t *Tenure) losing() <-chan struct{} {
 	if t.callers == nil {
 		t.callers = new(callers)
@@ -124,7 +125,7 @@ func (t *Tenure) losing() <-chan struct{} {
 	return t.callers.lost
 }
 
-// wake tells all of them that the tenure is lost. mu is held.
+// wake wakes all of them after a loss. mu is held.
 func (t *Tenure) wake() {
 	if t.callers == nil {
 		return

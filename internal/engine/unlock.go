@@ -8,8 +8,8 @@ import (
 	"github.com/go-rlock/rlock/internal/sweep"
 )
 
-// An unlock keeps its caller waiting for a bounded time, because the ctx of the section may have ended long ago, or may never be
-// done. After that time the rest goes on in the background, and what stays unresolved is swept:
+// An unlock blocks its caller for a bounded time, because the section's ctx may have ended long ago, or may never be done. After that
+// time the unlock continues in the background, and anything unresolved is swept:
 //
 //	state      event                                    next
 //	waited for its calls have ended                     done: what came of them
@@ -18,8 +18,8 @@ import (
 //	left       its call is answered                     done
 //	           its call fails                           done; swept
 //
-// The sections around it share that time if they are unlocked soon afterwards. A call in flight ends only with its answer, or by
-// rueidis or Close.
+// Enclosing sections share that time if they are unlocked soon afterwards. A call in flight is ended only by its answer, by rueidis or
+// by Close.
 
 // Unlock closes the level, and ends the hold with the last one.
 func (l *Level) Unlock() error {
@@ -36,7 +36,7 @@ func (l *Level) Unlock() error {
 	return l.spec.notHeld(ErrUnlockedBefore)
 }
 
-// outlived is the unlock of a level that is closed while others of its hold are open.
+// outlived ends the unlock of a level while other levels of its hold are open.
 func (l *Level) outlived() error {
 	l.hold.tenure.catchUp()
 	if loss := l.Loss(); loss != nil {
@@ -45,13 +45,13 @@ func (l *Level) outlived() error {
 	return nil
 }
 
-// GiveBack unlocks a level that the caller was not told of. Its hold does not stay taken, see WithMinHold.
+// GiveBack unlocks a level that was never returned to the caller. WithMinHold does not apply.
 func (l *Level) GiveBack() {
 	l.Untaken()
 	_ = l.Unlock()
 }
 
-// Untaken has the hold not stay taken, nor its tenure be idle, unless it is one that the caller had before.
+// Untaken exempts the hold from WithMinHold, and its tenure from becoming idle, unless the level is a re-entry.
 func (l *Level) Untaken() {
 	if l == &l.hold.first && l.spec.Linger > 0 {
 		l.hold.tenure.want()
@@ -61,7 +61,7 @@ func (l *Level) Untaken() {
 	}
 }
 
-// traced ends the section of a level.
+// traced ends a level's section through Released, if set.
 func (l *Level) traced(end func(*Level) error) error {
 	if l.Released == nil {
 		return end(l)
@@ -69,8 +69,8 @@ func (l *Level) traced(end func(*Level) error) error {
 	return l.Released(func() error { return end(l) })
 }
 
-// spend takes the time of an unlock that failed off the time of the sections that ctx lies in. One that Redis answered costs them
-// nothing: Redis may be far away.
+// spend charges a failed unlock's time to the sections around ctx. An unlock that Redis answered costs them nothing: Redis may be far
+// away.
 func spend(ctx context.Context, began time.Time, failed bool) {
 	now := time.Now()
 	if !failed || now.Sub(began) < calls.UnresponsiveAfter/2 {
@@ -81,8 +81,8 @@ func spend(ctx context.Context, began time.Time, failed bool) {
 	}
 }
 
-// unlockTime is how long an unlock of a section that begins now may keep its caller waiting. When the time is used up, an unlock
-// on a healthy server still gets a moment; one on a server known to be silent does not.
+// unlockTime returns how long an unlock that begins now may block its caller. When the time is used up, an unlock on a healthy server
+// still gets a moment; on a server known to be silent it does not.
 func (c *Engine) unlockTime(section *InnerUnlocks, now time.Time, silent func() bool) time.Duration {
 	wait := c.Options.UnlockTimeout
 	took := section.spent(now)
@@ -92,18 +92,18 @@ func (c *Engine) unlockTime(section *InnerUnlocks, now time.Time, silent func() 
 	return min(calls.UnresponsiveAfter, wait)
 }
 
-// afterStop is how much longer an unlock takes if this process was stopped in it, and goes on after the end of its time: the answer may be
-// there, or need a new connection.
+// afterStop extends an unlock if this process was stopped meanwhile and resumes after its time: the answer may have arrived, or need a
+// new connection.
 const afterStop = time.Second / 2
 
 // wasStopped reports whether this process was stopped, or starved, when a timer should have fired.
 func wasStopped(due time.Time) bool { return time.Since(due) > calls.UnresponsiveAfter }
 
-// release takes a level that is closed off the count in Redis.
+// release takes a closed level off the count in Redis.
 //
-// Its calls are made on a goroutine of their own, but for the first one if the caller could not leave the Lock either and nothing hints at
-// trouble: that saves two switches, a third of the time of a Lock and its unlock. rueidis ends that call in time, except while it waits
-// for room, or for another goroutine that dials.
+// Its calls run on a separate goroutine, except the first if the caller's Lock could not be left either and nothing hints at trouble:
+// that saves two goroutine switches, a third of the time of a Lock and its unlock. rueidis ends that call in time, except while it
+// waits for room in its queue or for another goroutine's dial.
 func (l *Level) release() (err error) {
 	if of := l.hold.tenure.majority; of != nil {
 		return l.releaseMajority(of)
@@ -125,8 +125,8 @@ func (l *Level) release() (err error) {
 	if c.Calls.Start() { // an unlock works after Close, too; Close waits for all of it
 		defer c.Calls.Ended()
 	}
-	// It ends well before the unlock does, so that it is no dial that ends then: if the server lets nobody in and says so unasked
-	// (maxclients), that makes rueidis v1.0.79 panic (pipe.Close).
+	// This call's limit is well before the unlock's, so that it cannot end a dial: if the server rejects connections unasked (maxclients),
+	// that makes rueidis v1.0.79 panic (pipe.Close).
 	by := &unlocker{over: until, left: c.Calls.After(until)}
 	one := [1]unlocking{l.toUnlock()}
 	all := unlockings(one[:])
@@ -136,23 +136,24 @@ func (l *Level) release() (err error) {
 	return onlyError(all.ended(by))
 }
 
-// releaseMajority ends the hold of a majority, whose last level is closed.
+// releaseMajority ends a majority's hold after its last level was closed.
 func (l *Level) releaseMajority(of Majority) (err error) {
 	began := time.Now()
 	defer func() { spend(l.Context, began, err != nil) }()
-	// One silent server is none of the caller's concern.
+	// One silent server must not shorten the unlock.
 	wait := l.spec.Engine.unlockTime(&l.inner, began, func() bool { return false })
 	return of.Release(l, began.Add(wait))
 }
 
-// releaseRest is the rest of an unlock whose first call has failed. begun is in memory of its own then, which most unlocks do not need.
+// releaseRest continues an unlock after its first call failed. begun escapes to the heap only here, which saves most unlocks an
+// allocation.
 func (l *Level) releaseRest(over time.Time, begun unlocking) error {
 	by := new(unlocker)
 	by.fails(begun.Err)
 	return onlyError(unlockFor(by, over, []*Level{l}, true, unlockings{begun}))
 }
 
-// onlyError is that of an unlock that has at most one.
+// onlyError returns the error of an unlock with at most one.
 func onlyError(errs []error) error {
 	if len(errs) > 0 {
 		return errs[0]
@@ -160,12 +161,12 @@ func onlyError(errs []error) error {
 	return nil
 }
 
-// UnlockTogether ends levels that TakeTogether opened. The ctx of their section ends first.
+// UnlockTogether ends levels opened by TakeTogether. The ctx of their section ends first.
 func UnlockTogether(levels []*Level) (errs []error) {
 	if len(levels) == 0 {
 		return nil
 	}
-	var last []*Level // of their holds
+	var last []*Level // the last levels of their holds
 	for _, l := range levels {
 		if _, isLast := l.close(); isLast {
 			last = append(last, l)
@@ -193,12 +194,11 @@ func (l *Level) unlockTime(now time.Time) time.Duration {
 	return c.unlockTime(&l.inner, now, func() bool { return c.Calls.IsSilent(l.spec.Slot) })
 }
 
-// releaseAll ends the holds of levels that are closed. mine says that the right to make calls for them was taken, begun that the first call
-// was made.
+// releaseAll ends the holds of closed levels. mine: the right to make calls for them was taken; begun: the first call was made.
 func releaseAll(levels []*Level, by *unlocker, mine bool, begun unlockings) []error {
 	for _, l := range levels {
 		if !mine {
-			l.hold.tenure.awaitCallSlot() // whoever has the right to make calls for it waits for no other hold
+			l.hold.tenure.awaitCallSlot() // no deadlock: the owner of that right waits for no other hold
 		}
 	}
 	var err error
@@ -215,7 +215,7 @@ func releaseAll(levels []*Level, by *unlocker, mine bool, begun unlockings) []er
 	return begun.ended(by)
 }
 
-// ended is the end of an unlock whose calls have been made.
+// ended finishes an unlock after its calls.
 func (all unlockings) ended(by *unlocker) (errs []error) {
 	var rest []*sweep.Orphan
 	for i := range all {
@@ -234,15 +234,15 @@ func (all unlockings) ended(by *unlocker) (errs []error) {
 	return errs
 }
 
-// unlockFor is releaseAll on a goroutine of its own, for levels of one Client and slot. It returns when that does, when all levels are lost, or when
-// the time is over.
+// unlockFor runs releaseAll on a goroutine, for levels of one Client and slot. It returns when that does, when all levels are lost, or
+// at over.
 func unlockFor(by *unlocker, over time.Time, levels []*Level, mine bool, begun unlockings) []error {
 	m := levels[0].spec
 	c, slot := m.Engine, m.Slot
 	results, left := make(chan []error), make(chan struct{})
 	by.left = left
 	counted := c.Calls.Start() // an unlock works after Close, too
-	go func() {                // ends with its calls, which no ctx of a caller ends; Close waits for it
+	go func() {                // ends with its calls, which are not bound to a caller's ctx; Close waits for it
 		if counted {
 			defer c.Calls.Ended()
 		}
@@ -250,7 +250,7 @@ func unlockFor(by *unlocker, over time.Time, levels []*Level, mine bool, begun u
 		select {
 		case results <- errs:
 		case <-left:
-			c.Calls.LeftEnds(slot) // whether Redis has answered, the calls have noted
+			c.Calls.LeftEnds(slot) // the calls have recorded whether Redis answered
 		}
 	}()
 	if errs, ended := awaitUnlock(levels, over, results); ended {
@@ -258,7 +258,7 @@ func unlockFor(by *unlocker, over time.Time, levels []*Level, mine bool, begun u
 	}
 	c.Calls.Leave(slot)
 	close(left)
-	c.Leases.CatchUp() // a hold that has just ended is lost, whoever notices first
+	c.Leases.CatchUp() // a hold whose lease has just ended is lost, even if not noticed yet
 	errs := make([]error, len(levels))
 	for i, l := range levels {
 		errs[i] = l.leave(by.cause())
@@ -266,7 +266,7 @@ func unlockFor(by *unlocker, over time.Time, levels []*Level, mine bool, begun u
 	return errs
 }
 
-// awaitUnlock waits for what came of an unlock, until all levels are lost or that time is over.
+// awaitUnlock waits for the results of an unlock, until all levels are lost or over has passed.
 func awaitUnlock(levels []*Level, over time.Time, results <-chan []error) (errs []error, ended bool) {
 	for extended := false; ; {
 		wait, lost := untilLost(levels, over)
@@ -295,8 +295,8 @@ func awaitUnlock(levels []*Level, over time.Time, results <-chan []error) (errs 
 	}
 }
 
-// untilLost is how long it takes until all levels are lost, as far as that is known, or until over if that is earlier. It may be
-// less once lost is closed.
+// untilLost returns the time until all levels are lost, as far as known, or until over if that is earlier. It may be shorter once lost
+// is closed.
 func untilLost(levels []*Level, over time.Time) (wait time.Duration, lost <-chan struct{}) {
 	last := time.Now()
 	for _, l := range levels {
@@ -312,7 +312,7 @@ func untilLost(levels []*Level, over time.Time) (wait time.Duration, lost <-chan
 			continue
 		}
 		until := t.until()
-		// In the second case it has ended, and nobody was told: the Client is closed, or another unlock ends it.
+		// In the second case it has ended without a notification: the Client is closed, or another unlock ends it.
 		if !until.Before(over) || !until.After(last) {
 			return time.Until(over), lost
 		}
@@ -324,7 +324,7 @@ func untilLost(levels []*Level, over time.Time) (wait time.Duration, lost <-chan
 	return time.Until(last), lost
 }
 
-// leave is the unlock of a level whose caller waits no longer, for what came of it so far.
+// leave ends the wait for an unlock and returns its error so far.
 func (l *Level) leave(why error) error {
 	h, t, m := l.hold, l.hold.tenure, l.spec
 	t.mu.Lock()
@@ -335,7 +335,7 @@ func (l *Level) leave(why error) error {
 		return m.notHeld(loss)
 	}
 	if last {
-		m.Engine.Leases.Stop(&t.Lease) // G7; and nobody is inside who would have to be told of its end
+		m.Engine.Leases.Stop(&t.Lease) // G7; no open level remains that would have to be cancelled
 	}
 	return m.unreachable(why)
 }

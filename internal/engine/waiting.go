@@ -6,19 +6,19 @@ import (
 	"sync/atomic"
 )
 
-// The ctx of a Lock bounds its waiting, and its section is inside of that ctx, unless the two are told apart: by WaitOnly, or because the section is
-// inside of another one that the same call has taken (Caller.Inside).
+// A Lock's ctx bounds its waiting and is the parent of its section, unless the two are separate: with WaitOnly, or if the section is
+// inside another section taken by the same call (Caller.Inside).
 
 // waitOnly is a ctx that bounds only the waiting of a Lock.
 type waitOnly struct {
 	context.Context
 
-	section context.Context // what the section is inside of; nil: it does not end with any ctx
+	section context.Context // the section's parent; nil: the section ends with no ctx
 }
 
 type waitOnlyKey struct{}
 
-// WaitOnly returns a ctx that bounds only the waiting. section is what sections are inside of; nil: they do not end with any ctx.
+// WaitOnly returns a ctx that bounds only the waiting. section is the parent of sections; nil: they end with no ctx.
 func WaitOnly(ctx, section context.Context) context.Context { return &waitOnly{ctx, section} }
 
 func (w *waitOnly) Value(key any) any {
@@ -31,7 +31,8 @@ func (w *waitOnly) Value(key any) any {
 // String is as [outerCtx.String].
 func (w *waitOnly) String() string { return fmt.Sprint(w.Context) + ".WaitOnly" }
 
-// sectionOnly is the ctx around a section whose Lock was given a waitOnly: it ends with section, and has the values of the ctx that bounded the waiting.
+// sectionOnly is the parent of a section whose Lock got a waitOnly: it ends with section, and has the values of the ctx that bounded
+// the waiting.
 type sectionOnly struct {
 	valuesOf
 }
@@ -44,7 +45,7 @@ func (s sectionOnly) Value(key any) any {
 	return s.valuesOf.Value(key)
 }
 
-// sectionParent returns the ctx that a section is inside of whose Lock was given ctx; nil: ctx itself.
+// sectionParent returns the parent of a section whose Lock got ctx; nil: ctx itself.
 func sectionParent(ctx context.Context) context.Context {
 	if ctx == nil {
 		return nil
@@ -60,7 +61,7 @@ func sectionParent(ctx context.Context) context.Context {
 	return sectionOnly{valuesOf{ends, context.WithoutCancel(ctx)}}
 }
 
-// SectionParent returns the ctx that a section is inside of whose Lock was given ctx.
+// SectionParent returns the parent of a section whose Lock got ctx.
 func SectionParent(ctx context.Context) context.Context {
 	if parent := sectionParent(ctx); parent != nil {
 		return parent
@@ -68,7 +69,7 @@ func SectionParent(ctx context.Context) context.Context {
 	return ctx
 }
 
-// Parent returns the ctx that the section of the Lock is of.
+// Parent returns the parent of the Lock's section.
 func (c Caller) Parent() context.Context {
 	if c.parent != nil {
 		return c.parent
@@ -76,7 +77,7 @@ func (c Caller) Parent() context.Context {
 	return c.Ctx
 }
 
-// Given returns the ctx for a Lock that is somebody else's.
+// Given returns the ctx to pass to another package's Lock.
 func (c Caller) Given() context.Context {
 	if c.parent != nil {
 		return WaitOnly(c.Ctx, c.parent)
@@ -84,10 +85,10 @@ func (c Caller) Given() context.Context {
 	return c.Ctx
 }
 
-// Inside returns the caller of one more Lock of the same call, inside of a section that the call has taken. It waits until section or the ctx of the call
-// is done. stop is to be called after it.
+// Inside returns the caller for one more Lock of the same call, inside a section the call has taken. That Lock waits until section or
+// the call's ctx is done. Call stop after it.
 func (c Caller) Inside(section context.Context) (inner Caller, stop func()) {
-	if c.parent == nil { // section ends with the ctx of the call
+	if c.parent == nil { // section ends with the call's ctx
 		c.Ctx = section
 		return c, func() {}
 	}
@@ -109,7 +110,7 @@ func (c Caller) Inside(section context.Context) (inner Caller, stop func()) {
 	}
 }
 
-// leftCtx is the ctx of a Lock that waits inside of a section for a caller who may leave when another ctx is done. It says why as that one does.
+// leftCtx is the ctx of a Lock that waits inside a section and also ends with another ctx, with that ctx's error and cause.
 type leftCtx struct {
 	context.Context
 

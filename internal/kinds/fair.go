@@ -10,6 +10,6 @@ var Fair = &Kind{
 	Queueing: PerWaiter,
 	Timeouts: prefixed("redisson_lock_timeout"),
 	Extra:    prefixed("redisson_lock_timeout"),
-	prefix:   "0", // tells the entries of this library from Redisson's, which knows no such number
+	prefix:   "0", // marks this library's entries: Redisson writes no such number
 	Renew:    lua.Renew, Force: lua.ForceFair, IsLocked: exists,
 }

@@ -1,6 +1,6 @@
-// Package kinds has the kinds of locks, as data: what their keys and owners are called in Redis, which scripts they have, and what
-// they ask of the engine, which is the same for all of them. Keys and channels are Redisson's, but for the queue of the processes and the marks
-// of writers, see docs/protocol.md.
+// Package kinds defines the kinds of locks as data: the names of their keys and owners in Redis, their scripts, and their needs from
+// the engine, which all kinds share. Keys and channels are Redisson's, except the queue of processes and the marks of writers, see
+// docs/protocol.md.
 package kinds
 
 import (
@@ -14,35 +14,35 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// Kind is what tells one kind of lock from another. Functions from string to string make a key or channel of a lock's key.
+// Kind describes one kind of lock. Functions from string to string derive a key or channel from a lock's key.
 type Kind struct {
-	Name string // as a Trace has it
-	// Channel names where unlocks of a lock are published.
+	Name string // in Traces
+	// Channel names the channel of a lock's unlocks.
 	Channel func(key string) string
-	// Queue names the key of what those that wait for a lock leave in Redis, see Queueing.
+	// Queue names the key of the waiters' entries in Redis, see Queueing.
 	Queue    func(key string) string
 	Queueing Queueing
-	// Timeouts names the key of the times at which waiters give up. It is nil but with PerWaiter.
+	// Timeouts names the key of the times at which waiters give up. It is nil except with PerWaiter.
 	Timeouts func(key string) string
 	// Fence names the key of the fencing counter; nil for a kind without one.
 	Fence func(key string) string
-	// Fenced is the same lock with a fencing counter; nil for a kind that has one, or for which there is none with it.
+	// Fenced is the same kind with a fencing counter; nil if there is none, or this kind has a counter itself.
 	Fenced *Kind
 	// Extra names another key, or key prefix, that the scripts touch. It must hash to the lock's slot; nil if it always
 	// does.
 	Extra func(key string) string
-	// PassesOn says that the scripts are those of acquire and release: an unlock gives the lock to the next waiter, here or in
-	// the queue of the processes, or leaves it taken for a while; and many locks can be taken or released by one call. Otherwise
-	// no unlock chooses a waiter of this process.
+	// PassesOn means that the kind uses the acquire and release scripts. An unlock gives the lock to the next waiter, here or in the process
+	// queue, or leaves it taken for a while. One call can take or release many locks. Without it, no unlock chooses a waiter of this
+	// process.
 	PassesOn bool
-	// Shares says that those who hold the lock at a time may have one tenure.
+	// Shares means that concurrent holders may share a tenure.
 	Shares bool
-	// Exports says that a hold can be left to a ticket, and go on in another process.
+	// Exports means that a hold can be left to a ticket and continue in another process.
 	Exports bool
-	// Side is that of a read/write lock that a kind is. A reader gets a share, which others can have, too.
+	// Side is the kind's side of a read/write lock. Several readers can hold the lock together.
 	Side lua.Side
 
-	// The parts of the owner field before the tag and behind it.
+	// The parts of the owner field around the tag.
 	prefix, suffix string
 
 	Renew    func(context.Context, rueidis.Client, time.Duration, []lua.Hold) ([]lua.Renewal, error)
@@ -50,18 +50,18 @@ type Kind struct {
 	IsLocked func(ctx context.Context, rdb rueidis.Client, key string) (bool, error)
 }
 
-// Queueing is what those that wait for a lock leave in Redis.
+// Queueing is the kind of entries that waiters leave in Redis.
 type Queueing int8
 
 const (
-	PerProcess Queueing = iota // each process one place in a queue
-	PerWaiter                  // each waiter one, with a time, which it keeps
+	PerProcess Queueing = iota // one place in a queue for each process
+	PerWaiter                  // one place for each waiter, with a time, which the waiter renews
 	LeavesMark                 // a writer leaves a mark
-	HeedsMarks                 // a reader leaves nothing, and looks at the marks
+	HeedsMarks                 // a reader leaves nothing, and checks the marks
 )
 
-// Owner is the hash field of the tenure with that tag of the Client with that id. One that is short must not be trusted to be a hold when it is
-// granted; where each waiter has a place, it is known by that.
+// Owner returns the hash field of a Client's tenure, from the Client's id and the tenure's tag. A grant to a short tenure must not be
+// trusted as a hold. For PerWaiter kinds the field shows that.
 func (k *Kind) Owner(id string, tag uint64, short bool) string {
 	var b [64]byte // room for a UUID and any number
 	field := append(append(append(b[:0], id...), ':'), k.prefix...)
@@ -77,11 +77,11 @@ func IsOf(id, field string) bool {
 	return ok && strings.HasPrefix(rest, ":")
 }
 
-// placeholderTag is that of the owner of a lock that stays taken after its unlock. No hold has that tag, and no thread of Redisson
-// is written so. "0" would not do: lockAsync may be given any number.
+// placeholderTag is the owner's tag while a lock stays taken after its unlock. No hold has it, and Redisson writes no thread id so. "0"
+// would not do: lockAsync accepts any number.
 const placeholderTag = "00"
 
-// Placeholder is the owner of a lock that stays taken after its unlock by the Client with that id.
+// Placeholder returns the owner of a lock that stays taken after that Client's unlock.
 func (k *Kind) Placeholder(id string) string { return id + ":" + placeholderTag + k.suffix }
 
 // IsPlaceholder reports whether an owner field is the Placeholder of some Client.
@@ -90,8 +90,7 @@ func IsPlaceholder(field string) bool {
 	return tag == placeholderTag
 }
 
-// prefixed makes names the way Redisson does: with the lock's name as the hash tag, unless it
-// brings its own, so that all of them share a cluster slot.
+// prefixed makes names as Redisson does: the lock's name is the hash tag, unless it contains one. So all its keys share a cluster slot.
 func prefixed(prefix string) func(string) string {
 	return func(name string) string {
 		if strings.Contains(name, "{") {
@@ -101,7 +100,7 @@ func prefixed(prefix string) func(string) string {
 	}
 }
 
-// Own makes names of keys that only this library has. Unlike Redisson's they differ for x and {x}, which are two locks.
+// Own makes names of keys that only this library uses. Unlike Redisson's they differ for x and {x}, which are two locks.
 func Own(prefix string) func(string) string {
 	return func(name string) string {
 		if strings.Contains(name, "{") {
@@ -111,14 +110,14 @@ func Own(prefix string) func(string) string {
 	}
 }
 
-// ticketTag begins the tag of a lock that was left to a ticket. No hold and no thread of Redisson's has a tag like that: those of fair locks begin with
-// two zeros at most, and then another digit.
+// ticketTag begins the owner's tag of a lock left to a ticket. No hold and no Redisson thread has such a tag: fair locks' tags begin with
+// at most two zeros before another digit.
 const ticketTag = "000"
 
-// OfTicket is the owner of a lock that the Client with that id has left to a ticket, which is known in Redis by a number.
+// OfTicket returns the owner of a lock that a Client has left to a ticket. number is the ticket's number in Redis.
 func (k *Kind) OfTicket(id, number string) string { return id + ":" + ticketTag + number + k.suffix }
 
-// IsTicket reports whether an owner field is that of a ticket.
+// IsTicket reports whether an owner field belongs to a ticket.
 func IsTicket(field string) bool {
 	_, tag, _ := strings.Cut(field, ":")
 	return strings.HasPrefix(tag, ticketTag)

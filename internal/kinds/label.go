@@ -8,10 +8,10 @@ import (
 // MaxLabel bounds a label, in bytes.
 const MaxLabel = 100
 
-// LabelKey is where the Client with that id keeps its label, a string that expires.
+// LabelKey returns the key of a Client's label, a string that expires.
 func LabelKey(id string) string { return "rlock_client:{" + id + "}" }
 
-// IsLabel reports whether text can be a label: it is short, and one line of printable UTF-8.
+// IsLabel reports whether text can be a label: a short line of printable UTF-8.
 func IsLabel(text string) bool {
 	if text == "" || len(text) > MaxLabel || !utf8.ValidString(text) {
 		return false

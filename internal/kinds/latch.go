@@ -1,7 +1,7 @@
 package kinds
 
-// Latch is Redisson's RCountDownLatch. It is no lock: nobody holds it, and of what a kind has it needs the names alone. Redisson always adds
-// braces, also to a name that brings its own.
+// Latch is Redisson's RCountDownLatch. It is not a lock, has no holder, and needs only the names. Redisson always adds braces, even to
+// names that contain them.
 var Latch = &Kind{
 	Name:    "latch",
 	Channel: braced("redisson_countdownlatch__channel__"),

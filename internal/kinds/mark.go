@@ -5,10 +5,10 @@ import (
 	"strings"
 )
 
-// The tag of an owner may have a mark, which says something of its Client. Otherwise the tag is a number like any other. A marked tag has 20 digits:
+// An owner's tag may carry a mark, which describes its Client. Other tags are plain numbers. A marked tag has 20 digits:
 //
-//	1    beyond what a thread id of Redisson's can be, which is a long
-//	n    the sum of what is said, see Mark
+//	1    makes the number larger than any Redisson thread id (a long)
+//	n    the sum of the meanings, see Mark
 //	...  18 digits: the number of the tenure
 //
 // Older versions create no tags that large.
@@ -17,9 +17,9 @@ import (
 type Mark uint64
 
 const (
-	// WantsAsked means that the Client wants to know if anybody waits for the lock: it accepts messages (pubsub.EarChannel).
+	// WantsAsked means that waiters should notify the Client: it accepts messages (pubsub.EarChannel).
 	WantsAsked Mark = marked + digit
-	// Lingers means that the owner may exist with nobody inside; it gives the lock up if anybody wants it. The Client accepts messages.
+	// Lingers means that the owner may have no section open; then it gives the lock up on request. The Client accepts messages.
 	Lingers Mark = marked + 2*digit
 	// Labelled means that the Client has a label, see LabelKey.
 	Labelled Mark = marked + 4*digit
@@ -48,7 +48,7 @@ func MarkOfTag(tag uint64) Mark {
 	return 0
 }
 
-// With returns a mark with the meanings of both.
+// With returns a mark that has the meanings of both.
 func (m Mark) With(what Mark) Mark {
 	switch {
 	case m < marked:
@@ -66,7 +66,7 @@ func (m Mark) Wants(what Mark) bool {
 
 func (m Mark) said() Mark { return (m - marked) / digit }
 
-// MarkOf returns the mark of an owner field, zero if it has none, the id of its Client, and the tag of its tenure with the mark.
+// MarkOf returns the mark of an owner field, its Client's id, and the marked tag of its tenure. All are zero without a mark.
 func MarkOf(field string) (m Mark, id string, tag uint64) {
 	const uuid, markedDigits = 36, 20
 	if len(field) < uuid+1+markedDigits || field[uuid] != ':' {

@@ -21,7 +21,7 @@ var Read = &Kind{
 	Renew:    lua.RenewReaders, Force: forceSide(lua.Reader), IsLocked: sideIsLocked(lua.Reader),
 }
 
-// Write is its write lock.
+// Write is the write lock of Redisson's RReadWriteLock.
 var Write = &Kind{
 	Name:     "write",
 	Channel:  prefixed("redisson_rwlock"),
@@ -35,7 +35,7 @@ var Write = &Kind{
 	Renew:    lua.Renew, Force: forceSide(lua.Writer), IsLocked: sideIsLocked(lua.Writer),
 }
 
-// FencedWrite is Write with a fencing token, which Redisson's write lock does not have. The counter is that of Fenced.
+// FencedWrite is Write with a fencing token, which Redisson's write lock does not have. It uses the counter of Fenced.
 var FencedWrite = &Kind{
 	Name:     "fenced write",
 	Channel:  prefixed("redisson_rwlock"),
@@ -61,7 +61,7 @@ func sideIsLocked(s lua.Side) func(context.Context, rueidis.Client, string) (boo
 	}
 }
 
-// holdKeys is what the hold keys of readers begin with, see read_acquire.lua.
+// holdKeys returns the prefix of readers' hold keys, see read_acquire.lua.
 func holdKeys(name string) string {
 	if strings.Contains(name, "{") {
 		return name + ":"

@@ -10,7 +10,7 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// Semaphore is Redisson's RSemaphore. As a latch it is no lock, and of what a kind has it needs the names alone.
+// Semaphore is Redisson's RSemaphore. Like a latch it is not a lock, and needs only the names.
 var Semaphore = &Kind{
 	Name:    "semaphore",
 	Channel: prefixed("redisson_sc"),
@@ -18,7 +18,7 @@ var Semaphore = &Kind{
 	Extra:   SemaphoreRequests,
 }
 
-// PermitSemaphore is Redisson's RPermitExpirableSemaphore. Permits are renewed, and are no locks beside that.
+// PermitSemaphore is Redisson's RPermitExpirableSemaphore. Its permits are renewed as locks are, but are not locks otherwise.
 var PermitSemaphore = &Kind{
 	Name:    "permits",
 	Channel: Semaphore.Channel,
@@ -30,10 +30,10 @@ var PermitSemaphore = &Kind{
 // SemaphoreRequests names the key of the record of requests, see lua/line.lua.
 var SemaphoreRequests = Own("rlock_sem_requests")
 
-// PermitSlots names the key of the numbers that permits have.
+// PermitSlots names the key of the permits' numbers.
 var PermitSlots = Own("rlock_sem_slots")
 
-// PermitTimeouts names the key of the permits of a semaphore, and of the times at which they expire.
+// PermitTimeouts names the key of a semaphore's permits and their expiry times.
 func PermitTimeouts(name string) string {
 	if strings.Contains(name, "{") {
 		return name + ":timeout"
@@ -44,7 +44,7 @@ func PermitTimeouts(name string) string {
 // renewPermits renews permits, each of which is a hold whose owner is its id.
 func renewPermits(ctx context.Context, c rueidis.Client, lease time.Duration, holds []lua.Hold) ([]lua.Renewal, error) {
 	var all []lua.PermitsToRenew
-	at := make(map[string]int) // semaphores in all
+	at := make(map[string]int) // indexes of semaphores in all
 	of := make([]int, len(holds))
 	for i, h := range holds {
 		which, known := at[h.Name]

@@ -4,132 +4,45 @@ import (
 	"errors"
 	"math/rand/v2"
 	"reflect"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/go-rlock/rlock/internal/calls"
 	"github.com/go-rlock/rlock/internal/engine"
 	"github.com/go-rlock/rlock/lua"
-	"github.com/go-rlock/rlock/pubsub"
 )
 
-// A Lock of a quorum that competes takes the turn of its process, and keeps it until its hold is over. Then it asks all servers,
-// in rounds:
+// A quorum's Lock that competes takes its process's turn and keeps it until its hold ends. With the turn it asks all servers, in rounds:
 //
 //	state     event                                    next
-//	in line   turn: no goroutine of this process has
-//	          the lock, or asks for it                 voting
-//	          no majority has answered another one     out
-//	          a majority granted                       entered
-//	          a majority answered, and too few granted waiting; first a random pause, if some did; TryLock(0): out
+//	in line   turn: no goroutine of this process holds
+//	          the lock or asks for it                  voting
+//	          another Lock found no majority           out
+//	voting    a majority granted                       entered
+//	          a majority answered, too few granted     waiting, after a random pause if some granted; TryLock(0): out
 //	          too few answered                         voting again, for 3 s; then out
 //	waiting   a majority may be free                   voting
-//	any       ctx, time over, Close                    out
-//	entered   the lease lasts                          a live hold
-//	          answered after the lease                 out
+//	any       ctx done, time-out, Close                out
+//	entered   the lease still runs                     a live hold
+//	          the lease has expired                    out
 //
-// Each round has a hold of its own, which is rolled back unless it is entered.
+// Each round has a separate hold, which is rolled back unless it is entered.
 //
-// It waits in the hub of each Client, in a queue of its own. Its waiter there has the turn while the server may have been
-// freed since it was asked: by a message, by the end of a lease, or while nobody listened. So it sleeps as long as that is so
-// for less than a majority, and no unlock that makes a majority free is missed (I-wake, for as many servers).
+// The Lock waits in a separate hub queue of each Client. Its waiter there has the turn if its server may have been freed since the last
+// request: by a message, by an expiry, or during a gap in the subscription. The Lock sleeps while fewer than a majority may be free. So it
+// misses no unlock that frees a majority (I-wake, for as many servers).
 
-// election is a Lock of a quorum on its way to a hold.
+// election is a quorum's Lock on its way to a hold.
 type election struct {
 	engine.Caller
 	quorum *Quorum
 	line   *localQueue
 	ears   []serverWatch    // one for each member
-	err    error            // what kept the last round from a majority of answers; nil if it had one
-	failed time.Time        // when the first of the rounds began that had too few answers; zero if the last one had enough
-	tries  int              // since then
+	err    error            // why the last round got too few answers; nil if it got enough
+	failed time.Time        // start of the first in a row of rounds with too few answers; zero if the last had enough
+	tries  int              // since failed
 	held   lua.AcquireReply // the last refusal
-	heldAt *engine.Engine   // the Client that got it
-	waited bool             // it was refused, or had to wait for the turn
-}
-
-// serverWatch is where an election hears of one server.
-type serverWatch struct {
-	waiter pubsub.Waiter
-	member *engine.Spec
-	joined bool
-	turn   bool  // the server may be free
-	err    error // it cannot subscribe
-}
-
-// localQueue is the queue of this process for a quorum. Whoever has its turn asks for the lock, or has it.
-type localQueue struct {
-	key    string
-	turn   chan struct{}          // capacity 1; full while somebody has the turn
-	holder atomic.Pointer[votes]  // has the lock; nil if nobody here has
-	outage atomic.Pointer[outage] // the next one
-	users  int                    // guarded by lines.mu
-}
-
-// outage is that of a majority of the servers, which whoever has the turn has found out.
-type outage struct {
-	known chan struct{} // closed when the following is set
-	since time.Time
-	err   error
-}
-
-func newOutage() *outage { return &outage{known: make(chan struct{})} }
-
-// lines are those of all quorums for which goroutines of this process wait, or that they hold.
-var lines = struct {
-	mu sync.Mutex // guards the following, and line.users; no other lock is taken under it
-	of map[string]*localQueue
-}{of: make(map[string]*localQueue)}
-
-func enterLine(key string) *localQueue {
-	lines.mu.Lock()
-	defer lines.mu.Unlock()
-	l := lines.of[key]
-	if l == nil {
-		l = &localQueue{key: key, turn: make(chan struct{}, 1)}
-		l.outage.Store(newOutage())
-		lines.of[key] = l
-	}
-	l.users++
-	return l
-}
-
-func (l *localQueue) leave() {
-	lines.mu.Lock()
-	defer lines.mu.Unlock()
-	if l.users--; l.users == 0 {
-		delete(lines.of, l.key)
-	}
-}
-
-// ask tells whoever has the lock here that somebody waits for it.
-func (l *localQueue) ask() {
-	if v := l.holder.Load(); v != nil {
-		v.asked.Ask()
-	}
-}
-
-// isWaitedFor reports whether anybody else is in the queue.
-func (l *localQueue) isWaitedFor() bool {
-	lines.mu.Lock()
-	defer lines.mu.Unlock()
-	return l.users > 1
-}
-
-// pass ends the turn.
-func (l *localQueue) pass() {
-	l.holder.Store(nil)
-	<-l.turn
-	l.leave()
-}
-
-// unanswered passes on that no majority has answered since then. To find that out one after the other would only keep those in line
-// waiting.
-func (l *localQueue) unanswered(since time.Time, err error) {
-	o := l.outage.Swap(newOutage())
-	o.since, o.err = since, err
-	close(o.known)
+	heldAt *engine.Engine   // the Client that was refused
+	waited bool             // it was refused, or waited for the turn
 }
 
 // compete takes the lock for a new owner.
@@ -258,43 +171,6 @@ func (e *election) vote(v *votes, began time.Time) (t tally, err error) {
 	}
 }
 
-// tally is what came of a round so far.
-type tally struct {
-	granted, refused, asked int // servers
-	refusedForGood          int // by an error that does not pass
-	err                     error
-	last                    time.Time // answer
-}
-
-func (v *votes) count() (t tally) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	var forGood error
-	for _, s := range v.shares {
-		switch {
-		case s.asked:
-			t.asked++
-			continue
-		case s.held:
-			t.granted++
-		case s.err == nil:
-			t.refused++
-		case calls.MayPass(s.err):
-			t.err = s.err
-		default:
-			t.refusedForGood++
-			forGood = s.err
-		}
-		if s.at.After(t.last) {
-			t.last = s.at
-		}
-	}
-	if t.err == nil || t.refusedForGood > len(v.shares)-v.of.majority() {
-		t.err = forGood
-	}
-	return t
-}
-
 // note draws conclusions from a round that is over, or was left by the caller.
 func (e *election) note(v *votes, t tally, began time.Time, left bool) {
 	if t.granted+t.refused >= e.quorum.majority() {
@@ -346,7 +222,7 @@ func (e *election) askHolders(v *votes) {
 // secondTry is what a round is given at least that follows one without an answer.
 const secondTry = 500 * time.Millisecond
 
-// deadServerRetry is for how long a server that failed is taken to be down.
+// deadServerRetry is how long a failed server is taken to be down.
 const deadServerRetry = time.Second
 
 // minPause is the least bound of a random pause. It is four times as long as the servers took to answer, if that is more.
@@ -404,102 +280,7 @@ func (e *election) leave(won bool) {
 	}
 }
 
-// listen joins the queue of the hub, or takes the turn there: what comes from now on is news.
-func (r *serverWatch) listen(q *Quorum) {
-	if r.turn || r.err != nil || r.member.Engine.Cluster.IsUnknown() {
-		return
-	}
-	hub, queue := r.member.Engine.Hub, q.waiters(r.member)
-	if !r.joined {
-		r.joined = true
-		if r.turn = hub.Join(&r.waiter, queue); r.turn {
-			return
-		}
-	}
-	hub.Wake(queue)
-	select {
-	case <-r.waiter.Turn():
-	default:
-	}
-	r.hear()
-}
-
-// hear notes what the hub has to say: that the server may be free, or that it cannot be listened to.
-func (r *serverWatch) hear() {
-	if _, err := r.waiter.News(); err != nil {
-		r.waiter.Leave()
-		r.err = err
-		return
-	}
-	r.turn = true
-}
-
-// sleep gives the turn back until there is news, or ttl is over; a negative one is for ever. One that has just learnt of the
-// server's cluster has to ask once more.
-func (r *serverWatch) sleep(q *Quorum, ttl time.Duration) {
-	if !r.turn {
-		r.listen(q)
-		return
-	}
-	r.turn = false
-	r.waiter.Held(ttl, false)
-}
-
-var errGaveUp = errors.New("the caller's time is over")
-
-// The end of a sleep that none of the cases explains.
-const (
-	timeUp = -1 - iota // until
-	gaveUp             // ctx, the end of the waiting, or too many Clients are closed
-)
-
-// sleep returns the index of the first of the cases that is ready.
-func (e *election) sleep(until time.Time, cases ...reflect.SelectCase) int {
-	bounded := e.Wait.IsZero() || !until.IsZero() && until.Before(e.Wait)
-	if !bounded {
-		until = e.Wait
-	}
-	i := e.sleepBeyondWait(until, cases...)
-	if i == timeUp && !bounded {
-		return gaveUp
-	}
-	return i
-}
-
-// sleepBeyondWait is sleep for a round that is under way, which e.limit bounds.
-func (e *election) sleepBeyondWait(until time.Time, cases ...reflect.SelectCase) int {
-	var over <-chan time.Time
-	if !until.IsZero() {
-		timer := time.NewTimer(time.Until(until))
-		defer timer.Stop()
-		over = timer.C
-	}
-	for {
-		if e.quorum.isShut() {
-			return gaveUp
-		}
-		all := append([]reflect.SelectCase{ready(e.Ctx.Done()), ready(e.Stopped()), {Dir: reflect.SelectRecv, Chan: reflect.ValueOf(over)}}, cases...)
-		for _, m := range e.quorum.Members {
-			if !m.Engine.IsShut() {
-				all = append(all, ready(m.Engine.Shut))
-			}
-		}
-		switch i, _, _ := reflect.Select(all); {
-		case i < 2:
-			return gaveUp
-		case i == 2:
-			return timeUp
-		case i < 3+len(cases):
-			return i - 3
-		}
-	}
-}
-
-func ready(c <-chan struct{}) reflect.SelectCase {
-	return reflect.SelectCase{Dir: reflect.SelectRecv, Chan: reflect.ValueOf(c)}
-}
-
-// failure is the error of an election that got nothing.
+// failure returns the error of an election without a majority.
 func (e *election) failure(err error) error {
 	q, errs := e.quorum, e.quorum.errors()
 	switch {

@@ -1,13 +1,16 @@
-// Package quorum takes locks that more than half of several independent servers hold. It knows the majority, and nothing of a lock that package
-// engine knows:
+// Package quorum takes locks on a majority of several independent servers. It deals with the majority; package engine does the rest:
 //
-//   - quorum.go: what such a lock is
-//   - election.go: a Lock on its way to a majority, in rounds
-//   - votes.go: what a hold has of the servers, until when a majority of them is trusted, and how the others come back
-//   - release.go: what the answers to its release mean
+//   - quorum.go: the lock and its handle
+//   - election.go: how a Lock competes for a majority, in rounds; its waiting is in sleep.go
+//   - local_queue.go: the turns of this process's goroutines
+//   - server_watch.go: news of one server, through its Client's hub
+//   - votes.go: a hold's shares, how long a majority of them is trusted
+//   - share.go: one server's share, and how a missing one comes back
+//   - tally.go: counting the replies of a round
+//   - release.go: the meaning of the replies to a release
 //
-// A hold of a quorum and its levels are those of the engine. They stand on a majority as they do on a tenure (engine.Majority), and each share in
-// it is a tenure, which the renewer of its Client keeps.
+// A quorum's holds and levels are the engine's. They rest on a majority (engine.Majority) as others do on a tenure. Each share of the
+// majority is a tenure, renewed by its own Client.
 package quorum
 
 import (
@@ -22,18 +25,17 @@ import (
 	"github.com/go-rlock/rlock/pubsub"
 )
 
-// Quorum is a lock over several servers, on the terms of one handle. It does not change.
+// Quorum is a lock on several servers, on the terms of one handle. It does not change.
 type Quorum struct {
-	// Spec is what it is as a whole: what users call it, how long a hold lasts, and a key that is the same for all handles on the same members.
-	// Nothing of it is in Redis.
+	// Spec describes the whole: the user's name for it, the lease, and a key shared by all handles on the same members. Redis has no such key.
 	Spec    *engine.Spec
 	Members []*engine.Spec // in the order of their Clients' ids, so that the order of the arguments does not matter
 }
 
-// kind is that of the whole. Its members are mutexes.
+// kind is the kind of the whole. The members are mutexes.
 var kind = &kinds.Kind{Name: "quorum"}
 
-// New returns the lock over those members, an odd number, each of a Client of its own.
+// New returns the lock on those members: an odd number, each with its own Client.
 func New(name string, members []*engine.Spec) *Quorum {
 	members = slices.SortedFunc(slices.Values(members), func(a, b *engine.Spec) int { return cmp.Compare(a.Engine.ID, b.Engine.ID) })
 	var key strings.Builder
@@ -48,7 +50,7 @@ func New(name string, members []*engine.Spec) *Quorum {
 	return &Quorum{whole, members}
 }
 
-// Lock re-enters the hold that the caller's ctx carries, or competes.
+// Lock re-enters the hold in the caller's ctx, or competes.
 func (q *Quorum) Lock(who engine.Caller) (*engine.Level, error) {
 	e := &election{Caller: who, quorum: q}
 	for {
@@ -70,13 +72,13 @@ func (q *Quorum) Lock(who engine.Caller) (*engine.Level, error) {
 	}
 }
 
-// majority is how many servers have to have the lock.
+// majority returns how many servers must hold the lock.
 func (q *Quorum) majority() int { return len(q.Members)/2 + 1 }
 
-// isShut reports whether too few Clients may begin a hold.
+// isShut reports whether too few Clients accept new holds.
 func (q *Quorum) isShut() bool { return q.tooMany((*engine.Engine).IsShut) }
 
-// tooMany reports whether that is so of so many Clients that no majority is left.
+// tooMany reports whether are holds for so many Clients that the others are no majority.
 func (q *Quorum) tooMany(are func(*engine.Engine) bool) bool {
 	n := 0
 	for _, m := range q.Members {
@@ -87,15 +89,15 @@ func (q *Quorum) tooMany(are func(*engine.Engine) bool) bool {
 	return n > len(q.Members)-q.majority()
 }
 
-// errors are those of users.
+// errors are the errors that users see.
 func (q *Quorum) errors() *engine.Errors { return &q.Spec.Engine.Options.Errors }
 
-// tooFew is the error of a majority that could not be had, because of what a server, or the way to it, said.
+// tooFew returns the error for a missing majority; err is a server's or connection's error.
 func (q *Quorum) tooFew(err error) error {
 	return fmt.Errorf("fewer than %d of %d servers took part: %w", q.majority(), len(q.Members), cmp.Or(err, calls.ErrNoAnswer))
 }
 
-// waiters is where a goroutine of this process waits for the server of m.
+// waiters returns the hub queue in which this process waits for m's server.
 func (q *Quorum) waiters(m *engine.Spec) pubsub.Queue {
 	return pubsub.Queue{Lock: q.Spec.Key, Channel: m.Engine.KnownChannel(m)}
 }

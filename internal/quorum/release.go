@@ -8,9 +8,9 @@ import (
 	"github.com/go-rlock/rlock/internal/engine"
 )
 
-// Release is the unlock of the last level: it releases all shares at once, and returns when it is clear what a majority of the servers says. It
-// waits no longer than the hold is trusted, nor than that time is over; the rest goes on in the background. The same is done for what a lost hold
-// may still have in Redis, without waiting.
+// Release unlocks the last level: it releases all shares concurrently, and returns when the answer of a majority of the servers is
+// clear. It waits until the hold's trusted time ends or over at the latest; the rest continues in the background. Shares of a lost hold
+// are released the same way, without waiting.
 func (v *votes) Release(last *engine.Level, over time.Time) error {
 	defer v.uncount()
 	defer v.pass()
@@ -18,7 +18,7 @@ func (v *votes) Release(last *engine.Level, over time.Time) error {
 	return last.Await(v.ended, over, v.why)
 }
 
-// release gives shares back, side by side. Those that are counted are calls that Close waits for already.
+// release gives shares back concurrently. counted: Close already waits for these calls.
 func release(rest []*share, counted bool) {
 	for _, s := range rest {
 		if !s.held {
@@ -37,7 +37,7 @@ func release(rest []*share, counted bool) {
 	}
 }
 
-// giveBack ends a share, once. err is why it is not known whether it was granted.
+// giveBack ends a share, once. err is the reason if its grant is uncertain.
 func (s *share) giveBack(granted bool, err error) {
 	m, r := s.tenure.Spec, engine.ReleaseResult{Err: err}
 	if granted {
@@ -49,12 +49,13 @@ func (s *share) giveBack(granted bool, err error) {
 	m.Engine.Hub.Wake(s.of.of.waiters(m)) // a waiter of this process may have been refused because of it
 }
 
-// isBack works in what came of that.
+// isBack records the result of that release.
 func (s *share) isBack(r engine.ReleaseResult) {
 	v := s.of
 	v.mu.Lock()
 	s.back, s.failed = true, r.Err
-	// One that was missing, and came late, says nothing of the time before; nor does one that was given back before that of the time since.
+	// A share that was missing and granted late proves nothing about the time before; one given back early proves nothing about the time
+	// since.
 	s.found = r.Held && r.Err == nil && (s.held || !s.missed) && v.over
 	held, most, underWay, failed := v.sound(), v.of.majority(), 0, 0
 	for _, o := range v.shares {
@@ -79,11 +80,11 @@ func (s *share) isBack(r engine.ReleaseResult) {
 	}
 	select {
 	case v.ended <- result:
-	default: // it was clear before
+	default: // already decided
 	}
 }
 
-// why is what keeps a release from its end so far.
+// why returns the reason that a release has not ended yet.
 func (v *votes) why() error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -94,9 +95,9 @@ func (v *votes) why() error {
 	return v.of.tooFew(last)
 }
 
-// sound is how many of the shares count that a release has found. One that was missing since the votes are live counts if each that was not
-// found, or not yet, was last seen after that one was taken again: had it been gone in between, a renewal would have told. It is for votes that are
-// over. mu is held.
+// sound returns how many of the shares found by a release count. A share that went missing while the votes were live counts only if every
+// share not (yet) found was last seen after that one was retaken. Had one been gone in between, a renewal would have found out. The votes
+// are over, and mu is held.
 func (v *votes) sound() (n int) {
 	seen := time.Now()
 	for _, s := range v.shares {

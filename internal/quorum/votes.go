@@ -7,54 +7,51 @@ import (
 	"sync"
 	"time"
 
-	"github.com/go-rlock/rlock/internal/calls"
 	"github.com/go-rlock/rlock/internal/engine"
-	"github.com/go-rlock/rlock/lease"
-	"github.com/go-rlock/rlock/lua"
 )
 
-// What one owner has of a quorum is a share on each server: a tenure of the engine, which is asked for with the acquire script, kept by the
-// renewer of that server's Client, and released or swept like any other. The hold stands on all of them together.
+// An owner has a share on each server of a quorum. A share is an engine tenure: the acquire script takes it, its Client's renewer keeps it,
+// and it is released or swept like any other. The hold rests on all shares together.
 //
 //	share    event                              next
-//	asked    granted                            held: kept by the renewer from when the votes are live
+//	asked    granted                            held: renewed once the votes are live
 //	         refused, failed                    missing
 //	held     a renewal finds it gone, or its
 //	         lease ends                         the same
 //	missing  100 ms, 200 ms, … a third of the
 //	         watchdog time later                asked, while the watchdog keeps the hold
-//	any      the votes are over                 given back; a call that is under way does so when it is answered
+//	any      the votes are over                 given back; after the reply, if a call is under way
 //
 //	votes    event                              next
 //	voting   a majority of shares is held       live: a hold begins
-//	         no majority can be had any more    over (election.vote)
+//	         a majority is out of reach         over (election.vote)
 //	live     a majority was not renewed in time,
-//	         or has forgotten it meanwhile      over: the hold is lost; what is left is released by its last unlock
-//	         a majority of Clients is closed    told, and as it is until the unlock
+//	         or has forgotten its shares        over: the hold is lost; its last unlock releases the remaining shares
+//	         a majority of Clients is closed    told: the ctx is cancelled; the shares stay until the unlock
 //	         the last level is unlocked         over: released
 //
-// They are trusted until that moment at which a majority of shares is still trusted, less the drift. Each share counts from when the
-// call for it, or its last renewal, was sent. One that was missing counts like the others when it is held again, for the
-// future. For the past it does not: somebody else may have had that server meanwhile. So when a server is found to have
-// forgotten its share, a majority of the others has to have theirs from before the last time that it was seen there.
-// Otherwise two servers that forget one after the other could both be given it again, and nobody be told that another owner was
-// in between.
+// The votes are trusted for as long as a majority of shares is, less the drift. Each share counts from the time when its acquire or last
+// renewal was sent.
 //
-// There is no goroutine for all of this. Shares that are asked for have one each, which ends with the answer or the votes.
+// A missing share that is held again counts for the future, but not for the past: another owner may have had that server in between. So
+// when a server has forgotten its share, a majority of the other servers must have held theirs since before that share was last seen.
+// Otherwise two servers could forget their shares and grant them again, one after the other, while another owner held the lock unnoticed.
+//
+// The votes have no goroutine. Each call for a share has one, which ends with the reply or the votes.
 
-// votes is what one owner has of a quorum, from a round to the unlock of its hold.
+// votes are one owner's shares of a quorum, from a round to the unlock of its hold.
 type votes struct {
-	of     *Quorum // the handle that asked for it
+	of     *Quorum // the handle of the Lock
 	line   *localQueue
-	asked  *engine.Askable // knows who waits for it; nil: nobody wants to. Not changed after the hold is that of the line
-	tenure *engine.Tenure  // of all of them: the hold stands on it
+	asked  *engine.Askable // notified of waiters; nil: not wanted. Not changed once the hold is the line's holder
+	tenure *engine.Tenure  // the tenure of the whole, on which the hold stands
 
-	ctx     context.Context // of the calls for shares; ends with the votes
+	ctx     context.Context // for the calls for shares; ends with the votes
 	cancel  context.CancelFunc
 	news    chan struct{}    // capacity 1: a share was answered
-	ended   chan []error     // capacity 1: what the release came to
-	given   context.Context  // by the user, to the Lock that they are of; not changed after they are live
-	counted []*engine.Engine // count the hold among theirs; not changed after it is live
+	ended   chan []error     // capacity 1: the result of the release
+	given   context.Context  // the ctx given to its Lock; not changed after the votes are live
+	counted []*engine.Engine // engines that have counted the hold; not changed after it is live
 	passed  sync.Once        // the turn of the process
 
 	mu       sync.Mutex // guards the following, and the shares; those of the tenure and of renewers are taken under it
@@ -62,7 +59,7 @@ type votes struct {
 	live     bool
 	began    time.Time // to be live
 	over     bool      // the round had no winner, or the hold is lost or unlocked
-	rest     []*share  // for which no call was under way then; neither these nor the list change after that
+	rest     []*share  // shares without a call under way at the end; neither they nor the list change afterwards
 	releases bool      // an unlock waits for the release of all
 	told     bool      // a majority of Clients is closed
 	heal     time.Time // when missing shares are asked for again
@@ -70,44 +67,22 @@ type votes struct {
 	timer    *time.Timer // calls CatchUp; nil before they are live
 }
 
-// share is what there is on one server.
-type share struct {
-	of     *votes
-	tenure *engine.Tenure // a new one for each lease, with the same owner
-
-	asked   bool          // a call is under way
-	held    bool          // by all that is known
-	since   time.Time     // when that was known first; it had no break since then, as far as is known
-	left    bool          // a call for it outlives the Client, and gives it back
-	missed  bool          // found missing after the votes went live
-	back    bool          // released, or given back
-	found   bool          // by that
-	failed  error         // what that failed with
-	until   time.Time     // trusted from the grant on; the renewer knows what was added
-	ttl     time.Duration // for which the watchdog renews it; 0: it does not
-	watched time.Duration // the longest of these; 0: it never did
-	err     error         // what the last call for it failed with
-	refusal lua.AcquireReply
-	at      time.Time // of the last answer
-}
-
-// majorityTieWindow is how much later than the majority the share of another server may be answered and still count as if it had been one of
-// the majority.
+// majorityTieWindow is how long after the majority another server's answer still counts as part of it.
 const majorityTieWindow = 50 * time.Millisecond
 
 const (
-	// firstHeal is after which time a missing share is asked for again. It doubles.
+	// firstHeal is the first pause before a missing share is asked for again. It doubles.
 	firstHeal = 100 * time.Millisecond
-	// refusedHeal is the longest of these times if another owner had it.
+	// refusedHeal is the longest pause if another owner had the share.
 	refusedHeal = 4 * firstHeal
 )
 
-// drift is for how long a hold is not trusted at the end of its lease, since the clocks of the process and of the servers may
-// run at different rates: the allowance of Redlock's reference implementation, which also covers Redis rounding to milliseconds.
-// See https://redis.io/docs/latest/develop/use/patterns/distributed-locks/.
+// drift returns how early a hold stops being trusted before its lease ends, since clocks of the process and the servers may run at
+// different rates. It is the allowance of Redlock's reference implementation, which also covers Redis rounding to milliseconds. See
+// https://redis.io/docs/latest/develop/use/patterns/distributed-locks/.
 func drift(lease time.Duration) time.Duration { return lease/100 + 2*time.Millisecond }
 
-// newVotes begins a round: all servers are asked.
+// newVotes begins a round by asking all servers.
 func newVotes(q *Quorum, line *localQueue) *votes {
 	v := &votes{
 		of: q, line: line, pause: firstHeal,
@@ -125,138 +100,7 @@ func newVotes(q *Quorum, line *localQueue) *votes {
 	return v
 }
 
-// ask asks the server for the share, or for a missing one again: acquire takes it, or finds it there. The share is marked as asked.
-func (s *share) ask() {
-	c := s.tenure.Spec.Engine
-	if !c.Calls.Start() {
-		s.answered(engine.AcquireResult{}, false, s.of.of.errors().Closed)
-		return
-	}
-	go func() { // ends with the answer, or with the votes; Close waits for it
-		if a, left, err := s.call(); !s.answered(a, left, err) {
-			c.Calls.Ended()
-		}
-	}()
-}
-
-// call sends the request once. If the votes end first, or the Client is closed, left is true and late gets the answer.
-func (s *share) call() (a engine.AcquireResult, left bool, err error) {
-	m, ctx := s.tenure.Spec, s.of.ctx
-	if c := m.Engine; c.Cluster.IsUnknown() {
-		if known, err := c.Cluster.Learn(ctx, time.Time{}, m); !known {
-			return a, false, err
-		}
-	}
-	once := engine.Caller{Ctx: ctx, Limit: time.Now()} // no repeats after that
-	q := &engine.AcquireRequest{Caller: once, Spec: m, Tenure: s.tenure, Count: 1}
-	return engine.Leavable(ctx, m, time.Time{}, q.Send, s.late)
-}
-
-// late is an answer for which the votes have no use.
-func (s *share) late(a engine.AcquireResult, err error) { s.giveBack(a.Granted(), err) }
-
-// answered works an answer in. It reports true if a share was granted, and the round is not decided yet: then the call counts until that is so,
-// since Close waits for what has to be given back.
-func (s *share) answered(a engine.AcquireResult, left bool, err error) (undecided bool) {
-	v, m := s.of, s.tenure.Spec
-	granted := err == nil && !left && a.Granted()
-	if granted && a.Unconfirmed != nil {
-		s.tenure.GiveBack()
-		a, granted, err = engine.AcquireResult{}, false, fmt.Errorf("%w: %w", v.of.errors().NotReplicated, a.Unconfirmed)
-	} else if err == nil && !granted && a.Status == 0 {
-		err = calls.ErrNoAnswer
-	}
-	v.mu.Lock()
-	s.asked, s.left, s.err, s.at = false, left, err, time.Now()
-	s.refusal = lua.AcquireReply{}
-	over, live := v.over, v.live
-	switch {
-	case over:
-	case granted:
-		s.held, s.since, s.until = true, s.at, a.Sent.Add(m.TTL())
-		if live && a.Sent.Before(v.began) && s.at.Sub(v.began) < majorityTieWindow {
-			s.since = v.began
-		}
-		if live {
-			s.keep()
-		}
-	case err == nil:
-		s.refusal = a.AcquireReply
-		// The server is there: whoever competes has the share for a moment, and must not be met by every try.
-		v.pause = min(v.pause, refusedHeal)
-	}
-	v.mu.Unlock()
-	switch {
-	case over && !left:
-		s.late(a, err)
-	case live:
-		v.CatchUp()
-	default:
-		select {
-		case v.news <- struct{}{}:
-		default:
-		}
-	}
-	return granted && !over && !live
-}
-
-// keep has the renewer keep a share of votes that are live. mu is held.
-func (s *share) keep() {
-	t := s.tenure
-	t.Spec.Engine.Leases.Keep(&t.Lease, shareKeeper{engine.Keeper{Tenure: t}, s}, s.until, s.ttl)
-}
-
-// shareKeeper is a share as the renewer sees it: a tenure whose loss need not be that of a hold.
-type shareKeeper struct {
-	engine.Keeper
-
-	share *share
-}
-
-// About is the lock that it is of.
-func (k shareKeeper) About() (name, kindName string) { return k.Spec.Name, kind.Name }
-
-// Lost is called when the server has forgotten the share, or its lease has ended. It is asked for again.
-func (k shareKeeper) Lost(loss lease.Loss) {
-	s, v := k.share, k.share.of
-	v.mu.Lock()
-	if v.over {
-		v.mu.Unlock()
-		return
-	}
-	seen, enough := s.seen(), true
-	s.held, s.missed = false, true
-	s.tenure = v.tenure.Share(k.Spec)
-	s.tenure.Unresolved = k.Unresolved
-	others := 0
-	if loss.Gone {
-		v.heal = time.Now()
-		others = v.haveSince(seen)
-		enough = others >= v.of.majority()
-	} else { // a renewal without an answer may have kept it
-		s.tenure.UnresolvedUntil(time.Now().Add(s.lease())).OutcomeUnknown = true
-	}
-	v.mu.Unlock()
-	if !enough {
-		v.lose(engine.Loss{Reason: engine.LostGone, Since: time.Now(), Text: fmt.Sprintf(
-			"lost: only %d of %d servers had it all the time; the others lost their data, or it was forced open", others, len(v.shares))})
-	}
-	v.CatchUp()
-}
-
-// Closed is called when the Client is closed. The share stays in Redis, and counts until its lease ends.
-func (k shareKeeper) Closed() { k.share.of.CatchUp() }
-
-// seen is when the last call was sent that found the share there. mu is held.
-func (s *share) seen() time.Time {
-	m := s.tenure.Spec
-	if renewed := m.Engine.Leases.Until(&s.tenure.Lease); renewed.After(s.until) {
-		return renewed.Add(-s.watched) // or later, if it was renewed for less
-	}
-	return s.until.Add(-m.TTL())
-}
-
-// haveSince is how many servers have had their share since then, or since the votes are live, if that was later. mu is held.
+// haveSince returns how many servers have had their share since seen, or since the votes went live if that is later. mu is held.
 func (v *votes) haveSince(seen time.Time) (n int) {
 	if v.began.After(seen) {
 		seen = v.began
@@ -269,10 +113,7 @@ func (v *votes) haveSince(seen time.Time) (n int) {
 	return n
 }
 
-// lease is the longest time for which a share was asked for, or renewed. mu is held.
-func (s *share) lease() time.Duration { return max(s.tenure.Spec.TTL(), s.watched) }
-
-// Until is until when a majority of the servers has the hold; zero if that is over.
+// Until returns the time until which a majority of the servers has the hold; zero if that is over.
 func (v *votes) Until() time.Time {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -293,8 +134,8 @@ func (v *votes) Until() time.Time {
 	return ends[v.of.majority()-1]
 }
 
-// open has a hold begin on a round that got the majority. It fails if the majority was had for too short a time.
-// waited says that it did not get it at once.
+// open begins a hold on a round that won the majority. It fails if the majority's lease is already over.
+// waited: the Lock did not win at once.
 func (v *votes) open(who engine.Caller, waited bool) (*engine.Level, error) {
 	until := v.Until()
 	if !time.Now().Before(until) {
@@ -326,13 +167,13 @@ func (v *votes) open(who engine.Caller, waited bool) (*engine.Level, error) {
 	}
 	v.mu.Unlock()
 	v.CatchUp()
-	if v.asked != nil && v.line.isWaitedFor() { // whoever comes now sees the holder
+	if v.asked != nil && v.line.isWaitedFor() { // later waiters see the holder
 		v.asked.Ask()
 	}
 	return l, nil
 }
 
-// uncount is the end of the hold for the Clients.
+// uncount ends the hold in the Clients' counts.
 func (v *votes) uncount() {
 	for _, c := range v.counted {
 		c.HoldEnds()
@@ -347,8 +188,8 @@ func (v *votes) Owns(field string) bool {
 // IsTold reports whether a majority of Clients is closed.
 func (v *votes) IsTold() bool { return v.of.tooMany((*engine.Engine).IsTold) }
 
-// CatchUp loses a hold whose time is over, also while it is released, and tells one whose Clients are closed. It has the renewers follow what the
-// open levels ask for, and asks for missing shares when it is time for that. Then the timer calls it again.
+// CatchUp marks a hold lost when its time is over, even during its release, and cancels its sections when a majority of Clients is
+// closed. It updates the renewers to the needs of the open levels, and asks for missing shares when due. Then the timer calls it again.
 func (v *votes) CatchUp() {
 	until, now, closes := v.Until(), time.Now(), false
 	v.mu.Lock()
@@ -377,12 +218,12 @@ func (v *votes) CatchUp() {
 	}
 	v.mu.Unlock()
 	if closes {
-		engine.Keeper{Tenure: v.tenure}.Closed() // that is no loss: it stays in Redis, for its unlock
+		engine.Keeper{Tenure: v.tenure}.Closed() // no loss: the hold stays in Redis until its unlock
 	}
 }
 
-// missing has the renewers follow what the open levels ask for. It returns the shares to be asked for now, and when there will be others; zero:
-// not as things are. mu is held.
+// missing adapts the renewers to the open levels. It returns the shares to be asked for now, and when more will be due; zero: none. mu is
+// held.
 func (v *votes) missing(now time.Time) (ask []*share, next time.Time) {
 	for _, s := range v.shares {
 		c := s.tenure.Spec.Engine
@@ -410,7 +251,7 @@ func (v *votes) missing(now time.Time) (ask []*share, next time.Time) {
 	return ask, time.Time{}
 }
 
-// expired is the loss of a hold that was trusted until then. mu is held.
+// expired returns the loss of a hold that was trusted until then. mu is held.
 func (v *votes) expired(until time.Time) engine.Loss {
 	why := engine.Loss{Reason: engine.LostExpired, Since: until, Text: "lost: its lease of fixed length ended"}
 	if until.IsZero() {
@@ -430,13 +271,13 @@ func (v *votes) lose(why engine.Loss) {
 	}
 }
 
-// rollBack ends a round that did not get the majority: its shares are given back, also those that come late.
+// rollBack ends a round without a majority: it gives back the shares, including late ones.
 func (v *votes) rollBack() {
 	release(v.end(false), true)
 }
 
-// end ends what goes on for the votes: renewals, and calls for shares. Shares for which a call is under way end with that call; the others are the
-// rest. releases says that an unlock waits for what comes of them.
+// end ends the renewals and the calls for shares. A share with a call under way ends with that call; the others are the rest. releases: an
+// unlock waits for the results.
 func (v *votes) end(releases bool) (rest []*share) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -453,7 +294,8 @@ func (v *votes) end(releases bool) (rest []*share) {
 	return v.rest
 }
 
-// pass has the next goroutine of the process compete, when the hold is lost or its unlock returns. It returns when that is so, whoever calls it.
+// pass lets the process's next goroutine compete, when the hold is lost or its unlock returns. When any call of pass returns, the turn
+// has been passed.
 func (v *votes) pass() {
 	v.passed.Do(func() {
 		v.mu.Lock()

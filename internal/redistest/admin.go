@@ -36,7 +36,7 @@ func (a *admin) must(tb testing.TB, cmd ...string) string {
 	return text
 }
 
-// ask returns a text reply, or "" on any error: for conditions that are waited for.
+// ask returns a text reply, or "" on any error: for conditions to wait for.
 func (a *admin) ask(cmd ...string) string {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
@@ -47,10 +47,10 @@ func (a *admin) ask(cmd ...string) string {
 	return text
 }
 
-// fields splits the lines "name:value" that INFO and CLUSTER INFO consist of.
+// fields splits the "name:value" lines of INFO and CLUSTER INFO.
 func fields(info string) map[string]string {
 	all := make(map[string]string)
-	// RESP3 marks such a text with its format, and the client hands that on.
+	// RESP3 marks such a text with its format, and the client keeps the mark.
 	for line := range strings.Lines(strings.TrimPrefix(info, "txt:")) {
 		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
 			all[name] = value

@@ -11,26 +11,24 @@ import (
 const (
 	slots = 16384
 
-	// busOffset is how far a node's port for other nodes is from its own: the
-	// default, since Redis 6.2 takes no other.
+	// busOffset is the distance from a node's port to its cluster bus port. It is the default, since Redis 6.2 allows
+	// no other.
 	busOffset = 10000
 
 	// deployTimeout bounds each wait for the nodes of a deployment to agree.
 	deployTimeout = 40 * time.Second
 )
 
-// Cluster is a real Redis cluster. Which of its nodes are masters changes with
-// failovers; ask Owner. Waits count paused nodes as running, so resume them first.
+// Cluster is a real Redis cluster. Failovers change which nodes are masters; ask Owner. Waits count paused nodes as
+// running, so resume them first.
 type Cluster struct {
 	nodes    []*admin
 	replicas int // in total, at the start
 }
 
-// StartCluster runs masters that share the slots evenly, each with the same
-// number of replicas, and returns when all nodes agree that the cluster is up
-// and the replicas have their data. The place of a dead master is taken by its
-// replica within a few seconds, given three masters.
-// The args are appended to each node's command line.
+// StartCluster runs masters that share the slots evenly, each with the same number of replicas. It returns when all
+// nodes agree that the cluster is up and the replicas have their data. With at least three masters, a dead one is
+// replaced by its replica within a few seconds. The args are appended to each node's command line.
 func StartCluster(tb testing.TB, masters, replicasPerMaster int, args ...string) *Cluster {
 	tb.Helper()
 	c := &Cluster{replicas: masters * replicasPerMaster}
@@ -74,9 +72,8 @@ func clusterArgs(port int) []string {
 	)
 }
 
-// AwaitOK waits until all running nodes agree that the cluster is up and that
-// every slot is served by a running node, and until all running replicas are
-// in step with their masters. After a master's death that is the end of the failover.
+// AwaitOK waits until all running nodes agree that the cluster is up and that running nodes serve every slot, and
+// until all running replicas are in step with their masters. After a master's death that is the end of the failover.
 func (c *Cluster) AwaitOK(tb testing.TB) {
 	tb.Helper()
 	running := c.running()
@@ -118,7 +115,7 @@ func (c *Cluster) running() []*admin {
 	return up
 }
 
-// node returns the one at addr.
+// node returns the node at addr.
 func (c *Cluster) node(tb testing.TB, addr string) *admin {
 	tb.Helper()
 	for _, n := range c.nodes {
@@ -153,8 +150,8 @@ func (c *Cluster) Slot(tb testing.TB, key string) uint16 {
 	return uint16(n)
 }
 
-// Owner returns the node that serves a slot in the view of the first running
-// node; after a failover call AwaitOK before.
+// Owner returns the node that serves a slot in the view of the first running node; after a failover call AwaitOK
+// first.
 func (c *Cluster) Owner(tb testing.TB, slot uint16) *Server {
 	tb.Helper()
 	for _, v := range parseViews(c.running()[0].must(tb, "CLUSTER", "NODES")) {
@@ -188,8 +185,8 @@ func (c *Cluster) MigrateSlot(tb testing.TB, slot uint16, from, to *Server) {
 	c.awaitOwner(tb, slot, to)
 }
 
-// BeginMove begins to move a slot to another master, with some of its keys, and
-// returns both masters. MigrateSlot goes on from there.
+// BeginMove begins to move a slot, with some of its keys, to another master, and returns both masters. MigrateSlot
+// completes the move.
 func (c *Cluster) BeginMove(tb testing.TB, slot uint16, keys ...string) (from, to *Server) {
 	tb.Helper()
 	from, to = c.Owner(tb, slot), c.nodes[0].Server
@@ -218,9 +215,8 @@ func moveKeys(tb testing.TB, src, dst *admin, keys []string) {
 	src.must(tb, append([]string{"MIGRATE", "127.0.0.1", strconv.Itoa(dst.port), "", "0", "5000", "KEYS"}, keys...)...)
 }
 
-// MoveSlot leaves the move of a slot to the servers, which change the owner of
-// all its keys in one moment (Redis 8.4, Valkey 9 and later), and returns when
-// all running nodes know.
+// MoveSlot makes the servers move a slot, and returns when all running nodes know. They change the owner of all its
+// keys atomically (Redis 8.4, Valkey 9 and later).
 func (c *Cluster) MoveSlot(tb testing.TB, slot uint16, from, to *Server) {
 	tb.Helper()
 	src, dst, n := c.node(tb, from.Addr()), c.node(tb, to.Addr()), strconv.Itoa(int(slot))
@@ -230,7 +226,7 @@ func (c *Cluster) MoveSlot(tb testing.TB, slot uint16, from, to *Server) {
 	c.awaitOwner(tb, slot, to)
 }
 
-// awaitOwner waits until all running nodes know who serves the slot.
+// awaitOwner waits until all running nodes know the owner of the slot.
 func (c *Cluster) awaitOwner(tb testing.TB, slot uint16, owner *Server) {
 	tb.Helper()
 	for _, node := range c.running() {

@@ -6,15 +6,14 @@ import (
 	"strings"
 )
 
-// view is what one cluster node knows about another, or about itself: a line
-// of CLUSTER NODES.
+// view is one cluster node's knowledge of another, or of itself: a line of CLUSTER NODES.
 type view struct {
 	addr  string
 	flags []string
 	spans [][2]int // the slots served, first and last
 }
 
-// views asks a node what it knows; nothing if it does not answer.
+// views asks a node for its view; nil if it does not answer.
 func (a *admin) views() []view { return parseViews(a.ask("CLUSTER", "NODES")) }
 
 // parseViews reads the answer to CLUSTER NODES.
@@ -44,7 +43,7 @@ func parseViews(nodes string) []view {
 	return all
 }
 
-// settled leaves out nodes that were only just met.
+// settled leaves out nodes that have only just met.
 func settled(views []view) []view {
 	var known []view
 	for _, v := range views {

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// GuardOf returns the address that takePort listens on for the one of a server or a proxy.
+// GuardOf returns the address that takePort listens on for the address of a server or a proxy.
 func GuardOf(addr string) string {
 	_, port, _ := net.SplitHostPort(addr)
 	n, _ := strconv.Atoi(port)
@@ -25,7 +25,7 @@ func (p *Proxy) Swallowed(conn net.Conn) bool {
 	return false
 }
 
-// ProxyGoroutines counts what Goroutines leaves out: the proxies' own.
+// ProxyGoroutines counts the proxies' own goroutines, which Goroutines leaves out.
 func ProxyGoroutines() int {
 	n := 0
 	for _, g := range look() {

@@ -5,16 +5,15 @@ import (
 	"sync"
 )
 
-// ledger knows which command each frame from the server answers. RESP has no
-// request ids: replies come in the order of the commands. The exceptions are
-// handled here: the SUBSCRIBE family is answered by one pushed frame per
-// channel, or by one plain error, and messages are pushed at any time.
+// ledger knows which command each frame from the server answers. RESP has no request ids: replies come in the order
+// of the commands. The exceptions are handled here: the SUBSCRIBE family is answered by one pushed frame per channel,
+// or by one plain error, and messages are pushed at any time.
 //
 // CLIENT REPLY, MONITOR and SUBSCRIBE inside MULTI are not understood.
 type ledger struct {
-	mu         sync.Mutex // guards the following
+	mu         sync.Mutex // guards the fields below
 	open       []*call    // sent and not completely answered, oldest first
-	resp3      bool       // HELLO 3 was sent, so '>' marks what is pushed
+	resp3      bool       // HELLO 3 was sent, so '>' marks pushed frames
 	subscribed bool       // RESP2: arrays may be pushed
 }
 
@@ -22,7 +21,7 @@ type ledger struct {
 type call struct {
 	cmd  []string
 	sub  bool   // of the SUBSCRIBE family
-	left int    // sub: confirmations to come; negative means that only the server knows
+	left int    // sub: confirmations to come; negative: known only to the server
 	got  bool   // sub: at least one came
 	fail string // the error line to deliver instead of the reply, if any
 }
@@ -45,9 +44,8 @@ func (b *ledger) sent(cmd []string, fail string) {
 	b.open = append(b.open, c)
 }
 
-// answered returns the call that a frame answers and whether it is a reply at
-// all: of a pushed message the "command" is the frame itself, as in MESSAGE, channel, text.
-// The call is nil for a frame that nobody asked for.
+// answered returns the call that a frame answers, and whether the frame is a reply: for a pushed message the
+// "command" is the frame itself, as in MESSAGE, channel, text. The call is nil for an unsolicited frame.
 func (b *ledger) answered(f frame) (c *call, reply bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -87,9 +85,8 @@ func (b *ledger) pushed(f frame) bool {
 	return isSubscribe(strings.ToUpper(f.items[0]))
 }
 
-// confirmed returns the call that a pushed confirmation called name belongs
-// to, or nil if it belongs to none: a message, or the SUNSUBSCRIBE that a
-// server sends by itself when a slot moves away.
+// confirmed returns the call behind a pushed confirmation called name, or nil if there is none: for a message, or the
+// SUNSUBSCRIBE that a server sends by itself when a slot moves away.
 func (b *ledger) confirmed(name string) *call {
 	for isSubscribe(name) && len(b.open) > 0 && b.open[0].sub {
 		c := b.open[0]

@@ -65,8 +65,8 @@ func TestCommandWords(t *testing.T) {
 	}
 }
 
-// TestLedger sends commands, lets frames come back, and expects each to be
-// taken for the answer to the right command. "push" stands for a message.
+// TestLedger sends commands, lets frames come back, and expects each frame to match the right command. "push" stands
+// for a message.
 func TestLedger(t *testing.T) {
 	t.Parallel()
 	type step struct{ sent, frame, want string }

@@ -8,15 +8,14 @@ import (
 	"time"
 )
 
-// inFlight is how many frames one direction of a connection may have under
-// way before the sender feels it. With a delay it limits the throughput.
+// inFlight is how many frames one direction of a connection may have under way before the sender notices. With a
+// delay it limits the throughput.
 const inFlight = 1 << 12
 
 // link is one client's connection and its counterpart to the server.
 //
-// Each direction has a reader, which cuts the stream into frames and lets the
-// hooks decide, and a writer, which carries the decisions out in order. So a
-// frame that is delayed or held never keeps the frames behind it from being seen.
+// Each direction has a reader, which cuts the stream into frames and lets the hooks decide, and a writer, which
+// carries out the decisions in order. So a delayed or held frame never hides the frames behind it from the hooks.
 type link struct {
 	p      *Proxy
 	client net.Conn
@@ -83,7 +82,7 @@ func (l *link) readRequests(out chan<- parcel) {
 		act, release := l.p.decide(&l.p.hooks.request, cmd)
 		fail := act.fails()
 		if fail != "" {
-			// The server's answer to this is what keeps the error in its place.
+			// The server's answer to this keeps the error in its place.
 			f.raw, act = []byte("PING\r\n"), Pass
 		}
 		if act == Pass || act == Hold {
@@ -121,7 +120,7 @@ func (l *link) readReplies(server net.Conn, out chan<- parcel) {
 	}
 }
 
-// put sends a parcel on its way, to arrive after the delay of this moment.
+// put sends a parcel on its way, to arrive after the current delay.
 func (l *link) put(out chan<- parcel, p parcel) {
 	if d := l.p.delay.Load(); d > 0 {
 		p.due = time.Now().Add(time.Duration(d))
@@ -132,7 +131,7 @@ func (l *link) put(out chan<- parcel, p parcel) {
 	}
 }
 
-// deliver carries out what was decided about the parcels, in order.
+// deliver carries out the decisions about the parcels, in order.
 func (l *link) deliver(to net.Conn, in <-chan parcel) {
 	w := bufio.NewWriter(to)
 	silent := false
@@ -177,7 +176,7 @@ func (l *link) next(w *bufio.Writer, in <-chan parcel) (parcel, bool) {
 	}
 }
 
-// await returns true when the parcel's time has come, false if the link is closed before.
+// await returns true when the parcel's time has come, false if the link closes first.
 func (l *link) await(w *bufio.Writer, p parcel) bool {
 	if d := time.Until(p.due); !p.due.IsZero() && d > 0 {
 		if !l.flush(w) {

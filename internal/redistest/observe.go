@@ -15,8 +15,8 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Eventually waits until cond holds, asking every millisecond, and fails the
-// test with msg if it does not within the given time.
+// Eventually waits until cond holds, checking every millisecond, and fails the test with msg if it does not within
+// the given time.
 func Eventually(tb testing.TB, within time.Duration, cond func() bool, msg string) {
 	tb.Helper()
 	for deadline := time.Now().Add(within); ; {
@@ -24,13 +24,12 @@ func Eventually(tb testing.TB, within time.Duration, cond func() bool, msg strin
 		if cond() {
 			return
 		}
-		// The last look begins after the time is up: on a machine that stood
-		// still, the first would otherwise be the last.
+		// The last check begins after the deadline: on a machine that stood still, the first would otherwise be the
+		// last.
 		if asked.After(deadline) {
 			tb.Fatalf("not within %v: %s", within, msg)
 		}
-		// A look at all goroutines stops them. Tests in parallel that did nothing
-		// else would leave each other no time.
+		// A look at all goroutines stops them. Parallel tests that did nothing else would leave each other no time.
 		time.Sleep(min(max(time.Millisecond, 9*time.Since(asked)), time.Second))
 	}
 }
@@ -66,24 +65,23 @@ func Commands(tb testing.TB, c rueidis.Client) map[string]int64 {
 	return calls
 }
 
-// testLabel is the label of the goroutines that a test which runs beside others has started.
+// testLabel labels the goroutines started by a test that runs beside others.
 const testLabel = "redistest"
 
-// Parallel is t.Parallel for the tests of a package that looks at goroutines: those of one test are
-// told from those of another. A subtest that calls it too is a test of its own.
+// Parallel is t.Parallel for the tests of a package that looks at goroutines: it tells the goroutines of one test
+// from those of another. A subtest that calls it counts as a test of its own.
 //
 // A test that measures the whole process, its memory or its time, runs alone.
 func Parallel(t *testing.T) {
 	t.Helper()
-	// Whatever a goroutine starts inherits its labels; what a timer starts has none.
+	// A goroutine inherits the labels of its creator; one started by a timer has none.
 	pprof.SetGoroutineLabels(pprof.WithLabels(context.Background(), pprof.Labels(testLabel, t.Name())))
 	t.Parallel()
 }
 
-// Goroutines counts the goroutines whose stack contains one of substrs, such as
-// "github.com/go-rlock/rlock/pubsub.". Those that run tests and those of this
-// package are left out: a test's own stack names the package under test too.
-// In a test that called Parallel, so are those of the tests beside it.
+// Goroutines counts the goroutines whose stack contains one of substrs, such as "github.com/go-rlock/rlock/pubsub.".
+// It leaves out those that run tests and those of this package, since a test's own stack names the package under test
+// too. In a test that called Parallel it also leaves out those of the other tests.
 func Goroutines(substrs ...string) (n int) {
 	_, all := counted(substrs)
 	for _, g := range all {
@@ -92,8 +90,8 @@ func Goroutines(substrs ...string) (n int) {
 	return n
 }
 
-// GoroutinesOfTest counts as Goroutines does, in a test that called Parallel without those of which nothing says which test they are of: a timer has
-// started them.
+// GoroutinesOfTest counts like Goroutines. In a test that called Parallel it leaves out goroutines started by timers,
+// since nothing shows which test they belong to.
 func GoroutinesOfTest(substrs ...string) (n int) {
 	own, all := counted(substrs)
 	for _, g := range all {
@@ -104,7 +102,7 @@ func GoroutinesOfTest(substrs ...string) (n int) {
 	return n
 }
 
-// GoroutineStacks is what Goroutines counts, for the message of a test that fails.
+// GoroutineStacks returns the stacks that Goroutines counts, for a failure message.
 func GoroutineStacks(substrs ...string) string {
 	var text strings.Builder
 	_, all := counted(substrs)
@@ -130,7 +128,7 @@ func counted(substrs []string) (own string, counted []alike) {
 	})
 }
 
-// looking is held while look runs, so that the one goroutine inside is the caller's.
+// looking is held while look runs, so the one goroutine inside is the caller's.
 var looking sync.Mutex
 
 // alike are goroutines with the same stack and the same labels.
@@ -141,7 +139,7 @@ type alike struct {
 	root   string // the last of them
 }
 
-// look returns all goroutines of this moment, as the goroutine profile shows them.
+// look returns all current goroutines, as the goroutine profile shows them.
 func look() []alike {
 	var text strings.Builder
 	_ = pprof.Lookup("goroutine").WriteTo(&text, 1) // a Builder takes everything
@@ -169,10 +167,9 @@ func (g alike) ofTests() bool {
 		strings.HasPrefix(g.root, "github.com/go-rlock/rlock/internal/redistest.")
 }
 
-// Started counts the goroutines that the caller's test has started itself and
-// whose stack contains substr but none of without, all seen in the same moment.
-// The caller is the test's goroutine or one of those. Looking takes a fraction
-// of the time that Goroutines takes.
+// Started counts the goroutines started by the caller's test itself whose stack contains substr but none of without,
+// all seen at the same instant. The caller is the test's goroutine or one of those. It takes a fraction of the time
+// of Goroutines.
 func Started(substr string, without ...string) int {
 	all := stacks()
 	test, creator := family(all[0]) // the caller's own stack is the first
@@ -192,7 +189,7 @@ func containsAny(s string, substrs []string) bool {
 	return slices.ContainsFunc(substrs, func(substr string) bool { return strings.Contains(s, substr) })
 }
 
-// family returns the goroutine that a stack is of, and the one that has started it: "goroutine 18".
+// family returns the goroutine that a stack belongs to, and its creator: "goroutine 18".
 func family(stack string) (id, creator string) {
 	id, _, _ = strings.Cut(stack, " [") // goroutine 18 [running]:
 	_, creator, _ = strings.Cut(stack, " in goroutine ")

@@ -56,8 +56,8 @@ func TestGoroutines(t *testing.T) {
 
 func started(stop chan struct{}) { <-stop }
 
-// TestGoroutinesBesideOtherTests: each test sees its own, also from a goroutine of its own, and what no test is known to
-// have started; one that runs alone sees all.
+// TestGoroutinesBesideOtherTests: each test sees its own goroutines, also from a goroutine of its own, and those of
+// unknown tests; one that runs alone sees all.
 func TestGoroutinesBesideOtherTests(t *testing.T) {
 	const mine = "redistest_test.started("
 	stop := make(chan struct{})
@@ -67,7 +67,7 @@ func TestGoroutinesBesideOtherTests(t *testing.T) {
 			t.Run(strconv.Itoa(n), func(t *testing.T) {
 				redistest.Parallel(t)
 				for range n {
-					go func() { // so that nothing but its labels tells whose it is
+					go func() { // so that only its labels show its test
 						go started(stop) // ended by the close below
 					}()
 				}

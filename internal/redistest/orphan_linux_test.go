@@ -14,8 +14,8 @@ import (
 
 const childEnv = "REDISTEST_CHILD"
 
-// TestServerDiesWithItsTestBinary runs itself as a child that starts a server,
-// tells its pid and kills itself, so that no clean-up runs.
+// TestServerDiesWithItsTestBinary runs itself as a child that starts a server, reports its pid and kills itself, so
+// that no clean-up runs.
 func TestServerDiesWithItsTestBinary(t *testing.T) {
 	if file := os.Getenv(childEnv); file != "" {
 		s := redistest.Start(t)

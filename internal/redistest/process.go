@@ -24,9 +24,8 @@ type process struct {
 
 // spawn runs redis-server with args, its output appended to the file log.
 //
-// The child asks the kernel to be killed when the thread that forked it ends
-// (see dieWithParent), so the goroutine that forks keeps its thread until the
-// child has ended. The child's end is what ends that goroutine.
+// The kernel kills the child when the thread that forked it ends (see dieWithParent), so the goroutine that forks
+// keeps its thread, and ends only when the child has ended.
 func spawn(log string, args []string) (*process, error) {
 	bin, err := exec.LookPath("redis-server")
 	if err != nil {
@@ -59,7 +58,7 @@ func spawn(log string, args []string) (*process, error) {
 	return &process{os: cmd.Process, done: done}, nil
 }
 
-// ended reports whether the child is gone.
+// ended reports whether the child has gone.
 func (p *process) ended() bool {
 	select {
 	case <-p.done:

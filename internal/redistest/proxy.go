@@ -21,16 +21,16 @@ import (
 type Proxy struct {
 	tb     testing.TB
 	addr   string
-	guard  io.Closer // of the port in addr, while it is closed too
+	guard  io.Closer // of the port in addr, also while that is closed
 	target string
 	wg     sync.WaitGroup // the accept loop and the links; close waits for them
 
 	hooks struct {
-		sync.Mutex     // guards the following, and is held while they run
+		sync.Mutex     // guards the fields below, and is held while they run
 		request, reply []Hook
 	}
 
-	mu        sync.Mutex // guards the following
+	mu        sync.Mutex // guards the fields below
 	ln        net.Listener
 	links     map[*link]struct{}
 	release   chan struct{} // closed by Release
@@ -41,8 +41,8 @@ type Proxy struct {
 	held  atomic.Int64
 }
 
-// StartProxy listens on a port of its own and connects whoever comes to the
-// server at target. The test's clean-up closes all and waits for its goroutines.
+// StartProxy listens on a port of its own and connects its clients to the server at target. The test's clean-up
+// closes everything and waits for its goroutines.
 func StartProxy(tb testing.TB, target string) *Proxy {
 	tb.Helper()
 	p := &Proxy{tb: tb, target: target, links: make(map[*link]struct{}), release: make(chan struct{})}
@@ -64,9 +64,8 @@ func StartProxy(tb testing.TB, target string) *Proxy {
 	return p
 }
 
-// Via makes a client reach the targets of proxies through them. Unlike the
-// proxy's own address it also works for nodes of which the client learns by
-// itself, as with a cluster or sentinels.
+// Via makes a client reach the targets of proxies through them. Unlike the proxy's own address it also works for
+// nodes that the client discovers itself, as with a cluster or sentinels.
 func Via(proxies ...*Proxy) func(*rueidis.ClientOption) {
 	return func(opt *rueidis.ClientOption) {
 		opt.DialCtxFn = func(ctx context.Context, addr string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {
@@ -80,25 +79,25 @@ func Via(proxies ...*Proxy) func(*rueidis.ClientOption) {
 	}
 }
 
-// Addr is the address for clients; it never changes.
+// Addr returns the address for clients; it never changes.
 func (p *Proxy) Addr() string { return p.addr }
 
-// OnRequest adds a hook for commands on their way to the server. All hooks see
-// every command; the first answer other than Pass is what happens.
+// OnRequest adds a hook for commands on their way to the server. All hooks see every command; the first answer other
+// than Pass counts.
 func (p *Proxy) OnRequest(h Hook) {
 	p.hooks.Lock()
 	defer p.hooks.Unlock()
 	p.hooks.request = append(p.hooks.request, h)
 }
 
-// OnReply adds a hook for what comes from the server; see OnRequest.
+// OnReply adds a hook for frames from the server; see OnRequest.
 func (p *Proxy) OnReply(h Hook) {
 	p.hooks.Lock()
 	defer p.hooks.Unlock()
 	p.hooks.reply = append(p.hooks.reply, h)
 }
 
-// Release lets all frames go that are on hold now.
+// Release lets go all frames currently on hold.
 func (p *Proxy) Release() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -106,16 +105,15 @@ func (p *Proxy) Release() {
 	p.release = make(chan struct{})
 }
 
-// Held is the number of connection directions that are on hold now.
+// Held returns the number of connection directions currently on hold.
 func (p *Proxy) Held() int { return int(p.held.Load()) }
 
-// Delay makes each frame from now on take d longer, in each direction. Frames
-// travel side by side, so pipelining keeps its worth. A round trip takes 2d.
+// Delay makes each frame from now on take d longer, in each direction. Frames travel side by side, so pipelining
+// keeps its benefit. A round trip takes 2d.
 func (p *Proxy) Delay(d time.Duration) { p.delay.Store(int64(d)) }
 
-// BlackHole makes everything that is sent vanish, in both directions, while
-// connections stay open and new ones are accepted. When it ends, connections
-// that lost something are cut, for the hole in their stream; see Drop.
+// BlackHole makes everything sent vanish, in both directions, while connections stay open and new ones are accepted.
+// When it ends, it cuts connections that lost something, because of the hole in their stream; see Drop.
 func (p *Proxy) BlackHole(on bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -127,7 +125,7 @@ func (p *Proxy) BlackHole(on bool) {
 	}
 }
 
-// CutAll closes all connections; new ones are welcome.
+// CutAll closes all connections; new ones are accepted.
 func (p *Proxy) CutAll() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -156,7 +154,7 @@ func (p *Proxy) Refuse(on bool) {
 	}
 }
 
-// Conns is the number of open client connections.
+// Conns returns the number of open client connections.
 func (p *Proxy) Conns() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -208,7 +206,7 @@ func (p *Proxy) remove(l *link) {
 	delete(p.links, l)
 }
 
-// swallows reports whether what l carries is lost, and remembers that it was.
+// swallows reports whether l's traffic is lost, and remembers that it was.
 func (p *Proxy) swallows(l *link) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -17,7 +17,7 @@ import (
 // once makes a client send every command once at most.
 func once(o *rueidis.ClientOption) { o.DisableRetry = true }
 
-// impatient makes it give up on a silent connection soon, too: not for what a slow machine may not break.
+// impatient also makes it give up on a silent connection soon. It is not for tests that a slow machine may not break.
 func impatient(o *rueidis.ClientOption) {
 	once(o)
 	o.ConnWriteTimeout = time.Second
@@ -50,7 +50,7 @@ func incrSHA(t *testing.T, c rueidis.Client) string {
 	return sha
 }
 
-// count is how often incr has run.
+// count returns how often incr has run.
 func (r rig) count(t *testing.T, key string) int64 {
 	n, err := r.far.Do(within(t, soon), r.far.B().Get().Key(key).Build()).AsInt64()
 	if rueidis.IsRedisNil(err) {
@@ -196,7 +196,7 @@ func TestProxyFails(t *testing.T) {
 	require.NoError(t, ping(t, r.via, soon))
 }
 
-// listen subscribes through the proxy; it returns what is confirmed and what is heard.
+// listen subscribes through the proxy; it returns the confirmations and the messages.
 func listen(t *testing.T, c rueidis.Client, channel string) (confirmed, heard chan string) {
 	confirmed, heard = make(chan string, 16), make(chan string, 16)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -210,7 +210,7 @@ func listen(t *testing.T, c rueidis.Client, channel string) (confirmed, heard ch
 	return confirmed, heard
 }
 
-// next receives what must come soon.
+// next receives a value that must come soon.
 func next[T any](t *testing.T, ch <-chan T) T {
 	select {
 	case v := <-ch:

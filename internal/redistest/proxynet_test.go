@@ -51,7 +51,7 @@ func TestProxyBlackHole(t *testing.T) {
 	r.BlackHole(false)
 	require.Zero(t, r.count(t, "k"))
 	for _, conn := range []net.Conn{live, fresh} {
-		expectEnd(t, conn) // with a hole in its stream it can't go on
+		expectEnd(t, conn) // with a hole in its stream it cannot go on
 	}
 	redistest.Eventually(t, soon, func() bool { return incr1(t, r, soon) == nil }, "client recovers")
 	require.EqualValues(t, 1, r.count(t, "k"))
@@ -111,7 +111,7 @@ func TestProxyCutAllAndRefuse(t *testing.T) {
 
 	p.Refuse(true)
 	p.Refuse(true)
-	roundTrip(t, a) // what is open stays open
+	roundTrip(t, a) // open connections stay open
 	_, err := net.Dial("tcp4", p.Addr())
 	require.Error(t, err)
 	p.CutAll()

@@ -59,7 +59,7 @@ func (d *decoder) value() (kind byte, text string, items []string, err error) {
 	case '%':
 		items, err = d.elements(text, 2)
 		text = ""
-	case '|': // an attribute stands before the value that it is about
+	case '|': // an attribute comes before its value
 		if _, err = d.elements(text, 2); err == nil {
 			return d.value()
 		}

@@ -11,7 +11,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// MasterSet is the name under which sentinels know the only master they watch.
+// MasterSet is the sentinels' name for the only master they watch.
 const MasterSet = "mymaster"
 
 // Sentinel is a master with two replicas, watched by three sentinels that
@@ -48,8 +48,8 @@ func StartSentinel(tb testing.TB, args ...string) *Sentinel {
 	return s
 }
 
-// startSentinel runs one sentinel. It stores its state in its configuration
-// file, so it can't be configured by arguments alone.
+// startSentinel runs one sentinel. It stores its state in its configuration file, so arguments alone cannot configure
+// it.
 func startSentinel(tb testing.TB, master int) *Server {
 	tb.Helper()
 	conf := filepath.Join(tb.TempDir(), "sentinel.conf")
@@ -61,16 +61,15 @@ func startSentinel(tb testing.TB, master int) *Server {
 		tb.Fatal(err)
 	}
 	s := start(tb, func(port int) []string { return []string{conf, "--sentinel", "--port", strconv.Itoa(port)} })
-	// Sentinels find each other, and see who became a replica, by messages
-	// every 2 s and questions every 10 s: too rare for tests. But once a master is
-	// down, they ask its replicas every second and promote none whose answer is
-	// older than five ping periods; who finds none tries again only 8 s later.
-	// Redis 6.2 can't be told, and takes its time.
+	// Sentinels find each other, and the roles of replicas, by messages every 2 s and questions every 10 s: too rare
+	// for tests. And once a master is down, they ask its replicas every second and promote none whose answer is older
+	// than five ping periods; a sentinel that finds none tries again only 8 s later. Redis 6.2 cannot be configured,
+	// and takes its time.
 	_ = newAdmin(tb, s).do("SENTINEL", "DEBUG", "PUBLISH-PERIOD", "200", "INFO-PERIOD", "500", "PING-PERIOD", "500")
 	return s
 }
 
-// Addrs are the addresses of the sentinels.
+// Addrs returns the addresses of the sentinels.
 func (s *Sentinel) Addrs() []string { return addrs(s.sentinels) }
 
 // Client returns a client that follows the master; the test's clean-up closes it.
@@ -82,8 +81,8 @@ func (s *Sentinel) Client(tb testing.TB, mod ...func(*rueidis.ClientOption)) rue
 	}, mod)
 }
 
-// Master asks the sentinels who the master is. They learn of a failover one
-// after the other, so wait with Eventually for a new one.
+// Master asks the sentinels for the master. They learn of a failover one after the other, so wait with Eventually for
+// a new one.
 func (s *Sentinel) Master(tb testing.TB) *Server {
 	tb.Helper()
 	for _, n := range s.sentinels {

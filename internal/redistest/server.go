@@ -19,7 +19,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// TB is what helpers need of a test or a benchmark.
+// TB is the interface that helpers need from a test or a benchmark.
 type TB = testing.TB
 
 // startTimeout bounds how long a server may take until it answers.
@@ -37,19 +37,19 @@ type Server struct {
 	guard io.Closer // keeps the port ours, also while the server is down
 	args  func(port int) []string
 
-	mu   sync.Mutex // guards the following
+	mu   sync.Mutex // guards the fields below
 	proc *process
 }
 
-// Start runs a server of the test's own, without persistence, and returns when
-// it answers. The args are appended to its command line, as in "--maxmemory", "1mb".
-// The test's clean-up ends it.
+// Start runs a server for one test, without persistence, and returns when it answers. The args are appended to its
+// command line, as in "--maxmemory", "1mb". The test's clean-up ends it.
 func Start(tb testing.TB, args ...string) *Server {
 	tb.Helper()
 	return start(tb, func(port int) []string { return append(plainArgs(port), args...) })
 }
 
-// ForExample starts a server for an example, which has no test to fail: it panics. End it with stop.
+// ForExample starts a server for an example, which has no test to fail, so it panics on errors. End the server with
+// stop.
 func ForExample() (addr string, stop func()) {
 	dir, err := os.MkdirTemp("", "redistest")
 	if err != nil {
@@ -65,7 +65,7 @@ func ForExample() (addr string, stop func()) {
 	}
 }
 
-// plainArgs is a server that listens on this machine only and stores nothing.
+// plainArgs are the arguments of a server that listens on this machine only and stores nothing.
 func plainArgs(port int) []string {
 	return []string{
 		"--bind", "127.0.0.1", "--port", strconv.Itoa(port),
@@ -75,11 +75,11 @@ func plainArgs(port int) []string {
 	}
 }
 
-// start runs a server whose command line is made by args for the port it got.
+// start runs a server whose command line args makes from its port.
 func start(tb testing.TB, args func(port int) []string) *Server {
 	tb.Helper()
-	// The folder comes first: clean-ups run last to first, and it may be
-	// removed only when the process no longer writes to it.
+	// The folder comes first: clean-ups run last to first, and this one must run after the process has stopped
+	// writing to it.
 	s, err := newServer(tb.TempDir(), args)
 	if err != nil {
 		tb.Fatal(err)
@@ -92,7 +92,7 @@ func start(tb testing.TB, args func(port int) []string) *Server {
 // newServer takes a port and runs a server on it.
 func newServer(dir string, args func(port int) []string) (*Server, error) {
 	var err error
-	// A process that knows nothing of the guards may have taken the port since: try again.
+	// A process that ignores the guards may have taken the port since: try again.
 	for range 5 {
 		s := &Server{dir: dir, args: args}
 		s.port, s.guard = takePort()
@@ -113,13 +113,12 @@ func (s *Server) retire() {
 	_ = s.guard.Close()
 }
 
-// takePort returns a port on which nobody listens; the port that a node of a
-// cluster has for its bus is free as well. Both are below the range from which
-// kernels give ports to outgoing connections: such a connection could take the
-// port of a server that is down, even by connecting to itself.
+// takePort returns an unused port whose cluster bus port is also free. Both are below the range from which kernels
+// choose ports for outgoing connections: such a connection could take the port of a server that is down, even by
+// connecting to itself.
 //
-// Nor does a server of another test, in whichever process, until the guard is
-// closed: that listens two ports further on, and whoever does so has all of them.
+// The guard keeps the port from servers of other tests, in any process, until it is closed: it listens two ports
+// further on, and its owner may use all four.
 func takePort() (port int, guard io.Closer) {
 	for {
 		port := 11000 + 4*rand.IntN(busOffset/4)
@@ -168,8 +167,8 @@ func (s *Server) run() error {
 	}
 }
 
-// ready asks whoever listens on addr whether it is the process pid and serves.
-// The pid matters: on a port lost to another test's server, that one would answer.
+// ready asks the listener on addr whether it is the process pid and serves. The pid matters: on a port lost to
+// another test's server, that one would answer.
 func ready(addr string, pid int) error {
 	conn, err := net.DialTimeout("tcp4", addr, time.Second)
 	if err != nil {
@@ -186,7 +185,7 @@ func ready(addr string, pid int) error {
 		return err
 	}
 	if strings.HasPrefix(pong, "-NOAUTH") {
-		return nil // started with a password: it can't say more to us
+		return nil // started with a password: it cannot say more to us
 	}
 	if !strings.HasPrefix(pong, "+PONG") {
 		return fmt.Errorf("PING: %s", strings.TrimSpace(pong))
@@ -205,7 +204,8 @@ func ready(addr string, pid int) error {
 	}
 }
 
-// Answers reports whether the server answers a PING with PONG, at once. It does not while it runs a script, or sleeps.
+// Answers reports whether the server answers a PING with PONG, at once. It does not while it runs a script, or
+// sleeps.
 func (s *Server) Answers() bool {
 	conn, err := net.DialTimeout("tcp4", s.Addr(), time.Second)
 	if err != nil {
@@ -219,8 +219,9 @@ func (s *Server) Answers() bool {
 	return err == nil && string(pong) == "+PONG"
 }
 
-// Connections is how many clients the server has, but for the one that asks.
-func (s *Server) Connections(tb testing.TB) int {
+// Connections returns how many clients the server has, except the one that asks, and other servers: sentinels and replicas connect when they
+// like.
+func (s *Server) Connections(tb testing.TB) (n int) {
 	tb.Helper()
 	conn, err := net.DialTimeout("tcp4", s.Addr(), time.Second)
 	if err != nil {
@@ -228,21 +229,26 @@ func (s *Server) Connections(tb testing.TB) int {
 	}
 	defer func() { _ = conn.Close() }()
 	_ = conn.SetDeadline(time.Now().Add(time.Minute))
-	_, _ = io.WriteString(conn, "INFO clients\r\n")
-	for lines := bufio.NewScanner(conn); lines.Scan(); {
-		if n, ok := strings.CutPrefix(lines.Text(), "connected_clients:"); ok {
-			count, _ := strconv.Atoi(n)
-			return count - 1
+	_, _ = io.WriteString(conn, "CLIENT LIST\r\n")
+	reply := bufio.NewReader(conn)
+	header, _ := reply.ReadString('\n')
+	size, _ := strconv.Atoi(strings.Trim(header, "$\r\n"))
+	list := make([]byte, size)
+	if _, err := io.ReadFull(reply, list); err != nil || size == 0 {
+		tb.Fatalf("redistest: CLIENT LIST was not answered: %v", err)
+	}
+	for client := range strings.Lines(string(list)) {
+		if !strings.Contains(client, " name=sentinel-") && !strings.Contains(client, " flags=S ") && !strings.Contains(client, " flags=M ") {
+			n++
 		}
 	}
-	tb.Fatal("redistest: INFO clients was not answered")
-	return 0
+	return n - 1
 }
 
-// Addr is the server's host:port; it never changes.
+// Addr returns the server's host:port; it never changes.
 func (s *Server) Addr() string { return hostPort(s.port) }
 
-// Pid is the process id, or 0 while the server is down.
+// Pid returns the process id, or 0 while the server is down.
 func (s *Server) Pid() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -281,7 +287,7 @@ func (s *Server) Restart() {
 // Pause freezes the process (SIGSTOP): connections stay open, nothing answers.
 func (s *Server) Pause() { s.signal(sigPause) }
 
-// Resume ends a Pause. What was sent meanwhile is then served.
+// Resume ends a Pause. The server then handles everything sent meanwhile.
 func (s *Server) Resume() { s.signal(sigResume) }
 
 func (s *Server) signal(sig syscall.Signal) {

@@ -15,7 +15,7 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// soon bounds what happens at once, on a machine that may be busy.
+// soon bounds the time of immediate events, on a machine that may be busy.
 const soon = 10 * time.Second
 
 // within is a context for one command that must be answered.
@@ -72,7 +72,7 @@ func TestStopAndKillAndRestart(t *testing.T) {
 	require.NotEqual(t, before, s.Pid())
 }
 
-// TestPortIsKept: who wants a port listens on its guard first, in whichever process, also while the server is down.
+// TestPortIsKept: every taker of a port listens on its guard first, in any process, also while the server is down.
 func TestPortIsKept(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -111,7 +111,7 @@ func TestSharedPrefersTheEnvironment(t *testing.T) {
 	require.Equal(t, "127.0.0.1:1", redistest.Shared(t))
 }
 
-// fatal records what a helper says when it gives up.
+// fatal records a helper's message when it gives up.
 type fatal struct {
 	testing.TB
 	msg string

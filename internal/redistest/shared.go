@@ -11,10 +11,10 @@ import (
 	"testing"
 )
 
-// shared is the server that the tests of one binary have in common.
+// shared is the server shared by the tests of one binary.
 var shared struct {
-	mu     sync.Mutex // guards the following
-	inMain bool       // Main is running, so somebody will end the server
+	mu     sync.Mutex // guards the fields below
+	inMain bool       // Main is running, so the server will be ended
 	once   bool       // the start was tried
 	server *Server
 	err    error
@@ -43,12 +43,11 @@ func stopShared() {
 	}
 }
 
-// Shared returns the address of a plain server that all tests of this binary
-// may use at once: the one at RLOCK_TEST_ADDR, or one started on first use.
+// Shared returns the address of a plain server that all tests of this binary may use at once: the one at
+// RLOCK_TEST_ADDR, or one started on first use.
 //
-// Tests keep out of each other's way by using keys from Name, and leave the
-// server as it is: no FLUSHALL, no CONFIG SET, no SCRIPT FLUSH, no counting of
-// all commands. A test that needs those takes Start.
+// Tests avoid each other by using keys from Name, and leave the server unchanged: no FLUSHALL, no CONFIG SET, no
+// SCRIPT FLUSH, no counting of all commands. A test that needs those uses Start.
 func Shared(tb testing.TB) string {
 	tb.Helper()
 	if addr := os.Getenv("RLOCK_TEST_ADDR"); addr != "" {
@@ -78,15 +77,14 @@ func startShared() (*Server, error) {
 	return newServer(dir, plainArgs)
 }
 
-// run tells test binaries on one server apart, names within one.
+// run distinguishes test binaries on one server, names the keys within one.
 var (
 	run   = fmt.Sprintf("%08x", rand.Uint32())
 	names atomic.Int64
 )
 
-// Name returns a key name that no other call returns, in this process or
-// another, and that shows which test it belongs to. It has no braces, so it is
-// one hash tag when put in braces.
+// Name returns a key name that no other call returns, in this process or another, and that shows its test. It has no
+// braces, so it is one hash tag when put in braces.
 func Name(tb testing.TB) string {
 	tb.Helper()
 	test := strings.NewReplacer("{", "(", "}", ")").Replace(tb.Name())

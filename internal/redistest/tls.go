@@ -16,8 +16,8 @@ import (
 	"time"
 )
 
-// StartTLS puts TLS before the server at target, and returns where, and the file of its certificate, which is its own authority. The
-// test's clean-up ends it.
+// StartTLS puts TLS before the server at target, and returns its address and the file of its certificate, which is
+// its own authority. The test's clean-up ends it.
 func StartTLS(tb testing.TB, target string) (addr, ca string) {
 	tb.Helper()
 	cert, der, err := ownCertificate()

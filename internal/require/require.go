@@ -1,10 +1,10 @@
-// Package require has what the tests of the library need of testify's package of that name, without testify.
+// Package require has the parts of testify's package of that name that the library's tests use, without testify.
 //
-// Whoever imports a package gets the checksums of what its tests import, too. So the tests in rlock, lua, pubsub and lease, and what
-// they use, import nothing that the library does not. Tests in modules of their own have testify.
+// Importers of a package also get the checksums of its tests' imports. So the tests in rlock, lua, pubsub and lease,
+// and their helpers, import nothing that the library does not. Tests in modules of their own use testify.
 //
-// Each function ends the test, from the test's goroutine, unless what it says is true. The message is a text, or a format and
-// what goes into it.
+// Each function ends the test, from the test's goroutine, unless its condition holds. The message is a text, or a
+// format with its arguments.
 package require
 
 import (
@@ -46,7 +46,7 @@ func False(t testing.TB, got bool, message ...any) {
 	check(t, !got, message, "got true, want false")
 }
 
-// Equal wants values of one type that are deeply equal.
+// Equal wants deeply equal values of the same type.
 func Equal(t testing.TB, want, got any, message ...any) {
 	t.Helper()
 	check(t, reflect.DeepEqual(want, got), message, "got %#v\nwant %#v", got, want)
@@ -58,25 +58,25 @@ func NotEqual(t testing.TB, other, got any, message ...any) {
 	check(t, !reflect.DeepEqual(other, got), message, "got %#v, want another value", got)
 }
 
-// EqualValues wants values that are equal, maybe of different types: 1 and int64(1).
+// EqualValues wants equal values, possibly of different types: 1 and int64(1).
 func EqualValues(t testing.TB, want, got any, message ...any) {
 	t.Helper()
 	check(t, converted(want, got) && converted(got, want), message, "got %#v\nwant %#v", got, want)
 }
 
-// converted tells whether a, as a value of b's type, is b.
+// converted reports whether a, converted to b's type, equals b.
 func converted(a, b any) bool {
 	from, to := reflect.ValueOf(a), reflect.ValueOf(b)
 	return from.IsValid() && to.IsValid() && from.CanConvert(to.Type()) && reflect.DeepEqual(from.Convert(to.Type()).Interface(), b)
 }
 
-// Same wants two pointers to one thing.
+// Same wants two pointers to the same variable.
 func Same(t testing.TB, want, got any, message ...any) {
 	t.Helper()
 	check(t, want == got, message, "got %p (%[1]v), want %p (%[2]v)", got, want)
 }
 
-// Nil wants nil, of whichever type.
+// Nil wants nil, of any type.
 func Nil(t testing.TB, got any, message ...any) {
 	t.Helper()
 	check(t, isNil(got), message, "got %#v, want nil", got)
@@ -119,7 +119,7 @@ func NotEmpty(t testing.TB, got any, message ...any) {
 	check(t, length(t, got) > 0, message, "got nothing")
 }
 
-// Len wants so many elements.
+// Len wants that number of elements.
 func Len(t testing.TB, got any, want int, message ...any) {
 	t.Helper()
 	n := length(t, got)
@@ -140,7 +140,7 @@ func length(t testing.TB, of any) int {
 	}
 }
 
-// Contains wants a text with that part, a map with that key, or a list with that element.
+// Contains wants a text containing part, a map with that key, or a list with that element.
 func Contains(t testing.TB, got, part any, message ...any) {
 	t.Helper()
 	check(t, contains(t, got, part), message, "got %#v, want %#v in it", got, part)
@@ -152,7 +152,7 @@ func NotContains(t testing.TB, got, part any, message ...any) {
 	check(t, !contains(t, got, part), message, "got %#v, want it without %#v", got, part)
 }
 
-// Regexp wants a text, or an error whose text, has a part of that form.
+// Regexp wants a text, or an error's text, that matches form.
 func Regexp(t testing.TB, form string, got any, message ...any) {
 	t.Helper()
 	text := fmt.Sprint(got)
@@ -242,13 +242,13 @@ func ErrorAs(t testing.TB, err error, target any, message ...any) {
 	check(t, errors.As(err, target), message, "got %v, want what %T points to in it", err, target)
 }
 
-// ErrorContains wants an error with that text in it.
+// ErrorContains wants an error whose text contains text.
 func ErrorContains(t testing.TB, err error, text string, message ...any) {
 	t.Helper()
 	check(t, err != nil && strings.Contains(err.Error(), text), message, "got the error %v\nwant %q in it", err, text)
 }
 
-// PanicsWithValue wants f to panic with a value that is equal.
+// PanicsWithValue wants f to panic with an equal value.
 func PanicsWithValue(t testing.TB, want any, f func(), message ...any) {
 	t.Helper()
 	var got any

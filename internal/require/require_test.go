@@ -21,14 +21,14 @@ func (v *verdict) Fatal(args ...any) { v.said = fmt.Sprint(args...) }
 
 func (v *verdict) Fatalf(format string, args ...any) { v.said = fmt.Sprintf(format, args...) }
 
-// said is what a test says that fails; "" if it does not.
+// said returns the message of a failing test; "" if it passes.
 func said(try func(t testing.TB)) string {
 	v := &verdict{}
 	try(v)
 	return v.said
 }
 
-// Each function passes what it is for, and nothing else.
+// Each function passes for its condition, and for nothing else.
 func TestVerdicts(t *testing.T) {
 	one, other := &verdict{}, &verdict{}
 	var none *verdict

@@ -5,17 +5,17 @@ import (
 	"slices"
 )
 
-// changes are those to the number of all permits of a semaphore. The mutex of its oracle guards them.
+// changes are the changes to the number of all permits of a semaphore. The mutex of its oracle guards them.
 type changes struct {
 	added int64   // by calls that have returned
-	under []int64 // by calls under way
-	vague []claim // by calls that have failed: in the end they have added it
+	under []int64 // by calls in progress
+	vague []claim // by failed calls: in the end they have added it
 }
 
-// begin notes that a call is made which adds so many.
+// begin notes a call that adds n.
 func (c *changes) begin(n int64) { c.under = append(c.under, n) }
 
-// end notes that it has returned: it has added them, or failed, so that it will, or was refused.
+// end notes the call's return: it has added n, or failed and will add it later, or was refused.
 func (c *changes) end(p *process, n int64, failed, refused bool) {
 	at := slices.Index(c.under, n)
 	c.under = slices.Delete(c.under, at, at+1)
@@ -28,7 +28,7 @@ func (c *changes) end(p *process, n int64, failed, refused bool) {
 	}
 }
 
-// unsure are those that may have been added.
+// unsure returns the numbers that may have been added.
 func (c *changes) unsure() []int64 {
 	all := slices.Clone(c.under)
 	for _, v := range c.vague {
@@ -37,7 +37,7 @@ func (c *changes) unsure() []int64 {
 	return all
 }
 
-// bounds are how many were added at least, and at most.
+// bounds returns the least and the greatest number that may have been added.
 func (c *changes) bounds() (least, most int64) {
 	least, most = c.added, c.added
 	for _, n := range c.unsure() {
@@ -46,7 +46,7 @@ func (c *changes) bounds() (least, most int64) {
 	return least, most
 }
 
-// settled is how many were added in the end, and what processes may have added as well of which that is not known.
+// settled returns the number added in the end, and the numbers that processes with an unknown outcome may have added.
 func (c *changes) settled(isVague func(*process) bool) (added int64, unsure []int64) {
 	added = c.added
 	for _, v := range c.vague {
@@ -59,10 +59,11 @@ func (c *changes) settled(isVague func(*process) bool) (added int64, unsure []in
 	return added, unsure
 }
 
-// manySums are so many that not all of them are looked at.
+// manySums is the span of possible sums above which isSum does not compute them all.
 const manySums = 200
 
-// isSum reports whether n is the sum of some of the numbers. If there are many sums, it only has to be between the least and the largest.
+// isSum reports whether n is the sum of some of the numbers. If there are many sums, n need only be between the least
+// and the largest.
 func isSum(n int64, of []int64) bool {
 	var least, most int64
 	for _, x := range of {

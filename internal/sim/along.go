@@ -12,46 +12,47 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// along is a ticket, as the oracle of its lock knows it; o.mu guards it. From the Export to the Adopt nobody may get in between, unless the
-// server forgets the lock, the ticket's time is over, or an Adopt fails that may have used it.
+// along is a ticket, as the oracle of its lock knows it; o.mu guards it. From the Export to the Adopt nobody may
+// enter, unless the server forgets the lock, the ticket's time is over, or an Adopt that may have used the ticket
+// fails.
 type along struct {
 	until    time.Time // the end of its time
-	adopting int       // calls under way
-	adopted  int       // that got the lock
-	failed   bool      // one has used it, or may have, and gives the lock back
-	forgot   bool      // the server may have
+	adopting int       // calls in progress
+	adopted  int       // calls that got the lock
+	failed   bool      // a call has used it, or may have, and gives the lock back
+	forgot   bool      // the server may have forgotten it
 }
 
-// isOpen reports whether the lock is the ticket's for sure.
+// isOpen reports whether the ticket surely has the lock.
 func (t *along) isOpen() bool {
 	return t.adopting == 0 && t.adopted == 0 && !t.failed && !t.forgot && time.Until(t.until) > 2*time.Millisecond
 }
 
-// isTicket reports whether an owner field is that of a ticket.
+// isTicket reports whether an owner field is a ticket's.
 func isTicket(field string) bool {
 	_, tag, _ := strings.Cut(field, ":")
 	return strings.HasPrefix(tag, "000")
 }
 
-// exported notes a ticket. forgot says that the server may have forgotten its lock.
+// exported notes a ticket. forgot means that the server may have forgotten its lock.
 func (o *oracle) exported(until time.Time, forgot bool) *along {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	t := &along{until: until, forgot: forgot}
 	o.tickets[t] = struct{}{}
-	o.expires = true // that tells nobody
+	o.expires = true // the end of a ticket sends no message
 	return t
 }
 
-// adopts notes that somebody calls Adopt.
+// adopts notes a call of Adopt.
 func (o *oracle) adopts(t *along) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	t.adopting++
 }
 
-// adoptEnds notes that an Adopt has returned, or that its section has begun. It reports whether nobody could have the ticket, and none of its calls
-// is under way.
+// adoptEnds notes that an Adopt has returned, or that its section has begun. It reports whether nobody could have the
+// ticket, and none of its calls is in progress.
 func (o *oracle) adoptEnds(t *along, err error) (unused bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -60,7 +61,7 @@ func (o *oracle) adoptEnds(t *along, err error) (unused bool) {
 	return t.isOpen()
 }
 
-// heeds looks whether a section that begins is that of a ticket; o.mu is held.
+// heeds checks a new section against the tickets; o.mu is held.
 func (o *oracle) heeds(s *section) {
 	if s.ticket != nil {
 		if s.ticket.adopted++; s.ticket.adopted > 1 {
@@ -77,7 +78,7 @@ func (o *oracle) heeds(s *section) {
 	}
 }
 
-// isExported reports whether the server says that a ticket has the lock, in which nobody is then; o.mu is held.
+// isExported reports whether a ticket has the lock on the server, so that nobody is inside; o.mu is held.
 func (o *oracle) isExported() bool {
 	if o.world.plan.Along == 0 || o.name.Kind == Quorum {
 		return false
@@ -85,14 +86,14 @@ func (o *oracle) isExported() bool {
 	return slices.ContainsFunc(o.world.servers[0].fields(o.name.Text), isTicket)
 }
 
-// mayExport reports whether a section of it can be taken along.
+// mayExport reports whether a section of w can be exported.
 func (w want) mayExport() bool {
 	kind := w.parts[0].oracle.name.Kind
 	_, many := w.lock.(*rlock.MultiMutex) // maybe of one
 	return !many && w.parts[0].least == 0 && (kind == Plain || kind == Fenced || kind == ReadWrite && !w.shared && w.upper == nil)
 }
 
-// takeAlong exports a section, and has two processes adopt it, of which one gets it: maybe this one.
+// takeAlong exports a section, and makes two processes adopt it. One of them gets it, possibly this one.
 func (k *worker) takeAlong(ctx context.Context, w want, s *section, unlock rlock.UnlockFunc) {
 	world, o := k.world(), w.parts[0].oracle
 	lasts := between(k.r, 50*time.Millisecond, min(world.plan.Watchdog, 3*time.Second))
@@ -104,7 +105,7 @@ func (k *worker) takeAlong(ctx context.Context, w want, s *section, unlock rlock
 		if !excused {
 			k.check(o, "Export", err, false)
 		}
-		_ = unlock() // if there was nothing to be exported any more
+		_ = unlock() // if there was nothing to export any more
 		return
 	}
 	world.released(k.process, o, s.owner)
@@ -125,14 +126,14 @@ func (k *worker) takeAlong(ctx context.Context, w want, s *section, unlock rlock
 	calls.Wait()
 }
 
-// adopt goes on with a ticket, if it gets it.
+// adopt continues with a ticket, if it gets the lock.
 func (k *worker) adopt(t *along, text string, w want, lasts time.Duration, called *sync.WaitGroup) {
 	world, o := k.world(), w.parts[0].oracle
 	defer k.begin(w)()
 	k.sleep(k.process.ctx, time.Duration(k.r.Float64()*1.2*float64(lasts)))
 	asks, _, latest := k.leaves(k.process.ctx)
 	if asks == k.process.ctx {
-		latest = time.Time{} // it has no bound but that
+		latest = time.Time{} // it has no other bound
 	}
 	o.adopts(t)
 	began := time.Now()

@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// isEar reports whether a Client is spoken to on a channel.
+// isEar reports whether a channel is a Client's ear.
 func isEar(channel string) bool { return strings.HasPrefix(channel, "rlock_client:") }
 
-// lookAtAsked reports a hold that wants to know if somebody waits, and has not learnt of this waiter in time.
+// lookAtAsked reports a hold that wants to know whether somebody waits, and has not learned of this waiter in time.
 func (v *waiter) lookAtAsked() {
 	w, o := v.process.world, v.locks[0]
 	if w.plan.Asked == 0 || len(v.locks) > 1 || v.gate || v.process.isDead() {
@@ -35,9 +35,9 @@ func (v *waiter) lookAtAsked() {
 	}
 }
 
-// asks is how long it takes at most until a hold learns of a waiter, without faults: its Lock, or that of the hold, has an answer then, and a message
-// or a look has followed. A writer that is refused by readers asks all of them if the one that the refusal names can be asked; otherwise the others
-// learn of it when they look.
+// asks returns the longest time until a hold learns of a waiter, without faults: its Lock, or the hold's, has an
+// answer by then, and a message or a look has followed. A writer refused by readers asks all of them if the reader
+// named in the refusal can be asked; otherwise the others learn of it when they look.
 func (w *world) asks(s *section) time.Duration {
 	bound := w.handOver() + w.reach()
 	if s.shared && w.plan.Asked < 1 {

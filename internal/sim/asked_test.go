@@ -8,15 +8,15 @@ import (
 	"time"
 )
 
-// TestAsked is about holds that want to know if somebody waits.
+// TestAsked tests holds that want to know whether somebody waits.
 func TestAsked(t *testing.T) { worlds(t, Limits{Asked: true}) }
 
-// TestAskedBugsAreFound has servers that answer wrongly what only holds with an ear, and those that wait for them, ask. Of a few worlds one has to
-// fail, since a hold does not learn that somebody waits.
+// TestAskedBugsAreFound makes servers give wrong answers to questions that only holds with an ear, and their waiters,
+// ask. One of a few worlds must fail, since a hold does not learn that somebody waits.
 func TestAskedBugsAreFound(t *testing.T) {
 	for _, bug := range []struct {
 		name string
-		does func(cmd string, args []string) bool // whether the answer is 0, in place of what the command does
+		does func(cmd string, args []string) bool // whether to answer 0 instead of running the command
 	}{
 		{"messages to ears are lost", func(cmd string, args []string) bool {
 			return cmd == "PUBLISH" && isEar(args[0])

@@ -10,10 +10,11 @@ import (
 
 // Worlds of TestBugsAreFound.
 
-// calm is one in which nothing fails.
+// calm is a world without faults.
 func calm(*Plan) {}
 
-// lossy is one in which answers are lost, a process has no way to the server now and then, and semaphores are meddled with.
+// lossy is a world where answers are lost, a process sometimes cannot reach the server, and semaphores are meddled
+// with.
 func lossy(p *Plan) {
 	p.Lossy, p.Meddle = 0.03, 0.2
 	for at := 3 * time.Second; at < p.Time; at += 10 * time.Second {
@@ -21,29 +22,29 @@ func lossy(p *Plan) {
 	}
 }
 
-// slowOnce is one in which the server is stopped for longer than calls try, and leases are long.
+// slowOnce is a world where the server is stopped for longer than calls try, and leases are long.
 func slowOnce(p *Plan) {
 	p.Watchdog = 30 * time.Second
 	p.Faults = []Fault{{At: 10 * time.Second, For: 12 * time.Second, What: ServerSlow, Process: -1}}
 }
 
-// killed is one in which two processes die, each of which is likely to have something.
+// killed is a world where two processes die, each probably with some permits.
 func killed(p *Plan) {
 	p.Watchdog, p.Hold, p.Think = 3*time.Second, 2*time.Second, 20*time.Millisecond
 	p.Faults = []Fault{{At: 3 * time.Second, What: Killed, Process: 0}, {At: 13 * time.Second, What: Killed, Process: 1}}
 }
 
-// heldLong is one in which sections are longer than a lease, and permits of others are ended by their ids.
+// heldLong is a world where sections are longer than a lease, and permits of others are ended by their ids.
 func heldLong(p *Plan) {
 	p.Watchdog, p.Hold, p.Think, p.Meddle = 3*time.Second, 5*time.Second, 20*time.Millisecond, 0.5
 }
 
-// takenAlong is one in which every other section is exported, which are short.
+// takenAlong is a world of short sections, half of which are exported.
 func takenAlong(p *Plan) {
 	p.Along, p.Hold, p.Think, p.Watchdog = 0.5, time.Millisecond, 20*time.Millisecond, 3*time.Second
 }
 
-// TestBugsAreFound puts bugs into the scripts, one at a time: of a few worlds one has to fail, by what its oracle says.
+// TestBugsAreFound puts bugs into the scripts, one at a time: one of a few worlds must fail, with the right message.
 func TestBugsAreFound(t *testing.T) {
 	for _, bug := range []struct {
 		name     string
@@ -77,7 +78,7 @@ func TestBugsAreFound(t *testing.T) {
 		{"two permits have one slot", Permits, "local slot = slot_from(low)", "local slot = 0", "slot 0", lossy},
 		{"a permit that is given back keeps its slot", Permits, "numbered = numbered - redis.call('zrem', numbers, unpack(ids))", "", "and is gone", lossy},
 		{"a permit ends a second early", Permits, "'-inf', line.now, 'limit'", "'-inf', line.now + 1000, 'limit'", "(G2)", lossy},
-		{"a renewal finds each permit", Permits, "local verdict = 0", "local verdict = 1", "not told of its loss", heldLong},
+		{"a renewal finds each permit", Permits, "local verdict = 0", "local verdict = 1", "not notified of its loss", heldLong},
 		{"a repeat adds permits once more", Permits, "local done, sum, which, slots, given = recalled(line)", "local done, sum, which, slots, given",
 			"may have been added", lossy},
 		{"a call that is cancelled keeps its permits", Permits, "if ARGV[5] == '2' then\nfor", "if false then\nfor", "(G5)", slowOnce},
@@ -87,7 +88,7 @@ func TestBugsAreFound(t *testing.T) {
 		t.Run(bug.name, func(t *testing.T) {
 			t.Parallel()
 			changed := false
-			for seed := range uint64(200) { // mostly one of the first 20 shows it; how often, depends on how goroutines are scheduled
+			for seed := range uint64(200) { // mostly one of the first 20 shows it; how often depends on the scheduling of goroutines
 				var r *Result
 				synctest.Test(t, func(*testing.T) {
 					p := NewPlan(seed, Limits{Processes: 4, Time: 40 * time.Second, Kinds: []Kind{bug.kind}, Calm: true})
@@ -115,7 +116,7 @@ func TestBugsAreFound(t *testing.T) {
 	}
 }
 
-// A process that is not told that somebody waits keeps that one waiting (G4): without its ear, WithLinger would be no use.
+// A process that does not learn of a waiter keeps it waiting (G4): without its ear, WithLinger would be useless.
 func TestUnheardQuestionsAreFound(t *testing.T) {
 	for seed := range uint64(20) {
 		var r *Result

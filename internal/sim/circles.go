@@ -15,24 +15,25 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// Worlds of circles: their workers take locks in any order, so that they wait for each other, and the Clients have Options.Deadlock with DeadlockFail. The
-// oracle knows what each worker holds and waits for. A Lock that fails with a deadlock has to be in one: those that it names were all where it says at
-// one moment. And a circle of workers may not stand for longer than it takes to find it.
+// Worlds of circles: their workers take locks in any order, so that they wait for each other, and the Clients have
+// Options.Deadlock with DeadlockFail. The oracle knows what each worker holds and waits for. A Lock that fails with a
+// deadlock must be in one: all waits in its error existed at one moment. And a circle of workers may not last longer
+// than it takes to find it.
 
 // circles is that oracle.
 type circles struct {
 	world *world
 
-	mu    sync.Mutex // guards the following
+	mu    sync.Mutex // guards the fields below
 	of    map[*worker]*standing
-	past  []standing // that have ended a short while ago
+	past  []standing // that have ended lately
 	found int
-	said  bool // that there is one nobody finds
+	said  bool // an undetected one was reported
 
 	graphs []*deadlock.Graph // of the processes
 }
 
-// standing is where a worker stands: what it holds, and what it waits for.
+// standing is a worker's position: the locks that it holds, and the one that it waits for.
 type standing struct {
 	client   string
 	holds    []step
@@ -53,7 +54,7 @@ func (c *circles) at(k *worker) *standing {
 	return c.of[k]
 }
 
-// waits notes that a worker is about to wait; got, that it has what it waited for, or not.
+// waits notes that a worker is about to wait; got notes the outcome.
 func (c *circles) waits(k *worker, s step) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -79,7 +80,7 @@ func (c *circles) got(k *worker, err error) {
 	at.waits = nil
 }
 
-// apart is another process, whose clock is ahead by that much.
+// apart returns a client for another process, whose clock is ahead by that much.
 func (c *circles) apart(redis rueidis.Client, ahead time.Duration) rueidis.Client {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -89,7 +90,7 @@ func (c *circles) apart(redis rueidis.Client, ahead time.Duration) rueidis.Clien
 	return deadlock.Apart{Client: redis, Graph: g}
 }
 
-// rest looks for what is left when all calls have ended.
+// rest looks for leftovers after all calls have ended.
 func (c *circles) rest() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -100,22 +101,22 @@ func (c *circles) rest() {
 	}
 }
 
-// left notes that a worker is about to unlock all that it has.
+// left notes that a worker is about to unlock all its locks.
 func (c *circles) left(k *worker) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.at(k).holds = nil
 }
 
-// check looks whether all waits of a deadlock were there in one moment. mu is held.
+// check checks that all waits of a deadlock existed at one moment. mu is held.
 func (c *circles) check(k *worker, e *rlock.DeadlockError) {
 	var all [][]standing // that each of its waits may be
 	for i, w := range e.Cycle {
 		if w.WaitsFor != e.Cycle[(i+1)%len(e.Cycle)].Holds {
-			c.world.violation(w.WaitsFor, "no deadlock: p%d was told of %v", k.process.number, e)
+			c.world.violation(w.WaitsFor, "no deadlock: p%d got %v", k.process.number, e)
 		}
 		if w.WaitingSince.After(e.Cycle[0].WaitingSince) {
-			c.world.violation(w.WaitsFor, "p%d is told of a deadlock, and its wait is not the last one: %v", k.process.number, e)
+			c.world.violation(w.WaitsFor, "p%d gets a deadlock, although its wait is not the last one: %v", k.process.number, e)
 		}
 		var some []standing
 		for _, at := range c.of {
@@ -133,7 +134,7 @@ func (c *circles) check(k *worker, e *rlock.DeadlockError) {
 		all = append(all, some)
 	}
 	for _, some := range all {
-		for _, at := range some { // if there is such a moment, it is when one of them begins
+		for _, at := range some { // if there is such a moment, one of them begins then
 			if !slices.ContainsFunc(all, func(others []standing) bool {
 				return !slices.ContainsFunc(others, func(o standing) bool { return !o.from.After(at.from) && !o.to.Before(at.from) })
 			}) {
@@ -141,16 +142,17 @@ func (c *circles) check(k *worker, e *rlock.DeadlockError) {
 			}
 		}
 	}
-	c.world.violation(e.Name, "no deadlock: p%d was told of waits that were not there at once: %v", k.process.number, e)
+	c.world.violation(e.Name, "no deadlock: the waits reported to p%d did not exist at one moment: %v", k.process.number, e)
 }
 
 func (s *standing) isIn(w rlock.DeadlockWait) bool {
 	return s.client == w.Client && s.waits.name == w.WaitsFor && slices.ContainsFunc(s.holds, func(h step) bool { return h.name == w.Holds })
 }
 
-// within is how long a circle may stand: the time after which its last wait looks, a quarter more if a probe comes too early, and the ways of two laps. If
-// something fails, pauses double, and the look after the end of that may be as far away as that lasted. The same if clocks differ: what is taken for the last
-// wait may have begun before the circle closed, by as much.
+// within returns how long a circle may last: the time after which its last wait looks, a quarter more if a probe
+// comes too early, and the latencies of two laps. After a failure, pauses double, and the next look may be as far
+// away as the failure lasted. The same if clocks differ: the apparent last wait may have begun before the circle
+// closed, by the difference.
 func (w *world) within() time.Duration {
 	after := w.plan.Processes[0].Options.Deadlock.After
 	bound := 2*after + 4*time.Duration(len(w.all)+4)*w.far + w.reach()
@@ -161,7 +163,7 @@ func (w *world) within() time.Duration {
 	return bound
 }
 
-// look looks for circles that stand for too long.
+// look looks for circles that last too long.
 func (c *circles) look() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -171,7 +173,8 @@ func (c *circles) look() {
 			old[k] = at
 		}
 	}
-	// Whoever waits for nobody old is in no circle of these, and nobody waits for him in one.
+	// A worker that does not wait for an old standing is in no circle of them, and neither is anybody who waits for
+	// it.
 	for removed := true; removed; {
 		removed = false
 		for k, at := range old {
@@ -195,11 +198,11 @@ func (c *circles) look() {
 		texts = append(texts, fmt.Sprintf("p%d holds %v and waits for %v since %v", k.process.number, at.holds, *at.waits, c.world.since(at.from)))
 	}
 	slices.Sort(texts)
-	c.world.violation("", "a deadlock that nobody finds: %s", strings.Join(texts, "; "))
+	c.world.violation("", "an undetected deadlock: %s", strings.Join(texts, "; "))
 	c.said = true
 }
 
-// inCircles works in sections inside of each other, whose locks have no order.
+// inCircles works in nested sections, whose locks have no order.
 func (k *worker) inCircles() {
 	for k.sleep(k.process.ctx, k.about(k.world().plan.Think)) {
 		if !k.chain(k.process.ctx, k.r.Perm(len(k.names))[:1+k.r.IntN(min(4, len(k.names)))]) {
@@ -208,7 +211,7 @@ func (k *worker) inCircles() {
 	}
 }
 
-// chain takes locks one inside of the other. It reports false if the process is over.
+// chain takes locks one inside the other. It returns false if the process is over.
 func (k *worker) chain(ctx context.Context, names []int) bool {
 	c := k.world().circles
 	type held struct {
@@ -221,7 +224,7 @@ func (k *worker) chain(ctx context.Context, names []int) bool {
 	var all []held
 	goesOn := true
 	for _, at := range names {
-		if len(all) > 0 && k.chance(0.5) { // some wait for what it has before it begins to wait itself
+		if len(all) > 0 && k.chance(0.5) { // some wait for its locks before it begins to wait itself
 			k.sleep(ctx, k.about(4*k.process.plan.Options.Deadlock.After))
 		}
 		w := k.single(at)

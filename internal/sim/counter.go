@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// recordKept is for how long the record of calls for a counter may stay, and what else is beside it.
+// recordKept is how long the record of calls for a counter, and the keys beside it, may stay.
 const recordKept = 2*time.Minute + 5*time.Second
 
-// lookAgain is after how long somebody who waits for a counter asks without a message.
+// lookAgain is the time after which a waiter for a counter asks without a message.
 const lookAgain = time.Minute
 
 // counter is the oracle of a semaphore or a latch: a number in the first server, which nobody owns.
@@ -19,12 +19,12 @@ type counter interface {
 	said(n news) // after each script about it
 	forgotten()  // the server may have lost it
 	look()       // at each tick
-	rest()       // at the end, when all calls have ended and what they left behind is put right
+	rest()       // at the end, when all calls have ended and their leftovers are cleared
 }
 
-// news is what the server has of a counter after a script, or a fault.
+// news is the server's state of a counter after a script, or a fault.
 type news struct {
-	client string // whose script it was; empty: it does not name the number, or it was a fault
+	client string // whose script it was; empty: the script does not name the client, or it was a fault
 	value  int64
 	is     bool // there is a number
 	read   reader
@@ -40,7 +40,8 @@ func newCounter(o *oracle) counter {
 	return &latch{tally: newTally(o), most: o.name.Count, open: o.world.began, waits: make(map[*latchWait]struct{})}
 }
 
-// saw is told of scripts, in their order. The keys of a counter are next to each other, but for those that none of the oracles reads.
+// saw handles scripts, in their order. The keys of a counter are next to each other, except those that no oracle
+// reads.
 func (w *world) saw(keys []string, client string, read reader) {
 	var before *oracle
 	for _, key := range keys {
@@ -57,7 +58,7 @@ func (w *world) saw(keys []string, client string, read reader) {
 		if text, n.is = read("get", o.name.Text).(string); n.is {
 			var err error
 			if n.value, err = strconv.ParseInt(text, 10, 64); err != nil {
-				w.violation(key, "the server has %q, which is no number", text)
+				w.violation(key, "the server has %q, which is not a number", text)
 				continue
 			}
 		}
@@ -65,18 +66,18 @@ func (w *world) saw(keys []string, client string, read reader) {
 	}
 }
 
-// tally is what the kinds have in common.
+// tally is common to both kinds of counters.
 type tally struct {
 	o     *oracle
-	every time.Duration // after which somebody who waits asks
-	once  int           // how often more, since something may happen by itself
+	every time.Duration // after which a waiter asks
+	once  int           // how much more often, since something may happen by itself
 
-	mu      sync.Mutex // guards the following, and those of the kind. A server may hold its lock when it is taken
-	lost    bool       // the server may have lost the number: sums are not known any more
-	event   time.Time  // when a call for it began or ended last
-	waiters int        // calls that have waited since then, or for longer
+	mu      sync.Mutex // guards the fields below, and those of the kind. A server may hold its lock while taking it
+	lost    bool       // the server may have lost the number: sums are unknown
+	event   time.Time  // when a call for it last began or ended
+	waiters int        // calls that have waited since then, or longer
 	idle    int        // scripts about it long after that
-	told    bool       // that there are too many
+	told    bool       // that there are too many has been reported
 }
 
 func newTally(o *oracle) tally { return tally{o: o, event: o.world.began, every: lookAgain} }
@@ -90,7 +91,8 @@ func (t *tally) happens(waiters int) {
 	t.event, t.waiters, t.idle = time.Now(), waiters, 0
 }
 
-// asked notes a script about the counter; mu is held. While nobody does anything, each process that waits asks now and then, and nobody else does.
+// asked notes a script about the counter; mu is held. While nothing else happens, each waiting process asks now and
+// then, and nobody else does.
 func (t *tally) asked(n news) {
 	w := t.o.world
 	d := time.Since(t.event)
@@ -104,7 +106,7 @@ func (t *tally) asked(n news) {
 	}
 }
 
-// sleeps returns a bound on how long a waiter may sleep that nothing disturbs, though it could go on; 0 if something does.
+// sleeps returns a bound on how long an undisturbed waiter may sleep though it could go on; 0 if it is disturbed.
 func (t *tally) sleeps(p *process, d time.Duration) time.Duration {
 	w := t.o.world
 	switch {
@@ -119,7 +121,8 @@ func (t *tally) sleeps(p *process, d time.Duration) time.Duration {
 	return 2*keep + w.reach() + time.Second + time.Duration(w.disturbed(d+unnoticed))*keep
 }
 
-// isVague reports whether what a process left behind is not known: it ended before it could put that right, or could not in the time that there is.
+// isVague reports whether a process's leftovers are unknown: it ended before it could clear them, or could not in the
+// time available.
 func (t *tally) isVague(p *process) bool {
 	w := t.o.world
 	if p.isDead() || p.ended.Load() && !w.plan.onlyEnds() {
@@ -130,12 +133,13 @@ func (t *tally) isVague(p *process) bool {
 	return w.outage > 50*time.Second
 }
 
-// onlyEnds reports whether nothing happens but that Clients are closed.
+// onlyEnds reports whether the only events are the closing of Clients.
 func (p *Plan) onlyEnds() bool {
 	return p.Lossy == 0 && !slices.ContainsFunc(p.Faults, func(f Fault) bool { return f.What != Closed && f.What != ShutDown })
 }
 
-// patience draws the ctx and the wait of a call that waits for a counter: when work is over, it ends in any case.
+// patience draws the ctx and the wait of a call that waits for a counter. The call ends with the world's work at the
+// latest.
 func (k *worker) patience(outer context.Context) (ctx context.Context, end func(), wait time.Duration, latest time.Time) {
 	asks, wait, latest := k.leaves(outer)
 	ctx, cancel := context.WithCancel(asks)
@@ -151,7 +155,7 @@ func (k *worker) bounded() (context.Context, context.CancelFunc) {
 	return context.Background(), func() {}
 }
 
-// counts notes a section, for the sake of Result.
+// counts notes a section, for Result.
 func (o *oracle) counts(asked time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

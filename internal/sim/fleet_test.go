@@ -24,8 +24,9 @@ func hot(kind Kind, processes int, d time.Duration) *Plan {
 	return p
 }
 
-// TestCosts holds what a section costs against docs/guarantees.md and docs/benchmarks.md: it does not grow with the processes. What they cost
-// when they come and go is taken off: a second world lasts for longer, and only what it has more counts.
+// TestCosts compares the cost of a section with docs/guarantees.md and docs/benchmarks.md: it does not grow with the
+// number of processes. The costs of their start and end are subtracted: a second world lasts longer, and only its
+// surplus counts.
 func TestCosts(t *testing.T) {
 	for _, c := range []struct {
 		kind               Kind
@@ -45,7 +46,7 @@ func TestCosts(t *testing.T) {
 				sections := float64(long.Sections - brief.Sections)
 				scripts, delivered := float64(long.Scripts-brief.Scripts)/sections, float64(long.Delivered-brief.Delivered)/sections
 				most := c.scripts
-				if n > 64 { // a tenth of a script more: why is not known
+				if n > 64 { // a tenth of a script more: the reason is unknown
 					most = max(most, 2.2)
 				}
 				t.Logf("%.0f sections, %.2f scripts and %.2f messages each, longest wait %v", sections, scripts, delivered, long.Longest)

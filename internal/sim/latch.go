@@ -9,39 +9,39 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// latch is the oracle of a count-down latch. A round is from when it is set until it has no count any more.
+// latch is the oracle of a count-down latch. A round lasts from when it is set until it has no count any more.
 type latch struct {
 	tally
-	most int64 // that it is set to; a latch of many is never deleted, nor counted down to its end
+	most int64 // its highest count; a latch of many is never deleted, nor counted down to its end
 
-	// mu guards the following.
+	// mu guards the fields below.
 	is     bool // it has a count, in the server
 	count  int64
-	gone   time.Time // when it had one last
+	gone   time.Time // when it last had one
 	open   time.Time // since when it is open; zero: it is not
-	shut   time.Time // when it was open last
+	shut   time.Time // when it was last open
 	round  int
 	set    int64 // its count at the beginning of the round
 	may    int64 // CountDowns that may have counted since then
-	sure   int64 // and those that have
-	flying int64 // CountDowns under way
+	sure   int64 // CountDowns that surely have
+	flying int64 // CountDowns in progress
 	later  []laterDown
 	mine   bool        // a TrySetCount has reported this round
-	began  []latchSet  // rounds that none has reported
-	sets   []*latchSet // calls under way
+	began  []latchSet  // rounds that no call has reported
+	sets   []*latchSet // calls in progress
 	failed []*process  // whose TrySetCounts were not answered
-	ends   []time.Time // until when a Delete may be under way
+	ends   []time.Time // until when a Delete may be in progress
 	waits  map[*latchWait]struct{}
 }
 
-// laterDown is a CountDown that goes on in the background.
+// laterDown is a CountDown that continues in the background.
 type laterDown struct {
 	process *process
 	round   int
 	at      time.Time
 }
 
-// latchSet is a TrySetCount, or what one has done.
+// latchSet is a TrySetCount, or its effect.
 type latchSet struct {
 	client string
 	n      int64
@@ -56,7 +56,7 @@ type latchWait struct {
 	told    bool
 }
 
-// forAWhile is for how long a call without an answer may be under way.
+// forAWhile is how long an unanswered call may be in progress.
 const forAWhile = 3 * time.Minute
 
 func (l *latch) said(n news) {
@@ -91,7 +91,7 @@ func (l *latch) said(n news) {
 	}
 }
 
-// begin notes that somebody has set the latch; mu is held.
+// begin notes that the latch was set; mu is held.
 func (l *latch) begin(client string, count int64) {
 	l.round++
 	l.set, l.sure, l.may, l.mine = count, 0, l.flying, false
@@ -106,11 +106,11 @@ func (l *latch) begin(client string, count int64) {
 	}
 }
 
-// weigh holds the count against the CountDowns; mu is held.
+// weigh compares the count with the CountDowns; mu is held.
 func (l *latch) weigh() {
 	if l.is && !l.lost && (l.count < l.set-l.may || l.count > l.set-l.sure) {
 		l.violation("the count is %d of %d, after %d to %d CountDowns", l.count, l.set, l.sure, l.may)
-		l.lost = true // told
+		l.lost = true // reported
 	}
 }
 
@@ -146,7 +146,7 @@ func (l *latch) look() {
 	}
 }
 
-// rest holds the count at the end against what was reported.
+// rest compares the count at the end with the reports.
 func (l *latch) rest() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -170,7 +170,7 @@ func (l *latch) rest() {
 	}
 }
 
-// useLatch does one of the things that are done with a latch. It reports false if the process is over.
+// useLatch makes one call to a latch. It returns false if the process is over.
 func (k *worker) useLatch(outer context.Context, l *latch) bool {
 	c := k.process.locks[0].CountDownLatch(l.o.name.Text)
 	many := l.most > 100
@@ -217,14 +217,14 @@ func (k *worker) trySetCount(c *rlock.CountDownLatch, l *latch, many bool) error
 	}
 	switch {
 	case err != nil:
-		l.failed = append(l.failed, k.process) // what it has done is reported by nobody
+		l.failed = append(l.failed, k.process) // no call reports its effect
 	case set && at < 0 && !l.lost:
-		l.violation("p%d: TrySetCount of %d reports that it has set the latch, and has not", k.process.number, s.n)
+		l.violation("p%d: TrySetCount of %d reports that it has set the latch, but has not", k.process.number, s.n)
 	case set && at >= 0:
 		l.mine = l.mine || at == len(l.began)-1 && l.is
 		l.began = slices.Delete(l.began, at, at+1)
 	case !set && !l.is && l.gone.Before(s.at) && !l.lost:
-		l.violation("p%d: TrySetCount reports false, and there was no count", k.process.number)
+		l.violation("p%d: TrySetCount reports false, although there was no count", k.process.number)
 	}
 	return err
 }
@@ -284,9 +284,9 @@ func (k *worker) deleteLatch(c *rlock.CountDownLatch, l *latch) error {
 	case err != nil:
 		l.ends[at] = time.Now().Add(forAWhile)
 	case deleted && l.gone.Before(began):
-		l.violation("p%d: Delete reports that it has deleted the latch, and has not", k.process.number)
+		l.violation("p%d: Delete reports that it has deleted the latch, but has not", k.process.number)
 	case !deleted && l.is && l.shut.Before(began) && !l.lost:
-		l.violation("p%d: Delete reports false, and there was a count", k.process.number)
+		l.violation("p%d: Delete reports false, although there was a count", k.process.number)
 	}
 	return err
 }
@@ -310,7 +310,7 @@ func (k *worker) await(outer context.Context, c *rlock.CountDownLatch, l *latch)
 	delete(l.waits, v)
 	l.happens(len(l.waits))
 	if err == nil && l.open.IsZero() && l.shut.Before(v.began) {
-		l.violation("p%d: Await returns, and the latch was closed since before it was called", k.process.number)
+		l.violation("p%d: Await returned, although the latch was closed throughout", k.process.number)
 	}
 	l.mu.Unlock()
 	if err != nil {

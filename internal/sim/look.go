@@ -13,7 +13,7 @@ import (
 
 // Oracles look while a world runs, and for leftovers at its end.
 
-// look has all oracles look.
+// look makes all oracles look.
 func (w *world) look() {
 	w.mu.Lock()
 	waiting, used := slices.Collect(maps.Keys(w.waiting)), w.used
@@ -46,8 +46,8 @@ func (w *world) look() {
 	}
 }
 
-// lookForGhosts reports holds of processes that have nothing to do with the lock any more: what a call without an answer left there is looked for,
-// and released (G5).
+// lookForGhosts reports holds of processes that are not using the lock any more: the library must find and release
+// the leftovers of unanswered calls (G5).
 func (w *world) lookForGhosts() {
 	seen := make(map[string]time.Time)
 	for i, server := range w.servers {
@@ -67,7 +67,7 @@ func (w *world) lookForGhosts() {
 					continue
 				}
 				if d := w.haunts(p, o, fmt.Sprint(i, key, field), seen); d > 0 {
-					w.violation(o.name.Text, "server %d has %s for %v, and p%d has nothing to do with %s any more (G5)",
+					w.violation(o.name.Text, "server %d has %s for %v, and p%d is not using %s any more (G5)",
 						i, short(field), d, p.number, key)
 				}
 			}
@@ -78,7 +78,7 @@ func (w *world) lookForGhosts() {
 	w.ghosts = seen
 }
 
-// disturbed is how many processes were, at some time since then.
+// disturbed returns how many processes were disturbed at some time since then.
 func (w *world) disturbed(since time.Duration) (n int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -90,14 +90,14 @@ func (w *world) disturbed(since time.Duration) (n int) {
 	return n
 }
 
-// uses notes that a lock has to be looked at.
+// uses marks a lock to be looked at.
 func (w *world) uses(o *oracle) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.used[o] = struct{}{}
 }
 
-// haunts notes a field of a process that has nothing to do with the lock, and returns for how long it is there if that is too long.
+// haunts notes a field of a process that is not using the lock, and returns its age if that is too high.
 func (w *world) haunts(p *process, o *oracle, name string, seen map[string]time.Time) time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -109,8 +109,8 @@ func (w *world) haunts(p *process, o *oracle, name string, seen map[string]time.
 		at = time.Now()
 	}
 	seen[name] = at
-	// One that came late by some time is found within that time and what a try takes. It is looked for as long as its lease, and for a minute at
-	// the most; one that comes later ends with its lease.
+	// A field that came late by some time is found within that time and the time of a try. The search lasts as long
+	// as its lease, a minute at most; a later field ends with its lease.
 	d, late := time.Since(at), p.longest+6*time.Second
 	if p.longest > min(w.plan.Watchdog, time.Minute) {
 		late += w.plan.Watchdog
@@ -118,12 +118,12 @@ func (w *world) haunts(p *process, o *oracle, name string, seen map[string]time.
 	if d < late || p.active > 0 || time.Since(p.faulted) < late {
 		return 0
 	}
-	seen[name] = time.Now().Add(time.Hour) // it is told
+	seen[name] = time.Now().Add(time.Hour) // reported
 	return d
 }
 
-// released notes that the unlock of an owner has returned. A section that came after it may have the same one, and may have come before that;
-// a Lock of several may have it while it waits for another one.
+// released notes that the unlock of an owner has returned. A later section may have the same owner, and may have
+// begun before that; a Lock of several may have it while it waits for another one.
 func (w *world) released(p *process, o *oracle, owner string) {
 	if owner == "" || len(w.all) > 100 {
 		return
@@ -135,7 +135,7 @@ func (w *world) released(p *process, o *oracle, owner string) {
 	}
 }
 
-// lingers notes that a process may have a lock for so long, after the unlock of an owner that is about to be called.
+// lingers notes that a process may have a lock for d after the coming unlock of owner.
 func (w *world) lingers(p *process, o *oracle, owner string, d time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -147,7 +147,7 @@ func (w *world) lingers(p *process, o *oracle, owner string, d time.Duration) {
 	}
 }
 
-// stuck is a lock that somebody waits for.
+// stuck returns a lock that somebody waits for.
 func (w *world) stuck() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -157,11 +157,11 @@ func (w *world) stuck() string {
 	return ""
 }
 
-// checkRest looks for what is left when all calls have ended.
+// checkRest looks for leftovers after all calls have ended.
 func (w *world) checkRest() {
-	wait := 4 * time.Second // what lingers, and what was swept
+	wait := 4 * time.Second // lingering subscriptions, and sweeping
 	if !w.plan.isCalm() {
-		wait = w.settle() + 3*w.plan.Watchdog + 65*time.Second // what could not be released is tried for a minute
+		wait = w.settle() + 3*w.plan.Watchdog + 65*time.Second // failed releases are repeated for a minute
 	}
 	if w.plan.Linger > 0 {
 		wait += longestLinger
@@ -184,7 +184,7 @@ func (w *world) checkRest() {
 				continue // it stays, a label until Close
 			}
 			if !strings.HasPrefix(key, "redisson_lock_token") && !w.isOfTheDead(s, key) {
-				w.violation(w.nameIn(key), "key %s of server %d is there %v after the end (G5)", key, s.number, wait)
+				w.violation(w.nameIn(key), "key %s of server %d still exists %v after the end (G5)", key, s.number, wait)
 			}
 		}
 	}
@@ -202,7 +202,8 @@ func (w *world) checkRest() {
 	w.checkLabels()
 }
 
-// checkLabels looks for labels that are left when all Clients are closed. Those of the dead, and those that could not be deleted, expire.
+// checkLabels looks for labels left after all Clients are closed. Those of dead processes, and those that could not
+// be deleted, expire.
 func (w *world) checkLabels() {
 	if !w.plan.isCalm() {
 		time.Sleep(max(2*w.plan.Watchdog, 3*time.Second))
@@ -211,7 +212,7 @@ func (w *world) checkLabels() {
 		s.tick()
 		for _, key := range s.redis.Keys() {
 			if isLabel(key) {
-				w.violation("", "label %s of server %d is there after Close (G9)", key, s.number)
+				w.violation("", "label %s of server %d still exists after Close (G9)", key, s.number)
 			}
 		}
 	}
@@ -219,8 +220,8 @@ func (w *world) checkLabels() {
 
 func isLabel(key string) bool { return strings.HasPrefix(key, "rlock_client:") }
 
-// isOfTheDead reports whether a key is the queue of a fair lock in which only processes are that have ended, or could not leave it for a
-// minute: they stay there until somebody wants the lock.
+// isOfTheDead reports whether a key is the queue of a fair lock whose members have all ended, or could not leave it
+// for a minute: they stay there until somebody wants the lock.
 func (w *world) isOfTheDead(s *server, key string) bool {
 	w.mu.Lock()
 	outage := w.outage
@@ -243,7 +244,7 @@ func (w *world) isOfTheDead(s *server, key string) bool {
 	return len(entries) > 0
 }
 
-// close closes the Clients of a process, one after the other, and looks at what each leaves behind (G9).
+// close closes the Clients of a process, one after the other, and checks for what each leaves behind (G9).
 func (p *process) close() {
 	w := p.world
 	for i, c := range p.locks {
@@ -311,13 +312,14 @@ func (w *world) end() {
 	}
 }
 
-// lookForGoroutines looks for those of the library when all of its Clients are closed, and all else still lives (G9).
+// lookForGoroutines looks for goroutines of the library after all of its Clients are closed, while the rest still
+// lives (G9).
 func (w *world) lookForGoroutines() {
 	for _, p := range w.all {
 		p.closed.Wait()
 	}
 	if !w.plan.isCalm() || len(w.all) > 100 {
-		return // one may wait for rueidis to give it a connection
+		return // one may be waiting for a connection of rueidis
 	}
 	synctest.Wait()
 	own := make([]byte, 200)

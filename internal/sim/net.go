@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// way is how one process reaches one server. Each chunk that is written to one of its connections is a message: it takes the latency of
-// the way, and stays in order with those before it on that connection. Faults act on the way.
+// way is the path from one process to one server. Each chunk written to one of its connections is a message: it takes
+// the latency of the way, and stays in order on its connection. Faults act on the way.
 type way struct {
 	world   *world
 	process int // its number
@@ -18,13 +18,13 @@ type way struct {
 
 	latency, jitter time.Duration // of one direction
 
-	mu      sync.Mutex // guards the following, and all that is in the connections
+	mu      sync.Mutex // guards the fields below, and everything in the connections
 	links   map[*link]struct{}
-	refused bool // new connections are
-	silent  bool // what is sent is lost, and new connections are not answered
+	refused bool // new connections are refused
+	silent  bool // messages are lost, and new connections are not answered
 	gone    bool // for good: the process was killed
 
-	held      bool // what is sent arrives later
+	held      bool // messages arrive later
 	loseReply int  // so many chunks of the server are lost, each with its connection
 }
 
@@ -33,19 +33,19 @@ type link struct {
 	way      *way
 	number   int
 	up, down stream // to the server, to the process
-	lost     bool   // something: it breaks as soon as the way is whole again
+	lost     bool   // it lost something, and breaks as soon as the way is whole again
 	over     bool
-	held     bool // what is sent arrives later
-	listens  bool // somebody subscribed on it
+	held     bool // messages arrive later
+	listens  bool // it has a subscription
 }
 
 // stream is one direction of a link.
 type stream struct {
-	news     *sync.Cond // of the following; its lock is way.mu
+	news     *sync.Cond // of the fields below; its lock is way.mu
 	queue    []chunk    // on the way
 	arrived  bytes.Buffer
 	last     time.Time // when the last of queue arrives
-	deadline time.Time // of whoever reads
+	deadline time.Time // of the reader
 	timer    *time.Timer
 	closed   bool // no more will arrive
 }
@@ -81,7 +81,7 @@ func (w *way) dial() (net.Conn, error) {
 	return &end{link: l, in: &l.down, out: &l.up, client: true}, nil
 }
 
-// send puts data on its way; way.mu is held. The end of the stream takes the same way as data does.
+// send puts data on its way; way.mu is held. The end of the stream travels like data.
 func (s *stream) send(l *link, data []byte) {
 	w := l.way
 	if s.closed {
@@ -101,7 +101,7 @@ func (s *stream) send(l *link, data []byte) {
 	}
 }
 
-// arm has the head of the queue arrive in time; way.mu is held.
+// arm makes the head of the queue arrive in time; way.mu is held.
 func (s *stream) arm(l *link) {
 	time.AfterFunc(time.Until(s.queue[0].at), func() {
 		l.way.mu.Lock()
@@ -110,7 +110,7 @@ func (s *stream) arm(l *link) {
 	})
 }
 
-// arrive moves what is due; way.mu is held.
+// arrive moves due chunks; way.mu is held.
 func (s *stream) arrive(l *link) {
 	if l.way.held || l.held || s.closed {
 		return
@@ -137,7 +137,7 @@ func (w *way) hold() {
 	w.held = true
 }
 
-// holdLinks holds back what is sent on the connections that there are, until free.
+// holdLinks holds back the traffic of existing connections until free.
 func (w *way) holdLinks() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -199,7 +199,8 @@ func (w *way) loseReplies(n int) {
 	w.loseReply = n
 }
 
-// kill is what the end of a process does: the server sees its connections fall, and nothing that was not on the way yet arrives.
+// kill is the effect of a process's end: the server sees its connections close, and nothing that was not sent yet
+// arrives.
 func (w *way) kill() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -230,7 +231,7 @@ func (e *end) Close() error {
 		return nil
 	}
 	e.shut = true
-	// The other end learns of it when the message arrives, if one can.
+	// The other end sees it when the message arrives, if one can.
 	e.in.closed, e.in.queue = true, nil
 	e.in.news.Broadcast()
 	if e.way.silent || e.way.gone {

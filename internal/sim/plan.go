@@ -9,13 +9,13 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// Plan is a world before it begins: all that its seed decides.
+// Plan is a world before it begins, as its seed determines it.
 type Plan struct {
 	Seed      uint64
-	Time      time.Duration // for which work begins
-	Most      int           // scripts, after which it ends early; 0: it does not
+	Time      time.Duration // during which work begins
+	Most      int           // scripts, after which it ends early; 0: no bound
 	Watchdog  time.Duration
-	Servers   int // 1, or as many as a quorum has
+	Servers   int // 1, or the size of a quorum
 	Names     []Name
 	Processes []Process
 	Faults    []Fault
@@ -23,22 +23,22 @@ type Plan struct {
 
 	Hold, Think time.Duration // means of the short ones
 	Long        float64       // share of sections that last up to three watchdog times
-	Leave       float64       // share of Locks that are left: a deadline, a cancel, a wait
+	Leave       float64       // share of Locks whose callers leave: a deadline, a cancellation, a wait
 	Nest        float64       // share of sections with another Lock inside
 	Odd         float64       // share of Locks with an option
 	Linger      float64       // share of the other Locks of plain and fenced locks with WithLinger
 	Many        float64       // share of Locks of several at once
-	Asked       float64       // share of Locks whose holds want to know if somebody waits
+	Asked       float64       // share of Locks whose holds want to know whether somebody waits
 	Along       float64       // share of sections that are exported
-	Circles     bool          // locks are taken in any order, and deadlocks are looked for
-	Meddle      float64       // share of calls for a semaphore before which its number of permits is changed, or what others have of it
+	Circles     bool          // locks are taken in any order, with deadlock detection
+	Meddle      float64       // share of calls for a semaphore preceded by a change of its number of permits, or of others' permits
 }
 
 // Name is a lock, or a counter.
 type Name struct {
 	Kind  Kind
 	Text  string
-	Token bool  // its holds have fencing tokens, those of its writers
+	Token bool  // its holds have fencing tokens, for a read/write lock its writers' holds
 	Count int64 // permits of a semaphore, or the highest count of a latch
 }
 
@@ -52,7 +52,7 @@ const (
 	Fair
 	ReadWrite
 	Quorum
-	kinds // how many there are
+	kinds // their number
 )
 
 // The kinds of counters.
@@ -71,8 +71,8 @@ func (k Kind) isCounter() bool { return k >= kinds }
 // Process is one Client and the goroutines that use it.
 type Process struct {
 	Latency, Jitter time.Duration // of one direction
-	Options         rlock.Options // but for the watchdog's
-	Ahead           time.Duration // by which its clock is, in the eyes of who looks for deadlocks
+	Options         rlock.Options // except the watchdog's
+	Ahead           time.Duration // how far its clock is ahead, for deadlock detection
 	Workers         []Worker
 }
 
@@ -82,11 +82,11 @@ type Worker struct {
 	Names []int // that it locks
 }
 
-// Fault is one.
+// Fault is one fault.
 type Fault struct {
 	At, For time.Duration
 	What    What
-	Process int // -1: it is of a server
+	Process int // -1: it is a server's
 	Server  int
 	Name    int
 }
@@ -96,19 +96,19 @@ type What int
 
 // The faults.
 const (
-	HeldBack    What = iota // all that a process sends and is sent arrives later: what a SIGSTOP is to the others
-	Late                    // the same on the connections that it has; new ones are well
+	HeldBack    What = iota // a process's traffic arrives later in both directions: others see a SIGSTOP
+	Late                    // the same on its existing connections; new ones work
 	Cut                     // its connections end, for both ends
 	HalfCut                 // its subscriptions end
 	ReplyLost               // the next answer, with its connection
-	Silent                  // all is lost, and nobody is told
+	Silent                  // all traffic is lost, without an error
 	Refused                 // its connections end, and new ones are refused
 	Killed                  // the process
 	Closed                  // its Client, in order
 	ShutDown                // its Client, with a second for its sections
 	ServerSlow              // the server is stopped, and goes on
-	ServerBack              // it starts again with what it had
-	ServerEmpty             // or with nothing
+	ServerBack              // it restarts with its data
+	ServerEmpty             // or without
 	Loading                 // it answers that it is not ready
 	Busy
 	ReadOnly
@@ -139,23 +139,23 @@ func (f Fault) String() string {
 	return text
 }
 
-// loses reports whether holds may be forgotten by it.
+// loses reports whether it may make a server forget holds.
 func (w What) loses() bool { return w == ServerEmpty || w == Deleted || w == Forced }
 
-// breaks reports whether connections may break by it.
+// breaks reports whether it may break connections.
 func (w What) breaks() bool { return w < Loading && w != Closed && w != ShutDown }
 
-// ends reports whether the process ends with it.
+// ends reports whether it ends the process.
 func (w What) ends() bool { return w == Killed || w == Closed || w == ShutDown }
 
 // Limits of a plan; zero values are drawn from the seed.
 type Limits struct {
 	Processes int
 	Time      time.Duration
-	Kinds     []Kind // of which its names are
+	Kinds     []Kind // of its names
 	Counters  bool   // there are semaphores or latches among them
-	Permits   bool   // or semaphores of both kinds, on which all is done that can be
-	Asked     bool   // there are holds that want to know if somebody waits
+	Permits   bool   // or semaphores of both kinds, with all possible calls
+	Asked     bool   // there are holds that want to know whether somebody waits
 	Linger    bool   // its locks are kept, by processes that seldom want the same ones
 	Circles   bool   // its workers wait for each other in circles
 	Calm      bool   // no faults
@@ -177,7 +177,7 @@ func NewPlan(seed uint64, l Limits) *Plan {
 	p.Watchdog = pick(r, 600*time.Millisecond, 3*time.Second, 10*time.Second, 30*time.Second)
 	p.Hold = pick(r, 0, time.Millisecond, 10*time.Millisecond, 100*time.Millisecond)
 	p.Think = pick(r, 0, time.Millisecond, 20*time.Millisecond, 500*time.Millisecond)
-	if r.IntN(4) == 0 { // a line in which few come and go: whoever is not woken sleeps for long
+	if r.IntN(4) == 0 { // a quiet queue: a waiter that misses its wake-up sleeps long
 		p.Hold, p.Think = time.Second, pick(r, time.Second, 5*time.Second, 20*time.Second)
 	}
 	if n > 50 {
@@ -191,8 +191,8 @@ func NewPlan(seed uint64, l Limits) *Plan {
 
 	p.drawNames(r, l)
 	far := pick(r, 200*time.Microsecond, 2*time.Millisecond, 20*time.Millisecond)
-	// A call to renew is given a sixth of the watchdog time. It needs two round trips if the server has forgotten the script, or on a
-	// connection that is new because a call took too long: where those take longer, it never succeeds again.
+	// A renew call has a sixth of the watchdog time. It needs two round trips if the server has forgotten the script,
+	// or on a new connection after a call that took too long: if these take longer, it never succeeds again.
 	far = min(far, p.Watchdog/60)
 	hand := pick(r, rlock.HandOff{}, rlock.HandOff{}, rlock.HandOff{Most: 1}, rlock.HandOff{Most: 64, For: time.Second}, rlock.HandOff{Most: -1})
 	replicas := pick(r, 0, 0, 0, 0, 0, 0, 0, 1)
@@ -216,8 +216,8 @@ func NewPlan(seed uint64, l Limits) *Plan {
 		p.drawFaults(r)
 		p.Lossy = pick(r, 0, 0, 0, 0.003, 0.03)
 	}
-	// rueidis holds a mutex of its pool while it closes a broken connection, and waits for the network then. Who waits for a mutex keeps the
-	// clock of a bubble from going on. Only acquires with replicas share that pool.
+	// rueidis holds a mutex of its pool while it closes a broken connection, and waits for the network then. A
+	// goroutine that waits for a mutex stops the clock of a bubble. Only acquires with replicas share that pool.
 	if p.Lossy > 0 || slices.ContainsFunc(p.Faults, func(f Fault) bool { return f.What.breaks() }) {
 		for i := range p.Processes {
 			p.Processes[i].Options.Replicas = 0
@@ -231,7 +231,7 @@ func NewPlan(seed uint64, l Limits) *Plan {
 		case Semaphore, Permits:
 			n.Count = pick[int64](r, 1, 2, 3, 10)
 		case Latch:
-			n.Count = pick[int64](r, 1, 3, 10, 1_000_000) // the last of these is never counted down to its end, so that its sum is right to the last one
+			n.Count = pick[int64](r, 1, 3, 10, 1_000_000) // the last of these is never counted down to its end, so its sum stays exact
 		}
 	}
 	if l.Asked {
@@ -248,12 +248,12 @@ func NewPlan(seed uint64, l Limits) *Plan {
 	}
 	if l.Permits {
 		p.Meddle = pick(r, 0, 0.1, 0.3)
-		p.Most /= 3 // those for permits that expire take as much longer
+		p.Most /= 3 // scripts for expiring permits take that much longer
 	}
 	return p
 }
 
-// drawCircles has workers wait for each other, mostly of other processes.
+// drawCircles makes workers wait for each other, mostly for those of other processes.
 func (p *Plan) drawCircles(r *rand.Rand) {
 	p.Circles, p.Odd, p.Leave, p.Long = true, 0, pick(r, 0, 0.2, 0.6), 0
 	p.Processes = p.Processes[:min(len(p.Processes), 6)]
@@ -305,7 +305,7 @@ func (p *Plan) drawNames(r *rand.Rand, l Limits) {
 	}
 }
 
-// lingers makes a world of a plan in which locks are kept for longer than they are held, and asked for now and then.
+// lingers turns a plan into a world whose locks are kept for longer than they are held, and requested now and then.
 func (p *Plan) lingers(r *rand.Rand) {
 	p.Linger, p.Hold, p.Think = pick(r, 0.5, 1, 1), pick(r, 0, time.Millisecond, 10*time.Millisecond), pick(r, 20*time.Millisecond, 100*time.Millisecond, time.Second)
 	for i := range p.Processes {
@@ -335,7 +335,7 @@ func (p *Plan) drawFaults(r *rand.Rand) {
 			of = append(of, w)
 		}
 	}
-	if p.Servers > 1 { // a quorum stands what a minority of its servers does
+	if p.Servers > 1 { // a quorum tolerates the faults of a minority of its servers
 		of = slices.DeleteFunc(of, func(w What) bool { return w.loses() })
 	}
 	ended := 0
@@ -357,7 +357,7 @@ func (p *Plan) drawFaults(r *rand.Rand) {
 	}
 }
 
-// skew is how far clocks are apart.
+// skew returns how far clocks are apart.
 func (p *Plan) skew() time.Duration {
 	least, most := time.Duration(0), time.Duration(0)
 	for _, one := range p.Processes {

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// Reduce looks for a smaller world in which something fails as well: fewer processes, faults, goroutines, less time. It runs each
-// candidate up to tries times, since the order of goroutines is not the seed's, and returns the last failure that it has seen, which
-// may be the given one. It begins no candidate after the time is up.
+// Reduce looks for a smaller world that fails as well: fewer processes, faults, goroutines, less time. It runs each
+// candidate up to tries times, since the seed does not decide the order of goroutines. It returns the last failure
+// seen, possibly the given one, and begins no candidate after the time is up.
 func Reduce(failed *Result, tries int, within time.Duration, run func(*Plan) *Result) *Result {
 	until := time.Now().Add(within)
 	fails := func(p *Plan) bool {
@@ -51,7 +51,7 @@ func halve[T any](all []T, try func([]T) bool) bool {
 	return false
 }
 
-// withProcesses is the plan with those of its processes; faults of others are left out.
+// withProcesses returns the plan with these of its processes only, and without faults of the others.
 func (p *Plan) withProcesses(left []Process) *Plan {
 	q := *p
 	q.Processes = left

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// A renewal that was under way when its owner unlocked is none after the unlock (G7), also if it has to be sent again, as text.
+// A renewal in flight when its owner unlocked does not count as one after the unlock (G7), even if it must be sent
+// again, as text.
 func TestRenewalsAfterTheUnlock(t *testing.T) {
 	const far = 10 * time.Millisecond
 	for name, row := range map[string]struct {

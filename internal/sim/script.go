@@ -16,13 +16,13 @@ import (
 	"github.com/yuin/gopher-lua/parse"
 )
 
-// scripts runs those of a server in place of miniredis, which makes a new Lua state for each call: that was half the time of a world.
-// The commands that a script calls are miniredis's own, in the same way. TestScripts compares the two.
+// scripts runs a server's scripts in place of miniredis, which makes a new Lua state for each call: that was half the
+// time of a world. The commands that a script calls are still miniredis's own. TestScripts compares the two.
 type scripts struct {
-	redis *miniredis.Miniredis // its lock guards the following
+	redis *miniredis.Miniredis // its lock guards the fields below
 
 	change func(text string) string // of each script; may be nil
-	// saw is told of each script that ran its keys, its first argument, and how to read what they hold then; may be nil.
+	// saw, if not nil, gets the keys and the first argument of each script that ran, and a function to read the keys.
 	saw func(keys []string, by string, read reader)
 
 	known  map[string]string // by the sum
@@ -36,8 +36,8 @@ type scripts struct {
 	reader *bufio.Reader
 }
 
-// nested is a command that a script of miniredis calls at the beginning: a peer of the same kind has the lock of the server, and takes it
-// no more.
+// nested is a command that a script of miniredis calls at the beginning: a peer of that kind has the lock of the
+// server, and does not take it again.
 const nested = "SIM.NESTED"
 
 func newScripts(r *miniredis.Miniredis) *scripts {
@@ -62,13 +62,13 @@ func newScripts(r *miniredis.Miniredis) *scripts {
 	return s
 }
 
-// strict refuses global variables, as Redis does. A state is for many calls.
+// strict refuses global variables, as Redis does. A state serves many calls.
 const strict = `
 local function refuse(_, name) error("Script attempted to access nonexistent global variable '" .. tostring(name) .. "'", 2) end
 setmetatable(_G, {__index = refuse, __newindex = refuse})
 `
 
-// newState has what scripts may use of Lua.
+// newState has the parts of Lua that scripts may use.
 func newState() *lua.LState {
 	l := lua.NewState(lua.Options{SkipOpenLibs: true})
 	for name, open := range map[string]lua.LGFunction{
@@ -107,7 +107,7 @@ func (s *scripts) run(c *redis.Peer, cmd string, args []string) (text string) {
 	}
 	value, err := s.eval(sum, text, args[2:2+n], args[2+n:])
 	if err != nil {
-		c.WriteError("ERR Error compiling script (new function): " + err.Error()) // as miniredis has it for all of them
+		c.WriteError("ERR Error compiling script (new function): " + err.Error()) // miniredis reports all of them like this
 		return ""
 	}
 	answer(c, value)
@@ -117,7 +117,7 @@ func (s *scripts) run(c *redis.Peer, cmd string, args []string) (text string) {
 	return text
 }
 
-// look has saw look at a key that no script has changed.
+// look makes saw look at a key that no script has changed.
 func (s *scripts) look(key string) {
 	s.redis.Lock()
 	defer s.redis.Unlock()
@@ -143,7 +143,7 @@ func (s *scripts) read(args ...string) any {
 	return v
 }
 
-// dispatch has miniredis run a command; the lock is held.
+// dispatch makes miniredis run a command; the lock is held.
 func (s *scripts) dispatch(args []string) (any, error) {
 	s.redis.Server().Dispatch(s.peer, args)
 	_ = s.writer.Flush() // to memory
@@ -202,7 +202,7 @@ func (s *scripts) forget() {
 	clear(s.known)
 }
 
-// call is redis.call, and redis.pcall if it is safe.
+// call is redis.call, or redis.pcall if safe is set.
 func (s *scripts) call(l *lua.LState, safe bool) int {
 	args := make([]string, l.GetTop())
 	for i := range args {
@@ -235,8 +235,8 @@ func (s *scripts) call(l *lua.LState, safe bool) int {
 	return 1
 }
 
-// addTick makes an expiry one of Redis, whose clock has milliseconds: a key is there until it is later than its time. In miniredis it is gone
-// at that time.
+// addTick makes an expiry work as in Redis, whose clock has milliseconds: a key exists until it is later than its
+// time. In miniredis it is gone at that time.
 func addTick(args []string) {
 	at := len(args) - 1
 	switch {
@@ -269,7 +269,7 @@ func list(l *lua.LState, texts []string) *lua.LTable {
 	return t
 }
 
-// value is a reply in Lua.
+// value converts a reply to Lua.
 func value(l *lua.LState, reply any) lua.LValue {
 	switch v := reply.(type) {
 	case nil:
@@ -292,7 +292,7 @@ func value(l *lua.LState, reply any) lua.LValue {
 	panic(fmt.Sprintf("sim: a reply of type %T", reply))
 }
 
-// answer replies with what a script returned.
+// answer replies with a script's result.
 func answer(c *redis.Peer, v lua.LValue) {
 	switch v := v.(type) {
 	case lua.LBool:

@@ -10,8 +10,8 @@ import (
 	"github.com/alicebob/miniredis/v2"
 )
 
-// TestScripts says the same to two servers, all that the processes of a world said: one runs the scripts as the simulator does, the other as
-// miniredis does. Both have to answer the same, to the byte, and to end with the same keys.
+// TestScripts replays all messages of a world's processes to two servers: one runs the scripts like the simulator,
+// the other like miniredis. Both must answer the same, to the byte, and end with the same keys.
 func TestScripts(t *testing.T) {
 	for k := range Permits + 1 {
 		for seed := range uint64(4) {
@@ -23,7 +23,7 @@ func TestScripts(t *testing.T) {
 						d = 4 * time.Second // miniredis takes long for its scripts
 					}
 					plan := NewPlan(seed, Limits{Processes: 5, Time: d, Kinds: []Kind{k}, Calm: true})
-					plan.Hold, plan.Think, plan.Long = time.Millisecond, 20*time.Millisecond, 0 // a seed may draw one in which little is said
+					plan.Hold, plan.Think, plan.Long = time.Millisecond, 20*time.Millisecond, 0 // otherwise a seed may draw one with little traffic
 					for i := range plan.Processes {
 						plan.Processes[i].Options.Replicas = 0 // miniredis has none
 					}
@@ -83,7 +83,7 @@ func replay(t *testing.T, w *world) {
 			}
 		}
 	}
-	_, _ = ours.exists(""), theirs.Exists("") // keys whose time is over go when somebody looks
+	_, _ = ours.exists(""), theirs.Exists("") // expired keys go when somebody looks
 	if a, b := ours.redis.Dump(), theirs.Dump(); a != b {
 		t.Errorf("at the end there is\n%s\nwhere miniredis has\n%s", a, b)
 	}
@@ -94,7 +94,7 @@ func replay(t *testing.T, w *world) {
 	}
 }
 
-// listener is a connection, and what came on it.
+// listener is a connection with its received data.
 type listener struct {
 	conn  net.Conn
 	heard []byte
@@ -118,7 +118,7 @@ func listen(r *miniredis.Miniredis) *listener {
 	return l
 }
 
-// take returns what came since the last call. All others are asleep.
+// take returns the data received since the last call. All others are asleep.
 func (l *listener) take() string {
 	text := string(l.heard)
 	l.heard = nil

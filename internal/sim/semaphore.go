@@ -9,11 +9,11 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// inLine are those who wait for permits, of either kind.
+// inLine are the waiters for permits, of either kind.
 type inLine struct {
 	tally
 
-	// mu guards the following.
+	// mu guards the fields below.
 	waits    map[*permitWait]struct{}
 	granted  int       // calls that ended while somebody waited
 	deserted time.Time // since when nobody waits; zero: somebody does
@@ -24,28 +24,28 @@ func newInLine(o *oracle) inLine {
 	return inLine{tally: newTally(o), waits: make(map[*permitWait]struct{})}
 }
 
-// permits is the oracle of a semaphore. Each of its permits is free, or somebody has it, or a call about it is under way, or has failed and is put
-// right.
+// permits is the oracle of a semaphore. Each of its permits is free, somebody has it, or a call for it is in
+// progress, or has failed and is being corrected.
 type permits struct {
 	inLine
 	n int64 // all of them, at first
 
-	// mu guards the following.
+	// mu guards the fields below.
 	known    bool    // it has been set
 	free     int64   // in the server
 	held     int64   // by callers, also by dead ones
-	estate   int64   // of these, what dead ones had: somebody else may give it back
-	flying   int64   // that calls under way take or give
-	draining int     // calls under way that take all that are free
-	left     []claim // that calls have failed to take or give: in the end the first have not, and the others have
+	estate   int64   // of these, permits of dead callers: others may give them back
+	flying   int64   // that calls in progress take or give
+	draining int     // calls in progress that take all free permits
+	left     []claim // that calls have failed to take or give: in the end the former have not, and the latter have
 }
 
-// claim is what a process may have.
+// claim is a process's possible share.
 type claim struct {
 	process *process
 	n       int64
 	given   bool // by a call that was to give it back
-	upTo    bool // n is the most that it may be, of all that were free
+	upTo    bool // n is the upper bound, of all free permits
 }
 
 // permitWait is an Acquire.
@@ -53,8 +53,8 @@ type permitWait struct {
 	process *process
 	n       int64
 	began   time.Time
-	fits    time.Time // since when there is what it wants; zero: there is not
-	call    int       // its number, of those for permits that expire
+	fits    time.Time // since when its wants are free; zero: they are not
+	call    int       // its number, for permits that expire
 	told    bool
 }
 
@@ -71,7 +71,7 @@ func (s *permits) said(n news) {
 	s.serve(s.free)
 }
 
-// weigh holds what is free against what is taken; mu is held.
+// weigh compares the free permits with those taken; mu is held.
 func (s *permits) weigh() {
 	if !s.known || s.lost {
 		return
@@ -79,7 +79,7 @@ func (s *permits) weigh() {
 	least, most := s.adds.bounds()
 	if s.free+s.held > s.n+most {
 		s.violation("%d permits are free and %d held, of %d", s.free, s.held, s.n+most)
-		s.lost = true // told
+		s.lost = true // reported
 	}
 	left := int64(0)
 	for _, c := range s.left {
@@ -94,7 +94,8 @@ func (s *permits) weigh() {
 // mayOvertake is how many requests overtake one that does not fit, before permits gather for it.
 const mayOvertake = 16
 
-// serve notes who could have what it wants; mu is held. Permits may gather for somebody who wants more than there are.
+// serve notes which waiters could have their permits; mu is held. Permits may gather for a waiter that wants more
+// than there are.
 func (s *inLine) serve(free int64) {
 	gathers := false
 	for v := range s.waits {
@@ -105,7 +106,7 @@ func (s *inLine) serve(free int64) {
 	}
 }
 
-// lookAtWaits reports those who sleep though there is what they want; mu is held. It may take so much longer.
+// lookAtWaits reports waiters asleep although their permits are free; mu is held. longer extends the time allowed.
 func (s *inLine) lookAtWaits(free int64, longer time.Duration) {
 	if !s.deserted.IsZero() && time.Since(s.deserted) > s.o.world.reach() {
 		s.granted = 0
@@ -140,7 +141,7 @@ func (s *inLine) goes(v *permitWait) {
 	s.happens(len(s.waits))
 }
 
-// called notes that a call begins or ends that does not wait.
+// called notes that a call that does not wait begins or ends.
 func (s *inLine) called() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -159,7 +160,7 @@ func (s *permits) look() {
 	s.lookAtWaits(s.free, 0)
 }
 
-// rest holds what is free at the end against what was reported.
+// rest compares the free permits at the end with the reports.
 func (s *permits) rest() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -168,7 +169,7 @@ func (s *permits) rest() {
 	}
 	added, unsure := s.adds.settled(s.isVague)
 	for i := range unsure {
-		unsure[i] = -unsure[i] // so many less are missing if they were added
+		unsure[i] = -unsure[i] // so many fewer are missing if they were added
 	}
 	missing, drained := s.n+added-s.free, int64(0)
 	for _, c := range s.left {
@@ -222,7 +223,7 @@ func (s *permits) gives(n int64) {
 	s.happens(len(s.waits))
 }
 
-// gave notes that it has returned: it has given them, or it will, or not, in which case the caller has them still.
+// gave notes that it has returned: it has given them, will give them, or was refused and the caller still has them.
 func (s *permits) gave(p *process, n int64, failed, refused bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -245,7 +246,7 @@ func (s *permits) drains() {
 	s.happens(len(s.waits))
 }
 
-// drained notes that it has returned. What it has taken if it failed is given back.
+// drained notes that it has returned. If it failed, the permits it took are given back.
 func (s *permits) drained(p *process, n int64, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -260,14 +261,14 @@ func (s *permits) drained(p *process, n int64, err error) {
 	s.weigh()
 }
 
-// dies notes that a process has died that held some.
+// dies notes that a process with some permits has died.
 func (s *permits) dies(n int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.estate += n
 }
 
-// inherits takes what dead processes had.
+// inherits takes the permits of dead processes.
 func (s *permits) inherits() (n int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -287,7 +288,7 @@ func (s *permits) isLost() bool {
 	return s.lost
 }
 
-// usePermits takes some, works, and gives them back. It reports false if the process is over.
+// usePermits takes some, works, and gives them back. It returns false if the process is over.
 func (k *worker) usePermits(outer context.Context, s *permits) bool {
 	sem := k.process.locks[0].Semaphore(s.o.name.Text)
 	if !s.isSet() {
@@ -336,13 +337,13 @@ func (k *worker) usePermits(outer context.Context, s *permits) bool {
 	return k.process.ctx.Err() == nil
 }
 
-// meddles draws whether something is done beside Acquire and Release.
+// meddles draws whether to make other calls than Acquire and Release.
 func (k *worker) meddles() bool {
 	share := k.world().plan.Meddle
-	return share > 0 && k.chance(share) // nothing is drawn otherwise, or the worlds without that were others
+	return share > 0 && k.chance(share) // otherwise nothing is drawn, or worlds without meddling would change
 }
 
-// addPermits has the number of all permits be another one, near that of the beginning.
+// addPermits changes the number of all permits to one near the initial number.
 func (k *worker) addPermits(s *inLine, add func(context.Context, int64) error) {
 	n := 1 + k.r.Int64N(2)
 	down := k.chance(0.5)
@@ -367,7 +368,7 @@ func (k *worker) addPermits(s *inLine, add func(context.Context, int64) error) {
 	}
 }
 
-// drain takes all that are free, works, and gives them back. It reports false if the process is over.
+// drain takes all free permits, works, and gives them back. It returns false if the process is over.
 func (k *worker) drain(outer context.Context, s *permits, sem *rlock.Semaphore) bool {
 	s.drains()
 	ctx, cancel := k.bounded()
@@ -385,7 +386,7 @@ func (k *worker) drain(outer context.Context, s *permits, sem *rlock.Semaphore) 
 	return true
 }
 
-// giveBack calls Release until it is said to have worked, or to work in the background.
+// giveBack calls Release until it has worked, or works in the background.
 func (k *worker) giveBack(s *permits, sem *rlock.Semaphore, n int64) {
 	for {
 		if k.process.isDead() {

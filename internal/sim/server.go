@@ -27,13 +27,13 @@ type server struct {
 	redis   *miniredis.Miniredis
 	scripts *scripts
 
-	renewing func(owners []string, again bool) // is told of those that are about to be renewed, maybe by a call that came before; may be nil
+	renewing func(owners []string, again bool) // gets the owners about to be renewed, maybe by an earlier call; may be nil
 
-	wrong func(cmd string, args []string) bool // has a command answered with 0 instead of run; may be nil
+	wrong func(cmd string, args []string) bool // makes a command answer 0 instead of running; may be nil
 
-	mu      sync.Mutex // guards the following
-	refusal string     // what is said to every script; empty: they run
-	calls   int        // of scripts, with those that were refused
+	mu      sync.Mutex // guards the fields below
+	refusal string     // the answer to every script; empty: they run
+	calls   int        // of scripts, including refused ones
 }
 
 func newServer(number int) (*server, error) {
@@ -68,7 +68,7 @@ func (s *server) hook(c *redis.Peer, cmd string, args ...string) bool {
 		s.scripts.peer.Ctx = c.Ctx
 		c.WriteOK()
 		return true
-	case cmd == "WAIT" && len(args) == 2: // as many replicas as it asks for
+	case cmd == "WAIT" && len(args) == 2: // the number of replicas requested
 		n, err := strconv.Atoi(args[0])
 		if err == nil {
 			c.WriteInt(n)
@@ -91,10 +91,10 @@ func (s *server) hook(c *redis.Peer, cmd string, args ...string) bool {
 // The scripts that renew.
 var renew, readRenew, permitsRenew = lua.Text("renew"), lua.Text("read_renew"), lua.Text("permits_renew")
 
-// tick sets the clock of the server, which has milliseconds, and is called before each look at its keys.
+// tick sets the clock of the server, which has milliseconds. It is called before each look at its keys.
 func (s *server) tick() { s.redis.SetTime(time.Now().Truncate(time.Millisecond)) }
 
-// fields are those of a hash.
+// fields returns the fields of a hash.
 func (s *server) fields(key string) []string {
 	s.tick()
 	fields, _ := s.redis.HKeys(key) // none
@@ -106,7 +106,7 @@ func (s *server) exists(key string) bool {
 	return s.redis.Exists(key)
 }
 
-// called counts a call of a script, and returns what is said in place of running it; empty: it runs.
+// called counts a call of a script, and returns the error to answer with; empty: the script runs.
 func (s *server) called() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -114,7 +114,7 @@ func (s *server) called() string {
 	return s.refusal
 }
 
-// answer has every script answered with an error; empty: they run again.
+// answer makes every script answer with an error; empty: they run again.
 func (s *server) answer(refusal string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -127,7 +127,7 @@ func (s *server) ran() int {
 	return s.calls
 }
 
-// has reports whether a field of the hash belongs to the owner, on whichever side of a read/write lock.
+// has reports whether a field of the hash belongs to the owner, on either side of a read/write lock.
 func (s *server) has(key, owner string) bool {
 	s.tick()
 	return s.redis.HGet(key, owner) != "" || s.redis.HGet(key, owner+":write") != ""
@@ -146,7 +146,7 @@ func client(w *way) (rueidis.Client, error) {
 		DialCtxFn: func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error) {
 			return w.dial()
 		},
-		// The server does not have client-side caching, nor commands on a connection that is subscribed.
+		// The server has no client-side caching, and no commands on a subscribed connection.
 		DisableCache: true, AlwaysRESP2: true, ForceSingleClient: true,
 		ReadBufferEachConn: 1 << 10, WriteBufferEachConn: 1 << 10, RingScaleEachConn: 6,
 	})

@@ -12,16 +12,16 @@ import (
 
 func TestWorlds(t *testing.T) { worlds(t, Limits{}) }
 
-// TestCounters is about semaphores and latches.
+// TestCounters tests semaphores and latches.
 func TestCounters(t *testing.T) { worlds(t, Limits{Counters: true}) }
 
-// TestPermits is about semaphores of both kinds, on which all is done that can be.
+// TestPermits tests semaphores of both kinds, with all possible calls.
 func TestPermits(t *testing.T) { worlds(t, Limits{Permits: true}) }
 
-// TestLinger is about locks that are kept. Most sections are had without a command.
+// TestLinger tests locks that are kept. Most sections need no command.
 func TestLinger(t *testing.T) { worlds(t, Limits{Linger: true}) }
 
-// TestCircles is about deadlocks, which are found, and nothing else is taken for one.
+// TestCircles tests that deadlocks, and only deadlocks, are found.
 func TestCircles(t *testing.T) { worlds(t, Limits{Circles: true}) }
 
 func worlds(t *testing.T, limits Limits) {
@@ -59,7 +59,7 @@ func number(t *testing.T, name string, otherwise int) int {
 	return n
 }
 
-// run runs a world, and reports what its oracles say: of the smallest world in which it happens as well.
+// run runs a world, and reports its violations, those of the smallest failing world.
 func run(t *testing.T, plan *Plan) *Result {
 	t.Helper()
 	one := func(plan *Plan) (r *Result) {

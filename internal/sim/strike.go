@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// How faults are done to a world.
+// Faults and their effect on a world.
 
-// fault has one happen, and returns when it is over.
+// fault makes one happen, and returns when it is over.
 func (w *world) fault(f Fault) {
 	concerned := w.all
 	if f.Process >= 0 {
@@ -89,7 +89,7 @@ func (w *world) fault(f Fault) {
 		server.redis.Del(o.name.Text)
 		server.scripts.look(o.name.Text)
 		w.forgotten([]*oracle{o})
-	case Forced: // as any client does it, in one moment
+	case Forced: // atomically, as any client does it
 		o := w.locks[f.Name]
 		w.forgotten([]*oracle{o})
 		server.redis.Del(o.name.Text)

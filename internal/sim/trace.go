@@ -10,12 +10,12 @@ import (
 	"unicode"
 )
 
-// kept is how many messages a trace remembers, the last ones.
+// kept is how many messages a trace keeps, the latest ones.
 const kept = 200_000
 
 // trace is the conversation of all processes with all servers.
 type trace struct {
-	mu        sync.Mutex // guards the following
+	mu        sync.Mutex // guards the fields below
 	began     time.Time
 	lines     []line // a ring once it has kept ones
 	next      int
@@ -41,7 +41,7 @@ func (t *trace) link() int {
 
 var message = []byte("$7\r\nmessage\r\n")
 
-// add records what one end of a link sends.
+// add records data sent by one end of a link.
 func (t *trace) add(w *way, l *link, up bool, data []byte, lost bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -51,7 +51,7 @@ func (t *trace) add(w *way, l *link, up bool, data []byte, lost bool) {
 	t.put(line{process: w.process, server: w.server.number, link: l.number, up: up, lost: lost, data: bytes.Clone(data)})
 }
 
-// note records what the simulation does.
+// note records an action of the simulation.
 func (t *trace) note(process int, format string, args ...any) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

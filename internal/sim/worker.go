@@ -10,12 +10,6 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// longestLinger is the longest WithLinger of a worker.
-const longestLinger = 5 * time.Second
-
-// longestMinHold is the longest WithMinHold of a worker.
-const longestMinHold = 300 * time.Millisecond
-
 // worker is a goroutine of a process, which locks, works and unlocks.
 type worker struct {
 	process *process
@@ -44,7 +38,7 @@ func (k *worker) run() {
 	}
 }
 
-// sleep reports false if the work is over.
+// sleep returns false if the work is over.
 func (k *worker) sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -70,142 +64,7 @@ func (k *worker) about(mean time.Duration) time.Duration {
 
 func (k *worker) chance(p float64) bool { return k.r.Float64() < p }
 
-// want is what a worker is about to lock.
-type want struct {
-	lock  rlock.Locker
-	do    func(context.Context, func(context.Context) error) error // its Do
-	parts []part
-	last  int // index in worker.names of its last name
-
-	rw     *rlock.RWMutex     // if it is a side of one
-	upper  *rlock.Upgradeable // if it is one
-	shared bool
-}
-
-// part is one lock of those.
-type part struct {
-	oracle *oracle
-	shared bool
-	fixed  bool // its hold may end by itself
-	asked  bool // it wants to know if somebody waits
-	least  time.Duration
-
-	lingers time.Duration
-}
-
-func (w want) isFixed() bool {
-	return slices.ContainsFunc(w.parts, func(p part) bool { return p.fixed })
-}
-
-// choose draws what to lock, beginning with a name.
-func (k *worker) choose(at int) want {
-	w := k.single(at)
-	if w.parts[0].oracle.name.Kind == Quorum || w.upper != nil || at+1 >= len(k.names) || !k.chance(k.world().plan.Many) {
-		return w
-	}
-	lockers := []rlock.Locker{w.lock}
-	for next := at + 1; next < len(k.names) && len(lockers) < 4; next++ {
-		if kind := k.world().locks[k.names[next]].name.Kind; kind == Quorum || kind.isCounter() || k.chance(0.3) {
-			continue
-		}
-		other := k.single(next)
-		if other.upper != nil {
-			continue
-		}
-		lockers = append(lockers, other.lock)
-		w.parts = append(w.parts, other.parts...)
-		w.last = next
-	}
-	w.rw = nil
-	k.r.Shuffle(len(lockers), func(a, b int) { lockers[a], lockers[b] = lockers[b], lockers[a] })
-	m := rlock.All(lockers...)
-	w.lock, w.do = m, m.Do
-	return w
-}
-
-func (k *worker) single(at int) want {
-	o := k.world().locks[k.names[at]]
-	p := part{oracle: o}
-	c := k.process.locks[0]
-	options := k.options(&p)
-	if plan := k.world().plan; options == nil && plan.Linger > 0 && (o.name.Kind == Plain || o.name.Kind == Fenced) && k.chance(plan.Linger) {
-		p.lingers = pick(k.r, 100*time.Millisecond, time.Second, longestLinger)
-		options = []rlock.Option{rlock.WithLinger(p.lingers)}
-	}
-	w := want{last: at}
-	switch o.name.Kind {
-	case Plain:
-		m := c.Mutex(o.name.Text, options...)
-		w.lock, w.do = m, m.Do
-	case Fenced:
-		m := c.FencedMutex(o.name.Text, options...)
-		w.lock, w.do = m, m.Do
-	case Fair:
-		m := c.FairMutex(o.name.Text, options...)
-		w.lock, w.do = m, m.Do
-	case ReadWrite:
-		if w.rw = c.RWMutex(o.name.Text, options...); o.name.Token {
-			w.rw = c.FencedRWMutex(o.name.Text, options...)
-		}
-		switch {
-		case k.chance(0.1) && options == nil:
-			w.upper = w.rw.Upgradeable()
-			w.lock, w.do, p.shared = w.upper, w.upper.Do, true
-		case k.chance(0.7):
-			w.lock, w.do, p.shared = w.rw.Read(), w.rw.Read().Do, true
-		default:
-			w.lock, w.do = w.rw.Write(), w.rw.Write().Do
-		}
-		w.shared = p.shared
-	case Quorum:
-		var members []rlock.Locker
-		for _, c := range k.process.locks {
-			members = append(members, c.Mutex(o.name.Text))
-		}
-		m := rlock.Quorum(members...)
-		w.lock, w.do = m, m.Do
-	case Semaphore, Latch, Permits: // no locks
-	}
-	w.parts = []part{p}
-	return w
-}
-
-func (k *worker) options(p *part) []rlock.Option {
-	all, asked := k.odd(p), k.world().plan.Asked
-	if kind := p.oracle.name.Kind; asked > 0 && kind != Quorum && kind != Permits && k.chance(asked) {
-		p.asked = true
-		all = append(all, rlock.WithAsked())
-	}
-	return all
-}
-
-// odd are options that change how long a hold lasts.
-func (k *worker) odd(p *part) []rlock.Option {
-	kind := p.oracle.name.Kind
-	if kind == Quorum || !k.chance(k.world().plan.Odd) {
-		return nil
-	}
-	dog := k.world().plan.Watchdog
-	switch k.r.IntN(5) {
-	case 0:
-		p.fixed = true
-		return []rlock.Option{rlock.WithLease(between(k.r, 50*time.Millisecond, dog))}
-	case 1:
-		p.fixed = true
-		return []rlock.Option{rlock.WithMaxHold(between(k.r, 50*time.Millisecond, 2*dog))}
-	case 2:
-		return []rlock.Option{rlock.WithGrace(between(k.r, 10*time.Millisecond, time.Second))}
-	case 3: // no more than the oracles wait for after a crash, and time for two round trips in a sixth of it
-		return []rlock.Option{rlock.WithWatchdog(dog * 5 / 6)}
-	}
-	if kind == ReadWrite || kind == Fair || kind == Permits {
-		return nil
-	}
-	p.least = between(k.r, 10*time.Millisecond, longestMinHold)
-	return []rlock.Option{rlock.WithMinHold(p.least)}
-}
-
-// section locks, works and unlocks once. It reports false if the process is over.
+// section locks, works and unlocks once. It returns false if the process is over.
 func (k *worker) section(outer context.Context, from int) bool {
 	if from >= len(k.names) {
 		return true
@@ -238,13 +97,13 @@ func (k *worker) section(outer context.Context, from int) bool {
 	return k.process.ctx.Err() == nil
 }
 
-// tookTime spends a moment if a call failed at once, since an earlier one goes on in the background: the loop of a real caller takes time. It reports
-// false if the work is over.
+// tookTime spends a moment if a call failed at once because an earlier one goes on in the background: the loop of a
+// real caller takes time. It returns false if the work is over.
 func (k *worker) tookTime(began time.Time) bool {
 	return time.Since(began) > 0 || k.sleep(k.process.ctx, time.Millisecond)
 }
 
-// begin notes that the process has to do with locks, until the function that it returns is called.
+// begin notes that the process is using locks, until the returned function is called.
 func (k *worker) begin(w want) func() {
 	add := func(n int) {
 		k.world().mu.Lock()
@@ -287,7 +146,7 @@ func (k *worker) do(outer context.Context, w want, began time.Time) bool {
 	return k.process.ctx.Err() == nil && !errors.Is(err, rlock.ErrClosed)
 }
 
-// work is what a section does.
+// work is the work inside a section.
 func (k *worker) work(ctx context.Context, w want, sections []*section) {
 	plan := k.world().plan
 	if k.chance(plan.Nest) {
@@ -308,7 +167,7 @@ func (k *worker) work(ctx context.Context, w want, sections []*section) {
 	}
 }
 
-// hold is how long a section lasts.
+// hold lasts as long as a section.
 func (k *worker) hold(ctx context.Context) {
 	plan := k.world().plan
 	d := k.about(plan.Hold)
@@ -327,7 +186,7 @@ func (k *worker) detach(ctx context.Context) {
 	})
 }
 
-// lock calls Lock or TryLock, which it may leave.
+// lock calls Lock or TryLock, and may leave the call.
 func (k *worker) lock(outer context.Context, w want) (context.Context, rlock.UnlockFunc, error) {
 	o := w.parts[0].oracle
 	asks, wait, latest := k.leaves(outer)
@@ -348,7 +207,7 @@ func (k *worker) lock(outer context.Context, w want) (context.Context, rlock.Unl
 	return ctx, unlock, err
 }
 
-// leaves draws whether a call is left: its ctx, its wait, below 0 if that has no bound, and by when it has to return.
+// leaves draws whether the caller leaves: the call's ctx, its wait, below 0 if unbounded, and when it must return.
 func (k *worker) leaves(outer context.Context) (asks context.Context, wait time.Duration, latest time.Time) {
 	plan, began := k.world().plan, time.Now()
 	asks, wait = outer, -1
@@ -376,7 +235,7 @@ func (k *worker) leaves(outer context.Context) (asks context.Context, wait time.
 	return asks, wait, latest
 }
 
-// leastAttempt is how long the first attempt of a TryLock may take whatever its wait is.
+// leastAttempt is the time allowed to the first attempt of a TryLock, however short its wait is.
 func (k *worker) leastAttempt() time.Duration {
 	if k.process.plan.Options.Replicas > 0 {
 		return 2 * time.Second // and as long for the replicas
@@ -384,7 +243,7 @@ func (k *worker) leastAttempt() time.Duration {
 	return time.Second
 }
 
-// wait notes that a call waits, until the function that it returns is called.
+// wait notes that a call waits, until the returned function is called.
 func (k *worker) wait(w want) func() {
 	v := &waiter{process: k.process, began: time.Now(), gate: w.upper != nil}
 	for _, p := range w.parts {
@@ -414,14 +273,14 @@ func (k *worker) wait(w want) func() {
 	}
 }
 
-// enter tells the oracles.
+// enter notifies the oracles of a section.
 func (k *worker) enter(ctx context.Context, w want, asked time.Time) []*section {
 	var all []*section
 	for _, p := range w.parts {
 		s := &section{process: k.process, ctx: ctx, shared: p.shared, fixed: w.isFixed()}
 		if len(w.parts) == 1 {
-			s.minHold = p.least        // of several, nobody here knows when each was had
-			s.owner = rlock.Owner(ctx) // of several it tells the last
+			s.minHold = p.least        // of several, nobody here knows when each was acquired
+			s.owner = rlock.Owner(ctx) // of several it is the last one's
 			if p.asked && w.upper == nil {
 				s.asked = rlock.Asked(ctx)
 			}
@@ -435,7 +294,7 @@ func (k *worker) enter(ctx context.Context, w want, asked time.Time) []*section 
 	return all
 }
 
-// leave tells the oracles that the section is about to be unlocked. It reports whether it may have been lost.
+// leave announces the coming unlock of a section to the oracles. It reports whether the section may have been lost.
 func (k *worker) leave(ctx context.Context, w want, sections []*section) bool {
 	excused := ctx.Err() != nil
 	for i, s := range sections {
@@ -480,11 +339,11 @@ func (k *worker) again(ctx context.Context, w want) {
 		k.check(o, "Lock of the same again", err, ctx.Err() != nil)
 		return
 	}
-	defer func() { _ = unlock() }() // the section tells
+	defer func() { _ = unlock() }() // the section notices
 	k.sleep(inner, k.about(k.world().plan.Hold))
 }
 
-// upgrade makes the writer of a reader for a while.
+// upgrade turns a reader into the writer for a while.
 func (k *worker) upgrade(ctx context.Context, w want, reader *section) {
 	o := w.parts[0].oracle
 	began := time.Now()

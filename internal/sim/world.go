@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,36 +9,31 @@ import (
 	"slices"
 	"sort"
 	"sync"
-	"sync/atomic"
 	"time"
-
-	"github.com/redis/rueidis"
-
-	"github.com/go-rlock/rlock/rlock"
 )
 
 const (
 	tick = 50 * time.Millisecond
-	// grantLease is for how long a lock that was handed to another process is its, see docs/guarantees.md.
+	// grantLease is how long a lock belongs to the process that it was handed to, see docs/guarantees.md.
 	grantLease = 2 * time.Second
-	// placeLease is for how long the place of a waiter in the queue of a fair lock stays.
+	// placeLease is how long a waiter's place in the queue of a fair lock lasts.
 	placeLease = 5 * time.Second
-	// longestClimb is for how long one that wants several locks may have some of them in hand and wait for the others.
+	// longestClimb is how long a Lock of several may hold some of them while it waits for the others.
 	longestClimb = 5 * time.Second
 )
 
-// world is a plan that runs.
+// world is a running plan.
 type world struct {
 	plan    *Plan
 	change  func(string) string                  // puts bugs into scripts; nil: there are none
-	wrong   func(cmd string, args []string) bool // has servers answer a command with 0; nil: they run all
+	wrong   func(cmd string, args []string) bool // makes servers answer a command with 0; nil: they run all
 	began   time.Time
 	trace   trace
 	servers []*server
 	locks   []*oracle
 	all     []*process
 	of      map[string]*oracle // by its keys
-	far     time.Duration      // the longest way to a server
+	far     time.Duration      // the longest latency to a server
 	circles *circles           // nil: locks are taken in one order
 	ticks   int
 
@@ -49,63 +43,26 @@ type world struct {
 	faults sync.WaitGroup
 	work   sync.WaitGroup
 
-	mu         sync.Mutex // guards the following
+	mu         sync.Mutex // guards the fields below
 	r          *rand.Rand
 	active     int                  // faults
 	disturbing time.Time            // when the first of these began
 	outage     time.Duration        // the longest time with one
 	connected  bool                 // all processes are
 	unlocked   map[string]time.Time // owners, by when their unlock returned
-	holding    map[string]int       // how many sections have an owner
+	holding    map[string]int       // sections by owner
 	kept       map[string]struct{}  // owners that a process may have had after an unlock
-	ghosts     map[string]time.Time // what the server has of nobody, by when it was seen
+	ghosts     map[string]time.Time // the server's fields of nobody, by when they were seen
 	lastFault  time.Time            // when the last one ended
 	ended      int                  // processes that were killed or closed
 	waiting    map[*waiter]struct{}
-	used       map[*oracle]struct{} // those that have to be looked at
+	used       map[*oracle]struct{} // those to be looked at
 	violations []Violation
 
 	conversation []string // until the first of these
 }
 
-// process is one Client, and one for each further server.
-type process struct {
-	world  *world
-	number int
-	plan   Process
-	ways   []*way
-	redis  []rueidis.Client
-	locks  []*rlock.Client
-	dead   atomic.Bool // killed: what it does is of no account
-	ended  atomic.Bool // killed, or its Clients are closed: what it left ends with its lease
-	ctx    context.Context
-	stop   context.CancelFunc
-	closed sync.WaitGroup
-
-	// world.mu guards the following.
-	active  int                   // faults of its own, or of its server
-	over    time.Time             // when it was ended
-	began   time.Time             // when the first of these began, or of the last ones
-	faulted time.Time             // when the last of these ended
-	longest time.Duration         // any of these, so far
-	busy    map[*oracle]int       // calls, and sections, that have to do with it
-	many    map[*oracle]int       // those that lock several at once
-	keeps   map[*oracle]time.Time // until when it may have it after an unlock, see WithLinger
-}
-
-// quiet is for how long the process could reach its servers, and these remembered and answered.
-func (p *process) quiet() time.Duration {
-	p.world.mu.Lock()
-	defer p.world.mu.Unlock()
-	if p.active > 0 {
-		return 0
-	}
-	return time.Since(p.faulted)
-}
-
-func (p *process) isDead() bool { return p.dead.Load() }
-
-// Violation is what an oracle says.
+// Violation is an oracle's finding.
 type Violation struct {
 	At   time.Duration
 	Name string
@@ -116,7 +73,7 @@ func (v Violation) String() string {
 	return fmt.Sprintf("%v: %s: %s", v.At.Round(time.Microsecond), v.Name, v.Text)
 }
 
-// Result is what became of a world.
+// Result is the outcome of a world.
 type Result struct {
 	Plan         *Plan
 	Violations   []Violation
@@ -167,70 +124,6 @@ func isClosed(c <-chan struct{}) bool {
 	default:
 		return false
 	}
-}
-
-// quiet is for how long there has been no fault.
-func (w *world) quiet() time.Duration {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.active > 0 {
-		return 0
-	}
-	return time.Since(w.lastFault)
-}
-
-// settle is how long the locks may be disturbed by faults that have ended: a dead holder's lease, grants to the dead, and connections
-// that rueidis takes for alive.
-func (w *world) settle() time.Duration {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.settled()
-}
-
-// settled is settle; w.mu is held.
-func (w *world) settled() time.Duration {
-	return w.plan.Watchdog + time.Duration(w.ended+len(w.all)/4+1)*min(grantLease, w.plan.Watchdog) + 15*time.Second
-}
-
-// handOver is how long it takes at most from one section to the next, without faults.
-func (w *world) handOver() time.Duration {
-	bound := 400*time.Millisecond + w.reach() + longestMinHold
-	if w.plan.Many > 0 {
-		bound += longestClimb
-	}
-	return bound
-}
-
-// reach is how long it takes at most until a call that waits has its place.
-func (w *world) reach() time.Duration { return 100*time.Millisecond + 16*w.far }
-
-// turn is how often a process may have a lock until another one has it that waits.
-func (w *world) turn() int {
-	return 1 + cmp.Or(w.plan.Processes[0].Options.HandOff.Most, rlock.DefaultHandOffMost)
-}
-
-// isInLine reports whether all processes wait in line for plain locks, and each unlock serves the line.
-func (w *world) isInLine() bool {
-	o := w.plan.Processes[0].Options
-	return o.HandOff.Most >= 0 && o.Replicas == 0 && w.plan.Odd == 0 && w.plan.Many == 0
-}
-
-// isFree is for how long a lock may be free while a process waits for it that nothing disturbs, whatever became of the others: a grant
-// lease, or what the place of a fair lock lasts. See docs/guarantees.md.
-func (w *world) isFree(k Kind) time.Duration {
-	bound := 2*min(grantLease, w.plan.Watchdog) + w.handOver()
-	if k == Fair {
-		bound += placeLease
-	}
-	return bound
-}
-
-// unlock is how long an unlock may take: by itself 3 seconds, and 0.1 more for each section around it that is unlocked just before.
-func (w *world) unlock() time.Duration {
-	if w.plan.isCalm() {
-		return w.handOver()
-	}
-	return 3*time.Second + 500*time.Millisecond
 }
 
 // Run runs a world, in a bubble of its own time.
@@ -301,32 +194,6 @@ func (w *world) make() error {
 	return errors.Join(errs...)
 }
 
-func (p *process) connect() error {
-	for _, s := range p.world.servers {
-		way := newWay(p.world, p.number, s, p.plan.Latency, p.plan.Jitter)
-		redis, err := client(way)
-		if err != nil {
-			return err
-		}
-		options := p.plan.Options
-		options.WatchdogTimeout = p.world.plan.Watchdog
-		locks, err := rlock.New(p.apart(redis), options)
-		if err != nil {
-			return fmt.Errorf("sim: %w", err)
-		}
-		p.ways, p.redis, p.locks = append(p.ways, way), append(p.redis, redis), append(p.locks, locks)
-	}
-	return nil
-}
-
-// apart is the client with which a process is one of its own, also in the eyes of who looks for deadlocks.
-func (p *process) apart(redis rueidis.Client) rueidis.Client {
-	if p.world.circles == nil {
-		return redis
-	}
-	return p.world.circles.apart(redis, p.plan.Ahead)
-}
-
 func (w *world) run() {
 	w.mu.Lock()
 	w.connected = true
@@ -382,15 +249,6 @@ func (w *world) run() {
 	w.checkRest()
 }
 
-// turns is how long it may take until each worker had its turn once more.
-func (w *world) turns() time.Duration {
-	n := 0
-	for _, p := range w.all {
-		n += len(p.plan.Workers)
-	}
-	return time.Duration(n) * 4 * w.handOver() / 10
-}
-
 // entered notes that a section has an owner, maybe after another one.
 func (w *world) entered(s *section) {
 	if s.owner == "" || s.holds == s.owner {
@@ -403,7 +261,8 @@ func (w *world) entered(s *section) {
 	delete(w.unlocked, s.owner)
 }
 
-// owners are those that sections have, of whichever lock, or had until this instant, in which the next one may get it.
+// owners returns the owners of sections, on any lock, including those that ended at this instant, in which the next
+// section may get the same owner.
 func (w *world) owners() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -425,9 +284,9 @@ func (w *world) leaves(s *section) {
 	}
 }
 
-// renewed is called when a renewal arrives: none of an owner may have begun after its unlock (G7). It may have been under way since before: a new
-// connection of rueidis sends nothing else while the answer to its first command is outstanding, which is a way to the server and back. One whose
-// script the server did not know comes again as text, after the answer.
+// renewed is called when a renewal arrives: none of an owner may have begun after its unlock (G7). It may have been
+// in flight since before. A new connection of rueidis sends nothing else until its first command is answered, which
+// takes a round trip. And a renewal whose script the server did not know comes again as text, after the answer.
 func (w *world) renewed(s *server, owners []string, again bool) {
 	under := 3 * w.far
 	if again {

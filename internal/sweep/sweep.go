@@ -1,6 +1,5 @@
-// Package sweep undoes what calls without an answer may have done. A field whose owner nobody is any more is released again and again,
-// until the time is over in which such a call could still act. It is used for one tenure only, so nobody else can be hurt by that, however late
-// it comes.
+// Package sweep undoes the possible effects of unanswered calls. It releases a field without a live owner repeatedly, until such a call
+// can no longer act. A field belongs to one tenure only, so even a late release can hurt no other owner.
 package sweep
 
 import (
@@ -19,13 +18,13 @@ const (
 	// hold a request back and still deliver it.
 	Most = time.Minute
 
-	// Batch is how many fields a call releases at most.
+	// Batch is the maximum number of fields per call.
 	Batch = 100
 
-	firstPause = 500 * time.Millisecond // doubles, so a hold that began late is found as late as that at the most
+	firstPause = 500 * time.Millisecond // doubles, so the delay in finding a late hold is at most its age
 )
 
-// Unresolved is what is not known of a field in Redis.
+// Unresolved describes the uncertain state of a field in Redis.
 type Unresolved struct {
 	// Late says that acquires were not answered. Each of them may still act, alone, until the time Until.
 	Late  bool
@@ -34,7 +33,7 @@ type Unresolved struct {
 	OutcomeUnknown bool
 }
 
-// Orphan is a field that is to be swept. All but Slot, Args and the functions may be zero.
+// Orphan is a field to be swept. All but Slot, Args and the functions may be zero.
 type Orphan struct {
 	Unresolved
 
@@ -49,8 +48,8 @@ type Orphan struct {
 	pause time.Duration // after the last try that was answered
 }
 
-// Sweepers are those of a Client, one for each slot of a cluster in which there is something to sweep: one node may be silent, and
-// the others well. Package calls bounds how many orphans come together when Redis is silent. Its methods are safe for concurrent use.
+// Sweepers are a Client's sweepers, one per cluster slot with orphans, because one node may be silent and the others healthy. Package
+// calls bounds the number of orphans while Redis is silent. Its methods are safe for concurrent use.
 type Sweepers struct {
 	calls *calls.Calls
 	rdb   rueidis.Client
@@ -64,7 +63,7 @@ func New(c *calls.Calls, rdb rueidis.Client) *Sweepers {
 	return &Sweepers{calls: c, rdb: rdb, of: make(map[uint16]*sweeper)}
 }
 
-// sweeper sweeps the fields of one slot on a goroutine, which lives while there are any.
+// sweeper sweeps the fields of one slot, on a goroutine that ends when none are left.
 type sweeper struct {
 	all     *Sweepers
 	slot    uint16
@@ -72,8 +71,8 @@ type sweeper struct {
 	more    chan struct{} // capacity 1: orphans has grown
 }
 
-// Add has the sweeper of their slot look for all of them, at once and then again and again. It is called within a call that was started, and
-// there is at least one.
+// Add gives orphans of one slot to its sweeper, which tries them at once and then repeatedly. It must be called within a started call,
+// with at least one orphan.
 func (all *Sweepers) Add(more []*Orphan) {
 	slot := more[0].Slot
 	for _, r := range more {
@@ -94,7 +93,7 @@ func (all *Sweepers) Add(more []*Orphan) {
 	}
 }
 
-// Once releases each of them here, once. It is for after Close.
+// Once releases each orphan once, on the caller's goroutine. It is for use after Close.
 func (all *Sweepers) Once(orphans []*Orphan) {
 	for i, result := range all.release(orphans) {
 		if result.Err != nil {
@@ -127,7 +126,7 @@ func (s *sweeper) run() {
 		case s.try(due, failed, closing):
 			failed = calls.MinPause
 			continue
-		default: // the others would not be answered either: each try may be a new connection
+		default: // stop after no answer: each further try may dial again
 			wait, more, failed = failed, nil, min(2*failed, 4*calls.MaxPause)
 		}
 		timer := time.NewTimer(wait)
@@ -140,8 +139,8 @@ func (s *sweeper) run() {
 	}
 }
 
-// due returns the orphans to be tried now, and how long to wait if there are none; 0 if none are left, and the sweeper ends. When
-// the client is closing, each is tried once more.
+// due returns the orphans to try now, or how long to wait; 0 if none are left and the sweeper ends. While the client is closing, each
+// is tried once more.
 func (s *sweeper) due(closing bool) (due []*Orphan, wait time.Duration) {
 	s.all.mu.Lock()
 	defer s.all.mu.Unlock()
@@ -204,7 +203,7 @@ func (s *sweeper) try(due []*Orphan, failed time.Duration, closing bool) (answer
 	return answered
 }
 
-// resolved notes an answer, and reports whether the sweep is done: acquires that were not answered may act until their time is over.
+// resolved records an answer, and reports whether the sweep is done: unanswered acquires may act until their time is over.
 func (r *Orphan) resolved(held bool) bool {
 	if !held && r.OutcomeUnknown { // it may have been handed off in the last moment
 		r.Gone()

@@ -1,5 +1,5 @@
-// Package tell calls somebody else's code, a Logger or a Trace, which may block or panic. A goroutine that keeps leases, has a turn or holds a
-// mutex never calls it: it puts the call in the queue of a Teller, which drops calls rather than wait.
+// Package tell calls users' code, a Logger or a Trace, which may block or panic. A goroutine that keeps leases, has a turn or holds a
+// mutex never calls it directly: it queues the call in a Teller, which drops calls rather than wait.
 package tell
 
 import (
@@ -8,17 +8,17 @@ import (
 	"sync"
 )
 
-// Teller makes calls one after the other, on a goroutine of its own that ends when there are no more.
+// Teller makes calls one after the other, on a goroutine that ends when the queue is empty.
 type Teller struct {
-	Panicked func(v any, stack []byte) // told of a call that panicked
+	Panicked func(v any, stack []byte) // called after a call panicked
 
 	mu      sync.Mutex          // guards the following; no other lock is taken under it
-	queue   []func(dropped int) // calls that are not under way yet
-	dropped int                 // calls since the last one that was told this
+	queue   []func(dropped int) // calls not started yet
+	dropped int                 // calls dropped since f last got the number
 	idle    chan struct{}       // closed when the goroutine ends; nil: there is none
 }
 
-// Tell has f called, unless as many calls as that wait already. f is given the number of calls that were dropped since the last one.
+// Tell queues a call of f, unless most calls already wait. f gets the number of calls dropped since the previous call.
 func (t *Teller) Tell(most int, f func(dropped int)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

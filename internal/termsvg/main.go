@@ -1,5 +1,5 @@
-// Command termsvg draws what a program wrote on a terminal as an SVG: "make picture" draws the demo with it. A word keeps its
-// columns in any font, and bars are drawn, not written, so that they join.
+// Command termsvg draws the terminal output of a program as an SVG; "make picture" draws the demo with it. A word
+// keeps its columns in any font. Bars are drawn, not written, so that they join.
 package main
 
 import (
@@ -28,7 +28,7 @@ const (
 	blocks      = "▁▂▃▄▅▆▇█"
 )
 
-// style is what SGR sequences ask for.
+// style is the effect of SGR sequences.
 type style struct {
 	colour string
 	bold   bool
@@ -36,7 +36,7 @@ type style struct {
 
 var plain = style{colour: "#e6edf3"}
 
-// then returns the style after the parameters of a sequence; those that the demo does not use change nothing.
+// then returns the style after the parameters of a sequence. Parameters that the demo does not use change nothing.
 func (s style) then(parameters string) style {
 	for p := range strings.SplitSeq(parameters, ";") {
 		switch p {
@@ -117,7 +117,7 @@ func (s style) write(b *strings.Builder, x, y int, word string) {
 		margin+column*float64(x), margin+row*(float64(y)+0.75), column*float64(len([]rune(word))), s.colour, weight, html.EscapeString(word))
 }
 
-// block draws a bar of so many eighths of a line.
+// block draws a bar, in eighths of a line.
 func (s style) block(b *strings.Builder, x, y, eighths int) {
 	height := (row - 2) * float64(eighths) / 8
 	fmt.Fprintf(b, `<rect x="%.0f" y="%.1f" width="%.1f" height="%.1f" fill="%s"/>`+"\n",

@@ -1,7 +1,7 @@
 // Package ticket defines the text form of tickets, which move a hold to another process.
 //
-// A ticket is a secret: anybody who has it can take the lock. Redis shows only a number derived from the secret by SHA-256, from which the secret
-// cannot be found. The secret itself is never sent to Redis.
+// A ticket is a secret: anybody who has it can take the lock. Redis sees only a number derived by SHA-256, which does not reveal the
+// secret. The secret itself is never sent to Redis.
 package ticket
 
 import (
@@ -13,10 +13,10 @@ import (
 	"strings"
 )
 
-// Ticket is the content of the text.
+// Ticket is the content of a ticket's text.
 type Ticket struct {
 	Kind   byte   // of the lock: a letter from a to z
-	Client string // the id of the Client that had the hold, a UUID in the form that New of package uuid gives
+	Client string // the id of the Client that had the hold: a UUID in canonical form, in lower case
 	Secret [secretBytes]byte
 	Name   string // of the lock, any bytes, at least one
 }
@@ -26,14 +26,14 @@ const secretBytes = 16
 // New returns a ticket with a new secret.
 func New(kind byte, client, name string) Ticket {
 	t := Ticket{Kind: kind, Client: client, Name: name}
-	_, _ = rand.Read(t.Secret[:]) // it never fails
+	_, _ = rand.Read(t.Secret[:]) // never fails
 	return t
 }
 
 // The text has five fields with a dot after each but the last:
 //
 //	rlock-ticket  so that a scanner for secrets finds it
-//	1             the version: whoever knows it knows the rest
+//	1             the version, which determines the rest
 //	kind          one letter
 //	client        36 characters
 //	secret        16 bytes, as unpadded base64 for URLs
@@ -103,7 +103,7 @@ func isLater(number string) bool {
 	return true
 }
 
-// isUUID reports whether id has the form in which owner fields begin: scripts accept no other owners.
+// isUUID reports whether id has the form of a Client id in owner fields. Scripts accept no other owners.
 func isUUID(id string) bool {
 	if len(id) != 36 {
 		return false

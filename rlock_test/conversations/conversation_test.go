@@ -1,4 +1,4 @@
-// Package conversations tests the scripts by texts: what owners say to them, and what comes of it.
+// Package conversations tests the scripts by text files of calls, replies and states.
 package conversations
 
 import (
@@ -22,34 +22,34 @@ import (
 	"github.com/go-rlock/rlock/internal/redistest"
 )
 
-// A conversation with Redis is a test as a text, in testdata: a line says what an owner does, and below it stand the reply, the
-// messages that were published, and all that Redis holds afterwards:
+// A conversation with Redis is a test written as text, in testdata. A line has an owner's action; below it are the reply,
+// the published messages, and all of Redis's state afterwards:
 //
 //	acquire B1 lease=30s
 //	----
 //	held by A1 for 30s
 //	job (hash, 30s): A1=1
 //
-// Owners are written as a letter, their client, and a number. `go test ./rlock_test/conversations -rewrite` writes what the
-// scripts do now; read the difference. The directives that every file has:
+// An owner is a letter for its client and a number. `go test ./rlock_test/conversations -rewrite` records the scripts'
+// present behaviour; read the difference. Directives for all files:
 //
 //	begin TITLE              a new conversation, with an empty Redis
-//	redis COMMAND …          what Redisson, an older version or an operator does; @A is the id of client A
+//	redis COMMAND …          a command of Redisson, an older version or an operator; @A is the id of client A
 //	age 5s                   time passes: all expiries, and all times in scores, come nearer
-//	listen CHANNEL …         somebody hears the messages of each channel, until the next begin
+//	listen CHANNEL …         each channel has a listener until the next begin
 //
-// Between two steps no time passes: what the test itself takes is given back.
+// No time passes between two steps: the test gives back the time that it takes itself.
 type conversation struct {
 	t         testing.TB
 	addr      string
 	rdb       rueidis.Client
 	monitor   *monitor
-	clock     int64                  // of the server, in ms, up to which no time has passed
+	clock     int64                  // server time in ms, up to which time was given back
 	steps     []*datadriven.TestData // since the last begin
 	listeners []listener
 }
 
-// listener is a connection that listens to a channel.
+// listener is a connection subscribed to a channel.
 type listener struct {
 	channel string
 	conn    net.Conn
@@ -96,11 +96,11 @@ func converse(t *testing.T, file string, own map[string]directive) {
 	c.begin(nil)
 }
 
-// atMost is what a step may take, in ms, for its times to be told to the second. If it takes longer, whatever it says, the
+// atMost is the longest duration of a step, in ms, that keeps its times exact to the second. After a slower step, the
 // conversation is played again from its beginning.
 const atMost = 400
 
-// play returns what comes of a step, and whether it took no longer than it may.
+// play returns the text of a step's result, and whether the step was fast enough.
 func (c *conversation) play(step directive, d *datadriven.TestData) (text string, inTime bool) {
 	c.t.Helper()
 	c.giveBack()
@@ -112,7 +112,7 @@ func (c *conversation) play(step directive, d *datadriven.TestData) (text string
 	return text, c.pass(0, 0)-began < atMost
 }
 
-// inScript is where in which script Redis saw an error, which changes with the script's text.
+// inScript matches the script and line of an error from Redis, which change with the script's text.
 var inScript = regexp.MustCompile(
 	`(Error running script \(call to f_[0-9a-f]{40}\): )?(@?user_script: ?\d+: )+-?| script: ([0-9a-f]{40}, )?on @user_script:\d+\.`)
 
@@ -147,7 +147,7 @@ func (c *conversation) begin(*datadriven.TestData) string {
 	for _, e := range c.listeners {
 		redistest.Eventually(c.t, 10*time.Second, func() bool {
 			return reply(c.must("PUBSUB", "NUMSUB", e.channel)) == e.channel+" 0"
-		}, "nobody listens any more")
+		}, "the channel must have no listener")
 	}
 	c.listeners = nil
 	c.must("FLUSHALL")
@@ -183,16 +183,16 @@ func reply(m rueidis.RedisMessage) string {
 	return strings.Join(texts, " ")
 }
 
-// A number this large is a time in milliseconds, unless it is the one at which a permit expires that does not.
+// A number this large is a time in milliseconds, unless it is the expiry that stands for a permit without one.
 const (
 	aTime = 1e12
 	never = 922337203685477
 )
 
-// timeInText is such a time in what a hash has under a field.
+// timeInText is such a time in a hash's value.
 var timeInText = regexp.MustCompile(`\b[0-9]{13}\b`)
 
-// passScript lets ARGV[1] ms pass, or, if ARGV[2] is not 0, gives back what has passed since that time.
+// passScript lets ARGV[1] ms pass, or, if ARGV[2] is not 0, gives back the time since then.
 //
 //nolint:dupword // several blocks of Lua end
 const passScript = `
@@ -232,7 +232,7 @@ func (c *conversation) pass(ms, since int64) (now int64) {
 	return now
 }
 
-// giveBack undoes that time has passed since it was called last.
+// giveBack gives back the time since its last call.
 func (c *conversation) giveBack() {
 	c.t.Helper()
 	c.clock = c.pass(0, c.clock)
@@ -260,7 +260,7 @@ func (c *conversation) listen(d *datadriven.TestData) string {
 	return ""
 }
 
-// state is all that Redis holds, a line for each key.
+// state is all of Redis's state, a line per key.
 func (c *conversation) state() string {
 	c.t.Helper()
 	m := c.must("KEYS", "*")
@@ -324,7 +324,7 @@ func (c *conversation) values(key, kind string) []string {
 		return flat
 	}
 	var pairs []string
-	unordered := kind == "hash" // so are times that are the same but for what a step takes
+	unordered := kind == "hash" // times that differ only by a step's duration are unordered, too
 	for i := 0; i+1 < len(flat); i += 2 {
 		value := flat[i+1]
 		if score, err := strconv.ParseFloat(value, 64); err == nil && score == never {
@@ -345,7 +345,7 @@ func (c *conversation) values(key, kind string) []string {
 	return pairs
 }
 
-// seconds is a time in ms, to the nearest second: what a step takes is less than half of one.
+// seconds is a time in ms, rounded to seconds: a step takes less than half a second.
 func seconds(ms int64) string {
 	return (time.Duration(ms) * time.Millisecond).Round(time.Second).String()
 }
@@ -386,10 +386,10 @@ func shortNames(text string) string {
 	})
 }
 
-// ownerArg is the first argument of a directive, as Redis has it.
+// ownerArg is the first argument of a directive, with names in full.
 func ownerArg(d *datadriven.TestData) string { return longNames(d.CmdArgs[0].String()) }
 
-// durationArg is a time that a directive names, or the usual one.
+// durationArg is a directive's duration of that name, or usual.
 func durationArg(d *datadriven.TestData, name string, usual time.Duration) time.Duration {
 	text := textArg(d, name, usual.String())
 	value, err := time.ParseDuration(text)
@@ -407,7 +407,7 @@ func numberArg(d *datadriven.TestData, name string, usual int) int {
 	return value
 }
 
-// textArg is name=text, with names as Redis has them.
+// textArg is a directive's argument name=text, with names in full.
 func textArg(d *datadriven.TestData, name, usual string) string {
 	for _, arg := range d.CmdArgs {
 		if arg.Key == name && len(arg.Vals) == 1 {
@@ -417,7 +417,7 @@ func textArg(d *datadriven.TestData, name, usual string) string {
 	return usual
 }
 
-// monitor sees what scripts publish, without being one that listens: scripts look at how many do.
+// monitor sees the scripts' messages without a subscription, since scripts count the subscribers.
 type monitor struct {
 	conn  net.Conn
 	lines *bufio.Reader
@@ -440,7 +440,8 @@ func newMonitor(t testing.TB, addr string) *monitor {
 
 var quoted = regexp.MustCompile(`"(?:[^"\\]|\\.)*"`)
 
-// inSeconds is a message, with the rest of a reader's lease in seconds, or the time until a process in line for permits is to look.
+// inSeconds is a message with its times in seconds: a reader's remaining lease, or the time until a process in line
+// for permits looks.
 func inSeconds(channel, message string) string {
 	if after, ok := strings.CutPrefix(message, "? "); ok && strings.HasPrefix(channel, semaphoreChannel) {
 		if ms, err := strconv.ParseInt(after, 10, 64); err == nil && ms > 0 {
@@ -453,7 +454,7 @@ func inSeconds(channel, message string) string {
 	return message
 }
 
-// said returns the messages since the last call, a line for each.
+// said returns the messages since the last call, one per line.
 func (c *conversation) said() string {
 	c.t.Helper()
 	m := c.monitor

@@ -7,9 +7,9 @@ import (
 	"github.com/cockroachdb/datadriven"
 )
 
-// The scripts of Redisson 4.7.0 for a fair lock, told in our words. KEYS are the lock, the list and the times; ARGV are the owner, the
-// time that it is ready to wait in ms, and the unlock channel. Unlike Redisson's these take now from the server. Interop tests
-// have the real ones.
+// The scripts of Redisson 4.7.0 for a fair lock, rewritten. KEYS are the lock, the list and the times; ARGV are the
+// owner, its longest wait in ms, and the unlock channel. Unlike Redisson's, they take the current time from the
+// server. Interop tests use the originals.
 const javaHead = `
 local clock = redis.call('time')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
@@ -79,7 +79,7 @@ redis.call('lrem', KEYS[2], 0, owner)
 return 'gave up'
 `
 
-// javaStep runs one of these for an owner; wait is for how long it is ready to wait, by default as long as Redisson's default.
+// javaStep runs one of these scripts for an owner; wait is its longest wait, by default Redisson's.
 func javaStep(script string) directive {
 	return func(c *conversation, d *datadriven.TestData) string {
 		wait := strconv.FormatInt(durationArg(d, "wait", 300*time.Second).Milliseconds(), 10)

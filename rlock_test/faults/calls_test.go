@@ -11,7 +11,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// granted is what a Lock returned, and when.
+// granted is the result of a Lock, and its time.
 type granted struct {
 	ctx    context.Context
 	unlock rlock.UnlockFunc
@@ -19,10 +19,10 @@ type granted struct {
 	at     time.Time
 }
 
-// waiter is a Lock under way on a goroutine of its own.
+// waiter is a Lock running on its own goroutine.
 type waiter chan granted
 
-// startLock calls Lock on a goroutine that ends with it: when the client is closed at the latest.
+// startLock calls Lock on a goroutine, which ends when Lock returns: at the latest when the client is closed.
 func startLock(ctx context.Context, m *rlock.Mutex) waiter {
 	return startWaiter(func() (g granted) {
 		g.ctx, g.unlock, g.err = m.Lock(ctx)
@@ -30,8 +30,8 @@ func startLock(ctx context.Context, m *rlock.Mutex) waiter {
 	})
 }
 
-// startStubbornLock is startLock for a caller that calls Lock again when Redis could not be reached
-// for longer than Lock tries, as it cannot while a failover is under way.
+// startStubbornLock is startLock for a caller that repeats Lock after ErrUnreachable, for example during
+// a failover.
 func startStubbornLock(m *rlock.Mutex) waiter {
 	return startWaiter(func() (g granted) {
 		for g.unlock == nil || g.err != nil && !errors.Is(g.err, rlock.ErrClosed) {
@@ -51,7 +51,7 @@ func startWaiter(lock func() granted) waiter {
 	return w
 }
 
-// within returns what Lock returned, and fails the test if that takes longer.
+// within returns the result of Lock, and fails the test if it takes longer than d.
 func (w waiter) within(t testing.TB, d time.Duration) granted {
 	t.Helper()
 	select {
@@ -63,7 +63,7 @@ func (w waiter) within(t testing.TB, d time.Duration) granted {
 	}
 }
 
-// gets returns what the waiter got, which has to be the lock.
+// gets requires that the waiter gets the lock in time.
 func (w waiter) gets(t testing.TB, within time.Duration, why string) granted {
 	t.Helper()
 	g := w.within(t, within)
@@ -71,7 +71,7 @@ func (w waiter) gets(t testing.TB, within time.Duration, why string) granted {
 	return g
 }
 
-// waits requires that Lock has not returned.
+// waits requires that Lock is still waiting.
 func (w waiter) waits(t testing.TB) {
 	t.Helper()
 	select {
@@ -81,14 +81,14 @@ func (w waiter) waits(t testing.TB) {
 	}
 }
 
-// call runs f on a goroutine that ends with it, and hands its error on.
+// call runs f on a goroutine, which ends with f, and delivers its error.
 func call(f func() error) <-chan error {
 	result := make(chan error, 1)
 	go func() { result <- f() }()
 	return result
 }
 
-// returned is the result of a call, which has to come in time.
+// returned requires that a call returns in time, and returns its error.
 func returned(t testing.TB, c <-chan error, within time.Duration) error {
 	t.Helper()
 	select {
@@ -100,21 +100,21 @@ func returned(t testing.TB, c <-chan error, within time.Duration) error {
 	}
 }
 
-// tellSlack is how much later than its time a holder may be told, by a process that has not stood still meanwhile.
+// tellSlack is how late a ctx may be cancelled in a process that has not stalled.
 const tellSlack = 200 * time.Millisecond
 
-// tidings are when the ctx of a hold ended, and when this process stood still until then.
-type tidings struct {
+// cancellation record when the ctx of a hold was cancelled, and the stalls of this process before.
+type cancellation struct {
 	at     chan time.Time
 	stalls stalls
-	noted  chan struct{} // closed when the last stall was
+	noted  chan struct{} // closed when the last stall is recorded
 }
 
-// tellOf returns when ctx ends, as soon as it does.
-func tellOf(ctx context.Context) *tidings {
-	c := &tidings{at: make(chan time.Time, 1), noted: make(chan struct{})}
+// cancellationOf records the moment at which ctx is cancelled.
+func cancellationOf(ctx context.Context) *cancellation {
+	c := &cancellation{at: make(chan time.Time, 1), noted: make(chan struct{})}
 	context.AfterFunc(ctx, func() { c.at <- time.Now() })
-	go func() { // ended by the end of ctx
+	go func() { // ends when ctx is done
 		defer close(c.noted)
 		for ctx.Err() == nil {
 			c.stalls.step()
@@ -124,21 +124,21 @@ func tellOf(ctx context.Context) *tidings {
 	return c
 }
 
-// by requires that the ctx has ended by then, which is G2 if that is when the lease is over, or as soon after it as
-// slack. A machine that did not let the process run is no fault of the lock.
-func (c *tidings) by(t testing.TB, then time.Time, slack time.Duration) {
+// by requires that the ctx is cancelled by then, or at most slack later; if then is the lease's end, this is G2.
+// Time in which the machine did not run the process does not count.
+func (c *cancellation) by(t testing.TB, then time.Time, slack time.Duration) {
 	t.Helper()
 	select {
 	case at := <-c.at:
 		<-c.noted
 		late, _ := c.stalls.clear(span{then, at})
-		require.LessOrEqual(t, late, slack, "told %v too late", at.Sub(then))
-	case <-time.After(time.Until(then) + slack + prompt):
-		require.FailNow(t, "not told", "%v after it was time", slack+prompt)
+		require.LessOrEqual(t, late, slack, "ctx cancelled %v too late", at.Sub(then))
+	case <-time.After(time.Until(then) + slack + promptly):
+		require.FailNow(t, "ctx not cancelled", "%v after its bound", slack+promptly)
 	}
 }
 
-// ended waits until the ctx of a hold ends, which has to be because the hold is lost.
+// ended requires that the ctx of a hold is cancelled in time, because the hold is lost.
 func ended(t testing.TB, ctx context.Context, within time.Duration) {
 	t.Helper()
 	select {
@@ -149,5 +149,5 @@ func ended(t testing.TB, ctx context.Context, within time.Duration) {
 	}
 }
 
-// pass lets time go by where time itself is what is tested.
-func pass(d time.Duration) { <-time.After(d) }
+// sleep lets time sleep, for tests of time itself.
+func sleep(d time.Duration) { <-time.After(d) }

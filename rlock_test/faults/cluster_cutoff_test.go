@@ -49,7 +49,7 @@ func TestClusterNodeCutOffUnderHolderAndWaiter(t *testing.T) {
 					continue
 				}
 				s = newClusterScene(t, c, o, name)
-				at := s.awaitSubscriber(t, prompt)
+				at := s.awaitSubscriber(t, promptly)
 				switch {
 				case !s.plain:
 					cut, successor = at, c.Nodes()[map[bool]int{true: 4, false: 5}[owner == masters[1]]].Addr()
@@ -68,7 +68,7 @@ func TestClusterNodeCutOffUnderHolderAndWaiter(t *testing.T) {
 			atCut := s.nodes[cut]
 			delete(s.nodes, cut)
 			s.awaitSubscriber(t, o.WatchdogTimeout+failover)
-			awaitSubscribers(t, atCut, s.name, !s.plain, 0, prompt)
+			awaitSubscribers(t, atCut, s.name, !s.plain, 0, promptly)
 			s.follow(t)
 			s.handOver(t)
 		})

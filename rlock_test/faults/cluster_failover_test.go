@@ -83,12 +83,12 @@ func newClusterScene(t *testing.T, c *redistest.Cluster, o rlock.Options, name s
 	require.NoError(t, s.hold.err)
 	s.asks = &asks{Client: c.Client(t, quickToNotice)}
 	s.waiter = startStubbornLock(newClient(t, s.asks, o).Mutex(name))
-	s.awaitSubscriber(t, prompt)
+	s.awaitSubscriber(t, promptly)
 	return s
 }
 
 // quickToNotice is for clients that find a connection dead within seconds, rather than ten.
-func quickToNotice(o *rueidis.ClientOption) { o.ConnWriteTimeout = prompt }
+func quickToNotice(o *rueidis.ClientOption) { o.ConnWriteTimeout = promptly }
 
 func (s *clusterScene) owner(t testing.TB) rueidis.Client { return s.nodes[s.Owner(t, s.slot).Addr()] }
 
@@ -118,7 +118,7 @@ func (s *clusterScene) awaitSubscriber(t testing.TB, within time.Duration) (addr
 }
 
 // handOver ends the scene: the waiter is woken by the unlock, and nothing is left.
-func (s *clusterScene) handOver(t testing.TB) { s.handOverWithin(t, prompt) }
+func (s *clusterScene) handOver(t testing.TB) { s.handOverWithin(t, promptly) }
 
 func (s *clusterScene) handOverWithin(t testing.TB, within time.Duration) {
 	t.Helper()
@@ -128,7 +128,7 @@ func (s *clusterScene) handOverWithin(t testing.TB, within time.Duration) {
 	require.NoError(t, s.hold.unlock())
 	require.NoError(t, s.waiter.gets(t, within, "told of the unlock").unlock())
 	require.False(t, exists(t, s.owner(t), s.name))
-	redistest.Eventually(t, prompt, func() bool { return len(s.subscribed(t)) == 0 }, "no channel is left")
+	redistest.Eventually(t, promptly, func() bool { return len(s.subscribed(t)) == 0 }, "no channel is left")
 }
 
 // Fault 4, G2 and G4: the master of the lock's slot is killed, or stands still until it was replaced,
@@ -164,10 +164,10 @@ func TestClusterFailoverUnderHolderAndWaiter(t *testing.T) {
 				s.follow(t)
 				// The message comes at once, but a waiter that was subscribed elsewhere has not noticed yet: its
 				// attempt waits in vain for the old master, and then for a look at the cluster, up to a second later.
-				s.handOverWithin(t, prompt+time.Second+prompt)
+				s.handOverWithin(t, promptly+time.Second+promptly)
 				old.Resume()
 				s.AwaitOK(t)
-				awaitSubscribers(t, atOld, s.name, !s.plain, 0, prompt)
+				awaitSubscribers(t, atOld, s.name, !s.plain, 0, promptly)
 			})
 		})
 	}
@@ -179,7 +179,7 @@ func TestClusterFailoverUnderHolderAndWaiter(t *testing.T) {
 func (s *clusterScene) follow(t testing.TB) {
 	t.Helper()
 	redistest.Eventually(t, failover, func() bool {
-		ctx, cancel := context.WithTimeout(context.Background(), prompt)
+		ctx, cancel := context.WithTimeout(context.Background(), promptly)
 		defer cancel()
 		n, err := s.rdb.Do(ctx, s.rdb.B().Exists().Key(s.name).Build()).AsInt64()
 		return err == nil && n == 1
@@ -197,5 +197,5 @@ func (s *clusterScene) replicate(t testing.TB) {
 	c := newClient(t, s.rdb, rlock.Options{Replicas: 1, ReplicaTimeout: failover, PlainPubSub: s.plain})
 	require.NoError(t, c.Mutex("{"+s.name+"}later").Do(context.Background(), func(context.Context) error { return nil }))
 	s.asks.look()
-	s.at = s.awaitSubscriber(t, prompt)
+	s.at = s.awaitSubscriber(t, promptly)
 }

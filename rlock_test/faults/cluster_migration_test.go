@@ -30,12 +30,12 @@ func TestSlotMovesUnderHolderAndWaiter(t *testing.T) {
 				}
 				s.MigrateSlot(t, s.slot, from, to)
 				moved := time.Now()
-				s.awaitSubscriber(t, prompt)
+				s.awaitSubscriber(t, promptly)
 				// The renewal of a hold that nobody renewed for a third of its lease shows.
 				renewed := func() bool { return remaining(t, s.nodes[to.Addr()], s.name) > o.WatchdogTimeout*9/10 }
-				redistest.Eventually(t, prompt, func() bool { return !renewed() }, "time passes")
-				redistest.Eventually(t, o.WatchdogTimeout/3+prompt, renewed, "renewed at the new node")
-				require.Less(t, time.Since(moved), o.WatchdogTimeout+prompt)
+				redistest.Eventually(t, promptly, func() bool { return !renewed() }, "time passes")
+				redistest.Eventually(t, o.WatchdogTimeout/3+promptly, renewed, "renewed at the new node")
+				require.Less(t, time.Since(moved), o.WatchdogTimeout+promptly)
 			}
 			s.handOver(t)
 		})
@@ -53,13 +53,13 @@ func TestUnlockWhileTheSlotMoves(t *testing.T) {
 			from, to := s.BeginMove(t, s.slot, s.name)
 			require.NoError(t, s.hold.unlock())
 			if s.plain {
-				require.NoError(t, s.waiter.gets(t, prompt, "told of the unlock").unlock())
+				require.NoError(t, s.waiter.gets(t, promptly, "told of the unlock").unlock())
 			}
 			s.MigrateSlot(t, s.slot, from, to) // goes on from there
 			if !s.plain {
-				require.NoError(t, s.waiter.gets(t, prompt, "tries again at the new node").unlock())
+				require.NoError(t, s.waiter.gets(t, promptly, "tries again at the new node").unlock())
 			}
-			redistest.Eventually(t, prompt, func() bool { return len(s.subscribed(t)) == 0 }, "no channel is left")
+			redistest.Eventually(t, promptly, func() bool { return len(s.subscribed(t)) == 0 }, "no channel is left")
 		})
 	}
 }

@@ -18,8 +18,8 @@ import (
 // its ear listened anew.
 var earAlone = rlock.Options{WatchdogTimeout: time.Hour}
 
-// earScene is a deployment that loses a node, with holders who want to be asked and a Client that waits.
-type earScene struct {
+// earFixture is a deployment that loses a node, with holders who want to be asked and a Client that waits.
+type earFixture struct {
 	options rlock.Options
 	nodes   map[*redistest.Server]rueidis.Client
 	dial    func(mod ...func(*rueidis.ClientOption)) rueidis.Client
@@ -27,9 +27,9 @@ type earScene struct {
 	waits   *rlock.Client
 }
 
-func newEarScene(t *testing.T, o rlock.Options, nodes []*redistest.Server, dial func(mod ...func(*rueidis.ClientOption)) rueidis.Client) *earScene {
+func newEarScene(t *testing.T, o rlock.Options, nodes []*redistest.Server, dial func(mod ...func(*rueidis.ClientOption)) rueidis.Client) *earFixture {
 	t.Helper()
-	s := &earScene{options: o, nodes: make(map[*redistest.Server]rueidis.Client), dial: dial, rdb: dial()}
+	s := &earFixture{options: o, nodes: make(map[*redistest.Server]rueidis.Client), dial: dial, rdb: dial()}
 	for _, n := range nodes {
 		s.nodes[n] = n.Client(t, redistest.Single, quickToNotice)
 	}
@@ -49,13 +49,13 @@ type askable struct {
 }
 
 // askable takes a lock of which it is told if somebody waits. Its ear listens at from.
-func (s *earScene) askable(t *testing.T, name string) (a *askable, from *redistest.Server) {
+func (s *earFixture) askable(t *testing.T, name string) (a *askable, from *redistest.Server) {
 	t.Helper()
 	return s.holds(t, name, func(c *rlock.Client) *rlock.Mutex { return c.Mutex(name, rlock.WithAsked()) })
 }
 
 // holds takes a lock in a Client with an ear, which listens at from.
-func (s *earScene) holds(t *testing.T, name string, of func(c *rlock.Client) *rlock.Mutex) (a *askable, from *redistest.Server) {
+func (s *earFixture) holds(t *testing.T, name string, of func(c *rlock.Client) *rlock.Mutex) (a *askable, from *redistest.Server) {
 	t.Helper()
 	a = &askable{name: name}
 	for n := range s.nodes {
@@ -76,7 +76,7 @@ func (s *earScene) holds(t *testing.T, name string, of func(c *rlock.Client) *rl
 }
 
 // awaitEar waits until a Client can be spoken to, and returns where.
-func (s *earScene) awaitEar(t *testing.T, c *rlock.Client) (at *redistest.Server) {
+func (s *earFixture) awaitEar(t *testing.T, c *rlock.Client) (at *redistest.Server) {
 	t.Helper()
 	ear := "rlock_client:{" + c.ID() + "}"
 	redistest.Eventually(t, failover, func() bool {
@@ -97,7 +97,7 @@ func (s *earScene) awaitEar(t *testing.T, c *rlock.Client) (at *redistest.Server
 }
 
 // awaitWaiter waits until somebody waits for a lock, wherever that listens.
-func (s *earScene) awaitWaiter(t *testing.T, name string) {
+func (s *earFixture) awaitWaiter(t *testing.T, name string) {
 	t.Helper()
 	redistest.Eventually(t, failover, func() bool {
 		for n, rdb := range s.nodes {
@@ -144,7 +144,7 @@ func (a *askable) isAsked(t *testing.T, w waiter) {
 
 // loses goes through the loss of the node where the first holder's ear listens. fail has it fail, and returns how to wait until another one has taken
 // its place.
-func (s *earScene) loses(t *testing.T, fail func(earsAt *redistest.Server) (settled func())) {
+func (s *earFixture) loses(t *testing.T, fail func(earsAt *redistest.Server) (settled func())) {
 	t.Helper()
 	const kept = "kept"
 	hears, at := s.askable(t, "hears")
@@ -152,7 +152,7 @@ func (s *earScene) loses(t *testing.T, fail func(earsAt *redistest.Server) (sett
 	missed, missedAt := s.askable(t, "missed")
 	keeper, _ := s.askable(t, "held")
 	lingers := keeper.Mutex(kept, rlock.WithLinger(time.Hour))
-	redistest.Eventually(t, prompt, func() bool {
+	redistest.Eventually(t, promptly, func() bool {
 		require.NoError(t, lingers.Do(context.Background(), func(context.Context) error { return nil }))
 		return keeper.Stats().Idle == 1
 	}, "it is kept")
@@ -160,7 +160,7 @@ func (s *earScene) loses(t *testing.T, fail func(earsAt *redistest.Server) (sett
 	missed.lost.Store(true)
 	early := startStubbornLock(s.waits.Mutex(missed.name))
 	s.awaitWaiter(t, missed.name)
-	pass(prompt / 10) // what it says is on its way
+	sleep(promptly / 10) // what it says is on its way
 	missed.notAsked(t)
 
 	deaf.cutOff(true)
@@ -169,7 +169,7 @@ func (s *earScene) loses(t *testing.T, fail func(earsAt *redistest.Server) (sett
 	settled()
 	late := startStubbornLock(s.waits.Mutex(deaf.name))
 	s.awaitWaiter(t, deaf.name)
-	pass(prompt / 10)
+	sleep(promptly / 10)
 	deaf.notAsked(t)
 	deaf.cutOff(false)
 	missed.lost.Store(false)
@@ -203,7 +203,7 @@ func TestSentinelFailoverUnderTheEar(t *testing.T) {
 }
 
 // newEarCluster is a scene on a cluster.
-func newEarCluster(t *testing.T, mode string, replicas int) (*earScene, *redistest.Cluster) {
+func newEarCluster(t *testing.T, mode string, replicas int) (*earFixture, *redistest.Cluster) {
 	t.Helper()
 	c := redistest.StartCluster(t, 3, replicas)
 	o := earAlone
@@ -248,7 +248,7 @@ func TestSlotOfTheEarMoves(t *testing.T) {
 					a.lost.Store(true)
 					early = startStubbornLock(e.waits.Mutex(name))
 					e.awaitWaiter(t, name)
-					pass(prompt / 10)
+					sleep(promptly / 10)
 				}
 				for _, slot := range []uint16{c.Slot(t, name), ear} {
 					from, to := c.Owner(t, slot), c.Nodes()[0]
@@ -302,7 +302,7 @@ func TestAskedFromUnseenNodes(t *testing.T) {
 			a.lost.Store(true)
 			w := startStubbornLock(l.waits(e.waits, name))
 			e.awaitWaiter(t, name)
-			pass(prompt / 10) // what it says is on its way
+			sleep(promptly / 10) // what it says is on its way
 			a.notAsked(t)
 			a.lost.Store(false)
 			a.cutOff(true)

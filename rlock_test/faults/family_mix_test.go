@@ -25,7 +25,7 @@ func (f *family) nemesis(processes int) *familyNemesis {
 	n := &familyNemesis{family: f}
 	ways := make([][]string, processes)
 	for i, s := range f.servers {
-		b := &histBench{t: f.t, server: s, direct: f.direct[i]}
+		b := &historyRun{t: f.t, server: s, direct: f.direct[i]}
 		for j := range ways {
 			p := redistest.StartProxy(f.t, s.Addr())
 			b.proxies = append(b.proxies, p)
@@ -51,7 +51,7 @@ func (n *familyNemesis) strike(steps []mixStep, network map[string]mixRange) {
 		} else {
 			server.strikeServer(s)
 		}
-		pass(s.Rest)
+		sleep(s.Rest)
 	}
 }
 
@@ -122,7 +122,7 @@ func TestMixOfFaultsQuorum(t *testing.T) {
 		f.fine()
 
 		f.goOn()
-		pass(200 * time.Millisecond)
+		sleep(200 * time.Millisecond)
 		crash := round%2 == 1
 		first := rng.IntN(len(f.servers))
 		for i := range 2 {
@@ -160,7 +160,7 @@ func TestMixSeesABelievedRefusal(t *testing.T) {
 		Kinds: []string{"all", "quorum"}, Each: 2, Seed: faultsSeed(t), Watchdog: time.Second,
 		Step: 5 * time.Millisecond, Rest: 5 * time.Millisecond, Outages: true, Sabotage: histReadAll,
 	}, redistest.Start(t), redistest.Start(t), redistest.Start(t))
-	f.crew(2)
+	f.startProcesses(2)
 	f.goOn()
 	for _, name := range []string{"all:0", "all:1", "quorum"} {
 		redistest.Eventually(t, histPatience, func() bool { return f.witness.overlap(name) != "" }, name)

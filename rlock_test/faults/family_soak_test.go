@@ -20,8 +20,8 @@ func newSoak(t *testing.T, sabotage string) *family {
 	}, redistest.Start(t), redistest.Start(t), redistest.Start(t))
 }
 
-// crew has as many processes as that, connected directly.
-func (f *family) crew(processes int) {
+// startProcesses has as many processes as that, connected directly.
+func (f *family) startProcesses(processes int) {
 	f.t.Helper()
 	var ways []string
 	for _, s := range f.servers {
@@ -47,9 +47,9 @@ func TestSoakOfEveryKind(t *testing.T) {
 	var slowest time.Duration
 	bursts := 0
 	for end := time.Now().Add(faultsDuration(t, 20*time.Second)); time.Now().Before(end); bursts++ {
-		f.crew(processes)
+		f.startProcesses(processes)
 		f.goOn()
-		pass(time.Second + time.Duration(rng.Int64N(int64(time.Second))))
+		sleep(time.Second + time.Duration(rng.Int64N(int64(time.Second))))
 		names := f.witness.names()
 		for range 1 + rng.IntN(processes-1) {
 			victim := f.peers[rng.IntN(len(f.peers))]
@@ -61,13 +61,13 @@ func TestSoakOfEveryKind(t *testing.T) {
 			victim.kill()
 			f.peers = slices.DeleteFunc(f.peers, func(p *familyPeer) bool { return p == victim })
 			killed = time.Now()
-			pass(time.Duration(rng.Int64N(int64(300 * time.Millisecond))))
+			sleep(time.Duration(rng.Int64N(int64(300 * time.Millisecond))))
 		}
 		f.idle(killed, f.plan.Watchdog+familyGrace+time.Second, "all get on")
 		slowest = max(slowest, time.Since(killed))
 		f.fine()
 	}
-	pass(time.Until(killed.Add(f.plan.Watchdog + familyGrace)))
+	sleep(time.Until(killed.Add(f.plan.Watchdog + familyGrace)))
 	f.end()
 	t.Logf("%d bursts, all got on within %v of a kill", bursts, slowest)
 }
@@ -76,7 +76,7 @@ func TestSoakOfEveryKind(t *testing.T) {
 func TestSoakSeesWorkersWithoutLock(t *testing.T) {
 	t.Parallel()
 	f := newSoak(t, histNoLock)
-	f.crew(2)
+	f.startProcesses(2)
 	f.goOn()
 	for _, kind := range append(slices.Clone(f.plan.Kinds[:8]), "all:0", "all:1", "quorum") {
 		redistest.Eventually(t, histPatience, func() bool { return f.witness.overlap(kind) != "" }, kind)

@@ -18,7 +18,7 @@ import (
 	"github.com/go-rlock/rlock/internal/redistest"
 )
 
-// family is a run: servers, processes that take locks of several kinds on them, and the witness.
+// family is a run: servers, processes that take locks of several kinds on them, and a witness.
 type family struct {
 	t       *testing.T
 	plan    familyPlan
@@ -30,17 +30,17 @@ type family struct {
 	calls   countCalls
 
 	mu          sync.Mutex // guards the following
-	wrong       []string   // what no caller should see
-	unreachable int        // Locks that found Redis out of reach
+	wrong       []string   // errors that no caller should get
+	unreachable int        // Locks that failed with ErrUnreachable
 }
 
-// familyPeer is a process.
+// familyPeer is the parent's side of a familyProcess.
 type familyPeer struct {
 	name  string
 	cmd   *exec.Cmd
 	stdin io.WriteCloser
 	said  chan string   // answers to commands
-	done  chan struct{} // closed at the end of what it says
+	done  chan struct{} // closed at the end of its output
 }
 
 func newFamily(t *testing.T, plan familyPlan, servers ...*redistest.Server) *family {
@@ -52,7 +52,7 @@ func newFamily(t *testing.T, plan familyPlan, servers ...*redistest.Server) *fam
 	return f
 }
 
-// start has one process more, which connects to the servers by the given ways. Its workers are idle.
+// start starts one more process, connected to the servers by the given ways. Its workers are idle.
 func (f *family) start(ways []string) {
 	f.t.Helper()
 	f.number++
@@ -66,23 +66,23 @@ func (f *family) start(ways []string) {
 	p := &familyPeer{name: plan.Peer, cmd: exec.Command(os.Args[0], string(text)), said: make(chan string, 10), done: make(chan struct{})}
 	p.cmd.Env = append(os.Environ(), roleEnv+"=family")
 	p.cmd.Stderr = os.Stderr
-	p.stdin, err = p.cmd.StdinPipe() // its end ends the process, should this one die
+	p.stdin, err = p.cmd.StdinPipe() // ends the process if this one dies
 	require.NoError(f.t, err)
 	out, err := p.cmd.StdoutPipe()
 	require.NoError(f.t, err)
 	require.NoError(f.t, p.cmd.Start())
-	go f.listen(p, out) // until the process ends
+	go f.listen(p, out) // ends with the process
 	f.t.Cleanup(p.kill)
 	f.peers = append(f.peers, p)
 }
 
-// ready awaits processes that were started.
+// ready waits for started processes.
 func (f *family) ready(peers []*familyPeer) {
 	f.t.Helper()
-	f.await(peers, "ready", time.Now(), histReturn, "it has started")
+	f.await(peers, "ready", time.Now(), histReturn, "it must start")
 }
 
-// listen hears what a process says until it ends.
+// listen reads the output of a process until it ends.
 func (f *family) listen(p *familyPeer, out io.Reader) {
 	defer close(p.done)
 	for in := bufio.NewReader(out); ; {
@@ -113,7 +113,7 @@ func (p *familyPeer) tell(t *testing.T, command string) {
 	require.NoError(t, err)
 }
 
-// kill is kill -9, and returns when the process is gone, and all that it has said is heard.
+// kill is kill -9. It returns when the process has exited and all its output was read.
 func (p *familyPeer) kill() {
 	if p.cmd.ProcessState == nil {
 		_ = p.cmd.Process.Kill()
@@ -122,7 +122,7 @@ func (p *familyPeer) kill() {
 	}
 }
 
-// ask tells processes to do something, and requires that all of them have answered within that time.
+// ask sends a command to processes, and requires that all of them answer within that time after since.
 func (f *family) ask(peers []*familyPeer, command, want string, since time.Time, within time.Duration, why string) {
 	f.t.Helper()
 	for _, p := range peers {
@@ -131,8 +131,8 @@ func (f *family) ask(peers []*familyPeer, command, want string, since time.Time,
 	f.await(peers, want, since, within, why)
 }
 
-// await requires that all of the processes say that, within that time since then. Time for which the machine did not let
-// this process run does not count.
+// await requires want from all processes, within that time after since. Time in which the machine did not run this
+// process does not count.
 func (f *family) await(peers []*familyPeer, want string, since time.Time, within time.Duration, why string) {
 	f.t.Helper()
 	var machine stalls
@@ -159,7 +159,7 @@ func (f *family) await(peers []*familyPeer, want string, since time.Time, within
 	}
 }
 
-// goOn lets the workers loose.
+// goOn starts the workers' turns.
 func (f *family) goOn() {
 	f.t.Helper()
 	for _, p := range f.peers {
@@ -167,27 +167,27 @@ func (f *family) goOn() {
 	}
 }
 
-// idle lets all turns end: all callers return within that time since then.
+// idle ends all turns, and requires that all callers return within that time after since.
 func (f *family) idle(since time.Time, within time.Duration, why string) {
 	f.t.Helper()
 	f.ask(f.peers, "hold", "idle", since, within, why)
 }
 
-// unreached returns how many Locks have found Redis out of reach.
+// unreached returns how many Locks failed with ErrUnreachable.
 func (f *family) unreached() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.unreachable
 }
 
-// forgive begins to count anew.
+// forgive resets that count.
 func (f *family) forgive() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.unreachable = 0
 }
 
-// fine requires that no caller has seen what it should not, and that nobody was in a lock beside somebody else.
+// fine requires that no caller got an unexpected error, and that no two holders were in a lock at a time.
 func (f *family) fine() {
 	f.t.Helper()
 	f.mu.Lock()
@@ -199,11 +199,11 @@ func (f *family) fine() {
 	}
 }
 
-// end asserts that nothing is left when all processes are idle, and the leases of the killed have ended. Each lock can be had at once
-// by then.
+// end asserts that nothing is left when all processes are idle and the leases of killed ones have expired. By then
+// each lock can be acquired at once.
 func (f *family) end() {
 	f.t.Helper()
-	f.ask(f.peers[:1], "each", "idle", time.Now(), histReturn, "each lock is had at once")
+	f.ask(f.peers[:1], "each", "idle", time.Now(), histReturn, "each Lock must return at once")
 	f.fine()
 	f.ask(f.peers, "end", "left\t0", time.Now(), 2*histReturn, "G5, G9: no goroutine is left")
 	f.clean()
@@ -219,12 +219,12 @@ func (f *family) end() {
 	f.t.Logf("%d processes, %d stays", f.number, all)
 }
 
-// clean asserts that no server has anything of a lock.
+// clean asserts that no lock has left a key or channel on a server.
 func (f *family) clean() {
 	f.t.Helper()
 	for i, rdb := range f.direct {
-		redistest.Eventually(f.t, 2*prompt+f.plan.Watchdog, func() bool { return familyKeys(f.t, rdb) == "[] []" },
-			fmt.Sprintf("G5: no keys, no channels on server %d", i))
+		redistest.Eventually(f.t, 2*promptly+f.plan.Watchdog, func() bool { return familyKeys(f.t, rdb) == "[] []" },
+			fmt.Sprintf("G5: no key or channel may be left on server %d", i))
 	}
 }
 

@@ -21,21 +21,21 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// familyPlan says what the workers of a process do. It is sent to the process as JSON.
+// familyPlan is the plan for the workers of a process, which gets it as JSON.
 type familyPlan struct {
 	Peer     string
 	Servers  []familyServer
 	Kinds    []string // of the locks, see familyTurns
-	Each     int      // goroutines of each kind
+	Each     int      // goroutines per kind
 	Seed     uint64
 	Watchdog time.Duration
-	Step     time.Duration // of which a section has a few, on average
-	Rest     time.Duration // between two turns, on average
-	Outages  bool          // Redis may be out of reach: calls may say so, and holds may be lost
-	Sabotage string        // see histPlan; histNoLock is of the workers, the others of their Clients
+	Step     time.Duration // average length of a step; a section has a few
+	Rest     time.Duration // average time between two turns
+	Outages  bool          // Redis may be unreachable: calls may report that, and holds may be lost
+	Sabotage string        // see histPlan; workers do histNoLock, their Clients the others
 }
 
-// familyServer is what a Client connects to: a server, by way of a proxy.
+// familyServer is a server and the proxy through which a Client connects to it.
 type familyServer struct{ Addr, Via string }
 
 const (
@@ -44,7 +44,7 @@ const (
 	familyGrace   = 200 * time.Millisecond
 )
 
-// familyTurns are the kinds of locks, and what a worker does with one.
+// familyTurns has a worker's turn for each kind of lock.
 var familyTurns = map[string]func(*familyWorker){
 	"plain":  func(w *familyWorker) { w.visit(w.clients[0].Mutex(w.kind)) },
 	"fenced": func(w *familyWorker) { w.visit(w.clients[0].FencedMutex(w.kind)) },
@@ -53,7 +53,7 @@ var familyTurns = map[string]func(*familyWorker){
 		w.visit(w.clients[0].Mutex(w.kind, rlock.WithoutReentry()))
 	},
 	"min hold": func(w *familyWorker) { w.visit(w.clients[0].Mutex(w.kind, rlock.WithMinHold(familyMinHold))) },
-	// With a grace: a process that is told a little late finds nobody inside yet.
+	// With a grace: a process whose ctx is cancelled a little late is still alone inside.
 	"max hold": func(w *familyWorker) {
 		w.visit(w.clients[0].Mutex(w.kind, rlock.WithMaxHold(familyMaxHold), rlock.WithGrace(familyGrace)))
 	},
@@ -68,7 +68,7 @@ var familyTurns = map[string]func(*familyWorker){
 	"permits":     (*familyWorker).usePermits,
 }
 
-// all are locks that are taken together, on two Clients.
+// all returns n locks on two Clients, to be taken together.
 func (w *familyWorker) all(n int) (all []rlock.Locker) {
 	for i := range n {
 		all = append(all, w.clients[i*2/n].Mutex(fmt.Sprintf("%s:%d", w.kind, i)))
@@ -84,7 +84,7 @@ func (w *familyWorker) quorum() rlock.Locker {
 	return rlock.Quorum(all...)
 }
 
-// visitSome takes two or more of the locks together, in any order, or one of them alone.
+// visitSome takes two or more of the locks together in random order, or one of them alone.
 func (w *familyWorker) visitSome(all []rlock.Locker) {
 	w.rng.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	if w.chance(30) {
@@ -99,33 +99,33 @@ func (w *familyWorker) visitSome(all []rlock.Locker) {
 	w.visit(rlock.All(some...), names...)
 }
 
-// familyProcess is a process of workers, which its parent commands by lines on its standard input, and to which it says what happens.
+// familyProcess is a process of workers. Its parent sends commands by lines on stdin; it reports events on stdout.
 type familyProcess struct {
 	plan    familyPlan
 	clients []*rlock.Client
-	rdbs    []rueidis.Client // of these
-	turns   sync.RWMutex     // held for reading by a worker that has a turn
-	holding atomic.Bool      // the turns are to end soon
+	rdbs    []rueidis.Client // of the Clients
+	turns   sync.RWMutex     // read-locked by a worker during its turn
+	holding atomic.Bool      // the turns must end soon
 	over    atomic.Bool
 	workers sync.WaitGroup
 
 	mu sync.Mutex // guards standard output
 }
 
-// say is one line, written at once: what a process has said before it is killed, its parent hears.
+// say writes one line at once, so that the parent gets all lines written before a kill.
 func (p *familyProcess) say(words ...string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	_, _ = os.Stdout.WriteString(strings.Join(words, "\t") + "\n")
 }
 
-// familyRole is a process of workers. Its commands:
+// familyRole is the main function of a familyProcess. Its commands:
 //
-//	go     lets the workers loose, without an answer
-//	hold   lets them end their turns, and answers "idle"
-//	quiet  waits until the library does nothing in the background, and answers "quiet <goroutines>": how many still do
-//	each   takes each lock, which has to be free, and answers "idle"
-//	end    ends the workers, which are idle, and the clients, and answers "left <goroutines>"
+//	go     starts the turns, without an answer
+//	hold   waits for the current turns, stops further ones, and answers "idle"
+//	quiet  waits until the library's background work ends, and answers "quiet <goroutines>": how many still run
+//	each   takes each lock, which must be free, and answers "idle"
+//	end    ends the idle workers and the clients, and answers "left <goroutines>"
 func familyRole(args []string) int {
 	p := &familyProcess{}
 	if err := json.Unmarshal([]byte(args[0]), &p.plan); err != nil {
@@ -141,12 +141,12 @@ func familyRole(args []string) int {
 		for j := range p.plan.Each {
 			n := uint64(i*p.plan.Each + j)
 			w := &familyWorker{familyProcess: p, kind: kind, number: n, rng: rand.New(rand.NewPCG(p.plan.Seed, n))}
-			p.workers.Go(w.run) // until the parent says end
+			p.workers.Go(w.run) // ended by the command end
 		}
 	}
 	p.say("ready")
 	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
-		go p.do(in.Text()) // until it is done: should the parent die meanwhile, this process ends
+		go p.do(in.Text()) // ends with the command, or with the process when the parent dies
 	}
 	return 0
 }
@@ -173,7 +173,7 @@ func (p *familyProcess) connect() error {
 	return nil
 }
 
-// do is a command of the parent, which awaits the answer.
+// do executes a command of the parent, which waits for the answer.
 func (p *familyProcess) do(command string) {
 	switch command {
 	case "go":
@@ -207,7 +207,7 @@ func (s familyServer) dial(ctx context.Context, addr string, d *net.Dialer, _ *t
 	return d.DialContext(ctx, "tcp", addr)
 }
 
-// goroutines is how many the clients have, whatever their callers do: see histPlan.goroutines.
+// goroutines is how many the clients always have, see histPlan.goroutines.
 func (p *familyProcess) goroutines() int {
 	n := 2 * len(p.clients)
 	for _, kind := range p.plan.Kinds {
@@ -218,7 +218,7 @@ func (p *familyProcess) goroutines() int {
 	return n
 }
 
-// each takes each lock, once nobody else has it.
+// each takes each lock in turn.
 func (p *familyProcess) each() {
 	for _, kind := range p.plan.Kinds {
 		w := &familyWorker{familyProcess: p, kind: kind, number: familyLast, atOnce: true, rng: rand.New(rand.NewPCG(p.plan.Seed, familyLast))}
@@ -234,8 +234,8 @@ type familyWorker struct {
 	number uint64
 	rng    *rand.Rand
 	stays  int
-	atOnce bool // the lock is free, and has to be had at once
-	set    bool // the semaphore is, see useSemaphore
+	atOnce bool // the lock is free: Lock must get it at once
+	set    bool // the semaphore is set, see useSemaphore
 }
 
 // familyLast is the number of the worker that takes each lock at the end.
@@ -256,31 +256,31 @@ func (w *familyWorker) run() {
 		}
 		familyTurns[w.kind](w)
 		w.turns.RUnlock()
-		pass(w.duration(w.plan.Rest))
+		sleep(w.duration(w.plan.Rest))
 	}
 }
 
-// wrong says an error that no caller should see.
+// wrong reports an error that no caller should get.
 func (w *familyWorker) wrong(what string, err error) {
 	w.say("wrong", fmt.Sprintf("%s: %s: %v", w.kind, what, err))
 }
 
-// familyHold is a hold that a worker has, of one lock or of several.
+// familyHold is a worker's hold of one or several locks.
 type familyHold struct {
 	*familyWorker
 
 	names  []string
 	ctx    context.Context
-	cancel context.CancelFunc // of the ctx that it was locked with
+	cancel context.CancelFunc // of the ctx passed to Lock
 	unlock rlock.UnlockFunc
-	told   atomic.Int64 // when ctx ended
+	told   atomic.Int64 // when ctx was cancelled
 	id     string       // of the stay, see familyStay
 	mode   string
-	taken  int64 // until when the lock stays taken at least
-	last   int64 // when it was inside
+	taken  int64 // earliest time at which the lock can be free
+	last   int64 // last time seen inside
 }
 
-// lock takes l in one of the ways that there are. It returns nil if that came to nothing, for a reason that is documented.
+// lock takes l in a random way. It returns nil if that failed for a documented reason.
 func (w *familyWorker) lock(parent context.Context, l rlock.Locker, mode string, names ...string) *familyHold {
 	if len(names) == 0 {
 		names = []string{l.Name()}
@@ -292,7 +292,7 @@ func (w *familyWorker) lock(parent context.Context, l rlock.Locker, mode string,
 	h := &familyHold{familyWorker: w, names: names}
 	var err error
 	began, bounded := histNow(), true
-	_, waits := l.(upgrade) // its TryLock is not that of an upgrade
+	_, waits := l.(upgrade) // TryLock of an upgrade behaves differently
 	switch dice := w.rng.IntN(10); {
 	case !waits && (w.atOnce || dice < 2):
 		h.ctx, h.unlock, err = l.TryLock(ctx, 0)
@@ -328,15 +328,15 @@ func (w *familyWorker) lock(parent context.Context, l rlock.Locker, mode string,
 	return h
 }
 
-// mayFail reports whether err is one that may be: of a server that could not be reached, or of the longest hold, which is over before
-// Redis answers where the machine is slow.
+// mayFail reports whether err is allowed: Redis was unreachable, or, on a slow machine, the longest hold was over
+// before Redis answered.
 func (w *familyWorker) mayFail(err error) bool {
 	var loss *rlock.LostError
 	return w.plan.Outages && (errors.Is(err, rlock.ErrUnreachable) || errors.Is(err, rlock.ErrLost)) ||
 		w.kind == "max hold" && errors.As(err, &loss) && loss.Reason != rlock.LostGone
 }
 
-// noLock goes in without the lock.
+// noLock enters the section without the lock.
 type noLock struct{ rlock.Locker }
 
 func (noLock) Lock(ctx context.Context) (context.Context, rlock.UnlockFunc, error) {
@@ -354,7 +354,7 @@ func (h *familyHold) enter(mode string) {
 	h.see()
 }
 
-// become goes on in another mode since it was inside last, with nobody in between.
+// become continues the hold in another mode, from the last time seen inside: nobody may get in between.
 func (h *familyHold) become(ctx context.Context, mode string) {
 	h.stays++
 	h.ctx = ctx
@@ -362,7 +362,7 @@ func (h *familyHold) become(ctx context.Context, mode string) {
 	h.sayIn()
 }
 
-// see says that it is inside, if it has not been told otherwise.
+// see records that the hold is inside, unless its ctx is done.
 func (h *familyHold) see() bool {
 	now := histNow()
 	if h.ctx.Err() != nil {
@@ -379,7 +379,7 @@ func (h *familyHold) sayIn() {
 	h.say(append([]string{"in", h.id, h.mode, number(h.last), number(h.taken), number(token)}, h.names...)...)
 }
 
-// stay is the inside of a section. Some last long enough for renewals, and for longest holds to end.
+// stay is the code of a section. Some last long enough for renewals, and for the longest hold to end.
 func (h *familyHold) stay() bool {
 	steps := 1 + h.rng.IntN(3)
 	for h.kind == "max hold" && h.chance(5) || h.chance(1) {
@@ -402,7 +402,7 @@ func (h *familyHold) stay() bool {
 	return true
 }
 
-// leave unlocks, and says if the hold was lost, and since when.
+// leave unlocks, and reports a loss and its time.
 func (h *familyHold) leave() {
 	cause, told := context.Cause(h.ctx), h.told.Load()
 	if told == 0 {
@@ -426,13 +426,13 @@ func (h *familyHold) leave() {
 		}
 		since := histNow() - int64(time.Since(loss.Since))
 		if told-since > int64(histLate) {
-			h.wrong("told too late", why)
+			h.wrong("ctx cancelled too late", why)
 		}
 		h.say("lost", h.id, strconv.FormatInt(since, 10))
 	}
 }
 
-// visit is a Lock, a section, often with a Lock in it, and an unlock.
+// visit is a Lock, a section, often with a re-entry, and an unlock.
 func (w *familyWorker) visit(l rlock.Locker, names ...string) {
 	h := w.lock(context.Background(), l, familyWrites, names...)
 	if h == nil {
@@ -459,7 +459,7 @@ func (w *familyWorker) visit(l rlock.Locker, names ...string) {
 	}
 }
 
-// readOrWrite takes a read/write lock in one of the ways that there are.
+// readOrWrite takes a read/write lock in a random way.
 func (w *familyWorker) readOrWrite() {
 	rw := w.clients[0].FencedRWMutex(w.kind)
 	switch dice := w.rng.IntN(10); {
@@ -491,13 +491,13 @@ func (w *familyWorker) downgrade(rw *rlock.RWMutex) {
 	h.stay()
 	ctx, unlock, err := rw.Downgrade(h.ctx)
 	if err != nil {
-		if h.ctx.Err() == nil { // otherwise the ctx that the Lock was given ended as it returned
+		if h.ctx.Err() == nil { // otherwise the ctx passed to Lock ended as Lock returned
 			w.wrong("downgrade", err)
 		}
 		h.leave()
 		return
 	}
-	if err := h.unlock(); err != nil { // it has nothing left to do
+	if err := h.unlock(); err != nil { // a no-op after the downgrade
 		w.wrong("unlock after a downgrade", err)
 	}
 	h.unlock = unlock
@@ -521,7 +521,7 @@ func (w *familyWorker) upgrade(u *rlock.Upgradeable) {
 		return
 	}
 	h.last = max(h.last, writer.last)
-	h.sayIn() // the reader was inside until then, since the writer's ctx is one of its section
+	h.sayIn() // the reader was inside until then, since the writer's ctx derives from its section
 	writer.stay()
 	h.last = max(h.last, writer.last)
 	writer.leave()

@@ -35,7 +35,7 @@ func TestSentinelFailoverBetweenGrantAndRenewal(t *testing.T) {
 	for short := false; !short; { // on a loaded machine the first one may have waited for too long, and ask
 		if got.unlock != nil {
 			require.NoError(t, got.unlock())
-			require.NoError(t, second.gets(t, prompt, "granted").unlock())
+			require.NoError(t, second.gets(t, promptly, "granted").unlock())
 		}
 		_, unlock, err := holder.Mutex(name).Lock(context.Background())
 		require.NoError(t, err)
@@ -51,18 +51,18 @@ func TestSentinelFailoverBetweenGrantAndRenewal(t *testing.T) {
 		second = awaitPlaced(t, rdb, s.Client(t, app), name, 2)
 		replicated(t, rdb, "2")
 		require.NoError(t, unlock())
-		got = first.gets(t, prompt, "granted")
+		got = first.gets(t, promptly, "granted")
 		left, err := do(t, rdb, "PTTL", name).AsInt64()
 		require.NoError(t, err)
 		short = left <= grantLease.Milliseconds()
 	}
 	old.Kill()
 	killed := time.Now()
-	told := tellOf(got.ctx)
+	told := cancellationOf(got.ctx)
 	told.by(t, killed.Add(grantLease), tellSlack)
 	require.ErrorIs(t, context.Cause(got.ctx), rlock.ErrLost)
 	follows(t, rdb, old)
-	next := second.gets(t, time.Second+2*prompt, "at the new master")
+	next := second.gets(t, time.Second+2*promptly, "at the new master")
 	require.GreaterOrEqual(t, next.at, got.at)
 	require.Equal(t, map[string]int64{rlock.Owner(next.ctx): 1}, owners(t, rdb, name))
 	require.ErrorIs(t, got.unlock(), rlock.ErrLost)
@@ -72,7 +72,7 @@ func TestSentinelFailoverBetweenGrantAndRenewal(t *testing.T) {
 		n, err := do(t, rdb, "EXISTS", name, queueOf(name)).AsInt64()
 		return err == nil && n == 0
 	}, "no key, no place in the queue")
-	awaitSubscribers(t, rdb, name, false, 0, prompt)
+	awaitSubscribers(t, rdb, name, false, 0, promptly)
 }
 
 // Fault 4, G1, G2, G4: the slot of a lock moves when the lock was given to another process, and before that has renewed it. The hold is
@@ -91,7 +91,7 @@ func TestSlotMovesBetweenGrantAndRenewal(t *testing.T) {
 	for i := range line {
 		require.NoError(t, unlock())
 		var got granted
-		redistest.Eventually(t, grantLease+prompt, func() bool {
+		redistest.Eventually(t, grantLease+promptly, func() bool {
 			for _, w := range line { // who has to ask again may lose its place to the one behind it
 				if len(w) > 0 {
 					got = <-w
@@ -113,7 +113,7 @@ func TestSlotMovesBetweenGrantAndRenewal(t *testing.T) {
 		require.NoError(t, got.ctx.Err())
 		require.Equal(t, map[string]int64{rlock.Owner(got.ctx): 1}, owners(t, rdb, name))
 		node := to.Client(t, redistest.Single)
-		redistest.Eventually(t, prompt, func() bool { return subscribers(t, node, name, true) >= len(line)-1-i }, "they follow")
+		redistest.Eventually(t, promptly, func() bool { return subscribers(t, node, name, true) >= len(line)-1-i }, "they follow")
 		unlock = got.unlock
 	}
 	require.NoError(t, unlock())
@@ -148,12 +148,12 @@ func TestUnlockEmptiesTheQueueWhileTheSlotMoves(t *testing.T) {
 			case err = <-unlocked:
 				require.NoError(t, err)
 				c.MigrateSlot(t, slot, from, to)
-			case <-time.After(prompt / 2):
+			case <-time.After(promptly / 2):
 				c.MigrateSlot(t, slot, from, to)
-				require.NoError(t, returned(t, unlocked, prompt))
+				require.NoError(t, returned(t, unlocked, promptly))
 			}
 			if next != nil {
-				got := next.gets(t, grantLease+prompt, "given to it")
+				got := next.gets(t, grantLease+promptly, "given to it")
 				require.Equal(t, map[string]int64{rlock.Owner(got.ctx): 1}, owners(t, rdb, name))
 				require.NoError(t, got.unlock())
 			}

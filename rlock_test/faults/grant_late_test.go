@@ -33,7 +33,7 @@ type lateGrant struct {
 func (g *lateGrant) arrives(t *testing.T) {
 	t.Helper()
 	require.Less(t, time.Since(g.unlocked), g.late, "this machine is too slow for the order of the events")
-	pass(time.Until(g.unlocked.Add(g.late)))
+	sleep(time.Until(g.unlocked.Add(g.late)))
 	g.first.proxy.Release()
 }
 
@@ -41,7 +41,7 @@ func (g *lateGrant) arrives(t *testing.T) {
 func (g *lateGrant) rest(t *testing.T, from granted, line ...*grantClient) {
 	t.Helper()
 	for _, c := range line {
-		from = g.passes(t, from, c, prompt)
+		from = g.passes(t, from, c, promptly)
 	}
 	require.NoError(t, from.unlock())
 }
@@ -56,7 +56,7 @@ func (g *lateGrant) others(t *testing.T, from granted, line ...waiter) {
 	}
 	for range line {
 		require.NoError(t, from.unlock())
-		from = waiter(in).gets(t, prompt, "handed over")
+		from = waiter(in).gets(t, promptly, "handed over")
 		g.alone(t, from)
 	}
 	require.NoError(t, from.unlock())
@@ -77,11 +77,11 @@ func TestGrantMessageLateForOneThatHasGoneOn(t *testing.T) {
 		{"asked, and has it; after it", lateAfterIt, grantLease / 4, askedAndHas},
 		{"asked in vain; long after it", grantLease * 9 / 4, lateWatchdog, func(t *testing.T, g *lateGrant) {
 			t.Helper()
-			got := g.gets(t, g.second, grantLease+prompt, "looks when the grant is over")
-			redistest.Eventually(t, prompt, func() bool { return len(queued(t, g.rdb, g.name)) == 2 }, "asked, and is in the queue again")
+			got := g.gets(t, g.second, grantLease+promptly, "looks when the grant is over")
+			redistest.Eventually(t, promptly, func() bool { return len(queued(t, g.rdb, g.name)) == 2 }, "asked, and is in the queue again")
 			before := queued(t, g.rdb, g.name)
 			g.arrives(t)
-			redistest.Eventually(t, prompt, func() bool {
+			redistest.Eventually(t, promptly, func() bool {
 				now := queued(t, g.rdb, g.name)
 				return len(now) == 2 && !slices.Equal(now, before)
 			}, "asked once more, and is in the queue as another owner")
@@ -95,10 +95,10 @@ func TestGrantMessageLateForOneThatHasGoneOn(t *testing.T) {
 		{"cancelled, and another waits here; after it", lateAfterIt, 0, cancelledBeforeAnother},
 		{"its successor has passed it on; after it", lateAfterIt, 0, func(t *testing.T, g *lateGrant) {
 			t.Helper()
-			got := g.gets(t, g.second, grantLease+prompt, "looks when the grant is over")
-			got = g.passes(t, got, g.third, prompt)
+			got := g.gets(t, g.second, grantLease+promptly, "looks when the grant is over")
+			got = g.passes(t, got, g.third, promptly)
 			g.arrives(t)
-			redistest.Eventually(t, prompt, func() bool { return len(queued(t, g.rdb, g.name)) == 1 }, "asked, and is in the queue again")
+			redistest.Eventually(t, promptly, func() bool { return len(queued(t, g.rdb, g.name)) == 1 }, "asked, and is in the queue again")
 			g.first.waiter.waits(t)
 			g.alone(t, got)
 			g.rest(t, got, g.first)
@@ -115,12 +115,12 @@ func TestGrantMessageLateForOneThatHasGoneOn(t *testing.T) {
 			}
 			g := &lateGrant{grantScene: s, first: s.line[0], second: s.line[1], third: s.line[2], late: row.late}
 			if row.asks > 0 {
-				pass(time.Until(joined.Add(lateWatchdog - row.asks)))
+				sleep(time.Until(joined.Add(lateWatchdog - row.asks)))
 			}
 			g.first.proxy.OnReply(once(isGrant, redistest.Hold))
 			g.unlocked = time.Now()
 			require.NoError(t, s.held.unlock())
-			redistest.Eventually(t, prompt, func() bool { return g.first.proxy.Held() > 0 }, "granted")
+			redistest.Eventually(t, promptly, func() bool { return g.first.proxy.Held() > 0 }, "granted")
 			row.after(t, g)
 		})
 	}
@@ -128,10 +128,10 @@ func TestGrantMessageLateForOneThatHasGoneOn(t *testing.T) {
 
 func askedAndHas(t *testing.T, g *lateGrant) {
 	t.Helper()
-	got := g.gets(t, g.first, prompt, "asked, and found that the lock is its own")
+	got := g.gets(t, g.first, promptly, "asked, and found that the lock is its own")
 	g.arrives(t)
 	more := startLock(context.Background(), g.first.Mutex(g.name)) // whom the message is not for
-	redistest.Eventually(t, prompt, func() bool { return len(queued(t, g.rdb, g.name)) == 3 }, "it waits as well")
+	redistest.Eventually(t, promptly, func() bool { return len(queued(t, g.rdb, g.name)) == 3 }, "it waits as well")
 	g.alone(t, got)
 	g.others(t, got, more, g.second.waiter, g.third.waiter)
 }
@@ -139,8 +139,8 @@ func askedAndHas(t *testing.T, g *lateGrant) {
 func cancelled(t *testing.T, g *lateGrant) {
 	t.Helper()
 	g.first.cancel()
-	require.ErrorIs(t, g.first.waiter.within(t, prompt).err, context.Canceled)
-	got := g.gets(t, g.second, prompt, "the lock was given back")
+	require.ErrorIs(t, g.first.waiter.within(t, promptly).err, context.Canceled)
+	got := g.gets(t, g.second, promptly, "the lock was given back")
 	g.arrives(t)
 	g.alone(t, got)
 	g.rest(t, got, g.third)
@@ -150,18 +150,18 @@ func cancelled(t *testing.T, g *lateGrant) {
 func cancelledBeforeAnother(t *testing.T, g *lateGrant) {
 	t.Helper()
 	more := startLock(context.Background(), g.first.Mutex(g.name))
-	redistest.Eventually(t, prompt, func() bool { return g.first.Stats().Waiting == 2 }, "it waits as well")
+	redistest.Eventually(t, promptly, func() bool { return g.first.Stats().Waiting == 2 }, "it waits as well")
 	g.first.waiter.waits(t)
 	g.first.cancel()
-	require.ErrorIs(t, g.first.waiter.within(t, prompt).err, context.Canceled)
+	require.ErrorIs(t, g.first.waiter.within(t, promptly).err, context.Canceled)
 	if g.late < grantLease {
 		g.arrives(t)
-		got := more.gets(t, prompt, "has taken over the place")
+		got := more.gets(t, promptly, "has taken over the place")
 		g.alone(t, got)
 		g.rest(t, got, g.second, g.third)
 		return
 	}
-	got := g.gets(t, g.second, grantLease+prompt, "looks when the grant is over")
+	got := g.gets(t, g.second, grantLease+promptly, "looks when the grant is over")
 	g.arrives(t)
 	g.alone(t, got)
 	require.Empty(t, more)
@@ -172,16 +172,16 @@ func closing(t *testing.T, g *lateGrant) {
 	t.Helper()
 	g.first.proxy.OnRequest(once(mixScript, redistest.Hold)) // of the release that gives the lock back
 	closed := call(func() error { g.first.Close(); return nil })
-	require.ErrorIs(t, g.first.waiter.within(t, prompt).err, rlock.ErrClosed)
+	require.ErrorIs(t, g.first.waiter.within(t, promptly).err, rlock.ErrClosed)
 	if g.late < grantLease {
 		g.arrives(t)
-		require.NoError(t, returned(t, closed, 2*prompt))
-		g.rest(t, g.gets(t, g.second, grantLease+prompt, "given back, or over"), g.third)
+		require.NoError(t, returned(t, closed, 2*promptly))
+		g.rest(t, g.gets(t, g.second, grantLease+promptly, "given back, or over"), g.third)
 		return
 	}
-	got := g.gets(t, g.second, grantLease+prompt, "looks when the grant is over")
+	got := g.gets(t, g.second, grantLease+promptly, "looks when the grant is over")
 	g.arrives(t)
-	require.NoError(t, returned(t, closed, 2*prompt))
+	require.NoError(t, returned(t, closed, 2*promptly))
 	g.alone(t, got)
 	g.rest(t, got, g.third)
 }

@@ -19,19 +19,19 @@ var grantPhases = map[string]func(t *testing.T, c *grantClient, unlock func()){
 	"message under way": func(t *testing.T, c *grantClient, unlock func()) {
 		c.proxy.OnReply(once(isGrant, redistest.Hold))
 		unlock()
-		redistest.Eventually(t, prompt, func() bool { return c.proxy.Held() > 0 }, "granted")
+		redistest.Eventually(t, promptly, func() bool { return c.proxy.Held() > 0 }, "granted")
 	},
 	"asks": func(t *testing.T, c *grantClient, unlock func()) {
-		pass(grantLease * 5 / 8) // too old a place for a grant to be used at once
+		sleep(grantLease * 5 / 8) // too old a place for a grant to be used at once
 		c.proxy.OnRequest(once(mixScript, redistest.Hold))
 		unlock()
-		redistest.Eventually(t, prompt, func() bool { return c.proxy.Held() > 0 }, "asks")
+		redistest.Eventually(t, promptly, func() bool { return c.proxy.Held() > 0 }, "asks")
 	},
 	"answer under way": func(t *testing.T, c *grantClient, unlock func()) {
-		pass(grantLease * 5 / 8)
+		sleep(grantLease * 5 / 8)
 		c.proxy.OnReply(once(mixScript, redistest.Hold))
 		unlock()
-		redistest.Eventually(t, prompt, func() bool { return c.proxy.Held() > 0 }, "answered")
+		redistest.Eventually(t, promptly, func() bool { return c.proxy.Held() > 0 }, "answered")
 	},
 }
 
@@ -59,28 +59,28 @@ func TestGrantedProcessGivesUp(t *testing.T) {
 				var closing <-chan error
 				if how == "close" {
 					closing = call(func() error { first.Close(); return nil })
-					require.ErrorIs(t, first.waiter.within(t, prompt).err, rlock.ErrClosed)
+					require.ErrorIs(t, first.waiter.within(t, promptly).err, rlock.ErrClosed)
 				} else {
 					first.cancel()
-					require.ErrorIs(t, first.waiter.within(t, prompt).err, context.Canceled)
+					require.ErrorIs(t, first.waiter.within(t, promptly).err, context.Canceled)
 				}
 				if !unlocked {
 					unlock()
 				}
 				if phase == "asks" || phase == "answer under way" {
-					pass(prompt / 10)
+					sleep(promptly / 10)
 					first.proxy.Release()
 				}
-				within := prompt
+				within := promptly
 				if phase == "message under way" {
-					within = grantLease + prompt // the process may not have been able to say so
+					within = grantLease + promptly // the process may not have been able to say so
 				}
 				if more == nil {
 					got := s.gets(t, second, within, "the next process")
 					first.proxy.Release()
 					s.alone(t, got)
 					if closing != nil {
-						require.NoError(t, returned(t, closing, 2*prompt))
+						require.NoError(t, returned(t, closing, 2*promptly))
 					}
 					require.NoError(t, got.unlock())
 					return
@@ -90,7 +90,7 @@ func TestGrantedProcessGivesUp(t *testing.T) {
 					select {
 					case got = <-second.waiter:
 					case got = <-more:
-					case <-time.After(2*within + prompt):
+					case <-time.After(2*within + promptly):
 						require.FailNow(t, "nobody got the lock")
 					}
 					first.proxy.Release()
@@ -118,8 +118,8 @@ func TestGrantToAProcessThatCannotLeave(t *testing.T) {
 		return hold(cmd)
 	})
 	first.cancel()
-	require.ErrorIs(t, first.waiter.within(t, prompt).err, context.Canceled)
-	got := s.passes(t, s.held, second, grantLease+prompt)
+	require.ErrorIs(t, first.waiter.within(t, promptly).err, context.Canceled)
+	got := s.passes(t, s.held, second, grantLease+promptly)
 	over.Store(true)
 	first.proxy.Release()
 	s.alone(t, got)
@@ -143,31 +143,31 @@ func TestGrantingReleaseLost(t *testing.T) {
 					var local waiter
 					if more { // the run inside the process is over when this one has the lock
 						next := startLock(context.Background(), s.holder.Mutex(s.name))
-						awaitSubscribers(t, s.rdb, s.name, false, 1, prompt)
+						awaitSubscribers(t, s.rdb, s.name, false, 1, promptly)
 						require.NoError(t, held.unlock())
-						held = next.gets(t, prompt, "handed off")
+						held = next.gets(t, promptly, "handed off")
 						local = startLock(context.Background(), s.holder.Mutex(s.name))
 					}
 					s.join(t, s.client(t, rlock.Options{}))
 					on(s.holder.proxy, once(isEnd, act))
 					unlocked := call(held.unlock)
 					if act == redistest.Hold {
-						redistest.Eventually(t, prompt, func() bool { return s.holder.proxy.Held() > 0 }, "struck")
+						redistest.Eventually(t, promptly, func() bool { return s.holder.proxy.Held() > 0 }, "struck")
 						if leg == "reply" {
-							redistest.Eventually(t, prompt, func() bool { // maybe one here, which hears of it with the reply
+							redistest.Eventually(t, promptly, func() bool { // maybe one here, which hears of it with the reply
 								return owners(t, s.rdb, s.name)[rlock.Owner(held.ctx)] == 0
 							}, "somebody has it")
 						}
 						s.holder.proxy.Release()
 					}
-					require.NoError(t, returned(t, unlocked, prompt))
+					require.NoError(t, returned(t, unlocked, promptly))
 					require.ErrorIs(t, held.unlock(), rlock.ErrNotHeld)
 					for n := 0; n < 1+map[bool]int{true: 1}[more]; n++ {
 						var got granted
 						select {
 						case got = <-s.line[0].waiter:
 						case got = <-local:
-						case <-time.After(grantLease + prompt):
+						case <-time.After(grantLease + promptly):
 							require.FailNow(t, "nobody got the lock")
 						}
 						require.NoError(t, got.err)
@@ -184,14 +184,14 @@ func TestGrantingReleaseLost(t *testing.T) {
 // turns; whoever held it is told.
 func TestForceUnlockWhileManyWait(t *testing.T) {
 	t.Parallel()
-	s := newGrantScene(t, redistest.Shared(t), 6, rlock.Options{WatchdogTimeout: 3 * prompt})
+	s := newGrantScene(t, redistest.Shared(t), 6, rlock.Options{WatchdogTimeout: 3 * promptly})
 	held, err := s.holder.Mutex(s.name).ForceUnlock(context.Background())
 	require.NoError(t, err)
 	require.True(t, held)
 	forced := time.Now()
-	s.takeTurns(t, prompt)
-	told := tellOf(s.held.ctx)
-	told.by(t, forced.Add(prompt), prompt) // a third of the watchdog time
+	s.takeTurns(t, promptly)
+	told := cancellationOf(s.held.ctx)
+	told.by(t, forced.Add(promptly), promptly) // a third of the watchdog time
 	require.ErrorIs(t, s.held.unlock(), rlock.ErrLost)
 }
 
@@ -229,11 +229,11 @@ func (s *grantScene) turn(t *testing.T, got granted) {
 func TestRedisKilledAndEmptyWhileManyWait(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	s := newGrantScene(t, server.Addr(), 8, rlock.Options{WatchdogTimeout: 3 * prompt})
+	s := newGrantScene(t, server.Addr(), 8, rlock.Options{WatchdogTimeout: 3 * promptly})
 	server.Kill()
 	server.Restart()
-	redistest.Eventually(t, prompt, func() bool { return do(t, s.rdb, "PING").Error() == nil }, "connected again")
-	s.takeTurns(t, 2*prompt) // a second between attempts to connect
-	ended(t, s.held.ctx, prompt+2*prompt)
+	redistest.Eventually(t, promptly, func() bool { return do(t, s.rdb, "PING").Error() == nil }, "connected again")
+	s.takeTurns(t, 2*promptly) // a second between attempts to connect
+	ended(t, s.held.ctx, promptly+2*promptly)
 	require.ErrorIs(t, s.held.unlock(), rlock.ErrLost)
 }

@@ -18,9 +18,9 @@ func TestGrantCutOff(t *testing.T) {
 	s := newGrantScene(t, redistest.Shared(t), 2, rlock.Options{})
 	s.line[0].proxy.OnReply(once(isGrant, redistest.Cut))
 	require.NoError(t, s.held.unlock())
-	got := s.gets(t, s.line[0], prompt, "asks as soon as it has subscribed again")
+	got := s.gets(t, s.line[0], promptly, "asks as soon as it has subscribed again")
 	s.line[1].waiter.waits(t)
-	got = s.passes(t, got, s.line[1], prompt)
+	got = s.passes(t, got, s.line[1], promptly)
 	require.NoError(t, got.unlock())
 }
 
@@ -38,16 +38,16 @@ func TestGrantMessageLost(t *testing.T) {
 			require.NoError(t, s.held.unlock())
 			unlocked := time.Now()
 			if others == 0 {
-				got := s.gets(t, s.line[0], time.Until(asked.Add(watchdog))+prompt, "found by the timer")
+				got := s.gets(t, s.line[0], time.Until(asked.Add(watchdog))+promptly, "found by the timer")
 				require.NoError(t, got.unlock())
 				return
 			}
-			got := s.gets(t, s.line[1], grantLease+prompt, "looks when the grant is over")
-			require.GreaterOrEqual(t, got.at.Sub(unlocked), grantLease-prompt/10)
+			got := s.gets(t, s.line[1], grantLease+promptly, "looks when the grant is over")
+			require.GreaterOrEqual(t, got.at.Sub(unlocked), grantLease-promptly/10)
 			for _, c := range s.line[2:] {
-				got = s.passes(t, got, c, prompt)
+				got = s.passes(t, got, c, promptly)
 			}
-			got = s.passes(t, got, s.line[0], time.Until(asked.Add(watchdog))+prompt)
+			got = s.passes(t, got, s.line[0], time.Until(asked.Add(watchdog))+promptly)
 			require.NoError(t, got.unlock())
 		})
 	}
@@ -67,21 +67,21 @@ func TestGrantMessageLate(t *testing.T) {
 			first, second := s.line[0], s.line[1]
 			first.proxy.OnReply(once(isGrant, redistest.Hold))
 			require.NoError(t, s.held.unlock())
-			pass(c.late)
+			sleep(c.late)
 			if c.late < grantLease {
 				second.waiter.waits(t)
 				first.proxy.Release()
-				got := s.gets(t, first, prompt, "asks, and finds that the lock is its own")
-				got = s.passes(t, got, second, prompt)
+				got := s.gets(t, first, promptly, "asks, and finds that the lock is its own")
+				got = s.passes(t, got, second, promptly)
 				require.NoError(t, got.unlock())
 				return
 			}
-			got := s.gets(t, second, prompt, "looked when the grant was over")
+			got := s.gets(t, second, promptly, "looked when the grant was over")
 			first.proxy.Release()
-			redistest.Eventually(t, prompt/2, func() bool { return len(queued(t, s.rdb, s.name)) == 1 }, "asked, and is in the queue again")
+			redistest.Eventually(t, promptly/2, func() bool { return len(queued(t, s.rdb, s.name)) == 1 }, "asked, and is in the queue again")
 			first.waiter.waits(t)
 			s.alone(t, got)
-			got = s.passes(t, got, first, prompt)
+			got = s.passes(t, got, first, promptly)
 			require.NoError(t, got.unlock())
 		})
 	}
@@ -106,20 +106,20 @@ func TestGrantMessageTwice(t *testing.T) {
 	}
 	first, second := s.line[0], s.line[1]
 	require.NoError(t, s.held.unlock())
-	got := s.gets(t, first, prompt, "granted")
+	got := s.gets(t, first, promptly, "granted")
 	grant := <-said
 	again(grant)
 	s.alone(t, got)
-	got = s.passes(t, got, second, prompt)
+	got = s.passes(t, got, second, promptly)
 	s.line = nil
 	s.join(t, first)
 	again(grant)
 	// Behind the message, so that it was handled.
 	require.NoError(t, do(t, s.rdb, "PUBLISH", grant[1], "? 1").Error())
-	redistest.Eventually(t, prompt, func() bool { return len(queued(t, s.rdb, s.name)) == 1 }, "asked")
+	redistest.Eventually(t, promptly, func() bool { return len(queued(t, s.rdb, s.name)) == 1 }, "asked")
 	first.waiter.waits(t)
 	s.alone(t, got)
-	got = s.passes(t, got, first, prompt)
+	got = s.passes(t, got, first, promptly)
 	again(grant)
 	s.alone(t, got)
 	require.NoError(t, got.unlock())
@@ -147,11 +147,11 @@ func TestWatchOvertakesTheAnswer(t *testing.T) {
 	s.line[0].proxy.OnReply(once(isGrant, redistest.Drop))
 	require.NoError(t, s.held.unlock())
 	<-watched
-	pass(prompt / 10) // for the message to get from the proxy to the process
+	sleep(promptly / 10) // for the message to get from the proxy to the process
 	second.proxy.Release()
-	got := s.gets(t, second, grantLease+prompt, "looks when the grant is over")
+	got := s.gets(t, second, grantLease+promptly, "looks when the grant is over")
 	s.line[0].cancel()
-	require.ErrorIs(t, s.line[0].waiter.within(t, prompt).err, context.Canceled)
+	require.ErrorIs(t, s.line[0].waiter.within(t, promptly).err, context.Canceled)
 	require.NoError(t, got.unlock())
 }
 
@@ -167,6 +167,6 @@ func TestGrantWhileSomebodyReadsAllMessages(t *testing.T) {
 	s.killed(t, 2)
 	s.join(t, s.client(t, rlock.Options{}))
 	require.NoError(t, s.held.unlock())
-	got := s.gets(t, s.line[0], 2*grantLease+prompt, "after the leases of the dead")
+	got := s.gets(t, s.line[0], 2*grantLease+promptly, "after the leases of the dead")
 	require.NoError(t, got.unlock())
 }

@@ -29,7 +29,7 @@ func (s *grantScene) peer(t *testing.T) *peer {
 func (p *peer) stop(t *testing.T) {
 	t.Helper()
 	require.NoError(t, p.Process.Signal(syscall.SIGSTOP))
-	redistest.Eventually(t, prompt, func() bool {
+	redistest.Eventually(t, promptly, func() bool {
 		var status syscall.WaitStatus
 		pid, err := syscall.Wait4(p.Process.Pid, &status, syscall.WUNTRACED|syscall.WNOHANG, nil)
 		return err == nil && pid == p.Process.Pid && status.Stopped()
@@ -44,12 +44,12 @@ func TestGrantPassesOverKilledProcesses(t *testing.T) {
 	for range 3 {
 		s.peer(t).kill()
 	}
-	redistest.Eventually(t, prompt, func() bool { return subscribers(t, s.rdb, s.name, false) == 0 }, "killed")
+	redistest.Eventually(t, promptly, func() bool { return subscribers(t, s.rdb, s.name, false) == 0 }, "killed")
 	s.killed(t, 100)
 	s.join(t, s.client(t, rlock.Options{}))
 	require.Len(t, queued(t, s.rdb, s.name), 104)
 	began := time.Now()
-	got := s.passes(t, s.held, s.line[0], prompt)
+	got := s.passes(t, s.held, s.line[0], promptly)
 	t.Logf("handed over in %v, past 103 processes that were killed", got.at.Sub(began))
 	require.Less(t, got.at.Sub(began), grantLease/4)
 	require.Empty(t, queued(t, s.rdb, s.name))
@@ -68,14 +68,14 @@ func TestGrantedProcessKilled(t *testing.T) {
 			s.join(t, s.client(t, rlock.Options{}))
 			if inside {
 				require.NoError(t, s.held.unlock())
-				p.expect(t, "locked", prompt)
+				p.expect(t, "locked", promptly)
 			} else {
 				p.stop(t)
 				require.NoError(t, s.held.unlock())
 				p.silent(t)
 			}
 			p.kill()
-			within := max(grantLease, remaining(t, s.rdb, s.name)) + prompt
+			within := max(grantLease, remaining(t, s.rdb, s.name)) + promptly
 			got := s.gets(t, s.line[0], within, "the grant is over")
 			require.NoError(t, got.unlock())
 		})
@@ -96,41 +96,41 @@ func TestGrantedProcessStopped(t *testing.T) {
 			}
 			p.stop(t)
 			began := time.Now()
-			got := s.passes(t, s.held, s.line[0], grantLease+prompt)
+			got := s.passes(t, s.held, s.line[0], grantLease+promptly)
 			t.Logf("the next one is in after %v", got.at.Sub(began))
 			p.silent(t)
 			require.NoError(t, p.Process.Signal(syscall.SIGCONT))
-			redistest.Eventually(t, prompt+grantLease, func() bool { return len(queued(t, s.rdb, s.name)) == others }, "it is in the queue again")
+			redistest.Eventually(t, promptly+grantLease, func() bool { return len(queued(t, s.rdb, s.name)) == others }, "it is in the queue again")
 			p.silent(t)
 			s.alone(t, got)
 			for _, c := range s.line[1:] {
-				got = s.passes(t, got, c, prompt)
+				got = s.passes(t, got, c, promptly)
 			}
 			require.NoError(t, got.unlock())
-			p.expect(t, "locked", prompt)
+			p.expect(t, "locked", promptly)
 			p.send(t, "unlock")
-			p.find(t, "unlocked", prompt)
+			p.find(t, "unlocked", promptly)
 		})
 	}
 }
 
-// A successor that is not told when to look: the bench would notice (G4).
+// A successor that is not told when to look: the fixture would notice (G4).
 func TestGrantedProcessStoppedAndNobodyWatches(t *testing.T) {
 	t.Parallel()
-	s := newGrantScene(t, redistest.Shared(t), 0, rlock.Options{WatchdogTimeout: 3 * (grantLease + prompt)})
+	s := newGrantScene(t, redistest.Shared(t), 0, rlock.Options{WatchdogTimeout: 3 * (grantLease + promptly)})
 	p := s.peer(t)
 	deaf := s.client(t, rlock.Options{})
 	deaf.proxy.OnReply(every(isWatch, redistest.Drop))
 	s.join(t, deaf)
 	p.stop(t)
 	require.NoError(t, s.held.unlock())
-	pass(grantLease + prompt)
+	sleep(grantLease + promptly)
 	deaf.waiter.waits(t)
 	require.NoError(t, p.Process.Signal(syscall.SIGCONT))
-	p.expect(t, "locked", prompt)
+	p.expect(t, "locked", promptly)
 	p.send(t, "unlock")
-	p.find(t, "unlocked", prompt)
-	got := s.gets(t, deaf, 3*(grantLease+prompt), "found by the timer")
+	p.find(t, "unlocked", promptly)
+	got := s.gets(t, deaf, 3*(grantLease+promptly), "found by the timer")
 	require.NoError(t, got.unlock())
 }
 
@@ -151,7 +151,7 @@ func TestSeveralStoppedInARow(t *testing.T) {
 				p.stop(t)
 			}
 			began := time.Now()
-			got := s.passes(t, s.held, s.line[0], time.Duration(n)*grantLease+prompt)
+			got := s.passes(t, s.held, s.line[0], time.Duration(n)*grantLease+promptly)
 			t.Logf("%d that stand still: in after %v", n, got.at.Sub(began))
 			for _, p := range stopped {
 				require.NoError(t, p.Process.Signal(syscall.SIGCONT))
@@ -162,7 +162,7 @@ func TestSeveralStoppedInARow(t *testing.T) {
 				p.send(t, "unlock")
 			}
 			for _, p := range stopped {
-				p.find(t, "unlocked", time.Duration(n)*grantLease+prompt)
+				p.find(t, "unlocked", time.Duration(n)*grantLease+promptly)
 			}
 		})
 	}
@@ -179,20 +179,20 @@ func TestReleaserKilled(t *testing.T) {
 			proxy := redistest.StartProxy(t, s.server)
 			p := startPeer(t, proxy.Addr(), peerWatchdog)
 			p.send(t, "lock", s.name)
-			p.expect(t, "locked", prompt)
+			p.expect(t, "locked", promptly)
 			s.join(t, s.client(t, rlock.Options{}))
 			if !answered {
 				proxy.OnReply(once(isEnd, redistest.Hold))
 			}
 			p.send(t, "unlock")
 			if answered {
-				p.find(t, "unlocked", prompt)
+				p.find(t, "unlocked", promptly)
 			} else {
-				redistest.Eventually(t, prompt, func() bool { return proxy.Held() > 0 }, "answered")
+				redistest.Eventually(t, promptly, func() bool { return proxy.Held() > 0 }, "answered")
 			}
 			p.kill()
-			got := s.gets(t, s.line[0], prompt, "given to it")
-			pass(grantLease + grantLease/2)
+			got := s.gets(t, s.line[0], promptly, "given to it")
+			sleep(grantLease + grantLease/2)
 			s.alone(t, got)
 			require.NoError(t, got.unlock())
 		})

@@ -108,7 +108,7 @@ func TestSoakOfGrants(t *testing.T) {
 		if !n.enter(locked) {
 			overlaps.Add(1)
 		}
-		pass(time.Duration(rng.IntN(2000)) * time.Microsecond)
+		sleep(time.Duration(rng.IntN(2000)) * time.Microsecond)
 		n.leave(locked)
 		sections.Add(1)
 		if err := unlock(); errors.Is(err, rlock.ErrLost) || context.Cause(locked) != nil && errors.Is(context.Cause(locked), rlock.ErrLost) {
@@ -153,7 +153,7 @@ func TestSoakOfGrants(t *testing.T) {
 		}
 		for _, n := range names {
 			enough := n.sections.Load() + clients*goroutines
-			redistest.Eventually(t, grantLease+2*prompt, func() bool { return n.sections.Load() >= enough }, n.name+" goes on")
+			redistest.Eventually(t, grantLease+2*promptly, func() bool { return n.sections.Load() >= enough }, n.name+" goes on")
 		}
 	}
 	over.Store(true)
@@ -175,7 +175,7 @@ func TestSoakOfGrants(t *testing.T) {
 	require.Zero(t, overlaps.Load(), "G1")
 	require.Positive(t, cancelled.Load())
 	require.Less(t, time.Duration(slowest.Load()), longest)
-	redistest.Eventually(t, 2*prompt, func() bool {
+	redistest.Eventually(t, 2*promptly, func() bool {
 		for _, n := range names {
 			if k, err := do(t, rdb, "EXISTS", n.name, queueOf(n.name)).AsInt64(); err != nil || k != 0 {
 				return false

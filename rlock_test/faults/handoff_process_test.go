@@ -26,10 +26,10 @@ func TestHandOffKilledMidway(t *testing.T) {
 			proxy := redistest.StartProxy(t, redistest.Shared(t))
 			p := startPeer(t, proxy.Addr(), peerWatchdog)
 			p.send(t, "lock", name)
-			first := p.expect(t, "locked", prompt)
+			first := p.expect(t, "locked", promptly)
 			p.send(t, "lock", name)
 			p.send(t, "lock", name)
-			awaitSubscribers(t, rdb, name, false, 1, prompt)
+			awaitSubscribers(t, rdb, name, false, 1, promptly)
 
 			require.NoError(t, do(t, rdb, "SCRIPT", "LOAD", lua.Text("release")).Error(), "it is sent once")
 			on := proxy.OnRequest
@@ -38,7 +38,7 @@ func TestHandOffKilledMidway(t *testing.T) {
 			}
 			on(once(mixHandOff, redistest.Hold))
 			p.send(t, "unlock")
-			redistest.Eventually(t, prompt, func() bool {
+			redistest.Eventually(t, promptly, func() bool {
 				select {
 				case line := <-p.lines:
 					// The waiter was just asking Redis itself, so the unlock left it the lock: once more.
@@ -52,7 +52,7 @@ func TestHandOffKilledMidway(t *testing.T) {
 				return proxy.Held() > 0
 			}, "the hand-off is under way")
 			w := startLock(context.Background(), newClient(t, rdb, rlock.Options{}).Mutex(name))
-			awaitSubscribers(t, rdb, name, false, 2, prompt)
+			awaitSubscribers(t, rdb, name, false, 2, promptly)
 			before := owners(t, rdb, name)
 			require.Len(t, before, 1)
 			require.Equal(t, !handed, before[first] == 1)
@@ -62,12 +62,12 @@ func TestHandOffKilledMidway(t *testing.T) {
 			got := w.gets(t, left+afterLease, "the lease has ended")
 			proxy.Release()
 			require.NoError(t, do(t, rdb, "PING").Error())
-			redistest.Eventually(t, prompt, func() bool { return proxy.Conns() == 0 }, "what was under way has arrived")
+			redistest.Eventually(t, promptly, func() bool { return proxy.Conns() == 0 }, "what was under way has arrived")
 			require.Equal(t, map[string]int64{rlock.Owner(got.ctx): 1}, owners(t, rdb, name))
 			require.NoError(t, got.ctx.Err())
 			require.NoError(t, got.unlock())
 			require.False(t, exists(t, rdb, name))
-			awaitSubscribers(t, rdb, name, false, 0, prompt)
+			awaitSubscribers(t, rdb, name, false, 0, promptly)
 		})
 	}
 }

@@ -24,41 +24,41 @@ const (
 	latchLook   countKind = "count"
 	latchAwait  countKind = "await"
 
-	// Of permits that expire; AddPermits is permAdd.
+	// For expiring permits; AddPermits is permAdd.
 	leasedTake  countKind = "take"        // Acquire and TryAcquire of N permits, with that Lease: IDs and Slots
-	leasedGive  countKind = "give"        // Release of all that a take has got, by IDs
+	leasedGive  countKind = "give"        // Release of all permits of a take, by IDs
 	leasedAway  countKind = "take away"   // Release of one by its id
 	leasedLease countKind = "lease"       // UpdateLease of one
 	leasedSet   countKind = "set permits" // of all, N
-	leasedLook  countKind = "look"        // IDs are those that are held, Got is how many are free
+	leasedLook  countKind = "look"        // IDs are the held permits, Got the number of free ones
 
-	// countPeace is a moment when all callers have returned, and the library does nothing in the background any more.
+	// countPeace is a moment at which all callers have returned and all background work has ended.
 	countPeace countKind = "peace"
 )
 
-// countOutcome is what is known of a call when it is over.
+// countOutcome is the known outcome of a finished call.
 type countOutcome string
 
 const (
 	countDone   countOutcome = ""
-	countFailed countOutcome = "failed" // the call returned an error: what it did is what docs/guarantees.md says
-	countKilled countOutcome = "killed" // its process was killed before the next peace, and it had not returned, or had failed
+	countFailed countOutcome = "failed" // the call returned an error: docs/guarantees.md says what it may have done
+	countKilled countOutcome = "killed" // its process was killed before the next peace, and the call had not returned, or had failed
 )
 
-// countEntry is one call. If it is done, it took effect at some moment from Call to Return; otherwise from Call on, until the next peace.
+// countEntry is one call. If done, it took effect between Call and Return; otherwise between Call and the next peace.
 type countEntry struct {
 	Kind         countKind
 	Name         string
 	N            int64 // permits, or the count to set
-	Got          int64 // what it returned; 1 stands for true
+	Got          int64 // its result; 1 stands for true
 	Outcome      countOutcome
 	Call, Return int64
 	Worker       string
 
-	// Of permits that expire, with spaces between them.
+	// Of expiring permits, separated by spaces.
 	IDs, Slots string
 	Lease      time.Duration // 0: renewed
-	Last       int64         // when its holder was inside last; 0: never
+	Last       int64         // last time its holder was inside; 0: never
 }
 
 func (e countEntry) String() string {
@@ -71,7 +71,8 @@ func (e countEntry) String() string {
 
 func (e countEntry) of() string { return e.Name }
 
-// when is the time in which it took effect. One that is not done is there from its call on: the model has it act later.
+// when is the interval in which the call took effect. An unfinished call exists from its Call on: the model lets it act
+// later.
 func (e countEntry) when() (from, to int64) {
 	if e.Outcome != countDone {
 		return e.Call, e.Call
@@ -79,15 +80,15 @@ func (e countEntry) when() (from, to int64) {
 	return e.Call, e.Return
 }
 
-// countInput is what a model takes as one operation.
+// countInput is one operation of a model.
 type countInput interface {
 	fmt.Stringer
 	of() string // the name of the counter
 	when() (from, to int64)
 }
 
-// countModel is the model of a counter, whose state is one of several: calls without an answer may act at any moment. arrive returns the
-// states that a state can become by itself, by one such call each; step is that of a model.
+// countModel is the model of a counter with several possible states: calls without an answer may act at any moment.
+// arrive returns the states that a state can reach by one such call; step is the step of a model.
 func countModel[S comparable, E countInput](arrive func(S) []S, step func(S, E) (S, bool)) porcupine.Model {
 	type states map[S]struct{}
 	return porcupine.Model{
@@ -140,26 +141,26 @@ func countModel[S comparable, E countInput](arrive func(S) []S, step func(S, E) 
 	}
 }
 
-// countMost is the highest number of permits of a call without an answer, and of the count of a latch.
+// countMost is the highest number of permits in a call without an answer, and the highest count of a latch.
 const countMost = 3
 
-// permState is a semaphore. Its free permits are those of a semaphore on which no call that failed has taken any.
+// permState is a semaphore. Its free permits do not count those taken by failed calls.
 type permState struct {
 	set  bool
 	free int64
 
-	owed    permChanges // have yet to come, each once
+	owed    permChanges // will come, each once
 	perhaps permChanges // may come, each once
 	maySet  int64       // a TrySetPermits to this number may come
-	loose   int64       // permits that calls may have taken which failed, and have yet to give back
+	loose   int64       // permits that failed calls may have taken and must still give back
 }
 
-// permChanges are how many changes there are by -countMost and so on, up to countMost.
+// permChanges has the number of changes by -countMost, and so on up to countMost.
 type permChanges [2*countMost + 1]int8
 
-// permModel is a semaphore. A call that returned has taken, or given back, once. A Release or AddPermits that failed does so once, too, before
-// there is peace. An Acquire or Drain that failed may have permits for a while, and has none when there is peace. So they lower what
-// others see, but nobody has a permit more for it.
+// permModel is a semaphore. A successful call takes or gives back once. So does a failed Release or AddPermits, before
+// the next peace. A failed Acquire or Drain may have permits for a while, and has none at peace: it lowers the number
+// that others see, but never adds a permit.
 var permModel = countModel(permState.arrive, permState.step)
 
 func (s permState) arrive() (next []permState) {

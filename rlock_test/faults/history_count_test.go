@@ -167,7 +167,7 @@ func (r *countRun) round(faults func() (killed []*familyPeer)) []countEntry {
 		}, "connections of a killed process")
 	}
 	if len(killed) > 0 && slices.Contains(r.plan.Kinds, "permits") {
-		pass(r.plan.Watchdog + leasedSlack) // then its permits are back
+		sleep(r.plan.Watchdog + leasedSlack) // then its permits are back
 	}
 	stop()
 	for _, name := range r.plan.Kinds {
@@ -214,7 +214,7 @@ var countLook = map[string]countKind{"semaphore": permLook, "latch": latchLook, 
 
 func (r *countRun) read(ctx context.Context, name string) (n int64, set bool, err error) {
 	rdb := r.direct[0]
-	n, err = rdb.Do(ctx, rdb.B().Get().Key(name).Build().Pin()).AsInt64() // pinned as in histBench.look
+	n, err = rdb.Do(ctx, rdb.B().Get().Key(name).Build().Pin()).AsInt64() // pinned as in historyRun.look
 	if rueidis.IsRedisNil(err) {
 		return 0, false, nil
 	}
@@ -370,7 +370,7 @@ func mixOfCounters(t *testing.T, names []string) *countRun {
 			if kills {
 				killed = r.peers[last:]
 				wg.Go(func() {
-					pass(when)
+					sleep(when)
 					killed[0].kill()
 				})
 			}
@@ -418,12 +418,12 @@ func TestHistoryRejectsWrongPermits(t *testing.T) {
 func rejectsCounts(t *testing.T, names []string, sabotage string) {
 	t.Helper()
 	r := newCountRun(t, names, sabotage)
-	r.crew(2)
+	r.startProcesses(2)
 	accepted := slices.Clone(names) // in a round in which nothing went wrong
 	for end := time.Now().Add(histPatience); len(accepted) > 0; {
 		require.True(t, time.Now().Before(end), "%v: accepted", accepted)
 		history := r.round(func() []*familyPeer {
-			pass(time.Second)
+			sleep(time.Second)
 			return nil
 		})
 		accepted = slices.DeleteFunc(accepted, func(name string) bool {
@@ -445,13 +445,13 @@ func TestSoakOfCounters(t *testing.T) {
 			rng := rand.New(rand.NewPCG(r.plan.Seed, 0))
 			all, bursts := 0, 0
 			burst := func(kills int) {
-				r.crew(4)
+				r.startProcesses(4)
 				history := r.round(func() (killed []*familyPeer) {
-					pass(500*time.Millisecond + time.Duration(rng.Int64N(int64(time.Second))))
+					sleep(500*time.Millisecond + time.Duration(rng.Int64N(int64(time.Second))))
 					for _, i := range rng.Perm(len(r.peers) - 1)[:kills] { // not the first, which drains, see useSemaphore
 						killed = append(killed, r.peers[1+i])
 						killed[len(killed)-1].kill()
-						pass(time.Duration(rng.Int64N(int64(100 * time.Millisecond))))
+						sleep(time.Duration(rng.Int64N(int64(100 * time.Millisecond))))
 					}
 					return killed
 				})

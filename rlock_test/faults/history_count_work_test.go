@@ -17,10 +17,10 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// countTotal is how many permits a semaphore has.
+// countTotal is a semaphore's number of permits.
 const countTotal = 5
 
-// countCall is a call that a worker says: when it begins, and again when it is over. A process that is killed has begun some.
+// countCall is a call, reported by a worker at its begin and at its end. A killed process leaves calls without an end.
 type countCall struct {
 	ID    int64 // in its process
 	Entry countEntry
@@ -28,7 +28,7 @@ type countCall struct {
 
 var countIDs atomic.Int64
 
-// call makes a call of a counter, and says what came of it. got is what it returned. It reports whether the call succeeded.
+// call calls a counter, and reports begin and outcome. It returns the result, and whether the call succeeded.
 func (w *familyWorker) call(kind countKind, n int64, do func() (got int64, err error)) (int64, bool) {
 	c := w.begins(countEntry{Kind: kind, N: n})
 	got, err := do()
@@ -36,7 +36,7 @@ func (w *familyWorker) call(kind countKind, n int64, do func() (got int64, err e
 	return got, err == nil
 }
 
-// begins says that a call begins.
+// begins reports the begin of a call.
 func (w *familyWorker) begins(e countEntry) *countCall {
 	e.Name, e.Outcome, e.Call, e.Worker = w.kind, countFailed, histNow(), fmt.Sprintf("%s.%d", w.plan.Peer, w.number)
 	c := &countCall{ID: countIDs.Add(1), Entry: e}
@@ -44,7 +44,7 @@ func (w *familyWorker) begins(e countEntry) *countCall {
 	return c
 }
 
-// ends says what came of it. A permit that expires may be lost: then it was not there to be given back.
+// ends reports the outcome of a call. An expiring permit may be lost: then there is none to give back.
 func (w *familyWorker) ends(c *countCall, got int64, err error) {
 	e := &c.Entry
 	e.Return = histNow()
@@ -69,7 +69,7 @@ func (w *familyWorker) sayCall(c countCall) {
 	w.say("call", string(text))
 }
 
-// countCtx is a ctx that ends some time after a call has looked at it: the call was made by then, whatever the machine does.
+// countCtx is a ctx that ends some time after a call first checks it, so that even on a slow machine the call has begun.
 type countCtx struct {
 	context.Context
 
@@ -82,13 +82,13 @@ func (c countCtx) Err() error {
 	return err
 }
 
-// some returns a ctx that ends at no time, or soon.
+// some returns a ctx that never ends, or ends soon.
 func (w *familyWorker) some(percent int) context.Context {
 	if !w.chance(percent) {
 		return context.Background()
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	after := w.duration(2 * time.Millisecond) // which is about what a call takes
+	after := w.duration(2 * time.Millisecond) // about the duration of a call
 	return countCtx{ctx, sync.OnceFunc(func() { time.AfterFunc(after, cancel) })}
 }
 
@@ -99,8 +99,8 @@ func count1(yes bool, err error) (int64, error) {
 	return 0, err
 }
 
-// useSemaphore takes permits of a semaphore and gives them back, in one of the ways that there are. Of the processes only p1 drains it, which
-// is not killed: what that has drained nobody knows.
+// useSemaphore takes and gives back permits of a semaphore in a random way. Only process p1 drains it, and p1 is never
+// killed: nobody would know how many permits it had drained.
 func (w *familyWorker) useSemaphore() {
 	s := w.clients[0].Semaphore(w.kind)
 	for !w.set {
@@ -114,18 +114,18 @@ func (w *familyWorker) useSemaphore() {
 	case dice < 25:
 		n := 1 - 2*w.rng.Int64N(2)
 		w.giveBack(n, s.AddPermits)
-		pass(w.duration(w.plan.Step))
+		sleep(w.duration(w.plan.Step))
 		w.giveBack(-n, s.AddPermits)
 	case dice < 30 && w.plan.Peer == "p1":
 		n, _ := w.call(permDrain, 0, func() (int64, error) { return s.Drain(w.some(20)) })
-		pass(w.duration(w.plan.Step))
+		sleep(w.duration(w.plan.Step))
 		for ; n > 0; n -= countMost {
 			w.giveBack(min(n, countMost), s.Release)
 		}
 	default:
 		n := 1 + w.rng.Int64N(countMost)
 		if _, ok := w.call(permAcquire, n, func() (int64, error) { return 0, w.acquire(s, n) }); ok {
-			pass(w.duration(w.plan.Step))
+			sleep(w.duration(w.plan.Step))
 			if n > 1 && w.chance(30) {
 				w.giveBack(1, s.Release)
 				n--
@@ -173,7 +173,7 @@ func (w *familyWorker) useLatch() {
 	}
 }
 
-// useHighLatch counts a latch down that stays closed, or finds it so.
+// useHighLatch counts down a latch that stays closed, or checks that it is closed.
 func (w *familyWorker) useHighLatch() {
 	l := w.clients[0].CountDownLatch(w.kind)
 	switch dice := w.rng.IntN(100); {
@@ -186,23 +186,23 @@ func (w *familyWorker) useHighLatch() {
 	}
 }
 
-// What the Clients of a run do wrong now and then.
+// Sabotages by the Clients of a run.
 const (
-	countTwice  = "twice"  // a call that gives back, or counts down, runs twice
-	countNever  = "never"  // such a call is said to have run, and was not sent
-	countBelief = "belief" // permits that were refused are taken for granted, and a latch that is closed for open
+	countTwice  = "twice"  // a give-back or count-down runs twice
+	countNever  = "never"  // a give-back or count-down succeeds without being sent
+	countBelief = "belief" // refused permits count as granted, and a closed latch as open
 )
 
-// countRedis is a way to Redis on which that goes wrong.
+// countRedis is a rueidis.Client that carries out such a sabotage.
 type countRedis struct {
 	rueidis.Client
 
-	log      *histLog // for the counting
+	log      *histLog // counts the sabotages
 	sabotage string
 }
 
 func (r countRedis) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
-	words := slices.Clone(cmd.Commands()) // Do takes the command back
+	words := slices.Clone(cmd.Commands()) // Do recycles the command
 	if isLeased(words) {
 		return r.doLeased(ctx, words, cmd)
 	}
@@ -222,7 +222,7 @@ func (r countRedis) Do(ctx context.Context, cmd rueidis.Completed) rueidis.Redis
 		}
 		return r.say(ctx, "return {0, 1, -1, {}}")
 	case r.sabotage == countTwice && changes && r.log.forges(5):
-		args[0] += ":again" // as the call of another Client
+		args[0] += ":again" // like the call of another Client
 		if !latch {
 			keys[1] += ":again"
 			args[4] = "0" // which does not wait
@@ -249,7 +249,7 @@ func (r countRedis) Do(ctx context.Context, cmd rueidis.Completed) rueidis.Redis
 	return result
 }
 
-// say is the reply that Redis makes of that script.
+// say returns Redis's reply to the given script.
 func (r countRedis) say(ctx context.Context, script string) rueidis.RedisResult {
 	return r.Client.Do(ctx, r.B().Arbitrary("EVAL", script, "0").Build())
 }

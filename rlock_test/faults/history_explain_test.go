@@ -10,8 +10,8 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// histExplain tells where the checker got stuck: the end of the longest order that it found for each
-// name whose history it rejects, the state there, and what nobody could put next.
+// histExplain shows where the checker got stuck. For each name with a rejected history, it prints the end of the
+// longest order found, the state there, and the operations of which none can come next.
 func histExplain(model porcupine.Model, history []porcupine.Operation) string {
 	var text strings.Builder
 	for i, part := range model.Partition(history) {

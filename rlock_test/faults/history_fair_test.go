@@ -137,7 +137,7 @@ func TestHistoryCheckerSeesOvertaking(t *testing.T) {
 // Fair locks under the faults mixed at random. Each history is one of a lock, nobody overtakes a waiter whose place was known before, the
 // witness misses nothing, and nothing is left. G1, G2, G4 to G6, G8, G9.
 func TestMixOfFaultsFair(t *testing.T) {
-	b := mixRun(t, histPlan{Kind: histFair, Names: histNames(t, 2), Workers: 4, Seed: faultsSeed(t)}, 2, 1, mixKindRound).histBench
+	b := mixRun(t, histPlan{Kind: histFair, Names: histNames(t, 2), Workers: 4, Seed: faultsSeed(t)}, 2, 1, mixKindRound).historyRun
 	b.goOn(func(t histTally) bool { return t.Nested > 0 && t.Lost > 0 })
 	reports := b.end()
 	b.clean()
@@ -156,7 +156,7 @@ func TestMixOfFaultsFair(t *testing.T) {
 
 // Somebody puts the last waiter of a fair lock first, again and again (G4): it overtakes the others, and the checker says so.
 func TestHistoryRejectsASwappedOrder(t *testing.T) {
-	b := newHistBench(t, histPlan{
+	b := newHistoryRun(t, histPlan{
 		Kind: histFair, Names: histNames(t, 1), Workers: 5, Seed: faultsSeed(t), Watchdog: 900 * time.Millisecond,
 		Pause: 20 * time.Millisecond,
 	}, 2, 0)

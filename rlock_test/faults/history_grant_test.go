@@ -9,12 +9,12 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// histGrants is what a client was told of locks that other processes gave to it.
+// histGrants records the grants that a client got from other processes.
 type histGrants struct {
-	lease map[string]time.Duration // of each owner that was granted one
-	over  map[string]int64         // by when a grant is over that a sabotage has kept back
-	used  int64                    // holds that began with a grant, without a command
-	late  sync.WaitGroup           // messages that a sabotage keeps back
+	lease map[string]time.Duration // of each granted owner
+	over  map[string]int64         // end of a grant delayed by a sabotage
+	used  int64                    // holds begun by a grant, without a command
+	late  sync.WaitGroup           // messages delayed by a sabotage
 }
 
 func newHistGrants() histGrants {
@@ -31,13 +31,13 @@ func histGrant(payload string) (owner string, lease time.Duration, ok bool) {
 	return words[0], time.Duration(ms) * time.Millisecond, err == nil
 }
 
-// Dedicate hands out the connection of the subscriptions, and looks over the shoulder there too.
+// Dedicate returns the connection for subscriptions, and records its messages.
 func (r histRedis) Dedicate() (rueidis.DedicatedClient, func()) {
 	conn, cancel := r.Client.Dedicate()
 	return histConn{conn, r}, cancel
 }
 
-// histConn is a connection that subscribes.
+// histConn is a subscribing connection.
 type histConn struct {
 	rueidis.DedicatedClient
 
@@ -54,7 +54,7 @@ func (c histConn) SetPubSubHooks(hooks rueidis.PubSubHooks) <-chan error {
 	return c.DedicatedClient.SetPubSubHooks(hooks)
 }
 
-// heard notes a message. It reports true if a sabotage has taken it.
+// heard records a message. It reports true if a sabotage has taken the message.
 func (l *histLog) heard(sabotage string, m rueidis.PubSubMessage, next func(rueidis.PubSubMessage)) (taken bool) {
 	owner, lease, ok := histGrant(m.Message)
 	if !ok {
@@ -67,10 +67,10 @@ func (l *histLog) heard(sabotage string, m rueidis.PubSubMessage, next func(ruei
 		return false
 	}
 	switch sabotage {
-	case histOldGrant: // the process hears of nothing until the grant is over
+	case histOldGrant: // the process gets no message until the grant is over
 		l.grants.over[owner] = histNow() + int64(lease+lease/4)
 		return true
-	case histOtherGrant: // whoever waits when it comes a second time takes it for its own
+	case histOtherGrant: // the waiter at its second delivery takes it for its own
 		l.later(lease/20, func() {
 			if other := l.placed(m.Channel, owner); other != "" {
 				again := m
@@ -82,7 +82,7 @@ func (l *histLog) heard(sabotage string, m rueidis.PubSubMessage, next func(ruei
 	return false
 }
 
-// later runs f after a while, on a goroutine of its own that ends with it.
+// later runs f after d, on a goroutine that ends with f.
 func (l *histLog) later(d time.Duration, f func()) {
 	l.grants.late.Add(1)
 	time.AfterFunc(d, func() {
@@ -91,7 +91,7 @@ func (l *histLog) later(d time.Duration, f func()) {
 	})
 }
 
-// placed returns the owner that asked last for a place in the queue of the lock with that channel: not the one that the grant was for.
+// placed returns the owner, other than granted, that last asked for a place in the queue of that channel's lock.
 func (l *histLog) placed(channel, granted string) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -109,7 +109,7 @@ func (l *histLog) placed(channel, granted string) string {
 	return last.Owner
 }
 
-// began is called with each hold that a Lock which competed came back with.
+// began is called with the hold of each Lock that competed.
 func (l *histLog) began(k histKey) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -10,19 +10,19 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// histHandOffs is what became of the hand-offs that one client sent.
+// histHandOffs counts the outcomes of one client's hand-offs.
 type histHandOffs struct {
-	Done, Refused, Failed int64 // Failed: no reply, or an error
-	Elsewhere             int64 // the lock went to another process, whether or not one of this one is next
-	Longest               int   // run of them, on one lock
+	Done, Refused, Failed int64 // Failed: no reply, or an error reply
+	Elsewhere             int64 // the lock went to another process, even if this one had a waiter
+	Longest               int   // run of hand-offs on one lock
 }
 
 func (h histHandOffs) and(o histHandOffs) histHandOffs {
 	return histHandOffs{h.Done + o.Done, h.Refused + o.Refused, h.Failed + o.Failed, h.Elsewhere + o.Elsewhere, max(h.Longest, o.Longest)}
 }
 
-// histBounds draws the bounds of each client's hand-offs. Every other one has the usual ones, the others give
-// the lock to the rest of the world after every section or two, so that both ways are used at once.
+// histBounds draws the hand-off bounds of each client. Every other client has the defaults; the rest give
+// the lock to other processes after one or two sections, so that a run exercises both.
 func histBounds(seed uint64, clients int) []rlock.HandOff {
 	rng := rand.New(rand.NewPCG(seed, 1<<32)) // not the stream of a worker or a schedule
 	bounds := make([]rlock.HandOff, clients)
@@ -35,10 +35,10 @@ func histBounds(seed uint64, clients int) []rlock.HandOff {
 	return bounds
 }
 
-// histRuns follows the runs of hand-offs of one client, by the same replies that the library has.
+// histRuns follows one client's runs of hand-offs by the replies that the library gets.
 type histRuns struct {
 	total  histHandOffs
-	length map[histKey]int // of the run that brought the hold there
+	length map[histKey]int // of the run up to this hold
 }
 
 // note is called with the reply to a release or a hand-off, or to the acquire of a hold that may follow one.
@@ -60,7 +60,7 @@ func (r *histRuns) note(c histScript, result rueidis.RedisResult) {
 		length := r.length[c.from] + 1
 		delete(r.length, c.from)
 		r.total.Done++
-		if c.joins { // it was the first of all processes that wait
+		if c.joins { // it was the first of all waiting processes
 			length = 0
 		}
 		r.length[c.keys[0]] = length
@@ -70,21 +70,21 @@ func (r *histRuns) note(c histScript, result rueidis.RedisResult) {
 	}
 }
 
-// beginRun is called when a lock was had again that was kept: nobody had waited for it, so the run of before does not count.
+// beginRun is called when a kept lock is acquired again: nobody had waited for it, so a new run begins.
 func (l *histLog) beginRun(k histKey) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.runs.length, k)
 }
 
-// check reports a run that was longer than its bound: the others would have to wait for ever.
+// check reports a run longer than its bound, which could starve other processes.
 func (h histHandOffs) check(bounds rlock.HandOff) error {
 	most := bounds.Most
 	if most == 0 {
 		most = rlock.DefaultHandOffMost
 	}
 	if h.Longest > most {
-		return fmt.Errorf("%d hand-offs followed each other, %d may", h.Longest, most)
+		return fmt.Errorf("%d hand-offs in a row, the bound is %d", h.Longest, most)
 	}
 	return nil
 }

@@ -11,35 +11,35 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// histLate is how late a holder may be told of the end of its trusted time on a loaded machine,
-// before the checker calls it a fault (G2).
+// histLate is how long after its trusted time a ctx may be cancelled on a loaded machine; later is a
+// violation of G2.
 const histLate = time.Second
 
-// histHold is one level of a hold that a worker has.
+// histHold is one level of a worker's hold.
 type histHold struct {
 	name, owner string
-	hold        string // as the history has it
+	hold        string // its name in the history
 	outer       *histHold
 	ctx         context.Context
-	cancel      context.CancelFunc // of the ctx that it was locked with
+	cancel      context.CancelFunc // of the ctx passed to Lock
 	release     rlock.UnlockFunc
-	keeps       bool        // the unlock may leave the lock to its Client
-	ticket      string      // that it was exported to, as whose it is in Redis then
-	base        *histBase   // what all levels have in common
+	keeps       bool        // the Client may keep the lock after the unlock
+	ticket      string      // to which it was exported; the owner in Redis from then on
+	base        *histBase   // shared by all levels
 	left        atomic.Bool // unlocked
-	crowded     atomic.Bool // others are inside as well
+	crowded     atomic.Bool // other goroutines are inside as well
 }
 
-// histBase is a hold. It remembers how it was lost, if it was: the earliest moment at which one of those inside heard.
+// histBase is a hold. It records a loss, at the earliest moment at which a goroutine inside noticed.
 type histBase struct {
 	mu         sync.Mutex // guards the following
 	open       int        // levels
-	last       int64      // call of the last unlock so far
-	low, heard int64      // the hold was over at some moment from low to heard, or when its trust ended
-	trust      int64      // when it was heard
+	last       int64      // time of the last call of an unlock
+	low, heard int64      // the hold ended between low and heard, or when its trust ended
+	trust      int64      // end of trust, known at heard
 
 	keeps   atomic.Bool // one of the levels may
-	writing sync.Mutex  // of the witness: those inside do not exclude each other
+	writing sync.Mutex  // for the witness: goroutines inside do not exclude each other
 }
 
 func (b *histBase) enter() {
@@ -56,7 +56,8 @@ func (b *histBase) leave(call int64) {
 	b.last = max(b.last, call)
 }
 
-// over is since when an unlock that has returned may have ended the hold: of several at once any may be the last in Redis.
+// over is the earliest time at which a returned unlock may have ended the hold: of several at once, any may be the
+// last in Redis.
 func (b *histBase) over(returned int64) int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -66,7 +67,7 @@ func (b *histBase) over(returned int64) int64 {
 	return b.last
 }
 
-// hear returns when it was heard first.
+// hear records a loss, and returns the first record.
 func (b *histBase) hear(low, heard, trust int64) int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -82,7 +83,7 @@ func (b *histBase) isLost() bool {
 	return b.heard != 0
 }
 
-// of returns the innermost level that is around and of that name, or nil.
+// of returns the innermost level of that lock around h, or nil.
 func (h *histHold) of(name string) *histHold {
 	for h != nil && h.name != name {
 		h = h.outer
@@ -90,14 +91,14 @@ func (h *histHold) of(name string) *histHold {
 	return h
 }
 
-// says reports whether err is the loss of that hold.
+// says reports whether err reports the loss of this hold.
 func (h *histHold) says(err error) bool {
 	var loss *rlock.LostError
 	return errors.As(err, &loss) && loss.Name == h.name && loss.Owner == h.owner
 }
 
-// watch notes when the level's ctx is cancelled because this hold was lost, not one around it. What is found out by
-// the unlock is told by the unlock.
+// watch records the cancellation of the level's ctx by the loss of this hold, not of an outer one. The unlock
+// reports the losses that it finds.
 func (h *histHold) watch(w *histWorker) {
 	context.AfterFunc(h.ctx, func() {
 		now := histNow()
@@ -107,7 +108,7 @@ func (h *histHold) watch(w *histWorker) {
 	})
 }
 
-// unlock ends the level, unless that was done.
+// unlock ends the level, if it is still open.
 func (h *histHold) unlock(w *histWorker) {
 	if !h.left.CompareAndSwap(false, true) {
 		return
@@ -134,18 +135,18 @@ func (h *histHold) unlock(w *histWorker) {
 		e.Kind = histUnknown
 		w.log.doubt(k)
 		w.count(func(t *histTally) { t.Failed++ })
-		if errors.Is(err, context.Canceled) { // nobody has cancelled an unlock
+		if errors.Is(err, context.Canceled) { // no caller cancels an unlock
 			w.wrong(err)
 		}
 	}
 	w.log.add(e)
 	if again := h.release(); !errors.Is(again, rlock.ErrNotHeld) {
-		w.wrong(errors.New("a second unlock did not say ErrNotHeld"))
+		w.wrong(errors.New("a second unlock did not return ErrNotHeld"))
 	}
 }
 
-// finish is called when all levels of a hold are unlocked. It writes down how it ended, if not by that, and that it lived
-// too long, if it did.
+// finish is called when all levels of a hold are unlocked. It records any earlier end of the hold, and a hold that
+// lasted too long.
 func (h *histHold) finish(w *histWorker) {
 	h.base.mu.Lock()
 	low, end, trust, last := h.base.low, h.base.heard, h.base.trust, h.base.last
@@ -153,15 +154,15 @@ func (h *histHold) finish(w *histWorker) {
 	e := histEntry{Kind: histLost, Name: h.name, Owner: h.hold, Worker: w.id, Call: low, Return: end}
 	if end != 0 {
 		w.count(func(t *histTally) { t.Lost++ })
-		if w.plan.Sabotage != histDeaf { // who does not listen is inside until the unlock
+		if w.plan.Sabotage != histDeaf { // a section that ignores its ctx is inside until the unlock
 			e.Call = min(low, trust)
 		}
 		w.log.add(e)
 	} else {
 		end, trust = last, w.log.trusted(histKey{h.name, h.owner})
 	}
-	if trust == 0 { // histRedis does not understand the library's commands any more
-		w.wrong(fmt.Errorf("no lease of %s seen", h.owner))
+	if trust == 0 { // histRedis no longer understands the library's commands
+		w.wrong(fmt.Errorf("saw no lease of %s", h.owner))
 	}
 	if over := trust + int64(histLate); end > over {
 		e.Kind, e.Call, e.Return = histOver, over, over

@@ -6,7 +6,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// The data of a run about the kind of its locks.
+// The data of a run for each kind of lock.
 
 func (p histPlan) model() porcupine.Model {
 	if p.Kind == histRW {
@@ -15,7 +15,7 @@ func (p histPlan) model() porcupine.Model {
 	return histModel
 }
 
-// mutex returns a handle on a lock of that kind, which excludes all others.
+// mutex returns an exclusive handle on a lock of the plan's kind.
 func (p histPlan) mutex(c *rlock.Client, name string) *rlock.Mutex {
 	switch p.Kind {
 	case histRW:
@@ -26,8 +26,8 @@ func (p histPlan) mutex(c *rlock.Client, name string) *rlock.Mutex {
 	return c.Mutex(name)
 }
 
-// goroutines is how many a client has, whatever its callers do: the renewer and the subscription, and that which keeps the places in
-// fair queues; and the two of an ear.
+// goroutines is how many a client always has: one for renewals, one for the subscription, one for places in fair
+// queues, and two for the ear.
 func (p histPlan) goroutines() int {
 	if p.Spoken {
 		return 4

@@ -9,37 +9,37 @@ import (
 	"time"
 )
 
-// What the model of permits that expire is told besides the calls. A take whose permits were not given back says when its holder was inside last: they
-// were held until then.
+// Further events for the model of expiring permits. A take without a give-back has the last time at which its holder
+// was inside: its permits were held until then.
 const (
-	leasedEnds countKind = "may end"        // from then on a permit may end by itself
-	leasedOver countKind = "has ended"      // by then a permit has ended
-	leasedHas  countKind = "has it still"   // the holder is inside, and would know if somebody else had ended the permit
-	leasedUsed countKind = "an id of two"   // no two takes have one id
-	leasedOdd  countKind = "more than fits" // permits than there can be
+	leasedEnds countKind = "may end"        // a permit may expire from now on
+	leasedOver countKind = "has ended"      // a permit has ended by now
+	leasedHas  countKind = "has it still"   // the holder is inside, and would know of the permit's end by somebody else
+	leasedUsed countKind = "an id of two"   // two takes must not share an id
+	leasedOdd  countKind = "more than fits" // more permits than there can be
 )
 
 const (
-	leasedMost  = 16                    // permits that are held at a time
+	leasedMost  = 16                    // permits held at a time
 	leasedSlack = 20 * time.Millisecond // between the clocks of Redis and of the processes, while one permit lasts
 )
 
-// leasedEvent is an operation of the model: a call, or what follows from one.
+// leasedEvent is an operation of the model: a call, or an event that follows from one.
 type leasedEvent struct {
 	countEntry
 
 	ids, slots [leasedMost]int32 // of the permits: the ids are numbers from 1 on, in the order of the takes
-	unknown    int64             // permits, seen by a look, that no take which returned has got
+	unknown    int64             // permits seen by a look, but returned by no take
 }
 
-// leasedState is a semaphore whose permits expire.
+// leasedState is a semaphore with expiring permits.
 type leasedState struct {
 	total int64
 	held  [leasedMost]leasedPermit // in the order of their ids, the empty ones last
 
-	loose   int64            // permits that takes may have which failed, until they are given back or expire
-	owed    permChanges      // of total: AddPermits that have yet to come, each once
-	perhaps permChanges      // those that may come
+	loose   int64            // permits that failed takes may have, until given back or expired
+	owed    permChanges      // of total: AddPermits that will come, each once
+	perhaps permChanges      // AddPermits that may come, each once
 	sets    [leasedMost]int8 // SetPermits that may come, by their numbers
 }
 
@@ -48,9 +48,10 @@ type leasedPermit struct {
 	ends     bool // it may end by itself
 }
 
-// leasedModel is a semaphore whose permits expire. A take needs permits that nobody has, and gets numbers that no permit has which is held. A permit ends
-// when it is given back, by its holder or by its id, which succeeds once; or by itself, if its lease is over. Until its holder was inside last it
-// has not done so, unless somebody else has ended it. A call that failed acts once before there is peace, or not at all, as in permModel.
+// leasedModel is a semaphore with expiring permits. A take needs free permits, and gets numbers that no held permit
+// has. A permit ends when it is given back, by its holder or by its id, which succeeds once; or when its lease expires.
+// As long as its holder was inside, it can only have been ended by somebody else. A failed call acts once before the
+// next peace, or not at all, as in permModel.
 var leasedModel = countModel(leasedState.arrive, leasedState.step)
 
 func (s leasedState) arrive() (next []leasedState) {
@@ -93,7 +94,7 @@ func (s leasedState) step(e leasedEvent) (leasedState, bool) {
 		return s.take(e)
 	case leasedGive:
 		if e.Got == 0 {
-			return s, true // it was lost; when it ended, the others say
+			return s, true // it was lost; other events give the time
 		}
 		return s.without(e.ids[:]...), s.has(e)
 	case leasedAway:
@@ -161,7 +162,7 @@ func (s leasedState) take(e leasedEvent) (leasedState, bool) {
 	return s.sorted(), true
 }
 
-// doubt is the state in which that call is on its way. What may end since, an event says.
+// doubt is the state in which that call is on its way. Events report permits that may have ended since.
 func (s leasedState) doubt(e countEntry) leasedState {
 	switch {
 	case e.Kind == leasedTake:
@@ -185,7 +186,7 @@ func (s leasedState) number() (n int64) {
 	return n
 }
 
-// has reports whether all of the permits that e names are held.
+// has reports whether all permits named by e are held.
 func (s leasedState) has(e leasedEvent) bool {
 	for _, id := range e.ids {
 		if id > 0 && !s.holds(id) {
@@ -195,7 +196,7 @@ func (s leasedState) has(e leasedEvent) bool {
 	return true
 }
 
-// hasNone reports whether none of them is.
+// hasNone reports whether no permit named by e is held.
 func (s leasedState) hasNone(e leasedEvent) bool {
 	return !slices.ContainsFunc(e.ids[:], func(id int32) bool { return id > 0 && s.holds(id) })
 }
@@ -213,7 +214,7 @@ func (s leasedState) without(ids ...int32) leasedState {
 	return s.sorted()
 }
 
-// sorted is the state with its permits in their order, so that equal ones are equal.
+// sorted is the state with its permits in order, so that equal states compare equal.
 func (s leasedState) sorted() leasedState {
 	order := func(p leasedPermit) int32 {
 		if p.id == 0 {
@@ -225,13 +226,13 @@ func (s leasedState) sorted() leasedState {
 	return s
 }
 
-// leasedHistory is what the model is told: the calls, and what follows from them. told is the time within which a holder that is renewed knows of the
-// end of its permit.
+// leasedHistory is the model's input: the calls, and the events that follow from them. told bounds the time after which
+// the holder of a renewed permit knows of its end.
 func leasedHistory(entries []countEntry, told time.Duration) []leasedEvent {
 	numbers := make(map[string]int32)
 	used := make(map[string]bool)                                 // ids of two takes
-	given, longer := make(map[string]bool), make(map[string]bool) // those that their holders gave back, and those that had another lease
-	away := make(map[string]int64)                                // when somebody else had given them back
+	given, longer := make(map[string]bool), make(map[string]bool) // permits given back by their holders, and permits with a changed lease
+	away := make(map[string]int64)                                // when somebody else gave them back
 	for _, e := range entries {
 		for id := range strings.FieldsSeq(e.IDs) {
 			switch {

@@ -14,8 +14,8 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// usePermits takes permits that expire and gives them back, or does something to those of others, or to their number. Of the processes only p1 changes that:
-// each change without an answer may act at any moment, which doubles what the checker has to follow.
+// usePermits takes and gives back expiring permits, or changes others' permits or the number of permits. Only process
+// p1 changes the number: each change without an answer may act at any moment, and doubles the checker's work.
 func (w *familyWorker) usePermits() {
 	s := w.clients[0].PermitSemaphore(w.kind)
 	switch dice, first := w.rng.IntN(100), w.plan.Peer == "p1"; {
@@ -25,7 +25,7 @@ func (w *familyWorker) usePermits() {
 	case dice < 6 && first:
 		n := 1 - 2*w.rng.Int64N(2)
 		w.giveBack(n, s.AddPermits)
-		pass(w.duration(w.plan.Step))
+		sleep(w.duration(w.plan.Step))
 		w.giveBack(-n, s.AddPermits)
 	case dice < 20:
 		w.meddle(s)
@@ -34,7 +34,7 @@ func (w *familyWorker) usePermits() {
 	}
 }
 
-// hold is a section with permits. Some have a lease, which is over before the section is now and then.
+// hold is a section with permits. Some have a lease, which sometimes ends before the section.
 func (w *familyWorker) hold(n int) {
 	var options []rlock.Option
 	take := countEntry{Kind: leasedTake, N: int64(n)}
@@ -45,7 +45,7 @@ func (w *familyWorker) hold(n int) {
 		if w.chance(30) {
 			steps += int(take.Lease / w.plan.Step)
 		}
-	} else if w.chance(3) { // long enough for renewals
+	} else if w.chance(3) { // enough for renewals
 		steps += int(w.plan.Watchdog / w.plan.Step)
 	}
 	c := w.begins(take)
@@ -71,7 +71,7 @@ func (w *familyWorker) hold(n int) {
 		case <-ctx.Done():
 			timer.Stop()
 			if deaf {
-				pass(w.duration(w.plan.Step))
+				sleep(w.duration(w.plan.Step))
 			}
 		}
 	}
@@ -88,11 +88,11 @@ func (w *familyWorker) hold(n int) {
 		}
 		since := histNow() - int64(time.Since(loss.Since))
 		if c.Entry.Last-since > int64(histLate) && !deaf {
-			w.wrong("told too late", why)
+			w.wrong("ctx cancelled too late", why)
 		}
 		switch {
 		case deaf:
-		case loss.Reason == rlock.LostExpired: // whoever is told in time may be inside until then
+		case loss.Reason == rlock.LostExpired: // a holder may be inside until its ctx is cancelled in time
 			c.Entry.Last = min(since, g.Entry.Call)
 		default:
 			c.Entry.Last = min(c.Entry.Last, since)
@@ -122,12 +122,12 @@ func slotsText(slots []int) string {
 	return strings.Join(texts, " ")
 }
 
-// meddle gives somebody's permit back, or has it end at another time.
+// meddle gives back somebody's permit, or changes its end.
 func (w *familyWorker) meddle(s *rlock.PermitSemaphore) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	rdb := w.rdbs[0]
-	ids, err := rdb.Do(ctx, rdb.B().Zrange().Key(leasedKey(w.kind)).Min("0").Max("-1").Build().Pin()).AsStrSlice() // pinned as in histBench.look
+	ids, err := rdb.Do(ctx, rdb.B().Zrange().Key(leasedKey(w.kind)).Min("0").Max("-1").Build().Pin()).AsStrSlice() // pinned as in historyRun.look
 	if err != nil || len(ids) == 0 {
 		return
 	}
@@ -141,18 +141,18 @@ func (w *familyWorker) meddle(s *rlock.PermitSemaphore) {
 	w.ends(c, 1, do(w.some(20)))
 }
 
-// leasedKey is that of the permits of a semaphore.
+// leasedKey is the key of a semaphore's held permits.
 func leasedKey(name string) string { return "{" + name + "}:timeout" }
 
-// What the Clients of a run of permits that expire do wrong now and then, besides what those of other counters do. With histDeaf, holders go on
-// after the end of a lease.
+// Sabotages of expiring permits, besides those of other counters. With histDeaf, holders continue after the end of
+// their lease.
 const (
-	leasedShort = "short"          // permits are asked for with a shorter lease than they are trusted for
-	leasedSlot  = "slot"           // permits get the number of another one
-	leasedAgain = "back from dead" // a permit that was given back is held again
+	leasedShort = "short"          // permits are requested with a shorter lease than is trusted
+	leasedSlot  = "slot"           // permits get the number of another permit
+	leasedAgain = "back from dead" // a returned permit is held again
 )
 
-// doLeased is Do of a call of permits that expire: see lua/permits.lua.
+// doLeased is Do for a call of expiring permits: see lua/permits.lua.
 func (r countRedis) doLeased(ctx context.Context, words []string, cmd rueidis.Completed) rueidis.RedisResult {
 	n, _ := strconv.Atoi(words[2])
 	keys, args := words[3:3+n], words[3+n:]
@@ -192,7 +192,7 @@ func (r countRedis) doLeased(ctx context.Context, words []string, cmd rueidis.Co
 	return result
 }
 
-// isLeased reports whether a command is a call of permits that expire.
+// isLeased reports whether a command is a call of expiring permits.
 func isLeased(words []string) bool {
 	return len(words) > 6 && strings.HasPrefix(words[4], "rlock_sem_requests:") && slices.ContainsFunc(words[5:7], func(key string) bool {
 		return strings.HasSuffix(key, ":timeout")

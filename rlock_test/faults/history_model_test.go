@@ -10,21 +10,21 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// histKind is what an entry of a history is about. A failed or cancelled Lock is no entry: it has
-// no effect, and what it may have in Redis until it is undone (G5) shows as a stranger in a look.
+// histKind is the operation of a history entry. A failed or cancelled Lock has no entry: it has no effect, and
+// until it is undone (G5), a look may see its owner as a stranger.
 type histKind int
 
 const (
-	histLock    histKind = iota // a Lock or TryLock that competed, and got the lock
-	histReenter                 // one that re-entered the hold that its ctx carries
+	histLock    histKind = iota // a competing Lock or TryLock got the lock
+	histReenter                 // a Lock or TryLock re-entered the hold in its ctx
 	histUnlock                  // unlock returned nil
-	histUnknown                 // unlock failed: its level is over, what Redis has is not known
-	histRefused                 // unlock or a re-entry said that the hold is lost
-	histLost                    // the holder was told that the hold is over
+	histUnknown                 // unlock failed: its level is over, the state in Redis is unknown
+	histRefused                 // unlock or a re-entry reported the hold as lost
+	histLost                    // the holder's ctx was cancelled by the loss of the hold
 	histLook                    // somebody read the key: Owner and Count, "" if there was none
-	histDelete                  // somebody deleted the key and found Owner in it, "" if there was none
-	histTold                    // a moment by which the hold that was deleted must have been told
-	histOver                    // a moment by which the hold must be over, as its trusted time is
+	histDelete                  // somebody deleted the key, with Owner in it, "" if there was none
+	histTold                    // deadline for reporting the loss of a deleted hold
+	histOver                    // deadline for the end of a hold, after its trusted time
 	histExport                  // an Export, which leaves the lock to Ticket
 	histAdopt                   // an Adopt of Ticket
 )
@@ -32,47 +32,47 @@ const (
 // histEntry is one operation on the lock Name. It took effect at some moment from Call to Return.
 type histEntry struct {
 	Kind         histKind
-	Name, Owner  string // of a hold that was passed on "<owner>#2", "<owner>#3" and so on, see histTenure
-	Next         string // the hold of the same owner that came after it, if there is one
-	Passes       bool   // an unlock that sent no release: if it is the last one, it passed the owner on to a Lock that came to nothing
+	Name, Owner  string // for a hold that was passed on "<owner>#2", "<owner>#3" and so on, see histTenure
+	Next         string // the next hold of the same owner, if there is one
+	Passes       bool   // an unlock that sent no release: the last one passed the owner on to a Lock that failed
 	Count        int    // of a look
 	Call, Return int64  // on the clock of histNow
 	Worker       int
 	Token        int64  // of a fenced hold, from 1 on; 0 without fencing
-	Shares       bool   // begins a hold of a reader: others of its process may have the same owner meanwhile
-	Ticket       string // the owner that the lock has in Redis from an Export to its Adopt
-	Within       string // the hold on the other side of a read/write lock, which lets this one in
-	Asked        int64  // on a fair lock: when its first call was sent
-	Placed, Kept int64  // when it was known to have its place in the queue there, and when it last asked for it or was granted the lock; or 0
+	Shares       bool   // begins a reader's hold: other readers of its process may share the owner
+	Ticket       string // the lock's owner in Redis from an Export to its Adopt
+	Within       string // the hold on the other side of a read/write lock that admits this one
+	Asked        int64  // for a fair lock: sending time of its first call
+	Placed, Kept int64  // for a fair lock: when its place in the queue was known, and when it last asked for it or got the lock; or 0
 	Seen         string // by a look at a read/write lock: "<field>=<value>" of all
 
-	// Unsure says that the outcome of some command for this owner was unknown to its client. Such a
-	// command may act late, so what others see in Redis says less about it: see docs/design.md, I2, I3.
+	// Unsure: the client does not know the outcome of a command for this owner. Such a command may act
+	// late, so looks at Redis prove less about this owner: see docs/design.md, I2, I3.
 	Unsure bool
 
-	Keeps bool // an unlock that may leave the lock to its Client, which nobody is in then
+	Keeps bool // an unlock after which the Client may keep the lock, with nobody inside
 }
 
-// histState is the state of one lock: who holds it in the eyes of its users, and what is known of Redis.
+// histState is the state of one lock: the live hold as its users see it, and the known state in Redis.
 type histState struct {
 	owner   string // of the live hold
 	tenure  string // of the last one
-	passed  string // the hold to which its unlock has passed that on
+	passed  string // the hold to which its unlock passed the tenure
 	count   int    // its open levels
-	most    int    // of them so far: the count in Redis may not have followed yet
+	most    int    // open levels so far: the count in Redis may lag
 	first   int64  // the fencing token that it began with
-	leaves  string // an owner whose hold is over, that may still be there in Redis
-	deleted string // owners whose key was deleted and who have not been told yet: "<owner>/<open levels>"; 0: on its way to that one
+	leaves  string // an owner whose hold is over, but may still be in Redis
+	deleted string // owners with a deleted key and no reported loss yet: "<owner>/<open levels>"; 0: on its way to that owner
 	token   int64  // the highest fencing token so far
 }
 
-// histModel is a reentrant lock with leases. A hold is live from its Lock until the unlock of its last level, or until
-// its holder is told that it is lost: not before the trusted time has ended, unless somebody has
-// deleted the key. That is G1, G2, G6 and G8; what others see in Redis adds G5 and G7. Fencing tokens rise
-// from hold to hold, and a re-entry has that of its hold.
+// histModel is a re-entrant lock with leases. A hold is live from its Lock until the unlock of its last level, or
+// until its ctx is cancelled by a loss: not before the trusted time ends, unless somebody deletes the key.
+// This covers G1, G2, G6 and G8; looks at Redis add G5 and G7. Fencing tokens rise from hold to hold, and a
+// re-entry has the token of its hold.
 //
-// An owner is one tenure: holds of one process have it, one after the other, and it is used for no other lock (I3). That is
-// looked at by histReused.
+// An owner is one tenure: successive holds of one process share it, and no other lock uses it (I3).
+// histReused checks that.
 var histModel = porcupine.Model{
 	Partition: func(all []porcupine.Operation) [][]porcupine.Operation {
 		byName := make(map[string][]porcupine.Operation)
@@ -99,7 +99,7 @@ func (s histState) step(e histEntry) (histState, bool) {
 	mine := s.owner == e.Owner
 	switch e.Kind {
 	case histLock:
-		if s.isOnItsWay(e.Owner) { // nobody is asked
+		if s.isOnItsWay(e.Owner) { // without a command to Redis
 			return s.deletedTo(e.Owner, 1), true
 		}
 		ok := s.owner == "" && (e.Token == 0 || e.Token > s.token) && (s.passed == e.Owner || !strings.Contains(e.Owner, "#"))
@@ -110,7 +110,7 @@ func (s histState) step(e histEntry) (histState, bool) {
 		s.first, s.token = e.Token, max(s.token, e.Token)
 		return s, ok
 	case histReenter:
-		if n := s.deletedLevels(e.Owner); n > 0 { // nobody is asked
+		if n := s.deletedLevels(e.Owner); n > 0 { // without a command to Redis
 			return s.deletedTo(e.Owner, n+1), true
 		}
 		s.count++
@@ -142,7 +142,7 @@ func (s histState) step(e histEntry) (histState, bool) {
 		if s.owner != "" {
 			s = s.deletedTo(s.owner, s.count)
 			s.owner, s.count = "", 0
-		} else if s.passed != "" && histTenure(s.leaves) == e.Owner { // it was kept for the next one, who does not know
+		} else if s.passed != "" && histTenure(s.leaves) == e.Owner { // it was kept for the next hold, which does not know that yet
 			s = s.deletedTo(s.passed, 0)
 		}
 		s.leaves, s.passed = "", ""
@@ -158,16 +158,16 @@ func (s histState) step(e histEntry) (histState, bool) {
 func (s histState) unlocked(e histEntry) (histState, bool) {
 	if s.owner != e.Owner {
 		n := s.deletedLevels(e.Owner)
-		if n > 1 { // an inner level asks nobody
+		if n > 1 { // an inner level sends no command
 			return s.deletedTo(e.Owner, n-1), true
 		}
 		switch { // passed on in memory
 		case n == 1 && e.Next != "":
 			return s.toldOf(e.Owner).deletedTo(e.Next, 0), true
-		case n == 1 && e.Passes: // and lost before it got there
+		case n == 1 && e.Passes: // and lost on its way
 			return s.toldOf(e.Owner), true
 		}
-		// A release whose first reply was lost can't tell its own work from that of a DEL.
+		// A release whose first reply was lost cannot distinguish its own effect from a DEL.
 		return s.toldOf(e.Owner), n == 1 && (e.Unsure || e.Kind == histUnknown)
 	}
 	if s.count--; s.count == 0 {
@@ -179,8 +179,8 @@ func (s histState) unlocked(e histEntry) (histState, bool) {
 	return s, true
 }
 
-// shows reports whether Redis may have looked like that. The count follows the levels. It is not compared before a DEL, and
-// never negative: a key with several owners is given as -1, and is always wrong.
+// shows reports whether e is a possible view of Redis. The count follows the levels, and is not compared before a
+// DEL. A key with several owners is recorded as -1, which is always wrong.
 func (s histState) shows(e histEntry) bool {
 	switch {
 	case e.Count < 0:
@@ -192,18 +192,18 @@ func (s histState) shows(e histEntry) bool {
 	case s.owner != "":
 		return false
 	}
-	// Nobody's live hold: what is on its way out, or came late.
+	// Not a live hold: it is being removed, or came late.
 	return e.Unsure || histTenure(s.leaves) == e.Owner
 }
 
 func (s histState) isDeleted(owner string) bool { return s.deletedLevels(owner) > 0 }
 
-// isOnItsWay reports whether the key was deleted of the owner that a hold is about to have.
+// isOnItsWay reports whether the key was deleted while the owner was on its way to a hold.
 func (s histState) isOnItsWay(owner string) bool {
 	return slices.Contains(strings.Fields(s.deleted), owner+"/0")
 }
 
-// isDeletedTenure is isDeleted for whichever hold has that owner.
+// isDeletedTenure is isDeleted for any hold of that owner.
 func (s histState) isDeletedTenure(owner string) bool {
 	return slices.ContainsFunc(strings.Fields(s.deleted), func(o string) bool {
 		hold, levels, _ := strings.Cut(o, "/")
@@ -211,13 +211,13 @@ func (s histState) isDeletedTenure(owner string) bool {
 	})
 }
 
-// histTenure is the owner that a hold has in Redis.
+// histTenure is the owner of a hold in Redis.
 func histTenure(hold string) string {
 	owner, _, _ := strings.Cut(hold, "#")
 	return owner
 }
 
-// deletedLevels is how many levels are open of a hold whose key was deleted.
+// deletedLevels counts the open levels of a hold whose key was deleted.
 func (s histState) deletedLevels(owner string) (n int) {
 	for o := range strings.FieldsSeq(s.deleted) {
 		if levels, ok := strings.CutPrefix(o, owner+"/"); ok {
@@ -246,8 +246,8 @@ func (e histEntry) String() string {
 	return fmt.Sprintf("%s %s %s%s (%d) %s%s unsure=%v", e.Name, what, e.Owner, e.Ticket, e.Count, e.Within, e.Seen, e.Unsure)
 }
 
-// histReused returns an owner that Locks of several names came back with, or one that came back with it before the one before it has
-// called its unlock, unless they are readers, which share it; or "".
+// histReused returns a reused owner, or "": one returned by Locks of several names, or by a Lock before its previous
+// hold called unlock. Readers may share an owner.
 func histReused(entries []histEntry) string {
 	names := make(map[string]string)
 	unlocked := make(map[string]int64) // the first call
@@ -283,8 +283,8 @@ func histReused(entries []histEntry) string {
 	return ""
 }
 
-// histCheck reports whether a history can be explained by the model. It gives up after a while,
-// which is an error of the bench: the history is too long or too concurrent.
+// histCheck reports whether the model can explain a history. A timeout is a fault of the test: the
+// history is too long or too concurrent.
 func histCheck(model porcupine.Model, entries []histEntry) porcupine.CheckResult {
 	return porcupine.CheckOperationsTimeout(model, histOperations(entries), 2*time.Minute)
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// histReturn is how long a caller may take to come back once the nemesis has stopped: the patience
-// of a call, and the wait that it was called with.
+// histReturn is how long a call may take to return after the nemesis has stopped: the time for which it
+// tries, plus its own wait.
 const histReturn = 30 * time.Second
 
 // histPeer is another process of a run.
@@ -35,7 +35,7 @@ func startHistPeer(t *testing.T, plan histPlan) *histPeer {
 	cmd := exec.Command(os.Args[0], string(text))
 	cmd.Env = append(os.Environ(), roleEnv+"=history")
 	cmd.Stderr = os.Stderr
-	stdin, err := cmd.StdinPipe() // its end ends the process, should this one die
+	stdin, err := cmd.StdinPipe() // ends the process if this one dies
 	require.NoError(t, err)
 	stdout, err := cmd.StdoutPipe()
 	require.NoError(t, err)
@@ -66,8 +66,8 @@ func (p *histPeer) report(t *testing.T) histReport {
 	return r
 }
 
-// historyRole is a process of workers: it begins when it is told to, ends when it is told again,
-// reports, and lives on until its stdin ends, so that what is left in Redis was left by calls.
+// historyRole is a process of workers. The first line on stdin starts them; the second stops them, and makes it
+// report. It lives until stdin ends, so only its calls, not its exit, can leave anything in Redis.
 func historyRole(args []string) int {
 	var plan histPlan
 	if err := json.Unmarshal([]byte(args[0]), &plan); err != nil {
@@ -111,7 +111,7 @@ func historyRole(args []string) int {
 	return 0
 }
 
-// end stops the workers and waits for them: all callers return.
+// end stops the workers, and requires that all callers return.
 func (c *histCrew) end() histReport {
 	close(c.stop)
 	c.log.mu.Lock()
@@ -130,16 +130,16 @@ func (c *histCrew) end() histReport {
 	return c.report()
 }
 
-// histLeft counts the goroutines of the library that are there after a while, but for those that its clients have. What a call has left in the background may last for the
-// time-out of a command, and the lease.
+// histLeft counts the library's goroutines beyond the own ones of its clients, after a while: background work of a
+// call may last for the timeout of a command, and the lease.
 func histLeft(own int) int {
 	return histLeftOf(own, append([]string{"rlock.", "lease.", "pubsub.", "lua.", "internal/tell."}, histCalling...)...)
 }
 
-// histCalling are the packages in which a client has goroutines only while it does something.
+// histCalling are the packages in which an idle client has no goroutines.
 var histCalling = []string{"internal/engine.", "internal/calls.", "internal/sweep."}
 
-// histLeftOf is histLeft for some packages.
+// histLeftOf is histLeft for the given packages.
 func histLeftOf(own int, packages ...string) int {
 	left := func() int {
 		n := -own

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// histNow is a clock that all processes of the machine share, and that nobody can set.
+// histNow reads a clock that all processes of the machine share and nobody can set.
 func histNow() int64 {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
@@ -25,13 +25,13 @@ func histNow() int64 {
 // histKey is an owner's field in the hash of a lock.
 type histKey struct{ Name, Owner string }
 
-// histLog collects the history of one process, and what its clients know of their leases. It looks
-// over the shoulder of the library for that: see histRedis.
+// histLog collects the history of one process and the leases known to its clients, which histRedis
+// sees in the library's commands and replies.
 type histLog struct {
 	mu      sync.Mutex // guards the following
 	entries []histEntry
-	trust   map[histKey]int64 // until when the last success guards the key in Redis
-	queued  map[histKey]int64 // when the first call was sent that may have put it in the queue of the processes
+	trust   map[histKey]int64 // end of the lease set by the last success
+	queued  map[histKey]int64 // sending time of the first call that may have queued it among the processes
 	grants  histGrants        // to this client
 	asked   map[histKey]bool  // an acquire was sent
 	unsure  map[histKey]bool  // the outcome of a command was unknown
@@ -40,12 +40,13 @@ type histLog struct {
 	since   map[histKey]histSince
 	places  map[histKey]fairPlace
 	runs    histRuns
-	holds   map[histKey]int  // that had the owner, one after the other
+	holds   map[histKey]int  // number of successive holds of the owner
 	ended   map[histKey]bool // a release was answered
-	ending  bool             // no more sabotage of grants: all callers are to return
+	ending  bool             // no more sabotage of grants, so that all callers return
 }
 
-// histSince is since when an owner may have the lock: since the first acquire was sent whose outcome is not known, or the last one.
+// histSince is the earliest time at which an owner may have the lock: the sending of the first acquire with unknown
+// outcome, or of the last acquire.
 type histSince struct {
 	sent  int64
 	under int // on their way
@@ -74,7 +75,7 @@ func (l *histLog) add(e histEntry) {
 	l.entries = append(l.entries, e)
 }
 
-// next names the hold that a Lock came back with: the owner, for the first of them. After the release of an owner there is no other one (I3).
+// next names the hold that a Lock returned: the owner, for its first hold. No hold follows the release of an owner (I3).
 func (l *histLog) next(k histKey) (hold string, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -93,8 +94,8 @@ func (l *histLog) doubt(k histKey) {
 	l.unsure[k] = true
 }
 
-// trusted is until when a hold is safe in Redis as far as its client can know. One that another process
-// gave to this one begins with the lease of that grant, from when the client asked for a place in the queue.
+// trusted is the time until which a hold is safe in Redis, as far as its client can know. A hold granted by another
+// process begins with the grant's lease, counted from the client's request for a place in the queue.
 func (l *histLog) trusted(k histKey) int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -107,9 +108,9 @@ func (l *histLog) trusted(k histKey) int64 {
 	return 0
 }
 
-// histRedis notes what the lock client sends and what comes back. The time is taken before a command
-// is handed on, so not before the library took its own, and not after Redis ran it: a key is safe
-// until that time plus the lease, and trusted in until then or a little less.
+// histRedis records the commands of the lock client and their replies. It takes the time before it passes a
+// command on: after the library took its own, and before Redis runs it. A key is safe until that time plus
+// the lease, and the library trusts it until then or slightly less.
 type histRedis struct {
 	rueidis.Client
 
@@ -118,7 +119,7 @@ type histRedis struct {
 }
 
 func (r histRedis) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
-	words := slices.Clone(cmd.Commands()) // Do takes the command back
+	words := slices.Clone(cmd.Commands()) // Do recycles the command
 	c, ok := parseHistScript(words)
 	sent := histNow()
 	if ok && (c.what == "acquire" || c.what == "hand-off") {
@@ -163,7 +164,7 @@ func (r histRedis) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisR
 	return result
 }
 
-// forges reports true every so many times, and counts that.
+// forges reports true once in every so many calls, and counts the forgeries.
 func (l *histLog) forges(every int64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -174,13 +175,13 @@ func (l *histLog) forges(every int64) bool {
 	return true
 }
 
-// refusedFirst reports whether the reply to an acquire says that others have the lock.
+// refusedFirst reports whether the reply to an acquire shows that others have the lock.
 func refusedFirst(result rueidis.RedisResult) bool {
 	_, err := result.ToArray()
 	return err == nil
 }
 
-// forge makes the reply that a call had if the lock were its owner's: of an acquire the token, of a hand-off a list of it.
+// forge makes the reply for a caller that has the lock: the token for an acquire, a list with the token for a hand-off.
 func (r histRedis) forge(ctx context.Context, c histScript) rueidis.RedisResult {
 	const script = "local token = KEYS[1] and redis.call('incr', KEYS[1]) or 0 if ARGV[1] == 'acquire' then return token end return {token}"
 	words := []string{"EVAL", script, "0", c.what}
@@ -190,7 +191,7 @@ func (r histRedis) forge(ctx context.Context, c histScript) rueidis.RedisResult 
 	return r.Client.Do(ctx, r.B().Arbitrary(words[:3]...).Keys(words[3:len(words)-1]...).Args(c.what).Build())
 }
 
-// refuse makes the reply to an acquire that another process has the lock for so long.
+// refuse makes the reply to an acquire while another process has the lock for ttl.
 func (r histRedis) refuse(ctx context.Context, ttl time.Duration) rueidis.RedisResult {
 	return r.Client.Do(ctx, r.B().Arbitrary("EVAL", "return {tonumber(ARGV[1]), '', 1}", "0").
 		Args(strconv.FormatInt(ttl.Milliseconds(), 10)).Build())
@@ -203,15 +204,15 @@ type histScript struct {
 	lease time.Duration
 	first bool    // an acquire of a new hold, no re-entry
 	fence string  // key of the fencing counter, if there is one
-	queue string  // key of the queue of the processes that wait, if there is one
-	from  histKey // whose hold is handed off, or released so that others may have it; keys has who is next in this process
-	joins bool    // keys is put in the queue if it does not get the lock
+	queue string  // key of the queue of waiting processes, if there is one
+	from  histKey // the hold handed off, or released for other processes; keys has this process's next owner
+	joins bool    // keys joins the queue if refused
 	ends  bool    // a release or hand-off that ends the hold
 	left  histKey // the ticket of an export
-	fair  bool    // it is about a queue in which each waiter has a place
+	fair  bool    // each waiter has a place in the queue
 }
 
-// parseHistScript tells the scripts apart by their arguments.
+// parseHistScript distinguishes the scripts by their arguments.
 func parseHistScript(words []string) (histScript, bool) {
 	if len(words) < 3 || (words[0] != "EVALSHA" && words[0] != "EVAL") {
 		return histScript{}, false
@@ -235,7 +236,7 @@ func parseHistScript(words []string) (histScript, bool) {
 	if n == 2 && strings.HasPrefix(names[1], "redisson_lock_token:") {
 		n, names, c.fence = 1, names[:1], names[1]
 	}
-	// Of a read/write lock, also where the marks of its writers do not matter.
+	// A read/write lock's script, even if its writers' marks do not matter.
 	sides := n == 1 && (marks || c.queue == "" && (len(args) == 4 || len(args) == 5))
 	var lease string
 	switch {
@@ -257,7 +258,7 @@ func parseHistScript(words []string) (histScript, bool) {
 		case c.ends:
 			lease = "0"
 		}
-	case n == 1 && (len(args) == 3 || len(args) <= 5 && c.queue != ""): // owner, lease, count, and to join the queue, and how
+	case n == 1 && (len(args) == 3 || len(args) <= 5 && c.queue != ""): // owner, lease, count, whether and how to join the queue
 		c.what, lease, c.first, c.joins = "acquire", args[1], args[2] == "1", len(args) > 3
 		c.keys = []histKey{{names[0], args[0]}}
 	case n == len(args)-1: // lease, owners
@@ -285,12 +286,12 @@ func (l *histLog) answered(c histScript, sent int64, result rueidis.RedisResult)
 		l.since[c.keys[0]] = since
 	}
 	if err := result.Error(); err != nil {
-		// A renewal that comes late keeps a key or does nothing. NOSCRIPT is followed by the script.
+		// A late renewal keeps a key or does nothing. After NOSCRIPT the script is sent.
 		redisErr, said := rueidis.IsRedisErr(err)
 		if c.what != "renew" && c.what != "refresh" && (!said || !redisErr.IsNoScript()) {
 			l.unsure[c.keys[0]] = true
 		}
-		if c.left.Owner != "" { // it may be there until that is undone
+		if c.left.Owner != "" { // may exist until the export is undone
 			l.asked[c.left] = true
 		}
 		if c.what == "hand-off" && !said {
@@ -305,7 +306,7 @@ func (l *histLog) answered(c histScript, sent int64, result rueidis.RedisResult)
 	}
 }
 
-// granted reports whether the reply says that the i-th key is held, for the lease.
+// granted reports whether, by the reply, the i-th key is held for the lease.
 func (c histScript) granted(i int, result rueidis.RedisResult) bool {
 	switch c.what {
 	case "renew":
@@ -315,38 +316,38 @@ func (c histScript) granted(i int, result rueidis.RedisResult) bool {
 		}
 		done, err := values[i].AsInt64()
 		return err == nil && done == 1
-	case "hand-off": // a list of the token; a number says that another process has the lock, or who asks first
+	case "hand-off": // a list with the token; a number means that another process has the lock, or asks first
 		_, err := result.ToArray()
 		return err == nil
 	}
-	n, err := result.ToInt64() // an acquire that finds the lock held answers a list
+	n, err := result.ToInt64() // the reply is a list if the lock is held
 	if c.what == "release" {
 		return err == nil && n == 1
 	}
 	return err == nil && n >= 0
 }
 
-// toProcess reports whether the reply says that another process has the lock now.
+// toProcess reports whether, by the reply, another process has the lock now.
 func (c histScript) toProcess(result rueidis.RedisResult) bool {
 	n, err := result.ToInt64()
 	return c.ends && err == nil && n == 2
 }
 
-// refused reports whether the reply says that there was no hold to end.
+// refused reports whether, by the reply, there was no hold to end.
 func (c histScript) refused(result rueidis.RedisResult) bool {
 	n, err := result.ToInt64()
 	return err == nil && n == 0
 }
 
-// histReport is what a process has to say after a run; logs of several processes are merged.
+// histReport is the report of a process after a run; histMerge joins the logs of several.
 type histReport struct {
 	Entries []histEntry
 	Asked   []histKey
 	Unsure  []histKey
-	Queued  []histKey // had a place in the queue of the processes
-	Ended   []histKey // a release of it was answered
+	Queued  []histKey // had a place in the processes' queue
+	Ended   []histKey // have had a reply to their release
 	Tally   histTally
-	Left    int // goroutines of the library that no caller needs
+	Left    int // leaked goroutines of the library
 	Error   string
 }
 
@@ -372,7 +373,7 @@ func (l *histLog) report() histReport {
 	return r
 }
 
-// histNext names the hold that comes after another one of the same owner.
+// histNext names the hold that follows another of the same owner.
 func histNext(hold string) string {
 	owner, number, _ := strings.Cut(hold, "#")
 	n, err := strconv.Atoi(number)
@@ -382,9 +383,9 @@ func histNext(hold string) string {
 	return fmt.Sprintf("%s#%d", owner, n+1)
 }
 
-// histMerge makes one history of the reports. An owner that others saw but no Lock returned is what a
-// failed Lock left for a while; if nobody ever asked for it, the model will not have it. One that was in the
-// queue may show before its Lock has returned, and be gone again: a grant that did not get there in time.
+// histMerge joins the reports into one history. If others saw an owner that no Lock returned, a failed Lock left
+// it for a while; if no acquire was ever sent for it, the model rejects it. A queued owner may appear and disappear
+// before its Lock returns: its grant came too late.
 func histMerge(reports ...histReport) []histEntry {
 	var all []histEntry
 	unsure, asked, queued, ended := make(map[histKey]bool), make(map[histKey]bool), make(map[histKey]bool), make(map[histKey]bool)
@@ -414,7 +415,7 @@ func histMerge(reports ...histReport) []histEntry {
 			holds[histKey{e.Name, e.Owner}] = true
 		}
 	}
-	over := make(map[histKey]bool) // they may be in Redis for longer
+	over := make(map[histKey]bool) // may stay in Redis for longer
 	for _, e := range all {
 		if e.Kind == histLost || e.Kind == histUnknown {
 			over[histKey{e.Name, histTenure(e.Owner)}] = true

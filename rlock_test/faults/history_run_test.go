@@ -19,9 +19,9 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// histBench is one run: a server, proxies before it, workers of this process behind some of them and
-// other processes behind others, and an observer who reads the keys directly.
-type histBench struct {
+// historyRun is one run: a server behind proxies, workers of this process and other processes as their
+// clients, and an observer that reads the keys directly.
+type historyRun struct {
 	t       *testing.T
 	plan    histPlan
 	server  *redistest.Server
@@ -30,15 +30,15 @@ type histBench struct {
 	clients []*rlock.Client
 	peers   []*histPeer
 	direct  rueidis.Client
-	handOff []*atomic.Int64 // answers to hand-offs, of each client
-	log     *histLog        // of the observer and the nemesis
-	watched func()          // ends the observer
+	handOff []*atomic.Int64 // hand-off replies per client
+	log     *histLog        // records of the observer and the nemesis
+	watched func()          // stops the observer
 }
 
-// newHistBench starts a run, with clients of this process and so many other processes.
-func newHistBench(t *testing.T, plan histPlan, clients, processes int, args ...string) *histBench {
+// newHistoryRun starts a run with the given numbers of clients in this process and of other processes.
+func newHistoryRun(t *testing.T, plan histPlan, clients, processes int, args ...string) *historyRun {
 	t.Helper()
-	b := &histBench{t: t, server: redistest.Start(t, args...), log: newHistLog()}
+	b := &historyRun{t: t, server: redistest.Start(t, args...), log: newHistLog()}
 	plan.Dir = t.TempDir()
 	for i, name := range plan.Names {
 		if i%2 == 0 && plan.Kind == "" {
@@ -80,8 +80,8 @@ func newHistBench(t *testing.T, plan histPlan, clients, processes int, args ...s
 	return b
 }
 
-// observe reads the keys, one after the other, until watched is called.
-func (b *histBench) observe() {
+// observe reads the keys in turn, until watched is called.
+func (b *historyRun) observe() {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	b.watched = func() {
@@ -104,9 +104,9 @@ func (b *histBench) observe() {
 	}()
 }
 
-func (b *histBench) look(ctx context.Context, name string) {
+func (b *historyRun) look(ctx context.Context, name string) {
 	e := histEntry{Kind: histLook, Name: name, Call: histNow()}
-	// Pinned, since rueidis sends it again when a connection is lost, and may still write it to that one when it recycles it.
+	// Pinned, since rueidis repeats it when a connection is lost, and may recycle it while it still writes it to the old one.
 	reply := b.direct.Do(ctx, b.direct.B().Hgetall().Key(name).Build().Pin())
 	if b.plan.Kind == histRW {
 		if hash, err := reply.AsStrMap(); err == nil {
@@ -118,7 +118,7 @@ func (b *histBench) look(ctx context.Context, name string) {
 	hash, err := reply.AsIntMap()
 	e.Return = histNow()
 	if err != nil {
-		return // down, or the run is over
+		return // server down, or run over
 	}
 	for owner, n := range hash {
 		e.Owner, e.Count = owner, int(n)
@@ -129,14 +129,14 @@ func (b *histBench) look(ctx context.Context, name string) {
 	b.log.add(e)
 }
 
-// histPatience is how long a run goes on for what has to happen in it, on a machine that is slow.
+// histPatience is how long a run waits, on a slow machine, for the events that it must have.
 const histPatience = 2 * time.Minute
 
-// goOn waits until the workers of this process have done enough.
-func (b *histBench) goOn(enough func(histTally) bool) {
+// goOn waits until enough is true of the tallies of this process's workers.
+func (b *historyRun) goOn(enough func(histTally) bool) {
 	b.t.Helper()
 	redistest.Eventually(b.t, histPatience, func() bool {
-		var total histTally // without the witness's maps, which are the workers'
+		var total histTally // without the witness's maps, which belong to the workers
 		for _, c := range b.crews {
 			c.count(func(t *histTally) {
 				total.Nested += t.Nested
@@ -154,28 +154,28 @@ func (b *histBench) goOn(enough func(histTally) bool) {
 			})
 		}
 		return enough(total)
-	}, "all that has to happen")
+	}, "every required event must happen")
 }
 
-// missed is how many updates the witness misses by now, at least.
-func (b *histBench) missed() (n int64) {
+// missed is a lower bound of the witness's lost updates so far.
+func (b *historyRun) missed() (n int64) {
 	b.t.Helper()
 	for i, name := range b.plan.Names {
-		var written int64 // looked at first: who writes meanwhile makes it fewer
+		var written int64 // read first: a concurrent write lowers the result
 		for _, c := range b.crews {
 			c.count(func(t *histTally) { written += t.Written[name] })
 		}
 		counted, err := readHistCounter(filepath.Join(b.plan.Dir, strconv.Itoa(i)))
 		require.NoError(b.t, err)
-		if counted > 0 { // else it is being written
+		if counted > 0 { // 0 while a worker writes the file
 			n += max(0, written-counted)
 		}
 	}
 	return n
 }
 
-// forgeries is how many hand-offs the clients of this process took for made though they were refused.
-func (b *histBench) forgeries() (n int64) {
+// forgeries counts the refused hand-offs for which the clients of this process got a forged success.
+func (b *historyRun) forgeries() (n int64) {
 	for _, c := range b.crews {
 		c.log.mu.Lock()
 		n += c.log.forged
@@ -184,8 +184,8 @@ func (b *histBench) forgeries() (n int64) {
 	return n
 }
 
-// soFar returns what the workers of this process have written down.
-func (b *histBench) soFar() (all []histEntry) {
+// soFar returns the entries of this process's workers.
+func (b *historyRun) soFar() (all []histEntry) {
 	for _, c := range b.crews {
 		c.log.mu.Lock()
 		all = append(all, c.log.entries...)
@@ -194,8 +194,8 @@ func (b *histBench) soFar() (all []histEntry) {
 	return all
 }
 
-// seen returns how many entries of a kind the workers of this process have written.
-func (b *histBench) seen(kind histKind) (n int) {
+// seen counts the entries of a kind by this process's workers.
+func (b *historyRun) seen(kind histKind) (n int) {
 	for _, e := range b.soFar() {
 		if e.Kind == kind {
 			n++
@@ -204,20 +204,22 @@ func (b *histBench) seen(kind histKind) (n int) {
 	return n
 }
 
-// kept is how often locks were had again that were kept, by the clients of this process.
-func (b *histBench) kept() (n uint64) {
+// kept counts the acquisitions of kept locks by the clients of this process.
+func (b *historyRun) kept() (n uint64) {
 	for _, c := range b.clients {
 		n += c.Stats().Kept
 	}
 	return n
 }
 
-// handsOff reports whether each client has to have handed locks off.
-func (b *histBench) handsOff() bool { return b.plan.Kind == "" && b.plan.Workers > 2 && !b.plan.Spoken }
+// handsOff reports whether every client must have handed locks off.
+func (b *historyRun) handsOff() bool {
+	return b.plan.Kind == "" && b.plan.Workers > 2 && !b.plan.Spoken
+}
 
-// end stops the workers and hands out what they have to say. Each client has handed locks off by then; some of the
-// hand-offs may have been refused, or lost by the nemesis.
-func (b *histBench) end() []histReport {
+// end stops the workers and returns their reports. It first waits for hand-offs of each client, some of which may
+// be refused, or lost by the nemesis.
+func (b *historyRun) end() []histReport {
 	b.t.Helper()
 	for i, n := range b.handOff {
 		redistest.Eventually(b.t, histPatience, func() bool { return !b.handsOff() || n.Load() >= 10 }, fmt.Sprintf("client %d: hand-offs", i))
@@ -230,7 +232,7 @@ func (b *histBench) end() []histReport {
 		reports = append(reports, c.end())
 	}
 	left := histLeft(len(b.clients) * b.plan.goroutines())
-	require.Zero(b.t, left, "G5: goroutines of calls that have returned")
+	require.Zero(b.t, left, "G5: returned calls left goroutines")
 	for _, p := range b.peers {
 		reports = append(reports, p.report(b.t))
 	}
@@ -246,10 +248,10 @@ func (b *histBench) end() []histReport {
 	return reports
 }
 
-// clean asserts that a run has left nothing, and that each lock can be had at once.
-func (b *histBench) clean() {
+// clean asserts that a run has left nothing, and that each lock can be acquired at once.
+func (b *historyRun) clean() {
 	b.t.Helper()
-	// A release that could not be told is repeated until the lease has ended.
+	// A release that did not reach Redis is repeated until the lease ends.
 	redistest.Eventually(b.t, 10*time.Second+2*b.plan.Watchdog, func() bool {
 		keys, err := do(b.t, b.direct, "KEYS", "*").AsStrSlice()
 		for _, key := range keys {
@@ -258,13 +260,13 @@ func (b *histBench) clean() {
 			}
 		}
 		channels, err2 := do(b.t, b.direct, "PUBSUB", "CHANNELS").AsStrSlice()
-		channels = slices.DeleteFunc(channels, isEar) // these end with their Clients
+		channels = slices.DeleteFunc(channels, isEar) // end with their Clients
 		return err == nil && err2 == nil && len(channels) == 0
-	}, "G5: no keys, no channels")
+	}, "G5: no key or channel may be left")
 	for i, c := range b.clients {
 		for _, name := range b.plan.Names {
 			_, unlock, err := b.plan.mutex(c, name).TryLock(context.Background(), 0)
-			require.NoError(b.t, err, "client %d, %s: had at once", i, name)
+			require.NoError(b.t, err, "client %d, %s: must get the lock at once", i, name)
 			require.NoError(b.t, unlock())
 		}
 	}
@@ -274,8 +276,8 @@ func (b *histBench) clean() {
 	require.Zero(b.t, histLeft(0), "G9: goroutines after Close")
 }
 
-// check asserts that the history is one of a lock, and what the witness says.
-func (b *histBench) check(reports []histReport) {
+// check asserts that the history is that of a correct lock, and that the witness lost no updates.
+func (b *historyRun) check(reports []histReport) {
 	b.t.Helper()
 	total := b.sum(reports)
 	history := histMerge(append(reports, b.log.report())...)
@@ -283,8 +285,8 @@ func (b *histBench) check(reports []histReport) {
 	if len(total.Straddled) == 0 {
 		require.Zero(b.t, total.Torn, "G1: readers saw a writer")
 	}
-	require.Empty(b.t, histReused(history), "an owner is one hold")
-	require.Empty(b.t, fairOvertaken(history), "nobody overtakes a place")
+	require.Empty(b.t, histReused(history), "I3: owners must not be reused")
+	require.Empty(b.t, fairOvertaken(history), "nobody may overtake a place in the queue")
 	for i, name := range b.plan.Names {
 		counted, err := readHistCounter(filepath.Join(b.plan.Dir, strconv.Itoa(i)))
 		require.NoError(b.t, err)
@@ -295,8 +297,8 @@ func (b *histBench) check(reports []histReport) {
 	b.t.Logf("%d entries: %+v", len(history), total)
 }
 
-// verdict asserts what the checker says, and tells where a history went wrong that should not.
-func (b *histBench) verdict(want porcupine.CheckResult, history []histEntry) {
+// verdict asserts the checker's result, and explains an unexpected rejection.
+func (b *historyRun) verdict(want porcupine.CheckResult, history []histEntry) {
 	b.t.Helper()
 	got := histCheck(b.plan.model(), history)
 	explained := ""
@@ -306,7 +308,7 @@ func (b *histBench) verdict(want porcupine.CheckResult, history []histEntry) {
 	require.Equal(b.t, want, got, explained)
 }
 
-func (b *histBench) sum(reports []histReport) histTally {
+func (b *historyRun) sum(reports []histReport) histTally {
 	total := newHistTally()
 	for _, r := range reports {
 		total.Sections += r.Tally.Sections
@@ -336,8 +338,8 @@ func (b *histBench) sum(reports []histReport) histTally {
 	return total
 }
 
-// lost is how many updates the witness misses.
-func (b *histBench) lost(total histTally) int64 {
+// lost counts the witness's lost updates.
+func (b *historyRun) lost(total histTally) int64 {
 	b.t.Helper()
 	var lost int64
 	for i, name := range b.plan.Names {

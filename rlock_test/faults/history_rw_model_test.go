@@ -9,20 +9,20 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// rwState is who holds a read/write lock in the eyes of its users: the rwHolds, in their order.
+// rwState is the holders of a read/write lock as its users see them: the rwHolds, in order.
 type rwState string
 
-// rwHold is a live hold: "<owner>", or "<owner>#2" and so on. The owner of a writer ends with ":write". A hold of no levels is that of a
-// writer to which a tenure was passed on, and whose Lock has not come back yet.
+// rwHold is a live hold: "<owner>", or "<owner>#2" and so on. A writer's owner ends with ":write". A hold without
+// levels is a writer's that got a tenure passed on, and whose Lock has not returned yet.
 type rwHold struct {
 	name   string
 	levels int
-	most   int // that all holds of the tenure have had together: the count in Redis follows
+	most   int // total levels of the tenure's holds so far: the count in Redis follows
 }
 
-// rwModel is a read/write lock: many readers, of which some may share a tenure, or one writer, and the readers in its section. One
-// reader may become the writer if there is no other, and stays a reader. Holds end as those of histModel do. What others see in
-// Redis has the tenures of all live holds; their counts follow.
+// rwModel is a read/write lock: many readers, some of which may share a tenure, or one writer and the readers in its
+// section. A reader without others may become the writer, and stays a reader. Holds end as in histModel. A look at
+// Redis shows the tenures of all live holds; their counts follow.
 var rwModel = porcupine.Model{
 	Partition: histModel.Partition,
 	Init:      func() any { return rwState("") },
@@ -41,7 +41,7 @@ func (s rwState) step(e histEntry) (rwState, bool) {
 		return s.with(e.Owner, 1), s.lets(e)
 	case histReenter:
 		return s.with(e.Owner, levels+1), levels > 0
-	case histUnlock, histUnknown: // of an unknown one the level is over, if it was not before
+	case histUnlock, histUnknown: // after an unknown one, the level is over in any case
 		ok := levels > 0 || e.Kind == histUnknown
 		if levels == 1 && e.Next != "" && rwWrites(e.Owner) {
 			return s.passed(e.Owner, e.Next), ok
@@ -57,7 +57,7 @@ func (s rwState) step(e histEntry) (rwState, bool) {
 		return s.with(e.Owner, 0).with(e.Ticket, 1), levels == 1 && rwWrites(e.Owner) && len(s.holds()) == 1
 	case histAdopt:
 		return s.with(e.Ticket, 0).with(e.Owner, 1), s.levels(e.Ticket) == 1 && rwWrites(e.Owner)
-	case histDelete, histTold: // no run about these locks has them
+	case histDelete, histTold: // these runs have none
 	}
 	return s, false
 }
@@ -77,8 +77,8 @@ func (s rwState) lets(e histEntry) bool {
 	return passed == strings.Contains(e.Owner, "#") && (e.Within == "" || s.levels(e.Within) > 0)
 }
 
-// shows reports whether Redis may have looked like that. A hold that is not live may be there if it was lost, or if a command
-// for it had an unknown outcome: such owners end with "?", see histMerge.
+// shows reports whether seen is a possible view of Redis. A hold that is not live may be visible if it was lost, or if
+// a command for it had an unknown outcome: such owners end with "?", see histMerge.
 func (s rwState) shows(seen []string) bool {
 	mode, writer := "mode=read", s.writer() != ""
 	for _, owner := range seen {
@@ -103,7 +103,7 @@ func (s rwState) shows(seen []string) bool {
 	return true
 }
 
-// writer returns the live hold that writes, or "".
+// writer returns the writer's live hold, or "".
 func (s rwState) writer() string {
 	for _, h := range s.holds() {
 		if rwWrites(h.name) {
@@ -113,7 +113,7 @@ func (s rwState) writer() string {
 	return ""
 }
 
-// follows reports whether the count of that owner in Redis is one that its tenure has, or has had.
+// follows reports whether the owner's count in Redis is a present or past count of its tenure.
 func (s rwState) follows(seen string) bool {
 	owner, n, _ := strings.Cut(seen, "=")
 	count, err := strconv.Atoi(n)
@@ -134,7 +134,7 @@ func (s rwState) levels(hold string) int {
 	return 0
 }
 
-// with is the state in which a hold has so many levels.
+// with is the state in which the hold has the given levels.
 func (s rwState) with(hold string, levels int) rwState {
 	holds := s.holds()
 	i := slices.IndexFunc(holds, func(h rwHold) bool { return h.name == hold })
@@ -159,7 +159,7 @@ func (s rwState) with(hold string, levels int) rwState {
 	return rwStateOf(holds)
 }
 
-// passed is the state in which the tenure of a hold is on its way to the next one.
+// passed is the state in which the hold's tenure is on its way to the next hold.
 func (s rwState) passed(hold, next string) rwState {
 	holds := s.holds()
 	for i, h := range holds {
@@ -191,7 +191,7 @@ func rwStateOf(holds []rwHold) rwState {
 	return rwState(strings.Join(fields, " "))
 }
 
-// rwOwner is the owner of a field of the hash, as rwSeen has it.
+// rwOwner is the owner in a field of the hash, in rwSeen's format.
 func rwOwner(seen string) string {
 	owner, _, _ := strings.Cut(seen, "=")
 	return owner

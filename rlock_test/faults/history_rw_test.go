@@ -15,7 +15,7 @@ const mixKindRound = 8 * time.Second
 // Read/write locks under the faults mixed at random: re-entries, readers in the section of a writer, downgrades, upgrades, fixed leases,
 // cancelled waits. Each history is one of a read/write lock, no reader sees a writer at work, and nothing is left. G1, G2, G5, G6, G8, G9.
 func TestMixOfFaultsReadWrite(t *testing.T) {
-	b := mixRun(t, histPlan{Kind: histRW, Names: histNames(t, 2), Workers: 4, Seed: faultsSeed(t)}, 2, 1, mixKindRound).histBench
+	b := mixRun(t, histPlan{Kind: histRW, Names: histNames(t, 2), Workers: 4, Seed: faultsSeed(t)}, 2, 1, mixKindRound).historyRun
 	// Readers in the section of a writer and upgrades are inside, downgrades beside.
 	b.goOn(func(t histTally) bool { return t.Nested > 0 && t.Inside > 0 && t.Beside > 0 && t.Lost > 0 })
 	reports := b.end()
@@ -25,7 +25,7 @@ func TestMixOfFaultsReadWrite(t *testing.T) {
 
 // Clients that take a refused read lock for theirs (G1): readers beside a writer. The checker rejects that, and readers see a writer at work.
 func TestHistoryRejectsReadersBesideAWriter(t *testing.T) {
-	b := newHistBench(t, histPlan{
+	b := newHistoryRun(t, histPlan{
 		Kind: histRW, Names: histNames(t, 1), Workers: 4, Seed: faultsSeed(t), Watchdog: 900 * time.Millisecond,
 		Pause: 30 * time.Millisecond, Sabotage: histReadAll,
 	}, 2, 0)
@@ -43,7 +43,7 @@ func TestHistoryRejectsReadersBesideAWriter(t *testing.T) {
 
 // Clients that say that they have unlocked, and have not (G5): the hold is still there, and the checker rejects that.
 func TestHistoryRejectsLostUnlocks(t *testing.T) {
-	b := newHistBench(t, histPlan{
+	b := newHistoryRun(t, histPlan{
 		Kind: histRW, Names: histNames(t, 1), Workers: 4, Seed: faultsSeed(t), Watchdog: 900 * time.Millisecond,
 		Pause: 3 * time.Millisecond, Sabotage: histNoUnlock,
 	}, 2, 0)

@@ -12,7 +12,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// rwSeen is the hash of a read/write lock as an entry has it.
+// rwSeen formats the hash of a read/write lock for an entry.
 func rwSeen(hash map[string]string) string {
 	fields := make([]string, 0, len(hash))
 	for field, value := range hash {
@@ -22,7 +22,7 @@ func rwSeen(hash map[string]string) string {
 	return strings.Join(fields, " ")
 }
 
-// rwTurn takes a read/write lock in one of the ways that there are.
+// rwTurn takes a read/write lock in a random way.
 func (w *histWorker) rwTurn(name string) {
 	var o []rlock.Option
 	if w.chance(40) {
@@ -62,14 +62,14 @@ func (w *histWorker) rwTurn(name string) {
 	}
 }
 
-// upgrade is the Locker of a reader that becomes the writer.
+// upgrade is a Locker for a reader that becomes the writer.
 type upgrade struct{ *rlock.Upgradeable }
 
 func (u upgrade) Lock(ctx context.Context) (context.Context, rlock.UnlockFunc, error) {
 	return u.Upgrade(ctx)
 }
 
-// rwSection takes a side of a read/write lock, if it gets it, for a section. Inside another one, outer is its level.
+// rwSection tries to take a side of a read/write lock for a section. In another section, outer is its level.
 func (w *histWorker) rwSection(parent context.Context, l rlock.Locker, name string, outer *histHold, section func(*histHold)) {
 	ctx, cancel := context.WithCancel(parent)
 	h := &histHold{name: name, outer: outer, cancel: cancel}
@@ -106,7 +106,7 @@ func (w *histWorker) rwSection(parent context.Context, l rlock.Locker, name stri
 	}
 }
 
-// rwHeld writes a Lock down that has succeeded.
+// rwHeld records a successful Lock.
 func (w *histWorker) rwHeld(h *histHold, e histEntry) {
 	h.whose()
 	e.Return = histNow()
@@ -130,16 +130,16 @@ func (w *histWorker) rwHeld(h *histHold, e histEntry) {
 	w.log.add(e)
 }
 
-// sinceWhen is since when an owner may have the lock.
+// sinceWhen is the earliest time at which an owner may have the lock.
 func (l *histLog) sinceWhen(k histKey) int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.since[k].sent
 }
 
-// rwFailed looks at the error of a Lock, which has no effect that a user could see.
+// rwFailed checks the error of a Lock, which must have no visible effect.
 func (w *histWorker) rwFailed(outer *histHold, err error) {
-	if outer != nil { // a re-entry that was cancelled may show for a moment
+	if outer != nil { // a cancelled re-entry may be visible for a moment
 		w.log.doubt(histKey{outer.name, outer.owner})
 	}
 	var loss *rlock.LostError
@@ -159,7 +159,7 @@ func (w *histWorker) rwFailed(outer *histHold, err error) {
 	}
 }
 
-// alone is the unlock of an Upgradeable without what it says of the lock beside: that may have been lost as well.
+// alone is the unlock of an Upgradeable without the error of the lock beside it, which may be lost as well.
 func (h *histHold) alone(unlock rlock.UnlockFunc) rlock.UnlockFunc {
 	return func() error {
 		err := unlock()
@@ -170,10 +170,10 @@ func (h *histHold) alone(unlock rlock.UnlockFunc) rlock.UnlockFunc {
 	}
 }
 
-// downgrade makes a reader of a writer, whose level ends with that.
+// downgrade turns a writer into a reader; the writer's level ends.
 func (w *histWorker) downgrade(rw *rlock.RWMutex, h *histHold) {
 	r := &histHold{name: h.name, outer: h, cancel: h.cancel}
-	h.cancel = func() {} // the reader goes on under the same ctx
+	h.cancel = func() {} // the reader continues under the same ctx
 	defer r.cancel()
 	unlock, first := h.release, true
 	var e histEntry
@@ -186,7 +186,7 @@ func (w *histWorker) downgrade(rw *rlock.RWMutex, h *histHold) {
 		e = histEntry{Kind: histLock, Name: h.name, Worker: w.id, Call: histNow()}
 		r.ctx, r.release, failed = rw.Downgrade(h.ctx)
 		if failed == nil {
-			return unlock() // it has nothing left to do
+			return unlock() // a no-op after the downgrade
 		}
 		switch err := unlock(); { // if the writer goes on
 		case err == nil, h.says(err):
@@ -194,7 +194,7 @@ func (w *histWorker) downgrade(rw *rlock.RWMutex, h *histHold) {
 		case h.says(failed):
 			return failed
 		}
-		return errors.New("the writer may have been unlocked or not")
+		return errors.New("unknown whether the writer was unlocked")
 	}
 	h.unlock(w)
 	if failed != nil {
@@ -208,7 +208,7 @@ func (w *histWorker) downgrade(rw *rlock.RWMutex, h *histHold) {
 	r.finish(w)
 }
 
-// rwWrite is the witness of a writer, which also tells if its trusted time has ended before it had written.
+// rwWrite is the witness of a writer. It also records a write that finished after the trusted time.
 func (w *histWorker) rwWrite(h *histHold) {
 	w.write(h.ctx, h)
 	if h.ctx.Err() == nil && histNow() >= w.log.trusted(histKey{h.name, h.owner}) {
@@ -216,7 +216,8 @@ func (w *histWorker) rwWrite(h *histHold) {
 	}
 }
 
-// readTwice is the witness of a reader: nobody writes meanwhile. It counts only if the lock was its own all the time.
+// readTwice is the witness of a reader: nobody may write between its reads. It counts only if the lock was held
+// throughout.
 func (w *histWorker) readTwice(h *histHold) {
 	path := filepath.Join(w.plan.Dir, strconv.Itoa(w.index(h.name)))
 	before, err := readHistCounter(path)

@@ -114,11 +114,11 @@ func (n *mixNemesis) strikeSpoken(s mixStep, request, reply func(meant func([]st
 // No fault: holds that want to be asked, locks that are kept, and tickets, at random beside each other: the histories are those of a lock, and the witness misses
 // nothing. G1, G2, G5, G6, G8, G9.
 func TestHistoryOfSpokenTo(t *testing.T) {
-	b := newHistBench(t, histPlan{
+	b := newHistoryRun(t, histPlan{
 		Names: histNames(t, 8), Workers: 4, Seed: faultsSeed(t), Watchdog: 900 * time.Millisecond,
 		Pause: 3 * time.Millisecond, Along: 10, Spoken: true,
 	}, 3, 1)
-	pass(8 * time.Second)
+	sleep(8 * time.Second)
 	b.goOn(func(t histTally) bool {
 		return t.Nested > 0 && t.Lost > 0 && t.Exported > 20 && t.Moved > 5 && t.Asked > 20 && b.kept() > 20
 	})
@@ -133,7 +133,7 @@ func TestMixOfFaultsSpokenTo(t *testing.T) {
 	const clients, processes = 3, 1
 	names := histNames(t, 8)
 	n := mixRun(t, histPlan{Names: names, Unguard: names[6:], Workers: 4, Seed: faultsSeed(t), Along: 10, Spoken: true}, clients, processes, 2*mixKindRound)
-	b := n.histBench
+	b := n.historyRun
 	for i := 0; n.spoken.Load() == 0 && i < int(histPatience/time.Second); i++ { // the schedule waits for nothing that is said
 		n.strikeNetwork(mixStep{Fault: "cut ear", Proxy: i % (clients + processes), For: time.Second})
 	}

@@ -29,7 +29,7 @@ func histFor(d, every time.Duration, do func()) {
 }
 
 // until goes on for a while at least, and until that was enough.
-func (b *histBench) until(least time.Duration, enough func() bool, every time.Duration, do func()) {
+func (b *historyRun) until(least time.Duration, enough func() bool, every time.Duration, do func()) {
 	b.t.Helper()
 	for range histPatience / least {
 		histFor(least, every, do)
@@ -43,11 +43,11 @@ func (b *histBench) until(least time.Duration, enough func() bool, every time.Du
 // No fault: the histories of many workers, of several clients and processes, are those of a lock, and
 // the witness misses nothing. G1, G2 (fixed leases end in long sections), G5, G6, G8, G9.
 func TestHistoryOfProcesses(t *testing.T) {
-	b := newHistBench(t, histPlan{
+	b := newHistoryRun(t, histPlan{
 		Names: histNames(t, 4), Workers: 8, Seed: faultsSeed(t), Watchdog: 900 * time.Millisecond,
 		Pause: 3 * time.Millisecond,
 	}, 3, 2)
-	pass(8 * time.Second)
+	sleep(8 * time.Second)
 	// Losses are of fixed leases.
 	b.goOn(func(t histTally) bool {
 		return t.Nested > 0 && t.Cancelled > 0 && t.Refused > 0 && t.Lost > 0 &&
@@ -65,11 +65,11 @@ func TestHistoryOfProcesses(t *testing.T) {
 // A worker that now and then skips the lock (G1): the checker rejects the history, and the witness misses
 // updates. Without this the runs that pass would prove nothing.
 func TestHistoryRejectsWorkersWithoutLock(t *testing.T) {
-	b := newHistBench(t, histPlan{
+	b := newHistoryRun(t, histPlan{
 		Names: histNames(t, 2), Workers: 8, Seed: faultsSeed(t), Watchdog: 900 * time.Millisecond,
 		Pause: 3 * time.Millisecond, Sabotage: histNoLock,
 	}, 2, 0)
-	pass(3 * time.Second)
+	sleep(3 * time.Second)
 	redistest.Eventually(t, histPatience, func() bool { return b.missed() > 0 }, "updates lost")
 	reports := b.end()
 	b.clean()
@@ -80,11 +80,11 @@ func TestHistoryRejectsWorkersWithoutLock(t *testing.T) {
 // Goroutines of a section that share an owner on other locks too, as an owner that is more than one hold would have it (G1): two of
 // them inside at once are rejected, and the witness misses updates.
 func TestHistoryRejectsSharedOwners(t *testing.T) {
-	b := newHistBench(t, histPlan{
+	b := newHistoryRun(t, histPlan{
 		Names: histNames(t, 2), Workers: 8, Seed: faultsSeed(t), Watchdog: 900 * time.Millisecond,
 		Pause: 3 * time.Millisecond, Sabotage: histShared,
 	}, 2, 0)
-	pass(3 * time.Second)
+	sleep(3 * time.Second)
 	redistest.Eventually(t, histPatience, func() bool { return b.missed() > 0 }, "updates lost")
 	reports := b.end()
 	b.clean()
@@ -102,7 +102,7 @@ func TestHistoryRejectsSharedOwners(t *testing.T) {
 // Keys are deleted under their holders: a loss that each holder is told of in time (G2, G8), and no overlap
 // beyond that; without the entries that say so it is one, and the checker has to see it.
 func TestHistoryOfDeletedKeys(t *testing.T) {
-	b, reports := histDeletions(t, "", func(*histBench) bool { return true })
+	b, reports := histDeletions(t, "", func(*historyRun) bool { return true })
 	b.check(reports)
 	require.Positive(t, b.sum(reports).Lost)
 
@@ -118,7 +118,7 @@ func TestHistoryOfDeletedKeys(t *testing.T) {
 // The same with clients that take a hand-off of a hold that is gone for one that was made (G1, G8): nobody
 // has the lock that the waiter gets, and the checker rejects that.
 func TestHistoryRejectsForgedHandOffs(t *testing.T) {
-	b, reports := histDeletions(t, histForged, func(b *histBench) bool { return b.forgeries() > 0 })
+	b, reports := histDeletions(t, histForged, func(b *historyRun) bool { return b.forgeries() > 0 })
 	b.verdict(porcupine.Illegal, histMerge(append(reports, b.log.report())...))
 }
 
@@ -132,7 +132,7 @@ func TestHistoryRejectsGrantsOfOthers(t *testing.T) { histRejectsGrants(t, histO
 
 func histRejectsGrants(t *testing.T, sabotage string) {
 	t.Helper()
-	b := newHistBench(t, histPlan{
+	b := newHistoryRun(t, histPlan{
 		Names: histNames(t, 1), Workers: 2, Seed: faultsSeed(t), Watchdog: 900 * time.Millisecond,
 		Pause: 30 * time.Millisecond, Sabotage: sabotage,
 	}, 3, 0)
@@ -144,10 +144,10 @@ func histRejectsGrants(t *testing.T, sabotage string) {
 }
 
 // histDeletions is a run in which keys are deleted under their holders until that was enough.
-func histDeletions(t *testing.T, sabotage string, enough func(*histBench) bool) (*histBench, []histReport) {
+func histDeletions(t *testing.T, sabotage string, enough func(*historyRun) bool) (*historyRun, []histReport) {
 	t.Helper()
 	names := histNames(t, 2)
-	b := newHistBench(t, histPlan{
+	b := newHistoryRun(t, histPlan{
 		Names: names, Unguard: names, Workers: 8, Seed: faultsSeed(t), Watchdog: 900 * time.Millisecond,
 		Pause: 30 * time.Millisecond, Sabotage: sabotage,
 	}, 2, 1)
@@ -168,7 +168,7 @@ func histDeletions(t *testing.T, sabotage string, enough func(*histBench) bool) 
 // better, and the checker rejects that.
 func TestHistoryRejectsDeafHolders(t *testing.T) {
 	names := histNames(t, 1)
-	b := newHistBench(t, histPlan{
+	b := newHistoryRun(t, histPlan{
 		Names: names, Unguard: names, Workers: 1, Seed: faultsSeed(t), Watchdog: 600 * time.Millisecond,
 		Pause: 2 * time.Second, Sabotage: histDeaf,
 	}, 2, 0)
@@ -182,7 +182,7 @@ func TestHistoryRejectsDeafHolders(t *testing.T) {
 
 // delete removes a key as a flush or an eviction does, and writes down whose it was and by when its
 // holder must know: when the longest lease that a worker asks for has run out.
-func (b *histBench) delete(name string) bool {
+func (b *historyRun) delete(name string) bool {
 	b.t.Helper()
 	const script = "local h = redis.call('hgetall', KEYS[1]) redis.call('del', KEYS[1]) return h"
 	e := histEntry{Kind: histDelete, Name: name, Call: histNow()}

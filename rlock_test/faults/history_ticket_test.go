@@ -155,11 +155,11 @@ func parseTicketScript(names, args []string) (c histScript, ok bool) {
 // Sections of several clients are exported now and then, and go on in another one or the same: the histories are those of a lock that is the ticket's
 // in between, with tokens that rise, and the witness misses nothing. G1, G2, G5, G6, G8, G9.
 func TestHistoryOfTickets(t *testing.T) {
-	b := newHistBench(t, histPlan{
+	b := newHistoryRun(t, histPlan{
 		Names: histNames(t, 4), Workers: 8, Seed: faultsSeed(t), Watchdog: 900 * time.Millisecond,
 		Pause: 3 * time.Millisecond, Along: 30,
 	}, 3, 1)
-	pass(8 * time.Second)
+	sleep(8 * time.Second)
 	b.goOn(func(t histTally) bool { return t.Nested > 0 && t.Lost > 0 && t.Exported > 100 && t.Moved > 20 })
 	reports := b.end()
 	b.clean()
@@ -169,11 +169,11 @@ func TestHistoryOfTickets(t *testing.T) {
 
 // The same of the write side, among readers, upgrades and downgrades.
 func TestHistoryOfTicketsReadWrite(t *testing.T) {
-	b := newHistBench(t, histPlan{
+	b := newHistoryRun(t, histPlan{
 		Kind: histRW, Names: histNames(t, 2), Workers: 5, Seed: faultsSeed(t), Watchdog: 900 * time.Millisecond,
 		Pause: 3 * time.Millisecond, Along: 40,
 	}, 3, 1)
-	pass(8 * time.Second)
+	sleep(8 * time.Second)
 	b.goOn(func(t histTally) bool {
 		return t.Nested > 0 && t.Inside > 0 && t.Beside > 0 && t.Lost > 0 && t.Exported > 20 && t.Moved > 5
 	})

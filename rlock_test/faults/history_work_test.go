@@ -16,34 +16,34 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// histPlan says what the workers of a run do. It is sent to other processes as JSON.
+// histPlan is the plan for the workers of a run. Other processes get it as JSON.
 type histPlan struct {
-	Addr     string   // of the server, or of a proxy before it
-	Dir      string   // where the witness's files are
+	Addr     string   // of the server, or of a proxy in front of it
+	Dir      string   // directory of the witness's files
 	Kind     string   // of the locks: "", histRW or histFair
 	Names    []string // of the locks
-	Fenced   []string // those of them that have fencing tokens
-	Unguard  []string // those of them whose keys may be deleted: no witness
+	Fenced   []string // names with fencing tokens
+	Unguard  []string // names whose keys may be deleted: no witness
 	Workers  int
 	First    int // number of the first worker
 	Seed     uint64
 	Watchdog time.Duration
-	Pause    time.Duration // a section takes this long on average
+	Pause    time.Duration // average duration of a section
 	HandOff  rlock.HandOff // the bounds of this client, see histBounds
-	Along    int           // percent of the holds that are exported
-	Spoken   bool          // holds want to be asked and locks are kept, at random
+	Along    int           // percentage of exported holds
+	Spoken   bool          // use WithAsked and WithLinger, at random
 	Sabotage string        // see histWorker
 }
 
 const (
-	histNoLock     = "no lock"     // now and then a section runs without the lock
-	histDeaf       = "deaf"        // no section heeds its ctx
-	histForged     = "forged"      // a hand-off of a hold that is gone is said to have succeeded
-	histShared     = "shared"      // the goroutines of a section get other locks as one owner
-	histOldGrant   = "old grant"   // a grant of another process is used when it is over, and nobody is asked
-	histOtherGrant = "other grant" // a grant is used whose owner is another one
-	histReadAll    = "read all"    // readers that were refused now and then go in
-	histNoUnlock   = "no unlock"   // now and then a hold is said to be over without asking
+	histNoLock     = "no lock"     // some sections run without the lock
+	histDeaf       = "deaf"        // sections ignore their ctx
+	histForged     = "forged"      // the hand-off of a lost hold is reported as a success
+	histShared     = "shared"      // the goroutines of a section take other locks as one owner
+	histOldGrant   = "old grant"   // an expired grant of another process is used, without asking Redis
+	histOtherGrant = "other grant" // a grant to another owner is used
+	histReadAll    = "read all"    // some refused readers enter
+	histNoUnlock   = "no unlock"   // some unlocks succeed without a command to Redis
 	histLongWait   = 3 * time.Second
 
 	histRW   = "read/write"
@@ -63,41 +63,41 @@ func (p histPlan) options() rlock.Options {
 	}}
 }
 
-// histReentered has the sections that began by a re-entry, until their workers have seen it: the owner alone does not tell, since a Lock that
-// competed may have been passed that of a section which had ended just before.
+// histReentered has the sections that began by a re-entry, until their workers have seen it. The owner does not
+// show this, since a competing Lock may have got the owner of a section that had just ended.
 var histReentered sync.Map
 
-// histHadAgain has the sections that began with a lock that was kept, until their workers have seen it.
+// histHadAgain has the sections that began with a kept lock, until their workers have seen it.
 var histHadAgain sync.Map
 
-// histTally counts what happened, so that a test can tell that it happened at all.
+// histTally counts events, so that a test can require them.
 type histTally struct {
 	Sections, Nested, Refused, Cancelled, Lost, Failed int64
 	Inside, Beside, Escaped, Sticky                    int64 // see crowd, escape and failed
 	HandOffs                                           histHandOffs
-	Exported, Moved                                    int64            // sections that were, and of these, those that another worker has adopted
+	Exported, Moved                                    int64            // sections exported, and those of them adopted by another worker
 	Asked, Kept                                        int64            // see spoken
-	Granted                                            int64            // holds that began with a grant of another process, without a command
-	Torn                                               int64            // reads of the witness that saw a change
+	Granted                                            int64            // holds begun by another process's grant, without a command
+	Torn                                               int64            // reads of the witness that saw a concurrent change
 	Written                                            map[string]int64 // by the witness
-	Straddled                                          map[string]int64 // of these, those that the loss of their lock overtook
+	Straddled                                          map[string]int64 // writes of Written made after the loss of their lock
 }
 
 func newHistTally() histTally {
 	return histTally{Written: make(map[string]int64), Straddled: make(map[string]int64)}
 }
 
-// histCrew is the workers of one process.
+// histCrew has the workers of one process.
 type histCrew struct {
 	plan   histPlan
 	log    *histLog
 	client *rlock.Client
-	stop   chan struct{} // closed when the workers are to end
+	stop   chan struct{} // closed to stop the workers
 	wg     sync.WaitGroup
 
 	mu    sync.Mutex // guards the following
 	tally histTally
-	err   error // one that no caller should see
+	err   error // an error that no caller should get
 
 	returned atomic.Int64 // workers that have ended
 }
@@ -109,7 +109,7 @@ func newHistCrew(plan histPlan, log *histLog, client *rlock.Client) *histCrew {
 	}
 }
 
-// start lets the workers loose. They are ended by stop, each after its turn.
+// start starts the workers. After stop is closed, each ends after its current turn.
 func (c *histCrew) start() {
 	for i := range c.plan.Workers {
 		id := c.plan.First + i
@@ -162,7 +162,7 @@ func (c *histCrew) wrong(err error) {
 	}
 }
 
-// histWorker takes locks, one turn after the other, and writes down what it did and when.
+// histWorker takes locks in successive turns, and records its actions and their times.
 type histWorker struct {
 	*histCrew
 
@@ -172,10 +172,10 @@ type histWorker struct {
 
 func (w *histWorker) chance(percent int) bool { return w.rng.IntN(100) < percent }
 
-// turn takes one of the locks in one of the ways that there are, nested or not.
+// turn takes a random lock in a random way, nested or not.
 func (w *histWorker) turn() {
 	name := w.plan.Names[w.rng.IntN(len(w.plan.Names))]
-	if w.plan.Spoken && w.chance(80) { // one that others seldom want
+	if w.plan.Spoken && w.chance(80) { // a lock that others seldom want
 		name = w.plan.Names[w.plan.First/w.plan.Workers%len(w.plan.Names)]
 	}
 	if w.plan.Along > 0 && w.adoptOne() {
@@ -192,7 +192,7 @@ func (w *histWorker) turn() {
 	w.visit(context.Background(), name, nil, 2)
 }
 
-// visit locks name, if it gets it, for a section that may have others inside, so many deep.
+// visit tries to lock name for a section, with up to depth levels of sections inside.
 func (w *histWorker) visit(ctx context.Context, name string, outer *histHold, depth int) *histHold {
 	h := w.lock(ctx, name, outer)
 	if h == nil {
@@ -212,14 +212,14 @@ func (w *histWorker) visit(ctx context.Context, name string, outer *histHold, de
 	return h
 }
 
-// escape goes on with the ctx of a section that is over: that competes like any other.
+// escape locks again under the ctx of an ended section: that Lock must compete like any other.
 func (w *histWorker) escape(h *histHold) {
 	if w.visit(context.WithoutCancel(h.ctx), h.name, nil, 0) != nil {
 		w.count(func(t *histTally) { t.Escaped++ })
 	}
 }
 
-// pretend is a section without the lock, by one who believes to have it.
+// pretend runs a section without the lock, as if it had the lock.
 func (w *histWorker) pretend(name string) {
 	owner := fmt.Sprintf("pretender:%d.%d", w.id, histNow())
 	now := histNow()
@@ -246,7 +246,7 @@ func (w *histWorker) lock(parent context.Context, name string, outer *histHold) 
 	case dice < 15:
 		h.ctx, h.release, err = m.TryLock(ctx, 0)
 	case dice < 35 || dice >= 60 && outer != nil && (again == nil || again.crowded.Load()):
-		// Whoever has a lock and may have to wait for another does not wait for long: the order of names is random.
+		// A worker that holds a lock waits only briefly for another one: the order of names is random.
 		h.ctx, h.release, err = m.TryLock(ctx, w.duration(w.plan.Watchdog/4))
 	case dice < 60:
 		timer := time.AfterFunc(w.duration(w.plan.Watchdog/4), cancel)
@@ -274,7 +274,7 @@ func (w *histWorker) lock(parent context.Context, name string, outer *histHold) 
 	}
 	var fenced bool
 	e.Token, fenced = rlock.FencingToken(h.ctx, name)
-	e.Return = histNow() // behind the token, which another re-entry may have raised since
+	e.Return = histNow() // read after the token, which another re-entry may have raised since
 	if w.plan.Kind == histFair {
 		e.Asked, e.Placed, e.Kept = w.log.placeOf(histKey{name, h.owner}, e.Return)
 	}
@@ -285,7 +285,7 @@ func (w *histWorker) lock(parent context.Context, name string, outer *histHold) 
 	case reentered && again != nil && again.owner == h.owner:
 		e.Kind, h.base, h.hold = histReenter, again.base, again.hold
 		if around, _ := rlock.FencingToken(again.ctx, name); around < e.Token {
-			w.wrong(fmt.Errorf("%s: a level has token %d, the one around it %d", name, e.Token, around))
+			w.wrong(fmt.Errorf("%s: a level has token %d, its outer level %d", name, e.Token, around))
 		}
 	case again != nil && !again.left.Load():
 		w.wrong(fmt.Errorf("%s: a Lock inside did not re-enter", name))
@@ -306,7 +306,7 @@ func (w *histWorker) lock(parent context.Context, name string, outer *histHold) 
 	return h
 }
 
-// whose finds the owner out. If the hold is lost by now, only its unlock is sure to say.
+// whose sets the owner. If the hold is already lost, only its unlock is sure to report that.
 func (h *histHold) whose() {
 	if h.owner = rlock.Owner(h.ctx); h.owner != "" {
 		h.hold = h.owner
@@ -321,7 +321,7 @@ func (h *histHold) whose() {
 	h.release = func() error { return err }
 }
 
-// begin makes it the first level of a hold, which gets its name.
+// begin makes h the first level of a hold, and names the hold.
 func (h *histHold) begin(w *histWorker) {
 	h.base = &histBase{}
 	var reused error
@@ -344,12 +344,12 @@ func (w *histWorker) duration(most time.Duration) time.Duration {
 	return time.Duration(w.rng.Int64N(int64(most)))
 }
 
-// failed looks at the error of a Lock, which has no effect that a user could see. If it was to re-enter a hold, again is
-// the level, and lost whether it was known to be lost.
+// failed checks the error of a Lock, which must have no visible effect. For a re-entry, again is the outer level, and
+// lost reports whether its hold was known to be lost.
 func (w *histWorker) failed(e histEntry, again *histHold, lost bool, err error) {
 	var loss *rlock.LostError
 	sticky := again != nil && again.says(err)
-	// The grant of one that was cancelled, or whose hold was lost meanwhile, may show for a moment.
+	// The grant of a cancelled Lock, or of a Lock whose outer hold was lost meanwhile, may be visible for a moment.
 	if again != nil && (!sticky || !lost) {
 		w.log.doubt(histKey{again.name, again.owner})
 	}
@@ -358,7 +358,7 @@ func (w *histWorker) failed(e histEntry, again *histHold, lost bool, err error) 
 		again.base.hear(e.Return, e.Return, w.log.trusted(histKey{again.name, again.owner}))
 		w.log.add(e)
 	} else if lost && !again.left.Load() {
-		w.wrong(fmt.Errorf("a Lock in a lost hold did not say so: %w", err))
+		w.wrong(fmt.Errorf("a Lock in a lost hold did not return ErrLost: %w", err))
 	}
 	w.count(func(t *histTally) {
 		switch {
@@ -378,7 +378,7 @@ func (w *histWorker) failed(e histEntry, again *histHold, lost bool, err error) 
 	}
 }
 
-// section is the inside of a lock: the witness, a pause, more locks, more goroutines.
+// section is the code under a lock: the witness, a pause, more locks, more goroutines.
 func (w *histWorker) section(h *histHold, depth int) {
 	ctx := h.ctx
 	if w.plan.Sabotage == histDeaf {
@@ -389,7 +389,7 @@ func (w *histWorker) section(h *histHold, depth int) {
 	switch {
 	case w.isAsked(h): // makes room
 	case ctx.Err() != nil:
-		if h.base.isLost() && w.chance(50) { // tries it all the same
+		if h.base.isLost() && w.chance(50) { // tries nevertheless
 			w.visit(context.WithoutCancel(h.ctx), h.name, h, 0)
 		}
 	case depth == 0:
@@ -406,9 +406,9 @@ func (w *histWorker) section(h *histHold, depth int) {
 	}
 }
 
-// crowd is a section of several goroutines. Some want the lock that the section has: they are inside together. The others
-// all want another one, in which they exclude each other. Now and then the section's own level is unlocked
-// before theirs are.
+// crowd is a section of several goroutines. Some lock the section's own lock, and are inside together. The others
+// all lock another name, and exclude each other there. Sometimes the section's own level is unlocked before
+// theirs.
 func (w *histWorker) crowd(h *histHold, depth int) {
 	h.crowded.Store(true)
 	other := w.plan.Names[(w.index(h.name)+w.rng.IntN(max(1, len(w.plan.Names)-1))+1)%len(w.plan.Names)]
@@ -419,7 +419,7 @@ func (w *histWorker) crowd(h *histHold, depth int) {
 			return
 		}
 		defer func() { _ = unlock() }()
-		ctx = shared // which nobody knows to be inside
+		ctx = shared // which the history does not know to be inside
 	}
 	var wg sync.WaitGroup
 	for range 2 + w.rng.IntN(2) {
@@ -447,9 +447,9 @@ func (w *histWorker) crowd(h *histHold, depth int) {
 	wg.Wait()
 }
 
-// write is the witness: it adds 1 to the counter of the name, by read, pause and write, one after the other of those
-// in the same hold. Between the last look at ctx and the write is a gap that no lock can close (docs/guarantees.md, "Pauses"); a
-// loss that falls into it is counted, so that it can't pass for a fault of the lock, or hide one.
+// write is the witness: it adds 1 to the counter of the name, by read, pause and write; goroutines of one hold take
+// turns. No lock can close the gap between the last check of ctx and the write (docs/guarantees.md, "Pauses"). A loss
+// in this gap is counted, so that it neither looks like a fault of the lock nor hides one.
 func (w *histWorker) write(ctx context.Context, h *histHold) {
 	h.base.writing.Lock()
 	defer h.base.writing.Unlock()
@@ -477,10 +477,10 @@ func (w *histWorker) add(ctx context.Context, name string) {
 	})
 }
 
-// pause is what a section takes.
+// pause is the duration of a section.
 func (w *histWorker) pause(ctx context.Context) {
 	pause := w.duration(2 * w.plan.Pause)
-	if w.chance(3) { // long enough for renewals, and for fixed leases to end
+	if w.chance(3) { // long enough for renewals, and for fixed leases to expire
 		pause = w.duration(2 * w.plan.Watchdog)
 	}
 	timer := time.NewTimer(pause)
@@ -503,7 +503,7 @@ func (w *histWorker) index(name string) int {
 func readHistCounter(path string) (int64, error) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) || err == nil && len(text) == 0 {
-		return 0, nil // WriteFile truncates first; who sees that is not alone in the section
+		return 0, nil // WriteFile truncates first: seen only by a worker that is not alone in the section
 	}
 	if err != nil {
 		return 0, err

@@ -18,7 +18,7 @@ import (
 	"github.com/go-rlock/rlock/internal/redistest"
 )
 
-// loadSeed is the seed of a load test, printed so that FAULTS_SEED can replay it.
+// loadSeed returns a load test's seed, and logs it: FAULTS_SEED replays it.
 func loadSeed(t testing.TB) uint64 {
 	t.Helper()
 	seed := rand.Uint64()
@@ -43,20 +43,20 @@ func loadFor(t testing.TB, own time.Duration) time.Duration {
 	return d
 }
 
-// loadPass is a window for looking at what happens in it; nothing is synchronised by it.
+// loadPass lets time pass for a measurement; it synchronises nothing.
 func loadPass(d time.Duration) { <-time.After(d) }
 
-// meter counts the script calls of a lock client that have ended, by what they are and what became
-// of them. A call that was answered with NOSCRIPT is none: the same with the script's text follows.
+// meter counts the completed script calls of a lock client by script and outcome. It skips calls answered
+// with NOSCRIPT, since rueidis repeats them with the script's text.
 type meter struct {
 	rueidis.Client
 	acquires, handOffs atomic.Int64
 
 	renewals atomic.Int64 // calls, for any number of holds
 	renewed  atomic.Int64 // holds in them
-	failed   atomic.Int64 // holds in those of them that failed
+	failed   atomic.Int64 // holds in the failed calls
 
-	onGranted func(name string, sent time.Time) // may be nil; told of each hold that was acquired or renewed
+	onGranted func(name string, sent time.Time) // may be nil; called for each acquired or renewed hold
 }
 
 func (m *meter) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
@@ -94,23 +94,23 @@ func (m *meter) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResu
 	return result
 }
 
-// memory is what the process has in use after a collection.
+// memory is the process's memory in use after a garbage collection.
 type memory struct{ heap, stacks uint64 }
 
 func measure() memory {
 	runtime.GC()
-	runtime.GC() // what had a finalizer or a weak pointer goes with the second
+	runtime.GC() // the second frees objects with finalizers or weak pointers
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return memory{m.HeapAlloc, m.StackInuse}
 }
 
-// per is how much more there is than before for each of n; negative figures are noise.
+// per is the growth since before, divided by n; negative figures are noise.
 func (m memory) per(before memory, n int) (heap, stacks int64) {
 	return (int64(m.heap) - int64(before.heap)) / int64(n), (int64(m.stacks) - int64(before.stacks)) / int64(n)
 }
 
-// cpu is the processor time that this process has used.
+// cpu is the CPU time used by this process.
 func cpu(t testing.TB) time.Duration {
 	t.Helper()
 	var u syscall.Rusage
@@ -118,7 +118,7 @@ func cpu(t testing.TB) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// libraryGoroutines counts the goroutines that run code of the library.
+// libraryGoroutines counts the goroutines running library code.
 func libraryGoroutines() int {
 	n := 0
 	for _, pkg := range []string{"rlock.", "lease.", "pubsub.", "lua.", "internal/engine.", "internal/calls.", "internal/sweep.", "internal/tell."} {
@@ -127,14 +127,14 @@ func libraryGoroutines() int {
 	return n
 }
 
-// requireEmpty waits until a server of the test's own has neither keys nor channels.
+// requireEmpty waits until the test's own server has no keys and no channels.
 func requireEmpty(t testing.TB, rdb rueidis.Client, within time.Duration) {
 	t.Helper()
 	redistest.Eventually(t, within, func() bool {
 		keys, err := do(t, rdb, "DBSIZE").AsInt64()
 		channels, err2 := do(t, rdb, "PUBSUB", "CHANNELS").AsStrSlice()
 		return err == nil && err2 == nil && keys == 0 && len(channels) == 0
-	}, "no key and no channel is left")
+	}, "no key or channel may be left")
 }
 
 // loadParallel calls f with 0 to n-1 on 64 goroutines.

@@ -11,7 +11,7 @@ import (
 	"github.com/go-rlock/rlock/internal/redistest"
 )
 
-// subscribers asks one node how many subscribe to the unlock channel of a lock there; -1 if it does
+// subscribers returns the number of subscribers to a lock's unlock channel at one node, or -1 if the node does
 // not answer.
 func subscribers(t testing.TB, node rueidis.Client, name string, sharded bool) int {
 	t.Helper()
@@ -19,7 +19,7 @@ func subscribers(t testing.TB, node rueidis.Client, name string, sharded bool) i
 	if sharded {
 		what = "SHARDNUMSUB"
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), prompt)
+	ctx, cancel := context.WithTimeout(context.Background(), promptly)
 	defer cancel()
 	lock, rw := "redisson_lock__channel:{"+name+"}", "redisson_rwlock:{"+name+"}"
 	n, err := node.Do(ctx, node.B().Arbitrary("PUBSUB", what, lock, rw).Build()).AsIntMap()
@@ -42,7 +42,7 @@ func owners(t testing.TB, rdb rueidis.Client, name string) map[string]int64 {
 	return m
 }
 
-// remaining is the time that the hold of a lock has left in Redis.
+// remaining is the remaining lease of a lock in Redis.
 func remaining(t testing.TB, rdb rueidis.Client, name string) time.Duration {
 	t.Helper()
 	ms, err := do(t, rdb, "PTTL", name).AsInt64()
@@ -50,10 +50,10 @@ func remaining(t testing.TB, rdb rueidis.Client, name string) time.Duration {
 	return time.Duration(ms) * time.Millisecond
 }
 
-// queueOf is the key of the queue of the processes that wait for a lock.
+// queueOf is the key of the queue in which processes wait for a lock.
 func queueOf(name string) string { return "rlock_queue:{" + name + "}" }
 
-// queued returns the owners in that queue, in their order.
+// queued returns the owners in that queue, in order.
 func queued(t testing.TB, rdb rueidis.Client, name string) []string {
 	t.Helper()
 	all, err := do(t, rdb, "ZRANGE", queueOf(name), "0", "-1").AsStrSlice()
@@ -61,8 +61,8 @@ func queued(t testing.TB, rdb rueidis.Client, name string) []string {
 	return all
 }
 
-// awaitQueued waits until so many processes have a place in the queue.
+// awaitQueued waits until n processes have a place in the queue.
 func awaitQueued(t testing.TB, rdb rueidis.Client, name string, n int) {
 	t.Helper()
-	redistest.Eventually(t, prompt, func() bool { return len(queued(t, rdb, name)) == n }, "places in the queue")
+	redistest.Eventually(t, promptly, func() bool { return len(queued(t, rdb, name)) == n }, "places in the queue")
 }

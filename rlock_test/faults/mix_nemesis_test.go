@@ -11,23 +11,23 @@ import (
 	"github.com/go-rlock/rlock/internal/redistest"
 )
 
-// mixNemesis carries a schedule out.
+// mixNemesis carries out a schedule of faults.
 type mixNemesis struct {
-	*histBench
+	*historyRun
 
-	gates    []*mixGate   // one a proxy
+	gates    []*mixGate   // one per proxy
 	number   int          // of the key to delete next
-	handOffs atomic.Int64 // that were struck
-	spoken   atomic.Int64 // messages to holders that were
+	handOffs atomic.Int64 // hit by a fault
+	spoken   atomic.Int64 // messages to holders hit by a fault
 }
 
-// mixGate is what the hooks of a proxy do at the moment.
+// mixGate has the current strikes of a proxy's hooks.
 type mixGate struct {
 	request, reply atomic.Pointer[mixStrike]
 	handOffs       *atomic.Int64
 }
 
-// mixStrike hits the n-th command of those that are meant, or each of them if n is 0.
+// mixStrike hits the n-th matching command, or all of them if n is 0.
 type mixStrike struct {
 	meant   func(cmd []string) bool
 	n, seen int // guarded by the proxy: it calls one hook at a time
@@ -55,8 +55,8 @@ func (s *mixStrike) hook(cmd []string) redistest.Action {
 	return redistest.Pass
 }
 
-func newMixNemesis(b *histBench) *mixNemesis {
-	n := &mixNemesis{histBench: b}
+func newMixNemesis(b *historyRun) *mixNemesis {
+	n := &mixNemesis{historyRun: b}
 	for _, p := range b.proxies {
 		g := &mixGate{handOffs: &n.handOffs}
 		p.OnRequest(func(cmd []string) redistest.Action { return g.hook(g.request.Load(), cmd) })
@@ -66,19 +66,19 @@ func newMixNemesis(b *histBench) *mixNemesis {
 	return n
 }
 
-// run goes through both schedules, and returns when both are over and nothing is broken any more.
-// Server faults are made here, by the test's goroutine, since they can fail the test.
+// run carries out both schedules, and returns when both are over and nothing is broken any more.
+// The test's goroutine makes the server faults, since they can fail the test.
 func (n *mixNemesis) run(network, server []mixStep) {
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for _, s := range network {
 			n.strikeNetwork(s)
-			pass(s.Rest)
+			sleep(s.Rest)
 		}
 	})
 	for _, s := range server {
 		n.strikeServer(s)
-		pass(s.Rest)
+		sleep(s.Rest)
 	}
 	wg.Wait()
 }
@@ -99,12 +99,12 @@ func (n *mixNemesis) strikeNetwork(s mixStep) {
 	p, g := n.proxies[s.Proxy], n.gates[s.Proxy]
 	request := func(meant func([]string) bool, nth int, a redistest.Action) {
 		g.request.Store(&mixStrike{meant: meant, n: nth, act: a})
-		pass(s.For)
+		sleep(s.For)
 		g.request.Store(nil)
 	}
 	reply := func(meant func([]string) bool, nth int, a redistest.Action) {
 		g.reply.Store(&mixStrike{meant: meant, n: nth, act: a})
-		pass(s.For)
+		sleep(s.For)
 		g.reply.Store(nil)
 	}
 	if n.strikeSpoken(s, request, reply) {
@@ -113,7 +113,7 @@ func (n *mixNemesis) strikeNetwork(s mixStep) {
 	switch s.Fault {
 	case "delay":
 		p.Delay(time.Duration(s.N) * 5 * time.Millisecond)
-		pass(s.For)
+		sleep(s.For)
 		p.Delay(0)
 	case "cut":
 		p.CutAll()
@@ -160,12 +160,12 @@ func (n *mixNemesis) strikeNetwork(s mixStep) {
 		p.Release()
 	case "black hole":
 		p.BlackHole(true)
-		pass(s.For)
+		sleep(s.For)
 		p.BlackHole(false)
 	case "refused":
 		p.Refuse(true)
 		p.CutAll()
-		pass(s.For)
+		sleep(s.For)
 		p.Refuse(false)
 	case "-LOADING":
 		request(mixScript, 0, redistest.Fail("LOADING Redis is loading the dataset in memory"))
@@ -178,7 +178,7 @@ func (n *mixNemesis) strikeNetwork(s mixStep) {
 	}
 }
 
-// strikeServer hits the server that all share.
+// strikeServer hits the shared server.
 func (n *mixNemesis) strikeServer(s mixStep) {
 	n.t.Helper()
 	switch s.Fault {
@@ -190,14 +190,14 @@ func (n *mixNemesis) strikeServer(s mixStep) {
 		histFor(s.For, 5*time.Millisecond, func() { n.ask("SCRIPT", "FLUSH") })
 	case "short stop", "long stop":
 		n.server.Pause()
-		pass(s.For)
+		sleep(s.For)
 		n.server.Resume()
 	case "crash":
 		n.server.Kill()
-		pass(s.For)
+		sleep(s.For)
 		n.server.Restart()
 	case "delete":
-		redistest.Eventually(n.t, 10*time.Second, func() bool { return n.ask("PING") }, "the server answers")
+		redistest.Eventually(n.t, 10*time.Second, func() bool { return n.ask("PING") }, "the server must answer")
 		n.delete(n.plan.Unguard[n.number%len(n.plan.Unguard)])
 		n.number++
 	default:
@@ -205,7 +205,7 @@ func (n *mixNemesis) strikeServer(s mixStep) {
 	}
 }
 
-// ask reports whether the server took a command. It need not have: a connection may be broken.
+// ask reports whether the server answered a command; a broken connection is no failure of the test.
 func (n *mixNemesis) ask(cmd ...string) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// mixStep is one fault of a schedule: it lasts For, and after it there is peace for Rest. What Proxy
-// and N mean is the fault's: which client is hit, which call.
+// mixStep is one fault of a schedule: it lasts For, and nothing fails for Rest after it. Each fault gives
+// Proxy and N their meaning: the client and the call that it hits.
 type mixStep struct {
 	Fault     string
 	Proxy, N  int
@@ -23,7 +23,7 @@ func (s mixStep) String() string {
 // mixRange is how long a fault lasts.
 type mixRange struct{ from, to time.Duration }
 
-// mixLanes are the faults. One lane strikes the network, the other one the server, at the same time.
+// mixLanes are the faults. One lane hits the network, the other the server, at the same time.
 func mixLanes(watchdog time.Duration) (network, server map[string]mixRange) {
 	ms := time.Millisecond
 	network = map[string]mixRange{
@@ -64,10 +64,10 @@ func mixLanes(watchdog time.Duration) (network, server map[string]mixRange) {
 	return network, server
 }
 
-// mixSchedule makes steps for the given time. The same seed makes the same ones. Each fault has its
-// turn before one has a second.
+// mixSchedule makes steps for the given time; the same seed makes the same steps. Each fault occurs once before
+// any occurs twice.
 func mixSchedule(rng *rand.Rand, faults map[string]mixRange, proxies int, d time.Duration) []mixStep {
-	names := slices.Sorted(maps.Keys(faults)) // a map has another order each time
+	names := slices.Sorted(maps.Keys(faults)) // map order is random
 	var steps []mixStep
 	for d > 0 {
 		for _, i := range rng.Perm(len(names)) {

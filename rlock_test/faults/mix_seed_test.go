@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// faultsSeed is what decides on everything random in a test: FAULTS_SEED, or 1. It is printed, so
-// that the run can be replayed.
+// faultsSeed returns the seed of all randomness in a test: FAULTS_SEED, or 1. It logs the seed, so that the run
+// can be replayed.
 func faultsSeed(t testing.TB) uint64 {
 	t.Helper()
 	seed := uint64(1)
@@ -23,7 +23,7 @@ func faultsSeed(t testing.TB) uint64 {
 	return seed
 }
 
-// faultsDuration is how long a test with random faults goes on: FAULTS_DURATION, or what it asks for.
+// faultsDuration is how long a test with random faults runs: FAULTS_DURATION, or usual.
 func faultsDuration(t testing.TB, usual time.Duration) time.Duration {
 	t.Helper()
 	s := os.Getenv("FAULTS_DURATION")

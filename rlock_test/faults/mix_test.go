@@ -34,7 +34,7 @@ func mixFaults(t *testing.T, seed uint64) {
 	const clients, processes = 3, 2
 	names := histNames(t, 4)
 	n := mixRun(t, histPlan{Names: names, Unguard: names[3:], Workers: 5, Seed: seed}, clients, processes, mixRound)
-	b := n.histBench
+	b := n.historyRun
 	// The schedule waits for no hand-off: it may have met none.
 	for i := 0; n.handOffs.Load() == 0 && i < int(histPatience/time.Second); i++ {
 		n.strikeNetwork(mixStep{Fault: "lost hand-off", Proxy: i % (clients + processes), For: time.Second})
@@ -68,7 +68,7 @@ func mixRun(t *testing.T, plan histPlan, clients, processes int, d time.Duration
 	networkSteps := mixSchedule(rng, network, clients+processes, d)
 	serverSteps := mixSchedule(rng, server, clients+processes, d)
 	t.Logf("FAULTS_SEED=%d\nnetwork: %v\nserver: %v", plan.Seed, networkSteps, serverSteps)
-	n := newMixNemesis(newHistBench(t, plan, clients, processes, "--appendonly", "yes", "--appendfsync", "always"))
+	n := newMixNemesis(newHistoryRun(t, plan, clients, processes, "--appendonly", "yes", "--appendfsync", "always"))
 	n.run(networkSteps, serverSteps)
 	return n
 }

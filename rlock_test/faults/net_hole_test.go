@@ -20,13 +20,13 @@ func TestNetBlackHole(t *testing.T) {
 	for name, protocol := range netProtocols {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := newNetBench(t, rlock.Options{WatchdogTimeout: 3 * time.Second}, protocol)
+			b := newNetFixture(t, rlock.Options{WatchdogTimeout: 3 * time.Second}, protocol)
 			ctx, unlock, err := b.lock.Mutex(b.name).Lock(context.Background())
 			require.NoError(t, err)
-			told := tellOf(ctx)
+			told := cancellationOf(ctx)
 			long, unlockLong, err := b.lock.Mutex(b.name+":long", rlock.WithLease(time.Minute)).Lock(context.Background())
 			require.NoError(t, err)
-			parked := &netBench{direct: b.direct, name: b.name + ":parked"}
+			parked := &netFixture{direct: b.direct, name: b.name + ":parked"}
 			_, unlockParked, err := b.other.Mutex(parked.name, rlock.WithLease(time.Minute)).Lock(context.Background())
 			require.NoError(t, err)
 			var asked atomic.Int64
@@ -61,7 +61,7 @@ func TestNetBlackHole(t *testing.T) {
 			told.by(t, expiry.Add(time.Second), tellSlack) // a renewal may have come between
 			require.ErrorIs(t, unlock(), rlock.ErrLost)
 			require.NoError(t, unlockParked(), "the message vanishes")
-			(&netBench{other: b.other, name: b.name}).becomesFree(t, 3*time.Second+netSlack)
+			(&netFixture{other: b.other, name: b.name}).becomesFree(t, 3*time.Second+netSlack)
 			<-hole
 			waiter.waits(t)
 			b.proxy.BlackHole(false)
@@ -72,7 +72,7 @@ func TestNetBlackHole(t *testing.T) {
 			require.NoError(t, long.Err())
 			require.NoError(t, unlockLong())
 			for _, left := range []string{b.name, b.name + ":short", b.name + ":once", b.name + ":try", b.name + ":long", parked.name} {
-				(&netBench{other: b.other, name: left}).becomesFree(t, netWakeUp)
+				(&netFixture{other: b.other, name: left}).becomesFree(t, netWakeUp)
 			}
 			parked.awaitSubscribers(t, 0)
 		})

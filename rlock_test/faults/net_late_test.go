@@ -21,7 +21,7 @@ func TestNetAcquireAnsweredAfterItsLease(t *testing.T) {
 			for _, o := range [][]rlock.Option{nil, {rlock.WithLease(lease)}} {
 				t.Run(name+"/"+kind+"/"+map[bool]string{true: "watchdog", false: "lease"}[o == nil], func(t *testing.T) {
 					t.Parallel()
-					b := newNetBench(t, rlock.Options{WatchdogTimeout: lease}, protocol)
+					b := newNetFixture(t, rlock.Options{WatchdogTimeout: lease}, protocol)
 					b.other = newClient(t, b.direct, rlock.Options{})
 					b.proxy.OnReply(redistest.Nth(1, netScript("acquire"), redistest.Hold))
 					late := startLock(newCtx(t), b.lock.Mutex(b.name, o...))
@@ -52,11 +52,11 @@ func TestNetAcquireArrivesAfterItsLease(t *testing.T) {
 		for kind, newCtx := range netContexts {
 			t.Run(name+"/"+kind, func(t *testing.T) {
 				t.Parallel()
-				b := newNetBench(t, rlock.Options{}, protocol)
+				b := newNetFixture(t, rlock.Options{}, protocol)
 				b.proxy.OnRequest(redistest.Nth(1, netScript("acquire"), redistest.Hold))
 				late := startLock(newCtx(t), b.lock.Mutex(b.name, rlock.WithLease(lease)))
 				redistest.Eventually(t, netSlack, func() bool { return b.proxy.Held() == 1 }, "on its way")
-				pass(lease)
+				sleep(lease)
 				late.waits(t)
 				require.True(t, b.free(t))
 				b.deliver(t)
@@ -74,7 +74,7 @@ func TestNetAcquireArrivesAfterItsLease(t *testing.T) {
 // caller, whose ctx is done.
 func TestNetLateGrantGivenBackInSilence(t *testing.T) {
 	const lease = 300 * time.Millisecond
-	b := newNetBench(t, rlock.Options{})
+	b := newNetFixture(t, rlock.Options{})
 	b.proxy.OnReply(redistest.Nth(1, netScript("acquire"), redistest.Hold))
 	givenBack, drop := make(chan struct{}), redistest.Nth(1, netScript("release"), redistest.Drop)
 	b.proxy.OnRequest(func(cmd []string) redistest.Action {
@@ -88,7 +88,7 @@ func TestNetLateGrantGivenBackInSilence(t *testing.T) {
 	defer cancel()
 	late := startLock(ctx, b.lock.Mutex(b.name, rlock.WithLease(lease)))
 	redistest.Eventually(t, netSlack, func() bool { return b.proxy.Held() == 1 }, "granted, not answered")
-	pass(lease)
+	sleep(lease)
 	b.proxy.Release()
 	select {
 	case <-givenBack:
@@ -109,7 +109,7 @@ func TestNetReentryAnsweredAfterItsCallerHasGone(t *testing.T) {
 		for _, lost := range []bool{false, true} {
 			t.Run(name+"/"+map[bool]string{true: "lost", false: "late"}[lost], func(t *testing.T) {
 				t.Parallel()
-				b := newNetBench(t, rlock.Options{}, protocol)
+				b := newNetFixture(t, rlock.Options{}, protocol)
 				m := b.lock.Mutex(b.name)
 				ctx, unlock, err := m.Lock(context.Background())
 				require.NoError(t, err)
@@ -151,11 +151,11 @@ func TestNetRenewalDelayedPastTheLease(t *testing.T) {
 	for name, protocol := range netProtocols {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := newNetBench(t, rlock.Options{WatchdogTimeout: watchdog}, protocol)
+			b := newNetFixture(t, rlock.Options{WatchdogTimeout: watchdog}, protocol)
 			b.proxy.OnRequest(redistest.Each(netScript("renew"), redistest.Hold))
 			ctx, unlock, err := b.lock.Mutex(b.name).Lock(context.Background())
 			require.NoError(t, err)
-			told, expiry := tellOf(ctx), b.expiry(t)
+			told, expiry := cancellationOf(ctx), b.expiry(t)
 			next, unlockNext, err := b.other.Mutex(b.name, rlock.WithLease(short)).
 				TryLock(context.Background(), watchdog+netSlack)
 			require.NoError(t, err)
@@ -164,7 +164,7 @@ func TestNetRenewalDelayedPastTheLease(t *testing.T) {
 			expiry = b.expiry(t)
 			b.deliver(t)
 			require.ErrorIs(t, unlock(), rlock.ErrLost)
-			for end := time.Now().Add(short / 4); time.Now().Before(end); pass(short / 40) {
+			for end := time.Now().Add(short / 4); time.Now().Before(end); sleep(short / 40) {
 				require.Equal(t, map[string]int64{rlock.Owner(next): 1}, b.fields(t))
 				require.Equal(t, expiry, b.expiry(t))
 			}
@@ -185,7 +185,7 @@ func TestNetUnlockDelayedPastTheLease(t *testing.T) {
 		} {
 			t.Run(name+"/"+lost, func(t *testing.T) {
 				t.Parallel()
-				b := newNetBench(t, rlock.Options{}, protocol)
+				b := newNetFixture(t, rlock.Options{}, protocol)
 				m := b.lock.Mutex(b.name, rlock.WithLease(lease))
 				on(b.proxy, redistest.Nth(1, netScript("release"), redistest.Hold))
 				began := time.Now()
@@ -196,7 +196,7 @@ func TestNetUnlockDelayedPastTheLease(t *testing.T) {
 				ctx, unlockNext, err := b.other.Mutex(b.name).TryLock(context.Background(), netSlack)
 				require.NoError(t, err)
 				b.proxy.Release()
-				for end := time.Now().Add(lease); time.Now().Before(end); pass(lease / 20) {
+				for end := time.Now().Add(lease); time.Now().Before(end); sleep(lease / 20) {
 					require.Equal(t, map[string]int64{rlock.Owner(ctx): 1}, b.fields(t))
 				}
 				require.NoError(t, unlockNext())

@@ -27,7 +27,7 @@ func TestNetCallLostWithItsConnection(t *testing.T) {
 			} {
 				for n, step := range netSteps {
 					t.Run(name+"/"+kind+"/"+lost+" of "+step, func(t *testing.T) {
-						b := netBenchOn(t, s, rlock.Options{}, protocol)
+						b := netFixtureOn(t, s, rlock.Options{}, protocol)
 						on(b.proxy, redistest.Nth(n+1, "EVALSHA", redistest.Cut))
 						m := b.lock.Mutex(b.name)
 						ctx, unlock, err := m.Lock(newCtx(t))
@@ -65,7 +65,7 @@ func TestNetCallOnASilentConnection(t *testing.T) {
 			for n, step := range netSteps {
 				t.Run(name+"/"+kind+"/"+step, func(t *testing.T) {
 					t.Parallel()
-					b := netBenchOn(t, s, rlock.Options{}, protocol)
+					b := netFixtureOn(t, s, rlock.Options{}, protocol)
 					b.proxy.OnReply(redistest.Nth(n+1, "EVALSHA", redistest.Drop))
 					m := b.lock.Mutex(b.name)
 					got := startLock(newCtx(t), m).within(t, netGivesUp+netSlack)
@@ -106,19 +106,19 @@ func TestNetRenewalLost(t *testing.T) {
 		} {
 			t.Run(name+"/"+lost, func(t *testing.T) {
 				t.Parallel()
-				b := netBenchOn(t, s, rlock.Options{WatchdogTimeout: watchdog}, protocol)
+				b := netFixtureOn(t, s, rlock.Options{WatchdogTimeout: watchdog}, protocol)
 				on(b.proxy, redistest.Nth(1, netScript("renew"), redistest.Cut))
 				on(b.proxy, redistest.Nth(3, netScript("renew"), redistest.Cut))
 				ctx, unlock, err := b.lock.Mutex(b.name).Lock(context.Background())
 				require.NoError(t, err)
-				for end := time.Now().Add(3 * watchdog); time.Now().Before(end); pass(watchdog / 10) {
+				for end := time.Now().Add(3 * watchdog); time.Now().Before(end); sleep(watchdog / 10) {
 					require.NoError(t, ctx.Err())
 					require.Equal(t, map[string]int64{rlock.Owner(ctx): 1}, b.fields(t))
 					b.excluded(t)
 				}
 				require.NoError(t, unlock())
 				b.becomesFree(t, 0)
-				for end := time.Now().Add(watchdog); time.Now().Before(end); pass(watchdog / 10) {
+				for end := time.Now().Add(watchdog); time.Now().Before(end); sleep(watchdog / 10) {
 					require.True(t, b.free(t), "nothing renews, nothing is made up for")
 				}
 			})
@@ -133,11 +133,11 @@ func TestNetRenewalSurvivesASilentConnection(t *testing.T) {
 	const watchdog = 9 * time.Second
 	// A PING that shares the connection would keep it, for one of four tries to pick again.
 	noPing := func(o *rueidis.ClientOption) { o.Dialer.KeepAlive, o.ConnWriteTimeout = time.Minute, netGivesUp }
-	b := newNetBench(t, rlock.Options{WatchdogTimeout: watchdog}, noPing)
+	b := newNetFixture(t, rlock.Options{WatchdogTimeout: watchdog}, noPing)
 	b.proxy.OnReply(redistest.Nth(1, netScript("renew"), redistest.Drop))
 	ctx, unlock, err := b.lock.Mutex(b.name).Lock(context.Background())
 	require.NoError(t, err)
-	for end := time.Now().Add(watchdog + watchdog/3); time.Now().Before(end); pass(watchdog / 20) {
+	for end := time.Now().Add(watchdog + watchdog/3); time.Now().Before(end); sleep(watchdog / 20) {
 		require.NoError(t, ctx.Err())
 		b.excluded(t)
 	}
@@ -150,7 +150,7 @@ func TestNetRenewalSurvivesASilentConnection(t *testing.T) {
 func TestNetRenewalsUnanswered(t *testing.T) {
 	t.Parallel()
 	const watchdog = 3 * time.Second
-	b := newNetBench(t, rlock.Options{WatchdogTimeout: watchdog})
+	b := newNetFixture(t, rlock.Options{WatchdogTimeout: watchdog})
 	all, renewals := redistest.Each(netScript("renew"), redistest.Drop), 0
 	b.proxy.OnReply(func(cmd []string) redistest.Action {
 		if all(cmd) == redistest.Pass {
@@ -163,7 +163,7 @@ func TestNetRenewalsUnanswered(t *testing.T) {
 	})
 	ctx, unlock, err := b.lock.Mutex(b.name).Lock(context.Background())
 	require.NoError(t, err)
-	told := tellOf(ctx)
+	told := cancellationOf(ctx)
 	next := startLock(context.Background(), b.other.Mutex(b.name))
 	got := next.within(t, 3*watchdog+netSlack)
 	require.NoError(t, got.err)
@@ -181,11 +181,11 @@ func TestNetRenewalsUnanswered(t *testing.T) {
 func TestNetUnlockOfALostHoldFreesIt(t *testing.T) {
 	t.Parallel()
 	const watchdog = 8 * time.Second
-	b := newNetBench(t, rlock.Options{WatchdogTimeout: watchdog})
+	b := newNetFixture(t, rlock.Options{WatchdogTimeout: watchdog})
 	b.proxy.OnReply(redistest.Each(netScript("renew"), redistest.Cut))
 	ctx, unlock, err := b.lock.Mutex(b.name).Lock(context.Background())
 	require.NoError(t, err)
-	tellOf(ctx).by(t, b.expiry(t), tellSlack)
+	cancellationOf(ctx).by(t, b.expiry(t), tellSlack)
 	require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
 	require.Greater(t, time.Until(b.expiry(t)), watchdog/2, "renewed shortly before")
 	b.excluded(t)

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// netRelay carries bytes between clients and a server, and can cut a connection behind a given byte:
-// in the middle of a request or of a reply.
+// netRelay carries bytes between clients and a server. It can cut a connection after a given byte, in the
+// middle of a request or a reply.
 type netRelay struct {
 	target string
 	ln     net.Listener
@@ -21,9 +21,9 @@ type netRelay struct {
 	closed bool
 	armed  bool
 	upward bool     // cut a request; else a reply
-	left   int      // bytes that pass until the cut
-	word   string   // not armed before a request with this word
-	only   net.Conn // armed for this client's connection alone
+	left   int      // bytes to pass before the cut
+	word   string   // armed by the first request containing this word
+	only   net.Conn // armed only for this client's connection
 }
 
 func newNetRelay(t *testing.T, target string) *netRelay {
@@ -36,10 +36,10 @@ func newNetRelay(t *testing.T, target string) *netRelay {
 	return r
 }
 
-// arm cuts the connection that carries the byte behind the next n of one direction.
+// arm lets n more bytes pass in one direction, then cuts the connection carrying the next one.
 func (r *netRelay) arm(upward bool, n int) { r.armAt("", upward, n) }
 
-// armAt is arm for the connection of the next request with a word, counting from that request on.
+// armAt is arm for the connection of the next request containing word, counting from that request.
 func (r *netRelay) armAt(word string, upward bool, n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -89,7 +89,7 @@ func (r *netRelay) accept() {
 			_, _ = client.Close(), server.Close()
 		} else {
 			r.conns[client] = server
-			// Both are ended by the end of either connection.
+			// Both end when either connection does.
 			r.wg.Go(func() { r.carry(client, client, server, true) })
 			r.wg.Go(func() { r.carry(client, server, client, false) })
 		}
@@ -111,7 +111,7 @@ func (r *netRelay) carry(client, from, to net.Conn, upward bool) {
 	}
 }
 
-// decide says how many bytes pass, and whether that is the end.
+// decide returns how many bytes pass, and whether to cut the connection after them.
 func (r *netRelay) decide(client net.Conn, bytes []byte, upward bool) (pass int, cut bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

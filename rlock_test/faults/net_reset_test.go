@@ -34,7 +34,7 @@ func TestNetResetAtEveryPhaseOfACall(t *testing.T) {
 		for kind, newCtx := range netContexts {
 			t.Run(name+"/"+kind, func(t *testing.T) {
 				relay := newNetRelay(t, s.Addr())
-				b := netBenchVia(t, s, relay.ln.Addr().String(), rlock.Options{}, protocol)
+				b := netFixtureVia(t, s, relay.ln.Addr().String(), rlock.Options{}, protocol)
 				m := b.lock.Mutex(b.name)
 				for _, cut := range netCuts {
 					if !cut.upward && cut.bytes >= netReply {
@@ -89,7 +89,7 @@ func TestNetResetAtEveryPhaseOfAWait(t *testing.T) {
 			t.Run(name+"/"+phase, func(t *testing.T) {
 				t.Parallel()
 				relay := newNetRelay(t, s.Addr())
-				b := netBenchVia(t, s, relay.ln.Addr().String(), rlock.Options{}, protocol)
+				b := netFixtureVia(t, s, relay.ln.Addr().String(), rlock.Options{}, protocol)
 				for _, cut := range netCuts {
 					if phase == "message" && cut.upward {
 						continue
@@ -129,7 +129,7 @@ func TestNetResetDuringRenewals(t *testing.T) {
 	const watchdog = 3 * time.Second
 	s := redistest.Start(t)
 	relay := newNetRelay(t, s.Addr())
-	b := netBenchVia(t, s, relay.ln.Addr().String(), rlock.Options{WatchdogTimeout: watchdog})
+	b := netFixtureVia(t, s, relay.ln.Addr().String(), rlock.Options{WatchdogTimeout: watchdog})
 	ctx, unlock, err := b.lock.Mutex(b.name).Lock(context.Background())
 	require.NoError(t, err)
 	for _, cut := range netCuts {
@@ -141,7 +141,7 @@ func TestNetResetDuringRenewals(t *testing.T) {
 		b.excluded(t)
 	}
 	require.NoError(t, unlock())
-	for end := time.Now().Add(watchdog); time.Now().Before(end); pass(watchdog / 20) {
+	for end := time.Now().Add(watchdog); time.Now().Before(end); sleep(watchdog / 20) {
 		require.True(t, b.free(t), "nothing renews it")
 	}
 }

@@ -15,7 +15,7 @@ import (
 // Here two goroutines are inside one hold, by its ctx. The call of one is slow, so the other's Lock waits for it (I1).
 
 // behind starts a Lock under the ctx of the hold, and returns when it waits.
-func (b *netBench) behind(t *testing.T, hold context.Context) waiter {
+func (b *netFixture) behind(t *testing.T, hold context.Context) waiter {
 	t.Helper()
 	waits := make(chan struct{})
 	sibling := startLock(waitedFor{hold, sync.OnceFunc(func() { close(waits) })}, b.forLonger())
@@ -41,10 +41,10 @@ func (c waitedFor) Done() <-chan struct{} {
 }
 
 // lasts proves that the hold has so many levels, and keeps them for longer than the first pauses of whatever sweeps.
-func (b *netBench) lasts(t *testing.T, hold context.Context, levels int64) {
+func (b *netFixture) lasts(t *testing.T, hold context.Context, levels int64) {
 	t.Helper()
 	b.counts(t, hold, levels)
-	for end := time.Now().Add(2500 * time.Millisecond); time.Now().Before(end); pass(50 * time.Millisecond) {
+	for end := time.Now().Add(2500 * time.Millisecond); time.Now().Before(end); sleep(50 * time.Millisecond) {
 		require.Equal(t, map[string]int64{rlock.Owner(hold): levels}, b.fields(t))
 		b.excluded(t)
 		require.NoError(t, hold.Err())
@@ -53,7 +53,7 @@ func (b *netBench) lasts(t *testing.T, hold context.Context, levels int64) {
 
 // Fault 1, G1, G6: the slow call is a re-entry for longer, which is answered late. Whoever needs no longer lease is in at once, and out.
 func TestNetSiblingBesideASlowReentry(t *testing.T) {
-	b := newNetBench(t, rlock.Options{})
+	b := newNetFixture(t, rlock.Options{})
 	m := b.lock.Mutex(b.name)
 	hold, unlock, err := m.Lock(context.Background())
 	require.NoError(t, err)
@@ -80,7 +80,7 @@ func TestNetSiblingBesideASlowReentry(t *testing.T) {
 func TestNetSiblingBehindAnAbandonedReentry(t *testing.T) {
 	for name, over := range map[string]bool{"the hold lasts": false, "the hold is over": true} {
 		t.Run(name, func(t *testing.T) {
-			b := newNetBench(t, rlock.Options{})
+			b := newNetFixture(t, rlock.Options{})
 			m := b.lock.Mutex(b.name)
 			hold, unlock, err := m.Lock(context.Background())
 			require.NoError(t, err)
@@ -107,7 +107,7 @@ func TestNetSiblingBehindAnAbandonedReentry(t *testing.T) {
 			require.Equal(t, map[string]int64{rlock.Owner(hold): 2}, b.fields(t), "nobody's level")
 			_, unlockInner, err := m.Lock(hold)
 			require.NoError(t, err)
-			pass(500 * time.Millisecond) // the count follows a change, if that lasts
+			sleep(500 * time.Millisecond) // the count follows a change, if that lasts
 			require.NoError(t, unlockInner())
 			b.lasts(t, hold, 1)
 			require.NoError(t, unlock())

@@ -45,11 +45,11 @@ func TestNetSlowLink(t *testing.T) {
 				const watchdog = 6 * time.Second
 				s := redistest.Start(t)
 				began := time.Now()
-				b := netBenchVia(t, s, newToxiproxy(t, s, toxic), rlock.Options{
+				b := netFixtureVia(t, s, newToxiproxy(t, s, toxic), rlock.Options{
 					WatchdogTimeout: watchdog,
 					UnlockTimeout:   15 * time.Second, // the text of a script is under way for 2
 				}, protocol)
-				require.Greater(t, time.Since(began), 400*time.Millisecond, "the link is slow: the bench runs two scripts first, each twice")
+				require.Greater(t, time.Since(began), 400*time.Millisecond, "the link is slow: the fixture runs two scripts first, each twice")
 				b.other = newClient(t, b.direct, rlock.Options{})
 				m := b.lock.Mutex(b.name)
 
@@ -59,7 +59,7 @@ func TestNetSlowLink(t *testing.T) {
 				require.NoError(t, err)
 				b.counts(t, ctx, 2)
 				require.NoError(t, unlockInner())
-				for end := time.Now().Add(watchdog + watchdog/2); time.Now().Before(end); pass(watchdog / 20) {
+				for end := time.Now().Add(watchdog + watchdog/2); time.Now().Before(end); sleep(watchdog / 20) {
 					require.NoError(t, ctx.Err())
 					b.excluded(t)
 				}
@@ -78,7 +78,7 @@ func TestNetSlowLink(t *testing.T) {
 				ctx, unlock, err = b.lock.Mutex(b.name, rlock.WithLease(4*time.Second)).Lock(context.Background())
 				require.NoError(t, err)
 				expiry := b.expiry(t)
-				tellOf(ctx).by(t, expiry, tellSlack)
+				cancellationOf(ctx).by(t, expiry, tellSlack)
 				require.ErrorIs(t, unlock(), rlock.ErrLost)
 			})
 		}

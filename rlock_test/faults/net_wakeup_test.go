@@ -28,13 +28,13 @@ func TestNetAcquireAfterTheWakeUpLost(t *testing.T) {
 		} {
 			t.Run(name+"/"+lost, func(t *testing.T) {
 				t.Parallel()
-				b := netBenchOn(t, s, rlock.Options{}, protocol)
+				b := netFixtureOn(t, s, rlock.Options{}, protocol)
 				_, unlock, err := b.other.Mutex(b.name).Lock(context.Background())
 				require.NoError(t, err)
 				first := startLock(context.Background(), b.lock.Mutex(b.name))
 				b.awaitSubscribers(t, 1)
 				second := startLock(context.Background(), b.lock.Mutex(b.name))
-				pass(grantLease * 5 / 8) // its place is too old for it to use the lock before it has asked
+				sleep(grantLease * 5 / 8) // its place is too old for it to use the lock before it has asked
 				var struck atomic.Bool
 				strike := redistest.Nth(1, netScript("acquire"), redistest.Cut)
 				on(b.proxy, func(cmd []string) redistest.Action {
@@ -72,14 +72,14 @@ func TestNetWokenWaiterGoesWithoutAnAnswer(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		t.Run(map[bool]string{true: "reply lost", false: "reply late"}[lost], func(t *testing.T) {
 			t.Parallel()
-			b := newNetBench(t, rlock.Options{})
+			b := newNetFixture(t, rlock.Options{})
 			_, unlock, err := b.other.Mutex(b.name).Lock(context.Background())
 			require.NoError(t, err)
 			ctx, cancel := context.WithCancel(context.Background())
 			defer cancel()
 			first := startLock(ctx, b.lock.Mutex(b.name))
 			b.awaitSubscribers(t, 1)
-			pass(grantLease * 5 / 8) // its place is too old for it to use the lock before it has asked
+			sleep(grantLease * 5 / 8) // its place is too old for it to use the lock before it has asked
 			b.proxy.OnReply(redistest.Nth(1, netScript("acquire"), redistest.Hold))
 			require.NoError(t, unlock())
 			redistest.Eventually(t, netWakeUp, func() bool { return b.proxy.Held() == 1 }, "granted, not answered")
@@ -113,7 +113,7 @@ func TestNetSubscribeLost(t *testing.T) {
 			for _, fault := range []redistest.Action{redistest.Cut, redistest.Drop} {
 				t.Run(name+"/"+lost+"/"+string(fault), func(t *testing.T) {
 					t.Parallel()
-					b := netBenchOn(t, s, rlock.Options{}, protocol)
+					b := netFixtureOn(t, s, rlock.Options{}, protocol)
 					_, unlock, err := b.other.Mutex(b.name).Lock(context.Background())
 					require.NoError(t, err)
 					var seen atomic.Bool
@@ -142,7 +142,7 @@ func TestNetSubscribeLost(t *testing.T) {
 // each waiter waits. Nobody sleeps through an unlock.
 func TestNetPubSubKilledRepeatedly(t *testing.T) {
 	t.Parallel()
-	b := newNetBench(t, rlock.Options{})
+	b := newNetFixture(t, rlock.Options{})
 	ctx, cancel := context.WithCancel(context.Background())
 	killed := make(chan struct{})
 	var kills atomic.Int64
@@ -152,7 +152,7 @@ func TestNetPubSubKilledRepeatedly(t *testing.T) {
 			n, err := do(t, b.direct, "CLIENT", "KILL", "TYPE", "pubsub").AsInt64()
 			assert.NoError(t, err)
 			kills.Add(n)
-			pass(20 * time.Millisecond)
+			sleep(20 * time.Millisecond)
 		}
 	}()
 	t.Cleanup(func() { cancel(); <-killed })

@@ -17,7 +17,7 @@ import (
 
 // strand holds the next call of a script back and ends the client's connections when f, which makes
 // it, is stuck. It returns what f returned; the zombie is still to come.
-func (b *netBench) strand(t *testing.T, script string, f func() error) error {
+func (b *netFixture) strand(t *testing.T, script string, f func() error) error {
 	t.Helper()
 	held := b.proxy.Held()
 	b.proxy.OnRequest(redistest.Nth(1, netScript(script), redistest.Hold))
@@ -28,7 +28,7 @@ func (b *netBench) strand(t *testing.T, script string, f func() error) error {
 }
 
 // deliver lets the zombie go, and returns when Redis has run it.
-func (b *netBench) deliver(t *testing.T) {
+func (b *netFixture) deliver(t *testing.T) {
 	t.Helper()
 	before := redistest.Commands(t, b.direct)["evalsha"]
 	b.proxy.Release()
@@ -45,7 +45,7 @@ func TestNetLateRequestAfterItsRepeat(t *testing.T) {
 		for kind, newCtx := range netContexts {
 			t.Run(name+"/"+kind, func(t *testing.T) {
 				t.Parallel()
-				b := newNetBench(t, rlock.Options{}, protocol)
+				b := newNetFixture(t, rlock.Options{}, protocol)
 				m := b.lock.Mutex(b.name)
 				var ctx, inner context.Context
 				var unlock, unlockInner rlock.UnlockFunc
@@ -97,7 +97,7 @@ func TestNetLateAcquireAfterTheUnlock(t *testing.T) {
 	for kind, newCtx := range netContexts {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
-			b := newNetBench(t, rlock.Options{})
+			b := newNetFixture(t, rlock.Options{})
 			var unlock rlock.UnlockFunc
 			require.NoError(t, b.strand(t, "acquire", func() (err error) {
 				_, unlock, err = b.lock.Mutex(b.name).Lock(newCtx(t))
@@ -120,7 +120,7 @@ func TestNetLateAcquireAfterItsCallerHasGone(t *testing.T) {
 	for _, cut := range []bool{false, true} {
 		t.Run(fmt.Sprintf("cut=%v", cut), func(t *testing.T) {
 			t.Parallel()
-			b := newNetBench(t, rlock.Options{})
+			b := newNetFixture(t, rlock.Options{})
 			b.proxy.OnRequest(redistest.Nth(1, netScript("acquire"), redistest.Hold))
 			ctx, cancel := context.WithCancel(context.Background())
 			defer cancel()
@@ -155,7 +155,7 @@ func TestNetLateAcquireAfterItsCallerHasGone(t *testing.T) {
 // hold of its own, which it must not end.
 func TestNetLateUnlockSparesTheNextHold(t *testing.T) {
 	t.Parallel()
-	b := newNetBench(t, rlock.Options{})
+	b := newNetFixture(t, rlock.Options{})
 	m := b.lock.Mutex(b.name)
 	require.NoError(t, b.lock.Mutex(b.name+":around").Do(context.Background(), func(ctx context.Context) error {
 		first, unlock, err := m.Lock(ctx)
@@ -177,7 +177,7 @@ func TestNetLateUnlockSparesTheNextHold(t *testing.T) {
 // its own lease.
 func TestNetLateRenewalAfterTheUnlock(t *testing.T) {
 	t.Parallel()
-	b := newNetBench(t, rlock.Options{WatchdogTimeout: 2 * time.Second})
+	b := newNetFixture(t, rlock.Options{WatchdogTimeout: 2 * time.Second})
 	b.proxy.OnRequest(redistest.Nth(1, netScript("renew"), redistest.Hold))
 	_, unlock, err := b.lock.Mutex(b.name).Lock(context.Background())
 	require.NoError(t, err)

@@ -20,18 +20,18 @@ import (
 )
 
 const (
-	// prompt is how long a machine under load may take for what needs no waiting: a message, a
-	// command, a timer that is due.
-	prompt = 2 * time.Second
-	// afterLease is how long after the end of a dead holder's lease the next one is in at the latest.
-	afterLease = prompt
+	// promptly is how long a loaded machine may take for a step without waiting: a message, a
+	// command, a due timer.
+	promptly = 2 * time.Second
+	// afterLease is how soon after the lease of a dead holder the next waiter must have the lock.
+	afterLease = promptly
 )
 
-// peerMain is a lock client in a process of its own, the arguments are the server's address and the
-// watchdog time. Its standard input commands it, a line each; its end is the end of the process:
+// peerMain is a lock client in its own process. Its arguments are the server's address and the watchdog
+// time. It reads commands from stdin, one per line, and exits at end of file:
 //
 //	lock NAME [LEASE]        answers "locked OWNER" or "failed ERROR"; later "ended CAUSE"
-//	permits NAME N [LEASE]   the same for N permits that expire, with "permits ID …"
+//	permits NAME N [LEASE]   the same for N expiring permits, with "permits ID …"
 //	unlock                   answers "unlocked" or "refused ERROR"
 func peerMain(args []string) int {
 	watchdog, err := time.ParseDuration(args[1])
@@ -54,10 +54,10 @@ func peerMain(args []string) int {
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
 		switch words := strings.Fields(lines.Text()); words[0] {
 		case "lock":
-			go peerLock(c.Mutex(words[1], peerOptions(words[2:])...), unlocks) // ended by the end of the process
+			go peerLock(c.Mutex(words[1], peerOptions(words[2:])...), unlocks) // ends with the process
 		case "permits":
 			n, _ := strconv.Atoi(words[2])
-			go peerPermits(c.PermitSemaphore(words[1], peerOptions(words[3:])...), n, unlocks) // ended by the end of the process
+			go peerPermits(c.PermitSemaphore(words[1], peerOptions(words[3:])...), n, unlocks) // ends with the process
 		case "unlock":
 			if err := (<-unlocks)(); err != nil {
 				fmt.Println("refused", peerError(err))
@@ -101,7 +101,7 @@ func peerPermits(s *rlock.PermitSemaphore, n int, unlocks chan<- rlock.UnlockFun
 	fmt.Println("ended", peerError(context.Cause(ctx)))
 }
 
-// peerError names the sentinels that an error is, for them to survive the way through a pipe.
+// peerError names the sentinels that an error matches, since a pipe carries only text.
 func peerError(err error) string {
 	var is []string
 	for _, s := range []error{rlock.ErrLost, rlock.ErrNotHeld} {
@@ -112,11 +112,11 @@ func peerError(err error) string {
 	return fmt.Sprintf("[%s] %v", strings.Join(is, ", "), err)
 }
 
-// peer is the parent's end of such a process.
+// peer is the parent's side of such a process.
 type peer struct {
 	*exec.Cmd
 	stdin io.WriteCloser
-	lines chan string // closed at the end of the output
+	lines chan string // closed at the end of stdout
 }
 
 func startPeer(t testing.TB, addr string, watchdog time.Duration) *peer {
@@ -125,12 +125,12 @@ func startPeer(t testing.TB, addr string, watchdog time.Duration) *peer {
 	p.Env = append(os.Environ(), roleEnv+"=peer")
 	p.Stderr = os.Stderr
 	var err error
-	p.stdin, err = p.StdinPipe() // its end ends the peer, should this process die
+	p.stdin, err = p.StdinPipe() // ends the peer if this process dies
 	require.NoError(t, err)
 	out, err := p.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, p.Start())
-	go func() { // ended by the end of the peer
+	go func() { // ends with the peer
 		defer close(p.lines)
 		for s := bufio.NewScanner(out); s.Scan(); {
 			p.lines <- s.Text()
@@ -147,7 +147,7 @@ func (p *peer) send(t testing.TB, words ...string) {
 	require.NoError(t, err)
 }
 
-// expect returns the rest of the next line, which has to begin with word.
+// expect requires that the next line begins with word, and returns the rest.
 func (p *peer) expect(t testing.TB, word string, within time.Duration) string {
 	t.Helper()
 	select {
@@ -162,7 +162,7 @@ func (p *peer) expect(t testing.TB, word string, within time.Duration) string {
 	}
 }
 
-// find is expect, past lines that begin otherwise.
+// find is expect, but skips lines that do not begin with word.
 func (p *peer) find(t testing.TB, word string, within time.Duration) string {
 	t.Helper()
 	end := time.After(within)
@@ -179,7 +179,7 @@ func (p *peer) find(t testing.TB, word string, within time.Duration) string {
 	}
 }
 
-// silent requires that the peer has said nothing since.
+// silent requires that the peer has printed nothing more.
 func (p *peer) silent(t testing.TB) {
 	t.Helper()
 	select {
@@ -189,11 +189,11 @@ func (p *peer) silent(t testing.TB) {
 	}
 }
 
-// kill is kill -9, and returns when the process is gone.
+// kill is kill -9. It returns when the process has exited.
 func (p *peer) kill() {
 	if p.ProcessState == nil {
 		_ = p.Process.Kill()
-		for range p.lines { // to its end: Wait closes the pipe under the reader
+		for range p.lines { // read to the end first, since Wait closes the pipe
 		}
 		_ = p.Wait()
 	}

@@ -32,9 +32,9 @@ func TestProcessStoppedPastItsLease(t *testing.T) {
 				name := redistest.Name(t)
 				p := startPeer(t, redistest.Shared(t), peerWatchdog)
 				p.send(t, "lock", name, lease)
-				p.expect(t, "locked", prompt)
+				p.expect(t, "locked", promptly)
 				w := startLock(context.Background(), newClient(t, rdb, rlock.Options{}).Mutex(name))
-				awaitSubscribers(t, rdb, name, false, 1, prompt)
+				awaitSubscribers(t, rdb, name, false, 1, promptly)
 
 				require.NoError(t, p.Process.Signal(syscall.SIGSTOP))
 				got := w.gets(t, peerWatchdog+afterLease, "the lease of the stopped process has ended")
@@ -44,10 +44,10 @@ func TestProcessStoppedPastItsLease(t *testing.T) {
 				}
 				require.NoError(t, p.Process.Signal(syscall.SIGCONT))
 				if !unlockFirst {
-					require.Contains(t, p.expect(t, "ended", prompt), rlock.ErrLost.Error(), "told at once")
+					require.Contains(t, p.expect(t, "ended", promptly), rlock.ErrLost.Error(), "told at once")
 					p.send(t, "unlock")
 				}
-				refused := p.find(t, "refused", prompt)
+				refused := p.find(t, "refused", promptly)
 				require.Contains(t, refused, rlock.ErrLost.Error())
 				require.Contains(t, refused, rlock.ErrNotHeld.Error())
 
@@ -69,15 +69,15 @@ func TestProcessStoppedInItsUnlock(t *testing.T) {
 			proxy := redistest.StartProxy(t, redistest.Shared(t))
 			p := startPeer(t, proxy.Addr(), time.Minute)
 			p.send(t, "lock", name)
-			p.expect(t, "locked", prompt)
+			p.expect(t, "locked", promptly)
 			proxy.OnReply(once(mixScript, redistest.Hold))
 			p.send(t, "unlock")
-			redistest.Eventually(t, prompt, func() bool { return proxy.Held() > 0 }, "released")
+			redistest.Eventually(t, promptly, func() bool { return proxy.Held() > 0 }, "released")
 			require.NoError(t, p.Process.Signal(syscall.SIGSTOP))
 			proxy.Release()
-			pass(4 * time.Second)
+			sleep(4 * time.Second)
 			require.NoError(t, p.Process.Signal(syscall.SIGCONT))
-			p.find(t, "unlocked", prompt)
+			p.find(t, "unlocked", promptly)
 		})
 	}
 }
@@ -90,9 +90,9 @@ func TestProcessKilledWhileHolding(t *testing.T) {
 	name := redistest.Name(t)
 	p := startPeer(t, redistest.Shared(t), peerWatchdog)
 	p.send(t, "lock", name)
-	owner := p.expect(t, "locked", prompt)
+	owner := p.expect(t, "locked", promptly)
 	w := startLock(context.Background(), newClient(t, rdb, rlock.Options{}).Mutex(name))
-	awaitSubscribers(t, rdb, name, false, 1, prompt)
+	awaitSubscribers(t, rdb, name, false, 1, promptly)
 	p.kill()
 	asked := time.Now()
 	left := remaining(t, rdb, name)
@@ -168,17 +168,17 @@ func TestProcessKilledWhileWaiting(t *testing.T) {
 	killed, other := startPeer(t, redistest.Shared(t), peerWatchdog), startPeer(t, redistest.Shared(t), peerWatchdog)
 	killed.send(t, "lock", name)
 	other.send(t, "lock", name)
-	awaitSubscribers(t, rdb, name, false, 2, prompt)
+	awaitSubscribers(t, rdb, name, false, 2, promptly)
 	killed.kill()
-	awaitSubscribers(t, rdb, name, false, 1, prompt)
+	awaitSubscribers(t, rdb, name, false, 1, promptly)
 	require.Equal(t, map[string]int64{rlock.Owner(ctx): 1}, owners(t, rdb, name))
 	require.NoError(t, ctx.Err())
 	require.NoError(t, unlock())
-	other.expect(t, "locked", prompt)
+	other.expect(t, "locked", promptly)
 	other.send(t, "unlock")
-	other.find(t, "unlocked", prompt)
+	other.find(t, "unlocked", promptly)
 	require.False(t, exists(t, rdb, name))
-	awaitSubscribers(t, rdb, name, false, 0, prompt)
+	awaitSubscribers(t, rdb, name, false, 0, promptly)
 }
 
 // Fault 5, G4: a process is killed between the message that gives it the lock and its attempt, or between the
@@ -204,7 +204,7 @@ func TestProcessKilledInTheHandOver(t *testing.T) {
 			})
 			p := startPeer(t, proxy.Addr(), peerWatchdog)
 			p.send(t, "lock", name)
-			redistest.Eventually(t, prompt, func() bool { return answers.Load() == 2 }, "subscribed, and tried again")
+			redistest.Eventually(t, promptly, func() bool { return answers.Load() == 2 }, "subscribed, and tried again")
 			hold := redistest.Each("EVALSHA", redistest.Hold)
 			if granted {
 				proxy.OnReply(hold)
@@ -216,21 +216,21 @@ func TestProcessKilledInTheHandOver(t *testing.T) {
 			var w waiter
 			if !granted {
 				w = startLock(context.Background(), other)
-				awaitSubscribers(t, rdb, name, false, 2, prompt)
+				awaitSubscribers(t, rdb, name, false, 2, promptly)
 			}
-			pass(grantLease * 5 / 8) // its place is too old for it to use the lock before it has asked
+			sleep(grantLease * 5 / 8) // its place is too old for it to use the lock before it has asked
 			require.NoError(t, unlock())
-			redistest.Eventually(t, prompt, func() bool { return proxy.Held() > 0 }, "asks")
+			redistest.Eventually(t, promptly, func() bool { return proxy.Held() > 0 }, "asks")
 			within := grantLease + afterLease
 			if granted {
 				w = startLock(context.Background(), other)
-				awaitSubscribers(t, rdb, name, false, 2, prompt)
+				awaitSubscribers(t, rdb, name, false, 2, promptly)
 				within = remaining(t, rdb, name) + afterLease
 			}
 			p.kill()
 			require.NoError(t, w.gets(t, within, "the other process").unlock())
 			require.False(t, exists(t, rdb, name))
-			awaitSubscribers(t, rdb, name, false, 0, prompt)
+			awaitSubscribers(t, rdb, name, false, 0, promptly)
 		})
 	}
 }

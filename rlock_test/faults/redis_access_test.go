@@ -13,22 +13,22 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// newACLBench is a bench whose lock client acts as the user app, who may do everything at first.
-func newACLBench(t *testing.T, o rlock.Options) *netBench {
+// newACLFixture is a fixture whose lock client acts as the user app, who may do everything at first.
+func newACLFixture(t *testing.T, o rlock.Options) *netFixture {
 	t.Helper()
 	s := redistest.Start(t)
 	admin := s.Client(t)
 	require.NoError(t, do(t, admin, "ACL", "SETUSER", "app", "on", ">secret", "~*", "&*", "+@all").Error())
-	return netBenchOn(t, s, o, func(o *rueidis.ClientOption) { o.Username, o.Password = "app", "secret" })
+	return netFixtureOn(t, s, o, func(o *rueidis.ClientOption) { o.Username, o.Password = "app", "secret" })
 }
 
-func (b *netBench) rules(t *testing.T, rules ...string) {
+func (b *netFixture) rules(t *testing.T, rules ...string) {
 	t.Helper()
 	require.NoError(t, do(t, b.direct, append([]string{"ACL", "SETUSER", "app"}, rules...)...).Error())
 }
 
 // expiry is when Redis lets the key go. Both ends of the tests have the same wall clock.
-func (b *netBench) expiry(t testing.TB) time.Time {
+func (b *netFixture) expiry(t testing.TB) time.Time {
 	t.Helper()
 	ms, err := do(t, b.direct, "PEXPIRETIME", b.name).AsInt64()
 	require.NoError(t, err)
@@ -40,10 +40,10 @@ func (b *netBench) expiry(t testing.TB) time.Time {
 // the key can expire; Lock says at once why it fails.
 func TestRedisScriptsForbiddenInMidHold(t *testing.T) {
 	t.Parallel()
-	b := newACLBench(t, rlock.Options{WatchdogTimeout: 3 * time.Second})
+	b := newACLFixture(t, rlock.Options{WatchdogTimeout: 3 * time.Second})
 	ctx, unlock, err := b.lock.Mutex(b.name).Lock(context.Background())
 	require.NoError(t, err)
-	told := tellOf(ctx)
+	told := cancellationOf(ctx)
 	b.rules(t, "-evalsha")
 	expiry := b.expiry(t)
 	got := startLock(context.Background(), b.lock.Mutex(b.name+":new")).within(t, netSlack)
@@ -58,13 +58,13 @@ func TestRedisScriptsForbiddenInMidHold(t *testing.T) {
 // could not tell Redis is made up for, long before the lease ends.
 func TestRedisUnlockForbiddenForAWhile(t *testing.T) {
 	t.Parallel()
-	b := newACLBench(t, rlock.Options{})
+	b := newACLFixture(t, rlock.Options{})
 	_, unlock, err := b.lock.Mutex(b.name).Lock(context.Background())
 	require.NoError(t, err)
 	b.rules(t, "-evalsha")
 	require.ErrorContains(t, returned(t, call(unlock), netSlack), "NOPERM")
 	require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
-	pass(time.Second) // it is tried, and refused, a few times
+	sleep(time.Second) // it is tried, and refused, a few times
 	b.excluded(t)
 	b.rules(t, "+evalsha")
 	b.becomesFree(t, 5*time.Second)
@@ -76,10 +76,10 @@ func TestRedisUnlockForbiddenForAWhile(t *testing.T) {
 func TestRedisKeyForbiddenInMidHold(t *testing.T) {
 	t.Parallel()
 	const watchdog = 3 * time.Second
-	b := newACLBench(t, rlock.Options{WatchdogTimeout: watchdog})
+	b := newACLFixture(t, rlock.Options{WatchdogTimeout: watchdog})
 	ctx, unlock, err := b.lock.Mutex(b.name).Lock(context.Background())
 	require.NoError(t, err)
-	told := tellOf(ctx)
+	told := cancellationOf(ctx)
 	type hold struct {
 		ctx    context.Context
 		unlock rlock.UnlockFunc
@@ -94,7 +94,7 @@ func TestRedisKeyForbiddenInMidHold(t *testing.T) {
 	expiry := b.expiry(t) // final
 	told.by(t, expiry, tellSlack)
 	require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
-	pass(2 * watchdog)
+	sleep(2 * watchdog)
 	for _, o := range others {
 		require.NoError(t, o.ctx.Err())
 		require.NoError(t, o.unlock())
@@ -108,7 +108,7 @@ func TestRedisKeyForbiddenInMidHold(t *testing.T) {
 func TestRedisChannelForbiddenInMidHold(t *testing.T) {
 	t.Parallel()
 	const lease = 4 * time.Second
-	b := newACLBench(t, rlock.Options{})
+	b := newACLFixture(t, rlock.Options{})
 	_, unlock, err := b.lock.Mutex(b.name, rlock.WithLease(lease)).Lock(context.Background())
 	require.NoError(t, err)
 	mine := startLock(context.Background(), b.lock.Mutex(b.name))
@@ -130,12 +130,12 @@ func TestRedisChannelForbiddenInMidHold(t *testing.T) {
 func TestRedisPasswordChangedInMidHold(t *testing.T) {
 	t.Parallel()
 	const watchdog = 3 * time.Second
-	b := newACLBench(t, rlock.Options{WatchdogTimeout: watchdog})
+	b := newACLFixture(t, rlock.Options{WatchdogTimeout: watchdog})
 	ctx, unlock, err := b.lock.Mutex(b.name).Lock(context.Background())
 	require.NoError(t, err)
 	_, unlockLater, err := b.lock.Mutex(b.name+":later", rlock.WithLease(time.Minute)).Lock(context.Background())
 	require.NoError(t, err)
-	told := tellOf(ctx)
+	told := cancellationOf(ctx)
 	waiter := startLock(context.Background(), b.lock.Mutex(b.name))
 	b.awaitSubscribers(t, 1)
 	b.rules(t, "resetpass", ">changed")

@@ -17,7 +17,7 @@ import (
 // churn lets clients take turns for a lock while something is done to the server every few
 // milliseconds; if it is fair, not again before they have got on. Lost updates of a plain counter show a broken
 // exclusion; a Lock or unlock that fails is passed on to fails, unless this process or Redis stood still for so long that the hold had to end.
-func (b *netBench) churn(t *testing.T, every time.Duration, fair bool, cmd []string, fails func(error) bool) {
+func (b *netFixture) churn(t *testing.T, every time.Duration, fair bool, cmd []string, fails func(error) bool) {
 	t.Helper()
 	// Both go on for 5 s, and on a machine that has much else to do until there is enough of both.
 	const enough, atLeast, atMost = 100, 5 * time.Second, time.Minute
@@ -59,7 +59,7 @@ func (b *netBench) churn(t *testing.T, every time.Duration, fair bool, cmd []str
 					err := c.Mutex(b.name).Do(context.Background(), func(ctx context.Context) error {
 						assert.EqualValues(t, 1, inside.Add(1), "G1")
 						read := counter.Load()
-						pass(time.Millisecond)
+						sleep(time.Millisecond)
 						counter.Store(read + 1)
 						sections.Add(1)
 						inside.Add(-1)
@@ -105,7 +105,7 @@ func (w *stalls) excuse(err error) bool {
 // Fault 3 (SCRIPT FLUSH in a loop), G1, G4, G6: nobody notices.
 func TestRedisScriptsFlushedUnderLoad(t *testing.T) {
 	t.Parallel()
-	b := newNetBench(t, rlock.Options{})
+	b := newNetFixture(t, rlock.Options{})
 	b.churn(t, time.Millisecond, false, []string{"SCRIPT", "FLUSH"}, func(error) bool { return false })
 }
 
@@ -113,7 +113,7 @@ func TestRedisScriptsFlushedUnderLoad(t *testing.T) {
 // are repeated; one that had bad luck for seconds may fail, but not as if it had lost the lock.
 func TestRedisClientsKilledUnderLoad(t *testing.T) {
 	t.Parallel()
-	b := newNetBench(t, rlock.Options{})
+	b := newNetFixture(t, rlock.Options{})
 	b.churn(t, 250*time.Millisecond, true, []string{"CLIENT", "KILL", "SKIPME", "yes"}, func(err error) bool {
 		return !errors.Is(err, rlock.ErrLost) && !errors.Is(err, rlock.ErrNotHeld)
 	})

@@ -18,7 +18,7 @@ import (
 )
 
 // fill takes all connections that the server has left, and returns what gives them back.
-func (b *netBench) fill(t *testing.T) (empty func()) {
+func (b *netFixture) fill(t *testing.T) (empty func()) {
 	t.Helper()
 	require.NoError(t, do(t, b.direct, "CONFIG", "SET", "maxclients", "1").Error()) // those who are in stay
 	redistest.Eventually(t, netSlack, func() bool {
@@ -37,7 +37,7 @@ func (b *netBench) fill(t *testing.T) (empty func()) {
 
 // connect has the clients make all connections that they will ever use for keyed commands: of four they pick one
 // at random each time, and could not make it later.
-func (b *netBench) connect(t *testing.T) {
+func (b *netFixture) connect(t *testing.T) {
 	t.Helper()
 	for range 200 { // one is left out with 4*(3/4)^200
 		for _, c := range []*rlock.Client{b.lock, b.other} {
@@ -54,7 +54,7 @@ func TestRedisSubscriptionRefusedForTooManyClients(t *testing.T) {
 	for _, ends := range []bool{true, false} {
 		t.Run(map[bool]string{true: "it ends", false: "it stays"}[ends], func(t *testing.T) {
 			t.Parallel()
-			b := newNetBench(t, rlock.Options{})
+			b := newNetFixture(t, rlock.Options{})
 			b.connect(t)
 			const lease = 8 * time.Second
 			_, unlock, err := b.other.Mutex(b.name, rlock.WithLease(lease)).Lock(context.Background())
@@ -101,7 +101,7 @@ func TestRedisReconnectRefusedForTooManyClients(t *testing.T) {
 	} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
-			b := newNetBench(t, rlock.Options{WatchdogTimeout: 12 * time.Second}, handshake)
+			b := newNetFixture(t, rlock.Options{WatchdogTimeout: 12 * time.Second}, handshake)
 			ctx, unlock, err := b.lock.Mutex(b.name).Lock(context.Background())
 			require.NoError(t, err)
 			_, unlockLong, err := b.lock.Mutex(b.name+":long", rlock.WithLease(time.Minute)).Lock(context.Background())
@@ -113,7 +113,7 @@ func TestRedisReconnectRefusedForTooManyClients(t *testing.T) {
 			}
 			empty := refuse()
 			fresh := startLock(context.Background(), b.lock.Mutex(b.name+":new"))
-			pass(time.Second)
+			sleep(time.Second)
 			fresh.waits(t)
 			empty()
 			got := fresh.within(t, netSlack)
@@ -140,7 +140,7 @@ func TestRedisReconnectRefusedForTooManyClients(t *testing.T) {
 func TestRedisRefusesClientsAtTheEndOfManyUnlocks(t *testing.T) {
 	t.Parallel()
 	const clients = 100
-	b := newNetBench(t, rlock.Options{}, oneWordOfWelcome)
+	b := newNetFixture(t, rlock.Options{}, oneWordOfWelcome)
 	var unlocks [clients]rlock.UnlockFunc
 	for i := range unlocks {
 		c := newClient(t, redistest.Dial(t, b.proxy.Addr(), oneWordOfWelcome), rlock.Options{UnlockTimeout: 2 * time.Second})

@@ -19,7 +19,7 @@ func TestRedisOutOfMemory(t *testing.T) {
 		for kind, o := range map[string][]rlock.Option{"watchdog": nil, "lease": {rlock.WithLease(20 * time.Second)}} {
 			t.Run(name+"/"+kind, func(t *testing.T) {
 				t.Parallel()
-				b := newNetBench(t, rlock.Options{WatchdogTimeout: watchdog}, protocol)
+				b := newNetFixture(t, rlock.Options{WatchdogTimeout: watchdog}, protocol)
 				m := b.lock.Mutex(b.name, o...)
 				ctx, unlock, err := m.Lock(context.Background())
 				require.NoError(t, err)
@@ -42,7 +42,7 @@ func TestRedisOutOfMemory(t *testing.T) {
 				refused(ctx, b.forLonger())
 				short := b.lock.Mutex(b.name, rlock.WithLease(time.Second))
 				require.NoError(t, short.Do(ctx, func(context.Context) error { return nil }), "it asks nobody")
-				for end := time.Now().Add(2 * watchdog); time.Now().Before(end); pass(watchdog / 10) {
+				for end := time.Now().Add(2 * watchdog); time.Now().Before(end); sleep(watchdog / 10) {
 					require.NoError(t, ctx.Err())
 					require.Equal(t, map[string]int64{rlock.Owner(ctx): 2}, b.fields(t))
 				}

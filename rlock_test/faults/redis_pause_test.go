@@ -16,7 +16,7 @@ import (
 func TestRedisPausedForLessThanTheLease(t *testing.T) {
 	t.Parallel()
 	const watchdog, pause = 4 * time.Second, 1200 * time.Millisecond
-	b := newNetBench(t, rlock.Options{WatchdogTimeout: watchdog})
+	b := newNetFixture(t, rlock.Options{WatchdogTimeout: watchdog})
 	ctx, unlock, err := b.lock.Mutex(b.name).Lock(context.Background())
 	require.NoError(t, err)
 	fixed, unlockFixed, err := b.lock.Mutex(b.name+":fixed", rlock.WithLease(time.Minute)).Lock(context.Background())
@@ -25,9 +25,9 @@ func TestRedisPausedForLessThanTheLease(t *testing.T) {
 	b.awaitSubscribers(t, 1)
 	for range 3 {
 		b.server.Pause()
-		pass(pause)
+		sleep(pause)
 		b.server.Resume()
-		pass(watchdog / 3)
+		sleep(watchdog / 3)
 		require.NoError(t, ctx.Err())
 		require.NoError(t, fixed.Err())
 		require.Equal(t, map[string]int64{rlock.Owner(ctx): 1}, b.fields(t))
@@ -35,7 +35,7 @@ func TestRedisPausedForLessThanTheLease(t *testing.T) {
 	}
 	b.server.Pause()
 	unlocked := call(unlock)
-	pass(pause)
+	sleep(pause)
 	require.Empty(t, unlocked, "not before Redis has answered")
 	waiter.waits(t)
 	b.server.Resume()
@@ -55,10 +55,10 @@ func TestRedisPausedForLongerThanTheLease(t *testing.T) {
 	for kind, o := range map[string][]rlock.Option{"watchdog": nil, "lease": {rlock.WithLease(lease)}} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
-			b := newNetBench(t, rlock.Options{WatchdogTimeout: lease})
+			b := newNetFixture(t, rlock.Options{WatchdogTimeout: lease})
 			ctx, unlock, err := b.lock.Mutex(b.name, o...).Lock(context.Background())
 			require.NoError(t, err)
-			told := tellOf(ctx)
+			told := cancellationOf(ctx)
 			// Its own lease outlasts the pause, in which it may well ask.
 			waiter := startLock(context.Background(), newClient(t, b.direct, rlock.Options{}).Mutex(b.name))
 			b.awaitSubscribers(t, 1)
@@ -69,12 +69,12 @@ func TestRedisPausedForLongerThanTheLease(t *testing.T) {
 			err = returned(t, call(unlock), netSlack/2)
 			require.ErrorIs(t, err, rlock.ErrLost)
 			require.ErrorIs(t, err, rlock.ErrNotHeld)
-			pass(lease)
+			sleep(lease)
 			waiter.waits(t)
 			b.server.Resume()
 			got := waiter.within(t, lease+netSlack)
 			require.NoError(t, got.err)
-			for end := time.Now().Add(2 * lease); time.Now().Before(end); pass(lease / 20) {
+			for end := time.Now().Add(2 * lease); time.Now().Before(end); sleep(lease / 20) {
 				require.NoError(t, got.ctx.Err())
 				require.Equal(t, map[string]int64{rlock.Owner(got.ctx): 1}, b.fields(t), "what the old holder sent late does no harm")
 			}
@@ -93,7 +93,7 @@ func TestRedisPausedDuringCalls(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			// One connection, which is there: a call that waits while another dials does not return in time (docs/guarantees.md).
-			b := newNetBench(t, rlock.Options{WatchdogTimeout: lease}, func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 })
+			b := newNetFixture(t, rlock.Options{WatchdogTimeout: lease}, func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 })
 			_, unlock, err := b.lock.Mutex(b.name).Lock(newCtx(t))
 			require.NoError(t, err)
 			locked := time.Now()
@@ -107,7 +107,7 @@ func TestRedisPausedDuringCalls(t *testing.T) {
 			require.Error(t, returned(t, unlocked, time.Until(locked.Add(lease+netSlack))))
 			// If the unlock was the first on the connection, its end has closed that: long has asked again, and there is time to
 			// unlock in the middle of the lease that counts from then. Otherwise long's first call is answered, too late.
-			pass(lease / 2)
+			sleep(lease / 2)
 			b.server.Resume()
 			if got := long.within(t, netSlack); got.err == nil {
 				require.NoError(t, got.unlock())
@@ -115,7 +115,7 @@ func TestRedisPausedDuringCalls(t *testing.T) {
 				require.ErrorIs(t, got.err, rlock.ErrLost)
 			}
 			for _, name := range []string{b.name, b.name + ":short", b.name + ":long"} {
-				(&netBench{other: b.other, name: name}).becomesFree(t, lease+netSlack)
+				(&netFixture{other: b.other, name: name}).becomesFree(t, lease+netSlack)
 			}
 		})
 	}

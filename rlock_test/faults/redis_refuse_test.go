@@ -30,7 +30,7 @@ func TestRedisNotReadyForAMoment(t *testing.T) {
 		for _, line := range netRefusals {
 			t.Run(name+"/"+strings.Fields(line)[0], func(t *testing.T) {
 				t.Parallel()
-				b := newNetBench(t, rlock.Options{WatchdogTimeout: watchdog}, protocol)
+				b := newNetFixture(t, rlock.Options{WatchdogTimeout: watchdog}, protocol)
 				seen := make(map[string]int)
 				b.proxy.OnRequest(func(cmd []string) redistest.Action {
 					if cmd[0] != "EVALSHA" && cmd[0] != "SUBSCRIBE" {
@@ -45,7 +45,7 @@ func TestRedisNotReadyForAMoment(t *testing.T) {
 				m := b.lock.Mutex(b.name)
 				ctx, unlock, err := m.Lock(context.Background())
 				require.NoError(t, err)
-				pass(2 * watchdog)
+				sleep(2 * watchdog)
 				require.NoError(t, ctx.Err())
 				require.Equal(t, map[string]int64{rlock.Owner(ctx): 1}, b.fields(t))
 				waiter := startLock(context.Background(), m)
@@ -70,7 +70,7 @@ func TestRedisNotReadyForLong(t *testing.T) {
 		word := strings.Fields(line)[0]
 		t.Run(word, func(t *testing.T) {
 			t.Parallel()
-			b := newNetBench(t, rlock.Options{WatchdogTimeout: 2 * time.Second})
+			b := newNetFixture(t, rlock.Options{WatchdogTimeout: 2 * time.Second})
 			var refusing atomic.Bool
 			b.proxy.OnRequest(func(cmd []string) redistest.Action {
 				if refusing.Load() && cmd[0] == "EVALSHA" {
@@ -82,7 +82,7 @@ func TestRedisNotReadyForLong(t *testing.T) {
 			require.NoError(t, err)
 			_, unlockLong, err := b.lock.Mutex(b.name+":long", rlock.WithLease(time.Minute)).Lock(context.Background())
 			require.NoError(t, err)
-			told := tellOf(ctx)
+			told := cancellationOf(ctx)
 			refusing.Store(true)
 			expiry := b.expiry(t)
 			long := call(unlockLong)
@@ -113,7 +113,7 @@ func TestRedisBusyWithAScript(t *testing.T) {
 		"debug sleep": {"DEBUG", "SLEEP", "1.5"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := netBenchOn(t, s, rlock.Options{WatchdogTimeout: watchdog})
+			b := netFixtureOn(t, s, rlock.Options{WatchdogTimeout: watchdog})
 			m := b.lock.Mutex(b.name)
 			ctx, unlock, err := m.Lock(context.Background())
 			require.NoError(t, err)

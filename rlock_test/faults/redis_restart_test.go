@@ -12,13 +12,13 @@ import (
 )
 
 // crash kills the server and starts it again.
-func (b *netBench) crash(t *testing.T) {
+func (b *netFixture) crash(t *testing.T) {
 	t.Helper()
 	b.server.Kill()
 	b.restart(t)
 }
 
-func (b *netBench) restart(t *testing.T) {
+func (b *netFixture) restart(t *testing.T) {
 	t.Helper()
 	b.server.Restart()
 	redistest.Eventually(t, netSlack, func() bool { return do(t, b.direct, "PING").Error() == nil }, "connected again")
@@ -30,7 +30,7 @@ func (b *netBench) restart(t *testing.T) {
 func TestRedisKilledWithAOF(t *testing.T) {
 	t.Parallel()
 	const watchdog = 5 * time.Second
-	b := netBenchOn(t, redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always"),
+	b := netFixtureOn(t, redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always"),
 		rlock.Options{WatchdogTimeout: watchdog})
 	m := b.lock.Mutex(b.name)
 	ctx, unlock, err := m.Lock(context.Background())
@@ -43,7 +43,7 @@ func TestRedisKilledWithAOF(t *testing.T) {
 		b.crash(t)
 		require.Equal(t, map[string]int64{rlock.Owner(ctx): 1}, b.fields(t))
 		b.excluded(t)
-		pass(watchdog / 3)
+		sleep(watchdog / 3)
 		require.NoError(t, ctx.Err())
 		require.NoError(t, fixed.Err())
 		waiter.waits(t)
@@ -68,11 +68,11 @@ func TestRedisKilledWithAOF(t *testing.T) {
 func TestRedisDownForLongerThanTheLease(t *testing.T) {
 	t.Parallel()
 	const watchdog = 1500 * time.Millisecond // the waiter tries for 3 s
-	b := netBenchOn(t, redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always"),
+	b := netFixtureOn(t, redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always"),
 		rlock.Options{WatchdogTimeout: watchdog})
 	ctx, unlock, err := b.lock.Mutex(b.name).Lock(context.Background())
 	require.NoError(t, err)
-	told := tellOf(ctx)
+	told := cancellationOf(ctx)
 	waiter := startLock(context.Background(), b.other.Mutex(b.name))
 	b.awaitSubscribers(t, 1)
 	expiry := b.expiry(t)
@@ -93,14 +93,14 @@ func TestRedisDownForLongerThanTheLease(t *testing.T) {
 func TestRedisKilledAndEmpty(t *testing.T) {
 	t.Parallel()
 	const watchdog, lease = 12 * time.Second, 8 * time.Second
-	b := newNetBench(t, rlock.Options{WatchdogTimeout: watchdog})
+	b := newNetFixture(t, rlock.Options{WatchdogTimeout: watchdog})
 	ctx, unlock, err := b.lock.Mutex(b.name).Lock(context.Background())
 	require.NoError(t, err)
-	told := tellOf(ctx)
+	told := cancellationOf(ctx)
 	fixed, unlockFixed, err := b.lock.Mutex(b.name+":fixed", rlock.WithLease(lease)).Lock(context.Background())
 	require.NoError(t, err)
 	fixedUntil := time.Now().Add(lease)
-	fixedTold := tellOf(fixed)
+	fixedTold := cancellationOf(fixed)
 	called, unlockCalled, err := b.lock.Mutex(b.name+":called", rlock.WithLease(lease)).Lock(context.Background())
 	require.NoError(t, err)
 	waiter := startLock(context.Background(), b.other.Mutex(b.name))

@@ -17,7 +17,7 @@ import (
 // livesThrough has a holder and a waiter live through a time from begin to end in which the server is
 // not ready, and an unlock and a Lock called in it, when it answers. That is shorter than the leases, and than the
 // time for which calls are repeated.
-func (b *netBench) livesThrough(t *testing.T, refusal string, begin, answers, end func()) {
+func (b *netFixture) livesThrough(t *testing.T, refusal string, begin, answers, end func()) {
 	t.Helper()
 	ctx, unlock, err := b.lock.Mutex(b.name).Lock(context.Background())
 	require.NoError(t, err)
@@ -54,7 +54,7 @@ func (b *netBench) livesThrough(t *testing.T, refusal string, begin, answers, en
 // there, and keeps its data.
 func TestRedisIsAReplicaForAWhile(t *testing.T) {
 	t.Parallel()
-	b := newNetBench(t, rlock.Options{WatchdogTimeout: 5 * time.Second})
+	b := newNetFixture(t, rlock.Options{WatchdogTimeout: 5 * time.Second})
 	nobody, err := net.Listen("tcp4", "127.0.0.1:0") // whoever connects is never answered
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = nobody.Close() })
@@ -63,7 +63,7 @@ func TestRedisIsAReplicaForAWhile(t *testing.T) {
 	b.livesThrough(t, "READONLY", func() {
 		require.NoError(t, do(t, b.direct, "REPLICAOF", "127.0.0.1", port).Error())
 	}, func() {}, func() {
-		pass(time.Second)
+		sleep(time.Second)
 		require.NoError(t, do(t, b.direct, "REPLICAOF", "NO", "ONE").Error())
 	})
 }
@@ -71,7 +71,7 @@ func TestRedisIsAReplicaForAWhile(t *testing.T) {
 // Fault 3 (-LOADING), G1, G2, G4, G6: the server was killed, and takes half a second to read its data.
 func TestRedisLoadsForAWhile(t *testing.T) {
 	t.Parallel()
-	b := netBenchOn(t, redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always", "--key-load-delay", "150"),
+	b := netFixtureOn(t, redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always", "--key-load-delay", "150"),
 		rlock.Options{WatchdogTimeout: 8 * time.Second})
 	// It answers between every thousand of these, and takes some 0.2 ms for each, more if it has to wait for its turn.
 	const fill = "for i = 1, 2100 do redis.call('hset', KEYS[1], i, i) end return 1"
@@ -85,7 +85,7 @@ func TestRedisLoadsForAWhile(t *testing.T) {
 				_ = conn.Close()
 				return
 			}
-			pass(time.Millisecond)
+			sleep(time.Millisecond)
 		}
 	}, func() { b.restart(t) })
 }

@@ -23,7 +23,7 @@ const (
 // out. Its connections notice within seconds that a node does not answer.
 func app(o *rueidis.ClientOption) {
 	o.Username, o.Password = "app", "secret"
-	o.ConnWriteTimeout = prompt
+	o.ConnWriteTimeout = promptly
 }
 
 func allowApp(t testing.TB, nodes []*redistest.Server) {
@@ -38,7 +38,7 @@ func cutOff(t testing.TB, master rueidis.Client) {
 	t.Helper()
 	require.NoError(t, do(t, master, "ACL", "SETUSER", "default", "-@all").Error())
 	_ = do(t, master, "CLIENT", "KILL", "USER", "default") // answers with their number
-	redistest.Eventually(t, prompt, func() bool {
+	redistest.Eventually(t, promptly, func() bool {
 		info, err := do(t, master, "ROLE").ToArray()
 		if err != nil || len(info) != 3 {
 			return false
@@ -88,7 +88,7 @@ func TestSentinelFailoverUnderHolderAndWaiter(t *testing.T) {
 				Mutex("kept").Lock(context.Background())
 			require.NoError(t, err)
 			w := startLock(context.Background(), newClient(t, waiting, rlock.Options{}).Mutex("kept"))
-			awaitSubscribers(t, atOld, "kept", false, 1, prompt)
+			awaitSubscribers(t, atOld, "kept", false, 1, promptly)
 			replicated(t, holder, "2")
 
 			var lost granted
@@ -105,12 +105,12 @@ func TestSentinelFailoverUnderHolderAndWaiter(t *testing.T) {
 			followed := time.Now()
 			atNew := redistest.Dial(t, addr, app, redistest.Single)
 			// The look for another master, once a second, and the way to it.
-			awaitSubscribers(t, atNew, "kept", false, 1, time.Second+prompt)
+			awaitSubscribers(t, atNew, "kept", false, 1, time.Second+promptly)
 			if cut {
-				awaitSubscribers(t, atOld, "kept", false, 0, prompt)
+				awaitSubscribers(t, atOld, "kept", false, 0, promptly)
 				// docs/guarantees.md: told by the next renewal.
 				ended(t, lost.ctx, longWatchdog)
-				require.Less(t, time.Since(followed), longWatchdog/3/3+prompt)
+				require.Less(t, time.Since(followed), longWatchdog/3/3+promptly)
 				require.ErrorIs(t, lost.unlock(), rlock.ErrNotHeld)
 			}
 
@@ -118,9 +118,9 @@ func TestSentinelFailoverUnderHolderAndWaiter(t *testing.T) {
 			require.Equal(t, map[string]int64{rlock.Owner(ctx): 1}, owners(t, atNew, "kept"))
 			w.waits(t)
 			require.NoError(t, unlock())
-			require.NoError(t, w.gets(t, prompt, "told by the new master").unlock())
+			require.NoError(t, w.gets(t, promptly, "told by the new master").unlock())
 			require.False(t, exists(t, atNew, "kept"))
-			awaitSubscribers(t, atNew, "kept", false, 0, prompt)
+			awaitSubscribers(t, atNew, "kept", false, 0, promptly)
 
 			if cut { // the old master comes back as a replica
 				require.NoError(t, do(t, atOld, "ACL", "SETUSER", "default", "+@all").Error())
@@ -147,11 +147,11 @@ func TestSentinelFailoverForgetsAHold(t *testing.T) {
 	follows(t, second, old)
 	follows(t, first, old)
 	followed := time.Now()
-	ctx2, unlock2, err := newClient(t, second, rlock.Options{}).Mutex("m").TryLock(context.Background(), prompt)
+	ctx2, unlock2, err := newClient(t, second, rlock.Options{}).Mutex("m").TryLock(context.Background(), promptly)
 	require.NoError(t, err)
-	ended(t, ctx, watchdog+prompt)
+	ended(t, ctx, watchdog+promptly)
 	told := time.Now()
-	require.True(t, told.Sub(followed) < watchdog/3+prompt && told.Sub(locked) < watchdog+watchdog/3+prompt,
+	require.True(t, told.Sub(followed) < watchdog/3+promptly && told.Sub(locked) < watchdog+watchdog/3+promptly,
 		"told %v after the failover, %v after the grant", told.Sub(followed), told.Sub(locked))
 	require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
 	require.NoError(t, ctx2.Err())

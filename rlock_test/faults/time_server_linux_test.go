@@ -122,9 +122,9 @@ func TestServerClockOff(t *testing.T) {
 
 			p := startPeer(t, s.Addr(), peerWatchdog)
 			p.send(t, "lock", "m")
-			p.expect(t, "locked", prompt)
+			p.expect(t, "locked", promptly)
 			w := startLock(context.Background(), other)
-			awaitSubscribers(t, s.rdb, "m", false, 1, prompt)
+			awaitSubscribers(t, s.rdb, "m", false, 1, promptly)
 			p.kill()
 			asked := time.Now()
 			left := remaining(t, s.rdb, "m")
@@ -155,7 +155,7 @@ func TestServerClockJumpsForward(t *testing.T) {
 		require.NoError(t, g.err, "the lease is over for Redis")
 		next = append(next, g)
 	}
-	ended(t, ctx, time.Second+prompt)
+	ended(t, ctx, time.Second+promptly)
 	t.Logf("told after %v", time.Since(jumped))
 	require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
 	require.NoError(t, fixedCtx.Err(), "nothing tells it")
@@ -183,6 +183,6 @@ func TestServerClockJumpsBack(t *testing.T) {
 	require.Greater(t, remaining(t, s.rdb, "m"), time.Hour)
 	w.waits(t)
 	require.NoError(t, unlock())
-	require.NoError(t, w.gets(t, prompt, "told of the unlock").unlock())
+	require.NoError(t, w.gets(t, promptly, "told of the unlock").unlock())
 	require.False(t, exists(t, s.rdb, "m"))
 }

@@ -39,8 +39,8 @@ var versions = []version{
 
 var beforeTheEar = version{name: "before the ear", commit: "0444da80c1a9ae31464d765f15059071ec1a845a", trusts: true}
 
-// fleet is a service in the middle of a rolling upgrade.
-type fleet struct {
+// upgrade is a service in the middle of a rolling upgrade.
+type upgrade struct {
 	version
 	rdb       rueidis.Client
 	addrs     []string
@@ -58,12 +58,12 @@ func TestOlderVersions(t *testing.T) {
 	for _, v := range versions {
 		t.Run(v.name, func(t *testing.T) {
 			t.Parallel()
-			f := &fleet{version: v, rdb: redistest.Dial(t, addrs[0]), addrs: addrs, program: now, older: buildOlder(t, v)}
+			f := &upgrade{version: v, rdb: redistest.Dial(t, addrs[0]), addrs: addrs, program: now, older: buildOlder(t, v)}
 			for i := range 2 {
 				f.olds = append(f.olds, start(t, f.older, fmt.Sprintf("old %d", i), addrs))
 				f.now = append(f.now, start(t, f.program, fmt.Sprintf("new %d", i), addrs))
 			}
-			run := func(name string, test func(t *testing.T, f *fleet)) {
+			run := func(name string, test func(t *testing.T, f *upgrade)) {
 				t.Run(name, func(t *testing.T) {
 					t.Parallel()
 					test(t, f)
@@ -82,11 +82,11 @@ func TestOlderVersions(t *testing.T) {
 }
 
 // knows reports whether the older version has these kinds of locks.
-func (f *fleet) knows(kinds ...string) bool {
+func (f *upgrade) knows(kinds ...string) bool {
 	return !f.oldest || !slices.ContainsFunc(kinds, func(kind string) bool { return kind != "plain" && kind != "fenced" })
 }
 
-func (f *fleet) number(t *testing.T, command ...string) (n int64) {
+func (f *upgrade) number(t *testing.T, command ...string) (n int64) {
 	t.Helper()
 	n, err := f.rdb.Do(t.Context(), f.rdb.B().Arbitrary(command...).Build()).AsInt64()
 	if !rueidis.IsRedisNil(err) {
@@ -111,7 +111,7 @@ func channel(holder, waiter, name string) string {
 }
 
 // awaitListener waits until a process listens.
-func (f *fleet) awaitListener(t *testing.T, channel string) {
+func (f *upgrade) awaitListener(t *testing.T, channel string) {
 	t.Helper()
 	redistest.Eventually(t, patience, func() bool {
 		of, err := f.rdb.Do(t.Context(), f.rdb.B().PubsubNumsub().Channel(channel).Build()).ToArray()
@@ -123,7 +123,7 @@ func (f *fleet) awaitListener(t *testing.T, channel string) {
 }
 
 // awaitQueue waits until so many processes are in the queue.
-func (f *fleet) awaitQueue(t *testing.T, kind, name string, want int) {
+func (f *upgrade) awaitQueue(t *testing.T, kind, name string, want int) {
 	t.Helper()
 	count := []string{"ZCARD", "rlock_queue:{" + name + "}"}
 	switch kind {
@@ -140,7 +140,7 @@ func (f *fleet) awaitQueue(t *testing.T, kind, name string, want int) {
 const wakeUp = time.Second
 
 // G1 and G4: one holds and the other waits, and is in long before the lease ends.
-func exclusion(t *testing.T, f *fleet) {
+func exclusion(t *testing.T, f *upgrade) {
 	for _, kinds := range [][2]string{
 		{"plain", "plain"}, {"fenced", "fenced"}, {"plain", "fenced"}, {"fair", "fair"}, {"write", "write"}, {"write", "read"}, {"read", "write"},
 		{"upgradeable", "write"}, {"write", "upgradeable"}, {"upgradeable", "upgradeable"}, {"all", "all"}, {"all", "plain"}, {"plain", "all"},
@@ -163,7 +163,7 @@ func exclusion(t *testing.T, f *fleet) {
 }
 
 // exclude returns how long the wake-up took.
-func (f *fleet) exclude(t *testing.T, one, other *peer, kinds [2]string) time.Duration {
+func (f *upgrade) exclude(t *testing.T, one, other *peer, kinds [2]string) time.Duration {
 	t.Helper()
 	name := redistest.Name(t)
 	holder := one.lock(t, kinds[0], name)
@@ -185,7 +185,7 @@ func (f *fleet) exclude(t *testing.T, one, other *peer, kinds [2]string) time.Du
 }
 
 // G1 and G4: processes of both versions stand in line, and each unlock gives the lock to the next one.
-func handOff(t *testing.T, f *fleet) {
+func handOff(t *testing.T, f *upgrade) {
 	for _, kind := range []string{"plain", "fenced", "fair"} {
 		if !f.knows(kind) {
 			continue
@@ -215,7 +215,7 @@ func handOff(t *testing.T, f *fleet) {
 }
 
 // line has the peers lock one after the other, and unlock as their turns come. It notes how long each way took at best.
-func (f *fleet) line(t *testing.T, kind string, peers []*peer, best map[string]time.Duration) {
+func (f *upgrade) line(t *testing.T, kind string, peers []*peer, best map[string]time.Duration) {
 	t.Helper()
 	name := redistest.Name(t)
 	current := peers[0].lock(t, kind, name)
@@ -266,7 +266,7 @@ func first(t *testing.T, all []section) (began section, token int64) {
 }
 
 // G4: a process of the other version that died in the queue is passed over.
-func theDead(t *testing.T, f *fleet) {
+func theDead(t *testing.T, f *upgrade) {
 	for _, kind := range []string{"plain", "fair", "write"} {
 		if !f.knows(kind) {
 			continue
@@ -305,7 +305,7 @@ func theDead(t *testing.T, f *fleet) {
 }
 
 // G1 and G4: readers of both versions are in together, a writer of either waits for all of them, and later readers for the writer.
-func readers(t *testing.T, f *fleet) {
+func readers(t *testing.T, f *upgrade) {
 	for name, row := range map[string]struct{ writer, later *peer }{
 		"old writer, new reader": {f.olds[1], f.now[1]}, "new writer, old reader": {f.now[1], f.olds[1]},
 	} {
@@ -339,7 +339,7 @@ func readers(t *testing.T, f *fleet) {
 
 // G1 and G4: goroutines of two processes of each version want one lock. No update is lost, tokens rise, each Lock returns, and where there is
 // a queue no process starves.
-func herd(t *testing.T, f *fleet) {
+func herd(t *testing.T, f *upgrade) {
 	for _, kind := range []string{"plain", "fenced", "fair", "readwrite", "quorum"} {
 		if !f.knows(kind) {
 			continue

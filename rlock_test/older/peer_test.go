@@ -19,7 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// build returns the peer program with the library as it is now.
+// build builds the peer program with the present library.
 func build(t *testing.T) (program string) {
 	t.Helper()
 	program = filepath.Join(t.TempDir(), "peer")
@@ -27,7 +27,7 @@ func build(t *testing.T) (program string) {
 	return program
 }
 
-// buildOlder returns the peer program with the library of a commit.
+// buildOlder builds the peer program with the library of an older commit.
 func buildOlder(t *testing.T, v version) (program string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -77,15 +77,16 @@ func unpack(t *testing.T, archive []byte, dir string) {
 	}
 }
 
-// patience bounds what has no other bound. It is less than the watchdog time of the peers: whoever sleeps through an unlock sleeps for longer.
+// patience bounds waits without another bound. It is shorter than the peers' watchdog time, for which a waiter that
+// missed an unlock would sleep.
 const patience = 15 * time.Second
 
-// peer is a process that locks, see peer/main.go.
+// peer is a process that takes locks, see peer/main.go.
 type peer struct {
 	*exec.Cmd
 	name  string
 	stdin io.WriteCloser
-	ended chan struct{} // closed at the end of its output
+	ended chan struct{} // closed at the end of stdout
 
 	mu      sync.Mutex // guards the following
 	answers map[string]chan string
@@ -96,7 +97,7 @@ type peer struct {
 func start(t *testing.T, program, name string, addrs []string) *peer {
 	t.Helper()
 	p := &peer{Cmd: exec.Command(program, strings.Join(addrs, ",")), name: name, answers: make(map[string]chan string), ended: make(chan struct{})}
-	p.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0 "+os.Getenv("GORACE")) // it sleeps for a second otherwise
+	p.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0 "+os.Getenv("GORACE")) // otherwise it sleeps for a second at exit
 	var stderr bytes.Buffer
 	p.Stderr = &stderr
 	var err error
@@ -106,7 +107,7 @@ func start(t *testing.T, program, name string, addrs []string) *peer {
 	require.NoError(t, err)
 	ready := p.answer("-")
 	require.NoError(t, p.Start())
-	go func() { // ended by the end of the peer
+	go func() { // ends with the peer
 		defer close(p.ended)
 		for lines := bufio.NewScanner(out); lines.Scan(); {
 			id, text, _ := strings.Cut(lines.Text(), " ")
@@ -116,20 +117,20 @@ func start(t *testing.T, program, name string, addrs []string) *peer {
 	t.Cleanup(func() {
 		_ = p.stdin.Close()
 		p.gone(t)
-		require.Empty(t, stderr.String(), "what %s says of itself", name)
+		require.Empty(t, stderr.String(), "stderr of %s", name)
 	})
 	require.Equal(t, "ready", p.await(t, ready))
 	return p
 }
 
-// gone waits for its end.
+// gone waits for the peer's exit.
 func (p *peer) gone(t *testing.T) {
 	t.Helper()
 	select {
 	case <-p.ended:
 		_ = p.Wait()
 	case <-time.After(patience):
-		require.FailNow(t, "the peer goes on", p.name)
+		require.FailNow(t, "the peer did not exit", p.name)
 	}
 }
 
@@ -142,7 +143,7 @@ func (p *peer) answer(id string) chan string {
 	return p.answers[id]
 }
 
-// tell gives a command, and returns its ID.
+// tell sends a command, and returns its ID.
 func (p *peer) tell(t *testing.T, command string, words ...string) (id string) {
 	t.Helper()
 	p.mu.Lock()
@@ -170,19 +171,19 @@ func (p *peer) await(t *testing.T, answer chan string) string {
 	}
 }
 
-// ask is tell, and returns the answer.
+// ask sends a command, and returns the answer.
 func (p *peer) ask(t *testing.T, command string, words ...string) string {
 	t.Helper()
 	return p.await(t, p.answer(p.tell(t, command, words...)))
 }
 
-// section is one that a peer has, or waits for.
+// section is a peer's section, or its wait for one.
 type section struct {
 	*peer
 	id string
 }
 
-// lock has a peer lock, and does not wait for that.
+// lock makes a peer lock, without waiting for the result.
 func (p *peer) lock(t *testing.T, kind, name string) section {
 	t.Helper()
 	return section{p, p.tell(t, "lock", kind, name)}
@@ -197,7 +198,7 @@ func (s section) in(t *testing.T) (token int64) {
 	return token
 }
 
-// requireOut checks that it has not begun.
+// requireOut checks that the section has not begun.
 func (s section) requireOut(t *testing.T) {
 	t.Helper()
 	select {
@@ -213,7 +214,7 @@ func (s section) unlock(t *testing.T) {
 	require.Equal(t, "unlocked", s.await(t, s.answer(s.id)), s.name)
 }
 
-// grants is how many locks the peer was given by others so far.
+// grants is how many locks other processes have handed to the peer so far.
 func (p *peer) grants(t *testing.T) (n int) {
 	t.Helper()
 	_, err := fmt.Sscanf(p.ask(t, "grants"), "grants %d", &n)

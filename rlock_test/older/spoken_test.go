@@ -11,17 +11,18 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// mute is how long this version may keep a lock that an older one waits for.
+// mute is how long this version may keep a lock while an older version waits.
 const mute = 3 * time.Second
 
-// spokenTo tests holders of this version that can be spoken to, while processes wait that do not know how: they see a holder as any other.
-func spokenTo(t *testing.T, f *fleet) {
+// spokenTo tests holders of this version with WithAsked, WithLinger or a ticket, beside waiting older versions that know
+// none of these: they see an ordinary holder.
+func spokenTo(t *testing.T, f *upgrade) {
 	const watchdog = 3 * time.Second
 	c, err := rlock.New(redistest.Dial(t, f.addrs[0]), rlock.Options{WatchdogTimeout: watchdog})
 	require.NoError(t, err)
 	t.Cleanup(c.Close)
 
-	// The holder looks for those who cannot ask, every third of the watchdog time, and for a second time a second later.
+	// Every third of the watchdog time, and again a second later, the holder looks for waiters that cannot ask.
 	for _, kind := range []string{"plain", "fenced", "fair", "write"} {
 		if !f.knows(kind) {
 			continue
@@ -42,7 +43,7 @@ func spokenTo(t *testing.T, f *fleet) {
 			select {
 			case <-rlock.Asked(ctx):
 			case <-time.After(patience):
-				require.FailNow(t, "it is not told")
+				require.FailNow(t, "the holder did not learn of the waiter")
 			}
 			require.Less(t, time.Since(began), watchdog/3+time.Second+wakeUp)
 			waiter.requireOut(t)
@@ -66,12 +67,11 @@ func spokenTo(t *testing.T, f *fleet) {
 				return nil
 			}))
 			return c.Stats().Idle == 1
-		}, "it is kept")
-		redistest.Eventually(t, patience, func() bool { return redistest.Goroutines("engine.(*Engine).lookIfDue") == 0 }, "it has looked who waits")
+		}, "the lock must be kept")
 		require.Equal(t, "taken", f.olds[1].ask(t, "try", "plain", name))
 		waiter := f.olds[1].lock(t, "plain", name)
 		waiter.in(t)
-		require.Greater(t, time.Since(last), mute-mute/10, "it cannot ask")
+		require.Greater(t, time.Since(last), mute-mute/10, "the older version cannot ask, so it must wait")
 		require.Less(t, time.Since(last), mute+wakeUp)
 		again := lock(t, m)
 		f.awaitListener(t, channel("plain", "plain", name))
@@ -79,7 +79,7 @@ func spokenTo(t *testing.T, f *fleet) {
 		require.NoError(t, (<-again)())
 	})
 
-	// A hold goes from one process of this version to another while an older one waits.
+	// A hold moves between two processes of this version while an older one waits.
 	t.Run("taken along", func(t *testing.T) {
 		t.Parallel()
 		name := redistest.Name(t)
@@ -101,7 +101,7 @@ func spokenTo(t *testing.T, f *fleet) {
 	})
 }
 
-// lock locks on a goroutine that ends with it. If that fails, so does the unlock.
+// lock calls Lock on a goroutine, which ends with it. If Lock fails, so does the unlock.
 func lock(t *testing.T, m *rlock.Mutex) <-chan rlock.UnlockFunc {
 	t.Helper()
 	in := make(chan rlock.UnlockFunc, 1)

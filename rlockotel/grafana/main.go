@@ -1,4 +1,4 @@
-// The program grafana keeps some locks busy and serves what rlockotel measures of them, for the dashboard and the alerts beside it:
+// The program grafana keeps some locks busy and exports rlockotel's metrics, for the dashboard and the alerts in this folder:
 //
 //	go run . -redis 127.0.0.1:6379
 //	prometheus --config.file=prometheus.yml --storage.tsdb.path=/tmp/rlock-prometheus
@@ -34,7 +34,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	if err := run(ctx, *redis, *listen); err != nil {
-		log.Fatal(err) //nolint:gocritic // nothing is left that the deferred call would undo
+		log.Fatal(err) //nolint:gocritic // the deferred call has nothing left to do
 	}
 }
 
@@ -61,7 +61,7 @@ func run(ctx context.Context, redis, listen string) error {
 	return <-ended
 }
 
-// measure is how a service has its locks measured for Prometheus.
+// measure sets up a service's metrics for Prometheus.
 func measure() (*rlock.Trace, http.Handler, error) {
 	registry := prometheus.NewRegistry()
 	exporter, err := otelprometheus.New(otelprometheus.WithRegisterer(registry))

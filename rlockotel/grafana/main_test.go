@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
-// start keeps locks busy until the test ends, and returns what is measured of them.
+// start keeps locks busy until the test ends, and returns their metrics.
 func start(t *testing.T, beat time.Duration) http.Handler {
 	t.Helper()
 	trace, handler, err := measure()
@@ -41,7 +41,7 @@ func scrape(handler http.Handler) string {
 	return w.Body.String()
 }
 
-// The dashboard and the alerts ask for metrics and labels that there are, and for all of them.
+// The dashboard and the alerts use only existing metrics and labels, and all of them.
 func TestNames(t *testing.T) {
 	handler := start(t, 20*time.Millisecond)
 	var all string
@@ -77,7 +77,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// panels are what the dashboard asks, by the titles of its panels.
+// panels are the dashboard's queries, by panel title.
 func panels(t *testing.T) map[string][]string {
 	t.Helper()
 	text, err := os.ReadFile("dashboard.json")

@@ -22,7 +22,7 @@ import (
 	"github.com/go-rlock/rlock/internal/redistest"
 )
 
-// The rules are right by Prometheus's own tool.
+// Prometheus's own tool accepts the rules.
 func TestAlerts(t *testing.T) {
 	for _, args := range [][]string{{"check", "rules", "alerts.yml"}, {"test", "rules", "alerts_test.yml"}} {
 		out, err := exec.CommandContext(t.Context(), "promtool", args...).CombinedOutput()
@@ -30,8 +30,7 @@ func TestAlerts(t *testing.T) {
 	}
 }
 
-// A real Prometheus answers what each panel of the dashboard asks, and raises the alarm about the lock that is forced open, and no
-// other one.
+// A real Prometheus answers each panel's queries, and alerts only about the lock that is forced open.
 func TestPrometheus(t *testing.T) {
 	metrics := httptest.NewServer(start(t, time.Second))
 	defer metrics.Close()
@@ -60,7 +59,7 @@ func TestPrometheus(t *testing.T) {
 
 type server struct{ url string }
 
-// startPrometheus runs one until the test ends.
+// startPrometheus runs a Prometheus until the test ends.
 func startPrometheus(t *testing.T, target string) server {
 	t.Helper()
 	rules, err := filepath.Abs("alerts.yml")
@@ -69,7 +68,7 @@ func startPrometheus(t *testing.T, target string) server {
 	config := fmt.Sprintf("global: {scrape_interval: 1s, evaluation_interval: 1s}\nrule_files: [%q]\n"+
 		"scrape_configs: [{job_name: shop, static_configs: [{targets: [%q]}]}]\n", rules, target)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "prometheus.yml"), []byte(config), 0o600))
-	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it only finds a free port
+	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // only finds a free port
 	require.NoError(t, err)
 	addr := listener.Addr().String()
 	require.NoError(t, listener.Close())
@@ -121,7 +120,7 @@ func (p server) ask(t *testing.T, path string) (values []string) {
 	return values
 }
 
-// alerts returns those that fire.
+// alerts returns the firing alerts.
 func (p server) alerts(t *testing.T) (firing []string) {
 	t.Helper()
 	var reply struct {

@@ -13,7 +13,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// processes is how many Clients there are, which are to each other as processes are.
+// processes is the number of Clients, which act like separate processes.
 const processes = 3
 
 // work keeps locks of several groups busy until ctx is done:
@@ -23,7 +23,7 @@ const processes = 3
 //	report  one has it for long, the others try and go
 //	import  an operator forces it open now and then
 //
-// All is in beats: the watchdog time is 30 of them.
+// Times are in beats: the watchdog time is 30 of them.
 func work(ctx context.Context, rdb rueidis.Client, trace *rlock.Trace, beat time.Duration) error {
 	var all sync.WaitGroup
 	defer all.Wait()

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// key is the same for expressions that name the same: variables, and fields, methods and calls of these with arguments of that
-// kind or constants, such as ctx, s.ctx, r.Context() and client.Mutex("x"). It is "" for others.
+// key identifies expressions that denote the same value: variables, and their fields, methods and calls with constants or such expressions as
+// arguments, such as ctx, s.ctx, r.Context() and client.Mutex("x"). It is "" for other expressions.
 func key(info *source, e ast.Expr) string {
 	if e == nil {
 		return ""
@@ -40,7 +40,7 @@ func key(info *source, e ast.Expr) string {
 	return ""
 }
 
-// root is the variable that an expression with a key begins with.
+// root returns the variable at the start of an expression with a key.
 func root(info *source, e ast.Expr) *types.Var {
 	switch e := ast.Unparen(e).(type) {
 	case *ast.Ident:
@@ -58,7 +58,7 @@ func root(info *source, e ast.Expr) *types.Var {
 	return nil
 }
 
-// lockOf is the lock of m.Lock, as written.
+// lockOf returns the lock of m.Lock, as written.
 func lockOf(call *ast.CallExpr) ast.Expr {
 	if s, ok := ast.Unparen(call.Fun).(*ast.SelectorExpr); ok {
 		return s.X
@@ -66,7 +66,7 @@ func lockOf(call *ast.CallExpr) ast.Expr {
 	return nil
 }
 
-// nameOf is how messages call what is called.
+// nameOf returns the called function's name for messages.
 func nameOf(call *ast.CallExpr) string {
 	fun := ast.Unparen(call.Fun)
 	if index, ok := fun.(*ast.IndexExpr); ok {
@@ -104,7 +104,7 @@ func takesLock(results []types.Type) bool {
 	return slices.ContainsFunc(results, isUnlock) || slices.ContainsFunc(results, isPermit)
 }
 
-// paramType is the type of the parameter that argument i is for, or nil.
+// paramType returns the type of the parameter for argument i, or nil.
 func paramType(info *source, call *ast.CallExpr, i int) types.Type {
 	fun := info.TypeOf(call.Fun)
 	if fun == nil || info.Types[call.Fun].IsType() {
@@ -122,19 +122,19 @@ func paramType(info *source, call *ast.CallExpr, i int) types.Type {
 		return nil
 	}
 	if i >= params.Len() {
-		return nil // f(g()), with several results of g
+		return nil // f(g()), where g has several results
 	}
 	return params.At(i).Type()
 }
 
 func isRlock(o types.Object) bool { return isFrom(o, rlockPath) }
 
-// isFrom reports whether a package of that path declares it.
+// isFrom reports whether the package with that path declares it.
 func isFrom(o types.Object, path string) bool {
 	return o != nil && o.Pkg() != nil && o.Pkg().Path() == path
 }
 
-// isPermit reports whether it is that of a permit of its own, which has its unlock as a method.
+// isPermit reports whether a type is a Permit, whose unlock is a method.
 func isPermit(t types.Type) bool {
 	pointer, ok := types.Unalias(t).(*types.Pointer)
 	return ok && isNamed(pointer.Elem(), rlockPath, "Permit")

@@ -1,9 +1,8 @@
-// Package checks has the analyzers of rlockvet, the vet tool for users of package rlock. They know its locks by their types: every
-// call that returns an [rlock.UnlockFunc] takes a lock, also a function of the user's own. So does one
-// that returns a Permit. A Semaphore is known by its methods.
+// Package checks has the analyzers of rlockvet, the vet tool for users of package rlock. They recognize locks by type: every call that returns
+// an [rlock.UnlockFunc] or a Permit takes a lock, even a user's own function. A Semaphore is recognized by its methods.
 //
-// What a call can do to a section is followed within one function body. Where an unlock or a ctx goes elsewhere, nothing is
-// reported: a finding should be worth its reader's time.
+// The analysis stays within one function body. Once an unlock or a ctx leaves the function, nothing is reported: a finding should be worth its
+// reader's time.
 //
 // [rlock.UnlockFunc]: https://pkg.go.dev/github.com/go-rlock/rlock/rlock#UnlockFunc
 package checks
@@ -19,21 +18,21 @@ import (
 	"golang.org/x/tools/go/analysis"
 )
 
-// Analyzers returns all of them.
+// Analyzers returns all analyzers.
 func Analyzers() []*analysis.Analyzer {
 	return []*analysis.Analyzer{OuterCtx, EndedCtx, LostUnlock, LockErr, Misuse}
 }
 
-// url is where the analyzers are described for users.
+// url is the analyzers' documentation for users.
 const url = "https://github.com/go-rlock/rlock/blob/main/docs/rlockvet.md"
 
-// resultOf is what an analyzer that is required has found.
+// resultOf returns the result of a required analyzer.
 func resultOf[T any](pass *analysis.Pass, a *analysis.Analyzer) T {
 	result, _ := pass.ResultOf[a].(T)
 	return result
 }
 
-// reporter reports what no comment silences, and each place once.
+// reporter reports findings not suppressed by a comment, each position once.
 type reporter struct {
 	pass    *analysis.Pass
 	info    *source
@@ -41,7 +40,7 @@ type reporter struct {
 	skipped map[string]bool // files
 	seen    map[token.Pos]bool
 
-	// Functions of the package, as far as that is known.
+	// Properties of the package's functions, as far as known.
 	readers map[*types.Func]bool // whether they only read a ctx
 	loggers map[*types.Func]bool // whether they only log
 }
@@ -77,8 +76,7 @@ func newReporter(pass *analysis.Pass) *reporter {
 	return r
 }
 
-// skipTests leaves out files for tests: those that are called so, or import testing. A test often plays the other one, who
-// must not get the lock.
+// skipTests skips test files: *_test.go, and files that import testing. Tests often take a lock that must fail.
 func (r *reporter) skipTests() *reporter {
 	for _, file := range r.pass.Files {
 		name := r.line(file.Pos()).file
@@ -93,7 +91,7 @@ func (r *reporter) line(pos token.Pos) line {
 	return line{p.Filename, p.Line}
 }
 
-// followsCode reports whether the line of the comment begins with something else.
+// followsCode reports whether there is code before the comment on its line.
 func (r *reporter) followsCode(file *ast.File, c *ast.Comment) bool {
 	at, found := r.line(c.Pos()), false
 	ast.Inspect(file, func(n ast.Node) bool {

@@ -9,7 +9,7 @@ import (
 	"github.com/go-rlock/rlock/rlockvet/checks"
 )
 
-// Each line of the test data with a comment "want" is a finding, and no other is.
+// Each line of the test data with a comment "want" is a finding, and no other line is.
 func TestAnalyzers(t *testing.T) {
 	for _, test := range []struct {
 		analyzer *analysis.Analyzer

@@ -47,7 +47,7 @@ func (f *function) endedCtx(r *reporter, t *taking) {
 		for _, p := range f.uses(n, t) {
 			_, section := isSection(f.info, p.call)
 			switch {
-			case section, takesLock(resultsOf(f.info, p.call)): // an error on this path, whichever others there are
+			case section, takesLock(resultsOf(f.info, p.call)): // an error on this path, whatever the other paths do
 				r.report(p.arg, "%s was cancelled by %s: give this %s a ctx from before that, and the section a ctx of its own name",
 					name, by, nameOf(p.call))
 			case s.must(ended) && !r.isHarmless(p.call):
@@ -69,12 +69,12 @@ func (f *function) endedCtx(r *reporter, t *taking) {
 	})
 }
 
-// uses are the calls in n that get the section's ctx.
+// uses lists the calls in n that get the section's ctx.
 func (f *function) uses(n ast.Node, t *taking) []passed {
 	return passesOf(f.info, n, isKey(f.info, key(f.info, t.section)))
 }
 
-// returnsEnded reports a section's ctx that is returned although the unlock is deferred.
+// returnsEnded reports a returned section's ctx whose unlock is deferred.
 func (f *function) returnsEnded(r *reporter, t *taking, ret *ast.ReturnStmt, by string) {
 	for _, e := range ret.Results {
 		if k := key(f.info, e); k != "" && k == key(f.info, t.section) {

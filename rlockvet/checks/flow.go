@@ -10,13 +10,13 @@ import (
 	"golang.org/x/tools/go/types/typeutil"
 )
 
-// state is a set: the states in which a taking can be at a place, one for each way there.
+// state is the set of possible states of a taking at a place, one per path to it.
 //
 //	state   event                                      next
 //	none    the call                                   fresh, or held if its error is not kept
 //	fresh   a branch shows that err is not nil         none
-//	        one shows that it is nil                   held
-//	        err is looked at in a way unknown here     none
+//	        a branch shows that it is nil              held
+//	        err is used in an unknown way              none
 //	        unlock is deferred                         none: a failed Lock has an unlock as well
 //	held    unlock is deferred                         kept
 //	        a closure that calls unlock is deferred    keptVar
@@ -27,24 +27,24 @@ import (
 type state uint8
 
 const (
-	none  state = 1 << iota // nothing is known, or there is nothing to know
-	fresh                   // err was not looked at yet
+	none  state = 1 << iota // unknown, or not taken yet
+	fresh                   // err has not been checked yet
 	held
 	kept    // until the function returns
-	keptVar // the same, if the variable of the unlock stays what it is until then
-	ended   // the section is
+	keptVar // as before, if the unlock variable does not change until then
+	ended   // the section has ended
 )
 
 // inside are the states in which the lock is held.
 const inside = held | kept | keptVar
 
-// can reports whether one of these is among the states.
+// can reports whether any of these states is possible.
 func (s state) can(these state) bool { return s&these != 0 }
 
-// must reports whether there are no others.
+// must reports whether only these states are possible.
 func (s state) must(these state) bool { return s != 0 && s&^these == 0 }
 
-// become moves those of s that are in from.
+// become moves s from the states in from to another state.
 func (s state) become(from, to state) state {
 	if s.can(from) {
 		return s&^from | to
@@ -52,14 +52,14 @@ func (s state) become(from, to state) state {
 	return s
 }
 
-// flow is one taking, followed through its function. An assignment to watch ends what is known.
+// flow follows one taking through its function. An assignment to watch ends the analysis.
 type flow struct {
 	*function
 	taking *taking
 	watch  *types.Var
 }
 
-// each calls do for every node that can be reached, in the order of the source, with the states before it.
+// each calls do for each reachable node in source order, with the states before it.
 func (f flow) each(do func(n ast.Node, s state)) {
 	in := make(map[*cfg.Block]state)
 	todo := []*cfg.Block{f.graph.Blocks[0]}
@@ -132,7 +132,7 @@ func (f flow) step(s state, n ast.Node) state {
 	return s
 }
 
-// branch is what is left of s on one of the ways out of a block.
+// branch returns the states left on one of the edges out of a block.
 func (f flow) branch(s state, b *cfg.Block, first bool) state {
 	if len(b.Succs) != 2 || len(b.Nodes) == 0 || f.taking.err == nil || !s.can(fresh) {
 		return s
@@ -155,13 +155,13 @@ func (f flow) branch(s state, b *cfg.Block, first bool) state {
 	}
 }
 
-// knowledge is what the outcome of a condition tells of err.
+// knowledge is a condition's implication for err.
 type knowledge int
 
 const (
-	nothing   knowledge = iota // it does not speak of err
-	isOther                    // err may be nil, or another error than the one it was compared with
-	isUnclear                  // it speaks of err, in a way that is not understood
+	nothing   knowledge = iota // says nothing about err
+	isOther                    // err may be nil, or another error than the compared one
+	isUnclear                  // about err, but not understood
 	isNil
 	isNotNil
 )
@@ -181,7 +181,7 @@ func (f flow) knows(cond ast.Expr, outcome bool) knowledge {
 		case token.LAND, token.LOR:
 			x, y := f.knows(e.X, outcome), f.knows(e.Y, outcome)
 			switch both := (e.Op == token.LAND) == outcome; {
-			case both: // have that outcome, so the one that tells more counts
+			case both: // both have that outcome, so the more specific one counts
 				return max(x, y)
 			case x == y:
 				return x
@@ -219,20 +219,20 @@ func (f flow) compare(x, y ast.Expr, outcome bool) knowledge {
 		return isUnclear
 	case f.info.Types[y].IsNil() && outcome:
 		return isNil
-	case f.info.Types[y].IsNil() || outcome: // a sentinel is no nil
+	case f.info.Types[y].IsNil() || outcome: // a sentinel is not nil
 		return isNotNil
 	}
 	return isOther
 }
 
-// isLook reports whether the statement leaves it to others what an error that it reads means: a condition, see branch, a return, and
-// a call whose result nobody has.
+// isLook reports whether a statement that reads err leaves its meaning to others: a condition (see branch), a return, or a call without a
+// result.
 func isLook(n ast.Node) bool {
 	switch n := n.(type) {
 	case ast.Expr, *ast.ReturnStmt, *ast.GoStmt, *ast.DeferStmt:
 		return true
 	case *ast.ExprStmt:
-		_, isCall := n.X.(*ast.CallExpr) // and not err.(type)
+		_, isCall := n.X.(*ast.CallExpr) // but not err.(type)
 		return isCall
 	}
 	return false

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/tools/go/types/typeutil"
 )
 
-// isHarmless reports whether a function only reads what a ctx carries, or makes one of it that is to end in another way.
+// isHarmless reports whether a function only reads a ctx's values, or derives a ctx with another end.
 func (r *reporter) isHarmless(call *ast.CallExpr) bool {
 	callee := typeutil.Callee(r.info.Info, call)
 	if callee == nil || callee.Pkg() == nil {
@@ -36,16 +36,16 @@ func (r *reporter) isHarmless(call *ast.CallExpr) bool {
 	return logs(fn) || fn.Pkg() != r.info.pkg && onlyGets(fn)
 }
 
-// waitsLong are methods of package rlock that wait for others, and return no more than an error.
+// waitsLong are methods of package rlock that wait for others, and return only an error.
 var waitsLong = map[string]bool{"Acquire": true, "TryAcquire": true, "Await": true, "TryAwait": true}
 
-// observers are packages that look into a ctx for what their logs, spans and metrics say, and wait for nothing.
+// observers are packages that read a ctx for logs, spans and metrics, and do not wait.
 var observers = []string{
 	"log/slog", "github.com/rs/zerolog", "github.com/rs/zerolog/log", "github.com/sirupsen/logrus", "go.uber.org/zap",
 	"go.opentelemetry.io/otel/log", "go.opentelemetry.io/otel/metric",
 }
 
-// logs reports whether a function is that of a logger, as far as its name and its signature tell.
+// logs reports whether a function looks like a logger's, by its name and signature.
 func logs(fn *types.Func) bool {
 	s := fn.Signature()
 	if s.Results().Len() > 0 || fn.Pkg() == nil {
@@ -61,8 +61,8 @@ func logs(fn *types.Func) bool {
 	return false
 }
 
-// onlyGets reports whether a function of another package, whose body is not looked at, seems to get a value out of a ctx: that is all
-// that it is given, and it cannot fail.
+// onlyGets reports whether a function of another package seems to get a value out of a ctx: the ctx is its only argument, and it cannot fail.
+// Its body is not analyzed.
 func onlyGets(fn *types.Func) bool {
 	s := fn.Signature()
 	if s.Recv() != nil || s.Params().Len() != 1 || s.Variadic() || s.Results().Len() == 0 {
@@ -76,13 +76,13 @@ func onlyGets(fn *types.Func) bool {
 	return true
 }
 
-// onlyReads reports whether a function of the package does nothing with a ctx that it is given, or nothing but to call its method Value and
-// to pass it on to functions that do no more. A function that calls Err or Done heeds the end of the ctx, and has to get the right one.
+// onlyReads reports whether a function of the package at most calls Value on its ctx, or passes it to functions that do no more. Calls of Err or
+// Done depend on the ctx's end, so they need the right ctx.
 func (r *reporter) onlyReads(fn *types.Func, decl *ast.FuncDecl) bool {
 	if reads, ok := r.readers[fn]; ok {
 		return reads
 	}
-	r.readers[fn] = false // while it is looked at: one that calls itself is not understood
+	r.readers[fn] = false // during analysis: recursive functions are not understood
 	info := r.info
 	uses, reads := 0, 0
 	ast.PreorderStack(decl.Body, nil, func(n ast.Node, stack []ast.Node) bool {
@@ -94,7 +94,7 @@ func (r *reporter) onlyReads(fn *types.Func, decl *ast.FuncDecl) bool {
 		if !ok || !isContext(v.Type()) {
 			return true
 		}
-		uses++ // of any ctx: that of a receiver, say, has to do with it, too
+		uses++ // of any ctx: a receiver's, for example, may be derived from it
 		switch parent := stack[len(stack)-1].(type) {
 		case *ast.SelectorExpr:
 			if parent.X == id && parent.Sel.Name == "Value" {

@@ -52,7 +52,7 @@ func (f *function) lockErr(r *reporter, t *taking) {
 		cure = "check it"
 	}
 	switch {
-	case t.errDropped && t.dropped && (t.section == nil || isBlank(t.section)): // as lostunlock says
+	case t.errDropped && t.dropped && (t.section == nil || isBlank(t.section)): // reported by lostunlock
 	case t.errDropped:
 		r.report(t.call, "the error of this %s is dropped, %s: %s", name, harm, cure)
 	case t.err == nil || f.isKept(t):
@@ -75,13 +75,13 @@ func (f *function) lockErr(r *reporter, t *taking) {
 	}
 }
 
-// isKept reports whether the error may be looked at out of sight: by a function literal, or through a pointer. A deferred function does
-// not see it if it is a result, which every return with a value sets anew.
+// isKept reports whether the error may be read out of sight: by a function literal, or through a pointer. A deferred function does not see it if
+// it is a result, because every return with a value sets that anew.
 func (f *function) isKept(t *taking) bool {
 	return f.isReadIn(t.err, func(deferred bool) bool { return !deferred || !slices.Contains(f.results, t.err) })
 }
 
-// isReadIn reports whether a function literal of that kind may read the variable, other than to assign to it again, or a pointer has it.
+// isReadIn reports whether a function literal of that kind may read the variable other than to reassign it, or a pointer has it.
 func (f *function) isReadIn(v *types.Var, literal func(deferred bool) bool) bool {
 	read := false
 	ast.PreorderStack(f.node, nil, func(n ast.Node, stack []ast.Node) bool {
@@ -108,7 +108,7 @@ func (f *function) isReadIn(v *types.Var, literal func(deferred bool) bool) bool
 	return read
 }
 
-// isRead reports whether something looks at the error after that node, and before it is assigned again. Some looks do not count.
+// isRead reports whether the error is read after that node and before its next assignment. Some reads do not count.
 func (f *function) isRead(t *taking, after ast.Node, except []ast.Node) bool {
 	seen := make(map[*cfg.Block]bool)
 	var read func(b *cfg.Block, from int) bool
@@ -140,7 +140,7 @@ func (f *function) isRead(t *taking, after ast.Node, except []ast.Node) bool {
 	return false
 }
 
-// reads reports whether n looks at the variable now, and not in a deferred function.
+// reads reports whether n itself, not a deferred function, reads the variable.
 func (f *function) reads(n ast.Node, v *types.Var) bool {
 	found := false
 	ast.PreorderStack(n, nil, func(m ast.Node, stack []ast.Node) bool {
@@ -158,8 +158,8 @@ func (f *function) reads(n ast.Node, v *types.Var) bool {
 	return found
 }
 
-// unlockErr reports the error of an unlock that a deferred function keeps in a variable which nobody reads afterwards: one of the function, but no
-// result of it.
+// unlockErr reports an unlock's error that a deferred function stores in a variable of the function that is neither a result nor read
+// afterwards.
 func (f *function) unlockErr(r *reporter) {
 	for _, b := range f.graph.Blocks {
 		for _, n := range b.Nodes {
@@ -187,7 +187,7 @@ func (f *function) unlockErr(r *reporter) {
 	}
 }
 
-// unlocks reports whether the value of e has the error of an unlock in it.
+// unlocks reports whether the value of e includes an unlock's error.
 func (f *function) unlocks(e ast.Expr) bool {
 	found := false
 	ast.Inspect(e, func(n ast.Node) bool {

@@ -9,8 +9,7 @@ import (
 	"golang.org/x/tools/go/types/typeutil"
 )
 
-// logsOf lists the nodes that look at an error for a log only: calls of loggers, and the conditions of ifs that have nothing else in
-// them.
+// logsOf lists the nodes that read an error only to log it: calls of loggers, and conditions of ifs with nothing but such calls.
 func (r *reporter) logsOf(f *function) (all []ast.Node) {
 	ast.Inspect(f.node, func(n ast.Node) bool {
 		switch n := n.(type) {
@@ -28,7 +27,7 @@ func (r *reporter) logsOf(f *function) (all []ast.Node) {
 	return all
 }
 
-// isLog reports whether a statement writes a line of a log, and goes on.
+// isLog reports whether a statement writes a log line and continues.
 func (r *reporter) isLog(s ast.Stmt) bool {
 	e, ok := s.(*ast.ExprStmt)
 	if !ok {
@@ -38,7 +37,7 @@ func (r *reporter) isLog(s ast.Stmt) bool {
 	return ok && r.isLogger(call)
 }
 
-// enders are in the names of those that write a line of a log and end the program.
+// enders appear in the names of functions that log a line and end the program.
 var enders = []string{"Fatal", "Panic", "Exit", "Critical", "Must"}
 
 func (r *reporter) isLogger(call *ast.CallExpr) bool {
@@ -60,12 +59,12 @@ func (r *reporter) isLogger(call *ast.CallExpr) bool {
 	return decl != nil && fn.Signature().Results().Len() == 0 && r.onlyLogs(fn.Origin(), decl)
 }
 
-// onlyLogs reports whether a function of the package does nothing but log, at most under a condition.
+// onlyLogs reports whether a function of the package only logs, at most under a condition.
 func (r *reporter) onlyLogs(fn *types.Func, decl *ast.FuncDecl) bool {
 	if logs, ok := r.loggers[fn]; ok {
 		return logs
 	}
-	r.loggers[fn] = false // while it is looked at
+	r.loggers[fn] = false // during analysis
 	var only func([]ast.Stmt) bool
 	only = func(list []ast.Stmt) bool {
 		return !slices.ContainsFunc(list, func(s ast.Stmt) bool {

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/tools/go/types/typeutil"
 )
 
-// afterLoss lists the code in n, from a position on, that runs only when the ctx with that key has ended, or when an error is ErrLost.
+// afterLoss lists the code in n, from a position on, that runs only after the ctx with that key has ended, or if an error is ErrLost.
 func afterLoss(info *source, n ast.Node, ctx string, from token.Pos) (all []ast.Node) {
 	ends := isKey(info, ctx)
 	ast.Inspect(n, func(m ast.Node) bool {
@@ -40,7 +40,7 @@ func afterLoss(info *source, n ast.Node, ctx string, from token.Pos) (all []ast.
 	return all
 }
 
-// showsLoss reports whether a condition is true only if the section has ended.
+// showsLoss reports whether a condition is true only after the section has ended.
 func showsLoss(info *source, cond ast.Expr, ctx func(ast.Expr) bool) bool {
 	switch e := ast.Unparen(cond).(type) {
 	case *ast.BinaryExpr:
@@ -71,7 +71,7 @@ func showsLoss(info *source, cond ast.Expr, ctx func(ast.Expr) bool) bool {
 	return false
 }
 
-// afterError lists the code in n that runs only when an error is not nil.
+// afterError lists the code in n that runs only if an error is not nil.
 func afterError(info *source, n ast.Node) (all []ast.Node) {
 	ast.Inspect(n, func(m ast.Node) bool {
 		if m, ok := m.(*ast.IfStmt); ok {
@@ -85,7 +85,7 @@ func afterError(info *source, n ast.Node) (all []ast.Node) {
 	return all
 }
 
-// isWithin reports whether one of the nodes has that place in it.
+// isWithin reports whether one of the nodes contains that position.
 func isWithin(all []ast.Node, at interface{ Pos() token.Pos }) bool {
 	return slices.ContainsFunc(all, func(outer ast.Node) bool { return outer.Pos() <= at.Pos() && at.Pos() < outer.End() })
 }

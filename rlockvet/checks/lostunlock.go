@@ -11,7 +11,7 @@ import (
 	"golang.org/x/tools/go/types/typeutil"
 )
 
-// LostUnlock reports unlocks that are not called, or not whenever the function ends, or not when it seems.
+// LostUnlock reports unlocks that are missing, missing on some path, or called at another time than it seems.
 var LostUnlock = &analysis.Analyzer{
 	Name: "lostunlock",
 	Doc: `report unlocks of package rlock that are not called, or not when they should be
@@ -50,7 +50,7 @@ func runLostUnlock(pass *analysis.Pass) (any, error) {
 	return nil, nil
 }
 
-// unlockedAtOnce reports a call of an unlock that Go evaluates when it comes to the defer: an argument of what is deferred.
+// unlockedAtOnce reports an unlock called in the arguments of a defer, which Go evaluates at the defer statement.
 func unlockedAtOnce(r *reporter, d *ast.DeferStmt) {
 	ast.Inspect(d.Call, func(n ast.Node) bool {
 		switch n := n.(type) {
@@ -67,7 +67,7 @@ func unlockedAtOnce(r *reporter, d *ast.DeferStmt) {
 	})
 }
 
-// hasLease reports whether the lock is seen to end by itself.
+// hasLease reports whether the lock visibly expires by itself.
 func (f *function) hasLease(call *ast.CallExpr) bool {
 	found := false
 	ast.Inspect(call.Fun, func(n ast.Node) bool {
@@ -129,8 +129,8 @@ func (f *function) lostUnlock(r *reporter, t *taking) {
 	}
 }
 
-// deferredInLoop reports an unlock that is deferred in a loop whose rounds are sections of their own: each uses its ctx, and nothing
-// that may need the locks comes after the loop. A loop that collects locks is none.
+// deferredInLoop reports an unlock deferred in a loop with a section per round: each round uses its ctx, and nothing after the loop may need the
+// locks. A loop that collects locks is not reported.
 func (f *function) deferredInLoop(r *reporter, t *taking) {
 	loop := f.loopOf(t.stmt)
 	if loop == nil || t.unlock == nil || t.ctx == nil || t.ctx.Pos() < loop.Pos() {
@@ -153,7 +153,7 @@ func (f *function) deferredInLoop(r *reporter, t *taking) {
 	}
 }
 
-// loopOf is the innermost loop of the function around a statement, or nil.
+// loopOf returns the innermost loop around a statement in its function, or nil.
 func (f *function) loopOf(stmt ast.Node) (loop ast.Node) {
 	ast.PreorderStack(f.node, nil, func(n ast.Node, stack []ast.Node) bool {
 		if n != stmt {
@@ -171,7 +171,7 @@ func (f *function) loopOf(stmt ast.Node) (loop ast.Node) {
 	return loop
 }
 
-// isOnlyCalled reports whether the function calls the unlock, and does nothing else with it.
+// isOnlyCalled reports whether the function only calls the unlock.
 func (f *function) isOnlyCalled(unlock *types.Var) bool {
 	only := true
 	for _, b := range f.graph.Blocks {
@@ -195,7 +195,7 @@ func isLog(callee types.Object) bool {
 	return ok && logs(fn)
 }
 
-// risk is a call in n that may panic.
+// risk returns a call in n that may panic.
 func (f *function) risk(n ast.Node) (found ast.Node) {
 	switch n.(type) {
 	case *ast.GoStmt, *ast.DeferStmt:

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/tools/go/types/typeutil"
 )
 
-// Misuse reports what cannot mean what it says.
+// Misuse reports comparisons and durations that cannot be meant.
 var Misuse = &analysis.Analyzer{
 	Name: "misuse",
 	Doc: `report comparisons and durations, for package rlock, that cannot mean what they say
@@ -60,7 +60,7 @@ func (r *reporter) compared(e ast.Expr) {
 	}
 }
 
-// withoutUnit reports a number that a function of package rlock is given as a duration.
+// withoutUnit reports a unitless number passed to package rlock as a duration.
 func (r *reporter) withoutUnit(call *ast.CallExpr) {
 	if !isRlock(typeutil.Callee(r.info.Info, call)) {
 		return

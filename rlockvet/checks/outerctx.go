@@ -14,7 +14,7 @@ import (
 	"golang.org/x/tools/go/types/typeutil"
 )
 
-// OuterCtx reports the use of another ctx than that of the section.
+// OuterCtx reports the use of another ctx than the section's.
 var OuterCtx = &analysis.Analyzer{
 	Name: "outerctx",
 	Doc: `report a ctx from before a Lock of package rlock, or context.Background, that is passed on in its section
@@ -45,26 +45,26 @@ func runOuterCtx(pass *analysis.Pass) (any, error) {
 	return nil, nil
 }
 
-// section is one whose calls should get its own ctx.
+// section is a section whose calls should get its own ctx.
 type section struct {
-	lock    string     // the key of the lock that it holds
-	own     string     // that of its ctx; "" if it has no name
-	ignored bool       // nothing uses its ctx
+	lock    string     // the key of the held lock
+	own     string     // the key of its ctx; "" if unnamed
+	ignored bool       // its ctx is unused
 	name    string     // of its ctx, if it can be passed on
-	over    []ast.Node // code in it that runs only when it has ended
+	over    []ast.Node // code in it that runs only after its end
 	failed  []ast.Node // code that runs only after an error
-	waited  []string   // the groups of goroutines that it waits for
+	waited  []string   // the goroutine groups it waits for
 
-	// The ctx from before.
-	before  map[string]bool     // its key, and those of what it was made of
-	begin   token.Pos           // variables from behind this are of the section
-	isOuter func(ast.Expr) bool // what else is from before
-	from    string              // where it is from, for the message
+	// The ctx from before the section.
+	before  map[string]bool     // its key, and the keys of the ctxs it was derived from
+	begin   token.Pos           // variables declared from here on belong to the section
+	isOuter func(ast.Expr) bool // other ctxs from before
+	from    string              // its origin, for the message
 
 	where string // the section, for the message about context.Background
 }
 
-// addBefore notes the ctx that the section was begun with, and those it was made of, unless their variables change in the section.
+// addBefore records the ctx that the section began with and its ancestors, unless their variables change in the section.
 func (s *section) addBefore(info *source, before ast.Expr, changes func(*types.Var) bool) {
 	s.before = make(map[string]bool)
 	if before == nil {
@@ -77,7 +77,7 @@ func (s *section) addBefore(info *source, before ast.Expr, changes func(*types.V
 	}
 }
 
-// isBefore reports whether e is a ctx from before the section: one that it was begun with, or a variable whose value was made of that.
+// isBefore reports whether e is a ctx from before the section: the one it began with, or a variable derived from it.
 func (s *section) isBefore(info *source, e ast.Expr) bool {
 	k := key(info, e)
 	if k == "" || k == s.own {
@@ -115,7 +115,7 @@ func outerCtxOfLock(r *reporter, f *function, t *taking) {
 	s.addBefore(f.info, t.before, func(v *types.Var) bool {
 		return v != watch && slices.ContainsFunc(f.info.changes[v], func(at token.Pos) bool { return at >= t.stmt.Pos() })
 	})
-	isIn := func(n ast.Node) bool { return f.use(n, t.unlock) <= deferredVar } // and neither called nor passed on
+	isIn := func(n ast.Node) bool { return f.use(n, t.unlock) <= deferredVar } // neither called nor passed on
 	flow{f, t, nil}.each(func(n ast.Node, now state) {
 		if now.must(inside) {
 			s.waited = append(s.waited, waits(f.info, n)...)
@@ -133,7 +133,7 @@ func outerCtxOfLock(r *reporter, f *function, t *taking) {
 	})
 }
 
-// watchOf is the variable that a ctx is in, as written.
+// watchOf returns a ctx's variable, as written.
 func (f *function) watchOf(ctx ast.Expr) *types.Var {
 	if key(f.info, ctx) == "" {
 		return nil
@@ -141,7 +141,7 @@ func (f *function) watchOf(ctx ast.Expr) *types.Var {
 	return root(f.info, ctx)
 }
 
-// isIgnored reports whether nothing in n uses the variable; _ = v is no use.
+// isIgnored reports whether n never uses the variable; _ = v does not count.
 func (s *source) isIgnored(n ast.Node, v *types.Var) bool {
 	used := false
 	ast.PreorderStack(n, nil, func(n ast.Node, stack []ast.Node) bool {
@@ -181,7 +181,7 @@ func outerCtxOfDo(r *reporter, call *ast.CallExpr, fn ast.Expr) {
 			return isContext(r.info.TypeOf(e)) && v != nil && !isWithin([]ast.Node{body}, v)
 		}
 	}
-	if _, isLiteral := ast.Unparen(fn).(*ast.FuncLit); !isLiteral { // a function that may be called elsewhere, too
+	if _, isLiteral := ast.Unparen(fn).(*ast.FuncLit); !isLiteral { // a function that may also be called elsewhere
 		s.from = fmt.Sprintf("outside of the section of the %s in line %d", nameOf(call), r.line(call.Pos()).number)
 		if s.ignored {
 			s.reportBefore(r, body, true)
@@ -193,8 +193,8 @@ func outerCtxOfDo(r *reporter, call *ast.CallExpr, fn ast.Expr) {
 	s.reportBackground(r, body)
 }
 
-// reportBefore reports where n, which is in the section, passes the ctx from before on. If it is in the section on some ways there only, it is
-// reported if it has the name of the section's ctx.
+// reportBefore reports where n, inside the section, passes on the ctx from before. If only some paths to n are inside, it is reported if it has
+// the name of the section's ctx.
 func (s *section) reportBefore(r *reporter, n ast.Node, always bool) {
 	p := passes{
 		source: r.info,
@@ -222,7 +222,7 @@ func (s *section) reportBefore(r *reporter, n ast.Node, always bool) {
 	}
 }
 
-// cure is what to do instead.
+// cure returns the advice for the message.
 func (s *section) cure(shadowed bool) string {
 	switch {
 	case shadowed:
@@ -235,8 +235,8 @@ func (s *section) cure(shadowed bool) string {
 	return "name the ctx that it gives its function, and pass that"
 }
 
-// reportBackground reports where n passes context.Background on. With a time-out of its own, or after an error, it is taken for one of
-// clean-up, which may outlive the section.
+// reportBackground reports where n passes context.Background on. With its own time-out, or after an error, it counts as cleanup, which may
+// outlive the section.
 func (s *section) reportBackground(r *reporter, n ast.Node) {
 	for _, p := range passesOf(r.info, n, func(e ast.Expr) bool { return isBackground(r.info, e) }) {
 		if isFrom(typeutil.Callee(r.info.Info, p.call), "context") || isWithin(s.failed, p.arg) {
@@ -254,7 +254,7 @@ func (s *section) reportBackground(r *reporter, n ast.Node) {
 	}
 }
 
-// harm is what is wrong with p in the section, if anything is.
+// harm describes the problem with p in the section, if any.
 func (s *section) harm(r *reporter, p passed) (string, bool) {
 	if isWithin(s.over, p.arg) {
 		return "", false
@@ -273,7 +273,7 @@ func (s *section) harm(r *reporter, p passed) (string, bool) {
 	return "does not end when the lock is lost", true
 }
 
-// waitsForItself reports whether a call that gets a ctx without the hold takes the section's lock.
+// waitsForItself reports whether a call under a ctx without the hold takes the section's lock.
 func (s *section) waitsForItself(info *source, call *ast.CallExpr) bool {
 	_, isSection := isSection(info, call)
 	isSection = isSection && isRlock(typeutil.Callee(info.Info, call))
@@ -281,8 +281,8 @@ func (s *section) waitsForItself(info *source, call *ast.CallExpr) bool {
 	return (isSection || isLock) && s.lock != "" && s.lock == key(info, lockOf(call))
 }
 
-// needsHold reports whether a call is about the hold that its ctx carries. That may be the hold of an outer section, unless the section
-// makes no use of its own ctx.
+// needsHold reports whether a call concerns the hold in its ctx. That may be an outer section's hold, unless the section does not use its own
+// ctx.
 func (s *section) needsHold(info *source, call *ast.CallExpr) bool {
 	if !isRlock(typeutil.Callee(info.Info, call)) {
 		return false
@@ -308,7 +308,7 @@ func isDetached(info *source, e ast.Expr) bool {
 	return isRlock(callee) && callee.Name() == "Detach"
 }
 
-// calleeOf is what e calls, or nil.
+// calleeOf returns the function called by e, or nil.
 func calleeOf(info *source, e ast.Expr) types.Object {
 	if call, ok := ast.Unparen(e).(*ast.CallExpr); ok {
 		return typeutil.Callee(info.Info, call)

@@ -8,34 +8,34 @@ import (
 	"golang.org/x/tools/go/types/typeutil"
 )
 
-// passed is a ctx that a call gets.
+// passed is a ctx passed to a call.
 type passed struct {
 	call *ast.CallExpr
 	arg  ast.Expr
 	how  how
 }
 
-// how a call gets a ctx.
+// how is the way a call gets a ctx.
 type how int
 
 const (
 	asArgument how = iota
 	asReceiver     // ctx.Done() and ctx.Err()
-	inRequest      // a *http.Request has it
-	inFunction     // arg, a variable, has a function literal that passes it on
+	inRequest      // in a *http.Request
+	inFunction     // arg, a variable, holds a function literal that passes it on
 )
 
-// passes lists what is passed on where n runs: not in goroutines and deferred calls. Of function literals, it looks into those that are called at
-// once, or given to a call and have a result; one without seems to be kept for later.
+// passes lists the ctxs passed on where n runs, without goroutines and deferred calls. It looks into function literals called at once, or passed
+// to a call and with a result; literals without a result seem to be kept for later.
 type passes struct {
 	*source
-	ctx    func(ast.Expr) bool   // what is looked for, as an argument
-	keys   func(key string) bool // the same, for a *http.Request; nil for arguments alone
+	ctx    func(ast.Expr) bool   // matches ctx arguments
+	keys   func(key string) bool // matches *http.Request arguments; nil: none
 	heeded bool                  // whether ctx.Done() and ctx.Err() count
-	waited []string              // the keys of groups of goroutines that are waited for, and so run there
+	waited []string              // keys of awaited goroutine groups, whose goroutines run here, too
 }
 
-// isKey matches expressions with that key, and none if it is "".
+// isKey matches expressions with that key, or none if it is "".
 func isKey(info *source, k string) func(ast.Expr) bool {
 	return func(e ast.Expr) bool { return k != "" && key(info, e) == k }
 }
@@ -74,7 +74,7 @@ func (p passes) in(n ast.Node) (all []passed) {
 	return all
 }
 
-// by lists what one call gets.
+// by lists the ctxs passed to one call.
 func (p passes) by(call *ast.CallExpr) (all []passed) {
 	for i, arg := range call.Args {
 		switch arg := ast.Unparen(arg); {
@@ -101,7 +101,7 @@ func (p passes) by(call *ast.CallExpr) (all []passed) {
 	return all
 }
 
-// heedsRequest reports whether a call works under the ctx of a *http.Request that it gets.
+// heedsRequest reports whether a call works under the ctx of its *http.Request.
 func (p passes) heedsRequest(call *ast.CallExpr) bool {
 	switch name := nameOf(call); name {
 	case "ServeHTTP", "RoundTrip":
@@ -112,7 +112,7 @@ func (p passes) heedsRequest(call *ast.CallExpr) bool {
 	return false
 }
 
-// isRequest reports whether e is a *http.Request that has the ctx.
+// isRequest reports whether e is a *http.Request with the ctx.
 func (p passes) isRequest(e ast.Expr) bool {
 	pointer, ok := types.Unalias(p.TypeOf(e)).(*types.Pointer)
 	if !ok || !isNamed(pointer.Elem(), "net/http", "Request") {
@@ -125,7 +125,7 @@ func (p passes) isRequest(e ast.Expr) bool {
 	return p.keys(key(p.source, e) + ".Context()")
 }
 
-// runsNow reports whether the call runs the function before it returns, as far as can be seen, or in a goroutine that is waited for.
+// runsNow reports whether the call visibly runs the function before it returns, or in an awaited goroutine.
 func (p passes) runsNow(call *ast.CallExpr, fn *ast.FuncLit) bool {
 	if name := nameOf(call); name == "Go" || name == "TryGo" {
 		return slices.Contains(p.waited, key(p.source, lockOf(call)))
@@ -133,7 +133,7 @@ func (p passes) runsNow(call *ast.CallExpr, fn *ast.FuncLit) bool {
 	return fn.Type.Results != nil
 }
 
-// isDone reports whether the function tells a group that is waited for of its end.
+// isDone reports whether the function signals its end to an awaited group.
 func (p passes) isDone(fn *ast.FuncLit) bool {
 	found := false
 	ast.Inspect(fn.Body, func(n ast.Node) bool {
@@ -144,7 +144,7 @@ func (p passes) isDone(fn *ast.FuncLit) bool {
 	return found
 }
 
-// waits lists the keys of what n waits for: of the Wait of a sync.WaitGroup or errgroup.Group.
+// waits lists the keys of the groups whose Wait is called in n: of sync.WaitGroup or errgroup.Group.
 func waits(info *source, n ast.Node) (keys []string) {
 	ast.Inspect(n, func(m ast.Node) bool {
 		switch m := m.(type) {

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/tools/go/types/typeutil"
 )
 
-// isSection reports whether the call is that of a Do, or of another function, of package rlock or of this one, that takes a ctx and runs a
-// function of a ctx, and perhaps of more, in a section. The position of the latter comes with it.
+// isSection reports whether a call runs a function in a section: a Do, or a function of package rlock or this package that takes a ctx and a
+// function of a ctx. It also returns the position of that function.
 func isSection(info *source, call *ast.CallExpr) (int, bool) {
 	callee := typeutil.Callee(info.Info, call)
 	if fn, ok := callee.(*types.Func); ok {
@@ -28,8 +28,8 @@ func isSection(info *source, call *ast.CallExpr) (int, bool) {
 	return 0, false
 }
 
-// findSections notes the package's own functions that are like Do: their first parameter is a ctx, and they give the ctx of a section to a
-// function that is a parameter, too.
+// findSections records the package's own functions like Do: their first parameter is a ctx, and they pass a section's ctx to a function
+// parameter.
 func (s *source) findSections(all []*function) {
 	for found := true; found; { // one may call another
 		found = false
@@ -59,7 +59,7 @@ func isFuncOfContext(t types.Type) bool {
 	return ok && isContext(firstParam(s))
 }
 
-// runsInSection reports whether the function gives param to a Do, or calls it with the ctx that a Lock returned.
+// runsInSection reports whether the function passes param to a Do, or calls it with a ctx returned by Lock.
 func (s *source) runsInSection(all []*function, decl *ast.FuncDecl, param *types.Var) bool {
 	is := func(e ast.Expr) bool {
 		id, ok := ast.Unparen(e).(*ast.Ident)

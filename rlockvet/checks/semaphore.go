@@ -8,10 +8,10 @@ import (
 	"golang.org/x/tools/go/types/typeutil"
 )
 
-// Nobody owns the permits of a Semaphore: they have no unlock, but another call for the same semaphore gives them back, perhaps in another
-// goroutine or process. So the calls of a function belong together only if they seem to.
+// The permits of a Semaphore have no owner and no unlock: another call releases them, perhaps in another goroutine or process. So the calls of a
+// function are only paired if they appear to be.
 
-// acquired is the semaphore of a call that takes permits of it, as written, or nil.
+// acquired returns the semaphore of a call that takes its permits, as written, or nil.
 func acquired(info *source, call *ast.CallExpr) ast.Expr {
 	callee := typeutil.Callee(info.Info, call)
 	if isMethod(callee, "Semaphore", "Acquire", "TryAcquire") {
@@ -30,7 +30,7 @@ func isMethod(callee types.Object, typ string, names ...string) bool {
 	return ok && isNamed(pointer.Elem(), rlockPath, typ)
 }
 
-// ends is what the call gives back, for messages: "" if it is no unlock or Release.
+// ends returns what a call releases, for messages; "" if it is neither an unlock nor a Release.
 func ends(info *source, call *ast.CallExpr) string {
 	callee := typeutil.Callee(info.Info, call)
 	switch {
@@ -44,12 +44,12 @@ func ends(info *source, call *ast.CallExpr) string {
 	return ""
 }
 
-// givesPermits reports whether it is a method that gives permits of a semaphore back.
+// givesPermits reports whether a method releases a semaphore's permits.
 func givesPermits(callee types.Object) bool {
 	return isMethod(callee, "Semaphore", "Release", "ReleaseIfExists", "AddPermits")
 }
 
-// useOfSemaphore is what n does with the permits of a semaphore.
+// useOfSemaphore returns how n uses the semaphore's permits.
 func (f *function) useOfSemaphore(n ast.Node, t *taking) (most usage) {
 	semaphore := key(f.info, t.semaphore)
 	ast.PreorderStack(n, nil, func(m ast.Node, stack []ast.Node) bool {
@@ -69,7 +69,7 @@ func (f *function) useOfPermits(semaphore ast.Expr, stack []ast.Node) usage {
 	if ok && in.X == semaphore {
 		callee := f.info.Uses[in.Sel]
 		if gives = givesPermits(callee); !gives && isRlock(callee) {
-			return unused // an Acquire, say
+			return unused // an Acquire, for example
 		}
 	}
 	if len(stack) == 0 {
@@ -91,7 +91,7 @@ func (f *function) useOfPermits(semaphore ast.Expr, stack []ast.Node) usage {
 	return called
 }
 
-// stackEnd is the node that is so far from the end of the stack.
+// stackEnd returns the node that far from the end of the stack.
 func stackEnd[T ast.Node](stack []ast.Node, from int) (n T, ok bool) {
 	if len(stack) < from {
 		return n, false
@@ -100,8 +100,8 @@ func stackEnd[T ast.Node](stack []ast.Node, from int) (n T, ok bool) {
 	return n, ok
 }
 
-// isPaired reports whether the function itself is to give back what the taking takes: a statement behind it, in the same block, does. Otherwise
-// others may: a goroutine, the caller, or another process.
+// isPaired reports whether the function itself must release the permits: a later statement of the same block does. Otherwise a goroutine, the
+// caller or another process may.
 func (f *function) isPaired(t *taking) bool {
 	paired, before := false, false
 	ast.PreorderStack(f.node, nil, func(n ast.Node, stack []ast.Node) bool {
@@ -124,8 +124,8 @@ func (f *function) isPaired(t *taking) bool {
 	return paired && !before
 }
 
-// pairs reports whether the taking is one of these statements, or the init statement of an if among them, and a later one of them, or of the
-// branches of that if, gives back.
+// pairs reports whether a later one of these statements releases the permits. The taking must be among them, or be the init statement of an if
+// among them; then the branches of that if count as well.
 func (f *function) pairs(list []ast.Stmt, t *taking) bool {
 	i := slices.IndexFunc(list, func(s ast.Stmt) bool {
 		branch, isIf := s.(*ast.IfStmt)
@@ -154,7 +154,7 @@ func (f *function) pairs(list []ast.Stmt, t *taking) bool {
 	})
 }
 
-// mentions reports whether a call in n, also one that runs later, gives permits of the semaphore back.
+// mentions reports whether a call in n, even a later one, releases the semaphore's permits.
 func (f *function) mentions(n ast.Node, t *taking) bool {
 	found := false
 	ast.Inspect(n, func(m ast.Node) bool {
@@ -165,7 +165,7 @@ func (f *function) mentions(n ast.Node, t *taking) bool {
 	return found
 }
 
-// lostPermits reports permits of a semaphore that one way through the function does not give back.
+// lostPermits reports permits that some path through the function does not release.
 func (f *function) lostPermits(r *reporter, t *taking) {
 	if !f.isPaired(t) {
 		return
@@ -200,7 +200,7 @@ func (f *function) lostPermits(r *reporter, t *taking) {
 	}
 }
 
-// givenAnyway reports a Release that gives back what a failed Acquire has not taken.
+// givenAnyway reports a Release of permits that a failed Acquire did not take.
 func (f *function) givenAnyway(r *reporter, t *taking) {
 	flow{f, &taking{stmt: t.stmt, err: t.err, errOnly: true}, root(f.info, t.semaphore)}.each(func(n ast.Node, s state) {
 		use := f.useOfSemaphore(n, t)

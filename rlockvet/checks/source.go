@@ -9,22 +9,22 @@ import (
 	"golang.org/x/tools/go/types/typeutil"
 )
 
-// source is what is known of the package: its types, and its functions.
+// source is the analyzed package: its types and functions.
 type source struct {
 	*types.Info
 
 	pkg      *types.Package
 	bodies   map[*types.Func]*ast.FuncDecl
-	sections map[*types.Func]int // functions that run one of their parameters in a section, which is that one
+	sections map[*types.Func]int // functions that run a parameter in a section, with its index
 
 	defs    map[*types.Var]definition
-	changes map[*types.Var][]token.Pos // where it is assigned later, or its address is taken
+	changes map[*types.Var][]token.Pos // positions of later assignments, or of taking the address
 }
 
-// definition is the only value of a variable that never gets another.
+// definition is the only value of a variable.
 type definition struct {
 	value  ast.Expr
-	cancel *types.Var // what ends it, if context.WithCancel or the like returned both
+	cancel *types.Var // its cancel function, if context.WithCancel or the like returned both
 }
 
 func newSource(pass *analysis.Pass) *source {
@@ -61,7 +61,7 @@ func newSource(pass *analysis.Pass) *source {
 	return s
 }
 
-// assign notes what becomes of the variables on the left.
+// assign records the values of the variables on the left.
 func (s *source) assign(lhs, rhs []ast.Expr) {
 	for i, e := range lhs {
 		id, isName := e.(*ast.Ident)
@@ -82,7 +82,7 @@ func (s *source) assign(lhs, rhs []ast.Expr) {
 	}
 }
 
-// cancelAmong is the variable that gets a cancel function, if one does.
+// cancelAmong returns the variable that gets a cancel function, if any.
 func (s *source) cancelAmong(lhs []ast.Expr) *types.Var {
 	for _, e := range lhs {
 		if id, ok := e.(*ast.Ident); ok {
@@ -95,7 +95,7 @@ func (s *source) cancelAmong(lhs []ast.Expr) *types.Var {
 	return nil
 }
 
-// valueOf is the value of a variable that has only one, or nil.
+// valueOf returns the value of a variable with only one value, or nil.
 func (s *source) valueOf(e ast.Expr) ast.Expr {
 	if id, ok := ast.Unparen(e).(*ast.Ident); ok {
 		if v, ok := s.Uses[id].(*types.Var); ok {
@@ -105,7 +105,7 @@ func (s *source) valueOf(e ast.Expr) ast.Expr {
 	return nil
 }
 
-// bodyOf is the body of a function literal, of a variable that has one, or of a function of the package, with its type; nil if it is out of sight.
+// bodyOf returns the body and type of a function literal, of a variable holding one, or of a function of the package; nil if out of sight.
 func (s *source) bodyOf(fun ast.Expr) (*ast.FuncType, *ast.BlockStmt) {
 	if value := s.valueOf(fun); value != nil {
 		fun = value
@@ -130,8 +130,8 @@ func (s *source) bodyOf(fun ast.Expr) (*ast.FuncType, *ast.BlockStmt) {
 	return nil, nil
 }
 
-// origins are a ctx and those it was made of, as far as they have keys. What context.WithoutCancel or rlock.Detach returns is a ctx of its own,
-// unless through says that these count as well.
+// origins returns a ctx and its ancestors, as far as they have keys. context.WithoutCancel and rlock.Detach start a new ctx, unless through is
+// set.
 func (s *source) origins(e ast.Expr, through bool) (all []ast.Expr) {
 	if key(s, e) != "" {
 		all = append(all, e)

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/tools/go/types/typeutil"
 )
 
-// rlockPath is the package whose users are looked at.
+// rlockPath is the package whose users are checked.
 const rlockPath = "github.com/go-rlock/rlock/rlock"
 
 // takings finds the calls that take locks, function by function.
@@ -37,28 +37,28 @@ type users struct {
 type function struct {
 	info    *source
 	node    ast.Node     // *ast.FuncDecl or *ast.FuncLit
-	results []*types.Var // those with a name
+	results []*types.Var // named results
 	graph   *cfg.CFG
-	tags    map[ast.Expr]ast.Expr // an expression after case: what the switch compares with it
+	tags    map[ast.Expr]ast.Expr // an expression after case: the value that the switch compares it with
 	takings []*taking
 }
 
-// taking is a call that returns an unlock or a permit, or that takes permits of a semaphore, in whichever statement.
+// taking is a call that returns an unlock or a permit, or takes permits of a semaphore, in any statement.
 type taking struct {
 	stmt ast.Node
 	call *ast.CallExpr
 
-	before           ast.Expr   // the ctx that it was given, if any
-	ctx, unlock, err *types.Var // that it was assigned to; nil if that is no variable of this function. The unlock may be a Permit
-	cancel           *types.Var // what ends the ctx that it was given, if that is a variable, too
-	semaphore        ast.Expr   // whose permits it takes, which have no unlock
-	section          ast.Expr   // what ctx was assigned to
-	isPermit         bool       // the unlock is
-	dropped          bool       // the unlock was
-	unchecked        bool       // it returns no error, or that was dropped
-	errDropped       bool       // it was
-	errOnly          bool       // whichever way the unlock goes, see lockerr
-	awaits           bool       // it is no taking, but an Await of a latch, which fails likewise
+	before           ast.Expr   // its ctx argument, if any
+	ctx, unlock, err *types.Var // the assigned variable; nil if it is none of this function. The unlock may be a Permit
+	cancel           *types.Var // the cancel function of its ctx argument, if a variable
+	semaphore        ast.Expr   // the semaphore, whose permits have no unlock
+	section          ast.Expr   // the target of ctx
+	isPermit         bool       // the unlock is a Permit
+	dropped          bool       // the unlock is dropped
+	unchecked        bool       // no error is returned, or it is dropped
+	errDropped       bool       // err is dropped
+	errOnly          bool       // whatever happens to the unlock, see lockerr
+	awaits           bool       // an Await of a latch, which fails likewise but takes nothing
 }
 
 func findTakings(pass *analysis.Pass) (any, error) {
@@ -100,8 +100,7 @@ func findTakings(pass *analysis.Pass) (any, error) {
 	return &users{source, all}, nil
 }
 
-// mayReturn knows the common functions that do not. Package ctrlflow knows all, but has to read the source of every dependency
-// for that.
+// mayReturn knows the common functions that do not return. Package ctrlflow knows all, but has to read every dependency's source.
 func (f *function) mayReturn(call *ast.CallExpr) bool {
 	callee := typeutil.Callee(f.info.Info, call)
 	if callee == nil {
@@ -114,7 +113,7 @@ func (f *function) mayReturn(call *ast.CallExpr) bool {
 	return !slices.Contains(noReturn[path], callee.Name())
 }
 
-// noReturn are functions and methods of packages, or of the language.
+// noReturn are functions and methods of packages, and of the language.
 var noReturn = map[string][]string{
 	"":        {"panic"},
 	"os":      {"Exit"},
@@ -161,7 +160,7 @@ func (f *function) find(body *ast.BlockStmt) {
 	})
 }
 
-// add notes a statement that takes a lock. Without lhs all results are dropped.
+// add records a statement that takes a lock. Without lhs all results are dropped.
 func (f *function) add(stmt ast.Node, e ast.Expr, lhs []ast.Expr) {
 	call, ok := ast.Unparen(e).(*ast.CallExpr)
 	if !ok {
@@ -199,7 +198,7 @@ func (f *function) add(stmt ast.Node, e ast.Expr, lhs []ast.Expr) {
 	f.takings = append(f.takings, t)
 }
 
-// cancelOf is the cancel function that the function has of a ctx. That of an rlock.WaitOnly does not end the section.
+// cancelOf returns a ctx's cancel function. The one of an rlock.WaitOnly does not end the section.
 func (f *function) cancelOf(ctx ast.Expr) *types.Var {
 	id, ok := ctx.(*ast.Ident)
 	if !ok {
@@ -223,7 +222,7 @@ func (f *function) cancelOf(ctx ast.Expr) *types.Var {
 	return f.info.defs[v].cancel
 }
 
-// local is the variable that e names, if it belongs to the function.
+// local returns the variable named by e, if it belongs to the function.
 func (f *function) local(e ast.Expr) *types.Var {
 	if id, ok := e.(*ast.Ident); ok && id.Name != "_" {
 		if v, ok := f.info.ObjectOf(id).(*types.Var); ok && f.node.Pos() <= v.Pos() && v.Pos() < f.node.End() {
@@ -233,7 +232,7 @@ func (f *function) local(e ast.Expr) *types.Var {
 	return nil
 }
 
-// isCaptured reports whether a function literal or a pointer before that position has the variable, and may use it at any time.
+// isCaptured reports whether a function literal or a pointer before that position captures the variable, and may use it at any time.
 func (f *function) isCaptured(v *types.Var, before token.Pos) bool {
 	found := false
 	ast.PreorderStack(f.node, nil, func(n ast.Node, stack []ast.Node) bool {
@@ -254,7 +253,7 @@ func (f *function) isCaptured(v *types.Var, before token.Pos) bool {
 	return found
 }
 
-// what is what it takes, for messages.
+// what names the taken thing, for messages.
 func (t *taking) what() string {
 	switch {
 	case t.semaphore != nil:
@@ -265,7 +264,7 @@ func (t *taking) what() string {
 	return "lock"
 }
 
-// release is what ends the section, for messages.
+// release names the call that ends the section, for messages.
 func (t *taking) release() string {
 	if t.isPermit {
 		return t.unlock.Name() + ".Release"

@@ -9,13 +9,13 @@ import (
 	"golang.org/x/tools/go/types/typeutil"
 )
 
-// usage is what a statement does with a variable. If it does several of these, the last counts.
+// usage is a statement's use of a variable. Of several uses, the last counts.
 type usage int
 
 const (
 	unused usage = iota
 	deferred
-	deferredVar // in a closure, which has the variable and not its value
+	deferredVar // in a closure, which captures the variable and not its value
 	called
 	escaped // or is read
 	assigned
@@ -83,7 +83,7 @@ func (f *function) useOf(id *ast.Ident, stack []ast.Node) usage {
 	return escaped
 }
 
-// onlyLooks reports whether id is a permit whose slot is asked for, or its id for a log: by its id, others could give it back.
+// onlyLooks reports whether id is a permit used only for its slot, or its id for a log: with the id, others could release it.
 func (f *function) onlyLooks(id *ast.Ident, stack []ast.Node) bool {
 	parent, ok := stackEnd[*ast.SelectorExpr](stack, 1)
 	if !ok || parent.X != id {
@@ -101,7 +101,7 @@ func (f *function) onlyLooks(id *ast.Ident, stack []ast.Node) bool {
 		})
 }
 
-// overwrites reports whether n assigns something to a variable that has nothing to do with what it had.
+// overwrites reports whether n assigns to a variable a value unrelated to its current one.
 func (f *function) overwrites(n ast.Node, v *types.Var) bool {
 	a, ok := n.(*ast.AssignStmt)
 	if !ok || f.defines(n, v) || f.use(n, v) != assigned {
@@ -110,7 +110,7 @@ func (f *function) overwrites(n ast.Node, v *types.Var) bool {
 	return !slices.ContainsFunc(a.Rhs, func(e ast.Expr) bool { return f.use(e, v) != unused })
 }
 
-// defines reports whether n declares the variable. If it has a value already, that is from an earlier round of a loop.
+// defines reports whether n declares the variable. A value it already has is from an earlier round of a loop.
 func (f *function) defines(n ast.Node, v *types.Var) bool {
 	switch n := n.(type) {
 	case *ast.AssignStmt:
@@ -129,7 +129,7 @@ func (f *function) takes(n ast.Node) bool {
 	return slices.ContainsFunc(f.takings, func(t *taking) bool { return t.stmt == n })
 }
 
-// assigns reports whether n assigns to the variable or to a part of it, or takes its address.
+// assigns reports whether n assigns to the variable or a part of it, or takes its address.
 func assigns(info *source, n ast.Node, v *types.Var) bool {
 	if v == nil {
 		return false

@@ -15,19 +15,19 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// atMost is how long anything may take.
+// atMost bounds every wait.
 const atMost = time.Minute
 
-// Program is one that was built, and what all of its processes print, in that order: stdout and stderr, a line each.
+// Program is a built program, and its processes' output lines in order, stdout and stderr together.
 type Program struct {
 	t     *testing.T
 	path  string
 	redis string
-	out   *os.File // one pipe for all, so that the order of their lines is that in which they printed them
+	out   *os.File // one pipe for all processes keeps their lines in order
 	lines chan string
 }
 
-// Build builds the program in the test's folder. Its processes find Redis at that address.
+// Build builds the program in the test's folder. Its processes use the Redis at that address.
 func Build(t *testing.T, redis string) *Program {
 	t.Helper()
 	p := &Program{t: t, path: filepath.Join(t.TempDir(), "program"), redis: redis, lines: make(chan string, 10000)}
@@ -36,13 +36,13 @@ func Build(t *testing.T, redis string) *Program {
 	in, out, err := os.Pipe()
 	require.NoError(t, err)
 	p.out = out
-	go func() { // ends when this process and the last of those has closed the pipe
+	go func() { // ends when this process and the last of those have closed the pipe
 		defer close(p.lines)
 		for lines := bufio.NewScanner(in); lines.Scan(); {
 			p.lines <- lines.Text()
 		}
 	}()
-	t.Cleanup(func() { _ = out.Close() }) // after the processes: clean-ups run last to first
+	t.Cleanup(func() { _ = out.Close() }) // after the processes: cleanups run last to first
 	return p
 }
 
@@ -62,13 +62,13 @@ func (p *Program) Start(args ...string) *Process {
 	require.NoError(p.t, c.cmd.Start())
 	go func() { // ends with the process
 		defer close(c.done)
-		_ = c.cmd.Wait() // its exit code is asked for
+		_ = c.cmd.Wait() // its exit code is checked
 	}()
-	p.t.Cleanup(func() { <-c.done }) // the end of the test's ctx has killed it
+	p.t.Cleanup(func() { <-c.done }) // killed by the end of the test's ctx
 	return c
 }
 
-// Line returns the next line that a process prints.
+// Line returns the next line printed by any process.
 func (p *Program) Line() string {
 	p.t.Helper()
 	select {
@@ -81,7 +81,7 @@ func (p *Program) Line() string {
 	}
 }
 
-// Await returns the next line that begins like this, and leaves out those before it.
+// Await skips lines up to the next one with that prefix, and returns it.
 func (p *Program) Await(prefix string) string {
 	p.t.Helper()
 	for {
@@ -91,7 +91,7 @@ func (p *Program) Await(prefix string) string {
 	}
 }
 
-// Rest returns the lines that are left, when all processes have ended. No other can be started after that.
+// Rest returns the remaining lines once all processes have ended. No process can be started afterwards.
 func (p *Program) Rest() (rest []string) {
 	p.t.Helper()
 	_ = p.out.Close()
@@ -107,13 +107,13 @@ func (c *Process) Signal(s os.Signal) {
 	require.NoError(c.t, c.cmd.Process.Signal(s))
 }
 
-// Kill ends the process as a crash does.
+// Kill ends the process like a crash.
 func (c *Process) Kill() { c.Signal(syscall.SIGKILL) }
 
 // Terminate asks the process to end.
 func (c *Process) Terminate() { c.Signal(syscall.SIGTERM) }
 
-// Wait returns the exit code, when the process has ended.
+// Wait waits for the process to end, and returns its exit code.
 func (c *Process) Wait() int {
 	c.t.Helper()
 	select {
@@ -128,14 +128,13 @@ func (c *Process) Wait() int {
 // Secret is a password.
 const Secret = "hunter2"
 
-// NoURLs are mistakes in a URL that has one, behind its scheme.
+// NoURLs are malformed URLs with the secret, without their scheme.
 var NoURLs = []string{
 	"user:" + Secret + "@127.0.0.1:6 379", "user:" + Secret + "@%zz", "user:" + Secret + "#x@127.0.0.1:1", "user:" + Secret + "/3@127.0.0.1:1",
 	"user:" + Secret + "@127.0.0.1:1/x",
 }
 
-// WithoutRedis checks that the program in the test's folder says in one line what to do when nobody listens where Redis should be, and
-// when REDIS_URL is none, without the password in it.
+// WithoutRedis checks the program's one-line error for an unreachable Redis and for a malformed REDIS_URL, without the password in it.
 func WithoutRedis(t *testing.T) {
 	t.Helper()
 	nobody, err := net.Listen("tcp4", "127.0.0.1:0")
@@ -152,7 +151,7 @@ func WithoutRedis(t *testing.T) {
 	require.Contains(t, said[0], "Redis at "+addr+": ")
 	require.Regexp(t, `\bstart (redis-server|Redis)\b`, said[0])
 	for _, line := range said[1:] {
-		require.Contains(t, line, "no URL of Redis")
+		require.Contains(t, line, "not a Redis URL")
 		require.Contains(t, line, "redis://user:password@")
 		require.NotContains(t, line, Secret)
 	}

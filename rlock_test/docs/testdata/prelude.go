@@ -1,4 +1,4 @@
-// Package prelude is what Go blocks in the documentation may use without declaring it: these imports and these names.
+// Package prelude has the imports and names that Go blocks in the documentation use without declaring them.
 package prelude
 
 import (
@@ -30,7 +30,7 @@ import (
 	"github.com/go-rlock/rlock/rlocktest"
 )
 
-// What a program has.
+// Variables of a program.
 var (
 	ctx              context.Context
 	err              error
@@ -45,7 +45,7 @@ var (
 	ticket           string // of an Export
 )
 
-// The work inside of locks.
+// Work done under locks.
 var (
 	work, ship, feed, show, fill, transfer, write, report, charge, change, pay, notify, audit, takeStock func(context.Context) error
 
@@ -61,7 +61,7 @@ var (
 	}
 )
 
-// Metrics of a program, as those of Prometheus.
+// A program's metrics, like those of Prometheus.
 type observer interface{ Observe(float64) }
 
 var (

@@ -8,7 +8,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// otherKinds are those that the oldest version lacks.
+// otherKinds are the kinds missing in the oldest version.
 var otherKinds = map[string]func(p *peer, name string) (l locker, reads bool){
 	"fair":        func(p *peer, name string) (locker, bool) { return p.clients[0].FairMutex(name), false },
 	"read":        reader,
@@ -35,5 +35,5 @@ var otherKinds = map[string]func(p *peer, name string) (l locker, reads bool){
 func reader(p *peer, name string) (locker, bool) { return p.clients[0].RWMutex(name).Read(), true }
 func writer(p *peer, name string) (locker, bool) { return p.clients[0].RWMutex(name).Write(), false }
 
-// grants is how many locks the process was given by others.
+// grants is how many locks other processes have handed to this one.
 func (p *peer) grants() uint64 { return p.clients[0].Stats().Grants }

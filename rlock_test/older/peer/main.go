@@ -1,16 +1,16 @@
-// Peer is a process that locks as it is told. The tests build it with this version of the library and with older ones, so it uses only
-// what all of them have; kinds.go has what the oldest lacks.
+// Peer takes locks by commands. The tests build it with this and older versions of the library, so it uses only their
+// common API; kinds.go has the kinds missing in the oldest version.
 //
-// Its argument is the address of a Redis, or several for a quorum, joined by commas. Standard input commands it, a line each, and its
-// end is the end of the process. Each answer begins with the ID of its command:
+// Its argument is the address of a Redis, or several for a quorum, joined by commas. It reads commands from stdin, one
+// per line, and exits at end of file. Each answer begins with the ID of its command:
 //
 //	lock ID KIND NAME                       "locked TOKEN", with 0 for none, or "failed ERROR"
-//	try ID KIND NAME                        the same of TryLock without a wait, or "taken"
-//	unlock ID                               "unlocked", or "failed ERROR", of what was locked as ID
-//	herd ID KIND NAME GOROUTINES DURATION   "done SECTIONS WRITES", how many there were, and how many of these wrote, or "failed ERROR"
-//	grants ID                               "grants N": how many locks were given by other processes
+//	try ID KIND NAME                        the same for TryLock without a wait, or "taken"
+//	unlock ID                               unlocks the lock of command ID: "unlocked", or "failed ERROR"
+//	herd ID KIND NAME GOROUTINES DURATION   "done SECTIONS WRITES", the numbers of sections and of those that wrote, or "failed ERROR"
+//	grants ID                               "grants N": how many locks other processes handed over
 //
-// The sections of a herd count in the key NAME:count, by a read, a pause and a write, and NAME:token has the last fencing token.
+// The sections of a herd count in the key NAME:count by a read, a pause and a write. NAME:token has the last fencing token.
 package main
 
 import (
@@ -30,14 +30,14 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// A locker has what locks of all kinds have.
+// A locker has the methods common to all kinds of locks.
 type locker interface {
 	Lock(ctx context.Context) (context.Context, rlock.UnlockFunc, error)
 	TryLock(ctx context.Context, wait time.Duration) (context.Context, rlock.UnlockFunc, error)
 }
 
 type peer struct {
-	rdb     rueidis.Client // past the library
+	rdb     rueidis.Client // bypasses the library
 	clients []*rlock.Client
 
 	mu      sync.Mutex // guards the following, and the output
@@ -73,7 +73,7 @@ func (p *peer) connect(addrs []string) error {
 	return err
 }
 
-// lock returns a handle, and whether its sections may only read.
+// lock returns a handle, and reports whether its sections may only read.
 func (p *peer) lock(kind, name string) (l locker, reads bool) {
 	switch kind {
 	case "plain":
@@ -140,7 +140,7 @@ func (p *peer) locked(id, name string, lock func(context.Context) (context.Conte
 	p.say(id, "locked %d", token)
 }
 
-// herd has goroutines go through sections for a while, and returns how many these were, and how many wrote.
+// herd runs sections on goroutines for a while, and returns the numbers of sections and of those that wrote.
 func (p *peer) herd(kind, name string, goroutines int, lasts time.Duration) (sections, writes int, err error) {
 	var mu sync.Mutex // guards the results
 	var all sync.WaitGroup
@@ -189,7 +189,7 @@ func (p *peer) section(kind, name string) (writes int, err error) {
 	return 0, err
 }
 
-// swap writes a number that it makes of the one before, slowly: whoever else is inside meanwhile loses an update.
+// swap slowly replaces a number by change of it: a second one inside meanwhile loses an update.
 func (p *peer) swap(ctx context.Context, key string, change func(int64) int64) (last int64, err error) {
 	if last, err = p.read(ctx, key); err != nil {
 		return 0, err

@@ -20,17 +20,16 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// netSlack is how much longer than its bound a call may take on a machine that has much to do.
+// netSlack is how far a call may exceed its bound on a busy machine.
 const netSlack = 2 * time.Second
 
-// netGivesUp is when rueidis gives a silent connection up; docs/guarantees.md calls it about 10 s.
+// netGivesUp is how long rueidis keeps a silent connection; docs/guarantees.md says about 10 s.
 const netGivesUp = 10 * time.Second
 
-// netBench is a lock client behind a network that fails, and a witness beside it that sees Redis as
-// it is.
-type netBench struct {
+// netFixture is a lock client behind a faulty network, beside clients with a direct connection to Redis.
+type netFixture struct {
 	server *redistest.Server
-	proxy  *redistest.Proxy // nil if the test has a network of its own
+	proxy  *redistest.Proxy // nil if the test brings its own network
 	lock   *rlock.Client    // through the network
 	other  *rlock.Client    // past it
 	direct rueidis.Client   // past it
@@ -38,33 +37,33 @@ type netBench struct {
 	name   string
 }
 
-func newNetBench(t *testing.T, o rlock.Options, mod ...func(*rueidis.ClientOption)) *netBench {
+func newNetFixture(t *testing.T, o rlock.Options, mod ...func(*rueidis.ClientOption)) *netFixture {
 	t.Helper()
-	return netBenchOn(t, redistest.Start(t), o, mod...)
+	return netFixtureOn(t, redistest.Start(t), o, mod...)
 }
 
-// netBenchOn is newNetBench on a server that is there already.
-func netBenchOn(t *testing.T, s *redistest.Server, o rlock.Options, mod ...func(*rueidis.ClientOption)) *netBench {
+// netFixtureOn is newNetFixture on an existing server.
+func netFixtureOn(t *testing.T, s *redistest.Server, o rlock.Options, mod ...func(*rueidis.ClientOption)) *netFixture {
 	t.Helper()
 	proxy := redistest.StartProxy(t, s.Addr())
-	b := netBenchVia(t, s, proxy.Addr(), o, mod...)
+	b := netFixtureVia(t, s, proxy.Addr(), o, mod...)
 	b.proxy = proxy
 	return b
 }
 
-// netBenchVia is netBenchOn with a network of the caller's between addr and the server.
-func netBenchVia(t *testing.T, s *redistest.Server, addr string, o rlock.Options, mod ...func(*rueidis.ClientOption)) *netBench {
+// netFixtureVia is netBenchOn with the caller's own network, at addr, in front of the server.
+func netFixtureVia(t *testing.T, s *redistest.Server, addr string, o rlock.Options, mod ...func(*rueidis.ClientOption)) *netFixture {
 	t.Helper()
-	b := &netBench{server: s, direct: s.Client(t), name: redistest.Name(t), conns: &netConns{}}
+	b := &netFixture{server: s, direct: s.Client(t), name: redistest.Name(t), conns: &netConns{}}
 	b.lock = newClient(t, redistest.Dial(t, addr, append(mod, b.conns.record)...), o)
 	b.other = newClient(t, b.direct, o)
 	b.warmUp(t)
-	t.Cleanup(func() { b.leavesNothing(t) }) // while both clients are still there
+	t.Cleanup(func() { b.leavesNothing(t) }) // before both clients are closed
 	return b
 }
 
-// warmUp runs each script that a lock needs, so that none is sent twice for want of it.
-func (b *netBench) warmUp(t *testing.T) {
+// warmUp runs every script of a lock, so that no later call is repeated because of NOSCRIPT.
+func (b *netFixture) warmUp(t *testing.T) {
 	t.Helper()
 	m := b.lock.Mutex(b.name + ":warm")
 	require.NoError(t, m.Do(context.Background(), func(ctx context.Context) error {
@@ -74,47 +73,49 @@ func (b *netBench) warmUp(t *testing.T) {
 }
 
 // fields returns the lock's hash.
-func (b *netBench) fields(t testing.TB) map[string]int64 {
+func (b *netFixture) fields(t testing.TB) map[string]int64 {
 	t.Helper()
 	return owners(t, b.direct, b.name)
 }
 
-// counts waits until the count in Redis has followed the open levels of a hold.
-func (b *netBench) counts(t testing.TB, hold context.Context, levels int64) {
+// counts waits until the count in Redis equals the hold's open levels.
+func (b *netFixture) counts(t testing.TB, hold context.Context, levels int64) {
 	t.Helper()
 	want := map[string]int64{rlock.Owner(hold): levels}
-	redistest.Eventually(t, netSlack, func() bool { return maps.Equal(b.fields(t), want) }, "the count follows")
+	redistest.Eventually(t, netSlack, func() bool { return maps.Equal(b.fields(t), want) }, "the count in Redis must equal the open levels")
 }
 
-// forLonger is a handle that has to ask for one more level, since that is to last for longer.
-func (b *netBench) forLonger() *rlock.Mutex { return b.lock.Mutex(b.name, rlock.WithLease(time.Hour)) }
+// forLonger returns a handle whose longer lease makes each re-entry send a command.
+func (b *netFixture) forLonger() *rlock.Mutex {
+	return b.lock.Mutex(b.name, rlock.WithLease(time.Hour))
+}
 
-func (b *netBench) free(t testing.TB) bool { return !exists(t, b.direct, b.name) }
+func (b *netFixture) free(t testing.TB) bool { return !exists(t, b.direct, b.name) }
 
-// excluded proves G1 with a second client: it does not get the lock now.
-func (b *netBench) excluded(t testing.TB) {
+// excluded checks G1 with a second client, which must not get the lock now.
+func (b *netFixture) excluded(t testing.TB) {
 	t.Helper()
 	_, _, err := b.other.Mutex(b.name).TryLock(context.Background(), 0)
 	require.ErrorIs(t, err, rlock.ErrNotAcquired)
 }
 
-// becomesFree proves G5 with a second client: it gets the lock within a time.
-func (b *netBench) becomesFree(t testing.TB, within time.Duration) {
+// becomesFree checks G5 with a second client, which must get the lock in time.
+func (b *netFixture) becomesFree(t testing.TB, within time.Duration) {
 	t.Helper()
 	_, unlock, err := b.other.Mutex(b.name).TryLock(context.Background(), within)
 	require.NoError(t, err)
 	require.NoError(t, unlock())
 }
 
-// awaitSubscribers waits until so many connections listen for the lock's unlock.
-func (b *netBench) awaitSubscribers(t testing.TB, n int) {
+// awaitSubscribers waits until n connections listen for the lock's unlock.
+func (b *netFixture) awaitSubscribers(t testing.TB, n int) {
 	t.Helper()
 	awaitSubscribers(t, b.direct, b.name, false, n, netGivesUp+netSlack)
 }
 
-// leavesNothing proves G5 for all locks of a bench: no key, no subscription. What could not be told to
-// Redis is made up for within seconds, or ends with its lease.
-func (b *netBench) leavesNothing(t testing.TB) {
+// leavesNothing checks G5 for all locks of the fixture: no key, no subscription. After a call that did not
+// reach Redis, the library cleans up within seconds, or the lease expires.
+func (b *netFixture) leavesNothing(t testing.TB) {
 	if t.Failed() {
 		return
 	}
@@ -124,10 +125,10 @@ func (b *netBench) leavesNothing(t testing.TB) {
 	}
 	redistest.Eventually(t, netGivesUp+netSlack, func() bool {
 		return none("KEYS") && none("PUBSUB", "CHANNELS")
-	}, "no key or channel is left")
+	}, "no key or channel may be left")
 }
 
-// netConns are a client's own ends of its connections.
+// netConns are a client's connections, as it opened them.
 type netConns struct {
 	mu  sync.Mutex // guards the following
 	all []net.Conn
@@ -145,7 +146,7 @@ func (c *netConns) record(o *rueidis.ClientOption) {
 	}
 }
 
-// close ends the connections that there are. What the client sent before is still on its way.
+// close closes the open connections. Data already sent may still arrive.
 func (c *netConns) close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -155,7 +156,7 @@ func (c *netConns) close() {
 	c.all = nil
 }
 
-// netScript is a hook's name for the calls of one script.
+// netScript is the name that a hook uses for calls of one script.
 func netScript(name string) string {
 	sum := sha1.Sum([]byte(lua.Text(name)))
 	return "EVALSHA " + hex.EncodeToString(sum[:])
@@ -163,13 +164,13 @@ func netScript(name string) string {
 
 func netRESP2(o *rueidis.ClientOption) { o.AlwaysRESP2, o.DisableCache = true, true }
 
-// netProtocols are the two that a client may speak.
+// netProtocols are the two protocols of a client.
 var netProtocols = map[string]func(*rueidis.ClientOption){
 	"RESP3": func(*rueidis.ClientOption) {},
 	"RESP2": netRESP2,
 }
 
-// netContexts are the two kinds of ctx that take different ways through the library.
+// netContexts are the two kinds of ctx: each takes a different path through the library.
 var netContexts = map[string]func(testing.TB) context.Context{
 	"background": func(testing.TB) context.Context { return context.Background() },
 	"cancellable": func(t testing.TB) context.Context {

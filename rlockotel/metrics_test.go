@@ -8,133 +8,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/rueidis"
-	"github.com/redis/rueidis/rueidisotel"
 	"github.com/stretchr/testify/require"
-	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/codes"
-	"go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
-	sdktrace "go.opentelemetry.io/otel/sdk/trace"
-	"go.opentelemetry.io/otel/sdk/trace/tracetest"
-	"go.opentelemetry.io/otel/trace"
 
 	"github.com/go-rlock/rlock/internal/redistest"
 	"github.com/go-rlock/rlock/rlock"
 	"github.com/go-rlock/rlock/rlockotel"
 )
 
-func TestMain(m *testing.M) { redistest.Main(m) }
-
-const atMost = 10 * time.Second
-
-// telemetry is where measurements and spans go.
-type telemetry struct {
-	reader  *metric.ManualReader
-	meters  *metric.MeterProvider
-	spans   *tracetest.InMemoryExporter
-	tracers *sdktrace.TracerProvider
-	trace   *rlock.Trace
-}
-
-func newTelemetry(t testing.TB) *telemetry {
-	t.Helper()
-	e := &telemetry{reader: metric.NewManualReader(), spans: tracetest.NewInMemoryExporter()}
-	e.meters = metric.NewMeterProvider(metric.WithReader(e.reader))
-	e.tracers = sdktrace.NewTracerProvider(sdktrace.WithSyncer(e.spans))
-	var err error
-	e.trace, err = rlockotel.New(
-		rlockotel.WithMeterProvider(e.meters), rlockotel.WithTracerProvider(e.tracers), rlockotel.WithGroup(group))
-	require.NoError(t, err)
-	return e
-}
-
-func group(name string) string {
-	before, _, _ := strings.Cut(name, ":")
-	return before
-}
-
-// metrics are the points of all metrics: sums, and counts of histograms.
-func (e *telemetry) metrics(t testing.TB) map[string]int64 {
-	t.Helper()
-	var all metricdata.ResourceMetrics
-	require.NoError(t, e.reader.Collect(context.Background(), &all))
-	points := make(map[string]int64)
-	for _, s := range all.ScopeMetrics {
-		if s.Scope.Name != "github.com/go-rlock/rlock/rlockotel" {
-			continue
-		}
-		for _, m := range s.Metrics {
-			switch data := m.Data.(type) {
-			case metricdata.Sum[int64]:
-				for _, p := range data.DataPoints {
-					points[point(m.Name, p.Attributes)] = p.Value
-				}
-			case metricdata.Histogram[float64]:
-				for _, p := range data.DataPoints {
-					points[point(m.Name, p.Attributes)] = int64(p.Count)
-				}
-			}
-		}
-	}
-	return points
-}
-
-// point is "acquire.duration kind=mutex path=free".
-func point(name string, attributes attribute.Set) string {
-	text := name
-	for _, a := range attributes.ToSlice() {
-		text += " " + string(a.Key) + "=" + a.Value.AsString()
-	}
-	return strings.ReplaceAll(text, "rlock.", "")
-}
-
-// span returns the only span of that name.
-func (e *telemetry) span(t testing.TB, name string) tracetest.SpanStub {
-	t.Helper()
-	var found []tracetest.SpanStub
-	for _, s := range e.spans.GetSpans() {
-		if s.Name == name {
-			found = append(found, s)
-		}
-	}
-	require.Len(t, found, 1, name)
-	return found[0]
-}
-
-func (e *telemetry) client(t testing.TB, rdb rueidis.Client, o rlock.Options) *rlock.Client {
-	t.Helper()
-	o.Trace = e.trace
-	c, err := rlock.New(rdb, o)
-	require.NoError(t, err)
-	t.Cleanup(c.Close)
-	return c
-}
-
-// name has the group order.
-func name(t testing.TB) string { return "order:" + redistest.Name(t) }
-
-// section is what a Lock returned.
-type section struct {
-	ctx    context.Context
-	unlock rlock.UnlockFunc
-	err    error
-}
-
-// lockWaiting is a Lock that waits.
-func lockWaiting(ctx context.Context, t testing.TB, c *rlock.Client, l rlock.Locker) <-chan section {
-	t.Helper()
-	before, got := c.Stats().Waiting, make(chan section, 1)
-	go func() { // ends with the Lock, which waits for a section of the test
-		var s section
-		s.ctx, s.unlock, s.err = l.Lock(ctx)
-		got <- s
-	}()
-	redistest.Eventually(t, atMost, func() bool { return c.Stats().Waiting == before+1 }, "it waits")
-	return got
-}
-
-// Each way to get a lock, or not, is counted once; what is there now goes up and down.
+// Each outcome of a Lock is counted once; up-down counters return to zero.
 func TestMetrics(t *testing.T) {
 	ctx := context.Background()
 	e, rdb := newTelemetry(t), redistest.Dial(t, redistest.Shared(t))
@@ -177,7 +59,7 @@ func TestMetrics(t *testing.T) {
 		"hold.active group=order kind=mutex":                                                 0,
 		"wait.active group=order kind=mutex":                                                 0,
 	}
-	path := "woken" // if it asked in the moment of the unlock
+	path := "woken" // if it asked at the moment of the unlock
 	switch stats := c.Stats(); {
 	case stats.HandOffs == 1:
 		path = "handoff"
@@ -191,7 +73,7 @@ func TestMetrics(t *testing.T) {
 	require.Equal(t, want, e.metrics(t))
 }
 
-// A process that gets the lock of another one: granted, or woken.
+// A process gets another process's lock: granted, or woken.
 func TestMetricsOfTwoProcesses(t *testing.T) {
 	ctx := context.Background()
 	e, rdb := newTelemetry(t), redistest.Dial(t, redistest.Shared(t))
@@ -218,7 +100,31 @@ func TestMetricsOfTwoProcesses(t *testing.T) {
 	require.Zero(t, now["hold.active group=order kind=mutex"])
 }
 
-// Gauges that go up for a lock of any kind come down for the same kind.
+// A lock that the process kept, and one from a ticket, were not waited for.
+func TestMetricsWithoutAWait(t *testing.T) {
+	ctx := context.Background()
+	e := newTelemetry(t)
+	c := e.client(t, redistest.Dial(t, redistest.Shared(t)), rlock.Options{})
+	m := c.Mutex(name(t), rlock.WithLinger(time.Minute))
+	for range 3 {
+		require.NoError(t, m.Do(ctx, func(context.Context) error { return nil }))
+	}
+	section, _, err := c.Mutex(name(t)).Lock(ctx)
+	require.NoError(t, err)
+	ticket, err := rlock.Export(section)
+	require.NoError(t, err)
+	_, unlock, err := c.Adopt(ctx, ticket)
+	require.NoError(t, err)
+	require.NoError(t, unlock())
+
+	now := e.metrics(t)
+	require.Positive(t, now["acquire.duration group=order kind=mutex outcome=acquired path=kept"])
+	require.Equal(t, int64(1), now["acquire.duration group=order kind=mutex outcome=acquired path=adopted"])
+	require.Zero(t, now["wait.active group=order kind=mutex"])
+	require.Zero(t, now["hold.active group=order kind=mutex"])
+}
+
+// Up-down counters use the same kind for both directions, with any lock.
 func TestMetricsOfEachKind(t *testing.T) {
 	ctx := context.Background()
 	e, rdb := newTelemetry(t), redistest.Dial(t, redistest.Shared(t))
@@ -280,7 +186,7 @@ func TestMetricsOfEachKind(t *testing.T) {
 	require.Equal(t, int64(0), e.metrics(t)["hold.active kind=all"])
 }
 
-// A reader that a writer let in has a hold of its own, and counts until its own unlock, whichever of the two that comes before.
+// A reader admitted under a writer has its own hold, counted until its own unlock, whichever of the two ends first.
 func TestMetricsOfAReaderInAWriter(t *testing.T) {
 	e := newTelemetry(t)
 	rw := e.client(t, redistest.Dial(t, redistest.Shared(t)), rlock.Options{}).RWMutex(name(t))
@@ -302,7 +208,7 @@ func TestMetricsOfAReaderInAWriter(t *testing.T) {
 	}
 }
 
-// The margin of renewals is measured, and losses are counted by their reasons.
+// Renewal margins are measured, and losses are counted by reason.
 func TestMetricsOfLosses(t *testing.T) {
 	ctx := context.Background()
 	e, rdb := newTelemetry(t), redistest.Dial(t, redistest.Shared(t))
@@ -320,7 +226,7 @@ func TestMetricsOfLosses(t *testing.T) {
 	for _, o := range []rlock.Option{rlock.WithLease(500 * time.Millisecond), rlock.WithMaxHold(500 * time.Millisecond)} {
 		require.ErrorIs(t, c.Mutex(lock, o).Do(ctx, func(ctx context.Context) error { <-ctx.Done(); return nil }), rlock.ErrLost)
 	}
-	for _, reason := range []string{"gone", "expired", "max_hold"} { // told of after the section's ctx was cancelled
+	for _, reason := range []string{"gone", "expired", "max_hold"} { // reported after the section's ctx was cancelled
 		point := "losses error.type=" + reason + " group=order kind=mutex"
 		redistest.Eventually(t, atMost, func() bool { return e.metrics(t)[point] == 1 }, reason)
 	}
@@ -329,7 +235,7 @@ func TestMetricsOfLosses(t *testing.T) {
 	require.Zero(t, now["hold.active group=order kind=mutex"])
 }
 
-// Units and buckets are those of the conventions.
+// Units and buckets follow the conventions.
 func TestInstruments(t *testing.T) {
 	e, rdb := newTelemetry(t), redistest.Dial(t, redistest.Shared(t))
 	c := e.client(t, rdb, rlock.Options{WatchdogTimeout: 3 * time.Second})
@@ -363,7 +269,7 @@ func TestInstruments(t *testing.T) {
 	}, units)
 }
 
-// There are few types of errors, and the one that says most is taken.
+// There are few error types, and the most specific one is used.
 func TestErrorTypes(t *testing.T) {
 	e := newTelemetry(t)
 	join := func(errs ...error) error { return fmt.Errorf("rlock: %w", errors.Join(errs...)) }
@@ -390,7 +296,7 @@ func TestErrorTypes(t *testing.T) {
 	}
 }
 
-// Somebody who makes a group of each name is measured all the same; not all of them are remembered.
+// With a group per name, everything is measured, but the cache stays bounded.
 func TestTooManyGroups(t *testing.T) {
 	e := newTelemetry(t)
 	for i := range 2500 {
@@ -405,7 +311,7 @@ func TestTooManyGroups(t *testing.T) {
 	require.Equal(t, int64(2500), sum)
 }
 
-// Without options the providers are the global ones, which do nothing if nobody has set them.
+// By default the providers are the global ones, which do nothing unless set.
 func TestGlobalProviders(t *testing.T) {
 	trace, err := rlockotel.New()
 	require.NoError(t, err)
@@ -413,120 +319,4 @@ func TestGlobalProviders(t *testing.T) {
 	require.NoError(t, err)
 	defer c.Close()
 	require.NoError(t, c.Mutex(name(t)).Do(context.Background(), func(context.Context) error { return nil }))
-}
-
-// A Lock that had to wait makes a span, a child of its caller's, that is linked to the section from which it got the lock.
-func TestSpanOfAContendedLock(t *testing.T) {
-	e, rdb := newTelemetry(t), redistest.Dial(t, redistest.Shared(t))
-	c := e.client(t, rdb, rlock.Options{})
-	m := c.Mutex(name(t))
-	tracer := e.tracers.Tracer("app")
-	first, firstSpan := tracer.Start(context.Background(), "first")
-	second, secondSpan := tracer.Start(context.Background(), "second")
-
-	var waited time.Duration
-	acquired := e.trace.Acquired
-	e.trace.Acquired = func(ctx context.Context, i rlock.AcquiredInfo) {
-		waited = i.Waited
-		acquired(ctx, i)
-	}
-	var began, unlocks time.Time
-	var got section
-	for { // until it is handed over: one that asks Redis in the moment of the unlock cannot be
-		_, unlock, err := m.Lock(first)
-		require.NoError(t, err)
-		require.Empty(t, e.spans.GetSpans(), "nobody waited")
-		began = time.Now()
-		next := lockWaiting(second, t, c, m)
-		unlocks = time.Now()
-		require.NoError(t, unlock())
-		got = <-next
-		require.NoError(t, got.err)
-		if c.Stats().HandOffs > 0 {
-			break
-		}
-		require.Empty(t, e.span(t, "rlock.acquire").Links)
-		require.NoError(t, got.unlock())
-		e.spans.Reset()
-	}
-	require.Equal(t, secondSpan, trace.SpanFromContext(got.ctx), "the section is the caller's")
-
-	s := e.span(t, "rlock.acquire")
-	require.Equal(t, secondSpan.SpanContext().SpanID(), s.Parent.SpanID())
-	require.Len(t, s.Links, 1)
-	require.Equal(t, firstSpan.SpanContext().SpanID(), s.Links[0].SpanContext.SpanID())
-	require.False(t, s.StartTime.Before(began))
-	require.WithinRange(t, s.EndTime, unlocks, time.Now())
-	require.InDelta(t, waited, s.EndTime.Sub(s.StartTime), float64(time.Microsecond))
-	require.Equal(t, "acquire group=order kind=mutex name="+m.Name()+" outcome=acquired path=handoff",
-		point("acquire", attribute.NewSet(s.Attributes...)))
-	require.Equal(t, codes.Unset, s.Status.Code)
-
-	e.spans.Reset()
-	_, _, err := m.TryLock(second, time.Millisecond)
-	require.ErrorIs(t, err, rlock.ErrNotAcquired)
-	s = e.span(t, "rlock.acquire")
-	require.Contains(t, s.Attributes, attribute.String("rlock.outcome", "not_acquired"))
-	require.Equal(t, codes.Unset, s.Status.Code, "as it was asked to be")
-	e.spans.Reset()
-	cancelled, cancel := context.WithCancel(second)
-	last := lockWaiting(cancelled, t, c, m)
-	cancel()
-	err = (<-last).err
-	require.ErrorIs(t, err, context.Canceled)
-	require.Equal(t, sdktrace.Status{Code: codes.Error, Description: err.Error()}, e.span(t, "rlock.acquire").Status)
-
-	e.spans.Reset()
-	e.trace.Failed(second, rlock.FailedInfo{WasWaiting: true, Err: &rlock.NotAcquiredError{Holder: "9b1f0c1e:1", HolderLabel: "pod-7"}})
-	require.Contains(t, e.span(t, "rlock.acquire").Attributes, attribute.String("rlock.holder", "9b1f0c1e:1"))
-	require.Contains(t, e.span(t, "rlock.acquire").Attributes, attribute.String("rlock.holder.label", "pod-7"))
-
-	e.spans.Reset()
-	last = lockWaiting(context.Background(), t, c, m) // without a span
-	_, _, err = m.TryLock(second, 0)                  // without a wait
-	require.ErrorIs(t, err, rlock.ErrNotAcquired)
-	require.NoError(t, got.unlock())
-	got = <-last
-	require.NoError(t, got.err)
-	require.NoError(t, got.unlock())
-	require.Empty(t, e.spans.GetSpans())
-}
-
-// rueidisotel makes spans of the commands. They belong to the caller's trace, as the span of the wait does. Those of the process, such
-// as a subscription, belong to none.
-func TestBesideRueidisotel(t *testing.T) {
-	e := newTelemetry(t)
-	rdb, err := rueidisotel.NewClient(rueidis.ClientOption{InitAddress: []string{redistest.Shared(t)}},
-		rueidisotel.WithTracerProvider(e.tracers), rueidisotel.WithMeterProvider(e.meters))
-	require.NoError(t, err)
-	t.Cleanup(rdb.Close)
-	c := e.client(t, rdb, rlock.Options{})
-	m := c.Mutex(name(t))
-	require.NoError(t, m.Do(context.Background(), func(context.Context) error { return nil })) // the scripts are there from now on
-	tracer := e.tracers.Tracer("app")
-	first, firstSpan := tracer.Start(context.Background(), "first")
-	second, secondSpan := tracer.Start(context.Background(), "second")
-	second, cancel := context.WithCancel(second)
-	defer cancel()
-
-	_, unlock, err := m.Lock(first)
-	require.NoError(t, err)
-	next := lockWaiting(second, t, c, m)
-	require.NoError(t, unlock()) // which hands it over
-	got := <-next
-	require.NoError(t, got.err)
-	require.NoError(t, got.unlock())
-
-	spans := make(map[trace.SpanID]map[string]int)
-	for _, s := range e.spans.GetSpans() {
-		parent := s.Parent.SpanID()
-		if spans[parent] == nil {
-			spans[parent] = make(map[string]int)
-		}
-		spans[parent][s.Name]++
-	}
-	require.Equal(t, map[string]int{"EVALSHA": 2}, spans[firstSpan.SpanContext().SpanID()])
-	seconds := spans[secondSpan.SpanContext().SpanID()]
-	require.Equal(t, 1, seconds["rlock.acquire"])
-	require.GreaterOrEqual(t, seconds["EVALSHA"], 1) // its unlock, and maybe a question before
 }

@@ -1,0 +1,195 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// keeper holds the lock while the command runs.
+type keeper struct {
+	errand
+	lock    *rlock.Mutex
+	notes   *notes
+	signals chan os.Signal
+}
+
+// acquire takes the lock, unless a signal comes first: then it cancels ctx through giveUp. waits delivers the first holder seen.
+func (k *keeper) acquire(ctx context.Context, giveUp context.CancelCauseFunc, waits <-chan string) (context.Context, rlock.UnlockFunc, error) {
+	type result struct {
+		held   context.Context
+		unlock rlock.UnlockFunc
+		err    error
+	}
+	results := make(chan result, 1)
+	began := time.Now()
+	go func() { // ends soon after giveUp at the latest
+		var r result
+		if k.forever {
+			r.held, r.unlock, r.err = k.lock.Lock(ctx)
+		} else {
+			r.held, r.unlock, r.err = k.lock.TryLock(ctx, k.wait)
+		}
+		results <- r
+	}()
+	looks := time.NewTicker(lookInterval)
+	defer looks.Stop()
+	var seen string
+	for {
+		select {
+		case r := <-results:
+			if r.err == nil {
+				k.tell("acquired after %s as %s", short(time.Since(began)), rlock.Owner(r.held))
+			}
+			return r.held, r.unlock, r.err
+		case s := <-k.signals:
+			giveUp(signalled{s})
+			r := <-results
+			if r.err == nil {
+				return nil, nil, errors.Join(signalled{s}, r.unlock())
+			}
+			return nil, nil, signalled{s}
+		case owner := <-waits:
+			if k.verbose {
+				seen = k.named(ctx, owner)
+			}
+			k.tell("waiting: held by %s", seen)
+		case <-looks.C:
+			if !k.verbose || seen == "" {
+				continue
+			}
+			if now := k.holders(ctx); now != "" && now != seen {
+				seen = now
+				k.tell("waiting: held by %s", seen)
+			}
+		}
+	}
+}
+
+// lookInterval is the time between -v's looks at the holder, and the time limit of a look.
+const lookInterval = time.Second
+
+// holders describes the lock's holders, "" if it is free or unknown.
+func (k *keeper) holders(ctx context.Context) string {
+	info, _ := k.look(ctx) // the Lock itself reports errors
+	var texts []string
+	for _, h := range info.Holders {
+		texts = append(texts, labelled(h.Label, h.Owner))
+	}
+	return strings.Join(texts, ", ")
+}
+
+// named returns an owner behind its label, if it has one and still holds the lock.
+func (k *keeper) named(ctx context.Context, owner string) string {
+	if !saysLabel(owner) {
+		return owner
+	}
+	info, _ := k.look(ctx)
+	for _, h := range info.Holders {
+		if h.Owner == owner {
+			return labelled(h.Label, owner)
+		}
+	}
+	return owner
+}
+
+func (k *keeper) look(ctx context.Context) (rlock.Info, error) {
+	ctx, cancel := context.WithTimeout(ctx, lookInterval)
+	defer cancel()
+	return k.lock.Info(ctx)
+}
+
+func (k *keeper) owners(ctx context.Context) ([]string, error) {
+	info, err := k.look(ctx)
+	var owners []string
+	for _, h := range info.Holders {
+		owners = append(owners, h.Owner)
+	}
+	return owners, err
+}
+
+// tell prints a -v message about the lock.
+func (k *keeper) tell(format string, args ...any) {
+	if k.verbose {
+		k.notes.say(fmt.Sprintf("%q: %s", k.name, fmt.Sprintf(format, args...)))
+	}
+}
+
+// run runs the command inside the lock.
+func (k *keeper) run(held context.Context, p *program, unlock rlock.UnlockFunc) int {
+	var code int
+	began := time.Now()
+	if jobs := jobSignals(); len(jobs) > 0 { // until now these signals stopped only us
+		signal.Notify(k.signals, jobs...)
+	}
+	if err := held.Err(); err != nil { // this process was stopped
+		k.notes.say(trimPrefix(context.Cause(held)) + ": the command was not run")
+		_ = unlock() // same error
+		return exitLost
+	}
+	child, err := p.start(k.path, k.argv, k.environment(held))
+	if err != nil {
+		code = startCode(err)
+		k.notes.say(err.Error())
+	} else {
+		code = child.follow(keeping{
+			held: held, grace: k.grace,
+			asked: rlock.Asked(held),
+			yield: func() syscall.Signal {
+				k.tell("somebody waits for the lock")
+				return k.errand.asked
+			},
+			sure: func() bool { return k.sure(held) },
+			lost: func() {
+				why := errLostUnseen
+				if err := context.Cause(held); err != nil {
+					why = err
+				}
+				k.notes.say(trimPrefix(why) + ": stopping the command")
+			},
+		}, k.signals)
+		p.interrupt = child.interrupt
+	}
+	switch err := unlock(); {
+	case errors.Is(err, rlock.ErrLost):
+		// Even if the command ended by itself: another holder may have been inside with it.
+		k.notes.say(fmt.Sprintf("%q: the lock was lost; the command ended with code %d", k.name, code))
+		return exitLost
+	case err != nil: // the command was alone; others only wait a little longer
+		k.notes.say(trimPrefix(err) + ": the lock stays until its lease expires")
+	default:
+		k.tell("released after %s", short(time.Since(began)))
+	}
+	return code
+}
+
+var errLostUnseen = errors.New("lost while this process was stopped")
+
+// settleTime lets timers run that were due while this process was stopped.
+const settleTime = 50 * time.Millisecond
+
+// sure reports whether the lock is still held after this process was stopped. If Redis does not answer, it waits for the lease to end.
+func (k *keeper) sure(held context.Context) bool {
+	for held.Err() == nil {
+		owners, err := k.owners(held)
+		select {
+		case <-held.Done():
+		case <-time.After(settleTime):
+			switch {
+			case err == nil:
+				return slices.Contains(owners, rlock.Owner(held))
+			case isForbidden(err): // rely on the timers
+				return true
+			}
+		}
+	}
+	return false
+}

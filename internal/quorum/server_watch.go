@@ -1,0 +1,58 @@
+package quorum
+
+import (
+	"time"
+
+	"github.com/go-rlock/rlock/internal/engine"
+	"github.com/go-rlock/rlock/pubsub"
+)
+
+// serverWatch receives an election's news of one server.
+type serverWatch struct {
+	waiter pubsub.Waiter
+	member *engine.Spec
+	joined bool
+	turn   bool  // the server may be free
+	err    error // the subscription's failure
+}
+
+// listen joins the queue of the hub, or takes the turn there: what comes from now on is news.
+func (r *serverWatch) listen(q *Quorum) {
+	if r.turn || r.err != nil || r.member.Engine.Cluster.IsUnknown() {
+		return
+	}
+	hub, queue := r.member.Engine.Hub, q.waiters(r.member)
+	if !r.joined {
+		r.joined = true
+		if r.turn = hub.Join(&r.waiter, queue); r.turn {
+			return
+		}
+	}
+	hub.Wake(queue)
+	select {
+	case <-r.waiter.Turn():
+	default:
+	}
+	r.hear()
+}
+
+// hear notes what the hub has to say: that the server may be free, or that it cannot be listened to.
+func (r *serverWatch) hear() {
+	if _, err := r.waiter.News(); err != nil {
+		r.waiter.Leave()
+		r.err = err
+		return
+	}
+	r.turn = true
+}
+
+// sleep gives the turn back until there is news, or ttl is over; a negative one is for ever. One that has just learnt of the
+// server's cluster has to ask once more.
+func (r *serverWatch) sleep(q *Quorum, ttl time.Duration) {
+	if !r.turn {
+		r.listen(q)
+		return
+	}
+	r.turn = false
+	r.waiter.Held(ttl, false)
+}

@@ -1,0 +1,166 @@
+package quorum
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/go-rlock/rlock/internal/calls"
+	"github.com/go-rlock/rlock/internal/engine"
+	"github.com/go-rlock/rlock/lease"
+	"github.com/go-rlock/rlock/lua"
+)
+
+// share is the owner's part on one server.
+type share struct {
+	of     *votes
+	tenure *engine.Tenure // a new one for each lease, with the same owner
+
+	asked   bool          // a call is under way
+	held    bool          // as far as known
+	since   time.Time     // since when it is known to be held without a break
+	left    bool          // a call for it outlives the Client, and gives it back
+	missed  bool          // found missing after the votes went live
+	back    bool          // released, or given back
+	found   bool          // found held by that release
+	failed  error         // that release's error
+	until   time.Time     // trusted from the grant on; the renewer knows what was added
+	ttl     time.Duration // lease to which the watchdog renews it; 0: none
+	watched time.Duration // the longest ttl; 0: never renewed
+	err     error         // the last call's error
+	refusal lua.AcquireReply
+	at      time.Time // of the last answer
+}
+
+// ask asks the server for the share, or for a missing one again: acquire takes it, or finds it there. The share is marked as asked.
+func (s *share) ask() {
+	c := s.tenure.Spec.Engine
+	if !c.Calls.Start() {
+		s.answered(engine.AcquireResult{}, false, s.of.of.errors().Closed)
+		return
+	}
+	go func() { // ends with the answer, or with the votes; Close waits for it
+		if a, left, err := s.call(); !s.answered(a, left, err) {
+			c.Calls.Ended()
+		}
+	}()
+}
+
+// call sends the request once. If the votes end first, or the Client is closed, left is true and late gets the answer.
+func (s *share) call() (a engine.AcquireResult, left bool, err error) {
+	m, ctx := s.tenure.Spec, s.of.ctx
+	if c := m.Engine; c.Cluster.IsUnknown() {
+		if known, err := c.Cluster.Learn(ctx, time.Time{}, m); !known {
+			return a, false, err
+		}
+	}
+	once := engine.Caller{Ctx: ctx, Limit: time.Now()} // no repeats after that
+	q := &engine.AcquireRequest{Caller: once, Spec: m, Tenure: s.tenure, Count: 1}
+	return engine.Leavable(ctx, m, time.Time{}, q.Send, s.late)
+}
+
+// late handles an answer after the end of the votes.
+func (s *share) late(a engine.AcquireResult, err error) { s.giveBack(a.Granted(), err) }
+
+// answered records an answer. It reports true if a share was granted while the round is undecided: the call then stays counted until
+// the decision, so that Close waits for a possible give-back.
+func (s *share) answered(a engine.AcquireResult, left bool, err error) (undecided bool) {
+	v, m := s.of, s.tenure.Spec
+	granted := err == nil && !left && a.Granted()
+	if granted && a.Unconfirmed != nil {
+		s.tenure.GiveBack()
+		a, granted, err = engine.AcquireResult{}, false, fmt.Errorf("%w: %w", v.of.errors().NotReplicated, a.Unconfirmed)
+	} else if err == nil && !granted && a.Status == 0 {
+		err = calls.ErrNoAnswer
+	}
+	v.mu.Lock()
+	s.asked, s.left, s.err, s.at = false, left, err, time.Now()
+	s.refusal = lua.AcquireReply{}
+	over, live := v.over, v.live
+	switch {
+	case over:
+	case granted:
+		s.held, s.since, s.until = true, s.at, a.Sent.Add(m.TTL())
+		if live && a.Sent.Before(v.began) && s.at.Sub(v.began) < majorityTieWindow {
+			s.since = v.began
+		}
+		if live {
+			s.keep()
+		}
+	case err == nil:
+		s.refusal = a.AcquireReply
+		// The server is up: a competing Lock has the share briefly, and not every try may collide with one.
+		v.pause = min(v.pause, refusedHeal)
+	}
+	v.mu.Unlock()
+	switch {
+	case over && !left:
+		s.late(a, err)
+	case live:
+		v.CatchUp()
+	default:
+		select {
+		case v.news <- struct{}{}:
+		default:
+		}
+	}
+	return granted && !over && !live
+}
+
+// keep hands a share of live votes to the renewer. mu is held.
+func (s *share) keep() {
+	t := s.tenure
+	t.Spec.Engine.Leases.Keep(&t.Lease, shareKeeper{engine.Keeper{Tenure: t}, s}, s.until, s.ttl)
+}
+
+// shareKeeper is the renewer's view of a share: its loss need not be the hold's loss.
+type shareKeeper struct {
+	engine.Keeper
+
+	share *share
+}
+
+// About names the share's lock.
+func (k shareKeeper) About() (name, kindName string) { return k.Spec.Name, kind.Name }
+
+// Lost is called when the server has forgotten the share, or its lease has ended. It is asked for again.
+func (k shareKeeper) Lost(loss lease.Loss) {
+	s, v := k.share, k.share.of
+	v.mu.Lock()
+	if v.over {
+		v.mu.Unlock()
+		return
+	}
+	seen, enough := s.seen(), true
+	s.held, s.missed = false, true
+	s.tenure = v.tenure.Share(k.Spec)
+	s.tenure.Unresolved = k.Unresolved
+	others := 0
+	if loss.Gone {
+		v.heal = time.Now()
+		others = v.haveSince(seen)
+		enough = others >= v.of.majority()
+	} else { // an unanswered renewal may have kept it
+		s.tenure.UnresolvedUntil(time.Now().Add(s.lease())).OutcomeUnknown = true
+	}
+	v.mu.Unlock()
+	if !enough {
+		v.lose(engine.Loss{Reason: engine.LostGone, Since: time.Now(), Text: fmt.Sprintf(
+			"lost: only %d of %d servers had it all the time; the others lost their data, or it was forced open", others, len(v.shares))})
+	}
+	v.CatchUp()
+}
+
+// Closed is called when the Client is closed. The share stays in Redis, and counts until its lease ends.
+func (k shareKeeper) Closed() { k.share.of.CatchUp() }
+
+// seen returns when the last call that found the share was sent. mu is held.
+func (s *share) seen() time.Time {
+	m := s.tenure.Spec
+	if renewed := m.Engine.Leases.Until(&s.tenure.Lease); renewed.After(s.until) {
+		return renewed.Add(-s.watched) // or later, if it was renewed for less
+	}
+	return s.until.Add(-m.TTL())
+}
+
+// lease returns the longest lease the share was requested or renewed with. mu is held.
+func (s *share) lease() time.Duration { return max(s.tenure.Spec.TTL(), s.watched) }

@@ -1,0 +1,152 @@
+package pubsub
+
+import (
+	"slices"
+	"time"
+
+	"github.com/go-rlock/rlock/internal/require"
+)
+
+// claimStep is a step of the model for claims.
+func (m *model) claimStep() string {
+	if !m.claimed && m.rnd.IntN(4) == 0 {
+		return m.passStep()
+	}
+	if !m.claimed {
+		m.local = 0
+		if m.each || m.rnd.IntN(4) == 0 {
+			if !m.each && m.rnd.IntN(2) == 0 {
+				m.hub.GiveWay(m.q(), time.Duration(m.rnd.IntN(2)))
+				if t := m.topic(); t != nil && t.own && m.rnd.IntN(2) == 0 {
+					m.event()
+					m.ended, m.heard = m.clock, m.clock
+					m.hub.message(m.ch, "0")
+				}
+				return "gives way"
+			}
+			m.hub.Ending(m.q())
+			return "ending"
+		}
+		w := claimOf(m.hub, m.q())
+		if w == nil {
+			for _, x := range m.queue {
+				require.True(m.t, m.turn != nil || x.err != nil, "not claimed: %v", m.steps)
+			}
+			return "nobody to claim"
+		}
+		require.Nil(m.t, m.turn, "claimed past a turn: %v", m.steps)
+		m.moved("Claim", w)
+		m.turn, m.joined, m.claimed, m.gave, m.given = w, false, true, false, 0
+		m.clock++
+		m.claimAt = m.clock
+		return "claim"
+	}
+	switch m.rnd.IntN(4) {
+	case 0:
+		m.gave = true
+		require.Equal(m.t, Claimed, m.turn.Leave())
+		m.moved("Leave", m.turn)
+		return "claimed one gives up"
+	case 1:
+		w := m.turn
+		ttl := m.got(m.claimAt)
+		granted := w.Grant(ttl)
+		m.moved("Grant", w)
+		require.Equal(m.t, !m.gave, granted)
+		if granted {
+			require.Nil(m.t, w.Given(), "it is another hold: %v", m.steps)
+			m.claimed = false
+			m.out(w)
+			return "grant"
+		}
+		m.claimed, m.local = false, 0
+		m.leaveInTurn()
+		return "grant of one that gave up"
+	case 2:
+		m.endClaim("Queued", func(w *Waiter) bool { return w.Queued([]time.Duration{-1, time.Hour}[m.rnd.IntN(2)]) })
+		return "queued"
+	default:
+		m.unclaim()
+		return "unclaim"
+	}
+}
+
+// passStep is the end of a hold that is passed on to the next waiter.
+func (m *model) passStep() string {
+	var next *Waiter
+	if i := slices.IndexFunc(m.queue, func(w *Waiter) bool { return w.err == nil }); i >= 0 {
+		next = m.queue[i]
+		next.Value = &taker{can: m.rnd.IntN(4) > 0}
+	}
+	known := m.topic() != nil && !m.topic().localHold.IsZero()
+	can := next != nil && known && m.turn == nil && !m.placed[next] && next.Value.(*taker).can
+	require.Equal(m.t, can, m.hub.Pass(m.q(), m, time.Hour), "%v", m.steps)
+	if !can {
+		return "not passed on"
+	}
+	m.clock++
+	m.began, m.local = m.clock, m.clock
+	m.moved("Pass", next)
+	m.out(next)
+	return "passed on"
+}
+
+func (m *model) unclaim() {
+	if m.given == 0 {
+		m.event()
+	}
+	m.endClaim("Unclaim", (*Waiter).Unclaim)
+}
+
+func (m *model) endClaim(name string, end func(w *Waiter) bool) {
+	w := m.turn
+	m.claimed = false
+	require.Equal(m.t, !m.gave, end(w))
+	m.moved(name, w)
+	if m.gave {
+		m.leaveInTurn()
+		return
+	}
+	m.turnEnded(w)
+}
+
+func (m *model) leaveInTurn() {
+	w := m.turn
+	m.turn, m.given = nil, 0
+	m.drop(w)
+	m.event()
+	require.Equal(m.t, Left, w.Leave())
+	m.moved("Leave", w)
+}
+
+// turnEnded is for a turn or a claim that ended without the lock, unless another process has given it.
+func (m *model) turnEnded(w *Waiter) {
+	m.turn = nil
+	if m.given == 0 {
+		require.Equal(m.t, unclaimed, w.claim, "%v", m.steps)
+		return
+	}
+	if m.local = m.given; m.given < m.ended { // news that came since
+		m.local = 0
+	}
+	require.NotNil(m.t, w.Given())
+	m.out(w)
+}
+
+// out is for a waiter that learned that it has the lock, and is out of the queue.
+func (m *model) out(w *Waiter) {
+	if m.turn == w {
+		m.turn = nil
+	}
+	if m.turn == nil { // otherwise the one with the turn may still have been given the lock before
+		m.given = 0
+	}
+	require.Len(m.t, w.turn, 1, "no signal: %v", m.steps)
+	<-w.turn
+	granted, _ := w.News()
+	require.True(m.t, granted)
+	require.Equal(m.t, Granted, w.Leave())
+	m.moved("Leave", w)
+	delete(m.states.now, w)
+	m.drop(w)
+}

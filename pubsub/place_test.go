@@ -1,0 +1,122 @@
+package pubsub
+
+import (
+	"testing"
+
+	"github.com/go-rlock/rlock/internal/require"
+)
+
+// A process has one place for a lock.
+func TestOnePlace(t *testing.T) {
+	t.Parallel()
+	d := newManualHub(t)
+	ws := d.placed("o", 2)
+	d.hub.message(d.ch, "1")
+	d.turn(ws, 0)
+	require.True(t, ws[0].Listens(), "it may ask again")
+	require.True(t, ws[0].TakePlace("o"))
+	ws[0].Held(-1, true)
+	d.turn(ws, 1)
+	require.False(t, ws[1].Listens())
+	require.False(t, ws[1].TakePlace("p"))
+	ws[1].Held(-1, false)
+	d.told(aGrantTo)
+	d.requireGiven(ws[0], aGrant, ws[1])
+
+	d.hub.Wake(queue(d.ch))
+	d.turn(ws, 1)
+	require.True(t, ws[1].TakePlace("p"))
+	ws[1].Done(-1)
+	require.Zero(t, d.topic().places)
+}
+
+// x and {x} are two locks with one channel. Each message is for the right one.
+func TestPlacesOfSeveralQueues(t *testing.T) {
+	t.Parallel()
+	d := newManualHub(t)
+	ws := d.placed("o", 1)
+	q := Queue{Lock: "{x}", Channel: d.ch}
+	a, b := &Waiter{}, &Waiter{}
+	require.True(t, d.hub.Join(a, q))
+	require.False(t, d.hub.Join(b, q))
+	a.Held(-1, false)
+	d.turn([]*Waiter{a}, 0)
+	all := []*Waiter{ws[0], a, b}
+	d.hub.message(d.ch, "00")
+	a.Held(-1, false)
+	d.turn(all, 1)
+	require.True(t, a.TakePlace("p"))
+	a.Held(-1, true)
+	d.hub.message(d.ch, "00")
+	d.turn(all, -1)
+	d.told("p 2000 0 7")
+	d.requireGiven(a, aGrant, ws[0], b)
+	require.NotNil(t, ws[0].place)
+	d.told(aGrantTo)
+	d.requireGiven(ws[0], aGrant, b)
+}
+
+// heir says whether it inherits, and records from whom it has.
+type heir struct {
+	name string
+	can  bool
+	from *heir
+}
+
+func (h *heir) Inherit(from any) bool {
+	if h.can {
+		h.from = from.(*heir)
+	}
+	return h.can
+}
+
+// The place of a waiter that gives up goes to the next one, which sleeps on, unless that cannot have it.
+func TestPlaceIsInherited(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		prepare   func(d *manualHub, ws []*Waiter)
+		can       bool
+		inherited int // which one has it then; 0: none
+		turn      int // who has the turn; -1: nobody
+	}{
+		"asleep":             {can: true, inherited: 1, turn: -1},
+		"cannot":             {turn: 1},
+		"the next one stops": {can: true, prepare: func(_ *manualHub, ws []*Waiter) { ws[1].stop(ErrExpired) }, inherited: 2, turn: -1},
+		"its time is over":   {can: true, prepare: func(_ *manualHub, ws []*Waiter) { ws[0].stop(ErrExpired) }, inherited: 1, turn: -1},
+		"in its turn": {can: true, prepare: func(d *manualHub, ws []*Waiter) {
+			d.hub.message(d.ch, "0")
+			d.turn(ws, 0)
+		}, turn: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := newManualHub(t)
+			ws := d.placed("o", 3)
+			for i, w := range ws {
+				w.Value = &heir{name: string(rune('a' + i)), can: row.can}
+			}
+			if row.prepare != nil {
+				row.prepare(d, ws)
+			}
+			first := ws[0].Value.(*heir)
+			require.Equal(t, Left, ws[0].Leave())
+			for i, w := range ws {
+				if i == 0 {
+					continue
+				}
+				if i == row.inherited {
+					require.Same(t, first, w.Value.(*heir).from)
+					require.Equal(t, "o", w.place.owner)
+				} else {
+					require.Nil(t, w.place)
+				}
+			}
+			if row.inherited == 0 {
+				d.turn(ws, row.turn)
+				return
+			}
+			d.told(aGrantTo)
+			requireGranted(t, ws[row.inherited])
+		})
+	}
+}

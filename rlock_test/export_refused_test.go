@@ -1,0 +1,174 @@
+package rlock_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// If a hold cannot be exported, the error gives the reason, and the section goes on.
+func TestNotExported(t *testing.T) {
+	redistest.Parallel(t)
+	b := newFixture(t)
+	second, third := newClient(t, redistest.Start(t).Client(t)), newClient(t, redistest.Start(t).Client(t))
+	refuses := func(name string, l rlock.Locker, inner func(context.Context) (context.Context, rlock.UnlockFunc), text string) {
+		t.Run(name, func(t *testing.T) {
+			ctx, unlock, err := l.Lock(context.Background())
+			require.NoError(t, err)
+			section, unlockInner := ctx, rlock.UnlockFunc(func() error { return nil })
+			if inner != nil {
+				section, unlockInner = inner(ctx)
+			}
+			_, err = rlock.Export(section)
+			require.ErrorIs(t, err, rlock.ErrNotExported)
+			require.ErrorContains(t, err, text)
+			require.NotContains(t, err.Error(), "\n")
+			require.NoError(t, ctx.Err(), "the section goes on")
+			require.NoError(t, unlockInner())
+			require.NoError(t, unlock())
+		})
+	}
+	locks := func(m *rlock.Mutex) func(context.Context) (context.Context, rlock.UnlockFunc) {
+		return func(ctx context.Context) (context.Context, rlock.UnlockFunc) {
+			ctx, unlock, err := m.Lock(ctx)
+			require.NoError(t, err)
+			return ctx, unlock
+		}
+	}
+	outer := func(m *rlock.Mutex) func(context.Context) (context.Context, rlock.UnlockFunc) {
+		return func(ctx context.Context) (context.Context, rlock.UnlockFunc) {
+			_, unlock := locks(m)(ctx)
+			return ctx, unlock
+		}
+	}
+	m, rw := b.Mutex(b.name), b.RWMutex(b.name+" rw")
+	refuses("fair", b.FairMutex(b.name+" fair"), nil, "in the queue of a fair lock")
+	refuses("reader", rw.Read(), nil, "export the write side")
+	refuses("upgradeable", b.RWMutex(b.name+" up").Upgradeable(), nil, "export the write side")
+	refuses("quorum", rlock.Quorum(m, second.Mutex("q"), third.Mutex("q")), nil, "a quorum is on several servers")
+	refuses("all", rlock.All(m, b.Mutex(b.name+" 2")), nil, "together with other locks")
+	refuses("all of two servers", rlock.All(m, second.Mutex("q")), nil, "together with other locks")
+	refuses("inner level", m, locks(m), "2 levels of the hold are open")
+	refuses("outer level", m, outer(m), "2 levels of the hold are open")
+	refuses("reader in the writer's section", rw.Write(), outer(rw.Read()), "readers are in the section of the writer")
+
+	s := b.PermitSemaphore(b.name + " permits")
+	_, err := s.TrySetPermits(context.Background(), 1)
+	require.NoError(t, err)
+	require.NoError(t, s.Do(context.Background(), func(ctx context.Context, _ *rlock.Permit) error {
+		_, err := rlock.Export(ctx)
+		require.ErrorIs(t, err, rlock.ErrNotExported)
+		require.ErrorContains(t, err, "permits")
+		return ctx.Err()
+	}))
+
+	_, err = rlock.Export(context.Background())
+	require.ErrorIs(t, err, rlock.ErrNotHeld)
+	require.ErrorIs(t, err, rlock.ErrNotExported)
+	require.EqualError(t, err, "rlock: not exported: the ctx carries no section (use the ctx that Lock returned): rlock: not held")
+	require.Panics(t, func() { _, _ = rlock.Export(nil) }) //nolint:staticcheck // that is what is tested
+
+	t.Run("after the inner unlock", func(t *testing.T) {
+		ctx, _, err := m.Lock(context.Background())
+		require.NoError(t, err)
+		inner, unlock, err := m.Lock(ctx)
+		require.NoError(t, err)
+		require.NoError(t, unlock())
+		_, err = rlock.Export(inner)
+		require.ErrorIs(t, err, rlock.ErrNotHeld, "it is not the section around it that is exported")
+		require.NoError(t, ctx.Err())
+		ticket, err := rlock.Export(ctx)
+		require.NoError(t, err)
+		_, unlock, err = b.Adopt(context.Background(), ticket)
+		require.NoError(t, err)
+		require.NoError(t, unlock())
+	})
+	t.Run("of several locks the innermost", func(t *testing.T) {
+		outer, unlockOuter, err := b.Mutex(b.name + " outer").Lock(context.Background())
+		require.NoError(t, err)
+		inner, unlock, err := m.Lock(outer)
+		require.NoError(t, err)
+		ticket, err := rlock.Export(inner)
+		require.NoError(t, err)
+		require.NoError(t, unlock())
+		_, err = rlock.Export(inner)
+		require.ErrorIs(t, err, rlock.ErrNotHeld, "the outer one goes on")
+		require.NoError(t, outer.Err())
+		ctx, unlock, err := b.Adopt(outer, ticket)
+		require.NoError(t, err, "it can go on under that")
+		require.NoError(t, unlock())
+		require.ErrorIs(t, ctx.Err(), context.Canceled)
+		require.NoError(t, unlockOuter())
+	})
+}
+
+// A ctx that is done keeps a hold from being exported, unless it is left out; a hold that was lost is not exported at all.
+func TestExportAfterTheEnd(t *testing.T) {
+	redistest.Parallel(t)
+	b := newFixture(t)
+	m := b.Mutex(b.name)
+	outer, cancel := context.WithCancel(context.Background())
+	ctx, unlock, err := m.Lock(outer)
+	require.NoError(t, err)
+	cancel()
+	_, err = rlock.Export(ctx)
+	require.ErrorIs(t, err, context.Canceled)
+	require.ErrorIs(t, err, rlock.ErrNotExported)
+	require.Positive(t, b.fields(t, b.name)[rlock.Owner(ctx)], "the section goes on")
+	ticket, err := rlock.Export(context.WithoutCancel(ctx))
+	require.NoError(t, err)
+	require.NoError(t, unlock())
+	_, unlock, err = b.Adopt(outer, ticket)
+	require.ErrorIs(t, err, rlock.ErrNotAcquired)
+	require.ErrorIs(t, err, context.Canceled)
+	require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
+	_, unlock, err = b.Adopt(context.Background(), ticket)
+	require.NoError(t, err, "it was not used")
+	require.NoError(t, unlock())
+
+	for _, known := range []bool{false, true} {
+		ctx, unlock, err = m.Lock(context.Background())
+		require.NoError(t, err)
+		if known {
+			b.loseLock(t, ctx, m)
+		} else {
+			require.NoError(t, b.do(t, "DEL", b.name).Error())
+		}
+		_, err = rlock.Export(ctx)
+		require.ErrorIs(t, err, rlock.ErrLost)
+		require.ErrorIs(t, err, rlock.ErrNotHeld)
+		require.NotErrorIs(t, err, rlock.ErrNotExported)
+		require.ErrorIs(t, unlock(), rlock.ErrLost)
+		require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
+		redistest.Eventually(t, testTimeout, func() bool { return b.Stats().Holds == 0 }, "the call that has found the loss has ended")
+	}
+}
+
+// Text that is not a ticket, or is a ticket of a later version, gives an error without that text.
+func TestAdoptOfNoTicket(t *testing.T) {
+	redistest.Parallel(t)
+	b := newFixture(t)
+	good := takenAlong(t, b.Mutex(b.name))
+	for text, says := range map[string]string{
+		"": "not a text that Export returned", "secret": "not a text that Export returned", good + "!": "not a text that Export returned",
+		strings.Replace(good, ".1.", ".2.", 1): "of a later version", strings.Replace(good, ".m.", ".z.", 1): "of a later version",
+		strings.Replace(good, ".m.", ".w.", 1): "used before", strings.Replace(good, b.ID(), newClient(t, b.rdb).ID(), 1): "used before",
+	} {
+		ctx, unlock, err := b.Adopt(context.Background(), text)
+		require.ErrorIs(t, err, rlock.ErrTicket, text)
+		require.ErrorContains(t, err, says)
+		require.NotContains(t, err.Error(), "secret")
+		require.Equal(t, context.Background(), ctx)
+		require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
+	}
+	_, unlock, err := b.Adopt(context.Background(), good)
+	require.NoError(t, err)
+	require.NoError(t, unlock())
+	_, _, err = b.Adopt(context.Background(), good, rlock.WithLease(0))
+	require.ErrorContains(t, err, "WithLease is 0s")
+}

@@ -1,0 +1,297 @@
+package rlock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// After a lost message or a key deleted by hand, the next connection finds the latch open.
+func TestLatchLosesAMessage(t *testing.T) {
+	redistest.Parallel(t)
+	b := newFixture(t)
+	proxy := redistest.StartProxy(t, redistest.Shared(t))
+	proxy.OnReply(redistest.Each("MESSAGE", redistest.Drop))
+	l := b.CountDownLatch(b.name)
+	b.set(t, l, 1)
+	var subscribed, looked atomic.Bool
+	proxy.OnReply(func(cmd []string) redistest.Action {
+		looked.Store(looked.Load() || subscribed.Load() && isScript(cmd))
+		subscribed.Store(subscribed.Load() || strings.EqualFold(cmd[0], "SUBSCRIBE"))
+		return redistest.Pass
+	})
+	waits := b.awaitAsync(t, newClient(t, redistest.Dial(t, proxy.Addr())).CountDownLatch(b.name))
+	redistest.Eventually(t, testTimeout, func() bool { return looked.Load() && waiting(t) == 1 }, "it has looked after it began to listen")
+	require.NoError(t, l.CountDown(context.Background()))
+	sleep(100 * time.Millisecond)
+	select {
+	case <-waits:
+		require.Fail(t, "the message was not lost")
+	default:
+	}
+	proxy.CutAll()
+	require.NoError(t, within(t, waits, wakeTimeout))
+}
+
+// quickTimeout makes rueidis give up on a silent connection soon.
+func quickTimeout(o *rueidis.ClientOption) {
+	o.Dialer.KeepAlive, o.ConnWriteTimeout = time.Second, 3*time.Second
+}
+
+// loadLatchScripts makes sure that no call is sent twice because Redis does not know its script.
+func (b fixture) loadLatchScripts(t testing.TB) {
+	t.Helper()
+	l := b.CountDownLatch(redistest.Name(t))
+	b.set(t, l, 2)
+	require.NoError(t, l.CountDown(context.Background()))
+	require.Error(t, l.TryAwait(context.Background(), 0))
+	_, err := l.Delete(context.Background())
+	require.NoError(t, err)
+}
+
+// A call whose caller has left ends in the background: it counts down, and a count that nobody knows of is taken back.
+func TestLatchCallersLeave(t *testing.T) {
+	redistest.Parallel(t)
+	for _, where := range []string{"request", "reply"} {
+		for call, row := range map[string]struct {
+			before, after int64
+			do            func(context.Context, *rlock.CountDownLatch) error
+		}{
+			"TrySetCount": {0, 0, func(ctx context.Context, l *rlock.CountDownLatch) error {
+				_, err := l.TrySetCount(ctx, 5)
+				return err
+			}},
+			"CountDown": {5, 4, func(ctx context.Context, l *rlock.CountDownLatch) error { return l.CountDown(ctx) }},
+		} {
+			t.Run(where+"/"+call, func(t *testing.T) {
+				redistest.Parallel(t)
+				b := newFixture(t)
+				watch := b.CountDownLatch(b.name)
+				proxy := redistest.StartProxy(t, redistest.Shared(t))
+				l := newClient(t, redistest.Dial(t, proxy.Addr())).CountDownLatch(b.name)
+				b.loadLatchScripts(t)
+				if row.before > 0 {
+					b.set(t, watch, row.before)
+				}
+				if where == "request" {
+					proxy.OnRequest(nthScript(1, redistest.Hold))
+				} else {
+					proxy.OnReply(nthScript(1, redistest.Hold))
+				}
+				ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+				defer cancel()
+				err := within(t, async(func() error { return row.do(ctx, l) }), wakeTimeout)
+				require.ErrorIs(t, err, rlock.ErrUnreachable)
+				require.ErrorIs(t, err, context.DeadlineExceeded)
+				proxy.Release()
+				noCalls(t)
+				requireCount(t, watch, row.after)
+			})
+		}
+	}
+}
+
+// A late copy of a call does nothing, even if the latch has been set anew.
+func TestLatchCopiesComeLate(t *testing.T) {
+	redistest.Parallel(t)
+	b := newFixture(t)
+	b.loadLatchScripts(t)
+	watch := b.CountDownLatch(b.name)
+	proxy := redistest.StartProxy(t, redistest.Shared(t))
+	l := newClient(t, redistest.Dial(t, proxy.Addr())).CountDownLatch(b.name)
+	for name, call := range map[string]func() error{
+		"set":    func() error { _, err := l.TrySetCount(context.Background(), 3); return err },
+		"down":   func() error { return l.CountDown(context.Background()) },
+		"delete": func() error { _, err := l.Delete(context.Background()); return err },
+	} {
+		_, err := watch.Delete(context.Background())
+		require.NoError(t, err)
+		if name != "set" {
+			b.set(t, watch, 3)
+		}
+		proxy.OnRequest(nthScript(1, redistest.Hold))
+		result := async(call)
+		redistest.Eventually(t, testTimeout, func() bool { return proxy.Held() > 0 }, "it is under way")
+		proxy.CutAll()
+		require.NoError(t, within(t, result, testTimeout), name)
+		_, err = watch.Delete(context.Background())
+		require.NoError(t, err)
+		if name != "set" {
+			b.set(t, watch, 7)
+		}
+		proxy.Release()
+		sleep(200 * time.Millisecond)
+		requireCount(t, watch, map[string]int64{"set": 0, "down": 7, "delete": 7}[name])
+	}
+}
+
+// While Redis is down each call returns ErrUnreachable. The CountDowns that failed still count once Redis is back.
+func TestLatchOutage(t *testing.T) {
+	redistest.Parallel(t)
+	b := newFixture(t)
+	proxy := redistest.StartProxy(t, redistest.Shared(t))
+	c := newClient(t, redistest.Dial(t, proxy.Addr()))
+	watch, l := b.CountDownLatch(b.name), c.CountDownLatch(b.name)
+	b.set(t, watch, 5)
+	requireCount(t, l, 5)
+	var looks atomic.Int32
+	proxy.OnRequest(func(cmd []string) redistest.Action {
+		if isScript(cmd) {
+			looks.Add(1)
+		}
+		return redistest.Pass
+	})
+	waits := b.awaitAsync(t, l)
+	redistest.Eventually(t, testTimeout, func() bool { return looks.Load() >= 2 && redistest.Goroutines("lua.LookAtLatch") == 0 },
+		"it has looked again after it was subscribed: a look without an answer ends the wait")
+	proxy.Refuse(true)
+	proxy.CutAll()
+	down := []<-chan error{}
+	for range 2 {
+		down = append(down, async(func() error { return l.CountDown(context.Background()) }))
+	}
+	for _, result := range down {
+		require.ErrorIs(t, within(t, result, testTimeout), rlock.ErrUnreachable)
+	}
+	require.ErrorIs(t, l.CountDown(context.Background()), rlock.ErrUnreachable, "at once")
+	_, err := l.TrySetCount(context.Background(), 9)
+	require.ErrorIs(t, err, rlock.ErrUnreachable)
+	_, err = l.Delete(context.Background())
+	require.ErrorIs(t, err, rlock.ErrUnreachable)
+	err = c.CountDownLatch(b.name+"2").TryAwait(context.Background(), 0)
+	require.ErrorIs(t, err, rlock.ErrUnreachable)
+	require.ErrorIs(t, err, rlock.ErrNotAcquired)
+	proxy.Refuse(false)
+	redistest.Eventually(t, testTimeout, func() bool {
+		n, err := watch.Count(context.Background())
+		return err == nil && n == 2
+	}, "all three are counted")
+	require.NoError(t, watch.CountDown(context.Background()))
+	require.NoError(t, watch.CountDown(context.Background()))
+	require.NoError(t, within(t, waits, wakeTimeout), "it still waits")
+}
+
+// Close and Shutdown end waits; a CountDown goes on during a Shutdown, and Close waits for one that is under way.
+func TestLatchEnds(t *testing.T) {
+	redistest.Parallel(t)
+	t.Run("Close", func(t *testing.T) {
+		redistest.Parallel(t)
+		b := newFixture(t)
+		l := b.CountDownLatch(b.name)
+		b.set(t, l, 1)
+		waits := b.awaitAsync(t, l)
+		b.Close()
+		require.ErrorIs(t, within(t, waits, wakeTimeout), rlock.ErrClosed)
+		redistest.Eventually(t, soon, func() bool { return redistest.GoroutinesOfTest(engine) == 0 }, "what Close waited for ends")
+	})
+	t.Run("Shutdown", func(t *testing.T) {
+		redistest.Parallel(t)
+		b := newFixture(t)
+		l := b.CountDownLatch(b.name)
+		b.set(t, l, 2)
+		waits := b.awaitAsync(t, l)
+		_, unlock, err := b.Mutex(b.name + ":lock").Lock(context.Background())
+		require.NoError(t, err)
+		shut := async(func() error { return b.Shutdown(context.Background()) })
+		require.ErrorIs(t, within(t, waits, wakeTimeout), rlock.ErrClosed)
+		require.ErrorIs(t, l.Await(context.Background()), rlock.ErrClosed)
+		require.NoError(t, l.CountDown(context.Background()), "a section may have to")
+		requireCount(t, l, 1)
+		require.NoError(t, unlock())
+		require.NoError(t, within(t, shut, wakeTimeout))
+	})
+	t.Run("Close with a call under way", func(t *testing.T) {
+		redistest.Parallel(t)
+		b := newFixture(t)
+		b.loadLatchScripts(t)
+		watch := b.CountDownLatch(b.name)
+		b.set(t, watch, 3)
+		proxy := redistest.StartProxy(t, redistest.Shared(t))
+		c := newClient(t, redistest.Dial(t, proxy.Addr()))
+		l := c.CountDownLatch(b.name)
+		proxy.OnRequest(nthScript(1, redistest.Hold))
+		first := async(func() error { return l.CountDown(context.Background()) })
+		redistest.Eventually(t, testTimeout, func() bool { return proxy.Held() > 0 }, "it is under way")
+		second := async(func() error { return l.CountDown(context.Background()) })
+		redistest.Eventually(t, testTimeout, func() bool { return redistest.Started("rlock.(*CountDownLatch).CountDown(") == 2 }, "another one is in line")
+		closed := make(chan struct{})
+		go func() { // ends with Close
+			defer close(closed)
+			c.Close()
+		}()
+		redistest.Eventually(t, testTimeout, func() bool { return errors.Is(l.Await(context.Background()), rlock.ErrClosed) }, "it is closed")
+		proxy.Release()
+		require.NoError(t, within(t, first, testTimeout), "ErrClosed would say that it does not count")
+		require.NoError(t, within(t, second, testTimeout))
+		select {
+		case <-closed:
+		case <-time.After(testTimeout):
+			require.Fail(t, "Close does not return")
+		}
+		requireCount(t, watch, 1)
+	})
+}
+
+// 10,000 names, waits that are cancelled and calls that are left: nothing stays but records that expire.
+func latchesLeaveNothing(t *testing.T) {
+	t.Helper()
+	const names = 10_000
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	c := newClient(t, rdb)
+	of := []string{engine, "go-rlock/rlock/internal/calls.", "go-rlock/rlock/pubsub."}
+	before := redistest.Goroutines(of...)
+	inParallel(names, func(i int) {
+		l := c.CountDownLatch(fmt.Sprintf("latch:%d", i))
+		ctx, cancel := context.WithTimeout(context.Background(), time.Duration(i%20)*time.Millisecond)
+		defer cancel()
+		_, err := l.TrySetCount(context.Background(), 2)
+		assert.NoError(t, err)
+		waits := async(func() error { return l.Await(ctx) })
+		if err := l.CountDown(ctx); err != nil {
+			assert.ErrorIs(t, err, ctx.Err())
+		}
+		if i%2 == 0 {
+			_, err = l.Delete(context.Background())
+		} else {
+			_ = l.CountDown(context.Background())
+			_, err = l.Delete(context.Background())
+		}
+		assert.NoError(t, err)
+		if err := <-waits; err != nil {
+			assert.ErrorIs(t, err, rlock.ErrNotAcquired)
+		}
+	})
+	redistest.Eventually(t, testTimeout, func() bool { return redistest.Goroutines(of...) <= before }, "no goroutine is left")
+	channels, err := rdb.Do(context.Background(), rdb.B().PubsubChannels().Build()).AsStrSlice()
+	require.NoError(t, err)
+	require.Empty(t, channels)
+	keys, err := rdb.Do(context.Background(), rdb.B().Keys().Pattern("*").Build()).AsStrSlice()
+	require.NoError(t, err)
+	for _, key := range keys {
+		require.True(t, strings.HasPrefix(key, "rlock_latch:{"), key)
+	}
+	for _, r := range rdb.DoMulti(context.Background(), pttls(rdb, keys)...) {
+		ttl, err := r.AsInt64()
+		require.NoError(t, err)
+		require.Positive(t, ttl)
+	}
+}
+
+func pttls(rdb rueidis.Client, keys []string) (all rueidis.Commands) {
+	for _, key := range keys {
+		all = append(all, rdb.B().Pttl().Key(key).Build())
+	}
+	return all
+}

@@ -1,0 +1,20 @@
+package rlock_test
+
+import (
+	"testing"
+	"testing/synctest"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+	"github.com/go-rlock/rlock/rlocktest"
+)
+
+// virtual runs a test that waits for leases, and for which no server matters: on an in-memory Redis, and in virtual time.
+func virtual(t *testing.T, test func(t *testing.T, b fixture), o ...rlock.Options) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		b := fixture{rdb: rlocktest.New(t).Redis(), name: redistest.Name(t)}
+		b.Client = newClient(t, b.rdb, o...)
+		test(t, b)
+	})
+}

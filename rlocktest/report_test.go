@@ -1,0 +1,157 @@
+package rlocktest
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// A hold still open when the test ends is reported, with its owner, even if its lease is short.
+func TestReportOfHolds(t *testing.T) {
+	eachKind(t, func(t *testing.T, lock func(*rlock.Client, string) rlock.Locker) {
+		r := &recorder{TB: t}
+		locks := New(r)
+		ctx, _, err := lock(locks.Client, "x").Lock(t.Context())
+		require.NoError(t, err)
+		short, _, err := locks.Mutex("y", rlock.WithLease(time.Millisecond)).Lock(t.Context())
+		require.NoError(t, err)
+		owner, shortOwner := rlock.Owner(ctx), rlock.Owner(short)
+		said := strings.Join(r.end(), "\n")
+		require.Contains(t, said, `rlocktest: at the end of the test "x" is still held by `)
+		require.Contains(t, said, `"y" is still held by `+shortOwner)
+		require.Contains(t, said, owner)
+		require.NotContains(t, said, "rlock_upgrade")
+		require.NotContains(t, said, "waited for")
+		require.ErrorIs(t, context.Cause(ctx), rlock.ErrClosed)
+	})
+}
+
+// A Lock still waiting when the test ends is reported, with its future owner if it has a place, and returns.
+func TestReportOfWaiters(t *testing.T) {
+	for _, o := range []rlock.Options{{}, {Prefix: "{shop}:"}, {HandOff: rlock.HandOff{Most: -1}}} {
+		eachKind(t, func(t *testing.T, lock func(*rlock.Client, string) rlock.Locker) {
+			r := &recorder{TB: t}
+			locks := NewWith(r, o)
+			other := locks.Elsewhere()
+			_, unlock, err := other.RWMutex("x").Write().Lock(t.Context()) // excludes all others
+			require.NoError(t, err)
+			got := make(chan error, 1)
+			go func() { // ended by the end of the test
+				_, _, err := lock(locks.Client, "x").Lock(t.Context())
+				got <- err
+			}()
+			synctest.Wait()
+			var id string
+			require.NoError(t, locks.Mutex("mine").Do(t.Context(), func(ctx context.Context) error {
+				id, _, _ = strings.Cut(rlock.Owner(ctx), ":")
+				return nil
+			}))
+			said := r.end()
+			require.ErrorIs(t, <-got, rlock.ErrClosed)
+			require.Len(t, said, 2)
+			require.Contains(t, said[0], `"x" is still held by `)
+			require.Contains(t, said[1], `"x" is still waited for by `)
+			require.Contains(t, said[1], id)
+			require.Error(t, unlock(), "there is no Redis any more")
+		})
+	}
+}
+
+// A released hold is not reported, although its traces stay in Redis for a while.
+func TestNothingToReport(t *testing.T) {
+	eachKind(t, func(t *testing.T, lock func(*rlock.Client, string) rlock.Locker) {
+		r := &recorder{TB: t}
+		locks := New(r)
+		l := lock(locks.Client, "x")
+		release := locks.HoldElsewhere("x")
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { // ended by cancel
+			defer close(ended)
+			_, _, _ = l.Lock(ctx)
+		}()
+		synctest.Wait()
+		cancel()
+		<-ended
+		_, _, err := l.TryLock(t.Context(), time.Second)
+		require.ErrorIs(t, err, rlock.ErrNotAcquired)
+		release()
+		_, unlock, err := l.Lock(t.Context())
+		require.NoError(t, err)
+		require.NoError(t, unlock())
+		_, unlock, err = locks.Mutex("job", rlock.WithMinHold(time.Hour)).Lock(t.Context())
+		require.NoError(t, err)
+		require.NoError(t, unlock())
+		require.Empty(t, r.end())
+	})
+}
+
+// A test that waits for a lock that is never unlocked ends, and says why. Several long waits in a row are not reported.
+func TestEndlessWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const patience = time.Minute
+		r := &recorder{TB: t}
+		locks := New(r)
+		locks.mu.Lock()
+		locks.patience = patience
+		locks.clock.Reset(patience)
+		locks.mu.Unlock()
+		for range 4 {
+			time.AfterFunc(patience-time.Second, locks.HoldElsewhere("x"))
+			require.NoError(t, locks.Mutex("x").Do(t.Context(), func(context.Context) error { return nil }))
+		}
+		ctx, _, err := locks.Mutex("x").Lock(t.Context()) // never unlocked
+		require.NoError(t, err)
+		owner := rlock.Owner(ctx)
+		require.Empty(t, r.said)
+		_, _, err = locks.Mutex("x").Lock(t.Context())
+		require.ErrorIs(t, err, rlock.ErrClosed)
+		require.Len(t, r.said, 2)
+		require.Contains(t, r.said[0], `rlocktest: after more than 1m0s "x" is still waited for by `)
+		require.Equal(t, `rlocktest: after more than 1m0s "x" is still held by `+owner, r.said[1])
+		r.end()
+	})
+}
+
+// Outside a bubble everything works the same in real time.
+func TestOutsideOfABubble(t *testing.T) {
+	locks := NewWith(t, rlock.Options{WatchdogTimeout: 300 * time.Millisecond})
+	err := locks.Mutex("x").Do(t.Context(), func(ctx context.Context) error {
+		locks.Lose("x")
+		<-ctx.Done()
+		return nil
+	})
+	require.ErrorIs(t, err, rlock.ErrLost)
+}
+
+// Names are shown as the code under test knows them, with a prefix and with braces.
+func TestNamesInReports(t *testing.T) {
+	for _, prefix := range []string{"", "shop:", "{shop}:"} {
+		for _, name := range []string{"x", "{x}", "a{b}c", ":x", "x:y", "}", "{"} {
+			t.Run(prefix+name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					r := &recorder{TB: t}
+					locks := NewWith(r, rlock.Options{Prefix: prefix})
+					ctx, _, err := locks.FairMutex(name).Lock(t.Context())
+					require.NoError(t, err)
+					locks.AssertHeld(ctx, name)
+					go func() { // ended by the end of the test
+						_, _, _ = locks.Elsewhere().FairMutex(name).Lock(t.Context())
+					}()
+					synctest.Wait()
+					said := r.end()
+					require.Len(t, said, 2)
+					require.Contains(t, said[0], fmt.Sprintf("%q is still held by %s", name, rlock.Owner(ctx)))
+					require.Contains(t, said[1], fmt.Sprintf("%q is still waited for by ", name))
+				})
+			})
+		}
+	}
+}
