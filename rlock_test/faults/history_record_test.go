@@ -202,14 +202,15 @@ type histScript struct {
 	what  string // acquire, release, hand-off or renew
 	keys  []histKey
 	lease time.Duration
-	first bool    // an acquire of a new hold, no re-entry
-	fence string  // key of the fencing counter, if there is one
-	queue string  // key of the queue of waiting processes, if there is one
-	from  histKey // the hold handed off, or released for other processes; keys has this process's next owner
-	joins bool    // keys joins the queue if refused
-	ends  bool    // a release or hand-off that ends the hold
-	left  histKey // the ticket of an export
-	fair  bool    // each waiter has a place in the queue
+	each  []time.Duration // the leases of keys, if each has one of its own
+	first bool            // an acquire of a new hold, no re-entry
+	fence string          // key of the fencing counter, if there is one
+	queue string          // key of the queue of waiting processes, if there is one
+	from  histKey         // the hold handed off, or released for other processes; keys has this process's next owner
+	joins bool            // keys joins the queue if refused
+	ends  bool            // a release or hand-off that ends the hold
+	left  histKey         // the ticket of an export
+	fair  bool            // each waiter has a place in the queue
 }
 
 // parseHistScript distinguishes the scripts by their arguments.
@@ -261,6 +262,15 @@ func parseHistScript(words []string) (histScript, bool) {
 	case n == 1 && (len(args) == 3 || len(args) <= 5 && c.queue != ""): // owner, lease, count, whether and how to join the queue
 		c.what, lease, c.first, c.joins = "acquire", args[1], args[2] == "1", len(args) > 3
 		c.keys = []histKey{{names[0], args[0]}}
+	case len(args) == 2*n && strings.Contains(args[0], ":"): // of readers: owner and lease of each
+		for i, name := range names {
+			lease = args[2*i+1]
+			ms, err := strconv.Atoi(lease)
+			if err != nil {
+				return c, false
+			}
+			c.keys, c.each = append(c.keys, histKey{name, args[2*i]}), append(c.each, time.Duration(ms)*time.Millisecond)
+		}
 	case n == len(args)-1: // lease, owners
 		lease = args[0]
 		for i, name := range names {
@@ -300,8 +310,12 @@ func (l *histLog) answered(c histScript, sent int64, result rueidis.RedisResult)
 		return
 	}
 	for i, k := range c.keys {
-		if c.lease > 0 && c.granted(i, result) {
-			l.trust[k] = max(l.trust[k], sent+int64(c.lease))
+		lease := c.lease
+		if c.each != nil {
+			lease = c.each[i]
+		}
+		if lease > 0 && c.granted(i, result) {
+			l.trust[k] = max(l.trust[k], sent+int64(lease))
 		}
 	}
 }
