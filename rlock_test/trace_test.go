@@ -35,7 +35,7 @@ func (s *traceLines) tell(format string, args ...any) {
 	s.lines = append(s.lines, fmt.Sprintf(format, args...))
 }
 
-// told returns the lines since the last call.
+// take returns the lines since the last call.
 func (s *traceLines) take() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
