@@ -17,10 +17,10 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// Readers of one process share what it has in Redis. An hour is a bound that no test reaches.
+// Readers of one process share one hold in Redis. No test reaches the bound of an hour.
 var hour = rlock.Options{HandOff: rlock.HandOff{For: time.Hour}}
 
-// locked takes a lock that is free for it.
+// locked takes a lock that is free.
 func locked(t testing.TB, l locker) lockResult {
 	t.Helper()
 	a := lockAsync(t, l).get(t, testTimeout)
@@ -28,7 +28,7 @@ func locked(t testing.TB, l locker) lockResult {
 	return a
 }
 
-// owners are the readers in Redis, with their counts.
+// owners returns the readers' owners in Redis, with their counts.
 func (b fixture) owners(t testing.TB) map[string]int64 {
 	t.Helper()
 	all := make(map[string]int64)
@@ -42,8 +42,8 @@ func (b fixture) owners(t testing.TB) map[string]int64 {
 	return all
 }
 
-// G1, G6: readers beside a first one cost nothing, in whichever order they leave. In Redis there is one of them, and a key that lasts until
-// the last one has left.
+// G1, G6: further readers of a process cost no commands, in whichever order they leave. Redis sees a single reader,
+// whose key lasts until the last of them has left.
 func TestReadersShare(t *testing.T) {
 	redistest.Parallel(t)
 	for name, order := range map[string][]int{"first in, first out": {0, 1, 2, 3}, "last in, first out": {3, 2, 1, 0}, "mixed": {2, 0, 3, 1}} {
@@ -83,7 +83,7 @@ func TestReadersShare(t *testing.T) {
 	}
 }
 
-// What a reader asks of Redis and the others have not, it asks for itself.
+// A reader with different options, another Client or another right than the readers inside gets a hold of its own.
 func TestReadersShareTheSame(t *testing.T) {
 	redistest.Parallel(t)
 	r := newProxied(t, hour)
@@ -109,7 +109,7 @@ func TestReadersShareTheSame(t *testing.T) {
 	rwNothing(t, r.rdb, r.name)
 }
 
-// G1: nobody joins the reader that a writer lets in, also when the writer has become that reader.
+// G1: nobody shares the hold of a reader inside a writer's section, not even after the writer has downgraded to it.
 func TestReadersDoNotJoinTheWriter(t *testing.T) {
 	redistest.Parallel(t)
 	r := newProxied(t, hour)
@@ -128,7 +128,7 @@ func TestReadersDoNotJoinTheWriter(t *testing.T) {
 	rwNothing(t, r.rdb, r.name)
 }
 
-// G1: a writer that was a reader is alone, though readers of its process were there.
+// G1: a reader that upgraded is alone, although its process had other readers.
 func TestReadersShareBesideAnUpgrade(t *testing.T) {
 	redistest.Parallel(t)
 	r := newProxied(t, hour)
@@ -142,7 +142,7 @@ func TestReadersShareBesideAnUpgrade(t *testing.T) {
 		up <- a
 	}()
 	for _, a := range readers {
-		require.Empty(t, up, "beside a reader")
+		require.Empty(t, up, "it must wait for the other reader")
 		require.NoError(t, a.unlock())
 	}
 	a := <-up
@@ -154,7 +154,7 @@ func TestReadersShareBesideAnUpgrade(t *testing.T) {
 	rwNothing(t, r.rdb, r.name)
 }
 
-// G3: readers that came while a writer was inside, or while the first of them asked, are let in by one call.
+// G3: one call admits all readers that arrived while a writer was inside, or while the first of them was asking Redis.
 func TestReadersAreLetInTogether(t *testing.T) {
 	redistest.Parallel(t)
 	const many = 20
@@ -177,7 +177,7 @@ func TestReadersAreLetInTogether(t *testing.T) {
 			for range many - 1 {
 				line = append(line, lockAsync(t, r.RWMutex(r.name).Read()))
 			}
-			redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == many-1 }, "they wait for it")
+			redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == many-1 }, "the others wait for the first one's answer")
 			return line, r.proxy.Release
 		},
 	} {
@@ -198,7 +198,7 @@ func TestReadersAreLetInTogether(t *testing.T) {
 				all = append(all, a)
 			}
 			require.Len(t, owners, 1)
-			require.LessOrEqual(t, redistest.Commands(t, r.rdb)["evalsha"]-before, int64(3), "the writer's release, and one or two questions")
+			require.LessOrEqual(t, redistest.Commands(t, r.rdb)["evalsha"]-before, int64(3), "the writer's release, and one or two acquires")
 			for _, a := range all {
 				require.NoError(t, a.unlock())
 			}
@@ -207,7 +207,8 @@ func TestReadersAreLetInTogether(t *testing.T) {
 	}
 }
 
-// G2, G7: when the lease of readers is lost, each of them is told, and each unlock says so. Nothing is swept before the last one has left.
+// G2, G7: when the shared lease of several readers is lost, each ctx is cancelled and each unlock returns ErrLost. The
+// sweep starts only after the last of them has left.
 func TestReadersLoseWhatTheyShare(t *testing.T) {
 	redistest.Parallel(t)
 	const watchdog = 2 * time.Second
@@ -240,8 +241,8 @@ func TestReadersLoseWhatTheyShare(t *testing.T) {
 	rwNothing(t, r.rdb, r.name)
 }
 
-// G4: a writer of another process gets in while 32 readers come and go all the time: those who come after its mark may join for no longer than
-// the bound.
+// G4: a writer of another process gets in while 32 readers come and go without a break: readers that arrive after its
+// mark may share the hold only until the bound.
 func TestReadersLetAWriterIn(t *testing.T) {
 	redistest.Parallel(t)
 	for name, writers := range map[string]func(*proxied) *rlock.Client{
@@ -281,8 +282,9 @@ func TestReadersLetAWriterIn(t *testing.T) {
 	}
 }
 
-// G4: a reader that comes after half of the bound asks, and so stands behind the mark of a writer that waits. While it asks others may be let
-// in, but not after the bound. On a machine that stands still meanwhile, readers come later than they should: then the same is tried with a longer bound.
+// G4: a reader that arrives after half of the bound asks Redis, and so queues behind the mark of a waiting writer.
+// Until the answer other readers may still join, but not after the bound. If the machine stalls and the readers come
+// too late, the test retries with a longer bound.
 func TestReadersShareForABoundedTime(t *testing.T) {
 	redistest.Parallel(t)
 	for bound := 4 * time.Second; !readersShareUpTo(t, bound); bound *= 2 {
@@ -290,7 +292,7 @@ func TestReadersShareForABoundedTime(t *testing.T) {
 	}
 }
 
-// readersShareUpTo reports false if it was too slow to tell.
+// readersShareUpTo returns false if the machine was too slow for the check to mean anything.
 func readersShareUpTo(t *testing.T, bound time.Duration) bool {
 	t.Helper()
 	r := newProxied(t, rlock.Options{HandOff: rlock.HandOff{For: bound}})
@@ -298,7 +300,7 @@ func readersShareUpTo(t *testing.T, bound time.Duration) bool {
 	began := time.Now()
 	first := locked(t, rw.Read())
 	writer := lockAsync(t, r.other.RWMutex(r.name).Write())
-	redistest.Eventually(t, testTimeout, func() bool { return r.exists(t, "rlock_writers:{"+r.name+"}") }, "its mark stands")
+	redistest.Eventually(t, testTimeout, func() bool { return r.exists(t, "rlock_writers:{"+r.name+"}") }, "the writer's mark is set")
 	joined := []lockResult{first}
 	join := func(before time.Duration) (inTime bool) {
 		p := lockAsync(t, rw.Read())
@@ -323,7 +325,7 @@ func readersShareUpTo(t *testing.T, bound time.Duration) bool {
 	tooSlow := func(others ...pendingLock) bool {
 		leave()
 		var all sync.WaitGroup
-		for _, p := range append(others, writer) { // in whichever order they get it
+		for _, p := range append(others, writer) { // in whichever order they get in
 			all.Go(func() {
 				a := <-p.result
 				assert.NoError(t, errors.Join(a.err, a.unlock()))
@@ -345,7 +347,7 @@ func readersShareUpTo(t *testing.T, bound time.Duration) bool {
 	}
 	sleep(time.Until(began.Add(bound + 100*time.Millisecond)))
 	late := lockAsync(t, rw.Read())
-	redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == 2 }, "it waits for the answer")
+	redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == 2 }, "the late reader waits for the answer")
 	r.proxy.Release()
 	redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == 3 }, "both wait behind the writer")
 	writer.stillWaits(t)
@@ -364,7 +366,7 @@ func readersShareUpTo(t *testing.T, bound time.Duration) bool {
 	return true
 }
 
-// The count in Redis follows that of the reader that re-entered the most.
+// The count in Redis follows the reader with the most levels.
 func TestReadersReenter(t *testing.T) {
 	redistest.Parallel(t)
 	r := newProxied(t, hour)
@@ -391,7 +393,7 @@ func (b fixture) awaitCount(t testing.TB, owner string, n int64) {
 	redistest.Eventually(t, testTimeout, func() bool { return b.owners(t)[owner] == n }, "the count is "+strconv.FormatInt(n, 10))
 }
 
-// Close tells all readers that share a tenure, and their unlocks still work.
+// Close cancels every reader of a shared hold, and their unlocks still work.
 func TestReadersAndClose(t *testing.T) {
 	redistest.Parallel(t)
 	r := newProxied(t, hour)
@@ -405,7 +407,7 @@ func TestReadersAndClose(t *testing.T) {
 	require.Empty(t, r.owners(t))
 }
 
-// G1, G5: readers and writers of three processes come, wait, give up and leave. Nobody is inside with a writer, and nothing is left.
+// G1, G5: readers and writers of three processes come, wait, give up and leave. No writer ever has company, and nothing is left.
 func TestReadersInACrowd(t *testing.T) {
 	redistest.Parallel(t)
 	r := newProxied(t, rlock.Options{HandOff: rlock.HandOff{For: 3 * time.Millisecond, Most: math.MaxInt}})
@@ -449,7 +451,8 @@ func TestReadersInACrowd(t *testing.T) {
 	rwNothing(t, r.rdb, r.name)
 }
 
-// A level whose call is answered when its section is over is none of that any more: the Lock competes, and has a hold of its own.
+// When a re-entry is answered only after its section has ended, it is no longer a level of that section: the Lock
+// competes and gets a hold of its own.
 func TestReentryAnsweredAfterItsSection(t *testing.T) {
 	redistest.Parallel(t)
 	for name, handles := range map[string]func(*proxied, ...rlock.Option) *rlock.Mutex{
@@ -491,7 +494,7 @@ func TestReentryAnsweredAfterItsSection(t *testing.T) {
 	}
 }
 
-// G2: after Close nobody tells of the end of a lease, but an unlock does, also of a reader that leaves others behind.
+// G2: after Close no ctx reports the end of a lease, but each unlock does, even if other readers remain.
 func TestReadersUnlockAfterCloseAndTheLease(t *testing.T) {
 	redistest.Parallel(t)
 	const watchdog = time.Second
@@ -506,7 +509,7 @@ func TestReadersUnlockAfterCloseAndTheLease(t *testing.T) {
 	require.NoError(t, writer.unlock())
 }
 
-// A reader that shares, as a part of what All cannot have, is given back beside others.
+// An All that is refused gives back its shared reader, while others do the same and a further reader stays inside.
 func TestReadersOfAnAllThatIsRefused(t *testing.T) {
 	redistest.Parallel(t)
 	r := newProxied(t, hour)
@@ -528,7 +531,7 @@ func TestReadersOfAnAllThatIsRefused(t *testing.T) {
 	rwNothing(t, r.rdb, r.name)
 }
 
-// A reader that has no time to wait for the answer to another's question asks itself, however many wait for that.
+// A reader without the time to wait for another reader's answer asks Redis itself, however many others are waiting.
 func TestTryReadWhileOthersAsk(t *testing.T) {
 	redistest.Parallel(t)
 	for name, row := range map[string]struct {
@@ -547,7 +550,7 @@ func TestTryReadWhileOthersAsk(t *testing.T) {
 			}
 			redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == row.before-1 }, "they wait for the answer")
 			hasty := lockAsync(t, tryFor{r.RWMutex(r.name).Read(), row.wait})
-			sleep(100 * time.Millisecond) // an attempt is given a second
+			sleep(100 * time.Millisecond) // a shared attempt waits up to a second
 			r.proxy.Release()
 			for _, p := range append(line, hasty) {
 				a := p.get(t, testTimeout)
@@ -560,7 +563,7 @@ func TestTryReadWhileOthersAsk(t *testing.T) {
 	}
 }
 
-// Nobody joins readers one of which has asked for a longer lease than the watchdog's: who knows how long that lasts.
+// Nobody shares a hold that has been asked for a longer lease than the watchdog's, since nobody can know when that ends.
 func TestReadersDoNotJoinALongerLease(t *testing.T) {
 	redistest.Parallel(t)
 	r := newProxied(t, hour)

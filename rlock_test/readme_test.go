@@ -14,7 +14,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// docsACL returns the words of the command in docs/operating.md that makes a user, without redis-cli.
+// docsACL returns the ACL SETUSER command of docs/operating.md as words, without redis-cli.
 func docsACL(t *testing.T) []string {
 	t.Helper()
 	text, err := os.ReadFile("../docs/operating.md")
@@ -25,7 +25,7 @@ func docsACL(t *testing.T) []string {
 	return append([]string{"ACL", "SETUSER"}, strings.Fields(strings.ReplaceAll(command, "'", ""))...)
 }
 
-// The rights in docs/operating.md are enough for locks of all kinds, for waiting and for the questions, and they open no other key or channel.
+// The rights in docs/operating.md suffice for all kinds of lock, for waiting and for queries, and open no other key or channel.
 func TestReadmeACL(t *testing.T) {
 	redistest.Parallel(t)
 	type dialer func(testing.TB, ...func(*rueidis.ClientOption)) rueidis.Client
@@ -60,7 +60,7 @@ func TestReadmeACL(t *testing.T) {
 			for _, node := range admins {
 				refused, err := node.Do(t.Context(), node.B().Arbitrary("ACL", "LOG").Build()).ToArray()
 				require.NoError(t, err)
-				require.Empty(t, refused, "what Redis refused, though the lock may do without it")
+				require.Empty(t, refused, "Redis refused a command, even if the lock works without it")
 			}
 			rdb := shop()
 			_, _, err := newClient(t, rdb).Mutex("invoice:1").Lock(t.Context())
@@ -79,7 +79,7 @@ func TestReadmeACL(t *testing.T) {
 	}
 }
 
-// useAllKinds locks and waits for a lock of each kind called order:…, and asks all that can be asked.
+// useAllKinds locks a lock of each kind, named order:…, waits for it, and runs every query.
 func useAllKinds(t *testing.T, one, two *rlock.Client) {
 	ctx := t.Context()
 	for _, pair := range [][2]rlock.Locker{

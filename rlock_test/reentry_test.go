@@ -12,7 +12,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// A handle without re-entry refuses its own holder at once, whichever handle took the hold, and sends nothing for that.
+// WithoutReentry refuses a caller who already holds the lock, through whichever handle. It fails at once and sends no command.
 func TestWithoutReentry(t *testing.T) {
 	redistest.Parallel(t)
 	c, proxy, past := behindProxy(t, anyWay)
@@ -51,13 +51,13 @@ func TestWithoutReentry(t *testing.T) {
 		_, _, err = m.TryLock(rlock.Detach(ctx), 0)
 		require.ErrorIs(t, err, rlock.ErrNotAcquired, "a detached ctx competes")
 		require.NoError(t, unlock())
-		require.NoError(t, m.Do(context.WithoutCancel(ctx), func(context.Context) error { return nil }), "so does one whose hold is over")
+		require.NoError(t, m.Do(context.WithoutCancel(ctx), func(context.Context) error { return nil }), "so does a ctx whose hold has ended")
 	}
 
 	ctx, unlock, err := m.Lock(context.Background())
 	require.NoError(t, err)
 	past.loseLock(t, ctx, other)
 	_, _, err = m.Lock(ctx)
-	require.ErrorIs(t, err, rlock.ErrLost, "a known loss goes first")
+	require.ErrorIs(t, err, rlock.ErrLost, "a known loss takes precedence")
 	require.ErrorIs(t, unlock(), rlock.ErrLost)
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// withReplica starts a master with one replica that is in step.
+// withReplica starts a master with one replica, and returns when the replica is in sync.
 func withReplica(t *testing.T) (master, replica *redistest.Server) {
 	t.Helper()
 	fast := []string{"--repl-diskless-sync-delay", "0"}
@@ -22,7 +22,7 @@ func withReplica(t *testing.T) (master, replica *redistest.Server) {
 	rdb := master.Client(t)
 	redistest.Eventually(t, 20*time.Second, func() bool {
 		var n int64
-		err := rdb.Dedicated(func(c rueidis.DedicatedClient) (err error) { // WAIT is about its own connection's writes
+		err := rdb.Dedicated(func(c rueidis.DedicatedClient) (err error) { // WAIT counts only writes of its own connection
 			ctx := context.Background()
 			if err := c.Do(ctx, c.B().Incr().Key("in-step").Build()).Error(); err != nil {
 				return err
@@ -53,7 +53,7 @@ func TestReplicas(t *testing.T) {
 
 	replica.Pause()
 	hasty := newClient(t, rdb, rlock.Options{Replicas: 1, ReplicaTimeout: 200 * time.Millisecond}).Mutex(b.name)
-	for range 2 { // the second time the connection is one that has been used
+	for range 2 { // the second round reuses a connection
 		_, noop, err := hasty.Lock(context.Background())
 		require.ErrorIs(t, err, rlock.ErrNotReplicated)
 		require.ErrorContains(t, err, "0 of 1 replicas within 200ms")
@@ -69,17 +69,17 @@ func TestReplicas(t *testing.T) {
 	require.NoError(t, m.Do(context.Background(), func(context.Context) error { return nil }))
 }
 
-// A waiter behind a grant that was given back for want of replicas is woken.
+// When too few replicas confirm a grant, the lock is given back and the next waiter wakes.
 func TestNotReplicatedWakesTheNext(t *testing.T) {
 	redistest.Parallel(t)
 	master, replica := withReplica(t)
 	rdb := master.Client(t)
-	const wait = 2 * time.Second // in which it has to be seen
+	const wait = 2 * time.Second // the time the test has to see the lock taken
 	careful := newClient(t, rdb, rlock.Options{Replicas: 1, ReplicaTimeout: wait})
 	replica.Pause()
 	first := lockAsync(t, careful.Mutex("next"))
 	b := fixture{rdb: rdb}
-	redistest.Eventually(t, 5*time.Second, func() bool { return b.exists(t, "next") }, "granted, not confirmed")
+	redistest.Eventually(t, 5*time.Second, func() bool { return b.exists(t, "next") }, "granted, but not confirmed")
 	second := lockAsync(t, newClient(t, rdb).Mutex("next"))
 	require.ErrorIs(t, first.get(t, wait+5*time.Second).err, rlock.ErrNotReplicated)
 	got := second.get(t, 5*time.Second)
@@ -105,7 +105,7 @@ func TestWaitRefused(t *testing.T) {
 	}
 }
 
-// A refusal waits for no replica: it comes at once, though the replica has not confirmed the writes before it.
+// A refusal does not wait for replicas: it comes at once, even though the replica has not confirmed earlier writes.
 func TestHeldIsNotReplicated(t *testing.T) {
 	redistest.Parallel(t)
 	master, replica := withReplica(t)
@@ -116,7 +116,7 @@ func TestHeldIsNotReplicated(t *testing.T) {
 	require.NoError(t, err)
 	replica.Pause()
 	defer replica.Resume()
-	// An acquire that waits for the replica has written on the connection that the next one gets.
+	// This acquire waits for the replica, so it leaves an unconfirmed write on the connection that the next call gets.
 	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 	defer cancel()
 	_, _, err = careful.Mutex("free").Lock(ctx)
@@ -128,7 +128,7 @@ func TestHeldIsNotReplicated(t *testing.T) {
 	require.NoError(t, unlock())
 }
 
-// ReplicaTimeout may be longer than a command is given otherwise, by this library or by rueidis.
+// ReplicaTimeout may exceed the time that this library or rueidis otherwise allows a command.
 func TestLongReplicaTimeout(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t) // without a replica

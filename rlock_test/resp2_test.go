@@ -6,8 +6,8 @@ import (
 	"github.com/go-rlock/rlock/internal/redistest"
 )
 
-// Tests of owners, waiting, leases and Close, which use RESP3, the default, otherwise, once with RESP2: there subscriptions have a
-// connection of their own, and maps come as arrays.
+// Runs tests of owners, waiting, leases and Close over RESP2 (they use RESP3, the default, elsewhere). In RESP2
+// subscriptions need a connection of their own, and maps arrive as arrays.
 func TestBasicsOverRESP2(t *testing.T) {
 	redistest.Parallel(t)
 	for name, test := range map[string]func(*testing.T){

@@ -15,12 +15,13 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// Here rueidis has commands under way when their connection expires, falls silent, or belongs to a node that is the master no more.
+// In these tests a connection of rueidis expires, falls silent, or leads to a node that is no longer the master, while
+// commands are under way.
 
-// isScript reports whether a command that a proxy sees is a script call.
+// isScript reports whether a command seen by a proxy is a script call.
 func isScript(cmd []string) bool { return strings.HasPrefix(cmd[0], "EVAL") }
 
-// nthScript acts on the nth script call.
+// nthScript applies action to the nth script call.
 func nthScript(n int32, action redistest.Action) redistest.Hook {
 	var seen atomic.Int32
 	return func(cmd []string) redistest.Action {
@@ -31,12 +32,12 @@ func nthScript(n int32, action redistest.Action) redistest.Hook {
 	}
 }
 
-// expiring is a client whose connections live for 3 s, behind a proxy.
+// expiring is a client behind a proxy, with connections that live for 3 s.
 type expiring struct {
-	fixture // past the proxy
+	fixture // bypasses the proxy
 	proxy   *redistest.Proxy
-	lock    *rlock.Client // through it
-	ends    time.Time     // of the first connection
+	lock    *rlock.Client // through the proxy
+	ends    time.Time     // when the first connection expires
 }
 
 func newExpiring(t *testing.T) expiring {
@@ -53,11 +54,11 @@ func newExpiring(t *testing.T) expiring {
 	return e
 }
 
-// awaitExpiry returns shortly before the connection expires: a reply that is held back from then on is late.
+// awaitExpiry returns shortly before the connection expires, so that a reply held back from then on is late.
 func (e expiring) awaitExpiry() { sleep(time.Until(e.ends.Add(-200 * time.Millisecond))) }
 
-// ConnLifetime: rueidis sends an unlock or a hand-off again whose reply is late when the connection expires. The hold was nobody
-// else's, so it was not lost.
+// With ConnLifetime, rueidis resends an unlock or a hand-off if its reply is late when the connection expires. Nobody
+// else had the hold, so the unlock must not report a loss.
 func TestExpiredConnectionRepeatsTheUnlock(t *testing.T) {
 	redistest.Parallel(t)
 	for _, how := range []string{"release", "hand-off"} {
@@ -86,8 +87,8 @@ func TestExpiredConnectionRepeatsTheUnlock(t *testing.T) {
 	}
 }
 
-// The first copy of such an unlock arrives when the next hold of the same goroutine lives: it ends nothing, since that hold
-// has an owner of its own.
+// The first copy of such an unlock arrives while the same goroutine's next hold is live. It ends nothing, since each
+// hold has an owner of its own.
 func TestLateCopyOfAnUnlockSparesTheNextHold(t *testing.T) {
 	redistest.Parallel(t)
 	e := newExpiring(t)
@@ -112,8 +113,8 @@ func TestLateCopyOfAnUnlockSparesTheNextHold(t *testing.T) {
 	require.NoError(t, unlockOuter())
 }
 
-// A loss is not taken for a repeat: where connections do not expire, an unlock says that the lock was forced open,
-// however long the answer took.
+// A real loss is not mistaken for a resent unlock: with connections that do not expire, an unlock reports that the lock
+// was forced open, however late its answer.
 func TestSlowUnlockTellsOfALoss(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
@@ -132,8 +133,8 @@ func TestSlowUnlockTellsOfALoss(t *testing.T) {
 	require.ErrorIs(t, within(t, unlocked, testTimeout), rlock.ErrLost)
 }
 
-// A command under way when rueidis closes the connection to the old master is answered ErrClosing, though it may have
-// run: it counts as a lost reply. The Lock is had at the new master, and nothing stays behind at either.
+// When rueidis closes the connection to the old master, a command under way gets ErrClosing, although it may have run:
+// it counts as a lost reply. Lock succeeds at the new master, and nothing is left at either.
 func TestLockDuringASentinelSwitch(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.StartSentinel(t)
@@ -146,7 +147,7 @@ func TestLockDuringASentinelSwitch(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	p := lockAsync(t, under{ctx, c.Mutex("x")})
-	redistest.Eventually(t, testTimeout, func() bool { return proxy.Held() == 1 }, "it ran, and was not answered")
+	redistest.Eventually(t, testTimeout, func() bool { return proxy.Held() == 1 }, "the command ran, and its answer was held back")
 	sentinel := fixture{rdb: s.Sentinels()[0].Client(t, redistest.Single)}
 	require.NoError(t, sentinel.do(t, "SENTINEL", "FAILOVER", "mymaster").Error())
 	got := p.get(t, testTimeout)
@@ -158,7 +159,7 @@ func TestLockDuringASentinelSwitch(t *testing.T) {
 	}, "nothing is left at the new master")
 }
 
-// One connection falls silent, Redis is well: the acquire is sent again, on another connection.
+// One connection falls silent while Redis is well: the acquire is resent on another connection.
 func TestLockOnASilentConnection(t *testing.T) {
 	redistest.Parallel(t)
 	for name, ctx := range map[string]func(*testing.T) context.Context{
@@ -182,7 +183,7 @@ func TestLockOnASilentConnection(t *testing.T) {
 	}
 }
 
-// The same on a cluster whose master hangs: rueidis finds the new one a little later than the first repeat.
+// The same on a cluster with a hanging master: rueidis finds the new master shortly after the first retry.
 func TestLockWhileAClusterSwitches(t *testing.T) {
 	redistest.Parallel(t)
 	cl := redistest.StartCluster(t, 3, 1)
@@ -196,10 +197,10 @@ func TestLockWhileAClusterSwitches(t *testing.T) {
 	require.NoError(t, got.unlock())
 }
 
-// A renewal that is not answered holds up neither Close nor the unlock.
+// An unanswered renewal delays neither Close nor the unlock.
 func TestUnansweredRenewalHoldsUpNothing(t *testing.T) {
 	redistest.Parallel(t)
-	const watchdog = time.Minute // a sixth of it would be 10 s
+	const watchdog = time.Minute // a sixth of it, 10 s, would be too long
 	for _, end := range []string{"Close", "unlock"} {
 		t.Run(end, func(t *testing.T) {
 			redistest.Parallel(t)
@@ -227,8 +228,8 @@ func TestUnansweredRenewalHoldsUpNothing(t *testing.T) {
 	}
 }
 
-// One connection of four falls silent. With as many calls left behind on it as there may be, others still go, since Redis answers the
-// unlocks and renewals of this Client.
+// One connection of four falls silent. Even with the maximum number of calls stuck on it, other calls still go out,
+// since Redis still answers this Client's unlocks and renewals.
 func TestOneSilentConnectionSparesTheOthers(t *testing.T) {
 	redistest.Parallel(t)
 	for _, answers := range []string{"unlocks", "renewals"} {
@@ -244,7 +245,7 @@ func TestOneSilentConnectionSparesTheOthers(t *testing.T) {
 			loadScripts(t, c)
 			var held []rlock.UnlockFunc
 			for i := range 100 {
-				grace := rlock.WithGrace(time.Duration(i+1) * time.Millisecond) // so that one call does not renew them all
+				grace := rlock.WithGrace(time.Duration(i+1) * time.Millisecond) // different graces, so that no single call renews them all
 				_, unlock, err := c.Mutex(fmt.Sprint("held", i), grace).Lock(context.Background())
 				require.NoError(t, err)
 				held = append(held, unlock)
@@ -259,14 +260,14 @@ func TestOneSilentConnectionSparesTheOthers(t *testing.T) {
 					require.ErrorIs(t, err, rlock.ErrUnreachable)
 					left++
 				} else {
-					go func() { _ = unlock() }() // ends with its time, if it is on that connection
+					go func() { _ = unlock() }() // on the silent connection it ends with its timeout
 				}
 			}
 			sleep(200 * time.Millisecond)
 			if answers == "unlocks" {
 				over := make(chan struct{})
 				defer close(over)
-				go func() { // ends with the test, or with the last hold; an unlock on the silent connection is not answered, the others are
+				go func() { // ends with the test, or with the last hold; unlocks on the silent connection get no answer, the others do
 					tick := time.NewTicker(50 * time.Millisecond)
 					defer tick.Stop()
 					for _, unlock := range held {
@@ -289,12 +290,12 @@ func TestOneSilentConnectionSparesTheOthers(t *testing.T) {
 				}
 			}
 			proxy.Release()
-			require.GreaterOrEqual(t, fine, 3, "of 8 Locks, of which one in four is on the silent connection")
+			require.GreaterOrEqual(t, fine, 3, "at least 3 of 8 Locks: one in four uses the silent connection")
 		})
 	}
 }
 
-// A Redis that refuses connections is asked until the time of a TryLock is over, and of a Lock for three seconds.
+// A Redis that refuses connections is retried until a TryLock's time is over, or for three seconds by a Lock.
 func TestRefusedConnectionsTakeTheWholeTime(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
@@ -315,7 +316,7 @@ func TestRefusedConnectionsTakeTheWholeTime(t *testing.T) {
 	require.Less(t, time.Since(began), 3*time.Second+soon)
 }
 
-// slowReply is a client whose nth script call returns late.
+// slowReply is a client that returns its nth script reply late.
 type slowReply struct {
 	rueidis.Client
 	nth  *atomic.Int32 // counts down
@@ -326,12 +327,13 @@ func (s slowReply) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisR
 	slow := s.nth.Add(-1) == 0
 	r := s.Client.Do(ctx, cmd)
 	if slow {
-		sleep(s.late) // a reply that takes its time; what would order the goroutines would hide a race from the detector
+		sleep(s.late) // a plain sleep: any synchronization here would hide a race from the detector
 	}
 	return r
 }
 
-// I1: the unlock of a hold that was lost tells so at once, though a re-entry is under way, and touches what that has in hand only after it.
+// I1: the unlock of a lost hold reports the loss at once, although a re-entry is under way, and uses the re-entry's
+// state only after it has ended.
 func TestUnlockOfALostHoldBesideAReentry(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -350,6 +352,6 @@ func TestUnlockOfALostHoldBesideAReentry(t *testing.T) {
 		require.ErrorIs(t, unlock(), rlock.ErrLost)
 		require.Less(t, time.Since(began), late)
 		require.Error(t, reentry.get(t, testTimeout).err)
-		redistest.Eventually(t, testTimeout, func() bool { return !b.exists(t, b.name) }, "swept, whatever the re-entry has prolonged")
+		redistest.Eventually(t, testTimeout, func() bool { return !b.exists(t, b.name) }, "swept, even if the re-entry has prolonged the lease")
 	}
 }

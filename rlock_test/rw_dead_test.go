@@ -12,13 +12,13 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// G4: the reader whose lease a writer was told of leaves, and those that stay are dead or have short leases. Whoever waits is in when
-// these end: the writer, or readers behind one that is cut off.
+// G4: a writer waits for a reader's lease. That reader leaves, and the other readers are dead or have short leases.
+// When these end, the waiter gets in: the writer, or, if it is cut off, the readers behind it.
 func TestReadersThatStayAreDead(t *testing.T) {
 	redistest.Parallel(t)
 	const brief = 1500 * time.Millisecond
 	ctx := context.Background()
-	for _, many := range []int{1, 12} { // of many fields only some are looked at
+	for _, many := range []int{1, 12} { // with many fields, a script looks at only some of them
 		for _, how := range []string{"fixed leases", "cut off", "the writer is cut off, too"} {
 			t.Run(fmt.Sprintf("%d, %s", many, how), func(t *testing.T) {
 				redistest.Parallel(t)
@@ -26,7 +26,7 @@ func TestReadersThatStayAreDead(t *testing.T) {
 				dead := newClient(t, past.rdb).RWMutex(past.name, rlock.WithLease(brief))
 				waiter, writer := newClient(t, past.rdb).RWMutex(past.name), newClient(t, past.rdb).RWMutex(past.name)
 				if how != "fixed leases" {
-					dead = dying.RWMutex(past.name, byCall) // each a field of its own
+					dead = dying.RWMutex(past.name, byCall) // one hash field per reader
 				}
 				if how == "the writer is cut off, too" {
 					writer = dead
@@ -38,7 +38,7 @@ func TestReadersThatStayAreDead(t *testing.T) {
 					require.NoError(t, err)
 				}
 				waits := lockAsync(t, writer.Write())
-				redistest.Eventually(t, testTimeout, func() bool { return past.exists(t, "rlock_writers:{"+past.name+"}") }, "it waits")
+				redistest.Eventually(t, testTimeout, func() bool { return past.exists(t, "rlock_writers:{"+past.name+"}") }, "the writer waits")
 				past.awaitWaiters(t, 1)
 				if how == "the writer is cut off, too" {
 					waits = lockAsync(t, waiter.Read())
@@ -57,7 +57,7 @@ func TestReadersThatStayAreDead(t *testing.T) {
 	}
 }
 
-// G4: the last other reader that lives leaves, however many dead ones are there: the reader that upgrades is told.
+// G4: when the last live reader leaves, the waiting upgrade is notified, however many dead readers remain.
 func TestUpgradeBesideDeadReaders(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -76,9 +76,9 @@ func TestUpgradeBesideDeadReaders(t *testing.T) {
 		section, unlock, err := u.Lock(ctx)
 		require.NoError(t, err)
 		upgrade := lockAsync(t, upgrading{u, section})
-		redistest.Eventually(t, testTimeout, func() bool { return b.exists(t, "rlock_writers:{"+b.name+"}") }, "it waits")
+		redistest.Eventually(t, testTimeout, func() bool { return b.exists(t, "rlock_writers:{"+b.name+"}") }, "the upgrade waits")
 		b.awaitWaiters(t, 1)
-		die() // the question of the upgrade has not met them
+		die() // the upgrade's own script did not come across them
 		require.NoError(t, leave())
 		got := upgrade.get(t, soon)
 		require.NoError(t, got.err)
@@ -88,13 +88,13 @@ func TestUpgradeBesideDeadReaders(t *testing.T) {
 	rwNothing(t, b.rdb, b.name)
 }
 
-// G5: fields of dead readers do not pile up in a lock that is never written, whether other readers unlock or die.
+// G5: fields of dead readers do not pile up in a lock that is never written, whether its other readers unlock or die.
 func TestDeadReadersDoNotPileUp(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
 	ctx := context.Background()
 	rw := b.RWMutex(b.name)
-	section, leave, err := rw.Read().Lock(ctx) // somebody always reads
+	section, leave, err := rw.Read().Lock(ctx) // the lock always has a reader
 	require.NoError(t, err)
 	die := func() {
 		t.Helper()
@@ -113,7 +113,7 @@ func TestDeadReadersDoNotPileUp(t *testing.T) {
 	_, unlock, err := rw.Read().Lock(ctx)
 	require.NoError(t, err)
 	require.NoError(t, unlock())
-	require.EqualValues(t, 2, fields(), "an unlock has met them all, to see whether it is the last")
+	require.EqualValues(t, 2, fields(), "an unlock looks at all fields, to find out whether it is the last")
 
 	_, stay, err := newClient(t, b.rdb).RWMutex(b.name).Read().Lock(ctx)
 	require.NoError(t, err)
@@ -130,7 +130,7 @@ func TestDeadReadersDoNotPileUp(t *testing.T) {
 		_, _, err := b.RWMutex(b.name, rlock.WithLease(testTimeout)).Read().Lock(ctx)
 		require.NoError(t, err)
 	}
-	require.Less(t, fields(), int64(2000), "1,500 live, and of 2,000 that are dead not many are left")
+	require.Less(t, fields(), int64(2000), "1,500 live readers, and few of the 2,000 dead ones are left")
 	require.NoError(t, section.Err())
 	require.NoError(t, stay())
 	require.NoError(t, leave())

@@ -12,8 +12,8 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// G2: readers and a writer that reads outlive their watchdog time, and are told of a loss: of the key, by force, and at the end of a fixed
-// lease, beside others that stay.
+// G2: readers, and a writer that also reads, outlive their watchdog time. Each learns of a deleted key, of a forced
+// unlock and of the end of a fixed lease, while others stay inside.
 func TestReadWriteLeases(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t, rlock.Options{WatchdogTimeout: shortWatchdog})
@@ -65,8 +65,9 @@ func TestReadWriteLeases(t *testing.T) {
 	rwNothing(t, b.rdb, b.name)
 }
 
-// G1, G2: Redisson's renewal of a reader sets the expiry of the hash to its own watchdog time, and up to 4.3.1 that of all hold keys; then
-// it dies. A reader of ours whose lease is longer, fixed or not, keeps writers out until it is told of its end.
+// G1, G2: Redisson's renewal of a reader sets the hash's expiry to its own watchdog time (up to 4.3.1 that of all hold
+// keys, too); then Redisson dies. A reader of ours with a longer lease, fixed or not, keeps writers out until its ctx
+// ends.
 func TestReaderBesideRenewalsOfRedisson(t *testing.T) {
 	redistest.Parallel(t)
 	const long = 3 * shortWatchdog
@@ -100,11 +101,11 @@ func TestReaderBesideRenewalsOfRedisson(t *testing.T) {
 			select {
 			case <-section.Done():
 			case <-time.After(soon / 4):
-				t.Fatal("a writer is in, and the reader is not told")
+				t.Fatal("a writer is in, although the reader's ctx is not cancelled")
 			}
 			var lost *rlock.LostError
 			require.ErrorAs(t, context.Cause(section), &lost)
-			require.NotEqual(t, rlock.LostGone, lost.Reason, "it had all of its time")
+			require.NotEqual(t, rlock.LostGone, lost.Reason, "the reader had its whole lease")
 			require.ErrorIs(t, unlock(), rlock.ErrLost)
 			_, err = writer.ForceUnlock(ctx)
 			require.NoError(t, err)
@@ -112,8 +113,8 @@ func TestReaderBesideRenewalsOfRedisson(t *testing.T) {
 	}
 }
 
-// G5: somebody deletes the hash of a reader of two levels, or forces it open as another kind. However that is found out, its unlock
-// leaves no hold key.
+// G5: somebody deletes the hash of a reader with two levels, or forces it open as another kind. However the loss is
+// noticed, the unlock leaves no hold key.
 func TestDeletedReaderLeavesNothing(t *testing.T) {
 	redistest.Parallel(t)
 	ctx := context.Background()
@@ -155,7 +156,7 @@ func TestDeletedReaderLeavesNothing(t *testing.T) {
 	}
 }
 
-// G5, G6: the request or the reply of any call is lost, with its connection or without. Nothing is counted twice, and nothing is left.
+// G5, G6: the request or the reply of any call is lost, with or without its connection. Nothing is counted twice, and nothing is left.
 func TestReadWriteLostReplies(t *testing.T) {
 	redistest.Parallel(t)
 	for leg, on := range legs {
@@ -198,7 +199,7 @@ func TestReadWriteLostReplies(t *testing.T) {
 	}
 }
 
-// Callers leave while the question of any side is not answered: what it gets is given back.
+// Callers on either side give up before Redis answers: a late grant is given back.
 func TestReadWriteCancelledWhileItAsks(t *testing.T) {
 	redistest.Parallel(t)
 	for name, side := range map[string]func(*rlock.RWMutex) *rlock.Mutex{"read": (*rlock.RWMutex).Read, "write": (*rlock.RWMutex).Write} {
@@ -217,7 +218,7 @@ func TestReadWriteCancelledWhileItAsks(t *testing.T) {
 					require.NoError(t, err)
 				}
 				h.proxy.OnReply(redistest.Nth(1, "EVALSHA", redistest.Hold))
-				if within && name == "write" { // it re-enters, and has to ask
+				if within && name == "write" { // a re-entry, which has to ask Redis
 					rw = h.RWMutex(h.name, rlock.WithLease(time.Hour))
 				}
 				p := lockAsync(t, lockUnder{side(rw), ctx})
@@ -242,7 +243,7 @@ func (l lockUnder) Lock(ctx context.Context) (context.Context, rlock.UnlockFunc,
 	return l.Mutex.Lock(valuesFrom{ctx, l.ctx})
 }
 
-// G9: Close ends readers and writers that wait, and holders are told; their unlocks work.
+// G9: Close ends waiting readers and writers and cancels the ctx of holders; their unlocks still work.
 func TestReadWriteClose(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)

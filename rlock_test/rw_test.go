@@ -18,7 +18,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// rwNothing proves that nothing is left of a read/write lock: no key, also none beside it, and no subscription.
+// rwNothing checks that nothing is left of a read/write lock: no key of any kind, and no subscription.
 func rwNothing(t testing.TB, rdb rueidis.Client, names ...string) {
 	t.Helper()
 	nodes := rdb.Nodes()
@@ -47,7 +47,7 @@ func (b fixture) fieldsOf(t testing.TB) map[string]string {
 	return m
 }
 
-// rwExclusion sees many readers or one writer, or says so. A writer that reads, and one that downgrades, is told apart by its caller.
+// rwExclusion fails the test unless it sees many readers or one writer. Callers say how many readers belong to the writer itself.
 type rwExclusion struct {
 	t                *testing.T
 	readers, writers atomic.Int32
@@ -57,23 +57,23 @@ func (w *rwExclusion) read() (done func()) {
 	w.readers.Add(1)
 	assert.Zero(w.t, w.writers.Load(), "a reader beside a writer")
 	return func() {
-		assert.Zero(w.t, w.writers.Load(), "a writer came beside a reader")
+		assert.Zero(w.t, w.writers.Load(), "a writer got in beside a reader")
 		w.readers.Add(-1)
 	}
 }
 
-// write is for a section; own is how many of the readers are the writer's.
+// write marks the start of a writer's section; own is the number of readers that belong to this writer.
 func (w *rwExclusion) write(own int32) (done func()) {
 	assert.Equal(w.t, int32(1), w.writers.Add(1), "two writers")
 	assert.Equal(w.t, own, w.readers.Load(), "a writer beside readers")
 	return func() {
-		assert.Equal(w.t, own, w.readers.Load(), "a reader came beside a writer")
+		assert.Equal(w.t, own, w.readers.Load(), "a reader got in beside a writer")
 		w.writers.Add(-1)
 	}
 }
 
-// G1: many readers or one writer, over processes, re-entries, downgrades and upgrades, on each deployment and with odd names. At the end
-// nothing is left.
+// G1: there are many readers or one writer, across processes, re-entries, downgrades and upgrades, on each deployment
+// and with odd names. At the end nothing is left.
 func TestReadersOrOneWriter(t *testing.T) {
 	redistest.Parallel(t)
 	run := func(t *testing.T, clients []*rlock.Client, rdb rueidis.Client, name string) {
@@ -90,7 +90,7 @@ func TestReadersOrOneWriter(t *testing.T) {
 					what := rand.IntN(len(sections))
 					sections[what].Add(1)
 					switch what {
-					case 0, 1: // a reader, maybe twice
+					case 0, 1: // a reader, possibly with two levels
 						assert.NoError(t, rw.Read().Do(ctx, func(ctx context.Context) error {
 							defer w.read()()
 							if what == 0 {
@@ -98,25 +98,25 @@ func TestReadersOrOneWriter(t *testing.T) {
 							}
 							return rw.Read().Do(ctx, func(context.Context) error { return nil })
 						}))
-					case 2: // a writer, twice, that reads
+					case 2: // a writer with two levels that also reads
 						assert.NoError(t, rw.Write().Do(ctx, func(ctx context.Context) error {
 							defer w.write(0)()
 							return rw.Write().Do(ctx, func(ctx context.Context) error {
 								return rw.Read().Do(ctx, func(context.Context) error { return nil })
 							})
 						}))
-					case 3: // a writer that becomes a reader
+					case 3: // a writer that downgrades
 						ctx, _, err := rw.Write().Lock(ctx)
 						if !assert.NoError(t, err) {
 							return
 						}
 						w.write(0)()
-						done := w.read() // it is one from here on, for the others
+						done := w.read() // from here on it counts as a reader
 						_, unlock, err := rw.Downgrade(ctx)
 						assert.NoError(t, err)
 						done()
 						assert.NoError(t, unlock())
-					case 4: // a reader that becomes the writer, and a reader again
+					case 4: // a reader that upgrades and downgrades again
 						u := rw.Upgradeable()
 						ctx, unlock, err := u.Lock(ctx)
 						if !assert.NoError(t, err) {
@@ -165,7 +165,7 @@ func TestReadersOrOneWriter(t *testing.T) {
 	})
 }
 
-// A ctx that carries a hold of either side decides whether a Lock is let in, re-enters or is refused; the queries agree.
+// The hold in the ctx, of either side, decides whether a Lock gets in, re-enters or is refused. The queries agree.
 func TestReadWriteReentry(t *testing.T) {
 	b := newFixture(t)
 	ctx := context.Background()
@@ -209,7 +209,7 @@ func TestReadWriteReentry(t *testing.T) {
 		require.Less(t, time.Since(began), soon)
 	}
 	_, _, err = rw.Write().TryLock(rlock.Detach(reader), 0)
-	require.ErrorIs(t, err, rlock.ErrNotAcquired, "detached, it competes")
+	require.ErrorIs(t, err, rlock.ErrNotAcquired, "a detached ctx competes")
 	_, _, err = rw.Upgradeable().Lock(reader)
 	require.ErrorIs(t, err, rlock.ErrUpgrade)
 	require.NoError(t, leaveAgain())
@@ -237,15 +237,15 @@ func TestReadWriteReentry(t *testing.T) {
 	require.NoError(t, err)
 	check(inside2, true, true, 2, 2)
 	_, unlock3, err := rw.Write().Lock(inside2)
-	require.NoError(t, err, "the writer is open around it")
+	require.NoError(t, err, "the writer's section is still open")
 	require.NoError(t, unlock3())
 	require.NoError(t, leave2())
 	require.NoError(t, unlock2())
 	require.NoError(t, unlock())
 	check(context.WithoutCancel(inside), true, false, 1, 0)
-	require.ErrorIs(t, inside.Err(), context.Canceled, "it was a child of the writer's")
+	require.ErrorIs(t, inside.Err(), context.Canceled, "its ctx was a child of the writer's")
 	_, _, err = rw.Write().Lock(context.WithoutCancel(inside))
-	require.ErrorIs(t, err, rlock.ErrUpgrade, "the writer is over, the reader is not")
+	require.ErrorIs(t, err, rlock.ErrUpgrade, "the writer has ended, the reader has not")
 	require.NoError(t, leave())
 	rwNothing(t, b.rdb, b.name)
 
@@ -259,7 +259,7 @@ func TestReadWriteReentry(t *testing.T) {
 	require.Panics(t, func() { new(rlock.RWMutex).Upgradeable() })
 }
 
-// A lock that another kind holds under that name is held, for both, and the refusal says so.
+// If a lock of another kind has the name, it counts as held on both sides, and the refusal names the cause.
 func TestReadWriteBesidePlain(t *testing.T) {
 	b := newFixture(t)
 	ctx := context.Background()
@@ -288,7 +288,7 @@ func TestReadWriteBesidePlain(t *testing.T) {
 	}
 }
 
-// WithoutReentry forbids a Lock under the own hold, and not a downgrade of a writer that was a reader before.
+// WithoutReentry forbids a Lock inside the caller's own hold, but not the downgrade of a writer that was a reader before.
 func TestReadWriteWithoutReentry(t *testing.T) {
 	b := newFixture(t)
 	rw := b.RWMutex(b.name, rlock.WithoutReentry())
@@ -316,8 +316,8 @@ func TestReadWriteWithoutReentry(t *testing.T) {
 
 type rwKey struct{}
 
-// A downgrade lets the readers in that wait, at once, and no writer in between. The ctx of the section afterwards has the life of the
-// one that the writer's Lock was given.
+// A downgrade admits the waiting readers at once, and no writer in between. Afterwards the section's ctx lives as long
+// as the ctx that was passed to the writer's Lock.
 func TestDowngrade(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -337,7 +337,7 @@ func TestDowngrade(t *testing.T) {
 	began := time.Now()
 	reader, leave, err := rw.Downgrade(context.WithValue(writer, rwKey{}, "section"))
 	require.NoError(t, err)
-	require.NoError(t, unlock(), "it has nothing left to do")
+	require.NoError(t, unlock(), "after the downgrade, unlock has nothing to do")
 	require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
 	require.ErrorIs(t, writer.Err(), context.Canceled)
 	require.NoError(t, reader.Err())
@@ -379,14 +379,14 @@ func TestDowngrade(t *testing.T) {
 	rwNothing(t, b.rdb, b.name)
 }
 
-// awaitWaiters waits until so many goroutines of the test wait in queues, and are subscribed.
+// awaitWaiters waits until n goroutines of the test are queued and subscribed.
 func (b fixture) awaitWaiters(t testing.TB, n int) {
 	t.Helper()
 	redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == n }, "they wait")
 }
 
-// Under readers without a break in several processes, a writer is in within twice the longest section, and no reader waits for ever
-// behind writers without a break.
+// Against an unbroken stream of readers from several processes, a writer gets in within twice the longest section.
+// Against an unbroken stream of writers, no reader waits forever.
 func TestNobodyStarves(t *testing.T) {
 	redistest.Parallel(t)
 	const section = 300 * time.Millisecond
@@ -441,8 +441,8 @@ func TestNobodyStarves(t *testing.T) {
 	rwNothing(t, s.Client(t), name)
 }
 
-// Readers of one process do not stand in line behind each other: 64 of them enter in the time of a few round trips, whether the lock
-// is free or they waited for a writer together.
+// Readers of one process do not queue behind each other: 64 of them enter within a few round trips, whether the lock is
+// free or they waited for a writer together.
 func TestReadersEnterTogether(t *testing.T) {
 	const rtt = 50 * time.Millisecond
 	c, proxy, past := behindProxy(t, anyWay)
@@ -484,7 +484,7 @@ func TestReadersEnterTogether(t *testing.T) {
 	all(readers, began, 10*rtt)
 }
 
-// G5: whoever gives up, on either side, leaves nothing, and lets those in who wait because of it.
+// G5: a waiter on either side that gives up leaves nothing, and admits those who waited because of it.
 func TestReadWriteWaitersLeave(t *testing.T) {
 	redistest.Parallel(t)
 	for name, o := range map[string]rlock.Options{"with hand-offs": {}, "without": {HandOff: rlock.HandOff{Most: -1}}} {
@@ -503,7 +503,7 @@ func TestReadWriteWaitersLeave(t *testing.T) {
 			readers := []pendingLock{lockAsync(t, rw.Read()), lockAsync(t, other.Read())}
 			b.awaitWaiters(t, 4)
 			_, _, err = newClient(t, b.rdb, o).RWMutex(b.name).Read().TryLock(ctx, 0)
-			require.ErrorIs(t, err, rlock.ErrNotAcquired, "a third process waits, too")
+			require.ErrorIs(t, err, rlock.ErrNotAcquired, "a third process has to wait, too")
 			_, _, err = rw.Write().TryLock(ctx, 0)
 			require.ErrorIs(t, err, rlock.ErrNotAcquired)
 
@@ -527,8 +527,8 @@ func TestReadWriteWaitersLeave(t *testing.T) {
 	}
 }
 
-// G4: a user without the right to the marks. Readers behind a writer that gives up get in beside those inside, and the last reader that
-// leaves tells the one that upgrades; whoever waits is told if the readers that stay end earlier.
+// G4: a user has no right to the writers' marks. When a writer gives up, the readers behind it join those inside. The
+// last reader to leave notifies the waiting upgrade, and waiters are notified if the remaining readers end early.
 func TestReadWriteWithoutTheRightToMarks(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
@@ -577,8 +577,7 @@ func TestReadWriteWithoutTheRightToMarks(t *testing.T) {
 	require.NoError(t, got.unlock())
 }
 
-// A writer whose process was killed while it waited keeps no reader out: its mark is dropped by the next one that comes, and those who
-// wait are told.
+// A writer killed while it waits keeps no reader out: the next reader drops its mark, and the waiters are notified.
 func TestWaitingWriterIsKilled(t *testing.T) {
 	redistest.Parallel(t)
 	dying, proxy, past := behindProxy(t, anyWay)
@@ -588,7 +587,7 @@ func TestWaitingWriterIsKilled(t *testing.T) {
 	require.NoError(t, err)
 	lockAsync(t, dying.RWMutex(past.name).Write())
 	redistest.Eventually(t, testTimeout, func() bool { return past.exists(t, "rlock_writers:{"+past.name+"}") }, "it waits")
-	asleep := lockAsync(t, past.RWMutex(past.name, byCall).Read()) // not beside the one before it, which it may have come soon enough for
+	asleep := lockAsync(t, past.RWMutex(past.name, byCall).Read()) // by its own call: the first reader may have come early enough to share its hold
 	past.awaitWaiters(t, 2)
 	proxy.Refuse(true)
 	proxy.CutAll()
@@ -598,7 +597,7 @@ func TestWaitingWriterIsKilled(t *testing.T) {
 		return err == nil && unlock() == nil
 	}, "a reader that comes now is in")
 	got := asleep.get(t, soon)
-	require.NoError(t, got.err, "and the one that waited")
+	require.NoError(t, got.err, "the waiting reader is in, too")
 	require.NoError(t, got.unlock())
 	require.NoError(t, leave())
 }

@@ -15,8 +15,9 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// Each hold of the write side has a token of its own, which all its levels and the readers in its section have, however they ask for it. The
-// counter is that of a FencedMutex. Readers draw none, and a writer that has downgraded has none any more.
+// Each hold of the write side has its own token, shared by all its levels and by readers in its section, through
+// whichever handle they ask. The counter is that of a FencedMutex. Readers draw no token, and a writer loses its token
+// when it downgrades.
 func TestFencingTokenOfAWriter(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -37,8 +38,8 @@ func TestFencingTokenOfAWriter(t *testing.T) {
 		has(ctx, 0)
 		return nil
 	}))
-	require.False(t, b.exists(t, "redisson_lock_token:{"+b.name+"}"), "readers do not count")
-	require.NoError(t, b.FencedMutex(b.name).Do(bg, nothing)) // has token 1
+	require.False(t, b.exists(t, "redisson_lock_token:{"+b.name+"}"), "readers draw no token")
+	require.NoError(t, b.FencedMutex(b.name).Do(bg, nothing)) // draws token 1
 
 	writer, unlock, err := rw.Write().Lock(bg)
 	require.NoError(t, err)
@@ -70,7 +71,7 @@ func TestFencingTokenOfAWriter(t *testing.T) {
 		token, _ := other.Read().FencingToken(ctx)
 		require.EqualValues(t, 3, token)
 		_, ok := rw.Write().FencingToken(ctx)
-		require.False(t, ok, "it is the hold of another Client")
+		require.False(t, ok, "the hold belongs to another Client")
 		has(rlock.Detach(ctx), 0)
 		return nil
 	}))
@@ -97,7 +98,7 @@ func TestFencingTokenOfAWriter(t *testing.T) {
 	rwNothing(t, b.rdb, b.name)
 }
 
-// The writers of an RWMutex of that name do not count. A fenced level inside has Redis asked for a token of the hold.
+// Writers of a plain RWMutex with that name draw no tokens. A fenced level inside has Redis draw a token for the hold.
 func TestFencedLevelOfAnUnfencedWriter(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -113,20 +114,20 @@ func TestFencedLevelOfAnUnfencedWriter(t *testing.T) {
 			return nil
 		}))
 		token, _ := rlock.FencingToken(outer, b.name)
-		require.EqualValues(t, 1, token, "it is the hold's")
+		require.EqualValues(t, 1, token, "the token belongs to the hold")
 		ticket, err := rlock.Export(outer)
 		require.NoError(t, err)
 		ctx, unlock, err := b.Adopt(context.Background(), ticket)
 		require.NoError(t, err)
 		token, _ = rlock.FencingToken(ctx, b.name)
-		require.EqualValues(t, 2, token, "the ticket is one with a token, too")
+		require.EqualValues(t, 2, token, "the ticket carries a token, too")
 		return unlock()
 	}))
 	b.do(t, "DEL", "redisson_lock_token:{"+b.name+"}")
 }
 
-// G8: the tokens of writers rise in the order of their holds, over goroutines, processes, upgrades and downgrades, on a
-// server and on a cluster. The counter counts the holds: readers and refusals leave it as it is.
+// G8: writers' tokens rise in the order of their holds, across goroutines, processes, upgrades and downgrades, on a
+// server and on a cluster. The counter counts holds: readers and refusals do not change it.
 func TestTokensOfWritersRise(t *testing.T) {
 	redistest.Parallel(t)
 	run := func(t *testing.T, clients []*rlock.Client, b fixture) {
@@ -179,7 +180,7 @@ func TestTokensOfWritersRise(t *testing.T) {
 						if err != nil {
 							assert.ErrorIs(t, err, rlock.ErrNotAcquired)
 						}
-						if errors.Is(err, rlock.ErrUnreachable) { // it may have had the lock for a moment
+						if errors.Is(err, rlock.ErrUnreachable) { // it may have held the lock for a moment
 							unanswered.Add(1)
 						}
 					}
@@ -207,7 +208,8 @@ func TestTokensOfWritersRise(t *testing.T) {
 	})
 }
 
-// G6: the request or the reply of a writer's acquire is lost, with its connection or without: it has one token, and so has the next writer.
+// G6: the request or the reply of a writer's acquire is lost, with or without its connection: this writer draws one
+// token, and so does the next.
 func TestTokenOfALostReply(t *testing.T) {
 	redistest.Parallel(t)
 	for leg, on := range legs {
@@ -217,7 +219,7 @@ func TestTokenOfALostReply(t *testing.T) {
 					redistest.Parallel(t)
 					c, proxy, past := behindProxy(t, anyWay)
 					bg := context.Background()
-					warm := c.FencedRWMutex(past.name + "warm").Upgradeable() // whose scripts are known then
+					warm := c.FencedRWMutex(past.name + "warm").Upgradeable() // loads the scripts
 					require.NoError(t, warm.Do(bg, func(ctx context.Context) error { return warm.UpgradeDo(ctx, nothing) }))
 					rw := c.FencedRWMutex(past.name)
 					u := rw.Upgradeable()

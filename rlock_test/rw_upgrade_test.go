@@ -16,8 +16,8 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// The reader that may upgrade: one at a time, beside others; it becomes the writer when these have left, new ones wait, and it is a
-// reader again afterwards.
+// There is one upgradeable reader at a time, beside other readers. Upgrade keeps new readers out, makes it the writer
+// when the others have left, and afterwards it is a reader again.
 func TestUpgrade(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -43,21 +43,21 @@ func TestUpgrade(t *testing.T) {
 	_, _, err = u.Upgrade(short)
 	require.ErrorIs(t, err, rlock.ErrNotAcquired)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
-	redistest.Eventually(t, soon, func() bool { return !b.exists(t, "rlock_writers:{"+b.name+"}") }, "it has given up")
+	redistest.Eventually(t, soon, func() bool { return !b.exists(t, "rlock_writers:{"+b.name+"}") }, "the upgrade has given up")
 
 	upgrade := lockAsync(t, upgrading{u, again})
-	redistest.Eventually(t, testTimeout, func() bool { return b.exists(t, "rlock_writers:{"+b.name+"}") }, "it waits")
+	redistest.Eventually(t, testTimeout, func() bool { return b.exists(t, "rlock_writers:{"+b.name+"}") }, "the upgrade waits")
 	late := lockAsync(t, other.Read())
 	b.awaitWaiters(t, 2)
 	began := time.Now()
 	require.NoError(t, leave())
 	got := upgrade.get(t, soon)
 	require.NoError(t, got.err)
-	require.Less(t, got.at.Sub(began), 5*time.Second, "it is told")
+	require.Less(t, got.at.Sub(began), 5*time.Second, "the upgrade is notified")
 	late.stillWaits(t)
 	fields := b.fieldsOf(t)
 	require.Equal(t, "write", fields["mode"])
-	require.Len(t, fields, 3, "a writer that reads, as Redisson knows it")
+	require.Len(t, fields, 3, "a writer that also reads, in Redisson's format")
 	_, unlockWrite, err := rw.Write().Lock(got.ctx)
 	require.NoError(t, err)
 	require.NoError(t, unlockWrite())
@@ -98,7 +98,7 @@ func TestUpgrade(t *testing.T) {
 	rwNothing(t, b.rdb, b.name)
 }
 
-// Two goroutines of one section that upgrade exclude each other, and none of them takes the reader's hold for lost.
+// Two goroutines of one section that upgrade exclude each other, and neither mistakes the reader's hold for lost.
 func TestUpgradeTwice(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -108,7 +108,7 @@ func TestUpgradeTwice(t *testing.T) {
 	_, back, err := u.Upgrade(section)
 	require.NoError(t, err)
 	second := lockAsync(t, upgrading{u, section})
-	redistest.Eventually(t, soon, func() bool { return b.exists(t, "rlock_writers:{"+b.name+"}") }, "it waits")
+	redistest.Eventually(t, soon, func() bool { return b.exists(t, "rlock_writers:{"+b.name+"}") }, "the second upgrade waits")
 	second.stillWaits(t)
 	require.NoError(t, back())
 	got := second.get(t, soon)
@@ -119,7 +119,7 @@ func TestUpgradeTwice(t *testing.T) {
 	rwNothing(t, b.rdb, b.name)
 }
 
-// An Upgrade whose ctx outlives the section finds the reader unlocked, and says so.
+// An Upgrade with a ctx that outlives the section fails, since its reader has been unlocked, and its error says so.
 func TestUpgradeAfterTheUnlock(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -130,7 +130,7 @@ func TestUpgradeAfterTheUnlock(t *testing.T) {
 	section, unlock, err := u.Lock(ctx)
 	require.NoError(t, err)
 	upgrade := lockAsync(t, upgrading{u, section})
-	redistest.Eventually(t, testTimeout, func() bool { return b.exists(t, "rlock_writers:{"+b.name+"}") }, "it waits")
+	redistest.Eventually(t, testTimeout, func() bool { return b.exists(t, "rlock_writers:{"+b.name+"}") }, "the upgrade waits")
 	require.NoError(t, unlock())
 	require.NoError(t, leave())
 	got := upgrade.get(t, soon)
@@ -139,8 +139,8 @@ func TestUpgradeAfterTheUnlock(t *testing.T) {
 	rwNothing(t, b.rdb, b.name)
 }
 
-// The unlock of a reader releases it, and an Upgrade that Redis asks after that, while the unlock has no answer yet, is refused. The
-// unlock is not told of a loss: there was none.
+// A reader's unlock releases it. An Upgrade that reaches Redis after that, while the unlock is still unanswered, is
+// refused. The unlock does not report a loss: there was none.
 func TestUpgradeMeetsTheUnlock(t *testing.T) {
 	redistest.Parallel(t)
 	b := newBareFixture(t)
@@ -152,12 +152,12 @@ func TestUpgradeMeetsTheUnlock(t *testing.T) {
 	c := newClient(t, late)
 	release := sync.OnceFunc(func() { close(answer) })
 	t.Cleanup(release)
-	require.NoError(t, c.RWMutex(b.name).Read().Do(ctx, func(context.Context) error { return nil })) // the scripts
+	require.NoError(t, c.RWMutex(b.name).Read().Do(ctx, func(context.Context) error { return nil })) // loads the scripts
 	u := c.RWMutex(b.name).Upgradeable()
 	section, unlock, err := u.Lock(ctx)
 	require.NoError(t, err)
 	upgrade := lockAsync(t, upgrading{u, section})
-	redistest.Eventually(t, testTimeout, func() bool { return b.exists(t, "rlock_writers:{"+b.name+"}") }, "it waits")
+	redistest.Eventually(t, testTimeout, func() bool { return b.exists(t, "rlock_writers:{"+b.name+"}") }, "the upgrade waits")
 	b.awaitWaiters(t, 1)
 
 	reader := rlock.Owner(section)
@@ -176,8 +176,8 @@ func TestUpgradeMeetsTheUnlock(t *testing.T) {
 	rwNothing(t, b.rdb, b.name)
 }
 
-// A lease, or a longest hold, is the reader's from when it is in: Lock waits for as long as it takes, and the section has all of it. When
-// it is over the next one may upgrade, whether or not the unlock is called.
+// An upgradeable reader's lease, or longest hold, starts when it gets in: Lock waits as long as it must, and the
+// section has the whole lease. When the lease ends, the next reader may upgrade, whether or not the first one unlocks.
 func TestUpgradeableWithALease(t *testing.T) {
 	redistest.Parallel(t)
 	const d = 1500 * time.Millisecond
@@ -214,7 +214,7 @@ func TestUpgradeableWithALease(t *testing.T) {
 	}
 }
 
-// The same if the ctx of the section ended before its lease did.
+// The same if the section's ctx ended before its lease.
 func TestUpgradeableWithALeaseAndACtxThatEnded(t *testing.T) {
 	redistest.Parallel(t)
 	const d = 1500 * time.Millisecond
@@ -231,12 +231,12 @@ func TestUpgradeableWithALeaseAndACtxThatEnded(t *testing.T) {
 	rwNothing(t, b.rdb, b.name)
 }
 
-// G2: what is lost while a Lock of Upgradeable, or an Upgrade, waits is what its error says: nobody has cancelled anything.
+// G2: a hold lost while an Upgrade, or a Lock of Upgradeable, waits is reported as lost by its error, and not as a cancellation.
 func TestUpgradeableLostWhileItWaits(t *testing.T) {
 	redistest.Parallel(t)
 	ctx := context.Background()
 	for what, row := range map[string]struct {
-		inside bool // it is the reader, and wants to be the writer
+		inside bool // it is the reader inside, and wants to upgrade
 		option rlock.Option
 		lose   func(t *testing.T, b fixture)
 		reason rlock.LossReason
@@ -301,7 +301,7 @@ func TestUpgradeableLostWhileItWaits(t *testing.T) {
 	}
 }
 
-// lateAnswer keeps back the answer to the first script with that argument, while others are answered.
+// lateAnswer holds back the answer to the first script with this argument, and lets others pass.
 type lateAnswer struct {
 	rueidis.Client
 
@@ -335,7 +335,7 @@ func (u upgrading) Lock(ctx context.Context) (context.Context, rlock.UnlockFunc,
 	return u.u.Upgrade(valuesFrom{ctx, u.ctx})
 }
 
-// valuesFrom is a ctx with the values of another one.
+// valuesFrom is a ctx with the values of another ctx.
 type valuesFrom struct {
 	context.Context
 	values context.Context

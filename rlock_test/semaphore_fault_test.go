@@ -16,7 +16,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// semaphorePlaces are what the processes in line want, as Redis knows it.
+// semaphorePlaces returns the entries of a semaphore's queue in Redis: what each process wants.
 func (b fixture) semaphorePlaces(t testing.TB) (wants []string) {
 	t.Helper()
 	record, err := b.do(t, "HGETALL", "rlock_sem_requests:{"+b.name+"}").AsStrMap()
@@ -29,7 +29,7 @@ func (b fixture) semaphorePlaces(t testing.TB) (wants []string) {
 	return wants
 }
 
-// A single try that is refused beside a waiter has no part in the place in line of its process.
+// A refused TryAcquire with zero wait, beside a waiter of its process, is not part of the process's place in the queue.
 func TestSemaphoreTriesHaveNoPlace(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -39,15 +39,15 @@ func TestSemaphoreTriesHaveNoPlace(t *testing.T) {
 	s := newClient(t, redistest.Dial(t, proxy.Addr())).Semaphore(b.name)
 	first := b.acquireAsync(t, s, 2, 1)
 	require.NoError(t, watch.Release(context.Background(), 1))
-	require.NoError(t, within(t, first, testTimeout)) // so that the subscription stays for a moment
+	require.NoError(t, within(t, first, testTimeout)) // so that the subscription stays open for a moment
 
 	proxy.OnReply(nthScript(1, redistest.Hold))
 	back := async(func() error { return s.Release(context.Background(), 1) })
 	redistest.Eventually(t, testTimeout, func() bool { return proxy.Held() == 1 }, "a call is under way")
 	try := async(func() error { return s.TryAcquire(context.Background(), 100, 0) })
-	redistest.Eventually(t, testTimeout, func() bool { return redistest.Started("rlock.(*Semaphore).TryAcquire(") == 1 }, "it is to be asked next")
+	redistest.Eventually(t, testTimeout, func() bool { return redistest.Started("rlock.(*Semaphore).TryAcquire(") == 1 }, "TryAcquire is in the next call")
 	waits := async(func() error { return s.Acquire(context.Background(), 5) })
-	redistest.Eventually(t, testTimeout, func() bool { return redistest.Started("rlock.(*Semaphore).Acquire(") == 1 }, "and this one with it")
+	redistest.Eventually(t, testTimeout, func() bool { return redistest.Started("rlock.(*Semaphore).Acquire(") == 1 }, "and so is Acquire")
 	proxy.Release()
 	require.NoError(t, within(t, back, testTimeout))
 	require.ErrorIs(t, within(t, try, testTimeout), rlock.ErrNotAcquired)
@@ -59,7 +59,7 @@ func TestSemaphoreTriesHaveNoPlace(t *testing.T) {
 	require.NoError(t, within(t, waits, testTimeout))
 }
 
-// If Redis refuses a call, the waiters who were not in it ask for what is free.
+// If Redis refuses a call, waiters that were not part of it ask for the permits that are free.
 func TestSemaphoreRefusedCallIsNotForAll(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -68,7 +68,7 @@ func TestSemaphoreRefusedCallIsNotForAll(t *testing.T) {
 	proxy := redistest.StartProxy(t, redistest.Shared(t))
 	s := newClient(t, redistest.Dial(t, proxy.Addr())).Semaphore(b.name)
 	large := b.acquireAsync(t, s, 100, 1)
-	redistest.Eventually(t, testTimeout, func() bool { return len(b.semaphorePlaces(t)) == 1 }, "it is in line")
+	redistest.Eventually(t, testTimeout, func() bool { return len(b.semaphorePlaces(t)) == 1 }, "the process is queued")
 
 	proxy.OnReply(nthScript(1, redistest.Hold))
 	proxy.OnRequest(nthScript(2, redistest.Fail("OOM command not allowed when used memory > 'maxmemory'.")))
@@ -78,7 +78,7 @@ func TestSemaphoreRefusedCallIsNotForAll(t *testing.T) {
 		small = append(small, async(func() error { return s.Acquire(context.Background(), 1) }))
 		redistest.Eventually(t, testTimeout, func() bool { return proxy.Held() == 1 }, "a call is under way")
 	}
-	redistest.Eventually(t, testTimeout, func() bool { return redistest.Started("rlock.(*Semaphore).Acquire(") == n+1 }, "all have come meanwhile")
+	redistest.Eventually(t, testTimeout, func() bool { return redistest.Started("rlock.(*Semaphore).Acquire(") == n+1 }, "all have arrived meanwhile")
 	proxy.Release()
 	refused := 0
 	for i, err := range append([]<-chan error{large}, small...) {
@@ -87,11 +87,11 @@ func TestSemaphoreRefusedCallIsNotForAll(t *testing.T) {
 			refused++
 		}
 	}
-	require.Equal(t, 32, refused, "as many as one call asks for")
+	require.Equal(t, 32, refused, "one call asks for 32 waiters")
 	requireFree(t, watch, 0)
 }
 
-// A Release beside Close says what became of it, and not that the Client is closed.
+// A Release during Close returns its own result, not ErrClosed.
 func TestSemaphoreReleaseBesideClose(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -102,13 +102,13 @@ func TestSemaphoreReleaseBesideClose(t *testing.T) {
 	s := c.Semaphore(b.name)
 	proxy.OnRequest(nthScript(1, redistest.Hold))
 	first := async(func() error { return s.Release(context.Background(), 1) })
-	redistest.Eventually(t, testTimeout, func() bool { return proxy.Held() == 1 }, "it is under way")
+	redistest.Eventually(t, testTimeout, func() bool { return proxy.Held() == 1 }, "the first Release is under way")
 	second := async(func() error { return s.Release(context.Background(), 2) })
-	redistest.Eventually(t, testTimeout, func() bool { return redistest.Started("rlock.(*Semaphore).Release(") == 2 }, "another one follows")
+	redistest.Eventually(t, testTimeout, func() bool { return redistest.Started("rlock.(*Semaphore).Release(") == 2 }, "a second Release follows")
 	closed := async(func() error { c.Close(); return nil })
 	done, cancel := context.WithCancel(context.Background())
 	cancel()
-	redistest.Eventually(t, testTimeout, func() bool { return errors.Is(s.Acquire(done, 1), rlock.ErrClosed) }, "it is closed")
+	redistest.Eventually(t, testTimeout, func() bool { return errors.Is(s.Acquire(done, 1), rlock.ErrClosed) }, "the Client is closed")
 	proxy.Release()
 	require.NoError(t, within(t, first, testTimeout))
 	require.NoError(t, within(t, second, testTimeout))
@@ -116,8 +116,8 @@ func TestSemaphoreReleaseBesideClose(t *testing.T) {
 	requireFree(t, watch, 3)
 }
 
-// Waiters for whom one call has no room wait like the others: they know that Redis answers, and how many are free. One of them that wants less than
-// all before it gets it.
+// Waiters that do not fit into one call wait like the others: their errors show that Redis answers, and how many
+// permits are free. If one of them wants fewer permits than all before it, it gets them.
 func TestSemaphoreWaitersBehindACall(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -129,11 +129,11 @@ func TestSemaphoreWaitersBehindACall(t *testing.T) {
 	var large []<-chan error
 	for i := range n {
 		large = append(large, async(func() error { return s.Acquire(ctx, 10) }))
-		redistest.Eventually(t, testTimeout, func() bool { return b.wants(t) == i+1 }, "it is in line")
+		redistest.Eventually(t, testTimeout, func() bool { return b.wants(t) == i+1 }, "the waiter is queued")
 	}
 	began := time.Now()
 	err := s.TryAcquire(ctx, 10, 100*time.Millisecond)
-	require.Less(t, time.Since(began), 900*time.Millisecond, "the second that is for an answer is not used up")
+	require.Less(t, time.Since(began), 900*time.Millisecond, "the call did not use up its second for an answer")
 	require.ErrorIs(t, err, rlock.ErrNotAcquired)
 	require.NotErrorIs(t, err, rlock.ErrUnreachable)
 	require.ErrorContains(t, err, "3 free of 10 wanted")
@@ -142,7 +142,7 @@ func TestSemaphoreWaitersBehindACall(t *testing.T) {
 		require.NoError(t, within(t, async(func() error { return s.Acquire(ctx, want) }), testTimeout))
 	}
 	small := async(func() error { return s.Acquire(ctx, 2) })
-	redistest.Eventually(t, testTimeout, func() bool { return b.wants(t) == n && strings.HasSuffix(b.semaphorePlaces(t)[0], ",2") }, "it is in line, too")
+	redistest.Eventually(t, testTimeout, func() bool { return b.wants(t) == n && strings.HasSuffix(b.semaphorePlaces(t)[0], ",2") }, "the smaller request is queued, too")
 	requireStillWaits(t, small)
 	require.NoError(t, s.Release(ctx, 2))
 	require.NoError(t, within(t, small, testTimeout))
@@ -152,7 +152,8 @@ func TestSemaphoreWaitersBehindACall(t *testing.T) {
 	}
 }
 
-// Permits come in pieces, as many as are wanted, while callers come and leave in five processes: each of those who stay has its own.
+// Permits come back in pieces, as many as are wanted in total, while callers in five processes come and leave: every
+// caller that stays gets its own.
 func TestSemaphoreForgetsNobody(t *testing.T) {
 	redistest.Parallel(t)
 	for name, most := range map[string][2]int{"with a queue": {0, 0}, "without hand-overs": {-1, -1}, "both": {0, -1}} {
@@ -198,7 +199,7 @@ func TestSemaphoreForgetsNobody(t *testing.T) {
 	}
 }
 
-// wants is how many wants Redis knows of, of one process.
+// wants returns the number of wants of one process in Redis.
 func (b fixture) wants(t testing.TB) int {
 	t.Helper()
 	places := b.semaphorePlaces(t)
@@ -208,7 +209,7 @@ func (b fixture) wants(t testing.TB) int {
 	return 1 + strings.Count(places[0], ",")
 }
 
-// After a FLUSHALL the places in line are gone, too. Whoever waits hears of permits all the same.
+// A FLUSHALL also removes the places in the queue. Waiters still learn of new permits.
 func TestSemaphoreFlushed(t *testing.T) {
 	redistest.Parallel(t)
 	server := redistest.Start(t)

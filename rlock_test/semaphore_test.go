@@ -35,7 +35,7 @@ func requireFree(t testing.TB, s *rlock.Semaphore, want int64) {
 	require.Equal(t, want, n)
 }
 
-// eventuallyFree is requireFree for what goes on in the background.
+// eventuallyFree is requireFree for work in the background.
 func eventuallyFree(t testing.TB, s *rlock.Semaphore, want int64) {
 	t.Helper()
 	redistest.Eventually(t, testTimeout, func() bool {
@@ -44,23 +44,23 @@ func eventuallyFree(t testing.TB, s *rlock.Semaphore, want int64) {
 	}, fmt.Sprint(want, " are free"))
 }
 
-// acquireAsync begins to wait, and returns when as many processes of the test only wait.
+// acquireAsync starts to wait, and returns when the given number of processes have nothing to do but wait.
 func (b fixture) acquireAsync(t testing.TB, s *rlock.Semaphore, n int64, processes int) <-chan error {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	t.Cleanup(cancel) // ends the goroutine, if nothing did before
+	t.Cleanup(cancel) // ends the goroutine if nothing else has
 	got := async(func() error { return s.Acquire(ctx, n) })
 	b.awaitLine(t, s.Name(), processes)
 	return got
 }
 
-// awaitLine waits until so many processes of the test have a place in the line of a semaphore, and only wait for a message.
+// awaitLine waits until the given number of processes are queued at a semaphore and wait only for a message.
 func (b fixture) awaitLine(t testing.TB, name string, processes int) {
 	t.Helper()
 	redistest.Eventually(t, testTimeout, func() bool { return b.inLine(t, name) == processes && waiting(t) == processes }, "it waits")
 }
 
-// inLine is how many processes have a place in the line of a semaphore. Each of them has asked after it began to listen.
+// inLine returns the number of processes queued at a semaphore. Each of them has asked once more after it subscribed.
 func (b fixture) inLine(t testing.TB, name string) int {
 	t.Helper()
 	n, err := b.do(t, "ZCARD", "rlock_sem_queue:{"+name+"}").AsInt64()
@@ -72,7 +72,7 @@ func requireStillWaits(t testing.TB, got <-chan error) {
 	t.Helper()
 	select {
 	case err := <-got:
-		require.FailNow(t, "it waits no longer", "%v", err)
+		require.FailNow(t, "Acquire has returned", "%v", err)
 	default:
 	}
 }
@@ -88,7 +88,7 @@ func TestSemaphore(t *testing.T) {
 	set, err := s.TrySetPermits(ctx, 9)
 	require.NoError(t, err)
 	require.False(t, set)
-	require.Equal(t, "5", b.text(t, b.name), "as Redisson has it")
+	require.Equal(t, "5", b.text(t, b.name), "a plain counter, as in Redisson")
 	require.NoError(t, s.Acquire(ctx, 3))
 	requireFree(t, s, 2)
 	err = s.TryAcquire(ctx, 3, 0)
@@ -155,7 +155,7 @@ func TestSemaphoreMisuse(t *testing.T) {
 	require.Error(t, err)
 }
 
-// Permits as a Locker: a section has them, and gives them back however it ends.
+// Permits as a Locker: a section acquires them, and gives them back however it ends.
 func TestSemaphoreSections(t *testing.T) {
 	b := newFixture(t)
 	ctx := context.Background()
@@ -184,7 +184,7 @@ func TestSemaphoreSections(t *testing.T) {
 	requireFree(t, watch, 3)
 }
 
-// Whoever fits is woken, here and in another process, however the permits came back; nobody else is.
+// When permits come back, by whatever means and in whichever process, exactly the waiters with enough permits wake.
 func TestSemaphoreWakes(t *testing.T) {
 	redistest.Parallel(t)
 	for how, open := range map[string]func(t *testing.T, b fixture, s *rlock.Semaphore){
@@ -217,7 +217,7 @@ func TestSemaphoreWakes(t *testing.T) {
 	}
 }
 
-// A counter keeps the expiry that somebody gave it, and has no permits when that is over.
+// A counter keeps an expiry that somebody set, and has no permits when it has expired.
 func TestSemaphoreExpires(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -235,7 +235,7 @@ func TestSemaphoreExpires(t *testing.T) {
 	require.NoError(t, within(t, got, wakeTimeout))
 }
 
-// A lost message, or a counter that somebody changes by hand, is found out by the next connection.
+// A lost message, or a counter changed by hand, is noticed when the connection is renewed.
 func TestSemaphoreLosesAMessage(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -251,7 +251,7 @@ func TestSemaphoreLosesAMessage(t *testing.T) {
 	require.NoError(t, within(t, got, wakeTimeout))
 }
 
-// A large request is overtaken by small ones, but not for ever.
+// Small requests overtake a large one, but not forever.
 func TestSemaphoreDoesNotStarveLargeRequests(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -291,7 +291,8 @@ func TestSemaphoreDoesNotStarveLargeRequests(t *testing.T) {
 	eventuallyFree(t, s, 4)
 }
 
-// Many processes and goroutines, some of which give up at any moment: never more at work than there are permits, and in the end all are back.
+// Many processes and goroutines use the permits, and some give up at any moment. There are never more workers than
+// permits, and in the end all permits are back.
 func TestSemaphoreUnderContention(t *testing.T) {
 	redistest.Parallel(t)
 	for _, plain := range []bool{false, true} {
@@ -342,7 +343,7 @@ func TestSemaphoreUnderContention(t *testing.T) {
 	}
 }
 
-// While it waits, a process sends nothing. 1,000 goroutines are one subscription.
+// A waiting process sends nothing, and 1,000 goroutines share one subscription.
 func TestSemaphoreOfThousands(t *testing.T) {
 	server := redistest.Start(t)
 	b := fixture{rdb: server.Client(t), name: redistest.Name(t)}
@@ -356,21 +357,21 @@ func TestSemaphoreOfThousands(t *testing.T) {
 		waits.Go(func() { assert.NoError(t, s.Acquire(context.Background(), 1)) })
 	}
 	redistest.Eventually(t, testTimeout, func() bool { return redistest.Started("rlock.(*Semaphore).Acquire(") == n }, "all wait")
-	redistest.Eventually(t, testTimeout, func() bool { return b.wants(t) == 32 }, "as many as one call asks for are in line")
+	redistest.Eventually(t, testTimeout, func() bool { return b.wants(t) == 32 }, "the 32 waiters of one call are queued")
 	sleep(200 * time.Millisecond)
 	before := commands()
 	sleep(time.Second)
 	after := commands()
-	require.Equal(t, before["evalsha"], after["evalsha"], "they send nothing")
+	require.Equal(t, before["evalsha"], after["evalsha"], "waiters send nothing")
 	require.Equal(t, int64(1), after["subscribe"])
-	t.Logf("1,000 that wait: %d EVALSHA", after["evalsha"])
+	t.Logf("1,000 waiters: %d EVALSHA", after["evalsha"])
 	require.NoError(t, s.Release(context.Background(), n))
 	waits.Wait()
-	t.Logf("1,000 that go on: %d EVALSHA", commands()["evalsha"]-after["evalsha"])
+	t.Logf("1,000 wake-ups: %d EVALSHA", commands()["evalsha"]-after["evalsha"])
 	requireFree(t, s, 0)
 }
 
-// Calls whose replies are lost are made again, and count once.
+// Calls with lost replies are retried, and count once.
 func TestSemaphoreCountsOnce(t *testing.T) {
 	redistest.Parallel(t)
 	for _, action := range []redistest.Action{redistest.Cut, redistest.Drop} {
@@ -399,7 +400,7 @@ func TestSemaphoreCountsOnce(t *testing.T) {
 				redistest.Parallel(t)
 				b := newFixture(t)
 				watch := b.Semaphore(b.name)
-				permits(t, watch, 5) // and so the script is known
+				permits(t, watch, 5) // loads the script, too
 				proxy := redistest.StartProxy(t, redistest.Shared(t))
 				s := newClient(t, redistest.Dial(t, proxy.Addr(), quickTimeout)).Semaphore(b.name)
 				proxy.OnReply(nthScript(1, action))
@@ -411,7 +412,7 @@ func TestSemaphoreCountsOnce(t *testing.T) {
 	}
 }
 
-// A caller that leaves takes nothing, whether its call comes late or its reply does; what it gives back is given back.
+// A caller that gives up takes nothing, whether its request or its reply is late, and its releases still take effect.
 func TestSemaphoreCallersLeave(t *testing.T) {
 	redistest.Parallel(t)
 	for _, where := range []string{"request", "reply"} {
@@ -448,7 +449,7 @@ func TestSemaphoreCallersLeave(t *testing.T) {
 	}
 }
 
-// While Redis is down each call ends, with an error that says so. What was given back is there when Redis is, and nothing was taken.
+// While Redis is down each call ends with an error for the outage. When Redis is back, the releases have arrived and nothing was taken.
 func TestSemaphoreOutage(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -471,11 +472,11 @@ func TestSemaphoreOutage(t *testing.T) {
 	require.ErrorIs(t, err, rlock.ErrUnreachable)
 	proxy.Refuse(false)
 	eventuallyFree(t, watch, 4)
-	noCalls(t) // Redis has done the call before this process has its answer, until which it refuses all
+	noCalls(t) // Redis has finished the call; until this process has the answer, it refuses all others
 	require.NoError(t, s.Acquire(context.Background(), 4))
 }
 
-// Close and Shutdown end waits; permits are given back during a Shutdown, and after Close.
+// Close and Shutdown end all waits; permits can be given back during a Shutdown and after Close.
 func TestSemaphoreEnds(t *testing.T) {
 	redistest.Parallel(t)
 	t.Run("Close", func(t *testing.T) {
@@ -516,7 +517,7 @@ func TestSemaphoreEnds(t *testing.T) {
 	})
 }
 
-// 10,000 names, half of them waited for in vain: nothing stays but records that expire, and the counters.
+// Of 10,000 names, half are waited for in vain: nothing stays but the counters, and records that expire.
 func semaphoresLeaveNothing(t *testing.T) {
 	t.Helper()
 	const names = 10_000

@@ -12,7 +12,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// shutDown calls Shutdown, and returns when new Locks are refused.
+// shutDown calls Shutdown, and returns when it refuses new Locks.
 func shutDown(t *testing.T, c *rlock.Client, ctx context.Context) <-chan error { //nolint:revive // the ctx is that of the call in question
 	t.Helper()
 	down := async(func() error { return c.Shutdown(ctx) })
@@ -51,8 +51,7 @@ func (p process) lockers(name string) map[string]rlock.Locker {
 	}
 }
 
-// Shutdown refuses what is new and those that wait, and lets each section go on to its end, whatever the kind of its lock. Then
-// others have the lock at once.
+// Shutdown refuses new Locks and waiters, and lets each section run to its end, for every kind of lock. Then others get the lock at once.
 func TestShutdown(t *testing.T) {
 	redistest.Parallel(t)
 	servers := [3]*redistest.Server{redistest.Start(t), redistest.Start(t), redistest.Start(t)}
@@ -101,13 +100,13 @@ func TestShutdown(t *testing.T) {
 	}
 	for _, s := range servers {
 		b := fixture{rdb: s.Client(t)}
-		require.NoError(t, b.do(t, "DEL", "redisson_lock_token:{"+name+":fenced}").Error()) // for ever
+		require.NoError(t, b.do(t, "DEL", "redisson_lock_token:{"+name+":fenced}").Error()) // the counter of tokens stays forever
 		b.clear(t)
 	}
 }
 
-// A section of a read/write lock can finish: read as the writer, upgrade, also if that has to wait for somebody else's unlock, and
-// downgrade. What competes is refused, inside of the section, too.
+// The section of a read/write lock can finish during Shutdown: it can read as the writer, downgrade, and upgrade, even
+// if that has to wait for another reader. A Lock that competes is refused, even inside the section.
 func TestShutdownLetsASectionFinish(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -143,7 +142,7 @@ func TestShutdownLetsASectionFinish(t *testing.T) {
 	require.NoError(t, within(t, down, testTimeout))
 	require.False(t, b.exists(t, b.name))
 
-	// And a writer.
+	// The same for a writer.
 	c := newClient(t, b.rdb)
 	rw = c.RWMutex(b.name)
 	writer, _, err := rw.Write().Lock(context.Background())
@@ -161,7 +160,7 @@ func TestShutdownLetsASectionFinish(t *testing.T) {
 	require.False(t, b.exists(t, b.name))
 }
 
-// An Upgrade that waits when the time of Shutdown is over is told so.
+// An Upgrade still waiting when Shutdown's time is over fails with an error for it.
 func TestShutdownTellsAnUpgradeThatWaits(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -184,7 +183,7 @@ func TestShutdownTellsAnUpgradeThatWaits(t *testing.T) {
 	require.NoError(t, leave())
 }
 
-// While its sections run, a Client that is being shut down listens for nothing that nobody waits for any more.
+// While its sections run, a Client in Shutdown keeps no subscription without a waiter.
 func TestShutdownEndsIdleSubscriptions(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -211,7 +210,7 @@ func TestShutdownEndsIdleSubscriptions(t *testing.T) {
 	require.NoError(t, within(t, down, testTimeout))
 }
 
-// When its time is over, Shutdown tells the sections, and closes the Client when they have unlocked, or a second later.
+// When its time is over, Shutdown cancels the sections, and closes the Client when they have unlocked, or a second later.
 func TestShutdownWhoseTimeIsOver(t *testing.T) {
 	redistest.Parallel(t)
 	for _, heeds := range []bool{true, false} {
@@ -237,7 +236,7 @@ func TestShutdownWhoseTimeIsOver(t *testing.T) {
 	}
 }
 
-// The same for a quorum: the section is told, though its hold is kept by Clients that are closed one after the other.
+// The same for a quorum: its section is cancelled, although its Clients are closed one after the other.
 func TestShutdownOfAQuorumWhoseTimeIsOver(t *testing.T) {
 	redistest.Parallel(t)
 	p := newProcess(t, [3]*redistest.Server{redistest.Start(t), redistest.Start(t), redistest.Start(t)})
@@ -256,7 +255,7 @@ func TestShutdownOfAQuorumWhoseTimeIsOver(t *testing.T) {
 	require.NoError(t, unlock())
 }
 
-// A re-entry when the sections have been told, and are given their last second, would never be told itself.
+// In the second after Shutdown has cancelled the sections, a re-entry is refused: nothing would cancel it later.
 func TestReentryInTheLastSecondOfShutdown(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -274,7 +273,7 @@ func TestReentryInTheLastSecondOfShutdown(t *testing.T) {
 	require.False(t, b.exists(t, b.name))
 }
 
-// A Lock that Redis has granted when Shutdown has begun is refused as any other one, and given back.
+// If Redis has granted a Lock by the time Shutdown begins, the Lock is refused like any other, and the grant is given back.
 func TestShutdownMeetsAGrant(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
@@ -297,7 +296,7 @@ func TestShutdownMeetsAGrant(t *testing.T) {
 	require.False(t, b.exists(t, b.name))
 }
 
-// Shutdown of a Client without holds is Close; it can be called again, and beside Close.
+// Shutdown of a Client without holds equals Close; it can be called again, and during Close.
 func TestShutdownOfAnIdleClient(t *testing.T) {
 	b := newFixture(t)
 	require.NoError(t, b.Shutdown(context.Background()))

@@ -14,11 +14,11 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// Siblings are goroutines that share the ctx of a hold: they are inside of it. What one of them does for the lock meets
-// what the others do.
+// Siblings are goroutines inside one section: they share the ctx of its hold. These tests let their calls for the lock meet.
 
-// A sibling's Lock that needs a longer lease, and the unlock of the last level, wait for a call of that kind that is under way. Whichever is
-// first, the section is over, and the Lock competes: it gets the lock, unless it does not wait for that, and nothing of the hold before ends it.
+// A sibling's Lock that needs a longer lease, and the unlock of the last level, wait for such a call that is under way.
+// Whichever goes first, the section ends and the Lock competes: it gets the lock, unless it does not wait, and nothing
+// left of the former hold ends it.
 func TestSiblingMeetsTheLastUnlock(t *testing.T) {
 	redistest.Parallel(t)
 	for name, wait := range map[string]time.Duration{"Lock": -1, "TryLock(0)": 0, "TryLock(wait)": testTimeout} {
@@ -37,7 +37,7 @@ func TestSiblingMeetsTheLastUnlock(t *testing.T) {
 			gone, leave := context.WithCancel(ctx)
 			first := lockAsync(t, under{gone, m})
 			redistest.Eventually(t, testTimeout, func() bool { return proxy.Held() == 1 }, "a call is under way")
-			leave() // its caller goes, the call stays
+			leave() // the caller gives up, the call stays
 			require.ErrorIs(t, first.get(t, testTimeout).err, context.Canceled)
 
 			var l locker = m
@@ -46,7 +46,7 @@ func TestSiblingMeetsTheLastUnlock(t *testing.T) {
 			}
 			sibling := lockAsync(t, under{context.WithoutCancel(ctx), l})
 			redistest.Eventually(t, testTimeout, func() bool {
-				return behind() >= 1 || wait == 0 && len(sibling.result) == 1 // whose second may be over before it is seen
+				return behind() >= 1 || wait == 0 && len(sibling.result) == 1 // the attempt's second may be over before the test looks
 			}, "the sibling waits for it")
 			unlocked := async(unlock)
 			<-ctx.Done()
@@ -70,10 +70,10 @@ func TestSiblingMeetsTheLastUnlock(t *testing.T) {
 	}
 }
 
-// longestPause spans the first tries to release a field in doubt.
+// longestPause covers the first tries to release a field in doubt.
 const longestPause = 2500 * time.Millisecond
 
-// under is a locker whose Lock goes under ctx, whatever ctx it is given.
+// under is a locker that replaces the ctx passed to Lock by its own.
 type under struct {
 	ctx context.Context
 	locker
@@ -83,8 +83,8 @@ func (u under) Lock(context.Context) (context.Context, rlock.UnlockFunc, error) 
 	return u.locker.Lock(u.ctx)
 }
 
-// Two Locks under one outer hold compete for another lock. What is done about a call of the first without an answer hurts
-// neither the second nor the unlock before it.
+// Two Locks under one outer hold compete for another lock. The clean-up after an unanswered call of the first harms
+// neither the second Lock nor the unlock before it.
 func TestSweepingSparesTheNextHold(t *testing.T) {
 	redistest.Parallel(t)
 	for name, fail := range map[string]func(t *testing.T, b fixture, proxy *redistest.Proxy, m *rlock.Mutex, ctx context.Context){
@@ -132,8 +132,9 @@ func TestSweepingSparesTheNextHold(t *testing.T) {
 	}
 }
 
-// G9: what an acquire without an answer may have begun is looked for as long as its lease would last, and no longer because its
-// owner had a place in the queue too, which the first answer takes away. It runs alone: sweepers of other tests would count.
+// G9: the clean-up after an unanswered acquire goes on for as long as its lease would last, and no longer just because
+// its owner also had a place in the queue, which the first answer removes. Not parallel: sweepers of other tests would
+// count.
 func TestSweepingEndsWithTheLease(t *testing.T) {
 	s := redistest.Start(t)
 	proxy := redistest.StartProxy(t, s.Addr())
@@ -154,17 +155,16 @@ func TestSweepingEndsWithTheLease(t *testing.T) {
 	redistest.Eventually(t, 5*time.Second, func() bool { return sweepers() == 0 }, "the sweeper ends")
 }
 
-// layers locks three names in nested sections, each with siblings inside that lock the next ones, in
-// one order, so that nothing waits for itself.
+// layers locks three names in nested sections, each with siblings inside that lock the next ones, always in one order,
+// so that nothing deadlocks.
 type layers struct {
 	clients []*rlock.Client
 	names   [3]string
 	in      [3]ledger
-	unlock  func(error) // is told what each unlock returned
+	unlock  func(error) // gets the result of each unlock
 }
 
-// run locks one of the names from on. Called under the ctx of a section, it re-enters the hold of that name, and competes for
-// the others.
+// run locks one of the names from index from on. Under the ctx of a section it re-enters that name's hold, and competes for the others.
 func (l *layers) run(ctx context.Context, client, depth, from int) {
 	if rand.N(3) == 0 {
 		var cancel context.CancelFunc
@@ -196,7 +196,7 @@ func (l *layers) run(ctx context.Context, client, depth, from int) {
 			inside.Go(func() { l.run(locked, client, depth+1, i) })
 		}
 	}
-	early := rand.N(3) == 0 // the siblings inside are stragglers then
+	early := rand.N(3) == 0 // the siblings inside then outlive the section
 	if !early {
 		inside.Wait()
 	}
@@ -205,7 +205,7 @@ func (l *layers) run(ctx context.Context, client, depth, from int) {
 	inside.Wait()
 }
 
-// ledger knows who is in the sections of a lock.
+// ledger records the callers inside the sections of a lock.
 type ledger struct {
 	mu       sync.Mutex // guards the following
 	live     map[context.Context]string
@@ -233,8 +233,7 @@ func (l *ledger) leave(ctx context.Context) {
 	delete(l.live, ctx)
 }
 
-// G1 and G5 for many owners with siblings at every level, who are cancelled, go early, or lose their
-// connections.
+// G1 and G5 for many owners with siblings at every level, some of them cancelled, early to leave, or cut off from Redis.
 func TestNestedSiblings(t *testing.T) {
 	for name, cut := range map[string]bool{"calm": false, "connections are cut": true} {
 		t.Run(name, func(t *testing.T) {
@@ -283,8 +282,8 @@ func TestNestedSiblings(t *testing.T) {
 	}
 }
 
-// Close at any moment of nested sections with siblings: every unlock works, also of what was opened
-// while Close ran, and then nothing is left.
+// Close at any moment of nested sections with siblings: every unlock works, even for a section opened during Close, and
+// afterwards nothing is left.
 func TestCloseAmongSiblings(t *testing.T) {
 	before := ourGoroutines()
 	s := redistest.Start(t)

@@ -25,11 +25,11 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// The soak runs for RLOCK_SOAK, 10 s if it is not set: 4 processes of 50 goroutines on 3 names, with
-// nested locks, and with waits that are cancelled at random. The witnesses are files: one that only
-// one section at a time can create, and a counter that loses an update if two sections overlap.
+// The soak runs for RLOCK_SOAK, or 10 s if unset: 4 processes with 50 goroutines each use 3 names, with nested locks
+// and waits that are cancelled at random. Files bear witness: one that a section creates exclusively, and a counter
+// that loses an update if two sections overlap.
 
-const soakEnv = "RLOCK_SOAK_WORKER" // a JSON soakJob: this process is a worker of the soak
+const soakEnv = "RLOCK_SOAK_WORKER" // holds a JSON soakJob: this process is a worker of the soak
 
 type soakJob struct {
 	Addr, Dir, Prefix string
@@ -68,7 +68,7 @@ func TestSoak(t *testing.T) {
 		cmd := exec.Command(os.Args[0])
 		cmd.Env = append(os.Environ(), soakEnv+"="+string(text))
 		cmd.Stderr = os.Stderr
-		stdin, err := cmd.StdinPipe() // its end ends a worker, should this process die
+		stdin, err := cmd.StdinPipe() // closing it ends the worker, even if this process dies
 		require.NoError(t, err)
 		stdout, err := cmd.StdoutPipe()
 		require.NoError(t, err)
@@ -100,7 +100,7 @@ func TestSoak(t *testing.T) {
 	}
 	require.Equal(t, total.Sections, counted, "lost updates")
 
-	// The workers have finished but live on: what is left now was left by calls.
+	// The workers have finished but still run: anything left now was left by calls.
 	redistest.Eventually(t, 5*time.Second, func() bool {
 		keys, err := b.do(t, "KEYS", b.name+"*").AsStrSlice()
 		channels, err2 := b.do(t, "PUBSUB", "CHANNELS", "*"+b.name+"*").AsStrSlice()
@@ -111,7 +111,7 @@ func TestSoak(t *testing.T) {
 		require.NoError(t, err)
 		line, err := w.stdout.ReadString('\n')
 		require.NoError(t, err)
-		require.Equal(t, "0\n", line, "goroutines of the library, besides the renewer and the subscription")
+		require.Equal(t, "0\n", line, "goroutines of the library, apart from the renewer and the subscription")
 		require.NoError(t, w.stdin.Close())
 		require.NoError(t, w.Wait())
 	}
@@ -167,7 +167,7 @@ func soakWorker(text string) int {
 
 	in := bufio.NewReader(os.Stdin)
 	if _, err := in.ReadString('\n'); err == nil {
-		// The renewer's loop and the link of the subscriptions are two; all others belong to calls.
+		// The renewer's loop and the subscription's link are two goroutines; all others belong to calls.
 		rest := ourGoroutines() - 2
 		for deadline := time.Now().Add(5 * time.Second); rest > 0 && time.Now().Before(deadline); rest = ourGoroutines() - 2 {
 			sleep(time.Millisecond)
@@ -229,7 +229,7 @@ func (w *soaker) turn() {
 	w.note(unlock())
 }
 
-// section is the inside of the lock i. It locks i again, and other names if they are free soon.
+// section runs inside lock i. It re-enters lock i, and locks other names if they are free soon.
 func (w *soaker) section(ctx context.Context, i, depth int) {
 	inside := filepath.Join(w.job.Dir, fmt.Sprintf("inside-%d", i))
 	f, err := os.OpenFile(inside, os.O_CREATE|os.O_EXCL, 0o600)

@@ -21,7 +21,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// traceLines is what a Trace was told, as lines.
+// traceLines records the calls of a Trace as lines.
 type traceLines struct {
 	mu    sync.Mutex // guards the following
 	lines []string
@@ -35,7 +35,7 @@ func (s *traceLines) tell(format string, args ...any) {
 	s.lines = append(s.lines, fmt.Sprintf(format, args...))
 }
 
-// told returns the lines since the last call.
+// take returns the lines since the last call.
 func (s *traceLines) take() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -44,7 +44,7 @@ func (s *traceLines) take() []string {
 	return lines
 }
 
-// acquired returns the last of those.
+// acquired returns the last AcquiredInfo.
 func (s *traceLines) acquired() rlock.AcquiredInfo {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -53,7 +53,7 @@ func (s *traceLines) acquired() rlock.AcquiredInfo {
 
 type ctxLabel struct{}
 
-// traced are options with a Trace that records lines. Each line names the label that the ctx carries, if there is one.
+// traced returns options with a Trace that records lines. Each line names the ctx's label, if any.
 func (s *traceLines) traced() rlock.Options {
 	label := func(ctx context.Context) string {
 		if v, ok := ctx.Value(ctxLabel{}).(string); ok {
@@ -101,7 +101,7 @@ func (s *traceLines) traced() rlock.Options {
 	}}
 }
 
-// errorsOf names the sentinels that an error satisfies.
+// errorsOf names the sentinels that match an error.
 func errorsOf(err error) string {
 	all := errorNames(err)
 	if len(all) == 0 {
@@ -110,7 +110,7 @@ func errorsOf(err error) string {
 	return strings.Join(all, ", ")
 }
 
-// Each Lock is told of once, and its unlock once, whatever it consists of.
+// A Trace reports each Lock once, and its unlock once, however many locks it consists of.
 func TestTraceOfEachKind(t *testing.T) {
 	var s traceLines
 	b := newFixture(t, s.traced())
@@ -135,7 +135,7 @@ func TestTraceOfEachKind(t *testing.T) {
 		require.NoError(t, err)
 		reentry := "reentry"
 		if kind == "all" {
-			reentry = "free" // each of its locks may have its own way
+			reentry = "free" // each of its locks may have been acquired in a different way
 		}
 		require.Equal(t, []string{kind + " free", kind + " " + reentry}, s.take())
 		require.Equal(t, l.Name(), s.acquired().Name)
@@ -162,7 +162,7 @@ func TestTraceOfEachKind(t *testing.T) {
 	require.Equal(t, []string{"write free", "write free released: ok", "read free", "read free released: ok"}, s.take())
 }
 
-// How a lock was had after a wait, and from whom.
+// The Trace reports how a lock was acquired after a wait, and from whom.
 func TestTraceOfWaits(t *testing.T) {
 	redistest.Parallel(t)
 	var s traceLines
@@ -179,7 +179,7 @@ func TestTraceOfWaits(t *testing.T) {
 	require.Equal(t, []string{"mutex waits by B", "mutex failed waiting by B: not acquired"}, s.take())
 
 	var got lockResult
-	for { // until it is handed over: one that asks Redis in the moment of the unlock cannot be
+	for { // until it is handed over: a waiter that asks Redis at the moment of the unlock cannot get it that way
 		next := lockAsync(t, under{as("C"), m})
 		var waits []string
 		redistest.Eventually(t, testTimeout, func() bool {
@@ -212,9 +212,9 @@ func TestTraceOfWaits(t *testing.T) {
 	last := far.get(t, testTimeout)
 	require.NoError(t, last.err)
 	require.Equal(t, "mutex waits by D", other.take()[0])
-	require.Contains(t, []rlock.Path{rlock.PathGrant, rlock.PathWoken}, other.acquired().Path) // the second, if the place was old
+	require.Contains(t, []rlock.Path{rlock.PathGrant, rlock.PathWoken}, other.acquired().Path) // PathWoken if its place in the queue had grown old
 	require.Nil(t, other.acquired().By)
-	if other.acquired().Path == rlock.PathGrant { // which lasts for two seconds, and so is not renewed late
+	if other.acquired().Path == rlock.PathGrant { // a grant lasts for two seconds, so it is not renewed late
 		renewed := func() rlock.RenewedInfo {
 			other.mu.Lock()
 			defer other.mu.Unlock()
@@ -236,7 +236,7 @@ func TestTraceOfWaits(t *testing.T) {
 	require.Equal(t, uint64(1), stats.Acquired)
 	require.Zero(t, stats.Holds)
 
-	require.NoError(t, b.do(t, "HSET", b.name, foreignOwner, "1").Error()) // Redisson's; its unlock wakes
+	require.NoError(t, b.do(t, "HSET", b.name, foreignOwner, "1").Error()) // a Redisson owner; its unlock wakes all
 	woken := lockAsync(t, under{as("E"), m})
 	redistest.Eventually(t, testTimeout, func() bool { return b.Stats().Waiting == 1 }, "it waits")
 	_, err = m.ForceUnlock(context.Background())
@@ -245,7 +245,7 @@ func TestTraceOfWaits(t *testing.T) {
 	require.Equal(t, rlock.PathWoken, s.acquired().Path)
 }
 
-// A loss is told of, logged and counted; and how much time renewals leave.
+// A loss is traced, logged and counted; the Trace also reports how much of the lease was left at each renewal.
 func TestTraceOfALoss(t *testing.T) {
 	redistest.Parallel(t)
 	var s traceLines
@@ -273,7 +273,7 @@ func TestTraceOfALoss(t *testing.T) {
 	redistest.Eventually(t, testTimeout, func() bool { return strings.Contains(log.String(), "level=WARN") }, "logged")
 	require.Regexp(t, `msg="rlock: lost" name=`+regexp.QuoteMeta(b.name)+` kind=mutex owner=`+b.ID(), log.String())
 	var lines []string
-	redistest.Eventually(t, testTimeout, func() bool { // the loss is told of after the ctx was cancelled
+	redistest.Eventually(t, testTimeout, func() bool { // the Trace hears of the loss after the ctx is cancelled
 		lines = append(lines, s.take()...)
 		return len(lines) == 3
 	}, "told")
@@ -281,7 +281,7 @@ func TestTraceOfALoss(t *testing.T) {
 	require.Equal(t, rlock.Stats{Acquired: 1, Lost: 1}, b.Stats())
 }
 
-// The loss of a quorum is told of when the section has ended and can be unlocked: a Trace that waits for that unlock is not waited for.
+// The loss of a quorum is traced after its section has ended and can be unlocked, so that a Trace may wait for that unlock.
 func TestTraceOfALossOfAQuorum(t *testing.T) {
 	redistest.Parallel(t)
 	told, unlocked := make(chan rlock.LostInfo), make(chan struct{})
@@ -308,7 +308,7 @@ func TestTraceOfALossOfAQuorum(t *testing.T) {
 	require.ErrorIs(t, within(t, lost, testTimeout), rlock.ErrLost)
 }
 
-// All tells of itself whatever it consists of; the Upgradeables and Quorums in it tell of themselves as well.
+// All is traced itself whatever its parts are; Upgradeables and Quorums in it are traced as well.
 func TestTraceOfAllWithoutAMutex(t *testing.T) {
 	redistest.Parallel(t)
 	var s traceLines
@@ -340,7 +340,7 @@ func TestTraceOfAllWithoutAMutex(t *testing.T) {
 	require.NoError(t, got.unlock())
 }
 
-// lockedBuffer is for a log that several goroutines write.
+// lockedBuffer is a log for several goroutines.
 type lockedBuffer struct {
 	mu sync.Mutex // guards b
 	b  bytes.Buffer
@@ -358,7 +358,7 @@ func (l *lockedBuffer) String() string {
 	return l.b.String()
 }
 
-// errorNames are the texts of the sentinels that err satisfies.
+// errorNames returns the texts of the sentinels that match err.
 func errorNames(err error) (names []string) {
 	for _, sentinel := range []error{
 		context.Canceled, rlock.ErrLost, rlock.ErrNotAcquired, rlock.ErrNotHeld, rlock.ErrClosed, rlock.ErrUnreachable,
@@ -370,8 +370,8 @@ func errorNames(err error) (names []string) {
 	return names
 }
 
-// askedFor is a client that notes for whom commands are sent, as one that makes spans would. What a Client sends on its own
-// behalf is for nobody.
+// askedFor is a client that notes the caller of each command, as a tracing wrapper would. Commands that a Client sends
+// on its own behalf have no caller.
 type askedFor struct {
 	rueidis.Client
 	mu  sync.Mutex // guards the following
@@ -410,14 +410,14 @@ func (a *askedFor) take() []any {
 	return who
 }
 
-// A client of rueidis that somebody has wrapped finds in the ctx of a command what the caller's has.
+// A wrapped rueidis client finds the values of the caller's ctx in the ctx of each command.
 func TestCommandsHaveTheValuesOfTheCaller(t *testing.T) {
 	b := newFixture(t)
 	loadScripts(t, b.Client)
-	require.NoError(t, rlock.All(b.Mutex(b.name), b.Mutex(b.name+":2")).Do(context.Background(), nothing)) // these, too
+	require.NoError(t, rlock.All(b.Mutex(b.name), b.Mutex(b.name+":2")).Do(context.Background(), nothing)) // loads their scripts, too
 	rdb := &askedFor{Client: b.rdb}
 	c := newClient(t, rdb)
-	for _, ends := range []bool{false, true} { // such a ctx is asked for on another goroutine
+	for _, ends := range []bool{false, true} { // with a ctx that ends, the query runs on another goroutine
 		ctx := context.WithValue(context.Background(), ctxLabel{}, "A")
 		if ends {
 			var cancel context.CancelFunc

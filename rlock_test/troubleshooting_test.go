@@ -16,10 +16,10 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// changing is what differs from one time to the next in an error: owners, addresses and times.
+// changing matches the parts of an error that differ each time: owners, addresses and times.
 var changing = regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}:\d+|127\.0\.0\.1:\d+|(\d+[hm])*\d[\d.]*(ms|s)\b`)
 
-// The errors that docs/troubleshooting.md shows are those of the library, and all that are tried here are shown.
+// docs/troubleshooting.md shows only errors that the library returns, and every error met here.
 func TestTroubleshootingShowsTheErrors(t *testing.T) {
 	redistest.Parallel(t)
 	page, err := os.ReadFile("../docs/troubleshooting.md")
@@ -76,7 +76,7 @@ func TestTroubleshootingShowsTheErrors(t *testing.T) {
 			_, _, err := m.TryLock(t.Context(), 0)
 			var refusal *rlock.NotAcquiredError
 			require.ErrorAs(t, err, &refusal)
-			refusal.Waited = 0 // a quick attempt is said to have taken no time
+			refusal.Waited = 0 // a quick attempt shows no time
 			return refusal
 		})
 		try("exported", func(t *testing.T, _ *rlock.Client, m *rlock.Mutex) error {
@@ -229,6 +229,6 @@ func TestTroubleshootingShowsTheErrors(t *testing.T) {
 		}, rlock.WithoutReentry())
 	})
 	for line := range shown {
-		assert.True(t, met[line], "docs/troubleshooting.md shows %s, which no test has seen", strings.TrimSpace(line))
+		assert.True(t, met[line], "docs/troubleshooting.md shows %s, which this test has not met", strings.TrimSpace(line))
 	}
 }

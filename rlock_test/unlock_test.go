@@ -16,10 +16,10 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// unlockTimeout is Options.UnlockTimeout of these tests.
+// unlockTimeout is Options.UnlockTimeout in these tests.
 const unlockTimeout = time.Second
 
-// nest runs fn inside of all locks, the first one outermost.
+// nest runs fn inside all locks, the first one outermost.
 func nest(ctx context.Context, all []rlock.Locker, fn func(context.Context) error) error {
 	if len(all) == 0 {
 		return fn(ctx)
@@ -28,8 +28,8 @@ func nest(ctx context.Context, all []rlock.Locker, fn func(context.Context) erro
 	return err
 }
 
-// However many locks a section has, of whichever kinds, what unlocks them returns after Options.UnlockTimeout if Redis is silent. What is
-// left is done in the background.
+// If Redis is silent, unlocking a section returns after Options.UnlockTimeout, however many locks of whichever kinds it
+// has. The rest happens in the background.
 func TestUnlockTimeout(t *testing.T) {
 	redistest.Parallel(t)
 	for name, way := range map[string]func(*rueidis.ClientOption){"one at a time": anyWay, "pipelines": pipelined} {
@@ -92,7 +92,7 @@ func TestUnlockTimeout(t *testing.T) {
 	}
 }
 
-// keysOfLocks are all keys but the counters of fenced locks.
+// keysOfLocks returns all keys except the token counters of fenced locks.
 func keysOfLocks(t *testing.T, b fixture) (keys []string) {
 	t.Helper()
 	all, err := b.do(t, "KEYS", "*").AsStrSlice()
@@ -105,10 +105,10 @@ func keysOfLocks(t *testing.T, b fixture) (keys []string) {
 	return keys
 }
 
-// The bound is that of the handing over, too, and the waiter gets the lock when Redis answers.
+// UnlockTimeout also bounds a hand-off, and the waiter gets the lock when Redis answers.
 func TestUnlockTimeoutOfAHandOff(t *testing.T) {
 	redistest.Parallel(t)
-	for _, pause := range []time.Duration{0, 2 * unlockTimeout} { // the unlock is left, or answered before
+	for _, pause := range []time.Duration{0, 2 * unlockTimeout} { // the unlock is left to the background, or answered in time
 		s := redistest.Start(t)
 		c := newClient(t, s.Client(t), rlock.Options{UnlockTimeout: 2 * unlockTimeout})
 		loadScripts(t, c)
@@ -135,7 +135,7 @@ func TestUnlockTimeoutOfAHandOff(t *testing.T) {
 	}
 }
 
-// The time of sections that follow each other is one; a section that goes on for longer has its own.
+// Sections that end one right after the other share one UnlockTimeout; a section that ends later has its own.
 func TestUnlockTimeoutIsGivenAgain(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
@@ -156,7 +156,7 @@ func TestUnlockTimeoutIsGivenAgain(t *testing.T) {
 	require.NoError(t, err, "answered after %v", time.Since(began))
 }
 
-// An unlock returns when the lease ends, if that is before its time is over.
+// An unlock returns when the lease ends, if that is before UnlockTimeout.
 func TestUnlockTimeoutBeyondTheLease(t *testing.T) {
 	redistest.Parallel(t)
 	for _, ctx := range []context.Context{t.Context(), context.Background()} {
@@ -176,7 +176,7 @@ func TestUnlockTimeoutBeyondTheLease(t *testing.T) {
 	}
 }
 
-// G8: an unlock that was left, and is answered after the end of the lease, when others have the lock, changes nothing.
+// G8: an unlock that was left to the background is answered after the end of the lease, when others hold the lock. It changes nothing.
 func TestUnlockLeftBeyondTheLease(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
@@ -200,7 +200,7 @@ func TestUnlockLeftBeyondTheLease(t *testing.T) {
 	require.Zero(t, c.Stats().Lost)
 }
 
-// Where nobody answers, Do says so beside what its function returned.
+// If Redis is silent, Do returns an error for it together with its function's error.
 func TestDoOnASilentRedis(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
@@ -216,7 +216,7 @@ func TestDoOnASilentRedis(t *testing.T) {
 	require.ErrorIs(t, err, rlock.ErrUnreachable)
 }
 
-// An unlock that Redis answers takes nothing off the time of the sections around it, however far away Redis is.
+// An unlock that Redis answers uses up none of the UnlockTimeout of the sections around it, however far away Redis is.
 func TestUnlocksOfAFarRedisCostNoTime(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)

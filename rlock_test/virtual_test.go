@@ -9,7 +9,7 @@ import (
 	"github.com/go-rlock/rlock/rlocktest"
 )
 
-// virtual runs a test that waits for leases, and for which no server matters: on an in-memory Redis, and in virtual time.
+// virtual runs a test on an in-memory Redis and in virtual time. It is for tests that wait for leases and need no real server.
 func virtual(t *testing.T, test func(t *testing.T, b fixture), o ...rlock.Options) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {

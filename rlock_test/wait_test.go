@@ -73,7 +73,7 @@ func TestManyWaitersManyUnlocks(t *testing.T) {
 		m := newClient(t, b.rdb).Mutex(b.name)
 		for range each {
 			wg.Go(func() {
-				ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second) // below the lease
+				ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second) // shorter than the lease
 				defer cancel()
 				assert.NoError(t, m.Do(ctx, func(context.Context) error { return nil }))
 			})
@@ -84,7 +84,7 @@ func TestManyWaitersManyUnlocks(t *testing.T) {
 	b.awaitSubscribers(t, b.name, 0)
 }
 
-// A waiter that is cancelled in the moment of its wake-up hands it on.
+// A waiter cancelled at the moment of its wake-up passes the wake-up on.
 func TestCancelAtTheMomentOfTheWakeUp(t *testing.T) {
 	b := newFixture(t)
 	m := newClient(t, b.rdb).Mutex(b.name)
@@ -124,7 +124,7 @@ func cancelledWaitsLeaveNothing(t *testing.T) {
 			rdb := start()
 			c := newClient(t, rdb)
 			name := func(i int) string { return fmt.Sprintf("cancelled:%d", i) }
-			held := func(build func(key string) rueidis.Completed) { // every other one, by another
+			held := func(build func(key string) rueidis.Completed) { // every other name is held by another owner
 				t.Helper()
 				var cmds rueidis.Commands
 				for i := 0; i < names; i += 2 {
@@ -151,13 +151,13 @@ func cancelledWaitsLeaveNothing(t *testing.T) {
 					subscribed.Add(1)
 				}
 			})
-			require.Greater(t, subscribed.Load(), int64(names/10), "waits that got as far as to subscribe")
+			require.Greater(t, subscribed.Load(), int64(names/10), "waits that got as far as subscribing")
 			held(func(key string) rueidis.Completed { return rdb.B().Del().Key(key).Build() })
 			redistest.Eventually(t, 20*time.Second, func() bool {
 				for _, node := range rdb.Nodes() {
 					for _, cmd := range [][]string{{"KEYS", "*"}, {"PUBSUB", "CHANNELS"}, {"PUBSUB", "SHARDCHANNELS"}} {
 						left, err := node.Do(context.Background(), node.B().Arbitrary(cmd...).Build()).AsStrSlice()
-						if _, refused := rueidis.IsRedisErr(err); refused { // SHARDCHANNELS, before Redis 7
+						if _, refused := rueidis.IsRedisErr(err); refused { // no SHARDCHANNELS before Redis 7
 							continue
 						}
 						if err != nil || len(left) > 0 {
@@ -196,7 +196,7 @@ func TestIdleWaitersSendNothing(t *testing.T) {
 	redistest.Eventually(t, 20*time.Second, func() bool { return waiting(t) == n }, "all wait")
 	fixture{rdb: watch}.awaitSubscribers(t, "idle", 1)
 	redistest.Eventually(t, 10*time.Second, func() bool {
-		clients, err := watch.Do(ctx, watch.B().ClientList().Build()).ToString() // the connection is named after it has subscribed
+		clients, err := watch.Do(ctx, watch.B().ClientList().Build()).ToString() // a connection gets its name after it has subscribed
 		return err == nil && strings.Contains(clients, "name=rlock:") &&
 			redistest.Commands(t, watch)["evalsha"] == asked+2 // the second time when it had subscribed
 	}, "the first has asked twice")
@@ -208,7 +208,7 @@ func TestIdleWaitersSendNothing(t *testing.T) {
 			require.Equal(t, commands[name], after[name], name)
 		}
 	}
-	// A look may find a call that a timer of another test has just started: it has no label.
+	// Eventually: a first look may find a call of another test's timer, which has no label yet.
 	redistest.Eventually(t, 5*time.Second, func() bool { return redistest.Goroutines("go-rlock/rlock")-before <= n+2 },
 		"no goroutine of ours for each")
 	cancel()
@@ -216,15 +216,14 @@ func TestIdleWaitersSendNothing(t *testing.T) {
 	require.NoError(t, unlock())
 }
 
-// The connection that waiting takes from rueidis' blocking pool is given back when nobody has waited
-// for 5 s.
+// Waiters use a connection of rueidis' blocking pool. It is given back after 5 s without a waiter.
 func TestConnectionOfWaitersIsGivenBack(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
 	rdb := s.Client(t, func(o *rueidis.ClientOption) { o.BlockingPoolSize = 1 })
 	b := fixture{Client: newClient(t, rdb), rdb: s.Client(t), name: "pool"}
 	require.NoError(t, b.do(t, "HSET", b.name, foreignOwner, "1").Error())
-	for range 2 { // the second time it has to be taken anew
+	for range 2 { // the second round has to take a new connection
 		waiter := lockAsync(t, b.Mutex(b.name))
 		b.awaitSubscribers(t, b.name, 1)
 		waiter.cancel()
@@ -238,12 +237,12 @@ func TestConnectionOfWaitersIsGivenBack(t *testing.T) {
 	}
 }
 
-// A holder that crashed is waited for as long as its lease lasts, and not much longer.
+// A waiter behind a crashed holder waits until its lease ends, and not much longer.
 func TestCrashedHolder(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
 	b.do(t, "HSET", b.name, "00000000-0000-0000-0000-000000000000:1", "1")
-	const lease = 2 * time.Second // enough for an attempt in it
+	const lease = 2 * time.Second // long enough for one attempt
 	began := time.Now()
 	require.NoError(t, b.do(t, "PEXPIRE", b.name, strconv.FormatInt(lease.Milliseconds(), 10)).Error())
 	got := lockAsync(t, b.Mutex(b.name)).get(t, lease+5*time.Second)

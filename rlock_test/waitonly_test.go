@@ -13,7 +13,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// sectionKinds are the locks of every kind, and permits: all that have sections.
+// sectionKinds returns everything with sections: locks of every kind, and permits.
 func sectionKinds() map[string]func(s *twoClients, name string) rlock.Locker {
 	kinds := maps.Clone(leftKinds())
 	kinds["Semaphore"] = func(s *twoClients, name string) rlock.Locker { return s.Semaphore(name).Locker(1) }
@@ -24,7 +24,7 @@ func sectionKinds() map[string]func(s *twoClients, name string) rlock.Locker {
 	return kinds
 }
 
-// foreignLock is a Locker of the user's own, around one of ours.
+// foreignLock is a user's Locker around one of ours.
 type foreignLock struct{ rlock.Locker }
 
 func stockPermits(t *testing.T, s *twoClients, kind, name string, n int64) {
@@ -39,7 +39,7 @@ func stockPermits(t *testing.T, s *twoClients, kind, name string, n int64) {
 	require.NoError(t, err)
 }
 
-// G3: a section whose Lock was given a WaitOnly goes on when that ctx is done, and ends with its unlock. A Lock in the section is inside of it.
+// G3: a section locked with a WaitOnly ctx continues when that ctx ends, until its unlock. A Lock inside the section belongs to it.
 func TestWaitOnlySection(t *testing.T) {
 	redistest.Parallel(t)
 	s := newTwoClients(t, redistest.Shared(t))
@@ -50,7 +50,7 @@ func TestWaitOnlySection(t *testing.T) {
 			stockPermits(t, s, kind, name, 1)
 			l := lock(s, name)
 			outer, leave := context.WithCancel(context.WithValue(context.Background(), key{}, kind))
-			wait, stop := context.WithTimeout(rlock.WaitOnly(outer), testTimeout) // a ctx below it bounds no more than the waiting either
+			wait, stop := context.WithTimeout(rlock.WaitOnly(outer), testTimeout) // bounds only the wait, like the ctx around it
 			section, unlock, err := l.Lock(wait)
 			require.NoError(t, err)
 			stop()
@@ -65,13 +65,13 @@ func TestWaitOnlySection(t *testing.T) {
 			}
 			require.NoError(t, unlock())
 			require.Error(t, section.Err())
-			require.Error(t, inner.Err(), "it was inside")
+			require.Error(t, inner.Err(), "it was a section inside the one that ended")
 			require.NoError(t, unlockInner())
 		})
 	}
 }
 
-// G4: the ctx that a WaitOnly was made of ends the waiting, of every kind, and the error says why.
+// G4: the ctx inside a WaitOnly ends the wait, for every kind, and the error gives the cause.
 func TestWaitOnlyWaits(t *testing.T) {
 	redistest.Parallel(t)
 	s := newTwoClients(t, redistest.Shared(t))
@@ -96,7 +96,7 @@ func TestWaitOnlyWaits(t *testing.T) {
 	}
 }
 
-// G1: the loss of a lock ends a section that goes on without its caller, and that of one of several ends all.
+// G1: the loss of its lock ends a section that has outlived its caller's ctx. Of several locks, one loss ends all.
 func TestWaitOnlySectionIsLost(t *testing.T) {
 	redistest.Parallel(t)
 	s := newTwoClients(t, redistest.Shared(t), rlock.Options{WatchdogTimeout: time.Second})
@@ -115,7 +115,7 @@ func TestWaitOnlySectionIsLost(t *testing.T) {
 				select {
 				case <-ctx.Done():
 				case <-time.After(testTimeout):
-					require.FailNow(t, "it goes on")
+					require.FailNow(t, "the section continues after the loss")
 				}
 				require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
 			}
@@ -124,7 +124,7 @@ func TestWaitOnlySectionIsLost(t *testing.T) {
 	}
 }
 
-// G3: the rest of the ways to a section: a re-entry, another lock inside, a writer that becomes a reader, a reader that becomes the writer, a ticket.
+// G3: all other ways to a section: a re-entry, another lock inside, a downgrade, an upgrade, a ticket.
 func TestWaitOnlyOfOtherWays(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -162,13 +162,13 @@ func TestWaitOnlyOfOtherWays(t *testing.T) {
 		require.NoError(t, got.Err(), name)
 		held, err := m.IsHeld(got)
 		require.NoError(t, err, name)
-		require.True(t, held, name+" carries what is around it")
+		require.True(t, held, name+" carries the holds around it")
 		require.NoError(t, leaveIt(), name)
 		require.Error(t, got.Err(), name)
 	}
 	require.NoError(t, unlock())
 
-	// The end of the section around it does not end one that was told to outlive its ctx; but a re-entry ends with the hold.
+	// The end of the outer section does not end an inner one that was to outlive its ctx; but a re-entry ends with its hold.
 	section, unlock, err = m.Lock(ctx)
 	require.NoError(t, err)
 	inside, unlockInside, err := b.Mutex(b.name + ":inside").Lock(rlock.WaitOnly(section))
@@ -179,8 +179,8 @@ func TestWaitOnlyOfOtherWays(t *testing.T) {
 	require.Panics(t, func() { rlock.WaitOnly(nil) }) //nolint:staticcheck // what it is about
 }
 
-// G3, G4: the TryDo of a semaphore with a WaitOnly: busy for as long as it may wait, and not at all once the caller has gone; its section
-// goes on without the caller.
+// G3, G4: under WaitOnly, a semaphore's TryDo returns ErrNotAcquired after its wait, and the cancellation once the
+// caller has gone. Its section continues without the caller.
 func TestWaitOnlyForPermits(t *testing.T) {
 	redistest.Parallel(t)
 	s := newTwoClients(t, redistest.Shared(t))

@@ -12,10 +12,10 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// The rest of what a watchdog time of a handle does is tested in package rlocktest, where time costs nothing.
+// Package rlocktest tests the rest of WithWatchdog, in virtual time.
 
-// G2: a holder that is cut off from Redis is told by the end of the watchdog time of its handle, before another one is in. That one waits for it, and
-// not for the longer time of both Clients.
+// G2: a holder cut off from Redis is cancelled by the end of its handle's watchdog time, before the next owner gets in.
+// The next owner waits for that time, and not for the longer one of both Clients.
 func TestWatchdogOfAHandleThatIsCutOff(t *testing.T) {
 	redistest.Parallel(t)
 	c, proxy, past := behindProxy(t, anyWay)
@@ -43,8 +43,8 @@ func TestWatchdogOfAHandleThatIsCutOff(t *testing.T) {
 	require.NoError(t, got.unlock())
 }
 
-// A lock that one process hands to another has the watchdog time of the handle that waited: at once if that is shorter than a grant, and from the first
-// renewal on otherwise.
+// A lock handed from one process to another has the watchdog time of the waiter's handle: at once if that is shorter
+// than a grant, and otherwise from the first renewal on.
 func TestHandOverBetweenWatchdogTimes(t *testing.T) {
 	redistest.Parallel(t)
 	for name, rdb := range map[string]rueidis.Client{

@@ -13,7 +13,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// soon is how much longer than its bound a call may take on a loaded machine.
+// soon is the extra time that a call may take on a loaded machine.
 const soon = 2 * time.Second
 
 func TestRedisDownAtNewAndAtLock(t *testing.T) {
@@ -21,7 +21,7 @@ func TestRedisDownAtNewAndAtLock(t *testing.T) {
 	s := redistest.Start(t)
 	s.Stop()
 	_, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{s.Addr()}})
-	require.Error(t, err, "rueidis tells at once")
+	require.Error(t, err, "rueidis fails at once")
 	rdb, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{s.Addr()}, ForceSingleClient: true})
 	require.Error(t, err)
 	t.Cleanup(rdb.Close)
@@ -32,7 +32,7 @@ func TestRedisDownAtNewAndAtLock(t *testing.T) {
 	require.ErrorContains(t, err, "connection refused")
 	require.ErrorContains(t, err, `rlock: "down": Redis not reached: `)
 	require.NotErrorIs(t, err, rlock.ErrNotAcquired)
-	require.Less(t, time.Since(began), 3*time.Second+soon, "not for ever, though ctx has no end")
+	require.Less(t, time.Since(began), 3*time.Second+soon, "Lock gives up, although its ctx never ends")
 
 	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 	defer cancel()
@@ -45,12 +45,12 @@ func TestRedisDownAtNewAndAtLock(t *testing.T) {
 
 	_, err = c.Mutex("down").IsLocked(context.Background())
 	require.ErrorIs(t, err, rlock.ErrUnreachable)
-	// rueidis repeats what only reads until the call's time is up, which may end the last dialling.
+	// rueidis retries read-only commands until the call's time is up, which may end the last dialling.
 	require.ErrorContains(t, err, `rlock: "down": Redis not reached: dial tcp `)
 }
 
-// Local waiters do not try one after the other. Who joined while the first was trying may take twice
-// its time, however many there are.
+// Local waiters do not try one after the other. A waiter that joins during the first one's try takes at most twice its
+// time, however many there are.
 func TestRedisDownForManyWaiters(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
@@ -91,7 +91,7 @@ func TestRedisDownInTheSection(t *testing.T) {
 	killed := time.Now() // the last renewal was sent before
 	<-ctx.Done()
 	require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
-	require.Less(t, time.Since(killed), watchdog+soon, "at the end of the last renewal's lease")
+	require.Less(t, time.Since(killed), watchdog+soon, "cancelled at the end of the last renewal's lease")
 	require.ErrorIs(t, unlock(), rlock.ErrLost)
 }
 
@@ -110,7 +110,7 @@ func TestRedisDownAtUnlock(t *testing.T) {
 	require.Error(t, ctx.Err())
 }
 
-// An unlock that could not be told goes on in the background: the lock is free when Redis is back.
+// If an unlock does not reach Redis, it continues in the background: the lock is free when Redis is back.
 func TestUnlockIsMadeUpForWhenRedisIsBack(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
@@ -140,18 +140,17 @@ func TestWrongPassword(t *testing.T) {
 	began := time.Now()
 	_, _, err = c.Mutex("password").Lock(context.Background())
 	require.ErrorContains(t, err, "WRONGPASS")
-	require.Less(t, time.Since(began), soon, "asking again would not help")
+	require.Less(t, time.Since(began), soon, "Lock does not retry, since that would not help")
 }
 
-// G6 and G5: the reply of a call is lost, each alone. The count is right in the end, unlock succeeds
-// once, and nothing stays held.
+// G6 and G5: each call's reply is lost in turn. In the end the count is right, unlock succeeds once, and nothing stays held.
 func TestLostReplies(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
 	for _, resp2 := range []bool{false, true} {
 		for _, lost := range []struct {
 			what string
-			n    int // it is the n-th script call; there is a renewal only where it is waited for
+			n    int // the number of the script call; it is a renewal only where the test waits for one
 		}{{"acquire", 1}, {"re-entry for longer", 2}, {"count", 3}, {"unlock", 4}, {"renewal", 3}} {
 			t.Run(fmt.Sprintf("resp2=%v/%s", resp2, lost.what), func(t *testing.T) {
 				redistest.Parallel(t)
@@ -206,7 +205,7 @@ func TestFirstAttemptArrivesAfterTheSecondWasTakenOff(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			redistest.Parallel(t)
 			far := redistest.StartProxy(t, s.Addr())    // holds the first request back
-			near := redistest.StartProxy(t, far.Addr()) // holds the reply to the second one back
+			near := redistest.StartProxy(t, far.Addr()) // holds back the reply to the second request
 			b := fixture{rdb: s.Client(t), name: redistest.Name(t)}
 			c := newClient(t, redistest.Dial(t, near.Addr()))
 			loadScripts(t, c)
@@ -252,7 +251,7 @@ func TestFirstAttemptArrivesAfterTheSecondWasTakenOff(t *testing.T) {
 	}
 }
 
-// The reply of an acquire never comes, and the caller goes: the hold is given back.
+// The reply of an acquire never comes, and the caller gives up: the hold is given back.
 func TestAbandonedAcquireIsGivenBack(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
@@ -270,7 +269,7 @@ func TestAbandonedAcquireIsGivenBack(t *testing.T) {
 				_, _, err := c.Mutex(b.name).Lock(ctx)
 				p <- err
 			}()
-			redistest.Eventually(t, 5*time.Second, func() bool { return proxy.Held() == 1 }, "acquired, not answered")
+			redistest.Eventually(t, 5*time.Second, func() bool { return proxy.Held() == 1 }, "acquired, but not answered")
 			require.True(t, b.exists(t, b.name))
 			cancel()
 			require.ErrorIs(t, <-p, rlock.ErrNotAcquired)
@@ -284,7 +283,7 @@ func TestAbandonedAcquireIsGivenBack(t *testing.T) {
 	}
 }
 
-// Every call returns within its ctx, or its lease, plus a little, while Redis does not answer.
+// While Redis does not answer, every call returns shortly after its ctx or lease ends.
 func TestCallsReturnWhileRedisHangs(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
@@ -309,7 +308,7 @@ func TestCallsReturnWhileRedisHangs(t *testing.T) {
 	})
 	bounded("IsLocked", 200*time.Millisecond, func(ctx context.Context) error { _, err := m.IsLocked(ctx); return err })
 	bounded("ForceUnlock", 200*time.Millisecond, func(ctx context.Context) error { _, err := m.ForceUnlock(ctx); return err })
-	const dialling = 3 * time.Second // the unlock may stand behind a call that dials, as docs/guarantees.md says
+	const dialling = 3 * time.Second // the unlock may queue behind a call that dials, see docs/guarantees.md
 	bounded("unlock", time.Second+dialling, func(context.Context) error { return unlock() })
 	require.Error(t, ctx.Err())
 	s.Resume()
@@ -341,14 +340,15 @@ func TestScriptsForgottenBeforeEveryCall(t *testing.T) {
 	}
 }
 
-// G4, G5: a server that is a replica for a moment, as in a failover, is asked again until it is the master. Redis 6.2 says so in other words.
+// G4, G5: a server that is briefly a replica, as in a failover, is retried until it is the master. Redis 6.2 words this
+// error differently.
 func TestServerIsAReplicaForAMoment(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
 	b := fixture{Client: newClient(t, s.Client(t)), rdb: s.Client(t), name: "order:42"}
-	require.NoError(t, b.do(t, "REPLICAOF", "127.0.0.1", "1").Error()) // its master is nobody
+	require.NoError(t, b.do(t, "REPLICAOF", "127.0.0.1", "1").Error()) // its master does not exist
 	p := lockAsync(t, b.Mutex(b.name))
-	redistest.Eventually(t, soon, func() bool { return redistest.Commands(t, b.rdb)["evalsha"] > 2 }, "asked again")
+	redistest.Eventually(t, soon, func() bool { return redistest.Commands(t, b.rdb)["evalsha"] > 2 }, "the call is retried")
 	require.NoError(t, b.do(t, "REPLICAOF", "NO", "ONE").Error())
 	a := p.get(t, testTimeout)
 	require.NoError(t, a.err)

@@ -11,7 +11,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// granted is the result of a Lock, and its time.
+// granted is the result of a Lock and the time it returned.
 type granted struct {
 	ctx    context.Context
 	unlock rlock.UnlockFunc
@@ -103,7 +103,7 @@ func returned(t testing.TB, c <-chan error, within time.Duration) error {
 // tellSlack is how late a ctx may be cancelled in a process that has not stalled.
 const tellSlack = 200 * time.Millisecond
 
-// cancellation record when the ctx of a hold was cancelled, and the stalls of this process before.
+// cancellation records when the ctx of a hold was cancelled, and earlier stalls of this process.
 type cancellation struct {
 	at     chan time.Time
 	stalls stalls
@@ -124,8 +124,8 @@ func cancellationOf(ctx context.Context) *cancellation {
 	return c
 }
 
-// by requires that the ctx is cancelled by then, or at most slack later; if then is the lease's end, this is G2.
-// Time in which the machine did not run the process does not count.
+// by requires that the ctx is cancelled by then, or at most slack later; if then is the lease's end, this is G2. Stalls
+// of the machine do not count.
 func (c *cancellation) by(t testing.TB, then time.Time, slack time.Duration) {
 	t.Helper()
 	select {

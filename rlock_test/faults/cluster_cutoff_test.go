@@ -10,8 +10,8 @@ import (
 	"github.com/go-rlock/rlock/internal/redistest"
 )
 
-// isolate makes a node of the cluster and the others strangers: it stays alive for clients, and knows
-// nothing of what happens in the cluster. The replica that succeeds it, if any, takes over its slots.
+// isolate makes a node of the cluster and the other nodes forget each other: it still serves clients, but learns
+// nothing more from the cluster. Its slots go to its successor, a replica, if there is one.
 func (s *clusterScene) isolate(t testing.TB, addr, successor string) {
 	t.Helper()
 	for other, n := range s.nodes {
@@ -28,10 +28,9 @@ func (s *clusterScene) isolate(t testing.TB, addr, successor string) {
 	}
 }
 
-// Fault 4, G2 and G4: the node of a waiter's subscription is cut off from the cluster, but alive for
-// the waiter: nothing breaks, only no message comes any more. The waiter finds out when the remaining
-// time of the holder is over, at the latest, and subscribes elsewhere; from then on it is woken by
-// messages again. The hold goes on at the new master.
+// Fault 4, G2 and G4: the node with a waiter's subscription is cut off from the cluster but still serves the waiter.
+// Nothing breaks, but no more messages come. The waiter notices at the latest when the holder's remaining lease is
+// over, and subscribes elsewhere; from then on messages wake it again. The hold continues at the new master.
 func TestClusterNodeCutOffUnderHolderAndWaiter(t *testing.T) {
 	for mode, o := range pubSubModes {
 		t.Run(mode, func(t *testing.T) {
@@ -39,7 +38,7 @@ func TestClusterNodeCutOffUnderHolderAndWaiter(t *testing.T) {
 			c := redistest.StartCluster(t, 3, 1)
 			o.WatchdogTimeout = 8 * time.Second
 			masters := c.Nodes()[:3]
-			// Owner asks the first node, which therefore stays in the cluster.
+			// Owner asks the first node, so that one stays in the cluster.
 			var s *clusterScene
 			var cut, successor string
 			for i := 0; cut == ""; i++ {

@@ -13,13 +13,13 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// pubSubModes are the two ways in which the clients of a cluster announce unlocks.
+// pubSubModes are the two ways to announce unlocks on a cluster.
 var pubSubModes = map[string]rlock.Options{
 	"sharded": {WatchdogTimeout: longWatchdog},
 	"plain":   {WatchdogTimeout: longWatchdog, PlainPubSub: true},
 }
 
-// clusterScene is a lock on a cluster that one client holds, with a waiter of another client.
+// clusterScene is a lock on a cluster, held by one client and waited for by another.
 type clusterScene struct {
 	*redistest.Cluster
 	nodes  map[string]rueidis.Client // by address
@@ -29,18 +29,18 @@ type clusterScene struct {
 	plain  bool
 	hold   granted
 	waiter waiter
-	asks   *asks  // what the waiter's client hears
-	at     string // where it was subscribed before the fault
+	asks   *asks  // the commands of the waiter's client
+	at     string // where the waiter was subscribed before the fault
 }
 
-// asks is a client that remembers how its commands went.
+// asks is a client that records the outcome of its commands.
 type asks struct {
 	rueidis.Client
 
 	mu      sync.Mutex // guards the following
 	open    int        // commands under way
-	answers int        // commands that were answered, since look
-	err     error      // of the one that returned last
+	answers int        // commands answered since look
+	err     error      // of the command that returned last
 }
 
 func (a *asks) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
@@ -63,7 +63,7 @@ func (a *asks) look() {
 	a.answers = 0
 }
 
-// settled reports whether something was asked since look, and the last question was answered.
+// settled reports whether a command has been sent since look and the last one was answered.
 func (a *asks) settled() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -87,12 +87,12 @@ func newClusterScene(t *testing.T, c *redistest.Cluster, o rlock.Options, name s
 	return s
 }
 
-// quickToNotice is for clients that find a connection dead within seconds, rather than ten.
+// quickToNotice makes clients notice a dead connection within seconds instead of ten.
 func quickToNotice(o *rueidis.ClientOption) { o.ConnWriteTimeout = promptly }
 
 func (s *clusterScene) owner(t testing.TB) rueidis.Client { return s.nodes[s.Owner(t, s.slot).Addr()] }
 
-// subscribed returns the addresses of the nodes where the waiter has its subscription.
+// subscribed returns the addresses of the nodes that have the waiter's subscription.
 func (s *clusterScene) subscribed(t testing.TB) (at []string) {
 	for addr, n := range s.nodes {
 		if subscribers(t, n, s.name, !s.plain) > 0 {
@@ -102,8 +102,7 @@ func (s *clusterScene) subscribed(t testing.TB) (at []string) {
 	return at
 }
 
-// awaitSubscriber waits until the waiter is subscribed at one node, the owner of the slot if the
-// channel is sharded.
+// awaitSubscriber waits until the waiter is subscribed at exactly one node: the slot's owner if the channel is sharded.
 func (s *clusterScene) awaitSubscriber(t testing.TB, within time.Duration) (addr string) {
 	t.Helper()
 	redistest.Eventually(t, within, func() bool {
@@ -117,7 +116,7 @@ func (s *clusterScene) awaitSubscriber(t testing.TB, within time.Duration) (addr
 	return addr
 }
 
-// handOver ends the scene: the waiter is woken by the unlock, and nothing is left.
+// handOver ends the scene: the unlock wakes the waiter, and nothing is left.
 func (s *clusterScene) handOver(t testing.TB) { s.handOverWithin(t, promptly) }
 
 func (s *clusterScene) handOverWithin(t testing.TB, within time.Duration) {
@@ -126,14 +125,13 @@ func (s *clusterScene) handOverWithin(t testing.TB, within time.Duration) {
 	require.Equal(t, map[string]int64{rlock.Owner(s.hold.ctx): 1}, owners(t, s.owner(t), s.name))
 	s.waiter.waits(t)
 	require.NoError(t, s.hold.unlock())
-	require.NoError(t, s.waiter.gets(t, within, "told of the unlock").unlock())
+	require.NoError(t, s.waiter.gets(t, within, "woken by the unlock").unlock())
 	require.False(t, exists(t, s.owner(t), s.name))
 	redistest.Eventually(t, promptly, func() bool { return len(s.subscribed(t)) == 0 }, "no channel is left")
 }
 
-// Fault 4, G2 and G4: the master of the lock's slot is killed, or stands still until it was replaced,
-// under a holder and a waiter. The hold, which the replica has, goes on at the new master, and the
-// waiter hears of the unlock there.
+// Fault 4, G2 and G4: the master of the lock's slot is killed, or stopped until it has been replaced, under a holder
+// and a waiter. The hold, already replicated, continues at the new master, where the unlock wakes the waiter.
 func TestClusterFailoverUnderHolderAndWaiter(t *testing.T) {
 	for mode, o := range pubSubModes {
 		t.Run(mode, func(t *testing.T) {
@@ -162,8 +160,9 @@ func TestClusterFailoverUnderHolderAndWaiter(t *testing.T) {
 				delete(s.nodes, old.Addr())
 				s.awaitSubscriber(t, failover)
 				s.follow(t)
-				// The message comes at once, but a waiter that was subscribed elsewhere has not noticed yet: its
-				// attempt waits in vain for the old master, and then for a look at the cluster, up to a second later.
+				// The message comes at once, but a waiter that was subscribed elsewhere has not noticed the new master
+				// yet: its attempt first waits in vain for the old master, and then up to a second for a look at the
+				// cluster.
 				s.handOverWithin(t, promptly+time.Second+promptly)
 				old.Resume()
 				s.AwaitOK(t)
@@ -173,9 +172,9 @@ func TestClusterFailoverUnderHolderAndWaiter(t *testing.T) {
 	}
 }
 
-// follow waits until the holder's client finds the lock at the new master; an unlock before would give up
-// after some seconds, as it says, and go on in the background. So has the waiter's, if it had to subscribe
-// anew: it tries again then, and may have to ask the cluster more than once where to.
+// follow waits until the holder's client finds the lock at the new master; an earlier unlock would give up after some
+// seconds and continue in the background. It also waits for the waiter's client, if that had to subscribe anew: then it
+// tries again, and may need several looks at the cluster to find the node.
 func (s *clusterScene) follow(t testing.TB) {
 	t.Helper()
 	redistest.Eventually(t, failover, func() bool {
@@ -190,8 +189,8 @@ func (s *clusterScene) follow(t testing.TB) {
 	}, "the waiter has asked, and was answered")
 }
 
-// replicate waits until the replica has the hold: an acquire that waits for it says so. What the waiter's
-// client hears from then on is about the fault that follows.
+// replicate waits until the replica has the hold, by an acquire that waits for replicas. From then on, asks records
+// only commands of the fault that follows.
 func (s *clusterScene) replicate(t testing.TB) {
 	t.Helper()
 	c := newClient(t, s.rdb, rlock.Options{Replicas: 1, ReplicaTimeout: failover, PlainPubSub: s.plain})

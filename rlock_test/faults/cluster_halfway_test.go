@@ -12,9 +12,9 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// Fault 4, G2: a slot stays in the middle of its migration for longer than the lease, some of its locks
-// at the old node and some at the new one. A call for both kinds is refused there; the renewals of the
-// holds, which share calls, go on all the same.
+// Fault 4, G2: a slot's migration stops halfway for longer than the lease, with some locks at the old node and some at
+// the new one. Redis refuses calls with keys of both. The renewals of the holds, which share calls, succeed all the
+// same.
 func TestSlotHalfMovedUnderManyHolds(t *testing.T) {
 	const holds = 10
 	c := redistest.StartCluster(t, 3, 0)
@@ -39,7 +39,7 @@ func TestSlotHalfMovedUnderManyHolds(t *testing.T) {
 	for i, ctx := range ctxs {
 		require.NoError(t, context.Cause(ctx), "hold %d", i)
 	}
-	c.MigrateSlot(t, slot, from, to) // goes on from there
+	c.MigrateSlot(t, slot, from, to) // completes the migration
 	for i, unlock := range unlocks {
 		require.NoError(t, unlock(), "hold %d", i)
 		require.False(t, exists(t, watch, name(i)))

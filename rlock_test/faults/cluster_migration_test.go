@@ -14,8 +14,8 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// Fault 4, G1, G2 and G4: the slot of a lock moves to another node, and back, under a holder and a
-// waiter. The hold is kept and renewed, the waiter follows and hears of the unlock.
+// Fault 4, G1, G2 and G4: the slot of a lock moves to another node and back, under a holder and a waiter. The hold is
+// kept and renewed; the waiter follows, and the unlock wakes it.
 func TestSlotMovesUnderHolderAndWaiter(t *testing.T) {
 	c := redistest.StartCluster(t, 3, 0)
 	for mode, o := range pubSubModes {
@@ -31,7 +31,7 @@ func TestSlotMovesUnderHolderAndWaiter(t *testing.T) {
 				s.MigrateSlot(t, s.slot, from, to)
 				moved := time.Now()
 				s.awaitSubscriber(t, promptly)
-				// The renewal of a hold that nobody renewed for a third of its lease shows.
+				// Without a renewal, less of the lease would be left.
 				renewed := func() bool { return remaining(t, s.nodes[to.Addr()], s.name) > o.WatchdogTimeout*9/10 }
 				redistest.Eventually(t, promptly, func() bool { return !renewed() }, "time passes")
 				redistest.Eventually(t, o.WatchdogTimeout/3+promptly, renewed, "renewed at the new node")
@@ -42,9 +42,9 @@ func TestSlotMovesUnderHolderAndWaiter(t *testing.T) {
 	}
 }
 
-// Fault 4, G4: an unlock in the middle of a slot's migration, when the lock's key has moved and its
-// channel has not. With sharded pub/sub the message is published at the new node, of which the waiter
-// does not know yet; it tries again when the migration ends. Plain messages go everywhere.
+// Fault 4, G4: an unlock in the middle of a slot's migration, after the lock's key has moved and before its channel
+// has. With sharded pub/sub the message is published at the new node, which the waiter does not know yet: it tries
+// again when the migration ends. Plain messages reach all nodes.
 func TestUnlockWhileTheSlotMoves(t *testing.T) {
 	c := redistest.StartCluster(t, 3, 0)
 	for mode, o := range pubSubModes {
@@ -53,9 +53,9 @@ func TestUnlockWhileTheSlotMoves(t *testing.T) {
 			from, to := s.BeginMove(t, s.slot, s.name)
 			require.NoError(t, s.hold.unlock())
 			if s.plain {
-				require.NoError(t, s.waiter.gets(t, promptly, "told of the unlock").unlock())
+				require.NoError(t, s.waiter.gets(t, promptly, "woken by the unlock").unlock())
 			}
-			s.MigrateSlot(t, s.slot, from, to) // goes on from there
+			s.MigrateSlot(t, s.slot, from, to) // completes the migration
 			if !s.plain {
 				require.NoError(t, s.waiter.gets(t, promptly, "tries again at the new node").unlock())
 			}
@@ -64,10 +64,9 @@ func TestUnlockWhileTheSlotMoves(t *testing.T) {
 	}
 }
 
-// Fault 4, G1, G2 and G4 under load: a slot goes back and forth while goroutines of several clients
-// count under a lock of that slot. No update is lost, no hold, and no wake-up: nobody waits long. The
-// lock is a fenced one, so that its two keys may be at different nodes for a moment, and its tokens
-// have to grow.
+// Fault 4, G1, G2 and G4 under load: a slot moves back and forth while goroutines of several clients count under one of
+// its locks. No update, hold or wake-up is lost, and nobody waits long. The lock is fenced, so that its two keys may
+// briefly be on different nodes, and its tokens must rise.
 func TestSlotGoesBackAndForthUnderLoad(t *testing.T) {
 	c := redistest.StartCluster(t, 3, 0)
 	for mode, o := range pubSubModes {
@@ -77,7 +76,7 @@ func TestSlotGoesBackAndForthUnderLoad(t *testing.T) {
 			const enough = 5                       // moves, however long they take
 			end := time.Now().Add(6 * time.Second) // at least
 			var over atomic.Bool
-			// All but sections are written by a holder alone, in two steps that others could come between.
+			// Only the holder writes these (except sections), in two steps, so that an intruder would show.
 			var witness, last, longest, sections atomic.Int64
 			var wg sync.WaitGroup
 			for range 3 {
@@ -117,7 +116,7 @@ func TestSlotGoesBackAndForthUnderLoad(t *testing.T) {
 			t.Logf("%d sections, %d moves, longest wait %v", sections.Load(), moves, time.Duration(longest.Load()))
 			require.Equal(t, sections.Load(), witness.Load())
 			// A lease is renewed every third.
-			require.Less(t, time.Duration(longest.Load()), longWatchdog*2/3, "no wake-up was lost: a waiter that sleeps through one sleeps till the lease ends")
+			require.Less(t, time.Duration(longest.Load()), longWatchdog*2/3, "no wake-up was lost: a waiter that misses one sleeps until the lease ends")
 		})
 	}
 }

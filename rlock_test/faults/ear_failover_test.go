@@ -14,16 +14,16 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// earAlone are options of a holder that looks at its locks every twenty minutes: what it learns before that it was told, or has looked for since
-// its ear listened anew.
+// earAlone are options of a holder that checks its locks only every twenty minutes. Anything it learns earlier comes
+// from a message, or from the look after its subscription (its ear) was renewed.
 var earAlone = rlock.Options{WatchdogTimeout: time.Hour}
 
-// earFixture is a deployment that loses a node, with holders who want to be asked and a Client that waits.
+// earFixture is a deployment that loses a node, with holders who want to know of waiters, and a Client that waits.
 type earFixture struct {
 	options rlock.Options
 	nodes   map[*redistest.Server]rueidis.Client
 	dial    func(mod ...func(*rueidis.ClientOption)) rueidis.Client
-	rdb     rueidis.Client // that of waits
+	rdb     rueidis.Client // of the waiting Client
 	waits   *rlock.Client
 }
 
@@ -37,24 +37,24 @@ func newEarScene(t *testing.T, o rlock.Options, nodes []*redistest.Server, dial 
 	return s
 }
 
-// askable is a Client of the scene with the network before it, and its hold.
+// askable is a holder's Client, the proxies in front of it, and its hold.
 type askable struct {
 	*rlock.Client
 
 	name    string
 	proxies []*redistest.Proxy
-	lost    atomic.Bool // what is said to it
+	lost    atomic.Bool // whether messages to it are dropped
 	ctx     context.Context
 	unlock  rlock.UnlockFunc
 }
 
-// askable takes a lock of which it is told if somebody waits. Its ear listens at from.
+// askable takes a lock and has its holder notified of waiters. Its ear listens at from.
 func (s *earFixture) askable(t *testing.T, name string) (a *askable, from *redistest.Server) {
 	t.Helper()
 	return s.holds(t, name, func(c *rlock.Client) *rlock.Mutex { return c.Mutex(name, rlock.WithAsked()) })
 }
 
-// holds takes a lock in a Client with an ear, which listens at from.
+// holds takes a lock in a Client with an ear that listens at from.
 func (s *earFixture) holds(t *testing.T, name string, of func(c *rlock.Client) *rlock.Mutex) (a *askable, from *redistest.Server) {
 	t.Helper()
 	a = &askable{name: name}
@@ -75,7 +75,7 @@ func (s *earFixture) holds(t *testing.T, name string, of func(c *rlock.Client) *
 	return a, s.awaitEar(t, a.Client)
 }
 
-// awaitEar waits until a Client can be spoken to, and returns where.
+// awaitEar waits until messages can reach a Client, and returns the server of its ear.
 func (s *earFixture) awaitEar(t *testing.T, c *rlock.Client) (at *redistest.Server) {
 	t.Helper()
 	ear := "rlock_client:{" + c.ID() + "}"
@@ -96,7 +96,7 @@ func (s *earFixture) awaitEar(t *testing.T, c *rlock.Client) (at *redistest.Serv
 	return at
 }
 
-// awaitWaiter waits until somebody waits for a lock, wherever that listens.
+// awaitWaiter waits until the lock has a waiter, whichever node it subscribes to.
 func (s *earFixture) awaitWaiter(t *testing.T, name string) {
 	t.Helper()
 	redistest.Eventually(t, failover, func() bool {
@@ -109,7 +109,7 @@ func (s *earFixture) awaitWaiter(t *testing.T, name string) {
 	}, "somebody waits")
 }
 
-// cutOff takes all of the servers away from it, or gives them back.
+// cutOff disconnects it from all servers, or reconnects it.
 func (a *askable) cutOff(on bool) {
 	for _, p := range a.proxies {
 		p.Refuse(on)
@@ -123,18 +123,18 @@ func (a *askable) notAsked(t *testing.T) {
 	t.Helper()
 	select {
 	case <-rlock.Asked(a.ctx):
-		require.FailNow(t, "somebody has asked")
+		require.FailNow(t, "the holder was asked for its lock")
 	default:
 	}
 }
 
-// isAsked waits until somebody has asked, who gets the lock then.
+// isAsked waits until the holder is asked for its lock; it unlocks, and the waiter gets the lock.
 func (a *askable) isAsked(t *testing.T, w waiter) {
 	t.Helper()
 	select {
 	case <-rlock.Asked(a.ctx):
 	case <-time.After(failover):
-		require.FailNow(t, "nobody has asked", a.name)
+		require.FailNow(t, "nobody asked for the lock", a.name)
 	}
 	require.NoError(t, a.ctx.Err())
 	w.waits(t)
@@ -142,8 +142,8 @@ func (a *askable) isAsked(t *testing.T, w waiter) {
 	require.NoError(t, w.gets(t, failover, "given up").unlock())
 }
 
-// loses goes through the loss of the node where the first holder's ear listens. fail has it fail, and returns how to wait until another one has taken
-// its place.
+// loses takes a scene through the loss of the node of the first holder's ear. fail makes the node fail, and returns a
+// function that waits until another node has replaced it.
 func (s *earFixture) loses(t *testing.T, fail func(earsAt *redistest.Server) (settled func())) {
 	t.Helper()
 	const kept = "kept"
@@ -160,7 +160,7 @@ func (s *earFixture) loses(t *testing.T, fail func(earsAt *redistest.Server) (se
 	missed.lost.Store(true)
 	early := startStubbornLock(s.waits.Mutex(missed.name))
 	s.awaitWaiter(t, missed.name)
-	sleep(promptly / 10) // what it says is on its way
+	sleep(promptly / 10) // the message is on its way
 	missed.notAsked(t)
 
 	deaf.cutOff(true)
@@ -173,7 +173,7 @@ func (s *earFixture) loses(t *testing.T, fail func(earsAt *redistest.Server) (se
 	deaf.notAsked(t)
 	deaf.cutOff(false)
 	missed.lost.Store(false)
-	if missedAt != at { // it heard all the time
+	if missedAt != at { // the ear was never interrupted
 		missed.cutOff(true)
 		missed.cutOff(false)
 	}
@@ -185,8 +185,8 @@ func (s *earFixture) loses(t *testing.T, fail func(earsAt *redistest.Server) (se
 	require.NoError(t, keeper.unlock())
 }
 
-// Fault 4: the master is killed under holders that want to know who waits. Their ears follow to the new one; who asked while they did not listen, or was not
-// heard, is found; and a lock that is kept is given up. G4.
+// Fault 4: the master is killed under holders that want to know of waiters. Their ears follow to the new master. They
+// find waiters that asked while the ear was deaf or the message was lost, and a lock that was kept is given up. G4.
 func TestSentinelFailoverUnderTheEar(t *testing.T) {
 	t.Parallel()
 	s := redistest.StartSentinel(t)
@@ -202,7 +202,7 @@ func TestSentinelFailoverUnderTheEar(t *testing.T) {
 	})
 }
 
-// newEarCluster is a scene on a cluster.
+// newEarCluster returns a scene on a cluster.
 func newEarCluster(t *testing.T, mode string, replicas int) (*earFixture, *redistest.Cluster) {
 	t.Helper()
 	c := redistest.StartCluster(t, 3, replicas)
@@ -213,7 +213,7 @@ func newEarCluster(t *testing.T, mode string, replicas int) (*earFixture, *redis
 	}), c
 }
 
-// The same of a cluster's node, which may have locks or not.
+// The same for a cluster's node, with or without locks on it.
 func TestClusterFailoverUnderTheEar(t *testing.T) {
 	for mode := range pubSubModes {
 		t.Run(mode, func(t *testing.T) {
@@ -223,7 +223,7 @@ func TestClusterFailoverUnderTheEar(t *testing.T) {
 				o := e.options
 				o.Replicas, o.ReplicaTimeout = 1, failover
 				confirmed := newClient(t, e.rdb, o)
-				for _, name := range []string{"hears", "deaf", "missed", "held", "kept"} { // what was written there before, too
+				for _, name := range []string{"hears", "deaf", "missed", "held", "kept"} { // and everything written there before
 					require.NoError(t, confirmed.Mutex("{"+name+"}later").Do(context.Background(), func(context.Context) error { return nil }))
 				}
 				at.Kill()
@@ -233,7 +233,8 @@ func TestClusterFailoverUnderTheEar(t *testing.T) {
 	}
 }
 
-// Fault 4, G4: the slots move of the ear, whose channel is sharded, and of the lock. The ear is where its slot is, and what it has missed is looked for.
+// Fault 4, G4: the slots of the lock and of the ear (a sharded channel) move. The ear follows its slot, and the holder
+// finds the waiters it has missed.
 func TestSlotOfTheEarMoves(t *testing.T) {
 	for mode := range pubSubModes {
 		t.Run(mode, func(t *testing.T) {
@@ -271,13 +272,14 @@ func TestSlotOfTheEarMoves(t *testing.T) {
 	}
 }
 
-// blind is a client that knows no node, as one does not know those that joined after it has connected.
+// blind is a client that knows no node, like a client that connected before the nodes joined.
 type blind struct{ rueidis.Client }
 
 func (blind) Nodes() map[string]rueidis.Client { return nil }
 
-// Fault 3, G4: a message to the holder is lost, and a look does not see who waits: on a cluster with plain channels that may be at a node that the
-// holder's client does not know. Once the holder's ear is back, it is asked nevertheless, and a lock that it would keep is given up.
+// Fault 3, G4: a message to the holder is lost, and its look does not find the waiter: on a cluster with plain channels
+// the waiter may be at a node that the holder's client does not know. Once the holder's ear is back, it is asked all
+// the same, and gives up a lock it would otherwise keep.
 func TestAskedFromUnseenNodes(t *testing.T) {
 	t.Parallel()
 	e, _ := newEarCluster(t, "plain", 0)
@@ -302,7 +304,7 @@ func TestAskedFromUnseenNodes(t *testing.T) {
 			a.lost.Store(true)
 			w := startStubbornLock(l.waits(e.waits, name))
 			e.awaitWaiter(t, name)
-			sleep(promptly / 10) // what it says is on its way
+			sleep(promptly / 10) // the message is on its way
 			a.notAsked(t)
 			a.lost.Store(false)
 			a.cutOff(true)

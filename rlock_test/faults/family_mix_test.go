@@ -13,11 +13,11 @@ import (
 	"github.com/go-rlock/rlock/internal/redistest"
 )
 
-// familyNemesis strikes the servers of a family, and the ways to them. Each process has a way of its own to each server.
+// familyNemesis injects faults into the servers of a family and the connections to them. Each process has its own proxy to each server.
 type familyNemesis struct {
 	*family
 
-	of []*mixNemesis // one a server, with the ways to it
+	of []*mixNemesis // one per server, with the proxies in front of it
 }
 
 func (f *family) nemesis(processes int) *familyNemesis {
@@ -40,7 +40,7 @@ func (f *family) nemesis(processes int) *familyNemesis {
 	return n
 }
 
-// strike goes through a schedule, one fault after the other. Server faults are made by the test's goroutine, since they can fail it.
+// strike runs a schedule, one fault after another. The test's goroutine makes the server faults, since they can fail the test.
 func (n *familyNemesis) strike(steps []mixStep, network map[string]mixRange) {
 	n.t.Helper()
 	for _, s := range steps {
@@ -55,15 +55,15 @@ func (n *familyNemesis) strike(steps []mixStep, network map[string]mixRange) {
 	}
 }
 
-// ways is how many there are.
+// ways returns the number of proxies.
 func (n *familyNemesis) ways() int { return len(n.of) * len(n.peers) }
 
-// silence is how long a call waits for an answer, and for how long one is sent again, see docs/guarantees.md.
+// silence is how long a call waits for an answer, and for how long a call is retried: see docs/guarantees.md.
 const silence = 3 * time.Second
 
-// All of several locks, on two servers and in several slots, under the faults mixed at random: beside others that take some of them,
-// or one alone, nested, cancelled. No two are in a lock together, whoever is in; after each round of faults all callers return, and nothing
-// is left. G1, G2, G4 to G6, G8, G9.
+// All takes several locks, on two servers and in several slots, while faults strike at random. Other callers take some
+// of the locks, or one of them, nested and cancelled. No two callers ever share a lock; after each round of faults all
+// calls return, and nothing is left. G1, G2, G4 to G6, G8, G9.
 func TestMixOfFaultsAll(t *testing.T) {
 	t.Parallel()
 	keeps := []string{"--appendonly", "yes", "--appendfsync", "always"}
@@ -73,7 +73,7 @@ func TestMixOfFaultsAll(t *testing.T) {
 	}, redistest.Start(t, keeps...), redistest.StartCluster(t, 1, 0, keeps...).Nodes()[0])
 	n := f.nemesis(3)
 	network, server := mixLanes(f.plan.Watchdog)
-	delete(server, "delete") // what that does to one lock is known
+	delete(server, "delete") // its effect on a single lock is known
 	rng := rand.New(rand.NewPCG(f.plan.Seed, 0))
 	for end := time.Now().Add(faultsDuration(t, 25*time.Second)); time.Now().Before(end); {
 		f.goOn()
@@ -83,17 +83,17 @@ func TestMixOfFaultsAll(t *testing.T) {
 		wg.Go(func() { n.strike(one, network) })
 		n.strike(other, network)
 		wg.Wait()
-		f.idle(time.Now(), silence+f.plan.Watchdog+time.Second, "all return when there is peace")
+		f.idle(time.Now(), silence+f.plan.Watchdog+time.Second, "all calls return after the faults")
 		f.fine()
 	}
 	f.clean()
 	f.end()
 }
 
-// A quorum of three servers under the faults mixed at random. While they strike one server at a time, with all that it knew or the
-// way of a process to it, no Lock fails for that. When two are stopped, or have lost all they knew, holders are told before their leases
-// can have ended, and Locks say that Redis cannot be reached. No two are in the lock together at any time, and when there is peace all
-// callers return, and nothing is left. G1, G2, G4 to G6, G8, G9.
+// A quorum of three servers under random faults. While they strike one server at a time, with all its data or with one
+// process's connection to it, no Lock fails because of that. When two servers are stopped or have lost their data, the
+// ctx of holders ends before their leases can, and Locks fail with ErrUnreachable. No two callers ever share the lock;
+// after the faults all calls return, and nothing is left. G1, G2, G4 to G6, G8, G9.
 func TestMixOfFaultsQuorum(t *testing.T) {
 	t.Parallel()
 	f := newFamily(t, familyPlan{
@@ -102,11 +102,11 @@ func TestMixOfFaultsQuorum(t *testing.T) {
 	}, redistest.Start(t), redistest.Start(t), redistest.Start(t))
 	n := f.nemesis(3)
 	network, server := mixLanes(f.plan.Watchdog)
-	maps.DeleteFunc(network, func(fault string, _ mixRange) bool { // nobody hands a quorum over
+	maps.DeleteFunc(network, func(fault string, _ mixRange) bool { // a quorum has no hand-offs
 		return strings.Contains(fault, "hand-off") || strings.Contains(fault, "grant")
 	})
 	delete(server, "delete")
-	// A server that forgets stays away until the leases that it knew have ended: docs/guarantees.md.
+	// A server that loses its data stays away until the leases it knew have ended: see docs/guarantees.md.
 	server["crash"] = mixRange{f.plan.Watchdog + 50*time.Millisecond, 2 * f.plan.Watchdog}
 	faults := maps.Clone(network)
 	maps.Copy(faults, server)
@@ -117,8 +117,8 @@ func TestMixOfFaultsQuorum(t *testing.T) {
 		steps := mixSchedule(rng, faults, n.ways(), mixKindRound)
 		t.Logf("%v", steps)
 		n.strike(steps, network)
-		require.Zero(t, f.unreached(), "one server does not matter")
-		f.idle(time.Now(), f.plan.Watchdog+time.Second, "all return when there is peace")
+		require.Zero(t, f.unreached(), "Locks succeed without one server")
+		f.idle(time.Now(), f.plan.Watchdog+time.Second, "all calls return after the faults")
 		f.fine()
 
 		f.goOn()
@@ -134,9 +134,9 @@ func TestMixOfFaultsQuorum(t *testing.T) {
 			}
 		}
 		gone := histNow()
-		f.idle(time.Now(), f.plan.Watchdog+2*(silence+500*time.Millisecond)+time.Second, "all return though two servers are away")
+		f.idle(time.Now(), f.plan.Watchdog+2*(silence+500*time.Millisecond)+time.Second, "all calls return, although two servers are away")
 		require.Empty(t, f.witness.after(gone+int64(f.plan.Watchdog+histLate)), "G2")
-		require.Positive(t, f.unreached(), "Locks that say so")
+		require.Positive(t, f.unreached(), "some Locks fail with ErrUnreachable")
 		for i := range 2 {
 			s := f.servers[(first+i)%len(f.servers)]
 			if crash {
@@ -152,8 +152,8 @@ func TestMixOfFaultsQuorum(t *testing.T) {
 	f.end()
 }
 
-// Clients that now and then take a refused lock for theirs: a quorum that believes a minority of the servers, and one that goes in
-// with some of its locks. The witness sees that (G1).
+// Faulty clients now and then treat a refused lock as theirs: a quorum that trusts a minority of servers, and an All
+// that goes in with only some of its locks. The witness notices (G1).
 func TestMixSeesABelievedRefusal(t *testing.T) {
 	t.Parallel()
 	f := newFamily(t, familyPlan{

@@ -9,8 +9,8 @@ import (
 	"github.com/go-rlock/rlock/internal/redistest"
 )
 
-// newSoak is a run of processes that take locks of every kind, on three servers. The watchdog time is one for which a busy machine does not
-// let a process stand still: no hold may be lost.
+// newSoak returns a run of processes that take locks of every kind, on three servers. The watchdog time is longer than
+// a busy machine stalls a process, so no hold may be lost.
 func newSoak(t *testing.T, sabotage string) *family {
 	t.Helper()
 	kinds := []string{"plain", "fenced", "fair", "read/write", "without re-entry", "min hold", "max hold", "grace", "all", "quorum"}
@@ -20,7 +20,7 @@ func newSoak(t *testing.T, sabotage string) *family {
 	}, redistest.Start(t), redistest.Start(t), redistest.Start(t))
 }
 
-// startProcesses has as many processes as that, connected directly.
+// startProcesses starts the given number of processes, connected directly.
 func (f *family) startProcesses(processes int) {
 	f.t.Helper()
 	var ways []string
@@ -34,10 +34,10 @@ func (f *family) startProcesses(processes int) {
 	f.ready(f.peers[began:])
 }
 
-// Fault 5, G1, G3 to G9: processes take locks of every kind, with waits that are cancelled, with short ones and none. In each burst one or
-// more are killed, mostly one that was just seen in a lock. Everybody else gets on within the time that the lease of a killed one lasts, and
-// a second: all Locks return, those without a bound with the lock. Nobody is in a lock beside somebody whom it excludes, no caller sees
-// an error that is not documented, and nothing is left: no key, no place in a queue, no channel, no goroutine.
+// Fault 5, G1, G3 to G9: processes take locks of every kind, with waits that are cancelled, short or zero. In each
+// burst some processes are killed, mostly just after they were seen in a lock. Within a killed process's lease and a
+// second, all other calls return, and Locks without a bound return with the lock. Nobody is in a lock beside a caller
+// that it excludes, and all errors are documented. No key, queue place, channel or goroutine is left.
 func TestSoakOfEveryKind(t *testing.T) {
 	t.Parallel()
 	const processes = 4
@@ -69,10 +69,10 @@ func TestSoakOfEveryKind(t *testing.T) {
 	}
 	sleep(time.Until(killed.Add(f.plan.Watchdog + familyGrace)))
 	f.end()
-	t.Logf("%d bursts, all got on within %v of a kill", bursts, slowest)
+	t.Logf("%d bursts, all calls returned within %v of a kill", bursts, slowest)
 }
 
-// Workers that now and then go in without the lock (G1): the witness sees that, of every kind.
+// Workers that sometimes enter without the lock (G1): the witness notices them, for every kind.
 func TestSoakSeesWorkersWithoutLock(t *testing.T) {
 	t.Parallel()
 	f := newSoak(t, histNoLock)

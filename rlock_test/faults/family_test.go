@@ -122,7 +122,7 @@ func (p *familyPeer) kill() {
 	}
 }
 
-// ask sends a command to processes, and requires that all of them answer within that time after since.
+// ask sends a command to processes, and requires that all of them answer within the given time after since.
 func (f *family) ask(peers []*familyPeer, command, want string, since time.Time, within time.Duration, why string) {
 	f.t.Helper()
 	for _, p := range peers {
@@ -131,8 +131,7 @@ func (f *family) ask(peers []*familyPeer, command, want string, since time.Time,
 	f.await(peers, want, since, within, why)
 }
 
-// await requires want from all processes, within that time after since. Time in which the machine did not run this
-// process does not count.
+// await requires want from all processes, within the given time after since. Stalls of this process do not count.
 func (f *family) await(peers []*familyPeer, want string, since time.Time, within time.Duration, why string) {
 	f.t.Helper()
 	var machine stalls
@@ -167,7 +166,7 @@ func (f *family) goOn() {
 	}
 }
 
-// idle ends all turns, and requires that all callers return within that time after since.
+// idle ends all turns, and requires that all callers return within the given time after since.
 func (f *family) idle(since time.Time, within time.Duration, why string) {
 	f.t.Helper()
 	f.ask(f.peers, "hold", "idle", since, within, why)
@@ -180,14 +179,14 @@ func (f *family) unreached() int {
 	return f.unreachable
 }
 
-// forgive resets that count.
+// forgive resets the count of unreached.
 func (f *family) forgive() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.unreachable = 0
 }
 
-// fine requires that no caller got an unexpected error, and that no two holders were in a lock at a time.
+// fine requires that no caller got an unexpected error, and that no two holders were in a lock at once.
 func (f *family) fine() {
 	f.t.Helper()
 	f.mu.Lock()

@@ -13,11 +13,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A stay is somebody in a section, seen from outside: when it was inside first and last, as it says itself. Its ctx was live
-// at both times, so it had the lock from one to the other. A process that was killed has said nothing since.
+// A familyStay is a worker's time in a section, seen from outside: when it reported being inside first and last. Its
+// ctx was live at both times, so it had the lock in between. A killed process has reported nothing since.
 //
-// The witness does not ask the lock who holds it. A history of stays is one of a lock if no two overlap that exclude each other; levels
-// and leases need no model for that.
+// The witness does not ask the lock for its holder. A history of stays is valid if no two stays overlap that exclude
+// each other; levels and leases need no model for that.
 type familyStay struct {
 	id       string
 	mode     string // see familyExcludes
@@ -32,7 +32,7 @@ const (
 	familyModeCount = 3
 )
 
-// familyExcludes are the modes that a mode is never seen beside.
+// familyExcludes lists, for each mode, the modes that are never seen beside it.
 var familyExcludes = map[string][]string{
 	familyReads:    {familyWrites},
 	familyMayWrite: {familyMayWrite, familyWrites},
@@ -43,15 +43,15 @@ var familyExcludes = map[string][]string{
 type familyWitness struct {
 	mu    sync.Mutex // guards the following
 	stays map[string]map[string]*familyStay
-	last  map[string]string // who was seen inside last, by name
+	last  map[string]string // the last process seen inside, by lock
 }
 
 func newFamilyWitness() *familyWitness {
 	return &familyWitness{stays: make(map[string]map[string]*familyStay), last: make(map[string]string)}
 }
 
-// hear works in what a process says: "in <id> <mode> <time> <taken until> <token> <name> …" or "lost <id> <since>". It reports
-// false for anything else.
+// hear records a line of a process: "in <id> <mode> <time> <taken until> <token> <name> …" or "lost <id> <since>". It
+// returns false for anything else.
 func (w *familyWitness) hear(peer string, line string) bool {
 	words := strings.Split(line, "\t")
 	number := func(i int) int64 {
@@ -87,7 +87,7 @@ func (w *familyWitness) hear(peer string, line string) bool {
 	return true
 }
 
-// names returns the locks that somebody was seen in, in their order.
+// names returns the locks that were entered, sorted.
 func (w *familyWitness) names() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -99,14 +99,14 @@ func (w *familyWitness) names() []string {
 	return names
 }
 
-// seen returns how often somebody was inside, and who was last.
+// seen returns the number of stays in a lock, and the process of the last one.
 func (w *familyWitness) seen(name string) (stays int, peer string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return len(w.stays[name]), w.last[name]
 }
 
-// after returns somebody who was inside after that time, or "".
+// after returns a stay that lasted beyond the given time, or "".
 func (w *familyWitness) after(at int64) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -120,18 +120,18 @@ func (w *familyWitness) after(at int64) string {
 	return ""
 }
 
-// overlap returns two that were in a lock together who should not have been, or a token that did not rise; otherwise "".
+// overlap returns two stays in a lock that exclude each other, or a token that did not rise; otherwise "".
 func (w *familyWitness) overlap(name string) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var stays []*familyStay
 	for _, s := range w.stays[name] {
-		if s.to >= s.from { // or it was told before it said that it was inside
+		if s.to >= s.from { // otherwise its ctx ended before it reported being inside
 			stays = append(stays, s)
 		}
 	}
 	slices.SortFunc(stays, func(a, b *familyStay) int { return cmp.Or(cmp.Compare(a.from, b.from), cmp.Compare(a.to, b.to)) })
-	longest := make(map[string]*familyStay, familyModeCount) // of each mode, of those before
+	longest := make(map[string]*familyStay, familyModeCount) // the longest earlier stay of each mode
 	var token *familyStay
 	for _, s := range stays {
 		for _, mode := range familyExcludes[s.mode] {
@@ -153,7 +153,7 @@ func (w *familyWitness) overlap(name string) string {
 	return ""
 }
 
-// The witness knows good from bad. G1.
+// The witness tells valid histories from invalid ones. G1.
 func TestFamilyWitness(t *testing.T) {
 	in := func(id, mode string, at ...int64) (lines []string) {
 		for _, at := range at {

@@ -21,7 +21,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// familyPlan is the plan for the workers of a process, which gets it as JSON.
+// familyPlan is the plan for the workers of a process, passed as JSON.
 type familyPlan struct {
 	Peer     string
 	Servers  []familyServer
@@ -53,7 +53,7 @@ var familyTurns = map[string]func(*familyWorker){
 		w.visit(w.clients[0].Mutex(w.kind, rlock.WithoutReentry()))
 	},
 	"min hold": func(w *familyWorker) { w.visit(w.clients[0].Mutex(w.kind, rlock.WithMinHold(familyMinHold))) },
-	// With a grace: a process whose ctx is cancelled a little late is still alone inside.
+	// With a grace: a process whose ctx is cancelled a little late must still be alone inside.
 	"max hold": func(w *familyWorker) {
 		w.visit(w.clients[0].Mutex(w.kind, rlock.WithMaxHold(familyMaxHold), rlock.WithGrace(familyGrace)))
 	},
@@ -207,7 +207,7 @@ func (s familyServer) dial(ctx context.Context, addr string, d *net.Dialer, _ *t
 	return d.DialContext(ctx, "tcp", addr)
 }
 
-// goroutines is how many the clients always have, see histPlan.goroutines.
+// goroutines returns the number of goroutines that the clients always have, see histPlan.goroutines.
 func (p *familyProcess) goroutines() int {
 	n := 2 * len(p.clients)
 	for _, kind := range p.plan.Kinds {
