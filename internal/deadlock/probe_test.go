@@ -42,7 +42,8 @@ func (w *world) carry(random *rand.Rand, lossy bool) {
 	}
 }
 
-// Random graphs over several processes: each wait that is the last of a cycle finds one, and no other does, also if probes are lost in some rounds.
+// Random graphs over several processes: each wait that is the last of a cycle finds one, and no other does, also if probes are lost in some
+// rounds.
 func TestProbes(t *testing.T) {
 	found, far := 0, 0
 	for seed := range uint64(1000) {

@@ -10,8 +10,8 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// A waiter may come when the pool has decided to make a call outside of the hub. If it is refused then, it is asked for once more in the hub: a
-// message in between was for nobody.
+// A waiter may come when the pool has decided to make a call outside of the hub. If it is refused then, it is asked for once more in the
+// hub: a message in between was for nobody.
 func TestPoolAsksAgainInTheHub(t *testing.T) {
 	c := startEngine(t, redistest.Dial(t, redistest.Shared(t)), silent{})
 	name := redistest.Name(t)
