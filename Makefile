@@ -1,11 +1,11 @@
-# Only what GNU make 3.81 (macOS), GNU make 4 and BSD make all read is used here.
+# Must work with GNU make 3.81 (macOS), GNU make 4 and BSD make.
 
-# "make help" prints the text after the two hashes of each target.
+# "make help" prints the text after each target's two hashes.
 
 GO    ?= go
 
-# The modules beside that of the library; CONTRIBUTING.md says what each is for. "make test" runs the TESTED ones. Users import or
-# install the PUBLISHED ones: they have no replace, and ask for a release of the library.
+# The modules other than the library's, see CONTRIBUTING.md. "make test" runs the TESTED ones. Users import or install the PUBLISHED
+# ones: they have no replace, and require a release of the library.
 TESTED    = cmd/rlock rlock_test rlockgoredis rlockotel rlockotel/grafana rlocktest rlockvet
 PUBLISHED = cmd/rlock rlockgoredis rlockotel rlocktest rlockvet
 MODULES   = $(TESTED) $(EXAMPLES) $(FAULTS) $(BENCH) $(SIM)
@@ -16,57 +16,56 @@ PKGS  ?= ./... $(TESTED:%=./%/...)
 # -parallel: most tests wait, for leases to end or for servers to start, and so can do it together.
 TESTFLAGS ?= -race -shuffle=on -count=1 -parallel=20 -timeout=20m
 
-# The linter is built by Go from its module, outside of this module's go.mod, and kept in bin/ under its own version and
-# Go's: a linter built with an older Go than the one in use refuses to run. This version needs Go 1.26 to build.
+# The linter is built from its module, outside this module's go.mod, and kept in bin/ under its version and Go's: a linter built
+# with an older Go than the current one refuses to run. This version needs Go 1.26 to build.
 GOLANGCI_VERSION = v2.15.0
 GOLANGCI_MODULE  = github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 GOLANGCI         = "bin/golangci-lint-$(GOLANGCI_VERSION)-$$($(GO) env GOVERSION)/golangci-lint"
 
-# The Redisson versions that interop is proved with. The newest is named in the pom, where a plain `mvn package` finds it, too.
-# In docs/redisson.md is why these.
+# The Redisson versions of the interop tests; docs/redisson.md has the reasons. The newest is in the pom, for a plain `mvn package`.
 REDISSON         = rlock_test/redisson
 REDISSON_NEWEST  = $$(sed -n 's:.*<redisson.version>\(.*\)</redisson.version>.*:\1:p' $(REDISSON)/pom.xml)
 REDISSON_SHARDED = 3.28.0
 REDISSON_OLDEST  = 3.10.6
-# -parallel: tests that wait for leases to end wait together.
+# -parallel: tests that wait for leases to end do so at the same time.
 INTEROPFLAGS    ?= -race -count=1 -parallel=16 -timeout=20m
 
-# The servers that test-servers runs the tests on, see rlock_test/servers.sh.
+# The servers of test-servers, see rlock_test/servers.sh.
 SERVERS      ?= installed redis-6.2 redis-8.2 redis-newest valkey-8.1 valkey-9.1
 SERVERSFLAGS ?= -count=1 -parallel=8 -timeout=30m
 
-# The fault tests. SEED replays a run, DURATION lengthens what is random. The load tests have more goroutines than the race
-# detector can follow, and take most of the time: CI runs all others, from a fixed seed.
+# The fault tests. SEED replays a run, DURATION lengthens the random parts. The load tests have too many goroutines for the race
+# detector, and take most of the time: CI runs all others, from a fixed seed.
 # -parallel as above: most of these tests wait.
 FAULTS       = rlock_test/faults
 FAULTS_LOAD  = '^TestLoad'
 FAULTSFLAGS ?= -v -count=1 -parallel=16
 
-# The simulator. SEED is that of the first of WORLDS; PROCESSES and TIME replace what a seed draws. Without the race detector: what
-# counts is how many worlds there are. The collector runs seldom, which takes a third off the time.
+# The simulator. SEED is the first world's; PROCESSES and TIME replace random values. It runs without the race detector, because the
+# number of worlds matters more. Rare garbage collection saves a third of the time.
 SIM       = internal/sim
 WORLDS   ?= 300
 SIMFLAGS ?= -count=1 -timeout=0
 
-# Dashboard and alerts, with the program that shows them.
+# Dashboard and alerts, with a program that shows them.
 GRAFANA = rlockotel/grafana
 
-# The vet tool. Lint builds it, and lets it look at all modules, with the tests behind build tags.
+# The vet tool. Lint builds it, and runs it on all modules, including tests behind build tags.
 VET      = rlockvet
 VET_TAGS = -tags=interop,prometheus,servers
 
-# Programs to paste from. The Java side of one of them is built by interop.
+# Programs to copy from. interop builds the Java side of one of them.
 EXAMPLES = examples
 MIGRATE  = examples/migrate/java
 
-# The bench, with a go.work of its own, and its Java worker. BENCHFLAGS: see "cd bench && go run . -h".
+# The bench, with its own go.work, and its Java worker. BENCHFLAGS: see "cd bench && go run . -h".
 BENCH     = bench
 BENCH_JAR = redisson/target/worker.jar
 
-# sudo only for those who are not root and have it.
+# sudo if it is there and the user is not root.
 SUDO        = $$([ "$$(id -u)" = 0 ] || command -v sudo)
-# Old lists of packages name files that are gone, hence the update. Its failure alone (one broken source among many) is no
-# reason to stop: the install after it tells.
+# The update is needed because old package lists name deleted files. It may fail (one broken source among many): the install
+# decides.
 APT_INSTALL = { $(SUDO) apt-get -q update || true; } && \
 	$(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=120 install -y --no-install-recommends
 
@@ -84,7 +83,7 @@ test: redis-server c-compiler ## go vet and all tests, under the race detector a
 examples: redis-server postgres c-compiler ## run the examples as processes, and check what they print
 	cd $(EXAMPLES) && $(GO) vet ./... && CGO_ENABLED=1 $(GO) test $(TESTFLAGS) ./...
 
-interop: redis-server c-compiler jdk ## lock together with the real Redisson, from Maven Central, several versions of it
+interop: redis-server c-compiler jdk ## lock together with several versions of the real Redisson, from Maven Central
 	@$(JDK_PATH); newest=$(REDISSON_NEWEST); \
 	for version in "$$newest" $(REDISSON_SHARDED) $(REDISSON_OLDEST); do \
 		jar=$(REDISSON)/target/$$version/peer.jar; \
@@ -100,11 +99,11 @@ interop: redis-server c-compiler jdk ## lock together with the real Redisson, fr
 		CGO_ENABLED=1 $(GO) test -tags interop -run '^TestInterop' $(INTEROPFLAGS) ./rlock_test && \
 		cd $(EXAMPLES) && CGO_ENABLED=1 $(GO) test -tags interop $(INTEROPFLAGS) ./migrate
 
-sim: ## worlds of many processes, with faults, on a clock that costs nothing: make sim SEED=7 WORLDS=1000 PROCESSES=50 TIME=10m
+sim: ## worlds of many processes, with faults, on a simulated clock: make sim SEED=7 WORLDS=1000 PROCESSES=50 TIME=10m
 	cd $(SIM) && SIM_SEED='$(SEED)' SIM_WORLDS='$(WORLDS)' SIM_PROCESSES='$(PROCESSES)' SIM_TIME='$(TIME)' \
 		GOGC=400 $(GO) test $(SIMFLAGS) -skip '^TestFleet' .
 
-sim-ci: ## a minute of it, with fixed seeds
+sim-ci: ## a minute of the simulator, with fixed seeds
 	cd $(SIM) && SIM_SEED=1 SIM_WORLDS=60 GOGC=400 $(GO) test $(SIMFLAGS) -timeout=10m -short -skip '^TestFleet' .
 
 fleet: ## a thousand processes on one lock, and on ten thousand: make fleet TIME=10m
@@ -120,7 +119,7 @@ faults: redis-server c-compiler ## histories, single faults and mixed ones: make
 		CGO_ENABLED=1 $(GO) test -race -skip $(FAULTS_LOAD) -timeout="$$timeout" $(FAULTSFLAGS) ./... && \
 		$(GO) test -run $(FAULTS_LOAD) -timeout="$$timeout" $(FAULTSFLAGS) ./...
 
-faults-ci: redis-server c-compiler ## all but the load, with one round of the mix: ten minutes
+faults-ci: redis-server c-compiler ## the fault tests without load, with one round of mixed faults: ten minutes
 	cd $(FAULTS) && FAULTS_SEED=1 FAULTS_DURATION=25s CGO_ENABLED=1 $(GO) test -race -skip $(FAULTS_LOAD) -timeout=30m $(FAULTSFLAGS) -parallel=8 ./...
 
 bench: redis-server jdk ## rlock, its floors and its peers, Redisson too, side by side; rewrites docs/bench
@@ -135,57 +134,57 @@ bench-quick: redis-server ## the same in a minute, without Java unless it is bui
 	@$(JDK_PATH); set -x; cd $(BENCH) && $(GO) vet ./... && $(GO) test -count=1 ./... && \
 		$(GO) run . -quick -jar $(BENCH_JAR) $(BENCHFLAGS)
 
-dashboard: redis-server ## ask a real Prometheus what the dashboard asks, and try the alerts; installs it if it is missing (apt-get or brew)
+dashboard: redis-server ## run the dashboard's queries and the alerts on a real Prometheus; installs it if missing (apt-get or brew)
 	@if ! command -v promtool >/dev/null; then \
 		echo "prometheus is missing"; \
 		if command -v apt-get >/dev/null; then $(APT_INSTALL) prometheus; elif command -v brew >/dev/null; then brew install prometheus; fi; \
 	fi
 	cd $(GRAFANA) && $(GO) test -tags prometheus -count=1 -v ./...
 
-cover: redis-server c-compiler ## the same tests; what they cover of all packages goes to cover.out, the total is printed
+cover: redis-server c-compiler ## the same tests with coverage of all packages: details in cover.out, the total is printed
 	CGO_ENABLED=1 $(GO) test $(TESTFLAGS) -covermode=atomic -coverpkg=github.com/go-rlock/rlock/... -coverprofile=cover.out $(PKGS)
 	@$(GO) tool cover -func=cover.out | tail -n 1
 
-lint: golangci-lint ## golangci-lint, formatting included, rlockvet, and whether each go.mod is tidy; changes no file
+lint: golangci-lint ## golangci-lint with formatting, rlockvet, and a check that each go.mod is tidy; changes no file
 	cd $(VET) && $(GO) build -o ../bin/rlockvet .
 	golangci="$$(pwd)/"$(GOLANGCI) rlockvet="$$(pwd)/bin/rlockvet" tidy="$$(pwd)/.ci/tidy" && for module in . $(MODULES); do \
 		( cd "$$module" && "$$golangci" run ./... && $(GO) vet -vettool="$$rlockvet" $(VET_TAGS) ./... && "$$tidy" -diff ) || exit 1; \
 	done
 	.ci/licences -diff
 
-# go list -m all writes a new go.work.sum, with all that any command would add to it.
+# go list -m all writes a new, complete go.work.sum.
 tidy: ## go mod tidy, for each module, and a new go.work.sum
 	tidy="$$(pwd)/.ci/tidy" && for module in . $(MODULES); do ( cd "$$module" && "$$tidy" ) || exit 1; done
 	rm -f go.work.sum && $(GO) list -m all >/dev/null
 
-api: ## write down the API in docs/api, which a test compares
+api: ## write the API to docs/api, which a test compares
 	$(GO) test ./rlock_test -run '^TestAPI$$' -rewrite
 
-version: ## let the modules of users ask for a release of the library: make version VERSION=v0.1.0
+version: ## make the published modules require a release of the library: make version VERSION=v0.1.0
 	for module in $(PUBLISHED); do $(GO) mod edit -require='github.com/go-rlock/rlock@$(VERSION)' "$$module/go.mod" || exit 1; done
 	$(MAKE) tidy
 
-licences: ## write down in docs/licences.md what is linked into programs, and its licences; lint compares
+licences: ## write the linked modules and their licences to docs/licences.md; lint compares
 	.ci/licences
 
-vulncheck: ## govulncheck, for all that is published; VULNDB=file:///somewhere where no database can be reached
+vulncheck: ## govulncheck for all published modules; VULNDB=file:///somewhere if the database is unreachable
 	VULNDB='$(VULNDB)' .ci/vulncheck $(PUBLISHED)
 
-release-check: ## whether the last commit can be released, and SBOMs of it in bin/sbom: make release-check VERSION=v0.1.0
+release-check: ## check that the last commit can be released, and write SBOMs to bin/sbom: make release-check VERSION=v0.1.0
 	.ci/release-check '$(VERSION)' $(PUBLISHED)
 
-portable: ## go vet for a 32-bit machine and for Windows, and a program under FIPS 140
+portable: ## go vet for 32 bits and for Windows, and a program under FIPS 140
 	GOARCH=386 $(GO) vet $(PKGS)
 	GOOS=windows $(GO) vet $(PKGS)
 	GODEBUG=fips140=only $(GO) run ./cmd/rlock version
 
-fmt: golangci-lint ## format the code as lint wants it
+fmt: golangci-lint ## format the code
 	$(GOLANGCI) fmt ./...
 
 demo: ## several processes share one lock on this machine; needs only Go
 	$(GO) run ./cmd/rlock demo
 
-# What docs/cli.md shows as text, and as docs/deadlocks.svg, is checked by the test that sees it.
+# The test that writes docs/deadlocks.svg also checks the text in docs/cli.md.
 picture: ## draw docs/demo.svg from a run of the demo (script(1) of util-linux gives it a terminal), and docs/deadlocks.svg
 	script -qec '$(GO) run ./cmd/rlock demo' /dev/null </dev/null | $(GO) run ./internal/termsvg >docs/demo.svg.new && mv docs/demo.svg.new docs/demo.svg
 	RLOCK_TRANSCRIPT="$$PWD/docs/deadlocks.new" $(GO) test -count=1 -run='^TestDeadlocksOfTheDocs$$' ./cmd/rlock && \
@@ -199,7 +198,7 @@ redis-server: ## install redis-server if it is missing (apt-get or brew)
 	fi; \
 	command -v redis-server >/dev/null || { echo "install Redis 6.2 or later so that redis-server is on PATH"; exit 1; }
 
-# On its own Debian's package would start a server, and make it start with the machine.
+# Without these settings Debian's package would start a server, now and at each boot.
 postgres: ## install PostgreSQL if it is missing (apt-get or brew): the example fencing starts its own server
 	@probe() { ls "$$(dirname "$$(command -v initdb || echo none)")"/postgres /usr/lib/postgresql/*/bin/postgres \
 		/opt/homebrew/opt/postgresql*/bin/postgres /usr/local/opt/postgresql*/bin/postgres 2>/dev/null | grep -q .; }; \
@@ -224,7 +223,7 @@ c-compiler: ## install a C compiler if it is missing (apt-get): the race detecto
 # Homebrew keeps its JDK off the PATH.
 JDK_PATH = if command -v brew >/dev/null; then PATH="$$(brew --prefix openjdk)/bin:$$PATH"; export PATH; fi
 
-# Not any Java: a compiler that knows Java 17. The java beside it runs what it compiled.
+# A compiler for Java 17 is needed, not just any Java. The java next to it runs the result.
 jdk: ## install a JDK and Maven if they are missing (apt-get or brew): interop needs them
 	@$(JDK_PATH); probe() { javac --release 17 -version >/dev/null 2>&1; }; \
 	if probe && command -v mvn >/dev/null; then exit 0; fi; \

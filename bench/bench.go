@@ -80,8 +80,8 @@ func (o *options) hasJava() bool {
 	return err == nil
 }
 
-// runAll measures every cell once per round, so that drifts of the machine affect all cells. Each round takes a workload's libraries in another
-// order, the same in every run.
+// runAll measures every cell once per round, so that drifts of the machine affect all cells. Each round takes a workload's libraries in
+// another order, the same in every run.
 func (b *bench) runAll(groups []group) {
 	start, done, total, rounds := time.Now(), 0, 0, 0
 	for _, g := range groups {

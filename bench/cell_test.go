@@ -18,7 +18,7 @@ func mixedOf(lib string, processes int) cell {
 	return c
 }
 
-// A bench that misses a broken lock proves nothing about the others.
+// A benchmark that misses a broken lock proves nothing about the other locks.
 func TestBrokenLocksAreReported(t *testing.T) {
 	b := startBench(t, options{})
 	for _, c := range []cell{contended("none", 1), contended("none", 4), contended("per-process", 4)} {
@@ -96,7 +96,7 @@ func TestFailuresAreTold(t *testing.T) {
 	}
 }
 
-// Each workload once, in a small size, with its measures and the libraries compared.
+// Runs each workload once, in a small size, and checks its measures and the compared libraries.
 func TestWorkloads(t *testing.T) {
 	b := startBench(t, options{duration: 100 * time.Millisecond})
 	for _, w := range named(workloads(&b.options), nil) {

@@ -9,7 +9,8 @@ import (
 // commands counts calls by command, in lower case.
 type commands map[string]int64
 
-// wire are commands never called by scripts, so all of them came over a connection. Redis counts scripts' calls as well, without a distinction.
+// wire are commands never called by scripts, so all of them came over a connection. Redis counts scripts' calls as well, without a
+// distinction.
 var wire = []string{
 	"eval", "evalsha", "eval_ro", "evalsha_ro", "fcall", "fcall_ro",
 	"subscribe", "unsubscribe", "psubscribe", "punsubscribe", "ssubscribe", "sunsubscribe",

@@ -32,8 +32,8 @@ var (
 	readLibs = []string{floorName, rlockName, redissonName}
 )
 
-// peersUpTo is where the peers' curves end: with 10,000 goroutines for one lock, or 100,000 holds, some take minutes to finish after the window,
-// or never do.
+// peersUpTo is where the peers' curves end: with 10,000 goroutines for one lock, or 100,000 holds, some take minutes to finish after the
+// window, or never do.
 const peersUpTo = 1000
 
 // curves are all curves. Their windows are shorter, because there are many.

@@ -8,8 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// alarm wakes one goroutine at exact times. It is a kernel timer that Go polls like a connection. In an idle process Go's own timers are up to a
-// millisecond late, which would double a delay of half a millisecond. A goroutine that sleeps in the kernel would keep others from running.
+// alarm wakes one goroutine at exact times. It is a kernel timer that Go polls like a connection. In an idle process Go's own timers are up
+// to a millisecond late, which would double a delay of half a millisecond. A goroutine that sleeps in the kernel would keep others from
+// running.
 type alarm struct{ file *os.File }
 
 func newAlarm() (*alarm, error) {

@@ -9,8 +9,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// openBsm polls every 100 ms, as its documentation shows; by default it does not wait at all. Without a deadline it gives up after the lease
-// time, so the harness calls again.
+// openBsm polls every 100 ms, as its documentation shows; by default it does not wait at all. Without a deadline it gives up after the
+// lease time, so the harness calls again.
 func openBsm(o openOptions) (*client, error) {
 	rdb := redis.NewClient(&redis.Options{Addr: o.addr})
 	locker := redislock.New(rdb)

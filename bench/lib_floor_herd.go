@@ -9,8 +9,8 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// A queue in Redis: a client that finds the lock taken joins it, and a release moves the lock to its head and notifies only that client. Nothing
-// more: no re-entry, no meaningful lease, no crashes or cancellations.
+// A queue in Redis: a client that finds the lock taken joins it, and a release moves the lock to its head and notifies only that client.
+// Nothing more: no re-entry, no meaningful lease, no crashes or cancellations.
 const (
 	herdAcquire = `
 if redis.call('exists', KEYS[1]) == 0 then
@@ -50,8 +50,8 @@ end
 return 1`
 )
 
-// openHerd calls these scripts. The client is one owner: at most one goroutine may wait for a lock, as in a herd; a semaphore's permit may go to
-// any.
+// openHerd calls these scripts. The client is one owner: at most one goroutine may wait for a lock, as in a herd; a semaphore's permit may
+// go to any.
 func openHerd(o openOptions) (*client, error) {
 	rdb, err := dial(o.addr)
 	if err != nil {

@@ -85,8 +85,8 @@ func postgresURL(addr string) string {
 
 var errNotLocked = errors.New("the session did not hold the lock")
 
-// openPostgres takes session advisory locks. Each keeps a pool connection to itself until the unlock. A session ends with its connection, so
-// there is no lease.
+// openPostgres takes session advisory locks. Each keeps a pool connection to itself until the unlock. A session ends with its connection,
+// so there is no lease.
 func openPostgres(o openOptions) (*client, error) {
 	config, err := pgxpool.ParseConfig(postgresURL(o.addr))
 	if err != nil {

@@ -42,8 +42,8 @@ type openOptions struct {
 type client struct {
 	// mutex returns the named lock. Both may be used from any goroutine.
 	mutex func(name string) lockFunc
-	// The same for other kinds of locks: in call order, both sides of a read/write lock, and an all-or-nothing lock of several names. Nil if the
-	// library does not take part in their workloads.
+	// The same for other kinds of locks: in call order, both sides of a read/write lock, and an all-or-nothing lock of several names. Nil if
+	// the library does not take part in their workloads.
 	fair, read, write func(name string) lockFunc
 	all               func(names []string) lockFunc
 	// semaphore initializes a semaphore unless it is set, and returns a lock of one permit.

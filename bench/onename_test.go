@@ -35,7 +35,7 @@ func TestOneNameInTwoLibraries(t *testing.T) {
 	t.Cleanup(locker.Close)
 	mutexes, obtainer := redsync.New(goredis.NewPool(goRedis)), redislock.New(goRedis)
 
-	// Each tries once.
+	// Each library tries once.
 	tries := map[string]func(name string) (release func() error, err error){
 		"rlock": func(name string) (func() error, error) {
 			_, unlock, err := locks.Mutex(name).TryLock(t.Context(), 0)

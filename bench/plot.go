@@ -108,8 +108,8 @@ func troubles(samples []*sample) string {
 	return strings.Join(says, ", ")
 }
 
-// plot draws a metric of the table: a bar per library with its median, and a whisker over the range of its rounds. If a goroutine of a library
-// had no turn, its bar is striped, and its label says how many.
+// plot draws a metric of the table: a bar per library with its median, and a whisker over the range of its rounds. If a goroutine of a
+// library had no turn, its bar is striped, and its label says how many.
 func (t *table) plot(m metric, path string) error {
 	const rowHeight, barHeight = 26, 16
 	p := &picture{width: 860}
@@ -174,8 +174,8 @@ type point struct {
 	troubled    bool
 }
 
-// plotCurve draws one metric of a curve: a line per library through its medians, with whiskers over the range of the rounds. With fewer than two
-// points there is no plot.
+// plotCurve draws one metric of a curve: a line per library through its medians, with whiskers over the range of the rounds. With fewer
+// than two points there is no plot.
 func (r *results) plotCurve(c *curve, m metric, path string) error {
 	type course struct {
 		lib    *library
@@ -276,8 +276,8 @@ func place(v int) float64 {
 	return float64(v)
 }
 
-// at returns the samples of a library in that size, whatever their windows. If a size is both a curve's point and the usual size, the longer
-// windows count.
+// at returns the samples of a library in that size, whatever their windows. If a size is both a curve's point and the usual size, the
+// longer windows count.
 func (r *results) at(point cell, lib string) []*sample {
 	var found []*sample
 	point.Lib = lib

@@ -27,7 +27,7 @@ func TestColours(t *testing.T) {
 	}
 }
 
-// A bar is striped, and says how many starved, hung or failed, only if any did.
+// A bar is striped, with the number of starved, hung or failed goroutines, only if there were any.
 func TestBarsHideNothing(t *testing.T) {
 	w := workload{name: "herd", about: "one lock", metric: perSecond}
 	rowOf := func(name string, samples ...*sample) row {

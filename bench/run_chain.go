@@ -10,7 +10,8 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// chainScript is the minimal hand-over between owners in Redisson's format: one owner's field replaces the other's, and the expiry is renewed.
+// chainScript is the minimal hand-over between owners in Redisson's format: one owner's field replaces the other's, and the expiry is
+// renewed.
 const chainScript = `
 if redis.call('hdel', KEYS[1], ARGV[1]) == 0 then return 0 end
 redis.call('hset', KEYS[1], ARGV[2], 1)
@@ -130,8 +131,8 @@ func runChain(j *job) (report, error) {
 	})
 }
 
-// runRelay is the chain with a goroutine per owner, like callers that share a lock. They have used the connections concurrently before, and from
-// then on rueidis reads and writes with its own goroutines.
+// runRelay is the chain with a goroutine per owner, like callers that share a lock. They have used the connections concurrently before, and
+// from then on rueidis reads and writes with its own goroutines.
 func runRelay(j *job) (report, error) {
 	c, err := openChain(j)
 	if err != nil {

@@ -17,8 +17,8 @@ const crashPending = 200 * time.Millisecond
 // crashTimeout is when waiters are given up. It is longer than the spread and the longest lease together.
 const crashTimeout = 100 * time.Second
 
-// runCrash waits for locks whose holders, one process each, are killed one after the other, as by kill -9. Its latency is the time from the kill
-// until the waiter has the lock.
+// runCrash waits for locks whose holders, one process each, are killed one after the other, as by kill -9. Its latency is the time from the
+// kill until the waiter has the lock.
 func runCrash(j *job) (report, error) {
 	c, err := j.open(j.lease)
 	if err != nil {

@@ -10,15 +10,15 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// pending is how long a holder keeps the other client waiting before it unlocks, so that the waiter is asleep by then. The round trips are for a
-// waiter's first attempts. A longer section time replaces it.
+// pending is how long a holder keeps the other client waiting before it unlocks, so that the waiter is asleep by then. The round trips are
+// for a waiter's first attempts. A longer section time replaces it.
 func (j *job) pending() time.Duration { return max(2*time.Millisecond+6*j.rtt, j.section) }
 
 // warmHandoffs are made before the window.
 const warmHandoffs = 5
 
-// handingOff makes two clients take the lock from each other in turns. Its latency is the time from one's call of unlock to the return of the
-// other's lock.
+// handingOff makes two clients take the lock from each other in turns. Its latency is the time from one's call of unlock to the return of
+// the other's lock.
 func handingOff(k kind) func(*job) (report, error) {
 	return func(j *job) (report, error) { return j.handOffs(k) }
 }
@@ -163,8 +163,8 @@ func rlockCalls(j *job, rdb rueidis.Client, i int) (acquire, release func() erro
 	return acquire, release, nil
 }
 
-// runHandoffFloor is the shortest path without a queue in Redis: one script to delete and publish, the message on a dedicated connection, and
-// one script to acquire.
+// runHandoffFloor is the shortest path without a queue in Redis: one script to delete and publish, the message on a dedicated connection,
+// and one script to acquire.
 func runHandoffFloor(j *job) (report, error) { return j.runAnnounced(bareCalls) }
 
 // runHandoffScripts is the same path with rlock's scripts.

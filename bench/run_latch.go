@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// latchPoll is the workers' polling interval on shared memory: for a set latch, and for waiters that are through. The latter is measured, so it
-// does not use Go's timers, which may be a millisecond late.
+// latchPoll is the workers' polling interval on shared memory: for a set latch, and for waiters that are through. The latter is measured,
+// so it does not use Go's timers, which may be a millisecond late.
 const latchPoll = 50 * time.Microsecond
 
 // noMore stays negative after any addition.
@@ -26,11 +26,11 @@ type latchCrew struct {
 	violations atomic.Int64
 }
 
-// runLatch makes the first worker set a latch to 1 and count it down repeatedly, while goroutines of all workers wait for it. It measures the
-// time from the countdown's call until all are through. Its ops are the rounds, its time is the rounds' total.
+// runLatch makes the first worker set a latch to 1 and count it down repeatedly, while goroutines of all workers wait for it. It measures
+// the time from the countdown's call until all are through. Its ops are the rounds, its time is the rounds' total.
 //
-// The workers synchronize through the witness. The first worker is inside, alone, from the set to the countdown, so a waiter that comes through
-// too early is a violation. Waiters that come through leave a trace.
+// The workers synchronize through the witness. The first worker is inside, alone, from the set to the countdown, so a waiter that comes
+// through too early is a violation. Waiters that come through leave a trace.
 func runLatch(j *job) (report, error) {
 	clients, err := j.openAll(defaultLease)
 	if err != nil {

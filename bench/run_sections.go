@@ -104,8 +104,8 @@ const (
 	warmupTime = 500 * time.Millisecond
 )
 
-// Every longSection-th section yields to other goroutines while inside. Otherwise a section takes nanoseconds, and on a machine with few cores
-// two would rarely overlap, however broken the lock is.
+// Every longSection-th section yields to other goroutines while inside. Otherwise a section takes nanoseconds, and on a machine with few
+// cores two would rarely overlap, however broken the lock is.
 const longSection = 16
 
 // naming says which lock a goroutine uses.
@@ -174,7 +174,8 @@ func (p *passer) passes(ctx context.Context, end time.Time, hist *histogram) err
 	}
 }
 
-// stall is how long nobody may pass before the waiters are given up. It is longer than any pause between two tries, and shorter than a lease.
+// stall is how long nobody may pass before the waiters are given up. It is longer than any pause between two tries, and shorter than a
+// lease.
 const stall = 5 * time.Second
 
 // sections makes each goroutine pass until the window closes.
@@ -271,7 +272,8 @@ func awaitAll(ended <-chan struct{}, n int, first time.Duration) {
 	}
 }
 
-// warmUp opens lazy connections, fills pools, and loads scripts. It uses one name per goroutine, so that polling libraries do not wait here.
+// warmUp opens lazy connections, fills pools, and loads scripts. It uses one name per goroutine, so that polling libraries do not wait
+// here.
 func (j *job) warmUp(k kind, clients ...*client) error {
 	n := max(len(clients), min(j.goroutines, 64))
 	errs := make([]error, n)

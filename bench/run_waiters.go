@@ -33,8 +33,8 @@ func (f footprint) perUnit(before footprint, n int) map[string]float64 {
 // settle is the time for n goroutines to become waiters. Pollers do not report that.
 func settle(n int) time.Duration { return 500*time.Millisecond + time.Duration(n)*300*time.Microsecond }
 
-// runWaiters makes another client hold the lock while many goroutines wait, to measure their cost, and the time from the unlock until all had
-// the lock. The window contains only waiting. Its ops are the waiters, its time is the time to drain them.
+// runWaiters makes another client hold the lock while many goroutines wait, to measure their cost, and the time from the unlock until all
+// had the lock. The window contains only waiting. Its ops are the waiters, its time is the time to drain them.
 func runWaiters(j *job) (report, error) {
 	holder, err := j.open(defaultLease)
 	if err != nil {

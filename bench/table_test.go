@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// pairOf is a sample of the pair workload in its usual size, with that latency.
+// pairOf returns a sample of the pair workload in its usual size, with that latency.
 func pairOf(lib string, round int, us int64) sample {
 	return sample{
 		cell:  cell{Workload: "pair", Lib: lib, Processes: 1, Goroutines: 1, Duration: time.Second},
@@ -21,7 +21,7 @@ func pairOf(lib string, round int, us int64) sample {
 	}
 }
 
-// contendedOf is a sample of the contended workload, with that throughput.
+// contendedOf returns a sample of the contended workload, with that throughput.
 func contendedOf(lib string, ops int64, starved int) sample {
 	return sample{
 		cell:  cell{Workload: "contended", Lib: lib, Processes: 4, Goroutines: 25, Duration: time.Second},
@@ -96,7 +96,7 @@ func TestMedianOfEvenAndNone(t *testing.T) {
 	assert.False(t, ok)
 }
 
-// curveSamples are samples of the curve over names, and one of the usual size, which is a point of it.
+// curveSamples are samples of the curve over names, including one of the usual size.
 func curveSamples() []sample {
 	var all []sample
 	for i, n := range []int{1, 8, 64} {

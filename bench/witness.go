@@ -96,8 +96,8 @@ const (
 	together = math.MaxInt64
 )
 
-// enter reports false if the section is occupied: no room for another shared visitor, or exclusive use on either side. Each visitor registers
-// before it checks, so of two conflicting visitors at least one sees the other.
+// enter reports false if the section is occupied: no room for another shared visitor, or exclusive use on either side. Each visitor
+// registers before it checks, so of two conflicting visitors at least one sees the other.
 func (s *slot) enter(id uint64, room int64) (visit, bool) {
 	if room > alone {
 		n := s.readers.Add(1)
@@ -107,8 +107,8 @@ func (s *slot) enter(id uint64, room int64) (visit, bool) {
 	return visit{slot: s, id: id, seen: s.count, owner: owner}, owner && s.readers.Load() == 0
 }
 
-// leave reports false if a conflicting visitor came in meanwhile that did not report it. A visitor that found an owner at entry leaves it in
-// place.
+// leave reports false if a conflicting visitor came in meanwhile that did not report it. A visitor that found an owner at entry leaves it
+// in place.
 func (v visit) leave() bool {
 	if v.shared {
 		v.slot.reads.Add(1)

@@ -38,7 +38,8 @@ type job struct {
 	profile    *os.File
 }
 
-// runWorker is the worker process. It connects and warms up, says "ready", waits for "go", measures, prints its report, and ends with its input.
+// runWorker is the worker process. It connects and warms up, says "ready", waits for "go", measures, prints its report, and ends with its
+// input.
 func runWorker(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	rep, err := work(args, stdin, stdout, stderr)
 	if err != nil {

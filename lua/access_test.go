@@ -149,7 +149,7 @@ func TestRenewBatchWithAForbiddenKey(t *testing.T) {
 	a.requireTTL(lease)
 }
 
-// An error that stops every look at a key, but not the script, is an answer for each key.
+// If an error prevents reading any key, but not running the script, each key gets its own verdict.
 func TestRenewRefused(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -161,7 +161,7 @@ func TestRenewRefused(t *testing.T) {
 	l.requireTTL(short)
 }
 
-// A hold without an expiry would last for ever.
+// A hold without an expiry would last forever.
 func TestAcquireThatCannotExpireLeavesNothing(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

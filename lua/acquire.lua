@@ -1,36 +1,35 @@
--- Takes a lock for an owner, or brings its re-entry count up to what the owner expects.
+-- Takes a lock for an owner, or raises its re-entry count to the given number.
 --
 -- KEYS[1]      the lock: a hash, field = owner, value = count
 -- KEYS[2]      optional: the fencing counter, raised by every acquire that counts
--- KEYS[#KEYS]  with ARGV[4]: the queue of the waiting processes, a sorted set of owners in their order, with ' s' behind
---              those with a short lease, and ' f' behind others that want a token
+-- KEYS[#KEYS]  with ARGV[4]: the queue of waiting processes, a sorted set of owners in order; the suffix ' s' marks owners with
+--              a short lease, ' f' other owners that want a token
 -- ARGV[1]      owner field
 -- ARGV[2]      lease in ms
--- ARGV[3]      the count that the owner has once this call succeeded; 1 for a first acquire
--- ARGV[4]      optional: the owner joins the queue if the lock is held; a place that it has there stays as it is. It is the
---              lease in ms of a grant to another process
--- ARGV[5]      optional, with ARGV[4]: 1 if the owner's lease is shorter than that of a grant: one to it is a count of 0, and it has to ask
+-- ARGV[3]      the owner's count after this call; 1 for a first acquire
+-- ARGV[4]      optional: lease in ms of a grant to another process. With it the owner joins the queue if the lock is held, or keeps
+--              the place it has there
+-- ARGV[5]      optional, with ARGV[4]: 1 if the owner's lease is shorter than that of a grant. A grant to it has a count of 0, and the
+--              owner must ask
 --
--- Reply token                  held by the owner, ARGV[3] deep; a number from 0 on, and 0 without a counter
--- Reply {ttl, holder, joined, other}  held by another for ttl more ms (-1: without expiry); holder is a field of theirs; joined
---                              is 1 if the owner is in the queue; other is 1 if it is seen to be a read/write lock, or not there
+-- Reply token                  held by the owner, with that count; 0 or more, and 0 without a counter
+-- Reply {ttl, holder, joined, other}  held by another owner for ttl more ms (-1: without expiry); holder is one of its fields; joined
+--                              is 1 if the owner is in the queue; other is 1 if the fields show a read/write lock, otherwise missing
 -- Reply -1                     a re-entry, but the hold to re-enter is gone
--- Error FOREIGN                the key holds a hash that is no lock: nothing was changed
+-- Error FOREIGN                the key holds another hash than a lock: nothing was changed
 -- Error TOKEN                  the counter gives no token, see raise.lua: nothing was changed
 --
--- Whoever is in the queue asks again when ttl is over. So the queue, which is gone without its last entry, expires a
--- second after the last of them should have asked. Scores are in order, and odd for those who ask again within the lease of
--- a grant.
+-- Every owner in the queue asks again when ttl is over, so the queue expires a second after the last of these times. Scores follow
+-- the order; they are odd for owners that ask again within the lease of a grant.
 --
--- A repeat of a call whose reply was lost finds the count already there and changes nothing but
--- the expiry. The count never falls here, and a re-entry never shortens the expiry. Neither does a first acquire, but for the one that finds
--- a count of 0, which no hold has.
+-- A repeat of a call whose reply was lost finds the count already there, and changes only the expiry. The count never falls here,
+-- and the expiry never gets shorter, except when a first acquire finds a count of 0, which no hold has.
 --
--- A re-entry that asks for a token raises the counter in a repeat, too: its hold has none yet, and the count may be there for other levels.
--- So it never gets the token of a hold before it.
+-- A re-entry that asks for a token raises the counter again in a repeat: its hold has no token yet, and the count may come from other
+-- levels. So it never gets an earlier hold's token.
 --
--- Redis does not roll back a script that fails. So whatever can fail comes before the hold is written: the first
--- access to each key, the counter, and a field that is no number. If a key cannot be accessed, nothing was written.
+-- Redis does not roll back a failed script. So every step that can fail comes before the hold is written: the first access to each
+-- key, the counter, and reading a field that should be a number. If a key cannot be accessed, nothing was written.
 
 local want = tonumber(ARGV[3])
 local queue = ARGV[4] and KEYS[#KEYS]

@@ -1,20 +1,20 @@
--- Takes many locks, or none of them, each for an owner of its own that holds nothing yet.
+-- Takes many locks, all or none, each for its own owner, which holds nothing yet.
 --
--- KEYS[k]    the locks, each with its fencing counter behind it if it has one, all of one cluster slot
+-- KEYS[k]    the locks, each followed by its fencing counter if it has one, all of one cluster slot
 -- ARGV[n]    for each lock, so n is 1, 4, 7, ...: owner field
 -- ARGV[n+1]  lease in ms
--- ARGV[n+2]  how many keys it has: 1, or 2 with a counter
+-- ARGV[n+2]  number of its keys: 1, or 2 with a counter
 --
--- Reply {0, tokens}           all are held; one token for each as in acquire.lua
--- Reply {which, ttl, holder, other}  none is taken: the lock with that number, counted from 1, is held by another, see acquire.lua
+-- Reply {0, tokens}           all are held; a token for each, as in acquire.lua
+-- Reply {which, ttl, holder, other}  none is taken: lock number which, counted from 1, is held by another owner, see acquire.lua
 --
 -- After an error none is taken either.
 --
--- A repeat of a call whose reply was lost finds all of them held, and changes nothing but the expiries. If one was lost in between,
--- the others stay as they are.
+-- A repeat of a call whose reply was lost finds all locks held, and changes only the expiries. If a lock was lost in between, the
+-- others stay as they are.
 --
--- Each lock is taken by acquire.lua, which is sent along as the function acquire, after a look at all of them. If that fails,
--- those before it are undone: a lock that was free belongs to its new owner alone.
+-- The script checks all locks, and then takes each by acquire.lua, which is sent along as the function acquire. If one fails, the
+-- locks taken before it are released: they were free, so they have no other owner.
 
 local locks, k = {}, 0
 for i = 1, #ARGV, 3 do

@@ -26,7 +26,7 @@ func TestAcquireFromEveryState(t *testing.T) {
 		heldBy time.Duration
 		fields map[string]string
 		ttl    time.Duration
-		raised bool // the call counts, so that the fencing counter rises
+		raised bool // the call raises the fencing counter
 	}{
 		{name: "absent", at: absent, count: 1, status: lua.Acquired, fields: mine(1), ttl: lease, raised: true},
 		{name: "absent, re-entry", at: absent, count: 2, status: lua.Lost, ttl: noKey},

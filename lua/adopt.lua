@@ -1,4 +1,4 @@
--- Takes a lock that was left to a ticket (see export.lua). Nobody can get in between.
+-- Takes over a lock that was left to a ticket (see export.lua). No other owner can get it in between.
 --
 -- KEYS[1]  the lock, as in export.lua
 -- KEYS[2]  optional: the fencing counter, raised unless this is a repeat
@@ -8,17 +8,17 @@
 -- ARGV[4]  how to publish: publish or spublish
 -- ARGV[5]  unlock channel
 --
--- Reply token   held by the owner; a number from 0 on, and 0 without a counter
--- Reply -1      the ticket does not have the lock: it was used, or its time is over
+-- Reply token   held by the owner; 0 or more, and 0 without a counter
+-- Reply -1      the ticket does not have the lock: it was used, or has expired
 -- Error TOKEN   the counter gives no token, see raise.lua: nothing was changed
 --
--- A repeat of a call whose reply was lost finds the owner's field, and changes nothing but the expiry. A ticket's field is never written twice, so
--- one that comes later finds neither.
+-- A repeat of a call whose reply was lost finds the owner's field, and changes only the expiry. A ticket's field is never written
+-- twice, so a repeat after the owner's unlock finds neither field.
 --
--- The ticket's time may be longer than the lease, and whoever waits has been told that. So all are told by '01' to ask again, or they would
--- sleep on if the owner died. That this fails is no error: the lock is held.
+-- Waiters know the ticket's remaining time, which may be longer than the lease. So '01' makes all of them ask again: otherwise they
+-- would oversleep if the owner died. A failure to publish is no error, because the lock is held.
 --
--- Redis does not roll back a script that fails. So the counter comes first, and the ticket's field goes last.
+-- Redis does not roll back a failed script. So the counter comes first, and the ticket's field is deleted last.
 
 local lock, owner, ticket, fence = KEYS[1], ARGV[1], ARGV[3], KEYS[2]
 local ttl = redis.call('pttl', lock)

@@ -1,7 +1,7 @@
--- This text stands before the scripts that read how many permits are free (see script.go).
+-- A prelude (see script.go) for scripts that read the number of free permits.
 
--- free_of returns how many permits are free, and whether there is a counter; or an error, if it holds something else. text is what it holds, if
--- that is known to be a text.
+-- free_of returns the number of free permits, and whether there is a counter; an error if the key holds something else. text is the
+-- key's value, if the key is known to hold a text.
 local function free_of(counter, text)
   text = text or redis.call('get', counter) -- an error if it is of another type, which MGET takes for nothing
   if text and not string.match(text, '^-?%d+$') then

@@ -1,24 +1,24 @@
--- Ends a hold, and leaves the lock to a ticket until its time is over: whoever has that goes on with the lock (see adopt.lua).
+-- Ends a hold, and leaves the lock to a ticket for a limited time. The ticket's recipient continues with the lock (see adopt.lua).
 --
--- KEYS[1]  the lock: a hash, field = owner, value = count (see acquire.lua); or that of a read/write lock (see read_acquire.lua)
+-- KEYS[1]  the lock: a hash, field = owner, value = count (see acquire.lua); or a read/write lock's hash (see read_acquire.lua)
 -- ARGV[1]  owner field
--- ARGV[2]  field of the ticket, as which nobody else has held a lock or will
--- ARGV[3]  for how many ms the ticket has the lock
+-- ARGV[2]  field of the ticket, never used for another hold
+-- ARGV[3]  the ticket's time in ms
 -- ARGV[4]  how to publish: publish or spublish
 -- ARGV[5]  unlock channel
 --
--- Reply 1        the ticket has the lock, and whoever waits is told
+-- Reply 1        the ticket has the lock, and waiters were notified
 -- Reply 3        the same, and several listen
 -- Reply 0        neither the owner nor the ticket has it
--- Error READERS  readers are in the section of the writer: nothing was changed
--- Error UNTOLD   the ticket has the lock, but whoever waits could not be told
+-- Error READERS  readers are in the writer's section: nothing was changed
+-- Error UNTOLD   the ticket has the lock, but waiters could not be notified
 --
--- A repeat of a call whose reply was lost finds the ticket's field, and changes nothing. One that comes when the lock was adopted finds neither.
+-- A repeat of a call whose reply was lost finds the ticket's field, and changes nothing. After the adoption it finds neither field.
 --
--- Whoever waits was told how long the lease of the owner lasts, which may be longer than the ticket's time. So all are told by '01' to ask again,
--- see release.lua.
+-- Waiters know the owner's remaining lease, which may be longer than the ticket's time. So '01' makes all of them ask again, see
+-- release.lua.
 --
--- Redis does not roll back a script that fails. So the ticket's field is written beside the owner's, which goes last.
+-- Redis does not roll back a failed script. So the ticket's field is written while the owner's exists, which is deleted last.
 
 local lock, owner, ticket = KEYS[1], ARGV[1], ARGV[2]
 

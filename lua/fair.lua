@@ -1,41 +1,41 @@
--- The queue of the fair lock, as Redisson has it. This text stands before each script about it.
+-- The queue of a fair lock, in Redisson's format. A prelude for every script that uses it (see script.go).
 --
 -- A queue q has these fields:
 --
--- lock, list, times  keys: the lock; the entries in their order, an entry is the owner field of one waiter; when each gives up,
---                    in ms on the server's clock: Redisson drops the first one when that is over
--- place              for how many ms an entry of this library lasts; its waiter refreshes it
--- command, channel   publish or spublish, and the unlock channel, with which those of the waiters begin
--- counts             '1': a message that nobody received tells that its waiter has gone
+-- lock, list, times  keys: the lock; the entries in order, each the owner field of one waiter; the time at which each gives up,
+--                    in ms on the server's clock: Redisson drops the first entry when its time is over
+-- place              how many ms an entry of this library lasts; its waiter refreshes it
+-- command, channel   publish or spublish, and the unlock channel, the prefix of the waiters' channels
+-- counts             '1': if nobody receives a message, its waiter has gone
 --
--- Owner fields of this library have a tag that begins with 0, and with 00 if their lease is shorter than that of a grant. Java's have
--- none. Their process listens to one channel for all of them, <unlock channel>:<client>, see message.lua. Redisson's waiters have one
--- each, <unlock channel>:<owner>, and subscribe to it after they have joined.
+-- Owner fields of this library have a tag that begins with 0, or with 00 if their lease is shorter than that of a grant. Redisson's
+-- have none. A process of this library listens to one channel for all its owners, <unlock channel>:<client>, see message.lua. Each of
+-- Redisson's waiters has its own, <unlock channel>:<owner>, and subscribes to it after joining.
 
 local clock = redis.call('time')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 
--- Whoever gets a lock of Redisson's takes the time that it was to wait off everybody's behind it, and so does a waiter that gives up.
--- This is how much that is by default; of those who said another time, nobody knows it.
+-- When a waiter of Redisson's gets the lock or gives up, it subtracts its wait time from the times of all entries behind it. This is
+-- Redisson's default wait time; others are not recorded anywhere.
 local redisson_wait = 300000
 
 local function is_ours(entry)
   return string.match(entry, '^:0%d', 37) ~= nil
 end
 
--- fresh is the time of an entry of this library behind so many of Redisson's.
+-- fresh returns the new time of an entry of this library behind that many of Redisson's.
 local function fresh(q, behind)
   return now + q.place + behind * redisson_wait
 end
 
--- is_short reports whether an entry's lease is shorter than that of a grant. One to it is a count of 0, and it has to ask.
+-- is_short reports whether an entry's lease is shorter than that of a grant. A grant to it has a count of 0, and it must ask.
 local function is_short(entry)
   return string.match(entry, '^:00%d', 37) ~= nil
 end
 
 local refused -- what the server said to a message
 
--- tell sends a message to the waiter of an entry, and reports whether it has gone.
+-- tell sends a message to the waiter of an entry, and reports whether the waiter has gone.
 local function tell(q, entry, message)
   local to = is_ours(entry) and string.sub(entry, 1, 36) or entry
   local heard = redis.pcall(q.command, q.channel .. ':' .. to, message)
@@ -51,7 +51,7 @@ local function drop_head(q, entry)
   redis.call('zrem', q.times, entry)
 end
 
--- head returns the first entry and its time, after dropping those before it whose time is over. One that asks, me, is not over.
+-- head drops expired entries at the front, and returns the first live entry and its time. The asking owner, me, counts as live.
 local function head(q, me)
   while true do
     local entry = redis.call('lindex', q.list, '0')
@@ -73,9 +73,9 @@ local function head(q, me)
   end
 end
 
--- tell_redisson tells the waiters of Redisson's at the front to ask, up to the first that listens: each asks again when the time is over
--- that it was answered. Those before it have died, or are about to subscribe. Behind one of this library nobody is told, for that
--- looks by itself when its place is refreshed.
+-- tell_redisson makes Redisson's waiters at the front ask, up to the first that listens: otherwise each sleeps for the time in its last
+-- reply. The waiters before it have died, or are about to subscribe. It stops at the first entry of this library, whose refresh also
+-- looks at the lock.
 local function tell_redisson(q)
   for i = 0, 99 do
     local entry = redis.call('lindex', q.list, i)
@@ -85,7 +85,7 @@ local function tell_redisson(q)
   end
 end
 
--- wake tells the head that the lock is free, and returns it and its time; nil if there is none.
+-- wake tells the head that the lock is free, and returns the head and its time; nil if the queue is empty.
 local function wake(q, me)
   while true do
     local entry, time = head(q, me)
@@ -107,8 +107,8 @@ local function wake(q, me)
   end
 end
 
--- pass gives the lock to the head if that is of this library, and reports whether it did. Otherwise it tells the head, or whoever
--- listens, that the lock is free. hold is the field that the lock has until then, or ''.
+-- pass gives the lock to the head if that belongs to this library, and reports whether it did. Otherwise it tells the head, or all
+-- listeners without a queue, that the lock is free. hold is the lock's current field, or ''.
 local function pass(q, hold, lease)
   redis.call('hdel', q.lock, '') -- the right to it is tried here, and a server without memory lets a script go on that has written
   while true do

@@ -1,28 +1,28 @@
--- Takes a fair lock for an owner, for the first time. acquire.lua re-enters it.
+-- Takes a fair lock for an owner. Re-entries use acquire.lua.
 --
 -- KEYS[1]  the lock: a hash, field = owner, value = count
 -- KEYS[2]  the queue: a list of owners
--- KEYS[3]  when each gives up: a sorted set of owners
+-- KEYS[3]  the time at which each gives up: a sorted set of owners
 -- ARGV[1]  owner field
 -- ARGV[2]  lease in ms
--- ARGV[3]  1: the owner joins the queue if it cannot have the lock; a place that it has there stays as it is
--- ARGV[4]  for how many ms a place lasts
+-- ARGV[3]  1: the owner joins the queue if it cannot have the lock, or keeps the place it has there
+-- ARGV[4]  how many ms a place lasts
 -- ARGV[5]  how to publish: publish or spublish
 -- ARGV[6]  unlock channel
 -- ARGV[7]  1: the number of receivers tells whether a waiter lives
 --
 -- Reply 0                      held by the owner
--- Reply {ttl, holder, joined, other}  held by another for ttl more ms (-1: without expiry), holder is a field of theirs; or free, and holder
---                              is '': the head of the queue was told, and has ttl ms to come. joined is 1 if the owner is in
---                              the queue; 2 if this call put it there, behind a hold or a waiter that may be Redisson's; other
---                              is as in acquire.lua
--- Error FOREIGN                the key holds a hash that is no lock: nothing was changed
+-- Reply {ttl, holder, joined, other}  held by another owner for ttl more ms (-1: without expiry), holder is one of its fields; or free,
+--                              and holder is '': the head of the queue was notified, and has ttl ms to ask. joined is 1 if the
+--                              owner is in the queue; 2 if this call added it behind a hold or a waiter that may be Redisson's;
+--                              other is as in acquire.lua
+-- Error FOREIGN                the key holds another hash than a lock: nothing was changed
 --
--- A repeat of a call whose reply was lost finds the hold, or the place, already there. The expiry is never shortened. All calls
--- take a constant number of commands, but for those that drop dead waiters.
+-- A repeat of a call whose reply was lost finds the hold, or the place, already there. The expiry never gets shorter. A call takes a
+-- constant number of commands, unless it drops dead waiters.
 --
--- Scores of others stay as they are: Redisson takes the time of whoever leaves off all of them. It does that to ours, too;
--- so behind its waiters ours begin so much higher.
+-- Other entries' scores stay unchanged. Redisson subtracts the time of a leaving waiter from all scores, also from those of this
+-- library. So behind Redisson's waiters, scores of this library start higher by that time.
 
 local q = {
   lock = KEYS[1], list = KEYS[2], times = KEYS[3],
@@ -33,7 +33,7 @@ local owner = ARGV[1]
 local ttl = redis.call('pttl', q.lock)
 local held = ttl ~= -2 and redis.call('hget', q.lock, owner)
 
--- joined reports whether the owner is in the queue. The list is searched only if somebody has deleted a part of the queue.
+-- joined reports whether the owner is in the queue. It searches the list only if part of the queue was deleted.
 local function joined()
   if redis.call('llen', q.list) == redis.call('zcard', q.times) then
     return redis.call('zscore', q.times, owner)
@@ -41,7 +41,7 @@ local function joined()
   return redis.call('lpos', q.list, owner)
 end
 
--- join returns 0, 1 or 2, see above.
+-- join returns the reply's joined: 0, 1 or 2.
 local function join(holder)
   if joined() then
     redis.call('zadd', q.times, 'gt', fresh(q, 0), owner)

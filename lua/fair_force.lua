@@ -1,17 +1,17 @@
--- Frees a fair lock whoever holds it, for the head of its queue.
+-- Takes a fair lock from any holder, and passes it to the head of its queue.
 --
 -- KEYS[1]  the lock: a hash
 -- KEYS[2]  the queue: a list of owners
--- KEYS[3]  when each gives up: a sorted set of owners
--- ARGV[1]  lease in ms of a grant to the head; 0: it is told, and asks
--- ARGV[2]  for how many ms a place lasts
+-- KEYS[3]  the time at which each gives up: a sorted set of owners
+-- ARGV[1]  lease in ms of a grant to the head; 0: the head is notified, and asks
+-- ARGV[2]  how many ms a place lasts
 -- ARGV[3]  how to publish: publish or spublish
 -- ARGV[4]  unlock channel
 -- ARGV[5]  1: the number of receivers tells whether a waiter lives
 --
 -- Reply 1        it was held
 -- Reply 0        it was free: nothing was changed or published
--- Error FOREIGN  the key holds a hash that is no lock: nothing was changed or published
+-- Error FOREIGN  the key holds another hash than a lock: nothing was changed or published
 
 local q = {
   lock = KEYS[1], list = KEYS[2], times = KEYS[3],

@@ -1,9 +1,9 @@
--- Keeps the places of many waiters in the queues of fair locks, and sees to it that nobody sleeps there in front of a free lock.
+-- Refreshes the places of many waiters in the queues of fair locks. It also wakes the head of a queue whose lock is free.
 --
 -- KEYS[3n-2]  the locks, all of one cluster slot
 -- KEYS[3n-1]  their queues: lists of owners
--- KEYS[3n]    when each gives up: sorted sets of owners
--- ARGV[1]     for how many ms a place lasts, counted from now
+-- KEYS[3n]    the time at which each gives up: sorted sets of owners
+-- ARGV[1]     how many ms a place lasts from now
 -- ARGV[2]     how to publish: publish or spublish
 -- ARGV[3]     1: the number of receivers tells whether a waiter lives
 -- ARGV[2n+2]  owner field that waits for KEYS[3n-2]
@@ -11,17 +11,16 @@
 --
 -- Reply {verdict, ...}  one per waiter: 1 it has its place, 0 it has none, -1 refused for now
 --
--- One bad key must not take the others with it: a lock that cannot be looked at is refused, or its places are gone if the keys
--- hold something else. If a lock is free, the head of its queue is told: a holder or a head may have died, or somebody deleted
--- the key.
+-- A bad key must not affect the other locks: a key that cannot be read gives -1, a key of another type 0. If a lock is free, the head
+-- of its queue is notified: a holder or a head may have died, or the key was deleted.
 
 --
--- A call costs by its waiters, not by all that wait: the times tell who is in the queue. The list is read only behind waiters of
--- Redisson, and no more of it than its beginning; whoever is further back keeps the time that it has beyond its place.
+-- The cost grows with the waiters in the call, not with the queue: the times show who is in it. Only if Redisson has waiters there is
+-- the list read, and only its beginning. Entries further back keep any time they have beyond their place.
 
 local verdicts, queues, found = {}, {}, {}
 
--- read notes of the entries up to last how many of Redisson's are before each.
+-- read records, for each entry up to last, the number of Redisson's entries before it.
 local function read(q, last)
   local before = 0
   q.before = {}
@@ -31,7 +30,7 @@ local function read(q, last)
   end
 end
 
--- look sees whether there is a queue, or else what the verdict on all of its waiters is.
+-- look checks whether there is a queue, and otherwise returns the verdict for all its waiters.
 local function look(q)
   local sizes = {}
   for i, key in ipairs({{'pttl', q.lock}, {'llen', q.list}, {'zcard', q.times}}) do
@@ -49,7 +48,7 @@ local function look(q)
   end
 end
 
--- behind returns how many of Redisson's are before an entry of this library; nil if it is not there.
+-- behind returns the number of Redisson's entries before an entry of this library; nil if the entry is gone.
 local function behind(q, entry)
   if q.torn then
     return q.before[entry]

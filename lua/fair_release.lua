@@ -1,25 +1,25 @@
--- Ends the hold of an owner on a fair lock: it goes to the head of the queue, or is free. release.lua lowers the count before that.
+-- Ends an owner's hold of a fair lock, which passes to the head of the queue or becomes free. For inner levels, release.lua lowers
+-- the count.
 --
 -- KEYS[1]  the lock: a hash, field = owner, value = count
 -- KEYS[2]  the queue: a list of owners
--- KEYS[3]  when each gives up: a sorted set of owners
+-- KEYS[3]  the time at which each gives up: a sorted set of owners
 -- ARGV[1]  owner field
--- ARGV[2]  lease in ms of a grant to the head; 0: it is told, and asks
--- ARGV[3]  for how many ms a place lasts
+-- ARGV[2]  lease in ms of a grant to the head; 0: the head is notified, and asks
+-- ARGV[3]  how many ms a place lasts
 -- ARGV[4]  how to publish: publish or spublish
 -- ARGV[5]  unlock channel
 -- ARGV[6]  1: the number of receivers tells whether a waiter lives
 --
--- Reply 1       released; whoever is next is told
+-- Reply 1       released; the next waiter was notified
 -- Reply 2       released; the head of the queue has the lock
 -- Reply 0       not held by the owner, and not in the queue any more
--- Error UNTOLD  released, but whoever is next could not be told
+-- Error UNTOLD  released, but the next waiter could not be notified
 --
--- A repeat of a call whose reply was lost changes nothing: a hold that has ended answers 0.
+-- A repeat of a call whose reply was lost changes nothing: if the hold has ended, it replies 0.
 --
--- A grant is told to its process alone, on the channel <unlock channel>:<client>, see message.lua. A head of Redisson's is told
--- '0' on its own channel. If nobody is in the queue, '0' on the unlock channel is for those that wait for a lock of
--- another kind under this name.
+-- A grant is sent to its process alone, on the channel <unlock channel>:<client>, see message.lua. A head of Redisson's gets '0' on
+-- its own channel. If the queue is empty, '0' goes to the unlock channel, for waiters of another kind of lock with this name.
 
 local q = {
   lock = KEYS[1], list = KEYS[2], times = KEYS[3],

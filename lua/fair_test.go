@@ -147,7 +147,7 @@ func TestFairReplies(t *testing.T) {
 	}
 }
 
-// queueOf makes a queue of n waiters of this library behind r of Redisson's, as their joins would leave it.
+// queueOf makes the queue that n waiters of this library behind r of Redisson's would make by joining.
 func (l lab) queueOf(r, n int) {
 	l.t.Helper()
 	const script = `
@@ -184,7 +184,7 @@ func (l lab) refreshes(owners ...int) (all []lua.Renewal) {
 	return all
 }
 
-// lasts returns how long the place of a waiter lasts.
+// lasts returns the remaining time of a waiter's place.
 func (l lab) lasts(i int) time.Duration {
 	l.t.Helper()
 	score, err := l.do("ZSCORE", l.fair().Times, fairOwner(i)).AsFloat64()
@@ -241,8 +241,8 @@ func usedCPU(t *testing.T, rdb rueidis.Client) (used float64) {
 	return used
 }
 
-// Behind waiters of Redisson a place lasts longer, by the time that each of them may take off it. Far back in the queue,
-// the stored time is trusted as it is.
+// Behind waiters of Redisson a place lasts longer, by the time that each of them may subtract from it. Far back in the queue, the
+// stored time is used unchanged.
 func TestFairPlacesBehindRedisson(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, redistest.Dial(t, redistest.Shared(t)))
@@ -288,7 +288,7 @@ func TestFairPlacesBehindRedisson(t *testing.T) {
 	requireLasts(1900, 5*time.Second)
 }
 
-// Deleting a part of the queue makes nobody sleep for ever: the list decides who has a place.
+// Deleting a part of the queue makes no waiter sleep forever: the list decides about places.
 func TestFairPlacesOfATornQueue(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -8,8 +8,8 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// A program restricted to FIPS 140 algorithms can import the package. SHA-1, by which Redis names scripts, is not
-// one.
+// A program restricted to FIPS 140 algorithms can import the package, although Redis names scripts by SHA-1, which is not such an
+// algorithm.
 func TestImportUnderFIPS140(t *testing.T) {
 	t.Parallel()
 	self, err := os.Executable()

@@ -1,4 +1,4 @@
--- Frees a lock whoever holds it, and tells one waiter.
+-- Takes a lock from any holder, and notifies one waiter.
 --
 -- KEYS[1]  the lock: a hash
 -- ARGV[1]  how to publish: publish or spublish
@@ -6,9 +6,9 @@
 --
 -- Reply 1        it was held
 -- Reply 0        it was free: nothing was changed or published
--- Error FOREIGN  the key holds a hash that is no lock: nothing was changed or published
+-- Error FOREIGN  the key holds another hash than a lock: nothing was changed or published
 --
--- A look at the key comes before its deletion. If the key cannot be accessed, nothing was written.
+-- The key is read before it is deleted. If it cannot be accessed, nothing was written.
 
 local foreign = owner_of(redis.call('hrandfield', KEYS[1], '2'))
 if foreign then

@@ -33,7 +33,7 @@ func wide(n int) []string {
 	return fields
 }
 
-// A business hash is not a lock: nobody waits for it, and nothing deletes it.
+// A hash with other data is not a lock: nobody waits for it, and nothing deletes it.
 func TestForeignHash(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Dial(t, redistest.Shared(t))
@@ -109,7 +109,7 @@ func TestForeignHash(t *testing.T) {
 	}
 }
 
-// requireForeign also requires the properties of each error by which a server says that it did nothing.
+// requireForeign also requires the common properties of errors by which a server reports that it did nothing.
 func requireForeign(t *testing.T, err error, says ...string) {
 	t.Helper()
 	require.ErrorIs(t, err, lua.ErrForeign)
@@ -190,7 +190,7 @@ func TestLocksOfAllKinds(t *testing.T) {
 	}
 }
 
-// The look at the fields costs nothing if a lock is free or one's own.
+// Checking the fields costs nothing if the lock is free or held by the caller.
 func TestCommandsInScripts(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Start(t).Client(t)
@@ -217,7 +217,7 @@ func TestCommandsInScripts(t *testing.T) {
 	release.Owner = other
 	require.Equal(t, map[string]int64{"evalsha": 2, "pttl": 1, "hrandfield": 1, "hdel": 1, "publish": 1}, run())
 
-	// With an empty queue, a release looks at that, too.
+	// With an empty queue, a release also reads the queue.
 	release.Owner, release.Queue = me, l.ends().Queue
 	require.Equal(t, map[string]int64{"evalsha": 2, "pttl": 1, "hincrby": 1, "pexpire": 1, "zrange": 1, "hdel": 1, "publish": 1}, run())
 	release.Next, release.Stay, release.Lease = other, true, lease

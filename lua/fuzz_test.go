@@ -16,8 +16,7 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// FuzzReplies makes RESP values of the input, and compares the functions' results with the only values that mean
-// success.
+// FuzzReplies turns the input into RESP values, and compares the functions' results with the only values that mean success.
 func FuzzReplies(f *testing.F) {
 	f.Add([]byte{':', 1, '*', 2, ':', 1, ':', 1})
 	f.Add([]byte{'*', 2, ':', 1, ':', 1})
@@ -135,7 +134,7 @@ func pair(reply string) (first, second int64, ok bool) {
 	return 0, 0, false
 }
 
-// value makes one RESP value of the front of in, and returns the rest of in.
+// value turns the front of in into one RESP value, and returns the rest of in.
 func value(in []byte, depth int) (string, []byte) {
 	if len(in) < 2 || depth > 3 {
 		return "_\r\n", nil

@@ -13,7 +13,7 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// next is the owner that gets a hold by a hand-off.
+// next is the owner that gets the lock by a hand-off.
 const next = "11111111-2222-3333-4444-555555555555:9"
 
 func (l lab) handOff(fenced bool) lua.ReleaseArgs {
@@ -97,7 +97,7 @@ func TestHandOffFromEveryState(t *testing.T) {
 	}
 }
 
-// both is a hold of mine beside one of the next owner: no call leaves that, but anybody may write to Redis.
+// both is a state with two holds, mine and the next owner's. No call leaves it, but others may write to Redis.
 func both(count string) state {
 	return func(l lab) {
 		l.t.Helper()
@@ -106,7 +106,7 @@ func both(count string) state {
 	}
 }
 
-// The next owner's own calls find the same state as after an acquire.
+// The next owner's calls find the same state as after an acquire.
 func TestHandOffIsLikeAnAcquire(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, redistest.Dial(t, redistest.Shared(t)))

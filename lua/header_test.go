@@ -120,8 +120,7 @@ func split(source string) (header, body string) {
 // forLoops are the indices of loops, i, as the headers write them.
 var forLoops = strings.NewReplacer("i]", "n]", "i ", "n", " + ", "+", "+ ", "+", "- ", "-", " * ", "")
 
-// used brings the keys and arguments that a body uses into the form of the headers: a loop over all keys, with i, is
-// written with n there.
+// used converts a body's keys and arguments to the form of the headers, which use n for the index i of a loop over all keys.
 func used(found []string) []string {
 	var all []string
 	for _, use := range found {
@@ -156,7 +155,7 @@ var (
 	anyCall     = regexp.MustCompile(`^(\w+)\(.*\)$`)
 )
 
-// answers lists a body's return values, including those it returns from a function.
+// answers lists a body's return values, including those from functions.
 func answers(body string) []string {
 	functions := make(map[string]string)
 	for _, m := range anyFunction.FindAllStringSubmatch(body, -1) {

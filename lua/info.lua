@@ -1,14 +1,14 @@
--- Tells what is known of a lock. It changes nothing.
+-- Reads the state of a lock. It changes nothing.
 --
 -- KEYS[1]      the lock: a hash
--- KEYS[2]      optional: those who wait for it
+-- KEYS[2]      optional: its waiters
 -- KEYS[3]      optional: the fencing counter
 -- ARGV[1]      how to count the subscribers of a channel: numsub or shardnumsub
 -- ARGV[2]      unlock channel
--- ARGV[3]      what KEYS[2] is: list or zset
+-- ARGV[3]      the type of KEYS[2]: list or zset
 --
--- Reply {ttl, fields, token, subscribers, queue}  token is '' without a counter; subscribers is -1 if the server does not tell
--- Error FOREIGN                                   the key holds a hash that is no lock
+-- Reply {ttl, fields, token, subscribers, queue}  token is '' without a counter; subscribers is -1 if the server does not report it
+-- Error FOREIGN                                   the key holds another hash than a lock
 
 local ttl = redis.call('pttl', KEYS[1])
 local fields = redis.call('hgetall', KEYS[1])

@@ -1,6 +1,6 @@
--- This text stands before the scripts of latches (see script.go).
+-- A prelude (see script.go) for the scripts of latches.
 
--- count_of is what the key of a latch holds, as text, false if there is nothing; or nil and an error if that is no count.
+-- count_of returns the count in the key of a latch as text, false if there is no key, or nil and an error if it holds something else.
 local function count_of(key)
   local count = redis.call('get', key)
   if count and not string.match(count, '^%-?%d+$') then
@@ -9,8 +9,8 @@ local function count_of(key)
   return count
 end
 
--- answer_of is what a call of a client was answered before, as text, or nil. A client makes the calls for a latch one after the other, so
--- the last one is enough: an earlier one is late, and nobody waits for its answer.
+-- answer_of returns the recorded answer to a client's call as text, or nil. A client makes its calls for a latch one after the other,
+-- so the record of the last call is enough: earlier ones are late, and nobody waits for their answers.
 local function answer_of(record, client, number)
   local last = redis.call('hget', record, client)
   local at, answer = string.match(last or '', '^(%d+) (%d)$')
@@ -20,7 +20,7 @@ local function answer_of(record, client, number)
   return at and tonumber(at) > tonumber(number) and '0' or nil
 end
 
--- answered notes what a call is answered, for so many ms.
+-- answered records the answer to a call, for that many ms.
 local function answered(record, client, number, answer, ms)
   redis.call('hset', record, client, number .. ' ' .. answer)
   redis.call('pexpire', record, ms)

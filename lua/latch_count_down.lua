@@ -1,21 +1,21 @@
--- Counts a latch down. At 0 it is gone, and whoever waits is told.
+-- Counts a latch down. At 0 it deletes the latch and notifies its waiters.
 --
 -- KEYS[1]  the latch: its count, a decimal number
 -- KEYS[2]  the record of calls (see latch_set.lua)
 -- ARGV[1]  client
--- ARGV[2]  number of the call, higher than that of any call of this client for this latch before
--- ARGV[3]  ms for which the record is kept
--- ARGV[4]  by how much
+-- ARGV[2]  number of the call, higher than those of all earlier calls of this client for this latch
+-- ARGV[3]  how many ms the record is kept
+-- ARGV[4]  the number to subtract
 -- ARGV[5]  how to publish: publish or spublish
 -- ARGV[6]  channel of the latch
 --
 -- Reply 1        counted
 -- Reply 0        it has no count, or the call is late
--- Error FOREIGN  the key holds a text that is no count
--- Error UNTOLD   counted, but whoever waits could not be told
+-- Error FOREIGN  the key holds another text than a count
+-- Error UNTOLD   counted, but waiters could not be notified
 --
--- A repeat of a call whose reply was lost is answered the same, and changes nothing. A latch that was set to 0 goes without a word, as
--- nobody waits for it. The record is written first: after an error nothing was counted, unless only the message failed.
+-- A repeat of a call whose reply was lost gets the same reply, and changes nothing. A latch that was set to 0 is deleted without a
+-- message, because nobody waits for it. The record is written first: after an error nothing was counted, unless only the message failed.
 
 local latch, record = KEYS[1], KEYS[2]
 local before, foreign = count_of(latch)

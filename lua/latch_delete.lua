@@ -1,20 +1,20 @@
--- Deletes a latch, and tells whoever waits.
+-- Deletes a latch, and notifies its waiters.
 --
 -- KEYS[1]  the latch: its count, a decimal number
 -- KEYS[2]  the record of calls (see latch_set.lua)
 -- ARGV[1]  client
--- ARGV[2]  number of the call, higher than that of any call of this client for this latch before
--- ARGV[3]  ms for which the record is kept
--- ARGV[4]  the call that has set it, if only that one's is to be deleted; otherwise ''
+-- ARGV[2]  number of the call, higher than those of all earlier calls of this client for this latch
+-- ARGV[3]  how many ms the record is kept
+-- ARGV[4]  if not '': delete the latch only if this call set it
 -- ARGV[5]  how to publish: publish or spublish
 -- ARGV[6]  channel of the latch
 --
--- Reply 1        it is deleted
+-- Reply 1        deleted
 -- Reply 0        it had no count, or was set by another call
--- Error FOREIGN  the key holds a text that is no count: it is not deleted
--- Error UNTOLD   it is deleted, but whoever waits could not be told
+-- Error FOREIGN  the key holds another text than a count: it is not deleted
+-- Error UNTOLD   deleted, but waiters could not be notified
 --
--- A repeat of a call whose reply was lost is answered the same, and changes nothing.
+-- A repeat of a call whose reply was lost gets the same reply, and changes nothing.
 
 local latch, record = KEYS[1], KEYS[2]
 local before, foreign = count_of(latch)

@@ -1,22 +1,21 @@
 -- Sets the count of a latch that has none.
 --
 -- KEYS[1]  the latch: its count, a decimal number
--- KEYS[2]  the record of calls: a hash, field = client, value = number and answer of its last call; and the field set, which
---          names the call that has set the latch last
+-- KEYS[2]  the record of calls: a hash, field = client, value = number and answer of its last call; the field set names the call
+--          that set the latch last
 -- ARGV[1]  client
--- ARGV[2]  number of the call, higher than that of any call of this client for this latch before
--- ARGV[3]  ms for which the record is kept
+-- ARGV[2]  number of the call, higher than those of all earlier calls of this client for this latch
+-- ARGV[3]  how many ms the record is kept
 -- ARGV[4]  the count
 -- ARGV[5]  how to publish: publish or spublish
 -- ARGV[6]  channel of the latch
 --
--- Reply 1        set; Redisson's waiters are told to look
+-- Reply 1        set; Redisson's waiters were notified to look
 -- Reply 0        it had a count, and keeps it
--- Error FOREIGN  the key holds a text that is no count
+-- Error FOREIGN  the key holds another text than a count
 --
--- A repeat of a call whose reply was lost is answered the same, and changes nothing. So it is with one that was refused, or a copy of it
--- that comes late could act on a latch of another time. That nobody could be told is no error: whoever waits is told of the end of the
--- latch before.
+-- A repeat of a call whose reply was lost gets the same reply, and changes nothing. This includes refused calls: otherwise a late copy
+-- could set a later latch. A failure to publish is no error, because waiters were notified of the previous latch's end.
 
 local latch, record = KEYS[1], KEYS[2]
 local before, foreign = count_of(latch)

@@ -1,4 +1,4 @@
--- This text stands before the scripts that give permits to processes in line (see script.go): the queue, and the record of requests.
+-- A prelude (see script.go) for scripts that give permits to processes in line: the queue, and the record of requests.
 
 local function numbers_of(list)
   local numbers = {}
@@ -8,12 +8,12 @@ local function numbers_of(list)
   return numbers
 end
 
--- A place in line is a member of the queue, which is a client, and a field of that name beside it, with four things:
--- told       until when permits are kept for the process, which was told to look; 0 if it has not been told since it asked
--- overtaken  how many wants that came after its first one have been granted since that could not be; or until when permits gather for it
--- asks       when it asks if it hears nothing
--- wants      how many permits each of its waiters wants
--- The times are the server's, in ms.
+-- A place in line is a client in the queue, and the client's field in the hash of places, with four values:
+-- told       the time until which permits are kept for the process, which was told to look; 0 if it was not told since it last asked
+-- overtaken  the number of later wants granted since its first want was refused; or the time until which permits gather for that want
+-- asks       the time at which it asks without a message
+-- wants      the number of permits for each of its waiters
+-- Times are in ms on the server's clock.
 local function place_of(client, text)
   if not text then
     return nil
@@ -26,8 +26,8 @@ local function place_text(place)
   return string.format('%d %d %d ', place.told, place.overtaken, place.asks) .. table.concat(place.wants, ',')
 end
 
--- open reads who is first in line. If there is somebody, or the process that calls may join, it reads their places, too, so that a key of
--- another type is an error before anything is written. Otherwise nobody asks for the time: line.now may be 0.
+-- open reads the front of the line. If it is not empty, or the calling process may join, open also reads the places, so that a key of
+-- another type is an error before anything is written. Otherwise nothing needs the time: line.now may be 0.
 local function open(line)
   line.front = line.front or line.queue and redis.call('zrange', line.queue, '0', '1') or {}
   line.watch, line.watchers, line.soon, line.total = 0, 0, math.huge, math.huge
@@ -42,11 +42,11 @@ local function open(line)
   return line
 end
 
--- The record of a process is a text: <request>|<permits>|<done>|<wants>|<slots>|<given>, what came of its last request. It makes one after
--- the other, each with a higher number, and nobody waits for the answer to one that another has followed.
+-- The record of a process is a text with the result of its last request: <request>|<permits>|<done>|<wants>|<slots>|<given>. A process
+-- makes its requests one after the other, with rising numbers, and no longer waits for the reply once it has made the next one.
 
--- recalled returns what the record says of a request that has run: what came of it, how many permits it took, for which of the wants, and two more
--- lists of numbers. Of one that another has followed it returns 0 alone.
+-- recalled returns the recorded result of a request that has run: the outcome, the number of permits it took, the granted wants, and
+-- two more lists of numbers. If a later request followed, it returns only 0.
 local function recalled(line)
   local last, text = string.match(line.record or '', '^(%d+)|(.*)$')
   if not last or tonumber(last) < tonumber(line.request) then
@@ -58,7 +58,8 @@ local function recalled(line)
   return tonumber(done), tonumber(sum), numbers_of(which), numbers_of(slots), numbers_of(given)
 end
 
--- write calls a command that may need memory. A server that has none left refuses it, unless the script has written before: so that is done.
+-- write calls a command that may need memory. A server without memory refuses it, unless the script has written before, so write makes
+-- sure of that.
 local function write(line, ...)
   local answer = redis.pcall(...)
   if type(answer) == 'table' and answer.err then
@@ -75,7 +76,7 @@ local function add(line, n)
   end
 end
 
--- change makes a change to the number of free permits, and returns what came of it.
+-- change makes a change to the number of free permits, and returns its result.
 local function change(line, what, n)
   if what == 'drain' then
     local all = math.max(line.free, 0)
@@ -95,11 +96,11 @@ local function change(line, what, n)
   return 1
 end
 
--- most is how often a want that cannot be granted is overtaken by later ones that can. Then permits gather for it, for 5 minutes: it may want more
--- than there ever will be, which nobody knows unless the number of all permits is known: line.total.
+-- most is how often later wants may overtake a want that cannot be granted. After that, permits gather for it for 5 minutes. The time is
+-- limited because it may want more than there will ever be, which only line.total, the number of all permits, would show if known.
 local most = 16
 
--- passing returns how many wants may overtake one that cannot be granted, and has been overtaken so often.
+-- passing returns how many more wants may overtake a waiting want that was overtaken that often.
 local function passing(line, overtaken)
   if overtaken < most then
     return most - overtaken
@@ -107,15 +108,14 @@ local function passing(line, overtaken)
   return overtaken > line.now and 0 or most
 end
 
--- overtake returns how often a want has been overtaken, when it is so many times more.
+-- overtake returns the new value of overtaken after that many more times.
 local function overtake(line, overtaken, times)
   overtaken = (overtaken < most and overtaken or 0) + times
   return overtaken < most and overtaken or line.now + 300000
 end
 
--- fit returns which of the wants can be granted with so many permits, how many that takes, the wants that are left, how often the first of
--- them has been overtaken, and whether there is such a one: a want beyond all permits keeps nobody back. No more wants are granted than the
--- budget is.
+-- fit returns the wants that can be granted from the free permits, their sum, the remaining wants, how often the first of these was
+-- overtaken, and whether it holds others back: a want larger than the number of all permits does not. It grants at most budget wants.
 local function fit(line, wants, free, overtaken, budget)
   local which, sum, rest, held_back = {}, 0, {}, false
   for i, want in ipairs(wants) do
@@ -137,19 +137,19 @@ local function tell(line, client, message)
   return type(heard) == 'number' and heard > 0
 end
 
--- count returns how many listen to each of two channels; nil if the server does not say so.
+-- count returns the number of listeners on each of two channels; nil if the server does not report it.
 local function count(line, first, second)
   local n = redis.pcall('pubsub', line.how == 'publish' and 'numsub' or 'shardnumsub', first, second)
   return n[2], n[4]
 end
 
--- late is how much later than necessary, in ms, those in line may look, so that not each of them is told a time of its own.
+-- late is how many ms later than necessary a process in line may look. It saves separate messages for times that are close.
 local late = 500
 
--- The field watch has two numbers: when the next of those in line look, and how many of them. Each of these lives, as far as is known, and has not been
--- told to look now, for such a process may be stopped itself.
+-- The field watch has two numbers: the time of the next looks by processes in line, and how many of them look then. It counts only
+-- processes believed to live, and none that was told to look now, because that one may be stopped.
 
--- unwatch notes that a place ends, or is told to look. It may be counted among them.
+-- unwatch notes that a place ends, or was told to look. The watch may have counted it.
 local function unwatch(line, place)
   if place.told == 0 and place.asks <= line.watch + late then
     line.watchers = line.watchers - 1
@@ -159,12 +159,12 @@ local function unwatch(line, place)
   end
 end
 
--- is_watched reports whether somebody in line looks when line.soon comes.
+-- is_watched reports whether a process in line looks at line.soon.
 local function is_watched(line)
   return line.watch > line.now and line.watch <= line.soon + late
 end
 
--- drop takes a process out of line.
+-- drop removes a process from the line.
 local function drop(line, place)
   redis.call('zrem', line.queue, place.client)
   redis.call('hdel', line.requests, place.client)
@@ -173,7 +173,7 @@ local function drop(line, place)
   unwatch(line, place)
 end
 
--- places_of returns the places of clients in the queue. One that lacks its field is told to ask again, and dropped.
+-- places_of returns the places of clients in the queue. A client without its field is told to ask again, and dropped.
 local function places_of(line, clients)
   local texts, at = line.texts, 2
   if clients ~= line.front then
@@ -192,10 +192,10 @@ local function places_of(line, clients)
   return places
 end
 
--- serve goes through the line from its head, as long as permits last. At its own place, or at the end if it has none, the process that calls
--- gets what it wants as far as there is any: line.which, line.sum, line.rest. Other processes for which there are permits are told to look,
--- once, and the permits are kept for them. One that has not come in time is dropped, and so is one that does not listen. At most some 128 are
--- looked at.
+-- serve goes through the line from its head, as long as there are free permits. At its own place, or at the end if it has none, the
+-- calling process gets the permits it wants, as far as they last: line.which, line.sum, line.rest. Other processes with permits
+-- available are told to look, once, and the permits are kept for them. A process that does not come in time, or does not listen, is
+-- dropped. serve visits about 128 places at most.
 local function serve(line)
   local free, budget, ahead = line.free, math.huge, nil
   line.which, line.sum, line.rest, line.overtaken = {}, 0, line.wants, 0
@@ -207,7 +207,7 @@ local function serve(line)
     return
   end
 
-  -- passed is called for each place that stays: what comes behind a want that cannot be granted overtakes it.
+  -- passed is called for each place that stays. Grants behind a want that cannot be granted overtake it.
   local function passed(place, granted, overtaken, held_back)
     if ahead then
       budget = budget - granted
@@ -277,8 +277,8 @@ local function serve(line)
   end
 end
 
--- arm sees to it that somebody in line looks when line.soon comes: when permits that are kept are not taken, or one expires. Of the last two in line each
--- is told when to look, unless it asks by then anyway; they will be there for long.
+-- arm makes sure that a process in line looks at line.soon: when kept permits were not taken, or when a permit expires. The last two in
+-- line, which will stay for long, get a message with that time, unless they ask by then anyway.
 local function arm(line)
   if is_watched(line) or #line.front == 0 or line.soon > line.now + 60000 then -- all ask within a minute
     return
@@ -306,8 +306,8 @@ local function arm(line)
   end
 end
 
--- stand gives the process that calls its place in line, or ends it, and returns in how many ms it is to ask again: -1 if everything was granted.
--- Within so many ms permits may come back without a message.
+-- stand gives the calling process its place in line, or ends it, and returns the ms until its next try: -1 if everything was granted.
+-- within is the number of ms after which permits may come back without a message.
 local function stand(line, within)
   local again = #line.rest > 0 and math.max(math.min(60000, within), 1) or -1
   if not line.queue or not line.waits then
@@ -346,15 +346,15 @@ local function stand(line, within)
   return again
 end
 
--- note writes the record: what came of the request.
+-- note writes the request's result into the record.
 local function note(line, done, slots, given)
   local lists = table.concat(line.which, ',') .. '|' .. (slots and table.concat(slots, ',') or '') .. '|' .. (given and table.concat(given, ',') or '')
   write(line, 'set', line.recorded, string.format('%s|%d|%d|', line.request, line.sum, done) .. lists, 'px', '121000')
 end
 
--- close writes what is to be remembered of the places in line, and of who looks next, and tells outsiders, who listen to the channel
--- alone, of permits that were given back: '0' and their number, which is the number for Redisson, and nothing for those in line. Without a queue
--- everybody is told, and so they are if there was neither a counter nor anybody in line: Redis may have lost both.
+-- close saves the places in line and the watch. It notifies outsiders, which listen to the channel alone, of returned permits by '0' and
+-- their number: Redisson reads the number, and processes in line ignore it. Without a queue, all processes are notified. So are they if
+-- there was neither a counter nor anybody in line, because Redis may have lost both.
 local function close(line)
   arm(line)
   local fields = {}

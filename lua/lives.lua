@@ -1,6 +1,7 @@
--- This text stands before the scripts that ask whether readers live (see script.go).
+-- A prelude (see script.go) for scripts that check whether readers live.
 
--- lives returns for how many ms more a field with that count is a live reader's; 0 if it is none. In its last millisecond a key has 0 left.
+-- lives returns how many ms longer a field with that count belongs to a live reader; 0 if it does not. A PTTL of 0 is a key's last
+-- millisecond.
 local function lives(lock, field, count)
   local longest = 0
   if field ~= 'mode' then

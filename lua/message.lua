@@ -1,11 +1,11 @@
--- This text stands before the scripts that send a message to one process (see script.go). pubsub/message.go reads and specifies them.
+-- A prelude (see script.go) for scripts that send a message to one process. pubsub/message.go specifies and reads the messages.
 
--- grant_message says that an owner has the lock for so many ms, with that token; '-' stands for none. The 0 is the version.
+-- grant_message means that an owner has the lock for that many ms, with that token; '-' is no token. The 0 is the version.
 local function grant_message(owner, lease, token)
   return owner .. ' ' .. lease .. ' 0 ' .. token
 end
 
--- look_message says that the lock is to be looked at in so many ms, by that owner if there is one.
+-- look_message asks for a look at the lock in that many ms, by that owner if one is given.
 local function look_message(ms, owner)
   return string.format('? %.0f', ms) .. (owner and ' ' .. owner or '')
 end

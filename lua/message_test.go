@@ -115,7 +115,7 @@ func messages(t *testing.T, texts []string) (all []pubsub.Message) {
 	return all
 }
 
-// No script writes such a message, or an entry of the queue, by itself.
+// Scripts build messages and queue entries only with the shared functions.
 func TestMessagesAreWrittenInOnePlace(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("*.lua")

@@ -1,8 +1,8 @@
--- This text stands before the scripts that ask whose a key is (see script.go).
+-- A prelude (see script.go) for scripts that check the owner of a key.
 
--- owner_of looks at fields of a hash. It returns an error if one is no lock's, otherwise nil, the field of an owner, and 1 if they
--- tell that it is a read/write lock, or else nil. The fields of a lock, of any kind, are its owners (<UUID>:<number>, or
--- <UUID>:<number>:write) and perhaps the mode, which no lock has alone. So two tell, however many there are.
+-- owner_of checks fields of a hash. It returns an error if one cannot belong to a lock; otherwise nil, an owner's field, and 1 if the
+-- fields show a read/write lock, else nil. The fields of a lock, of any kind, are its owners (<UUID>:<number> or
+-- <UUID>:<number>:write) and perhaps the mode, which is never alone. So any two fields are enough.
 local function owner_of(fields)
   local owner, sides = '', nil
   for _, field in ipairs(fields) do

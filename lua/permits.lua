@@ -1,41 +1,42 @@
--- Gives permits back, changes their number, and takes some for the waiters of a process, each of which expires.
+-- Returns expiring permits, changes their number, and takes some for the waiters of a process.
 --
--- KEYS[1]   the semaphore: a counter of free permits, which may be below 0; none is 0
--- KEYS[2]   the record of the process, a text (see semaphore.lua)
+-- KEYS[1]   the semaphore: a counter of free permits, which may be below 0; a missing key means 0
+-- KEYS[2]   the process's record, a text (see semaphore.lua)
 -- KEYS[3]   the permits: a sorted set of ids, 16 bytes each, and the times at which they expire, in ms on the server's clock;
---           922337203685477 stands for never
--- KEYS[4]   the slots: a sorted set of the ids of permits that this script gave, and their numbers
--- KEYS[5]   optional: the queue of the waiting processes, a sorted set of clients in their order
+--           922337203685477 means never
+-- KEYS[4]   the slots: a sorted set of the ids of permits issued by this script, and their slot numbers
+-- KEYS[5]   optional: the queue of waiting processes, a sorted set of clients in order
 -- KEYS[6]   with a queue: their places, a hash (see semaphore.lua)
 -- ARGV[1]   client: the UUID of the process
--- ARGV[2]   request: a number, of this call and its repeats alone, higher than those of all requests in the record before
+-- ARGV[2]   request: the number of this call and its repeats, higher than those of all earlier requests in the record
 -- ARGV[3]   the change: add, exists (add if the counter exists), set (if it does not), drain, or total (of all permits)
--- ARGV[4]   the number for that
--- ARGV[5]   1: the wants are those of the process's waiters, so that it has a place in line for those that are refused, or none; 0: they are a single
---           try; 2: the request is cancelled
+-- ARGV[4]   the number for the change
+-- ARGV[5]   1: the wants are those of all waiters of the process, which gets a place in line for refused wants, or none if all are
+--           granted; 0: they are a single try; 2: the request is cancelled
 -- ARGV[6]   how to publish: publish or spublish
 -- ARGV[7]   channel
--- ARGV[8]   for how many ms permits are kept for a process that was told to look
--- ARGV[9]   leases of the permits in ms, one for each want, separated by spaces, or one for all; -1: they do not expire
--- ARGV[10]  how many wants there are
--- ARGV[n]   from 11 on: these, each how many permits a waiter wants; for each so many new ids; and the ids of permits to give back
+-- ARGV[8]   how many ms permits are kept for a process that was told to look
+-- ARGV[9]   leases of the permits in ms, separated by spaces, one per want or one for all; -1: they do not expire
+-- ARGV[10]  the number of wants
+-- ARGV[n]   from 11 on: the wants, each the number of permits for a waiter; that many new ids for each; the ids of permits to return
 --
--- Reply {free, done, again, which, slots, given, more}  free to which: as of semaphore.lua; the slots of all permits that are granted, in their order; for
---                 each permit to give back: 1 it was, 2 it was, but had expired, 0 it is not known, or a second time there; 1 if more permits
---                 have expired, and the next call gives these back
--- Error FOREIGN   the key holds a text that is no number: nothing was changed
+-- Reply {free, done, again, which, slots, given, more}  free to which: as in semaphore.lua; the slots of all granted permits in order;
+--                 for each permit to return: 1 it was returned, 2 the same, but it had expired, 0 it is unknown or listed twice; 1 if
+--                 more permits have expired, which the next call returns
+-- Error FOREIGN   the key holds another text than a number: nothing was changed
 --
--- First, at most 500 permits that have expired are given back. So does Redisson, which knows nothing of slots. So a slot that is too high for
--- the number of all permits is a reason to look for those of permits that are gone.
+-- The script first returns at most 500 expired permits. Redisson does that, too, but ignores slots. So if a slot is too high for the
+-- number of all permits, the script looks for slots whose permits are gone.
 --
--- The clock has begun a part of the next millisecond. So a permit expires a millisecond later than its lease says: its holder trusts in all of that.
+-- The clock's millisecond has partly passed. So a permit expires a millisecond later than its lease says: its holder relies on the
+-- whole lease.
 --
--- Repeats and cancelled requests are as in semaphore.lua. A repeat never makes a lease longer. A permit is there once, whatever the record says:
--- one whose id is known is not taken again.
+-- Repeats and cancelled requests are as in semaphore.lua. A repeat never extends a lease. A permit exists once, whatever the record
+-- says: a known id is not taken again.
 --
--- If the counter expires, so do the permits with it, as in Redisson.
+-- If the counter expires, the permits expire with it, as in Redisson.
 --
--- Redis does not roll back a script that fails. So each key is read before anything is written.
+-- Redis does not roll back a failed script. So each key is read before anything is written.
 
 local texts = redis.call('mget', KEYS[1], KEYS[2])
 local free, exists, foreign = free_of(KEYS[1], texts[1])
@@ -49,7 +50,7 @@ local line = open({
   client = ARGV[1], request = ARGV[2], waits = ARGV[5] == '1', how = ARGV[6], channel = ARGV[7], keep = tonumber(ARGV[8]), wants = {},
 })
 
--- remove takes permits out, and returns how many there were.
+-- remove removes permits, and returns how many there were.
 local function remove(ids)
   if #ids == 0 then
     return 0
@@ -125,7 +126,7 @@ end
 line.total = line.free + held
 serve(line)
 
--- slot_from returns the lowest number that is free, of those from low on.
+-- slot_from returns the lowest free slot from low on.
 local function slot_from(low)
   local high = numbered
   if redis.call('zcount', numbers, '0', high - 1) == high then

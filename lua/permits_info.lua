@@ -1,12 +1,12 @@
--- Looks at a semaphore whose permits expire, and changes nothing.
+-- Reads a semaphore with expiring permits. It changes nothing.
 --
 -- KEYS[1]  the semaphore: a counter
 -- KEYS[2]  the permits: a sorted set (see permits.lua)
 -- ARGV[1]  optional: id of a permit
 --
--- Reply {exists, free, held, left}  1 if there is a counter; how many permits are free, those that have expired included; how many are held; for how many
---               ms more at least the permit with that id is: -1 it does not expire, -2 it is not held
--- Error FOREIGN  the key holds a text that is no number
+-- Reply {exists, free, held, left}  1 if there is a counter; the number of free permits, including expired ones; the number of held
+--               permits; the minimum ms that the permit with that id is held: -1 it does not expire, -2 it is not held
+-- Error FOREIGN  the key holds another text than a number
 
 local free, exists, foreign = free_of(KEYS[1])
 if foreign then

@@ -1,4 +1,4 @@
--- Makes a permit expire at another time, sooner or later.
+-- Changes the time at which a permit expires, to an earlier or later one.
 --
 -- KEYS[1]  the permits: a sorted set (see permits.lua)
 -- KEYS[2]  optional: the queue of the waiting processes
@@ -8,10 +8,10 @@
 -- ARGV[3]  id of the permit
 -- ARGV[4]  lease in ms, counted from now; -1: it does not expire
 --
--- Reply 1  the permit expires then
+-- Reply 1  changed
 -- Reply 0  it is not held, or has expired
 --
--- If that is before somebody in line looks, two of them are told when to look.
+-- If the permit now expires before the next look by a process in line, two of these get a message with the time to look.
 
 local line = open({queue = KEYS[2], requests = KEYS[3], now = clock(), client = '', waits = false, how = ARGV[1], channel = ARGV[2]})
 local score = redis.call('zscore', KEYS[1], ARGV[3])

@@ -2,13 +2,12 @@
 --
 -- KEYS[n]     the permits of each semaphore: a sorted set (see permits.lua), all of one cluster slot
 -- ARGV[1]     lease in ms, counted from now
--- ARGV[at]    for each semaphore: how many permits
--- ARGV[at+m]  these, by their ids; the next number comes behind them
+-- ARGV[at]    for each semaphore: the number of permits
+-- ARGV[at+m]  their ids; the next semaphore's number follows
 --
--- Reply {verdict, ...}  one for each permit: 1 extended, 0 not held, -1 refused for now
+-- Reply {verdict, ...}  one per permit: 1 extended, 0 not held, -1 refused for now
 --
--- One bad key must not take the others with it, so each is looked at with pcall before it is written: see renew.lua. A lease that is longer
--- already stays.
+-- A bad key must not affect the others, so each is read with pcall before it is written: see renew.lua. A longer lease stays.
 
 local now = clock()
 local ends = string.format('%d', math.min(now + ARGV[1] + 1, 922337203685477)) -- see permits.lua

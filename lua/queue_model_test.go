@@ -109,8 +109,8 @@ func (m *model) release(a lua.ReleaseArgs) lua.ReleaseReply {
 	return freed
 }
 
-// Random calls, by live and dead processes, do what the model does. Each grant is heard by its process alone, and
-// everything in Redis has an expiry.
+// Random calls by live and dead processes have the same effects as in the model. Only its own process gets a grant, and everything in
+// Redis has an expiry.
 func TestQueueIsLikeItsModel(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()

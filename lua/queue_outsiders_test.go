@@ -30,7 +30,7 @@ func (l lab) subscribers(dial func() rueidis.Client, n int, sharded, outside boo
 	return ears
 }
 
-// The lock is free while an outsider listens, and of the queue only the first asks.
+// While an outsider listens, a released lock becomes free, and only the head of the queue asks.
 func TestOutsidersGetATurn(t *testing.T) {
 	t.Parallel()
 	addr := redistest.Shared(t)
@@ -78,7 +78,7 @@ func TestOutsidersGetATurn(t *testing.T) {
 			}
 			want := freed
 			want.Several = len(ears) > 1
-			for range 2 { // a repeat says nothing more
+			for range 2 { // a repeat sends no more messages
 				require.Equal(t, want, l.releases(a))
 				want = notHeld
 				require.Zero(t, l.number("EXISTS", l.name))
@@ -149,8 +149,8 @@ func TestOutsidersOnACluster(t *testing.T) {
 	}
 }
 
-// A process that would sleep past the end of a grant gets a message to look then, at each grant, however many are
-// before it: they may all be dead.
+// At each grant, every process that would sleep past its end gets a message to look then, even far back: all processes before it may
+// be dead.
 func TestSuccessorsWatch(t *testing.T) {
 	t.Parallel()
 	addr := redistest.Shared(t)
@@ -229,8 +229,7 @@ func TestSuccessorsWatch(t *testing.T) {
 	}
 }
 
-// A place further behind gets a message once those before it, if they are dead, would be done before it looks by
-// itself.
+// A process further back gets a message once all processes before it, if dead, would have used up their grants before it wakes up.
 func TestSuccessorsComeNearer(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, redistest.Dial(t, redistest.Shared(t)))
@@ -289,7 +288,7 @@ func TestReleaseLeavesTheQueue(t *testing.T) {
 			require.Zero(t, l.number("EXISTS", l.queue))
 			require.Equal(t, others("1"), l.fields())
 
-			// Also while nobody has the lock, and with somebody else as the next owner.
+			// The same while the lock is free, and with another next owner.
 			l.join(1, 2)
 			l.must("DEL", l.name)
 			second := l.process(2, name == "cluster")

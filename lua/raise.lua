@@ -1,8 +1,8 @@
--- This text stands before the scripts that give fencing tokens (see script.go).
+-- A prelude (see script.go) for scripts that issue fencing tokens.
 
--- raise adds one to a fencing counter, and returns it: the token; and, if some are to be spare and can be had, how many of those above it are
--- the caller's, too. A counter that gives none is an error, and stays as it is: 0 stands for no token, and numbers in scripts are exact up to
--- 2^53, above which tokens would repeat.
+-- raise increments a fencing counter, and returns the new value as the token. If spare tokens are requested and available, it also
+-- returns how many of the next numbers belong to the caller. A counter that gives no token is an error, and stays unchanged: 0 means no
+-- token, and above 2^53 numbers in scripts are not exact, so tokens would repeat.
 local function raise(counter, spare)
   local last = redis.pcall('get', counter)
   if type(last) == 'table' then

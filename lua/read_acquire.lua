@@ -1,37 +1,36 @@
--- Takes a share of a read/write lock for a reader, or brings its re-entry count up to what the reader expects.
+-- Takes a share of a read/write lock for a reader, or raises its re-entry count to the given number.
 --
 -- KEYS[1]  the lock: a hash, mode = read or write, and field = count for each owner; a writer's field ends with ':write'
--- KEYS[2]  optional: the marks of the writers that wait, a sorted set (see write_acquire.lua). Without it they are not heeded
+-- KEYS[2]  optional: the marks of waiting writers, a sorted set (see write_acquire.lua). Without it, waiting writers have no priority
 -- ARGV[1]  owner field
 -- ARGV[2]  lease in ms
--- ARGV[3]  the count that the owner has once this call succeeded; 1 for a first acquire
--- ARGV[4]  field of the writer in whose section this is, which lets the reader in; '' if there is none
--- ARGV[5]  with KEYS[2]: for how many ms a free lock is kept for the writers that wait
+-- ARGV[3]  the owner's count after this call; 1 for a first acquire
+-- ARGV[4]  field of the writer whose section this call is in, and who admits the reader; otherwise ''
+-- ARGV[5]  with KEYS[2]: how many ms a free lock is kept for waiting writers
 -- ARGV[6]  with KEYS[2]: how to publish: publish or spublish
 -- ARGV[7]  with KEYS[2]: unlock channel
 --
--- Reply 0                  held by the owner, ARGV[3] deep
--- Reply {left, holder, 0, other}  not to be had for so many ms more (-1: held without expiry), or until a message comes: a writer
---                          holds it, or waits; holder is a field of somebody who holds it, or ''; other is 1 if it is held as a lock
---                          without sides, or not there
+-- Reply 0                  held by the owner, with that count
+-- Reply {left, holder, 0, other}  unavailable for left more ms (-1: held without expiry), or until a message: a writer holds it or
+--                          waits; holder is a holder's field, or ''; other is 1 if it is held as a lock without sides, otherwise
+--                          missing
 -- Reply -1                 a re-entry, but the hold to re-enter, or the writer's, is gone
--- Error FOREIGN            the key holds a hash that is no lock: nothing was changed
+-- Error FOREIGN            the key holds another hash than a lock: nothing was changed
 --
--- Each level of a read hold has a hold key of its own, {<lock>}:<owner>:rwlock_timeout:<level>, which expires with its lease.
--- Redisson knows from these which readers live. They are numbered without a gap, and the hash never expires before them.
+-- Each level of a read hold has its own hold key, {<lock>}:<owner>:rwlock_timeout:<level>, which expires with its lease. They show
+-- Redisson which readers live. Their numbers have no gaps, and the hash never expires before them.
 --
--- A mark keeps new readers out, so that the writer gets the lock when the readers that are in have left. One whose
--- time is over, or whose process does not listen any more, is dropped. If the lock is free, the writer has a short time left to
--- take it.
+-- A mark keeps new readers out, so that the writer gets the lock once the current readers have left. A mark is dropped when it
+-- expires, or when its process no longer listens. If the lock is free, the writer gets a short time to take it.
 --
--- A reader whose hold keys are all gone is dead. Where many fields are, a reader that comes in looks at three and takes those of dead
--- readers out, so that they do not pile up: each death adds one.
+-- A reader without any hold keys is dead. If there are many fields, each new reader checks three of them, and removes those of dead
+-- readers. As each death adds only one field, they do not pile up.
 --
--- A repeat of a call whose reply was lost finds the count already there and changes nothing but
--- the expiries. The count never falls here, and no expiry is shortened.
+-- A repeat of a call whose reply was lost finds the count already there, and changes only the expiries. The count never falls here,
+-- and no expiry gets shorter.
 --
--- Redis does not roll back a script that fails. So whatever can fail comes before the hold is written: the first access to each
--- key, and a field that is no number. A hold key without a field means nothing.
+-- Redis does not roll back a failed script. So every step that can fail comes before the hold is written: the first access to each
+-- key, and reading a field that should be a number. A hold key without a field has no meaning.
 
 local lock, marks, owner, within = KEYS[1], KEYS[2], ARGV[1], ARGV[4]
 local lease, want = tonumber(ARGV[2]), tonumber(ARGV[3])
@@ -39,7 +38,7 @@ local ttl = redis.call('pttl', lock)
 local mode = ttl ~= -2 and redis.call('hget', lock, 'mode')
 local held = mode and redis.call('hget', lock, owner)
 
--- awaited returns for how many ms more writers that wait keep new readers out; nil if none do.
+-- awaited returns how many ms longer waiting writers keep new readers out; nil if none do.
 local function awaited()
   local all = redis.call('zrange', marks, '0', '-1', 'withscores')
   if #all == 0 then
@@ -77,7 +76,7 @@ if not held then
   end
   local foreign, holder = nil, ''
   if ttl ~= -2 then
-    -- Of the two fields that tell, the mode may be one.
+    -- One of the two checked fields may be the mode.
     local field = mode and redis.call('hrandfield', lock)
     local fields = field and field ~= 'mode' and {field} or redis.call('hrandfield', lock, '2')
     foreign, holder = owner_of(fields)

@@ -1,33 +1,35 @@
--- Brings a reader's re-entry count down. At 0 it leaves the lock, which is free if nobody else is in.
+-- Lowers a reader's re-entry count. At 0 the reader leaves the lock, which is free if it was the last one.
 --
 -- KEYS[1]  the lock: a hash (see read_acquire.lua)
--- KEYS[2]  optional: the marks of the writers that wait, a sorted set (see write_acquire.lua)
+-- KEYS[2]  optional: the marks of waiting writers, a sorted set (see write_acquire.lua)
 -- ARGV[1]  owner field
--- ARGV[2]  the count that the owner has once this call succeeded; 0 ends the hold
--- ARGV[3]  lease in ms of what is still held
+-- ARGV[2]  the owner's count after this call; 0 ends the hold
+-- ARGV[3]  lease in ms of the remaining levels
 -- ARGV[4]  how to publish: publish or spublish
 -- ARGV[5]  unlock channel
 --
--- Reply 1       released, and if somebody can have the lock now, whoever waits is told
--- Reply 0       not held by the owner, and it has no hold key any more
--- Error UNTOLD  released, but whoever waits could not be told
+-- Reply 1       released; if the lock is now available, waiters were notified
+-- Reply 0       not held by the owner, which has no hold keys left
+-- Error UNTOLD  released, but waiters could not be notified
 --
--- A repeat of a call whose reply was lost changes nothing: the count never rises here, and a
--- hold that has ended answers 0. A partial release never shortens an expiry.
+-- A repeat of a call whose reply was lost changes nothing: the count never rises here, and if the hold has ended, the reply is 0. A
+-- partial release never shortens an expiry.
 --
--- The lock is free if no reader with a live hold key is left, whatever fields there are. Of many fields a few usually tell that
--- two readers live. If all were looked at, the hash expires with the last of these readers; if one is left that waits to
--- become the writer, or may, since there are no marks to tell, it is told. Dead readers that are met are taken out.
+-- The lock is free if no reader with a live hold key is left, whatever the fields. If there are many fields, a few usually show that
+-- two readers live. If all fields were checked, the hash expires with the last of these readers. If a single reader is left that
+-- waits to become the writer, it is notified; without marks, any single reader may be waiting for that. Dead readers found on the way
+-- are removed.
 --
--- Whoever waits is told by '1' on the unlock channel, and then by '00', which is '0' for Redisson: it forgets a '1' that comes
--- while it is about to wait, and remembers a '0'.
+-- Waiters get '1' on the unlock channel, and then '00', which Redisson reads as '0': it forgets a '1' that arrives just before it
+-- starts waiting, but remembers a '0'.
 --
--- If those who wait sleep until this reader's time would have been over, and the others' ends earlier, they are told by '<ms>', from 2 on, to
--- look then, and Redisson, which heeds no number but 0 and 1 and chokes on what is none, by '00' to ask. Their marks say how long they sleep. Without marks only Redisson may wait, whose
--- sleep ends with the hash's; one of its threads is to ask again if that ends before half of its time is over.
+-- Waiters may sleep until the end of this reader's lease, although the other readers' end earlier. Then '<ms>', 2 or more, makes them
+-- look at that time, and '00' makes Redisson ask: it ignores numbers other than 0 and 1, and fails on any other text. Marks show how
+-- long their writers sleep. Without marks only Redisson may be waiting, and sleeps until the hash expires; one of its threads must ask
+-- again if the expiry is now less than half of that away.
 --
--- A server without memory refuses hincrby and set, because they might need some, unless the script has
--- written before. So a field that is not there is deleted first. No field is written after the expiry: see release.lua.
+-- A server without memory refuses hincrby and set, because they might need some, unless the script has written before. So a missing
+-- field is deleted first. No field is written after the expiry: see release.lua.
 
 local lock, marks, owner = KEYS[1], KEYS[2], ARGV[1]
 local want = tonumber(ARGV[2])
@@ -67,7 +69,7 @@ local reads = redis.call('hget', lock, 'mode') ~= 'write'
 local before = redis.call('pttl', lock)
 local longest, readers, reader = 0, 0, ''
 
--- look counts the other readers among some fields, each before its count.
+-- look counts the other readers in a list of fields, each followed by its count.
 local function look(fields)
   longest, readers = 0, 0
   for i = 1, #fields, 2 do

@@ -6,16 +6,16 @@
 --
 -- Reply {verdict, ...}  one per lock: 1 extended, 0 the owner does not hold it, -1 refused for now
 --
--- The hash and the hold keys of all levels are extended together. One that should be there and is not is set again: nobody
--- else can have had the lock as long as the field is there. Redisson sets the expiry of the hash to its own watchdog time, and up to
--- 4.3.1 those of all readers' hold keys, too.
+-- The hash and the hold keys of all levels are extended together. A missing hold key is set again: while the owner's field exists,
+-- nobody else can have had the lock. Redisson sets the expiry of the hash to its own watchdog time; up to 4.3.1 also those of all
+-- readers' hold keys.
 --
--- One bad key must not take the others with it, so each is accessed with pcall. A key of another type means that the hold is
--- gone. An expiry that is later already stays.
+-- A bad key must not affect the others, so each is accessed with pcall. A key of another type means that the hold is gone. A later
+-- expiry stays.
 
 local verdicts = {}
 
--- extend brings the expiry of a key up to the lease, and reports whether it did.
+-- extend raises the expiry of a key to the lease, and reports whether it did.
 local function extend(key, lease)
   local left = redis.pcall('pttl', key)
   if type(left) == 'number' and left < tonumber(lease) then

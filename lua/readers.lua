@@ -1,7 +1,7 @@
--- This text stands before the scripts of writers (see script.go).
+-- A prelude (see script.go) for the scripts of writers.
 
--- readers returns for how many ms more there is a reader of a lock but that one, and the last of them; 0 if there is none. Dead
--- ones are taken out.
+-- readers returns how many ms longer a lock has readers other than that one, and the last of these; 0 if it has none. It removes dead
+-- readers.
 local function readers(lock, but)
   local longest, last = 0, ''
   local all = redis.call('hgetall', lock)

@@ -1,52 +1,52 @@
--- Brings an owner's re-entry count down. At 0 the lock goes to whoever is next, or is free, or stays taken for a while.
+-- Lowers an owner's re-entry count. At 0 the lock passes to the next owner, becomes free, or stays taken for a while.
 --
 -- KEYS[1]      the lock: a hash, field = owner, value = count
 -- KEYS[2]      optional: the fencing counter, raised for a next owner
--- KEYS[#KEYS]  with ARGV[8]: the queue of the waiting processes, a sorted set (see acquire.lua)
+-- KEYS[#KEYS]  with ARGV[8]: the queue of waiting processes, a sorted set (see acquire.lua)
 -- ARGV[1]      owner field
--- ARGV[2]      the count that the owner has once this call succeeded; 0 ends the hold
--- ARGV[3]      lease in ms: of what is still held, or of ARGV[6]
+-- ARGV[2]      the owner's count after this call; 0 ends the hold
+-- ARGV[3]      lease in ms: of the remaining levels, or of ARGV[6]
 -- ARGV[4]      how to publish: publish or spublish
 -- ARGV[5]      unlock channel
 -- ARGV[6]      the next owner in this process; '' if there is none
--- ARGV[7]      1: that one gets the lock; 0: the first of the queue does, and that one joins at the end; 2: that one, which
---              nobody is, has the lock until its lease is over, and all are told to ask how long that is
+-- ARGV[7]      1: ARGV[6] gets the lock; 0: the head of the queue gets it, and ARGV[6] joins at the end; 2: the placeholder ARGV[6] has
+--              the lock until its lease ends, and all waiters must ask how long that is
 -- ARGV[8]      optional: lease in ms of a grant to another process
 -- ARGV[9]      optional, with ARGV[8]: 1 if the next owner's lease is shorter than that of a grant
--- ARGV[10]     optional, with ARGV[8] and the counter: how many more tokens the next owner in this process is to have
+-- ARGV[10]     optional, with ARGV[8] and the counter: the number of spare tokens for the next owner in this process
 --
--- Reply 1        released, and whoever waits is told
--- Reply 3        released for everybody, several of whom listen
+-- Reply 1        released, and waiters were notified
+-- Reply 3        released for all, and several listen
 -- Reply 2        released, and another process of the queue has the lock
--- Reply {token, spare}  released, and the next owner in this process has the lock; 0 without KEYS[2]. As many tokens above that one are its
---                       own, too; spare is missing if there are none
--- Reply 0        not held by the owner, and not in the queue any more
--- Error UNTOLD   released, but whoever waits could not be told
+-- Reply {token, spare}  released, and the next owner in this process has the lock; token is 0 without KEYS[2]. That owner also gets the
+--                       next spare numbers; spare is missing if there are none
+-- Reply 0        not held by the owner, and no longer in the queue
+-- Error UNTOLD   released, but waiters could not be notified
 --
--- A repeat of a call whose reply was lost changes nothing: the count never rises here, and a
--- hold that has ended answers 0. A partial release never shortens the expiry.
+-- A repeat of a call whose reply was lost changes nothing: the count never rises here, and if the hold has ended, the reply is 0. A
+-- partial release never shortens the expiry.
 --
--- A grant is told to its process alone, on the channel <unlock channel>:<client>, and so is when to look at the lock: see
--- message.lua. A process that nobody listens for has died, and is passed over. '00' on the unlock channel is '0' for Redisson, which is
--- not in the queue, and nothing for those who are. '01' is '1' for Redisson, where each thread has to ask to learn a shorter time, and
--- '0' for us, where the first asks for all.
+-- Grants, and the time to look at the lock, are sent to their process alone, on the channel <unlock channel>:<client>: see
+-- message.lua. If nobody receives it, the process has died, and is skipped. '00' on the unlock channel is '0' for Redisson, which is not
+-- in the queue, and is ignored by processes in the queue. '01' is '1' for Redisson, where each thread has to ask to learn a shorter
+-- time, and '0' for this library, where the first waiter asks for all.
 --
--- A process that may be in the queue listens to <unlock channel>:rlock_queue as well, where nothing is ever said. So whoever listens
--- to the unlock channel alone is an outsider. While there is one, the lock is given to nobody: it is free, and the outsiders are told, and
--- so is the first of the queue, in case that they do not want it.
+-- Processes that may be in the queue also listen to <unlock channel>:rlock_queue, which never has messages. So a listener on the unlock
+-- channel alone is an outsider. While there are outsiders, a release grants the lock to nobody: it becomes free, and the outsiders are
+-- notified, and so is the head of the queue, in case no outsider wants the lock.
 --
--- Whoever has been given the lock, or told that it is free, may be stopped or dead. So each call makes sure that those behind look
--- when the lease of a grant is over.
+-- The process that was granted the lock, or notified that it is free, may be stopped or dead. So each call makes sure that the
+-- processes behind it look when the lease of a grant ends.
 --
--- A server without memory refuses hincrby, because it might need some, unless the script has
--- written before. So a field that is not there is deleted first.
+-- A server without memory refuses hincrby, because it might need some, unless the script has written before. So a missing field is
+-- deleted first.
 --
--- If its time is over when Redis gets to it, pexpire deletes the lock; up to Redis 7.0 a server that stalls may find any time over. So
--- no field is written after it: that would be a lock without expiry.
+-- pexpire deletes the lock if the time is already over; up to Redis 7.0, a stalled server may consider any time over. So no field is
+-- written after it: the lock would have no expiry.
 --
--- Redis does not roll back a script that fails. So the first access to the lock and to the queue comes before anything is
--- written, and the owner's field goes last: after an error the owner still holds the lock, unless only its message failed.
--- Whatever keeps another process from getting it only passes that process over; if that happens to all, everybody is told.
+-- Redis does not roll back a failed script. So the first access to the lock and to the queue comes before anything is written, and the
+-- owner's field is deleted last: after an error the owner still holds the lock, unless only its message failed. If another process
+-- cannot be given the lock, it is skipped; if none can, all waiters are notified.
 
 local lock, owner, next = KEYS[1], ARGV[1], ARGV[6]
 local want = tonumber(ARGV[2])
@@ -87,7 +87,7 @@ local function free(message)
   return announce(message)
 end
 
--- The lock stays taken by another owner, so that a renewal or re-entry of this one that comes late finds nothing.
+-- A different owner keeps the lock taken, so that a late renewal or re-entry of this owner finds nothing.
 if ARGV[7] == '2' and redis.call('hexists', lock, owner) == 1 then
   redis.call('hdel', lock, '')
   redis.call('hset', lock, next, '1')
@@ -108,16 +108,17 @@ local function tell(entry, message)
   return type(heard) == 'number' and heard > 0
 end
 
--- first returns the first of the queue as it is now; nil if there is none. The queue may be gone with its last entry, and its slot be served by
--- another node of a cluster: not to reach it any more is no error.
+-- first returns the current head of the queue; nil if it is empty. An empty queue's key is gone, and on a cluster the slot may be
+-- moving to another node: a refusal is no error.
 local function first()
   return redis.pcall('zrange', queue, '0', '0')[1]
 end
 
--- watch has those look when a grant is over that are behind so many others: all who would sleep past the time when those before them,
--- if all of these are dead, could each have had a grant. The queue's expiry tells how long anybody sleeps. An entry
--- with an odd score looks by then anyway. They look 20 ms after each other, so that the first gets a lock that is free, on a busy machine, too.
--- If all of these look by then, so do the rest when they have been told: then nobody sleeps longer, and the calls that follow need not look here.
+-- watch sends entries from that index on the time at which the grant ends, to look at the lock. It leaves out entries so far back that
+-- they wake up before all entries ahead of them, if dead, could each have used up a grant. The queue's expiry shows how long entries
+-- may sleep. Entries with an odd score look in time anyway. The looks are 20 ms apart, so that the first one gets a free lock, even on
+-- a busy machine. If all the checked entries already look in time, it sends the time to the rest, too. Then no entry sleeps longer, and
+-- later calls need not check.
 local lease, asleep = ARGV[8], nil
 local function watch(from)
   asleep = asleep or redis.pcall('pttl', queue)
@@ -143,7 +144,7 @@ local function watch(from)
   until told
 end
 
--- invite tells the first of the queue that the lock is free, and reports whether there is one.
+-- invite tells the head of the queue that the lock is free, and reports whether there is one.
 local function invite()
   local entry = front or first()
   while entry do
@@ -165,7 +166,7 @@ if redis.call('hexists', lock, owner) == 0 then
   return 0
 end
 
--- give writes the hold of another owner beside the one that ends. If that fails it returns the error, and nothing was written.
+-- give adds another owner's hold while the ending one exists. After an error, which it returns, nothing was written.
 local function give(field, count, lasts)
   local failed = redis.pcall('hset', lock, field, count)
   if type(failed) == 'number' then
@@ -215,7 +216,7 @@ if listen.err or listen[2] > listen[4] then
   return free(invite() and '00' or '0')
 end
 
--- What is granted below is told before the owner's field goes, which must not fail then: the right to it is tried here.
+-- The grants below are announced before the owner's field is deleted, which must not fail then. So the right to delete is tested here.
 redis.call('hdel', lock, '')
 
 local entry = front

@@ -24,7 +24,7 @@ func (c notEmpty) DoMulti(ctx context.Context, all ...rueidis.Completed) []rueid
 	return c.Client.DoMulti(ctx, all...)
 }
 
-// ReleaseAll answers for each as Release would, on several slots and on servers that do not know the script yet.
+// ReleaseAll returns the result of Release for each lock, on several slots and on servers that do not know the script yet.
 func TestReleaseAll(t *testing.T) {
 	t.Parallel()
 	for name, rdb := range map[string]rueidis.Client{
@@ -84,7 +84,7 @@ func TestReleaseAll(t *testing.T) {
 	}
 }
 
-// A long pipeline needs no connection of the blocking pool, which may have none.
+// A long pipeline needs no connection of the blocking pool, which may be exhausted.
 func TestReleaseAllWithAnExhaustedPool(t *testing.T) {
 	t.Parallel()
 	for name, mod := range map[string]func(*rueidis.ClientOption){

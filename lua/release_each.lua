@@ -1,13 +1,13 @@
--- Releases many locks, each as release.lua does, which is sent along as the function release.
+-- Releases many locks, each by release.lua, which is sent along as the function release.
 --
--- KEYS[k]      the keys of each lock, one after the other, all of one cluster slot
--- ARGV[n]      for each lock: how many keys it has
--- ARGV[n+1]    how many arguments it has
--- ARGV[n+1+a]  these, see release.lua; the next n comes behind them
+-- KEYS[k]      the keys of all locks in order, all of one cluster slot
+-- ARGV[n]      for each lock: the number of its keys
+-- ARGV[n+1]    the number of its arguments
+-- ARGV[n+1+a]  its arguments, see release.lua; the next lock's follow
 --
--- Reply {reply, ...}  one for each, as from release.lua, also if it is an error
+-- Reply {reply, ...}  one per lock, as from release.lua, errors included
 --
--- One lock that cannot be released must not keep the others, so each is released with pcall.
+-- A lock that cannot be released must not affect the others, so each is released with pcall.
 
 local replies, k, i = {}, 0, 1
 while i < #ARGV do

@@ -19,7 +19,7 @@ var (
 	notHeld     = lua.ReleaseReply{Status: lua.NotHeld}
 )
 
-// The answer says whether several listen, one of which may be the releasing process.
+// The reply shows whether several processes listen, including the releasing one.
 func TestReleaseSaysWhetherSeveralListen(t *testing.T) {
 	t.Parallel()
 	addr := redistest.Shared(t)
@@ -173,8 +173,7 @@ func TestForceFromEveryState(t *testing.T) {
 	}
 }
 
-// An unlock of a level in the last moment of the lease leaves no lock without expiry: rewriting its expiry may delete
-// it.
+// An unlock of a level at the very end of the lease leaves no lock without expiry: setting the expiry may delete the lock.
 func TestPartialReleaseWhenTheLeaseEnds(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Dial(t, redistest.Shared(t))

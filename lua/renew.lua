@@ -6,9 +6,8 @@
 --
 -- Reply {verdict, ...}  one per lock: 1 extended, 0 the owner does not hold it, -1 refused for now
 --
--- One bad key must not take the others with it, so each is looked at with pcall before it is written: a key that
--- cannot be accessed is refused, and only the others are renewed. A key of another type means that the hold is
--- gone. An expiry that is later already stays.
+-- A bad key must not affect the others, so each is read with pcall before it is written: a key that cannot be accessed gives -1, and
+-- the others are renewed. A key of another type means that the hold is gone. A later expiry stays.
 
 local lease = tonumber(ARGV[1])
 local verdicts = {}

@@ -169,7 +169,7 @@ func TestEveryKnownReply(t *testing.T) {
 	}
 }
 
-// A first acquire has no hold that could be gone.
+// The hold of a first acquire cannot be gone.
 func TestFirstAcquireLosesNothing(t *testing.T) {
 	t.Parallel()
 	p := &parrot{}
@@ -179,7 +179,7 @@ func TestFirstAcquireLosesNothing(t *testing.T) {
 	require.Zero(t, got)
 }
 
-// unknown are replies that no script has; each is an error, but never one by which a server says that it did nothing.
+// unknown are replies of no script. Each is an error, but never one by which a server reports that it did nothing.
 var unknown = []string{
 	"_\r\n", "$-1\r\n", "*-1\r\n", "#t\r\n", "+OK\r\n", "$1\r\n1\r\n", ",1.0\r\n", "(1\r\n",
 	":-2\r\n", ":-9223372036854775808\r\n",

@@ -1,4 +1,4 @@
--- Frees a read/write lock whoever holds it, if it is held on this side, and tells all who wait.
+-- Takes one side of a read/write lock from its holders, and notifies all waiters.
 --
 -- KEYS[1]  the lock: a hash (see read_acquire.lua)
 -- ARGV[1]  the side: the mode read or write
@@ -7,9 +7,9 @@
 --
 -- Reply 1        it was held
 -- Reply 0        it was free, or held on the other side: nothing was changed or published
--- Error FOREIGN  the key holds a hash that is no lock: nothing was changed or published
+-- Error FOREIGN  the key holds another hash than a lock: nothing was changed or published
 --
--- The hold keys go with the hash, after a look at it.
+-- The hash is read first, and then deleted with the hold keys.
 
 local lock = KEYS[1]
 local foreign = owner_of(redis.call('hrandfield', lock, '2'))

@@ -126,12 +126,12 @@ func TestReadWriteWithoutMemory(t *testing.T) {
 	memory("0")
 }
 
-// PTTL is 0 in the last millisecond of a key: a reader is in until that is over, too.
+// PTTL is 0 in a key's last millisecond, which still belongs to the reader.
 func TestReaderLivesToItsLastMillisecond(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, redistest.Start(t).Client(t))
 	holdKey := "{" + l.name + "}:" + me + ":rwlock_timeout:1"
-	// One script sees one time.
+	// The time does not change within a script.
 	script := "local function acquire()\n" + lua.Text("write_acquire") + "end\n" +
 		"local left = redis.call('pttl', ARGV[5])\nreturn {left, type(acquire()) == 'table' and 1 or 0}"
 	for last := 0; last < 5; {

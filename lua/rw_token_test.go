@@ -13,7 +13,7 @@ const (
 	otherWriter = other + ":write"
 )
 
-// writes asks for the write side, with a token, and leaves a mark if it is refused.
+// writes asks for the write side with a token, and leaves a mark if refused.
 func (l lab) writes(owner string, count int) lua.AcquireArgs {
 	return lua.AcquireArgs{
 		Name: l.name, Side: lua.Writer, Fence: l.fence, Queue: l.queue, Owner: owner, Lease: lease, Count: count, Listens: true,
@@ -21,7 +21,7 @@ func (l lab) writes(owner string, count int) lua.AcquireArgs {
 	}
 }
 
-// ended is the release of a side.
+// ended releases a side.
 func (l lab) ended(side lua.Side, owner string) lua.ReleaseArgs {
 	a := lua.ReleaseArgs{Name: l.name, Side: side, Fence: l.fence, Owner: owner, Publish: lua.Publish{Name: l.channel}}
 	a.Key = l.queue
@@ -83,8 +83,8 @@ func TestTokenOfAWriter(t *testing.T) {
 	}
 }
 
-// A writer's hold without a token gets one by a re-entry, which raises the counter in a repeat, too: the count may be
-// there already.
+// A writer's hold without a token gets one by a re-entry, which raises the counter again in a repeat: the count may have been there
+// before.
 func TestTokenByAWritersReentry(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, redistest.Dial(t, redistest.Shared(t)))

@@ -1,39 +1,40 @@
 -- Changes the number of free permits, and takes some for the waiters of a process.
 --
--- KEYS[1]    the semaphore: a counter of free permits, which may be below 0; none is 0
--- KEYS[2]    the record of the process, a text: what came of its last request (see line.lua)
--- KEYS[3]    optional: the queue of the waiting processes, a sorted set of clients in their order
--- KEYS[4]    with a queue: a hash, <client> = its place in line (see line.lua), and watch = when somebody in line asks
+-- KEYS[1]    the semaphore: a counter of free permits, which may be below 0; a missing key means 0
+-- KEYS[2]    the process's record, a text: the result of its last request (see line.lua)
+-- KEYS[3]    optional: the queue of waiting processes, a sorted set of clients in order
+-- KEYS[4]    with a queue: a hash, <client> = its place in line (see line.lua), and watch = the next time a process in line asks
 -- ARGV[1]    client: the UUID of the process
--- ARGV[2]    request: a number, of this call and its repeats alone, higher than those of all requests in the record before
+-- ARGV[2]    request: the number of this call and its repeats, higher than those of all earlier requests in the record
 -- ARGV[3]    the change: add, exists (add if the counter exists), set (if it does not), or drain
--- ARGV[4]    the number for that
--- ARGV[5]    1: the wants are those of the process's waiters, so that it has a place in line for those that are refused, or none; 0: they are a single
---            try; 2: the request is cancelled
+-- ARGV[4]    the number for the change
+-- ARGV[5]    1: the wants are those of all waiters of the process, which gets a place in line for refused wants, or none if all are
+--            granted; 0: they are a single try; 2: the request is cancelled
 -- ARGV[6]    how to publish: publish or spublish
 -- ARGV[7]    channel
--- ARGV[8]    for how many ms permits are kept for a process that was told to look
--- ARGV[n+8]  the wants: how many permits each waiter wants
+-- ARGV[8]    how many ms permits are kept for a process that was told to look
+-- ARGV[n+8]  the wants: the number of permits for each waiter
 --
--- Reply {free, done, again, which}  how many permits are free; what came of the change: 1 or 0, or the number that was drained; in how many ms
---                 to ask again if a want was refused, otherwise -1, and 0 in a repeat; the wants that are granted, counted from 1
--- Error FOREIGN   the key holds a text that is no number: nothing was changed
+-- Reply {free, done, again, which}  the number of free permits; the result of the change: 1 or 0, or the number drained; if a want was
+--                 refused, the ms until the next try, otherwise -1, and 0 in a repeat; the granted wants, counted from 1
+-- Error FOREIGN   the key holds another text than a number: nothing was changed
 --
--- A repeat of a call whose reply was lost finds its answer in the record, and changes nothing. A request that is cancelled gives back
--- what it took. If it has not run, its change is made, it takes nothing, and a copy that comes late finds that in the record. So does one that comes when
--- another request has followed.
+-- A repeat of a call whose reply was lost finds its result in the record, and changes nothing. A cancelled request returns the permits
+-- it took. If it has not run yet, its change is made, but it takes nothing, and a late copy of it finds that in the record. So does a
+-- copy that arrives after a later request.
 --
--- The change never ends the time of a counter that expires.
+-- The change never removes the expiry of a counter.
 --
--- The record ends two minutes and a second after the last request, as calls are cancelled for a minute. The queue and the places end a second after
--- the last of those in line should have asked, a minute later at most.
+-- The record ends two minutes and a second after the last request, because calls are cancelled for a minute. The queue and the places
+-- end a second after the last process in line should have asked, which is within a minute.
 --
--- Redis does not roll back a script that fails. So each key is read before anything is written.
+-- Redis does not roll back a failed script. So each key is read before anything is written.
 
 local texts = redis.call('mget', KEYS[1], KEYS[2])
 local front = KEYS[3] and redis.call('zrange', KEYS[3], '0', '1') or {}
 
--- Mostly nobody is in line, and there is what is wanted. The functions that follow are made anew at each call, which takes longer than all of this.
+-- Usually nobody is in line, and the wanted permits are free. Each call creates the functions below anew, which takes longer than all
+-- of this.
 if KEYS[3] and #front == 0 and ARGV[3] == 'add' and ARGV[5] ~= '2' and string.match(texts[1] or '', '^-?%d+$') then
   local n, sum, which = tonumber(ARGV[4]), 0, {}
   for i = 1, #ARGV - 8 do

@@ -13,8 +13,8 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// BenchmarkSemaphoreServerCPU measures the cost of a call for the server, network included, beside scripts that do no
-// more than Redisson's: one permit is taken and given back.
+// BenchmarkSemaphoreServerCPU measures a call's cost for the server, network included, next to scripts that do only as much as
+// Redisson's. It takes and returns one permit.
 func BenchmarkSemaphoreServerCPU(b *testing.B) {
 	c := redistest.Start(b).Client(b)
 	ctx := b.Context()
@@ -81,7 +81,7 @@ func BenchmarkSemaphoreServerCPU(b *testing.B) {
 	}
 }
 
-// serverCPU returns the seconds that the server has worked.
+// serverCPU returns the server's CPU time in seconds.
 func serverCPU(ctx context.Context, b *testing.B, c rueidis.Client) (seconds float64) {
 	b.Helper()
 	info, err := c.Do(ctx, c.B().Info().Section("cpu").Build()).ToString()

@@ -11,8 +11,7 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// FuzzSemaphoreReplies makes RESP values of the input, and compares the functions' results with the only values that
-// mean success.
+// FuzzSemaphoreReplies turns the input into RESP values, and compares the functions' results with the only values that mean success.
 func FuzzSemaphoreReplies(f *testing.F) {
 	number := func(n byte) []byte { return []byte{':', n} }
 	list := func(n byte, of ...byte) (all []byte) {
@@ -125,7 +124,7 @@ func parsed(text string) (v resp, rest string) {
 	return v, rest
 }
 
-// semaphoreReply is the meaning of a reply of so many parts to a call with two wants.
+// semaphoreReply returns the meaning of a reply with that many parts to a call with two wants.
 func semaphoreReply(v resp, parts int) (r lua.SemaphoreReply, ok bool) {
 	if !v.isList || len(v.list) != parts || !v.list[0].isNumber || !v.list[1].isNumber || !v.list[2].isNumber || !v.list[3].areNumbers() {
 		return r, false

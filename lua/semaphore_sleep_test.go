@@ -12,7 +12,7 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// sleeper is a process that asks after a message, or when its time comes.
+// sleeper is a process that asks after a message, or at its own time.
 type sleeper struct {
 	id      int
 	ear     *ear
@@ -21,7 +21,7 @@ type sleeper struct {
 	stopped bool
 }
 
-// bed is where they sleep, and its clock.
+// bed has the sleepers and their clock.
 type bed struct {
 	sem
 	all  []*sleeper
@@ -46,7 +46,7 @@ func (b *bed) ask(p *sleeper, gives int64) {
 	b.hear()
 }
 
-// hear makes processes note their messages.
+// hear makes processes read their messages.
 func (b *bed) hear() {
 	b.t.Helper()
 	for _, p := range b.all {
@@ -58,7 +58,7 @@ func (b *bed) hear() {
 	}
 }
 
-// pass lets time pass: each live process that is due asks.
+// pass advances the clock: each live process that is due asks.
 func (b *bed) pass(d time.Duration) {
 	b.t.Helper()
 	for end := b.now + d; ; {
@@ -106,8 +106,8 @@ func (b *bed) awake() {
 	}
 }
 
-// Nobody sleeps through a release, even if one process is stopped: others look, and get the permits reserved for it
-// within twice the reservation time. If many are stopped, everybody looks within a minute.
+// Nobody oversleeps a release, even if one process is stopped: others look, and get its reserved permits within twice the reservation
+// time. If many are stopped, all others look within a minute.
 func TestSemaphoreNobodySleeps(t *testing.T) {
 	t.Parallel()
 	for stopped, within := range map[int]time.Duration{0: time.Millisecond, 1: 2*sleepKeep + time.Second, 4: 61*time.Second + 6*sleepKeep} {

@@ -102,7 +102,7 @@ func TestTakenIsCountedFromTheCall(t *testing.T) {
 	l.requireTTL(long)
 }
 
-// A server without memory lets a lock be left taken, as it lets locks be unlocked. A sweep leaves it taken as well.
+// A server without memory accepts a release that leaves the lock taken, like any unlock. A sweep leaves it taken as well.
 func TestLockIsLeftTakenWithoutMemory(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Start(t).Client(t)

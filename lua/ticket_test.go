@@ -231,7 +231,7 @@ func TestExportOfAWriter(t *testing.T) {
 	require.Equal(t, 0, len(l.fields()))
 }
 
-// A server without memory lets locks be exported and adopted: neither needs any.
+// Export and adopt work on a server without memory: neither needs any.
 func TestTicketsWithoutMemory(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Start(t).Client(t)

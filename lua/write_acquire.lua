@@ -1,37 +1,37 @@
--- Takes a read/write lock for a writer, or brings its re-entry count up to what the writer expects.
+-- Takes a read/write lock for a writer, or raises its re-entry count to the given number.
 --
 -- KEYS[1]  the lock: a hash (see read_acquire.lua)
--- KEYS[2]  optional: the marks of the writers that wait, a sorted set: the writer leaves one if it is refused. In the script with a
---          token: the fencing counter, raised by every acquire that counts
+-- KEYS[2]  optional: the marks of waiting writers, a sorted set: a refused writer leaves a mark. In the script with a token: the
+--          fencing counter, raised by every acquire that counts
 -- KEYS[3]  optional, in the script with a token: the marks
 -- ARGV[1]  owner field, which ends with ':write'
 -- ARGV[2]  lease in ms
--- ARGV[3]  the count that the owner has once this call succeeded; 1 for a first acquire
--- ARGV[4]  field of the reader that becomes the writer and stays a reader; '' if there is none
--- ARGV[5]  with marks: 1 if the writer's process listens on <unlock channel>:<client>; 0 if nobody can tell whether it lives
+-- ARGV[3]  the owner's count after this call; 1 for a first acquire
+-- ARGV[4]  field of the reader that becomes the writer and stays a reader; otherwise ''
+-- ARGV[5]  with marks: 1 if the writer's process listens on <unlock channel>:<client>; 0 if nothing shows whether it lives
 --
--- Reply 0                       held by the owner, ARGV[3] deep
+-- Reply 0                       held by the owner, with that count
 -- Reply token                   the same, in the script with a token
--- Reply {left, holder, marked, other}  held by others for so many ms more (-1: without expiry); holder is a field of theirs, or '';
---                               marked is 1 if the writer has a mark; other is 1 if it is held as a lock without sides, or not there
+-- Reply {left, holder, marked, other}  held by others for left more ms (-1: without expiry); holder is a holder's field, or '';
+--                               marked is 1 if the writer has a mark; other is 1 if it is held as a lock without sides, otherwise
+--                               missing
 -- Reply -1                      a re-entry, but the hold to re-enter, or the reader's, is gone
--- Error FOREIGN                 the key holds a hash that is no lock: nothing was changed
+-- Error FOREIGN                 the key holds another hash than a lock: nothing was changed
 -- Error TOKEN                   the counter gives no token, see raise.lua: no hold was changed
 --
--- Lines behind "fenced" are in the script with a token alone (see script.go), which raises the counter when acquire.lua does.
+-- Lines that begin with "fenced" are only in the script with a token (see script.go), which raises the counter when acquire.lua does.
 --
--- A mark is the writer's field, behind it that of the reader which is to become the writer, if there is one, and ' -' if nobody
--- can tell whether the process lives. The score is the server's
--- time at which it ends, in ms: a second after the writer should have asked again, since whoever waits asks again when that
--- time is over. The set expires with its last mark.
+-- A mark is the writer's field, followed by the field of the reader that wants to become the writer, if any, and by ' -' if nothing
+-- shows whether the process lives. Its score is its end on the server's clock, in ms: a second after the time at which the waiting
+-- writer asks again. The set expires with its last mark.
 --
--- A reader whose hold keys are all gone is dead, and is taken out before the lock is given or refused.
+-- A reader without any hold keys is dead, and is removed before the lock is granted or refused.
 --
--- A repeat of a call whose reply was lost finds the count already there and changes nothing but
--- the expiry. The count never falls here, and a re-entry never shortens the expiry.
+-- A repeat of a call whose reply was lost finds the count already there, and changes only the expiry. The count never falls here, and
+-- a re-entry never shortens the expiry.
 --
--- Redis does not roll back a script that fails. So whatever can fail comes before the hold is written: the first access to each
--- key, the counter, and a field that is no number.
+-- Redis does not roll back a failed script. So every step that can fail comes before the hold is written: the first access to each
+-- key, the counter, and reading a field that should be a number.
 
 local lock, marks, owner, within = KEYS[1], KEYS[2], ARGV[1], ARGV[4]
 -- fenced local fence = KEYS[2]

@@ -1,29 +1,29 @@
--- Brings a writer's re-entry count down. At 0 the lock is free, or a read lock if there are readers in the writer's section.
+-- Lowers a writer's re-entry count. At 0 the lock is free, or a read lock if there are readers in the writer's section.
 --
 -- KEYS[1]  the lock: a hash (see read_acquire.lua)
--- KEYS[2]  optional: the marks of the writers that wait, a sorted set (see write_acquire.lua)
+-- KEYS[2]  optional: the marks of waiting writers, a sorted set (see write_acquire.lua)
 -- ARGV[1]  owner field, which ends with ':write'
--- ARGV[2]  the count that the owner has once this call succeeded; 0 ends the hold
--- ARGV[3]  lease in ms of what is still held
+-- ARGV[2]  the owner's count after this call; 0 ends the hold
+-- ARGV[3]  lease in ms of the remaining levels
 -- ARGV[4]  how to publish: publish or spublish
 -- ARGV[5]  unlock channel
 --
--- Reply 1       released, and if the hold has ended, whoever waits is told
--- Reply 0       not held by the owner, and it has no mark any more
--- Error UNTOLD  released, but whoever waits could not be told
+-- Reply 1       released; if the hold has ended, waiters were notified
+-- Reply 0       not held by the owner, which has no mark left
+-- Error UNTOLD  released, but waiters could not be notified
 --
--- A repeat of a call whose reply was lost changes nothing: the count never rises here, and a
--- hold that has ended answers 0. A partial release never shortens the expiry.
+-- A repeat of a call whose reply was lost changes nothing: the count never rises here, and if the hold has ended, the reply is 0. A
+-- partial release never shortens the expiry.
 --
--- A hold that ends takes the marks of other writers with it, so that whoever asks first is next: readers that waited have
--- their turn, too. Writers that are refused then leave marks anew.
+-- The end of a hold also deletes other writers' marks, so the first to ask is next: waiting readers get their turn, too. Writers that
+-- are refused then leave new marks.
 --
--- Whoever waits is told by '1' on the unlock channel, and then by '00', which is '0' for Redisson: it forgets a '1' that comes
--- while it is about to wait, and remembers a '0'.
+-- Waiters get '1' on the unlock channel, and then '00', which Redisson reads as '0': it forgets a '1' that arrives just before it
+-- starts waiting, but remembers a '0'.
 --
--- A server without memory refuses hincrby and hset, because they might need some, unless the script has
--- written before. So a field that is not there is deleted first, and the owner's field is taken out before the mode
--- changes. No field is written after the expiry: see release.lua.
+-- A server without memory refuses hincrby and hset, because they might need some, unless the script has written before. So a missing
+-- field is deleted first, and the owner's field is deleted before the mode changes. No field is written after the expiry: see
+-- release.lua.
 
 local lock, marks, owner = KEYS[1], KEYS[2], ARGV[1]
 local want = tonumber(ARGV[2])

@@ -8,8 +8,8 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// Where waiters want permits, a number wakes every process; with a leading zero, only one without a place. A process
-// told to look does so at once: there is no courtesy.
+// For permits, a number wakes every process; with a leading zero, only processes without a place. A process that is told to look does
+// so at once: there is no courtesy.
 func TestMessagesAboutPermits(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {

@@ -31,7 +31,7 @@ func polite(t *testing.T, owner string, f func(t *testing.T, d *manualHub, ws []
 	})
 }
 
-// unlock is an unlock by this process that notifies all.
+// unlock unlocks in this process, and notifies all.
 func (d *manualHub) unlock(run time.Duration) {
 	d.hub.GiveWay(queue(d.ch), run)
 	d.hub.message(d.ch, "0")
@@ -113,7 +113,7 @@ func TestOthersGoFirst(t *testing.T) {
 	}
 }
 
-// If nobody came, the next courtesy is a while later. If somebody did, there is one after each run.
+// If no outsider came, the next courtesy is a while later. If one came, there is a courtesy after each run.
 func TestCourtesyInVain(t *testing.T) {
 	t.Parallel()
 	polite(t, "", func(t *testing.T, d *manualHub, ws []*Waiter) {
@@ -158,8 +158,8 @@ func TestLeavingInTheMoment(t *testing.T) {
 	})
 }
 
-// A message before a claim, or during an attempt, is looked at right after that: it may be about a later unlock. The
-// message of the claimant's own release arrives before its answer.
+// A message before a claim, or during an attempt, is handled right after it, because it may be about a later unlock. The message of the
+// claimant's own release arrives before its reply.
 func TestCourtesyInATurn(t *testing.T) {
 	t.Parallel()
 	polite(t, "", func(t *testing.T, d *manualHub, ws []*Waiter) {

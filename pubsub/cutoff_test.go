@@ -11,8 +11,8 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// loner is a node of a cluster that can be made to believe that it is cut off: a command makes it forget the owner of
-// one slot, which no test uses. The other nodes do not learn of that.
+// loner is a cluster node that a command makes believe that it is cut off: it forgets the owner of one slot, which no test uses. The
+// other nodes do not notice.
 type loner struct {
 	t    *testing.T
 	rdb  rueidis.Client
@@ -55,8 +55,8 @@ func (n loner) subscribers(ch Channel) int64 {
 	return reply[ch.Name]
 }
 
-// The possible answers of a node asked whether it is in touch with its cluster. A node that does not answer counts as
-// in touch, and one outside a cluster is not asked.
+// The possible replies of a node to whether it is connected to its cluster. A node that does not reply counts as connected, and a node
+// outside a cluster is not asked.
 func TestInTouch(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, 0)

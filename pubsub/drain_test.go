@@ -8,8 +8,7 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// Waiters present when the hub begins to drain, or joining later, get an error. One that goes ahead waits on, and is
-// woken.
+// Waiters present when the hub begins to drain, or joining later, get an error. A waiter that goes ahead keeps waiting, and is woken.
 func TestDrain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -32,7 +32,7 @@ func (s site) awaitEar(e *Ear, n int) {
 	}
 }
 
-// hears waits for a text.
+// hears waits for a message with that text.
 func (s site) hears(heard <-chan string, text string) {
 	s.t.Helper()
 	select {
@@ -73,7 +73,7 @@ func TestEarBesideWaiters(t *testing.T) {
 	}
 }
 
-// It is subscribed again after each lost connection, and counts how often it was live.
+// The ear is subscribed again after each lost connection, and counts how often it was live.
 func TestEarReconnects(t *testing.T) {
 	t.Parallel()
 	t.Run("client kill", func(t *testing.T) {
@@ -135,7 +135,7 @@ func TestEarOnACluster(t *testing.T) {
 	}
 }
 
-// A user that may not listen gets one error, and waiters are unaffected.
+// A user without the right to listen gets one error, and waiters are unaffected.
 func TestEarRefused(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

@@ -35,7 +35,7 @@ func requireExpired(t *testing.T, ws ...*Waiter) {
 	}
 }
 
-// Each waiter learns that its time is over, not earlier, and nobody asks because of that.
+// Each waiter is notified when its time is over, not earlier, and this makes nobody ask.
 func TestWaitersExpire(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -127,8 +127,7 @@ func TestExpiredPassesOn(t *testing.T) {
 	}
 }
 
-// A waiter that is claimed when its time ends does not wait for the outcome; if it was granted the lock before it
-// could leave, it has the lock.
+// A claimed waiter whose time ends does not wait for the outcome. If it was granted the lock before it could leave, it has the lock.
 func TestClaimedExpires(t *testing.T) {
 	t.Parallel()
 	claimed := func(t *testing.T) *Waiter {

@@ -122,7 +122,7 @@ func TestLocalHoldIsForgotten(t *testing.T) {
 				w := d.line(1)[0]
 				d.hub.message(d.ch, "0")
 				<-w.turn
-				news(d) // it may be of the hold that the answer is about
+				news(d) // it may be about the same hold as the reply
 				w.Done(time.Hour)
 				require.True(t, d.hub.Join(&Waiter{}, queue(d.ch)))
 			})

@@ -38,7 +38,7 @@ func TestReadMessage(t *testing.T) {
 	}
 }
 
-// Anything that is not exactly a message is a hint for the owner at its beginning.
+// A text that is not exactly a message is a hint for the owner at its beginning.
 func TestReadUnknownMessage(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{
@@ -58,8 +58,8 @@ func TestReadUnknownMessage(t *testing.T) {
 	}
 }
 
-// A grant of another version, or one with a count from the first version with grants, is not trusted: the waiter that
-// it names asks, and if nobody here is that owner, the first one does.
+// A grant of another version, or with a count from the first version with grants, is not trusted: the waiter that it names asks, or the
+// first one if the owner is not in this process.
 func TestGrantsOfOtherVersions(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"o1 2000 1 7", "o1 2000 4 -", "o1 2000 4294967296 7", "o1 2000 0 7 more", "o1"} {

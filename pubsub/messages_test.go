@@ -11,8 +11,8 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// rumour plays waiters of three locks that share a channel, and arbitrary messages there. Whatever they say, and
-// however they interleave with the answers, nothing breaks, and all can leave.
+// rumour plays waiters of three locks on a shared channel with arbitrary messages. Whatever the messages, and however they interleave
+// with the replies, nothing breaks, and all waiters can leave.
 type rumour struct {
 	*manualHub
 	rnd     *rand.Rand

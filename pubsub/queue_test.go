@@ -153,7 +153,7 @@ func TestMessageDuringATurn(t *testing.T) {
 	}
 }
 
-// A waiter that gets the lock may have heard of a later unlock than the one that freed it.
+// A waiter that gets the lock may have received the message of a later unlock.
 func TestMessageBeforeDone(t *testing.T) {
 	t.Parallel()
 	d := newManualHub(t)
@@ -382,7 +382,7 @@ func TestLateConfirmations(t *testing.T) {
 	d.link.onSubscription(d.link.epoch, rueidis.PubSubSubscription{Kind: "subscribe", Channel: "unknown"})
 }
 
-// An attempt without an answer makes those leave that waited when it began, not later ones.
+// An unanswered attempt fails the waiters that were waiting when it began, not later ones.
 func TestUnanswered(t *testing.T) {
 	t.Parallel()
 	for name, begin := range map[string]func(d *manualHub) *Waiter{
@@ -425,8 +425,8 @@ func TestUnanswered(t *testing.T) {
 	}
 }
 
-// A waiter whose time is over is passed over by an unlock in this process, so nobody asks. Then a waiter that joined
-// behind it asks when it leaves, since another process may have the lock by then, and would not notify this one.
+// An unlock in this process skips a waiter whose time is over, so nobody asks. When that waiter leaves, a waiter that joined behind it
+// asks, because another process may have the lock by then, and would not notify this one.
 func TestNextAsksWhenTheFirstHasMissedAnUnlock(t *testing.T) {
 	t.Parallel()
 	d := newManualHub(t)

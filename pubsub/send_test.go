@@ -131,7 +131,7 @@ func TestUnsubscribeWithoutPing(t *testing.T) {
 	})
 }
 
-// A channel that the server takes away while its unsubscription is postponed, as when the slot moves, is forgotten.
+// If the server drops a channel while its unsubscription is postponed, for example because the slot moves, the hub forgets it.
 func TestTakenAwayWhilePutOff(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

@@ -16,7 +16,7 @@ func newShares(t *testing.T) *manualHub {
 	return d
 }
 
-// joins makes a waiter join; it asks at once or not.
+// joins makes a waiter join, and checks whether it asks at once.
 func (d *manualHub) joins(w *Waiter, atOnce bool) *Waiter {
 	d.t.Helper()
 	require.Equal(d.t, atOnce, d.hub.Join(w, d.q()))
@@ -114,7 +114,7 @@ func TestRefusedBesideTheQueue(t *testing.T) {
 	}
 }
 
-// A waiter that has what the others wait for goes ahead of them.
+// A waiter that already has what the others wait for goes ahead of them.
 func TestAhead(t *testing.T) {
 	t.Parallel()
 	d := newShares(t)

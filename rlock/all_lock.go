@@ -10,20 +10,25 @@ import (
 	"github.com/go-rlock/rlock/internal/engine"
 )
 
-// How a Lock of several waits, and in which order it takes them.
+// How a MultiMutex waits, and in which order it takes its members. After each refusal it releases what it has and starts a new round.
+// Rounds differ in how they start:
+//
+//   - Most first wait for the member that was refused, while holding nothing, and then ask for the rest.
+//   - A gathering round asks for all members again without waiting.
+//   - A climb takes the members one by one and waits for each, so it holds some locks while it waits.
 
 const (
-	gatherEvery  = 4                     // rounds, the second one first, it asks for all again
-	climbEvery   = 8                     // rounds; in the others nothing is held while it waits
-	firstClimb   = 50 * time.Millisecond // for which it may wait with what it has; doubles
+	gatherEvery  = 4                     // rounds, starting with the second
+	climbEvery   = 8                     // rounds
+	firstClimb   = 50 * time.Millisecond // how long the first climb may wait with locks held; doubles with each
 	longestClimb = 5 * time.Second
 )
 
 // compete takes all members.
 //
-// Two that have one of two locks each, and are refused for the other, could change places for ever. A climb ends that: it is in
-// one order for all. Long before, those that want the same locks gather in one line: to ask for all again leads to that of the
-// first that is taken. Not each time, or they would pass that lock on among them while somebody who has the other one waits for it.
+// Two callers that each got one of two locks, and were refused the other, could swap places forever. Climbs end that, because all
+// callers climb in the same order. Gathering usually helps much earlier: callers that ask for all members again queue up at the first
+// one that is taken. Gathering in every round would pass that lock around among them while the holder of another member waits for it.
 func (a *MultiMutex) compete(who engine.Caller) (*taken, error) {
 	if a.invalid != nil {
 		return nil, a.invalid
@@ -36,7 +41,7 @@ func (a *MultiMutex) compete(who engine.Caller) (*taken, error) {
 	s, hold := a.newTaken(who.Parent(), closing), firstClimb
 	returns := false
 	defer func() {
-		if !returns { // a member panics, or its Trace
+		if !returns { // a member or its Trace panicked
 			s.leave(who)
 		}
 	}()
@@ -46,7 +51,7 @@ func (a *MultiMutex) compete(who engine.Caller) (*taken, error) {
 		case loss == nil:
 		case loss.Reason == LostClosed:
 			refused, err = nil, a.fail(ErrClosed)
-		case refused == nil: // for which the next one could not be asked any more
+		case refused == nil: // the loss kept the next member from being asked
 			err = loss
 		}
 		if not := s.inItsOwnWay(err); not != nil {
@@ -57,7 +62,7 @@ func (a *MultiMutex) compete(who engine.Caller) (*taken, error) {
 		case refused == nil || !canWait(who):
 			returns = true
 			return nil, err
-		case who.Ctx.Err() != nil: // since it was refused
+		case who.Ctx.Err() != nil: // done since the refusal
 			returns = true
 			e := notAcquired(who.Ctx, refused.name, who.Began)
 			e.sameHolder(err)
@@ -85,8 +90,8 @@ func (a *MultiMutex) compete(who engine.Caller) (*taken, error) {
 	return s, nil
 }
 
-// begin counts a Lock with the Clients, whose Close waits for it. The ctx ends when one of them is closed, also if the Lock has to do with
-// another one just then. done ends both.
+// begin registers a Lock with all Clients, so that their Close waits for it. closing is cancelled when any of them is closed, even if
+// the Lock is busy with another. done undoes both.
 func (a *MultiMutex) begin() (closing context.Context, done func(), err error) {
 	for i, c := range a.clients {
 		if !c.Calls.Start() {
@@ -102,12 +107,12 @@ func (a *MultiMutex) begin() (closing context.Context, done func(), err error) {
 		}
 	}
 	if len(a.clients) == 1 && !slices.ContainsFunc(a.members, func(m *member) bool { return m.about == nil }) {
-		return context.Background(), counted, nil // each of its calls ends with the Client
+		return context.Background(), counted, nil // the Client itself ends each call
 	}
 	closing, end := context.WithCancelCause(context.Background())
 	over := make(chan struct{})
 	for _, c := range a.clients {
-		c.Calls.Go(func() { // ends with the Lock, or when the Client is closed, which waits for it
+		c.Calls.Go(func() { // ends with the Lock, or with Close, which waits for it
 			select {
 			case <-c.Calls.Done():
 				end(&LostError{Name: a.name, Reason: LostClosed, Since: time.Now(), text: "client closed"})
@@ -127,8 +132,8 @@ func canWait(c engine.Caller) bool {
 	return !c.Once && !calls.IsClosed(c.Stopped()) && (c.Wait.IsZero() || time.Now().Before(c.Wait))
 }
 
-// take adds all members but one that the section has. It does not wait. refused is a member that another owner holds; then, as after
-// any error, the section may have some of the others.
+// take adds all members except has, if given, without waiting. refused is a member that another owner holds. After a refusal or an
+// error the section may have some of the members.
 func (a *MultiMutex) take(s *taken, who engine.Caller, has *member) (refused *member, err error) {
 	var again []*member
 	for _, part := range a.parts {
@@ -149,14 +154,14 @@ func (a *MultiMutex) take(s *taken, who engine.Caller, has *member) (refused *me
 	return s.takeEach(append(again, a.again...), who)
 }
 
-// climb adds all members, one after the other, and waits for each. With the first one it has to be done before that time is over, and
-// before half of the time has passed for which one that it has is held at most: the rest is for the section.
+// climb adds all members one by one, and waits for each. From the first member on it has the given time, but no more than half the
+// maximum hold time of any member it has: the rest is for the section.
 func (a *MultiMutex) climb(s *taken, who engine.Caller, within time.Duration) (refused *member, err error) {
 	step := who
 	step.Climbs = true
 	for _, m := range slices.Concat(a.members, a.again) {
 		if err := s.add(m, step); err != nil {
-			if s.loss(who) != nil { // while it waited: that is nothing to a caller who has none of them
+			if s.loss(who) != nil { // of another member, while waiting: the caller has no lock yet, so for it this is a refusal
 				return m.leading(), notAcquired(who.Ctx, m.name, who.Began)
 			}
 			return s.refused(m, err), err

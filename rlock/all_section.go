@@ -12,12 +12,12 @@ import (
 	"github.com/go-rlock/rlock/internal/engine"
 )
 
-// taken is what a Lock of several has so far.
+// taken has the locks that a MultiMutex has taken so far.
 type taken struct {
 	of      *MultiMutex
 	ctx     context.Context
-	cancel  context.CancelCauseFunc // ends it before anything is released
-	unwatch func() bool             // for the end of the Clients, which is told to what is held from then on
+	cancel  context.CancelCauseFunc // cancels ctx before anything is released
+	unwatch func() bool             // stops cancelling ctx on Close, once the locks' own levels do that
 	levels  []*engine.Level         // of the members that are a Mutex
 	unlocks []func() []error
 }
@@ -30,7 +30,7 @@ func (a *MultiMutex) newTaken(ctx, closing context.Context) *taken {
 	return s
 }
 
-// inItsOwnWay is the refusal of which the section itself is the holder; nil if it is somebody else.
+// inItsOwnWay returns the refusal if the holder is this section itself, otherwise nil.
 func (s *taken) inItsOwnWay(err error) *NotAcquiredError {
 	var not *NotAcquiredError
 	if errors.As(err, &not) && slices.ContainsFunc(s.levels, func(l *engine.Level) bool { return l.Owns(not.Holder) }) {
@@ -39,7 +39,7 @@ func (s *taken) inItsOwnWay(err error) *NotAcquiredError {
 	return nil
 }
 
-// loss is that of one that it has, or the end of a Client, which has ended its ctx; nil if the caller's ctx is done.
+// loss returns the lost lock, or the Close of a Client, that cancelled the section's ctx; nil if the caller's ctx is done.
 func (s *taken) loss(who engine.Caller) (loss *LostError) {
 	if who.Ctx.Err() == nil {
 		errors.As(context.Cause(s.ctx), &loss)
@@ -65,7 +65,7 @@ func (s *taken) add(m *member, who engine.Caller) error {
 	return err
 }
 
-// lock is that of the member for a caller with another ctx.
+// lock locks the member for the caller, but under ctx.
 func (m *member) lock(ctx context.Context, who engine.Caller) (context.Context, UnlockFunc, error) {
 	step, stop := who.Inside(ctx)
 	defer stop()
@@ -86,7 +86,7 @@ func (m *member) lock(ctx context.Context, who engine.Caller) (context.Context, 
 	case *QuorumMutex:
 		return l.lockTraced(step)
 	}
-	switch given := step.Given(); { // somebody else's
+	switch given := step.Given(); { // a Locker of another package
 	case who.Once:
 		return m.TryLock(given, 0)
 	case who.Wait.IsZero():
@@ -96,7 +96,7 @@ func (m *member) lock(ctx context.Context, who engine.Caller) (context.Context, 
 	}
 }
 
-// takePart adds locks that one call can take.
+// takePart adds members that a single call can take.
 func (s *taken) takePart(part []*member, who engine.Caller) (refused *member, err error) {
 	if len(part) < 2 {
 		return s.takeEach(part, who)
@@ -121,7 +121,7 @@ func (s *taken) takePart(part []*member, who engine.Caller) (refused *member, er
 	return refused, err
 }
 
-// takeEach adds locks by an attempt for each.
+// takeEach adds members with one attempt each, without waiting.
 func (s *taken) takeEach(all []*member, who engine.Caller) (refused *member, err error) {
 	who.Once = true
 	for _, m := range all {
@@ -137,20 +137,20 @@ func (s *taken) takeEach(all []*member, who engine.Caller) (refused *member, err
 	return nil, nil
 }
 
-// attempt is for how long one attempt to get it may take, while others are held: as long as its commands may.
+// attempt returns how long an attempt may take while other members are held: the time limit of its commands.
 func (m *member) attempt() time.Duration {
 	switch {
 	case m.about == nil:
 		return calls.Timeout
-	case m.spec == nil: // an Upgradeable, which is two locks
+	case m.spec == nil: // an Upgradeable has two locks
 		return 2 * (calls.Timeout + m.about.Engine.ReplicaTimeout())
 	}
 	return calls.Timeout + m.about.Engine.ReplicaTimeout()
 }
 
-// longest is for how long one hold of it lasts at most; 0 if the watchdog renews that without a bound.
+// longest returns the maximum time of one hold; 0 if the watchdog renews it without limit.
 func (m *member) longest() time.Duration {
-	of := m.lease // of a Quorum the members have one
+	of := m.lease // the members of a Quorum share it
 	if of == nil {
 		return 0
 	}
@@ -160,11 +160,11 @@ func (m *member) longest() time.Duration {
 	return min(of.Lease, of.MaxHold)
 }
 
-// leading is the first member of the same lock. To wait for another one, and then lock that one, would be to wait for oneself.
+// leading returns the first member for the same lock. A section that locked a later one first would then wait for itself.
 func (m *member) leading() *member { return cmp.Or(m.first, m) }
 
-// refused is the member to be waited for, if the error about m says that this can be, and not that the ctx was done. If Redis did not
-// answer, or the ctx is done meanwhile, that wait will say so.
+// refused returns the member to wait for after err, or nil if waiting cannot help: the ctx is done, or it is another error than a
+// refusal. If Redis stops answering or the ctx ends later, the wait itself will fail.
 func (s *taken) refused(m *member, err error) *member {
 	if errors.Is(err, ErrNotAcquired) && !errors.Is(err, ErrDeadlock) && (s.ctx.Err() == nil || !errors.Is(err, s.ctx.Err())) {
 		return m.leading()
@@ -172,7 +172,7 @@ func (s *taken) refused(m *member, err error) *member {
 	return nil
 }
 
-// leave gives back what nobody was told of, for a caller who may leave meanwhile.
+// leave rolls back. The caller may return before that is finished.
 func (s *taken) leave(who engine.Caller) {
 	s.unwatch()
 	if len(s.unlocks) == 0 {
@@ -182,7 +182,7 @@ func (s *taken) leave(who engine.Caller) {
 	who.LeaveTo(s.rollBack, s.of.clients...)
 }
 
-// rollBack unlocks what nobody was told of. It does not stay taken, see WithMinHold, and what becomes of it is no concern of the caller.
+// rollBack unlocks what was taken and not yet returned to the caller. WithMinHold does not keep these locks, and errors are dropped.
 func (s *taken) rollBack() {
 	for _, l := range s.levels {
 		l.Untaken()
@@ -197,19 +197,19 @@ func (s *taken) unlock() error {
 	var wg sync.WaitGroup
 	for i, unlock := range s.unlocks {
 		one := func() {
-			defer func() { panics[i] = recover() }() // of the Trace of a member
+			defer func() { panics[i] = recover() }() // a member's Trace may panic
 			all[i] = unlock()
 		}
 		if i == len(all)-1 {
 			one()
 		} else {
-			wg.Go(one) // ends with the unlock, which is awaited here
+			wg.Go(one) // ends with its unlock; awaited below
 		}
 	}
 	wg.Wait()
 	for _, v := range panics {
 		if v != nil {
-			panic(v) // on the goroutine of the caller, and when all are unlocked
+			panic(v) // on the caller's goroutine, after all unlocks
 		}
 	}
 	switch errs := slices.Concat(all...); len(errs) {

@@ -17,7 +17,8 @@ func WithAsked() Option {
 }
 
 // Asked returns a channel that is closed when a goroutine of this or another process waits for the lock. It belongs to
-// the innermost hold in ctx taken with [WithAsked]; without one it is nil, so never ready. Each hold has its own channel, which its re-entries share.
+// the innermost hold in ctx taken with [WithAsked]; without one it is nil, so never ready. Each hold has its own channel, which its
+// re-entries share.
 //
 //	select {
 //	case <-rlock.Asked(ctx): // somebody waits: come to a good end
@@ -26,8 +27,8 @@ func WithAsked() Option {
 //	}
 //
 // It is a hint: the waiter may have given up, and the hold lasts as long as without it. Waiters of this process are seen at once, and other
-// processes of this library send a message. Waiters of Redisson and of older versions are seen within a third of the watchdog time plus one second.
-// Waiters from before the hold began count. A [Mutex.TryLock] that does not wait is not seen; see [Mutex.Ask].
+// processes of this library send a message. Waiters of Redisson and of older versions are seen within a third of the watchdog time plus one
+// second. Waiters from before the hold began count. A [Mutex.TryLock] that does not wait is not seen; see [Mutex.Ask].
 func Asked(ctx context.Context) <-chan struct{} { return engine.Asked(ctx) }
 
 // Ask asks the holder for the lock, as a waiter would, but does not wait. It reports whether a holder received the

@@ -9,8 +9,8 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// Sections that had ended when a Lock was called under their ctx are not looked at again: whoever goes on with such a ctx, again and
-// again, pays for none of them. Those that were open stay within reach, also when they have ended.
+// A Lock drops the sections in its ctx that have already ended, so a long chain of such contexts costs nothing. Sections that were still
+// open at the Lock remain reachable, even after their end.
 func TestEndedSectionsAreLeftOut(t *testing.T) {
 	rdb := redistest.Dial(t, redistest.Shared(t))
 	c, err := New(rdb, Options{})
@@ -53,7 +53,7 @@ func TestEndedSectionsAreLeftOut(t *testing.T) {
 	}
 
 	ctx := context.Background()
-	for range 20 { // the ctx of a Downgrade has all that came before, too
+	for range 20 { // a Downgrade's ctx also has all previous levels
 		writer, _, err := rw.Write().Lock(ctx)
 		require.NoError(t, err)
 		reader, unlock, err := rw.Downgrade(writer)
@@ -81,7 +81,7 @@ func TestEndedSectionsAreLeftOut(t *testing.T) {
 	require.NoError(t, unlock())
 }
 
-// merged is a ctx with the values of two, as programs make them of several.
+// merged is a ctx with the values of two others, as some programs build it.
 type merged struct {
 	context.Context
 
@@ -95,7 +95,7 @@ func (m merged) Value(key any) any {
 	return m.other.Value(key)
 }
 
-// A ctx that was detached carries no holds, whatever it is merged with.
+// A detached ctx carries no holds, even if it is merged with another.
 func TestDetachedAndMerged(t *testing.T) {
 	c, err := New(redistest.Start(t).Client(t), Options{})
 	require.NoError(t, err)
@@ -109,7 +109,7 @@ func TestDetachedAndMerged(t *testing.T) {
 	require.NoError(t, unlock())
 }
 
-// Handles that no Client made, and Clients that New did not make, say so.
+// Handles not made by a Client, and Clients not made by New, return an error that says so.
 func TestHandlesThatNobodyMade(t *testing.T) {
 	for name, f := range map[string]func(){
 		"Name": func() { (&Mutex{}).Name() }, "Lock": func() { _, _, _ = (&Mutex{}).Lock(t.Context()) },

@@ -113,7 +113,8 @@ func WithTicketTime(d time.Duration) ExportOption {
 //
 // On error Adopt returns the given ctx, and an unlock that returns [ErrNotHeld]. The error is
 //
-//   - [ErrTicket], if the ticket was used before, has expired, or is not a ticket: lock the name as usual, and check how far the work has come,
+//   - [ErrTicket], if the ticket was used before, has expired, or is not a ticket: lock the name as usual, and check how far the work has
+//     come,
 //   - [ErrNotAcquired] and ctx.Err(), if ctx was done first,
 //   - [ErrUnreachable], [ErrNotReplicated] or [ErrClosed], as for [Mutex.Lock].
 //

@@ -43,8 +43,8 @@ type Holder struct {
 	Exported bool
 }
 
-// Info returns who holds the lock and who waits for it, for operators. The result is a snapshot; it may be stale when Info returns. Labels that this
-// Client does not know yet cost a command each, and up to 200 ms in all.
+// Info returns who holds the lock and who waits for it, for operators. The result is a snapshot; it may be stale when Info returns. Labels
+// that this Client does not know yet cost a command each, and up to 200 ms in all.
 func (m *Mutex) Info(ctx context.Context) (Info, error) {
 	m.check(ctx)
 	raw, err := m.spec.Look(ctx)

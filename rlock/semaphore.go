@@ -23,8 +23,8 @@ const MaxPermits = lua.MaxPermits
 // Acquires of one process are served in their order, and processes take turns. An Acquire of few permits may overtake one that needs more
 // than are free, but not for ever: after 16 of these, permits gather for the larger one.
 //
-// A handle has no state of its own. Its methods are safe for concurrent use. They panic if the Semaphore is nil or was not made by a Client,
-// and if ctx is nil. A Semaphore is not a [Locker]; [Semaphore.Locker] returns one.
+// A handle has no state of its own. Its methods are safe for concurrent use. They panic if the Semaphore is nil or was not made by a
+// Client, and if ctx is nil. A Semaphore is not a [Locker]; [Semaphore.Locker] returns one.
 //
 // In the terminology of the Go memory model, a Release is synchronized before the return of any Acquire that could not have succeeded
 // without it. This holds across processes, as long as Redis keeps its data.
@@ -75,8 +75,8 @@ func (s *Semaphore) fits(n, least int64) error {
 // It returns when ctx is done. If Redis cannot be reached, or is not ready, it tries for three seconds after the first failure, at least
 // three times. The error satisfies errors.Is for
 //
-//   - [ErrUnreachable], if Redis did not answer, or was not ready, and for ctx.Err() as well if ctx was done by then: the semaphore may have
-//     been set, or be set in the background within a minute,
+//   - [ErrUnreachable], if Redis did not answer, or was not ready, and for ctx.Err() as well if ctx was done by then: the semaphore may
+//     have been set, or be set in the background within a minute,
 //   - ctx.Err(), if ctx was done first,
 //   - [ErrClosed], if the Client is closed,
 //

@@ -14,32 +14,32 @@ import (
 	"github.com/go-rlock/rlock/lease"
 )
 
-// The Logger and the Trace are somebody else's code, which may block or panic. A goroutine that keeps leases, has a turn or holds a mutex
-// never calls them: it puts the call in the queue of a teller, which drops calls rather than wait. Acquired, Failed and Released are called
-// on the caller's own goroutine, when its Lock or unlock has nothing left to do; see tracing for Waiting.
+// The Logger and the Trace are foreign code, which may block or panic. A goroutine that keeps leases, has a turn or holds a mutex never
+// calls them: it queues the call at a teller, which drops calls rather than wait. Acquired, Failed and Released run on the caller's own
+// goroutine, when its Lock or unlock has nothing left to do; see tracing for Waiting.
 
-// Bounds of the queues. While a function hangs, the calls after it cost some 100 bytes each, and those of Renewed some kilobytes.
+// Limits of the queues. While a function hangs, each queued call takes about 100 bytes, those of Renewed some kilobytes.
 const (
 	maxLines    = 1 << 10 // for the Logger
-	maxRenewals = 1 << 10 // replies to renewals, of up to 100 holds each, for the Trace
-	maxLosses   = 1 << 16 // for the Trace, those renewals included
+	maxRenewals = 1 << 10 // for the Trace: replies to renewals, of up to 100 holds each
+	maxLosses   = 1 << 16 // for the Trace, including those renewals
 )
 
 // lastWords is how long Close waits for the Logger and the Trace.
 const lastWords = time.Second
 
-// tellers are those of a Client. Each of the two hears of what the other one breaks.
+// tellers calls the Logger and the Trace of a Client. A panic of the Trace goes to the Logger, a panic of the Logger to stderr.
 type tellers struct {
 	logger       *slog.Logger
 	trace        *Trace
 	label        string
-	grant        time.Duration // how long leases last that other processes grant
+	grant        time.Duration // lease of a lock handed over by another process
 	logs, traces tell.Teller
 }
 
 func newTellers(o Options) *tellers {
 	t := &tellers{logger: o.Logger, trace: o.Trace, label: o.Label, grant: engine.GrantLease(o.WatchdogTimeout)}
-	t.logs.Panicked = func(v any, stack []byte) { // what would tell of it is what has failed
+	t.logs.Panicked = func(v any, stack []byte) { // the Logger itself has failed
 		fmt.Fprintf(os.Stderr, "rlock: panic in Options.Logger: %v\n%s", v, stack)
 	}
 	t.traces.Panicked = func(v any, stack []byte) {
@@ -48,25 +48,25 @@ func newTellers(o Options) *tellers {
 	return t
 }
 
-// Panicked has a panic of the Trace logged.
+// Panicked logs a panic of the Trace.
 func (t *tellers) Panicked(v any, stack []byte) { t.traces.Panicked(v, stack) }
 
-// Flush is the end of Close.
+// Flush is the last step of Close. It waits for queued calls.
 func (t *tellers) Flush() {
 	ctx, cancel := context.WithTimeout(context.Background(), lastWords)
 	defer cancel()
-	t.traces.Flush(ctx) // first: it may have something to log
+	t.traces.Flush(ctx) // first, because it may log
 	t.logs.Flush(ctx)
 }
 
-// Warn has a warning logged.
+// Warn logs a warning. Without a Logger it does nothing.
 func (t *tellers) Warn(text string, args ...any) {
 	if t.logger != nil {
 		t.log(slog.LevelWarn, text, args...)
 	}
 }
 
-// log has a line written, with the time of this call. Without a Logger it goes to slog's default.
+// log queues a line with the time of this call. Without a Logger it goes to slog's default.
 func (t *tellers) log(level slog.Level, text string, args ...any) {
 	var pc [1]uintptr
 	runtime.Callers(3, pc[:])
@@ -89,7 +89,7 @@ func (t *tellers) log(level slog.Level, text string, args ...any) {
 	})
 }
 
-// traced has f called, which calls functions of the Trace.
+// traced queues f, which calls functions of the Trace.
 func (t *tellers) traced(most int, f func()) {
 	t.traces.Tell(most, func(dropped int) {
 		if dropped > 0 {
@@ -99,10 +99,10 @@ func (t *tellers) traced(most int, f func()) {
 	})
 }
 
-// Lost tells of the loss of a hold. ctx is that of its section.
+// Lost reports the loss of a hold. ctx is its section's.
 func (t *tellers) Lost(ctx context.Context, kind string, loss error) {
 	var e *LostError
-	if !errors.As(loss, &e) { // there are no others
+	if !errors.As(loss, &e) { // always true
 		return
 	}
 	t.Warn("rlock: lost", "name", e.Name, "kind", kind, "owner", e.Owner, "since", e.Since, "err", e)
@@ -111,10 +111,10 @@ func (t *tellers) Lost(ctx context.Context, kind string, loss error) {
 	}
 }
 
-// Deadlock tells of a Lock that is the victim of a deadlock, and waits on. ctx was given to it.
+// Deadlock reports a Lock that is the victim of a deadlock but keeps waiting. ctx was passed to that Lock.
 func (t *tellers) Deadlock(ctx context.Context, kind string, err error) {
 	var e *DeadlockError
-	if !errors.As(err, &e) { // there are no others
+	if !errors.As(err, &e) { // always true
 		return
 	}
 	t.Warn("rlock: deadlock", "name", e.Name, "kind", kind, "err", e)
@@ -123,7 +123,7 @@ func (t *tellers) Deadlock(ctx context.Context, kind string, err error) {
 	}
 }
 
-// onRenewal is what is told of renewals; nil if nobody wants to know of them.
+// onRenewal returns the function to call after renewals; nil if neither the Logger nor the Trace needs it.
 func (t *tellers) onRenewal() func([]lease.Renewal) {
 	if t.logger == nil && (t.trace == nil || t.trace.Renewed == nil) {
 		return nil
@@ -131,9 +131,9 @@ func (t *tellers) onRenewal() func([]lease.Renewal) {
 	return t.renewed
 }
 
-// renewed is told of renewals that were confirmed.
+// renewed reports confirmed renewals.
 func (t *tellers) renewed(renewals []lease.Renewal) {
-	watchdog := renewals[0].TTL // of all that one call renews
+	watchdog := renewals[0].TTL // the same for all renewals of a call
 	least, late := watchdog, 0
 	for _, r := range renewals {
 		given := watchdog

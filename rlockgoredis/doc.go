@@ -5,17 +5,17 @@
 //	…
 //	defer client.Close()
 //
-// The locks use their own rueidis connections to the same Redis, because waiters share subscriptions, which go-redis does not support. Closing
-// the Client closes these connections and not rdb; closing rdb does not affect the locks.
+// The locks use their own rueidis connections to the same Redis, because waiters share subscriptions, which go-redis does not support.
+// Closing the Client closes these connections and not rdb; closing rdb does not affect the locks.
 //
 // For sentinels use [OpenOptions]: a client from redis.NewFailoverClient does not know their addresses.
 //
 // # Options used
 //
-//   - Addresses: Network, Addr, Addrs, MasterName, SentinelAddrs, IsClusterMode, DB, Dialer, TLSConfig. A Dialer makes its own TLS connections,
-//     as in go-redis; on a cluster with TLS, set TLSConfig as well, so that the nodes' TLS ports are used.
-//   - Credentials: Username, Password, CredentialsProvider, CredentialsProviderContext, SentinelUsername, SentinelPassword, ClientName. With a
-//     ClientName, rlock show does not find the holders' hosts.
+//   - Addresses: Network, Addr, Addrs, MasterName, SentinelAddrs, IsClusterMode, DB, Dialer, TLSConfig. A Dialer makes its own TLS
+//     connections, as in go-redis; on a cluster with TLS, set TLSConfig as well, so that the nodes' TLS ports are used.
+//   - Credentials: Username, Password, CredentialsProvider, CredentialsProviderContext, SentinelUsername, SentinelPassword, ClientName.
+//     With a ClientName, rlock show does not find the holders' hosts.
 //   - Protocol, DisableIdentity.
 //   - DialTimeout. go-redis's default of 5 s becomes 2 s: see [rlock.OpenWith].
 //

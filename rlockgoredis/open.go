@@ -12,8 +12,8 @@ import (
 
 // Open returns a Client for locks in the Redis of rdb, a [redis.Client] or a [redis.ClusterClient]. It sends nothing through rdb.
 //
-// It connects at once, as [rlock.OpenWith] does; [rlock.Client.Close] closes these connections. It fails if no server answers, or if rdb has an
-// option that the package refuses.
+// It connects at once, as [rlock.OpenWith] does; [rlock.Client.Close] closes these connections. It fails if no server answers, or if rdb
+// has an option that the package refuses.
 func Open(rdb redis.UniversalClient, o rlock.Options) (*rlock.Client, error) {
 	to, err := fromClient(rdb)
 	if err != nil {

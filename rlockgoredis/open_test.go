@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
-// tlsOf trusts the certificate in a file.
+// tlsOf returns a configuration that trusts the certificate in a file.
 func tlsOf(t *testing.T, ca string) *tls.Config {
 	t.Helper()
 	pem, err := os.ReadFile(ca)

@@ -18,7 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Each field of go-redis's options is in one of these lists.
+// Every field of go-redis's options must be in one of these lists.
 var (
 	taken = strings.Fields(`
 		Network Addr Addrs SentinelAddrs MasterName IsClusterMode DB Dialer TLSConfig DialTimeout
@@ -27,7 +27,7 @@ var (
 
 	refused = strings.Fields(`StreamingCredentialsProvider ClusterSlots`)
 
-	// Of connections that are not ours.
+	// Options of connections other than ours.
 	without = strings.Fields(`
 		NodeAddress OnConnect NewClient Limiter IdentitySuffix UnstableResp3 PushNotificationProcessor MaintNotificationsConfig
 		MaxRetries MinRetryBackoff MaxRetryBackoff DialerRetries DialerRetryTimeout DialerRetryBackoff
@@ -41,8 +41,8 @@ var (
 		ClientSideCacheInvalidationBatchWindow`)
 )
 
-// Each field is taken over, refused, or known to be none of ours. One that a new version of go-redis brings has to be added here, and
-// perhaps in options.go. Docs of the package say the same.
+// Each field is copied, refused, or known not to concern locks. New fields of a new go-redis version must be added here, and perhaps in
+// options.go. The package documentation must agree.
 func TestEachField(t *testing.T) {
 	for _, base := range []any{
 		&redis.Options{}, &redis.ClusterOptions{},
@@ -81,7 +81,7 @@ func TestEachField(t *testing.T) {
 	}
 }
 
-// hasNoUse reports whether UniversalOptions have the field for other deployments than the one.
+// hasNoUse reports whether UniversalOptions have the field only for other deployments.
 func hasNoUse(o rueidis.ClientOption, field string) bool {
 	switch field {
 	case "SentinelUsername", "SentinelPassword":
@@ -94,7 +94,7 @@ func hasNoUse(o rueidis.ClientOption, field string) bool {
 	return false
 }
 
-// seen is what can be compared of options: nothing says what a function does.
+// seen returns the comparable part of options: functions cannot be compared.
 func seen(o rueidis.ClientOption) any {
 	dials, asks := o.DialCtxFn != nil, o.AuthCredentialsFn != nil
 	o.DialCtxFn, o.AuthCredentialsFn = nil, nil
@@ -104,7 +104,7 @@ func seen(o rueidis.ClientOption) any {
 	}{o, dials, asks}
 }
 
-// sample is a value that is not the zero value, nor that of the base.
+// sample returns a value other than the zero value and the base's.
 func sample(t *testing.T, field reflect.StructField) reflect.Value {
 	t.Helper()
 	switch field.Name {
@@ -146,7 +146,7 @@ type streaming struct {
 	auth.StreamingCredentialsProvider
 }
 
-// The options are as go-redis means them.
+// The options have the same meaning as in go-redis.
 func TestConversion(t *testing.T) {
 	secure := &tls.Config{ServerName: "x", MinVersion: tls.VersionTLS12}
 	for name, c := range map[string]struct {
@@ -194,7 +194,7 @@ func TestConversion(t *testing.T) {
 	}
 }
 
-// A dialer is asked for the network and the address, and given the time for it.
+// A dialer gets the network, the address and the time-out.
 func TestDialer(t *testing.T) {
 	type call struct{ network, addr string }
 	for want, o := range map[call]*redis.Options{
@@ -218,7 +218,7 @@ func TestDialer(t *testing.T) {
 	}
 }
 
-// The one with a ctx comes first, as in go-redis.
+// The function with a ctx has priority, as in go-redis.
 func TestCredentials(t *testing.T) {
 	plain := func() (string, string) { return "u", "p" }
 	for name, c := range map[string]struct {

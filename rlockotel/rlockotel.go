@@ -36,9 +36,9 @@ func WithTracerProvider(p trace.TracerProvider) Option {
 	return optionFunc(func(t *telemetry) { t.tracers = p })
 }
 
-// WithGroup sets the attribute rlock.group, because lock names would be too many. The function is called for each Lock and unlock: it must be
-// fast, safe for concurrent use, and return the same group for the same name. It should return at most about a hundred groups, because each has
-// its own time series. An [rlock.All] has the group of its locks, or none if they differ.
+// WithGroup sets the attribute rlock.group, because lock names would be too many. The function is called for each Lock and unlock: it must
+// be fast, safe for concurrent use, and return the same group for the same name. It should return at most about a hundred groups, because
+// each has its own time series. An [rlock.All] has the group of its locks, or none if they differ.
 func WithGroup(group func(name string) string) Option {
 	return optionFunc(func(t *telemetry) { t.group = group })
 }

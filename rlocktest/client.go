@@ -15,8 +15,9 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// Client is an [rlock.Client] with its own in-memory Redis, for one test. Give Client.Client, or its locks, to the code under test. The other
-// methods are for the test itself: they inspect the locks of this Redis or disturb them. They are safe for concurrent use until the test ends.
+// Client is an [rlock.Client] with its own in-memory Redis, for one test. Give Client.Client, or its locks, to the code under test. The
+// other methods are for the test itself: they inspect the locks of this Redis or disturb them. They are safe for concurrent use until the
+// test ends.
 type Client struct {
 	*rlock.Client
 
@@ -45,8 +46,8 @@ type process struct {
 // New returns a Client for a test, with the zero [rlock.Options]. In a testing/synctest bubble, pass the bubble's t.
 //
 // New registers a cleanup that reports each lock still held or waited for as a test error, except holds of [Client.HoldElsewhere]. Calls in
-// progress get 3 seconds to finish, which pass instantly in a bubble. Then it closes everything: waiting calls return [rlock.ErrClosed], and
-// section contexts are cancelled.
+// progress get 3 seconds to finish, which pass instantly in a bubble. Then it closes everything: waiting calls return [rlock.ErrClosed],
+// and section contexts are cancelled.
 func New(t testing.TB) *Client {
 	t.Helper()
 	return NewWith(t, rlock.Options{})
@@ -124,7 +125,8 @@ func (c *Client) end() {
 func (c *Client) Redis() rueidis.Client { return c.self.redis }
 
 // Elsewhere returns a Client of another, new process with the same Redis and options. Its holds exclude those of the code under test, and
-// [Client.FailRedis] does not disconnect it. Unlock its locks, or end it with [Client.Crash]: holds left at the end of the test are reported.
+// [Client.FailRedis] does not disconnect it. Unlock its locks, or end it with [Client.Crash]: holds left at the end of the test are
+// reported.
 func (c *Client) Elsewhere() *rlock.Client {
 	c.t.Helper()
 	p, err := c.newProcess()
@@ -137,8 +139,8 @@ func (c *Client) Elsewhere() *rlock.Client {
 	return p.locks
 }
 
-// HoldElsewhere makes another process hold the named lock until release is called or the test ends. If the lock cannot be acquired at once, the
-// test fails. release may be called more than once.
+// HoldElsewhere makes another process hold the named lock until release is called or the test ends. If the lock cannot be acquired at once,
+// the test fails. release may be called more than once.
 //
 // The lock is a [rlock.Mutex]. For other kinds, such as one side of a read/write lock, use a Client of [Client.Elsewhere].
 func (c *Client) HoldElsewhere(name string) (release func()) {
@@ -159,9 +161,9 @@ func (c *Client) HoldElsewhere(name string) (release func()) {
 	})
 }
 
-// HoldPermitsElsewhere makes another process hold n permits of the named [rlock.Semaphore] until release is called or the test ends. If they
-// cannot be acquired at once, the test fails. release may be called more than once. To simulate a crash with the permits, never call it: these
-// permits have no owner.
+// HoldPermitsElsewhere makes another process hold n permits of the named [rlock.Semaphore] until release is called or the test ends. If
+// they cannot be acquired at once, the test fails. release may be called more than once. To simulate a crash with the permits, never call
+// it: these permits have no owner.
 func (c *Client) HoldPermitsElsewhere(name string, n int64) (release func()) {
 	c.t.Helper()
 	s := c.Elsewhere().Semaphore(name)
@@ -178,8 +180,8 @@ func (c *Client) HoldPermitsElsewhere(name string, n int64) (release func()) {
 }
 
 // HoldExpiringPermitsElsewhere makes another process hold and renew n permits (1 to 100) of the named [rlock.PermitSemaphore] until their
-// Release is called or the test ends. If they cannot be acquired at once, the test fails, and no permits are taken. To simulate a crash with the
-// permits, take them with a Client of [Client.Elsewhere].
+// Release is called or the test ends. If they cannot be acquired at once, the test fails, and no permits are taken. To simulate a crash
+// with the permits, take them with a Client of [Client.Elsewhere].
 func (c *Client) HoldExpiringPermitsElsewhere(name string, n int) *rlock.Permit {
 	c.t.Helper()
 	_, p, err := c.Elsewhere().PermitSemaphore(name).TryAcquireN(context.Background(), n, 0)
@@ -195,9 +197,9 @@ func (c *Client) HoldExpiringPermitsElsewhere(name string, n int) *rlock.Permit 
 }
 
 // LosePermit releases a permit of the named [rlock.PermitSemaphore] under its holder, as an operator could. Others, including waiters, can
-// acquire it at once. It picks the lowest slot held by the code under test; if there is none, the test fails. The ctx of the holder's section is
-// cancelled with an [rlock.ErrLost] at its Release or its next renewal, about a third of [rlock.Options].WatchdogTimeout later. A permit with
-// [rlock.WithLease] is not renewed: its ctx is cancelled when the lease expires.
+// acquire it at once. It picks the lowest slot held by the code under test; if there is none, the test fails. The ctx of the holder's
+// section is cancelled with an [rlock.ErrLost] at its Release or its next renewal, about a third of [rlock.Options].WatchdogTimeout later.
+// A permit with [rlock.WithLease] is not renewed: its ctx is cancelled when the lease expires.
 //
 // To release a certain permit, pass its id to Release of a Client of [Client.Elsewhere].
 func (c *Client) LosePermit(name string) {
@@ -236,9 +238,9 @@ func (c *Client) CountDownElsewhere(name string) {
 }
 
 // Crash kills the process of a Client returned by [Client.Elsewhere]. Its holds stay in Redis, without renewal. They expire
-// [rlock.Options].WatchdogTimeout (or their [rlock.WithWatchdog]) after the last renewal, or at the end of their [rlock.WithLease]; then others
-// get the lock. Its queue places stay, too. The end of the test reports none of these. The test's goroutines that wait for its locks, or are in
-// its sections, get [rlock.ErrClosed].
+// [rlock.Options].WatchdogTimeout (or their [rlock.WithWatchdog]) after the last renewal, or at the end of their [rlock.WithLease]; then
+// others get the lock. Its queue places stay, too. The end of the test reports none of these. The test's goroutines that wait for its
+// locks, or are in its sections, get [rlock.ErrClosed].
 func (c *Client) Crash(elsewhere *rlock.Client) {
 	c.t.Helper()
 	for _, p := range c.processes()[1:] {
@@ -254,10 +256,10 @@ func (c *Client) Crash(elsewhere *rlock.Client) {
 	c.t.Errorf("rlocktest: Crash: the Client is not from Elsewhere")
 }
 
-// Lose deletes the named lock under its holder, as a failover that lost it would. From then on new Locks acquire it; existing waiters ask again
-// when the lease they saw expires. The ctx of the holder's section is cancelled with an [rlock.ErrLost] at its unlock or its next renewal, about
-// a third of [rlock.Options].WatchdogTimeout later. A hold with [rlock.WithLease] is not renewed: its ctx is cancelled when the lease expires.
-// If nobody holds the lock, the test fails.
+// Lose deletes the named lock under its holder, as a failover that lost it would. From then on new Locks acquire it; existing waiters ask
+// again when the lease they saw expires. The ctx of the holder's section is cancelled with an [rlock.ErrLost] at its unlock or its next
+// renewal, about a third of [rlock.Options].WatchdogTimeout later. A hold with [rlock.WithLease] is not renewed: its ctx is cancelled when
+// the lease expires. If nobody holds the lock, the test fails.
 //
 // A lost semaphore has no permits left, and a lost [rlock.PermitSemaphore] no held ones: see also [Client.LosePermit].
 func (c *Client) Lose(name string) {
@@ -273,17 +275,18 @@ func (c *Client) Lose(name string) {
 	c.server.Del(permitsOf(c.options.Prefix + name))
 }
 
-// FailRedis disconnects the code under test from Redis until restore is called or the test ends: traffic is lost in both directions, and new
-// connections get no answer. Redis itself stays up, so [Client.Elsewhere] and its holds work. Once the network is back, connections that lost
-// traffic break. After several calls of FailRedis, the network is back when every restore has been called. Further calls of a restore do
-// nothing.
+// FailRedis disconnects the code under test from Redis until restore is called or the test ends: traffic is lost in both directions, and
+// new connections get no answer. Redis itself stays up, so [Client.Elsewhere] and its holds work. Once the network is back, connections
+// that lost traffic break. After several calls of FailRedis, the network is back when every restore has been called. Further calls of a
+// restore do nothing.
 func (c *Client) FailRedis() (restore func()) {
 	c.self.net.fail()
 	return sync.OnceFunc(c.self.net.restore)
 }
 
-// AssertHeld fails the test unless ctx carries an open hold of the named lock (of either side, for a read/write lock) and Redis confirms it.
-// During [Client.FailRedis] an open hold is enough. It checks locks of the embedded Client only, and not the members of a [rlock.Quorum].
+// AssertHeld fails the test unless ctx carries an open hold of the named lock (of either side, for a read/write lock) and Redis confirms
+// it. During [Client.FailRedis] an open hold is enough. It checks locks of the embedded Client only, and not the members of a
+// [rlock.Quorum].
 //
 // Call it in code that must run inside a lock, such as a fake store.
 func (c *Client) AssertHeld(ctx context.Context, name string) {

@@ -30,8 +30,8 @@
 //
 // A lock still held or waited for when the test ends is a test error.
 //
-// In a bubble, synctest.Wait returns once all goroutines are blocked: then each is either past Lock or waiting. The code under test must stay
-// inside the bubble: no real servers, no outside channels. Outside a bubble everything works the same in real time; a short
+// In a bubble, synctest.Wait returns once all goroutines are blocked: then each is either past Lock or waiting. The code under test must
+// stay inside the bubble: no real servers, no outside channels. Outside a bubble everything works the same in real time; a short
 // rlock.Options.WatchdogTimeout then saves time.
 //
 // Code that takes an rlock.Locker can also be tested with a fake.

@@ -56,8 +56,8 @@ func ExampleNewWith() {
 	// <nil>
 }
 
-// A holder notices the loss of its lock at its next renewal, due in a third of a second here. In a testing/synctest bubble the default watchdog
-// time works as well.
+// A holder notices the loss of its lock at its next renewal, due in a third of a second here. In a testing/synctest bubble the default
+// watchdog time works as well.
 func ExampleClient_Lose() {
 	t := new(printer)
 	defer t.end()

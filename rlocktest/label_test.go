@@ -20,8 +20,8 @@ func heldBy(t *testing.T, m *rlock.Mutex, wait time.Duration) (label string, too
 	return not.HolderLabel, time.Since(began)
 }
 
-// The first refusal has the label, whether or not the TryLock waits, and does not wait longer for it. A Lock made before the label was written
-// finds it soon. The clock stands still while anything runs.
+// The first refusal has the label, whether or not the TryLock waits, and does not wait longer for it. A Lock made before the label was
+// written finds it soon. The clock stands still while anything runs.
 func TestLabelInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		here := NewWith(t, rlock.Options{Label: "pod-7"})

@@ -11,7 +11,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// await begins to wait for a latch.
+// await starts a wait for a latch.
 func await(ctx context.Context, l *rlock.CountDownLatch) <-chan error {
 	result := make(chan error, 1)
 	go func() { result <- l.Await(ctx) }() // ends with the wait

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// network connects a process to Redis in memory. Its readers wait on a sync.Cond, which lets a bubble's clock advance. net.Pipe has no buffer: a
-// client that writes much before it reads would deadlock with the server's replies.
+// network connects a process to Redis in memory. Its readers wait on a sync.Cond, which lets a bubble's clock advance. net.Pipe has no
+// buffer: a client that writes much before it reads would deadlock with the server's replies.
 type network struct {
 	mu    sync.Mutex // guards the following, and all fields of links
 	fails int        // open failures; while there are any, traffic is lost in both directions

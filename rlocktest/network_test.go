@@ -80,7 +80,7 @@ func TestConnWaits(t *testing.T) {
 	})
 }
 
-// A failed network loses traffic in both directions, and connections that lost traffic break when it is back.
+// A failed network loses traffic in both directions. Connections that lost traffic break when it is restored.
 func TestNetworkFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, client, server := connected(t)

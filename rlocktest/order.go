@@ -14,12 +14,12 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// LockOrder fails the test at its end if its Locks were taken in orders that could deadlock, even if none did: "b" under "a" in one place, and
-// "a" under "b" in another, or a longer cycle. Call it first: it only sees later Locks.
+// LockOrder fails the test at its end if its Locks were taken in orders that could deadlock, even if none did: "b" under "a" in one place,
+// and "a" under "b" in another, or a longer cycle. Call it first: it only sees later Locks.
 //
-// The names of a group count as one lock. With groups "order" and "stock", "stock:7" under "order:1" conflicts with "order:2" under "stock:3".
-// Within a group, names must be taken in ascending order everywhere, or in descending order everywhere. If group is nil, each name is its own
-// group; see [ByPrefix].
+// The names of a group count as one lock. With groups "order" and "stock", "stock:7" under "order:1" conflicts with "order:2" under
+// "stock:3". Within a group, names must be taken in ascending order everywhere, or in descending order everywhere. If group is nil, each
+// name is its own group; see [ByPrefix].
 //
 // Not reported, because they cannot deadlock:
 //

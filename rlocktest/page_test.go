@@ -29,7 +29,7 @@ func (s *Shop) Ship(ctx context.Context, order string) error {
 	})
 }
 
-// Store is what the shop keeps its orders in.
+// Store keeps the shop's orders.
 type Store interface {
 	MarkShipped(ctx context.Context, order string) error
 }

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// settle bounds the calls in progress at the end of a test: a subscription lingers for half a second, and an unanswered release is sent again
-// within two seconds.
+// settle bounds the calls in progress at the end of a test: a subscription lingers for half a second, and an unanswered release is sent
+// again within two seconds.
 const settle = 3 * time.Second
 
 // patience bounds a call's wait. Timers and renewals keep a bubble going for ever, so a test that waits in vain would not end.

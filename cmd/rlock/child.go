@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// child is the command that runs inside the lock. It leads its own process group: signals reach all its descendants, and once it is stopped only
-// rlock continues it.
+// child is the command that runs inside the lock. It leads its own process group: signals reach all its descendants, and once it is stopped
+// only rlock continues it.
 type child struct {
 	cmd   *exec.Cmd
 	job   job
@@ -54,8 +54,8 @@ type keeping struct {
 	lost func()
 }
 
-// follow waits for the command's end and returns its exit code. It passes signals on, and stops and continues together with the command. If the
-// lock is lost it first terminates the command, and kills it after grace.
+// follow waits for the command's end and returns its exit code. It passes signals on, and stops and continues together with the command. If
+// the lock is lost it first terminates the command, and kills it after grace.
 func (c *child) follow(k keeping, signals <-chan os.Signal) int {
 	defer c.leave()
 	var force <-chan time.Time

@@ -12,8 +12,8 @@ import (
 )
 
 // job connects the command's process group with the terminal. The command becomes the foreground job if both ends of its pipeline are the
-// terminal. Otherwise it gets the foreground only when it stops to read from the terminal, so that the other commands of a pipeline keep it as
-// long as they can.
+// terminal. Otherwise it gets the foreground only when it stops to read from the terminal, so that the other commands of a pipeline keep it
+// as long as they can.
 type job struct {
 	tty    int  // the controlling terminal; -1 if there is none
 	own    int  // our own process group
@@ -170,8 +170,8 @@ func (c *child) resume() {
 	c.signal(syscall.SIGCONT)
 }
 
-// asked handles one of the jobSignals. For a stop it stops the command, then this process, and returns once continued. It reports whether to
-// continue the command.
+// asked handles one of the jobSignals. For a stop it stops the command, then this process, and returns once continued. It reports whether
+// to continue the command.
 func (c *child) asked(sig syscall.Signal) bool {
 	if sig == syscall.SIGTSTP {
 		c.halt()
@@ -180,8 +180,8 @@ func (c *child) asked(sig syscall.Signal) bool {
 	return c.job.halted
 }
 
-// stopped handles a stop of the command. At a terminal it also stops this process and its group, unless the command only wants the foreground.
-// It returns once continued, and reports whether to continue the command.
+// stopped handles a stop of the command. At a terminal it also stops this process and its group, unless the command only wants the
+// foreground. It returns once continued, and reports whether to continue the command.
 func (c *child) stopped(sig syscall.Signal) bool {
 	foreground, wants := c.job.foreground(), sig == syscall.SIGTTIN || sig == syscall.SIGTTOU
 	switch {
@@ -200,8 +200,8 @@ func (c *child) stopped(sig syscall.Signal) bool {
 	return true
 }
 
-// stop stops a process (0: our group) and returns once it is continued. It reports false, and stops nothing, without a shell to continue it:
-// when our group started the session.
+// stop stops a process (0: our group) and returns once it is continued. It reports false, and stops nothing, without a shell to continue
+// it: when our group started the session.
 func (j *job) stop(pid int) bool {
 	session, err := unix.Getsid(0)
 	if err != nil {

@@ -27,8 +27,8 @@ const (
 	answerTime = 5 * time.Second
 )
 
-// options parses an address: host:port, several of them joined by commas, or a URL. Its errors do not repeat the address, which may contain a
-// password.
+// options parses an address: host:port, several of them joined by commas, or a URL. Its errors do not repeat the address, which may contain
+// a password.
 func options(addr string) (rueidis.ClientOption, error) {
 	o := rueidis.ClientOption{InitAddress: strings.Split(addr, ",")}
 	switch {
@@ -104,8 +104,8 @@ type connection struct {
 	err error
 }
 
-// dial connects in the background and delivers the result. It reports false, with the exit code, if the address is invalid. With retry, reads
-// are repeated until answered; without, they fail with the reason.
+// dial connects in the background and delivers the result. It reports false, with the exit code, if the address is invalid. With retry,
+// reads are repeated until answered; without, they fail with the reason.
 func (p *program) dial(t *target, retry bool) (connected <-chan connection, code int, ok bool) {
 	o, err := t.options(p)
 	if err != nil {
@@ -174,8 +174,8 @@ func nodes(rdb rueidis.Client) (all []node) {
 	return all
 }
 
-// masters returns the masters, or the only server, whatever its role. down has the errors of silent servers, which may be masters or replicas;
-// err is not nil if none answers.
+// masters returns the masters, or the only server, whatever its role. down has the errors of silent servers, which may be masters or
+// replicas; err is not nil if none answers.
 func masters(ctx context.Context, rdb rueidis.Client) (up []node, down []error, err error) {
 	all := nodes(rdb)
 	if len(all) == 1 {

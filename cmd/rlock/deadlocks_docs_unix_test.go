@@ -19,8 +19,8 @@ import (
 	"github.com/go-rlock/rlock/internal/redistest"
 )
 
-// inACircle is the page's situation: three processes whose sections wait for each other in a circle, and in the last process a fourth section
-// that waits for Redisson. It returns when all wait. pause is the time between two of their steps.
+// inACircle is the page's situation: three processes whose sections wait for each other in a circle, and in the last process a fourth
+// section that waits for Redisson. It returns when all wait. pause is the time between two of their steps.
 func inACircle(t *testing.T, s *redistest.Server, pause time.Duration) (processes []*running) {
 	t.Helper()
 	c := s.Client(t)
@@ -71,8 +71,8 @@ const deadlocksPrompt = "$ rlock deadlocks\n"
 // docsHost replaces the host name in the page.
 const docsHost = "web-1"
 
-// docs/cli.md shows the output of "rlock deadlocks" for three processes in a deadlock, as text and picture. "make picture" makes this test write
-// both.
+// docs/cli.md shows the output of "rlock deadlocks" for three processes in a deadlock, as text and picture. "make picture" makes this test
+// write both.
 func TestDeadlocksOfTheDocs(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

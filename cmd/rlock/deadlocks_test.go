@@ -82,8 +82,8 @@ func TestDeadlocks(t *testing.T) {
 	require.Equal(t, 3, in)
 }
 
-// If a Client without the option, Redisson, or an idle Client blocks a Lock, it shows where the chain ends, without delay: a Client with an ear
-// answers.
+// If a Client without the option, Redisson, or an idle Client blocks a Lock, it shows where the chain ends, without delay: a Client with an
+// ear answers.
 func TestDeadlocksSayWhereAChainEnds(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

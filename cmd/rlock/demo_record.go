@@ -79,8 +79,8 @@ func (r *record) handoffs(within bool) (all []time.Duration) {
 	return all
 }
 
-// check looks for violations without asking the lock: sections that overlap by the clock, overlaps seen by the witness in Redis, and updates
-// missing from the counters.
+// check looks for violations without asking the lock: sections that overlap by the clock, overlaps seen by the witness in Redis, and
+// updates missing from the counters.
 func (r *record) check(counters map[string]int) (overlaps []string, err error) {
 	met, lost := 0, -counters[tea]-counters[till]
 	for _, s := range r.spans {

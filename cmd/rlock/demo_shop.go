@@ -140,8 +140,8 @@ func (c *clerk) in(ctx context.Context, lock string, fn func(context.Context) er
 	return mutex.Do(ctx, section)
 }
 
-// arrive leaves a witness in Redis, which detects overlaps without a clock: a process that enters should find no other name. On re-entries Redis
-// counts the depth.
+// arrive leaves a witness in Redis, which detects overlaps without a clock: a process that enters should find no other name. On re-entries
+// Redis counts the depth.
 func (c *clerk) arrive(ctx context.Context, m *rlock.Mutex, s *span) (err error) {
 	if s.Depth == 1 {
 		s.Met, err = c.ask(ctx, c.rdb.B().Getset().Key(c.key("inside", s.Lock)).Value(s.name()).Build())

@@ -32,8 +32,8 @@ func own(prefix, key string) string {
 	return prefix + ":{" + key + "}"
 }
 
-// The kinds of a key that holds a number. Redisson's latches and semaphores look like any other counter. A latch is known by its waiters or this
-// library's record, a semaphore by waiters within the last minute.
+// The kinds of a key that holds a number. Redisson's latches and semaphores look like any other counter. A latch is known by its waiters or
+// this library's record, a semaphore by waiters within the last minute.
 const (
 	latchKind     = "latch"
 	semaphoreKind = "semaphore"
@@ -156,7 +156,8 @@ func counted(before, now *view) (all []change) {
 	return all
 }
 
-// waitedFor returns the latches and semaphores with a matching name and waiters at one of the servers. Without waiters their kind is unknown.
+// waitedFor returns the latches and semaphores with a matching name and waiters at one of the servers. Without waiters their kind is
+// unknown.
 func (v *viewer) waitedFor(ctx context.Context, servers []node, pattern string) ([]state, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()

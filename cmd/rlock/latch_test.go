@@ -13,7 +13,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// begin begins to wait, with its own Client. The wait ends with the test at the latest.
+// begin starts a wait with its own Client. The wait ends with the test at the latest.
 func begin(t *testing.T, c *rlock.Client, wait func(context.Context) error) (ended <-chan error) {
 	t.Helper()
 	result := make(chan error, 1)

@@ -57,8 +57,8 @@ type permit struct {
 // mostPermits bounds the permits read per semaphore.
 const mostPermits = 1000
 
-// permitsScript returns the number of held and of expired permits, then for the first held ones the id, the time left in ms or -1, and the slot
-// or -1. It runs on the server because expiry depends on the server's clock.
+// permitsScript returns the number of held and of expired permits, then for the first held ones the id, the time left in ms or -1, and the
+// slot or -1. It runs on the server because expiry depends on the server's clock.
 //
 // KEYS: the permits and the slots, which may be missing. ARGV[1]: the number of permits to read.
 const permitsScript = `

@@ -107,8 +107,8 @@ func (p *program) fail(code int, err error) int {
 // leaveTime bounds a command's cleanup after a signal.
 const leaveTime = 300 * time.Millisecond
 
-// interruptibly runs a command that a signal ends at once, even if Redis is silent. A command that normally ends by a signal calls begun; from
-// then on a signal is no error.
+// interruptibly runs a command that a signal ends at once, even if Redis is silent. A command that normally ends by a signal calls begun;
+// from then on a signal is no error.
 func (p *program) interruptibly(does func(ctx context.Context, begun func()) int) int {
 	ctx, stop := interruptible()
 	defer stop()

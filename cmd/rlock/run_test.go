@@ -14,8 +14,8 @@ import (
 	"github.com/go-rlock/rlock/internal/redistest"
 )
 
-// sh scripts that report that they are inside, and then wait for the end of stdin or a signal. TERM may arrive repeatedly: with PR_SET_PDEATHSIG
-// Linux sends it as each thread of the parent ends.
+// sh scripts that report that they are inside, and then wait for the end of stdin or a signal. TERM may arrive repeatedly: with
+// PR_SET_PDEATHSIG Linux sends it as each thread of the parent ends.
 const (
 	untilEOF    = `echo inside; cat`
 	untilSignal = `trap 'trap "" TERM; echo ended by TERM; exit 11' TERM

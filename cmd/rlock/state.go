@@ -56,8 +56,8 @@ var ownerForm = regexp.MustCompile(`^([0-9a-fA-F-]{36}):(-?[0-9]+)(:write)?$`)
 
 const isWrite = 3
 
-// read returns the held locks among keys, in their order; failed has the keys that hold something else or could not be read. It costs two round
-// trips, and little server time whatever the keys hold.
+// read returns the held locks among keys, in their order; failed has the keys that hold something else or could not be read. It costs two
+// round trips, and little server time whatever the keys hold.
 func (v *viewer) read(ctx context.Context, keys []string) (locks []state, failed map[string]error) {
 	b := v.rdb.B()
 	looks := make(rueidis.Commands, len(keys))

@@ -109,8 +109,8 @@ func (p *program) watch(args []string) int {
 	})
 }
 
-// listen reports each unlock on told, and returns false if it cannot. Pattern subscribers do not count as waiters, so unlocks ignore us. The
-// sharded channels of a cluster have no patterns.
+// listen reports each unlock on told, and returns false if it cannot. Pattern subscribers do not count as waiters, so unlocks ignore us.
+// The sharded channels of a cluster have no patterns.
 func (v *viewer) listen(ctx context.Context, key string, told chan<- struct{}) bool {
 	if v.rdb.Mode() == rueidis.ClientModeCluster && version(ctx, v.rdb) >= 7 {
 		return false

@@ -18,8 +18,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// startPostgres runs a PostgreSQL for the test and returns its address. It listens only on a socket in its folder, so no other process can take
-// its port. It ends with the test, or with this process.
+// startPostgres runs a PostgreSQL for the test and returns its address. It listens only on a socket in its folder, so no other process can
+// take its port. It ends with the test, or with this process.
 func startPostgres(t *testing.T) (url string) {
 	t.Helper()
 	bin := postgresBin(t)

@@ -1,5 +1,5 @@
-// The program jobs accepts orders over HTTP in one process and ships them in another: the order's lock travels with the job. Run it as "jobs
-// -listen ADDR" and as "jobs -work".
+// The program jobs accepts orders over HTTP in one process and ships them in another: the order's lock travels with the job. Run it as
+// "jobs -listen ADDR" and as "jobs -work".
 package main
 
 import (

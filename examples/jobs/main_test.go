@@ -73,7 +73,8 @@ func TestHandlerIsKilled(t *testing.T) {
 	}
 }
 
-// If the worker is killed as well, another worker takes over. The ticket is used up, so it locks the order anew after the dead worker's lease.
+// If the worker is killed as well, another worker takes over. The ticket is used up, so it locks the order anew after the dead worker's
+// lease.
 func TestWorkerIsKilled(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

@@ -29,8 +29,8 @@ func (s *shop) work(ctx context.Context, name string, takes, idle time.Duration)
 	return nil
 }
 
-// run continues with the handler's lock: nobody was in between. On ErrTicket, another worker used the ticket and died, or the job was queued for
-// too long. Then run locks the order as usual, and the order may have changed.
+// run continues with the handler's lock: nobody was in between. On ErrTicket, another worker used the ticket and died, or the job was
+// queued for too long. Then run locks the order as usual, and the order may have changed.
 func (s *shop) run(ctx context.Context, j *job, takes time.Duration) (err error) {
 	how := "taken along"
 	section, unlock, err := s.locks.Adopt(ctx, j.ticket)

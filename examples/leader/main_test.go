@@ -11,8 +11,8 @@ import (
 	"github.com/go-rlock/rlock/internal/redistest"
 )
 
-// One of three processes leads. When it is killed, the next leads; when that is ended, the last one does, and leads again after it has lost the
-// lock.
+// One of three processes leads. When it is killed, the next leads; when that is ended, the last one does, and leads again after it has lost
+// the lock.
 func TestLeader(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// service is the layer of rules. Any code may call its methods, so each locks the order. Under a ctx that already holds the order, that is a
-// re-entry, and does not wait.
+// service is the layer of rules. Any code may call its methods, so each locks the order. Under a ctx that already holds the order, that is
+// a re-entry, and does not wait.
 type service struct {
 	orders  *repository
 	payment time.Duration

@@ -1,5 +1,5 @@
-// The program parts imports a batch in parts. Run one process with -parts, which waits for all parts, and any number without it, which import
-// one part each.
+// The program parts imports a batch in parts. Run one process with -parts, which waits for all parts, and any number without it, which
+// import one part each.
 package main
 
 import (

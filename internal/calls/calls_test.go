@@ -15,7 +15,7 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// Whether connections have a lifetime is seen at rueidis's own clients, and taken for granted at others.
+// rueidis's own clients show whether their connections have a lifetime. Other clients count as if they had one.
 func TestMayRepeat(t *testing.T) {
 	s := redistest.Start(t)
 	life := func(o *rueidis.ClientOption) { o.ConnLifetime = time.Hour }
@@ -57,7 +57,7 @@ func TestWhatErrorsMean(t *testing.T) {
 	}
 }
 
-// While Redis is silent, calls start only until so many callers have left, and then as others end.
+// While Redis is silent, new calls start until the limit of callers has left. After that, each call has to wait until another ends.
 func TestLeftCallsAreBounded(t *testing.T) {
 	var l left
 	for range maxLeft {
@@ -77,7 +77,7 @@ func TestLeftCallsAreBounded(t *testing.T) {
 	require.Equal(t, admission{}, l.admit(0, false), "Redis has answered")
 }
 
-// A command goes on when its caller has left, and so says nothing of how the caller's ctx ended; nor do contexts made of its own.
+// A command outlives its caller, so its ctx, and contexts derived from it, do not show how the caller's ctx ended.
 func TestCallContextHasACauseOfItsOwn(t *testing.T) {
 	type key struct{}
 	ctx, cancel := context.WithCancelCause(context.WithValue(t.Context(), key{}, "value"))
@@ -95,7 +95,7 @@ func TestCallContextHasACauseOfItsOwn(t *testing.T) {
 	require.Equal(t, context.Canceled, context.Cause(call))
 }
 
-// While Redis is silent, one call more starts every half second: it may go by a connection that is well.
+// While Redis is silent, one more call starts every half second, as it may get a healthy connection.
 func TestSilenceIsProbed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var l left
@@ -122,7 +122,7 @@ func TestSilenceIsProbed(t *testing.T) {
 	})
 }
 
-// A caller who leaves is not kept, and what its call comes to is rolled back; one that was kept waiting for others leaves as well.
+// A caller can leave at once, and the effect of its call is rolled back. So can a caller that waits for other calls to end.
 func TestLeavable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		errClosed := errors.New("closed")

@@ -10,7 +10,7 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// fake is a wait of a test: it waits for what blocks it, and its ctx carries what it keeps.
+// fake is a wait for the owners that block it, under a ctx with the holds that it keeps.
 type fake struct {
 	Wait
 
@@ -43,7 +43,7 @@ func (f *fake) IsBlocked(owner string) bool {
 	return slices.Contains(f.blockers, owner)
 }
 
-// find is what a wait finds in its own process.
+// find returns the cycle that a wait finds in its own process.
 func (g *Graph) find(f *fake) []Step {
 	f.found = nil
 	if g.Look(&f.Wait, 0) {
@@ -52,7 +52,7 @@ func (g *Graph) find(f *fake) []Step {
 	return nil
 }
 
-// newFake is a wait that began in that order.
+// newFake returns a wait that began in that order.
 func newFake(at int, keeps []string, blockers ...string) *fake {
 	f := &fake{keeps: keeps, blockers: blockers}
 	f.Wait = Wait{Sleeper: f, Number: uint64(at), Began: time.Unix(int64(at), 0), Client: "c", Lock: fmt.Sprint("lock ", at)}
@@ -62,7 +62,7 @@ func newFake(at int, keeps []string, blockers ...string) *fake {
 	return f
 }
 
-// In random graphs a wait finds a cycle if and only if it is the last of one, and what it finds is one.
+// In random graphs a wait finds a cycle if and only if it is the last wait of one, and the result is a cycle.
 func TestFindsCycles(t *testing.T) {
 	found := 0
 	for seed := range uint64(1500) {
@@ -107,7 +107,7 @@ func TestFindsCycles(t *testing.T) {
 	require.True(t, found > 500)
 }
 
-// isLastOfACycle looks in another way: what it reaches, over earlier waits, by making it transitive.
+// isLastOfACycle checks by another algorithm: the transitive closure over earlier waits.
 func isLastOfACycle(g *Graph, all []*fake, of *fake) bool {
 	reach := make(map[*fake]bool)
 	edge := func(a, b *fake) bool {
@@ -126,7 +126,7 @@ func isLastOfACycle(g *Graph, all []*fake, of *fake) bool {
 	return reach[of]
 }
 
-// A cycle of which a part ends while it is confirmed is none.
+// A cycle is not reported if a part of it ends during confirmation.
 func TestConfirms(t *testing.T) {
 	for name, end := range map[string]func(a, b *fake){
 		"a wait ends":     func(a, _ *fake) { a.over = true },
@@ -148,7 +148,7 @@ func TestConfirms(t *testing.T) {
 	}
 }
 
-// A cycle of Most waits is found, and a longer one is not.
+// Cycles of up to Most waits are found, longer ones are not.
 func TestDepth(t *testing.T) {
 	for _, n := range []int{Most, Most + 1} {
 		g := New()

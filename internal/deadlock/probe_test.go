@@ -12,7 +12,7 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// world is several processes whose probes are carried between them, some of them lost, doubled, or in another order.
+// world has several processes and carries probes between them. It may lose, double or reorder some.
 type world struct {
 	graphs map[string]*Graph // by the Client of an owner
 	said   []said
@@ -42,7 +42,8 @@ func (w *world) carry(random *rand.Rand, lossy bool) {
 	}
 }
 
-// Random graphs over several processes: each wait that is the last of a cycle finds one, and no other does, also if probes are lost in some rounds.
+// Random graphs over several processes: each wait that is the last of a cycle finds one, and no other does, also if probes are lost in some
+// rounds.
 func TestProbes(t *testing.T) {
 	found, far := 0, 0
 	for seed := range uint64(1000) {
@@ -102,7 +103,7 @@ func TestProbes(t *testing.T) {
 	require.True(t, found > 300 && far > 150, found, far)
 }
 
-// A cycle that is gone before the second lap has come round is none: whatever of it ends.
+// A cycle is not reported if any part of it ends before the second lap is complete.
 func TestProbesConfirm(t *testing.T) {
 	for name, end := range map[string]func(f *fake){
 		"nothing":                          nil,
@@ -141,7 +142,7 @@ func TestProbesConfirm(t *testing.T) {
 	}
 }
 
-// A wait that another hold has overtaken learns of that when it is asked, here and elsewhere.
+// A wait overtaken by another hold notices when it is asked, in this process or another.
 func TestOvertaken(t *testing.T) {
 	for _, one := range []bool{true, false} {
 		w := &world{graphs: make(map[string]*Graph)}
@@ -168,7 +169,7 @@ func TestOvertaken(t *testing.T) {
 	}
 }
 
-// Whatever is heard does no harm.
+// No message does any harm.
 func FuzzHear(f *testing.F) {
 	a := newFake(1, []string{"a:1"}, "b:1")
 	p := probe{Version: version, Owner: "a:1", Steps: wire([]Step{{Client: "b", Holds: Hold{Owner: "b:1"}}})}
@@ -192,7 +193,7 @@ func FuzzHear(f *testing.F) {
 	})
 }
 
-// Little is remembered of what is heard, however much somebody says.
+// The memory for received messages is bounded, however many arrive.
 func TestHearRemembersLittle(t *testing.T) {
 	g := New()
 	a := newFake(1, []string{"a:1"}, "b:1")
@@ -212,7 +213,7 @@ func TestHearRemembersLittle(t *testing.T) {
 	}
 }
 
-// What a Client tells of its waits is read as it was, and its cycles are found by whoever reads it.
+// A Client's description of its waits survives encoding, and any reader finds its cycles.
 func TestSeen(t *testing.T) {
 	const id = "9b1f0c1e-6a57-4c0e-8f7d-2f0d8c3b5a41"
 	g := New()

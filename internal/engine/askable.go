@@ -17,12 +17,12 @@ import (
 //
 //   - a goroutine of this process is about to wait (askHere), or waits already when the hold begins;
 //   - another process says so (asking.go), to the ear;
-//   - a look in Redis: when a hold begins whose Lock had to wait, or that was left to a ticket, since those that wait behind it may not know who has the lock; and when the ear
-//     is live, for what it has missed;
+//   - a look in Redis: when a hold begins whose Lock had to wait, or that was left to a ticket, since those that wait behind it may not
+//     know who has the lock; and when the ear is live, for what it has missed;
 //   - a look every third of the watchdog time, for those that cannot speak: Redisson, older versions, and whoever may not publish.
 //
-// A request from another process is recorded for the tenure, and applies to all its holds. It may arrive before the reply that grants the lock, or
-// between two holds. So the last tenures that were asked for without a hold here are remembered.
+// A request from another process is recorded for the tenure, and applies to all its holds. It may arrive before the reply that grants the
+// lock, or between two holds. So the last tenures that were asked for without a hold here are remembered.
 
 // askables are the holds of a Client that want notifications of waiters.
 type askables struct {

@@ -14,9 +14,9 @@ import (
 	"github.com/go-rlock/rlock/pubsub"
 )
 
-// A waiter asks an owner whose mark says so for the lock: one message to the ear of its Client, sent while the waiter sleeps. It is sent once for each
-// owner, and again if that owner causes another refusal some seconds later: after the reported remaining time, or with a new connection. The holder
-// looks for messages missed in between when its ear is live again.
+// A waiter asks an owner whose mark says so for the lock: one message to the ear of its Client, sent while the waiter sleeps. It is sent
+// once for each owner, and again if that owner causes another refusal some seconds later: after the reported remaining time, or with a new
+// connection. The holder looks for messages missed in between when its ear is live again.
 
 // The kinds of messages; their payload is the tag of the owner.
 const (
@@ -157,7 +157,8 @@ func (m *Spec) fields(ctx context.Context) ([]string, error) {
 	return rdb.Do(ctx, rdb.B().Hrandfield().Key(m.Key).Count(mostReaders).Build()).AsStrSlice()
 }
 
-// askEach asks those of the owners that can be asked, and returns the number that heard. Owners of this process go to own, unless it is nil.
+// askEach asks those of the owners that can be asked, and returns the number that heard. Owners of this process go to own, unless it is
+// nil.
 func (m *Spec) askEach(fields []string, own func(tag uint64)) (heard int, err error) {
 	c := m.Engine
 	for _, field := range fields {

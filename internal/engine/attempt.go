@@ -10,8 +10,8 @@ import (
 	"github.com/go-rlock/rlock/pubsub"
 )
 
-// An attempt is a Lock on its way to a hold. Under a ctx that carries no hold of the lock it competes: it queues in its process, asks Redis when
-// it has the turn, and waits in the queue again if the lock is held.
+// An attempt is a Lock on its way to a hold. Under a ctx that carries no hold of the lock it competes: it queues in its process, asks Redis
+// when it has the turn, and waits in the queue again if the lock is held.
 //
 //	state     event                                    next
 //	waiting   turn: nobody before it, a message,
@@ -30,11 +30,12 @@ import (
 //
 // How it ends, and what becomes of a lock that comes when its caller leaves, is in outcome.go.
 //
-// Locks of one Client, and on a cluster of one slot, can be taken by one call, all or none (TakeTogether). Their attempts are a chain, whose first one
-// asks, enters and leaves for all. Each has a waiter, a tenure and a level of its own, and is under the same rules as if it were alone.
+// Locks of one Client, and on a cluster of one slot, can be taken by one call, all or none (TakeTogether). Their attempts are a chain,
+// whose first one asks, enters and leaves for all. Each has a waiter, a tenure and a level of its own, and is under the same rules as if it
+// were alone.
 //
-// Other Locks share the ways of an attempt, without its queue: a reader within the writer asks, and enters; a re-entry asks for one more level of a
-// tenure that is live. A Lock for a share asks without the turn if nobody waits, or if the one before it got a share.
+// Other Locks share the ways of an attempt, without its queue: a reader within the writer asks, and enters; a re-entry asks for one more
+// level of a tenure that is live. A Lock for a share asks without the turn if nobody waits, or if the one before it got a share.
 
 // attempt is a Lock of one lock, or its part in one of several.
 type attempt struct {

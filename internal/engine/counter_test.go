@@ -10,8 +10,8 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// A waiter may come when the pool has decided to make a call outside of the hub. If it is refused then, it is asked for once more in the hub: a
-// message in between was for nobody.
+// A waiter may arrive after the pool decided to call outside the hub. If that call is refused, the pool asks again inside the hub, because
+// a message in between had no receiver.
 func TestPoolAsksAgainInTheHub(t *testing.T) {
 	c := startEngine(t, redistest.Dial(t, redistest.Shared(t)), silent{})
 	name := redistest.Name(t)
@@ -26,7 +26,7 @@ func TestPoolAsksAgainInTheHub(t *testing.T) {
 	require.True(t, wait && ask)
 }
 
-// Calls left over from an outage have failed for their callers. A later Release hears what becomes of its own call.
+// Calls left over from an outage have failed for their callers. A later Release gets the result of its own call.
 func TestCountersAfterAnOutage(t *testing.T) {
 	failed := errors.New("no answer")
 	p := &pool{more: make(chan struct{}, 1), failing: failed}

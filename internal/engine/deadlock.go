@@ -9,8 +9,8 @@ import (
 	"github.com/go-rlock/rlock/pubsub"
 )
 
-// A Lock that waits for longer than Options.Deadlock.After with holds in its ctx may be part of a deadlock. From then on it is in the graph of the
-// process (package deadlock), and looks for a cycle in which it is the last wait:
+// A Lock that waits for longer than Options.Deadlock.After with holds in its ctx may be part of a deadlock. From then on it is in the graph
+// of the process (package deadlock), and looks for a cycle in which it is the last wait:
 //
 //	state     event                        next
 //	waiting   After is over                long: it is in the graph
@@ -18,8 +18,8 @@ import (
 //	          none is found                speaks to those in its way, asks Redis who else is; again after a pause that doubles
 //	any       the lock, ctx, time, Close   over: it is out of the graph
 //
-// Each look runs on a goroutine of its own, started by the timer. A Lock without the option, or without holds in its ctx, has none of this; a shorter
-// wait costs only a timer.
+// Each look runs on a goroutine of its own, started by the timer. A Lock without the option, or without holds in its ctx, has none of this;
+// a shorter wait costs only a timer.
 
 // DeadlockTerms configure the search of an engine for deadlocks.
 type DeadlockTerms struct {
@@ -55,7 +55,8 @@ type blocked struct {
 	marks []string       // those of such writers, if some of asked are readers
 }
 
-// watch notes that the Lock is about to sleep. failed is closed when the Lock must give up as the victim of a deadlock; nil if it never must.
+// watch notes that the Lock is about to sleep. failed is closed when the Lock must give up as the victim of a deadlock; nil if it never
+// must.
 func (l *attempt) watch() (failed <-chan struct{}) {
 	if l.blocked == nil {
 		terms := &l.Spec.Engine.Options.Deadlock

@@ -39,8 +39,8 @@ func holdsOf(ctx context.Context) (all []deadlock.Hold) {
 	return all
 }
 
-// Blockers returns the owners known to be in its way: those of its own process, the one in the last refusal, and those in the last reply of Redis.
-// Waiters ahead in line, also of fair locks, are left out: they wait for the same owners, so they add no path.
+// Blockers returns the owners known to be in its way: those of its own process, the one in the last refusal, and those in the last reply of
+// Redis. Waiters ahead in line, also of fair locks, are left out: they wait for the same owners, so they add no path.
 func (b *blocked) Blockers() (all []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -64,8 +64,8 @@ func (b *blocked) Blockers() (all []string) {
 	return append(all, b.asked...)
 }
 
-// IsBlocked reports whether that owner has been in its way since the last look. That holds while both exist, except for a reader queued behind a
-// writer that waits for other readers: the writer may have left.
+// IsBlocked reports whether that owner has been in its way since the last look. That holds while both exist, except for a reader queued
+// behind a writer that waits for other readers: the writer may have left.
 func (b *blocked) IsBlocked(owner string) bool {
 	if b.spec.Kind.Side != lua.Reader || !b.spec.isReader(owner) {
 		return slices.Contains(b.Blockers(), owner)
@@ -104,8 +104,8 @@ const writerSuffix = ":write"
 // askAgainAfter is how long a reply of Redis counts as recent.
 const askAgainAfter = 10 * time.Millisecond
 
-// Refresh asks Redis for the owners in its way, unless a hold of its own Client excludes all others or it asked just now. Without a reply it keeps
-// the last result.
+// Refresh asks Redis for the owners in its way, unless a hold of its own Client excludes all others or it asked just now. Without a reply
+// it keeps the last result.
 func (b *blocked) Refresh() {
 	for _, t := range b.spec.Engine.held.of(b.spec.Key) {
 		if t.Spec.Kind.Side != lua.Reader {
@@ -133,8 +133,8 @@ func (b *blocked) ask() bool {
 	return true
 }
 
-// inTheWay returns the owners whose holds have to end before a Lock of m gets the lock. If m reads and waits behind writers, marks are the marks of
-// those writers.
+// inTheWay returns the owners whose holds have to end before a Lock of m gets the lock. If m reads and waits behind writers, marks are the
+// marks of those writers.
 func (m *Spec) inTheWay(info lua.Info, within *Tenure) (all, marks []string) {
 	own, reads := "", m.Kind.Side == lua.Reader
 	if within != nil {

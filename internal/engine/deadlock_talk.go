@@ -17,8 +17,8 @@ func (b *blocked) listen() {
 	}
 }
 
-// Say sends a message to the Client of an owner in the way, and returns at once because there may be many. If the user lacks the right, nobody hears
-// it.
+// Say sends a message to the Client of an owner in the way, and returns at once because there may be many. If the user lacks the right,
+// nobody hears it.
 func (b *blocked) Say(owner, text string) {
 	c := b.spec.Engine
 	if id, _, _ := strings.Cut(owner, ":"); id != c.ID {

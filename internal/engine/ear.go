@@ -11,8 +11,9 @@ import (
 	"github.com/go-rlock/rlock/pubsub"
 )
 
-// A Client that accepts messages has an ear: one subscription for all its locks, on a channel of its own. The owner tags it listens for carry a mark
-// (kinds.Mark). A waiter sees the mark in the refusal and sends its message while it waits (asking.go). Locks without a mark cost nothing.
+// A Client that accepts messages has an ear: one subscription for all its locks, on a channel of its own. The owner tags it listens for
+// carry a mark (kinds.Mark). A waiter sees the mark in the refusal and sends its message while it waits (asking.go). Locks without a mark
+// cost nothing.
 //
 //	state     event                             next
 //	none      a hold begins that wants an ear   asked for
@@ -21,8 +22,8 @@ import (
 //	live      the connection is lost            asked for
 //	any       Close                             over
 //
-// A message is a hint (pubsub.Spoken): it may be lost, doubled, late or forged. It may cost a command or a wake-up, but decides nothing. If the
-// server refuses the ear, the Client does without: its later owners do not say that it has one.
+// A message is a hint (pubsub.Spoken): it may be lost, doubled, late or forged. It may cost a command or a wake-up, but decides nothing. If
+// the server refuses the ear, the Client does without: its later owners do not say that it has one.
 
 // ear is the ear of a Client. Its listeners are set before anything asks for it.
 type ear struct {

@@ -9,8 +9,9 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// A hold can move to another process. Export ends it here as an unlock does, but leaves its lock to a ticket; Adopt, in any process, continues with
-// the ticket. The lock has three fields one after the other, each used once (I3): of the hold, of the ticket, and of the tenure of the Adopt.
+// A hold can move to another process. Export ends it here as an unlock does, but leaves its lock to a ticket; Adopt, in any process,
+// continues with the ticket. The lock has three fields one after the other, each used once (I3): of the hold, of the ticket, and of the
+// tenure of the Adopt.
 //
 //	state        event                                next
 //	open         Export                               closed: the section's ctx ends before anything is sent
@@ -66,8 +67,8 @@ func (l *Level) TakenTogether() {
 	l.hold.together = true
 }
 
-// Export ends the hold of the level, which must be its only one, and leaves the lock to the ticket with that number for the given time. The caller
-// waits as for an unlock. Except after NotExported errors the section has ended, and after an error its lock is released.
+// Export ends the hold of the level, which must be its only one, and leaves the lock to the ticket with that number for the given time. The
+// caller waits as for an unlock. Except after NotExported errors the section has ended, and after an error its lock is released.
 func (l *Level) Export(number string, lasts time.Duration) (err error) {
 	t, m := l.hold.tenure, l.spec
 	c := m.Engine
@@ -133,8 +134,8 @@ func (l *Level) closeToExport(left *stay) error {
 	return nil
 }
 
-// ofTicket returns the field to sweep after a failed Export: nobody has the ticket, but a late call may leave the lock to it while the owner's field
-// exists.
+// ofTicket returns the field to sweep after a failed Export: nobody has the ticket, but a late call may leave the lock to it while the
+// owner's field exists.
 func (t *Tenure) ofTicket(left *stay) *sweep.Orphan {
 	m := t.Spec
 	args := lua.ReleaseArgs{Name: m.Key, Side: m.Kind.Side, Owner: left.ticket, Publish: lua.Publish(m.Engine.KnownChannel(m))}

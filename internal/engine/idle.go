@@ -7,8 +7,8 @@ import (
 	"github.com/go-rlock/rlock/internal/kinds"
 )
 
-// A tenure of a handle with WithLinger outlives its last hold: it is idle, still renewed, and the next Lock of the process continues it in memory. A
-// waiter asks for it, and it is released at once.
+// A tenure of a handle with WithLinger outlives its last hold: it is idle, still renewed, and the next Lock of the process continues it in
+// memory. A waiter asks for it, and it is released at once.
 //
 //	state      event                                                   next
 //	held       last unlock; nobody waits here, nobody has asked        idle
@@ -20,8 +20,8 @@ import (
 //	           the lease ends, or the key is gone                      over: swept, and nobody is told
 //	releasing  as by the unlock of a hold: a waiter here or elsewhere is given it
 //
-// A Lock that Redis refuses meanwhile sees the mark in the owner, and asks (asking.go). A look finds those that were waiting before the tenure first
-// became idle (idle_look.go). So no waiter of this library waits for an idle tenure unknown to its process.
+// A Lock that Redis refuses meanwhile sees the mark in the owner, and asks (asking.go). A look finds those that were waiting before the
+// tenure first became idle (idle_look.go). So no waiter of this library waits for an idle tenure unknown to its process.
 //
 // Idle tenures are in a list (idle_list.go). Taking a tenure out of it gives the right to make calls for it (I1).
 
@@ -111,7 +111,8 @@ func (t *Tenure) endIdle() (unlock func()) {
 	return func() { releaseAll([]*Level{l}, new(unlocker), false, nil) }
 }
 
-// takeIdle lets a Lock continue the idle tenure of its lock. It returns ErrOver if there is none, or if it does not suit: then it is released first.
+// takeIdle lets a Lock continue the idle tenure of its lock. It returns ErrOver if there is none, or if it does not suit: then it is
+// released first.
 func (l *attempt) takeIdle() (*Level, error) {
 	m := l.Spec
 	c := m.Engine
@@ -189,7 +190,8 @@ func (c *Engine) triedIdle(payload string) {
 	}
 }
 
-// hearsIdle notes that the ear is live, possibly after a gap. Idle tenures are released; new ones need a look for requests missed in the gap.
+// hearsIdle notes that the ear is live, possibly after a gap. Idle tenures are released; new ones need a look for requests missed in the
+// gap.
 func (c *Engine) hearsIdle() {
 	c.missesIdle()
 	c.idle.ear.Store(c.idle.ears.Add(1))

@@ -13,12 +13,12 @@ import (
 	"github.com/go-rlock/rlock/pubsub"
 )
 
-// A look asks Redis for waiters: the length of the queue, and the number of subscribers to unlocks that are not in line. A subscriber may be about to
-// leave, so it counts only if a second look still finds it.
+// A look asks Redis for waiters: the length of the queue, and the number of subscribers to unlocks that are not in line. A subscriber may
+// be about to leave, so it counts only if a second look still finds it.
 //
-// On a cluster with plain channels, a waiter may leave nothing in Redis, and be subscribed at a node that this process does not know: CLUSTER SLOTS
-// leaves out replicas that are not in sync yet, and the client asks for it only after errors. A message reaches every node. So where earlier waiters may not
-// know whom to ask, a look also wakes them, and they ask.
+// On a cluster with plain channels, a waiter may leave nothing in Redis, and be subscribed at a node that this process does not know:
+// CLUSTER SLOTS leaves out replicas that are not in sync yet, and the client asks for it only after errors. A message reaches every node.
+// So where earlier waiters may not know whom to ask, a look also wakes them, and they ask.
 
 const (
 	// lingering is how long a process that no longer waits may stay subscribed, with a margin.
@@ -107,7 +107,8 @@ func (s *askables) next() (some []*askable) {
 	return some
 }
 
-// look looks at some tenures and reports whether a retry is due: seen if there are outside subscribers, unsure if Redis did not answer in full.
+// look looks at some tenures and reports whether a retry is due: seen if there are outside subscribers, unsure if Redis did not answer in
+// full.
 func (c *Engine) look(some []*askable) (seen, unsure bool) {
 	for _, e := range some {
 		unsure = !c.woken(e) || unsure

@@ -70,8 +70,8 @@ func (all unlockings) begin(by *unlocker) error {
 	return all.call(by, true)
 }
 
-// finish makes the other calls, if the first one failed with err or Redis refused one of the locks. They name no next owners: such a call may have
-// failed because of them, so one lock is asked for again at once. Those that Redis refused among others are released alone.
+// finish makes the other calls, if the first one failed with err or Redis refused one of the locks. They name no next owners: such a call
+// may have failed because of them, so one lock is asked for again at once. Those that Redis refused among others are released alone.
 func (all unlockings) finish(by *unlocker, err error) {
 	if len(all) == 1 && all[0].next != nil {
 		err = all.call(by, false)
@@ -242,8 +242,8 @@ func (m *Spec) wakeIfAlone(r lua.ReleaseReply) {
 	}
 }
 
-// releaseCall is the context of a command that ends a tenure, with what ends that. On a connection that nobody else uses it is given half the
-// time of an unlock, so that a new connection has the rest. Close may wait for the last one.
+// releaseCall is the context of a command that ends a tenure, with what ends that. On a connection that nobody else uses it is given half
+// the time of an unlock, so that a new connection has the rest. Close may wait for the last one.
 func (t *Tenure) releaseCall(now time.Time, by *unlocker) (ctx context.Context, end func(), repeats *calls.Context) {
 	c := t.Spec.Engine
 	own := by.contexts.Next(t.section(), c.Calls, now, 0)

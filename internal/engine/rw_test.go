@@ -12,7 +12,7 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// A Lock under the ctx of a reader that is lost says so, also in the moment in which its gate is freed: it never competes for that.
+// A Lock under the ctx of a lost reader returns that loss, even at the moment when the reader's gate is freed: it never competes.
 func TestLockUnderALostUpgradeable(t *testing.T) {
 	c := startEngine(t, redistest.Dial(t, redistest.Shared(t)), silent{})
 	name := redistest.Name(t)

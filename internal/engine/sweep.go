@@ -12,8 +12,8 @@ import (
 // back here:
 //
 //   - The reply comes late: the goroutine that waits for it gives the hold back (attempt.rollBack).
-//   - The reply is lost: the owner field is swept, that is, released repeatedly until the command can have no more effect. For a release, that
-//     is the first answer; otherwise, the end of the lease that the command could have started.
+//   - The reply is lost: the owner field is swept, that is, released repeatedly until the command can have no more effect. For a release,
+//     that is the first answer; otherwise, the end of the lease that the command could have started.
 //
 // A field serves one hold only (I3), so a sweep harms no other hold, however late it runs.
 

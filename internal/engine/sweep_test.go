@@ -13,7 +13,7 @@ import (
 	"github.com/go-rlock/rlock/internal/sweep"
 )
 
-// warnings notes the owners of the fields that it is warned of.
+// warnings records the owners of the fields in warnings.
 type warnings struct {
 	silent
 
@@ -29,8 +29,7 @@ func (w *warnings) Warn(text string, args ...any) {
 	}
 }
 
-// Each field that is given up while Redis does not answer is told of, also if there were so many that its turn never came; so is one
-// that Close gives up.
+// Each field abandoned while Redis does not answer is logged, even if there were too many to try it. So is a field that Close abandons.
 func TestFieldsGivenUpAreTold(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)

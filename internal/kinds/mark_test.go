@@ -8,7 +8,7 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// A mark is read from the owner of each kind, and says nothing else than what was written.
+// A mark can be read from the owner of each kind, and has exactly the values written.
 func TestMarks(t *testing.T) {
 	const id = "9b1f0c1e-6a57-4c0e-8f7d-2f0d8c3b5a41"
 	for _, k := range []*Kind{Mutex, Fenced, Fair, Read, Write, FencedWrite} {
@@ -41,7 +41,7 @@ func TestMarks(t *testing.T) {
 	}
 }
 
-// A thread id of Redisson or of an older version is not taken for a mark.
+// Thread ids of Redisson and of older versions are not mistaken for marks.
 func TestNoMarks(t *testing.T) {
 	const id = "9b1f0c1e-6a57-4c0e-8f7d-2f0d8c3b5a41"
 	for _, field := range []string{

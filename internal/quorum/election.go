@@ -68,7 +68,7 @@ func (e *election) compete() (*engine.Level, error) {
 	return l, err
 }
 
-// takeTurn waits for the turn of the process.
+// takeTurn waits for this Lock's turn among those of the process.
 func (e *election) takeTurn() error {
 	select {
 	case e.line.turn <- struct{}{}:
@@ -88,7 +88,7 @@ func (e *election) takeTurn() error {
 		case 0:
 			return nil
 		case 1:
-			if e.Began.Before(o.since) { // it has waited for all that time
+			if e.Began.Before(o.since) { // it has waited for the whole outage
 				return o.err
 			}
 		default:
@@ -103,7 +103,7 @@ func (e *election) elect() (*engine.Level, error) {
 	pause, retry := time.Duration(0), calls.MinPause
 	for {
 		for i := range e.ears {
-			e.ears[i].listen(q) // before it asks, so that it misses nothing
+			e.ears[i].listen(q) // before asking, so as to miss no message
 		}
 		began := time.Now()
 		v := newVotes(q, e.line)
@@ -122,7 +122,7 @@ func (e *election) elect() (*engine.Level, error) {
 			retry = calls.MinPause
 			if t.granted == 0 {
 				pause = 0
-			} else { // others ask in this moment: whoever waits for less has all servers for itself
+			} else { // others are asking too: after random pauses, the first to ask again has all servers for itself
 				pause = min(max(2*pause, 4*t.last.Sub(began), minPause), calls.MaxPause)
 				if e.sleep(time.Now().Add(rand.N(pause))) == gaveUp {
 					return nil, errGaveUp
@@ -152,11 +152,11 @@ func (e *election) vote(v *votes, began time.Time) (t tally, err error) {
 			return t, nil
 		}
 		end := began.Add(calls.RetryWindow)
-		if !e.failed.IsZero() { // by now there may be new connections
+		if !e.failed.IsZero() { // there may be new connections since
 			end = calls.Earlier(end, began.Add(max(secondTry, calls.RetryWindow-began.Sub(e.failed))))
 		}
 		if t.refused > 0 && t.granted+t.refused >= most || t.granted+t.asked < most {
-			// Nothing is gained by what is granted, and others may need it. But what answers in time need not be asked again.
+			// The round has no majority, and others may need the granted shares. But a server that answers soon need not be asked again.
 			end = calls.Earlier(end, t.last.Add(t.last.Sub(began)+stragglers))
 		}
 		if !e.Limit.IsZero() {
@@ -196,7 +196,7 @@ func (e *election) note(v *votes, t tally, began time.Time, left bool) {
 			e.waited = true
 		case s.err != nil && !s.asked && !s.left:
 			ends[i] = deadServerRetry
-		default: // it is told when the share was given back
+		default: // notified when the share is given back
 			ends[i] = -1
 		}
 	}
@@ -206,7 +206,7 @@ func (e *election) note(v *votes, t tally, began time.Time, left bool) {
 	}
 }
 
-// askHolders asks those that have the servers.
+// askHolders asks the current holders on the servers for the lock.
 func (e *election) askHolders(v *votes) {
 	v.mu.Lock()
 	holders := make([]string, len(v.shares))
@@ -219,17 +219,16 @@ func (e *election) askHolders(v *votes) {
 	}
 }
 
-// secondTry is what a round is given at least that follows one without an answer.
+// secondTry is the minimum time for a round after one without an answer.
 const secondTry = 500 * time.Millisecond
 
-// deadServerRetry is how long a failed server is taken to be down.
+// deadServerRetry is how long a failed server is assumed to be down.
 const deadServerRetry = time.Second
 
-// minPause is the least bound of a random pause. It is four times as long as the servers took to answer, if that is more.
+// minPause is the lowest upper bound of a random pause. The bound is at least four times the servers' reply time.
 const minPause = 2 * time.Millisecond
 
-// stragglers is how much longer the slow servers may take than the others, and the same again, in a round that may have no
-// winner.
+// stragglers: in a round that may have no winner, slow servers have twice the others' reply time plus this.
 const stragglers = 5 * time.Millisecond
 
 // await waits until a majority may be free.

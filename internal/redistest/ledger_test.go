@@ -7,7 +7,7 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// TestDecoder checks that frames of every kind are cut at their ends and keep their bytes.
+// TestDecoder checks that all kinds of frames end at the right byte and keep their bytes.
 func TestDecoder(t *testing.T) {
 	t.Parallel()
 	for _, want := range []struct {

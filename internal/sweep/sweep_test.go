@@ -27,7 +27,7 @@ func newBed(t *testing.T) bed {
 	return bed{rdb: rdb, calls: c, all: New(c, rdb)}
 }
 
-// add has the field of an owner swept, of a lock that is named like the test.
+// add queues an owner's field for sweeping, on a lock named after the test.
 func (b bed) add(t *testing.T, u Unresolved) {
 	t.Helper()
 	require.True(t, b.calls.Start())
@@ -54,7 +54,7 @@ func (b bed) sweeps() bool {
 	return len(b.all.of) > 0
 }
 
-// Of acquires without an answer each may act, until its time is over: what one has left is no reason to stop.
+// Every unanswered acquire may still take effect until its time is over, so finding the trace of one does not end the sweep.
 func TestLateAcquires(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
@@ -69,7 +69,7 @@ func TestLateAcquires(t *testing.T) {
 	require.False(t, time.Now().Before(until))
 }
 
-// An outcome that was unknown is known with the first answer.
+// The first answer settles an unknown outcome.
 func TestOutcomeIsKnown(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
@@ -79,7 +79,7 @@ func TestOutcomeIsKnown(t *testing.T) {
 	require.False(t, b.isThere(t))
 }
 
-// Close has each tried once more, and Wait waits for that.
+// Close tries each field once more, and Wait waits for that.
 func TestClose(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)

@@ -12,7 +12,7 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// Calls are made in their order. Those beyond the bound are dropped, and the next one is told how many.
+// Calls run in order. Calls beyond the limit are dropped, and the next call gets their number.
 func TestTellerDrops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tell := Teller{}
@@ -41,7 +41,7 @@ func TestTellerDrops(t *testing.T) {
 	})
 }
 
-// flush waits for all calls, but not beyond its ctx. What it drops is counted, and a call that hangs ends the goroutine when it returns.
+// Flush waits for all calls, but not beyond its ctx. It counts the calls it drops. The goroutine ends when a hanging call returns.
 func TestTellerFlush(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tell := Teller{}
@@ -68,7 +68,7 @@ func TestTellerFlush(t *testing.T) {
 	})
 }
 
-// Calls that panic, or end their goroutine, do not keep the next ones from being made.
+// A call that panics or ends its goroutine does not stop the next ones.
 func TestTellerOfCallsThatFail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var panics []any

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// key identifies expressions that denote the same value: variables, and their fields, methods and calls with constants or such expressions as
-// arguments, such as ctx, s.ctx, r.Context() and client.Mutex("x"). It is "" for other expressions.
+// key identifies expressions that denote the same value: variables, and their fields, methods and calls with constants or such expressions
+// as arguments, such as ctx, s.ctx, r.Context() and client.Mutex("x"). It is "" for other expressions.
 func key(info *source, e ast.Expr) string {
 	if e == nil {
 		return ""

@@ -1,8 +1,8 @@
-// Package checks has the analyzers of rlockvet, the vet tool for users of package rlock. They recognize locks by type: every call that returns
-// an [rlock.UnlockFunc] or a Permit takes a lock, even a user's own function. A Semaphore is recognized by its methods.
+// Package checks has the analyzers of rlockvet, the vet tool for users of package rlock. They recognize locks by type: every call that
+// returns an [rlock.UnlockFunc] or a Permit takes a lock, even a user's own function. A Semaphore is recognized by its methods.
 //
-// The analysis stays within one function body. Once an unlock or a ctx leaves the function, nothing is reported: a finding should be worth its
-// reader's time.
+// The analysis stays within one function body. Once an unlock or a ctx leaves the function, nothing is reported: a finding should be worth
+// its reader's time.
 //
 // [rlock.UnlockFunc]: https://pkg.go.dev/github.com/go-rlock/rlock/rlock#UnlockFunc
 package checks

@@ -61,8 +61,8 @@ func logs(fn *types.Func) bool {
 	return false
 }
 
-// onlyGets reports whether a function of another package seems to get a value out of a ctx: the ctx is its only argument, and it cannot fail.
-// Its body is not analyzed.
+// onlyGets reports whether a function of another package seems to get a value out of a ctx: the ctx is its only argument, and it cannot
+// fail. Its body is not analyzed.
 func onlyGets(fn *types.Func) bool {
 	s := fn.Signature()
 	if s.Recv() != nil || s.Params().Len() != 1 || s.Variadic() || s.Results().Len() == 0 {
@@ -76,8 +76,8 @@ func onlyGets(fn *types.Func) bool {
 	return true
 }
 
-// onlyReads reports whether a function of the package at most calls Value on its ctx, or passes it to functions that do no more. Calls of Err or
-// Done depend on the ctx's end, so they need the right ctx.
+// onlyReads reports whether a function of the package at most calls Value on its ctx, or passes it to functions that do no more. Calls of
+// Err or Done depend on the ctx's end, so they need the right ctx.
 func (r *reporter) onlyReads(fn *types.Func, decl *ast.FuncDecl) bool {
 	if reads, ok := r.readers[fn]; ok {
 		return reads

@@ -75,8 +75,8 @@ func (f *function) lockErr(r *reporter, t *taking) {
 	}
 }
 
-// isKept reports whether the error may be read out of sight: by a function literal, or through a pointer. A deferred function does not see it if
-// it is a result, because every return with a value sets that anew.
+// isKept reports whether the error may be read out of sight: by a function literal, or through a pointer. A deferred function does not see
+// it if it is a result, because every return with a value sets that anew.
 func (f *function) isKept(t *taking) bool {
 	return f.isReadIn(t.err, func(deferred bool) bool { return !deferred || !slices.Contains(f.results, t.err) })
 }

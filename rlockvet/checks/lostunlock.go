@@ -129,8 +129,8 @@ func (f *function) lostUnlock(r *reporter, t *taking) {
 	}
 }
 
-// deferredInLoop reports an unlock deferred in a loop with a section per round: each round uses its ctx, and nothing after the loop may need the
-// locks. A loop that collects locks is not reported.
+// deferredInLoop reports an unlock deferred in a loop with a section per round: each round uses its ctx, and nothing after the loop may
+// need the locks. A loop that collects locks is not reported.
 func (f *function) deferredInLoop(r *reporter, t *taking) {
 	loop := f.loopOf(t.stmt)
 	if loop == nil || t.unlock == nil || t.ctx == nil || t.ctx.Pos() < loop.Pos() {

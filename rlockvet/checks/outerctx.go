@@ -193,8 +193,8 @@ func outerCtxOfDo(r *reporter, call *ast.CallExpr, fn ast.Expr) {
 	s.reportBackground(r, body)
 }
 
-// reportBefore reports where n, inside the section, passes on the ctx from before. If only some paths to n are inside, it is reported if it has
-// the name of the section's ctx.
+// reportBefore reports where n, inside the section, passes on the ctx from before. If only some paths to n are inside, it is reported if it
+// has the name of the section's ctx.
 func (s *section) reportBefore(r *reporter, n ast.Node, always bool) {
 	p := passes{
 		source: r.info,
@@ -281,8 +281,8 @@ func (s *section) waitsForItself(info *source, call *ast.CallExpr) bool {
 	return (isSection || isLock) && s.lock != "" && s.lock == key(info, lockOf(call))
 }
 
-// needsHold reports whether a call concerns the hold in its ctx. That may be an outer section's hold, unless the section does not use its own
-// ctx.
+// needsHold reports whether a call concerns the hold in its ctx. That may be an outer section's hold, unless the section does not use its
+// own ctx.
 func (s *section) needsHold(info *source, call *ast.CallExpr) bool {
 	if !isRlock(typeutil.Callee(info.Info, call)) {
 		return false

@@ -25,8 +25,8 @@ const (
 	inFunction     // arg, a variable, holds a function literal that passes it on
 )
 
-// passes lists the ctxs passed on where n runs, without goroutines and deferred calls. It looks into function literals called at once, or passed
-// to a call and with a result; literals without a result seem to be kept for later.
+// passes lists the ctxs passed on where n runs, without goroutines and deferred calls. It looks into function literals called at once, or
+// passed to a call and with a result; literals without a result seem to be kept for later.
 type passes struct {
 	*source
 	ctx    func(ast.Expr) bool   // matches ctx arguments

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/tools/go/types/typeutil"
 )
 
-// isSection reports whether a call runs a function in a section: a Do, or a function of package rlock or this package that takes a ctx and a
-// function of a ctx. It also returns the position of that function.
+// isSection reports whether a call runs a function in a section: a Do, or a function of package rlock or this package that takes a ctx and
+// a function of a ctx. It also returns the position of that function.
 func isSection(info *source, call *ast.CallExpr) (int, bool) {
 	callee := typeutil.Callee(info.Info, call)
 	if fn, ok := callee.(*types.Func); ok {

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/tools/go/types/typeutil"
 )
 
-// The permits of a Semaphore have no owner and no unlock: another call releases them, perhaps in another goroutine or process. So the calls of a
-// function are only paired if they appear to be.
+// The permits of a Semaphore have no owner and no unlock: another call releases them, perhaps in another goroutine or process. So the calls
+// of a function are only paired if they appear to be.
 
 // acquired returns the semaphore of a call that takes its permits, as written, or nil.
 func acquired(info *source, call *ast.CallExpr) ast.Expr {
@@ -100,8 +100,8 @@ func stackEnd[T ast.Node](stack []ast.Node, from int) (n T, ok bool) {
 	return n, ok
 }
 
-// isPaired reports whether the function itself must release the permits: a later statement of the same block does. Otherwise a goroutine, the
-// caller or another process may.
+// isPaired reports whether the function itself must release the permits: a later statement of the same block does. Otherwise a goroutine,
+// the caller or another process may.
 func (f *function) isPaired(t *taking) bool {
 	paired, before := false, false
 	ast.PreorderStack(f.node, nil, func(n ast.Node, stack []ast.Node) bool {
@@ -124,8 +124,8 @@ func (f *function) isPaired(t *taking) bool {
 	return paired && !before
 }
 
-// pairs reports whether a later one of these statements releases the permits. The taking must be among them, or be the init statement of an if
-// among them; then the branches of that if count as well.
+// pairs reports whether a later one of these statements releases the permits. The taking must be among them, or be the init statement of an
+// if among them; then the branches of that if count as well.
 func (f *function) pairs(list []ast.Stmt, t *taking) bool {
 	i := slices.IndexFunc(list, func(s ast.Stmt) bool {
 		branch, isIf := s.(*ast.IfStmt)

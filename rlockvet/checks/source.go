@@ -130,8 +130,8 @@ func (s *source) bodyOf(fun ast.Expr) (*ast.FuncType, *ast.BlockStmt) {
 	return nil, nil
 }
 
-// origins returns a ctx and its ancestors, as far as they have keys. context.WithoutCancel and rlock.Detach start a new ctx, unless through is
-// set.
+// origins returns a ctx and its ancestors, as far as they have keys. context.WithoutCancel and rlock.Detach start a new ctx, unless through
+// is set.
 func (s *source) origins(e ast.Expr, through bool) (all []ast.Expr) {
 	if key(s, e) != "" {
 		all = append(all, e)

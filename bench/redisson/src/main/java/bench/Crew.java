@@ -6,7 +6,7 @@ import java.util.concurrent.locks.LockSupport;
 
 import org.redisson.misc.ReclosableLatch;
 
-/** Threads whose failure ends the process: one that stops early would leave the others waiting. */
+/** Threads whose failure ends the process: otherwise the other threads would wait for it. */
 final class Crew {
 
     /** What a thread does. */
@@ -37,9 +37,9 @@ final class Crew {
     }
 
     /**
-     * Whether a thread inside RLock.lock or RCountDownLatch.await has asked in vain, has subscribed and now
-     * waits for the message: only there it is parked on a semaphore, or on Redisson's latch. While a command is
-     * under way it is parked on a future.
+     * Whether a thread in RLock.lock or RCountDownLatch.await was refused, has subscribed and waits for the
+     * message: only then it is parked on a semaphore, or on Redisson's latch. During a command it is parked on a
+     * future.
      */
     static boolean waits(Thread thread) {
         Object blocker = LockSupport.getBlocker(thread);

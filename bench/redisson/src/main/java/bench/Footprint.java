@@ -6,13 +6,13 @@ import java.util.Map;
 
 import com.sun.management.OperatingSystemMXBean;
 
-/** What this process has on its heap, in bytes, and its threads. */
+/** The heap of this process in bytes, and its number of threads. */
 record Footprint(double heap, double threads) {
 
     private static final OperatingSystemMXBean SYSTEM =
             (OperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean();
 
-    /** Collects garbage until none is left: what another thread has to clean up goes a little later. */
+    /** Collects garbage until none is left. Some is freed later, by other threads. */
     static Footprint measure() throws InterruptedException {
         double heap = collected();
         for (double before = Double.MAX_VALUE; before - heap > 1024; heap = collected()) {
@@ -27,7 +27,7 @@ record Footprint(double heap, double threads) {
         return ManagementFactory.getMemoryMXBean().getHeapMemoryUsage().getUsed();
     }
 
-    /** What each of n things costs, if they are all that came since before. */
+    /** The cost of each of n things, if nothing else was added since before. */
     Map<String, Double> perUnit(Footprint before, int n) {
         Map<String, Double> unit = new LinkedHashMap<>();
         unit.put("heap_bytes", (heap - before.heap) / n);

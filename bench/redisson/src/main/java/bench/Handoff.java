@@ -13,9 +13,9 @@ import org.redisson.api.RedissonClient;
 import bench.Worker.Options;
 import bench.Worker.Result;
 
-/** The lock goes to and fro between two clients. */
+/** The lock passes back and forth between two clients. */
 final class Handoff extends Workload {
-    /** How long the other waits at least before the lock is let go, in ns: then it has to be woken. */
+    /** The minimum wait of the other client before the unlock, in ns, so that it must be woken. */
     private final long settle = TimeUnit.MILLISECONDS.toNanos(2) + 6 * options.rtt().toNanos();
 
     private final RedissonClient second = connect();
@@ -25,10 +25,10 @@ final class Handoff extends Workload {
     private long elapsedNs;
     private long end;
 
-    /** Who was the last to get the lock; -1 for nobody. Who reads it sees the sums that go with it. */
+    /** The last client that got the lock; -1 for none. Reading it makes the related sums visible. */
     private volatile int turn = -1;
 
-    /** When the holder called unlock. */
+    /** The time at which the holder called unlock. */
     private volatile long released;
 
     Handoff(Options options, Kind kind) throws IOException {
@@ -61,7 +61,7 @@ final class Handoff extends Workload {
         private final Witness.Visitor visitor;
         private Thread thread;
 
-        /** When this side called lock; 0 while it is not inside of it. */
+        /** The time at which this side called lock; 0 outside of the call. */
         private volatile long pending;
 
         private volatile boolean finished;
@@ -89,7 +89,7 @@ final class Handoff extends Workload {
             long got = System.nanoTime();
             pending = 0;
             visitor.enter(Witness.ALONE);
-            if (turn >= 0) { // the first has it from nobody
+            if (turn >= 0) { // the first was not handed over
                 latency.record(got - released);
                 elapsedNs += got - released;
                 ops++;
@@ -102,7 +102,7 @@ final class Handoff extends Workload {
             visitor.leave();
             released = System.nanoTime();
             lock.unlock();
-            // Who asks again at once is often faster than the one who is woken.
+            // A client that asks again at once is often faster than the one woken.
             while (!other.finished && turn == self) {
                 LockSupport.park();
             }

@@ -4,8 +4,8 @@ import java.util.concurrent.atomic.AtomicLongArray;
 import java.util.concurrent.atomic.LongAccumulator;
 
 /**
- * Counts durations in ns, in 32 buckets for each power of two: to record one is an index and an
- * addition, and a quantile is off by 2 % at most. Any thread may record.
+ * Counts durations in ns, in 32 buckets per power of two. Recording takes an index and an addition; a
+ * quantile is off by at most 2 %. Any thread may record.
  */
 final class Histogram {
 
@@ -36,7 +36,7 @@ final class Histogram {
         return max.get();
     }
 
-    /** The duration that the share q of all does not exceed; 0 if there are none. */
+    /** The q-quantile of the durations; 0 if there are none. */
     long quantile(double q) {
         long total = 0;
         for (int i = 0; i < buckets.length(); i++) {

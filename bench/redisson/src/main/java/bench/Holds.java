@@ -53,7 +53,7 @@ final class Holds extends Workload {
         Footprint before = Footprint.measure();
         begin.countDown();
         taken.await();
-        Thread.sleep(options.watchdog().toMillis() / 3); // renewals are on their way
+        Thread.sleep(options.watchdog().toMillis() / 3); // renewals are in flight
         extra = Footprint.measure().perUnit(before, n);
     }
 

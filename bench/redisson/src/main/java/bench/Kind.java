@@ -10,7 +10,7 @@ import org.redisson.api.RReadWriteLock;
 import org.redisson.api.RSemaphore;
 import org.redisson.api.RedissonClient;
 
-/** A kind of lock, and how sections are passed with it. */
+/** A kind of lock, and how threads pass sections with it. */
 interface Kind {
     Kind PLAIN = (client, name) -> new Way(client.getLock(name), null, 0, 0);
     Kind FAIR = (client, name) -> new Way(client.getFairLock(name), null, 0, 0);
@@ -20,7 +20,7 @@ interface Kind {
         return new Way(lock.writeLock(), lock.readLock(), 0.95, Witness.TOGETHER);
     };
 
-    /** That many locks, taken together. The braces put them in one slot of a cluster. */
+    /** That many locks, taken together. The braces put them into one cluster slot. */
     Kind HUNDRED = (client, name) -> {
         RLock[] locks = new RLock[100];
         for (int i = 0; i < locks.length; i++) {
@@ -29,7 +29,7 @@ interface Kind {
         return new Way(client.getMultiLock(locks), null, 0, 0);
     };
 
-    /** One lock, which three layers take inside of each other. */
+    /** One lock, taken by three nested layers. */
     Kind NESTED = (client, name) -> {
         RLock lock = client.getLock(name);
         RLock layers = (RLock) Proxy.newProxyInstance(Kind.class.getClassLoader(), new Class<?>[] {RLock.class}, (self, method, args) -> {
@@ -40,7 +40,7 @@ interface Kind {
         return new Way(layers, null, 0, 0);
     };
 
-    /** So many locks, which are taken in turn. A way belongs to one thread. */
+    /** That many locks, taken in turn. A way belongs to one thread. */
     Kind AFFINE = (client, name) -> {
         RLock[] locks = new RLock[64];
         for (int i = 0; i < locks.length; i++) {
@@ -57,7 +57,7 @@ interface Kind {
         return new Way(next, null, 0, 0);
     };
 
-    /** A semaphore, a permit of which is taken and given back like a lock. */
+    /** A semaphore; a permit is acquired and released like a lock. */
     Kind SEMAPHORE = (client, name) -> {
         RSemaphore semaphore = client.getSemaphore(name);
         semaphore.trySetPermits(10);
@@ -101,9 +101,9 @@ interface Kind {
     /**
      * How a thread passes.
      *
-     * @param write lets nobody else in
-     * @param read  lets others in that come by read
-     * @param reads the part of the passes by read
+     * @param write excludes everybody else
+     * @param read  admits others that come by read
+     * @param reads the share of passes by read
      * @param room  how many may be inside together by read
      */
     record Way(RLock write, RLock read, double reads, long room) {

@@ -16,14 +16,14 @@ import bench.Worker.Options;
 import bench.Worker.Result;
 
 /**
- * Threads of all workers wait for a latch that the first worker counts down. The workers meet at the witness: the first one is
- * inside, alone, from the set to the countdown, so whoever comes through too early is a violation.
+ * Threads of all workers wait for a latch that the first worker counts down. The workers synchronize through the witness: the
+ * first worker is inside, alone, from the set to the countdown, so a thread that gets through too early is a violation.
  */
 final class Latches extends Workload {
-    /** How often the workers look at the memory that they share, in ns. */
+    /** The workers' polling interval on shared memory, in ns. */
     private static final long POLL = TimeUnit.MICROSECONDS.toNanos(50);
 
-    /** After which those who wait are given up, in ns. */
+    /** The time after which waiting threads are given up, in ns. */
     private static final long STALL = TimeUnit.SECONDS.toNanos(5);
 
     private final int n = options.clients() * options.goroutines();
@@ -46,7 +46,7 @@ final class Latches extends Workload {
         String warm = "warm:" + options.name() + ":" + ProcessHandle.current().pid();
         Witness own = Witness.ofThisProcess(1);
         double end = Footprint.cpuNs() + options.warmUp().toNanos();
-        do { // until the compiler is done, and so that each client has its connections
+        do { // until the compiler is done and each client has its connections
             RCountDownLatch latch = leader.getCountDownLatch(warm);
             latch.trySetCount(1);
             List<Thread> waiters = new ArrayList<>();
@@ -67,7 +67,7 @@ final class Latches extends Workload {
                 }
             }));
         }
-        witness.addWaiting(n); // before any worker goes: so each knows how many there are
+        witness.addWaiting(n); // before any worker starts, so that each knows their number
     }
 
     private static Thread waiter(Witness.Visitor visitor, RCountDownLatch latch) {
@@ -101,7 +101,7 @@ final class Latches extends Workload {
         return result(rounds, elapsedNs, latency, new long[0], Map.of("cpu_ns", Footprint.cpuNs() - cpu));
     }
 
-    /** Lets all threads wait for each latch that is set, until there are no more. */
+    /** Makes all threads wait for each latch that is set, until there are no more. */
     private void join() throws Exception {
         for (long round = 0; ; round++) {
             while (!witness.closed(round)) {
@@ -113,9 +113,9 @@ final class Latches extends Workload {
             begin.await();
             awaitParked(crew);
             witness.addWaiting(n);
-            // The threads are at the barrier again when they are through.
+            // The threads return to the barrier when they are through.
             while (begin.getNumberWaiting() < n) {
-                if (witness.waiting() < 0) { // the first worker has given up those who are left
+                if (witness.waiting() < 0) { // the first worker has given up the remaining threads
                     return;
                 }
                 LockSupport.parkNanos(POLL);
@@ -130,7 +130,7 @@ final class Latches extends Workload {
         while (System.nanoTime() - end < 0) {
             latch.trySetCount(1);
             visitor.enter(Witness.ALONE);
-            while (witness.waiting() < all * (rounds + 2)) { // what they said before the window, and in each round
+            while (witness.waiting() < all * (rounds + 2)) { // the counts from before the window, and of each round
                 LockSupport.parkNanos(POLL);
             }
             visitor.leave();

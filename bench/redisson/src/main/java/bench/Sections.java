@@ -15,12 +15,12 @@ import org.redisson.api.RedissonClient;
 /** Threads that lock and unlock until the time is over. */
 final class Sections {
     /**
-     * Each so many sections let others run while they are inside, as in the Go workers. Without, two
+     * Every that many sections, a thread yields to others while inside, as in the Go workers. Otherwise two
      * sections of nanoseconds would rarely meet, however broken the lock is.
      */
     private static final int LONG_SECTION = 16;
 
-    /** How long nobody may end before those who wait are given up, in s, as in the Go workers. */
+    /** How long nobody may pass before the waiters are given up, in s, as in the Go workers. */
     private static final int STALL = 5;
 
     final Histogram latency = new Histogram();
@@ -31,7 +31,7 @@ final class Sections {
     private final AtomicLong end = new AtomicLong();
     private final Semaphore ended = new Semaphore(0);
 
-    /** The threads take turns at the clients. */
+    /** The threads are spread over the clients. */
     Sections(Kind kind, List<RedissonClient> clients, Witness witness, int threads, boolean ownNames, String name,
             Duration section) {
         ops = new AtomicLongArray(threads);
@@ -49,7 +49,7 @@ final class Sections {
         }
     }
 
-    /** A lock call can not be taken back, so each thread's last section ends after the time. */
+    /** A lock call cannot be withdrawn, so each thread's last section ends after the time. */
     private void pass(Kind.Way way, Witness.Visitor visitor, int self) throws InterruptedException {
         for (long passed = 0; ; passed++) {
             ops.lazySet(self, passed);
@@ -72,7 +72,7 @@ final class Sections {
         }
     }
 
-    /** Returns how many are stuck: they still wait long after everybody else has done. */
+    /** Returns the number of stuck threads, which still wait long after all others are done. */
     int during(Duration time) throws InterruptedException {
         end.set(System.nanoTime() + time.toNanos());
         begin.countDown();
@@ -85,7 +85,7 @@ final class Sections {
         return left;
     }
 
-    /** How many sections each thread has passed in the time. */
+    /** The number of sections passed by each thread in the time. */
     long[] ops() {
         long[] copy = new long[ops.length()];
         Arrays.setAll(copy, ops::get);

@@ -9,7 +9,7 @@ import org.redisson.api.RedissonClient;
 import bench.Worker.Options;
 import bench.Worker.Result;
 
-/** Two clients, which stand for two processes, pass a section in turn: neither wants the lock while the other has it. */
+/** Two clients, as if of two processes, pass a section in turn: neither wants the lock while the other has it. */
 final class Turns extends Workload {
     private final RedissonClient second = connect();
     private final Histogram latency = new Histogram();

@@ -11,10 +11,10 @@ import java.nio.file.StandardOpenOption;
 import java.util.concurrent.atomic.LongAdder;
 
 /**
- * Memory that every critical section writes to, shared by all processes, so that two of them inside
- * together leave a trace. Each name has a slot of 64 bytes: the word of who is inside, 0 for nobody,
- * a counter that only the lock protects, for those who may be inside together how many are, and
- * how many sections they have passed, and how often a thread has said that it waits for a latch. Words are of 64 bits in the machine's byte order.
+ * Memory shared by all processes, to which every critical section writes, so that overlapping sections
+ * leave a trace. Each name has a slot of 64 bytes, in words of 64 bits in the machine's byte order: who is
+ * inside, 0 for nobody; a counter that only the lock protects; for shared visitors, how many are inside, and
+ * how many sections they have passed; and how often a thread has reported that it waits for a latch.
  */
 final class Witness {
 
@@ -24,7 +24,7 @@ final class Witness {
     private static final int READS = 24;
     private static final int WAITING = 32;
 
-    /** How many may be inside together, beside a number of permits. */
+    /** A visitor's room, if it is not a number of permits. */
     static final long ALONE = 1;
     static final long TOGETHER = Long.MAX_VALUE;
     private static final VarHandle WORD =
@@ -40,51 +40,51 @@ final class Witness {
         this.process = process;
     }
 
-    /** Maps the file at its size. The number of this process differs from that of all others. */
+    /** Maps the whole file. Each process has a different number. */
     static Witness open(String file, int process) throws IOException {
         try (FileChannel channel =
                 FileChannel.open(Path.of(file), StandardOpenOption.READ, StandardOpenOption.WRITE)) {
-            // The map lives on when the channel is closed.
+            // The map remains valid when the channel is closed.
             return new Witness(channel.map(FileChannel.MapMode.READ_WRITE, 0, channel.size()), process);
         }
     }
 
-    /** One that no other process sees. */
+    /** A witness for this process alone. */
     static Witness ofThisProcess(int slots) {
         return new Witness(ByteBuffer.allocateDirect(slots * SLOT), 0);
     }
 
-    /** How many sections have left a trace, which the harness compares with the counters. */
+    /** The number of sections that left a trace; the harness compares it with the counters. */
     long sections() {
         return sections.sum();
     }
 
-    /** How often another was inside. */
+    /** How often another thread was inside. */
     long violations() {
         return violations.sum();
     }
 
-    /** Whether a round of the latch in the first slot has begun, after that many others. */
+    /** Whether a round of the latch in the first slot has begun, after that many earlier rounds. */
     boolean closed(long rounds) {
         return (long) WORD.getVolatile(memory, 0) != 0 && (long) WORD.get(memory, COUNTER) == rounds;
     }
 
-    /** How many have come through the latch, in all processes and rounds. */
+    /** How many threads have come through the latch, in all processes and rounds. */
     long through() {
         return (long) WORD.getVolatile(memory, READS);
     }
 
-    /** What was said to it; negative when there are no more rounds. */
+    /** The number of reported waits; negative when there are no more rounds. */
     long waiting() {
         return (long) WORD.getVolatile(memory, WAITING);
     }
 
-    /** Says that n wait for the latch. */
+    /** Reports n threads that wait for the latch. */
     void addWaiting(long n) {
         WORD.getAndAdd(memory, WAITING, n);
     }
 
-    /** Says that there are no more rounds; this stays negative whatever is added. */
+    /** Ends the rounds: the number stays negative, whatever is added. */
     void noMore() {
         WORD.setVolatile(memory, WAITING, Long.MIN_VALUE / 2);
     }
@@ -97,7 +97,7 @@ final class Witness {
         return new Visitor(slot * SLOT, (process + 1L) << 32 | (thread + 1L));
     }
 
-    /** Somebody who goes in and out of one slot's section, one visit at a time. */
+    /** A visitor of one slot's section, one visit at a time. */
     final class Visitor {
         private final int slot;
 
@@ -113,7 +113,7 @@ final class Witness {
             this.id = id;
         }
 
-        /** There is room for so many. Says that it is there before it looks, so of two that may not meet one sees the other. */
+        /** There is room for that many. It registers before it looks, so of two visitors that may not meet, one sees the other. */
         void enter(long room) {
             shared = room > ALONE;
             if (shared) {
@@ -131,8 +131,8 @@ final class Witness {
         }
 
         /**
-         * Writes one more than was read at the entry: of two inside together, one addition is lost.
-         * Who found an owner at the entry leaves it there.
+         * Writes the value read at the entry plus one: if two are inside together, one addition is lost. A visitor
+         * that found an owner at the entry leaves that owner there.
          */
         void leave() {
             sections.increment();

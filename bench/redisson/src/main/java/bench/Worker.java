@@ -17,8 +17,8 @@ import java.util.regex.Pattern;
 import java.util.stream.Collectors;
 
 /**
- * The real Redisson as one worker process of the benchmark: same command line, same lines on stdin
- * and stdout as the workers written in Go.
+ * The real Redisson as a worker process of the benchmark, with the same command line, and the same lines on stdin and
+ * stdout, as the workers in Go.
  *
  * <pre>
  * java -jar worker.jar [worker] --workload W --addr HOST:PORT --name LOCKNAME [OPTION...]
@@ -29,11 +29,11 @@ import java.util.stream.Collectors;
  *   --name        the lock's name, or the start of the names
  *   --clients     instances of Redisson, each with as many threads (1)
  *   --goroutines  threads, or waiters, or holds (1)
- *   --section     what a section takes (0s)
- *   --duration    the measured window, as Go prints one: 1s, 500ms, 1m30s (1s)
- *   --witness     the file that all workers of a run share; without it this process has its own
- *   --worker      this process among those that share the file, from 0 (0)
- *   --rtt         what the harness adds to each round trip (0s)
+ *   --section     the time a section takes (0s)
+ *   --duration    the measured window, as Go prints durations: 1s, 500ms, 1m30s (1s)
+ *   --witness     the file shared by all workers of a run; without it this process has its own
+ *   --worker      this process's number among those that share the file, from 0 (0)
+ *   --rtt         the time the harness adds to each round trip (0s)
  *   --watchdog    Redisson's lockWatchdogTimeout (30s, holds: 3s)
  *   --warm-up     CPU time to spend on other names before the window, to compile the code (5s)
  * </pre>
@@ -43,12 +43,12 @@ import java.util.stream.Collectors;
  * <ol>
  *   <li>The worker connects, warms up and prints {@code ready}.
  *   <li>At the line {@code go} on stdin it begins, and prints one line of JSON when it is done. Waiters
- *       and holds wait for the line {@code counted} before they end what they were told to do.
- *   <li>At the end of stdin it exits, with 0 if it is done. If it is not it exits as well, with 1, so
- *       that it never outlives the harness; the locks then stay until their leases end.
+ *       and holds wait for the line {@code counted} before they end.
+ *   <li>At the end of stdin it exits: with 0 if it is done, otherwise with 1, so that it never outlives the
+ *       harness. Its locks then stay until their leases end.
  * </ol>
  *
- * Whatever fails, at any moment, prints {@code {"error":"..."}} as the last line, and exits with 1.
+ * Any failure prints {@code {"error":"..."}} as the last line, and exits with 1.
  * Logs go to stderr.
  */
 public final class Worker {
@@ -106,7 +106,7 @@ public final class Worker {
 
         private static final Pattern PART = Pattern.compile("(\\d+(?:\\.\\d+)?)(ns|us|µs|ms|s|m|h)");
 
-        /** Reads what Go's time.Duration prints. */
+        /** Parses the output of Go's time.Duration. */
         private static Duration duration(String text) {
             Matcher part = PART.matcher(text);
             double nanos = 0;
@@ -130,21 +130,21 @@ public final class Worker {
     }
 
     /**
-     * What a workload measured, as the workers written in Go report it.
+     * The measurements of a workload, as the workers in Go report them.
      *
      * @param ops          sections that ended in the window
-     * @param elapsedNs    the time that they took
-     * @param latency      of what, says the workload
+     * @param elapsedNs    the time they took
+     * @param latency      see the workload
      * @param perGoroutine ops of each thread; empty where each has one
-     * @param sections     all that the witness saw: ops, and those before and after the window
+     * @param sections     all sections seen by the witness: ops, and those before and after the window
      * @param violations   how often it saw two inside that may not meet
-     * @param stuck        threads that still waited long after everybody else had done
+     * @param stuck        threads that still waited long after all others were done
      * @param extra        more numbers, by name
      */
     record Result(long ops, long elapsedNs, Histogram latency, long[] perGoroutine, long sections,
             long violations, int stuck, Map<String, Double> extra) {
 
-        /** Allocations are left out: they say nothing beside those of another runtime. */
+        /** Without allocations, which cannot be compared with another runtime's. */
         String json() {
             return "{\"ops\":" + ops
                     + ",\"elapsed_ns\":" + elapsedNs
@@ -167,11 +167,11 @@ public final class Worker {
     /** Opened when the harness has counted the commands of a window in which nothing else happens. */
     static final CountDownLatch COUNTED = new CountDownLatch(1);
 
-    /** Whether the last line is printed; guarded by OUT. */
+    /** Whether the last line has been printed; guarded by OUT. */
     private static boolean done;
 
     public static void main(String[] args) {
-        // Nothing but the protocol may reach stdout, whatever a library prints.
+        // Only the protocol may reach stdout, whatever a library prints.
         System.setOut(System.err);
         if (System.getProperty("org.slf4j.simpleLogger.defaultLogLevel") == null) {
             System.setProperty("org.slf4j.simpleLogger.defaultLogLevel", "warn");
@@ -180,7 +180,7 @@ public final class Worker {
         Crew.start("workload", () -> {
             Workload workload = Workload.open(Options.parse(args));
             workload.prepare();
-            System.gc(); // what the preparation left is not the workload's
+            System.gc(); // the garbage of the preparation is not the workload's
             OUT.println("ready");
             go.await();
             finish(workload.run().json());
@@ -192,7 +192,7 @@ public final class Worker {
         }
     }
 
-    /** Stays at stdin while the workload runs, to notice when the harness is gone. */
+    /** Reads stdin while the workload runs, to notice the end of the harness. */
     private static void listen(CountDownLatch go) throws IOException {
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         String line = in.readLine();

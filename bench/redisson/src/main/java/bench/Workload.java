@@ -21,23 +21,23 @@ import bench.Worker.Options;
 import bench.Worker.Result;
 
 /**
- * What is measured, the same as by the workers written in Go.
+ * The workloads, as in the workers in Go.
  *
  * <pre>
- * pair, names  each of --goroutines threads locks and unlocks a name of its own. The latency is of both.
+ * pair, names  each of --goroutines threads locks and unlocks its own name. The latency is of both.
  * contended, local,
  * herd,
  * asymmetric   they share one name. The latency is of lock alone.
- * handoff      one thread each of two clients, one name; the holder keeps the lock until the other
- *              surely waits. The latency is from the call of unlock to the return of the other's lock,
- *              the elapsed time the sum of them.
+ * handoff      one thread each of two clients, one name; the holder keeps the lock until the other is
+ *              certain to wait. The latency is from the call of unlock to the return of the other's lock,
+ *              the elapsed time the sum of latencies.
  * fair,
  * fair-herd,
  * fair-handoff as contended, herd and handoff, with a fair lock.
  * readers      as local, with the read side of a read/write lock.
  * mixed        as contended, with a read/write lock, which 95 of 100 sections read.
  * all-100      as pair, with a multi lock of a hundred names.
- * nested       as pair, locked and unlocked three times, one inside of the other.
+ * nested       as pair, locked and unlocked in three nested levels.
  * affinity     as pair, with 64 names that one thread locks in turn.
  * ping-pong    one thread locks and unlocks one name, as two clients in turn. The latency is of both.
  * semaphore,
@@ -45,9 +45,9 @@ import bench.Worker.Result;
  * permits,
  * permits-herd the same with permits that expire.
  * latch,
- * latch-herd   threads of all workers wait for a latch, which the first worker sets to 1 and counts down,
- *              again and again. ops are these rounds, latency and elapsed time what they took from the call of
- *              the countdown until all were through.
+ * latch-herd   threads of all workers wait for a latch, which the first worker repeatedly sets to 1 and counts
+ *              down. ops are these rounds, latency and elapsed time their times from the call of the countdown
+ *              until all were through.
  * waiters      --goroutines threads wait for a lock that another client holds through the window. ops,
  *              elapsed time and latency are those of the drain that follows.
  * holds        --goroutines names are held through the window; they are the ops. Unlocking them
@@ -64,10 +64,10 @@ abstract class Workload {
     final Witness witness;
     final RedissonClient redisson;
 
-    /** Threads that still waited long after everybody else had done. */
+    /** Threads that still waited long after all others were done. */
     int stuck;
 
-    /** The threads that several clients share, as many as one has by default; null if there is one client. */
+    /** The threads shared by several clients, as many as one has by default; null with one client. */
     private final EventLoopGroup loops;
     private final ExecutorService pool;
 
@@ -104,13 +104,13 @@ abstract class Workload {
         };
     }
 
-    /** Everything that is not to be measured. */
+    /** The preparation, which is not measured. */
     abstract void prepare() throws Exception;
 
     /** The window. */
     abstract Result run() throws Exception;
 
-    /** Redisson as it comes: all but address, watchdog and shared threads are its defaults. */
+    /** Redisson with its defaults, except for address, watchdog and shared threads. */
     final RedissonClient connect() {
         Config config = new Config();
         config.setLockWatchdogTimeout(options.watchdog().toMillis());
@@ -120,11 +120,10 @@ abstract class Workload {
     }
 
     /**
-     * Locks without waiting and with, by turns, until the compiler is done. That takes CPU time, of
-     * which several processes on few cores get less. Only writers wait: in 4.7.0 a reader that waits
-     * beside others is not always woken, and sleeps until the lease is over. The client is one of its own: in Redisson 4.7.0
-     * each watchdog timer that a short hold leaves behind renews again and again the long holds that
-     * come later.
+     * Locks with and without waiting in turn, until the compiler is done. The limit is CPU time, because several
+     * processes on few cores get less of it. Only writers wait: in 4.7.0 a reader that waits beside others is not
+     * always woken, and sleeps until the lease ends. It uses a separate client: in Redisson 4.7.0 each watchdog
+     * timer left behind by a short hold keeps renewing later long holds.
      */
     final void warmUp(Kind kind, RedissonClient... measured) throws InterruptedException {
         int threads = Math.max(2, Math.min(options.goroutines(), 64));
@@ -158,9 +157,8 @@ abstract class Workload {
     }
 
     /**
-     * A window in which nothing happens but what Redisson does by itself; it ends when the harness has
-     * counted the commands. Returns the CPU time of the process in it, for the duration that was asked
-     * for.
+     * A window with only Redisson's own activity, until the harness has counted the commands. Returns the CPU time
+     * of the process in it, scaled to the requested duration.
      */
     final double quiet() throws InterruptedException {
         long start = System.nanoTime();

@@ -45,14 +45,13 @@ import org.redisson.connection.ConnectionManager;
  *
  * <h2>Request</h2>
  *
- * One line, fields parted by one space:
+ * One line, its fields separated by one space:
  *
  * <pre>ID THREAD OP [ARG...]</pre>
  *
- * ID is any word, given back in the reply. THREAD is any word; the first request that names it
- * starts that thread. It lives until the end of the process and works through its requests in
- * order, so a blocked thread holds up its own requests only. Replies come in the order in which the
- * operations end.
+ * ID is any word, repeated in the reply. THREAD is any word; the first request with it starts that
+ * thread. It lives until the end of the process and handles its requests in order, so a blocked
+ * thread delays only its own requests. Replies come in the order in which the operations end.
  *
  * <pre>
  * lock NAME [LEASE_MS]             lockInterruptibly; without a lease the watchdog renews   -
@@ -94,8 +93,8 @@ import org.redisson.connection.ConnectionManager;
  * quit                             ends the process, whatever its threads do                -
  * </pre>
  *
- * The last column is VALUE of the reply. {@code interrupt}, {@code sleeps} and {@code quit} do not queue behind
- * the thread's other requests. At the end of stdin the process ends as if by {@code quit}: it lets go of
+ * The last column is the reply's VALUE. {@code interrupt}, {@code sleeps} and {@code quit} do not queue behind
+ * the thread's other requests. At the end of stdin the process ends as by {@code quit}: it releases
  * nothing, so its locks stay until their leases end.
  *
  * NAME and FILE are encoded as by Go's {@code url.QueryEscape}: {@code a b:{c}} is
@@ -112,11 +111,11 @@ import org.redisson.connection.ConnectionManager;
  * </pre>
  *
  * WALL_US is the wall clock in µs since 1970, read right after the operation: Go's
- * {@code time.Now().UnixMicro()} on the same machine reads the same clock. TOOK_US is how long the
- * operation took, in µs, on the monotonic clock; the operation began at WALL_US - TOOK_US. VALUE is
+ * {@code time.Now().UnixMicro()} on the same machine reads the same clock. TOOK_US is the duration of
+ * the operation in µs, on the monotonic clock; the operation began at WALL_US - TOOK_US. VALUE is
  * one word, {@code -} for none. EXCEPTION is the simple name of the exception's class
  * ({@code IllegalMonitorStateException}: not the owner; {@code InterruptedException}); MESSAGE is
- * its text, encoded as a name is, {@code -} for none. A request that makes no sense is answered with
+ * its text, encoded like a name, {@code -} for none. The reply to an invalid request is
  * {@code err IllegalArgumentException}.
  *
  * The first line, sent once Redisson is connected, has the ID {@code ready} and as VALUE the UUID;
@@ -125,7 +124,7 @@ import org.redisson.connection.ConnectionManager;
  */
 public final class Peer {
 
-    /** One thing to do in a thread; answers the reply's VALUE. */
+    /** An operation in a thread; returns the reply's VALUE. */
     private interface Operation {
         Object run() throws Exception;
     }
@@ -136,12 +135,12 @@ public final class Peer {
     private final String uuid;
     private final PrintStream out;
 
-    /** The threads by name. Only the reader (the main thread) looks here. */
+    /** The threads by name. Only the reader (the main thread) uses it. */
     private final Map<String, Worker> workers = new HashMap<>();
 
     /**
-     * The RLock of a name, one for each thread and name: the object remembers its last fixed lease,
-     * and a partial unlock refreshes the expiry by it.
+     * An RLock for each thread and name: the object remembers its last fixed lease, and a partial unlock
+     * refreshes the expiry to it.
      */
     private final ThreadLocal<Map<String, RLock>> locks = ThreadLocal.withInitial(HashMap::new);
 
@@ -151,7 +150,7 @@ public final class Peer {
         this.out = out;
     }
 
-    /** RedissonClient.getId, which the oldest versions have on another class only. */
+    /** RedissonClient.getId, which in the oldest versions is in another class. */
     private static String uuid(RedissonClient redisson) throws ReflectiveOperationException {
         try {
             return (String) RedissonClient.class.getMethod("getId").invoke(redisson);
@@ -163,7 +162,7 @@ public final class Peer {
 
     public static void main(String[] args) throws IOException {
         PrintStream out = new PrintStream(new FileOutputStream(FileDescriptor.out), true, StandardCharsets.UTF_8);
-        // Nothing but replies may reach stdout, whatever a library prints.
+        // Only replies may reach stdout, whatever a library prints.
         System.setOut(System.err);
         if (System.getProperty("org.slf4j.simpleLogger.defaultLogLevel") == null) {
             System.setProperty("org.slf4j.simpleLogger.defaultLogLevel", "warn");
@@ -208,9 +207,9 @@ public final class Peer {
 
         Config config = new Config();
         config.setLockWatchdogTimeout(watchdog);
-        // Locks do not use the codec; the default one of old versions does not start on JDK 17.
+        // Locks do not use the codec; the default codec of old versions does not start on JDK 17.
         config.setCodec(StringCodec.INSTANCE);
-        // A few connections to begin with instead of 24: the process starts faster. Pools still grow.
+        // A few initial connections instead of 24, for a faster start. Pools still grow.
         switch (mode) {
             case "single" -> {
                 if (addresses.size() > 1) {
@@ -250,7 +249,7 @@ public final class Peer {
         }
     }
 
-    /** Runs in the thread that the request names. */
+    /** Runs in the request's thread. */
     private Object perform(String op, Arguments args) throws Exception {
         switch (op) {
             case "id":
@@ -386,7 +385,7 @@ public final class Peer {
         }
     }
 
-    /** The lease that stands for none: the watchdog renews. */
+    /** No lease: the watchdog renews. */
     private static final long WATCHDOG = -1;
 
     private static void acquire(RLock lock, long leaseMs) throws InterruptedException {
@@ -398,9 +397,8 @@ public final class Peer {
     }
 
     /**
-     * Reading and writing the file are two separate steps on purpose: were two holders ever inside
-     * together, one of their additions would be lost and the file would show less than all answers
-     * added up.
+     * Reading and writing the file are separate steps on purpose: if two holders were ever inside together,
+     * an addition would be lost, and the file would show less than the sum of all replies.
      */
     private static long hammer(RLock lock, String file, long ms, long leaseMs) throws Exception {
         Path counter = Path.of(file);
@@ -421,7 +419,7 @@ public final class Peer {
 
     // ---- read/write locks
 
-    /** What readers do while others hammer. */
+    /** The readers' loop while others hammer. */
     private static long steady(RLock lock, String file, long ms, long leaseMs) throws Exception {
         Path counter = Path.of(file);
         long end = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(ms);
@@ -445,21 +443,21 @@ public final class Peer {
 
     // ----
 
-    /** Runs the operation and sends the one line that answers it. */
+    /** Runs the operation and sends its reply, one line. */
     private static boolean answer(PrintStream out, String id, Operation operation) {
         String result;
         boolean ok = true;
         long began = System.nanoTime();
         try {
             result = "ok " + operation.run();
-        } catch (Throwable e) { // an Error must be answered too, or the test waits for ever
+        } catch (Throwable e) { // an Error needs a reply, too, or the test waits forever
             String message = e.getMessage() == null || e.getMessage().isEmpty() ? "-" : encode(e.getMessage());
             result = "err " + e.getClass().getSimpleName() + " " + message;
             ok = false;
         }
         long took = TimeUnit.NANOSECONDS.toMicros(System.nanoTime() - began);
         long wall = ChronoUnit.MICROS.between(Instant.EPOCH, Instant.now());
-        // One println is one write under the stream's own lock, so replies never mix.
+        // Each println is a single write under the stream's own lock, so replies never mix.
         out.println(id + " " + wall + " " + took + " " + result);
         return ok;
     }
@@ -468,7 +466,7 @@ public final class Peer {
         return URLEncoder.encode(text, StandardCharsets.UTF_8);
     }
 
-    /** Ends at once: no hook runs, no lock is released, no thread is waited for. */
+    /** Ends at once, without running hooks, releasing locks or waiting for threads. */
     private static void halt(int status) {
         Runtime.getRuntime().halt(status);
     }
@@ -506,20 +504,23 @@ public final class Peer {
             }
         }
 
-        /** Takes a late interrupt away with the operation that it was meant for. */
+        /** Clears a late interrupt together with the operation it was meant for. */
         private synchronized void setBusy(boolean now) {
             busy = now;
             Thread.interrupted();
         }
 
-        /** Redisson's waiters sleep in a semaphore, or in a gate for a latch, and nothing else of it does. A thread in there that is not in its queue yet runs. */
+        /**
+         * Only Redisson's waiters sleep in a semaphore, or in a latch's gate. A thread in there that is not yet in the queue
+         * counts as running.
+         */
         private boolean sleeps() {
             boolean waits = Arrays.stream(getStackTrace())
                     .anyMatch(f -> f.getClassName().equals(Semaphore.class.getName()) || f.getClassName().endsWith(".ReclosableLatch"));
             return waits && (getState() == State.WAITING || getState() == State.TIMED_WAITING);
         }
 
-        /** Never interrupts an idle thread: that would hit the next operation instead. */
+        /** Never interrupts an idle thread, which would affect its next operation. */
         private synchronized boolean interruptOperation() {
             if (busy) {
                 interrupt();
@@ -528,7 +529,7 @@ public final class Peer {
         }
     }
 
-    /** The words behind the operation. */
+    /** The words after the operation. */
     private final class Arguments {
         private final String[] words;
 
@@ -563,7 +564,7 @@ public final class Peer {
             return locks.get().computeIfAbsent(word(i), this::open);
         }
 
-        /** By reflection, because the oldest versions have no such lock. */
+        /** By reflection, because the oldest versions lack this lock. */
         private RLock fenced(String name) {
             try {
                 return (RLock) RedissonClient.class.getMethod("getFencedLock", String.class).invoke(redisson, name);

@@ -83,7 +83,7 @@ public final class Shop {
         }
     }
 
-    /** Adds a parcel to an order. It takes the lock, too: inside of ship that is a second level. */
+    /** Adds a parcel to an order. It takes the lock, too: a second level inside ship. */
     private void count(String order) {
         RLock lock = redisson.getLock(order);
         lock.lock();
