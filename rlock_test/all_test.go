@@ -16,7 +16,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// mutexes makes a lock of the client for each name.
+// mutexes returns a Mutex of the client for each name.
 func mutexes(c *rlock.Client, names ...string) (all []rlock.Locker) {
 	for _, name := range names {
 		all = append(all, c.Mutex(name))
@@ -24,7 +24,7 @@ func mutexes(c *rlock.Client, names ...string) (all []rlock.Locker) {
 	return all
 }
 
-// numbered are n names.
+// numbered returns n names.
 func numbered(base string, n int) (names []string) {
 	for i := range n {
 		names = append(names, base+":"+strconv.Itoa(i))
@@ -32,7 +32,7 @@ func numbered(base string, n int) (names []string) {
 	return names
 }
 
-// A thousand locks are one command each way, and 5,000 are five.
+// All sends one command to lock and one to unlock up to a thousand locks, and five each for 5,000 locks.
 func TestAllCosts(t *testing.T) {
 	s := redistest.Start(t)
 	rdb, watch := s.Client(t, oneConn), s.Client(t)
@@ -54,7 +54,7 @@ func TestAllCosts(t *testing.T) {
 		require.Zero(t, fixture{rdb: watch}.size(t))
 		for name, k := range after {
 			if name != "evalsha" && name != "info" && name != "dbsize" && name != "ping" && name != "command" {
-				require.LessOrEqual(t, k-before[name], 2*int64(n), name) // by the scripts
+				require.LessOrEqual(t, k-before[name], 2*int64(n), name) // from the scripts
 			}
 		}
 	}
@@ -67,10 +67,10 @@ func (b fixture) size(t testing.TB) int64 {
 	return n
 }
 
-// clear waits until a server has no key and no subscription.
+// clear waits until the server has no keys and no subscriptions.
 func (b fixture) clear(t *testing.T) {
 	t.Helper()
-	redistest.Eventually(t, rlock.DefaultWatchdogTimeout/2, func() bool { return b.size(t) == 0 }, "no key is left, and none before its lease ends")
+	redistest.Eventually(t, rlock.DefaultWatchdogTimeout/2, func() bool { return b.size(t) == 0 }, "all keys are gone before their lease ends")
 	for _, what := range []string{"CHANNELS", "SHARDCHANNELS"} {
 		redistest.Eventually(t, testTimeout, func() bool {
 			channels, err := b.do(t, "PUBSUB", what).AsStrSlice()
@@ -78,12 +78,12 @@ func (b fixture) clear(t *testing.T) {
 				return what != "CHANNELS"
 			}
 			return err == nil && len(channels) == 0
-		}, "no channel is left")
+		}, "no channel has a subscriber")
 	}
 }
 
-// A holder of all keeps those out who want one of them, and the other way round. A refusal names the lock and its holder,
-// and leaves no key.
+// All keeps out callers that want one of its locks, and the holder of one lock keeps out All. The error names the lock and its
+// holder, and a refused call leaves no key.
 func TestAllAndSingleHoldersExcludeEachOther(t *testing.T) {
 	b := newFixture(t)
 	other := newClient(t, b.rdb)
@@ -120,7 +120,7 @@ func TestAllAndSingleHoldersExcludeEachOther(t *testing.T) {
 	}
 }
 
-// G3, G4: while it waits for one lock it holds none of the others and sends nothing. The unlock of that one wakes it.
+// G3, G4: while All waits for one lock it holds none of the others and sends no commands. The unlock of that lock wakes it.
 func TestAllWaitsWithNothingHeld(t *testing.T) {
 	redistest.Parallel(t)
 	for i := range 3 {
@@ -135,7 +135,7 @@ func TestAllWaitsWithNothingHeld(t *testing.T) {
 			require.NoError(t, err)
 			p := lockAsync(t, rlock.All(mutexes(c, names...)...))
 			b.awaitSubscribers(t, names[i], 1)
-			redistest.Eventually(t, testTimeout, func() bool { return b.exists(t, "rlock_queue:{"+names[i]+"}") }, "it is in line")
+			redistest.Eventually(t, testTimeout, func() bool { return b.exists(t, "rlock_queue:{"+names[i]+"}") }, "All is in the queue")
 			before := scriptCalls(t, b)
 			for k, name := range names {
 				if k != i {
@@ -143,7 +143,7 @@ func TestAllWaitsWithNothingHeld(t *testing.T) {
 				}
 			}
 			sleep(200 * time.Millisecond)
-			require.Equal(t, before+4, scriptCalls(t, b), "it sends nothing")
+			require.Equal(t, before+4, scriptCalls(t, b), "All sends no commands while it waits")
 			p.stillWaits(t)
 			require.NoError(t, unlock())
 			got := p.get(t, soon)
@@ -155,7 +155,7 @@ func TestAllWaitsWithNothingHeld(t *testing.T) {
 	}
 }
 
-// TryLock is bounded by its wait in all, and so is the ctx of a Lock.
+// The wait of TryLock bounds the time for all locks together, and so does the ctx of Lock. A call that gives up leaves no key.
 func TestAllGivesUpWaiting(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -182,10 +182,10 @@ func TestAllGivesUpWaiting(t *testing.T) {
 	require.NoError(t, unlock())
 	redistest.Eventually(t, testTimeout, func() bool {
 		return !b.exists(t, names[0]) && !b.exists(t, names[1]) && !b.exists(t, "rlock_queue:{"+names[1]+"}")
-	}, "nothing is left")
+	}, "no key is left")
 }
 
-// G2, G8: the loss of one ends the ctx, and the unlock says which one it was. The others are released.
+// G2, G8: the loss of one lock cancels the ctx. unlock returns an error that names this lock, and releases the others.
 func TestAllLosesOne(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t, rlock.Options{WatchdogTimeout: shortWatchdog})
@@ -193,7 +193,7 @@ func TestAllLosesOne(t *testing.T) {
 	ctx, unlock, err := rlock.All(mutexes(b.Client, names...)...).Lock(context.Background())
 	require.NoError(t, err)
 	sleep(2 * shortWatchdog)
-	require.NoError(t, ctx.Err(), "all are renewed")
+	require.NoError(t, ctx.Err(), "all locks are renewed")
 	b.do(t, "DEL", names[1])
 	<-ctx.Done()
 	var loss *rlock.LostError
@@ -217,12 +217,12 @@ func TestAllLosesOne(t *testing.T) {
 			return nil
 		})
 	require.ErrorAs(t, err, &loss)
-	require.Equal(t, names[2], loss.Name, "each member has the lease of its handle")
+	require.Equal(t, names[2], loss.Name, "each lock has the lease of its handle")
 	require.False(t, b.exists(t, names[0]))
 }
 
-// Handles that are named twice count once; other handles of a lock re-enter it, and so do the locks that the ctx holds. A MultiMutex
-// stands for its members.
+// A handle that is given twice counts once. Other handles of the same lock re-enter it, as does any lock that the ctx already
+// holds. A MultiMutex stands for its members.
 func TestAllReenters(t *testing.T) {
 	b := newFixture(t)
 	names := numbered(b.name, 4)
@@ -256,8 +256,8 @@ func TestAllReenters(t *testing.T) {
 	counts(ctx2, 2, 4, 2, 3)
 	_, _, err = m.TryLock(rlock.Detach(ctx), 0)
 	require.ErrorIs(t, err, rlock.ErrNotAcquired)
-	require.NoError(t, unlock(), "in any order: the locks are held on")
-	require.ErrorIs(t, ctx2.Err(), context.Canceled, "as a child of the other ctx")
+	require.NoError(t, unlock(), "the outer unlock may come first; the inner level still holds the locks")
+	require.ErrorIs(t, ctx2.Err(), context.Canceled, "the inner ctx is a child of the outer one")
 	counts(context.WithoutCancel(ctx2), 1, 2, 1, 2)
 	require.NoError(t, unlock2())
 	counts(outer, 0, 0, 0, 1)
@@ -265,7 +265,7 @@ func TestAllReenters(t *testing.T) {
 	b.do(t, "DEL", "redisson_lock_token:{"+names[1]+"}")
 }
 
-// Fenced members have tokens, each of its own counter.
+// Each fenced lock in an All has a token from its own counter; a plain lock has none.
 func TestAllFenced(t *testing.T) {
 	b := newFixture(t)
 	x, y := b.FencedMutex(b.name+":x"), b.FencedMutex(b.name+":y")
@@ -287,8 +287,8 @@ func TestAllFenced(t *testing.T) {
 	b.do(t, "DEL", "redisson_lock_token:{"+x.Name()+"}", "redisson_lock_token:{"+y.Name()+"}")
 }
 
-// G4: the one call that releases all wakes the waiters of each: the next of this process has its lock at once, one of another
-// process is given it, and one that listens is told.
+// G4: the single call that releases all locks wakes a waiter of each one. A waiter in this process gets its lock at once, a queued
+// waiter of another process is given its lock, and a waiter that only listens is notified.
 func TestAllWakesTheWaitersOfEach(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
@@ -309,10 +309,10 @@ func TestAllWakesTheWaitersOfEach(t *testing.T) {
 		b.awaitSubscribers(t, names[i], 1)
 	}
 	for _, i := range []int{0, 1, 4} {
-		redistest.Eventually(t, testTimeout, func() bool { return b.exists(t, "rlock_queue:{"+names[i]+"}") }, "in line")
+		redistest.Eventually(t, testTimeout, func() bool { return b.exists(t, "rlock_queue:{"+names[i]+"}") }, "the waiter is in the queue")
 	}
 	before += 4 * attempts
-	redistest.Eventually(t, testTimeout, func() bool { return scriptCalls(t, b) == before && waiting(t) == 4 }, "all sleep")
+	redistest.Eventually(t, testTimeout, func() bool { return scriptCalls(t, b) == before && waiting(t) == 4 }, "all waiters sleep")
 	require.NoError(t, unlock())
 	var unlocks []rlock.UnlockFunc
 	for _, p := range []pendingLock{local, remote, told, fenced} {
@@ -325,27 +325,27 @@ func TestAllWakesTheWaitersOfEach(t *testing.T) {
 		}
 		unlocks = append(unlocks, got.unlock)
 	}
-	require.Equal(t, before+2, scriptCalls(t, b), "the unlock, and the one that was told asks")
+	require.Equal(t, before+2, scriptCalls(t, b), "the unlock, and one attempt of the waiter that only listens")
 	for _, unlock := range unlocks {
 		require.NoError(t, unlock())
 	}
 }
 
-// Members may be of any type, and are locked in the fixed order. What one says is handed on, and
-// nothing is kept then.
+// All accepts any implementation of Locker and locks the members in its fixed order. If a member fails, All returns that error and
+// keeps nothing locked.
 func TestAllOfOtherLockers(t *testing.T) {
 	b := newFixture(t)
 	f := &fakeLocker{name: b.name + ":b"}
 	m := rlock.All(b.Mutex(b.name+":c"), f, b.Mutex(b.name+":a"), f)
 	require.Equal(t, "All("+b.name+":a, "+b.name+":b, "+b.name+":c)", m.Name())
 	require.NoError(t, m.Do(context.Background(), func(ctx context.Context) error {
-		require.NotNil(t, ctx.Value(f), "its ctx is part of the section's")
+		require.NotNil(t, ctx.Value(f), "the section's ctx derives from the member's ctx")
 		return nil
 	}))
 	require.Equal(t, 1, f.unlocked)
 	g := &fakeLocker{name: b.name + ":d"}
 	two := rlock.All(valueLocker{f, nil}, valueLocker{g, nil})
-	require.NoError(t, two.Do(context.Background(), func(context.Context) error { return nil }), "not comparable")
+	require.NoError(t, two.Do(context.Background(), func(context.Context) error { return nil }), "members of a type that cannot be compared")
 	require.Equal(t, []int{2, 1}, []int{f.unlocked, g.unlocked})
 	f.err = errors.New("out of order")
 	require.ErrorIs(t, m.Do(context.Background(), func(context.Context) error { panic("not held") }), f.err)
@@ -377,7 +377,7 @@ func (f *fakeLocker) TryLock(ctx context.Context, _ time.Duration) (context.Cont
 	return context.WithValue(ctx, f, f.name), func() error { f.unlocked++; return nil }, nil
 }
 
-// refusedAtTheEnd is a lock whose ctx is done in the moment after it was refused.
+// refusedAtTheEnd is a lock that cancels the ctx right after it was refused.
 type refusedAtTheEnd struct {
 	*rlock.Mutex
 
@@ -389,7 +389,7 @@ func (r refusedAtTheEnd) TryLock(ctx context.Context, wait time.Duration) (conte
 	return r.Mutex.TryLock(ctx, wait)
 }
 
-// The error names the end of the ctx, whenever that was, and who had the lock.
+// If the ctx is cancelled between two attempts, the error still reports the cancellation and the holder of the lock.
 func TestAllCancelledBetweenTwoAttempts(t *testing.T) {
 	b := newFixture(t)
 	_, unlock, err := b.Mutex(b.name).Lock(context.Background())
@@ -403,7 +403,7 @@ func TestAllCancelledBetweenTwoAttempts(t *testing.T) {
 	require.NoError(t, unlock())
 }
 
-// Each call reports in one line, by its name, a member that cannot be locked.
+// Every call reports a member that cannot be locked, in a one-line error that names it.
 func TestAllOfNothing(t *testing.T) {
 	b := newFixture(t)
 	good := b.Mutex(b.name)
@@ -443,8 +443,8 @@ func TestAllOfNothing(t *testing.T) {
 	require.Panics(t, func() { _, _, _ = rlock.All(good).Lock(nil) }) //nolint:staticcheck // the mistake in question
 }
 
-// The order is that of the keys, which is the same in every process. Of one lock the writer is first, and then the reader that may
-// upgrade: each lets the next ones in.
+// All locks its members in the order of their keys, which is the same in every process. Of one read/write lock the writer comes
+// first, then the upgradeable reader: each of them lets the handles after it in.
 func TestAllInOneOrder(t *testing.T) {
 	b := newBareFixture(t)
 	a := newClient(t, b.rdb, rlock.Options{Prefix: b.name + ":a:"})
@@ -474,12 +474,12 @@ func TestAllInOneOrder(t *testing.T) {
 	}
 	require.NoError(t, rw.Read().Do(context.Background(), func(ctx context.Context) error {
 		_, _, err := rlock.All(u, a.Mutex("y")).Lock(ctx)
-		require.ErrorIs(t, err, rlock.ErrUpgrade, "those that may upgrade could wait for that reader")
+		require.ErrorIs(t, err, rlock.ErrUpgrade, "a reader cannot become upgradeable: an upgrade could wait for that reader")
 		return nil
 	}))
 }
 
-// A key that holds something else is an error about that lock, and the others are not kept. The same for what users may not touch.
+// If the key of a member holds something other than a lock, the error names that member, and All keeps none of the others.
 func TestAllWithABadMember(t *testing.T) {
 	b := newFixture(t)
 	names := numbered(b.name, 3)
@@ -498,7 +498,8 @@ func TestAllWithABadMember(t *testing.T) {
 	}
 }
 
-// Clients of one Redis have one lock of a name, so nobody can have it for both of them. That is no lock to be waited for, again and again.
+// Two Clients of one Redis share the lock of a name, so an All that has it from both can never succeed. It fails at once instead of
+// waiting for itself.
 func TestAllWaitsForItself(t *testing.T) {
 	b := newFixture(t)
 	other := newClient(t, b.rdb)
