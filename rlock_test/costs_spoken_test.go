@@ -94,7 +94,7 @@ func TestCostsOfBeingSpokenTo(t *testing.T) {
 		lockAndUnlock(t, m)
 		if len(options) > 0 {
 			awaitEar(t, s.Client(t), holder)
-			redistest.Eventually(t, testTimeout, func() bool { return near.since(traffic{}).commands >= 3 }, "the proxy has counted the subscription")
+			redistest.Eventually(t, testTimeout, func() bool { return near.since(traffic{}).commands >= 3 }, "subscription counted")
 		}
 		c.begins = near.since(traffic{})
 		if name == "linger" {
@@ -114,7 +114,7 @@ func TestCostsOfBeingSpokenTo(t *testing.T) {
 		atHolder := near.since(traffic{})
 		waiter := lockAsync(t, waits.Mutex(name))
 		if unlock != nil {
-			redistest.Eventually(t, testTimeout, func() bool { return exists(t, s.Client(t), "rlock_queue:{"+name+"}") }, "the waiter is in the queue")
+			redistest.Eventually(t, testTimeout, func() bool { return exists(t, s.Client(t), "rlock_queue:{"+name+"}") }, "waiter in the queue")
 			if name == "asked" {
 				redistest.Eventually(t, testTimeout, func() bool { return near.since(atHolder).messages == 1 }, "the waiter has asked")
 			}

@@ -154,7 +154,7 @@ func TestDeadlocksOfRandomOrders(t *testing.T) {
 						victims.Add(1)
 						states.set(g, func(s *lockerState) { s.gave = &lockerState{holds: s.holds, waitsOn: s.waitsOn} })
 						if wrong := states.notIn(e); wrong != "" {
-							t.Errorf("not a deadlock: no goroutine %s\n%v", wrong, err)
+							t.Errorf("not a deadlock: this wait does not exist: %s\n%v", wrong, err)
 						}
 					} else if err != nil {
 						t.Error(err)
