@@ -22,15 +22,15 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// proxied is a process whose goroutines hand a lock on, behind a network that fails, and another process
-// beside it.
+// proxied is a process behind a network that can fail, whose goroutines hand a lock to each other, and another process with a
+// reliable network.
 type proxied struct {
-	fixture // Client is behind the network, rdb is not
+	fixture // Client uses the proxy, rdb does not
 	server  *redistest.Server
 	proxy   *redistest.Proxy
 	other   *rlock.Client
-	release string       // the name of the script in Redis
-	asked   atomic.Int64 // how many attempts of Client were sent
+	release string       // the hash of the script
+	asked   atomic.Int64 // attempts that Client has sent
 }
 
 func newProxied(t testing.TB, o ...rlock.Options) *proxied {
@@ -44,7 +44,7 @@ func newProxiedOn(t testing.TB, s *redistest.Server, o ...rlock.Options) *proxie
 	r.rdb, r.name = s.Client(t), redistest.Name(t)
 	r.other = newClient(t, r.rdb, o...)
 	r.Client = newClient(t, redistest.Dial(t, r.proxy.Addr()), o...)
-	r.load(t, "renew") // so that none is sent twice
+	r.load(t, "renew") // loads the scripts, so that no call is sent twice
 	r.release = r.load(t, "release")
 	acquire := r.load(t, "acquire")
 	r.proxy.OnRequest(func(cmd []string) redistest.Action {
@@ -56,25 +56,26 @@ func newProxiedOn(t testing.TB, s *redistest.Server, o ...rlock.Options) *proxie
 	return r
 }
 
-// byCall keeps a Lock from going on with the tenure of the one before it: it has a bound of its own, which no test reaches. So it is handed
-// the lock by a call.
+// byCall gives a Lock a bound of its own, which no test reaches. Such a Lock cannot take over the current hold in memory, so the
+// lock is handed to it by a call to Redis.
 var byCall = rlock.WithMaxHold(24 * time.Hour)
 
-// Mutex is a handle whose unlocks hand off by a call, also inside of the process. What they do without one is in passon_test.go.
+// Mutex returns a handle whose unlocks always hand off with a call to Redis, even within the process. passon_test.go covers those
+// without a call.
 func (r *proxied) Mutex(name string, o ...rlock.Option) *rlock.Mutex {
 	return r.Client.Mutex(name, append([]rlock.Option{byCall}, o...)...)
 }
 
-// nthHandOff does a with the n-th release that names the next owner; 0: with each.
+// nthHandOff applies a to the n-th release that names the next owner; 0: to each.
 func (r *proxied) nthHandOff(n int, a redistest.Action) redistest.Hook {
 	return r.nthRelease(n, true, a)
 }
 
-// nthRelease does a with the n-th of the releases that name the next owner, or of the others; 0: with each.
+// nthRelease applies a to the n-th release that names a next owner, or that names none; 0: to each.
 func (r *proxied) nthRelease(n int, handsOff bool, a redistest.Action) redistest.Hook {
 	seen := 0
 	return func(cmd []string) redistest.Action {
-		const next = 5 // of the script's arguments
+		const next = 5 // index of the next owner in the script's arguments
 		if cmd[0] != "EVALSHA" || cmd[1] != r.release {
 			return redistest.Pass
 		}
@@ -89,7 +90,7 @@ func (r *proxied) nthRelease(n int, handsOff bool, a redistest.Action) redistest
 	}
 }
 
-// listen subscribes to the lock's channel, as one of Redisson's waiters does, until stop is called.
+// listen subscribes to the channel of the lock, like a waiter of Redisson, until stop is called.
 func (b fixture) listen(t *testing.T) (stop func()) {
 	t.Helper()
 	conn, giveBack := b.rdb.Dedicate()
@@ -107,7 +108,7 @@ func (b fixture) listen(t *testing.T) (stop func()) {
 	}
 }
 
-// load makes Redis know a script, and returns its name there.
+// load loads a script into Redis and returns its hash.
 func (r *proxied) load(t testing.TB, script string) string {
 	t.Helper()
 	sent := lua.Text(script)
@@ -116,12 +117,13 @@ func (r *proxied) load(t testing.TB, script string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// line takes the lock, and lets others wait behind each other for it; all of them know that it is held.
+// line takes the lock and starts a queue of waiters behind it. All of them know that the lock is held.
 func (r *proxied) line(t testing.TB, behind ...locker) (lockResult, []pendingLock) {
 	t.Helper()
 	return r.lineOf(t, r.Mutex(r.name), behind...)
 }
 
+// lineOf is line with a given first locker.
 func (r *proxied) lineOf(t testing.TB, first locker, behind ...locker) (lockResult, []pendingLock) {
 	t.Helper()
 	var a lockResult
@@ -130,7 +132,7 @@ func (r *proxied) lineOf(t testing.TB, first locker, behind ...locker) (lockResu
 	return a, r.queue(t, behind...)
 }
 
-// queue lets others wait for a lock that is held.
+// queue starts waiters, one after the other, for a lock that is held.
 func (r *proxied) queue(t testing.TB, behind ...locker) []pendingLock {
 	t.Helper()
 	before, asked := waiting(t), r.asked.Load()
@@ -140,32 +142,32 @@ func (r *proxied) queue(t testing.TB, behind ...locker) []pendingLock {
 	var line []pendingLock
 	for i, l := range behind {
 		line = append(line, lockAsync(t, l))
-		redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == before+i+1 }, "it waits")
+		redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == before+i+1 }, "the goroutine waits")
 	}
 	r.settle(t, before+len(behind), asked)
 	return line
 }
 
-// attempts are those of the first waiter: when it comes, and again when its subscription stands.
+// attempts is the number of attempts of the first waiter: one at the start and one once its subscription stands.
 const attempts = 2
 
-// settle waits until so many attempts were sent, and so many goroutines have their answer and sleep: an unlock that meets an
-// attempt does not hand off. How long nothing has happened would not tell on a machine that stands still now and then.
+// settle waits until that many attempts were sent and that many goroutines sleep with their replies: an unlock that coincides with
+// an attempt does not hand off. Waiting for a quiet period would not work on a machine that sometimes stands still.
 func (r *proxied) settle(t testing.TB, asleep int, asked int64) {
 	t.Helper()
 	redistest.Eventually(t, testTimeout, func() bool {
 		return r.asked.Load() >= asked && waiting(t) == asleep
-	}, "all have asked and wait")
+	}, "all waiters have asked and sleep")
 }
 
-// held says that the lock is one owner's, and how deep.
+// held checks that a is the only owner of the lock, and how many levels it has.
 func (r *proxied) held(t testing.TB, a lockResult, depth int64) {
 	t.Helper()
 	require.NoError(t, a.ctx.Err())
 	r.awaitFields(t, r.name, map[string]int64{rlock.Owner(a.ctx): depth})
 }
 
-// gets is get for a waiter that has to get the lock.
+// gets is get for a waiter that must get the lock.
 func (r *proxied) gets(t testing.TB, p pendingLock) lockResult {
 	t.Helper()
 	a := p.get(t, testTimeout)
@@ -174,7 +176,7 @@ func (r *proxied) gets(t testing.TB, p pendingLock) lockResult {
 	return a
 }
 
-// clear proves that nothing is left of the lock: no key, no subscription, no waiter.
+// clear checks that nothing is left of the lock: no key, no subscription, no waiter.
 func (r *proxied) clear(t testing.TB) {
 	t.Helper()
 	redistest.Eventually(t, testTimeout, func() bool { return !r.exists(t, r.name) }, "the lock is free")
@@ -196,8 +198,8 @@ func same(l locker, n int) []locker {
 	return all
 }
 
-// One command for each of a line of waiters, and one more for the last unlock: nobody asks, and nobody
-// is told before.
+// Each waiter of a queue costs one command, and the last unlock one more. Waiters send nothing, and no message is published before
+// the last unlock.
 func TestHandOffCosts(t *testing.T) {
 	redistest.Parallel(t)
 	r := newProxied(t, rlock.Options{HandOff: unlimited})
@@ -223,7 +225,7 @@ func TestHandOffCosts(t *testing.T) {
 	r.clear(t)
 }
 
-// Others see the owner change, never a lock that is free or has two owners, and hear of the end alone.
+// Other processes see the owner change, but never a free lock or two owners, and receive a message only at the end.
 func TestHandOffAsOthersSeeIt(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t, "--notify-keyspace-events", "KA")
@@ -238,7 +240,7 @@ func TestHandOffAsOthersSeeIt(t *testing.T) {
 	for channel, to := range map[string]chan string{
 		"__keyspace@0__:" + r.name: events, "redisson_lock__channel:{" + r.name + "}": heard,
 	} {
-		go func() { // ended by stop
+		go func() { // ends with stop
 			ended <- r.rdb.Receive(hooked, r.rdb.B().Subscribe().Channel(channel).Build(), func(m rueidis.PubSubMessage) { to <- m.Message })
 		}()
 		<-ready
@@ -264,20 +266,21 @@ func TestHandOffAsOthersSeeIt(t *testing.T) {
 	require.Empty(t, heard)
 }
 
+// Options.HandOff bounds the number of hand-offs within a process, and the time that they take, before other processes get a turn.
 func TestHandOffBounds(t *testing.T) {
 	redistest.Parallel(t)
 	for name, row := range map[string]struct {
 		bound    rlock.HandOff
 		hold     time.Duration // how long each section takes
-		alone    bool          // nobody else listens
+		alone    bool          // no other process listens
 		handOffs int64
-		releases int64 // that free the lock
+		releases int64 // releases that free the lock
 	}{
 		"off":             {bound: rlock.HandOff{Most: -1}, releases: 11},
 		"off, far":        {bound: rlock.HandOff{Most: math.MinInt, For: math.MaxInt64}, releases: 11},
 		"most 1":          {bound: rlock.HandOff{Most: 1, For: time.Hour}, handOffs: 5, releases: 6},
 		"most 1, alone":   {bound: rlock.HandOff{Most: 1, For: time.Hour}, alone: true, handOffs: 10, releases: 1},
-		"most 3":          {bound: rlock.HandOff{Most: 3, For: time.Hour}, handOffs: 7, releases: 4}, // two, once the other one is known
+		"most 3":          {bound: rlock.HandOff{Most: 3, For: time.Hour}, handOffs: 7, releases: 4}, // only two in a row once the other process is known
 		"most 10":         {bound: rlock.HandOff{Most: 10, For: time.Hour}, handOffs: 10, releases: 1},
 		"long sections":   {bound: rlock.HandOff{For: time.Millisecond}, hold: 3 * time.Millisecond, handOffs: 5, releases: 6},
 		"defaults":        {handOffs: 10, releases: 1, bound: rlock.HandOff{For: time.Hour}},
@@ -303,7 +306,7 @@ func TestHandOffBounds(t *testing.T) {
 			require.Equal(t, row.handOffs, after["hset"]-before["hset"], "hand-offs")
 			published := row.releases
 			if row.bound.Most >= 0 {
-				published += row.releases - 1 // the first of the queue is told to look
+				published += row.releases - 1 // one message to the first waiter in the queue
 			}
 			require.Equal(t, published, after["publish"]-before["publish"], "releases")
 			stop()
@@ -312,6 +315,7 @@ func TestHandOffBounds(t *testing.T) {
 	}
 }
 
+// New refuses a negative Options.HandOff.For.
 func TestHandOffOptions(t *testing.T) {
 	b := newBareFixture(t)
 	for _, o := range []rlock.HandOff{{For: -1}, {For: math.MinInt64, Most: -1}, {For: -time.Nanosecond, Most: 1}} {
@@ -321,7 +325,7 @@ func TestHandOffOptions(t *testing.T) {
 	}
 }
 
-// With Replicas each hold has to be confirmed, which a hand-off does not.
+// With Options.Replicas there are no hand-offs, since replicas must confirm each hold.
 func TestNoHandOffWithReplicas(t *testing.T) {
 	redistest.Parallel(t)
 	master, _ := withReplica(t)
@@ -336,8 +340,8 @@ func TestNoHandOffWithReplicas(t *testing.T) {
 	r.clear(t)
 }
 
-// Another process that waits gets its turn, though a process has waiters all the time: after a number of
-// hand-offs, or after a time; and without a bound it would not.
+// A waiter of another process gets its turn after a number of hand-offs, or after a time, even if a process always has waiters of
+// its own. Without these bounds it would not.
 func TestOtherProcessesGetTheirTurn(t *testing.T) {
 	redistest.Parallel(t)
 	for name, row := range map[string]struct {
@@ -365,7 +369,7 @@ func TestOtherProcessesGetTheirTurn(t *testing.T) {
 				var sections atomic.Int64
 				var stop atomic.Bool
 				var wg sync.WaitGroup
-				for _, p := range line { // each is in line again before its turn comes
+				for _, p := range line { // each waits again before its next turn
 					wg.Go(func() {
 						a := p.get(t, testTimeout)
 						for {
@@ -373,7 +377,7 @@ func TestOtherProcessesGetTheirTurn(t *testing.T) {
 								return
 							}
 							sections.Add(1)
-							redistest.Eventually(t, testTimeout, func() bool { return stop.Load() || waiting(t) > 1 }, "others wait")
+							redistest.Eventually(t, testTimeout, func() bool { return stop.Load() || waiting(t) > 1 }, "other goroutines wait")
 							assert.NoError(t, a.unlock())
 							if stop.Load() {
 								return
@@ -389,7 +393,7 @@ func TestOtherProcessesGetTheirTurn(t *testing.T) {
 					stop.Store(true)
 					require.NoError(t, got.unlock())
 				} else {
-					redistest.Eventually(t, testTimeout, func() bool { return sections.Load() > 300 }, "it goes on")
+					redistest.Eventually(t, testTimeout, func() bool { return sections.Load() > 300 }, "the hand-offs go on")
 					stranger.stillWaits(t)
 					stop.Store(true)
 					require.NoError(t, r.gets(t, stranger).unlock())
@@ -401,7 +405,7 @@ func TestOtherProcessesGetTheirTurn(t *testing.T) {
 	}
 }
 
-// The next section sees the writes of the one before it, and no two overlap.
+// Each section sees the writes of the previous one, and no two sections overlap.
 func TestHandOffExcludes(t *testing.T) {
 	r := newProxied(t, rlock.Options{HandOff: unlimited})
 	n := 0
@@ -419,7 +423,7 @@ func TestHandOffExcludes(t *testing.T) {
 	r.clear(t)
 }
 
-// The server forgets its scripts all the time.
+// Hand-offs work even if the server forgets its scripts before each unlock.
 func TestHandOffWithoutScripts(t *testing.T) {
 	redistest.Parallel(t)
 	r := newProxied(t, rlock.Options{HandOff: unlimited})
@@ -437,7 +441,7 @@ func TestHandOffWithoutScripts(t *testing.T) {
 	r.clear(t)
 }
 
-// A user without the rights for a hand-off gives the lock back as without it.
+// A user without the rights for a hand-off releases the lock as without one.
 func TestHandOffForbidden(t *testing.T) {
 	redistest.Parallel(t)
 	for _, command := range []string{"hexists", "hset"} {

@@ -17,17 +17,17 @@ import (
 )
 
 const (
-	watchedGrant = 500 * time.Millisecond // the grant lease of these tests: that of their Clients' watchdog
-	watchedHold  = 20 * time.Second       // the lease of the hold that all wait for, and so their sleep if nobody tells them
+	watchedGrant = 500 * time.Millisecond // the grant lease of these tests, equal to the watchdog time of their Clients
+	watchedHold  = 20 * time.Second       // the lease of the hold that all wait for; waiters without a message sleep as long
 	watchedSlack = 2 * time.Second        // for a busy machine
 )
 
-// deadInLine are processes in line for one lock, of which some die or stop.
+// deadInLine is a lock with a queue of processes, some of which are killed or stopped.
 type deadInLine struct {
 	fixture
 	unlock       func() error
 	well         *redistest.Server
-	gone, silent *redistest.Proxy // the way to Redis of those that are killed, and of those that are stopped
+	gone, silent *redistest.Proxy // the connections of killed and of stopped processes
 	places       int
 }
 
@@ -45,7 +45,7 @@ func newDeadInLine(t *testing.T) *deadInLine {
 
 var watchedOptions = rlock.Options{WatchdogTimeout: watchedGrant}
 
-// waits has another process wait that reaches Redis there, behind all that wait so far.
+// waits starts another process, connected to addr, that waits behind all others.
 func (m *deadInLine) waits(t *testing.T, addr string) pendingLock {
 	t.Helper()
 	p := lockAsync(t, newClient(t, redistest.Dial(t, addr), watchedOptions).Mutex(m.name))
@@ -53,11 +53,11 @@ func (m *deadInLine) waits(t *testing.T, addr string) pendingLock {
 	redistest.Eventually(t, testTimeout, func() bool {
 		n, err := m.do(t, "ZCARD", "rlock_queue:{"+m.name+"}").AsInt64()
 		return err == nil && n == int64(m.places)
-	}, "it has a place")
+	}, "the process is in the queue")
 	return p
 }
 
-// cutOff kills some of them and stops the others, once they have nothing under way.
+// cutOff kills the processes behind gone and stops those behind silent, once they have no call under way.
 func (m *deadInLine) cutOff() {
 	sleep(100 * time.Millisecond)
 	m.gone.Refuse(true)
@@ -66,7 +66,7 @@ func (m *deadInLine) cutOff() {
 	sleep(100 * time.Millisecond)
 }
 
-// requireWithin checks that a waiter has the lock after so many grant leases.
+// requireWithin checks that a waiter gets the lock within that many grant leases.
 func requireWithin(t *testing.T, p pendingLock, began time.Time, grants int) {
 	t.Helper()
 	got := p.get(t, watchedHold)
@@ -75,8 +75,8 @@ func requireWithin(t *testing.T, p pendingLock, began time.Time, grants int) {
 	require.NoError(t, got.unlock())
 }
 
-// Processes that were killed or stopped keep the lock from those behind them for one grant lease at most, for each that was stopped,
-// wherever they stand.
+// Killed processes in the queue delay the waiters behind them by one grant lease at most in total, and each stopped process by one
+// at most.
 func TestDeadInLine(t *testing.T) {
 	redistest.Parallel(t)
 	for dead := range 9 {
@@ -110,7 +110,8 @@ func TestDeadInLine(t *testing.T) {
 	}
 }
 
-// Each grant decides anew who is to look: those that are well, and had their turn before, do not count.
+// Each hand-over chooses anew which waiters check on the new holder: live waiters that already had their turn do not use up this
+// number.
 func TestDeadBehindTheWell(t *testing.T) {
 	redistest.Parallel(t)
 	for _, well := range []int{1, 4, 12} {
@@ -136,7 +137,7 @@ func TestDeadBehindTheWell(t *testing.T) {
 	}
 }
 
-// Processes that were stopped when they were about to look hide nobody who is not.
+// Processes that are stopped just before they check on the holder delay live waiters by one grant lease each at most.
 func TestStoppedBeforeTheirLook(t *testing.T) {
 	redistest.Parallel(t)
 	for _, stopped := range []int{1, 4, 5} {
@@ -144,11 +145,11 @@ func TestStoppedBeforeTheirLook(t *testing.T) {
 			redistest.Parallel(t)
 			m := newDeadInLine(t)
 			require.NoError(t, m.unlock())
-			for range stopped { // so that they have all that they need for a Lock
+			for range stopped { // loads all scripts that the processes need
 				c := newClient(t, redistest.Dial(t, m.silent.Addr()), watchedOptions)
 				loadScripts(t, c)
 			}
-			options := rlock.Options{WatchdogTimeout: 3 * time.Second} // a grant lease of 2s
+			options := rlock.Options{WatchdogTimeout: 3 * time.Second} // a grant lease of 2 s
 			holder := newClient(t, m.rdb, options)
 			ctx, unlock, err := holder.Mutex(m.name, rlock.WithLease(1900*time.Millisecond)).Lock(context.Background())
 			require.NoError(t, err)
@@ -157,7 +158,7 @@ func TestStoppedBeforeTheirLook(t *testing.T) {
 				redistest.Eventually(t, testTimeout, func() bool {
 					n, err := m.do(t, "ZCARD", "rlock_queue:{"+m.name+"}").AsInt64()
 					return err == nil && n == int64(i+1)
-				}, "it has a place")
+				}, "the process is in the queue")
 			}
 			m.silent.BlackHole(true)
 			_, unlockInner, err := holder.Mutex(m.name, rlock.WithLease(watchedHold)).Lock(ctx)
@@ -175,7 +176,7 @@ func TestStoppedBeforeTheirLook(t *testing.T) {
 	}
 }
 
-// Somebody who is not in line is told of each unlock, whoever is in line, and in whatever state.
+// A waiter outside the queue is notified of each unlock, whichever processes are in the queue, dead or alive.
 func TestOutsiderBesideTheDead(t *testing.T) {
 	redistest.Parallel(t)
 	for _, dead := range []int{0, 1, 4} {
@@ -197,8 +198,8 @@ func TestOutsiderBesideTheDead(t *testing.T) {
 	}
 }
 
-// A process in line need not be told of unlocks, and listens where those in line do. A Client without queues, and a waiter of a quorum or of a
-// fair lock, are not in line.
+// A process in the queue needs no unlock messages and subscribes to the channel of the queue. A Client without hand-offs and a
+// waiter of a fair lock are not in this queue.
 func TestWhoIsInLine(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -227,12 +228,12 @@ func TestWhoIsInLine(t *testing.T) {
 			got := w.get(t, testTimeout)
 			require.NoError(t, got.err)
 			require.NoError(t, got.unlock())
-			redistest.Eventually(t, testTimeout, func() bool { return line(key) == 0 }, "the subscription ends with the other one")
+			redistest.Eventually(t, testTimeout, func() bool { return line(key) == 0 }, "the subscription ends with the wait")
 		})
 	}
 }
 
-// A process that wants a place and gets none, since Redis has no memory for it, is told of unlocks as an outsider.
+// A process that cannot join the queue, because Redis is out of memory, is notified of unlocks like a waiter outside the queue.
 func TestNoPlaceInLine(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
@@ -243,18 +244,18 @@ func TestNoPlaceInLine(t *testing.T) {
 	_, unlock, err := b.Mutex(b.name, rlock.WithLease(watchedHold)).Lock(context.Background())
 	require.NoError(t, err)
 	inLine := lockAsync(t, newClient(t, s.Client(t), watchedOptions).Mutex(b.name))
-	redistest.Eventually(t, testTimeout, func() bool { return b.exists(t, "rlock_queue:{"+b.name+"}") }, "it has a place")
+	redistest.Eventually(t, testTimeout, func() bool { return b.exists(t, "rlock_queue:{"+b.name+"}") }, "the process is in the queue")
 	require.NoError(t, b.do(t, "CONFIG", "SET", "maxmemory", "1").Error())
 	w := lockAsync(t, other.Mutex(b.name))
 	b.awaitSubscribers(t, b.name, 2)
 	line := "redisson_lock__channel:{" + b.name + "}:rlock_queue"
 	redistest.Eventually(t, testTimeout, func() bool {
 		return b.subscribers(t, line) == 1 && b.subscribers(t, unlockChannelOf("", b.name)) == 2
-	}, "one of them is not in line")
+	}, "one of the two processes is not in the queue")
 	require.NoError(t, b.do(t, "CONFIG", "SET", "maxmemory", "0").Error())
 	began := time.Now()
 	require.NoError(t, unlock())
-	for range 2 { // in whichever order
+	for range 2 { // in either order
 		select {
 		case got := <-w.result:
 			require.NoError(t, got.err)
@@ -267,7 +268,7 @@ func TestNoPlaceInLine(t *testing.T) {
 	require.Less(t, time.Since(began), watchedSlack)
 }
 
-// Something else under a key that waiters use beside the lock does not keep anybody from it.
+// Foreign data under a helper key of the lock, such as its queue, does not prevent anyone from getting the lock.
 func TestSomethingElseBesideTheLock(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -275,7 +276,7 @@ func TestSomethingElseBesideTheLock(t *testing.T) {
 	for name, row := range map[string]struct {
 		lock func(c *rlock.Client, name string) locker
 		key  string
-		late bool // it comes when the lock is held
+		late bool // the data appears while the lock is held
 	}{
 		"mutex":  {func(c *rlock.Client, name string) locker { return c.Mutex(name) }, "rlock_queue:{%s}", false},
 		"fenced": {func(c *rlock.Client, name string) locker { return c.FencedMutex(name) }, "rlock_queue:{%s}", false},
@@ -299,13 +300,13 @@ func TestSomethingElseBesideTheLock(t *testing.T) {
 				return
 			}
 			w := lockAsync(t, row.lock(other, lock))
-			redistest.Eventually(t, testTimeout, func() bool { return b.subscribers(t, unlockChannelOf(name, lock)) == 1 }, "it waits")
+			redistest.Eventually(t, testTimeout, func() bool { return b.subscribers(t, unlockChannelOf(name, lock)) == 1 }, "the waiter listens")
 			sleep(50 * time.Millisecond)
 			began := time.Now()
 			require.NoError(t, unlock())
 			got := w.get(t, testTimeout)
 			require.NoError(t, got.err)
-			require.Less(t, time.Since(began), 5*time.Second, "told, and not only when the lease was over")
+			require.Less(t, time.Since(began), 5*time.Second, "the waiter is woken before the lease ends")
 			require.NoError(t, got.unlock())
 		})
 	}
@@ -327,13 +328,13 @@ func (b fixture) subscribers(t *testing.T, channel string) int64 {
 	return n
 }
 
-// A process keeps its turn when the first of its waiters gives up: the next one has been there for as long.
+// A process keeps its place in the queue if its first waiter gives up: the next waiter of the process inherits it.
 func TestTurnOutlivesTheFirstWaiter(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
 	for name, row := range map[string]struct {
 		m       func(c *rlock.Client, name string) *rlock.Mutex
-		givesUp func(w pendingLock) // nil: its time ends
+		givesUp func(w pendingLock) // nil: its timeout comes
 	}{
 		"its time ends": {m: func(c *rlock.Client, name string) *rlock.Mutex { return c.Mutex(name) }},
 		"cancelled":     {m: func(c *rlock.Client, name string) *rlock.Mutex { return c.Mutex(name) }, givesUp: func(w pendingLock) { w.cancel() }},
@@ -356,7 +357,7 @@ func TestTurnOutlivesTheFirstWaiter(t *testing.T) {
 			gives := lockAsync(t, first)
 			redistest.Eventually(t, testTimeout, func() bool { return len(queue()) == 1 }, "the first of the process waits")
 			second := lockAsync(t, row.m(x, key))
-			sleep(100 * time.Millisecond) // and so does the second
+			sleep(100 * time.Millisecond) // the second waits as well
 			other := lockAsync(t, row.m(y, key))
 			redistest.Eventually(t, testTimeout, func() bool { return len(queue()) == 2 }, "another process waits")
 			line := queue()
@@ -364,7 +365,7 @@ func TestTurnOutlivesTheFirstWaiter(t *testing.T) {
 				row.givesUp(gives)
 			}
 			require.Error(t, gives.get(t, testTimeout).err)
-			sleep(200 * time.Millisecond) // in which a release of its place would arrive
+			sleep(200 * time.Millisecond) // time for a release of the place to arrive
 			require.Equal(t, line, queue())
 			require.NoError(t, unlock())
 			got := second.get(t, testTimeout)
@@ -373,12 +374,13 @@ func TestTurnOutlivesTheFirstWaiter(t *testing.T) {
 			got = other.get(t, testTimeout)
 			require.NoError(t, got.err)
 			require.NoError(t, got.unlock())
-			redistest.Eventually(t, testTimeout, func() bool { return !b.exists(t, key) && len(queue()) == 0 }, "nothing is left")
+			redistest.Eventually(t, testTimeout, func() bool { return !b.exists(t, key) && len(queue()) == 0 }, "no key is left")
 		})
 	}
 }
 
-// While somebody listens who is not in line, a process passes the lock on inside of itself for a quarter of its run.
+// While a waiter outside the queue listens, a process passes the lock on within itself for only a quarter of its usual number of
+// sections.
 func TestRunBesideAnOutsider(t *testing.T) {
 	redistest.Parallel(t)
 	for outside, least := range map[bool]int64{false: 0, true: 10} {
@@ -410,7 +412,7 @@ func TestRunBesideAnOutsider(t *testing.T) {
 				})
 			}
 			wg.Wait()
-			require.GreaterOrEqual(t, told.Load(), least, "after each fourth section; 4 of 60 after whole runs")
+			require.GreaterOrEqual(t, told.Load(), least, "one message for every four sections; after full runs only 4 for 60 sections")
 			if !outside {
 				require.Zero(t, told.Load())
 			}
@@ -418,8 +420,8 @@ func TestRunBesideAnOutsider(t *testing.T) {
 	}
 }
 
-// The channel on which a process is told that it has a lock {x} is the unlock channel of another lock, if that is called so. Who waits for
-// either of them hears what it is told, and so does who waits for both.
+// A lock may have a name that makes its unlock channel equal to the grant channel of a process for another lock. Waiters of either
+// lock, or of both, receive all their messages.
 func TestLockNamedAsAChannelForGrants(t *testing.T) {
 	redistest.Parallel(t)
 	for way, o := range map[string]rlock.Options{"granted": {}, "told": {HandOff: rlock.HandOff{Most: -1}}} {
@@ -433,7 +435,7 @@ func TestLockNamedAsAChannelForGrants(t *testing.T) {
 					_, unlock, err := holder.Mutex(name).Lock(context.Background())
 					require.NoError(t, err)
 					w := lockAsync(t, c.Mutex(name))
-					redistest.Eventually(t, testTimeout, func() bool { return b.subscribers(t, "redisson_lock__channel:"+name) >= 1 }, "it waits")
+					redistest.Eventually(t, testTimeout, func() bool { return b.subscribers(t, "redisson_lock__channel:"+name) >= 1 }, "the waiter listens")
 					require.NoError(t, unlock())
 					got := w.get(t, 2*time.Second+soon)
 					require.NoError(t, got.err, name)
@@ -447,7 +449,7 @@ func TestLockNamedAsAChannelForGrants(t *testing.T) {
 				require.NoError(t, err)
 				unlocks, waiters = append(unlocks, unlock), append(waiters, lockAsync(t, c.Mutex(name)))
 			}
-			redistest.Eventually(t, testTimeout, func() bool { return c.Stats().Waiting == len(names) }, "all wait")
+			redistest.Eventually(t, testTimeout, func() bool { return c.Stats().Waiting == len(names) }, "all goroutines wait")
 			for i, unlock := range unlocks {
 				require.NoError(t, unlock())
 				got := waiters[i].get(t, 2*time.Second+soon)
