@@ -109,7 +109,7 @@ func TestAllUnderContentionAndCuts(t *testing.T) {
 	s := redistest.Start(t)
 	var clients []*rlock.Client
 	var proxies []*redistest.Proxy
-	var replies [2]atomic.Int64 // since the last cut
+	var replies [2]atomic.Int64 // of each client since the last cut
 	for i := range replies {
 		p := redistest.StartProxy(t, s.Addr())
 		p.OnReply(func([]string) redistest.Action {

@@ -20,7 +20,7 @@ func newAllLeaver(t *testing.T, way func(*rueidis.ClientOption)) (*leavingCaller
 	h := newLeavingCallers(t, way)
 	names := append(numbered(h.name, 2), h.name)
 	m := rlock.All(mutexes(h.Client, names...)...)
-	require.NoError(t, m.Do(context.Background(), func(context.Context) error { return nil })) // the scripts
+	require.NoError(t, m.Do(context.Background(), func(context.Context) error { return nil })) // loads the scripts
 	return h, names, m
 }
 
@@ -247,7 +247,7 @@ func TestAllOverASlowNetwork(t *testing.T) {
 	proxy := redistest.StartProxy(t, redistest.Shared(t))
 	c := newClient(t, redistest.Dial(t, proxy.Addr()))
 	fair := rlock.All(c.FairMutex(b.name+":1"), c.FairMutex(b.name+":2"))
-	require.NoError(t, fair.Do(context.Background(), nothingToDo)) // the scripts
+	require.NoError(t, fair.Do(context.Background(), nothingToDo)) // loads the scripts
 	const trip = 1200 * time.Millisecond
 	proxy.Delay(trip / 2)
 	began := time.Now()
@@ -274,7 +274,7 @@ func TestAllOfBothSidesMeetsASlowReply(t *testing.T) {
 			b := newFixture(t)
 			proxy := redistest.StartProxy(t, redistest.Shared(t))
 			m := all(newClient(t, redistest.Dial(t, proxy.Addr())).RWMutex(b.name))
-			require.NoError(t, m.Do(context.Background(), nothingToDo)) // the scripts
+			require.NoError(t, m.Do(context.Background(), nothingToDo)) // loads the scripts
 			proxy.OnReply(redistest.Nth(strings.Count(name, "upgradeable")+2, "EVALSHA", redistest.Hold))
 			locks := lockAsync(t, m)
 			redistest.Eventually(t, testTimeout, func() bool { return proxy.Held() == 1 }, "the call for the second lock is under way")

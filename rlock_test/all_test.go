@@ -38,7 +38,7 @@ func TestAllCosts(t *testing.T) {
 	rdb, watch := s.Client(t, oneConn), s.Client(t)
 	c := newClient(t, rdb)
 	m := rlock.All(mutexes(c, numbered("load", 2)...)...)
-	require.NoError(t, m.Do(context.Background(), func(context.Context) error { return nil })) // the scripts
+	require.NoError(t, m.Do(context.Background(), func(context.Context) error { return nil })) // loads the scripts
 	for n, calls := range map[int]int64{2: 1, 1000: 1, 5000: 5} {
 		names := numbered("cost"+strconv.Itoa(n), n)
 		m := rlock.All(mutexes(c, names...)...)
@@ -440,7 +440,7 @@ func TestAllOfNothing(t *testing.T) {
 	}
 	require.False(t, b.exists(t, b.name))
 	require.Panics(t, func() { _ = new(rlock.MultiMutex).Name() })
-	require.Panics(t, func() { _, _, _ = rlock.All(good).Lock(nil) }) //nolint:staticcheck // the mistake in question
+	require.Panics(t, func() { _, _, _ = rlock.All(good).Lock(nil) }) //nolint:staticcheck // on purpose
 }
 
 // All locks its members in the order of their keys, which is the same in every process. Of one read/write lock the writer comes

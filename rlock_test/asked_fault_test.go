@@ -157,7 +157,7 @@ func TestAskedOnDeployments(t *testing.T) {
 	}
 }
 
-// logRecords collects what a Client logs.
+// logRecords collects the log of a Client.
 type logRecords struct {
 	mu   sync.Mutex // guards the following
 	text strings.Builder

@@ -20,7 +20,7 @@ func awaitAsked(t testing.TB, ctx context.Context) {
 	select {
 	case <-asked:
 	case <-time.After(testTimeout):
-		require.FailNow(t, "nobody has asked")
+		require.FailNow(t, "no waiter has asked")
 	}
 }
 
@@ -31,7 +31,7 @@ func notAsked(t testing.TB, ctx context.Context) {
 	require.NotNil(t, asked, "the hold was taken with WithAsked")
 	select {
 	case <-asked:
-		require.FailNow(t, "somebody has asked")
+		require.FailNow(t, "a waiter has asked")
 	default:
 	}
 }
@@ -235,7 +235,7 @@ func TestAskedAfterAGrant(t *testing.T) {
 			case got = <-waiters[1].result:
 				other = waiters[0]
 			case <-time.After(testTimeout):
-				require.FailNow(t, "nobody got it")
+				require.FailNow(t, "no waiter got the lock")
 			}
 			require.NoError(t, got.err)
 			awaitAsked(t, got.ctx)

@@ -27,7 +27,7 @@ func (t tryFor) Lock(ctx context.Context) (context.Context, rlock.UnlockFunc, er
 	return t.TryLock(ctx, t.wait)
 }
 
-// lockResult is the result of a Lock, and its time.
+// lockResult is the result of a Lock, and the time at which it returned.
 type lockResult struct {
 	ctx    context.Context
 	unlock rlock.UnlockFunc

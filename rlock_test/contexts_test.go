@@ -224,7 +224,7 @@ func TestShutdownSparesOthersCommands(t *testing.T) {
 	require.NoError(t, err)
 	s.Pause()
 	var wg sync.WaitGroup
-	wg.Go(func() { // fills the socket, so that what follows stays in the queue of rueidis
+	wg.Go(func() { // fills the socket, so that later commands stay in the queue of rueidis
 		_ = rdb.Do(context.Background(), rdb.B().Set().Key("big").Value(strings.Repeat("x", 64<<20)).Build())
 	})
 	sleep(300 * time.Millisecond)

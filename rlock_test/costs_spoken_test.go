@@ -73,8 +73,8 @@ func respSize(words []string) (n int) {
 	return n
 }
 
-// The costs match those in docs/locks.md under "Costs of optional features": unused, used while nobody asks, and used while
-// somebody asks. Each is measured at the holder and at a waiter of another process, for one lock.
+// The costs match those in docs/locks.md under "Costs of optional features": for a feature that is unused, used without a waiter,
+// and used with one. Each is measured at the holder and at a waiter of another process, for one lock.
 func TestCostsOfBeingSpokenTo(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)

@@ -27,7 +27,7 @@ func costNow(t testing.TB, s *redistest.Server) cost {
 }
 
 // TestCostsOfSemaphores compares semaphores with two permits, of which each section takes one, with docs/locks.md. The bounds are
-// tight: a cost 50 % higher would mean a different way to wait.
+// tight: a cost 50 % higher would mean that goroutines wait differently.
 func TestCostsOfSemaphores(t *testing.T) {
 	redistest.Parallel(t)
 	for _, kind := range []struct {

@@ -266,8 +266,8 @@ func TestTokenOfALevelIsNew(t *testing.T) {
 	require.NoError(t, unlock())
 }
 
-// G1, G2: the last unlock gives up while a re-entry with a longer lease is under way. The re-entry does not join the hold, which
-// nobody renews any more, but competes for the lock.
+// G1, G2: the last unlock gives up while a re-entry with a longer lease is under way. The re-entry does not join that hold, which
+// is no longer renewed, but competes for the lock.
 func TestUnlockLeftBeforeAReentryIsAnswered(t *testing.T) {
 	redistest.Parallel(t)
 	c, proxy, past := behindProxy(t, anyWay, rlock.Options{WatchdogTimeout: 3 * time.Second, UnlockTimeout: 300 * time.Millisecond})

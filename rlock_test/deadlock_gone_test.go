@@ -134,7 +134,7 @@ func TestDeadlockMemberClosed(t *testing.T) {
 			r := newRing(t, func(int) rlock.Options { return failAfter(300 * time.Millisecond) })
 			on := make(chan struct{})
 			first := true
-			r.proxies[0].OnRequest(func(cmd []string) redistest.Action { // from the first to the second
+			r.proxies[0].OnRequest(func(cmd []string) redistest.Action { // the probe from the first process to the second
 				if !first || !r.isOfTheLast(cmd) || !at(cmd) {
 					return redistest.Pass
 				}

@@ -153,7 +153,7 @@ func TestDeadlockCosts(t *testing.T) {
 	for _, row := range []struct {
 		name  string
 		o     rlock.Options
-		under bool // a hold
+		under bool // the Lock runs under a hold
 		asks  bool
 	}{
 		{"without the option", rlock.Options{}, true, false},

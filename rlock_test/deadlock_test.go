@@ -354,7 +354,7 @@ func TestDeadlockReport(t *testing.T) {
 		w.next(t)
 		_, _, err := x.TryLock(inner, time.Second)
 		cancel()
-		assert.ErrorIs(t, <-ended, context.Canceled) // before y is free
+		assert.ErrorIs(t, <-ended, context.Canceled) // before y is unlocked
 		return err
 	})
 	require.ErrorIs(t, err, rlock.ErrNotAcquired)

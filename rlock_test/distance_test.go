@@ -68,9 +68,9 @@ func (d distance) compete(t *testing.T, during time.Duration) (near, far int64, 
 	return near, far, longest
 }
 
-// If an unlock wakes all waiters, a process further away still gets at least a tenth of an equal share, even against a process that
-// wants the lock all the time. A machine that stands still for some milliseconds costs it turns, so it has several tries. The test
-// runs alone, its subtests in parallel.
+// Where an unlock wakes all waiters, a process further away still gets at least a tenth of an equal share, even if a nearer one
+// always wants the lock. A machine that stands still for some milliseconds costs it turns, so it has several tries. The test runs
+// alone, its subtests in parallel.
 func TestFurtherAwayGetsItsTurns(t *testing.T) {
 	off := rlock.Options{HandOff: rlock.HandOff{Most: -1}}
 	for name, start := range map[string]func(t *testing.T) distance{

@@ -12,8 +12,8 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// turns brings a process to the state between two of its goroutines that take turns: one has the lock, nobody waits, and the
-// process still listens for unlocks. It keeps listening for half a second, so the next waiter sends nothing.
+// turns returns a lock that one of two alternating goroutines holds, while the other does not wait at the moment. The process still
+// listens for unlocks, for another half a second, so the next waiter sends nothing.
 func turns(t *testing.T, o rlock.Options) (*proxied, lockResult) {
 	t.Helper()
 	r := newProxied(t, o)
@@ -35,7 +35,7 @@ func (r *proxied) waits(t *testing.T) pendingLock {
 	return p
 }
 
-// Each section costs one command even if the next goroutine comes after the hand-off before it.
+// Each section costs one command even if its goroutine begins to wait only after the previous hand-off.
 func TestTwoInTurn(t *testing.T) {
 	r, a := turns(t, rlock.Options{HandOff: unlimited})
 	before := redistest.Commands(t, r.rdb)

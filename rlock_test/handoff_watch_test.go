@@ -75,8 +75,8 @@ func requireWithin(t *testing.T, p pendingLock, began time.Time, grants int) {
 	require.NoError(t, got.unlock())
 }
 
-// Killed processes in the queue delay the waiters behind them by one grant lease at most in total, and each stopped process by one
-// at most.
+// Killed processes in the queue do not delay the waiters behind them. Each stopped process delays them by one grant lease at most,
+// wherever it stands.
 func TestDeadInLine(t *testing.T) {
 	redistest.Parallel(t)
 	for dead := range 9 {

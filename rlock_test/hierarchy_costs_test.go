@@ -15,8 +15,8 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// TestCostsOfAHierarchy compares the commands of a change to one part with docs/locks.md, on a server and on a cluster, with the
-// keys of the whole and its parts in one slot or in several. It prints the time of a section next to that of a Mutex.
+// TestCostsOfAHierarchy compares the commands of a change to one part with docs/locks.md: on a server, and on a cluster with the
+// keys in one slot or in several. It prints the time of a section next to that of a Mutex.
 func TestCostsOfAHierarchy(t *testing.T) {
 	redistest.Parallel(t)
 	for _, deployment := range []string{"standalone", "cluster, one slot", "cluster, several slots"} {
