@@ -16,16 +16,16 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// crowd describes a contention test: the names, and the clients that lock them.
+// crowd is a contention test: goroutines of several clients lock random subsets of the names.
 type crowd struct {
 	names   []string
-	lock    func(client int, names []string) []rlock.Locker // of one of the clients
+	lock    func(client int, names []string) []rlock.Locker // the locks of client number client
 	clients int
-	enough  func() bool // what it is disturbed by; nil: it is not
+	enough  func() bool // reports whether there were enough faults to end the test; nil if there are none
 }
 
-// G1: many goroutines of several clients each take some of the locks, in any order, or a single lock. No two are inside on the same name,
-// every goroutine gets in, and nothing is left. Some give up at a random moment.
+// G1: many goroutines of several clients lock some of the names, in random order, or just one name. No two goroutines are inside
+// the same lock, every goroutine gets in, and no key is left. Some callers cancel at a random moment.
 func (c crowd) run(t *testing.T, goroutines int, d time.Duration) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
@@ -55,7 +55,7 @@ func (c crowd) run(t *testing.T, goroutines int, d time.Duration) {
 				err := m.Do(ctx, func(ctx context.Context) error {
 					entered = true
 					for _, i := range which {
-						assert.EqualValues(t, 1, inside[i].Add(1), "alone in %s", c.names[i])
+						assert.EqualValues(t, 1, inside[i].Add(1), "goroutines inside %s", c.names[i])
 					}
 					sleep(time.Duration(random.IntN(200)) * time.Microsecond)
 					for _, i := range which {
@@ -82,14 +82,14 @@ func (c crowd) run(t *testing.T, goroutines int, d time.Duration) {
 		})
 	}
 	wg.Wait()
-	t.Logf("%d sections of several, %d of one, %d gave up", all.Load(), alone.Load(), gaveUp.Load())
-	require.NoError(t, ctx.Err(), "not everybody got in")
+	t.Logf("%d sections with several locks, %d with one, %d callers gave up", all.Load(), alone.Load(), gaveUp.Load())
+	require.NoError(t, ctx.Err(), "some goroutines did not get in")
 	require.Positive(t, all.Load())
 	require.Positive(t, alone.Load())
 	require.Positive(t, gaveUp.Load())
 }
 
-// G1, G4, G5, on one server: two clients in 24 goroutines.
+// G1, G4, G5: exclusion, wake-ups and cleanup with two clients and 24 goroutines on one server.
 func TestAllUnderContention(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
@@ -101,15 +101,15 @@ func TestAllUnderContention(t *testing.T) {
 	fixture{rdb: s.Client(t)}.clear(t)
 }
 
-// G1, G4 to G6: the same while the connections of both clients are cut all the time. Between two cuts there are many replies, or
-// else a slow machine would cut every try of a call.
+// G1, G4 to G6: the same while the test keeps cutting the connections of both clients. Each cut waits for a number of replies
+// first; on a slow machine a cut by time alone could interrupt every retry of a call.
 func TestAllUnderContentionAndCuts(t *testing.T) {
 	redistest.Parallel(t)
 	const many = 60
 	s := redistest.Start(t)
 	var clients []*rlock.Client
 	var proxies []*redistest.Proxy
-	var replies [2]atomic.Int64 // since the last cut
+	var replies [2]atomic.Int64 // of each client since the last cut
 	for i := range replies {
 		p := redistest.StartProxy(t, s.Addr())
 		p.OnReply(func([]string) redistest.Action {
@@ -120,7 +120,7 @@ func TestAllUnderContentionAndCuts(t *testing.T) {
 	}
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	var cuts atomic.Int64
-	go func() { // ends when the crowd has
+	go func() { // ends after the crowd
 		defer close(stopped)
 		for {
 			select {
@@ -159,7 +159,7 @@ func TestAllUnderContentionOnACluster(t *testing.T) {
 	}
 }
 
-// G1, G4, G5 with locks of two servers, which two processes know by clients of their own.
+// G1, G4, G5 with locks on two servers. Two processes lock them, each with its own Client for each server.
 func TestAllUnderContentionOnTwoServers(t *testing.T) {
 	redistest.Parallel(t)
 	servers := []*redistest.Server{redistest.Start(t), redistest.Start(t)}
@@ -181,8 +181,8 @@ func TestAllUnderContentionOnTwoServers(t *testing.T) {
 	}
 }
 
-// An All gets two locks that are never free together. Goroutines of two processes queue for each lock all the time, so each lock goes
-// straight from holder to holder.
+// All succeeds even if its locks are never free at the same moment. Goroutines of two processes queue for each of two locks, so
+// each lock passes directly from holder to holder.
 func TestAllOfLocksThatAreNeverFree(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
@@ -208,7 +208,7 @@ func TestAllOfLocksThatAreNeverFree(t *testing.T) {
 			}
 		}
 	}
-	redistest.Eventually(t, testTimeout, func() bool { return sections.Load() > 20 }, "they are busy")
+	redistest.Eventually(t, testTimeout, func() bool { return sections.Load() > 20 }, "both locks are in use")
 	m := rlock.All(mutexes(newClient(t, s.Client(t)), names...)...)
 	for range 3 {
 		p := lockAsync(t, m)
@@ -218,14 +218,14 @@ func TestAllOfLocksThatAreNeverFree(t *testing.T) {
 	}
 }
 
-// changesPlaces is a lock that is never free together with another one: whoever has it finds that taken by somebody who has just given it
-// up. After some climbs it lets go.
+// changesPlaces is a fake lock that is never free together with another lock: its Lock takes the other one through another Client.
+// A climb is the phase in which All keeps the locks it has while it waits for the next. After some climbs the fake lets All in.
 type changesPlaces struct {
 	*fakeLocker
 
-	other  rlock.Locker // the other one, of another process
+	other  rlock.Locker // the lock that Lock takes, through another Client
 	climbs int
-	waits  []time.Duration // that a climb has had for it
+	waits  []time.Duration // the wait that each climb allowed for this lock
 }
 
 func (c *changesPlaces) Lock(ctx context.Context) (context.Context, rlock.UnlockFunc, error) {
@@ -247,7 +247,8 @@ func (c *changesPlaces) TryLock(ctx context.Context, wait time.Duration) (contex
 	return ctx, func() error { return rlock.ErrNotHeld }, rlock.ErrNotAcquired
 }
 
-// G2: a climb ends before what it has is lost, for a lease that was used up while it waited is none of the section's.
+// G2: a climb ends well before the locks it already holds can expire, so that the section starts with most of their lease left. No
+// climb waits longer than half of the lease.
 func TestAllClimbsWithinItsShortestLease(t *testing.T) {
 	redistest.Parallel(t)
 	const lease = 300 * time.Millisecond
@@ -268,7 +269,7 @@ func TestAllClimbsWithinItsShortestLease(t *testing.T) {
 	}
 }
 
-// One that is lost while a climb waits for the next, say since it was forced open, is none of the caller's: it goes on.
+// If All loses a lock while it climbs, for example to a forced unlock, the caller sees no error: All starts over.
 func TestAllLosesALockWhileItClimbs(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -281,7 +282,7 @@ func TestAllLosesALockWhileItClimbs(t *testing.T) {
 	require.Len(t, places.waits, 2)
 }
 
-// forcedOpen has the other one forced open in each climb, and its holder told.
+// forcedOpen force-unlocks the other lock during each climb, and locks it again so that All learns of the loss.
 type forcedOpen struct {
 	*changesPlaces
 

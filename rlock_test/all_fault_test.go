@@ -14,17 +14,18 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// newAllLeaver has callers that want several locks.
+// newAllLeaver returns callers behind a proxy, the names of three locks, and an All of these locks.
 func newAllLeaver(t *testing.T, way func(*rueidis.ClientOption)) (*leavingCallers, []string, *rlock.MultiMutex) {
 	t.Helper()
 	h := newLeavingCallers(t, way)
 	names := append(numbered(h.name, 2), h.name)
 	m := rlock.All(mutexes(h.Client, names...)...)
-	require.NoError(t, m.Do(context.Background(), func(context.Context) error { return nil })) // the scripts
+	require.NoError(t, m.Do(context.Background(), func(context.Context) error { return nil })) // loads the scripts
 	return h, names, m
 }
 
-// G5, G6: the replies of the one call of a Lock and of its unlock are lost. Nothing counts twice, and nothing is left.
+// G5, G6: the connection is cut before the reply to Lock, and again before the reply to unlock. The repeated calls count only once,
+// and no key is left.
 func TestAllRepliesLost(t *testing.T) {
 	redistest.Parallel(t)
 	bothWays(t, func(t *testing.T, way func(*rueidis.ClientOption)) {
@@ -46,7 +47,7 @@ func TestAllRepliesLost(t *testing.T) {
 	})
 }
 
-// The reply of the unlock is lost while waiters of this process and of another stand for its locks: they get them.
+// The reply to the unlock is lost while goroutines of this process and of another wait for the locks. Both waiters get their lock.
 func TestAllUnlockLostWithWaiters(t *testing.T) {
 	redistest.Parallel(t)
 	h, names, m := newAllLeaver(t, func(*rueidis.ClientOption) {})
@@ -55,7 +56,7 @@ func TestAllUnlockLostWithWaiters(t *testing.T) {
 	local := lockAsync(t, h.Mutex(names[0]))
 	remote := lockAsync(t, newClient(t, h.rdb).Mutex(names[1]))
 	for _, name := range names[:2] {
-		redistest.Eventually(t, testTimeout, func() bool { return h.exists(t, "rlock_queue:{"+name+"}") }, "in line")
+		redistest.Eventually(t, testTimeout, func() bool { return h.exists(t, "rlock_queue:{"+name+"}") }, "the waiter is in the queue")
 	}
 	h.proxy.OnReply(redistest.Nth(1, "EVALSHA", redistest.Cut))
 	require.NoError(t, unlock())
@@ -67,7 +68,8 @@ func TestAllUnlockLostWithWaiters(t *testing.T) {
 	fixture{rdb: h.rdb}.clear(t)
 }
 
-// G5: the caller leaves while its call is under way. Redis answers later or never, and anything it granted is given back.
+// G5: the caller cancels while its call is under way. Whether Redis answers later or never, all locks are released before their
+// lease ends.
 func TestAllIsCancelledWhileItAsks(t *testing.T) {
 	redistest.Parallel(t)
 	for name, answer := range map[string]func(h *leavingCallers){
@@ -79,7 +81,7 @@ func TestAllIsCancelledWhileItAsks(t *testing.T) {
 			redistest.Parallel(t)
 			h, names, m := newAllLeaver(t, func(*rueidis.ClientOption) {})
 			p := h.asks(t, m)
-			sleep(200 * time.Millisecond) // time for an answer
+			sleep(200 * time.Millisecond) // longer than Redis takes to answer
 			p.cancel()
 			got := p.get(t, soon)
 			require.ErrorIs(t, got.err, rlock.ErrNotAcquired)
@@ -88,13 +90,14 @@ func TestAllIsCancelledWhileItAsks(t *testing.T) {
 			answer(h)
 			redistest.Eventually(t, rlock.DefaultWatchdogTimeout/2, func() bool {
 				return !slices.ContainsFunc(names, func(name string) bool { return h.exists(t, name) })
-			}, "given back, and not at the end of the lease")
+			}, "the locks are released before their lease ends")
 			h.clear(t)
 		})
 	}
 }
 
-// G9: Close while it waits, while it asks a silent Redis, and while it holds.
+// G9: Close while one All waits, another one asks a silent Redis, and a third one holds its locks. All of them end with ErrClosed,
+// and no key is left.
 func TestAllAndClose(t *testing.T) {
 	redistest.Parallel(t)
 	h, names, m := newAllLeaver(t, func(*rueidis.ClientOption) {})
@@ -108,13 +111,13 @@ func TestAllAndClose(t *testing.T) {
 	silent := numbered("silent", 50)
 	hold := redistest.Nth(1, "EVALSHA", redistest.Hold)
 	h.proxy.OnReply(func(cmd []string) redistest.Action {
-		if !slices.Contains(cmd, silent[0]) { // one of the waiter's, which may ask once more
+		if !slices.Contains(cmd, silent[0]) { // the waiter may try once more
 			return redistest.Pass
 		}
 		return hold(cmd)
 	})
 	asks := lockAsync(t, rlock.All(mutexes(h.Client, silent...)...))
-	redistest.Eventually(t, 5*time.Second, func() bool { return h.proxy.Held() == 1 }, "not answered")
+	redistest.Eventually(t, 5*time.Second, func() bool { return h.proxy.Held() == 1 }, "the proxy holds the reply")
 	closed := async(func() error { h.Close(); return nil })
 	require.ErrorIs(t, waits.get(t, soon).err, rlock.ErrClosed)
 	require.ErrorIs(t, asks.get(t, soon).err, rlock.ErrClosed)
@@ -122,14 +125,15 @@ func TestAllAndClose(t *testing.T) {
 	require.ErrorIs(t, context.Cause(held), rlock.ErrClosed)
 	h.proxy.Release()
 	require.NoError(t, within(t, closed, 10*time.Second))
-	require.NoError(t, unlock(), "also after Close")
+	require.NoError(t, unlock(), "unlock also works after Close")
 	require.NoError(t, unlockOther())
 	_, _, err = m.TryLock(context.Background(), 0)
 	require.ErrorIs(t, err, rlock.ErrClosed)
 	fixture{rdb: h.rdb}.clear(t)
 }
 
-// G5: an outage is not reported as a held lock, and is noticed as fast as for a single lock.
+// G5: while Redis is down, calls fail with ErrUnreachable within the time that they take for a single lock. The error is not
+// ErrNotAcquired unless the caller asked for a bounded wait. Once Redis is back, the locks work again.
 func TestAllWhenRedisIsDown(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
@@ -151,8 +155,8 @@ func TestAllWhenRedisIsDown(t *testing.T) {
 	require.NoError(t, m.Do(context.Background(), func(context.Context) error { return nil }))
 }
 
-// While a slot moves, one node has the keys of some locks and the next node those of the rest. No script may touch them together, so the
-// locks are taken singly.
+// While a cluster slot moves, some keys are on the old node and others on the new one, so no script can touch them together. All
+// then takes and releases the locks one by one.
 func TestAllWhileASlotMoves(t *testing.T) {
 	redistest.Parallel(t)
 	cl := redistest.StartCluster(t, 3, 0)
@@ -169,14 +173,15 @@ func TestAllWhileASlotMoves(t *testing.T) {
 	began := time.Now()
 	require.NoError(t, m.Do(context.Background(), func(context.Context) error { return nil }))
 	require.Less(t, time.Since(began), soon)
-	cl.MigrateSlot(t, slot, from, to) // goes on from there
+	cl.MigrateSlot(t, slot, from, to) // completes the move
 	require.NoError(t, m.Do(context.Background(), func(context.Context) error { return nil }))
 	for _, name := range names {
 		require.False(t, b.exists(t, name))
 	}
 }
 
-// With Replicas each lock is confirmed by them, by a command of its own.
+// With Options.Replicas each lock needs its confirmation by a replica, with a command of its own. Without a replica, All fails with
+// ErrNotReplicated and leaves no key.
 func TestAllWithReplicas(t *testing.T) {
 	s := redistest.Start(t)
 	c := newClient(t, s.Client(t), rlock.Options{Replicas: 1, ReplicaTimeout: 50 * time.Millisecond})
@@ -185,7 +190,8 @@ func TestAllWithReplicas(t *testing.T) {
 	require.Zero(t, fixture{rdb: s.Client(t)}.size(t))
 }
 
-// WithMinHold keeps a lock taken after its section, not after a Lock that gave it back to wait for another one.
+// WithMinHold keeps a lock taken after its section ends. It does not apply to a lock that All gives back because it has to wait for
+// another one.
 func TestAllGivesBackWithoutMinHold(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -199,7 +205,7 @@ func TestAllGivesBackWithoutMinHold(t *testing.T) {
 	_, unlock1, err := other.Mutex(names[1]).Lock(context.Background())
 	require.NoError(t, err)
 	require.NoError(t, unlock0())
-	b.awaitSubscribers(t, names[1], 1) // so it had the first one, and gave it back
+	b.awaitSubscribers(t, names[1], 1) // so it has taken the first lock and given it back
 	require.NoError(t, other.Mutex(names[0]).TryDo(context.Background(), soon, func(context.Context) error { return nil }))
 	require.NoError(t, unlock1())
 	got := p.get(t, soon)
@@ -210,8 +216,8 @@ func TestAllGivesBackWithoutMinHold(t *testing.T) {
 	b.do(t, "DEL", names[0])
 }
 
-// G9: a Lock over two Clients holds the first Client's lock and is waiting for the slow second Client when the first is closed. The first
-// lock is given back before Close returns, because its Redis may be unreachable afterwards.
+// G9: an All over two Clients holds the lock of the first Client and waits for a slow reply to the second. When the first Client is
+// closed, its lock is released before Close returns, since its Redis may be unreachable after that.
 func TestAllHasALockOfTheClientThatIsClosed(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -224,7 +230,7 @@ func TestAllHasALockOfTheClientThatIsClosed(t *testing.T) {
 		_, _, err := rlock.All(b.Mutex(names[0]), slow.Mutex(names[1])).Lock(context.Background())
 		return err
 	})
-	redistest.Eventually(t, testTimeout, func() bool { return proxy.Held() == 1 }, "the second one is asked")
+	redistest.Eventually(t, testTimeout, func() bool { return proxy.Held() == 1 }, "the call for the second lock is under way")
 	require.True(t, b.exists(t, names[0]))
 	b.Close()
 	require.False(t, b.exists(t, names[0]))
@@ -234,14 +240,14 @@ func TestAllHasALockOfTheClientThatIsClosed(t *testing.T) {
 	require.False(t, b.exists(t, names[1]))
 }
 
-// A round trip to Redis may take longer than a second: a free lock still takes a single call each.
+// A round trip to Redis may take longer than a second. Free locks are still taken with one round trip each.
 func TestAllOverASlowNetwork(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
 	proxy := redistest.StartProxy(t, redistest.Shared(t))
 	c := newClient(t, redistest.Dial(t, proxy.Addr()))
 	fair := rlock.All(c.FairMutex(b.name+":1"), c.FairMutex(b.name+":2"))
-	require.NoError(t, fair.Do(context.Background(), nothingToDo)) // the scripts
+	require.NoError(t, fair.Do(context.Background(), nothingToDo)) // loads the scripts
 	const trip = 1200 * time.Millisecond
 	proxy.Delay(trip / 2)
 	began := time.Now()
@@ -252,7 +258,8 @@ func TestAllOverASlowNetwork(t *testing.T) {
 	require.NoError(t, unlock())
 }
 
-// Two handles of the same lock let each other in. A slow reply to the second is not reported as a held lock.
+// Handles of one lock that let each other in, such as its writer and its reader: one slow reply to the second call does not make
+// Lock treat the lock as held by someone else.
 func TestAllOfBothSidesMeetsASlowReply(t *testing.T) {
 	redistest.Parallel(t)
 	for name, all := range map[string]func(rw *rlock.RWMutex) *rlock.MultiMutex{
@@ -267,10 +274,10 @@ func TestAllOfBothSidesMeetsASlowReply(t *testing.T) {
 			b := newFixture(t)
 			proxy := redistest.StartProxy(t, redistest.Shared(t))
 			m := all(newClient(t, redistest.Dial(t, proxy.Addr())).RWMutex(b.name))
-			require.NoError(t, m.Do(context.Background(), nothingToDo)) // the scripts
+			require.NoError(t, m.Do(context.Background(), nothingToDo)) // loads the scripts
 			proxy.OnReply(redistest.Nth(strings.Count(name, "upgradeable")+2, "EVALSHA", redistest.Hold))
 			locks := lockAsync(t, m)
-			redistest.Eventually(t, testTimeout, func() bool { return proxy.Held() == 1 }, "the second one is asked")
+			redistest.Eventually(t, testTimeout, func() bool { return proxy.Held() == 1 }, "the call for the second lock is under way")
 			sleep(1100 * time.Millisecond)
 			proxy.Release()
 			got := locks.get(t, 5*time.Second)

@@ -14,7 +14,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// mutexes makes a lock of the client for each name.
+// mutexes returns a Mutex of the client for each name.
 func mutexes(c *rlock.Client, names ...string) (all []rlock.Locker) {
 	for _, name := range names {
 		all = append(all, c.Mutex(name))
@@ -22,7 +22,7 @@ func mutexes(c *rlock.Client, names ...string) (all []rlock.Locker) {
 	return all
 }
 
-// numbered are n names.
+// numbered returns n names.
 func numbered(base string, n int) (names []string) {
 	for i := range n {
 		names = append(names, base+":"+strconv.Itoa(i))
@@ -30,13 +30,13 @@ func numbered(base string, n int) (names []string) {
 	return names
 }
 
-// A thousand locks cost a single command to lock and another to unlock; 5,000 locks cost five each.
+// All sends one command to lock and one to unlock up to a thousand locks, and five each for 5,000 locks.
 func TestAllCosts(t *testing.T) {
 	s := redistest.Start(t)
 	rdb, watch := s.Client(t, oneConn), s.Client(t)
 	c := newClient(t, rdb)
 	m := rlock.All(mutexes(c, numbered("load", 2)...)...)
-	require.NoError(t, m.Do(context.Background(), func(context.Context) error { return nil })) // the scripts
+	require.NoError(t, m.Do(context.Background(), func(context.Context) error { return nil })) // loads the scripts
 	for n, calls := range map[int]int64{2: 1, 1000: 1, 5000: 5} {
 		names := numbered("cost"+strconv.Itoa(n), n)
 		m := rlock.All(mutexes(c, names...)...)
@@ -52,7 +52,7 @@ func TestAllCosts(t *testing.T) {
 		require.Zero(t, fixture{rdb: watch}.size(t))
 		for name, k := range after {
 			if name != "evalsha" && name != "info" && name != "dbsize" && name != "ping" && name != "command" {
-				require.LessOrEqual(t, k-before[name], 2*int64(n), name) // by the scripts
+				require.LessOrEqual(t, k-before[name], 2*int64(n), name) // from the scripts
 			}
 		}
 	}
@@ -65,10 +65,10 @@ func (b fixture) size(t testing.TB) int64 {
 	return n
 }
 
-// clear waits until a server has no key and no subscription.
+// clear waits until the server has no keys and no subscriptions.
 func (b fixture) clear(t *testing.T) {
 	t.Helper()
-	redistest.Eventually(t, rlock.DefaultWatchdogTimeout/2, func() bool { return b.size(t) == 0 }, "no key is left, and none before its lease ends")
+	redistest.Eventually(t, rlock.DefaultWatchdogTimeout/2, func() bool { return b.size(t) == 0 }, "all keys are gone before their lease ends")
 	for _, what := range []string{"CHANNELS", "SHARDCHANNELS"} {
 		redistest.Eventually(t, testTimeout, func() bool {
 			channels, err := b.do(t, "PUBSUB", what).AsStrSlice()
@@ -76,12 +76,12 @@ func (b fixture) clear(t *testing.T) {
 				return what != "CHANNELS"
 			}
 			return err == nil && len(channels) == 0
-		}, "no channel is left")
+		}, "no channel has a subscriber")
 	}
 }
 
-// The holder of an All keeps out callers that want any of its locks, and the other way round. A refusal names the lock and its holder, and
-// leaves no key.
+// All keeps out callers that want one of its locks, and the holder of one lock keeps out All. The error names the lock and its
+// holder, and a refused call leaves no key.
 func TestAllAndSingleHoldersExcludeEachOther(t *testing.T) {
 	b := newFixture(t)
 	other := newClient(t, b.rdb)
@@ -118,7 +118,7 @@ func TestAllAndSingleHoldersExcludeEachOther(t *testing.T) {
 	}
 }
 
-// G3, G4: while an All waits for a lock, it holds none of the others and sends nothing. The unlock of that lock wakes it.
+// G3, G4: while All waits for one lock it holds none of the others and sends no commands. The unlock of that lock wakes it.
 func TestAllWaitsWithNothingHeld(t *testing.T) {
 	redistest.Parallel(t)
 	for i := range 3 {
@@ -133,7 +133,7 @@ func TestAllWaitsWithNothingHeld(t *testing.T) {
 			require.NoError(t, err)
 			p := lockAsync(t, rlock.All(mutexes(c, names...)...))
 			b.awaitSubscribers(t, names[i], 1)
-			redistest.Eventually(t, testTimeout, func() bool { return b.exists(t, "rlock_queue:{"+names[i]+"}") }, "it is in line")
+			redistest.Eventually(t, testTimeout, func() bool { return b.exists(t, "rlock_queue:{"+names[i]+"}") }, "All is in the queue")
 			before := scriptCalls(t, b)
 			for k, name := range names {
 				if k != i {
@@ -141,7 +141,7 @@ func TestAllWaitsWithNothingHeld(t *testing.T) {
 				}
 			}
 			sleep(200 * time.Millisecond)
-			require.Equal(t, before+4, scriptCalls(t, b), "it sends nothing")
+			require.Equal(t, before+4, scriptCalls(t, b), "All sends no commands while it waits")
 			p.stillWaits(t)
 			require.NoError(t, unlock())
 			got := p.get(t, soon)
@@ -153,7 +153,7 @@ func TestAllWaitsWithNothingHeld(t *testing.T) {
 	}
 }
 
-// The wait of a TryLock bounds the whole call, and so does the ctx of a Lock.
+// The wait of TryLock bounds the time for all locks together, and so does the ctx of Lock. A call that gives up leaves no key.
 func TestAllGivesUpWaiting(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -180,10 +180,10 @@ func TestAllGivesUpWaiting(t *testing.T) {
 	require.NoError(t, unlock())
 	redistest.Eventually(t, testTimeout, func() bool {
 		return !b.exists(t, names[0]) && !b.exists(t, names[1]) && !b.exists(t, "rlock_queue:{"+names[1]+"}")
-	}, "nothing is left")
+	}, "no key is left")
 }
 
-// G2, G8: the loss of any lock cancels ctx, and unlock names that lock. The others are released.
+// G2, G8: the loss of one lock cancels the ctx. unlock returns an error that names this lock, and releases the others.
 func TestAllLosesOne(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t, rlock.Options{WatchdogTimeout: shortWatchdog})
@@ -191,7 +191,7 @@ func TestAllLosesOne(t *testing.T) {
 	ctx, unlock, err := rlock.All(mutexes(b.Client, names...)...).Lock(context.Background())
 	require.NoError(t, err)
 	sleep(2 * shortWatchdog)
-	require.NoError(t, ctx.Err(), "all are renewed")
+	require.NoError(t, ctx.Err(), "all locks are renewed")
 	b.do(t, "DEL", names[1])
 	<-ctx.Done()
 	var loss *rlock.LostError
@@ -215,12 +215,12 @@ func TestAllLosesOne(t *testing.T) {
 			return nil
 		})
 	require.ErrorAs(t, err, &loss)
-	require.Equal(t, names[2], loss.Name, "each member has the lease of its handle")
+	require.Equal(t, names[2], loss.Name, "each lock has the lease of its handle")
 	require.False(t, b.exists(t, names[0]))
 }
 
-// Handles that are named twice count once; other handles of a lock re-enter it, and so do the locks that the ctx holds. A MultiMutex
-// stands for its members.
+// A handle that is given twice counts once. Other handles of the same lock re-enter it, as does any lock that the ctx already
+// holds. A MultiMutex stands for its members.
 func TestAllReenters(t *testing.T) {
 	b := newFixture(t)
 	names := numbered(b.name, 4)
@@ -254,8 +254,8 @@ func TestAllReenters(t *testing.T) {
 	counts(ctx2, 2, 4, 2, 3)
 	_, _, err = m.TryLock(rlock.Detach(ctx), 0)
 	require.ErrorIs(t, err, rlock.ErrNotAcquired)
-	require.NoError(t, unlock(), "in any order: the locks are held on")
-	require.ErrorIs(t, ctx2.Err(), context.Canceled, "as a child of the other ctx")
+	require.NoError(t, unlock(), "the outer unlock may come first; the inner level still holds the locks")
+	require.ErrorIs(t, ctx2.Err(), context.Canceled, "the inner ctx is a child of the outer one")
 	counts(context.WithoutCancel(ctx2), 1, 2, 1, 2)
 	require.NoError(t, unlock2())
 	counts(outer, 0, 0, 0, 1)
@@ -263,7 +263,7 @@ func TestAllReenters(t *testing.T) {
 	b.do(t, "DEL", "redisson_lock_token:{"+names[1]+"}")
 }
 
-// Fenced members have tokens, each of its own counter.
+// Each fenced lock in an All has a token from its own counter; a plain lock has none.
 func TestAllFenced(t *testing.T) {
 	b := newFixture(t)
 	x, y := b.FencedMutex(b.name+":x"), b.FencedMutex(b.name+":y")
@@ -285,8 +285,8 @@ func TestAllFenced(t *testing.T) {
 	b.do(t, "DEL", "redisson_lock_token:{"+x.Name()+"}", "redisson_lock_token:{"+y.Name()+"}")
 }
 
-// G4: the single call that releases all locks wakes the waiters of each: the next in this process has its lock at once, the next in another
-// process is granted it, and a subscriber gets a message.
+// G4: the single call that releases all locks wakes a waiter of each one. A waiter in this process gets its lock at once, a queued
+// waiter of another process is given its lock, and a waiter that only listens is notified.
 func TestAllWakesTheWaitersOfEach(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
@@ -307,10 +307,10 @@ func TestAllWakesTheWaitersOfEach(t *testing.T) {
 		b.awaitSubscribers(t, names[i], 1)
 	}
 	for _, i := range []int{0, 1, 4} {
-		redistest.Eventually(t, testTimeout, func() bool { return b.exists(t, "rlock_queue:{"+names[i]+"}") }, "in line")
+		redistest.Eventually(t, testTimeout, func() bool { return b.exists(t, "rlock_queue:{"+names[i]+"}") }, "the waiter is in the queue")
 	}
 	before += 4 * attempts
-	redistest.Eventually(t, testTimeout, func() bool { return scriptCalls(t, b) == before && waiting(t) == 4 }, "all sleep")
+	redistest.Eventually(t, testTimeout, func() bool { return scriptCalls(t, b) == before && waiting(t) == 4 }, "all waiters sleep")
 	require.NoError(t, unlock())
 	var unlocks []rlock.UnlockFunc
 	for _, p := range []pendingLock{local, remote, told, fenced} {
@@ -323,7 +323,7 @@ func TestAllWakesTheWaitersOfEach(t *testing.T) {
 		}
 		unlocks = append(unlocks, got.unlock)
 	}
-	require.Equal(t, before+2, scriptCalls(t, b), "the unlock, and the one that was told asks")
+	require.Equal(t, before+2, scriptCalls(t, b), "the unlock, and one attempt of the waiter that only listens")
 	for _, unlock := range unlocks {
 		require.NoError(t, unlock())
 	}
@@ -360,7 +360,7 @@ func TestAllInOneOrder(t *testing.T) {
 	}
 	require.NoError(t, rw.Read().Do(context.Background(), func(ctx context.Context) error {
 		_, _, err := rlock.All(u, a.Mutex("y")).Lock(ctx)
-		require.ErrorIs(t, err, rlock.ErrUpgrade, "those that may upgrade could wait for that reader")
+		require.ErrorIs(t, err, rlock.ErrUpgrade, "a reader cannot become upgradeable: an upgrade could wait for that reader")
 		return nil
 	}))
 }

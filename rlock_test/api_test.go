@@ -19,9 +19,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-var rewrite = flag.Bool("rewrite", false, "TestAPI writes down what the API is now")
+var rewrite = flag.Bool("rewrite", false, "let TestAPI write the current API to docs/api")
 
-// docs/api has the API of the published packages, so that a review sees every change.
+// docs/api lists the exported API of each package with a stability promise, so that every change of the API shows up in review.
 func TestAPI(t *testing.T) {
 	for _, folder := range []string{"rlock", "rlocktest", "rlockgoredis", "rlockotel"} {
 		golden := filepath.Join("..", "docs", "api", folder+".txt")
@@ -35,7 +35,8 @@ func TestAPI(t *testing.T) {
 	}
 }
 
-// Each exported name is in a row of docs/api/README.md that says why; a name that begins with a dot is a method of the type before it.
+// Each exported name has a row in docs/api/README.md that gives the reason for it. A name that begins with a dot is a method of the
+// type before it.
 func TestAPIIsJustified(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join("..", "docs", "api", "README.md"))
 	require.NoError(t, err)
@@ -80,13 +81,13 @@ func names(t *testing.T, golden string) (all []string) {
 	return all
 }
 
-// exported returns the declarations that a package exports, without comments and bodies, with methods behind their types.
+// exported returns the declarations that a package exports, without comments and bodies, with methods after their types.
 func exported(t *testing.T, folder string) string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(folder, "*.go"))
 	require.NoError(t, err)
 	set := token.NewFileSet()
-	texts := make(map[string]string) // by what they are sorted by
+	texts := make(map[string]string) // by sort key
 	for _, name := range files {
 		if strings.HasSuffix(name, "_test.go") {
 			continue
@@ -107,7 +108,7 @@ func exported(t *testing.T, folder string) string {
 			texts[key] = text.String() + "\n"
 		}
 	}
-	require.NotEmpty(t, texts, "nothing is exported by %s", folder)
+	require.NotEmpty(t, texts, "%s exports nothing", folder)
 	var all []string
 	for _, key := range slices.Sorted(maps.Keys(texts)) {
 		all = append(all, texts[key])
@@ -115,7 +116,7 @@ func exported(t *testing.T, folder string) string {
 	return strings.Join(all, "\n")
 }
 
-// declared is the sort key of a declaration; "" if it exports nothing.
+// declared returns the sort key of a declaration; "" if it exports nothing.
 func declared(d ast.Decl) string {
 	switch d := d.(type) {
 	case *ast.FuncDecl:
@@ -145,7 +146,8 @@ func declared(d ast.Decl) string {
 	return ""
 }
 
-// Importing the library adds rueidis, uuid and their dependencies. The module requires nothing else, neither for its tests nor for tools.
+// Importing the library adds only rueidis, uuid and their own dependencies: go.mod requires nothing else, not even for tests or
+// tools.
 func TestImportBringsTwoModules(t *testing.T) {
 	text, err := fs.ReadFile(os.DirFS(".."), "go.mod")
 	require.NoError(t, err)

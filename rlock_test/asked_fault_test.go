@@ -15,13 +15,13 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// seldom makes holders look at their locks only every twenty minutes: anything they learn before that came by a message.
+// seldom lets holders check their locks only every twenty minutes, so that anything they learn sooner reached them in a message.
 var seldom = rlock.Options{WatchdogTimeout: time.Hour}
 
-// ear is the channel on which a Client is spoken to.
+// ear returns the channel on which a Client receives messages from other Clients.
 func ear(c *rlock.Client) string { return "rlock_client:{" + c.ID() + "}" }
 
-// awaitEar waits until c can be spoken to, wherever that is.
+// awaitEar waits until one connection, to any node, has subscribed to the channel of c.
 func awaitEar(t testing.TB, rdb rueidis.Client, c *rlock.Client) {
 	t.Helper()
 	redistest.Eventually(t, testTimeout, func() bool {
@@ -36,16 +36,16 @@ func awaitEar(t testing.TB, rdb rueidis.Client, c *rlock.Client) {
 			}
 		}
 		return n == 1
-	}, "the ear")
+	}, "the Client listens on its channel")
 }
 
-// Locks that are never taken with the option cost nothing for it; with the option, they cost as much as docs/locks.md says.
+// Locks without WithAsked cost nothing extra, and locks with it cost as much as docs/locks.md says.
 func TestAskedCosts(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
 	watch := s.Client(t)
 	loadScripts(t, newClient(t, s.Client(t)))
-	// commands are those since then, but for those with which rueidis and this test look.
+	// commands counts the commands since before, without those that rueidis and this test use to observe.
 	commands := func(before map[string]int64) map[string]int64 {
 		since := make(map[string]int64)
 		for name, n := range redistest.Commands(t, watch) {
@@ -55,11 +55,11 @@ func TestAskedCosts(t *testing.T) {
 		}
 		return since
 	}
-	var perPair map[string]int64 // commands of 100 pairs, with those of the scripts
+	var perPair map[string]int64 // commands of 100 Lock/unlock pairs, including those inside scripts
 	for name, options := range map[string][]rlock.Option{"plain": nil, "asked": {rlock.WithAsked()}} {
 		c, other := newClient(t, s.Client(t), seldom), newClient(t, s.Client(t))
 		m := c.Mutex(name, options...)
-		require.NoError(t, m.Do(t.Context(), func(context.Context) error { return nil })) // the ear is made, if there is one
+		require.NoError(t, m.Do(t.Context(), func(context.Context) error { return nil })) // with WithAsked the Client now subscribes to its channel
 		if options != nil {
 			awaitEar(t, watch, c)
 		}
@@ -77,18 +77,18 @@ func TestAskedCosts(t *testing.T) {
 			require.NoError(t, err)
 			require.NotContains(t, channels, ear(c))
 		}
-		require.Equal(t, perPair, since, "a free lock costs the same")
+		require.Equal(t, perPair, since, "a free lock costs as much as without WithAsked")
 
 		_, unlock, err := m.Lock(t.Context())
 		require.NoError(t, err)
 		published := redistest.Commands(t, watch)["publish"]
 		waiter := lockAsync(t, other.Mutex(name))
-		redistest.Eventually(t, testTimeout, func() bool { return exists(t, watch, "rlock_queue:{"+name+"}") }, "it waits")
+		redistest.Eventually(t, testTimeout, func() bool { return exists(t, watch, "rlock_queue:{"+name+"}") }, "the waiter is in the queue")
 		want := published
 		if options != nil {
-			want++ // it was refused twice, and has asked once
+			want++ // the waiter was refused twice and has asked once
 		}
-		redistest.Eventually(t, testTimeout, func() bool { return redistest.Commands(t, watch)["publish"] == want }, "what is said")
+		redistest.Eventually(t, testTimeout, func() bool { return redistest.Commands(t, watch)["publish"] == want }, "the waiter has published its messages")
 		before = redistest.Commands(t, watch)
 		sleep(time.Second)
 		require.Empty(t, commands(before), "waiting costs nothing")
@@ -108,7 +108,7 @@ func exists(t testing.TB, rdb rueidis.Client, key string) bool {
 	return n == 1
 }
 
-// One message tells a holder, wherever Redis is.
+// One message reaches the holder in every deployment: RESP2, Sentinel, and a cluster with sharded or plain pub/sub.
 func TestAskedOnDeployments(t *testing.T) {
 	redistest.Parallel(t)
 	cluster := func(t *testing.T) rueidis.Client { return redistest.StartCluster(t, 3, 0).Client(t) }
@@ -169,14 +169,15 @@ func (j *logRecords) Write(p []byte) (int, error) {
 	return j.text.Write(p)
 }
 
-// count is how many lines have that text.
+// count returns how often the text occurs.
 func (j *logRecords) count(text string) int {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return strings.Count(j.text.String(), text)
 }
 
-// Users that may not listen, or not speak, lock as before, and their Clients say so once. Their waiters are seen by a look.
+// A user without the right to subscribe or to publish locks as before, and its Client logs this once. The holder finds such waiters
+// by polling.
 func TestAskedForbidden(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
@@ -195,11 +196,11 @@ func TestAskedForbidden(t *testing.T) {
 		other := newClient(t, s.Client(t))
 		m := c.Mutex("deaf", rlock.WithAsked())
 		require.NoError(t, m.Do(t.Context(), func(context.Context) error { return nil }))
-		redistest.Eventually(t, testTimeout, func() bool { return j.count("cannot ask this Client") == 1 }, "logged")
-		for _, l := range []*rlock.Client{c, other} { // the second one is seen by a look
+		redistest.Eventually(t, testTimeout, func() bool { return j.count("cannot ask this Client") == 1 }, "the Client has logged it")
+		for _, l := range []*rlock.Client{c, other} { // the holder finds the second waiter by polling
 			ctx, unlock, err := m.Lock(t.Context())
 			require.NoError(t, err)
-			require.NotContains(t, rlock.Owner(ctx), ":11000000000", "no mark")
+			require.NotContains(t, rlock.Owner(ctx), ":11000000000", "the owner does not offer to be asked")
 			waiter := lockAsync(t, l.Mutex("deaf"))
 			awaitAsked(t, ctx)
 			require.NoError(t, unlock())
@@ -223,16 +224,17 @@ func TestAskedForbidden(t *testing.T) {
 			require.NoError(t, got.err)
 			require.NoError(t, got.unlock())
 		}
-		redistest.Eventually(t, testTimeout, func() bool { return j.count("cannot ask other processes") == 1 }, "logged, once")
+		redistest.Eventually(t, testTimeout, func() bool { return j.count("cannot ask other processes") == 1 }, "the Client has logged it once")
 	})
 }
 
-// A message is sent again if it or its answer is lost. A holder that misses a message looks for waiters as soon as it listens again.
+// A waiter repeats a message if the message or its reply is lost. A holder that missed a message looks for waiters once it is
+// connected again.
 func TestAskedReconnects(t *testing.T) {
 	redistest.Parallel(t)
 	for name, row := range map[string]struct {
-		holder, waiter func(p *redistest.Proxy) // before the waiter comes
-		then           func(p *redistest.Proxy) // with the holder, when it waits
+		holder, waiter func(p *redistest.Proxy) // run before the waiter arrives
+		then           func(p *redistest.Proxy) // run on the holder's proxy once the waiter waits
 	}{
 		"the message is lost with its connection": {waiter: func(p *redistest.Proxy) { p.OnRequest(redistest.Nth(1, "PUBLISH", redistest.Cut)) }},
 		"its answer is lost":                      {waiter: func(p *redistest.Proxy) { p.OnReply(redistest.Nth(1, "PUBLISH", redistest.Cut)) }},
@@ -261,9 +263,9 @@ func TestAskedReconnects(t *testing.T) {
 				row.waiter(far)
 			}
 			waiter := lockAsync(t, waits.Mutex(b.name))
-			redistest.Eventually(t, testTimeout, func() bool { return b.exists(t, "rlock_queue:{"+b.name+"}") }, "it waits")
+			redistest.Eventually(t, testTimeout, func() bool { return b.exists(t, "rlock_queue:{"+b.name+"}") }, "the waiter is in the queue")
 			if row.then != nil {
-				sleep(100 * time.Millisecond) // the message is on its way
+				sleep(100 * time.Millisecond) // the waiter has sent its message
 				notAsked(t, ctx)
 				row.then(near)
 			}
@@ -275,7 +277,7 @@ func TestAskedReconnects(t *testing.T) {
 	}
 }
 
-// After a restart that loses all data, holders of locks taken since then learn of waiters as before.
+// After a server restarts without its data, holders of newly taken locks receive messages as before.
 func TestAskedAfterARestart(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
@@ -295,7 +297,7 @@ func TestAskedAfterARestart(t *testing.T) {
 	require.NoError(t, got.unlock())
 }
 
-// A late, doubled or forged message only costs time: nobody gets the lock through it, nobody loses it, and no later hold is notified.
+// A late, repeated or forged message costs nothing but time: nobody gets or loses the lock, and no later hold is notified.
 func TestAskedLies(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t, seldom)
@@ -316,14 +318,14 @@ func TestAskedLies(t *testing.T) {
 	}
 	const sentinel = "0 asked 11000000000000000000"
 	for range 200 {
-		say(sentinel) // more than are remembered
+		say(sentinel) // more than the Client remembers
 	}
 	heard, err := b.Ask(t.Context(), b.name+":nobody")
 	require.NoError(t, err)
 	require.False(t, heard)
 	notAsked(t, ctx)
 	for range 3 {
-		say("0 asked " + tag) // of which nothing is true
+		say("0 asked " + tag) // forged: nobody waits
 	}
 	awaitAsked(t, ctx)
 	require.NoError(t, ctx.Err())
@@ -338,7 +340,7 @@ func TestAskedLies(t *testing.T) {
 	require.NoError(t, unlock())
 }
 
-// A look finds a waiter that only listens to unlocks, as waiters of Redisson do.
+// The holder finds waiters that only subscribe to the unlock channel, such as Redisson's, by polling.
 func TestAskedByOutsiders(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t, rlock.Options{WatchdogTimeout: shortWatchdog})
@@ -356,7 +358,7 @@ func TestAskedByOutsiders(t *testing.T) {
 	require.NoError(t, unlock())
 }
 
-// A reader that waits to become the writer does not ask itself, whatever a look sees of it.
+// A reader that waits to become the writer never asks itself, even if it finds its own traces when it polls for waiters.
 func TestAskedNotByItself(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t, rlock.Options{WatchdogTimeout: shortWatchdog})
@@ -367,15 +369,15 @@ func TestAskedNotByItself(t *testing.T) {
 	require.NoError(t, err)
 	upgraded := async(func() error { return up.UpgradeDo(ctx, func(context.Context) error { return nil }) })
 	awaitAsked(t, other)
-	redistest.Eventually(t, testTimeout, func() bool { return b.exists(t, "rlock_writers:{"+b.name+"}") }, "it has left its mark")
-	sleep(shortWatchdog/3 + 2*time.Second) // looks
+	redistest.Eventually(t, testTimeout, func() bool { return b.exists(t, "rlock_writers:{"+b.name+"}") }, "the upgrade is noted in Redis")
+	sleep(shortWatchdog/3 + 2*time.Second) // time for the holder to poll
 	notAsked(t, ctx)
 	require.NoError(t, unlockOther())
 	require.NoError(t, within(t, upgraded, testTimeout))
 	require.NoError(t, unlock())
 }
 
-// The message may come before the answer that its hold has the lock: it is remembered.
+// The message may reach the holder before the reply that it has the lock. The Client remembers the message.
 func TestAskedBeforeTheAnswer(t *testing.T) {
 	redistest.Parallel(t)
 	b := newBareFixture(t)
@@ -393,14 +395,14 @@ func TestAskedBeforeTheAnswer(t *testing.T) {
 		return redistest.Pass
 	})
 	first := lockAsync(t, m)
-	redistest.Eventually(t, testTimeout, func() bool { return b.exists(t, b.name) }, "it has the lock, and no answer")
+	redistest.Eventually(t, testTimeout, func() bool { return b.exists(t, b.name) }, "Redis has granted the lock, but the reply is held back")
 	waiter := lockAsync(t, waits.Mutex(b.name))
 	select {
 	case <-heard:
 	case <-time.After(testTimeout):
-		require.FailNow(t, "nothing is said")
+		require.FailNow(t, "the waiter sent no message")
 	}
-	sleep(50 * time.Millisecond) // the holder has heard it
+	sleep(50 * time.Millisecond) // the holder has processed the message
 	first.stillWaits(t)
 	proxy.Release()
 	got := first.get(t, testTimeout)

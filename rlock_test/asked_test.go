@@ -12,42 +12,42 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// awaitAsked waits until the hold that ctx carries knows of a waiter.
+// awaitAsked waits until a waiter has asked the hold that ctx carries.
 func awaitAsked(t testing.TB, ctx context.Context) {
 	t.Helper()
 	asked := rlock.Asked(ctx)
-	require.NotNil(t, asked, "it wants to know")
+	require.NotNil(t, asked, "the hold was taken with WithAsked")
 	select {
 	case <-asked:
 	case <-time.After(testTimeout):
-		require.FailNow(t, "nobody has asked")
+		require.FailNow(t, "no waiter has asked")
 	}
 }
 
-// notAsked requires that the hold knows of no waiter so far.
+// notAsked requires that no waiter has asked so far.
 func notAsked(t testing.TB, ctx context.Context) {
 	t.Helper()
 	asked := rlock.Asked(ctx)
-	require.NotNil(t, asked, "it wants to know")
+	require.NotNil(t, asked, "the hold was taken with WithAsked")
 	select {
 	case <-asked:
-		require.FailNow(t, "somebody has asked")
+		require.FailNow(t, "a waiter has asked")
 	default:
 	}
 }
 
-// earsOf waits until those Clients can be spoken to.
+// earsOf waits until the Clients listen on their channels.
 func (b fixture) earsOf(t testing.TB, all ...*rlock.Client) {
 	t.Helper()
 	for _, c := range all {
 		redistest.Eventually(t, testTimeout, func() bool {
 			n, err := b.do(t, "PUBSUB", "NUMSUB", "rlock_client:{"+c.ID()+"}").AsIntMap()
 			return err == nil && n["rlock_client:{"+c.ID()+"}"] == 1
-		}, "the ear")
+		}, "the Client listens on its channel")
 	}
 }
 
-// askedKinds are the locks whose holds can learn of waiters.
+// askedKinds are the locks that support WithAsked.
 var askedKinds = map[string]func(c *rlock.Client, name string) *rlock.Mutex{
 	"mutex":  func(c *rlock.Client, name string) *rlock.Mutex { return c.Mutex(name, rlock.WithAsked()) },
 	"fenced": func(c *rlock.Client, name string) *rlock.Mutex { return c.FencedMutex(name, rlock.WithAsked()) },
@@ -58,7 +58,7 @@ var askedKinds = map[string]func(c *rlock.Client, name string) *rlock.Mutex{
 	},
 }
 
-// G3: a hold learns of waiters in its own and in other processes. Each hold has a channel of its own.
+// G3: a hold learns of a waiter in another process and in its own. Each hold has its own channel.
 func TestAsked(t *testing.T) {
 	redistest.Parallel(t)
 	for kind, of := range askedKinds {
@@ -82,7 +82,7 @@ func TestAsked(t *testing.T) {
 				waiter.stillWaits(t)
 				require.NoError(t, unlockInner())
 				require.NoError(t, unlock())
-				require.Nil(t, rlock.Asked(ctx), "it is over")
+				require.Nil(t, rlock.Asked(ctx), "the hold has ended")
 				next := waiter.get(t, testTimeout)
 				require.NoError(t, next.err)
 				notAsked(t, next.ctx)
@@ -92,7 +92,7 @@ func TestAsked(t *testing.T) {
 	}
 }
 
-// A writer learns of the readers and writers that wait for it, and all readers learn of a waiting writer.
+// A waiter asks the writer that holds the lock. A writer that waits for readers asks all of them.
 func TestAskedOfReadersAndWriters(t *testing.T) {
 	redistest.Parallel(t)
 	t.Run("a writer waits for readers of several processes", func(t *testing.T) {
@@ -102,7 +102,7 @@ func TestAskedOfReadersAndWriters(t *testing.T) {
 		var readers []context.Context
 		var unlocks []rlock.UnlockFunc
 		for _, c := range clients {
-			for range 2 { // the second one joins the first
+			for range 2 { // the second reader joins the first
 				ctx, unlock, err := c.RWMutex(b.name, rlock.WithAsked()).Read().Lock(context.Background())
 				require.NoError(t, err)
 				readers, unlocks = append(readers, ctx), append(unlocks, unlock)
@@ -119,7 +119,7 @@ func TestAskedOfReadersAndWriters(t *testing.T) {
 		}
 		got := writer.get(t, testTimeout)
 		require.NoError(t, got.err)
-		require.Nil(t, rlock.Asked(got.ctx), "it does not want to know")
+		require.Nil(t, rlock.Asked(got.ctx), "the writer has no WithAsked")
 		require.NoError(t, got.unlock())
 	})
 	t.Run("a reader that waits behind a writer does not ask readers here", func(t *testing.T) {
@@ -171,7 +171,8 @@ func TestAskedOfReadersAndWriters(t *testing.T) {
 	})
 }
 
-// Waiters that were there before the hold count too, however the hold was acquired, and also if it was passed on in memory.
+// A hold also learns of waiters that were there before it began, even if it got the lock directly from another goroutine of its
+// process.
 func TestAskedByThoseWhoWaitAlready(t *testing.T) {
 	redistest.Parallel(t)
 	for _, here := range []bool{true, false} {
@@ -194,7 +195,7 @@ func TestAskedByThoseWhoWaitAlready(t *testing.T) {
 				redistest.Eventually(t, testTimeout, func() bool {
 					n, err := b.do(t, "ZCARD", "rlock_queue:{"+b.name+"}").AsInt64()
 					return err == nil && n == 2
-				}, "both have places")
+				}, "both are in the queue in Redis")
 			}
 			require.NoError(t, unlock())
 			got := second.get(t, testTimeout)
@@ -209,7 +210,8 @@ func TestAskedByThoseWhoWaitAlready(t *testing.T) {
 	}
 }
 
-// A process that was granted the lock by another learns of the waiters behind it, although they do not know the new holder.
+// A process that receives the lock from another process learns of the waiters behind it, although these do not know yet that it has
+// the lock.
 func TestAskedAfterAGrant(t *testing.T) {
 	redistest.Parallel(t)
 	for kind, of := range askedKinds {
@@ -221,7 +223,7 @@ func TestAskedAfterAGrant(t *testing.T) {
 			var waiters []pendingLock
 			for i := range 2 {
 				waiters = append(waiters, lockAsync(t, of(newClient(t, b.rdb), b.name)))
-				redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == i+1 }, "it waits")
+				redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == i+1 }, "the goroutine waits")
 			}
 			awaitAsked(t, first)
 			require.NoError(t, unlock())
@@ -233,7 +235,7 @@ func TestAskedAfterAGrant(t *testing.T) {
 			case got = <-waiters[1].result:
 				other = waiters[0]
 			case <-time.After(testTimeout):
-				require.FailNow(t, "nobody got it")
+				require.FailNow(t, "no waiter got the lock")
 			}
 			require.NoError(t, got.err)
 			awaitAsked(t, got.ctx)
@@ -246,7 +248,7 @@ func TestAskedAfterAGrant(t *testing.T) {
 	}
 }
 
-// If several locks are taken together, a waiter for any of them counts for all.
+// A section that holds several locks is asked as soon as a waiter wants any of them.
 func TestAskedForOneOfSeveral(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -275,7 +277,7 @@ func TestAskedForOneOfSeveral(t *testing.T) {
 	}
 }
 
-// A quorum is asked at each of its servers, and by the goroutines of its process.
+// A quorum is asked through each of its servers, and by the goroutines of its own process.
 func TestAskedOfAQuorum(t *testing.T) {
 	redistest.Parallel(t)
 	var rdbs []rueidis.Client

@@ -27,7 +27,7 @@ func (t tryFor) Lock(ctx context.Context) (context.Context, rlock.UnlockFunc, er
 	return t.TryLock(ctx, t.wait)
 }
 
-// lockResult is the result of a Lock, and its time.
+// lockResult is the result of a Lock, and the time at which it returned.
 type lockResult struct {
 	ctx    context.Context
 	unlock rlock.UnlockFunc
@@ -41,6 +41,7 @@ type pendingLock struct {
 	cancel context.CancelFunc
 }
 
+// lockAsync starts a Lock on its own goroutine.
 func lockAsync(t testing.TB, l locker) pendingLock {
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
@@ -93,6 +94,7 @@ func within(t testing.TB, result <-chan error, d time.Duration) error {
 	}
 }
 
+// awaitSubscribers waits until the unlock channel of a name has n subscribers.
 func (b fixture) awaitSubscribers(t testing.TB, name string, n int) {
 	t.Helper()
 	channel := "redisson_lock__channel:{" + name + "}"
@@ -117,5 +119,5 @@ func protocol(resp2 bool) func(*rueidis.ClientOption) {
 	}
 }
 
-// sleep lets time sleep, for tests of time itself.
+// sleep waits for a fixed time. It is for tests about time.
 func sleep(d time.Duration) { <-time.After(d) }

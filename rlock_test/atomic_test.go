@@ -18,10 +18,10 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// Slots that change their node in one moment. Only the newest servers can do that, so the tests are behind a build tag:
-// make test-servers runs them where they can.
+// These tests move a cluster slot to another node in a single step. Only the newest servers can do that, so the tests have a
+// build tag; make test-servers runs them on such a server.
 
-// carousel moves the slot of a key from node to node.
+// carousel returns a function that moves the slot of a key to the next node, round and round.
 func carousel(t *testing.T, c *redistest.Cluster, key string) (move func()) {
 	slot, nodes := c.Slot(t, key), c.Nodes()
 	at := slices.Index(nodes, c.Owner(t, slot))
@@ -33,8 +33,9 @@ func carousel(t *testing.T, c *redistest.Cluster, key string) (move func()) {
 	}
 }
 
-// G1, G2 and G4: the slot of a lock moves under a holder and six waiters of two other processes, and again under each waiter once it has
-// the lock. Every hold survives and keeps others out, every waiter is woken long before a lease ends, and no key is left.
+// G1, G2 and G4: the slot of a lock moves while one process holds it and six goroutines of two other processes wait, and again
+// under each new holder. Every hold stays valid, nobody else gets in, every waiter is woken long before a lease ends, and no key is
+// left.
 func TestAtomicMoveUnderHolderAndWaiters(t *testing.T) {
 	redistest.Parallel(t)
 	c := redistest.StartCluster(t, 3, 0)
@@ -62,7 +63,7 @@ func TestAtomicMoveUnderHolderAndWaiters(t *testing.T) {
 							a.ctx, a.unlock, a.err = m.Lock(context.Background())
 							got <- a
 						}()
-						redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == 3*side+i+1 }, "it waits")
+						redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == 3*side+i+1 }, "the goroutine waits")
 					}
 				}
 				stranger := lock(newClient(t, c.Client(t), o), name)
@@ -73,7 +74,7 @@ func TestAtomicMoveUnderHolderAndWaiters(t *testing.T) {
 					_, _, err := stranger.TryLock(context.Background(), 0)
 					require.ErrorAs(t, err, &refusal)
 					require.Equal(t, rlock.Owner(a.ctx), refusal.Holder)
-					require.Empty(t, got, "nobody else is in")
+					require.Empty(t, got, "a second goroutine has the lock")
 					require.NoError(t, a.ctx.Err())
 					if next, ok := rlock.FencingToken(a.ctx, name); ok {
 						require.Greater(t, next, token)
@@ -87,7 +88,7 @@ func TestAtomicMoveUnderHolderAndWaiters(t *testing.T) {
 					case a = <-got:
 						require.NoError(t, a.err)
 					case <-time.After(rlock.DefaultWatchdogTimeout / 2):
-						require.FailNow(t, "a waiter was not woken", "%d are left", left)
+						require.FailNow(t, "a waiter was not woken", "%d waiters are left", left)
 					}
 				}
 				redistest.Eventually(t, soon, func() bool {
@@ -104,8 +105,8 @@ func TestAtomicMoveUnderHolderAndWaiters(t *testing.T) {
 	}
 }
 
-// G1, G2 and G4 under load: a slot moves again and again while goroutines of three processes count under a lock in it. Another lock in it
-// is held for several leases. No update, hold or wake-up is lost.
+// G1, G2 and G4 under load: a slot moves again and again while goroutines of three processes increment a counter under one of its
+// locks, and another of its locks is held for several leases. No update, hold or wake-up is lost.
 func TestAtomicMovesUnderLoad(t *testing.T) {
 	redistest.Parallel(t)
 	c := redistest.StartCluster(t, 3, 0)
@@ -118,7 +119,7 @@ func TestAtomicMovesUnderLoad(t *testing.T) {
 			require.NoError(t, err)
 			var over atomic.Bool
 			defer over.Store(true)
-			// Written by a holder alone, in two steps that others could come between.
+			// Only the holder writes count, in two steps between which a second holder could interfere.
 			var count, sections, longest atomic.Int64
 			var wg sync.WaitGroup
 			for range 3 {
@@ -148,7 +149,7 @@ func TestAtomicMovesUnderLoad(t *testing.T) {
 			wg.Wait()
 			t.Logf("%d sections, %d moves, longest wait %v", sections.Load(), moves, time.Duration(longest.Load()))
 			require.Equal(t, sections.Load(), count.Load())
-			require.Less(t, time.Duration(longest.Load()), rlock.DefaultWatchdogTimeout/2, "nobody slept through an unlock")
+			require.Less(t, time.Duration(longest.Load()), rlock.DefaultWatchdogTimeout/2, "a goroutine slept through an unlock")
 			require.NoError(t, long.Err())
 			require.NoError(t, unlock())
 		})

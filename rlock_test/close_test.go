@@ -15,8 +15,8 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// ourGoroutines counts the goroutines that run code of the library, but for those of another test that hang in foreign code: a timer may have started one,
-// and then nothing says which test it is of.
+// ourGoroutines counts the goroutines that run code of the library. It leaves out those that another test lets hang in foreign
+// code: a timer may have started them, so that their stack does not name their test.
 func ourGoroutines() int {
 	return redistest.Goroutines(packages...) - redistest.Goroutines("rlock_test_test.(*jam).hang(")
 }
@@ -26,8 +26,9 @@ var packages = []string{
 	"github.com/go-rlock/rlock/internal/engine.", "github.com/go-rlock/rlock/internal/calls.", "github.com/go-rlock/rlock/internal/sweep.", "github.com/go-rlock/rlock/internal/tell.",
 }
 
-// awaitGoroutines allows goroutines that have said they are done the moment that they need to end, on a loaded machine: less
-// than the time-out of a call, for which Close may not leave one behind. What a timer has started may be of a test beside, in which a call hangs.
+// awaitGoroutines waits until no more goroutines run than before. A goroutine that has reported its end still needs a moment to
+// exit on a loaded machine. That moment is shorter than the timeout of a call, so that a goroutine that Close left in a call still
+// fails the test. A goroutine started by a timer may belong to a parallel test with a hanging call, so it gets more time.
 func awaitGoroutines(t *testing.T, before int) {
 	t.Helper()
 	for began := time.Now(); ourGoroutines() > before; sleep(time.Millisecond) {
@@ -38,9 +39,11 @@ func awaitGoroutines(t *testing.T, before int) {
 	}
 }
 
-// hangs is the longest time for which a test has a call hang.
+// hangs is the longest time for which any test lets a call hang.
 const hangs = 15 * time.Second
 
+// Close ends all waiting calls with ErrClosed and cancels the ctx of every hold, without releasing the locks. An unlock after Close
+// releases them.
 func TestCloseWhileWaitingAndHolding(t *testing.T) {
 	before := ourGoroutines()
 	b := newBareFixture(t)
@@ -56,7 +59,7 @@ func TestCloseWhileWaitingAndHolding(t *testing.T) {
 		_, _, err := c.Mutex(b.name).Lock(context.Background())
 		background <- err
 	}()
-	redistest.Eventually(t, 5*time.Second, func() bool { return waiting(t) == 3 }, "all wait")
+	redistest.Eventually(t, 5*time.Second, func() bool { return waiting(t) == 3 }, "all goroutines wait")
 	b.awaitSubscribers(t, b.name, 1)
 
 	began := time.Now()
@@ -76,10 +79,10 @@ func TestCloseWhileWaitingAndHolding(t *testing.T) {
 	require.Equal(t, map[string]int64{rlock.Owner(held): 2}, b.fields(t, b.name), "Close does not release")
 	require.NoError(t, unlockInner())
 	require.NoError(t, unlock())
-	require.False(t, b.exists(t, b.name), "unlock after Close does")
+	require.False(t, b.exists(t, b.name), "unlock after Close releases")
 }
 
-// A level that Redis grants while Close runs is refused, because nothing would cancel its ctx any more.
+// A re-entry that Redis grants while Close runs fails with ErrClosed, because its ctx could not be cancelled any more.
 func TestReentryAnsweredDuringClose(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
@@ -92,7 +95,7 @@ func TestReentryAnsweredDuringClose(t *testing.T) {
 	require.NoError(t, err)
 	proxy.OnReply(redistest.Nth(1, "EVALSHA", redistest.Hold))
 	inner := lockAsync(t, under{context.WithoutCancel(ctx), c.Mutex(b.name, rlock.WithLease(time.Hour))})
-	redistest.Eventually(t, 5*time.Second, func() bool { return proxy.Held() == 1 }, "counted, not answered")
+	redistest.Eventually(t, 5*time.Second, func() bool { return proxy.Held() == 1 }, "Redis has counted the re-entry; the reply is held back")
 	closed := async(func() error { c.Close(); return nil })
 	<-ctx.Done()
 	require.NoError(t, within(t, closed, 5*time.Second+soon))
@@ -105,8 +108,8 @@ func TestReentryAnsweredDuringClose(t *testing.T) {
 	require.False(t, b.exists(t, b.name))
 }
 
-// bothWays runs a test with the two ways in which rueidis sends a command: alone, when only its deadline
-// ends it, and in a pipeline beside others, when its ctx does.
+// bothWays runs a test with both ways in which rueidis sends a command: on its own, ended only by its deadline, and in a pipeline
+// with others, ended by its ctx.
 func bothWays(t *testing.T, test func(*testing.T, func(*rueidis.ClientOption))) {
 	t.Helper()
 	for _, pipelined := range []bool{false, true} {
@@ -116,7 +119,7 @@ func bothWays(t *testing.T, test func(*testing.T, func(*rueidis.ClientOption))) 
 	}
 }
 
-// Close does not need an answer from Redis, and neither does any call that is under way.
+// Neither Close nor any call under way needs an answer from Redis to return.
 func TestCloseInABlackHole(t *testing.T) {
 	redistest.Parallel(t)
 	bothWays(t, closeInABlackHole)
@@ -160,22 +163,22 @@ func closeInABlackHole(t *testing.T, way func(*rueidis.ClientOption)) {
 	for _, p := range calls {
 		require.ErrorIs(t, p.get(t, bound).err, rlock.ErrClosed)
 	}
-	if err := attempt.get(t, bound).err; began.Sub(tried) < time.Second { // otherwise its time may have been over before
+	if err := attempt.get(t, bound).err; began.Sub(tried) < time.Second { // otherwise its own timeout may have come first
 		require.ErrorIs(t, err, rlock.ErrClosed)
 	} else {
 		require.Error(t, err)
 	}
 	require.ErrorIs(t, within(t, query, bound), rlock.ErrClosed)
 	require.ErrorIs(t, context.Cause(ctx), rlock.ErrClosed)
-	require.Error(t, within(t, unlocked, bound), "it could not tell Redis")
+	require.Error(t, within(t, unlocked, bound), "unlock could not reach Redis")
 	t.Logf("all calls took %v", time.Since(began))
 	require.Less(t, time.Since(began), 2*bound)
 	awaitGoroutines(t, before)
 	proxy.BlackHole(false)
 }
 
-// G9: waiters in the queue in Redis return at once when their Client is closed, even if Redis is silent. They are taken out of the queue in
-// the background, and Close waits for that.
+// G9: goroutines that wait in the queue in Redis return at once when their Client is closed, even if Redis is silent. Their removal
+// from the queue goes on, and Close waits for it.
 func TestCloseSendsWaitersAwayAtOnce(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
@@ -202,14 +205,14 @@ func TestCloseSendsWaitersAwayAtOnce(t *testing.T) {
 			redistest.Eventually(t, 5*time.Second, func() bool {
 				info, err := k.of(c, b.name).Info(t.Context())
 				return err == nil && len(info.Queue) > 0 && c.Stats().Waiting == len(waiters)
-			}, "they wait, and have places")
+			}, "all wait, and are in the queue")
 			proxy.BlackHole(true)
 			began := time.Now()
 			closed := async(func() error { c.Close(); return nil })
 			for _, w := range waiters {
 				a := w.get(t, 10*time.Second)
 				require.ErrorIs(t, a.err, rlock.ErrClosed)
-				require.Less(t, a.at.Sub(began), 900*time.Millisecond) // a last call takes a second
+				require.Less(t, a.at.Sub(began), 900*time.Millisecond) // one last call to Redis would take a second
 			}
 			proxy.BlackHole(false)
 			require.NoError(t, within(t, closed, 10*time.Second))
@@ -218,7 +221,7 @@ func TestCloseSendsWaitersAwayAtOnce(t *testing.T) {
 	}
 }
 
-// G5: if Redis grants the lock to a caller that Close has sent away, the lock is given back before Close returns.
+// G5: if Redis grants the lock to a caller whose Client is closing, Close releases it before it returns.
 func TestLateGrantIsGivenBackByClose(t *testing.T) {
 	redistest.Parallel(t)
 	bothWays(t, lateGrantIsGivenBackByClose)
@@ -233,18 +236,18 @@ func lateGrantIsGivenBackByClose(t *testing.T, way func(*rueidis.ClientOption)) 
 	loadScripts(t, c)
 	proxy.OnReply(redistest.Nth(1, "EVALSHA", redistest.Hold))
 	p := lockAsync(t, c.Mutex(b.name))
-	redistest.Eventually(t, 5*time.Second, func() bool { return proxy.Held() == 1 }, "granted, not answered")
+	redistest.Eventually(t, 5*time.Second, func() bool { return proxy.Held() == 1 }, "Redis has granted the lock; the reply is held back")
 	require.True(t, b.exists(t, b.name))
 	closed := async(func() error { c.Close(); return nil })
 	require.ErrorIs(t, p.get(t, 5*time.Second).err, rlock.ErrClosed)
-	sleep(1200 * time.Millisecond) // a slow network, but within what Close waits
+	sleep(1200 * time.Millisecond) // a slow network, but faster than the timeout of Close
 	proxy.Release()
 	require.NoError(t, within(t, closed, 5*time.Second+soon))
 	require.False(t, b.exists(t, b.name))
 }
 
-// Asking rueidis for a connection cannot be stopped, so Close must not wait for it while others
-// have all that the pool holds.
+// Close returns while the program uses all connections of the pool. It does not wait for a connection that rueidis was asked for,
+// since that request cannot be cancelled.
 func TestCloseWhileThePoolIsExhausted(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
@@ -256,16 +259,16 @@ func TestCloseWhileThePoolIsExhausted(t *testing.T) {
 	require.NoError(t, b.do(t, "HSET", b.name, foreignOwner, "1").Error())
 	waiter := lockAsync(t, c.Mutex(b.name))
 	redistest.Eventually(t, 5*time.Second, func() bool {
-		return redistest.Goroutines("go-rlock/rlock/pubsub.") == 2 // the link, and the one that it waits for
-	}, "it wants a connection to subscribe")
+		return redistest.Goroutines("go-rlock/rlock/pubsub.") == 2 // the link, and the request for a connection
+	}, "the Client asks for a connection to subscribe")
 	require.NoError(t, within(t, async(func() error { c.Close(); return nil }), 5*time.Second))
 	require.ErrorIs(t, waiter.get(t, 5*time.Second).err, rlock.ErrClosed)
 	giveBack()
 	redistest.Eventually(t, 5*time.Second, func() bool { return redistest.Goroutines("pubsub.") == 0 }, "all goroutines end")
 }
 
-// If rdb is closed first, calls return errors, and none waits for ever. The connection with the subscriptions is not closed with rdb, so a
-// waiter may notice only when it is woken, or when that connection ends.
+// If the program closes rdb before the Client, calls return errors and no waiter hangs for ever. The connection of the
+// subscriptions is not closed with rdb, so a waiter notices only when it is woken or when that connection ends.
 func TestRedisClientIsClosedFirst(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
@@ -280,7 +283,7 @@ func TestRedisClientIsClosedFirst(t *testing.T) {
 		waiters[name] = lockAsync(t, under{context.Background(), c.Mutex(name)})
 		b.awaitSubscribers(t, name, 1)
 	}
-	redistest.Eventually(t, 5*time.Second, func() bool { return waiting(t) == len(waiters) }, "all wait")
+	redistest.Eventually(t, 5*time.Second, func() bool { return waiting(t) == len(waiters) }, "all goroutines wait")
 	told := func(name string) {
 		t.Helper()
 		require.ErrorIs(t, waiters[b.name+name].get(t, 5*time.Second).err, rueidis.ErrClosing)
@@ -292,7 +295,7 @@ func TestRedisClientIsClosedFirst(t *testing.T) {
 	case <-ctx.Done():
 		require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
 	case <-time.After(time.Second + soon):
-		require.Fail(t, "the holder was not told")
+		require.Fail(t, "the holder's ctx was not cancelled")
 	}
 	require.Error(t, unlock())
 	_, _, err = c.Mutex(b.name).Lock(context.Background())
@@ -303,6 +306,7 @@ func TestRedisClientIsClosedFirst(t *testing.T) {
 	told(":two")
 }
 
+// After Close every call fails with ErrClosed, and a second Close does nothing.
 func TestUseAfterClose(t *testing.T) {
 	b := newFixture(t)
 	ctx := context.Background()
@@ -323,7 +327,7 @@ func TestUseAfterClose(t *testing.T) {
 	require.ErrorIs(t, err, rlock.ErrClosed)
 }
 
-// Close comes at any moment of many calls. Each call ends, no key stays locked, and no goroutine runs on.
+// Close may come at any moment of many calls: each of them ends, no key stays locked, and no goroutine is left.
 func TestCloseRaces(t *testing.T) {
 	before := ourGoroutines()
 	b := newBareFixture(t)

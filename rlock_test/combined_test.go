@@ -16,8 +16,8 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// A process keeps a lock and has not noticed yet that its key was deleted. If it then adopts a ticket for the same lock, the adopted hold takes the place
-// of the lost one.
+// A process keeps a lock after its unlock (WithLinger) and does not know yet that its key was deleted. If it then adopts a ticket
+// for the same lock, the adopted hold replaces the lost one.
 func TestKeptTwice(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -30,8 +30,8 @@ func TestKeptTwice(t *testing.T) {
 	_, unlock, err := b.Adopt(context.Background(), ticket, rlock.WithLinger(long))
 	require.NoError(t, err)
 	require.NoError(t, unlock())
-	redistest.Eventually(t, soon, func() bool { return b.Stats().Idle == 1 }, "it is kept")
-	sleep(time.Until(began.Add(d + d/4))) // that of before is over
+	redistest.Eventually(t, soon, func() bool { return b.Stats().Idle == 1 }, "the lock is kept")
+	sleep(time.Until(began.Add(d + d/4))) // the time of the lost hold is over
 	require.True(t, b.exists(t, b.name))
 	got := lockAsync(t, newClient(t, b.rdb).Mutex(b.name)).get(t, soon+time.Second)
 	require.NoError(t, got.err)
@@ -40,7 +40,7 @@ func TestKeptTwice(t *testing.T) {
 	lockAndUnlock(t, m)
 }
 
-// Waiters behind a ticket do not know the hold that adopts it, so that hold looks for them.
+// Goroutines that wait while a lock is exported do not know the hold that adopts the ticket. That hold looks for them.
 func TestAskedAfterAnAdopt(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -52,7 +52,7 @@ func TestAskedAfterAnAdopt(t *testing.T) {
 	redistest.Eventually(t, testTimeout, func() bool {
 		n, err := b.do(t, "ZCARD", "rlock_queue:{"+b.name+"}").AsInt64()
 		return err == nil && n == 1
-	}, "it has its place")
+	}, "the waiter is in the queue")
 	ctx, unlock, err := b.Adopt(context.Background(), ticket, rlock.WithAsked())
 	require.NoError(t, err)
 	select {
@@ -66,7 +66,7 @@ func TestAskedAfterAnAdopt(t *testing.T) {
 	require.NoError(t, got.unlock())
 }
 
-// G8: a process keeps a lock and has not noticed yet that it was forced open. It reserves no tokens above the token of the present holder.
+// G8: a process that keeps a lock, and does not know yet that it was forced open, issues no tokens above that of the new owner.
 func TestNoTokensOfALostLock(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -82,18 +82,18 @@ func TestNoTokensOfALostLock(t *testing.T) {
 	for {
 		ctx, unlock, err := m.TryLock(context.Background(), 0)
 		if err != nil {
-			require.ErrorIs(t, err, rlock.ErrNotAcquired, "it has noticed")
+			require.ErrorIs(t, err, rlock.ErrNotAcquired, "the process has noticed the loss")
 			break
 		}
 		token, _ := m.FencingToken(ctx)
 		require.Less(t, token, owner)
-		_ = unlock() // which is lost in the end
+		_ = unlock() // fails when the loss is noticed
 	}
 	require.NoError(t, unlock())
 	require.NoError(t, b.do(t, "DEL", "redisson_lock_token:{"+b.name+"}").Error())
 }
 
-// A hold that an All has re-entered can be exported when that has ended, and not before.
+// A hold that an All has re-entered can be exported once that All has ended, but not before.
 func TestExportAfterAnAll(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -115,7 +115,8 @@ func TestExportAfterAnAll(t *testing.T) {
 	require.NoError(t, unlock())
 }
 
-// A lock is not kept that its hold was asked for, also by those who cannot ask: a leader that resigns because of them would keep them out.
+// A lock is not kept after its unlock if its hold was asked for, even by a waiter that cannot ask again: a leader that resigns for
+// such a waiter would otherwise keep it out.
 func TestNotKeptWhenAsked(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t, rlock.Options{WatchdogTimeout: shortWatchdog})
@@ -133,8 +134,8 @@ func TestNotKeptWhenAsked(t *testing.T) {
 	require.Zero(t, b.Stats().Idle)
 }
 
-// Goroutines of two processes lock, export, adopt, leave and are asked, all at once, while forged messages arrive. No two are inside
-// together, tokens rise, and nothing is left.
+// Goroutines of two processes lock, export, adopt and linger and are asked, all at once, while the test sends forged messages.
+// There is one holder at a time, tokens rise, and no key is left.
 func TestAllTogether(t *testing.T) {
 	redistest.Parallel(t)
 	b := newBareFixture(t)
@@ -150,7 +151,7 @@ func TestAllTogether(t *testing.T) {
 	)
 	section := func(ctx context.Context, m *rlock.Mutex) {
 		if !inside.TryLock() {
-			t.Error("two are inside")
+			t.Error("two goroutines hold the lock")
 			return
 		}
 		defer inside.Unlock()
@@ -231,6 +232,6 @@ func TestAllTogether(t *testing.T) {
 	for _, c := range clients {
 		require.NoError(t, c.Shutdown(context.Background()))
 	}
-	redistest.Eventually(t, testTimeout, func() bool { return !b.exists(t, b.name) && !b.exists(t, "rlock_queue:{"+b.name+"}") }, "nothing is left")
+	redistest.Eventually(t, testTimeout, func() bool { return !b.exists(t, b.name) && !b.exists(t, "rlock_queue:{"+b.name+"}") }, "no key is left")
 	require.NoError(t, b.do(t, "DEL", "redisson_lock_token:{"+b.name+"}").Error())
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/go-rlock/rlock/internal/redistest"
 )
 
-// TestConformance tests G1 to G9, as far as a single lock shows them, for each kind and deployment.
+// TestConformance tests G1 to G9, as far as a single lock can show them, for each kind of lock on each deployment.
 func TestConformance(t *testing.T) {
 	redistest.Parallel(t)
 	for name, start := range map[string]func(*testing.T) deployment{
@@ -22,7 +22,7 @@ func TestConformance(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			redistest.Parallel(t)
 			d := start(t)
-			shared := [2]rueidis.Client{d.dial(t), d.dial(t)} // for all cells without proxies
+			shared := [2]rueidis.Client{d.dial(t), d.dial(t)} // for all tests without proxies
 			conformance.Run(t, conformance.Deployment{
 				Run: func(t *testing.T, cell func(*testing.T)) {
 					redistest.Parallel(t)
@@ -47,7 +47,7 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// deployment is a single server or several.
+// deployment is a single server or a cluster.
 type deployment struct {
 	addrs []string
 	dial  func(t testing.TB, mod ...func(*rueidis.ClientOption)) rueidis.Client

@@ -17,9 +17,9 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// contexts notes the contexts that rueidis is given, by where they come from.
+// contexts records the contexts that rueidis receives, by type and command.
 type contexts struct {
-	over chan struct{} // the test ends
+	over chan struct{} // closed when the test ends
 
 	mu    sync.Mutex // guards the following
 	given map[string]int
@@ -33,14 +33,14 @@ func newContexts(t *testing.T) *contexts {
 	return c
 }
 
-// note compares Err and Done of a context, at once, and again when it ends.
+// note compares Err and Done of a context, at once and again when it ends.
 func (c *contexts) note(ctx context.Context, what string) {
 	at := fmt.Sprintf("%T of %s", ctx, what)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.given[at]++
 	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < -10*time.Millisecond && ctx.Err() == nil {
-		c.wrong = append(c.wrong, at+": its deadline has passed when it is given")
+		c.wrong = append(c.wrong, at+": its deadline had passed when rueidis received it")
 	}
 	if ctx.Done() == nil {
 		return
@@ -64,7 +64,7 @@ func (c *contexts) noteAll(ctx context.Context, all []rueidis.Completed) {
 	c.note(ctx, all[0].Commands()[0])
 }
 
-// notingClient is a client that notes the contexts of its commands, and those of its connections and nodes.
+// notingClient records the contexts of its commands and of those of its connections and nodes.
 type notingClient struct {
 	rueidis.Client
 	to *contexts
@@ -108,9 +108,9 @@ func (n notingConn) DoMulti(ctx context.Context, all ...rueidis.Completed) []rue
 	return n.DedicatedClient.DoMulti(ctx, all...)
 }
 
-// No context given to rueidis has a closed Done and a nil Err, whichever call it is for and however that ends. Otherwise rueidis would
-// treat a command that is still in its queue as answered, and reuse its memory for the next command.
-func TestContextsSayThatTheyEnded(t *testing.T) { // beside no other test: timers start goroutines in it that those would count
+// No context that rueidis receives has a closed Done channel and a nil Err. rueidis would take its command for answered although it
+// is still queued, and reuse its memory for the next one.
+func TestContextsSayThatTheyEnded(t *testing.T) { // not parallel: other tests would count the goroutines that its timers start
 	for name, end := range map[string]func(*rlock.Client){
 		"Close": (*rlock.Client).Close,
 		"Shutdown": func(c *rlock.Client) {
@@ -131,7 +131,7 @@ func TestContextsSayThatTheyEnded(t *testing.T) { // beside no other test: timer
 				for _, some := range []string{"Context of EVALSHA", "timerCtx of EVALSHA", "cancelCtx of"} {
 					require.True(t, slices.ContainsFunc(slices.Collect(maps.Keys(to.ended)), func(at string) bool {
 						return strings.Contains(at, some)
-					}), "none has ended that is a %s", some)
+					}), "no %s has ended", some)
 				}
 				require.NotZero(t, to.given["*calls.Context of connection's EVALSHA"], "with Replicas")
 			})
@@ -139,7 +139,7 @@ func TestContextsSayThatTheyEnded(t *testing.T) { // beside no other test: timer
 	}
 }
 
-// contextsOfAllCalls has calls of all sorts under way when Redis falls silent, and ends the Clients then.
+// contextsOfAllCalls lets Redis fall silent while calls of all kinds are under way, and then ends the Clients.
 func contextsOfAllCalls(t *testing.T, where string, to *contexts, end func(*rlock.Client)) {
 	t.Helper()
 	var servers []*redistest.Server
@@ -153,7 +153,7 @@ func contextsOfAllCalls(t *testing.T, where string, to *contexts, end func(*rloc
 	}
 	o := rlock.Options{WatchdogTimeout: time.Second}
 	c, confirmed := newClient(t, notingClient{rdb, to}, o), newClient(t, notingClient{rdb, to}, rlock.Options{
-		Replicas: 1, ReplicaTimeout: time.Second, // also for the connection, on a busy machine
+		Replicas: 1, ReplicaTimeout: time.Second, // enough to connect, even on a busy machine
 	})
 	p := process{c, newClient(t, notingClient{rdb, to}, o), newClient(t, notingClient{rdb, to}, o)}
 	loadScripts(t, c)
@@ -169,11 +169,11 @@ func contextsOfAllCalls(t *testing.T, where string, to *contexts, end func(*rloc
 			require.NoError(t, err, kind)
 			_, inner, err := m.Lock(section)
 			require.NoError(t, err, kind)
-			lockAsync(t, m) // waits
+			lockAsync(t, m) // waits until the Clients end
 			unlocks = append(unlocks, inner, unlock)
 		}
 	}
-	redistest.Eventually(t, testTimeout, func() bool { return c.Stats().Waiting >= 6 }, "they wait")
+	redistest.Eventually(t, testTimeout, func() bool { return c.Stats().Waiting >= 6 }, "the calls wait")
 	_, _, err := confirmed.Mutex(redistest.Name(t)).Lock(context.Background())
 	require.ErrorIs(t, err, rlock.ErrNotReplicated)
 	for _, s := range servers {
@@ -185,7 +185,7 @@ func contextsOfAllCalls(t *testing.T, where string, to *contexts, end func(*rloc
 		}
 	}()
 	for _, unlock := range unlocks[:len(unlocks)/2] {
-		go func() { _ = unlock() }() // ends when its time is over
+		go func() { _ = unlock() }() // ends at its timeout
 	}
 	m := c.Mutex(redistest.Name(t))
 	go func() { _, _, _ = m.Lock(leaving) }()
@@ -205,8 +205,7 @@ func contextsOfAllCalls(t *testing.T, where string, to *contexts, end func(*rloc
 
 func pipelined(o *rueidis.ClientOption) { o.AlwaysPipelining, o.PipelineMultiplex = true, -1 }
 
-// G9: Shutdown whose time is over when unlocks are under way leaves the program's own commands alone, on the rueidis client that
-// both have.
+// G9: if the time of Shutdown ends while unlocks are under way, the program's own commands on the same rueidis client succeed.
 func TestShutdownSparesOthersCommands(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
@@ -225,7 +224,7 @@ func TestShutdownSparesOthersCommands(t *testing.T) {
 	require.NoError(t, err)
 	s.Pause()
 	var wg sync.WaitGroup
-	wg.Go(func() { // fills the socket, so that what follows stays in the queue of rueidis
+	wg.Go(func() { // fills the socket, so that later commands stay in the queue of rueidis
 		_ = rdb.Do(context.Background(), rdb.B().Set().Key("big").Value(strings.Repeat("x", 64<<20)).Build())
 	})
 	sleep(300 * time.Millisecond)
@@ -252,7 +251,7 @@ func TestShutdownSparesOthersCommands(t *testing.T) {
 	wg.Wait()
 	require.Empty(t, wrong)
 	for range holds {
-		require.NoError(t, <-failed, "the unlocks were answered, too")
+		require.NoError(t, <-failed, "the unlocks are answered as well")
 	}
 	for i := range n {
 		got, err := past.do(t, "GET", fmt.Sprint("counter:", i)).AsInt64()
@@ -263,7 +262,7 @@ func TestShutdownSparesOthersCommands(t *testing.T) {
 	require.ErrorIs(t, within(t, down, testTimeout), context.Canceled)
 }
 
-// G9: Close and Shutdown are bounded on a silent Redis, however many calls rueidis has no room for.
+// G9: on a silent Redis, Close and Shutdown return within their bounds, even if rueidis has no room to send their calls.
 func TestCloseOnASilentRedis(t *testing.T) {
 	redistest.Parallel(t)
 	for name, way := range map[string]func(*rueidis.ClientOption){

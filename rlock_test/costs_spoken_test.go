@@ -13,15 +13,15 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// traffic is the data that went through a proxy, except for opening connections and keeping them alive.
+// traffic is the amount of data that a proxy has forwarded, without the commands that open a connection and keep it alive.
 type traffic struct{ commands, messages, bytes int }
 
-// countingProxy is a proxy that counts.
+// countingProxy is a proxy that counts its traffic.
 type countingProxy struct {
 	addr string
 	mu   sync.Mutex // guards the following
 	sum  traffic
-	said int // messages that are published
+	said int // messages that its client has published
 }
 
 func newMeter(t *testing.T, addr string) *countingProxy {
@@ -64,7 +64,7 @@ func (m *countingProxy) since(before traffic) traffic {
 	return traffic{m.sum.commands - before.commands, m.sum.messages - before.messages, m.sum.bytes - before.bytes}
 }
 
-// respSize is how many bytes a list of words takes on the wire.
+// respSize returns the size of a list of words on the wire, in bytes.
 func respSize(words []string) (n int) {
 	n = len("*\r\n") + len(strconv.Itoa(len(words)))
 	for _, w := range words {
@@ -73,18 +73,18 @@ func respSize(words []string) (n int) {
 	return n
 }
 
-// Checks the numbers under "Costs of optional features" in docs/locks.md: an option unused, used without waiters, and used with a waiter in
-// another process. Each is counted for the holder and for the waiter, for one lock.
+// The costs match those in docs/locks.md under "Costs of optional features": for a feature that is unused, used without a waiter,
+// and used with one. Each is measured at the holder and at a waiter of another process, for one lock.
 func TestCostsOfBeingSpokenTo(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
 	loadScripts(t, newClient(t, s.Client(t)))
 	const pairs = 100
 	type costs struct {
-		begins       traffic // the Client's first lock with the feature, and its unlock
-		pair         traffic // another hundred of these
-		holder, asks traffic // from the wait of another process until the lock is its own
-		said         int     // by that one
+		begins       traffic // the Client's first Lock with the feature, and its unlock
+		pair         traffic // another hundred Locks and unlocks
+		holder, asks traffic // while another process waits, until it has the lock
+		said         int     // messages from that process
 	}
 	measure := func(name string, o rlock.Options, options ...rlock.Option) (c costs) {
 		near, far := newMeter(t, s.Addr()), newMeter(t, s.Addr())
@@ -94,7 +94,7 @@ func TestCostsOfBeingSpokenTo(t *testing.T) {
 		lockAndUnlock(t, m)
 		if len(options) > 0 {
 			awaitEar(t, s.Client(t), holder)
-			redistest.Eventually(t, testTimeout, func() bool { return near.since(traffic{}).commands >= 3 }, "the subscription is counted")
+			redistest.Eventually(t, testTimeout, func() bool { return near.since(traffic{}).commands >= 3 }, "subscription counted")
 		}
 		c.begins = near.since(traffic{})
 		if name == "linger" {
@@ -114,9 +114,9 @@ func TestCostsOfBeingSpokenTo(t *testing.T) {
 		atHolder := near.since(traffic{})
 		waiter := lockAsync(t, waits.Mutex(name))
 		if unlock != nil {
-			redistest.Eventually(t, testTimeout, func() bool { return exists(t, s.Client(t), "rlock_queue:{"+name+"}") }, "it waits")
+			redistest.Eventually(t, testTimeout, func() bool { return exists(t, s.Client(t), "rlock_queue:{"+name+"}") }, "waiter in the queue")
 			if name == "asked" {
-				redistest.Eventually(t, testTimeout, func() bool { return near.since(atHolder).messages == 1 }, "it has asked")
+				redistest.Eventually(t, testTimeout, func() bool { return near.since(atHolder).messages == 1 }, "the waiter has asked")
 			}
 			require.NoError(t, unlock())
 		}
@@ -139,9 +139,9 @@ func TestCostsOfBeingSpokenTo(t *testing.T) {
 	require.Equal(t, none.begins.commands, cycles.begins.commands)
 	require.Equal(t, traffic{commands: 2 * pairs, bytes: cycles.pair.bytes}, cycles.pair)
 
-	require.Equal(t, none.begins.commands+1, asked.begins.commands, "its subscription")
+	require.Equal(t, none.begins.commands+1, asked.begins.commands, "WithAsked costs one subscription")
 	require.Equal(t, traffic{commands: 2 * pairs, bytes: asked.pair.bytes}, asked.pair)
-	require.Less(t, asked.pair.bytes-none.pair.bytes, 2*pairs*20, "owners are longer")
+	require.Less(t, asked.pair.bytes-none.pair.bytes, 2*pairs*20, "with WithAsked only the owner field is longer")
 	require.Equal(t, 1, asked.holder.messages)
 	require.Less(t, asked.holder.bytes-none.holder.bytes, 150)
 	require.Equal(t, 1, asked.said)

@@ -13,9 +13,9 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// Levels are opened and closed in memory, and the count in Redis follows.
+// Re-entries and their unlocks happen in memory; a later command updates the count in Redis.
 
-// countedKinds are the kinds whose holds are fields with a count.
+// countedKinds returns the locks whose holds are hash fields with a count.
 func countedKinds(c *rlock.Client, name string) map[string]*rlock.Mutex {
 	rw := c.RWMutex(name + ":rw")
 	return map[string]*rlock.Mutex{
@@ -24,7 +24,7 @@ func countedKinds(c *rlock.Client, name string) map[string]*rlock.Mutex {
 	}
 }
 
-// G6: layers that briefly lock the same name again send nothing. Layers that stay cost one command for each lasting change.
+// G6: short re-entries send no command. Re-entries that stay open are reported to Redis with one command for each lasting change.
 func TestCountFollows(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
@@ -33,7 +33,7 @@ func TestCountFollows(t *testing.T) {
 	loadScripts(t, c)
 	asked := func() int64 { return redistest.Commands(t, b.rdb)["evalsha"] }
 	for kind, m := range countedKinds(c, b.name) {
-		require.NoError(t, m.Do(t.Context(), nothing), kind) // whatever is asked for the first time
+		require.NoError(t, m.Do(t.Context(), nothing), kind) // loads the scripts
 		ctx, unlock, err := m.Lock(t.Context())
 		require.NoError(t, err, kind)
 		count := func() string { return b.fieldsNamed(t, m.Name())[rlock.Owner(ctx)] }
@@ -44,7 +44,7 @@ func TestCountFollows(t *testing.T) {
 		n, err := m.HoldCount(ctx)
 		require.NoError(t, err, kind)
 		require.Equal(t, 1, n, kind)
-		require.Equal(t, before, asked(), "%s: no script", kind)
+		require.Equal(t, before, asked(), "%s: short re-entries run no script", kind)
 
 		var inner [10]rlock.UnlockFunc
 		within := ctx
@@ -52,25 +52,25 @@ func TestCountFollows(t *testing.T) {
 			within, inner[i], err = m.Lock(within)
 			require.NoError(t, err, kind)
 		}
-		redistest.Eventually(t, testTimeout, func() bool { return count() == "11" }, kind+": it follows")
-		require.Equal(t, before+1, asked(), "%s: one command for all of them", kind)
+		redistest.Eventually(t, testTimeout, func() bool { return count() == "11" }, kind+": the count in Redis follows")
+		require.Equal(t, before+1, asked(), "%s: one command for all re-entries", kind)
 		n, err = m.HoldCount(within)
 		require.NoError(t, err, kind)
 		require.Equal(t, 11, n, kind)
 		for _, unlock := range inner {
 			require.NoError(t, unlock(), kind)
 		}
-		redistest.Eventually(t, testTimeout, func() bool { return count() == "1" }, kind+": it follows")
-		require.Equal(t, before+2, asked(), "%s: and one for the way back", kind)
+		redistest.Eventually(t, testTimeout, func() bool { return count() == "1" }, kind+": the count in Redis follows")
+		require.Equal(t, before+2, asked(), "%s: one command for all unlocks", kind)
 		require.NoError(t, unlock(), kind)
 		require.False(t, b.exists(t, m.Name()), kind)
 	}
 	left, err := b.do(t, "KEYS", "*").AsStrSlice()
 	require.NoError(t, err)
-	require.Equal(t, []string{"redisson_lock_token:{x:fenced}"}, left, "no hold key of a reader's level is left")
+	require.Equal(t, []string{"redisson_lock_token:{x:fenced}"}, left, "no key of a reader's hold is left")
 }
 
-// fieldsNamed returns a hash as it is.
+// fieldsNamed returns a hash with its values as strings.
 func (b fixture) fieldsNamed(t testing.TB, name string) map[string]string {
 	t.Helper()
 	m, err := b.do(t, "HGETALL", name).AsStrMap()
@@ -78,8 +78,8 @@ func (b fixture) fieldsNamed(t testing.TB, name string) map[string]string {
 	return m
 }
 
-// G2, G6: a level is opened and closed at once while Redis is silent, as long as the hold lasts, and its last unlock does not wait for the
-// count.
+// G2, G6: re-entries and their unlocks return at once while Redis is silent, until the hold is lost. They do not wait for the count
+// in Redis.
 func TestLevelsInSilence(t *testing.T) {
 	redistest.Parallel(t)
 	const watchdog = 4 * time.Second
@@ -101,11 +101,11 @@ func TestLevelsInSilence(t *testing.T) {
 	require.ErrorIs(t, unlockInner(), rlock.ErrLost)
 	require.ErrorIs(t, unlock(), rlock.ErrLost)
 	proxy.BlackHole(false)
-	redistest.Eventually(t, testTimeout, func() bool { return !past.exists(t, past.name) }, "nothing is left")
+	redistest.Eventually(t, testTimeout, func() bool { return !past.exists(t, past.name) }, "no key is left")
 }
 
-// G1, G5: a count under way does not delay the last unlock, and has no effect when it arrives late, whether or not the lock has a new
-// holder.
+// G1, G5: a count that is on its way to Redis does not delay the last unlock. If it arrives late it has no effect, even if another
+// owner has the lock by then.
 func TestCountThatComesLate(t *testing.T) {
 	redistest.Parallel(t)
 	for _, kind := range []string{"plain", "fenced", "fair", "read", "write"} {
@@ -113,8 +113,8 @@ func TestCountThatComesLate(t *testing.T) {
 			t.Run(kind+map[bool]string{true: "/up", false: "/down"}[raises], func(t *testing.T) {
 				redistest.Parallel(t)
 				s := redistest.Start(t)
-				far := redistest.StartProxy(t, s.Addr())    // holds the count back
-				near := redistest.StartProxy(t, far.Addr()) // cuts the connection, so that the rest goes by another
+				far := redistest.StartProxy(t, s.Addr())    // delays the count
+				near := redistest.StartProxy(t, far.Addr()) // cuts the connection, so that later commands use a new one
 				past := fixture{rdb: s.Client(t), name: redistest.Name(t)}
 				past.Client = newClient(t, past.rdb)
 				c := newClient(t, redistest.Dial(t, near.Addr()))
@@ -127,7 +127,7 @@ func TestCountThatComesLate(t *testing.T) {
 				_, unlockInner, err := m.Lock(ctx)
 				require.NoError(t, err)
 				if !raises {
-					redistest.Eventually(t, testTimeout, func() bool { return past.fieldsNamed(t, m.Name())[owner] == "2" }, "it follows")
+					redistest.Eventually(t, testTimeout, func() bool { return past.fieldsNamed(t, m.Name())[owner] == "2" }, "the count in Redis follows")
 				}
 				var once sync.Once
 				far.OnRequest(func(cmd []string) (action redistest.Action) {
@@ -148,7 +148,7 @@ func TestCountThatComesLate(t *testing.T) {
 				began := time.Now()
 				require.NoError(t, unlock())
 				require.Less(t, time.Since(began), soon)
-				require.False(t, past.exists(t, m.Name()), "free")
+				require.False(t, past.exists(t, m.Name()), "the lock is free")
 
 				next := countedKinds(past.Client, past.name)[kind]
 				got, unlockNext, err := next.TryLock(t.Context(), 0)
@@ -160,14 +160,14 @@ func TestCountThatComesLate(t *testing.T) {
 				require.NotContains(t, fields, owner)
 				require.NoError(t, got.Err())
 				require.NoError(t, unlockNext())
-				redistest.Eventually(t, testTimeout, func() bool { return !past.exists(t, m.Name()) }, "nothing is left")
+				redistest.Eventually(t, testTimeout, func() bool { return !past.exists(t, m.Name()) }, "no key is left")
 			})
 		}
 	}
 }
 
-// G2: if the count finds the hold gone, it cancels every level before a renewal would have done so. A count that crosses with the unlock
-// reports nothing.
+// G2: the command that updates the count finds that the hold is gone, and cancels the ctx of every level before a renewal would. If
+// it runs at the same time as the unlock, it reports nothing.
 func TestCountFindsTheHoldGone(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -180,17 +180,18 @@ func TestCountFindsTheHoldGone(t *testing.T) {
 	}
 }
 
-// G2, G6: a level asks Redis if it needs a token, or a longer lease than the hold has left; any other level is in at once.
+// G2, G6: a re-entry asks Redis only if it needs a longer lease than the hold has left, or a fencing token. Otherwise it returns at
+// once.
 func TestReentryForMore(t *testing.T) {
 	redistest.Parallel(t)
-	b := fixture{rdb: redistest.Start(t).Client(t), name: redistest.Name(t)} // whose commands are counted
+	b := fixture{rdb: redistest.Start(t).Client(t), name: redistest.Name(t)} // a server of its own, to count commands
 	b.Client = newClient(t, b.rdb)
 	asked := func() int64 { return redistest.Commands(t, b.rdb)["hincrby"] }
 	ctx, unlock, err := b.Mutex(b.name, rlock.WithLease(time.Minute)).Lock(t.Context())
 	require.NoError(t, err)
 	before := asked()
 	require.NoError(t, b.Mutex(b.name, rlock.WithLease(30*time.Second)).Do(ctx, nothing))
-	require.Equal(t, before, asked(), "the hold lasts for longer")
+	require.Equal(t, before, asked(), "the hold lasts long enough")
 	longer, unlockLonger, err := b.Mutex(b.name, rlock.WithLease(time.Hour)).Lock(ctx)
 	require.NoError(t, err)
 	require.Equal(t, before+1, asked())
@@ -200,11 +201,11 @@ func TestReentryForMore(t *testing.T) {
 	fenced, unlockFenced, err := b.FencedMutex(b.name).Lock(longer)
 	require.NoError(t, err)
 	token, has := rlock.FencingToken(fenced, b.name)
-	require.True(t, has, "it asks for a token")
+	require.True(t, has, "the fenced re-entry asks for a token")
 	again, unlockAgain, err := b.FencedMutex(b.name).Lock(fenced)
 	require.NoError(t, err)
 	same, _ := rlock.FencingToken(again, b.name)
-	require.Equal(t, token, same, "which is the hold's")
+	require.Equal(t, token, same, "both levels have the token of the hold")
 	for _, u := range []rlock.UnlockFunc{unlockAgain, unlockFenced, unlockLonger, unlock} {
 		require.NoError(t, u())
 	}
@@ -216,7 +217,7 @@ func TestReentryForMore(t *testing.T) {
 	}))
 }
 
-// G9: Close and levels that come and go: no call, timer or goroutine outlives it, and the unlocks after it release.
+// G9: Close during re-entries leaves no call, timer or goroutine behind, and an unlock after Close releases the lock.
 func TestCountAndClose(t *testing.T) {
 	before := ourGoroutines()
 	b := newBareFixture(t)
@@ -227,7 +228,7 @@ func TestCountAndClose(t *testing.T) {
 		require.NoError(t, err)
 		_, unlockInner, err := m.Lock(ctx)
 		require.NoError(t, err)
-		sleep(time.Duration(90+i) * time.Millisecond) // around the moment at which the count follows
+		sleep(time.Duration(90+i) * time.Millisecond) // around the moment of the count update
 		c.Close()
 		require.ErrorIs(t, context.Cause(ctx), rlock.ErrClosed)
 		require.NoError(t, unlockInner())
@@ -237,8 +238,8 @@ func TestCountAndClose(t *testing.T) {
 	awaitGoroutines(t, before)
 }
 
-// G6: a fenced level of a plain hold has a token of its own, though the count in Redis is still higher than that level: that is no repeat,
-// whose token would be that of the holder before.
+// G6: a fenced re-entry into a plain hold gets a token of its own, even if the count in Redis is still higher than its level. A
+// script that took this for a repeated call would return the token of the previous holder.
 func TestTokenOfALevelIsNew(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -265,8 +266,8 @@ func TestTokenOfALevelIsNew(t *testing.T) {
 	require.NoError(t, unlock())
 }
 
-// G1, G2: the caller of the last unlock leaves while a re-entry for longer is under way. The re-entry does not join the hold, which is not
-// kept any more, and competes instead.
+// G1, G2: the last unlock gives up while a re-entry with a longer lease is under way. The re-entry does not join that hold, which
+// is no longer renewed, but competes for the lock.
 func TestUnlockLeftBeforeAReentryIsAnswered(t *testing.T) {
 	redistest.Parallel(t)
 	c, proxy, past := behindProxy(t, anyWay, rlock.Options{WatchdogTimeout: 3 * time.Second, UnlockTimeout: 300 * time.Millisecond})
@@ -282,10 +283,11 @@ func TestUnlockLeftBeforeAReentryIsAnswered(t *testing.T) {
 	require.NoError(t, got.err)
 	require.NotEqual(t, owner, rlock.Owner(got.ctx))
 	require.NoError(t, got.unlock())
-	redistest.Eventually(t, testTimeout, func() bool { return !past.exists(t, past.name) }, "free")
+	redistest.Eventually(t, testTimeout, func() bool { return !past.exists(t, past.name) }, "the lock is free")
 }
 
-// G2: levels with the watchdog come and go in a hold with a fixed lease, concurrently. The hold is renewed while any of them is open.
+// G2: levels that need renewal come and go, concurrently, in a hold with a fixed lease. The hold is renewed while any of them is
+// open.
 func TestLevelsDecideOnRenewal(t *testing.T) {
 	redistest.Parallel(t)
 	const lease, holds, turns = 4 * time.Second, 50, 300
@@ -317,7 +319,7 @@ func TestLevelsDecideOnRenewal(t *testing.T) {
 	}
 }
 
-// G5: a count that Redis refuses is stated again, but less and less often, and the hold stays.
+// G5: if Redis refuses the count, the Client repeats it with growing pauses, and the hold stays.
 func TestCountThatIsRefused(t *testing.T) {
 	redistest.Parallel(t)
 	c, proxy, past := behindProxy(t, anyWay)
@@ -335,7 +337,7 @@ func TestCountThatIsRefused(t *testing.T) {
 	})
 	_, unlockInner, err := m.Lock(ctx)
 	require.NoError(t, err)
-	redistest.Eventually(t, testTimeout, func() bool { return asked.Load() == 4 }, "after 0.1, 0.3, 0.7 and 1.5 s")
+	redistest.Eventually(t, testTimeout, func() bool { return asked.Load() == 4 }, "the count is sent after 0.1, 0.3, 0.7 and 1.5 s")
 	well.Store(true)
 	past.awaitFields(t, past.name, map[string]int64{rlock.Owner(ctx): 2})
 	require.Less(t, asked.Load(), int64(6))

@@ -14,12 +14,12 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// A deadlock of n processes that listen already is found two laps after After: 2n ways, from a process over Redis to the next one. What the waits on the way
-// ask Redis does not delay that: each takes as long as a way, and there would be n more.
+// A deadlock of n processes that already listen is found two laps of the probe after After. That is 2n trips, each from one process
+// over Redis to the next. The queries that each process sends meanwhile take as long as a trip, but run beside it and add no delay.
 func TestDeadlockWithin(t *testing.T) {
 	redistest.Parallel(t)
 	const n, after, way = 5, time.Second, 500 * time.Millisecond
-	const slow = 4 * way // what a busy machine may add, or rueidis, which now and then has a command wait for the one before
+	const slow = 4 * way // for a busy machine, and for rueidis, where a command may wait for the previous one
 	w := newWaits()
 	o := failAfter(after)
 	o.Trace = w.trace()
@@ -40,7 +40,7 @@ func TestDeadlockWithin(t *testing.T) {
 	errs := circle(t, parties, func(i int) {
 		w.next(t)
 		switch i {
-		case n - 2: // the last begins when they listen
+		case n - 2: // the last one starts once the others listen
 			for _, c := range clients[:n-1] {
 				listens(t, b, c)
 			}
@@ -51,13 +51,13 @@ func TestDeadlockWithin(t *testing.T) {
 	e := victimOf(t, errs)
 	require.Len(t, e.Cycle, n)
 	took := victim.at.Sub(e.Cycle[0].WaitingSince.Add(after))
-	t.Logf("%.1f ways", took.Seconds()/way.Seconds())
-	require.Greater(t, took, 2*n*way-slow, "or a way is none")
+	t.Logf("%.1f trips", took.Seconds()/way.Seconds())
+	require.Greater(t, took, 2*n*way-slow, "the delay of the proxies had no effect")
 	require.Less(t, took, 2*n*way+slow)
 }
 
-// A writer waits for many readers, one of which waits for the writer's own lock. The writer learns of the readers from Redis, asks all of
-// them at once, and finds the circle two laps after that.
+// A writer asks all readers at once, one of which closes the circle. It needs one query to Redis to learn of the readers, and finds
+// the deadlock two laps later.
 func TestDeadlockOfManyReadersWithin(t *testing.T) {
 	redistest.Parallel(t)
 	const n, after, way = 12, time.Second, 500 * time.Millisecond
@@ -70,7 +70,7 @@ func TestDeadlockOfManyReadersWithin(t *testing.T) {
 	writer := elsewhere(t, redistest.Dial(t, proxies[0].Addr()), o)
 	reader := elsewhere(t, redistest.Dial(t, proxies[1].Addr()), o)
 	var leave []rlock.UnlockFunc
-	for range n { // who do nothing but read
+	for range n { // readers that wait for nothing
 		_, unlock, err := elsewhere(t, b.rdb, o).RWMutex(b.name).Read().Lock(t.Context())
 		require.NoError(t, err)
 		leave = append(leave, unlock)
@@ -97,21 +97,21 @@ func TestDeadlockOfManyReadersWithin(t *testing.T) {
 	}
 	e := victimOf(t, errs)
 	took := victim.at.Sub(e.Cycle[0].WaitingSince.Add(after))
-	t.Logf("%.1f ways", took.Seconds()/way.Seconds())
+	t.Logf("%.1f trips", took.Seconds()/way.Seconds())
 	require.Less(t, took, ways*way+slow)
 }
 
-// listens waits until a Client can be spoken to.
+// listens waits until a Client listens on its channel.
 func listens(t *testing.T, b fixture, c *rlock.Client) {
 	t.Helper()
 	ear := pubsub.EarChannel(c.ID())
 	redistest.Eventually(t, testTimeout, func() bool {
 		listen, err := b.rdb.Do(t.Context(), b.rdb.B().PubsubNumsub().Channel(ear).Build()).AsIntMap()
 		return err == nil && listen[ear] == 1
-	}, "it listens")
+	}, "the Client listens")
 }
 
-// timed is a lock whose Lock notes when it returned.
+// timed is a lock that records when its Lock returned.
 type timed struct {
 	rlock.Locker
 

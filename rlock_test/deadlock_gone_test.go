@@ -18,7 +18,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// Frames that carry a probe, of the first lap and of the second one.
+// firstLap and secondLap recognise the messages of a probe. A probe runs around the circle twice before a deadlock counts as found.
 func firstLap(cmd []string) bool  { return isProbe(cmd) && !secondLap(cmd) }
 func secondLap(cmd []string) bool { return isProbe(cmd) && strings.Contains(cmd[2], `"b":true`) }
 
@@ -26,8 +26,8 @@ func isProbe(cmd []string) bool {
 	return len(cmd) == 3 && strings.HasPrefix(cmd[1], "rlock_client:") && strings.Contains(cmd[2], `"s":[`)
 }
 
-// ring is a circle of three processes, each with its own connection to Redis. They begin to wait in order, so the last looks: its probe
-// goes to the first, then to the second, and back to itself.
+// ring is a circle of three processes, each with its own connection to Redis. They begin to wait in their order, so the last one
+// starts the probe: it goes to the first process, then to the second, and back to the last.
 type ring struct {
 	clients [3]*rlock.Client
 	proxies [3]*redistest.Proxy
@@ -52,12 +52,12 @@ func newRing(t *testing.T, o func(i int) rlock.Options) *ring {
 	return r
 }
 
-// isOfTheLast reports whether a probe is because the last has looked: then all wait.
+// isOfTheLast reports whether the last process has started a probe; by then all three wait.
 func (r *ring) isOfTheLast(cmd []string) bool {
 	return isProbe(cmd) && strings.Contains(cmd[2], r.clients[2].ID())
 }
 
-// requireNothingLeft checks that no wait is in a graph, and that the others can have all locks.
+// requireNothingLeft checks that no wait is left in a graph, and that another process can take every lock.
 func (r *ring) requireNothingLeft(t *testing.T, gone int) {
 	t.Helper()
 	for i, g := range r.graphs {
@@ -73,14 +73,14 @@ func (r *ring) requireNothingLeft(t *testing.T, gone int) {
 	}
 }
 
-// A process that dies while a probe is under way leaves the deadlock: its lock is free when its lease ends. No call fails, wherever the
-// probe was, and nothing is left.
+// If a process dies while a probe is on its way, there is no deadlock any more: its lock becomes free when its lease expires. No
+// other Lock fails, wherever the probe was, and nothing is left.
 func TestDeadlockMemberKilled(t *testing.T) {
 	redistest.Parallel(t)
 	for name, row := range map[string]struct {
 		dies    int
 		at      func(cmd []string) bool
-		hearing bool // it dies when it hears that; otherwise when it is about to say it
+		hearing bool // it dies when it receives such a message; otherwise just before it sends one
 	}{
 		"the second hears the first lap":  {1, firstLap, true},
 		"the second says the first lap":   {1, firstLap, false},
@@ -125,7 +125,7 @@ func TestDeadlockMemberKilled(t *testing.T) {
 	}
 }
 
-// The same of a Client that is closed while a probe is on its way to it.
+// The same holds for a Client that is closed while a probe is on its way to it.
 func TestDeadlockMemberClosed(t *testing.T) {
 	redistest.Parallel(t)
 	for name, at := range map[string]func(cmd []string) bool{"first lap": firstLap, "second lap": secondLap} {
@@ -134,7 +134,7 @@ func TestDeadlockMemberClosed(t *testing.T) {
 			r := newRing(t, func(int) rlock.Options { return failAfter(300 * time.Millisecond) })
 			on := make(chan struct{})
 			first := true
-			r.proxies[0].OnRequest(func(cmd []string) redistest.Action { // from the first to the second
+			r.proxies[0].OnRequest(func(cmd []string) redistest.Action { // the probe from the first process to the second
 				if !first || !r.isOfTheLast(cmd) || !at(cmd) {
 					return redistest.Pass
 				}
@@ -143,7 +143,7 @@ func TestDeadlockMemberClosed(t *testing.T) {
 				return redistest.Hold
 			})
 			var closed sync.WaitGroup
-			closed.Go(func() { // ends when the probe is there
+			closed.Go(func() { // ends when the probe is under way
 				<-on
 				r.clients[1].Close()
 				r.proxies[0].Release()
@@ -158,8 +158,8 @@ func TestDeadlockMemberClosed(t *testing.T) {
 	}
 }
 
-// A circle through a hold of Redisson's is not found, because Java does not report its waits. Waiters for that hold go on when Java
-// unlocks.
+// A circle that leads through a hold of Redisson is not found, since a Java process does not report its waits. The waiting Lock
+// continues when Redisson unlocks.
 func TestDeadlockEndsAtJava(t *testing.T) {
 	redistest.Parallel(t)
 	w := newWaits()
@@ -185,7 +185,7 @@ func TestDeadlockEndsAtJava(t *testing.T) {
 			}
 		}
 		return false
-	}, "it has waited for long")
+	}, "the wait is old enough to be checked")
 	require.Empty(t, ended)
 	_, err := b.Mutex(x).ForceUnlock(t.Context())
 	require.NoError(t, err)

@@ -13,7 +13,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// A deadlock that ends by itself before the victim looks is none: a TryLock gives up.
+// A circle that a TryLock ends by its timeout, before the victim checks, is not reported as a deadlock.
 func TestDeadlockThatEndsByItself(t *testing.T) {
 	redistest.Parallel(t)
 	w := newWaits()
@@ -22,7 +22,7 @@ func TestDeadlockThatEndsByItself(t *testing.T) {
 	b := newFixture(t, o)
 	x, y := b.Mutex(b.name+"/x"), b.Mutex(b.name+"/y")
 	inside, tried := make(chan struct{}), make(chan error, 1)
-	go func() { // ends when its wait is over
+	go func() { // ends after the timeout of its TryLock
 		tried <- x.Do(t.Context(), func(ctx context.Context) error {
 			close(inside)
 			w.next(t)
@@ -39,7 +39,7 @@ func TestDeadlockThatEndsByItself(t *testing.T) {
 	require.NotErrorIs(t, err, rlock.ErrDeadlock)
 }
 
-// The same between processes, and while the Locks of a circle look for it all the time.
+// The same holds between processes, even if a Lock of the circle looks for deadlocks all the time.
 func TestDeadlockThatEndsElsewhere(t *testing.T) {
 	redistest.Parallel(t)
 	b := newBareFixture(t)
@@ -48,7 +48,7 @@ func TestDeadlockThatEndsElsewhere(t *testing.T) {
 	o.Trace = w.trace()
 	patient := failAfter(time.Hour)
 	patient.Trace = w.trace()
-	one, two := elsewhere(t, b.rdb, o), elsewhere(t, b.rdb, patient) // which does not see that its own wait is the last of a circle
+	one, two := elsewhere(t, b.rdb, o), elsewhere(t, b.rdb, patient) // two never checks whether its wait completes a circle
 	x, y := b.name+"/x", b.name+"/y"
 	errs := circle(t, []party{
 		{one.Mutex(x), one.Mutex(y)},
@@ -59,7 +59,7 @@ func TestDeadlockThatEndsElsewhere(t *testing.T) {
 	require.NotErrorIs(t, errs[1], rlock.ErrDeadlock)
 }
 
-// triesFor is a lock whose Lock gives up after that time.
+// triesFor is a lock whose Lock gives up after a fixed time.
 type triesFor struct {
 	*rlock.Mutex
 
@@ -70,7 +70,7 @@ func (l triesFor) Lock(ctx context.Context) (context.Context, rlock.UnlockFunc, 
 	return l.TryLock(ctx, l.wait)
 }
 
-// A circle through a Client without the option is not found, and no call fails.
+// A circle that leads through a Client without Options.Deadlock is not found, and no Lock fails because of it.
 func TestDeadlockWithoutTheOption(t *testing.T) {
 	redistest.Parallel(t)
 	b := newBareFixture(t)
@@ -87,7 +87,7 @@ func TestDeadlockWithoutTheOption(t *testing.T) {
 	require.NoError(t, errs[1])
 }
 
-// A circle that comes about while processes cannot hear each other is found when they can.
+// A circle that forms while processes cannot reach each other is found once they can.
 func TestDeadlockAfterAnOutage(t *testing.T) {
 	redistest.Parallel(t)
 	server := redistest.Start(t)
@@ -106,13 +106,13 @@ func TestDeadlockAfterAnOutage(t *testing.T) {
 		}
 		proxy.Refuse(true)
 		proxy.CutAll()
-		<-time.After(700 * time.Millisecond) // the first probes find nobody
+		<-time.After(700 * time.Millisecond) // the first probes reach nobody
 		proxy.Refuse(false)
 	})
 	require.Len(t, victimOf(t, errs).Cycle, 2)
 }
 
-// Nothing of Clients that were closed in a deadlock stays behind.
+// Clients that are closed during a deadlock leave nothing behind.
 func TestDeadlockClosed(t *testing.T) {
 	redistest.Parallel(t)
 	w := newWaits()
@@ -131,6 +131,7 @@ func TestDeadlockClosed(t *testing.T) {
 	require.False(t, slices.ContainsFunc(deadlock.Of(b.rdb).Waits(), func(w *deadlock.Wait) bool { return w.Client == b.ID() }))
 }
 
+// New refuses an invalid Options.Deadlock.
 func TestDeadlockOptions(t *testing.T) {
 	rdb := redistest.Dial(t, redistest.Shared(t))
 	for text, d := range map[string]rlock.Deadlock{
@@ -144,15 +145,15 @@ func TestDeadlockOptions(t *testing.T) {
 	}
 }
 
-// Without the option, or if its ctx carries no hold, a waiting Lock sends no probe, however long it waits. Under a hold it sends one after
-// After, and its Client listens from then on.
+// A waiting Lock sends nothing for deadlock detection, however long it waits, without the option or if its ctx carries no hold.
+// Under a hold it asks once After has passed, and from then on its Client listens.
 func TestDeadlockCosts(t *testing.T) {
 	redistest.Parallel(t)
 	const after, watched = 300 * time.Millisecond, 900 * time.Millisecond
 	for _, row := range []struct {
 		name  string
 		o     rlock.Options
-		under bool // a hold
+		under bool // the Lock runs under a hold
 		asks  bool
 	}{
 		{"without the option", rlock.Options{}, true, false},
@@ -175,7 +176,7 @@ func TestDeadlockCosts(t *testing.T) {
 				return all["evalsha"] + all["eval"] + all["publish"] + all["subscribe"]
 			}
 			ended := make(chan struct{})
-			go func() { // ends with ctx, or when it has the lock
+			go func() { // ends with ctx, or after it got the lock
 				defer close(ended)
 				outer, free := ctx, func() error { return nil }
 				if row.under {
@@ -189,12 +190,12 @@ func TestDeadlockCosts(t *testing.T) {
 			redistest.Eventually(t, testTimeout, func() bool {
 				info, err := c.Mutex(name).Info(t.Context())
 				return err == nil && len(info.Queue) == 1
-			}, "it waits, and has asked for the last time")
+			}, "the waiter is in the queue and sends nothing more")
 			<-time.After(after / 3)
 			before := asks()
 			<-time.After(watched)
 			if row.asks {
-				redistest.Eventually(t, testTimeout, func() bool { return asks() > before }, "it asks")
+				redistest.Eventually(t, testTimeout, func() bool { return asks() > before }, "the Lock looks for a deadlock")
 			} else {
 				require.Equal(t, before, asks())
 			}

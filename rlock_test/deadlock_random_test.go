@@ -17,7 +17,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// Sections that take their locks in a fixed order are never reported as a deadlock, however long they wait.
+// Sections that take their locks in one order are never reported as a deadlock, however long they wait.
 func TestNoDeadlockInOrder(t *testing.T) {
 	redistest.Parallel(t)
 	told := make(chan rlock.DeadlockInfo, 10)
@@ -75,7 +75,7 @@ func TestNoDeadlockInOrder(t *testing.T) {
 	require.Empty(t, told)
 }
 
-// lockers follow what the goroutines of a test hold and wait for.
+// lockers tracks the locks that each goroutine of a test holds and waits for.
 type lockers struct {
 	mu sync.Mutex // guards the following
 	of map[int]*lockerState
@@ -84,7 +84,7 @@ type lockers struct {
 type lockerState struct {
 	holds   []string
 	waitsOn string
-	gave    *lockerState // what it was when it was a victim last: of another deadlock, maybe at the same time
+	gave    *lockerState // its state when it was last a victim, perhaps of another deadlock at the same time
 }
 
 func (s *lockerState) isIn(w rlock.DeadlockWait) bool {
@@ -100,7 +100,7 @@ func (l *lockers) set(id int, f func(*lockerState)) {
 	f(l.of[id])
 }
 
-// notIn names the wait of a cycle that no goroutine is in; "" if there is none.
+// notIn names a wait of the cycle in which no goroutine is; "" if there is none.
 func (l *lockers) notIn(e *rlock.DeadlockError) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -116,8 +116,9 @@ func (l *lockers) notIn(e *rlock.DeadlockError) string {
 	return ""
 }
 
-// Goroutines of several processes take locks of all kinds in random orders. They come to an end, for each deadlock has a victim, which gives way. And
-// each is one: when its victim is told, which unlocks nothing before that, all others are found where the error has them.
+// Goroutines of several processes take locks of all kinds in random order. All finish, because each deadlock has a victim that
+// gives way. Each reported deadlock is real: when the victim gets the error, before it unlocks anything, every other member still
+// waits as the error says.
 func TestDeadlocksOfRandomOrders(t *testing.T) {
 	redistest.Parallel(t)
 	b := newBareFixture(t)
@@ -153,7 +154,7 @@ func TestDeadlocksOfRandomOrders(t *testing.T) {
 						victims.Add(1)
 						states.set(g, func(s *lockerState) { s.gave = &lockerState{holds: s.holds, waitsOn: s.waitsOn} })
 						if wrong := states.notIn(e); wrong != "" {
-							t.Errorf("no deadlock: nobody %s\n%v", wrong, err)
+							t.Errorf("not a deadlock: this wait does not exist: %s\n%v", wrong, err)
 						}
 					} else if err != nil {
 						t.Error(err)

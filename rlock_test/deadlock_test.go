@@ -18,16 +18,17 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// failAfter are the terms of most tests of deadlocks.
+// failAfter returns the options of most deadlock tests.
 func failAfter(d time.Duration) rlock.Options {
 	return rlock.Options{Deadlock: rlock.Deadlock{After: d, Action: rlock.DeadlockFail}}
 }
 
-// party is a goroutine of a deadlock: it has the first lock, and wants the second.
+// party is a member of a deadlock: a goroutine that holds the first lock and wants the second.
 type party struct{ has, wants rlock.Locker }
 
-// circle starts the parties. Each first takes the locks it has, and then wants another, in order: each begins to wait after the party
-// before it. A victim unlocks. When all have ended, circle returns the error of each second Lock.
+// circle starts a goroutine for each party. All take their first lock, and then ask for the second in order: each one begins to
+// wait after the one before it. A victim unlocks its first lock. circle returns the errors of the second Locks once all goroutines
+// have ended.
 func circle(t *testing.T, parties []party, waits func(i int)) []error {
 	t.Helper()
 	errs := make([]error, len(parties))
@@ -36,7 +37,7 @@ func circle(t *testing.T, parties []party, waits func(i int)) []error {
 	ready.Add(len(parties))
 	for i, p := range parties {
 		turns[i] = make(chan struct{})
-		ended.Go(func() { // ends when its locks are had or refused
+		ended.Go(func() { // ends when its second Lock succeeds or fails
 			errs[i] = do(t.Context(), p.has, func(ctx context.Context) error {
 				ready.Done()
 				<-turns[i]
@@ -53,7 +54,7 @@ func circle(t *testing.T, parties []party, waits func(i int)) []error {
 	return errs
 }
 
-// waitsOf has a Client's Locks counted when they begin to wait.
+// waitsOf counts the Locks of a Client that begin to wait.
 type waitsOf struct{ begun chan struct{} }
 
 func newWaits() waitsOf { return waitsOf{make(chan struct{}, 1000)} }
@@ -62,13 +63,13 @@ func (w waitsOf) trace() *rlock.Trace {
 	return &rlock.Trace{Waiting: func(context.Context, rlock.WaitingInfo) { w.begun <- struct{}{} }}
 }
 
-// next waits until another party has begun.
+// next waits until one more Lock has begun to wait.
 func (w waitsOf) next(t *testing.T) {
 	t.Helper()
 	select {
 	case <-w.begun:
 	case <-time.After(testTimeout):
-		t.Error("nobody waits")
+		t.Error("no Lock has begun to wait")
 	}
 }
 
@@ -87,7 +88,7 @@ func victimOf(t *testing.T, errs []error) *rlock.DeadlockError {
 	return e
 }
 
-// deadlockKinds are locks that a circle may lead through.
+// deadlockKinds are the locks that can be part of a deadlock.
 var deadlockKinds = map[string]func(c *rlock.Client, name string) rlock.Locker{
 	"plain":       func(c *rlock.Client, name string) rlock.Locker { return c.Mutex(name) },
 	"fenced":      func(c *rlock.Client, name string) rlock.Locker { return c.FencedMutex(name) },
@@ -101,8 +102,8 @@ var deadlockKinds = map[string]func(c *rlock.Client, name string) rlock.Locker{
 	"asked":       func(c *rlock.Client, name string) rlock.Locker { return c.Mutex(name, rlock.WithAsked()) },
 }
 
-// Circles of 2 to 5 waiting sections are found, through all kinds of locks, in one process and between several. The last to begin its wait
-// fails, and its error describes the circle.
+// A circle of 2 to 5 sections that wait for each other is found, for every kind of lock, in one process or with a process for each
+// section. The Lock that began to wait last fails, and its error describes the circle.
 func TestDeadlock(t *testing.T) {
 	redistest.Parallel(t)
 	for kind, lock := range deadlockKinds {
@@ -137,13 +138,13 @@ func TestDeadlock(t *testing.T) {
 	}
 }
 
-// elsewhere is a Client of another process.
+// elsewhere returns a Client that acts as another process.
 func elsewhere(t *testing.T, rdb rueidis.Client, o rlock.Options) *rlock.Client {
 	t.Helper()
 	return newClient(t, deadlock.Apart{Client: rdb, Graph: deadlock.New()}, o)
 }
 
-// The Clients of a circle, and their servers, may be several, also in each of several processes.
+// A circle may span several Clients and servers, even if each process uses more than one of them.
 func TestDeadlockOverServers(t *testing.T) {
 	redistest.Parallel(t)
 	for where, client := range map[string]func(*testing.T, rueidis.Client, rlock.Options) *rlock.Client{
@@ -162,7 +163,7 @@ func TestDeadlockOverServers(t *testing.T) {
 			var twoFar, three *rlock.Client
 			twoFar, three = client(t, far, o), client(t, far, o)
 			threeNear := client(t, b.rdb, o)
-			if where == "processes" { // each of one process
+			if where == "processes" { // two Clients in each process
 				second, third := deadlock.New(), deadlock.New()
 				two = newClient(t, deadlock.Apart{Client: b.rdb, Graph: second}, o)
 				twoFar = newClient(t, deadlock.Apart{Client: far, Graph: second}, o)
@@ -179,7 +180,7 @@ func TestDeadlockOverServers(t *testing.T) {
 	}
 }
 
-// On a cluster the Clients exchange probes as well, over sharded channels and over plain channels.
+// Clients on a cluster find deadlocks as well, over sharded and over plain channels.
 func TestDeadlockOnACluster(t *testing.T) {
 	redistest.Parallel(t)
 	for _, plain := range []bool{false, true} {
@@ -201,7 +202,8 @@ func TestDeadlockOnACluster(t *testing.T) {
 	}
 }
 
-// Whoever is in line waits for the holder, whoever is before him, and the circle leads from there on: who is before him may have a hold as well, and is not in it.
+// A waiter in the queue of a fair lock waits for the holder and for the waiters before it. The reported circle leads through the
+// holder; a waiter before it that holds another lock is not part of it.
 func TestDeadlockInAFairLine(t *testing.T) {
 	redistest.Parallel(t)
 	for where, client := range map[string]func(*testing.T, fixture, rlock.Options) *rlock.Client{
@@ -229,7 +231,7 @@ func TestDeadlockInAFairLine(t *testing.T) {
 	}
 }
 
-// A writer waits for all readers, and readers for writers that wait, here or in other processes.
+// A circle is found if a writer waits for readers, or a reader for a writer that waits, in one process or in several.
 func TestDeadlockWithReaders(t *testing.T) {
 	redistest.Parallel(t)
 	for where, client := range map[string]func(*testing.T, fixture, rlock.Options) *rlock.Client{
@@ -244,7 +246,7 @@ func TestDeadlockWithReaders(t *testing.T) {
 			b := newFixture(t, o)
 			one, two, three := client(t, b, o), client(t, b, o), client(t, b, o)
 			m := b.name + "/m"
-			_, leave, err := two.RWMutex(b.name).Read().Lock(t.Context()) // one more, who keeps the writer out until the end
+			_, leave, err := two.RWMutex(b.name).Read().Lock(t.Context()) // another reader, which keeps the writer out until the end
 			require.NoError(t, err)
 			errs := circle(t, []party{
 				{one.RWMutex(b.name).Read(), one.Mutex(m)},
@@ -274,7 +276,7 @@ func TestDeadlockWithReaders(t *testing.T) {
 					wrote <- three.RWMutex(b.name).Write().Do(t.Context(), func(context.Context) error { return nil })
 				}()
 				w.next(t)
-				redistest.Eventually(t, testTimeout, func() bool { return b.exists(t, "rlock_writers:{"+b.name+"}") }, "it has left its mark")
+				redistest.Eventually(t, testTimeout, func() bool { return b.exists(t, "rlock_writers:{"+b.name+"}") }, "the writer is noted in Redis")
 			})
 			require.Len(t, victimOf(t, errs).Cycle, 2)
 			require.NoError(t, <-wrote)
@@ -290,7 +292,7 @@ func TestDeadlockWithReaders(t *testing.T) {
 		reads := make(chan error, 1)
 		require.NoError(t, rw.Upgradeable().Do(t.Context(), func(ctx context.Context) error {
 			return m.Do(ctx, func(ctx context.Context) error {
-				go func() { // ends when it has m, which the victim gives up
+				go func() { // ends when it gets m from the victim
 					reads <- rw.Read().Do(t.Context(), func(ctx context.Context) error {
 						return m.Do(ctx, func(context.Context) error { return nil })
 					})
@@ -305,7 +307,7 @@ func TestDeadlockWithReaders(t *testing.T) {
 	})
 }
 
-// An All waits with the holds that its ctx carries: a circle may lead through any of its members that is held elsewhere.
+// A section that waits in All holds all locks of its ctx: a circle may lead through any of them that others want.
 func TestDeadlockOfAll(t *testing.T) {
 	redistest.Parallel(t)
 	w := newWaits()
@@ -325,7 +327,7 @@ func TestDeadlockOfAll(t *testing.T) {
 	require.NoError(t, unlock())
 }
 
-// With reporting only, a deadlock goes to the Logger and to the Trace, once. No call fails.
+// Without DeadlockFail, a deadlock is reported to the Logger and to the Trace, once each, and no Lock fails because of it.
 func TestDeadlockReport(t *testing.T) {
 	redistest.Parallel(t)
 	w := newWaits()
@@ -352,7 +354,7 @@ func TestDeadlockReport(t *testing.T) {
 		w.next(t)
 		_, _, err := x.TryLock(inner, time.Second)
 		cancel()
-		assert.ErrorIs(t, <-ended, context.Canceled) // before y is free
+		assert.ErrorIs(t, <-ended, context.Canceled) // before y is unlocked
 		return err
 	})
 	require.ErrorIs(t, err, rlock.ErrNotAcquired)
@@ -361,13 +363,13 @@ func TestDeadlockReport(t *testing.T) {
 	require.Equal(t, "mutex", info.Kind)
 	require.Equal(t, x.Name(), info.Err.Name)
 	require.Len(t, info.Err.Cycle, 2)
-	require.Empty(t, told, "it is told once")
+	require.Empty(t, told, "the Trace gets one report")
 	b.Close()
 	require.Equal(t, 1, strings.Count(log.String(), "rlock: deadlock"))
 	require.Contains(t, log.String(), "holds")
 }
 
-// A lock that its own ctx holds in another form is the shortest circle.
+// A Lock that waits for a hold of its own ctx, of another kind of lock, is the shortest circle.
 func TestDeadlockWithOneself(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t, failAfter(50*time.Millisecond))

@@ -14,6 +14,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
+// Locks are renewed, re-entered and passed on to waiters on Sentinel and on a cluster, also with names that contain braces.
 func TestSentinelAndCluster(t *testing.T) {
 	redistest.Parallel(t)
 	cluster := func(t *testing.T) rueidis.Client { return redistest.StartCluster(t, 3, 0).Client(t) }
@@ -42,9 +43,9 @@ func TestSentinelAndCluster(t *testing.T) {
 				_, h.unlockInner, err = one.Mutex(key).Lock(h.ctx)
 				require.NoError(t, err, key)
 				h.waiter = lockAsync(t, two.Mutex(key))
-				redistest.Eventually(t, 10*time.Second, func() bool { return waiting(t) == i+1 }, "it waits")
+				redistest.Eventually(t, 10*time.Second, func() bool { return waiting(t) == i+1 }, "the goroutine waits")
 			}
-			sleep(shortWatchdog + shortWatchdog/3) // renewed
+			sleep(shortWatchdog + shortWatchdog/3) // long enough for a renewal
 			for i, key := range keys {
 				h := &holds[i]
 				require.NoError(t, h.ctx.Err(), key)
@@ -62,8 +63,8 @@ func TestSentinelAndCluster(t *testing.T) {
 	}
 }
 
-// The first Lock on a cluster asks for the version of Redis first. If it is cancelled meanwhile, its error is the same as for any other
-// Lock.
+// The first Lock on a cluster asks for the version of Redis first. If it is cancelled meanwhile, it returns the same errors as any
+// other Lock.
 func TestFirstLockOnAClusterIsCancelled(t *testing.T) {
 	redistest.Parallel(t)
 	cluster := redistest.StartCluster(t, 3, 0)
@@ -76,7 +77,7 @@ func TestFirstLockOnAClusterIsCancelled(t *testing.T) {
 		p.BlackHole(true)
 	}
 	p := lockAsync(t, c.Mutex("first"))
-	redistest.Eventually(t, 5*time.Second, func() bool { return redistest.Started("engine.(*Topology).Learn") > 0 }, "it asks")
+	redistest.Eventually(t, 5*time.Second, func() bool { return redistest.Started("engine.(*Topology).Learn") > 0 }, "the first Lock asks for the version")
 	p.cancel()
 	err := p.get(t, soon).err
 	require.ErrorIs(t, err, rlock.ErrNotAcquired)
@@ -90,13 +91,13 @@ func TestFirstLockOnAClusterIsCancelled(t *testing.T) {
 	}
 	redistest.Eventually(t, 20*time.Second, func() bool {
 		return c.Mutex("first").Do(context.Background(), func(context.Context) error { return nil }) == nil
-	}, "it works when the network does")
+	}, "Lock works once the network does")
 }
 
-// A lock needs the node of its slot and no other, from the first call on.
+// From the first call on, a lock needs only the node of its slot.
 func TestFirstLockOnAClusterWithADeadNode(t *testing.T) {
 	redistest.Parallel(t)
-	// The nodes that live would refuse everything when they notice, after 1.5 s.
+	// Otherwise the live nodes refuse all commands once they notice the dead one, after 1.5 s.
 	cluster := redistest.StartCluster(t, 3, 0, "--cluster-require-full-coverage", "no")
 	rdb := cluster.Client(t)
 	nodes := cluster.Nodes()
@@ -106,14 +107,14 @@ func TestFirstLockOnAClusterWithADeadNode(t *testing.T) {
 	}
 	nodes[1].Pause()
 	defer nodes[1].Resume()
-	for range 8 { // a client that asked any node would meet the dead one with 1 - (2/3)^8
+	for range 8 { // a Client that asked a random node would hit the dead one with probability 1 - (2/3)^8
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		require.NoError(t, newClient(t, rdb).Mutex(name).Do(ctx, func(context.Context) error { return nil }))
 		cancel()
 	}
 }
 
-// A fenced lock has two keys, and so has a fenced writer. A name with which they cannot share a slot is refused.
+// A fenced lock and a fenced writer have two keys. A name that would put these keys in different slots is refused.
 func TestFencedNamesOnACluster(t *testing.T) {
 	redistest.Parallel(t)
 	c := newClient(t, redistest.StartCluster(t, 3, 0).Client(t))

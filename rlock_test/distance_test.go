@@ -17,7 +17,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// distance is several near processes with many goroutines each, and a single, more distant process with one.
+// distance is a group of near processes with many goroutines each, and one process with a single goroutine and a slower connection.
 type distance struct {
 	near  []*rlock.Client
 	far   *rlock.Client
@@ -25,7 +25,7 @@ type distance struct {
 	name  string
 }
 
-// newDistance connects that many near processes and a distant process to a server.
+// newDistance connects a number of near processes and a far one to a server.
 func newDistance(t *testing.T, s *redistest.Server, near, far rlock.Options, processes int, mod ...func(*rueidis.ClientOption)) distance {
 	t.Helper()
 	p := redistest.StartProxy(t, s.Addr())
@@ -37,7 +37,7 @@ func newDistance(t *testing.T, s *redistest.Server, near, far rlock.Options, pro
 	return d
 }
 
-// compete lets all want the lock for a while. It returns the number of sections of both sides, and the longest wait of the distant process.
+// compete lets all goroutines lock for a while. It returns how many sections each side had, and the longest wait of the far one.
 func (d distance) compete(t *testing.T, during time.Duration) (near, far int64, longest time.Duration) {
 	t.Helper()
 	const goroutines, section = 6, 3 * time.Millisecond
@@ -68,9 +68,9 @@ func (d distance) compete(t *testing.T, during time.Duration) (near, far int64, 
 	return near, far, longest
 }
 
-// Where an unlock tells everybody, a process that is further away than one that wants the lock all the time gets its turns, too: a
-// tenth of an equal share at least. A machine that stands still for some milliseconds costs it some of them, so it has several tries.
-// It runs alone, and its parts together.
+// Where an unlock wakes all waiters, a process further away still gets at least a tenth of an equal share, even if a nearer one
+// always wants the lock. A machine that stands still for some milliseconds costs it turns, so it has several tries. The test runs
+// alone, its subtests in parallel.
 func TestFurtherAwayGetsItsTurns(t *testing.T) {
 	off := rlock.Options{HandOff: rlock.HandOff{Most: -1}}
 	for name, start := range map[string]func(t *testing.T) distance{
@@ -124,7 +124,7 @@ func TestFurtherAwayGetsItsTurns(t *testing.T) {
 				for tries := 1; ; tries++ {
 					near, far, longest := d.compete(t, time.Second)
 					t.Logf("near %d sections, far %d, longest wait %v", near, far, longest)
-					share := far * int64(len(d.near)+1) * 10 // of which near+far is one tenth of an equal one
+					share := far * int64(len(d.near)+1) * 10 // equals near+far for a tenth of an equal share
 					if share >= near+far && longest < time.Second {
 						return
 					}

@@ -16,13 +16,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// docTest is a test function somewhere in the tree.
+// docTest is a test function anywhere in the repository.
 type docTest struct {
-	file     string   // from the root
-	promises []string // that its comment names
+	file     string   // path from the root of the repository
+	promises []string // the promises in its comment
 }
 
-// docTests finds all tests of the tree, those of other modules and build tags included.
+// docTests finds all tests of the repository, in all modules and under all build tags.
 func docTests(t *testing.T) map[string]docTest {
 	t.Helper()
 	tests := make(map[string]docTest)
@@ -52,7 +52,7 @@ var (
 	docName    = regexp.MustCompile("`(Test[A-Za-z0-9_]*…?|[a-z0-9_*/]+_test\\.go)`")
 )
 
-// docPromises lists the promises that a text names: "G1, G2 and G5 to G8".
+// docPromises returns the promises in a text such as "G1, G2 and G5 to G8".
 func docPromises(text string) []string {
 	text = docTo.ReplaceAllStringFunc(text, func(span string) string {
 		m := docTo.FindStringSubmatch(span)
@@ -67,8 +67,8 @@ func docPromises(text string) []string {
 	return slices.Compact(all)
 }
 
-// docs/testing.md names no test that is gone and forgets none, and the promises that it lists for a fault
-// are those that its tests say they hold Redis and the library to.
+// docs/testing.md names every test of rlock_test and no test that does not exist. The promises that it lists for a fault are those
+// in the comments of its tests.
 func TestDocsNameTheTests(t *testing.T) {
 	text, err := os.ReadFile("../docs/testing.md")
 	require.NoError(t, err)
@@ -98,11 +98,11 @@ func TestDocsNameTheTests(t *testing.T) {
 				found, named[test] = true, true
 				says = append(says, at.promises...)
 			}
-			assert.True(t, found, "docs/testing.md names %s, which is not there", m[1])
+			assert.True(t, found, "docs/testing.md names %s, which does not exist", m[1])
 		}
 		if cells := strings.Split(line, "|"); faults && len(cells) == 6 && len(row) > 0 {
 			slices.Sort(says)
-			assert.Equal(t, docPromises(cells[2]), slices.Compact(says), "the promises of%sand what its tests name", cells[1])
+			assert.Equal(t, docPromises(cells[2]), slices.Compact(says), "the promises of%sand those in the comments of its tests", cells[1])
 		}
 	}
 	for test, at := range tests {

@@ -15,7 +15,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// By Redisson's rule, x and {x} publish their unlocks on the same channel. They are still two locks.
+// x and {x} are two locks, although Redisson's rule makes them publish their unlocks on one channel.
 func TestNamesThatShareAChannel(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -30,7 +30,7 @@ func TestNamesThatShareAChannel(t *testing.T) {
 	defer cancel()
 	for _, l := range []locker{tryFor{b.Mutex(braced), 0}, b.Mutex(braced)} {
 		_, unlock, err := l.Lock(ctx)
-		require.NoError(t, err, "it is free, and nobody waits for it")
+		require.NoError(t, err, "the lock is free, and nobody waits for it")
 		require.NoError(t, unlock())
 		first.stillWaits(t)
 	}
@@ -38,9 +38,9 @@ func TestNamesThatShareAChannel(t *testing.T) {
 	_, unlockBraced, err := other.Mutex(braced).Lock(context.Background())
 	require.NoError(t, err)
 	second, third := lockAsync(t, b.Mutex(braced)), lockAsync(t, b.Mutex(braced))
-	redistest.Eventually(t, 5*time.Second, func() bool { return waiting(t) == 3 }, "all wait")
+	redistest.Eventually(t, 5*time.Second, func() bool { return waiting(t) == 3 }, "all goroutines wait")
 	require.NoError(t, unlockBraced())
-	serve := func(a, b pendingLock) pendingLock { // who of the two comes first is not said
+	serve := func(a, b pendingLock) pendingLock { // the two may come in either order
 		t.Helper()
 		select {
 		case got := <-a.result:
@@ -52,7 +52,7 @@ func TestNamesThatShareAChannel(t *testing.T) {
 			require.NoError(t, got.unlock())
 			return a
 		case <-time.After(5 * time.Second): // well below the lease
-			require.FailNow(t, "nobody is woken")
+			require.FailNow(t, "no waiter was woken")
 			panic("unreachable")
 		}
 	}
@@ -60,9 +60,9 @@ func TestNamesThatShareAChannel(t *testing.T) {
 	require.NoError(t, rest.err)
 	first.stillWaits(t)
 
-	// The subscription stays as long as one of the two locks needs it.
+	// The subscription stays while either lock needs it.
 	fourth := lockAsync(t, b.Mutex(braced))
-	redistest.Eventually(t, 5*time.Second, func() bool { return waiting(t) == 2 }, "it waits")
+	redistest.Eventually(t, 5*time.Second, func() bool { return waiting(t) == 2 }, "the goroutine waits")
 	fourth.cancel()
 	require.ErrorIs(t, fourth.get(t, 5*time.Second).err, context.Canceled)
 	require.NoError(t, rest.unlock())
@@ -74,8 +74,8 @@ func TestNamesThatShareAChannel(t *testing.T) {
 	b.awaitSubscribers(t, b.name, 0)
 }
 
-// A wait shorter than a round trip to Redis still counts: it gets a free lock. A held lock is refused, and the error does not blame the
-// caller's ctx.
+// A TryLock whose wait is shorter than a round trip to Redis still gets a free lock. If the lock is held it returns ErrNotAcquired,
+// without blaming the caller's ctx.
 func TestTinyWaits(t *testing.T) {
 	b := newFixture(t)
 	proxy := redistest.StartProxy(t, redistest.Shared(t))
@@ -92,7 +92,7 @@ func TestTinyWaits(t *testing.T) {
 	}
 }
 
-// A lease is sent in whole milliseconds, so no more than these are trusted in (G2).
+// A lease is sent to Redis in whole milliseconds, so the holder trusts only these (G2).
 func TestLeaseInWholeMilliseconds(t *testing.T) {
 	t.Run("sent", func(t *testing.T) {
 		proxy := redistest.StartProxy(t, redistest.Shared(t))
@@ -122,13 +122,13 @@ func TestLeaseInWholeMilliseconds(t *testing.T) {
 		b := newFixture(t)
 		const lease = 2999 * time.Microsecond
 		m := b.Mutex(b.name, rlock.WithLease(lease))
-		// No timer runs early: if it were trusted in for 2.999 ms the holder could not be told sooner,
-		// not even once. How late a loaded machine runs a timer does not matter then.
+		// Timers never fire early: a holder that trusted all 2.999 ms could never lose its ctx sooner. A single early
+		// cancellation is therefore proof, however late timers fire on a loaded machine.
 		redistest.Eventually(t, 20*time.Second, func() bool {
 			began := time.Now()
 			ctx, unlock, err := m.Lock(context.Background())
 			if err != nil {
-				require.ErrorIs(t, err, rlock.ErrLost, "answered too late")
+				require.ErrorIs(t, err, rlock.ErrLost, "the reply came too late")
 				return false
 			}
 			<-ctx.Done()
@@ -137,10 +137,11 @@ func TestLeaseInWholeMilliseconds(t *testing.T) {
 			require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
 			require.ErrorIs(t, unlock(), rlock.ErrLost)
 			return told < lease
-		}, "told before the part of a millisecond that was not sent")
+		}, "the ctx ends before the full 2.999 ms")
 	})
 }
 
+// The largest possible lease, wait and watchdog time work: nothing overflows.
 func TestHugeLeasesAndWaits(t *testing.T) {
 	b := newFixture(t, rlock.Options{WatchdogTimeout: math.MaxInt64})
 	m := b.Mutex(b.name, rlock.WithLease(math.MaxInt64))
@@ -164,7 +165,7 @@ func TestHugeLeasesAndWaits(t *testing.T) {
 	require.False(t, b.exists(t, b.name))
 }
 
-// G3: the remaining time of a hold may be more than a Duration can say.
+// G3: a waiter does not poll even if the remaining time of a hold exceeds the range of time.Duration.
 func TestHugeRemainingTimeIsNotPolled(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
@@ -179,7 +180,7 @@ func TestHugeRemainingTimeIsNotPolled(t *testing.T) {
 		before := redistest.Commands(t, b.rdb)["evalsha"]
 		asked := func() int64 { return redistest.Commands(t, b.rdb)["evalsha"] - before }
 		waiter := lockAsync(t, b.Mutex(name))
-		redistest.Eventually(t, 5*time.Second, func() bool { return asked() == 2 }, "when it came, and subscribed")
+		redistest.Eventually(t, 5*time.Second, func() bool { return asked() == 2 }, "one attempt at the start and one after subscribing")
 		sleep(200 * time.Millisecond)
 		require.EqualValues(t, 2, asked(), ttl)
 		require.NoError(t, b.do(t, "DEL", name).Error())
@@ -190,7 +191,7 @@ func TestHugeRemainingTimeIsNotPolled(t *testing.T) {
 	}
 }
 
-// Under the race detector: fmt must not read the fields of the ctx, which change with every level.
+// Printing a ctx with fmt does not read its fields, which change with every re-entry; the race detector would report that.
 func TestPrintingAContextThatIsInUse(t *testing.T) {
 	b := newFixture(t)
 	m := b.Mutex(b.name)
@@ -216,7 +217,7 @@ func TestPrintingAContextThatIsInUse(t *testing.T) {
 	require.NoError(t, unlock())
 }
 
-// So is that of several locks, whose levels are around each other.
+// The ctx of an All prints the names of its locks, from the outside in.
 func TestContextOfSeveralIsPrintable(t *testing.T) {
 	b := newFixture(t)
 	ctx, unlock, err := rlock.All(b.Mutex(b.name+":a"), b.Mutex(b.name+":b"), b.Mutex(b.name+":c")).Lock(context.Background())
@@ -225,6 +226,7 @@ func TestContextOfSeveralIsPrintable(t *testing.T) {
 	require.NoError(t, unlock())
 }
 
+// A nil option makes every call of the handle fail, and takes no lock.
 func TestNilOption(t *testing.T) {
 	b := newFixture(t)
 	for _, m := range []*rlock.Mutex{
@@ -239,6 +241,7 @@ func TestNilOption(t *testing.T) {
 	require.False(t, b.exists(t, b.name))
 }
 
+// A lock can be re-entered a thousand times, and the unlocks may come in any order.
 func TestManyNestedLevels(t *testing.T) {
 	b := newFixture(t)
 	const levels = 1000
@@ -254,11 +257,11 @@ func TestManyNestedLevels(t *testing.T) {
 		require.NoError(t, err)
 	}
 	b.awaitFields(t, b.name, map[string]int64{rlock.Owner(ctx): levels})
-	require.Nil(t, ctx.Value(fixture{}), "asked through all levels")
+	require.Nil(t, ctx.Value(fixture{}), "Value passes through all levels")
 	_, ok := rlock.FencingToken(ctx, b.name)
 	require.False(t, ok)
 	last := levels - 1
-	for i := range last { // from outside in
+	for i := range last { // from the outside in
 		require.NoError(t, unlocks[i]())
 	}
 	b.awaitFields(t, b.name, map[string]int64{rlock.Owner(ctx): 1})
@@ -266,7 +269,7 @@ func TestManyNestedLevels(t *testing.T) {
 	require.False(t, b.exists(t, b.name))
 }
 
-// Package context needs a goroutine for each child of a ctx that it does not recognise as its own.
+// A child of a ctx of this library costs no goroutine, although package context starts one for each child of a foreign ctx.
 func TestChildContextsCostNoGoroutine(t *testing.T) {
 	b := newFixture(t)
 	ctx, unlock, err := b.Mutex(b.name).Lock(context.Background())
@@ -288,6 +291,6 @@ func TestChildContextsCostNoGoroutine(t *testing.T) {
 	require.NoError(t, unlockNested())
 	require.NoError(t, unlock())
 	for _, child := range children {
-		require.ErrorIs(t, child.Err(), context.Canceled, "ended with its parent")
+		require.ErrorIs(t, child.Err(), context.Canceled, "the child ends with its parent")
 	}
 }

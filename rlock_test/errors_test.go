@@ -14,7 +14,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// A hash of other data is not taken for a lock: no call waits for it, and none deletes it.
+// A hash with application data is not a lock: Lock fails at once instead of waiting, and ForceUnlock does not delete it.
 func TestBusinessHashIsNoLock(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -34,8 +34,8 @@ func TestBusinessHashIsNoLock(t *testing.T) {
 	b.do(t, "DEL", b.name)
 }
 
-// A refusal says who holds the lock and for how long; of a hold of the same client, how to re-enter it; and of one that the ctx
-// carries already, that it is of another kind.
+// A refusal names the holder and the remaining time. If the same Client holds the lock, the error says how to re-enter it; if the
+// ctx already carries a hold of the name, it says that the hold is of another kind.
 func TestRefusalNamesTheHolder(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -59,8 +59,8 @@ func TestRefusalNamesTheHolder(t *testing.T) {
 	}
 }
 
-// A refusal explains how to re-enter if the refused call's ctx is the ctx given to the holder's Lock, or derived from it. Any other holder
-// of the same Client counts as a stranger.
+// A refusal explains re-entry if the holder's Lock got the same ctx as the refused call, or a parent of it. Any other holder of the
+// same Client is reported as an unrelated holder.
 func TestRefusalOfOneself(t *testing.T) {
 	b := newFixture(t)
 	var quorum []rlock.Locker
@@ -91,7 +91,7 @@ func TestRefusalOfOneself(t *testing.T) {
 		} {
 			section, unlock, err := l[0].Lock(row.outer)
 			require.NoError(t, err)
-			inner, unlockInner, err := l[0].Lock(section) // which changes nothing
+			inner, unlockInner, err := l[0].Lock(section) // a re-entry makes no difference
 			require.NoError(t, err)
 			require.NoError(t, unlockInner())
 			require.Error(t, inner.Err())
@@ -110,8 +110,8 @@ func TestRefusalOfOneself(t *testing.T) {
 	}
 }
 
-// errors.Is is about the lock of the call. That the ctx ended because another lock was lost, or another Client closed, is
-// in the text alone.
+// errors.Is matches only errors about the lock of the call. If the ctx ended because another lock was lost or another Client
+// closed, only the text says so.
 func TestErrorsAreAboutTheirLock(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -136,7 +136,7 @@ func TestErrorsAreAboutTheirLock(t *testing.T) {
 	require.NoError(t, unlock())
 }
 
-// A loss says why: which error the last renewal met, or that the key was gone.
+// The error of a loss gives the reason: the error of the last renewal, or the end of a fixed lease.
 func TestLossSaysWhy(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
@@ -160,11 +160,11 @@ func TestLossSaysWhy(t *testing.T) {
 		require.ErrorIs(t, err, rlock.ErrLost)
 		require.ErrorIs(t, err, rlock.ErrNotHeld)
 		require.Equal(t, 1, strings.Count(err.Error(), "rlock: "), err)
-		require.NotContains(t, err.Error(), "not held", "lost says more")
+		require.NotContains(t, err.Error(), "not held", "ErrLost already implies ErrNotHeld")
 	}
 }
 
-// An unlock that finds the loss is the first to know: the cause of the section's ctx, which it had ended, tells as well.
+// If unlock is the first to find that the lock was lost, the cause of the section's ctx also reports the loss.
 func TestUnlockThatFindsTheLoss(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -182,13 +182,14 @@ func TestUnlockThatFindsTheLoss(t *testing.T) {
 	require.EqualError(t, context.Cause(ctx), `rlock: "`+b.name+`": unlocked`)
 }
 
-// Do returns the error of fn if the lock was fine, reports a loss once at any depth, and reports that Close ended the section.
+// Do returns the error of fn unchanged if the lock was held throughout. It reports a loss once, however deep the nesting, and
+// ErrClosed if Close ended the section.
 func TestWhatDoReturns(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
 	m, ctx := b.Mutex(b.name), context.Background()
 	mine := errors.New("mine")
-	require.Same(t, mine, m.Do(ctx, func(context.Context) error { return mine }), "as it is")
+	require.Same(t, mine, m.Do(ctx, func(context.Context) error { return mine }), "the error of fn, unchanged")
 
 	err := m.Do(ctx, func(ctx context.Context) error {
 		return m.Do(ctx, func(ctx context.Context) error {
@@ -219,7 +220,7 @@ func TestWhatDoReturns(t *testing.T) {
 	require.False(t, b.exists(t, b.name), "unlock works after Close")
 }
 
-// A managed server whose slots change may say so in the middle of a script, before it has written: it passes.
+// A managed server that moves slots may fail a script halfway, before any write. Lock and unlock retry the call.
 func TestNonLocalKeyPasses(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
@@ -234,7 +235,7 @@ func TestNonLocalKeyPasses(t *testing.T) {
 	require.NoError(t, unlock())
 }
 
-// Mistakes in the program panic with a sentence.
+// Mistakes in the calling program panic with a message that names the mistake.
 func TestMisusePanics(t *testing.T) {
 	b := newFixture(t)
 	m := b.Mutex(b.name)

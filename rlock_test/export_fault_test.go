@@ -14,22 +14,23 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// nthOf applies a to the n-th call of a script.
+// nthOf returns a hook that applies a to the n-th call of one script.
 func (r *proxied) nthOf(t testing.TB, n int, script string, a redistest.Action) redistest.Hook {
 	t.Helper()
 	return redistest.Nth(n, "EVALSHA "+r.load(t, script), a)
 }
 
-// onlyOwner waits until the lock has that owner alone.
+// onlyOwner waits until owner is the only owner of the lock.
 func (b fixture) onlyOwner(t testing.TB, owner string) {
 	t.Helper()
 	redistest.Eventually(t, testTimeout, func() bool {
 		all := b.ownersOf(t)
 		return len(all) == 1 && all[0] == owner
-	}, "it is "+owner+"'s alone")
+	}, owner+" is the only owner")
 }
 
-// A call is repeated if its connection breaks before the reply, and counts once: the ticket works once, and the token rises by one.
+// If the connection drops the request or the reply of an Export or Adopt, the call is repeated and counts once: the ticket works
+// exactly once, and the token rises by one.
 func TestExportAndAdoptLost(t *testing.T) {
 	redistest.Parallel(t)
 	for _, kind := range []string{"plain", "fenced", "write"} {
@@ -62,8 +63,8 @@ func TestExportAndAdoptLost(t *testing.T) {
 	}
 }
 
-// An Export without an answer in time returns ErrUnreachable. The section has ended and its unlock does nothing. Soon after Redis answers
-// again the lock is free, whether the call ran, did not run, or runs late.
+// An Export without a reply in time returns ErrUnreachable. The section has ended, and its unlock returns nil. Nobody has the
+// ticket, so the lock is free soon after Redis answers again, whether the call has run before, runs late or never runs.
 func TestExportInABlackHole(t *testing.T) {
 	redistest.Parallel(t)
 	for _, kind := range []string{"plain", "fenced", "write"} {
@@ -74,7 +75,7 @@ func TestExportInABlackHole(t *testing.T) {
 				redistest.Parallel(t)
 				r := newProxied(t, rlock.Options{UnlockTimeout: 500 * time.Millisecond})
 				var over atomic.Bool
-				hold := redistest.Each("EVALSHA "+r.load(t, "export"), redistest.Hold) // a repeat goes by another connection
+				hold := redistest.Each("EVALSHA "+r.load(t, "export"), redistest.Hold) // a repeated call uses another connection
 				on(r.proxy, func(cmd []string) redistest.Action {
 					if over.Load() {
 						return redistest.Pass
@@ -90,18 +91,19 @@ func TestExportInABlackHole(t *testing.T) {
 				require.NotErrorIs(t, err, rlock.ErrNotExported)
 				require.Empty(t, ticket)
 				require.Less(t, time.Since(began), 10*time.Second)
-				require.ErrorIs(t, context.Cause(ctx), rlock.ErrExported, "it has ended")
+				require.ErrorIs(t, context.Cause(ctx), rlock.ErrExported, "the section has ended")
 				require.NoError(t, unlock())
 				over.Store(true)
 				r.proxy.Release()
-				redistest.Eventually(t, testTimeout, func() bool { return len(r.fieldsOf(t)) == 0 }, "free")
-				require.Less(t, time.Since(began), 20*time.Second, "not at the end of a lease")
+				redistest.Eventually(t, testTimeout, func() bool { return len(r.fieldsOf(t)) == 0 }, "the lock is free")
+				require.Less(t, time.Since(began), 20*time.Second, "the lock is free before the end of a lease")
 			})
 		}
 	}
 }
 
-// A call that arrives after its caller has given up and been undone changes nothing: neither the ticket nor a later hold made from it.
+// An Adopt that reaches Redis after its caller gave up has no lasting effect: if it gets the lock, the lock is released, and if
+// another process has adopted the ticket, that hold stays as it is.
 func TestLateAdopt(t *testing.T) {
 	redistest.Parallel(t)
 	for _, kind := range []string{"plain", "fenced", "write"} {
@@ -116,14 +118,14 @@ func TestLateAdopt(t *testing.T) {
 					_, _, err := r.Adopt(ctx, ticket)
 					return err
 				})
-				redistest.Eventually(t, testTimeout, func() bool { return r.proxy.Held() == 1 }, "under way")
+				redistest.Eventually(t, testTimeout, func() bool { return r.proxy.Held() == 1 }, "the Adopt is under way")
 				cancel()
 				err := within(t, adopted, testTimeout)
 				require.ErrorIs(t, err, rlock.ErrNotAcquired)
 				require.ErrorIs(t, err, context.Canceled)
 				if !used {
 					r.proxy.Release()
-					redistest.Eventually(t, testTimeout, func() bool { return len(r.fieldsOf(t)) == 0 }, "what it got is given back")
+					redistest.Eventually(t, testTimeout, func() bool { return len(r.fieldsOf(t)) == 0 }, "the late hold is released")
 					_, _, err := r.other.Adopt(context.Background(), ticket)
 					require.ErrorIs(t, err, rlock.ErrTicket)
 					return
@@ -131,7 +133,7 @@ func TestLateAdopt(t *testing.T) {
 				section, unlock, err := r.other.Adopt(context.Background(), ticket)
 				require.NoError(t, err)
 				r.proxy.Release()
-				redistest.Eventually(t, testTimeout, func() bool { return redistest.Goroutines(engine) == 0 }, "it was answered")
+				redistest.Eventually(t, testTimeout, func() bool { return redistest.Goroutines(engine) == 0 }, "the late call has its reply")
 				r.onlyOwner(t, rlock.Owner(section))
 				require.NoError(t, section.Err())
 				require.NoError(t, unlock())
@@ -141,8 +143,7 @@ func TestLateAdopt(t *testing.T) {
 	}
 }
 
-// Late commands of the exported hold leave the ticket alone: a renewal under way at the Export, and the acquire of an abandoned, swept
-// attempt.
+// A renewal that is under way during the Export does not extend or shorten the time of the ticket.
 func TestLateRenewalAfterAnExport(t *testing.T) {
 	redistest.Parallel(t)
 	const watchdog = 6 * time.Second
@@ -164,7 +165,7 @@ func TestLateRenewalAfterAnExport(t *testing.T) {
 	sleep(watchdog)
 	require.Len(t, r.ownersOf(t), 1)
 	require.Greater(t, r.pttl(t, r.name), time.Minute-30*time.Second)
-	require.LessOrEqual(t, r.pttl(t, r.name), time.Minute-watchdog, "nobody renews it")
+	require.LessOrEqual(t, r.pttl(t, r.name), time.Minute-watchdog, "the ticket is not renewed")
 	section, unlock, err := r.Adopt(context.Background(), <-exported)
 	require.NoError(t, err)
 	sleep(watchdog)
@@ -173,7 +174,8 @@ func TestLateRenewalAfterAnExport(t *testing.T) {
 	require.Zero(t, r.Stats().Lost)
 }
 
-// An acquire without an answer is repeated, and the lost copy may arrive late. Its field is swept, and the ticket stays.
+// An acquire without a reply is repeated, and the lost one may still run late. The cleanup of its hash field leaves the ticket
+// alone.
 func TestSweepAfterAnExport(t *testing.T) {
 	redistest.Parallel(t)
 	for _, kind := range []string{"plain", "write"} {
@@ -183,20 +185,20 @@ func TestSweepAfterAnExport(t *testing.T) {
 			script := map[string]string{"plain": "acquire", "write": "write_acquire"}[kind]
 			r.proxy.OnReply(r.nthOf(t, 1, script, redistest.Cut))
 			ticket := takenAlong(t, exportable(r.Client, r.name)[kind], rlock.WithTicketTime(time.Hour))
-			sleep(1500 * time.Millisecond) // there were two sweeps at least
+			sleep(1500 * time.Millisecond) // at least two cleanups
 			section, unlock, err := r.other.Adopt(context.Background(), ticket)
 			require.NoError(t, err)
 			sleep(1500 * time.Millisecond)
 			require.NoError(t, section.Err())
 			r.onlyOwner(t, rlock.Owner(section))
 			require.NoError(t, unlock())
-			redistest.Eventually(t, testTimeout, func() bool { return len(r.fieldsOf(t)) == 0 }, "free")
+			redistest.Eventually(t, testTimeout, func() bool { return len(r.fieldsOf(t)) == 0 }, "the lock is free")
 		})
 	}
 }
 
-// A failover to a replica without the ticket's lock frees it. Waiters look again as soon as they are resubscribed, not only when the
-// ticket's time ends.
+// A failover to a replica without the exported lock frees the lock. A waiter asks as soon as it is connected again, rather than at
+// the end of the time that the ticket had left.
 func TestTicketIsLostByAFailover(t *testing.T) {
 	redistest.Parallel(t)
 	for _, kind := range []string{"plain", "write"} {
@@ -208,15 +210,15 @@ func TestTicketIsLostByAFailover(t *testing.T) {
 			const name = "x"
 			ticket := takenAlong(t, exportable(exporter, name)[kind], rlock.WithTicketTime(time.Hour))
 			p := lockAsync(t, exportable(waiter, name)[kind])
-			redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == 1 }, "it waits")
-			sleep(500 * time.Millisecond) // and was told an hour
+			redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == 1 }, "the goroutine waits")
+			sleep(500 * time.Millisecond) // and knows that an hour is left
 			for _, node := range s.Nodes() {
 				if node.Addr() == old.Addr() {
 					continue
 				}
 				replica := fixture{rdb: node.Client(t, redistest.Single)}
 				require.NoError(t, replica.do(t, "CONFIG", "SET", "replica-read-only", "no").Error())
-				redistest.Eventually(t, testTimeout, func() bool { return replica.exists(t, name) }, "it has what is to be lost")
+				redistest.Eventually(t, testTimeout, func() bool { return replica.exists(t, name) }, "the replica has the lock")
 				require.NoError(t, replica.do(t, "DEL", name).Error())
 			}
 			p.stillWaits(t)
@@ -225,7 +227,7 @@ func TestTicketIsLostByAFailover(t *testing.T) {
 			require.NoError(t, a.err)
 			for {
 				_, _, err := exporter.Adopt(context.Background(), ticket)
-				if errors.Is(err, rlock.ErrUnreachable) { // it has not found the new master yet
+				if errors.Is(err, rlock.ErrUnreachable) { // the Client has not found the new master yet
 					continue
 				}
 				require.ErrorIs(t, err, rlock.ErrTicket)
@@ -237,7 +239,7 @@ func TestTicketIsLostByAFailover(t *testing.T) {
 	}
 }
 
-// Tickets work on a cluster, with sharded and with plain channels, and over RESP2.
+// Tickets also work on a cluster, with sharded and with plain channels, over RESP2, with a prefix, and without hand-offs.
 func TestExportOnOtherServers(t *testing.T) {
 	redistest.Parallel(t)
 	cluster := redistest.StartCluster(t, 3, 0)

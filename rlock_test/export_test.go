@@ -14,7 +14,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// exportable are the locks whose holds can be exported.
+// exportable returns the locks whose holds can be exported.
 func exportable(c *rlock.Client, name string, o ...rlock.Option) map[string]*rlock.Mutex {
 	return map[string]*rlock.Mutex{
 		"plain": c.Mutex(name, o...), "fenced": c.FencedMutex(name, o...),
@@ -22,7 +22,7 @@ func exportable(c *rlock.Client, name string, o ...rlock.Option) map[string]*rlo
 	}
 }
 
-// ownersOf are the fields of the hash that are owners.
+// ownersOf returns the fields of the hash that are owners.
 func (b fixture) ownersOf(t testing.TB) (all []string) {
 	t.Helper()
 	for field := range b.fieldsOf(t) {
@@ -33,7 +33,7 @@ func (b fixture) ownersOf(t testing.TB) (all []string) {
 	return all
 }
 
-// takenAlong takes a lock and exports it.
+// takenAlong takes a lock, exports it, and returns the ticket.
 func takenAlong(t testing.TB, m *rlock.Mutex, o ...rlock.ExportOption) string {
 	t.Helper()
 	ctx, unlock, err := m.Lock(context.Background())
@@ -44,8 +44,8 @@ func takenAlong(t testing.TB, m *rlock.Mutex, o ...rlock.ExportOption) string {
 	return ticket
 }
 
-// A hold goes from one process to another, or on in the same one: its section ends here, the lock is taken all the time, the token rises, and from the
-// Adopt on all is as after a Lock. What Redis shows says nothing of the ticket.
+// A hold moves to another process, or within the same Client. Its section ends, the lock stays taken throughout, the token rises,
+// and after Adopt the hold behaves like any other. The data in Redis does not reveal the ticket.
 func TestExport(t *testing.T) {
 	redistest.Parallel(t)
 	for _, kind := range []string{"plain", "fenced", "write", "fenced write"} {
@@ -95,7 +95,7 @@ func TestExport(t *testing.T) {
 				require.Len(t, info.Holders, 1)
 				require.True(t, info.Holders[0].Exported)
 
-				require.NoError(t, unlock(), "it has nothing left to do")
+				require.NoError(t, unlock(), "unlock after Export does nothing")
 				require.NoError(t, unlock())
 				require.Equal(t, owners, b.ownersOf(t))
 
@@ -103,7 +103,7 @@ func TestExport(t *testing.T) {
 				require.NoError(t, err)
 				defer func() { _ = unlock() }()
 				require.Equal(t, []string{rlock.Owner(ctx)}, b.ownersOf(t))
-				require.LessOrEqual(t, b.pttl(t, b.name), 30*time.Second, "the lease is that of any hold")
+				require.LessOrEqual(t, b.pttl(t, b.name), 30*time.Second, "the hold has an ordinary lease")
 				next, _ := rlock.FencingToken(ctx, b.name)
 				require.Equal(t, fenced, next > token)
 				same, _ := exportable(adopter, b.name)[kind].FencingToken(ctx)
@@ -120,7 +120,7 @@ func TestExport(t *testing.T) {
 				require.NoError(t, ctx.Err())
 
 				again, err := rlock.Export(ctx)
-				require.NoError(t, err, "it may go on from there")
+				require.NoError(t, err, "an adopted hold can be exported again")
 				require.NotEqual(t, ticket, again)
 				ctx, unlock, err = other.Adopt(context.Background(), again)
 				require.NoError(t, err)
@@ -137,7 +137,7 @@ func TestExport(t *testing.T) {
 	}
 }
 
-// A section that is a Do ends well if it was exported.
+// Do returns nil if its function exported the hold.
 func TestExportInADo(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -151,8 +151,8 @@ func TestExportInADo(t *testing.T) {
 	require.NoError(t, unlock())
 }
 
-// A ticket that is not adopted ends after its time, by default the watchdog time, and the lock is free then. A forced unlock frees the lock
-// as well.
+// A ticket that nobody adopts expires after its time, by default the watchdog time, and the lock is free. ForceUnlock invalidates a
+// ticket as well.
 func TestTicketTime(t *testing.T) {
 	redistest.Parallel(t)
 	for _, kind := range []string{"plain", "fenced", "write"} {
@@ -164,7 +164,7 @@ func TestTicketTime(t *testing.T) {
 				ticket := takenAlong(t, m, o...)
 				left := b.pttl(t, b.name)
 				require.LessOrEqual(t, left, 5*time.Second)
-				redistest.Eventually(t, testTimeout, func() bool { return !b.exists(t, b.name) }, "its time is over")
+				redistest.Eventually(t, testTimeout, func() bool { return !b.exists(t, b.name) }, "the ticket expires")
 				_, _, err := b.Adopt(context.Background(), ticket)
 				require.ErrorIs(t, err, rlock.ErrTicket)
 			}
@@ -190,8 +190,8 @@ func TestTicketTime(t *testing.T) {
 	}
 }
 
-// The lease after an Adopt is the ordinary one, whatever the ticket's time was: it is renewed, and ends soon if the adopter dies. The options of the
-// Adopt are those of a handle.
+// After Adopt the lease is an ordinary one, whatever the time of the ticket: it is renewed, and it expires soon if the adopter
+// dies. Adopt takes the same options as a handle.
 func TestLeaseAfterAnAdopt(t *testing.T) {
 	redistest.Parallel(t)
 	for _, kind := range []string{"plain", "fenced", "write"} {
@@ -201,18 +201,18 @@ func TestLeaseAfterAnAdopt(t *testing.T) {
 			r := newProxied(t, rlock.Options{WatchdogTimeout: watchdog})
 			ticket := takenAlong(t, exportable(r.other, r.name)[kind], rlock.WithTicketTime(time.Hour))
 			waits := lockAsync(t, exportable(r.other, r.name)[kind])
-			redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == 1 }, "it was told an hour")
+			redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == 1 }, "the waiter knows that an hour is left")
 			sleep(100 * time.Millisecond)
 			ctx, _, err := r.Adopt(context.Background(), ticket)
 			require.NoError(t, err)
 			sleep(3 * watchdog / 2)
-			require.NoError(t, ctx.Err(), "it is renewed")
+			require.NoError(t, ctx.Err(), "the hold is renewed")
 			waits.stillWaits(t)
 			r.proxy.BlackHole(true) // the adopter dies
 			died := time.Now()
 			a := waits.get(t, testTimeout)
 			require.NoError(t, a.err)
-			require.Less(t, time.Since(died), 30*time.Second, "nobody sleeps for the ticket's time")
+			require.Less(t, time.Since(died), 30*time.Second, "the waiter does not sleep for the ticket's time")
 			require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
 			require.NoError(t, a.unlock())
 
@@ -226,8 +226,8 @@ func TestLeaseAfterAnAdopt(t *testing.T) {
 	}
 }
 
-// Whoever waits learns of the ticket's time, be it shorter or longer than the lease that was left, here and in other processes, and sleeps through neither
-// its end nor the unlock of whoever adopts it. No waiter of the process of the Export gets the lock from it.
+// Waiters in all processes learn the time of a ticket, whether it is shorter or longer than the remaining lease. They wake when it
+// expires, or when the adopter unlocks. Export itself does not hand the lock to a waiter of its process.
 func TestWaitersBehindATicket(t *testing.T) {
 	redistest.Parallel(t)
 	for _, kind := range []string{"plain", "fenced", "write"} {
@@ -247,13 +247,13 @@ func TestWaitersBehindATicket(t *testing.T) {
 					if which != "own" {
 						line = append(line, lockAsync(t, exportable(other, b.name)[kind]))
 					}
-					redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == len(line) }, "all wait")
-					sleep(200 * time.Millisecond) // and have been told 30 s
+					redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == len(line) }, "all goroutines wait")
+					sleep(200 * time.Millisecond) // and know that 30 s are left
 					lasts := 2 * time.Second
 					if ends == "is adopted" {
 						lasts = time.Hour
 					}
-					free := time.Now().Add(lasts) // at the earliest: the answer may take its time
+					free := time.Now().Add(lasts) // at the earliest, since the reply may be slow
 					ticket, err := rlock.Export(ctx, rlock.WithTicketTime(lasts))
 					require.NoError(t, err)
 					if ends == "is adopted" {
@@ -273,13 +273,13 @@ func TestWaitersBehindATicket(t *testing.T) {
 						go func() {
 							a := <-p.result
 							if a.err == nil && a.at.Before(free.Add(-10*time.Millisecond)) {
-								a.err = errors.New("it was in before the lock was free")
+								a.err = errors.New("a waiter got the lock before it was free")
 							}
 							if a.err == nil {
 								mu.Lock()
 								inside++
 								if inside > 1 {
-									a.err = errors.New("two are inside")
+									a.err = errors.New("two goroutines hold the lock")
 								}
 								mu.Unlock()
 								sleep(5 * time.Millisecond)
@@ -294,7 +294,7 @@ func TestWaitersBehindATicket(t *testing.T) {
 					for range line {
 						require.NoError(t, within(t, all, testTimeout))
 					}
-					require.Less(t, time.Since(free), 20*time.Second, "nobody waits for the lease that was")
+					require.Less(t, time.Since(free), 20*time.Second, "no waiter sleeps for the lease before the Export")
 				})
 			}
 		}
@@ -336,7 +336,7 @@ func TestTicketOutlivesItsClient(t *testing.T) {
 	}
 }
 
-// Tokens that a run has reserved are below that of the Adopt.
+// A process may reserve fencing tokens for its waiters in advance. The token after an Adopt is above all reserved ones.
 func TestTokenAfterAReserve(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -345,10 +345,10 @@ func TestTokenAfterAReserve(t *testing.T) {
 	require.NoError(t, err)
 	line := []pendingLock{lockAsync(t, m)}
 	for i := 2; i < 10; i++ {
-		redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == i-1 }, "they wait in their order")
+		redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == i-1 }, "they wait in order")
 		line = append(line, lockAsync(t, m))
 	}
-	redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == len(line) }, "all wait")
+	redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == len(line) }, "all goroutines wait")
 	require.NoError(t, ctx.Err())
 	require.NoError(t, unlock())
 	second := line[0].get(t, testTimeout)

@@ -19,10 +19,10 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// Calls of a waiter that are lost, or whose replies are: the order stays, and nothing is left.
+// If a call of a waiter or its reply is lost, the order stays and no key is left.
 func TestFairLostCalls(t *testing.T) {
 	redistest.Parallel(t)
-	const acquire, release, refresh = 13, 12, 11 // words of these calls, for one place
+	const acquire, release, refresh = 13, 12, 11 // length of these calls with one place, in words
 	for _, words := range []int{acquire, release, refresh} {
 		for _, reply := range []bool{false, true} {
 			for n := 1; n <= 2; n++ {
@@ -69,7 +69,7 @@ func TestFairLostCalls(t *testing.T) {
 	}
 }
 
-// The message of a grant is lost: the waiter notices that its place is gone, asks, and has the lock.
+// If the message of a hand-over is lost, the waiter notices that its place is gone, asks Redis, and finds that it has the lock.
 func TestFairGrantMessageLost(t *testing.T) {
 	redistest.Parallel(t)
 	b, s := fairStandalone(t, 1, rlock.Options{})
@@ -81,12 +81,12 @@ func TestFairGrantMessageLost(t *testing.T) {
 	proxy.OnReply(redistest.Each("MESSAGE", redistest.Drop))
 	began := time.Now()
 	require.NoError(t, unlock())
-	require.Equal(t, "1", <-b.in, "within the grant lease")
+	require.Equal(t, "1", <-b.in, "the waiter enters within the grant lease")
 	require.Less(t, time.Since(began), 2*time.Second+soon)
 	b.requireOrder("2")
 }
 
-// The connection of the messages is lost, and waiters are passed over while it is: they join again, as others.
+// Waiters whose pub/sub connection is down are skipped. Once they are connected again, they join the queue with new owners.
 func TestFairConnectionLost(t *testing.T) {
 	redistest.Parallel(t)
 	b, s := fairStandalone(t, 1, rlock.Options{})
@@ -105,7 +105,7 @@ func TestFairConnectionLost(t *testing.T) {
 		}
 		listen, _ := n[1].AsInt64()
 		return listen == 1
-	}, "the server has noticed")
+	}, "the server has noticed the lost connection")
 	require.NoError(t, unlock())
 	require.Equal(t, "2", <-b.in)
 	proxy.Refuse(false)
@@ -115,7 +115,7 @@ func TestFairConnectionLost(t *testing.T) {
 	b.requireNothingLeft()
 }
 
-// On a cluster, with both kinds of pub/sub.
+// The order also holds on a cluster, with sharded and with plain pub/sub.
 func TestFairOnACluster(t *testing.T) {
 	redistest.Parallel(t)
 	c := redistest.StartCluster(t, 3, 0)
@@ -131,7 +131,7 @@ func TestFairOnACluster(t *testing.T) {
 			began := time.Now()
 			require.NoError(t, unlock())
 			b.requireOrder(want...)
-			require.Less(t, time.Since(began), 10*time.Second, "woken: each would look by itself after more than a second")
+			require.Less(t, time.Since(began), 10*time.Second, "waiters are woken; polling would take each of them more than a second")
 
 			_, _, err := b.processes[0].FairMutex("a{}b").Lock(context.Background())
 			require.ErrorContains(t, err, `rlock: "a{}b": on a cluster the name of such a lock may have braces only around what is hashed`)
@@ -139,7 +139,7 @@ func TestFairOnACluster(t *testing.T) {
 	}
 }
 
-// With replicas to confirm each hold there are no grants, and the order is the same.
+// With Options.Replicas, which disables hand-overs, the order is the same.
 func TestFairWithReplicas(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.StartSentinel(t)
@@ -153,8 +153,8 @@ func TestFairWithReplicas(t *testing.T) {
 	b.requireOrder("0", "1", "2")
 }
 
-// Goroutines of several processes come, wait and give up at random, while connections are cut. At most one is inside at a time, and nothing
-// is left.
+// Goroutines of several processes lock, wait and give up at random while connections are cut. There is one holder at a time, and no
+// key is left.
 func TestFairCancelsAndCuts(t *testing.T) {
 	redistest.Parallel(t)
 	b, s := fairStandalone(t, 1, rlock.Options{})
@@ -173,7 +173,7 @@ func TestFairCancelsAndCuts(t *testing.T) {
 				ctx, cancel := context.WithTimeout(context.Background(), time.Duration(rnd.IntN(60))*time.Millisecond)
 				err := b.processes[i%3].FairMutex(b.name).Do(ctx, func(ctx context.Context) error {
 					if n := inside.Add(1); ctx.Err() == nil {
-						assert.EqualValues(t, 1, n, "alone")
+						assert.EqualValues(t, 1, n, "goroutines inside")
 					}
 					sections.Add(1)
 					inside.Add(-1)
@@ -206,7 +206,7 @@ func TestFairCancelsAndCuts(t *testing.T) {
 	b.requireNothingLeft()
 }
 
-// The rights that docs/protocol.md lists are enough. Without them Lock says so.
+// The ACL rights in docs/protocol.md are enough. Without one of them, Lock returns an error that says so.
 func TestFairRights(t *testing.T) {
 	redistest.Parallel(t)
 	b, s := fairStandalone(t, 1, rlock.Options{})
@@ -223,13 +223,13 @@ func TestFairRights(t *testing.T) {
 	}
 	b.processes = append(b.processes, user(rights...))
 	unlock := b.lock(1)
-	b.do("RPUSH", "redisson_lock_queue:{"+b.name+"}", foreignOwner) // Redisson's: then a waiter needs a channel of its own
+	b.do("RPUSH", "redisson_lock_queue:{"+b.name+"}", foreignOwner) // a waiter of Redisson, which makes ours need its own channel
 	b.expected = 1
 	b.wait(context.Background(), 1, "1")
 	b.wait(context.Background(), 0, "2")
 	require.NoError(t, unlock())
 	list, times := b.keys()
-	b.do("LREM", list, "0", foreignOwner) // it gives up
+	b.do("LREM", list, "0", foreignOwner) // Redisson's waiter gives up
 	b.do("ZREM", times, foreignOwner)
 	b.requireOrder("1", "2")
 
@@ -244,14 +244,15 @@ func TestFairRights(t *testing.T) {
 	require.NoError(t, unlock())
 }
 
-// A grant whose message comes when its lease is over is not believed, though the place was seen while the process waited (I5, G1).
+// A grant whose message arrives after its lease has ended is ignored, even though the process saw its place in the queue while it
+// waited (I5, G1).
 func TestFairLateGrant(t *testing.T) {
 	redistest.Parallel(t)
 	b, s := fairStandalone(t, 1, rlock.Options{})
 	proxy := redistest.StartProxy(t, s.Addr())
 	b.processes = append(b.processes, newClient(t, s.Client(t, redistest.Via(proxy)), rlock.Options{}))
 	refreshed := make(chan struct{}, 100)
-	var late atomic.Bool // messages to this process, and its refreshes
+	var late atomic.Bool // delays the messages to this process, and its refreshes
 	hold := func(cmd []string) redistest.Action {
 		isRefresh := len(cmd) == 11 && strings.HasPrefix(cmd[0], "EVAL")
 		if isRefresh {
@@ -266,7 +267,7 @@ func TestFairLateGrant(t *testing.T) {
 	proxy.OnReply(hold)
 	unlock := b.lock(0)
 	b.wait(context.Background(), 1, "late")
-	for range 4 { // requests and replies: the place is known for longer than a grant lasts
+	for range 4 { // requests and replies; after them the place has been known for longer than a grant lease
 		<-refreshed
 	}
 	late.Store(true)
@@ -279,18 +280,18 @@ func TestFairLateGrant(t *testing.T) {
 	})
 	b.awaitQueue(2)
 	require.NoError(t, unlock())
-	unlock = <-next // when the grant is over
+	unlock = <-next // after the grant lease
 	require.Empty(t, b.in)
 	late.Store(false)
 	proxy.Release()
-	b.awaitQueue(1) // it has asked, and waits again
+	b.awaitQueue(1) // the waiter has asked and waits again
 	require.Empty(t, b.in)
 	require.NoError(t, unlock())
 	b.requireOrder("late")
 }
 
-// The answer that a waiter has joined the queue, behind Redisson, comes later than the grant, which travels on another connection: the
-// waiter has the lock, and the process goes on.
+// The grant, on its own connection, may arrive before the reply that the waiter joined the queue behind Redisson. The waiter gets
+// the lock, and its process keeps working.
 func TestFairGrantBeforeTheAnswer(t *testing.T) {
 	redistest.Parallel(t)
 	for name, waitsBefore := range map[string]bool{"unlock": true, "force": false} {
@@ -313,14 +314,14 @@ func TestFairGrantBeforeTheAnswer(t *testing.T) {
 				switch {
 				case cmd[0] == "MESSAGE" && cmd[1] != channel, cmd[0] == "MESSAGE" && cmd[2] == "after":
 					messages <- cmd[2]
-				case len(cmd) == 13 && cmd[0] == "EVALSHA" && cmd[8] == "1": // it joins
+				case len(cmd) == 13 && cmd[0] == "EVALSHA" && cmd[8] == "1": // joins the queue
 					return redistest.Hold
 				}
 				return redistest.Pass
 			})
 			b.wait(context.Background(), 1, "late")
 			if waitsBefore {
-				b.do("DEL", b.name) // as Redisson unlocks
+				b.do("DEL", b.name) // the unlock of Redisson
 				b.do("PUBLISH", channel, "0")
 			} else {
 				held, err := b.processes[0].FairMutex(b.name).ForceUnlock(context.Background())
@@ -329,7 +330,7 @@ func TestFairGrantBeforeTheAnswer(t *testing.T) {
 			}
 			require.Contains(t, <-messages, " 2000 0 -")
 			b.do("PUBLISH", channel, "after")
-			require.Equal(t, "after", <-messages) // the grant is with the process
+			require.Equal(t, "after", <-messages) // the process has received the grant
 			proxy.OnReply(func([]string) redistest.Action { return redistest.Pass })
 			proxy.Release()
 			b.requireOrder(append(want, "late")...)

@@ -39,8 +39,8 @@ func TestFairOrderOverProcesses(t *testing.T) {
 	}
 }
 
-// Fifty waiters of one process, one after the other, cost a few commands each, sent and called by scripts; no more
-// for each if they are four times as many. What keeps their places costs by the time that they wait, so it is not counted.
+// Fifty waiters of one process cost a few commands each, including those inside scripts, and four times as many waiters cost no
+// more each. The cost to keep places depends on the waiting time and is not counted.
 func TestFairCommands(t *testing.T) {
 	redistest.Parallel(t)
 	inner := make(map[int]float64)
@@ -63,7 +63,7 @@ func TestFairCommands(t *testing.T) {
 		redistest.Eventually(b, testTimeout, func() bool {
 			after := redistest.Commands(t, b.rdb)
 			return after["rpush"]-before["rpush"] == int64(n)
-		}, "all wait")
+		}, "all goroutines wait")
 		require.NoError(t, unlock())
 		in := make([]string, n)
 		for i := range in {
@@ -77,26 +77,26 @@ func TestFairCommands(t *testing.T) {
 		for cmd, count := range after {
 			count -= before[cmd]
 			switch cmd {
-			case "info", "pubsub|channels", "pubsub", "exists": // the test's; Redis 6.2 does not say which PUBSUB
+			case "info", "pubsub|channels", "pubsub", "exists": // sent by the test; Redis 6.2 does not count PUBSUB by subcommand
 			case "evalsha", "eval", "subscribe", "unsubscribe", "ping", "psubscribe":
 				sent += count
 			default:
 				called += count
 			}
 		}
-		// Each joins by one ZADD; the others are of the script that keeps places, at two commands for each, and a few for up to 100.
+		// Each waiter joins with one ZADD. The rest come from the script that keeps places: two for each, and a few per 100.
 		kept, seconds := after["zadd"]-before["zadd"]-int64(n), int64(time.Since(began)/time.Second)
 		require.LessOrEqual(t, kept, int64(n)*(seconds+1))
-		require.EqualValues(t, 1, after["lrange"]-before["lrange"], "the first to join reads the queue")
+		require.EqualValues(t, 1, after["lrange"]-before["lrange"], "only the first to join reads the queue")
 		called -= 2 * kept
 		inner[n] = float64(called) / float64(n)
-		t.Logf("%d waiters: %.2f commands an acquisition, %.1f called by scripts", n, float64(sent)/float64(n), inner[n])
+		t.Logf("%d waiters: %.2f commands per acquisition, %.1f called by scripts", n, float64(sent)/float64(n), inner[n])
 		require.LessOrEqual(t, sent, 3*int64(n))
 	}
 	require.LessOrEqual(t, inner[200], inner[50]+2)
 }
 
-// Idle waiters keep their places with a single call for all of them, and send nothing else.
+// Idle waiters of a process keep their places with one common call, and send nothing else.
 func TestFairIdleWaiters(t *testing.T) {
 	redistest.Parallel(t)
 	b, _ := fairStandalone(t, 1, rlock.Options{})
@@ -107,26 +107,26 @@ func TestFairIdleWaiters(t *testing.T) {
 		b.wait(ctx, 0, strconv.Itoa(i))
 	}
 	var before map[string]int64
-	redistest.Eventually(t, testTimeout, func() bool { // when they have come together in one call
+	redistest.Eventually(t, testTimeout, func() bool { // until one call refreshes all of them
 		before = redistest.Commands(t, b.rdb)
 		began := time.Now()
 		redistest.Eventually(t, 20*time.Second, func() bool {
 			return redistest.Commands(t, b.rdb)["evalsha"] >= before["evalsha"]+3
-		}, "they refresh")
+		}, "the waiters refresh their places")
 		return time.Since(began) > 2*1500*time.Millisecond
-	}, "3 calls take at least 2 times a third of 5 s, less a twentieth")
+	}, "one call per refresh: 3 calls take at least twice a third of 5 s, less 5 %")
 	after := redistest.Commands(t, b.rdb)
-	require.Equal(t, before["lpos"], after["lpos"], "nobody asks")
+	require.Equal(t, before["lpos"], after["lpos"], "no waiter asks for the lock")
 	require.Equal(t, before["subscribe"], after["subscribe"])
-	require.Len(t, b.queue(), 50, "the places last")
+	require.Len(t, b.queue(), 50, "all keep their places")
 	cancel()
 	b.running.Wait()
 	b.do("DEL", b.name)
 	b.requireNothingLeft()
 }
 
-// Three hundred waiters and the holder are killed. A live waiter gets the lock when the holder's lease ends. The same holds if they were
-// only stopped: their places expire.
+// Three hundred waiters of killed processes, whose holder died with them, delay a live waiter by no more than the holder's lease.
+// Waiters of stopped processes delay it no longer, because their places expire.
 func TestFairDeadWaiters(t *testing.T) {
 	redistest.Parallel(t)
 	const watchdog = 2 * time.Second
@@ -152,7 +152,7 @@ func TestFairDeadWaiters(t *testing.T) {
 				redistest.Eventually(t, testTimeout, func() bool {
 					n, _ := b.rdb.Do(ctx, b.rdb.B().PubsubNumpat().Build()).AsInt64()
 					return n == 1
-				}, "somebody listens")
+				}, "the subscription stands")
 				defer func() { cancel(); b.running.Wait() }()
 			}
 			b.do("HSET", b.name, foreignOwner, "1")
@@ -170,7 +170,7 @@ func TestFairDeadWaiters(t *testing.T) {
 	}
 }
 
-// A waiter that gives up leaves the queue at once, wherever it stands, and the others keep their order.
+// A waiter that gives up leaves the queue at once, wherever it stands, and the order of the others stays.
 func TestFairGiveUp(t *testing.T) {
 	redistest.Parallel(t)
 	b, _ := fairStandalone(t, 3, rlock.Options{})
@@ -182,11 +182,11 @@ func TestFairGiveUp(t *testing.T) {
 		b.wait(ctx, i%3, strconv.Itoa(i))
 	}
 	began := time.Now()
-	for _, i := range []int{0, 4, 8} { // the head, one in the middle, the last
+	for _, i := range []int{0, 4, 8} { // the first, a middle and the last waiter
 		cancels[i]()
 	}
 	b.awaitQueue(6)
-	require.Less(t, time.Since(began), 3*time.Second, "a place that nobody gives up lasts for longer")
+	require.Less(t, time.Since(began), 3*time.Second, "an abandoned place would last longer")
 
 	_, _, err := b.processes[1].FairMutex(b.name).TryLock(context.Background(), 50*time.Millisecond)
 	require.ErrorIs(t, err, rlock.ErrNotAcquired)
@@ -200,7 +200,7 @@ func TestFairGiveUp(t *testing.T) {
 	}
 }
 
-// Close takes the waiters of a process out of the queue.
+// Close removes the waiters of a process from the queue.
 func TestFairClose(t *testing.T) {
 	redistest.Parallel(t)
 	b, _ := fairStandalone(t, 2, rlock.Options{})
@@ -218,7 +218,7 @@ func TestFairClose(t *testing.T) {
 	b.requireNothingLeft()
 }
 
-// Waiters notice by themselves that the lock or their queue was deleted: no message reports that.
+// Waiters find out on their own that the lock or their queue was deleted, although no message reports it.
 func TestFairKeysDeleted(t *testing.T) {
 	redistest.Parallel(t)
 	b, _ := fairStandalone(t, 2, rlock.Options{})
@@ -232,18 +232,18 @@ func TestFairKeysDeleted(t *testing.T) {
 	b.do("DEL", list, times)
 	b.awaitQueue(3)
 	for _, owner := range b.queue() {
-		require.NotContains(t, before, owner, "an owner joins once")
+		require.NotContains(t, before, owner, "a waiter joins again with a new owner")
 	}
 	began := time.Now()
 	b.do("DEL", b.name)
 	<-b.in
 	<-b.in
 	<-b.in
-	require.Less(t, time.Since(began), 3*time.Second, "a third of 5 s, and what a busy machine takes")
+	require.Less(t, time.Since(began), 3*time.Second, "a third of 5 s, plus time for a busy machine")
 	b.requireNothingLeft()
 }
 
-// A forced unlock cancels the holder's ctx, and the head of the queue gets the lock.
+// A forced unlock passes the lock to the first waiter and cancels the ctx of the previous holder.
 func TestFairForceUnlock(t *testing.T) {
 	redistest.Parallel(t)
 	b, _ := fairStandalone(t, 2, rlock.Options{WatchdogTimeout: 3 * time.Second})
@@ -264,7 +264,8 @@ func TestFairForceUnlock(t *testing.T) {
 	require.False(t, forced)
 }
 
-// Re-entry, leases and grants work as with any lock: a waiter with a fixed lease gets all of it, and a waiter with the watchdog is renewed.
+// Re-entry, leases and hand-overs work as with any lock: a waiter with a fixed lease gets all of it, and a hold without one is
+// renewed.
 func TestFairHolds(t *testing.T) {
 	redistest.Parallel(t)
 	b, _ := fairStandalone(t, 2, rlock.Options{WatchdogTimeout: 2 * time.Second})
@@ -293,7 +294,7 @@ func TestFairHolds(t *testing.T) {
 				select {
 				case <-ctx.Done():
 					assert.NoError(t, context.Cause(ctx))
-				case <-time.After(5 * time.Second): // more than two of its leases
+				case <-time.After(5 * time.Second): // more than two leases
 				}
 				assert.NoError(t, unlock())
 			}
@@ -306,7 +307,7 @@ func TestFairHolds(t *testing.T) {
 	b.requireNothingLeft()
 }
 
-// Beside a plain Mutex of the name: each side excludes and wakes the other.
+// A fair lock and a plain Mutex of the same name exclude each other, and the unlock of either wakes the waiters of the other.
 func TestFairBesidePlain(t *testing.T) {
 	redistest.Parallel(t)
 	b, _ := fairStandalone(t, 2, rlock.Options{})
@@ -324,7 +325,7 @@ func TestFairBesidePlain(t *testing.T) {
 		fastest = min(fastest, time.Since(began))
 		b.requireNothingLeft()
 	}
-	require.Less(t, fastest, 500*time.Millisecond, "woken: they look by themselves every third of 5 s")
+	require.Less(t, fastest, 500*time.Millisecond, "waiters are woken; on their own they poll every third of 5 s")
 
 	fair := b.lock(0)
 	got := make(chan error)
@@ -338,9 +339,9 @@ func TestFairBesidePlain(t *testing.T) {
 	redistest.Eventually(t, testTimeout, func() bool {
 		n, _ := b.do("ZCARD", "rlock_queue:{"+b.name+"}").AsInt64()
 		return n == 1
-	}, "the plain one waits")
+	}, "the plain Mutex waits")
 	began := time.Now()
 	require.NoError(t, fair())
 	require.NoError(t, <-got)
-	require.Less(t, time.Since(began), rlock.DefaultWatchdogTimeout/3, "woken, before the lease would have ended")
+	require.Less(t, time.Since(began), rlock.DefaultWatchdogTimeout/3, "the waiter is woken well before the lease ends")
 }

@@ -11,11 +11,11 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// lastToken is the highest token: numbers in scripts are exact up to 2^53.
+// lastToken is the highest token: numbers in Lua scripts are exact up to 2^53.
 const lastToken int64 = 1<<53 - 1
 
-// Tokens rise, or there is an error: above lastToken they would repeat, a negative number is no token, and 0 stands for none. The counter
-// then stays as it was, and nothing is left.
+// Tokens rise, or the call fails. Above lastToken they would repeat, a negative number is not a token, and 0 means none. After a
+// failure the counter is unchanged, and no other key is left.
 func TestFencingCounterOutOfRange(t *testing.T) {
 	redistest.Parallel(t)
 	for start, want := range map[string]int{ // tokens until the error
@@ -47,12 +47,12 @@ func TestFencingCounterOutOfRange(t *testing.T) {
 				}
 				require.Equal(t, want, got)
 				require.NotErrorIs(t, err, rlock.ErrUnreachable)
-				if start != "1.5" { // Redis says it of that
+				if start != "1.5" { // for this value the error comes from Redis
 					require.ErrorContains(t, err, "TOKEN the fencing counter is ")
 				}
 				if now, err := b.do(t, "GET", key).ToString(); want == 0 {
 					require.NoError(t, err)
-					require.Equal(t, start, now, "as it was")
+					require.Equal(t, start, now, "the counter is unchanged")
 				}
 				require.False(t, b.exists(t, b.name))
 				require.False(t, b.exists(t, b.name+":2"))
@@ -61,7 +61,7 @@ func TestFencingCounterOutOfRange(t *testing.T) {
 	}
 }
 
-// The same for a waiter behind the hold with the last token: the unlock succeeds, and the waiter gets the error.
+// If the tokens run out while a goroutine waits, the unlock succeeds and the waiter gets the error.
 func TestFencingCounterEndsAtAHandOff(t *testing.T) {
 	redistest.Parallel(t)
 	for _, where := range []string{"here", "another process"} {
@@ -76,17 +76,17 @@ func TestFencingCounterEndsAtAHandOff(t *testing.T) {
 			require.NoError(t, err)
 			token, _ := m.FencingToken(ctx)
 			require.Equal(t, lastToken, token)
-			require.NoError(t, m.Do(ctx, nothing), "a re-entry raises nothing")
+			require.NoError(t, m.Do(ctx, nothing), "a re-entry needs no token")
 			waiter := b.Client
 			if where != "here" {
 				waiter = newClient(t, b.rdb)
 			}
 			next := lockAsync(t, waiter.FencedMutex(b.name))
 			b.awaitSubscribers(t, b.name, 1)
-			redistest.Eventually(t, testTimeout, func() bool { return waiter.Stats().Waiting == 1 }, "it waits")
+			redistest.Eventually(t, testTimeout, func() bool { return waiter.Stats().Waiting == 1 }, "the goroutine waits")
 			require.NoError(t, unlock())
 			require.ErrorContains(t, next.get(t, testTimeout).err, "TOKEN")
-			redistest.Eventually(t, testTimeout, func() bool { return !b.exists(t, b.name) }, "free")
+			redistest.Eventually(t, testTimeout, func() bool { return !b.exists(t, b.name) }, "the lock is free")
 		})
 	}
 }

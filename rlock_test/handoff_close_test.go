@@ -14,8 +14,8 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// G9: Close comes during a hand-off, whose answer comes a little later, much later, or never. The waiter returns at once, Close soon, and
-// no goroutine is left. The lock is given back if Redis can be reached.
+// G9: Close comes while an unlock hands the lock to a waiter, and Redis replies soon, late or never. The waiter returns at once and
+// Close soon after, no goroutine is left, and the handed-over lock is released if Redis can be reached.
 func TestCloseDuringAHandOff(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
@@ -38,7 +38,7 @@ func TestCloseDuringAHandOff(t *testing.T) {
 					sleep(late)
 					r.proxy.Release()
 				}
-				const bound = 5*time.Second + soon // as without a hand-off
+				const bound = 5*time.Second + soon // the same as without a hand-off
 				err := within(t, unlocked, bound)
 				took := time.Since(began)
 				require.NoError(t, within(t, closed, bound))
@@ -47,21 +47,21 @@ func TestCloseDuringAHandOff(t *testing.T) {
 				switch {
 				case name == "black hole":
 					require.Error(t, err)
-				case err != nil: // rueidis gave up the call when the client closed, and the release has a second, maybe behind it
+				case err != nil: // rueidis dropped the call at Close; the release that follows has one second
 					require.ErrorIs(t, err, rlock.ErrUnreachable)
 					require.GreaterOrEqual(t, took, time.Second)
 				default:
-					require.False(t, r.exists(t, r.name), "given back before Close returned")
+					require.False(t, r.exists(t, r.name), "the lock is released before Close returns")
 				}
 				r.proxy.BlackHole(false)
 				r.proxy.Release()
-				redistest.Eventually(t, testTimeout, func() bool { return !r.exists(t, r.name) }, "free")
+				redistest.Eventually(t, testTimeout, func() bool { return !r.exists(t, r.name) }, "the lock is free")
 			})
 		}
 	}
 }
 
-// G9: Close at any moment of many hand-offs.
+// G9: Close may come at any moment of many hand-offs: all calls end, the lock is free, and no goroutine is left.
 func TestCloseAmongHandOffs(t *testing.T) {
 	before := ourGoroutines()
 	r := newProxied(t)
@@ -88,7 +88,7 @@ func TestCloseAmongHandOffs(t *testing.T) {
 		sleep(rand.N(20 * time.Millisecond))
 		c.Close()
 		wg.Wait()
-		redistest.Eventually(t, testTimeout, func() bool { return !r.exists(t, r.name) }, "free")
+		redistest.Eventually(t, testTimeout, func() bool { return !r.exists(t, r.name) }, "the lock is free")
 	}
 	awaitGoroutines(t, before+1)
 }

@@ -12,9 +12,9 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// Hand-offs on a cluster, with both kinds of pub/sub, of locks whose keys are all of one slot: first in peace,
-// then while the slot is on its way to another node, and then there. A fenced lock has two keys, of which one
-// may have moved and the other not: such a hand-off is refused, and the release that follows is not.
+// Hand-offs work on a cluster, with both kinds of pub/sub: before, during and after the move of the slot to another node. A fenced
+// lock has two keys, and during the move one may be on the new node and the other not. Such a hand-off is refused, but the release
+// that follows succeeds.
 func TestHandOffOnACluster(t *testing.T) {
 	redistest.Parallel(t)
 	c := redistest.StartCluster(t, 3, 0)
@@ -58,25 +58,25 @@ func TestHandOffOnACluster(t *testing.T) {
 					before := handOffs()
 					redistest.Eventually(t, testTimeout, func() bool { return handOffs() > before+50 }, why)
 				}
-				awaitMore("hand-offs at the first node")
+				awaitMore("hand-offs on the first node")
 				slot := c.Slot(t, b.name)
 				for _, to := range c.Nodes() {
 					if from := c.Owner(t, slot); from != to {
 						c.MigrateSlot(t, slot, from, to)
-						awaitMore("hand-offs at the next node")
+						awaitMore("hand-offs on the next node")
 					}
 				}
 				close(stop)
 				wg.Wait()
-				redistest.Eventually(t, testTimeout, func() bool { return !b.exists(t, b.name) }, "free")
+				redistest.Eventually(t, testTimeout, func() bool { return !b.exists(t, b.name) }, "the lock is free")
 				require.Positive(t, inside)
 			})
 		}
 	}
 }
 
-// The moment in which the lock's key has moved and the counter's has not: a script with both keys is told to
-// try again, one with the lock's key alone is sent on.
+// The key of the lock has moved to the new node and the fencing counter has not. The server answers a script with both keys with
+// "try again", and redirects one with only the key of the lock. The unlock still releases.
 func TestHandOffBetweenTheNodes(t *testing.T) {
 	redistest.Parallel(t)
 	c := redistest.StartCluster(t, 3, 0)
@@ -86,19 +86,19 @@ func TestHandOffBetweenTheNodes(t *testing.T) {
 	a.ctx, a.unlock, a.err = m.Lock(context.Background())
 	require.NoError(t, a.err)
 	waiter := lockAsync(t, m)
-	redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == 1 }, "it waits")
+	redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == 1 }, "the goroutine waits")
 
 	slot := c.Slot(t, b.name)
 	from, to := c.BeginMove(t, slot, b.name)
 
 	unlocked := async(a.unlock)
-	require.NoError(t, within(t, unlocked, testTimeout), "released")
-	c.MigrateSlot(t, slot, from, to) // goes on from there
+	require.NoError(t, within(t, unlocked, testTimeout), "the lock is released")
+	c.MigrateSlot(t, slot, from, to) // completes the move
 	got := waiter.get(t, testTimeout)
 	require.NoError(t, got.err)
 	first, _ := rlock.FencingToken(a.ctx, b.name)
 	token, _ := rlock.FencingToken(got.ctx, b.name)
 	require.Greater(t, token, first)
 	require.NoError(t, got.unlock())
-	redistest.Eventually(t, testTimeout, func() bool { return !b.exists(t, b.name) }, "free")
+	redistest.Eventually(t, testTimeout, func() bool { return !b.exists(t, b.name) }, "the lock is free")
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// Fault 1, G1, G4 to G6: the request or the reply of a hand-off is lost, with its connection or without. The
-// unlock finds out what came of it, and so does the waiter; one that has gone leaves nothing.
+// Fault 1, G1, G4 to G6: the request or the reply of a hand-off is lost, with or without its connection. The unlock and the waiter
+// find out the result, and a waiter that gave up leaves nothing behind.
 func TestHandOffLost(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
@@ -49,7 +49,7 @@ func TestHandOffLost(t *testing.T) {
 					if goes {
 						require.ErrorIs(t, line[1].get(t, soon).err, context.Canceled)
 					}
-					require.NoError(t, within(t, unlocked, testTimeout), "it was released, or handed off")
+					require.NoError(t, within(t, unlocked, testTimeout), "the lock is released or handed off")
 					require.ErrorIs(t, a.unlock(), rlock.ErrNotHeld)
 					stay := line[1:]
 					if goes {
@@ -62,7 +62,7 @@ func TestHandOffLost(t *testing.T) {
 						require.Greater(t, token, last)
 						require.NoError(t, a.unlock())
 					}
-					require.Less(t, time.Since(began), 10*time.Second, "nobody waits for the end of a lease")
+					require.Less(t, time.Since(began), 10*time.Second, "no waiter sleeps until a lease ends")
 					r.clear(t)
 					r.Close()
 					awaitGoroutines(t, before+2)
@@ -72,13 +72,13 @@ func TestHandOffLost(t *testing.T) {
 	}
 }
 
-// Fault 2, G2, G4 to G8: the network is gone from the hand-off on, for longer than calls are repeated or than the
-// lease lasts. Whatever the calls return, the lock is free soon after, and nobody has it twice.
+// Fault 2, G2, G4 to G8: the network fails during the hand-off, for longer than calls are retried or longer than the lease.
+// Whatever the calls return, the lock is free soon afterwards, and never has two owners.
 func TestHandOffInABlackHole(t *testing.T) {
 	redistest.Parallel(t)
 	for name, row := range map[string]struct {
 		watchdog, hole time.Duration
-		reached        bool // the hand-off reaches Redis, its reply does not come back
+		reached        bool // Redis receives the hand-off, but its reply is lost
 	}{
 		"longer than patience, before it":     {30 * time.Second, 8 * time.Second, false},
 		"longer than patience, after it":      {30 * time.Second, 8 * time.Second, true},
@@ -126,13 +126,13 @@ func TestHandOffInABlackHole(t *testing.T) {
 			for _, p := range []pendingLock{first, second} {
 				got := p.get(t, testTimeout)
 				if got.err != nil {
-					require.NotErrorIs(t, got.err, rlock.ErrNotAcquired, "nobody gave up")
+					require.NotErrorIs(t, got.err, rlock.ErrNotAcquired, "no waiter gave up")
 					continue
 				}
 				r.held(t, got, 1)
 				require.NoError(t, got.unlock())
 			}
-			redistest.Eventually(t, testTimeout, func() bool { return !r.exists(t, r.name) }, "free, without the end of a long lease")
+			redistest.Eventually(t, testTimeout, func() bool { return !r.exists(t, r.name) }, "the lock is free before a long lease ends")
 			r.awaitSubscribers(t, r.name, 0)
 			_, unlock, err := r.other.Mutex(r.name).TryLock(context.Background(), 0)
 			require.NoError(t, err)
@@ -141,7 +141,7 @@ func TestHandOffInABlackHole(t *testing.T) {
 	}
 }
 
-// Fault 3: Redis refuses the hand-off. The lock is released as without it.
+// Fault 3: if Redis refuses the hand-off, the lock is released as without one.
 func TestHandOffRefused(t *testing.T) {
 	redistest.Parallel(t)
 	for _, line := range []string{
@@ -163,7 +163,7 @@ func TestHandOffRefused(t *testing.T) {
 	}
 }
 
-// The hand-off fails, and then the release does: unlock says so, and it is made up for.
+// If first the hand-off and then the release fails, unlock returns the error, and the lock is released later in the background.
 func TestUnlockFailsAfterItsHandOff(t *testing.T) {
 	redistest.Parallel(t)
 	for name, first := range map[string]redistest.Action{
@@ -171,7 +171,7 @@ func TestUnlockFailsAfterItsHandOff(t *testing.T) {
 	} {
 		for leg, on := range legs {
 			if leg == "reply" && name != "lost" {
-				continue // an error that Redis did not say
+				continue // Redis did not send this error
 			}
 			for _, goes := range []bool{false, true} {
 				t.Run(name+"/"+leg+"/"+map[bool]string{false: "waits", true: "goes"}[goes], func(t *testing.T) {
@@ -189,7 +189,7 @@ func TestUnlockFailsAfterItsHandOff(t *testing.T) {
 					})
 					require.ErrorContains(t, a.unlock(), "not now")
 					if goes {
-						if got := line[0].get(t, testTimeout); got.err == nil { // it was granted first
+						if got := line[0].get(t, testTimeout); got.err == nil { // granted before it was cancelled
 							require.NoError(t, got.unlock())
 						}
 						line = line[1:]
@@ -204,8 +204,8 @@ func TestUnlockFailsAfterItsHandOff(t *testing.T) {
 	}
 }
 
-// Redis does not roll back the writes of a script that fails: the waiter's field is there already, and the right to remove it is missing
-// for now. When the right is back nothing is left, although the waiter has gone.
+// Redis does not roll back a script that fails. Here the hand-off has already added the waiter's field when the server denies HDEL,
+// and the waiter gives up. Once the right is back, no key is left.
 func TestHandOffFailsHalfWay(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
@@ -221,12 +221,12 @@ func TestHandOffFailsHalfWay(t *testing.T) {
 	acl("-hdel")
 	r.proxy.OnReply(r.nthHandOff(1, redistest.Hold))
 	unlocked := r.flying(t, a)
-	require.Len(t, r.fields(t, r.name), 2, "it went half-way")
+	require.Len(t, r.fields(t, r.name), 2, "the hand-off stopped halfway")
 	line[0].cancel()
 	require.ErrorIs(t, line[0].get(t, soon).err, context.Canceled)
 	r.proxy.Release()
-	require.Regexp(t, "run (this|the '[a-z]+') command", within(t, unlocked, testTimeout), "the words of Redis before 7.2, and from then on")
+	require.Regexp(t, "run (this|the '[a-z]+') command", within(t, unlocked, testTimeout), "the error of Redis before 7.2, or of later versions")
 	acl("+hdel")
-	redistest.Eventually(t, 10*time.Second, func() bool { return !r.exists(t, r.name) }, "free before the lease ends")
+	redistest.Eventually(t, 10*time.Second, func() bool { return !r.exists(t, r.name) }, "the lock is free before the lease ends")
 	r.clear(t)
 }

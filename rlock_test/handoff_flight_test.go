@@ -12,12 +12,12 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// legs are the two halves of a call's way.
+// legs are the two halves of a call: its request and its reply.
 var legs = map[string]func(*redistest.Proxy, redistest.Hook){
 	"request": (*redistest.Proxy).OnRequest, "reply": (*redistest.Proxy).OnReply,
 }
 
-// flying unlocks a, and returns when the hand-off is held back on its way there or back.
+// flying unlocks a, and returns when the proxy holds back the request or the reply of the hand-off.
 func (r *proxied) flying(t testing.TB, a lockResult) <-chan error {
 	t.Helper()
 	unlocked := async(a.unlock)
@@ -25,7 +25,7 @@ func (r *proxied) flying(t testing.TB, a lockResult) <-chan error {
 	return unlocked
 }
 
-// startedTry tells when it begins to wait.
+// startedTry reports when its wait begins.
 type startedTry struct {
 	tryFor
 	began chan<- time.Time
@@ -36,12 +36,12 @@ func (s startedTry) Lock(ctx context.Context) (context.Context, rlock.UnlockFunc
 	return s.tryFor.Lock(ctx)
 }
 
-// G5: a waiter leaves during the hand-off to it, and returns at once. The hold goes to the next waiter, or nothing is left. The unlock
-// succeeds.
+// G5: a waiter gives up while the lock is being handed to it. It returns at once, and the lock goes to the next waiter, or becomes
+// free if there is none. The unlock succeeds either way.
 func TestWaiterGoesDuringAHandOff(t *testing.T) {
 	redistest.Parallel(t)
-	const patient = 10 * time.Second // with time to stand in line
-	const last = 2 * time.Second     // of that, for the hand-off: a call that is held back for longer is given up
+	const patient = 10 * time.Second // includes the time to join the queue
+	const last = 2 * time.Second     // the part of it left for the hand-off; a call delayed for longer is abandoned
 	s := redistest.Start(t)
 	for leg, on := range legs {
 		for _, how := range []string{"cancelled", "time-out"} {
@@ -75,17 +75,18 @@ func TestWaiterGoesDuringAHandOff(t *testing.T) {
 					}
 					r.clear(t)
 					r.Close()
-					awaitGoroutines(t, before+2) // those of the other client
+					awaitGoroutines(t, before+2) // goroutines of the other Client
 				})
 			}
 		}
 	}
 }
 
-// Giving back for a waiter that has gone is no part of the unlock: that has been answered.
+// If the waiter gave up, the lock handed to it has to be released. unlock does not wait for that, since its own call has been
+// answered.
 func TestUnlockDoesNotWaitForWhatItsWaiterLeft(t *testing.T) {
 	redistest.Parallel(t)
-	const watchdog = 10 * time.Second // so that the unlock is ended by the end of the lease, too
+	const watchdog = 10 * time.Second // also bounds the unlock: it ends with the lease
 	r := newProxied(t, rlock.Options{WatchdogTimeout: watchdog})
 	r.proxy.OnReply(r.nthHandOff(1, redistest.Hold))
 	a, line := r.line(t, r.Mutex(r.name))
@@ -95,7 +96,7 @@ func TestUnlockDoesNotWaitForWhatItsWaiterLeft(t *testing.T) {
 	require.ErrorIs(t, line[0].get(t, soon).err, context.Canceled)
 	r.proxy.Release()
 	require.NoError(t, within(t, unlocked, watchdog+soon))
-	redistest.Eventually(t, testTimeout, func() bool { return r.proxy.Held() > 0 }, "the give-back is under way")
+	redistest.Eventually(t, testTimeout, func() bool { return r.proxy.Held() > 0 }, "the release for the waiter is under way")
 	r.proxy.Release()
 	r.clear(t)
 }

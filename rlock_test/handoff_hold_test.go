@@ -14,9 +14,9 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// G2: who is handed a lock gets its own lease, not that of the owner before, and is told of its end in time:
-// counted from before the hand-off was sent, however late its reply came. A hand-off that was long on its way
-// begins later in Redis than that, by as much, so who holds the lock is told before it is gone there.
+// G2: a waiter that is handed the lock gets its own lease, not that of the previous owner. Its ctx is cancelled in time, counted
+// from before the hand-off was sent, however late the reply came. If the hand-off itself was slow, the lease in Redis starts later
+// by that delay, so the ctx still ends before the lock is gone there.
 func TestHandOffLease(t *testing.T) {
 	redistest.Parallel(t)
 	const short, watchdog, longer, long, late = 3 * time.Second, 4 * time.Second, 20 * time.Second, time.Minute, time.Second
@@ -65,27 +65,27 @@ func TestHandOffLease(t *testing.T) {
 				ttl := r.pttl(t, r.name)
 				require.LessOrEqual(t, ttl, lease)
 				require.Greater(t, ttl, lease-short/2)
-				if row.to == 0 { // renewed for longer than it was handed over for
+				if row.to == 0 { // the hold is renewed beyond its first lease
 					sleep(lease + lease/4)
 					r.held(t, got, 1)
 				}
 				if row.to == short {
-					redistest.Eventually(t, short+soon, func() bool { return got.ctx.Err() != nil }, "told")
+					redistest.Eventually(t, short+soon, func() bool { return got.ctx.Err() != nil }, "the ctx is cancelled")
 					if late > 0 {
-						require.Greater(t, r.pttl(t, r.name), late/4, "left in Redis when the owner is told")
+						require.Greater(t, r.pttl(t, r.name), late/4, "the lock still exists in Redis when the ctx is cancelled")
 					}
 					require.ErrorIs(t, context.Cause(got.ctx), rlock.ErrLost)
 					require.ErrorIs(t, got.unlock(), rlock.ErrLost)
 				} else {
 					require.NoError(t, got.unlock())
 				}
-				redistest.Eventually(t, soon, func() bool { return !r.exists(t, r.name) }, "free")
+				redistest.Eventually(t, soon, func() bool { return !r.exists(t, r.name) }, "the lock is free")
 			})
 		}
 	}
 }
 
-// G2: a reply that comes after the lease that it is about is no hold.
+// G2: if the reply to a hand-off arrives after the lease that it granted, the waiter gets ErrLost instead of the lock.
 func TestHandOffAnsweredAfterItsLease(t *testing.T) {
 	redistest.Parallel(t)
 	r := newProxied(t)
@@ -100,8 +100,8 @@ func TestHandOffAnsweredAfterItsLease(t *testing.T) {
 	r.clear(t)
 }
 
-// G2, G8: the hold that is handed off is lost meanwhile: its key deleted, forced open and taken by another
-// process, or its lease over. Nothing is handed off then, the unlock tells, and the waiter gets its turn.
+// G2, G8: the hold is lost while it is being handed off: its key is deleted, it is forced open, another process takes it, or its
+// lease expires. Then nothing is handed off, unlock returns ErrLost, and the waiters get the lock in turn.
 func TestHoldLostDuringItsHandOff(t *testing.T) {
 	redistest.Parallel(t)
 	for name, lose := range map[string]func(t *testing.T, r *proxied) (next rlock.UnlockFunc){
@@ -133,14 +133,14 @@ func TestHoldLostDuringItsHandOff(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			redistest.Parallel(t)
-			watchdog := 10 * time.Second // or a busy machine loses the hold before it is handed off
+			watchdog := 10 * time.Second // long enough that a busy machine does not lose the hold before the hand-off
 			if name == "over" {
-				watchdog = 3 * time.Second // a call that is held back for longer is given up
+				watchdog = 3 * time.Second // a call delayed for longer is abandoned
 			}
 			r := newProxied(t, rlock.Options{WatchdogTimeout: watchdog, UnlockTimeout: 6 * time.Second})
 			a, line := r.line(t, same(r.Mutex(r.name), 2)...)
 			r.proxy.OnRequest(r.nthHandOff(1, redistest.Hold))
-			if name == "over" { // the call ends before the lease does, and is repeated
+			if name == "over" { // the call times out before the lease ends, and is repeated
 				r.proxy.OnRequest(r.nthRelease(1, false, redistest.Hold))
 			}
 			unlocked := r.flying(t, a)
@@ -164,7 +164,8 @@ func TestHoldLostDuringItsHandOff(t *testing.T) {
 	}
 }
 
-// A hold of a run is forced open, and taken by another process.
+// Another process forces the lock open, and waits for it, after a hand-off within this process. unlock returns ErrLost, and all
+// waiters get the lock.
 func TestForcedOpenDuringARun(t *testing.T) {
 	redistest.Parallel(t)
 	r := newProxied(t, rlock.Options{HandOff: unlimited})
@@ -178,7 +179,7 @@ func TestForcedOpenDuringARun(t *testing.T) {
 	err = a.unlock()
 	require.ErrorIs(t, err, rlock.ErrNotHeld)
 	require.ErrorIs(t, err, rlock.ErrLost)
-	waiters := append(slices.Clone(line[1:]), stranger) // whoever of the two processes is first
+	waiters := append(slices.Clone(line[1:]), stranger) // either process may be first
 	for len(waiters) > 0 {
 		served := -1
 		redistest.Eventually(t, testTimeout, func() bool {
@@ -188,14 +189,14 @@ func TestForcedOpenDuringARun(t *testing.T) {
 				}
 			}
 			return served >= 0
-		}, "somebody gets it")
+		}, "a waiter gets the lock")
 		require.NoError(t, r.gets(t, waiters[served]).unlock())
 		waiters = append(waiters[:served], waiters[served+1:]...)
 	}
 	r.clear(t)
 }
 
-// Inner levels end as usual, and only the last unlock hands off. A hold that was handed over is like any other.
+// Unlocks of inner levels do not hand off the lock, only the last one does. A hold that was handed off behaves like any other.
 func TestHandOffOfTheLastLevel(t *testing.T) {
 	redistest.Parallel(t)
 	r := newProxied(t, rlock.Options{HandOff: unlimited})
@@ -228,7 +229,7 @@ func TestHandOffOfTheLastLevel(t *testing.T) {
 	r.clear(t)
 }
 
-// Tokens rise through hand-offs among fenced holders, also with plain holders in between.
+// Tokens rise through hand-offs between fenced holders, with plain holders in between, and for the next process.
 func TestHandOffTokens(t *testing.T) {
 	redistest.Parallel(t)
 	r := newProxied(t, rlock.Options{HandOff: rlock.HandOff{Most: 3, For: time.Hour}})
@@ -257,8 +258,8 @@ func TestHandOffTokens(t *testing.T) {
 	r.clear(t)
 }
 
-// G2, G4: if a Lock has a shorter lease than a grant, Redis has that shorter lease too, so the next waiter waits no longer if the holder
-// dies.
+// G2, G4: a waiter of another process whose lease is shorter than the grant lease also gets that shorter lease in Redis. If it
+// dies, the next waiter waits no longer than that.
 func TestShortLeaseAfterAHandOver(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -284,17 +285,17 @@ func TestShortLeaseAfterAHandOver(t *testing.T) {
 				redistest.Eventually(t, testTimeout, func() bool {
 					n, err := b.do(t, "EXISTS", "rlock_queue:{"+key+"}", "redisson_lock_queue:{"+key+"}").AsInt64()
 					return err == nil && n == 1
-				}, "it waits in line")
+				}, "the waiter is in the queue")
 				require.NoError(t, unlock())
 				got := w.get(t, testTimeout)
 				require.NoError(t, got.err)
 				require.LessOrEqual(t, b.pttl(t, key), lasts)
-				<-got.ctx.Done() // it hangs
+				<-got.ctx.Done() // the holder hangs
 				require.ErrorIs(t, context.Cause(got.ctx), rlock.ErrLost)
 				began := time.Now()
 				_, unlock, err = m(holder, key).Lock(context.Background())
 				require.NoError(t, err)
-				require.Less(t, time.Since(began), time.Second, "the end of a grant, which is later")
+				require.Less(t, time.Since(began), time.Second, "the waiter did not wait for the longer grant lease")
 				require.NoError(t, unlock())
 			})
 		}

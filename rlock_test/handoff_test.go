@@ -29,7 +29,8 @@ func same(l locker, n int) []locker {
 	return all
 }
 
-// Each waiter in line costs one command, and the last unlock one more: no waiter asks, and no message is published before that.
+// Each waiter of a queue costs one command, and the last unlock one more. Waiters send nothing, and no message is published before
+// the last unlock.
 func TestHandOffCosts(t *testing.T) {
 	redistest.Parallel(t)
 	r := newProxied(t, rlock.Options{HandOff: unlimited})
@@ -55,7 +56,7 @@ func TestHandOffCosts(t *testing.T) {
 	r.clear(t)
 }
 
-// Others see the owner change, never a lock that is free or has two owners, and hear of the end alone.
+// Other processes see the owner change, but never a free lock or two owners, and receive a message only at the end.
 func TestHandOffAsOthersSeeIt(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t, "--notify-keyspace-events", "KA")
@@ -70,7 +71,7 @@ func TestHandOffAsOthersSeeIt(t *testing.T) {
 	for channel, to := range map[string]chan string{
 		"__keyspace@0__:" + r.name: events, "redisson_lock__channel:{" + r.name + "}": heard,
 	} {
-		go func() { // ended by stop
+		go func() { // ends with stop
 			ended <- r.rdb.Receive(hooked, r.rdb.B().Subscribe().Channel(channel).Build(), func(m rueidis.PubSubMessage) { to <- m.Message })
 		}()
 		<-ready
@@ -96,20 +97,21 @@ func TestHandOffAsOthersSeeIt(t *testing.T) {
 	require.Empty(t, heard)
 }
 
+// Options.HandOff bounds the number of hand-offs within a process, and the time that they take, before other processes get a turn.
 func TestHandOffBounds(t *testing.T) {
 	redistest.Parallel(t)
 	for name, row := range map[string]struct {
 		bound    rlock.HandOff
 		hold     time.Duration // how long each section takes
-		alone    bool          // nobody else listens
+		alone    bool          // no other process listens
 		handOffs int64
-		releases int64 // that free the lock
+		releases int64 // releases that free the lock
 	}{
 		"off":             {bound: rlock.HandOff{Most: -1}, releases: 11},
 		"off, far":        {bound: rlock.HandOff{Most: math.MinInt, For: math.MaxInt64}, releases: 11},
 		"most 1":          {bound: rlock.HandOff{Most: 1, For: time.Hour}, handOffs: 5, releases: 6},
 		"most 1, alone":   {bound: rlock.HandOff{Most: 1, For: time.Hour}, alone: true, handOffs: 10, releases: 1},
-		"most 3":          {bound: rlock.HandOff{Most: 3, For: time.Hour}, handOffs: 7, releases: 4}, // two, once the other one is known
+		"most 3":          {bound: rlock.HandOff{Most: 3, For: time.Hour}, handOffs: 7, releases: 4}, // only two in a row once the other process is known
 		"most 10":         {bound: rlock.HandOff{Most: 10, For: time.Hour}, handOffs: 10, releases: 1},
 		"long sections":   {bound: rlock.HandOff{For: time.Millisecond}, hold: 3 * time.Millisecond, handOffs: 5, releases: 6},
 		"defaults":        {handOffs: 10, releases: 1, bound: rlock.HandOff{For: time.Hour}},
@@ -135,7 +137,7 @@ func TestHandOffBounds(t *testing.T) {
 			require.Equal(t, row.handOffs, after["hset"]-before["hset"], "hand-offs")
 			published := row.releases
 			if row.bound.Most >= 0 {
-				published += row.releases - 1 // the first of the queue is told to look
+				published += row.releases - 1 // one message to the first waiter in the queue
 			}
 			require.Equal(t, published, after["publish"]-before["publish"], "releases")
 			stop()
@@ -144,6 +146,7 @@ func TestHandOffBounds(t *testing.T) {
 	}
 }
 
+// New refuses a negative Options.HandOff.For.
 func TestHandOffOptions(t *testing.T) {
 	b := newBareFixture(t)
 	for _, o := range []rlock.HandOff{{For: -1}, {For: math.MinInt64, Most: -1}, {For: -time.Nanosecond, Most: 1}} {
@@ -153,7 +156,7 @@ func TestHandOffOptions(t *testing.T) {
 	}
 }
 
-// With Replicas each hold has to be confirmed, which a hand-off does not.
+// With Options.Replicas there are no hand-offs, since replicas must confirm each hold.
 func TestNoHandOffWithReplicas(t *testing.T) {
 	redistest.Parallel(t)
 	master, _ := withReplica(t)
@@ -168,8 +171,8 @@ func TestNoHandOffWithReplicas(t *testing.T) {
 	r.clear(t)
 }
 
-// Another process that waits gets its turn, though a process has waiters all the time: after a number of
-// hand-offs, or after a time; and without a bound it would not.
+// A waiter of another process gets its turn after a number of hand-offs, or after a time, even if a process always has waiters of
+// its own. Without these bounds it would not.
 func TestOtherProcessesGetTheirTurn(t *testing.T) {
 	redistest.Parallel(t)
 	for name, row := range map[string]struct {
@@ -197,7 +200,7 @@ func TestOtherProcessesGetTheirTurn(t *testing.T) {
 				var sections atomic.Int64
 				var stop atomic.Bool
 				var wg sync.WaitGroup
-				for _, p := range line { // each is in line again before its turn comes
+				for _, p := range line { // each waits again before its next turn
 					wg.Go(func() {
 						a := p.get(t, testTimeout)
 						for {
@@ -205,7 +208,7 @@ func TestOtherProcessesGetTheirTurn(t *testing.T) {
 								return
 							}
 							sections.Add(1)
-							redistest.Eventually(t, testTimeout, func() bool { return stop.Load() || waiting(t) > 1 }, "others wait")
+							redistest.Eventually(t, testTimeout, func() bool { return stop.Load() || waiting(t) > 1 }, "other goroutines wait")
 							assert.NoError(t, a.unlock())
 							if stop.Load() {
 								return
@@ -221,7 +224,7 @@ func TestOtherProcessesGetTheirTurn(t *testing.T) {
 					stop.Store(true)
 					require.NoError(t, got.unlock())
 				} else {
-					redistest.Eventually(t, testTimeout, func() bool { return sections.Load() > 300 }, "it goes on")
+					redistest.Eventually(t, testTimeout, func() bool { return sections.Load() > 300 }, "the hand-offs go on")
 					stranger.stillWaits(t)
 					stop.Store(true)
 					require.NoError(t, r.gets(t, stranger).unlock())
@@ -233,7 +236,7 @@ func TestOtherProcessesGetTheirTurn(t *testing.T) {
 	}
 }
 
-// The next section sees the writes of the one before it, and no two overlap.
+// Each section sees the writes of the previous one, and no two sections overlap.
 func TestHandOffExcludes(t *testing.T) {
 	r := newProxied(t, rlock.Options{HandOff: unlimited})
 	n := 0
@@ -251,7 +254,7 @@ func TestHandOffExcludes(t *testing.T) {
 	r.clear(t)
 }
 
-// The server forgets its scripts all the time.
+// Hand-offs work even if the server forgets its scripts before each unlock.
 func TestHandOffWithoutScripts(t *testing.T) {
 	redistest.Parallel(t)
 	r := newProxied(t, rlock.Options{HandOff: unlimited})
@@ -269,7 +272,7 @@ func TestHandOffWithoutScripts(t *testing.T) {
 	r.clear(t)
 }
 
-// A user without the rights for a hand-off gives the lock back as without it.
+// A user without the rights for a hand-off releases the lock as without one.
 func TestHandOffForbidden(t *testing.T) {
 	redistest.Parallel(t)
 	for _, command := range []string{"hexists", "hset"} {

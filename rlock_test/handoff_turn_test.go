@@ -12,8 +12,8 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// turns are two goroutines of a process that have begun to take turns: one has the lock, nobody waits, and the
-// process hears of its unlocks. It goes on to do so for half a second, so nothing here asks Redis before the next one waits.
+// turns returns a lock that one of two alternating goroutines holds, while the other does not wait at the moment. The process still
+// listens for unlocks, for another half a second, so the next waiter sends nothing.
 func turns(t *testing.T, o rlock.Options) (*proxied, lockResult) {
 	t.Helper()
 	r := newProxied(t, o)
@@ -24,18 +24,18 @@ func turns(t *testing.T, o rlock.Options) (*proxied, lockResult) {
 	return r, a
 }
 
-// waits starts a Lock that meets a hold of its own process, and checks that it sends nothing.
+// waits starts a Lock while another goroutine of its process holds the lock, and checks that it sends nothing.
 func (r *proxied) waits(t *testing.T) pendingLock {
 	t.Helper()
 	before := r.asked.Load()
 	p := lockAsync(t, r.Mutex(r.name))
-	redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == 1 }, "it waits")
+	redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == 1 }, "the goroutine waits")
 	sleep(10 * time.Millisecond)
-	require.Equal(t, before, r.asked.Load(), "asked for a lock of one's own")
+	require.Equal(t, before, r.asked.Load(), "asked Redis although its own process holds the lock")
 	return p
 }
 
-// Each section costs one command, even if no waiter is in line when the next call comes.
+// Each section costs one command even if its goroutine begins to wait only after the previous hand-off.
 func TestTwoInTurn(t *testing.T) {
 	r, a := turns(t, rlock.Options{HandOff: unlimited})
 	before := redistest.Commands(t, r.rdb)
@@ -57,11 +57,11 @@ func TestTwoInTurn(t *testing.T) {
 	r.clear(t)
 }
 
-// A waiter that asked nobody hears of every end of the hold: by an unlock that does not hand off, by force, by a
-// message from elsewhere, without any message when the hold learns of it, and when the lease ends.
+// A waiter that has sent nothing is woken at every end of the hold: after an unlock without a hand-off, a forced unlock, a loss
+// that the holder notices without any message, a lost connection, and the end of the lease.
 func TestWhoDidNotAskIsWoken(t *testing.T) {
 	redistest.Parallel(t)
-	const deletedWatchdog = 6 * time.Second // of which a third passes until the next renewal
+	const deletedWatchdog = 6 * time.Second // the next renewal comes after a third of it
 	for name, end := range map[string]struct {
 		o      rlock.Options
 		f      func(t *testing.T, r *proxied, a lockResult)
@@ -83,7 +83,7 @@ func TestWhoDidNotAskIsWoken(t *testing.T) {
 				<-a.ctx.Done()
 				require.ErrorIs(t, context.Cause(a.ctx), rlock.ErrLost)
 			}},
-		"deaf": {o: rlock.Options{HandOff: rlock.HandOff{Most: 1, For: time.Hour}}, within: 10 * time.Second, // of reconnecting
+		"deaf": {o: rlock.Options{HandOff: rlock.HandOff{Most: 1, For: time.Hour}}, within: 10 * time.Second, // enough to reconnect
 			f: func(t *testing.T, r *proxied, a lockResult) {
 				t.Helper()
 				require.NoError(t, r.do(t, "CLIENT", "KILL", "TYPE", "pubsub").Error())
@@ -105,7 +105,7 @@ func TestWhoDidNotAskIsWoken(t *testing.T) {
 		})
 	}
 
-	// The hand-off is long on its way, so its lease ends later in Redis than the owner may trust in it (G2).
+	// The hand-off is slow, so its lease ends later in Redis than the owner's ctx (G2).
 	t.Run("the lease ends", func(t *testing.T) {
 		redistest.Parallel(t)
 		const lease, late = 2 * time.Second, time.Second
@@ -120,18 +120,19 @@ func TestWhoDidNotAskIsWoken(t *testing.T) {
 		require.NoError(t, a.err)
 		next := r.waits(t).get(t, lease+soon)
 		require.NoError(t, next.err)
-		require.ErrorIs(t, context.Cause(a.ctx), rlock.ErrLost, "told before the next one is in")
+		require.ErrorIs(t, context.Cause(a.ctx), rlock.ErrLost, "the ctx is cancelled before the next holder gets the lock")
 		require.NoError(t, next.unlock())
 		require.ErrorIs(t, a.unlock(), rlock.ErrNotHeld)
 		r.clear(t)
 	})
 }
 
-// The hold given to a waiter is forced open before the waiter hears of it. The next caller does not wait for the end of that hold.
+// The hold that a waiter is handed is forced open before the waiter gets the reply. The next Lock does not wait for that hold to
+// end.
 func TestForcedBeforeTheAnswer(t *testing.T) {
 	r, a := turns(t, rlock.Options{HandOff: unlimited})
 	p := lockAsync(t, r.Mutex(r.name, rlock.WithLease(time.Hour)))
-	redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == 1 }, "it waits")
+	redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == 1 }, "the goroutine waits")
 	var told atomic.Bool
 	r.proxy.OnReply(func(cmd []string) redistest.Action {
 		if cmd[0] == "MESSAGE" {
@@ -144,7 +145,7 @@ func TestForcedBeforeTheAnswer(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, ok)
 	redistest.Eventually(t, 10*time.Second, told.Load, "the message is on its way")
-	sleep(10 * time.Millisecond) // if it does not arrive in time, there is no difference
+	sleep(10 * time.Millisecond) // if the message arrives later, the result is the same
 	r.proxy.Release()
 	require.NoError(t, within(t, unlocked, testTimeout))
 	forced := p.get(t, testTimeout)
@@ -155,7 +156,7 @@ func TestForcedBeforeTheAnswer(t *testing.T) {
 	r.clear(t)
 }
 
-// The goroutine that ends a hold knows that before any message arrives, so the next caller asks Redis even if no message comes.
+// The process knows that it has released the lock, so its next Lock asks Redis at once, even if the unlock message never arrives.
 func TestAfterAnUnlockOneAsks(t *testing.T) {
 	redistest.Parallel(t)
 	for name, o := range map[string]rlock.HandOff{"a run is over": {Most: 1, For: time.Hour}, "nobody waits": unlimited} {
@@ -172,7 +173,7 @@ func TestAfterAnUnlockOneAsks(t *testing.T) {
 	}
 }
 
-// A TryLock that does not want to wait gets the answer of Redis.
+// A TryLock without a wait asks Redis even if its own process holds the lock.
 func TestOneAttemptAsksThoughItIsOurs(t *testing.T) {
 	r, a := turns(t, rlock.Options{HandOff: unlimited})
 	before := redistest.Commands(t, r.rdb)["evalsha"]

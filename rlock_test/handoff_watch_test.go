@@ -13,17 +13,17 @@ import (
 )
 
 const (
-	watchedGrant = 500 * time.Millisecond // the grant lease of these tests: that of their Clients' watchdog
-	watchedHold  = 20 * time.Second       // the lease of the hold that all wait for, and so their sleep if nobody tells them
+	watchedGrant = 500 * time.Millisecond // the grant lease of these tests, equal to the watchdog time of their Clients
+	watchedHold  = 20 * time.Second       // the lease of the hold that all wait for; waiters without a message sleep as long
 	watchedSlack = 2 * time.Second        // for a busy machine
 )
 
-// deadInLine is a set of processes in line for a lock, some of which die or stop.
+// deadInLine is a lock with a queue of processes, some of which are killed or stopped.
 type deadInLine struct {
 	fixture
 	unlock       func() error
 	well         *redistest.Server
-	gone, silent *redistest.Proxy // the way to Redis of those that are killed, and of those that are stopped
+	gone, silent *redistest.Proxy // the connections of killed and of stopped processes
 	places       int
 }
 
@@ -41,7 +41,7 @@ func newDeadInLine(t *testing.T) *deadInLine {
 
 var watchedOptions = rlock.Options{WatchdogTimeout: watchedGrant}
 
-// waits has another process wait that reaches Redis there, behind all that wait so far.
+// waits starts another process, connected to addr, that waits behind all others.
 func (m *deadInLine) waits(t *testing.T, addr string) pendingLock {
 	t.Helper()
 	p := lockAsync(t, newClient(t, redistest.Dial(t, addr), watchedOptions).Mutex(m.name))
@@ -49,11 +49,11 @@ func (m *deadInLine) waits(t *testing.T, addr string) pendingLock {
 	redistest.Eventually(t, testTimeout, func() bool {
 		n, err := m.do(t, "ZCARD", "rlock_queue:{"+m.name+"}").AsInt64()
 		return err == nil && n == int64(m.places)
-	}, "it has a place")
+	}, "the process is in the queue")
 	return p
 }
 
-// cutOff kills some of them and stops the others, once they have nothing under way.
+// cutOff kills the processes behind gone and stops those behind silent, once they have no call under way.
 func (m *deadInLine) cutOff() {
 	sleep(100 * time.Millisecond)
 	m.gone.Refuse(true)
@@ -62,7 +62,7 @@ func (m *deadInLine) cutOff() {
 	sleep(100 * time.Millisecond)
 }
 
-// requireWithin checks that a waiter has the lock after so many grant leases.
+// requireWithin checks that a waiter gets the lock within that many grant leases.
 func requireWithin(t *testing.T, p pendingLock, began time.Time, grants int) {
 	t.Helper()
 	got := p.get(t, watchedHold)
@@ -71,8 +71,8 @@ func requireWithin(t *testing.T, p pendingLock, began time.Time, grants int) {
 	require.NoError(t, got.unlock())
 }
 
-// Stopped processes keep the lock from those behind them for at most one grant lease each. Killed processes add nothing to that, wherever
-// they stand.
+// Killed processes in the queue do not delay the waiters behind them. Each stopped process delays them by one grant lease at most,
+// wherever it stands.
 func TestDeadInLine(t *testing.T) {
 	redistest.Parallel(t)
 	for dead := range 9 {
@@ -106,7 +106,8 @@ func TestDeadInLine(t *testing.T) {
 	}
 }
 
-// Each grant decides anew who is to look: those that are well, and had their turn before, do not count.
+// Each hand-over chooses anew which waiters check on the new holder: live waiters that already had their turn do not use up this
+// number.
 func TestDeadBehindTheWell(t *testing.T) {
 	redistest.Parallel(t)
 	for _, well := range []int{1, 4, 12} {
@@ -132,7 +133,7 @@ func TestDeadBehindTheWell(t *testing.T) {
 	}
 }
 
-// Processes that were stopped when they were about to look hide nobody who is not.
+// Processes that are stopped just before they check on the holder delay live waiters by one grant lease each at most.
 func TestStoppedBeforeTheirLook(t *testing.T) {
 	redistest.Parallel(t)
 	for _, stopped := range []int{1, 4, 5} {
@@ -140,11 +141,11 @@ func TestStoppedBeforeTheirLook(t *testing.T) {
 			redistest.Parallel(t)
 			m := newDeadInLine(t)
 			require.NoError(t, m.unlock())
-			for range stopped { // so that they have all that they need for a Lock
+			for range stopped { // loads all scripts that the processes need
 				c := newClient(t, redistest.Dial(t, m.silent.Addr()), watchedOptions)
 				loadScripts(t, c)
 			}
-			options := rlock.Options{WatchdogTimeout: 3 * time.Second} // a grant lease of 2s
+			options := rlock.Options{WatchdogTimeout: 3 * time.Second} // a grant lease of 2 s
 			holder := newClient(t, m.rdb, options)
 			ctx, unlock, err := holder.Mutex(m.name, rlock.WithLease(1900*time.Millisecond)).Lock(context.Background())
 			require.NoError(t, err)
@@ -153,7 +154,7 @@ func TestStoppedBeforeTheirLook(t *testing.T) {
 				redistest.Eventually(t, testTimeout, func() bool {
 					n, err := m.do(t, "ZCARD", "rlock_queue:{"+m.name+"}").AsInt64()
 					return err == nil && n == int64(i+1)
-				}, "it has a place")
+				}, "the process is in the queue")
 			}
 			m.silent.BlackHole(true)
 			_, unlockInner, err := holder.Mutex(m.name, rlock.WithLease(watchedHold)).Lock(ctx)
@@ -171,7 +172,7 @@ func TestStoppedBeforeTheirLook(t *testing.T) {
 	}
 }
 
-// A listener outside the line hears of each unlock, whatever the state of the processes in line.
+// A waiter outside the queue is notified of each unlock, whichever processes are in the queue, dead or alive.
 func TestOutsiderBesideTheDead(t *testing.T) {
 	redistest.Parallel(t)
 	for _, dead := range []int{0, 1, 4} {

@@ -15,8 +15,8 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// TestCostsOfAHierarchy checks the costs in docs/locks.md of a change to one part: the commands of a section, on a server and on a cluster,
-// with a name for the whole and the parts in the same slot or in several. It also prints the duration of sections, beside those of a Mutex.
+// TestCostsOfAHierarchy compares the commands of a change to one part with docs/locks.md: on a server, and on a cluster with the
+// keys in one slot or in several. It prints the time of a section next to that of a Mutex.
 func TestCostsOfAHierarchy(t *testing.T) {
 	redistest.Parallel(t)
 	for _, deployment := range []string{"standalone", "cluster, one slot", "cluster, several slots"} {
@@ -47,7 +47,7 @@ func TestCostsOfAHierarchy(t *testing.T) {
 			for round := range rounds {
 				for k, kind := range kinds {
 					l := kind.of(1)
-					require.NoError(t, do(context.Background(), l, nothing)) // the scripts are known then
+					require.NoError(t, do(context.Background(), l, nothing)) // loads the scripts
 					before := scriptsOf(t, rdb)
 					began := time.Now()
 					for range sections {
@@ -61,10 +61,10 @@ func TestCostsOfAHierarchy(t *testing.T) {
 			}
 			for k, kind := range kinds {
 				slices.Sort(took[k])
-				t.Logf("%s: %v a section", kind.name, took[k][rounds/2].Round(time.Microsecond))
+				t.Logf("%s: %v per section", kind.name, took[k][rounds/2].Round(time.Microsecond))
 			}
 
-			// Goroutines of one process that change parts of their own share the whole.
+			// Goroutines of one process that change different parts share the read lock of the whole.
 			const workers = 8
 			before := scriptsOf(t, rdb)
 			var wg sync.WaitGroup
@@ -78,13 +78,13 @@ func TestCostsOfAHierarchy(t *testing.T) {
 			}
 			wg.Wait()
 			shared := float64(scriptsOf(t, rdb)-before) / (workers * sections)
-			t.Logf("%d goroutines with parts of their own: %.1f commands a section", workers, shared)
+			t.Logf("%d goroutines with a part each: %.1f commands per section", workers, shared)
 			require.Less(t, shared, 3.0)
 		})
 	}
 }
 
-// scriptsOf is how many scripts all nodes have run.
+// scriptsOf returns the number of scripts that all nodes have run.
 func scriptsOf(t *testing.T, rdb rueidis.Client) (n int64) {
 	t.Helper()
 	for _, node := range rdb.Nodes() {

@@ -18,7 +18,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// hierarchy is the locks of a hierarchy as docs/locks.md has it: a warehouse with aisles and shelves.
+// hierarchy has the locks of the example in docs/locks.md: a warehouse with aisles and shelves.
 type hierarchy struct {
 	client *rlock.Client
 	root   string
@@ -33,7 +33,7 @@ func (w hierarchy) shelf(i int) *rlock.Mutex {
 }
 func (w hierarchy) change(shelf int) rlock.Locker { return rlock.All(w.whole().Read(), w.shelf(shelf)) }
 
-// changeIn is change with an aisle in between, and changeAisle is for all that is in one.
+// changeIn locks a shelf for a change, with its aisle in between; changeAisle locks an aisle with all its shelves.
 func (w hierarchy) changeIn(aisle, shelf int) rlock.Locker {
 	return rlock.All(w.whole().Read(), w.aisle(aisle).Read(), w.shelf(shelf))
 }
@@ -57,7 +57,7 @@ func (w hierarchy) refused(t testing.TB, all ...rlock.Locker) {
 	}
 }
 
-// A change to a part excludes all users of that part and of any whole around it, in all processes, and excludes nothing else.
+// A change to a part excludes other changes to that part and to any whole around it, in all processes, and nothing else.
 func TestHierarchy(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -85,16 +85,16 @@ func TestHierarchy(t *testing.T) {
 	rwNothing(t, b.rdb, b.name)
 }
 
-// A writer of the whole gets in before later callers, and waiters for a part keep nobody out.
+// A writer of the whole gets in before later changes to parts. A caller that waits for a part keeps nobody else out.
 func TestHierarchyDoesNotStarveTheWhole(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
 	here, there := hierarchy{b.Client, b.name}, hierarchy{newClient(t, b.rdb), b.name}
 	one := here.held(t, here.change(1))
-	part := lockAsync(t, there.change(1)) // has nothing while it waits
+	part := lockAsync(t, there.change(1)) // holds nothing while it waits
 	b.awaitSubscribers(t, b.name+":shelf:1", 1)
 	writer := lockAsync(t, there.whole().Write())
-	redistest.Eventually(t, testTimeout, func() bool { return b.exists(t, "rlock_writers:{"+b.name+"}") }, "it waits")
+	redistest.Eventually(t, testTimeout, func() bool { return b.exists(t, "rlock_writers:{"+b.name+"}") }, "the writer waits")
 	here.refused(t, here.change(2))
 	one()
 	got := writer.get(t, testTimeout)
@@ -107,7 +107,8 @@ func TestHierarchyDoesNotStarveTheWhole(t *testing.T) {
 	rwNothing(t, b.rdb, b.name)
 }
 
-// G1: the same under contention, over processes, with moves between two shelves in any order: no witness sees two where one may be.
+// G1: the same under contention in several processes, with moves between two shelves in any order. No two sections overlap where
+// only one may run.
 func TestHierarchyUnderContention(t *testing.T) {
 	redistest.Parallel(t)
 	const aisles, shelves = 2, 4 // shelves in all
@@ -152,16 +153,16 @@ func TestHierarchyUnderContention(t *testing.T) {
 					}
 					switch what {
 					case 1:
-						done = append(done, alone(&inAisle[from%aisles], "an aisle"))
+						done = append(done, alone(&inAisle[from%aisles], "goroutines that hold the aisle"))
 						for i := range inShelf {
-							assert.True(t, i%aisles != from%aisles || inShelf[i].Load() == 0, "a shelf in it")
+							assert.True(t, i%aisles != from%aisles || inShelf[i].Load() == 0, "no shelf of the locked aisle is in use")
 						}
 					case 2, 3:
-						assert.Zero(t, inAisle[from%aisles].Load(), "in an aisle that somebody has")
-						done = append(done, alone(&inShelf[from], "a shelf"))
+						assert.Zero(t, inAisle[from%aisles].Load(), "goroutines that hold the aisle of the shelf")
+						done = append(done, alone(&inShelf[from], "goroutines that hold the shelf"))
 						if what == 3 && to != from {
-							assert.Zero(t, inAisle[to%aisles].Load(), "in an aisle that somebody has")
-							done = append(done, alone(&inShelf[to], "a shelf"))
+							assert.Zero(t, inAisle[to%aisles].Load(), "goroutines that hold the aisle of the shelf")
+							done = append(done, alone(&inShelf[to], "goroutines that hold the shelf"))
 						}
 					}
 					sleep(time.Duration(r.IntN(1000)) * time.Microsecond)
