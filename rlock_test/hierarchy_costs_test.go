@@ -18,7 +18,6 @@ import (
 // TestCostsOfAHierarchy compares the commands of a change to one part with docs/locks.md: on a server, and on a cluster with the
 // keys in one slot or in several. It prints the time of a section next to that of a Mutex.
 func TestCostsOfAHierarchy(t *testing.T) {
-	redistest.Parallel(t)
 	for _, deployment := range []string{"standalone", "cluster, one slot", "cluster, several slots"} {
 		t.Run(deployment, func(t *testing.T) {
 			redistest.Parallel(t)

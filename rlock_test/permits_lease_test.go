@@ -163,7 +163,9 @@ func TestPermitWaitersHearOfAShorterLease(t *testing.T) {
 	got, next := b.permitAsync(t, there, 1)
 	require.NoError(t, s.UpdateLease(context.Background(), held.permit.ID(), time.Second))
 	require.NoError(t, within(t, got, wakeTimeout))
-	require.ErrorIs(t, context.Cause(held.ctx), rlock.ErrLost)
+	acquired := time.Now()
+	lost := requireLost(t, held, soon) // on a busy machine the timer of its ctx may come a little later
+	require.False(t, lost.Since.After(acquired))
 	require.ErrorIs(t, held.permit.Release(), rlock.ErrLost)
 	require.NoError(t, next.permit.Release())
 }

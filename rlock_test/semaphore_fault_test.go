@@ -3,6 +3,7 @@ package rlock_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"strings"
 	"sync"
@@ -223,4 +224,109 @@ func TestSemaphoreFlushed(t *testing.T) {
 		require.NoError(t, within(t, err, wakeTimeout))
 	}
 	requireFree(t, other.Semaphore(b.name), 0)
+}
+
+// Calls with lost replies are retried, and count once.
+func TestSemaphoreCountsOnce(t *testing.T) {
+	redistest.Parallel(t)
+	for _, action := range []redistest.Action{redistest.Cut, redistest.Drop} {
+		for name, row := range map[string]struct {
+			after int64
+			call  func(context.Context, *rlock.Semaphore) error
+		}{
+			"Acquire": {2, func(ctx context.Context, s *rlock.Semaphore) error { return s.Acquire(ctx, 3) }},
+			"Release": {7, func(ctx context.Context, s *rlock.Semaphore) error { return s.Release(ctx, 2) }},
+			"Drain": {0, func(ctx context.Context, s *rlock.Semaphore) error {
+				n, err := s.Drain(ctx)
+				if err == nil && n != 5 {
+					err = fmt.Errorf("%d were drained", n)
+				}
+				return err
+			}},
+			"ReleaseIfExists": {6, func(ctx context.Context, s *rlock.Semaphore) error {
+				did, err := s.ReleaseIfExists(ctx, 1)
+				if err == nil && !did {
+					err = errors.New("not done")
+				}
+				return err
+			}},
+		} {
+			t.Run(string(action)+"/"+name, func(t *testing.T) {
+				redistest.Parallel(t)
+				b := newFixture(t)
+				watch := b.Semaphore(b.name)
+				permits(t, watch, 5) // loads the script, too
+				proxy := redistest.StartProxy(t, redistest.Shared(t))
+				s := newClient(t, redistest.Dial(t, proxy.Addr(), quickTimeout)).Semaphore(b.name)
+				proxy.OnReply(nthScript(1, action))
+				proxy.OnReply(nthScript(2, action))
+				require.NoError(t, within(t, async(func() error { return row.call(context.Background(), s) }), testTimeout))
+				requireFree(t, watch, row.after)
+			})
+		}
+	}
+}
+
+// A caller that gives up takes nothing, whether its request or its reply is late, and its releases still take effect.
+func TestSemaphoreCallersLeave(t *testing.T) {
+	redistest.Parallel(t)
+	for _, where := range []string{"request", "reply"} {
+		for name, row := range map[string]struct {
+			after int64
+			call  func(context.Context, *rlock.Semaphore) error
+		}{
+			"Acquire": {5, func(ctx context.Context, s *rlock.Semaphore) error { return s.Acquire(ctx, 3) }},
+			"Release": {7, func(ctx context.Context, s *rlock.Semaphore) error { return s.Release(ctx, 2) }},
+			"Drain":   {5, func(ctx context.Context, s *rlock.Semaphore) error { _, err := s.Drain(ctx); return err }},
+		} {
+			t.Run(where+"/"+name, func(t *testing.T) {
+				redistest.Parallel(t)
+				b := newFixture(t)
+				watch := b.Semaphore(b.name)
+				permits(t, watch, 5)
+				proxy := redistest.StartProxy(t, redistest.Shared(t))
+				s := newClient(t, redistest.Dial(t, proxy.Addr())).Semaphore(b.name)
+				if where == "request" {
+					proxy.OnRequest(nthScript(1, redistest.Hold))
+				} else {
+					proxy.OnReply(nthScript(1, redistest.Hold))
+				}
+				ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+				defer cancel()
+				err := within(t, async(func() error { return row.call(ctx, s) }), wakeTimeout)
+				require.ErrorIs(t, err, rlock.ErrUnreachable)
+				require.ErrorIs(t, err, context.DeadlineExceeded)
+				proxy.Release()
+				noCalls(t)
+				requireFree(t, watch, row.after)
+			})
+		}
+	}
+}
+
+// While Redis is down each call ends with an error for the outage. When Redis is back, the releases have arrived and nothing was taken.
+func TestSemaphoreOutage(t *testing.T) {
+	redistest.Parallel(t)
+	b := newFixture(t)
+	watch := b.Semaphore(b.name)
+	permits(t, watch, 2)
+	proxy := redistest.StartProxy(t, redistest.Shared(t))
+	c := newClient(t, redistest.Dial(t, proxy.Addr()))
+	s := c.Semaphore(b.name)
+	require.NoError(t, s.Acquire(context.Background(), 2))
+	waits := b.acquireAsync(t, s, 5, 1)
+	proxy.Refuse(true)
+	proxy.CutAll()
+	require.ErrorIs(t, within(t, async(func() error { return s.Release(context.Background(), 2) }), testTimeout), rlock.ErrUnreachable)
+	require.ErrorIs(t, within(t, waits, testTimeout), rlock.ErrUnreachable)
+	require.ErrorIs(t, s.Release(context.Background(), 1), rlock.ErrUnreachable)
+	require.ErrorIs(t, s.TryAcquire(context.Background(), 1, 0), rlock.ErrUnreachable)
+	_, err := s.ReleaseIfExists(context.Background(), 1)
+	require.ErrorIs(t, err, rlock.ErrUnreachable)
+	_, err = s.Drain(context.Background())
+	require.ErrorIs(t, err, rlock.ErrUnreachable)
+	proxy.Refuse(false)
+	eventuallyFree(t, watch, 4)
+	noCalls(t) // Redis has finished the call; until this process has the answer, it refuses all others
+	require.NoError(t, s.Acquire(context.Background(), 4))
 }

@@ -5,35 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/go-rlock/rlock/rlock"
 )
-
-// histPlan is the plan for the workers of a run. Other processes get it as JSON.
-type histPlan struct {
-	Addr     string   // of the server, or of a proxy in front of it
-	Dir      string   // directory of the witness's files
-	Kind     string   // of the locks: "", histRW or histFair
-	Names    []string // of the locks
-	Fenced   []string // names with fencing tokens
-	Unguard  []string // names whose keys may be deleted: no witness
-	Workers  int
-	First    int // number of the first worker
-	Seed     uint64
-	Watchdog time.Duration
-	Pause    time.Duration // average duration of a section
-	HandOff  rlock.HandOff // the bounds of this client, see histBounds
-	Along    int           // percentage of exported holds
-	Spoken   bool          // use WithAsked and WithLinger, at random
-	Sabotage string        // see histWorker
-}
 
 const (
 	histNoLock     = "no lock"     // some sections run without the lock
@@ -50,42 +28,12 @@ const (
 	histFair = "fair"
 )
 
-func (p histPlan) options() rlock.Options {
-	return rlock.Options{WatchdogTimeout: p.Watchdog, HandOff: p.HandOff, Trace: &rlock.Trace{
-		Acquired: func(ctx context.Context, info rlock.AcquiredInfo) {
-			if info.Path == rlock.PathReentry && p.Kind != histRW {
-				histReentered.Store(ctx, true)
-			}
-			if info.Path == rlock.PathKept {
-				histHadAgain.Store(ctx, true)
-			}
-		},
-	}}
-}
-
 // histReentered has the sections that began by a re-entry, until their workers have seen it. The owner does not
 // show this, since a competing Lock may have got the owner of a section that had just ended.
 var histReentered sync.Map
 
 // histHadAgain has the sections that began with a kept lock, until their workers have seen it.
 var histHadAgain sync.Map
-
-// histTally counts events, so that a test can require them.
-type histTally struct {
-	Sections, Nested, Refused, Cancelled, Lost, Failed int64
-	Inside, Beside, Escaped, Sticky                    int64 // see crowd, escape and failed
-	HandOffs                                           histHandOffs
-	Exported, Moved                                    int64            // sections exported, and those of them adopted by another worker
-	Asked, Kept                                        int64            // see spoken
-	Granted                                            int64            // holds begun by another process's grant, without a command
-	Torn                                               int64            // reads of the witness that saw a concurrent change
-	Written                                            map[string]int64 // by the witness
-	Straddled                                          map[string]int64 // writes of Written made after the loss of their lock
-}
-
-func newHistTally() histTally {
-	return histTally{Written: make(map[string]int64), Straddled: make(map[string]int64)}
-}
 
 // histCrew has the workers of one process.
 type histCrew struct {
@@ -406,77 +354,6 @@ func (w *histWorker) section(h *histHold, depth int) {
 	}
 }
 
-// crowd is a section of several goroutines. Some lock the section's own lock, and are inside together. The others
-// all lock another name, and exclude each other there. Sometimes the section's own level is unlocked before
-// theirs.
-func (w *histWorker) crowd(h *histHold, depth int) {
-	h.crowded.Store(true)
-	other := w.plan.Names[(w.index(h.name)+w.rng.IntN(max(1, len(w.plan.Names)-1))+1)%len(w.plan.Names)]
-	ctx := h.ctx
-	if w.plan.Sabotage == histShared && h.of(other) == nil {
-		shared, unlock, err := w.mutex(other).TryLock(ctx, w.duration(w.plan.Watchdog))
-		if err != nil {
-			return
-		}
-		defer func() { _ = unlock() }()
-		ctx = shared // which the history does not know to be inside
-	}
-	var wg sync.WaitGroup
-	for range 2 + w.rng.IntN(2) {
-		name := other
-		if w.chance(40) {
-			name = h.name
-		}
-		one := &histWorker{histCrew: w.histCrew, id: w.id, rng: rand.New(rand.NewPCG(w.rng.Uint64(), w.rng.Uint64()))}
-		wg.Go(func() {
-			in := one.visit(ctx, name, h, depth)
-			one.count(func(t *histTally) {
-				switch {
-				case in == nil:
-				case in.base == h.base:
-					t.Inside++
-				default:
-					t.Beside++
-				}
-			})
-		})
-	}
-	if w.chance(20) {
-		h.unlock(w)
-	}
-	wg.Wait()
-}
-
-// write is the witness: it adds 1 to the counter of the name, by read, pause and write; goroutines of one hold take
-// turns. No lock can close the gap between the last check of ctx and the write (docs/guarantees.md, "Pauses"). A loss
-// in this gap is counted, so that it neither looks like a fault of the lock nor hides one.
-func (w *histWorker) write(ctx context.Context, h *histHold) {
-	h.base.writing.Lock()
-	defer h.base.writing.Unlock()
-	w.add(ctx, h.name)
-}
-
-func (w *histWorker) add(ctx context.Context, name string) {
-	path := filepath.Join(w.plan.Dir, strconv.Itoa(w.index(name)))
-	n, err := readHistCounter(path)
-	if err != nil {
-		w.wrong(err)
-	}
-	w.pause(ctx)
-	if ctx.Err() != nil {
-		return
-	}
-	if err := os.WriteFile(path, []byte(strconv.FormatInt(n+1, 10)), 0o600); err != nil {
-		w.wrong(err)
-	}
-	w.count(func(t *histTally) {
-		t.Written[name]++
-		if ctx.Err() != nil {
-			t.Straddled[name]++
-		}
-	})
-}
-
 // pause is the duration of a section.
 func (w *histWorker) pause(ctx context.Context) {
 	pause := w.duration(2 * w.plan.Pause)
@@ -489,24 +366,4 @@ func (w *histWorker) pause(ctx context.Context) {
 	case <-timer.C:
 	case <-ctx.Done():
 	}
-}
-
-func (w *histWorker) index(name string) int {
-	for i, n := range w.plan.Names {
-		if n == name {
-			return i
-		}
-	}
-	return -1
-}
-
-func readHistCounter(path string) (int64, error) {
-	text, err := os.ReadFile(path)
-	if errors.Is(err, os.ErrNotExist) || err == nil && len(text) == 0 {
-		return 0, nil // WriteFile truncates first: seen only by a worker that is not alone in the section
-	}
-	if err != nil {
-		return 0, err
-	}
-	return strconv.ParseInt(string(text), 10, 64)
 }

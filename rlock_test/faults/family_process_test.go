@@ -1,0 +1,165 @@
+package faults
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// familyPlan is the plan for the workers of a process, passed as JSON.
+type familyPlan struct {
+	Peer     string
+	Servers  []familyServer
+	Kinds    []string // of the locks, see familyTurns
+	Each     int      // goroutines per kind
+	Seed     uint64
+	Watchdog time.Duration
+	Step     time.Duration // average length of a step; a section has a few
+	Rest     time.Duration // average time between two turns
+	Outages  bool          // Redis may be unreachable: calls may report that, and holds may be lost
+	Sabotage string        // see histPlan; workers do histNoLock, their Clients the others
+}
+
+// familyServer is a server and the proxy through which a Client connects to it.
+type familyServer struct{ Addr, Via string }
+
+// familyProcess is a process of workers. Its parent sends commands by lines on stdin; it reports events on stdout.
+type familyProcess struct {
+	plan    familyPlan
+	clients []*rlock.Client
+	rdbs    []rueidis.Client // of the Clients
+	turns   sync.RWMutex     // read-locked by a worker during its turn
+	holding atomic.Bool      // the turns must end soon
+	over    atomic.Bool
+	workers sync.WaitGroup
+
+	mu sync.Mutex // guards standard output
+}
+
+// say writes one line at once, so that the parent gets all lines written before a kill.
+func (p *familyProcess) say(words ...string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_, _ = os.Stdout.WriteString(strings.Join(words, "\t") + "\n")
+}
+
+// familyRole is the main function of a familyProcess. Its commands:
+//
+//	go     starts the turns, without an answer
+//	hold   waits for the current turns, stops further ones, and answers "idle"
+//	quiet  waits until the library's background work ends, and answers "quiet <goroutines>": how many still run
+//	each   takes each lock, which must be free, and answers "idle"
+//	end    ends the idle workers and the clients, and answers "left <goroutines>"
+func familyRole(args []string) int {
+	p := &familyProcess{}
+	if err := json.Unmarshal([]byte(args[0]), &p.plan); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	if err := p.connect(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	p.turns.Lock()
+	for i, kind := range p.plan.Kinds {
+		for j := range p.plan.Each {
+			n := uint64(i*p.plan.Each + j)
+			w := &familyWorker{familyProcess: p, kind: kind, number: n, rng: rand.New(rand.NewPCG(p.plan.Seed, n))}
+			p.workers.Go(w.run) // ended by the command end
+		}
+	}
+	p.say("ready")
+	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
+		go p.do(in.Text()) // ends with the command, or with the process when the parent dies
+	}
+	return 0
+}
+
+// connect makes a Client for each server.
+func (p *familyProcess) connect() error {
+	for _, s := range p.plan.Servers {
+		rdb, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{s.Addr}, DialCtxFn: s.dial, ClientName: p.plan.Peer})
+		if err != nil {
+			return err
+		}
+		switch p.plan.Sabotage {
+		case histReadAll:
+			rdb = histRedis{rdb, newHistLog(), p.plan.Sabotage}
+		case countTwice, countNever, countBelief, leasedShort, leasedSlot, leasedAgain:
+			rdb = countRedis{rdb, newHistLog(), p.plan.Sabotage}
+		}
+		c, err := rlock.New(rdb, rlock.Options{WatchdogTimeout: p.plan.Watchdog})
+		if err != nil {
+			return err
+		}
+		p.clients, p.rdbs = append(p.clients, c), append(p.rdbs, rdb)
+	}
+	return nil
+}
+
+// do executes a command of the parent, which waits for the answer.
+func (p *familyProcess) do(command string) {
+	switch command {
+	case "go":
+		p.holding.Store(false)
+		p.turns.Unlock()
+	case "hold":
+		p.holding.Store(true)
+		p.turns.Lock()
+		p.say("idle")
+	case "quiet":
+		p.say("quiet", strconv.Itoa(histLeftOf(0, histCalling...)))
+	case "each":
+		p.each()
+		p.say("idle")
+	case "end":
+		p.over.Store(true)
+		p.turns.Unlock()
+		p.workers.Wait()
+		left := histLeft(p.goroutines())
+		for _, c := range p.clients {
+			c.Close()
+		}
+		p.say("left", strconv.Itoa(left+histLeft(0)))
+	}
+}
+
+func (s familyServer) dial(ctx context.Context, addr string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {
+	if addr == s.Addr {
+		addr = s.Via
+	}
+	return d.DialContext(ctx, "tcp", addr)
+}
+
+// goroutines returns the number of goroutines that the clients always have, see histPlan.goroutines.
+func (p *familyProcess) goroutines() int {
+	n := 2 * len(p.clients)
+	for _, kind := range p.plan.Kinds {
+		if kind == "fair" {
+			n++
+		}
+	}
+	return n
+}
+
+// each takes each lock in turn.
+func (p *familyProcess) each() {
+	for _, kind := range p.plan.Kinds {
+		w := &familyWorker{familyProcess: p, kind: kind, number: familyLast, atOnce: true, rng: rand.New(rand.NewPCG(p.plan.Seed, familyLast))}
+		familyTurns[kind](w)
+	}
+}

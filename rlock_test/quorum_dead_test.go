@@ -1,0 +1,234 @@
+package rlock_test
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// One of five servers dead, two dead: a Lock and its unlock take as long as with five. It does not matter how they died. The two
+// take turns, so that both see the same load.
+func TestQuorumLatencyBesideTheDead(t *testing.T) {
+	// rueidis allocates a megabyte for a connection, also for one that is closed at once: that takes longer than a section.
+	small := func(o *rueidis.ClientOption) { o.ReadBufferEachConn, o.WriteBufferEachConn = 4<<10, 4<<10 }
+	intact := newQuorumServers(t, 5)
+	all := intact.process(t, rlock.Options{})
+	for name, death := range deaths {
+		t.Run(name, func(t *testing.T) {
+			e := newQuorumServers(t, 5)
+			some := e.processBy(t, small, rlock.Options{})
+			compare := func(dead int) {
+				var took [2][]time.Duration
+				for range 50 {
+					for i, v := range []quorumProcess{all, some} {
+						began := time.Now()
+						require.NoError(t, v.Do(t.Context(), nothing))
+						took[i] = append(took[i], time.Since(began))
+					}
+				}
+				slices.Sort(took[0])
+				slices.Sort(took[1])
+				five, fewer := took[0][25], took[1][25]
+				t.Logf("a section with 5 of 5 servers %v, with %d dead %v", five, dead, fewer)
+				require.Less(t, fewer, 5*five+5*time.Millisecond)
+			}
+			compare(0)
+			death.kill(e, 1)
+			compare(1)
+			death.kill(e, 3)
+			compare(2)
+			death.back(e, 1)
+			death.back(e, 3)
+			e.awaitVotes(t, 0)
+		})
+	}
+}
+
+// G2: three of five servers dead: the holder is told before a lease can end, and whoever wants the lock is told that it cannot be
+// had.
+func TestQuorumLossIsTold(t *testing.T) {
+	redistest.Parallel(t)
+	for name, death := range deaths {
+		t.Run(name, func(t *testing.T) {
+			redistest.Parallel(t)
+			const watchdog = shortWatchdog
+			e := newQuorumServers(t, 5)
+			a, b := e.process(t, rlock.Options{WatchdogTimeout: watchdog}), e.process(t, rlock.Options{WatchdogTimeout: watchdog})
+			ctx, unlock, err := a.Lock(t.Context())
+			require.NoError(t, err)
+			e.awaitVotes(t, 5)
+			for i := range 3 {
+				death.kill(e, i)
+			}
+			died := time.Now()
+			waiter := lockAsync(t, b)
+			<-ctx.Done()
+			told := time.Since(died)
+			require.Less(t, told, watchdog+soon)
+			require.Greater(t, told, watchdog/3)
+			var loss *rlock.LostError
+			require.ErrorAs(t, context.Cause(ctx), &loss)
+			require.Equal(t, rlock.LostExpired, loss.Reason)
+			require.EqualError(t, loss, `rlock: "`+e.name+`": lost: fewer than 3 of 5 servers renewed it in time`)
+			require.ErrorIs(t, unlock(), rlock.ErrLost)
+
+			began := time.Now()
+			_, _, err = a.TryLock(t.Context(), 0)
+			require.ErrorIs(t, err, rlock.ErrUnreachable)
+			require.ErrorIs(t, err, rlock.ErrNotAcquired)
+			require.Less(t, time.Since(began), time.Second+soon)
+			got := waiter.get(t, 10*time.Second)
+			require.ErrorIs(t, got.err, rlock.ErrUnreachable)
+			t.Logf("told after %v; the other Lock failed after %v: %v", told, got.at.Sub(died), got.err)
+			require.Less(t, got.at.Sub(died), 5*time.Second+soon)
+			for i := range 3 {
+				death.back(e, i)
+			}
+			e.awaitVotes(t, 0)
+			redistest.Eventually(t, 10*time.Second, func() bool {
+				return b.TryDo(t.Context(), time.Second, nothing) == nil
+			}, "the lock can be had when the servers are back")
+		})
+	}
+}
+
+// A server that lost its data, or was away, gets its share of the hold back. Meanwhile nobody else gets a majority.
+func TestQuorumHeals(t *testing.T) {
+	redistest.Parallel(t)
+	for name, death := range deaths {
+		t.Run(name, func(t *testing.T) {
+			redistest.Parallel(t)
+			const watchdog = shortWatchdog
+			e := newQuorumServers(t, 3)
+			a, b := e.process(t, rlock.Options{WatchdogTimeout: watchdog}), e.process(t, rlock.Options{WatchdogTimeout: watchdog})
+			ctx, unlock, err := a.Lock(t.Context())
+			require.NoError(t, err)
+			e.awaitVotes(t, 3)
+			sleep(watchdog / 2) // until all are renewed: if one was slow to answer, it is known then that it has had the hold meanwhile
+			w := e.watch[1]
+			fields, err := w.Do(t.Context(), w.B().Hkeys().Key(e.name).Build()).AsStrSlice()
+			require.NoError(t, err)
+			healed := func(what string) {
+				t.Helper()
+				redistest.Eventually(t, 2*watchdog, func() bool {
+					has, err := w.Do(t.Context(), w.B().Hexists().Key(e.name).Field(fields[0]).Build()).AsBool()
+					return err == nil && has
+				}, what)
+				sleep(watchdog / 2) // until the others are renewed: it is known then that they had it while this one had not
+				require.NoError(t, ctx.Err(), "%v", context.Cause(ctx))
+			}
+			stop := make(chan struct{})
+			var others sync.WaitGroup
+			others.Go(func() {
+				for ctx.Err() == nil {
+					_, _, err := b.TryLock(t.Context(), 50*time.Millisecond)
+					assert.ErrorIs(t, err, rlock.ErrNotAcquired)
+					select { // one that asked all the time would have the share that is missing most of the time, on a busy machine
+					case <-stop:
+						return
+					case <-time.After(50 * time.Millisecond):
+					}
+				}
+			})
+			require.NoError(t, w.Do(t.Context(), w.B().Flushall().Build()).Error())
+			healed("flushed")
+			death.kill(e, 1)
+			sleep(watchdog + 100*time.Millisecond) // its share expires
+			death.back(e, 1)
+			healed("back")
+			close(stop)
+			others.Wait()
+			require.NoError(t, unlock())
+			e.awaitVotes(t, 0)
+		})
+	}
+}
+
+// G2, G8: when a majority of the servers has forgotten a hold, its holder is told by the next renewal, or by its unlock.
+func TestQuorumIsForgotten(t *testing.T) {
+	redistest.Parallel(t)
+	const watchdog = shortWatchdog
+	e := newQuorumServers(t, 3)
+	v := e.process(t, rlock.Options{WatchdogTimeout: watchdog})
+	forget := func() { // in one moment, as far as the holder can see: otherwise the first might be healed before the second forgets
+		defer e.refuseRenewals(0)()
+		defer e.refuseRenewals(1)()
+		for _, w := range e.watch[:2] {
+			require.NoError(t, w.Do(t.Context(), w.B().Del().Key(e.name).Build()).Error())
+		}
+	}
+	ctx, unlock, err := v.Lock(t.Context())
+	require.NoError(t, err)
+	e.awaitVotes(t, 3)
+	forget()
+	select {
+	case <-ctx.Done():
+	case <-time.After(watchdog):
+		require.Fail(t, "not told")
+	}
+	var loss *rlock.LostError
+	require.ErrorAs(t, context.Cause(ctx), &loss)
+	require.Equal(t, rlock.LostGone, loss.Reason)
+	require.ErrorIs(t, unlock(), rlock.ErrLost)
+	e.awaitVotes(t, 0)
+
+	_, unlock, err = v.Lock(t.Context())
+	require.NoError(t, err)
+	e.awaitVotes(t, 3)
+	forget()
+	err = unlock()
+	require.ErrorIs(t, err, rlock.ErrNotHeld)
+	require.ErrorIs(t, err, rlock.ErrLost)
+	e.awaitVotes(t, 0)
+}
+
+// G2: a server that forgot the hold, and was given it again, says nothing of the time before. If another one had forgotten it by then, the
+// unlock says so, though a majority had the hold a moment before.
+func TestQuorumIsForgottenByOneAfterTheOther(t *testing.T) {
+	redistest.Parallel(t)
+	const watchdog = 2 * shortWatchdog
+	e := newQuorumServers(t, 3)
+	v := e.process(t, rlock.Options{WatchdogTimeout: watchdog})
+	_, unlock, err := v.Lock(t.Context())
+	require.NoError(t, err)
+	e.awaitVotes(t, 3)
+	sleep(watchdog / 2) // until all are renewed
+	e.refuseRenewals(1)
+	for _, w := range e.watch[:2] {
+		require.NoError(t, w.Do(t.Context(), w.B().Del().Key(e.name).Build()).Error())
+	}
+	e.awaitVotes(t, 2)
+	err = unlock()
+	require.ErrorIs(t, err, rlock.ErrNotHeld)
+	require.ErrorIs(t, err, rlock.ErrLost)
+	e.awaitVotes(t, 0)
+}
+
+// Servers that forget the hold in turn, each after all others were found to have it, are no loss: all along a majority had it.
+func TestQuorumIsForgottenInTurn(t *testing.T) {
+	redistest.Parallel(t)
+	const watchdog = shortWatchdog
+	e := newQuorumServers(t, 3)
+	v := e.process(t, rlock.Options{WatchdogTimeout: watchdog})
+	ctx, unlock, err := v.Lock(t.Context())
+	require.NoError(t, err)
+	for _, w := range e.watch {
+		e.awaitVotes(t, 3)
+		sleep(2 * watchdog / 3) // until all are renewed
+		require.NoError(t, w.Do(t.Context(), w.B().Del().Key(e.name).Build()).Error())
+	}
+	e.awaitVotes(t, 3)
+	sleep(2 * watchdog / 3)
+	require.NoError(t, ctx.Err())
+	require.NoError(t, unlock())
+	e.awaitVotes(t, 0)
+}

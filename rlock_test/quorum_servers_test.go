@@ -1,0 +1,157 @@
+package rlock_test
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// quorumServers is several independent servers, which processes reach through proxies.
+type quorumServers struct {
+	servers []*redistest.Server
+	proxies []*redistest.Proxy
+	watch   []rueidis.Client // past the proxies
+	name    string
+}
+
+func newQuorumServers(t testing.TB, n int) *quorumServers {
+	t.Helper()
+	e := &quorumServers{name: redistest.Name(t)}
+	for range n {
+		s := redistest.Start(t)
+		e.servers = append(e.servers, s)
+		e.proxies = append(e.proxies, redistest.StartProxy(t, s.Addr()))
+		e.watch = append(e.watch, s.Client(t))
+	}
+	return e
+}
+
+// quorumProcess is a process: its Clients, one for each server, and a quorum of them.
+type quorumProcess struct {
+	*rlock.QuorumMutex
+	clients []*rlock.Client
+	name    string
+}
+
+func (e *quorumServers) process(t testing.TB, o rlock.Options, options ...rlock.Option) quorumProcess {
+	t.Helper()
+	return e.processBy(t, oneConn, o, options...)
+}
+
+// processBy returns one whose connections are as mod says.
+func (e *quorumServers) processBy(t testing.TB, mod func(*rueidis.ClientOption), o rlock.Options, options ...rlock.Option) quorumProcess {
+	t.Helper()
+	v := quorumProcess{name: e.name}
+	for _, p := range e.proxies {
+		v.clients = append(v.clients, newClient(t, redistest.Dial(t, p.Addr(), oneConn, mod), o))
+	}
+	v.QuorumMutex = v.handle(options...)
+	return v
+}
+
+// handle returns another handle on the same lock.
+func (v quorumProcess) handle(options ...rlock.Option) *rlock.QuorumMutex {
+	var members []rlock.Locker
+	for _, c := range v.clients {
+		members = append(members, c.Mutex(v.name, options...))
+	}
+	return rlock.Quorum(members...)
+}
+
+// loadScripts has all servers know the scripts, and none of them be asked for anything any more. That a section is over says less: a share that
+// came after the majority may be on its way, and then its release, which a fault would meet in place of the call that it is for.
+func (e *quorumServers) loadScripts(t testing.TB) {
+	t.Helper()
+	v := e.process(t, rlock.Options{})
+	_, unlock, err := v.Lock(t.Context())
+	require.NoError(t, err)
+	e.awaitVotes(t, len(e.servers))
+	require.NoError(t, unlock())
+	v.close() // waits for all calls (G9)
+	require.Zero(t, e.votes(t))
+}
+
+// votes returns how many of the servers that are up have the key.
+func (e *quorumServers) votes(t testing.TB) (n int) {
+	t.Helper()
+	for i, w := range e.watch {
+		if e.servers[i].Pid() != 0 {
+			one, err := w.Do(context.Background(), w.B().Exists().Key(e.name).Build()).AsInt64()
+			require.NoError(t, err)
+			n += int(one)
+		}
+	}
+	return n
+}
+
+func (e *quorumServers) awaitVotes(t testing.TB, n int) {
+	t.Helper()
+	redistest.Eventually(t, 15*time.Second, func() bool { return e.votes(t) == n }, "so many servers have the key")
+}
+
+func (e *quorumServers) awaitSubscribers(t testing.TB, n int) {
+	t.Helper()
+	for _, w := range e.watch {
+		fixture{rdb: w}.awaitSubscribers(t, e.name, n)
+	}
+}
+
+// refuseRenewals has a server answer each renewal that it is not ready, until it is told to go on.
+func (e *quorumServers) refuseRenewals(i int) (goOn func()) {
+	var over atomic.Bool
+	e.proxies[i].OnRequest(func(cmd []string) redistest.Action {
+		if !over.Load() && strings.HasPrefix(strings.ToUpper(cmd[0]), "EVAL") && len(cmd) == 6 { // script, 1, key, lease, owner
+			return redistest.Fail("LOADING Redis is loading the dataset in memory")
+		}
+		return redistest.Pass
+	})
+	return func() { over.Store(true) }
+}
+
+// commands counts the calls that all servers got, except for what rueidis sends by itself and the looks of the test.
+func (e *quorumServers) commands(t testing.TB) (n int64) {
+	t.Helper()
+	for _, w := range e.watch {
+		for name, calls := range redistest.Commands(t, w) {
+			if !slices.Contains([]string{"ping", "info", "exists", "pubsub|numsub", "hello", "client|setinfo"}, name) {
+				n += calls
+			}
+		}
+	}
+	return n
+}
+
+// ways in which servers die, and come back.
+var deaths = map[string]struct{ kill, back func(*quorumServers, int) }{
+	"killed": {
+		func(e *quorumServers, i int) { e.servers[i].Kill() },
+		func(e *quorumServers, i int) { e.servers[i].Restart() },
+	},
+	"stopped": {
+		func(e *quorumServers, i int) { e.servers[i].Pause() },
+		func(e *quorumServers, i int) { e.servers[i].Resume() },
+	},
+	"cut off": {
+		func(e *quorumServers, i int) { e.proxies[i].BlackHole(true) },
+		func(e *quorumServers, i int) { e.proxies[i].BlackHole(false) },
+	},
+	"port closed": {
+		func(e *quorumServers, i int) { e.proxies[i].Refuse(true); e.proxies[i].CutAll() },
+		func(e *quorumServers, i int) { e.proxies[i].Refuse(false) },
+	},
+}
+
+func (v quorumProcess) close() {
+	for _, c := range v.clients {
+		c.Close()
+	}
+}

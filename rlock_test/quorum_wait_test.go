@@ -1,0 +1,255 @@
+package rlock_test
+
+import (
+	"context"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// G3, G4: a waiter sends nothing, and is woken by an unlock, quickly.
+func TestQuorumWakes(t *testing.T) {
+	e := newQuorumServers(t, 5)
+	a, b := e.process(t, rlock.Options{}), e.process(t, rlock.Options{})
+	var all, sections []time.Duration
+	for i := range 20 {
+		free := time.Now()
+		require.NoError(t, a.Do(t.Context(), nothing))
+		sections = append(sections, time.Since(free))
+		_, unlock, err := a.Lock(t.Context())
+		require.NoError(t, err)
+		e.awaitVotes(t, 5)
+		waiter := lockAsync(t, b)
+		e.awaitSubscribers(t, 1)
+		redistest.Eventually(t, 5*time.Second, func() bool { return redistest.Started("quorum.(*election).await(") == 1 }, "it waits")
+		if i == 0 {
+			sleep(100 * time.Millisecond) // the round that the subscriptions have it ask
+			before := e.commands(t)
+			sleep(500 * time.Millisecond)
+			require.Equal(t, before, e.commands(t), "nothing is sent")
+		}
+		began := time.Now()
+		require.NoError(t, unlock())
+		got := waiter.get(t, 5*time.Second)
+		require.NoError(t, got.err)
+		all = append(all, got.at.Sub(began))
+		require.NoError(t, got.unlock())
+	}
+	slices.Sort(all)
+	slices.Sort(sections)
+	usual := sections[len(sections)/2]
+	t.Logf("from the call of unlock to the return of Lock: median %v, longest %v; a section %v", all[len(all)/2], all[len(all)-1], usual)
+	require.Less(t, all[len(all)/2], 5*usual+20*time.Millisecond)
+	require.Less(t, all[len(all)-1], rlock.DefaultWatchdogTimeout/3)
+}
+
+// G4: a server where a waiter could not be told of the unlock wakes it when it is back, or when its lease ends.
+func TestQuorumWakesWithoutMessages(t *testing.T) {
+	redistest.Parallel(t)
+	const lease = time.Second
+	e := newQuorumServers(t, 3)
+	a, b := e.process(t, rlock.Options{}, rlock.WithLease(lease)), e.process(t, rlock.Options{})
+	t.Run("crashed holder", func(t *testing.T) {
+		_, _, err := a.Lock(t.Context()) // nobody unlocks
+		require.NoError(t, err)
+		got := lockAsync(t, b).get(t, lease+soon)
+		require.NoError(t, got.err)
+		require.NoError(t, got.unlock())
+	})
+	t.Run("subscriptions lost", func(t *testing.T) {
+		long := e.process(t, rlock.Options{}) // a lease that nobody waits for
+		_, unlock, err := long.Lock(t.Context())
+		require.NoError(t, err)
+		waiter := lockAsync(t, b)
+		e.awaitSubscribers(t, 1)
+		for _, p := range e.proxies {
+			p.Refuse(true)
+			p.CutAll()
+		}
+		for i, w := range e.watch { // what the unlock does, but for its message
+			require.NoError(t, w.Do(t.Context(), w.B().Del().Key(e.name).Build()).Error())
+			e.proxies[i].Refuse(false)
+		}
+		got := waiter.get(t, 5*time.Second)
+		require.NoError(t, got.err)
+		require.NoError(t, got.unlock())
+		_ = unlock() // on connections that were cut: it may take the missing shares for released by itself
+	})
+}
+
+// Processes that want the lock at the same time all get it, also if they split the votes of an even number of servers, or
+// wait for the votes of servers that do not answer.
+func TestQuorumCompetitors(t *testing.T) {
+	redistest.Parallel(t)
+	for name, dead := range map[string][]string{"5 of 5": nil, "4 of 5": {"killed"}, "3 of 5": {"stopped", "cut off"}} {
+		t.Run(name, func(t *testing.T) {
+			redistest.Parallel(t)
+			e := newQuorumServers(t, 5)
+			const voters, each = 3, 10
+			var vs []quorumProcess
+			for range voters {
+				vs = append(vs, e.process(t, rlock.Options{}))
+			}
+			for i, death := range dead {
+				deaths[death].kill(e, i)
+			}
+			began := time.Now()
+			var w exclusion
+			var all sync.WaitGroup
+			for _, v := range vs {
+				all.Go(func() {
+					for range each {
+						assert.NoError(t, v.Do(t.Context(), func(ctx context.Context) error {
+							assert.True(t, w.enter(ctx))
+							sleep(time.Millisecond)
+							w.leave(ctx)
+							return nil
+						}))
+					}
+				})
+			}
+			all.Wait()
+			t.Logf("%v for a section", time.Since(began)/(voters*each))
+			require.Less(t, time.Since(began), 15*time.Second)
+			for i, death := range dead {
+				deaths[death].back(e, i)
+			}
+			e.awaitVotes(t, 0)
+		})
+	}
+}
+
+// Two processes that are each nearer to two of four servers split the votes whenever they ask in the same moment. A random pause
+// has one of them ask first. Two votes are not enough.
+func TestQuorumSplitVotes(t *testing.T) {
+	redistest.Parallel(t)
+	e := newQuorumServers(t, 5)
+	far := *e
+	far.proxies = nil
+	for i, s := range e.servers {
+		far.proxies = append(far.proxies, redistest.StartProxy(t, s.Addr()))
+		if i < 2 {
+			far.proxies[i].Delay(20 * time.Millisecond)
+		} else {
+			e.proxies[i].Delay(20 * time.Millisecond)
+		}
+	}
+	voters := []quorumProcess{e.process(t, rlock.Options{}), far.process(t, rlock.Options{})}
+	for _, v := range voters {
+		require.NoError(t, v.Do(t.Context(), nothing)) // connections
+	}
+	e.servers[4].Kill()
+	var w exclusion
+	for range 3 {
+		e.awaitVotes(t, 0)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		var both sync.WaitGroup
+		for _, v := range voters {
+			both.Go(func() {
+				assert.NoError(t, v.Do(ctx, func(ctx context.Context) error {
+					assert.True(t, w.enter(ctx), "two owners are inside")
+					sleep(60 * time.Millisecond)
+					w.leave(ctx)
+					return nil
+				}))
+			})
+		}
+		both.Wait()
+		cancel()
+	}
+}
+
+// A majority that is slow has answered all the same: that the lock is held is no outage, though the first answer came long before.
+func TestQuorumOfSlowServersIsReached(t *testing.T) {
+	redistest.Parallel(t)
+	e := newQuorumServers(t, 3)
+	_, unlock, err := e.process(t, rlock.Options{}).Lock(context.Background())
+	require.NoError(t, err)
+	other := e.process(t, rlock.Options{})
+	for _, proxy := range e.proxies[1:] {
+		proxy.Delay(50 * time.Millisecond)
+	}
+	for _, wait := range []time.Duration{0, 300 * time.Millisecond} {
+		_, _, err = other.TryLock(context.Background(), wait)
+		require.ErrorIs(t, err, rlock.ErrNotAcquired)
+		require.NotErrorIs(t, err, rlock.ErrUnreachable)
+	}
+	require.NoError(t, unlock())
+	e.awaitVotes(t, 0)
+}
+
+// Where another one has a vote, a round does not wait for the dead: two could wait for them in turn, with the living votes split.
+func TestQuorumRoundEndsWithoutTheDead(t *testing.T) {
+	redistest.Parallel(t)
+	e := newQuorumServers(t, 3)
+	v := e.process(t, rlock.Options{})
+	require.NoError(t, v.Do(t.Context(), nothing)) // connections
+	e.awaitVotes(t, 0)
+	fixture{rdb: e.watch[1]}.do(t, "HSET", e.name, foreignOwner, "1")
+	e.proxies[2].BlackHole(true)
+	began := time.Now()
+	_, _, err := v.TryLock(t.Context(), 0)
+	require.ErrorIs(t, err, rlock.ErrNotAcquired)
+	require.Less(t, time.Since(began), 900*time.Millisecond, "an answer is given a second otherwise")
+	var refusal *rlock.NotAcquiredError
+	require.ErrorAs(t, err, &refusal)
+	require.Equal(t, foreignOwner, refusal.Holder)
+	e.awaitVotes(t, 1)
+	e.proxies[2].BlackHole(false)
+	fixture{rdb: e.watch[1]}.do(t, "DEL", e.name)
+	require.NoError(t, v.Do(t.Context(), nothing))
+	e.awaitVotes(t, 0)
+}
+
+// G5: whenever a wait is cancelled, nothing is left of it.
+func TestQuorumCancelled(t *testing.T) {
+	redistest.Parallel(t)
+	before := ourGoroutines()
+	e := newQuorumServers(t, 3)
+	a, b := e.process(t, rlock.Options{}), e.process(t, rlock.Options{})
+	_, unlock, err := a.Lock(t.Context())
+	require.NoError(t, err)
+	var all sync.WaitGroup
+	for range 50 {
+		all.Go(func() {
+			ctx, cancel := context.WithTimeout(t.Context(), rand.N(50*time.Millisecond))
+			defer cancel()
+			failed, _, err := b.Lock(ctx)
+			assert.ErrorIs(t, err, rlock.ErrNotAcquired)
+			assert.ErrorIs(t, err, context.DeadlineExceeded)
+			assert.Equal(t, ctx, failed)
+		})
+	}
+	all.Wait()
+	require.NoError(t, unlock())
+	for range 100 { // while it is asked, with the lock free
+		ctx, cancel := context.WithTimeout(t.Context(), rand.N(1500*time.Microsecond))
+		if _, unlock, err := b.Lock(ctx); err == nil {
+			assert.NoError(t, unlock())
+		}
+		cancel()
+	}
+	e.awaitVotes(t, 0)
+	e.awaitSubscribers(t, 0)
+	began := time.Now()
+	_, _, err = a.Lock(canceled())
+	require.ErrorIs(t, err, context.Canceled)
+	require.Less(t, time.Since(began), soon)
+	a.close()
+	b.close()
+	awaitGoroutines(t, before)
+}
+
+func canceled() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}
