@@ -212,9 +212,7 @@ func TestAllOfLocksThatAreNeverFree(t *testing.T) {
 	m := rlock.All(mutexes(newClient(t, s.Client(t)), names...)...)
 	for range 3 {
 		p := lockAsync(t, m)
-		got := p.get(t, 15*time.Second)
-		require.NoError(t, got.err)
-		require.NoError(t, got.unlock())
+		p.getAndUnlock(t, 15*time.Second)
 	}
 }
 

@@ -61,9 +61,7 @@ func TestAllUnlockLostWithWaiters(t *testing.T) {
 	h.proxy.OnReply(redistest.Nth(1, "EVALSHA", redistest.Cut))
 	require.NoError(t, unlock())
 	for _, p := range []pendingLock{local, remote} {
-		got := p.get(t, 5*time.Second)
-		require.NoError(t, got.err)
-		require.NoError(t, got.unlock())
+		p.getAndUnlock(t, 5*time.Second)
 	}
 	fixture{rdb: h.rdb}.clear(t)
 }
@@ -208,9 +206,7 @@ func TestAllGivesBackWithoutMinHold(t *testing.T) {
 	b.awaitSubscribers(t, names[1], 1) // so it has taken the first lock and given it back
 	require.NoError(t, other.Mutex(names[0]).TryDo(context.Background(), soon, func(context.Context) error { return nil }))
 	require.NoError(t, unlock1())
-	got := p.get(t, soon)
-	require.NoError(t, got.err)
-	require.NoError(t, got.unlock())
+	p.getAndUnlock(t, soon)
 	require.Greater(t, b.pttl(t, names[0]), time.Minute)
 	require.False(t, b.exists(t, names[1]))
 	b.do(t, "DEL", names[0])
@@ -280,9 +276,7 @@ func TestAllOfBothSidesMeetsASlowReply(t *testing.T) {
 			redistest.Eventually(t, testTimeout, func() bool { return proxy.Held() == 1 }, "the call for the second lock is under way")
 			sleep(1100 * time.Millisecond)
 			proxy.Release()
-			got := locks.get(t, 5*time.Second)
-			require.NoError(t, got.err)
-			require.NoError(t, got.unlock())
+			locks.getAndUnlock(t, 5*time.Second)
 			require.False(t, b.exists(t, b.name))
 		})
 	}

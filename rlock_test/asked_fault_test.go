@@ -93,9 +93,7 @@ func TestAskedCosts(t *testing.T) {
 		sleep(time.Second)
 		require.Empty(t, commands(before), "waiting costs nothing")
 		require.NoError(t, unlock())
-		got := waiter.get(t, testTimeout)
-		require.NoError(t, got.err)
-		require.NoError(t, got.unlock())
+		waiter.getAndUnlock(t, testTimeout)
 		c.Close()
 		other.Close()
 	}
@@ -204,9 +202,7 @@ func TestAskedForbidden(t *testing.T) {
 			waiter := lockAsync(t, l.Mutex("deaf"))
 			awaitAsked(t, ctx)
 			require.NoError(t, unlock())
-			got := waiter.get(t, testTimeout)
-			require.NoError(t, got.err)
-			require.NoError(t, got.unlock())
+			waiter.getAndUnlock(t, testTimeout)
 		}
 		require.Equal(t, 1, j.count("cannot ask this Client"))
 	})
@@ -220,9 +216,7 @@ func TestAskedForbidden(t *testing.T) {
 			waiter := lockAsync(t, c.Mutex(name))
 			awaitAsked(t, ctx)
 			require.NoError(t, unlock())
-			got := waiter.get(t, testTimeout)
-			require.NoError(t, got.err)
-			require.NoError(t, got.unlock())
+			waiter.getAndUnlock(t, testTimeout)
 		}
 		redistest.Eventually(t, testTimeout, func() bool { return j.count("cannot ask other processes") == 1 }, "the Client has logged it once")
 	})
@@ -292,9 +286,7 @@ func TestAskedAfterARestart(t *testing.T) {
 	waiter := lockAsync(t, waits.Mutex(b.name))
 	awaitAsked(t, ctx)
 	require.NoError(t, unlock())
-	got := waiter.get(t, testTimeout)
-	require.NoError(t, got.err)
-	require.NoError(t, got.unlock())
+	waiter.getAndUnlock(t, testTimeout)
 }
 
 // A late, repeated or forged message costs nothing but time: nobody gets or loses the lock, and no later hold is notified.

@@ -141,9 +141,7 @@ func TestAskedOfReadersAndWriters(t *testing.T) {
 		reader := lockAsync(t, rw.Read())
 		awaitAsked(t, w.ctx)
 		require.NoError(t, w.unlock())
-		r := reader.get(t, testTimeout)
-		require.NoError(t, r.err)
-		require.NoError(t, r.unlock())
+		reader.getAndUnlock(t, testTimeout)
 	})
 	t.Run("upgrade", func(t *testing.T) {
 		redistest.Parallel(t)
@@ -165,9 +163,7 @@ func TestAskedOfReadersAndWriters(t *testing.T) {
 		another := lockAsync(t, rw.Upgradeable())
 		awaitAsked(t, ctx)
 		require.NoError(t, unlock())
-		got := another.get(t, testTimeout)
-		require.NoError(t, got.err)
-		require.NoError(t, got.unlock())
+		another.getAndUnlock(t, testTimeout)
 	})
 }
 
@@ -271,9 +267,7 @@ func TestAskedForOneOfSeveral(t *testing.T) {
 		awaitAsked(t, inner)
 		require.NoError(t, unlockInner())
 		require.NoError(t, unlock())
-		got := waiter.get(t, testTimeout)
-		require.NoError(t, got.err)
-		require.NoError(t, got.unlock())
+		waiter.getAndUnlock(t, testTimeout)
 	}
 }
 

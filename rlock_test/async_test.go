@@ -66,6 +66,14 @@ func (p pendingLock) get(t testing.TB, within time.Duration) lockResult {
 	}
 }
 
+// getAndUnlock requires that the Lock gets the lock in time, and unlocks it.
+func (p pendingLock) getAndUnlock(t testing.TB, within time.Duration) {
+	t.Helper()
+	a := p.get(t, within)
+	require.NoError(t, a.err)
+	require.NoError(t, a.unlock())
+}
+
 func (p pendingLock) stillWaits(t testing.TB) {
 	t.Helper()
 	select {

@@ -61,9 +61,7 @@ func TestAskedAfterAnAdopt(t *testing.T) {
 		t.Error("not asked")
 	}
 	require.NoError(t, unlock())
-	got := waiter.get(t, testTimeout)
-	require.NoError(t, got.err)
-	require.NoError(t, got.unlock())
+	waiter.getAndUnlock(t, testTimeout)
 }
 
 // G8: a process that keeps a lock, and does not know yet that it was forced open, issues no tokens above that of the new owner.

@@ -68,9 +68,7 @@ func TestNamesThatShareAChannel(t *testing.T) {
 	require.NoError(t, rest.unlock())
 	b.awaitSubscribers(t, b.name, 1)
 	require.NoError(t, unlockPlain())
-	got := first.get(t, 5*time.Second)
-	require.NoError(t, got.err)
-	require.NoError(t, got.unlock())
+	first.getAndUnlock(t, 5*time.Second)
 	b.awaitSubscribers(t, b.name, 0)
 }
 
@@ -185,9 +183,7 @@ func TestHugeRemainingTimeIsNotPolled(t *testing.T) {
 		require.EqualValues(t, 2, asked(), ttl)
 		require.NoError(t, b.do(t, "DEL", name).Error())
 		require.NoError(t, b.do(t, "PUBLISH", "redisson_lock__channel:{"+name+"}", "0").Error())
-		got := waiter.get(t, 5*time.Second)
-		require.NoError(t, got.err)
-		require.NoError(t, got.unlock())
+		waiter.getAndUnlock(t, 5*time.Second)
 	}
 }
 

@@ -282,9 +282,7 @@ func TestExportOnOtherServers(t *testing.T) {
 					first, second = second, first
 				}
 				for _, p := range []pendingLock{first, second} {
-					a := p.get(t, testTimeout)
-					require.NoError(t, a.err)
-					require.NoError(t, a.unlock())
+					p.getAndUnlock(t, testTimeout)
 				}
 				require.Less(t, time.Since(free), 20*time.Second)
 			})

@@ -43,9 +43,7 @@ func TestWhoIsInLine(t *testing.T) {
 			b.awaitSubscribers(t, key, 1)
 			require.Equal(t, row.inLine, line(key))
 			require.NoError(t, unlock())
-			got := w.get(t, testTimeout)
-			require.NoError(t, got.err)
-			require.NoError(t, got.unlock())
+			w.getAndUnlock(t, testTimeout)
 			redistest.Eventually(t, testTimeout, func() bool { return line(key) == 0 }, "the subscription ends with the other one")
 		})
 	}

@@ -124,9 +124,7 @@ func TestDeadBehindTheWell(t *testing.T) {
 			began := time.Now()
 			require.NoError(t, m.unlock())
 			for _, p := range before {
-				got := p.get(t, testTimeout)
-				require.NoError(t, got.err)
-				require.NoError(t, got.unlock())
+				p.getAndUnlock(t, testTimeout)
 			}
 			requireWithin(t, w, began, 1)
 		})

@@ -101,9 +101,7 @@ func TestHierarchyDoesNotStarveTheWhole(t *testing.T) {
 	require.NoError(t, got.err)
 	here.refused(t, here.change(1), here.change(2))
 	require.NoError(t, got.unlock())
-	next := part.get(t, testTimeout)
-	require.NoError(t, next.err)
-	require.NoError(t, next.unlock())
+	part.getAndUnlock(t, testTimeout)
 	rwNothing(t, b.rdb, b.name)
 }
 

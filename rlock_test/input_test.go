@@ -156,9 +156,7 @@ func TestNames(t *testing.T) {
 			return err == nil && slices.Contains(n, channel)
 		}, "subscribed")
 		require.NoError(t, unlock())
-		got := waiter.get(t, 2*time.Second)
-		require.NoError(t, got.err)
-		require.NoError(t, got.unlock())
+		waiter.getAndUnlock(t, 2*time.Second)
 		require.False(t, b.exists(t, name))
 		b.do(t, "DEL", token)
 	}

@@ -36,7 +36,5 @@ func (w *world) asked(t *testing.T) {
 	waiter := lockAsync(t, w.quickGo.Mutex(name, rlock.WithAsked()))
 	redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == 1 }, "it waits")
 	unlock(t, java, name)
-	got := waiter.get(t, testTimeout)
-	require.NoError(t, got.err)
-	require.NoError(t, got.unlock())
+	waiter.getAndUnlock(t, testTimeout)
 }

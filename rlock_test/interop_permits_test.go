@@ -139,7 +139,7 @@ func (w *world) permitsExpire(t *testing.T) {
 	require.NoError(t, next.permit.Release())
 	held := acquire(t, w.watch.PermitSemaphore(name, rlock.WithLease(2*time.Second)), 1)
 	id := java.got(t, java.acquire(t))
-	require.ErrorIs(t, context.Cause(held.ctx), rlock.ErrLost, "it was told before")
+	requireLostBy(t, held.ctx, time.Now())
 	require.ErrorIs(t, held.permit.Release(), rlock.ErrLost)
 	require.Equal(t, "true", java.ask(t, "release", id))
 	eventuallyPermits(t, s, 1, 0)

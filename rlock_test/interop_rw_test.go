@@ -310,9 +310,7 @@ func (w rwWorld) javaIsKilled(t *testing.T) {
 	sleep(shortLease/2 + late)
 	waits.stillWaits(t)
 	require.NoError(t, leave())
-	got := waits.get(t, soon)
-	require.NoError(t, got.err)
-	require.NoError(t, got.unlock())
+	waits.getAndUnlock(t, soon)
 }
 
 // The same with a process of ours.
@@ -363,7 +361,7 @@ func (w rwWorld) goLastsLonger(t *testing.T) {
 			}
 			in := writer.start(t, "write", name, testTimeout)
 			await(t, in, 3*late)
-			require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
+			requireLostBy(t, ctx, time.Now())
 			require.ErrorIs(t, unlock(), rlock.ErrLost)
 			rwUnlock(t, writer, "write", name)
 		})

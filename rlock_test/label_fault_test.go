@@ -64,9 +64,7 @@ func TestLabelUnanswered(t *testing.T) {
 	waiter := lockAsync(t, newClient(t, keeps).Mutex(b.name))
 	<-keeps.asked
 	require.NoError(t, unlock())
-	got := waiter.get(t, testTimeout)
-	require.NoError(t, got.err)
-	require.NoError(t, got.unlock())
+	waiter.getAndUnlock(t, testTimeout)
 	goOn()
 }
 

@@ -84,18 +84,7 @@ func TestLatchCallersLeave(t *testing.T) {
 				if row.before > 0 {
 					b.set(t, watch, row.before)
 				}
-				if where == "request" {
-					proxy.OnRequest(nthScript(1, redistest.Hold))
-				} else {
-					proxy.OnReply(nthScript(1, redistest.Hold))
-				}
-				ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
-				defer cancel()
-				err := within(t, async(func() error { return row.do(ctx, l) }), wakeTimeout)
-				require.ErrorIs(t, err, rlock.ErrUnreachable)
-				require.ErrorIs(t, err, context.DeadlineExceeded)
-				proxy.Release()
-				noCalls(t)
+				leavesDuring(t, proxy, where, func(ctx context.Context) error { return row.do(ctx, l) })
 				requireCount(t, watch, row.after)
 			})
 		}

@@ -173,3 +173,26 @@ func TestShortDeadlineSparesTheConnection(t *testing.T) {
 		h.clear(t)
 	})
 }
+
+// holdScript makes the proxy hold the next script's request, or its reply.
+func holdScript(proxy *redistest.Proxy, where string) {
+	if where == "request" {
+		proxy.OnRequest(nthScript(1, redistest.Hold))
+	} else {
+		proxy.OnReply(nthScript(1, redistest.Hold))
+	}
+}
+
+// leavesDuring makes a call whose caller leaves while the request of its script, or the reply, is held. It returns when the call has ended in
+// the background, too.
+func leavesDuring(t testing.TB, proxy *redistest.Proxy, where string, call func(ctx context.Context) error) {
+	t.Helper()
+	holdScript(proxy, where)
+	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+	defer cancel()
+	err := within(t, async(func() error { return call(ctx) }), wakeTimeout)
+	require.ErrorIs(t, err, rlock.ErrUnreachable)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	proxy.Release()
+	noCalls(t)
+}

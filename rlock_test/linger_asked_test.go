@@ -60,9 +60,7 @@ func TestLingerIsAskedForInASection(t *testing.T) {
 	b.awaitPlace(t, b.name)
 	waiter.stillWaits(t)
 	require.NoError(t, unlock())
-	got := waiter.get(t, soon)
-	require.NoError(t, got.err)
-	require.NoError(t, got.unlock())
+	waiter.getAndUnlock(t, soon)
 }
 
 // No message announces a waiter that came before the process had the lock: the process looks for it.
@@ -86,9 +84,7 @@ func TestLingerFindsThoseWhoWaitedBefore(t *testing.T) {
 	sleep(1100 * time.Millisecond) // longer than a recent wait counts
 	second.stillWaits(t)
 	require.NoError(t, got.unlock())
-	next := second.get(t, soon)
-	require.NoError(t, next.err)
-	require.NoError(t, next.unlock())
+	second.getAndUnlock(t, soon)
 }
 
 // A kept lock costs a waiter two round trips more than a free lock. It costs a third if the lock is handed over while the waiter, now

@@ -139,9 +139,7 @@ func TestLingerAndOtherHandles(t *testing.T) {
 			}
 			waiter.stillWaits(t)
 			require.NoError(t, unlock())
-			got := waiter.get(t, testTimeout)
-			require.NoError(t, got.err)
-			require.NoError(t, got.unlock())
+			waiter.getAndUnlock(t, testTimeout)
 			if kind == "fenced" {
 				require.NoError(t, b.do(t, "DEL", "redisson_lock_token:{"+b.name+"}").Error())
 			}
@@ -199,9 +197,7 @@ func TestLingerAndAsked(t *testing.T) {
 	waiter := lockAsync(t, other)
 	awaitAsked(t, ctx)
 	require.NoError(t, unlock())
-	got := waiter.get(t, soon)
-	require.NoError(t, got.err)
-	require.NoError(t, got.unlock())
+	waiter.getAndUnlock(t, soon)
 }
 
 // G8: tokens rise from hold to hold across processes, and each is used once.

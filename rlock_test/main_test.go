@@ -151,6 +151,21 @@ func (b fixture) loseLock(t testing.TB, ctx context.Context, m *rlock.Mutex) {
 	require.ErrorIs(t, unlock(), rlock.ErrLost)
 }
 
+// requireLostBy requires that a hold had ended by then, when somebody else had the lock. The timer that cancels its ctx may come a little later
+// on a busy machine.
+func requireLostBy(t testing.TB, ctx context.Context, then time.Time) {
+	t.Helper()
+	select {
+	case <-ctx.Done():
+	case <-time.After(soon):
+		require.FailNow(t, "the holder's ctx was not cancelled")
+	}
+	var lost *rlock.LostError
+	require.ErrorAs(t, context.Cause(ctx), &lost)
+	require.ErrorIs(t, lost, rlock.ErrLost)
+	require.False(t, lost.Since.After(then), "it was held for %v longer", lost.Since.Sub(then))
+}
+
 func (b fixture) exists(t testing.TB, name string) bool {
 	t.Helper()
 	n, err := b.do(t, "EXISTS", name).AsInt64()

@@ -199,9 +199,7 @@ func TestTryLock(t *testing.T) {
 	waiting := lockAsync(t, tryFor{m, 10 * time.Second})
 	b.awaitSubscribers(t, b.name, 1)
 	require.NoError(t, unlock())
-	next := waiting.get(t, 5*time.Second)
-	require.NoError(t, next.err)
-	require.NoError(t, next.unlock())
+	waiting.getAndUnlock(t, 5*time.Second)
 }
 
 func TestCancelledWait(t *testing.T) {

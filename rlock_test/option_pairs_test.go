@@ -160,9 +160,7 @@ var optionEffects = map[string]func(t *testing.T, p *pair){
 		waiter := lockAsync(t, p.rival)
 		awaitAsked(t, ctx)
 		require.NoError(t, unlock())
-		got := waiter.get(t, testTimeout)
-		require.NoError(t, got.err)
-		require.NoError(t, got.unlock())
+		waiter.getAndUnlock(t, testTimeout)
 	},
 	"WithLinger": func(t *testing.T, p *pair) {
 		keep(t, p.Client, p.m)

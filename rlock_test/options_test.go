@@ -51,9 +51,7 @@ func TestMaxHold(t *testing.T) {
 			require.ErrorIs(t, unlockShort(), rlock.ErrLost)
 			require.ErrorIs(t, unlockInner(), rlock.ErrLost)
 			require.ErrorIs(t, unlock(), rlock.ErrLost)
-			got := waiter.get(t, soon)
-			require.NoError(t, got.err)
-			require.NoError(t, got.unlock())
+			waiter.getAndUnlock(t, soon)
 		})
 	}
 }

@@ -52,23 +52,9 @@ func TestPermitCallersLeave(t *testing.T) {
 			s := c.PermitSemaphore(b.name)
 			held := acquire(t, s, 2)
 			noCalls(t)
-			hold := func() {
-				if where == "request" {
-					proxy.OnRequest(nthScript(1, redistest.Hold))
-				} else {
-					proxy.OnReply(nthScript(1, redistest.Hold))
-				}
-			}
-			hold()
-			ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
-			defer cancel()
-			err := within(t, async(func() error { _, _, err := s.AcquireN(ctx, 3); return err }), wakeTimeout)
-			require.ErrorIs(t, err, rlock.ErrUnreachable)
-			require.ErrorIs(t, err, context.DeadlineExceeded)
-			proxy.Release()
-			noCalls(t)
+			leavesDuring(t, proxy, where, func(ctx context.Context) error { _, _, err := s.AcquireN(ctx, 3); return err })
 			requirePermits(t, watch, 3, 2)
-			hold()
+			holdScript(proxy, where)
 			require.ErrorIs(t, within(t, async(held.permit.Release), wakeTimeout), rlock.ErrUnreachable)
 			require.Zero(t, c.Stats().Holds)
 			proxy.Release()

@@ -39,9 +39,7 @@ func TestQuorum(t *testing.T) {
 	require.NoError(t, unlock())
 	require.Error(t, ctx.Err())
 	require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
-	got := waiter.get(t, soon)
-	require.NoError(t, got.err)
-	require.NoError(t, got.unlock())
+	waiter.getAndUnlock(t, soon)
 	require.NoError(t, a.Do(t.Context(), nothing))
 	mine := errors.New("mine")
 	require.ErrorIs(t, a.TryDo(t.Context(), time.Second, func(context.Context) error { return mine }), mine)
@@ -86,9 +84,7 @@ func TestQuorumOfClusterClients(t *testing.T) {
 	sleep(200 * time.Millisecond) // until it is told by messages alone
 	waiter.stillWaits(t)
 	require.NoError(t, unlock())
-	got := waiter.get(t, soon)
-	require.NoError(t, got.err)
-	require.NoError(t, got.unlock())
+	waiter.getAndUnlock(t, soon)
 	votes(0)
 }
 

@@ -78,9 +78,7 @@ func TestQuorumWakesWithoutMessages(t *testing.T) {
 			require.NoError(t, w.Do(t.Context(), w.B().Del().Key(e.name).Build()).Error())
 			e.proxies[i].Refuse(false)
 		}
-		got := waiter.get(t, 5*time.Second)
-		require.NoError(t, got.err)
-		require.NoError(t, got.unlock())
+		waiter.getAndUnlock(t, 5*time.Second)
 		_ = unlock() // on connections that were cut: it may take the missing shares for released by itself
 	})
 }

@@ -132,9 +132,7 @@ func readersShareUpTo(t *testing.T, bound time.Duration) bool {
 	late.stillWaits(t)
 	require.NoError(t, a.unlock())
 	for _, p := range []pendingLock{asks, late} {
-		got := p.get(t, testTimeout)
-		require.NoError(t, got.err)
-		require.NoError(t, got.unlock())
+		p.getAndUnlock(t, testTimeout)
 	}
 	rwNothing(t, r.rdb, r.name)
 	return true

@@ -203,9 +203,7 @@ func TestTryReadWhileOthersAsk(t *testing.T) {
 			sleep(100 * time.Millisecond) // a shared attempt waits up to a second
 			r.proxy.Release()
 			for _, p := range append(line, hasty) {
-				a := p.get(t, testTimeout)
-				require.NoError(t, a.err)
-				require.NoError(t, a.unlock())
+				p.getAndUnlock(t, testTimeout)
 			}
 			require.EqualValues(t, row.before+1, r.Stats().Acquired)
 			rwNothing(t, r.rdb, r.name)

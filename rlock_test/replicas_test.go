@@ -82,9 +82,7 @@ func TestNotReplicatedWakesTheNext(t *testing.T) {
 	redistest.Eventually(t, 5*time.Second, func() bool { return b.exists(t, "next") }, "granted, but not confirmed")
 	second := lockAsync(t, newClient(t, rdb).Mutex("next"))
 	require.ErrorIs(t, first.get(t, wait+5*time.Second).err, rlock.ErrNotReplicated)
-	got := second.get(t, 5*time.Second)
-	require.NoError(t, got.err)
-	require.NoError(t, got.unlock())
+	second.getAndUnlock(t, 5*time.Second)
 	replica.Resume()
 }
 

@@ -78,9 +78,7 @@ func TestExpiredConnectionRepeatsTheUnlock(t *testing.T) {
 			require.NoError(t, within(t, async(unlock), testTimeout))
 			e.proxy.Release()
 			if how == "hand-off" {
-				got := next.get(t, testTimeout)
-				require.NoError(t, got.err)
-				require.NoError(t, got.unlock())
+				next.getAndUnlock(t, testTimeout)
 			}
 			redistest.Eventually(t, testTimeout, func() bool { return !e.exists(t, e.name) }, "free")
 		})
@@ -150,9 +148,7 @@ func TestLockDuringASentinelSwitch(t *testing.T) {
 	redistest.Eventually(t, testTimeout, func() bool { return proxy.Held() == 1 }, "the command ran, and its answer was held back")
 	sentinel := fixture{rdb: s.Sentinels()[0].Client(t, redistest.Single)}
 	require.NoError(t, sentinel.do(t, "SENTINEL", "FAILOVER", "mymaster").Error())
-	got := p.get(t, testTimeout)
-	require.NoError(t, got.err)
-	require.NoError(t, got.unlock())
+	p.getAndUnlock(t, testTimeout)
 	redistest.Eventually(t, testTimeout, func() bool {
 		n, err := rdb.Do(context.Background(), rdb.B().Exists().Key("x").Build()).AsInt64()
 		return err == nil && n == 0
@@ -175,9 +171,7 @@ func TestLockOnASilentConnection(t *testing.T) {
 				loadScripts(t, c)
 				proxy.OnReply(nthScript(1, redistest.Drop))
 				p := lockAsync(t, under{ctx(t), c.Mutex("x")})
-				got := p.get(t, testTimeout)
-				require.NoError(t, got.err)
-				require.NoError(t, got.unlock())
+				p.getAndUnlock(t, testTimeout)
 			})
 		})
 	}

@@ -48,9 +48,7 @@ func TestReadersThatStayAreDead(t *testing.T) {
 					proxy.BlackHole(true)
 				}
 				require.NoError(t, leave())
-				got := waits.get(t, brief+2*soon)
-				require.NoError(t, got.err)
-				require.NoError(t, got.unlock())
+				waits.getAndUnlock(t, brief+2*soon)
 				proxy.BlackHole(false)
 			})
 		}
@@ -80,9 +78,7 @@ func TestUpgradeBesideDeadReaders(t *testing.T) {
 		b.awaitWaiters(t, 1)
 		die() // the upgrade's own script did not come across them
 		require.NoError(t, leave())
-		got := upgrade.get(t, soon)
-		require.NoError(t, got.err)
-		require.NoError(t, got.unlock())
+		upgrade.getAndUnlock(t, soon)
 		require.NoError(t, unlock())
 	}
 	rwNothing(t, b.rdb, b.name)

@@ -144,9 +144,7 @@ func TestReadWriteWaitersLeave(t *testing.T) {
 			writers[1].cancel()
 			require.ErrorIs(t, writers[1].get(t, soon).err, context.Canceled)
 			for _, p := range readers {
-				got := p.get(t, soon)
-				require.NoError(t, got.err)
-				require.NoError(t, got.unlock())
+				p.getAndUnlock(t, soon)
 			}
 			_, _, err = rw.Write().TryLock(ctx, 300*time.Millisecond)
 			require.ErrorIs(t, err, rlock.ErrNotAcquired)

@@ -286,18 +286,7 @@ func TestSemaphoreCallersLeave(t *testing.T) {
 				permits(t, watch, 5)
 				proxy := redistest.StartProxy(t, redistest.Shared(t))
 				s := newClient(t, redistest.Dial(t, proxy.Addr())).Semaphore(b.name)
-				if where == "request" {
-					proxy.OnRequest(nthScript(1, redistest.Hold))
-				} else {
-					proxy.OnReply(nthScript(1, redistest.Hold))
-				}
-				ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
-				defer cancel()
-				err := within(t, async(func() error { return row.call(ctx, s) }), wakeTimeout)
-				require.ErrorIs(t, err, rlock.ErrUnreachable)
-				require.ErrorIs(t, err, context.DeadlineExceeded)
-				proxy.Release()
-				noCalls(t)
+				leavesDuring(t, proxy, where, func(ctx context.Context) error { return row.call(ctx, s) })
 				requireFree(t, watch, row.after)
 			})
 		}

@@ -128,9 +128,7 @@ func TestUnlockTimeoutOfAHandOff(t *testing.T) {
 			s.Resume()
 			require.NoError(t, within(t, unlocked, testTimeout))
 		}
-		got := next.get(t, testTimeout)
-		require.NoError(t, got.err)
-		require.NoError(t, got.unlock())
+		next.getAndUnlock(t, testTimeout)
 		c.Close()
 	}
 }

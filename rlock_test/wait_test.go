@@ -58,9 +58,7 @@ func TestUnlockBeforeTheSubscriptionStands(t *testing.T) {
 			require.NoError(t, unlock())
 			waiter.stillWaits(t)
 			proxy.Release()
-			got := waiter.get(t, 2*time.Second)
-			require.NoError(t, got.err)
-			require.NoError(t, got.unlock())
+			waiter.getAndUnlock(t, 2*time.Second)
 		})
 	}
 }
@@ -106,9 +104,7 @@ func TestCancelAtTheMomentOfTheWakeUp(t *testing.T) {
 		if one.err == nil {
 			require.NoError(t, one.unlock())
 		}
-		two := second.get(t, 5*time.Second)
-		require.NoError(t, two.err)
-		require.NoError(t, two.unlock())
+		second.getAndUnlock(t, 5*time.Second)
 	}
 }
 
@@ -263,8 +259,6 @@ func TestWaiterSurvivesALostSubscription(t *testing.T) {
 		b.awaitSubscribers(t, b.name, 1)
 		require.NoError(t, b.do(t, "CLIENT", "KILL", "TYPE", "pubsub").Error())
 		require.NoError(t, unlock())
-		got := waiter.get(t, 10*time.Second)
-		require.NoError(t, got.err)
-		require.NoError(t, got.unlock())
+		waiter.getAndUnlock(t, 10*time.Second)
 	}
 }

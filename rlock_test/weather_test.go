@@ -75,9 +75,7 @@ func TestRedisComesBackDuringLock(t *testing.T) {
 	s.Stop()
 	p := lockAsync(t, c.Mutex("back"))
 	s.Restart()
-	got := p.get(t, 3*time.Second+soon)
-	require.NoError(t, got.err)
-	require.NoError(t, got.unlock())
+	p.getAndUnlock(t, 3*time.Second+soon)
 }
 
 func TestRedisDownInTheSection(t *testing.T) {
@@ -350,7 +348,5 @@ func TestServerIsAReplicaForAMoment(t *testing.T) {
 	p := lockAsync(t, b.Mutex(b.name))
 	redistest.Eventually(t, soon, func() bool { return redistest.Commands(t, b.rdb)["evalsha"] > 2 }, "the call is retried")
 	require.NoError(t, b.do(t, "REPLICAOF", "NO", "ONE").Error())
-	a := p.get(t, testTimeout)
-	require.NoError(t, a.err)
-	require.NoError(t, a.unlock())
+	p.getAndUnlock(t, testTimeout)
 }
