@@ -32,7 +32,7 @@ func TestHistoryCheckerKnowsRenewals(t *testing.T) {
 					name := redistest.Name(t)
 					ctx, unlock, err := of(c, name).Lock(context.Background())
 					require.NoError(t, err)
-					defer func() { require.NoError(t, unlock()) }()
+					t.Cleanup(func() { require.NoError(t, unlock()) })
 					keys = append(keys, histKey{name, rlock.Owner(ctx)})
 				}
 				for _, k := range keys {
