@@ -1,7 +1,8 @@
 // Package rlock_test tests the public API of package rlock on real servers.
 //
-// A test that waits for leases, and for which no server matters, runs in virtual. Other waiting tests call redistest.Parallel. A test runs alone if it is quick, keeps the machine busy, needs an answer
-// within a fraction of a second, or has a thousand goroutines, which slow down every look at goroutines.
+// A test that waits for leases, and for which no server matters, runs in virtual time (see virtual). Other waiting tests
+// call redistest.Parallel. A test runs alone if it is quick, keeps the machine busy, needs an answer within a fraction of
+// a second, or has a thousand goroutines, which slow down every look at goroutines.
 package rlock_test
 
 import (
