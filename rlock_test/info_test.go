@@ -76,6 +76,16 @@ func TestInfo(t *testing.T) {
 	}
 }
 
+// awaitNamed waits until the connection for messages of c has its name: it gets it after it has subscribed.
+func (b fixture) awaitNamed(t testing.TB, c *rlock.Client) {
+	t.Helper()
+	redistest.Eventually(t, testTimeout, func() bool {
+		list, err := b.do(t, "CLIENT", "LIST").ToString()
+		require.NoError(t, err)
+		return strings.Contains(list, "name=rlock:"+c.ID()+" ")
+	}, "named")
+}
+
 // The connection of a process that waits has the name of its Client, so that operators find it.
 func TestConnectionNamed(t *testing.T) {
 	redistest.Parallel(t)
@@ -85,11 +95,7 @@ func TestConnectionNamed(t *testing.T) {
 	_, unlock, err := newClient(t, b.rdb).Mutex(b.name).Lock(context.Background())
 	require.NoError(t, err)
 	next := lockAsync(t, b.Mutex(b.name))
-	redistest.Eventually(t, testTimeout, func() bool {
-		list, err := b.do(t, "CLIENT", "LIST").ToString()
-		require.NoError(t, err)
-		return strings.Contains(list, "name=rlock:"+b.ID()+" ")
-	}, "named")
+	b.awaitNamed(t, b.Client)
 	require.NoError(t, unlock())
 	require.NoError(t, next.get(t, testTimeout).unlock())
 }

@@ -201,7 +201,7 @@ func TestLabelLives(t *testing.T) {
 	c := newClient(t, redistest.Dial(t, proxy.Addr()), rlock.Options{WatchdogTimeout: rlock.MinWatchdogTimeout, Label: "pod-7"})
 	key := labelKey(c)
 	require.False(t, b.exists(t, key), "nobody has asked for a lock")
-	lockAndUnlock(t, c.Mutex(b.name))
+	lockAndUnlock(t, c.Mutex(b.name, rlock.WithLease(testTimeout)))
 	b.awaitLabel(t, c, "pod-7")
 	require.LessOrEqual(t, b.pttl(t, key), 3*time.Second)
 	require.NoError(t, b.do(t, "PEXPIRE", key, "1500").Error())

@@ -100,25 +100,26 @@ func TestLingerCostsAWaiterTwoRoundTrips(t *testing.T) {
 	past.Client = newClient(t, past.rdb)
 	m := keeper.Mutex(past.name, rlock.WithLinger(long))
 	keep(t, keeper, m)
-	// It has its connection for messages.
+	// A waiter for another lock keeps other's connection for messages open, so that no round trip is for a new one.
 	_, unlock, err := past.Mutex(past.name + ":2").Lock(context.Background())
 	require.NoError(t, err)
 	listens := lockAsync(t, other.Mutex(past.name+":2"))
-	past.awaitSubscribers(t, past.name+":2", 1)
-	require.NoError(t, unlock())
-	got := listens.get(t, soon)
-	require.NoError(t, got.err)
-	require.NoError(t, got.unlock())
+	past.awaitNamed(t, other)
+	past.awaitPlace(t, past.name+":2")
+	_, err = other.Mutex(past.name + ":2").IsLocked(context.Background())
+	require.NoError(t, err) // and all replies before this one have come
 
 	near.Delay(oneWay)
 	far.Delay(oneWay)
 	began := time.Now()
-	got = lockAsync(t, other.Mutex(past.name)).get(t, testTimeout)
+	got := lockAsync(t, other.Mutex(past.name)).get(t, testTimeout)
 	require.NoError(t, got.err)
 	require.Less(t, got.at.Sub(began), (1+3)*2*oneWay+oneWay, "one round trip for a free lock, and three more")
 	near.Delay(0)
 	far.Delay(0)
 	require.NoError(t, got.unlock())
+	require.NoError(t, unlock())
+	listens.getAndUnlock(t, soon)
 }
 
 // Waiters that cannot ask (Redisson, older versions) wait for d at most.

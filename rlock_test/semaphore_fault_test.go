@@ -45,10 +45,11 @@ func TestSemaphoreTriesHaveNoPlace(t *testing.T) {
 	proxy.OnReply(nthScript(1, redistest.Hold))
 	back := async(func() error { return s.Release(context.Background(), 1) })
 	redistest.Eventually(t, testTimeout, func() bool { return proxy.Held() == 1 }, "a call is under way")
-	try := async(func() error { return s.TryAcquire(context.Background(), 100, 0) })
-	redistest.Eventually(t, testTimeout, func() bool { return redistest.Started("rlock.(*Semaphore).TryAcquire(") == 1 }, "TryAcquire is in the next call")
-	waits := async(func() error { return s.Acquire(context.Background(), 5) })
-	redistest.Eventually(t, testTimeout, func() bool { return redistest.Started("rlock.(*Semaphore).Acquire(") == 1 }, "and so is Acquire")
+	parked := make(chan struct{}, 1)
+	try := async(func() error { return s.TryAcquire(&parkedCtx{Context: context.Background(), parked: parked}, 100, 0) })
+	<-parked // in the next call
+	waits := async(func() error { return s.Acquire(&parkedCtx{Context: context.Background(), parked: parked}, 5) })
+	<-parked // and so is this
 	proxy.Release()
 	require.NoError(t, within(t, back, testTimeout))
 	require.ErrorIs(t, within(t, try, testTimeout), rlock.ErrNotAcquired)
