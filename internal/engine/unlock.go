@@ -295,8 +295,8 @@ func awaitUnlock(levels []*Level, over time.Time, results <-chan []error) (errs 
 	}
 }
 
-// untilLost returns the time until all levels are lost, as far as known, or until over if that is earlier. It may be shorter once lost
-// is closed.
+// untilLost returns the time until all levels are lost, as far as known, or until over if that is earlier; it is positive until then. It
+// may be shorter once lost is closed.
 func untilLost(levels []*Level, over time.Time) (wait time.Duration, lost <-chan struct{}) {
 	last := time.Now()
 	for _, l := range levels {
@@ -321,7 +321,7 @@ func untilLost(levels []*Level, over time.Time) (wait time.Duration, lost <-chan
 	if lost == nil {
 		return 0, nil
 	}
-	return time.Until(last), lost
+	return max(time.Until(last), 1), lost // at its end, the next look tells whether they are lost
 }
 
 // leave ends the wait for an unlock and returns its error so far.

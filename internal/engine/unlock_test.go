@@ -1,0 +1,35 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/go-rlock/rlock/internal/kinds"
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/internal/require"
+)
+
+// An unlock gives up before its time only after the loss of the hold. The end of the lease alone does not suffice: Redis may have
+// answered just before.
+func TestUnlockWaitsForTheLossAtTheEndOfTheLease(t *testing.T) {
+	c := startEngine(t, redistest.Dial(t, redistest.Shared(t)), silent{})
+	name := redistest.Name(t)
+	m := c.NewSpec(name, kinds.Mutex, name)
+	m.Lease = 2 * time.Millisecond
+	for range 200 {
+		l, err := m.Lock(CallerNow(context.Background()))
+		if errors.Is(err, errTestLost) {
+			continue // a busy machine
+		}
+		require.NoError(t, err)
+		over := time.Now().Add(time.Minute)
+		for lost := false; !lost; {
+			wait, _ := untilLost([]*Level{l}, over)
+			lost = l.hold.lossSoFar() != nil
+			require.True(t, wait > 0 || lost)
+		}
+		_ = l.Unlock()
+	}
+}
