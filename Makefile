@@ -6,11 +6,12 @@ GO    ?= go
 
 # The modules other than the library's, see CONTRIBUTING.md. "make test" runs the TESTED ones. Users import or install the PUBLISHED
 # ones: they have no replace, and require a release of the library.
-TESTED    = cmd/rlock rlock_test rlockgoredis rlockotel rlockotel/grafana rlocktest rlockvet
+TESTED    = rlock_test cmd/rlock rlockgoredis rlockotel rlockotel/grafana rlocktest rlockvet
 PUBLISHED = cmd/rlock rlockgoredis rlockotel rlocktest rlockvet
 MODULES   = $(TESTED) $(EXAMPLES) $(FAULTS) $(BENCH) $(SIM)
 
-PKGS  ?= ./... $(TESTED:%=./%/...)
+# The first takes longest: the others run beside it.
+PKGS  ?= $(TESTED:%=./%/...) ./...
 
 # Replaces all flags of go test: make test PKGS=./lease TESTFLAGS='-race -v -run=TestRenew'
 # -parallel: most tests wait, for leases to end or for servers to start, and so can do it together.
