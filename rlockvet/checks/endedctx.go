@@ -10,13 +10,13 @@ import (
 // EndedCtx reports the use of a section's ctx after its unlock.
 var EndedCtx = &analysis.Analyzer{
 	Name: "endedctx",
-	Doc: `report the ctx of a section of package rlock that is used after its unlock
+	Doc: `report uses of a section's ctx after its unlock, for package rlock
 
-The unlock cancels the ctx that Lock returned. What gets it afterwards fails, also the next Lock. That is easily missed in a loop whose
-Lock assigns to a ctx from outside of it, and where "ctx, unlock, err := m.Lock(ctx)" assigns to the parameter of the function.
+The unlock cancels the ctx that Lock returned. Calls that still use it fail, and so does the next Lock under it. This is easily missed if a
+Lock in a loop assigns to a ctx declared outside, or if "ctx, unlock, err := m.Lock(ctx)" assigns to a function's parameter.
 
-So does the cancel function of the ctx that Lock was given, which often has a time-out for the wait alone. A section's ctx that a function
-returns is of no use to the caller if its unlock is deferred.`,
+Cancelling the ctx passed to Lock ends the section too. Often that ctx has a timeout meant only for the wait. And a function that defers the
+unlock returns a cancelled ctx.`,
 	URL:      url,
 	Run:      runEndedCtx,
 	Requires: []*analysis.Analyzer{takings},

@@ -14,18 +14,17 @@ import (
 // LockErr reports sections that run although Lock may have failed.
 var LockErr = &analysis.Analyzer{
 	Name: "lockerr",
-	Doc: `report errors of Lock, in package rlock, that are ignored
+	Doc: `report ignored errors of Lock, for package rlock
 
-A Lock that fails returns a ctx that can be used and an unlock that can be called, so code that does not look at the error works as long
-as nobody else has the lock, and goes on without it otherwise. Reported are an error that is dropped, one that nothing looks at,
-and one that is compared with a sentinel only, when the section begins.
+A failed Lock returns a usable ctx and a callable unlock. Code that ignores the error works as long as the lock is free, and otherwise runs
+without it. The analyzer reports errors that are dropped, never read, or only compared with a sentinel before the section begins.
 
-The same goes for an Acquire of a semaphore. Its Release must not run if it failed: that adds permits.
+The same applies to a semaphore's Acquire. After a failed Acquire, Release must not be called: it would add permits.
 
-Reported as well are an Await of a latch whose error is dropped, and the error of an unlock that a deferred function assigns to a variable
-which nobody reads: the result of a function needs a name for that.
+It also reports dropped errors of a latch's Await, and a deferred unlock whose error goes to a variable that nobody reads: to return it, the
+function needs a named result.
 
-Files for tests are left alone.`,
+Test files are not checked.`,
 	URL:      url,
 	Run:      runLockErr,
 	Requires: []*analysis.Analyzer{takings},

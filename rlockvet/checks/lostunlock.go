@@ -14,18 +14,19 @@ import (
 // LostUnlock reports unlocks that are missing, missing on some path, or called at another time than it seems.
 var LostUnlock = &analysis.Analyzer{
 	Name: "lostunlock",
-	Doc: `report unlocks of package rlock that are not called, or not when they should be
+	Doc: `report missing, late and early unlocks, for package rlock
 
-A lock whose unlock is not called is renewed until the process ends. Reported are an unlock that is dropped, one that some return
-leaves out, one that is overwritten, also behind the closure that was to call it, and one that is called but not deferred although the
-section calls functions: a panic in one of them, recovered further up, leaves the lock held.
+Without its unlock, a lock is renewed until the process ends. The analyzer reports unlocks that are dropped, overwritten (also after a
+closure has captured them), or missing before some return. It also reports an unlock that is not deferred although the section calls
+functions: if one of them panics and a caller recovers, the lock stays held.
 
-The same goes for the Permit of a PermitSemaphore, and for the permits of a Semaphore, which nobody owns: of these only those are looked at
-that the function itself gives back further down in the same block.
+The same applies to the Permit of a PermitSemaphore. A Semaphore's permits have no owner, so the analyzer checks them only if the function
+itself releases them later in the same block.
 
-Two are called at the wrong time: "defer check(unlock())" unlocks at once, and an unlock that a loop defers keeps the locks of all rounds.
+Two unlocks run at the wrong time: "defer check(unlock())" unlocks at once, and an unlock deferred in a loop keeps the locks of all
+iterations.
 
-Files for tests are left alone: a Lock that has to fail is common there.`,
+Test files are not checked, because tests often expect Lock to fail.`,
 	URL:      url,
 	Run:      runLostUnlock,
 	Requires: []*analysis.Analyzer{inspect.Analyzer, takings},

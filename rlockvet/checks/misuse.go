@@ -15,10 +15,10 @@ import (
 // Misuse reports comparisons and durations that cannot be meant.
 var Misuse = &analysis.Analyzer{
 	Name: "misuse",
-	Doc: `report comparisons and durations, for package rlock, that cannot mean what they say
+	Doc: `report comparisons and durations that cannot be meant, for package rlock
 
-An error of package rlock is never equal to a sentinel such as ErrNotAcquired, but wraps it: == is always false, and errors.Is finds it. A
-plain number as a duration counts nanoseconds: TryLock(ctx, 5) waits for 5 ns.`,
+Errors of package rlock wrap sentinels such as ErrNotAcquired and are never equal to them: == is always false, use errors.Is. A plain
+number as a duration counts nanoseconds: TryLock(ctx, 5) waits for 5 ns.`,
 	URL:      url,
 	Run:      runMisuse,
 	Requires: []*analysis.Analyzer{inspect.Analyzer, takings},

@@ -17,14 +17,14 @@ import (
 // OuterCtx reports the use of another ctx than the section's.
 var OuterCtx = &analysis.Analyzer{
 	Name: "outerctx",
-	Doc: `report a ctx from before a Lock of package rlock, or context.Background, that is passed on in its section
+	Doc: `report an outer ctx, or context.Background, passed on inside a section, for package rlock
 
-The ctx that Lock returns, or that Do gives its function, carries the hold and ends when the lock is lost. Code that gets another one
-goes on without the lock, and a Lock of the same name under it waits for itself.
+The ctx that Lock returns, or that Do passes to its function, carries the hold and ends when the lock is lost. Code with another ctx
+continues without the lock, and locking the same name under it waits for itself.
 
-To take another lock with the ctx from before is hand-over-hand locking, and not reported. Neither are functions that only read a
-value of the ctx, what follows a look that shows the loss, goroutines and deferred calls, which may outlive the section, and files for
-tests, where the one who must not get the lock is played.`,
+Taking another lock with the outer ctx is hand-over-hand locking, and not reported. Neither are functions that only read a value of the
+ctx, code after a check that shows the loss, goroutines and deferred calls, which may outlive the section, and test files, which often play
+a competitor.`,
 	URL:      url,
 	Run:      runOuterCtx,
 	Requires: []*analysis.Analyzer{inspect.Analyzer, takings},
