@@ -82,7 +82,7 @@ func memoryOfWaiters(t *testing.T, lock func(*rlock.Mutex, context.Context) (con
 	start <- struct{}{}
 	<-parked
 	// The first waiter asks at once, and again after it has subscribed. It opens all connections that the test needs.
-	redistest.Eventually(t, memoryPatience, func() bool { return redistest.Commands(t, watch)["evalsha"] == asked+2 }, "the first waiter asks twice")
+	redistest.Eventually(t, memoryPatience, func() bool { return redistest.Commands(t, watch)["evalsha"] == asked+2 }, "a waiter asks twice")
 
 	goroutines, before := runtime.NumGoroutine(), heapInUse()
 	for range memoryOf {
@@ -93,7 +93,7 @@ func memoryOfWaiters(t *testing.T, lock func(*rlock.Mutex, context.Context) (con
 	t.Logf("a waiter costs %d bytes", per)
 	assert.LessOrEqual(t, per, int64(waiterBytes))
 	// rueidis starts one or two for the PING of each connection, once a second.
-	redistest.Eventually(t, memoryPatience, func() bool { return runtime.NumGoroutine() <= goroutines }, "waiters start no goroutines of the library")
+	redistest.Eventually(t, memoryPatience, func() bool { return runtime.NumGoroutine() <= goroutines }, "no goroutine per waiter")
 	cancel()
 	wg.Wait()
 	require.NoError(t, unlock())

@@ -236,7 +236,7 @@ func TestMinHoldAndLostCalls(t *testing.T) {
 		redistest.Eventually(t, shortWatchdog, func() bool { return proxy.Held() == 1 }, "a renewal is under way")
 		past.do(t, "PEXPIRE", past.name, "2500")
 		unlocked := async(unlock)
-		redistest.Eventually(t, shortWatchdog, func() bool { return past.pttl(t, past.name) > shortWatchdog }, "the lock stays taken after the unlock")
+		redistest.Eventually(t, shortWatchdog, func() bool { return past.pttl(t, past.name) > shortWatchdog }, "the lock stays taken")
 		past.do(t, "PEXPIRE", past.name, "1000") // so that a renewal would show
 		proxy.Release()
 		require.NoError(t, within(t, unlocked, soon))
