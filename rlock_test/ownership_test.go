@@ -116,8 +116,8 @@ func TestEachHoldHasItsOwner(t *testing.T) {
 	require.NoError(t, unlock())
 }
 
-// Goroutines of one section exclude each other on all other locks, although their ctx carries a hold: so does an errgroup inside a
-// section.
+// Goroutines of one section, for example in an errgroup, exclude each other on all other locks, although their ctx carries a
+// hold.
 func TestGoroutinesInsideExcludeEachOtherOnOtherLocks(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
