@@ -52,7 +52,7 @@ func TestPermitsBeyondAll(t *testing.T) {
 	for range 5 {
 		large = append(large, async(func() error { _, _, err := s.AcquireN(ctx, 100); return err }))
 	}
-	redistest.Eventually(t, testTimeout, func() bool { return redistest.Started("rlock.(*PermitSemaphore).AcquireN(") == 5 }, "all have started")
+	redistest.Eventually(t, testTimeout, func() bool { return redistest.Started("rlock.(*PermitSemaphore).AcquireN(") == 5 }, "all started")
 	b.awaitLine(t, s.Name(), 1)
 	for range 3 {
 		small := async(func() error {
@@ -159,7 +159,7 @@ func permitsLeaveNothing(t *testing.T) {
 			assert.NoError(t, s.Do(context.Background(), func(context.Context, *rlock.Permit) error { return nil }))
 		})
 	}
-	redistest.Eventually(t, testTimeout, func() bool { return redistest.Started("rlock.(*PermitSemaphore).AcquireN(") == n }, "all have started")
+	redistest.Eventually(t, testTimeout, func() bool { return redistest.Started("rlock.(*PermitSemaphore).AcquireN(") == n }, "all started")
 	fixture{rdb: rdb}.awaitLine(t, s.Name(), 1)
 	first := redistest.Commands(t, rdb)
 	sleep(time.Second)
