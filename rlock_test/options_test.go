@@ -28,7 +28,7 @@ func TestMaxHold(t *testing.T) {
 			ctx, unlock, err := m.Lock(context.Background())
 			acquired := time.Now()
 			require.NoError(t, err)
-			_, unlockInner, err := plain.Lock(ctx) // for a hold without a bound
+			_, unlockInner, err := plain.Lock(ctx) // this handle has no bound
 			require.NoError(t, err)
 			inner, unlockShort, err := b.Mutex(b.name, rlock.WithMaxHold(time.Millisecond)).Lock(ctx)
 			require.NoError(t, err)

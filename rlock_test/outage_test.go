@@ -62,7 +62,7 @@ func TestOutageIsNoRefusalBehindOthers(t *testing.T) {
 	}
 }
 
-// Redis hangs while Locks start and are given up all the time. The goroutines they leave behind meanwhile are bounded by a constant.
+// Redis hangs while Locks continuously start and give up. The goroutines they leave behind meanwhile are bounded by a constant.
 // Once Redis is back, few commands undo their effects.
 func TestAbandonedLocksDuringAStall(t *testing.T) {
 	redistest.Parallel(t)

@@ -270,7 +270,7 @@ func TestPermitsAreRenewedInBatches(t *testing.T) {
 	}
 }
 
-// slowAnswer delays the answer to a command that has the argument says until it receives from come.
+// slowAnswer delays the answer to a command with the argument says, until it receives from come.
 type slowAnswer struct {
 	rueidis.Client
 	says    string

@@ -41,7 +41,8 @@ func TestPermitsWake(t *testing.T) {
 	requirePermits(t, s, 2, 0)
 }
 
-// A waiter for more permits than exist delays no other, nor does one for more permits than a call may have ids for.
+// A waiter for more permits than exist delays no other. Waiters of one process may together want more permits than one call may have
+// ids for.
 func TestPermitsBeyondAll(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
