@@ -64,7 +64,8 @@ func TestPermitCallersLeave(t *testing.T) {
 	}
 }
 
-// While Redis is down, each call to Redis fails with ErrUnreachable. Once Redis is back, released permits are free and no call has taken any.
+// While Redis is down, each call to it fails with ErrUnreachable. Once Redis is back, released permits are free, and no call has
+// taken any.
 func TestPermitsOutage(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
