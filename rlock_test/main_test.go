@@ -1,8 +1,8 @@
 // Package rlock_test tests the public API of package rlock on real servers.
 //
-// A test that waits for leases, and for which no server matters, runs in virtual time (see virtual). Other waiting tests
-// call redistest.Parallel. A test runs alone if it is quick, keeps the machine busy, needs an answer within a fraction of
-// a second, or has a thousand goroutines, which slow down every look at goroutines.
+// Tests that wait for leases and need no particular server run in virtual time (see virtual). Other waiting tests call
+// redistest.Parallel. A test runs alone if it is quick, keeps the machine busy, needs an answer within a fraction of
+// a second, or starts a thousand goroutines, which slow down every goroutine count.
 package rlock_test
 
 import (
@@ -28,8 +28,7 @@ func TestMain(m *testing.M) {
 	redistest.Main(m)
 }
 
-// fixture is the fixture of most tests: a lock client on the shared server, a bare client beside it, and a
-// unique name.
+// fixture has a lock client on the shared server, a bare client beside it, and a unique lock name.
 type fixture struct {
 	*rlock.Client
 	rdb  rueidis.Client
@@ -53,7 +52,7 @@ func newBareFixture(t testing.TB) fixture {
 // loadScripts loads the scripts that c uses, so that no later call is repeated because of NOSCRIPT.
 func loadScripts(t testing.TB, c *rlock.Client) {
 	t.Helper()
-	m := c.Mutex(redistest.Name(t), rlock.WithLease(time.Minute)) // whatever its watchdog time is
+	m := c.Mutex(redistest.Name(t), rlock.WithLease(time.Minute)) // independent of the Client's watchdog time
 	require.NoError(t, m.Do(context.Background(), func(context.Context) error { return nil }))
 }
 
@@ -71,7 +70,7 @@ func newClient(t testing.TB, rdb rueidis.Client, o ...rlock.Options) *rlock.Clie
 	return c
 }
 
-// clientsOf has the Clients made by each test, by the test's name.
+// clientsOf holds the Clients made by each test, by the test's name.
 var clientsOf clientsOfTests
 
 type clientsOfTests struct {
@@ -95,8 +94,8 @@ func (all *clientsOfTests) add(t testing.TB, c *rlock.Client) {
 	all.of[t.Name()] = append(all.of[t.Name()], c)
 }
 
-// waiting returns how many goroutines wait for locks of the Clients of a test and its parent tests. Redis has refused them, and
-// they sleep until they are woken. Of those that wait for one semaphore or latch it counts one.
+// waiting counts the goroutines that wait for locks of the Clients of a test and its parent tests: Redis has refused them, and
+// they sleep until they are woken. All waiters for one semaphore or latch count as one.
 func waiting(t testing.TB) (n int) {
 	clientsOf.mu.Lock()
 	defer clientsOf.mu.Unlock()
@@ -110,7 +109,7 @@ func waiting(t testing.TB) (n int) {
 	return n
 }
 
-// noCalls waits until the library does nothing in the background for the test: nothing is looked at, given back or asked again.
+// noCalls waits until the library's background calls for the test have ended: checks, releases and retries.
 func noCalls(t testing.TB) {
 	t.Helper()
 	redistest.Eventually(t, testTimeout, func() bool { return redistest.Goroutines(engine) == 0 }, "background work must end")
@@ -138,7 +137,7 @@ func (b fixture) awaitFields(t testing.TB, name string, want map[string]int64) {
 	redistest.Eventually(t, testTimeout, func() bool { return maps.Equal(b.fields(t, name), want) }, "the hash of the lock")
 }
 
-// loseLock deletes a lock under its holder. The holder's ctx is cancelled when Redis cannot count its next level.
+// loseLock deletes a held lock in Redis, and waits for the cancellation of ctx once Redis cannot count the next level.
 func (b fixture) loseLock(t testing.TB, ctx context.Context, m *rlock.Mutex) {
 	t.Helper()
 	require.NoError(t, b.do(t, "DEL", m.Name()).Error())
@@ -152,8 +151,8 @@ func (b fixture) loseLock(t testing.TB, ctx context.Context, m *rlock.Mutex) {
 	require.ErrorIs(t, unlock(), rlock.ErrLost)
 }
 
-// requireLostBy requires that a hold had ended by then, when somebody else had the lock. The timer that cancels its ctx may come a little later
-// on a busy machine.
+// requireLostBy requires that the hold ended no later than then, when another owner had the lock. The timer that cancels
+// ctx may fire a little later on a busy machine.
 func requireLostBy(t testing.TB, ctx context.Context, then time.Time) {
 	t.Helper()
 	select {
@@ -164,7 +163,7 @@ func requireLostBy(t testing.TB, ctx context.Context, then time.Time) {
 	var lost *rlock.LostError
 	require.ErrorAs(t, context.Cause(ctx), &lost)
 	require.ErrorIs(t, lost, rlock.ErrLost)
-	require.False(t, lost.Since.After(then), "it was held for %v longer", lost.Since.Sub(then))
+	require.False(t, lost.Since.After(then), "the hold ended %v too late", lost.Since.Sub(then))
 }
 
 func (b fixture) exists(t testing.TB, name string) bool {

@@ -11,7 +11,8 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// WithMaxWait bounds the Lock of every kind as TryLock does, that of several by the shortest, and leaves TryLock and the section alone.
+// WithMaxWait bounds Lock of every kind as TryLock does. All and Quorum use the shortest bound. TryLock and the section are
+// not affected.
 func TestMaxWait(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -69,13 +70,13 @@ func TestMaxWait(t *testing.T) {
 				_, err = b.PermitSemaphore(b.name+":p").TrySetPermits(ctx, 1)
 				require.NoError(t, err)
 			}
-			require.NoError(t, within(t, waits, testTimeout), "its own wait is longer")
+			require.NoError(t, within(t, waits, testTimeout), "TryLock waits for as long as its own argument says")
 		})
 	}
 	require.ErrorContains(t, b.Mutex(b.name, rlock.WithMaxWait(0)).Do(ctx, nothingToDo), "WithMaxWait is 0s, want at least 1ms")
 }
 
-// A Lead whose handle bounds the waiting ends with it.
+// Lead returns when its handle's WithMaxWait has passed.
 func TestLeadOfMaxWait(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)

@@ -17,16 +17,16 @@ import (
 )
 
 const (
-	memoryOf       = 5000 // waiters, or holds; the race detector follows 8,000 goroutines at most
+	memoryOf       = 5000 // waiters or holds; the race detector supports about 8,000 goroutines
 	waiterBytes    = 1024
 	holdBytes      = 512
-	askedBytes     = 512 // more, of a hold that wants to be asked
+	askedBytes     = 512 // in addition, for a hold with WithAsked
 	idleBytes      = 1280
 	pairAllocs     = 12 // 10 without the race detector
 	memoryPatience = 10 * time.Second
 )
 
-// heapInUse is what the process has on its heap. What a pool has kept goes with the second collection.
+// heapInUse returns the bytes allocated on the heap. The second collection also frees the contents of sync.Pools.
 func heapInUse() int64 {
 	runtime.GC()
 	runtime.GC()
@@ -35,7 +35,7 @@ func heapInUse() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// parkedCtx tells when a Lock is about to wait: that is when it looks at its ctx.
+// parkedCtx reports that a Lock is about to wait: only then does it call Done.
 type parkedCtx struct {
 	context.Context
 	once   sync.Once
@@ -47,7 +47,7 @@ func (c *parkedCtx) Done() <-chan struct{} {
 	return c.Context.Done()
 }
 
-// G3: what a waiter costs, apart from its goroutine, which is the caller's.
+// G3: the memory of a waiter, without its goroutine, which belongs to the caller.
 func TestMemoryOfWaiters(t *testing.T) {
 	t.Run("Lock", func(t *testing.T) { memoryOfWaiters(t, (*rlock.Mutex).Lock) })
 	t.Run("TryLock", func(t *testing.T) {
@@ -62,7 +62,7 @@ func memoryOfWaiters(t *testing.T, lock func(*rlock.Mutex, context.Context) (con
 	ctx, cancel := context.WithCancel(t.Context())
 	s := redistest.Start(t)
 	watch := s.Client(t)
-	_, unlock, err := newClient(t, s.Client(t)).Mutex("one", rlock.WithLease(testTimeout)).Lock(ctx) // not renewed: that could make a connection
+	_, unlock, err := newClient(t, s.Client(t)).Mutex("one", rlock.WithLease(testTimeout)).Lock(ctx) // a renewal could open a connection
 	require.NoError(t, err)
 	m := newClient(t, s.Client(t)).Mutex("one")
 
@@ -81,8 +81,8 @@ func memoryOfWaiters(t *testing.T, lock func(*rlock.Mutex, context.Context) (con
 	asked := redistest.Commands(t, watch)["evalsha"]
 	start <- struct{}{}
 	<-parked
-	// The first waiter asks at once, and again when it has subscribed. It needs all connections there will be.
-	redistest.Eventually(t, memoryPatience, func() bool { return redistest.Commands(t, watch)["evalsha"] == asked+2 }, "asked twice")
+	// The first waiter asks at once, and again after it has subscribed. It opens all connections that the test needs.
+	redistest.Eventually(t, memoryPatience, func() bool { return redistest.Commands(t, watch)["evalsha"] == asked+2 }, "a waiter asks twice")
 
 	goroutines, before := runtime.NumGoroutine(), heapInUse()
 	for range memoryOf {
@@ -92,14 +92,14 @@ func memoryOfWaiters(t *testing.T, lock func(*rlock.Mutex, context.Context) (con
 	per := (heapInUse() - before) / memoryOf
 	t.Logf("a waiter costs %d bytes", per)
 	assert.LessOrEqual(t, per, int64(waiterBytes))
-	// rueidis has one or two for the PING of each connection, once a second.
-	redistest.Eventually(t, memoryPatience, func() bool { return runtime.NumGoroutine() <= goroutines }, "no goroutine of ours each")
+	// rueidis starts one or two for the PING of each connection, once a second.
+	redistest.Eventually(t, memoryPatience, func() bool { return runtime.NumGoroutine() <= goroutines }, "no goroutine per waiter")
 	cancel()
 	wg.Wait()
 	require.NoError(t, unlock())
 }
 
-// The memory of a hold, apart from its handle and from the channel that its ctx makes when it is asked for one; and of one that wants to be asked.
+// The memory of a hold, without its handle and the channel that ctx.Done makes, and the additional memory with WithAsked.
 func TestMemoryOfHolds(t *testing.T) {
 	s := redistest.Start(t)
 	c := newClient(t, s.Client(t))
@@ -107,10 +107,10 @@ func TestMemoryOfHolds(t *testing.T) {
 	t.Logf("a hold costs %d bytes", hold)
 	assert.LessOrEqual(t, hold, int64(holdBytes))
 	asked := memoryOfHolds(t, c, rlock.WithAsked())
-	t.Logf("a hold that wants to be asked costs %d bytes", asked)
+	t.Logf("a hold with WithAsked costs %d bytes", asked)
 	assert.LessOrEqual(t, asked, int64(holdBytes+askedBytes))
 	again := memoryOfHolds(t, c)
-	t.Logf("a hold costs %d bytes, in a Client that has an ear", again)
+	t.Logf("a hold costs %d bytes, in a Client that listens for other processes", again)
 	assert.LessOrEqual(t, again, int64(holdBytes))
 }
 
@@ -137,29 +137,29 @@ func memoryOfHolds(t *testing.T, c *rlock.Client, options ...rlock.Option) (per 
 		return err
 	}
 	unlock := func(i int) error { return unlocks[i]() }
-	each(1000, lock) // makes the connections
+	each(1000, lock) // opens the connections
 	each(1000, unlock)
-	clear(unlocks) // they keep what they have unlocked
+	clear(unlocks) // an UnlockFunc keeps its hold in memory
 
 	goroutines, before := runtime.NumGoroutine(), heapInUse()
 	each(memoryOf, lock)
 	per = (heapInUse() - before) / memoryOf
-	redistest.Eventually(t, memoryPatience, func() bool { return runtime.NumGoroutine() <= goroutines }, "one goroutine for all holds")
+	redistest.Eventually(t, memoryPatience, func() bool { return runtime.NumGoroutine() <= goroutines }, "all holds share one goroutine")
 	each(memoryOf, unlock)
 	return per
 }
 
-// What a lock costs that is kept, with what is remembered of it.
+// The memory of a lock kept by WithLinger.
 func TestMemoryOfKeptLocks(t *testing.T) {
 	s := redistest.Start(t)
 	c := newClient(t, s.Client(t))
 	keep(t, c, c.Mutex("kept", rlock.WithLinger(long)))
-	const locks = 900 // a Client keeps a thousand
+	const locks = 900 // a Client keeps at most a thousand
 	keepAll := func(c *rlock.Client) {
 		for i := range locks {
 			lockAndUnlock(t, c.Mutex(fmt.Sprintf("kept:%s:%d", c.ID(), i), rlock.WithLinger(long)))
-			if i%30 == 0 || i == locks-1 { // the runtime keeps what goroutines had that have ended
-				redistest.Eventually(t, testTimeout, func() bool { return c.Stats().Idle == i+2 }, "it has looked who waits")
+			if i%30 == 0 || i == locks-1 { // the runtime keeps the memory of goroutines that have ended
+				redistest.Eventually(t, testTimeout, func() bool { return c.Stats().Idle == i+2 }, "the Client has checked for waiters")
 			}
 		}
 	}
@@ -170,11 +170,11 @@ func TestMemoryOfKeptLocks(t *testing.T) {
 	keepAll(c)
 	require.Equal(t, locks+1, c.Stats().Idle)
 	per := (heapInUse() - before) / locks
-	t.Logf("a lock that is kept costs %d bytes", per)
+	t.Logf("a kept lock costs %d bytes", per)
 	assert.LessOrEqual(t, per, int64(idleBytes))
 }
 
-// What a Lock and its unlock leave to the garbage collector, if nobody else wants the lock.
+// The allocations of an uncontended Lock and its unlock.
 func TestMemoryOfAPair(t *testing.T) {
 	s := redistest.Start(t)
 	m := newClient(t, s.Client(t)).Mutex("pair")
@@ -183,11 +183,11 @@ func TestMemoryOfAPair(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, unlock())
 	}
-	pair() // makes the connection, and sends the scripts
-	// The runtime counts for the whole process, and earlier tests may have left something that is just ending: the least of some rounds is the pair's.
+	pair() // opens the connection and loads the scripts
+	// The runtime counts for the whole process, in which earlier tests may still be ending: take the minimum of several rounds.
 	per := math.Inf(1)
 	for range 10 {
-		per = min(per, testing.AllocsPerRun(200, pair)) // on one core, so nothing else of this process runs for long
+		per = min(per, testing.AllocsPerRun(200, pair)) // on one core, so nothing else in this process runs for long
 	}
 	t.Logf("a Lock and its unlock allocate %.0f times", per)
 	assert.LessOrEqual(t, per, float64(pairAllocs))

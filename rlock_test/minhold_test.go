@@ -15,7 +15,7 @@ import (
 
 const minHold = 1500 * time.Millisecond
 
-// An unlock within the shortest hold costs what any does, returns at once, and leaves the lock taken until that is over.
+// An early unlock with WithMinHold costs no more than any other and returns at once. The lock stays taken until the time is over.
 func TestMinHold(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
@@ -47,21 +47,21 @@ func TestMinHold(t *testing.T) {
 		require.LessOrEqual(t, refusal.TTL, minHold)
 	}
 	require.Less(t, time.Since(acquired), minHold)
-	redistest.Eventually(t, testTimeout, func() bool { return !b.exists(t, b.name) }, "free")
+	redistest.Eventually(t, testTimeout, func() bool { return !b.exists(t, b.name) }, "the lock becomes free")
 	require.GreaterOrEqual(t, time.Since(acquired), minHold-time.Millisecond)
 	require.Less(t, time.Since(acquired), minHold+soon)
 
 	ctx, unlock, err = m.Lock(context.Background())
 	require.NoError(t, err)
 	token, _ := m.FencingToken(ctx)
-	require.EqualValues(t, 2, token, "to be left taken is no acquire")
+	require.EqualValues(t, 2, token, "staying taken does not count as an acquire")
 	sleep(minHold + minHold/10)
 	require.NoError(t, unlock())
-	require.False(t, b.exists(t, b.name), "unlocked after that time it is free at once")
+	require.False(t, b.exists(t, b.name), "an unlock after that time frees the lock at once")
 }
 
-// The lease has no say in how long the lock stays taken after the unlock, the last level has: that of a hold that was taken
-// through such a handle. A forced unlock frees the lock.
+// The time taken after the unlock does not depend on the lease. The handle that acquired the hold decides, when its last level is
+// unlocked. ForceUnlock frees the lock.
 func TestMinHoldOfLevels(t *testing.T) {
 	redistest.Parallel(t)
 	for name, lease := range map[string]time.Duration{"shorter lease": minHold / 2, "longer lease": testTimeout, "renewed": 0} {
@@ -82,7 +82,7 @@ func TestMinHoldOfLevels(t *testing.T) {
 				_, unlockInner, err = last.Lock(context.WithoutCancel(ctx))
 				require.NoError(t, err)
 				require.NoError(t, unlock())
-				require.NoError(t, unlockInner(), "the last, though through another handle")
+				require.NoError(t, unlockInner(), "the last level, though through another handle")
 				require.Positive(t, b.pttl(t, b.name))
 				require.LessOrEqual(t, b.pttl(t, b.name), minHold)
 				was, err := plain.ForceUnlock(context.Background())
@@ -96,16 +96,16 @@ func TestMinHoldOfLevels(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, unlock())
 			require.NoError(t, unlockInner())
-			require.False(t, b.exists(t, b.name), "the Lock that took the hold decides")
+			require.False(t, b.exists(t, b.name), "the Lock that acquired the hold decides")
 		})
 	}
 }
 
-// G4: whoever waits is told of the shorter time, and has the lock when that is over, in the holder's process and in others, with
-// and without hand-offs. The lease that they were told before is 30 seconds.
+// G4: waiters learn of the shorter time at the unlock and get the lock when it is over, in the holder's process and in others, with
+// and without hand-offs. Before the unlock they expect the 30 s lease.
 func TestMinHoldWakesWaiters(t *testing.T) {
 	redistest.Parallel(t)
-	const minHold = 2 * minHold // all have to wait by then
+	const minHold = 2 * minHold // so that all callers wait by then
 	cluster := redistest.StartCluster(t, 3, 0)
 	for name, d := range map[string]deployment{
 		"standalone": standalone(redistest.Shared(t)),
@@ -131,10 +131,10 @@ func TestMinHoldWakesWaiters(t *testing.T) {
 					}
 					redistest.Eventually(t, minHold, func() bool {
 						return waiting(t) == len(waiters) && subscribers(t, watch, lock) == len(waiters)/2
-					}, "all wait, and are subscribed")
+					}, "all wait and are subscribed")
 					require.NoError(t, unlock())
 					require.Less(t, time.Since(acquired), minHold)
-					for range waiters { // in whichever order
+					for range waiters { // in any order
 						got := first(t, waiters, rlock.DefaultWatchdogTimeout)
 						require.NoError(t, got.err)
 						require.GreaterOrEqual(t, got.at.Sub(acquired), minHold-time.Millisecond)
@@ -147,14 +147,14 @@ func TestMinHoldWakesWaiters(t *testing.T) {
 	}
 }
 
-// subscribers counts the processes that are subscribed to the unlock channel of a plain lock.
+// subscribers counts the processes subscribed to the unlock channel of a plain lock.
 func subscribers(t *testing.T, rdb rueidis.Client, name string) (n int) {
 	t.Helper()
 	for _, node := range rdb.Nodes() {
 		for _, cmd := range []string{"NUMSUB", "SHARDNUMSUB"} {
 			channel := "redisson_lock__channel:{" + name + "}"
 			counts, err := node.Do(t.Context(), node.B().Arbitrary("PUBSUB", cmd, channel).Build()).ToArray()
-			if _, refused := rueidis.IsRedisErr(err); refused { // SHARDNUMSUB, before Redis 7
+			if _, refused := rueidis.IsRedisErr(err); refused { // SHARDNUMSUB before Redis 7
 				continue
 			}
 			require.NoError(t, err)
@@ -166,7 +166,7 @@ func subscribers(t *testing.T, rdb rueidis.Client, name string) (n int) {
 	return n
 }
 
-// first returns the next result of some Locks.
+// first returns the first result of several Locks.
 func first(t *testing.T, waiters []pendingLock, within time.Duration) lockResult {
 	t.Helper()
 	for end := time.Now().Add(within); time.Now().Before(end); sleep(time.Millisecond) {
@@ -178,11 +178,11 @@ func first(t *testing.T, waiters []pendingLock, within time.Duration) lockResult
 			}
 		}
 	}
-	require.FailNow(t, "nobody has the lock")
+	require.FailNow(t, "no waiter got the lock")
 	panic("unreachable")
 }
 
-// G4: the same if the one that was told of the time gives up meanwhile, and if the holder's Client is closed.
+// G4: the next waiter gets the lock even if the first gives up after the unlock, and even if the holder's Client is closed.
 func TestMinHoldAndAWaiterThatGivesUp(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -204,8 +204,7 @@ func TestMinHoldAndAWaiterThatGivesUp(t *testing.T) {
 	require.NoError(t, got.unlock())
 }
 
-// G6, G7: the lock is left taken once and for no longer, if the reply to the unlock is lost, if the unlock is lost, and if a
-// renewal comes late.
+// G6, G7: the lock stays taken for that time and no longer if the unlock or its reply is lost, or if a renewal arrives late.
 func TestMinHoldAndLostCalls(t *testing.T) {
 	redistest.Parallel(t)
 	for name, lose := range map[string]func(*redistest.Proxy){
@@ -237,15 +236,15 @@ func TestMinHoldAndLostCalls(t *testing.T) {
 		redistest.Eventually(t, shortWatchdog, func() bool { return proxy.Held() == 1 }, "a renewal is under way")
 		past.do(t, "PEXPIRE", past.name, "2500")
 		unlocked := async(unlock)
-		redistest.Eventually(t, shortWatchdog, func() bool { return past.pttl(t, past.name) > shortWatchdog }, "left taken")
-		past.do(t, "PEXPIRE", past.name, "1000") // so that a renewal would be seen
+		redistest.Eventually(t, shortWatchdog, func() bool { return past.pttl(t, past.name) > shortWatchdog }, "the lock stays taken")
+		past.do(t, "PEXPIRE", past.name, "1000") // so that a renewal would show
 		proxy.Release()
 		require.NoError(t, within(t, unlocked, soon))
-		redistest.Eventually(t, soon, func() bool { return !past.exists(t, past.name) }, "not renewed")
+		redistest.Eventually(t, soon, func() bool { return !past.exists(t, past.name) }, "the late renewal has no effect")
 	})
 }
 
-// An unlock that Redis did not answer is made up for in the background, and leaves the lock taken then.
+// An unlock that Redis did not answer is repeated in the background, and leaves the lock taken then.
 func TestMinHoldAndASilentRedis(t *testing.T) {
 	redistest.Parallel(t)
 	const least = 20 * time.Second
@@ -260,12 +259,12 @@ func TestMinHoldAndASilentRedis(t *testing.T) {
 	redistest.Eventually(t, testTimeout, func() bool {
 		fields := past.fields(t, past.name)
 		return len(fields) == 1 && fields[past.kept(t)] == 1
-	}, "the owner is gone, and the lock is not free")
+	}, "the owner is gone and the lock is not free")
 	require.LessOrEqual(t, past.pttl(t, past.name), least)
 	past.do(t, "DEL", past.name)
 }
 
-// kept is the field that stands for nobody, if there is one.
+// kept returns the placeholder field of a lock that stays taken, or "".
 func (b fixture) kept(t testing.TB) string {
 	t.Helper()
 	for field := range b.fields(t, b.name) {
@@ -276,22 +275,22 @@ func (b fixture) kept(t testing.TB) string {
 	return ""
 }
 
-// A Lock that failed was no hold, and leaves nothing taken.
+// A Lock that failed leaves nothing taken.
 func TestMinHoldOfAFailedLock(t *testing.T) {
 	redistest.Parallel(t)
 	c, proxy, past := behindProxy(t, anyWay)
 	m := c.Mutex(past.name, rlock.WithMinHold(testTimeout))
 	proxy.OnReply(nthScript(1, redistest.Hold))
 	p := lockAsync(t, m)
-	redistest.Eventually(t, testTimeout, func() bool { return proxy.Held() == 1 }, "granted, not answered")
+	redistest.Eventually(t, testTimeout, func() bool { return proxy.Held() == 1 }, "granted, but not answered")
 	p.cancel()
 	require.ErrorIs(t, p.get(t, soon).err, rlock.ErrNotAcquired)
 	proxy.Release()
-	redistest.Eventually(t, soon, func() bool { return !past.exists(t, past.name) }, "given back")
+	redistest.Eventually(t, soon, func() bool { return !past.exists(t, past.name) }, "the grant is released")
 }
 
-// A hold that is lost is over at the end of its lease, or with its unlock: somebody else may have been in since, and nobody is kept out
-// for the rest of the shortest hold.
+// WithMinHold does not apply to a lost hold: another owner may have had the lock since, so the end of the lease or the unlock frees
+// it at once.
 func TestMinHoldOfALostHold(t *testing.T) {
 	redistest.Parallel(t)
 	for name, unlocks := range map[string]func(c *rlock.Client, name string) (context.Context, rlock.UnlockFunc, error){
@@ -310,7 +309,7 @@ func TestMinHoldOfALostHold(t *testing.T) {
 			c, proxy, past := behindProxy(t, anyWay, rlock.Options{WatchdogTimeout: time.Second})
 			ctx, unlock, err := unlocks(c, past.name)
 			require.NoError(t, err)
-			past.do(t, "PEXPIRE", past.name, "100000") // so that its end is no expiry
+			past.do(t, "PEXPIRE", past.name, "100000") // so that the loss is no expiry in Redis
 			proxy.OnRequest(func(cmd []string) redistest.Action {
 				if ctx.Err() == nil && strings.HasPrefix(cmd[0], "EVAL") {
 					return redistest.Hold
@@ -320,14 +319,14 @@ func TestMinHoldOfALostHold(t *testing.T) {
 			<-ctx.Done()
 			require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
 			require.True(t, past.exists(t, past.name))
-			proxy.CutAll() // with the renewals that did not come through
+			proxy.CutAll() // including the renewals held back
 			require.ErrorIs(t, unlock(), rlock.ErrLost)
-			redistest.Eventually(t, 5*time.Second, func() bool { return !past.exists(t, past.name) }, "free")
+			redistest.Eventually(t, 5*time.Second, func() bool { return !past.exists(t, past.name) }, "the lock is free")
 		})
 	}
 }
 
-// Whatever number Redisson is given for a thread, its hold is not taken for one that stays taken.
+// A hold of a Redisson thread is never mistaken for a lock that stays taken, whatever the thread's number.
 func TestMinHoldIsToldApartFromAThreadOfRedissons(t *testing.T) {
 	b := newFixture(t)
 	for _, thread := range []string{"0", "-1", "1"} {

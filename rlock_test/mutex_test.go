@@ -81,7 +81,7 @@ func TestForceUnlock(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, ok)
 
-	next := waiting.get(t, watchdog/2) // sooner than by the end of the lease
+	next := waiting.get(t, watchdog/2) // earlier than the lease would end
 	require.NoError(t, next.err)
 	<-ctx.Done() // at the next renewal
 	require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
@@ -90,11 +90,11 @@ func TestForceUnlock(t *testing.T) {
 	require.NoError(t, next.unlock())
 }
 
-// oneConn is for tests that count all commands: of several connections rueidis picks one at random for
-// each keyed command, and opens it, with commands of its own, when it first picks it.
+// oneConn is for tests that count all commands. With several connections, rueidis picks one at random for each keyed command,
+// and opens it, with commands of its own, when it first picks it.
 func oneConn(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 }
 
-// Uncontended, a Lock and its unlock are two script calls, and Redis sees nothing else.
+// An uncontended Lock and its unlock are two script calls, and Redis receives nothing else.
 func TestUncontendedCostsTwoCommands(t *testing.T) {
 	s := redistest.Start(t)
 	rdb, watch := s.Client(t, oneConn), s.Client(t)
@@ -114,15 +114,15 @@ func TestUncontendedCostsTwoCommands(t *testing.T) {
 	require.EqualValues(t, 2*n, after["evalsha"]-before["evalsha"])
 	inScripts := map[string]int64{"pttl": n, "hincrby": n, "pexpire": n, "zrange": n, "hdel": n, "publish": n}
 	for name, calls := range after {
-		if name == "evalsha" || name == "info" || name == "ping" || name == "command" { // ping: rueidis' own
+		if name == "evalsha" || name == "info" || name == "ping" || name == "command" { // rueidis sends PING itself
 			continue
 		}
 		require.Equal(t, inScripts[name], calls-before[name], name)
 	}
 }
 
-// MONITOR shows the two script calls of uncontended Locks and unlocks, in turn, and no other command, however cheap. Commands of the
-// scripts it shows as coming from "lua".
+// MONITOR shows the two script calls of uncontended Locks and unlocks in turn, and no other command. It marks commands sent
+// by the scripts as coming from "lua".
 func TestMonitorShowsTwoCommandsPerPair(t *testing.T) {
 	s := redistest.Start(t)
 	m := newClient(t, s.Client(t, oneConn)).Mutex("monitored")
@@ -147,7 +147,7 @@ func TestMonitorShowsTwoCommandsPerPair(t *testing.T) {
 	for range n {
 		pair()
 	}
-	last := fixture{rdb: s.Client(t)} // comes after them
+	last := fixture{rdb: s.Client(t)} // sent after all pairs
 	require.NoError(t, last.do(t, "ECHO", "the end").Error())
 	var seen []string // command and script
 	for {
@@ -159,7 +159,7 @@ func TestMonitorShowsTwoCommandsPerPair(t *testing.T) {
 		switch {
 		case strings.HasSuffix(from, " lua"):
 			continue
-		case strings.EqualFold(words[0], `"PING"`): // rueidis' own, one a second and connection
+		case strings.EqualFold(words[0], `"PING"`): // rueidis sends one per second and connection
 			continue
 		case strings.EqualFold(words[0], `"EVALSHA"`):
 			seen = append(seen, words[1])
@@ -167,11 +167,11 @@ func TestMonitorShowsTwoCommandsPerPair(t *testing.T) {
 		case len(seen) < 2*n:
 			require.Fail(t, "another command", line)
 		}
-		break // the connection of last begins
+		break // first command of last's connection
 	}
 	require.Len(t, seen, 2*n)
 	for i, script := range seen {
-		require.Equal(t, seen[i%2], script, "an acquire, a release")
+		require.Equal(t, seen[i%2], script, "acquire and release alternate")
 	}
 	require.NotEqual(t, seen[0], seen[1])
 }
@@ -218,14 +218,14 @@ func TestCancelledWait(t *testing.T) {
 		`\(if this caller has it, use the ctx that its Lock returned\): context deadline exceeded$`, err.Error())
 
 	_, _, err = m.Lock(ctx)
-	require.ErrorIs(t, err, context.DeadlineExceeded, "done before it began")
+	require.ErrorIs(t, err, context.DeadlineExceeded, "ctx was done before the call")
 
 	mine := errors.New("mine")
 	caused, cancelCaused := context.WithCancelCause(context.Background())
 	cancelCaused(mine)
 	_, _, err = m.Lock(caused)
 	require.ErrorIs(t, err, context.Canceled)
-	require.ErrorIs(t, err, mine, "the cause is there, too")
+	require.ErrorIs(t, err, mine, "the error includes the cause")
 	b.awaitSubscribers(t, b.name, 0)
 	require.NoError(t, unlock())
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// G5: on a server that runs no scripts, or not for this user, a Lock of any kind fails at once, in one line that says what is missing and
-// where to look, and leaves nothing.
+// G5: if the server has no scripts, or denies them to this user, Lock of any kind fails at once and leaves nothing behind. The
+// error is one line with the missing commands and where to look.
 func TestServerWithoutScripts(t *testing.T) {
 	redistest.Parallel(t)
 	const unknownSHA, unknown = "unknown command .EVALSHA.", "unknown command .EVAL." // the quotes differ

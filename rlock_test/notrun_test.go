@@ -12,7 +12,8 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// The error of a Do says whether its function ran, also if another Do inside says that of its own, and errors.Is and errors.As find the rest as ever.
+// The error of Do reports whether its own function ran, even around the error of an inner Do. errors.Is and errors.As find the
+// other errors as usual.
 func TestErrNotRun(t *testing.T) {
 	ctx := context.Background()
 	broken := &rlock.NotAcquiredError{Name: "inner"}
@@ -35,7 +36,7 @@ func TestErrNotRun(t *testing.T) {
 			err := do(taken, func(context.Context) error { panic("it runs") })
 			require.ErrorIs(t, err, rlock.ErrNotRun)
 			require.ErrorIs(t, err, rlock.ErrNotAcquired)
-			require.EqualError(t, err, broken.Error(), "the text is that of the Lock")
+			require.EqualError(t, err, broken.Error(), "the text of Lock's error")
 			var not *rlock.NotAcquiredError
 			require.ErrorAs(t, err, &not)
 			require.Same(t, broken, not)
@@ -58,14 +59,14 @@ func TestErrNotRun(t *testing.T) {
 			}
 			require.ErrorIs(t, do(free, func(ctx context.Context) error { return rlock.ErrNotHeld }), rlock.ErrNotHeld)
 			mine := errors.New("mine")
-			require.Equal(t, mine, do(free, func(context.Context) error { return mine }), "the error as it is")
+			require.Equal(t, mine, do(free, func(context.Context) error { return mine }), "the function's error is returned unchanged")
 			require.NotErrorIs(t, do(&fakeLock{unlockErr: rlock.ErrUnreachable}, nothingToDo), rlock.ErrNotRun)
 		})
 	}
 	require.Panics(t, func() { _, _ = rlock.TryDoValue[int](ctx, nil, 0, nil) })
 }
 
-// The Do of every kind of lock says so.
+// Do of every kind of lock returns ErrNotRun if the function did not run.
 func TestErrNotRunOfAllKinds(t *testing.T) {
 	b := newFixture(t)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -97,5 +98,5 @@ func TestErrNotRunOfAllKinds(t *testing.T) {
 	}
 	err := rlock.Lead(context.Background(), b.Mutex(b.name, rlock.WithLease(-1)), run)
 	require.Error(t, err)
-	require.NotErrorIs(t, err, rlock.ErrNotRun, "of several calls")
+	require.NotErrorIs(t, err, rlock.ErrNotRun, "Lead makes several calls")
 }

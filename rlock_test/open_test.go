@@ -22,7 +22,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// Each URL leads to a Client that locks, and whose connections and goroutines end with it.
+// Open connects a Client by each form of URL. Close ends its connections and goroutines.
 func TestOpen(t *testing.T) {
 	redistest.Parallel(t)
 	socket := filepath.Join(t.TempDir(), "s")
@@ -31,7 +31,7 @@ func TestOpen(t *testing.T) {
 	cluster, sentinels := redistest.StartCluster(t, 3, 0), redistest.StartSentinel(t)
 	for name, c := range map[string]struct {
 		url  string
-		more []*redistest.Server // that it connects to, but for s
+		more []*redistest.Server // other servers it connects to, besides s
 	}{
 		"a server":  {url: "redis://" + s.Addr()},
 		"a user":    {url: "redis://shop:" + url.QueryEscape("p@ss:w/rd") + "@" + s.Addr()},
@@ -58,16 +58,16 @@ func TestOpen(t *testing.T) {
 			client.Close()
 			client.Close()
 			require.ErrorIs(t, m.Do(t.Context(), func(context.Context) error { return nil }), rlock.ErrClosed)
-			redistest.Eventually(t, soon, func() bool { return connections(t, servers) <= before }, "its connections end")
-			// rueidis asks a cluster for its nodes again after a connection has closed: a second later at most, and for up to a second.
+			redistest.Eventually(t, soon, func() bool { return connections(t, servers) <= before }, "the Client's connections end")
+			// After a connection has closed, rueidis asks a cluster for its nodes again: within a second, and for up to a second.
 			redistest.Eventually(t, 3*time.Second+soon, func() bool {
 				return redistest.GoroutinesOfTest(append(packages, "redis/rueidis.")...) == 0
-			}, "its goroutines end")
+			}, "the Client's goroutines end")
 		})
 	}
 }
 
-// connections is how many clients have connected to the servers, but for the one that asks.
+// connections returns the number of client connections to the servers, without the counting one.
 func connections(t *testing.T, servers []*redistest.Server) (n int) {
 	t.Helper()
 	for _, s := range servers {
@@ -76,7 +76,7 @@ func connections(t *testing.T, servers []*redistest.Server) (n int) {
 	return n
 }
 
-// What a URL cannot say.
+// OpenWith accepts options that no URL can express.
 func TestOpenWith(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t, "--requirepass", "secret")
@@ -96,7 +96,7 @@ func TestOpenWith(t *testing.T) {
 	require.NoError(t, c.Mutex("a").Do(t.Context(), func(context.Context) error { return nil }))
 }
 
-// An error is one line that has the address and a cure, and no password; nothing is left.
+// An error of Open is one line with the address and a cure, never the password, and leaves no connection or goroutine behind.
 func TestOpenFails(t *testing.T) {
 	redistest.Parallel(t)
 	const password = "hush-hush"
@@ -104,13 +104,13 @@ func TestOpenFails(t *testing.T) {
 	guarded := redistest.Start(t, "--requirepass", "another")
 	secure, _ := redistest.StartTLS(t, s.Addr())
 	down.Stop()
-	silent, err := net.Listen("tcp4", "127.0.0.1:0") // takes connections, and says nothing
+	silent, err := net.Listen("tcp4", "127.0.0.1:0") // accepts connections and never answers
 	require.NoError(t, err)
 	defer func() { _ = silent.Close() }()
 	before := connections(t, []*redistest.Server{s})
 	const noURL = "rlock: not a Redis URL: want redis://user:password@host:6379/0"
 	start := "(start Redis there, or correct the address)"
-	refused := map[string]bool{ // by Redis, or before it was dialed
+	refused := map[string]bool{ // by Redis, or before dialing
 		"wrong password": true, "no password": true, "no such database": true, "no sentinel": true, "bad port": true, "slash in it": true,
 		"bad escape": true, "another scheme": true, "no scheme": true, "empty": true, "bad database": true, "bad time": true,
 	}
@@ -151,7 +151,7 @@ func TestOpenFails(t *testing.T) {
 			require.Equal(t, !refused[name], errors.Is(err, rlock.ErrUnreachable))
 		})
 	}
-	t.Run("ForceSingleClient", func(t *testing.T) { // of which rueidis returns a client and an error
+	t.Run("ForceSingleClient", func(t *testing.T) { // rueidis returns both a client and an error
 		_, err := rlock.OpenWith(rueidis.ClientOption{InitAddress: []string{down.Addr()}, ForceSingleClient: true}, rlock.Options{})
 		require.ErrorContains(t, err, start)
 	})
@@ -159,7 +159,7 @@ func TestOpenFails(t *testing.T) {
 		_, err := rlock.OpenWith(rueidis.ClientOption{}, rlock.Options{})
 		require.ErrorIs(t, err, rueidis.ErrNoAddr)
 	})
-	t.Run("bad Options", func(t *testing.T) { // which are looked at first
+	t.Run("bad Options", func(t *testing.T) { // checked before dialing
 		_, err := rlock.Open("redis://"+silent.Addr().String(), rlock.Options{WatchdogTimeout: 1})
 		require.ErrorContains(t, err, "WatchdogTimeout")
 	})
@@ -169,7 +169,7 @@ func TestOpenFails(t *testing.T) {
 	}, "no goroutine is left")
 }
 
-// Whoever closes it returns when the connections are closed, also from Shutdown, and an unlock after that fails at once.
+// Close and Shutdown return once the connections are closed, in concurrent calls too. A later unlock fails at once.
 func TestOpenedIsClosed(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
@@ -211,11 +211,11 @@ func TestOpenedIsClosedInABlackHole(t *testing.T) {
 	_, _, err = c.Mutex("a").Lock(context.Background())
 	require.NoError(t, err)
 	waits := lockAsync(t, c.Mutex("a"))
-	redistest.Eventually(t, testTimeout, func() bool { return c.Stats().Waiting == 1 }, "it waits")
+	redistest.Eventually(t, testTimeout, func() bool { return c.Stats().Waiting == 1 }, "the caller waits")
 	proxy.BlackHole(true)
 	require.NoError(t, within(t, async(func() error { c.Close(); return nil }), 15*time.Second))
 	require.ErrorIs(t, waits.get(t, soon).err, rlock.ErrClosed)
 	redistest.Eventually(t, soon, func() bool {
 		return redistest.GoroutinesOfTest(append(packages, "redis/rueidis.")...) == 0
-	}, "its goroutines end")
+	}, "the Client's goroutines end")
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// The options of the handles whose pairs are tried, and for how long they are.
+// The values of the options that are combined in pairs.
 const (
 	pairLease    = 2500 * time.Millisecond
 	pairMaxHold  = 1500 * time.Millisecond
@@ -38,7 +38,7 @@ func pairedOptions() map[string]rlock.Option {
 	}
 }
 
-// pairKinds are the kinds of locks that take options, by the columns of the table. rival keeps the lock from m, and m it from that.
+// pairKinds has the kinds of locks that take options, by column of the table. m and rival exclude each other.
 var pairKinds = map[string]struct {
 	m, rival func(c *rlock.Client, name string, o ...rlock.Option) *rlock.Mutex
 }{
@@ -63,7 +63,7 @@ var pairKinds = map[string]struct {
 	},
 }
 
-// pair is a lock with two options, in one process, and the same lock in another one.
+// pair is a lock with two options in one process, and its rival in another.
 type pair struct {
 	fixture
 	m     *rlock.Mutex
@@ -71,7 +71,7 @@ type pair struct {
 	has   map[string]bool
 }
 
-// lease is for how long a hold is trusted at most, unless it is renewed.
+// lease returns the longest time a hold is trusted without a renewal.
 func (p *pair) lease() time.Duration {
 	d := shortWatchdog
 	switch {
@@ -93,13 +93,13 @@ func (p *pair) lock(t *testing.T) (context.Context, rlock.UnlockFunc) {
 	return ctx, unlock
 }
 
-// optionEffects tries what each option does, with another one beside it.
+// optionEffects checks the effect of each option of a pair.
 var optionEffects = map[string]func(t *testing.T, p *pair){
 	"WithLease": func(t *testing.T, p *pair) {
 		_, unlock := p.lock(t)
 		before := p.pttl(t, p.name)
-		sleep(shortWatchdog * 2 / 5) // a renewal would have come
-		require.Less(t, p.pttl(t, p.name), before-shortWatchdog/4, "not renewed")
+		sleep(shortWatchdog * 2 / 5) // long enough for a renewal
+		require.Less(t, p.pttl(t, p.name), before-shortWatchdog/4, "the lease is not renewed")
 		require.NoError(t, unlock())
 	},
 	"WithWatchdog": func(t *testing.T, p *pair) {
@@ -113,7 +113,7 @@ var optionEffects = map[string]func(t *testing.T, p *pair){
 		require.LessOrEqual(t, left, most)
 		if !p.has["WithMaxHold"] {
 			sleep(pairWatchdog + pairWatchdog/4)
-			require.NoError(t, ctx.Err(), "it is renewed")
+			require.NoError(t, ctx.Err(), "the hold is renewed")
 			require.LessOrEqual(t, p.pttl(t, p.name), most)
 		}
 		require.NoError(t, unlock())
@@ -124,7 +124,7 @@ var optionEffects = map[string]func(t *testing.T, p *pair){
 		select {
 		case <-ctx.Done():
 		case <-time.After(testTimeout):
-			require.FailNow(t, "it is held for ever")
+			require.FailNow(t, "the hold does not end")
 		}
 		require.GreaterOrEqual(t, time.Since(began), pairMaxHold)
 		var lost *rlock.LostError
@@ -139,7 +139,7 @@ var optionEffects = map[string]func(t *testing.T, p *pair){
 		require.Less(t, time.Since(began), testTimeout)
 		got := lockAsync(t, p.rival).get(t, testTimeout)
 		require.NoError(t, got.err)
-		require.GreaterOrEqual(t, got.at.Sub(began), pairMinHold, "taken for that long")
+		require.GreaterOrEqual(t, got.at.Sub(began), pairMinHold, "the lock stays taken for that long")
 		require.NoError(t, got.unlock())
 	},
 	"WithGrace": func(t *testing.T, p *pair) {
@@ -179,7 +179,7 @@ var optionEffects = map[string]func(t *testing.T, p *pair){
 	},
 }
 
-// optionTable is the table of docs/locks.md: which kinds an option is for, and which options it does not go with.
+// optionTable parses the table of docs/locks.md: which kinds accept an option, and the options that exclude it.
 func optionTable(t *testing.T) (kinds, not map[string]map[string]bool) {
 	t.Helper()
 	text, err := os.ReadFile("../docs/locks.md")
@@ -215,8 +215,8 @@ func optionTable(t *testing.T) (kinds, not map[string]map[string]bool) {
 	return kinds, not
 }
 
-// G2, G3, G4: each two options go together, or are refused together, as the table of docs/locks.md says, on each kind of lock; and each does beside the
-// other what it does alone.
+// G2, G3, G4: on each kind of lock, two options work together or are refused together, as the table of docs/locks.md says. Each has
+// the same effect as alone.
 func TestOptionsInPairs(t *testing.T) {
 	redistest.Parallel(t)
 	options := pairedOptions()
@@ -228,7 +228,7 @@ func TestOptionsInPairs(t *testing.T) {
 			require.Equal(t, not[option][other], not[other][option], "%s and %s", option, other)
 		}
 	}
-	require.Len(t, kinds, len(options), "the table")
+	require.Len(t, kinds, len(options), "the table has each option")
 	for kind, of := range pairKinds {
 		column, _, _ := strings.Cut(kind, " ")
 		for first := range options {
@@ -258,7 +258,7 @@ func TestOptionsInPairs(t *testing.T) {
 	}
 }
 
-// The same table says which options permits and members of a quorum take.
+// PermitSemaphore and the members of a Quorum take the options that the table says.
 func TestOptionsOfOtherKinds(t *testing.T) {
 	b := newFixture(t)
 	kinds, _ := optionTable(t)

@@ -12,8 +12,8 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// G2: a hold with a bound is renewed until then, and lost at that time, whatever the renewals and its levels ask for. Others get
-// in when its unlock is called.
+// G2: a hold with WithMaxHold is renewed until its bound and lost then, whatever lease its levels ask for. Others get in once its
+// unlock is called.
 func TestMaxHold(t *testing.T) {
 	redistest.Parallel(t)
 	const watchdog, most = 600 * time.Millisecond, 2 * time.Second
@@ -28,7 +28,7 @@ func TestMaxHold(t *testing.T) {
 			ctx, unlock, err := m.Lock(context.Background())
 			acquired := time.Now()
 			require.NoError(t, err)
-			_, unlockInner, err := plain.Lock(ctx) // asks for more
+			_, unlockInner, err := plain.Lock(ctx) // this handle has no bound
 			require.NoError(t, err)
 			inner, unlockShort, err := b.Mutex(b.name, rlock.WithMaxHold(time.Millisecond)).Lock(ctx)
 			require.NoError(t, err)
@@ -37,7 +37,7 @@ func TestMaxHold(t *testing.T) {
 			select {
 			case <-ctx.Done():
 			case <-time.After(testTimeout):
-				require.FailNow(t, "not told")
+				require.FailNow(t, "the hold did not end at its bound")
 			}
 			require.Greater(t, time.Since(acquired), most-most/4)
 			require.Less(t, time.Since(acquired), most+soon)
@@ -56,8 +56,8 @@ func TestMaxHold(t *testing.T) {
 	}
 }
 
-// A section that hangs keeps others out for a third of the watchdog time longer at most. A bound shorter than the watchdog time is
-// told to Redis, so these get in when it is over.
+// A section that hangs past its bound keeps others out for at most a third of the watchdog time longer. A bound shorter than the
+// watchdog time is the lease in Redis, so others get in when it ends.
 func TestMaxHoldOfASectionThatHangs(t *testing.T) {
 	redistest.Parallel(t)
 	for _, row := range []struct{ most, watchdog, late time.Duration }{
@@ -80,7 +80,7 @@ func TestMaxHoldOfASectionThatHangs(t *testing.T) {
 	}
 }
 
-// An unlock in time is an unlock as any other, and a hold that another process handed over is bounded from when it began.
+// With WithMaxHold, an unlock in time is like any other. The bound of a handed-over hold counts from the hand-over.
 func TestMaxHoldUnlockedInTime(t *testing.T) {
 	redistest.Parallel(t)
 	const most = time.Second
@@ -93,21 +93,21 @@ func TestMaxHoldUnlockedInTime(t *testing.T) {
 		require.NoError(t, err)
 		waiter := lockAsync(t, m)
 		b.awaitSubscribers(t, b.name, 1)
-		redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == 1 }, "it waits")
+		redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == 1 }, "the caller waits")
 		require.NoError(t, unlock())
 		got := waiter.get(t, soon)
 		require.NoError(t, got.err)
 		<-got.ctx.Done()
-		require.LessOrEqual(t, b.pttl(t, b.name), 2*time.Second, "a grant, and no renewal")
+		require.LessOrEqual(t, b.pttl(t, b.name), 2*time.Second, "the grant is not renewed")
 		require.Greater(t, time.Since(got.at), most-most/4)
 		require.Less(t, time.Since(got.at), most+soon)
 		require.ErrorIs(t, context.Cause(got.ctx), rlock.ErrLost)
 		require.ErrorIs(t, got.unlock(), rlock.ErrLost)
-		redistest.Eventually(t, soon, func() bool { return !b.exists(t, b.name) }, "released, since nobody else is in")
+		redistest.Eventually(t, soon, func() bool { return !b.exists(t, b.name) }, "the lock is released after the loss")
 	}
 }
 
-// G1, G2: with a grace, Redis keeps the hold for longer than it is trusted: by acquire, re-entry, renewal, hand-off and grant.
+// G1, G2: WithGrace keeps the lock in Redis for longer than the hold is trusted: at acquire, re-entry, renewal, hand-off and grant.
 func TestGrace(t *testing.T) {
 	redistest.Parallel(t)
 	const grace = 10 * time.Second
@@ -140,13 +140,13 @@ func TestGrace(t *testing.T) {
 			within("unlocked in part")
 			if name == "renewed" {
 				b.do(t, "PEXPIRE", b.name, "2500")
-				redistest.Eventually(t, shortWatchdog/2, func() bool { return b.pttl(t, b.name) > grace }, "renewed")
+				redistest.Eventually(t, shortWatchdog/2, func() bool { return b.pttl(t, b.name) > grace }, "the lease is renewed")
 				within("renewed")
 			}
 
 			here := lockAsync(t, m)
 			b.awaitSubscribers(t, b.name, 1)
-			redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == 1 }, "it waits")
+			redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == 1 }, "the caller waits")
 			require.NoError(t, unlock())
 			got := here.get(t, soon)
 			require.NoError(t, got.err)
@@ -158,12 +158,12 @@ func TestGrace(t *testing.T) {
 			require.NoError(t, got.err)
 			within("granted by another process")
 			require.NoError(t, got.unlock())
-			require.False(t, b.exists(t, b.name), "an unlock knows no grace")
+			require.False(t, b.exists(t, b.name), "an unlock frees the lock without a grace")
 		})
 	}
 }
 
-// G2: the holder is told when the hold cannot be trusted, and others get in when the grace is over as well.
+// G2: a loss cancels ctx when the hold cannot be trusted any more; others get in only after the grace.
 func TestGraceAfterALoss(t *testing.T) {
 	redistest.Parallel(t)
 	const grace = time.Second
@@ -185,13 +185,13 @@ func TestGraceAfterALoss(t *testing.T) {
 	require.NoError(t, got.unlock())
 }
 
-// awaitPlace waits until a process has a place in the queue of the lock.
+// awaitPlace waits until a process is in the lock's queue.
 func (b fixture) awaitPlace(t testing.TB, name string) {
 	t.Helper()
-	redistest.Eventually(t, testTimeout, func() bool { return b.exists(t, "rlock_queue:{"+name+"}") }, "in the queue")
+	redistest.Eventually(t, testTimeout, func() bool { return b.exists(t, "rlock_queue:{"+name+"}") }, "a process is in the queue")
 }
 
-// The longest times that there are work, together as well.
+// The longest durations work, alone and together.
 func TestHugeOptions(t *testing.T) {
 	b := newFixture(t)
 	const most = time.Duration(math.MaxInt64)

@@ -16,8 +16,8 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// An attempt that Redis did not answer says nothing of the lock: its error is told apart from "held by another". A TryLock
-// without waiting makes one attempt, for a second at most.
+// An attempt without an answer from Redis says nothing about the lock: its error differs from "held by another". TryLock with
+// wait 0 makes one attempt, for at most a second.
 func TestOutageIsNotARefusal(t *testing.T) {
 	redistest.Parallel(t)
 	for name, down := range map[string]func(*redistest.Server){"hangs": (*redistest.Server).Pause, "refuses": (*redistest.Server).Stop} {
@@ -39,7 +39,7 @@ func TestOutageIsNotARefusal(t *testing.T) {
 				require.ErrorIs(t, got.err, rlock.ErrUnreachable, name)
 				require.ErrorIs(t, got.err, rlock.ErrNotAcquired, name)
 				if name != "Lock" {
-					require.NotErrorIs(t, got.err, context.DeadlineExceeded, "it is nobody's ctx")
+					require.NotErrorIs(t, got.err, context.DeadlineExceeded, "no caller's ctx has expired")
 				}
 				require.NotContains(t, got.err.Error(), "\n")
 			}
@@ -47,7 +47,7 @@ func TestOutageIsNotARefusal(t *testing.T) {
 	}
 }
 
-// The same for callers that never asked, since one before them in the line of their lock asks in vain.
+// The same error reaches callers that sent nothing themselves, since an earlier local waiter's attempt is unanswered.
 func TestOutageIsNoRefusalBehindOthers(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
@@ -62,8 +62,8 @@ func TestOutageIsNoRefusalBehindOthers(t *testing.T) {
 	}
 }
 
-// Redis hangs while Locks come and are given up all the time. What they leave behind while it is silent is bounded by a
-// constant, and when it is back, what they may have done is undone with few commands.
+// Redis hangs while Locks continuously start and give up. The goroutines they leave behind meanwhile are bounded by a constant.
+// Once Redis is back, few commands undo their effects.
 func TestAbandonedLocksDuringAStall(t *testing.T) {
 	redistest.Parallel(t)
 	const stall, each, patience = 8 * time.Second, 5 * time.Millisecond, 100 * time.Millisecond
@@ -89,12 +89,12 @@ func TestAbandonedLocksDuringAStall(t *testing.T) {
 	}
 	callers.Wait()
 	left := ourGoroutines() - before
-	require.Less(t, left, 50+2*int(patience/each), "goroutines, whatever the number of Locks")
+	require.Less(t, left, 50+2*int(patience/each), "goroutines do not grow with the number of Locks")
 	s.Resume()
 	redistest.Eventually(t, testTimeout, func() bool {
 		n, err := other.do(t, "DBSIZE").AsInt64()
 		return err == nil && n == 0
-	}, "nothing is left")
+	}, "nothing is left in Redis")
 	calls := scriptCalls(t, other)
 	for i := range abandoned {
 		_, unlock, err := c.Mutex(fmt.Sprint("order:", i)).TryLock(context.Background(), 0)
@@ -106,7 +106,7 @@ func TestAbandonedLocksDuringAStall(t *testing.T) {
 	require.Less(t, calls, 2*abandoned)
 }
 
-// lossy is a client that loses the answer to a command for a lock, and hangs in pipelines for another one.
+// lossy is a client that loses the answer to one command for a key, and hangs in pipelines that use another key.
 type lossy struct {
 	rueidis.Client
 	mu    sync.Mutex // guards loses
@@ -120,7 +120,7 @@ func (l *lossy) slot(key string) uint16 {
 	return cmd.Slot()
 }
 
-// loseNext has the answer to the next command for a key lost.
+// loseNext loses the answer to the next command for a key.
 func (l *lossy) loseNext(key string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -149,7 +149,7 @@ func (l *lossy) DoMulti(ctx context.Context, all ...rueidis.Completed) []rueidis
 	return l.Client.DoMulti(ctx, all...)
 }
 
-// A node of a cluster that does not answer keeps nobody from removing what calls without an answer left on the others.
+// A silent node of a cluster does not delay the cleanup on other nodes after calls without an answer.
 func TestSilentNodeHoldsUpNoOtherSweep(t *testing.T) {
 	redistest.Parallel(t)
 	cluster := redistest.StartCluster(t, 3, 0)
@@ -160,7 +160,7 @@ func TestSilentNodeHoldsUpNoOtherSweep(t *testing.T) {
 	loadScripts(t, b.Client)
 	silent, well := "{a}:"+b.name, "{b}:"+b.name // two slots
 	rdb.hangs = rdb.slot(silent)
-	for _, name := range []string{silent, well} { // Redis may have got the first copy of the command, and run it later
+	for _, name := range []string{silent, well} { // Redis may have received the first copy of the command, and run it later
 		rdb.loseNext(name)
 		var owner string
 		require.NoError(t, b.Mutex(name).Do(context.Background(), func(ctx context.Context) error {
@@ -174,7 +174,7 @@ func TestSilentNodeHoldsUpNoOtherSweep(t *testing.T) {
 	require.NoError(t, b.do(t, "DEL", silent).Error())
 }
 
-// scriptCalls returns how many script calls the server has run.
+// scriptCalls returns the number of script calls that the server has run.
 func scriptCalls(t *testing.T, b fixture) int {
 	t.Helper()
 	n := 0
@@ -186,7 +186,7 @@ func scriptCalls(t *testing.T, b fixture) int {
 	return n
 }
 
-// A slot that is being migrated answers ASK, which a connection of one's own does not follow by itself.
+// A slot under migration answers ASK, which a dedicated connection does not follow by itself.
 func TestReplicasWhileASlotMoves(t *testing.T) {
 	redistest.Parallel(t)
 	cl := redistest.StartCluster(t, 3, 0)
@@ -194,13 +194,13 @@ func TestReplicasWhileASlotMoves(t *testing.T) {
 	c := newClient(t, cl.Client(t), rlock.Options{Replicas: 1, ReplicaTimeout: 50 * time.Millisecond})
 	began := time.Now()
 	_, _, err := c.Mutex("x").Lock(context.Background())
-	require.ErrorIs(t, err, rlock.ErrNotReplicated, "it was had, and there is no replica")
+	require.ErrorIs(t, err, rlock.ErrNotReplicated, "acquired, but there is no replica")
 	require.ErrorContains(t, err, "0 of 1 replicas")
 	require.Less(t, time.Since(began), soon)
 }
 
-// With Replicas an acquire needs a connection of its own. If the pool has none to give, also because a subscription
-// of the library has the last one, Lock says so in time, and neither Close nor anything else waits for one.
+// With Replicas, an acquire needs a dedicated connection. If the pool is exhausted, even by a subscription of the library itself,
+// Lock reports it in time, and neither Close nor anything else waits for a connection.
 func TestReplicasWithoutAConnection(t *testing.T) {
 	redistest.Parallel(t)
 	for _, last := range []string{"others", "our subscription"} {
@@ -210,7 +210,7 @@ func TestReplicasWithoutAConnection(t *testing.T) {
 			rdb := s.Client(t, func(o *rueidis.ClientOption) { o.BlockingPoolSize = 1 })
 			b := fixture{rdb: s.Client(t), name: redistest.Name(t)}
 			b.Client = newClient(t, b.rdb)
-			c := newClient(t, rdb, rlock.Options{Replicas: 1, ReplicaTimeout: 500 * time.Millisecond}) // to dial takes a busy machine 100 ms
+			c := newClient(t, rdb, rlock.Options{Replicas: 1, ReplicaTimeout: 500 * time.Millisecond}) // dialing can take 100 ms
 			var p pendingLock
 			if last == "others" {
 				conn, giveBack := rdb.Dedicate()

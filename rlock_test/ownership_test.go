@@ -31,8 +31,8 @@ func (o *overlap) enter() {
 
 func (o *overlap) leave() { o.now.Add(-1) }
 
-// fanOut locks in 8 goroutines under ctx and tells how many were inside at once. Those that share
-// the lock stay inside until all have come.
+// fanOut locks in 8 goroutines under ctx and returns how many were inside at once. Those that share the lock stay inside
+// until all have arrived.
 func fanOut(t *testing.T, ctx context.Context, m *rlock.Mutex, share bool) int32 {
 	t.Helper()
 	const n = 8
@@ -48,7 +48,7 @@ func fanOut(t *testing.T, ctx context.Context, m *rlock.Mutex, share bool) int32
 					inside.Done()
 					inside.Wait()
 				}
-				count, err := m.HoldCount(ctx) // a round trip, in which others could come in
+				count, err := m.HoldCount(ctx) // a round trip, in which others could get in
 				assert.Positive(t, count)
 				return err
 			})
@@ -96,8 +96,7 @@ func TestDetachedGoroutinesCompete(t *testing.T) {
 	require.ErrorIs(t, detached.Err(), context.Canceled, "a detached ctx still ends with the section")
 }
 
-// Each hold has an owner of its own; whichever handle is used, and whatever was locked in between, a Lock re-enters
-// the hold of its lock that ctx carries.
+// Each hold has its own owner. Lock re-enters the hold of its lock in ctx, through any handle and under any locks taken in between.
 func TestEachHoldHasItsOwner(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -117,8 +116,8 @@ func TestEachHoldHasItsOwner(t *testing.T) {
 	require.NoError(t, unlock())
 }
 
-// Goroutines of one section exclude each other on all other locks: an errgroup inside of a section does not lose
-// exclusion, though its ctx carries a hold.
+// Goroutines of one section, for example in an errgroup, exclude each other on all other locks, although their ctx carries a
+// hold.
 func TestGoroutinesInsideExcludeEachOtherOnOtherLocks(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -129,8 +128,7 @@ func TestGoroutinesInsideExcludeEachOtherOnOtherLocks(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// A lock of the same name at another Client is another lock: its hold is not re-entered, also if both keep it in
-// the same Redis.
+// Locks of the same name at two Clients are different locks, even in the same Redis: one Client does not re-enter the other's hold.
 func TestHoldsOfTwoClients(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -141,12 +139,12 @@ func TestHoldsOfTwoClients(t *testing.T) {
 	require.ErrorIs(t, err, rlock.ErrNotAcquired)
 	n, err := second.Mutex(b.name).HoldCount(ctx)
 	require.NoError(t, err)
-	require.Zero(t, n, "a query knows the Client, too")
+	require.Zero(t, n, "HoldCount distinguishes the Clients as well")
 	require.NoError(t, unlock())
 }
 
-// Hand-over-hand: the next lock is taken with the ctx from before the first, so that it outlives the first. Taken
-// with the ctx of the first section it ends with that.
+// Hand-over-hand locking: a lock taken with the ctx from before the first lock outlives the first. Taken with the ctx of the first
+// section, it ends with that section.
 func TestHandOverHand(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -161,12 +159,12 @@ func TestHandOverHand(t *testing.T) {
 	require.NoError(t, second.Err())
 	require.ErrorIs(t, inner.Err(), context.Canceled)
 	require.NoError(t, unlockSecond())
-	require.NoError(t, unlockInner(), "its hold has not ended")
+	require.NoError(t, unlockInner(), "the hold itself has not ended")
 	require.False(t, b.exists(t, b.name+":3"))
 }
 
-// A loss is sticky until unlock: a Lock under the ctx of a level whose unlock was not called returns ErrLost, also if the caller has taken
-// the end out of the ctx. After the unlock it competes.
+// A loss is sticky until unlock: Lock under the ctx of a lost level returns ErrLost until that level is unlocked, even through
+// context.WithoutCancel. After the unlock it competes.
 func TestLossIsStickyUntilUnlock(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -192,12 +190,12 @@ func TestLossIsStickyUntilUnlock(t *testing.T) {
 	require.WithinDuration(t, time.Now(), loss.Since, testTimeout)
 	require.ErrorIs(t, unlock(), rlock.ErrLost)
 	again, unlock, err := m.Lock(escaped)
-	require.NoError(t, err, "it competes")
+	require.NoError(t, err, "after the unlock, Lock competes")
 	require.NotEqual(t, owner, rlock.Owner(again))
 	require.NoError(t, unlock())
 }
 
-// A ctx whose own level was unlocked, while another level of the hold is open, carries no open level: it competes.
+// Lock under the ctx of an unlocked level competes, even while another level of the hold is open.
 func TestUnlockedLevelOfALiveHoldCompetes(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -207,12 +205,12 @@ func TestUnlockedLevelOfALiveHoldCompetes(t *testing.T) {
 	_, unlockInner, err := m.Lock(context.WithoutCancel(outer))
 	require.NoError(t, err)
 	require.NoError(t, unlockOuter())
-	require.NotEmpty(t, rlock.Owner(outer), "the hold lives")
+	require.NotEmpty(t, rlock.Owner(outer), "the hold is still open")
 	_, _, err = m.TryLock(context.WithoutCancel(outer), 0)
 	require.ErrorIs(t, err, rlock.ErrNotAcquired)
 	_, _, err = m.Lock(outer) //rlockvet:ignore it has to fail
 	require.ErrorIs(t, err, context.Canceled)
-	require.ErrorContains(t, err, "unlocked", "the error says why its ctx is done")
+	require.ErrorContains(t, err, "unlocked", "the error says why ctx is done")
 	require.NoError(t, unlockInner())
 	require.Empty(t, rlock.Owner(outer))
 }
@@ -246,7 +244,7 @@ func TestUnlockAfterCancel(t *testing.T) {
 	require.NoError(t, err)
 	cancel()
 	<-ctx.Done()
-	require.True(t, b.exists(t, b.name), "cancel alone does not unlock")
+	require.True(t, b.exists(t, b.name), "cancellation alone does not unlock")
 	require.NoError(t, unlock())
 	require.False(t, b.exists(t, b.name))
 }
@@ -263,14 +261,14 @@ func TestEscapedContextsExcludeEachOther(t *testing.T) {
 	require.EqualValues(t, 1, fanOut(t, escaped, m, false))
 	again, unlock, err := m.Lock(escaped)
 	require.NoError(t, err)
-	require.NotEqual(t, owner, rlock.Owner(again), "a field is used for one hold")
+	require.NotEqual(t, owner, rlock.Owner(again), "each field belongs to one hold")
 	require.NoError(t, unlock())
 }
 
 func TestTryLockWaitDoesNotBoundTheSection(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
-	const wait = 2 * time.Second // in which the lock has to be taken
+	const wait = 2 * time.Second // bounds the acquisition only
 	ctx, unlock, err := b.Mutex(b.name).TryLock(context.Background(), wait)
 	require.NoError(t, err)
 	_, hasDeadline := ctx.Deadline()
@@ -297,7 +295,7 @@ func TestKeyDeletedInTheSection(t *testing.T) {
 	})
 	require.ErrorIs(t, err, rlock.ErrLost)
 	require.ErrorIs(t, err, rlock.ErrNotHeld)
-	require.Less(t, time.Since(began), watchdog*5/6, "told by the renewal, not by the end of the lease")
+	require.Less(t, time.Since(began), watchdog*5/6, "the renewal detects the loss, before the lease ends")
 }
 
 func TestKeyDeletedAndUnlockedBeforeARenewal(t *testing.T) {
@@ -308,7 +306,7 @@ func TestKeyDeletedAndUnlockedBeforeARenewal(t *testing.T) {
 	_, unlockInner, err := m.Lock(outer)
 	require.NoError(t, err)
 	require.NoError(t, b.do(t, "DEL", b.name).Error())
-	require.NoError(t, unlockInner(), "it asks nobody")
+	require.NoError(t, unlockInner(), "an inner unlock does not ask Redis")
 	b.loseLock(t, outer, m)
 	require.ErrorIs(t, context.Cause(outer), rlock.ErrLost)
 	_, _, err = m.Lock(outer)
@@ -329,7 +327,7 @@ func TestReentryIntoALostHold(t *testing.T) {
 	require.ErrorIs(t, noop(), rlock.ErrNotHeld)
 	require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
 	require.ErrorIs(t, unlock(), rlock.ErrLost)
-	require.False(t, b.exists(t, b.name), "a re-entry must not start a hold anew")
+	require.False(t, b.exists(t, b.name), "a re-entry must not start a new hold")
 }
 
 func TestPanicReleasesAndGoesOn(t *testing.T) {
@@ -353,8 +351,8 @@ func TestDoJoinsErrors(t *testing.T) {
 	require.ErrorIs(t, err, rlock.ErrLost)
 }
 
-// Three layers, three locks, each layer locks all of them, unlocked in random order: the counts are right at every step, and those in Redis
-// follow.
+// Three layers each lock the same three locks, and unlock in random order. The counts are right after every step, and those in
+// Redis follow.
 func TestLayersUnlockedInAnyOrder(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -418,7 +416,7 @@ func TestOwnerAndToken(t *testing.T) {
 		inner, unlockInner, err := b.FencedMutex(b.name).Lock(ctx)
 		require.NoError(t, err)
 		again, _ := rlock.FencingToken(inner, b.name)
-		require.Equal(t, token, again, "the token is the hold's")
+		require.Equal(t, token, again, "a re-entry has the token of its hold")
 		plain, unlockPlain, err := b.Mutex(b.name).Lock(inner)
 		require.NoError(t, err, "a plain handle on the same name is the same lock")
 		inPlain, _ := b.Mutex(b.name).FencingToken(plain)
@@ -435,7 +433,7 @@ func TestOwnerAndToken(t *testing.T) {
 	require.Equal(t, last, n)
 }
 
-// The innermost hold of a name counts, whichever Redis it is in.
+// The innermost hold of a name counts, in whichever Redis it is.
 func TestFencingTokensOfTwoServers(t *testing.T) {
 	redistest.Parallel(t)
 	a, b := newFixture(t), fixture{rdb: redistest.Start(t).Client(t)}
@@ -447,7 +445,7 @@ func TestFencingTokensOfTwoServers(t *testing.T) {
 	inB, unlockB, err := b.Mutex(a.name).Lock(inA)
 	require.NoError(t, err)
 	_, ok = rlock.FencingToken(inB, a.name)
-	require.False(t, ok, "a plain hold has no token, and that of another Redis is none for it")
+	require.False(t, ok, "a plain hold has no token, and takes none from another Redis")
 	token, ok := a.Mutex(a.name).FencingToken(inB)
 	require.True(t, ok)
 	require.Equal(t, fromA, token)

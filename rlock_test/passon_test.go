@@ -15,13 +15,13 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// Inside of a process an unlock passes the tenure on in memory: Redis is not asked, and what it has stays as it is.
+// Within a process, an unlock passes the tenure on in memory: it sends nothing, and the lock in Redis stays unchanged.
 
-// handle is one whose unlocks pass the lock on, unlike those of proxied.Mutex.
+// handle returns a handle whose unlocks pass the lock on, unlike those of proxied.Mutex.
 func (r *proxied) handle(o ...rlock.Option) *rlock.Mutex { return r.Client.Mutex(r.name, o...) }
 
-// inTurn is a line whose first waiter has the lock. That one had asked, and has a place in Redis's queue until then: so it was handed the lock by a
-// call. The others know that it is held here, and ask nobody.
+// inTurn returns a line whose first waiter has the lock, by a call: it had asked, and so was in Redis's queue until then. The others
+// know that this process holds the lock, and send nothing.
 func (r *proxied) inTurn(t testing.TB, first locker, behind ...locker) (lockResult, []pendingLock) {
 	t.Helper()
 	a, line := r.lineOf(t, first, append([]locker{first}, behind...)...)
@@ -29,7 +29,7 @@ func (r *proxied) inTurn(t testing.TB, first locker, behind ...locker) (lockResu
 	return r.gets(t, line[0]), line[1:]
 }
 
-// takesTurns gives the lock to one after the other of a line, each with the owner that it has in Redis.
+// takesTurns passes the lock along a line, and returns the owner that each waiter has in Redis.
 func (r *proxied) takesTurns(t testing.TB, a lockResult, line []pendingLock) (last lockResult, owners []string) {
 	t.Helper()
 	for _, p := range line {
@@ -40,8 +40,8 @@ func (r *proxied) takesTurns(t testing.TB, a lockResult, line []pendingLock) (la
 	return a, owners
 }
 
-// I3, G1: a line of waiters costs nothing but its first acquire and its last release. Redis has one owner all the time, and nobody hears of a
-// thing before the end.
+// I3, G1: a line of waiters costs only its first acquire and its last release. Redis has the same owner throughout, and publishes
+// nothing before the end.
 func TestPassOnCosts(t *testing.T) {
 	redistest.Parallel(t)
 	r := newProxied(t, rlock.Options{HandOff: unlimited})
@@ -66,8 +66,8 @@ func TestPassOnCosts(t *testing.T) {
 	r.clear(t)
 }
 
-// G4: a run of sections without a command ends, by number or by time. Then the process that waits has its turn, or the call goes to the next
-// one here, as an owner of its own.
+// G4: a run of sections without a command ends after a number of sections or a time. Then another process that waits gets its turn;
+// if there is none, a call hands the lock to the next waiter here, under a new owner.
 func TestPassOnIsBounded(t *testing.T) {
 	redistest.Parallel(t)
 	for name, bound := range map[string]rlock.HandOff{
@@ -84,7 +84,7 @@ func TestPassOnIsBounded(t *testing.T) {
 					redistest.Eventually(t, testTimeout, func() bool {
 						n, err := r.do(t, "ZCARD", "rlock_queue:{"+r.name+"}").AsInt64()
 						return err == nil && n == 2
-					}, "both processes are in line")
+					}, "both processes are in the queue")
 				}
 				owners := map[string]bool{rlock.Owner(a.ctx): true}
 				next := func() {
@@ -98,23 +98,23 @@ func TestPassOnIsBounded(t *testing.T) {
 						sleep(bound.For)
 					}
 					require.NoError(t, a.unlock())
-					if others && i == 3 { // three were handed on, the first of them by a call
-						redistest.Eventually(t, testTimeout, func() bool { return len(stranger.result) > 0 }, "the stranger has it")
+					if others && i == 3 { // three hand-overs, the first by a call
+						redistest.Eventually(t, testTimeout, func() bool { return len(stranger.result) > 0 }, "the other process gets in")
 					}
 					next()
 					a = r.gets(t, p)
 					owners[rlock.Owner(a.ctx)] = true
 				}
-				require.False(t, others, "the stranger has had its turn")
+				require.False(t, others, "the other process has had its turn")
 				require.NoError(t, a.unlock())
-				require.Len(t, owners, 4, "after the first unlock, and after each run")
+				require.Len(t, owners, 4, "a new owner after the first unlock and after each run")
 				r.clear(t)
 			})
 		}
 	}
 }
 
-// What one Lock asks of Redis and the one before it has not, goes by a call: another lease, a bound on the hold, another kind.
+// Two Locks that ask Redis for different things (lease, bound, kind) pass the lock on by a call.
 func TestPassOnWantsTheSame(t *testing.T) {
 	redistest.Parallel(t)
 	r := newProxied(t, rlock.Options{HandOff: unlimited})
@@ -154,7 +154,7 @@ func TestPassOnWantsTheSame(t *testing.T) {
 	}
 }
 
-// A lock that is to stay taken after the unlock does, whoever waits.
+// WithMinHold: a lock that stays taken after its unlock is not passed on.
 func TestPassOnNotWhileTaken(t *testing.T) {
 	redistest.Parallel(t)
 	const least = time.Second
@@ -169,8 +169,8 @@ func TestPassOnNotWhileTaken(t *testing.T) {
 	r.clear(t)
 }
 
-// The count in Redis is that of the tenure: one that was stated for the section before is corrected, also if its call was under way when the
-// next one began.
+// The count in Redis is that of the current section: a count sent for the section before is corrected, even if its call was under
+// way when the next section began.
 func TestPassOnAndTheCount(t *testing.T) {
 	redistest.Parallel(t)
 	for _, underWay := range []bool{false, true} {
@@ -186,7 +186,7 @@ func TestPassOnAndTheCount(t *testing.T) {
 			_, unlock3, err := r.handle().Lock(within)
 			require.NoError(t, err)
 			if underWay {
-				redistest.Eventually(t, testTimeout, func() bool { return r.proxy.Held() == 1 }, "the count is on its way")
+				redistest.Eventually(t, testTimeout, func() bool { return r.proxy.Held() == 1 }, "a count is under way")
 			} else {
 				r.held(t, a, 3)
 			}
@@ -209,8 +209,8 @@ func TestPassOnAndTheCount(t *testing.T) {
 	}
 }
 
-// G2: a lock that was deleted in a run is found to be gone by a renewal, and whoever is inside by then is told. Those who were inside before are
-// not: nobody has told them.
+// G2: if the lock is deleted during a run, a renewal detects it and cancels the ctx of the current section. The sections before
+// report no loss: nothing had detected it.
 func TestPassOnOfALockThatIsGone(t *testing.T) {
 	redistest.Parallel(t)
 	const watchdog = 3 * time.Second
@@ -225,7 +225,7 @@ func TestPassOnOfALockThatIsGone(t *testing.T) {
 	case <-a.ctx.Done():
 		require.ErrorIs(t, context.Cause(a.ctx), rlock.ErrLost)
 	case <-time.After(watchdog/3 + soon):
-		require.Fail(t, "not told")
+		require.Fail(t, "the loss was not detected")
 	}
 	require.NotErrorIs(t, context.Cause(before.ctx), rlock.ErrLost)
 	require.ErrorIs(t, a.unlock(), rlock.ErrLost)
@@ -235,7 +235,7 @@ func TestPassOnOfALockThatIsGone(t *testing.T) {
 	r.clear(t)
 }
 
-// G2: when Redis is silent, the lock is passed on as long as a third of its lease is left, and not after that: whoever gets it has time.
+// G2: while Redis is silent, the lock is passed on only if a third of its lease is left, so that the next holder has time.
 func TestPassOnInSilence(t *testing.T) {
 	redistest.Parallel(t)
 	const watchdog = 6 * time.Second
@@ -258,7 +258,7 @@ func TestPassOnInSilence(t *testing.T) {
 	r.clear(t)
 }
 
-// The watchdog keeps what was passed on, though the last level before had a lease of its own.
+// A lock that was passed on is renewed, even if the last level before had a fixed lease.
 func TestPassOnAfterALeaseOfItsOwn(t *testing.T) {
 	redistest.Parallel(t)
 	const watchdog = 2 * time.Second
@@ -275,25 +275,25 @@ func TestPassOnAfterALeaseOfItsOwn(t *testing.T) {
 	r.clear(t)
 }
 
-// While a call is under way that may end the tenure or lengthen its lease, it is not passed on.
+// A tenure is not passed on during a call that may end it or lengthen its lease.
 func TestPassOnNotDuringACall(t *testing.T) {
 	redistest.Parallel(t)
 	r := newProxied(t, rlock.Options{HandOff: unlimited})
 	a, line := r.inTurn(t, r.handle(), r.handle())
 	r.proxy.OnRequest(nthScript(1, redistest.Hold))
 	longer := lockAsync(t, under{a.ctx, r.handle(rlock.WithLease(time.Hour))})
-	redistest.Eventually(t, testTimeout, func() bool { return r.proxy.Held() == 1 }, "it asks for longer")
+	redistest.Eventually(t, testTimeout, func() bool { return r.proxy.Held() == 1 }, "a longer lease is requested")
 	unlocked := async(a.unlock)
 	sleep(100 * time.Millisecond) // the unlock waits for the call
 	line[0].stillWaits(t)
 	r.proxy.Release()
 	require.NoError(t, within(t, unlocked, testTimeout))
-	require.Error(t, longer.get(t, testTimeout).err, "its section is over")
+	require.Error(t, longer.get(t, testTimeout).err, "the section is over")
 	require.NoError(t, r.gets(t, line[0]).unlock())
 	r.clear(t)
 }
 
-// As long as something is not known of a tenure, it is not passed on: the answer to the call that handed it over was lost.
+// A tenure is not passed on while its state is uncertain: here the answer to the call that handed it over was lost.
 func TestPassOnNotWhileUnresolved(t *testing.T) {
 	redistest.Parallel(t)
 	r := newProxied(t, rlock.Options{HandOff: unlimited})
@@ -303,13 +303,13 @@ func TestPassOnNotWhileUnresolved(t *testing.T) {
 		before := redistest.Commands(t, r.rdb)["hset"]
 		require.NoError(t, a.unlock())
 		a = r.gets(t, line[i])
-		require.EqualValues(t, 1-i, redistest.Commands(t, r.rdb)["hset"]-before, "only the first by a call")
+		require.EqualValues(t, 1-i, redistest.Commands(t, r.rdb)["hset"]-before, "only the first hand-over is a call")
 	}
 	require.NoError(t, a.unlock())
 	r.clear(t)
 }
 
-// G4: while somebody listens who is in no line, as Redisson does, a run has two hand-offs, once that is known: then all are told.
+// G4: beside a subscriber that is not in the queue, as Redisson's are, a run has two hand-offs once that is known, then a message to all.
 func TestPassOnBesideOutsiders(t *testing.T) {
 	redistest.Parallel(t)
 	const most = 6
@@ -337,11 +337,11 @@ func TestPassOnBesideOutsiders(t *testing.T) {
 			longest = max(longest, sections)
 		}
 	}
-	require.Equal(t, 3, longest, "sections of a run")
+	require.Equal(t, 3, longest, "sections in the longest run")
 	require.NoError(t, a.unlock())
 }
 
-// G1, G5: many come, wait, give up and leave, while the lock goes round in two processes: one is inside at a time, and nothing is left.
+// G1, G5: callers wait, give up and leave while two processes share the lock: one is inside at a time, and nothing is left behind.
 func TestPassOnInACrowd(t *testing.T) {
 	redistest.Parallel(t)
 	r := newProxied(t, rlock.Options{HandOff: rlock.HandOff{Most: 5}})
@@ -374,8 +374,8 @@ func TestPassOnInACrowd(t *testing.T) {
 	r.clear(t)
 }
 
-// G8: the hand-off that begins a run reserves tokens for those who wait; each hold takes the next one, and whoever has the lock afterwards has a
-// higher one. What is left over is skipped.
+// G8: the hand-off that begins a run reserves tokens for the waiters. Each hold takes the next token, later holds get higher ones,
+// and unused tokens are skipped.
 func TestPassOnTokens(t *testing.T) {
 	redistest.Parallel(t)
 	const behind = 20
@@ -405,12 +405,12 @@ func TestPassOnTokens(t *testing.T) {
 	require.NoError(t, a.unlock())
 	other := locked(t, r.other.FencedMutex(r.name))
 	got, _ := rlock.FencingToken(other.ctx, r.name)
-	require.EqualValues(t, behind+3, got, "one was left over")
+	require.EqualValues(t, behind+3, got, "the unused token is skipped")
 	require.NoError(t, other.unlock())
 	r.clear(t)
 }
 
-// Those who came after the tokens were reserved get theirs by a call, which reserves some for those behind them.
+// Waiters that arrive after the reservation get their tokens by a call, which reserves more for those behind them.
 func TestPassOnWhenTheTokensAreUsedUp(t *testing.T) {
 	redistest.Parallel(t)
 	r := newProxied(t, rlock.Options{HandOff: unlimited})
@@ -428,7 +428,7 @@ func TestPassOnWhenTheTokensAreUsedUp(t *testing.T) {
 	r.clear(t)
 }
 
-// A user without the right to INCRBY, as those of older versions are, has its tokens one by one.
+// A user without INCRBY, as under the ACL of older versions, gets its tokens one by one.
 func TestPassOnWithoutTheRightToReserve(t *testing.T) {
 	redistest.Parallel(t)
 	r := newProxied(t, rlock.Options{HandOff: unlimited})

@@ -12,7 +12,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// Calls whose replies are lost are made again, and count once.
+// Calls whose replies are lost are repeated, and count once.
 func TestPermitsCountOnce(t *testing.T) {
 	redistest.Parallel(t)
 	for _, action := range []redistest.Action{redistest.Cut, redistest.Drop} {
@@ -21,7 +21,7 @@ func TestPermitsCountOnce(t *testing.T) {
 				redistest.Parallel(t)
 				b := newFixture(t)
 				watch := b.PermitSemaphore(b.name)
-				setPermits(t, watch, 5) // and so the script is known
+				setPermits(t, watch, 5) // also loads the script
 				proxy := redistest.StartProxy(t, redistest.Shared(t))
 				c := newClient(t, redistest.Dial(t, proxy.Addr(), quickTimeout), rlock.Options{UnlockTimeout: time.Minute})
 				s := c.PermitSemaphore(b.name, rlock.WithLease(time.Minute))
@@ -38,7 +38,7 @@ func TestPermitsCountOnce(t *testing.T) {
 	}
 }
 
-// A caller that leaves takes nothing, whether its call comes late or its reply does; what it gives back is given back.
+// A caller that leaves takes no permits, whether its call or the reply is late. Permits that it releases are released.
 func TestPermitCallersLeave(t *testing.T) {
 	redistest.Parallel(t)
 	for _, where := range []string{"request", "reply"} {
@@ -64,7 +64,8 @@ func TestPermitCallersLeave(t *testing.T) {
 	}
 }
 
-// While Redis is down each call ends, with an error that says so. What was given back is there when Redis is, and nothing was taken.
+// While Redis is down, each call to it fails with ErrUnreachable. Once Redis is back, released permits are free, and no call has
+// taken any.
 func TestPermitsOutage(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -86,11 +87,11 @@ func TestPermitsOutage(t *testing.T) {
 	require.ErrorIs(t, err, rlock.ErrUnreachable)
 	proxy.Refuse(false)
 	eventuallyPermits(t, watch, 2, 0)
-	noCalls(t) // Redis has done the call before this process has its answer, until which it refuses all
+	noCalls(t) // Redis has run the call before its answer arrives; until then this process refuses permits
 	require.NoError(t, acquire(t, s, 2).permit.Release())
 }
 
-// Close ends sections and waits, and leaves the permits to their release, or the end of their lease.
+// Close ends sections and waits. Permits stay taken until their release, or the end of their lease.
 func TestPermitsClose(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t, rlock.Options{WatchdogTimeout: 3 * time.Second})
@@ -103,7 +104,7 @@ func TestPermitsClose(t *testing.T) {
 	require.ErrorIs(t, within(t, waits, wakeTimeout), rlock.ErrClosed)
 	require.ErrorIs(t, context.Cause(held.ctx), rlock.ErrClosed)
 	require.NotErrorIs(t, context.Cause(held.ctx), rlock.ErrLost)
-	redistest.Eventually(t, soon, func() bool { return redistest.GoroutinesOfTest(engine) == 0 }, "what Close waited for ends")
+	redistest.Eventually(t, soon, func() bool { return redistest.GoroutinesOfTest(engine) == 0 }, "the goroutines that Close waits for end")
 	requirePermits(t, watch, 0, 2)
 	_, _, err := s.Acquire(context.Background())
 	require.ErrorIs(t, err, rlock.ErrClosed)
@@ -116,7 +117,7 @@ func TestPermitsClose(t *testing.T) {
 	require.Zero(t, b.Stats().Holds)
 }
 
-// A release that meets Close gives its permit back, and says so.
+// A release during Close frees its permit and returns no error.
 func TestPermitReleasesBesideClose(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -137,7 +138,7 @@ func TestPermitReleasesBesideClose(t *testing.T) {
 	}
 }
 
-// Shutdown waits for sections, and refuses whoever would begin one.
+// Shutdown waits for sections, and refuses new ones.
 func TestPermitsShutdown(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)

@@ -16,7 +16,8 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// A permit that is renewed is kept for many times its lease; one with a lease is lost at its end, and its holder is told. What is lost comes back.
+// A renewed permit is kept for many times its lease. With a fixed lease or WithMaxHold it is lost at the end, which cancels ctx.
+// Lost permits become free.
 func TestPermitLeases(t *testing.T) {
 	redistest.Parallel(t)
 	const watchdog = 1500 * time.Millisecond
@@ -31,7 +32,7 @@ func TestPermitLeases(t *testing.T) {
 	loss := requireLost(t, bounded, wakeTimeout)
 	require.Equal(t, rlock.LostMaxHold, loss.Reason)
 	require.Equal(t, bounded.permit.ID(), loss.Owner)
-	require.NoError(t, within(t, got, wakeTimeout), "when the next one expires")
+	require.NoError(t, within(t, got, wakeTimeout), "the expiry of a permit wakes the waiter")
 	require.Contains(t, []int{2, 3}, next.permit.Slot())
 	require.ErrorIs(t, lost.permit.Release(), rlock.ErrLost)
 	require.ErrorIs(t, bounded.permit.Release(), rlock.ErrNotHeld)
@@ -43,7 +44,7 @@ func TestPermitLeases(t *testing.T) {
 	require.Equal(t, uint64(2), b.Stats().Lost)
 }
 
-// With a grace, the permit is there for longer than it is trusted.
+// With a grace, Redis keeps the permit for longer than it is trusted.
 func TestPermitGrace(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -58,8 +59,8 @@ func TestPermitGrace(t *testing.T) {
 	eventuallyPermits(t, s, 1, 0)
 }
 
-// G2: the renewals of one process do not arrive any more. Its holder is told before somebody else gets the permit, which is within the
-// watchdog time. A release that comes then says so.
+// G2: the renewals of a process no longer arrive. Its ctx is cancelled before another process gets the permit, which is within the
+// watchdog time. A later release returns ErrLost.
 func TestPermitOfACutOffProcess(t *testing.T) {
 	redistest.Parallel(t)
 	const watchdog = 3 * time.Second
@@ -83,7 +84,7 @@ func TestPermitOfACutOffProcess(t *testing.T) {
 	require.NoError(t, next.permit.Release())
 }
 
-// Redis forgets permits: the holder is told by its next renewal, of several permits also if one is gone.
+// The next renewal detects permits missing in Redis and cancels ctx, even if only one of several is gone.
 func TestPermitsAreForgotten(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t, rlock.Options{WatchdogTimeout: 3 * time.Second})
@@ -100,12 +101,12 @@ func TestPermitsAreForgotten(t *testing.T) {
 	eventuallyPermits(t, s, 2, 1)
 	require.NoError(t, other.ctx.Err())
 	require.NoError(t, b.do(t, "DEL", permitKey(b.name)).Error())
-	require.ErrorIs(t, other.permit.Release(), rlock.ErrLost, "found out by the release")
-	require.ErrorIs(t, context.Cause(other.ctx), rlock.ErrLost, "from then on")
+	require.ErrorIs(t, other.permit.Release(), rlock.ErrLost, "the release detects the loss")
+	require.ErrorIs(t, context.Cause(other.ctx), rlock.ErrLost, "the loss cancels ctx")
 	require.Equal(t, uint64(2), b.Stats().Lost)
 }
 
-// Permits are given back by their ids, and their leases changed, in the process that holds them and in another one.
+// Permits are released and their leases changed by id, from the process that holds them and from another.
 func TestPermitsFromElsewhere(t *testing.T) {
 	redistest.Parallel(t)
 	ctx := context.Background()
@@ -153,7 +154,7 @@ func TestPermitsFromElsewhere(t *testing.T) {
 	require.ErrorIs(t, gone.permit.Release(), rlock.ErrLost)
 }
 
-// A lease that becomes shorter wakes whoever waits when it ends.
+// A shortened lease wakes waiters when it ends.
 func TestPermitWaitersHearOfAShorterLease(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -168,8 +169,8 @@ func TestPermitWaitersHearOfAShorterLease(t *testing.T) {
 	require.NoError(t, next.permit.Release())
 }
 
-// G2: a lease counts from when the permit was first asked for, though the reply to that was lost. Here Redis keeps it for a grace longer, so that it can
-// be seen for how long.
+// G2: a lease counts from the first request for the permit, even if the reply to that was lost. Here a grace keeps the permit in
+// Redis for longer, so that its remaining time shows when the lease began.
 func TestPermitLeaseCountsFromTheFirstCall(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -186,12 +187,12 @@ func TestPermitLeaseCountsFromTheFirstCall(t *testing.T) {
 	requireLost(t, held, wakeTimeout)
 	left, err := watch.LeaseTime(context.Background(), held.permit.ID())
 	require.NoError(t, err)
-	t.Logf("answered after %v, and at the end of the trusted time Redis has it for %v more", late, left)
+	t.Logf("answered after %v; at the end of the trusted time, Redis keeps it for another %v", late, left)
 	require.InDelta(t, grace.Seconds(), left.Seconds(), min(late.Seconds()/2, 0.5))
 	require.ErrorIs(t, held.permit.Release(), rlock.ErrLost)
 	eventuallyPermits(t, watch, 1, 0)
 
-	noCalls(t) // the reply to that release is not the one to be lost
+	noCalls(t) // otherwise the reply to that release would be lost
 	proxy.OnReply(nthScript(1, redistest.Drop))
 	_, p, err := c.PermitSemaphore(b.name, rlock.WithLease(50*time.Millisecond), rlock.WithGrace(grace)).Acquire(context.Background())
 	require.ErrorIs(t, err, rlock.ErrLost)
@@ -201,7 +202,7 @@ func TestPermitLeaseCountsFromTheFirstCall(t *testing.T) {
 	require.Zero(t, c.Stats().Holds)
 }
 
-// Permits of 10,000 holders that died come back, whatever is asked for.
+// Permits of 10,000 dead holders become free again, for calls of any kind.
 func TestPermitsOfTheDead(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -227,14 +228,14 @@ func TestPermitsOfTheDead(t *testing.T) {
 	die()
 	for _, wait := range []time.Duration{0, time.Minute} {
 		_, p, err := s.TryAcquire(context.Background(), wait)
-		require.NoError(t, err, "the last of them is the first that is free")
+		require.NoError(t, err, "the last permit to expire is the first free one")
 		require.NoError(t, p.Release())
 		require.NoError(t, b.do(t, "SET", b.name, strconv.Itoa(1-dead)).Error())
 		die()
 	}
 }
 
-// 1,000 permits of one process are renewed with 10 calls a period.
+// The renewals of 1,000 permits of one process take 10 calls per period.
 func TestPermitsAreRenewedInBatches(t *testing.T) {
 	redistest.Parallel(t)
 	const n, watchdog, periods = 1000, 3 * time.Second, 6
@@ -269,7 +270,7 @@ func TestPermitsAreRenewedInBatches(t *testing.T) {
 	}
 }
 
-// slowAnswer has the answer to a command wait that says so, until it may come.
+// slowAnswer delays the answer to a command with the argument says, until it receives from come.
 type slowAnswer struct {
 	rueidis.Client
 	says    string
@@ -287,7 +288,7 @@ func (c slowAnswer) Do(ctx context.Context, cmd rueidis.Completed) rueidis.Redis
 	return r
 }
 
-// G2: of two calls to UpdateLease that are under way at once nobody knows which Redis has done last. So the holder trusts in the shorter one.
+// G2: of two concurrent calls to UpdateLease, either may reach Redis last. So the holder trusts the shorter lease.
 func TestPermitUpdatesOverlap(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -295,7 +296,7 @@ func TestPermitUpdatesOverlap(t *testing.T) {
 	s := newClient(t, slowAnswer{b.rdb, "3600000", arrived, come}).PermitSemaphore(b.name)
 	setPermits(t, s, 1)
 	held := acquire(t, s, 1)
-	require.NoError(t, s.UpdateLease(context.Background(), held.permit.ID(), time.Minute)) // from now on Redis knows the script
+	require.NoError(t, s.UpdateLease(context.Background(), held.permit.ID(), time.Minute)) // loads the script
 	longer := async(func() error { return s.UpdateLease(context.Background(), held.permit.ID(), time.Hour) })
 	<-arrived
 	require.NoError(t, s.UpdateLease(context.Background(), held.permit.ID(), time.Second))

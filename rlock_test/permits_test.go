@@ -26,7 +26,7 @@ func setPermits(t testing.TB, s *rlock.PermitSemaphore, n int64) {
 	require.True(t, set)
 }
 
-// requirePermits checks how many permits are free, and how many are held.
+// requirePermits checks how many permits are free and how many are held.
 func requirePermits(t testing.TB, s *rlock.PermitSemaphore, free, held int64) {
 	t.Helper()
 	n, err := s.Available(context.Background())
@@ -40,7 +40,7 @@ func requirePermits(t testing.TB, s *rlock.PermitSemaphore, free, held int64) {
 	require.Equal(t, free+held, n, "all")
 }
 
-// eventuallyPermits is requirePermits for what goes on in the background.
+// eventuallyPermits is requirePermits for work in the background.
 func eventuallyPermits(t testing.TB, s *rlock.PermitSemaphore, free, held int64) {
 	t.Helper()
 	redistest.Eventually(t, testTimeout, func() bool {
@@ -50,7 +50,7 @@ func eventuallyPermits(t testing.TB, s *rlock.PermitSemaphore, free, held int64)
 	}, fmt.Sprint(free, " are free, ", held, " are held"))
 }
 
-// permitSection is what an Acquire returned.
+// permitSection is the result of an Acquire.
 type permitSection struct {
 	ctx    context.Context
 	permit *rlock.Permit
@@ -63,11 +63,11 @@ func acquire(t testing.TB, s *rlock.PermitSemaphore, n int) permitSection {
 	return permitSection{ctx, p}
 }
 
-// permitAsync begins to wait for one permit, and returns when as many processes of the test only wait.
+// permitAsync starts to wait for one permit, and returns when the given number of processes are queued and only wait.
 func (b fixture) permitAsync(t testing.TB, s *rlock.PermitSemaphore, processes int) (got <-chan error, section *permitSection) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	t.Cleanup(cancel) // ends the goroutine, if nothing did before
+	t.Cleanup(cancel) // ends the goroutine if nothing else has
 	section = new(permitSection)
 	got = async(func() (err error) {
 		section.ctx, section.permit, err = s.Acquire(ctx)
@@ -77,13 +77,13 @@ func (b fixture) permitAsync(t testing.TB, s *rlock.PermitSemaphore, processes i
 	return got, section
 }
 
-// requireLost waits for the end of a section, and reports its loss.
+// requireLost waits for the loss that ends a section, and returns it.
 func requireLost(t testing.TB, s permitSection, within time.Duration) *rlock.LostError {
 	t.Helper()
 	select {
 	case <-s.ctx.Done():
 	case <-time.After(within):
-		require.FailNow(t, "the holder is not told")
+		require.FailNow(t, "the holder's ctx was not cancelled")
 	}
 	var loss *rlock.LostError
 	require.ErrorAs(t, context.Cause(s.ctx), &loss)
@@ -105,10 +105,10 @@ func TestPermits(t *testing.T) {
 	section, one, err := s.Acquire(ctx)
 	require.NoError(t, err)
 	require.NoError(t, section.Err())
-	require.Regexp(t, "^"+strings.ReplaceAll(b.ID(), "-", "")[:16]+"[0-9a-f]{16}$", one.ID(), "it says whose it is")
+	require.Regexp(t, "^"+strings.ReplaceAll(b.ID(), "-", "")[:16]+"[0-9a-f]{16}$", one.ID(), "the id begins with the Client's")
 	require.Zero(t, one.Slot())
 	requirePermits(t, s, 2, 1)
-	require.Equal(t, "2", b.text(t, b.name), "as Redisson has it")
+	require.Equal(t, "2", b.text(t, b.name), "the same counter as in Redisson")
 	left, err := s.LeaseTime(ctx, one.ID())
 	require.NoError(t, err)
 	require.InDelta(t, 30, left.Seconds(), 10)
@@ -118,7 +118,7 @@ func TestPermits(t *testing.T) {
 	require.Equal(t, two.permit.ID(), two.permit.IDs()[0])
 	require.NotEqual(t, two.permit.IDs()[0], two.permit.IDs()[1])
 	_, none, err := s.TryAcquire(section, 0)
-	require.ErrorIs(t, err, rlock.ErrNotAcquired, "a permit is not re-entered")
+	require.ErrorIs(t, err, rlock.ErrNotAcquired, "permits are not re-entered")
 	require.ErrorContains(t, err, ": 0 free of 1 wanted")
 	require.ErrorIs(t, none.Release(), rlock.ErrNotHeld)
 	require.Equal(t, -1, none.Slot())
@@ -153,7 +153,7 @@ func TestPermitNumbers(t *testing.T) {
 	requirePermits(t, s, -2, 3)
 	_, _, err := s.TryAcquire(ctx, 0)
 	require.ErrorIs(t, err, rlock.ErrNotAcquired)
-	require.NoError(t, held.ctx.Err(), "nobody loses one")
+	require.NoError(t, held.ctx.Err(), "no holder loses a permit")
 	require.NoError(t, held.permit.Release())
 	requirePermits(t, s, 1, 0)
 }
@@ -251,12 +251,12 @@ func TestPermitsAreTraced(t *testing.T) {
 	require.NoError(t, s.Release(context.Background(), next.permit.ID()))
 	require.ErrorIs(t, next.permit.Release(), rlock.ErrLost)
 	require.ErrorIs(t, next.permit.Release(), rlock.ErrNotHeld)
-	redistest.Eventually(t, testTimeout, func() bool { return b.Stats().Lost == 1 }, "it is lost")
+	redistest.Eventually(t, testTimeout, func() bool { return b.Stats().Lost == 1 }, "the loss is counted")
 	b.Close()
 	require.ElementsMatch(t, []string{"permits lost: 2, true", "permits woken released: lost, not held"}, told.take())
 }
 
-// A section of a permit carries the locks around it, and shares the time of their unlocks.
+// A permit's section carries the holds of the ctx around it, and shares the time limit of their unlocks.
 func TestPermitsAmongLocks(t *testing.T) {
 	b := newFixture(t)
 	s, m := b.PermitSemaphore(b.name), b.Mutex(b.name+":lock")
@@ -267,14 +267,14 @@ func TestPermitsAmongLocks(t *testing.T) {
 		require.Equal(t, rlock.Owner(outer), rlock.Owner(ctx))
 		require.Contains(t, fmt.Sprint(ctx), ".WithPermit(")
 		return m.Do(ctx, func(ctx context.Context) error {
-			require.Equal(t, rlock.Owner(outer), rlock.Owner(ctx), "it re-enters through the section of the permit")
+			require.Equal(t, rlock.Owner(outer), rlock.Owner(ctx), "Lock re-enters through the section of the permit")
 			return nil
 		})
 	}))
 	require.NoError(t, unlock())
 }
 
-// permitEnds is when a permit expires, on the clock of the server, which is that of this machine.
+// permitEnds returns a permit's expiry by the clock of the server, which is this machine's.
 func (b fixture) permitEnds(t testing.TB, id string) time.Time {
 	t.Helper()
 	raw, err := hex.DecodeString(id)
@@ -284,7 +284,8 @@ func (b fixture) permitEnds(t testing.TB, id string) time.Time {
 	return time.UnixMilli(int64(ms))
 }
 
-// G2: Redis counts in whole milliseconds, the one in which a permit is taken included. It keeps the permit for no less than it is trusted.
+// G2: Redis counts in whole milliseconds, including the one in which it grants a permit. It keeps a permit at least as long as the
+// process trusts it.
 func TestPermitIsKeptWhileItIsTrusted(t *testing.T) {
 	redistest.Parallel(t)
 	ctx := context.Background()
@@ -298,9 +299,9 @@ func TestPermitIsKeptWhileItIsTrusted(t *testing.T) {
 		require.False(t, b.permitEnds(t, id).Before(asked.Add(lease)), "taken")
 		asked = time.Now()
 		require.NoError(t, s.UpdateLease(ctx, id, 2*lease))
-		require.False(t, b.permitEnds(t, id).Before(asked.Add(2*lease)), "another lease")
+		require.False(t, b.permitEnds(t, id).Before(asked.Add(2*lease)), "after UpdateLease")
 	}
-	for range 8 { // of as many processes, which are cut off when they have renewed
+	for range 8 { // each is a process, cut off after a renewal
 		t.Run("renewed", func(t *testing.T) {
 			redistest.Parallel(t)
 			c, proxy, past := behindProxy(t, anyWay, rlock.Options{WatchdogTimeout: 3 * time.Second})
@@ -308,7 +309,7 @@ func TestPermitIsKeptWhileItIsTrusted(t *testing.T) {
 			setPermits(t, s, 1)
 			held := acquire(t, s, 1)
 			first := past.permitEnds(t, held.permit.ID())
-			redistest.Eventually(t, testTimeout, func() bool { return past.permitEnds(t, held.permit.ID()).After(first) }, "it is renewed")
+			redistest.Eventually(t, testTimeout, func() bool { return past.permitEnds(t, held.permit.ID()).After(first) }, "renewed")
 			proxy.BlackHole(true)
 			since := requireLost(t, held, wakeTimeout).Since
 			require.False(t, past.permitEnds(t, held.permit.ID()).Before(since.Truncate(time.Microsecond)))

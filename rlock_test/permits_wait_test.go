@@ -16,7 +16,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// Whoever fits is woken, here and in another process, also through handles with other leases.
+// A release wakes each waiter whose permits are free, here and in another process, even through handles with other leases.
 func TestPermitsWake(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -41,7 +41,8 @@ func TestPermitsWake(t *testing.T) {
 	requirePermits(t, s, 2, 0)
 }
 
-// A want beyond all permits holds nobody back, and neither does one that waits for more permits than one call may have ids for.
+// A waiter for more permits than exist delays no other. Waiters of one process may together want more permits than one call may have
+// ids for.
 func TestPermitsBeyondAll(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -52,7 +53,7 @@ func TestPermitsBeyondAll(t *testing.T) {
 	for range 5 {
 		large = append(large, async(func() error { _, _, err := s.AcquireN(ctx, 100); return err }))
 	}
-	redistest.Eventually(t, testTimeout, func() bool { return redistest.Started("rlock.(*PermitSemaphore).AcquireN(") == 5 }, "all have come")
+	redistest.Eventually(t, testTimeout, func() bool { return redistest.Started("rlock.(*PermitSemaphore).AcquireN(") == 5 }, "all started")
 	b.awaitLine(t, s.Name(), 1)
 	for range 3 {
 		small := async(func() error {
@@ -74,8 +75,8 @@ func TestPermitsBeyondAll(t *testing.T) {
 	requirePermits(t, s, 0, 1100)
 }
 
-// Many processes and goroutines, some of which give up at any moment: never more at work than there are permits, no two with one slot, and in
-// the end all are back.
+// Many goroutines of several processes compete, and some give up. There are never more holders than permits, no two permits have the
+// same slot, and in the end all permits are free.
 func TestPermitsUnderContention(t *testing.T) {
 	redistest.Parallel(t)
 	for _, plain := range []bool{false, true} {
@@ -115,7 +116,7 @@ func TestPermitsUnderContention(t *testing.T) {
 								continue
 							}
 							for _, slot := range p.Slots() {
-								assert.True(t, slots[slot].CompareAndSwap(false, true), "slot %d has one permit", slot)
+								assert.True(t, slots[slot].CompareAndSwap(false, true), "one permit has slot %d", slot)
 							}
 							got.Add(1)
 							if rand.N(4) == 0 {
@@ -142,7 +143,7 @@ func TestPermitsUnderContention(t *testing.T) {
 	}
 }
 
-// A process that waits sends nothing, however many of its goroutines do; and when the holders are gone, nothing of them stays, here or in Redis.
+// A waiting process sends nothing, however many of its goroutines wait. When the holders are gone, nothing is left, here or in Redis.
 func permitsLeaveNothing(t *testing.T) {
 	t.Helper()
 	const n = 1000
@@ -159,12 +160,12 @@ func permitsLeaveNothing(t *testing.T) {
 			assert.NoError(t, s.Do(context.Background(), func(context.Context, *rlock.Permit) error { return nil }))
 		})
 	}
-	redistest.Eventually(t, testTimeout, func() bool { return redistest.Started("rlock.(*PermitSemaphore).AcquireN(") == n }, "all have come")
+	redistest.Eventually(t, testTimeout, func() bool { return redistest.Started("rlock.(*PermitSemaphore).AcquireN(") == n }, "all started")
 	fixture{rdb: rdb}.awaitLine(t, s.Name(), 1)
 	first := redistest.Commands(t, rdb)
 	sleep(time.Second)
 	after := redistest.Commands(t, rdb)
-	require.Equal(t, first["evalsha"], after["evalsha"], "they send nothing")
+	require.Equal(t, first["evalsha"], after["evalsha"], "waiters send nothing")
 	require.Equal(t, int64(1), after["subscribe"])
 	require.NoError(t, s.SetPermits(context.Background(), 10))
 	waits.Wait()
@@ -223,10 +224,10 @@ func TestPermitsOnACluster(t *testing.T) {
 					return err
 				}))
 			}
-			redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == names }, "they wait")
+			redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == names }, "the callers wait")
 			sleep(5 * time.Second)
 			for i, h := range held {
-				require.NoError(t, h.ctx.Err(), "it is renewed")
+				require.NoError(t, h.ctx.Err(), "the permit is renewed")
 				if i%2 == 0 {
 					require.NoError(t, h.permit.Release())
 				} else {

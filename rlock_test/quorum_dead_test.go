@@ -15,10 +15,10 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// One of five servers dead, two dead: a Lock and its unlock take as long as with five. It does not matter how they died. The two
-// take turns, so that both see the same load.
+// With one or two of five servers dead, a Lock and its unlock take as long as with five, whichever way the servers died. The two
+// processes take turns, so that both see the same load.
 func TestQuorumLatencyBesideTheDead(t *testing.T) {
-	// rueidis allocates a megabyte for a connection, also for one that is closed at once: that takes longer than a section.
+	// rueidis allocates a megabyte per connection, even if it is closed at once. That takes longer than a section.
 	small := func(o *rueidis.ClientOption) { o.ReadBufferEachConn, o.WriteBufferEachConn = 4<<10, 4<<10 }
 	intact := newQuorumServers(t, 5)
 	all := intact.process(t, rlock.Options{})
@@ -53,8 +53,7 @@ func TestQuorumLatencyBesideTheDead(t *testing.T) {
 	}
 }
 
-// G2: three of five servers dead: the holder is told before a lease can end, and whoever wants the lock is told that it cannot be
-// had.
+// G2: if three of five servers die, the holder's ctx is cancelled before a lease can end, and other callers get ErrUnreachable.
 func TestQuorumLossIsTold(t *testing.T) {
 	redistest.Parallel(t)
 	for name, death := range deaths {
@@ -88,7 +87,7 @@ func TestQuorumLossIsTold(t *testing.T) {
 			require.Less(t, time.Since(began), time.Second+soon)
 			got := waiter.get(t, 10*time.Second)
 			require.ErrorIs(t, got.err, rlock.ErrUnreachable)
-			t.Logf("told after %v; the other Lock failed after %v: %v", told, got.at.Sub(died), got.err)
+			t.Logf("ctx was cancelled after %v; the other Lock failed after %v: %v", told, got.at.Sub(died), got.err)
 			require.Less(t, got.at.Sub(died), 5*time.Second+soon)
 			for i := range 3 {
 				death.back(e, i)
@@ -96,12 +95,12 @@ func TestQuorumLossIsTold(t *testing.T) {
 			e.awaitVotes(t, 0)
 			redistest.Eventually(t, 10*time.Second, func() bool {
 				return b.TryDo(t.Context(), time.Second, nothing) == nil
-			}, "the lock can be had when the servers are back")
+			}, "the lock can be acquired once the servers are back")
 		})
 	}
 }
 
-// A server that lost its data, or was away, gets its share of the hold back. Meanwhile nobody else gets a majority.
+// A server that lost its data, or was away, gets its share of the hold back. Meanwhile no other owner gets a majority.
 func TestQuorumHeals(t *testing.T) {
 	redistest.Parallel(t)
 	for name, death := range deaths {
@@ -113,7 +112,7 @@ func TestQuorumHeals(t *testing.T) {
 			ctx, unlock, err := a.Lock(t.Context())
 			require.NoError(t, err)
 			e.awaitVotes(t, 3)
-			sleep(watchdog / 2) // until all are renewed: if one was slow to answer, it is known then that it has had the hold meanwhile
+			sleep(watchdog / 2) // until all are renewed, so that even a slow server is known to have had the hold meanwhile
 			w := e.watch[1]
 			fields, err := w.Do(t.Context(), w.B().Hkeys().Key(e.name).Build()).AsStrSlice()
 			require.NoError(t, err)
@@ -123,7 +122,7 @@ func TestQuorumHeals(t *testing.T) {
 					has, err := w.Do(t.Context(), w.B().Hexists().Key(e.name).Field(fields[0]).Build()).AsBool()
 					return err == nil && has
 				}, what)
-				sleep(watchdog / 2) // until the others are renewed: it is known then that they had it while this one had not
+				sleep(watchdog / 2) // until the others are renewed, and so known to have had the hold while this server had not
 				require.NoError(t, ctx.Err(), "%v", context.Cause(ctx))
 			}
 			stop := make(chan struct{})
@@ -132,7 +131,7 @@ func TestQuorumHeals(t *testing.T) {
 				for ctx.Err() == nil {
 					_, _, err := b.TryLock(t.Context(), 50*time.Millisecond)
 					assert.ErrorIs(t, err, rlock.ErrNotAcquired)
-					select { // one that asked all the time would have the share that is missing most of the time, on a busy machine
+					select { // without a pause, this competitor would often hold the missing share on a busy machine
 					case <-stop:
 						return
 					case <-time.After(50 * time.Millisecond):
@@ -142,7 +141,7 @@ func TestQuorumHeals(t *testing.T) {
 			require.NoError(t, w.Do(t.Context(), w.B().Flushall().Build()).Error())
 			healed("flushed")
 			death.kill(e, 1)
-			sleep(watchdog + 100*time.Millisecond) // its share expires
+			sleep(watchdog + 100*time.Millisecond) // the share on that server expires
 			death.back(e, 1)
 			healed("back")
 			close(stop)
@@ -153,13 +152,13 @@ func TestQuorumHeals(t *testing.T) {
 	}
 }
 
-// G2, G8: when a majority of the servers has forgotten a hold, its holder is told by the next renewal, or by its unlock.
+// G2, G8: when a majority of the servers has lost a hold, the next renewal cancels its ctx, or its unlock returns ErrLost.
 func TestQuorumIsForgotten(t *testing.T) {
 	redistest.Parallel(t)
 	const watchdog = shortWatchdog
 	e := newQuorumServers(t, 3)
 	v := e.process(t, rlock.Options{WatchdogTimeout: watchdog})
-	forget := func() { // in one moment, as far as the holder can see: otherwise the first might be healed before the second forgets
+	forget := func() { // without a renewal in between: otherwise the first server might be healed before the second forgets
 		defer e.refuseRenewals(0)()
 		defer e.refuseRenewals(1)()
 		for _, w := range e.watch[:2] {
@@ -173,7 +172,7 @@ func TestQuorumIsForgotten(t *testing.T) {
 	select {
 	case <-ctx.Done():
 	case <-time.After(watchdog):
-		require.Fail(t, "not told")
+		require.Fail(t, "the loss was not detected")
 	}
 	var loss *rlock.LostError
 	require.ErrorAs(t, context.Cause(ctx), &loss)
@@ -191,8 +190,8 @@ func TestQuorumIsForgotten(t *testing.T) {
 	e.awaitVotes(t, 0)
 }
 
-// G2: a server that forgot the hold, and was given it again, says nothing of the time before. If another one had forgotten it by then, the
-// unlock says so, though a majority had the hold a moment before.
+// G2: a server that lost the hold and was given it again does not count for the time before. If another server had lost the hold by
+// then, the unlock reports the loss, although a majority had the hold a moment before.
 func TestQuorumIsForgottenByOneAfterTheOther(t *testing.T) {
 	redistest.Parallel(t)
 	const watchdog = 2 * shortWatchdog
@@ -213,7 +212,7 @@ func TestQuorumIsForgottenByOneAfterTheOther(t *testing.T) {
 	e.awaitVotes(t, 0)
 }
 
-// Servers that forget the hold in turn, each after all others were found to have it, are no loss: all along a majority had it.
+// Servers that lose the hold in turn, each after all others were found to have it, cause no loss: a majority had it throughout.
 func TestQuorumIsForgottenInTurn(t *testing.T) {
 	redistest.Parallel(t)
 	const watchdog = shortWatchdog

@@ -14,7 +14,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// exclusion sees who is in the section, and has not been told that its hold ended.
+// exclusion records the owner in the section, and ignores owners whose ctx is cancelled.
 type exclusion struct {
 	mu  sync.Mutex // guards the following
 	ctx context.Context
@@ -36,8 +36,8 @@ func (w *exclusion) leave(ctx context.Context) {
 	}
 }
 
-// G1: whatever happens to the servers, and to the ways to them, one owner is inside at a time. A server that lost its data comes
-// back when the leases that it granted have ended; whether it comes back before is for TestQuorumHeals.
+// G1: whatever happens to the servers and connections, one owner is inside at a time. A server that lost its data comes back only
+// when the leases it granted have ended; TestQuorumHeals covers an earlier return.
 func TestQuorumExclusion(t *testing.T) {
 	redistest.Parallel(t)
 	const watchdog, voters, each = time.Second, 3, 2
@@ -124,12 +124,12 @@ func TestQuorumExclusion(t *testing.T) {
 	e.awaitVotes(t, 0)
 }
 
-// Goroutines that wait for a quorum in one process do not find out one after the other that a majority is away.
+// When a majority is away, the waiters of one process fail together, not one after the other.
 func TestQuorumOutageForManyWaiters(t *testing.T) {
 	redistest.Parallel(t)
 	e := newQuorumServers(t, 3)
 	v := e.process(t, rlock.Options{})
-	require.NoError(t, v.Do(t.Context(), nothing)) // connections
+	require.NoError(t, v.Do(t.Context(), nothing)) // opens the connections
 	e.proxies[0].BlackHole(true)
 	e.proxies[1].BlackHole(true)
 	began := time.Now()
@@ -140,7 +140,7 @@ func TestQuorumOutageForManyWaiters(t *testing.T) {
 	for _, waiter := range all {
 		got := waiter.get(t, 15*time.Second)
 		require.ErrorIs(t, got.err, rlock.ErrUnreachable)
-		require.Less(t, got.at.Sub(began), 7*time.Second+soon, "the time of two Locks")
+		require.Less(t, got.at.Sub(began), 7*time.Second+soon, "no longer than two Locks take")
 	}
 	e.proxies[0].BlackHole(false)
 	e.proxies[1].BlackHole(false)
@@ -148,7 +148,7 @@ func TestQuorumOutageForManyWaiters(t *testing.T) {
 	e.awaitVotes(t, 0)
 }
 
-// G5: grants that come late, or whose answers are late or lost, are given back on every server.
+// G5: late grants, and grants whose answers are late or lost, are released on every server.
 func TestQuorumGivesLateGrantsBack(t *testing.T) {
 	redistest.Parallel(t)
 	for name, fault := range map[string]func(*redistest.Proxy, redistest.Hook){

@@ -15,11 +15,11 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// quorumServers is several independent servers, which processes reach through proxies.
+// quorumServers has several independent servers, and the proxies through which processes reach them.
 type quorumServers struct {
 	servers []*redistest.Server
 	proxies []*redistest.Proxy
-	watch   []rueidis.Client // past the proxies
+	watch   []rueidis.Client // bypass the proxies
 	name    string
 }
 
@@ -35,7 +35,7 @@ func newQuorumServers(t testing.TB, n int) *quorumServers {
 	return e
 }
 
-// quorumProcess is a process: its Clients, one for each server, and a quorum of them.
+// quorumProcess is a process: a Client for each server, and a quorum of them.
 type quorumProcess struct {
 	*rlock.QuorumMutex
 	clients []*rlock.Client
@@ -47,7 +47,7 @@ func (e *quorumServers) process(t testing.TB, o rlock.Options, options ...rlock.
 	return e.processBy(t, oneConn, o, options...)
 }
 
-// processBy returns one whose connections are as mod says.
+// processBy returns a process whose connections have the options of mod.
 func (e *quorumServers) processBy(t testing.TB, mod func(*rueidis.ClientOption), o rlock.Options, options ...rlock.Option) quorumProcess {
 	t.Helper()
 	v := quorumProcess{name: e.name}
@@ -67,8 +67,8 @@ func (v quorumProcess) handle(options ...rlock.Option) *rlock.QuorumMutex {
 	return rlock.Quorum(members...)
 }
 
-// loadScripts has all servers know the scripts, and none of them be asked for anything any more. That a section is over says less: a share that
-// came after the majority may be on its way, and then its release, which a fault would meet in place of the call that it is for.
+// loadScripts loads the scripts on all servers, and returns when no call is under way. The end of a section is not enough: a share beyond
+// the majority and its release may still be under way, and would meet a fault meant for another call.
 func (e *quorumServers) loadScripts(t testing.TB) {
 	t.Helper()
 	v := e.process(t, rlock.Options{})
@@ -80,7 +80,7 @@ func (e *quorumServers) loadScripts(t testing.TB) {
 	require.Zero(t, e.votes(t))
 }
 
-// votes returns how many of the servers that are up have the key.
+// votes returns how many of the running servers have the key.
 func (e *quorumServers) votes(t testing.TB) (n int) {
 	t.Helper()
 	for i, w := range e.watch {
@@ -95,7 +95,7 @@ func (e *quorumServers) votes(t testing.TB) (n int) {
 
 func (e *quorumServers) awaitVotes(t testing.TB, n int) {
 	t.Helper()
-	redistest.Eventually(t, 15*time.Second, func() bool { return e.votes(t) == n }, "so many servers have the key")
+	redistest.Eventually(t, 15*time.Second, func() bool { return e.votes(t) == n }, "the expected number of servers have the key")
 }
 
 func (e *quorumServers) awaitSubscribers(t testing.TB, n int) {
@@ -105,7 +105,7 @@ func (e *quorumServers) awaitSubscribers(t testing.TB, n int) {
 	}
 }
 
-// refuseRenewals has a server answer each renewal that it is not ready, until it is told to go on.
+// refuseRenewals makes a server answer each renewal with LOADING, until goOn is called.
 func (e *quorumServers) refuseRenewals(i int) (goOn func()) {
 	var over atomic.Bool
 	e.proxies[i].OnRequest(func(cmd []string) redistest.Action {
@@ -117,7 +117,7 @@ func (e *quorumServers) refuseRenewals(i int) (goOn func()) {
 	return func() { over.Store(true) }
 }
 
-// commands counts the calls that all servers got, except for what rueidis sends by itself and the looks of the test.
+// commands counts the calls to all servers, without those of rueidis itself and of the test's own checks.
 func (e *quorumServers) commands(t testing.TB) (n int64) {
 	t.Helper()
 	for _, w := range e.watch {
@@ -130,7 +130,7 @@ func (e *quorumServers) commands(t testing.TB) (n int64) {
 	return n
 }
 
-// ways in which servers die, and come back.
+// deaths has the ways in which servers die and come back.
 var deaths = map[string]struct{ kill, back func(*quorumServers, int) }{
 	"killed": {
 		func(e *quorumServers, i int) { e.servers[i].Kill() },

@@ -49,7 +49,7 @@ func TestQuorum(t *testing.T) {
 
 func nothing(context.Context) error { return nil }
 
-// A member may be on a cluster: it learns of it in the first round. Names may differ.
+// A member may be on a cluster, which it finds out in the first round. The names may differ.
 func TestQuorumOfClusterClients(t *testing.T) {
 	redistest.Parallel(t)
 	cluster := redistest.StartCluster(t, 3, 0)
@@ -72,7 +72,7 @@ func TestQuorumOfClusterClients(t *testing.T) {
 				}
 			}
 			return have == n
-		}, "so many names are held")
+		}, "the expected number of names are held")
 	}
 	one, two := voter(), voter()
 	_, unlock, err := one.Lock(t.Context())
@@ -80,15 +80,15 @@ func TestQuorumOfClusterClients(t *testing.T) {
 	require.Equal(t, names[0], one.Name())
 	votes(3)
 	waiter := lockAsync(t, two)
-	redistest.Eventually(t, soon, func() bool { return redistest.Started("quorum.(*election).await(") == 1 }, "it waits")
-	sleep(200 * time.Millisecond) // until it is told by messages alone
+	redistest.Eventually(t, soon, func() bool { return redistest.Started("quorum.(*election).await(") == 1 }, "the caller waits")
+	sleep(200 * time.Millisecond) // until it only waits for messages
 	waiter.stillWaits(t)
 	require.NoError(t, unlock())
 	waiter.getAndUnlock(t, soon)
 	votes(0)
 }
 
-// The methods of a quorum report members that it cannot work with.
+// The methods of a quorum report members that it cannot use.
 func TestQuorumRefusesMembers(t *testing.T) {
 	b := newFixture(t)
 	other := func() *rlock.Client { return newClient(t, b.rdb) }
@@ -136,9 +136,9 @@ func TestQuorumReentry(t *testing.T) {
 	require.NoError(t, err)
 	again, unlockAgain, err := v.TryLock(inner, 0)
 	require.NoError(t, err)
-	sleep(300 * time.Millisecond) // the count in Redis of other locks follows in that time
+	sleep(300 * time.Millisecond) // other kinds of locks send their count to Redis within that time
 	require.NoError(t, unlockInner())
-	require.Error(t, again.Err(), "it is a child")
+	require.Error(t, again.Err(), "the parent ctx is cancelled")
 	sleep(300 * time.Millisecond)
 	require.NoError(t, unlockAgain())
 	require.Equal(t, before, e.commands(t))
@@ -146,19 +146,19 @@ func TestQuorumReentry(t *testing.T) {
 
 	_, _, err = v.TryLock(rlock.Detach(outer), 0)
 	require.ErrorIs(t, err, rlock.ErrNotAcquired)
-	require.Equal(t, before, e.commands(t), "the process has the lock, so nobody is asked")
+	require.Equal(t, before, e.commands(t), "the process has the lock, so TryLock sends nothing")
 	escaped := context.WithoutCancel(outer)
 	require.NoError(t, unlockOuter())
 	e.awaitVotes(t, 0)
-	require.NoError(t, v.Do(escaped, func(context.Context) error { // its section is over, so this competes
+	require.NoError(t, v.Do(escaped, func(context.Context) error { // the section is over, so this competes
 		require.Positive(t, e.votes(t))
 		return nil
 	}))
 	e.awaitVotes(t, 0)
 }
 
-// A section of a quorum is none of a lock of one server, whatever their names: owner and token are of the lock around it. A member that is locked in it
-// waits for itself, and says so.
+// A quorum's section is not a section of a lock on one server, whatever the names: owner and token are those of the lock around
+// it. A member locked inside waits for its own quorum, and the error says so.
 func TestQuorumIsNoLockOfOneServer(t *testing.T) {
 	redistest.Parallel(t)
 	e := newQuorumServers(t, 3)
@@ -190,7 +190,7 @@ func TestQuorumIsNoLockOfOneServer(t *testing.T) {
 	e.awaitVotes(t, 0)
 }
 
-// Goroutines of one process are let in one after the other, by asking nobody but for their own turn.
+// Waiters of one process get in one after the other, and each sends only the calls of its own turn.
 func TestQuorumInOneProcess(t *testing.T) {
 	redistest.Parallel(t)
 	e := newQuorumServers(t, 3)
@@ -203,7 +203,7 @@ func TestQuorumInOneProcess(t *testing.T) {
 	for range n {
 		wg.Go(func() {
 			assert.NoError(t, v.handle().Do(t.Context(), func(context.Context) error {
-				inside++ // the race detector is the witness
+				inside++ // the race detector checks the exclusion
 				return nil
 			}))
 		})
@@ -212,10 +212,10 @@ func TestQuorumInOneProcess(t *testing.T) {
 	require.Equal(t, n, inside)
 	e.awaitVotes(t, 0)
 	calls := e.commands(t) - before
-	require.LessOrEqual(t, calls, int64(n+1)*3*8, "a script with three commands for each Lock and unlock, on each server")
+	require.LessOrEqual(t, calls, int64(n+1)*3*8, "one script with three commands for each Lock and unlock, on each server")
 }
 
-// G2, G7: members with a lease are not renewed, unless a level without one is inside.
+// G2, G7: members with a fixed lease are renewed only while a level without one is open.
 func TestQuorumWithLease(t *testing.T) {
 	redistest.Parallel(t)
 	const lease = shortWatchdog
@@ -225,7 +225,7 @@ func TestQuorumWithLease(t *testing.T) {
 	outer, unlock, err := v.Lock(t.Context())
 	require.NoError(t, err)
 	e.awaitVotes(t, 3)
-	sleep(100 * time.Millisecond) // the last answer has been worked in
+	sleep(100 * time.Millisecond) // until the last answer is processed
 	inner, unlockInner, err := v.handle().Lock(outer)
 	require.NoError(t, err)
 	select {
@@ -243,7 +243,7 @@ func TestQuorumWithLease(t *testing.T) {
 	require.Equal(t, rlock.LostExpired, loss.Reason)
 	require.EqualError(t, loss, `rlock: "`+e.name+`": lost: its lease of fixed length ended`)
 	_, _, err = v.Lock(outer)
-	require.ErrorIs(t, err, rlock.ErrLost, "until its unlock")
+	require.ErrorIs(t, err, rlock.ErrLost, "the loss is sticky until unlock")
 	require.ErrorIs(t, unlock(), rlock.ErrLost)
 	require.Greater(t, time.Since(began), lease*3/2)
 	e.awaitVotes(t, 0)

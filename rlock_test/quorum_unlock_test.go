@@ -16,7 +16,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// G9: a Client that is closed is a server that is down; the quorum ends with the majority of them.
+// G9: a closed Client counts as a server that is down. The quorum ends when a majority of its Clients is closed.
 func TestQuorumClose(t *testing.T) {
 	redistest.Parallel(t)
 	before := ourGoroutines()
@@ -51,7 +51,7 @@ func TestQuorumClose(t *testing.T) {
 	_, _, err = b.Lock(t.Context())
 	require.ErrorIs(t, err, rlock.ErrClosed)
 	_, _, err = b.Lock(context.WithoutCancel(other.ctx))
-	require.ErrorIs(t, err, rlock.ErrClosed, "nor is a level opened that nobody would tell")
+	require.ErrorIs(t, err, rlock.ErrClosed, "no level opens whose ctx nothing would cancel")
 	local.stillWaits(t)
 	require.NoError(t, other.unlock(), "an unlock after Close releases as before")
 	local.getAndUnlock(t, 5*time.Second)
@@ -60,7 +60,7 @@ func TestQuorumClose(t *testing.T) {
 	e.awaitVotes(t, 0)
 }
 
-// An unlock needs the answers of a majority. It is made up for on the others when they are back.
+// An unlock needs the answers of a majority. The others are released when they are back.
 func TestQuorumUnlockBesideTheDead(t *testing.T) {
 	redistest.Parallel(t)
 	for name, death := range deaths {
@@ -92,7 +92,7 @@ func TestQuorumUnlockBesideTheDead(t *testing.T) {
 	}
 }
 
-// An unlock that gets no answer ends with the lease, if that is earlier than its time; and the loss is told.
+// An unlock without answers ends with the lease, if that is earlier than its time limit, and reports the loss.
 func TestQuorumUnlockOutlivesItsLease(t *testing.T) {
 	redistest.Parallel(t)
 	const lease = time.Second
@@ -117,7 +117,7 @@ func TestQuorumUnlockOutlivesItsLease(t *testing.T) {
 			err = unlock()
 			require.ErrorIs(t, err, rlock.ErrNotHeld)
 			require.ErrorIs(t, err, rlock.ErrLost)
-			require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost, "whoever looks at the section afterwards sees it as well")
+			require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost, "the ctx reports the loss afterwards as well")
 			took := time.Since(began)
 			require.Greater(t, took, lease/3)
 			require.Less(t, took, lease+soon)
@@ -129,7 +129,7 @@ func TestQuorumUnlockOutlivesItsLease(t *testing.T) {
 			e.proxies[0].BlackHole(false)
 			e.proxies[1].BlackHole(false)
 			e.awaitVotes(t, 0)
-			require.NoError(t, v.Do(t.Context(), nothing), "the process asks again")
+			require.NoError(t, v.Do(t.Context(), nothing), "the process can lock again")
 			e.awaitVotes(t, 0)
 			for _, c := range v.clients {
 				require.Equal(t, 0, c.Stats().Holds)
@@ -138,7 +138,7 @@ func TestQuorumUnlockOutlivesItsLease(t *testing.T) {
 	}
 }
 
-// A share that was given back while the section went on, since its Client was closed, says nothing at the unlock: another owner may have had that
+// A share released during the section, because its Client was closed, does not count at the unlock: another owner may have had that
 // server since.
 func TestQuorumUnlockCountsNoShareGivenBackBefore(t *testing.T) {
 	redistest.Parallel(t)
@@ -153,8 +153,8 @@ func TestQuorumUnlockCountsNoShareGivenBackBefore(t *testing.T) {
 	redistest.Eventually(t, testTimeout, func() bool {
 		_, err := v.clients[2].Mutex(e.name).IsLocked(t.Context())
 		return errors.Is(err, rlock.ErrClosed)
-	}, "it closes")
-	sleep(100 * time.Millisecond) // the call for the share is left
+	}, "Close has begun")
+	sleep(100 * time.Millisecond) // until the call for the share is abandoned
 	e.proxies[2].Release()
 	require.NoError(t, within(t, closed, testTimeout))
 	e.awaitVotes(t, 2)
@@ -167,13 +167,13 @@ func TestQuorumUnlockCountsNoShareGivenBackBefore(t *testing.T) {
 	e.awaitVotes(t, 0)
 }
 
-// Sections beside a dead server, before which something takes connections and closes them, leave a doubt each. As long as nobody answers,
-// they are swept together at pauses that grow, and not with a connection for each.
+// Sections beside a dead server, whose proxy still accepts and closes connections, leave one unresolved call each. While no answer
+// comes, all are swept together at growing intervals, without a connection for each.
 func TestQuorumSweepsTheDeadSeldom(t *testing.T) {
 	redistest.Parallel(t)
 	const sections = 400
 	e := newQuorumServers(t, 3)
-	var dials atomic.Int64 // of the dead one
+	var dials atomic.Int64 // to the dead server
 	v := e.processBy(t, func(o *rueidis.ClientOption) {
 		o.DialCtxFn = func(ctx context.Context, addr string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {
 			if addr == e.proxies[1].Addr() {
@@ -182,16 +182,16 @@ func TestQuorumSweepsTheDeadSeldom(t *testing.T) {
 			return d.DialContext(ctx, "tcp", addr)
 		}
 	}, rlock.Options{})
-	require.NoError(t, v.Do(t.Context(), nothing)) // scripts
+	require.NoError(t, v.Do(t.Context(), nothing)) // loads the scripts
 	e.servers[1].Kill()
 	dials.Store(0)
 	began, most := time.Now(), sections
 	for range sections {
 		entered := time.Now()
 		require.NoError(t, v.Do(t.Context(), nothing))
-		most += int(time.Since(entered) / (100 * time.Millisecond)) // the share is asked for again
+		most += int(time.Since(entered) / (100 * time.Millisecond)) // the share is requested again
 	}
-	most += 9 + int(time.Since(began)/(2*time.Second)) // after 10 ms, 20 ms, ... 2 s, 2 s
+	most += 9 + int(time.Since(began)/(2*time.Second)) // sweeps after 10 ms, 20 ms, ... 2 s, 2 s
 	t.Logf("%d connections, %d at most", dials.Load(), most)
 	require.LessOrEqual(t, dials.Load(), int64(most))
 	e.servers[1].Restart()

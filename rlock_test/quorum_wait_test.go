@@ -15,7 +15,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// G3, G4: a waiter sends nothing, and is woken by an unlock, quickly.
+// G3, G4: a waiter sends nothing, and an unlock wakes it quickly.
 func TestQuorumWakes(t *testing.T) {
 	e := newQuorumServers(t, 5)
 	a, b := e.process(t, rlock.Options{}), e.process(t, rlock.Options{})
@@ -31,10 +31,10 @@ func TestQuorumWakes(t *testing.T) {
 		e.awaitSubscribers(t, 1)
 		redistest.Eventually(t, 5*time.Second, func() bool { return redistest.Started("quorum.(*election).await(") == 1 }, "it waits")
 		if i == 0 {
-			sleep(100 * time.Millisecond) // the round that the subscriptions have it ask
+			sleep(100 * time.Millisecond) // the round of calls that follows the subscriptions
 			before := e.commands(t)
 			sleep(500 * time.Millisecond)
-			require.Equal(t, before, e.commands(t), "nothing is sent")
+			require.Equal(t, before, e.commands(t), "a waiter sends nothing")
 		}
 		began := time.Now()
 		require.NoError(t, unlock())
@@ -51,21 +51,21 @@ func TestQuorumWakes(t *testing.T) {
 	require.Less(t, all[len(all)-1], rlock.DefaultWatchdogTimeout/3)
 }
 
-// G4: a server where a waiter could not be told of the unlock wakes it when it is back, or when its lease ends.
+// G4: a waiter that missed the unlock message of a server wakes when that server is back, or when the lease there ends.
 func TestQuorumWakesWithoutMessages(t *testing.T) {
 	redistest.Parallel(t)
 	const lease = time.Second
 	e := newQuorumServers(t, 3)
 	a, b := e.process(t, rlock.Options{}, rlock.WithLease(lease)), e.process(t, rlock.Options{})
 	t.Run("crashed holder", func(t *testing.T) {
-		_, _, err := a.Lock(t.Context()) // nobody unlocks
+		_, _, err := a.Lock(t.Context()) // never unlocked
 		require.NoError(t, err)
 		got := lockAsync(t, b).get(t, lease+soon)
 		require.NoError(t, got.err)
 		require.NoError(t, got.unlock())
 	})
 	t.Run("subscriptions lost", func(t *testing.T) {
-		long := e.process(t, rlock.Options{}) // a lease that nobody waits for
+		long := e.process(t, rlock.Options{}) // a lease that outlasts the test
 		_, unlock, err := long.Lock(t.Context())
 		require.NoError(t, err)
 		waiter := lockAsync(t, b)
@@ -74,17 +74,17 @@ func TestQuorumWakesWithoutMessages(t *testing.T) {
 			p.Refuse(true)
 			p.CutAll()
 		}
-		for i, w := range e.watch { // what the unlock does, but for its message
+		for i, w := range e.watch { // the effect of an unlock, without its message
 			require.NoError(t, w.Do(t.Context(), w.B().Del().Key(e.name).Build()).Error())
 			e.proxies[i].Refuse(false)
 		}
 		waiter.getAndUnlock(t, 5*time.Second)
-		_ = unlock() // on connections that were cut: it may take the missing shares for released by itself
+		_ = unlock() // its connections were cut, so it may count the missing shares as released by itself
 	})
 }
 
-// Processes that want the lock at the same time all get it, also if they split the votes of an even number of servers, or
-// wait for the votes of servers that do not answer.
+// Processes that compete for the lock all get it, even if they split the votes of an even number of servers, or wait for the votes of
+// servers that do not answer.
 func TestQuorumCompetitors(t *testing.T) {
 	redistest.Parallel(t)
 	for name, dead := range map[string][]string{"5 of 5": nil, "4 of 5": {"killed"}, "3 of 5": {"stopped", "cut off"}} {
@@ -125,8 +125,8 @@ func TestQuorumCompetitors(t *testing.T) {
 	}
 }
 
-// Two processes that are each nearer to two of four servers split the votes whenever they ask in the same moment. A random pause
-// has one of them ask first. Two votes are not enough.
+// Two processes, each nearer to two of four servers, split the votes whenever they ask at the same moment, and two votes are not
+// enough. A random pause lets one of them ask first.
 func TestQuorumSplitVotes(t *testing.T) {
 	redistest.Parallel(t)
 	e := newQuorumServers(t, 5)
@@ -142,7 +142,7 @@ func TestQuorumSplitVotes(t *testing.T) {
 	}
 	voters := []quorumProcess{e.process(t, rlock.Options{}), far.process(t, rlock.Options{})}
 	for _, v := range voters {
-		require.NoError(t, v.Do(t.Context(), nothing)) // connections
+		require.NoError(t, v.Do(t.Context(), nothing)) // opens the connections
 	}
 	e.servers[4].Kill()
 	var w exclusion
@@ -165,7 +165,7 @@ func TestQuorumSplitVotes(t *testing.T) {
 	}
 }
 
-// A majority that is slow has answered all the same: that the lock is held is no outage, though the first answer came long before.
+// A slow majority has answered nevertheless: a held lock is no outage, even if the first answer came long before the others.
 func TestQuorumOfSlowServersIsReached(t *testing.T) {
 	redistest.Parallel(t)
 	e := newQuorumServers(t, 3)
@@ -184,19 +184,20 @@ func TestQuorumOfSlowServersIsReached(t *testing.T) {
 	e.awaitVotes(t, 0)
 }
 
-// Where another one has a vote, a round does not wait for the dead: two could wait for them in turn, with the living votes split.
+// If another process has a vote, a round does not wait for dead servers. Otherwise two processes could do so in turn, with the
+// remaining votes split.
 func TestQuorumRoundEndsWithoutTheDead(t *testing.T) {
 	redistest.Parallel(t)
 	e := newQuorumServers(t, 3)
 	v := e.process(t, rlock.Options{})
-	require.NoError(t, v.Do(t.Context(), nothing)) // connections
+	require.NoError(t, v.Do(t.Context(), nothing)) // opens the connections
 	e.awaitVotes(t, 0)
 	fixture{rdb: e.watch[1]}.do(t, "HSET", e.name, foreignOwner, "1")
 	e.proxies[2].BlackHole(true)
 	began := time.Now()
 	_, _, err := v.TryLock(t.Context(), 0)
 	require.ErrorIs(t, err, rlock.ErrNotAcquired)
-	require.Less(t, time.Since(began), 900*time.Millisecond, "an answer is given a second otherwise")
+	require.Less(t, time.Since(began), 900*time.Millisecond, "otherwise a server has a second to answer")
 	var refusal *rlock.NotAcquiredError
 	require.ErrorAs(t, err, &refusal)
 	require.Equal(t, foreignOwner, refusal.Holder)
@@ -207,7 +208,7 @@ func TestQuorumRoundEndsWithoutTheDead(t *testing.T) {
 	e.awaitVotes(t, 0)
 }
 
-// G5: whenever a wait is cancelled, nothing is left of it.
+// G5: a wait leaves nothing behind, whenever it is cancelled.
 func TestQuorumCancelled(t *testing.T) {
 	redistest.Parallel(t)
 	before := ourGoroutines()
@@ -228,7 +229,7 @@ func TestQuorumCancelled(t *testing.T) {
 	}
 	all.Wait()
 	require.NoError(t, unlock())
-	for range 100 { // while it is asked, with the lock free
+	for range 100 { // cancelled during calls, while the lock is free
 		ctx, cancel := context.WithTimeout(t.Context(), rand.N(1500*time.Microsecond))
 		if _, unlock, err := b.Lock(ctx); err == nil {
 			assert.NoError(t, unlock())
