@@ -28,11 +28,11 @@ const (
 	histFair = "fair"
 )
 
-// histReentered has the sections that began by a re-entry, until their workers have seen it. The owner does not
-// show this, since a competing Lock may have got the owner of a section that had just ended.
+// histReentered has the sections that began with a re-entry, until their workers have noticed. The owner does not
+// show this: a competing Lock may have got the owner of a section that had just ended.
 var histReentered sync.Map
 
-// histHadAgain has the sections that began with a kept lock, until their workers have seen it.
+// histHadAgain has the sections that began with a kept lock, until their workers have noticed.
 var histHadAgain sync.Map
 
 // histCrew has the workers of one process.
