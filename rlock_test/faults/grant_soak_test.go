@@ -49,8 +49,8 @@ func (n *soakName) leave(ctx context.Context) {
 func TestSoakOfGrants(t *testing.T) {
 	const clients, goroutines = 4, 5
 	const longest = 5 * grantLease
-	// A lease to sleep through would last longer than the longest wait. The sweep after an unanswered acquire lasts as
-	// long as the lease.
+	// Longer than longest, so that a waiter that sleeps until a lease ends fails the test. The sweep after an unanswered
+	// acquire lasts as long as the lease.
 	const watchdog = 15 * time.Second
 	seed := faultsSeed(t)
 	server := redistest.Start(t)

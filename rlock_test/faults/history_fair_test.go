@@ -108,7 +108,7 @@ func fairOvertaken(entries []histEntry) string {
 		for _, a := range locks {
 			for _, b := range locks {
 				if a.Placed > 0 && a.Placed < b.Asked && b.Return < a.Kept {
-					return fmt.Sprintf("%s: %s, first asked %v after the place of %s was known, and got in %v before that owner left the queue",
+					return fmt.Sprintf("%s: %s first asked %v after the place of %s was known, and got in %v before that owner left the queue",
 						name, b.Owner, time.Duration(b.Asked-a.Placed), a.Owner, time.Duration(a.Kept-b.Return))
 				}
 			}

@@ -97,7 +97,7 @@ func (w *histWorker) adopt(t histTicket) {
 	h := &histHold{name: t.name, cancel: cancel}
 	var err error
 	for h.ctx, h.release, err = w.client.Adopt(ctx, t.text); w.plan.Spoken && errors.Is(err, rlock.ErrUnreachable); {
-		h.ctx, h.release, err = w.client.Adopt(ctx, t.text) // others wait for the lock until it is adopted
+		h.ctx, h.release, err = w.client.Adopt(ctx, t.text) // else others would wait for it for longer than this run
 	}
 	switch {
 	case w.plan.Spoken && (errors.Is(err, rlock.ErrTicket) || errors.Is(err, rlock.ErrLost)): // used up by this Adopt or a failed one

@@ -53,7 +53,8 @@ func TestLoadCancelledLocks(t *testing.T) {
 	used = cpu(t) - used
 	requireEmpty(t, watch, drainPatience)
 	heap, _ := measure().per(before, 1)
-	t.Logf("%d Lock calls in %v with a round trip of %v, %d successful; CPU time per call: %v; heap growth: %d bytes",		r.calls.Load(), d, r.rtt, r.held.Load(), used/time.Duration(r.calls.Load()), heap)
+	t.Logf("%d Lock calls in %v with a round trip of %v, %d successful; "+
+		"CPU time per call: %v; heap growth: %d bytes", r.calls.Load(), d, r.rtt, r.held.Load(), used/time.Duration(r.calls.Load()), heap)
 	require.Less(t, heap, int64(cancelGrowth))
 	require.Positive(t, r.held.Load(), "some calls must get the lock")
 	require.Less(t, r.held.Load(), r.calls.Load()*9/10, "many calls must be cancelled")

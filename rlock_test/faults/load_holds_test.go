@@ -150,8 +150,8 @@ func (h *holds) take(t *testing.T, client *rlock.Client) {
 		"no hold may have a goroutine of its own")
 }
 
-// quiet measures the cost of the holds without faults. It skips the first period, in which the holds are renewed as they
-// were taken, not yet in full batches.
+// quiet measures the cost of the holds without faults. It skips the first period, when holds taken at the same time are
+// not yet due at the same time.
 func (h *holds) quiet(t *testing.T, m *meter) {
 	t.Helper()
 	loadPass(holdPeriod)

@@ -54,8 +54,8 @@ func TestNetCallLostWithItsConnection(t *testing.T) {
 	}
 }
 
-// Fault 1, G1, G5, G6: the reply to each call in turn never comes, and the connection stays silent. Once rueidis gives the
-// connection up, it is sent again on another one: every call succeeds, once, long before the 30 s lease ends. Only an
+// Fault 1, G1, G5, G6: the reply to each call in turn never comes, and the connection stays silent. Once rueidis gives it
+// up, the call is sent again on another connection: every call succeeds, once, long before the 30 s lease ends. Only an
 // unlock behind another unanswered call may fail before rueidis gives up.
 func TestNetCallOnASilentConnection(t *testing.T) {
 	t.Parallel()
@@ -130,7 +130,7 @@ func TestNetRenewalLost(t *testing.T) {
 func TestNetRenewalSurvivesASilentConnection(t *testing.T) {
 	t.Parallel()
 	const watchdog = 9 * time.Second
-	// A PING would find the connection dead, so none may be sent.
+	// With a PING on the connection, rueidis would keep it, and one in four attempts would use it again.
 	noPing := func(o *rueidis.ClientOption) { o.Dialer.KeepAlive, o.ConnWriteTimeout = time.Minute, netGivesUp }
 	b := newNetFixture(t, rlock.Options{WatchdogTimeout: watchdog}, noPing)
 	b.proxy.OnReply(redistest.Nth(1, netScript("renew"), redistest.Drop))
