@@ -26,8 +26,8 @@ const (
 	cancelGrowth   = 1 << 20
 )
 
-// Fault 7 with 1 and 2, G3, G5, G7: for 30 s or FAULTS_DURATION, 1,000 Lock calls a second are each cancelled after a
-// random time, up to 3 round trips on free names and longer on held ones, while connections are cut now and then. No
+// Fault 7 with 1 and 2, G3, G5, G7: for 30 s or FAULTS_DURATION there are 1,000 Lock calls a second, while connections are
+// cut now and then. Each is cancelled after a random time, up to 3 round trips on free names and longer on held ones. No
 // key, channel or goroutine is left, no key without a holder is renewed, and memory does not grow.
 func TestLoadCancelledLocks(t *testing.T) {
 	s := redistest.Start(t)
