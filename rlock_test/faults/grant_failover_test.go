@@ -12,7 +12,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// awaitPlaced starts a waiter of a client of its own and waits until so many processes are in the queue, as rdb sees it.
+// awaitPlaced starts a waiter on a new client and waits until rdb sees n processes in the queue.
 func awaitPlaced(t *testing.T, rdb, own rueidis.Client, name string, n int) waiter {
 	t.Helper()
 	w := startStubbornLock(newClient(t, own, rlock.Options{WatchdogTimeout: longWatchdog}).Mutex(name))
@@ -20,9 +20,9 @@ func awaitPlaced(t *testing.T, rdb, own rueidis.Client, name string, n int) wait
 	return w
 }
 
-// Fault 4, G1, G2, G4: the master is killed when it has given the lock to another process, and before that has renewed it. The grant, which
-// the replicas have, is over before there is a new master: the process is told. The next one gets the lock from the new master, as soon
-// as it follows.
+// Fault 4, G1, G2, G4: the master is killed after it has granted the lock to another process, before that process
+// renews it. The replicated grant lease ends before there is a new master, and the process's ctx is cancelled in time.
+// The next process gets the lock as soon as it follows the new master.
 func TestSentinelFailoverBetweenGrantAndRenewal(t *testing.T) {
 	t.Parallel()
 	s := redistest.StartSentinel(t)
@@ -32,15 +32,15 @@ func TestSentinelFailoverBetweenGrantAndRenewal(t *testing.T) {
 	holder := newClient(t, rdb, rlock.Options{WatchdogTimeout: longWatchdog})
 	var got granted
 	var second waiter
-	for short := false; !short; { // on a loaded machine the first one may have waited for too long, and ask
+	for short := false; !short; { // on a loaded machine the first waiter may have waited too long, and ask
 		if got.unlock != nil {
 			require.NoError(t, got.unlock())
 			require.NoError(t, second.gets(t, promptly, "granted").unlock())
 		}
 		_, unlock, err := holder.Mutex(name).Lock(context.Background())
 		require.NoError(t, err)
-		// Renewals of the first one reach no node: not the master, where the next would come at once if it had waited for long, and
-		// not the new one, which may be there before the grant is over.
+		// The first waiter's renewals reach no node: neither the master, which would get one at once after a long wait,
+		// nor the new master, which may be there before the grant lease ends.
 		var proxies []*redistest.Proxy
 		for _, n := range s.Nodes() {
 			proxy := redistest.StartProxy(t, n.Addr())
@@ -71,12 +71,12 @@ func TestSentinelFailoverBetweenGrantAndRenewal(t *testing.T) {
 	redistest.Eventually(t, failover, func() bool {
 		n, err := do(t, rdb, "EXISTS", name, queueOf(name)).AsInt64()
 		return err == nil && n == 0
-	}, "no key, no place in the queue")
+	}, "no key and no place in the queue may be left")
 	awaitSubscribers(t, rdb, name, false, 0, promptly)
 }
 
-// Fault 4, G1, G2, G4: the slot of a lock moves when the lock was given to another process, and before that has renewed it. The hold is
-// renewed at the new node; the queue moves along, or who is in it asks again, and all have their turns.
+// Fault 4, G1, G2, G4: a lock's slot moves after a hand-over to another process, before that process renews the lock.
+// The hold is renewed at the new node. The queue moves along, or its members ask again, and all get their turns.
 func TestSlotMovesBetweenGrantAndRenewal(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t, 3, 0)
@@ -92,7 +92,7 @@ func TestSlotMovesBetweenGrantAndRenewal(t *testing.T) {
 		require.NoError(t, unlock())
 		var got granted
 		redistest.Eventually(t, grantLease+promptly, func() bool {
-			for _, w := range line { // who has to ask again may lose its place to the one behind it
+			for _, w := range line { // a waiter that asks again may lose its place to the next one
 				if len(w) > 0 {
 					got = <-w
 					return true
@@ -113,7 +113,7 @@ func TestSlotMovesBetweenGrantAndRenewal(t *testing.T) {
 		require.NoError(t, got.ctx.Err())
 		require.Equal(t, map[string]int64{rlock.Owner(got.ctx): 1}, owners(t, rdb, name))
 		node := to.Client(t, redistest.Single)
-		redistest.Eventually(t, promptly, func() bool { return subscribers(t, node, name, true) >= len(line)-1-i }, "they follow")
+		redistest.Eventually(t, promptly, func() bool { return subscribers(t, node, name, true) >= len(line)-1-i }, "the others follow")
 		unlock = got.unlock
 	}
 	require.NoError(t, unlock())
@@ -122,9 +122,9 @@ func TestSlotMovesBetweenGrantAndRenewal(t *testing.T) {
 	require.Zero(t, n)
 }
 
-// Fault 4, G1, G4, G6: a lock is unlocked while its slot is being migrated and its keys are still where they were. The last place
-// in the queue goes with that, and with it the key, so that Redis would send whoever asks for the queue to the other node: in the middle of
-// the release. The unlock says that all is well, and the next process has the lock.
+// Fault 4, G1, G4, G6: an unlock removes the last place in the queue, and so its key, while the slot migrates and the
+// keys are still at the old node. In the middle of the release, Redis would redirect commands on the missing key to
+// the new node. The unlock returns nil, and the next process gets the lock.
 func TestUnlockEmptiesTheQueueWhileTheSlotMoves(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t, 3, 0)
@@ -143,7 +143,7 @@ func TestUnlockEmptiesTheQueueWhileTheSlotMoves(t *testing.T) {
 			}
 			from, to := c.BeginMove(t, slot)
 			unlocked := call(unlock)
-			// Whatever the release cannot do in this state it does when the migration is over.
+			// A release that cannot succeed in this state does so after the migration.
 			select {
 			case err = <-unlocked:
 				require.NoError(t, err)
@@ -153,7 +153,7 @@ func TestUnlockEmptiesTheQueueWhileTheSlotMoves(t *testing.T) {
 				require.NoError(t, returned(t, unlocked, promptly))
 			}
 			if next != nil {
-				got := next.gets(t, grantLease+promptly, "given to it")
+				got := next.gets(t, grantLease+promptly, "granted")
 				require.Equal(t, map[string]int64{rlock.Owner(got.ctx): 1}, owners(t, rdb, name))
 				require.NoError(t, got.unlock())
 			}

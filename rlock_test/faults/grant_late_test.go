@@ -13,14 +13,14 @@ import (
 )
 
 const (
-	// lateWatchdog is how long waiters sleep after they have asked.
+	// lateWatchdog is how long waiters sleep after asking.
 	lateWatchdog = 3 * time.Second
-	// Both are from the unlock on: when the message of the grant arrives.
+	// When the grant message arrives, from the unlock on: within the grant lease or after it.
 	lateInIt    = grantLease * 5 / 8
 	lateAfterIt = grantLease * 5 / 4
 )
 
-// lateGrant is a grant whose message is under way for long.
+// lateGrant is a grant whose message is delayed.
 type lateGrant struct {
 	*grantScene
 
@@ -29,7 +29,7 @@ type lateGrant struct {
 	late                 time.Duration
 }
 
-// arrives lets the message go when it is as late as it is to be.
+// arrives delivers the message at the intended time.
 func (g *lateGrant) arrives(t *testing.T) {
 	t.Helper()
 	require.Less(t, time.Since(g.unlocked), g.late, "this machine is too slow for the order of the events")
@@ -37,7 +37,7 @@ func (g *lateGrant) arrives(t *testing.T) {
 	g.first.proxy.Release()
 }
 
-// rest requires that the lock goes on to those in the line.
+// rest requires that the lock passes along the line, in order.
 func (g *lateGrant) rest(t *testing.T, from granted, line ...*grantClient) {
 	t.Helper()
 	for _, c := range line {
@@ -46,8 +46,8 @@ func (g *lateGrant) rest(t *testing.T, from granted, line ...*grantClient) {
 	require.NoError(t, from.unlock())
 }
 
-// others requires that the lock goes on to all of those, in whichever order: a waiter whose question was answered a moment ago may not know
-// that yet, and then another process has its turn.
+// others requires that the lock passes to all of the line, in any order: a waiter whose answer is still under way may
+// lose its turn to another process.
 func (g *lateGrant) others(t *testing.T, from granted, line ...waiter) {
 	t.Helper()
 	in := make(chan granted, len(line))
@@ -62,29 +62,29 @@ func (g *lateGrant) others(t *testing.T, from granted, line ...waiter) {
 	require.NoError(t, from.unlock())
 }
 
-// Fault 1, G1, G4, G5, G9: the message that gives the lock to a process comes when half of the grant is over, or all of it, and the
-// process has done something else meanwhile. The message changes nothing: one process has the lock, and the others get their turns.
-// TestGrantMessageLate is about a process that does nothing but wait.
+// Fault 1, G1, G4, G5, G9: the grant message arrives after more than half of the grant lease or after its end, and the
+// process has asked, given up or closed meanwhile. The message changes nothing: one process has the lock, and the
+// others get their turns. In TestGrantMessageLate the process only waits.
 func TestGrantMessageLateForOneThatHasGoneOn(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
 		name  string
 		late  time.Duration
-		asks  time.Duration // when the first waiter asks by itself, from the unlock on; 0: it does not
+		asks  time.Duration // from the unlock to the first waiter's own next attempt; 0: none
 		after func(t *testing.T, g *lateGrant)
 	}{
 		{"asked, and has it; in it", lateInIt, grantLease / 4, askedAndHas},
 		{"asked, and has it; after it", lateAfterIt, grantLease / 4, askedAndHas},
 		{"asked in vain; long after it", grantLease * 9 / 4, lateWatchdog, func(t *testing.T, g *lateGrant) {
 			t.Helper()
-			got := g.gets(t, g.second, grantLease+promptly, "looks when the grant is over")
+			got := g.gets(t, g.second, grantLease+promptly, "looks when the grant lease ends")
 			redistest.Eventually(t, promptly, func() bool { return len(queued(t, g.rdb, g.name)) == 2 }, "asked, and is in the queue again")
 			before := queued(t, g.rdb, g.name)
 			g.arrives(t)
 			redistest.Eventually(t, promptly, func() bool {
 				now := queued(t, g.rdb, g.name)
 				return len(now) == 2 && !slices.Equal(now, before)
-			}, "asked once more, and is in the queue as another owner")
+			}, "asked once more, and is in the queue as a new owner")
 			g.first.waiter.waits(t)
 			g.alone(t, got)
 			g.rest(t, got, g.third, g.first)
@@ -95,7 +95,7 @@ func TestGrantMessageLateForOneThatHasGoneOn(t *testing.T) {
 		{"cancelled, and another waits here; after it", lateAfterIt, 0, cancelledBeforeAnother},
 		{"its successor has passed it on; after it", lateAfterIt, 0, func(t *testing.T, g *lateGrant) {
 			t.Helper()
-			got := g.gets(t, g.second, grantLease+promptly, "looks when the grant is over")
+			got := g.gets(t, g.second, grantLease+promptly, "looks when the grant lease ends")
 			got = g.passes(t, got, g.third, promptly)
 			g.arrives(t)
 			redistest.Eventually(t, promptly, func() bool { return len(queued(t, g.rdb, g.name)) == 1 }, "asked, and is in the queue again")
@@ -128,9 +128,9 @@ func TestGrantMessageLateForOneThatHasGoneOn(t *testing.T) {
 
 func askedAndHas(t *testing.T, g *lateGrant) {
 	t.Helper()
-	got := g.gets(t, g.first, promptly, "asked, and found that the lock is its own")
+	got := g.gets(t, g.first, promptly, "asked, and found itself the owner")
 	g.arrives(t)
-	more := startLock(context.Background(), g.first.Mutex(g.name)) // whom the message is not for
+	more := startLock(context.Background(), g.first.Mutex(g.name)) // the message is not for this one
 	redistest.Eventually(t, promptly, func() bool { return len(queued(t, g.rdb, g.name)) == 3 }, "it waits as well")
 	g.alone(t, got)
 	g.others(t, got, more, g.second.waiter, g.third.waiter)
@@ -140,13 +140,13 @@ func cancelled(t *testing.T, g *lateGrant) {
 	t.Helper()
 	g.first.cancel()
 	require.ErrorIs(t, g.first.waiter.within(t, promptly).err, context.Canceled)
-	got := g.gets(t, g.second, promptly, "the lock was given back")
+	got := g.gets(t, g.second, promptly, "given back")
 	g.arrives(t)
 	g.alone(t, got)
 	g.rest(t, got, g.third)
 }
 
-// cancelledBeforeAnother: whoever waits behind the one that gives up has its place, and so its grant, if the message comes in time.
+// cancelledBeforeAnother: the next waiter of the process inherits the place, and a grant whose message comes in time.
 func cancelledBeforeAnother(t *testing.T, g *lateGrant) {
 	t.Helper()
 	more := startLock(context.Background(), g.first.Mutex(g.name))
@@ -156,12 +156,12 @@ func cancelledBeforeAnother(t *testing.T, g *lateGrant) {
 	require.ErrorIs(t, g.first.waiter.within(t, promptly).err, context.Canceled)
 	if g.late < grantLease {
 		g.arrives(t)
-		got := more.gets(t, promptly, "has taken over the place")
+		got := more.gets(t, promptly, "inherited the place")
 		g.alone(t, got)
 		g.rest(t, got, g.second, g.third)
 		return
 	}
-	got := g.gets(t, g.second, grantLease+promptly, "looks when the grant is over")
+	got := g.gets(t, g.second, grantLease+promptly, "looks when the grant lease ends")
 	g.arrives(t)
 	g.alone(t, got)
 	require.Empty(t, more)
@@ -170,16 +170,16 @@ func cancelledBeforeAnother(t *testing.T, g *lateGrant) {
 
 func closing(t *testing.T, g *lateGrant) {
 	t.Helper()
-	g.first.proxy.OnRequest(once(mixScript, redistest.Hold)) // of the release that gives the lock back
+	g.first.proxy.OnRequest(once(mixScript, redistest.Hold)) // holds the release of the grant
 	closed := call(func() error { g.first.Close(); return nil })
 	require.ErrorIs(t, g.first.waiter.within(t, promptly).err, rlock.ErrClosed)
 	if g.late < grantLease {
 		g.arrives(t)
 		require.NoError(t, returned(t, closed, 2*promptly))
-		g.rest(t, g.gets(t, g.second, grantLease+promptly, "given back, or over"), g.third)
+		g.rest(t, g.gets(t, g.second, grantLease+promptly, "given back, or expired"), g.third)
 		return
 	}
-	got := g.gets(t, g.second, grantLease+promptly, "looks when the grant is over")
+	got := g.gets(t, g.second, grantLease+promptly, "looks when the grant lease ends")
 	g.arrives(t)
 	require.NoError(t, returned(t, closed, 2*promptly))
 	g.alone(t, got)

@@ -12,8 +12,8 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// grantPhases are the moments in which a process that is next in the queue may give up. Each prepares the client, and returns
-// when it is in that phase; unlock is the holder's.
+// grantPhases are the phases of a grant in which the next process in the queue may give up. Each function takes the
+// client to that phase; unlock is the holder's.
 var grantPhases = map[string]func(t *testing.T, c *grantClient, unlock func()){
 	"in the queue": func(_ *testing.T, _ *grantClient, _ func()) {},
 	"message under way": func(t *testing.T, c *grantClient, unlock func()) {
@@ -22,7 +22,7 @@ var grantPhases = map[string]func(t *testing.T, c *grantClient, unlock func()){
 		redistest.Eventually(t, promptly, func() bool { return c.proxy.Held() > 0 }, "granted")
 	},
 	"asks": func(t *testing.T, c *grantClient, unlock func()) {
-		sleep(grantLease * 5 / 8) // too old a place for a grant to be used at once
+		sleep(grantLease * 5 / 8) // after such a wait, a granted process asks first
 		c.proxy.OnRequest(once(mixScript, redistest.Hold))
 		unlock()
 		redistest.Eventually(t, promptly, func() bool { return c.proxy.Held() > 0 }, "asks")
@@ -35,9 +35,9 @@ var grantPhases = map[string]func(t *testing.T, c *grantClient, unlock func()){
 	},
 }
 
-// Fault 1, G1, G4, G5: a process that is next in the queue gives up, or its client is closed, at each phase of a grant. The lock goes
-// on to the next goroutine of the process, if there is one, or to the next process, when the grant is over at the latest, and at
-// once if Redis can be told.
+// Fault 1, G1, G4, G5: the next process in the queue gives up, or closes its client, in each phase of a grant. The lock
+// goes to the next goroutine of the process, if there is one, or to the next process: at once if Redis can be reached,
+// and when the grant lease ends at the latest.
 func TestGrantedProcessGivesUp(t *testing.T) {
 	t.Parallel()
 	for phase, prepare := range grantPhases {
@@ -73,10 +73,10 @@ func TestGrantedProcessGivesUp(t *testing.T) {
 				}
 				within := promptly
 				if phase == "message under way" {
-					within = grantLease + promptly // the process may not have been able to say so
+					within = grantLease + promptly // the process may not know of the grant, to give it back
 				}
 				if more == nil {
-					got := s.gets(t, second, within, "the next process")
+					got := s.gets(t, second, within, "the next process must get the lock")
 					first.proxy.Release()
 					s.alone(t, got)
 					if closing != nil {
@@ -103,8 +103,8 @@ func TestGrantedProcessGivesUp(t *testing.T) {
 	}
 }
 
-// Fault 1, 2, G1, G4, G5: a process gives up while its commands cannot reach Redis, so that it stays in the queue, or has the lock
-// in Redis, and hears of that. The next process is in when the grant is over; nothing is left when the network is back.
+// Fault 1, 2, G1, G4, G5: a process gives up while its commands cannot reach Redis, so it keeps its place and is granted
+// the lock. The next process gets in when the grant lease ends. Once the network is back, nothing is left.
 func TestGrantToAProcessThatCannotLeave(t *testing.T) {
 	t.Parallel()
 	s := newGrantScene(t, redistest.Shared(t), 2, rlock.Options{})
@@ -126,9 +126,9 @@ func TestGrantToAProcessThatCannotLeave(t *testing.T) {
 	require.NoError(t, got.unlock())
 }
 
-// Fault 1, G1, G4, G6: the answer to the release that gives the lock to another process is lost or late, or the request is. The
-// unlock says that all is well, once; the other process has the lock, alone; the goroutine of the own process that joined the queue
-// in the same call has its turn.
+// Fault 1, G1, G4, G6: a release that grants the lock to another process is lost or late, or its reply is. The unlock
+// returns nil, once. The other process is the only owner. A goroutine that joined the queue in the same call, in the
+// releasing process, gets its turn.
 func TestGrantingReleaseLost(t *testing.T) {
 	t.Parallel()
 	for leg, on := range map[string]func(*redistest.Proxy, redistest.Hook){
@@ -141,7 +141,7 @@ func TestGrantingReleaseLost(t *testing.T) {
 					s := newGrantScene(t, redistest.Shared(t), 0, rlock.Options{HandOff: rlock.HandOff{For: 1}})
 					held := s.held
 					var local waiter
-					if more { // the run inside the process is over when this one has the lock
+					if more { // with this hold, the process's run of hand-offs in memory ends
 						next := startLock(context.Background(), s.holder.Mutex(s.name))
 						awaitSubscribers(t, s.rdb, s.name, false, 1, promptly)
 						require.NoError(t, held.unlock())
@@ -154,9 +154,9 @@ func TestGrantingReleaseLost(t *testing.T) {
 					if act == redistest.Hold {
 						redistest.Eventually(t, promptly, func() bool { return s.holder.proxy.Held() > 0 }, "struck")
 						if leg == "reply" {
-							redistest.Eventually(t, promptly, func() bool { // maybe one here, which hears of it with the reply
+							redistest.Eventually(t, promptly, func() bool { // the new owner may be here, and learn it from the reply
 								return owners(t, s.rdb, s.name)[rlock.Owner(held.ctx)] == 0
-							}, "somebody has it")
+							}, "the release must have run")
 						}
 						s.holder.proxy.Release()
 					}
@@ -180,8 +180,8 @@ func TestGrantingReleaseLost(t *testing.T) {
 	}
 }
 
-// Fault 3 (ForceUnlock), G1, G2, G4: the lock is forced open while many processes wait. One of them has it at once, the others have their
-// turns; whoever held it is told.
+// Fault 3 (ForceUnlock), G1, G2, G4: the lock is forced open while many processes wait. One gets it at once, and the
+// others get their turns. The holder's ctx is cancelled.
 func TestForceUnlockWhileManyWait(t *testing.T) {
 	t.Parallel()
 	s := newGrantScene(t, redistest.Shared(t), 6, rlock.Options{WatchdogTimeout: 3 * promptly})
@@ -195,7 +195,7 @@ func TestForceUnlockWhileManyWait(t *testing.T) {
 	require.ErrorIs(t, s.held.unlock(), rlock.ErrLost)
 }
 
-// takeTurns requires that everybody in the line gets the lock, one after the other, each in that time after the one before.
+// takeTurns requires that all clients in the line get the lock in turn, each within the given time after the previous.
 func (s *grantScene) takeTurns(t *testing.T, within time.Duration) {
 	t.Helper()
 	had := make([]bool, len(s.line))
@@ -209,23 +209,23 @@ func (s *grantScene) takeTurns(t *testing.T, within time.Duration) {
 				}
 			}
 			return false
-		}, "the next one")
+		}, "the next client must get the lock")
 	}
 }
 
-// turn is one section.
+// turn requires that got is the only hold, and unlocks it.
 func (s *grantScene) turn(t *testing.T, got granted) {
 	t.Helper()
 	require.NoError(t, got.err)
 	s.alone(t, got)
 	for _, c := range s.line {
-		require.Empty(t, c.waiter, "nobody else has it")
+		require.Empty(t, c.waiter, "no other Lock may return")
 	}
 	require.NoError(t, got.unlock())
 }
 
-// Fault 3 (kill -9 and restart empty), G2, G4, G5: Redis forgets the lock and the queue while many processes wait. Each of them asks
-// when it has subscribed again, and all have their turns.
+// Fault 3 (kill -9 and restart empty), G2, G4, G5: Redis forgets the lock and the queue while many processes wait. Each
+// process asks once it has subscribed again, and all get their turns.
 func TestRedisKilledAndEmptyWhileManyWait(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

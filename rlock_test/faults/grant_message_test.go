@@ -11,8 +11,8 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// Fault 1 and 2, G1, G4: the message that gives the lock to a process is lost with the connection of its subscription. The
-// process asks when it has subscribed again, and finds that the lock is its own.
+// Fault 1 and 2, G1, G4: a grant message is lost together with the process's subscription connection. The process
+// subscribes again, asks, and finds itself the owner.
 func TestGrantCutOff(t *testing.T) {
 	t.Parallel()
 	s := newGrantScene(t, redistest.Shared(t), 2, rlock.Options{})
@@ -24,8 +24,8 @@ func TestGrantCutOff(t *testing.T) {
 	require.NoError(t, got.unlock())
 }
 
-// Fault 1, G1, G4: the message that gives the lock to a process is lost alone. The next process looks when the grant is
-// over. The one that did not hear of it sleeps for as long as it was told when it asked, a watchdog time at most.
+// Fault 1, G1, G4: only a grant message is lost. The next process looks when the grant lease ends. The process that
+// missed the message sleeps until its timer ends, a watchdog time at most.
 func TestGrantMessageLost(t *testing.T) {
 	t.Parallel()
 	const watchdog = 3 * grantLease
@@ -42,7 +42,7 @@ func TestGrantMessageLost(t *testing.T) {
 				require.NoError(t, got.unlock())
 				return
 			}
-			got := s.gets(t, s.line[1], grantLease+promptly, "looks when the grant is over")
+			got := s.gets(t, s.line[1], grantLease+promptly, "looks when the grant lease ends")
 			require.GreaterOrEqual(t, got.at.Sub(unlocked), grantLease-promptly/10)
 			for _, c := range s.line[2:] {
 				got = s.passes(t, got, c, promptly)
@@ -53,8 +53,8 @@ func TestGrantMessageLost(t *testing.T) {
 	}
 }
 
-// Fault 1, G1, G2, G4: the message that gives the lock to a process comes late. While the grant lasts the process asks before it
-// uses it. When it is over the next process has the lock; the late one has its place behind that again, at once.
+// Fault 1, G1, G2, G4: a grant message comes late. Within the grant lease, the process asks before it enters. After it,
+// the next process has the lock, and the late one is back in the queue at once.
 func TestGrantMessageLate(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -71,12 +71,12 @@ func TestGrantMessageLate(t *testing.T) {
 			if c.late < grantLease {
 				second.waiter.waits(t)
 				first.proxy.Release()
-				got := s.gets(t, first, promptly, "asks, and finds that the lock is its own")
+				got := s.gets(t, first, promptly, "asks, and finds itself the owner")
 				got = s.passes(t, got, second, promptly)
 				require.NoError(t, got.unlock())
 				return
 			}
-			got := s.gets(t, second, promptly, "looked when the grant was over")
+			got := s.gets(t, second, promptly, "looked when the grant lease ended")
 			first.proxy.Release()
 			redistest.Eventually(t, promptly/2, func() bool { return len(queued(t, s.rdb, s.name)) == 1 }, "asked, and is in the queue again")
 			first.waiter.waits(t)
@@ -87,8 +87,8 @@ func TestGrantMessageLate(t *testing.T) {
 	}
 }
 
-// Fault 1, G1: the message that gives the lock to a process comes again: while it is inside, while the next one is, and while it
-// waits once more. Nobody gets anything by that.
+// Fault 1, G1: a grant message is repeated while its process is inside, while the next one is, and while the first one
+// waits again. The repeats have no effect.
 func TestGrantMessageTwice(t *testing.T) {
 	t.Parallel()
 	s := newGrantScene(t, redistest.Shared(t), 2, rlock.Options{})
@@ -114,7 +114,7 @@ func TestGrantMessageTwice(t *testing.T) {
 	s.line = nil
 	s.join(t, first)
 	again(grant)
-	// Behind the message, so that it was handled.
+	// Handled after the grant message, on the same channel.
 	require.NoError(t, do(t, s.rdb, "PUBLISH", grant[1], "? 1").Error())
 	redistest.Eventually(t, promptly, func() bool { return len(queued(t, s.rdb, s.name)) == 1 }, "asked")
 	first.waiter.waits(t)
@@ -125,8 +125,8 @@ func TestGrantMessageTwice(t *testing.T) {
 	require.NoError(t, got.unlock())
 }
 
-// Fault 1, G4: the next process is told when to look before it has the answer to the attempt that put it in the queue. It
-// looks all the same, and not when the hold that the answer speaks of would have ended.
+// Fault 1, G4: the message with the time to look overtakes the reply to the attempt that joined the queue. The process
+// looks at that time, not at the end of the lease in the reply.
 func TestWatchOvertakesTheAnswer(t *testing.T) {
 	t.Parallel()
 	s := newGrantScene(t, redistest.Shared(t), 1, rlock.Options{})
@@ -143,20 +143,20 @@ func TestWatchOvertakesTheAnswer(t *testing.T) {
 		}
 		return strike(cmd)
 	})
-	s.join(t, second) // which does not know of it yet
+	s.join(t, second) // without the reply so far
 	s.line[0].proxy.OnReply(once(isGrant, redistest.Drop))
 	require.NoError(t, s.held.unlock())
 	<-watched
 	sleep(promptly / 10) // for the message to get from the proxy to the process
 	second.proxy.Release()
-	got := s.gets(t, second, grantLease+promptly, "looks when the grant is over")
+	got := s.gets(t, second, grantLease+promptly, "looks when the grant lease ends")
 	s.line[0].cancel()
 	require.ErrorIs(t, s.line[0].waiter.within(t, promptly).err, context.Canceled)
 	require.NoError(t, got.unlock())
 }
 
-// Fault 1, G1, G4: somebody who reads all messages of the server (PSUBSCRIBE) makes the dead look alive. Each of them costs the
-// lease of a grant, as one that is cut off does.
+// Fault 1, G1, G4: a client that reads all messages of the server (PSUBSCRIBE) makes dead processes look alive. Each
+// then costs a grant lease, like a process that is cut off.
 func TestGrantWhileSomebodyReadsAllMessages(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -167,6 +167,6 @@ func TestGrantWhileSomebodyReadsAllMessages(t *testing.T) {
 	s.killed(t, 2)
 	s.join(t, s.client(t, rlock.Options{}))
 	require.NoError(t, s.held.unlock())
-	got := s.gets(t, s.line[0], 2*grantLease+promptly, "after the leases of the dead")
+	got := s.gets(t, s.line[0], 2*grantLease+promptly, "after a grant lease for each dead process")
 	require.NoError(t, got.unlock())
 }

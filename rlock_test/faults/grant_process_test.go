@@ -15,7 +15,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// peer adds a process of its own to the line.
+// peer adds a new process to the queue.
 func (s *grantScene) peer(t *testing.T) *peer {
 	t.Helper()
 	p := startPeer(t, s.server, peerWatchdog)
@@ -25,7 +25,7 @@ func (s *grantScene) peer(t *testing.T) *peer {
 	return p
 }
 
-// stop returns when the process stands still. The signal alone leaves it a moment in which it could still hear of a grant.
+// stop stops the process, and returns when it is stopped: just after the signal it might still receive a grant.
 func (p *peer) stop(t *testing.T) {
 	t.Helper()
 	require.NoError(t, p.Process.Signal(syscall.SIGSTOP))
@@ -36,8 +36,8 @@ func (p *peer) stop(t *testing.T) {
 	}, "stopped")
 }
 
-// Fault 5, G1, G4, G5: processes that wait are killed. The release passes over them at once, and a hundred of them cost
-// nothing that could be noticed.
+// Fault 5, G1, G4, G5: waiting processes are killed. A release skips them at once, and a hundred of them take no
+// noticeable time.
 func TestGrantPassesOverKilledProcesses(t *testing.T) {
 	t.Parallel()
 	s := newGrantScene(t, redistest.Shared(t), 0, rlock.Options{})
@@ -50,14 +50,14 @@ func TestGrantPassesOverKilledProcesses(t *testing.T) {
 	require.Len(t, queued(t, s.rdb, s.name), 104)
 	began := time.Now()
 	got := s.passes(t, s.held, s.line[0], promptly)
-	t.Logf("handed over in %v, past 103 processes that were killed", got.at.Sub(began))
+	t.Logf("handed over in %v, past 103 killed processes", got.at.Sub(began))
 	require.Less(t, got.at.Sub(began), grantLease/4)
 	require.Empty(t, queued(t, s.rdb, s.name))
 	require.NoError(t, got.unlock())
 }
 
-// Fault 5, G1, G4, G5: a process is killed when it was given the lock, before or while it is inside. Others are in when the grant is over,
-// or when the lease is that it had renewed it to.
+// Fault 5, G1, G4, G5: a process is killed after it was granted the lock, before it enters or while inside. The others
+// get in when the grant lease ends, or the lease of its last renewal.
 func TestGrantedProcessKilled(t *testing.T) {
 	t.Parallel()
 	for _, inside := range []bool{false, true} {
@@ -76,14 +76,15 @@ func TestGrantedProcessKilled(t *testing.T) {
 			}
 			p.kill()
 			within := max(grantLease, remaining(t, s.rdb, s.name)) + promptly
-			got := s.gets(t, s.line[0], within, "the grant is over")
+			got := s.gets(t, s.line[0], within, "the lease has ended")
 			require.NoError(t, got.unlock())
 		})
 	}
 }
 
-// Fault 5, G1, G2, G4: a process stands still from before it is given the lock until after the grant is over. The others go on when
-// it is, a second later at most but for the load; when it goes on it has not got the lock, asks, and gets it in its turn.
+// Fault 5, G1, G2, G4: a process is stopped from before it is granted the lock until the grant lease has ended. The
+// others go on when that lease ends, at most a second later on an idle machine. The continued process does not enter:
+// it asks, and gets the lock in its turn.
 func TestGrantedProcessStopped(t *testing.T) {
 	t.Parallel()
 	for _, others := range []int{1, 3} {
@@ -97,7 +98,7 @@ func TestGrantedProcessStopped(t *testing.T) {
 			p.stop(t)
 			began := time.Now()
 			got := s.passes(t, s.held, s.line[0], grantLease+promptly)
-			t.Logf("the next one is in after %v", got.at.Sub(began))
+			t.Logf("the next process is in after %v", got.at.Sub(began))
 			p.silent(t)
 			require.NoError(t, p.Process.Signal(syscall.SIGCONT))
 			redistest.Eventually(t, promptly+grantLease, func() bool { return len(queued(t, s.rdb, s.name)) == others }, "it is in the queue again")
@@ -114,7 +115,7 @@ func TestGrantedProcessStopped(t *testing.T) {
 	}
 }
 
-// A successor that is not told when to look: the fixture would notice (G4).
+// Without the message with the time to look, the next process sleeps on: the scene notices (G4).
 func TestGrantedProcessStoppedAndNobodyWatches(t *testing.T) {
 	t.Parallel()
 	s := newGrantScene(t, redistest.Shared(t), 0, rlock.Options{WatchdogTimeout: 3 * (grantLease + promptly)})
@@ -134,8 +135,8 @@ func TestGrantedProcessStoppedAndNobodyWatches(t *testing.T) {
 	require.NoError(t, got.unlock())
 }
 
-// Fault 5, G1, G4: several processes stand still that follow each other in the queue. Each of them costs one grant at
-// most, and the one behind them does not sleep until the lease is over that it was told of when it asked.
+// Fault 5, G1, G4: several processes in a row in the queue are stopped. Each costs one grant lease at most, and the
+// process behind them does not sleep until its timer ends.
 func TestSeveralStoppedInARow(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{2, 3, 5} {
@@ -152,13 +153,13 @@ func TestSeveralStoppedInARow(t *testing.T) {
 			}
 			began := time.Now()
 			got := s.passes(t, s.held, s.line[0], time.Duration(n)*grantLease+promptly)
-			t.Logf("%d that stand still: in after %v", n, got.at.Sub(began))
+			t.Logf("%d stopped: in after %v", n, got.at.Sub(began))
 			for _, p := range stopped {
 				require.NoError(t, p.Process.Signal(syscall.SIGCONT))
 			}
 			s.alone(t, got)
 			require.NoError(t, got.unlock())
-			for _, p := range stopped { // in any order; each unlocks when it has the lock
+			for _, p := range stopped { // in any order; each unlocks once it has the lock
 				p.send(t, "unlock")
 			}
 			for _, p := range stopped {
@@ -168,7 +169,7 @@ func TestSeveralStoppedInARow(t *testing.T) {
 	}
 }
 
-// Fault 5, G4: a process is killed right after it has given the lock to another one, before or after it has the answer.
+// Fault 5, G4: a process is killed just after it has handed the lock over, before or after the reply.
 func TestReleaserKilled(t *testing.T) {
 	t.Parallel()
 	for _, answered := range []bool{false, true} {
@@ -191,7 +192,7 @@ func TestReleaserKilled(t *testing.T) {
 				redistest.Eventually(t, promptly, func() bool { return proxy.Held() > 0 }, "answered")
 			}
 			p.kill()
-			got := s.gets(t, s.line[0], promptly, "given to it")
+			got := s.gets(t, s.line[0], promptly, "granted")
 			sleep(grantLease + grantLease/2)
 			s.alone(t, got)
 			require.NoError(t, got.unlock())
@@ -199,7 +200,7 @@ func TestReleaserKilled(t *testing.T) {
 	}
 }
 
-// killed writes places into the queue as processes have them that were killed: nobody listens for them.
+// killed adds the places of n killed processes to the queue: nobody listens for them.
 func (s *grantScene) killed(t *testing.T, n int) {
 	t.Helper()
 	for i := range n {

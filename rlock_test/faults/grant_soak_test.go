@@ -16,7 +16,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// soakName is a lock of the soak, and who is inside.
+// soakName is a lock of the soak, with the ctx of the section inside.
 type soakName struct {
 	name string
 
@@ -43,14 +43,14 @@ func (n *soakName) leave(ctx context.Context) {
 	n.sections.Add(1)
 }
 
-// Faults 1 and 2, G1, G3 to G5, G9: goroutines of several clients take a few locks, with waits that are cancelled, with none and
-// with fixed leases, while connections are killed. After each burst of faults the locks go on within the time that one
-// grant costs; nobody waits for longer than a few, and nothing is left: no key, no place in a queue, no channel, no goroutine.
+// Faults 1 and 2, G1, G3 to G5, G9: goroutines of several clients take a few locks, with waits that are cancelled, short
+// or zero, while connections are killed. After each burst of faults the locks go on within a grant lease, and nobody
+// waits longer than a few of them. No key, queue place, channel or goroutine is left.
 func TestSoakOfGrants(t *testing.T) {
 	const clients, goroutines = 4, 5
 	const longest = 5 * grantLease
-	// A lease that somebody slept through would last for longer. What an acquire without an answer may have begun is looked
-	// for as long as that.
+	// Longer than longest, so that a waiter that sleeps until a lease ends fails the test. The sweep after an unanswered
+	// acquire lasts as long as the lease.
 	const watchdog = 15 * time.Second
 	seed := faultsSeed(t)
 	server := redistest.Start(t)
@@ -64,7 +64,7 @@ func TestSoakOfGrants(t *testing.T) {
 	var sections, cancelled, refused, lost, overlaps, slowest atomic.Int64
 	var wrong atomic.Pointer[error]
 	var proxies []*redistest.Proxy
-	var doomed [clients]atomic.Bool // its next grant is cut off
+	var doomed [clients]atomic.Bool // the client's next grant is cut off
 	var all []*rlock.Client
 	var wg sync.WaitGroup
 	turn := func(rng *rand.Rand, c *rlock.Client) {
@@ -153,7 +153,7 @@ func TestSoakOfGrants(t *testing.T) {
 		}
 		for _, n := range names {
 			enough := n.sections.Load() + clients*goroutines
-			redistest.Eventually(t, grantLease+2*promptly, func() bool { return n.sections.Load() >= enough }, n.name+" goes on")
+			redistest.Eventually(t, grantLease+2*promptly, func() bool { return n.sections.Load() >= enough }, n.name+" must go on")
 		}
 	}
 	over.Store(true)
@@ -165,7 +165,7 @@ func TestSoakOfGrants(t *testing.T) {
 	select {
 	case <-done:
 	case <-time.After(longest):
-		require.FailNow(t, "not all have returned", "queues %v and %v, locks %v and %v", queued(t, rdb, names[0].name), queued(t, rdb, names[1].name),
+		require.FailNow(t, "a Lock did not return", "queues %v and %v, locks %v and %v", queued(t, rdb, names[0].name), queued(t, rdb, names[1].name),
 			owners(t, rdb, names[0].name), owners(t, rdb, names[1].name))
 	}
 	t.Logf("%d sections, %d cancelled, %d refused, %d lost, longest wait %v", sections.Load(), cancelled.Load(), refused.Load(), lost.Load(), time.Duration(slowest.Load()))
@@ -183,8 +183,8 @@ func TestSoakOfGrants(t *testing.T) {
 		}
 		channels, err := do(t, rdb, "PUBSUB", "CHANNELS").AsStrSlice()
 		return err == nil && len(channels) == 0
-	}, "no key, no place in a queue, no channel")
-	require.Zero(t, histLeft(clients), "goroutines of calls that have returned")
+	}, "no key, queue place or channel may be left")
+	require.Zero(t, histLeft(clients), "goroutines of returned calls")
 	for _, c := range all {
 		c.Close()
 	}

@@ -14,9 +14,9 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// Fault 5, G1 and G4: a process is killed while one of its goroutines hands the lock to another: before Redis
-// has done that, or after. Either way nobody holds the lock from then on, and another process is in when that
-// lease ends; a hand-off that reaches Redis later still changes nothing.
+// Fault 5, G1 and G4: a process is killed while one of its goroutines hands the lock to another, before or after Redis
+// has run the hand-off. Another process gets in when that lease ends. A hand-off that reaches Redis later still has no
+// effect.
 func TestHandOffKilledMidway(t *testing.T) {
 	for _, handed := range []bool{false, true} {
 		t.Run(map[bool]string{false: "before", true: "after"}[handed], func(t *testing.T) {
@@ -31,7 +31,7 @@ func TestHandOffKilledMidway(t *testing.T) {
 			p.send(t, "lock", name)
 			awaitSubscribers(t, rdb, name, false, 1, promptly)
 
-			require.NoError(t, do(t, rdb, "SCRIPT", "LOAD", lua.Text("release")).Error(), "it is sent once")
+			require.NoError(t, do(t, rdb, "SCRIPT", "LOAD", lua.Text("release")).Error(), "the unlock must be sent once, without NOSCRIPT")
 			on := proxy.OnRequest
 			if handed {
 				on = proxy.OnReply
@@ -41,7 +41,7 @@ func TestHandOffKilledMidway(t *testing.T) {
 			redistest.Eventually(t, promptly, func() bool {
 				select {
 				case line := <-p.lines:
-					// The waiter was just asking Redis itself, so the unlock left it the lock: once more.
+					// The waiter was just asking Redis, so the unlock left the lock to it: once more.
 					if owner, ok := strings.CutPrefix(line, "locked "); ok {
 						first = owner
 						p.send(t, "lock", name)
@@ -50,7 +50,7 @@ func TestHandOffKilledMidway(t *testing.T) {
 				default:
 				}
 				return proxy.Held() > 0
-			}, "the hand-off is under way")
+			}, "the hand-off must be under way")
 			w := startLock(context.Background(), newClient(t, rdb, rlock.Options{}).Mutex(name))
 			awaitSubscribers(t, rdb, name, false, 2, promptly)
 			before := owners(t, rdb, name)
@@ -62,7 +62,7 @@ func TestHandOffKilledMidway(t *testing.T) {
 			got := w.gets(t, left+afterLease, "the lease has ended")
 			proxy.Release()
 			require.NoError(t, do(t, rdb, "PING").Error())
-			redistest.Eventually(t, promptly, func() bool { return proxy.Conns() == 0 }, "what was under way has arrived")
+			redistest.Eventually(t, promptly, func() bool { return proxy.Conns() == 0 }, "the held frames must arrive")
 			require.Equal(t, map[string]int64{rlock.Owner(got.ctx): 1}, owners(t, rdb, name))
 			require.NoError(t, got.ctx.Err())
 			require.NoError(t, got.unlock())

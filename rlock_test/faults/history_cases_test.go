@@ -38,8 +38,8 @@ func histPassing(e histEntry) histEntry {
 	return e
 }
 
-// The checker of histories knows good from bad (G1, G2, G5 to G8). The bad ones carry a bug each
-// that a lock could have: a checker that can't fail proves nothing.
+// The checker tells valid histories from invalid ones (G1, G2, G5 to G8). Each invalid history shows a bug that a lock
+// could have.
 func TestHistoryCheckerVerdicts(t *testing.T) {
 	op, look := histOp, histSeen
 	for _, c := range []struct {
@@ -115,7 +115,7 @@ func TestHistoryCheckerVerdicts(t *testing.T) {
 		{"unlock with unknown outcome: seen for a while", true, []histEntry{
 			op(histLock, "a", 0, 10), op(histUnknown, "a", 20, 30), look("a", 1, 31, 32),
 			look("", 0, 40, 41), op(histLock, "b", 50, 60), op(histUnlock, "b", 61, 62)}},
-		{"unlock with unknown outcome: next owner during it", true, []histEntry{
+		{"unlock with unknown outcome: next owner meanwhile", true, []histEntry{
 			op(histLock, "a", 0, 10), op(histUnknown, "a", 20, 90), op(histLock, "b", 25, 30),
 			op(histUnlock, "b", 35, 40)}},
 		{"unlock with unknown outcome: next owner before it", false, []histEntry{
@@ -132,14 +132,14 @@ func TestHistoryCheckerVerdicts(t *testing.T) {
 			op(histLock, "a", 0, 10), op(histRefused, "a", 20, 30), op(histUnlock, "a", 40, 50)}},
 		{"unlock of a lost hold is refused", true, []histEntry{
 			op(histLock, "a", 0, 10), op(histLost, "a", 100, 101), op(histRefused, "a", 110, 120)}},
-		{"lost during an inner unlock, which has run", true, []histEntry{
+		{"lost during an inner unlock that has run", true, []histEntry{
 			histUnsure(op(histLock, "a", 0, 10)), histUnsure(op(histReenter, "a", 11, 12)),
 			histUnsure(look("a", 1, 30, 31)), histUnsure(op(histLost, "a", 100, 105)),
 			histUnsure(op(histRefused, "a", 20, 106))}},
-		{"Lock under a lost hold is refused, and waits for no one", true, []histEntry{
+		{"Lock under a lost hold is refused without a wait", true, []histEntry{
 			op(histLock, "a", 0, 10), op(histLost, "a", 100, 101), op(histLock, "b", 102, 110),
 			op(histRefused, "a", 111, 112), op(histRefused, "a", 115, 116), op(histUnlock, "b", 120, 130)}},
-		{"Lock under a live hold says that it is lost", false, []histEntry{
+		{"Lock under a live hold reports a loss", false, []histEntry{
 			op(histLock, "a", 0, 10), op(histRefused, "a", 20, 30), op(histUnlock, "a", 40, 50)}},
 		{"Lock under a lost hold re-enters", false, []histEntry{
 			op(histLock, "a", 0, 10), op(histLost, "a", 100, 101), op(histReenter, "a", 110, 120)}},
@@ -149,10 +149,10 @@ func TestHistoryCheckerVerdicts(t *testing.T) {
 		{"next owner after the loss", true, []histEntry{
 			op(histLock, "a", 0, 10), op(histLost, "a", 100, 105), look("a", 1, 106, 107),
 			op(histLock, "b", 50, 110), op(histUnlock, "b", 120, 130)}},
-		{"next owner when the trusted time has ended, told a little later", true, []histEntry{
+		{"next owner after the trusted time, loss reported a little later", true, []histEntry{
 			op(histLock, "a", 0, 10), op(histLost, "a", 100, 140), op(histLock, "b", 50, 110),
 			op(histUnlock, "b", 120, 130)}},
-		{"next owner within the trusted time of a hold that is lost later", false, []histEntry{
+		{"next owner within the trusted time of a hold lost later", false, []histEntry{
 			op(histLock, "a", 0, 10), op(histLock, "b", 50, 60), op(histUnlock, "b", 70, 80),
 			op(histLost, "a", 100, 105)}},
 		{"lost hold comes back", false, []histEntry{
@@ -165,28 +165,28 @@ func TestHistoryCheckerVerdicts(t *testing.T) {
 		{"lost twice", false, []histEntry{
 			op(histLock, "a", 0, 10), op(histLost, "a", 100, 105), op(histLost, "a", 110, 115)}},
 
-		{"deleted, told, next owner meanwhile", true, []histEntry{
+		{"deleted, loss reported, next owner meanwhile", true, []histEntry{
 			op(histLock, "a", 0, 10), op(histDelete, "a", 20, 21), op(histTold, "a", 60, 60),
 			op(histLock, "b", 25, 30), op(histLost, "a", 40, 40), op(histUnlock, "b", 50, 51)}},
-		{"deleted, but not told in time", false, []histEntry{
+		{"deleted, loss reported too late", false, []histEntry{
 			op(histLock, "a", 0, 10), op(histDelete, "a", 20, 21), op(histTold, "a", 60, 60),
 			op(histLock, "b", 25, 30), op(histLost, "a", 70, 70), op(histUnlock, "b", 50, 51)}},
-		{"deleted, and the unlock says that all is well", false, []histEntry{
+		{"deleted, and the unlock returns nil", false, []histEntry{
 			op(histLock, "a", 0, 10), op(histDelete, "a", 20, 21), op(histUnlock, "a", 40, 50)}},
-		{"deleted, and passed on to a Lock that finds it lost", true, []histEntry{
+		{"deleted, passed on to a Lock that finds it lost", true, []histEntry{
 			op(histLock, "a", 0, 10), op(histDelete, "a", 20, 21), histPassing(op(histUnlock, "a", 40, 50)), op(histTold, "a", 60, 60),
 			op(histLock, "b", 25, 30), op(histUnlock, "b", 70, 71)}},
 		{"deleted, passed on to a Lock that finds it lost, and held after that", false, []histEntry{
 			op(histLock, "a", 0, 10), op(histDelete, "a", 20, 21), histPassing(op(histUnlock, "a", 40, 50)), op(histReenter, "a", 55, 56)}},
-		{"deleted, but nobody says so: two live owners", false, []histEntry{
+		{"two live owners, deletion not recorded", false, []histEntry{
 			op(histLock, "a", 0, 10), op(histLock, "b", 25, 30), op(histLost, "a", 40, 40),
 			op(histUnlock, "b", 50, 51)}},
-		{"deleted, re-entered and unlocked inside, told in time", true, []histEntry{
+		{"deleted, re-entered and unlocked inside, loss reported in time", true, []histEntry{
 			op(histLock, "a", 0, 10), op(histDelete, "a", 20, 21), op(histLock, "b", 25, 26), op(histReenter, "a", 30, 31),
 			op(histUnlock, "a", 32, 33), op(histLost, "a", 40, 41), op(histTold, "a", 60, 60), op(histUnlock, "b", 70, 71)}},
-		{"deleted, told and re-entered", false, []histEntry{
+		{"deleted, loss reported, re-entered", false, []histEntry{
 			op(histLock, "a", 0, 10), op(histDelete, "a", 20, 21), op(histLost, "a", 25, 26), op(histReenter, "a", 30, 31)}},
-		{"deleted and re-entered, and both unlocks say that all is well", false, []histEntry{
+		{"deleted, re-entered, and both unlocks return nil", false, []histEntry{
 			op(histLock, "a", 0, 10), op(histDelete, "a", 20, 21), op(histReenter, "a", 30, 31),
 			op(histUnlock, "a", 32, 33), op(histUnlock, "a", 40, 41)}},
 
@@ -206,60 +206,60 @@ func TestHistoryCheckerVerdicts(t *testing.T) {
 			histUnsure(look("x", 1, 0, 10)), look("", 0, 20, 30), op(histLock, "a", 40, 50)}},
 		{"leftover of a cancelled Lock in a live hold", false, []histEntry{
 			op(histLock, "a", 0, 10), histUnsure(look("x", 1, 20, 30)), op(histUnlock, "a", 40, 50)}},
-		{"somebody who never asked", false, []histEntry{look("x", 1, 0, 10)}},
+		{"an owner that never asked", false, []histEntry{look("x", 1, 0, 10)}},
 		{"passed on", true, []histEntry{
 			op(histLock, "a", 0, 10), op(histReenter, "a", 11, 12), look("a", 2, 13, 14), op(histUnlock, "a", 15, 16),
 			histThen("a#2", op(histUnlock, "a", 20, 30)), op(histLock, "a#2", 5, 25), look("a", 2, 31, 32), look("a", 1, 33, 34),
 			histThen("a#3", op(histUnlock, "a#2", 40, 50)), op(histLock, "a#3", 6, 60), op(histUnlock, "a#3", 70, 80), look("", 0, 81, 82)}},
 		{"passed on to two at once", false, []histEntry{
 			op(histLock, "a", 0, 10), op(histLock, "a#2", 5, 25), op(histUnlock, "a", 30, 40), op(histUnlock, "a#2", 50, 60)}},
-		{"passed on, with another one between", false, []histEntry{
+		{"passed on, with another owner between", false, []histEntry{
 			op(histLock, "a", 0, 10), histThen("a#2", op(histUnlock, "a", 11, 12)), op(histLock, "b", 13, 14), op(histLock, "a#2", 5, 15),
 			op(histUnlock, "b", 16, 17)}},
-		{"passed on after a DEL, while somebody else has the lock, and then told", true, []histEntry{
+		{"passed on after a DEL beside the next owner, loss reported", true, []histEntry{
 			op(histLock, "a", 0, 10), histDel("a", 11, 12), op(histLock, "b", 13, 14),
 			histThen("a#2", op(histUnlock, "a", 15, 16)), op(histLock, "a#2", 5, 17), op(histLost, "a#2", 18, 19), op(histTold, "a", 30, 30),
 			op(histUnlock, "b", 40, 41)}},
-		{"passed on after a DEL, and never told", false, []histEntry{
+		{"passed on after a DEL, loss not reported", false, []histEntry{
 			op(histLock, "a", 0, 10), histDel("a", 11, 12),
 			histThen("a#2", op(histUnlock, "a", 15, 16)), op(histLock, "a#2", 5, 17), op(histTold, "a", 30, 30)}},
-		{"the last unlock after a DEL, with nobody to pass it on to", false, []histEntry{
+		{"passed on after a DEL, and the last unlock returns nil", false, []histEntry{
 			op(histLock, "a", 0, 10), histDel("a", 11, 12),
 			histThen("a#2", op(histUnlock, "a", 15, 16)), op(histLock, "a#2", 5, 17), op(histUnlock, "a#2", 18, 19)}},
 		{"exported and adopted", true, []histEntry{
 			histToken(1, op(histLock, "a", 0, 10)), histOf("t", op(histExport, "a", 11, 12)), look("t", 1, 13, 14),
 			histToken(2, histOf("t", op(histAdopt, "b", 15, 16))), look("b", 1, 17, 18), op(histUnlock, "b", 19, 20), look("", 0, 21, 22)}},
-		{"in between an Export and its Adopt", false, []histEntry{
+		{"another owner between an Export and its Adopt", false, []histEntry{
 			op(histLock, "a", 0, 10), histOf("t", op(histExport, "a", 11, 12)), op(histLock, "c", 13, 14), op(histUnlock, "c", 15, 16),
 			histOf("t", op(histAdopt, "b", 17, 18)), op(histUnlock, "b", 19, 20)}},
 		{"a ticket with two adopters", false, []histEntry{
 			op(histLock, "a", 0, 10), histOf("t", op(histExport, "a", 11, 12)), histOf("t", op(histAdopt, "b", 13, 14)), op(histUnlock, "b", 15, 16),
 			histOf("t", op(histAdopt, "c", 17, 18)), op(histUnlock, "c", 19, 20)}},
-		{"an Adopt whose token does not rise", false, []histEntry{
+		{"an Adopt with the same token", false, []histEntry{
 			histToken(1, op(histLock, "a", 0, 10)), histOf("t", op(histExport, "a", 11, 12)), histToken(1, histOf("t", op(histAdopt, "b", 13, 14)))}},
 		{"free between an Export and its Adopt", false, []histEntry{
 			op(histLock, "a", 0, 10), histOf("t", op(histExport, "a", 11, 12)), look("", 0, 13, 14), histOf("t", op(histAdopt, "b", 15, 16))}},
-		{"the owner is there after its Export", false, []histEntry{
+		{"the exporting owner seen after its Export", false, []histEntry{
 			op(histLock, "a", 0, 10), histOf("t", op(histExport, "a", 11, 12)), look("a", 1, 13, 14), histOf("t", op(histAdopt, "b", 15, 16))}},
-		{"kept, and had again", true, []histEntry{
+		{"kept and reused", true, []histEntry{
 			op(histLock, "a", 0, 10), histKept(histThen("a#2", op(histUnlock, "a", 11, 12))), look("a", 1, 13, 14),
 			op(histLock, "a#2", 15, 16), op(histUnlock, "a#2", 17, 18), look("", 0, 19, 20)}},
-		{"kept, given up, and another one's", true, []histEntry{
+		{"kept, given up, next owner", true, []histEntry{
 			op(histLock, "a", 0, 10), histKept(op(histUnlock, "a", 11, 12)), look("a", 1, 13, 14), look("", 0, 15, 16), op(histLock, "b", 17, 18)}},
-		{"kept where nobody keeps", false, []histEntry{
+		{"kept without the option", false, []histEntry{
 			op(histLock, "a", 0, 10), histThen("a#2", op(histUnlock, "a", 11, 12)), look("a", 1, 13, 14),
 			op(histLock, "a#2", 15, 16), op(histUnlock, "a#2", 17, 18)}},
-		{"kept beside another one's", false, []histEntry{
+		{"kept beside another owner", false, []histEntry{
 			op(histLock, "a", 0, 10), histKept(op(histUnlock, "a", 11, 12)), op(histLock, "b", 13, 14), look("a", 1, 15, 16)}},
-		{"kept, and had again after another one had it", false, []histEntry{
+		{"kept, and reused after another owner", false, []histEntry{
 			op(histLock, "a", 0, 10), histKept(histThen("a#2", op(histUnlock, "a", 11, 12))), op(histLock, "b", 13, 14), op(histUnlock, "b", 15, 16),
 			op(histLock, "a#2", 17, 18)}},
-		{"kept, and had again beside another one", false, []histEntry{
+		{"kept, and reused beside another owner", false, []histEntry{
 			op(histLock, "a", 0, 10), histKept(histThen("a#2", op(histUnlock, "a", 11, 12))), op(histLock, "b", 13, 14), op(histLock, "a#2", 15, 16)}},
-		{"kept, deleted, and had again by one that is told", true, []histEntry{
+		{"kept, deleted, reused, and the loss reported", true, []histEntry{
 			op(histLock, "a", 0, 10), histKept(histThen("a#2", op(histUnlock, "a", 11, 12))), histDel("a", 13, 14), op(histLock, "b", 15, 16),
 			op(histLock, "a#2", 17, 18), op(histLost, "a#2", 19, 20), op(histTold, "a", 21, 21), op(histUnlock, "b", 22, 23)}},
-		{"kept, deleted, and had again by one that is not told", false, []histEntry{
+		{"kept, deleted, reused, and the loss reported too late", false, []histEntry{
 			op(histLock, "a", 0, 10), histKept(histThen("a#2", op(histUnlock, "a", 11, 12))), histDel("a", 13, 14), op(histLock, "b", 15, 16),
 			op(histLock, "a#2", 17, 18), op(histTold, "a", 21, 21), op(histLost, "a#2", 22, 23), op(histUnlock, "b", 24, 25)}},
 		{"two owners in the key", false, []histEntry{
@@ -281,13 +281,13 @@ func histKept(e histEntry) histEntry {
 	return e
 }
 
-// histOf is an Export or an Adopt of that ticket.
+// histOf is an Export or Adopt of the given ticket.
 func histOf(ticket string, e histEntry) histEntry {
 	e.Ticket = ticket
 	return e
 }
 
-// histThen is an unlock after which another hold had the owner.
+// histThen is an unlock that passed the owner on to another hold.
 func histThen(next string, e histEntry) histEntry {
 	e.Next = next
 	return e
@@ -300,7 +300,7 @@ func histDel(owner string, call, ret int64) histEntry {
 	return e
 }
 
-// An owner is one tenure (I3).
+// An owner is used for one tenure only (I3).
 func TestHistoryCheckerSeesOwnersUsedTwice(t *testing.T) {
 	once := []histEntry{
 		histOp(histLock, "a", 0, 10), histOp(histReenter, "a", 11, 12), histOp(histUnlock, "a", 13, 14), histOp(histUnlock, "a", 15, 16),
@@ -309,7 +309,7 @@ func TestHistoryCheckerSeesOwnersUsedTwice(t *testing.T) {
 	require.Empty(t, histReused(once))
 	require.Equal(t, "a", histReused(append(once, histOp(histLock, "a", 20, 30))), "again")
 	require.Equal(t, "b", histReused(append(once, histOp(histLock, "b", 20, 30))), "for another lock")
-	require.Equal(t, "b", histReused(append(once, histOp(histLock, "b#2", 20, 30))), "for another lock, as if it were passed on")
+	require.Equal(t, "b", histReused(append(once, histOp(histLock, "b#2", 20, 30))), "for another lock, as if passed on")
 	passed := func(unlock int64) []histEntry {
 		return histMerge(histReport{Entries: []histEntry{
 			histOp(histLock, "a", 0, 10), histOp(histUnlock, "a", unlock, unlock+5), histOp(histLock, "a#2", 5, 30),

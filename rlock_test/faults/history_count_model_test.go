@@ -41,8 +41,8 @@ type countOutcome string
 
 const (
 	countDone   countOutcome = ""
-	countFailed countOutcome = "failed" // the call returned an error: docs/guarantees.md says what it may have done
-	countKilled countOutcome = "killed" // its process was killed before the next peace, and the call had not returned, or had failed
+	countFailed countOutcome = "failed" // the call returned an error: see docs/testing.md for its possible effects
+	countKilled countOutcome = "killed" // the call failed or did not return, and its process was killed before the next peace
 )
 
 // countEntry is one call. If done, it took effect between Call and Return; otherwise between Call and the next peace.
@@ -149,13 +149,13 @@ type permState struct {
 	set  bool
 	free int64
 
-	owed    permChanges // will come, each once
-	perhaps permChanges // may come, each once
-	maySet  int64       // a TrySetPermits to this number may come
+	owed    permChanges // will run, each once
+	perhaps permChanges // may run, each once
+	maySet  int64       // a TrySetPermits to this number may run
 	loose   int64       // permits that failed calls may have taken and must still give back
 }
 
-// permChanges has the number of changes by -countMost, and so on up to countMost.
+// permChanges has the number of changes by each amount, from -countMost to countMost.
 type permChanges [2*countMost + 1]int8
 
 // permModel is a semaphore. A successful call takes or gives back once. So does a failed Release or AddPermits, before
@@ -223,7 +223,7 @@ func (s permState) shows(got, least int64) bool {
 	return max(s.free-s.loose, least) <= got && got <= max(s.free, least)
 }
 
-// doubt is the state in which that call is on its way.
+// doubt is the state with the given call still under way.
 func (s permState) doubt(e countEntry) permState {
 	killed := e.Outcome == countKilled
 	switch {
@@ -248,17 +248,17 @@ func (s permState) doubt(e countEntry) permState {
 type latchState struct {
 	set   bool
 	count int64
-	undo  bool // it was set by a call that failed, which deletes it
+	undo  bool // set by a failed call, which deletes it again
 
-	owed    int8 // CountDowns that have yet to come, each once
-	perhaps int8 // those that may come, each once
-	sets    [countMost + 1]int8
-	killed  [countMost + 1]int8 // TrySetCounts that may come, by their counts: those that are undone, and those of killed processes, which need not be
-	deletes int8
+	owed    int8                // CountDowns that will run, each once
+	perhaps int8                // CountDowns that may run, each once
+	sets    [countMost + 1]int8 // TrySetCounts that may run and are then undone, by their counts
+	killed  [countMost + 1]int8 // TrySetCounts of killed processes that may run, and may be undone
+	deletes int8                // Deletes that may run
 }
 
-// latchModel is a latch. A CountDown counts once, also one that failed: that does so before there is peace. A TrySetCount that failed may set
-// the count for a while, and a Delete that failed may come. Await needs a moment without a count.
+// latchModel is a latch. A CountDown counts once; a failed one does so before the next peace. A failed TrySetCount may
+// set the count for a while, and a failed Delete may run. Await needs a moment without a count.
 var latchModel = countModel(latchState.arrive, latchState.step)
 
 func (s latchState) arrive() (next []latchState) {
@@ -343,7 +343,7 @@ func (s latchState) step(e countEntry) (latchState, bool) {
 	return s, false
 }
 
-// doubt is the state in which that call is on its way.
+// doubt is the state with the given call still under way.
 func (s latchState) doubt(e countEntry) latchState {
 	killed := e.Outcome == countKilled
 	switch {
@@ -361,7 +361,7 @@ func (s latchState) doubt(e countEntry) latchState {
 	return s
 }
 
-// countOperations is the history of those calls.
+// countOperations converts calls to the checker's history.
 func countOperations[E countInput](entries []E) []porcupine.Operation {
 	ops := make([]porcupine.Operation, len(entries))
 	for i, e := range entries {

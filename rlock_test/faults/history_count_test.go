@@ -27,17 +27,18 @@ var (
 	leasedNames = []string{"permits"}
 )
 
-// countHigh is the count of a latch that is never open, so that no countdown is without effect.
+// countHigh is the count of a latch that never opens, so that every countdown has an effect.
 const countHigh = 1 << 20
 
-// countCalls collects the calls of all processes since the last peace. What an observer saw is among them.
+// countCalls collects the calls of all processes since the last peace, and the observations.
 type countCalls struct {
 	mu    sync.Mutex // guards the following
 	calls map[string]map[int64]countEntry
 	seen  []countEntry
 }
 
-// hear works in what a process says: "call <a countCall>", when the call begins and when it is over. It reports false for anything else.
+// hear records a line of a process: "call <countCall>", at the begin and the end of a call. It returns false for
+// anything else.
 func (c *countCalls) hear(peer, line string) bool {
 	text, ok := strings.CutPrefix(line, "call\t")
 	var call countCall
@@ -56,14 +57,14 @@ func (c *countCalls) hear(peer, line string) bool {
 	return true
 }
 
-// add has entries of this process.
+// add adds entries of this process.
 func (c *countCalls) add(e ...countEntry) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.seen = append(c.seen, e...)
 }
 
-// killed says that a process was killed.
+// killed adjusts the calls of a killed process.
 func (c *countCalls) killed(peer string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -72,7 +73,8 @@ func (c *countCalls) killed(peer string) {
 		case e.Outcome == countFailed:
 			e.Outcome = countKilled
 		case e.Kind == leasedTake:
-			// Its lease may have ended before it was inside last: it did not live to say so, and may have been told a little late.
+			// The lease may have ended before the last time inside: the ctx may be cancelled a little late, and the process
+			// did not live to report the loss.
 			if e.Last -= int64(histLate); e.Last < e.Return {
 				e.Last = 0
 			}
@@ -96,7 +98,7 @@ func (c *countCalls) history() []countEntry {
 }
 
 const (
-	// countRound is for how long faults are mixed, and countOutage for how long two processes get no answer after that: until their calls
+	// A round of mixed faults lasts countRound. For countOutage after it, two processes get no answers, until their calls
 	// fail. Then there is peace.
 	countRound, countOutage = 4 * time.Second, silence + time.Second
 )
@@ -110,7 +112,7 @@ type countRun struct {
 	doubts map[countKind]int // of them that failed, or whose process was killed
 }
 
-// newCountRun is a run without processes yet.
+// newCountRun returns a run without processes.
 func newCountRun(t *testing.T, names []string, sabotage string, args ...string) *countRun {
 	t.Helper()
 	f := newFamily(t, familyPlan{
@@ -120,7 +122,7 @@ func newCountRun(t *testing.T, names []string, sabotage string, args ...string) 
 	r := &countRun{family: f, done: make(map[countKind]int), doubts: make(map[countKind]int)}
 	r.own = newClient(t, f.servers[0].Client(t), rlock.Options{})
 	for _, name := range names {
-		switch name { // a semaphore its workers set
+		switch name { // a semaphore is set by its workers
 		case "high latch":
 			set, err := r.own.CountDownLatch(name).TrySetCount(context.Background(), countHigh)
 			require.NoError(t, err)
@@ -132,16 +134,16 @@ func newCountRun(t *testing.T, names []string, sabotage string, args ...string) 
 	return r
 }
 
-// countSet is how a history says what a counter was at its beginning.
+// countSet is the call with which a history states a counter's initial value.
 var countSet = map[string]countKind{"semaphore": permSet, "latch": latchSet, "high latch": latchSet, "permits": leasedSet}
 
-// round lets the workers loose while faults go on, and returns the history until there is peace, which ends with what the counters are then. faults
-// returns the processes that it has killed.
+// round runs the workers while faults strike, and returns the history until peace, with the counters' final values.
+// faults returns the processes it killed.
 func (r *countRun) round(faults func() (killed []*familyPeer)) []countEntry {
 	r.t.Helper()
 	for _, name := range r.plan.Kinds {
 		n, set := r.counter(name)
-		if name == "permits" { // some may have expired, and not be counted as free yet
+		if name == "permits" { // Redis does not yet count expired ones as free
 			look, err := r.look(context.Background(), name)
 			require.NoError(r.t, err)
 			n = look.Got
@@ -158,16 +160,16 @@ func (r *countRun) round(faults func() (killed []*familyPeer)) []countEntry {
 		r.calls.killed(victim.name)
 		r.peers = slices.DeleteFunc(r.peers, func(p *familyPeer) bool { return p == victim })
 	}
-	r.idle(time.Now(), histReturn, "all return when there is peace")
-	r.ask(r.peers, "quiet", "quiet\t0", time.Now(), histReturn, "G5: nothing goes on in the background")
-	for _, victim := range killed { // the server has had all that the process sent
+	r.idle(time.Now(), histReturn, "all calls must return after the faults")
+	r.ask(r.peers, "quiet", "quiet\t0", time.Now(), histReturn, "G5: no background work may be left")
+	for _, victim := range killed { // until the server has received all of the process's commands
 		redistest.Eventually(r.t, histReturn, func() bool {
 			list, err := do(r.t, r.direct[0], "CLIENT", "LIST").ToString()
 			return err == nil && !strings.Contains(list, " name="+victim.name+" ")
-		}, "connections of a killed process")
+		}, "the connections of a killed process must end")
 	}
 	if len(killed) > 0 && slices.Contains(r.plan.Kinds, "permits") {
-		sleep(r.plan.Watchdog + leasedSlack) // then its permits are back
+		sleep(r.plan.Watchdog + leasedSlack) // until its permits are back
 	}
 	stop()
 	for _, name := range r.plan.Kinds {
@@ -187,8 +189,8 @@ func (r *countRun) round(faults func() (killed []*familyPeer)) []countEntry {
 	return history
 }
 
-// right requires that the sum of the permits is right to the permit, unless processes were killed, and makes it right. What those had of a plain
-// semaphore is lost; how many that may be, the history says.
+// right requires the exact sum of permits, unless processes were killed, and restores it. Killed processes lose the
+// permits that they held of a plain semaphore: the history limits how many.
 func (r *countRun) right(name string, killed bool) {
 	r.t.Helper()
 	n, _ := r.counter(name)
@@ -196,13 +198,13 @@ func (r *countRun) right(name string, killed bool) {
 	case name == "permits":
 		require.NoError(r.t, r.own.PermitSemaphore(name).SetPermits(context.Background(), countTotal))
 	case name == "semaphore" && !killed:
-		require.EqualValues(r.t, countTotal, n, "permits, when nobody has any")
+		require.EqualValues(r.t, countTotal, n, "all permits must be free")
 	case name == "semaphore" && n != countTotal:
 		require.NoError(r.t, r.own.Semaphore(name).AddPermits(context.Background(), countTotal-n))
 	}
 }
 
-// counter returns what is in Redis, when that can be reached.
+// counter reads a counter from Redis, which must answer.
 func (r *countRun) counter(name string) (n int64, set bool) {
 	r.t.Helper()
 	n, set, err := r.read(context.Background(), name)
@@ -221,7 +223,7 @@ func (r *countRun) read(ctx context.Context, name string) (n int64, set bool, er
 	return n, err == nil, err
 }
 
-// leasedScript reads what is there of permits that expire.
+// leasedScript reads expiring permits: the number of free ones and the ids of the held ones.
 const leasedScript = `
 	local t, free, ids = redis.call('time'), tonumber(redis.call('get', KEYS[1]) or 0), {}
 	local now, all = t[1] * 1000 + math.floor(t[2] / 1000), redis.call('zrange', KEYS[2], '0', '-1', 'withscores')
@@ -232,7 +234,7 @@ const leasedScript = `
 	end
 	return {tostring(free), unpack(ids)}`
 
-// look is what an observer sees of a counter.
+// look observes a counter.
 func (r *countRun) look(ctx context.Context, name string) (e countEntry, err error) {
 	e = countEntry{Kind: countLook[name], Name: name, Call: histNow(), Worker: "observer"}
 	if name != "permits" {
@@ -255,16 +257,16 @@ func (r *countRun) look(ctx context.Context, name string) (e countEntry, err err
 	return e, err
 }
 
-// observe looks at the counters, one after the other, until stop is called.
+// observe observes the counters in turn, until stop is called.
 func (r *countRun) observe() (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
-	wg.Go(func() { // until stop
+	wg.Go(func() { // ends with stop
 		tick := time.NewTicker(5 * time.Millisecond)
 		defer tick.Stop()
 		for i := 0; ctx.Err() == nil; i++ {
 			<-tick.C
-			if e, err := r.look(ctx, r.plan.Kinds[i%len(r.plan.Kinds)]); err == nil { // it may be down
+			if e, err := r.look(ctx, r.plan.Kinds[i%len(r.plan.Kinds)]); err == nil { // the server may be down
 				r.calls.add(e)
 			}
 		}
@@ -274,7 +276,7 @@ func (r *countRun) observe() (stop func()) {
 	return stop
 }
 
-// check returns what the checker says of a counter, and why, if that is no.
+// check returns the checker's verdict on a counter, and a function that explains a rejection.
 func (r *countRun) check(name string, history []countEntry) (verdict porcupine.CheckResult, why func() string) {
 	history = slices.DeleteFunc(slices.Clone(history), func(e countEntry) bool { return e.Name != name })
 	model, ops := latchModel, countOperations(history)
@@ -287,22 +289,22 @@ func (r *countRun) check(name string, history []countEntry) (verdict porcupine.C
 	return countVerdict(model, ops), func() string { return histExplain(model, ops) }
 }
 
-// checks requires that the history is one of the counters, and that the sums are right.
+// checks requires that the history is valid for every counter, and that the sums are right.
 func (r *countRun) checks(history []countEntry, killed bool) {
 	r.t.Helper()
 	r.fine()
 	for _, name := range r.plan.Kinds {
-		r.right(name, killed) // first: a sum that is wrong is found at once
+		r.right(name, killed) // first: it is faster than the checker
 		if verdict, why := r.check(name, history); verdict != porcupine.Ok {
 			require.Equal(r.t, porcupine.Ok, verdict, "%s:\n%s", name, why())
 		}
 	}
 }
 
-// end ends the processes, and asserts that they leave nothing but the counters, and what expires.
+// end ends the processes, and asserts that they leave only the counters and keys that expire.
 func (r *countRun) end() {
 	r.t.Helper()
-	r.ask(r.peers, "end", "left\t0", time.Now(), 2*histReturn, "G5, G9: no goroutine is left")
+	r.ask(r.peers, "end", "left\t0", time.Now(), 2*histReturn, "G5, G9: no goroutine may be left")
 	rdb := r.direct[0]
 	channels, err := do(r.t, rdb, "PUBSUB", "CHANNELS").AsStrSlice()
 	require.NoError(r.t, err)
@@ -313,21 +315,22 @@ func (r *countRun) end() {
 		if slices.Contains(r.plan.Kinds, key) {
 			continue
 		}
-		require.Regexp(r.t, "^rlock_(sem_requests|latch):", key, "queues, permits and slots are gone")
+		require.Regexp(r.t, "^rlock_(sem_requests|latch):", key, "no queue, permit or slot may be left")
 		left := remaining(r.t, rdb, key)
-		require.True(r.t, 0 < left && left <= countRecord, "%s ends in %v", key, left)
+		require.True(r.t, 0 < left && left <= countRecord, "%s must expire in time, not in %v", key, left)
 	}
 	for _, p := range r.peers {
 		require.NoError(r.t, p.stdin.Close())
 	}
-	r.t.Logf("%d processes, calls %v, of which failed %v", r.number, r.done, r.doubts)
+	r.t.Logf("%d processes, calls: %v, failed: %v", r.number, r.done, r.doubts)
 }
 
-// countRecord is for how long a record of calls lasts at most after the last one: that of a semaphore. That of a latch ends a second earlier.
+// countRecord is the longest expiry of a record of calls, that of a semaphore. A latch's record expires a second sooner.
 const countRecord = 121 * time.Second
 
-// Counters under the faults mixed at random, while processes are killed. Each permit is taken and given back once, and none is lost but those that a
-// killed process had of a plain semaphore; each countdown counts once, and nobody is let go early. All callers return, and nothing is left. G4 to G6, G9.
+// Counters under random faults, while processes are killed. Each permit is taken and given back once, and only killed
+// processes lose permits of a plain semaphore. Each countdown counts once, and no Await returns early. All calls return,
+// and nothing is left. G4 to G6, G9.
 func TestMixOfFaultsCounters(t *testing.T) {
 	t.Parallel()
 	r := mixOfCounters(t, countNames)
@@ -336,8 +339,8 @@ func TestMixOfFaultsCounters(t *testing.T) {
 	}
 }
 
-// The same for permits that expire: at no time are there more than there are to be, two with one number, or one that its holder has lost
-// without being told. Those of a killed process are back within the watchdog time. G1, G2, G4 to G6, G9.
+// The same for expiring permits: there are never too many, no two share a number, and no holder loses one without a
+// cancelled ctx. The permits of a killed process are back within the watchdog time. G1, G2, G4 to G6, G9.
 func TestMixOfFaultsPermits(t *testing.T) {
 	t.Parallel()
 	r := mixOfCounters(t, leasedNames)
@@ -391,7 +394,8 @@ func mixOfCounters(t *testing.T, names []string) *countRun {
 	return r
 }
 
-// Clients that give back or count down twice, or not at all, or take a refusal for a yes: the checker rejects what both counters become. G4 to G6.
+// Faulty clients give back or count down twice or not at all, or treat a refusal as a grant. The checker rejects the
+// histories of all counters. G4 to G6.
 func TestHistoryRejectsWrongCounts(t *testing.T) {
 	t.Parallel()
 	for _, sabotage := range []string{countTwice, countNever, countBelief} {
@@ -402,8 +406,8 @@ func TestHistoryRejectsWrongCounts(t *testing.T) {
 	}
 }
 
-// The same of permits that expire, with what they have beside: holders that do not heed their ctx, leases that end too early, numbers of two, and a
-// permit that is held again. G1, G2, G4 to G6.
+// The same for expiring permits, with further faults: holders that ignore their ctx, leases that end too early, shared
+// numbers, and a returned permit that is held again. G1, G2, G4 to G6.
 func TestHistoryRejectsWrongPermits(t *testing.T) {
 	t.Parallel()
 	for _, sabotage := range []string{countTwice, countNever, countBelief, histDeaf, leasedShort, leasedSlot, leasedAgain} {
@@ -414,12 +418,12 @@ func TestHistoryRejectsWrongPermits(t *testing.T) {
 	}
 }
 
-// rejectsCounts requires that each of the counters is rejected.
+// rejectsCounts requires that the checker rejects each counter.
 func rejectsCounts(t *testing.T, names []string, sabotage string) {
 	t.Helper()
 	r := newCountRun(t, names, sabotage)
 	r.startProcesses(2)
-	accepted := slices.Clone(names) // in a round in which nothing went wrong
+	accepted := slices.Clone(names) // not rejected in any round so far
 	for end := time.Now().Add(histPatience); len(accepted) > 0; {
 		require.True(t, time.Now().Before(end), "%v: accepted", accepted)
 		history := r.round(func() []*familyPeer {
@@ -433,9 +437,9 @@ func rejectsCounts(t *testing.T, names []string, sabotage string) {
 	}
 }
 
-// Fault 5: processes use a semaphore, permits that expire, or latches, while one to three of four are killed at a time. Each time, the sums are right
-// to the permit: what a killed process had of a plain semaphore is lost, no more and no less, permits that expire are back within the
-// watchdog time, and each countdown counts. All others get on, and nothing is left. G1, G2, G4 to G6, G9.
+// Fault 5: processes use a semaphore, expiring permits, or latches, while one to three of four are killed at a time. The
+// sums are exact each time: a plain semaphore loses just the permits of killed processes, expiring permits are back
+// within the watchdog time, and each countdown counts. The others go on, and nothing is left. G1, G2, G4 to G6, G9.
 func TestSoakOfCounters(t *testing.T) {
 	t.Parallel()
 	for _, names := range [][]string{{"semaphore"}, {"permits"}, {"latch", "high latch"}} {
@@ -448,7 +452,7 @@ func TestSoakOfCounters(t *testing.T) {
 				r.startProcesses(4)
 				history := r.round(func() (killed []*familyPeer) {
 					sleep(500*time.Millisecond + time.Duration(rng.Int64N(int64(time.Second))))
-					for _, i := range rng.Perm(len(r.peers) - 1)[:kills] { // not the first, which drains, see useSemaphore
+					for _, i := range rng.Perm(len(r.peers) - 1)[:kills] { // not the first process: it drains, see useSemaphore
 						killed = append(killed, r.peers[1+i])
 						killed[len(killed)-1].kill()
 						sleep(time.Duration(rng.Int64N(int64(100 * time.Millisecond))))

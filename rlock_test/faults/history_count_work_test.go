@@ -225,7 +225,7 @@ func (r countRedis) Do(ctx context.Context, cmd rueidis.Completed) rueidis.Redis
 		args[0] += ":again" // like the call of another Client
 		if !latch {
 			keys[1] += ":again"
-			args[4] = "0" // which does not wait
+			args[4] = "0" // mode: without a wait
 		}
 		again := r.B().Arbitrary(words[:3]...).Keys(keys...).Args(args...).Build()
 		if err := r.Client.Do(ctx, again).Error(); err != nil {

@@ -12,14 +12,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// fairPlace is what a client knows of the place of an owner in the queue of a fair lock. An owner joins it once.
+// fairPlace is a client's knowledge of an owner's place in a fair lock's queue. An owner joins the queue once.
 type fairPlace struct {
 	asked  int64 // when its first call was sent
-	placed int64 // when the first answer came that saw its place
-	kept   int64 // when the last call was sent that saw it
+	placed int64 // when the first reply arrived that confirmed its place
+	kept   int64 // when the last call was sent whose reply confirmed it
 }
 
-// parseFairScript knows the scripts about the queues of fair locks. Their keys are the lock, the queue and its times.
+// parseFairScript parses the calls of fair locks' scripts. Their keys are the lock, the queue and its times.
 func parseFairScript(names, args []string) (histScript, bool) {
 	n := len(names) / 3
 	if len(names)%3 != 0 || !strings.HasPrefix(names[1], "redisson_lock_queue:") {
@@ -34,7 +34,7 @@ func parseFairScript(names, args []string) (histScript, bool) {
 	case n == 1 && len(args) == 6: // owner
 		c.what, c.ends, c.from = "release", true, c.keys[0]
 		return c, true
-	case len(args) == 3+2*n: // three for all, owners and channels
+	case len(args) == 3+2*n: // three common arguments, then owners and channels
 		c.what, c.keys = "refresh", nil
 		for i := range n {
 			c.keys = append(c.keys, histKey{names[3*i], args[3+2*i]})
@@ -44,7 +44,7 @@ func parseFairScript(names, args []string) (histScript, bool) {
 	return histScript{}, false
 }
 
-// asks notes an acquire that is about to be sent. The caller has the log's mutex.
+// asks records an acquire before it is sent. The caller holds the log's mutex.
 func (l *histLog) asks(c histScript, sent int64) {
 	if p := l.places[c.keys[0]]; c.fair && p.asked == 0 {
 		p.asked = sent
@@ -52,8 +52,8 @@ func (l *histLog) asks(c histScript, sent int64) {
 	}
 }
 
-// seePlaces notes the places that an answer has seen. A grant comes after that, so it counts from there, unless a late copy of a call
-// may have put the owner in the queue again. The caller has the log's mutex.
+// seePlaces records the places that a reply confirms. A grant comes later, so it counts from then, unless a late copy of
+// a call may have put the owner in the queue again. The caller holds the log's mutex.
 func (l *histLog) seePlaces(c histScript, sent int64, result rueidis.RedisResult) {
 	reply, err := result.ToArray()
 	if !c.fair || err != nil {
@@ -79,8 +79,8 @@ func (l *histLog) seePlaces(c histScript, sent int64, result rueidis.RedisResult
 	}
 }
 
-// placeOf is what is known of the place that an owner had, whose Lock has returned. If it was granted the lock, and still had
-// it, it kept the place until then. Nothing is known if a late copy of a call may have put it in the queue again.
+// placeOf returns the times of an owner's place, after its Lock returned. A granted owner that still held the lock kept
+// its place until then. Nothing is known if a late copy of a call may have put the owner in the queue again.
 func (l *histLog) placeOf(k histKey, returned int64) (asked, placed, kept int64) {
 	trusted := l.trusted(k)
 	l.mu.Lock()
@@ -95,8 +95,8 @@ func (l *histLog) placeOf(k histKey, returned int64) (asked, placed, kept int64)
 	return p.asked, p.placed, p.kept
 }
 
-// fairOvertaken tells of somebody who got a fair lock before another one whose place was known before he asked first, and who still had
-// that place then. It returns "" if there is nobody.
+// fairOvertaken describes an owner that got a fair lock before an earlier one: the earlier owner's place was known
+// before the later owner first asked, and still kept when that one got in. It returns "" if there is no such pair.
 func fairOvertaken(entries []histEntry) string {
 	byName := make(map[string][]histEntry)
 	for _, e := range entries {
@@ -108,7 +108,7 @@ func fairOvertaken(entries []histEntry) string {
 		for _, a := range locks {
 			for _, b := range locks {
 				if a.Placed > 0 && a.Placed < b.Asked && b.Return < a.Kept {
-					return fmt.Sprintf("%s: %s, %v after the place of %s was known, got in %v before that left the queue",
+					return fmt.Sprintf("%s: %s first asked %v after the place of %s was known, and got in %v before that owner left the queue",
 						name, b.Owner, time.Duration(b.Asked-a.Placed), a.Owner, time.Duration(a.Kept-b.Return))
 				}
 			}
@@ -117,7 +117,7 @@ func fairOvertaken(entries []histEntry) string {
 	return ""
 }
 
-// The checker of the order knows good from bad (G4).
+// The checker of the order tells valid orders from invalid ones (G4).
 func TestHistoryCheckerSeesOvertaking(t *testing.T) {
 	lock := func(owner string, asked, placed, kept, returned int64) histEntry {
 		e := histOp(histLock, owner, asked, returned)
@@ -134,8 +134,8 @@ func TestHistoryCheckerSeesOvertaking(t *testing.T) {
 	require.NotEmpty(t, fairOvertaken([]histEntry{lock("b", 6, 0, 0, 20), first}), "without a place at all")
 }
 
-// Fair locks under the faults mixed at random. Each history is one of a lock, nobody overtakes a waiter whose place was known before, the
-// witness misses nothing, and nothing is left. G1, G2, G4 to G6, G8, G9.
+// Fair locks under random faults. All histories are valid, nobody overtakes a waiter whose place was known before, the
+// witness counts every section, and nothing is left. G1, G2, G4 to G6, G8, G9.
 func TestMixOfFaultsFair(t *testing.T) {
 	b := mixRun(t, histPlan{Kind: histFair, Names: histNames(t, 2), Workers: 4, Seed: faultsSeed(t)}, 2, 1, mixKindRound).historyRun
 	b.goOn(func(t histTally) bool { return t.Nested > 0 && t.Lost > 0 })
@@ -150,11 +150,11 @@ func TestMixOfFaultsFair(t *testing.T) {
 			}
 		}
 	}
-	require.Greater(t, placed, 20, "places that were known")
-	require.Positive(t, b.sum(reports).Granted, "holds that began with a grant, without a command")
+	require.Greater(t, placed, 20, "known places")
+	require.Positive(t, b.sum(reports).Granted, "holds begun by a grant, without a command")
 }
 
-// Somebody puts the last waiter of a fair lock first, again and again (G4): it overtakes the others, and the checker says so.
+// The last waiter of a fair lock is repeatedly moved to the front (G4): the checker reports that it overtakes the others.
 func TestHistoryRejectsASwappedOrder(t *testing.T) {
 	b := newHistoryRun(t, histPlan{
 		Kind: histFair, Names: histNames(t, 1), Workers: 5, Seed: faultsSeed(t), Watchdog: 900 * time.Millisecond,
@@ -164,7 +164,7 @@ func TestHistoryRejectsASwappedOrder(t *testing.T) {
 	rng := rand.New(rand.NewPCG(b.plan.Seed, 0))
 	b.until(2*time.Second, func() bool { return fairOvertaken(b.soFar()) != "" }, 10*time.Millisecond, func() {
 		if rng.IntN(3) == 0 {
-			_ = do(t, b.direct, "LMOVE", queue, queue, "RIGHT", "LEFT").Error() // nobody may wait
+			_ = do(t, b.direct, "LMOVE", queue, queue, "RIGHT", "LEFT").Error() // the queue may be empty
 		}
 	})
 	require.NotEmpty(t, fairOvertaken(histMerge(b.end()...)))

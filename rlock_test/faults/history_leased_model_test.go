@@ -15,7 +15,7 @@ const (
 	leasedEnds countKind = "may end"        // a permit may expire from now on
 	leasedOver countKind = "has ended"      // a permit has ended by now
 	leasedHas  countKind = "has it still"   // the holder is inside, and would know of the permit's end by somebody else
-	leasedUsed countKind = "an id of two"   // two takes must not share an id
+	leasedUsed countKind = "id used twice"  // two takes must not share an id
 	leasedOdd  countKind = "more than fits" // more permits than there can be
 )
 
@@ -38,9 +38,9 @@ type leasedState struct {
 	held  [leasedMost]leasedPermit // in the order of their ids, the empty ones last
 
 	loose   int64            // permits that failed takes may have, until given back or expired
-	owed    permChanges      // of total: AddPermits that will come, each once
-	perhaps permChanges      // AddPermits that may come, each once
-	sets    [leasedMost]int8 // SetPermits that may come, by their numbers
+	owed    permChanges      // of total: AddPermits that will run, each once
+	perhaps permChanges      // AddPermits that may run, each once
+	sets    [leasedMost]int8 // SetPermits that may run, by their numbers
 }
 
 type leasedPermit struct {
@@ -162,7 +162,7 @@ func (s leasedState) take(e leasedEvent) (leasedState, bool) {
 	return s.sorted(), true
 }
 
-// doubt is the state in which that call is on its way. Events report permits that may have ended since.
+// doubt is the state with the given call still under way. Events report permits that may have ended since.
 func (s leasedState) doubt(e countEntry) leasedState {
 	switch {
 	case e.Kind == leasedTake:
@@ -230,7 +230,7 @@ func (s leasedState) sorted() leasedState {
 // the holder of a renewed permit knows of its end.
 func leasedHistory(entries []countEntry, told time.Duration) []leasedEvent {
 	numbers := make(map[string]int32)
-	used := make(map[string]bool)                                 // ids of two takes
+	used := make(map[string]bool)                                 // ids used twice
 	given, longer := make(map[string]bool), make(map[string]bool) // permits given back by their holders, and permits with a changed lease
 	away := make(map[string]int64)                                // when somebody else gave them back
 	for _, e := range entries {

@@ -19,7 +19,7 @@ const (
 	histReenter                 // a Lock or TryLock re-entered the hold in its ctx
 	histUnlock                  // unlock returned nil
 	histUnknown                 // unlock failed: its level is over, the state in Redis is unknown
-	histRefused                 // unlock or a re-entry reported the hold as lost
+	histRefused                 // an unlock or a re-entry reported the hold as lost
 	histLost                    // the holder's ctx was cancelled by the loss of the hold
 	histLook                    // somebody read the key: Owner and Count, "" if there was none
 	histDelete                  // somebody deleted the key, with Owner in it, "" if there was none
@@ -142,7 +142,7 @@ func (s histState) step(e histEntry) (histState, bool) {
 		if s.owner != "" {
 			s = s.deletedTo(s.owner, s.count)
 			s.owner, s.count = "", 0
-		} else if s.passed != "" && histTenure(s.leaves) == e.Owner { // it was kept for the next hold, which does not know that yet
+		} else if s.passed != "" && histTenure(s.leaves) == e.Owner { // kept for the next hold, which has not noticed yet
 			s = s.deletedTo(s.passed, 0)
 		}
 		s.leaves, s.passed = "", ""
@@ -164,7 +164,7 @@ func (s histState) unlocked(e histEntry) (histState, bool) {
 		switch { // passed on in memory
 		case n == 1 && e.Next != "":
 			return s.toldOf(e.Owner).deletedTo(e.Next, 0), true
-		case n == 1 && e.Passes: // and lost on its way
+		case n == 1 && e.Passes: // and lost under way
 			return s.toldOf(e.Owner), true
 		}
 		// A release whose first reply was lost cannot distinguish its own effect from a DEL.
@@ -192,7 +192,7 @@ func (s histState) shows(e histEntry) bool {
 	case s.owner != "":
 		return false
 	}
-	// Not a live hold: it is being removed, or came late.
+	// Not a live hold: being removed, or late.
 	return e.Unsure || histTenure(s.leaves) == e.Owner
 }
 

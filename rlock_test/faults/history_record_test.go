@@ -49,7 +49,7 @@ type histLog struct {
 // outcome, or of the last acquire.
 type histSince struct {
 	sent  int64
-	under int // on their way
+	under int // acquires under way
 }
 
 func (s histSince) sends(now int64, unsure bool) histSince {

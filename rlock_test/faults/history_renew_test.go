@@ -11,7 +11,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// A run's log knows the renewals of each kind. Otherwise it takes a long hold for one that its client trusts for too long (G2).
+// A run's log recognizes the renewals of every kind. Otherwise a long hold would look as if it outlived its trust (G2).
 func TestHistoryCheckerKnowsRenewals(t *testing.T) {
 	t.Parallel()
 	for kind, of := range map[string]func(c *rlock.Client, name string) rlock.Locker{
@@ -38,7 +38,7 @@ func TestHistoryCheckerKnowsRenewals(t *testing.T) {
 				for _, k := range keys {
 					first := log.trusted(k)
 					require.NotZero(t, first)
-					redistest.Eventually(t, 10*time.Second, func() bool { return log.trusted(k) > first }, "the log has seen a renewal")
+					redistest.Eventually(t, 10*time.Second, func() bool { return log.trusted(k) > first }, "the log must see a renewal")
 				}
 			}
 		})

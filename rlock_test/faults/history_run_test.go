@@ -106,7 +106,7 @@ func (b *historyRun) observe() {
 
 func (b *historyRun) look(ctx context.Context, name string) {
 	e := histEntry{Kind: histLook, Name: name, Call: histNow()}
-	// Pinned, since rueidis repeats it when a connection is lost, and may recycle it while it still writes it to the old one.
+	// Pinned: rueidis repeats a command after a lost connection, and may recycle it while still writing it to the old one.
 	reply := b.direct.Do(ctx, b.direct.B().Hgetall().Key(name).Build().Pin())
 	if b.plan.Kind == histRW {
 		if hash, err := reply.AsStrMap(); err == nil {
@@ -240,7 +240,7 @@ func (b *historyRun) end() []histReport {
 	for i, r := range reports {
 		require.Empty(b.t, r.Error)
 		require.Zero(b.t, r.Left, "G5, G9: goroutines in the other process")
-		b.t.Logf("client %d: %+v, %d holds began with a grant", i, r.Tally.HandOffs, r.Tally.Granted)
+		b.t.Logf("client %d: %+v, %d holds begun by a grant", i, r.Tally.HandOffs, r.Tally.Granted)
 		if b.handsOff() {
 			require.Positive(b.t, r.Tally.HandOffs.Done, "client %d: hand-offs", i)
 		}

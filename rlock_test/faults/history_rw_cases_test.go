@@ -24,7 +24,7 @@ func passes(e histEntry) histEntry {
 	return e
 }
 
-// The checker of read/write histories knows good from bad, too. G1, G2, G5, G6, G8.
+// The checker tells valid read/write histories from invalid ones. G1, G2, G5, G6, G8.
 func TestHistoryCheckerVerdictsReadWrite(t *testing.T) {
 	op := histOp
 	for _, c := range []struct {
@@ -46,7 +46,7 @@ func TestHistoryCheckerVerdictsReadWrite(t *testing.T) {
 			op(histLock, "w:write", 0, 10), histOf("t:write", op(histExport, "w:write", 11, 12)), rwLook("mode=write t:write=1", 13, 14),
 			histOf("t:write", op(histAdopt, "v:write", 15, 16)), rwLook("mode=write v:write=1", 17, 18), op(histUnlock, "v:write", 19, 20),
 			op(histLock, "a", 21, 22)}},
-		{"a reader in between an Export and its Adopt", false, []histEntry{
+		{"a reader between an Export and its Adopt", false, []histEntry{
 			op(histLock, "w:write", 0, 10), histOf("t:write", op(histExport, "w:write", 11, 12)), op(histLock, "a", 13, 14), op(histUnlock, "a", 15, 16),
 			histOf("t:write", op(histAdopt, "v:write", 17, 18))}},
 		{"an Export with a reader in the section", false, []histEntry{
@@ -68,14 +68,14 @@ func TestHistoryCheckerVerdictsReadWrite(t *testing.T) {
 			op(histLock, "a", 0, 10), op(histLock, "a#2", 5, 12), rwLook("a=1 mode=read", 13, 14), op(histReenter, "a", 15, 16),
 			rwLook("a=3 mode=read", 17, 18), op(histUnlock, "a", 19, 20), op(histUnlock, "a", 21, 22), rwLook("a=2 mode=read", 23, 24),
 			op(histUnlock, "a#2", 25, 27), op(histLock, "w:write", 26, 28)}},
-		{"a writer beside one of two that share", false, []histEntry{
+		{"a writer beside one of two readers that share", false, []histEntry{
 			op(histLock, "a", 0, 10), op(histLock, "a#2", 0, 10), op(histUnlock, "a", 15, 16), op(histLock, "w:write", 17, 18),
 			op(histUnlock, "a#2", 20, 21)}},
-		{"two that share, and Redis has nothing", false, []histEntry{
+		{"two readers that share, without a key", false, []histEntry{
 			op(histLock, "a", 0, 10), op(histLock, "a#2", 0, 10), op(histUnlock, "a", 15, 16), rwLook("", 17, 18), op(histUnlock, "a#2", 20, 21)}},
-		{"a level too many of two that share", false, []histEntry{
+		{"a level too many of two readers that share", false, []histEntry{
 			op(histLock, "a", 0, 10), op(histLock, "a#2", 0, 10), rwLook("a=3 mode=read", 17, 18), op(histUnlock, "a#2", 20, 21)}},
-		{"an upgrade of one of two that share", false, []histEntry{
+		{"an upgrade of one of two readers that share", false, []histEntry{
 			op(histLock, "a", 0, 10), op(histLock, "a#2", 0, 10), rwIn("a", op(histLock, "a:write", 11, 20)), op(histUnlock, "a#2", 22, 24)}},
 		{"a writer that passes on", true, []histEntry{
 			op(histLock, "w:write", 0, 10), op(histReenter, "w:write", 11, 12), op(histUnlock, "w:write", 13, 14),
@@ -84,10 +84,10 @@ func TestHistoryCheckerVerdictsReadWrite(t *testing.T) {
 		{"a writer that passes on, with a reader between", false, []histEntry{
 			op(histLock, "w:write", 0, 10), passes(op(histUnlock, "w:write", 11, 12)), op(histLock, "a", 13, 14),
 			op(histLock, "w:write#2", 11, 22), op(histUnlock, "a", 23, 24)}},
-		{"a writer that goes on with a tenure that nobody passed on", false, []histEntry{
+		{"a writer that reuses a tenure after its release", false, []histEntry{
 			op(histLock, "w:write", 0, 10), op(histUnlock, "w:write", 11, 12), op(histLock, "w:write#2", 13, 14)}},
 
-		{"a reader in the writer's section, which ends before it", true, []histEntry{
+		{"a reader that outlasts its writer's section", true, []histEntry{
 			op(histLock, "w:write", 0, 10), rwIn("w:write", op(histLock, "a", 11, 12)), rwLook("a=1 mode=write w:write=1", 13, 14),
 			op(histUnlock, "w:write", 15, 16), rwLook("a=1 mode=read", 17, 18), op(histLock, "b", 19, 20),
 			op(histUnlock, "a", 21, 22), op(histUnlock, "b", 21, 22)}},
@@ -98,10 +98,10 @@ func TestHistoryCheckerVerdictsReadWrite(t *testing.T) {
 		{"a downgrade", true, []histEntry{
 			op(histLock, "w:write", 0, 10), rwIn("w:write", op(histLock, "a", 11, 14)), op(histUnlock, "w:write", 11, 14),
 			op(histLock, "v:write", 5, 30), op(histUnlock, "a", 20, 22)}},
-		{"a downgrade with another writer in between", false, []histEntry{
+		{"a downgrade with another writer between", false, []histEntry{
 			op(histLock, "w:write", 0, 10), op(histUnlock, "w:write", 11, 20), rwIn("w:write", op(histLock, "a", 11, 20)),
 			op(histLock, "v:write", 12, 14), op(histUnlock, "v:write", 15, 16), op(histUnlock, "a", 25, 26)}},
-		{"an upgrade, when the other readers have left", true, []histEntry{
+		{"an upgrade after the other readers have left", true, []histEntry{
 			op(histLock, "a", 0, 10), op(histLock, "b", 0, 10), rwIn("a", op(histLock, "w:write", 11, 20)), op(histUnlock, "b", 12, 14),
 			op(histUnlock, "w:write", 21, 22), op(histLock, "c", 21, 23), op(histUnlock, "a", 24, 25)}},
 		{"an upgrade beside another reader", false, []histEntry{
@@ -128,7 +128,7 @@ func TestHistoryCheckerVerdictsReadWrite(t *testing.T) {
 			op(histLock, "a", 0, 10), op(histLock, "b", 0, 10), rwLook("b=1 mode=read", 20, 21), op(histUnlock, "a", 30, 31)}},
 		{"a level too many", false, []histEntry{
 			op(histLock, "a", 0, 10), rwLook("a=2 mode=read", 20, 21), op(histUnlock, "a", 30, 31)}},
-		{"a writer in a lock that says read", false, []histEntry{
+		{"a writer in read mode", false, []histEntry{
 			op(histLock, "w:write", 0, 10), rwLook("mode=read w:write=1", 20, 21), op(histUnlock, "w:write", 30, 31)}},
 		{"the leftover of a cancelled reader", true, []histEntry{
 			rwLook("a=1? mode=read", 0, 1), rwLook("", 2, 3), op(histLock, "w:write", 4, 5)}},

@@ -159,7 +159,7 @@ func (w *histWorker) rwFailed(outer *histHold, err error) {
 	}
 }
 
-// alone is the unlock of an Upgradeable without the error of the lock beside it, which may be lost as well.
+// alone is an Upgradeable's unlock without the error of the lock beside it, which may be lost as well.
 func (h *histHold) alone(unlock rlock.UnlockFunc) rlock.UnlockFunc {
 	return func() error {
 		err := unlock()

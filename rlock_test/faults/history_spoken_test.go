@@ -12,9 +12,9 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// Histories of holds that can be spoken to.
+// Histories of holds that receive messages: asked holds and kept locks.
 
-// spoken draws whether a Lock wants to be asked, and whether the lock is kept after it.
+// spoken draws whether a Lock uses WithAsked, and whether its lock may be kept after the unlock.
 func (w *histWorker) spoken() (o []rlock.Option, keeps bool) {
 	if !w.plan.Spoken {
 		return nil, false
@@ -28,27 +28,27 @@ func (w *histWorker) spoken() (o []rlock.Option, keeps bool) {
 	return o, keeps
 }
 
-// isAsked reports whether somebody waits for the lock of a section that wants to know, and counts that.
+// isAsked reports whether an asked section has a waiter, and counts it.
 func (w *histWorker) isAsked(h *histHold) bool {
 	select {
 	case <-rlock.Asked(h.ctx):
 		w.count(func(t *histTally) { t.Asked++ })
 		return true
-	default: // nobody, or it does not want to know
+	default: // no waiter, or a Lock without WithAsked
 		return false
 	}
 }
 
-// isEar reports whether a channel is that of a Client.
+// isEar reports whether a channel is a Client's ear.
 func isEar(channel string) bool { return strings.HasPrefix(channel, "rlock_client:") }
 
-// isSpoken reports whether it is a message to a Client.
+// isSpoken reports whether cmd is a message to a Client's ear.
 func isSpoken(cmd []string) bool { return isMessage(cmd) && isEar(cmd[1]) }
 
-// speaks reports whether it is a command that sends one.
+// speaks reports whether cmd sends such a message.
 func speaks(cmd []string) bool { return cmd[0] == "PUBLISH" && isEar(cmd[1]) }
 
-// spokenFaults strike what is said to holders.
+// spokenFaults are the faults of messages to holders, with the ranges of their durations.
 func spokenFaults(watchdog time.Duration) map[string]mixRange {
 	const ms = time.Millisecond
 	return map[string]mixRange{
@@ -63,7 +63,7 @@ func spokenFaults(watchdog time.Duration) map[string]mixRange {
 	}
 }
 
-// strikeSpoken strikes by one of spokenFaults, and reports whether it is one.
+// strikeSpoken carries out a fault of spokenFaults. It returns false for any other.
 func (n *mixNemesis) strikeSpoken(s mixStep, request, reply func(meant func([]string) bool, nth int, a redistest.Action)) bool {
 	spoken := func(cmd []string) bool {
 		hit := isSpoken(cmd)
@@ -111,8 +111,8 @@ func (n *mixNemesis) strikeSpoken(s mixStep, request, reply func(meant func([]st
 	return true
 }
 
-// No fault: holds that want to be asked, locks that are kept, and tickets, at random beside each other: the histories are those of a lock, and the witness misses
-// nothing. G1, G2, G5, G6, G8, G9.
+// No fault: asked holds, kept locks and tickets are mixed at random. All histories are valid, and the witness counts
+// every section. G1, G2, G5, G6, G8, G9.
 func TestHistoryOfSpokenTo(t *testing.T) {
 	b := newHistoryRun(t, histPlan{
 		Names: histNames(t, 8), Workers: 4, Seed: faultsSeed(t), Watchdog: 900 * time.Millisecond,
@@ -128,13 +128,13 @@ func TestHistoryOfSpokenTo(t *testing.T) {
 	require.Zero(t, b.sum(reports).Failed)
 }
 
-// The faults mixed at random, with those of the ear, over holds that want to be asked, locks that are kept, and tickets. G1, G2, G4 to G6, G8, G9.
+// Random faults, with those of the ear, under asked holds, kept locks and tickets. G1, G2, G4 to G6, G8, G9.
 func TestMixOfFaultsSpokenTo(t *testing.T) {
 	const clients, processes = 3, 1
 	names := histNames(t, 8)
 	n := mixRun(t, histPlan{Names: names, Unguard: names[6:], Workers: 4, Seed: faultsSeed(t), Along: 10, Spoken: true}, clients, processes, 2*mixKindRound)
 	b := n.historyRun
-	for i := 0; n.spoken.Load() == 0 && i < int(histPatience/time.Second); i++ { // the schedule waits for nothing that is said
+	for i := 0; n.spoken.Load() == 0 && i < int(histPatience/time.Second); i++ { // the schedule may have struck no message
 		n.strikeNetwork(mixStep{Fault: "cut ear", Proxy: i % (clients + processes), For: time.Second})
 	}
 	b.goOn(func(t histTally) bool {
@@ -143,6 +143,6 @@ func TestMixOfFaultsSpokenTo(t *testing.T) {
 	reports := b.end()
 	b.clean()
 	b.check(reports)
-	t.Logf("%d messages to holders were struck", n.spoken.Load())
+	t.Logf("%d messages to holders struck", n.spoken.Load())
 	require.Positive(t, n.spoken.Load())
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/go-rlock/rlock/internal/redistest"
 )
 
-// histFor lets a run go on for a while, doing something every so often.
+// histFor calls do at the given interval, for the time d.
 func histFor(d, every time.Duration, do func()) {
 	end := time.After(d)
 	tick := time.NewTicker(every)
@@ -28,7 +28,7 @@ func histFor(d, every time.Duration, do func()) {
 	}
 }
 
-// until goes on for a while at least, and until that was enough.
+// until calls do at the given interval, for the time least or a multiple of it, until enough is true.
 func (b *historyRun) until(least time.Duration, enough func() bool, every time.Duration, do func()) {
 	b.t.Helper()
 	for range histPatience / least {
@@ -37,18 +37,18 @@ func (b *historyRun) until(least time.Duration, enough func() bool, every time.D
 			return
 		}
 	}
-	require.FailNow(b.t, "what had to happen did not")
+	require.FailNow(b.t, "the required event did not happen")
 }
 
-// No fault: the histories of many workers, of several clients and processes, are those of a lock, and
-// the witness misses nothing. G1, G2 (fixed leases end in long sections), G5, G6, G8, G9.
+// No fault: the histories of many workers, in several clients and processes, are valid, and the witness counts every
+// section. G1, G2 (fixed leases end in long sections), G5, G6, G8, G9.
 func TestHistoryOfProcesses(t *testing.T) {
 	b := newHistoryRun(t, histPlan{
 		Names: histNames(t, 4), Workers: 8, Seed: faultsSeed(t), Watchdog: 900 * time.Millisecond,
 		Pause: 3 * time.Millisecond,
 	}, 3, 2)
 	sleep(8 * time.Second)
-	// Losses are of fixed leases.
+	// Only fixed leases are lost.
 	b.goOn(func(t histTally) bool {
 		return t.Nested > 0 && t.Cancelled > 0 && t.Refused > 0 && t.Lost > 0 &&
 			t.Inside > 0 && t.Beside > 0 && t.Escaped > 0 && t.Sticky > 0
@@ -59,36 +59,36 @@ func TestHistoryOfProcesses(t *testing.T) {
 	total := b.sum(reports)
 	require.Zero(t, total.Failed)
 	require.Greater(t, total.HandOffs.Elsewhere, int64(50), "grants to other processes")
-	require.Greater(t, total.Granted, int64(20), "holds that began with a grant, without a command")
+	require.Greater(t, total.Granted, int64(20), "holds begun by a grant, without a command")
 }
 
-// A worker that now and then skips the lock (G1): the checker rejects the history, and the witness misses
-// updates. Without this the runs that pass would prove nothing.
+// Workers now and then skip the lock (G1): the checker rejects the history, and the witness loses updates. Without this
+// test, the other runs would prove nothing.
 func TestHistoryRejectsWorkersWithoutLock(t *testing.T) {
 	b := newHistoryRun(t, histPlan{
 		Names: histNames(t, 2), Workers: 8, Seed: faultsSeed(t), Watchdog: 900 * time.Millisecond,
 		Pause: 3 * time.Millisecond, Sabotage: histNoLock,
 	}, 2, 0)
 	sleep(3 * time.Second)
-	redistest.Eventually(t, histPatience, func() bool { return b.missed() > 0 }, "updates lost")
+	redistest.Eventually(t, histPatience, func() bool { return b.missed() > 0 }, "the witness must lose updates")
 	reports := b.end()
 	b.clean()
 	b.verdict(porcupine.Illegal, histMerge(append(reports, b.log.report())...))
-	require.Positive(t, b.lost(b.sum(reports)), "updates lost")
+	require.Positive(t, b.lost(b.sum(reports)), "the witness must lose updates")
 }
 
-// Goroutines of a section that share an owner on other locks too, as an owner that is more than one hold would have it (G1): two of
-// them inside at once are rejected, and the witness misses updates.
+// Goroutines of a section share its owner on other locks too, as if an owner were more than one hold (G1): the checker
+// rejects two of them inside at once, and the witness loses updates.
 func TestHistoryRejectsSharedOwners(t *testing.T) {
 	b := newHistoryRun(t, histPlan{
 		Names: histNames(t, 2), Workers: 8, Seed: faultsSeed(t), Watchdog: 900 * time.Millisecond,
 		Pause: 3 * time.Millisecond, Sabotage: histShared,
 	}, 2, 0)
 	sleep(3 * time.Second)
-	redistest.Eventually(t, histPatience, func() bool { return b.missed() > 0 }, "updates lost")
+	redistest.Eventually(t, histPatience, func() bool { return b.missed() > 0 }, "the witness must lose updates")
 	reports := b.end()
 	b.clean()
-	var unseen []histEntry // the count in Redis, which has a level more than they say, would give them away
+	var unseen []histEntry // without the looks: the count in Redis, one level too high, would give them away
 	for _, e := range histMerge(append(reports, b.log.report())...) {
 		if e.Kind != histLook {
 			unseen = append(unseen, e)
@@ -96,11 +96,11 @@ func TestHistoryRejectsSharedOwners(t *testing.T) {
 	}
 	b.verdict(porcupine.Illegal, unseen)
 	require.NotEmpty(t, histReused(unseen))
-	require.Positive(t, b.lost(b.sum(reports)), "updates lost")
+	require.Positive(t, b.lost(b.sum(reports)), "the witness must lose updates")
 }
 
-// Keys are deleted under their holders: a loss that each holder is told of in time (G2, G8), and no overlap
-// beyond that; without the entries that say so it is one, and the checker has to see it.
+// Keys are deleted under their holders: each holder's ctx is cancelled in time (G2, G8), and no sections overlap for any
+// other reason. With the deletions hidden, the checker rejects the overlap.
 func TestHistoryOfDeletedKeys(t *testing.T) {
 	b, reports := histDeletions(t, "", func(*historyRun) bool { return true })
 	b.check(reports)
@@ -115,19 +115,19 @@ func TestHistoryOfDeletedKeys(t *testing.T) {
 	b.verdict(porcupine.Illegal, unsaid)
 }
 
-// The same with clients that take a hand-off of a hold that is gone for one that was made (G1, G8): nobody
-// has the lock that the waiter gets, and the checker rejects that.
+// The same with clients that treat the refused hand-off of a lost hold as a success (G1, G8): the waiter enters without
+// the lock, and the checker rejects the history.
 func TestHistoryRejectsForgedHandOffs(t *testing.T) {
 	b, reports := histDeletions(t, histForged, func(b *historyRun) bool { return b.forgeries() > 0 })
 	b.verdict(porcupine.Illegal, histMerge(append(reports, b.log.report())...))
 }
 
-// Clients that take a grant of another process for good when it is over, and ask nobody (G1, G2): somebody else has the lock by
-// then. The checker rejects that, and the witness misses updates.
+// Clients use another process's grant after its lease, without asking Redis (G1, G2), when somebody else has the lock.
+// The checker rejects the history, and the witness loses updates.
 func TestHistoryRejectsGrantsThatAreOver(t *testing.T) { histRejectsGrants(t, histOldGrant) }
 
-// Clients that take a grant for one of theirs that waits, though it is for another owner (G1): the lock has gone on since. The
-// checker rejects that, and the witness misses updates.
+// Clients use a grant to another owner for one of their own waiters (G1), when the lock has passed on. The checker
+// rejects the history, and the witness loses updates.
 func TestHistoryRejectsGrantsOfOthers(t *testing.T) { histRejectsGrants(t, histOtherGrant) }
 
 func histRejectsGrants(t *testing.T, sabotage string) {
@@ -140,10 +140,10 @@ func histRejectsGrants(t *testing.T, sabotage string) {
 	reports := b.end()
 	b.clean()
 	b.verdict(porcupine.Illegal, histMerge(append(reports, b.log.report())...))
-	require.Positive(t, b.lost(b.sum(reports)), "updates lost")
+	require.Positive(t, b.lost(b.sum(reports)), "the witness must lose updates")
 }
 
-// histDeletions is a run in which keys are deleted under their holders until that was enough.
+// histDeletions runs workers while keys are deleted under their holders, until enough is true.
 func histDeletions(t *testing.T, sabotage string, enough func(*historyRun) bool) (*historyRun, []histReport) {
 	t.Helper()
 	names := histNames(t, 2)
@@ -164,15 +164,14 @@ func histDeletions(t *testing.T, sabotage string, enough func(*historyRun) bool)
 	return b, reports
 }
 
-// The same with holders who do not heed their ctx (G2): they are still inside when they should know
-// better, and the checker rejects that.
+// The same with holders that ignore their ctx (G2): they stay inside for too long, and the checker rejects the history.
 func TestHistoryRejectsDeafHolders(t *testing.T) {
 	names := histNames(t, 1)
 	b := newHistoryRun(t, histPlan{
 		Names: names, Unguard: names, Workers: 1, Seed: faultsSeed(t), Watchdog: 600 * time.Millisecond,
 		Pause: 2 * time.Second, Sabotage: histDeaf,
 	}, 2, 0)
-	// One has to be inside for long enough, which is up to the seed.
+	// A holder must stay inside for long enough, which depends on the seed.
 	tooLong := func() bool { return b.seen(histOver) > 0 }
 	b.until(6*time.Second, tooLong, 500*time.Millisecond, func() { b.delete(names[0]) })
 	reports := b.end()
@@ -180,8 +179,8 @@ func TestHistoryRejectsDeafHolders(t *testing.T) {
 	b.verdict(porcupine.Illegal, histMerge(append(reports, b.log.report())...))
 }
 
-// delete removes a key as a flush or an eviction does, and writes down whose it was and by when its
-// holder must know: when the longest lease that a worker asks for has run out.
+// delete removes a key like a flush or an eviction. It records the owner and the deadline for reporting the loss: the
+// longest lease that a worker may have requested, and histLate.
 func (b *historyRun) delete(name string) bool {
 	b.t.Helper()
 	const script = "local h = redis.call('hgetall', KEYS[1]) redis.call('del', KEYS[1]) return h"

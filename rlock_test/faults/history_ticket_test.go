@@ -17,24 +17,24 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// Histories of holds that are exported: to another Client of the run, or the same one.
+// Histories of holds exported to another Client of the run, or to the same one.
 
-// histTicket is a ticket on its way.
+// histTicket is a ticket between its Export and its Adopt.
 type histTicket struct{ name, text, owner string }
 
-// ticketTime is longer than a run: nobody gets the lock because a ticket's time is over.
+// ticketTime is longer than a run: no lock becomes free because a ticket expires.
 const ticketTime = time.Hour
 
-// histTickets are the ways of tickets, by the folder of the run.
+// histTickets has the channels for tickets, by the run's folder.
 var histTickets sync.Map
 
-// tickets is that of this run, on which nothing waits: a ticket that is sent has somebody who adopts it.
+// tickets returns the run's channel. It has no buffer, so every ticket sent on it has an adopter.
 func (w *histWorker) tickets() chan histTicket {
 	way, _ := histTickets.LoadOrStore(w.plan.Dir, make(chan histTicket))
 	return way.(chan histTicket)
 }
 
-// export ends the hold of a level that is its only one by an Export, and has somebody adopt it, if that is open.
+// export ends a hold of one level with an Export, and has another worker adopt it, or adopts it itself after a moment.
 func (w *histWorker) export(h *histHold) {
 	var t histTicket
 	unlock := h.release
@@ -64,7 +64,7 @@ func (w *histWorker) export(h *histHold) {
 	}
 }
 
-// ticketOwner is the owner of a ticket in Redis.
+// ticketOwner returns the ticket's owner in Redis.
 func (p histPlan) ticketOwner(text string) string {
 	t, err := ticket.Parse(text)
 	if err != nil {
@@ -76,7 +76,7 @@ func (p histPlan) ticketOwner(text string) string {
 	return kinds.Mutex.OfTicket(t.Client, t.Number())
 }
 
-// adoptOne adopts a ticket that another one has, and reports whether there was one within a moment.
+// adoptOne adopts another worker's ticket. It returns false if there is none within a moment.
 func (w *histWorker) adoptOne() bool {
 	wait := time.NewTimer(w.duration(4 * w.plan.Pause))
 	defer wait.Stop()
@@ -90,17 +90,17 @@ func (w *histWorker) adoptOne() bool {
 	}
 }
 
-// adopt is a section that begins by an Adopt.
+// adopt is a section that begins with an Adopt.
 func (w *histWorker) adopt(t histTicket) {
 	e := histEntry{Kind: histAdopt, Name: t.name, Ticket: t.owner, Worker: w.id, Call: histNow()}
 	ctx, cancel := context.WithCancel(context.Background())
 	h := &histHold{name: t.name, cancel: cancel}
 	var err error
 	for h.ctx, h.release, err = w.client.Adopt(ctx, t.text); w.plan.Spoken && errors.Is(err, rlock.ErrUnreachable); {
-		h.ctx, h.release, err = w.client.Adopt(ctx, t.text) // others want the lock, and wait for longer than this run
+		h.ctx, h.release, err = w.client.Adopt(ctx, t.text) // else others would wait for it for longer than this run
 	}
 	switch {
-	case w.plan.Spoken && (errors.Is(err, rlock.ErrTicket) || errors.Is(err, rlock.ErrLost)): // an Adopt that failed, or this one, has used it up
+	case w.plan.Spoken && (errors.Is(err, rlock.ErrTicket) || errors.Is(err, rlock.ErrLost)): // used up by this Adopt or a failed one
 		cancel()
 		e.Kind, e.Owner, e.Ticket, e.Return = histUnknown, t.owner, "", histNow()
 		w.log.add(e)
@@ -139,7 +139,7 @@ func parseTicketScript(names, args []string) (c histScript, ok bool) {
 	isTicket := func(field string) bool { return strings.Contains(field, ":000") }
 	owner := histKey{names[0], args[0]}
 	switch {
-	case isTicket(args[1]): // owner, ticket, lease of that
+	case isTicket(args[1]): // owner, ticket, the ticket's lease
 		return histScript{what: "release", keys: []histKey{owner}, from: owner, ends: true, left: histKey{names[0], args[1]}}, true
 	case isTicket(args[2]): // owner, lease, ticket
 		ms, err := strconv.Atoi(args[1])
@@ -152,8 +152,9 @@ func parseTicketScript(names, args []string) (c histScript, ok bool) {
 	return c, false
 }
 
-// Sections of several clients are exported now and then, and go on in another one or the same: the histories are those of a lock that is the ticket's
-// in between, with tokens that rise, and the witness misses nothing. G1, G2, G5, G6, G8, G9.
+// Clients now and then export a section, which continues in another client or the same one. All histories are valid,
+// with the ticket as the owner between Export and Adopt, and rising tokens. The witness counts every section. G1, G2,
+// G5, G6, G8, G9.
 func TestHistoryOfTickets(t *testing.T) {
 	b := newHistoryRun(t, histPlan{
 		Names: histNames(t, 4), Workers: 8, Seed: faultsSeed(t), Watchdog: 900 * time.Millisecond,
@@ -167,7 +168,7 @@ func TestHistoryOfTickets(t *testing.T) {
 	require.Zero(t, b.sum(reports).Failed)
 }
 
-// The same of the write side, among readers, upgrades and downgrades.
+// The same for the write side, among readers, upgrades and downgrades.
 func TestHistoryOfTicketsReadWrite(t *testing.T) {
 	b := newHistoryRun(t, histPlan{
 		Kind: histRW, Names: histNames(t, 2), Workers: 5, Seed: faultsSeed(t), Watchdog: 900 * time.Millisecond,

@@ -23,7 +23,7 @@ func (w *histWorker) crowd(h *histHold, depth int) {
 			return
 		}
 		defer func() { _ = unlock() }()
-		ctx = shared // which the history does not know to be inside
+		ctx = shared // the history does not know this hold
 	}
 	var wg sync.WaitGroup
 	for range 2 + w.rng.IntN(2) {

@@ -28,11 +28,11 @@ const (
 	histFair = "fair"
 )
 
-// histReentered has the sections that began by a re-entry, until their workers have seen it. The owner does not
-// show this, since a competing Lock may have got the owner of a section that had just ended.
+// histReentered has the sections that began with a re-entry, until their workers have noticed. The owner does not
+// show this: a competing Lock may have got the owner of a section that had just ended.
 var histReentered sync.Map
 
-// histHadAgain has the sections that began with a kept lock, until their workers have seen it.
+// histHadAgain has the sections that began with a kept lock, until their workers have noticed.
 var histHadAgain sync.Map
 
 // histCrew has the workers of one process.
@@ -194,7 +194,7 @@ func (w *histWorker) lock(parent context.Context, name string, outer *histHold) 
 	case dice < 15:
 		h.ctx, h.release, err = m.TryLock(ctx, 0)
 	case dice < 35 || dice >= 60 && outer != nil && (again == nil || again.crowded.Load()):
-		// A worker that holds a lock waits only briefly for another one: the order of names is random.
+		// A worker that holds a lock waits only briefly for another lock: the order of names is random.
 		h.ctx, h.release, err = m.TryLock(ctx, w.duration(w.plan.Watchdog/4))
 	case dice < 60:
 		timer := time.AfterFunc(w.duration(w.plan.Watchdog/4), cancel)

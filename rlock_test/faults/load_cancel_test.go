@@ -22,14 +22,13 @@ import (
 const (
 	cancelWatchdog = 1500 * time.Millisecond
 	cancelRate     = 1000 // calls a second
-	cancelNames    = 400  // of which a quarter is held by others
+	cancelNames    = 400  // a quarter of them held by others
 	cancelGrowth   = 1 << 20
 )
 
-// Fault 7 with 1 and 2, G3, G5, G7: 1,000 Lock calls a second, each cancelled after a random time, of
-// up to 3 round trips on free names and longer on names that others hold, while connections are cut
-// now and then, for 30 s or FAULTS_DURATION. No key, channel or goroutine is left, no key without a
-// holder is renewed, and the memory does not grow.
+// Fault 7 with 1 and 2, G3, G5, G7: for 30 s or FAULTS_DURATION there are 1,000 Lock calls a second, while connections are
+// cut now and then. Each is cancelled after a random time, up to 3 round trips on free names and longer on held ones. No
+// key, channel or goroutine is left, no key without a holder is renewed, and memory does not grow.
 func TestLoadCancelledLocks(t *testing.T) {
 	s := redistest.Start(t)
 	proxy := redistest.StartProxy(t, s.Addr())
@@ -44,7 +43,7 @@ func TestLoadCancelledLocks(t *testing.T) {
 	others := newClient(t, s.Client(t), options)
 
 	d := loadFor(t, 30*time.Second)
-	r.storm(t, others, min(d/4, 5*time.Second)) // the pools and maps get their size
+	r.storm(t, others, min(d/4, 5*time.Second)) // fills pools and maps
 	requireEmpty(t, watch, drainPatience)
 	before := measure()
 	r.calls.Store(0)
@@ -54,24 +53,24 @@ func TestLoadCancelledLocks(t *testing.T) {
 	used = cpu(t) - used
 	requireEmpty(t, watch, drainPatience)
 	heap, _ := measure().per(before, 1)
-	t.Logf("%d calls of Lock in %v with a round trip of %v, %d of them in time; %v of processor time for each; "+
-		"the heap has grown by %d bytes", r.calls.Load(), d, r.rtt, r.held.Load(), used/time.Duration(r.calls.Load()), heap)
+	t.Logf("%d Lock calls in %v with a round trip of %v, %d successful; "+
+		"CPU time per call: %v; heap growth: %d bytes", r.calls.Load(), d, r.rtt, r.held.Load(), used/time.Duration(r.calls.Load()), heap)
 	require.Less(t, heap, int64(cancelGrowth))
-	require.Positive(t, r.held.Load(), "some get the lock")
-	require.Less(t, r.held.Load(), r.calls.Load()*9/10, "many are cancelled")
+	require.Positive(t, r.held.Load(), "some calls must get the lock")
+	require.Less(t, r.held.Load(), r.calls.Load()*9/10, "many calls must be cancelled")
 
 	r.orphans(t, watch, m)
 	silent := m.renewals.Load()
 	loadPass(cancelWatchdog)
-	require.Equal(t, silent, m.renewals.Load(), "nothing is renewed")
+	require.Equal(t, silent, m.renewals.Load(), "no key may be renewed")
 	requireEmpty(t, watch, drainPatience)
-	redistest.Eventually(t, drainPatience, func() bool { return libraryGoroutines() <= 4 }, "a renewer and a link for each client")
+	redistest.Eventually(t, drainPatience, func() bool { return libraryGoroutines() <= 4 }, "only a renewer and a link per client")
 	r.client.Close()
 	others.Close()
-	redistest.Eventually(t, drainPatience, func() bool { return libraryGoroutines() == 0 }, "no goroutine after Close")
+	redistest.Eventually(t, drainPatience, func() bool { return libraryGoroutines() == 0 }, "no goroutine may be left after Close")
 }
 
-// roundTrip is the median of some.
+// roundTrip returns the median of some round trips.
 func roundTrip(t *testing.T, rdb rueidis.Client) time.Duration {
 	t.Helper()
 	var all []time.Duration
@@ -84,7 +83,7 @@ func roundTrip(t *testing.T, rdb rueidis.Client) time.Duration {
 	return all[len(all)/2]
 }
 
-// recklessness is callers that want a lock and change their mind.
+// recklessness is a client whose callers cancel their Locks.
 type recklessness struct {
 	random *rand.Rand
 	proxy  *redistest.Proxy
@@ -96,8 +95,8 @@ type recklessness struct {
 
 func cancelName(i int) string { return "reckless:" + strconv.Itoa(i) }
 
-// storm calls Lock at the rate for a while, and returns when all calls have ended. The names of the
-// first quarter are held by others, who now and then let go and come back.
+// storm calls Lock at cancelRate for the time d, and returns when all calls have ended. Others hold the first quarter of
+// the names, with short gaps.
 func (r *recklessness) storm(t *testing.T, others *rlock.Client, d time.Duration) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), d)
@@ -118,7 +117,7 @@ func (r *recklessness) storm(t *testing.T, others *rlock.Client, d time.Duration
 		case <-cut.C:
 			r.proxy.CutAll()
 		}
-		for ; called < int(time.Since(began).Seconds()*cancelRate); called++ { // a tick may come late
+		for ; called < int(time.Since(began).Seconds()*cancelRate); called++ { // catches up after a late tick
 			i, after := r.random.IntN(cancelNames), time.Duration(r.random.Int64N(int64(3*r.rtt)))
 			if i < cancelNames/4 {
 				after = time.Duration(r.random.Int64N(int64(100 * time.Millisecond)))
@@ -160,8 +159,8 @@ func (r *recklessness) lock(t *testing.T, i int, after time.Duration) {
 	assert.NoError(t, unlock())
 }
 
-// orphans makes keys that nobody holds: acquires whose replies are held back while their callers go.
-// Their time must only run down, and they go when it is known that the replies are lost.
+// orphans makes keys without a holder: the callers of acquires leave while the replies are held back. The keys must not
+// be renewed, and are removed once the replies are known to be lost.
 func (r *recklessness) orphans(t *testing.T, watch rueidis.Client, m *meter) {
 	t.Helper()
 	const n = 200
@@ -185,7 +184,7 @@ func (r *recklessness) orphans(t *testing.T, watch rueidis.Client, m *meter) {
 	redistest.Eventually(t, drainPatience, func() bool {
 		keys, err := do(t, watch, "DBSIZE").AsInt64()
 		return err == nil && keys == n
-	}, "all are held by nobody")
+	}, "every orphan's key must exist")
 	cancel()
 	wg.Wait()
 
@@ -201,7 +200,7 @@ func (r *recklessness) orphans(t *testing.T, watch rueidis.Client, m *meter) {
 			last[key] = ttl
 		}
 	}
-	require.Equal(t, renewed, m.renewals.Load(), "nothing is renewed")
+	require.Equal(t, renewed, m.renewals.Load(), "no key may be renewed")
 	late.Store(false)
 	r.proxy.CutAll()
 	requireEmpty(t, watch, drainPatience)

@@ -24,27 +24,26 @@ const (
 	manyHolds    = 50_000
 	holdWatchdog = 15 * time.Second
 	holdPeriod   = holdWatchdog / 3
-	holdBytes    = 4 << 10 // of heap; measured: about half
+	holdBytes    = 4 << 10 // heap per hold; measured: about half
 
-	// clearTime is how long all has to run for every hold to be renewed: the longest backoff, and some
-	// hundred calls.
+	// clearTime without a stall suffices to renew every hold: the longest backoff, and some hundred calls.
 	clearTime  = 1500 * time.Millisecond
-	toldWithin = 250 * time.Millisecond // of the end of the trusted time, stalls not counted
+	toldWithin = 250 * time.Millisecond // after the end of the trusted time, without stalls
 )
 
-// Fault 7 with 1, 2 and 3, G2, G5, G7: 50,000 names held in one process, whose renewals meet cut
-// connections, delays, a Redis that stands still, SCRIPT FLUSH and error replies, for 60 s or
-// FAULTS_DURATION. No hold is lost, renewals stay batched, and nothing is left after the unlocks.
+// Fault 7 with 1, 2 and 3, G2, G5, G7: one process holds 50,000 names. For 60 s or FAULTS_DURATION, its renewals meet cut
+// connections, delays, a stopped Redis, SCRIPT FLUSH and error replies. No hold is lost, renewals stay batched, and
+// nothing is left after the unlocks.
 //
-// A machine with too much else to do, or stops that follow each other, can keep all renewals of a hold
-// from Redis. Such a loss has to be told in time, and is accepted only if there was no clearTime in
-// which this process and Redis were running since the hold was due: see holds.judge.
+// On an overloaded machine, or after several stops in a row, no renewal of a hold may reach Redis. Such a loss must be
+// reported in time. It is accepted only if, after the renewal was due, this process and Redis never ran for clearTime
+// without a stall: see holds.judge.
 func TestLoadManyHoldsUnderFaults(t *testing.T) {
 	random := rand.New(rand.NewPCG(loadSeed(t), 7))
 	s := redistest.Start(t)
 	watch := s.Client(t)
 	proxy := redistest.StartProxy(t, s.Addr())
-	// At first without the proxy, which is part of this process and would count in its memory and time.
+	// At first without the proxy: it is in this process, and would add to its memory and CPU time.
 	var through atomic.Pointer[string]
 	m := &meter{Client: s.Client(t, func(o *rueidis.ClientOption) {
 		o.DialCtxFn = func(ctx context.Context, addr string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {
@@ -68,27 +67,27 @@ func TestLoadManyHoldsUnderFaults(t *testing.T) {
 	calls, renewed, failed := m.renewals.Load(), m.renewed.Load(), m.failed.Load()
 	began, used := time.Now(), cpu(t)
 	(&weather{random: random, s: s, proxy: proxy, watch: watch}).rage(t, loadFor(t, time.Minute), h.judge)
-	loadPass(holdPeriod) // a round of renewals in which nothing happens any more
+	loadPass(holdPeriod) // a round of renewals without faults
 	d := time.Since(began)
 	calls, renewed, failed = m.renewals.Load()-calls, m.renewed.Load()-renewed, m.failed.Load()-failed
-	t.Logf("%v under faults: %d calls renewed %d holds, of which %d failed; %v of processor time a period, the proxy's included",
+	t.Logf("%v under faults: %d calls renewed %d holds, and failed for %d; CPU time per period, with the proxy: %v",
 		d, calls, renewed-failed, failed, time.Duration(float64(cpu(t)-used)*float64(holdPeriod)/float64(d)))
 	h.judge(t)
 	n, err := do(t, watch, "DBSIZE").AsInt64()
 	require.NoError(t, err)
 	require.LessOrEqual(t, n, int64(manyHolds))
-	require.GreaterOrEqual(t, n, int64(manyHolds-h.lost), "all others are held in Redis too")
-	// A hold whose call failed is sent alone once, so each failure costs one call more. Those that were
-	// sent alone come together again within a period or two.
-	require.Less(t, calls, 2*int64(d/holdPeriod+1)*manyHolds/100+failed, "renewals are batched")
+	require.GreaterOrEqual(t, n, int64(manyHolds-h.lost), "all others must be held in Redis too")
+	// After a failed call each of its holds is sent alone once: one more call per failure. Within a period or two they
+	// share calls again.
+	require.Less(t, calls, 2*int64(d/holdPeriod+1)*manyHolds/100+failed, "renewals must be batched")
 
 	h.releaseAll(t)
 	requireEmpty(t, watch, drainPatience)
 	silent := m.renewals.Load()
 	loadPass(holdPeriod)
-	require.Equal(t, silent, m.renewals.Load(), "nothing is renewed after the unlocks")
+	require.Equal(t, silent, m.renewals.Load(), "no renewal may follow the unlocks")
 	client.Close()
-	redistest.Eventually(t, drainPatience, func() bool { return libraryGoroutines() == 0 }, "no goroutine after Close")
+	redistest.Eventually(t, drainPatience, func() bool { return libraryGoroutines() == 0 }, "no goroutine may be left after Close")
 }
 
 // holds are many held locks.
@@ -96,14 +95,14 @@ type holds struct {
 	stalls  *stalls
 	ctxs    []context.Context
 	unlocks []rlock.UnlockFunc
-	stops   []func() bool // of the listening to ctxs
+	stops   []func() bool // of the AfterFuncs of ctxs
 
-	// Of each hold, as time since epoch; 0: not yet.
+	// Per hold, as time since epoch; 0: not yet.
 	epoch    time.Time
-	sent     []atomic.Int64 // when the last acquire or renewal that succeeded was sent
-	answered []atomic.Int64 // when that was answered
-	before   []atomic.Int64 // when the one before that was sent
-	told     []atomic.Int64 // when ctx ended
+	sent     []atomic.Int64 // when the last successful acquire or renewal was sent
+	answered []atomic.Int64 // when it was answered
+	before   []atomic.Int64 // when the previous one was sent
+	told     []atomic.Int64 // when ctx was cancelled
 
 	judged []bool
 	lost   int
@@ -123,10 +122,10 @@ const holdName = "hold:"
 func (h *holds) onGranted(name string, sent time.Time) {
 	number, ok := strings.CutPrefix(name, holdName)
 	i, err := strconv.Atoi(number)
-	if !ok || err != nil || h.told[i].Load() != 0 { // what comes when it is lost does not count
+	if !ok || err != nil || h.told[i].Load() != 0 { // ignores successes after the loss
 		return
 	}
-	h.before[i].Store(h.sent[i].Load()) // a hold is in one call at a time
+	h.before[i].Store(h.sent[i].Load()) // a hold is in only one call at a time
 	h.sent[i].Store(int64(sent.Sub(h.epoch)))
 	h.answered[i].Store(int64(time.Since(h.epoch)))
 }
@@ -145,14 +144,14 @@ func (h *holds) take(t *testing.T, client *rlock.Client) {
 		h.stops[i] = context.AfterFunc(h.ctxs[i], func() { h.told[i].Store(int64(time.Since(h.epoch))) })
 	})
 	heap, _ := measure().per(before, manyHolds)
-	t.Logf("%d locks taken in %v; a hold costs %d bytes of heap", manyHolds, time.Since(began), heap)
+	t.Logf("%d locks taken in %v; heap per hold: %d bytes", manyHolds, time.Since(began), heap)
 	require.Less(t, heap, int64(holdBytes))
 	redistest.Eventually(t, drainPatience, func() bool { return libraryGoroutines() <= 4 },
-		"no goroutine of ours for each hold, when no renewal is under way")
+		"no hold may have a goroutine of its own")
 }
 
-// quiet measures what keeping the holds costs while nothing happens. The first period belongs to the
-// taking: who was taken at one time is not yet due at one time.
+// quiet measures the cost of the holds without faults. It skips the first period, when holds taken at the same time are
+// not yet due at the same time.
 func (h *holds) quiet(t *testing.T, m *meter) {
 	t.Helper()
 	loadPass(holdPeriod)
@@ -160,12 +159,12 @@ func (h *holds) quiet(t *testing.T, m *meter) {
 	calls, used := m.renewals.Load(), cpu(t)
 	loadPass(periods * holdPeriod)
 	calls, used = m.renewals.Load()-calls, cpu(t)-used
-	t.Logf("quiet: %d calls and %v of processor time a period of %v for %d holds", calls/periods, used/periods, holdPeriod, manyHolds)
-	require.LessOrEqual(t, calls, int64(periods*manyHolds/100*5/4), "100 in a call; a period is up to a tenth and a bit shorter")
+	t.Logf("quiet: %d calls and %v of CPU time per period of %v for %d holds", calls/periods, used/periods, holdPeriod, manyHolds)
+	require.LessOrEqual(t, calls, int64(periods*manyHolds/100*5/4), "100 holds per call; a period may be a little over a tenth shorter")
 	h.judge(t)
 }
 
-// judge looks at the holds that were lost since it was last called: G2, and whether they had to be.
+// judge requires that the holds lost since the last call were reported in time (G2), and could not have been renewed.
 func (h *holds) judge(t *testing.T) {
 	t.Helper()
 	var fresh []int
@@ -173,7 +172,7 @@ func (h *holds) judge(t *testing.T) {
 		if ctx.Err() != nil && !h.judged[i] {
 			fresh = append(fresh, i)
 			h.judged[i] = true
-			redistest.Eventually(t, drainPatience, func() bool { return h.told[i].Load() != 0 }, "its AfterFunc runs")
+			redistest.Eventually(t, drainPatience, func() bool { return h.told[i].Load() != 0 }, "its AfterFunc must run")
 		}
 	}
 	if len(fresh) == 0 {
@@ -187,24 +186,24 @@ func (h *holds) judge(t *testing.T) {
 		sent, told := at(h.sent), at(h.told)
 		end := sent.Add(holdWatchdog)
 		if told.Before(end) {
-			// It was answered, but the end of what it had came before that was heard of.
+			// The renewal was answered, but the previous lease ended before the client had processed the reply.
 			unheard, _ := h.stalls.clear(span{at(h.answered), told})
-			require.Less(t, unheard, toldWithin, "hold %d is lost before its time", i)
+			require.Less(t, unheard, toldWithin, "hold %d was lost too early", i)
 			sent = at(h.before)
 			end = sent.Add(holdWatchdog)
 		}
 		var loss *rlock.LostError
 		require.ErrorAs(t, context.Cause(h.ctxs[i]), &loss)
-		if loss.Reason == rlock.LostGone { // then it ended in Redis first
-			require.False(t, told.Before(end), "hold %d ends in Redis before its time", i)
+		if loss.Reason == rlock.LostGone { // ended in Redis first
+			require.False(t, told.Before(end), "hold %d ended in Redis too early", i)
 		}
 		late, _ := h.stalls.clear(span{end, told})
-		require.Less(t, late, toldWithin, "hold %d is told late", i)
+		require.Less(t, late, toldWithin, "the loss of hold %d was reported late", i)
 		total, longest := h.stalls.clear(span{sent.Add(holdPeriod), end})
-		require.Less(t, longest, clearTime, "hold %d is lost without need", i)
+		require.Less(t, longest, clearTime, "hold %d could have been renewed", i)
 		run, piece = max(run, total), max(piece, longest)
 	}
-	t.Logf("%d holds are lost; from when they were due, this process and Redis ran for %v at most, %v in one piece",
+	t.Logf("%d holds lost; once they were due, this process and Redis ran for %v at most, %v without a stall",
 		len(fresh), run, piece)
 }
 
@@ -221,24 +220,23 @@ func (h *holds) releaseAll(t *testing.T) {
 			assert.NoError(t, err)
 		}
 	})
-	t.Logf("all unlocked in %v, but for %d that were lost", time.Since(began), h.lost)
+	t.Logf("all unlocked in %v, except %d lost holds", time.Since(began), h.lost)
 }
 
-// weather is what happens to a server and the way to it.
+// weather makes faults of a server and the connections to it.
 type weather struct {
 	random *rand.Rand
 	s      *redistest.Server
 	proxy  *redistest.Proxy
 	watch  rueidis.Client
 
-	failing atomic.Pointer[string] // the error that renewals get, and some of them only
+	failing atomic.Pointer[string] // the error reply to a quarter of the calls; nil: none
 }
 
-// rage lets faults happen, one at a time, until d is over. None lasts as long as a third of the
-// watchdog time.
+// rage makes faults, one at a time, for the time d. Each is shorter than a third of the watchdog time.
 func (w *weather) rage(t *testing.T, d time.Duration, check func(*testing.T)) {
 	t.Helper()
-	chance := rand.New(rand.NewPCG(w.random.Uint64(), 1)) // the hooks' own, who run on other goroutines
+	chance := rand.New(rand.NewPCG(w.random.Uint64(), 1)) // for the hooks, which run on other goroutines
 	w.proxy.OnRequest(func(cmd []string) redistest.Action {
 		if line := w.failing.Load(); line != nil && cmd[0] == "EVALSHA" && chance.IntN(4) == 0 {
 			return redistest.Fail(*line)

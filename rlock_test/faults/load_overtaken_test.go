@@ -14,13 +14,13 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// overtaken lets a renewal wait for the release, and the answer to the release wait until the renewer has worked in the
+// overtaken delays a renewal until the release has run, and the release's reply until the renewer has processed the
 // renewal's.
 type overtaken struct {
 	rueidis.Client
-	renewing func()        // when the renewal wants to be sent: of both holds
+	renewing func()        // called before the renewal of both holds is sent
 	released chan struct{} // closed when Redis has run the release
-	worked   chan struct{} // closed when the renewer has worked the answer in, which renews the hold beside
+	worked   chan struct{} // closed when the renewer has processed the reply, which renews the hold beside
 }
 
 func (o *overtaken) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
@@ -36,7 +36,7 @@ func (o *overtaken) Do(ctx context.Context, cmd rueidis.Completed) rueidis.Redis
 			close(o.released)
 			select {
 			case <-o.worked:
-			case <-ctx.Done(): // the test fails, and says so
+			case <-ctx.Done(): // then the test fails
 			}
 		}
 		return result
@@ -44,9 +44,8 @@ func (o *overtaken) Do(ctx context.Context, cmd rueidis.Completed) rueidis.Redis
 	return o.Client.Do(ctx, cmd)
 }
 
-// Fault 7 and 1, G6, G7, G8: a renewal that reaches Redis after the release, and whose answer is there
-// before the release's, finds the owner's hold gone. The unlock has released the lock all the same,
-// and says so. Found with 50,000 holds that were unlocked while they were renewed.
+// Fault 7 and 1, G6, G7, G8: a renewal reaches Redis after the release, but its reply arrives first: the hold is gone.
+// The unlock, which released the lock, still returns nil. Found when 50,000 holds were unlocked during renewals.
 func TestLoadUnlockIsOvertakenByARenewal(t *testing.T) {
 	s := redistest.Start(t)
 	renewing, worked := make(chan struct{}), make(chan struct{})
@@ -54,12 +53,12 @@ func TestLoadUnlockIsOvertakenByARenewal(t *testing.T) {
 		Client: s.Client(t), renewing: sync.OnceFunc(func() { close(renewing) }), released: make(chan struct{}), worked: worked,
 	}
 	workedIn := sync.OnceFunc(func() { close(worked) })
-	// The call timeout of a renewal, a sixth of this, bounds how slow the machine may be.
+	// A renewal's call timeout is a sixth of this: the machine may be that slow.
 	client := newClient(t, o, rlock.Options{WatchdogTimeout: 6 * time.Second, Trace: &rlock.Trace{Renewed: func(rlock.RenewedInfo) {
 		select {
 		case <-o.released:
 			workedIn()
-		default: // an earlier one
+		default: // an earlier renewal
 		}
 	}}})
 	_, unlockBeside, err := client.Mutex("beside").Lock(context.Background())
@@ -71,7 +70,7 @@ func TestLoadUnlockIsOvertakenByARenewal(t *testing.T) {
 	select {
 	case <-worked:
 	default:
-		require.Fail(t, "the release was answered first")
+		require.Fail(t, "the unlock returned before the renewal was processed")
 	}
 	require.False(t, exists(t, s.Client(t), "overtaken"))
 	require.ErrorIs(t, unlock(), rlock.ErrNotHeld)

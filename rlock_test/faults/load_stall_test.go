@@ -15,25 +15,24 @@ import (
 )
 
 const (
-	// stallStep is how often it is looked whether this process and Redis are running, and stallBound how
-	// much later than expected makes a stall.
+	// This process and Redis are checked every stallStep. A delay of stallBound is a stall.
 	stallStep  = 10 * time.Millisecond
 	stallBound = 50 * time.Millisecond
 )
 
-// span is a time.
+// span is a period of time.
 type span struct{ from, to time.Time }
 
-// stalls is when this process or Redis stood still: stopped, or on a machine with too much to do. It
-// is seen from outside: by a timer that fires late, and by a PING past the proxy that waits for its reply.
+// stalls records when this process or Redis did not run: stopped, or on an overloaded machine. A late timer shows a stall
+// of this process, and a late reply to a PING, sent past the proxy, a stall of Redis.
 type stalls struct {
-	rounds [2]atomic.Int64 // of looking, by what is looked at
+	rounds [2]atomic.Int64 // checks of this process and of Redis
 
 	mu    sync.Mutex
 	spans []span
 }
 
-// watchStalls notes stalls until the test ends.
+// watchStalls records stalls until the test ends.
 func watchStalls(t testing.TB, s *redistest.Server) *stalls {
 	t.Helper()
 	w, rdb := &stalls{}, s.Client(t)
@@ -57,7 +56,7 @@ func watchStalls(t testing.TB, s *redistest.Server) *stalls {
 	return w
 }
 
-// step looks whether this process is running.
+// step checks once whether this process is running.
 func (w *stalls) step() {
 	began := time.Now()
 	loadPass(stallStep)
@@ -73,16 +72,16 @@ func (w *stalls) note(from, to time.Time) {
 	w.spans = append(w.spans, span{from, to})
 }
 
-// settle returns when a stall that is under way is over, and noted.
+// settle waits until any current stall has ended and is recorded.
 func (w *stalls) settle(t testing.TB) {
 	t.Helper()
 	for what := range w.rounds {
 		now := w.rounds[what].Load()
-		redistest.Eventually(t, drainPatience, func() bool { return w.rounds[what].Load() > now }, "it is running")
+		redistest.Eventually(t, drainPatience, func() bool { return w.rounds[what].Load() > now }, "the stall must end")
 	}
 }
 
-// clear returns how much time without a stall there was in s, in all and in one piece.
+// clear returns the time without a stall in s: the total, and the longest piece.
 func (w *stalls) clear(s span) (total, longest time.Duration) {
 	w.mu.Lock()
 	spans := slices.Clone(w.spans)
@@ -107,24 +106,24 @@ func (w *stalls) clear(s span) (total, longest time.Duration) {
 	return total, longest
 }
 
-// G2: a loss is excused by nothing but the stalls that there were.
+// G2: only actual stalls excuse a loss.
 func TestLoadStallsAreToldApart(t *testing.T) {
 	zero := time.Now()
 	at := func(ms int) time.Time { return zero.Add(time.Duration(ms) * time.Millisecond) }
 	for name, c := range map[string]struct {
 		stalls         [][2]int
-		total, longest int // of 0 to 1000
+		total, longest int // in the span from 0 to 1000
 	}{
 		"none":                       {nil, 1000, 1000},
 		"in the middle":              {[][2]int{{300, 500}}, 800, 500},
-		"too short to be one":        {[][2]int{{300, 340}}, 1000, 1000},
+		"too short for a stall":      {[][2]int{{300, 340}}, 1000, 1000},
 		"over the ends":              {[][2]int{{-100, 100}, {900, 1100}}, 800, 800},
 		"before and after":           {[][2]int{{-200, -100}, {1000, 1200}}, 1000, 1000},
 		"all of it":                  {[][2]int{{-100, 1100}}, 0, 0},
 		"one after the other":        {[][2]int{{0, 600}, {600, 1000}}, 0, 0},
 		"two that overlap":           {[][2]int{{100, 400}, {300, 600}}, 500, 400},
 		"one in the other, in order": {[][2]int{{100, 700}, {200, 300}}, 400, 300},
-		"noted when they had ended":  {[][2]int{{500, 600}, {100, 900}}, 200, 100},
+		"recorded in another order":  {[][2]int{{500, 600}, {100, 900}}, 200, 100},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var w stalls

@@ -20,17 +20,16 @@ import (
 
 const (
 	manyWaiters = 10_000
-	waiterBytes = 4 << 10 // of heap; measured: half of it
-	// of the link, of rueidis and of the proxy; no more however many wait.
+	waiterBytes = 4 << 10 // heap per waiter; measured: half of it
+	// Goroutines of the link, of rueidis and of the proxy, however many callers wait.
 	connectionGoroutines = 40
 
 	noRenewal     = 10 * time.Minute
-	longestGap    = 5 * time.Second // half of the shortest time-out that could end a stall
-	drainPatience = 5 * time.Minute // no test waits that long unless somebody sleeps for ever
+	longestGap    = 5 * time.Second // half of the shortest timeout that could wake a sleeper
+	drainPatience = 5 * time.Minute // exceeded only if something never happens
 )
 
-// parkedCtx tells when a Lock looks at it for the first time, which a Lock does when it stands in the
-// queue and is about to wait.
+// parkedCtx reports when Lock first calls Done: when it is in the queue, just before it waits.
 type parkedCtx struct {
 	context.Context
 	looked atomic.Bool
@@ -44,22 +43,22 @@ func (c *parkedCtx) Done() <-chan struct{} {
 	return c.Context.Done()
 }
 
-// crowd is many goroutines that wait for locks, and what became of them.
+// crowd is many goroutines that wait for locks, and their outcomes.
 type crowd struct {
 	cancels []context.CancelFunc
 	wg      sync.WaitGroup
-	start   chan int      // which of them to send to the lock
-	parked  chan struct{} // it waits
+	start   chan int      // the number of the next goroutine to call Lock
+	parked  chan struct{} // sent to when its Lock waits
 
 	mu     sync.Mutex // guards the following
-	last   time.Time  // when somebody was served
+	last   time.Time  // when a waiter last got its lock
 	gap    time.Duration
-	served []int // who got the lock, in that order
-	given  []int // who gave up
+	served []int // the waiters that got their locks, in order
+	given  []int // the waiters that gave up
 	inside map[string]bool
 }
 
-// gather starts n goroutines that stand before their Lock.
+// gather starts n goroutines that are about to call Lock.
 func gather(t *testing.T, n int, mutex func(i int) *rlock.Mutex) *crowd {
 	t.Helper()
 	c := &crowd{
@@ -70,7 +69,7 @@ func gather(t *testing.T, n int, mutex func(i int) *rlock.Mutex) *crowd {
 	mutexes := make([]*rlock.Mutex, n)
 	for i := range n {
 		ctx, cancel := context.WithCancel(t.Context())
-		ctx.Done() // made here, so that it does not count as the waiter's
+		ctx.Done() // allocates the channel now, so that the waiter's memory does not include it
 		ctxs[i], c.cancels[i] = &parkedCtx{Context: ctx, parked: c.parked}, cancel
 		mutexes[i] = mutex(i)
 		c.wg.Go(func() {
@@ -99,7 +98,7 @@ func (c *crowd) lock(ctx context.Context, t *testing.T, i int, m *rlock.Mutex) {
 func (c *crowd) enter(t *testing.T, i int, name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	assert.False(t, c.inside[name], "two inside")
+	assert.False(t, c.inside[name], "G1: two inside")
 	c.inside[name] = true
 	c.served = append(c.served, i)
 	now := time.Now()
@@ -115,7 +114,7 @@ func (c *crowd) leave(name string) {
 	c.inside[name] = false
 }
 
-// park sends all of them to their locks, one after the other, and returns when all wait.
+// park has all goroutines call Lock, one after the other, and returns when all wait.
 func (c *crowd) park() {
 	for i := range c.cancels {
 		c.start <- i
@@ -123,12 +122,12 @@ func (c *crowd) park() {
 	}
 }
 
-// wait returns when all have ended, and ends their contexts. That nobody is served for a while means
-// that a wake-up got lost.
+// wait waits until all goroutines have ended, and cancels their contexts. A long gap between two locks means a lost
+// wake-up.
 func (c *crowd) wait(t *testing.T) {
 	t.Helper()
 	c.wg.Wait()
-	t.Logf("at most %v between two that were served", c.gap)
+	t.Logf("longest gap between two locks: %v", c.gap)
 	assert.Less(t, c.gap, longestGap)
 	for _, cancel := range c.cancels {
 		cancel()
@@ -141,24 +140,23 @@ func (c *crowd) serving() int {
 	return len(c.served)
 }
 
-// parkAndMeasure parks the crowd, and checks and prints what a waiter costs.
+// parkAndMeasure parks the crowd, and checks and logs the memory of a waiter.
 func (c *crowd) parkAndMeasure(t *testing.T) (before memory) {
 	t.Helper()
-	goroutines := runtime.NumGoroutine() // the callers are among them
+	goroutines := runtime.NumGoroutine() // with the callers
 	before = measure()
 	began := time.Now()
 	c.park()
 	t.Logf("%d waiters in line after %v", len(c.cancels), time.Since(began))
 	redistest.Eventually(t, drainPatience, func() bool { return runtime.NumGoroutine() <= goroutines+connectionGoroutines },
-		"no goroutine of ours for each waiter")
+		"no waiter may have a goroutine besides its caller's")
 	heap, stacks := measure().per(before, len(c.cancels))
-	t.Logf("a waiter costs %d bytes of heap, besides its goroutine, whose stack has grown by %d", heap, stacks)
+	t.Logf("per waiter: %d bytes of heap; its caller's stack has grown by %d", heap, stacks)
 	require.Less(t, heap, int64(waiterBytes))
 	return before
 }
 
-// requireSilence checks that no command comes from anybody (G3). PING is rueidis' own, one a second
-// and connection.
+// requireSilence requires that nobody sends a command (G3), except rueidis's own PINGs.
 func requireSilence(t *testing.T, s *redistest.Server, d time.Duration) {
 	t.Helper()
 	watch := s.Client(t)
@@ -171,9 +169,9 @@ func requireSilence(t *testing.T, s *redistest.Server, d time.Duration) {
 	}
 }
 
-// Fault 7, G3, G4, G5: 10,000 waiters on one name send nothing; then each unlock wakes one, in the
-// order of their calls, and each is woken exactly once; nothing is left of them. The same with half
-// of them cancelled at random, before the first unlock and while they are served.
+// Fault 7, G3, G4, G5: 10,000 waiters on one name send nothing. Then each unlock wakes one of them, in the order of their
+// calls and once each, and nothing is left. The same with half of the waiters cancelled at random, before the first
+// unlock and during the others' turns.
 func TestLoadWaitersOnOneName(t *testing.T) {
 	t.Run("all stay", func(t *testing.T) { waitersOnOneName(t, 0) })
 	t.Run("half are cancelled", func(t *testing.T) { waitersOnOneName(t, manyWaiters/2) })
@@ -193,7 +191,7 @@ func waitersOnOneName(t *testing.T, cancelled int) {
 
 	c := gather(t, manyWaiters, func(int) *rlock.Mutex { return waiters.Mutex("one") })
 	before := c.parkAndMeasure(t)
-	// One asks at once, and again when the subscription stands.
+	// The first waiter asks at once, and again after the subscription.
 	redistest.Eventually(t, drainPatience, func() bool { return m.acquires.Load() == 2 }, "asked after the subscription")
 	requireSilence(t, s, 2*time.Second)
 
@@ -203,18 +201,18 @@ func waitersOnOneName(t *testing.T, cancelled int) {
 	}
 	began := time.Now()
 	require.NoError(t, unlock())
-	for k, i := range leavers[cancelled/2:] { // spread over the time that serving takes
-		redistest.Eventually(t, drainPatience, func() bool { return c.serving() >= k }, "they are served")
+	for k, i := range leavers[cancelled/2:] { // spread over the others' turns
+		redistest.Eventually(t, drainPatience, func() bool { return c.serving() >= k }, "the others must go on")
 		c.cancels[i]()
 	}
 	c.wait(t)
 	handed := int(m.handOffs.Load())
 	asked := int(m.acquires.Load()) - 2 + handed
-	t.Logf("%d served and %d given up in %v, with %d calls that acquire, %d of them hand-offs",
+	t.Logf("%d got the lock and %d gave up in %v, with %d acquiring calls, %d of them hand-offs",
 		len(c.served), len(c.given), time.Since(began), asked, handed)
 
 	require.Len(t, slices.Compact(slices.Sorted(slices.Values(slices.Concat(c.served, c.given)))), manyWaiters,
-		"each ended once")
+		"each Lock must return once")
 	require.True(t, slices.IsSorted(c.served), "in the order of their calls")
 	slices.Sort(leavers)
 	for _, i := range c.given {
@@ -222,21 +220,21 @@ func waitersOnOneName(t *testing.T, cancelled int) {
 		require.True(t, leaver, "waiter %d was not cancelled", i)
 	}
 	require.Positive(t, handed)
-	// A waiter cancelled in its turn gives back what it got, which tells the next one twice.
+	// A waiter cancelled in its turn gives the lock back, which wakes the next one twice.
 	require.LessOrEqual(t, asked, len(c.served)+2*len(c.given), "woken once each")
 	if cancelled == 0 {
 		require.Equal(t, manyWaiters, asked, "woken once each")
 	} else {
-		require.Greater(t, len(c.given), cancelled/2, "some were cancelled while others were served")
+		require.Greater(t, len(c.given), cancelled/2, "some must be cancelled during the others' turns")
 	}
 	requireNothing(t, s, before, holder, waiters)
 }
 
-// warmUp makes the connections, each with buffers of a megabyte, before memory is measured: of those
-// for commands, each name uses one.
+// warmUp opens the connections, each with a megabyte of buffers, before memory is measured. Many names are needed, since
+// the name selects one of the connections for commands.
 //
-// An acquire that has to dial is swept for a while: behind a meter, the library cannot see that rueidis has not sent it twice. So
-// other commands dial.
+// Other commands dial: after an acquire that dialled there would be a sweep, since the library cannot see through the
+// meter that rueidis sent it only once.
 func warmUp(t *testing.T, s *redistest.Server, holder, waiters *rlock.Client, m *meter) {
 	t.Helper()
 	const names = 64
@@ -256,27 +254,27 @@ func warmUp(t *testing.T, s *redistest.Server, holder, waiters *rlock.Client, m 
 		require.NoError(t, unlock())
 	}
 	c.wait(t)
-	requireEmpty(t, s.Client(t), drainPatience) // also of the subscriptions that linger
+	requireEmpty(t, s.Client(t), drainPatience) // the subscriptions stay for a moment
 }
 
-// requireNothing checks that all is as it was before the crowd came.
+// requireNothing requires that the crowd has left nothing.
 func requireNothing(t *testing.T, s *redistest.Server, before memory, clients ...*rlock.Client) {
 	t.Helper()
 	watch := s.Client(t)
 	requireEmpty(t, watch, drainPatience)
 	redistest.Eventually(t, drainPatience, func() bool { return libraryGoroutines() <= 2*len(clients) },
-		"a renewer and at most a link for each client")
+		"only a renewer and at most a link per client")
 	heap, _ := measure().per(before, 1)
-	t.Logf("%d bytes of heap more than before", heap)
-	require.Negative(t, heap, "what waited is forgotten, and so are the contexts and handles of the crowd, which were there before")
+	t.Logf("heap growth: %d bytes", heap)
+	require.Negative(t, heap, "the waiters' memory must be freed, and the crowd's contexts and handles, which were counted before")
 	for _, c := range clients {
 		c.Close()
 	}
-	redistest.Eventually(t, drainPatience, func() bool { return libraryGoroutines() == 0 }, "no goroutine after Close")
+	redistest.Eventually(t, drainPatience, func() bool { return libraryGoroutines() == 0 }, "no goroutine may be left after Close")
 }
 
-// Fault 7 and 2, G3, G4, G5: 10,000 waiters on 1,000 names share one connection and send nothing; when
-// it is cut all names are subscribed to again, with one attempt for each name; each waiter is served.
+// Fault 7 and 2, G3, G4, G5: 10,000 waiters on 1,000 names share one connection and send nothing. After a cut, all names
+// are subscribed to again, with one attempt per name. Each waiter gets its lock.
 func TestLoadWaitersOnManyNames(t *testing.T) {
 	const names = 1000
 	s := redistest.Start(t)
@@ -299,7 +297,7 @@ func TestLoadWaitersOnManyNames(t *testing.T) {
 	c := gather(t, manyWaiters, func(i int) *rlock.Mutex { return waiters.Mutex(name(i)) })
 	before := c.parkAndMeasure(t)
 	asked := func() int64 { return m.acquires.Load() }
-	redistest.Eventually(t, drainPatience, func() bool { return asked() >= 2*names }, "all have asked twice")
+	redistest.Eventually(t, drainPatience, func() bool { return asked() >= 2*names }, "all names must be asked for twice")
 	requireSilence(t, s, time.Second)
 
 	settled := asked()
@@ -307,18 +305,18 @@ func TestLoadWaitersOnManyNames(t *testing.T) {
 	require.NoError(t, do(t, watch, "CLIENT", "KILL", "TYPE", "pubsub").Error())
 	redistest.Eventually(t, drainPatience, func() bool {
 		channels, err := do(t, watch, "PUBSUB", "CHANNELS").AsStrSlice()
-		return err == nil && len(channels) == 2*names && asked() >= settled+names // of each name the one for grants, too
-	}, "all subscribed again, and asked again")
-	t.Logf("%d names subscribed again after %v", names, time.Since(began))
+		return err == nil && len(channels) == 2*names && asked() >= settled+names // with each name's channel for grants
+	}, "all names must be subscribed to and asked for again")
+	t.Logf("%d names subscribed to again after %v", names, time.Since(began))
 	requireSilence(t, s, time.Second)
-	require.Equal(t, settled+names, asked(), "one attempt for each name")
+	require.Equal(t, settled+names, asked(), "one attempt per name")
 
 	proxy.CutAll() // the connections for commands, too
 	began = time.Now()
 	loadParallel(names, func(i int) { assert.NoError(t, unlocks[i]()) })
 	c.wait(t)
-	t.Logf("%d served in %v after all connections were cut", len(c.served), time.Since(began))
-	require.Len(t, slices.Compact(slices.Sorted(slices.Values(c.served))), manyWaiters, "each was served once")
+	t.Logf("%d got their locks in %v after all connections were cut", len(c.served), time.Since(began))
+	require.Len(t, slices.Compact(slices.Sorted(slices.Values(c.served))), manyWaiters, "each waiter must get its lock once")
 	last := make(map[string]int)
 	for _, i := range c.served {
 		require.GreaterOrEqual(t, i, last[name(i)], "in the order of their calls")

@@ -53,7 +53,7 @@ func remaining(t testing.TB, rdb rueidis.Client, name string) time.Duration {
 // queueOf is the key of the queue in which processes wait for a lock.
 func queueOf(name string) string { return "rlock_queue:{" + name + "}" }
 
-// queued returns the owners in that queue, in order.
+// queued returns the owners in the queue, in order.
 func queued(t testing.TB, rdb rueidis.Client, name string) []string {
 	t.Helper()
 	all, err := do(t, rdb, "ZRANGE", queueOf(name), "0", "-1").AsStrSlice()

@@ -1,6 +1,5 @@
-// Package faults tests the lock on bad days: what must hold when the network, Redis, the process or
-// the clock misbehave. It is a module of its own so that what it needs does not reach those who
-// import the lock. docs/testing.md says what is tested where, and how to replay a run.
+// Package faults tests the lock's promises under faults of the network, Redis, the process and the clock. It is a separate
+// module, so that the lock does not depend on its dependencies. See docs/testing.md for the tests and how to replay a run.
 package faults
 
 import (
@@ -13,8 +12,8 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// roles are the programs that this test binary is when a test starts it again as a process of its
-// own: the environment variable roleEnv names the role, its arguments are the role's.
+// roles are the main functions of the processes that tests start from this test binary. The environment variable roleEnv
+// names the role, and the process's arguments are passed to it.
 var roles = map[string]func(args []string) int{
 	"peer":    peerMain,
 	"history": historyRole,
@@ -25,7 +24,7 @@ const roleEnv = "RLOCK_FAULTS_ROLE"
 
 func TestMain(m *testing.M) { runRoleOrTests(m) }
 
-// newClient returns a lock client that is closed before rdb is.
+// newClient returns a lock client that is closed before rdb.
 func newClient(t testing.TB, rdb rueidis.Client, o rlock.Options) *rlock.Client {
 	t.Helper()
 	c, err := rlock.New(rdb, o)

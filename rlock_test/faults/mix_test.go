@@ -11,16 +11,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// mixRound is how long the nemesis strikes before the books are checked: histories of this length can
-// be checked in seconds.
+// mixRound is how long the nemesis strikes before the history is checked, which then takes seconds.
 const mixRound = 25 * time.Second
 
-// The faults of the parts 1 to 3 mixed at random, over one server that keeps its data, on two
-// lanes, network and server, against workers of several clients and processes. G1 to G9: each history
-// is one of a lock, the witness misses nothing, each caller returns, and when peace is back nothing is
-// left and each lock can be had at once.
+// Faults 1 to 3 are mixed at random, on two lanes, network and server, against workers of several clients and processes.
+// The one server keeps its data. G1 to G9: all histories are valid, the witness counts every section, and all calls
+// return. After the faults, nothing is left, and each lock can be acquired at once.
 //
-// A round has a seed of its own, which is printed: FAULTS_SEED with it replays the round's schedule.
+// Each round logs its own seed: FAULTS_SEED replays its schedule.
 func TestMixOfFaults(t *testing.T) {
 	seed := faultsSeed(t)
 	rounds := max(1, int(faultsDuration(t, 3*mixRound)/mixRound))
@@ -35,7 +33,7 @@ func mixFaults(t *testing.T, seed uint64) {
 	names := histNames(t, 4)
 	n := mixRun(t, histPlan{Names: names, Unguard: names[3:], Workers: 5, Seed: seed}, clients, processes, mixRound)
 	b := n.historyRun
-	// The schedule waits for no hand-off: it may have met none.
+	// The schedule may have struck no hand-off.
 	for i := 0; n.handOffs.Load() == 0 && i < int(histPatience/time.Second); i++ {
 		n.strikeNetwork(mixStep{Fault: "lost hand-off", Proxy: i % (clients + processes), For: time.Second})
 	}
@@ -43,21 +41,21 @@ func mixFaults(t *testing.T, seed uint64) {
 	b.clean()
 	b.check(reports)
 	total := b.sum(reports)
-	t.Logf("%d requests or replies of hand-offs were struck", n.handOffs.Load())
+	t.Logf("%d requests or replies of hand-offs struck", n.handOffs.Load())
 	require.Positive(t, n.handOffs.Load())
 	require.Greater(t, total.HandOffs.Elsewhere, int64(20), "grants to other processes")
-	require.Positive(t, total.Granted, "holds that began with a grant, without a command")
+	require.Positive(t, total.Granted, "holds begun by a grant, without a command")
 	require.Positive(t, total.Sections)
 	require.Positive(t, total.Nested)
 	require.Positive(t, total.Lost, "long stops must cost holds")
 }
 
-// mixRun is a run under the schedules that the plan's seed makes, for a while. It returns when peace is back.
+// mixRun starts a run under the schedules of the plan's seed, for the time d. It returns when the faults have ended.
 func mixRun(t *testing.T, plan histPlan, clients, processes int, d time.Duration) *mixNemesis {
 	t.Helper()
 	plan.Watchdog, plan.Pause = time.Second, 10*time.Millisecond
 	network, server := mixLanes(plan.Watchdog)
-	if plan.Kind != "" { // no locks of which unlocks choose a waiter of the same process, or keys to delete
+	if plan.Kind != "" { // other kinds have no hand-offs in a process and no unguarded keys
 		maps.DeleteFunc(network, func(fault string, _ mixRange) bool { return strings.Contains(fault, "hand-off") })
 		delete(server, "delete")
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// A hold is lost while a Lock in its section is under way (fault 2, black hole): that says so too, and not that a ctx was cancelled. G2.
+// A hold is lost during a Lock in its section (fault 2, black hole): the Lock reports the loss, not a cancelled ctx. G2.
 // Found by the mix of several locks.
 func TestMixReentryIntoAHoldThatIsLostMeanwhile(t *testing.T) {
 	t.Parallel()
@@ -27,8 +27,8 @@ func TestMixReentryIntoAHoldThatIsLostMeanwhile(t *testing.T) {
 	proxy.BlackHole(false)
 }
 
-// A hold is lost while its unlock is under way (fault 2, black hole): that unlock says so, and not that a ctx was cancelled. The unlock of
-// an inner level asks nobody. G2, G8. Found by the mix.
+// A hold is lost during its unlock (fault 2, black hole): the unlock reports the loss, not a cancelled ctx. The unlock of
+// an inner level sends nothing. G2, G8. Found by the mix.
 func TestMixUnlockOfHoldThatIsLostMeanwhile(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

@@ -51,7 +51,7 @@ func netFixtureOn(t *testing.T, s *redistest.Server, o rlock.Options, mod ...fun
 	return b
 }
 
-// netFixtureVia is netBenchOn with the caller's own network, at addr, in front of the server.
+// netFixtureVia is netFixtureOn with the caller's own network, at addr, in front of the server.
 func netFixtureVia(t *testing.T, s *redistest.Server, addr string, o rlock.Options, mod ...func(*rueidis.ClientOption)) *netFixture {
 	t.Helper()
 	b := &netFixture{server: s, direct: s.Client(t), name: redistest.Name(t), conns: &netConns{}}

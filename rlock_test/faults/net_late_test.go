@@ -11,8 +11,8 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// Fault 1, G1, G2, G5: an acquire is answered when the lease that it started is over and another
-// holds the lock. The caller is told so, and what is given back is not the other's.
+// Fault 1, G1, G2, G5: an acquire is answered after its lease has ended and another client has the lock. Lock returns
+// ErrLost, and giving back the late grant leaves the other's hold alone.
 func TestNetAcquireAnsweredAfterItsLease(t *testing.T) {
 	t.Parallel()
 	const lease = 1500 * time.Millisecond
@@ -43,8 +43,8 @@ func TestNetAcquireAnsweredAfterItsLease(t *testing.T) {
 	}
 }
 
-// Fault 1, G2, G5: an acquire reaches Redis when the lease that it asks for would be over, counted from
-// its sending. The caller is told so, though it was granted, and it is given back at once.
+// Fault 1, G2, G5: an acquire reaches Redis later than its lease would have ended, counted from its sending. Lock returns
+// ErrLost, and the grant is given back at once.
 func TestNetAcquireArrivesAfterItsLease(t *testing.T) {
 	t.Parallel()
 	const lease = 2 * time.Second
@@ -55,7 +55,7 @@ func TestNetAcquireArrivesAfterItsLease(t *testing.T) {
 				b := newNetFixture(t, rlock.Options{}, protocol)
 				b.proxy.OnRequest(redistest.Nth(1, netScript("acquire"), redistest.Hold))
 				late := startLock(newCtx(t), b.lock.Mutex(b.name, rlock.WithLease(lease)))
-				redistest.Eventually(t, netSlack, func() bool { return b.proxy.Held() == 1 }, "on its way")
+				redistest.Eventually(t, netSlack, func() bool { return b.proxy.Held() == 1 }, "under way")
 				sleep(lease)
 				late.waits(t)
 				require.True(t, b.free(t))
@@ -70,8 +70,8 @@ func TestNetAcquireArrivesAfterItsLease(t *testing.T) {
 	}
 }
 
-// Fault 1, G5: an acquire is answered after its lease, and then Redis falls silent. What has to be given back does not keep the
-// caller, whose ctx is done.
+// Fault 1, G5: an acquire is answered after its lease, and then Redis falls silent. Once the caller's ctx is done, Lock
+// returns without waiting for the grant to be given back.
 func TestNetLateGrantGivenBackInSilence(t *testing.T) {
 	const lease = 300 * time.Millisecond
 	b := newNetFixture(t, rlock.Options{})
@@ -93,7 +93,7 @@ func TestNetLateGrantGivenBackInSilence(t *testing.T) {
 	select {
 	case <-givenBack:
 	case <-time.After(netSlack):
-		require.FailNow(t, "it is not given back")
+		require.FailNow(t, "the grant was not given back")
 	}
 	late.waits(t)
 	cancel()
@@ -101,8 +101,7 @@ func TestNetLateGrantGivenBackInSilence(t *testing.T) {
 	b.becomesFree(t, netSlack)
 }
 
-// Fault 1, G5: a re-entry is answered when its caller has gone. The level is taken off again, and
-// the hold around it stays.
+// Fault 1, G5: a re-entry is answered after its caller has left. Its level is removed, and the outer hold stays.
 func TestNetReentryAnsweredAfterItsCallerHasGone(t *testing.T) {
 	t.Parallel()
 	for name, protocol := range netProtocols {
@@ -127,7 +126,7 @@ func TestNetReentryAnsweredAfterItsCallerHasGone(t *testing.T) {
 					b.proxy.CutAll()
 				} else {
 					b.proxy.Release()
-					redistest.Eventually(t, netSlack, func() bool { return b.fields(t)[rlock.Owner(ctx)] == 1 }, "taken off again")
+					redistest.Eventually(t, netSlack, func() bool { return b.fields(t)[rlock.Owner(ctx)] == 1 }, "the level must be removed")
 				}
 				b.excluded(t)
 				again, unlockAgain, err := m.Lock(ctx)
@@ -142,12 +141,12 @@ func TestNetReentryAnsweredAfterItsCallerHasGone(t *testing.T) {
 	}
 }
 
-// Fault 1, G2, G7, G8: all renewals reach Redis after the lease. The holder is told when its trusted time
-// ends, and what comes late does nothing to the next hold or for the old one.
+// Fault 1, G2, G7, G8: all renewals reach Redis after the lease. The holder's ctx is cancelled when its trusted time
+// ends. The late renewals affect neither the old hold nor the next one.
 func TestNetRenewalDelayedPastTheLease(t *testing.T) {
 	t.Parallel()
 	const watchdog = 4500 * time.Millisecond
-	const short = watchdog * 2 / 3 // the lease of the next hold: a renewal for the old one would prolong it
+	const short = watchdog * 2 / 3 // the next hold's lease: a renewal for the old hold would prolong it
 	for name, protocol := range netProtocols {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -174,8 +173,8 @@ func TestNetRenewalDelayedPastTheLease(t *testing.T) {
 	}
 }
 
-// Fault 1, G2, G8: an unlock is answered after the lease. It returns an error, since it cannot
-// know, when the trusted time ends; the next holder is not touched.
+// Fault 1, G2, G8: an unlock is answered after the lease. It returns an error when the trusted time ends, since the
+// outcome is unknown. The next hold is not affected.
 func TestNetUnlockDelayedPastTheLease(t *testing.T) {
 	t.Parallel()
 	const lease = time.Second
@@ -191,7 +190,7 @@ func TestNetUnlockDelayedPastTheLease(t *testing.T) {
 				began := time.Now()
 				_, unlock, err := m.Lock(context.Background())
 				require.NoError(t, err)
-				require.Error(t, returned(t, call(unlock), lease+netSlack), "it does not know")
+				require.Error(t, returned(t, call(unlock), lease+netSlack), "the outcome is unknown")
 				require.GreaterOrEqual(t, time.Since(began), lease)
 				ctx, unlockNext, err := b.other.Mutex(b.name).TryLock(context.Background(), netSlack)
 				require.NoError(t, err)

@@ -12,11 +12,11 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// netStep is a call in a section and one inside it; n counts the script calls from the first.
+// netSteps are the script calls of a section with a re-entry, in order.
 var netSteps = []string{"first acquire", "re-entry for longer", "count that follows", "unlock"}
 
-// Fault 1, G1, G5, G6: the request or the reply of each call in turn is lost with its connection.
-// Every call succeeds, once; nobody waits for the count that follows; a second client is kept out, and let in right after the end.
+// Fault 1, G1, G5, G6: the request or reply of each call in turn is lost with its connection. Every call succeeds, once,
+// and none waits for the count that follows. A second client is excluded until the last unlock, and then gets in at once.
 func TestNetCallLostWithItsConnection(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -54,9 +54,9 @@ func TestNetCallLostWithItsConnection(t *testing.T) {
 	}
 }
 
-// Fault 1, G1, G5, G6: the reply of each call in turn never comes, and the connection stays silent. When rueidis gives it
-// up, the call is sent again on another one: every call succeeds, once. The lease, 30 s, has no part in it. An unlock that finds the connection
-// silent behind somebody else's call may end before rueidis gives it up.
+// Fault 1, G1, G5, G6: the reply to each call in turn never comes, and the connection stays silent. Once rueidis gives it
+// up, the call is sent again on another connection: every call succeeds, once, long before the 30 s lease ends. Only an
+// unlock behind another unanswered call may fail before rueidis gives up.
 func TestNetCallOnASilentConnection(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -74,14 +74,14 @@ func TestNetCallOnASilentConnection(t *testing.T) {
 					inner := startLock(got.ctx, b.forLonger()).within(t, netGivesUp+netSlack)
 					require.NoError(t, inner.err)
 					require.Equal(t, map[string]int64{rlock.Owner(got.ctx): 2}, b.fields(t))
-					require.NoError(t, returned(t, call(inner.unlock), time.Second), "it asks nobody")
+					require.NoError(t, returned(t, call(inner.unlock), time.Second), "must send nothing")
 					b.counts(t, got.ctx, 1)
 					b.excluded(t)
 					require.NoError(t, got.ctx.Err())
 					err := returned(t, call(got.unlock), netGivesUp+netSlack)
-					if step == "count that follows" && err != nil { // it shares the connection, and has less time
+					if step == "count that follows" && err != nil { // the unlock shares the connection, and has less time
 						require.ErrorIs(t, err, rlock.ErrUnreachable)
-						redistest.Eventually(t, netGivesUp+netSlack, func() bool { return b.free(t) }, "it goes on in the background")
+						redistest.Eventually(t, netGivesUp+netSlack, func() bool { return b.free(t) }, "the release must continue in the background")
 					} else {
 						require.NoError(t, err)
 						require.True(t, b.free(t))
@@ -94,8 +94,8 @@ func TestNetCallOnASilentConnection(t *testing.T) {
 	}
 }
 
-// Fault 1, G2, G6, G7: the reply of a renewal is lost, with its connection and without. In both the
-// hold outlives its first lease if it can, or is told in time; and after the unlock nothing is left.
+// Fault 1, G2, G6, G7: the request or reply of some renewals is lost with the connection. The hold outlives its first
+// lease, and after the unlock nothing is left.
 func TestNetRenewalLost(t *testing.T) {
 	t.Parallel()
 	const watchdog = 3 * time.Second
@@ -119,19 +119,18 @@ func TestNetRenewalLost(t *testing.T) {
 				require.NoError(t, unlock())
 				b.becomesFree(t, 0)
 				for end := time.Now().Add(watchdog); time.Now().Before(end); sleep(watchdog / 10) {
-					require.True(t, b.free(t), "nothing renews, nothing is made up for")
+					require.True(t, b.free(t), "no renewal may be sent or repeated after the unlock")
 				}
 			})
 		}
 	}
 }
 
-// Fault 1, G2: the connection with the renewals falls silent. The next try has another connection,
-// in time.
+// Fault 1, G2: the renewals' connection falls silent. The next attempt uses another connection, in time.
 func TestNetRenewalSurvivesASilentConnection(t *testing.T) {
 	t.Parallel()
 	const watchdog = 9 * time.Second
-	// A PING that shares the connection would keep it, for one of four tries to pick again.
+	// With a PING on the connection, rueidis would keep it, and one in four attempts would use it again.
 	noPing := func(o *rueidis.ClientOption) { o.Dialer.KeepAlive, o.ConnWriteTimeout = time.Minute, netGivesUp }
 	b := newNetFixture(t, rlock.Options{WatchdogTimeout: watchdog}, noPing)
 	b.proxy.OnReply(redistest.Nth(1, netScript("renew"), redistest.Drop))
@@ -145,8 +144,8 @@ func TestNetRenewalSurvivesASilentConnection(t *testing.T) {
 	require.True(t, b.free(t))
 }
 
-// Fault 1, G2, G8: from the second renewal on all replies are lost, though Redis renews. The holder is
-// told before another has the lock, and does not renew from then on.
+// Fault 1, G2, G8: from the second renewal on, all replies are lost, though Redis renews. The holder's ctx is cancelled
+// before another client gets the lock, and its renewals stop.
 func TestNetRenewalsUnanswered(t *testing.T) {
 	t.Parallel()
 	const watchdog = 3 * time.Second
@@ -176,8 +175,8 @@ func TestNetRenewalsUnanswered(t *testing.T) {
 	require.NoError(t, got.unlock())
 }
 
-// Fault 1, G2, G5: all answers to renewals are lost with their connections, though Redis renews. The hold
-// is lost for its holder long before it is over in Redis; its unlock says so, and ends it there too.
+// Fault 1, G2, G5: all replies to renewals are lost with their connections, though Redis renews. The holder's ctx is
+// cancelled long before the lease ends in Redis. The unlock returns ErrLost, and frees the lock in Redis too.
 func TestNetUnlockOfALostHoldFreesIt(t *testing.T) {
 	t.Parallel()
 	const watchdog = 8 * time.Second

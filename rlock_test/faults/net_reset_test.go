@@ -12,8 +12,8 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// Where a connection is cut, in bytes from the start of a call: before the request, in it, behind
-// it; before the reply, in it, behind it in what follows.
+// netCuts are the bytes after which a connection is cut, from the start of a call: before, in and after the request
+// (upward), or before, in and after the reply.
 var netCuts = []struct {
 	upward bool
 	bytes  int
@@ -25,8 +25,8 @@ var netCuts = []struct {
 // netReply is the length of a reply to acquire and release: ":1" and the end of the line.
 const netReply = 4
 
-// Fault 2, G1, G5, G6: the connection is cut at every phase of each call in turn. The call succeeds,
-// once, and what Redis has is right.
+// Fault 2, G1, G5, G6: the connection is cut at every phase of each call in turn. The call succeeds, once, and the state
+// in Redis is right.
 func TestNetResetAtEveryPhaseOfACall(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -79,8 +79,7 @@ func TestNetResetAtEveryPhaseOfACall(t *testing.T) {
 	}
 }
 
-// Fault 2, G4: the connection of a waiter is cut at every phase of its SUBSCRIBE, and of the message
-// that wakes it.
+// Fault 2, G4: a waiter's connection is cut at every phase of its SUBSCRIBE, and of the message that wakes it.
 func TestNetResetAtEveryPhaseOfAWait(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -103,7 +102,7 @@ func TestNetResetAtEveryPhaseOfAWait(t *testing.T) {
 					waiter := startLock(context.Background(), b.lock.Mutex(b.name))
 					if phase == "subscribe" {
 						// The client's PINGs follow the request, one a second.
-						redistest.Eventually(t, netGivesUp, relay.struck, "it is cut")
+						redistest.Eventually(t, netGivesUp, relay.struck, "the connection must be cut")
 					} else {
 						b.awaitSubscribers(t, 1)
 						relay.arm(cut.upward, cut.bytes)
@@ -122,8 +121,7 @@ func TestNetResetAtEveryPhaseOfAWait(t *testing.T) {
 	}
 }
 
-// Fault 2, G2, G7: the connection is reset at every phase of a renewal, one renewal after the other, for
-// the length of some leases: the hold lasts.
+// Fault 2, G2, G7: one renewal after another is cut off, each at another phase, for several leases. The hold lasts.
 func TestNetResetDuringRenewals(t *testing.T) {
 	t.Parallel()
 	const watchdog = 3 * time.Second
@@ -134,7 +132,7 @@ func TestNetResetDuringRenewals(t *testing.T) {
 	require.NoError(t, err)
 	for _, cut := range netCuts {
 		relay.armAt("\r\nEVALSHA", cut.upward, cut.bytes)
-		redistest.Eventually(t, 2*watchdog, relay.struck, "a renewal was cut")
+		redistest.Eventually(t, 2*watchdog, relay.struck, "a renewal must be cut")
 		expiry := b.expiry(t)
 		redistest.Eventually(t, watchdog, func() bool { return b.expiry(t).After(expiry) }, "renewed")
 		require.NoError(t, ctx.Err())
@@ -142,6 +140,6 @@ func TestNetResetDuringRenewals(t *testing.T) {
 	}
 	require.NoError(t, unlock())
 	for end := time.Now().Add(watchdog); time.Now().Before(end); sleep(watchdog / 20) {
-		require.True(t, b.free(t), "nothing renews it")
+		require.True(t, b.free(t), "no renewal may follow the unlock")
 	}
 }

@@ -12,9 +12,9 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// Here two goroutines are inside one hold, by its ctx. The call of one is slow, so the other's Lock waits for it (I1).
+// In these tests two goroutines share a hold's ctx. One makes a slow call, so the other's Lock waits for it (I1).
 
-// behind starts a Lock under the ctx of the hold, and returns when it waits.
+// behind starts a Lock under the hold's ctx, and returns when it waits for the slow call.
 func (b *netFixture) behind(t *testing.T, hold context.Context) waiter {
 	t.Helper()
 	waits := make(chan struct{})
@@ -22,13 +22,13 @@ func (b *netFixture) behind(t *testing.T, hold context.Context) waiter {
 	select {
 	case <-waits:
 	case <-time.After(netSlack):
-		require.FailNow(t, "it does not wait behind")
+		require.FailNow(t, "the Lock does not wait for the slow call")
 	}
 	sibling.waits(t)
 	return sibling
 }
 
-// waitedFor is a ctx that says when somebody waits for its end.
+// waitedFor is a ctx that reports calls of Done.
 type waitedFor struct {
 	context.Context
 
@@ -40,7 +40,7 @@ func (c waitedFor) Done() <-chan struct{} {
 	return c.Context.Done()
 }
 
-// lasts proves that the hold has so many levels, and keeps them for longer than the first pauses of whatever sweeps.
+// lasts requires that the hold keeps the given levels for longer than the first pauses of a sweep.
 func (b *netFixture) lasts(t *testing.T, hold context.Context, levels int64) {
 	t.Helper()
 	b.counts(t, hold, levels)
@@ -51,7 +51,8 @@ func (b *netFixture) lasts(t *testing.T, hold context.Context, levels int64) {
 	}
 }
 
-// Fault 1, G1, G6: the slow call is a re-entry for longer, which is answered late. Whoever needs no longer lease is in at once, and out.
+// Fault 1, G1, G6: the slow call is a re-entry with a longer lease, answered late. A re-entry without one gets in and out
+// at once.
 func TestNetSiblingBesideASlowReentry(t *testing.T) {
 	b := newNetFixture(t, rlock.Options{})
 	m := b.lock.Mutex(b.name)
@@ -66,17 +67,17 @@ func TestNetSiblingBesideASlowReentry(t *testing.T) {
 	require.NoError(t, unlockInner())
 	first.waits(t)
 	b.proxy.Release()
-	slow, got := first.gets(t, netSlack, "its answer"), sibling.gets(t, netSlack, "its turn")
+	slow, got := first.gets(t, netSlack, "answered"), sibling.gets(t, netSlack, "its turn")
 	b.lasts(t, hold, 3)
-	require.NoError(t, unlock(), "others are inside")
+	require.NoError(t, unlock(), "other levels are open")
 	require.NoError(t, slow.unlock())
 	b.lasts(t, context.WithoutCancel(got.ctx), 1)
 	require.NoError(t, got.unlock())
 	require.True(t, b.free(t))
 }
 
-// Fault 1, G1, G5, G6: the slow call is a re-entry that is given up, and reaches Redis later still, when the other's level
-// is unlocked. It adds a level that nobody has, until a change puts the count right, and never outlives the hold.
+// Fault 1, G1, G5, G6: the slow call is a re-entry that is given up, and reaches Redis after the other's level is unlocked.
+// Its extra level lasts at most until the next change corrects the count, and never outlives the hold.
 func TestNetSiblingBehindAnAbandonedReentry(t *testing.T) {
 	for name, over := range map[string]bool{"the hold lasts": false, "the hold is over": true} {
 		t.Run(name, func(t *testing.T) {
@@ -91,7 +92,7 @@ func TestNetSiblingBehindAnAbandonedReentry(t *testing.T) {
 			sibling := b.behind(t, hold)
 			cancel()
 			require.ErrorIs(t, first.within(t, netSlack).err, rlock.ErrNotAcquired)
-			b.conns.close() // the request is still on its way
+			b.conns.close() // the request is still under way
 			got := sibling.gets(t, netSlack, "its turn")
 			b.lasts(t, hold, 2)
 			require.NoError(t, got.unlock())
@@ -104,10 +105,10 @@ func TestNetSiblingBehindAnAbandonedReentry(t *testing.T) {
 				return
 			}
 			b.deliver(t)
-			require.Equal(t, map[string]int64{rlock.Owner(hold): 2}, b.fields(t), "nobody's level")
+			require.Equal(t, map[string]int64{rlock.Owner(hold): 2}, b.fields(t), "the late level")
 			_, unlockInner, err := m.Lock(hold)
 			require.NoError(t, err)
-			sleep(500 * time.Millisecond) // the count follows a change, if that lasts
+			sleep(500 * time.Millisecond) // a lasting change updates the count
 			require.NoError(t, unlockInner())
 			b.lasts(t, hold, 1)
 			require.NoError(t, unlock())

@@ -13,7 +13,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// newToxiproxy stands between clients and s, with one toxic each way.
+// newToxiproxy starts a proxy in front of s, with one toxic each way, and returns its address.
 func newToxiproxy(t *testing.T, s *redistest.Server, toxic string) string {
 	t.Helper()
 	server := &toxiproxy.ApiServer{Metrics: toxiproxy.NewMetricsContainer(nil)}
@@ -28,11 +28,11 @@ func newToxiproxy(t *testing.T, s *redistest.Server, toxic string) string {
 	return p.Listen
 }
 
-// netZero makes a zero value of a type that belongs to somebody else's dependency.
+// netZero sets *p to a new zero value: its type, of an indirect dependency, need not be named.
 func netZero[T any](p **T) { *p = new(T) }
 
-// Fault 2 (100 ms and jitter each way; 3 KB/s each way, for a call may take 3 s and the text of release.lua has 5 KB), G2, G4, G6: a
-// slow link. Locks, re-entries, waits and renewals work; what the holder trusts in never ends later than its key.
+// Fault 2 (100 ms with jitter, or 3 KB/s, each way), G2, G4, G6: locks, re-entries, waits and renewals work over a slow
+// link, and a hold's trust never outlasts its key. A call may take 3 s, and the text of release.lua has 5 KB.
 func TestNetSlowLink(t *testing.T) {
 	t.Parallel()
 	for kind, toxic := range map[string]string{
@@ -47,9 +47,9 @@ func TestNetSlowLink(t *testing.T) {
 				began := time.Now()
 				b := netFixtureVia(t, s, newToxiproxy(t, s, toxic), rlock.Options{
 					WatchdogTimeout: watchdog,
-					UnlockTimeout:   15 * time.Second, // the text of a script is under way for 2
+					UnlockTimeout:   15 * time.Second, // a script's text takes 2 s to arrive
 				}, protocol)
-				require.Greater(t, time.Since(began), 400*time.Millisecond, "the link is slow: the fixture runs two scripts first, each twice")
+				require.Greater(t, time.Since(began), 400*time.Millisecond, "the link must be slow: the fixture first runs two scripts, each twice")
 				b.other = newClient(t, b.direct, rlock.Options{})
 				m := b.lock.Mutex(b.name)
 

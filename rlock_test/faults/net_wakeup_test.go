@@ -13,12 +13,12 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// netWakeUp is within what time a waiter has the lock after an unlock, when its connection had to be
-// made anew. The leases here are 30 s, so it is not their end that wakes it.
+// netWakeUp bounds the time from an unlock to a waiter's Lock, with a new connection. The leases here are 30 s, so their
+// end cannot wake the waiter.
 const netWakeUp = 5 * time.Second
 
-// Fault 1, G4, G6: the acquire that follows a wake-up is lost, request or reply. The waiter has the
-// lock all the same, once, and the one behind it gets it next.
+// Fault 1, G4, G6: the acquire after a wake-up is lost, request or reply. The waiter still gets the lock, once, and then
+// the next waiter.
 func TestNetAcquireAfterTheWakeUpLost(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -34,7 +34,7 @@ func TestNetAcquireAfterTheWakeUpLost(t *testing.T) {
 				first := startLock(context.Background(), b.lock.Mutex(b.name))
 				b.awaitSubscribers(t, 1)
 				second := startLock(context.Background(), b.lock.Mutex(b.name))
-				sleep(grantLease * 5 / 8) // its place is too old for it to use the lock before it has asked
+				sleep(grantLease * 5 / 8) // after such a wait, a granted process asks first
 				var struck atomic.Bool
 				strike := redistest.Nth(1, netScript("acquire"), redistest.Cut)
 				on(b.proxy, func(cmd []string) redistest.Action {
@@ -51,7 +51,7 @@ func TestNetAcquireAfterTheWakeUpLost(t *testing.T) {
 					case got = <-first:
 					case got = <-second:
 					case <-time.After(netWakeUp):
-						require.FailNow(t, "nobody was woken")
+						require.FailNow(t, "no waiter was woken")
 					}
 					require.NoError(t, got.err)
 					require.Equal(t, map[string]int64{rlock.Owner(got.ctx): 1}, b.fields(t))
@@ -65,8 +65,8 @@ func TestNetAcquireAfterTheWakeUpLost(t *testing.T) {
 	}
 }
 
-// Fault 1, G4, G5: the same, and the woken waiter is cancelled before it knows. What it got is given
-// back, and the one behind it gets the lock.
+// Fault 1, G4, G5: the same, but the woken waiter is cancelled before the reply. The grant is given back, and the next
+// waiter gets the lock.
 func TestNetWokenWaiterGoesWithoutAnAnswer(t *testing.T) {
 	t.Parallel()
 	for _, lost := range []bool{false, true} {
@@ -79,7 +79,7 @@ func TestNetWokenWaiterGoesWithoutAnAnswer(t *testing.T) {
 			defer cancel()
 			first := startLock(ctx, b.lock.Mutex(b.name))
 			b.awaitSubscribers(t, 1)
-			sleep(grantLease * 5 / 8) // its place is too old for it to use the lock before it has asked
+			sleep(grantLease * 5 / 8) // after such a wait, a granted process asks first
 			b.proxy.OnReply(redistest.Nth(1, netScript("acquire"), redistest.Hold))
 			require.NoError(t, unlock())
 			redistest.Eventually(t, netWakeUp, func() bool { return b.proxy.Held() == 1 }, "granted, not answered")
@@ -101,8 +101,8 @@ func TestNetWokenWaiterGoesWithoutAnAnswer(t *testing.T) {
 	}
 }
 
-// Fault 1, G4: SUBSCRIBE or its confirmation is lost, with its connection or without, and the lock is
-// unlocked meanwhile. The waiter tries again when a subscription stands.
+// Fault 1, G4: SUBSCRIBE or its confirmation is lost, with or without its connection, before the lock is unlocked. The
+// waiter asks once it has subscribed again.
 func TestNetSubscribeLost(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -126,7 +126,7 @@ func TestNetSubscribeLost(t *testing.T) {
 						return act
 					})
 					waiter := startLock(context.Background(), b.lock.Mutex(b.name))
-					redistest.Eventually(t, netSlack, seen.Load, "it is lost")
+					redistest.Eventually(t, netSlack, seen.Load, "SUBSCRIBE or its confirmation must be lost")
 					require.NoError(t, unlock())
 					got := waiter.within(t, netGivesUp+netWakeUp)
 					require.NoError(t, got.err)
@@ -138,8 +138,8 @@ func TestNetSubscribeLost(t *testing.T) {
 	}
 }
 
-// Fault 2, G1, G4: the connection with the subscriptions is killed again and again, at least once while
-// each waiter waits. Nobody sleeps through an unlock.
+// Fault 2, G1, G4: the subscription connection is killed repeatedly, at least once during each wait. No waiter sleeps
+// through an unlock.
 func TestNetPubSubKilledRepeatedly(t *testing.T) {
 	t.Parallel()
 	b := newNetFixture(t, rlock.Options{})
@@ -161,7 +161,7 @@ func TestNetPubSubKilledRepeatedly(t *testing.T) {
 		require.NoError(t, err)
 		before := kills.Load()
 		waiter := startLock(context.Background(), b.lock.Mutex(b.name))
-		redistest.Eventually(t, netSlack, func() bool { return kills.Load() > before }, "its connection is killed")
+		redistest.Eventually(t, netSlack, func() bool { return kills.Load() > before }, "the connection must be killed")
 		waiter.waits(t)
 		require.NoError(t, unlock())
 		got := waiter.within(t, netWakeUp)

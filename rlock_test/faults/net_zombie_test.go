@@ -12,33 +12,33 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// Here requests reach Redis late: the proxy holds one back, the client loses its connection and
-// goes on, and only then is the request delivered. Such a request is called a zombie.
+// In these tests a request reaches Redis late, as a zombie: the proxy holds it back and delivers it after the client has
+// lost its connection and gone on.
 
-// strand holds the next call of a script back and ends the client's connections when f, which makes
-// it, is stuck. It returns what f returned; the zombie is still to come.
+// strand holds back the next call of a script, which f makes, and then closes the client's connections. It returns f's
+// error; the zombie is still undelivered.
 func (b *netFixture) strand(t *testing.T, script string, f func() error) error {
 	t.Helper()
 	held := b.proxy.Held()
 	b.proxy.OnRequest(redistest.Nth(1, netScript(script), redistest.Hold))
 	result := call(f)
-	redistest.Eventually(t, netSlack, func() bool { return b.proxy.Held() == held+1 }, "the request is on hold")
+	redistest.Eventually(t, netSlack, func() bool { return b.proxy.Held() == held+1 }, "the request must be held back")
 	b.conns.close()
 	return returned(t, result, netGivesUp+netSlack)
 }
 
-// deliver lets the zombie go, and returns when Redis has run it.
+// deliver delivers the zombie, and returns when Redis has run it.
 func (b *netFixture) deliver(t *testing.T) {
 	t.Helper()
 	before := redistest.Commands(t, b.direct)["evalsha"]
 	b.proxy.Release()
 	redistest.Eventually(t, netSlack, func() bool {
 		return redistest.Commands(t, b.direct)["evalsha"] > before
-	}, "the late request ran")
+	}, "the late request must run")
 }
 
-// Fault 1, G1, G5, G6: each request in turn reaches Redis after the repeat that made up for it, at
-// once, while the lock is held by another, and when nobody holds it.
+// Fault 1, G1, G5, G6: each request in turn reaches Redis after its repeat: during the hold, or during another client's.
+// It changes nothing.
 func TestNetLateRequestAfterItsRepeat(t *testing.T) {
 	t.Parallel()
 	for name, protocol := range netProtocols {
@@ -61,7 +61,7 @@ func TestNetLateRequestAfterItsRepeat(t *testing.T) {
 				has(1)
 				require.NoError(t, reenter())
 				has(2)
-				b.deliver(t) // wants a count of 1
+				b.deliver(t) // would set the count to 1
 				has(2)
 				require.NoError(t, unlockInner())
 				has(1)
@@ -80,7 +80,7 @@ func TestNetLateRequestAfterItsRepeat(t *testing.T) {
 
 				other, unlockOther, err := b.other.Mutex(b.name).Lock(context.Background())
 				require.NoError(t, err)
-				b.deliver(t) // finds another there
+				b.deliver(t) // finds another owner
 				require.Equal(t, map[string]int64{rlock.Owner(other): 1}, b.fields(t))
 				require.NoError(t, unlockOther())
 				require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
@@ -90,8 +90,8 @@ func TestNetLateRequestAfterItsRepeat(t *testing.T) {
 	}
 }
 
-// Fault 1, G5: an acquire reaches Redis when its repeat was granted and the lock is unlocked again,
-// so it takes the lock for nobody. It is given back, long before the lease ends.
+// Fault 1, G5: an acquire reaches Redis after its repeat was granted and unlocked, and takes the lock for nobody. The
+// lock is given back long before the lease ends.
 func TestNetLateAcquireAfterTheUnlock(t *testing.T) {
 	t.Parallel()
 	for kind, newCtx := range netContexts {
@@ -113,8 +113,8 @@ func TestNetLateAcquireAfterTheUnlock(t *testing.T) {
 	}
 }
 
-// Fault 1, G5: an acquire reaches Redis when its caller has gone, once with its connection still
-// there, once without.
+// Fault 1, G5: an acquire reaches Redis after its caller has left, with its connection open or closed. The lock is given
+// back.
 func TestNetLateAcquireAfterItsCallerHasGone(t *testing.T) {
 	t.Parallel()
 	for _, cut := range []bool{false, true} {
@@ -125,7 +125,7 @@ func TestNetLateAcquireAfterItsCallerHasGone(t *testing.T) {
 			ctx, cancel := context.WithCancel(context.Background())
 			defer cancel()
 			p := startLock(ctx, b.lock.Mutex(b.name))
-			redistest.Eventually(t, netSlack, func() bool { return b.proxy.Held() == 1 }, "on hold")
+			redistest.Eventually(t, netSlack, func() bool { return b.proxy.Held() == 1 }, "the acquire must be held back")
 			cancel()
 			got := p.within(t, netSlack)
 			require.ErrorIs(t, got.err, rlock.ErrNotAcquired)
@@ -133,7 +133,7 @@ func TestNetLateAcquireAfterItsCallerHasGone(t *testing.T) {
 			if cut {
 				b.conns.close()
 			}
-			// The same process is not kept from the lock by its own doubt.
+			// The process can lock again in spite of its own late acquire.
 			next := startLock(context.Background(), b.lock.Mutex(b.name))
 			if cut {
 				got = next.within(t, netSlack)
@@ -151,8 +151,8 @@ func TestNetLateAcquireAfterItsCallerHasGone(t *testing.T) {
 	}
 }
 
-// Fault 1, G1, G6: the last unlock of a hold reaches Redis after its repeat, when the same goroutine has the lock again. That is a
-// hold of its own, which it must not end.
+// Fault 1, G1, G6: the last unlock of a hold reaches Redis after its repeat, when the same goroutine has locked again. It
+// must not end that new hold.
 func TestNetLateUnlockSparesTheNextHold(t *testing.T) {
 	t.Parallel()
 	b := newNetFixture(t, rlock.Options{})
@@ -166,22 +166,21 @@ func TestNetLateUnlockSparesTheNextHold(t *testing.T) {
 		require.NoError(t, err)
 		require.NotEqual(t, owner, rlock.Owner(again))
 		b.deliver(t)
-		require.Equal(t, map[string]int64{rlock.Owner(again): 1}, b.fields(t), "still held")
+		require.Equal(t, map[string]int64{rlock.Owner(again): 1}, b.fields(t), "must still be held")
 		b.excluded(t)
 		return unlock()
 	}))
 	require.True(t, b.free(t))
 }
 
-// Fault 1, G7: a renewal reaches Redis after the unlock. It finds nothing, and another's hold keeps
-// its own lease.
+// Fault 1, G7: a renewal reaches Redis after the unlock. It finds nothing, and does not prolong another client's hold.
 func TestNetLateRenewalAfterTheUnlock(t *testing.T) {
 	t.Parallel()
 	b := newNetFixture(t, rlock.Options{WatchdogTimeout: 2 * time.Second})
 	b.proxy.OnRequest(redistest.Nth(1, netScript("renew"), redistest.Hold))
 	_, unlock, err := b.lock.Mutex(b.name).Lock(context.Background())
 	require.NoError(t, err)
-	redistest.Eventually(t, netSlack, func() bool { return b.proxy.Held() == 1 }, "the renewal is on hold")
+	redistest.Eventually(t, netSlack, func() bool { return b.proxy.Held() == 1 }, "the renewal must be held back")
 	b.conns.close()
 	require.NoError(t, unlock())
 	require.True(t, b.free(t))
