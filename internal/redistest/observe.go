@@ -82,10 +82,15 @@ func Parallel(t *testing.T) {
 // Goroutines counts the goroutines whose stack contains one of substrs, such as "github.com/go-rlock/rlock/pubsub.".
 // It leaves out those that run tests and those of this package, since a test's own stack names the package under test
 // too. In a test that called Parallel it also leaves out those of the other tests.
-func Goroutines(substrs ...string) (n int) {
+func Goroutines(substrs ...string) int { return GoroutinesWithout(nil, substrs...) }
+
+// GoroutinesWithout counts like Goroutines, except for those whose stack contains one of without. All are seen at the same instant.
+func GoroutinesWithout(without []string, substrs ...string) (n int) {
 	_, all := counted(substrs)
 	for _, g := range all {
-		n += g.count
+		if !containsAny(g.stack, without) {
+			n += g.count
+		}
 	}
 	return n
 }
