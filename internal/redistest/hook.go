@@ -2,7 +2,7 @@ package redistest
 
 import "strings"
 
-// Action is a Proxy's treatment of one frame.
+// Action is how a Proxy treats one frame.
 type Action string
 
 const (
