@@ -98,7 +98,7 @@ func TestLatch(t *testing.T) {
 	require.False(t, l.set(thatClient, 4, 1), "0 is a count")
 	require.True(t, l.down(thatClient, 5, 1))
 	require.Equal(t, noKey, l.ttl())
-	require.Equal(t, []string{"1"}, ear.said(), "nobody waits for 0")
+	require.Equal(t, []string{"1"}, ear.said(), "no process waits for 0")
 
 	require.True(t, l.set(thisClient, 5, 7))
 	require.True(t, l.delete(thatClient, 6, ""))
@@ -254,7 +254,7 @@ func TestLatchRights(t *testing.T) {
 	for n := uint64(2); n < 4; n++ {
 		_, err := lua.CountDown(t.Context(), limited, l.call(thisClient, n), 1)
 		if n == 2 {
-			require.NoError(t, err, "nobody needs a message")
+			require.NoError(t, err, "no process needs a message")
 			continue
 		}
 		var said *rueidis.RedisError

@@ -165,7 +165,7 @@ func TestNoConnection(t *testing.T) { //nolint:paralleltest // it counts gorouti
 	}()
 	giveBack()
 	require.Equal(t, lua.Acquired, (<-late).Status)
-	redistest.Eventually(t, 10*time.Second, func() bool { return asks() == 0 }, "nobody asks")
+	redistest.Eventually(t, 10*time.Second, func() bool { return asks() == 0 }, "no goroutine asks")
 	exhaust(t, l)() // it is in the pool again
 }
 

@@ -111,7 +111,7 @@ func TestSemaphoreRecord(t *testing.T) {
 		ttl := s.number("PTTL", s.record(i))
 		require.True(t, ttl > 100_000 && ttl <= 121_000, "%d", ttl)
 	}
-	require.Zero(t, s.number("EXISTS", s.requests), "nobody is in line")
+	require.Zero(t, s.number("EXISTS", s.requests), "the line is empty")
 
 	s.must("SET", s.record(1), "3") // cut off, or of somebody else
 	s.must("SET", s.record(2), "x")

@@ -118,7 +118,7 @@ func (s sem) line(want ...int) {
 	n, err := s.do("HKEYS", s.requests).AsStrSlice()
 	require.NoError(s.t, err)
 	n = slices.DeleteFunc(n, func(field string) bool { return field == "watch" })
-	require.Equal(s.t, len(want), len(n), "each has a field, and nobody else")
+	require.Equal(s.t, len(want), len(n), "exactly these processes have a field")
 }
 
 // heard requires these messages to the processes, in order. "" stands for no message, or a hint to look later.

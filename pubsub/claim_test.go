@@ -174,7 +174,7 @@ func TestTimerAfterAGrant(t *testing.T) {
 		<-ws[0].turn
 		began := time.Now()
 		<-ws[1].turn
-		require.Equal(t, time.Minute+time.Millisecond, time.Since(began), "the lease of the one that was granted")
+		require.Equal(t, time.Minute+time.Millisecond, time.Since(began), "the lease of the granted waiter")
 		ws[1].Held(time.Minute, false)
 		require.Same(t, ws[1], claimOf(d.hub, queue(d.ch)))
 		time.Sleep(2 * time.Minute)
@@ -324,7 +324,7 @@ func TestClaimBesideOutsiders(t *testing.T) {
 		d.hub.message(d.ch, "00")
 		d.turn(ws, 0)
 		_, outsiders = d.hub.Claim(d.q())
-		require.True(t, outsiders, "nobody is claimed")
+		require.True(t, outsiders, "no waiter is claimed")
 		ws[0].Held(time.Hour, false)
 		time.Sleep(outsidersStay - time.Millisecond)
 		claims(true)

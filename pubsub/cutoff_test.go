@@ -129,7 +129,7 @@ func TestLeavesANodeThatIsCutOff(t *testing.T) {
 			}
 			n.cutOff()
 			noTurn(t, ws...)
-			require.EqualValues(t, 1, n.subscribers(ch), "nobody knows")
+			require.EqualValues(t, 1, n.subscribers(ch), "the node is cut off, unnoticed")
 			first.Held(quiet, false)
 			awaitTurn(t, first, soon)
 			first.Held(-1, false)

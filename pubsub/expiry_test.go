@@ -52,7 +52,7 @@ func TestWaitersExpire(t *testing.T) {
 		for _, w := range ws {
 			require.Equal(t, Left, w.Leave())
 		}
-		require.Empty(t, forever.turn, "there is no news for one that stays")
+		require.Empty(t, forever.turn, "no news for a waiter that stays")
 		d.hub.message(d.ch, "0")
 		require.Len(t, forever.turn, 1)
 		forever.Leave()
@@ -178,7 +178,7 @@ func TestHeldAfterTheTime(t *testing.T) {
 		time.Sleep(time.Second) // the round trip to Redis
 		w.Held(-1, false)
 		requireExpired(t, w)
-		require.Equal(t, noOp, d.take(), "nobody is going to listen")
+		require.Equal(t, noOp, d.take(), "no waiter will listen")
 		require.Equal(t, Left, w.Leave())
 		require.Zero(t, d.hub.Len())
 	})

@@ -128,14 +128,14 @@ func TestLinger(t *testing.T) {
 		d.line(1)[0].Done(-1)
 		time.Sleep(linger)
 		synctest.Wait()
-		require.Equal(t, unsubscribing, d.take(), "nobody came")
+		require.Equal(t, unsubscribing, d.take(), "no waiter came")
 		d.confirm("unsubscribe")
 		d.finish(nil)
 		require.Zero(t, d.hub.Len())
 
 		d.line(1)[0].Done(-1)
 		d.link.down(io.EOF, false)
-		require.Equal(t, noOp, d.take(), "nobody needs it")
+		require.Equal(t, noOp, d.take(), "no waiter needs the subscription")
 		require.Zero(t, d.hub.Len())
 
 		d.line(1)[0].Done(-1)

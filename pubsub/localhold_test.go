@@ -152,7 +152,7 @@ func TestLocalHoldIsForgotten(t *testing.T) {
 		still(t, func(t *testing.T) {
 			d := newManualHub(t)
 			d.holds(time.Hour)
-			require.True(t, d.hub.JoinFirst(&Waiter{}, queue(d.ch)), "one that does not wait asks")
+			require.True(t, d.hub.JoinFirst(&Waiter{}, queue(d.ch)), "a caller that does not wait asks")
 		})
 	})
 }

@@ -315,7 +315,7 @@ func (m *model) check() {
 	if len(m.queue) == 0 {
 		require.False(m.t, t.need, "an empty queue wants nothing: %v", m.steps)
 		idle := !subOf(t).confirmed && !subOf(t).queued && subOf(t).op == noOp && t.apart == 0
-		require.False(m.t, idle, "a topic that nobody needs: %v", m.steps)
+		require.False(m.t, idle, "an unused topic: %v", m.steps)
 		m.news, m.began = 0, 0
 		return
 	}
@@ -332,10 +332,10 @@ func (m *model) check() {
 		}
 	}
 	if t.current == nil {
-		require.Zero(m.t, dueable, "somebody is due and nobody has the turn: %v", m.steps)
+		require.Zero(m.t, dueable, "a waiter is due but none has the turn: %v", m.steps)
 		require.True(m.t, t.need, "asleep without a subscription: %v", m.steps)
 		asked := subOf(t).queued || subOf(t).op != noOp || m.retry
-		require.True(m.t, subOf(t).confirmed || asked, "asleep, and nobody subscribes: %v", m.steps)
+		require.True(m.t, subOf(t).confirmed || asked, "asleep without a subscription: %v", m.steps)
 	}
 }
 
@@ -366,8 +366,8 @@ func TestNoWaiterSleepsThroughAnUnlock(t *testing.T) {
 			waited, polite = waited+m.waited, polite+m.polite
 		}
 	})
-	require.Positive(t, waited, "nobody waited for a hold of this process")
-	require.Positive(t, polite, "nobody let others go first")
+	require.Positive(t, waited, "no waiter waited for a hold of this process")
+	require.Positive(t, polite, "no waiter let others go first")
 	for row, taken := range table {
 		require.Positive(t, taken, "in the table of queue.go, and never taken: %s", row)
 	}

@@ -325,7 +325,7 @@ func TestRefusalDuringATurn(t *testing.T) {
 			require.Len(t, late.turn, 1)
 		case "done":
 			a.Done(-1)
-			require.Equal(t, subscribing, d.take(), "for the one that joined since")
+			require.Equal(t, subscribing, d.take(), "for the waiter that joined meanwhile")
 			d.confirm("subscribe")
 			d.finish(nil)
 			require.Len(t, late.turn, 1)

@@ -155,7 +155,7 @@ func TestTakenAwayWhilePutOff(t *testing.T) {
 		return redistest.Fail("MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.")
 	})
 	w.Leave()
-	redistest.Eventually(t, soon, func() bool { return s.hub.Len() == 0 }, "nobody needs it")
+	redistest.Eventually(t, soon, func() bool { return s.hub.Len() == 0 }, "the channel is no longer needed")
 }
 
 // Close does not wait for the PING reply that an unsubscription waits for.

@@ -437,8 +437,8 @@ func TestStories(t *testing.T) {
 					}
 					ours := func(owner string) bool { return owner != stranger }
 					told := slices.ContainsFunc(l.queue, ours) || s.subscribed && s.outside || l.local
-					require.True(t, len(l.waiters) == 0 || told, "seed %d: nobody would tell those who wait for %s: %v", seed, l.q.Lock, s.steps)
-					require.True(t, l.local || l.holder == "" || l.holder == stranger, "seed %d: nobody knows who holds %s: %v", seed, l.q.Lock, s.steps)
+					require.True(t, len(l.waiters) == 0 || told, "seed %d: no message would wake the waiters for %s: %v", seed, l.q.Lock, s.steps)
+					require.True(t, l.local || l.holder == "" || l.holder == stranger, "seed %d: the holder of %s is unknown: %v", seed, l.q.Lock, s.steps)
 					left += len(l.waiters)
 					if l.local {
 						s.unlock(l)

@@ -52,5 +52,5 @@ func TestCallsTakeTurns(t *testing.T) {
 	require.True(t, ok && none == nil)
 	h.releaseCallSlot()
 	ok, _ = h.callSlot()
-	require.True(t, ok, "nobody has it")
+	require.True(t, ok, "the right is free")
 }
