@@ -148,8 +148,8 @@ func TestOutsidersOnACluster(t *testing.T) {
 	}
 }
 
-// At each grant, every process that would sleep past its end gets a message to look then, even far back in the queue, because all processes
-// before it may be dead.
+// At each grant, every process that would sleep past its end gets a message to look then. This includes processes far back in the queue,
+// because all processes before them may be dead.
 func TestSuccessorsWatch(t *testing.T) {
 	t.Parallel()
 	addr := redistest.Shared(t)

@@ -57,7 +57,7 @@ func TestWhatErrorsMean(t *testing.T) {
 	}
 }
 
-// While Redis is silent, calls start until all caller slots are abandoned. After that, a call waits for an earlier one to end.
+// While Redis is silent, new calls start until maxLeft callers have left. After that, a call waits until another ends.
 func TestLeftCallsAreBounded(t *testing.T) {
 	var l left
 	for range maxLeft {
