@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// A key that fails every call fails alone.
+// A key that fails every call ends up in calls of its own.
 func TestPoisonedItemFailsAlone(t *testing.T) {
 	bubble(t, func(t *testing.T, r *Renewer, s *store) {
 		bad := newHold(50)
@@ -40,7 +40,7 @@ func TestPoisonedItemFailsAlone(t *testing.T) {
 				t.Errorf("retry %d is a call of %d", i, len(q.items))
 			}
 			if i >= 100 && len(q.items) > 1 && slices.Contains(q.items, bad.item) {
-				t.Error("the bad one was batched again")
+				t.Error("the failing lease was batched again")
 			}
 		}
 		sleep(time.Minute)
@@ -59,7 +59,7 @@ func TestPoisonedItemFailsAlone(t *testing.T) {
 	})
 }
 
-// Verdicts are answers: a batch with one failed item stays a batch.
+// An error for a single item is still an answer: the batch stays together.
 func TestFailedVerdictDoesNotSplit(t *testing.T) {
 	bubble(t, func(t *testing.T, r *Renewer, s *store) {
 		first := true
@@ -81,7 +81,7 @@ func TestFailedVerdictDoesNotSplit(t *testing.T) {
 	})
 }
 
-// Leases that wait to be sent alone can leave their queue too.
+// Leases queued to be sent alone can leave the queue too.
 func TestQueuedAlone(t *testing.T) {
 	bubble(t, func(t *testing.T, r *Renewer, s *store) {
 		s.answer = func(ctx context.Context, q request) ([]Verdict, error) {
@@ -96,7 +96,7 @@ func TestQueuedAlone(t *testing.T) {
 			hs[i] = newHold(i)
 			r.Keep(&hs[i].Lease, keeper{hs[i].item, "g", hs[i].lost}, until, watchdog)
 		}
-		sleep(13 * time.Second) // the batches were refused, and as many leases as allowed are in flight alone
+		sleep(13 * time.Second) // the batches were refused, so the maximum number of single-lease calls is in flight
 		waiting := 0
 		for _, h := range hs {
 			r.mu.Lock()
@@ -115,8 +115,7 @@ func TestQueuedAlone(t *testing.T) {
 	})
 }
 
-// An extension by other means ends a backoff, but a lease that failed by itself is not batched again before a call of
-// its own has succeeded.
+// An external extension ends a backoff. A lease that failed on its own is batched again only after it has succeeded on its own.
 func TestUpdateAfterFailure(t *testing.T) {
 	bubble(t, func(t *testing.T, r *Renewer, s *store) {
 		bad, good := newHold(1), newHold(2)
@@ -127,7 +126,7 @@ func TestUpdateAfterFailure(t *testing.T) {
 			return all(Renewed, len(q.items)), nil
 		}
 		r.Keep(&bad.Lease, keeper{bad.item, "g", bad.lost}, time.Now().Add(watchdog), watchdog)
-		sleep(15 * time.Second) // several tries
+		sleep(15 * time.Second) // several attempts
 		again := time.Now()
 		r.Update(&bad.Lease, again.Add(watchdog), watchdog)
 		s.taken()

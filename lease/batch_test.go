@@ -43,9 +43,8 @@ func TestBatches(t *testing.T) {
 			}
 			sleep(time.Minute) // merge
 			s.taken()
-			// The renewals are 10.028 s apart on average, with a deviation of 0.3 s. So the bound is close: with
-			// fewer leases over more periods there is room. With 10,000 leases in 30 periods one run in 80 had too
-			// many calls.
+			// Renewals are 10.028 s apart on average, with a deviation of 0.3 s, so the bound is close. Fewer leases over more periods
+			// leave room: with 10,000 leases in 30 periods, one run in 80 exceeded it.
 			const periods = 600
 			sleep(periods * 10 * time.Second)
 			if calls := len(s.taken()); calls < periods*29/30*n/100 || calls > periods*n/100 {
@@ -109,7 +108,7 @@ func TestBatchOption(t *testing.T) {
 	})
 }
 
-// A new lease that is soon due goes along with a due one; a later one does not.
+// A new lease due soon joins a call for due leases; a lease due later does not.
 func TestSlack(t *testing.T) {
 	for gap, together := range map[time.Duration]bool{400 * time.Millisecond: true, 3 * time.Second: false} {
 		bubble(t, func(t *testing.T, r *Renewer, s *store) {
@@ -124,7 +123,7 @@ func TestSlack(t *testing.T) {
 	}
 }
 
-// A lease kept just after the loop has taken everything due within the slack waits for its own time.
+// A lease kept just after the loop collected everything due within the slack waits for its own due time.
 func TestSlackEndsWithTheWakeUp(t *testing.T) {
 	bubble(t, func(t *testing.T, r *Renewer, s *store) {
 		now := time.Now()
@@ -140,7 +139,7 @@ func TestSlackEndsWithTheWakeUp(t *testing.T) {
 	})
 }
 
-// The leases of a small group come together, however far apart they began; but a longer lease is left alone.
+// The leases of a small group end up in one call, however far apart they began. A longer lease stays separate.
 func TestSmallGroupsMerge(t *testing.T) {
 	bubble(t, func(t *testing.T, r *Renewer, s *store) {
 		var hs []*hold

@@ -14,7 +14,7 @@ func renewAll(_ context.Context, _ any, _ time.Duration, items []Item) ([]Verdic
 	return all(Renewed, len(items)), nil
 }
 
-// settle drives the loop by hand until it would sleep.
+// settle runs the loop by hand until it would sleep.
 func settle(r *Renewer) {
 	for {
 		wait, _ := r.turn()
@@ -27,8 +27,8 @@ func settle(r *Renewer) {
 	}
 }
 
-// BenchmarkPeriod measures the cost of keeping n leases for a period (10 s at the default watchdog time), except the
-// renew function's own. There is no loop goroutine and no waiting: the clock is moved by hand.
+// BenchmarkPeriod measures the cost of keeping n leases for one period (10 s at the default watchdog time), without the renew function. It
+// moves the clock by hand, with no loop goroutine and no waiting.
 func BenchmarkPeriod(b *testing.B) {
 	for _, n := range []int{10_000, 100_000} {
 		for _, groups := range []int{1, 16384} {
@@ -77,8 +77,7 @@ func BenchmarkPeriod(b *testing.B) {
 	}
 }
 
-// BenchmarkDueAtOnce measures how long callers, and losses, wait at most while 100,000 leases due at once are
-// collected.
+// BenchmarkDueAtOnce measures the longest delay of callers and losses while the loop collects 100,000 leases due at once.
 func BenchmarkDueAtOnce(b *testing.B) {
 	var longest time.Duration
 	for b.Loop() {
@@ -114,7 +113,7 @@ func BenchmarkKeepStop(b *testing.B) {
 			var l Lease
 			b.ReportAllocs()
 			for b.Loop() {
-				l.state = idle // like a new one
+				l.state = idle // as if new
 				r.Keep(&l, keeper{Item{Name: "name", Owner: "owner"}, group, lost}, time.Now().Add(watchdog), watchdog)
 				r.Stop(&l)
 			}
@@ -137,7 +136,7 @@ func TestKeepStopDoNotAllocate(t *testing.T) {
 	}
 }
 
-// The memory of a lease: embedded, and beyond.
+// Memory of a lease: embedded in the hold, and allocated besides.
 func TestMemory(t *testing.T) {
 	if size := unsafe.Sizeof(Lease{}); size > 160 {
 		t.Errorf("a Lease is %d bytes", size)

@@ -105,7 +105,7 @@ func TestCallsInFlightAreBounded(t *testing.T) {
 	}
 }
 
-// Calls of a group that gets no answer take no further leases along.
+// Calls to a failing group carry only leases that are due.
 func TestFailingGroupIsNotFilled(t *testing.T) {
 	bubble(t, func(t *testing.T, r *Renewer, s *store) {
 		bad, other, late := newHold(1), newHold(2), newHold(3)
@@ -117,7 +117,7 @@ func TestFailingGroupIsNotFilled(t *testing.T) {
 		}
 		until := time.Now().Add(watchdog)
 		r.Keep(&other.Lease, keeper{other.item, "g", other.lost}, until, watchdog)
-		sleep(due)                                                                                                       // other has been renewed, and rests
+		sleep(due)                                                                                                       // other was just renewed
 		r.Keep(&bad.Lease, keeper{bad.item, "g", bad.lost}, time.Now().Add(watchdog), watchdog)                          // not due yet
 		r.Keep(&late.Lease, keeper{late.item, "g", late.lost}, time.Now().Add(watchdog-9100*time.Millisecond), watchdog) // due within 1.5 s
 		r.mu.Lock()
@@ -132,8 +132,7 @@ func TestFailingGroupIsNotFilled(t *testing.T) {
 	})
 }
 
-// A lease that waits for room in its group can be stopped, switched off and on,
-// and lost.
+// A lease waiting for room in its group can be stopped, switched off and on, and lost.
 func TestQueuedLeases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t)
@@ -186,7 +185,7 @@ func TestQueuedLeases(t *testing.T) {
 	})
 }
 
-// The same for leases that wait for a retry.
+// So can leases waiting for a retry.
 func TestQueuedRetries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t)

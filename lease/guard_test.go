@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// guarded keeps a new hold with a guarded lease of that duration, renewed or not. It returns its end, too.
+// guarded keeps a new hold with a guarded lease for that duration, renewed or not, and also returns the lease's end.
 func guarded(r *Renewer, lasts time.Duration, renewed bool) (*hold, time.Time) {
 	h, until := newHold(1), time.Now().Add(lasts)
 	h.Guard()
@@ -14,7 +14,7 @@ func guarded(r *Renewer, lasts time.Duration, renewed bool) (*hold, time.Time) {
 	return h, until
 }
 
-// requireAsserted requires one call after a period, for that time.
+// requireAsserted requires exactly one call after a period, with that remaining time.
 func requireAsserted(t *testing.T, s *store, want time.Duration) {
 	t.Helper()
 	sleep(due)
@@ -22,13 +22,13 @@ func requireAsserted(t *testing.T, s *store, want time.Duration) {
 	if len(qs) != 1 || len(qs[0].items) != 1 {
 		t.Fatalf("%d calls in a period", len(qs))
 	}
-	want += time.Since(qs[0].at) // since it was sent
+	want += time.Since(qs[0].at) // counted from sending
 	if got := qs[0].items[0].Lease; got < want || got > want+time.Millisecond {
 		t.Errorf("asserted for %v, want %v", got, want)
 	}
 }
 
-// A guarded lease is asserted each period for its remaining time, and lost at its end all the same.
+// A guarded lease is asserted every period with its remaining time, and is still lost at its end.
 func TestGuardOfAFixedLease(t *testing.T) {
 	t.Parallel()
 	t.Run("a fixed lease", func(t *testing.T) {
@@ -69,7 +69,7 @@ func TestGuardOfARenewedLease(t *testing.T) {
 		bubble(t, func(t *testing.T, r *Renewer, s *store) {
 			h, until := guarded(r, 2*watchdog, true)
 			requireAsserted(t, s, time.Until(until.Add(-due)))
-			for range 3 { // a re-entry now and then does not delay it
+			for range 3 { // occasional re-entries do not delay it
 				sleep(due / 4)
 				r.Update(&h.Lease, until, watchdog)
 			}

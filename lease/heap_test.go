@@ -54,10 +54,10 @@ func TestHeap(t *testing.T) {
 	}
 }
 
-// Callers wake the loop only for something earlier than its next wake-up.
+// Callers wake the loop only for a time before its next wake-up.
 func TestLoopIsNotWokenForNothing(t *testing.T) {
 	bubble(t, func(t *testing.T, r *Renewer, s *store) {
-		synctest.Wait() // the loop has looked around once, after it started
+		synctest.Wait() // the loop's first turn, after it started
 		turns := 0
 		clock := r.clock
 		r.mu.Lock()
@@ -90,7 +90,7 @@ func TestLoopIsNotWokenForNothing(t *testing.T) {
 	})
 }
 
-// A process that holds one lock at a time, briefly: the loop wakes after the hold has gone.
+// If a process holds one lock at a time, briefly, the loop wakes only after the hold is gone.
 func TestLoopIsNotWokenByEachHold(t *testing.T) {
 	bubble(t, func(t *testing.T, r *Renewer, s *store) {
 		synctest.Wait()
@@ -99,8 +99,8 @@ func TestLoopIsNotWokenByEachHold(t *testing.T) {
 		r.mu.Lock()
 		r.clock = func() time.Duration { turns++; return clock() }
 		r.mu.Unlock()
-		// With jitter, a period takes 5.1 turns on average. Their number in 20 periods has a deviation of 5.9, so one
-		// run in 600 has more than 120; in 200 periods the bound is nine deviations away.
+		// With jitter, a period takes 5.1 turns on average. Over 20 periods the deviation is 5.9, so one run in 600 exceeds 120. Over 200
+		// periods the bound is nine deviations away.
 		const periods = 200
 		for i := range 1000 * periods {
 			h := newHold(i)

@@ -2,7 +2,7 @@ package lease
 
 import "time"
 
-// keeper is a Keeper made of its parts.
+// keeper implements Keeper with functions.
 type keeper struct {
 	item  Item
 	group any
@@ -15,7 +15,7 @@ func (k keeper) Item() Item  { return k.item }
 func (k keeper) Group() any  { return k.group }
 func (k keeper) Lost(l Loss) { k.lost(l) }
 
-// renewedIf returns the ttl of a lease that is renewed, or not.
+// renewedIf returns the ttl of a lease: the watchdog time if it is renewed, otherwise 0.
 func renewedIf(renewed bool) time.Duration {
 	if renewed {
 		return watchdog

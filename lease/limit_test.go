@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// A limit ends the trusted time whatever renews the lease, and renewals stop when they cannot extend it.
+// A limit ends the trusted time, however often the lease is renewed. Renewals that cannot extend the lease stop.
 func TestLimit(t *testing.T) {
 	const limit = 75 * time.Second
 	keep := func(r *Renewer, lasts time.Duration, renewed bool) (h *hold, end time.Time) {
@@ -22,7 +22,7 @@ func TestLimit(t *testing.T) {
 		sleep(time.Hour)
 		h.wantLost(t, end, expired)
 		if !h.loss[0].Limit {
-			t.Errorf("the loss says nothing of the limit: %+v", h.loss[0])
+			t.Errorf("the loss does not report the limit: %+v", h.loss[0])
 		}
 	}
 	t.Run("renewed", func(t *testing.T) {
@@ -73,7 +73,7 @@ func TestLimit(t *testing.T) {
 			sleep(time.Hour)
 			h.wantLost(t, until, expired)
 			if h.loss[0].Limit {
-				t.Error("that was not the limit")
+				t.Error("the loss was not due to the limit")
 			}
 		})
 	})

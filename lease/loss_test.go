@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// G2: on time, even if the renew function breaks its promise to return.
+// G2: the loss is on time, even if the renew function ignores its ctx.
 func TestLossIsOnTimeWhileCallsAreStuck(t *testing.T) {
 	for _, kind := range []string{"until their ctx ends", "for ever"} {
 		t.Run(kind, func(t *testing.T) {
@@ -95,7 +95,7 @@ func TestGone(t *testing.T) {
 	})
 }
 
-// Between the store's answer and the callback, the lease cannot come back, but it can be stopped.
+// After the store's verdict and before the callback, a lease can be stopped but not revived.
 func TestGoneIsFinalBeforeItIsReported(t *testing.T) {
 	bubble(t, func(t *testing.T, r *Renewer, s *store) {
 		s.answer = func(_ context.Context, q request) ([]Verdict, error) {
@@ -105,7 +105,7 @@ func TestGoneIsFinalBeforeItIsReported(t *testing.T) {
 		a, b, c, until := newHold(1), newHold(2), newHold(3), time.Now().Add(watchdog)
 		r.Keep(&a.Lease, keeper{a.item, nil, a.lost}, until, watchdog)
 		r.Keep(&b.Lease, keeper{b.item, nil, b.lost}, until, watchdog)
-		// The callback of c keeps the loop busy beyond the verdict.
+		// The callback of c occupies the loop past the verdict.
 		sleep(9 * time.Second)
 		for len(s.taken()) == 0 {
 			sleep(time.Millisecond)
@@ -126,8 +126,7 @@ func TestGoneIsFinalBeforeItIsReported(t *testing.T) {
 	})
 }
 
-// The next holder of a name in this process enters after the previous one was notified, whether or not the loop has
-// had its turn.
+// The next holder of a name in this process enters only after the previous holder was notified, even before the loop runs.
 func TestCatchUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRenewer(renewAll, Options{Watchdog: watchdog}) // without its loop
@@ -148,7 +147,7 @@ func TestCatchUp(t *testing.T) {
 	})
 }
 
-// CatchUp also waits for a Lost in progress.
+// CatchUp waits for a Lost in progress.
 func TestCatchUpWaitsForALossUnderWay(t *testing.T) {
 	bubble(t, func(t *testing.T, r *Renewer, _ *store) {
 		h := newHold(1)
@@ -169,8 +168,7 @@ func TestCatchUpWaitsForALossUnderWay(t *testing.T) {
 	})
 }
 
-// Close returns when every keeper was notified, including one whose Lost is running on another goroutine than the
-// renewer's (G9).
+// G9: Close returns only after every keeper was notified, even if Lost runs on a goroutine other than the renewer's.
 func TestCloseWaitsForALossThatCatchUpPassesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRenewer(renewAll, Options{Watchdog: watchdog}) // without its loop
@@ -178,7 +176,7 @@ func TestCloseWaitsForALossThatCatchUpPassesOn(t *testing.T) {
 		release := make(chan struct{})
 		var told atomic.Bool
 		r.Keep(&h.Lease, keeper{h.item, nil, func(Loss) { <-release; told.Store(true) }}, time.Now(), 0)
-		go r.CatchUp() // ends with the loss
+		go r.CatchUp() // returns with the loss
 		synctest.Wait()
 		closed := make(chan bool, 1)
 		go func() { // ends below
@@ -188,7 +186,7 @@ func TestCloseWaitsForALossThatCatchUpPassesOn(t *testing.T) {
 		synctest.Wait()
 		close(release)
 		if !<-closed {
-			t.Error("Close returned before")
+			t.Error("Close returned too early")
 		}
 	})
 }

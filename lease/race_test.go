@@ -11,8 +11,7 @@ import (
 	"time"
 )
 
-// Random calls from many goroutines against the real clock. Each lease checks that Lost came at most once, not early,
-// and not after Stop.
+// Random calls from many goroutines against the real clock: each lease gets at most one Lost, never early and never after Stop.
 func TestRandomLoad(t *testing.T) {
 	const wd = 60 * time.Millisecond
 	s := newStore(t)
@@ -64,7 +63,7 @@ func TestRandomLoad(t *testing.T) {
 		}
 		r.Stop(&h.Lease)
 		r.mu.Lock()
-		flies := h.place == inCall // its call may not have reached the store yet
+		flies := h.place == inCall // its call may still be on the way to the store
 		r.mu.Unlock()
 		if !flies {
 			s.forbid(h.item)
@@ -82,11 +81,11 @@ func TestRandomLoad(t *testing.T) {
 	}
 	wg.Wait()
 	if lostN.Load() == 0 || stoppedN.Load() == 0 || len(s.taken()) == 0 {
-		t.Errorf("lost %d, stopped %d: not much of a test", lostN.Load(), stoppedN.Load())
+		t.Errorf("lost %d, stopped %d: the test covers too little", lostN.Load(), stoppedN.Load())
 	}
 	r.mu.Lock()
 	if len(r.ends.entries)+len(r.dues.entries) != 0 {
-		t.Error("something is left over")
+		t.Error("leases are left over")
 	}
 	for _, g := range r.groups {
 		if g.members != 0 || g.calls == 0 { // a call that outlives its leases keeps the group until it ends
@@ -97,7 +96,7 @@ func TestRandomLoad(t *testing.T) {
 	r.Close()
 }
 
-// Close against everything else.
+// Close races with every other call.
 func TestCloseRaces(t *testing.T) {
 	const wd = 30 * time.Millisecond
 	for range 20 {

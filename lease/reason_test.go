@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// theLoss returns the hold's loss, of which there must be one.
+// theLoss requires exactly one loss of the hold, and returns it.
 func (h *hold) theLoss(t testing.TB) Loss {
 	t.Helper()
 	h.mu.Lock()
@@ -20,7 +20,7 @@ func (h *hold) theLoss(t testing.TB) Loss {
 	return h.loss[0]
 }
 
-// A loss has the error of the last failed renewal, as the renew function returned it.
+// A loss carries the last renewal error, exactly as the renew function returned it.
 func TestLossSaysWhy(t *testing.T) {
 	cut, refused := errors.New("cut"), fmt.Errorf("NOPERM: %w", ErrRefused)
 	fail := func(err error) func(int, request) ([]Verdict, error) {
@@ -89,7 +89,7 @@ func TestLossSaysWhy(t *testing.T) {
 	})
 }
 
-// Items refused one by one have an error each, in one group and whatever the others' answers.
+// Items of one group that are refused individually keep their own errors, whatever the other answers are.
 func TestEachRefusedLeaseHasItsError(t *testing.T) {
 	bubble(t, func(t *testing.T, r *Renewer, s *store) {
 		bad, hs := map[Item]error{}, make([]*hold, 100)
@@ -123,7 +123,7 @@ func TestEachRefusedLeaseHasItsError(t *testing.T) {
 	})
 }
 
-// If a group falls silent, not every lease is sent before its end: those behind the probes have the group's error.
+// In a silent group some leases end before they are sent. Those behind the probes report the group's error.
 func TestLeaseThatWasNeverSentHasItsGroupsError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t)
@@ -143,7 +143,7 @@ func TestLeaseThatWasNeverSentHasItsGroupsError(t *testing.T) {
 			sent[q.items[0]] = true
 		}
 		if len(sent) == len(hs) {
-			t.Error("all were sent: not much of a test")
+			t.Error("all were sent: the test covers too little")
 		}
 		for _, h := range hs {
 			if l := h.theLoss(t); !errors.Is(l.Err, context.DeadlineExceeded) {
@@ -153,7 +153,7 @@ func TestLeaseThatWasNeverSentHasItsGroupsError(t *testing.T) {
 	})
 }
 
-// A loss says whether the lease was to be renewed; and a success by other means counts like a renewal.
+// A loss reports whether renewal was on. An external extension counts as a renewal.
 func TestLossSaysWhetherToBeRenewed(t *testing.T) {
 	bubble(t, func(t *testing.T, r *Renewer, s *store) {
 		cut := errors.New("cut")

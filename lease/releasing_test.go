@@ -6,8 +6,7 @@ import (
 	"time"
 )
 
-// A renewal in flight during the release may find the name released: no loss. The end of the trusted time still is
-// one.
+// A renewal in flight during a release may find the name already released. That is no loss, but the end of the trusted time still is.
 func TestReleasingWhileInFlight(t *testing.T) {
 	for _, verdict := range []Verdict{Renewed, Failed, Gone} {
 		bubble(t, func(t *testing.T, r *Renewer, s *store) {

@@ -81,7 +81,7 @@ func TestSlowReplyDoesNotStretch(t *testing.T) {
 		if got, want := r.Until(&h.Lease), qs[0].at.Add(watchdog); !got.Equal(want) {
 			t.Errorf("trusted until %v, want %v", got, want)
 		}
-		// The period, too, counts from the sending.
+		// The next period also counts from the time of sending.
 		sleep(time.Until(qs[0].at.Add(due)))
 		if qs := s.taken(); len(qs) != 1 {
 			t.Errorf("%d calls in the second period", len(qs))
@@ -124,5 +124,5 @@ func TestPanics(t *testing.T) {
 	var l Lease
 	r.Keep(&l, keeper{Item{}, nil, nil}, time.Now().Add(time.Hour), 0)
 	wantPanic("kept twice", func() { r.Keep(&l, keeper{Item{}, nil, nil}, time.Now(), 0) })
-	r.Stop(&l) // the mutex is free
+	r.Stop(&l) // the mutex was released
 }

@@ -69,7 +69,7 @@ func TestLateSuccessSavesTheLease(t *testing.T) {
 	})
 }
 
-// The retries of a lease keep their backoff when others come due around them.
+// A lease keeps its retry backoff when other leases come due.
 func TestBackoffIsNotCutShortByOthers(t *testing.T) {
 	bubble(t, func(t *testing.T, r *Renewer, s *store) {
 		s.answer = func(_ context.Context, q request) ([]Verdict, error) {
@@ -97,7 +97,7 @@ func TestBackoffIsNotCutShortByOthers(t *testing.T) {
 	})
 }
 
-// After an outage everything is saved in the remaining time, although it is sent piece by piece.
+// After an outage every lease is saved in its remaining time, although only a part is sent at a time.
 func TestRecoveryAfterOutage(t *testing.T) {
 	for _, outage := range []string{"errors", "silence"} {
 		t.Run(outage, func(t *testing.T) {
@@ -129,8 +129,7 @@ func TestRecoveryAfterOutage(t *testing.T) {
 	}
 }
 
-// The backoff stays so short that a brief recovery saves the lease, whenever it comes and however the renewals failed
-// before it.
+// The backoff stays short enough for a brief recovery to save the lease, at any time and after any mix of failures.
 func TestShortRecoveryIsUsed(t *testing.T) {
 	const recovery = watchdog/30 + 100*time.Millisecond
 	fail := func(err error) func(context.Context, time.Duration) error {
@@ -182,7 +181,7 @@ func TestShortRecoveryIsUsed(t *testing.T) {
 	}
 }
 
-// A store that refuses all of many leases gets fewer requests for each.
+// If a store refuses many leases, the number of requests per lease drops.
 func TestStoreThatRefusesAllIsSpared(t *testing.T) {
 	bubble(t, func(t *testing.T, r *Renewer, s *store) {
 		s.answer = func(context.Context, request) ([]Verdict, error) { return nil, ErrRefused }
@@ -199,7 +198,7 @@ func TestStoreThatRefusesAllIsSpared(t *testing.T) {
 	})
 }
 
-// A lease whose renewal failed has less time left than those due for the first time, and goes before them.
+// A lease with a failed renewal has less time left than newly due leases, so it is sent first.
 func TestRetryGoesFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t)
@@ -216,7 +215,7 @@ func TestRetryGoesFirst(t *testing.T) {
 		defer r.Close()
 		r.Keep(&old.Lease, keeper{old.item, nil, old.lost}, time.Now().Add(watchdog), watchdog)
 		sleep(due)
-		for i := range 10 * parallel { // due when old still fails, and 20 s of calls
+		for i := range 10 * parallel { // due while old still fails, with calls that take 20 s
 			h := newHold(i + 1)
 			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(watchdog), watchdog)
 		}

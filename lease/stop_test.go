@@ -34,7 +34,7 @@ func TestStop(t *testing.T) {
 	})
 }
 
-// A call in flight neither delays Stop, nor revives a stopped or lost lease.
+// A call in flight neither delays Stop nor revives a stopped or lost lease.
 func TestStopWithCallInFlight(t *testing.T) {
 	for _, when := range []string{"kept", "lost"} {
 		for _, v := range []Verdict{Renewed, Gone, Failed} {
@@ -87,7 +87,7 @@ func TestCloseWithStuckCalls(t *testing.T) {
 		sleep(due)
 		r.Stop(&hs[1].Lease)
 		before := time.Now()
-		r.Close() // the bubble reports goroutines left behind
+		r.Close() // the bubble reports leaked goroutines
 		r.Close()
 		if d := time.Since(before); d != 0 {
 			t.Errorf("Close took %v", d)
@@ -121,7 +121,7 @@ type closedKeeper struct {
 
 func (k closedKeeper) Closed() { k.closed.Add(1) }
 
-// G9: Close calls Closed for the leases that it gives up, and no others, before it waits for a call.
+// G9: Close calls Closed for exactly the leases it gives up, before it waits for a call.
 func TestCloseTellsKeepers(t *testing.T) {
 	bubble(t, func(t *testing.T, r *Renewer, s *store) {
 		end := make(chan struct{})
@@ -164,7 +164,7 @@ func TestCloseTellsKeepers(t *testing.T) {
 	})
 }
 
-// Close while calls end by themselves: their results are dropped.
+// Results of calls that end during Close are discarded.
 func TestCloseWhileCallsEnd(t *testing.T) {
 	bubble(t, func(t *testing.T, r *Renewer, s *store) {
 		s.answer = func(_ context.Context, q request) ([]Verdict, error) {

@@ -9,14 +9,14 @@ import (
 	"time"
 )
 
-// watchdog is the watchdog time of the tests: renewals are due every 10 s, give or take half a second of jitter, and
-// up to 1.5 s earlier for the first time; a call times out after 5 s.
+// watchdog is the watchdog time of the tests. Renewals are due every 10 s, plus or minus 0.5 s of jitter, the first up to 1.5 s earlier.
+// Calls time out after 5 s.
 const watchdog = 30 * time.Second
 
-// due is the time after which a lease has been renewed again.
+// due is a time after which every lease has been renewed.
 const due = 10560 * time.Millisecond
 
-// request is a renew call as the store saw it.
+// request records one call of the renew function.
 type request struct {
 	at    time.Time
 	group any
@@ -24,18 +24,17 @@ type request struct {
 	items []Item
 }
 
-// store stands for the renew function. It fails the test when an item is in two calls at once, when a call is too
-// big, and when an item was forbidden.
+// store implements the renew function. It fails the test if an item is in two calls at once or is forbidden, or if a call is too big.
 type store struct {
 	t      testing.TB
-	answer func(ctx context.Context, q request) ([]Verdict, error) // nil: everything is renewed
+	answer func(ctx context.Context, q request) ([]Verdict, error) // nil: renews everything
 	batch  int
 
 	mu        sync.Mutex
 	requests  []request
 	inFlight  map[Item]bool
-	calls     map[any]int // in flight, by group
-	most      int         // most calls of one group ever in flight
+	calls     map[any]int // calls in flight, by group
+	most      int         // peak number of calls in flight for one group
 	forbidden map[Item]bool
 }
 
@@ -79,7 +78,7 @@ func (s *store) renew(ctx context.Context, group any, ttl time.Duration, items [
 	return s.answer(ctx, q)
 }
 
-// taken returns the requests since its last call.
+// taken returns the requests since the last taken.
 func (s *store) taken() []request {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -102,13 +101,13 @@ func all(v Verdict, n int) []Verdict {
 	return vs
 }
 
-// stuck answers when the ctx of the call ends.
+// stuck answers only when the call's ctx ends.
 func stuck(ctx context.Context, _ request) ([]Verdict, error) {
 	<-ctx.Done()
 	return nil, ctx.Err()
 }
 
-// hold is a lease with the test's records of it.
+// hold is a lease with its test records.
 type hold struct {
 	Lease
 	item Item
@@ -137,13 +136,13 @@ func (h *hold) wantKept(t testing.TB) {
 	}
 }
 
-// The reasons for wantLost: Loss.Gone.
+// Reasons for wantLost: values of Loss.Gone.
 const (
 	expired   = false
 	foundGone = true
 )
 
-// wantLost checks that the hold was lost once, at that time, and for that reason.
+// wantLost requires exactly one loss, at the given time and for the given reason.
 func (h *hold) wantLost(t testing.TB, at time.Time, reason bool) {
 	t.Helper()
 	h.mu.Lock()
@@ -153,8 +152,7 @@ func (h *hold) wantLost(t testing.TB, at time.Time, reason bool) {
 	}
 }
 
-// bubble runs fn with a renewer in a synctest bubble, which also fails when
-// Close leaves a goroutine behind.
+// bubble runs fn with a renewer in a synctest bubble, which also fails if Close leaks a goroutine.
 func bubble(t *testing.T, fn func(t *testing.T, r *Renewer, s *store)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -165,7 +163,7 @@ func bubble(t *testing.T, fn func(t *testing.T, r *Renewer, s *store)) {
 	})
 }
 
-// sleep lets time pass inside a bubble, with everything that is due in it.
+// sleep advances the bubble's clock and lets everything due run.
 func sleep(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()

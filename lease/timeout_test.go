@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// A call ends after the time-out of the options, unless a sixth of the watchdog time is shorter.
+// A call times out after Options.Timeout or a sixth of the watchdog time, whichever is shorter.
 func TestTimeout(t *testing.T) {
 	for given, want := range map[time.Duration]time.Duration{
 		0: watchdog / 6, time.Second: time.Second, 3 * time.Second: 3 * time.Second, time.Minute: watchdog / 6,

@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// period returns the bounds of a period for ttl: the longest is a third and a bit more.
+// period returns the bounds of a renewal period: the longest is slightly over a third of ttl.
 func period(ttl time.Duration) (shortest, longest time.Duration) { return ttl * 19 / 60, ttl * 19 / 54 }
 
-// Leases with several ttls: each is renewed every third of its own, for its own, and in calls of its own.
+// Leases with different ttls do not share calls. Each is renewed every third of its own ttl, and for that ttl.
 func TestLeasesHaveTheirOwnTTL(t *testing.T) {
 	bubble(t, func(t *testing.T, r *Renewer, s *store) {
 		began := time.Now()
@@ -52,7 +52,7 @@ func TestLeasesHaveTheirOwnTTL(t *testing.T) {
 				t.Errorf("%v is trusted until %v, last renewed at %v", it, r.Until(&h.Lease), last[it])
 			}
 		}
-		// Without answers each is lost when its own time is over.
+		// Without answers, each lease is lost when its own ttl is over.
 		s.mu.Lock()
 		s.answer = stuck
 		s.mu.Unlock()
@@ -67,7 +67,7 @@ func TestLeasesHaveTheirOwnTTL(t *testing.T) {
 	})
 }
 
-// Leases of each ttl share their calls, so that n of them cost n/Batch calls a period, whatever the others have.
+// Leases of equal ttl share calls: n of them cost n/Batch calls per period, whatever ttls other leases have.
 func TestBatchesOfEachTTL(t *testing.T) {
 	bubble(t, func(t *testing.T, r *Renewer, s *store) {
 		const n, short = 1000, 3 * time.Second
@@ -78,7 +78,7 @@ func TestBatchesOfEachTTL(t *testing.T) {
 			}
 			time.Sleep(watchdog / 3 / n) // acquired over one period
 		}
-		sleep(3 * watchdog) // until the batches have formed
+		sleep(3 * watchdog) // until batches have formed
 		s.taken()
 		sleep(watchdog)
 		calls := make(map[time.Duration]int)
@@ -91,7 +91,7 @@ func TestBatchesOfEachTTL(t *testing.T) {
 	})
 }
 
-// A call ends after a sixth of its own ttl.
+// A call times out after a sixth of its ttl.
 func TestTimeoutOfATTL(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t)
@@ -117,7 +117,7 @@ func TestTimeoutOfATTL(t *testing.T) {
 	})
 }
 
-// A longer ttl makes a renewal due at once, a shorter one when no more than that is left.
+// A longer ttl makes a renewal due at once. A shorter ttl makes it due when the remaining time has dropped to it.
 func TestUpdateChangesTheTTL(t *testing.T) {
 	for _, guarded := range []bool{false, true} {
 		bubble(t, func(t *testing.T, r *Renewer, s *store) {
@@ -164,14 +164,13 @@ func TestUpdateChangesTheTTL(t *testing.T) {
 	}
 }
 
-// No change of the ttl, at any moment, makes a lease trusted for longer than the store knows, and none delays the
-// assertions of a guarded lease.
+// Changing the ttl never makes a lease trusted longer than the store keeps it, and never delays assertions of a guarded lease.
 func TestUpdatesOfTheTTLAtAnyMoment(t *testing.T) {
 	for _, guarded := range []bool{false, true} {
 		for _, first := range []time.Duration{0, 3 * time.Second, watchdog} {
 			for step := range 40 {
 				bubble(t, func(t *testing.T, r *Renewer, s *store) {
-					var told time.Time // until when the store keeps it
+					var told time.Time // the store's expiry
 					s.answer = func(_ context.Context, q request) ([]Verdict, error) {
 						time.Sleep(100 * time.Millisecond)
 						lasts := q.ttl
@@ -210,8 +209,7 @@ func TestUpdatesOfTheTTLAtAnyMoment(t *testing.T) {
 	}
 }
 
-// A lease that is not renewed gains no trusted time if renewal is switched on while the store gets its remaining
-// time.
+// Switching renewal on while the store is being sent the remaining time adds no trusted time.
 func TestGuardedLeaseIsRenewedDuringACall(t *testing.T) {
 	bubble(t, func(t *testing.T, r *Renewer, s *store) {
 		s.answer = func(_ context.Context, q request) ([]Verdict, error) {

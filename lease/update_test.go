@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// keepOne keeps a new hold for one watchdog time, renewed or not. It returns the end of that, too.
+// keepOne keeps a new hold for one watchdog time, renewed or not, and also returns the lease's end.
 func keepOne(r *Renewer, renewed bool) (*hold, time.Time) {
 	h, until := newHold(1), time.Now().Add(watchdog)
 	r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, until, renewedIf(renewed))
@@ -79,7 +79,7 @@ func TestUpdateMovesTheEnd(t *testing.T) {
 	t.Run("later", func(t *testing.T) {
 		bubble(t, func(t *testing.T, r *Renewer, s *store) {
 			h, _ := keepOne(r, true)
-			for range 100 { // re-entries, each of which extends the expiry
+			for range 100 { // re-entries, each of which extends the lease
 				sleep(8 * time.Second)
 				r.Update(&h.Lease, time.Now().Add(watchdog), watchdog)
 			}
@@ -123,7 +123,7 @@ func TestUpdateAfterLossOrStop(t *testing.T) {
 	})
 }
 
-// Update while a call is in flight: the effect at the end of the call.
+// Update while a call is in flight takes effect when the call ends.
 func TestUpdateWhileInFlight(t *testing.T) {
 	type outcome struct {
 		switches []bool // of renewed, during the call

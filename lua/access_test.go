@@ -14,7 +14,7 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// calls runs each script, on a lock that the owner holds twice. A hand-off is followed by one back.
+// calls runs each script on a lock that the owner holds twice. Each hand-off is followed by a hand-off back.
 func calls(ctx context.Context, c rueidis.Client, l lab) map[string]error {
 	p := lua.Publish{Name: l.channel}
 	errs := make(map[string]error)
@@ -29,7 +29,7 @@ func calls(ctx context.Context, c rueidis.Client, l lab) map[string]error {
 	return errs
 }
 
-// scriptOf names the script of a call.
+// scriptOf returns the name of a call's script.
 func scriptOf(call string) string {
 	if call == "hand-off" {
 		return "release script: "
@@ -78,7 +78,7 @@ func TestServerWithoutTheScripts(t *testing.T) {
 	}
 }
 
-// user creates a user with these rules, and returns a client that acts as that user.
+// user creates a user with these rules, and returns a client that acts as it.
 func user(t *testing.T, s *redistest.Server, rules string) rueidis.Client {
 	t.Helper()
 	admin := s.Client(t)
@@ -87,7 +87,7 @@ func user(t *testing.T, s *redistest.Server, rules string) rueidis.Client {
 	return s.Client(t, func(o *rueidis.ClientOption) { o.Username, o.Password = "tester", "secret" })
 }
 
-// notAllowed is the servers' error for a forbidden command in a script; only from Redis 7.2 on it names the command.
+// notAllowed is the server's error for a forbidden command in a script. Only Redis 7.2 and later names the command.
 const notAllowed = "run (this|the '[a-z]+') command"
 
 func TestForbiddenCalls(t *testing.T) {
@@ -100,7 +100,7 @@ func TestForbiddenCalls(t *testing.T) {
 		fields      map[string]string
 	}{
 		{"evalsha", everything + "-evalsha", "evalsha", "acquire hand-off renew release force", mine(2)},
-		// Redis checks the keys before it starts the script, so there are no verdicts for single keys.
+		// Redis checks the keys before the script starts, so single keys get no verdicts.
 		{"the key", "~other &* +@all", "key", "acquire hand-off renew release force", mine(2)},
 		{"the channel", "~* resetchannels &other +@all", "channel", "release", map[string]string{}},
 		{"publish", everything + "-publish", notAllowed, "release", map[string]string{}},
@@ -130,7 +130,7 @@ func TestForbiddenCalls(t *testing.T) {
 	}
 }
 
-// Redis 7 checks keys before a script runs: a forbidden one stops the whole batch, and nothing of it is renewed.
+// Redis 7 checks keys before a script runs: a forbidden key stops the whole batch, and nothing in it is renewed.
 func TestRenewBatchWithAForbiddenKey(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -149,7 +149,7 @@ func TestRenewBatchWithAForbiddenKey(t *testing.T) {
 	a.requireTTL(lease)
 }
 
-// If an error prevents reading any key, but not running the script, each key gets its own verdict.
+// If an error prevents reading the keys but not running the script, each key gets its own verdict.
 func TestRenewRefused(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

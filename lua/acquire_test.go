@@ -72,7 +72,7 @@ func TestAcquireFromEveryState(t *testing.T) {
 				}
 				for i := range 3 { // the first call and two repeats
 					if i > 0 && fenced && row.count > 1 && row.raised {
-						token++ // a re-entry never has a token that may be another hold's
+						token++ // a re-entry never gets a token that may belong to another hold
 					}
 					got, err := lua.Acquire(t.Context(), rdb, a)
 					if row.err != "" {
@@ -121,7 +121,7 @@ func TestAcquireIsNoSuccessByDefault(t *testing.T) {
 	require.NotEqual(t, lua.Renewed, zero)
 }
 
-// TestAcquireNeverShortens takes many steps with falling leases.
+// TestAcquireNeverShortens takes many steps with ever shorter leases.
 func TestAcquireNeverShortens(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, redistest.Dial(t, redistest.Shared(t)))
@@ -150,7 +150,7 @@ func TestFencingCounterStartsAtOneAndOutlivesTheHold(t *testing.T) {
 	}
 }
 
-// A hold whose counter is gone, for example because somebody deleted it, has no token.
+// A hold whose counter was deleted has no token.
 func TestFencingCounterGoneUnderAHold(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, redistest.Dial(t, redistest.Shared(t)))
@@ -161,7 +161,7 @@ func TestFencingCounterGoneUnderAHold(t *testing.T) {
 	require.Zero(t, l.number("EXISTS", l.fence))
 }
 
-// A failed acquire leaves no hold behind, although Redis does not roll a script back.
+// A failed acquire leaves no hold behind, although Redis does not roll back scripts.
 func TestAcquireThatCannotFenceLeavesNothing(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Dial(t, redistest.Shared(t))

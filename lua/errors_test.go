@@ -11,7 +11,7 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// The errors of Redis 6.2, Redis 8 and Valkey 9 for a failing command in a script.
+// The errors of Redis 6.2, Redis 8 and Valkey 9 for a command that fails inside a script.
 func TestSaid(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Dial(t, redistest.Shared(t))

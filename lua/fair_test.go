@@ -15,7 +15,7 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// fairOwner returns an owner of fair locks, each of another process.
+// fairOwner returns a fair lock's owner, each time of another process.
 func fairOwner(i int) string { return fmt.Sprintf("%08x-0000-4000-8000-000000000000:0%d", i, i) }
 
 func (l lab) fair() lua.Fair {
@@ -35,7 +35,7 @@ func (l lab) endsFair(i int) lua.ReleaseArgs {
 	return lua.ReleaseArgs{Name: l.name, Owner: fairOwner(i), Fair: l.fair(), Publish: lua.Publish{Name: l.channel}}
 }
 
-// queueFair makes the first owner hold the lock, and all others wait.
+// queueFair makes the first owner hold the lock and all others wait.
 func (l lab) queueFair(n int) {
 	l.t.Helper()
 	for i := range n {
@@ -54,7 +54,7 @@ func TestFairWithoutMemory(t *testing.T) {
 	require.NoError(t, l.rdb.Do(t.Context(), l.rdb.B().ConfigSet().ParameterValue().ParameterValue("maxmemory", "1").Build()).Error())
 
 	_, err := l.acquiresFair(3)
-	require.ErrorContains(t, err, "OOM", "no place for another one")
+	require.ErrorContains(t, err, "OOM", "no place for another waiter")
 	require.EqualValues(t, 2, l.number("LLEN", l.fair().List))
 
 	got, err := lua.Release(t.Context(), l.rdb, l.endsFair(0))
@@ -87,7 +87,7 @@ func TestFairMayNotPublish(t *testing.T) {
 	require.Equal(t, lua.Acquired, got.Status)
 }
 
-// ReleaseAll takes releases of all kinds together.
+// ReleaseAll releases all kinds together.
 func TestReleaseAllKinds(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Start(t).Client(t)
@@ -106,8 +106,7 @@ func TestReleaseAllKinds(t *testing.T) {
 	}
 }
 
-// While a slot is moving to another node, Redis refuses a call with several keys if some do not exist. A release goes
-// on without the queue.
+// While a slot moves to another node, Redis refuses a multi-key call if some keys do not exist. A release then continues without the queue.
 func TestFairReleaseWithoutTheQueue(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t, 2, 0)
@@ -147,7 +146,7 @@ func TestFairReplies(t *testing.T) {
 	}
 }
 
-// queueOf makes the queue that n waiters of this library behind r of Redisson's would make by joining.
+// queueOf makes the queue that n waiters of this library, joining behind r Redisson waiters, would make.
 func (l lab) queueOf(r, n int) {
 	l.t.Helper()
 	const script = `
@@ -168,7 +167,7 @@ end`
 	l.hold(fairOwner(0), "1", long)
 }
 
-// refreshes keeps the places of waiters, in calls like a process's.
+// refreshes renews the waiters' places, in calls like those of a process.
 func (l lab) refreshes(owners ...int) (all []lua.Renewal) {
 	l.t.Helper()
 	f := l.fair()
@@ -204,7 +203,7 @@ func upTo(n int) []int {
 	return all
 }
 
-// The places of ten times as many waiters cost ten times as much, also behind waiters of Redisson.
+// Refreshing ten times as many places costs ten times as much, also behind Redisson waiters.
 func TestFairPlacesCostByTheirNumber(t *testing.T) {
 	t.Parallel()
 	const few, many = 1000, 10_000
@@ -241,8 +240,8 @@ func usedCPU(t *testing.T, rdb rueidis.Client) (used float64) {
 	return used
 }
 
-// Behind waiters of Redisson a place lasts longer, by the time that each of them may subtract from it. Far back in the queue, the
-// stored time is used unchanged.
+// Behind Redisson waiters a place lasts longer, by the time that each of them may subtract from it. Far back in the queue, the stored time
+// is used unchanged.
 func TestFairPlacesBehindRedisson(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, redistest.Dial(t, redistest.Shared(t)))
@@ -288,7 +287,7 @@ func TestFairPlacesBehindRedisson(t *testing.T) {
 	requireLasts(1900, 5*time.Second)
 }
 
-// Deleting a part of the queue makes no waiter sleep forever: the list decides about places.
+// Deleting part of the queue leaves no waiter asleep forever: the list determines the places.
 func TestFairPlacesOfATornQueue(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -8,8 +8,7 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// A program restricted to FIPS 140 algorithms can import the package, although Redis names scripts by SHA-1, which is not such an
-// algorithm.
+// A program restricted to FIPS 140 algorithms can import the package, although Redis names scripts by SHA-1, which FIPS 140 does not allow.
 func TestImportUnderFIPS140(t *testing.T) {
 	t.Parallel()
 	self, err := os.Executable()

@@ -33,7 +33,7 @@ func wide(n int) []string {
 	return fields
 }
 
-// A hash with other data is not a lock: nobody waits for it, and nothing deletes it.
+// A hash with other data is not a lock: no caller waits for it, and no script deletes it.
 func TestForeignHash(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Dial(t, redistest.Shared(t))
@@ -150,7 +150,7 @@ func TestAnotherType(t *testing.T) {
 	}
 }
 
-// All of Redisson's kinds of locks under one name exclude each other, and can be forced.
+// All kinds of Redisson locks with the same name exclude each other, and can be forced open.
 func TestLocksOfAllKinds(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Dial(t, redistest.Shared(t))
@@ -190,7 +190,7 @@ func TestLocksOfAllKinds(t *testing.T) {
 	}
 }
 
-// Checking the fields costs nothing if the lock is free or held by the caller.
+// Checking the fields adds no cost if the lock is free or held by the caller.
 func TestCommandsInScripts(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Start(t).Client(t)
@@ -226,7 +226,7 @@ func TestCommandsInScripts(t *testing.T) {
 	}, run())
 	l.must("DEL", l.name)
 
-	// A hand-over from process to process: the release that joins the queue and grants.
+	// A hand-over between processes: a single release joins the queue and grants the lock.
 	l.hold(other, "1", brief)
 	acquire.Queue, acquire.GrantLease = l.queue, grantLease
 	l.process(1)

@@ -79,7 +79,7 @@ func FuzzReplies(f *testing.F) {
 	})
 }
 
-// askOthers calls the functions whose replies have other forms: no reply makes them panic.
+// askOthers calls the functions with other reply formats: no reply makes them panic.
 func askOthers(ctx context.Context, c rueidis.Client) {
 	_, _ = lua.AcquireAll(ctx, c, []lua.AcquireArgs{{Name: "a", Owner: me}, {Name: "b", Owner: me}})
 	_, _ = lua.ReleaseEach(ctx, c, []lua.ReleaseArgs{{Name: "a", Owner: me}, {Name: "b", Owner: me}})
@@ -144,7 +144,7 @@ func value(in []byte, depth int) (string, []byte) {
 	switch kind {
 	case '*', '%', '~':
 		return aggregate(string(kind)+strconv.Itoa(max(n%5, 0))+"\r\n", max(n%5, 0)*width(kind), in, depth)
-	case '?': // an array whose length is not told in advance
+	case '?': // an array of unannounced length
 		reply, in := aggregate("*?\r\n", max(n%5, 0), in, depth)
 		return reply + ".\r\n", in
 	case '#':

@@ -13,7 +13,7 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// next is the owner that gets the lock by a hand-off.
+// next is the owner that receives the hand-off.
 const next = "11111111-2222-3333-4444-555555555555:9"
 
 func (l lab) handOff(fenced bool) lua.ReleaseArgs {
@@ -70,7 +70,7 @@ func TestHandOffFromEveryState(t *testing.T) {
 				l.must("SET", l.fence, "41")
 				ear := l.listen(false)
 				token, status := int64(41), row.status
-				for range 3 { // the first call and two repeats, which find that it is no longer mine
+				for range 3 { // the first call, then two repeats after the lock has gone
 					got, err := lua.Release(t.Context(), rdb, l.handOff(fenced))
 					want := lua.ReleaseReply{Status: status}
 					if fenced && status == lua.HandedOff {
@@ -97,7 +97,7 @@ func TestHandOffFromEveryState(t *testing.T) {
 	}
 }
 
-// both is a state with two holds, mine and the next owner's. No call leaves it, but others may write to Redis.
+// both is a state with two holds, mine and the next owner's. No call leaves it, but another client could write it.
 func both(count string) state {
 	return func(l lab) {
 		l.t.Helper()
@@ -143,7 +143,7 @@ func TestHandOffIsLikeAnAcquire(t *testing.T) {
 	}
 }
 
-// A failed hand-off changes nothing, although Redis does not roll a script back.
+// A failed hand-off changes nothing, although Redis does not roll back scripts.
 func TestHandOffThatCannotFenceChangesNothing(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Dial(t, redistest.Shared(t))
@@ -177,7 +177,7 @@ func TestHandOffThatCannotFenceChangesNothing(t *testing.T) {
 	}
 }
 
-// The expiry is the last step that may fail, and its failure is undone. Redis accepts every Duration.
+// Setting the expiry is the last step that can fail, and its failure is undone. Redis accepts every Duration.
 func TestHandOffWithALeaseThatRedisRefuses(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Dial(t, redistest.Shared(t))
@@ -192,8 +192,8 @@ func TestHandOffWithALeaseThatRedisRefuses(t *testing.T) {
 	}
 }
 
-// A hand-off that is forbidden, or refused for lack of memory, leaves a lock that can be released as usual. Without
-// the right to HDEL neither works; then the next owner may find a hold.
+// A hand-off that is forbidden, or refused for lack of memory, leaves a lock that a normal unlock can release. Without the right to HDEL
+// neither works; then the next owner may find a hold.
 func TestHandOffRefused(t *testing.T) {
 	t.Parallel()
 	const everything = "~* &* +@all "
@@ -248,7 +248,7 @@ func TestHandOffRefused(t *testing.T) {
 	})
 }
 
-// release ends my hold by c, after which nothing is left.
+// release ends my hold by c and expects nothing to remain.
 func (l lab) release(c rueidis.Client) {
 	l.t.Helper()
 	got, err := lua.Release(l.t.Context(), c, lua.ReleaseArgs{Name: l.name, Owner: me, Publish: lua.Publish{Name: l.channel}})

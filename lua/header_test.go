@@ -12,10 +12,10 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// aNumber is a number that a script passes to Redis.
+// aNumber is a number passed to Redis by a script.
 var aNumber = regexp.MustCompile(`redis\.p?call\([^()]*, -?\d+[,)]`)
 
-// TestHeadersNameWhatBodiesUse compares each script with the comment at its top.
+// TestHeadersNameWhatBodiesUse compares each script with its header comment.
 func TestHeadersNameWhatBodiesUse(t *testing.T) {
 	t.Parallel()
 	for _, file := range scriptFiles(t) {
@@ -60,14 +60,14 @@ func scriptFiles(t *testing.T) []string {
 	return files
 }
 
-// preludes are functions for scripts, and have no keys or arguments of their own.
+// preludes are shared functions, with no keys or arguments of their own.
 var preludes = []string{"clock", "counter", "fair", "hold_key", "latch", "line", "lives", "message", "owner_of", "queue_entry", "raise", "readers"}
 
 var errorReply = regexp.MustCompile(`return redis\.error_reply\('([A-Z]+) [^\n]*`)
 
 var aFunction = regexp.MustCompile(`local function (\w+)\(`)
 
-// A script has no prelude without calling it. A missing one is a global variable to Redis, which is an error.
+// A script includes a prelude only if it calls it. A missing prelude is a global variable to Redis, which is an error.
 func TestPreludesAreCalled(t *testing.T) {
 	t.Parallel()
 	seen := make(map[string]bool)
@@ -155,7 +155,7 @@ var (
 	anyCall     = regexp.MustCompile(`^(\w+)\(.*\)$`)
 )
 
-// answers lists a body's return values, including those from functions.
+// answers lists a body's return values, including those of its functions.
 func answers(body string) []string {
 	functions := make(map[string]string)
 	for _, m := range anyFunction.FindAllStringSubmatch(body, -1) {
@@ -192,7 +192,7 @@ func shapes(replies *regexp.Regexp, header string) []string {
 	return shape(all)
 }
 
-// The first element of a pair is the outcome and stands in the code as a number, the second is a value.
+// The first element of a pair is the outcome, a number in the code; the second is a value.
 var aPair = regexp.MustCompile(`^\{(-?\d+), (.+)\}$`)
 
 func shape(replies []string) []string {

@@ -15,7 +15,7 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// Two clients, and how long their calls are known.
+// Two clients, and how long the server remembers their calls.
 const (
 	thisClient = "11111111-2222-3333-4444-555555555555"
 	thatClient = "66666666-2222-3333-4444-555555555555"
@@ -98,7 +98,7 @@ func TestLatch(t *testing.T) {
 	require.False(t, l.set(thatClient, 4, 1), "0 is a count")
 	require.True(t, l.down(thatClient, 5, 1))
 	require.Equal(t, noKey, l.ttl())
-	require.Equal(t, []string{"1"}, ear.said(), "nobody waits for 0")
+	require.Equal(t, []string{"1"}, ear.said(), "no process waits for 0")
 
 	require.True(t, l.set(thisClient, 5, 7))
 	require.True(t, l.delete(thatClient, 6, ""))
@@ -109,7 +109,7 @@ func TestLatch(t *testing.T) {
 	require.Greater(t, ttl, (kept - slack).Milliseconds())
 }
 
-// A latch keeps any expiry that somebody gave it.
+// A latch keeps any expiry set by another client.
 func TestLatchKeepsItsExpiry(t *testing.T) {
 	t.Parallel()
 	l := newLatch(t, redistest.Dial(t, redistest.Shared(t)))
@@ -120,7 +120,7 @@ func TestLatchKeepsItsExpiry(t *testing.T) {
 	require.Greater(t, l.look().TTL, lease-slack)
 }
 
-// Counts are Redis's, of 64 bits, and not Lua's.
+// Counts are Redis's 64-bit integers, not Lua numbers.
 func TestLatchCountsExactly(t *testing.T) {
 	t.Parallel()
 	l := newLatch(t, redistest.Dial(t, redistest.Shared(t)))
@@ -131,8 +131,7 @@ func TestLatchCountsExactly(t *testing.T) {
 	l.requireCount(1)
 }
 
-// A repeat gets the answer of the call, and changes nothing. So does a copy that comes after later calls, whatever
-// the latch is by then.
+// A repeat gets the original answer and changes nothing. So does a copy that arrives after later calls, whatever the latch is by then.
 func TestLatchCallsCountOnce(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Dial(t, redistest.Shared(t))
@@ -165,7 +164,7 @@ func TestLatchCallsCountOnce(t *testing.T) {
 				require.Equal(t, row.did, row.call(l), "a repeat")
 				l.requireCount(row.after)
 			}
-			// The latch becomes another one, by another client and by this one, and then a copy comes.
+			// Another client, then this client, changes the latch, and then a copy of an earlier call arrives.
 			for i, client := range []string{thatClient, thisClient} {
 				l.delete(thatClient, 10+uint64(i), "")
 				require.True(t, l.set(client, 20+uint64(i), 7))
@@ -245,7 +244,7 @@ func TestLatchOfAnotherType(t *testing.T) {
 	require.Equal(t, "1", count)
 }
 
-// Missing rights of a user. A forbidden channel does not undo a count.
+// A user lacks rights. A forbidden channel does not undo a count.
 func TestLatchRights(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -255,7 +254,7 @@ func TestLatchRights(t *testing.T) {
 	for n := uint64(2); n < 4; n++ {
 		_, err := lua.CountDown(t.Context(), limited, l.call(thisClient, n), 1)
 		if n == 2 {
-			require.NoError(t, err, "nobody needs a message")
+			require.NoError(t, err, "no process needs a message")
 			continue
 		}
 		var said *rueidis.RedisError
@@ -283,7 +282,7 @@ func TestLatchRights(t *testing.T) {
 	}
 }
 
-// Replies that no script of ours makes are errors, and never an answer.
+// Replies that no script makes are errors, never answers.
 func TestLatchReplies(t *testing.T) {
 	t.Parallel()
 	p := &parrot{}

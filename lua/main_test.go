@@ -14,13 +14,13 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
-// The expiries that tests distinguish: a key's before a call, and the one that the call asks for.
+// The expiries that tests distinguish: the key's expiry before a call, and the expiry requested by the call.
 const (
 	short = 20 * time.Second
 	lease = 60 * time.Second
 	long  = 180 * time.Second
 
-	slack = 15 * time.Second // that a slow machine may take between two looks at an expiry
+	slack = 15 * time.Second // slack for a slow machine between two reads of an expiry
 )
 
 const (
@@ -28,7 +28,7 @@ const (
 	other = "11111111-2222-3333-4444-555555555555:8"
 )
 
-// lab is one lock on a server, with what tests need around it.
+// lab is a lock on a server, with helpers for tests.
 type lab struct {
 	t       *testing.T
 	rdb     rueidis.Client
@@ -71,13 +71,13 @@ func (l lab) fields() map[string]string {
 	return m
 }
 
-// ttl is the remaining time of the key as Redis reports it: -1ms without expiry, -2ms without key.
+// ttl is the key's remaining time as Redis reports it: -1ms without an expiry, -2ms without a key.
 func (l lab) ttl() time.Duration {
 	l.t.Helper()
 	return time.Duration(l.number("PTTL", l.name)) * time.Millisecond
 }
 
-// requireTTL checks an expiry: exact for a negative one, else at most as long as wanted.
+// requireTTL checks an expiry: exactly if want is negative, otherwise at most want.
 func (l lab) requireTTL(want time.Duration) {
 	l.t.Helper()
 	got := l.ttl()
@@ -94,7 +94,7 @@ const (
 	noExpiry = -time.Millisecond
 )
 
-// hold makes the hash {owner: count} with an expiry, or without one.
+// hold makes the hash {owner: count}, with an expiry or without.
 func (l lab) hold(owner, count string, ttl time.Duration) {
 	l.t.Helper()
 	l.must("HSET", l.name, owner, count)
@@ -103,7 +103,7 @@ func (l lab) hold(owner, count string, ttl time.Duration) {
 	}
 }
 
-// A state is a possible content of the key before a script.
+// A state is the key's content before a script.
 type state func(l lab)
 
 func absent(lab) {}
@@ -115,7 +115,7 @@ func holding(owner, count string, ttl time.Duration) state {
 	}
 }
 
-// expired is a hold whose time ran out.
+// expired is a hold past its expiry.
 func expired(owner string) state {
 	return func(l lab) {
 		l.t.Helper()
@@ -137,13 +137,13 @@ type ear struct {
 	heard   chan string
 }
 
-// listen subscribes like a process that is in line, or will be.
+// listen subscribes like a process in line, or about to be.
 func (l lab) listen(sharded bool) *ear {
 	l.t.Helper()
 	return l.listenTo(l.channel, sharded, l.channel+":rlock_queue")
 }
 
-// outsider listens to the unlock channel alone.
+// outsider subscribes only to the unlock channel.
 func (l lab) outsider(sharded bool) *ear {
 	l.t.Helper()
 	return l.listenTo(l.channel, sharded)
@@ -184,9 +184,8 @@ func (l lab) listenTo(channel string, sharded bool, beside ...string) *ear {
 
 const endMark = "end"
 
-// said returns the messages since the last call. A message of its own marks the end. The node that has the lock
-// publishes it, as it did the script's messages before their replies: messages of one node arrive in order, those of
-// two need not.
+// said returns the messages since the last call; a mark ends them. The lock's node publishes the mark, as it did the script's messages
+// before their replies. Messages of one node arrive in order, those of two nodes need not.
 func (e *ear) said() []string {
 	e.l.t.Helper()
 	how := "publish"
@@ -212,7 +211,7 @@ func (e *ear) said() []string {
 	}
 }
 
-// servers are those on which the scripts talk differently to Redis, or Redis to its clients.
+// servers runs test over RESP3, over RESP2, and on a cluster.
 func servers(t *testing.T, test func(t *testing.T, l lab, sharded bool)) {
 	t.Helper()
 	t.Run("RESP3", func(t *testing.T) {

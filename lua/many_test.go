@@ -32,7 +32,7 @@ func wanted(all []lab) (args []lua.AcquireArgs) {
 	return args
 }
 
-// Whatever the state of one of several locks, all are taken or none, and the reply names the blocking lock.
+// Several locks are taken together or not at all, in any state, and the reply names the blocking lock.
 func TestAcquireAllFromEveryState(t *testing.T) {
 	t.Parallel()
 	for name, rdb := range map[string]rueidis.Client{
@@ -90,8 +90,8 @@ func TestAcquireAllFromEveryState(t *testing.T) {
 	}
 }
 
-// If a lock fails after the check of all locks, because its counter is not a number, the locks taken before it are released, but not
-// those held before the call.
+// If taking a lock fails after the check of all locks, because its counter is not a number, the locks taken before it are released. Locks
+// held before the call stay held.
 func TestAcquireAllUndoes(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Dial(t, redistest.Shared(t))
@@ -114,7 +114,7 @@ func TestAcquireAllUndoes(t *testing.T) {
 	all[2].must("DEL", args[2].Fence)
 }
 
-// ReleaseEach returns the result of Release for each lock, whatever the others are.
+// ReleaseEach gives each lock its own Release result, whatever the other results are.
 func TestReleaseEach(t *testing.T) {
 	t.Parallel()
 	for name, rdb := range map[string]rueidis.Client{

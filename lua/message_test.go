@@ -13,7 +13,7 @@ import (
 	"github.com/go-rlock/rlock/pubsub"
 )
 
-// Each message from a script to one process is read as intended.
+// Each message from a script to one process is parsed as intended.
 func TestMessagesAreRead(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Dial(t, redistest.Shared(t))
@@ -115,7 +115,7 @@ func messages(t *testing.T, texts []string) (all []pubsub.Message) {
 	return all
 }
 
-// Scripts build messages and queue entries only with the shared functions.
+// Scripts build messages and queue entries only with shared functions.
 func TestMessagesAreWrittenInOnePlace(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("*.lua")

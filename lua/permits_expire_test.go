@@ -12,7 +12,7 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// An expired permit differs from an unknown one as long as it exists.
+// An expired permit differs from an unknown permit while its record exists.
 func TestPermitsReleaseOfExpired(t *testing.T) {
 	t.Parallel()
 	s := sharedPermits(t)
@@ -27,7 +27,7 @@ func TestPermitsReleaseOfExpired(t *testing.T) {
 	s.requirePermits(2, 0)
 }
 
-// An expired permit goes to the next to ask, even one of Redisson's, whose ids may be texts.
+// An expired permit goes to the next process that asks, even a Redisson process, whose ids may be texts.
 func TestPermitsExpire(t *testing.T) {
 	t.Parallel()
 	s := sharedPermits(t)
@@ -35,7 +35,7 @@ func TestPermitsExpire(t *testing.T) {
 	s.take(1, id(1))
 	s.requirePermits(0, 1)
 
-	// A refused process looks when the next permit expires.
+	// A refused process looks again when the next permit expires.
 	s.expire(-20*time.Second, id(1))
 	again := s.wait(2, id(2)).Again
 	require.True(t, again > 5*time.Second && again <= 20*time.Second, "%v", again)
@@ -76,7 +76,7 @@ func TestPermitsForever(t *testing.T) {
 	require.True(t, s.look(&p).Found)
 }
 
-// 10,000 expired permits come back in portions, and every call works.
+// 10,000 expired permits are reclaimed in portions, and every call works.
 func TestPermitsManyExpired(t *testing.T) {
 	t.Parallel()
 	s := sharedPermits(t)
@@ -89,7 +89,7 @@ func TestPermitsManyExpired(t *testing.T) {
 
 	ear := s.process(1)
 	calls, a := 0, s.request(1)
-	for { // somebody wants more than one portion, and asks until there are so many
+	for { // a process wants more than one portion, and asks until it has it
 		a.Wants, a.IDs, a.Waits = []int64{900}, ids(1, 900), true
 		r := s.use(a)
 		calls++
@@ -112,7 +112,7 @@ func TestPermitsManyExpired(t *testing.T) {
 	require.Empty(t, ear.said())
 }
 
-// If nobody asks for more, a message makes those in line ask.
+// If no process asks for more, a message makes those in line ask.
 func TestPermitsManyExpiredWhileOthersWait(t *testing.T) {
 	t.Parallel()
 	s := sharedPermits(t)
@@ -140,7 +140,7 @@ func TestPermitsManyExpiredWhileOthersWait(t *testing.T) {
 	t.Fatal("not granted")
 }
 
-// Waiters that would sleep longer notice a permit with a short lease, and a lease that is shortened.
+// Waiters that would sleep longer notice a permit with a short lease, and a shortened lease.
 func TestPermitsShortLeaseIsLookedAt(t *testing.T) {
 	t.Parallel()
 	s := sharedPermits(t)
@@ -176,7 +176,7 @@ func TestPermitsShortLeaseIsLookedAt(t *testing.T) {
 	s.line(1, 2, 3)
 }
 
-// Renewal never shortens, and revives nothing.
+// Renewal never shortens a lease, and never revives an expired permit.
 func TestPermitsRenew(t *testing.T) {
 	t.Parallel()
 	s, other := sharedPermits(t), sharedPermits(t)
@@ -210,7 +210,7 @@ func TestPermitsRenew(t *testing.T) {
 	require.False(t, s.look(&p).Found)
 }
 
-// If the counter expires, so do the permits.
+// If the counter expires, the permits expire with it.
 func TestPermitsOfACounterThatExpires(t *testing.T) {
 	t.Parallel()
 	s := sharedPermits(t)
@@ -226,7 +226,7 @@ func TestPermitsOfACounterThatExpires(t *testing.T) {
 	require.True(t, again > 5*time.Second && again <= 20_001*time.Millisecond, "%v", again)
 }
 
-// Each want may have a lease of its own; those in line know the next to expire.
+// Each want may have its own lease. Those in line know the next permit to expire.
 func TestPermitsLeasesOfWants(t *testing.T) {
 	t.Parallel()
 	s := sharedPermits(t)
@@ -247,8 +247,7 @@ func TestPermitsLeasesOfWants(t *testing.T) {
 	require.Error(t, err)
 }
 
-// A holder trusts a permit for all of its lease. So it exists that long, whatever part of a millisecond the server's
-// clock has begun.
+// A holder trusts a permit for its whole lease, so the permit exists that long, wherever the server's clock is within a millisecond.
 func TestPermitsLastForAllOfTheirLease(t *testing.T) {
 	t.Parallel()
 	s := sharedPermits(t)

@@ -10,8 +10,8 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// A slot is the lowest number that no other permit has, and below the number of all permits. That holds even when
-// Redisson gives permits back, which knows no slots, or has some.
+// A slot is the lowest number that no other permit has, below the number of all permits. This holds even if Redisson, which knows no slots,
+// gives permits back or holds some.
 func TestPermitsSlots(t *testing.T) {
 	t.Parallel()
 	s := sharedPermits(t)
@@ -43,7 +43,7 @@ func TestPermitsSlots(t *testing.T) {
 	require.Equal(t, int64(5), s.number("ZCARD", s.slots))
 }
 
-// Random permits of this library and Redisson's: slots are never shared, and below the number of permits.
+// In random mixes of permits of this library and of Redisson, slots are never shared and stay below the number of permits.
 func TestPermitsSlotsAreLikeTheirModel(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
@@ -116,8 +116,7 @@ func TestPermitsSlotsAreLikeTheirModel(t *testing.T) {
 	}
 }
 
-// Random calls, sent twice, cancelled or late, with permits that expire: each permit has one owner, and the sum is
-// right.
+// Random calls, sent twice, cancelled or late, on permits that expire: each permit has a single owner, and the sum stays right.
 func TestPermitsAreLikeTheirModel(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()

@@ -44,7 +44,7 @@ func TestPermitsForeign(t *testing.T) {
 	require.ErrorIs(t, err, lua.ErrNoCounter)
 }
 
-// Impossible requests are not sent.
+// Impossible requests are never sent.
 func TestPermitsBadCalls(t *testing.T) {
 	t.Parallel()
 	s := sharedPermits(t)
@@ -64,7 +64,7 @@ func TestPermitsBadCalls(t *testing.T) {
 	s.requirePermits(5000, 0)
 }
 
-// The commands that scripts of permits need beside those of semaphores.
+// The commands needed by permit scripts, in addition to those of semaphores.
 var permitsCommands = append([]string{"zcard", "zcount", "zinterstore", "zmscore", "zrangebyscore", "zscore"}, semaphoreCommands...)
 
 func TestPermitsRights(t *testing.T) {

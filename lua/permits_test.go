@@ -17,7 +17,7 @@ import (
 // never is the expiry time of a permit that does not expire.
 const never = "922337203685477"
 
-// permits is a semaphore whose permits expire, on a server.
+// permits is a semaphore on a server, with permits that expire.
 type permits struct {
 	sem
 	timeouts, slots string
@@ -63,7 +63,7 @@ func (s permits) use(a lua.PermitsArgs) lua.PermitsReply {
 	return r
 }
 
-// take takes permits with these ids at once.
+// take takes permits with these ids in one call.
 func (s permits) take(i int, ids ...lua.PermitID) lua.PermitsReply {
 	s.t.Helper()
 	a := s.request(i)
@@ -95,7 +95,7 @@ func (s permits) look(of *lua.PermitID) lua.PermitsInfo {
 	return info
 }
 
-// requirePermits checks the sums: so many are free, and so many in the zset.
+// requirePermits checks the numbers of free permits and of entries in the zset.
 func (s permits) requirePermits(free, held int64) {
 	s.t.Helper()
 	require.Equal(s.t, free, s.free())
@@ -103,7 +103,7 @@ func (s permits) requirePermits(free, held int64) {
 	require.Equal(s.t, held, s.number("ZCARD", s.slots))
 }
 
-// expire makes permits expire so long ago.
+// expire makes permits expire at a time in the past.
 func (s permits) expire(ago time.Duration, ids ...lua.PermitID) {
 	s.t.Helper()
 	for _, p := range ids {
@@ -118,7 +118,7 @@ func (s permits) clock() int64 {
 	return m[0]*1000 + m[1]/1000
 }
 
-// A repeat answers the same and takes nothing more; released is released once.
+// A repeat gets the same answer and takes nothing more. released gives back once.
 func TestPermitsTakeAndGive(t *testing.T) {
 	t.Parallel()
 	servers(t, func(t *testing.T, l lab, sharded bool) {
@@ -156,7 +156,7 @@ func TestPermitsTakeAndGive(t *testing.T) {
 	})
 }
 
-// The id itself tells a repeat from a new request, if the record is gone.
+// If the record is gone, the id itself distinguishes a repeat from a new request.
 func TestPermitsRepeatWithoutRecord(t *testing.T) {
 	t.Parallel()
 	s := sharedPermits(t)
@@ -217,7 +217,7 @@ func TestPermitsCancel(t *testing.T) {
 	})
 }
 
-// The holder of a permit and a caller with its id may give it back in one call: only one of them counts.
+// The holder of a permit and a caller with its id may give it back in one call. Only one of the two counts.
 func TestPermitsReleaseTwiceInACall(t *testing.T) {
 	t.Parallel()
 	s := sharedPermits(t)
@@ -259,7 +259,7 @@ func TestPermitsTotal(t *testing.T) {
 	s.requireTTL(long)
 }
 
-// Added permits go to waiters, and a want beyond all permits makes nobody wait for ever.
+// Added permits go to waiters. A want beyond all permits makes no waiter wait forever.
 func TestPermitsWakes(t *testing.T) {
 	t.Parallel()
 	s := sharedPermits(t)
@@ -275,7 +275,7 @@ func TestPermitsWakes(t *testing.T) {
 		s.give(2, id(20))
 		require.Equal(t, []int{0}, s.wait(9, id(1)).Granted)
 	}
-	// A want that can be granted later is overtaken 16 times, beside or behind such a one.
+	// A want that can be granted later is overtaken 16 times, beside or behind a want that cannot.
 	for _, i := range []int{1, 3} {
 		s.must("SET", s.name, "2")
 		a = s.request(i)

@@ -10,7 +10,7 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// The lock goes round: each releaser joins at the end, and only the next one gets a message.
+// The lock goes round: each releaser joins at the end of the queue, and only the next process gets a message.
 func TestReleaseGrantsToTheFirst(t *testing.T) {
 	t.Parallel()
 	servers(t, func(t *testing.T, l lab, sharded bool) {
@@ -56,7 +56,7 @@ func TestReleaseGrantsToTheFirst(t *testing.T) {
 	})
 }
 
-// A grantee finds the hold as if it had asked, and a renewal lasts longer than the grant.
+// A grantee finds the same hold as if it had asked, and a renewal outlasts the grant.
 func TestGrantIsLikeAnAcquire(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, redistest.Dial(t, redistest.Shared(t)))
@@ -74,7 +74,7 @@ func TestGrantIsLikeAnAcquire(t *testing.T) {
 	l.requireTTL(long)
 }
 
-// Nobody listens for a killed process: hundreds of them cost one call.
+// A killed process has no listener, so hundreds of them cost a single call.
 func TestReleasePassesOverTheDead(t *testing.T) {
 	t.Parallel()
 	for _, alive := range []bool{true, false} {
@@ -114,7 +114,7 @@ func TestReleasePassesOverTheDead(t *testing.T) {
 	}
 }
 
-// A releaser that wants the lock again waits its turn, and gets the lock itself if nobody is before it.
+// A releaser that wants the lock again waits its turn. It gets the lock itself if no process is before it.
 func TestNextJoinsAtTheEnd(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Dial(t, redistest.Shared(t))
@@ -156,7 +156,7 @@ func TestNextJoinsAtTheEnd(t *testing.T) {
 			a := l.endsFor(row.next)
 			a.Stay = row.stay
 			want := row.want
-			for range 2 { // a repeat finds that it is no longer mine
+			for range 2 { // a repeat finds that the lock has gone
 				require.Equal(t, want, l.releases(a))
 				want = notHeld
 				require.Equal(t, has(row.owner, "1"), l.fields())
@@ -179,7 +179,7 @@ func TestNextJoinsAtTheEnd(t *testing.T) {
 	}
 }
 
-// A hold has one token, whichever side makes it: the releaser, or the waiter that asks.
+// A hold has a single token, whether the releaser makes it or the waiter that asks.
 func TestTokensOfGrants(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Dial(t, redistest.Shared(t))
@@ -217,7 +217,7 @@ func TestTokensOfGrants(t *testing.T) {
 			require.Equal(t, given(1, row.token), first.said())
 			require.Equal(t, has(waiter(1), row.count), l.fields())
 
-			// Others see a lock that is held, also if the count is 0.
+			// Other processes see a held lock, even while the count is 0.
 			refused := l.acquire(l.asks(other))
 			require.Equal(t, lua.Held, refused.Status)
 			require.Equal(t, waiter(1), refused.Holder)
@@ -246,7 +246,7 @@ func TestTokensOfGrants(t *testing.T) {
 	}
 }
 
-// A next owner in this process has a token of its own, or there is an error and I have the lock.
+// A next owner in this process gets its own token, or an error is returned and I keep the lock.
 func TestTokenOfANextOwner(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, redistest.Dial(t, redistest.Shared(t)))
@@ -270,8 +270,8 @@ func TestTokenOfANextOwner(t *testing.T) {
 	require.Equal(t, freed, l.releases(a))
 }
 
-// A waiter with a lease shorter than a grant's has a count of 0 until it asks, and then its own lease, once: a late
-// copy of that call shortens nothing.
+// A waiter with a shorter lease than a grant's has a count of 0 until it asks. It then gets its own lease, once: a late copy of that call
+// shortens nothing.
 func TestGrantToAShortLease(t *testing.T) {
 	t.Parallel()
 	for _, fenced := range []bool{false, true} {

@@ -12,7 +12,7 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// model is the expected state of a lock and its queue.
+// model is the expected state of a lock with its queue.
 type model struct {
 	holder  string
 	count   int // 0: the lock is reserved for its holder
@@ -39,7 +39,7 @@ func (m *model) leave(entry string) {
 	m.queue = slices.DeleteFunc(m.queue, func(e string) bool { return e == entry })
 }
 
-// hold makes an owner the holder, and returns its token.
+// hold makes an owner the holder and returns its token.
 func (m *model) hold(owner, fence string) int64 {
 	m.holder, m.count = owner, 1
 	m.leave(entryOf(owner, fence))
@@ -109,8 +109,8 @@ func (m *model) release(a lua.ReleaseArgs) lua.ReleaseReply {
 	return freed
 }
 
-// Random calls by live and dead processes have the same effects as in the model. Only its own process gets a grant, and everything in
-// Redis has an expiry.
+// Random calls by live and dead processes have the model's effects. Only the addressed process gets a grant, and everything in Redis has an
+// expiry.
 func TestQueueIsLikeItsModel(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()

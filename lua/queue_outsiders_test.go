@@ -14,8 +14,7 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// subscribers makes n processes listen to the unlock channel, each with a connection of its own: those in line also
-// beside it.
+// subscribers makes n processes listen to the unlock channel, each with its own connection. Processes in line also listen there.
 func (l lab) subscribers(dial func() rueidis.Client, n int, sharded, outside bool) (ears []*ear) {
 	l.t.Helper()
 	for range n {
@@ -30,7 +29,7 @@ func (l lab) subscribers(dial func() rueidis.Client, n int, sharded, outside boo
 	return ears
 }
 
-// While an outsider listens, a released lock becomes free, and only the head of the queue asks.
+// While an outsider listens, a release frees the lock and only the head of the queue asks.
 func TestOutsidersGetATurn(t *testing.T) {
 	t.Parallel()
 	addr := redistest.Shared(t)
@@ -94,7 +93,7 @@ func TestOutsidersGetATurn(t *testing.T) {
 	}
 }
 
-// The first live process gets the message; if there is none, all do.
+// The first live process gets the message. If none is alive, all listeners get it.
 func TestOutsidersBesideTheDead(t *testing.T) {
 	t.Parallel()
 	for _, alive := range []bool{true, false} {
@@ -122,7 +121,7 @@ func TestOutsidersBesideTheDead(t *testing.T) {
 	}
 }
 
-// On a cluster the node that has the slot counts the subscribers of a sharded channel.
+// On a cluster, the slot's node counts the subscribers of a sharded channel.
 func TestOutsidersOnACluster(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t, 3, 0)
@@ -149,8 +148,8 @@ func TestOutsidersOnACluster(t *testing.T) {
 	}
 }
 
-// At each grant, every process that would sleep past its end gets a message to look then, even far back: all processes before it may
-// be dead.
+// At each grant, every process that would sleep past its end gets a message to look then. This includes processes far back in the queue,
+// because all processes before them may be dead.
 func TestSuccessorsWatch(t *testing.T) {
 	t.Parallel()
 	addr := redistest.Shared(t)
@@ -213,8 +212,7 @@ func TestSuccessorsWatch(t *testing.T) {
 				return
 			}
 
-			// The next grant. A process that got a message looks by then anyway; one that was far enough behind may
-			// not be any more.
+			// On the next grant, a process that got a message looks by then anyway. A process that was far enough back may no longer be.
 			a = l.ends()
 			a.Owner = waiter(0)
 			require.Equal(t, granted, l.releases(a))
@@ -257,7 +255,7 @@ func TestSuccessorsComeNearer(t *testing.T) {
 	}
 }
 
-// A release without the lock removes its owner from the queue.
+// A release by a process without the lock removes its owner from the queue.
 func TestReleaseLeavesTheQueue(t *testing.T) {
 	t.Parallel()
 	for name, rdb := range map[string]rueidis.Client{
@@ -288,7 +286,7 @@ func TestReleaseLeavesTheQueue(t *testing.T) {
 			require.Zero(t, l.number("EXISTS", l.queue))
 			require.Equal(t, others("1"), l.fields())
 
-			// The same while the lock is free, and with another next owner.
+			// The same while the lock is free, and with a different next owner.
 			l.join(1, 2)
 			l.must("DEL", l.name)
 			second := l.process(2, name == "cluster")

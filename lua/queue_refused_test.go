@@ -10,7 +10,7 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// Any other entry in a queue is passed over.
+// Any other entry in the queue is skipped.
 func TestMalformedPlaces(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Dial(t, redistest.Shared(t))
@@ -50,7 +50,7 @@ func TestMalformedPlaces(t *testing.T) {
 	}
 }
 
-// A place with a mark unknown to this version gets the lock reserved for it: the process asks on its own terms.
+// A place with a mark from a newer version gets the lock reserved: its process asks with its own options.
 func TestPlaceWithAMarkOfALaterVersion(t *testing.T) {
 	t.Parallel()
 	for _, fence := range []string{"", "fence"} {
@@ -69,8 +69,7 @@ func TestPlaceWithAMarkOfALaterVersion(t *testing.T) {
 	}
 }
 
-// An owner that got the lock without leaving the queue does not grant it to itself: nobody would learn that it is
-// free.
+// An owner that got the lock without leaving the queue does not grant it to itself, because no process would learn that the lock is free.
 func TestReleaseByOneThatIsStillInTheQueue(t *testing.T) {
 	t.Parallel()
 	for _, entry := range []string{me, me + " f"} {
@@ -97,7 +96,7 @@ func TestReleaseByOneThatIsStillInTheQueue(t *testing.T) {
 	}
 }
 
-// Whatever else is under the key of a queue or of marks, the lock works as if there were none.
+// Foreign data under the key of a queue or of marks is ignored: the lock works as if the key did not exist.
 func TestQueueOfAnotherType(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, redistest.Dial(t, redistest.Shared(t)))
@@ -141,7 +140,7 @@ func TestQueueOfAnotherType(t *testing.T) {
 	require.Equal(t, "x", value)
 }
 
-// Without memory nobody gets a new place. Those in the queue keep theirs, and get the lock.
+// Without memory no process gets a new place. Processes in the queue keep theirs, and get the lock.
 func TestQueueWithoutMemory(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, redistest.Start(t).Client(t))

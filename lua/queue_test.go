@@ -16,11 +16,11 @@ const (
 	margin     = time.Second       // by which a queue outlasts the sleep of its members
 )
 
-// client returns the UUID of a waiting process, and waiter its owner.
+// client returns the UUID of a waiting process; waiter returns its owner.
 func client(i int) string { return fmt.Sprintf("%08x-2222-3333-4444-555555555555", i) }
 func waiter(i int) string { return client(i) + ":1" }
 
-// asks returns the acquire of a process that would like to have a place.
+// asks returns the acquire of a process that wants a place.
 func (l lab) asks(owner string) lua.AcquireArgs {
 	return lua.AcquireArgs{Name: l.name, Owner: owner, Lease: lease, Count: 1, Queue: l.queue, GrantLease: grantLease}
 }
@@ -38,7 +38,7 @@ func (l lab) acquire(a lua.AcquireArgs) lua.AcquireReply {
 	return got
 }
 
-// join makes the waiters ask for the lock that another has.
+// join makes the waiters ask for a lock held by another.
 func (l lab) join(which ...int) {
 	l.t.Helper()
 	for _, i := range which {
@@ -72,7 +72,7 @@ var (
 	handedOff = lua.ReleaseReply{Status: lua.HandedOff}
 )
 
-// places returns the queue.
+// places returns the queue's entries.
 func (l lab) places() []string {
 	l.t.Helper()
 	all, err := l.do("ZRANGE", l.queue, "0", "-1").AsStrSlice()
@@ -97,13 +97,13 @@ func (l lab) requireQueueTTL(want time.Duration) {
 	require.Greater(l.t, got, want-slack)
 }
 
-// process listens to the grants of a waiting process.
+// process listens to the grants for a waiting process.
 func (l lab) process(i int, sharded ...bool) *ear {
 	l.t.Helper()
 	return l.listenTo(l.channel+":"+client(i), len(sharded) > 0 && sharded[0])
 }
 
-// given returns the messages that a process hears.
+// given returns the messages received by a process.
 func given(i int, token string) []string {
 	return []string{fmt.Sprintf("%s 100000 0 %s", waiter(i), token)}
 }
@@ -141,7 +141,7 @@ func TestJoin(t *testing.T) {
 	joins(l.asks(waiter(1)), waiter(3), waiter(1), waiter(2)+" f")
 	l.requireQueueTTL(long + margin)
 
-	// The place of an owner ends with its hold, and the queue with its last place.
+	// An owner's place ends with its hold, and the queue ends with its last place.
 	l.must("DEL", l.name)
 	for range 2 {
 		require.Equal(t, lua.AcquireReply{Status: lua.Acquired}, l.acquire(l.asks(waiter(1))))
@@ -179,7 +179,7 @@ func TestAcquireThatJoinsNoQueue(t *testing.T) {
 	require.Zero(t, l.number("EXISTS", l.queue))
 }
 
-// A queue goes when none of its members can still be waiting.
+// A queue expires when none of its members can still be waiting.
 func TestQueueExpires(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, redistest.Dial(t, redistest.Shared(t)))
@@ -189,7 +189,7 @@ func TestQueueExpires(t *testing.T) {
 	require.Zero(t, l.number("EXISTS", l.name))
 }
 
-// A lock without expiry, or with one centuries away, has a queue that ends all the same.
+// A lock without expiry, or with an expiry centuries away, still has a queue that expires.
 func TestQueueOfALockThatNeverExpires(t *testing.T) {
 	t.Parallel()
 	for _, ttl := range []string{"", "18446744073710", "9223370000000000000"} {

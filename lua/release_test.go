@@ -19,7 +19,7 @@ var (
 	notHeld     = lua.ReleaseReply{Status: lua.NotHeld}
 )
 
-// The reply shows whether several processes listen, including the releasing one.
+// The reply shows whether several processes listen, including the releaser.
 func TestReleaseSaysWhetherSeveralListen(t *testing.T) {
 	t.Parallel()
 	addr := redistest.Shared(t)
@@ -173,7 +173,7 @@ func TestForceFromEveryState(t *testing.T) {
 	}
 }
 
-// An unlock of a level at the very end of the lease leaves no lock without expiry: setting the expiry may delete the lock.
+// An unlock of one level at the very end of the lease leaves no lock without expiry, because setting the expiry may delete the lock.
 func TestPartialReleaseWhenTheLeaseEnds(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Dial(t, redistest.Shared(t))

@@ -72,7 +72,7 @@ func TestRenewBatchOfHundred(t *testing.T) {
 	}
 }
 
-// A key in any state does not affect the others, wherever it stands.
+// The state of a key never affects the other keys, wherever it stands.
 func TestRenewMixedBatch(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Dial(t, redistest.Shared(t))
@@ -108,7 +108,7 @@ func TestRenewMixedBatch(t *testing.T) {
 	}
 }
 
-// Two owners of one name, as when a batch contains an outdated entry.
+// Two owners of one name appear when a batch contains an outdated entry.
 func TestRenewSameNameTwice(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, redistest.Dial(t, redistest.Shared(t)))

@@ -17,7 +17,7 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// callContext is a ctx like the library's: it has a deadline, but only done ends it.
+// callContext is a ctx like the library's: it has a deadline, but ends only through done.
 type callContext struct {
 	context.Context
 	done chan struct{}
@@ -139,7 +139,7 @@ func port(t *testing.T, s *redistest.Server) string {
 // asks counts the goroutines that ask rueidis for a connection.
 func asks() int { return redistest.Goroutines("lua.(*Connections).ask") }
 
-// With an exhausted pool rueidis does not return. The attempts do, and leave only a bounded number of goroutines.
+// With an exhausted pool, rueidis does not return. The attempts do, and leave only a bounded number of goroutines.
 func TestNoConnection(t *testing.T) { //nolint:paralleltest // it counts goroutines
 	l := newLab(t, redistest.Start(t).Client(t, onePerPool))
 	giveBack := exhaust(t, l)
@@ -157,7 +157,7 @@ func TestNoConnection(t *testing.T) { //nolint:paralleltest // it counts gorouti
 		require.LessOrEqual(t, asks(), 32)
 	}
 
-	// A late connection serves a current waiter; after that nobody asks any more.
+	// A late connection serves a waiter that is still there. After that, no goroutine asks any more.
 	late := make(chan lua.AcquireReply, 1)
 	go func() { // ended by the connection
 		got, _ := lua.Acquire(newCallContext(), l.rdb, l.replicated(&c, time.Second))
@@ -165,7 +165,7 @@ func TestNoConnection(t *testing.T) { //nolint:paralleltest // it counts gorouti
 	}()
 	giveBack()
 	require.Equal(t, lua.Acquired, (<-late).Status)
-	redistest.Eventually(t, 10*time.Second, func() bool { return asks() == 0 }, "nobody asks")
+	redistest.Eventually(t, 10*time.Second, func() bool { return asks() == 0 }, "no goroutine asks")
 	exhaust(t, l)() // it is in the pool again
 }
 
@@ -192,7 +192,7 @@ func noConnectionSendsNothing(t *testing.T, l lab) {
 	require.Equal(t, lua.Acquired, got.Status)
 }
 
-// The client is closed while attempts wait for a connection from it.
+// The client closes while attempts wait for a connection.
 func noConnectionOfAClosedClient(t *testing.T, l lab) {
 	exhaust(t, l)
 	var c lua.Connections
@@ -221,7 +221,7 @@ func endWithoutConnection(t *testing.T, l lab, ctx func() (context.Context, func
 	require.Zero(t, l.number("EXISTS", l.name))
 }
 
-// The end of ctx ends a WAIT, whose lock nobody knows of then: the reply counts as lost.
+// If ctx ends, so does a WAIT. The caller does not know of the lock then, so the reply counts as lost.
 func endDuringWait(t *testing.T, l lab, ctx func() (context.Context, func())) {
 	attempt, end := ctx()
 	errs := make(chan error, 1)
@@ -267,7 +267,7 @@ var contexts = map[string]func() (context.Context, func()){
 	"cancel": func() (context.Context, func()) { return context.WithCancel(context.Background()) },
 }
 
-// The end of ctx also ends an attempt on a connection that has gone silent.
+// The end of ctx also ends an attempt on a silent connection.
 func TestEndOfASilentAttempt(t *testing.T) {
 	t.Parallel()
 	deployments(t, func(t *testing.T, servers []*redistest.Server, dial func(*testing.T) lab) {
@@ -321,7 +321,7 @@ func atNode(t *testing.T, s *redistest.Server, cmd ...string) rueidis.RedisResul
 	return c.Do(t.Context(), c.B().Arbitrary(cmd...).Build())
 }
 
-// A slot has moved, and the client does not know yet.
+// A slot has moved, and the client does not know it yet.
 func followMoved(t *testing.T, cluster *redistest.Cluster) {
 	l, from, to := onCluster(t, cluster)
 	cluster.MigrateSlot(t, cluster.Slot(t, l.name), from, to)
@@ -344,7 +344,7 @@ func followMoved(t *testing.T, cluster *redistest.Cluster) {
 	require.Zero(t, got)
 }
 
-// While a slot moves, keys that its old node does not have are at the new one, after ASKING.
+// While a slot moves, keys missing on the old node are at the new node, after ASKING.
 func followAsk(t *testing.T, cluster *redistest.Cluster) {
 	l, _, _ := onCluster(t, cluster)
 	cluster.BeginMove(t, cluster.Slot(t, l.name))
@@ -366,7 +366,7 @@ func followAsk(t *testing.T, cluster *redistest.Cluster) {
 	require.Equal(t, other, got.Holder)
 }
 
-// A node that redirects to itself ends in an error, not in a loop.
+// A node that redirects to itself causes an error, not a loop.
 func followNoLoop(t *testing.T, cluster *redistest.Cluster) {
 	l, from, _ := onCluster(t, cluster)
 	sent := make(chan struct{}, 1000)

@@ -179,7 +179,7 @@ func TestFirstAcquireLosesNothing(t *testing.T) {
 	require.Zero(t, got)
 }
 
-// unknown are replies of no script. Each is an error, but never one by which a server reports that it did nothing.
+// unknown are replies that no script makes. Each is an error, but never an error by which a server reports that it did nothing.
 var unknown = []string{
 	"_\r\n", "$-1\r\n", "*-1\r\n", "#t\r\n", "+OK\r\n", "$1\r\n1\r\n", ",1.0\r\n", "(1\r\n",
 	":-2\r\n", ":-9223372036854775808\r\n",

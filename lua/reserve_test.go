@@ -8,7 +8,7 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// Only the holder of the lock can reserve tokens.
+// Only the lock's holder can reserve tokens.
 func TestReserve(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Dial(t, redistest.Shared(t))

@@ -12,7 +12,7 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// rwCalls runs each script of read/write locks, and every path through them that needs another right.
+// rwCalls runs each script of read/write locks, on every path that needs another right.
 func rwCalls(t *testing.T, c rueidis.Client, name, marks string) (errs []error) {
 	t.Helper()
 	ctx, p := t.Context(), lua.Publish{Name: "redisson_rwlock:{x}"}
@@ -85,7 +85,7 @@ func TestReadWriteRights(t *testing.T) {
 	}
 }
 
-// Without memory nobody gets a lock, and attempts leave nothing; holds are still renewed and released.
+// Without memory no caller gets a lock, and attempts leave nothing. Holds are still renewed and released.
 func TestReadWriteWithoutMemory(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -131,7 +131,7 @@ func TestReaderLivesToItsLastMillisecond(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, redistest.Start(t).Client(t))
 	holdKey := "{" + l.name + "}:" + me + ":rwlock_timeout:1"
-	// The time does not change within a script.
+	// The time is constant within a script.
 	script := "local function acquire()\n" + lua.Text("write_acquire") + "end\n" +
 		"local left = redis.call('pttl', ARGV[5])\nreturn {left, type(acquire()) == 'table' and 1 or 0}"
 	for last := 0; last < 5; {

@@ -83,8 +83,7 @@ func TestTokenOfAWriter(t *testing.T) {
 	}
 }
 
-// A writer's hold without a token gets one by a re-entry, which raises the counter again in a repeat: the count may have been there
-// before.
+// A writer's hold without a token gets one at a re-entry. A repeat raises the counter again, because the count may have been there before.
 func TestTokenByAWritersReentry(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, redistest.Dial(t, redistest.Shared(t)))
@@ -102,7 +101,7 @@ func TestTokenByAWritersReentry(t *testing.T) {
 	require.Equal(t, int64(2), l.number("GET", l.fence))
 }
 
-// A counter that gives no token leaves the lock unchanged: free, or with its readers. Dead readers do not matter.
+// A counter that gives no token leaves the lock unchanged: free, or with its readers. Dead readers make no difference.
 func TestWriterWithoutAToken(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Dial(t, redistest.Shared(t))
@@ -133,7 +132,7 @@ func TestWriterWithoutAToken(t *testing.T) {
 	}
 }
 
-// The adopter of a writer's ticket gets a token of its own, once.
+// The adopter of a writer's ticket gets its own token, once.
 func TestAdoptOfAWritersToken(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, redistest.Dial(t, redistest.Shared(t)))

@@ -12,7 +12,7 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// most is how often a want is overtaken.
+// most is how many times a want is overtaken.
 const most = 16
 
 // Small wants of others overtake a large one 16 times, and then permits gather for it.
@@ -61,7 +61,7 @@ func TestSemaphoreOvertakingInOneProcess(t *testing.T) {
 	s.line()
 }
 
-// The first of the wants that cannot be granted is the one that counts. A granted want ends its count.
+// Only the first want that cannot be granted counts. A granted want ends its count.
 func TestSemaphoreOvertakingCountsForTheFirst(t *testing.T) {
 	t.Parallel()
 	s := sharedSem(t)
@@ -85,8 +85,7 @@ func TestSemaphoreOvertakingCountsForTheFirst(t *testing.T) {
 	s.try(3, []int64{1})
 }
 
-// A want may be larger than there will ever be permits: they do not gather for it for ever, and a waiter looks when
-// that ends.
+// A want may exceed all permits that will ever exist. Permits do not gather for it forever, and a waiter looks when that ends.
 func TestSemaphoreGatheringEnds(t *testing.T) {
 	t.Parallel()
 	s := sharedSem(t)
@@ -110,7 +109,7 @@ func TestSemaphoreGatheringEnds(t *testing.T) {
 	s.wait(2, []int64{1})
 }
 
-// Outsiders hear how many permits are free, and only when there are outsiders and permits.
+// Outsiders receive the number of free permits, but only if there are outsiders and free permits.
 func TestSemaphoreOutsiders(t *testing.T) {
 	t.Parallel()
 	test := func(t *testing.T, dial func() rueidis.Client, sharded bool) {
@@ -164,7 +163,7 @@ func TestSemaphoreOutsiders(t *testing.T) {
 	})
 }
 
-// Redisson's calls come in between: its permits count like ours, and there may be fewer than were reserved.
+// Redisson calls in between: its permits count like ours, so fewer permits may be free than were reserved.
 func TestSemaphoreBesideRedisson(t *testing.T) {
 	t.Parallel()
 	s := sharedSem(t)
@@ -182,7 +181,7 @@ func TestSemaphoreBesideRedisson(t *testing.T) {
 	require.Zero(t, s.free())
 }
 
-// A refused process learns when the counter ends, and the counter keeps its end.
+// A refused process learns when the counter expires, and the counter keeps its expiry.
 func TestSemaphoreExpires(t *testing.T) {
 	t.Parallel()
 	s := sharedSem(t)
@@ -203,7 +202,7 @@ func TestSemaphoreExpires(t *testing.T) {
 	s.requireTTL(noExpiry)
 }
 
-// A queue that nobody asks in any more goes, and so does the record.
+// A queue that no process asks in any more expires, and so does the record.
 func TestSemaphoreLeavesNothing(t *testing.T) {
 	t.Parallel()
 	s := sharedSem(t)

@@ -10,8 +10,8 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// Random calls of processes that hear their messages. Some are sent twice, cancelled or late, and some processes stop
-// or die. Permits are neither lost nor made, and nobody sleeps while its permits are free.
+// Random calls of processes that receive their messages. Some calls are sent twice, cancelled or late, and some processes stop or die.
+// Permits are neither lost nor made, and no process sleeps while its permits are free.
 func TestSemaphoreIsLikeItsModel(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
@@ -27,7 +27,7 @@ func TestSemaphoreIsLikeItsModel(t *testing.T) {
 		m.step()
 		m.check()
 	}
-	// All stop asking for more, and give back: every wait is served.
+	// If all processes stop asking for more and give back, every wait is served.
 	for range 1000 {
 		busy := false
 		for _, p := range m.processes {
@@ -146,7 +146,7 @@ func (m *semModel) check() {
 	if free == 0 || waits == 0 {
 		return
 	}
-	// All notified processes have looked. So the first want of the first in line does not fit, or none would wait.
+	// After all notified processes have looked, the first want of the first process in line does not fit, or none would wait.
 	first := m.places()[0]
 	for _, p := range m.processes {
 		if client(p.id) == first {

@@ -33,7 +33,7 @@ func TestSemaphoreWithoutQueue(t *testing.T) {
 	require.Equal(t, []int{0}, s.use(a).Granted)
 }
 
-// Keys with another content are errors, and nothing is changed.
+// Keys with other content are errors, and no call changes them.
 func TestSemaphoreForeign(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(s sem){
@@ -81,7 +81,7 @@ func TestSemaphoreOverflow(t *testing.T) {
 	require.Equal(t, lua.SemaphoreReply{Free: 4, Done: 1}, s.use(a))
 }
 
-// A server without memory gives permits back all the same.
+// A server without memory still accepts returned permits.
 func TestSemaphoreWithoutMemory(t *testing.T) {
 	t.Parallel()
 	s := newSem(t, redistest.Start(t).Client(t))
@@ -100,7 +100,7 @@ var semaphoreCommands = []string{
 	"get", "hdel", "hmget", "hset", "incrby", "mget", "pexpire", "pttl", "publish", "pubsub|numsub", "set", "time", "zadd", "zrange", "zrem",
 }
 
-// Semaphores work for a user with these rights alone. Each right is needed.
+// These rights suffice for semaphores, and each is needed.
 func TestSemaphoreRights(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t)

@@ -25,7 +25,7 @@ func TestSemaphoreRepeat(t *testing.T) {
 		}
 		s.line(1)
 
-		// Permits are given back once, and those taken of them are taken once.
+		// Returned permits are given back once, and permits taken in the same call are taken once.
 		b := s.request(1)
 		b.N, b.Wants = 4, []int64{1, 9}
 		require.Equal(t, lua.SemaphoreReply{Free: 5, Done: 1, Granted: []int{0}, Again: minute}, s.use(b))
@@ -33,7 +33,7 @@ func TestSemaphoreRepeat(t *testing.T) {
 			require.Equal(t, lua.SemaphoreReply{Free: 5, Done: 1, Granted: []int{0}}, s.use(b))
 		}
 
-		// Refused is refused, even if there are permits now.
+		// A refused request stays refused, even if permits are free now.
 		c := s.request(2)
 		c.Wants = []int64{6}
 		require.Equal(t, minute, s.use(c).Again)
@@ -94,7 +94,7 @@ func TestSemaphoreCancelWakes(t *testing.T) {
 	s.line()
 }
 
-// The record of a process has its last request, for two minutes.
+// A process's record keeps its last request for two minutes.
 func TestSemaphoreRecord(t *testing.T) {
 	t.Parallel()
 	s := sharedSem(t)
@@ -111,7 +111,7 @@ func TestSemaphoreRecord(t *testing.T) {
 		ttl := s.number("PTTL", s.record(i))
 		require.True(t, ttl > 100_000 && ttl <= 121_000, "%d", ttl)
 	}
-	require.Zero(t, s.number("EXISTS", s.requests), "nobody is in line")
+	require.Zero(t, s.number("EXISTS", s.requests), "the line is empty")
 
 	s.must("SET", s.record(1), "3") // cut off, or of somebody else
 	s.must("SET", s.record(2), "x")
@@ -122,8 +122,7 @@ func TestSemaphoreRecord(t *testing.T) {
 	}
 }
 
-// A copy of a call that comes after another call of the process does nothing, whether it ran before, and whatever it
-// is.
+// A copy of a call does nothing after another call of the same process, whatever the call is and whether or not it ran before.
 func TestSemaphoreLateCopies(t *testing.T) {
 	t.Parallel()
 	for _, ran := range []bool{false, true} {

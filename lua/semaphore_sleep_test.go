@@ -21,7 +21,7 @@ type sleeper struct {
 	stopped bool
 }
 
-// bed has the sleepers and their clock.
+// bed holds the sleepers and their clock.
 type bed struct {
 	sem
 	all  []*sleeper
@@ -83,8 +83,7 @@ func (b *bed) pass(d time.Duration) {
 	}
 }
 
-// awake requires that no live process sleeps while the permits for its first want are free, unless they gather for
-// one before it.
+// awake requires that no live process sleeps while the permits for its first want are free, unless they gather for a process before it.
 func (b *bed) awake() {
 	b.t.Helper()
 	free := b.free()
@@ -106,7 +105,7 @@ func (b *bed) awake() {
 	}
 }
 
-// Nobody oversleeps a release, even if one process is stopped: others look, and get its reserved permits within twice the reservation
+// No process oversleeps a release, even if one process is stopped: others look, and get its reserved permits within twice the reservation
 // time. If many are stopped, all others look within a minute.
 func TestSemaphoreNobodySleeps(t *testing.T) {
 	t.Parallel()

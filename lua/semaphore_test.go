@@ -18,7 +18,7 @@ import (
 // keep is how long permits are reserved for a notified process: longer than any test takes.
 const keep = 50 * time.Second
 
-// minute is how long everybody sleeps without messages.
+// minute is how long processes sleep without messages.
 const minute = time.Minute
 
 // sem is a semaphore on a server.
@@ -61,7 +61,7 @@ func (s sem) use(a lua.SemaphoreArgs) lua.SemaphoreReply {
 // record returns the key of the outcome of process i's last request.
 func (s sem) record(i int) string { return s.requests + ":" + client(i) }
 
-// wait asks for permits for the waiters of a process, and requires which of them get some.
+// wait asks for permits for a process's waiters, and requires which of them are granted.
 func (s sem) wait(i int, wants []int64, granted ...int) lua.SemaphoreReply {
 	s.t.Helper()
 	return s.asks(i, wants, true, granted...)
@@ -83,7 +83,7 @@ func (s sem) asks(i int, wants []int64, waits bool, granted ...int) lua.Semaphor
 	return r
 }
 
-// release gives permits back, and requires that number of free ones afterwards.
+// release gives permits back and requires the number free afterwards.
 func (s sem) release(i int, n, free int64) {
 	s.t.Helper()
 	a := s.request(i)
@@ -101,7 +101,7 @@ func (s sem) free() int64 {
 	return n
 }
 
-// process listens to the messages to a process.
+// process listens to the messages for a process.
 func (s sem) process(i int) *ear {
 	s.t.Helper()
 	return s.lab.process(i, s.sharded)
@@ -118,11 +118,10 @@ func (s sem) line(want ...int) {
 	n, err := s.do("HKEYS", s.requests).AsStrSlice()
 	require.NoError(s.t, err)
 	n = slices.DeleteFunc(n, func(field string) bool { return field == "watch" })
-	require.Equal(s.t, len(want), len(n), "each has a field, and nobody else")
+	require.Equal(s.t, len(want), len(n), "exactly these processes have a field")
 }
 
-// heard requires these messages to the processes, one after the other; "" stands for nothing, or a hint to look
-// later.
+// heard requires these messages to the processes, in order. "" stands for no message, or a hint to look later.
 func heard(t *testing.T, ears []*ear, want ...string) {
 	t.Helper()
 	heardAll(t, ears, true, want...)
@@ -201,7 +200,7 @@ func TestSemaphoreChanges(t *testing.T) {
 	}
 }
 
-// A release notifies the waiters for whom there are permits, in order, and no others.
+// A release notifies exactly the waiters for which permits are free, in order.
 func TestSemaphoreWakesWhoFits(t *testing.T) {
 	t.Parallel()
 	servers(t, func(t *testing.T, l lab, sharded bool) {
@@ -239,7 +238,7 @@ func TestSemaphoreWakesWhoFits(t *testing.T) {
 // watchedIn is the message that makes a process in line look after d.
 func (s sem) watchedIn(d time.Duration) string { return fmt.Sprintf("? %d", d.Milliseconds()) }
 
-// A call that gives back and takes again serves those in line first.
+// A call that gives back and takes again first serves the processes in line.
 func TestSemaphoreReleaseAndWait(t *testing.T) {
 	t.Parallel()
 	s := sharedSem(t)
@@ -266,7 +265,7 @@ func TestSemaphoreReleaseAndWait(t *testing.T) {
 	s.line(1)
 }
 
-// A process that leaves makes way, and its reserved permits go to others.
+// A process that leaves makes way, and others get its reserved permits.
 func TestSemaphoreLeave(t *testing.T) {
 	t.Parallel()
 	s := sharedSem(t)
@@ -292,7 +291,7 @@ func TestSemaphoreLeave(t *testing.T) {
 	require.Equal(t, int64(1), s.free())
 }
 
-// A process that does not listen is dropped, whether there are permits for it or not.
+// A process that does not listen is dropped, even if there are permits for it.
 func TestSemaphoreDead(t *testing.T) {
 	t.Parallel()
 	s := sharedSem(t)
@@ -309,7 +308,7 @@ func TestSemaphoreDead(t *testing.T) {
 	require.Equal(t, []string{s.watchedIn(keep)}, ears[1].said())
 }
 
-// A place without its field is no reason to sleep for ever.
+// A place without its field is no reason to sleep forever.
 func TestSemaphorePlaceWithoutField(t *testing.T) {
 	t.Parallel()
 	s := sharedSem(t)
@@ -349,7 +348,7 @@ func TestSemaphoreStopped(t *testing.T) {
 	s.line(4, 1)
 }
 
-// Where processes come and go, those that join the line look in case one is stopped. So no message is needed.
+// In a line that processes join, each joiner looks in case a process is stopped, so no message is needed.
 func TestSemaphoreWatchersComeAlong(t *testing.T) {
 	t.Parallel()
 	s := sharedSem(t)

@@ -13,7 +13,7 @@ import (
 
 const nobody = "11111111-2222-3333-4444-555555555555:00"
 
-// leaveTaken is a release after which the lock stays taken for the time lease.
+// leaveTaken releases the lock but leaves it taken for the time lease.
 func (l lab) leaveTaken() lua.ReleaseArgs {
 	return lua.ReleaseArgs{
 		Name: l.name, Owner: me, Next: nobody, Taken: time.Now().Add(lease), Publish: lua.Publish{Name: l.channel},
@@ -82,8 +82,8 @@ func TestReleaseLeavesTheLockTaken(t *testing.T) {
 	}
 }
 
-// The time for which the lock stays taken counts from the call, so a late repeat does not extend it. If that time is
-// over, the lock is free, and is not left without expiry.
+// The time for which the lock stays taken counts from the call, so a late repeat does not extend it. Afterwards the lock is free, and never
+// left without an expiry.
 func TestTakenIsCountedFromTheCall(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, redistest.Dial(t, redistest.Shared(t)))

@@ -154,7 +154,7 @@ func TestAdopt(t *testing.T) {
 	}
 }
 
-// A ticket whose fencing counter gives no token is not used up.
+// A ticket stays valid if the fencing counter gives no token.
 func TestAdoptWithoutAToken(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, redistest.Dial(t, redistest.Shared(t)))
@@ -231,7 +231,7 @@ func TestExportOfAWriter(t *testing.T) {
 	require.Equal(t, 0, len(l.fields()))
 }
 
-// Export and adopt work on a server without memory: neither needs any.
+// Export and adopt work on a server without memory: they need none.
 func TestTicketsWithoutMemory(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Start(t).Client(t)

@@ -2,8 +2,7 @@ package pubsub
 
 import "testing"
 
-// BenchmarkUncontended measures a lock that nobody else wants: the hub sends nothing for it, and allocates nothing,
-// as it reuses an earlier topic.
+// BenchmarkUncontended measures a lock without competition: the hub sends nothing, and allocates nothing because it reuses a topic.
 func BenchmarkUncontended(b *testing.B) {
 	h := New(nil, me)
 	defer h.Close()

@@ -8,7 +8,7 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// claimed returns a line of n waiters, the first of them claimed.
+// claimed returns a queue of n waiters with the first claimed.
 func (d *manualHub) claimed(n int) []*Waiter {
 	d.t.Helper()
 	ws := d.line(n)
@@ -17,7 +17,7 @@ func (d *manualHub) claimed(n int) []*Waiter {
 	return ws
 }
 
-// claimOf is Hub.Claim without the second result.
+// claimOf is Hub.Claim without its second result.
 func claimOf(h *Hub, q Queue) *Waiter {
 	w, _ := h.Claim(q)
 	return w
@@ -56,7 +56,7 @@ func TestClaimTakesTheFirstThatWaits(t *testing.T) {
 	require.Zero(t, d.hub.Len())
 }
 
-// A line is handed through without a turn: nobody asks.
+// The lock passes through a whole queue without a turn, so no waiter asks Redis.
 func TestGrants(t *testing.T) {
 	t.Parallel()
 	d := newManualHub(t)
@@ -73,7 +73,7 @@ func TestGrants(t *testing.T) {
 	require.Zero(t, d.hub.Len())
 }
 
-// I6: news during a claim is not lost, however the claim ends.
+// I6: news during a claim is kept, however the claim ends.
 func TestNewsDuringAClaim(t *testing.T) {
 	t.Parallel()
 	for name, news := range map[string]func(d *manualHub, ws []*Waiter){
@@ -115,7 +115,7 @@ func abandon(t *testing.T, w *Waiter) {
 	require.Equal(t, Claimed, w.Leave(), "still")
 }
 
-// Without news the end of a claim leaves everybody asleep: the claimant's next action is published.
+// If no news came, the end of a claim wakes no waiter, because the claimant's next action is published.
 func TestClaimEnds(t *testing.T) {
 	t.Parallel()
 	d := newManualHub(t)
@@ -139,8 +139,8 @@ func TestClaimEnds(t *testing.T) {
 	require.Zero(t, d.hub.Len())
 }
 
-// A waiter that gave up keeps the place of a turn until its claimant leaves for it (I10). Then the next one wakes:
-// the outcome of the claim may be an unlock known only to the claimant.
+// I10: a claimed waiter that gave up keeps the place of a turn until its claimant leaves for it. Then the next waiter wakes, because only
+// the claimant may know of an unlock.
 func TestClaimedWaiterGivesUp(t *testing.T) {
 	t.Parallel()
 	for _, end := range []func(w *Waiter) bool{
@@ -174,7 +174,7 @@ func TestTimerAfterAGrant(t *testing.T) {
 		<-ws[0].turn
 		began := time.Now()
 		<-ws[1].turn
-		require.Equal(t, time.Minute+time.Millisecond, time.Since(began), "the lease of the one that was granted")
+		require.Equal(t, time.Minute+time.Millisecond, time.Since(began), "the lease of the granted waiter")
 		ws[1].Held(time.Minute, false)
 		require.Same(t, ws[1], claimOf(d.hub, queue(d.ch)))
 		time.Sleep(2 * time.Minute)
@@ -230,7 +230,7 @@ func TestRefusalDuringAClaim(t *testing.T) {
 	}
 }
 
-// A stopped waiter is not claimed; one that joined behind it is.
+// A stopped waiter cannot be claimed; a waiter behind it can.
 func TestClaimPassesByTheRefused(t *testing.T) {
 	t.Parallel()
 	d := newManualHub(t)
@@ -302,7 +302,7 @@ func TestClaimAndClose(t *testing.T) {
 	}
 }
 
-// A claim reports whether listeners out of line lately got an unlock message.
+// A claim reports whether listeners outside the queue recently got an unlock message.
 func TestClaimBesideOutsiders(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -324,7 +324,7 @@ func TestClaimBesideOutsiders(t *testing.T) {
 		d.hub.message(d.ch, "00")
 		d.turn(ws, 0)
 		_, outsiders = d.hub.Claim(d.q())
-		require.True(t, outsiders, "nobody is claimed")
+		require.True(t, outsiders, "no waiter is claimed")
 		ws[0].Held(time.Hour, false)
 		time.Sleep(outsidersStay - time.Millisecond)
 		claims(true)

@@ -10,8 +10,8 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// Tests that close their hub leave nothing behind, checked while their servers and clients still exist: those end
-// with top. They run at once, and with no others.
+// Tests that close their hub leave nothing behind, checked while their servers and clients, which end with top, still exist. These tests run in
+// parallel with each other and with no other test.
 func TestCloseLeavesNoGoroutine(top *testing.T) {
 	type test = func(t, top *testing.T, mod ...func(*rueidis.ClientOption))
 	top.Run("close", func(t *testing.T) {
@@ -64,11 +64,11 @@ func TestCloseUnused(t *testing.T) {
 	sharedSite(t).hub.Close()
 }
 
-// within fails the test if f takes longer.
+// within fails the test if f takes longer than d.
 func within(t *testing.T, d time.Duration, f func()) {
 	t.Helper()
 	done := make(chan struct{})
-	go func() { // ended by f
+	go func() { // ends with f
 		defer close(done)
 		f()
 	}()
@@ -79,7 +79,7 @@ func within(t *testing.T, d time.Duration, f func()) {
 	}
 }
 
-// The client's dial time-out, 5 s by default, bounds the operations that cannot be cancelled.
+// Operations that cannot be cancelled end after the client's dial timeout, 5 s by default.
 func closeWhileConnecting(t, top *testing.T, mod ...func(*rueidis.ClientOption)) {
 	proxy := redistest.StartProxy(top, redistest.Shared(top))
 	mod = append(mod, func(o *rueidis.ClientOption) { o.Dialer.Timeout = time.Second })
@@ -121,7 +121,7 @@ func closeWhileServerIsDown(t, top *testing.T, mod ...func(*rueidis.ClientOption
 	within(t, soon, s.hub.Close)
 }
 
-// If the client is closed before the hub, waiters get an error, without a panic or a busy loop.
+// If the client closes before the hub, waiters get an error, with no panic and no busy loop.
 func clientClosedBeforeTheHub(t, top *testing.T, mod ...func(*rueidis.ClientOption)) {
 	rdb := redistest.Dial(top, redistest.Shared(top), mod...)
 	s := newSite(t, rdb, redistest.Dial(top, redistest.Shared(top)))

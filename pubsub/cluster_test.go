@@ -35,7 +35,7 @@ func shardedChannels(t, top *testing.T, mod ...func(*rueidis.ClientOption)) {
 	s.hub.Close()
 }
 
-// Redis before 7 has no sharded channels; any node serves.
+// Before Redis 7 there are no sharded channels, so any node will do.
 func TestPlainChannelsOnACluster(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, 0)
@@ -118,8 +118,8 @@ func TestClusterMasterKilled(t *testing.T) {
 		awaitTurn(t, ws[0], recovery)
 		ws[0].Held(-1, false)
 		redistest.Eventually(t, recovery, func() bool {
-			// Redis 8 does not show clients a replica before it has data, so they may learn of the new master now.
-			// These are the attempt to lock, and the test's look.
+			// Redis 8 hides a replica from clients until it has data, so clients may learn of the new master only now. These commands stand
+			// for the attempt to lock, and for the test's own check.
 			_, _ = s.ask(s.hub.rdb, "EXISTS", ch.Name), s.ask(s.rdb, "EXISTS", ch.Name)
 			select {
 			case <-ws[0].Turn():
@@ -142,8 +142,7 @@ func TestClusterMasterKilled(t *testing.T) {
 	redistest.Eventually(t, recovery, func() bool { return s.hub.Len() == 0 }, "no topic is left")
 }
 
-// A slot moves to a node that joined the cluster since the client looked. The client learns of the node from the next
-// command for the slot, so the waiters must send one.
+// A slot moves to a node unknown to the client. The client learns of it from the next command for the slot, so the waiters must send one.
 func TestSlotMovesToANewNode(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, 0)
@@ -167,7 +166,7 @@ func TestSlotMovesToANewNode(t *testing.T) {
 	}
 	await(owner, "CLUSTER", "MEET", host, port)
 	from, to := await(owner, "CLUSTER", "MYID"), await(newcomer, "CLUSTER", "MYID")
-	redistest.Eventually(t, recovery, func() bool { // a node that does not know the epoch yet would lose the slot again
+	redistest.Eventually(t, recovery, func() bool { // a node that has not learned of the epoch would lose the slot again
 		info, err := s.ask(newcomer, "CLUSTER", "INFO").ToString()
 		return err == nil && strings.Contains(info, "cluster_known_nodes:4") && strings.Contains(info, "cluster_current_epoch:3")
 	}, "the newcomer knows all")
@@ -178,8 +177,7 @@ func TestSlotMovesToANewNode(t *testing.T) {
 	await(owner, "CLUSTER", "SETSLOT", n, "NODE", to)
 
 	awaitTurn(t, ws[0], recovery)
-	// For the client, this is the attempt to lock: a command with a key of the slot. Until then it does not know the
-	// node.
+	// To the client, this is the attempt to lock: a command with a key of the slot. Only then does it learn of the node.
 	require.NotContains(t, s.hub.rdb.Nodes(), node.Addr())
 	require.NoError(t, s.ask(s.hub.rdb, "EXISTS", ch.Name).Error())
 	ws[0].Held(-1, false)
@@ -192,7 +190,7 @@ func TestSlotMovesToANewNode(t *testing.T) {
 	redistest.Eventually(t, recovery, func() bool { return s.hub.Len() == 0 }, "no topic is left")
 }
 
-// ask sends a command whose first argument is a key, unless its name has a second word.
+// ask sends a command whose first argument is a key, unless its name has two words.
 func (s site) ask(c rueidis.Client, cmd ...string) rueidis.RedisResult {
 	ctx, cancel := context.WithTimeout(context.Background(), soon)
 	defer cancel()
@@ -202,7 +200,7 @@ func (s site) ask(c rueidis.Client, cmd ...string) rueidis.RedisResult {
 	return c.Do(ctx, c.B().Arbitrary(cmd...).Build())
 }
 
-// A user that may not ask for the routes cannot wait on a sharded channel, and gets an error.
+// A user without the right to query routes cannot wait on a sharded channel, and gets an error.
 func TestForbiddenRoutes(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, 0)
@@ -269,7 +267,7 @@ func TestReadsOneRangeOfSlots(t *testing.T) {
 	}
 }
 
-// A cluster that is down for a while gives no useful answers; the waiters go on when it is back.
+// While a cluster is down its answers are useless. The waiters continue when it is back.
 func TestClusterRoutesUnknownForAWhile(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, 0)

@@ -8,8 +8,8 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// For permits, a number wakes every process; with a leading zero, only processes without a place. A process that is told to look does
-// so at once: there is no courtesy.
+// For permits, a number wakes every process; with a leading zero, only processes without a place. A process that gets such a message looks
+// at once, without courtesy.
 func TestMessagesAboutPermits(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
@@ -29,7 +29,7 @@ func TestMessagesAboutPermits(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				d := newManualHub(t)
-				d.hub.Aside = time.Hour // nobody here steps aside
+				d.hub.Aside = time.Hour // no courtesy in this test
 				q := Queue{Channel: d.ch, Places: true, Counts: true}
 				w := &Waiter{Shared: true, Joint: true}
 				require.True(t, d.hub.Join(w, q))

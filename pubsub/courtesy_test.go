@@ -11,10 +11,10 @@ import (
 
 const (
 	aRun   = 100 * time.Millisecond
-	moment = 10*time.Millisecond + time.Millisecond // Redis rounds times down, so timers add that much
+	moment = 10*time.Millisecond + time.Millisecond // added by timers, because Redis rounds times down
 )
 
-// polite runs f with a line of two in a process whose unlocks notify all, or with a place if owner is not empty.
+// polite runs f with a queue of two waiters in a process whose unlocks notify all, or which has a place if owner is not empty.
 func polite(t *testing.T, owner string, f func(t *testing.T, d *manualHub, ws []*Waiter)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -31,13 +31,13 @@ func polite(t *testing.T, owner string, f func(t *testing.T, d *manualHub, ws []
 	})
 }
 
-// unlock unlocks in this process, and notifies all.
+// unlock unlocks in this process and notifies all.
 func (d *manualHub) unlock(run time.Duration) {
 	d.hub.GiveWay(queue(d.ch), run)
 	d.hub.message(d.ch, "0")
 }
 
-// asksIn checks that a waiter has its turn at that time, and ends it.
+// asksIn checks that a waiter gets its turn after d, and ends it.
 func asksIn(t *testing.T, w *Waiter, want time.Duration) {
 	t.Helper()
 	began := time.Now()
@@ -46,7 +46,7 @@ func asksIn(t *testing.T, w *Waiter, want time.Duration) {
 	w.Held(time.Hour, w.place != nil)
 }
 
-// At the end of a run the first waiter asks a moment later than others, or after a message from one of them.
+// At the end of a run the first waiter lets outsiders ask first: for a moment, or until a message from one of them.
 func TestOthersGoFirst(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
@@ -113,7 +113,7 @@ func TestOthersGoFirst(t *testing.T) {
 	}
 }
 
-// If no outsider came, the next courtesy is a while later. If one came, there is a courtesy after each run.
+// If no outsider came, the next courtesy is some time later. If one came, every run ends with a courtesy.
 func TestCourtesyInVain(t *testing.T) {
 	t.Parallel()
 	polite(t, "", func(t *testing.T, d *manualHub, ws []*Waiter) {
@@ -137,8 +137,7 @@ func TestCourtesyInVain(t *testing.T) {
 	})
 }
 
-// A waiter that leaves during the courtesy leaves the rest of it to the next. A waiter that comes then, and finds
-// nobody, asks at once.
+// A waiter that leaves during the courtesy leaves the remaining delay to the next. A waiter that joins an empty queue then asks at once.
 func TestLeavingInTheMoment(t *testing.T) {
 	t.Parallel()
 	polite(t, "", func(t *testing.T, d *manualHub, ws []*Waiter) {
@@ -158,8 +157,8 @@ func TestLeavingInTheMoment(t *testing.T) {
 	})
 }
 
-// A message before a claim, or during an attempt, is handled right after it, because it may be about a later unlock. The message of the
-// claimant's own release arrives before its reply.
+// A message before a claim, or during an attempt, is handled right after it: it may announce a later unlock. The message of the claimant's
+// own release arrives before its reply.
 func TestCourtesyInATurn(t *testing.T) {
 	t.Parallel()
 	polite(t, "", func(t *testing.T, d *manualHub, ws []*Waiter) {
@@ -184,8 +183,7 @@ func TestCourtesyInATurn(t *testing.T) {
 	})
 }
 
-// The first of Redis's queue lets outsiders go first. If none came, there is no courtesy for a while; the '0' of an
-// outsider changes that.
+// The head of the queue in Redis lets outsiders go first. If none came, there is no courtesy for some time, until an outsider's '0'.
 func TestOutsidersGoFirst(t *testing.T) {
 	t.Parallel()
 	polite(t, "o", func(t *testing.T, d *manualHub, ws []*Waiter) {

@@ -11,8 +11,8 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// loner is a cluster node that a command makes believe that it is cut off: it forgets the owner of one slot, which no test uses. The
-// other nodes do not notice.
+// loner is a cluster node made to believe that it is cut off. It forgets the owner of one slot that no test uses, and the other nodes do
+// not notice.
 type loner struct {
 	t    *testing.T
 	rdb  rueidis.Client
@@ -22,7 +22,7 @@ type loner struct {
 func newLoner(t *testing.T, cluster *redistest.Cluster, node *redistest.Server, used Channel) loner {
 	t.Helper()
 	n := loner{t: t, rdb: node.Client(t, redistest.Single)}
-	// In steps: the node's slots may begin thousands further on, and each look is a command.
+	// Step through the slots: the node's own may begin thousands further on, and each look is a command.
 	for slot := uint16(0); n.slot == ""; slot += 1024 {
 		if cluster.Owner(t, slot) == node && slot != cluster.Slot(t, used.Name) {
 			n.slot = strconv.Itoa(int(slot))
@@ -55,8 +55,8 @@ func (n loner) subscribers(ch Channel) int64 {
 	return reply[ch.Name]
 }
 
-// The possible replies of a node to whether it is connected to its cluster. A node that does not reply counts as connected, and a node
-// outside a cluster is not asked.
+// The possible replies of a node asked whether it is connected to its cluster. Without a reply it counts as connected. A node outside a
+// cluster is not asked.
 func TestInTouch(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, 0)
@@ -92,9 +92,8 @@ func TestInTouch(t *testing.T) {
 	require.NotContains(t, redistest.Commands(t, alone.rdb), "cluster|info")
 }
 
-// A node is asked when a connection begins and when the end of the holder's remaining lease has woken a waiter, and
-// at no other time. If it is cut off the waiter subscribes elsewhere; to a sharded channel, which no other node has,
-// as soon as the node is back.
+// A node is asked only when a connection begins, and when the end of the holder's remaining lease has woken a waiter. If it is cut off, the
+// waiter subscribes elsewhere. A sharded channel is on no other node, so its waiter subscribes again when the node is back.
 func TestLeavesANodeThatIsCutOff(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, 0)
@@ -130,7 +129,7 @@ func TestLeavesANodeThatIsCutOff(t *testing.T) {
 			}
 			n.cutOff()
 			noTurn(t, ws...)
-			require.EqualValues(t, 1, n.subscribers(ch), "nobody knows")
+			require.EqualValues(t, 1, n.subscribers(ch), "the node is cut off, unnoticed")
 			first.Held(quiet, false)
 			awaitTurn(t, first, soon)
 			first.Held(-1, false)

@@ -8,7 +8,7 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// Waiters present when the hub begins to drain, or joining later, get an error. A waiter that goes ahead keeps waiting, and is woken.
+// Waiters in the queue when draining begins, or joining later, get an error. A waiter that goes ahead keeps waiting and can be woken.
 func TestDrain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -39,7 +39,7 @@ func TestDrain(t *testing.T) {
 	})
 }
 
-// A lingering subscription ends when the hub begins to drain, although its time is not over.
+// Draining ends a lingering subscription before its time.
 func TestDrainEndsWhatLingers(t *testing.T) {
 	t.Parallel()
 	still(t, func(t *testing.T) {
@@ -54,7 +54,7 @@ func TestDrainEndsWhatLingers(t *testing.T) {
 	})
 }
 
-// A waiter that goes ahead may be the first to subscribe.
+// A waiter that goes ahead may be the first subscriber.
 func TestDrainLetsSubscribe(t *testing.T) {
 	t.Parallel()
 	still(t, func(t *testing.T) {

@@ -9,7 +9,7 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// places returns a queue of n waiters with a place each: o0, o1 and so on.
+// places returns a queue of n waiters, each with its own place: o0, o1 and so on.
 func (d *manualHub) places(n int) []*Waiter {
 	d.t.Helper()
 	d.each = true
@@ -38,8 +38,7 @@ func (d *manualHub) takesPlace(w *Waiter, i int) {
 
 func owner(i int) string { return "o" + string(rune('0'+i)) }
 
-// Waiters with a place each take it one after the other when the subscription is live, and then get messages of their
-// own.
+// Waiters with a place each take it in turn once the subscription is live. From then on they get their own messages.
 func TestEachWaiterHasAPlace(t *testing.T) {
 	t.Parallel()
 	d := newManualHub(t)
@@ -71,7 +70,7 @@ func TestEachWaiterHasAPlace(t *testing.T) {
 	require.Equal(t, Granted, ws[1].Leave())
 	d.turn(ws, -1)
 
-	ws[3].Leave() // the others have places of their own
+	ws[3].Leave() // the others have their own places
 	d.turn(ws, -1)
 	d.hub.message(d.ch, "00") // of a lock of another kind
 	d.turn(ws, 0)
@@ -91,7 +90,7 @@ func TestEachWaiterHasAPlace(t *testing.T) {
 	require.Zero(t, d.hub.Len())
 }
 
-// After a lost connection each waiter checks its place, when there is a new one.
+// After a reconnect, each waiter checks its place.
 func TestEachLooksAfterItsPlace(t *testing.T) {
 	t.Parallel()
 	d := newManualHub(t)
@@ -107,7 +106,7 @@ func TestEachLooksAfterItsPlace(t *testing.T) {
 	d.turn(ws, -1)
 }
 
-// A user that may not hear of grants cannot wait where each waiter has a place.
+// A user that cannot subscribe to grants cannot wait where each waiter has a place.
 func TestEachNeedsGrants(t *testing.T) {
 	t.Parallel()
 	noPerm := serverError(t, "NOPERM no")
@@ -130,8 +129,8 @@ func TestEachNeedsGrants(t *testing.T) {
 	}
 }
 
-// Redisson notifies each waiter on a channel of its own. Waiters that Redisson may notify subscribe to theirs, and
-// look again after the confirmation.
+// Redisson notifies each waiter on its own channel. Waiters that Redisson may notify subscribe to that channel, and look again after the
+// confirmation.
 func TestChannelOfAWaiter(t *testing.T) {
 	redistest.Parallel(t)
 	for _, sharded := range []bool{false, true} {
@@ -167,7 +166,7 @@ func TestChannelOfAWaiter(t *testing.T) {
 		<-ws[1].Turn()
 		require.Empty(t, ws[0].Turn())
 		ws[1].Leave()
-		redistest.Eventually(t, soon, func() bool { return s.subscribers(own(1)) == 0 }, "the channel of one that left is given back")
+		redistest.Eventually(t, soon, func() bool { return s.subscribers(own(1)) == 0 }, "the channel of a waiter that left is given back")
 		require.Equal(t, int64(1), s.subscribers(own(0)))
 		s.publish(own(0), "0")
 		<-ws[0].Turn()
@@ -185,7 +184,7 @@ func TestChannelOfAWaiter(t *testing.T) {
 	}
 }
 
-// A waiter whose own channel is refused does without.
+// A waiter does without its own channel if the server refuses it.
 func TestChannelOfAWaiterRefused(t *testing.T) {
 	t.Parallel()
 	noPerm := serverError(t, "NOPERM no")
@@ -205,8 +204,7 @@ func TestChannelOfAWaiterRefused(t *testing.T) {
 	require.Equal(t, Granted, ws[1].Leave())
 }
 
-// The grant overtakes the answer that the waiter has joined: the waiter gets the lock at the end of its turn, and no
-// longer needs a channel of its own.
+// A grant may overtake the answer to the join. The waiter then gets the lock at the end of its turn, and no longer needs its own channel.
 func TestGrantBeforeTheAnswerThatItJoined(t *testing.T) {
 	t.Parallel()
 	d := newManualHub(t)

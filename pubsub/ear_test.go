@@ -9,7 +9,7 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// listens makes an ear, and waits until it is live. The channel carries its messages.
+// listens starts an ear and waits until it is live. The channel carries its messages.
 func (s site) listens(ch Channel) (*Ear, <-chan string) {
 	s.t.Helper()
 	heard := make(chan string, 100)
@@ -32,7 +32,7 @@ func (s site) awaitEar(e *Ear, n int) {
 	}
 }
 
-// hears waits for a message with that text.
+// hears waits for a message with the given text.
 func (s site) hears(heard <-chan string, text string) {
 	s.t.Helper()
 	select {
@@ -43,7 +43,7 @@ func (s site) hears(heard <-chan string, text string) {
 	}
 }
 
-// The ear shares the connection with waiters, outlasts them, and gets no unlock messages.
+// The ear shares its connection with waiters, outlasts them, and gets no unlock messages.
 func TestEarBesideWaiters(t *testing.T) {
 	t.Parallel()
 	for name, mod := range respVersions {
@@ -73,7 +73,7 @@ func TestEarBesideWaiters(t *testing.T) {
 	}
 }
 
-// The ear is subscribed again after each lost connection, and counts how often it was live.
+// The ear resubscribes after each lost connection, and counts how often it was live.
 func TestEarReconnects(t *testing.T) {
 	t.Parallel()
 	t.Run("client kill", func(t *testing.T) {
@@ -103,7 +103,7 @@ func TestEarReconnects(t *testing.T) {
 	})
 }
 
-// On a cluster the ear is at the node that serves its slot, and follows the slot.
+// On a cluster, the ear subscribes at the node that serves its slot, and follows the slot.
 func TestEarOnACluster(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, 0)
@@ -135,7 +135,7 @@ func TestEarOnACluster(t *testing.T) {
 	}
 }
 
-// A user without the right to listen gets one error, and waiters are unaffected.
+// A user without the right to subscribe gets a single error. Waiters are unaffected.
 func TestEarRefused(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -174,7 +174,7 @@ func TestSpoken(t *testing.T) {
 	}
 }
 
-// FuzzSpoken: reading never panics, and a parsed message is written back with the same content.
+// FuzzSpoken: parsing never panics, and a parsed message encodes to the same content.
 func FuzzSpoken(f *testing.F) {
 	for _, seed := range []string{"0 asked 11000000000000000001", "0 a ", "1 a b", "0 \xff x", "0 probe \x00"} {
 		f.Add(seed)

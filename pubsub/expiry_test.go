@@ -10,7 +10,7 @@ import (
 
 const patience = time.Minute
 
-// impatient returns a line of n waiters that wait for a minute.
+// impatient returns a queue of n waiters that wait for one minute.
 func (d *manualHub) impatient(n int) (ws []*Waiter) {
 	d.t.Helper()
 	for range n {
@@ -35,7 +35,7 @@ func requireExpired(t *testing.T, ws ...*Waiter) {
 	}
 }
 
-// Each waiter is notified when its time is over, not earlier, and this makes nobody ask.
+// Each waiter is signalled when its time ends, no earlier. No waiter asks Redis because of it.
 func TestWaitersExpire(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -52,7 +52,7 @@ func TestWaitersExpire(t *testing.T) {
 		for _, w := range ws {
 			require.Equal(t, Left, w.Leave())
 		}
-		require.Empty(t, forever.turn, "there is no news for one that stays")
+		require.Empty(t, forever.turn, "no news for a waiter that stays")
 		d.hub.message(d.ch, "0")
 		require.Len(t, forever.turn, 1)
 		forever.Leave()
@@ -61,7 +61,7 @@ func TestWaitersExpire(t *testing.T) {
 	})
 }
 
-// The clock stops when the waiter has left, and the waiter may be used again.
+// The timer stops when a waiter leaves, and the waiter can be reused.
 func TestNothingExpiresAfterLeaving(t *testing.T) {
 	t.Parallel()
 	for name, leave := range map[string]func(d *manualHub, w *Waiter){
@@ -85,7 +85,7 @@ func TestNothingExpiresAfterLeaving(t *testing.T) {
 	}
 }
 
-// A wake-up for a waiter whose time is over at the same moment goes to the next one.
+// If a wake-up reaches a waiter just as its time ends, the next waiter gets it.
 func TestExpiredPassesOn(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
@@ -127,7 +127,7 @@ func TestExpiredPassesOn(t *testing.T) {
 	}
 }
 
-// A claimed waiter whose time ends does not wait for the outcome. If it was granted the lock before it could leave, it has the lock.
+// A claimed waiter whose time ends does not wait for the claim's outcome. If the grant came before it left, it has the lock.
 func TestClaimedExpires(t *testing.T) {
 	t.Parallel()
 	claimed := func(t *testing.T) *Waiter {
@@ -152,7 +152,7 @@ func TestClaimedExpires(t *testing.T) {
 	})
 }
 
-// An expired waiter is not claimed: its caller is about to return.
+// An expired waiter cannot be claimed, because its caller is about to return.
 func TestExpiredIsNotClaimed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -168,7 +168,7 @@ func TestExpiredIsNotClaimed(t *testing.T) {
 	})
 }
 
-// A waiter that finds the lock held after its time is over returns at once, without a subscription.
+// If a waiter's time ended before its attempt found the lock held, it returns at once, without a subscription.
 func TestHeldAfterTheTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -178,7 +178,7 @@ func TestHeldAfterTheTime(t *testing.T) {
 		time.Sleep(time.Second) // the round trip to Redis
 		w.Held(-1, false)
 		requireExpired(t, w)
-		require.Equal(t, noOp, d.take(), "nobody is going to listen")
+		require.Equal(t, noOp, d.take(), "no waiter will listen")
 		require.Equal(t, Left, w.Leave())
 		require.Zero(t, d.hub.Len())
 	})

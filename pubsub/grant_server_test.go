@@ -8,7 +8,7 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// parkPlaced is park, and the first waiter has the process's place.
+// parkPlaced is park with the process's place for the first waiter.
 func (s site) parkPlaced(ch Channel, owner string, n int) []*Waiter {
 	s.t.Helper()
 	ws := s.park(ch, n)
@@ -16,7 +16,7 @@ func (s site) parkPlaced(ch Channel, owner string, n int) []*Waiter {
 	return ws
 }
 
-// place makes the first waiter ask again, and take the place.
+// place makes the first waiter ask again and take the process's place.
 func (s site) place(ch Channel, w *Waiter, owner string) {
 	s.t.Helper()
 	s.publish(ch, "0")
@@ -26,7 +26,7 @@ func (s site) place(ch Channel, w *Waiter, owner string) {
 	w.Held(-1, true)
 }
 
-// grant gives the lock to an owner for longer than the test: waiters behind it ask when it ends.
+// grant gives the lock to an owner for longer than the test, so waiters behind it will ask only at the end.
 func (s site) grant(ch Channel, owner string) {
 	s.t.Helper()
 	s.publish(grants(ch), fmt.Sprintf("%s %d 0 7", owner, recovery.Milliseconds()))
@@ -76,7 +76,7 @@ func TestGrantsOnAServer(t *testing.T) {
 	}
 }
 
-// A user that may not have the channel for grants hears of unlocks alone, and so takes no place.
+// A user without the right to the grant channel only gets unlock messages, so it takes no place.
 func TestForbiddenGrants(t *testing.T) {
 	t.Parallel()
 	for name, mod := range respVersions {
@@ -102,7 +102,7 @@ func TestForbiddenGrants(t *testing.T) {
 	}
 }
 
-// Grants on a cluster, before and after the slot moves. The loss of the subscription ends the place.
+// Grants on a cluster work before and after the slot moves. Losing the subscription ends the place.
 func TestGrantsOnACluster(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, 0)

@@ -12,7 +12,7 @@ import (
 // grants returns the channel for messages to this process alone.
 func grants(ch Channel) Channel { return Channel{ch.Name + ":" + me, ch.Sharded} }
 
-// placed returns a line of n waiters, the first of them with the process's place, as owner.
+// placed returns a queue of n waiters; the first has the process's place, with that owner.
 func (d *manualHub) placed(owner string, n int) []*Waiter {
 	d.t.Helper()
 	ws := d.line(n)
@@ -25,7 +25,7 @@ func (d *manualHub) placed(owner string, n int) []*Waiter {
 	return ws
 }
 
-// asking is the same, but its first waiter has the turn.
+// asking is placed with the first waiter in its turn.
 func (d *manualHub) asking(owner string, n int) []*Waiter {
 	d.t.Helper()
 	ws := d.placed(owner, n)
@@ -34,7 +34,7 @@ func (d *manualHub) asking(owner string, n int) []*Waiter {
 	return ws
 }
 
-// requireGiven checks that another process has given w the lock, and that nobody else here asks.
+// requireGiven checks that w got the lock by a grant from another process, and that no waiter here asks.
 func (d *manualHub) requireGiven(w *Waiter, want Grant, others ...*Waiter) {
 	d.t.Helper()
 	requireGranted(d.t, w)
@@ -44,7 +44,7 @@ func (d *manualHub) requireGiven(w *Waiter, want Grant, others ...*Waiter) {
 	require.Nil(d.t, w.place)
 }
 
-// said returns the waiter's grant as the message had it.
+// said returns the waiter's grant as the message gave it.
 func said(w *Waiter) Grant {
 	g := *w.Given()
 	g.Crossed = false
@@ -79,7 +79,7 @@ func TestGrantsOfOtherProcesses(t *testing.T) {
 	}
 }
 
-// A message that is no grant, or only looks like one, makes the waiter with a place look at the lock.
+// A message that is no valid grant makes the waiter with the place look at the lock.
 func TestUnknownMessages(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{
@@ -100,7 +100,7 @@ func TestUnknownMessages(t *testing.T) {
 	}
 }
 
-// A grant is for the owner in it, and for nobody else.
+// A grant is only for the owner it names.
 func TestGrantToAnotherOwner(t *testing.T) {
 	t.Parallel()
 	d := newManualHub(t)
@@ -116,7 +116,7 @@ func TestGrantToAnotherOwner(t *testing.T) {
 	d.turn(ws, -1)
 	d.told(aGrantTo)
 	d.requireGiven(ws[0], aGrant, ws[1])
-	d.told(aGrantTo) // once more
+	d.told(aGrantTo) // again
 	d.turn(ws, -1)
 
 	d.hub.Wake(queue(d.ch))
@@ -129,7 +129,7 @@ func TestGrantToAnotherOwner(t *testing.T) {
 	d.requireGiven(ws[1], aGrant)
 }
 
-// A grant that arrives in its waiter's turn waits for the end of the turn, which may bring the lock, too.
+// A grant during its waiter's turn waits for the end of the turn, which may also get the lock.
 func TestGrantInATurn(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(d *manualHub, ws []*Waiter){
@@ -175,7 +175,7 @@ func TestGrantInATurn(t *testing.T) {
 	}
 }
 
-// The same in a turn that came with Join, so that nobody has listened to the waiter before.
+// The same in a turn that came with Join, which signals nothing.
 func TestGrantInTheFirstTurn(t *testing.T) {
 	t.Parallel()
 	d := newManualHub(t)
@@ -189,7 +189,7 @@ func TestGrantInTheFirstTurn(t *testing.T) {
 	d.requireGiven(w, aGrant)
 }
 
-// A grant that arrives during a claim waits for its end: the claimant, too, may have put the waiter in the queue.
+// A grant during a claim waits for its end, because the claimant may also have queued the waiter.
 func TestGrantInAClaim(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(d *manualHub, ws []*Waiter){
@@ -234,8 +234,7 @@ func TestGrantInAClaim(t *testing.T) {
 	}
 }
 
-// A waiter stopped at the same moment has the lock if the grant comes first, and its caller gives it back if it does
-// not want it.
+// If a grant comes before a stop, the waiter has the lock, and its caller gives it back if unwanted.
 func TestGrantToAStoppedWaiter(t *testing.T) {
 	t.Parallel()
 	for name, stop := range map[string]func(d *manualHub, w *Waiter){
@@ -260,7 +259,7 @@ func TestGrantToAStoppedWaiter(t *testing.T) {
 	}
 }
 
-// '00' is for processes without a place. It is not lost for one that has taken the place, and then does not get it.
+// '00' is for processes without a place. It is kept for a waiter that took the place and then does not get it.
 func TestUnlockForOutsiders(t *testing.T) {
 	t.Parallel()
 	outsiders := func(d *manualHub) { d.hub.message(d.ch, "00") }
@@ -310,8 +309,7 @@ func TestUnlockForOutsiders(t *testing.T) {
 	})
 }
 
-// '? <ms>' makes a waiter look at the lock then, or at an earlier time already set, even if it comes before the
-// answer to an attempt.
+// '? <ms>' makes a waiter look after that time, or earlier if already scheduled, even if it arrives before the answer to an attempt.
 func TestLook(t *testing.T) {
 	t.Parallel()
 	const rounding = time.Millisecond
@@ -367,7 +365,7 @@ func TestLook(t *testing.T) {
 	}
 }
 
-// Waiters behind one that got the lock sleep as long as its lease, whatever the holder before had.
+// Waiters behind a new holder sleep for its lease, whatever the previous holder had.
 func TestTimerAfterAGrantOfAnotherProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -384,7 +382,7 @@ func TestTimerAfterAGrantOfAnotherProcess(t *testing.T) {
 	})
 }
 
-// A grant for a waiter that has gone is nobody's here. The next one has been woken, and takes the place.
+// A grant for a waiter that left belongs to no waiter here. The next waiter is already awake, and takes the place.
 func TestGrantToOneThatHasGone(t *testing.T) {
 	t.Parallel()
 	for name, leave := range map[string]func(d *manualHub, w *Waiter){

@@ -14,10 +14,10 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// resp2 is for an older server, or a proxy in front of it, without push messages.
+// resp2 imitates an older server, or a proxy, without push messages.
 func resp2(o *rueidis.ClientOption) { o.AlwaysRESP2, o.DisableCache = true, true }
 
-// respVersions are the ways in which a client talks to a server.
+// respVersions are the protocols between client and server.
 var respVersions = map[string]func(*rueidis.ClientOption){"resp3": func(*rueidis.ClientOption) {}, "resp2": resp2}
 
 func TestUnlocksWakeInOrder(t *testing.T) {
@@ -52,7 +52,7 @@ func TestUnlocksWakeInOrder(t *testing.T) {
 	}
 }
 
-// Channels with messages and waiters of their own share a connection.
+// Channels share a connection, but not messages or waiters.
 func manyChannelsShareOneConnection(t, top *testing.T, mod ...func(*rueidis.ClientOption)) {
 	server := redistest.Start(top)
 	s := newSite(t, server.Client(top, mod...), server.Client(top))
@@ -106,7 +106,7 @@ func TestIdleWaitersCostNothing(t *testing.T) {
 	s.leaveAll(ch, ws)
 }
 
-// channels lists the subscribed channels on all nodes.
+// channels lists the channels with subscribers, over all nodes.
 func (s site) channels(sharded bool) []string {
 	s.t.Helper()
 	var all []string
@@ -122,7 +122,7 @@ func (s site) channels(sharded bool) []string {
 	return all
 }
 
-// churn lets many goroutines join, wait and give up at random, on names of their own and shared ones.
+// churn lets many goroutines join, wait and give up at random, on private and shared names.
 func churn(s site, names int, sharded bool) {
 	prefix := redistest.Name(s.t)
 	var wg sync.WaitGroup
@@ -142,7 +142,7 @@ func churn(s site, names int, sharded bool) {
 	wg.Wait()
 }
 
-// one joins, and is cancelled at a random moment.
+// one joins and is cancelled at a random time.
 func one(hub *Hub, rnd *rand.Rand, ch Channel) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(rnd.IntN(3000))*time.Microsecond)
 	defer cancel()
@@ -184,7 +184,7 @@ func churnLeavesNothing(t, top *testing.T, mod ...func(*rueidis.ClientOption)) {
 	s.hub.Close()
 }
 
-// limited makes a user, and returns a client that acts as that user.
+// limited creates a user and returns a client that acts as that user.
 func limited(t *testing.T, server *redistest.Server, rules ...string) rueidis.Client {
 	t.Helper()
 	setUser(t, server.Client(t), rules...)
@@ -251,7 +251,7 @@ func TestForbiddenCommand(t *testing.T) {
 	require.Zero(t, s.hub.Len())
 }
 
-// The password was changed: new connections fail.
+// The password changed, so new connections fail.
 func TestForbiddenLogin(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -265,8 +265,7 @@ func TestForbiddenLogin(t *testing.T) {
 	require.Zero(t, s.hub.Len())
 }
 
-// A temporary error is answered by a retry. LOADING would not do for this test: the client itself repeats the
-// commands then.
+// A temporary error is retried. LOADING would not do here, because the client itself repeats such commands.
 func TestSubscribesAgainAfterAPassingError(t *testing.T) {
 	t.Parallel()
 	proxy := redistest.StartProxy(t, redistest.Shared(t))

@@ -15,8 +15,7 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// fakeClient is a client of servers in memory, so that a bubble's clock shows when links end. Methods that it lacks
-// panic.
+// fakeClient is a client of servers in memory, so that a bubble's clock controls when links end. Calling a missing method panics.
 type fakeClient struct {
 	rueidis.Client
 	builder rueidis.Builder
@@ -72,7 +71,7 @@ func (c *fakeClient) Dedicate() (rueidis.DedicatedClient, func()) {
 	return &fakeConn{client: c}, nil
 }
 
-// fakeConn answers each command at once, with success.
+// fakeConn answers every command at once with success.
 type fakeConn struct {
 	rueidis.DedicatedClient
 	client *fakeClient
@@ -104,7 +103,7 @@ func (c *fakeConn) DoMulti(_ context.Context, cmds ...rueidis.Completed) []rueid
 	return make([]rueidis.RedisResult, len(cmds))
 }
 
-// at gives the hub the route to a new sharded channel at a node.
+// at routes a new sharded channel to a node.
 func (h *Hub) at(addr string) Channel {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -136,8 +135,8 @@ func subscribes(t *testing.T, h *Hub, ch Channel) *Waiter {
 	return w
 }
 
-// A link without subscriptions ends after a while, not earlier, with its goroutine and its connection. Its node gets
-// a new one when it is needed again.
+// A link without subscriptions ends after the idle time, no earlier, together with its goroutine and connection. Its node gets a new link
+// when needed again.
 func TestIdleLinkEnds(t *testing.T) {
 	t.Parallel()
 	for name, mode := range map[string]rueidis.ClientMode{
@@ -180,7 +179,7 @@ func TestIdleLinkEnds(t *testing.T) {
 	}
 }
 
-// The same for a link whose node the client does not know, or not any more.
+// The same holds for a link whose node the client does not know, or knows no longer.
 func TestLinkOfAnUnknownNodeEnds(t *testing.T) {
 	t.Parallel()
 	rdb := newFakeClient(t, "here:1")
@@ -213,7 +212,7 @@ func TestLinkOfAnUnknownNodeEnds(t *testing.T) {
 	})
 }
 
-// A link that ends at the moment of a request loses no subscription, and Close may come at that moment, too.
+// A link that ends as a request arrives loses no subscription, even if Close runs at the same time.
 func TestJoinsWhileLinksEnd(t *testing.T) {
 	t.Parallel()
 	rdb := newFakeClient(t, "a:1", "b:2")
@@ -239,7 +238,7 @@ func TestJoinsWhileLinksEnd(t *testing.T) {
 	require.Greater(t, rdb.dials, 30*4*5, "links ended, and began again")
 }
 
-// joinOnce joins, subscribes to the channel, and leaves. It returns false when the hub is closed.
+// joinOnce joins, subscribes to the channel and leaves. It returns false if the hub is closed.
 func (h *Hub) joinOnce(t *testing.T, ch Channel) bool {
 	w := &Waiter{}
 	if h.Join(w, queue(ch)) {
@@ -248,15 +247,14 @@ func (h *Hub) joinOnce(t *testing.T, ch Channel) bool {
 	began := time.Now()
 	<-w.Turn()
 	_, err := w.News()
-	if time.Since(began) > 0 { // in a bubble, time passes when nobody can do anything
+	if time.Since(began) > 0 { // in a bubble, time passes only when every goroutine is blocked
 		t.Errorf("the turn took %v", time.Since(began))
 	}
 	w.Leave()
 	return err == nil
 }
 
-// While the pool is exhausted, a link waits for one connection, however many requests there are, and after Close one
-// goroutine does.
+// While the pool is exhausted a link waits for a single connection, however many requests arrive. After Close a single goroutine waits.
 func TestExhaustedPool(t *testing.T) {
 	t.Parallel()
 	rdb := newFakeClient(t, "a:1")

@@ -9,8 +9,8 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// still runs f while no time passes: a subscription lingers until the test calls lapse, and no timer fires in
-// between, however slow the machine is.
+// still runs f while no time passes. A subscription lingers until the test calls lapse, and no timer fires before, however slow the
+// machine.
 func still(t *testing.T, f func(t *testing.T)) {
 	t.Helper()
 	synctest.Test(t, f)
@@ -29,7 +29,7 @@ func (d *manualHub) lapse() {
 	}
 }
 
-// A queue that comes back before its channel was given back.
+// A queue may come back before its channel is given back.
 func TestRejoin(t *testing.T) {
 	t.Parallel()
 	rejoin := func(d *manualHub) *Waiter {
@@ -91,7 +91,7 @@ func TestRejoin(t *testing.T) {
 	})
 }
 
-// A waiter that got the lock leaves a lingering subscription; one that gave up does not.
+// A waiter that got the lock leaves a lingering subscription. A waiter that gave up does not.
 func TestLinger(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -128,14 +128,14 @@ func TestLinger(t *testing.T) {
 		d.line(1)[0].Done(-1)
 		time.Sleep(linger)
 		synctest.Wait()
-		require.Equal(t, unsubscribing, d.take(), "nobody came")
+		require.Equal(t, unsubscribing, d.take(), "no waiter came")
 		d.confirm("unsubscribe")
 		d.finish(nil)
 		require.Zero(t, d.hub.Len())
 
 		d.line(1)[0].Done(-1)
 		d.link.down(io.EOF, false)
-		require.Equal(t, noOp, d.take(), "nobody needs it")
+		require.Equal(t, noOp, d.take(), "no waiter needs the subscription")
 		require.Zero(t, d.hub.Len())
 
 		d.line(1)[0].Done(-1)
@@ -146,8 +146,7 @@ func TestLinger(t *testing.T) {
 	})
 }
 
-// A lock that nobody else wants any more costs nothing but its own commands: getting it without waiting does not keep
-// the subscription.
+// A lock without competition costs only its own commands: getting it without waiting does not keep the subscription.
 func TestLingersOnlyForThoseWhoWaited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -167,7 +166,7 @@ func TestLingersOnlyForThoseWhoWaited(t *testing.T) {
 	})
 }
 
-// A grant that could not be kept leaves nothing behind.
+// A grant that was given back leaves nothing behind.
 func TestLingersForNobodyWhoFailed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -9,7 +9,7 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// A waiter does not ask for a lock held by this process: the end of the hold wakes it.
+// A waiter does not ask for a lock held by this process, because the end of the hold wakes it.
 func TestLocalHoldIsNotAskedFor(t *testing.T) {
 	t.Parallel()
 	const ttl = 300 * time.Millisecond // less than subscriptions linger
@@ -68,7 +68,7 @@ func (d *manualHub) holds(ttl time.Duration) {
 	w.Done(ttl)
 }
 
-// A local hold is forgotten with the subscription that could have announced its end.
+// A local hold is forgotten together with the subscription that could have announced its end.
 func TestLocalHoldIsForgotten(t *testing.T) {
 	t.Parallel()
 	for name, forget := range map[string]func(d *manualHub){
@@ -152,7 +152,7 @@ func TestLocalHoldIsForgotten(t *testing.T) {
 		still(t, func(t *testing.T) {
 			d := newManualHub(t)
 			d.holds(time.Hour)
-			require.True(t, d.hub.JoinFirst(&Waiter{}, queue(d.ch)), "one that does not wait asks")
+			require.True(t, d.hub.JoinFirst(&Waiter{}, queue(d.ch)), "a caller that does not wait asks")
 		})
 	})
 }

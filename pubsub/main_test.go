@@ -23,14 +23,13 @@ func TestMain(m *testing.M) {
 const (
 	// soon bounds the time of immediate events, on a machine that may be busy.
 	soon = 10 * time.Second
-	// recovery bounds the time for a new connection, an election, or both. Sentinels that notice that they stood
-	// still for two seconds do nothing for half a minute.
+	// recovery bounds a reconnect, an election, or both. Sentinels that noticed a two-second stall do nothing for half a minute.
 	recovery = time.Minute
 	// quiet is how long a test watches that nothing happens.
 	quiet = 100 * time.Millisecond
 )
 
-// me is the process whose hub is tested.
+// me is the process of the hub under test.
 const me = "me"
 
 // site is a hub on a server, and a client that plays the other processes.
@@ -40,8 +39,7 @@ type site struct {
 	rdb rueidis.Client
 }
 
-// newSite makes a hub that uses one client, while the test uses another. Both end with the test,
-// the hub first.
+// newSite makes a hub with one client; the test uses another. Both end with the test, the hub first.
 func newSite(t *testing.T, hub, test rueidis.Client) site {
 	t.Helper()
 	s := site{t: t, hub: New(hub, me), rdb: test}
@@ -109,7 +107,7 @@ func awaitTurn(t *testing.T, w *Waiter, within time.Duration) {
 	}
 }
 
-// noTurn watches for a while that none of ws gets the turn.
+// noTurn watches for a while that none of ws gets a turn.
 func noTurn(t *testing.T, ws ...*Waiter) {
 	t.Helper()
 	time.Sleep(quiet)
@@ -118,7 +116,7 @@ func noTurn(t *testing.T, ws ...*Waiter) {
 	}
 }
 
-// park makes a queue of n waiters that know that the lock is held, with a live subscription.
+// park makes a queue of n waiters that found the lock held, with a live subscription.
 func (s site) park(ch Channel, n int) []*Waiter {
 	s.t.Helper()
 	ws := []*Waiter{{}}
@@ -134,7 +132,7 @@ func (s site) park(ch Channel, n int) []*Waiter {
 	return ws
 }
 
-// leaveAll empties a queue, and checks that nothing is left of it.
+// leaveAll empties a queue and checks that nothing is left.
 func (s site) leaveAll(ch Channel, ws []*Waiter) {
 	s.t.Helper()
 	for _, w := range ws {
@@ -152,7 +150,7 @@ func (s site) awaitGone(ch Channel) {
 // mine finds the goroutines of this package that no test started.
 const mine = "github.com/go-rlock/rlock/pubsub."
 
-// refusal returns why a waiter waits in vain.
+// refusal returns the error that fails a waiter.
 func refusal(w *Waiter) error {
 	_, err := w.News()
 	return err

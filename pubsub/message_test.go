@@ -38,7 +38,7 @@ func TestReadMessage(t *testing.T) {
 	}
 }
 
-// A text that is not exactly a message is a hint for the owner at its beginning.
+// Any text other than a complete message is a hint for the owner at its beginning.
 func TestReadUnknownMessage(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{
@@ -58,8 +58,8 @@ func TestReadUnknownMessage(t *testing.T) {
 	}
 }
 
-// A grant of another version, or with a count from the first version with grants, is not trusted: the waiter that it names asks, or the
-// first one if the owner is not in this process.
+// Grants of another version, or with a count from the first version with grants, are not trusted. The named waiter asks instead, or the
+// first waiter if the owner is not in this process.
 func TestGrantsOfOtherVersions(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"o1 2000 1 7", "o1 2000 4 -", "o1 2000 4294967296 7", "o1 2000 0 7 more", "o1"} {
@@ -91,14 +91,13 @@ func TestGrantsOfOtherVersions(t *testing.T) {
 	}
 }
 
-// Independent of the code.
+// Written independently of the code.
 var (
 	aGrantMessage = regexp.MustCompile(`^([^ ]+) ([1-9][0-9]{0,12}) 0 (-|0|[1-9][0-9]{0,18})$`)
 	aHintMessage  = regexp.MustCompile(`^\? (0|[1-9][0-9]{0,12})$|^\? 0 [^ ]+$`)
 )
 
-// FuzzMessage: reading never panics; a parsed message is written back with the same content; only a text in the form
-// of a grant is a grant.
+// FuzzMessage: parsing never panics, a parsed message encodes to the same content, and only text in the form of a grant is a grant.
 func FuzzMessage(f *testing.F) {
 	for _, text := range []string{
 		"o 2000 0 7", "o 2000 0 -", "? 0", "? 2000", "? 0 o", "o 2000 1 7", "o 2000 0 7 8", "o 9223372036854 0 9223372036854775807", "o 9223372036855 0 7", "",

@@ -11,8 +11,8 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// rumour plays waiters of three locks on a shared channel with arbitrary messages. Whatever the messages, and however they interleave
-// with the replies, nothing breaks, and all waiters can leave.
+// rumour sends arbitrary messages to the waiters of three locks on a shared channel. Whatever the messages, and however they interleave
+// with replies, nothing breaks and all waiters can leave.
 type rumour struct {
 	*manualHub
 	rnd     *rand.Rand
@@ -23,7 +23,7 @@ type rumour struct {
 	steps   []string
 }
 
-// rumoured is a waiter with its caller's knowledge.
+// rumoured is a waiter, with the knowledge of its caller.
 type rumoured struct {
 	Waiter
 
@@ -32,7 +32,7 @@ type rumoured struct {
 	claimed bool
 }
 
-// payload is an arbitrary message: words of real messages, and others.
+// payload is an arbitrary message: words of real messages, and other words.
 func (r *rumour) payload() string {
 	words := []string{
 		"0", "00", "1", "?", "-", "2000", "-1", "", "x", "\x00\xff", "9223372036854775807", "-9223372036854775808", "4294967296", "1e3",
@@ -52,7 +52,7 @@ func (r *rumour) payload() string {
 	return text
 }
 
-// channel returns a channel that this process may listen to.
+// channel returns a channel that this process may subscribe to.
 func (r *rumour) channel() Channel {
 	names := []string{r.ch.Name, r.ch.Name + ":" + me, r.ch.Name + ":", ":" + me, "other"}
 	if len(r.owners) > 0 {
@@ -61,7 +61,7 @@ func (r *rumour) channel() Channel {
 	return Channel{names[r.rnd.IntN(len(names))], r.rnd.IntN(9) == 0}
 }
 
-// news makes a waiter look at its news.
+// news makes a waiter read its news.
 func (r *rumour) news(w *rumoured) (out bool) {
 	select {
 	case <-w.turn:
@@ -79,7 +79,7 @@ func (r *rumour) news(w *rumoured) (out bool) {
 	return false
 }
 
-// leaves reports whether w is out of the queue.
+// leaves reports whether w left the queue.
 func (r *rumour) leaves(w *rumoured) bool {
 	if w.Leave() == Claimed {
 		r.left = append(r.left, w)
@@ -114,7 +114,7 @@ func (r *rumour) asks(w *rumoured) bool {
 	return false
 }
 
-// claim makes a holder of this process end a claim, or begin one.
+// claim ends a claim for a holder of this process, or begins a claim.
 func (r *rumour) claim() {
 	finish := func(w *rumoured, kept bool) {
 		if w.claimed = false; !kept {
@@ -191,7 +191,7 @@ func (r *rumour) confirmAll() {
 	}
 }
 
-// Anybody may publish anything on our channels.
+// Any client may publish any text on these channels.
 func TestAnyMessageAtAnyTime(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(2000) {

@@ -71,7 +71,7 @@ func (m *model) claimStep() string {
 	}
 }
 
-// passStep is the end of a hold that is passed on to the next waiter.
+// passStep ends a hold that is passed on to the next waiter.
 func (m *model) passStep() string {
 	var next *Waiter
 	if i := slices.IndexFunc(m.queue, func(w *Waiter) bool { return w.err == nil }); i >= 0 {
@@ -119,7 +119,7 @@ func (m *model) leaveInTurn() {
 	m.moved("Leave", w)
 }
 
-// turnEnded is for a turn or a claim that ended without the lock, unless another process has given it.
+// turnEnded handles a turn or a claim that ended without the lock, unless another process has granted it.
 func (m *model) turnEnded(w *Waiter) {
 	m.turn = nil
 	if m.given == 0 {
@@ -133,7 +133,7 @@ func (m *model) turnEnded(w *Waiter) {
 	m.out(w)
 }
 
-// out is for a waiter that learned that it has the lock, and is out of the queue.
+// out handles a waiter that learned that it has the lock and left the queue.
 func (m *model) out(w *Waiter) {
 	if m.turn == w {
 		m.turn = nil

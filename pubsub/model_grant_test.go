@@ -25,7 +25,7 @@ func (m *model) placeStep() string {
 	return "take the place"
 }
 
-// grantStep is a message to this process alone.
+// grantStep sends a message to this process alone.
 func (m *model) grantStep() string {
 	t := m.topic()
 	if t == nil || !subOf(t).confirmed {

@@ -10,8 +10,8 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// The steps of the model: actions of callers, answers of the server, the passing of time. Each acts on the hub, and
-// records the effect it must have.
+// The steps of the model are actions of callers, replies of the server, and the passing of time. Each acts on the hub and records the
+// effect it must have.
 
 func (m *model) joins() {
 	w := &Waiter{Until: time.Now().Add(time.Hour), Shared: m.shares && m.rnd.IntN(3) > 0}
@@ -60,7 +60,7 @@ func (m *model) joinsFirst() {
 	}
 }
 
-// turnBegins is for a turn at once, which nothing signals.
+// turnBegins starts a turn that came with Join, without a signal.
 func (m *model) turnBegins(w *Waiter) {
 	m.turn, m.joined = w, true
 	m.event()
@@ -68,7 +68,7 @@ func (m *model) turnBegins(w *Waiter) {
 	m.began = m.clock
 }
 
-// refusedInTurn makes the attempt of a turn find the lock held.
+// refusedInTurn makes a turn's attempt find the lock held.
 func (m *model) refusedInTurn() {
 	w := m.turn
 	if w == nil || m.claimed {
@@ -91,7 +91,7 @@ func (m *model) refusedInTurn() {
 	m.turnEnded(w)
 }
 
-// doneInTurn makes the attempt of a turn get the lock.
+// doneInTurn makes a turn's attempt get the lock.
 func (m *model) doneInTurn() {
 	w := m.turn
 	if w == nil || m.claimed {
@@ -112,7 +112,7 @@ func (m *model) doneInTurn() {
 	m.moved("Done", w)
 }
 
-// leavesInTurn makes the waiter with the turn give up, maybe because its attempt was not answered.
+// leavesInTurn makes the waiter with the turn give up, perhaps because its attempt got no reply.
 func (m *model) leavesInTurn() {
 	if m.turn == nil || m.claimed {
 		return
@@ -126,7 +126,7 @@ func (m *model) leavesInTurn() {
 	m.leaveInTurn()
 }
 
-// leavesTheQueue makes one of the others give up.
+// leavesTheQueue makes another waiter give up.
 func (m *model) leavesTheQueue() {
 	waiting := slices.DeleteFunc(slices.Clone(m.queue), func(w *Waiter) bool { return w == m.turn })
 	if len(waiting) == 0 {
@@ -178,7 +178,7 @@ func (m *model) answerComes() {
 	m.confirmation()
 }
 
-// commandEnds ends the current command, with success or not.
+// commandEnds ends the current command, successfully or not.
 func (m *model) commandEnds() {
 	t := m.topic()
 	if m.pending == subscribing && !subOf(t).confirmed && m.rnd.IntN(2) == 0 {
@@ -203,7 +203,7 @@ func (m *model) commandEnds() {
 	}
 }
 
-// connectionFails breaks the connection, or ends an idle one.
+// connectionFails breaks the connection, or ends an idle connection.
 func (m *model) connectionFails() {
 	if m.rnd.IntN(4) > 0 {
 		m.note("lapse")
@@ -246,8 +246,7 @@ func (m *model) claims() { m.note(m.besideOr(m.claimStep)) }
 func (m *model) places() { m.note(m.besideOr(m.placeStep)) }
 func (m *model) grants() { m.note(m.besideOr(m.grantStep)) }
 
-// besideOr is a step of waiters that ask for a share beside the queue, where nobody hands a lock off; otherwise it is
-// step.
+// besideOr is a step of waiters that ask for a share beside the queue, in runs without hand-offs. Otherwise it is step.
 func (m *model) besideOr(step func() string) string {
 	if m.shares {
 		return m.apartStep()
@@ -282,7 +281,7 @@ func (m *model) goApart(w *Waiter) {
 	m.apart[w] = m.clock
 }
 
-// sharer says whether a waiter can have the share of one before it.
+// sharer reports whether a waiter can have the share of a waiter before it.
 type sharer bool
 
 func (s sharer) Share(with any) bool { return bool(s && with.(sharer)) }

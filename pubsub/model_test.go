@@ -16,7 +16,7 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// manualHub is a hub whose only link is the test: it takes the commands, and reports their outcome.
+// manualHub is a hub whose link is played by the test: it takes the commands and reports their outcome.
 type manualHub struct {
 	t    *testing.T
 	hub  *Hub
@@ -52,7 +52,7 @@ func subOf(t *topic) *subscription {
 	return t.sub
 }
 
-// take returns the topic's next command, noOp if there is none.
+// take returns the topic's next command, or noOp.
 func (d *manualHub) take() op {
 	if batch, _ := d.link.take(); len(batch) > 0 {
 		return batch[0].op
@@ -60,7 +60,7 @@ func (d *manualHub) take() op {
 	return noOp
 }
 
-// confirm is the server's confirmation for all channels of a subscription.
+// confirm confirms a subscription on all its channels.
 func (d *manualHub) confirm(kind string) {
 	for _, name := range []string{d.ch.Name, d.ch.Name + line, d.ch.Name + d.hub.grants} {
 		d.confirmOne(kind, name)
@@ -71,14 +71,14 @@ func (d *manualHub) confirmOne(kind, name string) {
 	d.link.onSubscription(d.link.epoch, rueidis.PubSubSubscription{Kind: kind, Channel: name})
 }
 
-// finish ends the current command with the server's answer.
+// finish ends the current command with the server's reply.
 func (d *manualHub) finish(err error) (again bool) {
 	d.hub.mu.Lock()
 	defer d.hub.mu.Unlock()
 	return d.link.finish(subOf(d.topic()), err)
 }
 
-// refused makes the server refuse the subscription, with the channel for grants and then without.
+// refused makes the server refuse the subscription, first with the channel for grants, then without.
 func (d *manualHub) refused(err error) {
 	d.t.Helper()
 	require.False(d.t, d.finish(err))
@@ -86,7 +86,7 @@ func (d *manualHub) refused(err error) {
 	require.False(d.t, d.finish(err))
 }
 
-// obey carries out the link's requests, until none is left.
+// obey carries out the link's requests until none is left.
 func (d *manualHub) obey() {
 	d.lapse()
 	for o := d.take(); o != noOp; o = d.take() {
@@ -95,7 +95,7 @@ func (d *manualHub) obey() {
 	}
 }
 
-// serverError is an error reply of a real server; only the client can make one.
+// serverError is an error reply of a real server; only the client can create such an error.
 func serverError(t *testing.T, text string) error {
 	t.Helper()
 	c := redistest.Dial(t, redistest.Shared(t))
@@ -107,13 +107,12 @@ func serverError(t *testing.T, text string) error {
 	return err
 }
 
-// model drives a hub at random and knows which states must never occur.
+// model drives a hub at random and knows the states that must never occur.
 //
-// Everything that may be news about the lock (a message, a confirmation, the end of the time, a wake-up passed on by
-// a waiter) is an event. It is answered by a turn that begins after it. The invariant I-wake is then: while news has
-// no answer, a waiter is due; without news the subscription is live, or is being asked for. A waiter that joins an
-// empty queue has a turn at once, unless the last attempt got the lock, no news of its end has come, and none could
-// have been missed.
+// An event is anything that may be news about the lock: a message, a confirmation, the end of the time, or a wake-up passed on by a waiter.
+// A turn that begins later answers it. The invariant I-wake: while news has no answer, a waiter is due; without news, the subscription is
+// live or requested. A waiter that joins an empty queue has a turn at once, with an exception: the last attempt got the lock, no news of
+// its end has come, and none could have been missed.
 type model struct {
 	*manualHub
 	rnd     *rand.Rand
@@ -143,13 +142,13 @@ type model struct {
 	states  states
 }
 
-// states holds the states of all waiters known to the model, and the table of queue.go with the rows taken.
+// states holds the states of all waiters in the model, and the table of queue.go with the rows taken.
 type states struct {
 	now   map[*Waiter]string
 	table map[string]int // "event from to": how often the model has taken it
 }
 
-// stateOf derives the state of a waiter, in the words of queue.go.
+// stateOf derives the state of a waiter, named as in queue.go.
 func stateOf(w *Waiter) string {
 	switch {
 	case w.topic == nil:
@@ -174,7 +173,7 @@ func stateOf(w *Waiter) string {
 	return "waiting"
 }
 
-// readStates reads the table in queue.go.
+// readStates parses the table in queue.go.
 func readStates(t *testing.T) map[string]int {
 	t.Helper()
 	text, err := os.ReadFile("queue.go")
@@ -193,7 +192,7 @@ func readStates(t *testing.T) map[string]int {
 	return table
 }
 
-// moved checks the new states of all waiters against the table; event is the call made for w.
+// moved checks the new states of all waiters against the table. event is the call made for w.
 func (m *model) moved(event string, w *Waiter) {
 	m.t.Helper()
 	if w != nil && m.states.now[w] == "" {
@@ -225,7 +224,7 @@ func (m *model) event() {
 	m.news = m.clock
 }
 
-// step makes one of these at random, those that appear several times more often.
+// step makes a random step; steps listed several times are more frequent.
 func (m *model) step() {
 	steps := [20]func(){
 		m.joins, m.joins, m.joinsFirst, m.refusedInTurn, m.refusedInTurn, m.doneInTurn, m.leavesInTurn, m.leavesTheQueue, m.messageComes,
@@ -316,15 +315,15 @@ func (m *model) check() {
 	if len(m.queue) == 0 {
 		require.False(m.t, t.need, "an empty queue wants nothing: %v", m.steps)
 		idle := !subOf(t).confirmed && !subOf(t).queued && subOf(t).op == noOp && t.apart == 0
-		require.False(m.t, idle, "a topic that nobody needs: %v", m.steps)
+		require.False(m.t, idle, "an unused topic: %v", m.steps)
 		m.news, m.began = 0, 0
 		return
 	}
 	if failed > 0 {
 		return // they must leave, and hand on their wake-ups
 	}
-	// A first turn may meet the subscription of an earlier queue, which is confirmed or given back meanwhile. Its end
-	// shows whether that matters; if so a confirmation is still to come.
+	// A first turn may meet the subscription of an earlier queue, which is confirmed or given back meanwhile. The turn's end shows whether
+	// that matters. If so, a confirmation is still to come.
 	first, anew := t.current != nil && !t.need, t.need && (!subOf(t).confirmed || subOf(t).op == unsubscribing)
 	if m.news > m.began && !first && !anew {
 		require.True(m.t, dueable > 0 || t.polite && !t.timerAt.IsZero(), "news is lost: %v", m.steps)
@@ -333,10 +332,10 @@ func (m *model) check() {
 		}
 	}
 	if t.current == nil {
-		require.Zero(m.t, dueable, "somebody is due and nobody has the turn: %v", m.steps)
+		require.Zero(m.t, dueable, "a waiter is due but none has the turn: %v", m.steps)
 		require.True(m.t, t.need, "asleep without a subscription: %v", m.steps)
 		asked := subOf(t).queued || subOf(t).op != noOp || m.retry
-		require.True(m.t, subOf(t).confirmed || asked, "asleep, and nobody subscribes: %v", m.steps)
+		require.True(m.t, subOf(t).confirmed || asked, "asleep without a subscription: %v", m.steps)
 	}
 }
 
@@ -367,14 +366,14 @@ func TestNoWaiterSleepsThroughAnUnlock(t *testing.T) {
 			waited, polite = waited+m.waited, polite+m.polite
 		}
 	})
-	require.Positive(t, waited, "nobody waited for a hold of this process")
-	require.Positive(t, polite, "nobody let others go first")
+	require.Positive(t, waited, "no waiter waited for a hold of this process")
+	require.Positive(t, polite, "no waiter let others go first")
 	for row, taken := range table {
 		require.Positive(t, taken, "in the table of queue.go, and never taken: %s", row)
 	}
 }
 
-// drain lets everybody leave; then nothing is left.
+// drain lets all waiters leave; then nothing is left.
 func (m *model) drain() {
 	if m.claimed {
 		m.unclaim()

@@ -11,14 +11,14 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// impatient notices a silent connection within about a second; a machine that stands still for one looks the same.
+// impatient notices a silent connection within about a second. A machine that stalls for one second looks the same.
 func impatient(o *rueidis.ClientOption) {
 	o.Dialer.KeepAlive = 200 * time.Millisecond
 	o.Dialer.Timeout = time.Second
 	o.ConnWriteTimeout = time.Second
 }
 
-// afterOutage checks that every queue that waited through an outage tries again, and then waits and wakes as before.
+// afterOutage checks that every queue that waited through an outage retries, and then waits and wakes as before.
 func (s site) afterOutage(queues map[Channel][]*Waiter) {
 	s.t.Helper()
 	for _, ws := range queues {
@@ -138,7 +138,7 @@ func TestSentinelFailover(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(*redistest.Server){
 		"killed": (*redistest.Server).Kill,
-		// Its connections stay open: only the sentinels know.
+		// Connections to the old master stay open: only the sentinels know of the new master.
 		"paused": (*redistest.Server).Pause,
 	} {
 		t.Run(name, func(t *testing.T) {

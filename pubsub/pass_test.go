@@ -7,7 +7,7 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// taker says whether it can take a lock, and records from whom it did.
+// taker accepts a lock or refuses it, and records the previous owner.
 type taker struct {
 	can       bool
 	by        any
@@ -22,8 +22,8 @@ func (k *taker) Take(from any, outsiders bool) bool {
 	return k.can
 }
 
-// The lock goes to the first waiter, if that can have it and nobody has the turn. A waiter with the process's place
-// cannot: an attempt must take it out of Redis's queue.
+// The lock passes to the first waiter if that can take it and no waiter has the turn. A waiter with the process's place cannot: only an
+// attempt takes it out of Redis's queue.
 func TestPass(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
@@ -31,7 +31,7 @@ func TestPass(t *testing.T) {
 		placed  bool
 		unknown bool // that this process has the lock
 		to      int  // -1: it is not passed on
-		place   int  // who has it then; -1: nobody
+		place   int  // the waiter with the place afterwards; -1: none
 	}{
 		"asleep":              {to: 0, place: -1},
 		"the first one stops": {prepare: func(_ *manualHub, ws []*Waiter) { ws[0].stop(ErrExpired) }, to: 1, place: -1},

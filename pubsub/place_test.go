@@ -6,7 +6,7 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// A process has one place for a lock.
+// A process has a single place for a lock.
 func TestOnePlace(t *testing.T) {
 	t.Parallel()
 	d := newManualHub(t)
@@ -30,7 +30,7 @@ func TestOnePlace(t *testing.T) {
 	require.Zero(t, d.topic().places)
 }
 
-// x and {x} are two locks with one channel. Each message is for the right one.
+// x and {x} are two locks on one channel. Each message reaches the right lock.
 func TestPlacesOfSeveralQueues(t *testing.T) {
 	t.Parallel()
 	d := newManualHub(t)
@@ -56,7 +56,7 @@ func TestPlacesOfSeveralQueues(t *testing.T) {
 	d.requireGiven(ws[0], aGrant, b)
 }
 
-// heir says whether it inherits, and records from whom it has.
+// heir accepts an inherited place or refuses it, and records the previous owner.
 type heir struct {
 	name string
 	can  bool
@@ -70,14 +70,14 @@ func (h *heir) Inherit(from any) bool {
 	return h.can
 }
 
-// The place of a waiter that gives up goes to the next one, which sleeps on, unless that cannot have it.
+// The place of a waiter that gives up goes to the next waiter, which sleeps on, unless it cannot have the place.
 func TestPlaceIsInherited(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
 		prepare   func(d *manualHub, ws []*Waiter)
 		can       bool
-		inherited int // which one has it then; 0: none
-		turn      int // who has the turn; -1: nobody
+		inherited int // the waiter with the place afterwards; 0: none
+		turn      int // the waiter with the turn; -1: none
 	}{
 		"asleep":             {can: true, inherited: 1, turn: -1},
 		"cannot":             {turn: 1},

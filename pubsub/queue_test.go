@@ -13,7 +13,7 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// line makes a queue of n waiters behind a live subscription; nobody has the turn.
+// line makes a queue of n waiters behind a live subscription. No waiter has the turn.
 func (d *manualHub) line(n int) []*Waiter {
 	d.t.Helper()
 	ws := []*Waiter{{}}
@@ -31,7 +31,7 @@ func (d *manualHub) line(n int) []*Waiter {
 	return ws
 }
 
-// turn checks that only the i-th waiter got the turn; nobody if i is -1.
+// turn checks that only the i-th waiter got a turn, or none if i is -1.
 func (d *manualHub) turn(ws []*Waiter, i int) {
 	d.t.Helper()
 	for j, w := range ws {
@@ -98,7 +98,7 @@ func TestConfirmedDuringATurn(t *testing.T) {
 	d.hub.Join(b, queue(d.ch))
 	a.Held(-1, false)
 	d.take()
-	d.topic().expired() // a asks again
+	d.topic().expired() // a asks a second time
 	d.turn([]*Waiter{a, b}, 0)
 	d.confirm("subscribe")
 	d.turn([]*Waiter{a, b}, -1)
@@ -153,7 +153,7 @@ func TestMessageDuringATurn(t *testing.T) {
 	}
 }
 
-// A waiter that gets the lock may have received the message of a later unlock.
+// A waiter that gets the lock may already have received the message of a later unlock.
 func TestMessageBeforeDone(t *testing.T) {
 	t.Parallel()
 	d := newManualHub(t)
@@ -325,7 +325,7 @@ func TestRefusalDuringATurn(t *testing.T) {
 			require.Len(t, late.turn, 1)
 		case "done":
 			a.Done(-1)
-			require.Equal(t, subscribing, d.take(), "for the one that joined since")
+			require.Equal(t, subscribing, d.take(), "for the waiter that joined meanwhile")
 			d.confirm("subscribe")
 			d.finish(nil)
 			require.Len(t, late.turn, 1)
@@ -382,7 +382,7 @@ func TestLateConfirmations(t *testing.T) {
 	d.link.onSubscription(d.link.epoch, rueidis.PubSubSubscription{Kind: "subscribe", Channel: "unknown"})
 }
 
-// An unanswered attempt fails the waiters that were waiting when it began, not later ones.
+// An unanswered attempt fails the waiters present when it began, but no later ones.
 func TestUnanswered(t *testing.T) {
 	t.Parallel()
 	for name, begin := range map[string]func(d *manualHub) *Waiter{
@@ -425,8 +425,8 @@ func TestUnanswered(t *testing.T) {
 	}
 }
 
-// An unlock in this process skips a waiter whose time is over, so nobody asks. When that waiter leaves, a waiter that joined behind it
-// asks, because another process may have the lock by then, and would not notify this one.
+// An unlock in this process skips a waiter whose time is over, so no waiter asks. When the skipped waiter leaves, a waiter that joined
+// behind it asks: another process may have the lock by then, and would not notify this waiter.
 func TestNextAsksWhenTheFirstHasMissedAnUnlock(t *testing.T) {
 	t.Parallel()
 	d := newManualHub(t)

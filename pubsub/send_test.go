@@ -12,8 +12,7 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// keepBusy makes the server run a script, calls running, and returns when the server refuses everything else. free
-// ends that.
+// keepBusy occupies the server with a script, calls running, and returns when the server refuses all other commands. free ends the script.
 func (s site) keepBusy(server *redistest.Server, running func()) (free func()) {
 	s.t.Helper()
 	blocker := server.Client(s.t)
@@ -34,7 +33,7 @@ func (s site) keepBusy(server *redistest.Server, running func()) (free func()) {
 	}
 }
 
-// A server that runs a script for too long refuses to end a subscription. The link retries until it accepts.
+// A server busy with a long script refuses to end a subscription. The link retries until it accepts.
 func TestUnsubscribeFromABusyServer(t *testing.T) {
 	for name, mod := range respVersions {
 		t.Run(name, func(t *testing.T) {
@@ -64,8 +63,7 @@ func TestUnsubscribeFromABusyServer(t *testing.T) {
 	}
 }
 
-// The script begins after the server has answered the PING, before it gets the UNSUBSCRIBE. rueidis would panic at
-// the answer BUSY.
+// The script begins after the server answered the PING and before it gets the UNSUBSCRIBE. rueidis would panic at a BUSY reply.
 func TestUnsubscribeFromAServerThatGetsBusy(t *testing.T) {
 	for name, mod := range respVersions {
 		t.Run(name, func(t *testing.T) {
@@ -89,7 +87,7 @@ func TestUnsubscribeFromAServerThatGetsBusy(t *testing.T) {
 	}
 }
 
-// The same while the server refuses a PING for another reason, unless the user has no right to it.
+// The link also retries while the server refuses a PING for another reason, unless the user has no right to PING.
 func TestUnsubscribeWithoutPing(t *testing.T) {
 	t.Run("for a while", func(t *testing.T) {
 		t.Parallel()
@@ -131,7 +129,7 @@ func TestUnsubscribeWithoutPing(t *testing.T) {
 	})
 }
 
-// If the server drops a channel while its unsubscription is postponed, for example because the slot moves, the hub forgets it.
+// If the server drops a channel while its unsubscription is postponed, for example because the slot moves, the hub forgets the channel.
 func TestTakenAwayWhilePutOff(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -157,10 +155,10 @@ func TestTakenAwayWhilePutOff(t *testing.T) {
 		return redistest.Fail("MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.")
 	})
 	w.Leave()
-	redistest.Eventually(t, soon, func() bool { return s.hub.Len() == 0 }, "nobody needs it")
+	redistest.Eventually(t, soon, func() bool { return s.hub.Len() == 0 }, "the channel is no longer needed")
 }
 
-// Close does not wait for the answer that an unsubscription waits for.
+// Close does not wait for the PING reply that an unsubscription waits for.
 func closeBeforeUnsubscribing(t, top *testing.T, mod ...func(*rueidis.ClientOption)) {
 	proxy := redistest.StartProxy(top, redistest.Shared(top))
 	s := newSite(t, redistest.Dial(top, proxy.Addr(), mod...), redistest.Dial(top, redistest.Shared(top)))

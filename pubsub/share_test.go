@@ -40,8 +40,8 @@ func (d *manualHub) asleep(ws ...*Waiter) {
 	}
 }
 
-// Waiters for a share ask beside each other while nobody waits. The first of a queue that gets one lets those
-// directly behind it ask, too; the next one behind them, which wants the whole, asks in its turn.
+// Waiters for a share ask in parallel while none waits. When the first of a queue gets a share, those directly behind it ask too. The next
+// waiter behind them wants the whole lock, and asks in its turn.
 func TestShares(t *testing.T) {
 	t.Parallel()
 	d := newShares(t)
@@ -114,7 +114,7 @@ func TestRefusedBesideTheQueue(t *testing.T) {
 	}
 }
 
-// A waiter that already has what the others wait for goes ahead of them.
+// A waiter goes ahead of the queue if it already has the lock or share that the others wait for.
 func TestAhead(t *testing.T) {
 	t.Parallel()
 	d := newShares(t)
@@ -137,8 +137,8 @@ func TestAhead(t *testing.T) {
 	w.Leave()
 }
 
-// A message to all with a time makes the first waiter look then, if it would sleep longer. It is not news of an
-// unlock, and without waiters it has no effect.
+// A message to all with a time makes the first waiter look at that time, if it would sleep longer. It announces no unlock, and has no
+// effect without waiters.
 func TestToldToLookEarlier(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -11,9 +11,9 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// story plays a hub and two locks with one channel. It also plays their server, with its queues of processes, and the
-// stream of the server's messages on the connection, each a step behind the other. No lease ends in it, so only
-// wake-ups and grants bring a waiter to its lock. A waiter's time ends when the story says so.
+// story drives a hub and two locks on one channel. It also plays their server, with its queues of processes, and the message stream of the
+// connection, each a step behind the other. No lease ends, so only wake-ups and grants bring a waiter to its lock. A waiter's time ends
+// when the story says so.
 type story struct {
 	*manualHub
 	rnd        *rand.Rand
@@ -53,7 +53,7 @@ func (s *story) note(format string, args ...any) {
 
 func (s *story) owner(w *Waiter) string { return fmt.Sprintf("%p", w) }
 
-// publish makes the server notify all listeners, or this process alone.
+// publish makes the server notify all listeners, or only this process.
 func (s *story) publish(toUs bool, format string, args ...any) (heard bool) {
 	ch, text := s.ch, fmt.Sprintf(format, args...)
 	if toUs {
@@ -65,7 +65,7 @@ func (s *story) publish(toUs bool, format string, args ...any) (heard bool) {
 	return s.subscribed
 }
 
-// release is the end of a hold at the server, as in release.lua. next joins the queue.
+// release ends a hold at the server, like release.lua. next joins the queue.
 func (s *story) release(l *storyLock, next string) {
 	l.holder, l.local = "", false
 	if next != "" && !slices.Contains(l.queue, next) {
@@ -92,7 +92,7 @@ func (l *storyLock) drop(w *Waiter) {
 	l.waiters = slices.DeleteFunc(l.waiters, func(x *Waiter) bool { return x == w })
 }
 
-// leaves is for a waiter that has left, and does not want a grant.
+// leaves handles a waiter that left and does not want a grant.
 func (s *story) leaves(l *storyLock, w *Waiter) {
 	l.drop(w)
 	if s.owners[w] != "" {
@@ -100,7 +100,7 @@ func (s *story) leaves(l *storyLock, w *Waiter) {
 	}
 }
 
-// sweep takes owners that have left out of Redis.
+// sweep removes owners that left from Redis.
 func (s *story) sweep(l *storyLock) bool {
 	if len(l.gone) == 0 {
 		return false
@@ -126,7 +126,7 @@ func (s *story) look(l *storyLock) bool {
 	return true
 }
 
-// hear lets the waiters of a lock look at their news.
+// hear lets the waiters of a lock read their news.
 func (s *story) hear(l *storyLock) (moved bool) {
 	for _, w := range slices.Clone(l.waiters) {
 		select {
@@ -170,7 +170,7 @@ func (s *story) takePlace(w *Waiter) bool {
 	return ok
 }
 
-// meanwhile plays events, and their arrival, before an answer arrives.
+// meanwhile lets events happen and arrive before an answer.
 func (s *story) meanwhile(l *storyLock) {
 	if l.holder == stranger && s.rnd.IntN(3) == 0 {
 		s.release(l, "")
@@ -180,7 +180,7 @@ func (s *story) meanwhile(l *storyLock) {
 	}
 }
 
-// ask carries out an attempt at the server, or makes its answer arrive.
+// ask runs an attempt at the server, or delivers its answer.
 func (s *story) ask(l *storyLock) bool {
 	w := l.asking
 	switch {
@@ -212,7 +212,7 @@ func (s *story) ask(l *storyLock) bool {
 	return true
 }
 
-// unlock ends a hold of this process.
+// unlock ends a hold in this process.
 func (s *story) unlock(l *storyLock) {
 	if w := claimOf(s.hub, l.q); w != nil {
 		s.note("%s: hand-off", l.q.Lock)
@@ -223,7 +223,7 @@ func (s *story) unlock(l *storyLock) {
 	s.release(l, "")
 }
 
-// handOff is an unlock for which a waiter was claimed.
+// handOff unlocks with a claimed waiter.
 func (s *story) handOff(l *storyLock, w *Waiter) {
 	next := s.owner(w)
 	stay := s.rnd.IntN(2) == 0 || !s.takePlace(w)
@@ -264,7 +264,7 @@ func (s *story) handOff(l *storyLock, w *Waiter) {
 	}
 }
 
-// serve moves the link's command, or the stream, one step on.
+// serve advances the link's command, or the stream, by one step.
 func (s *story) serve() bool {
 	switch {
 	case s.cmd == noOp:
@@ -437,8 +437,8 @@ func TestStories(t *testing.T) {
 					}
 					ours := func(owner string) bool { return owner != stranger }
 					told := slices.ContainsFunc(l.queue, ours) || s.subscribed && s.outside || l.local
-					require.True(t, len(l.waiters) == 0 || told, "seed %d: nobody would tell those who wait for %s: %v", seed, l.q.Lock, s.steps)
-					require.True(t, l.local || l.holder == "" || l.holder == stranger, "seed %d: nobody knows who holds %s: %v", seed, l.q.Lock, s.steps)
+					require.True(t, len(l.waiters) == 0 || told, "seed %d: no message would wake the waiters for %s: %v", seed, l.q.Lock, s.steps)
+					require.True(t, l.local || l.holder == "" || l.holder == stranger, "seed %d: the holder of %s is unknown: %v", seed, l.q.Lock, s.steps)
 					left += len(l.waiters)
 					if l.local {
 						s.unlock(l)

@@ -7,7 +7,7 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// The subscription is live while both of its channels are, and requested again if one of them is lost.
+// A subscription is live while both its channels are, and is requested again if either is lost.
 func TestHalfASubscription(t *testing.T) {
 	t.Parallel()
 	d := newManualHub(t)

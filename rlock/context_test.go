@@ -9,8 +9,8 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// A Lock drops the sections in its ctx that have already ended, so a long chain of such contexts costs nothing. Sections that were still
-// open at the Lock remain reachable, even after their end.
+// A chain of ended sections costs nothing: Lock drops sections in its ctx that have already ended. Sections open at the Lock stay
+// reachable, even after they end.
 func TestEndedSectionsAreLeftOut(t *testing.T) {
 	rdb := redistest.Dial(t, redistest.Shared(t))
 	c, err := New(rdb, Options{})
@@ -48,12 +48,12 @@ func TestEndedSectionsAreLeftOut(t *testing.T) {
 			require.LessOrEqual(t, walk(inner), 2*row.most, kind)
 			require.NoError(t, unlockInner())
 			require.NoError(t, unlock())
-			ctx = inner // which has ended
+			ctx = inner // already ended
 		}
 	}
 
 	ctx := context.Background()
-	for range 20 { // a Downgrade's ctx also has all previous levels
+	for range 20 { // a Downgrade's ctx also carries all previous levels
 		writer, _, err := rw.Write().Lock(ctx)
 		require.NoError(t, err)
 		reader, unlock, err := rw.Downgrade(writer)
@@ -81,7 +81,7 @@ func TestEndedSectionsAreLeftOut(t *testing.T) {
 	require.NoError(t, unlock())
 }
 
-// merged is a ctx with the values of two others, as some programs build it.
+// merged is a ctx with the values of two contexts, as some programs build.
 type merged struct {
 	context.Context
 
@@ -95,7 +95,7 @@ func (m merged) Value(key any) any {
 	return m.other.Value(key)
 }
 
-// A detached ctx carries no holds, even if it is merged with another.
+// A detached ctx carries no holds, even when merged with another ctx.
 func TestDetachedAndMerged(t *testing.T) {
 	c, err := New(redistest.Start(t).Client(t), Options{})
 	require.NoError(t, err)
@@ -109,7 +109,7 @@ func TestDetachedAndMerged(t *testing.T) {
 	require.NoError(t, unlock())
 }
 
-// Handles not made by a Client, and Clients not made by New, return an error that says so.
+// Handles not made by a Client, and Clients not made by New, panic with a message that says so.
 func TestHandlesThatNobodyMade(t *testing.T) {
 	for name, f := range map[string]func(){
 		"Name": func() { (&Mutex{}).Name() }, "Lock": func() { _, _, _ = (&Mutex{}).Lock(t.Context()) },

@@ -30,8 +30,8 @@ func ask(t *testing.T, rdb rueidis.Client, cmd ...string) int64 {
 	return n
 }
 
-// FuzzNames: a name may be any bytes. Its keys and its channel are Redisson's, no other key is
-// touched, and an unlock leaves nothing but the fencing counter.
+// FuzzNames: any bytes are a valid name. Keys and channel equal Redisson's, no other key is touched, and an unlock leaves only the fencing
+// counter.
 func FuzzNames(f *testing.F) {
 	for _, name := range []string{
 		"", "a", "a{b}c", "{}", "a{}b", "{", "}", "}{", "a:b", "\r\n", "\x00", "\xff\xfe", "*", "a?[b]", "锁",
@@ -56,7 +56,7 @@ func FuzzNames(f *testing.F) {
 		require.NoError(t, unlock())
 		<-published
 
-		// The rule: braces around the name, unless it has an opening one anywhere.
+		// Redisson's rule: put the name in braces unless it contains an opening brace.
 		tag := raw
 		if bytes.IndexByte(raw, '{') < 0 {
 			tag = bytes.Join([][]byte{[]byte("{"), raw, []byte("}")}, nil)
@@ -89,7 +89,7 @@ func FuzzNames(f *testing.F) {
 	})
 }
 
-// listen returns the channels on which something is published.
+// listen returns the channels with published messages.
 func listen(f *testing.F, rdb rueidis.Client) <-chan string {
 	f.Helper()
 	published, confirmed := make(chan string, 16), make(chan struct{})
@@ -105,9 +105,8 @@ func listen(f *testing.F, rdb rueidis.Client) <-chan string {
 	return published
 }
 
-// FuzzOptions: any numbers in Options and WithLease are an error or work, with an expiry that Redis
-// takes, and nothing is left. There is no upper bound because none is needed: the longest
-// time.Duration is 292 years, far from what Redis can't count.
+// FuzzOptions: any numbers in Options and WithLease either are an error or work, with an expiry that Redis accepts, and nothing is left.
+// There is no upper bound because none is needed: the longest time.Duration is 292 years, and Redis can count further.
 func FuzzOptions(f *testing.F) {
 	const year = int64(365 * 24 * time.Hour)
 	for _, n := range []int64{
@@ -148,8 +147,7 @@ func FuzzOptions(f *testing.F) {
 	})
 }
 
-// enter locks m, whose lease is ttl, and unlocks it; with around, inside of that one. It reports
-// whether the lock was had.
+// enter locks m with lease ttl and unlocks it, inside a section of around if that is set. It reports whether the Lock succeeded.
 func enter(ctx context.Context, t *testing.T, rdb rueidis.Client, m *rlock.Mutex, ttl time.Duration, o rlock.Options,
 	around *rlock.Mutex,
 ) bool {
@@ -199,7 +197,7 @@ func requireEnd(t *testing.T, err error, ttl time.Duration) {
 	require.ErrorIs(t, err, rlock.ErrLost)
 }
 
-// unblock ends every WAIT at once, as if its time were over, so that nobody waits for 292 years.
+// unblock ends every WAIT at once, as if it had timed out, so that no test waits 292 years.
 func unblock(t *testing.T, rdb rueidis.Client) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -212,7 +210,7 @@ func unblock(t *testing.T, rdb rueidis.Client) (stop func()) {
 				if strings.Contains(line, " cmd=wait ") {
 					id, _, _ := strings.Cut(line[strings.Index(line, "id=")+len("id="):], " ")
 					n, _ := strconv.ParseInt(id, 10, 64)
-					_ = rdb.Do(ctx, rdb.B().ClientUnblock().ClientId(n).Build()).Error() // it may be over by now
+					_ = rdb.Do(ctx, rdb.B().ClientUnblock().ClientId(n).Build()).Error() // the WAIT may have ended already
 				}
 			}
 		}
@@ -223,8 +221,7 @@ func unblock(t *testing.T, rdb rueidis.Client) (stop func()) {
 	}
 }
 
-// FuzzExpiry: another's hold may have any expiry that Redis takes, also one that is too long for a
-// time.Duration.
+// FuzzExpiry: a foreign hold may have any expiry that Redis accepts, even longer than a time.Duration.
 func FuzzExpiry(f *testing.F) {
 	for _, n := range []int64{-1, 0, 1, 1000, 60_000, math.MaxInt64 / 1_000_000, math.MaxInt64/1_000_000 + 1, 1e13, 2e13, 1 << 53, math.MaxInt64} {
 		f.Add(n)

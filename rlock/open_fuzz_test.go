@@ -14,7 +14,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// FuzzURL: whatever a URL is, Open returns an error of one line, without the password, if nothing can be dialed.
+// FuzzURL: if nothing can be dialed, Open returns a one-line error without the password, whatever the URL.
 func FuzzURL(f *testing.F) {
 	for _, seed := range [][2]string{
 		{"redis://shop:", "@127.0.0.1:6379/0?dial_timeout=2s"},

@@ -15,7 +15,7 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// rueidis's own clients show whether their connections have a lifetime. Other clients count as if they had one.
+// Only rueidis's own clients reveal whether their connections have a lifetime. Any other client is treated as if ConnLifetime were set.
 func TestMayRepeat(t *testing.T) {
 	s := redistest.Start(t)
 	life := func(o *rueidis.ClientOption) { o.ConnLifetime = time.Hour }
@@ -57,7 +57,7 @@ func TestWhatErrorsMean(t *testing.T) {
 	}
 }
 
-// While Redis is silent, new calls start until the limit of callers has left. After that, each call has to wait until another ends.
+// While Redis is silent, new calls start until maxLeft callers have left. After that, a call waits until another ends.
 func TestLeftCallsAreBounded(t *testing.T) {
 	var l left
 	for range maxLeft {
@@ -77,7 +77,7 @@ func TestLeftCallsAreBounded(t *testing.T) {
 	require.Equal(t, admission{}, l.admit(0, false), "Redis has answered")
 }
 
-// A command outlives its caller, so its ctx, and contexts derived from it, do not show how the caller's ctx ended.
+// A command outlives its caller, so its ctx and contexts derived from it hide the end of the caller's ctx.
 func TestCallContextHasACauseOfItsOwn(t *testing.T) {
 	type key struct{}
 	ctx, cancel := context.WithCancelCause(context.WithValue(t.Context(), key{}, "value"))
@@ -95,7 +95,7 @@ func TestCallContextHasACauseOfItsOwn(t *testing.T) {
 	require.Equal(t, context.Canceled, context.Cause(call))
 }
 
-// While Redis is silent, one more call starts every half second, as it may get a healthy connection.
+// While Redis is silent, one extra call starts every 500 ms, in case it gets a healthy connection.
 func TestSilenceIsProbed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var l left
@@ -122,7 +122,7 @@ func TestSilenceIsProbed(t *testing.T) {
 	})
 }
 
-// A caller can leave at once, and the effect of its call is rolled back. So can a caller that waits for other calls to end.
+// A caller can leave at any time, even while it waits for other calls to end. The effect of its call is rolled back.
 func TestLeavable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		errClosed := errors.New("closed")

@@ -7,7 +7,7 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// Every property that a kind lacks exists.
+// The properties listed as missing from a kind all exist.
 func TestExceptions(t *testing.T) {
 	for _, k := range kinds() {
 		for name := range k.without {

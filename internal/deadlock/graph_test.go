@@ -10,16 +10,16 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// fake is a wait for the owners that block it, under a ctx with the holds that it keeps.
+// fake is a wait blocked by other owners, with a ctx that carries its own holds.
 type fake struct {
 	Wait
 
 	over      bool
 	keeps     []string
 	blockers  []string
-	asked     func() // what happens while it is asked
+	asked     func() // runs while the wait is asked
 	found     []Step
-	overtaken []string // its blockers, as it learns when it asks
+	overtaken []string // its blockers, as reported when asked
 	says      func(owner, text string)
 }
 
@@ -43,7 +43,7 @@ func (f *fake) IsBlocked(owner string) bool {
 	return slices.Contains(f.blockers, owner)
 }
 
-// find returns the cycle that a wait finds in its own process.
+// find returns the cycle that closes with this wait, within its own process.
 func (g *Graph) find(f *fake) []Step {
 	f.found = nil
 	if g.Look(&f.Wait, 0) {
@@ -52,7 +52,7 @@ func (g *Graph) find(f *fake) []Step {
 	return nil
 }
 
-// newFake returns a wait that began in that order.
+// newFake returns a wait that starts after all earlier ones.
 func newFake(at int, keeps []string, blockers ...string) *fake {
 	f := &fake{keeps: keeps, blockers: blockers}
 	f.Wait = Wait{Sleeper: f, Number: uint64(at), Began: time.Unix(int64(at), 0), Client: "c", Lock: fmt.Sprint("lock ", at)}
@@ -62,7 +62,7 @@ func newFake(at int, keeps []string, blockers ...string) *fake {
 	return f
 }
 
-// In random graphs a wait finds a cycle if and only if it is the last wait of one, and the result is a cycle.
+// In random graphs a wait finds a cycle if and only if it is the last wait of a cycle.
 func TestFindsCycles(t *testing.T) {
 	found := 0
 	for seed := range uint64(1500) {
@@ -78,7 +78,7 @@ func TestFindsCycles(t *testing.T) {
 			if random.IntN(4) == 0 {
 				keeps = append(keeps, fmt.Sprint("h", i, "b"))
 			}
-			all[i] = newFake(random.IntN(4), keeps, blockers...) // some began at once
+			all[i] = newFake(random.IntN(4), keeps, blockers...) // some start at the same instant
 			all[i].Number = uint64(i)
 		}
 		g := New()
@@ -107,7 +107,7 @@ func TestFindsCycles(t *testing.T) {
 	require.True(t, found > 500)
 }
 
-// isLastOfACycle checks by another algorithm: the transitive closure over earlier waits.
+// isLastOfACycle cross-checks with another algorithm: the transitive closure over earlier waits.
 func isLastOfACycle(g *Graph, all []*fake, of *fake) bool {
 	reach := make(map[*fake]bool)
 	edge := func(a, b *fake) bool {
@@ -126,7 +126,7 @@ func isLastOfACycle(g *Graph, all []*fake, of *fake) bool {
 	return reach[of]
 }
 
-// A cycle is not reported if a part of it ends during confirmation.
+// A cycle with a wait that ends during confirmation is not reported.
 func TestConfirms(t *testing.T) {
 	for name, end := range map[string]func(a, b *fake){
 		"a wait ends":     func(a, _ *fake) { a.over = true },
@@ -148,7 +148,7 @@ func TestConfirms(t *testing.T) {
 	}
 }
 
-// Cycles of up to Most waits are found, longer ones are not.
+// Cycles of up to Most waits are found; longer cycles are not.
 func TestDepth(t *testing.T) {
 	for _, n := range []int{Most, Most + 1} {
 		g := New()

@@ -12,9 +12,9 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// world has several processes and carries probes between them. It may lose, double or reorder some.
+// world carries probes between several processes. It may lose, duplicate or reorder some.
 type world struct {
-	graphs map[string]*Graph // by the Client of an owner
+	graphs map[string]*Graph // indexed by the owner's Client
 	said   []said
 }
 
@@ -42,8 +42,7 @@ func (w *world) carry(random *rand.Rand, lossy bool) {
 	}
 }
 
-// Random graphs over several processes: each wait that is the last of a cycle finds one, and no other does, also if probes are lost in some
-// rounds.
+// In random graphs over several processes, exactly the last wait of each cycle finds it, even if some rounds lose probes.
 func TestProbes(t *testing.T) {
 	found, far := 0, 0
 	for seed := range uint64(1000) {
@@ -65,7 +64,7 @@ func TestProbes(t *testing.T) {
 			}
 			if i == 0 || random.IntN(3) > 0 {
 				w.graphs[client(i)] = New()
-			} else { // in the process of the one before
+			} else { // in the previous wait's process
 				w.graphs[client(i)] = w.graphs[client(i-1)]
 			}
 			w.graphs[client(i)].Add(&f.Wait)
@@ -103,7 +102,7 @@ func TestProbes(t *testing.T) {
 	require.True(t, found > 300 && far > 150, found, far)
 }
 
-// A cycle is not reported if any part of it ends before the second lap is complete.
+// A cycle that breaks anywhere before the second lap completes is not reported.
 func TestProbesConfirm(t *testing.T) {
 	for name, end := range map[string]func(f *fake){
 		"nothing":                          nil,
@@ -142,7 +141,7 @@ func TestProbesConfirm(t *testing.T) {
 	}
 }
 
-// A wait overtaken by another hold notices when it is asked, in this process or another.
+// A wait overtaken by another hold detects the cycle when it is asked, in this process or another.
 func TestOvertaken(t *testing.T) {
 	for _, one := range []bool{true, false} {
 		w := &world{graphs: make(map[string]*Graph)}
@@ -169,7 +168,7 @@ func TestOvertaken(t *testing.T) {
 	}
 }
 
-// No message does any harm.
+// Arbitrary messages do no harm.
 func FuzzHear(f *testing.F) {
 	a := newFake(1, []string{"a:1"}, "b:1")
 	p := probe{Version: version, Owner: "a:1", Steps: wire([]Step{{Client: "b", Holds: Hold{Owner: "b:1"}}})}
@@ -193,7 +192,7 @@ func FuzzHear(f *testing.F) {
 	})
 }
 
-// The memory for received messages is bounded, however many arrive.
+// Memory for received messages is bounded, however many arrive.
 func TestHearRemembersLittle(t *testing.T) {
 	g := New()
 	a := newFake(1, []string{"a:1"}, "b:1")
@@ -213,7 +212,7 @@ func TestHearRemembersLittle(t *testing.T) {
 	}
 }
 
-// A Client's description of its waits survives encoding, and any reader finds its cycles.
+// A Client's waits survive encoding, and any reader of the result finds their cycles.
 func TestSeen(t *testing.T) {
 	const id = "9b1f0c1e-6a57-4c0e-8f7d-2f0d8c3b5a41"
 	g := New()

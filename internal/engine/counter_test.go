@@ -10,8 +10,8 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// A waiter may arrive after the pool decided to call outside the hub. If that call is refused, the pool asks again inside the hub, because
-// a message in between had no receiver.
+// A waiter may arrive after the pool decided to call outside the hub. If that call is refused, the pool asks again inside the hub: an
+// earlier message would have had no receiver.
 func TestPoolAsksAgainInTheHub(t *testing.T) {
 	c := startEngine(t, redistest.Dial(t, redistest.Shared(t)), silent{})
 	name := redistest.Name(t)
@@ -26,7 +26,7 @@ func TestPoolAsksAgainInTheHub(t *testing.T) {
 	require.True(t, wait && ask)
 }
 
-// Calls left over from an outage have failed for their callers. A later Release gets the result of its own call.
+// Calls left over from an outage have already failed for their callers. A later Release gets the result of its own call.
 func TestCountersAfterAnOutage(t *testing.T) {
 	failed := errors.New("no answer")
 	p := &pool{more: make(chan struct{}, 1), failing: failed}

@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
-// The errors of the engines of these tests say no more than what they satisfy.
+// These errors only satisfy errors.Is.
 var (
 	errTestClosed      = errors.New("closed")
 	errTestLost        = errors.New("lost")
@@ -41,7 +41,7 @@ func testErrors() Errors {
 	}
 }
 
-// silent is a teller that notes nothing.
+// silent is a teller that discards everything.
 type silent struct{}
 
 func (silent) Warn(string, ...any)                     {}
@@ -50,7 +50,7 @@ func (silent) Deadlock(context.Context, string, error) {}
 func (silent) Panicked(v any, _ []byte)                { panic(v) }
 func (silent) Flush()                                  {}
 
-// startEngine is an engine with the usual options, which is closed with the test.
+// startEngine starts an engine with default options. The test's clean-up closes it.
 func startEngine(t testing.TB, rdb rueidis.Client, to Teller) *Engine {
 	t.Helper()
 	c := New(rdb, uuid.NewString(), Options{

@@ -11,7 +11,7 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// startKeeping is an engine whose ear listens, and a lock of it that lingers.
+// startKeeping starts an engine with a live ear, and returns it with a lock that lingers.
 func startKeeping(t testing.TB, kind *kinds.Kind, d time.Duration) (*Engine, *Spec) {
 	t.Helper()
 	c := startEngine(t, redistest.Dial(t, redistest.Shared(t)), silent{})
@@ -25,7 +25,7 @@ func startKeeping(t testing.TB, kind *kinds.Kind, d time.Duration) (*Engine, *Sp
 	return c, m
 }
 
-// once takes the lock, and returns its owner.
+// once locks and unlocks, and returns the owner.
 func once(t testing.TB, m *Spec) (owner string, token int64) {
 	t.Helper()
 	l, err := m.Lock(CallerNow(context.Background()))
@@ -42,10 +42,10 @@ func isTaken(t testing.TB, m *Spec) bool {
 	return taken
 }
 
-// idleCount counts the idle tenures, including those whose first look is under way; Stats leaves these out.
+// idleCount counts idle tenures. Unlike Stats, it includes a tenure before its first look.
 func idleCount(c *Engine) int { return int(c.idle.count.Load()) }
 
-// A lock that nobody asks for is had again without Redis, and ends d after its last use.
+// Without competition, an idle lock is acquired again without Redis. It is released d after its last use.
 func TestIdleTenureIsTakenAgain(t *testing.T) {
 	t.Parallel()
 	c, m := startKeeping(t, kinds.Mutex, 300*time.Millisecond)
@@ -60,7 +60,7 @@ func TestIdleTenureIsTakenAgain(t *testing.T) {
 	require.Equal(t, 0, c.Stats().Idle)
 }
 
-// G8: tokens of holds that stand on one tenure rise, and the next one of somebody else is higher.
+// G8: tokens rise over the holds of one tenure, and the next tenure's token is higher.
 func TestIdleTokensRise(t *testing.T) {
 	t.Parallel()
 	c, m := startKeeping(t, kinds.Fenced, time.Minute)
@@ -77,7 +77,7 @@ func TestIdleTokensRise(t *testing.T) {
 	require.True(t, token > last)
 }
 
-// Whoever asks gets it, also while somebody is inside: then by the unlock.
+// An idle tenure goes to any process that asks. If a section is running, it goes at the unlock.
 func TestIdleTenureIsGivenUp(t *testing.T) {
 	t.Parallel()
 	c, m := startKeeping(t, kinds.Mutex, time.Minute)
@@ -95,7 +95,7 @@ func TestIdleTenureIsGivenUp(t *testing.T) {
 	require.False(t, isTaken(t, m), "a lock that was just asked for is kept")
 }
 
-// Another handle has it on its own terms.
+// A Lock by another handle uses that handle's options.
 func TestIdleTenureAndOtherHandles(t *testing.T) {
 	t.Parallel()
 	c, m := startKeeping(t, kinds.Mutex, time.Minute)
@@ -122,7 +122,7 @@ func TestIdleTenureAndOtherHandles(t *testing.T) {
 	require.Equal(t, 0, c.Stats().Holds)
 }
 
-// G1: one of those that come at once gets an idle tenure, and the others after it.
+// G1: among simultaneous Locks, the first gets the idle tenure and the rest follow in turn.
 func TestIdleTenureExcludes(t *testing.T) {
 	t.Parallel()
 	c, m := startKeeping(t, kinds.Mutex, time.Minute)
@@ -156,7 +156,7 @@ func TestIdleTenureExcludes(t *testing.T) {
 	require.Equal(t, 1600, n)
 }
 
-// A tenure that is gone is no use to a Lock, and nobody is told, for nobody was inside.
+// A lost idle tenure is useless to the next Lock. No hold is notified, because none was open.
 func TestIdleTenureIsLost(t *testing.T) {
 	t.Parallel()
 	c, m := startKeeping(t, kinds.Mutex, time.Minute)
@@ -171,7 +171,7 @@ func TestIdleTenureIsLost(t *testing.T) {
 	require.True(t, again != first.Field())
 }
 
-// At most MaxIdle are idle, and those that were used last.
+// At most MaxIdle tenures stay idle: the most recently used.
 func TestIdleTenuresAreBounded(t *testing.T) {
 	t.Parallel()
 	c, m := startKeeping(t, kinds.Mutex, time.Minute)
@@ -189,7 +189,7 @@ func TestIdleTenuresAreBounded(t *testing.T) {
 	require.True(t, isTaken(t, all[10]))
 }
 
-// G5: Close and Shutdown leave nothing.
+// G5: Close and Shutdown leave nothing behind.
 func TestIdleTenuresAndClose(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(*Engine){

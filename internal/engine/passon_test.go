@@ -11,8 +11,7 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// G1, G5: a tenure that is lost on its way from one hold to the next is no use to that one, which competes again, and what is left of it is
-// released.
+// G1, G5: if a tenure is lost between two holds, the next Lock competes again, and the remains of the tenure are released.
 func TestTenureLostOnItsWay(t *testing.T) {
 	c, h, next := passing(t)
 	lost, m := h.tenure, next.Spec
@@ -28,7 +27,7 @@ func TestTenureLostOnItsWay(t *testing.T) {
 	}, "it is released")
 }
 
-// passing is a tenure on its way from a hold of the lock to a Lock that waits for it.
+// passing is a tenure on its way from an unlocked hold to a waiting Lock.
 func passing(t *testing.T) (c *Engine, ended *hold, next *attempt) {
 	t.Helper()
 	c = startEngine(t, redistest.Dial(t, redistest.Shared(t)), silent{})
@@ -42,7 +41,7 @@ func passing(t *testing.T) (c *Engine, ended *hold, next *attempt) {
 	return c, l.hold, &attempt{AcquireRequest: AcquireRequest{Caller: CallerNow(context.Background()), Spec: m, Tenure: l.hold.tenure, Count: 1}}
 }
 
-// G2, G9: a Client that is closed when the tenure is on its way tells nobody, so no hold begins.
+// G2, G9: if the Client closes while a tenure is being passed on, no hold begins and no loss is reported.
 func TestCloseOnTheWay(t *testing.T) {
 	c, _, next := passing(t)
 	c.tellHolders()
@@ -51,7 +50,7 @@ func TestCloseOnTheWay(t *testing.T) {
 	require.Equal(t, 0, c.Stats().Holds)
 }
 
-// Whoever wants to re-enter a hold that was passed on meanwhile competes, also if the tenure was lost by then: that is no loss of theirs.
+// A re-entry into a hold that was passed on meanwhile competes instead. It does not report a loss, even if the tenure is already lost.
 func TestReentryAfterPassingOn(t *testing.T) {
 	c, ended, next := passing(t)
 	_, err := next.enter(AcquireResult{how: passed})

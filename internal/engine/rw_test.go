@@ -12,7 +12,7 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// A Lock under the ctx of a lost reader returns that loss, even at the moment when the reader's gate is freed: it never competes.
+// A Lock under the ctx of a lost reader returns that loss, even as the reader's gate becomes free. It never competes.
 func TestLockUnderALostUpgradeable(t *testing.T) {
 	c := startEngine(t, redistest.Dial(t, redistest.Shared(t)), silent{})
 	name := redistest.Name(t)
@@ -28,7 +28,7 @@ func TestLockUnderALostUpgradeable(t *testing.T) {
 				require.True(t, errors.Is(err, errTestLost))
 				break
 			}
-			_ = unlock(inner, innerGate) // it came before the loss
+			_ = unlock(inner, innerGate) // entered before the loss
 		}
 		require.True(t, errors.Is(unlock(l, gate), errTestLost))
 	}

@@ -13,11 +13,11 @@ import (
 	"github.com/go-rlock/rlock/internal/sweep"
 )
 
-// warnings records the owners of the fields in warnings.
+// warnings records the owners in warnings.
 type warnings struct {
 	silent
 
-	mu     sync.Mutex // guards the following
+	mu     sync.Mutex // guards owners
 	owners map[string]bool
 }
 
@@ -29,7 +29,7 @@ func (w *warnings) Warn(text string, args ...any) {
 	}
 }
 
-// Each field abandoned while Redis does not answer is logged, even if there were too many to try it. So is a field that Close abandons.
+// While Redis is silent, each abandoned field is logged, even if there are too many to try them all, or if Close abandons it.
 func TestFieldsGivenUpAreTold(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)

@@ -6,8 +6,8 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// I1: the right to make calls for a tenure passes to the waiting calls in order. However many wait, only the next is woken. A call that
-// leaves delays no other, even if it leaves just when it gets the right.
+// I1: waiting calls get the right to call for a tenure in order, and each step wakes only the next. A call that leaves delays no other,
+// even if it leaves just as it gets the right.
 func TestCallsTakeTurns(t *testing.T) {
 	h := new(Tenure)
 	ok, none := h.callSlot()
@@ -37,7 +37,7 @@ func TestCallsTakeTurns(t *testing.T) {
 	h.leaves(turns[1])
 	h.releaseCallSlot()
 	require.Equal(t, []int{0, 2}, over())
-	h.leaves(turns[2]) // although it has the right
+	h.leaves(turns[2]) // while it has the right
 	require.Equal(t, []int{0, 2, 3}, over())
 
 	h.mu.Lock()
@@ -47,10 +47,10 @@ func TestCallsTakeTurns(t *testing.T) {
 	h.leaves(turns[4])
 	ok, again := h.takes(turns[5])
 	require.False(t, ok)
-	h.releaseCallSlot() // by turn 3, which had the right all along
+	h.releaseCallSlot() // by turn 3, which kept the right throughout
 	ok, none = h.takes(again)
 	require.True(t, ok && none == nil)
 	h.releaseCallSlot()
 	ok, _ = h.callSlot()
-	require.True(t, ok, "nobody has it")
+	require.True(t, ok, "the right is free")
 }

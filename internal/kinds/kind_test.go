@@ -6,7 +6,7 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// Owner fields have Redisson's format, plus the part that identifies this library.
+// An owner field is Redisson's owner field plus a part that identifies this library.
 func TestOwner(t *testing.T) {
 	for _, row := range []struct {
 		kind  *Kind
@@ -34,14 +34,14 @@ func TestOwner(t *testing.T) {
 	require.False(t, IsOf("id", "id"))
 }
 
-// Kinds with a place per waiter, and only these, have a time per waiter.
+// Exactly the kinds with a place per waiter have a time per waiter.
 func TestTimeouts(t *testing.T) {
 	for _, k := range []*Kind{Mutex, Fenced, Fair, Read, Write, FencedWrite} {
 		require.Equal(t, k.Queueing == PerWaiter, k.Timeouts != nil, k.Name)
 	}
 }
 
-// The owner field identifies a ticket, for every kind.
+// For every kind, the owner field identifies a ticket.
 func TestOfTicket(t *testing.T) {
 	for _, k := range []*Kind{Mutex, Fenced, Write, FencedWrite} {
 		got := k.OfTicket("id", "42")

@@ -8,7 +8,7 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// A mark can be read from the owner of each kind, and has exactly the values written.
+// Marks can be read back from the owners of every kind, with exactly the values written.
 func TestMarks(t *testing.T) {
 	const id = "9b1f0c1e-6a57-4c0e-8f7d-2f0d8c3b5a41"
 	for _, k := range []*Kind{Mutex, Fenced, Fair, Read, Write, FencedWrite} {

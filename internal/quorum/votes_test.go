@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
-// silent is a teller that does nothing.
+// silent is a teller that discards everything.
 type silent struct{}
 
 func (silent) Warn(string, ...any)                     {}
@@ -27,8 +27,8 @@ func (silent) Deadlock(context.Context, string, error) {}
 func (silent) Panicked(v any, _ []byte)                { panic(v) }
 func (silent) Flush()                                  {}
 
-// I5: a quorum's hold is trusted while a majority of the servers has it, minus the drift. Renewed shares count until their new time,
-// missing ones do not count.
+// I5: a quorum's hold is trusted while a majority of the servers has it, minus the drift. A renewed share counts until its new expiry, a
+// missing share not at all.
 func TestTrust(t *testing.T) {
 	rdb := redistest.Dial(t, redistest.Shared(t))
 	var members []*engine.Spec

@@ -9,7 +9,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// admin is one node of a deployment and a client that talks to it alone.
+// admin is one node of a deployment, with a client connected only to it.
 type admin struct {
 	*Server
 	client rueidis.Client
@@ -26,7 +26,7 @@ func (a *admin) do(cmd ...string) rueidis.RedisResult {
 	return a.client.Do(ctx, a.client.B().Arbitrary(cmd...).Build())
 }
 
-// must returns a text reply, "" for a null, and fails the test on an error.
+// must returns a text reply, or "" for null. It fails the test on an error.
 func (a *admin) must(tb testing.TB, cmd ...string) string {
 	tb.Helper()
 	text, err := a.do(cmd...).ToString()
@@ -36,7 +36,7 @@ func (a *admin) must(tb testing.TB, cmd ...string) string {
 	return text
 }
 
-// ask returns a text reply, or "" on any error: for conditions to wait for.
+// ask returns a text reply, or "" on any error, so that conditions can poll it.
 func (a *admin) ask(cmd ...string) string {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
@@ -47,10 +47,10 @@ func (a *admin) ask(cmd ...string) string {
 	return text
 }
 
-// fields splits the "name:value" lines of INFO and CLUSTER INFO.
+// fields parses the "name:value" lines of INFO and CLUSTER INFO.
 func fields(info string) map[string]string {
 	all := make(map[string]string)
-	// RESP3 marks such a text with its format, and the client keeps the mark.
+	// RESP3 prefixes such a text with its format, and the client leaves the prefix in place.
 	for line := range strings.Lines(strings.TrimPrefix(info, "txt:")) {
 		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
 			all[name] = value
@@ -59,7 +59,7 @@ func fields(info string) map[string]string {
 	return all
 }
 
-// synced reports whether the node is a replica that has its master's data.
+// synced reports whether the node is a replica in sync with its master.
 func (a *admin) synced() bool {
 	repl := fields(a.ask("INFO", "replication"))
 	return repl["role"] == "slave" && repl["master_link_status"] == "up"

@@ -7,8 +7,8 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Dial returns a client of the server at addr; several addresses, joined by commas, make it a cluster client. Each
-// mod may change the options before the client is created. The test's clean-up closes it.
+// Dial returns a client of the server at addr. Several addresses, separated by commas, make a cluster client. Each mod may change the
+// options first. The test's clean-up closes the client.
 func Dial(tb testing.TB, addr string, mod ...func(*rueidis.ClientOption)) rueidis.Client {
 	tb.Helper()
 	return dial(tb, rueidis.ClientOption{InitAddress: strings.Split(addr, ",")}, mod)
@@ -28,5 +28,5 @@ func dial(tb testing.TB, opt rueidis.ClientOption, mod []func(*rueidis.ClientOpt
 	return c
 }
 
-// Single makes the client talk to its address alone, even if that is a node of a cluster: pass it to Dial.
+// Single is a Dial option: the client talks only to its address, even if that is a cluster node.
 func Single(opt *rueidis.ClientOption) { opt.ForceSingleClient = true }

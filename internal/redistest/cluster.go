@@ -11,24 +11,23 @@ import (
 const (
 	slots = 16384
 
-	// busOffset is the distance from a node's port to its cluster bus port. It is the default, since Redis 6.2 allows
-	// no other.
+	// busOffset is the distance from a node's port to its cluster bus port. Redis 6.2 supports only this default.
 	busOffset = 10000
 
 	// deployTimeout bounds each wait for the nodes of a deployment to agree.
 	deployTimeout = 40 * time.Second
 )
 
-// Cluster is a real Redis cluster. Failovers change which nodes are masters; ask Owner. Waits count paused nodes as
-// running, so resume them first.
+// Cluster is a real Redis cluster. Failovers change which nodes are masters; see Owner. Waits treat paused nodes as running, so resume them
+// first.
 type Cluster struct {
 	nodes    []*admin
-	replicas int // in total, at the start
+	replicas int // initial total
 }
 
-// StartCluster runs masters that share the slots evenly, each with the same number of replicas. It returns when all
-// nodes agree that the cluster is up and the replicas have their data. With at least three masters, a dead one is
-// replaced by its replica within a few seconds. The args are appended to each node's command line.
+// StartCluster starts masters that share the slots evenly, each with the same number of replicas. It returns when all nodes agree that the
+// cluster is up and the replicas are in sync. With at least three masters, a replica takes over from a dead master within a few seconds.
+// The args are appended to each node's command line.
 func StartCluster(tb testing.TB, masters, replicasPerMaster int, args ...string) *Cluster {
 	tb.Helper()
 	c := &Cluster{replicas: masters * replicasPerMaster}
@@ -47,7 +46,7 @@ func StartCluster(tb testing.TB, masters, replicasPerMaster int, args ...string)
 			}
 			node.must(tb, add...)
 		}
-		// Every pair is introduced: gossip alone would take some seconds more.
+		// Introduce every pair: gossip alone would take several seconds more.
 		for _, other := range c.nodes[:i] {
 			node.must(tb, "CLUSTER", "MEET", "127.0.0.1", strconv.Itoa(other.port))
 		}
@@ -67,13 +66,13 @@ func clusterArgs(port int) []string {
 		"--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf",
 		"--cluster-announce-ip", "127.0.0.1",
 		"--cluster-node-timeout", "1500",
-		// Replicas stay where tests put them, and take over however stale.
+		// Replicas stay where tests put them, and take over even with stale data.
 		"--cluster-allow-replica-migration", "no", "--cluster-replica-validity-factor", "0",
 	)
 }
 
-// AwaitOK waits until all running nodes agree that the cluster is up and that running nodes serve every slot, and
-// until all running replicas are in step with their masters. After a master's death that is the end of the failover.
+// AwaitOK waits until all running nodes agree that the cluster is up and that running nodes serve every slot, and until all running
+// replicas are in sync. After a master's death, that means the failover is complete.
 func (c *Cluster) AwaitOK(tb testing.TB) {
 	tb.Helper()
 	running := c.running()
@@ -104,7 +103,7 @@ func (c *Cluster) AwaitOK(tb testing.TB) {
 	}
 }
 
-// running returns the nodes that have a process.
+// running returns the nodes with a live process.
 func (c *Cluster) running() []*admin {
 	var up []*admin
 	for _, n := range c.nodes {
@@ -127,8 +126,7 @@ func (c *Cluster) node(tb testing.TB, addr string) *admin {
 	return nil
 }
 
-// Nodes returns all nodes. At the start the masters come first, in the order
-// of their slots; the replicas of node i are i+masters, i+2*masters and so on.
+// Nodes returns all nodes. Initially the masters come first, in slot order. The replicas of node i are i+masters, i+2*masters and so on.
 func (c *Cluster) Nodes() []*Server { return servers(c.nodes) }
 
 // Addrs returns the addresses of all nodes.
@@ -150,8 +148,7 @@ func (c *Cluster) Slot(tb testing.TB, key string) uint16 {
 	return uint16(n)
 }
 
-// Owner returns the node that serves a slot in the view of the first running node; after a failover call AwaitOK
-// first.
+// Owner returns the node that serves a slot, as seen by the first running node. After a failover, call AwaitOK first.
 func (c *Cluster) Owner(tb testing.TB, slot uint16) *Server {
 	tb.Helper()
 	for _, v := range parseViews(c.running()[0].must(tb, "CLUSTER", "NODES")) {
@@ -163,8 +160,7 @@ func (c *Cluster) Owner(tb testing.TB, slot uint16) *Server {
 	return nil
 }
 
-// MigrateSlot moves a slot and its keys from one master to another, as a
-// resharding does, and returns when all running nodes know.
+// MigrateSlot moves a slot and its keys to another master, as resharding does. It returns when all running nodes know the new owner.
 func (c *Cluster) MigrateSlot(tb testing.TB, slot uint16, from, to *Server) {
 	tb.Helper()
 	src, dst, n := c.node(tb, from.Addr()), c.node(tb, to.Addr()), strconv.Itoa(int(slot))
@@ -179,14 +175,13 @@ func (c *Cluster) MigrateSlot(tb testing.TB, slot uint16, from, to *Server) {
 		}
 		moveKeys(tb, src, dst, keys)
 	}
-	// The new owner comes first: the old one redirects to it from then on.
+	// The new owner comes first, because the old owner redirects to it from then on.
 	dst.must(tb, "CLUSTER", "SETSLOT", n, "NODE", dstID)
 	src.must(tb, "CLUSTER", "SETSLOT", n, "NODE", dstID)
 	c.awaitOwner(tb, slot, to)
 }
 
-// BeginMove begins to move a slot, with some of its keys, to another master, and returns both masters. MigrateSlot
-// completes the move.
+// BeginMove starts to move a slot, with some of its keys, to another master, and returns both masters. MigrateSlot completes the move.
 func (c *Cluster) BeginMove(tb testing.TB, slot uint16, keys ...string) (from, to *Server) {
 	tb.Helper()
 	from, to = c.Owner(tb, slot), c.nodes[0].Server
@@ -215,8 +210,8 @@ func moveKeys(tb testing.TB, src, dst *admin, keys []string) {
 	src.must(tb, append([]string{"MIGRATE", "127.0.0.1", strconv.Itoa(dst.port), "", "0", "5000", "KEYS"}, keys...)...)
 }
 
-// MoveSlot makes the servers move a slot, and returns when all running nodes know. They change the owner of all its
-// keys atomically (Redis 8.4, Valkey 9 and later).
+// MoveSlot makes the servers change the owner of a slot and its keys atomically (Redis 8.4, Valkey 9 and later). It returns when all
+// running nodes know the new owner.
 func (c *Cluster) MoveSlot(tb testing.TB, slot uint16, from, to *Server) {
 	tb.Helper()
 	src, dst, n := c.node(tb, from.Addr()), c.node(tb, to.Addr()), strconv.Itoa(int(slot))
@@ -226,7 +221,7 @@ func (c *Cluster) MoveSlot(tb testing.TB, slot uint16, from, to *Server) {
 	c.awaitOwner(tb, slot, to)
 }
 
-// awaitOwner waits until all running nodes know the owner of the slot.
+// awaitOwner waits until all running nodes know the slot's owner.
 func (c *Cluster) awaitOwner(tb testing.TB, slot uint16, owner *Server) {
 	tb.Helper()
 	for _, node := range c.running() {

@@ -6,17 +6,17 @@ import (
 	"strings"
 )
 
-// view is one cluster node's knowledge of another, or of itself: a line of CLUSTER NODES.
+// view is a line of CLUSTER NODES: how a cluster node sees another node, or itself.
 type view struct {
 	addr  string
 	flags []string
 	spans [][2]int // the slots served, first and last
 }
 
-// views asks a node for its view; nil if it does not answer.
+// views returns the node's view of the cluster, or nil if it does not answer.
 func (a *admin) views() []view { return parseViews(a.ask("CLUSTER", "NODES")) }
 
-// parseViews reads the answer to CLUSTER NODES.
+// parseViews parses a CLUSTER NODES reply.
 func parseViews(nodes string) []view {
 	var all []view
 	for line := range strings.Lines(nodes) {
@@ -43,7 +43,7 @@ func parseViews(nodes string) []view {
 	return all
 }
 
-// settled leaves out nodes that have only just met.
+// settled drops nodes that have only just met.
 func settled(views []view) []view {
 	var known []view
 	for _, v := range views {

@@ -1,9 +1,8 @@
 // Package redistest gives tests real Redis servers, and a network between client and server that fails on request.
 //
-// A lock is only as good as its behaviour while things break. So the tests of this module run against real processes,
-// which they may stop, kill, pause and restart, and through a [Proxy] that loses, holds or cuts single commands.
-// Nothing here relies on sleeping: every start is awaited with a bound, and everything a test started ends with that
-// test.
+// The tests of this module run against real processes, because locks must hold up while things break. Tests may stop, kill, pause and
+// restart a server, or put a [Proxy] before it that loses, holds or cuts single commands. Nothing relies on sleeping: every start is
+// awaited with a time limit. Everything a test started ends with the test.
 //
 //   - [Shared] is one plain server for a whole test binary; enough for most tests.
 //   - [Start] runs a server for one test, which may stop and restart it.

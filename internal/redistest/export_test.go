@@ -6,14 +6,14 @@ import (
 	"strings"
 )
 
-// GuardOf returns the address that takePort listens on for the address of a server or a proxy.
+// GuardOf returns the guard address that takePort listens on for the port of a server or proxy.
 func GuardOf(addr string) string {
 	_, port, _ := net.SplitHostPort(addr)
 	n, _ := strconv.Atoi(port)
 	return hostPort(n + 2)
 }
 
-// Swallowed reports whether a black hole took something that came over conn.
+// Swallowed reports whether a black hole lost data from conn.
 func (p *Proxy) Swallowed(conn net.Conn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

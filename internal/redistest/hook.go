@@ -2,33 +2,32 @@ package redistest
 
 import "strings"
 
-// Action is a Proxy's treatment of one frame.
+// Action is how a Proxy treats one frame.
 type Action string
 
 const (
 	// Pass delivers the frame.
 	Pass Action = ""
 
-	// Drop loses the frame; the connection stays open. A pushed message is lost alone. After any other frame the
-	// direction stays silent: replies are told apart by their order, so with a hole in the stream the client would
-	// take the next reply for the lost one. No network does that.
+	// Drop loses the frame and keeps the connection open. A dropped push message loses nothing else. After any other frame the direction
+	// stays silent: clients match replies by order, so after a hole they would take the next reply for the lost reply. No network does
+	// that.
 	Drop Action = "drop"
 
-	// Cut closes both sides of the connection instead of delivering the frame. Frames sent before it are still
-	// delivered.
+	// Cut closes both sides of the connection instead of delivering the frame. Earlier frames are still delivered.
 	Cut Action = "cut"
 
-	// Hold keeps the frame, and all behind it in this direction of this connection, until Proxy.Release. A held
-	// request reaches the server even if the client has gone by then, like a long-delayed packet.
+	// Hold keeps the frame, and all later frames in this direction of the connection, until Proxy.Release. A held request reaches the
+	// server even if the client has gone, like a long-delayed packet.
 	Hold Action = "hold"
 )
 
-// Fail answers a command with an error line such as "LOADING Redis is loading the dataset in memory". In a hook for
-// requests, the server does not get the command; in a hook for replies, it runs and its outcome is hidden. Fail does
-// nothing to pushed messages, and is not for commands inside MULTI.
+// Fail answers a command with an error line, such as "LOADING Redis is loading the dataset in memory". In a request hook, the server does
+// not get the command. In a reply hook, the command runs and its outcome is hidden. Fail ignores push messages, and is not for commands
+// inside MULTI.
 func Fail(line string) Action { return Action("-" + line) }
 
-// fails returns the error line of an Action made by Fail, "" for any other.
+// fails returns the error line of an Action made by Fail, or "".
 func (a Action) fails() string {
 	line, ok := strings.CutPrefix(string(a), "-")
 	if !ok {
@@ -37,14 +36,14 @@ func (a Action) fails() string {
 	return line
 }
 
-// Hook decides about one frame. Its argument is the words of the command that is sent or answered, the name in upper
-// case; for a pushed message the words of the message, such as MESSAGE, channel, text.
+// Hook decides about one frame. Its argument holds the words of the command sent or answered, with the name in upper case, or the words of
+// a push message, such as MESSAGE, channel, text.
 //
-// A proxy never calls two hooks at once, so they may keep counts; they must not block.
+// A proxy calls its hooks one at a time, so they may keep counts. They must not block.
 type Hook func(cmd []string) Action
 
-// Nth does a with the n-th frame of the commands called name, counting from 1, over all connections. The name may
-// have further words, which must be equal, such as "CLIENT SETINFO" or "EVALSHA 6b1b...".
+// Nth applies a to the n-th frame of the commands called name, counting from 1, over all connections. The name may include further words to
+// match, such as "CLIENT SETINFO" or "EVALSHA 6b1b...".
 func Nth(n int, name string, a Action) Hook {
 	seen := 0
 	return func(cmd []string) Action {
@@ -58,7 +57,7 @@ func Nth(n int, name string, a Action) Hook {
 	}
 }
 
-// Each does a with every frame of the commands called name; see Nth.
+// Each applies a to every frame of the commands called name; see Nth.
 func Each(name string, a Action) Hook {
 	return func(cmd []string) Action {
 		if !called(cmd, name) {

@@ -5,19 +5,18 @@ import (
 	"sync"
 )
 
-// ledger knows which command each frame from the server answers. RESP has no request ids: replies come in the order
-// of the commands. The exceptions are handled here: the SUBSCRIBE family is answered by one pushed frame per channel,
-// or by one plain error, and messages are pushed at any time.
+// ledger matches each frame from the server to its command. RESP has no request ids: replies arrive in command order. There are two
+// exceptions. The SUBSCRIBE family gets one push frame per channel, or a single plain error. Messages are pushed at any time.
 //
-// CLIENT REPLY, MONITOR and SUBSCRIBE inside MULTI are not understood.
+// It does not support CLIENT REPLY, MONITOR, or SUBSCRIBE inside MULTI.
 type ledger struct {
 	mu         sync.Mutex // guards the fields below
-	open       []*call    // sent and not completely answered, oldest first
+	open       []*call    // sent but not completely answered, oldest first
 	resp3      bool       // HELLO 3 was sent, so '>' marks pushed frames
 	subscribed bool       // RESP2: arrays may be pushed
 }
 
-// call is one command on its way.
+// call is a command in flight.
 type call struct {
 	cmd  []string
 	sub  bool   // of the SUBSCRIBE family
@@ -26,7 +25,7 @@ type call struct {
 	fail string // the error line to deliver instead of the reply, if any
 }
 
-// sent enters a command. With fail, the server gets a PING in its place.
+// sent records a command. With fail, the server gets a PING in its place.
 func (b *ledger) sent(cmd []string, fail string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -44,8 +43,8 @@ func (b *ledger) sent(cmd []string, fail string) {
 	b.open = append(b.open, c)
 }
 
-// answered returns the call that a frame answers, and whether the frame is a reply: for a pushed message the
-// "command" is the frame itself, as in MESSAGE, channel, text. The call is nil for an unsolicited frame.
+// answered returns the call that a frame answers, and whether the frame is a reply. For a push message the "command" is the frame itself,
+// such as MESSAGE, channel, text. The call is nil for an unsolicited frame.
 func (b *ledger) answered(f frame) (c *call, reply bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -67,7 +66,7 @@ func (b *ledger) answered(f frame) (c *call, reply bool) {
 	return nil, true
 }
 
-// pushed reports whether the frame is not a reply in order.
+// pushed reports whether the frame is out of band: not a reply in order.
 func (b *ledger) pushed(f frame) bool {
 	if len(f.items) == 0 {
 		return false
@@ -85,8 +84,8 @@ func (b *ledger) pushed(f frame) bool {
 	return isSubscribe(strings.ToUpper(f.items[0]))
 }
 
-// confirmed returns the call behind a pushed confirmation called name, or nil if there is none: for a message, or the
-// SUNSUBSCRIBE that a server sends by itself when a slot moves away.
+// confirmed returns the call confirmed by a push frame called name. It returns nil for a message, and for the SUNSUBSCRIBE that a server
+// sends by itself when a slot moves away.
 func (b *ledger) confirmed(name string) *call {
 	for isSubscribe(name) && len(b.open) > 0 && b.open[0].sub {
 		c := b.open[0]

@@ -7,7 +7,7 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// TestDecoder checks that all kinds of frames end at the right byte and keep their bytes.
+// TestDecoder: frames of all kinds end at the right byte and keep their bytes.
 func TestDecoder(t *testing.T) {
 	t.Parallel()
 	for _, want := range []struct {
@@ -65,8 +65,7 @@ func TestCommandWords(t *testing.T) {
 	}
 }
 
-// TestLedger sends commands, lets frames come back, and expects each frame to match the right command. "push" stands
-// for a message.
+// TestLedger: each frame matches the right command. "push" stands for a message.
 func TestLedger(t *testing.T) {
 	t.Parallel()
 	type step struct{ sent, frame, want string }

@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// inFlight is how many frames one direction of a connection may have under way before the sender notices. With a
-// delay it limits the throughput.
+// inFlight is the number of frames that one direction of a connection may have in flight before the sender notices. With a delay it limits
+// the throughput.
 const inFlight = 1 << 12
 
-// link is one client's connection and its counterpart to the server.
+// link is a client's connection with its counterpart to the server.
 //
 // Each direction has a reader, which cuts the stream into frames and lets the hooks decide, and a writer, which
 // carries out the decisions in order. So a delayed or held frame never hides the frames behind it from the hooks.
@@ -35,7 +35,7 @@ type parcel struct {
 	alone   bool            // the stream has no hole without it
 }
 
-// close ends the link; run returns soon after.
+// close ends the link; run returns shortly after.
 func (l *link) close() {
 	l.once.Do(func() {
 		close(l.done)
@@ -43,11 +43,11 @@ func (l *link) close() {
 	})
 }
 
-// run serves the client until the link is closed from here or either side.
+// run serves the client until the link or either side closes.
 func (l *link) run() {
 	defer l.close()
 	if l.p.swallows(l) {
-		// A connection made into a black hole: the server never hears of it.
+		// A connection made into a black hole never reaches the server.
 		_, _ = io.Copy(io.Discard, l.client)
 		return
 	}
@@ -57,7 +57,7 @@ func (l *link) run() {
 	}
 	requests, replies := make(chan parcel, inFlight), make(chan parcel, inFlight)
 	var wg sync.WaitGroup
-	// All four are ended by the closing of done and of both connections.
+	// Closing done and both connections ends all four.
 	wg.Go(func() { l.readRequests(requests) })
 	wg.Go(func() { l.deliver(server, requests) })
 	wg.Go(func() { l.readReplies(server, replies) })
@@ -72,7 +72,7 @@ func (l *link) readRequests(out chan<- parcel) {
 	for {
 		f, err := d.frame()
 		if err != nil {
-			l.put(out, parcel{act: Cut}) // the end comes after what was sent before it
+			l.put(out, parcel{act: Cut}) // after everything sent before it
 			return
 		}
 		cmd := f.command()
@@ -120,7 +120,7 @@ func (l *link) readReplies(server net.Conn, out chan<- parcel) {
 	}
 }
 
-// put sends a parcel on its way, to arrive after the current delay.
+// put sends a parcel, to arrive after the current delay.
 func (l *link) put(out chan<- parcel, p parcel) {
 	if d := l.p.delay.Load(); d > 0 {
 		p.due = time.Now().Add(time.Duration(d))
@@ -131,7 +131,7 @@ func (l *link) put(out chan<- parcel, p parcel) {
 	}
 }
 
-// deliver carries out the decisions about the parcels, in order.
+// deliver carries out the decisions about parcels in order.
 func (l *link) deliver(to net.Conn, in <-chan parcel) {
 	w := bufio.NewWriter(to)
 	silent := false
@@ -158,7 +158,7 @@ func (l *link) deliver(to net.Conn, in <-chan parcel) {
 	}
 }
 
-// next returns the next parcel, flushing before it would wait for one.
+// next returns the next parcel. It flushes before it has to wait.
 func (l *link) next(w *bufio.Writer, in <-chan parcel) (parcel, bool) {
 	select {
 	case p := <-in:
@@ -176,7 +176,7 @@ func (l *link) next(w *bufio.Writer, in <-chan parcel) (parcel, bool) {
 	}
 }
 
-// await returns true when the parcel's time has come, false if the link closes first.
+// await reports whether the parcel's time came before the link closed.
 func (l *link) await(w *bufio.Writer, p parcel) bool {
 	if d := time.Until(p.due); !p.due.IsZero() && d > 0 {
 		if !l.flush(w) {
@@ -206,7 +206,7 @@ func (l *link) await(w *bufio.Writer, p parcel) bool {
 	}
 }
 
-// flush ends the link if the receiver is gone.
+// flush closes the link if the receiver is gone.
 func (l *link) flush(w *bufio.Writer) bool {
 	if w.Flush() != nil {
 		l.close()

@@ -15,8 +15,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Eventually waits until cond holds, checking every millisecond, and fails the test with msg if it does not within
-// the given time.
+// Eventually polls cond every millisecond until it holds, and fails the test with msg after the given time.
 func Eventually(tb testing.TB, within time.Duration, cond func() bool, msg string) {
 	tb.Helper()
 	for deadline := time.Now().Add(within); ; {
@@ -24,20 +23,18 @@ func Eventually(tb testing.TB, within time.Duration, cond func() bool, msg strin
 		if cond() {
 			return
 		}
-		// The last check begins after the deadline: on a machine that stood still, the first would otherwise be the
-		// last.
+		// Check once more after the deadline, because on a stalled machine the first check would be the only one.
 		if asked.After(deadline) {
 			tb.Fatalf("not within %v: %s", within, msg)
 		}
-		// A look at all goroutines stops them. Parallel tests that did nothing else would leave each other no time.
+		// Listing all goroutines stops them. Parallel tests that did nothing else would starve each other.
 		time.Sleep(min(max(time.Millisecond, 9*time.Since(asked)), time.Second))
 	}
 }
 
-// Commands returns how often each command ran since the server started, as
-// INFO commandstats counts: "evalsha", "client|list". The difference of two
-// calls is what happened in between; each call itself adds one "info". What a
-// script calls is counted too. On a cluster it is the sum of all nodes.
+// Commands returns how often each command ran since the server started, as INFO commandstats counts: "evalsha", "client|list". Subtract two
+// results to get the calls in between; each call adds one "info". Commands called by scripts count too. On a cluster the result is the sum
+// over all nodes.
 func Commands(tb testing.TB, c rueidis.Client) map[string]int64 {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
@@ -65,26 +62,27 @@ func Commands(tb testing.TB, c rueidis.Client) map[string]int64 {
 	return calls
 }
 
-// testLabel labels the goroutines started by a test that runs beside others.
+// testLabel labels the goroutines started by a parallel test.
 const testLabel = "redistest"
 
-// Parallel is t.Parallel for the tests of a package that looks at goroutines: it tells the goroutines of one test
-// from those of another. A subtest that calls it counts as a test of its own.
+// Parallel is t.Parallel for the tests of a package that looks at goroutines: it separates the goroutines of different tests. A subtest
+// that calls it counts as a separate test.
 //
-// A test that measures the whole process, its memory or its time, runs alone.
+// A test that measures the memory or time of the whole process must run alone.
 func Parallel(t *testing.T) {
 	t.Helper()
-	// A goroutine inherits the labels of its creator; one started by a timer has none.
+	// A goroutine inherits its creator's labels. A goroutine started by a timer has none.
 	pprof.SetGoroutineLabels(pprof.WithLabels(context.Background(), pprof.Labels(testLabel, t.Name())))
 	t.Parallel()
 }
 
-// Goroutines counts the goroutines whose stack contains one of substrs, such as "github.com/go-rlock/rlock/pubsub.".
-// It leaves out those that run tests and those of this package, since a test's own stack names the package under test
-// too. In a test that called Parallel it also leaves out those of the other tests.
+// Goroutines counts the goroutines whose stack contains one of substrs, such as "github.com/go-rlock/rlock/pubsub.". It skips goroutines
+// that run tests, whose stacks also name the package under test, and those of this package. In a test that called Parallel, it also skips
+// goroutines of other tests.
 func Goroutines(substrs ...string) int { return GoroutinesWithout(nil, substrs...) }
 
-// GoroutinesWithout counts like Goroutines, except for those whose stack contains one of without. All are seen at the same instant.
+// GoroutinesWithout counts like Goroutines, but also skips goroutines whose stack contains one of without. It sees all of them at the same
+// instant.
 func GoroutinesWithout(without []string, substrs ...string) (n int) {
 	_, all := counted(substrs)
 	for _, g := range all {
@@ -95,8 +93,8 @@ func GoroutinesWithout(without []string, substrs ...string) (n int) {
 	return n
 }
 
-// GoroutinesOfTest counts like Goroutines. In a test that called Parallel it leaves out goroutines started by timers,
-// since nothing shows which test they belong to.
+// GoroutinesOfTest counts like Goroutines. In a test that called Parallel it also skips goroutines started by timers, because nothing shows
+// which test they belong to.
 func GoroutinesOfTest(substrs ...string) (n int) {
 	own, all := counted(substrs)
 	for _, g := range all {
@@ -136,15 +134,15 @@ func counted(substrs []string) (own string, counted []alike) {
 // looking is held while look runs, so the one goroutine inside is the caller's.
 var looking sync.Mutex
 
-// alike are goroutines with the same stack and the same labels.
+// alike is a set of goroutines with the same stack and labels.
 type alike struct {
 	count  int
 	labels string
 	stack  string // a line "function(" for each call, the innermost first
-	root   string // the last of them
+	root   string // the outermost of them
 }
 
-// look returns all current goroutines, as the goroutine profile shows them.
+// look returns all current goroutines from the goroutine profile.
 func look() []alike {
 	var text strings.Builder
 	_ = pprof.Lookup("goroutine").WriteTo(&text, 1) // a Builder takes everything
@@ -172,9 +170,8 @@ func (g alike) ofTests() bool {
 		strings.HasPrefix(g.root, "github.com/go-rlock/rlock/internal/redistest.")
 }
 
-// Started counts the goroutines started by the caller's test itself whose stack contains substr but none of without,
-// all seen at the same instant. The caller is the test's goroutine or one of those. It takes a fraction of the time
-// of Goroutines.
+// Started counts the goroutines started directly by the caller's test whose stack contains substr but none of without, all at one instant.
+// Call it on the test's goroutine or on a goroutine started by it. It is far faster than Goroutines.
 func Started(substr string, without ...string) int {
 	all := stacks()
 	test, creator := family(all[0]) // the caller's own stack is the first
@@ -194,7 +191,7 @@ func containsAny(s string, substrs []string) bool {
 	return slices.ContainsFunc(substrs, func(substr string) bool { return strings.Contains(s, substr) })
 }
 
-// family returns the goroutine that a stack belongs to, and its creator: "goroutine 18".
+// family returns a stack's goroutine and its creator, such as "goroutine 18".
 func family(stack string) (id, creator string) {
 	id, _, _ = strings.Cut(stack, " [") // goroutine 18 [running]:
 	_, creator, _ = strings.Cut(stack, " in goroutine ")

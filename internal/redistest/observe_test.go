@@ -56,8 +56,8 @@ func TestGoroutines(t *testing.T) {
 
 func started(stop chan struct{}) { <-stop }
 
-// TestGoroutinesBesideOtherTests: each test sees its own goroutines, also from a goroutine of its own, and those of
-// unknown tests; one that runs alone sees all.
+// TestGoroutinesBesideOtherTests: each test sees its own goroutines, even from another goroutine, and goroutines of unknown tests. A test
+// that runs alone sees all.
 func TestGoroutinesBesideOtherTests(t *testing.T) {
 	const mine = "redistest_test.started("
 	stop := make(chan struct{})

@@ -14,8 +14,8 @@ import (
 
 const childEnv = "REDISTEST_CHILD"
 
-// TestServerDiesWithItsTestBinary runs itself as a child that starts a server, reports its pid and kills itself, so
-// that no clean-up runs.
+// TestServerDiesWithItsTestBinary runs itself as a child process, which starts a server, reports its pid and kills itself, so no clean-up
+// runs.
 func TestServerDiesWithItsTestBinary(t *testing.T) {
 	if file := os.Getenv(childEnv); file != "" {
 		s := redistest.Start(t)
@@ -34,7 +34,7 @@ func TestServerDiesWithItsTestBinary(t *testing.T) {
 	redistest.Eventually(t, soon, func() bool { return gone(pid) }, "server dies with its parent")
 }
 
-// gone reports whether no such process runs; a zombie that nobody has reaped yet does not.
+// gone reports whether no such process runs; zombies count as gone.
 func gone(pid int) bool {
 	var state string
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))

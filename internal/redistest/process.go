@@ -10,16 +10,16 @@ import (
 	"time"
 )
 
-// stopTimeout bounds how long a server may take to end after SIGTERM.
+// stopTimeout bounds the time from SIGTERM to a server's end.
 const stopTimeout = 10 * time.Second
 
 var errNoRedis = errors.New("redistest: no redis-server on PATH: " +
 	"install redis-server (apt-get install redis-server, brew install redis) or set RLOCK_TEST_ADDR")
 
-// process is one child that is running or has been waited for.
+// process is a child that is running or has been reaped.
 type process struct {
 	os   *os.Process
-	done chan struct{} // closed when the child has ended and was reaped
+	done chan struct{} // closed once the child has ended and was reaped
 }
 
 // spawn runs redis-server with args, its output appended to the file log.
@@ -58,7 +58,7 @@ func spawn(log string, args []string) (*process, error) {
 	return &process{os: cmd.Process, done: done}, nil
 }
 
-// ended reports whether the child has gone.
+// ended reports whether the child has ended.
 func (p *process) ended() bool {
 	select {
 	case <-p.done:
@@ -68,7 +68,7 @@ func (p *process) ended() bool {
 	}
 }
 
-// end sends sig and waits for the child's end. A child that does not obey is killed.
+// end sends sig and waits for the child's end. It kills a child that does not react.
 func (p *process) end(sig syscall.Signal) {
 	_ = p.os.Signal(sig) // fails only if the child is gone already
 	_ = p.os.Signal(sigResume)

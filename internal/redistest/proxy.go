@@ -41,8 +41,8 @@ type Proxy struct {
 	held  atomic.Int64
 }
 
-// StartProxy listens on a port of its own and connects its clients to the server at target. The test's clean-up
-// closes everything and waits for its goroutines.
+// StartProxy listens on a new port and connects its clients to the server at target. The test's clean-up closes everything and waits for
+// the goroutines.
 func StartProxy(tb testing.TB, target string) *Proxy {
 	tb.Helper()
 	p := &Proxy{tb: tb, target: target, links: make(map[*link]struct{}), release: make(chan struct{})}
@@ -64,8 +64,8 @@ func StartProxy(tb testing.TB, target string) *Proxy {
 	return p
 }
 
-// Via makes a client reach the targets of proxies through them. Unlike the proxy's own address it also works for
-// nodes that the client discovers itself, as with a cluster or sentinels.
+// Via routes a client's connections to the proxies' targets through the proxies. Unlike a proxy's address, it also works for nodes that the
+// client discovers, as with a cluster or sentinels.
 func Via(proxies ...*Proxy) func(*rueidis.ClientOption) {
 	return func(opt *rueidis.ClientOption) {
 		opt.DialCtxFn = func(ctx context.Context, addr string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {
@@ -82,8 +82,7 @@ func Via(proxies ...*Proxy) func(*rueidis.ClientOption) {
 // Addr returns the address for clients; it never changes.
 func (p *Proxy) Addr() string { return p.addr }
 
-// OnRequest adds a hook for commands on their way to the server. All hooks see every command; the first answer other
-// than Pass counts.
+// OnRequest adds a hook for commands on their way to the server. All hooks see every command; the first result other than Pass counts.
 func (p *Proxy) OnRequest(h Hook) {
 	p.hooks.Lock()
 	defer p.hooks.Unlock()
@@ -97,7 +96,7 @@ func (p *Proxy) OnReply(h Hook) {
 	p.hooks.reply = append(p.hooks.reply, h)
 }
 
-// Release lets go all frames currently on hold.
+// Release lets all frames currently on hold continue.
 func (p *Proxy) Release() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -108,12 +107,12 @@ func (p *Proxy) Release() {
 // Held returns the number of connection directions currently on hold.
 func (p *Proxy) Held() int { return int(p.held.Load()) }
 
-// Delay makes each frame from now on take d longer, in each direction. Frames travel side by side, so pipelining
-// keeps its benefit. A round trip takes 2d.
+// Delay makes each later frame take d longer in each direction, so a round trip takes 2d longer. Frames travel in parallel, so pipelining
+// keeps its benefit.
 func (p *Proxy) Delay(d time.Duration) { p.delay.Store(int64(d)) }
 
-// BlackHole makes everything sent vanish, in both directions, while connections stay open and new ones are accepted.
-// When it ends, it cuts connections that lost something, because of the hole in their stream; see Drop.
+// BlackHole loses everything sent in both directions, while connections stay open and new ones are accepted. Turning it off cuts
+// connections that lost something, because their stream has a hole; see Drop.
 func (p *Proxy) BlackHole(on bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -125,7 +124,7 @@ func (p *Proxy) BlackHole(on bool) {
 	}
 }
 
-// CutAll closes all connections; new ones are accepted.
+// CutAll closes all connections. New ones are still accepted.
 func (p *Proxy) CutAll() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -134,7 +133,7 @@ func (p *Proxy) CutAll() {
 	}
 }
 
-// Refuse closes the port for new connections, or opens it again.
+// Refuse closes the port for new connections, or reopens it.
 func (p *Proxy) Refuse(on bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -206,7 +205,7 @@ func (p *Proxy) remove(l *link) {
 	delete(p.links, l)
 }
 
-// swallows reports whether l's traffic is lost, and remembers that it was.
+// swallows reports whether l's traffic is lost, and records the loss.
 func (p *Proxy) swallows(l *link) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -214,7 +213,7 @@ func (p *Proxy) swallows(l *link) bool {
 	return p.blackHole
 }
 
-// decide asks the hooks about cmd. For Hold it also returns the channel that ends it.
+// decide asks the hooks about cmd. For Hold it also returns the channel whose closing ends the hold.
 func (p *Proxy) decide(hooks *[]Hook, cmd []string) (Action, <-chan struct{}) {
 	p.hooks.Lock()
 	defer p.hooks.Unlock()

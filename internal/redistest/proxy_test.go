@@ -14,10 +14,10 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// once makes a client send every command once at most.
+// once makes a client send every command at most once.
 func once(o *rueidis.ClientOption) { o.DisableRetry = true }
 
-// impatient also makes it give up on a silent connection soon. It is not for tests that a slow machine may not break.
+// impatient also makes it give up soon on a silent connection. It is not for tests that must tolerate a slow machine.
 func impatient(o *rueidis.ClientOption) {
 	once(o)
 	o.ConnWriteTimeout = time.Second
@@ -26,7 +26,7 @@ func impatient(o *rueidis.ClientOption) {
 
 func resp2(o *rueidis.ClientOption) { o.AlwaysRESP2, o.DisableCache = true, true }
 
-// rig is a server, a proxy before it, a client through the proxy and one beside it.
+// rig is a server, a proxy before it, a client through the proxy, and a direct client.
 type rig struct {
 	*redistest.Proxy
 	server   *redistest.Server
@@ -39,7 +39,7 @@ func newRig(t *testing.T, mod ...func(*rueidis.ClientOption)) rig {
 	return rig{p, s, s.Client(t), redistest.Dial(t, p.Addr(), mod...)}
 }
 
-// incr runs a script that counts its runs under key, as an EVALSHA.
+// incr runs a script by EVALSHA that counts its runs under key.
 func incr(t *testing.T, c rueidis.Client, key string) error {
 	return c.Do(within(t, soon), c.B().Arbitrary("EVALSHA", incrSHA(t, c), "1").Keys(key).Build()).Error()
 }

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// frame is one complete RESP value as it was on the wire, attributes included.
+// frame is a complete RESP value as sent, attributes included.
 type frame struct {
 	raw   []byte
 	kind  byte     // the value's first byte: '*', '>', '-', ...
@@ -42,7 +42,7 @@ func (d *decoder) frame() (frame, error) {
 	return frame{raw: d.raw, kind: kind, items: items}, err
 }
 
-// value reads one value: its text if it is a scalar, its elements if not.
+// value reads one value: its text if it is a scalar, otherwise its elements.
 func (d *decoder) value() (kind byte, text string, items []string, err error) {
 	line, err := d.r.ReadString('\n')
 	if err != nil {

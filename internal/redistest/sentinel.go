@@ -14,16 +14,14 @@ import (
 // MasterSet is the sentinels' name for the only master they watch.
 const MasterSet = "mymaster"
 
-// Sentinel is a master with two replicas, watched by three sentinels that
-// replace it by a replica about 2 s after it stops answering.
+// Sentinel is a master with two replicas. Three sentinels watch it, and promote a replica about 2 s after it stops answering.
 type Sentinel struct {
 	nodes     []*admin
 	sentinels []*admin
 }
 
-// StartSentinel runs the six processes and returns when the replicas have
-// their data and all sentinels know them and each other.
-// The args are appended to the command lines of the master and the replicas.
+// StartSentinel starts the six processes. It returns when the replicas are in sync and all sentinels know them and each other. The args are
+// appended to the command lines of the master and the replicas.
 func StartSentinel(tb testing.TB, args ...string) *Sentinel {
 	tb.Helper()
 	s := &Sentinel{}
@@ -48,8 +46,7 @@ func StartSentinel(tb testing.TB, args ...string) *Sentinel {
 	return s
 }
 
-// startSentinel runs one sentinel. It stores its state in its configuration file, so arguments alone cannot configure
-// it.
+// startSentinel starts one sentinel. It needs a configuration file, because it stores its state there.
 func startSentinel(tb testing.TB, master int) *Server {
 	tb.Helper()
 	conf := filepath.Join(tb.TempDir(), "sentinel.conf")
@@ -61,10 +58,9 @@ func startSentinel(tb testing.TB, master int) *Server {
 		tb.Fatal(err)
 	}
 	s := start(tb, func(port int) []string { return []string{conf, "--sentinel", "--port", strconv.Itoa(port)} })
-	// Sentinels find each other, and the roles of replicas, by messages every 2 s and questions every 10 s: too rare
-	// for tests. And once a master is down, they ask its replicas every second and promote none whose answer is older
-	// than five ping periods; a sentinel that finds none tries again only 8 s later. Redis 6.2 cannot be configured,
-	// and takes its time.
+	// Sentinels discover each other, and replicas' roles, by messages every 2 s and queries every 10 s, which is too slow for tests. Once a
+	// master is down, they query its replicas every second, and promote none whose answer is older than five ping periods. A sentinel that
+	// finds none retries only 8 s later. Redis 6.2 cannot be configured, and stays slow.
 	_ = newAdmin(tb, s).do("SENTINEL", "DEBUG", "PUBLISH-PERIOD", "200", "INFO-PERIOD", "500", "PING-PERIOD", "500")
 	return s
 }
@@ -81,8 +77,7 @@ func (s *Sentinel) Client(tb testing.TB, mod ...func(*rueidis.ClientOption)) rue
 	}, mod)
 }
 
-// Master asks the sentinels for the master. They learn of a failover one after the other, so wait with Eventually for
-// a new one.
+// Master asks the sentinels for the master. They learn of a failover one by one, so wait for a new master with Eventually.
 func (s *Sentinel) Master(tb testing.TB) *Server {
 	tb.Helper()
 	for _, n := range s.sentinels {
@@ -100,7 +95,7 @@ func (s *Sentinel) Master(tb testing.TB) *Server {
 	return nil
 }
 
-// Nodes returns the master and the replicas, in the order they had at the start.
+// Nodes returns the master and the replicas, in their initial order.
 func (s *Sentinel) Nodes() []*Server { return servers(s.nodes) }
 
 // Sentinels returns the sentinels.

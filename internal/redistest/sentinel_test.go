@@ -19,7 +19,7 @@ func TestSentinelReplacesADeadMaster(t *testing.T) {
 	c := s.Client(t)
 	require.NoError(t, c.Do(t.Context(), c.B().Set().Key("key").Value("v").Build()).Error())
 	old.Kill()
-	// Sentinels that notice a stall of two seconds do nothing for half a minute (TILT).
+	// Sentinels that notice a two-second stall do nothing for half a minute (TILT).
 	redistest.Eventually(t, time.Minute, func() bool { return s.Master(t) != old }, "a replica is promoted")
 	redistest.Eventually(t, time.Minute, func() bool {
 		return c.Do(within(t, time.Second), c.B().Set().Key("key").Value("w").Build()).Error() == nil

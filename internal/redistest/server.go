@@ -19,17 +19,16 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// TB is the interface that helpers need from a test or a benchmark.
+// TB is the part of testing.TB that the helpers need.
 type TB = testing.TB
 
-// startTimeout bounds how long a server may take until it answers.
+// startTimeout bounds the time until a new server answers.
 const startTimeout = 15 * time.Second
 
-// Server is one redis-server process. Its port, folder and arguments outlive
-// the process, so that it can come back as the same server.
+// Server is a redis-server process. Its port, folder and arguments outlive the process, so it can come back as the same server.
 //
-// The methods that change the process may be called from any goroutine, but
-// only Restart can fail the test and so belongs to the test's goroutine.
+// Methods that change the process may be called from any goroutine, except Restart: it can fail the test, so it belongs on the test's
+// goroutine.
 type Server struct {
 	tb    testing.TB // nil for the shared server
 	dir   string
@@ -41,15 +40,14 @@ type Server struct {
 	proc *process
 }
 
-// Start runs a server for one test, without persistence, and returns when it answers. The args are appended to its
-// command line, as in "--maxmemory", "1mb". The test's clean-up ends it.
+// Start runs a server for one test, without persistence, and returns when it answers. The args are appended to its command line, such as
+// "--maxmemory", "1mb". The test's clean-up ends it.
 func Start(tb testing.TB, args ...string) *Server {
 	tb.Helper()
 	return start(tb, func(port int) []string { return append(plainArgs(port), args...) })
 }
 
-// ForExample starts a server for an example, which has no test to fail, so it panics on errors. End the server with
-// stop.
+// ForExample starts a server for an example. It panics on errors, as an example has no test to fail. Call stop to end the server.
 func ForExample() (addr string, stop func()) {
 	dir, err := os.MkdirTemp("", "redistest")
 	if err != nil {
@@ -65,21 +63,20 @@ func ForExample() (addr string, stop func()) {
 	}
 }
 
-// plainArgs are the arguments of a server that listens on this machine only and stores nothing.
+// plainArgs are the arguments of a server that listens only on localhost and stores nothing.
 func plainArgs(port int) []string {
 	return []string{
 		"--bind", "127.0.0.1", "--port", strconv.Itoa(port),
 		"--save", "", "--appendonly", "no",
-		// Replicas are synced at once instead of after 5 s of waiting for company.
+		// Sync replicas at once, instead of waiting 5 s for more.
 		"--repl-diskless-sync-delay", "0",
 	}
 }
 
-// start runs a server whose command line args makes from its port.
+// start runs a server with the command line args(port).
 func start(tb testing.TB, args func(port int) []string) *Server {
 	tb.Helper()
-	// The folder comes first: clean-ups run last to first, and this one must run after the process has stopped
-	// writing to it.
+	// Make the folder first: clean-ups run last to first, and its removal must follow the end of the process.
 	s, err := newServer(tb.TempDir(), args)
 	if err != nil {
 		tb.Fatal(err)
@@ -92,7 +89,7 @@ func start(tb testing.TB, args func(port int) []string) *Server {
 // newServer takes a port and runs a server on it.
 func newServer(dir string, args func(port int) []string) (*Server, error) {
 	var err error
-	// A process that ignores the guards may have taken the port since: try again.
+	// A process that ignores the guards may have taken the port in between, so try again.
 	for range 5 {
 		s := &Server{dir: dir, args: args}
 		s.port, s.guard = takePort()
@@ -117,8 +114,8 @@ func (s *Server) retire() {
 // choose ports for outgoing connections: such a connection could take the port of a server that is down, even by
 // connecting to itself.
 //
-// The guard keeps the port from servers of other tests, in any process, until it is closed: it listens two ports
-// further on, and its owner may use all four.
+// The guard keeps the port from servers of other tests, in any process, until it is closed. It listens two ports further on, and its owner
+// may use all four.
 func takePort() (port int, guard io.Closer) {
 	for {
 		port := 11000 + 4*rand.IntN(busOffset/4)
@@ -144,7 +141,7 @@ func free(port int) bool {
 
 func hostPort(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
 
-// run starts the process and waits until it answers.
+// run starts the process and waits for an answer.
 func (s *Server) run() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -167,8 +164,8 @@ func (s *Server) run() error {
 	}
 }
 
-// ready asks the listener on addr whether it is the process pid and serves. The pid matters: on a port lost to
-// another test's server, that one would answer.
+// ready checks that the listener on addr is the process pid and serves. The pid matters: if another test's server took the port, that
+// server would answer.
 func ready(addr string, pid int) error {
 	conn, err := net.DialTimeout("tcp4", addr, time.Second)
 	if err != nil {
@@ -185,7 +182,7 @@ func ready(addr string, pid int) error {
 		return err
 	}
 	if strings.HasPrefix(pong, "-NOAUTH") {
-		return nil // started with a password: it cannot say more to us
+		return nil // started with a password: more is not available without it
 	}
 	if !strings.HasPrefix(pong, "+PONG") {
 		return fmt.Errorf("PING: %s", strings.TrimSpace(pong))
@@ -204,8 +201,7 @@ func ready(addr string, pid int) error {
 	}
 }
 
-// Answers reports whether the server answers a PING with PONG, at once. It does not while it runs a script, or
-// sleeps.
+// Answers reports whether the server answers a PING with PONG at once. It does not while it runs a script or sleeps.
 func (s *Server) Answers() bool {
 	conn, err := net.DialTimeout("tcp4", s.Addr(), time.Second)
 	if err != nil {
@@ -219,8 +215,7 @@ func (s *Server) Answers() bool {
 	return err == nil && string(pong) == "+PONG"
 }
 
-// Connections returns how many clients the server has, except the one that asks, and other servers: sentinels and replicas connect when they
-// like.
+// Connections returns the number of clients, without its own connection and other servers: sentinels and replicas connect at any time.
 func (s *Server) Connections(tb testing.TB) (n int) {
 	tb.Helper()
 	conn, err := net.DialTimeout("tcp4", s.Addr(), time.Second)
@@ -258,11 +253,10 @@ func (s *Server) Pid() int {
 	return s.proc.os.Pid
 }
 
-// Stop ends the server in an orderly way (SIGTERM) and waits for its end.
-// It also ends a paused one, and does nothing if the server is down.
+// Stop ends the server with SIGTERM and waits for its end. It also ends a paused server, and does nothing if the server is down.
 func (s *Server) Stop() { s.end(syscall.SIGTERM) }
 
-// Kill ends the server without a chance to clean up (SIGKILL), as a crash does.
+// Kill ends the server with SIGKILL, as a crash does.
 func (s *Server) Kill() { s.end(syscall.SIGKILL) }
 
 func (s *Server) end(sig syscall.Signal) {
@@ -274,8 +268,8 @@ func (s *Server) end(sig syscall.Signal) {
 	}
 }
 
-// Restart ends the server, if it is up, and starts it on the same port and in
-// the same folder. It comes back empty unless its arguments turn persistence on.
+// Restart ends the server, if it is up, and starts it with the same port and folder. Its data is lost unless its arguments turn persistence
+// on.
 func (s *Server) Restart() {
 	s.tb.Helper()
 	s.Stop()
@@ -284,7 +278,7 @@ func (s *Server) Restart() {
 	}
 }
 
-// Pause freezes the process (SIGSTOP): connections stay open, nothing answers.
+// Pause freezes the process with SIGSTOP: connections stay open, but nothing answers.
 func (s *Server) Pause() { s.signal(sigPause) }
 
 // Resume ends a Pause. The server then handles everything sent meanwhile.

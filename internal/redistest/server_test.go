@@ -15,10 +15,10 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// soon bounds the time of immediate events, on a machine that may be busy.
+// soon bounds the time of immediate events on a busy machine.
 const soon = 10 * time.Second
 
-// within is a context for one command that must be answered.
+// within returns a ctx for a command that must be answered.
 func within(t *testing.T, d time.Duration) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), d)
 	t.Cleanup(cancel)
@@ -72,7 +72,7 @@ func TestStopAndKillAndRestart(t *testing.T) {
 	require.NotEqual(t, before, s.Pid())
 }
 
-// TestPortIsKept: every taker of a port listens on its guard first, in any process, also while the server is down.
+// TestPortIsKept: every process that takes a port listens on its guard first, and keeps it while the server is down.
 func TestPortIsKept(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

@@ -43,11 +43,11 @@ func stopShared() {
 	}
 }
 
-// Shared returns the address of a plain server that all tests of this binary may use at once: the one at
-// RLOCK_TEST_ADDR, or one started on first use.
+// Shared returns the address of a plain server that all tests of this binary may use at the same time: RLOCK_TEST_ADDR, or a server started
+// on first use.
 //
-// Tests avoid each other by using keys from Name, and leave the server unchanged: no FLUSHALL, no CONFIG SET, no
-// SCRIPT FLUSH, no counting of all commands. A test that needs those uses Start.
+// Tests use keys from Name to avoid collisions, and leave the server unchanged: no FLUSHALL, CONFIG SET, SCRIPT FLUSH, or counts of all
+// commands. A test that needs those uses Start.
 func Shared(tb testing.TB) string {
 	tb.Helper()
 	if addr := os.Getenv("RLOCK_TEST_ADDR"); addr != "" {
@@ -65,7 +65,7 @@ func Shared(tb testing.TB) string {
 	return shared.server.Addr()
 }
 
-// startShared is called with shared.mu held.
+// startShared requires shared.mu.
 func startShared() (*Server, error) {
 	if !shared.inMain {
 		return nil, errors.New("redistest: Shared needs func TestMain(m *testing.M) { redistest.Main(m) }")
@@ -77,14 +77,14 @@ func startShared() (*Server, error) {
 	return newServer(dir, plainArgs)
 }
 
-// run distinguishes test binaries on one server, names the keys within one.
+// run distinguishes test binaries on a shared server; names distinguishes keys within a binary.
 var (
 	run   = fmt.Sprintf("%08x", rand.Uint32())
 	names atomic.Int64
 )
 
-// Name returns a key name that no other call returns, in this process or another, and that shows its test. It has no
-// braces, so it is one hash tag when put in braces.
+// Name returns a key name that is unique, in this process or another, and shows its test. It contains no braces, so in braces it is a
+// single hash tag.
 func Name(tb testing.TB) string {
 	tb.Helper()
 	test := strings.NewReplacer("{", "(", "}", ")").Replace(tb.Name())

@@ -16,8 +16,8 @@ import (
 	"time"
 )
 
-// StartTLS puts TLS before the server at target, and returns its address and the file of its certificate, which is
-// its own authority. The test's clean-up ends it.
+// StartTLS puts TLS before the server at target. It returns the address and the file of its self-signed certificate, which is its own CA.
+// The test's clean-up ends it.
 func StartTLS(tb testing.TB, target string) (addr, ca string) {
 	tb.Helper()
 	cert, der, err := ownCertificate()
@@ -61,7 +61,7 @@ func serveTLS(ln net.Listener, target string) {
 			_ = front.Close()
 			continue
 		}
-		pass := func(to, from net.Conn) { // ends with either of the two
+		pass := func(to, from net.Conn) { // ends when either side closes
 			_, _ = io.Copy(to, from)
 			_, _ = to.Close(), from.Close()
 		}

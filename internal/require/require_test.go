@@ -121,7 +121,7 @@ func TestVerdicts(t *testing.T) {
 			t.Errorf("%s fails: %s", name, text)
 		}
 		if said(try.bad) == "" {
-			t.Errorf("%s passes what it is not for", name)
+			t.Errorf("%s passes although its condition does not hold", name)
 		}
 	}
 }

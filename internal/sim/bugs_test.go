@@ -10,11 +10,10 @@ import (
 
 // Worlds of TestBugsAreFound.
 
-// calm is a world without faults.
+// calm is a world with no faults.
 func calm(*Plan) {}
 
-// lossy is a world where answers are lost, a process sometimes cannot reach the server, and semaphores are meddled
-// with.
+// lossy is a world with lost answers, where a process sometimes cannot reach the server and semaphores are tampered with.
 func lossy(p *Plan) {
 	p.Lossy, p.Meddle = 0.03, 0.2
 	for at := 3 * time.Second; at < p.Time; at += 10 * time.Second {
@@ -22,29 +21,29 @@ func lossy(p *Plan) {
 	}
 }
 
-// slowOnce is a world where the server is stopped for longer than calls try, and leases are long.
+// slowOnce is a world where the server stalls for longer than calls retry, and leases are long.
 func slowOnce(p *Plan) {
 	p.Watchdog = 30 * time.Second
 	p.Faults = []Fault{{At: 10 * time.Second, For: 12 * time.Second, What: ServerSlow, Process: -1}}
 }
 
-// killed is a world where two processes die, each probably with some permits.
+// killed is a world where two processes die, probably holding permits.
 func killed(p *Plan) {
 	p.Watchdog, p.Hold, p.Think = 3*time.Second, 2*time.Second, 20*time.Millisecond
 	p.Faults = []Fault{{At: 3 * time.Second, What: Killed, Process: 0}, {At: 13 * time.Second, What: Killed, Process: 1}}
 }
 
-// heldLong is a world where sections are longer than a lease, and permits of others are ended by their ids.
+// heldLong is a world where sections outlast a lease, and other processes end permits by their ids.
 func heldLong(p *Plan) {
 	p.Watchdog, p.Hold, p.Think, p.Meddle = 3*time.Second, 5*time.Second, 20*time.Millisecond, 0.5
 }
 
-// takenAlong is a world of short sections, half of which are exported.
+// takenAlong is a world of short sections, half of them exported.
 func takenAlong(p *Plan) {
 	p.Along, p.Hold, p.Think, p.Watchdog = 0.5, time.Millisecond, 20*time.Millisecond, 3*time.Second
 }
 
-// TestBugsAreFound puts bugs into the scripts, one at a time: one of a few worlds must fail, with the right message.
+// TestBugsAreFound puts one bug at a time into the scripts: one of a few worlds must fail, with the right message.
 func TestBugsAreFound(t *testing.T) {
 	for _, bug := range []struct {
 		name     string

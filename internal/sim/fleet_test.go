@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// hot is a world in which each of many processes wants one lock all the time.
+// hot is a world in which each of many processes constantly wants one lock.
 func hot(kind Kind, processes int, d time.Duration) *Plan {
 	p := &Plan{
 		Seed: 1, Time: d, Servers: 1, Watchdog: 30 * time.Second,
@@ -24,9 +24,8 @@ func hot(kind Kind, processes int, d time.Duration) *Plan {
 	return p
 }
 
-// TestCosts compares the cost of a section with docs/guarantees.md and docs/benchmarks.md: it does not grow with the
-// number of processes. The costs of their start and end are subtracted: a second world lasts longer, and only its
-// surplus counts.
+// TestCosts compares a section's cost with docs/guarantees.md and docs/benchmarks.md: it does not grow with the number of processes. A
+// second, longer world runs too, and only the difference counts, without the cost of start and end.
 func TestCosts(t *testing.T) {
 	for _, c := range []struct {
 		kind               Kind

@@ -6,8 +6,7 @@ import (
 	"time"
 )
 
-// A renewal in flight when its owner unlocked does not count as one after the unlock (G7), even if it must be sent
-// again, as text.
+// G7: a renewal in flight at its owner's unlock does not count as a renewal after the unlock, even if it is sent again as text.
 func TestRenewalsAfterTheUnlock(t *testing.T) {
 	const far = 10 * time.Millisecond
 	for name, row := range map[string]struct {

@@ -10,8 +10,8 @@ import (
 	"github.com/alicebob/miniredis/v2"
 )
 
-// TestScripts replays all messages of a world's processes to two servers: one runs the scripts like the simulator,
-// the other like miniredis. Both must answer the same, to the byte, and end with the same keys.
+// TestScripts replays all messages of a world's processes to the simulator's server and to miniredis. Both must answer the same, byte for
+// byte, and end with the same keys.
 func TestScripts(t *testing.T) {
 	for k := range Permits + 1 {
 		for seed := range uint64(4) {
@@ -94,7 +94,7 @@ func replay(t *testing.T, w *world) {
 	}
 }
 
-// listener is a connection with its received data.
+// listener is a connection with the data received so far.
 type listener struct {
 	conn  net.Conn
 	heard []byte
@@ -118,7 +118,7 @@ func listen(r *miniredis.Miniredis) *listener {
 	return l
 }
 
-// take returns the data received since the last call. All others are asleep.
+// take returns the data received since the last call. All other goroutines must be asleep.
 func (l *listener) take() string {
 	text := string(l.heard)
 	l.heard = nil

@@ -59,7 +59,7 @@ func number(t *testing.T, name string, otherwise int) int {
 	return n
 }
 
-// run runs a world, and reports its violations, those of the smallest failing world.
+// run runs a world and reports its violations, with those of the smallest failing world.
 func run(t *testing.T, plan *Plan) *Result {
 	t.Helper()
 	one := func(plan *Plan) (r *Result) {

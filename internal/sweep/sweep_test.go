@@ -54,7 +54,7 @@ func (b bed) sweeps() bool {
 	return len(b.all.of) > 0
 }
 
-// Every unanswered acquire may still take effect until its time is over, so finding the trace of one does not end the sweep.
+// An unanswered acquire may take effect until its time is over, so finding the trace of one does not end the sweep.
 func TestLateAcquires(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
@@ -79,7 +79,7 @@ func TestOutcomeIsKnown(t *testing.T) {
 	require.False(t, b.isThere(t))
 }
 
-// Close tries each field once more, and Wait waits for that.
+// Close retries each field once, and Wait waits for it.
 func TestClose(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)

@@ -12,7 +12,7 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// Calls run in order. Calls beyond the limit are dropped, and the next call gets their number.
+// Calls run in order. Calls beyond the limit are dropped, and the next call gets the number dropped.
 func TestTellerDrops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tell := Teller{}
@@ -41,7 +41,7 @@ func TestTellerDrops(t *testing.T) {
 	})
 }
 
-// Flush waits for all calls, but not beyond its ctx. It counts the calls it drops. The goroutine ends when a hanging call returns.
+// Flush waits for all calls, until its ctx ends, and counts the calls it drops. The goroutine ends when a hanging call returns.
 func TestTellerFlush(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tell := Teller{}

@@ -9,7 +9,7 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// Words keep their columns and colours, bars are rectangles, and the whole is XML.
+// Words keep their columns and colours, bars become rectangles, and the output is valid XML.
 func TestDraw(t *testing.T) {
 	t.Parallel()
 	picture := draw("\x1b[1;31mred & bold\x1b[0m  plain\r\n A  █▁\r\n")

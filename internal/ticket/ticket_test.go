@@ -10,7 +10,7 @@ import (
 
 const client = "11111111-2222-3333-4444-55555555abcd"
 
-// A ticket's text parses back, whatever the lock's name. Redis sees no part of the secret, and no two tickets are equal.
+// A ticket's text parses back for any lock name. Redis sees no part of the secret, and tickets are never equal.
 func TestTicket(t *testing.T) {
 	seen := make(map[string]bool)
 	for _, name := range []string{"order:42", "a.b", "{x}", "\x00\xff\n", strings.Repeat("n", 10000)} {
@@ -29,7 +29,7 @@ func TestTicket(t *testing.T) {
 	}
 }
 
-// Another process, maybe of another version, must find the exporter's data: neither the text nor the number may change.
+// Another process, even of another version, must find the exporter's data, so text and number must not change.
 func TestForm(t *testing.T) {
 	made := Ticket{Kind: 'm', Client: client, Name: "order:42", Secret: [16]byte{1, 2, 3}}
 	require.Equal(t, "rlock-ticket.1.m."+client+".AQIDAAAAAAAAAAAAAAAAAA.b3JkZXI6NDI", made.String())
@@ -69,7 +69,7 @@ func TestParseRefuses(t *testing.T) {
 	require.ErrorIs(t, err, ErrVersion)
 }
 
-// FuzzParse checks that a parsed ticket has the same text again, and that errors contain no part of the text.
+// FuzzParse: a parsed ticket encodes to the same text, and errors contain no part of it.
 func FuzzParse(f *testing.F) {
 	f.Add(Ticket{Kind: 'w', Client: client, Name: "order:42"}.String())
 	f.Add("rlock-ticket.2.x")
