@@ -15,7 +15,7 @@ import (
 // In these tests the server itself refuses; redis_refuse_test.go imitates it.
 
 // livesThrough keeps a holder and a waiter across a period in which the server is not ready, between begin and
-// end. An unlock and a Lock are called in it, if the server answers. The period is shorter than the leases and
+// end. An unlock and a Lock are called in it, once the server answers with errors. The period is shorter than the leases and
 // than the time for which calls are retried.
 func (b *netFixture) livesThrough(t *testing.T, refusal string, begin, answers, end func()) {
 	t.Helper()
