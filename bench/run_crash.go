@@ -143,5 +143,5 @@ func runHolder(j *job) (report, error) {
 	if _, err := c.mutex(j.name)(j.ctx); err != nil {
 		return report{}, err
 	}
-	return report{}, j.begin() // nobody answers
+	return report{}, j.begin() // no signal follows
 }

@@ -180,7 +180,7 @@ func TestCrashOfAWaiter(t *testing.T) {
 	})
 }
 
-// A TryLock that has given up leaves no place in the queue: a later unlock hands the lock to nobody, and the next caller finds it free.
+// A TryLock that has given up leaves no place in the queue: a later unlock frees the lock, and the next caller finds it free.
 func TestTryLockLeavesNothingInTheLine(t *testing.T) {
 	eachKind(t, func(t *testing.T, lock func(*rlock.Client, string) rlock.Locker) {
 		locks := New(t)

@@ -64,7 +64,7 @@ var elsewhere = []struct {
 	form  *regexp.Regexp
 	check func(m []string) error
 }{
-	// .ci/run runs these, or whoever needs one.
+	// .ci/run runs these; users run them as needed.
 	{regexp.MustCompile(`^make ([a-z-]+)`), func(m []string) error {
 		text, err := os.ReadFile(filepath.Join(projectRoot, "Makefile"))
 		if err == nil && !strings.Contains(string(text), "\n"+m[1]+":") {

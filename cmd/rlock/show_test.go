@@ -182,7 +182,7 @@ func foreign(t *testing.T, c rueidis.Client) {
 	}
 }
 
-// A user who may not see the queues still sees the holder.
+// A user without the right to read queues still sees the holder.
 func TestShowWithFewRights(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

@@ -147,6 +147,6 @@ func TestRedisPasswordChangedInMidHold(t *testing.T) {
 	told.by(t, expiry, tellSlack)
 	require.ErrorIs(t, unlock(), rlock.ErrLost)
 	b.rules(t, "resetpass", ">secret")
-	redistest.Eventually(t, 5*time.Second, func() bool { return !exists(t, b.direct, b.name+":later") }, "made up for")
+	redistest.Eventually(t, 5*time.Second, func() bool { return !exists(t, b.direct, b.name+":later") }, "released in the background")
 	require.NoError(t, b.lock.Mutex(b.name).Do(context.Background(), func(context.Context) error { return nil }))
 }

@@ -126,7 +126,7 @@ func TestRedisReconnectRefusedForTooManyClients(t *testing.T) {
 			require.Error(t, err)
 			require.Equal(t, kind == "told why", strings.Contains(err.Error(), "max number of clients"), err)
 			empty()
-			redistest.Eventually(t, 5*time.Second, func() bool { return !exists(t, b.direct, b.name+":long") }, "made up for")
+			redistest.Eventually(t, 5*time.Second, func() bool { return !exists(t, b.direct, b.name+":long") }, "released in the background")
 			require.NoError(t, ctx.Err(), "renewed in time")
 			require.NoError(t, unlock())
 			require.True(t, b.free(t))

@@ -76,7 +76,7 @@ func TestRedisPausedForLongerThanTheLease(t *testing.T) {
 			require.NoError(t, got.err)
 			for end := time.Now().Add(2 * lease); time.Now().Before(end); sleep(lease / 20) {
 				require.NoError(t, got.ctx.Err())
-				require.Equal(t, map[string]int64{rlock.Owner(got.ctx): 1}, b.fields(t), "what the old holder sent late does no harm")
+				require.Equal(t, map[string]int64{rlock.Owner(got.ctx): 1}, b.fields(t), "late commands of the old holder change nothing")
 			}
 			require.NoError(t, got.unlock())
 			require.True(t, b.free(t))

@@ -96,7 +96,7 @@ func TestRedisNotReadyForLong(t *testing.T) {
 			}
 			require.True(t, exists(t, b.direct, b.name+":long"))
 			refusing.Store(false)
-			redistest.Eventually(t, 5*time.Second, func() bool { return !exists(t, b.direct, b.name+":long") }, "made up for")
+			redistest.Eventually(t, 5*time.Second, func() bool { return !exists(t, b.direct, b.name+":long") }, "released in the background")
 			b.becomesFree(t, 0)
 		})
 	}

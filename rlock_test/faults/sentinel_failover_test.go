@@ -151,7 +151,7 @@ func TestSentinelFailoverForgetsAHold(t *testing.T) {
 	ended(t, ctx, watchdog+promptly)
 	told := time.Now()
 	require.True(t, told.Sub(followed) < watchdog/3+promptly && told.Sub(locked) < watchdog+watchdog/3+promptly,
-		"told %v after the failover, %v after the grant", told.Sub(followed), told.Sub(locked))
+		"cancelled %v after the failover, %v after the grant", told.Sub(followed), told.Sub(locked))
 	require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
 	require.NoError(t, ctx2.Err())
 	require.Equal(t, map[string]int64{rlock.Owner(ctx2): 1}, owners(t, second, "m"))

@@ -156,7 +156,7 @@ func TestServerClockJumpsForward(t *testing.T) {
 		next = append(next, g)
 	}
 	ended(t, ctx, time.Second+promptly)
-	t.Logf("told after %v", time.Since(jumped))
+	t.Logf("cancelled after %v", time.Since(jumped))
 	require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
 	require.NoError(t, fixedCtx.Err(), "not renewed, so not noticed")
 	require.ErrorIs(t, unlockFixed(), rlock.ErrLost)

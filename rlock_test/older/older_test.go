@@ -120,7 +120,7 @@ func (f *upgrade) awaitListener(t *testing.T, channel string) {
 		n, err := of[1].AsInt64()
 		require.NoError(t, err)
 		return n > 0
-	}, "somebody waits")
+	}, "a process waits")
 }
 
 // awaitQueue waits until the queue has that many processes.
@@ -260,7 +260,7 @@ func first(t *testing.T, all []section) (began section, token int64) {
 	}
 	late := reflect.SelectCase{Dir: reflect.SelectRecv, Chan: reflect.ValueOf(time.After(patience))}
 	i, text, _ := reflect.Select(append(answers, late))
-	require.Less(t, i, len(all), "nobody is in")
+	require.Less(t, i, len(all), "no section has begun")
 	_, err := fmt.Sscanf(text.String(), "locked %d", &token)
 	require.NoError(t, err, "%s: %s", all[i].name, text)
 	return all[i], token
@@ -365,7 +365,7 @@ func herd(t *testing.T, f *upgrade) {
 			t.Logf("%s: sections of two older processes and of two of this version: %v", kind, sections)
 			require.EqualValues(t, sum, f.number(t, "GET", name+":count"), "an update was lost")
 			if !f.oldest && kind != "quorum" { // without a queue, the first to ask gets the lock
-				require.Greater(t, 40*slices.Min(sections), slices.Max(sections), "somebody starves: %v", sections)
+				require.Greater(t, 40*slices.Min(sections), slices.Max(sections), "a process starves: %v", sections)
 			}
 			require.Zero(t, f.number(t, "EXISTS", name))
 		})
