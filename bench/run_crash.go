@@ -84,7 +84,7 @@ wait:
 	return rep, j.end()
 }
 
-// crash is the kill of one holder.
+// crash is the result of a holder's kill.
 type crash struct {
 	after      time.Duration // until the waiter had the lock
 	violations int64

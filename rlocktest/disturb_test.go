@@ -76,7 +76,7 @@ func TestLose(t *testing.T) {
 	})
 }
 
-// Without renewals, a holder gets ErrLost when its lease expires, and others can have the lock before that.
+// Without renewals, a holder gets ErrLost when its lease expires, and others can get the lock earlier.
 func TestLoseOfAFixedLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		locks := New(t)

@@ -197,7 +197,7 @@ func (s *market) run(text string) error {
 	if endless.MatchString(text) {
 		redistest.Eventually(s.t, patience, func() bool { return bytes.ContainsRune([]byte(out.String()), '\n') }, "a first line")
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGINT)
-		_ = cmd.Wait() // the shell's code is that of the signal
+		_ = cmd.Wait() // the shell exits with the signal's code
 		return nil
 	}
 	_ = cmd.Wait() // the code tells

@@ -30,7 +30,7 @@ func newLabelled(t *testing.T, rdb rueidis.Client, o rlock.Options) *rlock.Clien
 	return c
 }
 
-// A holder with a label is shown by it. For others it says, where that is known, that they have none, or may be Redisson's.
+// Holders are shown by label. For others the output says, if known, that they have none or may be Redisson's.
 func TestLabels(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

@@ -113,7 +113,7 @@ func TestSemaphores(t *testing.T) {
 	require.Zero(t, w.rest().code)
 }
 
-// A number that is known to be no latch is not shown as one; other data is refused.
+// A number known not to be a latch is not shown as a latch; other data is refused.
 func TestCountersAreNoLatches(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

@@ -169,7 +169,7 @@ func TestShowOfSomethingElse(t *testing.T) {
 	require.Equal(t, before+2, redistest.Commands(t, c)["hgetall"], "only those that may be locks")
 }
 
-// foreign makes keys that are not locks, two of them almost.
+// foreign makes keys that are not locks; two of them look like locks.
 func foreign(t *testing.T, c rueidis.Client) {
 	t.Helper()
 	for _, cmd := range [][]string{
