@@ -101,7 +101,7 @@ type sample struct {
 	ElapsedNs int64   `json:"elapsed_ns"`
 	Latency   latency `json:"latency_ns"`
 
-	// Commands are counted from the start of the window, Sent those that came over a connection; uncounted if the server does not count.
+	// Commands counts from the start of the window, Sent only commands received over a connection; uncounted without server counters.
 	Commands commands `json:"commands,omitempty"`
 	Sent     int64    `json:"sent"`
 

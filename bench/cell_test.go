@@ -24,7 +24,7 @@ func TestBrokenLocksAreReported(t *testing.T) {
 	for _, c := range []cell{contended("none", 1), contended("none", 4), contended("per-process", 4)} {
 		s := b.measure(c, 1)
 		require.Empty(t, s.Error, c)
-		assert.Positive(t, s.Violations, "%v: two were inside, and nobody saw it", c)
+		assert.Positive(t, s.Violations, "%v: overlapping sections went unnoticed", c)
 	}
 	several := contended("per-process", 1)
 	several.Clients = 2
@@ -34,13 +34,13 @@ func TestBrokenLocksAreReported(t *testing.T) {
 	for _, c := range []cell{mixedOf("none", 1), mixedOf("per-process", 4), mixedOf("no-readers", 1)} {
 		s := b.measure(c, 1)
 		require.Empty(t, s.Error, c)
-		assert.Positive(t, s.Violations, "%v: a writer was inside beside others, and nobody saw it", c)
+		assert.Positive(t, s.Violations, "%v: a writer overlapped others unnoticed", c)
 	}
 	for _, workload := range []string{"semaphore", "latch"} {
 		c := cell{Workload: workload, Lib: "none", Processes: 2, Goroutines: 25, Duration: 200 * time.Millisecond}
 		s := b.measure(c, 1)
 		require.Empty(t, s.Error, c)
-		assert.Positive(t, s.Violations, "%s: too many were inside, or somebody was through too early, and nobody saw it", workload)
+		assert.Positive(t, s.Violations, "%s: too many inside, or a waiter through too early, went unnoticed", workload)
 	}
 	s = b.measure(mixedOf("per-process", 1), 1)
 	require.Empty(t, s.Error)
@@ -59,7 +59,7 @@ func TestWaitersThatAreNeverWokenAreTold(t *testing.T) {
 	s := b.measure(c, 1)
 	require.Empty(t, s.Error)
 	assert.EqualValues(t, 8, s.Stuck)
-	assert.EqualValues(t, 8*99, s.Ops, "what they did before counts")
+	assert.EqualValues(t, 8*99, s.Ops, "earlier sections count")
 	assert.Zero(t, s.Violations)
 }
 
@@ -148,8 +148,8 @@ func TestHerdFloorExcludesAndLeavesNothing(t *testing.T) {
 	assert.Positive(t, s.Ops)
 	assert.Zero(t, s.Violations)
 	assert.Zero(t, s.Stuck)
-	assert.InDelta(t, 2, s.sentPerOp(), 0.01, "nobody asks in vain: %v", s.Commands)
-	assert.InDelta(t, 1, s.deliveredPerOp(), 0.05, "each section but the first is told to one")
+	assert.InDelta(t, 2, s.sentPerOp(), 0.01, "no command in vain: %v", s.Commands)
+	assert.InDelta(t, 1, s.deliveredPerOp(), 0.05, "one message per section, except the first")
 	left, err := b.server.rdb.Do(t.Context(), b.server.rdb.B().Keys().Pattern("*").Build()).AsStrSlice()
 	require.NoError(t, err)
 	assert.Empty(t, left, "the queue is empty, and the lock is free")

@@ -20,7 +20,7 @@ type curve struct {
 // curveLibs are rlock, its floor, and the best peers: one that is woken, one that polls.
 var curveLibs = []string{floorName, rlockName, tunedName, "bsm"}
 
-// holderLibs are those that keep a hold alive.
+// holderLibs are the libraries that renew a hold.
 var holderLibs = []string{rlockName, tunedName}
 
 // herdLibs are its floor, and the best library for each way to wait.

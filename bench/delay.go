@@ -93,7 +93,6 @@ func (d *delayLine) pipe(dst, src net.Conn) {
 		return
 	}
 	// More chunks than are in flight in practice; a full channel only blocks the sender, as a full socket does.
-	// a full socket does.
 	way := make(chan chunk, 16<<10)
 	d.wg.Go(func() { // ends when way is closed
 		defer dst.Close()

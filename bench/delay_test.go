@@ -141,5 +141,5 @@ func TestDelayLineEndsWithItsTarget(t *testing.T) {
 	require.NoError(t, near.SetReadDeadline(time.Now().Add(10*time.Second)))
 	said, err := io.ReadAll(near)
 	require.NoError(t, err, "the end arrives, too")
-	assert.Equal(t, "bye", string(said), "after what was sent before it")
+	assert.Equal(t, "bye", string(said), "after the data sent before it")
 }

@@ -60,7 +60,7 @@ func etcdGet(addr, path string, read func(*http.Response) error) error {
 	return read(r)
 }
 
-// etcdMessages are what clients have sent it: requests, and the messages of their streams.
+// etcdMessages returns the number of messages received by etcd, by method: requests, and messages of streams.
 func etcdMessages(addr string) (commands, error) {
 	all := make(commands)
 	err := etcdGet(addr, "/metrics", func(r *http.Response) error {
@@ -82,10 +82,10 @@ func etcdMessages(addr string) (commands, error) {
 	return all, err
 }
 
-// etcdMethods are those that a lock calls.
+// etcdMethods are the methods called by a lock.
 var etcdMethods = []string{"txn", "range", "deleterange", "put", "watch", "leasegrant", "leaserevoke", "leasekeepalive"}
 
-// openEtcd has one session. Its goroutines are one owner, so no two of them may want one name.
+// openEtcd opens a single session. All its goroutines are one owner, so at most one of them may use a name.
 func openEtcd(o openOptions) (*client, error) {
 	c, err := clientv3.New(clientv3.Config{Endpoints: []string{o.addr}, DialTimeout: 5 * time.Second})
 	if err != nil {

@@ -12,24 +12,24 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// dial connects as a user of rueidis does who changes nothing.
+// dial connects with the defaults of rueidis.
 func dial(addr string) (rueidis.Client, error) {
 	return rueidis.NewClient(counted(rueidis.ClientOption{InitAddress: []string{addr}}))
 }
 
-// The least that a lock on one key can do in a script each: no re-entry, no wake-up.
+// The minimum for a lock on one key, a script each: no re-entry, no wake-up.
 const (
 	floorAcquire = `return redis.call('set', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2])`
 	floorRelease = `if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end return 0`
 )
 
-// The least for readers is to count them, where a writer would leave a word that cannot be counted up from.
+// The minimum for readers is a count. A writer would leave a value that INCR refuses.
 const (
 	floorRead       = `redis.call('incr', KEYS[1]) return redis.call('pexpire', KEYS[1], ARGV[2])`
 	floorReadUnlock = `if redis.call('decr', KEYS[1]) == 0 then return redis.call('del', KEYS[1]) end return 1`
 )
 
-// The least for many keys is to look at all of them at once, and to set each.
+// The minimum for many keys: check them all at once, then set each.
 const (
 	floorAll = `
 if redis.call('exists', unpack(KEYS)) > 0 then return nil end
@@ -47,7 +47,7 @@ redis.call('del', unpack(KEYS))
 return 1`
 )
 
-// script is a script that the server knows, called by its hash.
+// script is a loaded script, called by its hash.
 type script struct {
 	rdb rueidis.Client
 	sha string
@@ -61,7 +61,7 @@ func loadScript(rdb rueidis.Client, text string) (script, error) {
 	return script{rdb: rdb, sha: sha}, nil
 }
 
-// call is one EVALSHA and nothing else.
+// call is a single EVALSHA.
 func (s script) call(ctx context.Context, key string, args ...string) rueidis.RedisResult {
 	return s.callAll(ctx, []string{key}, args...)
 }
@@ -87,7 +87,7 @@ var (
 	errFloorLost  = errors.New("the floor did not hold the lock")
 )
 
-// openFloor is two bare calls on rueidis.
+// openFloor makes two bare calls on rueidis.
 func openFloor(o openOptions) (*client, error) {
 	rdb, err := dial(o.addr)
 	if err != nil {
@@ -107,7 +107,7 @@ func openFloor(o openOptions) (*client, error) {
 	}, nil
 }
 
-// twoCalls locks by a script that returns nil if it may not, and unlocks by one that returns 1.
+// twoCalls locks with a script that returns nil if the lock is held, and unlocks with a script that returns 1.
 func twoCalls(acquire, release script, keys []string, lease string) lockFunc {
 	const owner = "floor"
 	return func(ctx context.Context) (func() error, error) {
@@ -127,9 +127,8 @@ func twoCalls(acquire, release script, keys []string, lease string) lockFunc {
 	}
 }
 
-// openScripts calls the scripts of rlock, which re-enter and wake, without the rest of it: what lies
-// between it and the floor is the price of what the scripts do, what lies between it and rlock is the price of
-// the Go code.
+// openScripts calls rlock's scripts, which re-enter and wake, without rlock's Go code. The difference to the
+// floor is the cost of the scripts' features; the difference to rlock is the cost of the Go code.
 func openScripts(o openOptions) (*client, error) {
 	rdb, err := dial(o.addr)
 	if err != nil {

@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// openNone excludes nobody.
+// openNone provides no exclusion.
 func openNone(openOptions) (*client, error) {
 	none := func(string) lockFunc {
 		return func(context.Context) (func() error, error) { return func() error { return nil }, nil }

@@ -26,7 +26,7 @@ func TestCrashIsTimedFromTheKill(t *testing.T) {
 	assert.Zero(t, s.Stuck)
 	assert.EqualValues(t, 3, s.Ops)
 	// A third of the lease may have passed since the last renewal.
-	assert.Greater(t, s.Extra["least_ns"], 1e9, "nobody has the lock before the lease is over")
+	assert.Greater(t, s.Extra["least_ns"], 1e9, "no waiter gets the lock before the lease expires")
 	assert.GreaterOrEqual(t, float64(s.Latency.Max), s.Extra["least_ns"])
 }
 

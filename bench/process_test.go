@@ -62,7 +62,7 @@ func TestCommandsSentAreNotThoseOfScripts(t *testing.T) {
 	after, err := b.server.commands()
 	require.NoError(t, err)
 	delta := after.since(before)
-	assert.EqualValues(t, n, delta["set"], "Redis counts what scripts call")
+	assert.EqualValues(t, n, delta["set"], "Redis counts commands called by scripts")
 	assert.EqualValues(t, n, delta.sent(nil))
 	assert.EqualValues(t, n+1, delta.sent([]string{"del"}))
 	assert.NotContains(t, delta, "info")

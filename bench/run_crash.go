@@ -84,7 +84,7 @@ wait:
 	return rep, j.end()
 }
 
-// crash is the kill of one holder.
+// crash is the result of a holder's kill.
 type crash struct {
 	after      time.Duration // until the waiter had the lock
 	violations int64
@@ -143,5 +143,5 @@ func runHolder(j *job) (report, error) {
 	if _, err := c.mutex(j.name)(j.ctx); err != nil {
 		return report{}, err
 	}
-	return report{}, j.begin() // nobody answers
+	return report{}, j.begin() // no signal follows
 }

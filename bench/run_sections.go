@@ -174,8 +174,8 @@ func (p *passer) passes(ctx context.Context, end time.Time, hist *histogram) err
 	}
 }
 
-// stall is how long nobody may pass before the waiters are given up. It is longer than any pause between two tries, and shorter than a
-// lease.
+// stall is the longest time without a pass before the waiters are given up. It is longer than any pause between two tries, and shorter
+// than a lease.
 const stall = 5 * time.Second
 
 // sections makes each goroutine pass until the window closes.

@@ -9,7 +9,7 @@ import (
 // affine are locks that a process uses in turn, repeatedly and alone.
 const affine = 64
 
-// inTurn locks the next of them each time. It is for one goroutine.
+// inTurn locks them in rotation. It is for a single goroutine.
 func inTurn(c *client, name string) way {
 	locks := make([]lockFunc, affine)
 	for i := range locks {

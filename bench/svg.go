@@ -88,7 +88,7 @@ func (p *picture) bar(x, y, width, height float64, colour string, striped bool) 
 	}
 }
 
-// dot is a full one, or a ring.
+// dot draws a dot, or a ring.
 func (p *picture) dot(x, y float64, colour string, ring bool) {
 	fill := colour
 	if ring {

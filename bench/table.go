@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// row is one library in a table.
+// row is a library's row in a table.
 type row struct {
 	lib     *library
 	samples []*sample

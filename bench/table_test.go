@@ -84,7 +84,7 @@ func TestTableShowsWhatFailed(t *testing.T) {
 	failed.Error = "it broke"
 	r := results{samples: []sample{failed, pairOf(rlockName, 1, 10)}}
 	assert.Equal(t, []string{"bsm", "FAILED"}, line(t, r.tables(), "bsm"))
-	assert.Equal(t, []string{"rlock", "10.0", "", ""}, line(t, r.tables(), rlockName)[:4], "what failed is no peer to compare with")
+	assert.Equal(t, []string{"rlock", "10.0", "", ""}, line(t, r.tables(), rlockName)[:4], "a failed library is no peer")
 }
 
 func TestMedianOfEvenAndNone(t *testing.T) {
@@ -148,7 +148,7 @@ func TestGoBenchmarkForm(t *testing.T) {
 	r := results{samples: []sample{pairOf(rlockName, 1, 100), pairOf("rueidislock-1", 1, 200), failed}}
 	r.Machine = machine{GOOS: "linux", Arch: "amd64", Cores: 2}
 	lines := strings.Split(strings.TrimSpace(r.goBenchmark()), "\n")
-	require.Len(t, lines, 4+2, "four of the header, none of what failed")
+	require.Len(t, lines, 4+2, "four header lines, none for failed cells")
 	form := regexp.MustCompile(`^Benchmark[A-Z]\w*(/[a-z]+=[^/\s]+)+-2\t\d+(\t[\d.]+ [\w/-]+)+$`)
 	for _, text := range lines[4:] {
 		assert.Regexp(t, form, text)

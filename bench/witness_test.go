@@ -45,7 +45,7 @@ func TestWitnessSeesTwoInside(t *testing.T) {
 	second, ok := other.slot(0).enter(2, alone)
 	assert.False(t, ok, "the second one learns it")
 	assert.True(t, second.leave())
-	assert.True(t, first.leave(), "one overlap is told once")
+	assert.True(t, first.leave(), "an overlap is reported once")
 	assert.EqualValues(t, 1, w.counted(), "and an update is lost")
 
 	third, ok := w.slot(0).enter(3, alone)
@@ -78,7 +78,7 @@ func TestWitnessSeesReaderAndWriterMeet(t *testing.T) {
 	assert.True(t, may)
 	writer, ok := w.slot(0).enter(2, alone)
 	assert.False(t, ok, "a writer learns of the reader")
-	assert.True(t, reader.leave(), "one overlap is told once")
+	assert.True(t, reader.leave(), "an overlap is reported once")
 
 	late, may := w.slot(0).enter(3, together)
 	assert.False(t, may, "and a reader of the writer")

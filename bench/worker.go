@@ -110,7 +110,7 @@ func work(args []string, stdin io.Reader, stdout, stderr io.Writer) (report, err
 	return run(j)
 }
 
-// begin tells the harness that all is prepared, and waits for its signal. The window follows.
+// begin reports "ready" to the harness, and waits for its signal. The window follows.
 func (j *job) begin() error {
 	runtime.GC() // collect the preparation's garbage
 	fmt.Fprintln(j.out, "ready")

@@ -26,7 +26,7 @@ func workloads(o *options) []workload {
 // longer is the duration of the workloads that need more time.
 func (o *options) longer() time.Duration { return max(o.duration, o.long) }
 
-// many is how many goroutines wait, or locks are held.
+// many is the number of waiting goroutines, or of held locks.
 func (o *options) many() int {
 	if o.quick {
 		return 100
@@ -34,7 +34,7 @@ func (o *options) many() int {
 	return 1000
 }
 
-// crowd is how many Clients a process of a herd has.
+// crowd is the number of Clients per process of a herd.
 func (o *options) crowd() int {
 	if o.quick {
 		return 2
@@ -42,7 +42,7 @@ func (o *options) crowd() int {
 	return 16
 }
 
-// aloneWorkloads are those of callers who do not compete, or only two in turn.
+// aloneWorkloads have callers that do not compete, or only two in turn.
 func aloneWorkloads(o *options) []workload {
 	return []workload{
 		{
@@ -78,7 +78,7 @@ func aloneWorkloads(o *options) []workload {
 	}
 }
 
-// contendedWorkloads are those of many callers of one mutex.
+// contendedWorkloads have many callers of one mutex.
 func contendedWorkloads(o *options) []workload {
 	long := o.longer()
 	crowd := o.crowd()
@@ -128,7 +128,7 @@ func contendedWorkloads(o *options) []workload {
 	}
 }
 
-// manyWorkloads are those of many waiters, or holds, of one process.
+// manyWorkloads have many waiters, or holds, in one process.
 func manyWorkloads(o *options) []workload {
 	long := o.longer()
 	many := o.many()
@@ -146,7 +146,7 @@ func manyWorkloads(o *options) []workload {
 	}
 }
 
-// kindWorkloads are those of other kinds of locks, of several locks together, and of re-entry.
+// kindWorkloads cover other kinds of locks, several locks together, and re-entry.
 func kindWorkloads(o *options) []workload {
 	long := o.longer()
 	crowd := o.crowd()
@@ -202,7 +202,7 @@ func kindWorkloads(o *options) []workload {
 	}
 }
 
-// counterWorkloads are those of semaphores and latches.
+// counterWorkloads cover semaphores and latches.
 func counterWorkloads(o *options) []workload {
 	long := o.longer()
 	many := o.many()

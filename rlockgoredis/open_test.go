@@ -82,7 +82,7 @@ func requireLocks(t *testing.T, client *rlock.Client, rdb redis.UniversalClient)
 	require.NoError(t, rdb.Set(t.Context(), "data", 1, 0).Err())
 }
 
-// With sentinels only options work. The Client follows the master, as the servers' user, who is no user of the sentinels.
+// With sentinels only options work. The Client follows the master as a user of the servers, unknown to the sentinels.
 func TestOpenSentinels(t *testing.T) {
 	t.Parallel()
 	s := redistest.StartSentinel(t, "--user", "shop", "on", ">secret", "~*", "&*", "+@all")

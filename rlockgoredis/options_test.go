@@ -74,7 +74,7 @@ func TestEachField(t *testing.T) {
 					require.NoError(t, err)
 					require.NotEqual(t, seen(before), seen(after), "it is not taken over")
 				default:
-					require.Fail(t, "nobody has decided what becomes of this field")
+					require.Fail(t, "add this field to one of the lists")
 				}
 			})
 		}

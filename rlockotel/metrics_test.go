@@ -174,7 +174,7 @@ func TestMetricsOfEachKind(t *testing.T) {
 	require.Equal(t, int64(1), now["acquire.duration group=order kind=latch outcome=acquired path=free"])
 	require.Equal(t, int64(1), now["acquire.duration group=order kind=latch outcome=acquired path=woken"])
 	require.Equal(t, int64(1), now["acquire.duration group=order kind=latch outcome=not_acquired"])
-	require.NotContains(t, now, "hold.active group=order kind=latch", "nobody holds it")
+	require.NotContains(t, now, "hold.active group=order kind=latch", "latches have no holder")
 
 	mixed := rlock.All(c.Mutex(lock), c.Mutex("user:"+lock))
 	_, unlock, err = mixed.Lock(ctx)

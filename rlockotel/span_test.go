@@ -37,7 +37,7 @@ func TestSpanOfAContendedLock(t *testing.T) {
 	for { // until the lock is handed over, which needs a waiter that is not asking Redis at the moment of the unlock
 		_, unlock, err := m.Lock(first)
 		require.NoError(t, err)
-		require.Empty(t, e.spans.GetSpans(), "nobody waited")
+		require.Empty(t, e.spans.GetSpans(), "no Lock waited")
 		began = time.Now()
 		next := lockWaiting(second, t, c, m)
 		unlocks = time.Now()

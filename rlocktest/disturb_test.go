@@ -76,7 +76,7 @@ func TestLose(t *testing.T) {
 	})
 }
 
-// Without renewals, a holder gets ErrLost when its lease expires, and others can have the lock before that.
+// Without renewals, a holder gets ErrLost when its lease expires, and others can get the lock earlier.
 func TestLoseOfAFixedLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		locks := New(t)
@@ -180,7 +180,7 @@ func TestCrashOfAWaiter(t *testing.T) {
 	})
 }
 
-// A TryLock that has given up leaves no place in the queue: a later unlock hands the lock to nobody, and the next caller finds it free.
+// A TryLock that has given up leaves no place in the queue: a later unlock frees the lock, and the next caller finds it free.
 func TestTryLockLeavesNothingInTheLine(t *testing.T) {
 	eachKind(t, func(t *testing.T, lock func(*rlock.Client, string) rlock.Locker) {
 		locks := New(t)

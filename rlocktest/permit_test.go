@@ -101,7 +101,7 @@ func TestLosePermit(t *testing.T) {
 				c.LosePermit(name)
 				began := time.Now()
 				next := <-waits
-				require.Zero(t, time.Since(began), "whoever waits has it at once")
+				require.Zero(t, time.Since(began), "waiters get it at once")
 				require.Equal(t, 2, next.Slot())
 				<-ctx.Done()
 				require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)

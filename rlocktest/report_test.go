@@ -59,7 +59,7 @@ func TestReportOfWaiters(t *testing.T) {
 			require.Contains(t, said[0], `"x" is still held by `)
 			require.Contains(t, said[1], `"x" is still waited for by `)
 			require.Contains(t, said[1], id)
-			require.Error(t, unlock(), "there is no Redis any more")
+			require.Error(t, unlock(), "Redis is gone")
 		})
 	}
 }

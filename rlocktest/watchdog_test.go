@@ -98,7 +98,7 @@ func TestWatchdogOfAHandle(t *testing.T) {
 					_, unlockNext, err := other.Lock(t.Context())
 					in := time.Since(began)
 					require.NoError(t, err)
-					require.False(t, lost(), "the holder was told before")
+					require.False(t, lost(), "the ctx was cancelled first")
 					require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
 					require.Greater(t, in, d*58/100)
 					require.Less(t, in, d+time.Second)

@@ -11,7 +11,7 @@ import (
 	"github.com/go-rlock/rlock/internal/redistest"
 )
 
-// A command gets its signal when somebody waits for the lock, and on "rlock ask".
+// A command gets its signal when another process waits for the lock, and on "rlock ask".
 func TestRunAsked(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

@@ -74,7 +74,7 @@ func TestOddBracesOnACluster(t *testing.T) {
 		v, code := showJSON(t, addr, name)
 		require.Zero(t, code, name)
 		require.Equal(t, rlock.Owner(ctx), v.Holders[0].Owner)
-		require.Equal(t, -1, v.Processes, "its channel is in another slot, which nobody asks")
+		require.Equal(t, -1, v.Processes, "its channel is in another slot, which is not queried")
 		w := start(t, nil, "watch", "-redis", addr, "-every", "50ms", name)
 		w.saw("held by " + rlock.Owner(ctx))
 		w.signal(syscall.SIGINT)

@@ -132,7 +132,7 @@ func TestDeadlocksOfTheDocs(t *testing.T) {
 	// When one of the processes is killed, its reports are gone at once, and so is the deadlock.
 	require.NoError(t, processes[1].cmd.Process.Kill())
 	processes[1].rest()
-	redistest.Eventually(t, patience, func() bool { r = call(t, s.Addr(), "deadlocks"); return r.code == 0 }, "no deadlock any more")
+	redistest.Eventually(t, patience, func() bool { r = call(t, s.Addr(), "deadlocks"); return r.code == 0 }, "the deadlock is gone")
 	require.NotContains(t, r.out, "deadlock")
 	require.Regexp(t, `holds "stock:7" for \S+, waits for "invoices" for \S+\n    behind \S+, which says nothing\n`, r.out)
 }

@@ -101,7 +101,7 @@ func TestHandoffs(t *testing.T) {
 		stay{"A", tea, 1, 0, 0, 10}, stay{"A", tea, 2, 1, 1, 9},
 		stay{"B", tea, 1, 5, 12, 20},  // waited
 		stay{"B", tea, 1, 15, 21, 30}, // waited, in the same process
-		stay{"C", tea, 1, 35, 36, 40}, // came when nobody was inside
+		stay{"C", tea, 1, 35, 36, 40}, // came to an empty section
 		stay{"D", tea, 1, 35, 45, 0},
 		stay{"A", tea, 1, 46, 90, 95},
 	)

@@ -64,7 +64,7 @@ var elsewhere = []struct {
 	form  *regexp.Regexp
 	check func(m []string) error
 }{
-	// .ci/run runs these, or whoever needs one.
+	// .ci/run runs these; users run them as needed.
 	{regexp.MustCompile(`^make ([a-z-]+)`), func(m []string) error {
 		text, err := os.ReadFile(filepath.Join(projectRoot, "Makefile"))
 		if err == nil && !strings.Contains(string(text), "\n"+m[1]+":") {
@@ -197,7 +197,7 @@ func (s *market) run(text string) error {
 	if endless.MatchString(text) {
 		redistest.Eventually(s.t, patience, func() bool { return bytes.ContainsRune([]byte(out.String()), '\n') }, "a first line")
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGINT)
-		_ = cmd.Wait() // the shell's code is that of the signal
+		_ = cmd.Wait() // the shell exits with the signal's code
 		return nil
 	}
 	_ = cmd.Wait() // the code tells

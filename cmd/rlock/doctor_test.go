@@ -101,7 +101,7 @@ func TestDoctorReaders(t *testing.T) {
 		require.Empty(t, looks())
 		const long, short = "11111111-2222-3333-4444-555555555555:1", "21111111-2222-3333-4444-555555555555:1"
 		do("HSET", name, "mode", "read", long, "1", short, "1")
-		do("SET", fmt.Sprintf(holdKey, long), "1", "PX", "216000000") // hours, so that a slow machine makes no difference
+		do("SET", fmt.Sprintf(holdKey, long), "1", "PX", "216000000") // hours, to outlast any slow machine
 		do("SET", fmt.Sprintf(holdKey, short), "1", "PX", "72000000")
 		require.Empty(t, looks(), "it has no expiry")
 		do("PEXPIRE", name, "216000000")
@@ -289,7 +289,7 @@ func TestMerge(t *testing.T) {
 	require.Equal(t, []finding{f("a", "1", "x"), f("a", "2", "y"), {"ok", "b", "1", "", []string{"x", "y"}}}, all)
 }
 
-// The doctor asks for no command that the rights in docs/protocol.md do not have.
+// The doctor requires no command beyond the rights in docs/protocol.md.
 func TestDoctorRightsOfTheDocs(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../docs/protocol.md")

@@ -30,7 +30,7 @@ func newLabelled(t *testing.T, rdb rueidis.Client, o rlock.Options) *rlock.Clien
 	return c
 }
 
-// A holder with a label is shown by it. For others it says, where that is known, that they have none, or may be Redisson's.
+// Holders are shown by label. For others the output says, if known, that they have none or may be Redisson's.
 func TestLabels(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -45,7 +45,7 @@ func TestLabels(t *testing.T) {
 		require.Empty(t, r.err)
 		return r.out
 	}
-	require.Contains(t, say("ls"), "java\tmutex\t"+java+"\t", "nobody has a label")
+	require.Contains(t, say("ls"), "java\tmutex\t"+java+"\t", "no holder has a label")
 
 	pod7 := newLabelled(t, s.Client(t), rlock.Options{Label: "pod 7"})
 	job, unlock := lock(t.Context(), t, pod7.Mutex("job"))
@@ -85,7 +85,7 @@ func TestLabels(t *testing.T) {
 	require.Contains(t, say("unlock", "-force", "-yes", "job"), `holder       "pod 8" (`)
 }
 
-// A label missing in Redis counts as none; a user who may not read labels misses nothing else.
+// A label missing in Redis counts as none; a user without the right to read labels sees everything else.
 func TestLabelNotFound(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

@@ -50,10 +50,10 @@ func TestLatches(t *testing.T) {
 			set, err := l.TrySetCount(t.Context(), 3)
 			require.NoError(t, err)
 			require.True(t, set)
-			require.Empty(t, say("ls").out, "nobody waits for it")
+			require.Empty(t, say("ls").out, "no waiters")
 			require.Equal(t, result{0, "lock         p[x]:parts\nstate        3 left, latch\nttl          none\nprocesses    0 listening\n", ""}, say("show", "p[x]:parts"))
 			opened := begin(t, waits, waits.CountDownLatch("p[x]:parts").Await)
-			redistest.Eventually(t, patience, func() bool { return say("ls").out == "p[x]:parts\tlatch\t3 left\t0\tnone\n" }, "somebody waits")
+			redistest.Eventually(t, patience, func() bool { return say("ls").out == "p[x]:parts\tlatch\t3 left\t0\tnone\n" }, "a process waits")
 			require.Equal(t, "parts\tlatch\t3 left\t0\tnone\n", say("ls", "-prefix", "p[x]:", "p*").out)
 			require.Empty(t, say("ls", "q*").out)
 			require.Contains(t, say("top").out, "p[x]:parts\t1\tlatch\t3 left\t")
@@ -91,10 +91,10 @@ func TestSemaphores(t *testing.T) {
 	sem := c.Semaphore("gpus")
 	_, err := sem.TrySetPermits(t.Context(), 2)
 	require.NoError(t, err)
-	require.Empty(t, call(t, s.Addr(), "ls").out, "nobody waits for it")
+	require.Empty(t, call(t, s.Addr(), "ls").out, "no waiters")
 	require.Equal(t, "lock         gpus\nstate        2 left, counter\nttl          none\nprocesses    0 listening\n", call(t, s.Addr(), "show", "gpus").out)
 	got := begin(t, waits, func(ctx context.Context) error { return waits.Semaphore("gpus").Acquire(ctx, 3) })
-	redistest.Eventually(t, patience, func() bool { return call(t, s.Addr(), "ls").out == "gpus\tsemaphore\t2 free\t0\tnone\n" }, "somebody waits")
+	redistest.Eventually(t, patience, func() bool { return call(t, s.Addr(), "ls").out == "gpus\tsemaphore\t2 free\t0\tnone\n" }, "a process waits")
 	require.Contains(t, call(t, s.Addr(), "top").out, "gpus\t1\tsemaphore\t2 free\t")
 	redistest.Eventually(t, patience, func() bool { v, _ := showJSON(t, s.Addr(), "gpus"); return len(v.Queue) == 1 }, "it has its place")
 	v, _ := showJSON(t, s.Addr(), "gpus")
@@ -113,7 +113,7 @@ func TestSemaphores(t *testing.T) {
 	require.Zero(t, w.rest().code)
 }
 
-// A number that is known to be no latch is not shown as one; other data is refused.
+// A number known not to be a latch is not shown as a latch; other data is refused.
 func TestCountersAreNoLatches(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

@@ -56,7 +56,7 @@ func TestPermits(t *testing.T) {
 			}
 			sem := c.PermitSemaphore(name)
 			require.NoError(t, sem.SetPermits(t.Context(), 3))
-			require.Empty(t, say("ls"), "nobody holds one, and nobody waits")
+			require.Empty(t, say("ls"), "no holders, no waiters")
 			require.Contains(t, say("show", name), "3 left, counter\n", "nothing says that it is a semaphore")
 
 			_, p, err := sem.Acquire(t.Context())

@@ -112,14 +112,14 @@ func TestRunWhileRedisHangs(t *testing.T) {
 	require.Contains(t, r.err, "Redis not reached")
 }
 
-// waitForWaiter waits until somebody waits for a lock.
+// waitForWaiter returns once a lock has a waiter.
 func waitForWaiter(t *testing.T, s *redistest.Server) {
 	t.Helper()
 	c := s.Client(t)
 	redistest.Eventually(t, patience, func() bool {
 		channels, err := c.Do(t.Context(), c.B().PubsubChannels().Build()).AsStrSlice()
 		return err == nil && len(channels) == 3 // of unlocks, of the queue, and of the waiter's grants
-	}, "somebody waits")
+	}, "a process waits")
 }
 
 func TestRunLost(t *testing.T) {

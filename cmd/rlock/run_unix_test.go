@@ -35,7 +35,7 @@ func fullPipe(t *testing.T) *os.File {
 	return w
 }
 
-// A stderr that nobody reads delays nothing: not the command's start, nor its end after a loss, the unlock, or rlock's exit.
+// An unread stderr delays nothing: not the command's start, nor its end after a loss, the unlock, or rlock's exit.
 func TestRunWithABlockedStderr(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

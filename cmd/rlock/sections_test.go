@@ -14,8 +14,8 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// sections are those of a test process: each holds a lock and wants another. The process takes and reports the first locks at its start.
-// With each line that it reads, one more section begins to wait, and reports it.
+// sections are a test process's sections: each holds a lock and wants another. The process takes and reports the first locks at its start.
+// Each line of input makes another section wait, and report it.
 type sections struct {
 	Addr string
 	Of   []struct{ Has, Wants string }

@@ -169,7 +169,7 @@ func TestShowOfSomethingElse(t *testing.T) {
 	require.Equal(t, before+2, redistest.Commands(t, c)["hgetall"], "only those that may be locks")
 }
 
-// foreign makes keys that are not locks, two of them almost.
+// foreign makes keys that are not locks; two of them look like locks.
 func foreign(t *testing.T, c rueidis.Client) {
 	t.Helper()
 	for _, cmd := range [][]string{
@@ -182,7 +182,7 @@ func foreign(t *testing.T, c rueidis.Client) {
 	}
 }
 
-// A user who may not see the queues still sees the holder.
+// A user without the right to read queues still sees the holder.
 func TestShowWithFewRights(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

@@ -31,7 +31,7 @@ func TestTop(t *testing.T) {
 	require.Equal(t, result{}, call(t, s.Addr(), "top"))
 
 	first, _ := lock(t.Context(), t, holds.Mutex("job"))
-	lock(t.Context(), t, holds.Mutex("idle")) // for which nobody waits
+	lock(t.Context(), t, holds.Mutex("idle")) // without waiters
 	second, _ := lock(t.Context(), t, holds.RWMutex("rw").Write())
 	third, _ := lock(t.Context(), t, holds.Mutex("{x}"))
 	for range 2 {

@@ -45,7 +45,7 @@ func newClient(t *testing.T, s *redistest.Server) *rlock.Client {
 	return c
 }
 
-// The handler's process is killed while its order is in the queue: nothing is lost, nobody gets in between, and the order is shipped once.
+// The handler's process is killed while its order is in the queue: nothing is lost, no other process gets the lock in between, and the order is shipped once.
 func TestHandlerIsKilled(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

@@ -84,7 +84,7 @@ func TestWorkersAfterACrash(t *testing.T) {
 		require.NoError(t, err)
 		return n
 	}
-	redistest.Eventually(t, time.Minute, func() bool { return free() == 2 }, "what a had is free again")
+	redistest.Eventually(t, time.Minute, func() bool { return free() == 2 }, "a's permits are free again")
 	require.Empty(t, p.Rest())
 }
 

@@ -1,4 +1,4 @@
-// Package conversations tests the scripts by text files of calls, replies and states.
+// Package conversations tests the scripts with text files of calls, replies and states.
 package conversations
 
 import (
@@ -38,13 +38,13 @@ import (
 //	age 5s                   time passes: all expiries, and all times in scores, come nearer
 //	listen CHANNEL …         each channel has a listener until the next begin
 //
-// No time passes between two steps: the test gives back the time that it takes itself.
+// No time passes between two steps: the test gives back the time it takes itself.
 type conversation struct {
 	t         testing.TB
 	addr      string
 	rdb       rueidis.Client
 	monitor   *monitor
-	clock     int64                  // server time in ms, up to which time was given back
+	clock     int64                  // server time in ms of the last giveBack
 	steps     []*datadriven.TestData // since the last begin
 	listeners []listener
 }
@@ -55,7 +55,7 @@ type listener struct {
 	conn    net.Conn
 }
 
-// directive is one line of a conversation. It returns the reply as text.
+// directive runs one line of a conversation and returns the reply as text.
 type directive func(c *conversation, d *datadriven.TestData) string
 
 // converse runs the conversations of a file.
@@ -79,7 +79,7 @@ func converse(t *testing.T, file string, own map[string]directive) {
 		if d.Cmd == "begin" {
 			c.steps = nil
 		}
-		copied := *d // datadriven uses it again
+		copied := *d // datadriven reuses it
 		c.steps = append(c.steps, &copied)
 		text, inTime := c.play(all[d.Cmd], d)
 		for try := 0; !inTime; try++ {
@@ -96,11 +96,11 @@ func converse(t *testing.T, file string, own map[string]directive) {
 	c.begin(nil)
 }
 
-// atMost is the longest duration of a step, in ms, that keeps its times exact to the second. After a slower step, the
-// conversation is played again from its beginning.
+// atMost is the longest step, in ms, that keeps its times exact to the second. After a slower step, the
+// conversation is replayed from its beginning.
 const atMost = 400
 
-// play returns the text of a step's result, and whether the step was fast enough.
+// play returns a step's result as text, and whether the step was fast enough.
 func (c *conversation) play(step directive, d *datadriven.TestData) (text string, inTime bool) {
 	c.t.Helper()
 	c.giveBack()
@@ -112,11 +112,11 @@ func (c *conversation) play(step directive, d *datadriven.TestData) (text string
 	return text, c.pass(0, 0)-began < atMost
 }
 
-// inScript matches the script and line of an error from Redis, which change with the script's text.
+// inScript matches the script and line in an error from Redis, which change with the text of the script.
 var inScript = regexp.MustCompile(
 	`(Error running script \(call to f_[0-9a-f]{40}\): )?(@?user_script: ?\d+: )+-?| script: ([0-9a-f]{40}, )?on @user_script:\d+\.`)
 
-// lines is a reply as lines, with short names.
+// lines formats a reply as lines, with short names.
 func lines(reply string) string {
 	reply = inScript.ReplaceAllString(reply, "")
 	if reply == "" {
@@ -183,13 +183,13 @@ func reply(m rueidis.RedisMessage) string {
 	return strings.Join(texts, " ")
 }
 
-// A number this large is a time in milliseconds, unless it is the expiry that stands for a permit without one.
+// Numbers this large are times in milliseconds, except the expiry that marks a permit without one.
 const (
 	aTime = 1e12
 	never = 922337203685477
 )
 
-// timeInText is such a time in a hash's value.
+// timeInText matches such a time in a hash value.
 var timeInText = regexp.MustCompile(`\b[0-9]{13}\b`)
 
 // passScript lets ARGV[1] ms pass, or, if ARGV[2] is not 0, gives back the time since then.
@@ -232,7 +232,7 @@ func (c *conversation) pass(ms, since int64) (now int64) {
 	return now
 }
 
-// giveBack gives back the time since its last call.
+// giveBack returns the time spent since its last call.
 func (c *conversation) giveBack() {
 	c.t.Helper()
 	c.clock = c.pass(0, c.clock)
@@ -260,7 +260,7 @@ func (c *conversation) listen(d *datadriven.TestData) string {
 	return ""
 }
 
-// state is all of Redis's state, a line per key.
+// state returns Redis's entire state, a line per key.
 func (c *conversation) state() string {
 	c.t.Helper()
 	m := c.must("KEYS", "*")
@@ -324,7 +324,7 @@ func (c *conversation) values(key, kind string) []string {
 		return flat
 	}
 	var pairs []string
-	unordered := kind == "hash" // times that differ only by a step's duration are unordered, too
+	unordered := kind == "hash" // as are times that differ only by a step's duration
 	for i := 0; i+1 < len(flat); i += 2 {
 		value := flat[i+1]
 		if score, err := strconv.ParseFloat(value, 64); err == nil && score == never {
@@ -345,7 +345,7 @@ func (c *conversation) values(key, kind string) []string {
 	return pairs
 }
 
-// seconds is a time in ms, rounded to seconds: a step takes less than half a second.
+// seconds rounds a time in ms to seconds: a step takes less than half a second.
 func seconds(ms int64) string {
 	return (time.Duration(ms) * time.Millisecond).Round(time.Second).String()
 }
@@ -357,7 +357,7 @@ func signed(ms int64) string {
 	return "+" + seconds(ms)
 }
 
-// Names: A1 is short for the owner of client A with the number 1, and @A for the client.
+// Names: A1 is short for owner 1 of client A, and @A for the client.
 
 const clientForm = "%08x-0000-4000-8000-000000000000"
 
@@ -386,10 +386,10 @@ func shortNames(text string) string {
 	})
 }
 
-// ownerArg is the first argument of a directive, with names in full.
+// ownerArg returns a directive's first argument, with full names.
 func ownerArg(d *datadriven.TestData) string { return longNames(d.CmdArgs[0].String()) }
 
-// durationArg is a directive's duration of that name, or usual.
+// durationArg returns the named duration of a directive, or usual.
 func durationArg(d *datadriven.TestData, name string, usual time.Duration) time.Duration {
 	text := textArg(d, name, usual.String())
 	value, err := time.ParseDuration(text)
@@ -407,7 +407,7 @@ func numberArg(d *datadriven.TestData, name string, usual int) int {
 	return value
 }
 
-// textArg is a directive's argument name=text, with names in full.
+// textArg returns a directive's argument name=text, with full names.
 func textArg(d *datadriven.TestData, name, usual string) string {
 	for _, arg := range d.CmdArgs {
 		if arg.Key == name && len(arg.Vals) == 1 {
@@ -417,7 +417,7 @@ func textArg(d *datadriven.TestData, name, usual string) string {
 	return usual
 }
 
-// monitor sees the scripts' messages without a subscription, since scripts count the subscribers.
+// monitor reads the scripts' messages without a subscription, since scripts count subscribers.
 type monitor struct {
 	conn  net.Conn
 	lines *bufio.Reader
@@ -440,8 +440,8 @@ func newMonitor(t testing.TB, addr string) *monitor {
 
 var quoted = regexp.MustCompile(`"(?:[^"\\]|\\.)*"`)
 
-// inSeconds is a message with its times in seconds: a reader's remaining lease, or the time until a process in line
-// for permits looks.
+// inSeconds returns a message with its times in seconds: a reader's remaining lease, or the time until a process
+// queued for permits looks.
 func inSeconds(channel, message string) string {
 	if after, ok := strings.CutPrefix(message, "? "); ok && strings.HasPrefix(channel, semaphoreChannel) {
 		if ms, err := strconv.ParseInt(after, 10, 64); err == nil && ms > 0 {

@@ -10,7 +10,7 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// The lock of the conversations about fair locks.
+// The lock in conversations about fair locks.
 const (
 	fairName    = "job"
 	fairChannel = "redisson_lock__channel:{job}"
@@ -23,13 +23,13 @@ func TestFairConversations(t *testing.T) {
 	converse(t, "testdata/fair", fairDirectives)
 }
 
-// The directives about fair locks. Owners of this library have a number that begins with 0.
+// Directives for fair locks. Numbers of this library's owners begin with 0.
 //
-//	acquire OWNER [lease=30s] [look] [deaf]     it joins the queue unless it only looks
-//	release OWNER [no-grants] [deaf]            deaf: the number of receivers tells nothing
+//	acquire OWNER [lease=30s] [look] [deaf]     joins the queue, except with look
+//	release OWNER [no-grants] [deaf]            deaf: ignores the number of receivers
 //	refresh OWNER … [deaf]                      places last for 5 s
 //	force
-//	java-… OWNER                                what Redisson's scripts do, see java_test.go
+//	java-… OWNER                                as Redisson's scripts, see java_test.go
 var fairDirectives = map[string]directive{
 	"acquire": func(c *conversation, d *datadriven.TestData) string {
 		r, err := lua.Acquire(c.t.Context(), c.rdb, lua.AcquireArgs{

@@ -7,9 +7,9 @@ import (
 	"github.com/cockroachdb/datadriven"
 )
 
-// The scripts of Redisson 4.7.0 for a fair lock, rewritten. KEYS are the lock, the list and the times; ARGV are the
-// owner, its longest wait in ms, and the unlock channel. Unlike Redisson's, they take the current time from the
-// server. Interop tests use the originals.
+// Redisson 4.7.0's scripts for a fair lock, rewritten. KEYS are the lock, the list and the times; ARGV are the
+// owner, its longest wait in ms, and the unlock channel. Unlike Redisson's, they read the time from the server.
+// Interop tests use the originals.
 const javaHead = `
 local clock = redis.call('time')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
@@ -79,7 +79,7 @@ redis.call('lrem', KEYS[2], 0, owner)
 return 'gave up'
 `
 
-// javaStep runs one of these scripts for an owner; wait is its longest wait, by default Redisson's.
+// javaStep runs one of these scripts for an owner; wait is its longest wait, Redisson's by default.
 func javaStep(script string) directive {
 	return func(c *conversation, d *datadriven.TestData) string {
 		wait := strconv.FormatInt(durationArg(d, "wait", 300*time.Second).Milliseconds(), 10)

@@ -11,7 +11,7 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// The latch of the conversations, with the names of protocol.md.
+// The latch in the conversations, with the names of protocol.md.
 const (
 	latchName    = "parts"
 	latchChannel = "redisson_countdownlatch__channel__{parts}"
@@ -23,7 +23,7 @@ func TestLatchConversations(t *testing.T) {
 	converse(t, "testdata/latch", latchDirectives)
 }
 
-// The directives about latches. A call is named as an owner: by its client and its number.
+// Directives for latches. A call is named like an owner, by client and number.
 //
 //	set CALL N
 //	down CALL [by=1]

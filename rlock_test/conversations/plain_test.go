@@ -10,7 +10,8 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// The lock of the conversations about plain and fenced locks. The lock is "job", its queue and counter are named as in protocol.md.
+// The lock in conversations about plain and fenced locks is "job". Its queue and counter have the names of
+// protocol.md.
 const (
 	plainName    = "job"
 	plainChannel = "redisson_lock__channel:{job}"
@@ -25,7 +26,7 @@ func TestConversations(t *testing.T) {
 	})
 }
 
-// The directives about plain locks, and those that want a token:
+// Directives for plain locks, and with fence for fenced locks:
 //
 //	acquire OWNER [lease=30s] [count=1] [queue] [fence]
 //	release OWNER [count=0] [lease=30s] [next=OWNER] [stay] [grants=N] [listens] [no-queue] [fence]
@@ -83,7 +84,7 @@ var plainDirectives = map[string]directive{
 	},
 }
 
-// acquired is the reply to an acquire of any kind, as text.
+// acquired formats the reply to an acquire of any kind.
 func acquired(r lua.AcquireReply, err error) string {
 	switch {
 	case err != nil:
@@ -110,7 +111,7 @@ func acquired(r lua.AcquireReply, err error) string {
 	return "acquired"
 }
 
-// releasedText is the reply to a release of any kind, as text.
+// releasedText formats the reply to a release of any kind.
 func releasedText(r lua.ReleaseReply) string {
 	text := map[lua.Released]string{
 		lua.NotHeld: "not held", lua.Freed: "released", lua.Granted: "granted to another process", lua.HandedOff: "handed off",
@@ -121,7 +122,7 @@ func releasedText(r lua.ReleaseReply) string {
 	return text
 }
 
-// renewed is the reply to a renewal, as text.
+// renewed formats the reply to a renewal.
 func renewed(verdicts []lua.Renewal, err error) string {
 	if err != nil {
 		return err.Error()

@@ -12,7 +12,7 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// The lock of the conversations about read/write locks is "job", too.
+// The lock in conversations about read/write locks is "job", too.
 const (
 	rwChannel = "redisson_rwlock:{job}"
 	rwMarks   = "rlock_writers:{job}"
@@ -28,7 +28,7 @@ func TestReadWriteConversations(t *testing.T) {
 	}
 }
 
-// The directives about read/write locks. Those for writers add ":write" to the owner:
+// Directives for read/write locks. Those for writers add ":write" to the owner:
 //
 //	read OWNER [lease=30s] [count=1] [within=OWNER] [follows] [forbidden]
 //	write OWNER [lease=30s] [count=1] [within=OWNER] [waits] [unseen]
@@ -49,7 +49,7 @@ var rwDirectives = map[string]directive{
 		r, err := lua.Acquire(c.t.Context(), c.rdb, a)
 		if r.Holder != "" {
 			require.NotEmpty(c.t, reply(c.must("HGET", plainName, r.Holder)))
-			r.Holder = "somebody" // of several at random
+			r.Holder = "somebody" // Redis picks one of several at random
 		}
 		return acquired(r, err)
 	},

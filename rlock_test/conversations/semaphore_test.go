@@ -14,7 +14,7 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// The semaphore of the conversations is "job", too.
+// The semaphore in the conversations is "job", too.
 const (
 	semaphoreChannel  = "redisson_sc:{job}"
 	semaphoreRequests = "rlock_sem_requests:{job}"
@@ -38,13 +38,13 @@ func TestPermitConversations(t *testing.T) {
 	converse(t, "testdata/permits", permitDirectives)
 }
 
-// The directives about semaphores. A1 is the request of client A with the number 1; its numbers are what its waiters want, in their order:
+// Directives for semaphores. A1 is request 1 of client A. Its numbers are the permits its waiters want, in order:
 //
 //	set A1 5                     if it does not exist
-//	release A1 2 [exists]        how many are given back; below 0 they are fewer
+//	release A1 2 [exists]        gives back 2 permits; a negative number takes some away
 //	drain A1
 //	try A1 N …
-//	wait A1 [N …] [gives=N]      in line; without numbers it leaves
+//	wait A1 [N …] [gives=N]      queues; without numbers it leaves the queue
 //	cancel A1 [N …] [gives=N]
 //
 // Each can have no-queue.
@@ -59,7 +59,7 @@ var semaphoreDirectives = map[string]directive{
 	"cancel": semaphoreStep(func(a *lua.SemaphoreArgs, n []int64) { a.Wants, a.Cancel = n, true }),
 }
 
-// semaphoreRequest is what all these have in common.
+// semaphoreRequest has the fields that all these requests share.
 func semaphoreRequest(d *datadriven.TestData) lua.SemaphoreArgs {
 	name, number, _ := strings.Cut(ownerArg(d), ":")
 	n, err := strconv.ParseInt(number, 10, 64)
@@ -101,7 +101,7 @@ func semaphoreStep(with func(a *lua.SemaphoreArgs, n []int64)) directive {
 	}
 }
 
-// semaphoreText is a reply as text: which are granted, counted from 1.
+// semaphoreText formats a reply: the granted requests, counted from 1.
 func semaphoreText(a lua.SemaphoreArgs, r lua.SemaphoreReply) string {
 	var said []string
 	switch {
@@ -130,7 +130,7 @@ func semaphoreText(a lua.SemaphoreArgs, r lua.SemaphoreReply) string {
 	return strings.Join(append(said, fmt.Sprintf("%d free", r.Free)), ", ")
 }
 
-// The directives about permits that expire. p1 is a permit, p2+p3 are two that are wanted together:
+// Directives for expiring permits. p1 is a permit, p2+p3 are two permits requested together:
 //
 //	set A1 5, total A1 5
 //	release A1 p1 …

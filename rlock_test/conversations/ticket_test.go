@@ -15,7 +15,7 @@ func TestTicketConversations(t *testing.T) {
 	converse(t, "testdata/ticket", ticketDirectives)
 }
 
-// The directives about tickets, beside those of plain and of read/write locks. A ticket is written as an owner, A0007; with "write" the lock is the
+// Directives for tickets, in addition to those for plain and read/write locks. A ticket is written like an owner, A0007; with "write" the lock is the
 // write side of a read/write lock, and ":write" is added to all owners:
 //
 //	export OWNER to=TICKET [for=1m] [write]

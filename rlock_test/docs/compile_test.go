@@ -1,4 +1,4 @@
-// Package docs_test compiles the Go code in the documentation, and follows its links.
+// Package docs_test compiles the Go code in the documentation and checks its links.
 package docs_test
 
 import (
@@ -35,13 +35,14 @@ const (
 // source is a block as the compiler sees it.
 type source struct {
 	*ast.File
-	whole    bool // a file as it stands: it shares nothing with other blocks
-	declares bool // nothing but declarations: blocks further down know them
+	whole    bool // a complete file, which shares nothing with other blocks
+	declares bool // only declarations, visible to later blocks
 }
 
 var elided = regexp.MustCompile(`(?m)^(\s*)…`)
 
-// parseBlock makes a file of a block: it is one, or its lines are declarations or statements. header is put before the latter two.
+// parseBlock turns a block into a file. The block is a whole file, declarations or statements; the latter two
+// get header in front.
 func parseBlock(fset *token.FileSet, b doctest.Block, header string) (source, error) {
 	text := fmt.Sprintf("/*line %s:%d:1*/", b.Page, b.Line) + elided.ReplaceAllString(b.Text, "${1}panic(0)")
 	file := func(text string) (*ast.File, error) {
@@ -65,7 +66,7 @@ func parseBlock(fset *token.FileSet, b doctest.Block, header string) (source, er
 	return source{}, err2
 }
 
-// imports are the paths that a file imports.
+// imports returns the import paths of a file.
 func imports(f *ast.File) (paths []string) {
 	for _, s := range f.Imports {
 		path, _ := strconv.Unquote(s.Path.Value)
@@ -74,7 +75,7 @@ func imports(f *ast.File) (paths []string) {
 	return paths
 }
 
-// headerOf makes fragments import what the prelude imports.
+// headerOf returns the imports of the prelude, for use in fragments.
 func headerOf(paths []string) string {
 	header := "package p; "
 	for _, path := range paths {
@@ -83,7 +84,8 @@ func headerOf(paths []string) string {
 	return header
 }
 
-// without takes those declarations out of a file whose names are taken, with the methods of such types, and adds the others to taken.
+// without removes declarations whose names are taken, together with the methods of such types, and adds the
+// other names to taken.
 func without(f *ast.File, taken map[string]bool) {
 	own := make(map[string]bool)
 	free := func(name string) bool {
@@ -118,15 +120,15 @@ func without(f *ast.File, taken map[string]bool) {
 	}
 }
 
-// compiler checks blocks against the packages that they import.
+// compiler type-checks blocks against the packages they import.
 type compiler struct {
 	fset     *token.FileSet
 	importer types.Importer
 	header   string
-	known    map[string]string // the export data of packages
+	known    map[string]string // export data by package
 }
 
-// newCompiler is for blocks and the prelude.
+// newCompiler returns a compiler for these blocks and the prelude.
 func newCompiler(t *testing.T, blocks []doctest.Block) *compiler {
 	t.Helper()
 	c := &compiler{fset: token.NewFileSet()}
@@ -145,7 +147,8 @@ func newCompiler(t *testing.T, blocks []doctest.Block) *compiler {
 	return c
 }
 
-// exports asks Go for the export data of packages and of all that they import. Those of a module of its own below the root are asked for there.
+// exports asks the go command for the export data of packages and their dependencies. It asks for packages of a
+// nested module in that module.
 func exports(t *testing.T, paths []string) map[string]string {
 	t.Helper()
 	dirs := []string{root}
@@ -160,10 +163,10 @@ func exports(t *testing.T, paths []string) map[string]string {
 	}
 	args := []string{"list", "-e", "-deps", "-export", "-f", "{{.ImportPath}}\t{{.Export}}"}
 	if info, ok := debug.ReadBuildInfo(); ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
-		args = append(args, "-race") // then these are built already
+		args = append(args, "-race") // already built with it
 	}
 	known := make(map[string]string)
-	for _, dir := range dirs { // with a go.work the first one knows all
+	for _, dir := range dirs { // with a go.work the first dir finds all of them
 		if !slices.ContainsFunc(paths, func(path string) bool { return known[path] == "" }) {
 			break
 		}
@@ -183,7 +186,8 @@ func exports(t *testing.T, paths []string) map[string]string {
 	return known
 }
 
-// check returns what is wrong with a block. Those before it on its page are known to it, unless one of them or it is a whole file.
+// check returns the errors in a block. The block sees the earlier blocks of its page, except that a whole file
+// shares nothing.
 func (c *compiler) check(b doctest.Block, before []doctest.Block) error {
 	s, err := parseBlock(c.fset, b, c.header)
 	if err != nil {
@@ -220,15 +224,15 @@ func (c *compiler) check(b doctest.Block, before []doctest.Block) error {
 		}
 		unused := strings.Contains(e.Msg, "declared and not used") || strings.Contains(e.Msg, "imported and not used")
 		inside := at.Filename == b.Page && at.Line >= b.Line && at.Line < b.Line+strings.Count(b.Text, "\n")
-		if inside && (s.whole || !unused) { // a fragment shows a part
+		if inside && (s.whole || !unused) { // fragments may leave names unused
 			errs = append(errs, fmt.Errorf("%v: %s", at, e.Msg))
 		}
 	}}
-	_, _ = config.Check("p", c.fset, files, nil) // the errors are those above
+	_, _ = config.Check("p", c.fset, files, nil) // config.Error collects the errors
 	return errors.Join(errs...)
 }
 
-// checkAll checks the blocks in Go.
+// checkAll checks all Go blocks.
 func (c *compiler) checkAll(blocks []doctest.Block) (checked int, err error) {
 	var errs []error
 	for i, b := range blocks {
@@ -247,7 +251,7 @@ func (c *compiler) checkAll(blocks []doctest.Block) (checked int, err error) {
 	return checked, errors.Join(errs...)
 }
 
-// Every Go block of README.md and of the pages in docs compiles, and so does the prelude.
+// The prelude and every Go block in README.md and docs compile.
 func TestGoBlocksCompile(t *testing.T) {
 	t.Parallel()
 	blocks, err := doctest.Blocks(root)
@@ -261,7 +265,7 @@ func TestGoBlocksCompile(t *testing.T) {
 	require.Greater(t, checked, 20)
 	if err := c.check(names, nil); err != nil {
 		for line := range strings.Lines(err.Error()) {
-			require.Contains(t, line, "imported and not used") // the imports are for the blocks
+			require.Contains(t, line, "imported and not used") // only the blocks use them
 		}
 	}
 }
@@ -298,7 +302,7 @@ func TestBrokenBlocksAreFound(t *testing.T) {
 	}
 	var all []doctest.Block
 	for _, c := range cases {
-		blocks, _ := doctest.Parse("p.md", c.page) // its error is looked at below
+		blocks, _ := doctest.Parse("p.md", c.page) // its error is checked below
 		all = append(all, blocks...)
 	}
 	compiler := newCompiler(t, all)

@@ -18,14 +18,14 @@ var (
 	block   = regexp.MustCompile("(?s)\n```.*?\n```")
 )
 
-// brokenLinks returns the links of a page that lead to no file of the tree, or to no heading of a page.
+// brokenLinks returns a page's links to missing files or headings.
 func brokenLinks(page string) (broken []string, err error) {
 	text, err := os.ReadFile(page)
 	if err != nil {
 		return nil, err
 	}
 	for _, m := range link.FindAllStringSubmatch(block.ReplaceAllString(string(text), ""), -1) {
-		if strings.Contains(m[1], ":") { // of another site
+		if strings.Contains(m[1], ":") { // external
 			continue
 		}
 		path, anchor, _ := strings.Cut(m[1], "#")
@@ -53,7 +53,7 @@ func hasAnchor(page, anchor string) bool {
 	return false
 }
 
-// Links between the pages, and from them to files, lead somewhere.
+// Links between pages, and from pages to files, have targets.
 func TestLinks(t *testing.T) {
 	t.Parallel()
 	pages, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
@@ -75,7 +75,7 @@ func TestBrokenLinksAreFound(t *testing.T) {
 	require.Equal(t, []string{page + ": p.md#none", page + ": none.md", page + ": #none"}, broken)
 }
 
-// docs/README.md leads to every page in docs.
+// docs/README.md links to every page in docs.
 func TestIndexNamesEveryPage(t *testing.T) {
 	t.Parallel()
 	pages, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))

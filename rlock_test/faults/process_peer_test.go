@@ -20,10 +20,9 @@ import (
 )
 
 const (
-	// promptly is how long a loaded machine may take for a step without waiting: a message, a
-	// command, a due timer.
+	// promptly bounds a step without waiting on a loaded machine: a message, a command, a due timer.
 	promptly = 2 * time.Second
-	// afterLease is how soon after the lease of a dead holder the next waiter must have the lock.
+	// afterLease bounds how long after a dead holder's lease expires the next waiter gets the lock.
 	afterLease = promptly
 )
 
@@ -101,7 +100,7 @@ func peerPermits(s *rlock.PermitSemaphore, n int, unlocks chan<- rlock.UnlockFun
 	fmt.Println("ended", peerError(context.Cause(ctx)))
 }
 
-// peerError names the sentinels that an error matches, since a pipe carries only text.
+// peerError lists the sentinels matched by err, since a pipe carries only text.
 func peerError(err error) string {
 	var is []string
 	for _, s := range []error{rlock.ErrLost, rlock.ErrNotHeld} {
@@ -112,11 +111,11 @@ func peerError(err error) string {
 	return fmt.Sprintf("[%s] %v", strings.Join(is, ", "), err)
 }
 
-// peer is the parent's side of such a process.
+// peer is the parent's side of a peer process.
 type peer struct {
 	*exec.Cmd
 	stdin io.WriteCloser
-	lines chan string // closed at the end of stdout
+	lines chan string // closed at EOF of stdout
 }
 
 func startPeer(t testing.TB, addr string, watchdog time.Duration) *peer {
@@ -125,7 +124,7 @@ func startPeer(t testing.TB, addr string, watchdog time.Duration) *peer {
 	p.Env = append(os.Environ(), roleEnv+"=peer")
 	p.Stderr = os.Stderr
 	var err error
-	p.stdin, err = p.StdinPipe() // ends the peer if this process dies
+	p.stdin, err = p.StdinPipe() // EOF ends the peer if this process dies
 	require.NoError(t, err)
 	out, err := p.StdoutPipe()
 	require.NoError(t, err)
@@ -147,7 +146,7 @@ func (p *peer) send(t testing.TB, words ...string) {
 	require.NoError(t, err)
 }
 
-// expect requires that the next line begins with word, and returns the rest.
+// expect requires the next line to begin with word, and returns the rest.
 func (p *peer) expect(t testing.TB, word string, within time.Duration) string {
 	t.Helper()
 	select {
@@ -189,7 +188,7 @@ func (p *peer) silent(t testing.TB) {
 	}
 }
 
-// kill is kill -9. It returns when the process has exited.
+// kill sends SIGKILL and returns once the process has exited.
 func (p *peer) kill() {
 	if p.ProcessState == nil {
 		_ = p.Process.Kill()

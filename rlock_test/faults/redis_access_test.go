@@ -13,7 +13,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// newACLFixture is a fixture whose lock client acts as the user app, who may do everything at first.
+// newACLFixture returns a fixture whose lock client is the user app, with all rights at first.
 func newACLFixture(t *testing.T, o rlock.Options) *netFixture {
 	t.Helper()
 	s := redistest.Start(t)
@@ -27,7 +27,7 @@ func (b *netFixture) rules(t *testing.T, rules ...string) {
 	require.NoError(t, do(t, b.direct, append([]string{"ACL", "SETUSER", "app"}, rules...)...).Error())
 }
 
-// expiry is when Redis lets the key go. Both ends of the tests have the same wall clock.
+// expiry returns the time at which Redis expires the key. Test and server share a wall clock.
 func (b *netFixture) expiry(t testing.TB) time.Time {
 	t.Helper()
 	ms, err := do(t, b.direct, "PEXPIRETIME", b.name).AsInt64()
@@ -36,8 +36,8 @@ func (b *netFixture) expiry(t testing.TB) time.Time {
 	return time.UnixMilli(ms)
 }
 
-// Fault 3 (ACL), G2, G5: the right to run scripts is taken away in mid-hold. The holder is told before
-// the key can expire; Lock says at once why it fails.
+// Fault 3 (ACL), G2, G5: the user loses the right to run scripts in mid-hold. The holder's ctx is cancelled
+// before the key can expire, and Lock fails at once with the reason.
 func TestRedisScriptsForbiddenInMidHold(t *testing.T) {
 	t.Parallel()
 	b := newACLFixture(t, rlock.Options{WatchdogTimeout: 3 * time.Second})
@@ -54,8 +54,8 @@ func TestRedisScriptsForbiddenInMidHold(t *testing.T) {
 	b.becomesFree(t, 2*netSlack)
 }
 
-// Fault 3 (ACL), G5: the right is missing when the hold is unlocked, and comes back: what the unlock
-// could not tell Redis is made up for, long before the lease ends.
+// Fault 3 (ACL), G5: the right is missing at unlock and comes back later. The release then follows, long before
+// the lease expires.
 func TestRedisUnlockForbiddenForAWhile(t *testing.T) {
 	t.Parallel()
 	b := newACLFixture(t, rlock.Options{})
@@ -64,15 +64,14 @@ func TestRedisUnlockForbiddenForAWhile(t *testing.T) {
 	b.rules(t, "-evalsha")
 	require.ErrorContains(t, returned(t, call(unlock), netSlack), "NOPERM")
 	require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
-	sleep(time.Second) // it is tried, and refused, a few times
+	sleep(time.Second) // a few attempts, all refused
 	b.excluded(t)
 	b.rules(t, "+evalsha")
 	b.becomesFree(t, 5*time.Second)
 }
 
-// Fault 3 (ACL), G2: one key is taken away from the user, and with it, since Redis checks keys before
-// it runs a script, each renewal that names it. Its holder is told in time; the others, who shared
-// their renewals with it, lose nothing.
+// Fault 3 (ACL), G2: the user loses one key. Redis checks keys before it runs a script, so every renewal with
+// that key fails. Its holder's ctx is cancelled in time; holds renewed in the same batch are not lost.
 func TestRedisKeyForbiddenInMidHold(t *testing.T) {
 	t.Parallel()
 	const watchdog = 3 * time.Second
@@ -102,9 +101,9 @@ func TestRedisKeyForbiddenInMidHold(t *testing.T) {
 	require.Error(t, unlock())
 }
 
-// Fault 3 (ACL), G4, G5: the right to the channel is taken away. The unlock says that nobody was told
-// but is done; a waiter of the user is told why it waits in vain; another user's gets the lock, at the
-// latest when the lease would have ended.
+// Fault 3 (ACL), G4, G5: the user loses the channel. Unlock releases the lock, but reports that no waiter was
+// notified. A waiter of the same user fails with the reason; another user's waiter gets the lock when the lease
+// would have expired, or earlier.
 func TestRedisChannelForbiddenInMidHold(t *testing.T) {
 	t.Parallel()
 	const lease = 4 * time.Second
@@ -117,16 +116,16 @@ func TestRedisChannelForbiddenInMidHold(t *testing.T) {
 	b.awaitSubscribers(t, 2)
 	b.rules(t, "resetchannels")
 	require.ErrorContains(t, mine.within(t, netSlack).err, "NOPERM")
-	require.Error(t, unlock(), "published to nobody")
+	require.Error(t, unlock(), "the message was not published")
 	require.True(t, b.free(t), "but released")
 	got := theirs.within(t, lease+netSlack)
 	require.NoError(t, got.err)
 	require.NoError(t, got.unlock())
 }
 
-// Fault 3 (WRONGPASS), G2, G5: the password is changed and all connections are ended. The holder is
-// told before the key can expire, a waiter and a new Lock at once. When the password is back, so is
-// the lock.
+// Fault 3 (WRONGPASS), G2, G5: the password changes and all connections are closed. The holder's ctx is
+// cancelled before the key can expire; a waiter and a new Lock fail at once. When the password is restored, the
+// lock works again.
 func TestRedisPasswordChangedInMidHold(t *testing.T) {
 	t.Parallel()
 	const watchdog = 3 * time.Second
@@ -148,6 +147,6 @@ func TestRedisPasswordChangedInMidHold(t *testing.T) {
 	told.by(t, expiry, tellSlack)
 	require.ErrorIs(t, unlock(), rlock.ErrLost)
 	b.rules(t, "resetpass", ">secret")
-	redistest.Eventually(t, 5*time.Second, func() bool { return !exists(t, b.direct, b.name+":later") }, "made up for")
+	redistest.Eventually(t, 5*time.Second, func() bool { return !exists(t, b.direct, b.name+":later") }, "released in the background")
 	require.NoError(t, b.lock.Mutex(b.name).Do(context.Background(), func(context.Context) error { return nil }))
 }

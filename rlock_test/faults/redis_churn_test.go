@@ -14,12 +14,12 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// churn lets clients take turns for a lock while something is done to the server every few
-// milliseconds; if it is fair, not again before they have got on. Lost updates of a plain counter show a broken
-// exclusion; a Lock or unlock that fails is passed on to fails, unless this process or Redis stood still for so long that the hold had to end.
+// churn makes clients take turns on a lock while cmd hits the server at each interval. If fair is set, the next
+// strike waits until a section has completed. Lost updates of a plain counter reveal broken exclusion. Errors of
+// Lock and unlock go to fails, unless this process or Redis stood still long enough to end the hold.
 func (b *netFixture) churn(t *testing.T, every time.Duration, fair bool, cmd []string, fails func(error) bool) {
 	t.Helper()
-	// Both go on for 5 s, and on a machine that has much else to do until there is enough of both.
+	// Both run for 5 s, or longer on a busy machine, until there is enough of both.
 	const enough, atLeast, atMost = 100, 5 * time.Second, time.Minute
 	stop := make(chan struct{})
 	struck := make(chan struct{})
@@ -40,7 +40,7 @@ func (b *netFixture) churn(t *testing.T, every time.Duration, fair bool, cmd []s
 				continue
 			}
 			before = now
-			if do(t, b.direct, cmd...).Error() == nil { // its connection may be the next to be killed
+			if do(t, b.direct, cmd...).Error() == nil { // may fail: the next kill can hit this connection
 				strikes.Add(1)
 			}
 		}
@@ -90,8 +90,8 @@ func (b *netFixture) churn(t *testing.T, every time.Duration, fair bool, cmd []s
 	b.awaitSubscribers(t, 0)
 }
 
-// excuse reports whether a hold ended because it could not be renewed while nothing ran. One that began with a grant is trusted for a second at
-// least, and due for its renewal by then.
+// excuse reports whether a hold ended because nothing ran to renew it. A hold that began with a grant is trusted
+// for at least a second, and its renewal is due by then.
 func (w *stalls) excuse(err error) bool {
 	const least = time.Second
 	var loss *rlock.LostError
@@ -102,15 +102,15 @@ func (w *stalls) excuse(err error) bool {
 	return ran < least/2
 }
 
-// Fault 3 (SCRIPT FLUSH in a loop), G1, G4, G6: nobody notices.
+// Fault 3 (SCRIPT FLUSH in a loop), G1, G4, G6: no call fails and no hold is lost.
 func TestRedisScriptsFlushedUnderLoad(t *testing.T) {
 	t.Parallel()
 	b := newNetFixture(t, rlock.Options{})
 	b.churn(t, time.Millisecond, false, []string{"SCRIPT", "FLUSH"}, func(error) bool { return false })
 }
 
-// Fault 3 (CLIENT KILL in a loop), G1, G4, G5, G6: all connections are ended again and again. Calls
-// are repeated; one that had bad luck for seconds may fail, but not as if it had lost the lock.
+// Fault 3 (CLIENT KILL in a loop), G1, G4, G5, G6: all connections are closed again and again. Calls are
+// retried. After seconds of bad luck a call may fail, but not with a lost lock.
 func TestRedisClientsKilledUnderLoad(t *testing.T) {
 	t.Parallel()
 	b := newNetFixture(t, rlock.Options{})

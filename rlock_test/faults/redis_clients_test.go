@@ -17,10 +17,10 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// fill takes all connections that the server has left, and returns what gives them back.
+// fill takes all remaining connections of the server, and returns a func that frees them.
 func (b *netFixture) fill(t *testing.T) (empty func()) {
 	t.Helper()
-	require.NoError(t, do(t, b.direct, "CONFIG", "SET", "maxclients", "1").Error()) // those who are in stay
+	require.NoError(t, do(t, b.direct, "CONFIG", "SET", "maxclients", "1").Error()) // existing connections stay
 	redistest.Eventually(t, netSlack, func() bool {
 		conn, err := net.Dial("tcp", b.server.Addr())
 		if err != nil {
@@ -35,11 +35,11 @@ func (b *netFixture) fill(t *testing.T) (empty func()) {
 	return func() { require.NoError(t, do(t, b.direct, "CONFIG", "SET", "maxclients", "1000").Error()) }
 }
 
-// connect has the clients make all connections that they will ever use for keyed commands: of four they pick one
-// at random each time, and could not make it later.
+// connect makes the clients open every connection they will use for keyed commands. They pick one of four at
+// random for each call, and could not open it later.
 func (b *netFixture) connect(t *testing.T) {
 	t.Helper()
-	for range 200 { // one is left out with 4*(3/4)^200
+	for range 200 { // P(one is missed) < 4*(3/4)^200
 		for _, c := range []*rlock.Client{b.lock, b.other} {
 			_, err := c.Mutex(b.name).IsLocked(context.Background())
 			require.NoError(t, err)
@@ -47,8 +47,8 @@ func (b *netFixture) connect(t *testing.T) {
 	}
 }
 
-// Fault 3 (maxclients), G4: the connection for a waiter's subscription is refused. It goes on waiting,
-// and has the lock when the holder's lease ends, or soon after clients are let in again.
+// Fault 3 (maxclients), G4: the server refuses the connection for a waiter's subscription. The waiter keeps
+// waiting, and gets the lock when the holder's lease expires, or soon after the server accepts clients again.
 func TestRedisSubscriptionRefusedForTooManyClients(t *testing.T) {
 	t.Parallel()
 	for _, ends := range []bool{true, false} {
@@ -85,15 +85,15 @@ func TestRedisSubscriptionRefusedForTooManyClients(t *testing.T) {
 	}
 }
 
-// oneWordOfWelcome makes a client's handshake a single command. Only then does rueidis hand on what a
-// server says that refuses a connection; of a longer handshake it tells that the connection has ended.
+// oneWordOfWelcome makes the handshake a single command. Only then does rueidis pass on the error with which a
+// server refuses a connection; with a longer handshake it reports a closed connection.
 func oneWordOfWelcome(o *rueidis.ClientOption) {
 	o.DisableCache, o.ClientSetInfo = true, rueidis.DisableClientSetInfo
 }
 
-// Fault 3 (maxclients), G2, G5: a client loses its connections and is not let in again for some
-// seconds. Its calls wait as they do when Redis is gone, whether or not they are told why, and what an
-// unlock cannot tell in its time is made up for.
+// Fault 3 (maxclients), G2, G5: a client loses its connections and cannot reconnect for some seconds. Its calls
+// wait as they do when Redis is gone, whether or not they see the reason. An unlock that fails meanwhile is
+// completed later.
 func TestRedisReconnectRefusedForTooManyClients(t *testing.T) {
 	t.Parallel()
 	for kind, handshake := range map[string]func(*rueidis.ClientOption){
@@ -117,7 +117,7 @@ func TestRedisReconnectRefusedForTooManyClients(t *testing.T) {
 			fresh.waits(t)
 			empty()
 			got := fresh.within(t, netSlack)
-			require.NoError(t, got.err, "let in during its patience")
+			require.NoError(t, got.err, "accepted before Lock gave up")
 			require.NoError(t, got.unlock())
 			require.NoError(t, ctx.Err())
 
@@ -126,7 +126,7 @@ func TestRedisReconnectRefusedForTooManyClients(t *testing.T) {
 			require.Error(t, err)
 			require.Equal(t, kind == "told why", strings.Contains(err.Error(), "max number of clients"), err)
 			empty()
-			redistest.Eventually(t, 5*time.Second, func() bool { return !exists(t, b.direct, b.name+":long") }, "made up for")
+			redistest.Eventually(t, 5*time.Second, func() bool { return !exists(t, b.direct, b.name+":long") }, "released in the background")
 			require.NoError(t, ctx.Err(), "renewed in time")
 			require.NoError(t, unlock())
 			require.True(t, b.free(t))
@@ -134,9 +134,9 @@ func TestRedisReconnectRefusedForTooManyClients(t *testing.T) {
 	}
 }
 
-// Fault 3 (maxclients), G5: a server that lets nobody in says so unasked. A connection that rueidis has just made, when the ctx of the call
-// ends that it was for, and that says something, has rueidis v1.0.79 panic, which ends the process (pipe.Close). So no call begins at the
-// end of its unlock's time.
+// Fault 3 (maxclients), G5: a full server sends its refusal unasked. If the ctx of a call ends just after
+// rueidis v1.0.79 has dialled for it, and the server says something, rueidis panics and the process dies
+// (pipe.Close). So no call begins at the end of its unlock's time.
 func TestRedisRefusesClientsAtTheEndOfManyUnlocks(t *testing.T) {
 	t.Parallel()
 	const clients = 100

@@ -10,8 +10,8 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// Fault 3 (-OOM), G2, G6: the server has no memory left and may evict nothing. Lock, and a re-entry for longer, say
-// so at once. What is held stays held: it is renewed, and unlocked level by level.
+// Fault 3 (-OOM), G2, G6: the server is out of memory and may evict nothing. Lock, and a re-entry with a longer
+// lease, fail at once with that reason. Existing holds are still renewed and unlocked level by level.
 func TestRedisOutOfMemory(t *testing.T) {
 	t.Parallel()
 	const watchdog = 3 * time.Second
@@ -41,7 +41,7 @@ func TestRedisOutOfMemory(t *testing.T) {
 				refused(context.Background(), b.lock.FencedMutex(b.name+":new"))
 				refused(ctx, b.forLonger())
 				short := b.lock.Mutex(b.name, rlock.WithLease(time.Second))
-				require.NoError(t, short.Do(ctx, func(context.Context) error { return nil }), "it asks nobody")
+				require.NoError(t, short.Do(ctx, func(context.Context) error { return nil }), "re-entry without a command")
 				for end := time.Now().Add(2 * watchdog); time.Now().Before(end); sleep(watchdog / 10) {
 					require.NoError(t, ctx.Err())
 					require.Equal(t, map[string]int64{rlock.Owner(ctx): 2}, b.fields(t))

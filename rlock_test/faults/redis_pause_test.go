@@ -11,8 +11,8 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// Fault 3 (SIGSTOP), G1, G2, G4: Redis stands still for less than the leases. Nobody loses anything;
-// an unlock in the meantime takes as long as the pause, and the waiter gets the lock after it.
+// Fault 3 (SIGSTOP), G1, G2, G4: Redis stands still for less than the leases. No hold is lost; an unlock during
+// the pause takes as long as the pause, and then the waiter gets the lock.
 func TestRedisPausedForLessThanTheLease(t *testing.T) {
 	t.Parallel()
 	const watchdog, pause = 4 * time.Second, 1200 * time.Millisecond
@@ -46,12 +46,12 @@ func TestRedisPausedForLessThanTheLease(t *testing.T) {
 	require.NoError(t, unlockFixed())
 }
 
-// Fault 3 (SIGSTOP), G1, G2, G8: Redis stands still for longer than the leases. Holders, renewed or
-// not, are told while it does, before their keys can expire; their unlocks change nothing; the
-// waiter gets the lock soon after, and keeps it.
+// Fault 3 (SIGSTOP), G1, G2, G8: Redis stands still for longer than the leases. Every holder's ctx, with a
+// watchdog or a fixed lease, is cancelled during the pause, before its key can expire. Their unlocks change
+// nothing. The waiter gets the lock soon afterwards and keeps it.
 func TestRedisPausedForLongerThanTheLease(t *testing.T) {
 	t.Parallel()
-	const lease = 1500 * time.Millisecond // the waiter tries for 3 s
+	const lease = 1500 * time.Millisecond // shorter than the 3 s for which the waiter retries
 	for kind, o := range map[string][]rlock.Option{"watchdog": nil, "lease": {rlock.WithLease(lease)}} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
@@ -59,12 +59,12 @@ func TestRedisPausedForLongerThanTheLease(t *testing.T) {
 			ctx, unlock, err := b.lock.Mutex(b.name, o...).Lock(context.Background())
 			require.NoError(t, err)
 			told := cancellationOf(ctx)
-			// Its own lease outlasts the pause, in which it may well ask.
+			// The waiter's own lease outlasts the pause, since its request may be sent during it.
 			waiter := startLock(context.Background(), newClient(t, b.direct, rlock.Options{}).Mutex(b.name))
 			b.awaitSubscribers(t, 1)
 			expiry := b.expiry(t)
 			b.server.Pause()
-			told.by(t, expiry.Add(lease/3), tellSlack) // a renewal may have come between
+			told.by(t, expiry.Add(lease/3), tellSlack) // a renewal may have extended it since
 			require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
 			err = returned(t, call(unlock), netSlack/2)
 			require.ErrorIs(t, err, rlock.ErrLost)
@@ -76,7 +76,7 @@ func TestRedisPausedForLongerThanTheLease(t *testing.T) {
 			require.NoError(t, got.err)
 			for end := time.Now().Add(2 * lease); time.Now().Before(end); sleep(lease / 20) {
 				require.NoError(t, got.ctx.Err())
-				require.Equal(t, map[string]int64{rlock.Owner(got.ctx): 1}, b.fields(t), "what the old holder sent late does no harm")
+				require.Equal(t, map[string]int64{rlock.Owner(got.ctx): 1}, b.fields(t), "late commands of the old holder change nothing")
 			}
 			require.NoError(t, got.unlock())
 			require.True(t, b.free(t))
@@ -84,15 +84,16 @@ func TestRedisPausedForLongerThanTheLease(t *testing.T) {
 	}
 }
 
-// Fault 3 (SIGSTOP), G5: unlocks and Locks are under way while Redis stands still for longer than
-// the lease, or their ctx. They return in time, and when Redis goes on nothing is held.
+// Fault 3 (SIGSTOP), G5: Redis stands still during Lock and unlock calls, for longer than the lease or their
+// ctx. The calls return in time, and once Redis continues nothing is held.
 func TestRedisPausedDuringCalls(t *testing.T) {
 	t.Parallel()
 	const lease = 1500 * time.Millisecond
 	for kind, newCtx := range netContexts {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
-			// One connection, which is there: a call that waits while another dials does not return in time (docs/guarantees.md).
+			// A single, established connection: a call that waits for another to dial does not return in time
+			// (docs/guarantees.md).
 			b := newNetFixture(t, rlock.Options{WatchdogTimeout: lease}, func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 })
 			_, unlock, err := b.lock.Mutex(b.name).Lock(newCtx(t))
 			require.NoError(t, err)

@@ -14,15 +14,15 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// netRefusals are the answers of a server that is not ready, and may be soon.
+// netRefusals are the errors of a server that is not ready, but may be soon.
 var netRefusals = []string{
 	"LOADING Redis is loading the dataset in memory",
 	"BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
 	"READONLY You can't write against a read only replica.",
 }
 
-// Fault 3 (-LOADING, -BUSY, -READONLY), G2, G4, G6: the server refuses each first three scripts and
-// subscriptions. Every call succeeds all the same, the holder keeps the lock, the waiter gets it.
+// Fault 3 (-LOADING, -BUSY, -READONLY), G2, G4, G6: the server refuses the first three attempts of each script
+// and subscription. Still every call succeeds, the holder keeps the lock, and the waiter gets it.
 func TestRedisNotReadyForAMoment(t *testing.T) {
 	t.Parallel()
 	const watchdog = 3 * time.Second
@@ -60,9 +60,9 @@ func TestRedisNotReadyForAMoment(t *testing.T) {
 	}
 }
 
-// Fault 3 (-LOADING, -BUSY, -READONLY), G2, G5: the server goes on refusing. Lock and unlock say why
-// after some seconds, the holder is told when its lease ends; then the server is ready, and what
-// the unlock could not do is made up for.
+// Fault 3 (-LOADING, -BUSY, -READONLY), G2, G5: the server keeps refusing. Lock and unlock fail with the reason
+// after some seconds, and the holder's ctx is cancelled when its lease expires. Once the server is ready, the
+// failed unlock is completed.
 func TestRedisNotReadyForLong(t *testing.T) {
 	t.Parallel()
 	const patience = 3 * time.Second // docs/guarantees.md
@@ -96,14 +96,14 @@ func TestRedisNotReadyForLong(t *testing.T) {
 			}
 			require.True(t, exists(t, b.direct, b.name+":long"))
 			refusing.Store(false)
-			redistest.Eventually(t, 5*time.Second, func() bool { return !exists(t, b.direct, b.name+":long") }, "made up for")
+			redistest.Eventually(t, 5*time.Second, func() bool { return !exists(t, b.direct, b.name+":long") }, "released in the background")
 			b.becomesFree(t, 0)
 		})
 	}
 }
 
-// Fault 3 (-BUSY), G1, G2, G4: a script of somebody else's keeps the server busy for a while, shorter
-// than the lease. All that happens meanwhile is made up for; nobody is told anything.
+// Fault 3 (-BUSY), G1, G2, G4: a foreign script blocks the server for less than the lease. All calls made
+// meanwhile complete afterwards, and no ctx is cancelled.
 func TestRedisBusyWithAScript(t *testing.T) {
 	t.Parallel()
 	const watchdog = 8 * time.Second
@@ -134,7 +134,7 @@ func TestRedisBusyWithAScript(t *testing.T) {
 				b.awaitSubscribers(t, 1)
 				cancel()
 				require.ErrorIs(t, waits.within(t, netSlack).err, context.Canceled)
-				b.awaitSubscribers(t, 0) // or BUSY, as soon as this server says it, may meet an UNSUBSCRIBE: pubsub/send.go
+				b.awaitSubscribers(t, 0) // otherwise this server's BUSY may answer an UNSUBSCRIBE: pubsub/send.go
 				_, unlockInner, err = m.Lock(ctx)
 				require.NoError(t, err)
 			}
@@ -153,7 +153,7 @@ func TestRedisBusyWithAScript(t *testing.T) {
 	}
 }
 
-// awaitSilence returns when the server does not answer any more.
+// awaitSilence returns once the server has stopped answering.
 func awaitSilence(t *testing.T, s *redistest.Server) {
 	t.Helper()
 	redistest.Eventually(t, netSlack, func() bool { return !s.Answers() }, "the server is busy")

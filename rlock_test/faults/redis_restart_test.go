@@ -11,7 +11,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// crash kills the server and starts it again.
+// crash kills the server and restarts it.
 func (b *netFixture) crash(t *testing.T) {
 	t.Helper()
 	b.server.Kill()
@@ -24,9 +24,9 @@ func (b *netFixture) restart(t *testing.T) {
 	redistest.Eventually(t, netSlack, func() bool { return do(t, b.direct, "PING").Error() == nil }, "connected again")
 }
 
-// Fault 3 (kill -9 and restart with AOF, appendfsync always), G1, G2, G4: a Redis that keeps its
-// data. Holds survive its crash, renewed and not, several times; nobody else gets in; the waiter gets
-// the lock right after the unlock.
+// Fault 3 (kill -9 and restart with AOF, appendfsync always), G1, G2, G4: Redis keeps its data. Holds with a
+// watchdog or a fixed lease survive several crashes and stay exclusive; the waiter gets the lock right after the
+// unlock.
 func TestRedisKilledWithAOF(t *testing.T) {
 	t.Parallel()
 	const watchdog = 5 * time.Second
@@ -63,11 +63,11 @@ func TestRedisKilledWithAOF(t *testing.T) {
 	require.True(t, b.free(t))
 }
 
-// Fault 3 (kill -9 with AOF), G2: Redis is down for longer than the lease. The holder is told while it
-// is, not later than the key's end.
+// Fault 3 (kill -9 with AOF), G2: Redis is down for longer than the lease. The holder's ctx is cancelled
+// meanwhile, no later than the key expires.
 func TestRedisDownForLongerThanTheLease(t *testing.T) {
 	t.Parallel()
-	const watchdog = 1500 * time.Millisecond // the waiter tries for 3 s
+	const watchdog = 1500 * time.Millisecond // shorter than the 3 s for which the waiter retries
 	b := netFixtureOn(t, redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always"),
 		rlock.Options{WatchdogTimeout: watchdog})
 	ctx, unlock, err := b.lock.Mutex(b.name).Lock(context.Background())
@@ -77,7 +77,7 @@ func TestRedisDownForLongerThanTheLease(t *testing.T) {
 	b.awaitSubscribers(t, 1)
 	expiry := b.expiry(t)
 	b.server.Kill()
-	told.by(t, expiry.Add(watchdog/3), tellSlack) // a renewal may have come between
+	told.by(t, expiry.Add(watchdog/3), tellSlack) // a renewal may have extended it since
 	require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
 	require.ErrorIs(t, unlock(), rlock.ErrLost)
 	b.server.Restart()
@@ -86,10 +86,10 @@ func TestRedisDownForLongerThanTheLease(t *testing.T) {
 	require.NoError(t, got.unlock())
 }
 
-// Fault 3 (kill -9 and restart empty), G2, G4, G8: Redis forgets, so exclusion breaks. docs/guarantees.md, "Where
-// it ends": the holder is told when its next renewal finds the key gone, about a third of the watchdog
-// time later. A hold with a lease is told by its end, or by its next call. The waiter does
-// not wait for a lease that Redis has forgotten.
+// Fault 3 (kill -9 and restart empty), G2, G4, G8: Redis loses its data, so exclusion breaks.
+// docs/guarantees.md, "Where it ends": the holder's ctx is cancelled when its next renewal finds the key gone,
+// after about a third of the watchdog time. A hold with a fixed lease ends with that lease, or at its next call.
+// The waiter does not wait for the lost lease.
 func TestRedisKilledAndEmpty(t *testing.T) {
 	t.Parallel()
 	const watchdog, lease = 12 * time.Second, 8 * time.Second
@@ -115,7 +115,7 @@ func TestRedisKilledAndEmpty(t *testing.T) {
 
 	got := waiter.within(t, netSlack)
 	require.NoError(t, got.err, "woken by its new subscription")
-	told.by(t, back.Add(watchdog/3), netSlack) // its end would come a third later still, at least
+	told.by(t, back.Add(watchdog/3), netSlack) // its expiry is at least another third away
 	require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
 	err = unlock()
 	require.ErrorIs(t, err, rlock.ErrLost)

@@ -12,11 +12,11 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// Here the server itself refuses, where redis_refuse_test.go imitates it.
+// In these tests the server itself refuses; redis_refuse_test.go imitates it.
 
-// livesThrough has a holder and a waiter live through a time from begin to end in which the server is
-// not ready, and an unlock and a Lock called in it, when it answers. That is shorter than the leases, and than the
-// time for which calls are repeated.
+// livesThrough keeps a holder and a waiter across a period in which the server is not ready, between begin and
+// end. An unlock and a Lock are called in it, once the server answers with errors. The period is shorter than the leases and
+// than the time for which calls are retried.
 func (b *netFixture) livesThrough(t *testing.T, refusal string, begin, answers, end func()) {
 	t.Helper()
 	ctx, unlock, err := b.lock.Mutex(b.name).Lock(context.Background())
@@ -46,16 +46,16 @@ func (b *netFixture) livesThrough(t *testing.T, refusal string, begin, answers, 
 	b.excluded(t)
 	waits.waits(t)
 	require.NoError(t, unlock())
-	require.NoError(t, waits.gets(t, netWakeUp, "told of the unlock").unlock())
+	require.NoError(t, waits.gets(t, netWakeUp, "woken by the unlock").unlock())
 	require.True(t, b.free(t))
 }
 
-// Fault 3 (-READONLY), G1, G2, G4, G6: the server is a replica for a second, of a master that is not
-// there, and keeps its data.
+// Fault 3 (-READONLY), G1, G2, G4, G6: for a second the server is a replica of a missing master, and keeps its
+// data.
 func TestRedisIsAReplicaForAWhile(t *testing.T) {
 	t.Parallel()
 	b := newNetFixture(t, rlock.Options{WatchdogTimeout: 5 * time.Second})
-	nobody, err := net.Listen("tcp4", "127.0.0.1:0") // whoever connects is never answered
+	nobody, err := net.Listen("tcp4", "127.0.0.1:0") // never answers a connection
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = nobody.Close() })
 	_, port, err := net.SplitHostPort(nobody.Addr().String())
@@ -68,18 +68,18 @@ func TestRedisIsAReplicaForAWhile(t *testing.T) {
 	})
 }
 
-// Fault 3 (-LOADING), G1, G2, G4, G6: the server was killed, and takes half a second to read its data.
+// Fault 3 (-LOADING), G1, G2, G4, G6: the server was killed, and needs half a second to load its data.
 func TestRedisLoadsForAWhile(t *testing.T) {
 	t.Parallel()
 	b := netFixtureOn(t, redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always", "--key-load-delay", "150"),
 		rlock.Options{WatchdogTimeout: 8 * time.Second})
-	// It answers between every thousand of these, and takes some 0.2 ms for each, more if it has to wait for its turn.
+	// The server answers after every thousand keys. Each takes about 0.2 ms, or more if the CPU is busy.
 	const fill = "for i = 1, 2100 do redis.call('hset', KEYS[1], i, i) end return 1"
 	require.NoError(t, do(t, b.direct, "EVAL", fill, "1", "much").Error())
 	ctx, cancel := context.WithTimeout(context.Background(), failover)
 	defer cancel()
 	b.livesThrough(t, "LOADING", b.server.Kill, func() {
-		for ctx.Err() == nil { // it listens before it loads
+		for ctx.Err() == nil { // the server listens before it loads
 			conn, err := net.Dial("tcp4", b.server.Addr())
 			if err == nil {
 				_ = conn.Close()

@@ -13,14 +13,14 @@ import (
 )
 
 const (
-	// failover bounds the time from the death of a master to the clients' following its successor,
-	// on a machine under load. Leases that have to live through it are longer.
+	// failover bounds the time from a master's death until clients follow its successor, on a loaded machine. Leases
+	// that must survive it are longer.
 	failover     = 15 * time.Second
 	longWatchdog = 2 * failover
 )
 
-// app is a user of its own, so that the default one, which sentinels and replicas are, can be locked
-// out. Its connections notice within seconds that a node does not answer.
+// app selects a user for the lock clients, so that tests can lock out the default user, which sentinels and
+// replicas have. Its connections detect a silent node within seconds.
 func app(o *rueidis.ClientOption) {
 	o.Username, o.Password = "app", "secret"
 	o.ConnWriteTimeout = promptly
@@ -33,11 +33,11 @@ func allowApp(t testing.TB, nodes []*redistest.Server) {
 	}
 }
 
-// cutOff takes a master away from its sentinels and replicas, while the app still reaches it.
+// cutOff separates a master from its sentinels and replicas, while the app still reaches it.
 func cutOff(t testing.TB, master rueidis.Client) {
 	t.Helper()
 	require.NoError(t, do(t, master, "ACL", "SETUSER", "default", "-@all").Error())
-	_ = do(t, master, "CLIENT", "KILL", "USER", "default") // answers with their number
+	_ = do(t, master, "CLIENT", "KILL", "USER", "default") // replies with the number of connections killed
 	redistest.Eventually(t, promptly, func() bool {
 		info, err := do(t, master, "ROLE").ToArray()
 		if err != nil || len(info) != 3 {
@@ -48,7 +48,7 @@ func cutOff(t testing.TB, master rueidis.Client) {
 	}, "no replica is connected")
 }
 
-// follows waits until the client knows that another node is the master.
+// follows waits until the client has switched to another master.
 func follows(t testing.TB, rdb rueidis.Client, old *redistest.Server) (master string) {
 	t.Helper()
 	redistest.Eventually(t, failover, func() bool {
@@ -62,7 +62,7 @@ func follows(t testing.TB, rdb rueidis.Client, old *redistest.Server) (master st
 	return master
 }
 
-// replicated waits until the replicas of rdb's master have all that was written before.
+// replicated waits until the replicas of rdb's master have all earlier writes.
 func replicated(t testing.TB, rdb rueidis.Client, replicas string) {
 	t.Helper()
 	redistest.Eventually(t, failover, func() bool {
@@ -71,10 +71,10 @@ func replicated(t testing.TB, rdb rueidis.Client, replicas string) {
 	}, "the replicas have it")
 }
 
-// Fault 4, G2 and G4: the master is killed, or cut off from its sentinels and replicas but alive for
-// the clients, while a holder holds and a waiter waits. The hold, which the replicas have, goes on at
-// the new master; the waiter moves there and hears of the unlock; a hold that only the old master
-// knows is lost, and its holder told. Nobody stays subscribed at the old master.
+// Fault 4, G2 and G4: the master is killed, or cut off from its sentinels and replicas but still reachable for
+// clients, with a holder and a waiter. The replicated hold continues at the new master. The waiter moves there,
+// receives the unlock, and leaves no subscription at the old master. A hold that only the old master has is
+// lost, and its holder's ctx is cancelled.
 func TestSentinelFailoverUnderHolderAndWaiter(t *testing.T) {
 	for _, cut := range []bool{false, true} {
 		t.Run(map[bool]string{false: "killed", true: "cut off"}[cut], func(t *testing.T) {
@@ -104,11 +104,11 @@ func TestSentinelFailoverUnderHolderAndWaiter(t *testing.T) {
 			addr := follows(t, waiting, old)
 			followed := time.Now()
 			atNew := redistest.Dial(t, addr, app, redistest.Single)
-			// The look for another master, once a second, and the way to it.
+			// Waiters look for a new master once a second, and then have to connect.
 			awaitSubscribers(t, atNew, "kept", false, 1, time.Second+promptly)
 			if cut {
 				awaitSubscribers(t, atOld, "kept", false, 0, promptly)
-				// docs/guarantees.md: told by the next renewal.
+				// docs/guarantees.md: the next renewal finds the loss.
 				ended(t, lost.ctx, longWatchdog)
 				require.Less(t, time.Since(followed), longWatchdog/3/3+promptly)
 				require.ErrorIs(t, lost.unlock(), rlock.ErrNotHeld)
@@ -118,7 +118,7 @@ func TestSentinelFailoverUnderHolderAndWaiter(t *testing.T) {
 			require.Equal(t, map[string]int64{rlock.Owner(ctx): 1}, owners(t, atNew, "kept"))
 			w.waits(t)
 			require.NoError(t, unlock())
-			require.NoError(t, w.gets(t, promptly, "told by the new master").unlock())
+			require.NoError(t, w.gets(t, promptly, "woken by the new master").unlock())
 			require.False(t, exists(t, atNew, "kept"))
 			awaitSubscribers(t, atNew, "kept", false, 0, promptly)
 
@@ -129,9 +129,8 @@ func TestSentinelFailoverUnderHolderAndWaiter(t *testing.T) {
 	}
 }
 
-// Fault 4, G2 where Redis forgets: the master dies with a hold that no replica has. Somebody else
-// gets the lock from the new master, and the first holder is told by its next renewal, as
-// docs/guarantees.md says.
+// Fault 4, G2 where Redis forgets: the master dies with a hold that no replica has. Another client gets the lock
+// from the new master, and the first holder's next renewal cancels its ctx (docs/guarantees.md).
 func TestSentinelFailoverForgetsAHold(t *testing.T) {
 	t.Parallel()
 	s := redistest.StartSentinel(t)
@@ -139,7 +138,7 @@ func TestSentinelFailoverForgetsAHold(t *testing.T) {
 	allowApp(t, s.Nodes())
 	first, second := s.Client(t, app), s.Client(t, app)
 	old := s.Master(t)
-	cutOff(t, old.Client(t, app)) // stopping the replicas is not enough: they would still find it in their sockets
+	cutOff(t, old.Client(t, app)) // stopped replicas would still read the hold from their sockets
 	ctx, unlock, err := newClient(t, first, rlock.Options{WatchdogTimeout: watchdog}).Mutex("m").Lock(context.Background())
 	require.NoError(t, err)
 	locked := time.Now()
@@ -152,7 +151,7 @@ func TestSentinelFailoverForgetsAHold(t *testing.T) {
 	ended(t, ctx, watchdog+promptly)
 	told := time.Now()
 	require.True(t, told.Sub(followed) < watchdog/3+promptly && told.Sub(locked) < watchdog+watchdog/3+promptly,
-		"told %v after the failover, %v after the grant", told.Sub(followed), told.Sub(locked))
+		"cancelled %v after the failover, %v after the grant", told.Sub(followed), told.Sub(locked))
 	require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
 	require.NoError(t, ctx2.Err())
 	require.Equal(t, map[string]int64{rlock.Owner(ctx2): 1}, owners(t, second, "m"))

@@ -15,11 +15,10 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// Fault 4, Options.Replicas and G1: the master is killed at a random moment around its answer to WAIT,
-// while none, one or both of its two replicas stand still. What WAIT promises is that one replica has
-// the hold, not that each has; the one to be promoted is the one that got furthest, as sentinels and
-// clusters choose. So a Lock that was granted is found there, and with both replicas stopped none is
-// granted.
+// Fault 4, Options.Replicas and G1: the master is killed at a random moment around its reply to WAIT, while
+// none, one or both of its replicas are stopped. WAIT only promises that one replica has the hold, so the test
+// promotes the furthest replica, as sentinels and clusters do. Every granted Lock is found there; with both
+// replicas stopped, no Lock is granted.
 func TestMasterKilledRightAfterAReplicatedGrant(t *testing.T) {
 	t.Parallel()
 	rng := rand.New(rand.NewPCG(faultsSeed(t), 0))
@@ -39,7 +38,7 @@ func TestMasterKilledRightAfterAReplicatedGrant(t *testing.T) {
 			n, err := do(t, admin(master), "WAIT", "2", "100").AsInt64()
 			return err == nil && n == 2
 		}, "both replicas are in step")
-		stopped := rng.IntN(4) // two bits, a replica each
+		stopped := rng.IntN(4) // one bit per replica
 		for i, n := range replicas {
 			if stopped>>i&1 == 1 {
 				n.Pause()
@@ -61,12 +60,12 @@ func TestMasterKilledRightAfterAReplicatedGrant(t *testing.T) {
 		require.NoError(t, err)
 		killed, returned := make(chan struct{}), make(chan struct{})
 		delay := time.Duration(rng.Int64N(int64(2 * time.Millisecond)))
-		go func() { // ended by the answer, which comes once the replicas confirmed or the time is up, or by the Lock
+		go func() { // ends with the reply to WAIT, at its timeout at the latest, or with the Lock
 			defer close(killed)
 			select {
 			case <-answered:
 				<-time.After(delay)
-			case <-returned: // without a WAIT: it got no connection of its own in time, as the machine was busy
+			case <-returned: // without WAIT: on a busy machine Lock got no dedicated connection in time
 			}
 			master.Kill()
 		}()
@@ -97,8 +96,7 @@ func TestMasterKilledRightAfterAReplicatedGrant(t *testing.T) {
 	require.Positive(t, refused)
 }
 
-// furthest returns the replica that has most of its dead master's writes, once both have read what
-// was on its way to them.
+// furthest returns the replica with most of the dead master's writes, after both have read what was in flight.
 func furthest(t testing.TB, replicas []*redistest.Server, admin func(*redistest.Server) rueidis.Client) *redistest.Server {
 	t.Helper()
 	var offsets [2]int64
@@ -119,8 +117,8 @@ func furthest(t testing.TB, replicas []*redistest.Server, admin func(*redistest.
 	return replicas[0]
 }
 
-// Fault 4, Options.Replicas and G5: a replica that stands still does not count. With Replicas at 2 the hold
-// is refused and given back, with 1 it is granted.
+// Fault 4, Options.Replicas and G5: a stopped replica does not count. With Replicas at 2 the hold is refused and
+// given back; with 1 it is granted.
 func TestReplicaPausedDuringAcquire(t *testing.T) {
 	t.Parallel()
 	s := redistest.StartSentinel(t)

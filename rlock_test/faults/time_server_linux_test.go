@@ -16,8 +16,8 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// clockShim gives redis-server a wall clock that is as many seconds off as a file says, and leaves its
-// monotonic one alone. (libfaketime would be the tool, but hangs in the jemalloc of some builds.)
+// clockShim shifts redis-server's wall clock by the number of seconds in a file, but not its monotonic clock.
+// (libfaketime does the same, but hangs in the jemalloc of some builds.)
 const clockShim = `
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -59,7 +59,7 @@ time_t time(time_t *t) {
 }
 `
 
-// clockedServer is a server whose wall clock can be set.
+// clockedServer is a server with an adjustable wall clock.
 type clockedServer struct {
 	*redistest.Server
 	rdb  rueidis.Client
@@ -81,13 +81,13 @@ func startClockedServer(t *testing.T, off time.Duration) *clockedServer {
 	t.Setenv("CLOCK_FILE", s.file.Name())
 	t.Setenv("LD_PRELOAD", lib)
 	s.Server = redistest.Start(t)
-	require.NoError(t, os.Unsetenv("LD_PRELOAD")) // for this one process only
+	require.NoError(t, os.Unsetenv("LD_PRELOAD")) // only the server needs it
 	s.rdb = s.Client(t)
 	s.isOff(t, off)
 	return s
 }
 
-// jump sets the server's clock to so much after the true time.
+// jump sets the server's clock to the true time plus off.
 func (s *clockedServer) jump(t *testing.T, off time.Duration) {
 	t.Helper()
 	_, err := s.file.WriteAt(binary.NativeEndian.AppendUint64(nil, uint64(off.Seconds())), 0)
@@ -97,7 +97,7 @@ func (s *clockedServer) jump(t *testing.T, off time.Duration) {
 	}
 }
 
-// isOff requires that the server's clock really is off.
+// isOff requires the server's clock to be off by that much.
 func (s *clockedServer) isOff(t *testing.T, off time.Duration) {
 	t.Helper()
 	now, err := do(t, s.rdb, "TIME").AsIntSlice()
@@ -105,8 +105,8 @@ func (s *clockedServer) isOff(t *testing.T, off time.Duration) {
 	require.WithinDuration(t, time.Now().Add(off), time.Unix(now[0], 0), time.Minute)
 }
 
-// Fault 6, G1 and G2: the server's wall clock is hours off, which changes nothing: a hold is renewed, a
-// killed holder's lease ends when it should, neither earlier nor later.
+// Fault 6, G1 and G2: the server's wall clock is hours off, to no effect. A hold is renewed, and a killed
+// holder's lease expires on time.
 func TestServerClockOff(t *testing.T) {
 	for _, off := range []time.Duration{-30 * time.Hour, 30 * time.Hour} {
 		t.Run(off.String(), func(t *testing.T) {
@@ -128,16 +128,16 @@ func TestServerClockOff(t *testing.T) {
 			p.kill()
 			asked := time.Now()
 			left := remaining(t, s.rdb, "m")
-			got := w.gets(t, left+afterLease, "the lease has ended")
+			got := w.gets(t, left+afterLease, "the lease has expired")
 			require.GreaterOrEqual(t, got.at.Sub(asked), left)
 			require.NoError(t, got.unlock())
 		})
 	}
 }
 
-// Fault 6: the server's wall clock is set forward in mid-lease. Redis then forgets leases early, which
-// no client can see; a renewed hold is told by its next renewal, one with a fixed lease by the end of
-// the lease as it knows it, or by its unlock: docs/guarantees.md says so.
+// Fault 6: the server's wall clock jumps forward in mid-lease. Redis expires leases early, unseen by any client.
+// A hold with a watchdog ends at its next renewal; a fixed lease ends when the client expects, or at its unlock
+// (docs/guarantees.md).
 func TestServerClockJumpsForward(t *testing.T) {
 	s := startClockedServer(t, 0)
 	c := newClient(t, s.rdb, rlock.Options{WatchdogTimeout: 3 * time.Second})
@@ -152,13 +152,13 @@ func TestServerClockJumpsForward(t *testing.T) {
 	for _, name := range []string{"renewed", "fixed"} {
 		var g granted
 		g.ctx, g.unlock, g.err = other.Mutex(name).TryLock(context.Background(), 0)
-		require.NoError(t, g.err, "the lease is over for Redis")
+		require.NoError(t, g.err, "the lease has expired in Redis")
 		next = append(next, g)
 	}
 	ended(t, ctx, time.Second+promptly)
-	t.Logf("told after %v", time.Since(jumped))
+	t.Logf("cancelled after %v", time.Since(jumped))
 	require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
-	require.NoError(t, fixedCtx.Err(), "nothing tells it")
+	require.NoError(t, fixedCtx.Err(), "not renewed, so not noticed")
 	require.ErrorIs(t, unlockFixed(), rlock.ErrLost)
 	for _, g := range next {
 		require.NoError(t, g.ctx.Err())
@@ -166,9 +166,9 @@ func TestServerClockJumpsForward(t *testing.T) {
 	}
 }
 
-// Fault 6: the server's wall clock is set back in mid-lease. Holders notice nothing and exclude others
-// as before; their unlock frees the lock at once. But Redis keeps what is not unlocked for as much
-// longer: the hold of a killed process, until its lease and the step are over.
+// Fault 6: the server's wall clock jumps back in mid-lease. Holders are not affected and exclude others as
+// before, and an unlock frees the lock at once. But Redis keeps an abandoned hold longer, by the size of the
+// jump.
 func TestServerClockJumpsBack(t *testing.T) {
 	s := startClockedServer(t, 0)
 	const watchdog = 3 * time.Second
@@ -183,6 +183,6 @@ func TestServerClockJumpsBack(t *testing.T) {
 	require.Greater(t, remaining(t, s.rdb, "m"), time.Hour)
 	w.waits(t)
 	require.NoError(t, unlock())
-	require.NoError(t, w.gets(t, promptly, "told of the unlock").unlock())
+	require.NoError(t, w.gets(t, promptly, "woken by the unlock").unlock())
 	require.False(t, exists(t, s.rdb, "m"))
 }

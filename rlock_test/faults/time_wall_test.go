@@ -18,9 +18,9 @@ import (
 	"github.com/go-rlock/rlock/internal/redistest"
 )
 
-// wallPatch makes time.Now read a wall clock that is BASE seconds off and, in every other period of
-// EVERY nanoseconds, JUMP seconds more. The monotonic reading stays, as when somebody sets the clock
-// of a machine. (libfaketime does not reach Go, which reads the clock without the C library.)
+// wallPatch shifts the wall clock of time.Now by BASE seconds, and by JUMP more in every other period of EVERY
+// nanoseconds. The monotonic reading stays, as when an operator sets a machine's clock. (libfaketime does not
+// affect Go, which does not read the clock through the C library.)
 const wallPatch = `package time
 
 import "syscall"
@@ -43,7 +43,7 @@ func wallNow() (sec int64, nsec int32, mono int64) {
 }
 `
 
-// buildWallclock builds the program with the patched package time.
+// buildWallclock builds the program with the patched time package.
 func buildWallclock(t *testing.T) (bin string) {
 	t.Helper()
 	root, err := exec.Command("go", "env", "GOROOT").Output()
@@ -71,8 +71,8 @@ func buildWallclock(t *testing.T) (bin string) {
 	return bin
 }
 
-// Fault 6, G1 and G2: clients whose wall clocks are hours apart, and jump by hours forth and back
-// within each lease. Nothing changes: they exclude each other, and every hold is renewed.
+// Fault 6, G1 and G2: clients' wall clocks are hours apart, and jump back and forth by hours within each lease.
+// The clients still exclude each other, and every hold is renewed.
 func TestClientsWithWrongWallClocks(t *testing.T) {
 	t.Parallel()
 	bin := buildWallclock(t)
@@ -103,7 +103,7 @@ func TestClientsWithWrongWallClocks(t *testing.T) {
 			if !assert.NoError(t, err, string(out)) || !assert.NoError(t, scanErr, string(out)) {
 				return
 			}
-			// The clock was wrong indeed.
+			// The clock really was wrong.
 			off := time.Unix(wall, 0).Sub(began)
 			lowest, highest := min(clock.base, clock.base+clock.jump), max(clock.base, clock.base+clock.jump)
 			assert.Greater(t, off, lowest-time.Minute)

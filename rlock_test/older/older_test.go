@@ -1,4 +1,5 @@
-// Package older tests this version of the library beside older ones, as in a rolling upgrade: processes of both on the same locks.
+// Package older tests this version of the library together with older ones, as in a rolling upgrade: processes
+// of both use the same locks.
 package older
 
 import (
@@ -17,23 +18,23 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
-// version is an older one: a commit of this repository, and what is known of it.
+// version is an older version: a commit of this repository and its properties.
 type version struct {
 	name   string
 	commit string
 	tags   string // for building the peer
-	oldest bool   // it has plain and fenced locks only, and no queue in Redis
-	trusts bool   // it and this version trust each other's grants
+	oldest bool   // only plain and fenced locks, and no queue in Redis
+	trusts bool   // this version and it accept each other's grants
 }
 
 var versions = []version{
-	// The last before holders could be spoken to.
+	// The last version whose holders could not receive messages.
 	beforeTheEar,
-	// The last before an unlock passed a lock on in memory, and before readers shared a tenure.
+	// The last version before an unlock passed a lock on in memory, and before readers shared a tenure.
 	{name: "before passing on", commit: "15260fca62b9cfb625d001da5207d9eda83e3213", trusts: true},
-	// The last whose grants counted how many there had been in a row, where now the version stands.
+	// The last version whose grants carried the number of grants in a row, in the field that now has the version.
 	{name: "grants that count", commit: "99622b20cb87f656a0ece82b481376e567706f02"},
-	// The last without a queue in Redis.
+	// The last version without a queue in Redis.
 	{name: "without a queue", commit: "1fbfa0c323afaac6fbee28cc421d2c2562fe5d1b", tags: "oldest", oldest: true},
 }
 
@@ -49,8 +50,8 @@ type upgrade struct {
 	olds, now []*peer
 }
 
-// G1, G4: processes of an older version and of this one exclude and wake each other, give the lock to each other in the order of the
-// queue, and pass over the dead of either.
+// G1, G4: processes of an older version and of this one exclude and wake each other. They hand the lock over in
+// queue order, and skip dead processes of either version.
 func TestOlderVersions(t *testing.T) {
 	t.Parallel()
 	now := build(t)
@@ -95,7 +96,7 @@ func (f *upgrade) number(t *testing.T, command ...string) (n int64) {
 	return n
 }
 
-// channel is that to which a waiter subscribes.
+// channel returns a waiter's channel.
 func channel(holder, waiter, name string) string {
 	switch waiter {
 	case "upgradeable":
@@ -110,7 +111,7 @@ func channel(holder, waiter, name string) string {
 	}
 }
 
-// awaitListener waits until a process listens.
+// awaitListener waits until a process has subscribed.
 func (f *upgrade) awaitListener(t *testing.T, channel string) {
 	t.Helper()
 	redistest.Eventually(t, patience, func() bool {
@@ -119,10 +120,10 @@ func (f *upgrade) awaitListener(t *testing.T, channel string) {
 		n, err := of[1].AsInt64()
 		require.NoError(t, err)
 		return n > 0
-	}, "somebody waits")
+	}, "a process waits")
 }
 
-// awaitQueue waits until so many processes are in the queue.
+// awaitQueue waits until the queue has that many processes.
 func (f *upgrade) awaitQueue(t *testing.T, kind, name string, want int) {
 	t.Helper()
 	count := []string{"ZCARD", "rlock_queue:{" + name + "}"}
@@ -135,11 +136,11 @@ func (f *upgrade) awaitQueue(t *testing.T, kind, name string, want int) {
 	redistest.Eventually(t, patience, func() bool { return f.number(t, count...) == int64(want) }, "the queue")
 }
 
-// wakeUp is how long it may take from an unlock until the next one is in, in the best of several rounds: one that goes by a busy machine is
-// slow once, and one that nobody is told of always. A grant that its process does not use costs two seconds.
+// wakeUp bounds the time from an unlock to the next Lock, in the best of several rounds. A busy machine slows
+// down a single round, a missed wake-up every round. A grant that its process does not use costs two seconds.
 const wakeUp = time.Second
 
-// G1 and G4: one holds and the other waits, and is in long before the lease ends.
+// G1 and G4: one process holds, the other waits, and gets the lock long before the lease expires.
 func exclusion(t *testing.T, f *upgrade) {
 	for _, kinds := range [][2]string{
 		{"plain", "plain"}, {"fenced", "fenced"}, {"plain", "fenced"}, {"fair", "fair"}, {"write", "write"}, {"write", "read"}, {"read", "write"},
@@ -162,7 +163,7 @@ func exclusion(t *testing.T, f *upgrade) {
 	}
 }
 
-// exclude returns how long the wake-up took.
+// exclude returns the duration of the wake-up.
 func (f *upgrade) exclude(t *testing.T, one, other *peer, kinds [2]string) time.Duration {
 	t.Helper()
 	name := redistest.Name(t)
@@ -184,7 +185,7 @@ func (f *upgrade) exclude(t *testing.T, one, other *peer, kinds [2]string) time.
 	return took
 }
 
-// G1 and G4: processes of both versions stand in line, and each unlock gives the lock to the next one.
+// G1 and G4: processes of both versions queue up, and each unlock hands the lock to the next in the queue.
 func handOff(t *testing.T, f *upgrade) {
 	for _, kind := range []string{"plain", "fenced", "fair"} {
 		if !f.knows(kind) {
@@ -197,9 +198,9 @@ func handOff(t *testing.T, f *upgrade) {
 				all = append(all, start(t, f.older, fmt.Sprintf("old %d", i), f.addrs), start(t, f.program, fmt.Sprintf("new %d", i), f.addrs))
 			}
 			const rounds = 4
-			best := make(map[string]time.Duration) // from one peer to another
+			best := make(map[string]time.Duration) // by hand-over, from peer to peer
 			for i := range rounds {
-				turns := append(slices.Clone(all[i:]), all[:i]...) // each of them begins once
+				turns := append(slices.Clone(all[i:]), all[:i]...) // each peer is first once
 				f.line(t, kind, turns, best)
 			}
 			for way, took := range best {
@@ -214,7 +215,7 @@ func handOff(t *testing.T, f *upgrade) {
 	}
 }
 
-// line has the peers lock one after the other, and unlock as their turns come. It notes how long each way took at best.
+// line makes the peers lock one after the other, and unlock in turn. It records the best time of each hand-over.
 func (f *upgrade) line(t *testing.T, kind string, peers []*peer, best map[string]time.Duration) {
 	t.Helper()
 	name := redistest.Name(t)
@@ -250,7 +251,7 @@ func (f *upgrade) line(t *testing.T, kind string, peers []*peer, best map[string
 	current.unlock(t)
 }
 
-// first returns the one of several sections that begins first.
+// first returns the first of these sections to begin.
 func first(t *testing.T, all []section) (began section, token int64) {
 	t.Helper()
 	var answers []reflect.SelectCase
@@ -259,13 +260,13 @@ func first(t *testing.T, all []section) (began section, token int64) {
 	}
 	late := reflect.SelectCase{Dir: reflect.SelectRecv, Chan: reflect.ValueOf(time.After(patience))}
 	i, text, _ := reflect.Select(append(answers, late))
-	require.Less(t, i, len(all), "nobody is in")
+	require.Less(t, i, len(all), "no section has begun")
 	_, err := fmt.Sscanf(text.String(), "locked %d", &token)
 	require.NoError(t, err, "%s: %s", all[i].name, text)
 	return all[i], token
 }
 
-// G4: a process of the other version that died in the queue is passed over.
+// G4: a dead process of the other version in the queue is skipped.
 func theDead(t *testing.T, f *upgrade) {
 	for _, kind := range []string{"plain", "fair", "write"} {
 		if !f.knows(kind) {
@@ -304,7 +305,8 @@ func theDead(t *testing.T, f *upgrade) {
 	}
 }
 
-// G1 and G4: readers of both versions are in together, a writer of either waits for all of them, and later readers for the writer.
+// G1 and G4: readers of both versions share the lock. A writer of either version waits for all of them, and
+// later readers wait for the writer.
 func readers(t *testing.T, f *upgrade) {
 	for name, row := range map[string]struct{ writer, later *peer }{
 		"old writer, new reader": {f.olds[1], f.now[1]}, "new writer, old reader": {f.now[1], f.olds[1]},
@@ -313,7 +315,7 @@ func readers(t *testing.T, f *upgrade) {
 			t.Parallel()
 			name := redistest.Name(t)
 			var inside []section
-			for _, p := range []*peer{f.now[0], f.olds[0], f.now[0], f.now[0], f.olds[0]} { // those of one process may share what it has in Redis
+			for _, p := range []*peer{f.now[0], f.olds[0], f.now[0], f.now[0], f.olds[0]} { // readers of a process may share its hold in Redis
 				s := p.lock(t, "read", name)
 				s.in(t)
 				inside = append(inside, s)
@@ -337,8 +339,8 @@ func readers(t *testing.T, f *upgrade) {
 	}
 }
 
-// G1 and G4: goroutines of two processes of each version want one lock. No update is lost, tokens rise, each Lock returns, and where there is
-// a queue no process starves.
+// G1 and G4: goroutines of two processes of each version compete for a lock. No update is lost, tokens rise,
+// each Lock returns, and with a queue no process starves.
 func herd(t *testing.T, f *upgrade) {
 	for _, kind := range []string{"plain", "fenced", "fair", "readwrite", "quorum"} {
 		if !f.knows(kind) {
@@ -362,8 +364,8 @@ func herd(t *testing.T, f *upgrade) {
 			}
 			t.Logf("%s: sections of two older processes and of two of this version: %v", kind, sections)
 			require.EqualValues(t, sum, f.number(t, "GET", name+":count"), "an update was lost")
-			if !f.oldest && kind != "quorum" { // in those, whoever asks first is next
-				require.Greater(t, 40*slices.Min(sections), slices.Max(sections), "somebody starves: %v", sections)
+			if !f.oldest && kind != "quorum" { // without a queue, the first to ask gets the lock
+				require.Greater(t, 40*slices.Min(sections), slices.Max(sections), "a process starves: %v", sections)
 			}
 			require.Zero(t, f.number(t, "EXISTS", name))
 		})

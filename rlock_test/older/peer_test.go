@@ -19,7 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// build builds the peer program with the present library.
+// build builds the peer program with the current library.
 func build(t *testing.T) (program string) {
 	t.Helper()
 	program = filepath.Join(t.TempDir(), "peer")
@@ -77,8 +77,8 @@ func unpack(t *testing.T, archive []byte, dir string) {
 	}
 }
 
-// patience bounds waits without another bound. It is shorter than the peers' watchdog time, for which a waiter that
-// missed an unlock would sleep.
+// patience bounds all other waits. It is shorter than the peers' watchdog time, for which a waiter that missed
+// an unlock would sleep.
 const patience = 15 * time.Second
 
 // peer is a process that takes locks, see peer/main.go.
@@ -86,18 +86,18 @@ type peer struct {
 	*exec.Cmd
 	name  string
 	stdin io.WriteCloser
-	ended chan struct{} // closed at the end of stdout
+	ended chan struct{} // closed at EOF of stdout
 
 	mu      sync.Mutex // guards the following
 	answers map[string]chan string
 	last    int // ID
 }
 
-// start runs a peer on these servers. It ends with the test.
+// start runs a peer on these servers until the test ends.
 func start(t *testing.T, program, name string, addrs []string) *peer {
 	t.Helper()
 	p := &peer{Cmd: exec.Command(program, strings.Join(addrs, ",")), name: name, answers: make(map[string]chan string), ended: make(chan struct{})}
-	p.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0 "+os.Getenv("GORACE")) // otherwise it sleeps for a second at exit
+	p.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0 "+os.Getenv("GORACE")) // otherwise the race runtime sleeps for a second at exit
 	var stderr bytes.Buffer
 	p.Stderr = &stderr
 	var err error
@@ -123,7 +123,7 @@ func start(t *testing.T, program, name string, addrs []string) *peer {
 	return p
 }
 
-// gone waits for the peer's exit.
+// gone waits for the peer to exit.
 func (p *peer) gone(t *testing.T) {
 	t.Helper()
 	select {
@@ -143,7 +143,7 @@ func (p *peer) answer(id string) chan string {
 	return p.answers[id]
 }
 
-// tell sends a command, and returns its ID.
+// tell sends a command and returns its ID.
 func (p *peer) tell(t *testing.T, command string, words ...string) (id string) {
 	t.Helper()
 	p.mu.Lock()
@@ -171,7 +171,7 @@ func (p *peer) await(t *testing.T, answer chan string) string {
 	}
 }
 
-// ask sends a command, and returns the answer.
+// ask sends a command and returns the reply.
 func (p *peer) ask(t *testing.T, command string, words ...string) string {
 	t.Helper()
 	return p.await(t, p.answer(p.tell(t, command, words...)))
@@ -189,7 +189,7 @@ func (p *peer) lock(t *testing.T, kind, name string) section {
 	return section{p, p.tell(t, "lock", kind, name)}
 }
 
-// in waits until the section has begun, and returns its token.
+// in waits for the section to begin, and returns its token.
 func (s section) in(t *testing.T) (token int64) {
 	t.Helper()
 	text := s.await(t, s.answer(s.id))
@@ -198,7 +198,7 @@ func (s section) in(t *testing.T) (token int64) {
 	return token
 }
 
-// requireOut checks that the section has not begun.
+// requireOut requires that the section has not begun.
 func (s section) requireOut(t *testing.T) {
 	t.Helper()
 	select {
@@ -214,7 +214,7 @@ func (s section) unlock(t *testing.T) {
 	require.Equal(t, "unlocked", s.await(t, s.answer(s.id)), s.name)
 }
 
-// grants is how many locks other processes have handed to the peer so far.
+// grants returns how many locks other processes have handed to the peer so far.
 func (p *peer) grants(t *testing.T) (n int) {
 	t.Helper()
 	_, err := fmt.Sscanf(p.ask(t, "grants"), "grants %d", &n)

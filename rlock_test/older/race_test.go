@@ -2,5 +2,5 @@
 
 package older
 
-// raceFlags are those with which go builds programs like this test.
+// raceFlags make go build programs in the mode of this test.
 func raceFlags() []string { return []string{"-race"} }

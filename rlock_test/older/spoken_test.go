@@ -11,11 +11,11 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// mute is how long this version may keep a lock while an older version waits.
+// mute is the longest time for which this version may keep a lock while an older version waits.
 const mute = 3 * time.Second
 
-// spokenTo tests holders of this version with WithAsked, WithLinger or a ticket, beside waiting older versions that know
-// none of these: they see an ordinary holder.
+// spokenTo tests holders of this version with WithAsked, WithLinger or a ticket against waiters of an older
+// version without these options, which see an ordinary holder.
 func spokenTo(t *testing.T, f *upgrade) {
 	const watchdog = 3 * time.Second
 	c, err := rlock.New(redistest.Dial(t, f.addrs[0]), rlock.Options{WatchdogTimeout: watchdog})
@@ -101,7 +101,7 @@ func spokenTo(t *testing.T, f *upgrade) {
 	})
 }
 
-// lock calls Lock on a goroutine, which ends with it. If Lock fails, so does the unlock.
+// lock calls Lock on a goroutine that ends with it. If Lock fails, so does the unlock.
 func lock(t *testing.T, m *rlock.Mutex) <-chan rlock.UnlockFunc {
 	t.Helper()
 	in := make(chan rlock.UnlockFunc, 1)

@@ -16,11 +16,11 @@ import (
 	"github.com/go-rlock/rlock/internal/redistest"
 )
 
-// talk is what passes between a process and Redis: commands and messages, of which a line each is kept.
+// talk is the traffic between a process and Redis: commands and messages, a line each.
 type talk struct {
 	mu    sync.Mutex // guards the following
 	lines []string
-	calls int // of scripts, that were answered
+	calls int // answered script calls
 }
 
 var (
@@ -28,7 +28,7 @@ var (
 	someTag    = regexp.MustCompile(`(<client>:)\d{1,6}\b`) // which differs with how many there were; one with a mark is longer
 )
 
-// record puts a proxy before the server that remembers what it sees.
+// record puts a recording proxy before the server.
 func record(t *testing.T, addr string) (to *talk, proxy string) {
 	t.Helper()
 	p := redistest.StartProxy(t, addr)
@@ -53,9 +53,9 @@ func record(t *testing.T, addr string) (to *talk, proxy string) {
 
 func (to *talk) note(way string, words []string) {
 	switch {
-	case slices.Contains([]string{"HELLO", "CLIENT", "PING"}, words[0]): // a connection, however long it takes
+	case slices.Contains([]string{"HELLO", "CLIENT", "PING"}, words[0]): // part of connecting
 		return
-	case isRenewal(words): // the machine stood still
+	case isRenewal(words): // only if the machine stood still
 		return
 	}
 	text := someTag.ReplaceAllString(someClient.ReplaceAllString(strings.Join(words, " "), "<client>"), "${1}<tag>")
@@ -64,7 +64,7 @@ func (to *talk) note(way string, words []string) {
 	to.lines = append(to.lines, way+text)
 }
 
-// isRenewal reports whether it is a script call whose first argument is not an owner, but the lease.
+// isRenewal reports whether a script call is a renewal: its first argument is the lease, not an owner.
 func isRenewal(words []string) bool {
 	if len(words) < 3 || !strings.HasPrefix(words[0], "EVAL") {
 		return false
@@ -73,14 +73,14 @@ func isRenewal(words []string) bool {
 	return err == nil && len(words) > 3+keys && words[3+keys] == "30000"
 }
 
-// answered is how many calls of scripts were answered.
+// answered returns how many script calls were answered.
 func (to *talk) answered() int {
 	to.mu.Lock()
 	defer to.mu.Unlock()
 	return to.calls
 }
 
-// about is what was said with that name, in any order: there are two connections.
+// about returns the traffic with that name, sorted: two connections have no common order.
 func (to *talk) about(name string) (lines []string) {
 	to.mu.Lock()
 	defer to.mu.Unlock()
@@ -93,7 +93,7 @@ func (to *talk) about(name string) (lines []string) {
 	return lines
 }
 
-// besides is what was said without any of those names.
+// besides returns the traffic without any of those names.
 func (to *talk) besides(names []string) (lines []string) {
 	to.mu.Lock()
 	defer to.mu.Unlock()
@@ -105,14 +105,15 @@ func (to *talk) besides(names []string) (lines []string) {
 	return lines
 }
 
-// unused are pairs of locks: who has the first alone, or also waits with the second for it.
+// unused are pairs of locks. A process holds the first alone, or another waits for it with the second.
 var unused = [][2]string{
 	{"plain"}, {"fenced"}, {"fair"}, {"write"}, {"read"}, {"upgradeable"}, {"all"},
 	{"plain", "plain"}, {"fenced", "fenced"}, {"fair", "fair"}, {"write", "write"}, {"write", "read"}, {"read", "write"},
 }
 
-// Locks of processes that use nothing of the ear cost what they did before there was one: the same scripts, commands, messages and bytes, for a lock that
-// is free, for one that is held, for those who wait, and for the hand-over. A busy machine may cost more once, so the least of some rounds counts.
+// Locks of processes that do not use the ear cost as much as before it existed: the same scripts, commands,
+// messages and bytes, for free locks, held locks, waiters and the hand-over. A busy machine may add some, so the
+// best of several rounds counts.
 func TestUnusedIsAsBefore(t *testing.T) {
 	t.Parallel()
 	saidBefore, restBefore := unusedTalk(t, buildOlder(t, beforeTheEar))
@@ -126,7 +127,7 @@ func TestUnusedIsAsBefore(t *testing.T) {
 	require.Equal(t, restBefore, rest)
 }
 
-// unusedTalk is the talk of two processes of a version with a server, about each of the pairs, and about nothing of that.
+// unusedTalk returns the traffic of two processes of a version with a server, for each pair, and the rest.
 func unusedTalk(t *testing.T, program string) (said map[string][]string, rest [2][]string) {
 	t.Helper()
 	addr := redistest.Start(t).Addr()
@@ -155,8 +156,8 @@ func unusedTalk(t *testing.T, program string) (said map[string][]string, rest [2
 			}
 			asked := talks[1].answered()
 			waiter := peers[1].lock(t, pair[1], name)
-			redistest.Eventually(t, patience, func() bool { return talks[1].answered() >= asked+2 }, "it sleeps")
-			<-time.After(200 * time.Millisecond) // which costs nothing
+			redistest.Eventually(t, patience, func() bool { return talks[1].answered() >= asked+2 }, "the waiter sleeps")
+			<-time.After(200 * time.Millisecond) // a sleeping waiter sends nothing
 			waiter.requireOut(t)
 			holder.unlock(t)
 			waiter.in(t)
@@ -165,7 +166,7 @@ func unusedTalk(t *testing.T, program string) (said map[string][]string, rest [2
 		redistest.Eventually(t, patience, func() bool {
 			channels, err := rdb.Do(t.Context(), rdb.B().PubsubChannels().Pattern("*unused*").Build()).AsStrSlice()
 			return err == nil && len(channels) == 0
-		}, "nobody listens any more")
+		}, "all subscriptions end")
 		for both, name := range about {
 			for i, to := range talks {
 				key := fmt.Sprintf("%s, process %d", both, i)

@@ -73,7 +73,7 @@ func TestNames(t *testing.T) {
 		if m[2] == "histogram" {
 			name += "_bucket"
 		}
-		assert.True(t, asked[name], "nobody asks for %s", name)
+		assert.True(t, asked[name], "no panel or alert uses %s", name)
 	}
 }
 

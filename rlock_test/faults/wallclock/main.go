@@ -1,5 +1,5 @@
-// Wallclock counts under a lock, in a file independent of Redis, while its wall clock is wrong:
-// time_wall_test.go builds it with a package time whose wall clock is set by the environment.
+// Wallclock increments a counter in a file, outside Redis, under a lock while its wall clock is wrong.
+// time_wall_test.go builds it with a patched time package that reads the offset from the environment.
 package main
 
 import (
@@ -21,8 +21,8 @@ func main() {
 	}
 }
 
-// run prints the wall clock at the start, and at the end the number of its jumps against the monotonic clock. The
-// section is longer than the watchdog time, so the hold depends on its renewals.
+// run prints the wall-clock time at the start, and at the end how often it jumped against the monotonic clock.
+// The section outlasts the watchdog time, so the hold depends on renewals.
 func run(addr, name, counter string) error {
 	const watchdog = 900 * time.Millisecond
 	rdb, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}})

@@ -77,7 +77,7 @@ func afterwards(ctx context.Context, m *rlock.Mutex) error {
 	return work(ctx) // want `^ctx was cancelled by the unlock of the Lock in line \d+: pass a ctx from before that, and give the section a ctx of its own name$`
 }
 
-// As they should be.
+// Correct code, without findings.
 
 func loopFine(ctx context.Context, client *rlock.Client, names []string) (err error) {
 	for _, name := range names {

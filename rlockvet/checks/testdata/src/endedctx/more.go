@@ -46,7 +46,7 @@ func escapes(ctx context.Context, m *rlock.Mutex) (context.Context, error) {
 	return held, nil // want `^held is cancelled by the unlock of the Lock in line \d+, which is deferred, so the caller gets a ctx that has ended: return the unlock as well, and do not defer it$`
 }
 
-// As they should be.
+// Correct code, without findings.
 
 func boundedFine(ctx context.Context, m *rlock.Mutex, quick bool) error {
 	wait, cancel := context.WithTimeout(ctx, time.Second)

@@ -91,7 +91,7 @@ func onlyBusySwitch(ctx context.Context, m *rlock.Mutex) error {
 	return errors.Join(work(held), unlock())
 }
 
-// As they should be.
+// Correct code, without findings.
 
 func checked(ctx context.Context, m *rlock.Mutex) (err error) {
 	ctx, unlock, err := m.Lock(ctx)

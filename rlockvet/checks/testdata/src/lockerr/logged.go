@@ -67,7 +67,7 @@ func busyOrLogged(ctx context.Context, m *rlock.Mutex) error {
 	return work(ctx)
 }
 
-// As they should be.
+// Correct code, without findings.
 
 func logAndExit(err error) {
 	if err != nil {
@@ -173,7 +173,7 @@ func permitNoResult(ctx context.Context, s *rlock.PermitSemaphore) error {
 	return work(ctx)
 }
 
-// As they should be.
+// Correct code, without findings.
 
 func readLater(ctx context.Context, m *rlock.Mutex, ended func(error)) error {
 	ctx, unlock, err := m.Lock(ctx)

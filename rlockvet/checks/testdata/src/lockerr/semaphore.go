@@ -51,7 +51,7 @@ func acquireDeferredFirstInLiteral(ctx context.Context, s *rlock.Semaphore) erro
 	return work(ctx)
 }
 
-// As they should be.
+// Correct code, without findings.
 
 func acquireReturned(ctx context.Context, s *rlock.Semaphore) error {
 	return s.Acquire(ctx, 1)

@@ -12,7 +12,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// As they should be.
+// Correct code, without findings.
 
 func deferredCheck(ctx context.Context, m *rlock.Mutex) error {
 	ctx, unlock, err := m.Lock(ctx)

@@ -95,7 +95,7 @@ func permitsLocker(ctx context.Context, s *rlock.Semaphore) error {
 	return work(ctx)
 }
 
-// As they should be.
+// Correct code, without findings.
 
 func acquireDeferred(ctx context.Context, s *rlock.Semaphore) (err error) {
 	if err := s.Acquire(ctx, 1); err != nil {

@@ -30,7 +30,7 @@ func unitless(ctx context.Context, client *rlock.Client) {
 	_ = m.TryDo(ctx, 5, work)                   // want `5 has no unit`
 }
 
-// As they should be.
+// Correct code, without findings.
 
 const second = time.Second
 

@@ -189,7 +189,7 @@ func lockAfterLoss(ctx context.Context, m *rlock.Mutex) error {
 	return work(ctx) // want `pass held$`
 }
 
-// As they should be.
+// Correct code, without findings.
 
 func lockCleanUp(ctx context.Context, m *rlock.Mutex) error {
 	ctx, unlock, err := m.Lock(ctx)

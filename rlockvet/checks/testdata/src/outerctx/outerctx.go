@@ -154,7 +154,7 @@ func doBackgroundAgain(ctx context.Context, m, other *rlock.Mutex) error {
 	})
 }
 
-// As they should be.
+// Correct code, without findings.
 
 func doFine(ctx context.Context, m *rlock.Mutex) error {
 	return m.Do(ctx, func(ctx context.Context) error { return work(ctx) })

@@ -34,7 +34,7 @@ func do(ctx context.Context, m *rlock.Mutex) error {
 	})
 }
 
-// As they should be.
+// Correct code, without findings.
 
 func shadowed(ctx context.Context, m *rlock.Mutex) error {
 	ctx, unlock, err := m.Lock(rlock.WaitOnly(ctx))

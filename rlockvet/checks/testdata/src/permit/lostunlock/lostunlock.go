@@ -101,7 +101,7 @@ func deferredInLoop(ctx context.Context, s *rlock.PermitSemaphore) {
 	}
 }
 
-// As they should be.
+// Correct code, without findings.
 
 func deferred(ctx context.Context, s *rlock.PermitSemaphore) (err error) {
 	ctx, permit, err := s.Acquire(ctx)
