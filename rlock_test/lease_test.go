@@ -220,9 +220,7 @@ func TestNoGhostRenewal(t *testing.T) {
 // The watchdog must go with the hold even if the Lock was cancelled at any moment.
 func TestWatchdogEndsWithCancelledAcquires(t *testing.T) {
 	b := newFixture(t, rlock.Options{WatchdogTimeout: shortWatchdog})
-	calls := func() int {
-		return redistest.Goroutines("go-rlock/rlock/rlock.", "go-rlock/rlock/internal/engine.", "go-rlock/rlock/internal/calls.", "go-rlock/rlock/internal/sweep.")
-	}
+	calls := func() int { return ourGoroutinesIn(withoutHub...) }
 	before := calls()
 	for i := range 300 {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Duration(i)*3*time.Microsecond)

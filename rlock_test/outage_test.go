@@ -191,7 +191,7 @@ func TestReplicasWhileASlotMoves(t *testing.T) {
 	redistest.Parallel(t)
 	cl := redistest.StartCluster(t, 3, 0)
 	cl.BeginMove(t, cl.Slot(t, "x"))
-	c := newClient(t, cl.Client(t), rlock.Options{Replicas: 1, ReplicaTimeout: 50 * time.Millisecond})
+	c := newClient(t, cl.Client(t), rlock.Options{Replicas: 1, ReplicaTimeout: time.Second / 2})
 	began := time.Now()
 	_, _, err := c.Mutex("x").Lock(context.Background())
 	require.ErrorIs(t, err, rlock.ErrNotReplicated, "acquired, but there is no replica")

@@ -132,7 +132,7 @@ func cancelledWaitsLeaveNothing(t *testing.T) {
 			held(func(key string) rueidis.Completed {
 				return rdb.B().Hset().Key(key).FieldValue().FieldValue(foreignOwner, "1").Build()
 			})
-			before := redistest.Goroutines("go-rlock/rlock/rlock.", "go-rlock/rlock/internal/engine.", "go-rlock/rlock/internal/calls.", "go-rlock/rlock/internal/sweep.")
+			before := ourGoroutinesIn(withoutHub...)
 			var subscribed atomic.Int64
 			inParallel(names, func(i int) {
 				ctx, cancel := context.WithTimeout(context.Background(), rand.N(20*time.Millisecond))
@@ -160,7 +160,7 @@ func cancelledWaitsLeaveNothing(t *testing.T) {
 						}
 					}
 				}
-				return redistest.Goroutines("go-rlock/rlock/rlock.", "go-rlock/rlock/internal/engine.", "go-rlock/rlock/internal/calls.", "go-rlock/rlock/internal/sweep.") <= before
+				return ourGoroutinesIn(withoutHub...) <= before
 			}, "no keys, no channels, no goroutines")
 		})
 	}
@@ -173,7 +173,7 @@ func TestIdleWaitersSendNothing(t *testing.T) {
 	holder, waiters := newClient(t, s.Client(t)), newClient(t, s.Client(t))
 	_, unlock, err := holder.Mutex("idle", rlock.WithLease(testTimeout)).Lock(context.Background()) // not renewed
 	require.NoError(t, err)
-	before := redistest.Goroutines("go-rlock/rlock")
+	before := ourGoroutines()
 	asked := redistest.Commands(t, watch)["evalsha"]
 
 	const n = 1000
@@ -202,7 +202,7 @@ func TestIdleWaitersSendNothing(t *testing.T) {
 		}
 	}
 	// Eventually: a first look may find a call of another test's timer, which has no label yet.
-	redistest.Eventually(t, 5*time.Second, func() bool { return redistest.Goroutines("go-rlock/rlock")-before <= n+2 },
+	redistest.Eventually(t, 5*time.Second, func() bool { return ourGoroutines()-before <= n+2 },
 		"no goroutine of ours for each")
 	cancel()
 	wg.Wait()
