@@ -99,7 +99,7 @@ func TestWaitOnlyWaits(t *testing.T) {
 // G1: the loss of its lock ends a section that has outlived its caller's ctx. Of several locks, one loss ends all.
 func TestWaitOnlySectionIsLost(t *testing.T) {
 	redistest.Parallel(t)
-	s := newTwoClients(t, redistest.Shared(t), rlock.Options{WatchdogTimeout: time.Second})
+	s := newTwoClients(t, redistest.Shared(t), rlock.Options{WatchdogTimeout: 3 * time.Second})
 	for kind, lock := range leftKinds() {
 		t.Run(kind, func(t *testing.T) {
 			redistest.Parallel(t)
