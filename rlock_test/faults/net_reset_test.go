@@ -40,11 +40,11 @@ func TestNetResetAtEveryPhaseOfACall(t *testing.T) {
 					if !cut.upward && cut.bytes >= netReply {
 						continue // nothing follows until the next call
 					}
-					struck := 0
+					var struck []string
 					arm := func() { relay.armAt("\r\nEVALSHA", cut.upward, cut.bytes) }
-					disarm := func() {
+					disarm := func(call string) {
 						if relay.disarm() {
-							struck++
+							struck = append(struck, call)
 						}
 					}
 					what := fmt.Sprintf("upward=%v, %d bytes", cut.upward, cut.bytes)
@@ -55,24 +55,24 @@ func TestNetResetAtEveryPhaseOfACall(t *testing.T) {
 					}
 					arm()
 					ctx, unlock, err := m.Lock(newCtx(t))
-					disarm()
+					disarm("Lock")
 					require.NoError(t, err, what)
 					has(ctx, 1)
 					arm()
 					inner, unlockInner, err := b.forLonger().Lock(ctx)
-					disarm()
+					disarm("re-entry")
 					require.NoError(t, err, what)
 					has(inner, 2)
 					require.NoError(t, unlockInner(), what)
 					has(ctx, 1)
 					arm()
 					err = unlock()
-					disarm()
+					disarm("unlock")
 					require.NoError(t, err, what)
 					require.True(t, b.free(t), what)
 					require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
 					b.becomesFree(t, 0)
-					require.Equal(t, 3, struck, what)
+					require.Equal(t, []string{"Lock", "re-entry", "unlock"}, struck, what)
 				}
 			})
 		}
