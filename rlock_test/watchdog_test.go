@@ -57,12 +57,15 @@ func TestHandOverBetweenWatchdogTimes(t *testing.T) {
 			_, unlock, err := newClient(t, rdb).Mutex(b.name).Lock(context.Background())
 			require.NoError(t, err)
 			for _, d := range []time.Duration{shortWatchdog, time.Second, time.Minute} {
+				began := time.Now()
 				waiter := lockAsync(t, newClient(t, rdb).Mutex(b.name, rlock.WithWatchdog(d)))
 				b.awaitPlace(t, b.name)
 				require.NoError(t, unlock())
 				got := waiter.get(t, soon)
 				require.NoError(t, got.err)
-				require.LessOrEqual(t, b.pttl(t, b.name), min(d, 2*time.Second))
+				if ttl := b.pttl(t, b.name); time.Since(began) < time.Second/2 { // later, the grant was old or has been renewed
+					require.LessOrEqual(t, ttl, min(d, 2*time.Second))
+				}
 				redistest.Eventually(t, soon, func() bool { return b.pttl(t, b.name) > d*3/4 }, "renewed")
 				for _, ttl := range b.watch(t, b.name, time.Second) {
 					require.LessOrEqual(t, ttl, d)
