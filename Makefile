@@ -15,7 +15,7 @@ PKGS  ?= $(TESTED:%=./%/...) ./...
 
 # Replaces all flags of go test: make test PKGS=./lease TESTFLAGS='-race -v -run=TestRenew'
 # -parallel: most tests wait, for leases to end or for servers to start, and so can do it together. -vet: go vet has run before.
-TESTFLAGS ?= -race -vet=off -shuffle=on -count=1 -parallel=20 -timeout=20m
+TESTFLAGS ?= -race -vet=off -shuffle=on -count=1 -parallel=16 -timeout=20m
 
 # The linter is built from its module, outside this module's go.mod, and kept in bin/ under its version and Go's: a linter built
 # with an older Go than the current one refuses to run. This version needs Go 1.26 to build.
