@@ -300,11 +300,11 @@ func (a *MultiMutex) lock(who engine.Caller) (context.Context, UnlockFunc, error
 	trace.forget() // what became of single members
 	if err != nil {
 		err = labelled(who, err)
-		trace.ended(who.Ctx, err, nil)
+		trace.ended(who.Ctx, err, nil, nil)
 		return who.Ctx, func() error { return a.fail(ErrNotHeld, errLockFailed) }, err
 	}
 	engine.AskedTogether(s.ctx, who.Ctx)
-	trace.ended(s.ctx, nil, s.rollBack)
+	trace.ended(s.ctx, nil, nil, s.rollBack)
 	var unlocked atomic.Bool
 	return s.ctx, func() error {
 		if unlocked.Swap(true) {

@@ -119,7 +119,7 @@ func (m *Mutex) Lock(ctx context.Context) (context.Context, UnlockFunc, error) {
 // or less, it makes one attempt, or none if other goroutines of this process already wait for the lock.
 // The wait does not bound the section.
 //
-// Redis has one second to answer the first attempt, even if wait is shorter, plus [Options].ReplicaTimeout
+// Redis has one second for its first answer, even if wait is shorter, plus [Options].ReplicaTimeout
 // if replicas are asked. Without an answer, the error satisfies errors.Is for [ErrUnreachable] as well. If the holder's
 // Client has an [Options].Label that this Client does not know yet, TryLock asks Redis for it, for up to 200 ms of that second.
 func (m *Mutex) TryLock(ctx context.Context, wait time.Duration) (context.Context, UnlockFunc, error) {
@@ -140,13 +140,10 @@ func lockTraced(
 	l, err := lock(who)
 	if err != nil {
 		err = labelled(who, err)
-		trace.ended(who.Ctx, err, nil)
+		trace.ended(who.Ctx, err, nil, nil)
 		return who.Ctx, func() error { return notLocked(m) }, err
 	}
-	trace.ended(l, nil, func() { l.GiveBack() })
-	if trace != nil {
-		l.Released = trace.released
-	}
+	trace.ended(l, nil, func() { l.Released = trace.released }, func() { l.GiveBack() })
 	return l, l.Unlock, nil
 }
 

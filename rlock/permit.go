@@ -155,13 +155,10 @@ func (s *PermitSemaphore) acquire(who engine.Caller, n int) (context.Context, *P
 	who.Trace = trace.tracer()
 	h, err := s.semaphore.Acquire(who, n)
 	if err != nil {
-		trace.ended(who.Ctx, err, nil)
+		trace.ended(who.Ctx, err, nil, nil)
 		return who.Ctx, none, err
 	}
-	trace.ended(h, nil, h.GiveBack)
-	if trace != nil {
-		h.Released = trace.released
-	}
+	trace.ended(h, nil, func() { h.Released = trace.released }, h.GiveBack)
 	return h, &Permit{s, h}, nil
 }
 

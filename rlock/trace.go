@@ -3,6 +3,7 @@ package rlock
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-rlock/rlock/internal/engine"
@@ -175,6 +176,7 @@ type tracing struct {
 	panicked   chan struct{} // closed when Waiting has panicked
 	path       Path
 	by         context.Context
+	untaken    atomic.Bool // a function of the Trace has panicked: the caller does not get the lock
 }
 
 // tracer returns t for the engine; nil if t is nil.
@@ -246,15 +248,16 @@ func (t *tracing) forget() {
 	}
 }
 
-// ended ends the Lock. Without an error, ctx is that of the section. It calls giveBack if a function of the Trace panics, since the caller
-// then does not get the lock.
-func (t *tracing) ended(ctx context.Context, err error, giveBack func()) {
+// ended ends the Lock. Without an error, ctx is that of the section, and begins, if not nil, lets released follow it. It calls giveBack if a
+// function of the Trace panics, since the caller then does not get the lock.
+func (t *tracing) ended(ctx context.Context, err error, begins, giveBack func()) {
 	if t == nil {
 		return
 	}
 	now, returned := time.Now(), false
 	defer func() {
 		if err == nil && !returned {
+			t.untaken.Store(true)
 			giveBack()
 		}
 	}()
@@ -269,12 +272,16 @@ func (t *tracing) ended(ctx context.Context, err error, giveBack func()) {
 	default:
 		t.path = PathFree
 	}
-	if t.to.Acquired != nil {
-		t.to.Acquired(ctx, AcquiredInfo{
-			Name: t.name, Kind: t.kind, Names: t.names, Path: t.path, Waited: now.Sub(t.at), WasWaiting: t.waiting, Tried: t.tried, By: t.by,
-		})
+	info := AcquiredInfo{
+		Name: t.name, Kind: t.kind, Names: t.names, Path: t.path, Waited: now.Sub(t.at), WasWaiting: t.waiting, Tried: t.tried, By: t.by,
 	}
 	t.ctx, t.at, t.by = ctx, now, nil
+	if begins != nil {
+		begins() // before anybody has ctx: with it the section can be ended, by Export
+	}
+	if t.to.Acquired != nil {
+		t.to.Acquired(ctx, info)
+	}
 	returned = true
 }
 
@@ -310,7 +317,7 @@ func (t *tracing) failed(ctx context.Context, now time.Time, err error) {
 
 // released ends the section.
 func (t *tracing) released(unlock func() error) error {
-	if t == nil || t.to.Released == nil {
+	if t == nil || t.to.Released == nil || t.untaken.Load() {
 		return unlock()
 	}
 	held := time.Since(t.at)

@@ -63,7 +63,7 @@ func (u *Upgradeable) lockTraced(who engine.Caller) (context.Context, UnlockFunc
 	l, gate, err := u.rw.lock.LockUpgradeable(who)
 	if err != nil {
 		err = labelled(who, err)
-		trace.ended(who.Ctx, err, nil)
+		trace.ended(who.Ctx, err, nil, nil)
 		return who.Ctx, func() error { return notLocked(r.spec) }, err
 	}
 	unlock := func() error {
@@ -73,7 +73,7 @@ func (u *Upgradeable) lockTraced(who engine.Caller) (context.Context, UnlockFunc
 		}
 		return err
 	}
-	trace.ended(l, nil, func() { _ = unlock() })
+	trace.ended(l, nil, nil, func() { _ = unlock() })
 	return l, func() error { return trace.released(unlock) }, nil
 }
 

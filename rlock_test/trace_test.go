@@ -308,6 +308,29 @@ func TestTraceOfALossOfAQuorum(t *testing.T) {
 	require.ErrorIs(t, within(t, lost, testTimeout), rlock.ErrLost)
 }
 
+// Acquired may give the ctx to a goroutine that ends the section at once. Released follows.
+func TestTraceWhoseSectionEndsInAcquired(t *testing.T) {
+	virtual(t, func(t *testing.T, b fixture) {
+		exported, released := make(chan error), make(chan rlock.ReleasedInfo, 1)
+		c := newClient(t, b.rdb, rlock.Options{Trace: &rlock.Trace{
+			Acquired: func(ctx context.Context, _ rlock.AcquiredInfo) {
+				go func() { // ends when the test has its result
+					_, err := rlock.Export(ctx)
+					exported <- err
+				}()
+			},
+			Released: func(_ context.Context, info rlock.ReleasedInfo) { released <- info },
+		}})
+		_, unlock, err := c.Mutex(b.name).Lock(t.Context())
+		require.NoError(t, err)
+		require.NoError(t, <-exported)
+		require.True(t, (<-released).Exported)
+		require.NoError(t, unlock())
+		_, err = c.Mutex(b.name).ForceUnlock(t.Context())
+		require.NoError(t, err)
+	})
+}
+
 // All is traced itself whatever its parts are; Upgradeables and Quorums in it are traced as well.
 func TestTraceOfAllWithoutAMutex(t *testing.T) {
 	redistest.Parallel(t)
