@@ -25,7 +25,8 @@ import (
 //   - one for each latch with a waiter, one for each latch being changed, and one for each semaphore in use;
 //   - one for each call in flight whose caller may leave, or for which nobody waits;
 //   - with [Options].Deadlock, one for each Lock while it looks for a deadlock, and for each message about one;
-//   - one each to call the Logger and the Trace, while they have something to report.
+//   - one each to call the Logger and the Trace, while they have something to report;
+//   - one for each section that a loss or Close ends, until the methods of its parent ctx have returned.
 type Client struct {
 	engine     *engine.Engine
 	latches    *engine.Latches
@@ -87,13 +88,13 @@ func (o Options) forEngine(rdb rueidis.Client) engine.Options {
 //
 // Close waits for all calls in flight, even for a Lock that cannot be cancelled, and gives back any locks they get. That takes no time
 // if Redis answers, and about five seconds if it does not. Then Close gives [Options].Logger and Trace up to a second for queued
-// reports, and drops the rest.
+// reports, and drops the rest. In that second it also waits for the methods of contexts given to Lock, if they block.
 //
 // When Close returns, no subscription is left. No goroutine is left either, except
 //
 //   - a bounded number waiting for a connection from rueidis;
 //   - those waiting for room in rueidis to queue a command;
-//   - those in a Logger or Trace function that has not returned.
+//   - those in a Logger or Trace function, or a ctx's method, that has not returned.
 //
 // Close may be called more than once, and concurrently with everything. It does not release holds, since their sections may still
 // be running: an unlock after Close releases as before, and a hold that is not unlocked ends with its lease.

@@ -146,8 +146,9 @@ func (b *blocked) look(round int, pause time.Duration) {
 
 // Found makes the Lock fail, or reports the cycle, once.
 func (b *blocked) Found(cycle []deadlock.Step) {
+	over := b.isOver() // not under mu: that calls the user's ctx
 	b.mu.Lock()
-	found := b.found || b.isOver()
+	found := b.found || over
 	b.found = true
 	b.mu.Unlock()
 	if found {

@@ -10,6 +10,7 @@ import (
 	"github.com/go-rlock/rlock/internal/calls"
 	"github.com/go-rlock/rlock/internal/kinds"
 	"github.com/go-rlock/rlock/internal/sweep"
+	"github.com/go-rlock/rlock/internal/tell"
 	"github.com/go-rlock/rlock/lease"
 	"github.com/go-rlock/rlock/lua"
 	"github.com/go-rlock/rlock/pubsub"
@@ -41,6 +42,7 @@ type Engine struct {
 	label       ownLabel
 	labels      labels
 	idle        idleTenures
+	foreign     tell.Each // cancelling sections' contexts, see endings
 
 	shutting, emptied sync.Once
 	Shut              chan struct{} // closed by Shutdown at once: no new holds

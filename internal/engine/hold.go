@@ -51,6 +51,13 @@ func (h *hold) isLive() bool {
 // isEnd reports whether the hold has no section and only ends an idle tenure.
 func (h *hold) isEnd() bool { return h.given == nil }
 
+// ends takes the hold off those for which Shutdown waits. The end of an idle tenure is not one: Close waits for it as for any call.
+func (h *hold) ends() {
+	if !h.isEnd() {
+		h.tenure.Spec.Engine.HoldEnds()
+	}
+}
+
 // depth returns the number of open levels.
 func (h *hold) depth() (n int) {
 	h.tenure.mu.Lock()
@@ -247,10 +254,9 @@ func (h *hold) add(l *Level, a AcquireResult) error {
 	return nil
 }
 
-// cancel cancels the contexts of all open levels. mu may be held: cancelling takes no lock of ours, and callers' AfterFuncs run on
-// their own goroutines.
-func (h *hold) cancel(why error) {
+// cancel cancels the contexts of all open levels, and adds them to ended. mu is held.
+func (h *hold) cancel(why error, ended *endings) {
 	for l := h.levels; l != nil; l = l.next {
-		l.cancel(why)
+		ended.add(h.tenure.Spec.Engine, l.Context, l.cancel, why)
 	}
 }

@@ -49,6 +49,7 @@ func New(rdb rueidis.Client, id string, o Options) *Engine {
 	c.idle.timer = time.AfterFunc(time.Hour, func() { c.releaseIdle(time.Now()) })
 	c.idle.timer.Stop()
 	c.errs = &c.Options.Errors
+	c.foreign.Panicked = o.Tell.Panicked
 	c.Hub = pubsub.New(rdb, c.ID)
 	c.Hub.Aside = aside
 	if rdb.Mode() == rueidis.ClientModeCluster {
@@ -99,10 +100,17 @@ func (c *Engine) end() {
 	case <-ended:
 	case <-limit.C:
 	}
-	c.Options.Tell.Flush()
+	var last sync.WaitGroup // foreign code gets a moment
+	last.Go(c.Options.Tell.Flush)
+	last.Go(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), lastWait)
+		defer cancel()
+		c.foreign.Flush(ctx)
+	})
+	last.Wait()
 }
 
-// lastWait is how long Shutdown waits for unlocks after it has cancelled the sections' contexts.
+// lastWait is how long Shutdown waits for unlocks after it has cancelled the sections' contexts, and Close for what that has called.
 const lastWait = time.Second
 
 // Shutdown closes the engine when its sections have ended or ctx is done. Until then sections continue, and no other work begins.

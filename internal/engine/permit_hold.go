@@ -37,7 +37,7 @@ type PermitHold struct {
 	// Released traces the end of the section: it calls release and returns its error; nil: no tracing.
 	Released func(release func() error) error
 
-	mu     sync.Mutex              // guards the following; no other lock but that of a renewer is taken under it
+	mu     sync.Mutex              // guards the following; as for a tenure, two locks are taken under it
 	cancel context.CancelCauseFunc // nil once it is released
 	loss   error                   // why it was lost before that
 }
@@ -218,9 +218,11 @@ func (p *heldPermit) lose(why Loss) {
 	loss := h.explain(p, why)
 	h.loss = loss
 	h.stop()
-	h.cancel(loss)
-	h.mu.Unlock()
 	c := h.semaphore.Engine
+	var ended endings
+	ended.add(c, h.Context, h.cancel, loss)
+	h.mu.Unlock()
+	ended.settle()
 	h.semaphore.of.own.remove(h.permits)
 	c.lost(h, h.semaphore.Kind.Name, loss)
 }
@@ -256,11 +258,14 @@ func (p *heldPermit) Lost(loss lease.Loss) {
 // Closed is called when the client ends before the hold does. That is no loss: the permits stay in Redis, for their release.
 func (p *heldPermit) Closed() {
 	h := p.hold
+	why := h.explain(p, Loss{Reason: LostClosed, Since: time.Now(), Text: clientClosed})
+	var ended endings
 	h.mu.Lock()
-	defer h.mu.Unlock()
 	if h.cancel != nil {
-		h.cancel(h.explain(p, Loss{Reason: LostClosed, Since: time.Now(), Text: clientClosed}))
+		ended.add(h.semaphore.Engine, h.Context, h.cancel, why)
 	}
+	h.mu.Unlock()
+	ended.settle()
 }
 
 // gone ends a hold after Redis has lost one of its permits.

@@ -35,7 +35,7 @@ type Tenure struct {
 	run        *run              // its run of hand-offs; nil if none led to it and none was tried
 	majority   Majority          // set for a quorum's tenure, see Majority; nil: one field on one server
 
-	mu      sync.Mutex   // guards the following, and the holds; no other lock but that of a renewer is taken under it
+	mu      sync.Mutex   // guards the following, and the holds; of our locks, only the renewer's and the one of foreign calls are taken under it
 	calling bool         // the right to make calls is taken
 	left    bool         // the caller of its last unlock has left: the lease is no longer renewed
 	wanted  bool         // it must not become idle: there is a request for it
@@ -273,11 +273,14 @@ func (m *Spec) lossOf(loss lease.Loss) Loss {
 // Closed is called when the client is closed first. That is no loss: the tenure stays in Redis until its hold is unlocked.
 func (k Keeper) Closed() {
 	t := k.Tenure
+	why := t.explain(Loss{Reason: LostClosed, Since: time.Now()})
+	var ended endings
 	t.mu.Lock()
-	defer t.mu.Unlock()
 	for h := t.hold; h != nil; h = h.beside {
-		h.cancel(t.explain(Loss{Reason: LostClosed, Since: time.Now()}))
+		h.cancel(why, &ended)
 	}
+	t.mu.Unlock()
+	ended.settle()
 }
 
 // gone ends a tenure that is missing in Redis.
@@ -303,11 +306,12 @@ func (t *Tenure) Lose(why Loss) bool {
 	t.follow()
 	t.wake()
 	var lost []*hold
+	var ended endings
 	x := t.known()
 	for h := t.hold; h != nil; h = h.beside {
 		lost = append(lost, h)
 		h.unlocked.loss.Store(t.loss)
-		h.cancel(loss)
+		h.cancel(loss, &ended)
 		for l := h.levels; l != nil; l = l.next {
 			if l.freed != nil {
 				go l.freed() // ends as unlocks do; Close waits for it
@@ -315,6 +319,7 @@ func (t *Tenure) Lose(why Loss) bool {
 		}
 	}
 	t.mu.Unlock()
+	ended.settle()
 	c := t.Spec.Engine
 	t.leaveInsiders()
 	if x != nil {

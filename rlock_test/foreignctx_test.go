@@ -1,0 +1,159 @@
+package rlock_test
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// foreignCtx is a ctx of a program's own type, whose methods wait while it is shut, as they do for a mutex that somebody else has.
+type foreignCtx struct {
+	context.Context
+
+	mu   sync.Mutex    // guards gate
+	gate chan struct{} // nil: it is not shut
+}
+
+func (f *foreignCtx) shut() (open func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	gate := make(chan struct{})
+	f.gate = gate
+	return sync.OnceFunc(func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.gate = nil
+		close(gate)
+	})
+}
+
+func (f *foreignCtx) wait() {
+	f.mu.Lock()
+	gate := f.gate
+	f.mu.Unlock()
+	if gate != nil {
+		<-gate
+	}
+}
+
+func (f *foreignCtx) Done() <-chan struct{} { f.wait(); return f.Context.Done() }
+func (f *foreignCtx) Err() error            { f.wait(); return f.Context.Err() }
+func (f *foreignCtx) Value(key any) any     { f.wait(); return f.Context.Value(key) }
+
+// G2: a ctx whose methods block delays no loss, not even that of its own section, no renewal, no other Lock, and Close by a second.
+func TestForeignCtxStopsNobody(t *testing.T) {
+	virtual(t, func(t *testing.T, b fixture) {
+		bg, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		f := &foreignCtx{Context: bg}
+		lock := func(ctx context.Context, l rlock.Locker) (context.Context, rlock.UnlockFunc) {
+			ctx, unlock, err := l.Lock(ctx)
+			require.NoError(t, err)
+			return ctx, unlock
+		}
+		semaphore := b.PermitSemaphore(b.name + ":permits")
+		_, err := semaphore.TrySetPermits(bg, 1)
+		require.NoError(t, err)
+		reads := b.RWMutex(b.name + ":rw").Read()
+		gone, unlockGone := lock(f, b.Mutex(b.name))
+		reader, unlockReader := lock(f, reads)
+		beside, unlockBeside := lock(bg, reads)
+		fixed, unlockFixed := lock(f, b.Mutex(b.name+":fixed", rlock.WithLease(shortWatchdog)))
+		permit, p, err := semaphore.Acquire(f)
+		require.NoError(t, err)
+		stays, unlock := lock(bg, b.Mutex(b.name+":stays"))
+		derived, stop := context.WithTimeout(fixed, time.Hour)
+		defer stop()
+
+		open := f.shut()
+		require.NoError(t, b.do(t, "DEL", b.name, b.name+":rw", b.name+":permits", "{"+b.name+":permits}:timeout").Error())
+		next, unlockNext := lock(bg, b.Mutex(b.name+":fixed"))
+		require.ErrorIs(t, context.Cause(fixed), rlock.ErrLost, "not cancelled when the next one has the lock (G1)")
+		require.Error(t, derived.Err())
+		time.Sleep(shortWatchdog)
+		synctest.Wait()
+		for name, ctx := range map[string]context.Context{"a mutex": gone, "a reader": reader, "a reader beside it": beside, "a permit": permit} {
+			require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost, name)
+		}
+		time.Sleep(3 * shortWatchdog)
+		require.NoError(t, stays.Err())
+		require.NoError(t, next.Err())
+		require.NoError(t, unlock())
+		require.NoError(t, unlockNext())
+
+		began := time.Now()
+		b.Close()
+		require.Equal(t, time.Second, time.Since(began))
+		open()
+		for _, unlock := range []func() error{unlockGone, unlockReader, unlockBeside, unlockFixed, p.Release} {
+			require.ErrorIs(t, unlock(), rlock.ErrLost)
+		}
+	}, rlock.Options{WatchdogTimeout: shortWatchdog})
+}
+
+// G9: Close of a Client with a section under such a ctx takes a second more, or until its methods return.
+func TestCloseWithAForeignCtx(t *testing.T) {
+	for name, stuck := range map[string]time.Duration{"for a moment": time.Second / 2, "for longer": 5 * time.Second} {
+		t.Run(name, func(t *testing.T) {
+			virtual(t, func(t *testing.T, b fixture) {
+				bg, cancel := context.WithCancel(context.Background())
+				defer cancel()
+				f := &foreignCtx{Context: bg}
+				ctx, unlock, err := b.Mutex(b.name).Lock(f)
+				require.NoError(t, err)
+				time.AfterFunc(stuck, f.shut())
+				began := time.Now()
+				b.Close()
+				require.Equal(t, min(stuck, time.Second), time.Since(began))
+				require.ErrorIs(t, context.Cause(ctx), rlock.ErrClosed)
+				time.Sleep(stuck)
+				require.NoError(t, unlock())
+			})
+		})
+	}
+}
+
+// A ctx that panics when its section is lost ends nothing but that call, and the Logger learns of it.
+func TestForeignCtxThatPanics(t *testing.T) {
+	var logs lockedBuffer
+	virtual(t, func(t *testing.T, b fixture) {
+		bg, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		f := &panicking{Context: bg}
+		ctx, unlock, err := b.Mutex(b.name).Lock(f)
+		require.NoError(t, err)
+		stays, unlockOther, err := b.Mutex(b.name + ":stays").Lock(bg)
+		require.NoError(t, err)
+		f.now.Store(true)
+		require.NoError(t, b.do(t, "DEL", b.name).Error())
+		time.Sleep(shortWatchdog)
+		require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
+		f.now.Store(false)
+		require.ErrorIs(t, unlock(), rlock.ErrLost)
+		require.NoError(t, stays.Err())
+		require.NoError(t, unlockOther())
+		b.Close()
+	}, rlock.Options{WatchdogTimeout: shortWatchdog, Logger: slog.New(slog.NewTextHandler(&logs, nil))})
+	require.Contains(t, logs.String(), "out of order")
+}
+
+type panicking struct {
+	context.Context
+
+	now atomic.Bool
+}
+
+func (p *panicking) Value(key any) any {
+	if p.now.Load() {
+		panic("out of order")
+	}
+	return p.Context.Value(key)
+}
