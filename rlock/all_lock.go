@@ -68,6 +68,7 @@ func (a *MultiMutex) compete(who engine.Caller) (*taken, error) {
 			e.sameHolder(err)
 			return nil, e
 		}
+		who.Answered()
 		s = a.newTaken(who.Parent(), closing)
 		switch {
 		case round%climbEvery == 0:
@@ -174,6 +175,9 @@ func (a *MultiMutex) climb(s *taken, who engine.Caller, within time.Duration) (r
 			step.Wait = end
 		}
 		step.Limit = step.Wait.Add(m.attempt())
+		if !who.Limit.IsZero() {
+			step.Limit = calls.Earlier(step.Limit, who.Limit)
+		}
 	}
 	return nil, nil
 }

@@ -94,7 +94,7 @@ func CanLeave(ctx context.Context, limit time.Time) bool { return ctx.Done() != 
 // Leavable runs f, which makes a call for a cluster slot, for a caller that may leave before the answer: when ctx is done, at limit if
 // that is not zero, or on Close. Then it returns at once with left true. The error is Close's, or says how Redis failed to answer; it
 // is nil if there was no time for an answer. The channel given to f is closed, and rollBack, if not nil, gets f's result when f
-// returns, or an error if f was never started.
+// returns, on f's goroutine. If f was never started, rollBack gets an error, on the caller's goroutine: then it must not block.
 //
 // It is called within a started call. If the caller cannot leave, f runs on its goroutine.
 func Leavable[T any](

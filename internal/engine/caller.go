@@ -19,7 +19,7 @@ type Caller struct {
 	parent context.Context // of the section; nil: ctx
 	Began  time.Time
 	Wait   time.Time // end of the waiting; zero: only ctx ends it
-	Limit  time.Time // of an attempt that is under way, not before wait; zero: only ctx ends it
+	Limit  time.Time // of an attempt that is under way, not before wait; zero: only ctx ends it. The first answer ends what is beyond wait
 	Once   bool      // no waiting: one attempt
 	Climbs bool      // it gives up its locks of an All by itself, so no other Lock waits for them forever
 	Trace  Tracer    // nil: no tracing
@@ -58,6 +58,13 @@ func (c Caller) UpTo(wait, least time.Duration) Caller {
 		c.Wait = c.Began.Add(wait)
 	}
 	return c
+}
+
+// Answered notes that Redis has answered an attempt: later ones have no more time than the wait.
+func (c *Caller) Answered() {
+	if !c.Once && !c.Limit.IsZero() {
+		c.Limit = c.Wait
+	}
 }
 
 // LeaveTo runs f, which unlocks locks the caller cannot use, and waits for it until ctx is done or the limit of an attempt is over.

@@ -188,15 +188,13 @@ func (t *Tenure) handedOff(next *attempt, stay bool, sent time.Time, reply lua.R
 		ok = next.waiter.Queued(c.grantLease())
 	}
 	if !ok { // it has given up
-		rollBack := func() { next.rollBack(next.delivered, nil) }
-		if c.Calls.Start() { // in the background: the unlock succeeded and need not wait
-			go func() { // ends when Redis has answered, or with the call's time-out; Close waits for it
+		counted := c.Calls.Start()
+		go func() { // the unlock succeeded and need not wait; ends when Redis has answered, or with the call's time-out; Close waits for it
+			if counted {
 				defer c.Calls.Ended()
-				rollBack()
-			}()
-		} else {
-			rollBack()
-		}
+			}
+			next.rollBack(next.delivered, nil)
+		}()
 	}
 	return ReleaseResult{Held: true}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/go-rlock/rlock/internal/calls"
 	"github.com/go-rlock/rlock/internal/kinds"
 )
 
@@ -86,22 +87,22 @@ func (c *Engine) releaseIdle(now time.Time) {
 	}
 }
 
-// giveUp releases a tenure taken out of the list, on a goroutine of its own.
-func (c *Engine) giveUp(x *idle) {
-	end := x.tenure.endIdle()
-	if !c.Calls.Start() {
-		end()
-		return
-	}
+// giveUp releases a tenure taken out of the list, on a goroutine of its own, which closes ended.
+func (c *Engine) giveUp(x *idle) (ended <-chan struct{}) {
+	unlock, over := x.tenure.endIdle(), make(chan struct{})
+	counted := c.Calls.Start()
 	go func() { // ends as unlocks do; Close waits for it
-		defer c.Calls.Ended()
-		end()
+		if counted {
+			defer c.Calls.Ended()
+		}
+		defer close(over)
+		unlock()
 	}()
+	return over
 }
 
 // endIdle gives a tenure that was idle a hold with no section, and returns the unlock of that hold.
 func (t *Tenure) endIdle() (unlock func()) {
-	t.Spec.Engine.stats.holds.Add(1) // Shutdown waits for its end
 	h := t.newHold()
 	l := &h.first
 	l.Context, l.spec, l.hold = context.Background(), t.Spec, h
@@ -112,7 +113,8 @@ func (t *Tenure) endIdle() (unlock func()) {
 }
 
 // takeIdle lets a Lock continue the idle tenure of its lock. It returns ErrOver if there is none, or if it does not suit: then it is
-// released first.
+// released first. That takes a moment, or no longer than one call may take: after that the Lock waits for its end as for that of any
+// hold here.
 func (l *attempt) takeIdle() (*Level, error) {
 	m := l.Spec
 	c := m.Engine
@@ -120,17 +122,21 @@ func (l *attempt) takeIdle() (*Level, error) {
 	if x == nil {
 		return nil, ErrOver
 	}
-	t, a := x.tenure, AcquireResult{how: passed}
+	t, a, until := x.tenure, AcquireResult{how: passed}, l.callEnds()
 	usable := m.Kind == t.Spec.Kind && m.mayPassOn() && m.canHave(t) && time.Until(c.Leases.Until(&t.Lease)) >= t.given/3
 	if usable && m.Kind.Fence != nil {
-		token, left, err := l.spareToken(x)
+		token, left, err := l.spareToken(x, until)
 		if left {
-			return nil, l.failure(err)
+			c.giveUp(x)
+			if l.isOver() {
+				return nil, l.failure(err)
+			}
+			return nil, ErrOver
 		}
 		a.Token, usable = token, token > 0
 	}
 	if !usable {
-		l.LeaveTo(t.endIdle(), c)
+		l.awaitEnd(c.giveUp(x), until)
 		return nil, ErrOver
 	}
 	l.Tenure, t.run = t, nil // and with the run its tokens, which are older than those of idle tenures
@@ -144,10 +150,40 @@ func (l *attempt) takeIdle() (*Level, error) {
 
 // freeIdle releases the idle tenures of locks that one call is about to ask for.
 func (c *Engine) freeIdle(who Caller, all []*Spec) {
+	var ended []<-chan struct{}
 	for _, m := range all {
 		if x := c.idle.take(m.Key); x != nil {
-			who.LeaveTo(x.tenure.endIdle(), c)
+			ended = append(ended, c.giveUp(x))
 		}
+	}
+	until := who.callEnds()
+	for _, e := range ended {
+		who.awaitEnd(e, until)
+	}
+}
+
+// callEnds returns when a call that begins now, and has to precede that of the Lock, is left.
+func (c Caller) callEnds() time.Time {
+	end := time.Now().Add(calls.Timeout)
+	if !c.Limit.IsZero() {
+		end = calls.Earlier(end, c.Limit)
+	}
+	return end
+}
+
+// isOver reports whether the Lock must end.
+func (l *attempt) isOver() bool {
+	return l.Ctx.Err() != nil || l.Spec.Engine.Calls.IsClosed() || !l.Limit.IsZero() && !time.Now().Before(l.Limit)
+}
+
+// awaitEnd waits for the end of what precedes a Lock, at most until then, or until the caller leaves. Close ends it, too.
+func (c Caller) awaitEnd(ended <-chan struct{}, until time.Time) {
+	timer := time.NewTimer(time.Until(until))
+	defer timer.Stop()
+	select {
+	case <-ended:
+	case <-timer.C:
+	case <-c.Ctx.Done():
 	}
 }
 

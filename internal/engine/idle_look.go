@@ -19,10 +19,10 @@ const spareTokens = 1000
 
 // look holds the results of looks, and the look under way. idleTenures.mu guards it.
 type look struct {
-	ear    uint64    // the ear's live period (idleTenures.ear) in which a look found no waiters; 0: none yet
-	at     time.Time // when that look began
-	tokens tokens
-	over   chan struct{} // closed when the look under way has ended; nil: no look is under way
+	ear      uint64    // the ear's live period (idleTenures.ear) in which a look found no waiters; 0: none yet
+	at       time.Time // when that look began
+	tokens   tokens
+	underWay bool
 }
 
 // failed reports that keeping the tenure is useless because all tokens are taken. mu is held.
@@ -35,10 +35,10 @@ func (c *Engine) lookIfDue(x *idle) {
 	k := &x.look
 	anew := k.ear != ear // earlier messages may have been missed
 	alone := !anew && time.Since(k.at) < c.Options.WatchdogTimeout/3
-	due := k.over == nil && (!alone || m.Kind.Fence != nil && k.tokens.left <= spareTokens/2)
+	due := !k.underWay && (!alone || m.Kind.Fence != nil && k.tokens.left <= spareTokens/2)
 	started := due && c.Calls.Start()
 	if started {
-		k.over = make(chan struct{})
+		k.underWay = true
 	}
 	c.idle.mu.Unlock()
 	if started {
@@ -63,12 +63,9 @@ func (c *Engine) lookFor(x *idle, ear uint64, anew bool) {
 	k := &x.look
 	if alone {
 		k.ear, k.at = ear, began
-		if spare.left > 0 {
-			k.tokens = spare
-		}
+		k.spare(spare)
 	}
-	close(k.over)
-	k.over = nil
+	k.underWay = false
 	c.idle.mu.Unlock()
 	if !alone {
 		c.wanted(x.tenure)
@@ -89,35 +86,55 @@ func (c *Engine) askForIdle(t *Tenure, anew bool) (spare tokens, alone bool) {
 	if m.Kind.Fence == nil {
 		return tokens{}, true
 	}
-	ctx := c.Calls.Context(context.Background(), time.Now(), 0)
-	first, n, err := lua.Reserve(ctx, c.rdb, m.Key, m.fenceOf(), t.Field(), spareTokens)
-	c.Calls.Answered(m.Slot, err)
-	return tokens{first, n}, err == nil && n > 0
+	spare, err = c.reserve(context.Background(), t)
+	return spare, err == nil && spare.left > 0
 }
 
-// spareToken takes a token of an idle tenure; 0 if there is none. It waits for the first look. If the caller leaves meanwhile, left is true
-// and the tenure is released.
-func (l *attempt) spareToken(x *idle) (token int64, left bool, err error) {
-	i := &l.Spec.Engine.idle
-	i.mu.Lock()
-	over := x.look.over
-	if x.look.tokens.left > 0 {
-		over = nil
+// reserve reserves tokens for an idle tenure; none, if it no longer has the lock.
+func (c *Engine) reserve(values context.Context, t *Tenure) (tokens, error) {
+	m := t.Spec
+	first, n, err := lua.Reserve(c.Calls.Context(values, time.Now(), 0), c.rdb, m.Key, m.fenceOf(), t.Field(), spareTokens)
+	c.Calls.Answered(m.Slot, err)
+	return tokens{first, n}, err
+}
+
+// spareToken takes a token of an idle tenure; 0 if there is none. While the first look is under way, which takes several round trips, it
+// reserves tokens itself, by one. If the caller leaves meanwhile, or it takes until then, left is true.
+func (l *attempt) spareToken(x *idle, until time.Time) (token int64, left bool, err error) {
+	c := l.Spec.Engine
+	token, looking := c.idle.token(x)
+	if token > 0 || !looking {
+		return token, false, nil
 	}
-	i.mu.Unlock()
-	if over != nil {
-		_, left, err = Leavable(l.Ctx, l.Spec, l.Limit, func(<-chan struct{}) (struct{}, error) {
-			<-over
-			return struct{}{}, nil
-		}, func(struct{}, error) { x.tenure.endIdle()() })
-		if left {
-			return 0, true, err
-		}
+	spare, left, err := Leavable(l.Ctx, l.Spec, until, func(<-chan struct{}) (tokens, error) { return c.reserve(l.Ctx, x.tenure) }, nil)
+	if left {
+		return 0, true, err
 	}
+	c.idle.spare(x, spare)
+	token, _ = c.idle.token(x)
+	return token, false, nil
+}
+
+// token takes a token of an idle tenure, if it has one. looking reports whether a look is under way.
+func (i *idleTenures) token(x *idle) (token int64, looking bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if k := &x.look.tokens; k.left > 0 {
 		token, *k = k.next, tokens{k.next + 1, k.left - 1}
 	}
-	return token, false, nil
+	return token, x.look.underWay
+}
+
+// spare adds reserved tokens to an idle tenure.
+func (i *idleTenures) spare(x *idle, spare tokens) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	x.look.spare(spare)
+}
+
+// spare takes in reserved tokens, unless later ones have been used: a hold has a higher one than those before. mu is held.
+func (k *look) spare(spare tokens) {
+	if spare.left > 0 && spare.next >= k.tokens.next {
+		k.tokens = spare
+	}
 }

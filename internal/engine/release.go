@@ -198,7 +198,7 @@ func (u *unlocking) end(by *unlocker) (rest *sweep.Orphan, err error) {
 	if lost {
 		return h.releaseLost()
 	}
-	defer c.HoldEnds()
+	defer h.ends()
 	c.Leases.Stop(&t.Lease)
 	if r.Err != nil {
 		t.UnresolvedUntil(c.Leases.Until(&t.Lease).Add(m.Grace)).OutcomeUnknown = true
@@ -227,7 +227,7 @@ func (h *hold) releaseLost() (rest *sweep.Orphan, err error) {
 	}
 	t.mu.Unlock()
 	if last {
-		defer m.Engine.HoldEnds()
+		defer h.ends()
 		t.UnresolvedUntil(time.Now().Add(t.lasts())).OutcomeUnknown = true
 		rest = t.orphan()
 	}
