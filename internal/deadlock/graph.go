@@ -14,6 +14,7 @@ package deadlock
 
 import (
 	"cmp"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -107,8 +108,14 @@ type Graph struct {
 	pid  int
 	heard
 
-	mu sync.Mutex         // guards the following; no other lock is taken under it
-	of map[string][]*Wait // by the owners of their holds
+	mu    sync.Mutex // guards the following; no other lock is taken under it
+	waits map[waitKey]*Wait
+	of    map[string]map[*Wait]struct{} // by the owners of their holds
+}
+
+type waitKey struct {
+	client string
+	number uint64
 }
 
 // New returns an empty graph.
@@ -117,15 +124,19 @@ func New() *Graph {
 	if err != nil {
 		host = "unknown"
 	}
-	return &Graph{host: host, pid: os.Getpid(), of: make(map[string][]*Wait)}
+	return &Graph{host: host, pid: os.Getpid(), waits: make(map[waitKey]*Wait), of: make(map[string]map[*Wait]struct{})}
 }
 
 // Add adds a long wait, until Remove.
 func (g *Graph) Add(w *Wait) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.waits[waitKey{w.Client, w.Number}] = w
 	for _, h := range w.Holds {
-		g.of[h.Owner] = append(g.of[h.Owner], w)
+		if g.of[h.Owner] == nil {
+			g.of[h.Owner] = make(map[*Wait]struct{}, 1)
+		}
+		g.of[h.Owner][w] = struct{}{}
 	}
 }
 
@@ -133,33 +144,54 @@ func (g *Graph) Add(w *Wait) {
 func (g *Graph) Remove(w *Wait) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	delete(g.waits, waitKey{w.Client, w.Number})
 	for _, h := range w.Holds {
-		rest := slices.DeleteFunc(g.of[h.Owner], func(o *Wait) bool { return o == w })
-		if len(rest) == 0 {
+		if delete(g.of[h.Owner], w); len(g.of[h.Owner]) == 0 {
 			delete(g.of, h.Owner)
-		} else {
-			g.of[h.Owner] = rest
 		}
 	}
 }
 
 // Waits returns the long waits in the order in which they began.
-func (g *Graph) Waits() (all []*Wait) {
+func (g *Graph) Waits() []*Wait {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for _, waits := range g.of {
-		all = append(all, waits...)
-	}
-	slices.SortFunc(all, func(a, b *Wait) int { return cmp.Compare(a.Number, b.Number) })
-	return slices.Compact(all)
+	return slices.SortedFunc(maps.Values(g.waits), byNumber)
 }
 
-// keepers returns the waits whose ctx carries the hold of that owner.
-func (g *Graph) keepers(owner string) (all []*Wait) {
+func byNumber(a, b *Wait) int { return cmp.Compare(a.Number, b.Number) }
+
+// earlier returns the waits that began before first, and whose ctx carries the hold of that owner. known is false if none of this process
+// does, whenever it began. A section may fan out into thousands of waits, so the rest is not looked at.
+func (g *Graph) earlier(first *Step, owner string) (all []*Wait, known bool) {
 	g.mu.Lock()
-	all = slices.Clone(g.of[owner])
+	known = len(g.of[owner]) > 0
+	for w := range g.of[owner] {
+		if g.time(w).before(first) {
+			all = append(all, w)
+		}
+	}
 	g.mu.Unlock()
-	return slices.DeleteFunc(all, func(w *Wait) bool { return !w.IsWaiting() || !w.Keeps(owner) })
+	all = slices.DeleteFunc(all, func(w *Wait) bool { return !w.IsWaiting() || !w.Keeps(owner) })
+	slices.SortFunc(all, byNumber)
+	return all, known
+}
+
+// waitOf returns the wait of a step, if it is in this process and its ctx carries the hold of that owner; otherwise nil.
+func (g *Graph) waitOf(s *Step, owner string) *Wait {
+	g.mu.Lock()
+	w := g.waits[waitKey{s.Client, s.Number}]
+	g.mu.Unlock()
+	holds := func(h Hold) bool { return h.Owner == owner }
+	if w == nil || !s.is(w) || !slices.ContainsFunc(w.Holds, holds) || !w.IsWaiting() || !w.Keeps(owner) {
+		return nil
+	}
+	return w
+}
+
+// time returns what orders w among others.
+func (g *Graph) time(w *Wait) *Step {
+	return &Step{Client: w.Client, Number: w.Number, WaitsBy: w.Began.Add(g.Ahead)}
 }
 
 // step returns w as the step after a wait for that owner.

@@ -20,16 +20,23 @@ type fake struct {
 	asked     func() // runs while the wait is asked
 	found     []Step
 	overtaken []string // its blockers, as reported when asked
+	looks     *int     // counts how often a search looks at it; nil: not counted
 	says      func(owner, text string)
 }
 
-func (f *fake) IsWaiting() bool         { return !f.over }
-func (f *fake) Keeps(owner string) bool { return slices.Contains(f.keeps, owner) }
-func (f *fake) Blockers() []string      { return f.blockers }
+func (f *fake) IsWaiting() bool    { return !f.over }
+func (f *fake) Blockers() []string { return f.blockers }
 func (f *fake) Refresh() {
 	if f.overtaken != nil {
 		f.blockers = f.overtaken
 	}
+}
+
+func (f *fake) Keeps(owner string) bool {
+	if f.looks != nil {
+		*f.looks++
+	}
+	return slices.Contains(f.keeps, owner)
 }
 
 func (f *fake) Found(cycle []Step) { f.found = cycle }
@@ -159,4 +166,22 @@ func TestDepth(t *testing.T) {
 		}
 		require.Equal(t, n == Most, g.find(last) != nil)
 	}
+}
+
+// A section that fans out into n Locks, all in one deadlock, is searched in time proportional to n.
+func TestFanOut(t *testing.T) {
+	const n = 3000
+	g, looks := New(), 0
+	all := []*fake{newFake(0, []string{"b"}, "a")}
+	for i := range n {
+		all = append(all, newFake(1+i, []string{"a"}, "b"))
+	}
+	for _, f := range all {
+		f.looks = &looks
+		g.Add(&f.Wait)
+	}
+	for _, f := range all {
+		require.Equal(t, f != all[0], g.find(f) != nil)
+	}
+	require.True(t, looks <= 10*n, looks)
 }

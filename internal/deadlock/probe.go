@@ -161,7 +161,7 @@ func (g *Graph) confirm(p *probe, before *Wait) {
 	steps := read(p.Steps)
 	n := len(steps)
 	for range n {
-		w := g.waitOf(&steps[p.At])
+		w := g.waitOf(&steps[p.At], steps[p.At].Holds.Owner)
 		if w == nil {
 			if before != nil {
 				p.say(before, steps[p.At].Holds.Owner)
@@ -178,16 +178,6 @@ func (g *Graph) confirm(p *probe, before *Wait) {
 		}
 		p.At, before = next, w
 	}
-}
-
-// waitOf returns the wait of a step, if it is in this process and its ctx carries that hold.
-func (g *Graph) waitOf(s *Step) *Wait {
-	for _, k := range g.keepers(s.Holds.Owner) {
-		if s.is(k) {
-			return k
-		}
-	}
-	return nil
 }
 
 // wire converts steps for sending.

@@ -38,17 +38,19 @@ func (s *search) follow(owner string, from *place) (end *place) {
 		s.followed = make(map[string]bool)
 	}
 	s.followed[owner] = true
-	keepers := s.graph.keepers(owner)
-	if len(keepers) == 0 {
+	reach := func(w *Wait) *place {
+		return &place{wait: w, step: s.graph.step(w, owner), before: from, depth: from.depth + 1}
+	}
+	if w := s.graph.waitOf(s.first, owner); w != nil {
+		return reach(w)
+	}
+	earlier, known := s.graph.earlier(s.first, owner)
+	if !known {
 		s.exits = append(s.exits, exit{from, owner})
 	}
-	for _, k := range keepers {
-		p := &place{wait: k, step: s.graph.step(k, owner), before: from, depth: from.depth + 1}
-		switch {
-		case s.first.is(k):
-			return p
-		case p.depth < Most && p.step.before(s.first) && s.isNew(k):
-			s.next = append(s.next, p)
+	for _, w := range earlier {
+		if from.depth+1 < Most && s.isNew(w) {
+			s.next = append(s.next, reach(w))
 		}
 	}
 	return nil
