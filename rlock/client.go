@@ -66,7 +66,7 @@ func (o Options) forEngine(rdb rueidis.Client) engine.Options {
 	return engine.Options{
 		Errors: engine.Errors{
 			Closed: ErrClosed, Lost: ErrLost, NotHeld: ErrNotHeld, NotReplicated: ErrNotReplicated, Reentry: ErrReentry, Upgrade: ErrUpgrade,
-			NotExported: ErrNotExported, Ticket: ErrTicket,
+			NotExported: ErrNotExported, Ticket: ErrTicket, Pending: ErrPending,
 			Deadlock: ErrDeadlock, Cycle: newDeadlockError,
 			Loss: newLostError, NotAcquired: newNotAcquired, Unreachable: unreachable, Failed: newLockError,
 		},

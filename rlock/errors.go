@@ -31,6 +31,14 @@ var (
 	// the background, and the last unlock of a hold is completed there.
 	ErrUnreachable = errors.New("rlock: Redis not reached")
 
+	// ErrPending means that a change whose call failed may have been made, or may yet be: it was sent without an answer, or goes on in the
+	// background. Do not call it again. Without ErrPending, a call that failed has changed nothing and will not, so that calling it again
+	// is safe. That holds for each call that changes something in Redis and whose effect is not undone: unlocks and [Export], Release,
+	// ReleaseIfExists, AddPermits, SetPermits and TrySetPermits of semaphores, UpdateLease, ForceUnlock, and CountDown and Delete of
+	// latches. What a failed Lock, Acquire, Adopt, Drain or TrySetCount may have taken or set is undone in the background, so their errors
+	// are never ErrPending.
+	ErrPending = errors.New("rlock: may take effect (do not repeat it)")
+
 	// ErrNotHeld means that there was nothing to unlock: this unlock was called before, or the hold was lost, in which case the error also
 	// satisfies [ErrLost]. Other holds are unchanged.
 	ErrNotHeld = errors.New("rlock: not held")
@@ -285,7 +293,7 @@ func notAcquired(ctx context.Context, name string, began time.Time, causes ...er
 	}
 	e.causes = append([]error{err}, causes...)
 	if cause := context.Cause(ctx); !errors.Is(err, cause) {
-		e.why = oneLine("", cause)
+		e.why = flat(cause)
 		if !isOurs(cause) {
 			e.causes, e.why = append(e.causes, cause), ""
 		}
@@ -306,7 +314,7 @@ func newNotAcquired(u engine.NotAcquired) error {
 func isOurs(err error) bool {
 	for _, sentinel := range []error{
 		ErrNotAcquired, ErrUnreachable, ErrNotHeld, ErrLost, ErrNotReplicated, ErrReentry, ErrUpgrade, ErrClosed, ErrExported, ErrNotExported,
-		ErrTicket, ErrDeadlock,
+		ErrTicket, ErrDeadlock, ErrPending,
 	} {
 		if errors.Is(err, sentinel) {
 			return true
@@ -319,7 +327,7 @@ func isOurs(err error) bool {
 type sectionError struct{ lock, section error }
 
 func (e *sectionError) Error() string {
-	return oneLine("", e.lock) + "; the section returned: " + oneLine("", e.section)
+	return flat(e.lock) + "; the section returned: " + flat(e.section)
 }
 func (e *sectionError) Unwrap() []error { return []error{e.lock, e.section} }
 
@@ -334,7 +342,7 @@ func (e *manyError) Error() string {
 			texts = append(texts, fmt.Sprintf("and %d more", len(e.errs)-most))
 			break
 		}
-		texts = append(texts, strings.TrimPrefix(oneLine("", err), "rlock: "))
+		texts = append(texts, strings.TrimPrefix(flat(err), "rlock: "))
 	}
 	return "rlock: " + strings.Join(texts, "; ")
 }
@@ -360,10 +368,8 @@ func prefix(name string) string { return "rlock: " + engine.Quote(name) + ": " }
 
 // oneLine returns the text of cause on one line, without the prefixes that an error of lock name already has.
 func oneLine(name string, cause error) string {
-	text := cause.Error()
-	if name != "" {
-		text = strings.TrimPrefix(text, prefix(name))
-		text = strings.TrimPrefix(text, "rlock: ")
-	}
-	return strings.ReplaceAll(text, "\n", "; ")
+	return strings.TrimPrefix(strings.TrimPrefix(flat(cause), prefix(name)), "rlock: ")
 }
+
+// flat returns the text of an error on one line.
+func flat(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }

@@ -42,8 +42,7 @@ import (
 // After any other error the section has ended. There is no ticket, and the lock is released in the background as by an unlock:
 //
 //   - [ErrLost] and ErrNotHeld, if the hold was lost before; its unlock returns them too,
-//   - [ErrUnreachable], if Redis did not answer within [Options].UnlockTimeout,
-//   - or the error reply from Redis.
+//   - [ErrPending], if Redis did not answer within [Options].UnlockTimeout (then for [ErrUnreachable] as well), or refused.
 //
 // Export panics if ctx is nil. It is safe for concurrent use: of several calls for one section, one gets a ticket.
 func Export(ctx context.Context, options ...ExportOption) (string, error) {

@@ -77,9 +77,9 @@ func (l *CountDownLatch) TrySetCount(ctx context.Context, n int64) (bool, error)
 
 // CountDown takes one off the count, and wakes all waiters when it reaches 0. If there is no count it does nothing.
 //
-// It counts exactly once, even if its command is sent again. If it fails with [ErrUnreachable] or ends with ctx, it continues in the
-// background, for a minute or until the Client is closed. So do not call it again. It counts nothing if ctx is done before the call, if it
-// fails with [ErrClosed], or if Redis refuses the command. A Close does not end it: it returns when Redis has answered, or when Close no
+// It counts exactly once, even if its command is sent again. An error that satisfies [ErrPending] means that it continues in the
+// background, for a minute or until the Client is closed: do not call it again. After any other error it counts nothing, as if ctx is done
+// before the call, the Client is closed, or Redis refuses the command. A Close does not end it: it returns when Redis has answered, or when Close no
 // longer waits for the answer. Otherwise errors and times are those of [CountDownLatch.TrySetCount].
 //
 // CountDowns of one Client that arrive during another call for the latch share one command.
@@ -132,7 +132,7 @@ func (l *CountDownLatch) await(who engine.Caller) error {
 }
 
 // Delete deletes the latch, and reports whether it had a count. Waiters continue. Errors and times are those of
-// [CountDownLatch.TrySetCount]; without an answer the latch may be deleted or not.
+// [CountDownLatch.TrySetCount], and [ErrPending] if the latch may be deleted all the same.
 func (l *CountDownLatch) Delete(ctx context.Context) (bool, error) {
 	l.check(ctx)
 	return l.latch.Delete(ctx)

@@ -31,9 +31,10 @@ type Mutex struct {
 //   - [ErrNotHeld], if it was called before; nothing changes,
 //   - [ErrNotHeld] and [ErrLost], if the hold was lost before (while levels remain open: as far as is known): somebody
 //     else may have been in the section,
-//   - [ErrUnreachable], if Redis did not answer,
+//   - [ErrUnreachable] and [ErrPending], if Redis did not answer,
+//   - ErrPending alone, if Redis refused; the error has its reply.
 //
-// or is Redis's error reply. After the last two the level is closed all the same. If it was the last level, the hold is
+// After the last two the level is closed all the same. If it was the last level, the hold is
 // no longer renewed and is released in the background, but others may have to wait until its lease expires.
 type UnlockFunc func() error
 
@@ -204,7 +205,8 @@ func (m *Mutex) TTL(ctx context.Context) (time.Duration, error) {
 // ForceUnlock frees the lock, whoever holds it, and reports whether it was held. It is meant for operators: until the
 // holder notices, two owners can be in the section. Renewed holds and readers notice within a third of the watchdog time.
 // Other holds with a fixed lease ([WithLease]) notice at their unlock or when the lease ends. On a side of a read/write lock
-// ForceUnlock does nothing if the other side has the lock.
+// ForceUnlock does nothing if the other side has the lock. It asks Redis once; an error that satisfies [ErrPending] means that the lock may
+// be freed all the same.
 func (m *Mutex) ForceUnlock(ctx context.Context) (bool, error) {
 	m.check(ctx)
 	return m.spec.Force(ctx)

@@ -217,7 +217,7 @@ func (l *permitLocker) TryLock(ctx context.Context, wait time.Duration) (context
 //
 // The error satisfies errors.Is for [ErrNotHeld] if there is no such permit, or it had expired. Otherwise errors and times are those of
 // [Semaphore.Release]. If the holder is in this Client, they are also those of [Permit.Release], and ctx may be that of its section.
-// Without an answer, Release continues in the background.
+// If the error satisfies [ErrPending], Release continues in the background.
 func (s *PermitSemaphore) Release(ctx context.Context, id string) error {
 	s.check(ctx)
 	permit, err := s.id(id)
@@ -232,7 +232,8 @@ func (s *PermitSemaphore) Release(ctx context.Context, id string) error {
 // renewed. The watchdog of a holder in another Client may extend the lease again. A holder elsewhere without renewals does not notice a
 // shorter d until its fixed lease ends, as for [PermitSemaphore.Release].
 //
-// It asks Redis once, and returns when ctx is done, with ctx.Err(). Without an answer the error is [ErrUnreachable], and a section in this
+// It asks Redis once, and returns when ctx is done, with ctx.Err(). Without an answer the error is [ErrUnreachable], with [ErrPending] if
+// the lease may change all the same, and a section in this
 // Client that would have lasted longer still ends d from now. The error satisfies errors.Is for [ErrNotHeld] if there is no such permit,
 // or it has expired.
 //
@@ -340,7 +341,7 @@ func (p *Permit) Slots() []int {
 // [Options].UnlockTimeout, and then continues in the background. It works after [Client.Close]. The error satisfies errors.Is for
 //
 //   - [ErrNotHeld], if it was called before, if the Acquire failed, or if a permit was lost (then for [ErrLost] as well),
-//   - [ErrUnreachable], if Redis did not answer.
+//   - [ErrPending], if Redis did not answer (then for [ErrUnreachable] as well) or refused.
 func (p *Permit) Release() error {
 	if p.hold == nil {
 		return p.of.semaphore.Fail(ErrNotHeld, errAcquireFailed)

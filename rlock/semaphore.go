@@ -75,8 +75,8 @@ func (s *Semaphore) fits(n, least int64) error {
 // It returns when ctx is done. If Redis cannot be reached, or is not ready, it tries for three seconds after the first failure, at least
 // three times. The error satisfies errors.Is for
 //
-//   - [ErrUnreachable], if Redis did not answer, or was not ready, and for ctx.Err() as well if ctx was done by then: the semaphore may
-//     have been set, or be set in the background within a minute,
+//   - [ErrUnreachable], if Redis did not answer, or was not ready, and for ctx.Err() as well if ctx was done by then,
+//   - [ErrPending] as well, if the semaphore may have been set, or may yet be, within a minute,
 //   - ctx.Err(), if ctx was done first,
 //   - [ErrClosed], if the Client is closed,
 //
@@ -142,9 +142,9 @@ func (s *Semaphore) acquire(who engine.Caller, n int64) error {
 // Release gives n permits back, at least 1, and creates the semaphore if it was never set. It wakes waiters in as many processes as there
 // are permits for.
 //
-// It gives the permits back exactly once, even if its command is sent again. If it fails with [ErrUnreachable] or ends with ctx, it
-// continues in the background, for a minute or until the Client is closed. So do not call it again. It gives nothing back if ctx is done
-// before the call, or if Redis refuses the command. It works during and after [Client.Close], and never fails with [ErrClosed]. Otherwise
+// It gives the permits back exactly once, even if its command is sent again. An error that satisfies [ErrPending] means that it continues
+// in the background, for a minute or until the Client is closed: do not call it again. After any other error it gives nothing back, as if
+// ctx is done before the call or Redis refuses the command. It works during and after [Client.Close], and never fails with [ErrClosed]. Otherwise
 // errors and times are those of [Semaphore.TrySetPermits].
 //
 // Releases of one Client that arrive during another call for the semaphore share one command. If goroutines of the Client wait, the
@@ -178,7 +178,7 @@ func (s *Semaphore) ReleaseIfExists(ctx context.Context, n int64) (bool, error) 
 }
 
 // AddPermits changes the number of permits by n, which may be negative. The number may then fall below 0, and nobody gets a permit until
-// enough were given back. It acts exactly once, as Release does, and not at all if it fails with [ErrClosed].
+// enough were given back. It acts exactly once, as Release does, with the same [ErrPending], and not at all if it fails with [ErrClosed].
 func (s *Semaphore) AddPermits(ctx context.Context, n int64) error {
 	s.check(ctx)
 	if err := s.fits(n, -MaxPermits); err != nil {

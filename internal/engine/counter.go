@@ -81,6 +81,17 @@ func (m counter) left(ctx context.Context, err error) error {
 	return m.Fail(ctx.Err())
 }
 
+// changeFailed adds to the error of a change whether it may have been made, or may yet be.
+func (m counter) changeFailed(pending bool, err error) error {
+	if pending {
+		return m.Fail(m.Engine.errs.Pending, err)
+	}
+	return err
+}
+
+// notSent returns the error for a caller whose ctx was done before its change.
+func (m counter) notSent(ctx context.Context) error { return m.Fail(errNotSent, ctx.Err()) }
+
 // silence returns the error about Redis for a caller that leaves: nil if there was no time for an answer.
 func silence(began time.Time) error {
 	if time.Since(began) < calls.UnresponsiveAfter/2 {

@@ -31,7 +31,7 @@ func TestCountersAfterAnOutage(t *testing.T) {
 	failed := errors.New("no answer")
 	p := &pool{more: make(chan struct{}, 1), failing: failed}
 	left := p.add(context.Background(), lua.Add, 1)
-	left.end(0, failed)
+	left.end(0, failed, false)
 	require.True(t, p.add(context.Background(), lua.Add, 1) == left && left.n == 2, "during the outage")
 	p.failing = nil
 	next := p.add(context.Background(), lua.Add, 1)
@@ -41,7 +41,7 @@ func TestCountersAfterAnOutage(t *testing.T) {
 	name := redistest.Name(t)
 	m := NewLatches(c).Latch(name, name)
 	old := &latchCall{change: latchDown, n: 1, ended: make(chan struct{})}
-	old.end(false, failed)
+	old.end(false, failed, false)
 	m.of.lines = map[string]*latchLine{m.Key: {m: m, calls: []*latchCall{{change: latchDown, n: 1, sent: true}, old}}}
 	call, err := m.enter(context.Background(), latchDown, 1)
 	require.NoError(t, err)

@@ -25,7 +25,8 @@ var (
 
 func testErrors() Errors {
 	return Errors{
-		Closed: errTestClosed, Lost: errTestLost,
+		Pending: errors.New("pending"),
+		Closed:  errTestClosed, Lost: errTestLost,
 		NotHeld: errors.New("not held"), NotReplicated: errors.New("not replicated"),
 		Reentry: errors.New("re-entry"), Upgrade: errors.New("upgrade"),
 		NotExported: errors.New("not exported"), Ticket: errors.New("no lock"),

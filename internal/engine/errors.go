@@ -13,7 +13,7 @@ import (
 
 // Errors are the errors returned to callers: the sentinels for errors.Is, and constructors of the detailed errors. All are set.
 type Errors struct {
-	Closed, Lost, NotHeld, NotReplicated, Reentry, Upgrade, NotExported, Ticket, Deadlock error
+	Closed, Lost, NotHeld, NotReplicated, Reentry, Upgrade, NotExported, Ticket, Deadlock, Pending error
 
 	Loss        func(Loss) error                               // satisfies Lost, or Closed if that is the reason
 	NotAcquired func(NotAcquired) error                        // of a wait that ended
@@ -71,6 +71,9 @@ const (
 	LatchCounter
 	Permits
 )
+
+// errNotSent is in the errors of changes that Redis was not asked for.
+var errNotSent = errors.New("nothing was sent")
 
 // ErrUnlockedBefore is a cause of NotHeld errors.
 var ErrUnlockedBefore = errors.New("unlocked before")

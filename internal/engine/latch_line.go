@@ -54,6 +54,7 @@ type latchCall struct {
 	over    bool
 	did     bool
 	err     error
+	pending bool // it failed, and may have changed the latch, or may yet
 }
 
 const (
@@ -85,7 +86,7 @@ func (m Latch) change(ctx context.Context, what latchChange, n int64) (bool, err
 	c := m.Engine
 	defer c.Calls.Ended()
 	if ctx.Err() != nil {
-		return false, m.Fail(ctx.Err())
+		return false, m.notSent(ctx)
 	}
 	failed, closed := m.failed, c.Calls.Done()
 	if what == latchDown {
@@ -93,18 +94,18 @@ func (m Latch) change(ctx context.Context, what latchChange, n int64) (bool, err
 	}
 	call, err := m.enter(ctx, what, n)
 	if err != nil {
-		return false, m.unreachable(err)
+		return false, m.changeFailed(what == latchDown, m.unreachable(err))
 	}
 	select {
 	case <-call.ended:
 	case <-ctx.Done():
 	case <-closed:
 	}
-	if !m.isOver(call) {
-		return false, m.left(ctx, silence(began))
-	}
-	if call.err != nil {
-		return false, failed(call.err)
+	switch over, pending := m.isOver(call); {
+	case !over:
+		return false, m.changeFailed(pending, m.left(ctx, silence(began)))
+	case call.err != nil:
+		return false, m.changeFailed(call.pending, failed(call.err))
 	}
 	return call.did, nil
 }
@@ -150,17 +151,18 @@ func (call *latchCall) takes(failing bool) bool {
 	return call.change == latchDown && !call.sent && (!call.over || failing)
 }
 
-// isOver reports whether a call has ended. If it has not, one of its callers leaves.
-func (m Latch) isOver(call *latchCall) bool {
+// isOver reports whether a call has ended. If it has not, one of its callers leaves; pending: it may have changed the latch, or may yet.
+func (m Latch) isOver(call *latchCall) (over, pending bool) {
 	c := m.Engine
 	m.of.mu.Lock()
 	defer m.of.mu.Unlock()
 	if call.over {
-		return true
+		return true, false
 	}
+	pending = call.change == latchDown || call.change == latchDelete && call.sent
 	call.goesOn = true
 	if call.callers--; call.callers > 0 {
-		return false
+		return false, pending
 	}
 	if call.alone != nil {
 		close(call.alone)
@@ -168,7 +170,7 @@ func (m Latch) isOver(call *latchCall) bool {
 	if call.left = call.sent; call.left {
 		c.Calls.Leave(m.Slot)
 	}
-	return false
+	return false, pending
 }
 
 // run makes the calls, and ends when none are left.
@@ -217,7 +219,7 @@ func (l *latchLine) make(call *latchCall) {
 		if refused {
 			err = calls.ErrNoAnswer // it is counted all the same, and so was not refused
 		}
-		l.fail(call, err)
+		l.fail(call, err, mayHaveRun)
 		switch {
 		case call.change == latchDown:
 			l.m.insist(began, latchCount, func(ctx context.Context) error {
@@ -263,25 +265,25 @@ func (l *latchLine) end(call *latchCall, did bool, err error) (alone bool) {
 	all := l.m.of
 	all.mu.Lock()
 	defer all.mu.Unlock()
-	call.end(did, err)
+	call.end(did, err, false)
 	return call.callers == 0
 }
 
-func (call *latchCall) end(did bool, err error) {
+func (call *latchCall) end(did bool, err error, pending bool) {
 	if !call.over {
-		call.over, call.did, call.err = true, did, err
+		call.over, call.did, call.err, call.pending = true, did, err, pending
 		close(call.ended)
 	}
 }
 
 // fail fails the callers of all calls after no answer to the first. Unsent calls are dropped, unless they count down.
-func (l *latchLine) fail(first *latchCall, err error) {
+func (l *latchLine) fail(first *latchCall, err error, mayHaveRun bool) {
 	all := l.m.of
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	l.failing = err
 	for _, call := range l.calls {
-		call.end(false, err)
+		call.end(false, err, call.change == latchDown || call.change == latchDelete && call == first && mayHaveRun)
 	}
 	l.calls = slices.DeleteFunc(l.calls, func(call *latchCall) bool { return call != first && call.change != latchDown })
 }

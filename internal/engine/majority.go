@@ -67,7 +67,7 @@ func (l *Level) Await(results <-chan []error, over time.Time, why func() error) 
 	case loss != nil:
 		return m.notHeld(loss)
 	case len(errs) > 0:
-		return m.unreachable(errs[0])
+		return m.pending(errs[0])
 	}
 	return nil
 }

@@ -163,12 +163,12 @@ func (h *PermitHold) release(until time.Time) (err error) {
 	}
 	defer func() { spend(h.Context, began, err != nil) }()
 	over := began.Add(c.unlockTime(&h.inner, began, func() bool { return c.Calls.IsSilent(m.Slot) }))
-	given, err := m.giveBack(h.Context, calls.Earlier(over, until), h.ids())
+	given, _, err := m.giveBack(h.Context, calls.Earlier(over, until), h.ids())
 	why := Loss{Reason: LostExpired, Since: until, Text: "lost: its lease ended before it could be given back"}
 	at := 0
 	if err != nil {
 		if time.Now().Before(until) || c.Calls.IsClosed() {
-			return m.unreachable(err)
+			return m.pending(err)
 		}
 	} else {
 		for at < len(given) && given[at] == lua.PermitReleased {

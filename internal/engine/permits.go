@@ -58,8 +58,9 @@ func (m PermitSemaphore) giveBackLater(ids []lua.PermitID) {
 	_, _, _ = m.of.pools.change(context.Background(), m.Semaphore, true, lua.Add, 0, ids...)
 }
 
-// giveBack gives permits back, and waits for the reply up to until. The pool goes on after that.
-func (m PermitSemaphore) giveBack(values context.Context, until time.Time, ids []lua.PermitID) ([]lua.Given, error) {
+// giveBack gives permits back, and waits for the reply up to until. The pool goes on after that. pending: it failed, and they may go back
+// all the same.
+func (m PermitSemaphore) giveBack(values context.Context, until time.Time, ids []lua.PermitID) (given []lua.Given, pending bool, err error) {
 	c := m.Engine
 	if !c.Calls.Start() { // after Close
 		args := m.lastArgs()
@@ -67,12 +68,12 @@ func (m PermitSemaphore) giveBack(values context.Context, until time.Time, ids [
 		ctx, cancel := c.Calls.Last()
 		defer cancel()
 		reply, err := m.use(ctx, args)
-		return reply.Released, err
+		return reply.Released, err != nil && calls.MayHaveRun(err), err
 	}
 	defer c.Calls.Ended()
 	call, at, err := m.of.pools.change(values, m.Semaphore, true, lua.Add, 0, ids...)
 	if err != nil {
-		return nil, err
+		return nil, true, err
 	}
 	timer := time.NewTimer(time.Until(until))
 	defer timer.Stop()
@@ -82,11 +83,11 @@ func (m PermitSemaphore) giveBack(values context.Context, until time.Time, ids [
 	}
 	switch over := m.of.pools.isOver(call); {
 	case !over:
-		return nil, calls.ErrNoAnswer
+		return nil, true, calls.ErrNoAnswer
 	case call.err != nil:
-		return nil, call.err
+		return nil, call.pending, call.err
 	}
-	return call.given[at : at+len(ids)], nil
+	return call.given[at : at+len(ids)], false, nil
 }
 
 // Release gives a permit back, even if it belongs to another process. A hold of this process is lost first. Since ctx may be that hold's,
@@ -95,9 +96,9 @@ func (m PermitSemaphore) Release(ctx context.Context, id lua.PermitID) error {
 	var given lua.Given
 	if own := m.own(id); own != nil && ctx.Err() == nil {
 		own.released()
-		all, err := m.giveBack(ctx, time.Now().Add(m.Engine.Options.UnlockTimeout), []lua.PermitID{id})
+		all, pending, err := m.giveBack(ctx, time.Now().Add(m.Engine.Options.UnlockTimeout), []lua.PermitID{id})
 		if err != nil {
-			return m.unreachable(err)
+			return m.changeFailed(pending, m.unreachable(err))
 		}
 		given = all[0]
 	} else {
@@ -128,7 +129,7 @@ func (m PermitSemaphore) UpdateLease(ctx context.Context, id lua.PermitID, d tim
 	if own != nil && ctx.Err() == nil {
 		own.updates(until)
 	}
-	held, err := queryKeys(ctx, m, func(ctx context.Context) (bool, error) {
+	held, err := queryKeys(ctx, m, true, func(ctx context.Context) (bool, error) {
 		s := lua.PermitSemaphore{Semaphore: m.args(0).Semaphore, Timeouts: kinds.PermitTimeouts(m.Key)}
 		held, err := lua.SetPermitLease(ctx, m.Engine.rdb, s, id, lasts)
 		if own != nil && (err == nil || !calls.MayHaveRun(err)) {
@@ -163,16 +164,16 @@ func (m PermitSemaphore) Look(ctx context.Context) (free, held int64, err error)
 }
 
 func (m PermitSemaphore) look(ctx context.Context, id *lua.PermitID) (lua.PermitsInfo, error) {
-	return queryKeys(ctx, m, func(ctx context.Context) (lua.PermitsInfo, error) {
+	return queryKeys(ctx, m, false, func(ctx context.Context) (lua.PermitsInfo, error) {
 		s := lua.PermitSemaphore{Semaphore: lua.Semaphore{Name: m.Key}, Timeouts: kinds.PermitTimeouts(m.Key)}
 		return lua.LookPermits(ctx, m.Engine.rdb, s, id)
 	})
 }
 
-// queryKeys is query for a command with several keys.
-func queryKeys[T any](ctx context.Context, m PermitSemaphore, command func(context.Context) (T, error)) (value T, err error) {
+// queryKeys is ask for a command with several keys.
+func queryKeys[T any](ctx context.Context, m PermitSemaphore, changes bool, command func(context.Context) (T, error)) (value T, err error) {
 	if err := m.Fits(); err != nil && m.Invalid == nil {
 		return value, m.Fail(err)
 	}
-	return query(ctx, m.Spec, command)
+	return ask(ctx, m.Spec, changes, command)
 }

@@ -63,7 +63,7 @@ func (p *pool) ask(change *permitChange, waiters []*permitWaiter, waits bool) {
 			p.placed = len(reply.Granted) < len(waiters)
 		}
 	case calls.MayPass(err), sent.mayHaveRun, p.goesOn(change):
-		p.fail(err, change)
+		p.fail(err, change, sent.mayHaveRun)
 		p.placed = !leaves && !p.m.Engine.Calls.IsClosed() && (p.placed || waits && len(waiters) > 0)
 		if sent.mayHaveRun || adds(args.Change) && (args.N != 0 || len(args.Release) > 0) {
 			failed := args // a copy, so that args escapes to the heap only after failures
@@ -152,7 +152,7 @@ func (p *pool) answer(reply lua.PermitsReply, sent time.Time, change *permitChan
 			back += reply.Done
 		}
 		change.given = reply.Released
-		change.end(reply.Done, nil)
+		change.end(reply.Done, nil, false)
 	}
 	if back > 0 {
 		p.giveBack(back)
@@ -171,12 +171,12 @@ func (p *pool) refused(err error, change *permitChange, waiters []*permitWaiter)
 	}
 	p.asked = false // for those who were not in the call
 	if change != nil {
-		change.end(0, err)
+		change.end(0, err, false)
 	}
 }
 
 // fail fails all callers after no answer from Redis. Of the unsent changes, only adding ones stay.
-func (p *pool) fail(err error, change *permitChange) {
+func (p *pool) fail(err error, change *permitChange, mayHaveRun bool) {
 	all := &p.m.of.pools
 	all.mu.Lock()
 	defer all.mu.Unlock()
@@ -189,9 +189,9 @@ func (p *pool) fail(err error, change *permitChange) {
 		switch {
 		case call == nil:
 		case adds(call.what):
-			call.end(0, p.failing)
+			call.end(0, p.failing, true)
 		default:
-			call.end(0, err)
+			call.end(0, err, call == change && mayHaveRun && stays(call.what))
 		}
 	}
 	p.changes = slices.DeleteFunc(p.changes, func(call *permitChange) bool { return !adds(call.what) })

@@ -20,7 +20,11 @@ type permitChange struct {
 	done    int64
 	given   []lua.Given // one for each permit given back
 	err     error
+	pending bool // it failed, and may have changed the number, or may yet
 }
+
+// stays reports whether a change that may have run is not undone if nobody learns of it.
+func stays(what lua.Change) bool { return what != lua.Drain }
 
 // adds reports whether a change must be made even if its caller leaves, because it gives permits away.
 func adds(what lua.Change) bool { return what == lua.Add || what == lua.AddIfExists }
@@ -89,9 +93,9 @@ func (p *pool) giveBack(n int64, ids ...lua.PermitID) {
 	p.add(context.Background(), lua.Add, n, ids...).goesOn = true
 }
 
-func (call *permitChange) end(done int64, err error) {
+func (call *permitChange) end(done int64, err error, pending bool) {
 	if !call.over {
-		call.over, call.done, call.err = true, done, err
+		call.over, call.done, call.err, call.pending = true, done, err, pending
 		close(call.ended)
 	}
 }

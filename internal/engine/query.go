@@ -2,23 +2,34 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"time"
 
+	"github.com/go-rlock/rlock/internal/calls"
 	"github.com/go-rlock/rlock/internal/kinds"
 	"github.com/go-rlock/rlock/lua"
 )
 
-// query runs a command for a caller that may leave early. rueidis itself retries read-only commands until calls.Timeout.
+// query asks Redis without changing anything.
 func query[T any](ctx context.Context, m *Spec, command func(context.Context) (T, error)) (value T, err error) {
+	return ask(ctx, m, false, command)
+}
+
+// ask runs a command for a caller that may leave early. rueidis itself retries read-only commands until calls.Timeout. changes: the
+// command changes something, and its error says whether it may have.
+func ask[T any](ctx context.Context, m *Spec, changes bool, command func(context.Context) (T, error)) (value T, err error) {
 	if err := m.startCall(); err != nil {
 		return value, err
 	}
 	c := m.Engine
 	defer c.Calls.Ended()
+	left, pending := false, false
 	if ctx.Err() != nil {
+		if changes {
+			return value, m.Fail(errNotSent, ctx.Err())
+		}
 		return value, m.Fail(ctx.Err())
 	}
-	left := false
 	if c.Cluster.IsUnknown() {
 		var known bool
 		known, err = c.Cluster.Learn(ctx, time.Time{}, m)
@@ -28,6 +39,7 @@ func query[T any](ctx context.Context, m *Spec, command func(context.Context) (T
 		value, left, err = Leavable(ctx, m, time.Time{}, func(<-chan struct{}) (T, error) {
 			return command(c.Calls.Context(ctx, time.Now(), 0))
 		}, nil)
+		pending = changes && !errors.Is(err, calls.ErrSilent) && (left || calls.MayHaveRun(err)) // not if admission was all it waited for
 	}
 	switch {
 	case err == nil && !left:
@@ -38,6 +50,9 @@ func query[T any](ctx context.Context, m *Spec, command func(context.Context) (T
 		err = ctx.Err()
 	default:
 		err = c.errs.Unreachable(err)
+	}
+	if pending {
+		return value, m.Fail(c.errs.Pending, err)
 	}
 	return value, m.Fail(err)
 }
@@ -76,7 +91,7 @@ func (m *Spec) Force(ctx context.Context) (bool, error) {
 	if err := m.Fits(); err != nil && m.Invalid == nil {
 		return false, m.Fail(err)
 	}
-	forced, err := query(ctx, m, func(ctx context.Context) (bool, error) {
+	forced, err := ask(ctx, m, true, func(ctx context.Context) (bool, error) {
 		return m.Kind.Force(ctx, m.Engine.rdb, m.Key, m.fair(), lua.Publish(m.Engine.KnownChannel(m)))
 	})
 	if x := m.Engine.idle.take(m.Key); x != nil { // Force freed it, or the next call would find it missing

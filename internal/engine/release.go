@@ -207,9 +207,9 @@ func (u *unlocking) end(by *unlocker) (rest *sweep.Orphan, err error) {
 	switch {
 	case r.Err == nil:
 	case isOver(r.Err):
-		err = m.unreachable(by.cause())
+		err = m.pending(by.cause())
 	default:
-		err = m.unreachable(r.Err)
+		err = m.pending(r.Err)
 	}
 	return rest, err
 }

@@ -58,7 +58,7 @@ func (m Semaphore) change(ctx context.Context, what lua.Change, n int64, back ..
 	began, c := time.Now(), m.Engine
 	defer c.Calls.Ended()
 	if ctx.Err() != nil {
-		return nil, 0, m.Fail(ctx.Err())
+		return nil, 0, m.notSent(ctx)
 	}
 	failed, closed := m.failed, c.Calls.Done()
 	if adds(what) {
@@ -66,7 +66,7 @@ func (m Semaphore) change(ctx context.Context, what lua.Change, n int64, back ..
 	}
 	call, at, err = m.of.pools.change(ctx, m, calls.CanLeave(ctx, time.Time{}), what, n, back...)
 	if err != nil {
-		return nil, 0, failed(err)
+		return nil, 0, m.changeFailed(adds(what), failed(err))
 	}
 	select {
 	case <-call.ended:
@@ -75,9 +75,9 @@ func (m Semaphore) change(ctx context.Context, what lua.Change, n int64, back ..
 	}
 	switch over := m.of.pools.isOver(call); {
 	case !over:
-		return nil, 0, m.left(ctx, silence(began))
+		return nil, 0, m.changeFailed(stays(what), m.left(ctx, silence(began)))
 	case call.err != nil:
-		return nil, 0, failed(call.err)
+		return nil, 0, m.changeFailed(call.pending, failed(call.err))
 	}
 	return call, at, nil
 }
@@ -95,7 +95,7 @@ func (m Semaphore) Release(ctx context.Context, what lua.Change, n int64) (int64
 	defer cancel()
 	reply, err := m.use(last, args)
 	if err != nil {
-		return 0, m.unreachable(err)
+		return 0, m.changeFailed(calls.MayHaveRun(err), m.unreachable(err))
 	}
 	return reply.Done, nil
 }

@@ -62,6 +62,11 @@ func (m *Spec) notHeld(why error) error { return m.Fail(m.Engine.errs.NotHeld, w
 
 func (m *Spec) unreachable(err error) error { return m.Fail(m.Engine.errs.Unreachable(err)) }
 
+// pending is the error of a change that may have been made, or may yet be.
+func (m *Spec) pending(err error) error {
+	return m.Fail(m.Engine.errs.Pending, m.Engine.errs.Unreachable(err))
+}
+
 // Leavable is [calls.Leavable] for a call about m.
 func Leavable[T any](
 	ctx context.Context, m *Spec, limit time.Time, f func(left <-chan struct{}) (T, error), rollBack func(T, error),

@@ -337,5 +337,5 @@ func (l *Level) leave(why error) error {
 	if last {
 		m.Engine.Leases.Stop(&t.Lease) // G7; no open level remains that would have to be cancelled
 	}
-	return m.unreachable(why)
+	return m.pending(why)
 }
