@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/redis/rueidis"
+
 	"github.com/go-rlock/rlock/internal/calls"
 	"github.com/go-rlock/rlock/internal/engine"
 	"github.com/go-rlock/rlock/internal/kinds"
@@ -248,11 +250,20 @@ func (e *lockError) Error() string {
 
 func (e *lockError) Unwrap() []error { return e.causes }
 
+// readOnlyCure says how to leave a replica for good. A Client of Open dials anew by itself, which helps if its address leads elsewhere by then.
+const readOnlyCure = " (a replica, maybe a former master: name the sentinels or the cluster's nodes; behind one address have the balancer " +
+	"end its old sessions, or set ConnLifetime, or let rlock.Open connect)"
+
 // unreachableError is ErrUnreachable with the last error of Redis or the connection.
 type unreachableError struct{ cause error }
 
 func (e *unreachableError) Error() string {
-	return ErrUnreachable.Error() + ": " + e.cause.Error()
+	text := ErrUnreachable.Error() + ": " + e.cause.Error()
+	var redisErr *rueidis.RedisError
+	if errors.As(e.cause, &redisErr) && strings.HasPrefix(lua.Said(redisErr), "READONLY") {
+		text += readOnlyCure
+	}
+	return text
 }
 
 func (e *unreachableError) Is(target error) bool { return target == ErrUnreachable }

@@ -38,6 +38,8 @@ const (
 //
 // Open connects at once, and fails if no server answers, or one refuses the user, after at most dial_timeout for each server it tries. Its
 // errors contain the addresses, but no password; without an answer from Redis they satisfy [ErrUnreachable]. If the connection fails later, the locks wait for a new one.
+// A server that answers READONLY, as a former master does after a failover, is left: all connections to its address are closed, at most once
+// a second, and dialled anew.
 func Open(url string, o Options) (*Client, error) {
 	redis, err := rueidis.ParseURL(url)
 	if err != nil { // which has the URL, or a part of it
@@ -52,12 +54,12 @@ func Open(url string, o Options) (*Client, error) {
 //
 // Unset options get values that suit locks: Dialer.Timeout 2 s, Dialer.KeepAlive 1 s and ConnWriteTimeout 3 s. Sentinels get the same
 // times, the TLSConfig of their servers, and a TopologyRefreshInterval of 5 s. OpenWith always sets DisableCache, because locks are never
-// read from a cache.
+// read from a cache, and wraps the dialer, to leave a server that answers READONLY.
 func OpenWith(redis rueidis.ClientOption, o Options) (*Client, error) {
 	if _, err := o.validate(); err != nil { // before it connects
 		return nil, err
 	}
-	redis = forLocks(redis)
+	redis = watch(forLocks(redis))
 	rdb, err := rueidis.NewClient(redis)
 	if err != nil {
 		if rdb != nil { // with ForceSingleClient

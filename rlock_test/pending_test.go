@@ -21,8 +21,8 @@ func TestErrorsSayWhetherTheyTakeEffect(t *testing.T) {
 	type call func(context.Context) error
 	without := func(_ any, err error) error { return err }
 	calls := map[string]struct {
-		goesOn bool                                           // in the background, even if it could not be sent yet
-		undone bool                                           // in the background, so never ErrPending
+		goesOn bool                                            // in the background, even if it could not be sent yet
+		undone bool                                            // in the background, so never ErrPending
 		begin  func(t *testing.T, b fixture, name string) call // while Redis is well
 	}{
 		"Release": {goesOn: true, begin: func(t *testing.T, b fixture, name string) call {

@@ -238,7 +238,9 @@ func (e *examination) replicas(ctx context.Context) {
 	case role == "":
 		e.say("unknown", "replicas", infoRefused, "If there are replicas, a failover may lose a lock (Failover).")
 	case role != "master":
-		e.say("bad", "replicas", "this server is a replica", "Locks need a master: use its address, a cluster, or sentinels with ?master_set=NAME.")
+		e.say("bad", "replicas", "this server is a replica", "Locks need a master: use its address, a cluster, or sentinels with ?master_set=NAME. "+
+			"If this address led to the master before a failover, old connections stay at the replica: have the balancer end old sessions, "+
+			"set rueidis's ConnLifetime, or connect by rlock.Open, which dials anew.")
 	case count == "0":
 		e.say("ok", "replicas", "none", "No failover can lose a lock. While this server is down, Lock fails. Options.Replicas must be 0.")
 	case err != nil:
