@@ -5,7 +5,6 @@ import (
 	"errors"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -16,6 +15,13 @@ import (
 // leadPause is the longest pause between two attempts of [Lead]. The shortest is half of it, so that processes that lost their locks in
 // one outage do not all ask again at once.
 const leadPause = 500 * time.Millisecond
+
+// Refusals, which somebody has to mend, are pauses that double up to refusedPause, and a line in the log for each new one and every
+// refusedLog.
+const (
+	refusedPause = 4 * time.Second
+	refusedLog   = time.Minute
+)
 
 // Lead runs fn while this process is the leader, that is, while it holds l. It waits for the lock, and runs fn with the section's ctx. fn
 // does the leader's work until that ctx is done, and then returns soon.
@@ -30,11 +36,13 @@ const leadPause = 500 * time.Millisecond
 //  2. ctx is done, and fn, if it ran, has returned. The error satisfies errors.Is for ctx.Err(), for the leader as for those that
 //     wait, and for what fn returned. It is never nil, as with the Serve of a [net/http.Server] that is shut down.
 //  3. The Client of l is closed or shut down, and fn, if it ran, has returned. In the same way the error satisfies [ErrClosed].
-//  4. Lock failed for a reason that does not pass, such as a bad option. The error is that of Lock.
+//  4. Lock failed for a reason that only the program can mend: a bad option or name, a key that is no lock, [ErrReentry],
+//     [ErrUpgrade], or [ErrDeadlock]. The error is that of Lock.
 //
 // Lead pauses for half a second at most after a loss or a resignation. It pauses likewise after a Lock that failed with [ErrUnreachable],
-// [ErrNotReplicated] or [ErrLost], or because Redis took no writes just then (NOREPLICAS, MISCONF, OOM). It does not report these;
-// [Options].Logger reports losses, and [Options].Trace all of them.
+// [ErrNotReplicated] or [ErrLost], or at the end of a [WithMaxWait], which bounds one wait and not the candidacy. After any other refusal by
+// Redis (NOAUTH or WRONGPASS while a password is rotated, NOPERM, OOM, MISCONF …) it pauses up to four seconds, and goes on as well: somebody
+// may mend that. [Options].Logger reports losses and such refusals, [Options].Trace all of them.
 //
 // To end a process in order, cancel ctx, wait until Lead has returned, and call [Client.Shutdown]: the next leader then gets the lock at
 // once. If a process dies, the next leader gets the lock when its lease has expired.
@@ -49,12 +57,14 @@ func Lead(ctx context.Context, l Locker, fn func(ctx context.Context) error, opt
 	for _, o := range options {
 		o.applyTo(&how)
 	}
+	var pause leadPauses
 	for {
 		again := false
-		var over error // why the ctx of fn was done when it returned
+		var refused error // by Redis
+		var over error    // why the ctx of fn was done when it returned
 		_, err := section(ctx, func(ctx context.Context) (context.Context, UnlockFunc, error) {
 			ctx, unlock, err := l.Lock(ctx)
-			again = errors.Is(err, ErrUnreachable) || errors.Is(err, ErrNotReplicated) || errors.Is(err, ErrLost) || isReadOnly(err)
+			again, refused = mayHeal(err)
 			return ctx, func() error {
 				err := unlock()
 				again = errors.Is(err, ErrLost)
@@ -79,7 +89,7 @@ func Lead(ctx context.Context, l Locker, fn func(ctx context.Context) error, opt
 		}
 		select {
 		case <-ctx.Done(): // the next Lock says so
-		case <-time.After(leadPause/2 + rand.N(leadPause/2)):
+		case <-time.After(pause.next(l, refused)):
 		}
 	}
 }
@@ -103,13 +113,65 @@ func endOfLead(l Locker, err error, why ...error) error {
 
 var errLed = errors.New("led until its ctx was done")
 
-// isReadOnly reports whether an otherwise healthy server takes no writes: it has too few replicas, cannot write to its disk, or has no
-// memory. That passes, but not while a Lock still repeats its calls.
-func isReadOnly(err error) bool {
+// mayHeal reports whether a later Lock may succeed though the program stays as it is, and whether Redis has refused this one.
+func mayHeal(err error) (again bool, refused error) {
 	var redisErr *rueidis.RedisError
-	if !errors.As(err, &redisErr) {
-		return false
+	switch {
+	case errors.Is(err, ErrClosed), errors.Is(err, ErrDeadlock), errors.Is(err, lua.ErrForeign):
+		return false, nil
+	case errors.Is(err, ErrUnreachable), errors.Is(err, ErrNotReplicated), errors.Is(err, ErrLost), errors.Is(err, ErrNotAcquired):
+		return true, nil
+	case errors.As(err, &redisErr):
+		return true, err
 	}
-	said := lua.Said(redisErr)
-	return slices.ContainsFunc([]string{"NOREPLICAS", "MISCONF", "OOM"}, func(prefix string) bool { return strings.HasPrefix(said, prefix) })
+	return false, nil
+}
+
+// leadPauses are the pauses of one Lead.
+type leadPauses struct {
+	refused time.Duration // the next one after a refusal; 0: the last Lock was not refused
+	said    string        // in the log
+	logged  time.Time
+}
+
+// next returns the next pause. refused is Redis's refusal of the Lock before it, if it was that.
+func (p *leadPauses) next(l Locker, refused error) time.Duration {
+	most := leadPause
+	if refused == nil {
+		*p = leadPauses{}
+	} else {
+		most = max(leadPause, p.refused)
+		p.refused = min(2*most, refusedPause)
+		if said := refused.Error(); said != p.said || time.Since(p.logged) >= refusedLog {
+			p.said, p.logged = said, time.Now()
+			if w, ok := l.(warner); ok {
+				w.warn("rlock: Redis refuses a candidate of Lead, which goes on trying", "name", l.Name(), "err", refused)
+			}
+		}
+	}
+	return most/2 + rand.N(most/2)
+}
+
+// warner is a Locker with an [Options].Logger.
+type warner interface {
+	warn(text string, args ...any)
+}
+
+func (m *Mutex) warn(text string, args ...any) { m.spec.Engine.Options.Tell.Warn(text, args...) }
+func (q *QuorumMutex) warn(text string, args ...any) {
+	q.of.Spec.Engine.Options.Tell.Warn(text, args...)
+}
+func (p *permits) warn(text string, args ...any) {
+	p.of.semaphore.Engine.Options.Tell.Warn(text, args...)
+}
+func (l *permitLocker) warn(text string, args ...any) {
+	l.of.semaphore.Engine.Options.Tell.Warn(text, args...)
+}
+
+func (u *Upgradeable) warn(text string, args ...any) { u.rw.Read().warn(text, args...) }
+
+func (m *MultiMutex) warn(text string, args ...any) {
+	if len(m.clients) > 0 {
+		m.clients[0].Options.Tell.Warn(text, args...)
+	}
 }
