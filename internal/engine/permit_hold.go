@@ -222,7 +222,7 @@ func (p *heldPermit) lose(why Loss) {
 	var ended endings
 	ended.add(c, h.Context, h.cancel, loss)
 	h.mu.Unlock()
-	ended.settle()
+	ended.settle(c)
 	h.semaphore.of.own.remove(h.permits)
 	c.lost(h, h.semaphore.Kind.Name, loss)
 }
@@ -265,7 +265,7 @@ func (p *heldPermit) Closed() {
 		ended.add(h.semaphore.Engine, h.Context, h.cancel, why)
 	}
 	h.mu.Unlock()
-	ended.settle()
+	ended.settle(h.semaphore.Engine)
 }
 
 // gone ends a hold after Redis has lost one of its permits.

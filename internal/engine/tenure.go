@@ -280,7 +280,7 @@ func (k Keeper) Closed() {
 		h.cancel(why, &ended)
 	}
 	t.mu.Unlock()
-	ended.settle()
+	ended.settle(t.Spec.Engine)
 }
 
 // gone ends a tenure that is missing in Redis.
@@ -319,8 +319,8 @@ func (t *Tenure) Lose(why Loss) bool {
 		}
 	}
 	t.mu.Unlock()
-	ended.settle()
 	c := t.Spec.Engine
+	ended.settle(c)
 	t.leaveInsiders()
 	if x != nil {
 		c.loseIdle(x)

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/go-rlock/rlock/internal/engine"
 )
 
 // Worlds of TestBugsAreFound.
@@ -112,6 +114,50 @@ func TestBugsAreFound(t *testing.T) {
 			}
 			t.Errorf("not found; a script was changed: %v", changed)
 		})
+	}
+}
+
+// A renewer that waits for the parent of a lost section's ctx does not renew other holds (G1, G2).
+func TestWaitsForForeignContextsAreFound(t *testing.T) {
+	for _, bug := range []bool{true, false} {
+		engine.AwaitParents.Store(bug)
+		found := false
+		for seed := range uint64(20) {
+			var r *Result
+			synctest.Test(t, func(*testing.T) {
+				p := hot(Plain, 3, 40*time.Second)
+				p.Seed, p.Watchdog, p.Think, p.Long, p.Foreign = seed, 3*time.Second, time.Second, 0.5, 0.5
+				p.Names = nil
+				for i := range 6 { // so a process mostly has several
+					p.Names = append(p.Names, Name{Kind: Plain, Text: fmt.Sprint("plain", i)})
+				}
+				for i := range p.Processes {
+					p.Processes[i].Workers = nil
+					for j := range p.Names {
+						p.Processes[i].Workers = append(p.Processes[i].Workers, Worker{Seed: seed + uint64(10*i+j), Names: []int{j}})
+					}
+				}
+				for at := 3 * time.Second; at < p.Time; at += 3 * time.Second {
+					p.Faults = append(p.Faults, Fault{At: at, What: Deleted, Name: int(at/(3*time.Second)) % len(p.Names)})
+				}
+				r = newWorld(p).play()
+			})
+			for _, v := range r.Violations {
+				found = found || strings.Contains(v.Text, "(G2)")
+				if bug {
+					t.Logf("world %d: %v", seed+1, v)
+				} else {
+					t.Errorf("world %d without the bug: %v", seed+1, v)
+				}
+			}
+			if found {
+				break
+			}
+		}
+		engine.AwaitParents.Store(false)
+		if bug && !found {
+			t.Error("not found")
+		}
 	}
 }
 

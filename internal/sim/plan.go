@@ -31,6 +31,7 @@ type Plan struct {
 	Asked       float64       // share of Locks whose holds want to know whether somebody waits
 	Along       float64       // share of sections that are exported
 	Circles     bool          // locks are taken in any order, with deadlock detection
+	Foreign     float64       // share of Locks under a ctx whose methods block during the section
 	Meddle      float64       // share of calls for a semaphore preceded by a change of its number of permits, or of others' permits
 }
 

@@ -83,12 +83,15 @@ func (k *worker) section(outer context.Context, from int) bool {
 	if k.chance(0.2) {
 		return k.do(outer, w, began)
 	}
-	ctx, unlock, err := k.lock(outer, w)
+	given, blocks := k.abroad(outer)
+	ctx, unlock, err := k.lock(given, w)
 	if err != nil {
 		return outer.Err() == nil && !errors.Is(err, rlock.ErrClosed)
 	}
 	sections := k.enter(ctx, w, began)
+	blocks.shut(k)
 	k.work(ctx, w, sections)
+	blocks.wait() // an unlock, too, calls the methods
 	if along := k.world().plan.Along; along > 0 && w.mayExport() && !sections[0].shared && k.chance(along) {
 		k.takeAlong(ctx, w, sections[0], unlock)
 	} else {
