@@ -2,6 +2,7 @@ package rlock
 
 import (
 	"context"
+	"time"
 
 	"github.com/go-rlock/rlock/internal/engine"
 )
@@ -30,6 +31,13 @@ func WaitOnly(ctx context.Context) context.Context {
 	}
 	return engine.WaitOnly(ctx, nil)
 }
+
+// TrustedUntil returns the time until which all holds that ctx carries are trusted, without asking Redis: the end of the last confirmed
+// lease, by this process's clock. The zero time means that one was lost. ok is false if ctx carries no open hold with a lease.
+//
+// A process that was paused beyond the lease may see ctx end some milliseconds after it resumes; time.Now() is past this time at once. So
+// look at it right before a step that others must not see twice. A write on its way can still be paused: see [Client.FencedMutex].
+func TrustedUntil(ctx context.Context) (until time.Time, ok bool) { return engine.TrustedUntil(ctx) }
 
 // Owner returns the owner of the innermost hold in ctx, of any lock, as Redis stores it:
 // `<client UUID>:<tag>`. Readers, and consecutive holds of one Client (see [HandOff]), may share an owner. It is "" if ctx

@@ -4,11 +4,13 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/go-rlock/rlock/internal/engine"
 )
 
 // Leadership reports whether a [Lead] leads, see [ReportTo]. The zero value is ready to use. Its methods are safe for concurrent use.
 type Leadership struct {
-	mu      sync.Mutex // guards the following; no other lock is taken under it
+	mu      sync.Mutex // guards the following; a tenure's and the renewer's are taken under it, never the reverse
 	latest  LeadState
 	section context.Context // of fn; nil: fn does not run
 	terms   uint64          // begun
@@ -17,8 +19,8 @@ type Leadership struct {
 
 // LeadState is the state of a [Leadership] at one moment.
 type LeadState struct {
-	// Leading is true from the call of fn until its ctx is done or it returns. As with every lock, a process that was paused may for a
-	// moment see true while another one leads.
+	// Leading is true from the call of fn until its ctx is done, it returns, or the lease is over ([TrustedUntil]), even if a pause of the
+	// process kept the ctx from ending in time.
 	Leading bool
 	// Term is a number that rises with each term, as long as Redis keeps its data; 0: there was none yet. If the lock is a [Client.FencedMutex] it is the fencing token,
 	// and thus higher than that of all earlier leaders, in any process. Otherwise it counts the terms of this Leadership. It stays after
@@ -42,7 +44,13 @@ func (s *Leadership) State() LeadState {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.notice()
-	return s.latest
+	state := s.latest
+	if s.section != nil {
+		if until, ok := engine.TrustedUntil(s.section); ok && !time.Now().Before(until) {
+			state.Leading = false // its ctx is about to end, unless a renewal was just confirmed
+		}
+	}
+	return state
 }
 
 // Changed returns a channel that is closed at the next change of the state. Call it before State, so that no change is missed:

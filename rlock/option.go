@@ -58,9 +58,9 @@ func lingers(m *engine.Spec) error {
 	return nil
 }
 
-// WithMaxWait bounds how long each Lock through the handle waits: after d it returns [ErrNotAcquired], as TryLock does. [Lead] waits again. It is for code
+// WithMaxWait bounds how long each Lock through the handle waits: after d it returns [ErrNotAcquired], as TryLock does. It is for code
 // that takes a [Locker] and only calls Lock. TryLock has its own wait. [All] and [Quorum] wait for the shortest d of their locks. A [Lead]
-// ends if its Lock has waited for d. The handle's methods report a d below 1 ms.
+// then waits again. The handle's methods report a d below 1 ms.
 func WithMaxWait(d time.Duration) Option {
 	return durationOption("WithMaxWait", d, func(m *engine.Spec) *time.Duration { return &m.MaxWait })
 }

@@ -57,6 +57,14 @@ func (l *Level) Owns(field string) bool {
 // Unlocks returns the time taken by unlocks inside the section.
 func (l *Level) Unlocks() *InnerUnlocks { return &l.inner }
 
+// TrustedUntil returns until when its hold is trusted; the zero time if it was lost.
+func (l *Level) TrustedUntil() time.Time {
+	if l.Loss() != nil {
+		return time.Time{}
+	}
+	return l.hold.tenure.until()
+}
+
 // IsOpen reports whether the level was not unlocked yet.
 func (l *Level) IsOpen() bool {
 	t := l.hold.tenure

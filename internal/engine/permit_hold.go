@@ -190,6 +190,14 @@ func (h *PermitHold) release(until time.Time) (err error) {
 // GiveBack releases permits that were never returned to the caller.
 func (h *PermitHold) GiveBack() { _ = h.Release() }
 
+// TrustedUntil returns until when all its permits are trusted; the zero time if one was lost.
+func (h *PermitHold) TrustedUntil() time.Time {
+	if h.lossSoFar() != nil {
+		return time.Time{}
+	}
+	return h.until()
+}
+
 // until returns the time when the first permit stops being trusted.
 func (h *PermitHold) until() time.Time {
 	h.mu.Lock()

@@ -13,6 +13,7 @@ type Section interface {
 	IsOpen() bool
 	Owns(field string) bool // field is its hold's owner field in Redis
 	Unlocks() *InnerUnlocks
+	TrustedUntil() time.Time // zero once the hold was lost
 }
 
 // SectionKey is the key of the innermost section in a context.
@@ -47,6 +48,19 @@ func Carries(ctx context.Context, field string) bool {
 		}
 	}
 	return false
+}
+
+// TrustedUntil returns until when all open holds in ctx are trusted; the zero time if one was lost. ok is false if there is none.
+func TrustedUntil(ctx context.Context) (until time.Time, ok bool) {
+	for s := SectionOf(ctx); s != nil; s = s.Around() {
+		if !s.IsOpen() {
+			continue
+		}
+		if end := s.TrustedUntil(); !ok || end.Before(until) {
+			until, ok = end, true
+		}
+	}
+	return until, ok
 }
 
 // Innermost returns the first section of type L, from s outwards; L's zero value if there is none.

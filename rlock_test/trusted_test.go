@@ -1,0 +1,87 @@
+package rlock_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	sections "github.com/go-rlock/rlock/internal/engine"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// TrustedUntil is the end of the shortest lease in ctx.
+func TestTrustedUntil(t *testing.T) {
+	virtual(t, func(t *testing.T, b fixture) {
+		ctx, began := context.Background(), time.Now()
+		_, ok := rlock.TrustedUntil(ctx)
+		require.False(t, ok, "no hold")
+		outer, unlock, err := b.Mutex(b.name).Lock(ctx)
+		require.NoError(t, err)
+		until, ok := rlock.TrustedUntil(outer)
+		require.True(t, ok)
+		require.Equal(t, 30*time.Second, until.Sub(began))
+		time.Sleep(15 * time.Second)
+		until, _ = rlock.TrustedUntil(outer)
+		require.Greater(t, until.Sub(began), 39*time.Second, "renewed")
+		renewed := until
+
+		inner, unlockInner, err := b.Mutex(b.name+":2", rlock.WithLease(time.Second)).Lock(outer)
+		require.NoError(t, err)
+		until, _ = rlock.TrustedUntil(inner)
+		require.Equal(t, 16*time.Second, until.Sub(began), "the shortest")
+		<-inner.Done()
+		until, ok = rlock.TrustedUntil(inner)
+		require.True(t, ok && until.IsZero(), "lost")
+		require.ErrorIs(t, unlockInner(), rlock.ErrLost)
+		until, _ = rlock.TrustedUntil(outer)
+		require.Equal(t, renewed, until)
+		require.NoError(t, unlock())
+		_, ok = rlock.TrustedUntil(outer)
+		require.False(t, ok, "unlocked")
+
+		s := b.PermitSemaphore(b.name + ":3")
+		require.NoError(t, s.SetPermits(ctx, 1))
+		held, p, err := s.Acquire(ctx)
+		require.NoError(t, err)
+		until, ok = rlock.TrustedUntil(held)
+		require.True(t, ok)
+		require.Equal(t, 30*time.Second, time.Until(until))
+		require.NoError(t, p.Release())
+	})
+}
+
+// staleLock is a lock whose lease ends while nothing has cancelled its ctx: what a process sees that was paused and has just resumed.
+type staleLock struct {
+	rlock.Locker
+	sections.Section // for the methods that nobody calls
+
+	until time.Time
+}
+
+func (s *staleLock) Lock(ctx context.Context) (context.Context, rlock.UnlockFunc, error) {
+	return context.WithValue(ctx, sections.SectionKey{}, sections.Section(s)), func() error { return nil }, nil
+}
+
+func (s *staleLock) Name() string             { return "stale" }
+func (s *staleLock) Around() sections.Section { return nil }
+func (s *staleLock) IsOpen() bool             { return true }
+func (s *staleLock) TrustedUntil() time.Time  { return s.until }
+
+// A process that resumes after the end of its lease does not say that it leads, even before its ctx ends.
+func TestLeadershipAfterAPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var l rlock.Leadership
+		lock := &staleLock{until: time.Now().Add(time.Second)}
+		err := rlock.Lead(t.Context(), lock, func(ctx context.Context) error {
+			require.True(t, l.State().Leading)
+			time.Sleep(time.Second)
+			require.NoError(t, ctx.Err())
+			require.False(t, l.State().Leading)
+			return nil
+		}, rlock.ReportTo(&l))
+		require.NoError(t, err)
+	})
+}
