@@ -10,7 +10,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-var acquireScript = script{Text("acquire"), "8546ea24aed85bc586f4dd03841fb516c2b8d34b"}
+var acquireScript = script{Text("acquire"), "804ca99dcd364ea1f2ef42b765ed8e1cb8450eb1"}
 
 // Status is the answer to an acquire. The zero value is no answer, so that it cannot be mistaken for success.
 type Status int8
@@ -56,7 +56,7 @@ type AcquireArgs struct {
 	// acquire.
 	Ticket string
 
-	Publish Publish // for a fair lock, a Reader with a Queue, and a Ticket
+	Publish Publish // for a fair lock, a Queue, and a Ticket
 }
 
 // AcquireReply is Redis's answer.
@@ -138,16 +138,17 @@ func (a AcquireArgs) args() (args [7]string, n int) {
 			n = 7
 		}
 	case Writer:
-		if args[4] = flag(a.Listens); a.Queue != "" {
-			n = 5
+		args[4], args[5] = args[5], ""
+		if a.Listens {
+			args[5] = a.Publish.Name
+		}
+		if a.Queue != "" {
+			n = 6
 		}
 	default:
 		args[3], args[4] = args[4], flag(a.Short)
-		switch { // each argument takes Redis half as long as a command in the script
-		case a.Queue == "":
-			n = 3
-		case a.Short:
-			n = 5
+		if n = 3; a.Queue != "" { // each argument takes Redis half as long as a command in the script
+			n = 7
 		}
 	}
 	return args, n

@@ -9,8 +9,10 @@
 -- ARGV[3]      the owner's count after this call; 1 for a first acquire
 -- ARGV[4]      optional: lease in ms of a grant to another process. With it the owner joins the queue if the lock is held, or keeps
 --              the place it has there
--- ARGV[5]      optional, with ARGV[4]: 1 if the owner's lease is shorter than that of a grant. A grant to it has a count of 0, and the
---              owner must ask
+-- ARGV[5]      with ARGV[4]: 1 if the owner's lease is shorter than that of a grant. A grant to it has a count of 0, and the owner must
+--              ask
+-- ARGV[6]      with ARGV[4]: how to publish: publish or spublish
+-- ARGV[7]      with ARGV[4]: unlock channel
 --
 -- Reply token                  held by the owner, with that count; 0 or more, and 0 without a counter
 -- Reply {ttl, holder, joined, other}  held by another owner for ttl more ms (-1: without expiry); holder is one of its fields; joined
@@ -20,7 +22,8 @@
 -- Error TOKEN                  the counter gives no token, see raise.lua: nothing was changed
 --
 -- Every owner in the queue asks again when ttl is over, so the queue expires a second after the last of these times. Scores follow
--- the order; they are odd for owners that ask again within the lease of a grant.
+-- the order; they are odd for owners that ask again within the lease of a grant, and have a fraction for processes that this server does
+-- not count among its listeners (seen.lua).
 --
 -- A repeat of a call whose reply was lost finds the count already there, and changes only the expiry. The count never falls here,
 -- and the expiry never gets shorter, except when a first acquire finds a count of 0, which no hold has.
@@ -56,7 +59,7 @@ if not held then
     end
     local joined = 0
     if queue then
-      local soon = ttl >= 0 and ttl <= tonumber(ARGV[4]) and 1 or 0
+      local soon = (ttl >= 0 and ttl <= tonumber(ARGV[4]) and 1 or 0) + unseen(ARGV[6], ARGV[7], entry)
       local last = redis.call('zrange', queue, '-1', '-1', 'withscores')[2]
       local added = redis.pcall('zadd', queue, 'nx', math.floor((last or 0) / 2) * 2 + 2 + soon, entry)
       local score = added ~= 1 and redis.call('zscore', queue, entry)

@@ -8,10 +8,10 @@ import (
 )
 
 var (
-	fairAcquireScript = script{Text("fair_acquire"), "7452f5fe12f3742ad00999391cdff44a21524eea"}
-	fairReleaseScript = script{Text("fair_release"), "cdb6524fcaf7fa764bb5cde7455aab3ff17beeb5"}
-	fairRefreshScript = script{Text("fair_refresh"), "abf6bad40b38ab243acecdfcad84595afaa58d04"}
-	fairForceScript   = script{Text("fair_force"), "79d5d5fb5035e2f8e329db27893f6de6eefe8619"}
+	fairAcquireScript = script{Text("fair_acquire"), "0b760ea042ed7c366f1582acc495aae7e86c7a0b"}
+	fairReleaseScript = script{Text("fair_release"), "32cb116d1ce06bda4c29e1fdca4459eb632a158d"}
+	fairRefreshScript = script{Text("fair_refresh"), "f4d98fae00813d76a124fe10e5e83f9f5841abd9"}
+	fairForceScript   = script{Text("fair_force"), "202b4e63b4204a263777642fdb8f73e3e6f17c49"}
 )
 
 // Fair is the queue of a fair lock, in Redisson's form: each waiter has a place. The zero value means that the lock

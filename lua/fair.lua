@@ -6,11 +6,14 @@
 --                    in ms on the server's clock: Redisson drops the first entry when its time is over
 -- place              how many ms an entry of this library lasts; its waiter refreshes it
 -- command, channel   publish or spublish, and the unlock channel, the prefix of the waiters' channels
--- counts             '1': if nobody receives a message, its waiter has gone
+-- counts             '1': a waiter that is not counted among the listeners has gone, unless it never was
 --
 -- Owner fields of this library have a tag that begins with 0, or with 00 if their lease is shorter than that of a grant. Redisson's
 -- have none. A process of this library listens to one channel for all its owners, <unlock channel>:<client>, see message.lua. Each of
 -- Redisson's waiters has its own, <unlock channel>:<owner>, and subscribes to it after joining.
+--
+-- An entry of this library is counted before it gets the lock, and a published grant is never taken back: see seen.lua. Its time has a
+-- fraction if the last call for it did not count its process. Redisson subtracts whole numbers from the times, and sets its own.
 
 local clock = redis.call('time')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
@@ -25,7 +28,17 @@ end
 
 -- fresh returns the new time of an entry of this library behind that many of Redisson's.
 local function fresh(q, behind)
-  return now + q.place + behind * redisson_wait
+  return now + q.place + math.floor(behind * redisson_wait)
+end
+
+-- stamp returns the same time with what shows whether the entry's process is counted. The client may ask for many entries in a call.
+local counted = {}
+local function stamp(q, time, entry)
+  local channel = channel_of(q.channel, entry)
+  if q.counts == '1' and not counted[channel] then
+    counted[channel] = unseen(q.command, q.channel, entry)
+  end
+  return math.floor(time) + (counted[channel] or 0)
 end
 
 -- is_short reports whether an entry's lease is shorter than that of a grant. A grant to it has a count of 0, and it must ask.
@@ -100,7 +113,7 @@ local function wake(q, me)
       end
       return entry, time
     end
-    if not tell(q, entry, look_message(0, entry)) then
+    if not tell(q, entry, look_message(0, entry)) or is_unseen(time) then
       return entry, time
     end
     drop_head(q, entry)
@@ -112,7 +125,7 @@ end
 local function pass(q, hold, lease)
   redis.call('hdel', q.lock, '') -- the right to it is tried here, and a server without memory lets a script go on that has written
   while true do
-    local entry = head(q)
+    local entry, time = head(q)
     if not entry then
       break
     end
@@ -123,20 +136,21 @@ local function pass(q, hold, lease)
       end
       break
     end
-    redis.call('hset', q.lock, entry, is_short(entry) and '0' or '1')
-    redis.call('pexpire', q.lock, lease)
-    local gone = entry == hold or tell(q, entry, grant_message(entry, lease, '-'))
-    if not refused then
+    if entry == hold or q.counts == '1' and not is_unseen(time) and unseen(q.command, q.channel, entry) > 0 then
       drop_head(q, entry)
-      if not gone then
-        redis.call('hdel', q.lock, hold)
-        tell_redisson(q) -- they ask, and look again when the grant should have been renewed
-        return true
+      tell(q, entry, look_message(0, entry)) -- if it lives it joins again
+    else
+      redis.call('hset', q.lock, entry, is_short(entry) and '0' or '1')
+      redis.call('pexpire', q.lock, lease)
+      tell(q, entry, grant_message(entry, lease, '-'))
+      if refused then
+        redis.call('hdel', q.lock, entry) -- nobody has it
+        break
       end
-    end
-    redis.call('hdel', q.lock, entry)
-    if refused then
-      break
+      drop_head(q, entry)
+      redis.call('hdel', q.lock, hold)
+      tell_redisson(q) -- they ask, and look again when the grant should have been renewed
+      return true
     end
   end
   redis.call('hdel', q.lock, hold)

@@ -44,7 +44,7 @@ end
 -- join returns the reply's joined: 0, 1 or 2.
 local function join(holder)
   if joined() then
-    redis.call('zadd', q.times, 'gt', fresh(q, 0), owner)
+    redis.call('zadd', q.times, 'gt', stamp(q, fresh(q, 0), owner), owner)
     return 1
   end
   if ARGV[3] ~= '1' then
@@ -63,7 +63,7 @@ local function join(holder)
     time = fresh(q, behind)
   end
   redis.call('rpush', q.list, owner)
-  redis.call('zadd', q.times, math.max(time, fresh(q, 0)), owner)
+  redis.call('zadd', q.times, stamp(q, math.max(time, fresh(q, 0)), owner), owner)
   if holder ~= '' and not is_ours(holder) or time > fresh(q, 0.5) then
     return 2
   end

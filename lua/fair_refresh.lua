@@ -57,7 +57,7 @@ local function behind(q, entry)
   if not time then
     return nil
   end
-  local beyond = tonumber(time) - fresh(q, 0)
+  local beyond = math.floor(time) - fresh(q, 0)
   if beyond <= 0 then
     return 0
   end
@@ -80,7 +80,7 @@ for i = 1, #KEYS / 3 do
   end
   local before = not q.verdict and behind(q, owner)
   if before then
-    redis.call('zadd', q.times, fresh(q, before), owner)
+    redis.call('zadd', q.times, stamp(q, fresh(q, before), owner), owner)
   end
   verdicts[i] = q.verdict or before and 1 or 0
 end

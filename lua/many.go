@@ -12,8 +12,8 @@ import (
 // Scripts for many locks at once. Each includes the script for one lock, and does the same for every lock.
 
 var (
-	acquireAllScript  = script{calling("acquire", "acquire_all"), "1a86e0c2a59abe8ffd3c465e081c4bac13dc9a5d"}
-	releaseEachScript = script{calling("release", "release_each"), "0943bc3727ec04a32cc6fa545a6cf0ad1669960e"}
+	acquireAllScript  = script{calling("acquire", "acquire_all"), "1c7f4d177e4572d23cf70a72387d4f129a0c652a"}
+	releaseEachScript = script{calling("release", "release_each"), "2533bfa0dfdf0bbe476a19644c0b5b3f453f88fe"}
 )
 
 // calling returns the text of a script that calls another script as a function of its KEYS and ARGV.

@@ -19,6 +19,7 @@ type model struct {
 	queue   []string
 	counter int64 // of tokens
 	alive   func(owner string) bool
+	unseen  func(owner string) bool // lives, but the server counts none of its subscriptions
 	heard   map[string]string // by owner: the token that came with the grant
 }
 
@@ -88,11 +89,18 @@ func (m *model) release(a lua.ReleaseArgs) lua.ReleaseReply {
 	}
 	for len(m.queue) > 0 {
 		entry := m.queue[0]
+		if m.unseen(entry) {
+			m.holder, m.queue = "", m.queue[1:]
+			return lua.ReleaseReply{Status: lua.Freed, Several: true}
+		}
 		m.queue = m.queue[1:]
 		if a.Next != "" && entry == entryOf(a.Next, a.Fence) {
 			return handOff()
 		}
 		owner, fenced := strings.CutSuffix(entry, " f")
+		if !m.alive(owner) {
+			continue
+		}
 		count, token := 1, "-"
 		if fenced && a.Fence != "" {
 			m.counter++
@@ -100,10 +108,8 @@ func (m *model) release(a lua.ReleaseArgs) lua.ReleaseReply {
 		} else if fenced {
 			count = 0
 		}
-		if m.alive(owner) {
-			m.holder, m.count, m.heard[owner] = owner, count, token
-			return granted
-		}
+		m.holder, m.count, m.heard[owner] = owner, count, token
+		return granted
 	}
 	m.holder = ""
 	return freed
@@ -118,8 +124,12 @@ func TestQueueIsLikeItsModel(t *testing.T) {
 	random := rand.New(rand.NewPCG(seed, 0))
 	l := newLab(t, redistest.Dial(t, redistest.Shared(t)))
 	ears := map[int]*ear{1: l.process(1), 2: l.process(2), 3: l.process(3)}
-	const processes = 6 // half of them are dead
-	m := &model{heard: make(map[string]string), alive: func(owner string) bool { return owner[7] <= '3' }}
+	const processes = 7 // three of them are dead
+	m := &model{
+		heard:  make(map[string]string),
+		alive:  func(owner string) bool { return owner[7] <= '3' },
+		unseen: func(owner string) bool { return owner[7] == '7' },
+	}
 
 	// An owner with an even tag wants tokens.
 	owner := func() (string, string) {
@@ -139,7 +149,15 @@ func TestQueueIsLikeItsModel(t *testing.T) {
 		if random.IntN(3) > 0 || m.holder == "" {
 			a := l.asks("")
 			a.Owner, a.Fence = owner()
-			want, got := m.acquire(a), l.acquire(a)
+			want := m.acquire(a)
+			var got lua.AcquireReply
+			if m.unseen(a.Owner) {
+				var err error
+				got, err = lua.Acquire(t.Context(), l.rdb, a)
+				require.NoError(t, err)
+			} else {
+				got = l.acquire(a)
+			}
 			got.TTL = 0
 			require.Equal(t, want, got, "%+v", a)
 		} else {
@@ -148,7 +166,7 @@ func TestQueueIsLikeItsModel(t *testing.T) {
 			if random.IntN(4) > 0 {
 				a.Owner, a.Fence = m.holder, kind(m.holder)
 			}
-			if next, fence := owner(); random.IntN(2) == 0 && next != a.Owner {
+			if next, fence := owner(); random.IntN(2) == 0 && next != a.Owner && m.alive(next) {
 				a.Next, a.Fence, a.Stay, a.Spare = next, fence, random.IntN(2) == 0, random.IntN(3)
 			}
 			want := m.release(a)

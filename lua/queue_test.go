@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/rueidis"
+
 	"github.com/go-rlock/rlock/internal/redistest"
 	"github.com/go-rlock/rlock/internal/require"
 	"github.com/go-rlock/rlock/lua"
@@ -22,7 +24,9 @@ func waiter(i int) string { return client(i) + ":1" }
 
 // asks returns the acquire of a process that wants a place.
 func (l lab) asks(owner string) lua.AcquireArgs {
-	return lua.AcquireArgs{Name: l.name, Owner: owner, Lease: lease, Count: 1, Queue: l.queue, GrantLease: grantLease}
+	return lua.AcquireArgs{
+		Name: l.name, Owner: owner, Lease: lease, Count: 1, Queue: l.queue, GrantLease: grantLease, Publish: lua.Publish{Name: l.channel},
+	}
 }
 
 func (l lab) asksForToken(owner string) lua.AcquireArgs {
@@ -31,11 +35,31 @@ func (l lab) asksForToken(owner string) lua.AcquireArgs {
 	return a
 }
 
-func (l lab) acquire(a lua.AcquireArgs) lua.AcquireReply {
+// acquire makes the call while the owner's process listens, as it does.
+func (l lab) acquire(a lua.AcquireArgs) (got lua.AcquireReply) {
 	l.t.Helper()
-	got, err := lua.Acquire(l.t.Context(), l.rdb, a)
-	require.NoError(l.t, err)
+	l.listening(a.Owner, a.Publish, func() {
+		var err error
+		got, err = lua.Acquire(l.t.Context(), l.rdb, a)
+		require.NoError(l.t, err)
+	})
 	return got
+}
+
+// listening runs a call while that owner's process listens to its own channel.
+func (l lab) listening(owner string, p lua.Publish, call func()) {
+	l.t.Helper()
+	conn, end := l.rdb.Dedicate()
+	defer end()
+	conn.SetPubSubHooks(rueidis.PubSubHooks{OnMessage: func(rueidis.PubSubMessage) {}})
+	channel := p.Name + ":" + owner[:36]
+	subscribe, unsubscribe := conn.B().Subscribe().Channel(channel).Build(), conn.B().Unsubscribe().Channel(channel).Build()
+	if p.Sharded {
+		subscribe, unsubscribe = conn.B().Ssubscribe().Channel(channel).Build(), conn.B().Sunsubscribe().Channel(channel).Build()
+	}
+	require.NoError(l.t, conn.Do(l.t.Context(), subscribe).Error())
+	call()
+	require.NoError(l.t, conn.Do(l.t.Context(), unsubscribe).Error())
 }
 
 // join makes the waiters ask for a lock held by another.
@@ -60,10 +84,19 @@ func (l lab) endsFor(next string) lua.ReleaseArgs {
 	return a
 }
 
-func (l lab) releases(a lua.ReleaseArgs) lua.ReleaseReply {
+// releases makes the call while the next owner's process listens, as it does.
+func (l lab) releases(a lua.ReleaseArgs) (got lua.ReleaseReply) {
 	l.t.Helper()
-	got, err := lua.Release(l.t.Context(), l.rdb, a)
-	require.NoError(l.t, err)
+	call := func() {
+		var err error
+		got, err = lua.Release(l.t.Context(), l.rdb, a)
+		require.NoError(l.t, err)
+	}
+	if a.Next == "" {
+		call()
+		return got
+	}
+	l.listening(a.Next, a.Publish, call)
 	return got
 }
 

@@ -52,8 +52,7 @@ local function awaited()
     local ends = math.min(all[i + 1], last)
     local listen = {'', 1}
     if string.sub(all[i], -2) ~= ' -' then
-      local asked = ARGV[6] == 'publish' and 'numsub' or 'shardnumsub'
-      listen = redis.pcall('pubsub', asked, ARGV[7] .. ':' .. string.sub(all[i], 1, 36))
+      listen = listening(ARGV[6], channel_of(ARGV[7], all[i]))
     end
     if ends <= now or not listen.err and listen[2] == 0 then
       redis.call('zrem', marks, all[i])

@@ -10,7 +10,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-var releaseScript = script{Text("release"), "311fba54dbc0640ca4c4704d152267b1c9b37d54"}
+var releaseScript = script{Text("release"), "373f8c928bdde3c8dcfecfdfbbef80c2568b7fad"}
 
 // ReleaseArgs says who releases which lock, and who gets it.
 type ReleaseArgs struct {

@@ -16,7 +16,7 @@
 -- ARGV[10]     optional, with ARGV[8] and the counter: the number of spare tokens for the next owner in this process
 --
 -- Reply 1        released, and waiters were notified
--- Reply 3        released for all, and several listen
+-- Reply 3        released for all, and several listen, or may
 -- Reply 2        released, and another process of the queue has the lock
 -- Reply {token, spare}  released, and the next owner in this process has the lock; token is 0 without KEYS[2]. That owner also gets the
 --                       next spare numbers; spare is missing if there are none
@@ -27,9 +27,13 @@
 -- partial release never shortens the expiry.
 --
 -- Grants, and the time to look at the lock, are sent to their process alone, on the channel <unlock channel>:<client>: see
--- message.lua. If nobody receives it, the process has died, and is skipped. '00' on the unlock channel is '0' for Redisson, which is not
--- in the queue, and is ignored by processes in the queue. '01' is '1' for Redisson, where each thread has to ask to learn a shorter
--- time, and '0' for this library, where the first waiter asks for all.
+-- message.lua. '00' on the unlock channel is '0' for Redisson, which is not in the queue, and is ignored by processes in the queue. '01'
+-- is '1' for Redisson, where each thread has to ask to learn a shorter time, and '0' for this library, where the first waiter asks for
+-- all.
+--
+-- A process is counted before it gets the lock, and a published grant is never taken back: others than the counted may receive it. One
+-- that is not counted loses its place, and is notified in case it lives. If it was not counted when it joined, either (seen.lua), this
+-- server cannot see who waits, and the release works as beside outsiders: see below.
 --
 -- Processes that may be in the queue also listen to <unlock channel>:rlock_queue, which never has messages. So a listener on the unlock
 -- channel alone is an outsider. While there are outsiders, a release grants the lock to nobody: it becomes free, and the outsiders are
@@ -69,12 +73,14 @@ if want > 0 then
   return 1
 end
 
+local front, score -- the first of the queue
+
 local function announce(message)
   local heard = redis.pcall(ARGV[4], ARGV[5], message)
   if type(heard) ~= 'number' then
     return redis.error_reply('UNTOLD ' .. heard.err)
   end
-  if heard > 1 then
+  if heard > 1 or front and is_unseen(score) then
     return 3
   end
   return 1
@@ -97,21 +103,23 @@ if ARGV[7] == '2' and redis.call('hexists', lock, owner) == 1 then
 end
 
 local stay = next ~= '' and ARGV[7] == '1'
-local front = queue and redis.call('zrange', queue, '0', '0')[1]
+if queue then
+  front, score = unpack(redis.call('zrange', queue, '0', '0', 'withscores'))
+end
 if not stay and not front and (not queue or next == '') then
   return free('0')
 end
 
--- tell sends a message to the process of an entry, and reports whether it listens.
+-- tell sends a message to the process of an entry. It returns how many listeners were counted; nil if the message was refused.
 local function tell(entry, message)
-  local heard = redis.pcall(ARGV[4], ARGV[5] .. ':' .. string.sub(entry, 1, 36), message)
-  return type(heard) == 'number' and heard > 0
+  local heard = redis.pcall(ARGV[4], channel_of(ARGV[5], entry), message)
+  return type(heard) == 'number' and heard or nil
 end
 
--- first returns the current head of the queue; nil if it is empty. An empty queue's key is gone, and on a cluster the slot may be
--- moving to another node: a refusal is no error.
-local function first()
-  return redis.pcall('zrange', queue, '0', '0')[1]
+-- look_up finds the first of the queue. An empty queue's key is gone, and on a cluster the slot may be moving to another node: a refusal
+-- is no error.
+local function look_up()
+  front, score = unpack(redis.pcall('zrange', queue, '0', '0', 'withscores'))
 end
 
 -- watch sends entries from that index on the time at which the grant ends, to look at the lock. It leaves out entries so far back that
@@ -130,7 +138,7 @@ local function watch(from)
   repeat
     local behind = redis.pcall('zrange', queue, from, to, 'withscores')
     for n = 1, #behind, 2 do
-      if behind[n + 1] % 2 == 0 then
+      if math.floor(behind[n + 1]) % 2 == 0 then
         told = true
         tell(behind[n], look_message(lease + math.min(10 * (n - 1), 500)))
         redis.pcall('zadd', queue, behind[n + 1] + 1, behind[n])
@@ -146,21 +154,25 @@ end
 
 -- invite tells the head of the queue that the lock is free, and reports whether there is one.
 local function invite()
-  local entry = front or first()
-  while entry do
-    if tell(entry, look_message(0)) then
+  while front do
+    local heard = tell(front, look_message(0))
+    if heard and heard > 0 then
       watch(1)
       return true
     end
-    redis.call('zrem', queue, entry)
-    entry = first()
+    redis.call('zrem', queue, front)
+    if heard and is_unseen(score) then -- it asks, or has died
+      watch(0)
+      return true
+    end
+    look_up()
   end
   return false
 end
 
 if redis.call('hexists', lock, owner) == 0 then
   if front and redis.call('zrem', queue, queue_entry(owner), queue_entry(owner, false, true), queue_entry(owner, true)) > 0 and redis.call('exists', lock) == 0 then
-    front = nil
+    look_up()
     invite() -- it may have been the owner's turn to look
   end
   return 0
@@ -201,26 +213,34 @@ if stay then
   return hand_off()
 end
 
+local listen = listening(ARGV[4], ARGV[5], ARGV[5] .. ':rlock_queue', channel_of(ARGV[5], front or next), channel_of(ARGV[5], next))
+local outsiders, heard = listen.err or listen[2] > listen[4], listen[6]
+
 if entry_of_next then
   local last = not front and 0 or redis.call('zrange', queue, '-1', '-1', 'withscores')[2]
-  redis.call('zadd', queue, 'nx', math.floor(last / 2) * 2 + 3, entry_of_next)
+  local place = math.floor(last / 2) * 2 + 3 + (listen[8] == 0 and 0.5 or 0)
+  redis.call('zadd', queue, 'nx', place, entry_of_next)
   asleep = redis.call('pttl', queue)
   if asleep < lease + 1000 then
     redis.call('pexpire', queue, lease + 1000)
   end
-  front = front or entry_of_next
+  if not front then
+    front, score = entry_of_next, place
+  end
 end
 
-local listen = redis.pcall('pubsub', ARGV[4] == 'publish' and 'numsub' or 'shardnumsub', ARGV[5], ARGV[5] .. ':rlock_queue')
-if listen.err or listen[2] > listen[4] then
+if outsiders then
   return free(invite() and '00' or '0')
 end
 
 -- The grants below are announced before the owner's field is deleted, which must not fail then. So the right to delete is tested here.
 redis.call('hdel', lock, '')
 
-local entry = front
-while entry do
+while front do
+  if heard == 0 and is_unseen(score) then
+    break
+  end
+  local entry = front
   if entry == entry_of_next then
     return hand_off()
   end
@@ -229,7 +249,9 @@ while entry do
   if string.find(entry, ' ', 1, true) then
     field, mark = string.match(entry, '^(%S+)( ?%l?)$')
   end
-  if field and field ~= owner then
+  if heard == 0 then
+    tell(entry, look_message(0)) -- if it lives it asks, and joins again
+  elseif field and field ~= owner then
     local count, token = '1', '-'
     if mark == ' f' then
       local raised = fence and raise(fence)
@@ -247,9 +269,10 @@ while entry do
         watch(0)
         return 2
       end
-      redis.call('hdel', lock, field)
+      redis.call('hdel', lock, field) -- the message was refused: nobody has it
     end
   end
-  entry = first()
+  look_up()
+  heard = front and listening(ARGV[4], channel_of(ARGV[5], front))[2]
 end
-return free('0')
+return free(invite() and '00' or '0')

@@ -10,7 +10,7 @@ import (
 
 var (
 	readRenewScript   = script{Text("read_renew"), "239eb53fccbbaa8455c0bbcb54e3410e73f3a20d"}
-	fencedWriteScript = script{Text("fenced_write_acquire"), "bbaddff68a63a0c357903359705d0c47cbdaa533"}
+	fencedWriteScript = script{Text("fenced_write_acquire"), "d81dceb603a4bb73e6618da63f565a5bada063ee"}
 	rwForceScript     = script{Text("rw_force"), "20ba8bd95ba33830412448245acc7f26995efa83"}
 )
 
@@ -29,8 +29,8 @@ func (s Side) mode() string { return [...]string{Reader: "read", Writer: "write"
 var (
 	acquireScripts = [...]script{
 		Whole:  acquireScript,
-		Reader: {Text("read_acquire"), "e52c5d063bac6618be861d4d1bc1aff84e1df09d"},
-		Writer: {Text("write_acquire"), "485673944f30943071d38dbaec419ee42f53f938"},
+		Reader: {Text("read_acquire"), "a31284ddc05ec61d2c98ec25afc6439455299415"},
+		Writer: {Text("write_acquire"), "cb91ba83e7e20127a8810eda92cddfe83ef08fa2"},
 	}
 	releaseScripts = [...]script{
 		Whole:  releaseScript,

@@ -8,7 +8,8 @@
 -- ARGV[2]  lease in ms
 -- ARGV[3]  the owner's count after this call; 1 for a first acquire
 -- ARGV[4]  field of the reader that becomes the writer and stays a reader; otherwise ''
--- ARGV[5]  with marks: 1 if the writer's process listens on <unlock channel>:<client>; 0 if nothing shows whether it lives
+-- ARGV[5]  with marks: how to publish: publish or spublish
+-- ARGV[6]  with marks: unlock channel; '' if nothing shows whether the writer's process lives
 --
 -- Reply 0                       held by the owner, with that count
 -- Reply token                   the same, in the script with a token
@@ -22,7 +23,7 @@
 -- Lines that begin with "fenced" are only in the script with a token (see script.go), which raises the counter when acquire.lua does.
 --
 -- A mark is the writer's field, followed by the field of the reader that wants to become the writer, if any, and by ' -' if nothing
--- shows whether the process lives. Its score is its end on the server's clock, in ms: a second after the time at which the waiting
+-- shows whether the process lives: it does not listen on <unlock channel>:<client>, or this server does not count it (seen.lua). Its score is its end on the server's clock, in ms: a second after the time at which the waiting
 -- writer asks again. The set expires with its last mark.
 --
 -- A reader without any hold keys is dead, and is removed before the lock is granted or refused.
@@ -47,7 +48,8 @@ local function mark(rest)
   local lasts = (rest < 0 and 60000 or math.min(rest, 1e15)) + 1000
   local clock = redis.call('time')
   local ends = clock[1] * 1000 + math.floor(clock[2] / 1000) + lasts
-  local entries = ARGV[5] == '1' and {entry, entry .. ' -'} or {entry .. ' -', entry}
+  local shown = ARGV[6] ~= '' and unseen(ARGV[5], ARGV[6], owner) == 0
+  local entries = shown and {entry, entry .. ' -'} or {entry .. ' -', entry}
   redis.pcall('zrem', marks, entries[2])
   local added = redis.pcall('zadd', marks, ends, entries[1])
   if type(added) ~= 'number' then

@@ -38,6 +38,8 @@ import (
 //	age 5s                   time passes: all expiries, and all times in scores, come nearer
 //	listen CHANNEL …         each channel has a listener until the next begin
 //
+// During a call of this library its process listens to its own channel, and Redis counts it, except with the argument unseen.
+//
 // No time passes between two steps: the test gives back the time it takes itself.
 type conversation struct {
 	t         testing.TB
@@ -58,12 +60,17 @@ type listener struct {
 // directive runs one line of a conversation and returns the reply as text.
 type directive func(c *conversation, d *datadriven.TestData) string
 
-// converse runs the conversations of a file.
-func converse(t *testing.T, file string, own map[string]directive) {
+// converse runs the conversations of a file about a lock with that unlock channel; "": all its processes are unseen.
+func converse(t *testing.T, file, channel string, own map[string]directive) {
 	t.Helper()
 	server := redistest.Start(t)
 	c := &conversation{t: t, addr: server.Addr(), rdb: server.Client(t), monitor: newMonitor(t, server.Addr())}
-	all := maps.Clone(own)
+	all := make(map[string]directive)
+	for name, step := range own {
+		if all[name] = step; channel != "" && !strings.HasPrefix(name, "java-") {
+			all[name] = func(c *conversation, d *datadriven.TestData) string { return c.listening(channel, step, d) }
+		}
+	}
 	maps.Copy(all, map[string]directive{
 		"begin":  (*conversation).begin,
 		"redis":  (*conversation).redis,
@@ -248,16 +255,47 @@ func (c *conversation) age(d *datadriven.TestData) string {
 func (c *conversation) listen(d *datadriven.TestData) string {
 	for _, arg := range d.CmdArgs {
 		channel := longNames(arg.String())
-		conn, err := net.Dial("tcp", c.addr)
-		require.NoError(c.t, err)
-		c.listeners = append(c.listeners, listener{channel, conn})
-		_, err = fmt.Fprintf(conn, "SUBSCRIBE %s\r\n", channel)
-		require.NoError(c.t, err)
-		line, err := bufio.NewReader(conn).ReadString('\n')
-		require.NoError(c.t, err)
-		require.Equal(c.t, "*3\r\n", line)
+		c.listeners = append(c.listeners, listener{channel, c.subscribe(channel)})
 	}
 	return ""
+}
+
+func (c *conversation) subscribe(channel string) net.Conn {
+	conn, err := net.Dial("tcp", c.addr)
+	require.NoError(c.t, err)
+	_, err = fmt.Fprintf(conn, "SUBSCRIBE %s\r\n", channel)
+	require.NoError(c.t, err)
+	line, err := bufio.NewReader(conn).ReadString('\n')
+	require.NoError(c.t, err)
+	require.Equal(c.t, "*3\r\n", line)
+	return conn
+}
+
+// listening runs a step while the processes of the owners in it listen.
+func (c *conversation) listening(channel string, step directive, d *datadriven.TestData) string {
+	if d.HasArg("unseen") {
+		return step(c, d)
+	}
+	clients := make(map[string]bool)
+	for _, arg := range d.CmdArgs {
+		for _, word := range append(arg.Vals, arg.Key) {
+			if shortOwner.MatchString(word) {
+				clients[word[:1]] = true
+			}
+		}
+	}
+	var conns []net.Conn
+	for letter := range clients {
+		conns = append(conns, c.subscribe(channel+":"+clientID(letter)))
+	}
+	reply := step(c, d)
+	for _, conn := range conns {
+		_, err := io.WriteString(conn, "UNSUBSCRIBE\r\nQUIT\r\n")
+		require.NoError(c.t, err)
+		_, err = io.Copy(io.Discard, conn)
+		require.NoError(c.t, err)
+	}
+	return reply
 }
 
 // state returns Redis's entire state, a line per key.

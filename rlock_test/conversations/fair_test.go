@@ -20,7 +20,7 @@ const (
 
 func TestFairConversations(t *testing.T) {
 	t.Parallel()
-	converse(t, "testdata/fair", fairDirectives)
+	converse(t, "testdata/fair", fairChannel, fairDirectives)
 }
 
 // Directives for fair locks. Numbers of this library's owners begin with 0.

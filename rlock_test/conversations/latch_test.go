@@ -20,7 +20,7 @@ const (
 
 func TestLatchConversations(t *testing.T) {
 	t.Parallel()
-	converse(t, "testdata/latch", latchDirectives)
+	converse(t, "testdata/latch", "", latchDirectives)
 }
 
 // Directives for latches. A call is named like an owner, by client and number.

@@ -22,7 +22,7 @@ const (
 func TestConversations(t *testing.T) {
 	t.Run("plain", func(t *testing.T) {
 		t.Parallel()
-		converse(t, "testdata/plain", plainDirectives)
+		converse(t, "testdata/plain", plainChannel, plainDirectives)
 	})
 }
 
@@ -36,7 +36,7 @@ var plainDirectives = map[string]directive{
 	"acquire": func(c *conversation, d *datadriven.TestData) string {
 		a := lua.AcquireArgs{
 			Name: plainName, Owner: ownerArg(d), Lease: durationArg(d, "lease", 30*time.Second), Count: numberArg(d, "count", 1),
-			GrantLease: 2 * time.Second,
+			GrantLease: 2 * time.Second, Publish: lua.Publish{Name: plainChannel},
 		}
 		if d.HasArg("queue") {
 			a.Queue = plainQueue

@@ -23,7 +23,7 @@ func TestReadWriteConversations(t *testing.T) {
 	for _, file := range []string{"rw", "rw-redisson", "rw-waiting"} {
 		t.Run(file, func(t *testing.T) {
 			t.Parallel()
-			converse(t, "testdata/"+file, rwDirectives)
+			converse(t, "testdata/"+file, rwChannel, rwDirectives)
 		})
 	}
 }

@@ -28,14 +28,14 @@ func TestSemaphoreConversations(t *testing.T) {
 	for _, file := range []string{"semaphore", "semaphore-waiting"} {
 		t.Run(file, func(t *testing.T) {
 			t.Parallel()
-			converse(t, "testdata/"+file, semaphoreDirectives)
+			converse(t, "testdata/"+file, "", semaphoreDirectives)
 		})
 	}
 }
 
 func TestPermitConversations(t *testing.T) {
 	t.Parallel()
-	converse(t, "testdata/permits", permitDirectives)
+	converse(t, "testdata/permits", "", permitDirectives)
 }
 
 // Directives for semaphores. A1 is request 1 of client A. Its numbers are the permits its waiters want, in order:

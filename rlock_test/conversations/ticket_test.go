@@ -12,7 +12,7 @@ import (
 
 func TestTicketConversations(t *testing.T) {
 	t.Parallel()
-	converse(t, "testdata/ticket", ticketDirectives)
+	converse(t, "testdata/ticket", plainChannel, ticketDirectives)
 }
 
 // Directives for tickets, in addition to those for plain and read/write locks. A ticket is written like an owner, A0007; with "write" the lock is the
