@@ -40,6 +40,9 @@ func heldLong(p *Plan) {
 	p.Watchdog, p.Hold, p.Think, p.Meddle = 3*time.Second, 5*time.Second, 20*time.Millisecond, 0.5
 }
 
+// uncounted is a world where the server counts none of the waiting processes.
+func uncounted(p *Plan) { p.Uncounted, p.Hold, p.Think = everybody, 100*time.Millisecond, 0 }
+
 // takenAlong is a world of short sections, half of them exported.
 func takenAlong(p *Plan) {
 	p.Along, p.Hold, p.Think, p.Watchdog = 0.5, time.Millisecond, 20*time.Millisecond, 3*time.Second
@@ -50,10 +53,14 @@ func TestBugsAreFound(t *testing.T) {
 	for _, bug := range []struct {
 		name     string
 		kind     Kind
-		old, new string // in the text of the scripts
+		old, new string // in the text of the scripts; each may be several, between blank lines
 		says     string
 		in       func(*Plan)
 	}{
+		{"a grant is taken back because nobody was counted", Plain, "heard == 0\n\nif tell(entry, grant_message(field, lease, token)) then",
+			"heard == -1\n\nif tell(entry, grant_message(field, lease, token)) ~= 0 then", "(G1)", uncounted},
+		{"a fair grant is taken back because nobody was counted", Fair, "unseen(q.command, q.channel, entry) > 0 then\n\ntell(q, entry, grant_message(entry, lease, '-'))",
+			"false then\n\nrefused = tell(q, entry, grant_message(entry, lease, '-')) and 'gone' or nil", "(G1)", uncounted},
 		{"a ticket works twice", Plain, "redis.call('hdel', lock, ticket)\nif ttl", "if ttl", "the second one that has adopted", takenAlong},
 		{"an Export frees the lock", Fenced, "redis.call('hdel', lock, owner)\nlocal heard = redis.pcall(ARGV[4], ARGV[5], '01')",
 			"redis.call('hdel', lock, owner, ticket)\nlocal heard = redis.pcall(ARGV[4], ARGV[5], '01')", "a ticket that nobody has used has no lock", takenAlong},
@@ -97,8 +104,12 @@ func TestBugsAreFound(t *testing.T) {
 					bug.in(p)
 					w := newWorld(p)
 					w.change = func(text string) string {
-						changed = changed || strings.Contains(text, bug.old)
-						return strings.ReplaceAll(text, bug.old, bug.new)
+						olds, news := strings.Split(bug.old, "\n\n"), strings.Split(bug.new, "\n\n")
+						for i, old := range olds {
+							changed = changed || strings.Contains(text, old)
+							text = strings.ReplaceAll(text, old, news[i])
+						}
+						return text
 					}
 					r = w.play()
 				})

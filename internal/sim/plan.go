@@ -20,6 +20,7 @@ type Plan struct {
 	Processes []Process
 	Faults    []Fault
 	Lossy     float64 // share of answers that are lost, each with its connection
+	Uncounted Uncounted
 
 	Hold, Think time.Duration // means of the short ones
 	Long        float64       // share of sections that last up to three watchdog times
@@ -41,6 +42,20 @@ type Name struct {
 	Text  string
 	Token bool  // its holds have fencing tokens, for a read/write lock its writers' holds
 	Count int64 // permits of a semaphore, or the highest count of a latch
+}
+
+// Uncounted says whose subscriptions the servers do not count, though they deliver messages to them. A node of a cluster counts its own
+// subscribers only, and so does a master whose replica has them.
+type Uncounted int
+
+const (
+	nobody Uncounted = iota
+	half             // of the processes, on their own channels
+	everybody
+)
+
+func (u Uncounted) String() string {
+	return [...]string{"nobody", "half of the processes", "everybody"}[u]
 }
 
 // Kind is one of the kinds of locks, or a counter.
@@ -224,6 +239,9 @@ func NewPlan(seed uint64, l Limits) *Plan {
 			p.Processes[i].Options.Replicas = 0
 		}
 	}
+	if !l.Counters && !l.Permits && !l.Calm {
+		p.Uncounted = pick(r, nobody, nobody, nobody, half, everybody)
+	}
 	if l.Circles {
 		p.drawCircles(r)
 	}
@@ -378,6 +396,9 @@ func (p *Plan) String() string {
 	lost := ""
 	if p.Lossy > 0 {
 		lost = fmt.Sprintf(" and %.1f %% of answers lost", 100*p.Lossy)
+	}
+	if p.Uncounted != nobody {
+		lost += fmt.Sprintf(", %v uncounted", p.Uncounted)
 	}
 	return fmt.Sprintf("seed %d: %d processes, %d workers, %d names (%v, …), %d servers, %d faults%s, %v, watchdog %v", p.Seed,
 		len(p.Processes), workers, len(p.Names), p.Names[0].Kind, p.Servers, len(p.Faults), lost, p.Time.Round(time.Second), p.Watchdog)

@@ -25,6 +25,8 @@ type scripts struct {
 	// saw, if not nil, gets the keys and the first argument of each script that ran, and a function to read the keys.
 	saw func(keys []string, by string, read reader)
 
+	uncounted Uncounted
+
 	known  map[string]string // by the sum
 	state  *lua.LState
 	loaded map[string]*lua.LFunction // by the sum
@@ -219,6 +221,7 @@ func (s *scripts) call(l *lua.LState, safe bool) int {
 		addTick(args)
 	}
 	v, err := s.dispatch(args)
+	v = s.uncounted.hide(args, v)
 	if left, ok := v.(int); ok && !s.rounds && strings.EqualFold(args[0], "pttl") && left > 0 {
 		v = left - 1
 	}
@@ -233,6 +236,32 @@ func (s *scripts) call(l *lua.LState, safe bool) int {
 		l.Error(lua.LString(err.Error()), 1)
 	}
 	return 1
+}
+
+// hide takes those from a reply that the server does not count.
+func (u Uncounted) hide(args []string, reply any) any {
+	hidden := func(channel string) bool {
+		if u != half {
+			return u == everybody
+		}
+		id := channel[strings.LastIndexByte(channel, ':')+1:]
+		return len(id) == 36 && id[35] < '8'
+	}
+	switch strings.ToLower(args[0]) {
+	case "publish", "spublish":
+		if hidden(args[1]) {
+			return 0
+		}
+	case "pubsub":
+		if counts, ok := reply.([]any); ok {
+			for i := 1; i < len(counts); i += 2 {
+				if hidden(args[1+(i+1)/2]) {
+					counts[i] = 0
+				}
+			}
+		}
+	}
+	return reply
 }
 
 // addTick makes an expiry work as in Redis, whose clock has milliseconds: a key exists until it is later than its

@@ -165,7 +165,7 @@ func (w *world) make() error {
 		if i == 0 && slices.ContainsFunc(w.plan.Names, func(n Name) bool { return n.Kind.isCounter() }) {
 			s.scripts.saw = w.saw
 		}
-		s.scripts.change = w.change
+		s.scripts.change, s.scripts.uncounted = w.change, w.plan.Uncounted
 		s.wrong = w.wrong
 		w.servers = append(w.servers, s)
 	}
