@@ -80,7 +80,7 @@ func TestFurtherAwayGetsItsTurns(t *testing.T) {
 		},
 		"replicas": func(t *testing.T) distance {
 			t.Helper()
-			master, _ := withReplica(t)
+			master, _ := redistest.StartPair(t)
 			o := rlock.Options{Replicas: 1, ReplicaTimeout: testTimeout}
 			return newDistance(t, master, o, o, 1)
 		},

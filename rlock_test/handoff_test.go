@@ -159,7 +159,7 @@ func TestHandOffOptions(t *testing.T) {
 // With Options.Replicas there are no hand-offs, since replicas must confirm each hold.
 func TestNoHandOffWithReplicas(t *testing.T) {
 	redistest.Parallel(t)
-	master, _ := withReplica(t)
+	master, _ := redistest.StartPair(t)
 	r := newProxiedOn(t, master, rlock.Options{Replicas: 1, ReplicaTimeout: 10 * time.Second})
 	a, line := r.line(t, same(r.Mutex(r.name), 3)...)
 	for _, p := range line {

@@ -238,7 +238,7 @@ func TestFirstCallOnASilentClusterEndsWithItsCtx(t *testing.T) {
 // its own: nothing is swept after it.
 func TestReplicatedAcquireIsNotSwept(t *testing.T) {
 	redistest.Parallel(t)
-	master, _ := withReplica(t)
+	master, _ := redistest.StartPair(t)
 	proxy := redistest.StartProxy(t, master.Addr())
 	rdb := redistest.Dial(t, proxy.Addr(), func(o *rueidis.ClientOption) { o.ConnLifetime = time.Hour })
 	c := newClient(t, rdb, rlock.Options{Replicas: 1, ReplicaTimeout: 10 * time.Second})

@@ -12,32 +12,9 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// withReplica starts a master with one replica, and returns when the replica is in sync.
-func withReplica(t *testing.T) (master, replica *redistest.Server) {
-	t.Helper()
-	fast := []string{"--repl-diskless-sync-delay", "0"}
-	master = redistest.Start(t, fast...)
-	host, port := "127.0.0.1", master.Addr()[len("127.0.0.1:"):]
-	replica = redistest.Start(t, append(fast, "--replicaof", host, port)...)
-	rdb := master.Client(t)
-	redistest.Eventually(t, 20*time.Second, func() bool {
-		var n int64
-		err := rdb.Dedicated(func(c rueidis.DedicatedClient) (err error) { // WAIT counts only writes of its own connection
-			ctx := context.Background()
-			if err := c.Do(ctx, c.B().Incr().Key("in-step").Build()).Error(); err != nil {
-				return err
-			}
-			n, err = c.Do(ctx, c.B().Wait().Numreplicas(1).Timeout(100).Build()).AsInt64()
-			return err
-		})
-		return err == nil && n == 1
-	}, "the replica is in step")
-	return master, replica
-}
-
 func TestReplicas(t *testing.T) {
 	redistest.Parallel(t)
-	master, replica := withReplica(t)
+	master, replica := redistest.StartPair(t)
 	rdb := master.Client(t)
 	b := fixture{rdb: rdb, name: "replicated"}
 	b.Client = newClient(t, rdb, rlock.Options{Replicas: 1, ReplicaTimeout: 20 * time.Second})
@@ -72,7 +49,7 @@ func TestReplicas(t *testing.T) {
 // When too few replicas confirm a grant, the lock is given back and the next waiter wakes.
 func TestNotReplicatedWakesTheNext(t *testing.T) {
 	redistest.Parallel(t)
-	master, replica := withReplica(t)
+	master, replica := redistest.StartPair(t)
 	rdb := master.Client(t)
 	const wait = 2 * time.Second // the time the test has to see the lock taken
 	careful := newClient(t, rdb, rlock.Options{Replicas: 1, ReplicaTimeout: wait})
@@ -106,7 +83,7 @@ func TestWaitRefused(t *testing.T) {
 // A refusal does not wait for replicas: it comes at once, even though the replica has not confirmed earlier writes.
 func TestHeldIsNotReplicated(t *testing.T) {
 	redistest.Parallel(t)
-	master, replica := withReplica(t)
+	master, replica := redistest.StartPair(t)
 	rdb := master.Client(t)
 	careful := newClient(t, rdb, rlock.Options{Replicas: 1, ReplicaTimeout: 20 * time.Second})
 	require.NoError(t, careful.Mutex("free").Do(context.Background(), func(context.Context) error { return nil }))

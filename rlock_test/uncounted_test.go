@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -16,22 +15,11 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// splitClient is a client whose subscriptions are at another server than its commands, as behind a proxy of a cluster, or when a
-// master and its replica have changed roles: PUBLISH delivers to them, but does not count them.
-type splitClient struct {
-	rueidis.Client
-	messages rueidis.Client
-}
-
-func (e splitClient) Receive(ctx context.Context, subscribe rueidis.Completed, f func(rueidis.PubSubMessage)) error {
-	return e.messages.Receive(ctx, subscribe, f)
-}
-
 // One holder lives at a time, nobody loses a hold, and nobody sleeps until a lease ends, whichever of the waiting processes the
 // server counts.
 func TestOneOwnerWhereListenersAreNotCounted(t *testing.T) {
 	redistest.Parallel(t)
-	master, replica := withReplica(t)
+	master, replica := redistest.StartPair(t)
 	type kind func(c *rlock.Client, name string) rlock.Locker
 	for name, of := range map[string]kind{
 		"plain":       func(c *rlock.Client, n string) rlock.Locker { return c.Mutex(n) },
@@ -60,7 +48,7 @@ func TestOneOwnerWhereListenersAreNotCounted(t *testing.T) {
 				for process := range processes {
 					rdb := master.Client(t)
 					if isElsewhere(process) {
-						rdb = splitClient{rdb, replica.Client(t)}
+						rdb = redistest.Split{Client: rdb, Messages: replica.Client(t)}
 					}
 					m := of(newClient(t, rdb, rlock.Options{}), b.name)
 					running.Go(func() {
@@ -91,7 +79,7 @@ func TestOneOwnerWhereListenersAreNotCounted(t *testing.T) {
 // A killed process that the server counted costs nothing; one that it did not count costs a grant lease, once.
 func TestDeadWhereListenersAreNotCounted(t *testing.T) {
 	redistest.Parallel(t)
-	master, replica := withReplica(t)
+	master, replica := redistest.StartPair(t)
 	b := fixture{rdb: master.Client(t), name: "job"}
 	_, unlock, err := newClient(t, b.rdb, rlock.Options{}).Mutex(b.name).Lock(context.Background())
 	require.NoError(t, err)
@@ -100,7 +88,7 @@ func TestDeadWhereListenersAreNotCounted(t *testing.T) {
 
 	inside := make(chan func() error)
 	go func() {
-		m := newClient(t, splitClient{master.Client(t), replica.Client(t)}, rlock.Options{}).Mutex(b.name)
+		m := newClient(t, redistest.Split{Client: master.Client(t), Messages: replica.Client(t)}, rlock.Options{}).Mutex(b.name)
 		for range 2 {
 			_, unlock, err := m.Lock(context.Background())
 			if assert.NoError(t, err) {

@@ -10,6 +10,7 @@ import (
 // histPlan is the plan for the workers of a run. Other processes get it as JSON.
 type histPlan struct {
 	Addr     string   // of the server, or of a proxy in front of it
+	Messages string   // if set, the address of the server with the subscriptions, a replica
 	Dir      string   // directory of the witness's files
 	Kind     string   // of the locks: "", histRW or histFair
 	Names    []string // of the locks

@@ -259,7 +259,7 @@ func parseHistScript(words []string) (histScript, bool) {
 		case c.ends:
 			lease = "0"
 		}
-	case n == 1 && (len(args) == 3 || len(args) <= 5 && c.queue != ""): // owner, lease, count, whether and how to join the queue
+	case n == 1 && (len(args) == 3 || len(args) == 7 && c.queue != ""): // owner, lease, count, whether and how to join the queue
 		c.what, lease, c.first, c.joins = "acquire", args[1], args[2] == "1", len(args) > 3
 		c.keys = []histKey{{names[0], args[0]}}
 	case len(args) == 2*n && strings.Contains(args[0], ":"): // of readers: owner and lease of each

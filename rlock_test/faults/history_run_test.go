@@ -38,7 +38,12 @@ type historyRun struct {
 // newHistoryRun starts a run with the given numbers of clients in this process and of other processes.
 func newHistoryRun(t *testing.T, plan histPlan, clients, processes int, args ...string) *historyRun {
 	t.Helper()
-	b := &historyRun{t: t, server: redistest.Start(t, args...), log: newHistLog()}
+	return newHistoryRunOn(t, redistest.Start(t, args...), plan, clients, processes)
+}
+
+func newHistoryRunOn(t *testing.T, server *redistest.Server, plan histPlan, clients, processes int) *historyRun {
+	t.Helper()
+	b := &historyRun{t: t, server: server, log: newHistLog()}
 	plan.Dir = t.TempDir()
 	for i, name := range plan.Names {
 		if i%2 == 0 && plan.Kind == "" {
@@ -65,7 +70,11 @@ func newHistoryRun(t *testing.T, plan histPlan, clients, processes int, args ...
 			continue
 		}
 		log := newHistLog()
-		c := newClient(t, histRedis{redistest.Dial(t, proxy.Addr()), log, plan.Sabotage}, mine.options())
+		rdb := redistest.Dial(t, proxy.Addr())
+		if plan.Messages != "" {
+			rdb = redistest.Split{Client: rdb, Messages: redistest.Dial(t, plan.Messages)}
+		}
+		c := newClient(t, histRedis{rdb, log, plan.Sabotage}, mine.options())
 		b.clients = append(b.clients, c)
 		b.crews = append(b.crews, newHistCrew(mine, log, c))
 	}

@@ -62,6 +62,21 @@ func TestHistoryOfProcesses(t *testing.T) {
 	require.Greater(t, total.Granted, int64(20), "holds begun by a grant, without a command")
 }
 
+// No fault, but the server counts none of the Clients' subscriptions, only those of processes: grants arrive although PUBLISH answered 0.
+func TestHistoryWhereListenersAreNotCounted(t *testing.T) {
+	master, replica := redistest.StartPair(t)
+	b := newHistoryRunOn(t, master, histPlan{
+		Messages: replica.Addr(), Names: histNames(t, 2), Workers: 4, Seed: faultsSeed(t), Watchdog: 900 * time.Millisecond,
+		Pause: 3 * time.Millisecond,
+	}, 3, 2)
+	sleep(4 * time.Second)
+	b.goOn(func(t histTally) bool { return t.Nested > 0 && t.Cancelled > 0 && t.Refused > 0 })
+	reports := b.end()
+	b.clean()
+	b.check(reports)
+	require.Zero(t, b.sum(reports).Failed)
+}
+
 // Workers now and then skip the lock (G1): the checker rejects the history, and the witness loses updates. Without this
 // test, the other runs would prove nothing.
 func TestHistoryRejectsWorkersWithoutLock(t *testing.T) {
