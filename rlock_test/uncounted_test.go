@@ -87,8 +87,8 @@ func TestDeadWhereListenersAreNotCounted(t *testing.T) {
 	require.NoError(t, b.do(t, "ZADD", "rlock_queue:{job}", "1.5", dead).Error())
 
 	inside := make(chan func() error)
+	m := newClient(t, redistest.Split{Client: master.Client(t), Messages: replica.Client(t)}, rlock.Options{}).Mutex(b.name)
 	go func() {
-		m := newClient(t, redistest.Split{Client: master.Client(t), Messages: replica.Client(t)}, rlock.Options{}).Mutex(b.name)
 		for range 2 {
 			_, unlock, err := m.Lock(context.Background())
 			if assert.NoError(t, err) {
