@@ -20,7 +20,7 @@ type model struct {
 	counter int64 // of tokens
 	alive   func(owner string) bool
 	unseen  func(owner string) bool // lives, but the server counts none of its subscriptions
-	heard   map[string]string // by owner: the token that came with the grant
+	heard   map[string]string       // by owner: the token that came with the grant
 }
 
 func entryOf(owner, fence string) string {
