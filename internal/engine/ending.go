@@ -14,7 +14,7 @@ import (
 type endings []context.Context
 
 // add cancels ctx, and returns when ctx is done. A mutex may be held.
-func (all *endings) add(c *Engine, ctx context.Context, cancel context.CancelCauseFunc, why error) {
+func (all *endings) add(ctx context.Context, c *Engine, cancel context.CancelCauseFunc, why error) {
 	if ctx.Err() != nil {
 		return
 	}
@@ -28,11 +28,11 @@ func (all *endings) add(c *Engine, ctx context.Context, cancel context.CancelCau
 var AwaitParents atomic.Bool
 
 // settle returns when everything derived from the contexts is done, too. No mutex is held: there may be much of it.
-func (all endings) settle(c *Engine) {
+func (all *endings) settle(c *Engine) {
 	if AwaitParents.Load() {
 		c.foreign.Flush(context.Background())
 	}
-	for _, ctx := range all {
+	for _, ctx := range *all {
 		_ = context.Cause(ctx) // waits until the first part is over
 	}
 }

@@ -257,6 +257,6 @@ func (h *hold) add(l *Level, a AcquireResult) error {
 // cancel cancels the contexts of all open levels, and adds them to ended. mu is held.
 func (h *hold) cancel(why error, ended *endings) {
 	for l := h.levels; l != nil; l = l.next {
-		ended.add(h.tenure.Spec.Engine, l.Context, l.cancel, why)
+		ended.add(l.Context, h.tenure.Spec.Engine, l.cancel, why)
 	}
 }

@@ -228,7 +228,7 @@ func (p *heldPermit) lose(why Loss) {
 	h.stop()
 	c := h.semaphore.Engine
 	var ended endings
-	ended.add(c, h.Context, h.cancel, loss)
+	ended.add(h.Context, c, h.cancel, loss)
 	h.mu.Unlock()
 	ended.settle(c)
 	h.semaphore.of.own.remove(h.permits)
@@ -270,7 +270,7 @@ func (p *heldPermit) Closed() {
 	var ended endings
 	h.mu.Lock()
 	if h.cancel != nil {
-		ended.add(h.semaphore.Engine, h.Context, h.cancel, why)
+		ended.add(h.Context, h.semaphore.Engine, h.cancel, why)
 	}
 	h.mu.Unlock()
 	ended.settle(h.semaphore.Engine)
