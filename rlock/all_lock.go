@@ -68,7 +68,7 @@ func (a *MultiMutex) compete(who engine.Caller) (*taken, error) {
 			e.sameHolder(err)
 			return nil, e
 		}
-		who.Answered()
+		who = who.Answered()
 		s = a.newTaken(who.Parent(), closing)
 		switch {
 		case round%climbEvery == 0:

@@ -170,8 +170,8 @@ func (l *permitLocker) warn(text string, args ...any) {
 
 func (u *Upgradeable) warn(text string, args ...any) { u.rw.Read().warn(text, args...) }
 
-func (m *MultiMutex) warn(text string, args ...any) {
-	if len(m.clients) > 0 {
-		m.clients[0].Options.Tell.Warn(text, args...)
+func (a *MultiMutex) warn(text string, args ...any) {
+	if len(a.clients) > 0 {
+		a.clients[0].Options.Tell.Warn(text, args...)
 	}
 }

@@ -30,7 +30,7 @@ const noticed = 11 * time.Second
 
 // pass waits for the answer, or the end of ctx; it reports false if there is none.
 func (d *distant) pass(ctx context.Context, cmd rueidis.Completed) bool {
-	time.Sleep(time.Duration(d.away.Load()))
+	sleep(time.Duration(d.away.Load()))
 	if from := d.from.Load(); from != nil && cmd.Commands()[0] == *from {
 		d.silent.Store(true)
 	}
@@ -84,7 +84,7 @@ func TestTryLockEndsInALaterAttempt(t *testing.T) {
 					_, _, err := of(b.Mutex(b.name, rlock.WithLease(time.Minute))).TryLock(bg, 300*time.Millisecond)
 					return err
 				})
-				time.Sleep(200 * time.Millisecond)
+				sleep(200 * time.Millisecond)
 				d.silent.Store(true)
 				require.NoError(t, unlock())
 				require.ErrorIs(t, <-tried, rlock.ErrNotAcquired)
@@ -113,7 +113,7 @@ func TestKeptFencedLockFarAway(t *testing.T) {
 			require.Greater(t, token, last)
 			last = token
 			require.NoError(t, unlock())
-			time.Sleep(time.Duration(i) * away / 4) // so that the look ends at each moment
+			sleep(time.Duration(i) * away / 4) // so that the look ends at each moment
 		}
 	})
 }
@@ -140,7 +140,7 @@ func TestKeptLockIsGivenBackInTheBackground(t *testing.T) {
 			})
 		}
 		all.Wait()
-		time.Sleep(150 * time.Millisecond)
+		sleep(150 * time.Millisecond)
 		ctx, cancel := context.WithTimeout(bg, 300*time.Millisecond)
 		defer cancel()
 		began := time.Now()
@@ -201,6 +201,6 @@ func TestShutdownWithKeptLocksInSilence(t *testing.T) {
 		began := time.Now()
 		require.NoError(t, b.Shutdown(context.Background()))
 		require.LessOrEqual(t, time.Since(began), 5*time.Second)
-		time.Sleep(rlock.DefaultWatchdogTimeout) // nothing is left of them
+		sleep(rlock.DefaultWatchdogTimeout) // nothing is left of them
 	})
 }

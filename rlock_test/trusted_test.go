@@ -23,7 +23,7 @@ func TestTrustedUntil(t *testing.T) {
 		until, ok := rlock.TrustedUntil(outer)
 		require.True(t, ok)
 		require.Equal(t, 30*time.Second, until.Sub(began))
-		time.Sleep(15 * time.Second)
+		sleep(15 * time.Second)
 		until, _ = rlock.TrustedUntil(outer)
 		require.Greater(t, until.Sub(began), 39*time.Second, "renewed")
 		renewed := until
@@ -77,7 +77,7 @@ func TestLeadershipAfterAPause(t *testing.T) {
 		lock := &staleLock{until: time.Now().Add(time.Second)}
 		err := rlock.Lead(t.Context(), lock, func(ctx context.Context) error {
 			require.True(t, l.State().Leading)
-			time.Sleep(time.Second)
+			sleep(time.Second)
 			require.NoError(t, ctx.Err())
 			require.False(t, l.State().Leading)
 			return nil

@@ -166,7 +166,7 @@ func (l *attempt) inTurn() (*Level, error) {
 		}
 		refusal := a.AcquireReply
 		l.refused = &refusal
-		l.Answered()
+		l.Caller = l.Caller.Answered()
 		l.suspect()
 		l.refrain()
 		switch {

@@ -60,11 +60,12 @@ func (c Caller) UpTo(wait, least time.Duration) Caller {
 	return c
 }
 
-// Answered notes that Redis has answered an attempt: later ones have no more time than the wait.
-func (c *Caller) Answered() {
+// Answered returns the Caller after an attempt that Redis has answered: later ones have no more time than the wait.
+func (c Caller) Answered() Caller {
 	if !c.Once && !c.Limit.IsZero() {
 		c.Limit = c.Wait
 	}
+	return c
 }
 
 // LeaveTo runs f, which unlocks locks the caller cannot use, and waits for it until ctx is done or the limit of an attempt is over.

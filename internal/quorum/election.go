@@ -119,7 +119,7 @@ func (e *election) elect() (*engine.Level, error) {
 		case e.Once:
 			return nil, errGaveUp
 		case e.err == nil:
-			e.Answered()
+			e.Caller = e.Caller.Answered()
 			retry = calls.MinPause
 			if t.granted == 0 {
 				pause = 0
