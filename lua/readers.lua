@@ -1,9 +1,9 @@
 -- A prelude (see script.go) for the scripts of writers.
 
--- readers returns how many ms longer a lock has readers other than that one, and the last of these; 0 if it has none. It removes dead
--- readers.
+-- readers returns how many ms longer a lock has readers other than that one; 0 if it has none. Then come the time and field of the one
+-- that ends first, a second from now at the earliest; if all end before that, of the last. It removes dead readers.
 local function readers(lock, but)
-  local longest, last = 0, ''
+  local longest, soonest, next, last = 0, math.huge, '', ''
   local all = redis.call('hgetall', lock)
   for i = 1, #all, 2 do
     local field = all[i]
@@ -15,7 +15,13 @@ local function readers(lock, but)
       if left > longest then
         longest, last = left, field
       end
+      if left >= 1000 and left < soonest then
+        soonest, next = left, field
+      end
     end
   end
-  return longest, last
+  if longest < 1000 then
+    soonest, next = longest, last
+  end
+  return longest, soonest, next
 end

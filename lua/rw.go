@@ -10,7 +10,7 @@ import (
 
 var (
 	readRenewScript   = script{Text("read_renew"), "239eb53fccbbaa8455c0bbcb54e3410e73f3a20d"}
-	fencedWriteScript = script{Text("fenced_write_acquire"), "d81dceb603a4bb73e6618da63f565a5bada063ee"}
+	fencedWriteScript = script{Text("fenced_write_acquire"), "b70ecac95a60b9a15cc4b02a0f50a8f5b9ddfd84"}
 	rwForceScript     = script{Text("rw_force"), "20ba8bd95ba33830412448245acc7f26995efa83"}
 )
 
@@ -30,12 +30,12 @@ var (
 	acquireScripts = [...]script{
 		Whole:  acquireScript,
 		Reader: {Text("read_acquire"), "a31284ddc05ec61d2c98ec25afc6439455299415"},
-		Writer: {Text("write_acquire"), "cb91ba83e7e20127a8810eda92cddfe83ef08fa2"},
+		Writer: {Text("write_acquire"), "c9f39cdb329688e3fd1122c7ce2da1261ee0afb9"},
 	}
 	releaseScripts = [...]script{
 		Whole:  releaseScript,
 		Reader: {Text("read_release"), "0fb9b404b18c87c00c549149caafeecec8835981"},
-		Writer: {Text("write_release"), "b479030705b84efe7c7d47d548697cda3ac2cd71"},
+		Writer: {Text("write_release"), "45a0e956bd884a2d4573cd367d31c550b2a3ade5"},
 	}
 )
 

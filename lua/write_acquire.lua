@@ -13,7 +13,7 @@
 --
 -- Reply 0                       held by the owner, with that count
 -- Reply token                   the same, in the script with a token
--- Reply {left, holder, marked, other}  held by others for left more ms (-1: without expiry); holder is a holder's field, or '';
+-- Reply {left, holder, marked, other}  held by others; holder is a holder's field, or '', which ends in left ms (-1: never);
 --                               marked is 1 if the writer has a mark; other is 1 if it is held as a lock without sides, otherwise
 --                               missing
 -- Reply -1                      a re-entry, but the hold to re-enter, or the reader's, is gone
@@ -26,7 +26,8 @@
 -- shows whether the process lives: it does not listen on <unlock channel>:<client>, or this server does not count it (seen.lua). Its score is its end on the server's clock, in ms: a second after the time at which the waiting
 -- writer asks again. The set expires with its last mark.
 --
--- A reader without any hold keys is dead, and is removed before the lock is granted or refused.
+-- A reader without any hold keys is dead, and is removed before the lock is granted or refused. A waiting writer looks again when the
+-- first reader's lease ends, but only after a second: nothing is published then, nor if the other readers were Redisson's and have left.
 --
 -- A repeat of a call whose reply was lost finds the count already there, and changes only the expiry. The count never falls here, and
 -- a re-entry never shortens the expiry.
@@ -70,9 +71,9 @@ if not held then
     if foreign then
       return foreign
     end
-    local left = ttl
+    local left, _ = ttl, nil
     if mode == 'read' then
-      left, holder = readers(lock, within)
+      _, left, holder = readers(lock, within)
     end
     if mode ~= 'read' or left > 0 then
       local marked = marks and mark(left) or 0

@@ -85,7 +85,8 @@ type NotAcquiredError struct {
 	Name   string        // of the lock or latch
 	Waited time.Duration // from the call to its end
 	// Holder is the lock's owner at the last answer from Redis, as Redis stores it, and TTL the remaining time of
-	// its hold at that moment. Both are zero if this call did not ask, or got no answer.
+	// its hold at that moment. Both are zero if this call did not ask, or got no answer. Of several readers, they are of
+	// the one whose hold ends first, among those that last for another second.
 	Holder string
 	TTL    time.Duration
 	// HolderLabel is the [Options].Label of the Holder's Client; "" if it has none, as Redisson, or it is not known yet.

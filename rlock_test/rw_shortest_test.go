@@ -1,0 +1,53 @@
+package rlock_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// G4: a writer, or an upgrade, waits for a renewed reader of Redisson's, which leaves without a message, since another reader is left.
+// When the lease of that reader ends, the lock is free without a message, too. The waiter looks then, not when the longest lease would
+// have ended.
+func TestWriterLooksWhenTheFirstReaderEnds(t *testing.T) {
+	const brief = 3 * time.Second
+	for _, upgrades := range []bool{false, true} {
+		virtual(t, func(t *testing.T, b fixture) {
+			ctx := context.Background()
+			other := newClient(t, b.rdb)
+			var end func() error
+			waits := func() pendingLock { return lockAsync(t, b.RWMutex(b.name).Write()) }
+			if upgrades {
+				reader, unlock, err := b.RWMutex(b.name).Upgradeable().Lock(ctx)
+				require.NoError(t, err)
+				end = unlock
+				waits = func() pendingLock { return lockAsync(t, upgrading{b.RWMutex(b.name).Upgradeable(), reader}) }
+			}
+			java := "00000000-0000-0000-0000-000000000000:1"
+			key := "{" + b.name + "}:" + java + ":rwlock_timeout:1"
+			require.NoError(t, b.do(t, "HSET", b.name, "mode", "read", java, "1").Error())
+			require.NoError(t, b.do(t, "SET", key, "1", "PX", "30000").Error())
+			require.NoError(t, b.do(t, "PEXPIRE", b.name, "30000").Error())
+			_, _, err := other.RWMutex(b.name, rlock.WithLease(brief)).Read().Lock(ctx)
+			require.NoError(t, err)
+			began := time.Now()
+			waiter := waits()
+			b.awaitWaiters(t, 1)
+			redistest.Eventually(t, testTimeout, func() bool { return b.exists(t, "rlock_writers:{"+b.name+"}") }, "it has left its mark")
+			require.NoError(t, b.do(t, "HDEL", b.name, java).Error()) // as Redisson's unlock
+			require.NoError(t, b.do(t, "DEL", key).Error())
+			got := waiter.get(t, time.Minute)
+			require.NoError(t, got.err)
+			require.Less(t, got.at.Sub(began), brief+100*time.Millisecond)
+			require.NoError(t, got.unlock())
+			if end != nil {
+				require.NoError(t, end())
+			}
+		})
+	}
+}
