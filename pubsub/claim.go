@@ -34,20 +34,16 @@ func (h *Hub) Claim(q Queue) (w *Waiter, outsiders bool) {
 		return nil, false
 	}
 	outsiders = t.outsiders()
-	if t.current != nil {
+	w = t.first
+	if t.current != nil || w == nil {
 		return nil, outsiders
 	}
-	for w := t.first; w != nil; w = w.next {
-		if w.err == nil {
-			if t.polite { // the waiter was about to ask because of news, which may be about a later unlock
-				t.makeDue(w)
-			}
-			t.begin(w)
-			w.claim = claimed
-			return w, outsiders
-		}
+	if t.polite { // the waiter was about to ask because of news, which may be about a later unlock
+		t.makeDue(w)
 	}
-	return nil, outsiders
+	t.begin(w)
+	w.claim = claimed
+	return w, outsiders
 }
 
 // Pass gives the lock to the next waiter of the process without an attempt; in Redis, this process goes on to have
@@ -68,9 +64,6 @@ func (h *Hub) Pass(q Queue, from any, ttl time.Duration) bool {
 		return false
 	}
 	w := t.first
-	for w != nil && w.err != nil {
-		w = w.next
-	}
 	if w == nil {
 		return false
 	}

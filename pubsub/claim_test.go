@@ -230,7 +230,7 @@ func TestRefusalDuringAClaim(t *testing.T) {
 	}
 }
 
-// A stopped waiter cannot be claimed; a waiter behind it can.
+// A stopped waiter cannot be claimed. One that joins before it has left can.
 func TestClaimPassesByTheRefused(t *testing.T) {
 	t.Parallel()
 	d := newManualHub(t)
@@ -240,12 +240,11 @@ func TestClaimPassesByTheRefused(t *testing.T) {
 	require.Equal(t, subscribing, d.take())
 	d.refused(serverError(t, "NOPERM no such luck"))
 	require.Nil(t, claimOf(d.hub, queue(d.ch)))
-	d.hub.Join(b, queue(d.ch))
+	require.True(t, d.hub.Join(b, queue(d.ch)))
+	b.Held(-1, false)
 	require.Same(t, b, claimOf(d.hub, queue(d.ch)))
 	require.Equal(t, Left, a.Leave())
-	d.turn([]*Waiter{b}, -1)
 	require.True(t, b.Queued(-1))
-	d.turn([]*Waiter{b}, 0) // passed on by a
 	b.Leave()
 	d.obey()
 	require.Zero(t, d.hub.Len())

@@ -46,7 +46,7 @@ func (w *Waiter) TakePlace(owner string) bool {
 	}
 	w.leavePlace() // it may have lost the one under another owner
 	w.place = &queueEntry{owner: owner}
-	t.places++
+	t.places.add(w)
 	return true
 }
 
@@ -72,7 +72,7 @@ func (w *Waiter) Given() *Grant { return w.given }
 
 // mayHavePlace reports whether w has a place, or may take one.
 func (w *Waiter) mayHavePlace() bool {
-	return w.place != nil || w.topic.places == 0 || w.topic.queue.Each
+	return w.place != nil || w.topic.places.empty() || w.topic.queue.Each
 }
 
 // leavePlace forgets the place of w, if any, and ends the subscription to its channel.
@@ -84,21 +84,50 @@ func (w *Waiter) leavePlace() {
 		s.waiter = nil
 		s.update()
 	}
+	w.topic.places.remove(w)
 	w.place = nil
-	w.topic.places--
 }
 
-// at returns the waiter with the place under owner, or nil. Mostly it is among the first.
-func (t *topic) at(owner string) *Waiter {
-	if t.places == 0 {
-		return nil
+// places are the waiters of a topic with a place. The zero value is empty.
+type places struct {
+	one  *Waiter            // mostly there is one
+	more map[string]*Waiter // the others, by owner
+}
+
+func (p *places) empty() bool { return p.one == nil && len(p.more) == 0 }
+
+func (p *places) len() int {
+	if p.one == nil {
+		return len(p.more)
 	}
-	for w := t.first; w != nil; w = w.next {
-		if w.place != nil && w.place.owner == owner {
-			return w
-		}
+	return len(p.more) + 1
+}
+
+func (p *places) add(w *Waiter) {
+	switch {
+	case p.one == nil:
+		p.one = w
+		return
+	case p.more == nil:
+		p.more = make(map[string]*Waiter)
 	}
-	return nil
+	p.more[w.place.owner] = w
+}
+
+func (p *places) remove(w *Waiter) {
+	if p.one == w {
+		p.one = nil
+	} else {
+		delete(p.more, w.place.owner)
+	}
+}
+
+// at returns the waiter with the place under owner, or nil.
+func (p *places) at(owner string) *Waiter {
+	if p.one != nil && p.one.place.owner == owner {
+		return p.one
+	}
+	return p.more[owner]
 }
 
 // told handles a message to this process alone. A message of unknown form makes it look at the lock.
@@ -109,9 +138,9 @@ func (s *subscription) told(payload string) {
 		return
 	}
 	for _, t := range s.topics {
-		if w := t.at(m.Owner); w != nil {
+		if w := t.places.at(m.Owner); w != nil {
 			t.wake(w)
-		} else if (m.Owner == "" || !known) && t.places > 0 && !t.queue.Each {
+		} else if (m.Owner == "" || !known) && !t.places.empty() && !t.queue.Each {
 			t.look(m.After)
 		}
 	}
@@ -121,7 +150,7 @@ func (s *subscription) told(payload string) {
 // another owner there.
 func (s *subscription) give(owner string, g *Grant) {
 	for _, t := range s.topics {
-		if w := t.at(owner); w != nil {
+		if w := t.places.at(owner); w != nil {
 			w.leavePlace()
 			w.given = g
 			if t.current != w { // otherwise the end of its turn or claim applies it
@@ -150,7 +179,7 @@ func (s *subscription) unlocked(payload string) {
 	ms, _ := strconv.ParseInt(payload, 10, 64)
 	for _, t := range s.topics {
 		if t.queue.Counts {
-			if t.places == 0 || !strings.HasPrefix(payload, "0") {
+			if t.places.empty() || !strings.HasPrefix(payload, "0") {
 				t.freed()
 				t.wakeFirst()
 			}
@@ -174,7 +203,7 @@ func (s *subscription) unlocked(payload string) {
 		}
 		switch {
 		case payload == "0" && !t.unlockedForAll():
-		case payload == "00" && t.places > 0 && !t.queue.Each:
+		case payload == "00" && !t.places.empty() && !t.queue.Each:
 		case payload == "1" && !t.queue.Shared:
 			t.wakeAll()
 		default:

@@ -42,11 +42,12 @@ type Hub struct {
 	// before the first Join; 0: all ask at once.
 	Aside time.Duration
 
-	rdb    rueidis.Client
-	grants string          // suffix of the channels for grants; "": none
-	ctx    context.Context // ends with Close, and with it every goroutine of the hub
-	cancel context.CancelFunc
-	wg     sync.WaitGroup // links and the router; once closed is set, only these add to it
+	rdb     rueidis.Client
+	grants  string          // suffix of the channels for grants; "": none
+	ctx     context.Context // ends with Close, and with it every goroutine of the hub
+	cancel  context.CancelFunc
+	wg      sync.WaitGroup // links, the router and the one of wakings; once closed is set, only these add to it
+	wakings wakings
 
 	// mu guards the fields below and everything reachable from them: topics, waiters, links. It is held for memory
 	// operations only, and no other lock is taken under it.
@@ -100,11 +101,8 @@ func (h *Hub) Drain() {
 	defer h.mu.Unlock()
 	h.draining = true
 	for _, t := range h.topics {
-		for w := t.first; w != nil; w = w.next {
-			if !w.Ahead {
-				w.stop(ErrClosed)
-			}
-		}
+		t.stopAll(ErrClosed, func(w *Waiter) bool { return !w.Ahead })
+		t.tellClaimed()
 	}
 	for _, s := range h.subs {
 		s.endLinger()
@@ -113,6 +111,7 @@ func (h *Hub) Drain() {
 
 // Stop is the part of Close that does not wait: it ends all waits with [ErrClosed], also later ones.
 func (h *Hub) Stop() {
+	h.wakings.close()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.closed {
@@ -121,9 +120,8 @@ func (h *Hub) Stop() {
 	h.closed = true
 	for _, t := range h.topics {
 		t.stopTimer()
-		for w := t.first; w != nil; w = w.next {
-			w.stop(ErrClosed)
-		}
+		t.stopAll(ErrClosed, func(*Waiter) bool { return true })
+		t.tellClaimed()
 	}
 	for _, s := range h.subs {
 		s.stopTimer()
@@ -265,11 +263,7 @@ func (h *Hub) Waiting() (n int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, t := range h.topics {
-		for w := t.first; w != nil; w = w.next {
-			if w != t.current && w.turn != nil && w.err == nil && !w.askingConcurrently {
-				n++
-			}
-		}
+		n += t.waiting()
 	}
 	return n
 }
@@ -282,15 +276,7 @@ func (h *Hub) Queued(q Queue) (all, exclusive int) {
 	if t == nil {
 		return 0, 0
 	}
-	for w := t.first; w != nil; w = w.next {
-		if w.turn == nil || w.err != nil { // its first attempt is not answered yet, or it is leaving
-			continue
-		}
-		if all++; !w.Shared {
-			exclusive++
-		}
-	}
-	return all, exclusive
+	return t.queued()
 }
 
 // Outside returns how often this process counts as a listener out of line on a channel: 0 or 1.
@@ -358,7 +344,7 @@ func (h *Hub) Look(q Queue, owner string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if t := h.topics[q]; t != nil && t.live() {
-		if w := t.at(owner); w != nil {
+		if w := t.places.at(owner); w != nil {
 			t.wake(w)
 		}
 	}

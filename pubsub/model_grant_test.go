@@ -59,7 +59,7 @@ func (m *model) grantStep() string {
 		if w != nil {
 			m.event()
 			tell("? 0 %p", w)
-			require.True(m.t, w.due || t.current == w || w.err != nil, "%v", m.steps)
+			require.True(m.t, w.isDue() || t.current == w || w.err != nil, "%v", m.steps)
 		}
 		return "one is to look"
 	case 2:
@@ -72,7 +72,7 @@ func (m *model) grantStep() string {
 			return "given to nobody"
 		}
 		m.clock++
-		if w.due {
+		if w.isDue() {
 			m.event()
 		}
 		tell("%p 2000 0 7", w)

@@ -25,14 +25,14 @@ func (m *model) joins() {
 	turn := m.hub.Join(w, m.q())
 	m.moved("Join", w)
 	switch {
-	case turn && w.Shared && (!w.Joint || len(m.queue) > 0):
-		require.True(m.t, len(m.queue) == 0 || m.shareAsked(), "apart beside others that wait")
+	case turn && w.Shared && (!w.Joint || len(m.live()) > 0):
+		require.True(m.t, len(m.live()) == 0 || m.shareAsked(), "apart beside others that wait")
 		m.goApart(w)
 		return
 	case turn:
-		require.Empty(m.t, m.queue, "a turn at once behind others")
+		require.Empty(m.t, m.live(), "a turn at once behind others")
 		m.turnBegins(w)
-	case len(m.queue) == 0:
+	case len(m.live()) == 0:
 		m.note("waits at once")
 		require.Positive(m.t, m.local, "not known to be held: %v", m.steps)
 		require.Less(m.t, m.stood, m.local, "a message may have been missed: %v", m.steps)
@@ -51,11 +51,11 @@ func (m *model) joinsFirst() {
 	w := &Waiter{Shared: m.shares && m.rnd.IntN(2) == 0}
 	got := m.hub.JoinFirst(w, m.q())
 	m.moved("JoinFirst", w)
-	require.Equal(m.t, len(m.queue) == 0 || w.Shared && m.shareAsked(), got)
+	require.Equal(m.t, len(m.live()) == 0 || w.Shared && m.shareAsked(), got)
 	if got && w.Shared {
 		m.goApart(w)
 	} else if got {
-		m.queue = []*Waiter{w}
+		m.queue = append(m.queue, w)
 		m.turnBegins(w)
 	}
 }
@@ -74,7 +74,7 @@ func (m *model) refusedInTurn() {
 	if w == nil || m.claimed {
 		return
 	}
-	if m.each && w.Listens() && !w.due { // a fair lock's waiter does not do without
+	if m.each && w.Listens() && !w.isDue() { // a fair lock's waiter does not do without
 		m.note(m.placeStep())
 	}
 	placed := m.placed[w] && (m.each || m.rnd.IntN(4) > 0)
@@ -134,7 +134,7 @@ func (m *model) leavesTheQueue() {
 	}
 	m.note("leave")
 	w := waiting[m.rnd.IntN(len(waiting))]
-	if w.due || m.placed[w] && !m.each {
+	if w.isDue() || m.placed[w] && !m.each {
 		m.event()
 	}
 	m.drop(w)
@@ -273,7 +273,8 @@ func (m *model) confirmation() {
 // shareAsked reports whether the first one asks for a share, and the others want only shares.
 func (m *model) shareAsked() bool {
 	exclusive := func(w *Waiter) bool { return !w.Shared }
-	return len(m.queue) > 0 && m.queue[0] == m.turn && !slices.ContainsFunc(m.queue, exclusive)
+	live := m.live()
+	return len(live) > 0 && live[0] == m.turn && !slices.ContainsFunc(live, exclusive)
 }
 
 func (m *model) goApart(w *Waiter) {
@@ -288,9 +289,11 @@ func (s sharer) Share(with any) bool { return bool(s && with.(sharer)) }
 
 // letIn is for a share: those directly behind have it, too, or want theirs, and the next one behind them asks.
 func (m *model) letIn(first *Waiter) {
-	for len(m.queue) > 0 && m.queue[0].Shared && m.queue[0].err == nil {
-		w := m.queue[0]
-		m.queue = m.queue[1:]
+	for _, w := range m.live() {
+		if !w.Shared {
+			break
+		}
+		m.drop(w)
 		require.Len(m.t, w.turn, 1, "let in without a signal: %v", m.steps)
 		<-w.turn
 		if handed := first.Joint && w.Joint; !handed {
@@ -322,7 +325,7 @@ func (m *model) apartStep() string {
 			m.moved("Leave", w)
 			return "leave apart"
 		default:
-			if len(m.queue) == 0 { // its attempt is the one that counts
+			if len(m.live()) == 0 { // its attempt is the one that counts
 				m.began, m.news = began, m.heard
 			}
 			m.queue = append(m.queue, w)

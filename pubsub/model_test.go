@@ -163,11 +163,11 @@ func stateOf(w *Waiter) string {
 		return "turn"
 	case w.askingConcurrently:
 		return "apart"
+	case w.stopped:
+		return "stopped"
 	case w.prev == nil && w.topic.first != w:
 		return "out"
-	case w.err != nil:
-		return "stopped"
-	case w.due:
+	case w.isDue():
 		return "due"
 	}
 	return "waiting"
@@ -254,6 +254,11 @@ func (m *model) got(began int) (ttl time.Duration) {
 	return time.Hour
 }
 
+// live returns those in the queue that were not stopped.
+func (m *model) live() []*Waiter {
+	return slices.DeleteFunc(slices.Clone(m.queue), func(w *Waiter) bool { return w.stopped })
+}
+
 func (m *model) drop(w *Waiter) {
 	delete(m.placed, w)
 	m.queue = slices.DeleteFunc(m.queue, func(x *Waiter) bool { return x == w })
@@ -276,25 +281,39 @@ func (m *model) check() {
 		} else {
 			require.Same(m.t, w, w.next.prev)
 		}
-		if w.due {
+		if w.isDue() {
 			due++
 		}
-		if w.due && w.err == nil {
+		if w.isDue() && w.err == nil {
 			dueable++
 		}
 		if w.err != nil {
 			failed++
 		}
 	}
-	require.True(m.t, slices.Equal(m.queue, inQueue), "first in, first out: %v", m.steps)
-	require.Len(m.t, m.placed, int(t.places))
-	require.True(m.t, m.each || t.places <= 1, "one place: %v", m.steps)
+	require.True(m.t, slices.Equal(m.live(), inQueue), "first in, first out: %v", m.steps)
+	all, exclusive, waiting := 0, 0, 0
 	for _, w := range inQueue {
+		if w.turn != nil && w.err == nil {
+			if all++; !w.Shared {
+				exclusive++
+			}
+			if w != t.current {
+				waiting++
+			}
+		}
+	}
+	gotAll, gotExclusive := t.queued()
+	require.Equal(m.t, []int{all, exclusive, waiting}, []int{gotAll, gotExclusive, t.waiting()}, "%v", m.steps)
+	require.Equal(m.t, len(m.queue)-len(inQueue), int(t.stopped))
+	require.Len(m.t, m.placed, t.places.len())
+	require.True(m.t, m.each || t.places.len() <= 1, "one place: %v", m.steps)
+	for _, w := range m.queue {
 		require.Equal(m.t, m.placed[w], w.place != nil, "places, and their waiters are in the queue: %v", m.steps)
-		asleep := w != t.current && !w.due && w.err == nil
+		asleep := w != t.current && !w.isDue() && w.err == nil
 		require.False(m.t, m.each && asleep && w.place == nil && t.need && t.live(), "asleep without a place: %v", m.steps)
 	}
-	require.Equal(m.t, due, int(t.due))
+	require.Equal(m.t, due, len(t.dues))
 
 	if t.current != nil && m.turn == nil { // a turn began with this step
 		m.clock++
@@ -319,8 +338,12 @@ func (m *model) check() {
 		m.news, m.began = 0, 0
 		return
 	}
+	if len(inQueue) == 0 { // who joins now, asks
+		m.news, m.began = 0, 0
+		return
+	}
 	if failed > 0 {
-		return // they must leave, and hand on their wake-ups
+		return // the one with the turn or a claim is to leave, and hands on its wake-up
 	}
 	// A first turn may meet the subscription of an earlier queue, which is confirmed or given back meanwhile. The turn's end shows whether
 	// that matters. If so, a confirmation is still to come.

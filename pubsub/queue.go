@@ -12,7 +12,7 @@ import "time"
 //	claimed    topic.current: a holder of this process makes an attempt for it
 //	abandoned  claimed, and its caller has gone
 //	handed     out of the queue with the lock, by its claimant or by another process
-//	stopped    has an error, and must leave
+//	stopped    out of the queue with an error, and must leave
 //	out        has left the queue
 //
 // Its steps from state to state follow. Wake, stop and given are events from elsewhere, the others are calls for the
@@ -35,7 +35,7 @@ import "time"
 //	wake       waiting   -> apart      one before it got a share, and so may this one
 //	wake       waiting   -> handed     one before it got a share, which this one can have, too
 //	stop       waiting   -> stopped    Stop, Drain, its time is over, the subscription is refused, or Unanswered
-//	stop       due       -> stopped
+//	stop       due       -> stopped    wakes the next
 //	given      waiting   -> handed     by another process, as the owner of its place
 //	given      due       -> handed
 //	given      stopped   -> handed
@@ -45,7 +45,7 @@ import "time"
 //	Held       turn      -> waiting
 //	Held       turn      -> turn       it was woken since its turn began
 //	Held       turn      -> due        the same, and one before it is due, too
-//	Held       turn      -> stopped    it was stopped since
+//	Held       turn      -> stopped    it was stopped since; wakes the next
 //	Held       turn      -> handed     it was given the lock since
 //	Held       apart     -> waiting    at the end of the queue
 //	Held       apart     -> turn       it is the first there, and there was news since it went apart, or may have been
@@ -56,7 +56,7 @@ import "time"
 //	Leave      due       -> out        wakes the next
 //	Leave      turn      -> out        wakes the next
 //	Leave      apart     -> out
-//	Leave      stopped   -> out        wakes the next, unless only its time is over, it had no place, and there was no news
+//	Leave      stopped   -> out        wakes the next if it had the process's only place, and could not leave it to the next
 //	Leave      claimed   -> abandoned
 //	Leave      abandoned -> abandoned
 //	Leave      handed    -> handed
@@ -95,10 +95,12 @@ type Waiter struct {
 	// Ahead puts it before all others: it has what they wait for. Set it before Join.
 	Ahead bool
 
-	due                bool // gets the turn when it is the first due waiter
+	stopped            bool // it has an error, and stands in no queue any more
 	askingConcurrently bool // it asks beside the queue
 	admittedBehind     bool // behind a waiter that got a share
 	claim              claim
+	dueAt              int32 // its position in topic.dues, plus 1; 0: not due
+	order              int64 // within the queue
 	topic              *topic
 	prev, next         *Waiter
 	turn               chan struct{} // capacity 1: senders hold Hub.mu and never block
@@ -214,7 +216,7 @@ func (w *Waiter) Held(ttl time.Duration, placed bool) {
 	switch {
 	case placed:
 		t.placeless = false
-	case t.heard && t.places == 0 && t.queue.Places && !t.placeless:
+	case t.heard && t.places.empty() && t.queue.Places && !t.placeless:
 		t.placeless = true
 		t.sub.update()
 	}
@@ -232,8 +234,8 @@ func (w *Waiter) held(ttl time.Duration) {
 	}
 	t.current = nil
 	if w.err != nil {
-		t.makeDue(w) // when it leaves, the next waiter asks, and subscribes
-		w.signal()
+		t.halt(w)
+		t.wakeFirst() // the next waiter asks, and subscribes
 	} else {
 		t.subscribe()
 		t.setTimer(ttl)
@@ -251,9 +253,7 @@ func (w *Waiter) rejoin(ttl time.Duration) {
 	t.push(w)
 	w.park()
 	switch {
-	case w.err != nil:
-		t.makeDue(w)
-		w.signal()
+	case w.err != nil: // those behind have not relied on it
 	case t.first == w && counts:
 		t.need = true
 		t.setTimer(ttl)
@@ -285,8 +285,8 @@ func (w *Waiter) done(ttl time.Duration) {
 		t.removeIfEmpty()
 		return
 	}
+	news := w.isDue() || t.polite // it may be about a later unlock
 	t.remove(w)
-	news := w.due || t.polite // it may be about a later unlock
 	t.stopTimer()
 	if w.Shared {
 		t.letIn(w)
@@ -306,12 +306,11 @@ func (w *Waiter) done(ttl time.Duration) {
 	t.removeIfEmpty()
 }
 
-// Leave takes a waiter that gives up out of the queue. It wakes the next waiter in three cases:
+// Leave takes a waiter that gives up out of the queue. It wakes the next waiter in two cases:
 //
-//   - The waiter had the turn, or was due: a cancelled waiter loses no wake-up.
+//   - The waiter had the turn, or was due: a cancelled waiter loses no wake-up. One that was stopped has left that to
+//     the next waiter before.
 //   - It had the process's place, which the next cannot have ([Heir]), though it may take another.
-//   - It leaves with an error other than ErrExpired, since others may have joined behind it; or with ErrExpired, when the
-//     lock may have become free and no other waiter was left to ask.
 //
 // If the waiter does not have the turn, somebody else may be about to get the lock for it. Then it may be too late to
 // leave, or the claimant leaves for it.
@@ -332,10 +331,8 @@ func (w *Waiter) Leave() Leaving {
 		t.removeIfEmpty()
 		return Left
 	}
-	failed := w.err != nil && w.err != ErrExpired //nolint:errorlint // never wrapped in here
-	missed := w.err != nil && t.places == 0 && t.maybeFree()
 	w.bequeath()
-	pass := t.current == w || w.place != nil && !t.queue.Each || w.due || failed || missed
+	pass := t.current == w || w.place != nil && !t.queue.Each || w.isDue()
 	t.remove(w)
 	if pass {
 		t.wakeFirst()
@@ -350,11 +347,8 @@ func (w *Waiter) Unanswered(err error) {
 	t := w.topic
 	t.hub.mu.Lock()
 	defer t.hub.mu.Unlock()
-	for x := t.first; x != nil && !w.askingConcurrently; x = x.next { // the queue does not wait for a waiter beside it
-		if x != w && x.since < t.turns {
-			x.err = err
-			x.signal()
-		}
+	if !w.askingConcurrently { // the queue does not wait for a waiter beside it
+		t.stopAll(err, func(x *Waiter) bool { return x != w && x.since < t.turns })
 	}
 }
 
@@ -365,14 +359,17 @@ func (w *Waiter) bequeath() {
 	if w.place == nil || t.queue.Each || t.current != nil {
 		return
 	}
-	for x := t.first; x != nil; x = x.next {
-		if x == w || x.err != nil {
-			continue
-		}
-		if heir, ok := x.Value.(Heir); ok && heir.Inherit(w.Value) {
-			x.place, w.place = w.place, nil
-		}
+	x := t.first
+	if x == w {
+		x = w.next
+	}
+	if x == nil {
 		return
+	}
+	if heir, ok := x.Value.(Heir); ok && heir.Inherit(w.Value) {
+		t.places.remove(w)
+		x.place, w.place = w.place, nil
+		t.places.add(x)
 	}
 }
 
@@ -381,6 +378,7 @@ func (w *Waiter) park() {
 	w.topic.slept = true
 	if w.turn == nil { // it is new, or had the turn at once
 		w.turn = make(chan struct{}, 1)
+		w.topic.countParked(w, 1)
 	}
 	if h := w.topic.hub; (h.closed || h.draining && !w.Ahead) && w.err == nil {
 		w.stop(ErrClosed)
@@ -391,7 +389,19 @@ func (w *Waiter) park() {
 // stop makes a waiter leave, even a claimed one; one with the turn gets the error from Held.
 func (w *Waiter) stop(err error) {
 	w.err = err
-	if w.topic.current != w && !w.askingConcurrently || w.claim == claimed {
+	t := w.topic
+	if t.current != w {
+		if t.halt(w) {
+			t.wakeFirst()
+		}
+		return
+	}
+	t.tellClaimed()
+}
+
+// tellClaimed makes a claimed waiter that was stopped leave, before its claim has ended.
+func (t *topic) tellClaimed() {
+	if w := t.current; w != nil && w.err != nil && w.claim == claimed {
 		w.signal()
 	}
 }

@@ -118,7 +118,7 @@ func (s *subscription) dropIdle() {
 	}
 	s.link = nil
 	for _, t := range s.topics {
-		if t.first != nil || t.apart > 0 {
+		if t.first != nil || t.stopped > 0 || t.apart > 0 {
 			return
 		}
 	}

@@ -9,6 +9,9 @@ import (
 
 // topic is the queue for a lock, and its share in the subscription of the lock's channel. Hub.mu guards all of it.
 //
+// Stopped waiters are out of the queue at once, so a crowd of them is walked once. They keep the topic, and a place,
+// until they leave.
+//
 // Invariant I-wake, by which nobody sleeps through an unlock. While the queue is not empty, one of these holds:
 //
 //   - a waiter has the turn, is claimed or is due;
@@ -28,12 +31,16 @@ type topic struct {
 	hub   *Hub
 	queue Queue
 
-	first, last *Waiter
+	first, last *Waiter // without those that were stopped, except for the current one
+	front, back int64   // the next order of a waiter that goes ahead, and of one at the end
 	current     *Waiter // has the turn, or is claimed
 	turns       uint64  // turns and claims begun so far
-	due         int32   // due waiters
+	dues        dues    // due waiters
+	stopped     int32   // waiters that were stopped, and have not left yet
 	exclusive   int32   // waiters that want more than a share
-	places      int32   // waiters that have a place in Redis's queue, or are about to; one at most, unless queue.Each
+	parked      int32   // waiters that have been put to sleep before
+	keen        int32   // those of them that want more than a share
+	places      places  // waiters that have a place in Redis's queue, or are about to; one at most, unless queue.Each
 	placeless   bool    // the last request for a place failed: until one succeeds, the process counts as not in line
 
 	timer   *time.Timer // fires when the holder's remaining lease has run out
@@ -83,6 +90,8 @@ func (t *topic) localHoldLasts() time.Duration {
 
 func (t *topic) push(w *Waiter) {
 	t.count(w, 1)
+	w.order = t.back
+	t.back++
 	if w.prev = t.last; t.last != nil {
 		t.last.next = w
 	} else {
@@ -95,14 +104,85 @@ func (t *topic) count(w *Waiter, n int32) {
 	if !w.Shared {
 		t.exclusive += n
 	}
+	if w.turn != nil {
+		t.countParked(w, n)
+	}
+}
+
+// countParked counts a waiter of the queue that has been put to sleep.
+func (t *topic) countParked(w *Waiter, n int32) {
+	t.parked += n
+	if !w.Shared {
+		t.keen += n
+	}
+}
+
+// queued returns how many waiters sleep or did, and are not stopped, and how many of them want more than a share.
+func (t *topic) queued() (all, exclusive int) {
+	all, exclusive = int(t.parked), int(t.keen)
+	if w := t.current; w != nil && w.err != nil && w.turn != nil {
+		if all--; !w.Shared {
+			exclusive--
+		}
+	}
+	return all, exclusive
+}
+
+// waiting returns how many waiters sleep.
+func (t *topic) waiting() int {
+	if t.current != nil && t.current.turn != nil {
+		return int(t.parked) - 1
+	}
+	return int(t.parked)
 }
 
 func (t *topic) pushAhead(w *Waiter) {
 	t.count(w, 1)
+	t.front--
+	w.order = t.front
 	w.next, t.first.prev, t.first = t.first, w, w
 }
 
+// remove takes a waiter out for good, from the queue or from those that were stopped.
 func (t *topic) remove(w *Waiter) {
+	if w.stopped {
+		w.stopped = false
+		t.stopped--
+	} else {
+		t.unlink(w)
+	}
+	w.leavePlace()
+}
+
+// halt takes a waiter with an error out of the queue: it has yet to leave. It reports whether it was due, so that the next one is to be
+// woken.
+func (t *topic) halt(w *Waiter) (wasDue bool) {
+	wasDue = w.isDue()
+	t.unlink(w)
+	w.stopped = true
+	t.stopped++
+	w.signal()
+	return wasDue
+}
+
+// stopAll gives all waiters the error for which the function says so.
+func (t *topic) stopAll(err error, stops func(*Waiter) bool) {
+	woken := false
+	for w, next := t.first, (*Waiter)(nil); w != nil; w = next {
+		if next = w.next; !stops(w) {
+			continue
+		}
+		if w.err = err; t.current != w { // for the current one, its turn or claim must end first
+			woken = t.halt(w) || woken
+		}
+	}
+	if woken {
+		t.wakeFirst()
+	}
+}
+
+// unlink takes a waiter out of the queue.
+func (t *topic) unlink(w *Waiter) {
 	t.count(w, -1)
 	if w.prev != nil {
 		w.prev.next = w.next
@@ -119,37 +199,36 @@ func (t *topic) remove(w *Waiter) {
 	if t.current == w {
 		t.current = nil
 	}
-	w.leavePlace()
-	if w.due {
-		t.due--
+	t.dues.remove(w)
+	if t.first == nil { // whoever comes next asks
+		t.stopTimer()
+		t.need = false
 	}
 }
 
 // dispatch gives the turn, if nobody has it, to the first due waiter.
 func (t *topic) dispatch() {
-	if t.current != nil || t.due == 0 {
+	if t.current != nil || len(t.dues) == 0 {
 		return
 	}
-	for w := t.first; w != nil; w = w.next {
-		if w.due && w.err == nil {
-			w.due = false
-			t.due--
-			t.begin(w)
-			w.signal()
-			return
-		}
-	}
+	w := t.dues[0]
+	t.dues.remove(w)
+	t.begin(w)
+	w.signal()
 }
 
 func (t *topic) makeDue(w *Waiter) {
-	if !w.due {
-		w.due = true
-		t.due++
+	if !w.isDue() {
+		t.dues.add(w)
 	}
 }
 
-// wake makes a waiter due.
+// wake makes a waiter due. One that was stopped only leaves, so another one asks for it.
 func (t *topic) wake(w *Waiter) {
+	if w.stopped {
+		t.wakeFirst()
+		return
+	}
 	t.makeDue(w)
 	t.dispatch()
 }
@@ -185,12 +264,7 @@ func (t *topic) wakeAll() {
 // refuse ends all waits with the server's refusal of the subscription. Later waiters ask again.
 func (t *topic) refuse(err error) {
 	t.need = false
-	for w := t.first; w != nil; w = w.next {
-		w.err = err
-		if t.current != w { // for the current one, its turn or claim must end first
-			w.signal()
-		}
-	}
+	t.stopAll(err, func(*Waiter) bool { return true })
 }
 
 // live reports whether all messages from now on arrive.
@@ -225,7 +299,6 @@ func (t *topic) goApart(w *Waiter) {
 func (t *topic) letIn(first *Waiter) {
 	for w := t.first; w != nil && w.Shared && w.err == nil; w = t.first {
 		t.remove(w)
-		w.due = false
 		if sharer, ok := w.Value.(Sharer); ok && first.Joint && sharer.Share(first.Value) {
 			w.claim = handed
 		} else {
@@ -241,11 +314,9 @@ func (t *topic) letIn(first *Waiter) {
 
 // removeIfEmpty drops an empty queue; if there is a subscription, that does it.
 func (t *topic) removeIfEmpty() {
-	if t.first != nil {
+	if t.first != nil || t.stopped > 0 {
 		return
 	}
-	t.stopTimer()
-	t.need = false
 	switch {
 	case t.sub != nil:
 		t.sub.update()

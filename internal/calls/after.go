@@ -11,9 +11,9 @@ const grain = 50 * time.Millisecond
 // moments are channels that close at given times. Calls with about the same limit share a channel, because most end long before: a
 // timer for each would cost more than the rest of its bookkeeping here.
 type moments struct {
-	mu sync.Mutex // guards the following
-	at time.Time
-	c  <-chan struct{} // closed then
+	mu    sync.Mutex                // guards the following
+	epoch time.Time                 // of the grains
+	at    map[int64]<-chan struct{} // by the number of the grain at whose end it closes; until then
 }
 
 // After returns a channel that closes at that time, or up to 50 ms later.
@@ -22,10 +22,21 @@ func (c *Calls) After(at time.Time) <-chan struct{} { return c.moments.after(at)
 func (m *moments) after(at time.Time) <-chan struct{} {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.at.Before(at) || m.at.After(at.Add(grain)) {
-		c := make(chan struct{})
-		m.at, m.c = at.Add(grain), c
-		time.AfterFunc(time.Until(m.at), func() { close(c) })
+	if m.at == nil {
+		m.epoch, m.at = time.Now(), make(map[int64]<-chan struct{})
 	}
-	return m.c
+	n := int64(max(at.Sub(m.epoch), 0) / grain)
+	c := m.at[n]
+	if c == nil {
+		closes := make(chan struct{})
+		c = closes
+		m.at[n] = c
+		time.AfterFunc(time.Until(m.epoch.Add(time.Duration(n+1)*grain)), func() {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			delete(m.at, n)
+			close(closes)
+		})
+	}
+	return c
 }

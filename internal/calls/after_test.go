@@ -17,15 +17,21 @@ func TestAfter(t *testing.T) {
 			return time.Since(began)
 		}
 		late := m.after(began.Add(3 * time.Second))
-		require.True(t, late == m.after(began.Add(3*time.Second)), "it is shared")
-		time.Sleep(grain)
-		require.True(t, late == m.after(began.Add(3*time.Second+grain)), "shared with a timer that ends at the latest time the first may")
 		early := m.after(began.Add(time.Second))
-		require.False(t, early == late, "not shared with a much earlier timer")
-		later := m.after(began.Add(3*time.Second + grain + 1))
-		require.False(t, later == late, "not shared with a later timer")
+		require.False(t, early == late, "not shared with a much earlier one")
+		for range 100 { // in turn
+			require.True(t, late == m.after(began.Add(3*time.Second+grain-1)), "it is shared")
+			require.True(t, early == m.after(began.Add(time.Second)), "so is the other")
+		}
+		require.Len(t, m.at, 2)
+		later := m.after(began.Add(3*time.Second + grain))
+		require.False(t, later == late, "not shared with a later one")
 		require.Equal(t, time.Second+grain, closesIn(early))
 		require.Equal(t, 3*time.Second+grain, closesIn(late))
-		require.Equal(t, 3*time.Second+2*grain+1, closesIn(later))
+		require.Equal(t, 3*time.Second+2*grain, closesIn(later))
+		past := m.after(began)
+		require.Equal(t, 3*time.Second+2*grain, closesIn(past), "at once")
+		synctest.Wait()
+		require.Empty(t, m.at)
 	})
 }

@@ -280,7 +280,7 @@ func (p *heldPermit) Closed() {
 func (p *heldPermit) gone() {
 	p.lose(permitGone())
 	m := p.hold.semaphore
-	m.Engine.Hub.Wake(m.queueInHub()) // a permit may be free without a message
+	m.Engine.Hub.WakeSoon(m.queueInHub()) // a permit may be free without a message
 }
 
 func permitGone() Loss {

@@ -290,7 +290,7 @@ func (t *Tenure) gone() {
 	})
 	c := t.Spec.Engine
 	c.Leases.Stop(&t.Lease)
-	c.Hub.Wake(t.Spec.waiters()) // the lock may be free without a message
+	c.Hub.WakeSoon(t.Spec.waiters()) // the lock may be free without a message; the renewer must not wait
 }
 
 // Lose ends a tenure before its unlock and cancels all its sections. If it is on its way to the next hold, that hold is lost before it
