@@ -23,8 +23,9 @@
 -- Lines that begin with "fenced" are only in the script with a token (see script.go), which raises the counter when acquire.lua does.
 --
 -- A mark is the writer's field, followed by the field of the reader that wants to become the writer, if any, and by ' -' if nothing
--- shows whether the process lives: it does not listen on <unlock channel>:<client>, or this server does not count it (seen.lua). Its score is its end on the server's clock, in ms: a second after the time at which the waiting
--- writer asks again. The set expires with its last mark.
+-- shows whether the process lives: it does not listen on <unlock channel>:<client>, or this server does not count it (seen.lua). Its
+-- score is its end on the server's clock, in ms: a second after the time at which the waiting writer asks again. The set expires with its
+-- last mark.
 --
 -- A reader without any hold keys is dead, and is removed before the lock is granted or refused. A waiting writer looks again when the
 -- first reader's lease ends, but only after a second: nothing is published then, nor if the other readers were Redisson's and have left.
