@@ -174,6 +174,106 @@ func TestAcquireThatCannotExpireLeavesNothing(t *testing.T) {
 	require.Empty(t, l.fields())
 }
 
+// Whatever right is missing, a failed call leaves no key without an expiry, except the keys that have none by their format.
+func TestMissingRightLeavesNoKeyWithoutExpiry(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	admin := s.Client(t)
+	limited := user(t, s, "~* &* +@all")
+	do := func(cmd ...string) rueidis.RedisResult {
+		return admin.Do(t.Context(), admin.B().Arbitrary(cmd...).Build())
+	}
+	type call func(c rueidis.Client, l lab) error
+	acquire := func(owner string, change func(l lab, a *lua.AcquireArgs)) call {
+		return func(c rueidis.Client, l lab) error {
+			a := lua.AcquireArgs{Name: l.name, Owner: owner, Lease: lease, Count: 1, Publish: lua.Publish{Name: l.channel}}
+			change(l, &a)
+			_, err := lua.Acquire(t.Context(), c, a)
+			return err
+		}
+	}
+	plain := func(l lab, a *lua.AcquireArgs) { a.Queue, a.GrantLease = l.queue, grantLease }
+	fenced := func(l lab, a *lua.AcquireArgs) { plain(l, a); a.Fence = l.fence }
+	fair := func(l lab, a *lua.AcquireArgs) {
+		a.Fair = lua.Fair{List: l.name + ":list", Times: l.name + ":times", Place: lease, GrantLease: grantLease}
+		a.Join = true
+	}
+	read := func(l lab, a *lua.AcquireArgs) { a.Side = lua.Reader }
+	write := func(l lab, a *lua.AcquireArgs) { a.Side, a.Queue = lua.Writer, l.queue }
+	releases := func(change func(l lab, a *lua.ReleaseArgs)) call {
+		return func(c rueidis.Client, l lab) error {
+			a := lua.ReleaseArgs{Name: l.name, Owner: me, Publish: lua.Publish{Name: l.channel}}
+			change(l, &a)
+			_, err := lua.Release(t.Context(), c, a)
+			return err
+		}
+	}
+	ticket := uuid + ":000123"
+	rows := map[string]struct{ before, call call }{
+		"plain":                   {nil, acquire(me, plain)},
+		"plain, held":             {acquire(other, plain), acquire(me, plain)},
+		"fenced":                  {nil, acquire(me, fenced)},
+		"fair":                    {nil, acquire(me, fair)},
+		"fair, held":              {acquire(other, fair), acquire(me, fair)},
+		"read":                    {nil, acquire(me, read)},
+		"read beside a reader":    {acquire(other, read), acquire(me, read)},
+		"write":                   {nil, acquire(me+":write", write)},
+		"write, held":             {acquire(other, read), acquire(me+":write", write)},
+		"plain, left to a ticket": {acquire(me, plain), releases(func(_ lab, a *lua.ReleaseArgs) { a.Ticket, a.Taken = ticket, time.Now().Add(lease) })},
+		"fenced, from a ticket":   {acquire(ticket, fenced), acquire(me, func(l lab, a *lua.AcquireArgs) { a.Fence, a.Ticket = l.fence, ticket })},
+		"plain, left taken":       {acquire(me, plain), func(c rueidis.Client, l lab) error { _, err := lua.Release(t.Context(), c, l.leaveTaken()); return err }},
+		"latch": {nil, func(c rueidis.Client, l lab) error {
+			a := lua.LatchCall{Name: l.name, Record: l.queue, Client: uuid, Number: 1, Keep: kept}
+			_, err := lua.CountDown(t.Context(), c, a, 1)
+			return err
+		}},
+		"fair, forced, with queue": {func(c rueidis.Client, l lab) error {
+			l.must("RPUSH", l.name+":list", uuid+":01")
+			l.must("ZADD", l.name+":times", "9e15", uuid+":01")
+			return acquire(other, fair)(c, l)
+		}, func(c rueidis.Client, l lab) error {
+			var a lua.AcquireArgs
+			fair(l, &a)
+			_, err := lua.ForceFair(t.Context(), c, l.name, a.Fair, lua.Publish{Name: l.channel})
+			return err
+		}},
+	}
+	failures := 0
+	for name, row := range rows {
+		for _, right := range []string{
+			"pexpire", "pttl", "set", "get", "incr", "hset", "hget", "hdel", "hincrby", "hexists", "hlen", "hgetall", "hrandfield", "del", "exists",
+			"zadd", "zrem", "zrange", "zscore", "zcard", "rpush", "lpop", "lindex", "llen", "lrange", "time", "publish", "pubsub",
+		} {
+			require.NoError(t, do("FLUSHALL").Error())
+			l := newLab(t, admin)
+			if row.before != nil {
+				require.NoError(t, row.before(admin, l), name)
+			}
+			require.NoError(t, do("ACL", "SETUSER", "tester", "-"+right).Error())
+			if row.call(limited, l) != nil {
+				failures++
+			}
+			require.NoError(t, do("ACL", "SETUSER", "tester", "+"+right).Error())
+			keys, err := do("KEYS", "*").AsStrSlice()
+			require.NoError(t, err)
+			for _, key := range keys {
+				ttl, err := do("PTTL", key).AsInt64()
+				require.NoError(t, err)
+				if ttl == -1 && key != l.fence && !strings.HasSuffix(key, ":list") && !strings.HasSuffix(key, ":times") {
+					t.Errorf("%s without %s: %s has no expiry", name, right, key)
+				}
+			}
+			llen, err1 := do("LLEN", l.name+":list").AsInt64()
+			zcard, err2 := do("ZCARD", l.name+":times").AsInt64()
+			require.NoError(t, errors.Join(err1, err2))
+			if right != "lpop" && right != "zrem" { // after the lock was given
+				require.Equal(t, llen, zcard, name+" without "+right)
+			}
+		}
+	}
+	require.Greater(t, failures, 50)
+}
+
 func TestReadOnlyServer(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

@@ -10,7 +10,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-var acquireScript = script{Text("acquire"), "804ca99dcd364ea1f2ef42b765ed8e1cb8450eb1"}
+var acquireScript = script{Text("acquire"), "375a606cd096b503d91a3746fe9dc9e2261b0058"}
 
 // Status is the answer to an acquire. The zero value is no answer, so that it cannot be mistaken for success.
 type Status int8

@@ -53,7 +53,7 @@ if not held then
     return -1
   end
   if ttl ~= -2 then
-    local foreign, holder, other = owner_of(fields)
+    local foreign, holder, other = owner_of(fields, KEYS[1])
     if foreign then
       return foreign
     end
@@ -69,7 +69,11 @@ if not held then
       if added == 1 or score then -- otherwise it is without memory, say; then it is not told of a grant, but of the rest
         local lasts = (ttl < 0 and 60000 or math.min(ttl, 1e15)) + 1000 -- Redis refuses a time that is too far away
         if not last or redis.call('pttl', queue) < lasts then
-          redis.call('pexpire', queue, lasts)
+          local failed = redis.pcall('pexpire', queue, lasts)
+          if failed ~= 1 then -- the queue may have no expiry yet
+            redis.call('zrem', queue, entry)
+            return failed
+          end
         end
         joined = 1
       end

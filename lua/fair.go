@@ -8,10 +8,10 @@ import (
 )
 
 var (
-	fairAcquireScript = script{Text("fair_acquire"), "0b760ea042ed7c366f1582acc495aae7e86c7a0b"}
-	fairReleaseScript = script{Text("fair_release"), "32cb116d1ce06bda4c29e1fdca4459eb632a158d"}
-	fairRefreshScript = script{Text("fair_refresh"), "f4d98fae00813d76a124fe10e5e83f9f5841abd9"}
-	fairForceScript   = script{Text("fair_force"), "202b4e63b4204a263777642fdb8f73e3e6f17c49"}
+	fairAcquireScript = script{Text("fair_acquire"), "5b9ccb416ab475df9a4a0185d80cc5523cad2b4e"}
+	fairReleaseScript = script{Text("fair_release"), "594b7b0398c3b6a78b898f2bf5865db93ee5ba5b"}
+	fairRefreshScript = script{Text("fair_refresh"), "7dbd94bccecbd67d5cdcd07f6ddf86f390135da0"}
+	fairForceScript   = script{Text("fair_force"), "e2653983ddeb2072bac8b178d309599293972e84"}
 )
 
 // Fair is the queue of a fair lock, in Redisson's form: each waiter has a place. The zero value means that the lock

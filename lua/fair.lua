@@ -23,7 +23,7 @@ local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local redisson_wait = 300000
 
 local function is_ours(entry)
-  return string.match(entry, '^:0%d', 37) ~= nil
+  return string.match(entry, '^:0%d+$', 37) ~= nil
 end
 
 -- fresh returns the new time of an entry of this library behind that many of Redisson's.
@@ -141,7 +141,13 @@ local function pass(q, hold, lease)
       tell(q, entry, look_message(0, entry)) -- if it lives it joins again
     else
       redis.call('hset', q.lock, entry, is_short(entry) and '0' or '1')
-      redis.call('pexpire', q.lock, lease)
+      if redis.pcall('pexpire', q.lock, lease) ~= 1 then -- after a forced unlock the key would have no expiry
+        redis.call('hdel', q.lock, entry, hold)
+        if wake(q) then
+          return false
+        end
+        break
+      end
       tell(q, entry, grant_message(entry, lease, '-'))
       if refused then
         redis.call('hdel', q.lock, entry) -- nobody has it

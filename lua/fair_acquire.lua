@@ -41,7 +41,7 @@ local function joined()
   return redis.call('lpos', q.list, owner)
 end
 
--- join returns the reply's joined: 0, 1 or 2.
+-- join returns the reply's joined: 0, 1 or 2; or nil and an error.
 local function join(holder)
   if joined() then
     redis.call('zadd', q.times, 'gt', stamp(q, fresh(q, 0), owner), owner)
@@ -62,8 +62,12 @@ local function join(holder)
     end
     time = fresh(q, behind)
   end
-  redis.call('rpush', q.list, owner)
   redis.call('zadd', q.times, stamp(q, math.max(time, fresh(q, 0)), owner), owner)
+  local failed = redis.pcall('rpush', q.list, owner)
+  if type(failed) ~= 'number' then -- a time without an entry is a place for Redisson
+    redis.call('zrem', q.times, owner)
+    return nil, failed
+  end
   if holder ~= '' and not is_ours(holder) or time > fresh(q, 0.5) then
     return 2
   end
@@ -74,7 +78,7 @@ local first -- of the queue, if the lock is free: the owner
 if not held then
   local foreign, holder, other, time
   if ttl ~= -2 then
-    foreign, holder, other = owner_of(redis.call('hrandfield', q.lock, '2'))
+    foreign, holder, other = owner_of(redis.call('hrandfield', q.lock, '2'), q.lock)
   else
     first, time = wake(q, owner)
     if time then
@@ -85,7 +89,10 @@ if not held then
     return foreign
   end
   if holder then
-    local joined = join(holder)
+    local joined, failed = join(holder)
+    if failed then
+      return failed
+    end
     return {ttl, holder, joined, other}
   end
 end

@@ -17,7 +17,7 @@ local q = {
   lock = KEYS[1], list = KEYS[2], times = KEYS[3],
   place = tonumber(ARGV[2]), command = ARGV[3], channel = ARGV[4], counts = ARGV[5],
 }
-local foreign = owner_of(redis.call('hrandfield', q.lock, '2'))
+local foreign = owner_of(redis.call('hrandfield', q.lock, '2'), q.lock)
 if foreign then
   return foreign
 end

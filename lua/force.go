@@ -6,7 +6,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-var forceScript = script{Text("force"), "20843753656df37b1f9adbc43c966e61094a7d99"}
+var forceScript = script{Text("force"), "0545f72bfc8b28d82eeee25bacdaf2a38f443992"}
 
 // Force frees the lock whoever holds it, and reports whether it was held.
 func Force(ctx context.Context, c rueidis.Client, name string, p Publish) (bool, error) {

@@ -10,7 +10,7 @@
 --
 -- The key is read before it is deleted. If it cannot be accessed, nothing was written.
 
-local foreign = owner_of(redis.call('hrandfield', KEYS[1], '2'))
+local foreign = owner_of(redis.call('hrandfield', KEYS[1], '2'), KEYS[1])
 if foreign then
   return foreign
 end

@@ -33,7 +33,8 @@ func wide(n int) []string {
 	return fields
 }
 
-// A hash with other data is not a lock: no caller waits for it, and no script deletes it.
+// A hash with other data is not a lock: no caller waits for it, and no script deletes it. A single field with a count would be a lock of
+// another library if the key had an expiry.
 func TestForeignHash(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Dial(t, redistest.Shared(t))
@@ -64,6 +65,11 @@ func TestForeignHash(t *testing.T) {
 			t.Parallel()
 			l := newLab(t, rdb)
 			hash(row.fields...)(l)
+			expires := lease
+			if len(row.fields) == 1 && row.fields[0] != "" && row.fields[0] != "mode" {
+				l.must("PERSIST", l.name)
+				expires = noExpiry
+			}
 			before, ear := l.fields(), l.listen(false)
 			p := lua.Publish{Name: l.channel}
 
@@ -102,9 +108,66 @@ func TestForeignHash(t *testing.T) {
 			}
 
 			require.Equal(t, before, l.fields())
-			l.requireTTL(lease)
+			l.requireTTL(expires)
 			require.Zero(t, l.number("EXISTS", l.fence))
 			require.Empty(t, ear.said())
+		})
+	}
+}
+
+// Values that are no count show other data, whatever the expiry.
+func TestForeignValue(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Dial(t, redistest.Shared(t))
+	for _, value := range []string{"", "0", "-1", "01", "1.5", "1e3", "x", " 1", "1764244800", "12345678901234567890"} {
+		l := newLab(t, rdb)
+		l.hold("visits", value, lease)
+		before := l.fields()
+		for _, side := range []lua.Side{lua.Whole, lua.Reader, lua.Writer} {
+			_, err := lua.Acquire(t.Context(), rdb, lua.AcquireArgs{Name: l.name, Side: side, Owner: me, Lease: lease, Count: 1})
+			requireForeign(t, err, `the field "visits"`)
+		}
+		_, err := lua.Force(t.Context(), rdb, l.name, lua.Publish{Name: l.channel})
+		requireForeign(t, err, `the field "visits"`)
+		_, err = lua.Look(t.Context(), rdb, lua.InfoArgs{Name: l.name, Publish: lua.Publish{Name: l.channel}})
+		requireForeign(t, err, `the field "visits"`)
+		require.Equal(t, before, l.fields())
+		l.requireTTL(lease)
+	}
+}
+
+// Other libraries write other owners into Redisson's plain lock, and Redisson waits for them.
+func TestOwnersOfOtherLibraries(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Dial(t, redistest.Shared(t))
+	for what, owner := range map[string]string{
+		"node-redisson":            "ddcb083c-ff83-4c63-bed5-22fec267a194:a44594da-05bd-40a1-9ba6-5d8634fcd918",
+		"node-redisson, as fair":   "ddcb083c-ff83-4c63-bed5-22fec267a194:05744594-05bd-40a1-9ba6-5d8634fcd918",
+		"redi.go":                  "0106aa02509318a5e723fa3e04efb3c7:1",
+		"crate redisson":           "64b9b232-fdb6-456d-8cc4-5672a16f7c9c",
+		"a word, with line breaks": "a\r\nb",
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			for _, count := range []string{"1", "3"} {
+				l := newLab(t, rdb)
+				l.hold(owner, count, lease)
+				for _, side := range []lua.Side{lua.Whole, lua.Reader, lua.Writer} {
+					got, err := lua.Acquire(t.Context(), rdb, lua.AcquireArgs{Name: l.name, Side: side, Owner: me, Lease: lease, Count: 1})
+					require.NoError(t, err)
+					require.Equal(t, lua.Held, got.Status)
+					require.Equal(t, owner, got.Holder)
+					require.Less(t, (lease - got.TTL).Abs(), slack)
+				}
+				info, err := lua.Look(t.Context(), rdb, lua.InfoArgs{Name: l.name, Publish: lua.Publish{Name: l.channel}})
+				require.NoError(t, err)
+				require.Equal(t, map[string]string{owner: count}, info.Fields)
+				ear := l.listen(false)
+				forced, err := lua.Force(t.Context(), rdb, l.name, lua.Publish{Name: l.channel})
+				require.NoError(t, err)
+				require.True(t, forced)
+				require.Equal(t, []string{"0"}, ear.said())
+			}
 		})
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-var infoScript = script{Text("info"), "737ce81a0a2156479683220e43fc5c04c8127687"}
+var infoScript = script{Text("info"), "26512525778fea9fb4b79e1feedab36d44a05bc6"}
 
 // InfoArgs are the arguments of Look.
 type InfoArgs struct {

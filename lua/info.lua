@@ -12,7 +12,7 @@
 
 local ttl = redis.call('pttl', KEYS[1])
 local fields = redis.call('hgetall', KEYS[1])
-local foreign = owner_of({fields[1], fields[3]})
+local foreign = owner_of({fields[1], fields[3]}, KEYS[1])
 if foreign then
   return foreign
 end

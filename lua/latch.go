@@ -12,10 +12,10 @@ import (
 )
 
 var (
-	latchSetScript       = script{Text("latch_set"), "a0645ed5a6f76d9e430b2c58b324402356e947a5"}
-	latchCountDownScript = script{Text("latch_count_down"), "0884958a4994360ae8fbe09d92ea58ed4f9a6ca5"}
-	latchDeleteScript    = script{Text("latch_delete"), "b656ff1c42c7151479748a87c2cd283d9d50a004"}
-	latchLookScript      = script{Text("latch_look"), "a612c1983149f25bb3a263d1f38f26c572a267e5"}
+	latchSetScript       = script{Text("latch_set"), "ca047dec361a0a591ccafcce56c1765e1b088be7"}
+	latchCountDownScript = script{Text("latch_count_down"), "7aabbb20eebbc7d976a2149970b2182b3a896093"}
+	latchDeleteScript    = script{Text("latch_delete"), "114f346ad0c5f9545e7b1c1aae2c3153d00321ab"}
+	latchLookScript      = script{Text("latch_look"), "d3c2a656c48051eca2822ee34146051c56774304"}
 )
 
 // ErrNoCounter means that the key of a latch or a semaphore does not hold a number. Nothing was changed.

@@ -23,5 +23,8 @@ end
 -- answered records the answer to a call, for that many ms.
 local function answered(record, client, number, answer, ms)
   redis.call('hset', record, client, number .. ' ' .. answer)
-  redis.call('pexpire', record, ms)
+  if type(redis.pcall('pexpire', record, ms)) ~= 'number' then -- the record may have no expiry yet
+    redis.call('hdel', record, client)
+    redis.call('pexpire', record, ms)
+  end
 end

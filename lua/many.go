@@ -12,7 +12,7 @@ import (
 // Scripts for many locks at once. Each includes the script for one lock, and does the same for every lock.
 
 var (
-	acquireAllScript  = script{calling("acquire", "acquire_all"), "1c7f4d177e4572d23cf70a72387d4f129a0c652a"}
+	acquireAllScript  = script{calling("acquire", "acquire_all"), "99a8e6a7721a8cf3ebb1a9afdee0775bc8e9535e"}
 	releaseEachScript = script{calling("release", "release_each"), "2533bfa0dfdf0bbe476a19644c0b5b3f453f88fe"}
 )
 

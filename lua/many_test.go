@@ -53,7 +53,7 @@ func TestAcquireAllFromEveryState(t *testing.T) {
 				{name: "another's", at: holding(other, "2", long), refused: true},
 				{name: "another's without expiry", at: holding(other, "1", 0), refused: true},
 				{name: "a text", at: text, err: "WRONGTYPE"},
-				{name: "a hash", at: hash("customer"), err: "customer"},
+				{name: "a hash", at: holding("customer", "x", lease), err: "customer"},
 			} {
 				for at := range 3 {
 					t.Run(row.name+"/"+strconv.Itoa(at), func(t *testing.T) {

@@ -207,6 +207,7 @@ func TestAcquireThatJoinsNoQueue(t *testing.T) {
 
 	hash("customer")(l)
 	l.must("HDEL", l.name, other)
+	l.must("PERSIST", l.name)
 	_, err := lua.Acquire(t.Context(), l.rdb, l.asks(me))
 	requireForeign(t, err)
 	require.Zero(t, l.number("EXISTS", l.queue))

@@ -78,7 +78,7 @@ if not held then
     -- One of the two checked fields may be the mode.
     local field = mode and redis.call('hrandfield', lock)
     local fields = field and field ~= 'mode' and {field} or redis.call('hrandfield', lock, '2')
-    foreign, holder = owner_of(fields)
+    foreign, holder = owner_of(fields, not mode and lock)
   end
   if foreign then
     return foreign
@@ -116,6 +116,14 @@ elseif more > 0 then
   redis.call('hincrby', lock, owner, more)
 end
 if ttl < lease then
-  redis.call('pexpire', lock, ARGV[2])
+  local failed = redis.pcall('pexpire', lock, ARGV[2])
+  if failed ~= 1 then -- a hold without expiry could last for ever
+    if not mode then
+      redis.call('del', lock)
+    elseif not held then
+      redis.call('hdel', lock, owner)
+    end
+    return failed
+  end
 end
 return 0

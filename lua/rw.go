@@ -10,8 +10,8 @@ import (
 
 var (
 	readRenewScript   = script{Text("read_renew"), "239eb53fccbbaa8455c0bbcb54e3410e73f3a20d"}
-	fencedWriteScript = script{Text("fenced_write_acquire"), "b70ecac95a60b9a15cc4b02a0f50a8f5b9ddfd84"}
-	rwForceScript     = script{Text("rw_force"), "20ba8bd95ba33830412448245acc7f26995efa83"}
+	fencedWriteScript = script{Text("fenced_write_acquire"), "84b3773de2a4ad2cfc73d57c5a8778f1770e57e4"}
+	rwForceScript     = script{Text("rw_force"), "adfa9cf93feea04c0e301fdb858ff20fc044fc9d"}
 )
 
 // Side says whether a lock is a read/write lock, and which of its sides a call is for.
@@ -29,8 +29,8 @@ func (s Side) mode() string { return [...]string{Reader: "read", Writer: "write"
 var (
 	acquireScripts = [...]script{
 		Whole:  acquireScript,
-		Reader: {Text("read_acquire"), "a31284ddc05ec61d2c98ec25afc6439455299415"},
-		Writer: {Text("write_acquire"), "c9f39cdb329688e3fd1122c7ce2da1261ee0afb9"},
+		Reader: {Text("read_acquire"), "06a6342fb34842630982f575aa984c45cdc4e2dc"},
+		Writer: {Text("write_acquire"), "a8bf1e937c25463afd13e0013e3fe3c05617b5d8"},
 	}
 	releaseScripts = [...]script{
 		Whole:  releaseScript,

@@ -12,7 +12,7 @@
 -- The hash is read first, and then deleted with the hold keys.
 
 local lock = KEYS[1]
-local foreign = owner_of(redis.call('hrandfield', lock, '2'))
+local foreign = owner_of(redis.call('hrandfield', lock, '2'), lock)
 if foreign then
   return foreign
 end

@@ -57,8 +57,9 @@ local function mark(rest)
   if type(added) ~= 'number' then
     return 0 -- without memory, say; then readers do not wait for it
   end
-  if redis.call('pttl', marks) < lasts then
-    redis.call('pexpire', marks, lasts)
+  if redis.call('pttl', marks) < lasts and redis.pcall('pexpire', marks, lasts) ~= 1 then -- no key may stay without expiry
+    redis.call('zrem', marks, entries[1])
+    return 0
   end
   return 1
 end
@@ -68,7 +69,7 @@ if not held then
     return -1
   end
   if ttl ~= -2 then
-    local foreign, holder = owner_of(redis.call('hrandfield', lock, '2'))
+    local foreign, holder = owner_of(redis.call('hrandfield', lock, '2'), lock)
     if foreign then
       return foreign
     end

@@ -265,3 +265,55 @@ func TestMisusePanics(t *testing.T) {
 		assert.PanicsWithValue(t, strings.TrimSpace(want), f)
 	}
 }
+
+// Libraries that write other owners than Redisson into its format hold the lock as anybody else, also in front of a waiter in the queue.
+func TestHoldOfAnotherLibrary(t *testing.T) {
+	redistest.Parallel(t)
+	for _, owner := range []string{
+		"ddcb083c-ff83-4c63-bed5-22fec267a194:a44594da-05bd-40a1-9ba6-5d8634fcd918", "0106aa02509318a5e723fa3e04efb3c7:1",
+		"64b9b232-fdb6-456d-8cc4-5672a16f7c9c",
+	} {
+		b := newFixture(t)
+		hold := func() {
+			t.Helper()
+			require.NoError(t, b.rdb.Do(t.Context(), b.rdb.B().Hset().Key(b.name).FieldValue().FieldValue(owner, "1").Build()).Error())
+			require.NoError(t, b.rdb.Do(t.Context(), b.rdb.B().Pexpire().Key(b.name).Milliseconds(60_000).Build()).Error())
+		}
+		free := func() {
+			t.Helper()
+			require.NoError(t, b.rdb.Do(t.Context(), b.rdb.B().Del().Key(b.name).Build()).Error())
+		}
+		hold()
+		for _, m := range []*rlock.Mutex{b.Mutex(b.name), b.FairMutex(b.name), b.RWMutex(b.name).Read(), b.RWMutex(b.name).Write()} {
+			_, _, err := m.TryLock(t.Context(), 0)
+			require.ErrorIs(t, err, rlock.ErrNotAcquired)
+			var refused *rlock.NotAcquiredError
+			require.ErrorAs(t, err, &refused)
+			require.Equal(t, owner, refused.Holder)
+		}
+		locked, err := b.Mutex(b.name).IsLocked(t.Context())
+		require.NoError(t, err)
+		require.True(t, locked)
+		info, err := b.Mutex(b.name).Info(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, []rlock.Holder{{Owner: owner, Depth: 1}}, info.Holders)
+
+		waiter := lockAsync(t, b.Mutex(b.name))
+		queued := func() bool {
+			info, err = b.Mutex(b.name).Info(t.Context())
+			return err == nil && len(info.Queue) == 1
+		}
+		redistest.Eventually(t, testTimeout, queued, "it waits")
+		free()
+		hold() // the other library was faster than the waiter
+		publish := func() {
+			t.Helper()
+			require.NoError(t, b.rdb.Do(t.Context(), b.rdb.B().Publish().Channel("redisson_lock__channel:{"+b.name+"}").Message("0").Build()).Error())
+		}
+		publish()
+		redistest.Eventually(t, testTimeout, queued, "it keeps its place")
+		free()
+		publish()
+		waiter.getAndUnlock(t, testTimeout)
+	}
+}

@@ -118,6 +118,7 @@ func (s *state) noteUnlabelled() {
 	for i := range s.Holders {
 		switch h := &s.Holders[i]; {
 		case h.Label != "":
+		case h.note == anotherLibrary:
 		case saysLabel(h.Owner):
 			h.note = "label not found"
 		case isOurs(h.Owner) || h.Host != "":

@@ -182,3 +182,26 @@ func TestDeadlocksHaveLabels(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(call(t, s.Addr(), "deadlocks", "-json").out), &w))
 	require.Equal(t, "pod 8", w.Label)
 }
+
+// A hold by a library that writes other owners than Redisson is shown, and can be forced. Other hashes do not hold a lock.
+func TestHoldOfAnotherLibrary(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	const owner = "ddcb083c-ff83-4c63-bed5-22fec267a194:05a594da-05bd-40a1-9ba6-5d8634fcd918"
+	for key, field := range map[string][2]string{"order": {owner, "1"}, "visits": {owner, "1764244800"}, "customer": {"name", "x"}} {
+		require.NoError(t, rdb.Do(t.Context(), rdb.B().Hset().Key(key).FieldValue().FieldValue(field[0], field[1]).Build()).Error())
+		require.NoError(t, rdb.Do(t.Context(), rdb.B().Pexpire().Key(key).Milliseconds(60_000).Build()).Error())
+	}
+	require.NoError(t, rdb.Do(t.Context(), rdb.B().Hset().Key("ever").FieldValue().FieldValue(owner, "1").Build()).Error())
+	r := call(t, s.Addr(), "ls")
+	require.Regexp(t, `^order\tmutex\t`+owner+` \(another library\)\t1\t\S+\n$`, r.out)
+	require.Contains(t, call(t, s.Addr(), "show", "order").out, "holder       "+owner+" (another library) depth 1\n")
+	for _, key := range []string{"visits", "customer", "ever"} {
+		require.Contains(t, call(t, s.Addr(), "show", key).err, "the key does not hold a lock")
+	}
+	require.Empty(t, call(t, s.Addr(), "unlock", "-force", "-yes", "order").err)
+	n, err := rdb.Do(t.Context(), rdb.B().Exists().Key("order").Build()).AsInt64()
+	require.NoError(t, err)
+	require.Zero(t, n)
+}

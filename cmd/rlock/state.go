@@ -51,7 +51,7 @@ type holder struct {
 
 var errNoLock = errors.New("the key does not hold a lock")
 
-// ownerForm is the form of all owners, Redisson's and ours.
+// ownerForm is the form of all owners, Redisson's and ours. Other libraries write others into Redisson's plain lock, see lua/owner_of.lua.
 var ownerForm = regexp.MustCompile(`^([0-9a-fA-F-]{36}):(-?[0-9]+)(:write)?$`)
 
 const isWrite = 3
@@ -79,7 +79,7 @@ func (v *viewer) read(ctx context.Context, keys []string) (locks []state, failed
 			strange = append(strange, keys[i])
 		case err != nil && !rueidis.IsRedisNil(err):
 			fail(keys[i], err)
-		case slices.ContainsFunc(fields, func(f string) bool { return f != "mode" && !ownerForm.MatchString(f) }):
+		case len(fields) != 1 && slices.ContainsFunc(fields, func(f string) bool { return f != "mode" && !ownerForm.MatchString(f) }):
 			fail(keys[i], errNoLock)
 		case len(fields) > 0:
 			likely = append(likely, keys[i])
@@ -148,6 +148,10 @@ func (s *state) fill(fields map[string]string) bool {
 	for _, field := range slices.Sorted(maps.Keys(fields)) {
 		owner := ownerForm.FindStringSubmatch(field)
 		depth, err := strconv.Atoi(fields[field])
+		if owner == nil && s.isAnothers(field, fields) {
+			s.Holders = append(s.Holders, holder{Owner: field, Depth: depth, note: anotherLibrary})
+			continue
+		}
 		if owner == nil || err != nil {
 			return false
 		}
@@ -168,6 +172,17 @@ func (s *state) fill(fields map[string]string) bool {
 		s.Kind = "fenced"
 	}
 	return len(s.Holders) > 0
+}
+
+// countForm is the form of a re-entry count of another library. A longer number is a time, or an id.
+var countForm = regexp.MustCompile(`^[1-9][0-9]{0,8}$`)
+
+// anotherLibrary is the note on its holders.
+const anotherLibrary = "another library"
+
+// isAnothers reports whether a field, which is no owner of Redisson's or of this library, is one of another library.
+func (s *state) isAnothers(field string, fields map[string]string) bool {
+	return s.Kind == "mutex" && field != "" && len(fields) == 1 && s.TTL >= 0 && countForm.MatchString(fields[field])
 }
 
 // tokenOf returns a holder's fencing token; 0 if it has none, like readers.

@@ -120,5 +120,6 @@ func (k *Kind) OfTicket(id, number string) string { return id + ":" + ticketTag 
 // IsTicket reports whether an owner field belongs to a ticket.
 func IsTicket(field string) bool {
 	_, tag, _ := strings.Cut(field, ":")
-	return strings.HasPrefix(tag, ticketTag)
+	tag, _ = strings.CutSuffix(tag, ":write")
+	return strings.HasPrefix(tag, ticketTag) && strings.Trim(tag, "0123456789") == "" // other libraries write UUIDs there
 }
