@@ -60,9 +60,9 @@ const isWrite = 3
 // round trips, and little server time whatever the keys hold.
 func (v *viewer) read(ctx context.Context, keys []string) (locks []state, failed map[string]error) {
 	b := v.rdb.B()
-	looks := make(rueidis.Commands, len(keys))
-	for i, key := range keys {
-		looks[i] = b.Hrandfield().Key(key).Count(2).Build()
+	var looks rueidis.Commands
+	for _, key := range keys {
+		looks = append(looks, b.Hrandfield().Key(key).Count(2).Build(), b.Pttl().Key(key).Build())
 	}
 	failed = make(map[string]error)
 	fail := func(key string, err error) {
@@ -72,14 +72,16 @@ func (v *viewer) read(ctx context.Context, keys []string) (locks []state, failed
 		failed[key] = err
 	}
 	var likely, strange []string
-	for i, reply := range v.rdb.DoMulti(ctx, looks...) {
-		fields, err := reply.AsStrSlice()
+	found := v.rdb.DoMulti(ctx, looks...)
+	for i := range keys {
+		fields, err := found[2*i].AsStrSlice()
+		ttl, _ := found[2*i+1].AsInt64() // the same error, if any
 		switch {
 		case isWrongType(err):
 			strange = append(strange, keys[i])
 		case err != nil && !rueidis.IsRedisNil(err):
 			fail(keys[i], err)
-		case len(fields) != 1 && slices.ContainsFunc(fields, func(f string) bool { return f != "mode" && !ownerForm.MatchString(f) }):
+		case (len(fields) != 1 || ttl < 0) && slices.ContainsFunc(fields, func(f string) bool { return f != "mode" && !ownerForm.MatchString(f) }):
 			fail(keys[i], errNoLock)
 		case len(fields) > 0:
 			likely = append(likely, keys[i])
