@@ -27,7 +27,7 @@ func (d *dues) remove(w *Waiter) {
 	}
 }
 
-func (d *dues) put(at int, w *Waiter) { (*d)[at], w.dueAt = w, int32(at)+1 } //nolint:gosec // a process has fewer waiters
+func (d *dues) put(at int, w *Waiter) { (*d)[at], w.dueAt = w, int32(at)+1 }
 
 func (d *dues) up(at int) {
 	w := (*d)[at]

@@ -168,13 +168,14 @@ func (t *topic) halt(w *Waiter) (wasDue bool) {
 // stopAll gives all waiters the error for which the function says so.
 func (t *topic) stopAll(err error, stops func(*Waiter) bool) {
 	woken := false
-	for w, next := t.first, (*Waiter)(nil); w != nil; w = next {
-		if next = w.next; !stops(w) {
-			continue
+	for w := t.first; w != nil; {
+		next := w.next // halt takes w out
+		if stops(w) {
+			if w.err = err; t.current != w { // for the current one, its turn or claim must end first
+				woken = t.halt(w) || woken
+			}
 		}
-		if w.err = err; t.current != w { // for the current one, its turn or claim must end first
-			woken = t.halt(w) || woken
-		}
+		w = next
 	}
 	if woken {
 		t.wakeFirst()
