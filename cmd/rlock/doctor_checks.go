@@ -89,6 +89,10 @@ func (e *examination) server(ctx context.Context) {
 	default:
 		e.say("ok", "server", found, "It has all commands that the scripts use.")
 	}
+	if !e.cluster && e.info["redis_mode"] == "cluster" {
+		e.say("bad", "cluster", "the server is a cluster's node, but this address looks like a single server", "The node does not count the waiting "+
+			"processes that listen elsewhere, so unlocks hand nothing over, and a dead one in line delays the others (Without a line). Connect to the cluster itself.")
+	}
 	if e.cluster {
 		text, _ := e.Do(ctx, e.B().ClusterInfo().Build()).ToString()
 		if state := strings.Contains(text, "cluster_state:ok"); text != "" && !state {

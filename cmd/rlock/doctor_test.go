@@ -247,6 +247,16 @@ func TestDoctorTakesALockAtEachMaster(t *testing.T) {
 	}
 }
 
+// A proxy that shows a cluster as a single server is reported.
+func TestDoctorOfAClusterBehindOneAddress(t *testing.T) {
+	t.Parallel()
+	proxy := redistest.StartProxy(t, redistest.StartCluster(t, 1, 0).Addrs()[0])
+	proxy.OnRequest(redistest.Each("CLUSTER", redistest.Fail("ERR This instance has cluster support disabled")))
+	r := call(t, proxy.Addr(), "doctor", "-json")
+	require.Equal(t, exitFailed, r.code)
+	require.Equal(t, "bad", statuses(diagnosis(t, r))["cluster"])
+}
+
 // The doctor checks each command called by a script.
 func TestDoctorKnowsAllCommands(t *testing.T) {
 	t.Parallel()
