@@ -75,14 +75,3 @@ func TestMaxWait(t *testing.T) {
 	}
 	require.ErrorContains(t, b.Mutex(b.name, rlock.WithMaxWait(0)).Do(ctx, nothingToDo), "WithMaxWait is 0s, want at least 1ms")
 }
-
-// Lead returns when its handle's WithMaxWait has passed.
-func TestLeadOfMaxWait(t *testing.T) {
-	redistest.Parallel(t)
-	b := newFixture(t)
-	_, unlock, err := b.Mutex(b.name).Lock(context.Background())
-	require.NoError(t, err)
-	err = rlock.Lead(context.Background(), newClient(t, b.rdb).Mutex(b.name, rlock.WithMaxWait(50*time.Millisecond)), nothingToDo)
-	require.ErrorIs(t, err, rlock.ErrNotAcquired)
-	require.NoError(t, unlock())
-}

@@ -109,6 +109,7 @@ func TestErrorsSayWhetherTheyTakeEffect(t *testing.T) {
 	takesCtx := func(what string) bool { return what != "unlock" && what != "Permit.Release" && what != "Export" }
 	for what, row := range calls {
 		t.Run(what, func(t *testing.T) {
+			redistest.Parallel(t)
 			for _, when := range []string{"ctx is done", "no answer", "no connection", "closed"} {
 				t.Run(when, func(t *testing.T) {
 					redistest.Parallel(t)

@@ -60,7 +60,7 @@ func TestReadersAndClose(t *testing.T) {
 // G1, G5: readers and writers of three processes come, wait, give up and leave. No writer ever has company, and nothing is left.
 func TestReadersInACrowd(t *testing.T) {
 	redistest.Parallel(t)
-	r := newProxied(t, rlock.Options{HandOff: rlock.HandOff{For: 3 * time.Millisecond, Most: math.MaxInt}})
+	r := newProxied(t, rlock.Options{HandOff: rlock.HandOff{For: 100 * time.Millisecond, Most: math.MaxInt}}) // long enough to share on a busy machine
 	clients := []*rlock.Client{r.Client, r.Client, r.Client, r.other}
 	w := &rwExclusion{t: t}
 	var sections atomic.Int64

@@ -119,7 +119,6 @@ func (e *election) elect() (*engine.Level, error) {
 		case e.Once:
 			return nil, errGaveUp
 		case e.err == nil:
-			e.Caller = e.Caller.Answered()
 			retry = calls.MinPause
 			if t.granted == 0 {
 				pause = 0

@@ -62,7 +62,7 @@ func TestHistoryOfProcesses(t *testing.T) {
 	require.Greater(t, total.Granted, int64(20), "holds begun by a grant, without a command")
 }
 
-// No fault, but the server counts none of the Clients' subscriptions, only those of processes: grants arrive although PUBLISH answered 0.
+// No fault, but the server counts none of the Clients' subscriptions, only those of processes: grants arrive although PUBLISH answered 0. G1 to G9.
 func TestHistoryWhereListenersAreNotCounted(t *testing.T) {
 	master, replica := redistest.StartPair(t)
 	b := newHistoryRunOn(t, master, histPlan{
