@@ -133,7 +133,8 @@ func (q *QuorumMutex) Lock(ctx context.Context) (context.Context, UnlockFunc, er
 
 // TryLock is Lock with a bound on the waiting, see [Mutex.TryLock]. If wait is 0 or less it asks once, and not at all if a goroutine of
 // this process has the lock or waits for it. It may then fail although nobody gets the lock: two callers that ask at the same time may
-// keep each other from the majority.
+// keep each other from the majority. All rounds together have a second, even if wait is shorter: one that is under way when wait is over
+// goes on until then if servers do not answer.
 func (q *QuorumMutex) TryLock(ctx context.Context, wait time.Duration) (context.Context, UnlockFunc, error) {
 	q.made(ctx)
 	return q.lockTraced(engine.CallerNow(ctx).UpTo(wait, q.attempt()))
