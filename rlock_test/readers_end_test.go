@@ -2,7 +2,6 @@ package rlock_test
 
 import (
 	"context"
-	"math"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -60,24 +59,29 @@ func TestReadersAndClose(t *testing.T) {
 // G1, G5: readers and writers of three processes come, wait, give up and leave. No writer ever has company, and nothing is left.
 func TestReadersInACrowd(t *testing.T) {
 	redistest.Parallel(t)
-	r := newProxied(t, rlock.Options{HandOff: rlock.HandOff{For: 100 * time.Millisecond, Most: math.MaxInt}}) // long enough to share on a busy machine
+	r := newProxied(t, rlock.Options{})
 	clients := []*rlock.Client{r.Client, r.Client, r.Client, r.other}
 	w := &rwExclusion{t: t}
 	var sections atomic.Int64
 	var wg sync.WaitGroup
-	const enough = 100
-	end := time.Now().Add(testTimeout)
+	var patient int64 // calls that have as long as it takes, however busy the machine is
 	for i := range 48 {
 		rw := clients[i%4].RWMutex(r.name)
+		const rounds, limits = 60, 20
+		patient += rounds / limits
 		wg.Go(func() {
-			for n := 0; n < 60 || sections.Load() < enough && time.Now().Before(end); n++ { // a busy machine needs more rounds
-				ctx, cancel := context.WithTimeout(t.Context(), time.Duration((i*7+n*13)%20)*time.Millisecond)
+			for n := range rounds {
+				limit := time.Duration((i*7+n*13)%limits) * time.Millisecond
+				ctx, cancel := context.WithTimeout(t.Context(), limit)
+				if limit == 0 {
+					ctx, cancel = context.WithCancel(t.Context())
+				}
 				l, begins := rw.Read(), w.read
 				if (i/4+n)%6 == 0 {
 					l, begins = rw.Write(), func() func() { return w.write(0) }
 				}
 				wait := time.Hour
-				if n%5 == 0 {
+				if n%5 == 0 && limit > 0 {
 					wait = 0
 				}
 				inner, unlock, err := l.TryLock(ctx, wait)
@@ -97,8 +101,7 @@ func TestReadersInACrowd(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	require.GreaterOrEqual(t, sections.Load(), int64(enough))
-	require.Positive(t, r.Stats().Shared)
+	require.GreaterOrEqual(t, sections.Load(), patient)
 	require.Zero(t, r.Stats().Holds)
 	rwNothing(t, r.rdb, r.name)
 }
