@@ -119,3 +119,11 @@ func version(ctx context.Context, c rueidis.Client) int {
 	n, _ := strconv.Atoi(major)
 	return n
 }
+
+// receive is rdb.Receive on a connection of its own, which it closes. With RESP2, rueidis 1.0.79 does not replace a broken connection of
+// subscriptions: each later Receive of the client fails. And it never unsubscribes.
+func receive(ctx context.Context, rdb rueidis.Client, subscribe rueidis.Completed, fn func(rueidis.PubSubMessage)) error {
+	conn, _ := rdb.Dedicate()
+	defer conn.Close() // gives it back, too
+	return conn.Receive(ctx, subscribe, fn)
+}

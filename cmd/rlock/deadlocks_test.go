@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +14,7 @@ import (
 
 	"github.com/go-rlock/rlock/internal/deadlock"
 	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/pubsub"
 	"github.com/go-rlock/rlock/rlock"
 )
 
@@ -133,6 +136,45 @@ func TestDeadlocksOnACluster(t *testing.T) {
 	redistest.Eventually(t, patience, func() bool {
 		return strings.Contains(call(t, cluster.Addrs()[0], "deadlocks").out, "deadlock 1\n")
 	}, "it is seen")
+}
+
+// Each look, as of "rlock top", listens anew: a broken subscription does not end it, and no channel stays behind.
+func TestDeadlocksLookAgain(t *testing.T) {
+	t.Parallel()
+	for _, protocol := range []string{"", "?protocol=2"} {
+		s := redistest.Start(t)
+		both := make(chan struct{})
+		standsStill(t, s.Client(t), "a", "b", both)
+		standsStill(t, s.Client(t), "b", "a", both)
+		close(both)
+		admin := s.Client(t)
+		ears := func() int {
+			names, err := admin.Do(t.Context(), admin.B().PubsubChannels().Pattern(pubsub.EarChannel("*")).Build()).AsStrSlice()
+			require.NoError(t, err)
+			return len(names)
+		}
+		redistest.Eventually(t, patience, func() bool { return ears() == 2 }, "both have an ear")
+		options, err := options("redis://" + s.Addr() + protocol)
+		require.NoError(t, err)
+		rdb := redistest.Dial(t, "", func(o *rueidis.ClientOption) { *o = options })
+		v := &viewer{rdb: rdb}
+		for i := range 3 {
+			w, err := v.standstills(t.Context(), patience)
+			require.NoError(t, err)
+			require.Empty(t, w.silent)
+			if i == 0 {
+				redistest.Eventually(t, patience, func() bool { return ears() == 2 }, "it listens no more")
+				continue
+			}
+			list, err := admin.Do(t.Context(), admin.B().ClientList().TypePubsub().Build()).ToString()
+			require.NoError(t, err)
+			for _, found := range regexp.MustCompile(`(?m)^id=([0-9]+) .* name= `).FindAllStringSubmatch(list, -1) { // the ears have names
+				id, err := strconv.ParseInt(found[1], 10, 64)
+				require.NoError(t, err)
+				_ = admin.Do(t.Context(), admin.B().ClientKill().Id(id).Build()).Error() // unless it has gone
+			}
+		}
+	}
 }
 
 func TestDeadlocksMisuse(t *testing.T) {

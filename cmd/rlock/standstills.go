@@ -144,7 +144,7 @@ func (v *viewer) hear(ctx context.Context, channel string, ears map[string]bool)
 	for _, listen := range listens {
 		hooked := rueidis.WithOnSubscriptionHook(ctx, func(rueidis.PubSubSubscription) { ready <- nil })
 		go func() { // ends with ctx
-			err := v.rdb.Receive(hooked, listen, func(m rueidis.PubSubMessage) {
+			err := receive(hooked, v.rdb, listen, func(m rueidis.PubSubMessage) {
 				select {
 				case answers <- m.Message:
 				default:

@@ -118,7 +118,7 @@ func (v *viewer) listen(ctx context.Context, key string, told chan<- struct{}) b
 	patterns := []string{escapeGlob(prefixed(lockChannel, key)), escapeGlob(prefixed(rwChannel, key)), escapeGlob(latchChannelOf(key)), escapeGlob(prefixed(semaphoreChannel, key))}
 	go func() { // ends with ctx
 		for ctx.Err() == nil {
-			_ = v.rdb.Receive(ctx, v.rdb.B().Psubscribe().Pattern(patterns...).Build(), func(rueidis.PubSubMessage) {
+			_ = receive(ctx, v.rdb, v.rdb.B().Psubscribe().Pattern(patterns...).Build(), func(rueidis.PubSubMessage) {
 				select {
 				case told <- struct{}{}:
 				default:

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 
 	"github.com/go-rlock/rlock/internal/redistest"
@@ -66,10 +67,7 @@ func TestWatchHearsUnlocks(t *testing.T) {
 		var waiting change
 		require.NoError(t, json.Unmarshal([]byte(w.saw(`"waiting"`)), &waiting))
 		require.Zero(t, *waiting.Waiting)
-		redistest.Eventually(t, patience, func() bool {
-			n, err := rdb.Do(t.Context(), rdb.B().PubsubNumpat().Build()).AsInt64()
-			return err == nil && n == 4 // of locks, read/write locks, latches and semaphores
-		}, "it listens")
+		listens(t, rdb)
 		require.NoError(t, unlock())
 		w.saw(`"event":"released","owner":"` + owner)
 		v, _ := showJSON(t, s.Addr(), name)
@@ -80,6 +78,33 @@ func TestWatchHearsUnlocks(t *testing.T) {
 			n, err := rdb.Do(t.Context(), rdb.B().PubsubNumpat().Build()).AsInt64()
 			return err == nil && n == 0
 		}, "it listens no more")
+	}
+}
+
+// listens waits until watch listens for locks, read/write locks, latches and semaphores.
+func listens(t *testing.T, rdb rueidis.Client) {
+	t.Helper()
+	redistest.Eventually(t, patience, func() bool {
+		n, err := rdb.Do(t.Context(), rdb.B().PubsubNumpat().Build()).AsInt64()
+		return err == nil && n == 4
+	}, "it listens")
+}
+
+// A subscription that breaks is replaced, while the connection for commands stays.
+func TestWatchListensAgain(t *testing.T) {
+	t.Parallel()
+	for _, protocol := range []string{"", "?protocol=2"} {
+		s := redistest.Start(t)
+		rdb := s.Client(t)
+		ctx, unlock := lock(t.Context(), t, newLocks(t, rdb).Mutex("job"))
+		w := start(t, nil, "watch", "-redis", "redis://"+s.Addr()+protocol, "-every", "1h", "job")
+		listens(t, rdb)
+		require.NoError(t, rdb.Do(t.Context(), rdb.B().ClientKill().TypePubsub().Build()).Error())
+		listens(t, rdb)
+		require.NoError(t, unlock())
+		w.saw("released by " + rlock.Owner(ctx))
+		w.signal(syscall.SIGINT)
+		require.Zero(t, w.rest().code)
 	}
 }
 
