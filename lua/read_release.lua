@@ -16,9 +16,9 @@
 -- partial release never shortens an expiry.
 --
 -- The lock is free if no reader with a live hold key is left, whatever the fields. If there are many fields, a few usually show that
--- two readers live. If all fields were checked, the hash expires with the last of these readers. If a single reader is left that
--- waits to become the writer, it is notified; without marks, any single reader may be waiting for that. Dead readers found on the way
--- are removed.
+-- two readers live, and that their leases end not much earlier than the hash: renewed ones have two thirds left. If all fields were
+-- checked, the hash expires with the last of these readers. If a single reader is left that waits to become the writer, it is notified;
+-- without marks, any single reader may be waiting for that. Dead readers found on the way are removed.
 --
 -- Waiters get '1' on the unlock channel, and then '00', which Redisson reads as '0': it forgets a '1' that arrives just before it
 -- starts waiting, but remembers a '0'.
@@ -90,7 +90,7 @@ while reads and redis.call('hlen', lock) > 10 and readers < 2 do
   look(redis.call('hrandfield', lock, some, 'withvalues'))
   some = '9' -- of which seven are readers at least
 end
-local all = readers < 2
+local all = readers < 2 or before - longest > before / 3 + 1000
 if reads and all then
   look(redis.call('hgetall', lock))
 end

@@ -10,7 +10,7 @@ import (
 
 var (
 	readRenewScript   = script{Text("read_renew"), "239eb53fccbbaa8455c0bbcb54e3410e73f3a20d"}
-	fencedWriteScript = script{Text("fenced_write_acquire"), "84b3773de2a4ad2cfc73d57c5a8778f1770e57e4"}
+	fencedWriteScript = script{Text("fenced_write_acquire"), "b97910f46b542231fba2516a20bb1c7c4c57445c"}
 	rwForceScript     = script{Text("rw_force"), "adfa9cf93feea04c0e301fdb858ff20fc044fc9d"}
 )
 
@@ -30,12 +30,12 @@ var (
 	acquireScripts = [...]script{
 		Whole:  acquireScript,
 		Reader: {Text("read_acquire"), "06a6342fb34842630982f575aa984c45cdc4e2dc"},
-		Writer: {Text("write_acquire"), "a8bf1e937c25463afd13e0013e3fe3c05617b5d8"},
+		Writer: {Text("write_acquire"), "59ed36dc625a40426946ce4a096aec2c3b328a12"},
 	}
 	releaseScripts = [...]script{
 		Whole:  releaseScript,
-		Reader: {Text("read_release"), "0fb9b404b18c87c00c549149caafeecec8835981"},
-		Writer: {Text("write_release"), "45a0e956bd884a2d4573cd367d31c550b2a3ade5"},
+		Reader: {Text("read_release"), "6ec6c818e2ef9b5ea0fa94ab46506341bd901db8"},
+		Writer: {Text("write_release"), "91591897884f0236d000c042ddf7f29dcf707787"},
 	}
 )
 

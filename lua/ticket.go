@@ -11,7 +11,7 @@ import (
 // A ticket is a field that a Release leaves the lock to (ReleaseArgs.Ticket), and from which an Acquire takes it
 // (AcquireArgs.Ticket). Both are for a Whole lock and for a Writer.
 var (
-	exportScript = script{Text("export"), "85c04e372c4fa88b983c9559268d831d731573e3"}
+	exportScript = script{Text("export"), "c7f813115ad23930066be2cfc56f80018a75ef9e"}
 	adoptScript  = script{Text("adopt"), "a1f2319f881fbbf1201a36a97cf03ac1cce0f8c7"}
 )
 

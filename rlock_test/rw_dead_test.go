@@ -3,6 +3,7 @@ package rlock_test
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"testing"
 	"time"
 
@@ -132,4 +133,44 @@ func TestDeadReadersDoNotPileUp(t *testing.T) {
 	require.NoError(t, leave())
 	_, err = rw.Read().ForceUnlock(ctx)
 	require.NoError(t, err)
+}
+
+// G1: readers without hold keys, as other libraries write them, have the lock until the hash expires, however many they are: writers of
+// both kinds wait. Beside a reader with a hold key they count as dead.
+func TestReadersWithoutHoldKeys(t *testing.T) {
+	const lasts = 5 * time.Second
+	for _, many := range []int{1, 40} {
+		virtual(t, func(t *testing.T, b fixture) {
+			ctx := context.Background()
+			others := []string{"HSET", b.name, "mode", "read"}
+			for i := range many {
+				others = append(others, fmt.Sprintf("11111111-2222-3333-4444-555555555555:%d", i), "1")
+			}
+			write := func() {
+				t.Helper()
+				require.NoError(t, b.do(t, others...).Error())
+				require.NoError(t, b.do(t, "PEXPIRE", b.name, strconv.FormatInt(lasts.Milliseconds(), 10)).Error())
+			}
+			for name, writer := range map[string]rlock.Locker{
+				"write": b.RWMutex(b.name).Write(), "fenced": b.FencedRWMutex(b.name).Write(),
+			} {
+				write()
+				_, _, err := writer.TryLock(ctx, 0)
+				require.ErrorIs(t, err, rlock.ErrNotAcquired, name)
+				began := time.Now()
+				_, unlock, err := writer.Lock(ctx)
+				require.NoError(t, err, name)
+				require.InDelta(t, lasts.Seconds(), time.Since(began).Seconds(), 0.1, name)
+				require.NoError(t, unlock())
+			}
+
+			write()
+			_, leave, err := b.RWMutex(b.name).Read().Lock(ctx)
+			require.NoError(t, err)
+			waits := lockAsync(t, newClient(t, b.rdb).RWMutex(b.name).Write())
+			b.awaitWaiters(t, 1)
+			require.NoError(t, leave())
+			waits.getAndUnlock(t, soon)
+		})
+	}
 }
