@@ -2,9 +2,11 @@ package rlock_test
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -404,4 +406,45 @@ func TestAskedBeforeTheAnswer(t *testing.T) {
 	got = waiter.get(t, testTimeout)
 	require.NoError(t, got.err)
 	require.NoError(t, got.unlock())
+}
+
+// A process takes many locks at once, and is asked for all of them before it learns that it has them.
+func TestAskedForManyAtOnce(t *testing.T) {
+	redistest.Parallel(t)
+	const n = 200
+	c, proxy, b := behindProxy(t, pipelined, seldom)
+	require.NoError(t, c.Mutex(b.name, rlock.WithAsked()).Do(t.Context(), nothing))
+	awaitEar(t, b.rdb, c)
+	var holds atomic.Bool
+	holds.Store(true)
+	proxy.OnReply(func(cmd []string) redistest.Action {
+		if holds.Load() && cmd[0] == "EVALSHA" {
+			return redistest.Hold
+		}
+		return redistest.Pass
+	})
+	var holders, waiters []pendingLock
+	for i := range n {
+		holders = append(holders, lockAsync(t, c.Mutex(fmt.Sprint(b.name, i), rlock.WithAsked())))
+	}
+	redistest.Eventually(t, testTimeout, func() bool {
+		size, err := b.do(t, "DBSIZE").AsInt64()
+		return err == nil && size >= n
+	}, "it has them in Redis")
+	published := redistest.Commands(t, b.rdb)["publish"]
+	for i := range n {
+		waiters = append(waiters, lockAsync(t, b.Mutex(fmt.Sprint(b.name, i))))
+	}
+	redistest.Eventually(t, testTimeout, func() bool { return redistest.Commands(t, b.rdb)["publish"] >= published+n }, "it is asked for all")
+	holds.Store(false)
+	proxy.Release()
+	for _, h := range holders {
+		got := h.get(t, testTimeout)
+		require.NoError(t, got.err)
+		awaitAsked(t, got.ctx)
+		require.NoError(t, got.unlock())
+	}
+	for _, w := range waiters {
+		w.getAndUnlock(t, testTimeout)
+	}
 }

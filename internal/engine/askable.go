@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -22,30 +21,39 @@ import (
 //   - a look every third of the watchdog time, for those that cannot speak: Redisson, older versions, and whoever may not publish.
 //
 // A request from another process is recorded for the tenure, and applies to all its holds. It may arrive before the reply that grants the
-// lock, or between two holds. So the last tenures that were asked for without a hold here are remembered.
+// lock, or between two holds. So tenures that were asked for without a hold here are remembered, the last 10,000 at least.
 
-// askables are the holds of a Client that want notifications of waiters.
+// askables are the holds of a Client that want notifications of waiters. In a crowd of holds, requests or waiters, each hold is visited once.
 type askables struct {
 	some     atomic.Int32 // how many tenures they stand on: mostly none, and then nobody who waits looks here
 	watching sync.Once
 	due      chan struct{} // capacity 1: some are to be looked at
 
-	mu    sync.Mutex            // guards the following; no other lock is taken under it
-	of    map[uint64]*askable   // by the tag of the tenure
-	at    map[string][]*askable // the same by the key of the lock
-	early tagRing               // tenures that were asked for, and had no hold here
+	mu     sync.Mutex                    // guards the following; no other lock is taken under it
+	of     map[uint64]*askable           // by the tag of the tenure
+	holds  map[*hold]*Askable            // by the hold
+	quiet  map[lockSide]*chain[*askable] // those with holds that no waiter was noted for, by their lock
+	toLook map[*askable]struct{}         // those to be looked at
+	early  recentTags                    // tenures that were asked for, and had no hold here
+}
+
+// lockSide is a lock, or one side of a read/write lock.
+type lockSide struct {
+	key     string
+	readers bool
 }
 
 // askable is a tenure with holds that want notifications.
 type askable struct {
 	spec    *Spec // of the lock on that server
 	tag     uint64
-	holds   []*Askable
-	asked   bool      // somebody elsewhere waits
-	look    bool      // it is to be looked at
-	unsure  bool      // the last look did not learn all
-	wakes   bool      // the next look wakes waiters that it may not see
-	outside time.Time // when somebody was first seen to listen who may not wait; zero: nobody was
+	holds   int             // number of them
+	quiet   chain[*askedAt] // those that no waiter was noted for
+	place   link[*askable]  // in askables.quiet, while there are some
+	asked   bool            // somebody elsewhere waits
+	unsure  bool            // the last look did not learn all
+	wakes   bool            // the next look wakes waiters that it may not see
+	outside time.Time       // when somebody was first seen to listen who may not wait; zero: nobody was
 }
 
 // Askable notifies one hold of waiters.
@@ -53,21 +61,43 @@ type Askable struct {
 	hold  *hold
 	once  sync.Once
 	asked chan struct{}
-	at    []*Spec                    // the lock, on each server that it is on
-	with  atomic.Pointer[[]*Askable] // those of locks that were taken together, itself included; nil: it is alone
+	at    []askedAt                // one for each server that the lock is on
+	with  atomic.Pointer[together] // those of locks that were taken together, itself included; nil: it is alone
+}
+
+// askedAt is what an Askable has on one server.
+type askedAt struct {
+	*Askable
+
+	spec  *Spec
+	of    *askable       // nil before and after
+	place link[*askedAt] // in askable.quiet, until it is asked
+}
+
+// together are the holds of locks that were taken together.
+type together struct {
+	once sync.Once
+	all  []*Askable
 }
 
 func newAskable(h *hold, at ...*Spec) *Askable {
-	return &Askable{hold: h, asked: make(chan struct{}), at: at}
+	a := &Askable{hold: h, asked: make(chan struct{}), at: make([]askedAt, len(at))}
+	for i, m := range at {
+		x := &a.at[i]
+		x.Askable, x.spec, x.place.of = a, m, x
+	}
+	return a
 }
 
 // ask notifies the hold, and those of locks taken together with it.
 func (a *Askable) ask() {
 	a.isAsked()
 	if with := a.with.Load(); with != nil {
-		for _, other := range *with {
-			other.isAsked()
-		}
+		with.once.Do(func() {
+			for _, other := range with.all {
+				other.isAsked()
+			}
+		})
 	}
 }
 
@@ -88,8 +118,9 @@ func AskedTogether(ctx, outer context.Context) {
 	if len(all) < 2 {
 		return
 	}
+	with := &together{all: all}
 	for _, a := range all {
-		a.with.Store(&all)
+		a.with.Store(with)
 	}
 	for _, a := range all {
 		if calls.IsClosed(a.asked) { // before the others knew of it
@@ -101,7 +132,7 @@ func AskedTogether(ctx, outer context.Context) {
 // askable returns the notifier of a hold; nil if it wants none.
 func (h *hold) askable() *Askable {
 	if m := h.first.spec; m.Mark.Wants(kinds.WantsAsked) {
-		return m.Engine.askables.find(h, h.tenure.Tag)
+		return m.Engine.askables.find(h)
 	}
 	return nil
 }
@@ -154,13 +185,14 @@ func (a *Askable) Ask() {
 
 // begin registers a new hold. A waiter here joins the hub before it looks for holds, so one of the two sees the other.
 func (a *Askable) begin(tag uint64, look firstLook) {
-	for _, m := range a.at {
-		c := m.Engine
+	for i := range a.at {
+		x := &a.at[i]
+		c := x.spec.Engine
 		c.listen()
 		c.askables.watching.Do(func() { c.inBackground(c.watchAskables) }) // ends with Close
-		c.askables.add(m, tag, a, look)
-		all, exclusive := c.Hub.Queued(m.waiters())
-		if exclusive > 0 || all > 0 && m.Kind.Side != lua.Reader {
+		c.askables.add(x, tag, look)
+		all, exclusive := c.Hub.Queued(x.spec.waiters())
+		if exclusive > 0 || all > 0 && x.spec.Kind.Side != lua.Reader {
 			a.ask()
 		}
 	}
@@ -168,71 +200,92 @@ func (a *Askable) begin(tag uint64, look firstLook) {
 
 // isAskedNoMore ends the notifications of a hold.
 func (h *hold) isAskedNoMore() {
-	if m := h.first.spec; m.Mark.Wants(kinds.WantsAsked) {
-		m.Engine.askables.forget(h, h.tenure.Tag)
+	if a := h.askable(); a != nil {
+		for i := range a.at {
+			x := &a.at[i]
+			x.spec.Engine.askables.remove(x)
+		}
 	}
 }
 
-func (s *askables) add(m *Spec, tag uint64, a *Askable, look firstLook) {
+func (s *askables) add(x *askedAt, tag uint64, look firstLook) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.of == nil {
+		s.of, s.holds, s.toLook = make(map[uint64]*askable), make(map[*hold]*Askable), make(map[*askable]struct{})
+		s.quiet = make(map[lockSide]*chain[*askable])
+	}
 	e := s.of[tag]
 	if e == nil {
-		e = &askable{spec: m, tag: tag, asked: s.early.take(tag)}
-		if s.of == nil {
-			s.of, s.at = make(map[uint64]*askable), make(map[string][]*askable)
-		}
+		e = &askable{spec: x.spec, tag: tag, asked: s.early.take(tag)}
+		e.place.of = e
 		s.of[tag] = e
-		s.at[m.Key] = append(s.at[m.Key], e)
 		s.some.Add(1)
 	}
-	e.holds = append(e.holds, a)
-	switch {
-	case e.asked:
-		a.ask()
-	case look != noLook:
-		e.look, e.wakes = true, e.wakes || look == lookAndWake
+	s.holds[x.hold], x.of = x.Askable, e
+	e.holds++
+	if e.asked {
+		x.ask()
+		return
+	}
+	s.noteQuiet(x)
+	if look != noLook {
+		e.wakes = e.wakes || look == lookAndWake
+		s.toLook[e] = struct{}{}
 		s.lookSoon()
 	}
 }
 
-// forget removes a hold, on all its servers.
-func (s *askables) forget(h *hold, tag uint64) {
-	for _, m := range s.remove(h, tag) {
-		if other := &m.Engine.askables; other != s {
-			other.remove(h, tag)
+// remove removes a hold on one server.
+func (s *askables) remove(x *askedAt) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := x.of
+	if e == nil {
+		return
+	}
+	s.noteAsked(x)
+	x.of = nil
+	delete(s.holds, x.hold)
+	if e.holds--; e.holds > 0 {
+		return
+	}
+	delete(s.of, e.tag)
+	delete(s.toLook, e)
+	s.some.Add(-1)
+	if e.asked { // the tenure may go on
+		s.early.add(e.tag)
+	}
+}
+
+// noteQuiet notes that no waiter is known for a hold. mu is held.
+func (s *askables) noteQuiet(x *askedAt) {
+	e := x.of
+	if e.quiet.isEmpty() {
+		side := e.side()
+		if s.quiet[side] == nil {
+			s.quiet[side] = new(chain[*askable])
+		}
+		s.quiet[side].add(&e.place)
+	}
+	e.quiet.add(&x.place)
+}
+
+// noteAsked ends noteQuiet. mu is held.
+func (s *askables) noteAsked(x *askedAt) {
+	e := x.of
+	if e.quiet.remove(&x.place); !e.quiet.isEmpty() {
+		return
+	}
+	side := e.side()
+	if at := s.quiet[side]; at != nil {
+		if at.remove(&e.place); at.isEmpty() {
+			delete(s.quiet, side)
 		}
 	}
 }
 
-// remove removes a hold here, and returns its lock on all servers.
-func (s *askables) remove(h *hold, tag uint64) (at []*Spec) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	e := s.of[tag]
-	if e == nil {
-		return nil
-	}
-	e.holds = slices.DeleteFunc(e.holds, func(a *Askable) bool {
-		if a.hold == h {
-			at = a.at
-		}
-		return a.hold == h
-	})
-	if len(e.holds) > 0 {
-		return at
-	}
-	delete(s.of, tag)
-	s.some.Add(-1)
-	key := e.spec.Key
-	if s.at[key] = slices.DeleteFunc(s.at[key], func(x *askable) bool { return x == e }); len(s.at[key]) == 0 {
-		delete(s.at, key)
-	}
-	if e.asked { // the tenure may go on
-		s.early.add(tag)
-	}
-	return at
-}
+func (e *askable) side() lockSide { return lockSide{e.spec.Key, e.spec.Kind.Side == lua.Reader} }
 
 // heard handles a message that another process waits for the owner with that tag.
 func (s *askables) heard(payload string) {
@@ -245,7 +298,7 @@ func (s *askables) heardOf(tag uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if e := s.of[tag]; e != nil {
-		e.ask()
+		s.ask(e)
 	} else {
 		s.early.add(tag)
 	}
@@ -257,11 +310,19 @@ func ownTag(payload string) (tag uint64, ok bool) {
 	return tag, err == nil && kinds.MarkOfTag(tag) != 0 && kinds.Unmarked(tag) <= lastTag.Load()
 }
 
-// ask notifies all holds of a tenure of a waiter elsewhere. askables.mu is held.
-func (e *askable) ask() {
+// ask notifies all holds of a tenure, also later ones, of a waiter elsewhere. mu is held.
+func (s *askables) ask(e *askable) {
 	e.asked = true
-	for _, a := range e.holds {
-		a.ask()
+	s.askQuiet(e, nil)
+}
+
+// askQuiet notifies the holds of a tenure that no waiter was noted for. mu is held.
+func (s *askables) askQuiet(e *askable, except *hold) {
+	for x := range e.quiet.all {
+		if x.hold != except {
+			x.ask()
+			s.noteAsked(x)
+		}
 	}
 }
 
@@ -275,30 +336,26 @@ func (m *Spec) askHere(within *hold) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, e := range s.at[m.Key] {
-		if m.Kind.Side == lua.Reader && e.spec.Kind.Side == lua.Reader {
-			continue // it waits for a writer
-		}
-		for _, a := range e.holds {
-			if a.hold != within {
-				a.ask()
-			}
+	s.askSide(lockSide{key: m.Key}, within)
+	if m.Kind.Side != lua.Reader { // a reader waits for a writer
+		s.askSide(lockSide{m.Key, true}, within)
+	}
+}
+
+// askSide notifies the holds of a lock, or of one side. mu is held.
+func (s *askables) askSide(side lockSide, within *hold) {
+	if at := s.quiet[side]; at != nil {
+		for e := range at.all {
+			s.askQuiet(e, within)
 		}
 	}
 }
 
 // find returns the notifier of a hold; nil if the hold has ended.
-func (s *askables) find(h *hold, tag uint64) *Askable {
+func (s *askables) find(h *hold) *Askable {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if e := s.of[tag]; e != nil {
-		for _, a := range e.holds {
-			if a.hold == h {
-				return a
-			}
-		}
-	}
-	return nil
+	return s.holds[h]
 }
 
 // Asked returns the channel of the innermost hold in ctx that wants notifications of waiters; nil if there is none.

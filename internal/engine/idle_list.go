@@ -16,7 +16,7 @@ type idleTenures struct {
 	mu          sync.Mutex       // guards the following, and what says so in idle; no other lock is taken under it
 	of          map[string]*idle // by the key of the lock
 	tags        map[uint64]*idle // the same by the tag of the tenure
-	asked       tagRing          // tenures that were asked for, and seemed to be neither held nor idle
+	asked       recentTags       // tenures that were asked for, and seemed to be neither held nor idle
 	first, last *idle            // in the order of their last use
 	timer       *time.Timer
 	timerAt     time.Time  // when it fires; zero: not set

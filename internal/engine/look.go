@@ -90,7 +90,12 @@ func (s *askables) lookAt(which func(*askable) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, e := range s.of {
-		e.look = (which(e) || e.look) && !e.asked
+		switch {
+		case e.asked:
+			delete(s.toLook, e)
+		case which(e):
+			s.toLook[e] = struct{}{}
+		}
 	}
 }
 
@@ -98,11 +103,12 @@ func (s *askables) lookAt(which func(*askable) bool) {
 func (s *askables) next() (some []*askable) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, e := range s.of {
-		if e.look && len(some) < looksTogether {
-			e.look = false
-			some = append(some, e)
+	for e := range s.toLook {
+		if len(some) == looksTogether {
+			break
 		}
+		delete(s.toLook, e)
+		some = append(some, e)
 	}
 	return some
 }
@@ -121,12 +127,12 @@ func (c *Engine) look(some []*askable) (seen, unsure bool) {
 		e.unsure = unsure && !found[i].queued
 		switch {
 		case found[i].queued:
-			e.ask()
+			s.ask(e)
 		case !found[i].outside && unsure:
 		case !found[i].outside:
 			e.outside = time.Time{}
 		case !e.outside.IsZero() && time.Since(e.outside) >= lingering/2:
-			e.ask()
+			s.ask(e)
 		default:
 			if e.outside.IsZero() {
 				e.outside = time.Now()

@@ -2,39 +2,41 @@ package engine
 
 import (
 	"maps"
-	"slices"
 	"time"
 )
 
 const (
-	// rememberedTags bounds a tagRing.
-	rememberedTags = 64
+	// rememberedTags is how many tags a recentTags remembers at least: about 16 bytes each.
+	rememberedTags = 10_000
 	// rememberedKeys bounds a recentKeys.
 	rememberedKeys = 1000
 )
 
-// tagRing remembers the last tags of tenures added to it. The zero value is empty, because no tenure has the tag 0.
-type tagRing struct {
-	tags   [rememberedTags]uint64
-	oldest int
+// recentTags remembers the last rememberedTags of the tags of tenures added to it, and at most twice as many. The zero value is empty.
+type recentTags struct{ latest, before map[uint64]struct{} }
+
+func (r *recentTags) has(tag uint64) bool {
+	_, latest := r.latest[tag]
+	_, before := r.before[tag]
+	return latest || before
 }
 
-func (r *tagRing) has(tag uint64) bool { return slices.Contains(r.tags[:], tag) }
-
-func (r *tagRing) add(tag uint64) {
-	if !r.has(tag) {
-		r.tags[r.oldest] = tag
-		r.oldest = (r.oldest + 1) % len(r.tags)
+func (r *recentTags) add(tag uint64) {
+	if len(r.latest) >= rememberedTags {
+		r.latest, r.before = nil, r.latest
 	}
+	if r.latest == nil {
+		r.latest = make(map[uint64]struct{})
+	}
+	r.latest[tag] = struct{}{}
 }
 
 // take removes a tag and reports whether it was there.
-func (r *tagRing) take(tag uint64) bool {
-	at := slices.Index(r.tags[:], tag)
-	if at >= 0 {
-		r.tags[at] = 0
-	}
-	return at >= 0
+func (r *recentTags) take(tag uint64) bool {
+	was := r.has(tag)
+	delete(r.latest, tag)
+	delete(r.before, tag)
+	return was
 }
 
 // recentKeys remembers each key until a time. When it is full of keys that are still recent, it forgets them all. The zero value is empty.

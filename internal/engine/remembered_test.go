@@ -8,20 +8,25 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-func TestTagRingKeepsTheLast(t *testing.T) {
+func TestRecentTagsKeepTheLast(t *testing.T) {
 	t.Parallel()
-	var r tagRing
+	var r recentTags
 	require.False(t, r.take(1))
-	for tag := uint64(1); tag <= rememberedTags; tag++ {
-		r.add(tag)
-		r.add(1) // takes no second place
+	last := uint64(0)
+	for range 5 * rememberedTags / 2 {
+		last++
+		r.add(last)
+		r.add(last) // takes no second place
 	}
-	require.True(t, r.has(1))
-	r.add(rememberedTags + 1)
+	for i := range uint64(rememberedTags) {
+		require.True(t, r.has(last-i))
+	}
 	require.False(t, r.has(1))
-	require.True(t, r.has(2))
-	require.True(t, r.take(2))
-	require.False(t, r.has(2))
+	require.LessOrEqual(t, len(r.latest)+len(r.before), 2*rememberedTags)
+	for _, tag := range []uint64{last, last - rememberedTags + 1} {
+		require.True(t, r.take(tag))
+		require.False(t, r.has(tag))
+	}
 }
 
 func TestRecentKeysExpire(t *testing.T) {
