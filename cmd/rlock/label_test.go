@@ -183,25 +183,75 @@ func TestDeadlocksHaveLabels(t *testing.T) {
 	require.Equal(t, "pod 8", w.Label)
 }
 
-// A hold by a library that writes other owners than Redisson is shown, and can be forced. Other hashes do not hold a lock.
+// A hold by a library that writes other owners than Redisson is shown by all commands, waited for, and can be forced.
 func TestHoldOfAnotherLibrary(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
+	for name, owner := range map[string]string{
+		"two ids": "ddcb083c-ff83-4c63-bed5-22fec267a194:05a594da-05bd-40a1-9ba6-5d8634fcd918",
+		"one id":  "ddcb083c-ff83-4c63-bed5-22fec267a194",
+		"number":  "17",
+		"word":    "deadbeef:worker",
+		"odd":     "a\tb",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			writeHash(t, s, name, owner, "2", true)
+			locks := newLocks(t, s.Client(t))
+			held, err := locks.Mutex(name).IsLocked(t.Context())
+			require.NoError(t, err)
+			require.True(t, held)
+			info, err := locks.Mutex(name).Info(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, []rlock.Holder{{Owner: owner, Depth: 2}}, info.Holders)
+			got := waitFor(t, locks, locks.Mutex(name))
+			redistest.Eventually(t, patience, func() bool {
+				v, _ := showJSON(t, s.Addr(), name)
+				return v.Processes == 1 && len(v.Queue) == 1
+			}, "it is in line")
+
+			shown := clean(owner) + " (another library)"
+			require.Contains(t, call(t, s.Addr(), "show", name).out, "holder       "+shown+" depth 2\n")
+			require.Contains(t, call(t, s.Addr(), "ls").out, name+"\tmutex\t"+shown+"\t2\t")
+			require.Contains(t, call(t, s.Addr(), "top", "-n", "1").out, name+"\t1\tmutex\t"+shown+"\t")
+			require.Contains(t, call(t, s.Addr(), "ask", name).err, "held by "+shown)
+			w := start(t, nil, "watch", "-redis", s.Addr(), name)
+			w.saw("held by " + shown)
+			require.Regexp(t, "(?m)^holder .*"+regexp.QuoteMeta(shown)+" depth 2(.*\n)*freed\n$", call(t, s.Addr(), "unlock", "-force", "-yes", name).out)
+			w.saw("released by " + shown)
+			<-got
+		})
+	}
+}
+
+// A hash that cannot be a hold is none for any command, nor for a Lock.
+func TestHashOfOtherData(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	locks := newLocks(t, s.Client(t))
+	for name, c := range map[string]struct {
+		value   string
+		expires bool
+	}{"visits": {"1764244800", true}, "customer": {"x", true}, "ever": {"1", false}, "zero": {"0", true}} {
+		writeHash(t, s, name, "name", c.value, c.expires)
+		subscribe(t, s, prefixed(lockChannel, name)) // for top
+		_, err := locks.Mutex(name).Info(t.Context())
+		require.ErrorContains(t, err, "not a lock")
+		_, _, err = locks.Mutex(name).TryLock(t.Context(), 0)
+		require.ErrorContains(t, err, "not a lock")
+		require.Contains(t, call(t, s.Addr(), "show", name).err, errNoLock.Error())
+		require.Contains(t, call(t, s.Addr(), "top", "-n", "1").out, name+"\t1\t-\t"+errNoLock.Error()+"\t")
+		require.Contains(t, call(t, s.Addr(), "unlock", "-force", "-yes", name).err, errNoLock.Error())
+	}
+	require.Empty(t, call(t, s.Addr(), "ls").out)
+}
+
+// writeHash writes a hash with one field.
+func writeHash(t *testing.T, s *redistest.Server, key, field, value string, expires bool) {
+	t.Helper()
 	rdb := s.Client(t)
-	const owner = "ddcb083c-ff83-4c63-bed5-22fec267a194:05a594da-05bd-40a1-9ba6-5d8634fcd918"
-	for key, field := range map[string][2]string{"order": {owner, "1"}, "visits": {owner, "1764244800"}, "customer": {"name", "x"}} {
-		require.NoError(t, rdb.Do(t.Context(), rdb.B().Hset().Key(key).FieldValue().FieldValue(field[0], field[1]).Build()).Error())
-		require.NoError(t, rdb.Do(t.Context(), rdb.B().Pexpire().Key(key).Milliseconds(60_000).Build()).Error())
+	require.NoError(t, rdb.Do(t.Context(), rdb.B().Hset().Key(key).FieldValue().FieldValue(field, value).Build()).Error())
+	if expires {
+		require.NoError(t, rdb.Do(t.Context(), rdb.B().Expire().Key(key).Seconds(3600).Build()).Error())
 	}
-	require.NoError(t, rdb.Do(t.Context(), rdb.B().Hset().Key("ever").FieldValue().FieldValue(owner, "1").Build()).Error())
-	r := call(t, s.Addr(), "ls")
-	require.Regexp(t, `^order\tmutex\t`+owner+` \(another library\)\t1\t\S+\n$`, r.out)
-	require.Contains(t, call(t, s.Addr(), "show", "order").out, "holder       "+owner+" (another library) depth 1\n")
-	for _, key := range []string{"visits", "customer", "ever"} {
-		require.Contains(t, call(t, s.Addr(), "show", key).err, "the key does not hold a lock")
-	}
-	require.Empty(t, call(t, s.Addr(), "unlock", "-force", "-yes", "order").err)
-	n, err := rdb.Do(t.Context(), rdb.B().Exists().Key("order").Build()).AsInt64()
-	require.NoError(t, err)
-	require.Zero(t, n)
 }
