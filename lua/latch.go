@@ -12,10 +12,10 @@ import (
 )
 
 var (
-	latchSetScript       = script{Text("latch_set"), "ca047dec361a0a591ccafcce56c1765e1b088be7"}
-	latchCountDownScript = script{Text("latch_count_down"), "7aabbb20eebbc7d976a2149970b2182b3a896093"}
-	latchDeleteScript    = script{Text("latch_delete"), "114f346ad0c5f9545e7b1c1aae2c3153d00321ab"}
-	latchLookScript      = script{Text("latch_look"), "d3c2a656c48051eca2822ee34146051c56774304"}
+	latchSetScript       = script{Text("latch_set"), "058f6f344e2710f02ffd26d86a8e1ba67432dcb0"}
+	latchCountDownScript = script{Text("latch_count_down"), "e9353dfc49913fbabb58129e939ff8a0b732eb98"}
+	latchDeleteScript    = script{Text("latch_delete"), "8c608a5d0770e8b88dc0bbdcd9d28ee3fc6262c3"}
+	latchLookScript      = script{Text("latch_look"), "c2f6d14d53efbe20317932af300468aba9e85de8"}
 )
 
 // ErrNoCounter means that the key of a latch or a semaphore does not hold a number. Nothing was changed.

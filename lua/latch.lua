@@ -28,3 +28,19 @@ local function answered(record, client, number, answer, ms)
     redis.call('pexpire', record, ms)
   end
 end
+
+-- forget makes a recorded call one that has not run: the record shows the number before, so that earlier calls stay late.
+local function forget(record, client, number)
+  redis.call('hset', record, client, string.format('%d 0', number - 1))
+end
+
+-- done records that a call was made, and then makes its change by a command. If that fails, it returns nil and the error.
+local function done(record, client, number, ms, ...)
+  answered(record, client, number, '1', ms)
+  local result = redis.pcall(...)
+  if type(result) == 'table' and result.err then
+    forget(record, client, number)
+    return nil, result
+  end
+  return result
+end

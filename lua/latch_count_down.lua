@@ -15,7 +15,10 @@
 -- Error UNTOLD   counted, but waiters could not be notified
 --
 -- A repeat of a call whose reply was lost gets the same reply, and changes nothing. A latch that was set to 0 is deleted without a
--- message, because nobody waits for it. The record is written first: after an error nothing was counted, unless only the message failed.
+-- message, because nobody waits for it.
+--
+-- Redis does not roll back a failed script. So the record is written first, and forgotten if the count cannot be written: after an error
+-- nothing was counted, unless only the message failed.
 
 local latch, record = KEYS[1], KEYS[2]
 local before, foreign = count_of(latch)
@@ -33,11 +36,19 @@ if not before then
   answered(record, ARGV[1], ARGV[2], '0', ARGV[3])
   return 0
 end
-answered(record, ARGV[1], ARGV[2], '1', ARGV[3])
-if redis.call('decrby', latch, ARGV[4]) > 0 then
+local left, failed = done(record, ARGV[1], ARGV[2], ARGV[3], 'decrby', latch, ARGV[4])
+if failed then
+  return failed
+end
+if left > 0 then
   return 1
 end
-redis.call('del', latch)
+failed = redis.pcall('del', latch)
+if type(failed) == 'table' then
+  redis.call('decrby', latch, '-' .. ARGV[4])
+  forget(record, ARGV[1], ARGV[2])
+  return failed
+end
 if tonumber(before) > 0 then
   local heard = redis.pcall(ARGV[5], ARGV[6], '0')
   if type(heard) == 'table' and heard.err then

@@ -32,8 +32,10 @@ if not before or ARGV[4] ~= '' and redis.call('hget', record, 'set') ~= ARGV[4] 
   answered(record, ARGV[1], ARGV[2], '0', ARGV[3])
   return 0
 end
-answered(record, ARGV[1], ARGV[2], '1', ARGV[3])
-redis.call('del', latch)
+local _, failed = done(record, ARGV[1], ARGV[2], ARGV[3], 'del', latch)
+if failed then
+  return failed
+end
 local heard = redis.pcall(ARGV[5], ARGV[6], '0')
 if type(heard) == 'table' and heard.err then
   return redis.error_reply('UNTOLD ' .. heard.err)

@@ -33,8 +33,10 @@ if before then
   answered(record, ARGV[1], ARGV[2], '0', ARGV[3])
   return 0
 end
-answered(record, ARGV[1], ARGV[2], '1', ARGV[3])
+local _, failed = done(record, ARGV[1], ARGV[2], ARGV[3], 'set', latch, ARGV[4])
+if failed then
+  return failed
+end
 redis.call('hset', record, 'set', ARGV[1] .. ':' .. ARGV[2])
-redis.call('set', latch, ARGV[4])
 redis.pcall(ARGV[5], ARGV[6], '1')
 return 1

@@ -31,7 +31,7 @@ end
 local function open(line)
   line.front = line.front or line.queue and redis.call('zrange', line.queue, '0', '1') or {}
   line.watch, line.watchers, line.soon, line.total = 0, 0, math.huge, math.huge
-  line.places, line.dropped, line.texts = {}, 0, {}
+  line.places, line.dropped, line.texts, line.change = {}, 0, {}, 0
   if #line.front > 0 or line.queue and line.waits then
     line.now = line.now or clock()
     line.texts = redis.call('hmget', line.requests, 'watch', line.client, unpack(line.front))
@@ -63,17 +63,16 @@ end
 local function write(line, ...)
   local answer = redis.pcall(...)
   if type(answer) == 'table' and answer.err then
-    redis.call('pexpire', line.recorded, '121000')
+    redis.call('pexpire', line.recorded or line.requests, '121000')
     return redis.call(...)
   end
   return answer
 end
 
+-- add changes the number of free permits, which note writes.
 local function add(line, n)
-  if n ~= 0 then
-    line.free = write(line, 'incrby', line.counter, n)
-    line.more = line.more or n > 0
-  end
+  line.free, line.change = line.free + n, line.change + n
+  line.more = line.more or n > 0
 end
 
 -- change makes a change to the number of free permits, and returns its result.
@@ -86,9 +85,7 @@ local function change(line, what, n)
     if line.exists then
       return 0
     end
-    write(line, 'set', line.counter, n)
-    line.free, line.more = n, true
-    return 1
+    line.creates = true
   elseif what == 'exists' and not line.exists then
     return 0
   end
@@ -341,21 +338,32 @@ local function stand(line, within)
   local keeps = mine and line.which[1] ~= 1
   local tail = redis.call('zrange', line.queue, '-1', '-1', 'withscores')[2]
   write(line, 'zadd', line.queue, keeps and 'nx' or 'ch', (tail or 0) + 1, line.client)
-  redis.call('pexpire', line.queue, '61000')
+  if type(redis.pcall('pexpire', line.queue, '61000')) ~= 'number' then -- the queue may have no expiry yet
+    redis.call('zrem', line.queue, line.client)
+    redis.call('pexpire', line.queue, '61000')
+  end
   line.stands = true
   return again
 end
 
--- note writes the request's result into the record.
+-- note writes the request's result into the record, and then the number of free permits. Nothing may fail behind it. If it cannot write
+-- the number, it returns the error, and the record is what it was.
 local function note(line, done, slots, given)
   local lists = table.concat(line.which, ',') .. '|' .. (slots and table.concat(slots, ',') or '') .. '|' .. (given and table.concat(given, ',') or '')
   write(line, 'set', line.recorded, string.format('%s|%d|%d|', line.request, line.sum, done) .. lists, 'px', '121000')
+  if line.change == 0 and not line.creates then
+    return nil
+  end
+  local free = redis.pcall('incrby', line.counter, line.change)
+  if type(free) == 'table' then
+    redis.call('set', line.recorded, line.record or '', 'px', '121000')
+    return free
+  end
+  line.free = free
 end
 
--- close saves the places in line and the watch. It notifies outsiders, which listen to the channel alone, of returned permits by '0' and
--- their number: Redisson reads the number, and processes in line ignore it. Without a queue, all processes are notified. So are they if
--- there was neither a counter nor anybody in line, because Redis may have lost both.
-local function close(line)
+-- settle saves the places in line and the watch.
+local function settle(line)
   arm(line)
   local fields = {}
   for client, place in pairs(line.places) do
@@ -367,9 +375,15 @@ local function close(line)
     fields[#fields + 1] = 'watch'
     fields[#fields + 1] = watch
   end
-  if #fields > 0 and redis.call('hset', line.requests, unpack(fields)) > 0 or line.stands then -- or they end when those do that are there
+  if #fields > 0 and write(line, 'hset', line.requests, unpack(fields)) > 0 or line.stands then -- or they end when those do that are there
     redis.call('pexpire', line.requests, '61000')
   end
+end
+
+-- announce notifies outsiders, which listen to the channel alone, of returned permits by '0' and their number: Redisson reads the number,
+-- and processes in line ignore it. Without a queue, all processes are notified. So are they if there was neither a counter nor anybody in
+-- line, because Redis may have lost both.
+local function announce(line)
   if line.more and line.free > 0 then
     local free = string.format('%d', line.free)
     local all, inside = nil, nil

@@ -13,7 +13,7 @@ import (
 
 var (
 	acquireAllScript  = script{calling("acquire", "acquire_all"), "99a8e6a7721a8cf3ebb1a9afdee0775bc8e9535e"}
-	releaseEachScript = script{calling("release", "release_each"), "2533bfa0dfdf0bbe476a19644c0b5b3f453f88fe"}
+	releaseEachScript = script{calling("release", "release_each"), "ba3f8ead65c770d06357c8c373562fafae8c7e8c"}
 )
 
 // calling returns the text of a script that calls another script as a function of its KEYS and ARGV.

@@ -13,9 +13,9 @@ import (
 )
 
 var (
-	permitsScript      = script{Text("permits"), "f3bce61f88cdddabd690d25d5458a63cddfab4e1"}
+	permitsScript      = script{Text("permits"), "1db1d71dfb9896d75b3c60b9000c9db8f1536573"}
 	permitsRenewScript = script{Text("permits_renew"), "5a16f928039ef1807f3baf87f76ee28497524994"}
-	permitsLeaseScript = script{Text("permits_lease"), "ce3c0feecc2eb53b1232d6c483b9c95447c8fb63"}
+	permitsLeaseScript = script{Text("permits_lease"), "42b1a72454925357e5251467ff3de54dfe21718c"}
 	permitsInfoScript  = script{Text("permits_info"), "c1d76a92a3124ba63f05fbc4e2138be6692f0401"}
 )
 

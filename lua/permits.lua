@@ -36,7 +36,8 @@
 --
 -- If the counter expires, the permits expire with it, as in Redisson.
 --
--- Redis does not roll back a failed script. So each key is read before anything is written.
+-- Redis does not roll back a failed script. So each key is read before anything is written, the record and the number of permits are
+-- written last, and a failed call takes back what it did to the permits.
 
 local texts = redis.call('mget', KEYS[1], KEYS[2])
 local free, exists, foreign = free_of(KEYS[1], texts[1])
@@ -50,15 +51,35 @@ local line = open({
   client = ARGV[1], request = ARGV[2], waits = ARGV[5] == '1', how = ARGV[6], channel = ARGV[7], keep = tonumber(ARGV[8]), wants = {},
 })
 
--- remove removes permits, and returns how many there were.
+-- remove returns permits, and when each of them was to expire.
+local removed, new = {}, {} -- for take_back
 local function remove(ids)
   if #ids == 0 then
-    return 0
+    return ids
   end
+  local ends, slots = redis.call('zmscore', permits, unpack(ids)), redis.call('zmscore', numbers, unpack(ids))
   numbered = numbered - redis.call('zrem', numbers, unpack(ids))
+  removed[#removed + 1] = {key = numbers, ids = ids, scores = slots}
   local n = redis.call('zrem', permits, unpack(ids))
+  removed[#removed + 1] = {key = permits, ids = ids, scores = ends}
   held = held - n
-  return n
+  add(line, n)
+  return ends
+end
+
+-- take_back undoes what a failed call has done to the permits.
+local function take_back()
+  if #new > 0 then
+    redis.call('zrem', numbers, unpack(new))
+    redis.call('zrem', permits, unpack(new))
+  end
+  for _, from in ipairs(removed) do
+    for n, id in ipairs(from.ids) do
+      if from.scores[n] then
+        redis.call('zadd', from.key, from.scores[n], id)
+      end
+    end
+  end
 end
 
 local wants, ids, back = {}, {}, {}
@@ -89,43 +110,6 @@ if done and not (sum and ARGV[5] == '2') then
   return {free, done, again, which, slots, given, more}
 end
 
-if not done then
-  given = {}
-  local before = {}
-  for n, score in ipairs(#back > 0 and redis.call('zmscore', permits, unpack(back)) or {}) do
-    given[n] = (not score or before[back[n]]) and 0 or tonumber(score) > line.now and 1 or 2
-    before[back[n]] = true
-  end
-  add(line, remove(back))
-end
-if ARGV[5] == '2' then
-  for _, new in ipairs(ids) do
-    add(line, remove(new)) -- also if the record is lost
-  end
-end
-local expired = redis.call('zrangebyscore', permits, '-inf', line.now, 'limit', '0', '500')
-add(line, remove(expired))
-if #expired == 500 then
-  more, line.soon = 1, line.now
-end
-
-if not done and ARGV[3] == 'total' then
-  local before, n = line.free, tonumber(ARGV[4])
-  add(line, n - line.free - held)
-  done = (line.free ~= before or not line.exists) and 1 or 0
-  if not line.exists and line.free == before then
-    write(line, 'incrby', line.counter, '0')
-  end
-elseif not done then
-  done = change(line, ARGV[3], tonumber(ARGV[4]))
-end
-
-if ARGV[5] ~= '2' then
-  line.wants = wants
-end
-line.total = line.free + held
-serve(line)
-
 -- slot_from returns the lowest free slot from low on.
 local function slot_from(low)
   local high = numbered
@@ -143,55 +127,104 @@ local function slot_from(low)
   return low
 end
 
-local within, left = math.huge, -1
-if #wants > 0 and ARGV[5] ~= '2' then
-  left = redis.call('pttl', line.counter)
-  within = left >= 0 and left + 1 or within
-end
-slots = {}
-if line.sum > 0 then
-  local leases, new, entries = {}, {}, {}
-  for lease in string.gmatch(ARGV[9], '%S+') do
-    leases[#leases + 1] = tonumber(lease)
+-- perform makes the changes. It fails, or returns an error, before the record and the number of permits are written.
+local function perform()
+  local expired = redis.call('zrangebyscore', permits, '-inf', line.now, 'limit', '0', '500')
+  if #wants > 0 and #back + #expired > 0 then
+    write(line, 'zadd', permits, 'xx', '0', '') -- take_back may need the right, and must not be what lacks it
   end
-  for _, n in ipairs(line.which) do
-    local lease = leases[n] or leases[1]
-    local lasts = lease < 0 and 922337203685477 or math.min(line.now + lease + 1, 922337203685477)
-    line.soon = math.min(line.soon, lasts)
-    for _, id in ipairs(ids[n]) do
-      new[#new + 1] = id
-      entries[#entries + 1] = lasts
-      entries[#entries + 1] = id
+  if not done then
+    given = {}
+    local before = {}
+    for n, score in ipairs(remove(back)) do
+      given[n] = (not score or before[back[n]]) and 0 or tonumber(score) > line.now and 1 or 2
+      before[back[n]] = true
     end
   end
-  add(line, -line.sum)
-  add(line, line.sum - redis.call('zadd', permits, 'nx', unpack(entries)))
-  local low = 0
-  for n, id in ipairs(new) do
-    local slot = slot_from(low)
-    if slot >= line.total then
-      numbered = redis.call('zinterstore', numbers, '2', numbers, permits, 'weights', '1', '0')
-      slot = slot_from(0)
-    end
-    if redis.call('zadd', numbers, 'nx', slot, id) == 1 then
-      slots[n], low, numbered = slot, slot + 1, numbered + 1
-    else
-      slots[n] = tonumber(redis.call('zscore', numbers, id))
+  if ARGV[5] == '2' then
+    for _, taken in ipairs(ids) do
+      remove(taken) -- also if the record is lost
     end
   end
-  if left >= 0 then
-    redis.call('pexpire', permits, left)
-    redis.call('pexpire', numbers, left)
+  remove(expired)
+  if #expired == 500 then
+    more, line.soon = 1, line.now
   end
-end
-if #line.rest > 0 then
-  local next = redis.call('zrange', permits, '0', '0', 'withscores')[2]
-  if next and tonumber(next) < 922337203685477 then
-    within = math.min(within, tonumber(next) - line.now)
+
+  if not done and ARGV[3] == 'total' then
+    local before = line.free
+    add(line, ARGV[4] - line.free - held)
+    line.creates = not line.exists
+    done = (line.free ~= before or line.creates) and 1 or 0
+  elseif not done then
+    done = change(line, ARGV[3], tonumber(ARGV[4]))
   end
+
+  if ARGV[5] ~= '2' then
+    line.wants = wants
+  end
+  line.total = line.free + held
+  serve(line)
+
+  local within, left = math.huge, -1
+  if #wants > 0 and ARGV[5] ~= '2' then
+    left = redis.call('pttl', line.counter)
+    within = left >= 0 and left + 1 or within
+  end
+  slots = {}
+  if line.sum > 0 then
+    local leases, taken, entries = {}, {}, {}
+    for lease in string.gmatch(ARGV[9], '%S+') do
+      leases[#leases + 1] = tonumber(lease)
+    end
+    for _, n in ipairs(line.which) do
+      local lease = leases[n] or leases[1]
+      local lasts = lease < 0 and 922337203685477 or math.min(line.now + lease + 1, 922337203685477)
+      line.soon = math.min(line.soon, lasts)
+      for _, id in ipairs(ids[n]) do
+        taken[#taken + 1] = id
+        entries[#entries + 1] = lasts
+        entries[#entries + 1] = id
+      end
+    end
+    local added = redis.call('zadd', permits, 'nx', unpack(entries))
+    new = added == #taken and taken or new
+    add(line, -added)
+    local low = 0
+    for n, id in ipairs(taken) do
+      local slot = slot_from(low)
+      if slot >= line.total then
+        numbered = redis.call('zinterstore', numbers, '2', numbers, permits, 'weights', '1', '0')
+        slot = slot_from(0)
+      end
+      if redis.call('zadd', numbers, 'nx', slot, id) == 1 then
+        slots[n], low, numbered = slot, slot + 1, numbered + 1
+      else
+        slots[n] = tonumber(redis.call('zscore', numbers, id))
+      end
+    end
+    if left >= 0 then
+      redis.call('pexpire', permits, left)
+      redis.call('pexpire', numbers, left)
+    end
+  end
+  if #line.rest > 0 then
+    local next = redis.call('zrange', permits, '0', '0', 'withscores')[2]
+    if next and tonumber(next) < 922337203685477 then
+      within = math.min(within, tonumber(next) - line.now)
+    end
+  end
+  again = stand(line, within)
+  settle(line)
+  return note(line, done, slots, given)
 end
-again = stand(line, within)
-note(line, done, slots, given)
-close(line)
+
+local _, failed = pcall(perform)
+if failed then
+  take_back()
+  failed = type(failed) == 'table' and failed or redis.error_reply(tostring(failed)) -- a text before Redis 7
+  return failed
+end
+announce(line)
 free, which = line.free, line.which
 return {free, done, again, which, slots, given, more}

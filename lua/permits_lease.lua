@@ -20,7 +20,7 @@ if not score or tonumber(score) <= line.now then
 end
 local lease = tonumber(ARGV[4])
 line.soon = lease < 0 and 922337203685477 or math.min(line.now + lease + 1, 922337203685477) -- see permits.lua
-redis.call('zrem', KEYS[1], '') -- a server without memory refuses the next command, unless the script has written before
+redis.call('zrem', KEYS[1], '') -- a server without memory refuses the next commands, unless the script has written before
+settle(line)
 redis.call('zadd', KEYS[1], 'xx', string.format('%d', line.soon), ARGV[3])
-close(line)
 return 1

@@ -10,7 +10,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-var releaseScript = script{Text("release"), "373f8c928bdde3c8dcfecfdfbbef80c2568b7fad"}
+var releaseScript = script{Text("release"), "a708f61c0ffd4658fc43137a45e9f8876b36c2fe"}
 
 // ReleaseArgs says who releases which lock, and who gets it.
 type ReleaseArgs struct {

@@ -219,10 +219,12 @@ local outsiders, heard = listen.err or listen[2] > listen[4], listen[6]
 if entry_of_next then
   local last = not front and 0 or redis.call('zrange', queue, '-1', '-1', 'withscores')[2]
   local place = math.floor(last / 2) * 2 + 3 + (listen[8] == 0 and 0.5 or 0)
-  redis.call('zadd', queue, 'nx', place, entry_of_next)
   asleep = redis.call('pttl', queue)
-  if asleep < lease + 1000 then
-    redis.call('pexpire', queue, lease + 1000)
+  redis.call('zadd', queue, 'nx', place, entry_of_next)
+  local failed = asleep < lease + 1000 and redis.pcall('pexpire', queue, lease + 1000)
+  if type(failed) == 'table' then -- the queue may have no expiry yet
+    redis.call('zrem', queue, entry_of_next)
+    return failed
   end
   if not front then
     front, score = entry_of_next, place

@@ -10,7 +10,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-var semaphoreScript = script{Text("semaphore"), "dff379e0ca2ca65a249ad282e78e715d1d10765b"}
+var semaphoreScript = script{Text("semaphore"), "a460e141603a9dbbb981cf5bab6d258a22a84675"}
 
 // MaxWants bounds the requests for permits in one call. A process's other requests wait for its next call.
 const MaxWants = 32

@@ -28,7 +28,8 @@
 -- The record ends two minutes and a second after the last request, because calls are cancelled for a minute. The queue and the places
 -- end a second after the last process in line should have asked, which is within a minute.
 --
--- Redis does not roll back a failed script. So each key is read before anything is written.
+-- Redis does not roll back a failed script. So each key is read before anything is written, and the record and the number of permits are
+-- written last: after an error neither has changed.
 
 local texts = redis.call('mget', KEYS[1], KEYS[2])
 local front = KEYS[3] and redis.call('zrange', KEYS[3], '0', '1') or {}
@@ -45,7 +46,11 @@ if KEYS[3] and #front == 0 and ARGV[3] == 'add' and ARGV[5] ~= '2' and string.ma
   if (free >= 0 or sum == 0) and (not last or tonumber(last) < tonumber(ARGV[2])) then
     free = redis.pcall('incrby', KEYS[1], n - sum)
     if type(free) == 'number' then
-      redis.call('set', KEYS[2], ARGV[2] .. '|' .. sum .. '|1|' .. table.concat(which, ',') .. '||', 'px', '121000')
+      local failed = redis.pcall('set', KEYS[2], ARGV[2] .. '|' .. sum .. '|1|' .. table.concat(which, ',') .. '||', 'px', '121000')
+      if failed.err then
+        redis.call('incrby', KEYS[1], sum - n)
+        return failed
+      end
       if n > 0 and free > 0 then
         local heard = redis.pcall('pubsub', ARGV[6] == 'publish' and 'numsub' or 'shardnumsub', ARGV[7], ARGV[7] .. ':rlock_queue')
         if not heard[2] or heard[2] > heard[4] then
@@ -92,7 +97,11 @@ if #line.rest > 0 then
   within = left >= 0 and left + 1 or within
 end
 again = stand(line, within)
-note(line, done)
-close(line)
+settle(line)
+local failed = note(line, done)
+if failed then
+  return failed
+end
+announce(line)
 free, which = line.free, line.which
 return {free, done, again, which}
