@@ -262,9 +262,9 @@ func (e *unreachableError) Error() string {
 	text := ErrUnreachable.Error() + ": " + e.cause.Error()
 	var redisErr *rueidis.RedisError
 	if errors.As(e.cause, &redisErr) && strings.HasPrefix(lua.Said(redisErr), "READONLY") {
-		text += readOnlyCure
+		return text + readOnlyCure
 	}
-	return text
+	return text + calls.Cure(e.cause)
 }
 
 func (e *unreachableError) Is(target error) bool { return target == ErrUnreachable }
@@ -290,7 +290,12 @@ func unreachable(err error) error {
 	case errors.Is(err, lua.ErrNoScripts):
 		return fmt.Errorf("%w; every lock needs EVALSHA and EVAL: see that the server has them, ACLs allow them, "+
 			"and a proxy before it passes them on", err)
-	case err == nil || !calls.MayPass(err):
+	case err == nil:
+		return nil
+	case !calls.MayPass(err):
+		if cure := calls.Cure(err); cure != "" {
+			return fmt.Errorf("%w%s", err, cure)
+		}
 		return err
 	}
 	return &unreachableError{err}

@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"strings"
 	"sync"
@@ -135,10 +134,11 @@ func cure(err error) string {
 		}
 	case errors.As(err, &record):
 		return " (what listens there does not speak TLS)"
+	case calls.Cure(err) != "":
 	case errors.As(err, &op) && op.Op == "dial":
 		return " (start Redis there, or correct the address)"
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, io.EOF):
+	case errors.Is(err, context.DeadlineExceeded):
 		return " (is it a Redis that speaks TLS, or none?)"
 	}
-	return ""
+	return calls.Cure(err)
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"fmt"
 	"net"
 	"sync"
 	"time"
@@ -100,11 +101,14 @@ func (r *redialer) leave(w *watchedConn) {
 	}()
 }
 
-// watchedConn is a connection that looks for READONLY in what it reads.
+// watchedConn is a connection that looks for READONLY in what it reads, and for the reason why a server hangs up.
 type watchedConn struct {
 	net.Conn
 	to string
 	of *redialer
+
+	answered bool   // something was read; there is one reader at a time
+	refusal  string // all that was read, if it is an error, as of a server at maxclients; rueidis would report the end alone
 }
 
 // Read returns the answer, too: whoever asked learns of it.
@@ -113,7 +117,28 @@ func (w *watchedConn) Read(b []byte) (int, error) {
 	if saysReadOnly(b[:n]) {
 		w.of.leave(w)
 	}
+	switch {
+	case n > 0:
+		w.refusal = ""
+		if !w.answered {
+			w.refusal = onlyError(b[:n])
+		}
+		w.answered = true
+	case err != nil && w.refusal != "":
+		err = fmt.Errorf("%s: %w", w.refusal, err)
+	}
 	return n, err
+}
+
+// onlyError returns the first sentence of an error reply that has nothing behind it, or "".
+func onlyError(b []byte) string {
+	line, rest, whole := bytes.Cut(b, []byte("\r\n"))
+	said, isError := bytes.CutPrefix(line, []byte("-"))
+	if !whole || !isError || len(rest) > 0 {
+		return ""
+	}
+	said, _, _ = bytes.Cut(said, []byte(". "))
+	return string(said)
 }
 
 // Close is rueidis's.

@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -104,13 +105,29 @@ func TestOpenFails(t *testing.T) {
 	guarded := redistest.Start(t, "--requirepass", "another")
 	secure, _ := redistest.StartTLS(t, s.Addr())
 	down.Stop()
+	resp2 := redistest.StartProxy(t, s.Addr())
+	resp2.OnRequest(redistest.Each("HELLO 3", redistest.Fail("NOPROTO unsupported protocol version")))
+	fake := func(serve func(net.Conn)) (url, addr string) {
+		addr = redistest.StartFake(t, serve)
+		return "redis://:" + password + "@" + addr, addr
+	}
+	full, fullAddr := fake(redistest.Says("-ERR max number of clients reached\r\n"))
+	hangsUp, hangsUpAddr := fake(redistest.Says(""))
+	closes, closesAddr := fake(redistest.HangsUp)
+	resets, resetsAddr := fake(redistest.Resets)
+	web, webAddr := fake(redistest.Says("HTTP/1.1 400 Bad Request\r\n\r\n"))
+	alert, alertAddr := fake(redistest.Says("\x15\x03\x03\x00\x02\x02\x46")) // unexpected_message
+	guards, guardsAddr := fake(redistest.Says("-DENIED Redis is running in protected mode because of this. To mend it, do that.\r\n"))
 	silent, err := net.Listen("tcp4", "127.0.0.1:0") // accepts connections and never answers
 	require.NoError(t, err)
 	defer func() { _ = silent.Close() }()
 	before := connections(t, []*redistest.Server{s})
 	const noURL = "rlock: not a Redis URL: want redis://user:password@host:6379/0"
 	start := "(start Redis there, or correct the address)"
+	const hung = "(it hangs up, as do a server at maxclients, one that wants TLS, a proxy without a server"
+	met := make(map[string]bool)
 	refused := map[string]bool{ // by Redis, or before dialing
+		"no RESP3":       true,
 		"wrong password": true, "no password": true, "no such database": true, "no sentinel": true, "bad port": true, "slash in it": true,
 		"bad escape": true, "another scheme": true, "no scheme": true, "empty": true, "bad database": true, "bad time": true,
 	}
@@ -126,7 +143,15 @@ func TestOpenFails(t *testing.T) {
 		"wrong password":   {"redis://:" + password + "@" + guarded.Addr(), []string{guarded.Addr(), "WRONGPASS", "(look at the user and the password)"}},
 		"no password":      {"redis://" + guarded.Addr(), []string{guarded.Addr(), "NOAUTH", "(look at the user and the password)"}},
 		"no TLS there":     {"rediss://:" + password + "@" + s.Addr() + "?dial_timeout=100ms", []string{s.Addr(), "(is it a Redis that speaks TLS, or none?)"}},
-		"TLS there":        {"redis://:" + password + "@" + secure, []string{secure, "(is it a Redis that speaks TLS, or none?)"}},
+		"TLS there":        {"redis://:" + password + "@" + secure, []string{secure, "TLS"}},
+		"TLS alert":        {alert, []string{alertAddr, "(what listens there speaks TLS: use rediss://)"}},
+		"no RESP3":         {"redis://" + resp2.Addr(), []string{resp2.Addr(), "NOPROTO", "(a server or proxy without RESP3: add ?protocol=2 to the URL"}},
+		"full":             {full, []string{fullAddr, "ERR max number of clients reached: EOF (raise the server's maxclients"}},
+		"hangs up":         {hangsUp, []string{hangsUpAddr, hung}},
+		"closes":           {closes, []string{closesAddr, hung}},
+		"resets":           {resets, []string{resetsAddr, hung}},
+		"web server":       {web, []string{webAddr, "(what listens there is no Redis)"}},
+		"protected mode":   {guards, []string{guardsAddr, "because of this: EOF (its protected mode: set a password there"}},
 		"unknown CA":       {"rediss://:" + password + "@" + secure, []string{secure, "certificate"}},
 		"silent":           {"redis://:" + password + "@" + silent.Addr().String() + "?dial_timeout=100ms", []string{silent.Addr().String(), "(is it a Redis"}},
 		"no such database": {"redis://" + s.Addr() + "/99", []string{s.Addr(), "out of range"}},
@@ -144,6 +169,7 @@ func TestOpenFails(t *testing.T) {
 			client, err := rlock.Open(c.url, rlock.Options{})
 			require.Nil(t, client)
 			require.Regexp(t, `^rlock: [^\n]*$`, err)
+			met[changing.ReplaceAllString(err.Error(), "#")] = true
 			for _, text := range c.says {
 				require.ErrorContains(t, err, text)
 			}
@@ -151,9 +177,21 @@ func TestOpenFails(t *testing.T) {
 			require.Equal(t, !refused[name], errors.Is(err, rlock.ErrUnreachable))
 		})
 	}
+	page, err := os.ReadFile("../docs/troubleshooting.md")
+	require.NoError(t, err)
+	shown := regexp.MustCompile(`(?m)^rlock: cannot connect .*$`).FindAllString(string(page), -1)
+	require.NotEmpty(t, shown)
+	for _, line := range shown {
+		require.True(t, met[changing.ReplaceAllString(line, "#")], "docs/troubleshooting.md shows %s", line)
+	}
 	t.Run("ForceSingleClient", func(t *testing.T) { // rueidis returns both a client and an error
 		_, err := rlock.OpenWith(rueidis.ClientOption{InitAddress: []string{down.Addr()}, ForceSingleClient: true}, rlock.Options{})
 		require.ErrorContains(t, err, start)
+	})
+	t.Run("no RESP3, with the cure", func(t *testing.T) {
+		client, err := rlock.Open("redis://"+resp2.Addr()+"?protocol=2", rlock.Options{})
+		require.NoError(t, err)
+		client.Close()
 	})
 	t.Run("no address", func(t *testing.T) {
 		_, err := rlock.OpenWith(rueidis.ClientOption{}, rlock.Options{})

@@ -164,6 +164,13 @@ func TestTroubleshootingShowsTheErrors(t *testing.T) {
 			_, _, err := m.Lock(short(t, time.Second))
 			return err
 		})
+		try("hung up", func(t *testing.T, _ *rlock.Client, _ *rlock.Mutex) error {
+			p := redistest.StartProxy(t, s.Addr())
+			m := newClient(t, s.Client(t, redistest.Via(p))).Mutex("order:42")
+			p.OnRequest(redistest.Each("EVALSHA", redistest.Cut))
+			_, _, err := m.Lock(t.Context())
+			return err
+		})
 		try("replicas", func(t *testing.T, _ *rlock.Client, _ *rlock.Mutex) error {
 			m := newClient(t, s.Client(t), rlock.Options{Replicas: 1, Prefix: "replicas:"}).Mutex("order:42")
 			_, _, err := m.Lock(t.Context())

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/redis/rueidis"
+
+	"github.com/go-rlock/rlock/internal/calls"
 )
 
 const (
@@ -150,6 +152,8 @@ func (t *target) at(err error) error {
 		if t.tls {
 			cure = " (with TLS)"
 		}
+	case calls.Cure(err) != "":
+		cure = calls.Cure(err)
 	case errors.As(err, &op) && op.Op == "dial":
 		cure = " (set the address with -redis URL or REDIS_URL)"
 	}

@@ -56,6 +56,29 @@ func TestErrorsNameTheAddressAndNoPassword(t *testing.T) {
 	}
 }
 
+// A server that takes the connection and refuses it is named with the cure that Open names.
+func TestErrorsNameTheCure(t *testing.T) {
+	t.Parallel()
+	resp2 := redistest.StartProxy(t, redistest.Start(t).Addr())
+	resp2.OnRequest(redistest.Each("HELLO 3", redistest.Fail("NOPROTO unsupported protocol version")))
+	hangsUp := redistest.StartFake(t, redistest.HangsUp)
+	alert := redistest.StartFake(t, redistest.Says("\x15\x03\x03\x00\x02\x02\x46"))
+	for addr, says := range map[string]string{
+		resp2.Addr(): "NOPROTO unsupported protocol version (a server or proxy without RESP3: add ?protocol=2 to the URL",
+		hangsUp:      "(it hangs up, as do a server at maxclients, one that wants TLS, a proxy without a server",
+		alert:        "(what listens there speaks TLS: use rediss://)",
+	} {
+		for _, command := range [][]string{{"show", "job"}, {"doctor"}, {"run", "job", "--", "true"}} {
+			r := call(t, addr, command...)
+			require.Equal(t, exitInternal, r.code, r.err)
+			require.Contains(t, r.err, addr)
+			require.Contains(t, r.err, says)
+			require.Regexp(t, `^rlock: [^\n]*\n$`, r.err)
+		}
+	}
+	require.Equal(t, result{}, call(t, "redis://"+resp2.Addr()+"?protocol=2", "ls"))
+}
+
 func TestPasswords(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t, "--requirepass", "secret")
