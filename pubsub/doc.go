@@ -15,7 +15,8 @@
 //  4. the end of the remaining lease in the last refusal or message, or of a minute if the lock has no expiry,
 //  5. the departure of a waiter before it that had the turn, the process's place, or was due,
 //  6. the news that an unknown node serves its slot: the attempt makes the client find that node,
-//  7. [Hub.Look], where each waiter has a place.
+//  7. [Hub.Look], where each waiter has a place,
+//  8. a second without a subscription, though the server answers, for the first waiter alone.
 //
 // A wake-up is a hint, and several may merge into one: the waiter asks Redis, which knows. None is lost. A turn ends
 // with [Waiter.Held] (keep waiting), [Waiter.Done] (got it) or [Waiter.Leave] (gave up: the turn goes on to the
@@ -69,5 +70,6 @@
 //   - ear.go, spoken.go: messages to this process
 //   - subscription.go: the process's share in a channel
 //   - link.go, send.go, cutoff.go: the connection
+//   - overdue.go: a server that takes no subscription
 //   - router.go: slots and nodes
 package pubsub

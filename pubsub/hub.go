@@ -41,6 +41,9 @@ type Hub struct {
 	// Aside is how long the first waiter sometimes steps aside for other processes, where unlocks notify all. Set it
 	// before the first Join; 0: all ask at once.
 	Aside time.Duration
+	// Deaf, if not nil, is called when a server answers, but has taken no subscription for a second: once, until it takes one. node is
+	// its address, or "" for any. Deaf must return at once, and may not call the hub. Set it before the first Join.
+	Deaf func(node string, err error)
 
 	rdb     rueidis.Client
 	grants  string          // suffix of the channels for grants; "": none
@@ -57,6 +60,7 @@ type Hub struct {
 	subs   map[Channel]*subscription
 	links  map[string]*link // by node address; plain channels use plainLink
 	router router
+	told   map[string]bool // by address of a link: Deaf was called
 
 	draining bool // every waiter has an error, except those that go ahead, and those given the turn since
 	closed   bool // those have one, too
@@ -88,6 +92,7 @@ func New(rdb rueidis.Client, id string) *Hub {
 		subs:   make(map[Channel]*subscription),
 		links:  make(map[string]*link),
 		router: router{addrs: make(map[uint16]string)},
+		told:   make(map[string]bool),
 	}
 }
 

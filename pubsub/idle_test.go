@@ -27,6 +27,7 @@ type fakeClient struct {
 	dials int
 	conns int // in use
 	wait  int // for one
+	down  error
 }
 
 func newFakeClient(t *testing.T, nodes ...string) *fakeClient {
@@ -45,6 +46,22 @@ func (c *fakeClient) Nodes() map[string]rueidis.Client {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.nodes
+}
+
+// Do answers a PING.
+func (c *fakeClient) Do(context.Context, rueidis.Completed) rueidis.RedisResult {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.down != nil {
+		return rueidis.NewErrorResult(c.down)
+	}
+	return rueidis.RedisResult{}
+}
+
+func (c *fakeClient) setDown(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.down = err
 }
 
 func (c *fakeClient) add(conns, wait int) {

@@ -105,7 +105,7 @@ func (l *link) run() {
 		} else {
 			closings = 0
 		}
-		l.down(err, closings >= closedThrice)
+		l.unsubscribed(err, l.down(err, closings >= closedThrice))
 		if time.Since(began) > maxBackoff {
 			backoff = minBackoff
 		}
@@ -216,11 +216,17 @@ func (l *link) dedicate(client rueidis.Client) rueidis.DedicatedClient {
 			conn.Close()
 		}
 	}()
-	select {
-	case conn := <-conns:
-		return conn
-	case <-l.hub.ctx.Done():
-		return nil
+	overdue := time.NewTicker(maxBackoff)
+	defer overdue.Stop()
+	for {
+		select {
+		case conn := <-conns:
+			return conn
+		case <-overdue.C:
+			l.unsubscribed(errNoConnection, l.overdue())
+		case <-l.hub.ctx.Done():
+			return nil
+		}
 	}
 }
 
@@ -356,8 +362,8 @@ func (s *subscription) heard(event rueidis.PubSubSubscription) {
 }
 
 // down cleans up the subscriptions of a broken connection: none is live any more, and those still wanted are
-// requested again, maybe at another node, unless that is hopeless.
-func (l *link) down(err error, hopeless bool) {
+// requested again, maybe at another node, unless that is hopeless. It returns those that are overdue.
+func (l *link) down(err error, hopeless bool) (overdue []*subscription) {
 	h := l.hub
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -379,6 +385,10 @@ func (l *link) down(err error, hopeless bool) {
 			// sends one now.
 			s.wakeFirst()
 		}
+		if s.overdue() {
+			overdue = append(overdue, s)
+		}
 		s.update()
 	}
+	return overdue
 }

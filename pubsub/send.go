@@ -44,17 +44,26 @@ func (l *link) send(conn rueidis.DedicatedClient, lost <-chan error, batch []*su
 		return false, context.Cause(ctx)
 	}
 
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for i, s := range now {
+	refusal, err := l.finishAll(now, results)
+	if refusal != nil {
+		l.unsubscribed(refusal, l.overdue())
+	}
+	return again || refusal != nil, err
+}
+
+// finishAll ends the ops of a batch. It returns the last refusal after which to try again, and the error of a broken connection.
+func (l *link) finishAll(batch []*subscription, results []rueidis.RedisResult) (refusal, err error) {
+	l.hub.mu.Lock()
+	defer l.hub.mu.Unlock()
+	for i, s := range batch {
 		if err := results[i].NonRedisError(); err != nil {
-			return false, err // down cleans up the ops of all of them
+			return nil, err // down cleans up the ops of all of them
 		}
-		if l.finish(s, results[i].Error()) {
-			again = true
+		if err := results[i].Error(); l.finish(s, err) {
+			refusal = err
 		}
 	}
-	return again, nil
+	return refusal, nil
 }
 
 // command is for all channels of a subscription, so that the server refuses all of them or none.

@@ -26,6 +26,8 @@ type subscription struct {
 	queued    bool  // the link will look at it
 	op        op    // the link's command for it that is under way
 
+	lookAt time.Time // when its waiters look at their locks after a failure, see overdue.go; zero: it has not failed
+
 	lingers bool        // it is confirmed, and stays though no queue needs it
 	timer   *time.Timer // ends that
 }
@@ -134,7 +136,10 @@ func (s *subscription) confirm() {
 	if s.op == subscribing {
 		s.op = noOp
 	}
-	s.confirmed = true
+	s.confirmed, s.lookAt = true, time.Time{}
+	if s.link != nil {
+		delete(s.hub.told, s.link.addr)
+	}
 	if s.ear != nil {
 		s.ear.isConfirmed()
 	}

@@ -67,6 +67,7 @@ type Options struct {
 	//
 	//   - each loss, each late renewal and each reported deadlock,
 	//   - a Lock that waits for a hold of this Client for longer than the watchdog time,
+	//   - waiters that are not woken, since Redis answers but takes no subscription, as at maxclients (once, until it does),
 	//   - a command refused by Redis that [WithAsked], [WithLinger], Deadlock or labels need (once),
 	//   - fields that could not be removed from Redis after an unanswered call.
 	//

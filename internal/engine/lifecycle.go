@@ -52,6 +52,7 @@ func New(rdb rueidis.Client, id string, o Options) *Engine {
 	c.foreign.Panicked = o.Tell.Panicked
 	c.Hub = pubsub.New(rdb, c.ID)
 	c.Hub.Aside = aside
+	c.Hub.Deaf = c.warnDeaf
 	if rdb.Mode() == rueidis.ClientModeCluster {
 		c.Cluster = &Topology{known: o.PlainPubSub}
 	}

@@ -1,0 +1,89 @@
+package pubsub
+
+import (
+	"errors"
+	"strings"
+	"time"
+)
+
+// A server may answer commands and take no subscription: it has no room for one more connection (maxclients), a proxy hangs up, this
+// process has no file descriptor left, or all connections of rueidis's pool are in use. Then nothing wakes the waiters until their timers
+// fire. So a subscription that has failed for a second is overdue, and again every second. If the server answers a PING on the client's
+// other connection, the first waiter of each of its locks asks, however many wait.
+//
+// If it does not, they sleep on: attempts in an outage would only fail.
+
+var errNoConnection = errors.New("no connection yet")
+
+// overdue notes that the subscription is wanted, but failed, and reports whether its waiters are to look. Hub.mu is held.
+func (s *subscription) overdue() bool {
+	if s.confirmed || !s.wanted() {
+		return false
+	}
+	now := time.Now()
+	first := s.lookAt.IsZero()
+	if !first && now.Before(s.lookAt) {
+		return false
+	}
+	s.lookAt = now.Add(maxBackoff)
+	return !first
+}
+
+// overdue returns the link's subscriptions that are overdue.
+func (l *link) overdue() (all []*subscription) {
+	h := l.hub
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, s := range h.subs {
+		if s.link == l && s.overdue() {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// unsubscribed makes the waiters of overdue subscriptions look at their locks, if the server answers. err is why there is no subscription.
+func (l *link) unsubscribed(err error, overdue []*subscription) {
+	if len(overdue) == 0 || !says(err) || !l.answers() {
+		return
+	}
+	h := l.hub
+	h.mu.Lock()
+	told := h.told[l.addr]
+	h.told[l.addr] = true
+	for _, s := range overdue {
+		s.look()
+	}
+	h.mu.Unlock()
+	if !told && h.Deaf != nil {
+		h.Deaf(l.addr, err)
+	}
+}
+
+// says reports whether a failure may say that the server takes no subscription. The others say that it is the wrong one.
+func says(err error) bool {
+	return !errors.Is(err, errFailover) && !errors.Is(err, errUnknownNode) && !errors.Is(err, errCutOff)
+}
+
+// answers reports whether the server answers on the client's other connection.
+func (l *link) answers() bool {
+	client := l.hub.rdb
+	if l.addr != plainLink {
+		if client = client.Nodes()[l.addr]; client == nil {
+			return false
+		}
+	}
+	ctx, cancel := l.limited(maxBackoff)
+	defer cancel(nil)
+	err := client.Do(ctx, client.B().Ping().Build()).Error()
+	return err == nil || strings.HasPrefix(err.Error(), "NOPERM")
+}
+
+// look wakes the first waiter of each lock, unless somebody asks for it already. It is no news of the lock. Hub.mu is held.
+func (s *subscription) look() {
+	for _, t := range s.topics {
+		if t.need && t.current == nil && !s.confirmed {
+			t.wakeFirst()
+		}
+	}
+}
