@@ -69,7 +69,7 @@ func (t *Tenure) follow() {
 		return
 	}
 	levels, count := t.open()
-	behind := levels != nil && t.loss == nil && (f.low != count || f.high != count)
+	behind := levels && t.loss == nil && (f.low != count || f.high != count)
 	switch {
 	case behind && !f.due && !f.calling:
 		f.due = true
@@ -101,7 +101,7 @@ func (t *Tenure) state() {
 	f.due = false
 	raise := f.low < count
 	// The owner of the right to make calls updates the count afterwards.
-	if !started || left <= 0 || t.calling || levels == nil || t.loss != nil || !raise && f.high <= count {
+	if !started || left <= 0 || t.calling || !levels || t.loss != nil || !raise && f.high <= count {
 		t.mu.Unlock()
 		return
 	}
@@ -115,7 +115,7 @@ func (t *Tenure) state() {
 	t.mu.Lock()
 	levels, _ = t.open() // there are some until a release is sent: if the field was gone, it was gone before that
 	t.mu.Unlock()
-	if err == nil && !held && levels != nil {
+	if err == nil && !held && levels {
 		t.gone()
 	}
 	t.mu.Lock()

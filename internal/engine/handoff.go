@@ -56,6 +56,7 @@ func (h *hold) detach() bool {
 		return false
 	}
 	h.passed, h.count, t.hold = true, 0, nil
+	t.oneAgain()
 	return true
 }
 

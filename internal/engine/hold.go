@@ -18,7 +18,6 @@ type hold struct {
 	unlocked unlockedError   // the cause of the end of its sections
 
 	// Guarded by tenure.mu.
-	beside   *hold  // the next hold on the same tenure
 	patient  bool   // its Lock had no ctx to leave by
 	passed   bool   // its unlock has passed the tenure on, whose later loss does not affect it
 	together bool   // one of several locks that end together
@@ -151,17 +150,17 @@ func (t *Tenure) admit(
 		c.stats.acquired.Add(^uint64(0))
 		return nil, err
 	}
-	renewed := t.renewed()
+	renewed, beside := t.renewed(), false
 	switch a.how {
 	case letIn:
 		t.coming.Add(-1)
 		fallthrough
 	case shared:
-		h.beside = t.hold
+		beside = t.hold != nil
 	default:
 		t.stays = nil
 	}
-	l := h.begin(ctx, who.Outer, cancel, m, outer)
+	l := h.begin(ctx, who.Outer, cancel, m, outer, beside)
 	h.patient, h.token = patient, a.Token
 	t.follow()
 	if a.how != byCall {
@@ -189,13 +188,18 @@ func (t *Tenure) admit(
 	return l, nil
 }
 
-// begin puts the hold on its tenure, with its first level. mu is held.
-func (h *hold) begin(inner, given context.Context, cancel context.CancelCauseFunc, m *Spec, outer Section) *Level {
-	h.tenure.hold = h
+// begin puts the hold on its tenure, with its first level; beside others that stand on it, or as the only one. mu is held.
+func (h *hold) begin(inner, given context.Context, cancel context.CancelCauseFunc, m *Spec, outer Section, beside bool) *Level {
+	t, l := h.tenure, &h.first
 	h.unlocked.name = &m.Name
-	l := &h.first
 	l.Context, l.cancel, l.spec, l.hold, l.outer = inner, cancel, m, h, outer
 	h.given, h.count, h.levels = given, 1, l
+	if beside {
+		t.severalNow().begins(h)
+	} else {
+		t.oneAgain()
+	}
+	t.hold = h
 	return l
 }
 
@@ -243,8 +247,9 @@ func (h *hold) add(l *Level, a AcquireResult) error {
 		return c.errs.Closed
 	}
 	before := t.renewed()
-	h.count++
-	h.levels, l.next = l, h.levels
+	t.severalNow().opens(l)
+	h.setCount(h.count + 1)
+	h.levels.prev, l.next, h.levels = l, h.levels, l
 	h.token = max(h.token, a.Token)
 	t.follow()
 	t.mayLast(l.spec.RenewedFor(c))

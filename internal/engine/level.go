@@ -23,7 +23,8 @@ type Level struct {
 
 	// Guarded by tenure.mu.
 	cancel context.CancelCauseFunc // nil once the level is closed
-	next   *Level                  // the open level that was opened before this one
+	next   *Level                  // the open level of the hold that was opened before this one
+	prev   *Level                  // the one that was opened after it
 	freed  func()                  // called on its own goroutine when the hold is lost; may be nil
 }
 
@@ -90,14 +91,10 @@ func (l *Level) closeFor(why error) (last bool) {
 	t, cancel := h.tenure, l.cancel
 	before := t.renewed()
 	l.cancel = nil
-	at := &h.levels
-	for *at != l { // usually the first: levels mostly close in reverse order
-		at = &(*at).next
-	}
-	*at = l.next
+	h.unlink(l)
 	last = h.levels == nil
 	if !last && t.loss == nil {
-		h.count--
+		h.setCount(h.count - 1)
 	}
 	t.follow()
 	c := t.Spec.Engine
@@ -114,6 +111,22 @@ func (l *Level) closeFor(why error) (last bool) {
 	}
 	cancel(why)
 	return last
+}
+
+// unlink takes a level that closes out of the open ones. mu is held.
+func (h *hold) unlink(l *Level) {
+	if l.prev != nil {
+		l.prev.next = l.next
+	} else {
+		h.levels = l.next
+	}
+	if l.next != nil {
+		l.next.prev = l.prev
+	}
+	l.prev, l.next = nil, nil
+	if o := h.tenure.several(); o != nil {
+		o.closes(l)
+	}
 }
 
 // levelCtx returns the ctx for a new level.

@@ -22,7 +22,7 @@ func (t *Tenure) Admit(who Caller, m *Spec) *Level {
 	h, outer := t.newHold(), InnermostOpen(who.Ctx)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return h.begin(inner, who.Outer, cancel, m, outer)
+	return h.begin(inner, who.Outer, cancel, m, outer, false)
 }
 
 // RenewedFor returns the lease to which the watchdog of c renews a share for the open levels; 0: it does not.
@@ -61,7 +61,7 @@ func (l *Level) Await(results <-chan []error, over time.Time, why func() error) 
 	}
 	t.mu.Lock()
 	loss := h.loss()
-	h.count = 0
+	h.setCount(0)
 	t.mu.Unlock()
 	switch {
 	case loss != nil:

@@ -125,17 +125,13 @@ func (h *hold) leaveOthers() (left bool, err error) {
 		t.Lose(Loss{Reason: LostExpired, Since: until, Text: "lost: not renewed in time"}) // after Close nothing else does
 	}
 	t.mu.Lock()
-	if t.hold == h && h.beside == nil && t.coming.Load() == 0 {
+	if o := t.several(); (o == nil || o.live == 1) && t.coming.Load() == 0 {
 		t.mu.Unlock()
 		return false, nil
 	}
-	at := &t.hold
-	for *at != h {
-		at = &(*at).beside
-	}
-	*at = h.beside
+	h.leaves()
 	loss := t.why()
-	h.count, h.passed = 0, loss == nil
+	h.passed = loss == nil
 	t.follow()
 	t.mu.Unlock()
 	c.HoldEnds()

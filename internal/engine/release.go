@@ -192,7 +192,7 @@ func (u *unlocking) end(by *unlocker) (rest *sweep.Orphan, err error) {
 	t.mu.Lock()
 	lost := t.loss != nil // maybe while the release was on its way
 	if !lost {
-		h.count = 0
+		h.setCount(0)
 	}
 	t.mu.Unlock()
 	if lost {
@@ -223,7 +223,7 @@ func (h *hold) releaseLost() (rest *sweep.Orphan, err error) {
 	t.mu.Lock()
 	loss, last := h.loss(), h.levels == nil && h.count > 0
 	if last {
-		h.count = 0 // of several unlocks that find the loss, one is the last
+		h.setCount(0) // of several unlocks that find the loss, one is the last
 	}
 	t.mu.Unlock()
 	if last {

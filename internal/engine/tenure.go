@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"cmp"
 	"context"
 	"strings"
 	"sync"
@@ -42,7 +41,7 @@ type Tenure struct {
 	coming  atomic.Int32 // Locks let in by another reader whose holds have not begun yet; lowered under mu
 	callers *callers     // nil until there are callers, a second level or an idle state
 	loss    *error       // why it was lost, if it was
-	hold    *hold        // its current or last hold, linked to those beside it; nil: none yet, or on its way to the next
+	hold    *hold        // its current or last hold, see holds for those beside it; nil: none yet, or on its way to the next
 	first   hold         // the first hold, embedded to save an allocation
 }
 
@@ -88,33 +87,35 @@ func (t *Tenure) newHold() *hold {
 	return h
 }
 
-// open returns some of the open levels, and the count Redis should have: the levels of the deepest hold. On its way from one hold to
-// the next the tenure has no level, but keeps a count of one. mu is held.
-func (t *Tenure) open() (levels *Level, count int32) {
-	if t.hold == nil {
-		return nil, 1
+// open reports whether levels are open, and returns the count Redis should have: the levels of the deepest hold. On its way from one hold
+// to the next the tenure has no level, but keeps a count of one. mu is held.
+func (t *Tenure) open() (levels bool, count int32) {
+	o := t.several()
+	switch {
+	case t.hold == nil:
+		return false, 1
+	case o == nil:
+		return t.hold.levels != nil, t.hold.count
 	}
-	for h := t.hold; h != nil; h = h.beside {
-		levels, count = cmp.Or(levels, h.levels), max(count, h.count)
-	}
-	return levels, count
+	return o.count > 0, o.most()
 }
 
 // isEmpty reports whether its last level is closed and none is about to open. mu is held.
 func (t *Tenure) isEmpty() bool {
 	levels, _ := t.open()
-	return levels == nil && t.coming.Load() == 0
+	return !levels && t.coming.Load() == 0
 }
 
 // renewedFor returns the lease to which the watchdog of c renews the tenure: the longest of its open levels; 0: none is renewed. mu is
 // held.
 func (t *Tenure) renewedFor(c *Engine) (ttl time.Duration) {
-	for h := t.hold; h != nil; h = h.beside {
-		for l := h.levels; l != nil; l = l.next {
-			ttl = max(ttl, l.spec.RenewedFor(c))
-		}
+	if o := t.several(); o != nil {
+		return o.renewedFor(c)
 	}
-	return ttl
+	if t.hold == nil || t.hold.levels == nil {
+		return 0
+	}
+	return t.hold.levels.spec.RenewedFor(c)
 }
 
 // renewed is renewedFor by its own Client. mu is held.
@@ -170,7 +171,7 @@ func (t *Tenure) leaveInsiders() {
 func (t *Tenure) givenTo() (all []context.Context) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for h := t.hold; h != nil; h = h.beside {
+	for h := range t.holds {
 		if h.levels != nil {
 			all = append(all, h.given)
 		}
@@ -276,7 +277,7 @@ func (k Keeper) Closed() {
 	why := t.explain(Loss{Reason: LostClosed, Since: time.Now()})
 	var ended endings
 	t.mu.Lock()
-	for h := t.hold; h != nil; h = h.beside {
+	for h := range t.holds {
 		h.cancel(why, &ended)
 	}
 	t.mu.Unlock()
@@ -308,7 +309,7 @@ func (t *Tenure) Lose(why Loss) bool {
 	var lost []*hold
 	var ended endings
 	x := t.known()
-	for h := t.hold; h != nil; h = h.beside {
+	for h := range t.holds {
 		lost = append(lost, h)
 		h.unlocked.loss.Store(t.loss)
 		h.cancel(loss, &ended)

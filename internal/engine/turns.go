@@ -12,6 +12,7 @@ type callers struct {
 	lost    chan struct{} // closed when the tenure is lost; nil until first used
 	count   follower
 	longest time.Duration // the longest lease a re-entry was renewed for
+	open    *openLevels   // nil until there is a second level
 	idle    *idle         // the tenure's idle state; nil: it was never idle. It is here because most never are
 }
 
