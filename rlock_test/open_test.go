@@ -257,3 +257,31 @@ func TestOpenedIsClosedInABlackHole(t *testing.T) {
 		return redistest.GoroutinesOfTest(append(packages, "redis/rueidis.")...) == 0
 	}, "the Client's goroutines end")
 }
+
+// Lock names the cure, too, if a server refuses a new connection later on.
+func TestLockNamesTheCure(t *testing.T) {
+	redistest.Parallel(t)
+	s := redistest.Start(t)
+	for refusal, row := range map[string]struct {
+		cure        string
+		unreachable bool
+	}{
+		"NOPROTO unsupported protocol version":      {"(a server or proxy without RESP3: add ?protocol=2 to the URL, or set AlwaysRESP2)", false},
+		"ERR max number of clients reached":         {"(raise the server's maxclients, or find what opens so many connections)", true},
+		"DENIED Redis is running in protected mode": {"(its protected mode: set a password there, or a bind address)", false},
+	} {
+		t.Run(refusal, func(t *testing.T) {
+			redistest.Parallel(t)
+			proxy := redistest.StartProxy(t, s.Addr())
+			c, err := rlock.Open("redis://"+proxy.Addr(), rlock.Options{})
+			require.NoError(t, err)
+			defer c.Close()
+			proxy.OnRequest(redistest.Each("HELLO", redistest.Fail(refusal)))
+			proxy.CutAll()
+			_, _, err = c.Mutex("order:42").Lock(t.Context())
+			require.Regexp(t, `^rlock: "order:42": [^\n]*\(`, err)
+			require.ErrorContains(t, err, strings.TrimPrefix(refusal, "ERR ")+" "+row.cure)
+			require.Equal(t, row.unreachable, errors.Is(err, rlock.ErrUnreachable))
+		})
+	}
+}
