@@ -26,7 +26,7 @@ type QuorumMutex struct {
 //
 // Each member is a plain [Client.Mutex] of a Client of its own, mostly with the same name. The methods of the handle report other kinds,
 // two members of one Client, and members with different leases or watchdog times. The servers have to be independent: no replication
-// between them, and no common cluster.
+// between them, and no common cluster. A Lock that finds two members on one server fails.
 //
 // Think twice: one server with replicas and [Options].Replicas is less to run. A store that checks a fencing token ([Client.FencedMutex])
 // is safe from a holder that was paused, which no quorum is. A quorum has no fencing token and no order among processes, and costs two
@@ -133,8 +133,7 @@ func (q *QuorumMutex) Lock(ctx context.Context) (context.Context, UnlockFunc, er
 
 // TryLock is Lock with a bound on the waiting, see [Mutex.TryLock]. If wait is 0 or less it asks once, and not at all if a goroutine of
 // this process has the lock or waits for it. It may then fail although nobody gets the lock: two callers that ask at the same time may
-// keep each other from the majority. All rounds together have a second, even if wait is shorter: one that is under way when wait is over
-// goes on until then if servers do not answer.
+// keep each other from the majority. If wait is shorter, the servers have a second until a majority has answered.
 func (q *QuorumMutex) TryLock(ctx context.Context, wait time.Duration) (context.Context, UnlockFunc, error) {
 	q.made(ctx)
 	return q.lockTraced(engine.CallerNow(ctx).UpTo(wait, q.attempt()))

@@ -6,13 +6,16 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/go-rlock/rlock/internal/redistest"
 	"github.com/go-rlock/rlock/rlock"
+	"github.com/go-rlock/rlock/rlocktest"
 )
 
 func TestQuorum(t *testing.T) {
@@ -48,6 +51,31 @@ func TestQuorum(t *testing.T) {
 }
 
 func nothing(context.Context) error { return nil }
+
+// Members on one server refuse each other for ever. The error says so, also of two of five, if these cost the majority.
+func TestQuorumOfOneServer(t *testing.T) {
+	virtual(t, func(t *testing.T, b fixture) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		other := rlocktest.New(t).Redis()
+		var three, five []rlock.Locker
+		for _, rdb := range []rueidis.Client{b.rdb, b.rdb, b.rdb, other, other} {
+			five = append(five, newClient(t, rdb).Mutex(b.name))
+		}
+		three = five[:3]
+		for _, q := range []*rlock.QuorumMutex{rlock.Quorum(three...), rlock.Quorum(five...)} {
+			for _, err := range []error{
+				q.Do(ctx, nothing), q.TryDo(ctx, 0, nothing), q.TryDo(ctx, time.Second, nothing),
+			} {
+				require.ErrorContains(t, err, "are on one Redis server (give each a server of its own)")
+				require.NotErrorIs(t, err, rlock.ErrNotAcquired)
+				require.NotErrorIs(t, err, rlock.ErrUnreachable)
+			}
+		}
+		synctest.Wait()
+		require.False(t, exists(t, b.rdb, b.name) || exists(t, other, b.name))
+	})
+}
 
 // A member may be on a cluster, which it finds out in the first round. The names may differ.
 func TestQuorumOfClusterClients(t *testing.T) {

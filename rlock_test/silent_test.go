@@ -14,6 +14,7 @@ import (
 
 	"github.com/go-rlock/rlock/internal/calls"
 	"github.com/go-rlock/rlock/rlock"
+	"github.com/go-rlock/rlock/rlocktest"
 )
 
 // distant is a Redis that is some time away, or silent from a command on. Then rueidis notices after noticed, whatever the time of the call
@@ -68,30 +69,52 @@ func fromAfar(t *testing.T, test func(t *testing.T, b fixture, d *distant)) {
 	})
 }
 
-// The first attempt of a TryLock has a second. A later one ends with the wait.
+// The first attempt of a TryLock has a second. A later one ends with the wait. A majority that was about to answer is no outage.
 func TestTryLockEndsInALaterAttempt(t *testing.T) {
-	for name, of := range map[string]func(*rlock.Mutex) rlock.Locker{
-		"a mutex": func(m *rlock.Mutex) rlock.Locker { return m },
-		"all":     func(m *rlock.Mutex) rlock.Locker { return rlock.All(m) },
+	for name, of := range map[string]func([]rlock.Locker) rlock.Locker{
+		"a mutex": func(m []rlock.Locker) rlock.Locker { return m[0] },
+		"all":     func(m []rlock.Locker) rlock.Locker { return rlock.All(m...) },
+		"quorum":  func(m []rlock.Locker) rlock.Locker { return rlock.Quorum(m...) },
 	} {
-		t.Run(name, func(t *testing.T) {
-			fromAfar(t, func(t *testing.T, b fixture, d *distant) {
-				bg := context.Background()
-				_, unlock, err := newClient(t, d.Client).Mutex(b.name).Lock(bg)
-				require.NoError(t, err)
-				began := time.Now()
-				tried := async(func() error {
-					_, _, err := of(b.Mutex(b.name, rlock.WithLease(time.Minute))).TryLock(bg, 300*time.Millisecond)
-					return err
+		for _, slow := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, ", slow ", slow), func(t *testing.T) {
+				virtual(t, func(t *testing.T, b fixture) {
+					var servers []*distant
+					var mine, theirs []rlock.Locker
+					for range 3 {
+						d := &distant{Client: rlocktest.New(t).Redis()}
+						if slow {
+							d.away.Store(int64(80 * time.Millisecond))
+						}
+						servers = append(servers, d)
+						mine = append(mine, newClient(t, d).Mutex(b.name, rlock.WithLease(time.Minute)))
+						theirs = append(theirs, newClient(t, d.Client).Mutex(b.name))
+					}
+					bg := context.Background()
+					_, unlock, err := of(theirs).Lock(bg)
+					require.NoError(t, err)
+					began := time.Now()
+					tried := async(func() error {
+						_, _, err := of(mine).TryLock(bg, 300*time.Millisecond)
+						return err
+					})
+					sleep(240 * time.Millisecond)
+					for _, d := range servers {
+						d.silent.Store(!slow)
+					}
+					require.NoError(t, unlock())
+					err = <-tried
+					require.ErrorIs(t, err, rlock.ErrNotAcquired)
+					if slow && name == "quorum" {
+						require.NotErrorIs(t, err, rlock.ErrUnreachable, "a majority was about to answer")
+					}
+					require.Equal(t, 300*time.Millisecond, time.Since(began))
+					for _, d := range servers {
+						d.silent.Store(false)
+					}
 				})
-				sleep(200 * time.Millisecond)
-				d.silent.Store(true)
-				require.NoError(t, unlock())
-				require.ErrorIs(t, <-tried, rlock.ErrNotAcquired)
-				require.Equal(t, 300*time.Millisecond, time.Since(began))
-				d.silent.Store(false)
 			})
-		})
+		}
 	}
 }
 

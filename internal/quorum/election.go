@@ -18,6 +18,8 @@ import (
 //	          the lock or asks for it                  voting
 //	          another Lock found no majority           out
 //	voting    a majority granted                       entered
+//	          a server has refused one member because
+//	          the Client of another one has it there   out
 //	          a majority answered, too few granted     waiting, after a random pause if some granted; TryLock(0): out
 //	          too few answered                         voting again, for 3 s; then out
 //	waiting   a majority may be free                   voting
@@ -40,6 +42,7 @@ type election struct {
 	err    error            // why the last round got too few answers; nil if it got enough
 	failed time.Time        // start of the first in a row of rounds with too few answers; zero if the last had enough
 	tries  int              // since failed
+	took   time.Duration    // by the last round with enough answers
 	held   lua.AcquireReply // the last refusal
 	heldAt *engine.Engine   // the Client that was refused
 	waited bool             // it was refused, or waited for the turn
@@ -113,12 +116,16 @@ func (e *election) elect() (*engine.Level, error) {
 		}
 		v.rollBack()
 		e.note(v, t, began, err != nil)
+		twice := v.votedTwice()
 		switch {
+		case twice != nil:
+			return nil, twice
 		case err != nil:
 			return nil, err
 		case e.Once:
 			return nil, errGaveUp
 		case e.err == nil:
+			e.Caller = e.Caller.Answered()
 			retry = calls.MinPause
 			if t.granted == 0 {
 				pause = 0
@@ -159,14 +166,15 @@ func (e *election) vote(v *votes, began time.Time) (t tally, err error) {
 			// The round has no majority, and others may need the granted shares. But a server that answers soon need not be asked again.
 			end = calls.Earlier(end, t.last.Add(t.last.Sub(began)+stragglers))
 		}
-		if !e.Limit.IsZero() {
-			end = calls.Earlier(end, e.Limit)
+		cut := !e.Limit.IsZero() && e.Limit.Before(end)
+		if cut {
+			end = e.Limit
 		}
-		switch e.sleepBeyondWait(end, ready(v.news)) {
-		case timeUp:
-			return v.count(), nil
-		case gaveUp:
+		switch over := e.sleepBeyondWait(end, ready(v.news)); {
+		case over == gaveUp, over == timeUp && cut:
 			return v.count(), errGaveUp
+		case over == timeUp:
+			return v.count(), nil
 		}
 	}
 }
@@ -174,8 +182,8 @@ func (e *election) vote(v *votes, began time.Time) (t tally, err error) {
 // note draws conclusions from a round that is over, or was left by the caller.
 func (e *election) note(v *votes, t tally, began time.Time, left bool) {
 	if t.granted+t.refused >= e.quorum.majority() {
-		e.err, e.failed, e.tries = nil, time.Time{}, 0
-	} else if !left || t.err != nil || time.Since(began) >= calls.UnresponsiveAfter/2 { // or there was no time for an answer
+		e.err, e.failed, e.tries, e.took = nil, time.Time{}, 0, t.last.Sub(began)
+	} else if !left || t.err != nil || time.Since(began) >= max(calls.UnresponsiveAfter/2, 2*e.took) { // or there was no time for an answer
 		switch {
 		case t.err != nil:
 			e.err = t.err
@@ -287,6 +295,8 @@ func (e *election) failure(err error) error {
 		return q.Spec.Fail(errs.Closed)
 	case errors.Is(err, errs.Lost):
 		return err
+	case errors.Is(err, errVotedTwice):
+		return q.Spec.Fail(err)
 	case err != nil && !errors.Is(err, errGaveUp):
 		return q.Spec.Fail(errs.Unreachable(err))
 	}

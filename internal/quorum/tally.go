@@ -1,6 +1,8 @@
 package quorum
 
 import (
+	"errors"
+	"fmt"
 	"time"
 
 	"github.com/go-rlock/rlock/internal/calls"
@@ -41,4 +43,22 @@ func (v *votes) count() (t tally) {
 		t.err = forGood
 	}
 	return t
+}
+
+var errVotedTwice = errors.New("no quorum of independent servers")
+
+// votedTwice returns an error if a server has refused one member because the Client of another one has the lock there: the two are on one
+// server, and would wait for each other for ever.
+func (v *votes) votedTwice() error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for _, s := range v.shares {
+		for _, other := range v.shares {
+			if s != other && other.tenure.Spec.Engine.IsOwn(s.refusal.Holder) {
+				return fmt.Errorf("%w: the members of the Clients %s and %s are on one Redis server (give each a server of its own)",
+					errVotedTwice, s.tenure.Spec.Engine.ID, other.tenure.Spec.Engine.ID)
+			}
+		}
+	}
+	return nil
 }
