@@ -291,6 +291,7 @@ func TestACLOfTheDocs(t *testing.T) {
 		s := redistest.Start(t)
 		allow(s, acl)
 		requireAllKinds(t, "%s", func() rueidis.Client { return s.Client(t, as) })
+		requireDoctor(t, s.Addr())
 	})
 	t.Run("asked", func(t *testing.T) {
 		t.Parallel()
@@ -325,7 +326,19 @@ func TestACLOfTheDocs(t *testing.T) {
 			allow(s, acl)
 		}
 		requireAllKinds(t, "%s", func() rueidis.Client { return cluster.Client(t, as) })
+		requireDoctor(t, cluster.Addrs()[0])
 	})
+}
+
+// requireDoctor checks that the doctor can try locks as the user of docs/operating.md.
+func requireDoctor(t *testing.T, addr string) {
+	t.Helper()
+	r := call(t, "redis://shop:secret@"+addr, "doctor", "-json", "-prefix", "shop:")
+	require.Zero(t, r.code, r.out)
+	got := statuses(diagnosis(t, r))
+	for _, check := range []string{"scripts", "lock", "pub/sub", "wake"} {
+		require.Equal(t, "ok", got[check], r.out)
+	}
 }
 
 // requireAllKinds uses locks of all kinds, with two processes one after the other.

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/redis/rueidis"
 
@@ -17,8 +19,9 @@ import (
 const usageDoctor = `usage: rlock doctor [flags]
 
 Checks this Redis, its settings and your rights against the promises in
-docs/guarantees.md. It takes and releases a lock with a name of its own, and
-changes nothing else. On a cluster it checks all masters.
+docs/guarantees.md. It takes a lock of each kind, with a name of its own, waits
+for it like another process, and releases it; it changes nothing else. On a
+cluster it checks all masters.
 
   -json        print one line of JSON per finding
   -acl-user U  check the rights of user U (default: the current user). Needs
@@ -55,33 +58,49 @@ func (p *program) doctor(args []string) int {
 	if flags.NArg() > 0 {
 		return p.misuse(errors.New("doctor takes flags only"), "doctor")
 	}
+	key := t.prefix + *name
+	t.prefix = ""
 	return p.interruptibly(func(ctx context.Context, _ func()) int {
+		v, code, ok := p.open(ctx, t)
+		if !ok {
+			return code
+		}
+		defer v.close()
 		rdb, code, ok := p.connect(ctx, &t)
 		if !ok {
 			return code
 		}
-		defer closeSoon(rdb.Close)
-		servers, down, err := masters(ctx, rdb)
-		if err != nil {
-			return p.failed(ctx, t.at(err))
-		}
-		var all []finding
-		for _, err := range down {
-			all = append(all, finding{"warn", "nodes", err.Error(), "If it is a master, the locks in its slots fail until its replica has taken over.", t.where})
-		}
-		locks, err := rlock.New(rdb, rlock.Options{})
+		log := make(deaf, 1)
+		others, err := rlock.New(rdb, rlock.Options{Logger: slog.New(log)}) // like another process
 		if err != nil {
 			return p.fail(exitInternal, err)
 		}
-		defer closeSoon(locks.Close)
+		defer closeSoon(others.Close, rdb.Close)
+		servers, down, err := masters(ctx, v.rdb)
+		if err != nil {
+			return p.failed(ctx, v.at(err))
+		}
+		var all []finding
+		for _, err := range down {
+			all = append(all, finding{"warn", "nodes", err.Error(), "If it is a master, the locks in its slots fail until its replica has taken over.", v.where})
+		}
+		var woken time.Duration // in the worst case
+		var wakes []string
 		for _, n := range servers {
-			e := examination{node: n, locks: locks, cluster: rdb.Mode() == rueidis.ClientModeCluster,
-				sentinels: rdb.Mode() == rueidis.ClientModeSentinel, user: *user, key: t.prefix + *name}
+			e := examination{node: n, locks: v.locks, others: others, deaf: log, cluster: v.rdb.Mode() == rueidis.ClientModeCluster,
+				sentinels: v.rdb.Mode() == rueidis.ClientModeSentinel, user: *user, key: key}
 			found, err := e.examine(ctx)
 			if err != nil {
-				return p.failed(ctx, t.at(fmt.Errorf("%s: %w", n.addr, err)))
+				return p.failed(ctx, v.at(fmt.Errorf("%s: %w", n.addr, err)))
 			}
 			all = merge(all, found)
+			if e.woken > 0 {
+				woken, wakes = max(woken, e.woken), append(wakes, n.addr)
+			}
+		}
+		if len(wakes) > 0 {
+			all = append(all, finding{"ok", "wake", fmt.Sprintf("a waiting process had the lock %s after the unlock", woken.Round(10*time.Microsecond)),
+				"Measured with a test lock on each server; the longest time.", wakes})
 		}
 		return p.report(all, len(servers), *asJSON)
 	})

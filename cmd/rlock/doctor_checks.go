@@ -19,13 +19,18 @@ import (
 type examination struct {
 	node
 	locks     *rlock.Client
+	others    *rlock.Client // with connections of its own, like another process
+	deaf      deaf          // its log
 	cluster   bool
 	sentinels bool
 	user      string // the user whose rights to check; "": the current user
 	key       string // the lock to check the rights for
 
-	info    map[string]string
+	name    string            // of the lock to take; "": the server has no slots
+	info    map[string]string // nil: refused
 	version [2]int
+	takes   bool          // the lock can be taken
+	woken   time.Duration // from an unlock until a waiting process had the lock; 0: unknown
 	found   []finding
 }
 
@@ -35,25 +40,46 @@ func (e *examination) say(status, check, found, means string) {
 
 // examine makes all checks. It fails if the server does not answer.
 func (e *examination) examine(ctx context.Context) ([]finding, error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*answerTime)
-	defer cancel()
-	if err := e.Do(ctx, e.B().Ping().Build()).NonRedisError(); err != nil {
+	if err := e.answers(ctx); err != nil {
 		return nil, err
 	}
-	// If INFO is refused, all of it stays empty, and the checks say unknown.
-	text, _ := e.Do(ctx, e.B().Info().Build()).ToString()
+	for _, check := range []struct {
+		within time.Duration
+		makes  func(context.Context)
+	}{
+		{answerTime, e.look}, {answerTime, e.server}, {answerTime, e.scripts}, {4 * answerTime, e.lock}, {answerTime, e.eviction}, {answerTime, e.replicas},
+		{answerTime, e.persistence}, {answerTime, e.fencing}, {2 * answerTime, e.pubsub}, {answerTime, e.clock}, {answerTime, e.rights}, {answerTime, e.readers},
+	} {
+		ctx, cancel := context.WithTimeout(ctx, check.within)
+		check.makes(ctx)
+		err := ctx.Err()
+		cancel()
+		if err != nil {
+			return nil, err
+		}
+	}
+	return e.found, nil
+}
+
+func (e *examination) answers(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	return e.Do(ctx, e.B().Ping().Build()).NonRedisError()
+}
+
+// look finds a name for the test lock, and reads INFO.
+func (e *examination) look(ctx context.Context) {
+	e.name = e.nameHere(ctx, e.key+":rlock-doctor:"+rand.Text())
+	text, err := e.Do(ctx, e.B().Info().Build()).ToString()
+	if err != nil {
+		return
+	}
 	e.info = make(map[string]string)
 	for line := range strings.Lines(text) {
 		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
 			e.info[name] = value
 		}
 	}
-	for _, check := range []func(context.Context){
-		e.server, e.scripts, e.lock, e.eviction, e.replicas, e.persistence, e.fencing, e.sharded, e.clock, e.rights, e.readers,
-	} {
-		check(ctx)
-	}
-	return e.found, ctx.Err()
 }
 
 // config returns a server parameter, "" if unknown.
@@ -62,7 +88,7 @@ func (e *examination) config(ctx context.Context, name string) string {
 	return values[name]
 }
 
-const infoRefused = "INFO is refused"
+const infoRefused = "INFO is refused, or does not show it"
 
 // The scripts need HRANDFIELD.
 const oldestMajor, oldestMinor = 6, 2
@@ -72,7 +98,7 @@ func (e *examination) server(ctx context.Context) {
 	if v := e.info["valkey_version"]; v != "" {
 		what, version = "Valkey", v
 	}
-	if version == "" { // every user may send HELLO
+	if e.info == nil { // every user may send HELLO
 		hello, _ := e.Do(ctx, e.B().Hello().Build()).AsMap()
 		v := hello["version"]
 		version, _ = v.ToString()
@@ -82,6 +108,9 @@ func (e *examination) server(ctx context.Context) {
 	e.version[1], _ = strconv.Atoi(parts[1])
 	found := strings.TrimSpace(what + " " + version + " " + e.info["redis_mode"])
 	switch v := e.version; {
+	case e.info != nil && version == "":
+		e.say("warn", "server", "INFO shows no version", "This is not Redis or Valkey, but an imitation for tests, such as miniredis, or a proxy. "+
+			"Nothing more is known of it than the findings below.")
 	case v[0] == 0:
 		e.say("unknown", "server", "unknown version", "The scripts need Redis 6.2.")
 	case v[0] < oldestMajor || v[0] == oldestMajor && v[1] < oldestMinor:
@@ -94,21 +123,21 @@ func (e *examination) server(ctx context.Context) {
 			"processes that listen elsewhere, so unlocks hand nothing over, and a dead one in line delays the others (Without a line). Connect to the cluster itself.")
 	}
 	if e.cluster {
-		text, _ := e.Do(ctx, e.B().ClusterInfo().Build()).ToString()
-		if state := strings.Contains(text, "cluster_state:ok"); text != "" && !state {
+		text, err := e.Do(ctx, e.B().ClusterInfo().Build()).ToString()
+		if err == nil && !strings.Contains(text, "cluster_state:ok") {
 			e.say("bad", "cluster", "its state is not ok", "Locks in unserved slots fail until the cluster recovers.")
 		}
 	}
 }
 
 func (e *examination) scripts(ctx context.Context) {
-	err := e.Do(ctx, e.B().Eval().Script("return 1").Numkeys(0).Build()).Error()
-	if err == nil {
-		// NOSCRIPT: the server is allowed to answer, and does not know the script.
-		if err = e.Do(ctx, e.B().Evalsha().Sha1(strings.Repeat("0", 40)).Numkeys(0).Build()).Error(); err != nil &&
-			strings.HasPrefix(err.Error(), "NOSCRIPT") {
-			err = nil
-		}
+	key := e.key
+	if e.cluster {
+		key = e.name
+	}
+	err := e.evaluate(ctx, key)
+	if err != nil && (key == "" || isForbidden(err)) { // of that key, perhaps
+		err = e.evaluate(ctx)
 	}
 	if err != nil {
 		e.say("bad", "scripts", err.Error(), "All lock operations are scripts: nothing works without EVAL and EVALSHA.")
@@ -116,6 +145,19 @@ func (e *examination) scripts(ctx context.Context) {
 	}
 	e.say("ok", "scripts", "EVAL and EVALSHA work", "All lock operations are scripts.")
 	e.busy(ctx)
+}
+
+// evaluate runs a script with keys: some proxies accept no others.
+func (e *examination) evaluate(ctx context.Context, keys ...string) error {
+	many := int64(len(keys))
+	if err := e.Do(ctx, e.B().Eval().Script("return 1").Numkeys(many).Key(keys...).Build()).Error(); err != nil {
+		return err
+	}
+	err := e.Do(ctx, e.B().Evalsha().Sha1(strings.Repeat("0", 40)).Numkeys(many).Key(keys...).Build()).Error()
+	if err != nil && strings.HasPrefix(err.Error(), "NOSCRIPT") { // the server may answer, and does not know the script
+		return nil
+	}
+	return err
 }
 
 // busy warns if the server soon answers with BUSY while a script runs.
@@ -130,39 +172,6 @@ func (e *examination) busy(ctx context.Context) {
 	if ms, err := strconv.Atoi(value); err == nil && ms > 0 && ms < enough {
 		e.say("warn", "busy", name+" "+value, "If a script runs for that many milliseconds while a subscription ends, rueidis may panic (Busy servers). "+
 			"4000 is enough; the default is 5000.")
-	}
-}
-
-// refusals maps the first word of an error by which a server refuses all writes to its cure.
-var refusals = map[string]string{
-	"NOREPLICAS": "It needs more replicas than it has: connect them, or set min-replicas-to-write to 0.",
-	"MISCONF":    "It could not save its data to disk: see its log. stop-writes-on-bgsave-error no makes it accept writes anyway.",
-	"OOM":        "Its memory is full: raise maxmemory, or delete unneeded data.",
-	"READONLY":   "It is a replica.",
-	"NOAUTH":     "It requires a password.",
-}
-
-// lock takes a lock of its own, because some refusals show in no setting.
-func (e *examination) lock(ctx context.Context) {
-	name, err := e.nameHere(ctx, e.key+":rlock-doctor:"+rand.Text())
-	if name != "" && err == nil {
-		err = e.locks.Mutex(name).TryDo(ctx, 0, func(context.Context) error { return nil })
-	}
-	switch {
-	case name == "": // no slot, no lock
-	case err == nil:
-		e.say("ok", "lock", "taken and released", "A test lock, removed again.")
-	case isForbidden(err):
-		e.say("unknown", "lock", "the current user may not take it: "+trimPrefix(err), "If your program uses this user, pass one of its lock names with -name, or see the rights below.")
-	default:
-		why := strings.TrimPrefix(trimPrefix(err), strconv.Quote(name)+": ")
-		means := "Every Lock fails like this."
-		for word, cure := range refusals {
-			if strings.Contains(err.Error(), word+" ") {
-				means = "Every Lock fails like this. " + cure
-			}
-		}
-		e.say("bad", "lock", "it fails: "+why, means)
 	}
 }
 
@@ -200,19 +209,19 @@ func (e *examination) readers(ctx context.Context) {
 }
 
 // nameHere returns a name with a prefix, in a slot of this server; "" if none was found.
-func (e *examination) nameHere(ctx context.Context, begins string) (string, error) {
+func (e *examination) nameHere(ctx context.Context, begins string) string {
 	if !e.cluster || strings.Contains(begins, "{") { // braces fix the slot
-		return begins, nil
+		return begins
 	}
 	const tries = 1000
 	for i := range tries {
 		name := begins + strconv.Itoa(i)
 		err := e.Do(ctx, e.B().Exists().Key(name).Build()).Error()
 		if said, ok := rueidis.IsRedisErr(err); !ok || !strings.HasPrefix(said.Error(), "MOVED") {
-			return name, err
+			return name
 		}
 	}
-	return "", nil
+	return ""
 }
 
 func (e *examination) eviction(context.Context) {
@@ -239,8 +248,11 @@ func (e *examination) replicas(ctx context.Context) {
 		wait = "WAIT fails: " + err.Error()
 	}
 	switch {
-	case role == "":
+	case role == "" || count == "":
 		e.say("unknown", "replicas", infoRefused, "If there are replicas, a failover may lose a lock (Failover).")
+	case role == "active-replica" || count != "0" && e.config(ctx, "active-replica") == "yes": // KeyDB
+		e.say("bad", "replicas", "two masters that replicate each other (active-replica)", "Each grants locks without asking the other, so two can be inside. "+
+			"Set active-replica no, which leaves one master.")
 	case role != "master":
 		e.say("bad", "replicas", "this server is a replica", "Locks need a master: use its address, a cluster, or sentinels with ?master_set=NAME. "+
 			"If this address led to the master before a failover, old connections stay at the replica: have the balancer end old sessions, "+
@@ -288,19 +300,6 @@ func (e *examination) fencing(ctx context.Context) {
 		e.say("warn", "fencing", "a restart may reset the counters", "Concerns fenced locks only: their tokens start again, and stores refuse "+
 			"all writes until the tokens are higher than before, which may take for ever. Raise each counter: rlock token NAME -at-least N.")
 	}
-}
-
-func (e *examination) sharded(ctx context.Context) {
-	if !e.cluster {
-		e.say("ok", "pub/sub", "plain: not a cluster", "An unlock hands the lock to the next process, and notifies only that one.")
-		return
-	}
-	if err := e.Do(ctx, e.B().Arbitrary("PUBSUB", "SHARDNUMSUB").Build()).Error(); err != nil {
-		e.say("warn", "pub/sub", "a cluster without sharded channels: "+err.Error(), "Each unlock message goes to all nodes and wakes a waiter in every process, "+
-			"without an order between them (Without a line).")
-		return
-	}
-	e.say("ok", "pub/sub", "sharded", "An unlock hands the lock to the next process, and notifies only that one.")
 }
 
 func (e *examination) clock(ctx context.Context) {

@@ -32,26 +32,25 @@ func (e *examination) rights(ctx context.Context) {
 			return
 		}
 	}
+	groups := neededRights(e.key, e.cluster, e.sentinels)
+	says, err := e.dryRun(ctx, user, groups)
+	switch {
+	case err == nil:
+	case strings.HasPrefix(err.Error(), "User ") && strings.HasSuffix(err.Error(), "not found"):
+		e.say("bad", "rights", "there is no user "+user, "ACL USERS lists the users: pass one of them with -acl-user.")
+		return
+	default:
+		e.say("unknown", "rights", e.noDryRun(user, err), "docs/protocol.md lists the required rights.")
+		return
+	}
 	lacking := 0
-	for _, group := range neededRights(e.key, e.cluster, e.sentinels) {
+	for _, group := range groups {
 		var missing []string
 		for _, r := range group.rights {
-			says, err := e.Do(ctx, e.B().Arbitrary("ACL", "DRYRUN", user).Args(r...).Build()).ToString()
-			if err != nil && strings.HasPrefix(err.Error(), "Command ") { // … 'X' not found: this server does not have it
-				says, err = "no such command", nil
+			if says[0] != "OK" {
+				missing = append(missing, r.missing(says[0]))
 			}
-			switch {
-			case err == nil:
-			case strings.HasPrefix(err.Error(), "User ") && strings.HasSuffix(err.Error(), "not found"):
-				e.say("bad", "rights", "there is no user "+user, "ACL USERS lists the users: pass one of them with -acl-user.")
-				return
-			default:
-				e.say("unknown", "rights", e.noDryRun(user, err), "docs/protocol.md lists the required rights.")
-				return
-			}
-			if says != "OK" {
-				missing = append(missing, r.missing(says))
-			}
+			says = says[1:]
 		}
 		slices.Sort(missing)
 		if missing = slices.Compact(missing); len(missing) > 0 {
@@ -64,6 +63,31 @@ func (e *examination) rights(ctx context.Context) {
 	if lacking == 0 {
 		e.say("ok", "rights", "the user "+user+" has all rights for "+printable(e.key), "All kinds of locks, and hand-overs between processes, work.")
 	}
+}
+
+// dryRun returns what the server says about each right: "OK", or why the user lacks it.
+func (e *examination) dryRun(ctx context.Context, user string, groups []rightsFor) (says []string, err error) {
+	var asks rueidis.Commands
+	for _, group := range groups {
+		for _, r := range group.rights {
+			asks = append(asks, e.B().Arbitrary("ACL", "DRYRUN", user).Args(r...).Build())
+		}
+	}
+	// The first alone: each refusal is an entry in the server's ACL LOG.
+	for _, batch := range []rueidis.Commands{asks[:1], asks[1:]} {
+		for _, reply := range e.DoMulti(ctx, batch...) {
+			text, err := reply.ToString()
+			switch {
+			case err == nil:
+			case strings.HasPrefix(err.Error(), "Command "): // … 'X' not found: this server does not have it
+				text = "no such command"
+			default:
+				return nil, err
+			}
+			says = append(says, text)
+		}
+	}
+	return says, nil
 }
 
 // noDryRun says why the rights are unknown.

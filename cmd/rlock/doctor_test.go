@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -10,10 +11,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
+	"github.com/alicebob/miniredis/v2/server"
 	"github.com/stretchr/testify/require"
 
 	"github.com/go-rlock/rlock/internal/redistest"
@@ -47,8 +50,9 @@ func TestDoctor(t *testing.T) {
 	t.Parallel()
 	well := map[string]string{
 		"server": "ok", "scripts": "ok", "lock": "ok", "eviction": "ok", "replicas": "ok", "persistence": "warn", "fencing": "warn", "pub/sub": "ok", "clock": "ok",
-		"rights": "ok",
+		"rights": "ok", "wake": "ok",
 	}
+	const none = "none" // no such finding
 	for name, c := range map[string]struct {
 		args    []string
 		code    int
@@ -62,9 +66,9 @@ func TestDoctor(t *testing.T) {
 		"slow AOF":   {[]string{"--appendonly", "yes"}, 0, nil},
 		"busy":       {[]string{"--lua-time-limit", "50"}, 0, map[string]string{"busy": "warn"}},
 		"never busy": {[]string{"--lua-time-limit", "0"}, 0, nil},
-		"no EVAL":    {[]string{"--rename-command", "EVAL", ""}, 1, map[string]string{"scripts": "bad", "lock": "bad", "rights": "bad"}},
-		"no replica": {[]string{"--min-replicas-to-write", "1"}, 1, map[string]string{"lock": "bad"}},
-		"full":       {[]string{"--maxmemory", "1", "--maxmemory-policy", "noeviction"}, 1, map[string]string{"lock": "bad"}},
+		"no EVAL":    {[]string{"--rename-command", "EVAL", ""}, 1, map[string]string{"scripts": "bad", "lock": "bad", "pub/sub": "unknown", "wake": none, "rights": "bad"}},
+		"no replica": {[]string{"--min-replicas-to-write", "1"}, 1, map[string]string{"lock": "bad", "pub/sub": "unknown", "wake": none}},
+		"full":       {[]string{"--maxmemory", "1", "--maxmemory-policy", "noeviction"}, 1, map[string]string{"lock": "bad", "pub/sub": "unknown", "wake": none}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -72,6 +76,7 @@ func TestDoctor(t *testing.T) {
 			r := call(t, s.Addr(), "doctor", "-json")
 			want := maps.Clone(well)
 			maps.Copy(want, c.differs)
+			maps.DeleteFunc(want, func(_, status string) bool { return status == none })
 			require.Equal(t, want, statuses(diagnosis(t, r)), r.out)
 			require.Equal(t, c.code, r.code)
 			requireEmpty(t, s)
@@ -180,20 +185,217 @@ func TestDoctorRights(t *testing.T) {
 	require.Zero(t, r.code)
 	require.Equal(t, map[string]string{
 		"server": "ok", "scripts": "ok", "lock": "unknown", "eviction": "unknown", "replicas": "unknown", "persistence": "unknown", "fencing": "unknown",
-		"pub/sub": "ok", "clock": "ok", "rights": "unknown",
+		"pub/sub": "unknown", "clock": "ok", "rights": "unknown",
 	}, statuses(diagnosis(t, r)))
 	require.Contains(t, r.out, "may not run ACL DRYRUN")
 }
 
-// An imitation of Redis gets a diagnosis, too, and so does a wrong clock.
+// foundBy returns the findings of one check.
+func foundBy(check string, all []finding) (found []finding) {
+	for _, f := range all {
+		if f.Check == check {
+			found = append(found, f)
+		}
+	}
+	return found
+}
+
+// An imitation of Redis gets a diagnosis, too, and so does a wrong clock. miniredis answers CLUSTER SLOTS, but is not a broken cluster.
 func TestDoctorOfAnImitation(t *testing.T) {
 	t.Parallel()
-	m := miniredis.RunT(t)
-	m.SetTime(time.Now().Add(-time.Hour))
-	got := statuses(diagnosis(t, call(t, m.Addr(), "doctor", "-json")))
+	for _, protocol := range []string{"", "?protocol=2"} {
+		m := miniredis.RunT(t)
+		m.SetTime(time.Now().Add(-time.Hour))
+		r := call(t, "redis://"+m.Addr()+protocol, "doctor", "-json")
+		all := diagnosis(t, r)
+		require.Zero(t, r.code, r.out)
+		require.Equal(t, map[string]string{
+			"server": "warn", "scripts": "ok", "lock": "ok", "eviction": "unknown", "replicas": "unknown", "persistence": "unknown", "fencing": "unknown",
+			"pub/sub": "warn", "clock": "warn", "rights": "unknown", "wake": "ok",
+		}, statuses(all))
+		require.Contains(t, foundBy("server", all)[0].Means, "imitation")
+		require.Empty(t, m.Keys())
+	}
+}
+
+// Before a server, or a proxy, that does not subscribe, a Lock that waits fails.
+func TestDoctorWithoutSubscribe(t *testing.T) {
+	t.Parallel()
+	for _, protocol := range []string{"", "?protocol=2"} {
+		s := redistest.Start(t)
+		proxy := redistest.StartProxy(t, s.Addr())
+		for _, command := range []string{"SUBSCRIBE", "PUBSUB"} {
+			proxy.OnRequest(redistest.Each(command, redistest.Fail("ERR unknown command '"+command+"', with args beginning with: ")))
+		}
+		r := call(t, "redis://"+proxy.Addr()+protocol, "doctor", "-json")
+		require.Equal(t, exitFailed, r.code)
+		all := diagnosis(t, r)
+		require.Equal(t, "ok", statuses(all)["lock"])
+		found := foundBy("pub/sub", all)
+		require.Len(t, found, 1)
+		require.Equal(t, "bad", found[0].Status)
+		require.Contains(t, found[0].Found, "unknown command 'SUBSCRIBE'")
+		require.Contains(t, found[0].Means, "proxy")
+		require.Empty(t, foundBy("wake", all))
+		requireEmpty(t, s)
+	}
+}
+
+// Nor does a Lock wake where messages or subscriptions get lost.
+func TestDoctorOfADeafServer(t *testing.T) {
+	t.Parallel()
+	const silent = "^a Lock that waits fails: it was not woken by the unlock$"
+	for lost, c := range map[string]struct {
+		faulty func(*redistest.Proxy)
+		found  string
+	}{
+		"messages":      {func(p *redistest.Proxy) { p.OnReply(redistest.Each("MESSAGE", redistest.Drop)) }, silent},
+		"subscriptions": {func(p *redistest.Proxy) { p.OnRequest(redistest.Each("SUBSCRIBE", redistest.Drop)) }, silent},
+		"connections":   {func(p *redistest.Proxy) { p.OnRequest(redistest.Each("SUBSCRIBE", redistest.Cut)) }, "takes no subscription; .*: EOF$"},
+	} {
+		t.Run(lost, func(t *testing.T) {
+			t.Parallel()
+			s := redistest.Start(t)
+			proxy := redistest.StartProxy(t, s.Addr())
+			c.faulty(proxy)
+			r := call(t, proxy.Addr(), "doctor", "-json")
+			require.Equal(t, exitFailed, r.code)
+			found := foundBy("pub/sub", diagnosis(t, r))
+			require.Equal(t, "bad", found[0].Status)
+			require.Regexp(t, c.found, found[0].Found)
+			requireNoKeys(t, s)
+		})
+	}
+}
+
+// Some proxies route scripts by their first key, and refuse those without one.
+func TestDoctorEvaluatesWithAKey(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	proxy := redistest.StartProxy(t, s.Addr())
+	proxy.OnRequest(func(cmd []string) redistest.Action {
+		if (cmd[0] == "EVAL" || cmd[0] == "EVALSHA") && cmd[2] == "0" {
+			return redistest.Fail("ERR wrong number of arguments for 'eval' command")
+		}
+		return redistest.Pass
+	})
+	require.Equal(t, "ok", statuses(diagnosis(t, call(t, proxy.Addr(), "doctor", "-json")))["scripts"])
+	// Without the right to that key, the rest is known.
+	c := s.Client(t)
+	require.NoError(t, c.Do(t.Context(), c.B().Arbitrary("ACL", "SETUSER", "shop", "on", ">pw", "~shop:*", "+@all").Build()).Error())
+	got := statuses(diagnosis(t, call(t, "redis://shop:pw@"+s.Addr(), "doctor", "-json")))
 	require.Equal(t, "ok", got["scripts"])
-	require.Equal(t, "warn", got["clock"])
-	require.Equal(t, "unknown", got["rights"])
+	require.Equal(t, "unknown", got["lock"])
+}
+
+// ownerOf returns the Client's id in a script's call.
+func ownerOf(call []string) string {
+	return regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f-]{27}:`).FindString(strings.Join(call, " "))
+}
+
+// On some imitations only the answer to whoever finds the lock taken is wrong.
+func TestDoctorTakesATakenLock(t *testing.T) {
+	t.Parallel()
+	for broken, want := range map[string][]string{
+		"":                     {"bad Mutex fails: while it is taken: acquire script: wrong number of elements"},
+		"redisson_lock_queue:": {"warn FairMutex fails: while it is taken: acquire script: wrong number of elements", "ok taken, refused to another, and released"},
+	} {
+		s := redistest.Start(t)
+		proxy := redistest.StartProxy(t, s.Addr())
+		first := ""
+		proxy.OnRequest(func(cmd []string) redistest.Action {
+			if !strings.HasPrefix(cmd[0], "EVAL") || !strings.Contains(strings.Join(cmd, " "), broken) {
+				return redistest.Pass
+			}
+			if first = cmp.Or(first, ownerOf(cmd)); ownerOf(cmd) != first {
+				return redistest.Fail("ERR wrong number of elements")
+			}
+			return redistest.Pass
+		})
+		var got []string
+		for _, f := range foundBy("lock", diagnosis(t, call(t, proxy.Addr(), "doctor", "-json"))) {
+			got = append(got, f.Status+" "+f.Found)
+		}
+		require.Equal(t, want, got)
+		requireEmpty(t, s)
+	}
+}
+
+// A server that forgets a lock lets two in.
+func TestDoctorSeesTwoOwners(t *testing.T) {
+	t.Parallel()
+	m := miniredis.RunT(t)
+	var first atomic.Value
+	m.Server().SetPreHook(func(_ *server.Peer, cmd string, args ...string) bool {
+		if strings.HasPrefix(cmd, "EVAL") { // not inside of a script, where the server is locked
+			if owner := ownerOf(args); !first.CompareAndSwap(nil, owner) && first.Load() != owner {
+				m.FlushDB()
+			}
+		}
+		return false
+	})
+	r := call(t, m.Addr(), "doctor", "-json")
+	require.Equal(t, exitFailed, r.code)
+	found := foundBy("lock", diagnosis(t, r))
+	require.Equal(t, "bad", found[0].Status)
+	require.Equal(t, "Mutex fails: two have it at once", found[0].Found)
+}
+
+// A doctor that is stopped leaves nothing without an expiry: here, its last command does not arrive.
+func TestDoctorLeavesNothingForGood(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	proxy := redistest.StartProxy(t, s.Addr())
+	proxy.OnRequest(redistest.Each("DEL", redistest.Fail("ERR stopped")))
+	require.Zero(t, call(t, proxy.Addr(), "doctor").code)
+	c := s.Client(t)
+	keys, err := c.Do(t.Context(), c.B().Keys().Pattern("*").Build()).AsStrSlice()
+	require.NoError(t, err)
+	require.Len(t, keys, 1, "the counter of fenced locks")
+	left, err := c.Do(t.Context(), c.B().Pttl().Key(keys[0]).Build()).AsInt64()
+	require.NoError(t, err)
+	require.Positive(t, left)
+}
+
+// KeyDB's active replicas are two masters.
+func TestDoctorOfActiveReplicas(t *testing.T) {
+	t.Parallel()
+	for info, active := range map[string]string{
+		"role:active-replica\r\nmaster_link_status:up\r\nconnected_slaves:1\r\n": "yes",
+		"role:master\r\nconnected_slaves:1\r\n":                                  "yes",
+		"role:master\r\nconnected_slaves:2\r\n":                                  "",
+	} {
+		m := miniredis.RunT(t)
+		m.Server().SetPreHook(func(c *server.Peer, cmd string, args ...string) bool {
+			switch {
+			case cmd == "INFO":
+				c.WriteBulk("redis_version:6.3.4\r\nredis_mode:standalone\r\n" + info)
+			case cmd == "CONFIG" && args[1] == "active-replica":
+				c.WriteMapLen(1)
+				c.WriteBulk(args[1])
+				c.WriteBulk(active)
+			default:
+				return false
+			}
+			return true
+		})
+		found := foundBy("replicas", diagnosis(t, call(t, m.Addr(), "doctor", "-json")))
+		require.Len(t, found, 1)
+		require.Equal(t, active == "yes", found[0].Status == "bad", found)
+		require.Equal(t, active == "yes", strings.Contains(found[0].Found, "two masters"), found)
+	}
+}
+
+// A distant server has time to answer, and each answer less than it takes to ask them all.
+func TestDoctorOfADistantServer(t *testing.T) {
+	t.Parallel()
+	proxy := redistest.StartProxy(t, redistest.Start(t).Addr())
+	proxy.Delay(50 * time.Millisecond)
+	r := call(t, proxy.Addr(), "doctor", "-json")
+	require.Zero(t, r.code, r.err)
+	got := statuses(diagnosis(t, r))
+	require.Equal(t, "ok", got["rights"])
+	require.Equal(t, "ok", got["wake"])
 }
 
 // The doctor says why Lock would fail, with the cure, even if no setting shows it.
@@ -213,7 +415,7 @@ func TestDoctorTakesALock(t *testing.T) {
 		require.NoError(t, c.Do(t.Context(), c.B().ConfigSet().ParameterValue().ParameterValue(name, value).Build()).Error())
 	}
 	set("min-replicas-to-write", "1")
-	require.Regexp(t, `^it fails: .*NOREPLICAS`, lock(s.Addr()).Found)
+	require.Regexp(t, `^Mutex fails: .*NOREPLICAS`, lock(s.Addr()).Found)
 	require.Contains(t, lock(s.Addr()).Means, "connect them")
 	set("min-replicas-to-write", "0")
 	require.Equal(t, "ok", lock(s.Addr()).Status)
@@ -226,7 +428,7 @@ func TestDoctorTakesALock(t *testing.T) {
 	set("save", "3600 1")
 	require.NoError(t, c.Do(t.Context(), c.B().Bgsave().Build()).Error())
 	redistest.Eventually(t, patience, func() bool { return lock(s.Addr()).Status == "bad" }, "the snapshot has failed")
-	require.Regexp(t, `^it fails: .*MISCONF`, lock(s.Addr()).Found)
+	require.Regexp(t, `^Mutex fails: .*MISCONF`, lock(s.Addr()).Found)
 	require.Contains(t, lock(s.Addr()).Means, "stop-writes-on-bgsave-error")
 	set("save", "")
 }

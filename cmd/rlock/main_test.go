@@ -205,12 +205,18 @@ func (r *running) rest() result {
 // requireEmpty checks that a server has no keys and no subscriptions.
 func requireEmpty(t *testing.T, s *redistest.Server) {
 	t.Helper()
+	requireNoKeys(t, s)
 	c := s.Client(t)
-	keys, err := c.Do(t.Context(), c.B().Keys().Pattern("*").Build()).AsStrSlice()
-	require.NoError(t, err)
-	require.Empty(t, keys)
 	redistest.Eventually(t, patience, func() bool {
 		channels, err := c.Do(t.Context(), c.B().PubsubChannels().Build()).AsStrSlice()
 		return err == nil && len(channels) == 0
 	}, "no channels")
+}
+
+func requireNoKeys(t *testing.T, s *redistest.Server) {
+	t.Helper()
+	c := s.Client(t)
+	keys, err := c.Do(t.Context(), c.B().Keys().Pattern("*").Build()).AsStrSlice()
+	require.NoError(t, err)
+	require.Empty(t, keys)
 }
