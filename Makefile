@@ -8,7 +8,7 @@ GO    ?= go
 # ones: they have no replace, and require a release of the library.
 TESTED    = rlock_test cmd/rlock rlockgoredis rlockotel rlockotel/grafana rlocktest rlockvet
 PUBLISHED = cmd/rlock rlockgoredis rlockotel rlocktest rlockvet
-MODULES   = $(TESTED) $(EXAMPLES) $(FAULTS) $(BENCH) $(SIM)
+MODULES   = $(TESTED) $(EXAMPLES) $(FAULTS) $(BENCH) $(SIM) $(OTHERS)/cheerego
 
 # The first takes longest: the others run beside it.
 PKGS  ?= $(TESTED:%=./%/...) ./...
@@ -28,6 +28,8 @@ REDISSON         = rlock_test/redisson
 REDISSON_NEWEST  = $$(sed -n 's:.*<redisson.version>\(.*\)</redisson.version>.*:\1:p' $(REDISSON)/pom.xml)
 REDISSON_SHARDED = 3.28.0
 REDISSON_OLDEST  = 3.10.6
+# Other libraries that speak Redisson's format, see docs/beside-other-libraries.md.
+OTHERS           = rlock_test/others
 # -parallel: tests that wait for leases to end do so at the same time.
 INTEROPFLAGS    ?= -race -count=1 -parallel=16 -timeout=20m
 
@@ -72,7 +74,7 @@ APT_INSTALL = { $(SUDO) apt-get -q update || true; } && \
 
 # apt-get can't run twice at once.
 .NOTPARALLEL:
-.PHONY: help test examples interop sim sim-ci fleet test-servers faults faults-ci bench bench-quick dashboard cover lint tidy api licences vulncheck version release-check portable fmt demo picture redis-server postgres c-compiler jdk golangci-lint
+.PHONY: help test examples interop sim sim-ci fleet test-servers faults faults-ci bench bench-quick dashboard cover lint tidy api licences vulncheck version release-check portable fmt demo picture redis-server postgres c-compiler jdk node golangci-lint
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -84,7 +86,7 @@ test: redis-server c-compiler ## go vet and all tests, under the race detector a
 examples: redis-server postgres c-compiler ## run the examples as processes, and check what they print
 	cd $(EXAMPLES) && $(GO) vet ./... && CGO_ENABLED=1 $(GO) test $(TESTFLAGS) ./...
 
-interop: redis-server c-compiler jdk ## lock together with several versions of the real Redisson, from Maven Central
+interop: redis-server c-compiler jdk node ## lock together with the real Redisson in several versions, node-redisson and others
 	@$(JDK_PATH); newest=$(REDISSON_NEWEST); \
 	for version in "$$newest" $(REDISSON_SHARDED) $(REDISSON_OLDEST); do \
 		jar=$(REDISSON)/target/$$version/peer.jar; \
@@ -95,6 +97,11 @@ interop: redis-server c-compiler jdk ## lock together with several versions of t
 	jar=$(MIGRATE)/target/migrate.jar; \
 	if [ ! -f "$$jar" ] || [ -n "$$(find $(MIGRATE)/pom.xml $(MIGRATE)/src -newer "$$jar")" ]; then \
 		mvn -B -q -Dstyle.color=never -f $(MIGRATE)/pom.xml package && touch "$$jar" || exit 1; \
+	fi; \
+	( cd $(OTHERS)/cheerego && $(GO) build -o target/cheerego . ) || exit 1; \
+	installed=$(OTHERS)/node/node_modules/.package-lock.json; \
+	if [ ! -f "$$installed" ] || [ -n "$$(find $(OTHERS)/node/package-lock.json -newer "$$installed")" ]; then \
+		( cd $(OTHERS)/node && npm ci --omit=peer --no-audit --no-fund && touch node_modules/.package-lock.json ) || exit 1; \
 	fi; \
 	set -x; REDISSON_NEWEST="$$newest" REDISSON_SHARDED=$(REDISSON_SHARDED) REDISSON_OLDEST=$(REDISSON_OLDEST) \
 		CGO_ENABLED=1 $(GO) test -tags interop -run '^TestInterop' $(INTEROPFLAGS) ./rlock_test && \
@@ -236,6 +243,12 @@ jdk: ## install a JDK and Maven if they are missing (apt-get or brew): interop n
 	fi; \
 	probe || { echo "install a JDK, 17 or later, so that its javac and java are on PATH"; exit 1; }; \
 	command -v mvn >/dev/null || { echo "install Maven so that mvn is on PATH"; exit 1; }
+
+node: ## install Node.js and npm if they are missing (apt-get or brew): interop needs them
+	@if command -v node >/dev/null && command -v npm >/dev/null; then exit 0; fi; \
+	echo "Node.js or npm is missing; the interop tests run node-redisson with them"; \
+	if command -v apt-get >/dev/null; then $(APT_INSTALL) nodejs npm; elif command -v brew >/dev/null; then brew install node; fi; \
+	command -v node >/dev/null && command -v npm >/dev/null || { echo "install Node.js, 16 or later, so that node and npm are on PATH"; exit 1; }
 
 golangci-lint: ## build the pinned linter if it is missing
 	@if [ -x $(GOLANGCI) ]; then exit 0; fi; \

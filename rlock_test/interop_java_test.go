@@ -21,10 +21,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// redisson is a process with one Redisson, driven by the protocol in redisson/src/main/java/interop/Peer.java.
+// redisson is a process with one Redisson, or with another library that speaks its format, driven by the protocol in
+// redisson/src/main/java/interop/Peer.java.
 type redisson struct {
 	process *os.Process
-	uuid    string
+	ready   string // the value of the first reply
+	uuid    string // of a Redisson
 	in      io.WriteCloser
 	threads atomic.Int64
 	gone    chan struct{} // closed when the process has ended and its output was read
@@ -58,7 +60,14 @@ func (w *world) startJava(t testing.TB, watchdog time.Duration) *redisson {
 	if w.cluster {
 		args = append(args, "--mode=cluster")
 	}
-	cmd := exec.Command("java", append(args, w.addrs...)...)
+	r := startPeer(t, "Redisson "+w.version, exec.Command("java", append(args, w.addrs...)...))
+	r.uuid = r.ready
+	return r
+}
+
+// startPeer runs a program that speaks the protocol. It ends with the test's clean-up or with this process.
+func startPeer(t testing.TB, what string, cmd *exec.Cmd) *redisson {
+	t.Helper()
 	in, err := cmd.StdinPipe()
 	require.NoError(t, err)
 	out, err := cmd.StdoutPipe()
@@ -87,12 +96,12 @@ func (w *world) startJava(t testing.TB, watchdog time.Duration) *redisson {
 			r.kill()
 		}
 		if t.Failed() {
-			t.Logf("Redisson %s said on stderr:\n%s", w.version, log.String())
+			t.Logf("%s said on stderr:\n%s", what, log.String())
 		}
 	})
 	first := r.await(t, ready)
 	require.NoError(t, first.err, "connect")
-	r.uuid = first.value
+	r.ready = first.value
 	return r
 }
 

@@ -113,6 +113,15 @@ type world struct {
 
 func newWorld(t *testing.T, s setting) *world {
 	t.Helper()
+	w := newGoWorld(t, s)
+	w.java = w.startJava(t, rlock.DefaultWatchdogTimeout)
+	w.quickJava = w.startJava(t, shortLease)
+	return w
+}
+
+// newGoWorld is a world with the Go side alone.
+func newGoWorld(t *testing.T, s setting) *world {
+	t.Helper()
 	w := &world{setting: s}
 	var rdb rueidis.Client
 	if s.cluster {
@@ -124,8 +133,6 @@ func newWorld(t *testing.T, s setting) *world {
 	}
 	w.watch = fixture{Client: newClient(t, rdb, w.options(0)), rdb: rdb}
 	w.quickGo = newClient(t, rdb, w.options(shortLease))
-	w.java = w.startJava(t, rlock.DefaultWatchdogTimeout)
-	w.quickJava = w.startJava(t, shortLease)
 	return w
 }
 
@@ -244,6 +251,9 @@ func (w *world) awaitWaiters(t testing.TB, name string, n int64, start func()) {
 func (w *world) startWaiting(t testing.TB, a actor, name string) <-chan event {
 	t.Helper()
 	var in <-chan event
+	if n, ok := a.(*nodeThread); ok {
+		return w.startWaitingInNode(t, n, name)
+	}
 	// A fixed lease: Redisson's renewals multiply, see docs/redisson.md.
 	w.awaitWaiters(t, name, 1, func() { in = a.start(t, name, testTimeout) })
 	requireWaiting(t, in)
