@@ -37,6 +37,7 @@ func TestInteropFair(t *testing.T) {
 				w.quickly(t, "waiter killed", together(w.waiterKilled))
 				if s.version == os.Getenv("REDISSON_NEWEST") { // the others sleep on when they are told: docs/redisson.md
 					t.Run("waiter killed before one of its own side", w.javaKilledBeforeJava)
+					t.Run("tryLock in seconds", w.inSeconds)
 				}
 			})
 		})
@@ -323,4 +324,48 @@ func (w *fairWorld) javaKilledBeforeJava(t *testing.T) {
 	require.Less(t, took, 5*time.Second+late)
 	unlock(t, waiter, name)
 	w.requireNothingLeft(t, name)
+}
+
+// Redisson's tryLock without a lease takes a number of seconds for milliseconds: its place ends that much after the time that it saw. A
+// later waiter passes it then, and both get the lock. One that gives milliseconds keeps its place.
+func (w *fairWorld) inSeconds(t *testing.T) {
+	t.Parallel()
+	type queue struct {
+		name         string
+		holder, goes *fairGo
+		java         *fairJava
+		field        string // Java's
+		inJava       <-chan reply
+		inGo         <-chan event
+	}
+	stand := func(op, wait string) queue {
+		q := queue{name: redistest.Name(t), holder: &fairGo{newGoActor(w.quickGo)}, goes: &fairGo{newGoActor(w.quickGo)}, java: &fairJava{w.quickJava.thread()}}
+		lock(t, q.holder, q.name, 0)
+		q.field = q.java.field(t, q.name)
+		q.inJava = q.java.of.send(t, q.java.javaThread.name, op, codedFair(q.name), wait)
+		w.awaitEntries(t, q.name, 1)
+		q.inGo = w.queueUp(t, q.goes, q.name)
+		return q
+	}
+	javaGetsIt := func(q queue) {
+		require.Equal(t, "true", q.java.of.await(t, q.inJava).value)
+		unlock(t, q.java, q.name)
+	}
+	goGetsIt := func(q queue) {
+		await(t, q.inGo, 40*time.Second)
+		unlock(t, q.goes, q.name)
+	}
+	keeps, loses := stand("trylock", ms(time.Minute)), stand("trylock.s", "60")
+	redistest.Eventually(t, 30*time.Second, func() bool { return w.entries(t, loses.name)[0] != loses.field }, "Go's waiter has passed")
+	w.awaitEntries(t, loses.name, 2)
+	require.Equal(t, keeps.field, w.entries(t, keeps.name)[0])
+
+	unlock(t, loses.holder, loses.name)
+	goGetsIt(loses)
+	javaGetsIt(loses)
+	unlock(t, keeps.holder, keeps.name)
+	javaGetsIt(keeps)
+	goGetsIt(keeps)
+	w.requireNothingLeft(t, loses.name)
+	w.requireNothingLeft(t, keeps.name)
 }

@@ -56,6 +56,7 @@ import org.redisson.connection.ConnectionManager;
  * <pre>
  * lock NAME [LEASE_MS]             lockInterruptibly; without a lease the watchdog renews   -
  * trylock NAME WAIT_MS [LEASE_MS]  tryLock; WAIT_MS 0 is one attempt                 true|false
+ * trylock.s NAME WAIT_S            tryLock, its unit SECONDS                         true|false
  * unlock NAME                      unlock                                                   -
  * force NAME                       forceUnlock                                       true|false
  * count NAME                       getHoldCount, of this thread                        a number
@@ -280,6 +281,8 @@ public final class Peer {
                 return lease == WATCHDOG
                         ? lock.tryLock(args.number(1), TimeUnit.MILLISECONDS)
                         : lock.tryLock(args.number(1), lease, TimeUnit.MILLISECONDS);
+            case "trylock.s":
+                return lock.tryLock(args.number(1), TimeUnit.SECONDS);
             case "unlock":
                 lock.unlock();
                 return "-";
