@@ -121,3 +121,38 @@ func TestWakeSoonWaitsForNobody(t *testing.T) {
 	d.hub.Close()
 	d.hub.WakeSoon(queue(d.ch))
 }
+
+// A crowd of readers knows the writer before them without walking past each other, and so does whoever comes after that writer.
+func TestExclusiveInACrowd(t *testing.T) {
+	t.Parallel()
+	d := newManualHub(t)
+	const n = 100_000
+	ws := d.line(2)
+	for range n {
+		w := &Waiter{Shared: true}
+		require.False(t, d.hub.Join(w, queue(d.ch)))
+		ws = append(ws, w)
+	}
+	last := &Waiter{}
+	require.False(t, d.hub.Join(last, queue(d.ch)))
+	behind := &Waiter{Shared: true}
+	require.False(t, d.hub.Join(behind, queue(d.ch)))
+	began := time.Now()
+	for i, want := range []*Waiter{ws[0], ws[1], last} {
+		if i > 0 {
+			require.Equal(t, Left, ws[i-1].Leave())
+		}
+		for _, w := range ws[2:] {
+			if want == last {
+				want = nil // it is behind them
+			}
+			require.True(t, w.Exclusive() == want)
+		}
+	}
+	require.True(t, behind.Exclusive() == last)
+	require.True(t, last.Exclusive() == nil)
+	require.Less(t, time.Since(began), 10*time.Second)
+	for _, w := range append(ws[2:], last, behind) {
+		w.Leave()
+	}
+}

@@ -292,6 +292,11 @@ func (m *model) check() {
 		}
 	}
 	require.True(m.t, slices.Equal(m.live(), inQueue), "first in, first out: %v", m.steps)
+	var barrier *Waiter
+	if i := slices.IndexFunc(inQueue, func(w *Waiter) bool { return !w.Shared && w.err == nil }); i >= 0 {
+		barrier = inQueue[i]
+	}
+	require.True(m.t, barrier == t.barrier, "%v", m.steps)
 	all, exclusive, waiting := 0, 0, 0
 	for _, w := range inQueue {
 		if w.turn != nil && w.err == nil {

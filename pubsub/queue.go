@@ -166,15 +166,13 @@ func (w *Waiter) Follows() bool {
 	return w.admittedBehind
 }
 
-// Exclusive returns the next waiter before it that wants more than a share, or nil. Any goroutine may call it.
+// Exclusive returns the first waiter that wants more than a share, if it is before w; otherwise nil. Any goroutine may call it.
 func (w *Waiter) Exclusive() *Waiter {
 	h := w.topic.hub
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for x := w.prev; x != nil; x = x.prev {
-		if !x.Shared && x.err == nil {
-			return x
-		}
+	if x := w.topic.barrier; x != nil && w.prev != nil && x.order < w.order {
+		return x
 	}
 	return nil
 }
@@ -396,6 +394,7 @@ func (w *Waiter) stop(err error) {
 		}
 		return
 	}
+	t.nextBarrier(w, t.exclusive-1)
 	t.tellClaimed()
 }
 

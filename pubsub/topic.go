@@ -38,6 +38,7 @@ type topic struct {
 	dues        dues    // due waiters
 	stopped     int32   // waiters that were stopped, and have not left yet
 	exclusive   int32   // waiters that want more than a share
+	barrier     *Waiter // the first of those, unless it has an error; nil: none
 	parked      int32   // waiters that have been put to sleep before
 	keen        int32   // those of them that want more than a share
 	places      places  // waiters that have a place in Redis's queue, or are about to; one at most, unless queue.Each
@@ -98,6 +99,27 @@ func (t *topic) push(w *Waiter) {
 		t.first = w
 	}
 	t.last = w
+	if t.barrier == nil && w.isBarrier() {
+		t.barrier = w
+	}
+}
+
+// isBarrier reports whether waiters behind it wait for it, even if they want a share.
+func (w *Waiter) isBarrier() bool { return !w.Shared && w.err == nil }
+
+// nextBarrier looks for the next barrier if w was one, behind which others want more than a share. It passes each waiter once, unless w went
+// ahead of all.
+func (t *topic) nextBarrier(w *Waiter, others int32) {
+	if t.barrier != w {
+		return
+	}
+	t.barrier = nil
+	for x := w.next; x != nil && others > 0; x = x.next {
+		if x.isBarrier() {
+			t.barrier = x
+			return
+		}
+	}
 }
 
 func (t *topic) count(w *Waiter, n int32) {
@@ -141,6 +163,9 @@ func (t *topic) pushAhead(w *Waiter) {
 	t.front--
 	w.order = t.front
 	w.next, t.first.prev, t.first = t.first, w, w
+	if w.isBarrier() {
+		t.barrier = w
+	}
 }
 
 // remove takes a waiter out for good, from the queue or from those that were stopped.
@@ -173,6 +198,8 @@ func (t *topic) stopAll(err error, stops func(*Waiter) bool) {
 		if stops(w) {
 			if w.err = err; t.current != w { // for the current one, its turn or claim must end first
 				woken = t.halt(w) || woken
+			} else {
+				t.nextBarrier(w, t.exclusive-1)
 			}
 		}
 		w = next
@@ -185,6 +212,7 @@ func (t *topic) stopAll(err error, stops func(*Waiter) bool) {
 // unlink takes a waiter out of the queue.
 func (t *topic) unlink(w *Waiter) {
 	t.count(w, -1)
+	t.nextBarrier(w, t.exclusive)
 	if w.prev != nil {
 		w.prev.next = w.next
 	} else {
