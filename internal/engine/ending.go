@@ -1,9 +1,6 @@
 package engine
 
-import (
-	"context"
-	"sync/atomic"
-)
+import "context"
 
 // A section's ctx is cancelled by an unlock, a loss or Close. Cancelling it first ends it and everything derived from it; that is work of
 // package context alone. Then it is taken off its parent, whose Done and Value are called for that: foreign code, which may block, say on
@@ -24,14 +21,8 @@ func (all *endings) add(ctx context.Context, c *Engine, cancel context.CancelCau
 	*all = append(*all, ctx)
 }
 
-// AwaitParents is a bug for package sim to find: losses wait for the second part, too.
-var AwaitParents atomic.Bool
-
 // settle returns when everything derived from the contexts is done, too. No mutex is held: there may be much of it.
 func (all *endings) settle(c *Engine) {
-	if AwaitParents.Load() {
-		c.foreign.Flush(context.Background())
-	}
 	for _, ctx := range *all {
 		_ = context.Cause(ctx) // waits until the first part is over
 	}
