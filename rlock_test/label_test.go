@@ -18,7 +18,7 @@ import (
 )
 
 // labelKey is where a Client keeps its label.
-func labelKey(c *rlock.Client) string { return "rlock_client:{" + c.ID() + "}" }
+func labelKey(c *rlock.Client) string { return "rlock_client:{" + c.ID()[:18] + "}" }
 
 // awaitLabel waits until the label of c is in Redis.
 func (b fixture) awaitLabel(t testing.TB, c *rlock.Client, label string) {

@@ -9,6 +9,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/go-rlock/rlock/internal/kinds"
+	"github.com/go-rlock/rlock/pubsub"
 )
 
 // right is a command with realistic arguments, the key or channel among them.
@@ -130,7 +131,7 @@ func neededRights(key string, cluster, sentinels bool) []rightsFor {
 	latch, record := latchChannelOf(key), latchRecordOf(key)
 	permits, slots := permitsOf(key), slotsOf(key)
 	hold := hashTag(key) + ":" + owner + ":rwlock_timeout:1"
-	client := kinds.LabelKey(id) // and the channel on which it is asked
+	ear, label := pubsub.EarChannel(id), kinds.LabelKey(id)
 	all := []rightsFor{
 		{"all locks", "bad", "Locks do not work.", []right{
 			{"EVALSHA", sha, "1", key}, {"EVAL", "return 1", "1", key}, {"DEL", key}, {"HDEL", key, owner}, {"HEXISTS", key, owner},
@@ -173,8 +174,8 @@ func neededRights(key string, cluster, sentinels bool) []rightsFor {
 		}},
 		{"names of connections", "warn", "rlock show cannot tell the host of a holder.", []right{{"CLIENT", "GETNAME"}, {"CLIENT", "SETNAME", "rlock:" + id}}},
 		{"Options.Replicas", "warn", "A Client with Replicas takes no locks.", []right{{"WAIT", "1", "0"}}},
-		{"WithAsked, WithLinger and Options.Deadlock", "ok", "Only users of these need it: &rlock_client:*.", []right{{"SUBSCRIBE", client}, {"PUBLISH", client, "0"}}},
-		{"Options.Label", "ok", "Only users of labels need it: ~rlock_client:*.", []right{{"GET", client}, {"SET", client, "1"}, {"DEL", client}}},
+		{"WithAsked, WithLinger and Options.Deadlock", "ok", "Only users of these need it: &rlock_client:*.", []right{{"SUBSCRIBE", ear}, {"PUBLISH", ear, "0"}}},
+		{"Options.Label", "ok", "Only users of labels need it: ~rlock_client:*.", []right{{"GET", label}, {"SET", label, "1"}, {"DEL", label}}},
 	}
 	if sentinels {
 		all = append(all, rightsFor{"sentinels", "bad", "No Client connects.", []right{{"ROLE"}}})

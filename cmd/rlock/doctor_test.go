@@ -175,7 +175,7 @@ func TestDoctorRights(t *testing.T) {
 	require.Contains(t, plain, "warn for latches the user plain lacks: redisson_countdownlatch__channel__{job} rlock_latch:{job}\n")
 	require.Equal(t, "warn for hand-over between processes the user exact lacks: redisson_lock__channel:{job}:rlock_queue\n"+
 		"ok for WithAsked, WithLinger and Options.Deadlock the user exact lacks: rlock_client:{00000000-0000-0000-0000-000000000000}", rights("exact"))
-	require.Contains(t, plain, "ok for Options.Label the user plain lacks: rlock_client:{00000000-0000-0000-0000-000000000000}")
+	require.Contains(t, plain, "ok for Options.Label the user plain lacks: rlock_client:{00000000-0000-0000}")
 	require.Contains(t, rights("unlabelled"), "ok the user unlabelled has all rights for job", "these are not needed by everybody")
 	require.Equal(t, "bad there is no user nobody", rights("nobody"))
 	require.Equal(t, exitFailed, call(t, s.Addr(), "doctor", "-acl-user", "nobody").code)

@@ -72,7 +72,7 @@ func (v *viewer) addLabels(ctx context.Context, locks ...*state) {
 	}
 }
 
-// addLabelsOfWaiters adds the labels of waiters, and of permits with a known Client.
+// addLabelsOfWaiters adds the labels of waiters, and of permits.
 func (v *viewer) addLabelsOfWaiters(ctx context.Context, seen *view) {
 	ids := make(map[string]bool)
 	for _, queue := range [][]string{seen.Queue, seen.FairQueue, seen.Writers} {
@@ -83,7 +83,7 @@ func (v *viewer) addLabelsOfWaiters(ctx context.Context, seen *view) {
 		}
 	}
 	for i := range seen.Permits {
-		if p := &seen.Permits[i]; p.Host != "" {
+		if p := &seen.Permits[i]; p.Client != "" { // only Redisson's have none
 			ids[p.Client] = true
 		}
 	}

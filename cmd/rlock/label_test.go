@@ -99,7 +99,7 @@ func TestLabelNotFound(t *testing.T) {
 	require.Contains(t, r.out, "label not found")
 }
 
-// A permit's Client is known if its connection has a name; then its label is known, too.
+// A permit's Client is shown by its label, and by all of its id if its connection has a name.
 func TestLabelOfAPermit(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -114,6 +114,7 @@ func TestLabelOfAPermit(t *testing.T) {
 	redistest.Eventually(t, patience, func() bool {
 		return rdb.Do(t.Context(), rdb.B().Get().Key(kinds.LabelKey(c.ID())).Build()).Error() == nil
 	}, "the label is written")
+	require.Contains(t, call(t, s.Addr(), "show", "workers").out, `client "pod 7" (`+c.ID()[:18]+"…)\n")
 	lock(t.Context(), t, newLocks(t, s.Client(t)).Mutex("busy")) // in another process
 	waitFor(t, c, c.Mutex("busy"))                               // by a connection with its name
 	redistest.Eventually(t, patience, func() bool {

@@ -50,7 +50,7 @@ type permit struct {
 	Slot   *int64 `json:"slot,omitempty"`   // nil: Redisson's, or just released
 	Client string `json:"client,omitempty"` // the Client that holds it: its id, or the first half
 	Host   string `json:"host,omitempty"`
-	Label  string `json:"label,omitempty"` // that Client's label, if its host is known
+	Label  string `json:"label,omitempty"` // that Client's label
 	TTL    int64  `json:"ttl_ms"`          // -1: it does not expire
 }
 
@@ -157,7 +157,7 @@ func (p *permit) text() string {
 	case p.Host != "":
 		text += fmt.Sprintf(", client %s (%s)", labelled(p.Label, p.Client), p.Host)
 	case p.Client != "":
-		text += ", client " + p.Client + "…"
+		text += ", client " + labelled(p.Label, p.Client+"…")
 	}
 	return text
 }
