@@ -20,6 +20,7 @@ const (
 	memoryOf       = 5000 // waiters or holds; the race detector supports about 8,000 goroutines
 	waiterBytes    = 1024
 	holdBytes      = 512
+	inUseBytes     = 512 // in addition, for its handle and a ctx that somebody waits for
 	askedBytes     = 512 // in addition, for a hold with WithAsked
 	idleBytes      = 1280
 	pairAllocs     = 12 // 10 without the race detector
@@ -99,19 +100,38 @@ func memoryOfWaiters(t *testing.T, lock func(*rlock.Mutex, context.Context) (con
 	require.NoError(t, unlock())
 }
 
-// The memory of a hold, without its handle and the channel that ctx.Done makes, and the additional memory with WithAsked.
+// The memory of a hold, without and with its handle and the channel that ctx.Done makes, and the additional memory with WithAsked.
 func TestMemoryOfHolds(t *testing.T) {
 	s := redistest.Start(t)
 	c := newClient(t, s.Client(t))
 	hold := memoryOfHolds(t, c)
 	t.Logf("a hold costs %d bytes", hold)
 	assert.LessOrEqual(t, hold, int64(holdBytes))
+	inUse := memoryOfHoldsInUse(t, c)
+	t.Logf("a hold costs %d bytes, with its handle and the channel of its ctx", inUse)
+	assert.LessOrEqual(t, inUse, int64(holdBytes+inUseBytes))
 	asked := memoryOfHolds(t, c, rlock.WithAsked())
 	t.Logf("a hold with WithAsked costs %d bytes", asked)
 	assert.LessOrEqual(t, asked, int64(holdBytes+askedBytes))
 	again := memoryOfHolds(t, c)
 	t.Logf("a hold costs %d bytes, in a Client that listens for other processes", again)
 	assert.LessOrEqual(t, again, int64(holdBytes))
+}
+
+func memoryOfHoldsInUse(t *testing.T, c *rlock.Client) (per int64) {
+	t.Helper()
+	unlocks, before := make([]rlock.UnlockFunc, memoryOf), heapInUse()
+	for i := range unlocks {
+		ctx, unlock, err := c.Mutex(fmt.Sprintf("memory:%d", i)).Lock(context.Background())
+		require.NoError(t, err)
+		ctx.Done()
+		unlocks[i] = unlock
+	}
+	per = (heapInUse() - before) / memoryOf
+	for _, unlock := range unlocks {
+		require.NoError(t, unlock())
+	}
+	return per
 }
 
 func memoryOfHolds(t *testing.T, c *rlock.Client, options ...rlock.Option) (per int64) {
