@@ -317,3 +317,30 @@ func TestHoldOfAnotherLibrary(t *testing.T) {
 		waiter.getAndUnlock(t, testTimeout)
 	}
 }
+
+// The unlock that comes with an error names the lock once, and the reason: the Lock failed.
+func TestUnlockOfALockThatFailed(t *testing.T) {
+	virtual(t, func(t *testing.T, b fixture) {
+		m, x := b.Mutex(""), b.Mutex("x")
+		for name, l := range map[string]rlock.Locker{
+			`"": not held: its Lock failed`: m, `"All(, x)": not held: its Lock failed`: rlock.All(m, x),
+			`"quorum": not held: its Lock failed`: rlock.Quorum(b.Mutex("quorum"), x, x), `"pool": not held: its Lock failed`: b.Semaphore("pool").Locker(1),
+			`"fenced": not held: its Lock failed`: b.FencedMutex("fenced"), `"fair": not held: its Lock failed`: b.FairMutex("fair"),
+			`"read": not held: its Lock failed`: b.RWMutex("read").Read(), `"write": not held: its Lock failed`: b.RWMutex("write").Write(),
+			`"upgrade": not held: its Lock failed`:    b.RWMutex("upgrade").Upgradeable(),
+			`"permits": not held: its Acquire failed`: b.PermitSemaphore("permits").Locker(1),
+		} {
+			_, unlock, err := l.Lock(canceled())
+			require.Error(t, err)
+			err = unlock()
+			require.ErrorIs(t, err, rlock.ErrNotHeld)
+			require.EqualError(t, err, "rlock: "+name)
+		}
+		_, p, err := b.PermitSemaphore("").Acquire(t.Context())
+		require.Error(t, err)
+		require.EqualError(t, p.Release(), `rlock: "": not held: its Acquire failed`)
+		_, unlock, err := b.Client.Adopt(t.Context(), "no ticket")
+		require.ErrorIs(t, err, rlock.ErrTicket)
+		require.EqualError(t, unlock(), "rlock: not held: Adopt failed")
+	})
+}
