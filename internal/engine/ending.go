@@ -22,7 +22,7 @@ func (all *endings) add(ctx context.Context, c *Engine, cancel context.CancelCau
 }
 
 // settle returns when everything derived from the contexts is done, too. No mutex is held: there may be much of it.
-func (all *endings) settle(c *Engine) {
+func (all *endings) settle() {
 	for _, ctx := range *all {
 		_ = context.Cause(ctx) // waits until the first part is over
 	}

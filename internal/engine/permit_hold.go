@@ -230,7 +230,7 @@ func (p *heldPermit) lose(why Loss) {
 	var ended endings
 	ended.add(h.Context, c, h.cancel, loss)
 	h.mu.Unlock()
-	ended.settle(c)
+	ended.settle()
 	h.semaphore.of.own.remove(h.permits)
 	c.lost(h, h.semaphore.Kind.Name, loss)
 }
@@ -273,7 +273,7 @@ func (p *heldPermit) Closed() {
 		ended.add(h.Context, h.semaphore.Engine, h.cancel, why)
 	}
 	h.mu.Unlock()
-	ended.settle(h.semaphore.Engine)
+	ended.settle()
 }
 
 // gone ends a hold after Redis has lost one of its permits.

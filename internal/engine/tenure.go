@@ -281,7 +281,7 @@ func (k Keeper) Closed() {
 		h.cancel(why, &ended)
 	}
 	t.mu.Unlock()
-	ended.settle(t.Spec.Engine)
+	ended.settle()
 }
 
 // gone ends a tenure that is missing in Redis.
@@ -321,7 +321,7 @@ func (t *Tenure) Lose(why Loss) bool {
 	}
 	t.mu.Unlock()
 	c := t.Spec.Engine
-	ended.settle(c)
+	ended.settle()
 	t.leaveInsiders()
 	if x != nil {
 		c.loseIdle(x)

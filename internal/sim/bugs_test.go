@@ -3,6 +3,7 @@ package sim
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -11,8 +12,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/go-rlock/rlock/internal/require"
 )
 
 // Worlds of TestBugsAreFound.
@@ -164,20 +163,30 @@ func TestForeignContexts(t *testing.T) {
 // TestWaitsForForeignContextsAreFound builds TestForeignContexts with a bug in the library: losses wait for the parents of their contexts.
 func TestWaitsForForeignContextsAreFound(t *testing.T) {
 	t.Parallel()
-	const right, wrong = "c.foreign.Go(func() { cancel(why) })", "cancel(why)"
-	source, err := filepath.Abs("../engine/ending.go")
-	require.NoError(t, err)
-	text, err := os.ReadFile(source)
-	require.NoError(t, err)
-	require.Contains(t, string(text), right)
-	bug, overlay := filepath.Join(t.TempDir(), "ending.go"), filepath.Join(t.TempDir(), "overlay.json")
-	require.NoError(t, os.WriteFile(bug, bytes.Replace(text, []byte(right), []byte(wrong), 1), 0o600))
-	replace, err := json.Marshal(map[string]any{"Replace": map[string]string{source: bug}})
-	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(overlay, replace, 0o600))
+	overlay := withBug(t, "../engine/ending.go", "c.foreign.Go(func() { cancel(why) })", "cancel(why)")
 	out, err := exec.CommandContext(t.Context(), "go", "test", "-count=1", "-vet=off", "-overlay", overlay, "-run", "^TestForeignContexts$").CombinedOutput()
-	require.Error(t, err)
-	require.Contains(t, string(out), "(G2)")
+	if err == nil || !bytes.Contains(out, []byte("two owners (G1)")) && !bytes.Contains(out, []byte("(G2)")) {
+		t.Errorf("not found: %v: %s", err, out)
+	}
+}
+
+// withBug returns a file for -overlay that replaces one text in a source file by another.
+func withBug(t *testing.T, path, right, wrong string) string {
+	t.Helper()
+	dir := t.TempDir()
+	bug, overlay := filepath.Join(dir, "bug.go"), filepath.Join(dir, "overlay.json")
+	source, err1 := filepath.Abs(path)
+	text, err2 := os.ReadFile(source)
+	if !bytes.Contains(text, []byte(right)) {
+		t.Fatalf("no %q in %s: %v", right, path, err2)
+	}
+	err3 := os.WriteFile(bug, bytes.Replace(text, []byte(right), []byte(wrong), 1), 0o600)
+	replace, err4 := json.Marshal(map[string]any{"Replace": map[string]string{source: bug}})
+	err5 := os.WriteFile(overlay, replace, 0o600)
+	if err := errors.Join(err1, err3, err4, err5); err != nil {
+		t.Fatal(err)
+	}
+	return overlay
 }
 
 // A process that does not learn of a waiter keeps it waiting (G4): without its ear, WithLinger would be useless.
