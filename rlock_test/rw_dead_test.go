@@ -88,7 +88,7 @@ func TestUpgradeBesideDeadReaders(t *testing.T) {
 // G5: fields of dead readers do not pile up in a lock that is never written, whether its other readers unlock or die.
 func TestDeadReadersDoNotPileUp(t *testing.T) {
 	redistest.Parallel(t)
-	b := newFixture(t)
+	b := newFixture(t, rlock.Options{HandOff: rlock.HandOff{Most: -1}}) // each reader asks, even right after another
 	ctx := context.Background()
 	rw := b.RWMutex(b.name)
 	section, leave, err := rw.Read().Lock(ctx) // the lock always has a reader
