@@ -34,7 +34,7 @@ OTHERS           = rlock_test/others
 INTEROPFLAGS    ?= -race -count=1 -parallel=16 -timeout=20m
 
 # The servers of test-servers, see rlock_test/servers.sh.
-SERVERS      ?= installed redis-6.2 redis-8.2 redis-newest valkey-8.1 valkey-9.1
+SERVERS      ?= installed redis-6.2 redis-8.2 redis-newest valkey-8.1 valkey-9.1 redict haproxy
 SERVERSFLAGS ?= -count=1 -parallel=8 -timeout=30m
 
 # The fault tests. SEED replays a run, DURATION lengthens the random parts. The load tests have too many goroutines for the race
@@ -74,7 +74,7 @@ APT_INSTALL = { $(SUDO) apt-get -q update || true; } && \
 
 # apt-get can't run twice at once.
 .NOTPARALLEL:
-.PHONY: help test examples interop sim sim-ci fleet test-servers faults faults-ci bench bench-quick dashboard cover lint tidy api licences vulncheck version release-check portable fmt demo picture redis-server postgres c-compiler jdk node golangci-lint
+.PHONY: help test examples interop sim sim-ci fleet test-servers faults faults-ci bench bench-quick dashboard cover lint tidy api licences vulncheck version release-check portable fmt demo picture redis-server haproxy postgres c-compiler jdk node golangci-lint
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -117,7 +117,7 @@ sim-ci: ## a minute of the simulator, with fixed seeds
 fleet: ## a thousand processes on one lock, and on ten thousand: make fleet TIME=10m
 	cd $(SIM) && SIM_PROCESSES='$(PROCESSES)' SIM_TIME='$(TIME)' GOGC=400 $(GO) test $(SIMFLAGS) -v -run '^TestFleet' .
 
-test-servers: redis-server c-compiler ## the same tests on Redis 6.2 to the newest, and on Valkey; SERVERS='redis-6.2 valkey-9.1' for some
+test-servers: redis-server c-compiler $(filter haproxy,$(SERVERS)) ## the same tests on Redis 6.2 to the newest, Valkey and Redict, and some behind HAProxy; SERVERS='redis-6.2 valkey-9.1' for some
 	@python3 -m pip --version >/dev/null 2>&1 || { $(APT_INSTALL) python3-pip; }
 	@TESTFLAGS='$(SERVERSFLAGS)' rlock_test/servers.sh $(SERVERS)
 
@@ -205,6 +205,12 @@ redis-server: ## install redis-server if it is missing (apt-get or brew)
 	elif command -v brew >/dev/null; then brew install redis; \
 	fi; \
 	command -v redis-server >/dev/null || { echo "install Redis 6.2 or later so that redis-server is on PATH"; exit 1; }
+
+haproxy: ## install HAProxy if it is missing (apt-get or brew)
+	@probe() { PATH="$$PATH:/usr/sbin" command -v haproxy >/dev/null; }; \
+	if probe; then exit 0; fi; \
+	if command -v apt-get >/dev/null; then $(APT_INSTALL) haproxy; elif command -v brew >/dev/null; then brew install haproxy; fi; \
+	probe || { echo "install HAProxy so that haproxy is on PATH"; exit 1; }
 
 # Without these settings Debian's package would start a server, now and at each boot.
 postgres: ## install PostgreSQL if it is missing (apt-get or brew): the example fencing starts its own server

