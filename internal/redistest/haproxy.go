@@ -19,8 +19,8 @@ defaults
     timeout client 1h
     timeout server 1h
 listen redis
-    bind fd@3
     option tcp-check
+    bind fd@3
     tcp-check send PING\r\n
     tcp-check expect string +PONG
     tcp-check send INFO\ replication\r\n
