@@ -3,12 +3,15 @@ package engine
 import (
 	"slices"
 	"time"
+
+	"github.com/go-rlock/rlock/internal/calls"
 )
 
 // callers are the goroutines waiting, in order, for the right to make calls for a tenure, or for its loss. All fields are guarded by
 // tenure.mu.
 type callers struct {
 	queue   []*turn
+	gone    int           // how many of the queue have left it
 	lost    chan struct{} // closed when the tenure is lost; nil until first used
 	count   follower
 	longest time.Duration // the longest lease a re-entry was renewed for
@@ -20,6 +23,7 @@ type callers struct {
 type turn struct {
 	over  chan struct{} // closed when the right is granted, or the tenure is lost
 	given bool
+	gone  bool // it has left, and is still in the queue
 }
 
 // tryCallSlot takes the right to make calls for the tenure (I1) if it is free. It is for an unlock, which does not wait for the count
@@ -72,8 +76,8 @@ func (t *Tenure) leaves(w *turn) {
 	switch {
 	case w.given:
 		t.pass()
-	case t.callers != nil:
-		t.callers.queue = slices.DeleteFunc(t.callers.queue, func(o *turn) bool { return o == w })
+	case !calls.IsClosed(w.over): // otherwise a loss has emptied the queue
+		t.callers.without(w)
 	}
 }
 
@@ -101,18 +105,40 @@ func (t *Tenure) releaseCallSlot() {
 	t.pass()
 }
 
+// without takes a turn out of the queue, later: a crowd that leaves must not walk the queue for each.
+func (c *callers) without(w *turn) {
+	w.gone = true
+	if c.gone++; 2*c.gone > len(c.queue) {
+		c.queue = slices.DeleteFunc(c.queue, func(w *turn) bool { return w.gone })
+		c.gone = 0
+	}
+}
+
+// next takes the first turn out of the queue; nil: there is none.
+func (c *callers) next() *turn {
+	for len(c.queue) > 0 {
+		w := c.queue[0]
+		c.queue[0] = nil
+		if c.queue = c.queue[1:]; !w.gone {
+			return w
+		}
+		c.gone--
+	}
+	return nil
+}
+
 // pass gives the right to the next in line and wakes only that goroutine: waking all n each time would take n²/2 wake-ups. mu is held.
 func (t *Tenure) pass() {
-	t.calling = t.callers != nil && len(t.callers.queue) > 0 && !t.callers.count.calling // state passes it on
-	if !t.calling {
-		t.follow()
-	} else {
-		next := t.callers.queue[0]
-		t.callers.queue[0] = nil
-		t.callers.queue = t.callers.queue[1:]
-		next.given = true
-		close(next.over)
+	var next *turn
+	if t.callers != nil && !t.callers.count.calling { // otherwise state passes it on
+		next = t.callers.next()
 	}
+	if t.calling = next != nil; !t.calling {
+		t.follow()
+		return
+	}
+	next.given = true
+	close(next.over)
 }
 
 // losing returns a channel that is closed when the tenure is lost. mu is held, and the tenure is not lost yet.
@@ -137,5 +163,5 @@ func (t *Tenure) wake() {
 	if t.callers.lost != nil {
 		close(t.callers.lost)
 	}
-	t.callers.queue, t.callers.lost = nil, nil
+	t.callers.queue, t.callers.gone, t.callers.lost = nil, 0, nil
 }

@@ -2,7 +2,9 @@ package engine
 
 import (
 	"testing"
+	"time"
 
+	"github.com/go-rlock/rlock/internal/calls"
 	"github.com/go-rlock/rlock/internal/require"
 )
 
@@ -53,4 +55,33 @@ func TestCallsTakeTurns(t *testing.T) {
 	h.releaseCallSlot()
 	ok, _ = h.callSlot()
 	require.True(t, ok, "the right is free")
+}
+
+// A crowd leaves the queue for the right in any order, without walking it for each.
+func TestTurnsInACrowd(t *testing.T) {
+	t.Parallel()
+	const n = 200_000
+	h := new(Tenure)
+	h.calling = true
+	var turns []*turn
+	for range n {
+		_, turn := h.callSlot()
+		turns = append(turns, turn)
+	}
+	began := time.Now()
+	for i, turn := range turns {
+		if i%1000 != 0 {
+			h.leaves(turn)
+		}
+	}
+	for i := 0; i < n; i += 1000 {
+		h.releaseCallSlot()
+		require.True(t, calls.IsClosed(turns[i].over), "in order")
+		ok, _ := h.takes(turns[i])
+		require.True(t, ok)
+	}
+	h.releaseCallSlot()
+	require.False(t, h.calling)
+	require.Zero(t, len(h.callers.queue)+h.callers.gone)
+	require.Less(t, time.Since(began), 10*time.Second)
 }
