@@ -285,3 +285,24 @@ func TestLockNamesTheCure(t *testing.T) {
 		})
 	}
 }
+
+// So does a Lock that waits, where the server or a proxy has no pub/sub.
+func TestWaitNamesTheCure(t *testing.T) {
+	redistest.Parallel(t)
+	s := redistest.Start(t)
+	proxy := redistest.StartProxy(t, s.Addr())
+	proxy.OnRequest(redistest.Each("SUBSCRIBE", redistest.Fail("ERR unknown command `SUBSCRIBE`, with args beginning with: `channel`, ")))
+	a, b := newClient(t, s.Client(t), rlock.Options{}), newClient(t, redistest.Dial(t, proxy.Addr()), rlock.Options{})
+	for kind, of := range map[string]func(*rlock.Client) rlock.Locker{
+		"plain": func(c *rlock.Client) rlock.Locker { return c.Mutex("plain") },
+		"fair":  func(c *rlock.Client) rlock.Locker { return c.FairMutex("fair") },
+		"write": func(c *rlock.Client) rlock.Locker { return c.RWMutex("write").Write() },
+	} {
+		_, unlock, err := of(a).Lock(t.Context())
+		require.NoError(t, err, kind)
+		t.Cleanup(func() { _ = unlock() })
+		_, _, err = of(b).Lock(t.Context())
+		require.ErrorContains(t, err, "unknown command `SUBSCRIBE`", kind)
+		require.ErrorContains(t, err, "(a Lock that waits needs pub/sub: connect to the server itself, not to a proxy without it)", kind)
+	}
+}

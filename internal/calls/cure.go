@@ -9,8 +9,8 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Cure says in parentheses, after a space, what may help against an error of a connection that a server took and then refused; "" if
-// nothing is known.
+// Cure says in parentheses, after a space, what may help against an error of a connection that a server took and then refused, or on which
+// it does not subscribe; "" if nothing is known.
 func Cure(err error) string {
 	if err == nil {
 		return ""
@@ -22,6 +22,8 @@ func Cure(err error) string {
 		return " (a server or proxy without RESP3: add ?protocol=2 to the URL, or set AlwaysRESP2)"
 	case strings.Contains(said, "max number of clients"):
 		return " (raise the server's maxclients, or find what opens so many connections)"
+	case strings.Contains(said, "unknown command") && strings.Contains(strings.ToLower(said), "subscribe"):
+		return " (a Lock that waits needs pub/sub: connect to the server itself, not to a proxy without it)"
 	case strings.Contains(said, "DENIED "):
 		return " (its protected mode: set a password there, or a bind address)"
 	case strings.Contains(said, "unknown message type: 21"): // the first byte of an alert
