@@ -10,7 +10,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-var acquireScript = script{Text("acquire"), "375a606cd096b503d91a3746fe9dc9e2261b0058"}
+var acquireScript = script{Text("acquire"), "59aa9be2d3eddedb470d3777572b3f23d1554d0a"}
 
 // Status is the answer to an acquire. The zero value is no answer, so that it cannot be mistaken for success.
 type Status int8
@@ -66,6 +66,7 @@ type AcquireReply struct {
 	TTL    time.Duration // remaining time of the other hold, if Held; negative: no expiry
 	Holder string        // field of an owner, if Held; "" if unseen, or if a fair lock is free for another waiter
 	Joined bool          // the owner is in the queue, if Held
+	Place  int           // in the queue of processes, from 1 on; 0: none, or unknown
 	Behind bool          // it has just joined a fair lock's queue, behind a hold or a waiter that may be Redisson's
 	Other  bool          // if Held: only one of the two, the holder and the request, is of a read/write lock
 
@@ -104,6 +105,9 @@ func Acquire(ctx context.Context, c rueidis.Client, a AcquireArgs) (AcquireReply
 			name = "adopt"
 		}
 		return AcquireReply{}, failed(name, err, a.Fence, a.Queue, a.Fair.List, a.Fair.Times)
+	}
+	if a.Fair.List != "" {
+		reply.Behind, reply.Place = reply.Place == 2, 0
 	}
 	reply.Unconfirmed = unconfirmed
 	return reply, nil
@@ -189,10 +193,10 @@ func refused(r rueidis.RedisResult) (AcquireReply, error) {
 	ttl, _ := s[0].ToInt64()
 	holder, _ := s[1].ToString()
 	joined, _ := s[2].ToInt64()
-	if joined < 0 || joined > 2 {
+	if joined < 0 {
 		return AcquireReply{}, fmt.Errorf("unknown reply %d for the queue", joined)
 	}
-	return AcquireReply{Status: Held, TTL: duration(ttl), Holder: holder, Joined: joined > 0, Behind: joined == 2, Other: other}, nil
+	return AcquireReply{Status: Held, TTL: duration(ttl), Holder: holder, Joined: joined > 0, Place: int(joined), Other: other}, nil
 }
 
 // cutOther removes the final 1 of a refusal, which means that a lock of another kind is in the way.

@@ -16,7 +16,7 @@
 --
 -- Reply token                  held by the owner, with that count; 0 or more, and 0 without a counter
 -- Reply {ttl, holder, joined, other}  held by another owner for ttl more ms (-1: without expiry); holder is one of its fields; joined
---                              is 1 if the owner is in the queue; other is 1 if the fields show a read/write lock, otherwise missing
+--                              is the owner's place in the queue, from 1 on, 0 if it has none; other is 1 if the fields show a read/write lock, otherwise missing
 -- Reply -1                     a re-entry, but the hold to re-enter is gone
 -- Error FOREIGN                the key holds another hash than a lock: nothing was changed
 -- Error TOKEN                  the counter gives no token, see raise.lua: nothing was changed
@@ -75,7 +75,8 @@ if not held then
             return failed
           end
         end
-        joined = 1
+        local rank = redis.pcall('zrank', queue, entry)
+        joined = type(rank) == 'number' and rank + 1 or 1
       end
     end
     return {ttl, holder, joined, other}

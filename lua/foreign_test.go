@@ -297,7 +297,7 @@ func TestCommandsInScripts(t *testing.T) {
 	l.must("PEXPIRE", l.queue, strconv.FormatInt((grantLease+margin).Milliseconds()-1, 10)) // so that it does not depend on a millisecond
 	release.Owner, release.Next, release.Stay = other, next, false
 	require.Equal(t, map[string]int64{
-		"evalsha": 2, "pttl": 3, "hrandfield": 1, "zrange": 3, "zadd": 2, "hexists": 1, "pubsub|numsub": 2,
+		"evalsha": 2, "pttl": 3, "hrandfield": 1, "zrange": 3, "zadd": 2, "hexists": 1, "pubsub|numsub": 2, "zrank": 1,
 		"zrem": 1, "hset": 1, "pexpire": 2, "publish": 1, "hdel": 2,
 	}, run())
 }

@@ -52,7 +52,7 @@ func FuzzReplies(f *testing.F) {
 			t.Fatalf("acquire: %q is %+v, %v", reply, got.acquired, got.err)
 		}
 		if a := got.acquired; list && ((a.TTL < 0) != (refused.TTL < 0) || a.Holder != refused.Holder ||
-			a.Joined != refused.Joined || a.Behind != refused.Behind || a.Other != refused.Other) {
+			a.Joined != refused.Joined || a.Place != refused.Place || a.Other != refused.Other) {
 			t.Fatalf("acquire: %q is %+v", reply, a)
 		}
 		var released lua.ReleaseReply
@@ -61,6 +61,8 @@ func FuzzReplies(f *testing.F) {
 			released.Status = []lua.Released{lua.NotHeld, lua.Freed, lua.Granted}[n]
 		case one && n == 3:
 			released = lua.ReleaseReply{Status: lua.Freed, Several: true}
+		case one && n == 4:
+			released = lua.ReleaseReply{Status: lua.Freed, Several: true, Outsiders: true}
 		case single && token >= 0:
 			released = lua.ReleaseReply{Status: lua.HandedOff, Token: token}
 		case two && first >= 0 && second > 0:
@@ -95,7 +97,7 @@ func integer(reply string) (n int64, ok bool) {
 	return n, reply == fmt.Sprintf(":%d\r\n", n)
 }
 
-var aRefusal = regexp.MustCompile(`^[*~]([34?])\r\n:(-?\d+)\r\n(?:\+|\$\d+\r\n)(-?\d+)\r\n:([012])\r\n(:1\r\n)?(?:\.\r\n)?$`)
+var aRefusal = regexp.MustCompile(`^[*~]([34?])\r\n:(-?\d+)\r\n(?:\+|\$\d+\r\n)(-?\d+)\r\n:(\d+)\r\n(:1\r\n)?(?:\.\r\n)?$`)
 
 // refusal is pair for a list of an integer, a text, a 0, 1 or 2, and perhaps a 1. Its TTL is in ns.
 func refusal(reply string) (r lua.AcquireReply, ok bool) {
@@ -107,9 +109,10 @@ func refusal(reply string) (r lua.AcquireReply, ok bool) {
 		return r, false
 	}
 	ttl, err := strconv.ParseInt(m[2], 10, 64)
+	place, tooLong := strconv.Atoi(m[4])
 	return lua.AcquireReply{
-		TTL: time.Duration(ttl), Holder: m[3], Joined: m[4] != "0", Behind: m[4] == "2", Other: m[5] != "",
-	}, err == nil
+		TTL: time.Duration(ttl), Holder: m[3], Joined: place != 0, Place: place, Other: m[5] != "",
+	}, err == nil && tooLong == nil
 }
 
 // alone is pair for a list of one integer.

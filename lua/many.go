@@ -12,8 +12,8 @@ import (
 // Scripts for many locks at once. Each includes the script for one lock, and does the same for every lock.
 
 var (
-	acquireAllScript  = script{calling("acquire", "acquire_all"), "99a8e6a7721a8cf3ebb1a9afdee0775bc8e9535e"}
-	releaseEachScript = script{calling("release", "release_each"), "ba3f8ead65c770d06357c8c373562fafae8c7e8c"}
+	acquireAllScript  = script{calling("acquire", "acquire_all"), "436da8caab7f4cbdd5a98c1e3ca58099f8124d36"}
+	releaseEachScript = script{calling("release", "release_each"), "8c32e05e6653e7b9d65f03cf3972a1f8910497f2"}
 )
 
 // calling returns the text of a script that calls another script as a function of its KEYS and ARGV.

@@ -63,7 +63,8 @@ func (m *model) acquire(a lua.AcquireArgs) lua.AcquireReply {
 		}
 	default:
 		m.join(entryOf(a.Owner, a.Fence))
-		reply = lua.AcquireReply{Status: lua.Held, Holder: m.holder, Joined: true}
+		place := 1 + slices.Index(m.queue, entryOf(a.Owner, a.Fence))
+		reply = lua.AcquireReply{Status: lua.Held, Holder: m.holder, Joined: true, Place: place}
 	}
 	return reply
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-var releaseScript = script{Text("release"), "a708f61c0ffd4658fc43137a45e9f8876b36c2fe"}
+var releaseScript = script{Text("release"), "dcde5a3841307f96994b68c87c33841d3e21147f"}
 
 // ReleaseArgs says who releases which lock, and who gets it.
 type ReleaseArgs struct {
@@ -21,6 +21,7 @@ type ReleaseArgs struct {
 	Count   int           // the owner's count after this call, 0 to end the hold
 	Lease   time.Duration // of the remaining hold, or of Next; sent in whole milliseconds
 	Publish Publish       // used if Count is 0
+	Listens bool          // a writer's process listens to the channel
 
 	Next string // owner of this process that waits for the lock, if Count is 0; "": none
 	Stay bool   // Next gets the lock even if others are in the queue
@@ -68,6 +69,8 @@ type ReleaseReply struct {
 	// Several means, if Freed, that several connections listen to the unlock channel. A plain channel on a cluster
 	// may have more listeners than Redis counts.
 	Several bool
+	// Outsiders means, if Freed, that listeners out of the line, this process excepted, were told. They are slower to ask than this process.
+	Outsiders bool
 
 	WithoutQueue bool // the queue is unchanged: the call was repeated without it
 	NoQueue      bool // because the user may not use queues
@@ -126,6 +129,9 @@ func (a *ReleaseArgs) call(memory *releaseMemory) (s script, keys, args []string
 	switch {
 	case a.Side != Whole:
 		args, fence = args[:5], "" // nobody is next
+		if a.Listens {
+			args = append(args, "1")
+		}
 	case a.Key == "":
 		args = args[:7]
 	case a.Fence != "" && a.Spare > 0:
@@ -184,6 +190,8 @@ func readReleased(m rueidis.RedisMessage) (ReleaseReply, error) {
 		return ReleaseReply{Status: Granted}, nil
 	case n == 3:
 		return ReleaseReply{Status: Freed, Several: true}, nil
+	case n == 4:
+		return ReleaseReply{Status: Freed, Several: true, Outsiders: true}, nil
 	}
 	return ReleaseReply{}, fmt.Errorf("unknown reply %d", n)
 }

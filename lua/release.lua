@@ -17,6 +17,7 @@
 --
 -- Reply 1        released, and waiters were notified
 -- Reply 3        released for all, and several listen, or may
+-- Reply 4        the same, and some of them are outsiders, see below
 -- Reply 2        released, and another process of the queue has the lock
 -- Reply {token, spare}  released, and the next owner in this process has the lock; token is 0 without KEYS[2]. That owner also gets the
 --                       next spare numbers; spare is missing if there are none
@@ -75,10 +76,19 @@ end
 
 local front, score -- the first of the queue
 
-local function announce(message)
+local line = ARGV[5] .. ':rlock_queue'
+
+local function has_outsiders(listen)
+  return not listen.err and listen[2] > listen[4]
+end
+
+local function announce(message, outsiders)
   local heard = redis.pcall(ARGV[4], ARGV[5], message)
   if type(heard) ~= 'number' then
     return redis.error_reply('UNTOLD ' .. heard.err)
+  end
+  if outsiders or queue and not front and heard > 0 and has_outsiders(listening(ARGV[4], ARGV[5], line)) then
+    return 4
   end
   if heard > 1 or front and is_unseen(score) then
     return 3
@@ -86,11 +96,11 @@ local function announce(message)
   return 1
 end
 
-local function free(message)
+local function free(message, outsiders)
   if redis.call('hdel', lock, owner) == 0 then -- the key goes with its last field
     return 0
   end
-  return announce(message)
+  return announce(message, outsiders)
 end
 
 -- A different owner keeps the lock taken, so that a late renewal or re-entry of this owner finds nothing.
@@ -213,8 +223,8 @@ if stay then
   return hand_off()
 end
 
-local listen = listening(ARGV[4], ARGV[5], ARGV[5] .. ':rlock_queue', channel_of(ARGV[5], front or next), channel_of(ARGV[5], next))
-local outsiders, heard = listen.err or listen[2] > listen[4], listen[6]
+local listen = listening(ARGV[4], ARGV[5], line, channel_of(ARGV[5], front or next), channel_of(ARGV[5], next))
+local outsiders, heard = listen.err or has_outsiders(listen), listen[6]
 
 if entry_of_next then
   local last = not front and 0 or redis.call('zrange', queue, '-1', '-1', 'withscores')[2]
@@ -232,7 +242,7 @@ if entry_of_next then
 end
 
 if outsiders then
-  return free(invite() and '00' or '0')
+  return free(invite() and '00' or '0', not listen.err)
 end
 
 -- The grants below are announced before the owner's field is deleted, which must not fail then. So the right to delete is tested here.

@@ -14,9 +14,10 @@ import (
 )
 
 var (
-	freed       = lua.ReleaseReply{Status: lua.Freed}
-	severalTold = lua.ReleaseReply{Status: lua.Freed, Several: true}
-	notHeld     = lua.ReleaseReply{Status: lua.NotHeld}
+	freed         = lua.ReleaseReply{Status: lua.Freed}
+	severalTold   = lua.ReleaseReply{Status: lua.Freed, Several: true}
+	outsidersTold = lua.ReleaseReply{Status: lua.Freed, Several: true, Outsiders: true}
+	notHeld       = lua.ReleaseReply{Status: lua.NotHeld}
 )
 
 // The reply shows whether several processes listen, including the releaser.

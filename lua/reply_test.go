@@ -130,7 +130,11 @@ func TestEveryKnownReply(t *testing.T) {
 	acquired := func(token int64) lua.AcquireReply { return lua.AcquireReply{Status: lua.Acquired, Token: token} }
 	lost := lua.AcquireReply{Status: lua.Lost}
 	held := func(ttl time.Duration, holder string, joined bool) lua.AcquireReply {
-		return lua.AcquireReply{Status: lua.Held, TTL: ttl, Holder: holder, Joined: joined}
+		reply := lua.AcquireReply{Status: lua.Held, TTL: ttl, Holder: holder, Joined: joined}
+		if joined {
+			reply.Place = 1
+		}
+		return reply
 	}
 	handed := func(token int64) lua.ReleaseReply { return lua.ReleaseReply{Status: lua.HandedOff, Token: token} }
 	spare := func(token, more int64) lua.ReleaseReply {
@@ -184,7 +188,7 @@ var unknown = []string{
 	"_\r\n", "$-1\r\n", "*-1\r\n", "#t\r\n", "+OK\r\n", "$1\r\n1\r\n", ",1.0\r\n", "(1\r\n",
 	":-2\r\n", ":-9223372036854775808\r\n",
 	"*0\r\n", "*1\r\n:-1\r\n", "*2\r\n$1\r\na\r\n:7\r\n", "*2\r\n:7\r\n_\r\n", "*2\r\n:7\r\n#t\r\n", "*2\r\n:7\r\n$1\r\na\r\n",
-	"*3\r\n:7\r\n$1\r\na\r\n$1\r\na\r\n", "*3\r\n:7\r\n$1\r\na\r\n:3\r\n", "*3\r\n:7\r\n$1\r\na\r\n#t\r\n",
+	"*3\r\n:7\r\n$1\r\na\r\n$1\r\na\r\n", "*3\r\n:7\r\n$1\r\na\r\n:-1\r\n", "*3\r\n:7\r\n$1\r\na\r\n#t\r\n",
 	"*4\r\n:7\r\n$1\r\na\r\n:0\r\n:0\r\n", "*1\r\n+1\r\n", "*1\r\n*1\r\n:1\r\n", "*1\r\n_\r\n", "*1\r\n#t\r\n", "*3\r\n:1\r\n:1\r\n:1\r\n",
 	"*2\r\n:2\r\n:0\r\n", "*2\r\n:-2\r\n:0\r\n",
 	"*2\r\n+1\r\n+1\r\n", "*2\r\n$1\r\n1\r\n$1\r\n0\r\n", "*2\r\n_\r\n_\r\n", "*2\r\n#t\r\n#t\r\n", "*2\r\n#f\r\n#f\r\n",

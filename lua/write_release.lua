@@ -7,8 +7,10 @@
 -- ARGV[3]  lease in ms of the remaining levels
 -- ARGV[4]  how to publish: publish or spublish
 -- ARGV[5]  unlock channel
+-- ARGV[6]  optional: 1 if this process listens there
 --
 -- Reply 1       released; if the hold has ended, waiters were notified
+-- Reply 4       the same, and they are not only this process's
 -- Reply 0       not held by the owner, which has no mark left
 -- Error UNTOLD  released, but waiters could not be notified
 --
@@ -69,5 +71,8 @@ local heard = redis.pcall(ARGV[4], ARGV[5], '1')
 redis.pcall(ARGV[4], ARGV[5], '00')
 if type(heard) ~= 'number' then
   return redis.error_reply('UNTOLD ' .. heard.err)
+end
+if heard > (tonumber(ARGV[6]) or 0) then
+  return 4
 end
 return 1

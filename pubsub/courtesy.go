@@ -1,19 +1,30 @@
 package pubsub
 
-import "time"
+import (
+	"maps"
+	"time"
+)
 
 // An unlock that notifies all lets the first to ask have the lock: the process nearest to Redis, usually the previous
-// holder. So now and then a first waiter steps aside for a moment, a courtesy ([Hub.Aside]), and others ask first:
+// holder. So in each process the first waiter sometimes waits for a moment before it asks, a courtesy ([Hub.Aside]):
 //
 //   - in the unlocking process, if its unlocks notify all, it had a run of them, and others listen ([Hub.GiveWay]);
-//   - in the first process of Redis's queue, if the lock is free for listeners out of line ('? 0').
+//   - in the unlocking process, if it was the only one who wanted the lock there, and listeners out of line were told
+//     ([Hub.Yield]);
+//   - in the first process of Redis's queue, if the lock is free for listeners out of line ('? 0');
+//   - in a process that others come before: those before it in Redis's queue or, where there is none, those who have had
+//     the lock less lately. For each of them it waits a part of the moment.
 //
-// The timer or a message ends the courtesy, so nobody sleeps through an unlock. The listeners need not want the lock:
-// so the next courtesy comes a while later at the earliest (again), unless one of them has come. Vain courtesies cost
-// a twenty-fifth of the time at most.
+// The timer or a message ends the courtesy, so nobody sleeps through an unlock. The listeners out of line need not want
+// the lock: so the next courtesy towards them comes a while later at the earliest (again), unless one of them has come.
+// Vain courtesies cost a twelfth of the time at most.
 
-// again is the pause before the next courtesy if nobody came in the last.
-const again = 250 * time.Millisecond
+const (
+	// again is the pause before the next courtesy if nobody came in the last.
+	again = 250 * time.Millisecond
+	// steps is how many processes before this one make it wait for all of Hub.Aside.
+	steps = 5
+)
 
 // GiveWay is [Hub.Ending] for a holder whose release notifies all, this process included. The first waiter steps
 // aside for others if this process has had the lock for run in a row.
@@ -43,27 +54,35 @@ func (h *Hub) Alone(q Queue) {
 }
 
 // stepAside makes the first waiter ask after a courtesy. It returns false if there is none, or the waiter asks now.
-func (t *topic) stepAside() bool {
+func (t *topic) stepAside() bool { return t.mayStepAside() && t.asksIn(t.hub.Aside) }
+
+// asksIn makes the first waiter ask after d. It returns false if there is none, it asks now, or d is 0.
+func (t *topic) asksIn(d time.Duration) bool {
 	asks := t.current != nil && t.current.claim == unclaimed
-	if t.first == nil || asks || !t.mayStepAside() || t.hub.Aside == 0 {
+	if t.first == nil || asks || d == 0 {
 		return false
 	}
 	t.polite = true
-	t.setTimer(t.hub.Aside)
+	t.setTimer(d)
 	return true
 }
 
 // mayStepAside reports whether the last courtesy, or the beginning of a run, is long enough ago.
 func (t *topic) mayStepAside() bool { return !time.Now().Before(t.aside) }
 
-// othersFirst notes that others go first now.
-func (t *topic) othersFirst() { t.aside = time.Now().Add(again) }
+// othersFirst notes that others go first now. If one of them has just come, the next courtesy is due as soon.
+func (t *topic) othersFirst() {
+	if now := time.Now(); now.Sub(t.came) >= outsidersStay {
+		t.aside = now.Add(again)
+	}
+}
 
 // unlockedForAll handles '0', the message of an unlock that notifies all. It reports whether the first waiter asks at
 // once.
 func (t *topic) unlockedForAll() bool {
 	if !t.own { // somebody else had the lock
-		t.aside = time.Time{}
+		t.aside, t.came = time.Time{}, time.Now()
+		t.lead = min(t.lead+1, steps)
 		return true
 	}
 	t.own = false
@@ -72,4 +91,102 @@ func (t *topic) unlockedForAll() bool {
 	}
 	t.othersFirst()
 	return false
+}
+
+// inOrder makes the first waiter ask, after those who come before it.
+func (t *topic) inOrder() {
+	if w := t.first; w == nil || w.Shared || !t.asksIn(t.hub.Aside*time.Duration(min(t.before(), steps))/steps) {
+		t.wakeFirst()
+	}
+}
+
+// before returns how many processes come before this one.
+func (t *topic) before() int {
+	if t.queue.Shared {
+		return max(0, t.rivals.count()-t.rivals.heard)
+	}
+	return int(t.ahead)
+}
+
+// rivals are the processes that have had a lock without a queue in Redis lately, except this one.
+type rivals struct {
+	seen  map[string]time.Time // by the id of the client: when it last had the lock, as far as this process knows
+	heard int                  // unlocks of others since this process had the lock
+}
+
+const (
+	lately     = 5 * time.Second
+	mostRivals = 64
+)
+
+func (r *rivals) count() int { return len(r.seen) }
+
+// has notes who has the lock.
+func (r *rivals) has(client string) {
+	now := time.Now()
+	maps.DeleteFunc(r.seen, func(_ string, at time.Time) bool { return now.Sub(at) > lately })
+	if r.seen == nil {
+		r.seen = make(map[string]time.Time)
+	}
+	if len(r.seen) < mostRivals {
+		r.seen[client] = now
+	}
+}
+
+// yields are the locks that this process has lately left to listeners out of line.
+type yields struct {
+	of   map[Queue]yield
+	most int // before those that are over are forgotten
+}
+
+type yield struct {
+	until time.Time // who comes next here asks then
+	again time.Time // the next one may begin then
+}
+
+// Yield is for a holder whose release has told listeners out of line. If nobody waits here, who comes next lets them
+// ask first.
+func (h *Hub) Yield(q Queue) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	now := time.Now()
+	y := &h.yields
+	if t := h.topics[q]; t != nil {
+		t.rivals.heard, t.lead = 0, 0
+	}
+	if h.Aside == 0 || now.Before(y.of[q].again) {
+		return
+	}
+	if len(y.of) >= y.most {
+		maps.DeleteFunc(y.of, func(_ Queue, over yield) bool { return !now.Before(over.again) })
+		y.most = max(64, 2*len(y.of))
+	}
+	if y.of == nil {
+		y.of = make(map[Queue]yield)
+	}
+	y.of[q] = yield{now.Add(2 * h.Aside), now.Add(again)}
+}
+
+// left returns how long the next waiter of q, which nobody else waits for here, lets others ask first.
+func (y *yields) left(w *Waiter, q Queue) time.Duration {
+	if len(y.of) == 0 || w.Shared || w.Ahead {
+		return 0
+	}
+	left := time.Until(y.of[q].until)
+	if !w.Until.IsZero() && time.Until(w.Until) < 2*left { // it has little time
+		return 0
+	}
+	return max(0, left)
+}
+
+// Saw notes what the waiter's attempt found, before [Waiter.Held]: the place of its process in Redis's queue, from 1 on,
+// or 0 if it has none, and the client that has the lock.
+func (w *Waiter) Saw(place int, client string) {
+	t := w.topic
+	t.hub.mu.Lock()
+	defer t.hub.mu.Unlock()
+	delete(t.hub.yields.of, t.queue) // others have come
+	if t.ahead = int32(max(0, place-1)); t.queue.Shared && client != "" {
+		t.rivals.has(client)
+	}
 }

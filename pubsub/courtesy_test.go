@@ -2,6 +2,7 @@ package pubsub
 
 import (
 	"io"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -171,6 +172,8 @@ func TestCourtesyInATurn(t *testing.T) {
 		require.Same(t, ws[0], claimOf(d.hub, queue(d.ch)))
 		require.True(t, ws[0].Queued(time.Hour))
 		asksIn(t, ws[0], 0)
+		d.hub.message(d.ch, "00") // a turn of this side
+		asksIn(t, ws[0], 0)
 
 		d.hub.message(d.ch, "0")
 		asksIn(t, ws[0], 0)
@@ -193,6 +196,7 @@ func TestOutsidersGoFirst(t *testing.T) {
 			d.hub.message(d.ch, "00")
 			asksIn(t, ws[0], want)
 		}
+		time.Sleep(outsidersStay) // the last of them has gone
 		for range 4 {
 			gave := time.Now()
 			outsiders(moment)
@@ -207,12 +211,133 @@ func TestOutsidersGoFirst(t *testing.T) {
 			asksIn(t, ws[0], 0)
 		}
 		d.hub.message(d.ch, "00") // another process is the first
+		outsiders(moment)         // one of them has just come
+		time.Sleep(outsidersStay)
+		d.hub.message(d.ch, "00")
 		outsiders(0)
 		d.hub.message(d.ch, "0")
 		asksIn(t, ws[0], 0)
 		d.told("? 0")
 		d.hub.message(d.ch, "0")
 		asksIn(t, ws[0], 0)
+		outsiders(0) // they have had two turns for one
 		outsiders(moment)
+	})
+}
+
+// After an unlock that notifies all, the first in Redis's queue asks at once, the others the later the more are before them, and at
+// the end of the moment at the latest.
+func TestInOrder(t *testing.T) {
+	t.Parallel()
+	polite(t, "o", func(t *testing.T, d *manualHub, ws []*Waiter) {
+		unlocked := func(want time.Duration) {
+			t.Helper()
+			d.hub.message(d.ch, "0")
+			asksIn(t, ws[0], want)
+		}
+		const step = (moment - time.Millisecond) / steps
+		for place, before := range map[int]time.Duration{0: 0, 1: 0, 2: 1, 3: 2, 1 + steps: steps, 1000: steps} {
+			ws[0].Saw(place, "")
+			unlocked(before*step + min(before, 1)*time.Millisecond)
+		}
+		ws[0].Saw(3, "")
+		d.hub.message(d.ch, "00") // the first one's turn is over
+		unlocked(step + time.Millisecond)
+		d.told("? 0") // this process is the first
+		d.hub.message(d.ch, "00")
+		unlocked(0)
+	})
+}
+
+// Where there is no queue in Redis, a process lets each of those that have had the lock lately have a turn before its next.
+func TestRivalsFirst(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d := newManualHub(t)
+		d.hub.Aside = moment - time.Millisecond
+		d.shares = true
+		w := &Waiter{}
+		require.True(t, d.hub.Join(w, d.q()))
+		w.Held(time.Hour, false)
+		d.obey()
+		asksIn(t, w, 0)
+		unlocked := func(want time.Duration, holder string) {
+			t.Helper()
+			d.hub.message(d.ch, "1")
+			began := time.Now()
+			<-w.turn
+			require.Equal(t, want, time.Since(began))
+			w.Saw(0, holder)
+			w.Held(time.Hour, false)
+		}
+		unlocked(0, "a")
+		unlocked(0, "b")
+		d.hub.Yield(d.q()) // it has had the lock
+		const step = (moment - time.Millisecond) / steps
+		unlocked(step+time.Millisecond, "a")
+		unlocked(0, "b")
+		unlocked(0, "")
+
+		d.hub.Yield(d.q())
+		require.True(t, d.hub.EndingForAll(d.q()))
+		unlocked(2*step+time.Millisecond, "a") // its own unlock is no other's turn
+		unlocked(step+time.Millisecond, "")
+		time.Sleep(lately + time.Nanosecond)
+		d.hub.Yield(d.q())
+		unlocked(step+time.Millisecond, "a") // b has gone
+		unlocked(0, "")
+		w.Leave()
+		d.obey()
+	})
+}
+
+// A waiter that comes after this process's unlock, alone, lets listeners out of line ask first, unless it has little time. If none of them
+// came, the next does so a while later.
+func TestYield(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d := newManualHub(t)
+		d.hub.Aside = moment - time.Millisecond
+		const long = 2*(moment-time.Millisecond) + time.Millisecond
+		q := d.q()
+		comes := func(want time.Duration) *Waiter {
+			t.Helper()
+			w := &Waiter{}
+			began := time.Now()
+			if !d.hub.Join(w, q) {
+				<-w.turn
+			}
+			require.Equal(t, want, time.Since(began))
+			return w
+		}
+		d.hub.Yield(q)
+		hasty := &Waiter{Until: time.Now().Add(long)}
+		require.True(t, d.hub.Join(hasty, q))
+		hasty.Done(-1)
+		gave := time.Now()
+		comes(long).Done(-1)
+		d.hub.Yield(q)
+		comes(0).Done(-1)
+		time.Sleep(time.Until(gave.Add(again)))
+		d.hub.Yield(q)
+		w := comes(long)
+		w.Saw(0, "a") // they have come
+		w.Held(time.Hour, false)
+		require.Equal(t, Left, w.Leave())
+		d.hub.Yield(q)
+		w = &Waiter{}
+		require.False(t, d.hub.Join(w, q))
+		second := &Waiter{}
+		require.False(t, d.hub.Join(second, q))
+		require.Equal(t, Left, w.Leave())
+		<-second.turn // in its place
+		second.Done(-1)
+		d.obey()
+		require.Zero(t, d.hub.Len())
+		for n := range 1000 { // what is over is forgotten
+			d.hub.Yield(Queue{Lock: strconv.Itoa(n)})
+			time.Sleep(again)
+		}
+		require.LessOrEqual(t, len(d.hub.yields.of), 64)
 	})
 }

@@ -47,6 +47,7 @@ func (w *Waiter) TakePlace(owner string) bool {
 	w.leavePlace() // it may have lost the one under another owner
 	w.place = &queueEntry{owner: owner}
 	t.places.add(w)
+	t.ahead = steps // until Redis says how many there are
 	return true
 }
 
@@ -168,7 +169,8 @@ func (t *topic) look(d time.Duration) {
 		return
 	}
 	t.freed()
-	if t.queue.Counts || !t.stepAside() { // permits are reserved for the notified process
+	t.ahead = 0
+	if t.queue.Counts || t.lead > 1 || !t.stepAside() { // permits are reserved for the notified process
 		t.wakeFirst()
 	}
 }
@@ -195,7 +197,13 @@ func (s *subscription) unlocked(payload string) {
 			continue
 		}
 		t.freed()
+		if t.queue.Shared && !t.own {
+			t.rivals.heard++
+		} else if t.queue.Shared {
+			t.own = false
+		}
 		if payload == "00" {
+			t.ahead, t.lead = max(0, t.ahead-1), max(0, t.lead-1)
 			t.outside = time.Now()
 			if t.mayStepAside() {
 				t.othersFirst()
@@ -207,7 +215,7 @@ func (s *subscription) unlocked(payload string) {
 		case payload == "1" && !t.queue.Shared:
 			t.wakeAll()
 		default:
-			t.wakeFirst()
+			t.inOrder()
 		}
 	}
 }

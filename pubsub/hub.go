@@ -61,6 +61,7 @@ type Hub struct {
 	links  map[string]*link // by node address; plain channels use plainLink
 	router router
 	told   map[string]bool // by address of a link: Deaf was called
+	yields yields
 
 	draining bool // every waiter has an error, except those that go ahead, and those given the turn since
 	closed   bool // those have one, too
@@ -153,9 +154,16 @@ func (h *Hub) Join(w *Waiter, q Queue) (turn bool) {
 	t := h.topic(w, q)
 	if t.first == nil {
 		lasts := t.localHoldLasts()
-		if lasts == 0 || q.Each {
+		pause := h.yields.left(w, q)
+		switch {
+		case q.Each || lasts == 0 && pause == 0:
 			t.askAtOnce(w)
 			return true
+		case lasts == 0:
+			t.push(w)
+			w.park()
+			t.asksIn(pause)
+			return false
 		}
 		t.need = true
 		t.setTimer(lasts)
@@ -332,6 +340,18 @@ func (h *Hub) Ending(q Queue) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.freed(q)
+}
+
+// EndingForAll is [Hub.Ending] for a release that notifies all, this process included. It reports whether that listens.
+func (h *Hub) EndingForAll(q Queue) (listens bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	t := h.freed(q)
+	if t == nil {
+		return false
+	}
+	t.own = t.live()
+	return t.own
 }
 
 // Wake wakes the first waiter of q, as a message would.

@@ -14,7 +14,7 @@ import (
 // effect it must have.
 
 func (m *model) joins() {
-	w := &Waiter{Until: time.Now().Add(time.Hour), Shared: m.shares && m.rnd.IntN(3) > 0}
+	w := &Waiter{Until: time.Now().Add(10 * time.Hour), Shared: m.shares && m.rnd.IntN(3) > 0}
 	w.Joint = w.Shared && m.rnd.IntN(3) > 0
 	w.Value = sharer(w.Joint)
 	w.Ahead = m.shares && !w.Shared && m.rnd.IntN(4) == 0
@@ -22,9 +22,18 @@ func (m *model) joins() {
 		w.Until = time.Now()
 	}
 	m.note("join")
+	if m.rnd.IntN(8) == 0 {
+		m.note("yield")
+		m.hub.yields = yields{} // the last is long ago
+		m.hub.Yield(m.q())
+	}
 	turn := m.hub.Join(w, m.q())
 	m.moved("Join", w)
 	switch {
+	case !turn && len(m.live()) == 0 && m.topic().polite:
+		m.note("yields")
+		m.yielded++
+		m.event()
 	case turn && w.Shared && (!w.Joint || len(m.live()) > 0):
 		require.True(m.t, len(m.live()) == 0 || m.shareAsked(), "apart beside others that wait")
 		m.goApart(w)

@@ -21,7 +21,7 @@ import "time"
 //
 //	event      from         to
 //	Join       new       -> turn       nobody else is in the queue, and no hold of this process is known; or it goes ahead of all
-//	Join       new       -> waiting
+//	Join       new       -> waiting    behind others, or for a moment, in which others are to ask (Hub.Yield)
 //	Join       new       -> due        each waiter has a place, and the subscription is live
 //	Join       new       -> due        it goes ahead of all, and another has the turn
 //	Join       new       -> stopped    the hub is closed or draining, or its time is over

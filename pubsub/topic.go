@@ -52,7 +52,12 @@ type topic struct {
 	asked     uint64    // news when the current or last turn began
 	heard     bool      // the subscription was live at that time
 
+	ahead  int32  // processes before this one in Redis's queue, as far as it knows
+	rivals rivals // for a lock without a queue in Redis
+
 	outside time.Time // last message to listeners out of line; zero: none
+	came    time.Time // last unlock of such a listener, as far as this process knows
+	lead    int32     // how many more turns they had than processes in line
 	aside   time.Time // the first waiter does not step aside for other processes before that; zero: it may now
 	own     bool      // this process's unlock, which notifies all, is under way: the next '0' is its own
 
@@ -386,10 +391,10 @@ func (t *topic) expired() {
 	defer t.hub.mu.Unlock()
 	polite := t.polite
 	t.timerAt, t.polite = time.Time{}, false
-	if t.sub == nil { // dropped since
+	if t.sub == nil && t.first == nil { // dropped since
 		return
 	}
-	if !polite { // a message may have been missed
+	if !polite && t.sub != nil { // a message may have been missed
 		t.sub.suspect()
 	}
 	t.wakeFirst()

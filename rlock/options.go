@@ -102,7 +102,7 @@ type Options struct {
 // The zero value means the defaults, which are for short sections. A run has DefaultHandOffMost sections if they take no time, and about
 // ten if each takes a millisecond. With Options.Replicas there are no hand-offs, inside the process or between processes.
 type HandOff struct {
-	// Most is how many hand-offs inside the process may follow each other. It is two at most while a waiter that does not hand off, such
+	// Most is how many hand-offs inside the process may follow each other. It is one at most while a waiter that does not hand off, such
 	// as Redisson, is waiting. 0 means DefaultHandOffMost. A negative number turns off all hand-offs, also those to other processes: each
 	// unlock then wakes one waiter in every process, and all of them ask.
 	Most int

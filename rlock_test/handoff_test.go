@@ -111,7 +111,7 @@ func TestHandOffBounds(t *testing.T) {
 		"off, far":        {bound: rlock.HandOff{Most: math.MinInt, For: math.MaxInt64}, releases: 11},
 		"most 1":          {bound: rlock.HandOff{Most: 1, For: time.Hour}, handOffs: 5, releases: 6},
 		"most 1, alone":   {bound: rlock.HandOff{Most: 1, For: time.Hour}, alone: true, handOffs: 10, releases: 1},
-		"most 3":          {bound: rlock.HandOff{Most: 3, For: time.Hour}, handOffs: 7, releases: 4}, // only two in a row once the other process is known
+		"most 3":          {bound: rlock.HandOff{Most: 3, For: time.Hour}, handOffs: 6, releases: 5}, // only one in a row once the other process is known
 		"most 10":         {bound: rlock.HandOff{Most: 10, For: time.Hour}, handOffs: 10, releases: 1},
 		"long sections":   {bound: rlock.HandOff{For: time.Millisecond}, hold: 3 * time.Millisecond, handOffs: 5, releases: 6},
 		"defaults":        {handOffs: 10, releases: 1, bound: rlock.HandOff{For: time.Hour}},

@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -32,6 +33,7 @@ type goJob struct {
 	Watchdog time.Duration
 	Name     string
 	Fair     bool
+	Fenced   bool
 	Side     string // of a read/write lock; "" for another kind
 
 	// With a file, Threads goroutines lock, add 1 to the number in the file and unlock, For that
@@ -39,12 +41,15 @@ type goJob struct {
 	File    string
 	Threads int
 	For     time.Duration
+	Section time.Duration // without a file: how long each of their sections lasts; the job prints each one's turns
 }
 
 func (j goJob) mutex(client *rlock.Client) *rlock.Mutex {
 	switch {
 	case j.Fair:
 		return client.FairMutex(j.Name)
+	case j.Fenced:
+		return client.FencedMutex(j.Name)
 	case j.Side != "":
 		return rwOf(client, j.Side, j.Name)
 	}
@@ -87,6 +92,11 @@ func (j goJob) run() error {
 	if _, err := in.ReadString('\n'); err != nil {
 		return nil // the parent has gone, or changed its mind
 	}
+	if j.Section > 0 {
+		turns, err := j.turns(client)
+		fmt.Fprintln(os.Stdout, "turns", turns)
+		return err
+	}
 	if j.File == "" {
 		ctx, unlock, err := j.mutex(client).Lock(context.Background())
 		if err != nil {
@@ -125,6 +135,45 @@ func (j goJob) hammer(client *rlock.Client) (sections int64, err error) {
 	wg.Wait()
 	close(failed)
 	return n.Load(), <-failed
+}
+
+// turns does the same as turns in Peer.java, in each thread.
+func (j goJob) turns(client *rlock.Client) (string, error) {
+	all, failed := make([]string, j.Threads), make([]error, j.Threads)
+	var wg sync.WaitGroup
+	end := time.Now().Add(j.For)
+	for i := range j.Threads {
+		wg.Go(func() {
+			var turns turnsHad
+			for began := time.Now(); began.Before(end) && failed[i] == nil; began = time.Now() {
+				failed[i] = j.mutex(client).Do(context.Background(), func(context.Context) error {
+					turns.longest = max(turns.longest, time.Since(began))
+					turns.sections++
+					sleep(j.Section)
+					return nil
+				})
+			}
+			all[i] = turns.String()
+		})
+	}
+	wg.Wait()
+	return strings.Join(all, " "), errors.Join(failed...)
+}
+
+// turnsHad are what one caller got of a contended lock: how many sections, and the longest wait for one.
+type turnsHad struct {
+	sections int
+	longest  time.Duration
+}
+
+func (s turnsHad) String() string { return fmt.Sprintf("%d-%d", s.sections, s.longest.Milliseconds()) }
+
+func parseTurns(t testing.TB, text string) turnsHad {
+	t.Helper()
+	var n, ms int
+	_, err := fmt.Sscanf(text, "%d-%d", &n, &ms)
+	require.NoError(t, err)
+	return turnsHad{n, time.Duration(ms) * time.Millisecond}
 }
 
 // addOne reads and writes in two steps on purpose: if two were ever inside together, one addition

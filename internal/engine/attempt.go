@@ -2,6 +2,7 @@ package engine
 
 import (
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/go-rlock/rlock/internal/calls"
@@ -179,6 +180,7 @@ func (l *attempt) inTurn() (*Level, error) {
 			l.Tenure = nil
 			return nil, ErrOver
 		case l.Spec.Kind.Queueing != kinds.PerWaiter || l.keepsPlace(a):
+			l.saw(a)
 			l.waiter.Held(a.TTL, a.Joined)
 			l.asksHolder(a.Holder)
 			return nil, ErrOver
@@ -187,6 +189,15 @@ func (l *attempt) inTurn() (*Level, error) {
 		l.Tenure.SweepIfUnresolved()
 		l.Tenure = nil
 	}
+}
+
+// saw notes who else wants the lock, for the order in which processes ask.
+func (l *attempt) saw(a AcquireResult) {
+	client := ""
+	if owner, writes := strings.CutSuffix(a.Holder, writerSuffix); writes && !l.Spec.Engine.IsOwn(a.Holder) {
+		client, _, _ = strings.Cut(owner, ":")
+	}
+	l.waiter.Saw(a.Place, client)
 }
 
 // enterDelivered enters with the result another goroutine of this process got for it.

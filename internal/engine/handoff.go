@@ -106,6 +106,9 @@ func (t *Tenure) claim(now time.Time, args *lua.ReleaseArgs) (next *attempt, sta
 	c, q := t.Spec.Engine, t.Spec.waiters()
 	stay = !t.run.over(c.Options.HandOff, now)
 	switch {
+	case t.Spec.Kind.Side == lua.Writer:
+		args.Listens = c.Hub.EndingForAll(q)
+		return nil, false
 	case !t.Spec.Kind.PassesOn || !args.Taken.IsZero():
 		c.Hub.Ending(q)
 		return nil, false

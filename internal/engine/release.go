@@ -164,7 +164,7 @@ func (u *unlocking) answered(handsOff bool, sent time.Time, reply lua.ReleaseRep
 		}
 		return
 	}
-	t.Spec.wakeIfAlone(reply)
+	t.Spec.givesWay(reply)
 	u.Late = u.Late || repeated || err != nil && calls.MayHaveRun(err)
 	// Not there after a call without a reply: that call has released it. The lock of a ticket would be there.
 	u.Held, u.Err = reply.Status != lua.NotHeld || u.Late && u.args.Ticket == "", err
@@ -234,9 +234,12 @@ func (h *hold) releaseLost() (rest *sweep.Orphan, err error) {
 	return rest, m.notHeld(loss)
 }
 
-// wakeIfAlone spares those that wait here the courtesy towards other processes if a release has told none.
-func (m *Spec) wakeIfAlone(r lua.ReleaseReply) {
+// givesWay lets others ask first if a release has told them, and spares those that wait here the courtesy if it has told none.
+func (m *Spec) givesWay(r lua.ReleaseReply) {
 	c := m.Engine
+	if r.Outsiders {
+		c.Hub.Yield(m.waiters())
+	}
 	if r.Status == lua.Freed && !r.Several && (c.Cluster == nil || c.KnownChannel(m).Sharded) {
 		c.Hub.Alone(m.waiters())
 	}

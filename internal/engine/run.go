@@ -13,7 +13,7 @@ type RunBound struct {
 
 const (
 	// mostBesideOutsiders bounds a run while a waiter does not hand off.
-	mostBesideOutsiders = 2
+	mostBesideOutsiders = 1
 	// aside is how long a process steps aside after a run of unlocks that notify everybody.
 	aside = 10 * time.Millisecond
 )
@@ -46,8 +46,7 @@ func (r *run) section() context.Context {
 	return by
 }
 
-// besideOutsiders returns the bound while waiters outside the line compete. They get at least a fifth of the sections, if they are there to
-// take them.
+// besideOutsiders returns the bound while waiters outside the line compete. They get a third of the sections, if they are there to take them.
 func (b RunBound) besideOutsiders() RunBound {
 	b.Most = min(b.Most, mostBesideOutsiders)
 	return b

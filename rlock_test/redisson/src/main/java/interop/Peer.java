@@ -259,6 +259,8 @@ public final class Peer {
                 return Thread.currentThread().getId();
             case "hammer":
                 return hammer(args.lock(0), args.text(1), args.number(2), args.lease(3));
+            case "turns":
+                return turns(args.lock(0), args.number(1), args.number(2));
             case "steady":
                 return steady(args.lock(0), args.text(1), args.number(2), args.lease(3));
         }
@@ -418,6 +420,24 @@ public final class Peer {
             }
         }
         return sections;
+    }
+
+    /** Sections of that many ms, one after the other: how many, and the longest wait for one in ms. */
+    private static String turns(RLock lock, long section, long ms) throws Exception {
+        long end = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(ms);
+        long sections = 0;
+        long longest = 0;
+        for (long began = System.nanoTime(); began - end < 0; began = System.nanoTime()) {
+            acquire(lock, WATCHDOG);
+            try {
+                longest = Math.max(longest, System.nanoTime() - began);
+                sections++;
+                Thread.sleep(section);
+            } finally {
+                lock.unlock();
+            }
+        }
+        return sections + "-" + TimeUnit.NANOSECONDS.toMillis(longest);
     }
 
     // ---- read/write locks

@@ -1,0 +1,134 @@
+//go:build interop
+
+package rlock_test
+
+import (
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+)
+
+// turnKinds are the kinds without a common queue in which Redisson waits, too.
+var turnKinds = map[string]goJob{"plain": {}, "fenced": {Fenced: true}, "write": {Side: "write"}}
+
+func (j goJob) word() string {
+	name := url.QueryEscape(j.Name)
+	switch {
+	case j.Fenced:
+		return "fenced/" + name
+	case j.Side != "":
+		return j.Side + "/" + name
+	}
+	return name
+}
+
+// TestInteropTurns is about who gets a lock that many callers of both sides want without a pause.
+func TestInteropTurns(t *testing.T) {
+	w := newWorld(t, settings(t)[0])
+	for kind, job := range turnKinds {
+		t.Run("short sections/"+kind, func(t *testing.T) {
+			all := w.herd(t, job, herd{processes: 8, threads: 2, java: 8, section: 2 * time.Millisecond, long: 12 * time.Second})
+			all.requireEach(t, all.mean()/4) // on an idle machine it is more than half
+		})
+	}
+	for kind, job := range turnKinds { // they leave the machine idle
+		t.Run("long sections/"+kind, func(t *testing.T) {
+			t.Parallel()
+			all := w.herd(t, job, herd{processes: 4, threads: 1, java: 2, section: 300 * time.Millisecond, long: 40 * time.Second})
+			all.requireEach(t, all.mean()/2)
+		})
+		t.Run("one busy goroutine/"+kind, func(t *testing.T) {
+			t.Parallel()
+			w.besideABusyOne(t, job)
+		})
+	}
+}
+
+// herd is so many processes of Go, with so many goroutines each, and so many threads of one Redisson.
+type herd struct {
+	processes, threads, java int
+	section, long            time.Duration
+}
+
+// shares is what each caller of a herd got.
+type shares struct{ inGo, inJava []turnsHad }
+
+func (s shares) mean() int {
+	sum, _ := sumOf(slices.Concat(s.inGo, s.inJava))
+	return sum / (len(s.inGo) + len(s.inJava))
+}
+
+func (s shares) requireEach(t *testing.T, least int) {
+	t.Helper()
+	ofGo, longestGo := sumOf(s.inGo)
+	ofJava, longestJava := sumOf(s.inJava)
+	t.Logf("%d sections, %d for each on average. Go: %d, least %d, longest wait %v. Java: %d, least %d, longest wait %v",
+		ofGo+ofJava, s.mean(), ofGo, leastOf(s.inGo), longestGo, ofJava, leastOf(s.inJava), longestJava)
+	require.GreaterOrEqual(t, min(leastOf(s.inGo), leastOf(s.inJava)), least, "%+v", s)
+}
+
+// herd lets a herd compete for one lock.
+func (w *world) herd(t *testing.T, job goJob, h herd) (all shares) {
+	t.Helper()
+	job.Name, job.Threads, job.For, job.Section = redistest.Name(t), h.threads, h.long, h.section
+	goes := make([]*goProcess, h.processes)
+	for i := range goes {
+		goes[i] = w.startGo(t, job)
+	}
+	var replies []<-chan reply
+	for thread := range h.java {
+		replies = append(replies, w.java.send(t, job.Name+strconv.Itoa(thread), "turns", job.word(), ms(h.section), ms(h.long)))
+	}
+	for _, p := range goes {
+		p.begin(t)
+	}
+	for _, p := range goes {
+		for _, text := range strings.Fields(p.expect(t, "turns", h.long+time.Minute)) {
+			all.inGo = append(all.inGo, parseTurns(t, text))
+		}
+		p.end(t)
+	}
+	for _, ch := range replies {
+		r := w.java.await(t, ch)
+		require.NoError(t, r.err)
+		all.inJava = append(all.inJava, parseTurns(t, r.value))
+	}
+	return all
+}
+
+func sumOf(all []turnsHad) (sum int, longest time.Duration) {
+	for _, x := range all {
+		sum, longest = sum+x.sections, max(longest, x.longest)
+	}
+	return sum, longest
+}
+
+func leastOf(all []turnsHad) int {
+	return slices.MinFunc(all, func(a, b turnsHad) int { return a.sections - b.sections }).sections
+}
+
+// besideABusyOne lets Redisson try for 3 s beside one goroutine that locks again right after its unlock.
+func (w *world) besideABusyOne(t *testing.T, job goJob) {
+	t.Helper()
+	job.Name, job.Threads, job.For, job.Section = redistest.Name(t), 1, 20*time.Second, 300*time.Millisecond
+	p := w.startGo(t, job)
+	p.begin(t)
+	redistest.Eventually(t, testTimeout, func() bool { return w.watch.exists(t, job.Name) }, "it is busy")
+	for range 4 {
+		began := time.Now()
+		r := w.java.await(t, w.java.send(t, job.Name, "trylock", job.word(), "3000"))
+		require.NoError(t, r.err)
+		require.Equal(t, "true", r.value)
+		t.Logf("Java waited %v", time.Since(began))
+		sleep(job.Section / 2) // its own section, in the midst of which the other waits
+		require.NoError(t, w.java.await(t, w.java.send(t, job.Name, "unlock", job.word())).err)
+	}
+	p.kill()
+}
