@@ -31,7 +31,8 @@ free_port() {
 # answers PORT waits until the server there answers PING.
 answers() {
 	local tries=0
-	until (exec 9<>"/dev/tcp/127.0.0.1/$1" && printf 'PING\r\n' >&9 && read -r -t 5 reply <&9 && [[ $reply == +PONG* ]]) 2>/dev/null; do
+	# shellcheck disable=SC2016 # $4 is a part of the protocol
+	until (exec 9<>"/dev/tcp/127.0.0.1/$1" && printf '*1\r\n$4\r\nPING\r\n' >&9 && read -r -t 5 reply <&9 && [[ $reply == [+$]* ]]) 2>/dev/null; do
 		((++tries < 200)) || { cat background.log >&2 && exit 1; }
 		sleep 0.1
 	done

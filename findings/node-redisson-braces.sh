@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# node-redisson: a name with braces inside, and neither side wakes the other
+# node-redisson: a name with braces inside, and Java's unlock does not wake it
 #
 # Run:      node-redisson 1.0.4 (npm), Redisson 4.7.0 (Maven), Redis 8.2.3: Java holds for 20 s at most and unlocks after 2 s, while Node
 #           waits; for the names order:7 and order:{7}.
-# Guess:    "mutually compatible with the locks of Java Redisson": both names work.
+# Guess:    its README says that it works together with Java's locks, so both names do.
 # Seen:     both exclude. But Redisson leaves a name alone that has a brace anywhere, node-redisson only one that begins with a brace. So
 #           their channels differ, redisson_lock__channel:order:{7} and redisson_lock__channel:{order:{7}}, and Node sleeps until the
 #           lease ends that it saw.

@@ -13,7 +13,8 @@ start_server redis-8.2
 redisson 4.7.0 <<'END'
 record Pair(String name, RLock holder, RLock waiter) {}
 for (Pair pair : new Pair[] {
-    new Pair("plain, spin", one.getLock("order"), other.getSpinLock("order")), new Pair("spin, plain", one.getSpinLock("order"), other.getLock("order"))}) {
+    new Pair("plain, spin", one.getLock("order"), other.getSpinLock("order")),
+    new Pair("spin, plain", one.getSpinLock("order"), other.getLock("order"))}) {
     pair.holder().lock(20, TimeUnit.SECONDS);
     CompletableFuture<Long> waiter = CompletableFuture.supplyAsync(() -> {
         pair.waiter().lock();

@@ -17,7 +17,8 @@ Config config = new Config();
 config.useClusterServers().addNodeAddress("redis://127.0.0.1:" + args[0]);
 RedissonClient cluster = Redisson.create(config);
 record Pair(String name, RedissonClient holder, RedissonClient waiter) {}
-for (Pair pair : new Pair[] {new Pair("single, single", one, other), new Pair("cluster, single", cluster, one), new Pair("single, cluster", one, cluster)}) {
+for (Pair pair : new Pair[] {
+    new Pair("single, single", one, other), new Pair("cluster, single", cluster, one), new Pair("single, cluster", one, cluster)}) {
     RLock lock = pair.holder().getLock("order");
     lock.lock(20, TimeUnit.SECONDS);
     CompletableFuture<Long> waiter = CompletableFuture.supplyAsync(() -> {

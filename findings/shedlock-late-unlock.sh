@@ -12,7 +12,8 @@ set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 start_server redis-8.2
-jars net.javacrumbs.shedlock:shedlock-provider-redis-spring:6.10.0 org.springframework.data:spring-data-redis:3.5.5 io.lettuce:lettuce-core:6.6.0.RELEASE
+jars net.javacrumbs.shedlock:shedlock-provider-redis-spring:6.10.0 \
+	org.springframework.data:spring-data-redis:3.5.5 io.lettuce:lettuce-core:6.6.0.RELEASE
 cat >Main.java <<'END'
 import java.time.*;
 import java.util.*;
