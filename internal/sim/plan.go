@@ -174,6 +174,7 @@ type Limits struct {
 	Asked     bool   // there are holds that want to know whether somebody waits
 	Linger    bool   // its locks are kept, by processes that seldom want the same ones
 	Circles   bool   // its workers wait for each other in circles
+	Crowd     bool   // thousands of goroutines of one process want the same locks
 	Calm      bool   // no faults
 }
 
@@ -242,8 +243,11 @@ func NewPlan(seed uint64, l Limits) *Plan {
 	if !l.Counters && !l.Permits && !l.Calm {
 		p.Uncounted = pick(r, nobody, nobody, nobody, half, everybody)
 	}
-	if l.Circles {
+	switch {
+	case l.Circles:
 		p.drawCircles(r)
+	case l.Crowd:
+		p.drawCrowd(r)
 	}
 	for i := range p.Names {
 		switch n := &p.Names[i]; n.Kind { //nolint:exhaustive // locks have none
@@ -288,6 +292,23 @@ func (p *Plan) drawCircles(r *rand.Rand) {
 		}
 	}
 	p.Faults = slices.DeleteFunc(p.Faults, func(f Fault) bool { return f.Process >= len(p.Processes) || f.What.loses() })
+}
+
+// drawCrowd makes thousands of goroutines of one process want the same locks. Most of them give up, or are still waiting when their Client is
+// shut down.
+func (p *Plan) drawCrowd(r *rand.Rand) {
+	p.Leave, p.Nest, p.Many = pick(r, 0.5, 0.9), 0, 0
+	one := &p.Processes[r.IntN(len(p.Processes))]
+	names := p.drawUse(r)
+	for range pick(r, 500, 1000, 3000) {
+		one.Workers = append(one.Workers, Worker{Seed: r.Uint64(), Names: names})
+	}
+	for i := range p.Processes {
+		if one := &p.Processes[i]; r.IntN(2) == 0 {
+			p.Faults = append(p.Faults, Fault{At: between(r, 0, p.Time), What: pick(r, Closed, ShutDown), Process: i})
+			one.Options.Replicas = 0
+		}
+	}
 }
 
 func (p *Plan) drawNames(r *rand.Rand, l Limits) {

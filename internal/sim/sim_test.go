@@ -24,9 +24,15 @@ func TestLinger(t *testing.T) { worlds(t, Limits{Linger: true}) }
 // TestCircles tests that deadlocks, and only deadlocks, are found.
 func TestCircles(t *testing.T) { worlds(t, Limits{Circles: true}) }
 
+// TestCrowds tests thousands of waiters of one process, also when it ends.
+func TestCrowds(t *testing.T) { worlds(t, Limits{Crowd: true}) }
+
 func worlds(t *testing.T, limits Limits) {
 	t.Helper()
 	first, worlds := uint64(number(t, "SIM_SEED", 1)), number(t, "SIM_WORLDS", 30)
+	if limits.Crowd { // they take long
+		worlds = max(1, worlds/3)
+	}
 	limits.Processes, limits.Calm = number(t, "SIM_PROCESSES", 0), os.Getenv("SIM_CALM") != ""
 	if text := os.Getenv("SIM_TIME"); text != "" {
 		d, err := time.ParseDuration(text)
