@@ -184,14 +184,19 @@ func TestAskedByThoseWhoWaitAlready(t *testing.T) {
 			require.NoError(t, err)
 			second := lockAsync(t, m)
 			awaitAsked(t, first)
+			inLine := func(want int64) {
+				t.Helper()
+				redistest.Eventually(t, testTimeout, func() bool {
+					n, err := b.do(t, "ZCARD", "rlock_queue:{"+b.name+"}").AsInt64()
+					return err == nil && n == want
+				}, "they are in the queue in Redis")
+			}
+			inLine(1) // so that the last one comes behind it
 			last := lockAsync(t, third.Mutex(b.name))
 			redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == 2 }, "both wait")
 			if !here {
 				b.awaitSubscribers(t, b.name, 2)
-				redistest.Eventually(t, testTimeout, func() bool {
-					n, err := b.do(t, "ZCARD", "rlock_queue:{"+b.name+"}").AsInt64()
-					return err == nil && n == 2
-				}, "both are in the queue in Redis")
+				inLine(2)
 			}
 			require.NoError(t, unlock())
 			got := second.get(t, testTimeout)

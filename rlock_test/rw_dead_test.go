@@ -107,7 +107,7 @@ func TestDeadReadersDoNotPileUp(t *testing.T) {
 		return n
 	}
 	die()
-	_, unlock, err := rw.Read().Lock(ctx)
+	_, unlock, err := b.RWMutex(b.name, byCall).Read().Lock(ctx) // does not share the other's field
 	require.NoError(t, err)
 	require.NoError(t, unlock())
 	require.EqualValues(t, 2, fields(), "an unlock looks at all fields, to find out whether it is the last")
