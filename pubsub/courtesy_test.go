@@ -236,9 +236,12 @@ func TestInOrder(t *testing.T) {
 			asksIn(t, ws[0], want)
 		}
 		const step = (moment - time.Millisecond) / steps
-		for place, before := range map[int]time.Duration{0: 0, 1: 0, 2: 1, 3: 2, 1 + steps: steps, 1000: steps} {
+		for place, after := range map[int]time.Duration{0: 0, 1: 0, 2: step, 3: 2 * step, 1 + steps: steps * step, 1000: steps * step} {
 			ws[0].Saw(place, "")
-			unlocked(before*step + min(before, 1)*time.Millisecond)
+			if after > 0 {
+				after += time.Millisecond
+			}
+			unlocked(after)
 		}
 		ws[0].Saw(3, "")
 		d.hub.message(d.ch, "00") // the first one's turn is over

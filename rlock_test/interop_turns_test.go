@@ -90,7 +90,7 @@ func (w *world) herd(t *testing.T, job goJob, h herd) (all shares) {
 		p.begin(t)
 	}
 	for _, p := range goes {
-		for _, text := range strings.Fields(p.expect(t, "turns", h.long+time.Minute)) {
+		for text := range strings.FieldsSeq(p.expect(t, "turns", h.long+time.Minute)) {
 			all.inGo = append(all.inGo, parseTurns(t, text))
 		}
 		p.end(t)
