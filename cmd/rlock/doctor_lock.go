@@ -205,7 +205,8 @@ func (e *examination) wake(ctx context.Context) (time.Duration, error) {
 		}
 		waits <- wait{over, err}
 	}()
-	for range 300 { // three seconds, where the server does not show who listens: so long it takes to notice that nobody can
+	// Three seconds, where the server does not show who listens: so long it takes to notice that nobody can.
+	for listens := time.Now().Add(3 * time.Second); time.Now().Before(listens); {
 		if info, err := mutex.Info(ctx); err == nil && info.Listening > 0 {
 			break
 		}

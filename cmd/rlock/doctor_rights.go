@@ -139,7 +139,7 @@ func neededRights(key string, cluster, sentinels bool) []rightsFor {
 			{"PEXPIRE", key, "1"}, {"PTTL", key}, {"PUBLISH", lock, "0"}, {"SUBSCRIBE", lock}, {"UNSUBSCRIBE", lock}, {"PING"},
 		}},
 		{"hand-over between processes", "warn", "Locks work, but an unlock may wake a waiter in every process, in no order (docs/protocol.md, Rights).", []right{
-			{"ZADD", queue, "0", owner}, {"ZCARD", queue}, {"ZPOPMIN", queue}, {"ZRANGE", queue, "0", "-1"}, {"ZREM", queue, owner},
+			{"ZADD", queue, "0", owner}, {"ZCARD", queue}, {"ZPOPMIN", queue}, {"ZRANGE", queue, "0", "-1"}, {"ZRANK", queue, owner}, {"ZREM", queue, owner},
 			{"ZSCORE", queue, owner}, {"DEL", queue}, {"PEXPIRE", queue, "1"}, {"PUBSUB", "NUMSUB", lock},
 			{"SUBSCRIBE", lock + ":" + id}, {"PUBLISH", lock + ":" + id, "0"}, {"SUBSCRIBE", lock + inLine},
 		}},
