@@ -15,9 +15,11 @@ import (
 //   - in a process that others come before: those before it in Redis's queue or, where there is none, those who have had
 //     the lock less lately. For each of them it waits a part of the moment.
 //
-// The timer or a message ends the courtesy, so nobody sleeps through an unlock. The listeners out of line need not want
-// the lock: so the next courtesy towards them comes a while later at the earliest (again), unless one of them has come.
-// Vain courtesies cost a twelfth of the time at most.
+// The timer or a message ends the courtesy, so nobody sleeps through an unlock. No courtesy takes more than half of the
+// time that the waiter has. The listeners out of line need not want the lock: so the next courtesy towards them comes a
+// while later at the earliest (again), unless one of them has come in this one. Vain courtesies towards them cost a
+// twelfth of the time at most. Where there is no queue, those who did not come are forgotten until they have the lock
+// again.
 
 const (
 	// again is the pause before the next courtesy if nobody came in the last.
@@ -48,6 +50,10 @@ func (h *Hub) Alone(q Queue) {
 	if t == nil || !t.polite && !t.own {
 		return
 	}
+	if t.queue.Shared && t.own { // the message is on its way, and wakes the first
+		t.rivals = rivals{}
+		return
+	}
 	t.own, t.aside = false, time.Time{}
 	t.freed()
 	t.wakeFirst()
@@ -59,12 +65,18 @@ func (t *topic) stepAside() bool { return t.mayStepAside() && t.asksIn(t.hub.Asi
 // asksIn makes the first waiter ask after d. It returns false if there is none, it asks now, or d is 0.
 func (t *topic) asksIn(d time.Duration) bool {
 	asks := t.current != nil && t.current.claim == unclaimed
-	if t.first == nil || asks || d == 0 {
+	if t.first == nil || asks || d == 0 || t.first.hurries(d) {
 		return false
 	}
 	t.polite = true
 	t.setTimer(d)
 	return true
+}
+
+// hurries reports whether a pause would take much of the time that the waiter has.
+func (w *Waiter) hurries(pause time.Duration) bool {
+	soon := func(end time.Time) bool { return !end.IsZero() && time.Until(end) < 2*pause }
+	return soon(w.Until) || soon(w.Hurry)
 }
 
 // mayStepAside reports whether the last courtesy, or the beginning of a run, is long enough ago.
@@ -112,6 +124,7 @@ func (t *topic) before() int {
 type rivals struct {
 	seen  map[string]time.Time // by the id of the client: when it last had the lock, as far as this process knows
 	heard int                  // unlocks of others since this process had the lock
+	vain  bool                 // its waiter has let them go first, and nobody is known to have come
 }
 
 const (
@@ -130,6 +143,21 @@ func (r *rivals) has(client string) {
 	}
 	if len(r.seen) < mostRivals {
 		r.seen[client] = now
+	}
+}
+
+// stayedAway forgets those that the waiter who gets the lock has waited for in vain: they do not want it now.
+func (r *rivals) stayedAway() {
+	if r.vain {
+		*r = rivals{}
+	}
+}
+
+// othersCame notes that another process had the lock when w asked, or before. If w has let it go first, the next courtesy is due as soon.
+func (t *topic) othersCame(w *Waiter) {
+	t.rivals.vain = false
+	if w != nil && w.yields {
+		delete(t.hub.yields.of, t.queue)
 	}
 }
 
@@ -172,11 +200,11 @@ func (y *yields) left(w *Waiter, q Queue) time.Duration {
 	if len(y.of) == 0 || w.Shared || w.Ahead {
 		return 0
 	}
-	left := time.Until(y.of[q].until)
-	if !w.Until.IsZero() && time.Until(w.Until) < 2*left { // it has little time
+	left := max(0, time.Until(y.of[q].until))
+	if w.hurries(left) {
 		return 0
 	}
-	return max(0, left)
+	return left
 }
 
 // Saw notes what the waiter's attempt found, before [Waiter.Held]: the place of its process in Redis's queue, from 1 on,
@@ -185,7 +213,7 @@ func (w *Waiter) Saw(place int, client string) {
 	t := w.topic
 	t.hub.mu.Lock()
 	defer t.hub.mu.Unlock()
-	delete(t.hub.yields.of, t.queue) // others have come
+	t.othersCame(w)
 	if t.ahead = int32(max(0, place-1)); t.queue.Shared && client != "" {
 		t.rivals.has(client)
 	}

@@ -314,19 +314,36 @@ func TestYield(t *testing.T) {
 			return w
 		}
 		d.hub.Yield(q)
-		hasty := &Waiter{Until: time.Now().Add(long)}
-		require.True(t, d.hub.Join(hasty, q))
-		hasty.Done(-1)
+		for _, hasty := range []*Waiter{{Until: time.Now().Add(long)}, {Hurry: time.Now().Add(long)}} {
+			require.True(t, d.hub.Join(hasty, q))
+			hasty.Done(-1)
+		}
 		gave := time.Now()
 		comes(long).Done(-1)
 		d.hub.Yield(q)
 		comes(0).Done(-1)
-		time.Sleep(time.Until(gave.Add(again)))
-		d.hub.Yield(q)
-		w := comes(long)
-		w.Saw(0, "a") // they have come
+		w := comes(0)
+		w.Saw(0, "a") // they have come, but not in a courtesy
 		w.Held(time.Hour, false)
 		require.Equal(t, Left, w.Leave())
+		d.hub.Yield(q)
+		comes(0).Done(-1)
+		time.Sleep(time.Until(gave.Add(again)))
+		d.hub.Yield(q)
+		w = comes(long)
+		w.Saw(0, "a")
+		w.Held(time.Hour, false)
+		d.obey()
+		<-w.turn
+		w.Done(-1)
+		d.hub.Yield(q)
+		w = &Waiter{}
+		require.False(t, d.hub.Join(w, q))
+		d.hub.message(d.ch, "0") // one has come and gone
+		<-w.turn
+		w.Done(-1)
+		d.lapse()
+		d.obey()
 		d.hub.Yield(q)
 		w = &Waiter{}
 		require.False(t, d.hub.Join(w, q))
@@ -342,5 +359,149 @@ func TestYield(t *testing.T) {
 			time.Sleep(again)
 		}
 		require.LessOrEqual(t, len(d.hub.yields.of), 64)
+	})
+}
+
+// Who has little time asks at once, whatever the courtesy.
+func TestNoCourtesyInAHurry(t *testing.T) {
+	t.Parallel()
+	for name, hurried := range map[string]func(w *Waiter, end time.Time){
+		"the wait ends": func(w *Waiter, end time.Time) { w.Until = end },
+		"the ctx ends":  func(w *Waiter, end time.Time) { w.Hurry = end },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			polite(t, "", func(t *testing.T, d *manualHub, ws []*Waiter) {
+				hurried(ws[0], time.Now().Add(2*moment))
+				d.unlock(0)
+				asksIn(t, ws[0], moment)
+				d.hub.message(d.ch, "0") // another has come
+				asksIn(t, ws[0], 0)
+				d.unlock(0)
+				asksIn(t, ws[0], 0)
+			})
+		})
+	}
+}
+
+// A process that has had its turn lets the others go first, and forgets those that do not come: it waits for them once.
+func TestAbsentRivalsAreForgotten(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d := newManualHub(t)
+		d.hub.Aside = moment - time.Millisecond
+		d.shares = true
+		join := func() *Waiter {
+			w := &Waiter{}
+			clear(d.hub.yields.of) // long ago
+			require.True(t, d.hub.Join(w, d.q()))
+			w.Held(time.Hour, false)
+			return w
+		}
+		w := join()
+		d.obey()
+		asksIn(t, w, 0)
+		unlocked := func(want time.Duration) {
+			t.Helper()
+			d.hub.message(d.ch, "1")
+			began := time.Now()
+			<-w.turn
+			require.Equal(t, want, time.Since(began))
+		}
+		refused := func(by string) {
+			w.Saw(0, by)
+			w.Held(time.Hour, false)
+		}
+		comes := func(by string) {
+			unlocked(0)
+			refused(by)
+		}
+		comes("a")
+		comes("b")
+		d.hub.Yield(d.q())
+		const step = (moment - time.Millisecond) / steps
+		unlocked(step + time.Millisecond)
+		refused("a") // it has come
+		d.hub.Yield(d.q())
+		unlocked(step + time.Millisecond)
+		d.hub.message(d.ch, "1") // one has come, and gone
+		w.Held(time.Hour, false)
+		<-w.turn
+		w.Done(time.Hour)
+
+		d.hub.Ending(d.q())
+		w = join()
+		d.hub.Yield(d.q())
+		unlocked(step + time.Millisecond)
+		w.Done(time.Hour) // nobody has come
+		d.hub.Ending(d.q())
+		w = join()
+		d.hub.Yield(d.q())
+		unlocked(0)
+		w.Leave()
+		d.obey()
+	})
+}
+
+// A release that has told nobody else takes the courtesy from the message that is on its way, which wakes the waiter: once.
+func TestAloneWakesOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d := newManualHub(t)
+		d.hub.Aside = moment - time.Millisecond
+		d.shares = true
+		w := &Waiter{}
+		require.True(t, d.hub.Join(w, d.q()))
+		w.Held(time.Hour, false)
+		d.obey()
+		asksIn(t, w, 0)
+		d.hub.message(d.ch, "1")
+		<-w.turn
+		w.Saw(0, "a")
+		w.Saw(0, "b")
+		w.Held(time.Hour, false)
+
+		require.True(t, d.hub.EndingForAll(d.q()))
+		d.hub.Alone(d.q())
+		require.Empty(t, w.turn)
+		d.hub.message(d.ch, "1")
+		require.Len(t, w.turn, 1)
+		<-w.turn
+		w.Held(time.Hour, false)
+		require.Empty(t, w.turn)
+		w.Leave()
+		d.obey()
+	})
+}
+
+// A waiter that has let others ask first costs nothing more than that: its attempt counts, and keeps no subscription.
+func TestYieldWithASubscription(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d := newManualHub(t)
+		d.hub.Aside = moment - time.Millisecond
+		next := func() *Waiter {
+			w := &Waiter{}
+			clear(d.hub.yields.of) // the last is long ago
+			d.hub.Yield(d.q())
+			require.False(t, d.hub.Join(w, d.q()))
+			<-w.turn
+			return w
+		}
+		d.line(1)[0].Done(-1)
+		w := next()
+		w.Held(-1, false)
+		require.Empty(t, w.turn, "the attempt came when the subscription was live")
+		w.Leave()
+		require.Equal(t, noOp, d.take())
+
+		time.Sleep(linger / 2)
+		next().Done(-1)
+		time.Sleep(linger / 2)
+		synctest.Wait()
+		require.Equal(t, unsubscribing, d.take())
+		d.confirm("unsubscribe")
+		d.finish(nil)
+		require.Zero(t, d.hub.Len())
 	})
 }

@@ -197,10 +197,11 @@ func (s *subscription) unlocked(payload string) {
 			continue
 		}
 		t.freed()
-		if t.queue.Shared && !t.own {
-			t.rivals.heard++
-		} else if t.queue.Shared {
+		if t.queue.Shared && t.own {
 			t.own = false
+		} else {
+			t.rivals.heard++
+			t.othersCame(t.first)
 		}
 		if payload == "00" {
 			t.ahead, t.lead = max(0, t.ahead-1), max(0, t.lead-1)

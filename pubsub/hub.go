@@ -161,6 +161,7 @@ func (h *Hub) Join(w *Waiter, q Queue) (turn bool) {
 			return true
 		case lasts == 0:
 			t.push(w)
+			w.yields, t.need = true, t.live()
 			w.park()
 			t.asksIn(pause)
 			return false

@@ -86,6 +86,8 @@ type Waiter struct {
 	Value any
 	// Until is when its wait ends, except for the rest of its turn or of a claim; zero: never. Set it before Join.
 	Until time.Time
+	// Hurry is when its caller leaves by itself, if that is known; zero: it is not. Courtesies leave it time. Set it before Join.
+	Hurry time.Time
 	// Shared means that it waits for a share of the lock, which several can have. When it gets one, the waiters for
 	// shares directly behind it get in with the same share ([Sharer]), or ask at the same time. Set it before Join.
 	Shared bool
@@ -96,6 +98,7 @@ type Waiter struct {
 	Ahead bool
 
 	stopped            bool // it has an error, and stands in no queue any more
+	yields             bool // it lets others ask first, and has not asked itself
 	askingConcurrently bool // it asks beside the queue
 	admittedBehind     bool // behind a waiter that got a share
 	claim              claim
@@ -224,6 +227,7 @@ func (w *Waiter) Held(ttl time.Duration, placed bool) {
 // held ends a turn or a claim.
 func (w *Waiter) held(ttl time.Duration) {
 	t := w.topic
+	w.yields = false
 	w.park()
 	if w.given != nil {
 		w.given.Crossed = true
@@ -286,6 +290,7 @@ func (w *Waiter) done(ttl time.Duration) {
 	news := w.isDue() || t.polite // it may be about a later unlock
 	t.remove(w)
 	t.stopTimer()
+	t.rivals.stayedAway()
 	if w.Shared {
 		t.letIn(w)
 	} else if t.sub != nil && !t.maybeFree() { // without a subscription nobody could rely on it
@@ -297,7 +302,7 @@ func (w *Waiter) done(ttl time.Duration) {
 		if news {
 			t.wakeFirst()
 		}
-	} else if t.sub != nil && w.turn != nil { // it waited, so others want the lock, too
+	} else if t.sub != nil && w.turn != nil && !w.yields { // it waited, so others want the lock, too
 		t.sub.startLinger()
 	}
 	t.dispatch()

@@ -397,5 +397,6 @@ func (t *topic) expired() {
 	if !polite && t.sub != nil { // a message may have been missed
 		t.sub.suspect()
 	}
+	t.rivals.vain = polite && t.rivals.count() > 0
 	t.wakeFirst()
 }

@@ -309,21 +309,27 @@ func TestPassOnNotWhileUnresolved(t *testing.T) {
 	r.clear(t)
 }
 
+// listensOutside listens to a channel as Redisson does, out of line, until the test ends.
+func listensOutside(t *testing.T, rdb rueidis.Client, channel string, heard func()) {
+	t.Helper()
+	conn, giveBack := rdb.Dedicate()
+	t.Cleanup(giveBack)
+	confirmed := make(chan struct{})
+	conn.SetPubSubHooks(rueidis.PubSubHooks{
+		OnMessage:      func(rueidis.PubSubMessage) { heard() },
+		OnSubscription: func(rueidis.PubSubSubscription) { close(confirmed) },
+	})
+	require.NoError(t, conn.Do(context.Background(), conn.B().Subscribe().Channel(channel).Build()).Error())
+	<-confirmed
+}
+
 // G4: beside a subscriber that is not in the queue, as Redisson's are, a run has one hand-off once that is known, then a message to all.
 func TestPassOnBesideOutsiders(t *testing.T) {
 	redistest.Parallel(t)
 	const most = 6
 	r := newProxied(t, rlock.Options{HandOff: rlock.HandOff{Most: most, For: time.Hour}})
 	var told atomic.Int32
-	conn, giveBack := r.rdb.Dedicate()
-	defer giveBack()
-	confirmed := make(chan struct{})
-	conn.SetPubSubHooks(rueidis.PubSubHooks{
-		OnMessage:      func(rueidis.PubSubMessage) { told.Add(1) },
-		OnSubscription: func(rueidis.PubSubSubscription) { close(confirmed) },
-	})
-	require.NoError(t, conn.Do(context.Background(), conn.B().Subscribe().Channel("redisson_lock__channel:{"+r.name+"}").Build()).Error())
-	<-confirmed
+	listensOutside(t, r.rdb, "redisson_lock__channel:{"+r.name+"}", func() { told.Add(1) })
 	a, line := r.lineOf(t, r.handle(), same(r.handle(), 20)...)
 	sections, longest := 1, 0
 	for _, p := range line {
