@@ -75,8 +75,8 @@ func (t *topic) asksIn(d time.Duration) bool {
 
 // hurries reports whether a pause would take much of the time that the waiter has.
 func (w *Waiter) hurries(pause time.Duration) bool {
-	soon := func(end time.Time) bool { return !end.IsZero() && time.Until(end) < 2*pause }
-	return soon(w.Until) || soon(w.Hurry)
+	soon := func(end time.Time) bool { return time.Until(end) < 2*pause }
+	return !w.Until.IsZero() && soon(w.Until) || w.Hurry != 0 && soon(time.UnixMilli(w.Hurry))
 }
 
 // mayStepAside reports whether the last courtesy, or the beginning of a run, is long enough ago.

@@ -314,7 +314,7 @@ func TestYield(t *testing.T) {
 			return w
 		}
 		d.hub.Yield(q)
-		for _, hasty := range []*Waiter{{Until: time.Now().Add(long)}, {Hurry: time.Now().Add(long)}} {
+		for _, hasty := range []*Waiter{{Until: time.Now().Add(long)}, {Hurry: time.Now().Add(long).UnixMilli()}} {
 			require.True(t, d.hub.Join(hasty, q))
 			hasty.Done(-1)
 		}
@@ -367,7 +367,7 @@ func TestNoCourtesyInAHurry(t *testing.T) {
 	t.Parallel()
 	for name, hurried := range map[string]func(w *Waiter, end time.Time){
 		"the wait ends": func(w *Waiter, end time.Time) { w.Until = end },
-		"the ctx ends":  func(w *Waiter, end time.Time) { w.Hurry = end },
+		"the ctx ends":  func(w *Waiter, end time.Time) { w.Hurry = end.UnixMilli() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -86,8 +86,9 @@ type Waiter struct {
 	Value any
 	// Until is when its wait ends, except for the rest of its turn or of a claim; zero: never. Set it before Join.
 	Until time.Time
-	// Hurry is when its caller leaves by itself, if that is known; zero: it is not. Courtesies leave it time. Set it before Join.
-	Hurry time.Time
+	// Hurry is when its caller leaves by itself, as Unix time in milliseconds; 0: not known. Courtesies leave it time. Set
+	// it before Join.
+	Hurry int64
 	// Shared means that it waits for a share of the lock, which several can have. When it gets one, the waiters for
 	// shares directly behind it get in with the same share ([Sharer]), or ask at the same time. Set it before Join.
 	Shared bool

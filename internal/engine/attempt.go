@@ -262,7 +262,9 @@ func (l *attempt) join(onlyFirst bool) (turn bool) {
 	m := l.Spec
 	l.blocked.unqueued()
 	l.waiter = pubsub.Waiter{Value: l, Until: l.leaves(), Shared: m.Kind.Side == lua.Reader, Ahead: l.within != nil}
-	l.waiter.Hurry, _ = l.Ctx.Deadline()
+	if end, ok := l.Ctx.Deadline(); ok {
+		l.waiter.Hurry = end.UnixMilli()
+	}
 	if onlyFirst {
 		l.queued = m.Engine.Hub.JoinFirst(&l.waiter, m.waiters())
 		return l.queued
