@@ -40,6 +40,50 @@ func TestReleaseSaysWhetherSeveralListen(t *testing.T) {
 	}
 }
 
+// A writer's release says whether other processes listen. Those that listen to a pattern, as a monitor does, wait for no lock.
+func TestWriterSaysWhetherOthersListen(t *testing.T) {
+	t.Parallel()
+	addr := redistest.Shared(t)
+	const itself = true
+	for name, row := range map[string]struct {
+		listen  int
+		itself  bool
+		pattern bool
+		want    lua.ReleaseReply
+	}{
+		"nobody":                {0, false, false, freed},
+		"itself":                {1, itself, false, freed},
+		"another":               {1, false, false, outsidersTold},
+		"itself and another":    {2, itself, false, outsidersTold},
+		"a monitor":             {0, false, true, freed},
+		"itself and a monitor":  {1, itself, true, freed},
+		"another and a monitor": {1, false, true, outsidersTold},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := newLab(t, redistest.Dial(t, addr))
+			l.must("HSET", l.name, "mode", "write")
+			l.hold(me+":write", "1", brief)
+			ears := l.subscribers(func() rueidis.Client { return redistest.Dial(t, addr) }, row.listen, false, false)
+			if row.pattern {
+				c, end := redistest.Dial(t, addr).Dedicate()
+				defer end()
+				confirmed := make(chan struct{})
+				c.SetPubSubHooks(rueidis.PubSubHooks{OnSubscription: func(rueidis.PubSubSubscription) { close(confirmed) }})
+				require.NoError(t, c.Do(t.Context(), c.B().Psubscribe().Pattern(l.channel+"*").Build()).Error())
+				<-confirmed
+			}
+			got := l.releases(lua.ReleaseArgs{
+				Name: l.name, Side: lua.Writer, Owner: me + ":write", Publish: lua.Publish{Name: l.channel}, Listens: row.itself,
+			})
+			require.Equal(t, row.want, got)
+			for _, e := range ears {
+				require.Equal(t, []string{"1", "00"}, e.said())
+			}
+		})
+	}
+}
+
 func TestReleaseFromEveryState(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Dial(t, redistest.Shared(t))

@@ -35,7 +35,7 @@ var (
 	releaseScripts = [...]script{
 		Whole:  releaseScript,
 		Reader: {Text("read_release"), "6ec6c818e2ef9b5ea0fa94ab46506341bd901db8"},
-		Writer: {Text("write_release"), "71231946835bbff6832616698156cfac7372a290"},
+		Writer: {Text("write_release"), "8f9a2e51787fe366f2af482457539fe0b07d774b"},
 	}
 )
 

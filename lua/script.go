@@ -34,7 +34,7 @@ var preludes = map[string][]string{
 	"read_renew":           {"hold_key"},
 	"write_acquire":        {"owner_of", "hold_key", "lives", "readers", "seen"},
 	"fenced_write_acquire": {"owner_of", "raise", "hold_key", "lives", "readers", "seen"},
-	"write_release":        {"hold_key", "lives", "readers"},
+	"write_release":        {"hold_key", "lives", "readers", "seen"},
 	"rw_force":             {"owner_of", "hold_key"},
 	"export":               {"hold_key", "lives", "readers"},
 	"adopt":                {"raise"},

@@ -72,7 +72,11 @@ redis.pcall(ARGV[4], ARGV[5], '00')
 if type(heard) ~= 'number' then
   return redis.error_reply('UNTOLD ' .. heard.err)
 end
-if heard > (tonumber(ARGV[6]) or 0) then
-  return 4
+local own = tonumber(ARGV[6]) or 0
+if heard > own then
+  local counted = listening(ARGV[4], ARGV[5]) -- without those that listen to a pattern: they wait for no lock
+  if counted.err or counted[2] > own then
+    return 4
+  end
 end
 return 1

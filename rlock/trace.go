@@ -53,7 +53,7 @@ type WaitingInfo struct {
 	Name, Kind string
 	Names      []string // of the locks of an [All], not to be changed; nil for other kinds
 	// Holder is the lock's current owner, as written in Redis. It is "" for a latch or a semaphore, and if this Lock did not ask Redis
-	// because other goroutines of its process were in line before it.
+	// because other goroutines of its process were in line before it, or to let other processes go first.
 	Holder string
 }
 
@@ -130,7 +130,7 @@ const (
 	PathHandOff
 	// PathGrant: another process handed it to this one with its unlock.
 	PathGrant
-	// PathWoken: Redis was asked again after a wait.
+	// PathWoken: Redis was asked after a wait.
 	PathWoken
 	// PathShared: other goroutines of the same Client were reading, and Redis was not asked.
 	PathShared
