@@ -163,7 +163,9 @@ func (h *Hub) Join(w *Waiter, q Queue) (turn bool) {
 			t.push(w)
 			w.yields, t.need = true, t.live()
 			w.park()
-			t.asksIn(pause)
+			if !t.asksIn(pause) { // it has too little time by now
+				t.wakeFirst()
+			}
 			return false
 		}
 		t.need = true
