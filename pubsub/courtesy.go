@@ -1,9 +1,6 @@
 package pubsub
 
-import (
-	"maps"
-	"time"
-)
+import "time"
 
 // An unlock that notifies all lets the first to ask have the lock: the process nearest to Redis, usually the previous
 // holder. So in each process the first waiter sometimes waits for a moment before it asks, a courtesy ([Hub.Aside]):
@@ -118,93 +115,6 @@ func (t *topic) before() int {
 		return max(0, t.rivals.count()-t.rivals.heard)
 	}
 	return int(t.ahead)
-}
-
-// rivals are the processes that have had a lock without a queue in Redis lately, except this one.
-type rivals struct {
-	seen  map[string]time.Time // by the id of the client: when it last had the lock, as far as this process knows
-	heard int                  // unlocks of others since this process had the lock
-	vain  bool                 // its waiter has let them go first, and nobody is known to have come
-}
-
-const (
-	lately     = 5 * time.Second
-	mostRivals = 64
-)
-
-func (r *rivals) count() int { return len(r.seen) }
-
-// has notes who has the lock.
-func (r *rivals) has(client string) {
-	now := time.Now()
-	maps.DeleteFunc(r.seen, func(_ string, at time.Time) bool { return now.Sub(at) > lately })
-	if r.seen == nil {
-		r.seen = make(map[string]time.Time)
-	}
-	if len(r.seen) < mostRivals {
-		r.seen[client] = now
-	}
-}
-
-// stayedAway forgets those that the waiter who gets the lock has waited for in vain: they do not want it now.
-func (r *rivals) stayedAway() {
-	if r.vain {
-		*r = rivals{}
-	}
-}
-
-// othersCame notes that another process had the lock when w asked, or before. If w has let it go first, the next courtesy is due as soon.
-func (t *topic) othersCame(w *Waiter) {
-	t.rivals.vain = false
-	if w != nil && w.yields {
-		delete(t.hub.yields.of, t.queue)
-	}
-}
-
-// yields are the locks that this process has lately left to listeners out of line.
-type yields struct {
-	of   map[Queue]yield
-	most int // before those that are over are forgotten
-}
-
-type yield struct {
-	until time.Time // who comes next here asks then
-	again time.Time // the next one may begin then
-}
-
-// Yield is for a holder whose release has told listeners out of line. If nobody waits here, who comes next lets them
-// ask first.
-func (h *Hub) Yield(q Queue) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	now := time.Now()
-	y := &h.yields
-	if t := h.topics[q]; t != nil {
-		t.rivals.heard, t.lead = 0, 0
-	}
-	if h.Aside == 0 || now.Before(y.of[q].again) {
-		return
-	}
-	if len(y.of) >= y.most {
-		maps.DeleteFunc(y.of, func(_ Queue, over yield) bool { return !now.Before(over.again) })
-		y.most = max(64, 2*len(y.of))
-	}
-	if y.of == nil {
-		y.of = make(map[Queue]yield)
-	}
-	y.of[q] = yield{now.Add(2 * h.Aside), now.Add(again)}
-}
-
-// left returns how long the next waiter of q, which nobody else waits for here, lets others ask first.
-func (y *yields) left(w *Waiter, q Queue) time.Duration {
-	if len(y.of) == 0 || w.Shared || w.Ahead {
-		return 0
-	}
-	left := max(0, time.Until(y.of[q].until))
-	if w.hurries(left) {
-		return 0
-	}
-	return left
 }
 
 // Saw notes what the waiter's attempt found, before [Waiter.Held]: the place of its process in Redis's queue, from 1 on,

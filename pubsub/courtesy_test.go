@@ -2,7 +2,6 @@ package pubsub
 
 import (
 	"io"
-	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,6 +12,7 @@ import (
 const (
 	aRun   = 100 * time.Millisecond
 	moment = 10*time.Millisecond + time.Millisecond // added by timers, because Redis rounds times down
+	step   = (moment - time.Millisecond) / steps    // for each process that comes before
 )
 
 // polite runs f with a queue of two waiters in a process whose unlocks notify all, or which has a place if owner is not empty.
@@ -235,7 +235,6 @@ func TestInOrder(t *testing.T) {
 			d.hub.message(d.ch, "0")
 			asksIn(t, ws[0], want)
 		}
-		const step = (moment - time.Millisecond) / steps
 		for place, after := range map[int]time.Duration{0: 0, 1: 0, 2: step, 3: 2 * step, 1 + steps: steps * step, 1000: steps * step} {
 			ws[0].Saw(place, "")
 			if after > 0 {
@@ -252,117 +251,7 @@ func TestInOrder(t *testing.T) {
 	})
 }
 
-// Where there is no queue in Redis, a process lets each of those that have had the lock lately have a turn before its next.
-func TestRivalsFirst(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		d := newManualHub(t)
-		d.hub.Aside = moment - time.Millisecond
-		d.shares = true
-		w := &Waiter{}
-		require.True(t, d.hub.Join(w, d.q()))
-		w.Held(time.Hour, false)
-		d.obey()
-		asksIn(t, w, 0)
-		unlocked := func(want time.Duration, holder string) {
-			t.Helper()
-			d.hub.message(d.ch, "1")
-			began := time.Now()
-			<-w.turn
-			require.Equal(t, want, time.Since(began))
-			w.Saw(0, holder)
-			w.Held(time.Hour, false)
-		}
-		unlocked(0, "a")
-		unlocked(0, "b")
-		d.hub.Yield(d.q()) // it has had the lock
-		const step = (moment - time.Millisecond) / steps
-		unlocked(step+time.Millisecond, "a")
-		unlocked(0, "b")
-		unlocked(0, "")
-
-		d.hub.Yield(d.q())
-		require.True(t, d.hub.EndingForAll(d.q()))
-		unlocked(2*step+time.Millisecond, "a") // its own unlock is no other's turn
-		unlocked(step+time.Millisecond, "")
-		time.Sleep(lately + time.Nanosecond)
-		d.hub.Yield(d.q())
-		unlocked(step+time.Millisecond, "a") // b has gone
-		unlocked(0, "")
-		w.Leave()
-		d.obey()
-	})
-}
-
-// A waiter that comes after this process's unlock, alone, lets listeners out of line ask first, unless it has little time. If none of them
-// came, the next does so a while later.
-func TestYield(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		d := newManualHub(t)
-		d.hub.Aside = moment - time.Millisecond
-		const long = 2*(moment-time.Millisecond) + time.Millisecond
-		q := d.q()
-		comes := func(want time.Duration) *Waiter {
-			t.Helper()
-			w := &Waiter{}
-			began := time.Now()
-			if !d.hub.Join(w, q) {
-				<-w.turn
-			}
-			require.Equal(t, want, time.Since(began))
-			return w
-		}
-		d.hub.Yield(q)
-		for _, hasty := range []*Waiter{{Until: time.Now().Add(long)}, {Hurry: time.Now().Add(long).UnixMilli()}} {
-			require.True(t, d.hub.Join(hasty, q))
-			hasty.Done(-1)
-		}
-		gave := time.Now()
-		comes(long).Done(-1)
-		d.hub.Yield(q)
-		comes(0).Done(-1)
-		w := comes(0)
-		w.Saw(0, "a") // they have come, but not in a courtesy
-		w.Held(time.Hour, false)
-		require.Equal(t, Left, w.Leave())
-		d.hub.Yield(q)
-		comes(0).Done(-1)
-		time.Sleep(time.Until(gave.Add(again)))
-		d.hub.Yield(q)
-		w = comes(long)
-		w.Saw(0, "a")
-		w.Held(time.Hour, false)
-		d.obey()
-		<-w.turn
-		w.Done(-1)
-		d.hub.Yield(q)
-		w = &Waiter{}
-		require.False(t, d.hub.Join(w, q))
-		d.hub.message(d.ch, "0") // one has come and gone
-		<-w.turn
-		w.Done(-1)
-		d.lapse()
-		d.obey()
-		d.hub.Yield(q)
-		w = &Waiter{}
-		require.False(t, d.hub.Join(w, q))
-		second := &Waiter{}
-		require.False(t, d.hub.Join(second, q))
-		require.Equal(t, Left, w.Leave())
-		<-second.turn // in its place
-		second.Done(-1)
-		d.obey()
-		require.Zero(t, d.hub.Len())
-		for n := range 1000 { // what is over is forgotten
-			d.hub.Yield(Queue{Lock: strconv.Itoa(n)})
-			time.Sleep(again)
-		}
-		require.LessOrEqual(t, len(d.hub.yields.of), 64)
-	})
-}
-
-// Who has little time asks at once, whatever the courtesy.
+// A waiter that has little time asks at once, whatever the courtesy.
 func TestNoCourtesyInAHurry(t *testing.T) {
 	t.Parallel()
 	for name, hurried := range map[string]func(w *Waiter, end time.Time){
@@ -382,126 +271,4 @@ func TestNoCourtesyInAHurry(t *testing.T) {
 			})
 		})
 	}
-}
-
-// A process that has had its turn lets the others go first, and forgets those that do not come: it waits for them once.
-func TestAbsentRivalsAreForgotten(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		d := newManualHub(t)
-		d.hub.Aside = moment - time.Millisecond
-		d.shares = true
-		join := func() *Waiter {
-			w := &Waiter{}
-			clear(d.hub.yields.of) // long ago
-			require.True(t, d.hub.Join(w, d.q()))
-			w.Held(time.Hour, false)
-			return w
-		}
-		w := join()
-		d.obey()
-		asksIn(t, w, 0)
-		unlocked := func(want time.Duration) {
-			t.Helper()
-			d.hub.message(d.ch, "1")
-			began := time.Now()
-			<-w.turn
-			require.Equal(t, want, time.Since(began))
-		}
-		refused := func(by string) {
-			w.Saw(0, by)
-			w.Held(time.Hour, false)
-		}
-		comes := func(by string) {
-			unlocked(0)
-			refused(by)
-		}
-		comes("a")
-		comes("b")
-		d.hub.Yield(d.q())
-		const step = (moment - time.Millisecond) / steps
-		unlocked(step + time.Millisecond)
-		refused("a") // it has come
-		d.hub.Yield(d.q())
-		unlocked(step + time.Millisecond)
-		d.hub.message(d.ch, "1") // one has come, and gone
-		w.Held(time.Hour, false)
-		<-w.turn
-		w.Done(time.Hour)
-
-		d.hub.Ending(d.q())
-		w = join()
-		d.hub.Yield(d.q())
-		unlocked(step + time.Millisecond)
-		w.Done(time.Hour) // nobody has come
-		d.hub.Ending(d.q())
-		w = join()
-		d.hub.Yield(d.q())
-		unlocked(0)
-		w.Leave()
-		d.obey()
-	})
-}
-
-// A release that has told nobody else takes the courtesy from the message that is on its way, which wakes the waiter: once.
-func TestAloneWakesOnce(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		d := newManualHub(t)
-		d.hub.Aside = moment - time.Millisecond
-		d.shares = true
-		w := &Waiter{}
-		require.True(t, d.hub.Join(w, d.q()))
-		w.Held(time.Hour, false)
-		d.obey()
-		asksIn(t, w, 0)
-		d.hub.message(d.ch, "1")
-		<-w.turn
-		w.Saw(0, "a")
-		w.Saw(0, "b")
-		w.Held(time.Hour, false)
-
-		require.True(t, d.hub.EndingForAll(d.q()))
-		d.hub.Alone(d.q())
-		require.Empty(t, w.turn)
-		d.hub.message(d.ch, "1")
-		require.Len(t, w.turn, 1)
-		<-w.turn
-		w.Held(time.Hour, false)
-		require.Empty(t, w.turn)
-		w.Leave()
-		d.obey()
-	})
-}
-
-// A waiter that has let others ask first costs nothing more than that: its attempt counts, and keeps no subscription.
-func TestYieldWithASubscription(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		d := newManualHub(t)
-		d.hub.Aside = moment - time.Millisecond
-		next := func() *Waiter {
-			w := &Waiter{}
-			clear(d.hub.yields.of) // the last is long ago
-			d.hub.Yield(d.q())
-			require.False(t, d.hub.Join(w, d.q()))
-			<-w.turn
-			return w
-		}
-		d.line(1)[0].Done(-1)
-		w := next()
-		w.Held(-1, false)
-		require.Empty(t, w.turn, "the attempt came when the subscription was live")
-		w.Leave()
-		require.Equal(t, noOp, d.take())
-
-		time.Sleep(linger / 2)
-		next().Done(-1)
-		time.Sleep(linger / 2)
-		synctest.Wait()
-		require.Equal(t, unsubscribing, d.take())
-		d.confirm("unsubscribe")
-		d.finish(nil)
-		require.Zero(t, d.hub.Len())
-	})
 }

@@ -66,7 +66,7 @@
 //   - claim.go: this process hands the lock to a waiter
 //   - grant.go: another process does, by a message (message.go)
 //   - expiry.go: a waiter's time is over
-//   - courtesy.go: after a run, other processes go first
+//   - courtesy.go, yields.go, rivals.go: after a run, other processes go first
 //   - ear.go, spoken.go: messages to this process
 //   - subscription.go: the process's share in a channel
 //   - link.go, send.go, cutoff.go: the connection
