@@ -154,10 +154,7 @@ func TestDeadlocksLookAgain(t *testing.T) {
 			return len(names)
 		}
 		redistest.Eventually(t, patience, func() bool { return ears() == 2 }, "both have an ear")
-		options, err := options("redis://" + s.Addr() + protocol)
-		require.NoError(t, err)
-		rdb := redistest.Dial(t, "", func(o *rueidis.ClientOption) { *o = options })
-		v := &viewer{rdb: rdb}
+		v := newViewer(t, "redis://"+s.Addr()+protocol)
 		for i := range 3 {
 			w, err := v.standstills(t.Context(), patience)
 			require.NoError(t, err)
@@ -166,14 +163,110 @@ func TestDeadlocksLookAgain(t *testing.T) {
 				redistest.Eventually(t, patience, func() bool { return ears() == 2 }, "it listens no more")
 				continue
 			}
-			list, err := admin.Do(t.Context(), admin.B().ClientList().TypePubsub().Build()).ToString()
-			require.NoError(t, err)
-			for _, found := range regexp.MustCompile(`(?m)^id=([0-9]+) .* name= `).FindAllStringSubmatch(list, -1) { // the ears have names
-				id, err := strconv.ParseInt(found[1], 10, 64)
-				require.NoError(t, err)
-				_ = admin.Do(t.Context(), admin.B().ClientKill().Id(id).Build()).Error() // unless it has gone
-			}
+			killListening(t, admin)
 		}
+	}
+}
+
+// newViewer returns a viewer as of the commands, whose connections have its name.
+func newViewer(t *testing.T, addr string) *viewer {
+	t.Helper()
+	options, err := options(addr)
+	require.NoError(t, err)
+	options.DisableRetry, options.ClientName = true, viewerName
+	return &viewer{rdb: redistest.Dial(t, "", func(o *rueidis.ClientOption) { *o = options })}
+}
+
+const viewerName = "viewer"
+
+var viewerSubscribed = regexp.MustCompile(`(?m)^id=([0-9]+) .* name=` + viewerName + ` `)
+
+// killListening kills a viewer's connections with subscriptions, and returns how many.
+func killListening(t *testing.T, admin rueidis.Client) (killed int) {
+	t.Helper()
+	list, err := admin.Do(t.Context(), admin.B().ClientList().TypePubsub().Build()).ToString()
+	require.NoError(t, err)
+	for _, found := range viewerSubscribed.FindAllStringSubmatch(list, -1) {
+		id, err := strconv.ParseInt(found[1], 10, 64)
+		require.NoError(t, err)
+		if admin.Do(t.Context(), admin.B().ClientKill().Id(id).Build()).Error() == nil { // otherwise it has gone
+			killed++
+		}
+	}
+	return killed
+}
+
+// unconfirmed is a client that has its answers to questions confirmed only at the end.
+type unconfirmed struct {
+	rueidis.Client
+	end <-chan struct{}
+}
+
+func (u unconfirmed) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
+	words := cmd.Commands() // before the client recycles it
+	answers := words[0] == "PUBLISH" && strings.Contains(words[2], " "+deadlock.SeenKind+" ")
+	reply := u.Client.Do(ctx, cmd)
+	if answers {
+		<-u.end
+	}
+	return reply
+}
+
+// A Client answers a question although Redis has not yet confirmed its answer to the last one: the asker has that already.
+func TestDeadlocksAskedAgainAtOnce(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	both, end := make(chan struct{}), make(chan struct{})
+	standsStill(t, unconfirmed{s.Client(t), end}, "a", "b", both)
+	t.Cleanup(func() { close(end) })
+	standsStill(t, s.Client(t), "b", "a", both)
+	close(both)
+	v := newViewer(t, "redis://"+s.Addr())
+	redistest.Eventually(t, patience, func() bool {
+		ears, err := v.ears(t.Context())
+		require.NoError(t, err)
+		return len(ears) == 2
+	}, "both have an ear")
+	for range 3 {
+		w, err := v.standstills(t.Context(), patience)
+		require.NoError(t, err)
+		require.Empty(t, w.silent)
+	}
+}
+
+// Somebody else who asks is no Client that does not answer.
+func TestDeadlocksBesideAnotherViewer(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	other := newViewer(t, "redis://"+s.Addr())
+	_, _, err := other.hear(t.Context(), pubsub.EarChannel(deadlock.NewAsker()), nil)
+	require.NoError(t, err)
+	require.Equal(t, result{}, call(t, s.Addr(), "deadlocks"))
+	w, err := other.standstills(t.Context(), patience)
+	require.NoError(t, err)
+	require.Zero(t, w.asked)
+}
+
+// A look whose own subscription breaks says so: it is not the Clients that did not answer.
+func TestDeadlocksSubscriptionBreaks(t *testing.T) {
+	t.Parallel()
+	for _, protocol := range []string{"", "?protocol=2"} {
+		s := redistest.Start(t)
+		admin := s.Client(t)
+		v := newViewer(t, "redis://"+s.Addr()+protocol)
+		silent, err := rlock.New(s.Client(t), rlock.Options{})
+		require.NoError(t, err)
+		mute := pubsub.EarChannel(silent.ID()) // of a Client that does not answer
+		silent.Close()
+		_, _, err = (&viewer{rdb: s.Client(t)}).hear(t.Context(), mute, nil)
+		require.NoError(t, err)
+		failed := make(chan error, 1)
+		go func() { // ends with the look
+			_, err := v.standstills(t.Context(), patience)
+			failed <- err
+		}()
+		redistest.Eventually(t, patience, func() bool { return killListening(t, admin) == 1 }, "it listens")
+		require.ErrorContains(t, <-failed, "SUBSCRIBE: EOF")
 	}
 }
 

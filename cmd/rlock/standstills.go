@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/rand"
 	"fmt"
 	"slices"
 	"strings"
@@ -26,9 +25,22 @@ type standstills struct {
 // earPrefix is the prefix of the ears' channels.
 var earPrefix = strings.TrimSuffix(pubsub.EarChannel(""), "}")
 
-// ears returns the ears' channels; the value is true for a sharded channel.
+// earOf returns the id of the Client, or asker, with that channel.
+func earOf(channel string) string {
+	return strings.TrimSuffix(strings.TrimPrefix(channel, earPrefix), "}")
+}
+
+// ears returns the channels of the Clients' ears; the value is true for a sharded channel. Others that ask now, or have just asked, listen
+// on such channels, too, and answer nothing.
 func (v *viewer) ears(ctx context.Context) (map[string]bool, error) {
 	all := make(map[string]bool)
+	add := func(names []string, sharded bool) {
+		for _, name := range names {
+			if !deadlock.IsAsker(earOf(name)) {
+				all[name] = sharded
+			}
+		}
+	}
 	var down error
 	answers := false
 	for _, n := range nodes(v.rdb) {
@@ -38,13 +50,9 @@ func (v *viewer) ears(ctx context.Context) (map[string]bool, error) {
 			continue
 		}
 		answers = true
-		for _, name := range names {
-			all[name] = false
-		}
+		add(names, false)
 		names, _ = n.Do(ctx, n.B().PubsubShardchannels().Pattern(pubsub.EarChannel("*")).Build()).AsStrSlice() // Redis before 7 has no sharded channels
-		for _, name := range names {
-			all[name] = true
-		}
+		add(names, true)
 	}
 	if !answers {
 		return nil, down
@@ -60,17 +68,15 @@ func (v *viewer) standstills(ctx context.Context, within time.Duration) (w stand
 	if err != nil || len(ears) == 0 {
 		return w, err
 	}
-	var b [16]byte
-	_, _ = rand.Read(b[:])                                                      // it never fails
-	id := fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:]) // in the form of a Client's id
-	answers, err := v.hear(ctx, pubsub.EarChannel(id), ears)
+	id := deadlock.NewAsker()
+	answers, lost, err := v.hear(ctx, pubsub.EarChannel(id), ears)
 	if err != nil {
 		return w, err
 	}
 	question := pubsub.Spoken{Kind: deadlock.SeenKind, Payload: deadlock.Question(id)}.String()
 	w.asked, w.silent, w.know = len(ears), make(map[string]bool), make(map[string]bool)
 	for channel, sharded := range ears {
-		w.silent[strings.TrimSuffix(strings.TrimPrefix(channel, earPrefix), "}")] = true
+		w.silent[earOf(channel)] = true
 		ch := pubsub.Channel{Name: channel, Sharded: sharded}
 		if err := v.rdb.Do(ctx, ch.Publish(v.rdb.B(), question)).Error(); err != nil {
 			return w, fmt.Errorf("PUBLISH: %w", err)
@@ -98,6 +104,8 @@ func (v *viewer) standstills(ctx context.Context, within time.Duration) (w stand
 				w.waits = append(w.waits, *a.Wait)
 				missing--
 			}
+		case err := <-lost: // the answers, too: it is not the Clients that are silent
+			return w, err
 		case <-over:
 			return w, nil
 		case <-ctx.Done():
@@ -130,9 +138,10 @@ func held(cycle []*deadlock.Seen, j int) []deadlock.SeenHold {
 	return s.Holds[max(at, 0) : max(at, 0)+1]
 }
 
-// hear subscribes to a channel, also sharded if one of the ears is, and returns once subscribed.
-func (v *viewer) hear(ctx context.Context, channel string, ears map[string]bool) (<-chan string, error) {
-	answers := make(chan string, 1000)
+// hear subscribes to a channel, also sharded if one of the ears is, and returns once subscribed. lost gets the error of a subscription that
+// has ended.
+func (v *viewer) hear(ctx context.Context, channel string, ears map[string]bool) (answers chan string, lost chan error, err error) {
+	answers = make(chan string, 1000)
 	listens := []rueidis.Completed{v.rdb.B().Subscribe().Channel(channel).Build()}
 	for _, sharded := range ears {
 		if sharded {
@@ -140,9 +149,10 @@ func (v *viewer) hear(ctx context.Context, channel string, ears map[string]bool)
 			break
 		}
 	}
-	ready := make(chan error, 2*len(listens))
+	ready := make(chan struct{}, 2*len(listens)) // confirmations, also that of an end
+	lost = make(chan error, len(listens))
 	for _, listen := range listens {
-		hooked := rueidis.WithOnSubscriptionHook(ctx, func(rueidis.PubSubSubscription) { ready <- nil })
+		hooked := rueidis.WithOnSubscriptionHook(ctx, func(rueidis.PubSubSubscription) { ready <- struct{}{} })
 		go func() { // ends with ctx
 			err := receive(hooked, v.rdb, listen, func(m rueidis.PubSubMessage) {
 				select {
@@ -151,19 +161,18 @@ func (v *viewer) hear(ctx context.Context, channel string, ears map[string]bool)
 				}
 			})
 			if err != nil {
-				ready <- fmt.Errorf("SUBSCRIBE: %w", err)
+				lost <- fmt.Errorf("SUBSCRIBE: %w", err)
 			}
 		}()
 	}
 	for range listens {
 		select {
-		case err := <-ready:
-			if err != nil {
-				return nil, err
-			}
+		case <-ready:
+		case err := <-lost:
+			return nil, nil, err
 		case <-ctx.Done():
-			return nil, ctx.Err()
+			return nil, nil, ctx.Err()
 		}
 	}
-	return answers, nil
+	return answers, lost, nil
 }

@@ -1,6 +1,7 @@
 package deadlock
 
 import (
+	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"regexp"
@@ -11,7 +12,7 @@ import (
 
 // To show the graph, a tool asks the Clients for their long waits, over their ears:
 //
-//	question   ask <id>               the answers go to the ear of that id
+//	question   ask <id>               the answers go to the channel of an ear of that id, which is an asker's ([NewAsker])
 //	answer     is <n> <of> <JSON>     number n of <of>, from 1
 //	           none <id>              that Client has no long wait
 //	           off <id>               the Client runs without Options.Deadlock, and does not know
@@ -43,6 +44,19 @@ type SeenHold struct {
 	Name  string    `json:"name"`
 	Since time.Time `json:"since"`
 }
+
+// askerPrefix begins the ids of askers: they are told from Clients, which answer, by that.
+const askerPrefix = "00000000-"
+
+// NewAsker returns an id for a tool that asks. It has the form of a Client's id.
+func NewAsker() string {
+	var b [12]byte
+	_, _ = rand.Read(b[:]) // it never fails
+	return fmt.Sprintf("%s%x-%x-%x-%x", askerPrefix, b[:2], b[2:4], b[4:6], b[6:])
+}
+
+// IsAsker reports whether an id is a tool's.
+func IsAsker(id string) bool { return strings.HasPrefix(id, askerPrefix) }
 
 // Question returns the message that asks a Client to report its waits to id.
 func Question(id string) string { return "ask " + id }

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"strings"
+	"sync/atomic"
 
 	"github.com/go-rlock/rlock/internal/deadlock"
 	"github.com/go-rlock/rlock/pubsub"
@@ -28,43 +29,38 @@ func (b *blocked) Say(owner, text string) {
 	}
 }
 
-// mostProbing bounds the probes in work; further ones are dropped, because they are sent again.
-const mostProbing = 32
+// mostHandled bounds the probes in work, and the questions. Further ones are dropped: probes are sent again, and people ask again.
+const mostHandled = 32
+
+// handle runs f, unless as much of its kind is in work or the Client is closed. It returns at once.
+func (c *Engine) handle(working *atomic.Int32, f func()) {
+	if working.Add(1) > mostHandled || !c.Calls.Start() {
+		working.Add(-1)
+		return
+	}
+	go func() { // ends with f, which sends messages, and asks Redis; Close waits for it
+		defer c.Calls.Ended()
+		defer working.Add(-1)
+		f()
+	}()
+}
 
 // probed handles a probe. It returns at once.
 func (c *Engine) probed(text string) {
-	if !c.Calls.Start() {
-		return
-	}
-	if c.probing.Add(1) > mostProbing {
-		c.probing.Add(-1)
-		c.Calls.Ended()
-		return
-	}
-	go func() { // ends when it has sent others, and asked Redis; Close waits for it
-		defer c.Calls.Ended()
-		defer c.probing.Add(-1)
-		c.Options.Deadlock.Graph.Hear(text)
-	}()
+	c.handle(&c.probing, func() { c.Options.Deadlock.Graph.Hear(text) })
 }
 
 // describe answers a question for the long waits of the Client. It returns at once.
 func (c *Engine) describe(text string) {
 	id, ok := deadlock.ReadQuestion(text)
-	if !ok || !c.Calls.Start() {
+	if !ok {
 		return
 	}
-	if c.describing.Swap(true) { // a question while one is answered is dropped
-		c.Calls.Ended()
-		return
-	}
-	go func() { // ends with its answers; Close waits for it
-		defer c.Calls.Ended()
-		defer c.describing.Store(false)
+	c.handle(&c.describing, func() { // beside others: the asker may have an answer, and ask again, before Redis confirms it here
 		for _, answer := range c.Options.Deadlock.Graph.Answers(c.ID) {
 			if _, err := c.publish(c.earOf(id), pubsub.Spoken{Kind: deadlock.SeenKind, Payload: answer}.String()); err != nil {
 				return
 			}
 		}
-	}()
+	})
 }

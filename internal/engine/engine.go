@@ -35,7 +35,7 @@ type Engine struct {
 	insiders    insiders
 	held        heldLocks // for Options.Deadlock
 	probing     atomic.Int32
-	describing  atomic.Bool
+	describing  atomic.Int32
 	ear         ear
 	askings     askings
 	askables    askables
