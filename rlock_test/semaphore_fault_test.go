@@ -320,3 +320,15 @@ func TestSemaphoreOutage(t *testing.T) {
 	noCalls(t) // Redis has finished the call; until this process has the answer, it refuses all others
 	require.NoError(t, s.Acquire(context.Background(), 4))
 }
+
+// parkedCtx reports that a Lock is about to wait: only then does it call Done.
+type parkedCtx struct {
+	context.Context
+	once   sync.Once
+	parked chan<- struct{}
+}
+
+func (c *parkedCtx) Done() <-chan struct{} {
+	c.once.Do(func() { c.parked <- struct{}{} })
+	return c.Context.Done()
+}

@@ -1,14 +1,20 @@
-package rlock_test
+// Package memory_test measures what the library costs the process: live bytes after a collection, allocations, and goroutines. These belong
+// to the whole process, so no test here runs beside another, and nothing else has run before: the other packages have processes of their own.
+package memory_test
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"math"
+	"net"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -17,15 +23,60 @@ import (
 )
 
 const (
-	memoryOf       = 5000 // waiters or holds; the race detector supports about 8,000 goroutines
-	waiterBytes    = 1024
-	holdBytes      = 512
-	inUseBytes     = 512 // in addition, for its handle and a ctx that somebody waits for
-	askedBytes     = 512 // in addition, for a hold with WithAsked
-	idleBytes      = 1280
-	pairAllocs     = 12 // 10 without the race detector
-	memoryPatience = 10 * time.Second
+	memoryOf    = 5000 // waiters or holds; the race detector supports about 8,000 goroutines
+	waiterBytes = 1024
+	holdBytes   = 512
+	inUseBytes  = 512 // in addition, for its handle and a ctx that somebody waits for
+	askedBytes  = 512 // in addition, for a hold with WithAsked
+	idleBytes   = 1280
+	pairAllocs  = 12          // the race detector adds two
+	patience    = time.Minute // bounds every wait
+	long        = time.Hour   // a lease, or a linger time, that does not end
 )
+
+func TestMain(m *testing.M) { redistest.Main(m) }
+
+// connections counts those in memory, and with each the 400 KB of rueidis's. A timer can keep one a second after its client was closed.
+var connections atomic.Int64
+
+// start returns a server, once no connection of the tests before is in memory: it would be freed during this one.
+func start(t *testing.T) *redistest.Server {
+	t.Helper()
+	redistest.Eventually(t, patience, func() bool {
+		runtime.GC()
+		return connections.Load() == 0
+	}, "earlier tests leave nothing")
+	return redistest.Start(t)
+}
+
+// connection has an address in memory of its own.
+type connection struct{ net.Conn }
+
+// counted counts the connections of a client.
+func counted(o *rueidis.ClientOption) {
+	o.DialCtxFn = func(ctx context.Context, addr string, dialer *net.Dialer, _ *tls.Config) (net.Conn, error) {
+		conn, err := dialer.DialContext(ctx, "tcp", addr)
+		if err != nil {
+			return nil, err
+		}
+		c := &connection{conn}
+		connections.Add(1)
+		runtime.AddCleanup(c, func(int64) { connections.Add(-1) }, 0)
+		return c, nil
+	}
+}
+
+// single makes a client send commands on one connection. By default rueidis picks one of several at random for each command, and opens it then.
+func single(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 }
+
+// newClient returns a Client with a rueidis client of its own.
+func newClient(t *testing.T, s *redistest.Server) *rlock.Client {
+	t.Helper()
+	c, err := rlock.New(s.Client(t, counted, single), rlock.Options{})
+	require.NoError(t, err)
+	t.Cleanup(c.Close)
+	return c
+}
 
 // heapInUse returns the bytes allocated on the heap. The second collection also frees the contents of sync.Pools.
 func heapInUse() int64 {
@@ -50,22 +101,23 @@ func (c *parkedCtx) Done() <-chan struct{} {
 
 // G3: the memory of a waiter, without its goroutine, which belongs to the caller.
 func TestMemoryOfWaiters(t *testing.T) {
-	t.Run("Lock", func(t *testing.T) { memoryOfWaiters(t, (*rlock.Mutex).Lock) })
-	t.Run("TryLock", func(t *testing.T) {
-		memoryOfWaiters(t, func(m *rlock.Mutex, ctx context.Context) (context.Context, rlock.UnlockFunc, error) {
-			return m.TryLock(ctx, time.Hour)
-		})
+	memoryOfWaiters(t, (*rlock.Mutex).Lock)
+}
+
+func TestMemoryOfBoundedWaiters(t *testing.T) {
+	memoryOfWaiters(t, func(m *rlock.Mutex, ctx context.Context) (context.Context, rlock.UnlockFunc, error) {
+		return m.TryLock(ctx, time.Hour)
 	})
 }
 
 func memoryOfWaiters(t *testing.T, lock func(*rlock.Mutex, context.Context) (context.Context, rlock.UnlockFunc, error)) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	s := redistest.Start(t)
-	watch := s.Client(t)
-	_, unlock, err := newClient(t, s.Client(t)).Mutex("one", rlock.WithLease(testTimeout)).Lock(ctx) // a renewal could open a connection
+	s := start(t)
+	watch := s.Client(t, counted, single)
+	_, unlock, err := newClient(t, s).Mutex("one", rlock.WithLease(long)).Lock(ctx) // a renewal could open a connection
 	require.NoError(t, err)
-	m := newClient(t, s.Client(t)).Mutex("one")
+	m := newClient(t, s).Mutex("one")
 
 	parked, start := make(chan struct{}), make(chan struct{})
 	var wg sync.WaitGroup
@@ -83,7 +135,7 @@ func memoryOfWaiters(t *testing.T, lock func(*rlock.Mutex, context.Context) (con
 	start <- struct{}{}
 	<-parked
 	// The first waiter asks at once, and again after it has subscribed. It opens all connections that the test needs.
-	redistest.Eventually(t, memoryPatience, func() bool { return redistest.Commands(t, watch)["evalsha"] == asked+2 }, "a waiter asks twice")
+	redistest.Eventually(t, patience, func() bool { return redistest.Commands(t, watch)["evalsha"] == asked+2 }, "a waiter asks twice")
 
 	goroutines, before := runtime.NumGoroutine(), heapInUse()
 	for range memoryOf {
@@ -94,7 +146,7 @@ func memoryOfWaiters(t *testing.T, lock func(*rlock.Mutex, context.Context) (con
 	t.Logf("a waiter costs %d bytes", per)
 	assert.LessOrEqual(t, per, int64(waiterBytes))
 	// rueidis starts one or two for the PING of each connection, once a second.
-	redistest.Eventually(t, memoryPatience, func() bool { return runtime.NumGoroutine() <= goroutines }, "no goroutine per waiter")
+	redistest.Eventually(t, patience, func() bool { return runtime.NumGoroutine() <= goroutines }, "no goroutine per waiter")
 	cancel()
 	wg.Wait()
 	require.NoError(t, unlock())
@@ -102,8 +154,8 @@ func memoryOfWaiters(t *testing.T, lock func(*rlock.Mutex, context.Context) (con
 
 // The memory of a hold, without and with its handle and the channel that ctx.Done makes, and the additional memory with WithAsked.
 func TestMemoryOfHolds(t *testing.T) {
-	s := redistest.Start(t)
-	c := newClient(t, s.Client(t))
+	s := start(t)
+	c := newClient(t, s)
 	hold := memoryOfHolds(t, c)
 	t.Logf("a hold costs %d bytes", hold)
 	assert.LessOrEqual(t, hold, int64(holdBytes))
@@ -164,27 +216,35 @@ func memoryOfHolds(t *testing.T, c *rlock.Client, options ...rlock.Option) (per 
 	goroutines, before := runtime.NumGoroutine(), heapInUse()
 	each(memoryOf, lock)
 	per = (heapInUse() - before) / memoryOf
-	redistest.Eventually(t, memoryPatience, func() bool { return runtime.NumGoroutine() <= goroutines }, "all holds share one goroutine")
+	redistest.Eventually(t, patience, func() bool { return runtime.NumGoroutine() <= goroutines }, "all holds share one goroutine")
 	each(memoryOf, unlock)
 	return per
 }
 
+// pair is a Lock and its unlock.
+func pair(t *testing.T, m *rlock.Mutex) {
+	t.Helper()
+	_, unlock, err := m.Lock(context.Background())
+	require.NoError(t, err)
+	require.NoError(t, unlock())
+}
+
 // The memory of a lock kept by WithLinger.
 func TestMemoryOfKeptLocks(t *testing.T) {
-	s := redistest.Start(t)
-	c := newClient(t, s.Client(t))
-	keep(t, c, c.Mutex("kept", rlock.WithLinger(long)))
+	s := start(t)
+	c := newClient(t, s)
+	keepFirst(t, c)
 	const locks = 900 // a Client keeps at most a thousand
 	keepAll := func(c *rlock.Client) {
 		for i := range locks {
-			lockAndUnlock(t, c.Mutex(fmt.Sprintf("kept:%s:%d", c.ID(), i), rlock.WithLinger(long)))
+			pair(t, c.Mutex(fmt.Sprintf("kept:%s:%d", c.ID(), i), rlock.WithLinger(long)))
 			if i%30 == 0 || i == locks-1 { // the runtime keeps the memory of goroutines that have ended
-				redistest.Eventually(t, testTimeout, func() bool { return c.Stats().Idle == i+2 }, "the Client has checked for waiters")
+				redistest.Eventually(t, patience, func() bool { return c.Stats().Idle == i+2 }, "the Client has checked for waiters")
 			}
 		}
 	}
-	other := newClient(t, s.Client(t))
-	keep(t, other, other.Mutex("other", rlock.WithLinger(long)))
+	other := newClient(t, s)
+	keepFirst(t, other)
 	keepAll(other)
 	before := heapInUse()
 	keepAll(c)
@@ -194,20 +254,25 @@ func TestMemoryOfKeptLocks(t *testing.T) {
 	assert.LessOrEqual(t, per, int64(idleBytes))
 }
 
+// keepFirst locks and unlocks until the Client keeps the lock: it does once its ear listens.
+func keepFirst(t *testing.T, c *rlock.Client) {
+	t.Helper()
+	m := c.Mutex("kept:"+c.ID(), rlock.WithLinger(long))
+	redistest.Eventually(t, patience, func() bool {
+		pair(t, m)
+		return c.Stats().Idle > 0
+	}, "it is kept")
+}
+
 // The allocations of an uncontended Lock and its unlock.
 func TestMemoryOfAPair(t *testing.T) {
-	s := redistest.Start(t)
-	m := newClient(t, s.Client(t)).Mutex("pair")
-	pair := func() {
-		_, unlock, err := m.Lock(context.Background())
-		require.NoError(t, err)
-		require.NoError(t, unlock())
-	}
-	pair() // opens the connection and loads the scripts
-	// The runtime counts for the whole process, in which earlier tests may still be ending: take the minimum of several rounds.
+	s := start(t)
+	m := newClient(t, s).Mutex("pair")
+	pair(t, m) // opens the connection and loads the scripts
+	// The runtime and rueidis's PING of an idle connection allocate, too: take the minimum of several rounds.
 	per := math.Inf(1)
 	for range 10 {
-		per = min(per, testing.AllocsPerRun(200, pair)) // on one core, so nothing else in this process runs for long
+		per = min(per, testing.AllocsPerRun(200, func() { pair(t, m) })) // on one core, so nothing else in this process runs for long
 	}
 	t.Logf("a Lock and its unlock allocate %.0f times", per)
 	assert.LessOrEqual(t, per, float64(pairAllocs))
