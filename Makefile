@@ -74,7 +74,7 @@ APT_INSTALL = { $(SUDO) apt-get -q update || true; } && \
 
 # apt-get can't run twice at once.
 .NOTPARALLEL:
-.PHONY: help test examples interop sim sim-ci fleet test-servers faults faults-ci bench bench-quick dashboard cover lint tidy api licences vulncheck version release-check portable fmt demo picture redis-server haproxy postgres c-compiler jdk node golangci-lint
+.PHONY: help test test-real examples interop sim sim-ci fleet test-servers faults faults-ci bench bench-quick dashboard cover lint tidy api licences vulncheck version release-check portable fmt demo picture redis-server haproxy postgres c-compiler jdk node golangci-lint
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -82,6 +82,9 @@ help: ## print this list
 test: redis-server c-compiler ## go vet and all tests, under the race detector and in random order
 	$(GO) vet $(PKGS)
 	CGO_ENABLED=1 $(GO) test $(TESTFLAGS) $(PKGS)
+
+test-real: redis-server c-compiler ## the tests of the virtual world on real servers and in real time, see docs/testing.md
+	RLOCK_TEST_WORLD=real CGO_ENABLED=1 $(GO) test $(TESTFLAGS) ./rlock_test
 
 examples: redis-server postgres c-compiler ## run the examples as processes, and check what they print
 	cd $(EXAMPLES) && $(GO) vet ./... && CGO_ENABLED=1 $(GO) test $(TESTFLAGS) ./...

@@ -17,6 +17,9 @@ func Dial(tb testing.TB, addr string, mod ...func(*rueidis.ClientOption)) rueidi
 func dial(tb testing.TB, opt rueidis.ClientOption, mod []func(*rueidis.ClientOption)) rueidis.Client {
 	tb.Helper()
 	opt.ReadBufferEachConn, opt.WriteBufferEachConn = 16<<10, 16<<10 // half a megabyte each takes the race detector a while
+	if w := worldOf(tb); w != nil {
+		w.option(&opt)
+	}
 	for _, m := range mod {
 		m(&opt)
 	}

@@ -11,6 +11,7 @@
 //   - [StartProxy] puts a proxy between a client and a server.
 //   - [Eventually], [Commands] and [Goroutines] observe.
 //   - [Parallel] lets tests that look at goroutines run beside each other.
+//   - [Virtual] runs a test in virtual time, where all of these work on servers and a network in memory.
 //
 // Everything listens on 127.0.0.1 only. The server is the redis-server on PATH: Redis 6.2 or later, or Valkey under
 // that name.

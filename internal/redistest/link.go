@@ -51,7 +51,7 @@ func (l *link) run() {
 		_, _ = io.Copy(io.Discard, l.client)
 		return
 	}
-	server, err := net.DialTimeout("tcp4", l.p.target, 5*time.Second)
+	server, err := l.p.world.dial(l.p.target)
 	if err != nil {
 		return
 	}

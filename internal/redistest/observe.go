@@ -10,14 +10,19 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/rueidis"
 )
 
-// Eventually polls cond every millisecond until it holds, and fails the test with msg after the given time.
+// Eventually polls cond every millisecond until it holds, and fails the test with msg after the given time. In the virtual world, no time
+// passes if it holds as soon as all have done what they can do at once.
 func Eventually(tb testing.TB, within time.Duration, cond func() bool, msg string) {
 	tb.Helper()
+	if IsVirtual(tb) {
+		synctest.Wait()
+	}
 	for deadline := time.Now().Add(within); ; {
 		asked := time.Now()
 		if cond() {

@@ -23,6 +23,7 @@ type Proxy struct {
 	addr   string
 	guard  io.Closer // of the port in addr, also while that is closed
 	target string
+	world  *world
 	wg     sync.WaitGroup // the accept loop and the links; close waits for them
 
 	hooks struct {
@@ -45,23 +46,34 @@ type Proxy struct {
 // the goroutines.
 func StartProxy(tb testing.TB, target string) *Proxy {
 	tb.Helper()
-	p := &Proxy{tb: tb, target: target, links: make(map[*link]struct{}), release: make(chan struct{})}
-	for try := 0; ; try++ {
-		port, guard := takePort()
-		ln, err := net.Listen("tcp4", hostPort(port))
-		if err == nil {
-			p.ln, p.addr, p.guard = ln, ln.Addr().String(), guard
-			break
-		}
-		_ = guard.Close()
-		if try == 5 {
-			tb.Fatal(err)
-		}
+	p := &Proxy{tb: tb, target: target, world: worldOf(tb), links: make(map[*link]struct{}), release: make(chan struct{})}
+	if p.world != nil {
+		p.addr = p.world.NewAddress()
+		p.ln, p.guard = p.world.Listen(p.addr), io.NopCloser(nil)
+	} else {
+		p.takePort()
 	}
 	p.wg.Add(1)
 	go p.accept(p.ln) // ended by closing the listener
 	tb.Cleanup(p.close)
 	return p
+}
+
+// takePort listens on a new port of the machine.
+func (p *Proxy) takePort() {
+	p.tb.Helper()
+	for try := 0; ; try++ {
+		port, guard := takePort()
+		ln, err := net.Listen("tcp4", hostPort(port))
+		if err == nil {
+			p.ln, p.addr, p.guard = ln, ln.Addr().String(), guard
+			return
+		}
+		_ = guard.Close()
+		if try == 5 {
+			p.tb.Fatal(err)
+		}
+	}
 }
 
 // Via routes a client's connections to the proxies' targets through the proxies. Unlike a proxy's address, it also works for nodes that the
@@ -73,6 +85,9 @@ func Via(proxies ...*Proxy) func(*rueidis.ClientOption) {
 				if p.target == addr {
 					addr = p.addr
 				}
+			}
+			if w := proxies[0].world; w != nil {
+				return w.Dial(addr)
 			}
 			return d.DialContext(ctx, "tcp", addr)
 		}
@@ -142,7 +157,7 @@ func (p *Proxy) Refuse(on bool) {
 		p.ln = nil
 	}
 	if !on && p.ln == nil && !p.closed {
-		ln, err := net.Listen("tcp4", p.addr)
+		ln, err := p.world.listen(p.addr)
 		if err != nil {
 			p.tb.Errorf("redistest: proxy can't listen again: %v", err)
 			return

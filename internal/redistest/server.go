@@ -26,7 +26,7 @@ type TB = testing.TB
 // startTimeout bounds the time until a new server answers.
 const startTimeout = 15 * time.Second
 
-// Server is a redis-server process. Its port, folder and arguments outlive the process, so it can come back as the same server.
+// Server is a redis-server process, or one in memory in the virtual world. Its port, folder and arguments outlive the process, so it can come back as the same server.
 //
 // Methods that change the process may be called from any goroutine, except Restart: it can fail the test, so it belongs on the test's
 // goroutine.
@@ -35,6 +35,8 @@ type Server struct {
 	dir   string
 	port  int
 	guard io.Closer // keeps the port ours, also while the server is down
+	world *world
+	inMem *memory // instead of all of the above but tb, in the virtual world
 	args  func(port int) []string
 
 	mu   sync.Mutex // guards the fields below
@@ -45,6 +47,9 @@ type Server struct {
 // "--maxmemory", "1mb". The test's clean-up ends it.
 func Start(tb testing.TB, args ...string) *Server {
 	tb.Helper()
+	if w := worldOf(tb); w != nil {
+		return w.start(tb, args)
+	}
 	return start(tb, func(port int) []string { return append(plainArgs(port), args...) })
 }
 
@@ -72,6 +77,20 @@ func plainArgs(port int) []string {
 		// Sync replicas at once, instead of waiting 5 s for more.
 		"--repl-diskless-sync-delay", "0",
 	}
+}
+
+// start runs a server in memory.
+func (w *world) start(tb testing.TB, args []string) *Server {
+	tb.Helper()
+	if len(args) > 0 {
+		tb.Fatalf("redistest: a server in memory has no arguments: %q", args)
+	}
+	m, err := newMemory(w)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(m.stop)
+	return &Server{tb: tb, world: w, inMem: m}
 }
 
 // start runs a server with the command line args(port).
@@ -208,7 +227,7 @@ func ready(addr string, pid int) error {
 
 // Answers reports whether the server answers a PING with PONG at once. It does not while it runs a script or sleeps.
 func (s *Server) Answers() bool {
-	conn, err := net.DialTimeout("tcp4", s.Addr(), time.Second)
+	conn, err := s.world.dial(s.Addr())
 	if err != nil {
 		return false
 	}
@@ -223,7 +242,10 @@ func (s *Server) Answers() bool {
 // Connections returns the number of clients, without its own connection and other servers: sentinels and replicas connect at any time.
 func (s *Server) Connections(tb testing.TB) (n int) {
 	tb.Helper()
-	conn, err := net.DialTimeout("tcp4", s.Addr(), time.Second)
+	if s.inMem != nil {
+		return s.inMem.way.Conns()
+	}
+	conn, err := s.world.dial(s.Addr())
 	if err != nil {
 		tb.Fatalf("redistest: %v", err)
 	}
@@ -246,10 +268,18 @@ func (s *Server) Connections(tb testing.TB) (n int) {
 }
 
 // Addr returns the server's host:port; it never changes.
-func (s *Server) Addr() string { return hostPort(s.port) }
+func (s *Server) Addr() string {
+	if s.inMem != nil {
+		return s.inMem.addr
+	}
+	return hostPort(s.port)
+}
 
 // Pid returns the process id, or 0 while the server is down.
 func (s *Server) Pid() int {
+	if s.inMem != nil {
+		return s.inMem.pid()
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.proc == nil {
@@ -265,6 +295,10 @@ func (s *Server) Stop() { s.end(syscall.SIGTERM) }
 func (s *Server) Kill() { s.end(syscall.SIGKILL) }
 
 func (s *Server) end(sig syscall.Signal) {
+	if s.inMem != nil {
+		s.inMem.stop()
+		return
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.proc != nil {
@@ -278,16 +312,32 @@ func (s *Server) end(sig syscall.Signal) {
 func (s *Server) Restart() {
 	s.tb.Helper()
 	s.Stop()
-	if err := s.run(); err != nil {
+	run := s.run
+	if s.inMem != nil {
+		run = s.inMem.start
+	}
+	if err := run(); err != nil {
 		s.tb.Fatal(err)
 	}
 }
 
 // Pause freezes the process with SIGSTOP: connections stay open, but nothing answers.
-func (s *Server) Pause() { s.signal(sigPause) }
+func (s *Server) Pause() {
+	if s.inMem != nil {
+		s.inMem.way.Hold()
+		return
+	}
+	s.signal(sigPause)
+}
 
 // Resume ends a Pause. The server then handles everything sent meanwhile.
-func (s *Server) Resume() { s.signal(sigResume) }
+func (s *Server) Resume() {
+	if s.inMem != nil {
+		s.inMem.way.Free()
+		return
+	}
+	s.signal(sigResume)
+}
 
 func (s *Server) signal(sig syscall.Signal) {
 	s.mu.Lock()

@@ -50,6 +50,10 @@ func stopShared() {
 // commands. A test that needs those uses Start.
 func Shared(tb testing.TB) string {
 	tb.Helper()
+	if w := worldOf(tb); w != nil {
+		w.once.Do(func() { w.shared = Start(tb) })
+		return w.shared.Addr()
+	}
 	if addr := os.Getenv("RLOCK_TEST_ADDR"); addr != "" {
 		return addr
 	}
