@@ -21,7 +21,7 @@ func fairOwner(i int) string { return fmt.Sprintf("%08x-0000-4000-8000-000000000
 func (l lab) fair() lua.Fair {
 	return lua.Fair{
 		List: "list:{" + l.name + "}", Times: "times:{" + l.name + "}",
-		Place: 5 * time.Second, GrantLease: 2 * time.Second, Counts: true,
+		Place: lease, GrantLease: 2 * time.Second, Counts: true,
 	}
 }
 
@@ -43,6 +43,35 @@ func (l lab) queueFair(n int) {
 		require.NoError(l.t, err)
 		require.Equal(l.t, i > 0, got.Joined)
 	}
+}
+
+// What a place in the queue costs Redis, to join and to get the lock, is the same however many wait.
+func TestFairCostsOfAPlace(t *testing.T) {
+	t.Parallel()
+	costs := make(map[int]map[string]int64)
+	for _, n := range []int{50, 200} {
+		l := newLab(t, redistest.Start(t).Client(t))
+		l.queueFair(2) // loads the script
+		_, err := lua.Release(t.Context(), l.rdb, l.endsFair(0))
+		require.NoError(t, err)
+		_, err = lua.Release(t.Context(), l.rdb, l.endsFair(1))
+		require.NoError(t, err)
+		l.queueFair(n)
+		before := redistest.Commands(t, l.rdb)
+		_, err = l.acquiresFair(n)
+		require.NoError(t, err)
+		_, err = lua.Release(t.Context(), l.rdb, l.endsFair(0))
+		require.NoError(t, err)
+		costs[n] = make(map[string]int64)
+		for command, count := range redistest.Commands(t, l.rdb) {
+			if count > before[command] {
+				costs[n][command] = count - before[command]
+			}
+		}
+		delete(costs[n], "ping") // rueidis's
+	}
+	t.Log(costs[50])
+	require.Equal(t, costs[50], costs[200])
 }
 
 func TestFairWithoutMemory(t *testing.T) {
@@ -255,7 +284,7 @@ func TestFairPlacesBehindRedisson(t *testing.T) {
 	}
 	l.refreshes(1, 900, 1900)
 	for _, i := range []int{1, 900, 1900} {
-		requireLasts(i, 2*redissonWait+5*time.Second)
+		requireLasts(i, 2*redissonWait+lease)
 	}
 	// One that accepted a shorter wait gives up: places that are not far back are corrected.
 	l.must("LPOP", l.fair().List)
@@ -264,9 +293,9 @@ func TestFairPlacesBehindRedisson(t *testing.T) {
 		l.must("ZINCRBY", l.fair().Times, "-20000", i)
 	}
 	l.refreshes(1, 900, 1900)
-	requireLasts(1, redissonWait+5*time.Second)
-	requireLasts(900, redissonWait+5*time.Second)
-	requireLasts(1900, 2*redissonWait+5*time.Second)
+	requireLasts(1, redissonWait+lease)
+	requireLasts(900, redissonWait+lease)
+	requireLasts(1900, 2*redissonWait+lease)
 	// The other one had the lock.
 	l.must("LPOP", l.fair().List)
 	l.must("ZREM", l.fair().Times, "ffffffff-0000-4000-8000-000000000002:2")
@@ -274,9 +303,9 @@ func TestFairPlacesBehindRedisson(t *testing.T) {
 		l.must("ZINCRBY", l.fair().Times, "-300000", i)
 	}
 	l.refreshes(1, 900, 1900)
-	requireLasts(1, 5*time.Second)
-	requireLasts(900, 5*time.Second)
-	requireLasts(1900, redissonWait+5*time.Second)
+	requireLasts(1, lease)
+	requireLasts(900, lease)
+	requireLasts(1900, redissonWait+lease)
 	had := []string{"ZREM", l.fair().Times}
 	for _, i := range upTo(1000) {
 		had = append(had, fairOwner(i))
@@ -284,7 +313,7 @@ func TestFairPlacesBehindRedisson(t *testing.T) {
 	l.must(had...)
 	l.must("LTRIM", l.fair().List, "1000", "-1")
 	l.refreshes(1900)
-	requireLasts(1900, 5*time.Second)
+	requireLasts(1900, lease)
 }
 
 // Deleting part of the queue leaves no waiter asleep forever: the list determines the places.
@@ -307,12 +336,12 @@ func TestFairPlacesOfATornQueue(t *testing.T) {
 			l.must(c.tear...)
 			require.Equal(t, c.want, l.refreshes(1, 2, 3))
 			if c.want[1] == lua.Renewed {
-				require.Greater(t, l.lasts(2), 3*time.Second)
+				require.Greater(t, l.lasts(2), lease-slack)
 			}
 			got, err := l.acquiresFair(2) // like one that checks its place, or joins again
 			require.NoError(t, err)
 			require.True(t, got.Joined)
-			require.Greater(t, l.lasts(2), 3*time.Second)
+			require.Greater(t, l.lasts(2), lease-slack)
 			require.EqualValues(t, 1, l.number("LREM", l.fair().List, "0", fairOwner(2)))
 		})
 	}
