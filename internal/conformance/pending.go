@@ -2,11 +2,9 @@ package conformance
 
 import (
 	"context"
-	"runtime"
 	"testing"
 	"time"
 
-	"github.com/go-rlock/rlock/internal/redistest"
 	"github.com/go-rlock/rlock/rlock"
 )
 
@@ -58,21 +56,5 @@ func (p pending) stillWaits(t *testing.T) {
 	case a := <-p.result:
 		t.Fatalf("Lock returned: %v", a.err)
 	default:
-	}
-}
-
-// awaitGone gives goroutines of the library that have reported their end the moment they need to exit.
-func awaitGone(t *testing.T) {
-	t.Helper()
-	const module = "github.com/go-rlock/rlock/"
-	left := func() bool {
-		return redistest.Goroutines(module+"rlock.", module+"lease.", module+"pubsub.", module+"lua.",
-			module+"internal/engine.", module+"internal/calls.", module+"internal/sweep.", module+"internal/tell.") > 0
-	}
-	for deadline := time.Now().Add(soon); left(); <-time.After(time.Millisecond) {
-		if time.Now().After(deadline) && left() {
-			stacks := make([]byte, 1<<20)
-			t.Fatalf("goroutines are left: %s", stacks[:runtime.Stack(stacks, true)])
-		}
 	}
 }
