@@ -49,7 +49,7 @@ func newExpiring(t *testing.T) expiring {
 	e.ends = time.Now().Add(life)
 	e.lock = newClient(t, redistest.Dial(t, e.proxy.Addr(), func(o *rueidis.ClientOption) {
 		o.ConnLifetime, o.PipelineMultiplex, o.AlwaysPipelining = life, -1, true
-	}))
+	}), rlock.Options{UnlockTimeout: testTimeout}) // it may begin too late, on the next connection, and last until that expires
 	loadScripts(t, e.lock)
 	return e
 }
