@@ -173,7 +173,7 @@ func TestTurnOutlivesTheFirstWaiter(t *testing.T) {
 			gives := lockAsync(t, first)
 			redistest.Eventually(t, testTimeout, func() bool { return len(queue()) == 1 }, "the first of the process waits")
 			second := lockAsync(t, row.m(x, key))
-			sleep(100 * time.Millisecond) // and so does the second
+			redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == 2 }, "and so does the second")
 			other := lockAsync(t, row.m(y, key))
 			redistest.Eventually(t, testTimeout, func() bool { return len(queue()) == 2 }, "another process waits")
 			line := queue()
