@@ -258,10 +258,18 @@ func TestAskedReconnects(t *testing.T) {
 			if row.waiter != nil {
 				row.waiter(far)
 			}
+			sent := make(chan struct{})
+			isSent := sync.OnceFunc(func() { close(sent) })
+			far.OnReply(func(cmd []string) redistest.Action {
+				if cmd[0] == "PUBLISH" && cmd[1] == ear(holder) {
+					isSent()
+				}
+				return redistest.Pass
+			})
 			waiter := lockAsync(t, waits.Mutex(b.name))
 			redistest.Eventually(t, testTimeout, func() bool { return b.exists(t, "rlock_queue:{"+b.name+"}") }, "the waiter is in the queue")
 			if row.then != nil {
-				sleep(100 * time.Millisecond) // the waiter has sent its message
+				require.NoError(t, within(t, async(func() error { <-sent; return nil }), testTimeout), "the waiter has sent its message")
 				notAsked(t, ctx)
 				row.then(near)
 			}
