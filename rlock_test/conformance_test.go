@@ -7,6 +7,7 @@ import (
 
 	"github.com/go-rlock/rlock/internal/conformance"
 	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
 )
 
 // TestConformance tests G1 to G9, as far as a single lock can show them, for each kind of lock on each deployment.
@@ -30,6 +31,7 @@ func TestConformance(t *testing.T) {
 func conform(t *testing.T, d deployment) {
 	shared := [2]rueidis.Client{d.dial(t), d.dial(t)} // for all tests without proxies
 	conformance.Run(t, conformance.Deployment{
+		Soon: rlock.DefaultWatchdogTimeout, // on a busy machine
 		Run: func(t *testing.T, cell func(*testing.T)) {
 			redistest.Parallel(t)
 			cell(t)

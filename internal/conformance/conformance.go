@@ -25,6 +25,8 @@ type Deployment struct {
 	// Connect returns a client for each of two processes. If cuts is set, it also returns a function that cuts the
 	// first process off from the servers, or reconnects it.
 	Connect func(t *testing.T, cuts bool) (sides [2]rueidis.Client, cutOff func(off bool))
+	// Soon is how much later than promised something may happen: nothing but the moment of a timer in a bubble.
+	Soon time.Duration
 }
 
 // Run tests G1 to G9 on one lock of each kind, as far as that shows them.
@@ -39,7 +41,7 @@ func Run(t *testing.T, d Deployment) {
 				d.Run(t, func(t *testing.T) {
 					ctx, cancel := context.WithTimeout(t.Context(), atMost)
 					defer cancel()
-					p := &place{ctx: ctx, name: redistest.Name(t), kind: k, watchdog: property.watchdog}
+					p := &place{ctx: ctx, name: redistest.Name(t), kind: k, watchdog: property.watchdog, soon: d.Soon}
 					p.sides, p.cutOff = d.Connect(t, property.cuts)
 					a, b := k.handles(t, p)
 					property.holds(t, p, a, b)
@@ -149,6 +151,7 @@ type place struct {
 	sides    [2]rueidis.Client
 	cutOff   func(bool) // of the first side
 	watchdog time.Duration
+	soon     time.Duration // see Deployment
 	clients  [2][]*rlock.Client
 }
 
@@ -233,14 +236,14 @@ func (p *place) beforeExpiry() time.Duration {
 }
 
 // refused checks that the lock is held, by anybody but ctx.
-func refused(ctx context.Context, t *testing.T, l rlock.Locker) {
+func (p *place) refused(ctx context.Context, t *testing.T, l rlock.Locker) {
 	t.Helper()
 	began, same, unlock, err := tryOnce(ctx, l)
 	require.ErrorIs(t, err, rlock.ErrNotAcquired)
 	require.NotErrorIs(t, err, rlock.ErrUnreachable)
 	require.Equal(t, ctx, same)
 	require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
-	require.Less(t, time.Since(began), soon)
+	require.LessOrEqual(t, time.Since(began), p.soon)
 }
 
 // tryOnce calls TryLock(ctx, 0), and returns when the call began. Its attempt has a second: if the machine is so busy

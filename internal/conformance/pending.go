@@ -10,7 +10,6 @@ import (
 
 const (
 	shortWatchdog = 3 * time.Second // of holds whose renewal a test must see
-	soon          = 2 * time.Second // how much a call may exceed its bound on a loaded machine
 	atMost        = time.Minute     // no test waits that long
 )
 

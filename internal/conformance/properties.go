@@ -76,8 +76,8 @@ func exclusion(t *testing.T, p *place, a, b rlock.Locker) {
 func refusedAtOnce(t *testing.T, p *place, a, b rlock.Locker) {
 	_, _, unlock, err := tryOnce(p.ctx, a)
 	require.NoError(t, err)
-	refused(p.ctx, t, a)
-	refused(p.ctx, t, b)
+	p.refused(p.ctx, t, a)
+	p.refused(p.ctx, t, b)
 	require.NoError(t, unlock())
 	_, _, unlock, err = tryOnce(p.ctx, b)
 	require.NoError(t, err)
@@ -98,7 +98,7 @@ func refusedAfterAWait(t *testing.T, p *place, a, b rlock.Locker) {
 		require.ErrorAs(t, err, &refusal)
 		require.Contains(t, l.Name(), refusal.Name, "of several locks: the one in the way")
 		require.GreaterOrEqual(t, refusal.Waited, wait)
-		require.Less(t, time.Since(began), soon)
+		require.LessOrEqual(t, time.Since(began), wait+p.soon)
 	}
 	require.NoError(t, unlock())
 	free(t, b)
@@ -164,7 +164,7 @@ func reentry(t *testing.T, p *place, a, b rlock.Locker) {
 				i = depth - 1 - n
 				require.NoError(t, levels[i].Err())
 			}
-			refused(p.ctx, t, b)
+			p.refused(p.ctx, t, b)
 			require.NoError(t, unlocks[i]())
 			require.Error(t, levels[i].Err())
 		}
@@ -182,7 +182,7 @@ func reentryRefused(t *testing.T, p *place, a, b rlock.Locker) {
 	require.ErrorIs(t, err, rlock.ErrReentry)
 	require.ErrorIs(t, again(), rlock.ErrNotHeld)
 	require.NoError(t, ctx.Err())
-	refused(p.ctx, t, b)
+	p.refused(p.ctx, t, b)
 	require.NoError(t, unlock())
 	free(t, b)
 }
@@ -193,13 +193,13 @@ func siblings(t *testing.T, p *place, a, b rlock.Locker) {
 	defer cancel()
 	ctx, unlock, err := a.Lock(parent)
 	require.NoError(t, err)
-	refused(parent, t, a)
-	refused(ctx, t, b) // a hold of another Client is no hold
+	p.refused(parent, t, a)
+	p.refused(ctx, t, b) // a hold of another Client is no hold
 	require.NoError(t, unlock())
 	over := context.WithoutCancel(ctx)
 	_, unlock, err = b.Lock(p.ctx)
 	require.NoError(t, err)
-	refused(over, t, a)
+	p.refused(over, t, a)
 	require.NoError(t, unlock())
 	freeUnder(over, t, a)
 }
@@ -208,7 +208,7 @@ func siblings(t *testing.T, p *place, a, b rlock.Locker) {
 func detach(t *testing.T, p *place, a, _ rlock.Locker) {
 	ctx, unlock, err := a.Lock(p.ctx)
 	require.NoError(t, err)
-	refused(rlock.Detach(ctx), t, a)
+	p.refused(rlock.Detach(ctx), t, a)
 	require.NoError(t, unlock())
 	free(t, a)
 }
@@ -233,7 +233,7 @@ func ctxOfTheSection(t *testing.T, p *place, a, _ rlock.Locker) {
 	mine := errors.New("mine")
 	cancel(mine)
 	require.ErrorIs(t, context.Cause(ctx), mine)
-	refused(p.ctx, t, a)
+	p.refused(p.ctx, t, a)
 	require.NoError(t, unlock())
 	free(t, a)
 }
@@ -249,7 +249,7 @@ func secondUnlock(t *testing.T, p *place, a, b rlock.Locker) {
 	_, unlockNext, err := b.Lock(p.ctx)
 	require.NoError(t, err)
 	require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
-	refused(p.ctx, t, a)
+	p.refused(p.ctx, t, a)
 	require.NoError(t, unlockNext())
 }
 
@@ -258,14 +258,14 @@ func cancelledWait(t *testing.T, p *place, a, b rlock.Locker) {
 	_, unlock, err := a.Lock(p.ctx)
 	require.NoError(t, err)
 	var keys []string
-	redistest.Eventually(t, soon, func() bool {
+	redistest.Eventually(t, p.soon, func() bool {
 		keys = p.keys(t)
 		return len(keys) == p.kind.keys
 	}, "all of it is held: Lock may return when most of it is")
 	waiter := p.lockAndWait(t, b)
 	waiter.stillWaits(t)
 	waiter.cancel()
-	got := waiter.get(t, soon)
+	got := waiter.get(t, p.soon)
 	require.ErrorIs(t, got.err, rlock.ErrNotAcquired)
 	require.ErrorIs(t, got.err, context.Canceled)
 	require.NotErrorIs(t, got.err, rlock.ErrUnreachable)
@@ -281,13 +281,14 @@ func cancelledWait(t *testing.T, p *place, a, b rlock.Locker) {
 func deadline(t *testing.T, p *place, a, b rlock.Locker) {
 	_, unlock, err := a.Lock(p.ctx)
 	require.NoError(t, err)
+	const wait = 50 * time.Millisecond
 	began := time.Now()
-	ctx, cancel := context.WithTimeout(p.ctx, 50*time.Millisecond)
+	ctx, cancel := context.WithTimeout(p.ctx, wait)
 	defer cancel()
 	_, _, err = b.Lock(ctx)
 	require.ErrorIs(t, err, rlock.ErrNotAcquired)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
-	require.Less(t, time.Since(began), soon)
+	require.LessOrEqual(t, time.Since(began), wait+p.soon)
 	require.NoError(t, unlock())
 	free(t, b)
 }
@@ -332,7 +333,7 @@ func keyDeleted(t *testing.T, p *place, a, b rlock.Locker) {
 	_, unlockNext, err := b.Lock(p.ctx)
 	require.NoError(t, err)
 	lost(t, ctx, a, unlock)
-	refused(context.WithoutCancel(ctx), t, a)
+	p.refused(context.WithoutCancel(ctx), t, a)
 	require.NoError(t, unlockNext())
 	free(t, a)
 }
@@ -349,10 +350,10 @@ func forcedUnlock(t *testing.T, p *place, a, b rlock.Locker) {
 	was, err := l.ForceUnlock(p.ctx)
 	require.NoError(t, err)
 	require.True(t, was)
-	got := waiter.get(t, soon)
+	got := waiter.get(t, p.soon)
 	require.NoError(t, got.err)
 	lost(t, ctx, a, unlock)
-	refused(p.ctx, t, a)
+	p.refused(p.ctx, t, a)
 	require.NoError(t, got.unlock())
 }
 
@@ -368,7 +369,7 @@ func connectionLost(t *testing.T, p *place, a, b rlock.Locker) {
 	require.NoError(t, got.err)
 	select {
 	case <-ctx.Done():
-	case <-time.After(soon):
+	case <-time.After(p.soon):
 		t.Fatal("somebody else is in, and the holder's ctx is not cancelled")
 	}
 	require.NoError(t, got.unlock())
@@ -386,7 +387,7 @@ func renewal(t *testing.T, p *place, a, b rlock.Locker) {
 	require.NoError(t, err)
 	<-time.After(shortWatchdog + shortWatchdog/3)
 	require.NoError(t, ctx.Err())
-	refused(p.ctx, t, b)
+	p.refused(p.ctx, t, b)
 	require.NoError(t, unlock())
 	free(t, b)
 }
@@ -397,7 +398,7 @@ func closeOfWaiters(t *testing.T, p *place, a, b rlock.Locker) {
 	require.NoError(t, err)
 	waiter := p.lockAndWait(t, b)
 	p.closeSide(1)
-	got := waiter.get(t, soon)
+	got := waiter.get(t, p.soon)
 	require.ErrorIs(t, got.err, rlock.ErrClosed)
 	require.ErrorIs(t, got.unlock(), rlock.ErrNotHeld)
 	_, _, err = b.Lock(p.ctx)
@@ -414,7 +415,7 @@ func closeOfHolders(t *testing.T, p *place, a, b rlock.Locker) {
 	require.Error(t, ctx.Err())
 	require.ErrorIs(t, context.Cause(ctx), rlock.ErrClosed)
 	require.NotErrorIs(t, context.Cause(ctx), rlock.ErrLost)
-	refused(p.ctx, t, b)
+	p.refused(p.ctx, t, b)
 	require.NoError(t, unlock())
 	free(t, b)
 }
@@ -440,8 +441,8 @@ func doSections(t *testing.T, p *place, a, b rlock.Locker) {
 		section := func(result error) func(context.Context) error {
 			return func(ctx context.Context) error {
 				require.NoError(t, ctx.Err())
-				refused(rlock.Detach(ctx), t, a)
-				refused(p.ctx, t, b)
+				p.refused(rlock.Detach(ctx), t, a)
+				p.refused(p.ctx, t, b)
 				return result
 			}
 		}
