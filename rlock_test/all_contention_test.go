@@ -184,36 +184,37 @@ func TestAllUnderContentionOnTwoServers(t *testing.T) {
 // All succeeds even if its locks are never free at the same moment. Goroutines of two processes queue for each of two locks, so
 // each lock passes directly from holder to holder.
 func TestAllOfLocksThatAreNeverFree(t *testing.T) {
-	redistest.Parallel(t)
-	s := redistest.Start(t)
-	names := numbered("busy", 2)
-	ctx, cancel := context.WithCancel(context.Background())
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	defer cancel()
-	var sections atomic.Int64
-	for range 2 {
-		c := newClient(t, s.Client(t))
-		for _, name := range names {
-			for range 3 {
-				wg.Go(func() {
-					for ctx.Err() == nil {
-						_ = c.Mutex(name).Do(ctx, func(context.Context) error {
-							sleep(2 * time.Millisecond)
-							sections.Add(1)
-							return nil
-						})
-					}
-				})
+	redistest.Virtual(t, func(t *testing.T) {
+		s := redistest.Start(t)
+		names := numbered("busy", 2)
+		ctx, cancel := context.WithCancel(context.Background())
+		var wg sync.WaitGroup
+		defer wg.Wait()
+		defer cancel()
+		var sections atomic.Int64
+		for range 2 {
+			c := newClient(t, s.Client(t))
+			for _, name := range names {
+				for range 3 {
+					wg.Go(func() {
+						for ctx.Err() == nil {
+							_ = c.Mutex(name).Do(ctx, func(context.Context) error {
+								sleep(2 * time.Millisecond)
+								sections.Add(1)
+								return nil
+							})
+						}
+					})
+				}
 			}
 		}
-	}
-	redistest.Eventually(t, testTimeout, func() bool { return sections.Load() > 20 }, "both locks are in use")
-	m := rlock.All(mutexes(newClient(t, s.Client(t)), names...)...)
-	for range 3 {
-		p := lockAsync(t, m)
-		p.getAndUnlock(t, 15*time.Second)
-	}
+		redistest.Eventually(t, testTimeout, func() bool { return sections.Load() > 20 }, "both locks are in use")
+		m := rlock.All(mutexes(newClient(t, s.Client(t)), names...)...)
+		for range 3 {
+			p := lockAsync(t, m)
+			p.getAndUnlock(t, 15*time.Second)
+		}
+	})
 }
 
 // changesPlaces is a fake lock that is never free together with another lock: its Lock takes the other one through another Client.
@@ -251,8 +252,7 @@ func TestAllClimbsWithinItsShortestLease(t *testing.T) {
 	redistest.Parallel(t)
 	const lease = 300 * time.Millisecond
 	for name, option := range map[string]rlock.Option{"lease": rlock.WithLease(lease), "longest hold": rlock.WithMaxHold(lease)} {
-		t.Run(name, func(t *testing.T) {
-			redistest.Parallel(t)
+		redistest.RunVirtual(t, name, func(t *testing.T) {
 			b := newFixture(t)
 			places := &changesPlaces{
 				fakeLocker: &fakeLocker{name: b.name + ":b"}, other: newClient(t, b.rdb).Mutex(b.name + ":a"), climbs: 4, // 50, 100, 200 ms, 400 ms
@@ -269,15 +269,16 @@ func TestAllClimbsWithinItsShortestLease(t *testing.T) {
 
 // If All loses a lock while it climbs, for example to a forced unlock, the caller sees no error: All starts over.
 func TestAllLosesALockWhileItClimbs(t *testing.T) {
-	redistest.Parallel(t)
-	b := newFixture(t)
-	name := b.name + ":a"
-	places := &changesPlaces{fakeLocker: &fakeLocker{name: b.name + ":b"}, other: newClient(t, b.rdb).Mutex(name), climbs: 1}
-	forced := forcedOpen{places, b.Mutex(name)}
-	_, unlock, err := rlock.All(b.Mutex(name), forced).Lock(context.Background())
-	require.NoError(t, err)
-	require.NoError(t, unlock())
-	require.Len(t, places.waits, 2)
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		name := b.name + ":a"
+		places := &changesPlaces{fakeLocker: &fakeLocker{name: b.name + ":b"}, other: newClient(t, b.rdb).Mutex(name), climbs: 1}
+		forced := forcedOpen{places, b.Mutex(name)}
+		_, unlock, err := rlock.All(b.Mutex(name), forced).Lock(context.Background())
+		require.NoError(t, err)
+		require.NoError(t, unlock())
+		require.Len(t, places.waits, 2)
+	})
 }
 
 // forcedOpen force-unlocks the other lock during each climb, and locks it again so that All learns of the loss.

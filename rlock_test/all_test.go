@@ -32,30 +32,32 @@ func numbered(base string, n int) (names []string) {
 
 // All sends one command to lock and one to unlock up to a thousand locks, and five each for 5,000 locks.
 func TestAllCosts(t *testing.T) {
-	s := redistest.Start(t)
-	rdb, watch := s.Client(t, oneConn), s.Client(t)
-	c := newClient(t, rdb)
-	m := rlock.All(mutexes(c, numbered("load", 2)...)...)
-	require.NoError(t, m.Do(context.Background(), func(context.Context) error { return nil })) // loads the scripts
-	for n, calls := range map[int]int64{2: 1, 1000: 1, 5000: 5} {
-		names := numbered("cost"+strconv.Itoa(n), n)
-		m := rlock.All(mutexes(c, names...)...)
-		before := redistest.Commands(t, watch)
-		_, unlock, err := m.Lock(context.Background())
-		require.NoError(t, err)
-		locked := redistest.Commands(t, watch)
-		require.Equal(t, calls, locked["evalsha"]-before["evalsha"], "Lock of %d", n)
-		require.EqualValues(t, n, fixture{rdb: watch}.size(t))
-		require.NoError(t, unlock())
-		after := redistest.Commands(t, watch)
-		require.Equal(t, calls, after["evalsha"]-locked["evalsha"], "unlock of %d", n)
-		require.Zero(t, fixture{rdb: watch}.size(t))
-		for name, k := range after {
-			if name != "evalsha" && name != "info" && name != "dbsize" && name != "ping" && name != "command" {
-				require.LessOrEqual(t, k-before[name], 2*int64(n), name) // from the scripts
+	redistest.Virtual(t, func(t *testing.T) {
+		s := redistest.Start(t)
+		rdb, watch := s.Client(t, oneConn), s.Client(t)
+		c := newClient(t, rdb)
+		m := rlock.All(mutexes(c, numbered("load", 2)...)...)
+		require.NoError(t, m.Do(context.Background(), func(context.Context) error { return nil })) // loads the scripts
+		for n, calls := range map[int]int64{2: 1, 1000: 1, 5000: 5} {
+			names := numbered("cost"+strconv.Itoa(n), n)
+			m := rlock.All(mutexes(c, names...)...)
+			before := redistest.Commands(t, watch)
+			_, unlock, err := m.Lock(context.Background())
+			require.NoError(t, err)
+			locked := redistest.Commands(t, watch)
+			require.Equal(t, calls, locked["evalsha"]-before["evalsha"], "Lock of %d", n)
+			require.EqualValues(t, n, fixture{rdb: watch}.size(t))
+			require.NoError(t, unlock())
+			after := redistest.Commands(t, watch)
+			require.Equal(t, calls, after["evalsha"]-locked["evalsha"], "unlock of %d", n)
+			require.Zero(t, fixture{rdb: watch}.size(t))
+			for name, k := range after {
+				if name != "evalsha" && name != "info" && name != "dbsize" && name != "ping" && name != "command" {
+					require.LessOrEqual(t, k-before[name], 2*int64(n), name) // from the scripts
+				}
 			}
 		}
-	}
+	})
 }
 
 func (b fixture) size(t testing.TB) int64 {
@@ -83,47 +85,48 @@ func (b fixture) clear(t *testing.T) {
 // All keeps out callers that want one of its locks, and the holder of one lock keeps out All. The error names the lock and its
 // holder, and a refused call leaves no key.
 func TestAllAndSingleHoldersExcludeEachOther(t *testing.T) {
-	b := newFixture(t)
-	other := newClient(t, b.rdb)
-	names := numbered(b.name, 3)
-	m := rlock.All(mutexes(b.Client, names...)...)
-	ctx, unlock, err := m.Lock(context.Background())
-	require.NoError(t, err)
-	for _, name := range names {
-		n, err := b.Mutex(name).HoldCount(ctx)
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		other := newClient(t, b.rdb)
+		names := numbered(b.name, 3)
+		m := rlock.All(mutexes(b.Client, names...)...)
+		ctx, unlock, err := m.Lock(context.Background())
 		require.NoError(t, err)
-		require.Equal(t, 1, n)
-		_, _, err = other.Mutex(name).TryLock(context.Background(), 0)
-		require.ErrorIs(t, err, rlock.ErrNotAcquired)
-	}
-	require.NoError(t, unlock())
-	require.ErrorIs(t, ctx.Err(), context.Canceled)
-	require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
-
-	for i, name := range names {
-		held, unlock, err := other.Mutex(name).Lock(context.Background())
-		require.NoError(t, err)
-		back, nothing, err := m.TryLock(t.Context(), 0)
-		var refused *rlock.NotAcquiredError
-		require.ErrorAs(t, err, &refused)
-		require.Equal(t, name, refused.Name)
-		require.Equal(t, rlock.Owner(held), refused.Holder)
-		require.Positive(t, refused.TTL)
-		require.Equal(t, t.Context(), back)
-		require.ErrorIs(t, nothing(), rlock.ErrNotHeld)
-		for k, name := range names {
-			require.Equal(t, k == i, b.exists(t, name))
+		for _, name := range names {
+			n, err := b.Mutex(name).HoldCount(ctx)
+			require.NoError(t, err)
+			require.Equal(t, 1, n)
+			_, _, err = other.Mutex(name).TryLock(context.Background(), 0)
+			require.ErrorIs(t, err, rlock.ErrNotAcquired)
 		}
 		require.NoError(t, unlock())
-	}
+		require.ErrorIs(t, ctx.Err(), context.Canceled)
+		require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
+
+		for i, name := range names {
+			held, unlock, err := other.Mutex(name).Lock(context.Background())
+			require.NoError(t, err)
+			back, nothing, err := m.TryLock(t.Context(), 0)
+			var refused *rlock.NotAcquiredError
+			require.ErrorAs(t, err, &refused)
+			require.Equal(t, name, refused.Name)
+			require.Equal(t, rlock.Owner(held), refused.Holder)
+			require.Positive(t, refused.TTL)
+			require.Equal(t, t.Context(), back)
+			require.ErrorIs(t, nothing(), rlock.ErrNotHeld)
+			for k, name := range names {
+				require.Equal(t, k == i, b.exists(t, name))
+			}
+			require.NoError(t, unlock())
+		}
+	})
 }
 
 // G3, G4: while All waits for one lock it holds none of the others and sends no commands. The unlock of that lock wakes it.
 func TestAllWaitsWithNothingHeld(t *testing.T) {
 	redistest.Parallel(t)
 	for i := range 3 {
-		t.Run(strconv.Itoa(i), func(t *testing.T) {
-			redistest.Parallel(t)
+		redistest.RunVirtual(t, strconv.Itoa(i), func(t *testing.T) {
 			s := redistest.Start(t)
 			b := fixture{rdb: s.Client(t)}
 			names := numbered("wait", 3)
@@ -155,230 +158,241 @@ func TestAllWaitsWithNothingHeld(t *testing.T) {
 
 // The wait of TryLock bounds the time for all locks together, and so does the ctx of Lock. A call that gives up leaves no key.
 func TestAllGivesUpWaiting(t *testing.T) {
-	redistest.Parallel(t)
-	b := newFixture(t)
-	other := newClient(t, b.rdb)
-	names := numbered(b.name, 3)
-	m := rlock.All(mutexes(b.Client, names...)...)
-	_, unlock, err := other.Mutex(names[1]).Lock(context.Background())
-	require.NoError(t, err)
-	began := time.Now()
-	_, _, err = m.TryLock(context.Background(), 150*time.Millisecond)
-	var refused *rlock.NotAcquiredError
-	require.ErrorAs(t, err, &refused)
-	require.Equal(t, names[1], refused.Name)
-	require.GreaterOrEqual(t, refused.Waited, 150*time.Millisecond)
-	require.Less(t, time.Since(began), soon)
-	require.ErrorIs(t, m.TryDo(context.Background(), 0, func(context.Context) error { panic("not held") }), rlock.ErrNotAcquired)
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		other := newClient(t, b.rdb)
+		names := numbered(b.name, 3)
+		m := rlock.All(mutexes(b.Client, names...)...)
+		_, unlock, err := other.Mutex(names[1]).Lock(context.Background())
+		require.NoError(t, err)
+		began := time.Now()
+		_, _, err = m.TryLock(context.Background(), 150*time.Millisecond)
+		var refused *rlock.NotAcquiredError
+		require.ErrorAs(t, err, &refused)
+		require.Equal(t, names[1], refused.Name)
+		require.GreaterOrEqual(t, refused.Waited, 150*time.Millisecond)
+		require.Less(t, time.Since(began), soon)
+		require.ErrorIs(t, m.TryDo(context.Background(), 0, func(context.Context) error { panic("not held") }), rlock.ErrNotAcquired)
 
-	p := lockAsync(t, m)
-	b.awaitSubscribers(t, names[1], 1)
-	p.cancel()
-	got := p.get(t, soon)
-	require.ErrorIs(t, got.err, rlock.ErrNotAcquired)
-	require.ErrorIs(t, got.err, context.Canceled)
-	require.NoError(t, unlock())
-	redistest.Eventually(t, testTimeout, func() bool {
-		return !b.exists(t, names[0]) && !b.exists(t, names[1]) && !b.exists(t, "rlock_queue:{"+names[1]+"}")
-	}, "no key is left")
+		p := lockAsync(t, m)
+		b.awaitSubscribers(t, names[1], 1)
+		p.cancel()
+		got := p.get(t, soon)
+		require.ErrorIs(t, got.err, rlock.ErrNotAcquired)
+		require.ErrorIs(t, got.err, context.Canceled)
+		require.NoError(t, unlock())
+		redistest.Eventually(t, testTimeout, func() bool {
+			return !b.exists(t, names[0]) && !b.exists(t, names[1]) && !b.exists(t, "rlock_queue:{"+names[1]+"}")
+		}, "no key is left")
+	})
 }
 
 // G2, G8: the loss of one lock cancels the ctx. unlock returns an error that names this lock, and releases the others.
 func TestAllLosesOne(t *testing.T) {
-	redistest.Parallel(t)
-	b := newFixture(t, rlock.Options{WatchdogTimeout: shortWatchdog})
-	names := numbered(b.name, 3)
-	ctx, unlock, err := rlock.All(mutexes(b.Client, names...)...).Lock(context.Background())
-	require.NoError(t, err)
-	sleep(2 * shortWatchdog)
-	require.NoError(t, ctx.Err(), "all locks are renewed")
-	b.do(t, "DEL", names[1])
-	<-ctx.Done()
-	var loss *rlock.LostError
-	require.ErrorAs(t, context.Cause(ctx), &loss)
-	require.Equal(t, names[1], loss.Name)
-	require.Equal(t, rlock.LostGone, loss.Reason)
-	_, _, err = b.Mutex(names[1]).Lock(ctx)
-	require.ErrorIs(t, err, rlock.ErrLost)
-	err = unlock()
-	require.ErrorIs(t, err, rlock.ErrLost)
-	require.ErrorIs(t, err, rlock.ErrNotHeld)
-	require.ErrorContains(t, err, names[1])
-	require.NotContains(t, err.Error(), names[0])
-	for _, name := range names {
-		require.False(t, b.exists(t, name))
-	}
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t, rlock.Options{WatchdogTimeout: shortWatchdog})
+		names := numbered(b.name, 3)
+		ctx, unlock, err := rlock.All(mutexes(b.Client, names...)...).Lock(context.Background())
+		require.NoError(t, err)
+		sleep(2 * shortWatchdog)
+		require.NoError(t, ctx.Err(), "all locks are renewed")
+		b.do(t, "DEL", names[1])
+		<-ctx.Done()
+		var loss *rlock.LostError
+		require.ErrorAs(t, context.Cause(ctx), &loss)
+		require.Equal(t, names[1], loss.Name)
+		require.Equal(t, rlock.LostGone, loss.Reason)
+		_, _, err = b.Mutex(names[1]).Lock(ctx)
+		require.ErrorIs(t, err, rlock.ErrLost)
+		err = unlock()
+		require.ErrorIs(t, err, rlock.ErrLost)
+		require.ErrorIs(t, err, rlock.ErrNotHeld)
+		require.ErrorContains(t, err, names[1])
+		require.NotContains(t, err.Error(), names[0])
+		for _, name := range names {
+			require.False(t, b.exists(t, name))
+		}
 
-	err = rlock.All(b.Mutex(names[0]), b.Mutex(names[2], rlock.WithLease(100*time.Millisecond))).Do(context.Background(),
-		func(ctx context.Context) error {
-			<-ctx.Done()
-			return nil
-		})
-	require.ErrorAs(t, err, &loss)
-	require.Equal(t, names[2], loss.Name, "each lock has the lease of its handle")
-	require.False(t, b.exists(t, names[0]))
+		err = rlock.All(b.Mutex(names[0]), b.Mutex(names[2], rlock.WithLease(100*time.Millisecond))).Do(context.Background(),
+			func(ctx context.Context) error {
+				<-ctx.Done()
+				return nil
+			})
+		require.ErrorAs(t, err, &loss)
+		require.Equal(t, names[2], loss.Name, "each lock has the lease of its handle")
+		require.False(t, b.exists(t, names[0]))
+	})
 }
 
 // A handle that is given twice counts once. Other handles of the same lock re-enter it, as does any lock that the ctx already
 // holds. A MultiMutex stands for its members.
 func TestAllReenters(t *testing.T) {
-	b := newFixture(t)
-	names := numbered(b.name, 4)
-	first := b.Mutex(names[0])
-	inner := rlock.All(first, b.Mutex(names[1]))
-	outer, unlockOuter, err := b.Mutex(names[3]).Lock(context.Background())
-	require.NoError(t, err)
-	m := rlock.All(first, first, inner, b.FencedMutex(names[1]), b.Mutex(names[2]), b.Mutex(names[3]))
-	counts := func(ctx context.Context, want ...int64) {
-		t.Helper()
-		for i, name := range names {
-			redistest.Eventually(t, testTimeout, func() bool {
-				var have int64
-				for _, n := range b.fields(t, name) {
-					have += n
-				}
-				return have == want[i]
-			}, name)
-			n, err := b.Mutex(name).HoldCount(ctx)
-			require.NoError(t, err)
-			require.EqualValues(t, want[i], n, name)
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		names := numbered(b.name, 4)
+		first := b.Mutex(names[0])
+		inner := rlock.All(first, b.Mutex(names[1]))
+		outer, unlockOuter, err := b.Mutex(names[3]).Lock(context.Background())
+		require.NoError(t, err)
+		m := rlock.All(first, first, inner, b.FencedMutex(names[1]), b.Mutex(names[2]), b.Mutex(names[3]))
+		counts := func(ctx context.Context, want ...int64) {
+			t.Helper()
+			for i, name := range names {
+				redistest.Eventually(t, testTimeout, func() bool {
+					var have int64
+					for _, n := range b.fields(t, name) {
+						have += n
+					}
+					return have == want[i]
+				}, name)
+				n, err := b.Mutex(name).HoldCount(ctx)
+				require.NoError(t, err)
+				require.EqualValues(t, want[i], n, name)
+			}
 		}
-	}
-	ctx, unlock, err := m.Lock(outer)
-	require.NoError(t, err)
-	counts(ctx, 1, 2, 1, 2)
-	_, ok := rlock.FencingToken(ctx, names[1])
-	require.True(t, ok)
-	ctx2, unlock2, err := m.Lock(ctx)
-	require.NoError(t, err)
-	counts(ctx2, 2, 4, 2, 3)
-	_, _, err = m.TryLock(rlock.Detach(ctx), 0)
-	require.ErrorIs(t, err, rlock.ErrNotAcquired)
-	require.NoError(t, unlock(), "the outer unlock may come first; the inner level still holds the locks")
-	require.ErrorIs(t, ctx2.Err(), context.Canceled, "the inner ctx is a child of the outer one")
-	counts(context.WithoutCancel(ctx2), 1, 2, 1, 2)
-	require.NoError(t, unlock2())
-	counts(outer, 0, 0, 0, 1)
-	require.NoError(t, unlockOuter())
-	b.do(t, "DEL", "redisson_lock_token:{"+names[1]+"}")
+		ctx, unlock, err := m.Lock(outer)
+		require.NoError(t, err)
+		counts(ctx, 1, 2, 1, 2)
+		_, ok := rlock.FencingToken(ctx, names[1])
+		require.True(t, ok)
+		ctx2, unlock2, err := m.Lock(ctx)
+		require.NoError(t, err)
+		counts(ctx2, 2, 4, 2, 3)
+		_, _, err = m.TryLock(rlock.Detach(ctx), 0)
+		require.ErrorIs(t, err, rlock.ErrNotAcquired)
+		require.NoError(t, unlock(), "the outer unlock may come first; the inner level still holds the locks")
+		require.ErrorIs(t, ctx2.Err(), context.Canceled, "the inner ctx is a child of the outer one")
+		counts(context.WithoutCancel(ctx2), 1, 2, 1, 2)
+		require.NoError(t, unlock2())
+		counts(outer, 0, 0, 0, 1)
+		require.NoError(t, unlockOuter())
+		b.do(t, "DEL", "redisson_lock_token:{"+names[1]+"}")
+	})
 }
 
 // Each fenced lock in an All has a token from its own counter; a plain lock has none.
 func TestAllFenced(t *testing.T) {
-	b := newFixture(t)
-	x, y := b.FencedMutex(b.name+":x"), b.FencedMutex(b.name+":y")
-	m := rlock.All(y, b.Mutex(b.name+":plain"), x)
-	require.NoError(t, x.Do(context.Background(), func(context.Context) error { return nil }))
-	for want := int64(1); want < 4; want++ {
-		require.NoError(t, m.Do(context.Background(), func(ctx context.Context) error {
-			token, ok := x.FencingToken(ctx)
-			require.True(t, ok)
-			require.Equal(t, want+1, token)
-			token, ok = y.FencingToken(ctx)
-			require.True(t, ok)
-			require.Equal(t, want, token)
-			_, ok = rlock.FencingToken(ctx, b.name+":plain")
-			require.False(t, ok)
-			return nil
-		}))
-	}
-	b.do(t, "DEL", "redisson_lock_token:{"+x.Name()+"}", "redisson_lock_token:{"+y.Name()+"}")
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		x, y := b.FencedMutex(b.name+":x"), b.FencedMutex(b.name+":y")
+		m := rlock.All(y, b.Mutex(b.name+":plain"), x)
+		require.NoError(t, x.Do(context.Background(), func(context.Context) error { return nil }))
+		for want := int64(1); want < 4; want++ {
+			require.NoError(t, m.Do(context.Background(), func(ctx context.Context) error {
+				token, ok := x.FencingToken(ctx)
+				require.True(t, ok)
+				require.Equal(t, want+1, token)
+				token, ok = y.FencingToken(ctx)
+				require.True(t, ok)
+				require.Equal(t, want, token)
+				_, ok = rlock.FencingToken(ctx, b.name+":plain")
+				require.False(t, ok)
+				return nil
+			}))
+		}
+		b.do(t, "DEL", "redisson_lock_token:{"+x.Name()+"}", "redisson_lock_token:{"+y.Name()+"}")
+	})
 }
 
 // G4: the single call that releases all locks wakes a waiter of each one. A waiter in this process gets its lock at once, a queued
 // waiter of another process is given its lock, and a waiter that only listens is notified.
 func TestAllWakesTheWaitersOfEach(t *testing.T) {
-	redistest.Parallel(t)
-	s := redistest.Start(t)
-	b := fixture{Client: newClient(t, s.Client(t)), rdb: s.Client(t)}
-	other, deaf := newClient(t, s.Client(t)), newClient(t, s.Client(t), rlock.Options{HandOff: rlock.HandOff{Most: -1}})
-	loadScripts(t, other)
-	names := numbered("wake", 5)
-	m := rlock.All(append(mutexes(b.Client, names[:4]...), b.FencedMutex(names[4]))...)
-	require.NoError(t, m.Do(context.Background(), func(context.Context) error { return nil }))
-	_, unlock, err := m.Lock(context.Background())
-	require.NoError(t, err)
-	before := scriptCalls(t, b)
-	local := lockAsync(t, b.Mutex(names[0]))
-	remote := lockAsync(t, other.Mutex(names[1]))
-	told := lockAsync(t, deaf.Mutex(names[2]))
-	fenced := lockAsync(t, b.FencedMutex(names[4]))
-	for _, i := range []int{0, 1, 2, 4} {
-		b.awaitSubscribers(t, names[i], 1)
-	}
-	for _, i := range []int{0, 1, 4} {
-		redistest.Eventually(t, testTimeout, func() bool { return b.exists(t, "rlock_queue:{"+names[i]+"}") }, "the waiter is in the queue")
-	}
-	before += 4 * attempts
-	redistest.Eventually(t, testTimeout, func() bool { return scriptCalls(t, b) == before && waiting(t) == 4 }, "all waiters sleep")
-	require.NoError(t, unlock())
-	var unlocks []rlock.UnlockFunc
-	for _, p := range []pendingLock{local, remote, told, fenced} {
-		got := p.get(t, soon)
-		require.NoError(t, got.err)
-		if p.result == fenced.result {
-			token, ok := rlock.FencingToken(got.ctx, names[4])
-			require.True(t, ok)
-			require.EqualValues(t, 3, token)
+	redistest.Virtual(t, func(t *testing.T) {
+		s := redistest.Start(t)
+		b := fixture{Client: newClient(t, s.Client(t)), rdb: s.Client(t)}
+		other, deaf := newClient(t, s.Client(t)), newClient(t, s.Client(t), rlock.Options{HandOff: rlock.HandOff{Most: -1}})
+		loadScripts(t, other)
+		names := numbered("wake", 5)
+		m := rlock.All(append(mutexes(b.Client, names[:4]...), b.FencedMutex(names[4]))...)
+		require.NoError(t, m.Do(context.Background(), func(context.Context) error { return nil }))
+		_, unlock, err := m.Lock(context.Background())
+		require.NoError(t, err)
+		before := scriptCalls(t, b)
+		local := lockAsync(t, b.Mutex(names[0]))
+		remote := lockAsync(t, other.Mutex(names[1]))
+		told := lockAsync(t, deaf.Mutex(names[2]))
+		fenced := lockAsync(t, b.FencedMutex(names[4]))
+		for _, i := range []int{0, 1, 2, 4} {
+			b.awaitSubscribers(t, names[i], 1)
 		}
-		unlocks = append(unlocks, got.unlock)
-	}
-	require.Equal(t, before+2, scriptCalls(t, b), "the unlock, and one attempt of the waiter that only listens")
-	for _, unlock := range unlocks {
+		for _, i := range []int{0, 1, 4} {
+			redistest.Eventually(t, testTimeout, func() bool { return b.exists(t, "rlock_queue:{"+names[i]+"}") }, "the waiter is in the queue")
+		}
+		before += 4 * attempts
+		redistest.Eventually(t, testTimeout, func() bool { return scriptCalls(t, b) == before && waiting(t) == 4 }, "all waiters sleep")
 		require.NoError(t, unlock())
-	}
+		var unlocks []rlock.UnlockFunc
+		for _, p := range []pendingLock{local, remote, told, fenced} {
+			got := p.get(t, soon)
+			require.NoError(t, got.err)
+			if p.result == fenced.result {
+				token, ok := rlock.FencingToken(got.ctx, names[4])
+				require.True(t, ok)
+				require.EqualValues(t, 3, token)
+			}
+			unlocks = append(unlocks, got.unlock)
+		}
+		require.Equal(t, before+2, scriptCalls(t, b), "the unlock, and one attempt of the waiter that only listens")
+		for _, unlock := range unlocks {
+			require.NoError(t, unlock())
+		}
+	})
 }
 
 // Locks are taken in the order of their keys, which is the same in every process. Of a read/write lock the writer is first, then the
 // upgradeable reader, then the reader: each lets the next in.
 func TestAllInOneOrder(t *testing.T) {
-	b := newBareFixture(t)
-	a := newClient(t, b.rdb, rlock.Options{Prefix: b.name + ":a:"})
-	z := newClient(t, b.rdb, rlock.Options{Prefix: b.name + ":z:"})
-	for _, all := range [][]rlock.Locker{{a.Mutex("y"), z.Mutex("x")}, {z.Mutex("x"), a.Mutex("y")}} {
-		require.Equal(t, "All(y, x)", rlock.All(all...).Name())
-	}
-	rw := a.RWMutex("x")
-	u := rw.Upgradeable()
-	for _, all := range [][]rlock.Locker{
-		{rw.Read(), rw.Write()}, {rw.Write(), rw.Read()}, {rw.Read(), u, rw.Write()}, {u, rw.Write(), u}, {rw.Read(), u}, {u, rw.Upgradeable()},
-	} {
-		require.NoError(t, rlock.All(all...).TryDo(context.Background(), 0, func(ctx context.Context) error {
-			held, err := rw.Read().IsHeld(ctx)
-			require.NoError(t, err)
-			require.True(t, held)
-			held, err = rw.Write().IsHeld(ctx)
-			require.NoError(t, err)
-			require.Equal(t, slices.Contains(all, rlock.Locker(rw.Write())), held)
-			if slices.Contains(all, rlock.Locker(u)) {
-				_, unlock, err := u.Upgrade(ctx)
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newBareFixture(t)
+		a := newClient(t, b.rdb, rlock.Options{Prefix: b.name + ":a:"})
+		z := newClient(t, b.rdb, rlock.Options{Prefix: b.name + ":z:"})
+		for _, all := range [][]rlock.Locker{{a.Mutex("y"), z.Mutex("x")}, {z.Mutex("x"), a.Mutex("y")}} {
+			require.Equal(t, "All(y, x)", rlock.All(all...).Name())
+		}
+		rw := a.RWMutex("x")
+		u := rw.Upgradeable()
+		for _, all := range [][]rlock.Locker{
+			{rw.Read(), rw.Write()}, {rw.Write(), rw.Read()}, {rw.Read(), u, rw.Write()}, {u, rw.Write(), u}, {rw.Read(), u}, {u, rw.Upgradeable()},
+		} {
+			require.NoError(t, rlock.All(all...).TryDo(context.Background(), 0, func(ctx context.Context) error {
+				held, err := rw.Read().IsHeld(ctx)
 				require.NoError(t, err)
-				require.NoError(t, unlock())
-			}
+				require.True(t, held)
+				held, err = rw.Write().IsHeld(ctx)
+				require.NoError(t, err)
+				require.Equal(t, slices.Contains(all, rlock.Locker(rw.Write())), held)
+				if slices.Contains(all, rlock.Locker(u)) {
+					_, unlock, err := u.Upgrade(ctx)
+					require.NoError(t, err)
+					require.NoError(t, unlock())
+				}
+				return nil
+			}))
+		}
+		require.NoError(t, rw.Read().Do(context.Background(), func(ctx context.Context) error {
+			_, _, err := rlock.All(u, a.Mutex("y")).Lock(ctx)
+			require.ErrorIs(t, err, rlock.ErrUpgrade, "a reader cannot become upgradeable: an upgrade could wait for that reader")
 			return nil
 		}))
-	}
-	require.NoError(t, rw.Read().Do(context.Background(), func(ctx context.Context) error {
-		_, _, err := rlock.All(u, a.Mutex("y")).Lock(ctx)
-		require.ErrorIs(t, err, rlock.ErrUpgrade, "a reader cannot become upgradeable: an upgrade could wait for that reader")
-		return nil
-	}))
+	})
 }
 
 // Clients of one Redis share the lock of a name, so an All cannot hold it through both of them. The call fails instead of trying again and
 // again.
 func TestAllWaitsForItself(t *testing.T) {
-	b := newFixture(t)
-	other := newClient(t, b.rdb)
-	for _, m := range []*rlock.MultiMutex{
-		rlock.All(b.Mutex(b.name), other.Mutex(b.name)),
-		rlock.All(mutexes(b.Client, numbered(b.name, 2)...)[0], other.FencedMutex(b.name+":0"), b.FairMutex(b.name+":fair")),
-	} {
-		_, _, err := m.Lock(context.Background())
-		require.ErrorContains(t, err, "waits for itself: it is given by two Clients of one Redis")
-		require.NotErrorIs(t, err, rlock.ErrNotAcquired)
-		require.NotContains(t, err.Error(), "\n")
-		require.False(t, b.exists(t, b.name))
-		require.False(t, b.exists(t, b.name+":0"))
-	}
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		other := newClient(t, b.rdb)
+		for _, m := range []*rlock.MultiMutex{
+			rlock.All(b.Mutex(b.name), other.Mutex(b.name)),
+			rlock.All(mutexes(b.Client, numbered(b.name, 2)...)[0], other.FencedMutex(b.name+":0"), b.FairMutex(b.name+":fair")),
+		} {
+			_, _, err := m.Lock(context.Background())
+			require.ErrorContains(t, err, "waits for itself: it is given by two Clients of one Redis")
+			require.NotErrorIs(t, err, rlock.ErrNotAcquired)
+			require.NotContains(t, err.Error(), "\n")
+			require.False(t, b.exists(t, b.name))
+			require.False(t, b.exists(t, b.name+":0"))
+		}
+	})
 }

@@ -63,8 +63,7 @@ func TestAsked(t *testing.T) {
 	redistest.Parallel(t)
 	for kind, of := range askedKinds {
 		for _, here := range []bool{true, false} {
-			t.Run(kind+map[bool]string{true: "/here", false: "/elsewhere"}[here], func(t *testing.T) {
-				redistest.Parallel(t)
+			redistest.RunVirtual(t, kind+map[bool]string{true: "/here", false: "/elsewhere"}[here], func(t *testing.T) {
 				b := newFixture(t)
 				other := b.Client
 				if !here {
@@ -95,8 +94,7 @@ func TestAsked(t *testing.T) {
 // A waiter asks the writer that holds the lock. A writer that waits for readers asks all of them.
 func TestAskedOfReadersAndWriters(t *testing.T) {
 	redistest.Parallel(t)
-	t.Run("a writer waits for readers of several processes", func(t *testing.T) {
-		redistest.Parallel(t)
+	redistest.RunVirtual(t, "a writer waits for readers of several processes", func(t *testing.T) {
 		b := newFixture(t)
 		clients := []*rlock.Client{b.Client, newClient(t, b.rdb), newClient(t, b.rdb)}
 		var readers []context.Context
@@ -122,8 +120,7 @@ func TestAskedOfReadersAndWriters(t *testing.T) {
 		require.Nil(t, rlock.Asked(got.ctx), "the writer has no WithAsked")
 		require.NoError(t, got.unlock())
 	})
-	t.Run("a reader that waits behind a writer does not ask readers here", func(t *testing.T) {
-		redistest.Parallel(t)
+	redistest.RunVirtual(t, "a reader that waits behind a writer does not ask readers here", func(t *testing.T) {
 		b := newFixture(t)
 		rw := b.RWMutex(b.name, rlock.WithAsked())
 		ctx, unlock, err := rw.Read().Lock(context.Background())
@@ -143,8 +140,7 @@ func TestAskedOfReadersAndWriters(t *testing.T) {
 		require.NoError(t, w.unlock())
 		reader.getAndUnlock(t, testTimeout)
 	})
-	t.Run("upgrade", func(t *testing.T) {
-		redistest.Parallel(t)
+	redistest.RunVirtual(t, "upgrade", func(t *testing.T) {
 		b := newFixture(t)
 		rw := b.RWMutex(b.name, rlock.WithAsked())
 		ctx, unlock, err := rw.Upgradeable().Lock(context.Background())
@@ -172,8 +168,7 @@ func TestAskedOfReadersAndWriters(t *testing.T) {
 func TestAskedByThoseWhoWaitAlready(t *testing.T) {
 	redistest.Parallel(t)
 	for _, here := range []bool{true, false} {
-		t.Run(map[bool]string{true: "here", false: "elsewhere"}[here], func(t *testing.T) {
-			redistest.Parallel(t)
+		redistest.RunVirtual(t, map[bool]string{true: "here", false: "elsewhere"}[here], func(t *testing.T) {
 			b := newFixture(t, rlock.Options{HandOff: rlock.HandOff{For: time.Hour}})
 			m := b.Mutex(b.name, rlock.WithAsked())
 			third := b.Client
@@ -216,8 +211,7 @@ func TestAskedByThoseWhoWaitAlready(t *testing.T) {
 func TestAskedAfterAGrant(t *testing.T) {
 	redistest.Parallel(t)
 	for kind, of := range askedKinds {
-		t.Run(kind, func(t *testing.T) {
-			redistest.Parallel(t)
+		redistest.RunVirtual(t, kind, func(t *testing.T) {
 			b := newFixture(t)
 			first, unlock, err := of(b.Client, b.name).Lock(context.Background())
 			require.NoError(t, err)
@@ -251,69 +245,71 @@ func TestAskedAfterAGrant(t *testing.T) {
 
 // A section that holds several locks is asked as soon as a waiter wants any of them.
 func TestAskedForOneOfSeveral(t *testing.T) {
-	redistest.Parallel(t)
-	b := newFixture(t)
-	all := rlock.All(b.Mutex(b.name+":1", rlock.WithAsked()), b.FairMutex(b.name+":2", rlock.WithAsked()), b.Mutex(b.name+":3"))
-	for _, n := range []string{":1", ":2"} {
-		ctx, unlock, err := all.Lock(context.Background())
-		require.NoError(t, err)
-		inner, unlockInner, err := b.Mutex(b.name + ":4").Lock(ctx)
-		require.NoError(t, err)
-		b.earsOf(t, b.Client)
-		notAsked(t, ctx)
-		notAsked(t, inner)
-		other := newClient(t, b.rdb)
-		l := other.Mutex(b.name + n)
-		if n == ":2" {
-			l = other.FairMutex(b.name + n)
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		all := rlock.All(b.Mutex(b.name+":1", rlock.WithAsked()), b.FairMutex(b.name+":2", rlock.WithAsked()), b.Mutex(b.name+":3"))
+		for _, n := range []string{":1", ":2"} {
+			ctx, unlock, err := all.Lock(context.Background())
+			require.NoError(t, err)
+			inner, unlockInner, err := b.Mutex(b.name + ":4").Lock(ctx)
+			require.NoError(t, err)
+			b.earsOf(t, b.Client)
+			notAsked(t, ctx)
+			notAsked(t, inner)
+			other := newClient(t, b.rdb)
+			l := other.Mutex(b.name + n)
+			if n == ":2" {
+				l = other.FairMutex(b.name + n)
+			}
+			waiter := lockAsync(t, l)
+			awaitAsked(t, ctx)
+			awaitAsked(t, inner)
+			require.NoError(t, unlockInner())
+			require.NoError(t, unlock())
+			waiter.getAndUnlock(t, testTimeout)
 		}
-		waiter := lockAsync(t, l)
-		awaitAsked(t, ctx)
-		awaitAsked(t, inner)
-		require.NoError(t, unlockInner())
-		require.NoError(t, unlock())
-		waiter.getAndUnlock(t, testTimeout)
-	}
+	})
 }
 
 // A quorum is asked through each of its servers, and by the goroutines of its own process.
 func TestAskedOfAQuorum(t *testing.T) {
-	redistest.Parallel(t)
-	var rdbs []rueidis.Client
-	for range 3 {
-		rdbs = append(rdbs, redistest.Start(t).Client(t))
-	}
-	quorum := func(clients []*rlock.Client) *rlock.QuorumMutex {
-		var members []rlock.Locker
-		for _, c := range clients {
-			members = append(members, c.Mutex("quorum", rlock.WithAsked()))
+	redistest.Virtual(t, func(t *testing.T) {
+		var rdbs []rueidis.Client
+		for range 3 {
+			rdbs = append(rdbs, redistest.Start(t).Client(t))
 		}
-		return rlock.Quorum(members...)
-	}
-	clients := func() (all []*rlock.Client) {
-		for _, rdb := range rdbs {
-			all = append(all, newClient(t, rdb))
+		quorum := func(clients []*rlock.Client) *rlock.QuorumMutex {
+			var members []rlock.Locker
+			for _, c := range clients {
+				members = append(members, c.Mutex("quorum", rlock.WithAsked()))
+			}
+			return rlock.Quorum(members...)
 		}
-		return all
-	}
-	own := clients()
-	for name, waiter := range map[string]*rlock.QuorumMutex{"here": quorum(own), "elsewhere": quorum(clients())} {
-		ctx, unlock, err := quorum(own).Lock(context.Background())
-		require.NoError(t, err, name)
-		inner, unlockInner, err := quorum(own).Lock(ctx)
-		require.NoError(t, err, name)
-		notAsked(t, ctx)
-		w := lockAsync(t, waiter)
-		awaitAsked(t, ctx)
-		awaitAsked(t, inner)
-		require.NoError(t, unlockInner(), name)
-		require.NoError(t, unlock(), name)
-		got := w.get(t, testTimeout)
-		require.NoError(t, got.err, name)
-		require.NoError(t, got.unlock(), name)
-	}
-	_, _, err := rlock.Quorum(own[0].Mutex("q", rlock.WithAsked()), own[1].Mutex("q"), own[2].Mutex("q")).Lock(context.Background())
-	require.ErrorContains(t, err, "give it to all members")
-	_, _, err = own[0].PermitSemaphore("p", rlock.WithAsked()).Acquire(context.Background())
-	require.ErrorContains(t, err, "WithAsked is for locks")
+		clients := func() (all []*rlock.Client) {
+			for _, rdb := range rdbs {
+				all = append(all, newClient(t, rdb))
+			}
+			return all
+		}
+		own := clients()
+		for name, waiter := range map[string]*rlock.QuorumMutex{"here": quorum(own), "elsewhere": quorum(clients())} {
+			ctx, unlock, err := quorum(own).Lock(context.Background())
+			require.NoError(t, err, name)
+			inner, unlockInner, err := quorum(own).Lock(ctx)
+			require.NoError(t, err, name)
+			notAsked(t, ctx)
+			w := lockAsync(t, waiter)
+			awaitAsked(t, ctx)
+			awaitAsked(t, inner)
+			require.NoError(t, unlockInner(), name)
+			require.NoError(t, unlock(), name)
+			got := w.get(t, testTimeout)
+			require.NoError(t, got.err, name)
+			require.NoError(t, got.unlock(), name)
+		}
+		_, _, err := rlock.Quorum(own[0].Mutex("q", rlock.WithAsked()), own[1].Mutex("q"), own[2].Mutex("q")).Lock(context.Background())
+		require.ErrorContains(t, err, "give it to all members")
+		_, _, err = own[0].PermitSemaphore("p", rlock.WithAsked()).Acquire(context.Background())
+		require.ErrorContains(t, err, "WithAsked is for locks")
+	})
 }

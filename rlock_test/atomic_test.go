@@ -48,7 +48,7 @@ func TestAtomicMoveUnderHolderAndWaiters(t *testing.T) {
 		"fenced write": func(c *rlock.Client, name string) *rlock.Mutex { return c.FencedRWMutex(name).Write() },
 	} {
 		for pubsub, o := range map[string]rlock.Options{"sharded": {}, "plain": {PlainPubSub: true}} {
-			t.Run(kind+"/"+pubsub, func(t *testing.T) {
+			redistest.RunVirtual(t, kind+"/"+pubsub, func(t *testing.T) {
 				name := redistest.Name(t)
 				move := carousel(t, c, name)
 				var a lockResult
@@ -111,7 +111,7 @@ func TestAtomicMovesUnderLoad(t *testing.T) {
 	redistest.Parallel(t)
 	c := redistest.StartCluster(t, 3, 0)
 	for pubsub, plain := range map[string]bool{"sharded": false, "plain": true} {
-		t.Run(pubsub, func(t *testing.T) {
+		redistest.RunVirtual(t, pubsub, func(t *testing.T) {
 			name := redistest.Name(t)
 			const watchdog = 2 * time.Second
 			long, unlock, err := newClient(t, c.Client(t), rlock.Options{PlainPubSub: plain, WatchdogTimeout: watchdog}).

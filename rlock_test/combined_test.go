@@ -19,117 +19,122 @@ import (
 // A process keeps a lock after its unlock (WithLinger) and does not know yet that its key was deleted. If it then adopts a ticket
 // for the same lock, the adopted hold replaces the lost one.
 func TestKeptTwice(t *testing.T) {
-	redistest.Parallel(t)
-	b := newFixture(t)
-	const d = 2 * time.Second
-	m := b.Mutex(b.name, rlock.WithLinger(d))
-	keep(t, b.Client, m)
-	began := time.Now()
-	require.NoError(t, b.do(t, "DEL", b.name).Error())
-	ticket := takenAlong(t, newClient(t, b.rdb).Mutex(b.name))
-	_, unlock, err := b.Adopt(context.Background(), ticket, rlock.WithLinger(long))
-	require.NoError(t, err)
-	require.NoError(t, unlock())
-	redistest.Eventually(t, soon, func() bool { return b.Stats().Idle == 1 }, "the lock is kept")
-	sleep(time.Until(began.Add(d + d/4))) // the time of the lost hold is over
-	require.True(t, b.exists(t, b.name))
-	got := lockAsync(t, newClient(t, b.rdb).Mutex(b.name)).get(t, soon+time.Second)
-	require.NoError(t, got.err)
-	require.NoError(t, got.unlock())
-	require.Zero(t, b.Stats().Idle)
-	lockAndUnlock(t, m)
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		const d = 2 * time.Second
+		m := b.Mutex(b.name, rlock.WithLinger(d))
+		keep(t, b.Client, m)
+		began := time.Now()
+		require.NoError(t, b.do(t, "DEL", b.name).Error())
+		ticket := takenAlong(t, newClient(t, b.rdb).Mutex(b.name))
+		_, unlock, err := b.Adopt(context.Background(), ticket, rlock.WithLinger(long))
+		require.NoError(t, err)
+		require.NoError(t, unlock())
+		redistest.Eventually(t, soon, func() bool { return b.Stats().Idle == 1 }, "the lock is kept")
+		sleep(time.Until(began.Add(d + d/4))) // the time of the lost hold is over
+		require.True(t, b.exists(t, b.name))
+		got := lockAsync(t, newClient(t, b.rdb).Mutex(b.name)).get(t, soon+time.Second)
+		require.NoError(t, got.err)
+		require.NoError(t, got.unlock())
+		require.Zero(t, b.Stats().Idle)
+		lockAndUnlock(t, m)
+	})
 }
 
 // Goroutines that wait while a lock is exported do not know the hold that adopts the ticket. That hold looks for them.
 func TestAskedAfterAnAdopt(t *testing.T) {
-	redistest.Parallel(t)
-	b := newFixture(t)
-	lockAndUnlock(t, b.Mutex(b.name+":ear", rlock.WithAsked()))
-	b.earsOf(t, b.Client)
-	ticket := takenAlong(t, b.Mutex(b.name))
-	waiter := lockAsync(t, newClient(t, b.rdb).Mutex(b.name))
-	b.awaitSubscribers(t, b.name, 1)
-	redistest.Eventually(t, testTimeout, func() bool {
-		n, err := b.do(t, "ZCARD", "rlock_queue:{"+b.name+"}").AsInt64()
-		return err == nil && n == 1
-	}, "the waiter is in the queue")
-	ctx, unlock, err := b.Adopt(context.Background(), ticket, rlock.WithAsked())
-	require.NoError(t, err)
-	select {
-	case <-rlock.Asked(ctx):
-	case <-time.After(soon + time.Second):
-		t.Error("not asked")
-	}
-	require.NoError(t, unlock())
-	waiter.getAndUnlock(t, testTimeout)
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		lockAndUnlock(t, b.Mutex(b.name+":ear", rlock.WithAsked()))
+		b.earsOf(t, b.Client)
+		ticket := takenAlong(t, b.Mutex(b.name))
+		waiter := lockAsync(t, newClient(t, b.rdb).Mutex(b.name))
+		b.awaitSubscribers(t, b.name, 1)
+		redistest.Eventually(t, testTimeout, func() bool {
+			n, err := b.do(t, "ZCARD", "rlock_queue:{"+b.name+"}").AsInt64()
+			return err == nil && n == 1
+		}, "the waiter is in the queue")
+		ctx, unlock, err := b.Adopt(context.Background(), ticket, rlock.WithAsked())
+		require.NoError(t, err)
+		select {
+		case <-rlock.Asked(ctx):
+		case <-time.After(soon + time.Second):
+			t.Error("not asked")
+		}
+		require.NoError(t, unlock())
+		waiter.getAndUnlock(t, testTimeout)
+	})
 }
 
 // G8: a process that keeps a lock, and does not know yet that it was forced open, issues no tokens above that of the new owner.
 func TestNoTokensOfALostLock(t *testing.T) {
-	redistest.Parallel(t)
-	b := newFixture(t)
-	m := b.FencedMutex(b.name, rlock.WithLinger(long))
-	keep(t, b.Client, m)
-	other := newClient(t, b.rdb).FencedMutex(b.name)
-	forced, err := other.ForceUnlock(context.Background())
-	require.NoError(t, err)
-	require.True(t, forced)
-	ctx, unlock, err := other.Lock(context.Background())
-	require.NoError(t, err)
-	owner, _ := other.FencingToken(ctx)
-	for {
-		ctx, unlock, err := m.TryLock(context.Background(), 0)
-		if err != nil {
-			require.ErrorIs(t, err, rlock.ErrNotAcquired, "the process has noticed the loss")
-			break
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		m := b.FencedMutex(b.name, rlock.WithLinger(long))
+		keep(t, b.Client, m)
+		other := newClient(t, b.rdb).FencedMutex(b.name)
+		forced, err := other.ForceUnlock(context.Background())
+		require.NoError(t, err)
+		require.True(t, forced)
+		ctx, unlock, err := other.Lock(context.Background())
+		require.NoError(t, err)
+		owner, _ := other.FencingToken(ctx)
+		for {
+			ctx, unlock, err := m.TryLock(context.Background(), 0)
+			if err != nil {
+				require.ErrorIs(t, err, rlock.ErrNotAcquired, "the process has noticed the loss")
+				break
+			}
+			token, _ := m.FencingToken(ctx)
+			require.Less(t, token, owner)
+			_ = unlock() // fails when the loss is noticed
 		}
-		token, _ := m.FencingToken(ctx)
-		require.Less(t, token, owner)
-		_ = unlock() // fails when the loss is noticed
-	}
-	require.NoError(t, unlock())
-	require.NoError(t, b.do(t, "DEL", "redisson_lock_token:{"+b.name+"}").Error())
+		require.NoError(t, unlock())
+		require.NoError(t, b.do(t, "DEL", "redisson_lock_token:{"+b.name+"}").Error())
+	})
 }
 
 // A hold that an All has re-entered can be exported once that All has ended, but not before.
 func TestExportAfterAnAll(t *testing.T) {
-	redistest.Parallel(t)
-	b := newFixture(t)
-	m := b.Mutex(b.name)
-	ctx, unlock, err := m.Lock(context.Background())
-	require.NoError(t, err)
-	inner, unlockAll, err := rlock.All(m, b.Mutex(b.name+":2")).Lock(ctx)
-	require.NoError(t, err)
-	for _, ctx := range []context.Context{ctx, inner} {
-		_, err = rlock.Export(ctx)
-		require.ErrorIs(t, err, rlock.ErrNotExported)
-	}
-	require.NoError(t, unlockAll())
-	ticket, err := rlock.Export(ctx)
-	require.NoError(t, err)
-	require.NoError(t, unlock())
-	_, unlock, err = b.Adopt(context.Background(), ticket)
-	require.NoError(t, err)
-	require.NoError(t, unlock())
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		m := b.Mutex(b.name)
+		ctx, unlock, err := m.Lock(context.Background())
+		require.NoError(t, err)
+		inner, unlockAll, err := rlock.All(m, b.Mutex(b.name+":2")).Lock(ctx)
+		require.NoError(t, err)
+		for _, ctx := range []context.Context{ctx, inner} {
+			_, err = rlock.Export(ctx)
+			require.ErrorIs(t, err, rlock.ErrNotExported)
+		}
+		require.NoError(t, unlockAll())
+		ticket, err := rlock.Export(ctx)
+		require.NoError(t, err)
+		require.NoError(t, unlock())
+		_, unlock, err = b.Adopt(context.Background(), ticket)
+		require.NoError(t, err)
+		require.NoError(t, unlock())
+	})
 }
 
 // A lock is not kept after its unlock if its hold was asked for, even by a waiter that cannot ask again: a leader that resigns for
 // such a waiter would otherwise keep it out.
 func TestNotKeptWhenAsked(t *testing.T) {
-	redistest.Parallel(t)
-	b := newFixture(t, rlock.Options{WatchdogTimeout: shortWatchdog})
-	m := b.Mutex(b.name, rlock.WithAsked(), rlock.WithLinger(long))
-	keep(t, b.Client, m)
-	ctx, unlock, err := m.Lock(context.Background())
-	require.NoError(t, err)
-	conn, giveBack := b.rdb.Dedicate()
-	defer giveBack()
-	defer conn.Close()
-	require.NoError(t, conn.Do(t.Context(), conn.B().Subscribe().Channel("redisson_lock__channel:{"+b.name+"}").Build()).Error())
-	awaitAsked(t, ctx)
-	require.NoError(t, unlock())
-	require.False(t, b.exists(t, b.name))
-	require.Zero(t, b.Stats().Idle)
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t, rlock.Options{WatchdogTimeout: shortWatchdog})
+		m := b.Mutex(b.name, rlock.WithAsked(), rlock.WithLinger(long))
+		keep(t, b.Client, m)
+		ctx, unlock, err := m.Lock(context.Background())
+		require.NoError(t, err)
+		conn, giveBack := b.rdb.Dedicate()
+		defer giveBack()
+		defer conn.Close()
+		require.NoError(t, conn.Do(t.Context(), conn.B().Subscribe().Channel("redisson_lock__channel:{"+b.name+"}").Build()).Error())
+		awaitAsked(t, ctx)
+		require.NoError(t, unlock())
+		require.False(t, b.exists(t, b.name))
+		require.Zero(t, b.Stats().Idle)
+	})
 }
 
 // Goroutines of two processes lock, export, adopt and linger and are asked, all at once, while the test sends forged messages.

@@ -16,7 +16,7 @@ import (
 func TestNoCourtesyOfAShortCtx(t *testing.T) {
 	redistest.Parallel(t)
 	for side, channel := range map[string]string{"plain": "redisson_lock__channel", "write": "redisson_rwlock"} {
-		t.Run(side, func(t *testing.T) {
+		redistest.RunVirtual(t, side, func(t *testing.T) {
 			var waits atomic.Int32
 			r := newProxied(t, rlock.Options{Trace: &rlock.Trace{Waiting: func(context.Context, rlock.WaitingInfo) { waits.Add(1) }}})
 			m := r.handle()

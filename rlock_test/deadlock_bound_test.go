@@ -17,88 +17,90 @@ import (
 // A deadlock of n processes that already listen is found two laps of the probe after After. That is 2n trips, each from one process
 // over Redis to the next. The queries that each process sends meanwhile take as long as a trip, but run beside it and add no delay.
 func TestDeadlockWithin(t *testing.T) {
-	redistest.Parallel(t)
-	const n, after, way = 5, time.Second, 500 * time.Millisecond
-	const slow = 4 * way // for a busy machine, and for rueidis, where a command may wait for the previous one
-	w := newWaits()
-	o := failAfter(after)
-	o.Trace = w.trace()
-	b := newBareFixture(t)
-	clients, proxies, parties := make([]*rlock.Client, n), make([]*redistest.Proxy, n), make([]party, n)
-	for i := range parties {
-		proxies[i] = redistest.StartProxy(t, redistest.Shared(t))
-		clients[i] = newClient(t, deadlock.Apart{Client: redistest.Dial(t, proxies[i].Addr()), Graph: deadlock.New()}, o)
-		parties[i] = party{clients[i].Mutex(fmt.Sprint(b.name, "/", i)), clients[i].Mutex(fmt.Sprint(b.name, "/", (i+1)%n))}
-	}
-	delay := func(d time.Duration) {
-		for _, p := range proxies {
-			p.Delay(d)
+	redistest.Virtual(t, func(t *testing.T) {
+		const n, after, way = 5, time.Second, 500 * time.Millisecond
+		const slow = 4 * way // for a busy machine, and for rueidis, where a command may wait for the previous one
+		w := newWaits()
+		o := failAfter(after)
+		o.Trace = w.trace()
+		b := newBareFixture(t)
+		clients, proxies, parties := make([]*rlock.Client, n), make([]*redistest.Proxy, n), make([]party, n)
+		for i := range parties {
+			proxies[i] = redistest.StartProxy(t, redistest.Shared(t))
+			clients[i] = newClient(t, deadlock.Apart{Client: redistest.Dial(t, proxies[i].Addr()), Graph: deadlock.New()}, o)
+			parties[i] = party{clients[i].Mutex(fmt.Sprint(b.name, "/", i)), clients[i].Mutex(fmt.Sprint(b.name, "/", (i+1)%n))}
 		}
-	}
-	victim := &timed{Locker: parties[n-1].wants, ended: func() { delay(0) }}
-	parties[n-1].wants = victim
-	errs := circle(t, parties, func(i int) {
-		w.next(t)
-		switch i {
-		case n - 2: // the last one starts once the others listen
-			for _, c := range clients[:n-1] {
-				listens(t, b, c)
+		delay := func(d time.Duration) {
+			for _, p := range proxies {
+				p.Delay(d)
 			}
-		case n - 1:
-			delay(way / 2)
 		}
+		victim := &timed{Locker: parties[n-1].wants, ended: func() { delay(0) }}
+		parties[n-1].wants = victim
+		errs := circle(t, parties, func(i int) {
+			w.next(t)
+			switch i {
+			case n - 2: // the last one starts once the others listen
+				for _, c := range clients[:n-1] {
+					listens(t, b, c)
+				}
+			case n - 1:
+				delay(way / 2)
+			}
+		})
+		e := victimOf(t, errs)
+		require.Len(t, e.Cycle, n)
+		took := victim.at.Sub(e.Cycle[0].WaitingSince.Add(after))
+		t.Logf("%.1f trips", took.Seconds()/way.Seconds())
+		require.Greater(t, took, 2*n*way-slow, "the delay of the proxies had no effect")
+		require.Less(t, took, 2*n*way+slow)
 	})
-	e := victimOf(t, errs)
-	require.Len(t, e.Cycle, n)
-	took := victim.at.Sub(e.Cycle[0].WaitingSince.Add(after))
-	t.Logf("%.1f trips", took.Seconds()/way.Seconds())
-	require.Greater(t, took, 2*n*way-slow, "the delay of the proxies had no effect")
-	require.Less(t, took, 2*n*way+slow)
 }
 
 // A writer asks all readers at once, one of which closes the circle. It needs one query to Redis to learn of the readers, and finds
 // the deadlock two laps later.
 func TestDeadlockOfManyReadersWithin(t *testing.T) {
-	redistest.Parallel(t)
-	const n, after, way = 12, time.Second, 500 * time.Millisecond
-	const ways, slow = 1 + 4, 4 * way
-	w := newWaits()
-	o := failAfter(after)
-	o.Trace = w.trace()
-	b := newBareFixture(t)
-	proxies := []*redistest.Proxy{redistest.StartProxy(t, redistest.Shared(t)), redistest.StartProxy(t, redistest.Shared(t))}
-	writer := elsewhere(t, redistest.Dial(t, proxies[0].Addr()), o)
-	reader := elsewhere(t, redistest.Dial(t, proxies[1].Addr()), o)
-	var leave []rlock.UnlockFunc
-	for range n { // readers that wait for nothing
-		_, unlock, err := elsewhere(t, b.rdb, o).RWMutex(b.name).Read().Lock(t.Context())
-		require.NoError(t, err)
-		leave = append(leave, unlock)
-	}
-	victim := &timed{Locker: writer.RWMutex(b.name).Write(), ended: func() {
-		for _, p := range proxies {
-			p.Delay(0)
+	redistest.Virtual(t, func(t *testing.T) {
+		const n, after, way = 12, time.Second, 500 * time.Millisecond
+		const ways, slow = 1 + 4, 4 * way
+		w := newWaits()
+		o := failAfter(after)
+		o.Trace = w.trace()
+		b := newBareFixture(t)
+		proxies := []*redistest.Proxy{redistest.StartProxy(t, redistest.Shared(t)), redistest.StartProxy(t, redistest.Shared(t))}
+		writer := elsewhere(t, redistest.Dial(t, proxies[0].Addr()), o)
+		reader := elsewhere(t, redistest.Dial(t, proxies[1].Addr()), o)
+		var leave []rlock.UnlockFunc
+		for range n { // readers that wait for nothing
+			_, unlock, err := elsewhere(t, b.rdb, o).RWMutex(b.name).Read().Lock(t.Context())
+			require.NoError(t, err)
+			leave = append(leave, unlock)
 		}
-	}}
-	errs := circle(t, []party{
-		{reader.RWMutex(b.name).Read(), reader.Mutex(b.name + "/m")}, {writer.Mutex(b.name + "/m"), victim},
-	}, func(i int) {
-		w.next(t)
-		if i == 0 {
-			listens(t, b, reader)
-			return
+		victim := &timed{Locker: writer.RWMutex(b.name).Write(), ended: func() {
+			for _, p := range proxies {
+				p.Delay(0)
+			}
+		}}
+		errs := circle(t, []party{
+			{reader.RWMutex(b.name).Read(), reader.Mutex(b.name + "/m")}, {writer.Mutex(b.name + "/m"), victim},
+		}, func(i int) {
+			w.next(t)
+			if i == 0 {
+				listens(t, b, reader)
+				return
+			}
+			for _, p := range proxies {
+				p.Delay(way / 2)
+			}
+		})
+		for _, unlock := range leave {
+			require.NoError(t, unlock())
 		}
-		for _, p := range proxies {
-			p.Delay(way / 2)
-		}
+		e := victimOf(t, errs)
+		took := victim.at.Sub(e.Cycle[0].WaitingSince.Add(after))
+		t.Logf("%.1f trips", took.Seconds()/way.Seconds())
+		require.Less(t, took, ways*way+slow)
 	})
-	for _, unlock := range leave {
-		require.NoError(t, unlock())
-	}
-	e := victimOf(t, errs)
-	took := victim.at.Sub(e.Cycle[0].WaitingSince.Add(after))
-	t.Logf("%.1f trips", took.Seconds()/way.Seconds())
-	require.Less(t, took, ways*way+slow)
 }
 
 // listens waits until a Client listens on its channel.

@@ -91,8 +91,7 @@ func TestDeadlockMemberKilled(t *testing.T) {
 		"the last says the second lap":    {2, secondLap, false},
 		"the last hears the second lap":   {2, secondLap, true},
 	} {
-		t.Run(name, func(t *testing.T) {
-			redistest.Parallel(t)
+		redistest.RunVirtual(t, name, func(t *testing.T) {
 			r := newRing(t, func(i int) rlock.Options {
 				o := failAfter(300 * time.Millisecond)
 				if i == row.dies {
@@ -161,33 +160,34 @@ func TestDeadlockMemberClosed(t *testing.T) {
 // A circle that leads through a hold of Redisson is not found, since a Java process does not report its waits. The waiting Lock
 // continues when Redisson unlocks.
 func TestDeadlockEndsAtJava(t *testing.T) {
-	redistest.Parallel(t)
-	w := newWaits()
-	o := failAfter(10 * time.Millisecond)
-	o.Trace = w.trace()
-	b := newFixture(t, o)
-	x, java := b.name+"/x", "285475da-9152-4c83-822a-67ee2f116a79:12"
-	require.NoError(t, b.rdb.Do(t.Context(), b.rdb.B().Hset().Key(x).FieldValue().FieldValue(java, "1").Build()).Error())
-	require.NoError(t, b.rdb.Do(t.Context(), b.rdb.B().Pexpire().Key(x).Milliseconds(60_000).Build()).Error())
-	ended := make(chan error, 1)
-	go func() { // ends with x
-		ended <- b.Mutex(b.name+"/y").Do(t.Context(), func(ctx context.Context) error {
-			return b.Mutex(x).Do(ctx, func(context.Context) error { return nil })
-		})
-	}()
-	w.next(t)
-	redistest.Eventually(t, testTimeout, func() bool {
-		for _, wait := range deadlock.Of(b.rdb).Waits() {
-			if wait.Client == b.ID() {
-				wait.Refresh()
-				require.Equal(t, []string{java}, slices.Compact(wait.Blockers()))
-				return true
+	redistest.Virtual(t, func(t *testing.T) {
+		w := newWaits()
+		o := failAfter(10 * time.Millisecond)
+		o.Trace = w.trace()
+		b := newFixture(t, o)
+		x, java := b.name+"/x", "285475da-9152-4c83-822a-67ee2f116a79:12"
+		require.NoError(t, b.rdb.Do(t.Context(), b.rdb.B().Hset().Key(x).FieldValue().FieldValue(java, "1").Build()).Error())
+		require.NoError(t, b.rdb.Do(t.Context(), b.rdb.B().Pexpire().Key(x).Milliseconds(60_000).Build()).Error())
+		ended := make(chan error, 1)
+		go func() { // ends with x
+			ended <- b.Mutex(b.name+"/y").Do(t.Context(), func(ctx context.Context) error {
+				return b.Mutex(x).Do(ctx, func(context.Context) error { return nil })
+			})
+		}()
+		w.next(t)
+		redistest.Eventually(t, testTimeout, func() bool {
+			for _, wait := range deadlock.Of(b.rdb).Waits() {
+				if wait.Client == b.ID() {
+					wait.Refresh()
+					require.Equal(t, []string{java}, slices.Compact(wait.Blockers()))
+					return true
+				}
 			}
-		}
-		return false
-	}, "the wait is old enough to be checked")
-	require.Empty(t, ended)
-	_, err := b.Mutex(x).ForceUnlock(t.Context())
-	require.NoError(t, err)
-	require.NoError(t, <-ended)
+			return false
+		}, "the wait is old enough to be checked")
+		require.Empty(t, ended)
+		_, err := b.Mutex(x).ForceUnlock(t.Context())
+		require.NoError(t, err)
+		require.NoError(t, <-ended)
+	})
 }

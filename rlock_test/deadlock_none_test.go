@@ -15,48 +15,50 @@ import (
 
 // A circle that a TryLock ends by its timeout, before the victim checks, is not reported as a deadlock.
 func TestDeadlockThatEndsByItself(t *testing.T) {
-	redistest.Parallel(t)
-	w := newWaits()
-	o := failAfter(400 * time.Millisecond)
-	o.Trace = w.trace()
-	b := newFixture(t, o)
-	x, y := b.Mutex(b.name+"/x"), b.Mutex(b.name+"/y")
-	inside, tried := make(chan struct{}), make(chan error, 1)
-	go func() { // ends after the timeout of its TryLock
-		tried <- x.Do(t.Context(), func(ctx context.Context) error {
-			close(inside)
-			w.next(t)
-			_, _, err := y.TryLock(ctx, 100*time.Millisecond)
-			return err
-		})
-	}()
-	require.NoError(t, y.Do(t.Context(), func(ctx context.Context) error {
-		<-inside
-		return x.Do(ctx, func(context.Context) error { return nil })
-	}))
-	err := <-tried
-	require.ErrorIs(t, err, rlock.ErrNotAcquired)
-	require.NotErrorIs(t, err, rlock.ErrDeadlock)
+	redistest.Virtual(t, func(t *testing.T) {
+		w := newWaits()
+		o := failAfter(400 * time.Millisecond)
+		o.Trace = w.trace()
+		b := newFixture(t, o)
+		x, y := b.Mutex(b.name+"/x"), b.Mutex(b.name+"/y")
+		inside, tried := make(chan struct{}), make(chan error, 1)
+		go func() { // ends after the timeout of its TryLock
+			tried <- x.Do(t.Context(), func(ctx context.Context) error {
+				close(inside)
+				w.next(t)
+				_, _, err := y.TryLock(ctx, 100*time.Millisecond)
+				return err
+			})
+		}()
+		require.NoError(t, y.Do(t.Context(), func(ctx context.Context) error {
+			<-inside
+			return x.Do(ctx, func(context.Context) error { return nil })
+		}))
+		err := <-tried
+		require.ErrorIs(t, err, rlock.ErrNotAcquired)
+		require.NotErrorIs(t, err, rlock.ErrDeadlock)
+	})
 }
 
 // The same holds between processes, even if a Lock of the circle looks for deadlocks all the time.
 func TestDeadlockThatEndsElsewhere(t *testing.T) {
-	redistest.Parallel(t)
-	b := newBareFixture(t)
-	w := newWaits()
-	o := failAfter(time.Millisecond)
-	o.Trace = w.trace()
-	patient := failAfter(time.Hour)
-	patient.Trace = w.trace()
-	one, two := elsewhere(t, b.rdb, o), elsewhere(t, b.rdb, patient) // two never checks whether its wait completes a circle
-	x, y := b.name+"/x", b.name+"/y"
-	errs := circle(t, []party{
-		{one.Mutex(x), one.Mutex(y)},
-		{two.Mutex(y), triesFor{two.Mutex(x), 500 * time.Millisecond}},
-	}, func(int) { w.next(t) })
-	require.NoError(t, errs[0])
-	require.ErrorIs(t, errs[1], rlock.ErrNotAcquired)
-	require.NotErrorIs(t, errs[1], rlock.ErrDeadlock)
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newBareFixture(t)
+		w := newWaits()
+		o := failAfter(time.Millisecond)
+		o.Trace = w.trace()
+		patient := failAfter(time.Hour)
+		patient.Trace = w.trace()
+		one, two := elsewhere(t, b.rdb, o), elsewhere(t, b.rdb, patient) // two never checks whether its wait completes a circle
+		x, y := b.name+"/x", b.name+"/y"
+		errs := circle(t, []party{
+			{one.Mutex(x), one.Mutex(y)},
+			{two.Mutex(y), triesFor{two.Mutex(x), 500 * time.Millisecond}},
+		}, func(int) { w.next(t) })
+		require.NoError(t, errs[0])
+		require.ErrorIs(t, errs[1], rlock.ErrNotAcquired)
+		require.NotErrorIs(t, errs[1], rlock.ErrDeadlock)
+	})
 }
 
 // triesFor is a lock whose Lock gives up after a fixed time.
@@ -72,77 +74,82 @@ func (l triesFor) Lock(ctx context.Context) (context.Context, rlock.UnlockFunc, 
 
 // A circle that leads through a Client without Options.Deadlock is not found, and no Lock fails because of it.
 func TestDeadlockWithoutTheOption(t *testing.T) {
-	redistest.Parallel(t)
-	b := newBareFixture(t)
-	w := newWaits()
-	o := failAfter(10 * time.Millisecond)
-	o.Trace = w.trace()
-	one, two := elsewhere(t, b.rdb, o), elsewhere(t, b.rdb, rlock.Options{Trace: w.trace()})
-	x, y := b.name+"/x", b.name+"/y"
-	errs := circle(t, []party{
-		{two.Mutex(y), triesFor{two.Mutex(x), time.Second}},
-		{one.Mutex(x), one.Mutex(y)},
-	}, func(int) { w.next(t) })
-	require.ErrorIs(t, errs[0], rlock.ErrNotAcquired)
-	require.NoError(t, errs[1])
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newBareFixture(t)
+		w := newWaits()
+		o := failAfter(10 * time.Millisecond)
+		o.Trace = w.trace()
+		one, two := elsewhere(t, b.rdb, o), elsewhere(t, b.rdb, rlock.Options{Trace: w.trace()})
+		x, y := b.name+"/x", b.name+"/y"
+		errs := circle(t, []party{
+			{two.Mutex(y), triesFor{two.Mutex(x), time.Second}},
+			{one.Mutex(x), one.Mutex(y)},
+		}, func(int) { w.next(t) })
+		require.ErrorIs(t, errs[0], rlock.ErrNotAcquired)
+		require.NoError(t, errs[1])
+	})
 }
 
 // A circle that forms while processes cannot reach each other is found once they can.
 func TestDeadlockAfterAnOutage(t *testing.T) {
-	redistest.Parallel(t)
-	server := redistest.Start(t)
-	rdb := server.Client(t)
-	w := newWaits()
-	o := failAfter(200 * time.Millisecond)
-	o.Trace = w.trace()
-	proxy := redistest.StartProxy(t, server.Addr())
-	one, two := elsewhere(t, redistest.Dial(t, proxy.Addr()), o), elsewhere(t, rdb, o)
-	name := redistest.Name(t)
-	x, y := name+"/x", name+"/y"
-	errs := circle(t, []party{{one.Mutex(x), one.Mutex(y)}, {two.Mutex(y), two.Mutex(x)}}, func(i int) {
-		w.next(t)
-		if i == 0 {
-			return
-		}
-		proxy.Refuse(true)
-		proxy.CutAll()
-		<-time.After(700 * time.Millisecond) // the first probes reach nobody
-		proxy.Refuse(false)
+	redistest.Virtual(t, func(t *testing.T) {
+		server := redistest.Start(t)
+		rdb := server.Client(t)
+		w := newWaits()
+		o := failAfter(200 * time.Millisecond)
+		o.Trace = w.trace()
+		proxy := redistest.StartProxy(t, server.Addr())
+		one, two := elsewhere(t, redistest.Dial(t, proxy.Addr()), o), elsewhere(t, rdb, o)
+		name := redistest.Name(t)
+		x, y := name+"/x", name+"/y"
+		errs := circle(t, []party{{one.Mutex(x), one.Mutex(y)}, {two.Mutex(y), two.Mutex(x)}}, func(i int) {
+			w.next(t)
+			if i == 0 {
+				return
+			}
+			proxy.Refuse(true)
+			proxy.CutAll()
+			<-time.After(700 * time.Millisecond) // the first probes reach nobody
+			proxy.Refuse(false)
+		})
+		require.Len(t, victimOf(t, errs).Cycle, 2)
 	})
-	require.Len(t, victimOf(t, errs).Cycle, 2)
 }
 
 // Clients that are closed during a deadlock leave nothing behind.
 func TestDeadlockClosed(t *testing.T) {
-	redistest.Parallel(t)
-	w := newWaits()
-	o := rlock.Options{Deadlock: rlock.Deadlock{After: time.Millisecond}, Trace: w.trace()}
-	b := newFixture(t, o)
-	x, y := b.Mutex(b.name+"/x"), b.Mutex(b.name+"/y")
-	errs := circle(t, []party{{x, y}, {y, x}}, func(i int) {
-		w.next(t)
-		if i == 1 {
-			b.Close()
+	redistest.Virtual(t, func(t *testing.T) {
+		w := newWaits()
+		o := rlock.Options{Deadlock: rlock.Deadlock{After: time.Millisecond}, Trace: w.trace()}
+		b := newFixture(t, o)
+		x, y := b.Mutex(b.name+"/x"), b.Mutex(b.name+"/y")
+		errs := circle(t, []party{{x, y}, {y, x}}, func(i int) {
+			w.next(t)
+			if i == 1 {
+				b.Close()
+			}
+		})
+		for _, err := range errs {
+			require.ErrorIs(t, err, rlock.ErrClosed)
 		}
+		require.False(t, slices.ContainsFunc(deadlock.Of(b.rdb).Waits(), func(w *deadlock.Wait) bool { return w.Client == b.ID() }))
 	})
-	for _, err := range errs {
-		require.ErrorIs(t, err, rlock.ErrClosed)
-	}
-	require.False(t, slices.ContainsFunc(deadlock.Of(b.rdb).Waits(), func(w *deadlock.Wait) bool { return w.Client == b.ID() }))
 }
 
 // New refuses an invalid Options.Deadlock.
 func TestDeadlockOptions(t *testing.T) {
-	rdb := redistest.Dial(t, redistest.Shared(t))
-	for text, d := range map[string]rlock.Deadlock{
-		"Options.Deadlock.After is -1s":   {After: -time.Second},
-		"Options.Deadlock.After is 1µs":   {After: time.Microsecond},
-		"Options.Deadlock.Action is 7":    {After: time.Second, Action: 7},
-		"has an Action and no After: set": {Action: rlock.DeadlockFail},
-	} {
-		_, err := rlock.New(rdb, rlock.Options{Deadlock: d})
-		require.ErrorContains(t, err, text)
-	}
+	redistest.Virtual(t, func(t *testing.T) {
+		rdb := redistest.Dial(t, redistest.Shared(t))
+		for text, d := range map[string]rlock.Deadlock{
+			"Options.Deadlock.After is -1s":   {After: -time.Second},
+			"Options.Deadlock.After is 1µs":   {After: time.Microsecond},
+			"Options.Deadlock.Action is 7":    {After: time.Second, Action: 7},
+			"has an Action and no After: set": {Action: rlock.DeadlockFail},
+		} {
+			_, err := rlock.New(rdb, rlock.Options{Deadlock: d})
+			require.ErrorContains(t, err, text)
+		}
+	})
 }
 
 // A waiting Lock sends nothing for deadlock detection, however long it waits, without the option or if its ctx carries no hold.
@@ -161,8 +168,7 @@ func TestDeadlockCosts(t *testing.T) {
 		{"shorter than After", failAfter(time.Hour), true, false},
 		{"under a hold", failAfter(after), true, true},
 	} {
-		t.Run(row.name, func(t *testing.T) {
-			redistest.Parallel(t)
+		redistest.RunVirtual(t, row.name, func(t *testing.T) {
 			s := redistest.Start(t)
 			rdb, name := s.Client(t), redistest.Name(t)
 			holder := newClient(t, rdb)

@@ -151,8 +151,7 @@ func TestDeadlockOverServers(t *testing.T) {
 		"one process": func(t *testing.T, rdb rueidis.Client, o rlock.Options) *rlock.Client { return newClient(t, rdb, o) },
 		"processes":   elsewhere,
 	} {
-		t.Run(where, func(t *testing.T) {
-			redistest.Parallel(t)
+		redistest.RunVirtual(t, where, func(t *testing.T) {
 			w := newWaits()
 			o := failAfter(300 * time.Millisecond)
 			o.Trace = w.trace()
@@ -309,74 +308,77 @@ func TestDeadlockWithReaders(t *testing.T) {
 
 // A section that waits in All holds all locks of its ctx: a circle may lead through any of them that others want.
 func TestDeadlockOfAll(t *testing.T) {
-	redistest.Parallel(t)
-	w := newWaits()
-	o := failAfter(300 * time.Millisecond)
-	o.Trace = w.trace()
-	b := newFixture(t, o)
-	one, two, three := elsewhere(t, b.rdb, o), elsewhere(t, b.rdb, o), elsewhere(t, b.rdb, o)
-	name := func(s string) string { return b.name + "/" + s }
-	errs := circle(t, []party{
-		{rlock.All(one.Mutex(name("a")), one.FairMutex(name("b")), one.RWMutex(name("c")).Read()), rlock.All(one.Mutex(name("free")), one.Mutex(name("x")))},
-		{two.Mutex(name("x")), rlock.All(two.Mutex(name("free")), two.FencedMutex(name("y")))},
-		{three.FencedMutex(name("y")), rlock.All(three.Mutex(name("free")), three.RWMutex(name("c")).Write())},
-	}, func(int) { w.next(t) })
-	require.Len(t, victimOf(t, errs).Cycle, 3)
-	_, unlock, err := b.Mutex(name("free")).TryLock(t.Context(), 0)
-	require.NoError(t, err)
-	require.NoError(t, unlock())
+	redistest.Virtual(t, func(t *testing.T) {
+		w := newWaits()
+		o := failAfter(300 * time.Millisecond)
+		o.Trace = w.trace()
+		b := newFixture(t, o)
+		one, two, three := elsewhere(t, b.rdb, o), elsewhere(t, b.rdb, o), elsewhere(t, b.rdb, o)
+		name := func(s string) string { return b.name + "/" + s }
+		errs := circle(t, []party{
+			{rlock.All(one.Mutex(name("a")), one.FairMutex(name("b")), one.RWMutex(name("c")).Read()), rlock.All(one.Mutex(name("free")), one.Mutex(name("x")))},
+			{two.Mutex(name("x")), rlock.All(two.Mutex(name("free")), two.FencedMutex(name("y")))},
+			{three.FencedMutex(name("y")), rlock.All(three.Mutex(name("free")), three.RWMutex(name("c")).Write())},
+		}, func(int) { w.next(t) })
+		require.Len(t, victimOf(t, errs).Cycle, 3)
+		_, unlock, err := b.Mutex(name("free")).TryLock(t.Context(), 0)
+		require.NoError(t, err)
+		require.NoError(t, unlock())
+	})
 }
 
 // Without DeadlockFail, a deadlock is reported to the Logger and to the Trace, once each, and no Lock fails because of it.
 func TestDeadlockReport(t *testing.T) {
-	redistest.Parallel(t)
-	w := newWaits()
-	var log lockedBuffer
-	told := make(chan rlock.DeadlockInfo, 10)
-	trace := w.trace()
-	trace.Deadlock = func(_ context.Context, i rlock.DeadlockInfo) { told <- i }
-	b := newFixture(t, rlock.Options{
-		Deadlock: rlock.Deadlock{After: 50 * time.Millisecond}, Trace: trace, Logger: slog.New(slog.NewTextHandler(&log, nil)),
-	})
-	x, y := b.Mutex(b.name+"/x"), b.Mutex(b.name+"/y")
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	ended := make(chan error, 1)
-	both := make(chan struct{})
-	go func() { // ends with ctx
-		ended <- x.Do(ctx, func(ctx context.Context) error {
-			<-both
-			return y.Do(ctx, func(context.Context) error { return nil })
+	redistest.Virtual(t, func(t *testing.T) {
+		w := newWaits()
+		var log lockedBuffer
+		told := make(chan rlock.DeadlockInfo, 10)
+		trace := w.trace()
+		trace.Deadlock = func(_ context.Context, i rlock.DeadlockInfo) { told <- i }
+		b := newFixture(t, rlock.Options{
+			Deadlock: rlock.Deadlock{After: 50 * time.Millisecond}, Trace: trace, Logger: slog.New(slog.NewTextHandler(&log, nil)),
 		})
-	}()
-	err := y.Do(t.Context(), func(inner context.Context) error {
-		close(both)
-		w.next(t)
-		_, _, err := x.TryLock(inner, time.Second)
-		cancel()
-		assert.ErrorIs(t, <-ended, context.Canceled) // before y is unlocked
-		return err
+		x, y := b.Mutex(b.name+"/x"), b.Mutex(b.name+"/y")
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		ended := make(chan error, 1)
+		both := make(chan struct{})
+		go func() { // ends with ctx
+			ended <- x.Do(ctx, func(ctx context.Context) error {
+				<-both
+				return y.Do(ctx, func(context.Context) error { return nil })
+			})
+		}()
+		err := y.Do(t.Context(), func(inner context.Context) error {
+			close(both)
+			w.next(t)
+			_, _, err := x.TryLock(inner, time.Second)
+			cancel()
+			assert.ErrorIs(t, <-ended, context.Canceled) // before y is unlocked
+			return err
+		})
+		require.ErrorIs(t, err, rlock.ErrNotAcquired)
+		require.NotErrorIs(t, err, rlock.ErrDeadlock)
+		info := <-told
+		require.Equal(t, "mutex", info.Kind)
+		require.Equal(t, x.Name(), info.Err.Name)
+		require.Len(t, info.Err.Cycle, 2)
+		require.Empty(t, told, "the Trace gets one report")
+		b.Close()
+		require.Equal(t, 1, strings.Count(log.String(), "rlock: deadlock"))
+		require.Contains(t, log.String(), "holds")
 	})
-	require.ErrorIs(t, err, rlock.ErrNotAcquired)
-	require.NotErrorIs(t, err, rlock.ErrDeadlock)
-	info := <-told
-	require.Equal(t, "mutex", info.Kind)
-	require.Equal(t, x.Name(), info.Err.Name)
-	require.Len(t, info.Err.Cycle, 2)
-	require.Empty(t, told, "the Trace gets one report")
-	b.Close()
-	require.Equal(t, 1, strings.Count(log.String(), "rlock: deadlock"))
-	require.Contains(t, log.String(), "holds")
 }
 
 // A Lock that waits for a hold of its own ctx, of another kind of lock, is the shortest circle.
 func TestDeadlockWithOneself(t *testing.T) {
-	redistest.Parallel(t)
-	b := newFixture(t, failAfter(50*time.Millisecond))
-	err := b.Mutex(b.name).Do(t.Context(), func(ctx context.Context) error {
-		return b.RWMutex(b.name).Write().Do(ctx, func(context.Context) error { return nil })
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t, failAfter(50*time.Millisecond))
+		err := b.Mutex(b.name).Do(t.Context(), func(ctx context.Context) error {
+			return b.RWMutex(b.name).Write().Do(ctx, func(context.Context) error { return nil })
+		})
+		require.ErrorIs(t, err, rlock.ErrDeadlock)
 	})
-	require.ErrorIs(t, err, rlock.ErrDeadlock)
 }
 
 // do runs fn while it holds a lock of any kind.

@@ -36,8 +36,7 @@ func TestExportAndAdoptLost(t *testing.T) {
 	for _, kind := range []string{"plain", "fenced", "write"} {
 		for leg, on := range legs {
 			for _, script := range []string{"export", "adopt"} {
-				t.Run(kind+"/"+leg+"/"+script, func(t *testing.T) {
-					redistest.Parallel(t)
+				redistest.RunVirtual(t, kind+"/"+leg+"/"+script, func(t *testing.T) {
 					r := newProxied(t)
 					on(r.proxy, r.nthOf(t, 1, script, redistest.Cut))
 					ctx, unlock, err := exportable(r.Client, r.name)[kind].Lock(context.Background())
@@ -71,8 +70,7 @@ func TestExportInABlackHole(t *testing.T) {
 		for name, on := range map[string]func(*redistest.Proxy, redistest.Hook){
 			"before it": (*redistest.Proxy).OnRequest, "after it": (*redistest.Proxy).OnReply,
 		} {
-			t.Run(kind+"/"+name, func(t *testing.T) {
-				redistest.Parallel(t)
+			redistest.RunVirtual(t, kind+"/"+name, func(t *testing.T) {
 				r := newProxied(t, rlock.Options{UnlockTimeout: 500 * time.Millisecond})
 				var over atomic.Bool
 				hold := redistest.Each("EVALSHA "+r.load(t, "export"), redistest.Hold) // a repeated call uses another connection
@@ -179,8 +177,7 @@ func TestLateRenewalAfterAnExport(t *testing.T) {
 func TestSweepAfterAnExport(t *testing.T) {
 	redistest.Parallel(t)
 	for _, kind := range []string{"plain", "write"} {
-		t.Run(kind, func(t *testing.T) {
-			redistest.Parallel(t)
+		redistest.RunVirtual(t, kind, func(t *testing.T) {
 			r := newProxied(t)
 			script := map[string]string{"plain": "acquire", "write": "write_acquire"}[kind]
 			r.proxy.OnReply(r.nthOf(t, 1, script, redistest.Cut))

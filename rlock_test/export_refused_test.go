@@ -109,66 +109,68 @@ func TestNotExported(t *testing.T) {
 
 // A ctx that is done keeps a hold from being exported, unless it is left out; a hold that was lost is not exported at all.
 func TestExportAfterTheEnd(t *testing.T) {
-	redistest.Parallel(t)
-	b := newFixture(t)
-	m := b.Mutex(b.name)
-	outer, cancel := context.WithCancel(context.Background())
-	ctx, unlock, err := m.Lock(outer)
-	require.NoError(t, err)
-	cancel()
-	_, err = rlock.Export(ctx)
-	require.ErrorIs(t, err, context.Canceled)
-	require.ErrorIs(t, err, rlock.ErrNotExported)
-	require.Positive(t, b.fields(t, b.name)[rlock.Owner(ctx)], "the section goes on")
-	ticket, err := rlock.Export(context.WithoutCancel(ctx))
-	require.NoError(t, err)
-	require.NoError(t, unlock())
-	_, unlock, err = b.Adopt(outer, ticket)
-	require.ErrorIs(t, err, rlock.ErrNotAcquired)
-	require.ErrorIs(t, err, context.Canceled)
-	require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
-	_, unlock, err = b.Adopt(context.Background(), ticket)
-	require.NoError(t, err, "it was not used")
-	require.NoError(t, unlock())
-
-	for _, known := range []bool{false, true} {
-		ctx, unlock, err = m.Lock(context.Background())
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		m := b.Mutex(b.name)
+		outer, cancel := context.WithCancel(context.Background())
+		ctx, unlock, err := m.Lock(outer)
 		require.NoError(t, err)
-		if known {
-			b.loseLock(t, ctx, m)
-		} else {
-			require.NoError(t, b.do(t, "DEL", b.name).Error())
-		}
+		cancel()
 		_, err = rlock.Export(ctx)
-		require.ErrorIs(t, err, rlock.ErrLost)
-		require.ErrorIs(t, err, rlock.ErrNotHeld)
-		require.NotErrorIs(t, err, rlock.ErrNotExported)
-		require.ErrorIs(t, unlock(), rlock.ErrLost)
-		require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
-		redistest.Eventually(t, testTimeout, func() bool { return b.Stats().Holds == 0 }, "the call that has found the loss has ended")
-	}
+		require.ErrorIs(t, err, context.Canceled)
+		require.ErrorIs(t, err, rlock.ErrNotExported)
+		require.Positive(t, b.fields(t, b.name)[rlock.Owner(ctx)], "the section goes on")
+		ticket, err := rlock.Export(context.WithoutCancel(ctx))
+		require.NoError(t, err)
+		require.NoError(t, unlock())
+		_, unlock, err = b.Adopt(outer, ticket)
+		require.ErrorIs(t, err, rlock.ErrNotAcquired)
+		require.ErrorIs(t, err, context.Canceled)
+		require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
+		_, unlock, err = b.Adopt(context.Background(), ticket)
+		require.NoError(t, err, "it was not used")
+		require.NoError(t, unlock())
+
+		for _, known := range []bool{false, true} {
+			ctx, unlock, err = m.Lock(context.Background())
+			require.NoError(t, err)
+			if known {
+				b.loseLock(t, ctx, m)
+			} else {
+				require.NoError(t, b.do(t, "DEL", b.name).Error())
+			}
+			_, err = rlock.Export(ctx)
+			require.ErrorIs(t, err, rlock.ErrLost)
+			require.ErrorIs(t, err, rlock.ErrNotHeld)
+			require.NotErrorIs(t, err, rlock.ErrNotExported)
+			require.ErrorIs(t, unlock(), rlock.ErrLost)
+			require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
+			redistest.Eventually(t, testTimeout, func() bool { return b.Stats().Holds == 0 }, "the call that has found the loss has ended")
+		}
+	})
 }
 
 // Text that is not a ticket, or is a ticket of a later version, gives an error without that text.
 func TestAdoptOfNoTicket(t *testing.T) {
-	redistest.Parallel(t)
-	b := newFixture(t)
-	good := takenAlong(t, b.Mutex(b.name))
-	for text, says := range map[string]string{
-		"": "not a text that Export returned", "secret": "not a text that Export returned", good + "!": "not a text that Export returned",
-		strings.Replace(good, ".1.", ".2.", 1): "of a later version", strings.Replace(good, ".m.", ".z.", 1): "of a later version",
-		strings.Replace(good, ".m.", ".w.", 1): "used before", strings.Replace(good, b.ID(), newClient(t, b.rdb).ID(), 1): "used before",
-	} {
-		ctx, unlock, err := b.Adopt(context.Background(), text)
-		require.ErrorIs(t, err, rlock.ErrTicket, text)
-		require.ErrorContains(t, err, says)
-		require.NotContains(t, err.Error(), "secret")
-		require.Equal(t, context.Background(), ctx)
-		require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
-	}
-	_, unlock, err := b.Adopt(context.Background(), good)
-	require.NoError(t, err)
-	require.NoError(t, unlock())
-	_, _, err = b.Adopt(context.Background(), good, rlock.WithLease(0))
-	require.ErrorContains(t, err, "WithLease is 0s")
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		good := takenAlong(t, b.Mutex(b.name))
+		for text, says := range map[string]string{
+			"": "not a text that Export returned", "secret": "not a text that Export returned", good + "!": "not a text that Export returned",
+			strings.Replace(good, ".1.", ".2.", 1): "of a later version", strings.Replace(good, ".m.", ".z.", 1): "of a later version",
+			strings.Replace(good, ".m.", ".w.", 1): "used before", strings.Replace(good, b.ID(), newClient(t, b.rdb).ID(), 1): "used before",
+		} {
+			ctx, unlock, err := b.Adopt(context.Background(), text)
+			require.ErrorIs(t, err, rlock.ErrTicket, text)
+			require.ErrorContains(t, err, says)
+			require.NotContains(t, err.Error(), "secret")
+			require.Equal(t, context.Background(), ctx)
+			require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
+		}
+		_, unlock, err := b.Adopt(context.Background(), good)
+		require.NoError(t, err)
+		require.NoError(t, unlock())
+		_, _, err = b.Adopt(context.Background(), good, rlock.WithLease(0))
+		require.ErrorContains(t, err, "WithLease is 0s")
+	})
 }

@@ -139,16 +139,17 @@ func TestExport(t *testing.T) {
 
 // Do returns nil if its function exported the hold.
 func TestExportInADo(t *testing.T) {
-	redistest.Parallel(t)
-	b := newFixture(t)
-	var ticket string
-	require.NoError(t, b.Mutex(b.name).Do(context.Background(), func(ctx context.Context) (err error) {
-		ticket, err = rlock.Export(ctx)
-		return err
-	}))
-	_, unlock, err := b.Adopt(context.Background(), ticket)
-	require.NoError(t, err)
-	require.NoError(t, unlock())
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		var ticket string
+		require.NoError(t, b.Mutex(b.name).Do(context.Background(), func(ctx context.Context) (err error) {
+			ticket, err = rlock.Export(ctx)
+			return err
+		}))
+		_, unlock, err := b.Adopt(context.Background(), ticket)
+		require.NoError(t, err)
+		require.NoError(t, unlock())
+	})
 }
 
 // A ticket that nobody adopts expires after its time, by default the watchdog time, and the lock is free. ForceUnlock invalidates a
@@ -195,8 +196,7 @@ func TestTicketTime(t *testing.T) {
 func TestLeaseAfterAnAdopt(t *testing.T) {
 	redistest.Parallel(t)
 	for _, kind := range []string{"plain", "fenced", "write"} {
-		t.Run(kind, func(t *testing.T) {
-			redistest.Parallel(t)
+		redistest.RunVirtual(t, kind, func(t *testing.T) {
 			const watchdog = 4 * time.Second
 			r := newProxied(t, rlock.Options{WatchdogTimeout: watchdog})
 			ticket := takenAlong(t, exportable(r.other, r.name)[kind], rlock.WithTicketTime(time.Hour))
@@ -233,8 +233,7 @@ func TestWaitersBehindATicket(t *testing.T) {
 	for _, kind := range []string{"plain", "fenced", "write"} {
 		for _, which := range []string{"own", "other", "both"} {
 			for _, ends := range []string{"expires", "is adopted"} {
-				t.Run(kind+"/"+which+"/"+ends, func(t *testing.T) {
-					redistest.Parallel(t)
+				redistest.RunVirtual(t, kind+"/"+which+"/"+ends, func(t *testing.T) {
 					b := newFixture(t)
 					other := newClient(t, b.rdb)
 					m := exportable(b.Client, b.name)[kind]
@@ -308,8 +307,7 @@ func TestTicketOutlivesItsClient(t *testing.T) {
 		"Close":    func(c *rlock.Client) error { c.Close(); return nil },
 		"Shutdown": func(c *rlock.Client) error { return c.Shutdown(context.Background()) },
 	} {
-		t.Run(name, func(t *testing.T) {
-			redistest.Parallel(t)
+		redistest.RunVirtual(t, name, func(t *testing.T) {
 			b := newFixture(t)
 			exporter := newClient(t, b.rdb)
 			ticket := takenAlong(t, exporter.FencedMutex(b.name))
@@ -338,67 +336,69 @@ func TestTicketOutlivesItsClient(t *testing.T) {
 
 // A process may reserve fencing tokens for its waiters in advance. The token after an Adopt is above all reserved ones.
 func TestTokenAfterAReserve(t *testing.T) {
-	redistest.Parallel(t)
-	b := newFixture(t)
-	m := b.FencedMutex(b.name)
-	ctx, unlock, err := m.Lock(context.Background())
-	require.NoError(t, err)
-	line := []pendingLock{lockAsync(t, m)}
-	for i := 2; i < 10; i++ {
-		redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == i-1 }, "they wait in order")
-		line = append(line, lockAsync(t, m))
-	}
-	redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == len(line) }, "all goroutines wait")
-	require.NoError(t, ctx.Err())
-	require.NoError(t, unlock())
-	line[0].getAndUnlock(t, testTimeout)
-	third := line[1].get(t, testTimeout)
-	require.NoError(t, third.err)
-	token, _ := rlock.FencingToken(third.ctx, b.name)
-	ticket, err := rlock.Export(third.ctx)
-	require.NoError(t, err)
-	reserved, err := b.do(t, "GET", "redisson_lock_token:{"+b.name+"}").AsInt64()
-	require.NoError(t, err)
-	require.GreaterOrEqual(t, reserved, token)
-	ctx, unlock, err = b.Adopt(context.Background(), ticket)
-	require.NoError(t, err)
-	adopted, _ := rlock.FencingToken(ctx, b.name)
-	require.Greater(t, adopted, reserved)
-	require.NoError(t, unlock())
-	last := adopted
-	for _, p := range line[2:] {
-		a := p.get(t, testTimeout)
-		require.NoError(t, a.err)
-		token, _ := rlock.FencingToken(a.ctx, b.name)
-		require.Greater(t, token, last)
-		last = token
-		require.NoError(t, a.unlock())
-	}
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		m := b.FencedMutex(b.name)
+		ctx, unlock, err := m.Lock(context.Background())
+		require.NoError(t, err)
+		line := []pendingLock{lockAsync(t, m)}
+		for i := 2; i < 10; i++ {
+			redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == i-1 }, "they wait in order")
+			line = append(line, lockAsync(t, m))
+		}
+		redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == len(line) }, "all goroutines wait")
+		require.NoError(t, ctx.Err())
+		require.NoError(t, unlock())
+		line[0].getAndUnlock(t, testTimeout)
+		third := line[1].get(t, testTimeout)
+		require.NoError(t, third.err)
+		token, _ := rlock.FencingToken(third.ctx, b.name)
+		ticket, err := rlock.Export(third.ctx)
+		require.NoError(t, err)
+		reserved, err := b.do(t, "GET", "redisson_lock_token:{"+b.name+"}").AsInt64()
+		require.NoError(t, err)
+		require.GreaterOrEqual(t, reserved, token)
+		ctx, unlock, err = b.Adopt(context.Background(), ticket)
+		require.NoError(t, err)
+		adopted, _ := rlock.FencingToken(ctx, b.name)
+		require.Greater(t, adopted, reserved)
+		require.NoError(t, unlock())
+		last := adopted
+		for _, p := range line[2:] {
+			a := p.get(t, testTimeout)
+			require.NoError(t, a.err)
+			token, _ := rlock.FencingToken(a.ctx, b.name)
+			require.Greater(t, token, last)
+			last = token
+			require.NoError(t, a.unlock())
+		}
+	})
 }
 
 // A Trace reports the Export and the Adopt.
 func TestExportIsTraced(t *testing.T) {
-	redistest.Parallel(t)
-	var mu sync.Mutex
-	var acquired []rlock.AcquiredInfo
-	var released []rlock.ReleasedInfo
-	b := newFixture(t, rlock.Options{Trace: &rlock.Trace{
-		Acquired: func(_ context.Context, i rlock.AcquiredInfo) { mu.Lock(); acquired = append(acquired, i); mu.Unlock() },
-		Released: func(_ context.Context, i rlock.ReleasedInfo) { mu.Lock(); released = append(released, i); mu.Unlock() },
-	}})
-	ticket := takenAlong(t, b.FencedMutex(b.name))
-	_, unlock, err := b.Adopt(context.Background(), ticket)
-	require.NoError(t, err)
-	require.NoError(t, unlock())
-	mu.Lock()
-	defer mu.Unlock()
-	require.Len(t, acquired, 2)
-	require.Equal(t, rlock.PathFree, acquired[0].Path)
-	require.Equal(t, rlock.PathAdopted, acquired[1].Path)
-	require.Equal(t, "adopted", acquired[1].Path.String())
-	require.Equal(t, "fenced", acquired[1].Kind)
-	require.Len(t, released, 2)
-	require.True(t, released[0].Exported)
-	require.NoError(t, released[0].Err)
-	require.False(t, released[1].Exported)
+	redistest.Virtual(t, func(t *testing.T) {
+		var mu sync.Mutex
+		var acquired []rlock.AcquiredInfo
+		var released []rlock.ReleasedInfo
+		b := newFixture(t, rlock.Options{Trace: &rlock.Trace{
+			Acquired: func(_ context.Context, i rlock.AcquiredInfo) { mu.Lock(); acquired = append(acquired, i); mu.Unlock() },
+			Released: func(_ context.Context, i rlock.ReleasedInfo) { mu.Lock(); released = append(released, i); mu.Unlock() },
+		}})
+		ticket := takenAlong(t, b.FencedMutex(b.name))
+		_, unlock, err := b.Adopt(context.Background(), ticket)
+		require.NoError(t, err)
+		require.NoError(t, unlock())
+		mu.Lock()
+		defer mu.Unlock()
+		require.Len(t, acquired, 2)
+		require.Equal(t, rlock.PathFree, acquired[0].Path)
+		require.Equal(t, rlock.PathAdopted, acquired[1].Path)
+		require.Equal(t, "adopted", acquired[1].Path.String())
+		require.Equal(t, "fenced", acquired[1].Kind)
+		require.Len(t, released, 2)
+		require.True(t, released[0].Exported)
+		require.NoError(t, released[0].Err)
+		require.False(t, released[1].Exported)
+	})
 }

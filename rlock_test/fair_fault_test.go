@@ -26,8 +26,7 @@ func TestFairLostCalls(t *testing.T) {
 	for _, words := range []int{acquire, release, refresh} {
 		for _, reply := range []bool{false, true} {
 			for n := 1; n <= 2; n++ {
-				t.Run(fmt.Sprintf("%d words, reply=%t, %d", words, reply, n), func(t *testing.T) {
-					redistest.Parallel(t)
+				redistest.RunVirtual(t, fmt.Sprintf("%d words, reply=%t, %d", words, reply, n), func(t *testing.T) {
 					b, s := fairStandalone(t, 2, rlock.Options{})
 					proxy := redistest.StartProxy(t, s.Addr())
 					b.processes = append(b.processes, newClient(t, s.Client(t, redistest.Via(proxy)), rlock.Options{}))
@@ -71,48 +70,50 @@ func TestFairLostCalls(t *testing.T) {
 
 // If the message of a hand-over is lost, the waiter notices that its place is gone, asks Redis, and finds that it has the lock.
 func TestFairGrantMessageLost(t *testing.T) {
-	redistest.Parallel(t)
-	b, s := fairStandalone(t, 1, rlock.Options{})
-	proxy := redistest.StartProxy(t, s.Addr())
-	b.processes = append(b.processes, newClient(t, s.Client(t, redistest.Via(proxy)), rlock.Options{}))
-	unlock := b.lock(0)
-	b.wait(context.Background(), 1, "1")
-	b.wait(context.Background(), 0, "2")
-	proxy.OnReply(redistest.Each("MESSAGE", redistest.Drop))
-	began := time.Now()
-	require.NoError(t, unlock())
-	require.Equal(t, "1", <-b.in, "the waiter enters within the grant lease")
-	require.Less(t, time.Since(began), 2*time.Second+soon)
-	b.requireOrder("2")
+	redistest.Virtual(t, func(t *testing.T) {
+		b, s := fairStandalone(t, 1, rlock.Options{})
+		proxy := redistest.StartProxy(t, s.Addr())
+		b.processes = append(b.processes, newClient(t, s.Client(t, redistest.Via(proxy)), rlock.Options{}))
+		unlock := b.lock(0)
+		b.wait(context.Background(), 1, "1")
+		b.wait(context.Background(), 0, "2")
+		proxy.OnReply(redistest.Each("MESSAGE", redistest.Drop))
+		began := time.Now()
+		require.NoError(t, unlock())
+		require.Equal(t, "1", <-b.in, "the waiter enters within the grant lease")
+		require.Less(t, time.Since(began), 2*time.Second+soon)
+		b.requireOrder("2")
+	})
 }
 
 // Waiters whose pub/sub connection is down are skipped. Once they are connected again, they join the queue with new owners.
 func TestFairConnectionLost(t *testing.T) {
-	redistest.Parallel(t)
-	b, s := fairStandalone(t, 1, rlock.Options{})
-	proxy := redistest.StartProxy(t, s.Addr())
-	b.processes = append(b.processes, newClient(t, s.Client(t, redistest.Via(proxy)), rlock.Options{}))
-	unlock := b.lock(0)
-	b.wait(context.Background(), 1, "1")
-	b.wait(context.Background(), 0, "2")
-	b.wait(context.Background(), 1, "3")
-	proxy.Refuse(true)
-	proxy.CutAll()
-	redistest.Eventually(t, testTimeout, func() bool {
-		n, err := b.rdb.Do(context.Background(), b.rdb.B().PubsubNumsub().Channel("redisson_lock__channel:{"+b.name+"}").Build()).ToArray()
-		if err != nil {
-			return false
-		}
-		listen, _ := n[1].AsInt64()
-		return listen == 1
-	}, "the server has noticed the lost connection")
-	require.NoError(t, unlock())
-	require.Equal(t, "2", <-b.in)
-	proxy.Refuse(false)
-	rest := []string{<-b.in, <-b.in}
-	slices.Sort(rest)
-	require.Equal(t, []string{"1", "3"}, rest)
-	b.requireNothingLeft()
+	redistest.Virtual(t, func(t *testing.T) {
+		b, s := fairStandalone(t, 1, rlock.Options{})
+		proxy := redistest.StartProxy(t, s.Addr())
+		b.processes = append(b.processes, newClient(t, s.Client(t, redistest.Via(proxy)), rlock.Options{}))
+		unlock := b.lock(0)
+		b.wait(context.Background(), 1, "1")
+		b.wait(context.Background(), 0, "2")
+		b.wait(context.Background(), 1, "3")
+		proxy.Refuse(true)
+		proxy.CutAll()
+		redistest.Eventually(t, testTimeout, func() bool {
+			n, err := b.rdb.Do(context.Background(), b.rdb.B().PubsubNumsub().Channel("redisson_lock__channel:{"+b.name+"}").Build()).ToArray()
+			if err != nil {
+				return false
+			}
+			listen, _ := n[1].AsInt64()
+			return listen == 1
+		}, "the server has noticed the lost connection")
+		require.NoError(t, unlock())
+		require.Equal(t, "2", <-b.in)
+		proxy.Refuse(false)
+		rest := []string{<-b.in, <-b.in}
+		slices.Sort(rest)
+		require.Equal(t, []string{"1", "3"}, rest)
+		b.requireNothingLeft()
+	})
 }
 
 // The order also holds on a cluster, with sharded and with plain pub/sub.
@@ -247,47 +248,48 @@ func TestFairRights(t *testing.T) {
 // A grant whose message arrives after its lease has ended is ignored, even though the process saw its place in the queue while it
 // waited (I5, G1).
 func TestFairLateGrant(t *testing.T) {
-	redistest.Parallel(t)
-	b, s := fairStandalone(t, 1, rlock.Options{})
-	proxy := redistest.StartProxy(t, s.Addr())
-	b.processes = append(b.processes, newClient(t, s.Client(t, redistest.Via(proxy)), rlock.Options{}))
-	refreshed := make(chan struct{}, 100)
-	var late atomic.Bool // delays the messages to this process, and its refreshes
-	hold := func(cmd []string) redistest.Action {
-		isRefresh := len(cmd) == 11 && strings.HasPrefix(cmd[0], "EVAL")
-		if isRefresh {
-			refreshed <- struct{}{}
+	redistest.Virtual(t, func(t *testing.T) {
+		b, s := fairStandalone(t, 1, rlock.Options{})
+		proxy := redistest.StartProxy(t, s.Addr())
+		b.processes = append(b.processes, newClient(t, s.Client(t, redistest.Via(proxy)), rlock.Options{}))
+		refreshed := make(chan struct{}, 100)
+		var late atomic.Bool // delays the messages to this process, and its refreshes
+		hold := func(cmd []string) redistest.Action {
+			isRefresh := len(cmd) == 11 && strings.HasPrefix(cmd[0], "EVAL")
+			if isRefresh {
+				refreshed <- struct{}{}
+			}
+			if late.Load() && (isRefresh || cmd[0] == "MESSAGE") {
+				return redistest.Hold
+			}
+			return redistest.Pass
 		}
-		if late.Load() && (isRefresh || cmd[0] == "MESSAGE") {
-			return redistest.Hold
+		proxy.OnRequest(hold)
+		proxy.OnReply(hold)
+		unlock := b.lock(0)
+		b.wait(context.Background(), 1, "late")
+		for range 4 { // requests and replies; after them the place has been known for longer than a grant lease
+			<-refreshed
 		}
-		return redistest.Pass
-	}
-	proxy.OnRequest(hold)
-	proxy.OnReply(hold)
-	unlock := b.lock(0)
-	b.wait(context.Background(), 1, "late")
-	for range 4 { // requests and replies; after them the place has been known for longer than a grant lease
-		<-refreshed
-	}
-	late.Store(true)
+		late.Store(true)
 
-	next := make(chan rlock.UnlockFunc)
-	b.running.Go(func() {
-		_, unlock, err := b.processes[0].FairMutex(b.name).Lock(context.Background())
-		assert.NoError(t, err)
-		next <- unlock
+		next := make(chan rlock.UnlockFunc)
+		b.running.Go(func() {
+			_, unlock, err := b.processes[0].FairMutex(b.name).Lock(context.Background())
+			assert.NoError(t, err)
+			next <- unlock
+		})
+		b.awaitQueue(2)
+		require.NoError(t, unlock())
+		unlock = <-next // after the grant lease
+		require.Empty(t, b.in)
+		late.Store(false)
+		proxy.Release()
+		b.awaitQueue(1) // the waiter has asked and waits again
+		require.Empty(t, b.in)
+		require.NoError(t, unlock())
+		b.requireOrder("late")
 	})
-	b.awaitQueue(2)
-	require.NoError(t, unlock())
-	unlock = <-next // after the grant lease
-	require.Empty(t, b.in)
-	late.Store(false)
-	proxy.Release()
-	b.awaitQueue(1) // the waiter has asked and waits again
-	require.Empty(t, b.in)
-	require.NoError(t, unlock())
-	b.requireOrder("late")
 }
 
 // The grant, on its own connection, may arrive before the reply that the waiter joined the queue behind Redisson. The waiter gets
@@ -295,8 +297,7 @@ func TestFairLateGrant(t *testing.T) {
 func TestFairGrantBeforeTheAnswer(t *testing.T) {
 	redistest.Parallel(t)
 	for name, waitsBefore := range map[string]bool{"unlock": true, "force": false} {
-		t.Run(name, func(t *testing.T) {
-			redistest.Parallel(t)
+		redistest.RunVirtual(t, name, func(t *testing.T) {
 			b, s := fairStandalone(t, 1, rlock.Options{})
 			proxy := redistest.StartProxy(t, s.Addr())
 			b.processes = append(b.processes, newClient(t, s.Client(t, redistest.Via(proxy)), rlock.Options{}))

@@ -27,8 +27,7 @@ func TestFencingCounterOutOfRange(t *testing.T) {
 			"write": func(b fixture) rlock.Locker { return b.FencedRWMutex(b.name).Write() },
 			"all":   func(b fixture) rlock.Locker { return rlock.All(b.FencedMutex(b.name), b.Mutex(b.name+":2")) },
 		} {
-			t.Run(how+"/"+start, func(t *testing.T) {
-				redistest.Parallel(t)
+			redistest.RunVirtual(t, how+"/"+start, func(t *testing.T) {
 				b := newFixture(t)
 				key := "redisson_lock_token:{" + b.name + "}"
 				require.NoError(t, b.do(t, "SET", key, start).Error())
@@ -65,8 +64,7 @@ func TestFencingCounterOutOfRange(t *testing.T) {
 func TestFencingCounterEndsAtAHandOff(t *testing.T) {
 	redistest.Parallel(t)
 	for _, where := range []string{"here", "another process"} {
-		t.Run(where, func(t *testing.T) {
-			redistest.Parallel(t)
+		redistest.RunVirtual(t, where, func(t *testing.T) {
 			b := newFixture(t)
 			key := "redisson_lock_token:{" + b.name + "}"
 			require.NoError(t, b.do(t, "SET", key, strconv.FormatInt(lastToken-1, 10)).Error())

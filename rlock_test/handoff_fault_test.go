@@ -87,8 +87,7 @@ func TestHandOffInABlackHole(t *testing.T) {
 		"shorter than the timeout, before it": {30 * time.Second, time.Second, false},
 		"shorter than the timeout, after it":  {30 * time.Second, time.Second, true},
 	} {
-		t.Run(name, func(t *testing.T) {
-			redistest.Parallel(t)
+		redistest.RunVirtual(t, name, func(t *testing.T) {
 			r := newProxied(t, rlock.Options{WatchdogTimeout: row.watchdog, HandOff: unlimited})
 			m := r.Mutex(r.name)
 			var a lockResult
@@ -148,8 +147,7 @@ func TestHandOffRefused(t *testing.T) {
 		"OOM command not allowed when used memory > 'maxmemory'.", "LOADING Redis is loading the dataset in memory",
 		"NOPERM this user has no permissions to run the 'evalsha' command", "ERR unknown", "BUSY", "READONLY",
 	} {
-		t.Run(line, func(t *testing.T) {
-			redistest.Parallel(t)
+		redistest.RunVirtual(t, line, func(t *testing.T) {
 			r := newProxied(t)
 			a, waiters := r.line(t, same(r.Mutex(r.name), 3)...)
 			r.proxy.OnRequest(r.nthHandOff(0, redistest.Fail(line)))

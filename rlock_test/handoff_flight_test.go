@@ -85,18 +85,19 @@ func TestWaiterGoesDuringAHandOff(t *testing.T) {
 // If the waiter gave up, the lock handed to it has to be released. unlock does not wait for that, since its own call has been
 // answered.
 func TestUnlockDoesNotWaitForWhatItsWaiterLeft(t *testing.T) {
-	redistest.Parallel(t)
-	const watchdog = 10 * time.Second // also bounds the unlock: it ends with the lease
-	r := newProxied(t, rlock.Options{WatchdogTimeout: watchdog})
-	r.proxy.OnReply(r.nthHandOff(1, redistest.Hold))
-	a, line := r.line(t, r.Mutex(r.name))
-	r.proxy.OnReply(r.nthRelease(1, false, redistest.Hold))
-	unlocked := r.flying(t, a)
-	line[0].cancel()
-	require.ErrorIs(t, line[0].get(t, soon).err, context.Canceled)
-	r.proxy.Release()
-	require.NoError(t, within(t, unlocked, watchdog+soon))
-	redistest.Eventually(t, testTimeout, func() bool { return r.proxy.Held() > 0 }, "the release for the waiter is under way")
-	r.proxy.Release()
-	r.clear(t)
+	redistest.Virtual(t, func(t *testing.T) {
+		const watchdog = 10 * time.Second // also bounds the unlock: it ends with the lease
+		r := newProxied(t, rlock.Options{WatchdogTimeout: watchdog})
+		r.proxy.OnReply(r.nthHandOff(1, redistest.Hold))
+		a, line := r.line(t, r.Mutex(r.name))
+		r.proxy.OnReply(r.nthRelease(1, false, redistest.Hold))
+		unlocked := r.flying(t, a)
+		line[0].cancel()
+		require.ErrorIs(t, line[0].get(t, soon).err, context.Canceled)
+		r.proxy.Release()
+		require.NoError(t, within(t, unlocked, watchdog+soon))
+		redistest.Eventually(t, testTimeout, func() bool { return r.proxy.Held() > 0 }, "the release for the waiter is under way")
+		r.proxy.Release()
+		r.clear(t)
+	})
 }

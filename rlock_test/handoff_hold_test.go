@@ -29,8 +29,7 @@ func TestHandOffLease(t *testing.T) {
 			"sooner renewed":    {long, 0},
 			"fixed and shorter": {long, short},
 		} {
-			t.Run(fmt.Sprintf("%s/late=%v", name, late), func(t *testing.T) {
-				redistest.Parallel(t)
+			redistest.RunVirtual(t, fmt.Sprintf("%s/late=%v", name, late), func(t *testing.T) {
 				r := newProxied(t, rlock.Options{WatchdogTimeout: watchdog})
 				mutex := func(lease time.Duration) *rlock.Mutex {
 					if lease == 0 {
@@ -87,17 +86,18 @@ func TestHandOffLease(t *testing.T) {
 
 // G2: if the reply to a hand-off arrives after the lease that it granted, the waiter gets ErrLost instead of the lock.
 func TestHandOffAnsweredAfterItsLease(t *testing.T) {
-	redistest.Parallel(t)
-	r := newProxied(t)
-	a, line := r.line(t, r.Mutex(r.name, rlock.WithLease(200*time.Millisecond)), r.Mutex(r.name))
-	r.proxy.OnReply(r.nthHandOff(1, redistest.Hold))
-	unlocked := r.flying(t, a)
-	redistest.Eventually(t, testTimeout, func() bool { return !r.exists(t, r.name) }, "the lease ends in Redis")
-	r.proxy.Release()
-	require.NoError(t, within(t, unlocked, soon))
-	require.ErrorIs(t, line[0].get(t, soon).err, rlock.ErrLost)
-	require.NoError(t, r.gets(t, line[1]).unlock())
-	r.clear(t)
+	redistest.Virtual(t, func(t *testing.T) {
+		r := newProxied(t)
+		a, line := r.line(t, r.Mutex(r.name, rlock.WithLease(200*time.Millisecond)), r.Mutex(r.name))
+		r.proxy.OnReply(r.nthHandOff(1, redistest.Hold))
+		unlocked := r.flying(t, a)
+		redistest.Eventually(t, testTimeout, func() bool { return !r.exists(t, r.name) }, "the lease ends in Redis")
+		r.proxy.Release()
+		require.NoError(t, within(t, unlocked, soon))
+		require.ErrorIs(t, line[0].get(t, soon).err, rlock.ErrLost)
+		require.NoError(t, r.gets(t, line[1]).unlock())
+		r.clear(t)
+	})
 }
 
 // G2, G8: the hold is lost while it is being handed off: its key is deleted, it is forced open, another process takes it, or its
@@ -131,8 +131,7 @@ func TestHoldLostDuringItsHandOff(t *testing.T) {
 			return nil
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			redistest.Parallel(t)
+		redistest.RunVirtual(t, name, func(t *testing.T) {
 			watchdog := 10 * time.Second // long enough that a busy machine does not lose the hold before the hand-off
 			if name == "over" {
 				watchdog = 3 * time.Second // a call delayed for longer is abandoned
@@ -167,95 +166,98 @@ func TestHoldLostDuringItsHandOff(t *testing.T) {
 // Another process forces the lock open, and waits for it, after a hand-off within this process. unlock returns ErrLost, and all
 // waiters get the lock.
 func TestForcedOpenDuringARun(t *testing.T) {
-	redistest.Parallel(t)
-	r := newProxied(t, rlock.Options{HandOff: unlimited})
-	a, line := r.line(t, same(r.Mutex(r.name), 3)...)
-	require.NoError(t, a.unlock())
-	a = r.gets(t, line[0])
-	stranger := lockAsync(t, r.other.Mutex(r.name))
-	r.awaitSubscribers(t, r.name, 2)
-	_, err := r.other.Mutex(r.name).ForceUnlock(context.Background())
-	require.NoError(t, err)
-	err = a.unlock()
-	require.ErrorIs(t, err, rlock.ErrNotHeld)
-	require.ErrorIs(t, err, rlock.ErrLost)
-	waiters := append(slices.Clone(line[1:]), stranger) // either process may be first
-	for len(waiters) > 0 {
-		served := -1
-		redistest.Eventually(t, testTimeout, func() bool {
-			for i, p := range waiters {
-				if len(p.result) > 0 {
-					served = i
+	redistest.Virtual(t, func(t *testing.T) {
+		r := newProxied(t, rlock.Options{HandOff: unlimited})
+		a, line := r.line(t, same(r.Mutex(r.name), 3)...)
+		require.NoError(t, a.unlock())
+		a = r.gets(t, line[0])
+		stranger := lockAsync(t, r.other.Mutex(r.name))
+		r.awaitSubscribers(t, r.name, 2)
+		_, err := r.other.Mutex(r.name).ForceUnlock(context.Background())
+		require.NoError(t, err)
+		err = a.unlock()
+		require.ErrorIs(t, err, rlock.ErrNotHeld)
+		require.ErrorIs(t, err, rlock.ErrLost)
+		waiters := append(slices.Clone(line[1:]), stranger) // either process may be first
+		for len(waiters) > 0 {
+			served := -1
+			redistest.Eventually(t, testTimeout, func() bool {
+				for i, p := range waiters {
+					if len(p.result) > 0 {
+						served = i
+					}
 				}
-			}
-			return served >= 0
-		}, "a waiter gets the lock")
-		require.NoError(t, r.gets(t, waiters[served]).unlock())
-		waiters = append(waiters[:served], waiters[served+1:]...)
-	}
-	r.clear(t)
+				return served >= 0
+			}, "a waiter gets the lock")
+			require.NoError(t, r.gets(t, waiters[served]).unlock())
+			waiters = append(waiters[:served], waiters[served+1:]...)
+		}
+		r.clear(t)
+	})
 }
 
 // Unlocks of inner levels do not hand off the lock, only the last one does. A hold that was handed off behaves like any other.
 func TestHandOffOfTheLastLevel(t *testing.T) {
-	redistest.Parallel(t)
-	r := newProxied(t, rlock.Options{HandOff: unlimited})
-	m := r.Mutex(r.name)
-	a, line := r.line(t, m, m)
-	for _, p := range append(line, pendingLock{}) {
-		inner, unlockInner, err := m.Lock(a.ctx)
-		require.NoError(t, err)
-		r.held(t, a, 2)
-		require.NoError(t, unlockInner())
-		require.Error(t, inner.Err())
-		require.ErrorIs(t, unlockInner(), rlock.ErrNotHeld)
-		r.held(t, a, 1)
-		if p.result == nil {
-			break
+	redistest.Virtual(t, func(t *testing.T) {
+		r := newProxied(t, rlock.Options{HandOff: unlimited})
+		m := r.Mutex(r.name)
+		a, line := r.line(t, m, m)
+		for _, p := range append(line, pendingLock{}) {
+			inner, unlockInner, err := m.Lock(a.ctx)
+			require.NoError(t, err)
+			r.held(t, a, 2)
+			require.NoError(t, unlockInner())
+			require.Error(t, inner.Err())
+			require.ErrorIs(t, unlockInner(), rlock.ErrNotHeld)
+			r.held(t, a, 1)
+			if p.result == nil {
+				break
+			}
+			p.stillWaits(t)
+			require.NoError(t, a.unlock())
+			require.ErrorIs(t, a.unlock(), rlock.ErrNotHeld)
+			require.Error(t, a.ctx.Err())
+			n, err := m.HoldCount(a.ctx)
+			require.NoError(t, err)
+			require.Zero(t, n)
+			a = r.gets(t, p)
+			n, err = m.HoldCount(a.ctx)
+			require.NoError(t, err)
+			require.Equal(t, 1, n)
 		}
-		p.stillWaits(t)
 		require.NoError(t, a.unlock())
-		require.ErrorIs(t, a.unlock(), rlock.ErrNotHeld)
-		require.Error(t, a.ctx.Err())
-		n, err := m.HoldCount(a.ctx)
-		require.NoError(t, err)
-		require.Zero(t, n)
-		a = r.gets(t, p)
-		n, err = m.HoldCount(a.ctx)
-		require.NoError(t, err)
-		require.Equal(t, 1, n)
-	}
-	require.NoError(t, a.unlock())
-	r.clear(t)
+		r.clear(t)
+	})
 }
 
 // Tokens rise through hand-offs between fenced holders, with plain holders in between, and for the next process.
 func TestHandOffTokens(t *testing.T) {
-	redistest.Parallel(t)
-	r := newProxied(t, rlock.Options{HandOff: rlock.HandOff{Most: 3, For: time.Hour}})
-	var all []locker
-	for i := range 12 {
-		all = append(all, []locker{r.FencedMutex(r.name), r.Mutex(r.name), r.FencedMutex(r.name, rlock.WithLease(time.Minute))}[i%3])
-	}
-	a, line := r.line(t, all...)
-	last := int64(0)
-	for i, p := range line {
-		require.NoError(t, a.unlock())
-		a = r.gets(t, p)
-		token, fenced := rlock.FencingToken(a.ctx, r.name)
-		require.Equal(t, i%3 != 1, fenced)
-		if fenced {
-			require.Greater(t, token, last)
-			last = token
+	redistest.Virtual(t, func(t *testing.T) {
+		r := newProxied(t, rlock.Options{HandOff: rlock.HandOff{Most: 3, For: time.Hour}})
+		var all []locker
+		for i := range 12 {
+			all = append(all, []locker{r.FencedMutex(r.name), r.Mutex(r.name), r.FencedMutex(r.name, rlock.WithLease(time.Minute))}[i%3])
 		}
-	}
-	require.NoError(t, a.unlock())
-	ctx, unlock, err := r.other.FencedMutex(r.name).Lock(context.Background())
-	require.NoError(t, err)
-	token, _ := rlock.FencingToken(ctx, r.name)
-	require.Greater(t, token, last)
-	require.NoError(t, unlock())
-	r.clear(t)
+		a, line := r.line(t, all...)
+		last := int64(0)
+		for i, p := range line {
+			require.NoError(t, a.unlock())
+			a = r.gets(t, p)
+			token, fenced := rlock.FencingToken(a.ctx, r.name)
+			require.Equal(t, i%3 != 1, fenced)
+			if fenced {
+				require.Greater(t, token, last)
+				last = token
+			}
+		}
+		require.NoError(t, a.unlock())
+		ctx, unlock, err := r.other.FencedMutex(r.name).Lock(context.Background())
+		require.NoError(t, err)
+		token, _ := rlock.FencingToken(ctx, r.name)
+		require.Greater(t, token, last)
+		require.NoError(t, unlock())
+		r.clear(t)
+	})
 }
 
 // G2, G4: a waiter of another process whose lease is shorter than the grant lease also gets that shorter lease in Redis. If it

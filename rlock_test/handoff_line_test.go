@@ -199,8 +199,7 @@ func TestTurnOutlivesTheFirstWaiter(t *testing.T) {
 func TestRunBesideAnOutsider(t *testing.T) {
 	redistest.Parallel(t)
 	for outside, least := range map[bool]int64{false: 0, true: 10} {
-		t.Run(fmt.Sprint(outside), func(t *testing.T) {
-			redistest.Parallel(t)
+		redistest.RunVirtual(t, fmt.Sprint(outside), func(t *testing.T) {
 			s := redistest.Start(t)
 			b := fixture{rdb: s.Client(t), name: redistest.Name(t)}
 			c := newClient(t, s.Client(t), rlock.Options{HandOff: rlock.HandOff{Most: 12, For: time.Hour}})
@@ -240,8 +239,7 @@ func TestRunBesideAnOutsider(t *testing.T) {
 func TestLockNamedAsAChannelForGrants(t *testing.T) {
 	redistest.Parallel(t)
 	for way, o := range map[string]rlock.Options{"granted": {}, "told": {HandOff: rlock.HandOff{Most: -1}}} {
-		t.Run(way, func(t *testing.T) {
-			redistest.Parallel(t)
+		redistest.RunVirtual(t, way, func(t *testing.T) {
 			b := newFixture(t)
 			c, holder := newClient(t, b.rdb, o), newClient(t, b.rdb, o)
 			names := []string{"{" + b.name + "}", "{" + b.name + "}:" + c.ID(), "{" + b.name + "}:rlock_queue"}

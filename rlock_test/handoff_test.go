@@ -32,28 +32,29 @@ func same(l locker, n int) []locker {
 // Each waiter of a queue costs one command, and the last unlock one more. Waiters send nothing, and no message is published before
 // the last unlock.
 func TestHandOffCosts(t *testing.T) {
-	redistest.Parallel(t)
-	r := newProxied(t, rlock.Options{HandOff: unlimited})
-	const n = 20
-	a, line := r.line(t, same(r.Mutex(r.name), n)...)
-	before := redistest.Commands(t, r.rdb)
-	for _, p := range line {
+	redistest.Virtual(t, func(t *testing.T) {
+		r := newProxied(t, rlock.Options{HandOff: unlimited})
+		const n = 20
+		a, line := r.line(t, same(r.Mutex(r.name), n)...)
+		before := redistest.Commands(t, r.rdb)
+		for _, p := range line {
+			require.NoError(t, a.unlock())
+			a = p.get(t, testTimeout)
+			require.NoError(t, a.err)
+		}
+		during := redistest.Commands(t, r.rdb)
+		require.EqualValues(t, n, during["evalsha"]-before["evalsha"])
+		require.EqualValues(t, n, during["hset"]-before["hset"])
+		require.EqualValues(t, n, during["hdel"]-before["hdel"])
+		for _, name := range []string{"eval", "publish", "del", "subscribe", "unsubscribe"} {
+			require.Equal(t, before[name], during[name], name)
+		}
 		require.NoError(t, a.unlock())
-		a = p.get(t, testTimeout)
-		require.NoError(t, a.err)
-	}
-	during := redistest.Commands(t, r.rdb)
-	require.EqualValues(t, n, during["evalsha"]-before["evalsha"])
-	require.EqualValues(t, n, during["hset"]-before["hset"])
-	require.EqualValues(t, n, during["hdel"]-before["hdel"])
-	for _, name := range []string{"eval", "publish", "del", "subscribe", "unsubscribe"} {
-		require.Equal(t, before[name], during[name], name)
-	}
-	require.NoError(t, a.unlock())
-	after := redistest.Commands(t, r.rdb)
-	require.EqualValues(t, 1, after["evalsha"]-during["evalsha"])
-	require.EqualValues(t, 1, after["publish"]-during["publish"])
-	r.clear(t)
+		after := redistest.Commands(t, r.rdb)
+		require.EqualValues(t, 1, after["evalsha"]-during["evalsha"])
+		require.EqualValues(t, 1, after["publish"]-during["publish"])
+		r.clear(t)
+	})
 }
 
 // Other processes see the owner change, but never a free lock or two owners, and receive a message only at the end.
@@ -117,8 +118,7 @@ func TestHandOffBounds(t *testing.T) {
 		"defaults":        {handOffs: 10, releases: 1, bound: rlock.HandOff{For: time.Hour}},
 		"a sum too large": {bound: unlimited, handOffs: 10, releases: 1},
 	} {
-		t.Run(name, func(t *testing.T) {
-			redistest.Parallel(t)
+		redistest.RunVirtual(t, name, func(t *testing.T) {
 			r := newProxied(t, rlock.Options{HandOff: row.bound})
 			stop := func() {}
 			if !row.alone {
@@ -148,12 +148,14 @@ func TestHandOffBounds(t *testing.T) {
 
 // New refuses a negative Options.HandOff.For.
 func TestHandOffOptions(t *testing.T) {
-	b := newBareFixture(t)
-	for _, o := range []rlock.HandOff{{For: -1}, {For: math.MinInt64, Most: -1}, {For: -time.Nanosecond, Most: 1}} {
-		_, err := rlock.New(b.rdb, rlock.Options{HandOff: o})
-		require.ErrorContains(t, err, "Options.HandOff.For", "%+v", o)
-		require.ErrorContains(t, err, fmt.Sprint(o.For))
-	}
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newBareFixture(t)
+		for _, o := range []rlock.HandOff{{For: -1}, {For: math.MinInt64, Most: -1}, {For: -time.Nanosecond, Most: 1}} {
+			_, err := rlock.New(b.rdb, rlock.Options{HandOff: o})
+			require.ErrorContains(t, err, "Options.HandOff.For", "%+v", o)
+			require.ErrorContains(t, err, fmt.Sprint(o.For))
+		}
+	})
 }
 
 // With Options.Replicas there are no hand-offs, since replicas must confirm each hold.
@@ -238,38 +240,41 @@ func TestOtherProcessesGetTheirTurn(t *testing.T) {
 
 // Each section sees the writes of the previous one, and no two sections overlap.
 func TestHandOffExcludes(t *testing.T) {
-	r := newProxied(t, rlock.Options{HandOff: unlimited})
-	n := 0
-	var wg sync.WaitGroup
-	for i := range 8 {
-		m := []*rlock.Mutex{r.handle(), r.Mutex(r.name), r.FencedMutex(r.name), r.handle(rlock.WithLease(time.Minute))}[i%4]
-		wg.Go(func() {
-			for range 100 {
-				assert.NoError(t, m.Do(context.Background(), func(context.Context) error { n++; return nil }))
-			}
-		})
-	}
-	wg.Wait()
-	require.Equal(t, 800, n)
-	r.clear(t)
+	redistest.Virtual(t, func(t *testing.T) {
+		r := newProxied(t, rlock.Options{HandOff: unlimited})
+		n := 0
+		var wg sync.WaitGroup
+		for i := range 8 {
+			m := []*rlock.Mutex{r.handle(), r.Mutex(r.name), r.FencedMutex(r.name), r.handle(rlock.WithLease(time.Minute))}[i%4]
+			wg.Go(func() {
+				for range 100 {
+					assert.NoError(t, m.Do(context.Background(), func(context.Context) error { n++; return nil }))
+				}
+			})
+		}
+		wg.Wait()
+		require.Equal(t, 800, n)
+		r.clear(t)
+	})
 }
 
 // Hand-offs work even if the server forgets its scripts before each unlock.
 func TestHandOffWithoutScripts(t *testing.T) {
-	redistest.Parallel(t)
-	r := newProxied(t, rlock.Options{HandOff: unlimited})
-	a, line := r.line(t, same(r.Mutex(r.name), 5)...)
-	before := redistest.Commands(t, r.rdb)
-	for _, p := range line {
-		require.NoError(t, r.do(t, "SCRIPT", "FLUSH").Error())
+	redistest.Virtual(t, func(t *testing.T) {
+		r := newProxied(t, rlock.Options{HandOff: unlimited})
+		a, line := r.line(t, same(r.Mutex(r.name), 5)...)
+		before := redistest.Commands(t, r.rdb)
+		for _, p := range line {
+			require.NoError(t, r.do(t, "SCRIPT", "FLUSH").Error())
+			require.NoError(t, a.unlock())
+			a = r.gets(t, p)
+		}
 		require.NoError(t, a.unlock())
-		a = r.gets(t, p)
-	}
-	require.NoError(t, a.unlock())
-	after := redistest.Commands(t, r.rdb)
-	require.EqualValues(t, 5, after["hset"]-before["hset"])
-	require.EqualValues(t, 1, after["publish"]-before["publish"])
-	r.clear(t)
+		after := redistest.Commands(t, r.rdb)
+		require.EqualValues(t, 5, after["hset"]-before["hset"])
+		require.EqualValues(t, 1, after["publish"]-before["publish"])
+		r.clear(t)
+	})
 }
 
 // A user without the rights for a hand-off releases the lock as without one.

@@ -37,24 +37,26 @@ func (r *proxied) waits(t *testing.T) pendingLock {
 
 // Each section costs one command even if its goroutine begins to wait only after the previous hand-off.
 func TestTwoInTurn(t *testing.T) {
-	r, a := turns(t, rlock.Options{HandOff: unlimited})
-	before := redistest.Commands(t, r.rdb)
-	const n = 20
-	for range n {
-		p := r.waits(t)
-		r.held(t, a, 1)
+	redistest.Virtual(t, func(t *testing.T) {
+		r, a := turns(t, rlock.Options{HandOff: unlimited})
+		before := redistest.Commands(t, r.rdb)
+		const n = 20
+		for range n {
+			p := r.waits(t)
+			r.held(t, a, 1)
+			require.NoError(t, a.unlock())
+			a = p.get(t, testTimeout)
+			require.NoError(t, a.err)
+		}
+		after := redistest.Commands(t, r.rdb)
+		require.EqualValues(t, n, after["evalsha"]-before["evalsha"])
+		require.EqualValues(t, n, after["hset"]-before["hset"])
+		for _, name := range []string{"publish", "subscribe", "unsubscribe"} {
+			require.Equal(t, before[name], after[name], name)
+		}
 		require.NoError(t, a.unlock())
-		a = p.get(t, testTimeout)
-		require.NoError(t, a.err)
-	}
-	after := redistest.Commands(t, r.rdb)
-	require.EqualValues(t, n, after["evalsha"]-before["evalsha"])
-	require.EqualValues(t, n, after["hset"]-before["hset"])
-	for _, name := range []string{"publish", "subscribe", "unsubscribe"} {
-		require.Equal(t, before[name], after[name], name)
-	}
-	require.NoError(t, a.unlock())
-	r.clear(t)
+		r.clear(t)
+	})
 }
 
 // A waiter that has sent nothing is woken at every end of the hold: after an unlock without a hand-off, a forced unlock, a loss
@@ -130,38 +132,39 @@ func TestWhoDidNotAskIsWoken(t *testing.T) {
 // The hold that a waiter is handed is forced open before the waiter gets the reply. The next Lock does not wait for that hold to
 // end.
 func TestForcedBeforeTheAnswer(t *testing.T) {
-	r, a := turns(t, rlock.Options{HandOff: unlimited})
-	p := lockAsync(t, r.Mutex(r.name, rlock.WithLease(time.Hour)))
-	redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == 1 }, "the goroutine waits")
-	var told atomic.Bool
-	r.proxy.OnReply(func(cmd []string) redistest.Action {
-		if cmd[0] == "MESSAGE" {
-			told.Store(true)
-		}
-		return r.nthHandOff(1, redistest.Hold)(cmd)
+	redistest.Virtual(t, func(t *testing.T) {
+		r, a := turns(t, rlock.Options{HandOff: unlimited})
+		p := lockAsync(t, r.Mutex(r.name, rlock.WithLease(time.Hour)))
+		redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == 1 }, "the goroutine waits")
+		var told atomic.Bool
+		r.proxy.OnReply(func(cmd []string) redistest.Action {
+			if cmd[0] == "MESSAGE" {
+				told.Store(true)
+			}
+			return r.nthHandOff(1, redistest.Hold)(cmd)
+		})
+		unlocked := r.flying(t, a)
+		ok, err := r.other.Mutex(r.name).ForceUnlock(context.Background())
+		require.NoError(t, err)
+		require.True(t, ok)
+		redistest.Eventually(t, 10*time.Second, told.Load, "the message is on its way")
+		sleep(10 * time.Millisecond) // if the message arrives later, the result is the same
+		r.proxy.Release()
+		require.NoError(t, within(t, unlocked, testTimeout))
+		forced := p.get(t, testTimeout)
+		require.NoError(t, forced.err)
+		require.False(t, r.exists(t, r.name))
+		require.NoError(t, lockAsync(t, r.Mutex(r.name)).get(t, soon).unlock())
+		require.ErrorIs(t, forced.unlock(), rlock.ErrNotHeld)
+		r.clear(t)
 	})
-	unlocked := r.flying(t, a)
-	ok, err := r.other.Mutex(r.name).ForceUnlock(context.Background())
-	require.NoError(t, err)
-	require.True(t, ok)
-	redistest.Eventually(t, 10*time.Second, told.Load, "the message is on its way")
-	sleep(10 * time.Millisecond) // if the message arrives later, the result is the same
-	r.proxy.Release()
-	require.NoError(t, within(t, unlocked, testTimeout))
-	forced := p.get(t, testTimeout)
-	require.NoError(t, forced.err)
-	require.False(t, r.exists(t, r.name))
-	require.NoError(t, lockAsync(t, r.Mutex(r.name)).get(t, soon).unlock())
-	require.ErrorIs(t, forced.unlock(), rlock.ErrNotHeld)
-	r.clear(t)
 }
 
 // The process knows that it has released the lock, so its next Lock asks Redis at once, even if the unlock message never arrives.
 func TestAfterAnUnlockOneAsks(t *testing.T) {
 	redistest.Parallel(t)
 	for name, o := range map[string]rlock.HandOff{"a run is over": {Most: 1, For: time.Hour}, "nobody waits": unlimited} {
-		t.Run(name, func(t *testing.T) {
-			redistest.Parallel(t)
+		redistest.RunVirtual(t, name, func(t *testing.T) {
 			r, a := turns(t, rlock.Options{HandOff: o})
 			r.proxy.OnReply(redistest.Each("MESSAGE", redistest.Drop))
 			require.NoError(t, a.unlock())
@@ -175,11 +178,13 @@ func TestAfterAnUnlockOneAsks(t *testing.T) {
 
 // A TryLock without a wait asks Redis even if its own process holds the lock.
 func TestOneAttemptAsksThoughItIsOurs(t *testing.T) {
-	r, a := turns(t, rlock.Options{HandOff: unlimited})
-	before := redistest.Commands(t, r.rdb)["evalsha"]
-	_, _, err := r.Mutex(r.name).TryLock(context.Background(), 0)
-	require.ErrorIs(t, err, rlock.ErrNotAcquired)
-	require.Equal(t, before+1, redistest.Commands(t, r.rdb)["evalsha"])
-	require.NoError(t, a.unlock())
-	r.clear(t)
+	redistest.Virtual(t, func(t *testing.T) {
+		r, a := turns(t, rlock.Options{HandOff: unlimited})
+		before := redistest.Commands(t, r.rdb)["evalsha"]
+		_, _, err := r.Mutex(r.name).TryLock(context.Background(), 0)
+		require.ErrorIs(t, err, rlock.ErrNotAcquired)
+		require.Equal(t, before+1, redistest.Commands(t, r.rdb)["evalsha"])
+		require.NoError(t, a.unlock())
+		r.clear(t)
+	})
 }

@@ -76,8 +76,7 @@ func requireWithin(t *testing.T, p pendingLock, began time.Time, grants int) {
 func TestDeadInLine(t *testing.T) {
 	redistest.Parallel(t)
 	for dead := range 9 {
-		t.Run(fmt.Sprint(dead, " killed, and one stopped"), func(t *testing.T) {
-			redistest.Parallel(t)
+		redistest.RunVirtual(t, fmt.Sprint(dead, " killed, and one stopped"), func(t *testing.T) {
 			m := newDeadInLine(t)
 			for range dead {
 				m.waits(t, m.gone.Addr())
@@ -91,8 +90,7 @@ func TestDeadInLine(t *testing.T) {
 		})
 	}
 	for _, stopped := range []int{2, 4, 5, 9} {
-		t.Run(fmt.Sprint(stopped, " stopped"), func(t *testing.T) {
-			redistest.Parallel(t)
+		redistest.RunVirtual(t, fmt.Sprint(stopped, " stopped"), func(t *testing.T) {
 			m := newDeadInLine(t)
 			for range stopped {
 				m.waits(t, m.silent.Addr())
@@ -111,8 +109,7 @@ func TestDeadInLine(t *testing.T) {
 func TestDeadBehindTheWell(t *testing.T) {
 	redistest.Parallel(t)
 	for _, well := range []int{1, 4, 12} {
-		t.Run(fmt.Sprint(well), func(t *testing.T) {
-			redistest.Parallel(t)
+		redistest.RunVirtual(t, fmt.Sprint(well), func(t *testing.T) {
 			m := newDeadInLine(t)
 			var before []pendingLock
 			for range well {
@@ -135,8 +132,7 @@ func TestDeadBehindTheWell(t *testing.T) {
 func TestStoppedBeforeTheirLook(t *testing.T) {
 	redistest.Parallel(t)
 	for _, stopped := range []int{1, 4, 5} {
-		t.Run(fmt.Sprint(stopped), func(t *testing.T) {
-			redistest.Parallel(t)
+		redistest.RunVirtual(t, fmt.Sprint(stopped), func(t *testing.T) {
 			m := newDeadInLine(t)
 			require.NoError(t, m.unlock())
 			for range stopped { // loads all scripts that the processes need
@@ -177,8 +173,7 @@ func TestStoppedBeforeTheirLook(t *testing.T) {
 func TestOutsiderBesideTheDead(t *testing.T) {
 	redistest.Parallel(t)
 	for _, dead := range []int{0, 1, 4} {
-		t.Run(fmt.Sprint(dead), func(t *testing.T) {
-			redistest.Parallel(t)
+		redistest.RunVirtual(t, fmt.Sprint(dead), func(t *testing.T) {
 			m := newDeadInLine(t)
 			m.waits(t, m.silent.Addr())
 			for range dead {

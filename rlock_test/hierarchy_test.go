@@ -59,30 +59,31 @@ func (w hierarchy) refused(t testing.TB, all ...rlock.Locker) {
 
 // A change to a part excludes other changes to that part and to any whole around it, in all processes, and nothing else.
 func TestHierarchy(t *testing.T) {
-	redistest.Parallel(t)
-	b := newFixture(t)
-	here, there := hierarchy{b.Client, b.name}, hierarchy{newClient(t, b.rdb), b.name}
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		here, there := hierarchy{b.Client, b.name}, hierarchy{newClient(t, b.rdb), b.name}
 
-	one, two := here.held(t, here.change(1)), there.held(t, there.change(2))
-	here.refused(t, here.whole().Write(), here.change(2))
-	there.refused(t, there.whole().Write(), there.change(1))
-	one()
-	there.refused(t, there.whole().Write())
-	two()
-	all := here.held(t, here.whole().Write())
-	there.refused(t, there.change(1), there.changeAisle(1))
-	all()
+		one, two := here.held(t, here.change(1)), there.held(t, there.change(2))
+		here.refused(t, here.whole().Write(), here.change(2))
+		there.refused(t, there.whole().Write(), there.change(1))
+		one()
+		there.refused(t, there.whole().Write())
+		two()
+		all := here.held(t, here.whole().Write())
+		there.refused(t, there.change(1), there.changeAisle(1))
+		all()
 
-	one, two = here.held(t, here.changeIn(1, 11)), there.held(t, there.changeIn(2, 21))
-	there.refused(t, there.changeAisle(1), there.whole().Write())
-	one()
-	one = there.held(t, there.changeAisle(1))
-	here.refused(t, here.changeIn(1, 12), here.changeAisle(1), here.whole().Write())
-	three := here.held(t, here.changeIn(2, 22))
-	three()
-	two()
-	one()
-	rwNothing(t, b.rdb, b.name)
+		one, two = here.held(t, here.changeIn(1, 11)), there.held(t, there.changeIn(2, 21))
+		there.refused(t, there.changeAisle(1), there.whole().Write())
+		one()
+		one = there.held(t, there.changeAisle(1))
+		here.refused(t, here.changeIn(1, 12), here.changeAisle(1), here.whole().Write())
+		three := here.held(t, here.changeIn(2, 22))
+		three()
+		two()
+		one()
+		rwNothing(t, b.rdb, b.name)
+	})
 }
 
 // A writer of the whole gets in before later changes to parts. A caller that waits for a part keeps nobody else out.

@@ -15,65 +15,66 @@ import (
 
 // Info names the holder of a lock, its depth and the number of waiters, for each kind.
 func TestInfo(t *testing.T) {
-	redistest.Parallel(t)
-	bg := context.Background()
-	b := newFixture(t)
-	other := newClient(t, b.rdb)
-	rw := b.RWMutex(b.name + ":rw")
-	for kind, m := range map[string][2]*rlock.Mutex{
-		"plain":  {b.Mutex(b.name), other.Mutex(b.name)},
-		"fenced": {b.FencedMutex(b.name + ":fenced"), other.FencedMutex(b.name + ":fenced")},
-		"fair":   {b.FairMutex(b.name + ":fair"), other.FairMutex(b.name + ":fair")},
-		"write":  {rw.Write(), other.RWMutex(b.name + ":rw").Write()},
-		"fenced write": {
-			b.FencedRWMutex(b.name + ":fenced rw").Write(), other.FencedRWMutex(b.name + ":fenced rw").Write(),
-		},
-	} {
-		info, err := m[0].Info(bg)
-		require.NoError(t, err, kind)
-		require.Equal(t, rlock.Info{}, info, kind)
-		ctx, unlock, err := m[0].Lock(bg)
-		require.NoError(t, err, kind)
-		owner := rlock.Owner(ctx)
-		_, inner, err := m[0].Lock(ctx)
-		require.NoError(t, err, kind)
-		next := lockAsync(t, m[1])
-		redistest.Eventually(t, testTimeout, func() bool {
-			info, err = m[1].Info(bg)
-			return err == nil && info.Listening == 1 && len(info.Queue) == 1 && info.Holders[0].Depth == 2
-		}, kind+": it waits, and the count has followed")
-		require.Equal(t, []rlock.Holder{{Owner: owner, Depth: 2, Write: strings.HasSuffix(kind, "write")}}, info.Holders, kind)
-		require.Greater(t, info.TTL, rlock.DefaultWatchdogTimeout/2, kind)
-		require.Regexp(t, "^"+other.ID()+`:\d+(:write)?$`, info.Queue[0], kind)
-		token, _ := m[0].FencingToken(ctx)
-		require.Equal(t, token, info.Token, kind)
-		require.NoError(t, inner(), kind)
-		require.NoError(t, unlock(), kind)
-		require.NoError(t, next.get(t, testTimeout).unlock(), kind)
-	}
-
-	r1, unlock1, err := rw.Read().Lock(bg)
-	require.NoError(t, err)
-	_, unlock2, err := other.RWMutex(b.name + ":rw").Read().Lock(bg)
-	require.NoError(t, err)
-	info, err := rw.Read().Info(bg)
-	require.NoError(t, err)
-	require.Len(t, info.Holders, 2)
-	require.Contains(t, info.Holders, rlock.Holder{Owner: rlock.Owner(r1), Depth: 1})
-	require.NoError(t, unlock1())
-	require.NoError(t, unlock2())
-
-	for _, stock := range []map[string]string{{"customer": "x"}, {"apples": "3"}, {"apples": "3", "pears": "5"}, {"mode": "1"}, {foreignOwner: "one"}} {
-		for field, value := range stock {
-			require.NoError(t, b.do(t, "HSET", b.name, field, value).Error())
+	redistest.Virtual(t, func(t *testing.T) {
+		bg := context.Background()
+		b := newFixture(t)
+		other := newClient(t, b.rdb)
+		rw := b.RWMutex(b.name + ":rw")
+		for kind, m := range map[string][2]*rlock.Mutex{
+			"plain":  {b.Mutex(b.name), other.Mutex(b.name)},
+			"fenced": {b.FencedMutex(b.name + ":fenced"), other.FencedMutex(b.name + ":fenced")},
+			"fair":   {b.FairMutex(b.name + ":fair"), other.FairMutex(b.name + ":fair")},
+			"write":  {rw.Write(), other.RWMutex(b.name + ":rw").Write()},
+			"fenced write": {
+				b.FencedRWMutex(b.name + ":fenced rw").Write(), other.FencedRWMutex(b.name + ":fenced rw").Write(),
+			},
+		} {
+			info, err := m[0].Info(bg)
+			require.NoError(t, err, kind)
+			require.Equal(t, rlock.Info{}, info, kind)
+			ctx, unlock, err := m[0].Lock(bg)
+			require.NoError(t, err, kind)
+			owner := rlock.Owner(ctx)
+			_, inner, err := m[0].Lock(ctx)
+			require.NoError(t, err, kind)
+			next := lockAsync(t, m[1])
+			redistest.Eventually(t, testTimeout, func() bool {
+				info, err = m[1].Info(bg)
+				return err == nil && info.Listening == 1 && len(info.Queue) == 1 && info.Holders[0].Depth == 2
+			}, kind+": it waits, and the count has followed")
+			require.Equal(t, []rlock.Holder{{Owner: owner, Depth: 2, Write: strings.HasSuffix(kind, "write")}}, info.Holders, kind)
+			require.Greater(t, info.TTL, rlock.DefaultWatchdogTimeout/2, kind)
+			require.Regexp(t, "^"+other.ID()+`:\d+(:write)?$`, info.Queue[0], kind)
+			token, _ := m[0].FencingToken(ctx)
+			require.Equal(t, token, info.Token, kind)
+			require.NoError(t, inner(), kind)
+			require.NoError(t, unlock(), kind)
+			require.NoError(t, next.get(t, testTimeout).unlock(), kind)
 		}
-		rw := b.RWMutex(b.name)
-		for _, m := range []*rlock.Mutex{b.Mutex(b.name), b.FairMutex(b.name), rw.Read(), rw.Write()} {
-			_, err = m.Info(bg)
-			require.ErrorContains(t, err, "not a lock", "%v", stock)
+
+		r1, unlock1, err := rw.Read().Lock(bg)
+		require.NoError(t, err)
+		_, unlock2, err := other.RWMutex(b.name + ":rw").Read().Lock(bg)
+		require.NoError(t, err)
+		info, err := rw.Read().Info(bg)
+		require.NoError(t, err)
+		require.Len(t, info.Holders, 2)
+		require.Contains(t, info.Holders, rlock.Holder{Owner: rlock.Owner(r1), Depth: 1})
+		require.NoError(t, unlock1())
+		require.NoError(t, unlock2())
+
+		for _, stock := range []map[string]string{{"customer": "x"}, {"apples": "3"}, {"apples": "3", "pears": "5"}, {"mode": "1"}, {foreignOwner: "one"}} {
+			for field, value := range stock {
+				require.NoError(t, b.do(t, "HSET", b.name, field, value).Error())
+			}
+			rw := b.RWMutex(b.name)
+			for _, m := range []*rlock.Mutex{b.Mutex(b.name), b.FairMutex(b.name), rw.Read(), rw.Write()} {
+				_, err = m.Info(bg)
+				require.ErrorContains(t, err, "not a lock", "%v", stock)
+			}
+			require.NoError(t, b.do(t, "DEL", b.name).Error())
 		}
-		require.NoError(t, b.do(t, "DEL", b.name).Error())
-	}
+	})
 }
 
 // awaitNamed waits until the connection for messages of c has its name: it gets it after it has subscribed.
@@ -103,28 +104,29 @@ func TestConnectionNamed(t *testing.T) {
 // A Lock that waits for its own caller is warned of at its first refusal after the watchdog time. It asks at least once in such a time, when the lease
 // that it has been told of ends.
 func TestWaitForOneselfIsLogged(t *testing.T) {
-	redistest.Parallel(t)
-	var log lockedBuffer
-	const watchdog = 3 * time.Second
-	const longer = 2*watchdog + soon
-	b := newFixture(t, rlock.Options{WatchdogTimeout: watchdog, Logger: slog.New(slog.NewTextHandler(&log, nil))})
-	_, unlock, err := b.Mutex(b.name).Lock(context.Background())
-	require.NoError(t, err)
-	others := b.Mutex(b.name + ":others")
-	_, unlockOthers, err := others.Lock(t.Context())
-	require.NoError(t, err)
-	nobodys := b.Mutex(b.name+":nobody", rlock.WithMinHold(time.Minute))
-	require.NoError(t, nobodys.Do(context.Background(), nothing))
-	waits := []pendingLock{lockAsync(t, tryFor{others, longer}), lockAsync(t, tryFor{nobodys, longer})}
-	_, _, err = b.Mutex(b.name).TryLock(context.Background(), longer) // of the wrong ctx
-	require.ErrorIs(t, err, rlock.ErrNotAcquired)
-	for _, w := range waits {
-		require.ErrorIs(t, w.get(t, testTimeout).err, rlock.ErrNotAcquired)
-	}
-	require.Regexp(t, `level=WARN msg="rlock: a Lock waits for a hold of this client that .*" name=`+b.name+` owner=`+b.ID()+`:`, log.String())
-	require.Equal(t, 1, strings.Count(log.String(), "a Lock waits"), "for itself alone")
-	require.NoError(t, unlock())
-	require.NoError(t, unlockOthers())
-	_, err = nobodys.ForceUnlock(t.Context())
-	require.NoError(t, err)
+	redistest.Virtual(t, func(t *testing.T) {
+		var log lockedBuffer
+		const watchdog = 3 * time.Second
+		const longer = 2*watchdog + soon
+		b := newFixture(t, rlock.Options{WatchdogTimeout: watchdog, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		_, unlock, err := b.Mutex(b.name).Lock(context.Background())
+		require.NoError(t, err)
+		others := b.Mutex(b.name + ":others")
+		_, unlockOthers, err := others.Lock(t.Context())
+		require.NoError(t, err)
+		nobodys := b.Mutex(b.name+":nobody", rlock.WithMinHold(time.Minute))
+		require.NoError(t, nobodys.Do(context.Background(), nothing))
+		waits := []pendingLock{lockAsync(t, tryFor{others, longer}), lockAsync(t, tryFor{nobodys, longer})}
+		_, _, err = b.Mutex(b.name).TryLock(context.Background(), longer) // of the wrong ctx
+		require.ErrorIs(t, err, rlock.ErrNotAcquired)
+		for _, w := range waits {
+			require.ErrorIs(t, w.get(t, testTimeout).err, rlock.ErrNotAcquired)
+		}
+		require.Regexp(t, `level=WARN msg="rlock: a Lock waits for a hold of this client that .*" name=`+b.name+` owner=`+b.ID()+`:`, log.String())
+		require.Equal(t, 1, strings.Count(log.String(), "a Lock waits"), "for itself alone")
+		require.NoError(t, unlock())
+		require.NoError(t, unlockOthers())
+		_, err = nobodys.ForceUnlock(t.Context())
+		require.NoError(t, err)
+	})
 }

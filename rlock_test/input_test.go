@@ -15,188 +15,199 @@ import (
 )
 
 func TestBadOptions(t *testing.T) {
-	rdb := redistest.Dial(t, redistest.Shared(t))
-	_, err := rlock.New(nil, rlock.Options{})
-	require.EqualError(t, err, "rlock: rueidis client is nil")
-	for _, d := range []time.Duration{-time.Second, 1, time.Millisecond, rlock.MinWatchdogTimeout - 1} {
-		_, err = rlock.New(rdb, rlock.Options{WatchdogTimeout: d})
-		require.ErrorContains(t, err, "WatchdogTimeout")
-	}
-	for _, prefix := range []string{"{", "}", "a{", "a}", "{}", "a{}b", "}a{", "}{a}", "x}{a}"} {
-		_, err = rlock.New(rdb, rlock.Options{Prefix: prefix})
-		require.ErrorContains(t, err, "rlock: Options.Prefix is ", prefix)
-	}
-	for _, prefix := range []string{"", "shop:", "{shop}:", "a:{b}{", "a:{b}}:", "\xff\x00"} {
-		c, err := rlock.New(rdb, rlock.Options{Prefix: prefix})
-		require.NoError(t, err, prefix)
-		c.Close()
-	}
+	redistest.Virtual(t, func(t *testing.T) {
+		rdb := redistest.Dial(t, redistest.Shared(t))
+		_, err := rlock.New(nil, rlock.Options{})
+		require.EqualError(t, err, "rlock: rueidis client is nil")
+		for _, d := range []time.Duration{-time.Second, 1, time.Millisecond, rlock.MinWatchdogTimeout - 1} {
+			_, err = rlock.New(rdb, rlock.Options{WatchdogTimeout: d})
+			require.ErrorContains(t, err, "WatchdogTimeout")
+		}
+		for _, prefix := range []string{"{", "}", "a{", "a}", "{}", "a{}b", "}a{", "}{a}", "x}{a}"} {
+			_, err = rlock.New(rdb, rlock.Options{Prefix: prefix})
+			require.ErrorContains(t, err, "rlock: Options.Prefix is ", prefix)
+		}
+		for _, prefix := range []string{"", "shop:", "{shop}:", "a:{b}{", "a:{b}}:", "\xff\x00"} {
+			c, err := rlock.New(rdb, rlock.Options{Prefix: prefix})
+			require.NoError(t, err, prefix)
+			c.Close()
+		}
+	})
 }
 
 // All keys and channels in Redis have the prefix; names and errors do not. A name that already includes the prefix is the same lock.
 func TestPrefix(t *testing.T) {
-	redistest.Parallel(t)
-	b := newFixture(t)
-	prefix := b.name + ":"
-	c := newClient(t, b.rdb, rlock.Options{Prefix: prefix})
-	m, same := c.FencedMutex("x"), b.FencedMutex(prefix+"x")
-	require.Equal(t, "x", m.Name())
-	ctx, unlock, err := m.Lock(context.Background())
-	require.NoError(t, err)
-	keys, err := b.do(t, "KEYS", "*"+b.name+"*").AsStrSlice()
-	require.NoError(t, err)
-	require.ElementsMatch(t, []string{prefix + "x", "redisson_lock_token:{" + prefix + "x}"}, keys)
-	require.Equal(t, map[string]int64{rlock.Owner(ctx): 1}, b.fields(t, prefix+"x"))
-	token, ok := rlock.FencingToken(ctx, "x")
-	require.True(t, ok)
-	require.EqualValues(t, 1, token)
-	_, ok = rlock.FencingToken(ctx, prefix+"x")
-	require.False(t, ok)
-	for query, got := range map[string]func() (bool, error){
-		"IsLocked": func() (bool, error) { return m.IsLocked(ctx) },
-		"IsHeld":   func() (bool, error) { return m.IsHeld(ctx) },
-		"TTL":      func() (bool, error) { d, err := m.TTL(ctx); return d > 0, err },
-	} {
-		is, err := got()
-		require.NoError(t, err, query)
-		require.True(t, is, query)
-	}
-
-	_, _, err = m.TryLock(context.Background(), 0)
-	require.ErrorContains(t, err, `rlock: "x": not acquired`)
-	waiter := lockAsync(t, same)
-	b.awaitSubscribers(t, prefix+"x", 1)
-	require.NoError(t, unlock())
-	require.Contains(t, context.Cause(ctx).Error(), `rlock: "x": unlocked`)
-	got := waiter.get(t, soon)
-	require.NoError(t, got.err)
-	ok, err = m.ForceUnlock(context.Background())
-	require.NoError(t, err)
-	require.True(t, ok)
-	require.ErrorIs(t, got.unlock(), rlock.ErrLost)
-
-	rw := c.RWMutex("x")
-	require.NoError(t, rw.Upgradeable().Do(context.Background(), func(ctx context.Context) error {
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		prefix := b.name + ":"
+		c := newClient(t, b.rdb, rlock.Options{Prefix: prefix})
+		m, same := c.FencedMutex("x"), b.FencedMutex(prefix+"x")
+		require.Equal(t, "x", m.Name())
+		ctx, unlock, err := m.Lock(context.Background())
+		require.NoError(t, err)
 		keys, err := b.do(t, "KEYS", "*"+b.name+"*").AsStrSlice()
 		require.NoError(t, err)
-		require.ElementsMatch(t, []string{
-			prefix + "x", "rlock_upgrade:{" + prefix + "x}", "redisson_lock_token:{" + prefix + "x}",
-			"{" + prefix + "x}:" + rlock.Owner(ctx) + ":rwlock_timeout:1",
-		}, keys)
-		return nil
-	}))
+		require.ElementsMatch(t, []string{prefix + "x", "redisson_lock_token:{" + prefix + "x}"}, keys)
+		require.Equal(t, map[string]int64{rlock.Owner(ctx): 1}, b.fields(t, prefix+"x"))
+		token, ok := rlock.FencingToken(ctx, "x")
+		require.True(t, ok)
+		require.EqualValues(t, 1, token)
+		_, ok = rlock.FencingToken(ctx, prefix+"x")
+		require.False(t, ok)
+		for query, got := range map[string]func() (bool, error){
+			"IsLocked": func() (bool, error) { return m.IsLocked(ctx) },
+			"IsHeld":   func() (bool, error) { return m.IsHeld(ctx) },
+			"TTL":      func() (bool, error) { d, err := m.TTL(ctx); return d > 0, err },
+		} {
+			is, err := got()
+			require.NoError(t, err, query)
+			require.True(t, is, query)
+		}
 
-	// One name under another prefix is another lock, also to the ctx that carries a hold of it.
-	ctx, unlock, err = m.Lock(context.Background())
-	require.NoError(t, err)
-	other := newClient(t, b.rdb, rlock.Options{Prefix: prefix + "y"})
-	require.NoError(t, other.Mutex("x").Do(ctx, func(context.Context) error { return nil }))
-	b.do(t, "DEL", prefix+"x")
-	require.ErrorContains(t, unlock(), `rlock: "x": lost`)
-	b.do(t, "DEL", "redisson_lock_token:{"+prefix+"x}")
+		_, _, err = m.TryLock(context.Background(), 0)
+		require.ErrorContains(t, err, `rlock: "x": not acquired`)
+		waiter := lockAsync(t, same)
+		b.awaitSubscribers(t, prefix+"x", 1)
+		require.NoError(t, unlock())
+		require.Contains(t, context.Cause(ctx).Error(), `rlock: "x": unlocked`)
+		got := waiter.get(t, soon)
+		require.NoError(t, got.err)
+		ok, err = m.ForceUnlock(context.Background())
+		require.NoError(t, err)
+		require.True(t, ok)
+		require.ErrorIs(t, got.unlock(), rlock.ErrLost)
+
+		rw := c.RWMutex("x")
+		require.NoError(t, rw.Upgradeable().Do(context.Background(), func(ctx context.Context) error {
+			keys, err := b.do(t, "KEYS", "*"+b.name+"*").AsStrSlice()
+			require.NoError(t, err)
+			require.ElementsMatch(t, []string{
+				prefix + "x", "rlock_upgrade:{" + prefix + "x}", "redisson_lock_token:{" + prefix + "x}",
+				"{" + prefix + "x}:" + rlock.Owner(ctx) + ":rwlock_timeout:1",
+			}, keys)
+			return nil
+		}))
+
+		// One name under another prefix is another lock, also to the ctx that carries a hold of it.
+		ctx, unlock, err = m.Lock(context.Background())
+		require.NoError(t, err)
+		other := newClient(t, b.rdb, rlock.Options{Prefix: prefix + "y"})
+		require.NoError(t, other.Mutex("x").Do(ctx, func(context.Context) error { return nil }))
+		b.do(t, "DEL", prefix+"x")
+		require.ErrorContains(t, unlock(), `rlock: "x": lost`)
+		b.do(t, "DEL", "redisson_lock_token:{"+prefix+"x}")
+	})
 }
 
 func TestBadHandles(t *testing.T) {
-	b := newFixture(t)
-	ctx := context.Background()
-	for _, tc := range []struct {
-		m    *rlock.Mutex
-		want string
-	}{
-		{b.Mutex(""), "the name is empty"},
-		{b.FencedMutex(""), "the name is empty"},
-		{b.Mutex(b.name, rlock.WithLease(0)), "WithLease is 0s, want at least 1ms"},
-		{b.Mutex(b.name, rlock.WithLease(-time.Second)), "WithLease is -1s, want at least 1ms"},
-		{b.Mutex(b.name, rlock.WithLease(time.Millisecond-1)), "want at least 1ms"},
-		{b.Mutex(b.name, rlock.WithMaxHold(0)), "WithMaxHold is 0s, want at least 1ms"},
-		{b.Mutex(b.name, rlock.WithMinHold(-1)), "WithMinHold is -1ns, want at least 1ms"},
-		{b.Mutex(b.name, rlock.WithGrace(time.Millisecond-1)), "WithGrace is 999.999µs, want at least 1ms"},
-		{b.Mutex(b.name, rlock.WithWatchdog(0)), "WithWatchdog is 0s, want at least 100ms"},
-		{b.Mutex(b.name, rlock.WithWatchdog(rlock.MinWatchdogTimeout-1)), "WithWatchdog is 99.999999ms, want at least 100ms"},
-		{b.Mutex(b.name, rlock.WithWatchdog(time.Second), rlock.WithLease(time.Second)), "use one of them"},
-		{b.FairMutex(b.name, rlock.WithMinHold(time.Second)), "cannot stay taken after its unlock"},
-	} {
-		got, noop, err := tc.m.Lock(ctx)
-		require.ErrorContains(t, err, tc.want)
-		require.Equal(t, ctx, got)
-		require.ErrorIs(t, noop(), rlock.ErrNotHeld)
-		_, _, err = tc.m.TryLock(ctx, 0)
-		require.ErrorContains(t, err, tc.want)
-		_, err = tc.m.IsLocked(ctx)
-		require.ErrorContains(t, err, tc.want)
-		_, err = tc.m.IsHeld(ctx)
-		require.ErrorContains(t, err, tc.want)
-		_, err = tc.m.TTL(ctx)
-		require.ErrorContains(t, err, tc.want)
-		_, err = tc.m.ForceUnlock(ctx)
-		require.ErrorContains(t, err, tc.want)
-	}
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		ctx := context.Background()
+		for _, tc := range []struct {
+			m    *rlock.Mutex
+			want string
+		}{
+			{b.Mutex(""), "the name is empty"},
+			{b.FencedMutex(""), "the name is empty"},
+			{b.Mutex(b.name, rlock.WithLease(0)), "WithLease is 0s, want at least 1ms"},
+			{b.Mutex(b.name, rlock.WithLease(-time.Second)), "WithLease is -1s, want at least 1ms"},
+			{b.Mutex(b.name, rlock.WithLease(time.Millisecond-1)), "want at least 1ms"},
+			{b.Mutex(b.name, rlock.WithMaxHold(0)), "WithMaxHold is 0s, want at least 1ms"},
+			{b.Mutex(b.name, rlock.WithMinHold(-1)), "WithMinHold is -1ns, want at least 1ms"},
+			{b.Mutex(b.name, rlock.WithGrace(time.Millisecond-1)), "WithGrace is 999.999µs, want at least 1ms"},
+			{b.Mutex(b.name, rlock.WithWatchdog(0)), "WithWatchdog is 0s, want at least 100ms"},
+			{b.Mutex(b.name, rlock.WithWatchdog(rlock.MinWatchdogTimeout-1)), "WithWatchdog is 99.999999ms, want at least 100ms"},
+			{b.Mutex(b.name, rlock.WithWatchdog(time.Second), rlock.WithLease(time.Second)), "use one of them"},
+			{b.FairMutex(b.name, rlock.WithMinHold(time.Second)), "cannot stay taken after its unlock"},
+		} {
+			got, noop, err := tc.m.Lock(ctx)
+			require.ErrorContains(t, err, tc.want)
+			require.Equal(t, ctx, got)
+			require.ErrorIs(t, noop(), rlock.ErrNotHeld)
+			_, _, err = tc.m.TryLock(ctx, 0)
+			require.ErrorContains(t, err, tc.want)
+			_, err = tc.m.IsLocked(ctx)
+			require.ErrorContains(t, err, tc.want)
+			_, err = tc.m.IsHeld(ctx)
+			require.ErrorContains(t, err, tc.want)
+			_, err = tc.m.TTL(ctx)
+			require.ErrorContains(t, err, tc.want)
+			_, err = tc.m.ForceUnlock(ctx)
+			require.ErrorContains(t, err, tc.want)
+		}
+	})
 }
 
 // Names are bytes; Redisson's rules for keys and channels hold for all of them.
 func TestNames(t *testing.T) {
-	b := newFixture(t)
-	for _, name := range []string{
-		"a{b}c", "{}", "a{}b", "{", "}", "}{", "a:b", "with space", "new\nline", "\r\n", "\x00", "\xff\xfe",
-		"größe", "锁", "*", "a?[b]", strings.Repeat("x", 64<<10),
-	} {
-		name = b.name + name
-		m := b.FencedMutex(name)
-		channel, token := "redisson_lock__channel:{"+name+"}", "redisson_lock_token:{"+name+"}"
-		if strings.Contains(name, "{") {
-			channel, token = "redisson_lock__channel:"+name, "redisson_lock_token:"+name
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		for _, name := range []string{
+			"a{b}c", "{}", "a{}b", "{", "}", "}{", "a:b", "with space", "new\nline", "\r\n", "\x00", "\xff\xfe",
+			"größe", "锁", "*", "a?[b]", strings.Repeat("x", 64<<10),
+		} {
+			name = b.name + name
+			m := b.FencedMutex(name)
+			channel, token := "redisson_lock__channel:{"+name+"}", "redisson_lock_token:{"+name+"}"
+			if strings.Contains(name, "{") {
+				channel, token = "redisson_lock__channel:"+name, "redisson_lock_token:"+name
+			}
+			ctx, unlock, err := m.Lock(context.Background())
+			require.NoError(t, err)
+			require.Equal(t, map[string]int64{rlock.Owner(ctx): 1}, b.fields(t, name))
+			require.True(t, b.exists(t, token))
+			waiter := lockAsync(t, m)
+			redistest.Eventually(t, 5*time.Second, func() bool {
+				n, err := b.do(t, "PUBSUB", "CHANNELS").AsStrSlice()
+				return err == nil && slices.Contains(n, channel)
+			}, "subscribed")
+			require.NoError(t, unlock())
+			waiter.getAndUnlock(t, 2*time.Second)
+			require.False(t, b.exists(t, name))
+			b.do(t, "DEL", token)
 		}
-		ctx, unlock, err := m.Lock(context.Background())
-		require.NoError(t, err)
-		require.Equal(t, map[string]int64{rlock.Owner(ctx): 1}, b.fields(t, name))
-		require.True(t, b.exists(t, token))
-		waiter := lockAsync(t, m)
-		redistest.Eventually(t, 5*time.Second, func() bool {
-			n, err := b.do(t, "PUBSUB", "CHANNELS").AsStrSlice()
-			return err == nil && slices.Contains(n, channel)
-		}, "subscribed")
-		require.NoError(t, unlock())
-		waiter.getAndUnlock(t, 2*time.Second)
-		require.False(t, b.exists(t, name))
-		b.do(t, "DEL", token)
-	}
+	})
 }
 
 func TestLongNamesDoNotFillTheLog(t *testing.T) {
-	b := newFixture(t)
-	_, _, err := b.Mutex(strings.Repeat("n", 64<<10), rlock.WithLease(-1)).Lock(context.Background())
-	require.Less(t, len(err.Error()), 300)
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		_, _, err := b.Mutex(strings.Repeat("n", 64<<10), rlock.WithLease(-1)).Lock(context.Background())
+		require.Less(t, len(err.Error()), 300)
+	})
 }
 
 func TestWrongType(t *testing.T) {
-	b := newFixture(t)
-	ctx := context.Background()
-	b.do(t, "SET", b.name, "precious")
-	m := b.Mutex(b.name)
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		ctx := context.Background()
+		b.do(t, "SET", b.name, "precious")
+		m := b.Mutex(b.name)
 
-	_, _, err := m.Lock(ctx)
-	require.ErrorContains(t, err, "WRONGTYPE")
-	_, _, err = m.TryLock(ctx, 0)
-	require.ErrorContains(t, err, "WRONGTYPE")
-	_, err = m.ForceUnlock(ctx)
-	require.ErrorContains(t, err, "WRONGTYPE")
-	var said *rueidis.RedisError
-	require.ErrorAs(t, err, &said, "the server's error can be found")
+		_, _, err := m.Lock(ctx)
+		require.ErrorContains(t, err, "WRONGTYPE")
+		_, _, err = m.TryLock(ctx, 0)
+		require.ErrorContains(t, err, "WRONGTYPE")
+		_, err = m.ForceUnlock(ctx)
+		require.ErrorContains(t, err, "WRONGTYPE")
+		var said *rueidis.RedisError
+		require.ErrorAs(t, err, &said, "the server's error can be found")
 
-	value, err := b.do(t, "GET", b.name).ToString()
-	require.NoError(t, err)
-	require.Equal(t, "precious", value)
-	b.do(t, "DEL", b.name)
+		value, err := b.do(t, "GET", b.name).ToString()
+		require.NoError(t, err)
+		require.Equal(t, "precious", value)
+		b.do(t, "DEL", b.name)
 
-	// The key becomes one of another type while it is held.
-	held, unlock, err := m.Lock(ctx)
-	require.NoError(t, err)
-	b.do(t, "SET", b.name, "precious")
-	_, err = m.HoldCount(held)
-	require.ErrorContains(t, err, "WRONGTYPE")
-	require.ErrorContains(t, unlock(), "WRONGTYPE")
-	require.True(t, b.exists(t, b.name))
-	b.do(t, "DEL", b.name)
+		// The key becomes one of another type while it is held.
+		held, unlock, err := m.Lock(ctx)
+		require.NoError(t, err)
+		b.do(t, "SET", b.name, "precious")
+		_, err = m.HoldCount(held)
+		require.ErrorContains(t, err, "WRONGTYPE")
+		require.ErrorContains(t, unlock(), "WRONGTYPE")
+		require.True(t, b.exists(t, b.name))
+		b.do(t, "DEL", b.name)
+	})
 }
 
 func TestForbiddenByACL(t *testing.T) {

@@ -26,79 +26,82 @@ func ofAllKinds(c *rlock.Client, name string) map[string]*rlock.Mutex {
 // G1: locks of different kinds with the same name in one Client do not mistake each other's holds for their own. Plain, fenced and fair
 // locks re-enter each other, and so do writers with and without tokens. A writer lets a reader in, and all others are refused.
 func TestKindsOfOneNameNest(t *testing.T) {
-	b := newFixture(t)
-	ctx := context.Background()
-	whole := map[string]bool{"plain": true, "fenced": true, "fair": true}
-	writes := map[string]bool{"write": true, "fenced write": true}
-	for outerName, outer := range ofAllKinds(b.Client, b.name) {
-		for innerName, inner := range ofAllKinds(b.Client, b.name) {
-			what := innerName + " in " + outerName
-			section, unlock, err := outer.Lock(ctx)
-			require.NoError(t, err)
-			enters := whole[outerName] && whole[innerName] || writes[outerName] && writes[innerName] || outerName == innerName
-			held, err := inner.HoldCount(section)
-			require.NoError(t, err)
-			require.Equal(t, enters, held == 1, what)
-
-			nested, leave, err := inner.TryLock(section, 0)
-			switch {
-			case enters:
-				require.NoError(t, err, what)
-				require.Equal(t, rlock.Owner(section), rlock.Owner(nested), what)
-				held, err := outer.HoldCount(nested)
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		ctx := context.Background()
+		whole := map[string]bool{"plain": true, "fenced": true, "fair": true}
+		writes := map[string]bool{"write": true, "fenced write": true}
+		for outerName, outer := range ofAllKinds(b.Client, b.name) {
+			for innerName, inner := range ofAllKinds(b.Client, b.name) {
+				what := innerName + " in " + outerName
+				section, unlock, err := outer.Lock(ctx)
 				require.NoError(t, err)
-				require.Equal(t, 2, held, what)
-			case writes[outerName] && innerName == "read":
-				require.NoError(t, err, what)
-				require.NotEqual(t, rlock.Owner(section), rlock.Owner(nested))
-			case outerName == "read" && writes[innerName]:
-				require.ErrorIs(t, err, rlock.ErrUpgrade, what)
-			default:
-				require.ErrorIs(t, err, rlock.ErrNotAcquired, what)
-				require.ErrorContains(t, err, "held under this ctx as "+rlock.Owner(section)+", with ", what)
-				require.ErrorContains(t, err, " left, by a lock of another kind", what)
+				enters := whole[outerName] && whole[innerName] || writes[outerName] && writes[innerName] || outerName == innerName
+				held, err := inner.HoldCount(section)
+				require.NoError(t, err)
+				require.Equal(t, enters, held == 1, what)
+
+				nested, leave, err := inner.TryLock(section, 0)
+				switch {
+				case enters:
+					require.NoError(t, err, what)
+					require.Equal(t, rlock.Owner(section), rlock.Owner(nested), what)
+					held, err := outer.HoldCount(nested)
+					require.NoError(t, err)
+					require.Equal(t, 2, held, what)
+				case writes[outerName] && innerName == "read":
+					require.NoError(t, err, what)
+					require.NotEqual(t, rlock.Owner(section), rlock.Owner(nested))
+				case outerName == "read" && writes[innerName]:
+					require.ErrorIs(t, err, rlock.ErrUpgrade, what)
+				default:
+					require.ErrorIs(t, err, rlock.ErrNotAcquired, what)
+					require.ErrorContains(t, err, "held under this ctx as "+rlock.Owner(section)+", with ", what)
+					require.ErrorContains(t, err, " left, by a lock of another kind", what)
+				}
+				if err == nil {
+					require.NoError(t, leave(), what)
+				}
+				require.NoError(t, section.Err(), what)
+				require.NoError(t, unlock(), what)
+				require.False(t, b.exists(t, b.name), what)
 			}
-			if err == nil {
-				require.NoError(t, leave(), what)
-			}
-			require.NoError(t, section.Err(), what)
-			require.NoError(t, unlock(), what)
-			require.False(t, b.exists(t, b.name), what)
 		}
-	}
+	})
 }
 
 // G1, G4: goroutines that want locks of different kinds with the same name exclude each other, and each gets its turn. A waiter does not
 // hear the unlock of another kind, so it asks again when the remaining lease it was given is over.
 func TestKindsOfOneNameExclude(t *testing.T) {
-	redistest.Parallel(t)
-	b := newFixture(t, rlock.Options{WatchdogTimeout: 2 * rlock.MinWatchdogTimeout})
-	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
-	defer cancel()
-	var inside, readers atomic.Int32
-	var wg sync.WaitGroup
-	for name, m := range ofAllKinds(b.Client, b.name) {
-		for range 2 {
-			wg.Go(func() {
-				for range 4 {
-					assert.NoError(t, m.Do(ctx, func(context.Context) error {
-						if name == "read" {
-							readers.Add(1)
-							defer readers.Add(-1)
-							assert.Zero(t, inside.Load())
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t, rlock.Options{WatchdogTimeout: 2 * rlock.MinWatchdogTimeout})
+		ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+		defer cancel()
+		var inside, readers atomic.Int32
+		var wg sync.WaitGroup
+		for name, m := range ofAllKinds(b.Client, b.name) {
+			for range 2 {
+				wg.Go(func() {
+					for range 4 {
+						assert.NoError(t, m.Do(ctx, func(context.Context) error {
+							if name == "read" {
+								readers.Add(1)
+								defer readers.Add(-1)
+								assert.Zero(t, inside.Load())
+								return nil
+							}
+							assert.Equal(t, int32(1), inside.Add(1), name)
+							assert.Zero(t, readers.Load(), name)
+							sleep(time.Millisecond)
+							inside.Add(-1)
 							return nil
-						}
-						assert.Equal(t, int32(1), inside.Add(1), name)
-						assert.Zero(t, readers.Load(), name)
-						sleep(time.Millisecond)
-						inside.Add(-1)
-						return nil
-					}), name)
-				}
-			})
+						}), name)
+					}
+				})
+			}
 		}
-	}
-	wg.Wait()
-	b.do(t, "DEL", "redisson_lock_token:{"+b.name+"}") // that counter stays
-	rwNothing(t, b.rdb, b.name)
+		wg.Wait()
+		b.do(t, "DEL", "redisson_lock_token:{"+b.name+"}") // that counter stays
+		rwNothing(t, b.rdb, b.name)
+	})
 }

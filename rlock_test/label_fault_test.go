@@ -32,40 +32,41 @@ func (c keepsGets) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisR
 
 // A TryLock that does not wait returns in time though the label is not answered, with its ctx at once; and a Lock that does is not kept.
 func TestLabelUnanswered(t *testing.T) {
-	redistest.Parallel(t)
-	b := newFixture(t, rlock.Options{Label: "pod-7"})
-	_, unlock, err := b.Mutex(b.name).Lock(t.Context())
-	require.NoError(t, err)
-	b.awaitLabel(t, b.Client, "pod-7")
-	keeps := keepsGets{b.rdb, make(chan struct{}, 10), make(chan struct{})}
-	goOn := sync.OnceFunc(func() { close(keeps.goOn) })
-	t.Cleanup(goOn)
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t, rlock.Options{Label: "pod-7"})
+		_, unlock, err := b.Mutex(b.name).Lock(t.Context())
+		require.NoError(t, err)
+		b.awaitLabel(t, b.Client, "pod-7")
+		keeps := keepsGets{b.rdb, make(chan struct{}, 10), make(chan struct{})}
+		goOn := sync.OnceFunc(func() { close(keeps.goOn) })
+		t.Cleanup(goOn)
 
-	first := newClient(t, keeps)
-	began := time.Now()
-	require.Empty(t, refusalOf(t, first.Mutex(b.name), 0).HolderLabel)
-	require.GreaterOrEqual(t, time.Since(began), 200*time.Millisecond)
-	require.Len(t, keeps.asked, 1)
-	require.Empty(t, refusalOf(t, first.Mutex(b.name), 0).HolderLabel)
-	require.Len(t, keeps.asked, 1, "which is not asked for again")
+		first := newClient(t, keeps)
+		began := time.Now()
+		require.Empty(t, refusalOf(t, first.Mutex(b.name), 0).HolderLabel)
+		require.GreaterOrEqual(t, time.Since(began), 200*time.Millisecond)
+		require.Len(t, keeps.asked, 1)
+		require.Empty(t, refusalOf(t, first.Mutex(b.name), 0).HolderLabel)
+		require.Len(t, keeps.asked, 1, "which is not asked for again")
 
-	leaves := newClient(t, keeps)
-	ctx, cancel := context.WithCancel(t.Context())
-	left := make(chan error, 1)
-	go func() {
-		_, _, err := leaves.Mutex(b.name).TryLock(ctx, 0)
-		left <- err
-	}()
-	<-keeps.asked
-	<-keeps.asked
-	cancel()
-	require.ErrorIs(t, <-left, rlock.ErrNotAcquired)
+		leaves := newClient(t, keeps)
+		ctx, cancel := context.WithCancel(t.Context())
+		left := make(chan error, 1)
+		go func() {
+			_, _, err := leaves.Mutex(b.name).TryLock(ctx, 0)
+			left <- err
+		}()
+		<-keeps.asked
+		<-keeps.asked
+		cancel()
+		require.ErrorIs(t, <-left, rlock.ErrNotAcquired)
 
-	waiter := lockAsync(t, newClient(t, keeps).Mutex(b.name))
-	<-keeps.asked
-	require.NoError(t, unlock())
-	waiter.getAndUnlock(t, testTimeout)
-	goOn()
+		waiter := lockAsync(t, newClient(t, keeps).Mutex(b.name))
+		<-keeps.asked
+		require.NoError(t, unlock())
+		waiter.getAndUnlock(t, testTimeout)
+		goOn()
+	})
 }
 
 // Users without the right to the keys lock as before, and their Clients say so once.

@@ -66,8 +66,7 @@ var labelledLocks = map[string]func(c *rlock.Client, name string) rlock.Locker{
 func TestLabel(t *testing.T) {
 	redistest.Parallel(t)
 	for kind, of := range labelledLocks {
-		t.Run(kind, func(t *testing.T) {
-			redistest.Parallel(t)
+		redistest.RunVirtual(t, kind, func(t *testing.T) {
 			b := newFixture(t, rlock.Options{Label: `pod "7"`})
 			ctx, unlock, err := of(b.Client, b.name).Lock(t.Context())
 			require.NoError(t, err)
@@ -95,162 +94,167 @@ func TestLabel(t *testing.T) {
 
 // With several readers, Info has the label of each. A Client that is refused by its own hold says so.
 func TestLabelsOfSeveral(t *testing.T) {
-	redistest.Parallel(t)
-	b := newFixture(t, rlock.Options{Label: "pod-1"})
-	second := newClient(t, b.rdb, rlock.Options{Label: "pod-2"})
-	third := newClient(t, b.rdb)
-	all := []*rlock.Client{b.Client, second, third}
-	for _, c := range all {
-		_, unlock, err := c.RWMutex(b.name).Read().Lock(t.Context())
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t, rlock.Options{Label: "pod-1"})
+		second := newClient(t, b.rdb, rlock.Options{Label: "pod-2"})
+		third := newClient(t, b.rdb)
+		all := []*rlock.Client{b.Client, second, third}
+		for _, c := range all {
+			_, unlock, err := c.RWMutex(b.name).Read().Lock(t.Context())
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, unlock()) })
+		}
+		b.awaitLabel(t, b.Client, "pod-1")
+		b.awaitLabel(t, second, "pod-2")
+		for _, c := range all {
+			want := map[string]string{b.ID(): "pod-1", second.ID(): "pod-2", third.ID(): ""}
+			redistest.Eventually(t, testTimeout, func() bool {
+				info, err := c.RWMutex(b.name).Read().Info(t.Context())
+				labels := make(map[string]string)
+				for _, h := range info.Holders {
+					labels[strings.Split(h.Owner, ":")[0]] = h.Label
+				}
+				return err == nil && maps.Equal(want, labels)
+			}, "the labels are known")
+		}
+		_, unlock, err := b.Mutex(b.name + "own").Lock(context.Background())
 		require.NoError(t, err)
-		t.Cleanup(func() { require.NoError(t, unlock()) })
-	}
-	b.awaitLabel(t, b.Client, "pod-1")
-	b.awaitLabel(t, second, "pod-2")
-	for _, c := range all {
-		want := map[string]string{b.ID(): "pod-1", second.ID(): "pod-2", third.ID(): ""}
-		redistest.Eventually(t, testTimeout, func() bool {
-			info, err := c.RWMutex(b.name).Read().Info(t.Context())
-			labels := make(map[string]string)
-			for _, h := range info.Holders {
-				labels[strings.Split(h.Owner, ":")[0]] = h.Label
-			}
-			return err == nil && maps.Equal(want, labels)
-		}, "the labels are known")
-	}
-	_, unlock, err := b.Mutex(b.name + "own").Lock(context.Background())
-	require.NoError(t, err)
-	not := refusalOf(t, b.Mutex(b.name+"own"), 0) // with the same ctx
-	require.Equal(t, "pod-1", not.HolderLabel)
-	require.Contains(t, not.Error(), "held by this client as "+not.Holder)
-	require.NoError(t, unlock())
+		not := refusalOf(t, b.Mutex(b.name+"own"), 0) // with the same ctx
+		require.Equal(t, "pod-1", not.HolderLabel)
+		require.Contains(t, not.Error(), "held by this client as "+not.Holder)
+		require.NoError(t, unlock())
+	})
 }
 
 // All calls refused by the same Client share one command, whatever the locks. Holders without a label cost none, and a waiting Lock sends
 // none.
 func TestLabelCosts(t *testing.T) {
-	redistest.Parallel(t)
-	s := redistest.Start(t)
-	watch := fixture{rdb: s.Client(t)}
-	loadScripts(t, newClient(t, s.Client(t)))
-	far := newMeter(t, s.Addr())
-	labelled := newClient(t, s.Client(t), rlock.Options{WatchdogTimeout: time.Hour, Label: "pod-7"})
-	plain := newClient(t, s.Client(t), seldom)
-	waits := newClient(t, redistest.Dial(t, far.addr, redistest.Single), seldom)
-	for i := range 5 {
-		for _, c := range []*rlock.Client{labelled, plain} {
-			_, unlock, err := c.Mutex(fmt.Sprint(c == plain, i)).Lock(t.Context())
-			require.NoError(t, err)
-			t.Cleanup(func() { require.NoError(t, unlock()) })
+	redistest.Virtual(t, func(t *testing.T) {
+		s := redistest.Start(t)
+		watch := fixture{rdb: s.Client(t)}
+		loadScripts(t, newClient(t, s.Client(t)))
+		far := newMeter(t, s.Addr())
+		labelled := newClient(t, s.Client(t), rlock.Options{WatchdogTimeout: time.Hour, Label: "pod-7"})
+		plain := newClient(t, s.Client(t), seldom)
+		waits := newClient(t, redistest.Dial(t, far.addr, redistest.Single), seldom)
+		for i := range 5 {
+			for _, c := range []*rlock.Client{labelled, plain} {
+				_, unlock, err := c.Mutex(fmt.Sprint(c == plain, i)).Lock(t.Context())
+				require.NoError(t, err)
+				t.Cleanup(func() { require.NoError(t, unlock()) })
+			}
 		}
-	}
-	watch.awaitLabel(t, labelled, "pod-7")
-	gets := func() int64 { return redistest.Commands(t, watch.rdb)["get"] }
-	before := gets()
-	for i := range 5 {
-		require.Empty(t, refusalOf(t, waits.Mutex(fmt.Sprint(true, i)), 0).HolderLabel)
-	}
-	require.Equal(t, before, gets())
-	knowsLabel(t, waits.Mutex("false 0"), 0, "pod-7")
-	asked := far.since(traffic{})
-	for i := range 5 {
-		require.Equal(t, "pod-7", refusalOf(t, waits.Mutex(fmt.Sprint(false, i)), 0).HolderLabel)
-	}
-	require.Equal(t, 5, far.since(asked).commands)
-	require.Equal(t, before+1, gets())
-	var waiters []pendingLock
-	for i := range 20 {
-		waiters = append(waiters, lockAsync(t, waits.Mutex(fmt.Sprint(false, i%5))))
-	}
-	redistest.Eventually(t, testTimeout, func() bool { return waits.Stats().Waiting == 20 && exists(t, watch.rdb, "rlock_queue:{false 4}") }, "they wait")
-	require.Equal(t, before+1, gets())
-	for _, w := range waiters {
-		w.cancel()
-		require.ErrorIs(t, w.get(t, testTimeout).err, context.Canceled)
-	}
+		watch.awaitLabel(t, labelled, "pod-7")
+		gets := func() int64 { return redistest.Commands(t, watch.rdb)["get"] }
+		before := gets()
+		for i := range 5 {
+			require.Empty(t, refusalOf(t, waits.Mutex(fmt.Sprint(true, i)), 0).HolderLabel)
+		}
+		require.Equal(t, before, gets())
+		knowsLabel(t, waits.Mutex("false 0"), 0, "pod-7")
+		asked := far.since(traffic{})
+		for i := range 5 {
+			require.Equal(t, "pod-7", refusalOf(t, waits.Mutex(fmt.Sprint(false, i)), 0).HolderLabel)
+		}
+		require.Equal(t, 5, far.since(asked).commands)
+		require.Equal(t, before+1, gets())
+		var waiters []pendingLock
+		for i := range 20 {
+			waiters = append(waiters, lockAsync(t, waits.Mutex(fmt.Sprint(false, i%5))))
+		}
+		redistest.Eventually(t, testTimeout, func() bool { return waits.Stats().Waiting == 20 && exists(t, watch.rdb, "rlock_queue:{false 4}") }, "they wait")
+		require.Equal(t, before+1, gets())
+		for _, w := range waiters {
+			w.cancel()
+			require.ErrorIs(t, w.get(t, testTimeout).err, context.Canceled)
+		}
 
-	// What a label costs its own Client: a SET at first, and longer owners.
-	costs := func(o rlock.Options) (begins, pairs traffic) {
-		near := newMeter(t, s.Addr())
-		o.WatchdogTimeout = time.Hour
-		m := newClient(t, redistest.Dial(t, near.addr, redistest.Single), o).Mutex("costs")
-		lockAndUnlock(t, m)
-		if o.Label != "" {
-			redistest.Eventually(t, testTimeout, func() bool { return near.since(traffic{}).commands == 3 }, "the label")
-		}
-		begins = near.since(traffic{})
-		for range 100 {
+		// What a label costs its own Client: a SET at first, and longer owners.
+		costs := func(o rlock.Options) (begins, pairs traffic) {
+			near := newMeter(t, s.Addr())
+			o.WatchdogTimeout = time.Hour
+			m := newClient(t, redistest.Dial(t, near.addr, redistest.Single), o).Mutex("costs")
 			lockAndUnlock(t, m)
+			if o.Label != "" {
+				redistest.Eventually(t, testTimeout, func() bool { return near.since(traffic{}).commands == 3 }, "the label")
+			}
+			begins = near.since(traffic{})
+			for range 100 {
+				lockAndUnlock(t, m)
+			}
+			return begins, near.since(begins)
 		}
-		return begins, near.since(begins)
-	}
-	noneBegins, none := costs(rlock.Options{})
-	begins, some := costs(rlock.Options{Label: "pod-7"})
-	t.Logf("none: %+v, %+v; with a label: %+v, %+v", noneBegins, none, begins, some)
-	require.Equal(t, noneBegins.commands+1, begins.commands)
-	require.Equal(t, 200, none.commands)
-	require.Equal(t, 200, some.commands)
-	require.Less(t, some.bytes-none.bytes, 200*20)
+		noneBegins, none := costs(rlock.Options{})
+		begins, some := costs(rlock.Options{Label: "pod-7"})
+		t.Logf("none: %+v, %+v; with a label: %+v, %+v", noneBegins, none, begins, some)
+		require.Equal(t, noneBegins.commands+1, begins.commands)
+		require.Equal(t, 200, none.commands)
+		require.Equal(t, 200, some.commands)
+		require.Less(t, some.bytes-none.bytes, 200*20)
+	})
 }
 
 // A label is renewed, also after it was lost, until its Client is closed or dies.
 func TestLabelLives(t *testing.T) {
-	redistest.Parallel(t)
-	b := newBareFixture(t)
-	proxy := redistest.StartProxy(t, redistest.Shared(t))
-	c := newClient(t, redistest.Dial(t, proxy.Addr()), rlock.Options{WatchdogTimeout: rlock.MinWatchdogTimeout, Label: "pod-7"})
-	key := labelKey(c)
-	require.False(t, b.exists(t, key), "nobody has asked for a lock")
-	lockAndUnlock(t, c.Mutex(b.name, rlock.WithLease(testTimeout)))
-	b.awaitLabel(t, c, "pod-7")
-	require.LessOrEqual(t, b.pttl(t, key), 3*time.Second)
-	require.NoError(t, b.do(t, "PEXPIRE", key, "1500").Error())
-	redistest.Eventually(t, testTimeout, func() bool { return b.pttl(t, key) > 2*time.Second }, "renewed")
-	require.NoError(t, b.do(t, "DEL", key).Error())
-	b.awaitLabel(t, c, "pod-7")
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newBareFixture(t)
+		proxy := redistest.StartProxy(t, redistest.Shared(t))
+		c := newClient(t, redistest.Dial(t, proxy.Addr()), rlock.Options{WatchdogTimeout: rlock.MinWatchdogTimeout, Label: "pod-7"})
+		key := labelKey(c)
+		require.False(t, b.exists(t, key), "nobody has asked for a lock")
+		lockAndUnlock(t, c.Mutex(b.name, rlock.WithLease(testTimeout)))
+		b.awaitLabel(t, c, "pod-7")
+		require.LessOrEqual(t, b.pttl(t, key), 3*time.Second)
+		require.NoError(t, b.do(t, "PEXPIRE", key, "1500").Error())
+		redistest.Eventually(t, testTimeout, func() bool { return b.pttl(t, key) > 2*time.Second }, "renewed")
+		require.NoError(t, b.do(t, "DEL", key).Error())
+		b.awaitLabel(t, c, "pod-7")
 
-	var sets atomic.Int64
-	proxy.OnRequest(func(words []string) redistest.Action {
-		if words[0] != "SET" || sets.Add(1) > 2 {
-			return redistest.Pass
-		}
-		return redistest.Fail("LOADING it comes")
+		var sets atomic.Int64
+		proxy.OnRequest(func(words []string) redistest.Action {
+			if words[0] != "SET" || sets.Add(1) > 2 {
+				return redistest.Pass
+			}
+			return redistest.Fail("LOADING it comes")
+		})
+		redistest.Eventually(t, testTimeout, func() bool { return sets.Load() == 2 }, "it was not renewed")
+		redistest.Eventually(t, testTimeout, func() bool { return sets.Load() >= 3 && b.pttl(t, key) > 2*time.Second }, "it is tried again")
+
+		proxy.BlackHole(true) // as if the process had died
+		redistest.Eventually(t, testTimeout, func() bool { return !b.exists(t, key) }, "it expires")
 	})
-	redistest.Eventually(t, testTimeout, func() bool { return sets.Load() == 2 }, "it was not renewed")
-	redistest.Eventually(t, testTimeout, func() bool { return sets.Load() >= 3 && b.pttl(t, key) > 2*time.Second }, "it is tried again")
-
-	proxy.BlackHole(true) // as if the process had died
-	redistest.Eventually(t, testTimeout, func() bool { return !b.exists(t, key) }, "it expires")
 }
 
 // Shutdown deletes the label, even while the last write of it is under way.
 func TestLabelEndsWithShutdown(t *testing.T) {
-	redistest.Parallel(t)
-	b := newBareFixture(t)
-	for range 20 {
-		c := newClient(t, b.rdb, rlock.Options{Label: "pod-7"})
-		lockAndUnlock(t, c.Mutex(b.name))
-		require.NoError(t, c.Shutdown(t.Context()))
-		require.False(t, b.exists(t, labelKey(c)))
-	}
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newBareFixture(t)
+		for range 20 {
+			c := newClient(t, b.rdb, rlock.Options{Label: "pod-7"})
+			lockAndUnlock(t, c.Mutex(b.name))
+			require.NoError(t, c.Shutdown(t.Context()))
+			require.False(t, b.exists(t, labelKey(c)))
+		}
+	})
 }
 
 // A value that others wrote to the key of a label is no label.
 func TestLabelOfOthers(t *testing.T) {
-	redistest.Parallel(t)
-	b := newBareFixture(t)
-	holder := newClient(t, b.rdb, rlock.Options{Label: "pod-8"})
-	for _, text := range []string{"", "two\nlines", strings.Repeat("x", 101), "\xff"} {
-		_, unlock, err := holder.Mutex(b.name).Lock(t.Context())
-		require.NoError(t, err)
-		b.awaitLabel(t, holder, "pod-8")
-		require.NoError(t, b.do(t, "SET", labelKey(holder), text).Error())
-		not := refusalOf(t, newClient(t, b.rdb).Mutex(b.name), 0)
-		require.Empty(t, not.HolderLabel)
-		require.Contains(t, not.Error(), "held by "+not.Holder+", with ")
-		require.NoError(t, b.do(t, "SET", labelKey(holder), "pod-8").Error())
-		require.NoError(t, unlock())
-	}
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newBareFixture(t)
+		holder := newClient(t, b.rdb, rlock.Options{Label: "pod-8"})
+		for _, text := range []string{"", "two\nlines", strings.Repeat("x", 101), "\xff"} {
+			_, unlock, err := holder.Mutex(b.name).Lock(t.Context())
+			require.NoError(t, err)
+			b.awaitLabel(t, holder, "pod-8")
+			require.NoError(t, b.do(t, "SET", labelKey(holder), text).Error())
+			not := refusalOf(t, newClient(t, b.rdb).Mutex(b.name), 0)
+			require.Empty(t, not.HolderLabel)
+			require.Contains(t, not.Error(), "held by "+not.Holder+", with ")
+			require.NoError(t, b.do(t, "SET", labelKey(holder), "pod-8").Error())
+			require.NoError(t, unlock())
+		}
+	})
 }
 
 // A label is found wherever Redis is: on a cluster in a slot of its own.
@@ -291,35 +295,36 @@ func TestLabelOnDeployments(t *testing.T) {
 
 // Each server of a quorum has the label of its own Client; a refusal names that of the server that refused.
 func TestLabelOfAQuorum(t *testing.T) {
-	redistest.Parallel(t)
-	var holders, others []rlock.Locker
-	var servers []fixture
-	for i := range 3 {
-		s := redistest.Start(t)
-		b := fixture{rdb: s.Client(t)}
-		b.Client = newClient(t, b.rdb, rlock.Options{Label: fmt.Sprint("pod-", i)})
-		servers = append(servers, b)
-		holders = append(holders, b.Mutex("q"))
-		others = append(others, newClient(t, b.rdb).Mutex("q"))
-	}
-	_, unlock, err := rlock.Quorum(holders...).Lock(t.Context())
-	require.NoError(t, err)
-	for i, b := range servers {
-		b.awaitLabel(t, b.Client, fmt.Sprint("pod-", i))
-	}
-	for _, wait := range []time.Duration{0, 300 * time.Millisecond} {
-		var not *rlock.NotAcquiredError
-		redistest.Eventually(t, testTimeout, func() bool {
-			not = refusalOf(t, rlock.Quorum(others...), wait)
-			return not.HolderLabel != ""
-		}, "the label is known")
+	redistest.Virtual(t, func(t *testing.T) {
+		var holders, others []rlock.Locker
+		var servers []fixture
+		for i := range 3 {
+			s := redistest.Start(t)
+			b := fixture{rdb: s.Client(t)}
+			b.Client = newClient(t, b.rdb, rlock.Options{Label: fmt.Sprint("pod-", i)})
+			servers = append(servers, b)
+			holders = append(holders, b.Mutex("q"))
+			others = append(others, newClient(t, b.rdb).Mutex("q"))
+		}
+		_, unlock, err := rlock.Quorum(holders...).Lock(t.Context())
+		require.NoError(t, err)
+		for i, b := range servers {
+			b.awaitLabel(t, b.Client, fmt.Sprint("pod-", i))
+		}
+		for _, wait := range []time.Duration{0, 300 * time.Millisecond} {
+			var not *rlock.NotAcquiredError
+			redistest.Eventually(t, testTimeout, func() bool {
+				not = refusalOf(t, rlock.Quorum(others...), wait)
+				return not.HolderLabel != ""
+			}, "the label is known")
+			at := slices.IndexFunc(servers, func(b fixture) bool { return strings.HasPrefix(not.Holder, b.ID()) })
+			require.Equal(t, fmt.Sprint("pod-", at), not.HolderLabel)
+		}
+		not := refusalOf(t, rlock.Quorum(holders...), 0)
 		at := slices.IndexFunc(servers, func(b fixture) bool { return strings.HasPrefix(not.Holder, b.ID()) })
-		require.Equal(t, fmt.Sprint("pod-", at), not.HolderLabel)
-	}
-	not := refusalOf(t, rlock.Quorum(holders...), 0)
-	at := slices.IndexFunc(servers, func(b fixture) bool { return strings.HasPrefix(not.Holder, b.ID()) })
-	require.Equal(t, fmt.Sprint("pod-", at), not.HolderLabel, "it is its own")
-	require.NoError(t, unlock())
+		require.Equal(t, fmt.Sprint("pod-", at), not.HolderLabel, "it is its own")
+		require.NoError(t, unlock())
+	})
 }
 
 // A victim of a deadlock names the labels of the others, also from other processes.
@@ -343,16 +348,18 @@ func TestLabelsInADeadlock(t *testing.T) {
 
 // A label must be short, and a single line of printable text.
 func TestInvalidLabels(t *testing.T) {
-	b := newBareFixture(t)
-	for _, label := range []string{strings.Repeat("x", 101), "two\nlines", "tab\t", "\x00", "\xff", "\u200b", "\u2028"} {
-		_, err := rlock.New(b.rdb, rlock.Options{Label: label})
-		require.ErrorContains(t, err, "rlock: Options.Label is ", label)
-		require.ErrorContains(t, err, ", want at most 100 bytes of printable UTF-8, on one line")
-		require.NotContains(t, err.Error(), "\n")
-	}
-	for _, label := range []string{strings.Repeat("x", 100), "Büro 7, 東京 (pid 1)"} {
-		c, err := rlock.New(b.rdb, rlock.Options{Label: label})
-		require.NoError(t, err)
-		c.Close()
-	}
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newBareFixture(t)
+		for _, label := range []string{strings.Repeat("x", 101), "two\nlines", "tab\t", "\x00", "\xff", "\u200b", "\u2028"} {
+			_, err := rlock.New(b.rdb, rlock.Options{Label: label})
+			require.ErrorContains(t, err, "rlock: Options.Label is ", label)
+			require.ErrorContains(t, err, ", want at most 100 bytes of printable UTF-8, on one line")
+			require.NotContains(t, err.Error(), "\n")
+		}
+		for _, label := range []string{strings.Repeat("x", 100), "Büro 7, 東京 (pid 1)"} {
+			c, err := rlock.New(b.rdb, rlock.Options{Label: label})
+			require.NoError(t, err)
+			c.Close()
+		}
+	})
 }

@@ -19,29 +19,30 @@ import (
 
 // After a lost message or a key deleted by hand, the next connection finds the latch open.
 func TestLatchLosesAMessage(t *testing.T) {
-	redistest.Parallel(t)
-	b := newFixture(t)
-	proxy := redistest.StartProxy(t, redistest.Shared(t))
-	proxy.OnReply(redistest.Each("MESSAGE", redistest.Drop))
-	l := b.CountDownLatch(b.name)
-	b.set(t, l, 1)
-	var subscribed, looked atomic.Bool
-	proxy.OnReply(func(cmd []string) redistest.Action {
-		looked.Store(looked.Load() || subscribed.Load() && isScript(cmd))
-		subscribed.Store(subscribed.Load() || strings.EqualFold(cmd[0], "SUBSCRIBE"))
-		return redistest.Pass
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		proxy := redistest.StartProxy(t, redistest.Shared(t))
+		proxy.OnReply(redistest.Each("MESSAGE", redistest.Drop))
+		l := b.CountDownLatch(b.name)
+		b.set(t, l, 1)
+		var subscribed, looked atomic.Bool
+		proxy.OnReply(func(cmd []string) redistest.Action {
+			looked.Store(looked.Load() || subscribed.Load() && isScript(cmd))
+			subscribed.Store(subscribed.Load() || strings.EqualFold(cmd[0], "SUBSCRIBE"))
+			return redistest.Pass
+		})
+		waits := b.awaitAsync(t, newClient(t, redistest.Dial(t, proxy.Addr())).CountDownLatch(b.name))
+		redistest.Eventually(t, testTimeout, func() bool { return looked.Load() && waiting(t) == 1 }, "it has looked after it began to listen")
+		require.NoError(t, l.CountDown(context.Background()))
+		sleep(100 * time.Millisecond)
+		select {
+		case <-waits:
+			require.Fail(t, "the message was not lost")
+		default:
+		}
+		proxy.CutAll()
+		require.NoError(t, within(t, waits, wakeTimeout))
 	})
-	waits := b.awaitAsync(t, newClient(t, redistest.Dial(t, proxy.Addr())).CountDownLatch(b.name))
-	redistest.Eventually(t, testTimeout, func() bool { return looked.Load() && waiting(t) == 1 }, "it has looked after it began to listen")
-	require.NoError(t, l.CountDown(context.Background()))
-	sleep(100 * time.Millisecond)
-	select {
-	case <-waits:
-		require.Fail(t, "the message was not lost")
-	default:
-	}
-	proxy.CutAll()
-	require.NoError(t, within(t, waits, wakeTimeout))
 }
 
 // quickTimeout makes rueidis give up on a silent connection soon.
@@ -74,8 +75,7 @@ func TestLatchCallersLeave(t *testing.T) {
 			}},
 			"CountDown": {5, 4, func(ctx context.Context, l *rlock.CountDownLatch) error { return l.CountDown(ctx) }},
 		} {
-			t.Run(where+"/"+call, func(t *testing.T) {
-				redistest.Parallel(t)
+			redistest.RunVirtual(t, where+"/"+call, func(t *testing.T) {
 				b := newFixture(t)
 				watch := b.CountDownLatch(b.name)
 				proxy := redistest.StartProxy(t, redistest.Shared(t))
@@ -93,36 +93,37 @@ func TestLatchCallersLeave(t *testing.T) {
 
 // A late copy of a call does nothing, even if the latch has been set anew.
 func TestLatchCopiesComeLate(t *testing.T) {
-	redistest.Parallel(t)
-	b := newFixture(t)
-	b.loadLatchScripts(t)
-	watch := b.CountDownLatch(b.name)
-	proxy := redistest.StartProxy(t, redistest.Shared(t))
-	l := newClient(t, redistest.Dial(t, proxy.Addr())).CountDownLatch(b.name)
-	for name, call := range map[string]func() error{
-		"set":    func() error { _, err := l.TrySetCount(context.Background(), 3); return err },
-		"down":   func() error { return l.CountDown(context.Background()) },
-		"delete": func() error { _, err := l.Delete(context.Background()); return err },
-	} {
-		_, err := watch.Delete(context.Background())
-		require.NoError(t, err)
-		if name != "set" {
-			b.set(t, watch, 3)
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		b.loadLatchScripts(t)
+		watch := b.CountDownLatch(b.name)
+		proxy := redistest.StartProxy(t, redistest.Shared(t))
+		l := newClient(t, redistest.Dial(t, proxy.Addr())).CountDownLatch(b.name)
+		for name, call := range map[string]func() error{
+			"set":    func() error { _, err := l.TrySetCount(context.Background(), 3); return err },
+			"down":   func() error { return l.CountDown(context.Background()) },
+			"delete": func() error { _, err := l.Delete(context.Background()); return err },
+		} {
+			_, err := watch.Delete(context.Background())
+			require.NoError(t, err)
+			if name != "set" {
+				b.set(t, watch, 3)
+			}
+			proxy.OnRequest(nthScript(1, redistest.Hold))
+			result := async(call)
+			redistest.Eventually(t, testTimeout, func() bool { return proxy.Held() > 0 }, "it is under way")
+			proxy.CutAll()
+			require.NoError(t, within(t, result, testTimeout), name)
+			_, err = watch.Delete(context.Background())
+			require.NoError(t, err)
+			if name != "set" {
+				b.set(t, watch, 7)
+			}
+			proxy.Release()
+			sleep(200 * time.Millisecond)
+			requireCount(t, watch, map[string]int64{"set": 0, "down": 7, "delete": 7}[name])
 		}
-		proxy.OnRequest(nthScript(1, redistest.Hold))
-		result := async(call)
-		redistest.Eventually(t, testTimeout, func() bool { return proxy.Held() > 0 }, "it is under way")
-		proxy.CutAll()
-		require.NoError(t, within(t, result, testTimeout), name)
-		_, err = watch.Delete(context.Background())
-		require.NoError(t, err)
-		if name != "set" {
-			b.set(t, watch, 7)
-		}
-		proxy.Release()
-		sleep(200 * time.Millisecond)
-		requireCount(t, watch, map[string]int64{"set": 0, "down": 7, "delete": 7}[name])
-	}
+	})
 }
 
 // While Redis is down each call returns ErrUnreachable. The CountDowns that failed still count once Redis is back.
@@ -184,8 +185,7 @@ func TestLatchEnds(t *testing.T) {
 		require.ErrorIs(t, within(t, waits, wakeTimeout), rlock.ErrClosed)
 		redistest.Eventually(t, soon, func() bool { return redistest.GoroutinesOfTest(engine) == 0 }, "what Close waited for ends")
 	})
-	t.Run("Shutdown", func(t *testing.T) {
-		redistest.Parallel(t)
+	redistest.RunVirtual(t, "Shutdown", func(t *testing.T) {
 		b := newFixture(t)
 		l := b.CountDownLatch(b.name)
 		b.set(t, l, 2)

@@ -64,47 +64,49 @@ func (b fixture) hearers(t testing.TB, channel string) int64 {
 const wakeTimeout = 10 * time.Second
 
 func TestLatch(t *testing.T) {
-	b := newFixture(t)
-	ctx := context.Background()
-	l := b.CountDownLatch(b.name)
-	require.Equal(t, b.name, l.Name())
-	requireCount(t, l, 0)
-	require.NoError(t, l.Await(ctx), "a latch without a count is open")
-	require.NoError(t, l.CountDown(ctx), "CountDown without a count must do nothing")
-	requireCount(t, l, 0)
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		ctx := context.Background()
+		l := b.CountDownLatch(b.name)
+		require.Equal(t, b.name, l.Name())
+		requireCount(t, l, 0)
+		require.NoError(t, l.Await(ctx), "a latch without a count is open")
+		require.NoError(t, l.CountDown(ctx), "CountDown without a count must do nothing")
+		requireCount(t, l, 0)
 
-	b.set(t, l, 2)
-	set, err := l.TrySetCount(ctx, 5)
-	require.NoError(t, err)
-	require.False(t, set)
-	requireCount(t, l, 2)
-	require.Equal(t, "2", b.text(t, b.name), "the key must have Redisson's format")
-	require.NoError(t, l.CountDown(ctx))
-	requireCount(t, l, 1)
-	err = l.TryAwait(ctx, 0)
-	require.ErrorIs(t, err, rlock.ErrNotAcquired)
-	require.NoError(t, l.CountDown(ctx))
-	requireCount(t, l, 0)
-	require.False(t, b.exists(t, b.name))
-	require.NoError(t, l.Await(ctx))
+		b.set(t, l, 2)
+		set, err := l.TrySetCount(ctx, 5)
+		require.NoError(t, err)
+		require.False(t, set)
+		requireCount(t, l, 2)
+		require.Equal(t, "2", b.text(t, b.name), "the key must have Redisson's format")
+		require.NoError(t, l.CountDown(ctx))
+		requireCount(t, l, 1)
+		err = l.TryAwait(ctx, 0)
+		require.ErrorIs(t, err, rlock.ErrNotAcquired)
+		require.NoError(t, l.CountDown(ctx))
+		requireCount(t, l, 0)
+		require.False(t, b.exists(t, b.name))
+		require.NoError(t, l.Await(ctx))
 
-	b.set(t, l, 0)
-	require.True(t, b.exists(t, b.name))
-	require.NoError(t, l.Await(ctx), "a count of 0 is open")
-	set, err = l.TrySetCount(ctx, 1)
-	require.NoError(t, err)
-	require.False(t, set, "a count of 0 is a count")
-	require.NoError(t, l.CountDown(ctx))
-	require.False(t, b.exists(t, b.name))
+		b.set(t, l, 0)
+		require.True(t, b.exists(t, b.name))
+		require.NoError(t, l.Await(ctx), "a count of 0 is open")
+		set, err = l.TrySetCount(ctx, 1)
+		require.NoError(t, err)
+		require.False(t, set, "a count of 0 is a count")
+		require.NoError(t, l.CountDown(ctx))
+		require.False(t, b.exists(t, b.name))
 
-	deleted, err := l.Delete(ctx)
-	require.NoError(t, err)
-	require.False(t, deleted)
-	b.set(t, l, 7)
-	deleted, err = l.Delete(ctx)
-	require.NoError(t, err)
-	require.True(t, deleted)
-	requireCount(t, l, 0)
+		deleted, err := l.Delete(ctx)
+		require.NoError(t, err)
+		require.False(t, deleted)
+		b.set(t, l, 7)
+		deleted, err = l.Delete(ctx)
+		require.NoError(t, err)
+		require.True(t, deleted)
+		requireCount(t, l, 0)
+	})
 }
 
 func (b fixture) text(t testing.TB, key string) string {
@@ -204,8 +206,7 @@ func TestLatchOpens(t *testing.T) {
 			b.set(t, l, 3)
 		},
 	} {
-		t.Run(how, func(t *testing.T) {
-			redistest.Parallel(t)
+		redistest.RunVirtual(t, how, func(t *testing.T) {
 			b := newFixture(t)
 			l := b.CountDownLatch(b.name)
 			b.set(t, l, 2)
@@ -223,57 +224,60 @@ func TestLatchOpens(t *testing.T) {
 
 // No message reports the expiry of a key; the previous look returned its time.
 func TestLatchExpires(t *testing.T) {
-	redistest.Parallel(t)
-	b := newFixture(t)
-	l := b.CountDownLatch(b.name)
-	b.set(t, l, 2)
-	require.NoError(t, b.do(t, "PEXPIRE", b.name, "700").Error())
-	began := time.Now()
-	require.NoError(t, within(t, async(func() error { return l.Await(context.Background()) }), wakeTimeout))
-	require.Greater(t, time.Since(began), 500*time.Millisecond)
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		l := b.CountDownLatch(b.name)
+		b.set(t, l, 2)
+		require.NoError(t, b.do(t, "PEXPIRE", b.name, "700").Error())
+		began := time.Now()
+		require.NoError(t, within(t, async(func() error { return l.Await(context.Background()) }), wakeTimeout))
+		require.Greater(t, time.Since(began), 500*time.Millisecond)
+	})
 }
 
 // A latch set anew does not release later waiters because of late messages about the previous count.
 func TestLatchIsNeverEarly(t *testing.T) {
-	redistest.Parallel(t)
-	b := newFixture(t)
-	const rounds = 300
-	other := newClient(t, b.rdb).CountDownLatch(b.name)
-	l := b.CountDownLatch(b.name)
-	for round := range rounds {
-		b.set(t, l, 1)
-		var opened atomic.Bool
-		var waits sync.WaitGroup
-		for _, waiter := range []*rlock.CountDownLatch{l, other, l} {
-			waits.Go(func() {
-				assert.NoError(t, waiter.Await(context.Background()))
-				assert.True(t, opened.Load(), "round %d", round)
-			})
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		const rounds = 300
+		other := newClient(t, b.rdb).CountDownLatch(b.name)
+		l := b.CountDownLatch(b.name)
+		for round := range rounds {
+			b.set(t, l, 1)
+			var opened atomic.Bool
+			var waits sync.WaitGroup
+			for _, waiter := range []*rlock.CountDownLatch{l, other, l} {
+				waits.Go(func() {
+					assert.NoError(t, waiter.Await(context.Background()))
+					assert.True(t, opened.Load(), "round %d", round)
+				})
+			}
+			if round%3 == 0 {
+				sleep(time.Millisecond)
+			}
+			opened.Store(true)
+			require.NoError(t, other.CountDown(context.Background()))
+			waits.Wait()
 		}
-		if round%3 == 0 {
-			sleep(time.Millisecond)
-		}
-		opened.Store(true)
-		require.NoError(t, other.CountDown(context.Background()))
-		waits.Wait()
-	}
-	require.False(t, b.exists(t, b.name))
+		require.False(t, b.exists(t, b.name))
+	})
 }
 
 // Reused at once, again and again: a waiter that was seen to wait goes on each time, although the count is never 0 for longer than a
 // moment.
 func TestLatchIsSetAnewAtOnce(t *testing.T) {
-	redistest.Parallel(t)
-	b := newFixture(t)
-	l, there := b.CountDownLatch(b.name), newClient(t, b.rdb).CountDownLatch(b.name)
-	b.set(t, l, 1)
-	for range 20 {
-		waits := b.awaitAsync(t, there)
-		sleep(30 * time.Millisecond) // more than those who come wait for each other
-		require.NoError(t, l.CountDown(context.Background()))
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		l, there := b.CountDownLatch(b.name), newClient(t, b.rdb).CountDownLatch(b.name)
 		b.set(t, l, 1)
-		require.NoError(t, within(t, waits, wakeTimeout))
-	}
+		for range 20 {
+			waits := b.awaitAsync(t, there)
+			sleep(30 * time.Millisecond) // more than those who come wait for each other
+			require.NoError(t, l.CountDown(context.Background()))
+			b.set(t, l, 1)
+			require.NoError(t, within(t, waits, wakeTimeout))
+		}
+	})
 }
 
 // 1,000 waiting goroutines of a process cost as much as a single one, and send nothing meanwhile. The same holds for 1,000 goroutines that
@@ -345,8 +349,7 @@ func TestLatchCountsOnce(t *testing.T) {
 			"the last":    {1, 0, func(l *rlock.CountDownLatch) (bool, error) { return true, l.CountDown(context.Background()) }},
 			"Delete":      {5, 0, func(l *rlock.CountDownLatch) (bool, error) { return l.Delete(context.Background()) }},
 		} {
-			t.Run(string(action)+"/"+call, func(t *testing.T) {
-				redistest.Parallel(t)
+			redistest.RunVirtual(t, string(action)+"/"+call, func(t *testing.T) {
 				b := newFixture(t)
 				watch := b.CountDownLatch(b.name)
 				proxy := redistest.StartProxy(t, redistest.Shared(t))
@@ -407,23 +410,24 @@ func TestLatchOnACluster(t *testing.T) {
 
 // A Trace reports an Await, but not as a hold.
 func TestLatchIsTraced(t *testing.T) {
-	redistest.Parallel(t)
-	var s traceLines
-	b := newFixture(t, s.traced())
-	l := b.CountDownLatch(b.name)
-	require.NoError(t, l.Await(context.Background()))
-	require.Equal(t, []string{"latch passed"}, s.take())
-	b.set(t, l, 1)
-	require.Error(t, l.TryAwait(context.Background(), 0))
-	require.Equal(t, []string{"latch failed: not acquired"}, s.take())
-	waits := b.awaitAsync(t, l)
-	var lines []string
-	redistest.Eventually(t, testTimeout, func() bool { // its goroutine may come to that after the process sleeps
-		lines = append(lines, s.take()...)
-		return len(lines) > 0
-	}, "it is told")
-	require.NoError(t, l.CountDown(context.Background()))
-	require.NoError(t, within(t, waits, wakeTimeout))
-	require.Equal(t, []string{"latch waits", "latch passed waiting"}, append(lines, s.take()...))
-	require.Zero(t, b.Stats().Acquired)
+	redistest.Virtual(t, func(t *testing.T) {
+		var s traceLines
+		b := newFixture(t, s.traced())
+		l := b.CountDownLatch(b.name)
+		require.NoError(t, l.Await(context.Background()))
+		require.Equal(t, []string{"latch passed"}, s.take())
+		b.set(t, l, 1)
+		require.Error(t, l.TryAwait(context.Background(), 0))
+		require.Equal(t, []string{"latch failed: not acquired"}, s.take())
+		waits := b.awaitAsync(t, l)
+		var lines []string
+		redistest.Eventually(t, testTimeout, func() bool { // its goroutine may come to that after the process sleeps
+			lines = append(lines, s.take()...)
+			return len(lines) > 0
+		}, "it is told")
+		require.NoError(t, l.CountDown(context.Background()))
+		require.NoError(t, within(t, waits, wakeTimeout))
+		require.Equal(t, []string{"latch waits", "latch passed waiting"}, append(lines, s.take()...))
+		require.Zero(t, b.Stats().Acquired)
+	})
 }

@@ -122,7 +122,7 @@ func TestLeadEnds(t *testing.T) {
 			})
 		})
 	}
-	t.Run("as the leader that was lost", func(t *testing.T) {
+	redistest.RunVirtual(t, "as the leader that was lost", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		lock := &scriptedLock{unlocks: []error{rlock.ErrLost}}
 		require.ErrorIs(t, rlock.Lead(ctx, lock, func(context.Context) error { cancel(); return nil }), rlock.ErrLost)
@@ -146,60 +146,61 @@ type term struct {
 
 // Of three candidates one leads. The next leads when that term ends in order, or when Redis comes back after an outage.
 func TestLead(t *testing.T) {
-	redistest.Parallel(t)
-	s := redistest.Start(t)
-	name := redistest.Name(t)
-	terms, outages := make(chan term, 100), make(chan term, 100)
-	var inside atomic.Int32
-	var stops [3]context.CancelFunc
-	var ended [3]<-chan error // what Lead returned
-	for i := range stops {
-		client := newClient(t, s.Client(t), rlock.Options{
-			WatchdogTimeout: time.Second,
-			Trace:           &rlock.Trace{Failed: func(_ context.Context, f rlock.FailedInfo) { outages <- term{i, f.Err} }},
-		})
-		ctx, stop := context.WithCancel(context.Background())
-		t.Cleanup(stop)
-		stops[i] = stop
-		ended[i] = async(func() error {
-			return rlock.Lead(ctx, client.Mutex(name), func(ctx context.Context) error {
-				assert.EqualValues(t, 1, inside.Add(1), "leaders")
-				defer inside.Add(-1)
-				terms <- term{leader: i}
-				<-ctx.Done()
-				terms <- term{i, context.Cause(ctx)}
-				return ctx.Err()
+	redistest.Virtual(t, func(t *testing.T) {
+		s := redistest.Start(t)
+		name := redistest.Name(t)
+		terms, outages := make(chan term, 100), make(chan term, 100)
+		var inside atomic.Int32
+		var stops [3]context.CancelFunc
+		var ended [3]<-chan error // what Lead returned
+		for i := range stops {
+			client := newClient(t, s.Client(t), rlock.Options{
+				WatchdogTimeout: time.Second,
+				Trace:           &rlock.Trace{Failed: func(_ context.Context, f rlock.FailedInfo) { outages <- term{i, f.Err} }},
 			})
-		})
-	}
-
-	first := receive(t, terms).leader
-	stops[first]()
-	require.Equal(t, term{first, context.Canceled}, receive(t, terms))
-	require.ErrorIs(t, within(t, ended[first], testTimeout), context.Canceled)
-	second := receive(t, terms)
-	require.NoError(t, second.why)
-	require.NotEqual(t, first, second.leader)
-
-	s.Stop()
-	end := receive(t, terms)
-	require.Equal(t, second.leader, end.leader)
-	require.ErrorIs(t, end.why, rlock.ErrLost)
-	for hit := make(map[int]bool); len(hit) < 2; {
-		outage := receive(t, outages)
-		require.ErrorIs(t, outage.why, rlock.ErrUnreachable)
-		hit[outage.leader] = true
-	}
-	s.Restart()
-	require.NoError(t, receive(t, terms).why)
-	for i := range stops {
-		if i != first {
-			require.Empty(t, ended[i], "Lead goes on")
-			stops[i]()
-			require.ErrorIs(t, within(t, ended[i], testTimeout), context.Canceled)
+			ctx, stop := context.WithCancel(context.Background())
+			t.Cleanup(stop)
+			stops[i] = stop
+			ended[i] = async(func() error {
+				return rlock.Lead(ctx, client.Mutex(name), func(ctx context.Context) error {
+					assert.EqualValues(t, 1, inside.Add(1), "leaders")
+					defer inside.Add(-1)
+					terms <- term{leader: i}
+					<-ctx.Done()
+					terms <- term{i, context.Cause(ctx)}
+					return ctx.Err()
+				})
+			})
 		}
-	}
-	fixture{rdb: s.Client(t)}.clear(t)
+
+		first := receive(t, terms).leader
+		stops[first]()
+		require.Equal(t, term{first, context.Canceled}, receive(t, terms))
+		require.ErrorIs(t, within(t, ended[first], testTimeout), context.Canceled)
+		second := receive(t, terms)
+		require.NoError(t, second.why)
+		require.NotEqual(t, first, second.leader)
+
+		s.Stop()
+		end := receive(t, terms)
+		require.Equal(t, second.leader, end.leader)
+		require.ErrorIs(t, end.why, rlock.ErrLost)
+		for hit := make(map[int]bool); len(hit) < 2; {
+			outage := receive(t, outages)
+			require.ErrorIs(t, outage.why, rlock.ErrUnreachable)
+			hit[outage.leader] = true
+		}
+		s.Restart()
+		require.NoError(t, receive(t, terms).why)
+		for i := range stops {
+			if i != first {
+				require.Empty(t, ended[i], "Lead goes on")
+				stops[i]()
+				require.ErrorIs(t, within(t, ended[i], testTimeout), context.Canceled)
+			}
+		}
+		fixture{rdb: s.Client(t)}.clear(t)
+	})
 }
 
 func receive(t *testing.T, events <-chan term) term {
@@ -232,7 +233,7 @@ func TestLeadEndsAlikeForAll(t *testing.T) {
 		}, []error{rlock.ErrClosed}},
 	} {
 		for returns, result := range map[string]error{"nil": nil, "its own": errors.New("its own")} {
-			t.Run(name+"/"+returns, func(t *testing.T) {
+			redistest.RunVirtual(t, name+"/"+returns, func(t *testing.T) {
 				b := newFixture(t)
 				ctx, cancel := context.WithCancelCause(context.Background())
 				t.Cleanup(func() { cancel(nil) })
@@ -346,82 +347,84 @@ func TestLeadWaitsUntilRedisTakesWrites(t *testing.T) {
 
 // A leader that is asked resigns when its term is over, and then waits for the next. It keeps leading if no other candidate waits.
 func TestLeadResigns(t *testing.T) {
-	redistest.Parallel(t)
-	b := newFixture(t)
-	const mandate = 100 * time.Millisecond
-	terms := make(chan term, 100)
-	lead := func(i int) (stop context.CancelFunc, ended <-chan error) {
-		ctx, stop := context.WithCancel(context.Background())
-		t.Cleanup(stop)
-		m := newClient(t, b.rdb).Mutex(b.name, rlock.WithAsked())
-		return stop, async(func() error {
-			return rlock.Lead(ctx, m, func(ctx context.Context) error {
-				began := time.Now()
-				terms <- term{leader: i}
-				<-ctx.Done()
-				if errors.Is(context.Cause(ctx), rlock.ErrResigned) {
-					assert.GreaterOrEqual(t, time.Since(began), mandate)
-				}
-				terms <- term{i, context.Cause(ctx)}
-				return errors.New("whatever")
-			}, rlock.ResignWhenAsked(mandate))
-		})
-	}
-	stopFirst, first := lead(1)
-	require.Equal(t, term{leader: 1}, receive(t, terms))
-	sleep(2 * mandate)
-	require.Empty(t, terms, "nobody has asked")
-	stopSecond, second := lead(2)
-	for i := range 4 { // they take turns
-		leader := i%2 + 1
-		end := receive(t, terms)
-		require.Equal(t, leader, end.leader)
-		require.ErrorIs(t, end.why, rlock.ErrResigned)
-		require.EqualError(t, end.why, `rlock: "`+b.name+`": resigned when asked for the lock`)
-		require.Equal(t, term{leader: 3 - leader}, receive(t, terms))
-	}
-	stopSecond()
-	require.ErrorIs(t, within(t, second, testTimeout), context.Canceled)
-	stopFirst()
-	require.ErrorIs(t, within(t, first, testTimeout), context.Canceled)
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		const mandate = 100 * time.Millisecond
+		terms := make(chan term, 100)
+		lead := func(i int) (stop context.CancelFunc, ended <-chan error) {
+			ctx, stop := context.WithCancel(context.Background())
+			t.Cleanup(stop)
+			m := newClient(t, b.rdb).Mutex(b.name, rlock.WithAsked())
+			return stop, async(func() error {
+				return rlock.Lead(ctx, m, func(ctx context.Context) error {
+					began := time.Now()
+					terms <- term{leader: i}
+					<-ctx.Done()
+					if errors.Is(context.Cause(ctx), rlock.ErrResigned) {
+						assert.GreaterOrEqual(t, time.Since(began), mandate)
+					}
+					terms <- term{i, context.Cause(ctx)}
+					return errors.New("whatever")
+				}, rlock.ResignWhenAsked(mandate))
+			})
+		}
+		stopFirst, first := lead(1)
+		require.Equal(t, term{leader: 1}, receive(t, terms))
+		sleep(2 * mandate)
+		require.Empty(t, terms, "nobody has asked")
+		stopSecond, second := lead(2)
+		for i := range 4 { // they take turns
+			leader := i%2 + 1
+			end := receive(t, terms)
+			require.Equal(t, leader, end.leader)
+			require.ErrorIs(t, end.why, rlock.ErrResigned)
+			require.EqualError(t, end.why, `rlock: "`+b.name+`": resigned when asked for the lock`)
+			require.Equal(t, term{leader: 3 - leader}, receive(t, terms))
+		}
+		stopSecond()
+		require.ErrorIs(t, within(t, second, testTimeout), context.Canceled)
+		stopFirst()
+		require.ErrorIs(t, within(t, first, testTimeout), context.Canceled)
 
-	err := rlock.Lead(context.Background(), b.Mutex(b.name), func(context.Context) error { panic("it runs") }, rlock.ResignWhenAsked(mandate))
-	require.ErrorContains(t, err, "ResignWhenAsked needs a lock WithAsked")
-	locked, err := b.Mutex(b.name).IsLocked(context.Background())
-	require.NoError(t, err)
-	require.False(t, locked)
+		err := rlock.Lead(context.Background(), b.Mutex(b.name), func(context.Context) error { panic("it runs") }, rlock.ResignWhenAsked(mandate))
+		require.ErrorContains(t, err, "ResignWhenAsked needs a lock WithAsked")
+		locked, err := b.Mutex(b.name).IsLocked(context.Background())
+		require.NoError(t, err)
+		require.False(t, locked)
+	})
 }
 
 // A leader with WithAsked also resigns for Ask, whose caller need not want to lead.
 func TestLeadResignsForAsk(t *testing.T) {
-	redistest.Parallel(t)
-	b := newFixture(t)
-	ctx, stop := context.WithCancel(context.Background())
-	defer stop()
-	terms := make(chan term, 100)
-	ended := async(func() error {
-		return rlock.Lead(ctx, b.Mutex(b.name, rlock.WithAsked()), func(ctx context.Context) error {
-			terms <- term{}
-			<-ctx.Done()
-			terms <- term{why: context.Cause(ctx)}
-			return nil
-		}, rlock.ResignWhenAsked(0))
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		ctx, stop := context.WithCancel(context.Background())
+		defer stop()
+		terms := make(chan term, 100)
+		ended := async(func() error {
+			return rlock.Lead(ctx, b.Mutex(b.name, rlock.WithAsked()), func(ctx context.Context) error {
+				terms <- term{}
+				<-ctx.Done()
+				terms <- term{why: context.Cause(ctx)}
+				return nil
+			}, rlock.ResignWhenAsked(0))
+		})
+		require.NoError(t, receive(t, terms).why)
+		other := newClient(t, b.rdb)
+		b.earsOf(t, b.Client)
+		heard, err := other.Ask(context.Background(), b.name)
+		require.NoError(t, err)
+		require.True(t, heard)
+		require.ErrorIs(t, receive(t, terms).why, rlock.ErrResigned)
+		require.NoError(t, receive(t, terms).why, "it leads again")
+		heard, err = b.Ask(context.Background(), b.name)
+		require.NoError(t, err)
+		require.True(t, heard, "of its own process")
+		require.ErrorIs(t, receive(t, terms).why, rlock.ErrResigned)
+		stop()
+		require.ErrorIs(t, within(t, ended, testTimeout), context.Canceled)
+		heard, err = other.Ask(context.Background(), b.name)
+		require.NoError(t, err)
+		require.False(t, heard, "nobody has it")
 	})
-	require.NoError(t, receive(t, terms).why)
-	other := newClient(t, b.rdb)
-	b.earsOf(t, b.Client)
-	heard, err := other.Ask(context.Background(), b.name)
-	require.NoError(t, err)
-	require.True(t, heard)
-	require.ErrorIs(t, receive(t, terms).why, rlock.ErrResigned)
-	require.NoError(t, receive(t, terms).why, "it leads again")
-	heard, err = b.Ask(context.Background(), b.name)
-	require.NoError(t, err)
-	require.True(t, heard, "of its own process")
-	require.ErrorIs(t, receive(t, terms).why, rlock.ErrResigned)
-	stop()
-	require.ErrorIs(t, within(t, ended, testTimeout), context.Canceled)
-	heard, err = other.Ask(context.Background(), b.name)
-	require.NoError(t, err)
-	require.False(t, heard, "nobody has it")
 }

@@ -93,28 +93,30 @@ func TestLeadership(t *testing.T) {
 
 // A term ends with its function, whatever that returns, also by a panic.
 func TestLeadershipEndsWithItsFunction(t *testing.T) {
-	var s rlock.Leadership
-	mine := errors.New("mine")
-	require.ErrorIs(t, rlock.Lead(context.Background(), new(fakeLock), func(context.Context) error {
-		require.True(t, s.State().Leading)
-		return mine
-	}, rlock.ReportTo(&s)), mine)
-	changed := s.Changed()
-	require.Equal(t, int64(1), s.State().Term)
-	require.False(t, s.State().Leading)
-	require.PanicsWithValue(t, "boom", func() {
-		_ = rlock.Lead(context.Background(), new(fakeLock), func(context.Context) error { panic("boom") }, rlock.ReportTo(&s))
-	})
-	<-changed
-	require.Equal(t, int64(2), s.State().Term)
-	require.False(t, s.State().Leading)
-	require.Panics(t, func() { rlock.ReportTo(nil) })
-
-	// Whoever asks sees the end at once, not only when it is told.
-	ctx, stop := context.WithCancel(context.Background())
-	_ = rlock.Lead(ctx, new(fakeLock), func(context.Context) error {
-		stop()
+	redistest.Virtual(t, func(t *testing.T) {
+		var s rlock.Leadership
+		mine := errors.New("mine")
+		require.ErrorIs(t, rlock.Lead(context.Background(), new(fakeLock), func(context.Context) error {
+			require.True(t, s.State().Leading)
+			return mine
+		}, rlock.ReportTo(&s)), mine)
+		changed := s.Changed()
+		require.Equal(t, int64(1), s.State().Term)
 		require.False(t, s.State().Leading)
-		return nil
-	}, rlock.ReportTo(&s))
+		require.PanicsWithValue(t, "boom", func() {
+			_ = rlock.Lead(context.Background(), new(fakeLock), func(context.Context) error { panic("boom") }, rlock.ReportTo(&s))
+		})
+		<-changed
+		require.Equal(t, int64(2), s.State().Term)
+		require.False(t, s.State().Leading)
+		require.Panics(t, func() { rlock.ReportTo(nil) })
+
+		// Whoever asks sees the end at once, not only when it is told.
+		ctx, stop := context.WithCancel(context.Background())
+		_ = rlock.Lead(ctx, new(fakeLock), func(context.Context) error {
+			stop()
+			require.False(t, s.State().Leading)
+			return nil
+		}, rlock.ReportTo(&s))
+	})
 }

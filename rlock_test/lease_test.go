@@ -33,83 +33,87 @@ func (b fixture) watch(t testing.TB, name string, d time.Duration) (ttls []time.
 	t.Helper()
 	for end := time.Now().Add(d); time.Now().Before(end); {
 		ttls = append(ttls, b.pttl(t, name))
+		sleep(time.Millisecond)
 	}
 	return ttls
 }
 
 func TestHoldOutlivesItsWatchdogTime(t *testing.T) {
-	redistest.Parallel(t)
-	b := newFixture(t, rlock.Options{WatchdogTimeout: shortWatchdog})
-	err := b.Mutex(b.name).Do(context.Background(), func(ctx context.Context) error {
-		for _, ttl := range b.watch(t, b.name, shortWatchdog+shortWatchdog/2) {
-			assert.Positive(t, ttl)
-		}
-		return ctx.Err()
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t, rlock.Options{WatchdogTimeout: shortWatchdog})
+		err := b.Mutex(b.name).Do(context.Background(), func(ctx context.Context) error {
+			for _, ttl := range b.watch(t, b.name, shortWatchdog+shortWatchdog/2) {
+				assert.Positive(t, ttl)
+			}
+			return ctx.Err()
+		})
+		require.NoError(t, err)
+		require.False(t, b.exists(t, b.name))
 	})
-	require.NoError(t, err)
-	require.False(t, b.exists(t, b.name))
 }
 
 // The next test checks that the holder's ctx is cancelled in time.
 func TestFixedLeaseIsNotRenewed(t *testing.T) {
-	redistest.Parallel(t)
-	const fixed = 2 * time.Second
-	b := newFixture(t, rlock.Options{WatchdogTimeout: fixed})
-	began := time.Now()
-	ctx, unlock, err := b.Mutex(b.name, rlock.WithLease(fixed)).Lock(context.Background())
-	require.NoError(t, err)
-	require.Greater(t, b.pttl(t, b.name), fixed/2)
-	next := lockAsync(t, newClient(t, b.rdb).Mutex(b.name))
-	last := fixed
-	for _, ttl := range b.watch(t, b.name, fixed/2) { // a renewal would be due after a third
-		require.LessOrEqual(t, ttl, last, "PTTL rose")
-		last = ttl
-	}
+	redistest.Virtual(t, func(t *testing.T) {
+		const fixed = 2 * time.Second
+		b := newFixture(t, rlock.Options{WatchdogTimeout: fixed})
+		began := time.Now()
+		ctx, unlock, err := b.Mutex(b.name, rlock.WithLease(fixed)).Lock(context.Background())
+		require.NoError(t, err)
+		require.Greater(t, b.pttl(t, b.name), fixed/2)
+		next := lockAsync(t, newClient(t, b.rdb).Mutex(b.name))
+		last := fixed
+		for _, ttl := range b.watch(t, b.name, fixed/2) { // a renewal would be due after a third
+			require.LessOrEqual(t, ttl, last, "PTTL rose")
+			last = ttl
+		}
 
-	select {
-	case <-ctx.Done():
-	case <-time.After(2 * fixed):
-		require.FailNow(t, "the lease does not end")
-	}
-	require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
-	got := next.get(t, soon)
-	require.NoError(t, got.err)
-	require.GreaterOrEqual(t, got.at.Sub(began), fixed)
+		select {
+		case <-ctx.Done():
+		case <-time.After(2 * fixed):
+			require.FailNow(t, "the lease does not end")
+		}
+		require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
+		got := next.get(t, soon)
+		require.NoError(t, got.err)
+		require.GreaterOrEqual(t, got.at.Sub(began), fixed)
 
-	err = unlock()
-	require.ErrorIs(t, err, rlock.ErrLost)
-	require.ErrorIs(t, err, rlock.ErrNotHeld)
-	require.Equal(t, map[string]int64{rlock.Owner(got.ctx): 1}, b.fields(t, b.name), "the new hold is untouched")
-	require.NoError(t, got.unlock())
+		err = unlock()
+		require.ErrorIs(t, err, rlock.ErrLost)
+		require.ErrorIs(t, err, rlock.ErrNotHeld)
+		require.Equal(t, map[string]int64{rlock.Owner(got.ctx): 1}, b.fields(t, b.name), "the new hold is untouched")
+		require.NoError(t, got.unlock())
+	})
 }
 
 // G2: the holder's ctx is cancelled before another can be in, since it counts the lease from the moment its acquire was sent. On a slow
 // network that is delay before Redis counts it, and the reply arrives another delay later.
 func TestHolderIsToldBeforeTheLeaseEnds(t *testing.T) {
-	redistest.Parallel(t)
-	const lease, delay = 10 * time.Second, 500 * time.Millisecond
-	proxy := redistest.StartProxy(t, redistest.Shared(t))
-	b := newFixture(t)
-	far := newClient(t, redistest.Dial(t, proxy.Addr(), oneConn)) // none is made on the slow way
-	loadScripts(t, far)
-	proxy.Delay(delay)
-	var wg sync.WaitGroup
-	for i := range 20 {
-		wg.Go(func() {
-			name := fmt.Sprintf("%s:%d", b.name, i)
-			ctx, unlock, err := far.Mutex(name, rlock.WithLease(lease)).Lock(context.Background())
-			if !assert.NoError(t, err) {
-				return
-			}
-			_, unlockNext, err := b.Mutex(name).Lock(context.Background())
-			told := ctx.Err()
-			assert.NoError(t, err)
-			assert.Error(t, told, "two live owners")
-			assert.ErrorIs(t, unlock(), rlock.ErrLost)
-			assert.NoError(t, unlockNext())
-		})
-	}
-	wg.Wait()
+	redistest.Virtual(t, func(t *testing.T) {
+		const lease, delay = 10 * time.Second, 500 * time.Millisecond
+		proxy := redistest.StartProxy(t, redistest.Shared(t))
+		b := newFixture(t)
+		far := newClient(t, redistest.Dial(t, proxy.Addr(), oneConn)) // none is made on the slow way
+		loadScripts(t, far)
+		proxy.Delay(delay)
+		var wg sync.WaitGroup
+		for i := range 20 {
+			wg.Go(func() {
+				name := fmt.Sprintf("%s:%d", b.name, i)
+				ctx, unlock, err := far.Mutex(name, rlock.WithLease(lease)).Lock(context.Background())
+				if !assert.NoError(t, err) {
+					return
+				}
+				_, unlockNext, err := b.Mutex(name).Lock(context.Background())
+				told := ctx.Err()
+				assert.NoError(t, err)
+				assert.Error(t, told, "two live owners")
+				assert.ErrorIs(t, unlock(), rlock.ErrLost)
+				assert.NoError(t, unlockNext())
+			})
+		}
+		wg.Wait()
+	})
 }
 
 // The lease belongs to the hold, not to the handle: {lease, none} x {first, re-entry}, on one handle
@@ -131,7 +135,7 @@ func TestLeaseOfReentries(t *testing.T) {
 		{short, long, long, long, false},
 		{long, short, long, long, false},
 	} {
-		t.Run(fmt.Sprintf("outer=%v/inner=%v", tc.outer, tc.inner), func(t *testing.T) {
+		redistest.RunVirtual(t, fmt.Sprintf("outer=%v/inner=%v", tc.outer, tc.inner), func(t *testing.T) {
 			b := newFixture(t, rlock.Options{WatchdogTimeout: watchdog})
 			handle := func(lease time.Duration) *rlock.Mutex {
 				if lease == none {
@@ -159,20 +163,21 @@ func TestLeaseOfReentries(t *testing.T) {
 // A section without a lease is kept alive inside one that has a short one, and the renewals end
 // with it.
 func TestRenewedReentryInAFixedLease(t *testing.T) {
-	redistest.Parallel(t)
-	b := newFixture(t, rlock.Options{WatchdogTimeout: shortWatchdog})
-	ctx, unlock, err := b.Mutex(b.name, rlock.WithLease(shortWatchdog*2/3)).Lock(context.Background())
-	require.NoError(t, err)
-	inner, unlockInner, err := b.Mutex(b.name).Lock(ctx)
-	require.NoError(t, err)
-	for _, ttl := range b.watch(t, b.name, shortWatchdog+shortWatchdog/4) {
-		require.Positive(t, ttl)
-	}
-	require.NoError(t, inner.Err())
-	require.NoError(t, unlockInner())
-	<-ctx.Done()
-	require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
-	require.ErrorIs(t, unlock(), rlock.ErrLost)
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t, rlock.Options{WatchdogTimeout: shortWatchdog})
+		ctx, unlock, err := b.Mutex(b.name, rlock.WithLease(shortWatchdog*2/3)).Lock(context.Background())
+		require.NoError(t, err)
+		inner, unlockInner, err := b.Mutex(b.name).Lock(ctx)
+		require.NoError(t, err)
+		for _, ttl := range b.watch(t, b.name, shortWatchdog+shortWatchdog/4) {
+			require.Positive(t, ttl)
+		}
+		require.NoError(t, inner.Err())
+		require.NoError(t, unlockInner())
+		<-ctx.Done()
+		require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
+		require.ErrorIs(t, unlock(), rlock.ErrLost)
+	})
 }
 
 // G7: after an unlock nothing renews the key: not when the same owner holds it again with a lease
@@ -240,59 +245,62 @@ func TestWatchdogEndsWithCancelledAcquires(t *testing.T) {
 // Two owners of one process hand the lock over at the moments of renewals: neither ends the
 // other's renewals, and the last hold outlives its watchdog time.
 func TestRenewalSurvivesHandOver(t *testing.T) {
-	redistest.Parallel(t)
-	b := newFixture(t, rlock.Options{WatchdogTimeout: shortWatchdog})
-	section := func(m *rlock.Mutex, d time.Duration) {
-		assert.NoError(t, m.Do(context.Background(), func(ctx context.Context) error {
-			timer := time.NewTimer(d)
-			defer timer.Stop()
-			select {
-			case <-timer.C:
-				return nil
-			case <-ctx.Done():
-				return context.Cause(ctx)
-			}
-		}))
-	}
-	var wg sync.WaitGroup
-	for i := range 20 {
-		m := b.Mutex(fmt.Sprintf("%s:%d", b.name, i))
-		due := shortWatchdog/3 - time.Duration(i)*5*time.Millisecond // at about that time
-		wg.Go(func() {
-			section(m, due)
-			section(m, shortWatchdog+shortWatchdog/4)
-		})
-		wg.Go(func() { section(m, due) })
-	}
-	wg.Wait()
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t, rlock.Options{WatchdogTimeout: shortWatchdog})
+		section := func(m *rlock.Mutex, d time.Duration) {
+			assert.NoError(t, m.Do(context.Background(), func(ctx context.Context) error {
+				timer := time.NewTimer(d)
+				defer timer.Stop()
+				select {
+				case <-timer.C:
+					return nil
+				case <-ctx.Done():
+					return context.Cause(ctx)
+				}
+			}))
+		}
+		var wg sync.WaitGroup
+		for i := range 20 {
+			m := b.Mutex(fmt.Sprintf("%s:%d", b.name, i))
+			due := shortWatchdog/3 - time.Duration(i)*5*time.Millisecond // at about that time
+			wg.Go(func() {
+				section(m, due)
+				section(m, shortWatchdog+shortWatchdog/4)
+			})
+			wg.Go(func() { section(m, due) })
+		}
+		wg.Wait()
+	})
 }
 
 func TestManyHoldsNoneLost(t *testing.T) {
-	const n, watchdog = 10_000, 2 * shortWatchdog // 10,000 Locks take their time, too
-	s := redistest.Start(t)
-	b := fixture{rdb: s.Client(t), name: "many"}
-	b.Client = newClient(t, b.rdb, rlock.Options{WatchdogTimeout: watchdog})
-	ctxs := make([]context.Context, n)
-	unlocks := make([]rlock.UnlockFunc, n)
-	inParallel(n, func(i int) {
-		var err error
-		ctxs[i], unlocks[i], err = b.Mutex(fmt.Sprintf("%s:%d", b.name, i)).Lock(context.Background())
-		assert.NoError(t, err)
-	})
-	before := redistest.Commands(t, b.rdb)
-	sleep(watchdog + watchdog/3) // four renewals of each
-	after := redistest.Commands(t, b.rdb)
-	calls := after["evalsha"] - before["evalsha"]
-	t.Logf("%d script calls renewed %d holds four times", calls, n)
-	require.Less(t, calls, int64(4*n/30), "renewals are batched")
-	lost := 0
-	for _, ctx := range ctxs {
-		if ctx.Err() != nil {
-			lost++
+	redistest.Virtual(t, func(t *testing.T) {
+		const n, watchdog = 10_000, 2 * shortWatchdog // 10,000 Locks take their time, too
+		s := redistest.Start(t)
+		b := fixture{rdb: s.Client(t), name: "many"}
+		b.Client = newClient(t, b.rdb, rlock.Options{WatchdogTimeout: watchdog})
+		ctxs := make([]context.Context, n)
+		unlocks := make([]rlock.UnlockFunc, n)
+		inParallel(n, func(i int) {
+			var err error
+			ctxs[i], unlocks[i], err = b.Mutex(fmt.Sprintf("%s:%d", b.name, i)).Lock(context.Background())
+			assert.NoError(t, err)
+		})
+		before := redistest.Commands(t, b.rdb)
+		sleep(watchdog + watchdog/3) // four renewals of each
+		after := redistest.Commands(t, b.rdb)
+		calls := after["evalsha"] - before["evalsha"]
+		t.Logf("%d script calls renewed %d holds four times", calls, n)
+		require.Less(t, calls, int64(4*n/30), "renewals are batched")
+		lost := 0
+		for _, ctx := range ctxs {
+			if ctx.Err() != nil {
+				lost++
+			}
 		}
-	}
-	require.Zero(t, lost)
-	inParallel(n, func(i int) { assert.NoError(t, unlocks[i]()) })
+		require.Zero(t, lost)
+		inParallel(n, func(i int) { assert.NoError(t, unlocks[i]()) })
+	})
 }
 
 // inParallel calls f with 0 to n-1 on 64 goroutines.

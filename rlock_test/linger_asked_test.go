@@ -25,8 +25,7 @@ func TestLingerIsAskedFor(t *testing.T) {
 		"all":       func(c *rlock.Client, name string) rlock.Locker { return rlock.All(c.Mutex(name), c.Mutex(name+":2")) },
 	}
 	for kind, of := range waiters {
-		t.Run(kind, func(t *testing.T) {
-			redistest.Parallel(t)
+		redistest.RunVirtual(t, kind, func(t *testing.T) {
 			b := newFixture(t)
 			m := b.Mutex(b.name, rlock.WithLinger(long))
 			keep(t, b.Client, m)
@@ -50,41 +49,43 @@ func TestLingerIsAskedFor(t *testing.T) {
 
 // Somebody may ask while a section is open: its unlock gives the lock up.
 func TestLingerIsAskedForInASection(t *testing.T) {
-	redistest.Parallel(t)
-	b := newFixture(t)
-	m := b.Mutex(b.name, rlock.WithLinger(long))
-	keep(t, b.Client, m)
-	_, unlock, err := m.Lock(context.Background())
-	require.NoError(t, err)
-	waiter := lockAsync(t, newClient(t, b.rdb).Mutex(b.name))
-	b.awaitPlace(t, b.name)
-	waiter.stillWaits(t)
-	require.NoError(t, unlock())
-	waiter.getAndUnlock(t, soon)
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		m := b.Mutex(b.name, rlock.WithLinger(long))
+		keep(t, b.Client, m)
+		_, unlock, err := m.Lock(context.Background())
+		require.NoError(t, err)
+		waiter := lockAsync(t, newClient(t, b.rdb).Mutex(b.name))
+		b.awaitPlace(t, b.name)
+		waiter.stillWaits(t)
+		require.NoError(t, unlock())
+		waiter.getAndUnlock(t, soon)
+	})
 }
 
 // No message announces a waiter that came before the process had the lock: the process looks for it.
 func TestLingerFindsThoseWhoWaitedBefore(t *testing.T) {
-	redistest.Parallel(t)
-	b := newFixture(t)
-	m := b.Mutex(b.name, rlock.WithLinger(long))
-	keep(t, b.Client, b.Mutex(b.name+":ear", rlock.WithLinger(long)))
-	_, unlock, err := newClient(t, b.rdb).Mutex(b.name).Lock(context.Background())
-	require.NoError(t, err)
-	first := lockAsync(t, m)
-	b.awaitPlace(t, b.name)
-	second := lockAsync(t, newClient(t, b.rdb).Mutex(b.name))
-	redistest.Eventually(t, testTimeout, func() bool {
-		n, err := b.do(t, "ZCARD", "rlock_queue:{"+b.name+"}").AsInt64()
-		return err == nil && n == 2
-	}, "both waiters must be in line")
-	require.NoError(t, unlock())
-	got := first.get(t, soon)
-	require.NoError(t, got.err)
-	sleep(1100 * time.Millisecond) // longer than a recent wait counts
-	second.stillWaits(t)
-	require.NoError(t, got.unlock())
-	second.getAndUnlock(t, soon)
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		m := b.Mutex(b.name, rlock.WithLinger(long))
+		keep(t, b.Client, b.Mutex(b.name+":ear", rlock.WithLinger(long)))
+		_, unlock, err := newClient(t, b.rdb).Mutex(b.name).Lock(context.Background())
+		require.NoError(t, err)
+		first := lockAsync(t, m)
+		b.awaitPlace(t, b.name)
+		second := lockAsync(t, newClient(t, b.rdb).Mutex(b.name))
+		redistest.Eventually(t, testTimeout, func() bool {
+			n, err := b.do(t, "ZCARD", "rlock_queue:{"+b.name+"}").AsInt64()
+			return err == nil && n == 2
+		}, "both waiters must be in line")
+		require.NoError(t, unlock())
+		got := first.get(t, soon)
+		require.NoError(t, got.err)
+		sleep(1100 * time.Millisecond) // longer than a recent wait counts
+		second.stillWaits(t)
+		require.NoError(t, got.unlock())
+		second.getAndUnlock(t, soon)
+	})
 }
 
 // A kept lock costs a waiter two round trips more than a free lock. It costs a third if the lock is handed over while the waiter, now
@@ -124,24 +125,25 @@ func TestLingerCostsAWaiterTwoRoundTrips(t *testing.T) {
 
 // Waiters that cannot ask (Redisson, older versions) wait for d at most.
 func TestLingerBesideThoseWhoCannotAsk(t *testing.T) {
-	redistest.Parallel(t)
-	b := newFixture(t)
-	const d = 2 * time.Second
-	m := b.Mutex(b.name, rlock.WithLinger(d))
-	keep(t, b.Client, m)
-	last := time.Now()
-	listener, cancel := b.rdb.Dedicate()
-	defer cancel()
-	told := make(chan string, 1)
-	listener.SetPubSubHooks(rueidis.PubSubHooks{OnMessage: func(m rueidis.PubSubMessage) { told <- m.Message }})
-	require.NoError(t, listener.Do(context.Background(), listener.B().Subscribe().Channel("redisson_lock__channel:{"+b.name+"}").Build()).Error())
-	select {
-	case text := <-told:
-		require.Equal(t, "0", text)
-	case <-time.After(d + soon):
-		require.FailNow(t, "not told")
-	}
-	require.Less(t, time.Since(last), d+soon)
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		const d = 2 * time.Second
+		m := b.Mutex(b.name, rlock.WithLinger(d))
+		keep(t, b.Client, m)
+		last := time.Now()
+		listener, cancel := b.rdb.Dedicate()
+		defer cancel()
+		told := make(chan string, 1)
+		listener.SetPubSubHooks(rueidis.PubSubHooks{OnMessage: func(m rueidis.PubSubMessage) { told <- m.Message }})
+		require.NoError(t, listener.Do(context.Background(), listener.B().Subscribe().Channel("redisson_lock__channel:{"+b.name+"}").Build()).Error())
+		select {
+		case text := <-told:
+			require.Equal(t, "0", text)
+		case <-time.After(d + soon):
+			require.FailNow(t, "not told")
+		}
+		require.Less(t, time.Since(last), d+soon)
+	})
 }
 
 // The same, however often the process uses the lock meanwhile.
@@ -180,32 +182,33 @@ func TestLingerInUseBesideThoseWhoCannotAsk(t *testing.T) {
 
 // G4: a run of hand-offs ends for kept locks, too: competing processes take turns.
 func TestLingerTakesTurns(t *testing.T) {
-	redistest.Parallel(t)
-	b := newFixture(t)
-	clients := []*rlock.Client{b.Client, newClient(t, b.rdb)}
-	for _, c := range clients {
-		keep(t, c, c.Mutex(redistest.Name(t), rlock.WithLinger(long)))
-	}
-	var inside [2]int
-	until := time.Now().Add(2 * time.Second)
-	var all sync.WaitGroup
-	for i, c := range clients {
-		m := c.Mutex(b.name, rlock.WithLinger(long))
-		for range 4 {
-			all.Go(func() {
-				for time.Now().Before(until) {
-					err := m.Do(context.Background(), func(context.Context) error {
-						inside[i]++
-						sleep(time.Millisecond)
-						return nil
-					})
-					if err != nil {
-						t.Error(err)
-					}
-				}
-			})
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		clients := []*rlock.Client{b.Client, newClient(t, b.rdb)}
+		for _, c := range clients {
+			keep(t, c, c.Mutex(redistest.Name(t), rlock.WithLinger(long)))
 		}
-	}
-	all.Wait()
-	require.Greater(t, min(inside[0], inside[1])*4, max(inside[0], inside[1]), "%v", inside)
+		var inside [2]int
+		until := time.Now().Add(2 * time.Second)
+		var all sync.WaitGroup
+		for i, c := range clients {
+			m := c.Mutex(b.name, rlock.WithLinger(long))
+			for range 4 {
+				all.Go(func() {
+					for time.Now().Before(until) {
+						err := m.Do(context.Background(), func(context.Context) error {
+							inside[i]++
+							sleep(time.Millisecond)
+							return nil
+						})
+						if err != nil {
+							t.Error(err)
+						}
+					}
+				})
+			}
+		}
+		all.Wait()
+		require.Greater(t, min(inside[0], inside[1])*4, max(inside[0], inside[1]), "%v", inside)
+	})
 }

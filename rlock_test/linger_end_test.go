@@ -22,8 +22,7 @@ func TestLingerEndsWithTheClient(t *testing.T) {
 		"Close":    func(c *rlock.Client) error { c.Close(); return nil },
 		"Shutdown": func(c *rlock.Client) error { return c.Shutdown(context.Background()) },
 	} {
-		t.Run(name, func(t *testing.T) {
-			redistest.Parallel(t)
+		redistest.RunVirtual(t, name, func(t *testing.T) {
 			b := newFixture(t)
 			keep(t, b.Client, b.Mutex(b.name, rlock.WithLinger(long)))
 			keep(t, b.Client, b.FencedMutex(b.name+":2", rlock.WithLinger(long)))
@@ -45,51 +44,53 @@ func TestLingerEndsWithTheClient(t *testing.T) {
 // G1, G2: the next renewal notices that a kept lock was unlocked by force. No loss is reported, since nobody was
 // inside.
 func TestLingerIsForcedOpen(t *testing.T) {
-	redistest.Parallel(t)
-	b := newBareFixture(t)
-	b.Client = newClient(t, b.rdb, rlock.Options{WatchdogTimeout: shortWatchdog, Trace: &rlock.Trace{
-		Lost: func(context.Context, rlock.LostInfo) { t.Error("a loss was reported") },
-	}})
-	m := b.Mutex(b.name, rlock.WithLinger(long))
-	keep(t, b.Client, m)
-	other := newClient(t, b.rdb).Mutex(b.name)
-	held, err := other.ForceUnlock(context.Background())
-	require.NoError(t, err)
-	require.True(t, held)
-	_, unlock, err := other.TryLock(context.Background(), 0)
-	require.NoError(t, err)
-	redistest.Eventually(t, shortWatchdog/3+soon, func() bool { return b.Stats().Idle == 0 }, "noticed")
-	_, _, err = m.TryLock(context.Background(), 0)
-	require.ErrorIs(t, err, rlock.ErrNotAcquired)
-	require.NoError(t, unlock())
-	require.Zero(t, b.Stats().Lost)
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newBareFixture(t)
+		b.Client = newClient(t, b.rdb, rlock.Options{WatchdogTimeout: shortWatchdog, Trace: &rlock.Trace{
+			Lost: func(context.Context, rlock.LostInfo) { t.Error("a loss was reported") },
+		}})
+		m := b.Mutex(b.name, rlock.WithLinger(long))
+		keep(t, b.Client, m)
+		other := newClient(t, b.rdb).Mutex(b.name)
+		held, err := other.ForceUnlock(context.Background())
+		require.NoError(t, err)
+		require.True(t, held)
+		_, unlock, err := other.TryLock(context.Background(), 0)
+		require.NoError(t, err)
+		redistest.Eventually(t, shortWatchdog/3+soon, func() bool { return b.Stats().Idle == 0 }, "noticed")
+		_, _, err = m.TryLock(context.Background(), 0)
+		require.ErrorIs(t, err, rlock.ErrNotAcquired)
+		require.NoError(t, unlock())
+		require.Zero(t, b.Stats().Lost)
 
-	// By the Client itself: at once.
-	redistest.Eventually(t, testTimeout, func() bool { lockAndUnlock(t, m); return b.Stats().Idle == 1 }, "kept")
-	held, err = b.Mutex(b.name).ForceUnlock(context.Background())
-	require.NoError(t, err)
-	require.True(t, held)
-	require.Zero(t, b.Stats().Idle)
-	require.False(t, b.exists(t, b.name))
+		// By the Client itself: at once.
+		redistest.Eventually(t, testTimeout, func() bool { lockAndUnlock(t, m); return b.Stats().Idle == 1 }, "kept")
+		held, err = b.Mutex(b.name).ForceUnlock(context.Background())
+		require.NoError(t, err)
+		require.True(t, held)
+		require.Zero(t, b.Stats().Idle)
+		require.False(t, b.exists(t, b.name))
+	})
 }
 
 // After a kill or a cut connection, others wait for the rest of the lease, as usual. The process's own Lock does not
 // use a kept lock that it cannot trust.
 func TestLingerOfADeadProcess(t *testing.T) {
-	redistest.Parallel(t)
-	keeper, proxy, past := behindProxy(t, anyWay, rlock.Options{WatchdogTimeout: shortWatchdog})
-	m := keeper.Mutex(past.name, rlock.WithLinger(long))
-	keep(t, keeper, m)
-	proxy.BlackHole(true)
-	waiter := lockAsync(t, past.Mutex(past.name))
-	got := waiter.get(t, shortWatchdog+soon)
-	require.NoError(t, got.err)
-	_, _, err := m.TryLock(context.Background(), 0)
-	require.Error(t, err, "somebody else has it")
-	proxy.BlackHole(false)
-	require.NoError(t, got.unlock())
-	redistest.Eventually(t, testTimeout, func() bool { return keeper.Stats().Idle == 0 }, "lost")
-	require.Zero(t, keeper.Stats().Lost)
+	redistest.Virtual(t, func(t *testing.T) {
+		keeper, proxy, past := behindProxy(t, anyWay, rlock.Options{WatchdogTimeout: shortWatchdog})
+		m := keeper.Mutex(past.name, rlock.WithLinger(long))
+		keep(t, keeper, m)
+		proxy.BlackHole(true)
+		waiter := lockAsync(t, past.Mutex(past.name))
+		got := waiter.get(t, shortWatchdog+soon)
+		require.NoError(t, got.err)
+		_, _, err := m.TryLock(context.Background(), 0)
+		require.Error(t, err, "somebody else has it")
+		proxy.BlackHole(false)
+		require.NoError(t, got.unlock())
+		redistest.Eventually(t, testTimeout, func() bool { return keeper.Stats().Idle == 0 }, "lost")
+		require.Zero(t, keeper.Stats().Lost)
+	})
 }
 
 // While nobody can ask, no lock is kept; afterwards locks are kept again.

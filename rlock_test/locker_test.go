@@ -53,7 +53,7 @@ func TestDoValueOfAnyLocker(t *testing.T) {
 		{name: "unlock fails", lock: fakeLock{unlockErr: broken}, value: 42, unlocked: 1, errs: []error{broken}},
 		{name: "both fail", lock: fakeLock{unlockErr: broken}, returns: mine, value: 42, unlocked: 1, errs: []error{broken, mine}},
 	} {
-		t.Run(row.name, func(t *testing.T) {
+		redistest.RunVirtual(t, row.name, func(t *testing.T) {
 			l := &row.lock
 			value, err := rlock.DoValue(ctx, l, func(ctx context.Context) (int, error) {
 				require.Same(t, l, ctx.Value(fakeKey{}), "the ctx of the section")
@@ -79,20 +79,22 @@ func TestDoValueOfAnyLocker(t *testing.T) {
 
 // TryDo runs its function only with the lock, and waits no longer than its wait.
 func TestTryDo(t *testing.T) {
-	b := newFixture(t)
-	m, ctx := b.Mutex(b.name), context.Background()
-	mine := errors.New("mine")
-	require.Same(t, mine, m.TryDo(ctx, 0, func(ctx context.Context) error {
-		held, err := m.IsHeld(ctx)
-		require.NoError(t, err)
-		require.True(t, held)
-		for _, wait := range []time.Duration{0, 20 * time.Millisecond} {
-			began := time.Now()
-			err := m.TryDo(rlock.Detach(ctx), wait, func(context.Context) error { panic("not with the lock") })
-			require.ErrorIs(t, err, rlock.ErrNotAcquired)
-			require.GreaterOrEqual(t, time.Since(began), wait)
-		}
-		return mine
-	}))
-	redistest.Eventually(t, soon, func() bool { return !b.exists(t, b.name) }, "unlocked, and not left to those that gave up")
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		m, ctx := b.Mutex(b.name), context.Background()
+		mine := errors.New("mine")
+		require.Same(t, mine, m.TryDo(ctx, 0, func(ctx context.Context) error {
+			held, err := m.IsHeld(ctx)
+			require.NoError(t, err)
+			require.True(t, held)
+			for _, wait := range []time.Duration{0, 20 * time.Millisecond} {
+				began := time.Now()
+				err := m.TryDo(rlock.Detach(ctx), wait, func(context.Context) error { panic("not with the lock") })
+				require.ErrorIs(t, err, rlock.ErrNotAcquired)
+				require.GreaterOrEqual(t, time.Since(began), wait)
+			}
+			return mine
+		}))
+		redistest.Eventually(t, soon, func() bool { return !b.exists(t, b.name) }, "unlocked, and not left to those that gave up")
+	})
 }

@@ -66,8 +66,7 @@ func (j *hangingCode) ways() map[string]rlock.Options {
 func TestHangingLogger(t *testing.T) {
 	redistest.Parallel(t)
 	for _, way := range []string{"Logger", "Lost", "Renewed"} {
-		t.Run(way, func(t *testing.T) {
-			redistest.Parallel(t)
+		redistest.RunVirtual(t, way, func(t *testing.T) {
 			b := newFixture(t)
 			j, _ := newJam(t)
 			o := j.ways()[way]
@@ -128,26 +127,27 @@ func TestHangingLoggerOfAQuorum(t *testing.T) {
 // G2: all sections whose lease is over are cancelled before the first line of the log is written, and each loss is in the log, or counted
 // there as dropped.
 func TestLossesAreToldBeforeTheyAreLogged(t *testing.T) {
-	redistest.Parallel(t)
-	b := newFixture(t)
-	j, goOn := newJam(t)
-	c := newClient(t, b.rdb, rlock.Options{Logger: slog.New(j)})
-	const n = 1500 // more than lines are kept
-	m := make([]rlock.Locker, n)
-	for i := range m {
-		m[i] = c.Mutex(fmt.Sprintf("{%s}:%d", b.name, i), rlock.WithLease(time.Second))
-	}
-	var ends sync.WaitGroup
-	for i := 0; i < n; i += 500 {
-		ctx, _, err := rlock.All(m[i : i+500]...).Lock(context.Background())
-		require.NoError(t, err)
-		ends.Go(func() { <-ctx.Done() }) // ends with the lease
-	}
-	require.NoError(t, within(t, async(func() error { ends.Wait(); return nil }), testTimeout))
-	redistest.Eventually(t, testTimeout, func() bool { return c.Stats().Lost == n }, "all are told")
-	require.Zero(t, j.lines.Load())
-	goOn()
-	redistest.Eventually(t, testTimeout, func() bool { return j.lines.Load() == n }, "all are logged or counted")
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		j, goOn := newJam(t)
+		c := newClient(t, b.rdb, rlock.Options{Logger: slog.New(j)})
+		const n = 1500 // more than lines are kept
+		m := make([]rlock.Locker, n)
+		for i := range m {
+			m[i] = c.Mutex(fmt.Sprintf("{%s}:%d", b.name, i), rlock.WithLease(time.Second))
+		}
+		var ends sync.WaitGroup
+		for i := 0; i < n; i += 500 {
+			ctx, _, err := rlock.All(m[i : i+500]...).Lock(context.Background())
+			require.NoError(t, err)
+			ends.Go(func() { <-ctx.Done() }) // ends with the lease
+		}
+		require.NoError(t, within(t, async(func() error { ends.Wait(); return nil }), testTimeout))
+		redistest.Eventually(t, testTimeout, func() bool { return c.Stats().Lost == n }, "all are told")
+		require.Zero(t, j.lines.Load())
+		goOn()
+		redistest.Eventually(t, testTimeout, func() bool { return j.lines.Load() == n }, "all are logged or counted")
+	})
 }
 
 // hookFails makes functions of a Trace that fail when they are on: they panic, or end their goroutine as a test does that fails.
@@ -196,153 +196,157 @@ func outcome(f func()) any {
 
 // A function of a Trace that panics, or ends the goroutine, does so to its caller alone, and leaves no lock held and no name blocked.
 func TestHooksThatPanic(t *testing.T) {
-	var h hookFails
-	for hook, trace := range h.traces() {
-		b := newFixture(t, rlock.Options{Trace: trace})
-		var quorum []rlock.Locker
-		clients := []*rlock.Client{b.Client}
-		for range 3 {
-			c := newClient(t, redistest.Start(t).Client(t), rlock.Options{Trace: trace})
-			clients, quorum = append(clients, c), append(quorum, c.Mutex(b.name))
-		}
-		rw := b.RWMutex(b.name + ":rw")
-		locks := map[string]rlock.Locker{
-			"mutex":              b.Mutex(b.name),
-			"taken for longer":   b.Mutex(b.name+":min", rlock.WithMinHold(time.Hour)),
-			"fenced":             b.FencedMutex(b.name),
-			"fair":               b.FairMutex(b.name + ":fair"),
-			"read":               rw.Read(),
-			"write":              rw.Write(),
-			"upgradeable":        rw.Upgradeable(),
-			"all":                rlock.All(b.Mutex(b.name), b.FencedMutex(b.name+":2"), rw.Write()),
-			"all of upgradeable": rlock.All(b.Mutex(b.name), rw.Upgradeable(), rw.Read()),
-			"quorum":             rlock.Quorum(quorum...),
-			"all of a quorum":    rlock.All(b.Mutex(b.name), rlock.Quorum(quorum...)),
-		}
-		for kind, l := range locks {
-			for _, exits := range []bool{false, true} {
-				what := fmt.Sprintf("%s of %s, Goexit: %v", hook, kind, exits)
-				want := any(hookPanic)
-				if exits {
-					want = "Goexit"
-				}
-				h.exits.Store(exits)
-				switch hook {
-				case "Waiting":
-					if kind == "taken for longer" {
-						continue
-					}
-					if exits { // that goroutine is not the caller's
-						want = "returned"
-					}
-					holder := l
-					if kind == "read" {
-						holder = rw.Write()
-					}
-					_, unlock, err := holder.Lock(context.Background())
-					require.NoError(t, err, what)
-					h.on.Store(true)
-					calls, ended := h.calls.Load(), make(chan any, 1)
-					go func() {
-						ended <- outcome(func() { // ends with the Lock
-							if _, unlock, err := l.Lock(context.Background()); assert.NoError(t, err) {
-								assert.NoError(t, unlock())
-							}
-						})
-					}()
-					redistest.Eventually(t, testTimeout, func() bool { return h.calls.Load() > calls }, what)
-					if !exits {
-						require.Equal(t, want, <-ended, "%s: it waits no longer", what)
-					}
-					require.NoError(t, unlock(), what)
+	redistest.Virtual(t, func(t *testing.T) {
+		var h hookFails
+		for hook, trace := range h.traces() {
+			b := newFixture(t, rlock.Options{Trace: trace})
+			var quorum []rlock.Locker
+			clients := []*rlock.Client{b.Client}
+			for range 3 {
+				c := newClient(t, redistest.Start(t).Client(t), rlock.Options{Trace: trace})
+				clients, quorum = append(clients, c), append(quorum, c.Mutex(b.name))
+			}
+			rw := b.RWMutex(b.name + ":rw")
+			locks := map[string]rlock.Locker{
+				"mutex":              b.Mutex(b.name),
+				"taken for longer":   b.Mutex(b.name+":min", rlock.WithMinHold(time.Hour)),
+				"fenced":             b.FencedMutex(b.name),
+				"fair":               b.FairMutex(b.name + ":fair"),
+				"read":               rw.Read(),
+				"write":              rw.Write(),
+				"upgradeable":        rw.Upgradeable(),
+				"all":                rlock.All(b.Mutex(b.name), b.FencedMutex(b.name+":2"), rw.Write()),
+				"all of upgradeable": rlock.All(b.Mutex(b.name), rw.Upgradeable(), rw.Read()),
+				"quorum":             rlock.Quorum(quorum...),
+				"all of a quorum":    rlock.All(b.Mutex(b.name), rlock.Quorum(quorum...)),
+			}
+			for kind, l := range locks {
+				for _, exits := range []bool{false, true} {
+					what := fmt.Sprintf("%s of %s, Goexit: %v", hook, kind, exits)
+					want := any(hookPanic)
 					if exits {
-						require.Equal(t, want, <-ended, what)
+						want = "Goexit"
 					}
-				case "Failed":
-					over, cancel := context.WithCancel(context.Background())
-					cancel()
-					h.on.Store(true)
-					require.Equal(t, want, outcome(func() { _, _, _ = l.Lock(over) }), what)
-				case "Acquired", "Released":
-					if kind == "taken for longer" && hook == "Released" {
-						continue
-					}
-					h.on.Store(true)
-					require.Equal(t, want, outcome(func() {
-						_, err := rlock.DoValue(context.Background(), l, func(context.Context) (int, error) { return 0, nil })
-						assert.NoError(t, err)
-					}), what)
-				}
-				h.on.Store(false)
-				if kind != "taken for longer" || hook == "Acquired" {
-					_, unlock, err := l.TryLock(context.Background(), testTimeout)
-					require.NoError(t, err, what)
-					if kind != "taken for longer" {
+					h.exits.Store(exits)
+					switch hook {
+					case "Waiting":
+						if kind == "taken for longer" {
+							continue
+						}
+						if exits { // that goroutine is not the caller's
+							want = "returned"
+						}
+						holder := l
+						if kind == "read" {
+							holder = rw.Write()
+						}
+						_, unlock, err := holder.Lock(context.Background())
+						require.NoError(t, err, what)
+						h.on.Store(true)
+						calls, ended := h.calls.Load(), make(chan any, 1)
+						go func() {
+							ended <- outcome(func() { // ends with the Lock
+								if _, unlock, err := l.Lock(context.Background()); assert.NoError(t, err) {
+									assert.NoError(t, unlock())
+								}
+							})
+						}()
+						redistest.Eventually(t, testTimeout, func() bool { return h.calls.Load() > calls }, what)
+						if !exits {
+							require.Equal(t, want, <-ended, "%s: it waits no longer", what)
+						}
 						require.NoError(t, unlock(), what)
-					} else {
-						_, err := b.Mutex(b.name + ":min").ForceUnlock(context.Background())
-						require.NoError(t, err)
-						require.ErrorIs(t, unlock(), rlock.ErrLost)
+						if exits {
+							require.Equal(t, want, <-ended, what)
+						}
+					case "Failed":
+						over, cancel := context.WithCancel(context.Background())
+						cancel()
+						h.on.Store(true)
+						require.Equal(t, want, outcome(func() { _, _, _ = l.Lock(over) }), what)
+					case "Acquired", "Released":
+						if kind == "taken for longer" && hook == "Released" {
+							continue
+						}
+						h.on.Store(true)
+						require.Equal(t, want, outcome(func() {
+							_, err := rlock.DoValue(context.Background(), l, func(context.Context) (int, error) { return 0, nil })
+							assert.NoError(t, err)
+						}), what)
 					}
-				}
-				for _, c := range clients {
-					require.Zero(t, c.Stats().Holds, what)
-					require.Zero(t, c.Stats().Waiting, what)
+					h.on.Store(false)
+					if kind != "taken for longer" || hook == "Acquired" {
+						_, unlock, err := l.TryLock(context.Background(), testTimeout)
+						require.NoError(t, err, what)
+						if kind != "taken for longer" {
+							require.NoError(t, unlock(), what)
+						} else {
+							_, err := b.Mutex(b.name + ":min").ForceUnlock(context.Background())
+							require.NoError(t, err)
+							require.ErrorIs(t, unlock(), rlock.ErrLost)
+						}
+					}
+					for _, c := range clients {
+						require.Zero(t, c.Stats().Holds, what)
+						require.Zero(t, c.Stats().Waiting, what)
+					}
 				}
 			}
+			if hook == "Released" || hook == "Acquired" { // in the middle of a Downgrade
+				writer, unlock, err := rw.Write().Lock(context.Background())
+				require.NoError(t, err)
+				h.exits.Store(false)
+				h.on.Store(true)
+				require.Equal(t, hookPanic, outcome(func() { _, _, _ = rw.Downgrade(writer) }))
+				h.on.Store(false)
+				_ = unlock()
+				require.Zero(t, b.Stats().Holds)
+				require.NoError(t, rw.Write().Do(context.Background(), nothing))
+			}
 		}
-		if hook == "Released" || hook == "Acquired" { // in the middle of a Downgrade
-			writer, unlock, err := rw.Write().Lock(context.Background())
-			require.NoError(t, err)
-			h.exits.Store(false)
-			h.on.Store(true)
-			require.Equal(t, hookPanic, outcome(func() { _, _, _ = rw.Downgrade(writer) }))
-			h.on.Store(false)
-			_ = unlock()
-			require.Zero(t, b.Stats().Holds)
-			require.NoError(t, rw.Write().Do(context.Background(), nothing))
-		}
-	}
+	})
 }
 
 // The panics of functions that a Client calls on a goroutine of its own are logged, and the next calls are made.
 func TestHooksThatPanicAreLogged(t *testing.T) {
-	for _, own := range []bool{true, false} {
-		var log lockedBuffer
-		to := slog.New(slog.NewTextHandler(&log, nil))
-		var renewed, losses atomic.Int32
-		o := rlock.Options{WatchdogTimeout: 300 * time.Millisecond, Trace: &rlock.Trace{
-			Renewed: func(rlock.RenewedInfo) {
-				renewed.Add(1)
-				panic("renewed")
-			},
-			Lost: func(context.Context, rlock.LostInfo) {
-				losses.Add(1)
-				panic("lost")
-			},
-		}}
-		if own {
-			o.Logger = to
-		} else {
-			old := slog.Default()
-			slog.SetDefault(to)
-			t.Cleanup(func() { slog.SetDefault(old) })
-		}
-		b := newFixture(t, o)
-		held, unlock, err := b.Mutex(b.name).Lock(context.Background())
-		require.NoError(t, err)
-		redistest.Eventually(t, testTimeout, func() bool { return renewed.Load() > 1 }, "renewed again")
-		for i := range 2 {
-			lost, _, err := b.Mutex(fmt.Sprint(b.name, i), rlock.WithLease(time.Millisecond)).Lock(context.Background())
-			if err == nil {
-				<-lost.Done()
+	redistest.Virtual(t, func(t *testing.T) {
+		for _, own := range []bool{true, false} {
+			var log lockedBuffer
+			to := slog.New(slog.NewTextHandler(&log, nil))
+			var renewed, losses atomic.Int32
+			o := rlock.Options{WatchdogTimeout: 300 * time.Millisecond, Trace: &rlock.Trace{
+				Renewed: func(rlock.RenewedInfo) {
+					renewed.Add(1)
+					panic("renewed")
+				},
+				Lost: func(context.Context, rlock.LostInfo) {
+					losses.Add(1)
+					panic("lost")
+				},
+			}}
+			if own {
+				o.Logger = to
+			} else {
+				old := slog.Default()
+				slog.SetDefault(to)
+				t.Cleanup(func() { slog.SetDefault(old) })
 			}
+			b := newFixture(t, o)
+			held, unlock, err := b.Mutex(b.name).Lock(context.Background())
+			require.NoError(t, err)
+			redistest.Eventually(t, testTimeout, func() bool { return renewed.Load() > 1 }, "renewed again")
+			for i := range 2 {
+				lost, _, err := b.Mutex(fmt.Sprint(b.name, i), rlock.WithLease(time.Millisecond)).Lock(context.Background())
+				if err == nil {
+					<-lost.Done()
+				}
+			}
+			redistest.Eventually(t, testTimeout, func() bool { return uint64(losses.Load()) == b.Stats().Lost }, "all losses are told")
+			require.NoError(t, held.Err())
+			require.NoError(t, unlock())
+			b.Close()
+			require.Regexp(t, `level=ERROR msg="rlock: panic in Options.Trace" panic=renewed stack=.*logger_test.go`, log.String())
+			require.Equal(t, int(losses.Load()), strings.Count(log.String(), "panic=lost"))
 		}
-		redistest.Eventually(t, testTimeout, func() bool { return uint64(losses.Load()) == b.Stats().Lost }, "all losses are told")
-		require.NoError(t, held.Err())
-		require.NoError(t, unlock())
-		b.Close()
-		require.Regexp(t, `level=ERROR msg="rlock: panic in Options.Trace" panic=renewed stack=.*logger_test.go`, log.String())
-		require.Equal(t, int(losses.Load()), strings.Count(log.String(), "panic=lost"))
-	}
+	})
 }

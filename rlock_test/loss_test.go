@@ -32,44 +32,46 @@ func anyWay(*rueidis.ClientOption) {}
 
 // Two levels are unlocked at once on a silent Redis, until the lease ends: the last unlock reports the loss.
 func TestTwoUnlocksMeetTheLoss(t *testing.T) {
-	redistest.Parallel(t)
-	c, proxy, _ := behindProxy(t, anyWay)
-	m := c.Mutex("x", rlock.WithLease(2*time.Second))
-	ctx, unlockOuter, err := m.Lock(context.Background())
-	require.NoError(t, err)
-	_, unlockInner, err := m.Lock(ctx)
-	require.NoError(t, err)
-	proxy.BlackHole(true)
-	outer, inner := async(unlockOuter), async(unlockInner)
-	errs := []error{within(t, outer, testTimeout), within(t, inner, testTimeout)}
-	if errs[0] == nil { // of whichever is the last
-		slices.Reverse(errs)
-	}
-	require.ErrorIs(t, errs[0], rlock.ErrLost)
-	require.NoError(t, errs[1])
-	proxy.BlackHole(false)
+	redistest.Virtual(t, func(t *testing.T) {
+		c, proxy, _ := behindProxy(t, anyWay)
+		m := c.Mutex("x", rlock.WithLease(2*time.Second))
+		ctx, unlockOuter, err := m.Lock(context.Background())
+		require.NoError(t, err)
+		_, unlockInner, err := m.Lock(ctx)
+		require.NoError(t, err)
+		proxy.BlackHole(true)
+		outer, inner := async(unlockOuter), async(unlockInner)
+		errs := []error{within(t, outer, testTimeout), within(t, inner, testTimeout)}
+		if errs[0] == nil { // of whichever is the last
+			slices.Reverse(errs)
+		}
+		require.ErrorIs(t, errs[0], rlock.ErrLost)
+		require.NoError(t, errs[1])
+		proxy.BlackHole(false)
+	})
 }
 
 // G7: when a hold was found gone, by the count that follows or by its unlock, nothing is renewed any more, and nothing of it is kept until
 // the lease would have ended.
 func TestNothingIsRenewedAfterALoss(t *testing.T) {
-	redistest.Parallel(t)
-	const watchdog = 3 * time.Second
-	c, proxy, past := behindProxy(t, anyWay, rlock.Options{WatchdogTimeout: watchdog})
-	m := c.Mutex(past.name)
-	ctx, unlock, err := m.Lock(context.Background())
-	require.NoError(t, err)
-	past.loseLock(t, ctx, m)
-	require.ErrorIs(t, unlock(), rlock.ErrLost)
-	var renewals atomic.Int32
-	proxy.OnRequest(func(cmd []string) redistest.Action {
-		if isScript(cmd) && !slices.Contains(cmd, "redisson_lock__channel:{"+past.name+"}") { // but the release of a lost hold
-			renewals.Add(1)
-		}
-		return redistest.Pass
+	redistest.Virtual(t, func(t *testing.T) {
+		const watchdog = 3 * time.Second
+		c, proxy, past := behindProxy(t, anyWay, rlock.Options{WatchdogTimeout: watchdog})
+		m := c.Mutex(past.name)
+		ctx, unlock, err := m.Lock(context.Background())
+		require.NoError(t, err)
+		past.loseLock(t, ctx, m)
+		require.ErrorIs(t, unlock(), rlock.ErrLost)
+		var renewals atomic.Int32
+		proxy.OnRequest(func(cmd []string) redistest.Action {
+			if isScript(cmd) && !slices.Contains(cmd, "redisson_lock__channel:{"+past.name+"}") { // but the release of a lost hold
+				renewals.Add(1)
+			}
+			return redistest.Pass
+		})
+		sleep(watchdog / 2)
+		require.Zero(t, renewals.Load())
 	})
-	sleep(watchdog / 2)
-	require.Zero(t, renewals.Load())
 }
 
 // G5: a re-entry with a long lease is not answered, so Redis has the hold for longer than it is trusted. Its unlock finds nobody. When
@@ -78,8 +80,7 @@ func TestNothingIsRenewedAfterALoss(t *testing.T) {
 func TestLongestLeaseIsReleased(t *testing.T) {
 	redistest.Parallel(t)
 	for name, lease := range map[string]time.Duration{"lost": 500 * time.Millisecond, "unlocked": 6 * time.Second} {
-		t.Run(name, func(t *testing.T) {
-			redistest.Parallel(t)
+		redistest.RunVirtual(t, name, func(t *testing.T) {
 			c, proxy, past := behindProxy(t, anyWay, rlock.Options{WatchdogTimeout: rlock.MinWatchdogTimeout})
 			ctx, unlock, err := c.Mutex(past.name, rlock.WithLease(lease)).Lock(context.Background())
 			require.NoError(t, err)
@@ -106,80 +107,84 @@ func TestLongestLeaseIsReleased(t *testing.T) {
 }
 
 func TestLostHoldsAreNotKept(t *testing.T) {
-	redistest.Parallel(t)
-	b := newFixture(t)
-	const n = 50
-	var freed atomic.Int32
-	type key struct{}
-	for range n {
-		value := new([1 << 12]byte)
-		runtime.AddCleanup(value, func(struct{}) { freed.Add(1) }, struct{}{})
-		_, unlock, err := b.Mutex(b.name, rlock.WithLease(24*time.Hour)).Lock(context.WithValue(context.Background(), key{}, value))
-		require.NoError(t, err)
-		b.do(t, "DEL", b.name)
-		require.ErrorIs(t, unlock(), rlock.ErrLost)
-	}
-	redistest.Eventually(t, testTimeout, func() bool {
-		runtime.GC()
-		return freed.Load() >= n-2 // the last ones may still be on a stack
-	}, "what the callers' ctx held is freed")
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		const n = 50
+		var freed atomic.Int32
+		type key struct{}
+		for range n {
+			value := new([1 << 12]byte)
+			runtime.AddCleanup(value, func(struct{}) { freed.Add(1) }, struct{}{})
+			_, unlock, err := b.Mutex(b.name, rlock.WithLease(24*time.Hour)).Lock(context.WithValue(context.Background(), key{}, value))
+			require.NoError(t, err)
+			b.do(t, "DEL", b.name)
+			require.ErrorIs(t, unlock(), rlock.ErrLost)
+		}
+		redistest.Eventually(t, testTimeout, func() bool {
+			runtime.GC()
+			return freed.Load() >= n-2 // the last ones may still be on a stack
+		}, "what the callers' ctx held is freed")
+	})
 }
 
 // An unlock whose hold is lost while it is under way is not repeated: it returns when that is known.
 func TestUnlockEndsWithTheLoss(t *testing.T) {
-	redistest.Parallel(t)
-	c, proxy, past := behindProxy(t, func(o *rueidis.ClientOption) { o.AlwaysPipelining = true }, rlock.Options{
-		WatchdogTimeout: 6 * time.Second, UnlockTimeout: testTimeout,
+	redistest.Virtual(t, func(t *testing.T) {
+		c, proxy, past := behindProxy(t, func(o *rueidis.ClientOption) { o.AlwaysPipelining = true }, rlock.Options{
+			WatchdogTimeout: 6 * time.Second, UnlockTimeout: testTimeout,
+		})
+		m := c.Mutex(past.name, rlock.WithLease(3*time.Second))
+		_, unlock, err := m.Lock(context.Background())
+		require.NoError(t, err)
+		began := time.Now()
+		proxy.OnReply(nthScript(1, redistest.Hold))
+		unlocked := async(unlock)
+		redistest.Eventually(t, testTimeout, func() bool { return proxy.Held() == 1 }, "under way, and not answered")
+		require.ErrorIs(t, within(t, unlocked, testTimeout), rlock.ErrLost)
+		require.Less(t, time.Since(began), 4*time.Second)
+		proxy.Release()
 	})
-	m := c.Mutex(past.name, rlock.WithLease(3*time.Second))
-	_, unlock, err := m.Lock(context.Background())
-	require.NoError(t, err)
-	began := time.Now()
-	proxy.OnReply(nthScript(1, redistest.Hold))
-	unlocked := async(unlock)
-	redistest.Eventually(t, testTimeout, func() bool { return proxy.Held() == 1 }, "under way, and not answered")
-	require.ErrorIs(t, within(t, unlocked, testTimeout), rlock.ErrLost)
-	require.Less(t, time.Since(began), 4*time.Second)
-	proxy.Release()
 }
 
 // A failed earlier attempt of a waiter does not show in its present attempt.
 func TestEarlierFailureIsForgotten(t *testing.T) {
-	redistest.Parallel(t)
-	c, proxy, past := behindProxy(t, anyWay)
-	past.Client = newClient(t, past.rdb, rlock.Options{HandOff: rlock.HandOff{Most: -1}}) // it frees the lock, for whoever asks
-	_, unlock, err := past.Mutex(past.name).Lock(context.Background())
-	require.NoError(t, err)
-	proxy.OnRequest(nthScript(1, redistest.Fail("BUSY running a script")))
-	p := lockAsync(t, c.Mutex(past.name))
-	past.awaitSubscribers(t, past.name, 1)
-	redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == 1 }, "it was refused, and waits")
-	proxy.OnReply(nthScript(1, redistest.Hold))
-	require.NoError(t, unlock())
-	redistest.Eventually(t, testTimeout, func() bool { return proxy.Held() == 1 }, "it asks again")
-	p.cancel()
-	got := p.get(t, soon)
-	require.ErrorIs(t, got.err, rlock.ErrNotAcquired)
-	require.NotContains(t, got.err.Error(), "BUSY")
-	proxy.Release()
+	redistest.Virtual(t, func(t *testing.T) {
+		c, proxy, past := behindProxy(t, anyWay)
+		past.Client = newClient(t, past.rdb, rlock.Options{HandOff: rlock.HandOff{Most: -1}}) // it frees the lock, for whoever asks
+		_, unlock, err := past.Mutex(past.name).Lock(context.Background())
+		require.NoError(t, err)
+		proxy.OnRequest(nthScript(1, redistest.Fail("BUSY running a script")))
+		p := lockAsync(t, c.Mutex(past.name))
+		past.awaitSubscribers(t, past.name, 1)
+		redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == 1 }, "it was refused, and waits")
+		proxy.OnReply(nthScript(1, redistest.Hold))
+		require.NoError(t, unlock())
+		redistest.Eventually(t, testTimeout, func() bool { return proxy.Held() == 1 }, "it asks again")
+		p.cancel()
+		got := p.get(t, soon)
+		require.ErrorIs(t, got.err, rlock.ErrNotAcquired)
+		require.NotContains(t, got.err.Error(), "BUSY")
+		proxy.Release()
+	})
 }
 
 // A re-entry that Close meets names its lock, as each error does.
 func TestReentryMeetsClose(t *testing.T) {
-	redistest.Parallel(t)
-	c, proxy, _ := behindProxy(t, anyWay)
-	m := c.Mutex("x")
-	ctx, unlock, err := m.Lock(context.Background())
-	require.NoError(t, err)
-	proxy.OnReply(nthScript(1, redistest.Hold))
-	p := lockAsync(t, under{context.WithoutCancel(ctx), c.Mutex("x", rlock.WithLease(time.Hour))})
-	redistest.Eventually(t, testTimeout, func() bool { return proxy.Held() == 1 }, "under way")
-	closed := async(func() error { c.Close(); return nil })
-	<-ctx.Done()
-	proxy.Release()
-	require.EqualError(t, p.get(t, testTimeout).err, `rlock: "x": client closed`)
-	require.NoError(t, within(t, closed, testTimeout))
-	require.NoError(t, unlock())
+	redistest.Virtual(t, func(t *testing.T) {
+		c, proxy, _ := behindProxy(t, anyWay)
+		m := c.Mutex("x")
+		ctx, unlock, err := m.Lock(context.Background())
+		require.NoError(t, err)
+		proxy.OnReply(nthScript(1, redistest.Hold))
+		p := lockAsync(t, under{context.WithoutCancel(ctx), c.Mutex("x", rlock.WithLease(time.Hour))})
+		redistest.Eventually(t, testTimeout, func() bool { return proxy.Held() == 1 }, "under way")
+		closed := async(func() error { c.Close(); return nil })
+		<-ctx.Done()
+		proxy.Release()
+		require.EqualError(t, p.get(t, testTimeout).err, `rlock: "x": client closed`)
+		require.NoError(t, within(t, closed, testTimeout))
+		require.NoError(t, unlock())
+	})
 }
 
 // One node of a cluster hangs. Callers that leave their Locks there do not keep others from the nodes that are well.

@@ -184,24 +184,25 @@ func first(t *testing.T, waiters []pendingLock, within time.Duration) lockResult
 
 // G4: the next waiter gets the lock even if the first gives up after the unlock, and even if the holder's Client is closed.
 func TestMinHoldAndAWaiterThatGivesUp(t *testing.T) {
-	redistest.Parallel(t)
-	b := newFixture(t)
-	other := newClient(t, b.rdb)
-	_, unlock, err := b.Mutex(b.name, rlock.WithMinHold(minHold)).Lock(context.Background())
-	acquired := time.Now()
-	require.NoError(t, err)
-	impatient := lockAsync(t, other.Mutex(b.name))
-	b.awaitSubscribers(t, b.name, 1)
-	next := lockAsync(t, other.Mutex(b.name))
-	redistest.Eventually(t, minHold, func() bool { return waiting(t) == 2 }, "both wait")
-	b.Close()
-	require.NoError(t, unlock())
-	impatient.cancel()
-	require.ErrorIs(t, impatient.get(t, soon).err, context.Canceled)
-	got := next.get(t, rlock.DefaultWatchdogTimeout/2)
-	require.NoError(t, got.err)
-	require.GreaterOrEqual(t, got.at.Sub(acquired), minHold-time.Millisecond)
-	require.NoError(t, got.unlock())
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		other := newClient(t, b.rdb)
+		_, unlock, err := b.Mutex(b.name, rlock.WithMinHold(minHold)).Lock(context.Background())
+		acquired := time.Now()
+		require.NoError(t, err)
+		impatient := lockAsync(t, other.Mutex(b.name))
+		b.awaitSubscribers(t, b.name, 1)
+		next := lockAsync(t, other.Mutex(b.name))
+		redistest.Eventually(t, minHold, func() bool { return waiting(t) == 2 }, "both wait")
+		b.Close()
+		require.NoError(t, unlock())
+		impatient.cancel()
+		require.ErrorIs(t, impatient.get(t, soon).err, context.Canceled)
+		got := next.get(t, rlock.DefaultWatchdogTimeout/2)
+		require.NoError(t, got.err)
+		require.GreaterOrEqual(t, got.at.Sub(acquired), minHold-time.Millisecond)
+		require.NoError(t, got.unlock())
+	})
 }
 
 // G6, G7: the lock stays taken for that time and no longer if the unlock or its reply is lost, or if a renewal arrives late.
@@ -211,8 +212,7 @@ func TestMinHoldAndLostCalls(t *testing.T) {
 		"reply":   func(p *redistest.Proxy) { p.OnReply(nthScript(1, redistest.Cut)) },
 		"request": func(p *redistest.Proxy) { p.OnRequest(nthScript(1, redistest.Cut)) },
 	} {
-		t.Run(name, func(t *testing.T) {
-			redistest.Parallel(t)
+		redistest.RunVirtual(t, name, func(t *testing.T) {
 			c, proxy, past := behindProxy(t, anyWay)
 			_, unlock, err := c.Mutex(past.name, rlock.WithMinHold(minHold)).Lock(context.Background())
 			acquired := time.Now()
@@ -227,8 +227,7 @@ func TestMinHoldAndLostCalls(t *testing.T) {
 			require.NoError(t, got.unlock())
 		})
 	}
-	t.Run("renewal", func(t *testing.T) {
-		redistest.Parallel(t)
+	redistest.RunVirtual(t, "renewal", func(t *testing.T) {
 		c, proxy, past := behindProxy(t, func(o *rueidis.ClientOption) { o.PipelineMultiplex = 2 }, rlock.Options{WatchdogTimeout: shortWatchdog})
 		_, unlock, err := c.Mutex(past.name, rlock.WithMinHold(testTimeout)).Lock(context.Background())
 		require.NoError(t, err)
@@ -246,22 +245,23 @@ func TestMinHoldAndLostCalls(t *testing.T) {
 
 // An unlock that Redis did not answer is repeated in the background, and leaves the lock taken then.
 func TestMinHoldAndASilentRedis(t *testing.T) {
-	redistest.Parallel(t)
-	const least = 20 * time.Second
-	c, proxy, past := behindProxy(t, anyWay)
-	_, unlock, err := c.Mutex(past.name, rlock.WithMinHold(least)).Lock(context.Background())
-	require.NoError(t, err)
-	owner := past.fields(t, past.name)
-	proxy.BlackHole(true)
-	require.ErrorIs(t, unlock(), rlock.ErrUnreachable)
-	require.Equal(t, owner, past.fields(t, past.name))
-	proxy.BlackHole(false)
-	redistest.Eventually(t, testTimeout, func() bool {
-		fields := past.fields(t, past.name)
-		return len(fields) == 1 && fields[past.kept(t)] == 1
-	}, "the owner is gone and the lock is not free")
-	require.LessOrEqual(t, past.pttl(t, past.name), least)
-	past.do(t, "DEL", past.name)
+	redistest.Virtual(t, func(t *testing.T) {
+		const least = 20 * time.Second
+		c, proxy, past := behindProxy(t, anyWay)
+		_, unlock, err := c.Mutex(past.name, rlock.WithMinHold(least)).Lock(context.Background())
+		require.NoError(t, err)
+		owner := past.fields(t, past.name)
+		proxy.BlackHole(true)
+		require.ErrorIs(t, unlock(), rlock.ErrUnreachable)
+		require.Equal(t, owner, past.fields(t, past.name))
+		proxy.BlackHole(false)
+		redistest.Eventually(t, testTimeout, func() bool {
+			fields := past.fields(t, past.name)
+			return len(fields) == 1 && fields[past.kept(t)] == 1
+		}, "the owner is gone and the lock is not free")
+		require.LessOrEqual(t, past.pttl(t, past.name), least)
+		past.do(t, "DEL", past.name)
+	})
 }
 
 // kept returns the placeholder field of a lock that stays taken, or "".
@@ -277,16 +277,17 @@ func (b fixture) kept(t testing.TB) string {
 
 // A Lock that failed leaves nothing taken.
 func TestMinHoldOfAFailedLock(t *testing.T) {
-	redistest.Parallel(t)
-	c, proxy, past := behindProxy(t, anyWay)
-	m := c.Mutex(past.name, rlock.WithMinHold(testTimeout))
-	proxy.OnReply(nthScript(1, redistest.Hold))
-	p := lockAsync(t, m)
-	redistest.Eventually(t, testTimeout, func() bool { return proxy.Held() == 1 }, "granted, but not answered")
-	p.cancel()
-	require.ErrorIs(t, p.get(t, soon).err, rlock.ErrNotAcquired)
-	proxy.Release()
-	redistest.Eventually(t, soon, func() bool { return !past.exists(t, past.name) }, "the grant is released")
+	redistest.Virtual(t, func(t *testing.T) {
+		c, proxy, past := behindProxy(t, anyWay)
+		m := c.Mutex(past.name, rlock.WithMinHold(testTimeout))
+		proxy.OnReply(nthScript(1, redistest.Hold))
+		p := lockAsync(t, m)
+		redistest.Eventually(t, testTimeout, func() bool { return proxy.Held() == 1 }, "granted, but not answered")
+		p.cancel()
+		require.ErrorIs(t, p.get(t, soon).err, rlock.ErrNotAcquired)
+		proxy.Release()
+		redistest.Eventually(t, soon, func() bool { return !past.exists(t, past.name) }, "the grant is released")
+	})
 }
 
 // WithMinHold does not apply to a lost hold: another owner may have had the lock since, so the end of the lease or the unlock frees
@@ -304,8 +305,7 @@ func TestMinHoldOfALostHold(t *testing.T) {
 			return rlock.All(c.Mutex(name, rlock.WithMinHold(testTimeout)), c.Mutex(name+":2", rlock.WithMinHold(testTimeout))).Lock(context.Background())
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			redistest.Parallel(t)
+		redistest.RunVirtual(t, name, func(t *testing.T) {
 			c, proxy, past := behindProxy(t, anyWay, rlock.Options{WatchdogTimeout: time.Second})
 			ctx, unlock, err := unlocks(c, past.name)
 			require.NoError(t, err)
@@ -328,14 +328,16 @@ func TestMinHoldOfALostHold(t *testing.T) {
 
 // A hold of a Redisson thread is never mistaken for a lock that stays taken, whatever the thread's number.
 func TestMinHoldIsToldApartFromAThreadOfRedissons(t *testing.T) {
-	b := newFixture(t)
-	for _, thread := range []string{"0", "-1", "1"} {
-		owner := "285475da-9152-4c83-822a-67ee2f116a79:" + thread // lockAsync(0)
-		b.do(t, "HSET", b.name, owner, "1")
-		b.do(t, "PEXPIRE", b.name, "30000")
-		_, _, err := b.Mutex(b.name).TryLock(context.Background(), 0)
-		require.ErrorContains(t, err, "held by "+owner)
-		require.NotContains(t, err.Error(), "WithMinHold")
-		b.do(t, "DEL", b.name)
-	}
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		for _, thread := range []string{"0", "-1", "1"} {
+			owner := "285475da-9152-4c83-822a-67ee2f116a79:" + thread // lockAsync(0)
+			b.do(t, "HSET", b.name, owner, "1")
+			b.do(t, "PEXPIRE", b.name, "30000")
+			_, _, err := b.Mutex(b.name).TryLock(context.Background(), 0)
+			require.ErrorContains(t, err, "held by "+owner)
+			require.NotContains(t, err.Error(), "WithMinHold")
+			b.do(t, "DEL", b.name)
+		}
+	})
 }

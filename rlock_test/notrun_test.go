@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/go-rlock/rlock/internal/redistest"
 	"github.com/go-rlock/rlock/rlock"
 )
 
@@ -32,7 +33,7 @@ func TestErrNotRun(t *testing.T) {
 			return err
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
+		redistest.RunVirtual(t, name, func(t *testing.T) {
 			err := do(taken, func(context.Context) error { panic("it runs") })
 			require.ErrorIs(t, err, rlock.ErrNotRun)
 			require.ErrorIs(t, err, rlock.ErrNotAcquired)
@@ -68,35 +69,37 @@ func TestErrNotRun(t *testing.T) {
 
 // Do of every kind of lock returns ErrNotRun if the function did not run.
 func TestErrNotRunOfAllKinds(t *testing.T) {
-	b := newFixture(t)
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	run := func(context.Context) error { panic("it runs") }
-	rw := b.RWMutex(b.name)
-	u := rw.Upgradeable()
-	all := rlock.All(b.Mutex(b.name), b.Mutex(b.name+":b"))
-	quorum := rlock.Quorum(b.Mutex(b.name), newClient(t, b.rdb).Mutex(b.name), newClient(t, b.rdb).Mutex(b.name))
-	for name, err := range map[string]error{
-		"Mutex":           b.Mutex(b.name).Do(ctx, run),
-		"Mutex.TryDo":     b.Mutex(b.name).TryDo(ctx, 0, run),
-		"read":            rw.Read().Do(ctx, run),
-		"Upgradeable":     u.Do(ctx, run),
-		"UpgradeDo":       u.UpgradeDo(context.Background(), run),
-		"All":             all.Do(ctx, run),
-		"All.TryDo":       all.TryDo(ctx, 0, run),
-		"Quorum":          quorum.Do(ctx, run),
-		"Quorum.TryDo":    quorum.TryDo(ctx, 0, run),
-		"Semaphore":       b.Semaphore(b.name).Do(ctx, 1, run),
-		"Semaphore.TryDo": b.Semaphore(b.name).TryDo(context.Background(), 1, 0, run),
-		"PermitSemaphore": b.PermitSemaphore(b.name).Do(ctx, func(ctx context.Context, _ *rlock.Permit) error { return run(ctx) }),
-		"Permits.TryDo": b.PermitSemaphore(b.name).TryDo(context.Background(), 0, func(ctx context.Context, _ *rlock.Permit) error {
-			return run(ctx)
-		}),
-		"an option is bad": b.Mutex(b.name, rlock.WithLease(-1)).Do(context.Background(), run),
-	} {
-		require.ErrorIs(t, err, rlock.ErrNotRun, name)
-	}
-	err := rlock.Lead(context.Background(), b.Mutex(b.name, rlock.WithLease(-1)), run)
-	require.Error(t, err)
-	require.NotErrorIs(t, err, rlock.ErrNotRun, "Lead makes several calls")
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		run := func(context.Context) error { panic("it runs") }
+		rw := b.RWMutex(b.name)
+		u := rw.Upgradeable()
+		all := rlock.All(b.Mutex(b.name), b.Mutex(b.name+":b"))
+		quorum := rlock.Quorum(b.Mutex(b.name), newClient(t, b.rdb).Mutex(b.name), newClient(t, b.rdb).Mutex(b.name))
+		for name, err := range map[string]error{
+			"Mutex":           b.Mutex(b.name).Do(ctx, run),
+			"Mutex.TryDo":     b.Mutex(b.name).TryDo(ctx, 0, run),
+			"read":            rw.Read().Do(ctx, run),
+			"Upgradeable":     u.Do(ctx, run),
+			"UpgradeDo":       u.UpgradeDo(context.Background(), run),
+			"All":             all.Do(ctx, run),
+			"All.TryDo":       all.TryDo(ctx, 0, run),
+			"Quorum":          quorum.Do(ctx, run),
+			"Quorum.TryDo":    quorum.TryDo(ctx, 0, run),
+			"Semaphore":       b.Semaphore(b.name).Do(ctx, 1, run),
+			"Semaphore.TryDo": b.Semaphore(b.name).TryDo(context.Background(), 1, 0, run),
+			"PermitSemaphore": b.PermitSemaphore(b.name).Do(ctx, func(ctx context.Context, _ *rlock.Permit) error { return run(ctx) }),
+			"Permits.TryDo": b.PermitSemaphore(b.name).TryDo(context.Background(), 0, func(ctx context.Context, _ *rlock.Permit) error {
+				return run(ctx)
+			}),
+			"an option is bad": b.Mutex(b.name, rlock.WithLease(-1)).Do(context.Background(), run),
+		} {
+			require.ErrorIs(t, err, rlock.ErrNotRun, name)
+		}
+		err := rlock.Lead(context.Background(), b.Mutex(b.name, rlock.WithLease(-1)), run)
+		require.Error(t, err)
+		require.NotErrorIs(t, err, rlock.ErrNotRun, "Lead makes several calls")
+	})
 }

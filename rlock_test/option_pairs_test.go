@@ -260,24 +260,26 @@ func TestOptionsInPairs(t *testing.T) {
 
 // PermitSemaphore and the members of a Quorum take the options that the table says.
 func TestOptionsOfOtherKinds(t *testing.T) {
-	b := newFixture(t)
-	kinds, _ := optionTable(t)
-	ctx := context.Background()
-	_, err := b.PermitSemaphore(b.name+":permits").TrySetPermits(ctx, 1)
-	require.NoError(t, err)
-	others := []*rlock.Client{newClient(t, b.rdb), newClient(t, b.rdb)}
-	for name, option := range pairedOptions() {
-		section, permit, err := b.PermitSemaphore(b.name+":permits", option).Acquire(ctx)
-		require.Equal(t, kinds[name]["PermitSemaphore"], err == nil, "%s: %v", name, err)
-		if err == nil {
-			require.NoError(t, section.Err())
-			require.NoError(t, permit.Release())
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		kinds, _ := optionTable(t)
+		ctx := context.Background()
+		_, err := b.PermitSemaphore(b.name+":permits").TrySetPermits(ctx, 1)
+		require.NoError(t, err)
+		others := []*rlock.Client{newClient(t, b.rdb), newClient(t, b.rdb)}
+		for name, option := range pairedOptions() {
+			section, permit, err := b.PermitSemaphore(b.name+":permits", option).Acquire(ctx)
+			require.Equal(t, kinds[name]["PermitSemaphore"], err == nil, "%s: %v", name, err)
+			if err == nil {
+				require.NoError(t, section.Err())
+				require.NoError(t, permit.Release())
+			}
+			quorum := rlock.Quorum(b.Mutex(b.name, option), others[0].Mutex(b.name+":2", option), others[1].Mutex(b.name+":3", option))
+			_, unlock, err := quorum.Lock(ctx)
+			require.Equal(t, kinds[name]["Quorum"], err == nil, "%s: %v", name, err)
+			if err == nil {
+				require.NoError(t, unlock())
+			}
 		}
-		quorum := rlock.Quorum(b.Mutex(b.name, option), others[0].Mutex(b.name+":2", option), others[1].Mutex(b.name+":3", option))
-		_, unlock, err := quorum.Lock(ctx)
-		require.Equal(t, kinds[name]["Quorum"], err == nil, "%s: %v", name, err)
-		if err == nil {
-			require.NoError(t, unlock())
-		}
-	}
+	})
 }

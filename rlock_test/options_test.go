@@ -21,8 +21,7 @@ func TestMaxHold(t *testing.T) {
 		"renewed":     {rlock.WithMaxHold(most)},
 		"fixed lease": {rlock.WithMaxHold(most), rlock.WithLease(testTimeout)},
 	} {
-		t.Run(name, func(t *testing.T) {
-			redistest.Parallel(t)
+		redistest.RunVirtual(t, name, func(t *testing.T) {
 			b := newFixture(t, rlock.Options{WatchdogTimeout: watchdog})
 			m, plain := b.Mutex(b.name, options...), b.Mutex(b.name)
 			ctx, unlock, err := m.Lock(context.Background())
@@ -64,8 +63,7 @@ func TestMaxHoldOfASectionThatHangs(t *testing.T) {
 		{time.Second, rlock.DefaultWatchdogTimeout, 0},
 		{7 * time.Second, 2 * shortWatchdog, 2 * shortWatchdog / 3},
 	} {
-		t.Run(row.most.String(), func(t *testing.T) {
-			redistest.Parallel(t)
+		redistest.RunVirtual(t, row.most.String(), func(t *testing.T) {
 			b := newFixture(t, rlock.Options{WatchdogTimeout: row.watchdog})
 			ctx, unlock, err := b.Mutex(b.name, rlock.WithMaxHold(row.most)).Lock(context.Background())
 			require.NoError(t, err)
@@ -82,29 +80,30 @@ func TestMaxHoldOfASectionThatHangs(t *testing.T) {
 
 // With WithMaxHold, an unlock in time is like any other. The bound of a handed-over hold counts from the hand-over.
 func TestMaxHoldUnlockedInTime(t *testing.T) {
-	redistest.Parallel(t)
-	const most = time.Second
-	b := newFixture(t)
-	other := newClient(t, b.rdb)
-	m := b.Mutex(b.name, rlock.WithMaxHold(most))
-	require.NoError(t, m.Do(context.Background(), func(context.Context) error { return nil }))
-	for _, from := range []*rlock.Client{b.Client, other} {
-		_, unlock, err := from.Mutex(b.name).Lock(context.Background())
-		require.NoError(t, err)
-		waiter := lockAsync(t, m)
-		b.awaitSubscribers(t, b.name, 1)
-		redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == 1 }, "the caller waits")
-		require.NoError(t, unlock())
-		got := waiter.get(t, soon)
-		require.NoError(t, got.err)
-		<-got.ctx.Done()
-		require.LessOrEqual(t, b.pttl(t, b.name), 2*time.Second, "the grant is not renewed")
-		require.Greater(t, time.Since(got.at), most-most/4)
-		require.Less(t, time.Since(got.at), most+soon)
-		require.ErrorIs(t, context.Cause(got.ctx), rlock.ErrLost)
-		require.ErrorIs(t, got.unlock(), rlock.ErrLost)
-		redistest.Eventually(t, soon, func() bool { return !b.exists(t, b.name) }, "the lock is released after the loss")
-	}
+	redistest.Virtual(t, func(t *testing.T) {
+		const most = time.Second
+		b := newFixture(t)
+		other := newClient(t, b.rdb)
+		m := b.Mutex(b.name, rlock.WithMaxHold(most))
+		require.NoError(t, m.Do(context.Background(), func(context.Context) error { return nil }))
+		for _, from := range []*rlock.Client{b.Client, other} {
+			_, unlock, err := from.Mutex(b.name).Lock(context.Background())
+			require.NoError(t, err)
+			waiter := lockAsync(t, m)
+			b.awaitSubscribers(t, b.name, 1)
+			redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == 1 }, "the caller waits")
+			require.NoError(t, unlock())
+			got := waiter.get(t, soon)
+			require.NoError(t, got.err)
+			<-got.ctx.Done()
+			require.LessOrEqual(t, b.pttl(t, b.name), 2*time.Second, "the grant is not renewed")
+			require.Greater(t, time.Since(got.at), most-most/4)
+			require.Less(t, time.Since(got.at), most+soon)
+			require.ErrorIs(t, context.Cause(got.ctx), rlock.ErrLost)
+			require.ErrorIs(t, got.unlock(), rlock.ErrLost)
+			redistest.Eventually(t, soon, func() bool { return !b.exists(t, b.name) }, "the lock is released after the loss")
+		}
+	})
 }
 
 // G1, G2: WithGrace keeps the lock in Redis for longer than the hold is trusted: at acquire, re-entry, renewal, hand-off and grant.
@@ -115,8 +114,7 @@ func TestGrace(t *testing.T) {
 		"renewed":     {rlock.WithGrace(grace)},
 		"fixed lease": {rlock.WithGrace(grace), rlock.WithLease(shortWatchdog)},
 	} {
-		t.Run(name, func(t *testing.T) {
-			redistest.Parallel(t)
+		redistest.RunVirtual(t, name, func(t *testing.T) {
 			b := newFixture(t, rlock.Options{WatchdogTimeout: shortWatchdog})
 			m := b.Mutex(b.name, options...)
 			within := func(when string) {
@@ -165,24 +163,25 @@ func TestGrace(t *testing.T) {
 
 // G2: a loss cancels ctx when the hold cannot be trusted any more; others get in only after the grace.
 func TestGraceAfterALoss(t *testing.T) {
-	redistest.Parallel(t)
-	const grace = time.Second
-	c, proxy, past := behindProxy(t, anyWay, rlock.Options{WatchdogTimeout: shortWatchdog})
-	ctx, unlock, err := c.Mutex(past.name, rlock.WithGrace(grace)).Lock(context.Background())
-	require.NoError(t, err)
-	next := lockAsync(t, past.Mutex(past.name))
-	proxy.BlackHole(true)
-	<-ctx.Done()
-	var lost *rlock.LostError
-	require.ErrorAs(t, context.Cause(ctx), &lost)
-	next.stillWaits(t)
-	got := next.get(t, testTimeout)
-	require.NoError(t, got.err)
-	require.Greater(t, got.at.Sub(lost.Since), grace-grace/10)
-	require.Less(t, got.at.Sub(lost.Since), grace+soon)
-	require.ErrorIs(t, unlock(), rlock.ErrLost)
-	proxy.BlackHole(false)
-	require.NoError(t, got.unlock())
+	redistest.Virtual(t, func(t *testing.T) {
+		const grace = time.Second
+		c, proxy, past := behindProxy(t, anyWay, rlock.Options{WatchdogTimeout: shortWatchdog})
+		ctx, unlock, err := c.Mutex(past.name, rlock.WithGrace(grace)).Lock(context.Background())
+		require.NoError(t, err)
+		next := lockAsync(t, past.Mutex(past.name))
+		proxy.BlackHole(true)
+		<-ctx.Done()
+		var lost *rlock.LostError
+		require.ErrorAs(t, context.Cause(ctx), &lost)
+		next.stillWaits(t)
+		got := next.get(t, testTimeout)
+		require.NoError(t, got.err)
+		require.Greater(t, got.at.Sub(lost.Since), grace-grace/10)
+		require.Less(t, got.at.Sub(lost.Since), grace+soon)
+		require.ErrorIs(t, unlock(), rlock.ErrLost)
+		proxy.BlackHole(false)
+		require.NoError(t, got.unlock())
+	})
 }
 
 // awaitPlace waits until a process is in the lock's queue.

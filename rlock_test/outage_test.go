@@ -21,8 +21,7 @@ import (
 func TestOutageIsNotARefusal(t *testing.T) {
 	redistest.Parallel(t)
 	for name, down := range map[string]func(*redistest.Server){"hangs": (*redistest.Server).Pause, "refuses": (*redistest.Server).Stop} {
-		t.Run(name, func(t *testing.T) {
-			redistest.Parallel(t)
+		redistest.RunVirtual(t, name, func(t *testing.T) {
 			s := redistest.Start(t)
 			c := newClient(t, s.Client(t))
 			loadScripts(t, c)
@@ -49,17 +48,18 @@ func TestOutageIsNotARefusal(t *testing.T) {
 
 // The same error reaches callers that sent nothing themselves, since an earlier local waiter's attempt is unanswered.
 func TestOutageIsNoRefusalBehindOthers(t *testing.T) {
-	redistest.Parallel(t)
-	s := redistest.Start(t)
-	c := newClient(t, s.Client(t))
-	loadScripts(t, c)
-	s.Pause()
-	defer s.Resume()
-	for _, wait := range []time.Duration{0, 200 * time.Millisecond, 0} {
-		_, _, err := c.Mutex("x").TryLock(context.Background(), wait)
-		require.ErrorIs(t, err, rlock.ErrNotAcquired)
-		require.ErrorIs(t, err, rlock.ErrUnreachable, wait)
-	}
+	redistest.Virtual(t, func(t *testing.T) {
+		s := redistest.Start(t)
+		c := newClient(t, s.Client(t))
+		loadScripts(t, c)
+		s.Pause()
+		defer s.Resume()
+		for _, wait := range []time.Duration{0, 200 * time.Millisecond, 0} {
+			_, _, err := c.Mutex("x").TryLock(context.Background(), wait)
+			require.ErrorIs(t, err, rlock.ErrNotAcquired)
+			require.ErrorIs(t, err, rlock.ErrUnreachable, wait)
+		}
+	})
 }
 
 // Redis hangs while Locks continuously start and give up. The goroutines they leave behind meanwhile are bounded by a constant.
@@ -204,8 +204,7 @@ func TestReplicasWhileASlotMoves(t *testing.T) {
 func TestReplicasWithoutAConnection(t *testing.T) {
 	redistest.Parallel(t)
 	for _, last := range []string{"others", "our subscription"} {
-		t.Run(last, func(t *testing.T) {
-			redistest.Parallel(t)
+		redistest.RunVirtual(t, last, func(t *testing.T) {
 			s := redistest.Start(t)
 			rdb := s.Client(t, func(o *rueidis.ClientOption) { o.BlockingPoolSize = 1 })
 			b := fixture{rdb: s.Client(t), name: redistest.Name(t)}

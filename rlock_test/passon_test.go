@@ -43,27 +43,28 @@ func (r *proxied) takesTurns(t testing.TB, a lockResult, line []pendingLock) (la
 // I3, G1: a line of waiters costs only its first acquire and its last release. Redis has the same owner throughout, and publishes
 // nothing before the end.
 func TestPassOnCosts(t *testing.T) {
-	redistest.Parallel(t)
-	r := newProxied(t, rlock.Options{HandOff: unlimited})
-	a, line := r.inTurn(t, r.handle(), same(r.handle(), 20)...)
-	first := rlock.Owner(a.ctx)
-	before := redistest.Commands(t, r.rdb)
-	a, owners := r.takesTurns(t, a, line)
-	during := redistest.Commands(t, r.rdb)
-	for _, owner := range owners {
-		require.Equal(t, first, owner)
-	}
-	for _, name := range []string{"evalsha", "eval", "publish", "hset", "hincrby", "hdel", "pexpire", "subscribe", "unsubscribe"} {
-		require.Equal(t, before[name], during[name], name)
-	}
-	require.NoError(t, a.unlock())
-	after := redistest.Commands(t, r.rdb)
-	require.EqualValues(t, 1, after["evalsha"]-during["evalsha"])
-	require.EqualValues(t, 1, after["publish"]-during["publish"])
-	require.EqualValues(t, 22, r.Stats().Acquired)
-	require.EqualValues(t, 21, r.Stats().HandOffs)
-	require.Zero(t, r.Stats().Holds)
-	r.clear(t)
+	redistest.Virtual(t, func(t *testing.T) {
+		r := newProxied(t, rlock.Options{HandOff: unlimited})
+		a, line := r.inTurn(t, r.handle(), same(r.handle(), 20)...)
+		first := rlock.Owner(a.ctx)
+		before := redistest.Commands(t, r.rdb)
+		a, owners := r.takesTurns(t, a, line)
+		during := redistest.Commands(t, r.rdb)
+		for _, owner := range owners {
+			require.Equal(t, first, owner)
+		}
+		for _, name := range []string{"evalsha", "eval", "publish", "hset", "hincrby", "hdel", "pexpire", "subscribe", "unsubscribe"} {
+			require.Equal(t, before[name], during[name], name)
+		}
+		require.NoError(t, a.unlock())
+		after := redistest.Commands(t, r.rdb)
+		require.EqualValues(t, 1, after["evalsha"]-during["evalsha"])
+		require.EqualValues(t, 1, after["publish"]-during["publish"])
+		require.EqualValues(t, 22, r.Stats().Acquired)
+		require.EqualValues(t, 21, r.Stats().HandOffs)
+		require.Zero(t, r.Stats().Holds)
+		r.clear(t)
+	})
 }
 
 // G4: a run of sections without a command ends after a number of sections or a time. Then another process that waits gets its turn;
@@ -74,8 +75,7 @@ func TestPassOnIsBounded(t *testing.T) {
 		"most": {Most: 3, For: time.Hour}, "for": {For: 1500 * time.Millisecond},
 	} {
 		for _, others := range []bool{false, true} {
-			t.Run(name+map[bool]string{true: "/others wait", false: "/alone"}[others], func(t *testing.T) {
-				redistest.Parallel(t)
+			redistest.RunVirtual(t, name+map[bool]string{true: "/others wait", false: "/alone"}[others], func(t *testing.T) {
 				r := newProxied(t, rlock.Options{HandOff: bound})
 				a, line := r.lineOf(t, r.handle(), same(r.handle(), 9)...)
 				var stranger pendingLock
@@ -116,57 +116,59 @@ func TestPassOnIsBounded(t *testing.T) {
 
 // Two Locks that ask Redis for different things (lease, bound, kind) pass the lock on by a call.
 func TestPassOnWantsTheSame(t *testing.T) {
-	redistest.Parallel(t)
-	r := newProxied(t, rlock.Options{HandOff: unlimited})
-	type kinds map[string]func() *rlock.Mutex
-	passes := kinds{
-		"the same":          func() *rlock.Mutex { return r.handle() },
-		"without re-entry":  func() *rlock.Mutex { return r.handle(rlock.WithoutReentry()) },
-		"a minimum is over": func() *rlock.Mutex { return r.handle(rlock.WithMinHold(time.Millisecond)) },
-	}
-	calls := kinds{
-		"lease":    func() *rlock.Mutex { return r.handle(rlock.WithLease(time.Minute)) },
-		"max hold": func() *rlock.Mutex { return r.handle(rlock.WithMaxHold(time.Hour)) },
-		"grace":    func() *rlock.Mutex { return r.handle(rlock.WithGrace(time.Minute)) },
-		"fenced":   func() *rlock.Mutex { return r.FencedMutex(r.name) },
-	}
-	for name, row := range map[string]struct {
-		from, to kinds
-		handOffs int64 // by a call
-	}{
-		"passed on":    {from: passes, to: passes},
-		"to another":   {from: passes, to: calls, handOffs: 1},
-		"from another": {from: calls, to: passes, handOffs: 1},
-	} {
-		for holder, from := range row.from {
-			for waiter, to := range row.to {
-				r.name = redistest.Name(t)
-				a, line := r.inTurn(t, from(), to())
-				sleep(2 * time.Millisecond)
-				before := redistest.Commands(t, r.rdb)["hset"]
-				require.NoError(t, a.unlock())
-				got := r.gets(t, line[0])
-				require.Equal(t, row.handOffs, redistest.Commands(t, r.rdb)["hset"]-before, "%s: from %s to %s", name, holder, waiter)
-				require.NoError(t, got.unlock())
-				r.clear(t)
+	redistest.Virtual(t, func(t *testing.T) {
+		r := newProxied(t, rlock.Options{HandOff: unlimited})
+		type kinds map[string]func() *rlock.Mutex
+		passes := kinds{
+			"the same":          func() *rlock.Mutex { return r.handle() },
+			"without re-entry":  func() *rlock.Mutex { return r.handle(rlock.WithoutReentry()) },
+			"a minimum is over": func() *rlock.Mutex { return r.handle(rlock.WithMinHold(time.Millisecond)) },
+		}
+		calls := kinds{
+			"lease":    func() *rlock.Mutex { return r.handle(rlock.WithLease(time.Minute)) },
+			"max hold": func() *rlock.Mutex { return r.handle(rlock.WithMaxHold(time.Hour)) },
+			"grace":    func() *rlock.Mutex { return r.handle(rlock.WithGrace(time.Minute)) },
+			"fenced":   func() *rlock.Mutex { return r.FencedMutex(r.name) },
+		}
+		for name, row := range map[string]struct {
+			from, to kinds
+			handOffs int64 // by a call
+		}{
+			"passed on":    {from: passes, to: passes},
+			"to another":   {from: passes, to: calls, handOffs: 1},
+			"from another": {from: calls, to: passes, handOffs: 1},
+		} {
+			for holder, from := range row.from {
+				for waiter, to := range row.to {
+					r.name = redistest.Name(t)
+					a, line := r.inTurn(t, from(), to())
+					sleep(2 * time.Millisecond)
+					before := redistest.Commands(t, r.rdb)["hset"]
+					require.NoError(t, a.unlock())
+					got := r.gets(t, line[0])
+					require.Equal(t, row.handOffs, redistest.Commands(t, r.rdb)["hset"]-before, "%s: from %s to %s", name, holder, waiter)
+					require.NoError(t, got.unlock())
+					r.clear(t)
+				}
 			}
 		}
-	}
+	})
 }
 
 // WithMinHold: a lock that stays taken after its unlock is not passed on.
 func TestPassOnNotWhileTaken(t *testing.T) {
-	redistest.Parallel(t)
-	const least = time.Second
-	r := newProxied(t, rlock.Options{HandOff: unlimited})
-	a, line := r.inTurn(t, r.handle(), r.handle(rlock.WithMinHold(least)), r.handle())
-	a, _ = r.takesTurns(t, a, line[:1])
-	began := time.Now()
-	require.NoError(t, a.unlock())
-	got := r.gets(t, line[1])
-	require.GreaterOrEqual(t, time.Since(began), least-soon/2)
-	require.NoError(t, got.unlock())
-	r.clear(t)
+	redistest.Virtual(t, func(t *testing.T) {
+		const least = time.Second
+		r := newProxied(t, rlock.Options{HandOff: unlimited})
+		a, line := r.inTurn(t, r.handle(), r.handle(rlock.WithMinHold(least)), r.handle())
+		a, _ = r.takesTurns(t, a, line[:1])
+		began := time.Now()
+		require.NoError(t, a.unlock())
+		got := r.gets(t, line[1])
+		require.GreaterOrEqual(t, time.Since(began), least-soon/2)
+		require.NoError(t, got.unlock())
+		r.clear(t)
+	})
 }
 
 // The count in Redis is that of the current section: a count sent for the section before is corrected, even if its call was under
@@ -174,8 +176,7 @@ func TestPassOnNotWhileTaken(t *testing.T) {
 func TestPassOnAndTheCount(t *testing.T) {
 	redistest.Parallel(t)
 	for _, underWay := range []bool{false, true} {
-		t.Run(map[bool]string{false: "stated", true: "under way"}[underWay], func(t *testing.T) {
-			redistest.Parallel(t)
+		redistest.RunVirtual(t, map[bool]string{false: "stated", true: "under way"}[underWay], func(t *testing.T) {
 			r := newProxied(t, rlock.Options{HandOff: unlimited})
 			a, line := r.inTurn(t, r.handle(), r.handle())
 			if underWay {
@@ -212,101 +213,106 @@ func TestPassOnAndTheCount(t *testing.T) {
 // G2: if the lock is deleted during a run, a renewal detects it and cancels the ctx of the current section. The sections before
 // report no loss: nothing had detected it.
 func TestPassOnOfALockThatIsGone(t *testing.T) {
-	redistest.Parallel(t)
-	const watchdog = 3 * time.Second
-	r := newProxied(t, rlock.Options{HandOff: unlimited, WatchdogTimeout: watchdog})
-	a, line := r.inTurn(t, r.handle(), same(r.handle(), 2)...)
-	r.do(t, "DEL", r.name)
-	before := a
-	require.NoError(t, a.unlock())
-	a = line[0].get(t, testTimeout)
-	require.NoError(t, a.err)
-	select {
-	case <-a.ctx.Done():
-		require.ErrorIs(t, context.Cause(a.ctx), rlock.ErrLost)
-	case <-time.After(watchdog/3 + soon):
-		require.Fail(t, "the loss was not detected")
-	}
-	require.NotErrorIs(t, context.Cause(before.ctx), rlock.ErrLost)
-	require.ErrorIs(t, a.unlock(), rlock.ErrLost)
-	got := r.gets(t, line[1])
-	require.NotEqual(t, rlock.Owner(before.ctx), rlock.Owner(got.ctx))
-	require.NoError(t, got.unlock())
-	r.clear(t)
+	redistest.Virtual(t, func(t *testing.T) {
+		const watchdog = 3 * time.Second
+		r := newProxied(t, rlock.Options{HandOff: unlimited, WatchdogTimeout: watchdog})
+		a, line := r.inTurn(t, r.handle(), same(r.handle(), 2)...)
+		r.do(t, "DEL", r.name)
+		before := a
+		require.NoError(t, a.unlock())
+		a = line[0].get(t, testTimeout)
+		require.NoError(t, a.err)
+		select {
+		case <-a.ctx.Done():
+			require.ErrorIs(t, context.Cause(a.ctx), rlock.ErrLost)
+		case <-time.After(watchdog/3 + soon):
+			require.Fail(t, "the loss was not detected")
+		}
+		require.NotErrorIs(t, context.Cause(before.ctx), rlock.ErrLost)
+		require.ErrorIs(t, a.unlock(), rlock.ErrLost)
+		got := r.gets(t, line[1])
+		require.NotEqual(t, rlock.Owner(before.ctx), rlock.Owner(got.ctx))
+		require.NoError(t, got.unlock())
+		r.clear(t)
+	})
 }
 
 // G2: while Redis is silent, the lock is passed on only if a third of its lease is left, so that the next holder has time.
 func TestPassOnInSilence(t *testing.T) {
-	redistest.Parallel(t)
-	const watchdog = 6 * time.Second
-	r := newProxied(t, rlock.Options{HandOff: unlimited, WatchdogTimeout: watchdog, UnlockTimeout: time.Second})
-	a, line := r.inTurn(t, r.handle(), same(r.handle(), 2)...)
-	r.proxy.BlackHole(true)
-	silent := time.Now()
-	require.NoError(t, a.unlock())
-	a = line[0].get(t, testTimeout)
-	require.NoError(t, a.err)
-	require.Less(t, time.Since(silent), soon)
-	sleep(time.Until(silent.Add(2*watchdog/3 + 500*time.Millisecond)))
-	require.NoError(t, a.ctx.Err())
-	require.ErrorIs(t, a.unlock(), rlock.ErrUnreachable)
-	line[1].stillWaits(t)
-	r.proxy.BlackHole(false)
-	a = line[1].get(t, 2*testTimeout)
-	require.NoError(t, a.err)
-	require.NoError(t, a.unlock())
-	r.clear(t)
+	redistest.Virtual(t, func(t *testing.T) {
+		const watchdog = 6 * time.Second
+		r := newProxied(t, rlock.Options{HandOff: unlimited, WatchdogTimeout: watchdog, UnlockTimeout: time.Second})
+		a, line := r.inTurn(t, r.handle(), same(r.handle(), 2)...)
+		r.proxy.BlackHole(true)
+		silent := time.Now()
+		require.NoError(t, a.unlock())
+		a = line[0].get(t, testTimeout)
+		require.NoError(t, a.err)
+		require.Less(t, time.Since(silent), soon)
+		sleep(time.Until(silent.Add(2*watchdog/3 + 500*time.Millisecond)))
+		require.NoError(t, a.ctx.Err())
+		require.ErrorIs(t, a.unlock(), rlock.ErrUnreachable)
+		line[1].stillWaits(t)
+		r.proxy.BlackHole(false)
+		a = line[1].get(t, 2*testTimeout)
+		require.NoError(t, a.err)
+		require.NoError(t, a.unlock())
+		r.clear(t)
+	})
 }
 
 // A lock that was passed on is renewed, even if the last level before had a fixed lease.
 func TestPassOnAfterALeaseOfItsOwn(t *testing.T) {
-	redistest.Parallel(t)
-	const watchdog = 2 * time.Second
-	r := newProxied(t, rlock.Options{HandOff: unlimited, WatchdogTimeout: watchdog})
-	a, line := r.inTurn(t, r.handle(), r.handle())
-	_, unlock, err := r.handle(rlock.WithLease(watchdog / 2)).Lock(context.WithoutCancel(a.ctx))
-	require.NoError(t, err)
-	require.NoError(t, a.unlock())
-	require.NoError(t, unlock())
-	got := r.gets(t, line[0])
-	sleep(watchdog + watchdog/2)
-	require.NoError(t, got.ctx.Err())
-	require.NoError(t, got.unlock())
-	r.clear(t)
+	redistest.Virtual(t, func(t *testing.T) {
+		const watchdog = 2 * time.Second
+		r := newProxied(t, rlock.Options{HandOff: unlimited, WatchdogTimeout: watchdog})
+		a, line := r.inTurn(t, r.handle(), r.handle())
+		_, unlock, err := r.handle(rlock.WithLease(watchdog / 2)).Lock(context.WithoutCancel(a.ctx))
+		require.NoError(t, err)
+		require.NoError(t, a.unlock())
+		require.NoError(t, unlock())
+		got := r.gets(t, line[0])
+		sleep(watchdog + watchdog/2)
+		require.NoError(t, got.ctx.Err())
+		require.NoError(t, got.unlock())
+		r.clear(t)
+	})
 }
 
 // A tenure is not passed on during a call that may end it or lengthen its lease.
 func TestPassOnNotDuringACall(t *testing.T) {
-	redistest.Parallel(t)
-	r := newProxied(t, rlock.Options{HandOff: unlimited})
-	a, line := r.inTurn(t, r.handle(), r.handle())
-	r.proxy.OnRequest(nthScript(1, redistest.Hold))
-	longer := lockAsync(t, under{a.ctx, r.handle(rlock.WithLease(time.Hour))})
-	redistest.Eventually(t, testTimeout, func() bool { return r.proxy.Held() == 1 }, "a longer lease is requested")
-	unlocked := async(a.unlock)
-	sleep(100 * time.Millisecond) // the unlock waits for the call
-	line[0].stillWaits(t)
-	r.proxy.Release()
-	require.NoError(t, within(t, unlocked, testTimeout))
-	require.Error(t, longer.get(t, testTimeout).err, "the section is over")
-	require.NoError(t, r.gets(t, line[0]).unlock())
-	r.clear(t)
+	redistest.Virtual(t, func(t *testing.T) {
+		r := newProxied(t, rlock.Options{HandOff: unlimited})
+		a, line := r.inTurn(t, r.handle(), r.handle())
+		r.proxy.OnRequest(nthScript(1, redistest.Hold))
+		longer := lockAsync(t, under{a.ctx, r.handle(rlock.WithLease(time.Hour))})
+		redistest.Eventually(t, testTimeout, func() bool { return r.proxy.Held() == 1 }, "a longer lease is requested")
+		unlocked := async(a.unlock)
+		sleep(100 * time.Millisecond) // the unlock waits for the call
+		line[0].stillWaits(t)
+		r.proxy.Release()
+		require.NoError(t, within(t, unlocked, testTimeout))
+		require.Error(t, longer.get(t, testTimeout).err, "the section is over")
+		require.NoError(t, r.gets(t, line[0]).unlock())
+		r.clear(t)
+	})
 }
 
 // A tenure is not passed on while its state is uncertain: here the answer to the call that handed it over was lost.
 func TestPassOnNotWhileUnresolved(t *testing.T) {
-	redistest.Parallel(t)
-	r := newProxied(t, rlock.Options{HandOff: unlimited})
-	r.proxy.OnReply(r.nthHandOff(1, redistest.Cut))
-	a, line := r.inTurn(t, r.handle(), same(r.handle(), 2)...)
-	for i := range line {
-		before := redistest.Commands(t, r.rdb)["hset"]
+	redistest.Virtual(t, func(t *testing.T) {
+		r := newProxied(t, rlock.Options{HandOff: unlimited})
+		r.proxy.OnReply(r.nthHandOff(1, redistest.Cut))
+		a, line := r.inTurn(t, r.handle(), same(r.handle(), 2)...)
+		for i := range line {
+			before := redistest.Commands(t, r.rdb)["hset"]
+			require.NoError(t, a.unlock())
+			a = r.gets(t, line[i])
+			require.EqualValues(t, 1-i, redistest.Commands(t, r.rdb)["hset"]-before, "only the first hand-over is a call")
+		}
 		require.NoError(t, a.unlock())
-		a = r.gets(t, line[i])
-		require.EqualValues(t, 1-i, redistest.Commands(t, r.rdb)["hset"]-before, "only the first hand-over is a call")
-	}
-	require.NoError(t, a.unlock())
-	r.clear(t)
+		r.clear(t)
+	})
 }
 
 // listensOutside listens to a channel as Redisson does, out of line, until the test ends.
@@ -325,113 +331,117 @@ func listensOutside(t *testing.T, rdb rueidis.Client, channel string, heard func
 
 // G4: beside a subscriber that is not in the queue, as Redisson's are, a run has one hand-off once that is known, then a message to all.
 func TestPassOnBesideOutsiders(t *testing.T) {
-	redistest.Parallel(t)
-	const most = 6
-	r := newProxied(t, rlock.Options{HandOff: rlock.HandOff{Most: most, For: time.Hour}})
-	var told atomic.Int32
-	listensOutside(t, r.rdb, "redisson_lock__channel:{"+r.name+"}", func() { told.Add(1) })
-	a, line := r.lineOf(t, r.handle(), same(r.handle(), 20)...)
-	sections, longest := 1, 0
-	for _, p := range line {
-		before := told.Load()
+	redistest.Virtual(t, func(t *testing.T) {
+		const most = 6
+		r := newProxied(t, rlock.Options{HandOff: rlock.HandOff{Most: most, For: time.Hour}})
+		var told atomic.Int32
+		listensOutside(t, r.rdb, "redisson_lock__channel:{"+r.name+"}", func() { told.Add(1) })
+		a, line := r.lineOf(t, r.handle(), same(r.handle(), 20)...)
+		sections, longest := 1, 0
+		for _, p := range line {
+			before := told.Load()
+			require.NoError(t, a.unlock())
+			a = r.gets(t, p)
+			if told.Load() > before {
+				sections = 0
+			}
+			if sections++; before > 0 {
+				longest = max(longest, sections)
+			}
+		}
+		require.Equal(t, 2, longest, "sections in the longest run")
 		require.NoError(t, a.unlock())
-		a = r.gets(t, p)
-		if told.Load() > before {
-			sections = 0
-		}
-		if sections++; before > 0 {
-			longest = max(longest, sections)
-		}
-	}
-	require.Equal(t, 2, longest, "sections in the longest run")
-	require.NoError(t, a.unlock())
+	})
 }
 
 // G1, G5: callers wait, give up and leave while two processes share the lock: one is inside at a time, and nothing is left behind.
 func TestPassOnInACrowd(t *testing.T) {
-	redistest.Parallel(t)
-	r := newProxied(t, rlock.Options{HandOff: rlock.HandOff{Most: 5}})
-	inside, sections := 0, 0
-	var wg sync.WaitGroup
-	for i := range 40 {
-		m := []*rlock.Mutex{r.handle(), r.handle(), r.Mutex(r.name), r.other.Mutex(r.name)}[i%4]
-		wg.Go(func() {
-			for n := range 50 {
-				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(1+(i*7+n*13)%20)*time.Millisecond)
-				inner, unlock, err := m.Lock(ctx)
-				if err == nil {
-					inside++
-					assert.Equal(t, 1, inside)
-					if n%3 == 0 {
-						assert.NoError(t, m.Do(context.WithoutCancel(inner), nothing))
+	redistest.Virtual(t, func(t *testing.T) {
+		r := newProxied(t, rlock.Options{HandOff: rlock.HandOff{Most: 5}})
+		inside, sections := 0, 0
+		var wg sync.WaitGroup
+		for i := range 40 {
+			m := []*rlock.Mutex{r.handle(), r.handle(), r.Mutex(r.name), r.other.Mutex(r.name)}[i%4]
+			wg.Go(func() {
+				for n := range 50 {
+					ctx, cancel := context.WithTimeout(t.Context(), time.Duration(1+(i*7+n*13)%20)*time.Millisecond)
+					inner, unlock, err := m.Lock(ctx)
+					if err == nil {
+						inside++
+						assert.Equal(t, 1, inside)
+						if n%3 == 0 {
+							assert.NoError(t, m.Do(context.WithoutCancel(inner), nothing))
+						}
+						sections++
+						inside--
+						assert.NoError(t, unlock())
+					} else {
+						assert.ErrorIs(t, err, rlock.ErrNotAcquired)
 					}
-					sections++
-					inside--
-					assert.NoError(t, unlock())
-				} else {
-					assert.ErrorIs(t, err, rlock.ErrNotAcquired)
+					cancel()
 				}
-				cancel()
-			}
-		})
-	}
-	wg.Wait()
-	require.Greater(t, sections, 40)
-	r.clear(t)
+			})
+		}
+		wg.Wait()
+		require.Greater(t, sections, 40)
+		r.clear(t)
+	})
 }
 
 // G8: the hand-off that begins a run reserves tokens for the waiters. Each hold takes the next token, later holds get higher ones,
 // and unused tokens are skipped.
 func TestPassOnTokens(t *testing.T) {
-	redistest.Parallel(t)
-	const behind = 20
-	r := newProxied(t, rlock.Options{HandOff: unlimited})
-	m := r.FencedMutex(r.name)
-	token := func(a lockResult) int64 {
-		got, ok := m.FencingToken(a.ctx)
-		require.True(t, ok)
-		return got
-	}
-	a, line := r.inTurn(t, m, same(m, behind)...)
-	require.EqualValues(t, 2, token(a))
-	line[3].cancel()
-	require.ErrorIs(t, line[3].get(t, testTimeout).err, context.Canceled)
-	line = append(line[:3], line[4:]...)
-	before := redistest.Commands(t, r.rdb)
-	for i, p := range line {
+	redistest.Virtual(t, func(t *testing.T) {
+		const behind = 20
+		r := newProxied(t, rlock.Options{HandOff: unlimited})
+		m := r.FencedMutex(r.name)
+		token := func(a lockResult) int64 {
+			got, ok := m.FencingToken(a.ctx)
+			require.True(t, ok)
+			return got
+		}
+		a, line := r.inTurn(t, m, same(m, behind)...)
+		require.EqualValues(t, 2, token(a))
+		line[3].cancel()
+		require.ErrorIs(t, line[3].get(t, testTimeout).err, context.Canceled)
+		line = append(line[:3], line[4:]...)
+		before := redistest.Commands(t, r.rdb)
+		for i, p := range line {
+			require.NoError(t, a.unlock())
+			a = r.gets(t, p)
+			require.EqualValues(t, i+3, token(a))
+			require.NoError(t, m.Do(a.ctx, func(ctx context.Context) error {
+				require.EqualValues(t, i+3, token(lockResult{ctx: ctx}))
+				return nil
+			}))
+		}
+		require.Equal(t, before["evalsha"], redistest.Commands(t, r.rdb)["evalsha"])
 		require.NoError(t, a.unlock())
-		a = r.gets(t, p)
-		require.EqualValues(t, i+3, token(a))
-		require.NoError(t, m.Do(a.ctx, func(ctx context.Context) error {
-			require.EqualValues(t, i+3, token(lockResult{ctx: ctx}))
-			return nil
-		}))
-	}
-	require.Equal(t, before["evalsha"], redistest.Commands(t, r.rdb)["evalsha"])
-	require.NoError(t, a.unlock())
-	other := locked(t, r.other.FencedMutex(r.name))
-	got, _ := rlock.FencingToken(other.ctx, r.name)
-	require.EqualValues(t, behind+3, got, "the unused token is skipped")
-	require.NoError(t, other.unlock())
-	r.clear(t)
+		other := locked(t, r.other.FencedMutex(r.name))
+		got, _ := rlock.FencingToken(other.ctx, r.name)
+		require.EqualValues(t, behind+3, got, "the unused token is skipped")
+		require.NoError(t, other.unlock())
+		r.clear(t)
+	})
 }
 
 // Waiters that arrive after the reservation get their tokens by a call, which reserves more for those behind them.
 func TestPassOnWhenTheTokensAreUsedUp(t *testing.T) {
-	redistest.Parallel(t)
-	r := newProxied(t, rlock.Options{HandOff: unlimited})
-	m := r.FencedMutex(r.name)
-	a, line := r.inTurn(t, m, m)
-	line = append(line, r.queue(t, m, m)...)
-	before := redistest.Commands(t, r.rdb)["hset"]
-	a, owners := r.takesTurns(t, a, line)
-	require.EqualValues(t, 1, redistest.Commands(t, r.rdb)["hset"]-before)
-	require.NotEqual(t, owners[0], owners[1])
-	require.Equal(t, owners[1], owners[2])
-	got, _ := m.FencingToken(a.ctx)
-	require.EqualValues(t, 5, got)
-	require.NoError(t, a.unlock())
-	r.clear(t)
+	redistest.Virtual(t, func(t *testing.T) {
+		r := newProxied(t, rlock.Options{HandOff: unlimited})
+		m := r.FencedMutex(r.name)
+		a, line := r.inTurn(t, m, m)
+		line = append(line, r.queue(t, m, m)...)
+		before := redistest.Commands(t, r.rdb)["hset"]
+		a, owners := r.takesTurns(t, a, line)
+		require.EqualValues(t, 1, redistest.Commands(t, r.rdb)["hset"]-before)
+		require.NotEqual(t, owners[0], owners[1])
+		require.Equal(t, owners[1], owners[2])
+		got, _ := m.FencingToken(a.ctx)
+		require.EqualValues(t, 5, got)
+		require.NoError(t, a.unlock())
+		r.clear(t)
+	})
 }
 
 // A user without INCRBY, as under the ACL of older versions, gets its tokens one by one.

@@ -111,8 +111,7 @@ func TestErrorsSayWhetherTheyTakeEffect(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			redistest.Parallel(t)
 			for _, when := range []string{"ctx is done", "no answer", "no connection", "closed"} {
-				t.Run(when, func(t *testing.T) {
-					redistest.Parallel(t)
+				redistest.RunVirtual(t, when, func(t *testing.T) {
 					proxy := redistest.StartProxy(t, redistest.Shared(t))
 					b := newBareFixture(t)
 					rdb := redistest.Dial(t, proxy.Addr(), func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 }) // one connection

@@ -17,8 +17,7 @@ func TestPermitsCountOnce(t *testing.T) {
 	redistest.Parallel(t)
 	for _, action := range []redistest.Action{redistest.Cut, redistest.Drop} {
 		for _, n := range []int{1, 3} {
-			t.Run(fmt.Sprint(action, "/", n), func(t *testing.T) {
-				redistest.Parallel(t)
+			redistest.RunVirtual(t, fmt.Sprint(action, "/", n), func(t *testing.T) {
 				b := newFixture(t)
 				watch := b.PermitSemaphore(b.name)
 				setPermits(t, watch, 5) // also loads the script
@@ -42,8 +41,7 @@ func TestPermitsCountOnce(t *testing.T) {
 func TestPermitCallersLeave(t *testing.T) {
 	redistest.Parallel(t)
 	for _, where := range []string{"request", "reply"} {
-		t.Run(where, func(t *testing.T) {
-			redistest.Parallel(t)
+		redistest.RunVirtual(t, where, func(t *testing.T) {
 			b := newFixture(t)
 			watch := b.PermitSemaphore(b.name)
 			setPermits(t, watch, 5)
@@ -67,28 +65,29 @@ func TestPermitCallersLeave(t *testing.T) {
 // While Redis is down, each call to it fails with ErrUnreachable. Once Redis is back, released permits are free, and no call has
 // taken any.
 func TestPermitsOutage(t *testing.T) {
-	redistest.Parallel(t)
-	b := newFixture(t)
-	watch := b.PermitSemaphore(b.name)
-	setPermits(t, watch, 2)
-	proxy := redistest.StartProxy(t, redistest.Shared(t))
-	s := newClient(t, redistest.Dial(t, proxy.Addr())).PermitSemaphore(b.name)
-	held := acquire(t, s, 2)
-	waits, _ := b.permitAsync(t, s, 1)
-	proxy.Refuse(true)
-	proxy.CutAll()
-	require.ErrorIs(t, within(t, async(held.permit.Release), testTimeout), rlock.ErrUnreachable)
-	require.ErrorIs(t, held.permit.Release(), rlock.ErrNotHeld)
-	require.ErrorIs(t, within(t, waits, testTimeout), rlock.ErrUnreachable)
-	_, _, err := s.TryAcquire(context.Background(), 0)
-	require.ErrorIs(t, err, rlock.ErrUnreachable)
-	require.ErrorIs(t, s.Release(context.Background(), held.permit.ID()), rlock.ErrUnreachable)
-	_, err = s.Available(context.Background())
-	require.ErrorIs(t, err, rlock.ErrUnreachable)
-	proxy.Refuse(false)
-	eventuallyPermits(t, watch, 2, 0)
-	noCalls(t) // Redis has run the call before its answer arrives; until then this process refuses permits
-	require.NoError(t, acquire(t, s, 2).permit.Release())
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		watch := b.PermitSemaphore(b.name)
+		setPermits(t, watch, 2)
+		proxy := redistest.StartProxy(t, redistest.Shared(t))
+		s := newClient(t, redistest.Dial(t, proxy.Addr())).PermitSemaphore(b.name)
+		held := acquire(t, s, 2)
+		waits, _ := b.permitAsync(t, s, 1)
+		proxy.Refuse(true)
+		proxy.CutAll()
+		require.ErrorIs(t, within(t, async(held.permit.Release), testTimeout), rlock.ErrUnreachable)
+		require.ErrorIs(t, held.permit.Release(), rlock.ErrNotHeld)
+		require.ErrorIs(t, within(t, waits, testTimeout), rlock.ErrUnreachable)
+		_, _, err := s.TryAcquire(context.Background(), 0)
+		require.ErrorIs(t, err, rlock.ErrUnreachable)
+		require.ErrorIs(t, s.Release(context.Background(), held.permit.ID()), rlock.ErrUnreachable)
+		_, err = s.Available(context.Background())
+		require.ErrorIs(t, err, rlock.ErrUnreachable)
+		proxy.Refuse(false)
+		eventuallyPermits(t, watch, 2, 0)
+		noCalls(t) // Redis has run the call before its answer arrives; until then this process refuses permits
+		require.NoError(t, acquire(t, s, 2).permit.Release())
+	})
 }
 
 // Close ends sections and waits. Permits stay taken until their release, or the end of their lease.
@@ -119,50 +118,52 @@ func TestPermitsClose(t *testing.T) {
 
 // A release during Close frees its permit and returns no error.
 func TestPermitReleasesBesideClose(t *testing.T) {
-	redistest.Parallel(t)
-	b := newFixture(t)
-	watch := b.PermitSemaphore(b.name)
-	const n = 50
-	setPermits(t, watch, n)
-	for range 10 {
-		c := newClient(t, b.rdb)
-		var releases []<-chan error
-		for range n {
-			releases = append(releases, async(acquire(t, c.PermitSemaphore(b.name), 1).permit.Release))
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		watch := b.PermitSemaphore(b.name)
+		const n = 50
+		setPermits(t, watch, n)
+		for range 10 {
+			c := newClient(t, b.rdb)
+			var releases []<-chan error
+			for range n {
+				releases = append(releases, async(acquire(t, c.PermitSemaphore(b.name), 1).permit.Release))
+			}
+			c.Close()
+			for _, got := range releases {
+				require.NoError(t, within(t, got, wakeTimeout))
+			}
+			requirePermits(t, watch, n, 0)
 		}
-		c.Close()
-		for _, got := range releases {
-			require.NoError(t, within(t, got, wakeTimeout))
-		}
-		requirePermits(t, watch, n, 0)
-	}
+	})
 }
 
 // Shutdown waits for sections, and refuses new ones.
 func TestPermitsShutdown(t *testing.T) {
-	redistest.Parallel(t)
-	b := newFixture(t)
-	watch := newClient(t, b.rdb).PermitSemaphore(b.name)
-	s := b.PermitSemaphore(b.name)
-	setPermits(t, s, 1)
-	held := acquire(t, s, 1)
-	waits, _ := b.permitAsync(t, s, 1)
-	shut := async(func() error { return b.Shutdown(context.Background()) })
-	require.ErrorIs(t, within(t, waits, wakeTimeout), rlock.ErrClosed)
-	_, _, err := s.Acquire(context.Background())
-	require.ErrorIs(t, err, rlock.ErrClosed)
-	requireStillWaits(t, shut)
-	require.NoError(t, held.ctx.Err())
-	require.NoError(t, held.permit.Release())
-	require.NoError(t, within(t, shut, wakeTimeout))
-	requirePermits(t, watch, 1, 0)
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		watch := newClient(t, b.rdb).PermitSemaphore(b.name)
+		s := b.PermitSemaphore(b.name)
+		setPermits(t, s, 1)
+		held := acquire(t, s, 1)
+		waits, _ := b.permitAsync(t, s, 1)
+		shut := async(func() error { return b.Shutdown(context.Background()) })
+		require.ErrorIs(t, within(t, waits, wakeTimeout), rlock.ErrClosed)
+		_, _, err := s.Acquire(context.Background())
+		require.ErrorIs(t, err, rlock.ErrClosed)
+		requireStillWaits(t, shut)
+		require.NoError(t, held.ctx.Err())
+		require.NoError(t, held.permit.Release())
+		require.NoError(t, within(t, shut, wakeTimeout))
+		requirePermits(t, watch, 1, 0)
 
-	c := newClient(t, b.rdb)
-	stuck := acquire(t, c.PermitSemaphore(b.name), 1)
-	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
-	defer cancel()
-	require.ErrorIs(t, c.Shutdown(ctx), context.DeadlineExceeded)
-	require.ErrorIs(t, context.Cause(stuck.ctx), rlock.ErrClosed)
-	require.NoError(t, stuck.permit.Release())
-	requirePermits(t, watch, 1, 0)
+		c := newClient(t, b.rdb)
+		stuck := acquire(t, c.PermitSemaphore(b.name), 1)
+		ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+		defer cancel()
+		require.ErrorIs(t, c.Shutdown(ctx), context.DeadlineExceeded)
+		require.ErrorIs(t, context.Cause(stuck.ctx), rlock.ErrClosed)
+		require.NoError(t, stuck.permit.Release())
+		requirePermits(t, watch, 1, 0)
+	})
 }

@@ -18,27 +18,28 @@ import (
 
 // A release wakes each waiter whose permits are free, here and in another process, even through handles with other leases.
 func TestPermitsWake(t *testing.T) {
-	redistest.Parallel(t)
-	b := newFixture(t)
-	s := b.PermitSemaphore(b.name)
-	setPermits(t, s, 2)
-	held := acquire(t, s, 2)
-	first, a := b.permitAsync(t, b.PermitSemaphore(b.name, rlock.WithLease(time.Hour)), 1)
-	second, z := b.permitAsync(t, newClient(t, b.rdb).PermitSemaphore(b.name), 2)
-	require.NoError(t, held.permit.Release())
-	require.NoError(t, within(t, first, wakeTimeout))
-	require.NoError(t, within(t, second, wakeTimeout))
-	left, err := s.LeaseTime(context.Background(), a.permit.ID())
-	require.NoError(t, err)
-	require.Greater(t, left, 59*time.Minute)
-	left, err = s.LeaseTime(context.Background(), z.permit.ID())
-	require.NoError(t, err)
-	require.LessOrEqual(t, left, rlock.DefaultWatchdogTimeout)
-	require.NotEqual(t, a.permit.Slot(), z.permit.Slot())
-	require.NoError(t, a.permit.Release())
-	require.NoError(t, z.permit.Release())
-	noCalls(t)
-	requirePermits(t, s, 2, 0)
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		s := b.PermitSemaphore(b.name)
+		setPermits(t, s, 2)
+		held := acquire(t, s, 2)
+		first, a := b.permitAsync(t, b.PermitSemaphore(b.name, rlock.WithLease(time.Hour)), 1)
+		second, z := b.permitAsync(t, newClient(t, b.rdb).PermitSemaphore(b.name), 2)
+		require.NoError(t, held.permit.Release())
+		require.NoError(t, within(t, first, wakeTimeout))
+		require.NoError(t, within(t, second, wakeTimeout))
+		left, err := s.LeaseTime(context.Background(), a.permit.ID())
+		require.NoError(t, err)
+		require.Greater(t, left, 59*time.Minute)
+		left, err = s.LeaseTime(context.Background(), z.permit.ID())
+		require.NoError(t, err)
+		require.LessOrEqual(t, left, rlock.DefaultWatchdogTimeout)
+		require.NotEqual(t, a.permit.Slot(), z.permit.Slot())
+		require.NoError(t, a.permit.Release())
+		require.NoError(t, z.permit.Release())
+		noCalls(t)
+		requirePermits(t, s, 2, 0)
+	})
 }
 
 // A waiter for more permits than exist delays no other. Waiters of one process may together want more permits than one call may have
@@ -80,8 +81,7 @@ func TestPermitsBeyondAll(t *testing.T) {
 func TestPermitsUnderContention(t *testing.T) {
 	redistest.Parallel(t)
 	for _, plain := range []bool{false, true} {
-		t.Run(map[bool]string{false: "with a queue", true: "without hand-overs"}[plain], func(t *testing.T) {
-			redistest.Parallel(t)
+		redistest.RunVirtual(t, map[bool]string{false: "with a queue", true: "without hand-overs"}[plain], func(t *testing.T) {
 			b := newFixture(t)
 			const clients, each, n = 4, 8, 5
 			setPermits(t, b.PermitSemaphore(b.name), n)

@@ -118,35 +118,37 @@ func TestQuorumOfClusterClients(t *testing.T) {
 
 // The methods of a quorum report members that it cannot use.
 func TestQuorumRefusesMembers(t *testing.T) {
-	b := newFixture(t)
-	other := func() *rlock.Client { return newClient(t, b.rdb) }
-	two := []rlock.Locker{other().Mutex("x"), other().Mutex("x")}
-	for says, members := range map[string][]rlock.Locker{
-		"a quorum of 0 outlives no":    nil,
-		"a quorum of 2 outlives no":    two,
-		"a quorum of 4 outlives no":    {two[0], two[1], other().Mutex("x"), other().Mutex("x")},
-		"is of the same Client":        {two[0], two[1], two[1]},
-		"is a <nil>":                   {two[0], nil, two[1]},
-		"is a *rlock.QuorumMutex":      {two[0], two[1], rlock.Quorum(two...)},
-		"is no plain Mutex":            {two[0], two[1], other().FencedMutex("x")},
-		"another lease than the first": {two[0], two[1], other().Mutex("x", rlock.WithLease(time.Second))},
-		"the name is empty":            {two[0], two[1], other().Mutex("")},
-		"is a *rlock.Mutex":            {(*rlock.Mutex)(nil), two[0], two[1]},
-	} {
-		q := rlock.Quorum(members...)
-		_, unlock, err := q.Lock(t.Context())
-		require.ErrorContains(t, err, says)
-		require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
-		_, _, err = q.TryLock(t.Context(), time.Second)
-		require.ErrorContains(t, err, says)
-		require.ErrorContains(t, q.Do(t.Context(), nothing), says)
-		require.ErrorContains(t, q.TryDo(t.Context(), 0, nothing), says)
-	}
-	require.PanicsWithValue(t, "rlock: a QuorumMutex that was not made by Quorum", func() {
-		_, _, _ = new(rlock.QuorumMutex).Lock(t.Context())
-	})
-	require.PanicsWithValue(t, "rlock: the ctx is nil", func() {
-		_, _, _ = rlock.Quorum(two...).Lock(nil) //nolint:staticcheck // that is the point
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		other := func() *rlock.Client { return newClient(t, b.rdb) }
+		two := []rlock.Locker{other().Mutex("x"), other().Mutex("x")}
+		for says, members := range map[string][]rlock.Locker{
+			"a quorum of 0 outlives no":    nil,
+			"a quorum of 2 outlives no":    two,
+			"a quorum of 4 outlives no":    {two[0], two[1], other().Mutex("x"), other().Mutex("x")},
+			"is of the same Client":        {two[0], two[1], two[1]},
+			"is a <nil>":                   {two[0], nil, two[1]},
+			"is a *rlock.QuorumMutex":      {two[0], two[1], rlock.Quorum(two...)},
+			"is no plain Mutex":            {two[0], two[1], other().FencedMutex("x")},
+			"another lease than the first": {two[0], two[1], other().Mutex("x", rlock.WithLease(time.Second))},
+			"the name is empty":            {two[0], two[1], other().Mutex("")},
+			"is a *rlock.Mutex":            {(*rlock.Mutex)(nil), two[0], two[1]},
+		} {
+			q := rlock.Quorum(members...)
+			_, unlock, err := q.Lock(t.Context())
+			require.ErrorContains(t, err, says)
+			require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
+			_, _, err = q.TryLock(t.Context(), time.Second)
+			require.ErrorContains(t, err, says)
+			require.ErrorContains(t, q.Do(t.Context(), nothing), says)
+			require.ErrorContains(t, q.TryDo(t.Context(), 0, nothing), says)
+		}
+		require.PanicsWithValue(t, "rlock: a QuorumMutex that was not made by Quorum", func() {
+			_, _, _ = new(rlock.QuorumMutex).Lock(t.Context())
+		})
+		require.PanicsWithValue(t, "rlock: the ctx is nil", func() {
+			_, _, _ = rlock.Quorum(two...).Lock(nil) //nolint:staticcheck // that is the point
+		})
 	})
 }
 

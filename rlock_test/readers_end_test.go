@@ -17,24 +17,25 @@ import (
 
 // The count in Redis follows the reader with the most levels.
 func TestReadersReenter(t *testing.T) {
-	redistest.Parallel(t)
-	r := newProxied(t, hour)
-	rw := r.RWMutex(r.name)
-	first, second := locked(t, rw.Read()), locked(t, rw.Read())
-	owner := rlock.Owner(first.ctx)
-	inner := locked(t, under{second.ctx, rw.Read()})
-	r.awaitCount(t, owner, 2)
-	longer := locked(t, under{inner.ctx, r.RWMutex(r.name, rlock.WithLease(time.Hour)).Read()})
-	require.Equal(t, map[string]int64{owner: 3}, r.owners(t))
-	require.NoError(t, first.unlock())
-	n, err := rw.Read().HoldCount(second.ctx)
-	require.NoError(t, err)
-	require.Equal(t, 3, n)
-	require.NoError(t, longer.unlock())
-	require.NoError(t, inner.unlock())
-	r.awaitCount(t, owner, 1)
-	require.NoError(t, second.unlock())
-	rwNothing(t, r.rdb, r.name)
+	redistest.Virtual(t, func(t *testing.T) {
+		r := newProxied(t, hour)
+		rw := r.RWMutex(r.name)
+		first, second := locked(t, rw.Read()), locked(t, rw.Read())
+		owner := rlock.Owner(first.ctx)
+		inner := locked(t, under{second.ctx, rw.Read()})
+		r.awaitCount(t, owner, 2)
+		longer := locked(t, under{inner.ctx, r.RWMutex(r.name, rlock.WithLease(time.Hour)).Read()})
+		require.Equal(t, map[string]int64{owner: 3}, r.owners(t))
+		require.NoError(t, first.unlock())
+		n, err := rw.Read().HoldCount(second.ctx)
+		require.NoError(t, err)
+		require.Equal(t, 3, n)
+		require.NoError(t, longer.unlock())
+		require.NoError(t, inner.unlock())
+		r.awaitCount(t, owner, 1)
+		require.NoError(t, second.unlock())
+		rwNothing(t, r.rdb, r.name)
+	})
 }
 
 func (b fixture) awaitCount(t testing.TB, owner string, n int64) {
@@ -44,66 +45,68 @@ func (b fixture) awaitCount(t testing.TB, owner string, n int64) {
 
 // Close cancels every reader of a shared hold, and their unlocks still work.
 func TestReadersAndClose(t *testing.T) {
-	redistest.Parallel(t)
-	r := newProxied(t, hour)
-	all := []lockResult{locked(t, r.RWMutex(r.name).Read()), locked(t, r.RWMutex(r.name).Read())}
-	r.Close()
-	for _, a := range all {
-		require.ErrorIs(t, context.Cause(a.ctx), rlock.ErrClosed)
-		require.NotEmpty(t, r.owners(t))
-		require.NoError(t, a.unlock())
-	}
-	require.Empty(t, r.owners(t))
+	redistest.Virtual(t, func(t *testing.T) {
+		r := newProxied(t, hour)
+		all := []lockResult{locked(t, r.RWMutex(r.name).Read()), locked(t, r.RWMutex(r.name).Read())}
+		r.Close()
+		for _, a := range all {
+			require.ErrorIs(t, context.Cause(a.ctx), rlock.ErrClosed)
+			require.NotEmpty(t, r.owners(t))
+			require.NoError(t, a.unlock())
+		}
+		require.Empty(t, r.owners(t))
+	})
 }
 
 // G1, G5: readers and writers of three processes come, wait, give up and leave. No writer ever has company, and nothing is left.
 func TestReadersInACrowd(t *testing.T) {
-	redistest.Parallel(t)
-	r := newProxied(t, rlock.Options{})
-	clients := []*rlock.Client{r.Client, r.Client, r.Client, r.other}
-	w := &rwExclusion{t: t}
-	var sections atomic.Int64
-	var wg sync.WaitGroup
-	var patient int64 // calls that have as long as it takes, however busy the machine is
-	for i := range 48 {
-		rw := clients[i%4].RWMutex(r.name)
-		const rounds, limits = 60, 20
-		patient += rounds / limits
-		wg.Go(func() {
-			for n := range rounds {
-				limit := time.Duration((i*7+n*13)%limits) * time.Millisecond
-				ctx, cancel := context.WithTimeout(t.Context(), limit)
-				if limit == 0 {
-					ctx, cancel = context.WithCancel(t.Context())
-				}
-				l, begins := rw.Read(), w.read
-				if (i/4+n)%6 == 0 {
-					l, begins = rw.Write(), func() func() { return w.write(0) }
-				}
-				wait := time.Hour
-				if n%5 == 0 && limit > 0 {
-					wait = 0
-				}
-				inner, unlock, err := l.TryLock(ctx, wait)
-				if err == nil {
-					done := begins()
-					if n%3 == 0 {
-						assert.NoError(t, l.Do(context.WithoutCancel(inner), nothing))
+	redistest.Virtual(t, func(t *testing.T) {
+		r := newProxied(t, rlock.Options{})
+		clients := []*rlock.Client{r.Client, r.Client, r.Client, r.other}
+		w := &rwExclusion{t: t}
+		var sections atomic.Int64
+		var wg sync.WaitGroup
+		var patient int64 // calls that have as long as it takes, however busy the machine is
+		for i := range 48 {
+			rw := clients[i%4].RWMutex(r.name)
+			const rounds, limits = 60, 20
+			patient += rounds / limits
+			wg.Go(func() {
+				for n := range rounds {
+					limit := time.Duration((i*7+n*13)%limits) * time.Millisecond
+					ctx, cancel := context.WithTimeout(t.Context(), limit)
+					if limit == 0 {
+						ctx, cancel = context.WithCancel(t.Context())
 					}
-					done()
-					sections.Add(1)
-					assert.NoError(t, unlock())
-				} else {
-					assert.ErrorIs(t, err, rlock.ErrNotAcquired)
+					l, begins := rw.Read(), w.read
+					if (i/4+n)%6 == 0 {
+						l, begins = rw.Write(), func() func() { return w.write(0) }
+					}
+					wait := time.Hour
+					if n%5 == 0 && limit > 0 {
+						wait = 0
+					}
+					inner, unlock, err := l.TryLock(ctx, wait)
+					if err == nil {
+						done := begins()
+						if n%3 == 0 {
+							assert.NoError(t, l.Do(context.WithoutCancel(inner), nothing))
+						}
+						done()
+						sections.Add(1)
+						assert.NoError(t, unlock())
+					} else {
+						assert.ErrorIs(t, err, rlock.ErrNotAcquired)
+					}
+					cancel()
 				}
-				cancel()
-			}
-		})
-	}
-	wg.Wait()
-	require.GreaterOrEqual(t, sections.Load(), patient)
-	require.Zero(t, r.Stats().Holds)
-	rwNothing(t, r.rdb, r.name)
+			})
+		}
+		wg.Wait()
+		require.GreaterOrEqual(t, sections.Load(), patient)
+		require.Zero(t, r.Stats().Holds)
+		rwNothing(t, r.rdb, r.name)
+	})
 }
 
 // When a re-entry is answered only after its section has ended, it is no longer a level of that section: the Lock
@@ -114,8 +117,7 @@ func TestReentryAnsweredAfterItsSection(t *testing.T) {
 		"a reader beside others": func(r *proxied, o ...rlock.Option) *rlock.Mutex { return r.RWMutex(r.name, o...).Read() },
 		"a mutex":                (*proxied).handle,
 	} {
-		t.Run(name, func(t *testing.T) {
-			redistest.Parallel(t)
+		redistest.RunVirtual(t, name, func(t *testing.T) {
 			r := newProxied(t, hour)
 			first := locked(t, handles(r))
 			owner := rlock.Owner(first.ctx)
@@ -151,39 +153,41 @@ func TestReentryAnsweredAfterItsSection(t *testing.T) {
 
 // G2: after Close no ctx reports the end of a lease, but each unlock does, even if other readers remain.
 func TestReadersUnlockAfterCloseAndTheLease(t *testing.T) {
-	redistest.Parallel(t)
-	const watchdog = time.Second
-	r := newProxied(t, rlock.Options{HandOff: hour.HandOff, WatchdogTimeout: watchdog})
-	all := []lockResult{locked(t, r.RWMutex(r.name).Read()), locked(t, r.RWMutex(r.name).Read())}
-	r.Close()
-	sleep(watchdog + 100*time.Millisecond)
-	writer := locked(t, r.other.RWMutex(r.name).Write())
-	for _, a := range all {
-		require.ErrorIs(t, a.unlock(), rlock.ErrLost)
-	}
-	require.NoError(t, writer.unlock())
+	redistest.Virtual(t, func(t *testing.T) {
+		const watchdog = time.Second
+		r := newProxied(t, rlock.Options{HandOff: hour.HandOff, WatchdogTimeout: watchdog})
+		all := []lockResult{locked(t, r.RWMutex(r.name).Read()), locked(t, r.RWMutex(r.name).Read())}
+		r.Close()
+		sleep(watchdog + 100*time.Millisecond)
+		writer := locked(t, r.other.RWMutex(r.name).Write())
+		for _, a := range all {
+			require.ErrorIs(t, a.unlock(), rlock.ErrLost)
+		}
+		require.NoError(t, writer.unlock())
+	})
 }
 
 // An All that is refused gives back its shared reader, while others do the same and a further reader stays inside.
 func TestReadersOfAnAllThatIsRefused(t *testing.T) {
-	redistest.Parallel(t)
-	r := newProxied(t, hour)
-	mutex := r.name + ":mutex"
-	taken, reader := locked(t, r.other.Mutex(mutex)), locked(t, r.RWMutex(r.name).Read())
-	var wg sync.WaitGroup
-	for range 8 {
-		wg.Go(func() {
-			for range 50 {
-				_, _, err := rlock.All(r.RWMutex(r.name).Read(), r.Client.Mutex(mutex)).TryLock(context.Background(), 0)
-				assert.ErrorIs(t, err, rlock.ErrNotAcquired)
-			}
-		})
-	}
-	wg.Wait()
-	require.Equal(t, 1, r.Stats().Holds)
-	require.NoError(t, reader.unlock())
-	require.NoError(t, taken.unlock())
-	rwNothing(t, r.rdb, r.name)
+	redistest.Virtual(t, func(t *testing.T) {
+		r := newProxied(t, hour)
+		mutex := r.name + ":mutex"
+		taken, reader := locked(t, r.other.Mutex(mutex)), locked(t, r.RWMutex(r.name).Read())
+		var wg sync.WaitGroup
+		for range 8 {
+			wg.Go(func() {
+				for range 50 {
+					_, _, err := rlock.All(r.RWMutex(r.name).Read(), r.Client.Mutex(mutex)).TryLock(context.Background(), 0)
+					assert.ErrorIs(t, err, rlock.ErrNotAcquired)
+				}
+			})
+		}
+		wg.Wait()
+		require.Equal(t, 1, r.Stats().Holds)
+		require.NoError(t, reader.unlock())
+		require.NoError(t, taken.unlock())
+		rwNothing(t, r.rdb, r.name)
+	})
 }
 
 // A reader without the time to wait for another reader's answer asks Redis itself, however many others are waiting.
@@ -193,8 +197,7 @@ func TestTryReadWhileOthersAsk(t *testing.T) {
 		before int
 		wait   time.Duration
 	}{"no wait": {1, 0}, "no wait, others do": {3, 0}, "a short wait": {1, 20 * time.Millisecond}, "a short wait, others do": {3, 20 * time.Millisecond}} {
-		t.Run(name, func(t *testing.T) {
-			redistest.Parallel(t)
+		redistest.RunVirtual(t, name, func(t *testing.T) {
 			r := newProxied(t, hour)
 			r.load(t, "read_acquire")
 			r.proxy.OnReply(redistest.Nth(1, "EVALSHA", redistest.Hold))
@@ -218,14 +221,15 @@ func TestTryReadWhileOthersAsk(t *testing.T) {
 
 // Nobody shares a hold that has been asked for a longer lease than the watchdog's, since nobody can know when that ends.
 func TestReadersDoNotJoinALongerLease(t *testing.T) {
-	redistest.Parallel(t)
-	r := newProxied(t, hour)
-	first := locked(t, r.RWMutex(r.name).Read())
-	inner := locked(t, under{first.ctx, r.RWMutex(r.name, rlock.WithLease(time.Hour)).Read()})
-	second := locked(t, r.RWMutex(r.name).Read())
-	require.NotEqual(t, rlock.Owner(first.ctx), rlock.Owner(second.ctx))
-	for _, a := range []lockResult{inner, first, second} {
-		require.NoError(t, a.unlock())
-	}
-	rwNothing(t, r.rdb, r.name)
+	redistest.Virtual(t, func(t *testing.T) {
+		r := newProxied(t, hour)
+		first := locked(t, r.RWMutex(r.name).Read())
+		inner := locked(t, under{first.ctx, r.RWMutex(r.name, rlock.WithLease(time.Hour)).Read()})
+		second := locked(t, r.RWMutex(r.name).Read())
+		require.NotEqual(t, rlock.Owner(first.ctx), rlock.Owner(second.ctx))
+		for _, a := range []lockResult{inner, first, second} {
+			require.NoError(t, a.unlock())
+		}
+		rwNothing(t, r.rdb, r.name)
+	})
 }

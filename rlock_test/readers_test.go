@@ -42,8 +42,7 @@ func (b fixture) owners(t testing.TB) map[string]int64 {
 func TestReadersShare(t *testing.T) {
 	redistest.Parallel(t)
 	for name, order := range map[string][]int{"first in, first out": {0, 1, 2, 3}, "last in, first out": {3, 2, 1, 0}, "mixed": {2, 0, 3, 1}} {
-		t.Run(name, func(t *testing.T) {
-			redistest.Parallel(t)
+		redistest.RunVirtual(t, name, func(t *testing.T) {
 			r := newProxied(t, hour)
 			rw := r.RWMutex(r.name)
 			first := locked(t, rw.Read())
@@ -80,73 +79,76 @@ func TestReadersShare(t *testing.T) {
 
 // A reader with different options, another Client or another right than the readers inside gets a hold of its own.
 func TestReadersShareTheSame(t *testing.T) {
-	redistest.Parallel(t)
-	r := newProxied(t, hour)
-	first := locked(t, r.RWMutex(r.name).Read())
-	for name, l := range map[string]locker{
-		"lease":         r.RWMutex(r.name, rlock.WithLease(time.Minute)).Read(),
-		"max hold":      r.RWMutex(r.name, rlock.WithMaxHold(time.Hour)).Read(),
-		"grace":         r.RWMutex(r.name, rlock.WithGrace(time.Minute)).Read(),
-		"upgradeable":   r.RWMutex(r.name).Upgradeable(),
-		"another Go":    r.other.RWMutex(r.name).Read(),
-		"no hand-offs":  newClient(t, r.rdb, rlock.Options{HandOff: rlock.HandOff{Most: -1}}).RWMutex(r.name).Read(),
-		"under the ctx": under{rlock.Detach(first.ctx), r.RWMutex(r.name, rlock.WithLease(time.Minute)).Read()},
-	} {
-		a := locked(t, l)
-		require.NotEqual(t, rlock.Owner(first.ctx), rlock.Owner(a.ctx), name)
-		require.Len(t, r.owners(t), 2, name)
-		require.NoError(t, a.unlock(), name)
-	}
-	same := locked(t, under{rlock.Detach(first.ctx), r.RWMutex(r.name).Read()})
-	require.Equal(t, rlock.Owner(first.ctx), rlock.Owner(same.ctx))
-	require.NoError(t, same.unlock())
-	require.NoError(t, first.unlock())
-	rwNothing(t, r.rdb, r.name)
+	redistest.Virtual(t, func(t *testing.T) {
+		r := newProxied(t, hour)
+		first := locked(t, r.RWMutex(r.name).Read())
+		for name, l := range map[string]locker{
+			"lease":         r.RWMutex(r.name, rlock.WithLease(time.Minute)).Read(),
+			"max hold":      r.RWMutex(r.name, rlock.WithMaxHold(time.Hour)).Read(),
+			"grace":         r.RWMutex(r.name, rlock.WithGrace(time.Minute)).Read(),
+			"upgradeable":   r.RWMutex(r.name).Upgradeable(),
+			"another Go":    r.other.RWMutex(r.name).Read(),
+			"no hand-offs":  newClient(t, r.rdb, rlock.Options{HandOff: rlock.HandOff{Most: -1}}).RWMutex(r.name).Read(),
+			"under the ctx": under{rlock.Detach(first.ctx), r.RWMutex(r.name, rlock.WithLease(time.Minute)).Read()},
+		} {
+			a := locked(t, l)
+			require.NotEqual(t, rlock.Owner(first.ctx), rlock.Owner(a.ctx), name)
+			require.Len(t, r.owners(t), 2, name)
+			require.NoError(t, a.unlock(), name)
+		}
+		same := locked(t, under{rlock.Detach(first.ctx), r.RWMutex(r.name).Read()})
+		require.Equal(t, rlock.Owner(first.ctx), rlock.Owner(same.ctx))
+		require.NoError(t, same.unlock())
+		require.NoError(t, first.unlock())
+		rwNothing(t, r.rdb, r.name)
+	})
 }
 
 // G1: nobody shares the hold of a reader inside a writer's section, not even after the writer has downgraded to it.
 func TestReadersDoNotJoinTheWriter(t *testing.T) {
-	redistest.Parallel(t)
-	r := newProxied(t, hour)
-	rw := r.RWMutex(r.name)
-	writer := locked(t, rw.Write())
-	inner := locked(t, under{writer.ctx, rw.Read()})
-	_, _, err := rw.Read().TryLock(context.Background(), 0)
-	require.ErrorIs(t, err, rlock.ErrNotAcquired)
-	require.NoError(t, inner.unlock())
-	reader, unlock, err := rw.Downgrade(writer.ctx)
-	require.NoError(t, err)
-	other := locked(t, rw.Read())
-	require.NotEqual(t, rlock.Owner(reader), rlock.Owner(other.ctx))
-	require.NoError(t, unlock())
-	require.NoError(t, other.unlock())
-	rwNothing(t, r.rdb, r.name)
+	redistest.Virtual(t, func(t *testing.T) {
+		r := newProxied(t, hour)
+		rw := r.RWMutex(r.name)
+		writer := locked(t, rw.Write())
+		inner := locked(t, under{writer.ctx, rw.Read()})
+		_, _, err := rw.Read().TryLock(context.Background(), 0)
+		require.ErrorIs(t, err, rlock.ErrNotAcquired)
+		require.NoError(t, inner.unlock())
+		reader, unlock, err := rw.Downgrade(writer.ctx)
+		require.NoError(t, err)
+		other := locked(t, rw.Read())
+		require.NotEqual(t, rlock.Owner(reader), rlock.Owner(other.ctx))
+		require.NoError(t, unlock())
+		require.NoError(t, other.unlock())
+		rwNothing(t, r.rdb, r.name)
+	})
 }
 
 // G1: a reader that upgraded is alone, although its process had other readers.
 func TestReadersShareBesideAnUpgrade(t *testing.T) {
-	redistest.Parallel(t)
-	r := newProxied(t, hour)
-	rw := r.RWMutex(r.name)
-	upgradeable := locked(t, rw.Upgradeable())
-	readers := []lockResult{locked(t, rw.Read()), locked(t, rw.Read())}
-	up := make(chan lockResult, 1)
-	go func() {
-		var a lockResult
-		a.ctx, a.unlock, a.err = rw.Upgradeable().Upgrade(upgradeable.ctx)
-		up <- a
-	}()
-	for _, a := range readers {
-		require.Empty(t, up, "it must wait for the other reader")
+	redistest.Virtual(t, func(t *testing.T) {
+		r := newProxied(t, hour)
+		rw := r.RWMutex(r.name)
+		upgradeable := locked(t, rw.Upgradeable())
+		readers := []lockResult{locked(t, rw.Read()), locked(t, rw.Read())}
+		up := make(chan lockResult, 1)
+		go func() {
+			var a lockResult
+			a.ctx, a.unlock, a.err = rw.Upgradeable().Upgrade(upgradeable.ctx)
+			up <- a
+		}()
+		for _, a := range readers {
+			require.Empty(t, up, "it must wait for the other reader")
+			require.NoError(t, a.unlock())
+		}
+		a := <-up
+		require.NoError(t, a.err)
+		_, _, err := rw.Read().TryLock(context.Background(), 0)
+		require.ErrorIs(t, err, rlock.ErrNotAcquired)
 		require.NoError(t, a.unlock())
-	}
-	a := <-up
-	require.NoError(t, a.err)
-	_, _, err := rw.Read().TryLock(context.Background(), 0)
-	require.ErrorIs(t, err, rlock.ErrNotAcquired)
-	require.NoError(t, a.unlock())
-	require.NoError(t, upgradeable.unlock())
-	rwNothing(t, r.rdb, r.name)
+		require.NoError(t, upgradeable.unlock())
+		rwNothing(t, r.rdb, r.name)
+	})
 }
 
 // G3: one call admits all readers that arrived while a writer was inside, or while the first of them was asking Redis.
@@ -176,8 +178,7 @@ func TestReadersAreLetInTogether(t *testing.T) {
 			return line, r.proxy.Release
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			redistest.Parallel(t)
+		redistest.RunVirtual(t, name, func(t *testing.T) {
 			r := newProxied(t, hour)
 			r.load(t, "read_acquire")
 			r.load(t, "read_release")
@@ -205,33 +206,34 @@ func TestReadersAreLetInTogether(t *testing.T) {
 // G2, G7: when the shared lease of several readers is lost, each ctx is cancelled and each unlock returns ErrLost. The
 // sweep starts only after the last of them has left.
 func TestReadersLoseWhatTheyShare(t *testing.T) {
-	redistest.Parallel(t)
-	const watchdog = 2 * time.Second
-	r := newProxied(t, rlock.Options{HandOff: hour.HandOff, WatchdogTimeout: watchdog})
-	rw := r.RWMutex(r.name)
-	all := []lockResult{locked(t, rw.Read()), locked(t, rw.Read()), locked(t, rw.Read())}
-	before := all[2]
-	require.NoError(t, before.unlock())
-	all = all[:2]
-	r.do(t, "DEL", r.name)
-	for _, a := range all {
-		select {
-		case <-a.ctx.Done():
-			require.ErrorIs(t, context.Cause(a.ctx), rlock.ErrLost)
-		case <-time.After(watchdog/3 + soon):
-			require.Fail(t, "not told")
+	redistest.Virtual(t, func(t *testing.T) {
+		const watchdog = 2 * time.Second
+		r := newProxied(t, rlock.Options{HandOff: hour.HandOff, WatchdogTimeout: watchdog})
+		rw := r.RWMutex(r.name)
+		all := []lockResult{locked(t, rw.Read()), locked(t, rw.Read()), locked(t, rw.Read())}
+		before := all[2]
+		require.NoError(t, before.unlock())
+		all = all[:2]
+		r.do(t, "DEL", r.name)
+		for _, a := range all {
+			select {
+			case <-a.ctx.Done():
+				require.ErrorIs(t, context.Cause(a.ctx), rlock.ErrLost)
+			case <-time.After(watchdog/3 + soon):
+				require.Fail(t, "not told")
+			}
 		}
-	}
-	require.NotErrorIs(t, context.Cause(before.ctx), rlock.ErrLost)
-	after := locked(t, rw.Read())
-	require.NotEqual(t, rlock.Owner(before.ctx), rlock.Owner(after.ctx))
-	for _, a := range all {
-		err := a.unlock()
-		require.ErrorIs(t, err, rlock.ErrLost)
-		require.ErrorIs(t, err, rlock.ErrNotHeld)
-	}
-	require.EqualValues(t, 2, r.Stats().Lost)
-	require.Equal(t, 1, r.Stats().Holds)
-	require.NoError(t, after.unlock())
-	rwNothing(t, r.rdb, r.name)
+		require.NotErrorIs(t, context.Cause(before.ctx), rlock.ErrLost)
+		after := locked(t, rw.Read())
+		require.NotEqual(t, rlock.Owner(before.ctx), rlock.Owner(after.ctx))
+		for _, a := range all {
+			err := a.unlock()
+			require.ErrorIs(t, err, rlock.ErrLost)
+			require.ErrorIs(t, err, rlock.ErrNotHeld)
+		}
+		require.EqualValues(t, 2, r.Stats().Lost)
+		require.Equal(t, 1, r.Stats().Holds)
+		require.NoError(t, after.unlock())
+		rwNothing(t, r.rdb, r.name)
+	})
 }

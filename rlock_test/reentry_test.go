@@ -14,52 +14,53 @@ import (
 
 // WithoutReentry refuses a caller who already holds the lock, through whichever handle. It fails at once and sends no command.
 func TestWithoutReentry(t *testing.T) {
-	redistest.Parallel(t)
-	c, proxy, past := behindProxy(t, anyWay)
-	var sent atomic.Int32
-	proxy.OnRequest(func(cmd []string) redistest.Action {
-		if isScript(cmd) {
-			sent.Add(1)
+	redistest.Virtual(t, func(t *testing.T) {
+		c, proxy, past := behindProxy(t, anyWay)
+		var sent atomic.Int32
+		proxy.OnRequest(func(cmd []string) redistest.Action {
+			if isScript(cmd) {
+				sent.Add(1)
+			}
+			return redistest.Pass
+		})
+		m, other := c.Mutex(past.name, rlock.WithoutReentry()), c.Mutex(past.name)
+		for _, outer := range []*rlock.Mutex{m, other} {
+			ctx, unlock, err := outer.Lock(context.Background())
+			require.NoError(t, err)
+			before := sent.Load()
+			done, cancel := context.WithCancel(ctx)
+			cancel()
+			for _, ctx := range []context.Context{ctx, done} {
+				same, again, err := m.Lock(ctx)
+				require.ErrorIs(t, err, rlock.ErrReentry)
+				require.EqualError(t, err, `rlock: "`+past.name+`": this ctx holds the lock already, `+
+					`and WithoutReentry rules out re-entry (to compete with that hold, use Detach)`)
+				require.Equal(t, ctx, same)
+				require.ErrorIs(t, again(), rlock.ErrNotHeld)
+				_, _, err = m.TryLock(ctx, time.Hour)
+				require.ErrorIs(t, err, rlock.ErrReentry)
+			}
+			require.Equal(t, before, sent.Load())
+			require.NoError(t, ctx.Err(), "the hold stays as it is")
+
+			inner, unlockInner, err := other.Lock(ctx)
+			require.NoError(t, err, "another handle re-enters")
+			_, _, err = m.Lock(inner)
+			require.ErrorIs(t, err, rlock.ErrReentry)
+			require.NoError(t, unlockInner())
+			_, _, err = m.TryLock(rlock.Detach(ctx), 0)
+			require.ErrorIs(t, err, rlock.ErrNotAcquired, "a detached ctx competes")
+			require.NoError(t, unlock())
+			require.NoError(t, m.Do(context.WithoutCancel(ctx), func(context.Context) error { return nil }), "so does a ctx whose hold has ended")
 		}
-		return redistest.Pass
-	})
-	m, other := c.Mutex(past.name, rlock.WithoutReentry()), c.Mutex(past.name)
-	for _, outer := range []*rlock.Mutex{m, other} {
-		ctx, unlock, err := outer.Lock(context.Background())
+
+		ctx, unlock, err := m.Lock(context.Background())
 		require.NoError(t, err)
-		before := sent.Load()
-		done, cancel := context.WithCancel(ctx)
-		cancel()
-		for _, ctx := range []context.Context{ctx, done} {
-			same, again, err := m.Lock(ctx)
-			require.ErrorIs(t, err, rlock.ErrReentry)
-			require.EqualError(t, err, `rlock: "`+past.name+`": this ctx holds the lock already, `+
-				`and WithoutReentry rules out re-entry (to compete with that hold, use Detach)`)
-			require.Equal(t, ctx, same)
-			require.ErrorIs(t, again(), rlock.ErrNotHeld)
-			_, _, err = m.TryLock(ctx, time.Hour)
-			require.ErrorIs(t, err, rlock.ErrReentry)
-		}
-		require.Equal(t, before, sent.Load())
-		require.NoError(t, ctx.Err(), "the hold stays as it is")
-
-		inner, unlockInner, err := other.Lock(ctx)
-		require.NoError(t, err, "another handle re-enters")
-		_, _, err = m.Lock(inner)
-		require.ErrorIs(t, err, rlock.ErrReentry)
-		require.NoError(t, unlockInner())
-		_, _, err = m.TryLock(rlock.Detach(ctx), 0)
-		require.ErrorIs(t, err, rlock.ErrNotAcquired, "a detached ctx competes")
-		require.NoError(t, unlock())
-		require.NoError(t, m.Do(context.WithoutCancel(ctx), func(context.Context) error { return nil }), "so does a ctx whose hold has ended")
-	}
-
-	ctx, unlock, err := m.Lock(context.Background())
-	require.NoError(t, err)
-	past.loseLock(t, ctx, other)
-	_, _, err = m.Lock(ctx)
-	require.ErrorIs(t, err, rlock.ErrLost, "a known loss takes precedence")
-	require.ErrorIs(t, unlock(), rlock.ErrLost)
+		past.loseLock(t, ctx, other)
+		_, _, err = m.Lock(ctx)
+		require.ErrorIs(t, err, rlock.ErrLost, "a known loss takes precedence")
+		require.ErrorIs(t, unlock(), rlock.ErrLost)
+	})
 }
 
 // The cost of a level does not depend on how many are open, of one hold or of all the readers that share what their process has in Redis.
@@ -69,7 +70,7 @@ func TestManyOpenLevels(t *testing.T) {
 		"of one hold": func(c *rlock.Client, name string) *rlock.Mutex { return c.Mutex(name) },
 		"of readers":  func(c *rlock.Client, name string) *rlock.Mutex { return c.RWMutex(name).Read() },
 	} {
-		t.Run(name, func(t *testing.T) {
+		redistest.RunVirtual(t, name, func(t *testing.T) {
 			b := newFixture(t, rlock.Options{WatchdogTimeout: time.Hour, HandOff: rlock.HandOff{For: time.Hour}})
 			m := of(b.Client, b.name)
 			under := context.Background()

@@ -21,8 +21,7 @@ func TestReadersThatStayAreDead(t *testing.T) {
 	ctx := context.Background()
 	for _, many := range []int{1, 12} { // with many fields, a script looks at only some of them
 		for _, how := range []string{"fixed leases", "cut off", "the writer is cut off, too"} {
-			t.Run(fmt.Sprintf("%d, %s", many, how), func(t *testing.T) {
-				redistest.Parallel(t)
+			redistest.RunVirtual(t, fmt.Sprintf("%d, %s", many, how), func(t *testing.T) {
 				dying, proxy, past := behindProxy(t, anyWay, rlock.Options{WatchdogTimeout: brief})
 				dead := newClient(t, past.rdb).RWMutex(past.name, rlock.WithLease(brief))
 				waiter, writer := newClient(t, past.rdb).RWMutex(past.name), newClient(t, past.rdb).RWMutex(past.name)
@@ -58,81 +57,83 @@ func TestReadersThatStayAreDead(t *testing.T) {
 
 // G4: when the last live reader leaves, the waiting upgrade is notified, however many dead readers remain.
 func TestUpgradeBesideDeadReaders(t *testing.T) {
-	redistest.Parallel(t)
-	b := newFixture(t)
-	ctx := context.Background()
-	die := func() {
-		t.Helper()
-		for i := range 30 {
-			require.NoError(t, b.do(t, "HSET", b.name, fmt.Sprintf("%s:9%d", b.ID(), i), "1").Error())
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		ctx := context.Background()
+		die := func() {
+			t.Helper()
+			for i := range 30 {
+				require.NoError(t, b.do(t, "HSET", b.name, fmt.Sprintf("%s:9%d", b.ID(), i), "1").Error())
+			}
 		}
-	}
-	other := newClient(t, b.rdb).RWMutex(b.name)
-	for range 5 {
-		_, leave, err := other.Read().Lock(ctx)
-		require.NoError(t, err)
-		u := b.RWMutex(b.name).Upgradeable()
-		section, unlock, err := u.Lock(ctx)
-		require.NoError(t, err)
-		upgrade := lockAsync(t, upgrading{u, section})
-		redistest.Eventually(t, testTimeout, func() bool { return b.exists(t, "rlock_writers:{"+b.name+"}") }, "the upgrade waits")
-		b.awaitWaiters(t, 1)
-		die() // the upgrade's own script did not come across them
-		require.NoError(t, leave())
-		upgrade.getAndUnlock(t, soon)
-		require.NoError(t, unlock())
-	}
-	rwNothing(t, b.rdb, b.name)
+		other := newClient(t, b.rdb).RWMutex(b.name)
+		for range 5 {
+			_, leave, err := other.Read().Lock(ctx)
+			require.NoError(t, err)
+			u := b.RWMutex(b.name).Upgradeable()
+			section, unlock, err := u.Lock(ctx)
+			require.NoError(t, err)
+			upgrade := lockAsync(t, upgrading{u, section})
+			redistest.Eventually(t, testTimeout, func() bool { return b.exists(t, "rlock_writers:{"+b.name+"}") }, "the upgrade waits")
+			b.awaitWaiters(t, 1)
+			die() // the upgrade's own script did not come across them
+			require.NoError(t, leave())
+			upgrade.getAndUnlock(t, soon)
+			require.NoError(t, unlock())
+		}
+		rwNothing(t, b.rdb, b.name)
+	})
 }
 
 // G5: fields of dead readers do not pile up in a lock that is never written, whether its other readers unlock or die.
 func TestDeadReadersDoNotPileUp(t *testing.T) {
-	redistest.Parallel(t)
-	b := newFixture(t, rlock.Options{HandOff: rlock.HandOff{Most: -1}}) // each reader asks, even right after another
-	ctx := context.Background()
-	rw := b.RWMutex(b.name)
-	section, leave, err := rw.Read().Lock(ctx) // the lock always has a reader
-	require.NoError(t, err)
-	die := func() {
-		t.Helper()
-		cmd := []string{"HSET", b.name}
-		for i := range 2000 {
-			cmd = append(cmd, fmt.Sprintf("%s:9%d", b.ID(), i), "2")
-		}
-		require.NoError(t, b.do(t, cmd...).Error())
-	}
-	fields := func() int64 {
-		n, err := b.do(t, "HLEN", b.name).AsInt64()
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t, rlock.Options{HandOff: rlock.HandOff{Most: -1}}) // each reader asks, even right after another
+		ctx := context.Background()
+		rw := b.RWMutex(b.name)
+		section, leave, err := rw.Read().Lock(ctx) // the lock always has a reader
 		require.NoError(t, err)
-		return n
-	}
-	die()
-	_, unlock, err := b.RWMutex(b.name, byCall).Read().Lock(ctx) // does not share the other's field
-	require.NoError(t, err)
-	require.NoError(t, unlock())
-	require.EqualValues(t, 2, fields(), "an unlock looks at all fields, to find out whether it is the last")
-
-	_, stay, err := newClient(t, b.rdb).RWMutex(b.name).Read().Lock(ctx)
-	require.NoError(t, err)
-	die()
-	redistest.Eventually(t, testTimeout, func() bool {
-		_, unlock, err := rw.Read().Lock(ctx)
+		die := func() {
+			t.Helper()
+			cmd := []string{"HSET", b.name}
+			for i := range 2000 {
+				cmd = append(cmd, fmt.Sprintf("%s:9%d", b.ID(), i), "2")
+			}
+			require.NoError(t, b.do(t, cmd...).Error())
+		}
+		fields := func() int64 {
+			n, err := b.do(t, "HLEN", b.name).AsInt64()
+			require.NoError(t, err)
+			return n
+		}
+		die()
+		_, unlock, err := b.RWMutex(b.name, byCall).Read().Lock(ctx) // does not share the other's field
 		require.NoError(t, err)
 		require.NoError(t, unlock())
-		return fields() < 30
-	}, "each unlock takes out those that it meets")
+		require.EqualValues(t, 2, fields(), "an unlock looks at all fields, to find out whether it is the last")
 
-	die()
-	for range 1500 {
-		_, _, err := b.RWMutex(b.name, rlock.WithLease(testTimeout)).Read().Lock(ctx)
+		_, stay, err := newClient(t, b.rdb).RWMutex(b.name).Read().Lock(ctx)
 		require.NoError(t, err)
-	}
-	require.Less(t, fields(), int64(2000), "1,500 live readers, and few of the 2,000 dead ones are left")
-	require.NoError(t, section.Err())
-	require.NoError(t, stay())
-	require.NoError(t, leave())
-	_, err = rw.Read().ForceUnlock(ctx)
-	require.NoError(t, err)
+		die()
+		redistest.Eventually(t, testTimeout, func() bool {
+			_, unlock, err := rw.Read().Lock(ctx)
+			require.NoError(t, err)
+			require.NoError(t, unlock())
+			return fields() < 30
+		}, "each unlock takes out those that it meets")
+
+		die()
+		for range 1500 {
+			_, _, err := b.RWMutex(b.name, rlock.WithLease(testTimeout)).Read().Lock(ctx)
+			require.NoError(t, err)
+		}
+		require.Less(t, fields(), int64(2000), "1,500 live readers, and few of the 2,000 dead ones are left")
+		require.NoError(t, section.Err())
+		require.NoError(t, stay())
+		require.NoError(t, leave())
+		_, err = rw.Read().ForceUnlock(ctx)
+		require.NoError(t, err)
+	})
 }
 
 // G1: readers without hold keys, as other libraries write them, have the lock until the hash expires, however many they are: writers of

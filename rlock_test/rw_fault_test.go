@@ -15,54 +15,55 @@ import (
 // G2: readers, and a writer that also reads, outlive their watchdog time. Each learns of a deleted key, of a forced
 // unlock and of the end of a fixed lease, while others stay inside.
 func TestReadWriteLeases(t *testing.T) {
-	redistest.Parallel(t)
-	b := newFixture(t, rlock.Options{WatchdogTimeout: shortWatchdog})
-	ctx := context.Background()
-	rw := b.RWMutex(b.name)
-	writer, unlock, err := rw.Write().Lock(ctx)
-	require.NoError(t, err)
-	inside, leave, err := rw.Read().Lock(writer)
-	require.NoError(t, err)
-	inside, leaveInner, err := rw.Read().Lock(inside)
-	require.NoError(t, err)
-	sleep(shortWatchdog + shortWatchdog/2)
-	require.NoError(t, inside.Err())
-	reader, leaveLast, err := rw.Downgrade(writer)
-	require.NoError(t, err)
-	require.NoError(t, leaveInner())
-	require.NoError(t, leave())
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t, rlock.Options{WatchdogTimeout: shortWatchdog})
+		ctx := context.Background()
+		rw := b.RWMutex(b.name)
+		writer, unlock, err := rw.Write().Lock(ctx)
+		require.NoError(t, err)
+		inside, leave, err := rw.Read().Lock(writer)
+		require.NoError(t, err)
+		inside, leaveInner, err := rw.Read().Lock(inside)
+		require.NoError(t, err)
+		sleep(shortWatchdog + shortWatchdog/2)
+		require.NoError(t, inside.Err())
+		reader, leaveLast, err := rw.Downgrade(writer)
+		require.NoError(t, err)
+		require.NoError(t, leaveInner())
+		require.NoError(t, leave())
 
-	fixed, unlockFixed, err := b.RWMutex(b.name, rlock.WithLease(time.Second)).Read().Lock(ctx)
-	require.NoError(t, err)
-	<-fixed.Done()
-	require.ErrorIs(t, context.Cause(fixed), rlock.ErrLost)
-	sleep(shortWatchdog)
-	require.NoError(t, reader.Err())
-	_, _, err = newClient(t, b.rdb).RWMutex(b.name).Write().TryLock(ctx, 0)
-	require.ErrorIs(t, err, rlock.ErrNotAcquired)
-	require.Len(t, b.fieldsOf(t), 2, "the dead one was dropped")
-	require.ErrorIs(t, unlockFixed(), rlock.ErrLost)
+		fixed, unlockFixed, err := b.RWMutex(b.name, rlock.WithLease(time.Second)).Read().Lock(ctx)
+		require.NoError(t, err)
+		<-fixed.Done()
+		require.ErrorIs(t, context.Cause(fixed), rlock.ErrLost)
+		sleep(shortWatchdog)
+		require.NoError(t, reader.Err())
+		_, _, err = newClient(t, b.rdb).RWMutex(b.name).Write().TryLock(ctx, 0)
+		require.ErrorIs(t, err, rlock.ErrNotAcquired)
+		require.Len(t, b.fieldsOf(t), 2, "the dead one was dropped")
+		require.ErrorIs(t, unlockFixed(), rlock.ErrLost)
 
-	next := lockAsync(t, newClient(t, b.rdb).RWMutex(b.name).Write())
-	b.awaitWaiters(t, 1)
-	held, err := rw.Write().ForceUnlock(ctx)
-	require.NoError(t, err)
-	require.False(t, held, "the other side has it")
-	held, err = rw.Read().ForceUnlock(ctx)
-	require.NoError(t, err)
-	require.True(t, held)
-	got := next.get(t, soon)
-	require.NoError(t, got.err)
-	select {
-	case <-reader.Done():
-	case <-time.After(shortWatchdog):
-		require.FailNow(t, "not told")
-	}
-	require.ErrorIs(t, context.Cause(reader), rlock.ErrLost)
-	require.ErrorIs(t, leaveLast(), rlock.ErrLost)
-	require.NoError(t, got.unlock())
-	require.NoError(t, unlock(), "it was downgraded")
-	rwNothing(t, b.rdb, b.name)
+		next := lockAsync(t, newClient(t, b.rdb).RWMutex(b.name).Write())
+		b.awaitWaiters(t, 1)
+		held, err := rw.Write().ForceUnlock(ctx)
+		require.NoError(t, err)
+		require.False(t, held, "the other side has it")
+		held, err = rw.Read().ForceUnlock(ctx)
+		require.NoError(t, err)
+		require.True(t, held)
+		got := next.get(t, soon)
+		require.NoError(t, got.err)
+		select {
+		case <-reader.Done():
+		case <-time.After(shortWatchdog):
+			require.FailNow(t, "not told")
+		}
+		require.ErrorIs(t, context.Cause(reader), rlock.ErrLost)
+		require.ErrorIs(t, leaveLast(), rlock.ErrLost)
+		require.NoError(t, got.unlock())
+		require.NoError(t, unlock(), "it was downgraded")
+		rwNothing(t, b.rdb, b.name)
+	})
 }
 
 // G1, G2: Redisson's renewal of a reader sets the hash's expiry to its own watchdog time (up to 4.3.1 that of all hold
@@ -79,8 +80,7 @@ func TestReaderBesideRenewalsOfRedisson(t *testing.T) {
 		"with a grace":    {rlock.WithLease(2 * shortWatchdog), rlock.WithGrace(time.Second)},
 		"a lease as long": {rlock.WithLease(shortWatchdog)},
 	} {
-		t.Run(what, func(t *testing.T) {
-			redistest.Parallel(t)
+		redistest.RunVirtual(t, what, func(t *testing.T) {
 			b := newFixture(t, rlock.Options{WatchdogTimeout: shortWatchdog})
 			section, unlock, err := b.RWMutex(b.name, o...).Read().Lock(ctx)
 			require.NoError(t, err)
@@ -128,8 +128,7 @@ func TestDeletedReaderLeavesNothing(t *testing.T) {
 		},
 		"by the upgrade": func(ctx context.Context, rw *rlock.RWMutex) { _, _, _ = rw.Upgradeable().Upgrade(ctx) },
 	} {
-		t.Run(name, func(t *testing.T) {
-			redistest.Parallel(t)
+		redistest.RunVirtual(t, name, func(t *testing.T) {
 			b := newFixture(t, rlock.Options{WatchdogTimeout: 3 * soon})
 			rw := b.RWMutex(b.name)
 			outer, unlockOuter, err := rw.Upgradeable().Lock(ctx)
@@ -164,8 +163,7 @@ func TestReadWriteLostReplies(t *testing.T) {
 			for n, call := range []string{
 				"write", "write again", "read within", "read again", "read less", "write less", "downgrade", "read off",
 			} {
-				t.Run(leg+"/"+string(action)+"/"+call, func(t *testing.T) {
-					redistest.Parallel(t)
+				redistest.RunVirtual(t, leg+"/"+string(action)+"/"+call, func(t *testing.T) {
 					c, proxy, past := behindProxy(t, anyWay)
 					past.name += "x"
 					rw := c.RWMutex(past.name)
@@ -204,8 +202,7 @@ func TestReadWriteCancelledWhileItAsks(t *testing.T) {
 	redistest.Parallel(t)
 	for name, side := range map[string]func(*rlock.RWMutex) *rlock.Mutex{"read": (*rlock.RWMutex).Read, "write": (*rlock.RWMutex).Write} {
 		for _, within := range []bool{false, true} {
-			t.Run(name+map[bool]string{false: "", true: " in a section"}[within], func(t *testing.T) {
-				redistest.Parallel(t)
+			redistest.RunVirtual(t, name+map[bool]string{false: "", true: " in a section"}[within], func(t *testing.T) {
 				h := newLeavingCallers(t, anyWay)
 				rw := h.RWMutex(h.name)
 				ctx, unlock := context.Background(), func() error { return nil }
@@ -245,23 +242,24 @@ func (l lockUnder) Lock(ctx context.Context) (context.Context, rlock.UnlockFunc,
 
 // G9: Close ends waiting readers and writers and cancels the ctx of holders; their unlocks still work.
 func TestReadWriteClose(t *testing.T) {
-	redistest.Parallel(t)
-	b := newFixture(t)
-	rw := b.RWMutex(b.name)
-	ctx, unlock, err := rw.Write().Lock(context.Background())
-	require.NoError(t, err)
-	inside, leave, err := rw.Read().Lock(ctx)
-	require.NoError(t, err)
-	waits := []pendingLock{lockAsync(t, rw.Read()), lockAsync(t, rw.Write()), lockAsync(t, rw.Upgradeable())}
-	b.awaitWaiters(t, 3)
-	b.Close()
-	for _, p := range waits {
-		require.ErrorIs(t, p.get(t, soon).err, rlock.ErrClosed)
-	}
-	require.ErrorIs(t, context.Cause(inside), rlock.ErrClosed)
-	_, _, err = rw.Read().Lock(ctx)
-	require.ErrorIs(t, err, rlock.ErrClosed)
-	require.NoError(t, unlock())
-	require.NoError(t, leave())
-	rwNothing(t, b.rdb, b.name)
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		rw := b.RWMutex(b.name)
+		ctx, unlock, err := rw.Write().Lock(context.Background())
+		require.NoError(t, err)
+		inside, leave, err := rw.Read().Lock(ctx)
+		require.NoError(t, err)
+		waits := []pendingLock{lockAsync(t, rw.Read()), lockAsync(t, rw.Write()), lockAsync(t, rw.Upgradeable())}
+		b.awaitWaiters(t, 3)
+		b.Close()
+		for _, p := range waits {
+			require.ErrorIs(t, p.get(t, soon).err, rlock.ErrClosed)
+		}
+		require.ErrorIs(t, context.Cause(inside), rlock.ErrClosed)
+		_, _, err = rw.Read().Lock(ctx)
+		require.ErrorIs(t, err, rlock.ErrClosed)
+		require.NoError(t, unlock())
+		require.NoError(t, leave())
+		rwNothing(t, b.rdb, b.name)
+	})
 }

@@ -113,151 +113,157 @@ func TestReadersOrOneWriter(t *testing.T) {
 
 // The hold in the ctx, of either side, decides whether a Lock gets in, re-enters or is refused. The queries agree.
 func TestReadWriteReentry(t *testing.T) {
-	b := newFixture(t)
-	ctx := context.Background()
-	rw := b.RWMutex(b.name)
-	require.Equal(t, b.name, rw.Name())
-	check := func(ctx context.Context, read, write bool, reads, writes int) {
-		t.Helper()
-		for _, side := range []struct {
-			*rlock.Mutex
-			locked bool
-			count  int
-		}{{rw.Read(), read, reads}, {rw.Write(), write, writes}} {
-			locked, err := side.IsLocked(ctx)
-			require.NoError(t, err)
-			require.Equal(t, side.locked, locked)
-			count, err := side.HoldCount(ctx)
-			require.NoError(t, err)
-			require.Equal(t, side.count, count)
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		ctx := context.Background()
+		rw := b.RWMutex(b.name)
+		require.Equal(t, b.name, rw.Name())
+		check := func(ctx context.Context, read, write bool, reads, writes int) {
+			t.Helper()
+			for _, side := range []struct {
+				*rlock.Mutex
+				locked bool
+				count  int
+			}{{rw.Read(), read, reads}, {rw.Write(), write, writes}} {
+				locked, err := side.IsLocked(ctx)
+				require.NoError(t, err)
+				require.Equal(t, side.locked, locked)
+				count, err := side.HoldCount(ctx)
+				require.NoError(t, err)
+				require.Equal(t, side.count, count)
+			}
 		}
-	}
-	check(ctx, false, false, 0, 0)
+		check(ctx, false, false, 0, 0)
 
-	reader, leave, err := rw.Read().Lock(ctx)
-	require.NoError(t, err)
-	check(reader, true, false, 1, 0)
-	check(ctx, true, false, 0, 0)
-	again, leaveAgain, err := rw.Read().Lock(reader)
-	require.NoError(t, err)
-	check(again, true, false, 2, 0)
-	require.Equal(t, rlock.Owner(reader), rlock.Owner(again))
-	_, other, err := rw.Read().TryLock(ctx, 0)
-	require.NoError(t, err, "readers share")
-	require.NoError(t, other())
+		reader, leave, err := rw.Read().Lock(ctx)
+		require.NoError(t, err)
+		check(reader, true, false, 1, 0)
+		check(ctx, true, false, 0, 0)
+		again, leaveAgain, err := rw.Read().Lock(reader)
+		require.NoError(t, err)
+		check(again, true, false, 2, 0)
+		require.Equal(t, rlock.Owner(reader), rlock.Owner(again))
+		_, other, err := rw.Read().TryLock(ctx, 0)
+		require.NoError(t, err, "readers share")
+		require.NoError(t, other())
 
-	for _, within := range []context.Context{reader, again} {
-		began := time.Now()
-		got, unlock, err := rw.Write().Lock(within)
+		for _, within := range []context.Context{reader, again} {
+			began := time.Now()
+			got, unlock, err := rw.Write().Lock(within)
+			require.ErrorIs(t, err, rlock.ErrUpgrade)
+			require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
+			require.Equal(t, within, got)
+			require.Less(t, time.Since(began), soon)
+		}
+		_, _, err = rw.Write().TryLock(rlock.Detach(reader), 0)
+		require.ErrorIs(t, err, rlock.ErrNotAcquired, "a detached ctx competes")
+		_, _, err = rw.Upgradeable().Lock(reader)
 		require.ErrorIs(t, err, rlock.ErrUpgrade)
-		require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
-		require.Equal(t, within, got)
-		require.Less(t, time.Since(began), soon)
-	}
-	_, _, err = rw.Write().TryLock(rlock.Detach(reader), 0)
-	require.ErrorIs(t, err, rlock.ErrNotAcquired, "a detached ctx competes")
-	_, _, err = rw.Upgradeable().Lock(reader)
-	require.ErrorIs(t, err, rlock.ErrUpgrade)
-	require.NoError(t, leaveAgain())
-	require.NoError(t, leave())
-	_, _, err = rw.Downgrade(reader) //rlockvet:ignore it has to fail
-	require.ErrorIs(t, err, rlock.ErrNotHeld)
-	check(ctx, false, false, 0, 0)
+		require.NoError(t, leaveAgain())
+		require.NoError(t, leave())
+		_, _, err = rw.Downgrade(reader) //rlockvet:ignore it has to fail
+		require.ErrorIs(t, err, rlock.ErrNotHeld)
+		check(ctx, false, false, 0, 0)
 
-	writer, unlock, err := rw.Write().Lock(ctx)
-	require.NoError(t, err)
-	require.True(t, strings.HasSuffix(rlock.Owner(writer), ":write"))
-	check(writer, false, true, 0, 1)
-	_, _, err = rw.Read().TryLock(ctx, 0)
-	require.ErrorIs(t, err, rlock.ErrNotAcquired)
-	_, _, err = rw.Write().TryLock(ctx, 0)
-	require.ErrorIs(t, err, rlock.ErrNotAcquired)
-	writer2, unlock2, err := rw.Write().Lock(writer)
-	require.NoError(t, err)
-	check(writer2, false, true, 0, 2)
-	inside, leave, err := rw.Read().Lock(writer2)
-	require.NoError(t, err)
-	check(inside, true, true, 1, 2)
-	require.NotEqual(t, rlock.Owner(writer)[:len(rlock.Owner(inside))], rlock.Owner(inside), "a hold of its own")
-	inside2, leave2, err := rw.Read().Lock(inside)
-	require.NoError(t, err)
-	check(inside2, true, true, 2, 2)
-	_, unlock3, err := rw.Write().Lock(inside2)
-	require.NoError(t, err, "the writer's section is still open")
-	require.NoError(t, unlock3())
-	require.NoError(t, leave2())
-	require.NoError(t, unlock2())
-	require.NoError(t, unlock())
-	check(context.WithoutCancel(inside), true, false, 1, 0)
-	require.ErrorIs(t, inside.Err(), context.Canceled, "its ctx was a child of the writer's")
-	_, _, err = rw.Write().Lock(context.WithoutCancel(inside))
-	require.ErrorIs(t, err, rlock.ErrUpgrade, "the writer has ended, the reader has not")
-	require.NoError(t, leave())
-	rwNothing(t, b.rdb, b.name)
+		writer, unlock, err := rw.Write().Lock(ctx)
+		require.NoError(t, err)
+		require.True(t, strings.HasSuffix(rlock.Owner(writer), ":write"))
+		check(writer, false, true, 0, 1)
+		_, _, err = rw.Read().TryLock(ctx, 0)
+		require.ErrorIs(t, err, rlock.ErrNotAcquired)
+		_, _, err = rw.Write().TryLock(ctx, 0)
+		require.ErrorIs(t, err, rlock.ErrNotAcquired)
+		writer2, unlock2, err := rw.Write().Lock(writer)
+		require.NoError(t, err)
+		check(writer2, false, true, 0, 2)
+		inside, leave, err := rw.Read().Lock(writer2)
+		require.NoError(t, err)
+		check(inside, true, true, 1, 2)
+		require.NotEqual(t, rlock.Owner(writer)[:len(rlock.Owner(inside))], rlock.Owner(inside), "a hold of its own")
+		inside2, leave2, err := rw.Read().Lock(inside)
+		require.NoError(t, err)
+		check(inside2, true, true, 2, 2)
+		_, unlock3, err := rw.Write().Lock(inside2)
+		require.NoError(t, err, "the writer's section is still open")
+		require.NoError(t, unlock3())
+		require.NoError(t, leave2())
+		require.NoError(t, unlock2())
+		require.NoError(t, unlock())
+		check(context.WithoutCancel(inside), true, false, 1, 0)
+		require.ErrorIs(t, inside.Err(), context.Canceled, "its ctx was a child of the writer's")
+		_, _, err = rw.Write().Lock(context.WithoutCancel(inside))
+		require.ErrorIs(t, err, rlock.ErrUpgrade, "the writer has ended, the reader has not")
+		require.NoError(t, leave())
+		rwNothing(t, b.rdb, b.name)
 
-	for _, bad := range []*rlock.RWMutex{b.RWMutex(""), b.RWMutex(b.name, rlock.WithLease(-1))} {
-		for _, l := range []locker{bad.Read(), bad.Write(), bad.Upgradeable()} {
-			_, _, err := l.Lock(ctx)
-			require.Error(t, err)
+		for _, bad := range []*rlock.RWMutex{b.RWMutex(""), b.RWMutex(b.name, rlock.WithLease(-1))} {
+			for _, l := range []locker{bad.Read(), bad.Write(), bad.Upgradeable()} {
+				_, _, err := l.Lock(ctx)
+				require.Error(t, err)
+			}
 		}
-	}
-	require.Panics(t, func() { (*rlock.RWMutex)(nil).Read() })
-	require.Panics(t, func() { new(rlock.RWMutex).Upgradeable() })
+		require.Panics(t, func() { (*rlock.RWMutex)(nil).Read() })
+		require.Panics(t, func() { new(rlock.RWMutex).Upgradeable() })
+	})
 }
 
 // If a lock of another kind has the name, it counts as held on both sides, and the refusal names the cause.
 func TestReadWriteBesidePlain(t *testing.T) {
-	b := newFixture(t)
-	ctx := context.Background()
-	rw, m := b.RWMutex(b.name), b.Mutex(b.name)
-	_, unlock, err := m.Lock(ctx)
-	require.NoError(t, err)
-	for _, side := range []*rlock.Mutex{rw.Read(), rw.Write()} {
-		_, _, err = side.TryLock(ctx, 0)
-		require.ErrorIs(t, err, rlock.ErrNotAcquired)
-		require.ErrorContains(t, err, " left, by a lock of another kind (give each its own name)")
-	}
-	require.NoError(t, unlock())
-	for _, side := range []*rlock.Mutex{rw.Read(), rw.Write()} {
-		ctx, unlock, err := side.Lock(ctx)
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		ctx := context.Background()
+		rw, m := b.RWMutex(b.name), b.Mutex(b.name)
+		_, unlock, err := m.Lock(ctx)
 		require.NoError(t, err)
-		for _, l := range []rlock.Locker{m, b.FairMutex(b.name), rlock.All(m, b.Mutex(b.name+":2"))} {
-			_, _, err = l.TryLock(rlock.Detach(ctx), 0)
+		for _, side := range []*rlock.Mutex{rw.Read(), rw.Write()} {
+			_, _, err = side.TryLock(ctx, 0)
 			require.ErrorIs(t, err, rlock.ErrNotAcquired)
-			require.ErrorContains(t, err, "held by "+rlock.Owner(ctx)+", with ")
 			require.ErrorContains(t, err, " left, by a lock of another kind (give each its own name)")
 		}
-		_, _, err = rw.Write().TryLock(rlock.Detach(ctx), 0)
-		require.ErrorIs(t, err, rlock.ErrNotAcquired)
-		require.NotContains(t, err.Error(), "another kind")
 		require.NoError(t, unlock())
-	}
+		for _, side := range []*rlock.Mutex{rw.Read(), rw.Write()} {
+			ctx, unlock, err := side.Lock(ctx)
+			require.NoError(t, err)
+			for _, l := range []rlock.Locker{m, b.FairMutex(b.name), rlock.All(m, b.Mutex(b.name+":2"))} {
+				_, _, err = l.TryLock(rlock.Detach(ctx), 0)
+				require.ErrorIs(t, err, rlock.ErrNotAcquired)
+				require.ErrorContains(t, err, "held by "+rlock.Owner(ctx)+", with ")
+				require.ErrorContains(t, err, " left, by a lock of another kind (give each its own name)")
+			}
+			_, _, err = rw.Write().TryLock(rlock.Detach(ctx), 0)
+			require.ErrorIs(t, err, rlock.ErrNotAcquired)
+			require.NotContains(t, err.Error(), "another kind")
+			require.NoError(t, unlock())
+		}
+	})
 }
 
 // WithoutReentry forbids a Lock inside the caller's own hold, but not the downgrade of a writer that was a reader before.
 func TestReadWriteWithoutReentry(t *testing.T) {
-	b := newFixture(t)
-	rw := b.RWMutex(b.name, rlock.WithoutReentry())
-	section, unlock, err := rw.Upgradeable().Lock(context.Background())
-	require.NoError(t, err)
-	for _, l := range []locker{rw.Read(), rw.Upgradeable()} {
-		_, _, err = l.Lock(section)
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		rw := b.RWMutex(b.name, rlock.WithoutReentry())
+		section, unlock, err := rw.Upgradeable().Lock(context.Background())
+		require.NoError(t, err)
+		for _, l := range []locker{rw.Read(), rw.Upgradeable()} {
+			_, _, err = l.Lock(section)
+			require.ErrorIs(t, err, rlock.ErrReentry)
+		}
+		writer, _, err := rw.Upgradeable().Upgrade(section)
+		require.NoError(t, err)
+		for _, l := range []locker{rw.Read(), rw.Write(), upgrading{rw.Upgradeable(), writer}} {
+			_, _, err = l.Lock(writer)
+			require.ErrorIs(t, err, rlock.ErrReentry)
+		}
+		reader, leave, err := rw.Downgrade(writer)
+		require.NoError(t, err)
+		require.Equal(t, "read", b.fieldsOf(t)["mode"])
+		_, _, err = rw.Read().Lock(reader)
 		require.ErrorIs(t, err, rlock.ErrReentry)
-	}
-	writer, _, err := rw.Upgradeable().Upgrade(section)
-	require.NoError(t, err)
-	for _, l := range []locker{rw.Read(), rw.Write(), upgrading{rw.Upgradeable(), writer}} {
-		_, _, err = l.Lock(writer)
-		require.ErrorIs(t, err, rlock.ErrReentry)
-	}
-	reader, leave, err := rw.Downgrade(writer)
-	require.NoError(t, err)
-	require.Equal(t, "read", b.fieldsOf(t)["mode"])
-	_, _, err = rw.Read().Lock(reader)
-	require.ErrorIs(t, err, rlock.ErrReentry)
-	require.NoError(t, leave())
-	require.NoError(t, unlock())
-	rwNothing(t, b.rdb, b.name)
+		require.NoError(t, leave())
+		require.NoError(t, unlock())
+		rwNothing(t, b.rdb, b.name)
+	})
 }
 
 type rwKey struct{}
@@ -265,62 +271,63 @@ type rwKey struct{}
 // A downgrade admits the waiting readers at once, and no writer in between. Afterwards the section's ctx lives as long
 // as the ctx that was passed to the writer's Lock.
 func TestDowngrade(t *testing.T) {
-	redistest.Parallel(t)
-	b := newFixture(t)
-	why := errors.New("why")
-	parent, cancel := context.WithCancelCause(context.WithValue(context.Background(), rwKey{}, "parent"))
-	defer cancel(nil)
-	rw := b.RWMutex(b.name)
-	writer, unlock, err := rw.Write().Lock(parent)
-	require.NoError(t, err)
-	other := newClient(t, b.rdb).RWMutex(b.name)
-	var waiting []pendingLock
-	for range 8 {
-		waiting = append(waiting, lockAsync(t, rw.Read()), lockAsync(t, other.Read()))
-	}
-	b.awaitWaiters(t, len(waiting))
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		why := errors.New("why")
+		parent, cancel := context.WithCancelCause(context.WithValue(context.Background(), rwKey{}, "parent"))
+		defer cancel(nil)
+		rw := b.RWMutex(b.name)
+		writer, unlock, err := rw.Write().Lock(parent)
+		require.NoError(t, err)
+		other := newClient(t, b.rdb).RWMutex(b.name)
+		var waiting []pendingLock
+		for range 8 {
+			waiting = append(waiting, lockAsync(t, rw.Read()), lockAsync(t, other.Read()))
+		}
+		b.awaitWaiters(t, len(waiting))
 
-	began := time.Now()
-	reader, leave, err := rw.Downgrade(context.WithValue(writer, rwKey{}, "section"))
-	require.NoError(t, err)
-	require.NoError(t, unlock(), "after the downgrade, unlock has nothing to do")
-	require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
-	require.ErrorIs(t, writer.Err(), context.Canceled)
-	require.NoError(t, reader.Err())
-	require.Equal(t, "section", reader.Value(rwKey{}))
-	for _, p := range waiting {
-		got := p.get(t, soon)
-		require.NoError(t, got.err)
-		require.Less(t, got.at.Sub(began), 5*time.Second)
-		require.NoError(t, got.unlock())
-	}
-	cancel(why)
-	<-reader.Done()
-	require.ErrorIs(t, context.Cause(reader), why)
-	require.NoError(t, leave())
-	require.ErrorIs(t, leave(), rlock.ErrNotHeld)
-	rwNothing(t, b.rdb, b.name)
+		began := time.Now()
+		reader, leave, err := rw.Downgrade(context.WithValue(writer, rwKey{}, "section"))
+		require.NoError(t, err)
+		require.NoError(t, unlock(), "after the downgrade, unlock has nothing to do")
+		require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
+		require.ErrorIs(t, writer.Err(), context.Canceled)
+		require.NoError(t, reader.Err())
+		require.Equal(t, "section", reader.Value(rwKey{}))
+		for _, p := range waiting {
+			got := p.get(t, soon)
+			require.NoError(t, got.err)
+			require.Less(t, got.at.Sub(began), 5*time.Second)
+			require.NoError(t, got.unlock())
+		}
+		cancel(why)
+		<-reader.Done()
+		require.ErrorIs(t, context.Cause(reader), why)
+		require.NoError(t, leave())
+		require.ErrorIs(t, leave(), rlock.ErrNotHeld)
+		rwNothing(t, b.rdb, b.name)
 
-	require.NoError(t, rw.Write().Do(context.Background(), func(outer context.Context) error {
-		return rw.Write().Do(outer, func(inner context.Context) error {
-			reader, leave, err := rw.Downgrade(inner)
-			require.NoError(t, err)
-			require.NoError(t, reader.Err())
-			_, leaveOuter, err := rw.Downgrade(outer)
-			require.NoError(t, err)
-			require.NoError(t, leave())
-			require.ErrorIs(t, leave(), rlock.ErrNotHeld)
-			return leaveOuter()
-		})
-	}), "in a Do, of each level")
-	rwNothing(t, b.rdb, b.name)
+		require.NoError(t, rw.Write().Do(context.Background(), func(outer context.Context) error {
+			return rw.Write().Do(outer, func(inner context.Context) error {
+				reader, leave, err := rw.Downgrade(inner)
+				require.NoError(t, err)
+				require.NoError(t, reader.Err())
+				_, leaveOuter, err := rw.Downgrade(outer)
+				require.NoError(t, err)
+				require.NoError(t, leave())
+				require.ErrorIs(t, leave(), rlock.ErrNotHeld)
+				return leaveOuter()
+			})
+		}), "in a Do, of each level")
+		rwNothing(t, b.rdb, b.name)
 
-	writer, unlock, err = rw.Write().Lock(context.Background())
-	require.NoError(t, err)
-	_, err = rw.Write().ForceUnlock(context.Background())
-	require.NoError(t, err)
-	_, _, err = rw.Downgrade(writer)
-	require.ErrorIs(t, err, rlock.ErrLost)
-	require.ErrorIs(t, unlock(), rlock.ErrLost)
-	rwNothing(t, b.rdb, b.name)
+		writer, unlock, err = rw.Write().Lock(context.Background())
+		require.NoError(t, err)
+		_, err = rw.Write().ForceUnlock(context.Background())
+		require.NoError(t, err)
+		_, _, err = rw.Downgrade(writer)
+		require.ErrorIs(t, err, rlock.ErrLost)
+		require.ErrorIs(t, unlock(), rlock.ErrLost)
+		rwNothing(t, b.rdb, b.name)
+	})
 }

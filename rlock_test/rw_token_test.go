@@ -19,111 +19,113 @@ import (
 // whichever handle they ask. The counter is that of a FencedMutex. Readers draw no token, and a writer loses its token
 // when it downgrades.
 func TestFencingTokenOfAWriter(t *testing.T) {
-	redistest.Parallel(t)
-	b := newFixture(t)
-	bg := context.Background()
-	rw, other := b.FencedRWMutex(b.name), newClient(t, b.rdb).FencedRWMutex(b.name)
-	has := func(ctx context.Context, want int64) {
-		t.Helper()
-		for how, token := range map[string]func(context.Context) (int64, bool){
-			"by name": func(ctx context.Context) (int64, bool) { return rlock.FencingToken(ctx, b.name) },
-			"write":   rw.Write().FencingToken, "read": rw.Read().FencingToken,
-		} {
-			got, ok := token(ctx)
-			require.Equal(t, want, got, how)
-			require.Equal(t, want != 0, ok, how)
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		bg := context.Background()
+		rw, other := b.FencedRWMutex(b.name), newClient(t, b.rdb).FencedRWMutex(b.name)
+		has := func(ctx context.Context, want int64) {
+			t.Helper()
+			for how, token := range map[string]func(context.Context) (int64, bool){
+				"by name": func(ctx context.Context) (int64, bool) { return rlock.FencingToken(ctx, b.name) },
+				"write":   rw.Write().FencingToken, "read": rw.Read().FencingToken,
+			} {
+				got, ok := token(ctx)
+				require.Equal(t, want, got, how)
+				require.Equal(t, want != 0, ok, how)
+			}
 		}
-	}
-	require.NoError(t, rw.Read().Do(bg, func(ctx context.Context) error {
-		has(ctx, 0)
-		return nil
-	}))
-	require.False(t, b.exists(t, "redisson_lock_token:{"+b.name+"}"), "readers draw no token")
-	require.NoError(t, b.FencedMutex(b.name).Do(bg, nothing)) // draws token 1
-
-	writer, unlock, err := rw.Write().Lock(bg)
-	require.NoError(t, err)
-	has(writer, 2)
-	again, unlockAgain, err := rw.Write().Lock(writer)
-	require.NoError(t, err)
-	has(again, 2)
-	reader, leave, err := rw.Read().Lock(again)
-	require.NoError(t, err)
-	has(reader, 2)
-	inside, unlockInside, err := b.Mutex(b.name + ":2").Lock(reader)
-	require.NoError(t, err)
-	has(inside, 2)
-	require.NoError(t, unlockInside())
-	require.NoError(t, leave())
-	require.NoError(t, unlockAgain())
-
-	downgraded, leave, err := rw.Downgrade(writer)
-	require.NoError(t, err)
-	has(downgraded, 0)
-	inside, unlockInside, err = b.Mutex(b.name + ":2").Lock(downgraded)
-	require.NoError(t, err)
-	has(inside, 0)
-	require.NoError(t, unlockInside())
-	require.NoError(t, unlock())
-	require.NoError(t, leave())
-
-	require.NoError(t, other.Write().Do(bg, func(ctx context.Context) error {
-		token, _ := other.Read().FencingToken(ctx)
-		require.EqualValues(t, 3, token)
-		_, ok := rw.Write().FencingToken(ctx)
-		require.False(t, ok, "the hold belongs to another Client")
-		has(rlock.Detach(ctx), 0)
-		return nil
-	}))
-	u := rw.Upgradeable()
-	require.NoError(t, u.Do(bg, func(ctx context.Context) error {
-		has(ctx, 0)
-		for want := int64(4); want < 6; want++ {
-			require.NoError(t, u.UpgradeDo(ctx, func(ctx context.Context) error {
-				has(ctx, want)
-				return u.Do(ctx, func(ctx context.Context) error {
-					has(ctx, want)
-					return nil
-				})
-			}))
+		require.NoError(t, rw.Read().Do(bg, func(ctx context.Context) error {
 			has(ctx, 0)
-		}
-		return nil
-	}))
-	require.NoError(t, rlock.All(rw.Write(), b.Mutex(b.name+":2")).Do(bg, func(ctx context.Context) error {
-		has(ctx, 6)
-		return nil
-	}))
-	b.do(t, "DEL", "redisson_lock_token:{"+b.name+"}")
-	rwNothing(t, b.rdb, b.name)
+			return nil
+		}))
+		require.False(t, b.exists(t, "redisson_lock_token:{"+b.name+"}"), "readers draw no token")
+		require.NoError(t, b.FencedMutex(b.name).Do(bg, nothing)) // draws token 1
+
+		writer, unlock, err := rw.Write().Lock(bg)
+		require.NoError(t, err)
+		has(writer, 2)
+		again, unlockAgain, err := rw.Write().Lock(writer)
+		require.NoError(t, err)
+		has(again, 2)
+		reader, leave, err := rw.Read().Lock(again)
+		require.NoError(t, err)
+		has(reader, 2)
+		inside, unlockInside, err := b.Mutex(b.name + ":2").Lock(reader)
+		require.NoError(t, err)
+		has(inside, 2)
+		require.NoError(t, unlockInside())
+		require.NoError(t, leave())
+		require.NoError(t, unlockAgain())
+
+		downgraded, leave, err := rw.Downgrade(writer)
+		require.NoError(t, err)
+		has(downgraded, 0)
+		inside, unlockInside, err = b.Mutex(b.name + ":2").Lock(downgraded)
+		require.NoError(t, err)
+		has(inside, 0)
+		require.NoError(t, unlockInside())
+		require.NoError(t, unlock())
+		require.NoError(t, leave())
+
+		require.NoError(t, other.Write().Do(bg, func(ctx context.Context) error {
+			token, _ := other.Read().FencingToken(ctx)
+			require.EqualValues(t, 3, token)
+			_, ok := rw.Write().FencingToken(ctx)
+			require.False(t, ok, "the hold belongs to another Client")
+			has(rlock.Detach(ctx), 0)
+			return nil
+		}))
+		u := rw.Upgradeable()
+		require.NoError(t, u.Do(bg, func(ctx context.Context) error {
+			has(ctx, 0)
+			for want := int64(4); want < 6; want++ {
+				require.NoError(t, u.UpgradeDo(ctx, func(ctx context.Context) error {
+					has(ctx, want)
+					return u.Do(ctx, func(ctx context.Context) error {
+						has(ctx, want)
+						return nil
+					})
+				}))
+				has(ctx, 0)
+			}
+			return nil
+		}))
+		require.NoError(t, rlock.All(rw.Write(), b.Mutex(b.name+":2")).Do(bg, func(ctx context.Context) error {
+			has(ctx, 6)
+			return nil
+		}))
+		b.do(t, "DEL", "redisson_lock_token:{"+b.name+"}")
+		rwNothing(t, b.rdb, b.name)
+	})
 }
 
 // Writers of a plain RWMutex with that name draw no tokens. A fenced level inside has Redis draw a token for the hold.
 func TestFencedLevelOfAnUnfencedWriter(t *testing.T) {
-	redistest.Parallel(t)
-	b := newFixture(t)
-	plain, fenced := b.RWMutex(b.name), b.FencedRWMutex(b.name)
-	require.NoError(t, plain.Write().Do(context.Background(), func(outer context.Context) error {
-		_, ok := rlock.FencingToken(outer, b.name)
-		require.False(t, ok)
-		require.False(t, b.exists(t, "redisson_lock_token:{"+b.name+"}"))
-		require.NoError(t, fenced.Write().Do(outer, func(ctx context.Context) error {
-			token, ok := rlock.FencingToken(ctx, b.name)
-			require.True(t, ok)
-			require.EqualValues(t, 1, token)
-			return nil
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		plain, fenced := b.RWMutex(b.name), b.FencedRWMutex(b.name)
+		require.NoError(t, plain.Write().Do(context.Background(), func(outer context.Context) error {
+			_, ok := rlock.FencingToken(outer, b.name)
+			require.False(t, ok)
+			require.False(t, b.exists(t, "redisson_lock_token:{"+b.name+"}"))
+			require.NoError(t, fenced.Write().Do(outer, func(ctx context.Context) error {
+				token, ok := rlock.FencingToken(ctx, b.name)
+				require.True(t, ok)
+				require.EqualValues(t, 1, token)
+				return nil
+			}))
+			token, _ := rlock.FencingToken(outer, b.name)
+			require.EqualValues(t, 1, token, "the token belongs to the hold")
+			ticket, err := rlock.Export(outer)
+			require.NoError(t, err)
+			ctx, unlock, err := b.Adopt(context.Background(), ticket)
+			require.NoError(t, err)
+			token, _ = rlock.FencingToken(ctx, b.name)
+			require.EqualValues(t, 2, token, "the ticket carries a token, too")
+			return unlock()
 		}))
-		token, _ := rlock.FencingToken(outer, b.name)
-		require.EqualValues(t, 1, token, "the token belongs to the hold")
-		ticket, err := rlock.Export(outer)
-		require.NoError(t, err)
-		ctx, unlock, err := b.Adopt(context.Background(), ticket)
-		require.NoError(t, err)
-		token, _ = rlock.FencingToken(ctx, b.name)
-		require.EqualValues(t, 2, token, "the ticket carries a token, too")
-		return unlock()
-	}))
-	b.do(t, "DEL", "redisson_lock_token:{"+b.name+"}")
+		b.do(t, "DEL", "redisson_lock_token:{"+b.name+"}")
+	})
 }
 
 // G8: writers' tokens rise in the order of their holds, across goroutines, processes, upgrades and downgrades, on a
@@ -215,8 +217,7 @@ func TestTokenOfALostReply(t *testing.T) {
 	for leg, on := range legs {
 		for _, action := range []redistest.Action{redistest.Cut, redistest.Drop} {
 			for _, how := range []string{"free", "upgrade"} {
-				t.Run(leg+"/"+string(action)+"/"+how, func(t *testing.T) {
-					redistest.Parallel(t)
+				redistest.RunVirtual(t, leg+"/"+string(action)+"/"+how, func(t *testing.T) {
 					c, proxy, past := behindProxy(t, anyWay)
 					bg := context.Background()
 					warm := c.FencedRWMutex(past.name + "warm").Upgradeable() // loads the scripts

@@ -17,108 +17,110 @@ import (
 // Against an unbroken stream of readers from several processes, a writer gets in within twice the longest section.
 // Against an unbroken stream of writers, no reader waits forever.
 func TestNobodyStarves(t *testing.T) {
-	redistest.Parallel(t)
-	const section = 300 * time.Millisecond
-	s := redistest.Start(t)
-	name := redistest.Name(t)
-	ctx := context.Background()
-	var wg sync.WaitGroup
-	stop := make(chan struct{})
-	busy := func(m *rlock.Mutex, section time.Duration) {
-		wg.Go(func() {
-			for {
-				select {
-				case <-stop:
-					return
-				default:
+	redistest.Virtual(t, func(t *testing.T) {
+		const section = 300 * time.Millisecond
+		s := redistest.Start(t)
+		name := redistest.Name(t)
+		ctx := context.Background()
+		var wg sync.WaitGroup
+		stop := make(chan struct{})
+		busy := func(m *rlock.Mutex, section time.Duration) {
+			wg.Go(func() {
+				for {
+					select {
+					case <-stop:
+						return
+					default:
+					}
+					assert.NoError(t, m.Do(ctx, func(context.Context) error {
+						sleep(section)
+						return nil
+					}))
 				}
-				assert.NoError(t, m.Do(ctx, func(context.Context) error {
-					sleep(section)
-					return nil
-				}))
-			}
-		})
-	}
-	clients := []*rlock.Client{newClient(t, s.Client(t)), newClient(t, s.Client(t)), newClient(t, s.Client(t))}
-	for i := range 12 {
-		busy(clients[i%2].RWMutex(name).Read(), section*time.Duration(i+1)/12)
-	}
-	for round := range 4 {
-		began := time.Now()
-		_, unlock, err := clients[1+round%2].RWMutex(name).Write().Lock(ctx)
-		waited := time.Since(began)
-		assert.NoError(t, err)
-		assert.Less(t, waited, 2*section, "a writer among readers")
-		assert.NoError(t, unlock())
-		sleep(section / 3)
-	}
-	for i := range 6 {
-		busy(clients[i%2].RWMutex(name).Write(), 10*time.Millisecond)
-	}
-	for range 4 {
-		began := time.Now()
-		_, unlock, err := clients[2].RWMutex(name).Read().Lock(ctx)
-		assert.NoError(t, err)
-		assert.Less(t, time.Since(began), 10*time.Second, "a reader among writers")
-		assert.NoError(t, unlock())
-	}
-	close(stop)
-	wg.Wait()
-	for _, c := range clients {
-		c.Close()
-	}
-	rwNothing(t, s.Client(t), name)
+			})
+		}
+		clients := []*rlock.Client{newClient(t, s.Client(t)), newClient(t, s.Client(t)), newClient(t, s.Client(t))}
+		for i := range 12 {
+			busy(clients[i%2].RWMutex(name).Read(), section*time.Duration(i+1)/12)
+		}
+		for round := range 4 {
+			began := time.Now()
+			_, unlock, err := clients[1+round%2].RWMutex(name).Write().Lock(ctx)
+			waited := time.Since(began)
+			assert.NoError(t, err)
+			assert.Less(t, waited, 2*section, "a writer among readers")
+			assert.NoError(t, unlock())
+			sleep(section / 3)
+		}
+		for i := range 6 {
+			busy(clients[i%2].RWMutex(name).Write(), 10*time.Millisecond)
+		}
+		for range 4 {
+			began := time.Now()
+			_, unlock, err := clients[2].RWMutex(name).Read().Lock(ctx)
+			assert.NoError(t, err)
+			assert.Less(t, time.Since(began), 10*time.Second, "a reader among writers")
+			assert.NoError(t, unlock())
+		}
+		close(stop)
+		wg.Wait()
+		for _, c := range clients {
+			c.Close()
+		}
+		rwNothing(t, s.Client(t), name)
+	})
 }
 
 // Readers of one process do not queue behind each other: 64 of them enter within a few round trips, whether the lock is
 // free or they waited for a writer together.
 func TestReadersEnterTogether(t *testing.T) {
-	const rtt = 50 * time.Millisecond
-	c, proxy, past := behindProxy(t, anyWay)
-	rw := c.RWMutex(past.name)
-	ctx := context.Background()
-	require.NoError(t, rw.Read().Do(ctx, func(context.Context) error { return nil })) // loads the scripts
-	proxy.Delay(rtt / 2)
-	enter := func() []pendingLock {
-		var all []pendingLock
-		for range 64 {
-			all = append(all, lockAsync(t, rw.Read()))
+	redistest.Virtual(t, func(t *testing.T) {
+		const rtt = 50 * time.Millisecond
+		c, proxy, past := behindProxy(t, anyWay)
+		rw := c.RWMutex(past.name)
+		ctx := context.Background()
+		require.NoError(t, rw.Read().Do(ctx, func(context.Context) error { return nil })) // loads the scripts
+		proxy.Delay(rtt / 2)
+		enter := func() []pendingLock {
+			var all []pendingLock
+			for range 64 {
+				all = append(all, lockAsync(t, rw.Read()))
+			}
+			return all
 		}
-		return all
-	}
-	all := func(all []pendingLock, began time.Time, most time.Duration) {
-		t.Helper()
-		var inside []lockResult
-		for _, p := range all {
-			got := p.get(t, testTimeout)
-			require.NoError(t, got.err)
-			require.Less(t, got.at.Sub(began), most)
-			inside = append(inside, got)
+		all := func(all []pendingLock, began time.Time, most time.Duration) {
+			t.Helper()
+			var inside []lockResult
+			for _, p := range all {
+				got := p.get(t, testTimeout)
+				require.NoError(t, got.err)
+				require.Less(t, got.at.Sub(began), most)
+				inside = append(inside, got)
+			}
+			var wg sync.WaitGroup
+			for _, got := range inside {
+				wg.Go(func() { assert.NoError(t, got.unlock()) })
+			}
+			wg.Wait()
 		}
-		var wg sync.WaitGroup
-		for _, got := range inside {
-			wg.Go(func() { assert.NoError(t, got.unlock()) })
-		}
-		wg.Wait()
-	}
-	began := time.Now()
-	all(enter(), began, 5*rtt)
+		began := time.Now()
+		all(enter(), began, 5*rtt)
 
-	_, unlock, err := past.RWMutex(past.name).Write().Lock(ctx)
-	require.NoError(t, err)
-	readers := enter()
-	past.awaitWaiters(t, 64)
-	began = time.Now()
-	require.NoError(t, unlock())
-	all(readers, began, 10*rtt)
+		_, unlock, err := past.RWMutex(past.name).Write().Lock(ctx)
+		require.NoError(t, err)
+		readers := enter()
+		past.awaitWaiters(t, 64)
+		began = time.Now()
+		require.NoError(t, unlock())
+		all(readers, began, 10*rtt)
+	})
 }
 
 // G5: a waiter on either side that gives up leaves nothing, and admits those who waited because of it.
 func TestReadWriteWaitersLeave(t *testing.T) {
 	redistest.Parallel(t)
 	for name, o := range map[string]rlock.Options{"with hand-offs": {}, "without": {HandOff: rlock.HandOff{Most: -1}}} {
-		t.Run(name, func(t *testing.T) {
-			redistest.Parallel(t)
+		redistest.RunVirtual(t, name, func(t *testing.T) {
 			b := newFixture(t, o)
 			ctx := context.Background()
 			rw, other := b.RWMutex(b.name), newClient(t, b.rdb, o).RWMutex(b.name)
@@ -206,25 +208,26 @@ func TestReadWriteWithoutTheRightToMarks(t *testing.T) {
 
 // A writer killed while it waits keeps no reader out: the next reader drops its mark, and the waiters are notified.
 func TestWaitingWriterIsKilled(t *testing.T) {
-	redistest.Parallel(t)
-	dying, proxy, past := behindProxy(t, anyWay)
-	ctx := context.Background()
-	rw := past.RWMutex(past.name)
-	_, leave, err := rw.Read().Lock(ctx)
-	require.NoError(t, err)
-	lockAsync(t, dying.RWMutex(past.name).Write())
-	redistest.Eventually(t, testTimeout, func() bool { return past.exists(t, "rlock_writers:{"+past.name+"}") }, "it waits")
-	asleep := lockAsync(t, past.RWMutex(past.name, byCall).Read()) // by its own call: the first reader may have come early enough to share its hold
-	past.awaitWaiters(t, 2)
-	proxy.Refuse(true)
-	proxy.CutAll()
-	third := newClient(t, past.rdb).RWMutex(past.name)
-	redistest.Eventually(t, soon, func() bool {
-		_, unlock, err := third.Read().TryLock(ctx, 0)
-		return err == nil && unlock() == nil
-	}, "a reader that comes now is in")
-	got := asleep.get(t, soon)
-	require.NoError(t, got.err, "the waiting reader is in, too")
-	require.NoError(t, got.unlock())
-	require.NoError(t, leave())
+	redistest.Virtual(t, func(t *testing.T) {
+		dying, proxy, past := behindProxy(t, anyWay)
+		ctx := context.Background()
+		rw := past.RWMutex(past.name)
+		_, leave, err := rw.Read().Lock(ctx)
+		require.NoError(t, err)
+		lockAsync(t, dying.RWMutex(past.name).Write())
+		redistest.Eventually(t, testTimeout, func() bool { return past.exists(t, "rlock_writers:{"+past.name+"}") }, "it waits")
+		asleep := lockAsync(t, past.RWMutex(past.name, byCall).Read()) // by its own call: the first reader may have come early enough to share its hold
+		past.awaitWaiters(t, 2)
+		proxy.Refuse(true)
+		proxy.CutAll()
+		third := newClient(t, past.rdb).RWMutex(past.name)
+		redistest.Eventually(t, soon, func() bool {
+			_, unlock, err := third.Read().TryLock(ctx, 0)
+			return err == nil && unlock() == nil
+		}, "a reader that comes now is in")
+		got := asleep.get(t, soon)
+		require.NoError(t, got.err, "the waiting reader is in, too")
+		require.NoError(t, got.unlock())
+		require.NoError(t, leave())
+	})
 }

@@ -32,33 +32,34 @@ func (b fixture) semaphorePlaces(t testing.TB) (wants []string) {
 
 // A refused TryAcquire with zero wait, beside a waiter of its process, is not part of the process's place in the queue.
 func TestSemaphoreTriesHaveNoPlace(t *testing.T) {
-	redistest.Parallel(t)
-	b := newFixture(t)
-	watch := b.Semaphore(b.name)
-	permits(t, watch, 1)
-	proxy := redistest.StartProxy(t, redistest.Shared(t))
-	s := newClient(t, redistest.Dial(t, proxy.Addr())).Semaphore(b.name)
-	first := b.acquireAsync(t, s, 2, 1)
-	require.NoError(t, watch.Release(context.Background(), 1))
-	require.NoError(t, within(t, first, testTimeout)) // so that the subscription stays open for a moment
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		watch := b.Semaphore(b.name)
+		permits(t, watch, 1)
+		proxy := redistest.StartProxy(t, redistest.Shared(t))
+		s := newClient(t, redistest.Dial(t, proxy.Addr())).Semaphore(b.name)
+		first := b.acquireAsync(t, s, 2, 1)
+		require.NoError(t, watch.Release(context.Background(), 1))
+		require.NoError(t, within(t, first, testTimeout)) // so that the subscription stays open for a moment
 
-	proxy.OnReply(nthScript(1, redistest.Hold))
-	back := async(func() error { return s.Release(context.Background(), 1) })
-	redistest.Eventually(t, testTimeout, func() bool { return proxy.Held() == 1 }, "a call is under way")
-	parked := make(chan struct{}, 1)
-	try := async(func() error { return s.TryAcquire(&parkedCtx{Context: context.Background(), parked: parked}, 100, 0) })
-	<-parked // in the next call
-	waits := async(func() error { return s.Acquire(&parkedCtx{Context: context.Background(), parked: parked}, 5) })
-	<-parked // and so is this
-	proxy.Release()
-	require.NoError(t, within(t, back, testTimeout))
-	require.ErrorIs(t, within(t, try, testTimeout), rlock.ErrNotAcquired)
-	redistest.Eventually(t, testTimeout, func() bool {
-		places := b.semaphorePlaces(t)
-		return len(places) == 1 && places[0] == "5"
-	}, "its place is for 5")
-	require.NoError(t, watch.Release(context.Background(), 4))
-	require.NoError(t, within(t, waits, testTimeout))
+		proxy.OnReply(nthScript(1, redistest.Hold))
+		back := async(func() error { return s.Release(context.Background(), 1) })
+		redistest.Eventually(t, testTimeout, func() bool { return proxy.Held() == 1 }, "a call is under way")
+		parked := make(chan struct{}, 1)
+		try := async(func() error { return s.TryAcquire(&parkedCtx{Context: context.Background(), parked: parked}, 100, 0) })
+		<-parked // in the next call
+		waits := async(func() error { return s.Acquire(&parkedCtx{Context: context.Background(), parked: parked}, 5) })
+		<-parked // and so is this
+		proxy.Release()
+		require.NoError(t, within(t, back, testTimeout))
+		require.ErrorIs(t, within(t, try, testTimeout), rlock.ErrNotAcquired)
+		redistest.Eventually(t, testTimeout, func() bool {
+			places := b.semaphorePlaces(t)
+			return len(places) == 1 && places[0] == "5"
+		}, "its place is for 5")
+		require.NoError(t, watch.Release(context.Background(), 4))
+		require.NoError(t, within(t, waits, testTimeout))
+	})
 }
 
 // If Redis refuses a call, waiters that were not part of it ask for the permits that are free.
@@ -121,37 +122,38 @@ func TestSemaphoreReleaseBesideClose(t *testing.T) {
 // Waiters that do not fit into one call wait like the others: their errors show that Redis answers, and how many
 // permits are free. If one of them wants fewer permits than all before it, it gets them.
 func TestSemaphoreWaitersBehindACall(t *testing.T) {
-	redistest.Parallel(t)
-	b := newFixture(t)
-	s := b.Semaphore(b.name)
-	permits(t, s, 3)
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	const n = 32
-	var large []<-chan error
-	for i := range n {
-		large = append(large, async(func() error { return s.Acquire(ctx, 10) }))
-		redistest.Eventually(t, testTimeout, func() bool { return b.wants(t) == i+1 }, "the waiter is queued")
-	}
-	began := time.Now()
-	err := s.TryAcquire(ctx, 10, 100*time.Millisecond)
-	require.Less(t, time.Since(began), 900*time.Millisecond, "the call did not use up its second for an answer")
-	require.ErrorIs(t, err, rlock.ErrNotAcquired)
-	require.NotErrorIs(t, err, rlock.ErrUnreachable)
-	require.ErrorContains(t, err, "3 free of 10 wanted")
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		s := b.Semaphore(b.name)
+		permits(t, s, 3)
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		const n = 32
+		var large []<-chan error
+		for i := range n {
+			large = append(large, async(func() error { return s.Acquire(ctx, 10) }))
+			redistest.Eventually(t, testTimeout, func() bool { return b.wants(t) == i+1 }, "the waiter is queued")
+		}
+		began := time.Now()
+		err := s.TryAcquire(ctx, 10, 100*time.Millisecond)
+		require.Less(t, time.Since(began), 900*time.Millisecond, "the call did not use up its second for an answer")
+		require.ErrorIs(t, err, rlock.ErrNotAcquired)
+		require.NotErrorIs(t, err, rlock.ErrUnreachable)
+		require.ErrorContains(t, err, "3 free of 10 wanted")
 
-	for _, want := range []int64{2, 1} {
-		require.NoError(t, within(t, async(func() error { return s.Acquire(ctx, want) }), testTimeout))
-	}
-	small := async(func() error { return s.Acquire(ctx, 2) })
-	redistest.Eventually(t, testTimeout, func() bool { return b.wants(t) == n && strings.HasSuffix(b.semaphorePlaces(t)[0], ",2") }, "the smaller request is queued, too")
-	requireStillWaits(t, small)
-	require.NoError(t, s.Release(ctx, 2))
-	require.NoError(t, within(t, small, testTimeout))
-	cancel()
-	for _, err := range large {
-		require.ErrorIs(t, within(t, err, testTimeout), rlock.ErrNotAcquired)
-	}
+		for _, want := range []int64{2, 1} {
+			require.NoError(t, within(t, async(func() error { return s.Acquire(ctx, want) }), testTimeout))
+		}
+		small := async(func() error { return s.Acquire(ctx, 2) })
+		redistest.Eventually(t, testTimeout, func() bool { return b.wants(t) == n && strings.HasSuffix(b.semaphorePlaces(t)[0], ",2") }, "the smaller request is queued, too")
+		requireStillWaits(t, small)
+		require.NoError(t, s.Release(ctx, 2))
+		require.NoError(t, within(t, small, testTimeout))
+		cancel()
+		for _, err := range large {
+			require.ErrorIs(t, within(t, err, testTimeout), rlock.ErrNotAcquired)
+		}
+	})
 }
 
 // Permits come back in pieces, as many as are wanted in total, while callers in five processes come and leave: every
@@ -159,8 +161,7 @@ func TestSemaphoreWaitersBehindACall(t *testing.T) {
 func TestSemaphoreForgetsNobody(t *testing.T) {
 	redistest.Parallel(t)
 	for name, most := range map[string][2]int{"with a queue": {0, 0}, "without hand-overs": {-1, -1}, "both": {0, -1}} {
-		t.Run(name, func(t *testing.T) {
-			redistest.Parallel(t)
+		redistest.RunVirtual(t, name, func(t *testing.T) {
 			b := newFixture(t)
 			all := make([]*rlock.Semaphore, 5)
 			for i := range all {
@@ -213,18 +214,19 @@ func (b fixture) wants(t testing.TB) int {
 
 // A FLUSHALL also removes the places in the queue. Waiters still learn of new permits.
 func TestSemaphoreFlushed(t *testing.T) {
-	redistest.Parallel(t)
-	server := redistest.Start(t)
-	b := fixture{rdb: server.Client(t), name: redistest.Name(t)}
-	other, one, two := newClient(t, server.Client(t)), newClient(t, server.Client(t)), newClient(t, server.Client(t))
-	permits(t, other.Semaphore(b.name), 0)
-	got := []<-chan error{b.acquireAsync(t, one.Semaphore(b.name), 1, 1), b.acquireAsync(t, two.Semaphore(b.name), 1, 2)}
-	require.NoError(t, b.do(t, "FLUSHALL").Error())
-	permits(t, other.Semaphore(b.name), 2)
-	for _, err := range got {
-		require.NoError(t, within(t, err, wakeTimeout))
-	}
-	requireFree(t, other.Semaphore(b.name), 0)
+	redistest.Virtual(t, func(t *testing.T) {
+		server := redistest.Start(t)
+		b := fixture{rdb: server.Client(t), name: redistest.Name(t)}
+		other, one, two := newClient(t, server.Client(t)), newClient(t, server.Client(t)), newClient(t, server.Client(t))
+		permits(t, other.Semaphore(b.name), 0)
+		got := []<-chan error{b.acquireAsync(t, one.Semaphore(b.name), 1, 1), b.acquireAsync(t, two.Semaphore(b.name), 1, 2)}
+		require.NoError(t, b.do(t, "FLUSHALL").Error())
+		permits(t, other.Semaphore(b.name), 2)
+		for _, err := range got {
+			require.NoError(t, within(t, err, wakeTimeout))
+		}
+		requireFree(t, other.Semaphore(b.name), 0)
+	})
 }
 
 // Calls with lost replies are retried, and count once.
@@ -252,8 +254,7 @@ func TestSemaphoreCountsOnce(t *testing.T) {
 				return err
 			}},
 		} {
-			t.Run(string(action)+"/"+name, func(t *testing.T) {
-				redistest.Parallel(t)
+			redistest.RunVirtual(t, string(action)+"/"+name, func(t *testing.T) {
 				b := newFixture(t)
 				watch := b.Semaphore(b.name)
 				permits(t, watch, 5) // loads the script, too
@@ -280,8 +281,7 @@ func TestSemaphoreCallersLeave(t *testing.T) {
 			"Release": {7, func(ctx context.Context, s *rlock.Semaphore) error { return s.Release(ctx, 2) }},
 			"Drain":   {5, func(ctx context.Context, s *rlock.Semaphore) error { _, err := s.Drain(ctx); return err }},
 		} {
-			t.Run(where+"/"+name, func(t *testing.T) {
-				redistest.Parallel(t)
+			redistest.RunVirtual(t, where+"/"+name, func(t *testing.T) {
 				b := newFixture(t)
 				watch := b.Semaphore(b.name)
 				permits(t, watch, 5)
@@ -296,29 +296,30 @@ func TestSemaphoreCallersLeave(t *testing.T) {
 
 // While Redis is down each call ends with an error for the outage. When Redis is back, the releases have arrived and nothing was taken.
 func TestSemaphoreOutage(t *testing.T) {
-	redistest.Parallel(t)
-	b := newFixture(t)
-	watch := b.Semaphore(b.name)
-	permits(t, watch, 2)
-	proxy := redistest.StartProxy(t, redistest.Shared(t))
-	c := newClient(t, redistest.Dial(t, proxy.Addr()))
-	s := c.Semaphore(b.name)
-	require.NoError(t, s.Acquire(context.Background(), 2))
-	waits := b.acquireAsync(t, s, 5, 1)
-	proxy.Refuse(true)
-	proxy.CutAll()
-	require.ErrorIs(t, within(t, async(func() error { return s.Release(context.Background(), 2) }), testTimeout), rlock.ErrUnreachable)
-	require.ErrorIs(t, within(t, waits, testTimeout), rlock.ErrUnreachable)
-	require.ErrorIs(t, s.Release(context.Background(), 1), rlock.ErrUnreachable)
-	require.ErrorIs(t, s.TryAcquire(context.Background(), 1, 0), rlock.ErrUnreachable)
-	_, err := s.ReleaseIfExists(context.Background(), 1)
-	require.ErrorIs(t, err, rlock.ErrUnreachable)
-	_, err = s.Drain(context.Background())
-	require.ErrorIs(t, err, rlock.ErrUnreachable)
-	proxy.Refuse(false)
-	eventuallyFree(t, watch, 4)
-	noCalls(t) // Redis has finished the call; until this process has the answer, it refuses all others
-	require.NoError(t, s.Acquire(context.Background(), 4))
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		watch := b.Semaphore(b.name)
+		permits(t, watch, 2)
+		proxy := redistest.StartProxy(t, redistest.Shared(t))
+		c := newClient(t, redistest.Dial(t, proxy.Addr()))
+		s := c.Semaphore(b.name)
+		require.NoError(t, s.Acquire(context.Background(), 2))
+		waits := b.acquireAsync(t, s, 5, 1)
+		proxy.Refuse(true)
+		proxy.CutAll()
+		require.ErrorIs(t, within(t, async(func() error { return s.Release(context.Background(), 2) }), testTimeout), rlock.ErrUnreachable)
+		require.ErrorIs(t, within(t, waits, testTimeout), rlock.ErrUnreachable)
+		require.ErrorIs(t, s.Release(context.Background(), 1), rlock.ErrUnreachable)
+		require.ErrorIs(t, s.TryAcquire(context.Background(), 1, 0), rlock.ErrUnreachable)
+		_, err := s.ReleaseIfExists(context.Background(), 1)
+		require.ErrorIs(t, err, rlock.ErrUnreachable)
+		_, err = s.Drain(context.Background())
+		require.ErrorIs(t, err, rlock.ErrUnreachable)
+		proxy.Refuse(false)
+		eventuallyFree(t, watch, 4)
+		noCalls(t) // Redis has finished the call; until this process has the answer, it refuses all others
+		require.NoError(t, s.Acquire(context.Background(), 4))
+	})
 }
 
 // parkedCtx reports that a Lock is about to wait: only then does it call Done.

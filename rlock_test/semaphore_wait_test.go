@@ -31,8 +31,7 @@ func TestSemaphoreWakes(t *testing.T) {
 			require.NoError(t, b.do(t, "PUBLISH", semaphoreChannel(b.name), "4").Error())
 		},
 	} {
-		t.Run(how, func(t *testing.T) {
-			redistest.Parallel(t)
+		redistest.RunVirtual(t, how, func(t *testing.T) {
 			b := newFixture(t)
 			s := b.Semaphore(b.name)
 			permits(t, s, 1)
@@ -50,76 +49,79 @@ func TestSemaphoreWakes(t *testing.T) {
 
 // A counter keeps an expiry that somebody set, and has no permits when it has expired.
 func TestSemaphoreExpires(t *testing.T) {
-	redistest.Parallel(t)
-	b := newFixture(t)
-	s := b.Semaphore(b.name)
-	permits(t, s, 2)
-	require.NoError(t, b.do(t, "PEXPIRE", b.name, "1500").Error())
-	require.NoError(t, s.Acquire(context.Background(), 2))
-	require.NoError(t, s.Release(context.Background(), 1))
-	require.NoError(t, s.AddPermits(context.Background(), 1))
-	require.NoError(t, s.Acquire(context.Background(), 1))
-	redistest.Eventually(t, testTimeout, func() bool { return !b.exists(t, b.name) }, "it expires")
-	require.ErrorIs(t, s.TryAcquire(context.Background(), 1, 0), rlock.ErrNotAcquired)
-	got := b.acquireAsync(t, s, 1, 1)
-	require.NoError(t, s.Release(context.Background(), 1))
-	require.NoError(t, within(t, got, wakeTimeout))
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		s := b.Semaphore(b.name)
+		permits(t, s, 2)
+		require.NoError(t, b.do(t, "PEXPIRE", b.name, "1500").Error())
+		require.NoError(t, s.Acquire(context.Background(), 2))
+		require.NoError(t, s.Release(context.Background(), 1))
+		require.NoError(t, s.AddPermits(context.Background(), 1))
+		require.NoError(t, s.Acquire(context.Background(), 1))
+		redistest.Eventually(t, testTimeout, func() bool { return !b.exists(t, b.name) }, "it expires")
+		require.ErrorIs(t, s.TryAcquire(context.Background(), 1, 0), rlock.ErrNotAcquired)
+		got := b.acquireAsync(t, s, 1, 1)
+		require.NoError(t, s.Release(context.Background(), 1))
+		require.NoError(t, within(t, got, wakeTimeout))
+	})
 }
 
 // A lost message, or a counter changed by hand, is noticed when the connection is renewed.
 func TestSemaphoreLosesAMessage(t *testing.T) {
-	redistest.Parallel(t)
-	b := newFixture(t)
-	proxy := redistest.StartProxy(t, redistest.Shared(t))
-	proxy.OnReply(redistest.Each("MESSAGE", redistest.Drop))
-	s := b.Semaphore(b.name)
-	permits(t, s, 0)
-	got := b.acquireAsync(t, newClient(t, redistest.Dial(t, proxy.Addr())).Semaphore(b.name), 1, 1)
-	require.NoError(t, s.Release(context.Background(), 1))
-	sleep(100 * time.Millisecond)
-	requireStillWaits(t, got)
-	proxy.CutAll()
-	require.NoError(t, within(t, got, wakeTimeout))
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		proxy := redistest.StartProxy(t, redistest.Shared(t))
+		proxy.OnReply(redistest.Each("MESSAGE", redistest.Drop))
+		s := b.Semaphore(b.name)
+		permits(t, s, 0)
+		got := b.acquireAsync(t, newClient(t, redistest.Dial(t, proxy.Addr())).Semaphore(b.name), 1, 1)
+		require.NoError(t, s.Release(context.Background(), 1))
+		sleep(100 * time.Millisecond)
+		requireStillWaits(t, got)
+		proxy.CutAll()
+		require.NoError(t, within(t, got, wakeTimeout))
+	})
 }
 
 // Small requests overtake a large one, but not forever.
 func TestSemaphoreDoesNotStarveLargeRequests(t *testing.T) {
-	redistest.Parallel(t)
-	b := newFixture(t)
-	s := b.Semaphore(b.name)
-	permits(t, s, 4)
-	stop := make(chan struct{})
-	var small sync.WaitGroup
-	for i := range 8 {
-		of := s
-		if i%2 == 0 {
-			of = newClient(t, b.rdb).Semaphore(b.name)
-		}
-		small.Go(func() {
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-				}
-				assert.NoError(t, of.Acquire(context.Background(), 1))
-				sleep(time.Millisecond)
-				assert.NoError(t, of.Release(context.Background(), 1))
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		s := b.Semaphore(b.name)
+		permits(t, s, 4)
+		stop := make(chan struct{})
+		var small sync.WaitGroup
+		for i := range 8 {
+			of := s
+			if i%2 == 0 {
+				of = newClient(t, b.rdb).Semaphore(b.name)
 			}
-		})
-	}
-	for _, large := range []*rlock.Semaphore{s, newClient(t, b.rdb).Semaphore(b.name)} {
-		for range 5 {
-			ctx, cancel := context.WithTimeout(context.Background(), testTimeout/2)
-			require.NoError(t, large.Acquire(ctx, 4))
-			requireFree(t, s, 0)
-			require.NoError(t, large.Release(ctx, 4))
-			cancel()
+			small.Go(func() {
+				for {
+					select {
+					case <-stop:
+						return
+					default:
+					}
+					assert.NoError(t, of.Acquire(context.Background(), 1))
+					sleep(time.Millisecond)
+					assert.NoError(t, of.Release(context.Background(), 1))
+				}
+			})
 		}
-	}
-	close(stop)
-	small.Wait()
-	eventuallyFree(t, s, 4)
+		for _, large := range []*rlock.Semaphore{s, newClient(t, b.rdb).Semaphore(b.name)} {
+			for range 5 {
+				ctx, cancel := context.WithTimeout(context.Background(), testTimeout/2)
+				require.NoError(t, large.Acquire(ctx, 4))
+				requireFree(t, s, 0)
+				require.NoError(t, large.Release(ctx, 4))
+				cancel()
+			}
+		}
+		close(stop)
+		small.Wait()
+		eventuallyFree(t, s, 4)
+	})
 }
 
 // Many processes and goroutines use the permits, and some give up at any moment. There are never more workers than
@@ -127,8 +129,7 @@ func TestSemaphoreDoesNotStarveLargeRequests(t *testing.T) {
 func TestSemaphoreUnderContention(t *testing.T) {
 	redistest.Parallel(t)
 	for _, plain := range []bool{false, true} {
-		t.Run(map[bool]string{false: "with a queue", true: "without hand-overs"}[plain], func(t *testing.T) {
-			redistest.Parallel(t)
+		redistest.RunVirtual(t, map[bool]string{false: "with a queue", true: "without hand-overs"}[plain], func(t *testing.T) {
 			b := newFixture(t)
 			const clients, each, n = 4, 8, 5
 			permits(t, b.Semaphore(b.name), n)

@@ -53,262 +53,272 @@ func (p process) lockers(name string) map[string]rlock.Locker {
 
 // Shutdown refuses new Locks and waiters, and lets each section run to its end, for every kind of lock. Then others get the lock at once.
 func TestShutdown(t *testing.T) {
-	redistest.Parallel(t)
-	servers := [3]*redistest.Server{redistest.Start(t), redistest.Start(t), redistest.Start(t)}
-	mine, other := newProcess(t, servers), newProcess(t, servers)
-	name := redistest.Name(t)
-	type section struct {
-		ctx    context.Context
-		unlock rlock.UnlockFunc
-		wait   pendingLock
-	}
-	sections := make(map[string]section)
-	for kind, l := range mine.lockers(name) {
-		ctx, unlock, err := l.Lock(context.Background())
-		require.NoError(t, err, kind)
-		sections[kind] = section{ctx, unlock, lockAsync(t, l)}
-	}
-	redistest.Eventually(t, testTimeout, func() bool { return mine[0].Stats().Waiting >= 6 }, "they wait")
-	var down []<-chan error
-	for _, c := range mine {
-		down = append(down, shutDown(t, c, context.Background()))
-	}
-	again, others := mine.lockers(name), other.lockers(name)
-	for kind, s := range sections {
-		require.ErrorIs(t, s.wait.get(t, testTimeout).err, rlock.ErrClosed, kind)
-		_, _, err := again[kind].Lock(context.Background())
-		require.ErrorIs(t, err, rlock.ErrClosed, kind)
-		_, inner, err := again[kind].Lock(s.ctx)
-		require.NoError(t, err, "%s: the section goes on", kind)
-		require.NoError(t, inner(), kind)
-		_, _, err = others[kind].TryLock(context.Background(), 0)
-		require.ErrorIs(t, err, rlock.ErrNotAcquired, kind)
-	}
-	for kind, s := range sections {
-		for _, d := range down[:1] {
-			require.Empty(t, d)
+	redistest.Virtual(t, func(t *testing.T) {
+		servers := [3]*redistest.Server{redistest.Start(t), redistest.Start(t), redistest.Start(t)}
+		mine, other := newProcess(t, servers), newProcess(t, servers)
+		name := redistest.Name(t)
+		type section struct {
+			ctx    context.Context
+			unlock rlock.UnlockFunc
+			wait   pendingLock
 		}
-		require.NoError(t, s.ctx.Err(), kind)
-		require.NoError(t, s.unlock(), kind)
-		_, unlock, err := others[kind].TryLock(context.Background(), soon)
-		require.NoError(t, err, kind)
-		require.NoError(t, unlock(), kind)
-	}
-	for i, d := range down {
-		require.NoError(t, within(t, d, testTimeout))
-		require.Zero(t, mine[i].Stats().Holds)
-	}
-	for _, s := range servers {
-		b := fixture{rdb: s.Client(t)}
-		require.NoError(t, b.do(t, "DEL", "redisson_lock_token:{"+name+":fenced}").Error()) // the counter of tokens stays forever
-		b.clear(t)
-	}
+		sections := make(map[string]section)
+		for kind, l := range mine.lockers(name) {
+			ctx, unlock, err := l.Lock(context.Background())
+			require.NoError(t, err, kind)
+			sections[kind] = section{ctx, unlock, lockAsync(t, l)}
+		}
+		redistest.Eventually(t, testTimeout, func() bool { return mine[0].Stats().Waiting >= 6 }, "they wait")
+		var down []<-chan error
+		for _, c := range mine {
+			down = append(down, shutDown(t, c, context.Background()))
+		}
+		again, others := mine.lockers(name), other.lockers(name)
+		for kind, s := range sections {
+			require.ErrorIs(t, s.wait.get(t, testTimeout).err, rlock.ErrClosed, kind)
+			_, _, err := again[kind].Lock(context.Background())
+			require.ErrorIs(t, err, rlock.ErrClosed, kind)
+			_, inner, err := again[kind].Lock(s.ctx)
+			require.NoError(t, err, "%s: the section goes on", kind)
+			require.NoError(t, inner(), kind)
+			_, _, err = others[kind].TryLock(context.Background(), 0)
+			require.ErrorIs(t, err, rlock.ErrNotAcquired, kind)
+		}
+		for kind, s := range sections {
+			for _, d := range down[:1] {
+				require.Empty(t, d)
+			}
+			require.NoError(t, s.ctx.Err(), kind)
+			require.NoError(t, s.unlock(), kind)
+			_, unlock, err := others[kind].TryLock(context.Background(), soon)
+			require.NoError(t, err, kind)
+			require.NoError(t, unlock(), kind)
+		}
+		for i, d := range down {
+			require.NoError(t, within(t, d, testTimeout))
+			require.Zero(t, mine[i].Stats().Holds)
+		}
+		for _, s := range servers {
+			b := fixture{rdb: s.Client(t)}
+			require.NoError(t, b.do(t, "DEL", "redisson_lock_token:{"+name+":fenced}").Error()) // the counter of tokens stays forever
+			b.clear(t)
+		}
+	})
 }
 
 // The section of a read/write lock can finish during Shutdown: it can read as the writer, downgrade, and upgrade, even
 // if that has to wait for another reader. A Lock that competes is refused, even inside the section.
 func TestShutdownLetsASectionFinish(t *testing.T) {
-	redistest.Parallel(t)
-	b := newFixture(t)
-	other := newClient(t, b.rdb)
-	rw := b.RWMutex(b.name)
-	_, leave, err := other.RWMutex(b.name).Read().Lock(context.Background())
-	require.NoError(t, err)
-	reader, unlock, err := rw.Upgradeable().Lock(context.Background())
-	require.NoError(t, err)
-	down := shutDown(t, b.Client, context.Background())
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		other := newClient(t, b.rdb)
+		rw := b.RWMutex(b.name)
+		_, leave, err := other.RWMutex(b.name).Read().Lock(context.Background())
+		require.NoError(t, err)
+		reader, unlock, err := rw.Upgradeable().Lock(context.Background())
+		require.NoError(t, err)
+		down := shutDown(t, b.Client, context.Background())
 
-	_, _, err = b.Mutex(b.name + ":2").Lock(reader)
-	require.ErrorIs(t, err, rlock.ErrClosed)
-	_, _, err = rw.Read().Lock(rlock.Detach(reader))
-	require.ErrorIs(t, err, rlock.ErrClosed)
+		_, _, err = b.Mutex(b.name + ":2").Lock(reader)
+		require.ErrorIs(t, err, rlock.ErrClosed)
+		_, _, err = rw.Read().Lock(rlock.Detach(reader))
+		require.ErrorIs(t, err, rlock.ErrClosed)
 
-	upgrade := lockAsync(t, upgrading{rw.Upgradeable(), reader})
-	redistest.Eventually(t, testTimeout, func() bool { return b.Stats().Waiting == 1 }, "it waits")
-	upgrade.stillWaits(t)
-	require.NoError(t, leave())
-	got := upgrade.get(t, rlock.DefaultWatchdogTimeout/3)
-	require.NoError(t, got.err)
-	inner, unlockInner, err := rw.Read().Lock(got.ctx)
-	require.NoError(t, err)
-	require.NoError(t, inner.Err())
-	require.NoError(t, unlockInner())
-	again, down2, err := rw.Downgrade(got.ctx)
-	require.NoError(t, err)
-	require.NoError(t, again.Err())
-	require.NoError(t, down2())
-	require.Empty(t, down)
-	require.NoError(t, unlock())
-	require.NoError(t, within(t, down, testTimeout))
-	require.False(t, b.exists(t, b.name))
+		upgrade := lockAsync(t, upgrading{rw.Upgradeable(), reader})
+		redistest.Eventually(t, testTimeout, func() bool { return b.Stats().Waiting == 1 }, "it waits")
+		upgrade.stillWaits(t)
+		require.NoError(t, leave())
+		got := upgrade.get(t, rlock.DefaultWatchdogTimeout/3)
+		require.NoError(t, got.err)
+		inner, unlockInner, err := rw.Read().Lock(got.ctx)
+		require.NoError(t, err)
+		require.NoError(t, inner.Err())
+		require.NoError(t, unlockInner())
+		again, down2, err := rw.Downgrade(got.ctx)
+		require.NoError(t, err)
+		require.NoError(t, again.Err())
+		require.NoError(t, down2())
+		require.Empty(t, down)
+		require.NoError(t, unlock())
+		require.NoError(t, within(t, down, testTimeout))
+		require.False(t, b.exists(t, b.name))
 
-	// The same for a writer.
-	c := newClient(t, b.rdb)
-	rw = c.RWMutex(b.name)
-	writer, _, err := rw.Write().Lock(context.Background())
-	require.NoError(t, err)
-	down = shutDown(t, c, context.Background())
-	inner, unlockInner, err = rw.Upgradeable().Lock(writer)
-	require.NoError(t, err)
-	require.NoError(t, inner.Err())
-	require.NoError(t, unlockInner())
-	_, unlock, err = rw.Downgrade(writer)
-	require.NoError(t, err)
-	require.Empty(t, down)
-	require.NoError(t, unlock())
-	require.NoError(t, within(t, down, testTimeout))
-	require.False(t, b.exists(t, b.name))
+		// The same for a writer.
+		c := newClient(t, b.rdb)
+		rw = c.RWMutex(b.name)
+		writer, _, err := rw.Write().Lock(context.Background())
+		require.NoError(t, err)
+		down = shutDown(t, c, context.Background())
+		inner, unlockInner, err = rw.Upgradeable().Lock(writer)
+		require.NoError(t, err)
+		require.NoError(t, inner.Err())
+		require.NoError(t, unlockInner())
+		_, unlock, err = rw.Downgrade(writer)
+		require.NoError(t, err)
+		require.Empty(t, down)
+		require.NoError(t, unlock())
+		require.NoError(t, within(t, down, testTimeout))
+		require.False(t, b.exists(t, b.name))
+	})
 }
 
 // An Upgrade still waiting when Shutdown's time is over fails with an error for it.
 func TestShutdownTellsAnUpgradeThatWaits(t *testing.T) {
-	redistest.Parallel(t)
-	b := newFixture(t)
-	_, leave, err := newClient(t, b.rdb).RWMutex(b.name).Read().Lock(context.Background())
-	require.NoError(t, err)
-	u := b.RWMutex(b.name).Upgradeable()
-	reader, unlock, err := u.Lock(context.Background())
-	require.NoError(t, err)
-	upgrade := async(func() error {
-		_, _, err := u.Upgrade(reader)
-		return err
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		_, leave, err := newClient(t, b.rdb).RWMutex(b.name).Read().Lock(context.Background())
+		require.NoError(t, err)
+		u := b.RWMutex(b.name).Upgradeable()
+		reader, unlock, err := u.Lock(context.Background())
+		require.NoError(t, err)
+		upgrade := async(func() error {
+			_, _, err := u.Upgrade(reader)
+			return err
+		})
+		redistest.Eventually(t, testTimeout, func() bool { return b.Stats().Waiting == 1 }, "it waits")
+		over, cancel := context.WithCancel(context.Background())
+		cancel()
+		down := async(func() error { return b.Shutdown(over) })
+		require.ErrorIs(t, within(t, upgrade, testTimeout), rlock.ErrClosed)
+		require.NoError(t, unlock())
+		require.ErrorIs(t, within(t, down, testTimeout), context.Canceled)
+		require.NoError(t, leave())
 	})
-	redistest.Eventually(t, testTimeout, func() bool { return b.Stats().Waiting == 1 }, "it waits")
-	over, cancel := context.WithCancel(context.Background())
-	cancel()
-	down := async(func() error { return b.Shutdown(over) })
-	require.ErrorIs(t, within(t, upgrade, testTimeout), rlock.ErrClosed)
-	require.NoError(t, unlock())
-	require.ErrorIs(t, within(t, down, testTimeout), context.Canceled)
-	require.NoError(t, leave())
 }
 
 // While its sections run, a Client in Shutdown keeps no subscription without a waiter.
 func TestShutdownEndsIdleSubscriptions(t *testing.T) {
-	redistest.Parallel(t)
-	b := newFixture(t)
-	_, around, err := b.Mutex(b.name + ":around").Lock(context.Background())
-	require.NoError(t, err)
-	_, unlock, err := newClient(t, b.rdb).Mutex(b.name).Lock(context.Background())
-	require.NoError(t, err)
-	_, lingers, err := newClient(t, b.rdb).Mutex(b.name + ":lingers").Lock(context.Background())
-	require.NoError(t, err)
-	waits, gets := lockAsync(t, b.Mutex(b.name)), lockAsync(t, b.Mutex(b.name+":lingers"))
-	b.awaitSubscribers(t, b.name, 1)
-	b.awaitSubscribers(t, b.name+":lingers", 1)
-	require.NoError(t, lingers())
-	got := gets.get(t, testTimeout)
-	require.NoError(t, got.err)
-	down := shutDown(t, b.Client, context.Background())
-	require.ErrorIs(t, waits.get(t, testTimeout).err, rlock.ErrClosed)
-	b.awaitSubscribers(t, b.name, 0)
-	b.awaitSubscribers(t, b.name+":lingers", 0)
-	require.Empty(t, down)
-	for _, unlock := range []rlock.UnlockFunc{unlock, got.unlock, around} {
-		require.NoError(t, unlock())
-	}
-	require.NoError(t, within(t, down, testTimeout))
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		_, around, err := b.Mutex(b.name + ":around").Lock(context.Background())
+		require.NoError(t, err)
+		_, unlock, err := newClient(t, b.rdb).Mutex(b.name).Lock(context.Background())
+		require.NoError(t, err)
+		_, lingers, err := newClient(t, b.rdb).Mutex(b.name + ":lingers").Lock(context.Background())
+		require.NoError(t, err)
+		waits, gets := lockAsync(t, b.Mutex(b.name)), lockAsync(t, b.Mutex(b.name+":lingers"))
+		b.awaitSubscribers(t, b.name, 1)
+		b.awaitSubscribers(t, b.name+":lingers", 1)
+		require.NoError(t, lingers())
+		got := gets.get(t, testTimeout)
+		require.NoError(t, got.err)
+		down := shutDown(t, b.Client, context.Background())
+		require.ErrorIs(t, waits.get(t, testTimeout).err, rlock.ErrClosed)
+		b.awaitSubscribers(t, b.name, 0)
+		b.awaitSubscribers(t, b.name+":lingers", 0)
+		require.Empty(t, down)
+		for _, unlock := range []rlock.UnlockFunc{unlock, got.unlock, around} {
+			require.NoError(t, unlock())
+		}
+		require.NoError(t, within(t, down, testTimeout))
+	})
 }
 
 // When its time is over, Shutdown cancels the sections, and closes the Client when they have unlocked, or a second later.
 func TestShutdownWhoseTimeIsOver(t *testing.T) {
-	redistest.Parallel(t)
-	for _, heeds := range []bool{true, false} {
-		b := newFixture(t)
-		ctx, unlock, err := b.Mutex(b.name).Lock(context.Background())
-		require.NoError(t, err)
-		soonOver, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
-		t.Cleanup(cancel)
-		began := time.Now()
-		down := async(func() error { return b.Shutdown(soonOver) })
-		<-ctx.Done()
-		require.ErrorIs(t, context.Cause(ctx), rlock.ErrClosed)
-		if heeds {
-			require.NoError(t, unlock())
+	redistest.Virtual(t, func(t *testing.T) {
+		for _, heeds := range []bool{true, false} {
+			b := newFixture(t)
+			ctx, unlock, err := b.Mutex(b.name).Lock(context.Background())
+			require.NoError(t, err)
+			soonOver, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+			t.Cleanup(cancel)
+			began := time.Now()
+			down := async(func() error { return b.Shutdown(soonOver) })
+			<-ctx.Done()
+			require.ErrorIs(t, context.Cause(ctx), rlock.ErrClosed)
+			if heeds {
+				require.NoError(t, unlock())
+			}
+			require.ErrorIs(t, within(t, down, testTimeout), context.DeadlineExceeded)
+			if !heeds {
+				require.GreaterOrEqual(t, time.Since(began), time.Second)
+				require.True(t, b.exists(t, b.name))
+				require.NoError(t, unlock(), "an unlock works after Close")
+			}
+			require.False(t, b.exists(t, b.name))
 		}
-		require.ErrorIs(t, within(t, down, testTimeout), context.DeadlineExceeded)
-		if !heeds {
-			require.GreaterOrEqual(t, time.Since(began), time.Second)
-			require.True(t, b.exists(t, b.name))
-			require.NoError(t, unlock(), "an unlock works after Close")
-		}
-		require.False(t, b.exists(t, b.name))
-	}
+	})
 }
 
 // The same for a quorum: its section is cancelled, although its Clients are closed one after the other.
 func TestShutdownOfAQuorumWhoseTimeIsOver(t *testing.T) {
-	redistest.Parallel(t)
-	p := newProcess(t, [3]*redistest.Server{redistest.Start(t), redistest.Start(t), redistest.Start(t)})
-	ctx, unlock, err := p.lockers(redistest.Name(t))["quorum"].Lock(context.Background())
-	require.NoError(t, err)
-	over, cancel := context.WithCancel(context.Background())
-	cancel()
-	var down []<-chan error
-	for _, c := range p {
-		down = append(down, async(func() error { return c.Shutdown(over) }))
-	}
-	for _, d := range down {
-		require.ErrorIs(t, within(t, d, testTimeout), context.Canceled)
-	}
-	require.ErrorIs(t, context.Cause(ctx), rlock.ErrClosed)
-	require.NoError(t, unlock())
+	redistest.Virtual(t, func(t *testing.T) {
+		p := newProcess(t, [3]*redistest.Server{redistest.Start(t), redistest.Start(t), redistest.Start(t)})
+		ctx, unlock, err := p.lockers(redistest.Name(t))["quorum"].Lock(context.Background())
+		require.NoError(t, err)
+		over, cancel := context.WithCancel(context.Background())
+		cancel()
+		var down []<-chan error
+		for _, c := range p {
+			down = append(down, async(func() error { return c.Shutdown(over) }))
+		}
+		for _, d := range down {
+			require.ErrorIs(t, within(t, d, testTimeout), context.Canceled)
+		}
+		require.ErrorIs(t, context.Cause(ctx), rlock.ErrClosed)
+		require.NoError(t, unlock())
+	})
 }
 
 // In the second after Shutdown has cancelled the sections, a re-entry is refused: nothing would cancel it later.
 func TestReentryInTheLastSecondOfShutdown(t *testing.T) {
-	redistest.Parallel(t)
-	b := newFixture(t)
-	m := b.Mutex(b.name)
-	ctx, unlock, err := m.Lock(context.Background())
-	require.NoError(t, err)
-	over, cancel := context.WithCancel(context.Background())
-	cancel()
-	down := async(func() error { return b.Shutdown(over) })
-	<-ctx.Done()
-	_, _, err = m.Lock(context.WithoutCancel(ctx))
-	require.ErrorIs(t, err, rlock.ErrClosed)
-	require.NoError(t, unlock())
-	require.ErrorIs(t, within(t, down, testTimeout), context.Canceled)
-	require.False(t, b.exists(t, b.name))
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		m := b.Mutex(b.name)
+		ctx, unlock, err := m.Lock(context.Background())
+		require.NoError(t, err)
+		over, cancel := context.WithCancel(context.Background())
+		cancel()
+		down := async(func() error { return b.Shutdown(over) })
+		<-ctx.Done()
+		_, _, err = m.Lock(context.WithoutCancel(ctx))
+		require.ErrorIs(t, err, rlock.ErrClosed)
+		require.NoError(t, unlock())
+		require.ErrorIs(t, within(t, down, testTimeout), context.Canceled)
+		require.False(t, b.exists(t, b.name))
+	})
 }
 
 // If Redis has granted a Lock by the time Shutdown begins, the Lock is refused like any other, and the grant is given back.
 func TestShutdownMeetsAGrant(t *testing.T) {
-	redistest.Parallel(t)
-	s := redistest.Start(t)
-	proxy := redistest.StartProxy(t, s.Addr())
-	b := fixture{rdb: s.Client(t), name: redistest.Name(t)}
-	b.Client = newClient(t, redistest.Dial(t, proxy.Addr(), oneConn))
-	loadScripts(t, b.Client)
-	_, unlock, err := b.Mutex(b.name + ":around").Lock(context.Background())
-	require.NoError(t, err)
-	proxy.OnReply(redistest.Nth(1, "EVALSHA", redistest.Hold))
-	got := lockAsync(t, b.Mutex(b.name))
-	redistest.Eventually(t, testTimeout, func() bool { return b.exists(t, b.name) }, "granted")
-	down := shutDown(t, b.Client, context.Background())
-	proxy.Release()
-	err = got.get(t, testTimeout).err
-	require.ErrorIs(t, err, rlock.ErrClosed)
-	require.NotErrorIs(t, err, rlock.ErrUnreachable)
-	require.NoError(t, unlock())
-	require.NoError(t, within(t, down, testTimeout))
-	require.False(t, b.exists(t, b.name))
+	redistest.Virtual(t, func(t *testing.T) {
+		s := redistest.Start(t)
+		proxy := redistest.StartProxy(t, s.Addr())
+		b := fixture{rdb: s.Client(t), name: redistest.Name(t)}
+		b.Client = newClient(t, redistest.Dial(t, proxy.Addr(), oneConn))
+		loadScripts(t, b.Client)
+		_, unlock, err := b.Mutex(b.name + ":around").Lock(context.Background())
+		require.NoError(t, err)
+		proxy.OnReply(redistest.Nth(1, "EVALSHA", redistest.Hold))
+		got := lockAsync(t, b.Mutex(b.name))
+		redistest.Eventually(t, testTimeout, func() bool { return b.exists(t, b.name) }, "granted")
+		down := shutDown(t, b.Client, context.Background())
+		proxy.Release()
+		err = got.get(t, testTimeout).err
+		require.ErrorIs(t, err, rlock.ErrClosed)
+		require.NotErrorIs(t, err, rlock.ErrUnreachable)
+		require.NoError(t, unlock())
+		require.NoError(t, within(t, down, testTimeout))
+		require.False(t, b.exists(t, b.name))
+	})
 }
 
 // Shutdown of a Client without holds equals Close; it can be called again, and during Close.
 func TestShutdownOfAnIdleClient(t *testing.T) {
-	b := newFixture(t)
-	require.NoError(t, b.Shutdown(context.Background()))
-	require.NoError(t, b.Shutdown(context.Background()))
-	c := newClient(t, b.rdb)
-	_, unlock, err := c.Mutex(b.name).Lock(context.Background())
-	require.NoError(t, err)
-	down := shutDown(t, c, context.Background())
-	again := async(func() error { return c.Shutdown(context.Background()) })
-	c.Close()
-	require.NoError(t, within(t, down, testTimeout))
-	require.NoError(t, within(t, again, testTimeout))
-	require.NoError(t, unlock())
-	require.Panics(t, func() { _ = new(rlock.Client).Shutdown(context.Background()) })
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		require.NoError(t, b.Shutdown(context.Background()))
+		require.NoError(t, b.Shutdown(context.Background()))
+		c := newClient(t, b.rdb)
+		_, unlock, err := c.Mutex(b.name).Lock(context.Background())
+		require.NoError(t, err)
+		down := shutDown(t, c, context.Background())
+		again := async(func() error { return c.Shutdown(context.Background()) })
+		c.Close()
+		require.NoError(t, within(t, down, testTimeout))
+		require.NoError(t, within(t, again, testTimeout))
+		require.NoError(t, unlock())
+		require.Panics(t, func() { _ = new(rlock.Client).Shutdown(context.Background()) })
+	})
 }

@@ -108,8 +108,7 @@ func TestSweepingSparesTheNextHold(t *testing.T) {
 			proxy.Refuse(false)
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			redistest.Parallel(t)
+		redistest.RunVirtual(t, name, func(t *testing.T) {
 			s := redistest.Start(t)
 			proxy := redistest.StartProxy(t, s.Addr())
 			b := fixture{rdb: s.Client(t), name: redistest.Name(t)}

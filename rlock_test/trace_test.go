@@ -112,173 +112,177 @@ func errorsOf(err error) string {
 
 // A Trace reports each Lock once, and its unlock once, however many locks it consists of.
 func TestTraceOfEachKind(t *testing.T) {
-	var s traceLines
-	b := newFixture(t, s.traced())
-	var quorum []rlock.Locker
-	for range 3 {
-		quorum = append(quorum, newClient(t, redistest.Start(t).Client(t), s.traced()).Mutex(b.name))
-	}
-	rw := b.RWMutex(b.name + ":rw")
-	for kind, l := range map[string]rlock.Locker{
-		"mutex":       b.Mutex(b.name),
-		"fenced":      b.FencedMutex(b.name),
-		"fair":        b.FairMutex(b.name),
-		"read":        rw.Read(),
-		"write":       rw.Write(),
-		"upgradeable": rw.Upgradeable(),
-		"all":         rlock.All(b.Mutex(b.name), b.FencedMutex(b.name+":2")),
-		"quorum":      rlock.Quorum(quorum...),
-	} {
-		ctx, unlock, err := l.Lock(context.Background())
-		require.NoError(t, err)
-		_, inner, err := l.TryLock(ctx, 0)
-		require.NoError(t, err)
-		reentry := "reentry"
-		if kind == "all" {
-			reentry = "free" // each of its locks may have been acquired in a different way
+	redistest.Virtual(t, func(t *testing.T) {
+		var s traceLines
+		b := newFixture(t, s.traced())
+		var quorum []rlock.Locker
+		for range 3 {
+			quorum = append(quorum, newClient(t, redistest.Start(t).Client(t), s.traced()).Mutex(b.name))
 		}
-		require.Equal(t, []string{kind + " free", kind + " " + reentry}, s.take())
-		require.Equal(t, l.Name(), s.acquired().Name)
-		require.NoError(t, inner())
-		require.NoError(t, unlock())
-		require.Error(t, unlock())
-		require.Equal(t, []string{kind + " " + reentry + " released: ok", kind + " free released: ok"}, s.take())
+		rw := b.RWMutex(b.name + ":rw")
+		for kind, l := range map[string]rlock.Locker{
+			"mutex":       b.Mutex(b.name),
+			"fenced":      b.FencedMutex(b.name),
+			"fair":        b.FairMutex(b.name),
+			"read":        rw.Read(),
+			"write":       rw.Write(),
+			"upgradeable": rw.Upgradeable(),
+			"all":         rlock.All(b.Mutex(b.name), b.FencedMutex(b.name+":2")),
+			"quorum":      rlock.Quorum(quorum...),
+		} {
+			ctx, unlock, err := l.Lock(context.Background())
+			require.NoError(t, err)
+			_, inner, err := l.TryLock(ctx, 0)
+			require.NoError(t, err)
+			reentry := "reentry"
+			if kind == "all" {
+				reentry = "free" // each of its locks may have been acquired in a different way
+			}
+			require.Equal(t, []string{kind + " free", kind + " " + reentry}, s.take())
+			require.Equal(t, l.Name(), s.acquired().Name)
+			require.NoError(t, inner())
+			require.NoError(t, unlock())
+			require.Error(t, unlock())
+			require.Equal(t, []string{kind + " " + reentry + " released: ok", kind + " free released: ok"}, s.take())
 
-		ended, cancel := context.WithCancel(context.Background())
-		cancel()
-		_, _, err = l.Lock(ended)
+			ended, cancel := context.WithCancel(context.Background())
+			cancel()
+			_, _, err = l.Lock(ended)
+			require.Error(t, err)
+			require.Equal(t, []string{kind + " failed: context canceled, not acquired"}, s.take())
+		}
+		_, _, err := b.Mutex("").Lock(context.Background())
 		require.Error(t, err)
-		require.Equal(t, []string{kind + " failed: context canceled, not acquired"}, s.take())
-	}
-	_, _, err := b.Mutex("").Lock(context.Background())
-	require.Error(t, err)
-	require.Equal(t, []string{"mutex failed: ok"}, s.take(), "no sentinel")
+		require.Equal(t, []string{"mutex failed: ok"}, s.take(), "no sentinel")
 
-	ctx, _, err := rw.Write().Lock(context.Background())
-	require.NoError(t, err)
-	_, unlock, err := rw.Downgrade(ctx)
-	require.NoError(t, err)
-	require.NoError(t, unlock())
-	require.Equal(t, []string{"write free", "write free released: ok", "read free", "read free released: ok"}, s.take())
+		ctx, _, err := rw.Write().Lock(context.Background())
+		require.NoError(t, err)
+		_, unlock, err := rw.Downgrade(ctx)
+		require.NoError(t, err)
+		require.NoError(t, unlock())
+		require.Equal(t, []string{"write free", "write free released: ok", "read free", "read free released: ok"}, s.take())
+	})
 }
 
 // The Trace reports how a lock was acquired after a wait, and from whom.
 func TestTraceOfWaits(t *testing.T) {
-	redistest.Parallel(t)
-	var s traceLines
-	b := newFixture(t, s.traced())
-	m := b.Mutex(b.name)
-	as := func(who string) context.Context { return context.WithValue(context.Background(), ctxLabel{}, who) }
-	_, unlock, err := m.Lock(as("A"))
-	require.NoError(t, err)
-	_, _, err = m.TryLock(as("B"), 0)
-	require.ErrorIs(t, err, rlock.ErrNotAcquired)
-	require.Equal(t, []string{"mutex free by A", "mutex failed by B: not acquired"}, s.take())
-	_, _, err = m.TryLock(as("B"), time.Millisecond)
-	require.ErrorIs(t, err, rlock.ErrNotAcquired)
-	require.Equal(t, []string{"mutex waits by B", "mutex failed waiting by B: not acquired"}, s.take())
-
-	var got lockResult
-	for { // until it is handed over: a waiter that asks Redis at the moment of the unlock cannot get it that way
-		next := lockAsync(t, under{as("C"), m})
-		var waits []string
-		redistest.Eventually(t, testTimeout, func() bool {
-			waits = append(waits, s.take()...)
-			return len(waits) == 1
-		}, "it waits")
-		require.Equal(t, []string{"mutex waits by C"}, waits)
-		require.NoError(t, unlock())
-		got = next.get(t, testTimeout)
-		require.NoError(t, got.err)
-		if b.Stats().HandOffs == 1 {
-			break
-		}
-		require.NoError(t, got.unlock())
-		_, unlock, err = m.Lock(as("A"))
+	redistest.Virtual(t, func(t *testing.T) {
+		var s traceLines
+		b := newFixture(t, s.traced())
+		m := b.Mutex(b.name)
+		as := func(who string) context.Context { return context.WithValue(context.Background(), ctxLabel{}, who) }
+		_, unlock, err := m.Lock(as("A"))
 		require.NoError(t, err)
-		s.take()
-	}
-	require.ElementsMatch(t, []string{"mutex free released by A: ok", "mutex handoff by C from by A"}, s.take())
-	require.GreaterOrEqual(t, s.acquired().Waited, time.Duration(0))
+		_, _, err = m.TryLock(as("B"), 0)
+		require.ErrorIs(t, err, rlock.ErrNotAcquired)
+		require.Equal(t, []string{"mutex free by A", "mutex failed by B: not acquired"}, s.take())
+		_, _, err = m.TryLock(as("B"), time.Millisecond)
+		require.ErrorIs(t, err, rlock.ErrNotAcquired)
+		require.Equal(t, []string{"mutex waits by B", "mutex failed waiting by B: not acquired"}, s.take())
 
-	var other traceLines
-	var log lockedBuffer
-	o := other.traced()
-	o.Logger = slog.New(slog.NewTextHandler(&log, nil))
-	c := newClient(t, b.rdb, o)
-	far := lockAsync(t, under{as("D"), c.Mutex(b.name)})
-	b.awaitPlace(t, b.name)
-	require.NoError(t, got.unlock())
-	last := far.get(t, testTimeout)
-	require.NoError(t, last.err)
-	require.Equal(t, "mutex waits by D", other.take()[0])
-	require.Contains(t, []rlock.Path{rlock.PathGrant, rlock.PathWoken}, other.acquired().Path) // PathWoken if its place in the queue had grown old
-	require.Nil(t, other.acquired().By)
-	if other.acquired().Path == rlock.PathGrant { // a grant lasts for two seconds, so it is not renewed late
-		renewed := func() rlock.RenewedInfo {
-			other.mu.Lock()
-			defer other.mu.Unlock()
-			return other.last
+		var got lockResult
+		for { // until it is handed over: a waiter that asks Redis at the moment of the unlock cannot get it that way
+			next := lockAsync(t, under{as("C"), m})
+			var waits []string
+			redistest.Eventually(t, testTimeout, func() bool {
+				waits = append(waits, s.take()...)
+				return len(waits) == 1
+			}, "it waits")
+			require.Equal(t, []string{"mutex waits by C"}, waits)
+			require.NoError(t, unlock())
+			got = next.get(t, testTimeout)
+			require.NoError(t, got.err)
+			if b.Stats().HandOffs == 1 {
+				break
+			}
+			require.NoError(t, got.unlock())
+			_, unlock, err = m.Lock(as("A"))
+			require.NoError(t, err)
+			s.take()
 		}
-		redistest.Eventually(t, testTimeout, func() bool { return renewed().Left > 0 }, "renewed")
-		require.True(t, renewed().Granted)
-		require.Less(t, renewed().Left, 2*time.Second)
-		if renewed().Left > 2*time.Second/3 {
-			require.Empty(t, log.String())
+		require.ElementsMatch(t, []string{"mutex free released by A: ok", "mutex handoff by C from by A"}, s.take())
+		require.GreaterOrEqual(t, s.acquired().Waited, time.Duration(0))
+
+		var other traceLines
+		var log lockedBuffer
+		o := other.traced()
+		o.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		c := newClient(t, b.rdb, o)
+		far := lockAsync(t, under{as("D"), c.Mutex(b.name)})
+		b.awaitPlace(t, b.name)
+		require.NoError(t, got.unlock())
+		last := far.get(t, testTimeout)
+		require.NoError(t, last.err)
+		require.Equal(t, "mutex waits by D", other.take()[0])
+		require.Contains(t, []rlock.Path{rlock.PathGrant, rlock.PathWoken}, other.acquired().Path) // PathWoken if its place in the queue had grown old
+		require.Nil(t, other.acquired().By)
+		if other.acquired().Path == rlock.PathGrant { // a grant lasts for two seconds, so it is not renewed late
+			renewed := func() rlock.RenewedInfo {
+				other.mu.Lock()
+				defer other.mu.Unlock()
+				return other.last
+			}
+			redistest.Eventually(t, testTimeout, func() bool { return renewed().Left > 0 }, "renewed")
+			require.True(t, renewed().Granted)
+			require.Less(t, renewed().Left, 2*time.Second)
+			if renewed().Left > 2*time.Second/3 {
+				require.Empty(t, log.String())
+			}
 		}
-	}
-	require.NoError(t, last.unlock())
+		require.NoError(t, last.unlock())
 
-	stats := b.Stats()
-	require.GreaterOrEqual(t, stats.Acquired, uint64(2))
-	require.Equal(t, rlock.Stats{Acquired: stats.Acquired, HandOffs: 1, Grants: stats.Grants}, stats)
-	stats = c.Stats()
-	require.Equal(t, uint64(1), stats.Acquired)
-	require.Zero(t, stats.Holds)
+		stats := b.Stats()
+		require.GreaterOrEqual(t, stats.Acquired, uint64(2))
+		require.Equal(t, rlock.Stats{Acquired: stats.Acquired, HandOffs: 1, Grants: stats.Grants}, stats)
+		stats = c.Stats()
+		require.Equal(t, uint64(1), stats.Acquired)
+		require.Zero(t, stats.Holds)
 
-	require.NoError(t, b.do(t, "HSET", b.name, foreignOwner, "1").Error()) // a Redisson owner; its unlock wakes all
-	woken := lockAsync(t, under{as("E"), m})
-	redistest.Eventually(t, testTimeout, func() bool { return b.Stats().Waiting == 1 }, "it waits")
-	_, err = m.ForceUnlock(context.Background())
-	require.NoError(t, err)
-	require.NoError(t, woken.get(t, testTimeout).unlock())
-	require.Equal(t, rlock.PathWoken, s.acquired().Path)
+		require.NoError(t, b.do(t, "HSET", b.name, foreignOwner, "1").Error()) // a Redisson owner; its unlock wakes all
+		woken := lockAsync(t, under{as("E"), m})
+		redistest.Eventually(t, testTimeout, func() bool { return b.Stats().Waiting == 1 }, "it waits")
+		_, err = m.ForceUnlock(context.Background())
+		require.NoError(t, err)
+		require.NoError(t, woken.get(t, testTimeout).unlock())
+		require.Equal(t, rlock.PathWoken, s.acquired().Path)
+	})
 }
 
 // A loss is traced, logged and counted; the Trace also reports how much of the lease was left at each renewal.
 func TestTraceOfALoss(t *testing.T) {
-	redistest.Parallel(t)
-	var s traceLines
-	var log lockedBuffer
-	o := s.traced()
-	o.Logger = slog.New(slog.NewTextHandler(&log, nil))
-	o.WatchdogTimeout = 900 * time.Millisecond
-	b := newFixture(t, o)
-	ctx, unlock, err := b.Mutex(b.name).Lock(context.WithValue(context.Background(), ctxLabel{}, "A"))
-	require.NoError(t, err)
-	redistest.Eventually(t, testTimeout, func() bool {
+	redistest.Virtual(t, func(t *testing.T) {
+		var s traceLines
+		var log lockedBuffer
+		o := s.traced()
+		o.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		o.WatchdogTimeout = 900 * time.Millisecond
+		b := newFixture(t, o)
+		ctx, unlock, err := b.Mutex(b.name).Lock(context.WithValue(context.Background(), ctxLabel{}, "A"))
+		require.NoError(t, err)
+		redistest.Eventually(t, testTimeout, func() bool {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return s.last.Left > 0
+		}, "renewed")
 		s.mu.Lock()
-		defer s.mu.Unlock()
-		return s.last.Left > 0
-	}, "renewed")
-	s.mu.Lock()
-	require.Equal(t, rlock.RenewedInfo{Name: b.name, Kind: "mutex", Left: s.last.Left}, s.last)
-	require.Less(t, s.last.Left, 900*time.Millisecond)
-	s.mu.Unlock()
-	require.Equal(t, 1, b.Stats().Holds)
-	require.NoError(t, b.do(t, "DEL", b.name).Error())
-	<-ctx.Done()
-	redistest.Eventually(t, testTimeout, func() bool { return b.Stats().Lost == 1 }, "counted")
-	require.ErrorIs(t, unlock(), rlock.ErrLost)
-	redistest.Eventually(t, testTimeout, func() bool { return strings.Contains(log.String(), "level=WARN") }, "logged")
-	require.Regexp(t, `msg="rlock: lost" name=`+regexp.QuoteMeta(b.name)+` kind=mutex owner=`+b.ID(), log.String())
-	var lines []string
-	redistest.Eventually(t, testTimeout, func() bool { // the Trace hears of the loss after the ctx is cancelled
-		lines = append(lines, s.take()...)
-		return len(lines) == 3
-	}, "told")
-	require.ElementsMatch(t, []string{"mutex free by A", "mutex lost by A: 2, true", "mutex free released by A: lost, not held"}, lines)
-	require.Equal(t, rlock.Stats{Acquired: 1, Lost: 1}, b.Stats())
+		require.Equal(t, rlock.RenewedInfo{Name: b.name, Kind: "mutex", Left: s.last.Left}, s.last)
+		require.Less(t, s.last.Left, 900*time.Millisecond)
+		s.mu.Unlock()
+		require.Equal(t, 1, b.Stats().Holds)
+		require.NoError(t, b.do(t, "DEL", b.name).Error())
+		<-ctx.Done()
+		redistest.Eventually(t, testTimeout, func() bool { return b.Stats().Lost == 1 }, "counted")
+		require.ErrorIs(t, unlock(), rlock.ErrLost)
+		redistest.Eventually(t, testTimeout, func() bool { return strings.Contains(log.String(), "level=WARN") }, "logged")
+		require.Regexp(t, `msg="rlock: lost" name=`+regexp.QuoteMeta(b.name)+` kind=mutex owner=`+b.ID(), log.String())
+		var lines []string
+		redistest.Eventually(t, testTimeout, func() bool { // the Trace hears of the loss after the ctx is cancelled
+			lines = append(lines, s.take()...)
+			return len(lines) == 3
+		}, "told")
+		require.ElementsMatch(t, []string{"mutex free by A", "mutex lost by A: 2, true", "mutex free released by A: lost, not held"}, lines)
+		require.Equal(t, rlock.Stats{Acquired: 1, Lost: 1}, b.Stats())
+	})
 }
 
 // The loss of a quorum is traced after its section has ended and can be unlocked, so that a Trace may wait for that unlock.
@@ -333,34 +337,35 @@ func TestTraceWhoseSectionEndsInAcquired(t *testing.T) {
 
 // All is traced itself whatever its parts are; Upgradeables and Quorums in it are traced as well.
 func TestTraceOfAllWithoutAMutex(t *testing.T) {
-	redistest.Parallel(t)
-	var s traceLines
-	b := newFixture(t, s.traced())
-	var members []rlock.Locker
-	for i := range 3 {
-		members = append(members, newClient(t, b.rdb, s.traced()).Mutex(fmt.Sprint(b.name, i)))
-	}
-	up := rlock.All(b.RWMutex(b.name).Upgradeable())
-	for kind, l := range map[string]*rlock.MultiMutex{"upgradeable": up, "quorum": rlock.All(rlock.Quorum(members...))} {
-		require.NoError(t, l.Do(context.Background(), nothing))
-		require.Equal(t, []string{kind + " free", "all free", kind + " free released: ok", "all free released: ok"}, s.take())
-	}
+	redistest.Virtual(t, func(t *testing.T) {
+		var s traceLines
+		b := newFixture(t, s.traced())
+		var members []rlock.Locker
+		for i := range 3 {
+			members = append(members, newClient(t, b.rdb, s.traced()).Mutex(fmt.Sprint(b.name, i)))
+		}
+		up := rlock.All(b.RWMutex(b.name).Upgradeable())
+		for kind, l := range map[string]*rlock.MultiMutex{"upgradeable": up, "quorum": rlock.All(rlock.Quorum(members...))} {
+			require.NoError(t, l.Do(context.Background(), nothing))
+			require.Equal(t, []string{kind + " free", "all free", kind + " free released: ok", "all free released: ok"}, s.take())
+		}
 
-	_, unlock, err := newClient(t, b.rdb).RWMutex(b.name).Write().Lock(context.Background())
-	require.NoError(t, err)
-	waits := lockAsync(t, up)
-	var lines []string
-	redistest.Eventually(t, testTimeout, func() bool {
-		lines = append(lines, s.take()...)
-		return slices.Contains(lines, "upgradeable waits")
-	}, "it waits")
-	require.Contains(t, lines, "all waits")
-	require.NoError(t, unlock())
-	got := waits.get(t, testTimeout)
-	require.NoError(t, got.err)
-	require.Equal(t, rlock.PathWoken, s.acquired().Path)
-	require.Equal(t, "all", s.acquired().Kind)
-	require.NoError(t, got.unlock())
+		_, unlock, err := newClient(t, b.rdb).RWMutex(b.name).Write().Lock(context.Background())
+		require.NoError(t, err)
+		waits := lockAsync(t, up)
+		var lines []string
+		redistest.Eventually(t, testTimeout, func() bool {
+			lines = append(lines, s.take()...)
+			return slices.Contains(lines, "upgradeable waits")
+		}, "it waits")
+		require.Contains(t, lines, "all waits")
+		require.NoError(t, unlock())
+		got := waits.get(t, testTimeout)
+		require.NoError(t, got.err)
+		require.Equal(t, rlock.PathWoken, s.acquired().Path)
+		require.Equal(t, "all", s.acquired().Kind)
+		require.NoError(t, got.unlock())
+	})
 }
 
 // lockedBuffer is a log for several goroutines.
@@ -435,33 +440,35 @@ func (a *askedFor) take() []any {
 
 // A wrapped rueidis client finds the values of the caller's ctx in the ctx of each command.
 func TestCommandsHaveTheValuesOfTheCaller(t *testing.T) {
-	b := newFixture(t)
-	loadScripts(t, b.Client)
-	require.NoError(t, rlock.All(b.Mutex(b.name), b.Mutex(b.name+":2")).Do(context.Background(), nothing)) // loads their scripts, too
-	rdb := &askedFor{Client: b.rdb}
-	c := newClient(t, rdb)
-	for _, ends := range []bool{false, true} { // with a ctx that ends, the query runs on another goroutine
-		ctx := context.WithValue(context.Background(), ctxLabel{}, "A")
-		if ends {
-			var cancel context.CancelFunc
-			ctx, cancel = context.WithCancel(ctx)
-			t.Cleanup(cancel)
-		}
-		for name, l := range map[string]rlock.Locker{
-			"mutex": c.Mutex(b.name), "all": rlock.All(c.Mutex(b.name), c.Mutex(b.name+":2")),
-		} {
-			inner, unlock, err := l.Lock(ctx)
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		loadScripts(t, b.Client)
+		require.NoError(t, rlock.All(b.Mutex(b.name), b.Mutex(b.name+":2")).Do(context.Background(), nothing)) // loads their scripts, too
+		rdb := &askedFor{Client: b.rdb}
+		c := newClient(t, rdb)
+		for _, ends := range []bool{false, true} { // with a ctx that ends, the query runs on another goroutine
+			ctx := context.WithValue(context.Background(), ctxLabel{}, "A")
+			if ends {
+				var cancel context.CancelFunc
+				ctx, cancel = context.WithCancel(ctx)
+				t.Cleanup(cancel)
+			}
+			for name, l := range map[string]rlock.Locker{
+				"mutex": c.Mutex(b.name), "all": rlock.All(c.Mutex(b.name), c.Mutex(b.name+":2")),
+			} {
+				inner, unlock, err := l.Lock(ctx)
+				require.NoError(t, err)
+				require.Equal(t, []any{"A"}, rdb.take(), name)
+				require.NoError(t, c.Mutex(b.name, rlock.WithLease(time.Hour)).Do(inner, func(context.Context) error { return nil }))
+				require.Equal(t, []any{"A"}, rdb.take(), "%s: re-entry for longer", name)
+				redistest.Eventually(t, testTimeout, func() bool { return len(rdb.peek()) > 0 }, "the count follows")
+				require.Equal(t, []any{"A"}, rdb.take(), "%s: the count", name)
+				require.NoError(t, unlock())
+				require.Equal(t, []any{"A"}, rdb.take(), name)
+			}
+			_, err := c.Mutex(b.name).IsLocked(ctx)
 			require.NoError(t, err)
-			require.Equal(t, []any{"A"}, rdb.take(), name)
-			require.NoError(t, c.Mutex(b.name, rlock.WithLease(time.Hour)).Do(inner, func(context.Context) error { return nil }))
-			require.Equal(t, []any{"A"}, rdb.take(), "%s: re-entry for longer", name)
-			redistest.Eventually(t, testTimeout, func() bool { return len(rdb.peek()) > 0 }, "the count follows")
-			require.Equal(t, []any{"A"}, rdb.take(), "%s: the count", name)
-			require.NoError(t, unlock())
-			require.Equal(t, []any{"A"}, rdb.take(), name)
+			require.Equal(t, []any{"A"}, rdb.take(), "a query")
 		}
-		_, err := c.Mutex(b.name).IsLocked(ctx)
-		require.NoError(t, err)
-		require.Equal(t, []any{"A"}, rdb.take(), "a query")
-	}
+	})
 }

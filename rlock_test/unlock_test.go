@@ -34,7 +34,7 @@ func TestUnlockTimeout(t *testing.T) {
 	redistest.Parallel(t)
 	for name, way := range map[string]func(*rueidis.ClientOption){"one at a time": anyWay, "pipelines": pipelined} {
 		for _, leaves := range []bool{true, false} {
-			t.Run(fmt.Sprintf("%s/ctx that ends=%v", name, leaves), func(t *testing.T) {
+			redistest.RunVirtual(t, fmt.Sprintf("%s/ctx that ends=%v", name, leaves), func(t *testing.T) {
 				servers := [3]*redistest.Server{redistest.Start(t), redistest.Start(t), redistest.Start(t)}
 				for what, locks := range map[string]func(all map[string]rlock.Locker) []rlock.Locker{
 					"mutex": func(all map[string]rlock.Locker) []rlock.Locker { return []rlock.Locker{all["mutex"]} },
@@ -107,129 +107,135 @@ func keysOfLocks(t *testing.T, b fixture) (keys []string) {
 
 // UnlockTimeout also bounds a hand-off, and the waiter gets the lock when Redis answers.
 func TestUnlockTimeoutOfAHandOff(t *testing.T) {
-	redistest.Parallel(t)
-	for _, pause := range []time.Duration{0, 2 * unlockTimeout} { // the unlock is left to the background, or answered in time
-		s := redistest.Start(t)
-		c := newClient(t, s.Client(t), rlock.Options{UnlockTimeout: 2 * unlockTimeout})
-		loadScripts(t, c)
-		_, unlock, err := c.Mutex("x", byCall).Lock(context.Background())
-		require.NoError(t, err)
-		next := lockAsync(t, c.Mutex("x", byCall))
-		redistest.Eventually(t, testTimeout, func() bool { return c.Stats().Waiting == 1 }, "it waits")
-		s.Pause()
-		began := time.Now()
-		unlocked := async(unlock)
-		if pause == 0 {
-			require.ErrorIs(t, within(t, unlocked, 3*unlockTimeout), rlock.ErrUnreachable)
-			require.GreaterOrEqual(t, time.Since(began), 2*unlockTimeout)
-			s.Resume()
-		} else {
-			sleep(unlockTimeout / 2)
-			s.Resume()
-			require.NoError(t, within(t, unlocked, testTimeout))
+	redistest.Virtual(t, func(t *testing.T) {
+		for _, pause := range []time.Duration{0, 2 * unlockTimeout} { // the unlock is left to the background, or answered in time
+			s := redistest.Start(t)
+			c := newClient(t, s.Client(t), rlock.Options{UnlockTimeout: 2 * unlockTimeout})
+			loadScripts(t, c)
+			_, unlock, err := c.Mutex("x", byCall).Lock(context.Background())
+			require.NoError(t, err)
+			next := lockAsync(t, c.Mutex("x", byCall))
+			redistest.Eventually(t, testTimeout, func() bool { return c.Stats().Waiting == 1 }, "it waits")
+			s.Pause()
+			began := time.Now()
+			unlocked := async(unlock)
+			if pause == 0 {
+				require.ErrorIs(t, within(t, unlocked, 3*unlockTimeout), rlock.ErrUnreachable)
+				require.GreaterOrEqual(t, time.Since(began), 2*unlockTimeout)
+				s.Resume()
+			} else {
+				sleep(unlockTimeout / 2)
+				s.Resume()
+				require.NoError(t, within(t, unlocked, testTimeout))
+			}
+			next.getAndUnlock(t, testTimeout)
+			c.Close()
 		}
-		next.getAndUnlock(t, testTimeout)
-		c.Close()
-	}
+	})
 }
 
 // Sections that end one right after the other share one UnlockTimeout; a section that ends later has its own.
 func TestUnlockTimeoutIsGivenAgain(t *testing.T) {
-	redistest.Parallel(t)
-	s := redistest.Start(t)
-	c := newClient(t, s.Client(t), rlock.Options{UnlockTimeout: unlockTimeout})
-	loadScripts(t, c)
-	outer, unlockOuter, err := c.Mutex("outer").Lock(t.Context())
-	require.NoError(t, err)
-	_, unlock, err := c.Mutex("inner").Lock(outer)
-	require.NoError(t, err)
-	s.Pause()
-	defer s.Resume()
-	require.ErrorIs(t, unlock(), rlock.ErrUnreachable)
-	sleep(1500 * time.Millisecond)
-	began := time.Now()
-	outlasts := time.AfterFunc(unlockTimeout/2, s.Resume)
-	defer outlasts.Stop()
-	err = unlockOuter()
-	require.NoError(t, err, "answered after %v", time.Since(began))
+	redistest.Virtual(t, func(t *testing.T) {
+		s := redistest.Start(t)
+		c := newClient(t, s.Client(t), rlock.Options{UnlockTimeout: unlockTimeout})
+		loadScripts(t, c)
+		outer, unlockOuter, err := c.Mutex("outer").Lock(t.Context())
+		require.NoError(t, err)
+		_, unlock, err := c.Mutex("inner").Lock(outer)
+		require.NoError(t, err)
+		s.Pause()
+		defer s.Resume()
+		require.ErrorIs(t, unlock(), rlock.ErrUnreachable)
+		sleep(1500 * time.Millisecond)
+		began := time.Now()
+		outlasts := time.AfterFunc(unlockTimeout/2, s.Resume)
+		defer outlasts.Stop()
+		err = unlockOuter()
+		require.NoError(t, err, "answered after %v", time.Since(began))
+	})
 }
 
 // An unlock returns when the lease ends, if that is before UnlockTimeout.
 func TestUnlockTimeoutBeyondTheLease(t *testing.T) {
-	redistest.Parallel(t)
-	for _, ctx := range []context.Context{t.Context(), context.Background()} {
-		s := redistest.Start(t)
-		c := newClient(t, s.Client(t), rlock.Options{UnlockTimeout: time.Minute})
-		loadScripts(t, c)
-		const lease = 700 * time.Millisecond
-		began := time.Now()
-		_, unlock, err := c.Mutex("x", rlock.WithLease(lease)).Lock(ctx)
-		require.NoError(t, err)
-		s.Pause()
-		err = unlock()
-		s.Resume()
-		require.ErrorIs(t, err, rlock.ErrLost)
-		require.ErrorIs(t, err, rlock.ErrNotHeld)
-		require.Less(t, time.Since(began), lease+soon)
-	}
+	redistest.Virtual(t, func(t *testing.T) {
+		for _, ctx := range []context.Context{t.Context(), context.Background()} {
+			s := redistest.Start(t)
+			c := newClient(t, s.Client(t), rlock.Options{UnlockTimeout: time.Minute})
+			loadScripts(t, c)
+			const lease = 700 * time.Millisecond
+			began := time.Now()
+			_, unlock, err := c.Mutex("x", rlock.WithLease(lease)).Lock(ctx)
+			require.NoError(t, err)
+			s.Pause()
+			err = unlock()
+			s.Resume()
+			require.ErrorIs(t, err, rlock.ErrLost)
+			require.ErrorIs(t, err, rlock.ErrNotHeld)
+			require.Less(t, time.Since(began), lease+soon)
+		}
+	})
 }
 
 // G8: an unlock that was left to the background is answered after the end of the lease, when others hold the lock. It changes nothing.
 func TestUnlockLeftBeyondTheLease(t *testing.T) {
-	redistest.Parallel(t)
-	s := redistest.Start(t)
-	proxy := redistest.StartProxy(t, s.Addr())
-	b := fixture{rdb: s.Client(t), name: redistest.Name(t)}
-	b.Client = newClient(t, b.rdb)
-	c := newClient(t, redistest.Dial(t, proxy.Addr(), pipelined), rlock.Options{UnlockTimeout: 100 * time.Millisecond})
-	loadScripts(t, c)
-	_, unlock, err := c.Mutex(b.name, rlock.WithLease(time.Second)).Lock(context.Background())
-	require.NoError(t, err)
-	proxy.OnRequest(nthScript(1, redistest.Hold))
-	require.ErrorIs(t, unlock(), rlock.ErrUnreachable)
-	require.Equal(t, 1, c.Stats().Holds)
-	next, unlockNext, err := b.Mutex(b.name).Lock(context.Background())
-	require.NoError(t, err)
-	proxy.Release()
-	redistest.Eventually(t, testTimeout, func() bool { return c.Stats().Holds == 0 }, "answered")
-	require.NoError(t, next.Err())
-	require.Equal(t, map[string]int64{rlock.Owner(next): 1}, b.fields(t, b.name))
-	require.NoError(t, unlockNext())
-	require.Zero(t, c.Stats().Lost)
+	redistest.Virtual(t, func(t *testing.T) {
+		s := redistest.Start(t)
+		proxy := redistest.StartProxy(t, s.Addr())
+		b := fixture{rdb: s.Client(t), name: redistest.Name(t)}
+		b.Client = newClient(t, b.rdb)
+		c := newClient(t, redistest.Dial(t, proxy.Addr(), pipelined), rlock.Options{UnlockTimeout: 100 * time.Millisecond})
+		loadScripts(t, c)
+		_, unlock, err := c.Mutex(b.name, rlock.WithLease(time.Second)).Lock(context.Background())
+		require.NoError(t, err)
+		proxy.OnRequest(nthScript(1, redistest.Hold))
+		require.ErrorIs(t, unlock(), rlock.ErrUnreachable)
+		require.Equal(t, 1, c.Stats().Holds)
+		next, unlockNext, err := b.Mutex(b.name).Lock(context.Background())
+		require.NoError(t, err)
+		proxy.Release()
+		redistest.Eventually(t, testTimeout, func() bool { return c.Stats().Holds == 0 }, "answered")
+		require.NoError(t, next.Err())
+		require.Equal(t, map[string]int64{rlock.Owner(next): 1}, b.fields(t, b.name))
+		require.NoError(t, unlockNext())
+		require.Zero(t, c.Stats().Lost)
+	})
 }
 
 // If Redis is silent, Do returns an error for it together with its function's error.
 func TestDoOnASilentRedis(t *testing.T) {
-	redistest.Parallel(t)
-	s := redistest.Start(t)
-	c := newClient(t, s.Client(t), rlock.Options{UnlockTimeout: 200 * time.Millisecond})
-	loadScripts(t, c)
-	mine := errors.New("mine")
-	err := c.Mutex("x").TryDo(t.Context(), time.Second, func(context.Context) error {
-		s.Pause()
-		return mine
+	redistest.Virtual(t, func(t *testing.T) {
+		s := redistest.Start(t)
+		c := newClient(t, s.Client(t), rlock.Options{UnlockTimeout: 200 * time.Millisecond})
+		loadScripts(t, c)
+		mine := errors.New("mine")
+		err := c.Mutex("x").TryDo(t.Context(), time.Second, func(context.Context) error {
+			s.Pause()
+			return mine
+		})
+		s.Resume()
+		require.ErrorIs(t, err, mine)
+		require.ErrorIs(t, err, rlock.ErrUnreachable)
 	})
-	s.Resume()
-	require.ErrorIs(t, err, mine)
-	require.ErrorIs(t, err, rlock.ErrUnreachable)
 }
 
 // An unlock that Redis answers uses up none of the UnlockTimeout of the sections around it, however far away Redis is.
 func TestUnlocksOfAFarRedisCostNoTime(t *testing.T) {
-	redistest.Parallel(t)
-	b := newFixture(t)
-	proxy := redistest.StartProxy(t, redistest.Shared(t))
-	c := newClient(t, redistest.Dial(t, proxy.Addr()))
-	loadScripts(t, c)
-	proxy.Delay(60 * time.Millisecond)
-	ctx, unlock, err := c.Mutex(b.name).Lock(context.Background())
-	require.NoError(t, err)
-	var inside sync.WaitGroup
-	for i := range 40 {
-		inside.Go(func() {
-			assert.NoError(t, c.Mutex(fmt.Sprint(b.name, i)).Do(ctx, func(context.Context) error { return nil }))
-		})
-	}
-	inside.Wait()
-	require.NoError(t, unlock())
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		proxy := redistest.StartProxy(t, redistest.Shared(t))
+		c := newClient(t, redistest.Dial(t, proxy.Addr()))
+		loadScripts(t, c)
+		proxy.Delay(60 * time.Millisecond)
+		ctx, unlock, err := c.Mutex(b.name).Lock(context.Background())
+		require.NoError(t, err)
+		var inside sync.WaitGroup
+		for i := range 40 {
+			inside.Go(func() {
+				assert.NoError(t, c.Mutex(fmt.Sprint(b.name, i)).Do(ctx, func(context.Context) error { return nil }))
+			})
+		}
+		inside.Wait()
+		require.NoError(t, unlock())
+	})
 }

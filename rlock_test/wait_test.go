@@ -19,27 +19,29 @@ import (
 )
 
 func TestLocalWaitersAreServedInOrder(t *testing.T) {
-	b := newFixture(t)
-	m := b.Mutex(b.name)
-	_, unlock, err := m.Lock(context.Background())
-	require.NoError(t, err)
-	const n = 20
-	order := make(chan int, n)
-	var wg sync.WaitGroup
-	for i := range n {
-		wg.Go(func() {
-			assert.NoError(t, m.Do(context.Background(), func(context.Context) error {
-				order <- i
-				return nil
-			}))
-		})
-		redistest.Eventually(t, 10*time.Second, func() bool { return waiting(t) == i+1 }, "it waits")
-	}
-	require.NoError(t, unlock())
-	wg.Wait()
-	for i := range n {
-		require.Equal(t, i, <-order)
-	}
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		m := b.Mutex(b.name)
+		_, unlock, err := m.Lock(context.Background())
+		require.NoError(t, err)
+		const n = 20
+		order := make(chan int, n)
+		var wg sync.WaitGroup
+		for i := range n {
+			wg.Go(func() {
+				assert.NoError(t, m.Do(context.Background(), func(context.Context) error {
+					order <- i
+					return nil
+				}))
+			})
+			redistest.Eventually(t, 10*time.Second, func() bool { return waiting(t) == i+1 }, "it waits")
+		}
+		require.NoError(t, unlock())
+		wg.Wait()
+		for i := range n {
+			require.Equal(t, i, <-order)
+		}
+	})
 }
 
 // The unlock is published before the waiter's SUBSCRIBE takes effect.
@@ -63,48 +65,52 @@ func TestUnlockBeforeTheSubscriptionStands(t *testing.T) {
 }
 
 func TestManyWaitersManyUnlocks(t *testing.T) {
-	b := newFixture(t)
-	const clients, each = 4, 25
-	var wg sync.WaitGroup
-	for range clients {
-		m := newClient(t, b.rdb).Mutex(b.name)
-		for range each {
-			wg.Go(func() {
-				ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second) // shorter than the lease
-				defer cancel()
-				assert.NoError(t, m.Do(ctx, func(context.Context) error { return nil }))
-			})
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		const clients, each = 4, 25
+		var wg sync.WaitGroup
+		for range clients {
+			m := newClient(t, b.rdb).Mutex(b.name)
+			for range each {
+				wg.Go(func() {
+					ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second) // shorter than the lease
+					defer cancel()
+					assert.NoError(t, m.Do(ctx, func(context.Context) error { return nil }))
+				})
+			}
 		}
-	}
-	wg.Wait()
-	require.False(t, b.exists(t, b.name))
-	b.awaitSubscribers(t, b.name, 0)
+		wg.Wait()
+		require.False(t, b.exists(t, b.name))
+		b.awaitSubscribers(t, b.name, 0)
+	})
 }
 
 // A waiter cancelled at the moment of its wake-up passes the wake-up on.
 func TestCancelAtTheMomentOfTheWakeUp(t *testing.T) {
-	b := newFixture(t)
-	m := newClient(t, b.rdb).Mutex(b.name)
-	for range 100 {
-		_, unlock, err := b.Mutex(b.name).Lock(context.Background())
-		require.NoError(t, err)
-		first := lockAsync(t, m)
-		redistest.Eventually(t, 5*time.Second, func() bool { return waiting(t) == 1 }, "the first waits")
-		second := lockAsync(t, m)
-		redistest.Eventually(t, 5*time.Second, func() bool { return waiting(t) == 2 }, "the second waits")
-		go func() {
-			for range rand.N(2000) {
-				_ = time.Now()
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		m := newClient(t, b.rdb).Mutex(b.name)
+		for range 100 {
+			_, unlock, err := b.Mutex(b.name).Lock(context.Background())
+			require.NoError(t, err)
+			first := lockAsync(t, m)
+			redistest.Eventually(t, 5*time.Second, func() bool { return waiting(t) == 1 }, "the first waits")
+			second := lockAsync(t, m)
+			redistest.Eventually(t, 5*time.Second, func() bool { return waiting(t) == 2 }, "the second waits")
+			go func() {
+				for range rand.N(2000) {
+					_ = time.Now()
+				}
+				first.cancel()
+			}()
+			require.NoError(t, unlock())
+			one := first.get(t, 5*time.Second)
+			if one.err == nil {
+				require.NoError(t, one.unlock())
 			}
-			first.cancel()
-		}()
-		require.NoError(t, unlock())
-		one := first.get(t, 5*time.Second)
-		if one.err == nil {
-			require.NoError(t, one.unlock())
+			second.getAndUnlock(t, 5*time.Second)
 		}
-		second.getAndUnlock(t, 5*time.Second)
-	}
+	})
 }
 
 // G5: whenever a wait is cancelled, nothing is left of it.
@@ -211,38 +217,40 @@ func TestIdleWaitersSendNothing(t *testing.T) {
 
 // Waiters use a connection of rueidis' blocking pool. It is given back after 5 s without a waiter.
 func TestConnectionOfWaitersIsGivenBack(t *testing.T) {
-	redistest.Parallel(t)
-	s := redistest.Start(t)
-	rdb := s.Client(t, func(o *rueidis.ClientOption) { o.BlockingPoolSize = 1 })
-	b := fixture{Client: newClient(t, rdb), rdb: s.Client(t), name: "pool"}
-	require.NoError(t, b.do(t, "HSET", b.name, foreignOwner, "1").Error())
-	for range 2 { // the second round has to take a new connection
-		waiter := lockAsync(t, b.Mutex(b.name))
-		b.awaitSubscribers(t, b.name, 1)
-		waiter.cancel()
-		require.ErrorIs(t, waiter.get(t, 5*time.Second).err, rlock.ErrNotAcquired)
-		dedicated := async(func() error {
-			conn, giveBack := rdb.Dedicate()
-			defer giveBack()
-			return conn.Do(context.Background(), conn.B().Ping().Build()).Error()
-		})
-		require.NoError(t, within(t, dedicated, 5*time.Second+soon))
-	}
+	redistest.Virtual(t, func(t *testing.T) {
+		s := redistest.Start(t)
+		rdb := s.Client(t, func(o *rueidis.ClientOption) { o.BlockingPoolSize = 1 })
+		b := fixture{Client: newClient(t, rdb), rdb: s.Client(t), name: "pool"}
+		require.NoError(t, b.do(t, "HSET", b.name, foreignOwner, "1").Error())
+		for range 2 { // the second round has to take a new connection
+			waiter := lockAsync(t, b.Mutex(b.name))
+			b.awaitSubscribers(t, b.name, 1)
+			waiter.cancel()
+			require.ErrorIs(t, waiter.get(t, 5*time.Second).err, rlock.ErrNotAcquired)
+			dedicated := async(func() error {
+				conn, giveBack := rdb.Dedicate()
+				defer giveBack()
+				return conn.Do(context.Background(), conn.B().Ping().Build()).Error()
+			})
+			require.NoError(t, within(t, dedicated, 5*time.Second+soon))
+		}
+	})
 }
 
 // A waiter behind a crashed holder waits until its lease ends, and not much longer.
 func TestCrashedHolder(t *testing.T) {
-	redistest.Parallel(t)
-	b := newFixture(t)
-	b.do(t, "HSET", b.name, "00000000-0000-0000-0000-000000000000:1", "1")
-	const lease = 2 * time.Second // long enough for one attempt
-	began := time.Now()
-	require.NoError(t, b.do(t, "PEXPIRE", b.name, strconv.FormatInt(lease.Milliseconds(), 10)).Error())
-	got := lockAsync(t, b.Mutex(b.name)).get(t, lease+5*time.Second)
-	require.NoError(t, got.err)
-	require.GreaterOrEqual(t, got.at.Sub(began), lease-10*time.Millisecond) // by the wall clock of Redis
-	require.Less(t, got.at.Sub(began), lease+soon)
-	require.NoError(t, got.unlock())
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		b.do(t, "HSET", b.name, "00000000-0000-0000-0000-000000000000:1", "1")
+		const lease = 2 * time.Second // long enough for one attempt
+		began := time.Now()
+		require.NoError(t, b.do(t, "PEXPIRE", b.name, strconv.FormatInt(lease.Milliseconds(), 10)).Error())
+		got := lockAsync(t, b.Mutex(b.name)).get(t, lease+5*time.Second)
+		require.NoError(t, got.err)
+		require.GreaterOrEqual(t, got.at.Sub(began), lease-10*time.Millisecond) // by the wall clock of Redis
+		require.Less(t, got.at.Sub(began), lease+soon)
+		require.NoError(t, got.unlock())
+	})
 }
 
 func TestWaiterSurvivesALostSubscription(t *testing.T) {

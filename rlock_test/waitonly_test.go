@@ -126,57 +126,58 @@ func TestWaitOnlySectionIsLost(t *testing.T) {
 
 // G3: all other ways to a section: a re-entry, another lock inside, a downgrade, an upgrade, a ticket.
 func TestWaitOnlyOfOtherWays(t *testing.T) {
-	redistest.Parallel(t)
-	b := newFixture(t)
-	ctx := context.Background()
-	m, rw := b.Mutex(b.name), b.RWMutex(b.name+":rw")
-	section, unlock, err := m.Lock(ctx)
-	require.NoError(t, err)
-	for name, way := range map[string]func(given context.Context) (context.Context, rlock.UnlockFunc, error){
-		"re-entry": m.Lock,
-		"inside":   b.Mutex(b.name + ":inside").Lock,
-		"upgrade": func(given context.Context) (context.Context, rlock.UnlockFunc, error) {
-			u := rw.Upgradeable()
-			reader, read, err := u.Lock(given)
-			require.NoError(t, err)
-			writer, written, err := u.Upgrade(rlock.WaitOnly(reader))
-			return writer, func() error { return errors.Join(written(), read()) }, err
-		},
-		"downgrade": func(given context.Context) (context.Context, rlock.UnlockFunc, error) {
-			writer, _, err := rw.Write().Lock(given)
-			require.NoError(t, err)
-			return rw.Downgrade(writer)
-		},
-		"ticket": func(given context.Context) (context.Context, rlock.UnlockFunc, error) {
-			exported, _, err := b.Mutex(b.name + ":ticket").Lock(ctx)
-			require.NoError(t, err)
-			ticket, err := rlock.Export(exported)
-			require.NoError(t, err)
-			return b.Adopt(given, ticket)
-		},
-	} {
-		outer, leave := context.WithCancel(section)
-		got, leaveIt, err := way(rlock.WaitOnly(outer))
-		require.NoError(t, err, name)
-		leave()
-		require.NoError(t, got.Err(), name)
-		held, err := m.IsHeld(got)
-		require.NoError(t, err, name)
-		require.True(t, held, name+" carries the holds around it")
-		require.NoError(t, leaveIt(), name)
-		require.Error(t, got.Err(), name)
-	}
-	require.NoError(t, unlock())
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		ctx := context.Background()
+		m, rw := b.Mutex(b.name), b.RWMutex(b.name+":rw")
+		section, unlock, err := m.Lock(ctx)
+		require.NoError(t, err)
+		for name, way := range map[string]func(given context.Context) (context.Context, rlock.UnlockFunc, error){
+			"re-entry": m.Lock,
+			"inside":   b.Mutex(b.name + ":inside").Lock,
+			"upgrade": func(given context.Context) (context.Context, rlock.UnlockFunc, error) {
+				u := rw.Upgradeable()
+				reader, read, err := u.Lock(given)
+				require.NoError(t, err)
+				writer, written, err := u.Upgrade(rlock.WaitOnly(reader))
+				return writer, func() error { return errors.Join(written(), read()) }, err
+			},
+			"downgrade": func(given context.Context) (context.Context, rlock.UnlockFunc, error) {
+				writer, _, err := rw.Write().Lock(given)
+				require.NoError(t, err)
+				return rw.Downgrade(writer)
+			},
+			"ticket": func(given context.Context) (context.Context, rlock.UnlockFunc, error) {
+				exported, _, err := b.Mutex(b.name + ":ticket").Lock(ctx)
+				require.NoError(t, err)
+				ticket, err := rlock.Export(exported)
+				require.NoError(t, err)
+				return b.Adopt(given, ticket)
+			},
+		} {
+			outer, leave := context.WithCancel(section)
+			got, leaveIt, err := way(rlock.WaitOnly(outer))
+			require.NoError(t, err, name)
+			leave()
+			require.NoError(t, got.Err(), name)
+			held, err := m.IsHeld(got)
+			require.NoError(t, err, name)
+			require.True(t, held, name+" carries the holds around it")
+			require.NoError(t, leaveIt(), name)
+			require.Error(t, got.Err(), name)
+		}
+		require.NoError(t, unlock())
 
-	// The end of the outer section does not end an inner one that was to outlive its ctx; but a re-entry ends with its hold.
-	section, unlock, err = m.Lock(ctx)
-	require.NoError(t, err)
-	inside, unlockInside, err := b.Mutex(b.name + ":inside").Lock(rlock.WaitOnly(section))
-	require.NoError(t, err)
-	require.NoError(t, unlock())
-	require.NoError(t, inside.Err())
-	require.NoError(t, unlockInside())
-	require.Panics(t, func() { rlock.WaitOnly(nil) }) //nolint:staticcheck // what it is about
+		// The end of the outer section does not end an inner one that was to outlive its ctx; but a re-entry ends with its hold.
+		section, unlock, err = m.Lock(ctx)
+		require.NoError(t, err)
+		inside, unlockInside, err := b.Mutex(b.name + ":inside").Lock(rlock.WaitOnly(section))
+		require.NoError(t, err)
+		require.NoError(t, unlock())
+		require.NoError(t, inside.Err())
+		require.NoError(t, unlockInside())
+		require.Panics(t, func() { rlock.WaitOnly(nil) }) //nolint:staticcheck // what it is about
+	})
 }
 
 // G3, G4: under WaitOnly, a semaphore's TryDo returns ErrNotAcquired after its wait, and the cancellation once the

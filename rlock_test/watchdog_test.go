@@ -17,30 +17,31 @@ import (
 // G2: a holder cut off from Redis is cancelled by the end of its handle's watchdog time, before the next owner gets in.
 // The next owner waits for that time, and not for the longer one of both Clients.
 func TestWatchdogOfAHandleThatIsCutOff(t *testing.T) {
-	redistest.Parallel(t)
-	c, proxy, past := behindProxy(t, anyWay)
-	ctx, unlock, err := c.Mutex(past.name, rlock.WithWatchdog(shortWatchdog)).Lock(context.Background())
-	require.NoError(t, err)
-	next := lockAsync(t, past.Mutex(past.name))
-	past.awaitSubscribers(t, past.name, 1)
-	for _, ttl := range past.watch(t, past.name, 2*shortWatchdog) {
-		require.LessOrEqual(t, ttl, shortWatchdog)
-		require.Positive(t, ttl)
-	}
-	next.stillWaits(t)
-	proxy.BlackHole(true)
-	began := time.Now()
-	<-ctx.Done()
-	told := time.Now()
-	var lost *rlock.LostError
-	require.ErrorAs(t, context.Cause(ctx), &lost)
-	require.Less(t, told.Sub(began), shortWatchdog+soon)
-	got := next.get(t, soon)
-	require.NoError(t, got.err)
-	require.False(t, got.at.Before(lost.Since))
-	proxy.BlackHole(false)
-	require.ErrorIs(t, unlock(), rlock.ErrLost)
-	require.NoError(t, got.unlock())
+	redistest.Virtual(t, func(t *testing.T) {
+		c, proxy, past := behindProxy(t, anyWay)
+		ctx, unlock, err := c.Mutex(past.name, rlock.WithWatchdog(shortWatchdog)).Lock(context.Background())
+		require.NoError(t, err)
+		next := lockAsync(t, past.Mutex(past.name))
+		past.awaitSubscribers(t, past.name, 1)
+		for _, ttl := range past.watch(t, past.name, 2*shortWatchdog) {
+			require.LessOrEqual(t, ttl, shortWatchdog)
+			require.Positive(t, ttl)
+		}
+		next.stillWaits(t)
+		proxy.BlackHole(true)
+		began := time.Now()
+		<-ctx.Done()
+		told := time.Now()
+		var lost *rlock.LostError
+		require.ErrorAs(t, context.Cause(ctx), &lost)
+		require.Less(t, told.Sub(began), shortWatchdog+soon)
+		got := next.get(t, soon)
+		require.NoError(t, got.err)
+		require.False(t, got.at.Before(lost.Since))
+		proxy.BlackHole(false)
+		require.ErrorIs(t, unlock(), rlock.ErrLost)
+		require.NoError(t, got.unlock())
+	})
 }
 
 // A lock handed from one process to another has the watchdog time of the waiter's handle: at once if that is shorter

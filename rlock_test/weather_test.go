@@ -17,112 +17,118 @@ import (
 const soon = 2 * time.Second
 
 func TestRedisDownAtNewAndAtLock(t *testing.T) {
-	redistest.Parallel(t)
-	s := redistest.Start(t)
-	s.Stop()
-	_, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{s.Addr()}})
-	require.Error(t, err, "rueidis fails at once")
-	rdb, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{s.Addr()}, ForceSingleClient: true})
-	require.Error(t, err)
-	t.Cleanup(rdb.Close)
+	redistest.Virtual(t, func(t *testing.T) {
+		s := redistest.Start(t)
+		s.Stop()
+		_, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{s.Addr()}})
+		require.Error(t, err, "rueidis fails at once")
+		rdb, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{s.Addr()}, ForceSingleClient: true})
+		require.Error(t, err)
+		t.Cleanup(rdb.Close)
 
-	c := newClient(t, rdb) // sends nothing
-	began := time.Now()
-	_, _, err = c.Mutex("down").Lock(context.Background())
-	require.ErrorContains(t, err, "connection refused")
-	require.ErrorContains(t, err, `rlock: "down": Redis not reached: `)
-	require.NotErrorIs(t, err, rlock.ErrNotAcquired)
-	require.Less(t, time.Since(began), 3*time.Second+soon, "Lock gives up, although its ctx never ends")
+		c := newClient(t, rdb) // sends nothing
+		began := time.Now()
+		_, _, err = c.Mutex("down").Lock(context.Background())
+		require.ErrorContains(t, err, "connection refused")
+		require.ErrorContains(t, err, `rlock: "down": Redis not reached: `)
+		require.NotErrorIs(t, err, rlock.ErrNotAcquired)
+		require.Less(t, time.Since(began), 3*time.Second+soon, "Lock gives up, although its ctx never ends")
 
-	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
-	defer cancel()
-	began = time.Now()
-	_, _, err = c.Mutex("down").Lock(ctx)
-	require.ErrorIs(t, err, rlock.ErrNotAcquired)
-	require.ErrorIs(t, err, context.DeadlineExceeded)
-	require.ErrorContains(t, err, "connection refused", "says why")
-	require.Less(t, time.Since(began), 100*time.Millisecond+soon)
+		ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+		defer cancel()
+		began = time.Now()
+		_, _, err = c.Mutex("down").Lock(ctx)
+		require.ErrorIs(t, err, rlock.ErrNotAcquired)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.ErrorContains(t, err, "connection refused", "says why")
+		require.Less(t, time.Since(began), 100*time.Millisecond+soon)
 
-	_, err = c.Mutex("down").IsLocked(context.Background())
-	require.ErrorIs(t, err, rlock.ErrUnreachable)
-	// rueidis retries read-only commands until the call's time is up, which may end the last dialling.
-	require.ErrorContains(t, err, `rlock: "down": Redis not reached: dial tcp `)
+		_, err = c.Mutex("down").IsLocked(context.Background())
+		require.ErrorIs(t, err, rlock.ErrUnreachable)
+		// rueidis retries read-only commands until the call's time is up, which may end the last dialling.
+		require.ErrorContains(t, err, `rlock: "down": Redis not reached: dial tcp `)
+	})
 }
 
 // Local waiters do not try one after the other. A waiter that joins during the first one's try takes at most twice its
 // time, however many there are.
 func TestRedisDownForManyWaiters(t *testing.T) {
-	redistest.Parallel(t)
-	s := redistest.Start(t)
-	c := newClient(t, s.Client(t))
-	s.Stop()
-	began := time.Now()
-	var waiters []pendingLock
-	for range 8 {
-		waiters = append(waiters, lockAsync(t, c.Mutex("down")))
-	}
-	for _, w := range waiters {
-		got := w.get(t, 2*3*time.Second+soon)
-		require.ErrorContains(t, got.err, "connection refused")
-		require.Less(t, got.at.Sub(began), 2*3*time.Second+soon)
-	}
+	redistest.Virtual(t, func(t *testing.T) {
+		s := redistest.Start(t)
+		c := newClient(t, s.Client(t))
+		s.Stop()
+		began := time.Now()
+		var waiters []pendingLock
+		for range 8 {
+			waiters = append(waiters, lockAsync(t, c.Mutex("down")))
+		}
+		for _, w := range waiters {
+			got := w.get(t, 2*3*time.Second+soon)
+			require.ErrorContains(t, got.err, "connection refused")
+			require.Less(t, got.at.Sub(began), 2*3*time.Second+soon)
+		}
+	})
 }
 
 func TestRedisComesBackDuringLock(t *testing.T) {
-	redistest.Parallel(t)
-	s := redistest.Start(t)
-	c := newClient(t, s.Client(t))
-	s.Stop()
-	p := lockAsync(t, c.Mutex("back"))
-	s.Restart()
-	p.getAndUnlock(t, 3*time.Second+soon)
+	redistest.Virtual(t, func(t *testing.T) {
+		s := redistest.Start(t)
+		c := newClient(t, s.Client(t))
+		s.Stop()
+		p := lockAsync(t, c.Mutex("back"))
+		s.Restart()
+		p.getAndUnlock(t, 3*time.Second+soon)
+	})
 }
 
 func TestRedisDownInTheSection(t *testing.T) {
-	redistest.Parallel(t)
-	s := redistest.Start(t)
-	const watchdog = 900 * time.Millisecond
-	c := newClient(t, s.Client(t), rlock.Options{WatchdogTimeout: watchdog})
-	ctx, unlock, err := c.Mutex("section").Lock(context.Background())
-	require.NoError(t, err)
-	s.Kill()
-	killed := time.Now() // the last renewal was sent before
-	<-ctx.Done()
-	require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
-	require.Less(t, time.Since(killed), watchdog+soon, "cancelled at the end of the last renewal's lease")
-	require.ErrorIs(t, unlock(), rlock.ErrLost)
+	redistest.Virtual(t, func(t *testing.T) {
+		s := redistest.Start(t)
+		const watchdog = 900 * time.Millisecond
+		c := newClient(t, s.Client(t), rlock.Options{WatchdogTimeout: watchdog})
+		ctx, unlock, err := c.Mutex("section").Lock(context.Background())
+		require.NoError(t, err)
+		s.Kill()
+		killed := time.Now() // the last renewal was sent before
+		<-ctx.Done()
+		require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
+		require.Less(t, time.Since(killed), watchdog+soon, "cancelled at the end of the last renewal's lease")
+		require.ErrorIs(t, unlock(), rlock.ErrLost)
+	})
 }
 
 func TestRedisDownAtUnlock(t *testing.T) {
-	redistest.Parallel(t)
-	s := redistest.Start(t)
-	c := newClient(t, s.Client(t))
-	ctx, unlock, err := c.Mutex("unlock").Lock(context.Background())
-	require.NoError(t, err)
-	s.Stop()
-	began := time.Now()
-	err = unlock()
-	require.ErrorContains(t, err, "connection refused")
-	require.ErrorContains(t, err, `rlock: "unlock": may take effect (do not repeat it): Redis not reached: `)
-	require.Less(t, time.Since(began), 3*time.Second+soon)
-	require.Error(t, ctx.Err())
+	redistest.Virtual(t, func(t *testing.T) {
+		s := redistest.Start(t)
+		c := newClient(t, s.Client(t))
+		ctx, unlock, err := c.Mutex("unlock").Lock(context.Background())
+		require.NoError(t, err)
+		s.Stop()
+		began := time.Now()
+		err = unlock()
+		require.ErrorContains(t, err, "connection refused")
+		require.ErrorContains(t, err, `rlock: "unlock": may take effect (do not repeat it): Redis not reached: `)
+		require.Less(t, time.Since(began), 3*time.Second+soon)
+		require.Error(t, ctx.Err())
+	})
 }
 
 // If an unlock does not reach Redis, it continues in the background: the lock is free when Redis is back.
 func TestUnlockIsMadeUpForWhenRedisIsBack(t *testing.T) {
-	redistest.Parallel(t)
-	s := redistest.Start(t)
-	proxy := redistest.StartProxy(t, s.Addr())
-	c := newClient(t, redistest.Dial(t, proxy.Addr()))
-	_, unlock, err := c.Mutex("later").Lock(context.Background())
-	require.NoError(t, err)
-	proxy.Refuse(true)
-	proxy.CutAll()
-	require.Error(t, unlock())
-	b := fixture{rdb: s.Client(t)}
-	require.True(t, b.exists(t, "later"))
-	proxy.Refuse(false)
-	redistest.Eventually(t, 5*time.Second, func() bool { return !b.exists(t, "later") }, "released in the background")
+	redistest.Virtual(t, func(t *testing.T) {
+		s := redistest.Start(t)
+		proxy := redistest.StartProxy(t, s.Addr())
+		c := newClient(t, redistest.Dial(t, proxy.Addr()))
+		_, unlock, err := c.Mutex("later").Lock(context.Background())
+		require.NoError(t, err)
+		proxy.Refuse(true)
+		proxy.CutAll()
+		require.Error(t, unlock())
+		b := fixture{rdb: s.Client(t)}
+		require.True(t, b.exists(t, "later"))
+		proxy.Refuse(false)
+		redistest.Eventually(t, 5*time.Second, func() bool { return !b.exists(t, "later") }, "released in the background")
+	})
 }
 
 func TestWrongPassword(t *testing.T) {
@@ -283,59 +289,62 @@ func TestAbandonedAcquireIsGivenBack(t *testing.T) {
 
 // While Redis does not answer, every call returns shortly after its ctx or lease ends.
 func TestCallsReturnWhileRedisHangs(t *testing.T) {
-	redistest.Parallel(t)
-	s := redistest.Start(t)
-	rdb := s.Client(t)
-	c := newClient(t, rdb, rlock.Options{WatchdogTimeout: time.Second})
-	ctx, unlock, err := c.Mutex("hang").Lock(context.Background())
-	require.NoError(t, err)
-	s.Pause()
-	bounded := func(what string, bound time.Duration, f func(context.Context) error) {
-		t.Helper()
-		ctx, cancel := context.WithTimeout(context.Background(), bound)
-		defer cancel()
-		began := time.Now()
-		require.Error(t, f(ctx), what)
-		require.Less(t, time.Since(began), bound+soon, what)
-	}
-	m := c.Mutex("other")
-	bounded("Lock", 200*time.Millisecond, func(ctx context.Context) error { _, _, err := m.Lock(ctx); return err })
-	bounded("TryLock", time.Second, func(context.Context) error {
-		_, _, err := m.TryLock(context.Background(), 200*time.Millisecond)
-		return err
+	redistest.Virtual(t, func(t *testing.T) {
+		s := redistest.Start(t)
+		rdb := s.Client(t)
+		c := newClient(t, rdb, rlock.Options{WatchdogTimeout: time.Second})
+		ctx, unlock, err := c.Mutex("hang").Lock(context.Background())
+		require.NoError(t, err)
+		s.Pause()
+		bounded := func(what string, bound time.Duration, f func(context.Context) error) {
+			t.Helper()
+			ctx, cancel := context.WithTimeout(context.Background(), bound)
+			defer cancel()
+			began := time.Now()
+			require.Error(t, f(ctx), what)
+			require.Less(t, time.Since(began), bound+soon, what)
+		}
+		m := c.Mutex("other")
+		bounded("Lock", 200*time.Millisecond, func(ctx context.Context) error { _, _, err := m.Lock(ctx); return err })
+		bounded("TryLock", time.Second, func(context.Context) error {
+			_, _, err := m.TryLock(context.Background(), 200*time.Millisecond)
+			return err
+		})
+		bounded("IsLocked", 200*time.Millisecond, func(ctx context.Context) error { _, err := m.IsLocked(ctx); return err })
+		bounded("ForceUnlock", 200*time.Millisecond, func(ctx context.Context) error { _, err := m.ForceUnlock(ctx); return err })
+		const dialling = 3 * time.Second // the unlock may queue behind a call that dials, see docs/guarantees.md
+		bounded("unlock", time.Second+dialling, func(context.Context) error { return unlock() })
+		require.Error(t, ctx.Err())
+		s.Resume()
+		b := fixture{rdb: s.Client(t)}
+		redistest.Eventually(t, 10*time.Second, func() bool {
+			return !b.exists(t, "hang") && !b.exists(t, "other")
+		}, "what the calls left is given back")
 	})
-	bounded("IsLocked", 200*time.Millisecond, func(ctx context.Context) error { _, err := m.IsLocked(ctx); return err })
-	bounded("ForceUnlock", 200*time.Millisecond, func(ctx context.Context) error { _, err := m.ForceUnlock(ctx); return err })
-	const dialling = 3 * time.Second // the unlock may queue behind a call that dials, see docs/guarantees.md
-	bounded("unlock", time.Second+dialling, func(context.Context) error { return unlock() })
-	require.Error(t, ctx.Err())
-	s.Resume()
-	b := fixture{rdb: s.Client(t)}
-	redistest.Eventually(t, 10*time.Second, func() bool {
-		return !b.exists(t, "hang") && !b.exists(t, "other")
-	}, "what the calls left is given back")
 }
 
 func TestScriptsForgottenBeforeEveryCall(t *testing.T) {
-	s := redistest.Start(t)
-	b := fixture{Client: newClient(t, s.Client(t)), rdb: s.Client(t), name: "flush"}
-	flush := func() { require.NoError(t, b.do(t, "SCRIPT", "FLUSH").Error()) }
-	m := b.Mutex(b.name)
-	for range 3 {
-		flush()
-		ctx, unlock, err := m.Lock(context.Background())
-		require.NoError(t, err)
-		flush()
-		_, unlockInner, err := m.Lock(ctx)
-		require.NoError(t, err)
-		flush()
-		require.NoError(t, unlockInner())
-		flush()
-		require.NoError(t, unlock())
-		flush()
-		_, err = m.ForceUnlock(context.Background())
-		require.NoError(t, err)
-	}
+	redistest.Virtual(t, func(t *testing.T) {
+		s := redistest.Start(t)
+		b := fixture{Client: newClient(t, s.Client(t)), rdb: s.Client(t), name: "flush"}
+		flush := func() { require.NoError(t, b.do(t, "SCRIPT", "FLUSH").Error()) }
+		m := b.Mutex(b.name)
+		for range 3 {
+			flush()
+			ctx, unlock, err := m.Lock(context.Background())
+			require.NoError(t, err)
+			flush()
+			_, unlockInner, err := m.Lock(ctx)
+			require.NoError(t, err)
+			flush()
+			require.NoError(t, unlockInner())
+			flush()
+			require.NoError(t, unlock())
+			flush()
+			_, err = m.ForceUnlock(context.Background())
+			require.NoError(t, err)
+		}
+	})
 }
 
 // G4, G5: a server that is briefly a replica, as in a failover, is retried until it is the master. Redis 6.2 words this
