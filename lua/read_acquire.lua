@@ -64,7 +64,7 @@ local function awaited()
     end
   end
   if not longest then -- others sleep because of what is gone now
-    redis.pcall(ARGV[6], ARGV[7], '1')
+    redis.pcall(ARGV[6], ARGV[7], '01')
   end
   return longest
 end

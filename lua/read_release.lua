@@ -20,13 +20,13 @@
 -- checked, the hash expires with the last of these readers. If a single reader is left that waits to become the writer, it is notified;
 -- without marks, any single reader may be waiting for that. Dead readers found on the way are removed.
 --
--- Waiters get '1' on the unlock channel, and then '00', which Redisson reads as '0': it forgets a '1' that arrives just before it
--- starts waiting, but remembers a '0'.
+-- Waiters get '00' on the unlock channel, and then '1'. Redisson reads '00' as '0': it forgets a '1' that arrives just before it starts
+-- waiting, but remembers a '0'. This library's waiters ask at the '1', and know by the '00' that it is no other library's.
 --
 -- Waiters may sleep until the end of this reader's lease, although the other readers' end earlier. Then '<ms>', 2 or more, makes them
--- look at that time, and '00' makes Redisson ask: it ignores numbers other than 0 and 1, and fails on any other text. Marks show how
--- long their writers sleep. Without marks only Redisson may be waiting, and sleeps until the hash expires; one of its threads must ask
--- again if the expiry is now less than half of that away.
+-- look at that time, and the '00' before it makes Redisson ask: it ignores numbers other than 0 and 1, and fails on any other text.
+-- Marks show how long their writers sleep. Without marks only Redisson may be waiting, and sleeps until the hash expires; one of its
+-- threads must ask again if the expiry is now less than half of that away.
 --
 -- A server without memory refuses hincrby and set, because they might need some, unless the script has written before. So a missing
 -- field is deleted first. No field is written after the expiry: see release.lua.
@@ -104,8 +104,8 @@ if not reads then
 end
 
 local function announce(message)
-  local heard = redis.pcall(ARGV[4], ARGV[5], message)
   redis.pcall(ARGV[4], ARGV[5], '00')
+  local heard = redis.pcall(ARGV[4], ARGV[5], message)
   if type(heard) ~= 'number' then
     return redis.error_reply('UNTOLD ' .. heard.err)
   end

@@ -78,7 +78,7 @@ func TestWriterSaysWhetherOthersListen(t *testing.T) {
 			})
 			require.Equal(t, row.want, got)
 			for _, e := range ears {
-				require.Equal(t, []string{"1", "00"}, e.said())
+				require.Equal(t, []string{"00", "1"}, e.said())
 			}
 		})
 	}

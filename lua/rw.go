@@ -11,7 +11,7 @@ import (
 var (
 	readRenewScript   = script{Text("read_renew"), "239eb53fccbbaa8455c0bbcb54e3410e73f3a20d"}
 	fencedWriteScript = script{Text("fenced_write_acquire"), "b97910f46b542231fba2516a20bb1c7c4c57445c"}
-	rwForceScript     = script{Text("rw_force"), "adfa9cf93feea04c0e301fdb858ff20fc044fc9d"}
+	rwForceScript     = script{Text("rw_force"), "dbb182b67489801c9833736afa476add8a6155ad"}
 )
 
 // Side says whether a lock is a read/write lock, and which of its sides a call is for.
@@ -29,13 +29,13 @@ func (s Side) mode() string { return [...]string{Reader: "read", Writer: "write"
 var (
 	acquireScripts = [...]script{
 		Whole:  acquireScript,
-		Reader: {Text("read_acquire"), "06a6342fb34842630982f575aa984c45cdc4e2dc"},
+		Reader: {Text("read_acquire"), "1df9b5af750ca76c68ad7a8ecef9bd65df9d300e"},
 		Writer: {Text("write_acquire"), "59ed36dc625a40426946ce4a096aec2c3b328a12"},
 	}
 	releaseScripts = [...]script{
 		Whole:  releaseScript,
-		Reader: {Text("read_release"), "6ec6c818e2ef9b5ea0fa94ab46506341bd901db8"},
-		Writer: {Text("write_release"), "8f9a2e51787fe366f2af482457539fe0b07d774b"},
+		Reader: {Text("read_release"), "19db4128004d3a94f8b56faf7b9dd7b49280dde4"},
+		Writer: {Text("write_release"), "590d74afb678fd1cf02a7920b6ea7cfb93a9c70a"},
 	}
 )
 

@@ -26,6 +26,6 @@ for i = 1, #all, 2 do
   end
 end
 redis.call('del', lock)
-redis.call(ARGV[2], ARGV[3], '1')
 redis.call(ARGV[2], ARGV[3], '00') -- see read_release.lua
+redis.call(ARGV[2], ARGV[3], '1')
 return 1

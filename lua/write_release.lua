@@ -20,8 +20,8 @@
 -- The end of a hold also deletes other writers' marks, so the first to ask is next: waiting readers get their turn, too. Writers that
 -- are refused then leave new marks.
 --
--- Waiters get '1' on the unlock channel, and then '00', which Redisson reads as '0': it forgets a '1' that arrives just before it
--- starts waiting, but remembers a '0'.
+-- Waiters get '00' on the unlock channel, and then '1'. Redisson reads '00' as '0': it forgets a '1' that arrives just before it starts
+-- waiting, but remembers a '0'. This library's waiters ask at the '1', and know by the '00' that it is no other library's.
 --
 -- A server without memory refuses hincrby and hset, because they might need some, unless the script has written before. So a missing
 -- field is deleted first, and the owner's field is deleted before the mode changes. No field is written after the expiry: see
@@ -37,7 +37,7 @@ if not held then
     if string.sub(mark .. ' ', 1, #owner + 1) == owner .. ' ' then
       redis.call('zrem', marks, mark)
       if mode ~= 'write' and redis.call('exists', marks) == 0 then
-        redis.pcall(ARGV[4], ARGV[5], '1') -- it kept readers out
+        redis.pcall(ARGV[4], ARGV[5], '01') -- it kept readers out
       end
     end
   end
@@ -67,8 +67,8 @@ else
   redis.call('hset', lock, 'mode', 'read')
   redis.call('pexpire', lock, left)
 end
-local heard = redis.pcall(ARGV[4], ARGV[5], '1')
 redis.pcall(ARGV[4], ARGV[5], '00')
+local heard = redis.pcall(ARGV[4], ARGV[5], '1')
 if type(heard) ~= 'number' then
   return redis.error_reply('UNTOLD ' .. heard.err)
 end

@@ -9,14 +9,15 @@ import "time"
 //   - in the unlocking process, if it was the only one who wanted the lock there, and listeners out of line were told
 //     ([Hub.Yield]);
 //   - in the first process of Redis's queue, if the lock is free for listeners out of line ('? 0');
+//   - in each process, where there is no queue in Redis, after an unlock of this library;
 //   - in a process that others come before: those before it in Redis's queue or, where there is none, those who have had
 //     the lock less lately. For each of them it waits a part of the moment.
 //
 // The timer or a message ends the courtesy, so nobody sleeps through an unlock. No courtesy takes more than half of the
 // time that the waiter has. The listeners out of line need not want the lock: so the next courtesy towards them comes a
 // while later at the earliest (again), unless one of them has come in this one. Vain courtesies towards them cost a
-// twelfth of the time at most. Where there is no queue, those who did not come are forgotten until they have the lock
-// again.
+// twelfth of the time at most. Where there is no queue, those before this process who did not come are forgotten until
+// they have the lock again.
 
 const (
 	// again is the pause before the next courtesy if nobody came in the last.
@@ -47,11 +48,14 @@ func (h *Hub) Alone(q Queue) {
 	if t == nil || !t.polite && !t.own {
 		return
 	}
-	if t.queue.Shared && t.own { // the message is on its way, and wakes the first
-		t.rivals = rivals{}
-		return
+	t.aside = time.Time{}
+	if t.queue.Shared {
+		t.rivals, t.aside = rivals{}, time.Now().Add(again)
+		if t.own { // the message is on its way, and wakes the first
+			return
+		}
 	}
-	t.own, t.aside = false, time.Time{}
+	t.own = false
 	t.freed()
 	t.wakeFirst()
 }
@@ -90,8 +94,7 @@ func (t *topic) othersFirst() {
 // once.
 func (t *topic) unlockedForAll() bool {
 	if !t.own { // somebody else had the lock
-		t.aside, t.came = time.Time{}, time.Now()
-		t.lead = min(t.lead+1, steps)
+		t.outsiderCame()
 		return true
 	}
 	t.own = false
@@ -102,9 +105,44 @@ func (t *topic) unlockedForAll() bool {
 	return false
 }
 
-// inOrder makes the first waiter ask, after those who come before it.
-func (t *topic) inOrder() {
-	if w := t.first; w == nil || w.Shared || !t.asksIn(t.hub.Aside*time.Duration(min(t.before(), steps))/steps) {
+// outsiderCame notes an unlock of a listener out of line: the next courtesy is due at once.
+func (t *topic) outsiderCame() {
+	t.aside, t.came = time.Time{}, time.Now()
+	t.lead = min(t.lead+1, steps)
+}
+
+// unlockedWithoutQueue handles an unlock where there is no queue in Redis. ours means that it is this library's. Then
+// listeners out of line, such as Redisson, go first, unless they have had more turns lately.
+func (t *topic) unlockedWithoutQueue(ours bool) {
+	if !t.own {
+		t.othersCame(t.first)
+		if ours || t.lead > 1 { // or none of those before this process has come while the outsiders had two turns
+			t.rivals.heard++
+		}
+	}
+	t.own = false
+	t.rivals.hadTurn(ours)
+	if t.polite { // somebody has come first, and so may the next one
+		t.stopTimer()
+	}
+	if !ours {
+		t.outsiderCame()
+		t.inOrder(0)
+		return
+	}
+	pause := time.Duration(0)
+	if t.lead <= 1 && t.mayStepAside() {
+		t.othersFirst()
+		pause = t.hub.Aside
+	}
+	t.lead = max(0, t.lead-1)
+	t.inOrder(pause)
+}
+
+// inOrder makes the first waiter ask after a pause, and after those who come before it.
+func (t *topic) inOrder(pause time.Duration) {
+	pause += t.hub.Aside * time.Duration(min(t.before(), steps)) / steps
+	if w := t.first; w == nil || w.Shared || !t.asksIn(pause) {
 		t.wakeFirst()
 	}
 }
@@ -112,7 +150,7 @@ func (t *topic) inOrder() {
 // before returns how many processes come before this one.
 func (t *topic) before() int {
 	if t.queue.Shared {
-		return max(0, t.rivals.count()-t.rivals.heard)
+		return t.rivals.before()
 	}
 	return int(t.ahead)
 }
@@ -125,6 +163,6 @@ func (w *Waiter) Saw(place int, client string) {
 	defer t.hub.mu.Unlock()
 	t.othersCame(w)
 	if t.ahead = int32(max(0, place-1)); t.queue.Shared && client != "" {
-		t.rivals.has(client)
+		t.rivals.holder = client
 	}
 }

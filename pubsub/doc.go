@@ -31,6 +31,9 @@
 // ignored: the waiter's caller releases the lock. "? <ms>" makes a process with a place look at the lock by then, and
 // "00" is "0" for processes without a place.
 //
+// Where waiters may want a share ([Queue].Shared), there is no queue in Redis. An unlock of this library sends "00" and
+// then "1", those of others "1" alone. Either makes the first waiter due.
+//
 // Where each waiter has a place of its own ([Queue].Each), each becomes due when it has joined and the subscription
 // is live, and after each reconnect, to take or check its place. From then on each has its own messages: a grant,
 // "? 0 <owner>", or one from Redisson on a channel of the waiter's own, to which it subscribes only if Redisson may

@@ -175,48 +175,59 @@ func (t *topic) look(d time.Duration) {
 	}
 }
 
-// unlocked handles a message to all listeners. '00' is for processes without a place. '<ms>', from 2 on, comes where
-// shares exist: the remaining lease that waiters last saw may be too long, see read_release.lua.
+// unlocked handles a message to all listeners.
 func (s *subscription) unlocked(payload string) {
-	ms, _ := strconv.ParseInt(payload, 10, 64)
 	for _, t := range s.topics {
-		if t.queue.Counts {
-			if t.places.empty() || !strings.HasPrefix(payload, "0") {
-				t.freed()
-				t.wakeFirst()
-			}
-			continue
-		}
-		if payload == "00" && t.queue.Shared {
-			continue // for Redisson, behind a '1'
-		}
-		if ms > 1 && t.queue.Shared {
-			if t.first != nil {
-				t.setTimer(time.Duration(ms) * time.Millisecond)
-			}
-			continue
-		}
-		t.freed()
-		if t.queue.Shared && t.own {
-			t.own = false
-		} else {
-			t.rivals.heard++
-			t.othersCame(t.first)
-		}
-		if payload == "00" {
-			t.ahead, t.lead = max(0, t.ahead-1), max(0, t.lead-1)
-			t.outside = time.Now()
-			if t.mayStepAside() {
-				t.othersFirst()
-			}
-		}
 		switch {
-		case payload == "0" && !t.unlockedForAll():
-		case payload == "00" && !t.places.empty() && !t.queue.Each:
-		case payload == "1" && !t.queue.Shared:
-			t.wakeAll()
-		default:
-			t.inOrder()
+		case t.queue.Shared:
+			t.toldWithoutQueue(payload)
+		case !t.queue.Counts:
+			t.toldAll(payload)
+		case t.places.empty() || !strings.HasPrefix(payload, "0"):
+			t.freed()
+			t.wakeFirst()
 		}
+	}
+}
+
+// toldAll handles a message where there is a queue in Redis. '00' is for processes without a place.
+func (t *topic) toldAll(payload string) {
+	t.freed()
+	t.othersCame(t.first)
+	if payload == "00" {
+		t.ahead, t.lead = max(0, t.ahead-1), max(0, t.lead-1)
+		t.outside = time.Now()
+		if t.mayStepAside() {
+			t.othersFirst()
+		}
+	}
+	switch {
+	case payload == "0" && !t.unlockedForAll():
+	case payload == "00" && !t.places.empty() && !t.queue.Each:
+	case payload == "1":
+		t.wakeAll()
+	default:
+		t.inOrder(0)
+	}
+}
+
+// toldWithoutQueue handles a message where there is none. '00' begins each of this library's. '<ms>', from 2 on, says that the remaining
+// lease that waiters last saw may be too long, see read_release.lua. After '01' nobody has unlocked.
+func (t *topic) toldWithoutQueue(payload string) {
+	ours := t.ours
+	t.ours = payload == "00"
+	ms, _ := strconv.ParseInt(payload, 10, 64)
+	switch {
+	case t.ours:
+	case ms > 1:
+		if t.first != nil {
+			t.setTimer(time.Duration(ms) * time.Millisecond)
+		}
+	case payload == "01":
+		t.freed()
+		t.inOrder(0)
+	default:
+		t.freed()
+		t.unlockedWithoutQueue(ours)
 	}
 }

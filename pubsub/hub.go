@@ -353,7 +353,7 @@ func (h *Hub) EndingForAll(q Queue) (listens bool) {
 	if t == nil {
 		return false
 	}
-	t.own = t.live()
+	t.own, t.rivals.heard = t.live(), 0
 	return t.own
 }
 

@@ -28,35 +28,101 @@ func (d *manualHub) writer() *Waiter {
 	return w
 }
 
+// ours is an unlock by this library where there is no queue in Redis.
+func (d *manualHub) ours() {
+	d.hub.message(d.ch, "00")
+	d.hub.message(d.ch, "1")
+}
+
+// own is one by this process.
+func (d *manualHub) own() {
+	d.t.Helper()
+	require.True(d.t, d.hub.EndingForAll(d.q()))
+	d.ours()
+}
+
+// outsiders is one by another library.
+func (d *manualHub) outsiders() { d.hub.message(d.ch, "1") }
+
+// refusedIn checks that the waiter asks after d, and refuses it: the client holder has the lock, if any.
+func refusedIn(t *testing.T, w *Waiter, want time.Duration, holder string) {
+	t.Helper()
+	began := time.Now()
+	<-w.turn
+	require.Equal(t, want, time.Since(began))
+	if holder != "" {
+		w.Saw(0, holder)
+	}
+	w.Held(time.Hour, false)
+}
+
 // Where there is no queue in Redis, a process lets each of those that have had the lock lately have a turn before its next.
 func TestRivalsFirst(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		d, w := newWriter(t)
-		unlocked := func(want time.Duration, holder string) {
-			t.Helper()
-			d.hub.message(d.ch, "1")
-			began := time.Now()
-			<-w.turn
-			require.Equal(t, want, time.Since(began))
-			w.Saw(0, holder)
-			w.Held(time.Hour, false)
-		}
-		unlocked(0, "a")
-		unlocked(0, "b")
-		d.hub.Yield(d.q()) // it has had the lock
-		unlocked(step+time.Millisecond, "a")
-		unlocked(0, "b")
-		unlocked(0, "")
+		d.ours()
+		refusedIn(t, w, moment, "a") // no outsider came, so none is waited for in the next 250 ms
+		d.ours()
+		refusedIn(t, w, 0, "b")
+		d.ours()
+		refusedIn(t, w, 0, "")
+		d.own()
+		refusedIn(t, w, 2*step+time.Millisecond, "a")
+		d.ours()
+		refusedIn(t, w, step+time.Millisecond, "b")
+		d.ours()
+		refusedIn(t, w, 0, "")
 
-		d.hub.Yield(d.q())
-		require.True(t, d.hub.EndingForAll(d.q()))
-		unlocked(2*step+time.Millisecond, "a") // its own unlock is no other's turn
-		unlocked(step+time.Millisecond, "")
 		time.Sleep(lately + time.Nanosecond)
-		d.hub.Yield(d.q())
-		unlocked(step+time.Millisecond, "a") // b has gone
-		unlocked(0, "")
+		d.own()
+		refusedIn(t, w, moment+2*step, "a")
+		d.ours() // b has gone
+		refusedIn(t, w, 0, "")
+		d.own()
+		refusedIn(t, w, step+time.Millisecond, "")
+		w.Leave()
+		d.obey()
+	})
+}
+
+// Where there is no queue in Redis, turns of this library's and of outsiders alternate.
+func TestOutsidersAndRivals(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d, w := newWriter(t)
+		d.outsiders()
+		refusedIn(t, w, 0, "")
+		for range 2 {
+			d.ours()
+			refusedIn(t, w, moment, "outsider")
+			d.outsiders()
+			refusedIn(t, w, 0, "a")
+		}
+		d.ours()
+		refusedIn(t, w, moment, "b")
+		for range 2 {
+			d.hub.message(d.ch, "01") // nobody has unlocked
+			refusedIn(t, w, 0, "b")
+		}
+		d.ours()
+		refusedIn(t, w, moment, "")
+		d.own()
+		time.Sleep(moment / 2)
+		d.ours() // before it asks, one has come and gone
+		refusedIn(t, w, moment+step, "")
+		d.own()
+		refusedIn(t, w, moment+2*step, "") // those are a and b
+		d.hub.message(d.ch, "00")          // no unlock either
+		d.hub.message(d.ch, "3000")
+		for _, want := range []time.Duration{2 * step, 2 * step, step} { // their second turn in a row was instead of a's
+			d.outsiders()
+			refusedIn(t, w, want+time.Millisecond, "")
+		}
+		for _, want := range []time.Duration{0, 0, moment} { // they had three turns more
+			d.ours()
+			refusedIn(t, w, want, "")
+		}
 		w.Leave()
 		d.obey()
 	})
@@ -67,46 +133,41 @@ func TestAbsentRivalsAreForgotten(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		d, w := newWriter(t)
-		join := func() *Waiter {
-			clear(d.hub.yields.of) // long ago
-			return d.writer()
-		}
-		unlocked := func(want time.Duration) {
+		d.ours()
+		refusedIn(t, w, moment, "a")
+		d.ours()
+		refusedIn(t, w, 0, "b")
+		d.ours()
+		refusedIn(t, w, 0, "")
+		comes := func(want time.Duration) {
 			t.Helper()
-			d.hub.message(d.ch, "1")
+			d.own()
 			began := time.Now()
 			<-w.turn
 			require.Equal(t, want, time.Since(began))
 		}
-		refused := func(by string) {
-			w.Saw(0, by)
-			w.Held(time.Hour, false)
+		in := func() {
+			w.Done(time.Hour)
+			d.hub.Ending(d.q())
+			w = d.writer()
 		}
-		comes := func(by string) {
-			unlocked(0)
-			refused(by)
-		}
-		comes("a")
-		comes("b")
-		d.hub.Yield(d.q())
-		unlocked(step + time.Millisecond)
-		refused("a") // it has come
-		d.hub.Yield(d.q())
-		unlocked(step + time.Millisecond)
-		d.hub.message(d.ch, "1") // one has come, and gone
+		comes(2*step + time.Millisecond)
+		d.ours() // one has come, and gone
 		w.Held(time.Hour, false)
 		<-w.turn
-		w.Done(time.Hour)
-
-		d.hub.Ending(d.q())
-		w = join()
-		d.hub.Yield(d.q())
-		unlocked(step + time.Millisecond)
-		w.Done(time.Hour) // nobody has come
-		d.hub.Ending(d.q())
-		w = join()
-		d.hub.Yield(d.q())
-		unlocked(0)
+		in()
+		d.own()
+		refusedIn(t, w, 2*step+time.Millisecond, "b") // it has come
+		d.ours()
+		<-w.turn
+		in() // a is late, and stays away
+		require.True(t, d.hub.EndingForAll(d.q()))
+		d.hub.Wake(d.q()) // it waits for nobody
+		<-w.turn
+		in()
+		comes(step + time.Millisecond)
+		in()
+		comes(0)
 		w.Leave()
 		d.obey()
 	})
@@ -117,16 +178,15 @@ func TestAloneWakesOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		d, w := newWriter(t)
-		d.hub.message(d.ch, "1")
-		<-w.turn
-		w.Saw(0, "a")
-		w.Saw(0, "b")
-		w.Held(time.Hour, false)
+		d.outsiders()
+		refusedIn(t, w, 0, "a")
+		d.ours()
+		refusedIn(t, w, moment, "")
 
 		require.True(t, d.hub.EndingForAll(d.q()))
 		d.hub.Alone(d.q())
 		require.Empty(t, w.turn)
-		d.hub.message(d.ch, "1")
+		d.ours()
 		require.Len(t, w.turn, 1)
 		<-w.turn
 		w.Held(time.Hour, false)

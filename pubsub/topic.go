@@ -59,6 +59,7 @@ type topic struct {
 	came    time.Time // last unlock of such a listener, as far as this process knows
 	lead    int32     // how many more turns they had than processes in line
 	aside   time.Time // the first waiter does not step aside for other processes before that; zero: it may now
+	ours    bool      // where there is no queue in Redis: a message of this library's begins with '00', and that came
 	own     bool      // this process's unlock, which notifies all, is under way: the next '0' is its own
 
 	sub    *subscription // nil until first needed
@@ -397,6 +398,6 @@ func (t *topic) expired() {
 	if !polite && t.sub != nil { // a message may have been missed
 		t.sub.suspect()
 	}
-	t.rivals.vain = polite && t.rivals.count() > 0
+	t.rivals.vain = polite
 	t.wakeFirst()
 }

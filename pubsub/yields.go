@@ -23,8 +23,8 @@ func (h *Hub) Yield(q Queue) {
 	defer h.mu.Unlock()
 	now := time.Now()
 	y := &h.yields
-	if t := h.topics[q]; t != nil {
-		t.rivals.heard, t.lead = 0, 0
+	if t := h.topics[q]; t != nil && !q.Shared {
+		t.lead = 0
 	}
 	if h.Aside == 0 || now.Before(y.of[q].again) {
 		return
