@@ -74,7 +74,7 @@ APT_INSTALL = { $(SUDO) apt-get -q update || true; } && \
 
 # apt-get can't run twice at once.
 .NOTPARALLEL:
-.PHONY: help test test-real examples interop sim sim-ci fleet test-servers faults faults-ci bench bench-quick dashboard cover lint tidy api licences vulncheck version release-check portable fmt demo picture redis-server haproxy postgres c-compiler jdk node golangci-lint
+.PHONY: help test test-real examples interop interop-peers sim sim-ci fleet test-servers faults faults-ci bench bench-quick dashboard cover lint tidy api licences vulncheck version release-check portable fmt demo picture redis-server haproxy postgres c-compiler jdk node golangci-lint
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -89,7 +89,12 @@ test-real: redis-server c-compiler ## the tests of the virtual world on real ser
 examples: redis-server postgres c-compiler ## run the examples as processes, and check what they print
 	cd $(EXAMPLES) && $(GO) vet ./... && CGO_ENABLED=1 $(GO) test $(TESTFLAGS) ./...
 
-interop: redis-server c-compiler jdk node ## lock together with the real Redisson in several versions, node-redisson and others
+interop: redis-server c-compiler interop-peers ## lock together with the real Redisson in several versions, node-redisson and others
+	newest=$(REDISSON_NEWEST); set -x; REDISSON_NEWEST="$$newest" REDISSON_SHARDED=$(REDISSON_SHARDED) REDISSON_OLDEST=$(REDISSON_OLDEST) \
+		CGO_ENABLED=1 $(GO) test -tags interop -run '^TestInterop' $(INTEROPFLAGS) ./rlock_test && \
+		cd $(EXAMPLES) && CGO_ENABLED=1 $(GO) test -tags interop $(INTEROPFLAGS) ./migrate
+
+interop-peers: jdk node ## build what interop locks together with
 	@$(JDK_PATH); newest=$(REDISSON_NEWEST); \
 	for version in "$$newest" $(REDISSON_SHARDED) $(REDISSON_OLDEST); do \
 		jar=$(REDISSON)/target/$$version/peer.jar; \
@@ -105,10 +110,7 @@ interop: redis-server c-compiler jdk node ## lock together with the real Redisso
 	installed=$(OTHERS)/node/node_modules/.package-lock.json; \
 	if [ ! -f "$$installed" ] || [ -n "$$(find $(OTHERS)/node/package-lock.json -newer "$$installed")" ]; then \
 		( cd $(OTHERS)/node && npm ci --omit=peer --no-audit --no-fund && touch node_modules/.package-lock.json ) || exit 1; \
-	fi; \
-	set -x; REDISSON_NEWEST="$$newest" REDISSON_SHARDED=$(REDISSON_SHARDED) REDISSON_OLDEST=$(REDISSON_OLDEST) \
-		CGO_ENABLED=1 $(GO) test -tags interop -run '^TestInterop' $(INTEROPFLAGS) ./rlock_test && \
-		cd $(EXAMPLES) && CGO_ENABLED=1 $(GO) test -tags interop $(INTEROPFLAGS) ./migrate
+	fi
 
 sim: ## worlds of many processes, with faults, on a simulated clock: make sim SEED=7 WORLDS=1000 PROCESSES=50 TIME=10m
 	cd $(SIM) && SIM_SEED='$(SEED)' SIM_WORLDS='$(WORLDS)' SIM_PROCESSES='$(PROCESSES)' SIM_TIME='$(TIME)' \
