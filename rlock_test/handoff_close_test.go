@@ -18,13 +18,10 @@ import (
 // Close soon after, no goroutine is left, and the handed-over lock is released if Redis can be reached.
 func TestCloseDuringAHandOff(t *testing.T) {
 	redistest.Parallel(t)
-	s := redistest.Start(t)
 	for leg, on := range legs {
 		for name, late := range map[string]time.Duration{"at once": 0, "late": 1200 * time.Millisecond, "never": -1, "black hole": -1} {
-			t.Run(leg+"/"+name, func(t *testing.T) {
-				redistest.Parallel(t)
-				before := ourGoroutines()
-				r := newProxiedOn(t, s, rlock.Options{WatchdogTimeout: 10 * time.Second})
+			redistest.RunVirtual(t, leg+"/"+name, func(t *testing.T) {
+				r := newProxied(t, rlock.Options{WatchdogTimeout: 10 * time.Second})
 				on(r.proxy, r.nthHandOff(1, redistest.Hold))
 				a, line := r.line(t, same(r.Mutex(r.name), 3)...)
 				unlocked := r.flying(t, a)
@@ -43,7 +40,6 @@ func TestCloseDuringAHandOff(t *testing.T) {
 				took := time.Since(began)
 				require.NoError(t, within(t, closed, bound))
 				require.Less(t, time.Since(began), bound)
-				awaitGoroutines(t, before+2)
 				switch {
 				case name == "black hole":
 					require.Error(t, err)
@@ -63,32 +59,33 @@ func TestCloseDuringAHandOff(t *testing.T) {
 
 // G9: Close may come at any moment of many hand-offs: all calls end, the lock is free, and no goroutine is left.
 func TestCloseAmongHandOffs(t *testing.T) {
-	before := ourGoroutines()
-	r := newProxied(t)
-	r.Close()
-	for range 30 {
-		c, err := rlock.New(redistest.Dial(t, r.proxy.Addr()), rlock.Options{HandOff: unlimited})
-		require.NoError(t, err)
-		m := c.Mutex(r.name)
-		var wg sync.WaitGroup
-		inside := 0
-		for range 8 {
-			wg.Go(func() {
-				for {
-					_, unlock, err := m.Lock(context.Background())
-					if err != nil {
-						assert.ErrorIs(t, err, rlock.ErrClosed)
-						return
+	redistest.Virtual(t, func(t *testing.T) {
+		r := newProxied(t)
+		r.Close()
+		for range 30 {
+			c, err := rlock.New(redistest.Dial(t, r.proxy.Addr()), rlock.Options{HandOff: unlimited})
+			require.NoError(t, err)
+			m := c.Mutex(r.name)
+			var wg sync.WaitGroup
+			inside := 0
+			for range 8 {
+				wg.Go(func() {
+					for {
+						_, unlock, err := m.Lock(context.Background())
+						if err != nil {
+							assert.ErrorIs(t, err, rlock.ErrClosed)
+							return
+						}
+						inside++
+						sleep(rand.N(time.Millisecond))
+						assert.NoError(t, unlock())
 					}
-					inside++
-					assert.NoError(t, unlock())
-				}
-			})
+				})
+			}
+			sleep(rand.N(20 * time.Millisecond))
+			c.Close()
+			wg.Wait()
+			redistest.Eventually(t, testTimeout, func() bool { return !r.exists(t, r.name) }, "the lock is free")
 		}
-		sleep(rand.N(20 * time.Millisecond))
-		c.Close()
-		wg.Wait()
-		redistest.Eventually(t, testTimeout, func() bool { return !r.exists(t, r.name) }, "the lock is free")
-	}
-	awaitGoroutines(t, before+1)
+	})
 }

@@ -16,14 +16,11 @@ import (
 // find out the result, and a waiter that gave up leaves nothing behind.
 func TestHandOffLost(t *testing.T) {
 	redistest.Parallel(t)
-	s := redistest.Start(t)
 	for leg, on := range legs {
 		for _, action := range []redistest.Action{redistest.Cut, redistest.Drop} {
 			for _, goes := range []bool{false, true} {
-				t.Run(leg+"/"+string(action)+"/"+map[bool]string{false: "waits", true: "goes"}[goes], func(t *testing.T) {
-					redistest.Parallel(t)
-					before := ourGoroutines()
-					r := newProxiedOn(t, s, rlock.Options{HandOff: unlimited})
+				redistest.RunVirtual(t, leg+"/"+string(action)+"/"+map[bool]string{false: "waits", true: "goes"}[goes], func(t *testing.T) {
+					r := newProxied(t, rlock.Options{HandOff: unlimited})
 					m := r.FencedMutex(r.name, byCall)
 					a, line := r.line(t, m, m, m)
 					struck := make(chan struct{})
@@ -65,7 +62,6 @@ func TestHandOffLost(t *testing.T) {
 					require.Less(t, time.Since(began), 10*time.Second, "no waiter sleeps until a lease ends")
 					r.clear(t)
 					r.Close()
-					awaitGoroutines(t, before+2)
 				})
 			}
 		}
@@ -172,8 +168,7 @@ func TestUnlockFailsAfterItsHandOff(t *testing.T) {
 				continue // Redis did not send this error
 			}
 			for _, goes := range []bool{false, true} {
-				t.Run(name+"/"+leg+"/"+map[bool]string{false: "waits", true: "goes"}[goes], func(t *testing.T) {
-					redistest.Parallel(t)
+				redistest.RunVirtual(t, name+"/"+leg+"/"+map[bool]string{false: "waits", true: "goes"}[goes], func(t *testing.T) {
 					r := newProxied(t)
 					a, line := r.line(t, same(r.Mutex(r.name), 2)...)
 					r.proxy.OnRequest(r.nthRelease(1, false, redistest.Fail("ERR not now")))

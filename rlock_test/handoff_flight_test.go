@@ -42,14 +42,11 @@ func TestWaiterGoesDuringAHandOff(t *testing.T) {
 	redistest.Parallel(t)
 	const patient = 10 * time.Second // includes the time to join the queue
 	const last = 2 * time.Second     // the part of it left for the hand-off; a call delayed for longer is abandoned
-	s := redistest.Start(t)
 	for leg, on := range legs {
 		for _, how := range []string{"cancelled", "time-out"} {
 			for _, behind := range []int{0, 2} {
-				t.Run(leg+"/"+how+"/"+[]string{"alone", "", "others behind"}[behind], func(t *testing.T) {
-					redistest.Parallel(t)
-					before := ourGoroutines()
-					r := newProxiedOn(t, s, rlock.Options{HandOff: unlimited, UnlockTimeout: 3 * last})
+				redistest.RunVirtual(t, leg+"/"+how+"/"+[]string{"alone", "", "others behind"}[behind], func(t *testing.T) {
+					r := newProxied(t, rlock.Options{HandOff: unlimited, UnlockTimeout: 3 * last})
 					m := r.Mutex(r.name)
 					on(r.proxy, r.nthHandOff(1, redistest.Hold))
 					first, began := []locker{m}, make(chan time.Time, 1)
@@ -74,8 +71,6 @@ func TestWaiterGoesDuringAHandOff(t *testing.T) {
 						require.NoError(t, r.gets(t, p).unlock())
 					}
 					r.clear(t)
-					r.Close()
-					awaitGoroutines(t, before+2) // goroutines of the other Client
 				})
 			}
 		}

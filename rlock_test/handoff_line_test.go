@@ -20,31 +20,30 @@ import (
 // quorum or a fair lock, are not in line.
 func TestWhoIsInLine(t *testing.T) {
 	redistest.Parallel(t)
-	b := newFixture(t)
-	line := func(name string) int64 { return b.subscribers(t, "redisson_lock__channel:{"+name+"}:rlock_queue") }
 	for name, row := range map[string]struct {
-		locker func(name string) locker
+		locker func(c *rlock.Client, name string) locker
+		o      rlock.Options
 		inLine int64
 	}{
-		"mutex":  {func(name string) locker { return newClient(t, b.rdb).Mutex(name) }, 1},
-		"fenced": {func(name string) locker { return newClient(t, b.rdb).FencedMutex(name) }, 1},
-		"all":    {func(name string) locker { return rlock.All(newClient(t, b.rdb).Mutex(name)) }, 1},
-		"fair":   {func(name string) locker { return newClient(t, b.rdb).FairMutex(name) }, 0},
-		"no hand-offs": {func(name string) locker {
-			return newClient(t, b.rdb, rlock.Options{HandOff: rlock.HandOff{Most: -1}}).Mutex(name)
-		}, 0},
+		"mutex":  {locker: func(c *rlock.Client, name string) locker { return c.Mutex(name) }, inLine: 1},
+		"fenced": {locker: func(c *rlock.Client, name string) locker { return c.FencedMutex(name) }, inLine: 1},
+		"all":    {locker: func(c *rlock.Client, name string) locker { return rlock.All(c.Mutex(name)) }, inLine: 1},
+		"fair":   {locker: func(c *rlock.Client, name string) locker { return c.FairMutex(name) }},
+		"no hand-offs": {locker: func(c *rlock.Client, name string) locker {
+			return c.Mutex(name)
+		}, o: rlock.Options{HandOff: rlock.HandOff{Most: -1}}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			redistest.Parallel(t)
-			key := b.name + " " + name
-			_, unlock, err := b.Mutex(key).Lock(context.Background())
+		redistest.RunVirtual(t, name, func(t *testing.T) {
+			b := newFixture(t)
+			line := func() int64 { return b.subscribers(t, unlockChannelOf("", b.name)+":rlock_queue") }
+			_, unlock, err := b.Mutex(b.name).Lock(context.Background())
 			require.NoError(t, err)
-			w := lockAsync(t, row.locker(key))
-			b.awaitSubscribers(t, key, 1)
-			require.Equal(t, row.inLine, line(key))
+			w := lockAsync(t, row.locker(newClient(t, b.rdb, row.o), b.name))
+			b.awaitSubscribers(t, b.name, 1)
+			require.Equal(t, row.inLine, line())
 			require.NoError(t, unlock())
 			w.getAndUnlock(t, testTimeout)
-			redistest.Eventually(t, testTimeout, func() bool { return line(key) == 0 }, "the subscription ends with the other one")
+			redistest.Eventually(t, testTimeout, func() bool { return line() == 0 }, "the subscription ends with the other one")
 		})
 	}
 }
@@ -87,8 +86,6 @@ func TestNoPlaceInLine(t *testing.T) {
 // Something else under a key that waiters use beside the lock does not keep anybody from it.
 func TestSomethingElseBesideTheLock(t *testing.T) {
 	redistest.Parallel(t)
-	b := newFixture(t)
-	other := newClient(t, b.rdb)
 	for name, row := range map[string]struct {
 		lock func(c *rlock.Client, name string) locker
 		key  string
@@ -100,10 +97,9 @@ func TestSomethingElseBesideTheLock(t *testing.T) {
 		"all":    {func(c *rlock.Client, name string) locker { return rlock.All(c.Mutex(name), c.Mutex(name+"2")) }, "rlock_queue:{%s}", false},
 		"fair":   {func(c *rlock.Client, name string) locker { return c.FairMutex(name) }, "redisson_lock_queue:{%s}", true},
 	} {
-		t.Run(name, func(t *testing.T) {
-			redistest.Parallel(t)
-			lock := b.name + " " + name
-			key := fmt.Sprintf(row.key, lock)
+		redistest.RunVirtual(t, name, func(t *testing.T) {
+			b := newFixture(t)
+			lock, key := b.name, fmt.Sprintf(row.key, b.name)
 			if !row.late {
 				require.NoError(t, b.do(t, "SET", key, "x").Error())
 			}
@@ -115,7 +111,7 @@ func TestSomethingElseBesideTheLock(t *testing.T) {
 				require.False(t, b.exists(t, lock))
 				return
 			}
-			w := lockAsync(t, row.lock(other, lock))
+			w := lockAsync(t, row.lock(newClient(t, b.rdb), lock))
 			redistest.Eventually(t, testTimeout, func() bool { return b.subscribers(t, unlockChannelOf(name, lock)) == 1 }, "it waits")
 			sleep(50 * time.Millisecond)
 			began := time.Now()
@@ -147,7 +143,6 @@ func (b fixture) subscribers(t *testing.T, channel string) int64 {
 // A process keeps its turn when the first of its waiters gives up, since the next has been there for as long.
 func TestTurnOutlivesTheFirstWaiter(t *testing.T) {
 	redistest.Parallel(t)
-	b := newFixture(t)
 	for name, row := range map[string]struct {
 		m       func(c *rlock.Client, name string) *rlock.Mutex
 		givesUp func(w pendingLock) // nil: its time ends
@@ -156,9 +151,9 @@ func TestTurnOutlivesTheFirstWaiter(t *testing.T) {
 		"cancelled":     {m: func(c *rlock.Client, name string) *rlock.Mutex { return c.Mutex(name) }, givesUp: func(w pendingLock) { w.cancel() }},
 		"fenced":        {m: func(c *rlock.Client, name string) *rlock.Mutex { return c.FencedMutex(name) }, givesUp: func(w pendingLock) { w.cancel() }},
 	} {
-		t.Run(name, func(t *testing.T) {
-			redistest.Parallel(t)
-			x, y, key := newClient(t, b.rdb), newClient(t, b.rdb), b.name+" "+name
+		redistest.RunVirtual(t, name, func(t *testing.T) {
+			b := newFixture(t)
+			x, y, key := newClient(t, b.rdb), newClient(t, b.rdb), b.name
 			queue := func() []string {
 				all, err := b.do(t, "ZRANGE", "rlock_queue:{"+key+"}", "0", "-1").AsStrSlice()
 				require.NoError(t, err)

@@ -88,12 +88,11 @@ func TestWhoDidNotAskIsWoken(t *testing.T) {
 		"deaf": {o: rlock.Options{HandOff: rlock.HandOff{Most: 1, For: time.Hour}}, within: 10 * time.Second, // enough to reconnect
 			f: func(t *testing.T, r *proxied, a lockResult) {
 				t.Helper()
-				require.NoError(t, r.do(t, "CLIENT", "KILL", "TYPE", "pubsub").Error())
+				r.proxy.CutAll()
 				require.NoError(t, a.unlock())
 			}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			redistest.Parallel(t)
+		redistest.RunVirtual(t, name, func(t *testing.T) {
 			r, a := turns(t, end.o)
 			p := r.waits(t)
 			r.held(t, a, 1)
@@ -108,8 +107,7 @@ func TestWhoDidNotAskIsWoken(t *testing.T) {
 	}
 
 	// The hand-off is slow, so its lease ends later in Redis than the owner's ctx (G2).
-	t.Run("the lease ends", func(t *testing.T) {
-		redistest.Parallel(t)
+	redistest.RunVirtual(t, "the lease ends", func(t *testing.T) {
 		const lease, late = 2 * time.Second, time.Second
 		r := newProxied(t, rlock.Options{HandOff: unlimited})
 		a, line := r.line(t, r.Mutex(r.name, rlock.WithLease(lease)))

@@ -88,22 +88,24 @@ func TestHierarchy(t *testing.T) {
 
 // A writer of the whole gets in before later changes to parts. A caller that waits for a part keeps nobody else out.
 func TestHierarchyDoesNotStarveTheWhole(t *testing.T) {
-	redistest.Parallel(t)
-	b := newFixture(t)
-	here, there := hierarchy{b.Client, b.name}, hierarchy{newClient(t, b.rdb), b.name}
-	one := here.held(t, here.change(1))
-	part := lockAsync(t, there.change(1)) // holds nothing while it waits
-	b.awaitSubscribers(t, b.name+":shelf:1", 1)
-	writer := lockAsync(t, there.whole().Write())
-	redistest.Eventually(t, testTimeout, func() bool { return b.exists(t, "rlock_writers:{"+b.name+"}") }, "the writer waits")
-	here.refused(t, here.change(2))
-	one()
-	got := writer.get(t, testTimeout)
-	require.NoError(t, got.err)
-	here.refused(t, here.change(1), here.change(2))
-	require.NoError(t, got.unlock())
-	part.getAndUnlock(t, testTimeout)
-	rwNothing(t, b.rdb, b.name)
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		here, there := hierarchy{b.Client, b.name}, hierarchy{newClient(t, b.rdb), b.name}
+		one := here.held(t, here.change(1))
+		part := lockAsync(t, there.change(1)) // holds nothing while it waits
+		b.awaitSubscribers(t, b.name+":shelf:1", 1)
+		writer := lockAsync(t, there.whole().Write())
+		redistest.Eventually(t, testTimeout, func() bool { return b.exists(t, "rlock_writers:{"+b.name+"}") }, "the writer waits")
+		sleep(rlock.DefaultHandOffFor) // until then later readers of the process may join its hold
+		here.refused(t, here.change(2))
+		one()
+		got := writer.get(t, testTimeout)
+		require.NoError(t, got.err)
+		here.refused(t, here.change(1), here.change(2))
+		require.NoError(t, got.unlock())
+		part.getAndUnlock(t, testTimeout)
+		rwNothing(t, b.rdb, b.name)
+	})
 }
 
 // G1: the same under contention in several processes, with moves between two shelves in any order. No two sections overlap where

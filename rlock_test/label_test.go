@@ -329,21 +329,25 @@ func TestLabelOfAQuorum(t *testing.T) {
 
 // A victim of a deadlock names the labels of the others, also from other processes.
 func TestLabelsInADeadlock(t *testing.T) {
-	redistest.Parallel(t)
-	b := newBareFixture(t)
-	w := newWaits()
-	parties := make([]party, 3)
-	for i := range parties {
-		o := failAfter(300 * time.Millisecond)
-		o.Trace, o.Label = w.trace(), fmt.Sprint("pod-", i)
-		c := elsewhere(t, b.rdb, o)
-		parties[i] = party{c.Mutex(fmt.Sprint(b.name, i)), c.Mutex(fmt.Sprint(b.name, (i+1)%len(parties)))}
-	}
-	e := victimOf(t, circle(t, parties, func(int) { w.next(t) }))
-	for i, at := range e.Cycle { // the victim, which is the last, is first
-		require.Equal(t, fmt.Sprint("pod-", (i+2)%3), at.Label)
-		require.Contains(t, e.Error(), fmt.Sprintf("%q on %s (pid ", at.Label, at.Host))
-	}
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newBareFixture(t)
+		w := newWaits()
+		parties := make([]party, 3)
+		for i := range parties {
+			o := failAfter(300 * time.Millisecond)
+			o.Trace, o.Label = w.trace(), fmt.Sprint("pod-", i)
+			c := elsewhere(t, b.rdb, o)
+			parties[i] = party{c.Mutex(fmt.Sprint(b.name, i)), c.Mutex(fmt.Sprint(b.name, (i+1)%len(parties)))}
+		}
+		e := victimOf(t, circle(t, parties, func(int) {
+			w.next(t)
+			sleep(time.Millisecond) // the victim is the one that has waited least
+		}))
+		for i, at := range e.Cycle { // the victim, which is the last, is first
+			require.Equal(t, fmt.Sprint("pod-", (i+2)%3), at.Label)
+			require.Contains(t, e.Error(), fmt.Sprintf("%q on %s (pid ", at.Label, at.Host))
+		}
+	})
 }
 
 // A label must be short, and a single line of printable text.

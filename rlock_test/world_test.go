@@ -16,8 +16,9 @@ import (
 type fault struct {
 	begin func(s *redistest.Server, p *redistest.Proxy)
 	end   func(s *redistest.Server, p *redistest.Proxy)
-	fails bool // a GET meanwhile
-	lost  bool // the data, afterwards
+	fails bool   // a GET meanwhile
+	lost  bool   // the data, afterwards
+	says  string // the error
 }
 
 // The two worlds have the same faults, and their servers come back in the same way: whichever world a test runs in, it sees the same.
@@ -44,6 +45,13 @@ func TestWorldsHaveTheSameFaults(t *testing.T) {
 			begin: func(_ *redistest.Server, p *redistest.Proxy) { p.Refuse(true); p.CutAll() },
 			end:   func(_ *redistest.Server, p *redistest.Proxy) { p.Refuse(false) },
 			fails: true,
+		},
+		"refused by Redis": {
+			begin: func(_ *redistest.Server, p *redistest.Proxy) {
+				p.OnRequest(redistest.Nth(1, "GET", redistest.Fail("ERR no")))
+			},
+			end:   func(*redistest.Server, *redistest.Proxy) {},
+			fails: true, says: "no",
 		},
 		"paused": {
 			begin: func(s *redistest.Server, _ *redistest.Proxy) { s.Pause() },
@@ -81,7 +89,7 @@ func (f fault) test(t *testing.T) {
 	f.begin(s, p)
 	redistest.Eventually(t, testTimeout, func() bool { // a connection that was cut fails one command
 		v, err := get()
-		return (err != nil) == f.fails && (err != nil || v == "v")
+		return (err != nil) == f.fails && (err != nil || v == "v") && (f.says == "" || err.Error() == f.says)
 	}, "what a client sees meanwhile")
 	f.end(s, p)
 	redistest.Eventually(t, testTimeout, func() bool {
