@@ -32,7 +32,14 @@ func newFairFixture(t *testing.T, rdb rueidis.Client, dial func() rueidis.Client
 	for range n {
 		b.processes = append(b.processes, newClient(t, dial(), o))
 	}
-	t.Cleanup(b.running.Wait)
+	t.Cleanup(func() {
+		if t.Failed() { // the lock may never become free
+			for _, c := range b.processes {
+				c.Close()
+			}
+		}
+		b.running.Wait()
+	})
 	return b
 }
 
