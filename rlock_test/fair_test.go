@@ -124,12 +124,6 @@ func TestFairDeadWaiters(t *testing.T) {
 		redistest.RunVirtual(t, map[bool]string{false: "killed", true: "stopped"}[stopped], func(t *testing.T) {
 			b, s := fairStandalone(t, 2, rlock.Options{WatchdogTimeout: watchdog})
 			list, times := b.keys()
-			for i := range 300 {
-				id := fmt.Sprintf("%08x-0000-4000-8000-000000000000", i/3)
-				owner := id + ":0" + strconv.Itoa(i+1)
-				b.do("RPUSH", list, owner)
-				b.do("ZADD", times, strconv.FormatInt(time.Now().Add(watchdog).UnixMilli(), 10), owner)
-			}
 			if stopped {
 				listener := s.Client(t)
 				ctx, cancel := context.WithCancel(context.Background())
@@ -144,6 +138,15 @@ func TestFairDeadWaiters(t *testing.T) {
 				}, "the subscription stands")
 				defer func() { cancel(); b.running.Wait() }()
 			}
+			until := strconv.FormatInt(time.Now().Add(watchdog).UnixMilli(), 10)
+			places, expiries := []string{"RPUSH", list}, []string{"ZADD", times}
+			for i := range 300 {
+				id := fmt.Sprintf("%08x-0000-4000-8000-000000000000", i/3)
+				owner := id + ":0" + strconv.Itoa(i+1)
+				places, expiries = append(places, owner), append(expiries, until, owner)
+			}
+			b.do(places...) // in one command: they expire soon
+			b.do(expiries...)
 			b.do("HSET", b.name, foreignOwner, "1")
 			b.do("PEXPIRE", b.name, strconv.FormatInt(watchdog.Milliseconds(), 10))
 			b.expected = 300
