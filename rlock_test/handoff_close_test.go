@@ -26,6 +26,7 @@ func TestCloseDuringAHandOff(t *testing.T) {
 				a, line := r.line(t, same(r.Mutex(r.name), 3)...)
 				unlocked := r.flying(t, a)
 				r.proxy.BlackHole(name == "black hole")
+				r.proxy.Delay(10 * time.Millisecond) // Close waits for the answer to what follows
 				began := time.Now()
 				closed := async(func() error { r.Close(); return nil })
 				for _, p := range line {

@@ -165,7 +165,7 @@ func (l *attempt) takesOver(args lua.ReleaseArgs, stay bool) lua.ReleaseArgs {
 }
 
 // handedOff handles the reply to such a release. Unless it failed, the claim is over.
-func (t *Tenure) handedOff(next *attempt, stay bool, sent time.Time, reply lua.ReleaseReply, err error, repeated bool) ReleaseResult {
+func (t *Tenure) handedOff(by *unlocker, next *attempt, stay bool, sent time.Time, reply lua.ReleaseReply, err error, repeated bool) ReleaseResult {
 	c, m := t.Spec.Engine, next.Spec
 	switch {
 	case err == nil && reply.Status == lua.NotHeld && repeated:
@@ -192,13 +192,8 @@ func (t *Tenure) handedOff(next *attempt, stay bool, sent time.Time, reply lua.R
 		ok = next.waiter.Queued(c.grantLease())
 	}
 	if !ok { // it has given up
-		counted := c.Calls.Start()
-		go func() { // the unlock succeeded and need not wait; ends when Redis has answered, or with the call's time-out; Close waits for it
-			if counted {
-				defer c.Calls.Ended()
-			}
-			next.rollBack(next.delivered, nil)
-		}()
+		// The unlock succeeded and need not wait. It ends when Redis has answered, or with the call's time-out.
+		by.apart(c.Calls, func() { next.rollBack(next.delivered, nil) })
 	}
 	return ReleaseResult{Held: true}
 }

@@ -90,26 +90,26 @@ func (c *Engine) releaseIdle(now time.Time) {
 // giveUp releases a tenure taken out of the list, on a goroutine of its own, which closes ended.
 func (c *Engine) giveUp(x *idle) (ended <-chan struct{}) {
 	unlock, over := x.tenure.endIdle(), make(chan struct{})
-	counted := c.Calls.Start()
+	by := &unlocker{counted: c.Calls.Start()}
 	go func() { // ends as unlocks do; Close waits for it
-		if counted {
+		if by.counted {
 			defer c.Calls.Ended()
 		}
 		defer close(over)
-		unlock()
+		unlock(by)
 	}()
 	return over
 }
 
 // endIdle gives a tenure that was idle a hold with no section, and returns the unlock of that hold.
-func (t *Tenure) endIdle() (unlock func()) {
+func (t *Tenure) endIdle() (unlock func(by *unlocker)) {
 	h := t.newHold()
 	l := &h.first
 	l.Context, l.spec, l.hold = context.Background(), t.Spec, h
 	t.mu.Lock()
 	h.count, t.hold = 1, h
 	t.mu.Unlock()
-	return func() { releaseAll([]*Level{l}, new(unlocker), false, nil) }
+	return func(by *unlocker) { releaseAll([]*Level{l}, by, false, nil) }
 }
 
 // takeIdle lets a Lock continue the idle tenure of its lock. It returns ErrOver if there is none, or if it does not suit: then it is

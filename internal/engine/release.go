@@ -123,7 +123,7 @@ func (all unlockings) call(by *unlocker, handsOff bool) error {
 	if len(all) == 1 {
 		u := &all[0]
 		reply, err := c.release(ctx, m, u.callArgs(handsOff))
-		u.answered(handsOff, sent, reply, err, repeats.IsRepeated())
+		u.answered(by, handsOff, sent, reply, err, repeats.IsRepeated())
 		return u.Err
 	}
 	args := make([]lua.ReleaseArgs, 0, len(all))
@@ -143,7 +143,7 @@ func (all unlockings) call(by *unlocker, handsOff bool) error {
 			reply, failed = results[0].ReleaseReply, results[0].Err
 			results = results[1:]
 		}
-		u.answered(handsOff, sent, reply, failed, repeats.IsRepeated())
+		u.answered(by, handsOff, sent, reply, failed, repeats.IsRepeated())
 	}
 	return err
 }
@@ -156,10 +156,10 @@ func (u *unlocking) callArgs(handsOff bool) lua.ReleaseArgs {
 }
 
 // answered takes in what came of a call for this hold.
-func (u *unlocking) answered(handsOff bool, sent time.Time, reply lua.ReleaseReply, err error, repeated bool) {
+func (u *unlocking) answered(by *unlocker, handsOff bool, sent time.Time, reply lua.ReleaseReply, err error, repeated bool) {
 	t := u.tenure
 	if handsOff && u.next != nil {
-		if u.ReleaseResult = t.handedOff(u.next, u.stay, sent, reply, err, repeated); u.Err == nil {
+		if u.ReleaseResult = t.handedOff(by, u.next, u.stay, sent, reply, err, repeated); u.Err == nil {
 			u.next = nil
 		}
 		return
@@ -268,8 +268,18 @@ type unlocker struct {
 	left     <-chan struct{}       // closed when the caller stops waiting
 	over     time.Time             // when that is, if its call is made on the caller's goroutine; zero: on another
 	closed   bool                  // so is the Client: no call follows the one that was made last
+	counted  bool                  // Close waits for it
 	failed   atomic.Pointer[error] // what went wrong the last time, if it did
 	contexts calls.Contexts        // of its calls
+}
+
+// apart runs f on a goroutine, which Close waits for if it waits for the unlock.
+func (u *unlocker) apart(c *calls.Calls, f func()) {
+	if u.counted {
+		c.Go(f)
+	} else {
+		go f()
+	}
 }
 
 func (u *unlocker) isLeft() bool { return calls.IsClosed(u.left) }

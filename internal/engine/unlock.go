@@ -122,12 +122,13 @@ func (l *Level) release() (err error) {
 	if !mine || l.hold.lossSoFar() == nil && (!l.isPatient() || until.Sub(began) < minOwn+spareOwn || c.Calls.AnyLeft()) {
 		return onlyError(unlockFor(new(unlocker), over, []*Level{l}, mine, nil))
 	}
-	if c.Calls.Start() { // an unlock works after Close, too; Close waits for all of it
+	counted := c.Calls.Start() // an unlock works after Close, too
+	if counted {               // Close waits for all of it
 		defer c.Calls.Ended()
 	}
 	// This call's limit is well before the unlock's, so that it cannot end a dial: if the server rejects connections unasked (maxclients),
 	// that makes rueidis v1.0.79 panic (pipe.Close).
-	by := &unlocker{over: until, left: c.Calls.After(until)}
+	by := &unlocker{over: until, left: c.Calls.After(until), counted: counted}
 	one := [1]unlocking{l.toUnlock()}
 	all := unlockings(one[:])
 	if err := all.begin(by); err != nil {
@@ -240,10 +241,9 @@ func unlockFor(by *unlocker, over time.Time, levels []*Level, mine bool, begun u
 	m := levels[0].spec
 	c, slot := m.Engine, m.Slot
 	results, left := make(chan []error), make(chan struct{})
-	by.left = left
-	counted := c.Calls.Start() // an unlock works after Close, too
-	go func() {                // ends with its calls, which are not bound to a caller's ctx; Close waits for it
-		if counted {
+	by.left, by.counted = left, c.Calls.Start() // an unlock works after Close, too
+	go func() {                                 // ends with its calls, which are not bound to a caller's ctx; Close waits for it
+		if by.counted {
 			defer c.Calls.Ended()
 		}
 		errs := releaseAll(levels, by, mine, begun)
