@@ -74,7 +74,7 @@ APT_INSTALL = { $(SUDO) apt-get -q update || true; } && \
 
 # apt-get can't run twice at once.
 .NOTPARALLEL:
-.PHONY: help test test-real examples interop interop-peers sim sim-ci fleet test-servers faults faults-ci bench bench-quick dashboard cover lint tidy api licences vulncheck version release-check portable fmt demo picture redis-server haproxy postgres c-compiler jdk node golangci-lint
+.PHONY: help test test-real examples interop interop-peers seeded sim sim-ci fleet test-servers faults faults-ci bench bench-quick dashboard cover lint tidy api licences vulncheck version release-check portable fmt demo picture redis-server haproxy postgres c-compiler jdk node golangci-lint
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -111,6 +111,9 @@ interop-peers: jdk node ## build what interop locks together with
 	if [ ! -f "$$installed" ] || [ -n "$$(find $(OTHERS)/node/package-lock.json -newer "$$installed")" ]; then \
 		( cd $(OTHERS)/node && npm ci --omit=peer --no-audit --no-fund && touch node_modules/.package-lock.json ) || exit 1; \
 	fi
+
+seeded: redis-server ## put bugs into the engine, one at a time, and show which test finds each; half an hour
+	$(GO) run ./internal/seeded
 
 sim: ## worlds of many processes, with faults, on a simulated clock: make sim SEED=7 WORLDS=1000 PROCESSES=50 TIME=10m
 	cd $(SIM) && SIM_SEED='$(SEED)' SIM_WORLDS='$(WORLDS)' SIM_PROCESSES='$(PROCESSES)' SIM_TIME='$(TIME)' \

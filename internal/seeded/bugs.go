@@ -1,0 +1,124 @@
+package main
+
+// bug is a change of one place in the engine that breaks a promise.
+type bug struct {
+	name     string
+	file     string // in internal/engine
+	old, new string // old stands there once
+}
+
+var bugs = []bug{
+	{
+		"a lease counts from the answer (G2)", "hold.go",
+		"leases, began, until := m.Engine.Leases, a.Sent, a.until(m)",
+		"leases, began, until := m.Engine.Leases, a.Sent, a.until(m).Add(time.Since(a.Sent))",
+	},
+	{
+		"a hold begins although its lease is over (G1)", "outcome.go",
+		"case a.how == byCall && !time.Now().Before(until):", "case a.how == byCall && until.Equal(time.Unix(1, 0)):",
+	},
+	{
+		"an unlock is not told that its key is gone (G2)", "release.go",
+		"u.Held, u.Err = reply.Status != lua.NotHeld || u.Late && u.args.Ticket == \"\", err", "u.Held, u.Err = true, err",
+	},
+	{
+		"a loss does not cancel the sections (G2)", "tenure.go",
+		"h.cancel(loss, &ended)\n\t\tfor l", "for l",
+	},
+	{
+		"Close does not cancel the sections (G9)", "tenure.go",
+		"h.cancel(why, &ended)", "_, _ = why, h",
+	},
+	{
+		"a lock is renewed during its release (G7)", "release.go",
+		"l.spec.Engine.Leases.Releasing(&h.tenure.Lease)", "_ = h",
+	},
+	{
+		"a tenure is renewed after its unlock (G7)", "release.go",
+		"c.Leases.Stop(&t.Lease)\n\tif r.Err", "if r.Err",
+	},
+	{
+		"a lock that comes after its caller has left stays (G5)", "outcome.go",
+		"if a.Granted() {\n\t\tl.giveBack()", "if false {\n\t\tl.giveBack()",
+	},
+	{
+		"what is left of a failed call is not swept (G5)", "outcome.go",
+		"toSweep(l.Spec.Engine, rest...)", "_ = toSweep",
+	},
+	{
+		"a failed unlock is not swept (G5)", "release.go",
+		"rest = t.orphan()\n\tswitch {", "switch {",
+	},
+	{
+		"who cannot use a lock that it was given wakes nobody (G4)", "outcome.go",
+		"m.Engine.Hub.Undone(m.waiters())", "_ = m",
+	},
+	{
+		"a writer that leaves wakes no readers (G4)", "outcome.go",
+		"if m := l.Spec; l.queued && m.Kind.Side == lua.Writer && !l.refusal().Joined {", "if m := l.Spec; false {",
+	},
+	{
+		"a key that was deleted wakes nobody (G4)", "tenure.go",
+		"c.Hub.WakeSoon(t.Spec.waiters())", "_ = c.Hub",
+	},
+	{
+		"a run of hand-overs never ends", "handoff.go",
+		"!l.Tenure.isClean() || t.run.over(o, now)", "!l.Tenure.isClean()",
+	},
+	{
+		"a lease that is nearly over is passed on (G2)", "handoff.go",
+		"if left < t.given/3 || !h.detach() {", "if !h.detach() {",
+	},
+	{
+		"a lost tenure is passed on (G1)", "handoff.go",
+		"if busy || t.loss != nil || !t.isClean()", "if busy || !t.isClean()",
+	},
+	{
+		"a tenure is passed on to a Lock of another lease", "handoff.go",
+		"!l.Spec.mayPassOn() || !l.Spec.canHave(t) ||", "!l.Spec.mayPassOn() ||",
+	},
+	{
+		"a grant is trusted for longer than its lease lasts (G2)", "handoff.go",
+		"time.Until(a.Sent.Add(a.lease)) > a.lease/2", "true",
+	},
+	{
+		"a grant that crossed a call is trusted (G1)", "handoff.go",
+		"usable = !g.Crossed && m.usesGrants()", "usable = m.usesGrants()",
+	},
+	{
+		"a hold of a released level is live (G3)", "level.go",
+		"last = h.levels == nil\n", "last = h.levels == nil || h.count < 3\n",
+	},
+	{
+		"a level of a hold that is over begins (G3)", "hold.go",
+		"case h.levels == nil, t.left: // its last unlock has begun", "case t.left:",
+	},
+	{
+		"a level begins after Close has cancelled the others (G9)", "hold.go",
+		"case t.isTold(): // Close has cancelled the open levels, and would miss this one", "case false:",
+	},
+	{
+		"the lease of an inner level is not asked for", "hold.go",
+		"if renewed, until := t.renewed(), a.until(l.spec); renewed != before || !until.IsZero() {", "if renewed, until := t.renewed(), a.until(l.spec); renewed != before && !until.IsZero() && l == nil {",
+	},
+	{
+		"a lock is free before its least time is over (WithMinHold)", "hold.go",
+		"if m.MinHold > 0 {", "if m.MinHold > time.Hour {",
+	},
+	{
+		"a hold has no longest time (WithMaxHold)", "hold.go",
+		"if m.MaxHold > 0 {", "if m.MaxHold < 0 {",
+	},
+	{
+		"a Lock that waits only once waits on", "attempt.go",
+		"case l.Once:\n\t\t\tl.triesHolder", "case l.Once && l.queued && l.Ctx.Err() != nil:\n\t\t\tl.triesHolder",
+	},
+	{
+		"a token falls back at a re-entry", "hold.go",
+		"h.token = max(h.token, a.Token)", "h.token = a.Token",
+	},
+	{
+		"a Lock asks no holder to give the lock up (WithAsked)", "attempt.go",
+		"l.asksHolder(a.Holder)\n", "",
+	},
+}
