@@ -12,6 +12,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/rueidis"
 
+	"github.com/go-rlock/rlock/internal/memnet"
 	"github.com/go-rlock/rlock/rlock"
 )
 
@@ -29,6 +30,7 @@ type Client struct {
 
 	mu       sync.Mutex // guards the following
 	others   []*process
+	fails    int             // open failures of FailRedis
 	held     map[string]bool // owners of HoldElsewhere, and ids of permits held elsewhere
 	dead     map[string]bool // ids of crashed Clients
 	clock    *time.Timer     // until the next run of endless
@@ -38,7 +40,7 @@ type Client struct {
 
 // process is a simulated process: a Client and its connection to Redis.
 type process struct {
-	net   *network
+	way   *memnet.Way
 	redis rueidis.Client
 	locks *rlock.Client
 }
@@ -75,9 +77,9 @@ func NewWith(t testing.TB, o rlock.Options) *Client {
 }
 
 func (c *Client) newProcess() (*process, error) {
-	p := &process{net: newNetwork()}
+	p := new(process)
 	var err error
-	if p.redis, err = dial(c.server, p.net); err != nil {
+	if p.redis, p.way, err = dial(c.server); err != nil {
 		return nil, err
 	}
 	if p.locks, err = rlock.New(p.redis, c.options); err != nil {
@@ -89,7 +91,7 @@ func (c *Client) newProcess() (*process, error) {
 
 func (p *process) close() {
 	p.redis.Close()
-	p.net.close()
+	p.way.Kill()
 }
 
 // processes returns all processes, the one of the code under test first.
@@ -109,7 +111,7 @@ func (c *Client) closeLocks() {
 // end is the test's cleanup.
 func (c *Client) end() {
 	c.clock.Stop()
-	c.self.net.restoreAll()
+	c.self.way.Heal()
 	c.report()
 	c.closeLocks()
 	for _, p := range c.processes() {
@@ -248,7 +250,7 @@ func (c *Client) Crash(elsewhere *rlock.Client) {
 			c.mu.Lock()
 			c.dead[elsewhere.ID()] = true
 			c.mu.Unlock()
-			p.net.close() // first: nothing of the following may reach Redis
+			p.way.Kill() // first: nothing of the following may reach Redis
 			p.locks.Close()
 			return
 		}
@@ -280,8 +282,17 @@ func (c *Client) Lose(name string) {
 // that lost traffic break. After several calls of FailRedis, the network is back when every restore has been called. Further calls of a
 // restore do nothing.
 func (c *Client) FailRedis() (restore func()) {
-	c.self.net.fail()
-	return sync.OnceFunc(c.self.net.restore)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.fails++
+	c.self.way.Silence()
+	return sync.OnceFunc(func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.fails--; c.fails == 0 {
+			c.self.way.Heal()
+		}
+	})
 }
 
 // AssertHeld fails the test unless ctx carries an open hold of the named lock (of either side, for a read/write lock) and Redis confirms

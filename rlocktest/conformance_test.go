@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/go-rlock/rlock/internal/conformance"
+	"github.com/go-rlock/rlock/internal/memnet"
 	"github.com/go-rlock/rlock/internal/redistest"
 )
 
@@ -24,19 +25,18 @@ func TestConformanceInMemory(t *testing.T) {
 			s, err := newServer()
 			require.NoError(t, err)
 			t.Cleanup(s.Close)
-			var networks [2]*network
+			var ways [2]*memnet.Way
 			for side := range sides {
-				networks[side] = newNetwork()
-				sides[side], err = dial(s, networks[side])
+				sides[side], ways[side], err = dial(s)
 				require.NoError(t, err)
-				t.Cleanup(networks[side].close)
+				t.Cleanup(ways[side].Kill)
 				t.Cleanup(sides[side].Close)
 			}
 			return sides, func(cut bool) {
 				if cut {
-					networks[0].fail()
+					ways[0].Silence()
 				} else {
-					networks[0].restoreAll()
+					ways[0].Heal()
 				}
 			}
 		},

@@ -10,6 +10,8 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/alicebob/miniredis/v2/server"
 	"github.com/redis/rueidis"
+
+	"github.com/go-rlock/rlock/internal/memnet"
 )
 
 // newServer starts an in-memory Redis on the clock of package time: in a bubble, the bubble's.
@@ -37,16 +39,13 @@ func replicate(c *server.Peer, cmd string, args ...string) (done bool) {
 	return true
 }
 
-// dial returns a client connected to the server through n.
-func dial(s *miniredis.Miniredis, n *network) (rueidis.Client, error) {
+// dial returns a client of the server, and the way between them.
+func dial(s *miniredis.Miniredis) (rueidis.Client, *memnet.Way, error) {
+	way := memnet.New(memnet.Options{Serve: s.Server().ServeConn})
 	redis, err := rueidis.NewClient(rueidis.ClientOption{
-		InitAddress: []string{address{}.String()},
+		InitAddress: []string{"rlocktest"},
 		DialCtxFn: func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error) {
-			client, server, err := n.connect()
-			if err == nil {
-				s.Server().ServeConn(server)
-			}
-			return client, err
+			return way.Dial()
 		},
 		// miniredis has no client-side caching, no commands on a subscribed connection, and no cluster, although it knows the commands.
 		DisableCache: true, AlwaysRESP2: true, ForceSingleClient: true,
@@ -54,7 +53,7 @@ func dial(s *miniredis.Miniredis, n *network) (rueidis.Client, error) {
 		ReadBufferEachConn: 4 << 10, WriteBufferEachConn: 4 << 10, RingScaleEachConn: 8,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("rlocktest: %w", err)
+		return nil, nil, fmt.Errorf("rlocktest: %w", err)
 	}
-	return redis, nil
+	return redis, way, nil
 }

@@ -4,6 +4,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"strings"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -204,5 +205,51 @@ func TestAddresses(t *testing.T) {
 		require.ErrorIs(t, err, net.ErrClosed)
 		_, err = n.Dial(a)
 		require.ErrorIs(t, err, syscall.ECONNREFUSED)
+	})
+}
+
+// Both ends may write any amount before the other reads. What was written before a Close can still be read.
+func TestBuffers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var server net.Conn
+		w := memnet.New(memnet.Options{Serve: func(conn net.Conn) { server = conn }})
+		client := dial(t, w)
+		much := strings.Repeat("much", 1<<20)
+		for _, conn := range []net.Conn{client, server} {
+			n, err := io.WriteString(conn, much)
+			require.NoError(t, err)
+			require.Equal(t, len(much), n)
+		}
+		got := make([]byte, len(much))
+		_, err := io.ReadFull(client, got)
+		require.NoError(t, err)
+		require.True(t, string(got) == much)
+		require.NoError(t, client.Close())
+		require.NoError(t, client.Close())
+		all, err := io.ReadAll(server)
+		require.NoError(t, err)
+		require.True(t, string(all) == much)
+		_, err = io.WriteString(server, "late")
+		require.ErrorIs(t, err, net.ErrClosed)
+		require.Equal(t, 0, w.Conns())
+	})
+}
+
+// A read waits until data, a Close, or its deadline, which may change meanwhile.
+func TestDeadlines(t *testing.T) {
+	inBubble(t, memnet.Options{}, func(t *testing.T, w *memnet.Way) {
+		conn := dial(t, w)
+		began := time.Now()
+		time.AfterFunc(59*time.Second, func() { _ = conn.SetDeadline(began.Add(time.Hour)) })
+		_, after, err := hears(t, conn, began)
+		require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+		require.Equal(t, time.Hour, after)
+		_, err = conn.Read(make([]byte, 1))
+		require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+		time.AfterFunc(time.Second, func() { _ = conn.SetReadDeadline(time.Time{}) })
+		time.AfterFunc(2*time.Hour, func() { w.Cut(nil) })
+		_, after, err = hears(t, conn, time.Now())
+		require.ErrorIs(t, err, io.EOF)
+		require.Equal(t, 2*time.Hour, after)
 	})
 }

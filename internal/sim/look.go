@@ -303,7 +303,7 @@ func (w *world) end() {
 			c.Close()
 		}
 		for _, way := range p.ways {
-			way.kill()
+			way.Kill()
 		}
 	}
 	synctest.Wait()

@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/go-rlock/rlock/internal/memnet"
 	"github.com/go-rlock/rlock/rlock"
 )
 
@@ -17,7 +18,7 @@ type process struct {
 	world  *world
 	number int
 	plan   Process
-	ways   []*way
+	ways   []*memnet.Way
 	redis  []rueidis.Client
 	locks  []*rlock.Client
 	dead   atomic.Bool // killed: its actions do not count
@@ -51,7 +52,7 @@ func (p *process) isDead() bool { return p.dead.Load() }
 
 func (p *process) connect() error {
 	for _, s := range p.world.servers {
-		way := newWay(p.world, p.number, s, p.plan.Latency, p.plan.Jitter)
+		way := p.way(s)
 		redis, err := client(way)
 		if err != nil {
 			return err
@@ -65,6 +66,23 @@ func (p *process) connect() error {
 		p.ways, p.redis, p.locks = append(p.ways, way), append(p.redis, redis), append(p.locks, locks)
 	}
 	return nil
+}
+
+// way returns one to a server, on which faults act. They are written down.
+func (p *process) way(s *server) *memnet.Way {
+	return memnet.New(memnet.Options{
+		Serve: s.serve,
+		Latency: func() time.Duration {
+			if p.plan.Jitter == 0 {
+				return p.plan.Latency
+			}
+			return p.plan.Latency + p.world.jitter(p.plan.Jitter)
+		},
+		Watch: func(l *memnet.Link, toServer bool, data []byte, lost bool) {
+			p.world.trace.add(link{p.number, s.number, l.Number()}, toServer, data, lost)
+		},
+		Loses: func() bool { return p.world.loses(p.number) },
+	})
 }
 
 // apart returns the client by which a process is one of its own, also for deadlock detection.

@@ -57,7 +57,7 @@ func replay(t *testing.T, w *world) {
 	ours.redis.Seed(1) // for hrandfield
 	theirs.Seed(1)
 
-	links := make(map[int][2]*listener)
+	links := make(map[link][2]*listener)
 	began := time.Now()
 	for _, said := range w.trace.lines {
 		if said.note != "" || said.server != 0 || !said.up {

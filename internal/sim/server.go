@@ -9,17 +9,15 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
 	redis "github.com/alicebob/miniredis/v2/server"
 	"github.com/redis/rueidis"
 
+	"github.com/go-rlock/rlock/internal/memnet"
 	"github.com/go-rlock/rlock/lua"
 )
-
-var errRefused = syscall.ECONNREFUSED
 
 // server is a Redis in memory. Its clock is the bubble's.
 type server struct {
@@ -140,11 +138,11 @@ func (s *server) forget() {
 }
 
 // client returns a client of the server, by the way.
-func client(w *way) (rueidis.Client, error) {
+func client(w *memnet.Way) (rueidis.Client, error) {
 	c, err := rueidis.NewClient(rueidis.ClientOption{
-		InitAddress: []string{address{}.String()},
+		InitAddress: []string{"sim"},
 		DialCtxFn: func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error) {
-			return w.dial()
+			return w.Dial()
 		},
 		// The server has no client-side caching, and no commands on a subscribed connection.
 		DisableCache: true, AlwaysRESP2: true, ForceSingleClient: true,

@@ -3,6 +3,8 @@ package sim
 import (
 	"context"
 	"time"
+
+	"github.com/go-rlock/rlock/internal/memnet"
 )
 
 // Faults and their effect on a world.
@@ -22,7 +24,7 @@ func (w *world) fault(f Fault) {
 		}
 	}()
 	server := w.servers[f.Server]
-	var ways []*way // concerned
+	var ways []*memnet.Way // concerned
 	if f.Process >= 0 {
 		ways = w.all[f.Process].ways
 	} else {
@@ -30,7 +32,7 @@ func (w *world) fault(f Fault) {
 			ways = append(ways, p.ways[f.Server])
 		}
 	}
-	each := func(do func(*way)) {
+	each := func(do func(*memnet.Way)) {
 		for _, way := range ways {
 			do(way)
 		}
@@ -42,25 +44,25 @@ func (w *world) fault(f Fault) {
 	}
 	switch f.What { //nolint:exhaustive // the last one is none
 	case Late:
-		each((*way).holdLinks)
+		each((*memnet.Way).HoldOpen)
 		time.Sleep(f.For)
-		each((*way).free)
+		each((*memnet.Way).Free)
 	case HeldBack, ServerSlow:
-		each((*way).hold)
+		each((*memnet.Way).Hold)
 		time.Sleep(f.For)
-		each((*way).free)
+		each((*memnet.Way).Free)
 	case Cut:
-		each(func(way *way) { way.cutAll(nil) })
+		each(func(way *memnet.Way) { way.Cut(nil) })
 	case HalfCut:
-		each(func(way *way) { way.cutAll(func(l *link) bool { return l.listens }) })
+		each(func(way *memnet.Way) { way.Cut((*memnet.Link).Listens) })
 	case ReplyLost:
-		each(func(way *way) { way.loseReplies(1) })
+		each(func(way *memnet.Way) { way.LoseReplies(1) })
 	case Silent:
-		each((*way).silence)
+		each((*memnet.Way).Silence)
 		time.Sleep(f.For)
-		each((*way).heal)
+		each((*memnet.Way).Heal)
 	case Refused, ServerBack, ServerEmpty:
-		each(func(way *way) { way.refuse(true); way.cutAll(nil) })
+		each(func(way *memnet.Way) { way.Refuse(true); way.Cut(nil) })
 		if f.What == ServerEmpty {
 			w.forgotten(w.locks)
 			server.forget()
@@ -70,7 +72,7 @@ func (w *world) fault(f Fault) {
 			w.forgotten(w.locks)
 		}
 		time.Sleep(f.For)
-		each(func(way *way) { way.refuse(false) })
+		each(func(way *memnet.Way) { way.Refuse(false) })
 	case Killed, Closed, ShutDown:
 		w.endProcess(w.all[f.Process], f.What)
 	case Loading:
@@ -143,7 +145,7 @@ func (w *world) endProcess(p *process, how What) {
 	if how == Killed {
 		p.dead.Store(true)
 		for _, way := range p.ways {
-			way.kill()
+			way.Kill()
 		}
 	}
 	if how == ShutDown {

@@ -19,43 +19,37 @@ type trace struct {
 	began     time.Time
 	lines     []line // a ring once it has kept ones
 	next      int
-	links     int
 	published int // messages that a server sent to subscribers
 }
 
 type line struct {
-	at              time.Duration
-	process, server int
-	link            int
-	up, lost        bool
-	data            []byte
-	note            string // of the simulation itself
+	at time.Duration
+	link
+	up, lost bool
+	data     []byte
+	note     string // of the simulation itself
 }
 
-func (t *trace) link() int {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.links++
-	return t.links
-}
+// link is a connection of a process to a server.
+type link struct{ process, server, number int }
 
 var message = []byte("$7\r\nmessage\r\n")
 
 // add records data sent by one end of a link.
-func (t *trace) add(w *way, l *link, up bool, data []byte, lost bool) {
+func (t *trace) add(l link, up bool, data []byte, lost bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !up {
 		t.published += bytes.Count(data, message)
 	}
-	t.put(line{process: w.process, server: w.server.number, link: l.number, up: up, lost: lost, data: bytes.Clone(data)})
+	t.put(line{link: l, up: up, lost: lost, data: bytes.Clone(data)})
 }
 
 // note records an action of the simulation.
 func (t *trace) note(process int, format string, args ...any) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.put(line{process: process, note: fmt.Sprintf(format, args...)})
+	t.put(line{link: link{process: process}, note: fmt.Sprintf(format, args...)})
 }
 
 func (t *trace) put(l line) {
@@ -79,7 +73,7 @@ func (t *trace) about(name string, most int) []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var all []string
-	asked := make(map[int]bool) // links with a call about the lock, whose answer does not name it
+	asked := make(map[link]bool) // links with a call about the lock, whose answer does not name it
 	for i := range t.lines {
 		l := &t.lines[(t.next+i)%len(t.lines)]
 		switch {
@@ -104,7 +98,7 @@ func (t *trace) about(name string, most int) []string {
 			lost = " (lost)"
 		}
 		all = append(all, fmt.Sprintf("%12v  p%-3d %s s%d #%d %s%s",
-			l.at.Round(time.Microsecond), l.process, arrow, l.server, l.link, readable(l.data), lost))
+			l.at.Round(time.Microsecond), l.process, arrow, l.server, l.number, readable(l.data), lost))
 	}
 	if len(all) > most {
 		all = all[len(all)-most:]
