@@ -27,7 +27,7 @@ func WithAsked() Option {
 //	}
 //
 // It is a hint: the waiter may have given up, and the hold lasts as long as without it. Waiters of this process are seen at once, and other
-// processes of this library send a message. Waiters of Redisson and of older versions are seen within a third of the watchdog time plus one
+// processes of this library send a message. Waiters of Redisson are seen within a third of the watchdog time plus one
 // second. Waiters from before the hold began count. A [Mutex.TryLock] that does not wait is not seen; see [Mutex.Ask].
 func Asked(ctx context.Context) <-chan struct{} { return engine.Asked(ctx) }
 

@@ -61,7 +61,7 @@ type DeadlockWait struct {
 	Host   string // and PID: the process of the Lock
 	PID    int
 	Client string // the [Client.ID] of its Client
-	Label  string // that Client's [Options].Label; "" without one, or if a process of an older version or a very long cycle is in between
+	Label  string // that Client's [Options].Label; "" without one, or if the cycle is very long
 
 	Holds string    // the name of the lock for which the one before it waits
 	Owner string    // of that hold, as it is written in Redis

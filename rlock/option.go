@@ -158,7 +158,7 @@ func WithLease(d time.Duration) Option {
 //
 // When another process of this library waits for the lock, it sends a request, and the lock is given to it at once. That takes about two
 // round trips longer than for a free lock, three at most. For a second after that, and after a Lock that had to wait for another process,
-// the Client does not keep that name. Redisson and older versions of this library cannot ask, and wait for up to d. If the process dies,
+// the Client does not keep that name. Redisson cannot ask, and waits for up to d. If the process dies,
 // others wait for the rest of the lease, as for any hold. A TryLock elsewhere that does not wait may find the lock taken although nobody
 // is inside.
 //

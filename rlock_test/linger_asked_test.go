@@ -123,7 +123,7 @@ func TestLingerCostsAWaiterTwoRoundTrips(t *testing.T) {
 	listens.getAndUnlock(t, soon)
 }
 
-// Waiters that cannot ask (Redisson, older versions) wait for d at most.
+// Waiters that cannot ask, such as Redisson, wait for d at most.
 func TestLingerBesideThoseWhoCannotAsk(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
 		b := newFixture(t)

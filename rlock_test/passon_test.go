@@ -444,7 +444,7 @@ func TestPassOnWhenTheTokensAreUsedUp(t *testing.T) {
 	})
 }
 
-// A user without INCRBY, as under the ACL of older versions, gets its tokens one by one.
+// A user without INCRBY gets its tokens one by one.
 func TestPassOnWithoutTheRightToReserve(t *testing.T) {
 	redistest.Parallel(t)
 	r := newProxied(t, rlock.Options{HandOff: unlimited})

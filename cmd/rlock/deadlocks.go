@@ -15,8 +15,7 @@ const usageDeadlocks = `usage: rlock deadlocks [flags]
 
 Asks all programs with Options.Deadlock on this Redis for Locks that have waited
 for long under other locks. Shows deadlocks first, then the other waits and
-where each leads. Redisson, older versions and programs without the option
-"say nothing".
+where each leads. Redisson and programs without the option "say nothing".
 
   -n N         look N times, a second apart (default 1)
   -json        print one line of JSON per wait and look
@@ -143,7 +142,7 @@ func (v *viewer) labelsOf(ctx context.Context, waits []deadlock.Seen) map[string
 }
 
 // whyUnknown lists the reasons for "says nothing".
-const whyUnknown = `"says nothing": Redisson, an older version, a program without Options.Deadlock,
+const whyUnknown = `"says nothing": Redisson, a program without Options.Deadlock,
 or one in which no Lock has waited for long under its locks yet`
 
 // printWait prints the locks under which it waits, and the lock it waits for.

@@ -18,7 +18,7 @@ import (
 //   - another process says so (asking.go), to the ear;
 //   - a look in Redis: when a hold begins whose Lock had to wait, or that was left to a ticket, since those that wait behind it may not
 //     know who has the lock; and when the ear is live, for what it has missed;
-//   - a look every third of the watchdog time, for those that cannot speak: Redisson, older versions, and whoever may not publish.
+//   - a look every third of the watchdog time, for those that cannot speak: Redisson, and whoever may not publish.
 //
 // A request from another process is recorded for the tenure, and applies to all its holds. It may arrive before the reply that grants the
 // lock, or between two holds. So tenures that were asked for without a hold here are remembered, the last 10,000 at least.

@@ -9,7 +9,7 @@ import (
 
 // A look asks Redis whether other processes wait for an idle tenure's lock. It runs in the background when the tenure is idle for the first
 // time, and when the ear is live again. If it finds earlier waiters, which may not have asked, the tenure is released. While a process
-// keeps using the lock, it looks again every third of the watchdog time, for waiters that cannot ask: Redisson and older versions.
+// keeps using the lock, it looks again every third of the watchdog time, for waiters that cannot ask: Redisson.
 //
 // For a fenced lock a look also reserves tokens, and again when at most half of them are left. They belong to this tenure, because they are
 // reserved while it has the lock (reserve.lua); the next owner raises the counter further.

@@ -10,8 +10,6 @@ import (
 //	1    makes the number larger than any Redisson thread id (a long)
 //	n    the sum of the meanings, see Mark
 //	...  18 digits: the number of the tenure
-//
-// Older versions create no tags that large.
 
 // Mark is the part of a tag that describes its Client. The zero value is no mark.
 type Mark uint64

@@ -41,7 +41,7 @@ func TestMarks(t *testing.T) {
 	}
 }
 
-// Thread ids of Redisson and of older versions are not mistaken for marks.
+// Thread ids of Redisson are not mistaken for marks.
 func TestNoMarks(t *testing.T) {
 	const id = "9b1f0c1e-6a57-4c0e-8f7d-2f0d8c3b5a41"
 	for _, field := range []string{

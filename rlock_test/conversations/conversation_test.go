@@ -34,7 +34,7 @@ import (
 // present behaviour; read the difference. Directives for all files:
 //
 //	begin TITLE              a new conversation, with an empty Redis
-//	redis COMMAND …          a command of Redisson, an older version or an operator; @A is the id of client A
+//	redis COMMAND …          a command of Redisson or an operator; @A is the id of client A
 //	age 5s                   time passes: all expiries, and all times in scores, come nearer
 //	listen CHANNEL …         each channel has a listener until the next begin
 //
