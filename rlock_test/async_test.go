@@ -57,13 +57,7 @@ func lockAsync(t testing.TB, l locker) pendingLock {
 
 func (p pendingLock) get(t testing.TB, within time.Duration) lockResult {
 	t.Helper()
-	select {
-	case a := <-p.result:
-		return a
-	case <-time.After(within):
-		require.FailNow(t, "Lock did not return", "within %v", within)
-		panic("unreachable")
-	}
+	return redistest.Within(t, within, p.result, "Lock returns")
 }
 
 // getAndUnlock requires that the Lock gets the lock in time, and unlocks it.
@@ -93,13 +87,7 @@ func async(f func() error) <-chan error {
 // within requires that an async call returns in time, and returns its error.
 func within(t testing.TB, result <-chan error, d time.Duration) error {
 	t.Helper()
-	select {
-	case err := <-result:
-		return err
-	case <-time.After(d):
-		require.FailNow(t, "the call did not return", "within %v", d)
-		panic("unreachable")
-	}
+	return redistest.Within(t, d, result, "the call returns")
 }
 
 // awaitSubscribers waits until the unlock channel of a name has n subscribers.

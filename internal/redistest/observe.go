@@ -23,14 +23,15 @@ func Eventually(tb testing.TB, within time.Duration, cond func() bool, msg strin
 	if IsVirtual(tb) {
 		synctest.Wait()
 	}
-	for deadline := time.Now().Add(within); ; {
+	began := time.Now()
+	for deadline := began.Add(within); ; {
 		asked := time.Now()
 		if cond() {
 			return
 		}
 		// Check once more after the deadline, because on a stalled machine the first check would be the only one.
 		if asked.After(deadline) {
-			tb.Fatalf("not within %v: %s", within, msg)
+			tb.Fatalf("%snot within %v: %s", blame(tb, began), within, msg)
 		}
 		// Listing all goroutines stops them. Parallel tests that did nothing else would starve each other.
 		time.Sleep(min(max(time.Millisecond, 9*time.Since(asked)), time.Second))
