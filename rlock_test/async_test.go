@@ -115,5 +115,24 @@ func protocol(resp2 bool) func(*rueidis.ClientOption) {
 	}
 }
 
+// requireTook requires an exact time in the virtual world. On a machine it may be later, by less than the watchdog time.
+func requireTook(t testing.TB, want time.Duration, began, ended time.Time) {
+	t.Helper()
+	if redistest.IsVirtual(t) {
+		require.Equal(t, want, ended.Sub(began))
+	} else {
+		require.Less(t, ended.Sub(began), want+rlock.DefaultWatchdogTimeout)
+	}
+}
+
+// requireTookAtMost requires a time of at most most: exactly in the virtual world, see requireTook.
+func requireTookAtMost(t testing.TB, most time.Duration, began, ended time.Time) {
+	t.Helper()
+	if !redistest.IsVirtual(t) {
+		most += rlock.DefaultWatchdogTimeout
+	}
+	require.LessOrEqual(t, ended.Sub(began), most)
+}
+
 // sleep waits for a fixed time. It is for tests about time.
 func sleep(d time.Duration) { <-time.After(d) }

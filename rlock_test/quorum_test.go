@@ -19,42 +19,44 @@ import (
 )
 
 func TestQuorum(t *testing.T) {
-	redistest.Parallel(t)
-	e := newQuorumServers(t, 5)
-	a, b := e.process(t, rlock.Options{}), e.process(t, rlock.Options{})
-	require.Equal(t, e.name, a.Name())
-	ctx, unlock, err := a.Lock(t.Context())
-	require.NoError(t, err)
-	e.awaitVotes(t, 5)
-	var refusal *rlock.NotAcquiredError
-	failed, none, err := b.TryLock(t.Context(), 0)
-	require.ErrorAs(t, err, &refusal)
-	require.NotEmpty(t, refusal.Holder)
-	require.Greater(t, refusal.TTL, 25*time.Second)
-	require.NotErrorIs(t, err, rlock.ErrUnreachable)
-	require.Equal(t, t.Context(), failed)
-	require.ErrorIs(t, none(), rlock.ErrNotHeld)
-	require.ErrorContains(t, a.TryDo(t.Context(), 0, nothing), "held by this client")
-	waiter := lockAsync(t, b)
-	e.awaitSubscribers(t, 1)
-	waiter.stillWaits(t)
-	require.NoError(t, ctx.Err())
-	require.NoError(t, unlock())
-	require.Error(t, ctx.Err())
-	require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
-	waiter.getAndUnlock(t, soon)
-	require.NoError(t, a.Do(t.Context(), nothing))
-	mine := errors.New("mine")
-	require.ErrorIs(t, a.TryDo(t.Context(), time.Second, func(context.Context) error { return mine }), mine)
-	e.awaitVotes(t, 0)
-	e.awaitSubscribers(t, 0)
+	redistest.Virtual(t, func(t *testing.T) {
+		e := newQuorumServers(t, 5)
+		a, b := e.process(t, rlock.Options{}), e.process(t, rlock.Options{})
+		require.Equal(t, e.name, a.Name())
+		ctx, unlock, err := a.Lock(t.Context())
+		require.NoError(t, err)
+		e.awaitVotes(t, 5)
+		var refusal *rlock.NotAcquiredError
+		failed, none, err := b.TryLock(t.Context(), 0)
+		require.ErrorAs(t, err, &refusal)
+		require.NotEmpty(t, refusal.Holder)
+		require.Greater(t, refusal.TTL, 25*time.Second)
+		require.NotErrorIs(t, err, rlock.ErrUnreachable)
+		require.Equal(t, t.Context(), failed)
+		require.ErrorIs(t, none(), rlock.ErrNotHeld)
+		require.ErrorContains(t, a.TryDo(t.Context(), 0, nothing), "held by this client")
+		waiter := lockAsync(t, b)
+		e.awaitSubscribers(t, 1)
+		waiter.stillWaits(t)
+		require.NoError(t, ctx.Err())
+		require.NoError(t, unlock())
+		require.Error(t, ctx.Err())
+		require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
+		waiter.getAndUnlock(t, soon)
+		require.NoError(t, a.Do(t.Context(), nothing))
+		mine := errors.New("mine")
+		require.ErrorIs(t, a.TryDo(t.Context(), time.Second, func(context.Context) error { return mine }), mine)
+		e.awaitVotes(t, 0)
+		e.awaitSubscribers(t, 0)
+	})
 }
 
 func nothing(context.Context) error { return nil }
 
 // Members on one server refuse each other for ever. The error says so, also of two of five, if these cost the majority.
 func TestQuorumOfOneServer(t *testing.T) {
-	virtual(t, func(t *testing.T, b fixture) {
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		other := rlocktest.New(t).Redis()
@@ -154,127 +156,131 @@ func TestQuorumRefusesMembers(t *testing.T) {
 
 // The levels of a section are counted in the process: a re-entry sends nothing.
 func TestQuorumReentry(t *testing.T) {
-	redistest.Parallel(t)
-	e := newQuorumServers(t, 3)
-	v := e.process(t, rlock.Options{})
-	outer, unlockOuter, err := v.Lock(t.Context())
-	require.NoError(t, err)
-	e.awaitVotes(t, 3)
-	before := e.commands(t)
-	slices.Reverse(v.clients)
-	inner, unlockInner, err := v.handle().Lock(outer) // another handle, in another order
-	require.NoError(t, err)
-	again, unlockAgain, err := v.TryLock(inner, 0)
-	require.NoError(t, err)
-	sleep(300 * time.Millisecond) // other kinds of locks send their count to Redis within that time
-	require.NoError(t, unlockInner())
-	require.Error(t, again.Err(), "the parent ctx is cancelled")
-	sleep(300 * time.Millisecond)
-	require.NoError(t, unlockAgain())
-	require.Equal(t, before, e.commands(t))
-	require.NoError(t, outer.Err())
+	redistest.Virtual(t, func(t *testing.T) {
+		e := newQuorumServers(t, 3)
+		v := e.process(t, rlock.Options{})
+		outer, unlockOuter, err := v.Lock(t.Context())
+		require.NoError(t, err)
+		e.awaitVotes(t, 3)
+		before := e.commands(t)
+		slices.Reverse(v.clients)
+		inner, unlockInner, err := v.handle().Lock(outer) // another handle, in another order
+		require.NoError(t, err)
+		again, unlockAgain, err := v.TryLock(inner, 0)
+		require.NoError(t, err)
+		sleep(300 * time.Millisecond) // other kinds of locks send their count to Redis within that time
+		require.NoError(t, unlockInner())
+		require.Error(t, again.Err(), "the parent ctx is cancelled")
+		sleep(300 * time.Millisecond)
+		require.NoError(t, unlockAgain())
+		require.Equal(t, before, e.commands(t))
+		require.NoError(t, outer.Err())
 
-	_, _, err = v.TryLock(rlock.Detach(outer), 0)
-	require.ErrorIs(t, err, rlock.ErrNotAcquired)
-	require.Equal(t, before, e.commands(t), "the process has the lock, so TryLock sends nothing")
-	escaped := context.WithoutCancel(outer)
-	require.NoError(t, unlockOuter())
-	e.awaitVotes(t, 0)
-	require.NoError(t, v.Do(escaped, func(context.Context) error { // the section is over, so this competes
-		require.Positive(t, e.votes(t))
-		return nil
-	}))
-	e.awaitVotes(t, 0)
+		_, _, err = v.TryLock(rlock.Detach(outer), 0)
+		require.ErrorIs(t, err, rlock.ErrNotAcquired)
+		require.Equal(t, before, e.commands(t), "the process has the lock, so TryLock sends nothing")
+		escaped := context.WithoutCancel(outer)
+		require.NoError(t, unlockOuter())
+		e.awaitVotes(t, 0)
+		require.NoError(t, v.Do(escaped, func(context.Context) error { // the section is over, so this competes
+			require.Positive(t, e.votes(t))
+			return nil
+		}))
+		e.awaitVotes(t, 0)
+	})
 }
 
 // A quorum's section is not a section of a lock on one server, whatever the names: owner and token are those of the lock around
 // it. A member locked inside waits for its own quorum, and the error says so.
 func TestQuorumIsNoLockOfOneServer(t *testing.T) {
-	redistest.Parallel(t)
-	e := newQuorumServers(t, 3)
-	v := e.process(t, rlock.Options{})
-	fenced := newFixture(t).FencedMutex(e.name)
-	ctx, unlockFenced, err := fenced.Lock(t.Context())
-	require.NoError(t, err)
-	token, ok := rlock.FencingToken(ctx, e.name)
-	require.True(t, ok)
-	inner, unlock, err := v.Lock(ctx)
-	require.NoError(t, err)
-	e.awaitVotes(t, 3)
-	require.NotEmpty(t, rlock.Owner(ctx))
-	require.Equal(t, rlock.Owner(ctx), rlock.Owner(inner))
-	same, ok := rlock.FencingToken(inner, e.name)
-	require.True(t, ok)
-	require.Equal(t, token, same)
-	for _, c := range v.clients {
-		m := c.Mutex(e.name)
-		held, err := m.IsHeld(inner)
+	redistest.Virtual(t, func(t *testing.T) {
+		e := newQuorumServers(t, 3)
+		v := e.process(t, rlock.Options{})
+		fenced := newFixture(t).FencedMutex(e.name)
+		ctx, unlockFenced, err := fenced.Lock(t.Context())
 		require.NoError(t, err)
-		require.False(t, held)
-		_, _, err = m.TryLock(inner, 0)
-		require.ErrorIs(t, err, rlock.ErrNotAcquired)
-		require.ErrorContains(t, err, "held under this ctx as "+c.ID())
-	}
-	require.NoError(t, unlock())
-	require.NoError(t, unlockFenced())
-	e.awaitVotes(t, 0)
+		token, ok := rlock.FencingToken(ctx, e.name)
+		require.True(t, ok)
+		inner, unlock, err := v.Lock(ctx)
+		require.NoError(t, err)
+		e.awaitVotes(t, 3)
+		require.NotEmpty(t, rlock.Owner(ctx))
+		require.Equal(t, rlock.Owner(ctx), rlock.Owner(inner))
+		same, ok := rlock.FencingToken(inner, e.name)
+		require.True(t, ok)
+		require.Equal(t, token, same)
+		for _, c := range v.clients {
+			m := c.Mutex(e.name)
+			held, err := m.IsHeld(inner)
+			require.NoError(t, err)
+			require.False(t, held)
+			_, _, err = m.TryLock(inner, 0)
+			require.ErrorIs(t, err, rlock.ErrNotAcquired)
+			require.ErrorContains(t, err, "held under this ctx as "+c.ID())
+		}
+		require.NoError(t, unlock())
+		require.NoError(t, unlockFenced())
+		e.awaitVotes(t, 0)
+	})
 }
 
 // Waiters of one process get in one after the other, and each sends only the calls of its own turn.
 func TestQuorumInOneProcess(t *testing.T) {
-	redistest.Parallel(t)
-	e := newQuorumServers(t, 3)
-	e.loadScripts(t)
-	v := e.process(t, rlock.Options{})
-	before := e.commands(t)
-	const n = 20
-	var wg sync.WaitGroup
-	inside := 0
-	for range n {
-		wg.Go(func() {
-			assert.NoError(t, v.handle().Do(t.Context(), func(context.Context) error {
-				inside++ // the race detector checks the exclusion
-				return nil
-			}))
-		})
-	}
-	wg.Wait()
-	require.Equal(t, n, inside)
-	e.awaitVotes(t, 0)
-	calls := e.commands(t) - before
-	require.LessOrEqual(t, calls, int64(n+1)*3*8, "one script with three commands for each Lock and unlock, on each server")
+	redistest.Virtual(t, func(t *testing.T) {
+		e := newQuorumServers(t, 3)
+		e.loadScripts(t)
+		v := e.process(t, rlock.Options{})
+		before := e.commands(t)
+		const n = 20
+		var wg sync.WaitGroup
+		inside := 0
+		for range n {
+			wg.Go(func() {
+				assert.NoError(t, v.handle().Do(t.Context(), func(context.Context) error {
+					inside++ // the race detector checks the exclusion
+					return nil
+				}))
+			})
+		}
+		wg.Wait()
+		require.Equal(t, n, inside)
+		e.awaitVotes(t, 0)
+		calls := e.commands(t) - before
+		require.LessOrEqual(t, calls, int64(n+1)*3*8, "one script with three commands for each Lock and unlock, on each server")
+	})
 }
 
 // G2, G7: members with a fixed lease are renewed only while a level without one is open.
 func TestQuorumWithLease(t *testing.T) {
-	redistest.Parallel(t)
-	const lease = shortWatchdog
-	e := newQuorumServers(t, 3)
-	v := e.process(t, rlock.Options{WatchdogTimeout: lease}, rlock.WithLease(lease))
-	began := time.Now()
-	outer, unlock, err := v.Lock(t.Context())
-	require.NoError(t, err)
-	e.awaitVotes(t, 3)
-	sleep(100 * time.Millisecond) // until the last answer is processed
-	inner, unlockInner, err := v.handle().Lock(outer)
-	require.NoError(t, err)
-	select {
-	case <-outer.Done():
-		require.Fail(t, "lost", "%v", context.Cause(outer))
-	case <-time.After(lease * 3 / 2):
-	}
-	require.NoError(t, inner.Err())
-	require.NoError(t, unlockInner())
-	last := time.Now()
-	<-outer.Done()
-	require.Less(t, time.Since(last), lease+soon)
-	var loss *rlock.LostError
-	require.ErrorAs(t, context.Cause(outer), &loss)
-	require.Equal(t, rlock.LostExpired, loss.Reason)
-	require.EqualError(t, loss, `rlock: "`+e.name+`": lost: its lease of fixed length ended`)
-	_, _, err = v.Lock(outer)
-	require.ErrorIs(t, err, rlock.ErrLost, "the loss is sticky until unlock")
-	require.ErrorIs(t, unlock(), rlock.ErrLost)
-	require.Greater(t, time.Since(began), lease*3/2)
-	e.awaitVotes(t, 0)
+	redistest.Virtual(t, func(t *testing.T) {
+		const lease = shortWatchdog
+		e := newQuorumServers(t, 3)
+		v := e.process(t, rlock.Options{WatchdogTimeout: lease}, rlock.WithLease(lease))
+		began := time.Now()
+		outer, unlock, err := v.Lock(t.Context())
+		require.NoError(t, err)
+		e.awaitVotes(t, 3)
+		sleep(100 * time.Millisecond) // until the last answer is processed
+		inner, unlockInner, err := v.handle().Lock(outer)
+		require.NoError(t, err)
+		select {
+		case <-outer.Done():
+			require.Fail(t, "lost", "%v", context.Cause(outer))
+		case <-time.After(lease * 3 / 2):
+		}
+		require.NoError(t, inner.Err())
+		require.NoError(t, unlockInner())
+		last := time.Now()
+		<-outer.Done()
+		require.Less(t, time.Since(last), lease+soon)
+		var loss *rlock.LostError
+		require.ErrorAs(t, context.Cause(outer), &loss)
+		require.Equal(t, rlock.LostExpired, loss.Reason)
+		require.EqualError(t, loss, `rlock: "`+e.name+`": lost: its lease of fixed length ended`)
+		_, _, err = v.Lock(outer)
+		require.ErrorIs(t, err, rlock.ErrLost, "the loss is sticky until unlock")
+		require.ErrorIs(t, unlock(), rlock.ErrLost)
+		require.Greater(t, time.Since(began), lease*3/2)
+		e.awaitVotes(t, 0)
+	})
 }
