@@ -332,7 +332,8 @@ func TestHoldOfAnotherLibrary(t *testing.T) {
 
 // The unlock that comes with an error names the lock once, and the reason: the Lock failed.
 func TestUnlockOfALockThatFailed(t *testing.T) {
-	virtual(t, func(t *testing.T, b fixture) {
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
 		m, x := b.Mutex(""), b.Mutex("x")
 		for name, l := range map[string]rlock.Locker{
 			`"": not held: its Lock failed`: m, `"All(, x)": not held: its Lock failed`: rlock.All(m, x),

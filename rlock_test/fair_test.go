@@ -6,7 +6,6 @@ import (
 	"strconv"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -56,33 +55,33 @@ func (c *countedScripts) Do(ctx context.Context, cmd rueidis.Completed) rueidis.
 // Each waiter of a process joins with one call, and leaves with one. Besides, the first asks before it listens. What a call costs Redis is
 // tested in package lua; the cost to keep places depends on the waiting time, and is not counted.
 func TestFairCommands(t *testing.T) {
-	for _, n := range []int64{50, 200} {
-		virtual(t, func(t *testing.T, b fixture) {
-			rdb := &countedScripts{Client: b.rdb}
-			m := newClient(t, rdb).FairMutex(b.name)
-			lockAndUnlock(t, m) // loads the scripts
-			_, unlock, err := m.Lock(context.Background())
-			require.NoError(t, err)
-			before := rdb.calls.Load()
-			in := make(chan int64, n)
-			for i := range n {
-				go func() { // ends with its section
-					assert.NoError(t, m.Do(context.Background(), func(context.Context) error {
-						in <- i
-						return nil
-					}))
-				}()
-				synctest.Wait()
-			}
-			require.NoError(t, unlock())
-			synctest.Wait()
-			require.Len(t, in, int(n))
-			for i := range n {
-				require.Equal(t, i, <-in)
-			}
-			require.Equal(t, 1+2*n+1, rdb.calls.Load()-before)
-		})
-	}
+	const n = 50
+	redistest.OnlyVirtual(t, "nobody asks because of a time that passes", func(t *testing.T) {
+		b := newFixture(t)
+		rdb := &countedScripts{Client: b.rdb}
+		m := newClient(t, rdb).FairMutex(b.name)
+		lockAndUnlock(t, m) // loads the scripts
+		_, unlock, err := m.Lock(context.Background())
+		require.NoError(t, err)
+		before := rdb.calls.Load()
+		in := make(chan int, n)
+		for i := range n {
+			go func() { // ends with its section
+				assert.NoError(t, m.Do(context.Background(), func(context.Context) error {
+					in <- i
+					return nil
+				}))
+			}()
+			redistest.Settle(t)
+		}
+		require.NoError(t, unlock())
+		redistest.Settle(t)
+		require.Len(t, in, n)
+		for i := range n {
+			require.Equal(t, i, <-in)
+		}
+		require.EqualValues(t, 1+2*n+1, rdb.calls.Load()-before)
+	})
 }
 
 // Idle waiters of a process keep their places with one common call, and send nothing else.

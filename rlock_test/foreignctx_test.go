@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/go-rlock/rlock/internal/redistest"
 	"github.com/go-rlock/rlock/rlock"
 )
 
@@ -50,7 +51,8 @@ func (f *foreignCtx) Value(key any) any     { f.wait(); return f.Context.Value(k
 
 // G2: a ctx whose methods block delays no loss, not even that of its own section, no renewal, no other Lock, and Close by a second.
 func TestForeignCtxStopsNobody(t *testing.T) {
-	virtual(t, func(t *testing.T, b fixture) {
+	redistest.OnlyVirtual(t, "exact times", func(t *testing.T) {
+		b := newFixture(t, rlock.Options{WatchdogTimeout: shortWatchdog})
 		bg, cancel := context.WithCancel(context.Background())
 		defer cancel()
 		f := &foreignCtx{Context: bg}
@@ -96,14 +98,15 @@ func TestForeignCtxStopsNobody(t *testing.T) {
 		for _, unlock := range []func() error{unlockGone, unlockReader, unlockBeside, unlockFixed, p.Release} {
 			require.ErrorIs(t, unlock(), rlock.ErrLost)
 		}
-	}, rlock.Options{WatchdogTimeout: shortWatchdog})
+	})
 }
 
 // G9: Close of a Client with a section under such a ctx takes a second more, or until its methods return.
 func TestCloseWithAForeignCtx(t *testing.T) {
 	for name, stuck := range map[string]time.Duration{"for a moment": time.Second / 2, "for longer": 5 * time.Second} {
 		t.Run(name, func(t *testing.T) {
-			virtual(t, func(t *testing.T, b fixture) {
+			redistest.OnlyVirtual(t, "exact times", func(t *testing.T) {
+				b := newFixture(t)
 				bg, cancel := context.WithCancel(context.Background())
 				defer cancel()
 				f := &foreignCtx{Context: bg}
@@ -124,7 +127,8 @@ func TestCloseWithAForeignCtx(t *testing.T) {
 // A ctx that panics when its section is lost ends nothing but that call, and the Logger learns of it.
 func TestForeignCtxThatPanics(t *testing.T) {
 	var logs lockedBuffer
-	virtual(t, func(t *testing.T, b fixture) {
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t, rlock.Options{WatchdogTimeout: shortWatchdog, Logger: slog.New(slog.NewTextHandler(&logs, nil))})
 		bg, cancel := context.WithCancel(context.Background())
 		defer cancel()
 		f := &panicking{Context: bg}
@@ -141,7 +145,7 @@ func TestForeignCtxThatPanics(t *testing.T) {
 		require.NoError(t, stays.Err())
 		require.NoError(t, unlockOther())
 		b.Close()
-	}, rlock.Options{WatchdogTimeout: shortWatchdog, Logger: slog.New(slog.NewTextHandler(&logs, nil))})
+	})
 	require.Contains(t, logs.String(), "out of order")
 }
 

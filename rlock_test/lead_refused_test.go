@@ -50,7 +50,8 @@ func TestLeadGoesOnAfterRefusals(t *testing.T) {
 		})
 	}
 	t.Run("WithMaxWait", func(t *testing.T) {
-		virtual(t, func(t *testing.T, b fixture) {
+		redistest.OnlyVirtual(t, "it waits for a minute", func(t *testing.T) {
+			b := newFixture(t)
 			_, unlock, err := b.Mutex(b.name).Lock(context.Background())
 			require.NoError(t, err)
 			time.AfterFunc(time.Minute, func() { _ = unlock() })

@@ -1,7 +1,6 @@
-// Package rlock_test tests the public API of package rlock on real servers.
+// Package rlock_test tests the public API of package rlock, in the worlds of package redistest: in virtual time, and on real servers.
 //
-// Tests that wait for leases and need no particular server run in virtual time (see virtual). Other waiting tests call
-// redistest.Parallel. A test runs alone if it is quick, keeps the machine busy, needs an answer within a fraction of
+// Real tests that wait call redistest.Parallel. A test runs alone if it is quick, keeps the machine busy, needs an answer within a fraction of
 // a second, or starts a thousand goroutines, which slow down every goroutine count.
 package rlock_test
 

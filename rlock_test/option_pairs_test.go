@@ -239,7 +239,8 @@ func TestOptionsInPairs(t *testing.T) {
 				fits := kinds[first][column] && kinds[second][column] && !not[first][second]
 				for _, effect := range []string{first, second} {
 					t.Run(fmt.Sprintf("%s/%s,%s/%s", kind, first, second, effect), func(t *testing.T) {
-						virtual(t, func(t *testing.T, b fixture) {
+						redistest.OnlyVirtual(t, "there are hundreds", func(t *testing.T) {
+							b := newFixture(t, rlock.Options{WatchdogTimeout: shortWatchdog})
 							p := &pair{fixture: b, has: map[string]bool{first: true, second: true}}
 							p.m = of.m(p.Client, p.name, options[first], options[second])
 							p.rival = of.rival(newClient(t, p.rdb), p.name)
@@ -250,7 +251,7 @@ func TestOptionsInPairs(t *testing.T) {
 							_, _, err := p.m.Lock(context.Background())
 							require.Regexp(t, `use (it without |With|one of them)`, err.Error())
 							require.False(t, p.exists(t, p.name))
-						}, rlock.Options{WatchdogTimeout: shortWatchdog})
+						})
 					})
 				}
 			}

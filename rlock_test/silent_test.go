@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/go-rlock/rlock/internal/calls"
+	"github.com/go-rlock/rlock/internal/redistest"
 	"github.com/go-rlock/rlock/rlock"
-	"github.com/go-rlock/rlock/rlocktest"
 )
 
 // distant is a Redis that is some time away, or silent from a command on. Then rueidis notices after noticed, whatever the time of the call
@@ -59,10 +59,11 @@ func (d *distant) DoMulti(ctx context.Context, all ...rueidis.Completed) []rueid
 	return d.Client.DoMulti(ctx, all...)
 }
 
-// fromAfar runs a test of a Client whose Redis is distant, in virtual time.
+// fromAfar runs a test of a Client whose Redis is distant.
 func fromAfar(t *testing.T, test func(t *testing.T, b fixture, d *distant)) {
 	t.Helper()
-	virtual(t, func(t *testing.T, b fixture) {
+	redistest.OnlyVirtual(t, "exact times", func(t *testing.T) {
+		b := newFixture(t)
 		d := &distant{Client: b.rdb}
 		b.Client = newClient(t, d)
 		test(t, b, d)
@@ -78,11 +79,12 @@ func TestTryLockEndsInALaterAttempt(t *testing.T) {
 	} {
 		for _, slow := range []bool{false, true} {
 			t.Run(fmt.Sprint(name, ", slow ", slow), func(t *testing.T) {
-				virtual(t, func(t *testing.T, b fixture) {
+				redistest.OnlyVirtual(t, "exact times", func(t *testing.T) {
+					b := newFixture(t)
 					var servers []*distant
 					var mine, theirs []rlock.Locker
 					for range 3 {
-						d := &distant{Client: rlocktest.New(t).Redis()}
+						d := &distant{Client: redistest.Start(t).Client(t)}
 						if slow {
 							d.away.Store(int64(80 * time.Millisecond))
 						}

@@ -314,7 +314,8 @@ func TestTraceOfALossOfAQuorum(t *testing.T) {
 
 // Acquired may give the ctx to a goroutine that ends the section at once. Released follows.
 func TestTraceWhoseSectionEndsInAcquired(t *testing.T) {
-	virtual(t, func(t *testing.T, b fixture) {
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
 		exported, released := make(chan error), make(chan rlock.ReleasedInfo, 1)
 		c := newClient(t, b.rdb, rlock.Options{Trace: &rlock.Trace{
 			Acquired: func(ctx context.Context, _ rlock.AcquiredInfo) {

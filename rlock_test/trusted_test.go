@@ -9,12 +9,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	sections "github.com/go-rlock/rlock/internal/engine"
+	"github.com/go-rlock/rlock/internal/redistest"
 	"github.com/go-rlock/rlock/rlock"
 )
 
 // TrustedUntil is the end of the shortest lease in ctx.
 func TestTrustedUntil(t *testing.T) {
-	virtual(t, func(t *testing.T, b fixture) {
+	redistest.OnlyVirtual(t, "exact times", func(t *testing.T) {
+		b := newFixture(t)
 		ctx, began := context.Background(), time.Now()
 		_, ok := rlock.TrustedUntil(ctx)
 		require.False(t, ok, "no hold")

@@ -24,7 +24,7 @@ import (
 // A test that leaves a goroutine behind fails.
 func Virtual(t *testing.T, test func(t *testing.T)) {
 	t.Helper()
-	if realWorld {
+	if _, real := reals.LoadAndDelete(t); real || realWorld {
 		Parallel(t)
 		test(t)
 		return
@@ -49,6 +49,11 @@ func OnlyVirtual(t *testing.T, _ string, test func(t *testing.T)) {
 		test(t)
 	})
 }
+
+// Real makes a test that is about to call [Virtual] run on real servers: for what only these do, such as a protocol.
+func Real(t *testing.T) { reals.Store(t, true) }
+
+var reals sync.Map // *testing.T
 
 // realWorld makes the tests of the virtual world use real servers.
 var realWorld = os.Getenv("RLOCK_TEST_WORLD") == "real"
