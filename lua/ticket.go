@@ -34,7 +34,7 @@ func (a *ReleaseArgs) script() string {
 	return "release"
 }
 
-// leftTaken returns how long the lock stays taken from now on, also in a repeat.
+// leftTaken returns how long the lock stays taken from now on, also in a repeat, in whole milliseconds rounded up.
 func (a *ReleaseArgs) leftTaken() string {
-	return strconv.FormatInt(max(time.Until(a.Taken).Milliseconds()+1, 1), 10)
+	return strconv.FormatInt(max((time.Until(a.Taken)+time.Millisecond-1).Milliseconds(), 1), 10)
 }

@@ -35,10 +35,13 @@ func rests(s rlock.LeadState) bool { return !s.Leading }
 // A Leadership tells of each term: its beginning, its number, and its end, by a loss, by fn, and with the ctx.
 func TestLeadership(t *testing.T) {
 	redistest.Parallel(t)
-	b := newFixture(t, rlock.Options{WatchdogTimeout: time.Second})
-	for name, lock := range map[string]*rlock.Mutex{"fenced": b.FencedMutex(b.name), "plain": b.Mutex(b.name + ":plain")} {
-		t.Run(name, func(t *testing.T) {
-			redistest.Parallel(t)
+	for name, kind := range map[string]func(b fixture) *rlock.Mutex{
+		"fenced": func(b fixture) *rlock.Mutex { return b.FencedMutex(b.name) },
+		"plain":  func(b fixture) *rlock.Mutex { return b.Mutex(b.name) },
+	} {
+		redistest.RunVirtual(t, name, func(t *testing.T) {
+			b := newFixture(t, rlock.Options{WatchdogTimeout: time.Second})
+			lock := kind(b)
 			ctx, stop := context.WithCancel(context.Background())
 			defer stop()
 			if name == "fenced" { // terms of others

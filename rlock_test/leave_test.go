@@ -29,6 +29,14 @@ func newLeavingCallers(t *testing.T, way func(*rueidis.ClientOption)) *leavingCa
 	return h
 }
 
+// inBothWays runs a test in the virtual world, with both ways in which rueidis sends a command.
+func inBothWays(t *testing.T, test func(*testing.T, func(*rueidis.ClientOption))) {
+	t.Helper()
+	bothWays(t, func(t *testing.T, way func(*rueidis.ClientOption)) {
+		redistest.Virtual(t, func(t *testing.T) { test(t, way) })
+	})
+}
+
 // asks starts a Lock whose acquire runs, but is not answered.
 func (h *leavingCallers) asks(t *testing.T, l locker) pendingLock {
 	t.Helper()
@@ -60,8 +68,7 @@ func TestLockIsCancelledWhileItAsks(t *testing.T) {
 		"cut off":  func(h *leavingCallers) { h.proxy.CutAll() },
 	} {
 		t.Run(name, func(t *testing.T) {
-			bothWays(t, func(t *testing.T, way func(*rueidis.ClientOption)) {
-				redistest.Parallel(t)
+			inBothWays(t, func(t *testing.T, way func(*rueidis.ClientOption)) {
 				h := newLeavingCallers(t, way)
 				p := h.asks(t, h.Mutex(h.name))
 				sleep(200 * time.Millisecond) // time for an answer
@@ -80,8 +87,7 @@ func TestLockIsCancelledWhileItAsks(t *testing.T) {
 // The same for a further level that needs a longer lease. The hold survives.
 func TestReentryIsCancelledWhileItAsks(t *testing.T) {
 	redistest.Parallel(t)
-	bothWays(t, func(t *testing.T, way func(*rueidis.ClientOption)) {
-		redistest.Parallel(t)
+	inBothWays(t, func(t *testing.T, way func(*rueidis.ClientOption)) {
 		h := newLeavingCallers(t, way)
 		m := h.Mutex(h.name)
 		ctx, unlock, err := m.Lock(context.Background())
@@ -119,8 +125,7 @@ func TestCloseAwaitsWhatALockGivesBack(t *testing.T) {
 		"context.Background": func(*testing.T) context.Context { return context.Background() },
 	} {
 		t.Run(name, func(t *testing.T) {
-			bothWays(t, func(t *testing.T, way func(*rueidis.ClientOption)) {
-				redistest.Parallel(t)
+			inBothWays(t, func(t *testing.T, way func(*rueidis.ClientOption)) {
 				h := newLeavingCallers(t, way)
 				p := h.asks(t, under{ctx(t), h.Mutex(h.name)})
 				closed := async(func() error { h.Close(); return nil })
@@ -142,8 +147,7 @@ func TestCloseAwaitsWhatALockGivesBack(t *testing.T) {
 // A command that Redis refuses is not sent again.
 func TestRefusedIsNotAskedAgain(t *testing.T) {
 	redistest.Parallel(t)
-	bothWays(t, func(t *testing.T, way func(*rueidis.ClientOption)) {
-		redistest.Parallel(t)
+	inBothWays(t, func(t *testing.T, way func(*rueidis.ClientOption)) {
 		h := newLeavingCallers(t, way)
 		h.proxy.OnRequest(redistest.Nth(1, "EVALSHA", redistest.Fail("OOM command not allowed")))
 		ctx, cancel := context.WithCancel(context.Background())
@@ -158,8 +162,7 @@ func TestRefusedIsNotAskedAgain(t *testing.T) {
 // A ctx that ends soon ends the Lock, and not the connection.
 func TestShortDeadlineSparesTheConnection(t *testing.T) {
 	redistest.Parallel(t)
-	bothWays(t, func(t *testing.T, way func(*rueidis.ClientOption)) {
-		redistest.Parallel(t)
+	inBothWays(t, func(t *testing.T, way func(*rueidis.ClientOption)) {
 		h := newLeavingCallers(t, func(o *rueidis.ClientOption) { way(o); oneConn(o) }) // or the Lock may make another
 		conns := h.proxy.Conns()
 		h.proxy.OnReply(redistest.Nth(1, "EVALSHA", redistest.Hold))

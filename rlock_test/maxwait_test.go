@@ -2,6 +2,7 @@ package rlock_test
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -15,63 +16,51 @@ import (
 // not affected.
 func TestMaxWait(t *testing.T) {
 	redistest.Parallel(t)
-	b := newFixture(t)
-	ctx := context.Background()
-	most := rlock.WithMaxWait(100 * time.Millisecond)
-	other := newClient(t, b.rdb)
-	for name, l := range map[string]struct {
-		taken, bounded rlock.Locker
-	}{
-		"Mutex":  {other.Mutex(b.name + ":m"), b.Mutex(b.name+":m", most)},
-		"Fenced": {other.Mutex(b.name + ":n"), b.FencedMutex(b.name+":n", most)},
-		"Fair":   {other.FairMutex(b.name + ":f"), b.FairMutex(b.name+":f", most)},
-		"read":   {other.RWMutex(b.name + ":r").Write(), b.RWMutex(b.name+":r", most).Read()},
-		"write":  {other.RWMutex(b.name + ":w").Read(), b.RWMutex(b.name+":w", most).Write()},
-		"Upgradeable": {
-			other.RWMutex(b.name + ":u").Write(), b.RWMutex(b.name+":u", most).Upgradeable(),
+	const bound = 100 * time.Millisecond
+	most := rlock.WithMaxWait(bound)
+	for kind, bounded := range map[string]func(s *twoClients) rlock.Locker{ // and whom it waits for by s.blocker
+		"Mutex":       func(s *twoClients) rlock.Locker { return s.Mutex(s.name, most) },
+		"FencedMutex": func(s *twoClients) rlock.Locker { return s.FencedMutex(s.name, most) },
+		"FairMutex":   func(s *twoClients) rlock.Locker { return s.FairMutex(s.name, most) },
+		"read side":   func(s *twoClients) rlock.Locker { return s.RWMutex(s.name, most).Read() },
+		"write side":  func(s *twoClients) rlock.Locker { return s.RWMutex(s.name, most).Write() },
+		"Upgradeable": func(s *twoClients) rlock.Locker { return s.RWMutex(s.name, most).Upgradeable() },
+		"All": func(s *twoClients) rlock.Locker {
+			return rlock.All(s.Mutex(s.name+":b", rlock.WithMaxWait(time.Hour)), s.Mutex(s.name, most), s.Mutex(s.name+":c"))
 		},
-		"All": {
-			other.Mutex(b.name + ":a"),
-			rlock.All(b.Mutex(b.name+":b", rlock.WithMaxWait(time.Hour)), b.Mutex(b.name+":a", most), b.Mutex(b.name+":c")),
+		"an All in an All": func(s *twoClients) rlock.Locker {
+			return rlock.All(s.Mutex(s.name+":e"), rlock.All(s.Mutex(s.name, most)))
 		},
-		"an All in an All": {other.Mutex(b.name + ":d"), rlock.All(b.Mutex(b.name+":e"), rlock.All(b.Mutex(b.name+":d", most)))},
-		"Quorum": {
-			rlock.All(other.Mutex(b.name+":q"), newClient(t, b.rdb).Mutex(b.name+":q2")),
-			rlock.Quorum(b.Mutex(b.name+":q"), newClient(t, b.rdb).Mutex(b.name+":q2", most), newClient(t, b.rdb).Mutex(b.name+":q3")),
+		"Quorum": func(s *twoClients) rlock.Locker {
+			return rlock.Quorum(s.Mutex(s.name), s.third.Mutex(s.name+":third", most), s.other.Mutex(s.name+":other"))
 		},
-		"permits": {nil, b.PermitSemaphore(b.name+":p", most).Locker(1)},
+		"PermitSemaphore": func(s *twoClients) rlock.Locker { return s.PermitSemaphore(s.name, most).Locker(1) },
 	} {
-		t.Run(name, func(t *testing.T) {
-			redistest.Parallel(t)
-			unlock := func() error { return nil }
-			if l.taken != nil {
-				var err error
-				_, unlock, err = l.taken.Lock(ctx)
-				require.NoError(t, err)
-			}
-			began := time.Now()
-			_, none, err := l.bounded.Lock(ctx)
+		redistest.RunVirtual(t, kind, func(t *testing.T) {
+			ctx := context.Background()
+			s := newTwoClients(t, redistest.Shared(t))
+			unlock := s.blocker(t, kind, s.name)
+			began, bounded := time.Now(), bounded(s)
+			_, none, err := bounded.Lock(ctx)
 			require.ErrorIs(t, err, rlock.ErrNotAcquired)
-			require.GreaterOrEqual(t, time.Since(began), 100*time.Millisecond)
+			requireTook(t, began, bound)
 			require.ErrorIs(t, none(), rlock.ErrNotHeld)
-			_, _, err = l.bounded.TryLock(ctx, 0)
+			_, _, err = bounded.TryLock(ctx, 0)
 			require.ErrorIs(t, err, rlock.ErrNotAcquired)
-			waits := make(chan error, 1)
-			go func() { // ends with its TryLock
-				_, unlock, err := l.bounded.TryLock(ctx, testTimeout)
-				if err == nil {
-					err = unlock()
-				}
-				waits <- err
-			}()
-			sleep(150 * time.Millisecond)
+			waits := async(func() error {
+				_, unlock, err := bounded.TryLock(ctx, testTimeout)
+				return errors.Join(err, unlock())
+			})
+			sleep(bound + bound/2)
 			require.NoError(t, unlock())
-			if l.taken == nil {
-				_, err = b.PermitSemaphore(b.name+":p").TrySetPermits(ctx, 1)
-				require.NoError(t, err)
-			}
 			require.NoError(t, within(t, waits, testTimeout), "TryLock waits for as long as its own argument says")
 		})
 	}
-	require.ErrorContains(t, b.Mutex(b.name, rlock.WithMaxWait(0)).Do(ctx, nothingToDo), "WithMaxWait is 0s, want at least 1ms")
+}
+
+func TestMaxWaitTooShort(t *testing.T) {
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		require.ErrorContains(t, b.Mutex(b.name, rlock.WithMaxWait(0)).Do(t.Context(), nothingToDo), "WithMaxWait is 0s, want at least 1ms")
+	})
 }

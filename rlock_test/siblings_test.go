@@ -23,49 +23,48 @@ func TestSiblingMeetsTheLastUnlock(t *testing.T) {
 	redistest.Parallel(t)
 	for name, wait := range map[string]time.Duration{"Lock": -1, "TryLock(0)": 0, "TryLock(wait)": testTimeout} {
 		t.Run(name, func(t *testing.T) {
-			redistest.Parallel(t)
-			s := redistest.Start(t)
-			proxy := redistest.StartProxy(t, s.Addr())
-			b := fixture{rdb: s.Client(t), name: redistest.Name(t)}
-			b.Client = newClient(t, redistest.Dial(t, proxy.Addr()))
-			loadScripts(t, b.Client)
-			ctx, unlock, err := b.Mutex(b.name).Lock(context.Background())
-			require.NoError(t, err)
-			m := b.Mutex(b.name, rlock.WithLease(time.Hour))
+			redistest.OnlyVirtual(t, "only there it is known that the sibling waits", func(t *testing.T) {
+				s := redistest.Start(t)
+				proxy := redistest.StartProxy(t, s.Addr())
+				b := fixture{rdb: s.Client(t), name: redistest.Name(t)}
+				b.Client = newClient(t, redistest.Dial(t, proxy.Addr()))
+				loadScripts(t, b.Client)
+				ctx, unlock, err := b.Mutex(b.name).Lock(context.Background())
+				require.NoError(t, err)
+				m := b.Mutex(b.name, rlock.WithLease(time.Hour))
 
-			proxy.OnReply(redistest.Nth(1, "EVALSHA", redistest.Hold))
-			gone, leave := context.WithCancel(ctx)
-			first := lockAsync(t, under{gone, m})
-			redistest.Eventually(t, testTimeout, func() bool { return proxy.Held() == 1 }, "a call is under way")
-			leave() // the caller gives up, the call stays
-			require.ErrorIs(t, first.get(t, testTimeout).err, context.Canceled)
+				proxy.OnReply(redistest.Nth(1, "EVALSHA", redistest.Hold))
+				gone, leave := context.WithCancel(ctx)
+				first := lockAsync(t, under{gone, m})
+				redistest.Eventually(t, testTimeout, func() bool { return proxy.Held() == 1 }, "a call is under way")
+				leave() // the caller gives up, the call stays
+				require.ErrorIs(t, first.get(t, testTimeout).err, context.Canceled)
 
-			var l locker = m
-			if wait >= 0 {
-				l = tryFor{m, wait}
-			}
-			sibling := lockAsync(t, under{context.WithoutCancel(ctx), l})
-			redistest.Eventually(t, testTimeout, func() bool {
-				return behind() >= 1 || wait == 0 && len(sibling.result) == 1 // the attempt's second may be over before the test looks
-			}, "the sibling waits for it")
-			unlocked := async(unlock)
-			<-ctx.Done()
-			proxy.Release()
-			require.NoError(t, within(t, unlocked, testTimeout))
-			a := sibling.get(t, testTimeout)
-			if wait == 0 && a.err != nil {
-				require.ErrorIs(t, a.err, rlock.ErrNotAcquired)
+				var l locker = m
+				if wait >= 0 {
+					l = tryFor{m, wait}
+				}
+				sibling := lockAsync(t, under{context.WithoutCancel(ctx), l})
+				redistest.Settle(t) // it waits for that call
+				unlocked := async(unlock)
+				<-ctx.Done()
+				proxy.Release()
+				require.NoError(t, within(t, unlocked, testTimeout))
+				a := sibling.get(t, testTimeout)
+				if wait == 0 {
+					require.ErrorIs(t, a.err, rlock.ErrNotAcquired)
+					require.False(t, b.exists(t, b.name))
+					return
+				}
+				require.NoError(t, a.err)
+				b.awaitFields(t, b.name, map[string]int64{rlock.Owner(a.ctx): 1})
+				for end := time.Now().Add(longestPause); time.Now().Before(end); sleep(10 * time.Millisecond) {
+					require.Equal(t, map[string]int64{rlock.Owner(a.ctx): 1}, b.fields(t, b.name))
+					require.NoError(t, a.ctx.Err())
+				}
+				require.NoError(t, a.unlock())
 				require.False(t, b.exists(t, b.name))
-				return
-			}
-			require.NoError(t, a.err)
-			b.awaitFields(t, b.name, map[string]int64{rlock.Owner(a.ctx): 1})
-			for end := time.Now().Add(longestPause); time.Now().Before(end); sleep(10 * time.Millisecond) {
-				require.Equal(t, map[string]int64{rlock.Owner(a.ctx): 1}, b.fields(t, b.name))
-				require.NoError(t, a.ctx.Err())
-			}
-			require.NoError(t, a.unlock())
-			require.False(t, b.exists(t, b.name))
+			})
 		})
 	}
 }
@@ -189,6 +188,7 @@ func (l *layers) run(ctx context.Context, client, depth, from int) {
 		return
 	}
 	l.in[i].enter(locked)
+	sleep(rand.N(time.Millisecond))
 	var inside sync.WaitGroup
 	if depth < 3 {
 		for range rand.N(4) {
@@ -235,9 +235,7 @@ func (l *ledger) leave(ctx context.Context) {
 // G1 and G5 for many owners with siblings at every level, some of them cancelled, early to leave, or cut off from Redis.
 func TestNestedSiblings(t *testing.T) {
 	for name, cut := range map[string]bool{"calm": false, "connections are cut": true} {
-		t.Run(name, func(t *testing.T) {
-			redistest.Parallel(t)
-			before := ourGoroutines()
+		redistest.RunVirtual(t, name, func(t *testing.T) {
 			s := redistest.Start(t)
 			proxy := redistest.StartProxy(t, s.Addr())
 			b := fixture{rdb: s.Client(t)}
@@ -248,19 +246,19 @@ func TestNestedSiblings(t *testing.T) {
 				l.clients = append(l.clients, newClient(t, redistest.Dial(t, proxy.Addr())))
 			}
 			var owners sync.WaitGroup
-			end := time.Now().Add(3 * time.Second)
-			for i := range 16 {
+			for i := range 8 {
 				owners.Go(func() {
-					for time.Now().Before(end) {
+					for range 10 {
 						l.run(context.Background(), i%2, 0, 0)
 					}
 				})
 			}
-			for cut && time.Now().Before(end) {
-				sleep(30 * time.Millisecond)
+			ended := async(func() error { owners.Wait(); return nil })
+			for cut && len(ended) == 0 {
+				sleep(rand.N(10 * time.Millisecond))
 				proxy.CutAll()
 			}
-			require.NoError(t, within(t, async(func() error { owners.Wait(); return nil }), testTimeout), "nobody is stuck")
+			require.NoError(t, within(t, ended, testTimeout), "nobody is stuck")
 			for i := range l.in {
 				require.Zero(t, l.in[i].overlaps, l.names[i])
 				require.Empty(t, l.in[i].live)
@@ -272,7 +270,6 @@ func TestNestedSiblings(t *testing.T) {
 			for _, c := range l.clients {
 				c.Close()
 			}
-			awaitGoroutines(t, before)
 			redistest.Eventually(t, 5*time.Second, func() bool {
 				channels, err := b.do(t, "PUBSUB", "CHANNELS").AsStrSlice()
 				return err == nil && len(channels) == 0
@@ -284,31 +281,31 @@ func TestNestedSiblings(t *testing.T) {
 // Close at any moment of nested sections with siblings: every unlock works, even for a section opened during Close, and
 // afterwards nothing is left.
 func TestCloseAmongSiblings(t *testing.T) {
-	before := ourGoroutines()
-	s := redistest.Start(t)
-	b := fixture{rdb: s.Client(t)}
-	rdb := s.Client(t)
-	for range 30 {
-		c, err := rlock.New(rdb, rlock.Options{})
-		require.NoError(t, err)
-		l := layers{clients: []*rlock.Client{c}, names: [3]string{"a", "b", "c"}, unlock: func(err error) {
-			assert.NoError(t, err)
-		}}
-		var owners sync.WaitGroup
-		for range 6 {
-			owners.Go(func() {
-				for range 20 {
-					l.run(context.Background(), 0, 0, 0)
-				}
-			})
+	redistest.Virtual(t, func(t *testing.T) {
+		s := redistest.Start(t)
+		b := fixture{rdb: s.Client(t)}
+		rdb := s.Client(t)
+		for range 10 {
+			c, err := rlock.New(rdb, rlock.Options{})
+			require.NoError(t, err)
+			l := layers{clients: []*rlock.Client{c}, names: [3]string{"a", "b", "c"}, unlock: func(err error) {
+				assert.NoError(t, err)
+			}}
+			var owners sync.WaitGroup
+			for range 6 {
+				owners.Go(func() {
+					for range 5 {
+						l.run(context.Background(), 0, 0, 0)
+					}
+				})
+			}
+			sleep(rand.N(15 * time.Millisecond))
+			c.Close()
+			owners.Wait()
+			redistest.Eventually(t, 5*time.Second, func() bool {
+				n, err := b.do(t, "DBSIZE").AsInt64()
+				return err == nil && n == 0
+			}, "no keys")
 		}
-		sleep(rand.N(15 * time.Millisecond))
-		c.Close()
-		owners.Wait()
-		redistest.Eventually(t, 5*time.Second, func() bool {
-			n, err := b.do(t, "DBSIZE").AsInt64()
-			return err == nil && n == 0
-		}, "no keys")
-	}
-	awaitGoroutines(t, before)
+	})
 }

@@ -42,11 +42,11 @@ func stockPermits(t *testing.T, s *twoClients, kind, name string, n int64) {
 // G3: a section locked with a WaitOnly ctx continues when that ctx ends, until its unlock. A Lock inside the section belongs to it.
 func TestWaitOnlySection(t *testing.T) {
 	redistest.Parallel(t)
-	s := newTwoClients(t, redistest.Shared(t))
 	type key struct{}
 	for kind, lock := range sectionKinds() {
-		t.Run(kind, func(t *testing.T) {
-			name := redistest.Name(t)
+		redistest.RunVirtual(t, kind, func(t *testing.T) {
+			s := newTwoClients(t, redistest.Shared(t))
+			name := s.name
 			stockPermits(t, s, kind, name, 1)
 			l := lock(s, name)
 			outer, leave := context.WithCancel(context.WithValue(context.Background(), key{}, kind))
@@ -74,11 +74,10 @@ func TestWaitOnlySection(t *testing.T) {
 // G4: the ctx inside a WaitOnly ends the wait, for every kind, and the error gives the cause.
 func TestWaitOnlyWaits(t *testing.T) {
 	redistest.Parallel(t)
-	s := newTwoClients(t, redistest.Shared(t))
 	for kind, lock := range sectionKinds() {
-		t.Run(kind, func(t *testing.T) {
-			redistest.Parallel(t)
-			name := redistest.Name(t)
+		redistest.RunVirtual(t, kind, func(t *testing.T) {
+			s := newTwoClients(t, redistest.Shared(t))
+			name := s.name
 			stockPermits(t, s, kind, name, 0)
 			if kind != "Semaphore" && kind != "PermitSemaphore" {
 				unlock := s.blocker(t, kind, name)
@@ -99,11 +98,10 @@ func TestWaitOnlyWaits(t *testing.T) {
 // G1: the loss of its lock ends a section that has outlived its caller's ctx. Of several locks, one loss ends all.
 func TestWaitOnlySectionIsLost(t *testing.T) {
 	redistest.Parallel(t)
-	s := newTwoClients(t, redistest.Shared(t), rlock.Options{WatchdogTimeout: 3 * time.Second})
 	for kind, lock := range leftKinds() {
-		t.Run(kind, func(t *testing.T) {
-			redistest.Parallel(t)
-			name := redistest.Name(t)
+		redistest.RunVirtual(t, kind, func(t *testing.T) {
+			s := newTwoClients(t, redistest.Shared(t), rlock.Options{WatchdogTimeout: 3 * time.Second})
+			name := s.name
 			outer, leave := context.WithCancel(context.Background())
 			section, unlock, err := lock(s, name).Lock(rlock.WaitOnly(outer))
 			require.NoError(t, err)
@@ -184,32 +182,31 @@ func TestWaitOnlyOfOtherWays(t *testing.T) {
 // caller has gone. Its section continues without the caller.
 func TestWaitOnlyForPermits(t *testing.T) {
 	redistest.Parallel(t)
-	s := newTwoClients(t, redistest.Shared(t))
-	for kind, tryDo := range map[string]func(ctx context.Context, name string, wait time.Duration, fn func(context.Context) error) error{
-		"Semaphore": func(ctx context.Context, name string, wait time.Duration, fn func(context.Context) error) error {
-			return s.Semaphore(name).TryDo(ctx, 1, wait, fn)
+	for kind, tryDo := range map[string]func(s *twoClients, ctx context.Context, wait time.Duration, fn func(context.Context) error) error{
+		"Semaphore": func(s *twoClients, ctx context.Context, wait time.Duration, fn func(context.Context) error) error {
+			return s.Semaphore(s.name).TryDo(ctx, 1, wait, fn)
 		},
-		"PermitSemaphore": func(ctx context.Context, name string, wait time.Duration, fn func(context.Context) error) error {
-			return s.PermitSemaphore(name).TryDo(ctx, wait, func(ctx context.Context, _ *rlock.Permit) error { return fn(ctx) })
+		"PermitSemaphore": func(s *twoClients, ctx context.Context, wait time.Duration, fn func(context.Context) error) error {
+			return s.PermitSemaphore(s.name).TryDo(ctx, wait, func(ctx context.Context, _ *rlock.Permit) error { return fn(ctx) })
 		},
 	} {
-		t.Run(kind, func(t *testing.T) {
-			name := redistest.Name(t)
-			stockPermits(t, s, kind, name, 1)
+		redistest.RunVirtual(t, kind, func(t *testing.T) {
+			s := newTwoClients(t, redistest.Shared(t))
+			stockPermits(t, s, kind, s.name, 1)
 			request, gone := context.WithCancel(context.Background())
 			ran := 0
-			require.NoError(t, tryDo(rlock.WaitOnly(request), name, testTimeout, func(ctx context.Context) error {
+			require.NoError(t, tryDo(s, rlock.WaitOnly(request), testTimeout, func(ctx context.Context) error {
 				ran++
 				gone()
 				require.NoError(t, ctx.Err())
-				busy := tryDo(rlock.WaitOnly(context.Background()), name, 100*time.Millisecond, func(context.Context) error { ran++; return nil })
+				busy := tryDo(s, rlock.WaitOnly(context.Background()), 100*time.Millisecond, func(context.Context) error { ran++; return nil })
 				require.ErrorIs(t, busy, rlock.ErrNotAcquired)
 				require.ErrorIs(t, busy, rlock.ErrNotRun)
 				require.NotErrorIs(t, busy, context.DeadlineExceeded)
 				return nil
 			}))
 			require.Equal(t, 1, ran)
-			err := tryDo(rlock.WaitOnly(request), name, testTimeout, func(context.Context) error { ran++; return nil })
+			err := tryDo(s, rlock.WaitOnly(request), testTimeout, func(context.Context) error { ran++; return nil })
 			require.ErrorIs(t, err, context.Canceled)
 			require.ErrorIs(t, err, rlock.ErrNotRun)
 			require.Equal(t, 1, ran)

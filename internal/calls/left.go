@@ -144,5 +144,5 @@ func (c *Calls) IsSilent(slot uint16) bool {
 	c.left.mu.Lock()
 	defer c.left.mu.Unlock()
 	s := c.left.slots[slot]
-	return s != nil && time.Since(s.began) > UnresponsiveAfter && time.Since(s.answered) > UnresponsiveAfter
+	return s != nil && time.Since(s.began) >= UnresponsiveAfter && time.Since(s.answered) >= UnresponsiveAfter
 }
