@@ -28,8 +28,7 @@ func TestLeadGoesOnAfterRefusals(t *testing.T) {
 		"READONLY You can't write against a read only replica.", "CLUSTERDOWN The cluster is down",
 		"MASTERDOWN Link with MASTER is down", "ERR max number of clients reached", "ERR what nobody has thought of",
 	} {
-		t.Run(strings.Fields(says)[0]+strings.ReplaceAll(says[len(says)-8:], " ", ""), func(t *testing.T) {
-			redistest.Parallel(t)
+		redistest.RunVirtual(t, strings.Fields(says)[0]+strings.ReplaceAll(says[len(says)-8:], " ", ""), func(t *testing.T) {
 			proxy := redistest.StartProxy(t, redistest.Shared(t))
 			var log bytes.Buffer
 			b := newBareFixture(t)
@@ -59,7 +58,7 @@ func TestLeadGoesOnAfterRefusals(t *testing.T) {
 			require.ErrorIs(t, err, led)
 		})
 	})
-	t.Run("a bad name", func(t *testing.T) {
+	redistest.RunVirtual(t, "a bad name", func(t *testing.T) {
 		b := newFixture(t)
 		require.NoError(t, b.do(t, "SET", b.name, "a text").Error())
 		err := rlock.Lead(context.Background(), b.Mutex(b.name), func(context.Context) error { return led })

@@ -43,7 +43,7 @@ func TestMaxWait(t *testing.T) {
 			began, bounded := time.Now(), bounded(s)
 			_, none, err := bounded.Lock(ctx)
 			require.ErrorIs(t, err, rlock.ErrNotAcquired)
-			requireTook(t, began, bound)
+			requireTook(t, bound, began, time.Now())
 			require.ErrorIs(t, none(), rlock.ErrNotHeld)
 			_, _, err = bounded.TryLock(ctx, 0)
 			require.ErrorIs(t, err, rlock.ErrNotAcquired)

@@ -3,6 +3,7 @@ package rlock_test
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -141,7 +142,6 @@ func TestTokensOfWritersRise(t *testing.T) {
 			assert.Greater(t, token, last.Swap(token))
 			holds.Add(1)
 		}
-		end := time.Now().Add(700 * time.Millisecond)
 		var wg sync.WaitGroup
 		for i := range 12 {
 			c := clients[i%len(clients)]
@@ -149,8 +149,9 @@ func TestTokensOfWritersRise(t *testing.T) {
 			u := rw.Upgradeable()
 			wg.Go(func() {
 				bg := context.Background()
-				for turn := i; time.Now().Before(end); turn++ {
-					switch turn % 5 {
+				for turn := range 10 {
+					sleep(rand.N(time.Millisecond))
+					switch (i + turn) % 5 {
 					case 0:
 						assert.NoError(t, rw.Read().Do(bg, nothing))
 					case 1:
@@ -199,7 +200,7 @@ func TestTokensOfWritersRise(t *testing.T) {
 		b.do(t, "DEL", "redisson_lock_token:{"+b.name+"}")
 		rwNothing(t, b.rdb, b.name)
 	}
-	t.Run("standalone", func(t *testing.T) {
+	redistest.RunVirtual(t, "standalone", func(t *testing.T) {
 		b := newFixture(t)
 		run(t, []*rlock.Client{b.Client, newClient(t, b.rdb), newClient(t, b.rdb)}, b)
 	})

@@ -48,34 +48,37 @@ func TestWatchdogOfAHandleThatIsCutOff(t *testing.T) {
 // than a grant, and otherwise from the first renewal on.
 func TestHandOverBetweenWatchdogTimes(t *testing.T) {
 	redistest.Parallel(t)
-	for name, rdb := range map[string]rueidis.Client{
-		"standalone": redistest.Dial(t, redistest.Shared(t)),
-		"cluster":    redistest.StartCluster(t, 3, 0).Client(t),
-	} {
-		t.Run(name, func(t *testing.T) {
-			redistest.Parallel(t)
-			b := fixture{rdb: rdb, name: redistest.Name(t)}
-			_, unlock, err := newClient(t, rdb).Mutex(b.name).Lock(context.Background())
-			require.NoError(t, err)
-			for _, d := range []time.Duration{shortWatchdog, time.Second, time.Minute} {
-				began := time.Now()
-				waiter := lockAsync(t, newClient(t, rdb).Mutex(b.name, rlock.WithWatchdog(d)))
-				b.awaitPlace(t, b.name)
-				require.NoError(t, unlock())
-				got := waiter.get(t, soon)
-				require.NoError(t, got.err)
-				if ttl := b.pttl(t, b.name); time.Since(began) < time.Second/2 { // later, the grant was old or has been renewed
-					require.LessOrEqual(t, ttl, min(d, 2*time.Second))
-				}
-				redistest.Eventually(t, soon, func() bool { return b.pttl(t, b.name) > d*3/4 }, "renewed")
-				for _, ttl := range b.watch(t, b.name, time.Second) {
-					require.LessOrEqual(t, ttl, d)
-				}
-				require.NoError(t, got.ctx.Err())
-				unlock = got.unlock
-			}
-			require.NoError(t, unlock())
-			require.False(t, b.exists(t, b.name))
-		})
+	redistest.RunVirtual(t, "standalone", func(t *testing.T) {
+		handsOverBetweenWatchdogTimes(t, redistest.Dial(t, redistest.Shared(t)))
+	})
+	t.Run("cluster", func(t *testing.T) {
+		redistest.Parallel(t)
+		handsOverBetweenWatchdogTimes(t, redistest.StartCluster(t, 3, 0).Client(t))
+	})
+}
+
+func handsOverBetweenWatchdogTimes(t *testing.T, rdb rueidis.Client) {
+	t.Helper()
+	b := fixture{rdb: rdb, name: redistest.Name(t)}
+	_, unlock, err := newClient(t, rdb).Mutex(b.name).Lock(context.Background())
+	require.NoError(t, err)
+	for _, d := range []time.Duration{shortWatchdog, time.Second, time.Minute} {
+		began := time.Now()
+		waiter := lockAsync(t, newClient(t, rdb).Mutex(b.name, rlock.WithWatchdog(d)))
+		b.awaitPlace(t, b.name)
+		require.NoError(t, unlock())
+		got := waiter.get(t, soon)
+		require.NoError(t, got.err)
+		if ttl := b.pttl(t, b.name); time.Since(began) < time.Second/2 { // later, the grant was old or has been renewed
+			require.LessOrEqual(t, ttl, min(d, 2*time.Second))
+		}
+		redistest.Eventually(t, soon, func() bool { return b.pttl(t, b.name) > d*3/4 }, "renewed")
+		for _, ttl := range b.watch(t, b.name, time.Second) {
+			require.LessOrEqual(t, ttl, d)
+		}
+		require.NoError(t, got.ctx.Err())
+		unlock = got.unlock
 	}
+	require.NoError(t, unlock())
+	require.False(t, b.exists(t, b.name))
 }

@@ -16,22 +16,6 @@ import (
 // soon is the extra time that a call may take on a loaded machine.
 const soon = 2 * time.Second
 
-// slack is how much later than promised something may be. In the virtual world nothing is late.
-func slack(t testing.TB) time.Duration {
-	if redistest.IsVirtual(t) {
-		return 0
-	}
-	return soon
-}
-
-// requireTook requires that as much time has passed since then as promised.
-func requireTook(t testing.TB, since time.Time, d time.Duration) {
-	t.Helper()
-	took := time.Since(since)
-	require.GreaterOrEqual(t, took, d)
-	require.LessOrEqual(t, took, d+slack(t))
-}
-
 func TestRedisDownAtNewAndAtLock(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
 		s := redistest.Start(t)
