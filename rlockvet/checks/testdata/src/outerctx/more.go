@@ -3,7 +3,6 @@ package outerctx
 import (
 	"context"
 	"errors"
-	"net/http"
 	"sync"
 	"time"
 
@@ -37,19 +36,6 @@ func boundedWait(ctx context.Context, m *rlock.Mutex) error {
 	defer unlock()
 	_ = work(wait)                            // want `^wait is from before the Lock in line \d+, .*: pass held$`
 	return errors.Join(work(held), work(ctx)) // want `^ctx is from before the Lock in line \d+, .*: pass held$`
-}
-
-func ofARequest(m *rlock.Mutex) http.HandlerFunc {
-	return func(_ http.ResponseWriter, r *http.Request) {
-		ctx := r.Context()
-		held, unlock, err := m.Lock(ctx)
-		if err != nil {
-			return
-		}
-		defer unlock()
-		_ = held
-		_ = work(r.Context()) // want `^r\.Context\(\) is from before the Lock`
-	}
 }
 
 func aliasFine(ctx context.Context, m *rlock.Mutex) error {
@@ -198,47 +184,6 @@ func groupAfterwards(ctx context.Context, m *rlock.Mutex, wg *sync.WaitGroup) er
 	err = errors.Join(work(held), unlock())
 	wg.Wait()
 	return err
-}
-
-// Requests.
-
-func middleware(m *rlock.Mutex, next http.Handler) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		_ = m.Do(r.Context(), func(ctx context.Context) error {
-			next.ServeHTTP(w, r) // want `^r has the ctx from outside of this Do, which does not end when the lock is lost: pass what its method WithContext returns for the section's ctx$`
-			next.ServeHTTP(w, r.WithContext(ctx))
-			return nil
-		})
-	}
-}
-
-func sent(ctx context.Context, m *rlock.Mutex, client *http.Client) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://localhost", nil)
-	if err != nil {
-		return err
-	}
-	held, unlock, err := m.Lock(ctx)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	_, err = client.Do(req) // want `^req has the ctx from before the Lock in line \d+, which does not end`
-	if err == nil {
-		_, err = client.Do(req.WithContext(held))
-	}
-	return err
-}
-
-func replaced(m *rlock.Mutex, next http.Handler) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		ctx, unlock, err := m.Lock(r.Context())
-		if err != nil {
-			return
-		}
-		defer unlock()
-		r = r.WithContext(ctx)
-		next.ServeHTTP(w, r)
-	}
 }
 
 // Functions of the package that are like Do.
