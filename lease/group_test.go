@@ -19,7 +19,7 @@ func TestStuckGroupDelaysNoOther(t *testing.T) {
 			}
 			return all(Renewed, len(q.items)), nil
 		}
-		const groups = 3000
+		const groups = 600
 		hs := make([]*hold, 2*groups)
 		until := time.Now().Add(watchdog)
 		for i := range hs {
@@ -49,7 +49,7 @@ func TestStuckGroupDelaysNoOther(t *testing.T) {
 }
 
 func TestCallsInFlightAreBounded(t *testing.T) {
-	const n = 20_000
+	const n = 8000
 	for name, c := range map[string]struct {
 		most   int
 		answer func(ctx context.Context, q request) ([]Verdict, error)

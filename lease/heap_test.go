@@ -102,12 +102,12 @@ func TestLoopIsNotWokenByEachHold(t *testing.T) {
 		// With jitter, a period takes 5.1 turns on average. Over 20 periods the deviation is 5.9, so one run in 600 exceeds 120. Over 200
 		// periods the bound is nine deviations away.
 		const periods = 200
-		for i := range 1000 * periods {
+		for i := range 200 * periods {
 			h := newHold(i)
 			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(watchdog), watchdog)
 			r.Stop(&h.Lease)
 			synctest.Wait()
-			sleep(watchdog / 3 / 1000)
+			sleep(watchdog / 3 / 200)
 		}
 		if turns > 6*periods {
 			t.Errorf("%d turns in %d periods", turns, periods)
