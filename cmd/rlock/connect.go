@@ -114,6 +114,9 @@ func (p *program) dial(t *target, retry bool) (connected <-chan connection, code
 		return nil, p.misuse(err, ""), false
 	}
 	o.DisableRetry = o.DisableRetry || !retry
+	if p.connects != nil {
+		p.connects(&o)
+	}
 	c := make(chan connection, 1)
 	go func() { // ends with the dial
 		rdb, err := rueidis.NewClient(o)

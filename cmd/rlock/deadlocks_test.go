@@ -45,84 +45,86 @@ func standsStill(t *testing.T, redis rueidis.Client, has, wants string, both <-c
 // The processes report their waits, and the tool combines them: a deadlock of three, a wait behind it, and a wait for a Client without the
 // option.
 func TestDeadlocks(t *testing.T) {
-	t.Parallel()
-	s := redistest.Start(t)
-	require.Equal(t, result{}, call(t, s.Addr(), "deadlocks"))
-	silent := newLocks(t, s.Client(t))
-	theirs, _ := lock(t.Context(), t, silent.Mutex("theirs"))
-	both := make(chan struct{})
-	standsStill(t, s.Client(t), "a", "b", both)
-	standsStill(t, s.Client(t), "b", "c", both)
-	standsStill(t, s.Client(t), "c", "a", both)
-	standsStill(t, s.Client(t), "d", "a", both)
-	standsStill(t, s.Client(t), "e", "theirs", both)
-	close(both)
-	var r result
-	redistest.Eventually(t, patience, func() bool {
-		r = call(t, s.Addr(), "deadlocks")
-		return strings.Count(r.out, ", waits for \"") == 5 && strings.Contains(r.out, "deadlock 1\n")
-	}, "all are seen")
-	require.Equal(t, exitFailed, r.code)
-	require.Empty(t, r.err)
-	lines := strings.Split(strings.TrimSpace(r.out), "\n")
-	require.Equal(t, "deadlock 1", lines[0])
-	require.Equal(t, "others that wait", lines[7])
-	circle := strings.Join(lines[1:7], "\n")
-	for _, next := range []string{`holds "a" for`, `waits for "b" for`, `holds "b" for`, `waits for "c" for`, `holds "c" for`, `waits for "a" for`} {
-		require.Contains(t, circle, next)
-	}
-	require.Contains(t, r.out, `holds "d" for`)
-	require.Contains(t, r.out, "behind "+rlock.Owner(theirs)+", which says nothing")
+	redistest.Virtual(t, func(t *testing.T) {
+		s := redistest.Start(t)
+		require.Equal(t, result{}, call(t, s.Addr(), "deadlocks"))
+		silent := newLocks(t, s.Client(t))
+		theirs, _ := lock(t.Context(), t, silent.Mutex("theirs"))
+		both := make(chan struct{})
+		standsStill(t, s.Client(t), "a", "b", both)
+		standsStill(t, s.Client(t), "b", "c", both)
+		standsStill(t, s.Client(t), "c", "a", both)
+		standsStill(t, s.Client(t), "d", "a", both)
+		standsStill(t, s.Client(t), "e", "theirs", both)
+		close(both)
+		var r result
+		redistest.Eventually(t, patience, func() bool {
+			r = call(t, s.Addr(), "deadlocks")
+			return strings.Count(r.out, ", waits for \"") == 5 && strings.Contains(r.out, "deadlock 1\n")
+		}, "all are seen")
+		require.Equal(t, exitFailed, r.code)
+		require.Empty(t, r.err)
+		lines := strings.Split(strings.TrimSpace(r.out), "\n")
+		require.Equal(t, "deadlock 1", lines[0])
+		require.Equal(t, "others that wait", lines[7])
+		circle := strings.Join(lines[1:7], "\n")
+		for _, next := range []string{`holds "a" for`, `waits for "b" for`, `holds "b" for`, `waits for "c" for`, `holds "c" for`, `waits for "a" for`} {
+			require.Contains(t, circle, next)
+		}
+		require.Contains(t, r.out, `holds "d" for`)
+		require.Contains(t, r.out, "behind "+rlock.Owner(theirs)+", which says nothing")
 
-	in := 0
-	r = call(t, s.Addr(), "deadlocks", "-json")
-	for line := range strings.Lines(r.out) {
-		var w standstill
-		require.NoError(t, json.Unmarshal([]byte(line), &w))
-		require.Len(t, w.Holds, 1)
-		in += w.Deadlock
-	}
-	require.Equal(t, 3, in)
+		in := 0
+		r = call(t, s.Addr(), "deadlocks", "-json")
+		for line := range strings.Lines(r.out) {
+			var w standstill
+			require.NoError(t, json.Unmarshal([]byte(line), &w))
+			require.Len(t, w.Holds, 1)
+			in += w.Deadlock
+		}
+		require.Equal(t, 3, in)
+	})
 }
 
 // If a Client without the option, Redisson, or an idle Client blocks a Lock, it shows where the chain ends, without delay: a Client with an
 // ear answers.
 func TestDeadlocksSayWhereAChainEnds(t *testing.T) {
-	t.Parallel()
-	s := redistest.Start(t)
-	rdb := s.Client(t)
-	const java = "285475da-9152-4c83-822a-67ee2f116a79:12"
-	require.NoError(t, rdb.Do(t.Context(), rdb.B().Hset().Key("java").FieldValue().FieldValue(java, "1").Build()).Error())
-	older := newLocks(t, s.Client(t)) // has an ear, but not the option
-	theirs, _ := lock(t.Context(), t, older.Mutex("theirs", rlock.WithAsked()))
-	both := make(chan struct{})
-	standsStill(t, s.Client(t), "a", "java", both)
-	standsStill(t, s.Client(t), "b", "theirs", both)
-	standsStill(t, s.Client(t), "c", "works", both)
-	idle, err := rlock.New(deadlock.Apart{Client: s.Client(t), Graph: deadlock.New()}, rlock.Options{Deadlock: rlock.Deadlock{After: time.Hour}})
-	require.NoError(t, err)
-	t.Cleanup(idle.Close)
-	works, _ := lock(t.Context(), t, idle.Mutex("works", rlock.WithAsked()))
-	close(both)
-	var r result
-	redistest.Eventually(t, patience, func() bool {
-		r = call(t, s.Addr(), "deadlocks")
-		return strings.Count(r.out, ", waits for \"") == 3 && strings.Count(r.out, "behind") == 3
-	}, "all are seen")
-	require.Zero(t, r.code)
-	require.Empty(t, r.err, "all that listen have answered")
-	require.Contains(t, r.out, "behind "+java+", which says nothing\n")
-	require.Contains(t, r.out, "behind "+rlock.Owner(theirs)+", which says nothing\n")
-	require.Contains(t, r.out, "behind "+rlock.Owner(works)+", which waits for nothing\n")
-	require.True(t, strings.HasSuffix(r.out, whyUnknown+"\n"))
+	redistest.Virtual(t, func(t *testing.T) {
+		s := redistest.Start(t)
+		rdb := s.Client(t)
+		const java = "285475da-9152-4c83-822a-67ee2f116a79:12"
+		require.NoError(t, rdb.Do(t.Context(), rdb.B().Hset().Key("java").FieldValue().FieldValue(java, "1").Build()).Error())
+		older := newLocks(t, s.Client(t)) // has an ear, but not the option
+		theirs, _ := lock(t.Context(), t, older.Mutex("theirs", rlock.WithAsked()))
+		both := make(chan struct{})
+		standsStill(t, s.Client(t), "a", "java", both)
+		standsStill(t, s.Client(t), "b", "theirs", both)
+		standsStill(t, s.Client(t), "c", "works", both)
+		idle, err := rlock.New(deadlock.Apart{Client: s.Client(t), Graph: deadlock.New()}, rlock.Options{Deadlock: rlock.Deadlock{After: time.Hour}})
+		require.NoError(t, err)
+		t.Cleanup(idle.Close)
+		works, _ := lock(t.Context(), t, idle.Mutex("works", rlock.WithAsked()))
+		close(both)
+		var r result
+		redistest.Eventually(t, patience, func() bool {
+			r = call(t, s.Addr(), "deadlocks")
+			return strings.Count(r.out, ", waits for \"") == 3 && strings.Count(r.out, "behind") == 3
+		}, "all are seen")
+		require.Zero(t, r.code)
+		require.Empty(t, r.err, "all that listen have answered")
+		require.Contains(t, r.out, "behind "+java+", which says nothing\n")
+		require.Contains(t, r.out, "behind "+rlock.Owner(theirs)+", which says nothing\n")
+		require.Contains(t, r.out, "behind "+rlock.Owner(works)+", which waits for nothing\n")
+		require.True(t, strings.HasSuffix(r.out, whyUnknown+"\n"))
 
-	unknown := make(map[string][]string)
-	for line := range strings.Lines(call(t, s.Addr(), "deadlocks", "-json").out) {
-		var w standstill
-		require.NoError(t, json.Unmarshal([]byte(line), &w))
-		unknown[w.Lock] = w.Unknown
-	}
-	require.Equal(t, map[string][]string{"java": {java}, "theirs": {rlock.Owner(theirs)}, "works": nil}, unknown)
+		unknown := make(map[string][]string)
+		for line := range strings.Lines(call(t, s.Addr(), "deadlocks", "-json").out) {
+			var w standstill
+			require.NoError(t, json.Unmarshal([]byte(line), &w))
+			unknown[w.Lock] = w.Unknown
+		}
+		require.Equal(t, map[string][]string{"java": {java}, "theirs": {rlock.Owner(theirs)}, "works": nil}, unknown)
+	})
 }
 
 // On a cluster the questions use sharded channels.
@@ -174,6 +176,7 @@ func newViewer(t *testing.T, addr string) *viewer {
 	options, err := options(addr)
 	require.NoError(t, err)
 	options.DisableRetry, options.ClientName = true, viewerName
+	redistest.Connects(t, &options)
 	return &viewer{rdb: redistest.Dial(t, "", func(o *rueidis.ClientOption) { *o = options })}
 }
 
@@ -214,37 +217,39 @@ func (u unconfirmed) Do(ctx context.Context, cmd rueidis.Completed) rueidis.Redi
 
 // A Client answers a question although Redis has not yet confirmed its answer to the last one: the asker has that already.
 func TestDeadlocksAskedAgainAtOnce(t *testing.T) {
-	t.Parallel()
-	s := redistest.Start(t)
-	both, end := make(chan struct{}), make(chan struct{})
-	standsStill(t, unconfirmed{s.Client(t), end}, "a", "b", both)
-	t.Cleanup(func() { close(end) })
-	standsStill(t, s.Client(t), "b", "a", both)
-	close(both)
-	v := newViewer(t, "redis://"+s.Addr())
-	redistest.Eventually(t, patience, func() bool {
-		ears, err := v.ears(t.Context())
-		require.NoError(t, err)
-		return len(ears) == 2
-	}, "both have an ear")
-	for range 3 {
-		w, err := v.standstills(t.Context(), patience)
-		require.NoError(t, err)
-		require.Empty(t, w.silent)
-	}
+	redistest.Virtual(t, func(t *testing.T) {
+		s := redistest.Start(t)
+		both, end := make(chan struct{}), make(chan struct{})
+		standsStill(t, unconfirmed{s.Client(t), end}, "a", "b", both)
+		t.Cleanup(func() { close(end) })
+		standsStill(t, s.Client(t), "b", "a", both)
+		close(both)
+		v := newViewer(t, "redis://"+s.Addr())
+		redistest.Eventually(t, patience, func() bool {
+			ears, err := v.ears(t.Context())
+			require.NoError(t, err)
+			return len(ears) == 2
+		}, "both have an ear")
+		for range 3 {
+			w, err := v.standstills(t.Context(), patience)
+			require.NoError(t, err)
+			require.Empty(t, w.silent)
+		}
+	})
 }
 
 // Somebody else who asks is no Client that does not answer.
 func TestDeadlocksBesideAnotherViewer(t *testing.T) {
-	t.Parallel()
-	s := redistest.Start(t)
-	other := newViewer(t, "redis://"+s.Addr())
-	_, _, err := other.hear(t.Context(), pubsub.EarChannel(deadlock.NewAsker()), nil)
-	require.NoError(t, err)
-	require.Equal(t, result{}, call(t, s.Addr(), "deadlocks"))
-	w, err := other.standstills(t.Context(), patience)
-	require.NoError(t, err)
-	require.Zero(t, w.asked)
+	redistest.Virtual(t, func(t *testing.T) {
+		s := redistest.Start(t)
+		other := newViewer(t, "redis://"+s.Addr())
+		_, _, err := other.hear(t.Context(), pubsub.EarChannel(deadlock.NewAsker()), nil)
+		require.NoError(t, err)
+		require.Equal(t, result{}, call(t, s.Addr(), "deadlocks"))
+		w, err := other.standstills(t.Context(), patience)
+		require.NoError(t, err)
+		require.Zero(t, w.asked)
+	})
 }
 
 // A look whose own subscription breaks says so: it is not the Clients that did not answer.
@@ -271,9 +276,10 @@ func TestDeadlocksSubscriptionBreaks(t *testing.T) {
 }
 
 func TestDeadlocksMisuse(t *testing.T) {
-	t.Parallel()
-	for _, args := range [][]string{{"deadlocks", "x"}, {"deadlocks", "-n", "0"}} {
-		require.Equal(t, exitUsage, call(t, "127.0.0.1:1", args...).code)
-	}
-	require.Equal(t, exitInternal, call(t, "127.0.0.1:1", "deadlocks").code)
+	redistest.Virtual(t, func(t *testing.T) {
+		for _, args := range [][]string{{"deadlocks", "x"}, {"deadlocks", "-n", "0"}} {
+			require.Equal(t, exitUsage, call(t, "127.0.0.1:1", args...).code)
+		}
+		require.Equal(t, exitInternal, call(t, "127.0.0.1:1", "deadlocks").code)
+	})
 }

@@ -5,6 +5,7 @@ go 1.25.0
 require (
 	github.com/alicebob/miniredis/v2 v2.40.0
 	github.com/go-rlock/rlock v0.1.0
+	github.com/go-rlock/rlock/rlocktest v0.1.0
 	github.com/redis/rueidis v1.0.79
 	github.com/stretchr/testify v1.12.1
 	golang.org/x/sys v0.47.0

@@ -161,27 +161,28 @@ func TestRunLabel(t *testing.T) {
 
 // A deadlock shows the labels of its members, and of other blockers.
 func TestDeadlocksHaveLabels(t *testing.T) {
-	t.Parallel()
-	s := redistest.Start(t)
-	silent := newLabelled(t, s.Client(t), rlock.Options{Label: "pod 7"})
-	theirs, _ := lock(t.Context(), t, silent.Mutex("theirs"))
-	waits := newLabelled(t, deadlock.Apart{Client: s.Client(t), Graph: deadlock.New()},
-		rlock.Options{Label: "pod 8", Deadlock: rlock.Deadlock{After: 10 * time.Millisecond}})
-	ctx, _ := lock(t.Context(), t, waits.Mutex("has"))
-	ctx, cancel := context.WithCancel(ctx)
-	ended := make(chan struct{})
-	go func() { // ends with the test
-		defer close(ended)
-		_, _, _ = waits.Mutex("theirs").Lock(ctx)
-	}()
-	t.Cleanup(func() { cancel(); <-ended })
-	redistest.Eventually(t, patience, func() bool {
-		out := call(t, s.Addr(), "deadlocks").out
-		return strings.Contains(out, `"pod 8" on `) && strings.Contains(out, `behind "pod 7" (`+rlock.Owner(theirs)+"), which says nothing")
-	}, "it is seen")
-	var w standstill
-	require.NoError(t, json.Unmarshal([]byte(call(t, s.Addr(), "deadlocks", "-json").out), &w))
-	require.Equal(t, "pod 8", w.Label)
+	redistest.Virtual(t, func(t *testing.T) {
+		s := redistest.Start(t)
+		silent := newLabelled(t, s.Client(t), rlock.Options{Label: "pod 7"})
+		theirs, _ := lock(t.Context(), t, silent.Mutex("theirs"))
+		waits := newLabelled(t, deadlock.Apart{Client: s.Client(t), Graph: deadlock.New()},
+			rlock.Options{Label: "pod 8", Deadlock: rlock.Deadlock{After: 10 * time.Millisecond}})
+		ctx, _ := lock(t.Context(), t, waits.Mutex("has"))
+		ctx, cancel := context.WithCancel(ctx)
+		ended := make(chan struct{})
+		go func() { // ends with the test
+			defer close(ended)
+			_, _, _ = waits.Mutex("theirs").Lock(ctx)
+		}()
+		t.Cleanup(func() { cancel(); <-ended })
+		redistest.Eventually(t, patience, func() bool {
+			out := call(t, s.Addr(), "deadlocks").out
+			return strings.Contains(out, `"pod 8" on `) && strings.Contains(out, `behind "pod 7" (`+rlock.Owner(theirs)+"), which says nothing")
+		}, "it is seen")
+		var w standstill
+		require.NoError(t, json.Unmarshal([]byte(call(t, s.Addr(), "deadlocks", "-json").out), &w))
+		require.Equal(t, "pod 8", w.Label)
+	})
 }
 
 // A hold by a library that writes other owners than Redisson is shown by all commands, waited for, and can be forced.

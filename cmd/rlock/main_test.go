@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -15,9 +16,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 
 	"github.com/go-rlock/rlock/internal/redistest"
+	_ "github.com/go-rlock/rlock/rlocktest" // the server of the virtual world
 )
 
 // binary is the program under test; TestMain builds it.
@@ -27,6 +30,8 @@ func TestMain(m *testing.M) {
 	if text := os.Getenv(sectionsVariable); text != "" { // this process is a test's helper
 		os.Exit(runSections(text))
 	}
+	signal.Notify(make(chan os.Signal, 1), os.Interrupt) // the first call starts goroutines, which belong to no bubble
+	signal.Reset()
 	os.Exit(buildAndRun(m))
 }
 
@@ -76,7 +81,8 @@ func callWith(t *testing.T, env map[string]string, args ...string) result {
 	}
 	p := &program{
 		in: null, out: file("out"), err: file("err"), self: binary,
-		getenv: func(name string) string { return env[name] },
+		getenv:   func(name string) string { return env[name] },
+		connects: func(o *rueidis.ClientOption) { redistest.Connects(t, o) },
 	}
 	code := p.main(args)
 	text := func(f *os.File) string {

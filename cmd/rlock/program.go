@@ -19,6 +19,8 @@ import (
 	"unicode"
 	"unicode/utf16"
 	"unicode/utf8"
+
+	"github.com/redis/rueidis"
 )
 
 // program is a command's environment.
@@ -27,7 +29,8 @@ type program struct {
 	getenv       func(string) string
 	self         string // the executable to start again as a worker; "" for this one
 
-	interrupt func() // ends this process by SIGINT if the command of a run did; nil if not
+	connects  func(*rueidis.ClientOption) // changes how clients connect; may be nil
+	interrupt func()                      // ends this process by SIGINT if the command of a run did; nil if not
 }
 
 // command is a subcommand.

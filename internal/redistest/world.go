@@ -88,6 +88,13 @@ func worldOf(tb testing.TB) *world {
 	return mine
 }
 
+// Connects makes a client that a program under test is about to create connect in the world of the test.
+func Connects(tb testing.TB, opt *rueidis.ClientOption) {
+	if w := worldOf(tb); w != nil {
+		w.option(opt)
+	}
+}
+
 // option makes a client connect in memory. The server has no client-side caching, and no commands on a subscribed connection.
 func (w *world) option(opt *rueidis.ClientOption) {
 	if strings.Contains(strings.Join(opt.InitAddress, ","), ",") {
