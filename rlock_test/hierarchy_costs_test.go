@@ -21,7 +21,7 @@ func TestCostsOfAHierarchy(t *testing.T) {
 	for _, deployment := range []string{"standalone", "cluster, one slot", "cluster, several slots"} {
 		t.Run(deployment, func(t *testing.T) {
 			redistest.Parallel(t)
-			const sections, rounds = 100, 3
+			const sections, rounds = 30, 3
 			var rdb rueidis.Client
 			root := "{warehouse}"
 			if deployment == "standalone" {

@@ -128,62 +128,61 @@ func TestLatchCopiesComeLate(t *testing.T) {
 
 // While Redis is down each call returns ErrUnreachable. The CountDowns that failed still count once Redis is back.
 func TestLatchOutage(t *testing.T) {
-	redistest.Parallel(t)
-	b := newFixture(t)
-	proxy := redistest.StartProxy(t, redistest.Shared(t))
-	c := newClient(t, redistest.Dial(t, proxy.Addr()))
-	watch, l := b.CountDownLatch(b.name), c.CountDownLatch(b.name)
-	b.set(t, watch, 5)
-	requireCount(t, l, 5)
-	var looks atomic.Int32
-	proxy.OnRequest(func(cmd []string) redistest.Action {
-		if isScript(cmd) {
-			looks.Add(1)
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		proxy := redistest.StartProxy(t, redistest.Shared(t))
+		c := newClient(t, redistest.Dial(t, proxy.Addr()))
+		watch, l := b.CountDownLatch(b.name), c.CountDownLatch(b.name)
+		b.set(t, watch, 5)
+		requireCount(t, l, 5)
+		var looks atomic.Int32
+		proxy.OnRequest(func(cmd []string) redistest.Action {
+			if isScript(cmd) {
+				looks.Add(1)
+			}
+			return redistest.Pass
+		})
+		waits := b.awaitAsync(t, l)
+		redistest.Eventually(t, testTimeout, func() bool { return looks.Load() >= 2 && c.Stats().Waiting == 1 },
+			"it has looked again after it was subscribed: a look without an answer ends the wait")
+		proxy.Refuse(true)
+		proxy.CutAll()
+		down := []<-chan error{}
+		for range 2 {
+			down = append(down, async(func() error { return l.CountDown(context.Background()) }))
 		}
-		return redistest.Pass
+		for _, result := range down {
+			require.ErrorIs(t, within(t, result, testTimeout), rlock.ErrUnreachable)
+		}
+		require.ErrorIs(t, l.CountDown(context.Background()), rlock.ErrUnreachable, "at once")
+		_, err := l.TrySetCount(context.Background(), 9)
+		require.ErrorIs(t, err, rlock.ErrUnreachable)
+		_, err = l.Delete(context.Background())
+		require.ErrorIs(t, err, rlock.ErrUnreachable)
+		err = c.CountDownLatch(b.name+"2").TryAwait(context.Background(), 0)
+		require.ErrorIs(t, err, rlock.ErrUnreachable)
+		require.ErrorIs(t, err, rlock.ErrNotAcquired)
+		proxy.Refuse(false)
+		redistest.Eventually(t, testTimeout, func() bool {
+			n, err := watch.Count(context.Background())
+			return err == nil && n == 2
+		}, "all three are counted")
+		require.NoError(t, watch.CountDown(context.Background()))
+		require.NoError(t, watch.CountDown(context.Background()))
+		require.NoError(t, within(t, waits, wakeTimeout), "it still waits")
 	})
-	waits := b.awaitAsync(t, l)
-	redistest.Eventually(t, testTimeout, func() bool { return looks.Load() >= 2 && redistest.Goroutines("lua.LookAtLatch") == 0 },
-		"it has looked again after it was subscribed: a look without an answer ends the wait")
-	proxy.Refuse(true)
-	proxy.CutAll()
-	down := []<-chan error{}
-	for range 2 {
-		down = append(down, async(func() error { return l.CountDown(context.Background()) }))
-	}
-	for _, result := range down {
-		require.ErrorIs(t, within(t, result, testTimeout), rlock.ErrUnreachable)
-	}
-	require.ErrorIs(t, l.CountDown(context.Background()), rlock.ErrUnreachable, "at once")
-	_, err := l.TrySetCount(context.Background(), 9)
-	require.ErrorIs(t, err, rlock.ErrUnreachable)
-	_, err = l.Delete(context.Background())
-	require.ErrorIs(t, err, rlock.ErrUnreachable)
-	err = c.CountDownLatch(b.name+"2").TryAwait(context.Background(), 0)
-	require.ErrorIs(t, err, rlock.ErrUnreachable)
-	require.ErrorIs(t, err, rlock.ErrNotAcquired)
-	proxy.Refuse(false)
-	redistest.Eventually(t, testTimeout, func() bool {
-		n, err := watch.Count(context.Background())
-		return err == nil && n == 2
-	}, "all three are counted")
-	require.NoError(t, watch.CountDown(context.Background()))
-	require.NoError(t, watch.CountDown(context.Background()))
-	require.NoError(t, within(t, waits, wakeTimeout), "it still waits")
 }
 
 // Close and Shutdown end waits; a CountDown goes on during a Shutdown, and Close waits for one that is under way.
 func TestLatchEnds(t *testing.T) {
 	redistest.Parallel(t)
-	t.Run("Close", func(t *testing.T) {
-		redistest.Parallel(t)
+	redistest.RunVirtual(t, "Close", func(t *testing.T) {
 		b := newFixture(t)
 		l := b.CountDownLatch(b.name)
 		b.set(t, l, 1)
 		waits := b.awaitAsync(t, l)
 		b.Close()
 		require.ErrorIs(t, within(t, waits, wakeTimeout), rlock.ErrClosed)
-		redistest.Eventually(t, soon, func() bool { return redistest.GoroutinesOfTest(engine) == 0 }, "what Close waited for ends")
 	})
 	redistest.RunVirtual(t, "Shutdown", func(t *testing.T) {
 		b := newFixture(t)
@@ -201,34 +200,27 @@ func TestLatchEnds(t *testing.T) {
 		require.NoError(t, within(t, shut, wakeTimeout))
 	})
 	t.Run("Close with a call under way", func(t *testing.T) {
-		redistest.Parallel(t)
-		b := newFixture(t)
-		b.loadLatchScripts(t)
-		watch := b.CountDownLatch(b.name)
-		b.set(t, watch, 3)
-		proxy := redistest.StartProxy(t, redistest.Shared(t))
-		c := newClient(t, redistest.Dial(t, proxy.Addr()))
-		l := c.CountDownLatch(b.name)
-		proxy.OnRequest(nthScript(1, redistest.Hold))
-		first := async(func() error { return l.CountDown(context.Background()) })
-		redistest.Eventually(t, testTimeout, func() bool { return proxy.Held() > 0 }, "it is under way")
-		second := async(func() error { return l.CountDown(context.Background()) })
-		redistest.Eventually(t, testTimeout, func() bool { return redistest.Started("rlock.(*CountDownLatch).CountDown(") == 2 }, "another one is in line")
-		closed := make(chan struct{})
-		go func() { // ends with Close
-			defer close(closed)
-			c.Close()
-		}()
-		redistest.Eventually(t, testTimeout, func() bool { return errors.Is(l.Await(context.Background()), rlock.ErrClosed) }, "it is closed")
-		proxy.Release()
-		require.NoError(t, within(t, first, testTimeout), "ErrClosed would say that it does not count")
-		require.NoError(t, within(t, second, testTimeout))
-		select {
-		case <-closed:
-		case <-time.After(testTimeout):
-			require.Fail(t, "Close does not return")
-		}
-		requireCount(t, watch, 1)
+		redistest.OnlyVirtual(t, "that the second call is in line can be seen only there", func(t *testing.T) {
+			b := newFixture(t)
+			b.loadLatchScripts(t)
+			watch := b.CountDownLatch(b.name)
+			b.set(t, watch, 3)
+			proxy := redistest.StartProxy(t, redistest.Shared(t))
+			c := newClient(t, redistest.Dial(t, proxy.Addr()))
+			l := c.CountDownLatch(b.name)
+			proxy.OnRequest(nthScript(1, redistest.Hold))
+			first := async(func() error { return l.CountDown(context.Background()) })
+			redistest.Eventually(t, testTimeout, func() bool { return proxy.Held() > 0 }, "it is under way")
+			second := async(func() error { return l.CountDown(context.Background()) })
+			redistest.Settle(t) // another one is in line
+			closed := async(func() error { c.Close(); return nil })
+			redistest.Eventually(t, testTimeout, func() bool { return errors.Is(l.Await(context.Background()), rlock.ErrClosed) }, "it is closed")
+			proxy.Release()
+			require.NoError(t, within(t, first, testTimeout), "ErrClosed would say that it does not count")
+			require.NoError(t, within(t, second, testTimeout))
+			require.NoError(t, within(t, closed, testTimeout))
+			requireCount(t, watch, 1)
+		})
 	})
 }
 

@@ -118,60 +118,62 @@ func (b fixture) text(t testing.TB, key string) string {
 
 // A key with other data stays unchanged, and the error names the cure.
 func TestLatchMisuse(t *testing.T) {
-	b := newFixture(t)
-	ctx := context.Background()
-	l := b.CountDownLatch(b.name)
-	_, err := l.TrySetCount(ctx, -1)
-	require.EqualError(t, err, fmt.Sprintf("rlock: %q: a count is 0 or more", b.name))
-	_, err = b.CountDownLatch("").TrySetCount(ctx, 1)
-	require.EqualError(t, err, `rlock: "": the name is empty`)
-	require.Panics(t, func() { (*rlock.CountDownLatch)(nil).Name() })
-	require.Panics(t, func() { _ = new(rlock.CountDownLatch).CountDown(ctx) })
-	require.Panics(t, func() { _ = l.Await(nil) }) //nolint:staticcheck // that is what is tested
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		ctx := context.Background()
+		l := b.CountDownLatch(b.name)
+		_, err := l.TrySetCount(ctx, -1)
+		require.EqualError(t, err, fmt.Sprintf("rlock: %q: a count is 0 or more", b.name))
+		_, err = b.CountDownLatch("").TrySetCount(ctx, 1)
+		require.EqualError(t, err, `rlock: "": the name is empty`)
+		require.Panics(t, func() { (*rlock.CountDownLatch)(nil).Name() })
+		require.Panics(t, func() { _ = new(rlock.CountDownLatch).CountDown(ctx) })
+		require.Panics(t, func() { _ = l.Await(nil) }) //nolint:staticcheck // that is what is tested
 
-	all := func(l *rlock.CountDownLatch) map[string]error {
-		errs := map[string]error{"CountDown": l.CountDown(ctx), "Await": l.Await(ctx)}
-		_, errs["TrySetCount"] = l.TrySetCount(ctx, 1)
-		_, errs["Count"] = l.Count(ctx)
-		_, errs["Delete"] = l.Delete(ctx)
-		return errs
-	}
-	for what, fill := range map[string][]string{
-		"a hash": {"HSET", b.name, foreignOwner, "1"},
-		"a text": {"SET", b.name, "not a number"},
-	} {
-		require.NoError(t, b.do(t, "DEL", b.name).Error())
-		require.NoError(t, b.do(t, fill...).Error())
-		before, err := b.do(t, "DUMP", b.name).ToString()
-		require.NoError(t, err)
-		for call, err := range all(l) {
-			require.ErrorContains(t, err, "not a counter: the key", what+" "+call)
-			require.ErrorContains(t, err, "; give it a name that no other data uses", what+" "+call)
-			require.NotErrorIs(t, err, rlock.ErrUnreachable)
+		all := func(l *rlock.CountDownLatch) map[string]error {
+			errs := map[string]error{"CountDown": l.CountDown(ctx), "Await": l.Await(ctx)}
+			_, errs["TrySetCount"] = l.TrySetCount(ctx, 1)
+			_, errs["Count"] = l.Count(ctx)
+			_, errs["Delete"] = l.Delete(ctx)
+			return errs
 		}
-		after, err := b.do(t, "DUMP", b.name).ToString()
-		require.NoError(t, err)
-		require.Equal(t, before, after)
-	}
-	done, cancel := context.WithCancel(ctx)
-	cancel()
-	require.NoError(t, b.do(t, "DEL", b.name).Error())
-	b.set(t, l, 2)
-	require.ErrorIs(t, l.CountDown(done), context.Canceled)
-	err = l.Await(done)
-	require.ErrorIs(t, err, context.Canceled)
-	require.ErrorIs(t, err, rlock.ErrNotAcquired)
-	requireCount(t, l, 2)
-	require.Regexp(t, `^rlock: "`+regexp.QuoteMeta(b.name)+`": not open( after \d+ms)?: 2 left to count down$`, l.TryAwait(ctx, 0).Error())
-	err = l.TryAwait(ctx, 20*time.Millisecond)
-	var e *rlock.NotAcquiredError
-	require.ErrorAs(t, err, &e)
-	require.Equal(t, int64(2), e.Count)
-	require.Equal(t, b.name, e.Name)
-	b.Close()
-	for call, err := range all(l) {
-		require.ErrorIs(t, err, rlock.ErrClosed, call)
-	}
+		for what, other := range map[string]struct{ fill, read []string }{
+			"a hash": {[]string{"HSET", b.name, foreignOwner, "1"}, []string{"HGETALL", b.name}},
+			"a text": {[]string{"SET", b.name, "not a number"}, []string{"GET", b.name}},
+		} {
+			require.NoError(t, b.do(t, "DEL", b.name).Error())
+			require.NoError(t, b.do(t, other.fill...).Error())
+			before, err := b.do(t, other.read...).ToAny()
+			require.NoError(t, err)
+			for call, err := range all(l) {
+				require.ErrorContains(t, err, "not a counter: the key", what+" "+call)
+				require.ErrorContains(t, err, "; give it a name that no other data uses", what+" "+call)
+				require.NotErrorIs(t, err, rlock.ErrUnreachable)
+			}
+			after, err := b.do(t, other.read...).ToAny()
+			require.NoError(t, err)
+			require.Equal(t, before, after)
+		}
+		done, cancel := context.WithCancel(ctx)
+		cancel()
+		require.NoError(t, b.do(t, "DEL", b.name).Error())
+		b.set(t, l, 2)
+		require.ErrorIs(t, l.CountDown(done), context.Canceled)
+		err = l.Await(done)
+		require.ErrorIs(t, err, context.Canceled)
+		require.ErrorIs(t, err, rlock.ErrNotAcquired)
+		requireCount(t, l, 2)
+		require.Regexp(t, `^rlock: "`+regexp.QuoteMeta(b.name)+`": not open( after \d+ms)?: 2 left to count down$`, l.TryAwait(ctx, 0).Error())
+		err = l.TryAwait(ctx, 20*time.Millisecond)
+		var e *rlock.NotAcquiredError
+		require.ErrorAs(t, err, &e)
+		require.Equal(t, int64(2), e.Count)
+		require.Equal(t, b.name, e.Name)
+		b.Close()
+		for call, err := range all(l) {
+			require.ErrorIs(t, err, rlock.ErrClosed, call)
+		}
+	})
 }
 
 // No waiter, in this process or another, sleeps through the opening of a latch, by any cause.
@@ -283,57 +285,55 @@ func TestLatchIsSetAnewAtOnce(t *testing.T) {
 // 1,000 waiting goroutines of a process cost as much as a single one, and send nothing meanwhile. The same holds for 1,000 goroutines that
 // count down.
 func TestLatchOfThousands(t *testing.T) {
-	s := redistest.Start(t)
-	var waits sync.WaitGroup
-	t.Cleanup(waits.Wait) // after the Client's Close
-	b := fixture{rdb: s.Client(t), name: redistest.Name(t)}
-	b.Client = newClient(t, s.Client(t))
-	const n = 1000
-	l := b.CountDownLatch(b.name)
-	b.set(t, l, n)
-	require.NoError(t, l.CountDown(context.Background()))
-	other := newClient(t, s.Client(t))
-	require.Error(t, other.CountDownLatch(b.name).TryAwait(context.Background(), 0)) // the scripts are known
-	other.Close()
-	redistest.Eventually(t, testTimeout, func() bool { return b.hearers(t, latchChannel(b.name)) == 0 }, "nobody listens")
-	before := redistest.Commands(t, b.rdb)
-	since := func() map[string]int64 {
-		all := redistest.Commands(t, b.rdb)
-		for name := range all {
-			all[name] -= before[name]
+	redistest.OnlyVirtual(t, "that all wait can be seen only there", func(t *testing.T) {
+		s := redistest.Start(t)
+		var waits sync.WaitGroup
+		t.Cleanup(waits.Wait) // after the Client's Close
+		b := fixture{rdb: s.Client(t), name: redistest.Name(t)}
+		b.Client = newClient(t, s.Client(t))
+		const n = 1000
+		l := b.CountDownLatch(b.name)
+		b.set(t, l, n)
+		require.NoError(t, l.CountDown(context.Background()))
+		other := newClient(t, s.Client(t))
+		require.Error(t, other.CountDownLatch(b.name).TryAwait(context.Background(), 0)) // the scripts are known
+		other.Close()
+		redistest.Eventually(t, testTimeout, func() bool { return b.hearers(t, latchChannel(b.name)) == 0 }, "nobody listens")
+		before := redistest.Commands(t, b.rdb)
+		since := func() map[string]int64 {
+			all := redistest.Commands(t, b.rdb)
+			for name := range all {
+				all[name] -= before[name]
+			}
+			return all
 		}
-		return all
-	}
-	for range n {
-		waits.Go(func() { assert.NoError(t, l.Await(context.Background())) })
-	}
-	b.awaitSleep(t)
-	redistest.Eventually(t, testTimeout, func() bool { return redistest.Started("rlock.(*CountDownLatch).Await(") == n }, "all wait")
-	redistest.Eventually(t, testTimeout, func() bool { return since()["subscribe"] == 1 }, "they listen")
-	var asleep int64
-	redistest.Eventually(t, testTimeout, func() bool {
-		asleep = since()["evalsha"]
+		for range n {
+			waits.Go(func() { assert.NoError(t, l.Await(context.Background())) })
+		}
+		b.awaitSleep(t)
+		redistest.Settle(t)
+		asleep := since()["evalsha"]
 		sleep(time.Second)
-		return since()["evalsha"] == asleep
-	}, "they send nothing")
-	got := since()
-	require.Equal(t, int64(1), got["subscribe"])
-	require.LessOrEqual(t, asleep, int64(10))
-	t.Logf("1,000 waiters: %d EVALSHA", asleep)
-	require.Equal(t, 1, b.Stats().Waiting)
+		require.Equal(t, asleep, since()["evalsha"], "they send nothing")
+		got := since()
+		require.Equal(t, int64(1), got["subscribe"])
+		require.LessOrEqual(t, asleep, int64(10))
+		t.Logf("1,000 waiters: %d EVALSHA", asleep)
+		require.Equal(t, 1, b.Stats().Waiting)
 
-	var counts sync.WaitGroup
-	for range n - 1 {
-		counts.Go(func() { assert.NoError(t, l.CountDown(context.Background())) })
-	}
-	counts.Wait()
-	waits.Wait()
-	got = since()
-	t.Logf("1,000 CountDowns and 1,000 that go on: %d EVALSHA", got["evalsha"]-asleep)
-	require.Equal(t, int64(1), got["subscribe"])
-	require.False(t, b.exists(t, b.name))
-	require.Zero(t, b.Stats().Waiting)
-	redistest.Eventually(t, testTimeout, func() bool { return since()["unsubscribe"] == 1 }, "the subscription ends")
+		var counts sync.WaitGroup
+		for range n - 1 {
+			counts.Go(func() { assert.NoError(t, l.CountDown(context.Background())) })
+		}
+		counts.Wait()
+		waits.Wait()
+		got = since()
+		t.Logf("1,000 CountDowns and 1,000 that go on: %d EVALSHA", got["evalsha"]-asleep)
+		require.Equal(t, int64(1), got["subscribe"])
+		require.False(t, b.exists(t, b.name))
+		require.Zero(t, b.Stats().Waiting)
+		redistest.Eventually(t, testTimeout, func() bool { return since()["unsubscribe"] == 1 }, "the subscription ends")
+	})
 }
 
 // Calls whose replies are lost are made again, and count once.

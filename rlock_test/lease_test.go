@@ -184,62 +184,65 @@ func TestRenewedReentryInAFixedLease(t *testing.T) {
 // of its own, and not when it belongs to somebody else. The unlocks are spread over the time in which the renewals,
 // with their jitter, are due.
 func TestNoGhostRenewal(t *testing.T) {
-	const n, step = 40, 3 * time.Millisecond
-	const lease = shortWatchdog * 3 / 4 // a renewal would prolong it
-	b := newFixture(t, rlock.Options{WatchdogTimeout: shortWatchdog})
-	name := func(i int) string { return fmt.Sprintf("%s:%d", b.name, i) }
-	err := b.Mutex(b.name+":outer").Do(context.Background(), func(ctx context.Context) error {
-		var at, locked [n]time.Time
-		var held [n]context.Context
-		var unlocks [n]rlock.UnlockFunc
-		for i := range n {
-			var err error
-			_, unlocks[i], err = b.Mutex(name(i)).Lock(ctx)
-			require.NoError(t, err)
-			at[i] = time.Now().Add(shortWatchdog/3 - time.Duration(n-i)*step)
-		}
-		for i := range n {
-			sleep(time.Until(at[i]))
-			require.NoError(t, unlocks[i]())
-			require.False(t, b.exists(t, name(i)))
-			var err error
-			held[i], unlocks[i], err = b.Mutex(name(i), rlock.WithLease(lease)).Lock(ctx)
-			require.NoError(t, err)
-			locked[i] = time.Now()
-		}
-		for end := time.Now().Add(100 * time.Millisecond); time.Now().Before(end); {
+	redistest.OnlyVirtual(t, "it is about moments", func(t *testing.T) {
+		const n, step = 40, 3 * time.Millisecond
+		const lease = shortWatchdog * 3 / 4 // a renewal would prolong it
+		b := newFixture(t, rlock.Options{WatchdogTimeout: shortWatchdog})
+		name := func(i int) string { return fmt.Sprintf("%s:%d", b.name, i) }
+		err := b.Mutex(b.name+":outer").Do(context.Background(), func(ctx context.Context) error {
+			var at, locked [n]time.Time
+			var held [n]context.Context
+			var unlocks [n]rlock.UnlockFunc
 			for i := range n {
-				gone := time.Since(locked[i])
-				require.LessOrEqual(t, b.pttl(t, name(i)), lease-gone+10*time.Millisecond, "renewed")
+				var err error
+				_, unlocks[i], err = b.Mutex(name(i)).Lock(ctx)
+				require.NoError(t, err)
+				at[i] = time.Now().Add(shortWatchdog/3 - time.Duration(n-i)*step)
 			}
-		}
-		for i := range n {
-			require.NoError(t, held[i].Err())
-			require.NoError(t, unlocks[i]())
-		}
-		return nil
+			for i := range n {
+				sleep(time.Until(at[i]))
+				require.NoError(t, unlocks[i]())
+				require.False(t, b.exists(t, name(i)))
+				var err error
+				held[i], unlocks[i], err = b.Mutex(name(i), rlock.WithLease(lease)).Lock(ctx)
+				require.NoError(t, err)
+				locked[i] = time.Now()
+			}
+			for end := time.Now().Add(100 * time.Millisecond); time.Now().Before(end); sleep(10 * time.Millisecond) {
+				for i := range n {
+					gone := time.Since(locked[i])
+					require.LessOrEqual(t, b.pttl(t, name(i)), lease-gone, "renewed")
+				}
+			}
+			for i := range n {
+				require.NoError(t, held[i].Err())
+				require.NoError(t, unlocks[i]())
+			}
+			return nil
+		})
+		require.NoError(t, err)
 	})
-	require.NoError(t, err)
 }
 
 // The watchdog must go with the hold even if the Lock was cancelled at any moment.
 func TestWatchdogEndsWithCancelledAcquires(t *testing.T) {
-	b := newFixture(t, rlock.Options{WatchdogTimeout: shortWatchdog})
-	calls := func() int { return ourGoroutinesIn(withoutHub...) }
-	before := calls()
-	for i := range 300 {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Duration(i)*3*time.Microsecond)
-		_, unlock, err := b.Mutex(b.name).Lock(ctx)
-		if err == nil {
-			require.NoError(t, unlock())
+	redistest.OnlyVirtual(t, "it ends calls at each moment of a round trip", func(t *testing.T) {
+		c, proxy, past := behindProxy(t, anyWay, rlock.Options{WatchdogTimeout: shortWatchdog})
+		const oneWay = time.Millisecond
+		proxy.Delay(oneWay)
+		for i := range 60 {
+			ctx, cancel := context.WithTimeout(context.Background(), time.Duration(i)*oneWay/20)
+			_, unlock, err := c.Mutex(past.name).Lock(ctx)
+			if err == nil {
+				require.NoError(t, unlock())
+			}
+			cancel()
 		}
-		cancel()
-	}
-	// An acquire that is still under way could take the lock after a look at the key.
-	redistest.Eventually(t, 10*time.Second, func() bool { return calls() <= before && !b.exists(t, b.name) }, "the key is gone")
-	for _, ttl := range b.watch(t, b.name, 300*time.Millisecond) {
-		require.Negative(t, ttl)
-	}
+		redistest.Eventually(t, shortWatchdog, func() bool { return !past.exists(t, past.name) }, "the key is gone")
+		for _, ttl := range past.watch(t, past.name, 300*time.Millisecond) {
+			require.Negative(t, ttl)
+		}
+	})
 }
 
 // Two owners of one process hand the lock over at the moments of renewals: neither ends the

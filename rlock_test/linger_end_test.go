@@ -95,26 +95,28 @@ func TestLingerOfADeadProcess(t *testing.T) {
 
 // While nobody can ask, no lock is kept; afterwards locks are kept again.
 func TestLingerWithoutItsEar(t *testing.T) {
-	redistest.Parallel(t)
-	s := redistest.Start(t)
-	b := fixture{rdb: s.Client(t), name: redistest.Name(t)}
-	b.Client = newClient(t, s.Client(t))
-	m := b.Mutex(b.name, rlock.WithLinger(long))
-	keep(t, b.Client, m)
-	owner := b.fields(t, b.name)
-	b.do(t, "CLIENT", "KILL", "TYPE", "pubsub")
-	redistest.Eventually(t, soon, func() bool {
-		for field := range b.fields(t, b.name) {
-			if _, same := owner[field]; same {
-				return false
+	redistest.Virtual(t, func(t *testing.T) {
+		s := redistest.Start(t)
+		b := fixture{rdb: s.Client(t), name: redistest.Name(t)}
+		proxy := redistest.StartProxy(t, s.Addr())
+		b.Client = newClient(t, redistest.Dial(t, proxy.Addr()))
+		m := b.Mutex(b.name, rlock.WithLinger(long))
+		keep(t, b.Client, m)
+		owner := b.fields(t, b.name)
+		proxy.CutAll()
+		redistest.Eventually(t, soon, func() bool {
+			for field := range b.fields(t, b.name) {
+				if _, same := owner[field]; same {
+					return false
+				}
 			}
-		}
-		return true
-	}, "given up")
-	keep(t, b.Client, m)
-	got := lockAsync(t, newClient(t, b.rdb).Mutex(b.name)).get(t, soon+time.Second)
-	require.NoError(t, got.err)
-	require.NoError(t, got.unlock())
+			return true
+		}, "given up")
+		keep(t, b.Client, m)
+		got := lockAsync(t, newClient(t, b.rdb).Mutex(b.name)).get(t, soon+time.Second)
+		require.NoError(t, got.err)
+		require.NoError(t, got.unlock())
+	})
 }
 
 // A Client without the right to subscribe keeps no lock, and logs that once. Nor does one without the right to look

@@ -102,26 +102,27 @@ func TestHangingLogger(t *testing.T) {
 
 // The same for a quorum, whose losses come by timers and by the renewers of several Clients.
 func TestHangingLoggerOfAQuorum(t *testing.T) {
-	redistest.Parallel(t)
-	e := newQuorumServers(t, 3)
-	j, _ := newJam(t)
-	o := j.ways()["Logger"]
-	o.WatchdogTimeout = shortWatchdog
-	v := e.process(t, o)
-	ctx := context.Background()
-	lost, unlockLost, err := v.handle(rlock.WithLease(200 * time.Millisecond)).Lock(ctx)
-	require.NoError(t, err)
-	<-lost.Done()
-	require.ErrorIs(t, unlockLost(), rlock.ErrLost)
-	<-j.hangs
-	held, unlock, err := v.Lock(ctx)
-	require.NoError(t, err)
-	sleep(shortWatchdog * 3 / 2)
-	require.NoError(t, held.Err())
-	require.NoError(t, unlock())
-	for _, c := range v.clients {
-		require.NoError(t, within(t, async(func() error { c.Close(); return nil }), testTimeout))
-	}
+	redistest.Virtual(t, func(t *testing.T) {
+		e := newQuorumServers(t, 3)
+		j, _ := newJam(t)
+		o := j.ways()["Logger"]
+		o.WatchdogTimeout = shortWatchdog
+		v := e.process(t, o)
+		ctx := context.Background()
+		lost, unlockLost, err := v.handle(rlock.WithLease(200 * time.Millisecond)).Lock(ctx)
+		require.NoError(t, err)
+		<-lost.Done()
+		require.ErrorIs(t, unlockLost(), rlock.ErrLost)
+		<-j.hangs
+		held, unlock, err := v.Lock(ctx)
+		require.NoError(t, err)
+		sleep(shortWatchdog * 3 / 2)
+		require.NoError(t, held.Err())
+		require.NoError(t, unlock())
+		for _, c := range v.clients {
+			require.NoError(t, within(t, async(func() error { c.Close(); return nil }), testTimeout))
+		}
+	})
 }
 
 // G2: all sections whose lease is over are cancelled before the first line of the log is written, and each loss is in the log, or counted

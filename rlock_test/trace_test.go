@@ -287,29 +287,30 @@ func TestTraceOfALoss(t *testing.T) {
 
 // The loss of a quorum is traced after its section has ended and can be unlocked, so that a Trace may wait for that unlock.
 func TestTraceOfALossOfAQuorum(t *testing.T) {
-	redistest.Parallel(t)
-	told, unlocked := make(chan rlock.LostInfo), make(chan struct{})
-	var ended atomic.Bool
-	o := rlock.Options{WatchdogTimeout: shortWatchdog, Trace: &rlock.Trace{Lost: func(ctx context.Context, i rlock.LostInfo) {
-		ended.Store(ctx.Err() != nil)
-		told <- i
-		<-unlocked
-	}}}
-	e := newQuorumServers(t, 3)
-	v := e.process(t, o)
-	ctx, unlock, err := v.Lock(context.Background())
-	require.NoError(t, err)
-	e.awaitVotes(t, 3)
-	for _, w := range e.watch[:2] {
-		require.NoError(t, w.Do(t.Context(), w.B().Del().Key(e.name).Build()).Error())
-	}
-	info := <-told
-	require.True(t, ended.Load())
-	require.Error(t, ctx.Err())
-	require.Equal(t, "quorum", info.Kind)
-	lost := async(unlock)
-	defer close(unlocked)
-	require.ErrorIs(t, within(t, lost, testTimeout), rlock.ErrLost)
+	redistest.Virtual(t, func(t *testing.T) {
+		told, unlocked := make(chan rlock.LostInfo), make(chan struct{})
+		var ended atomic.Bool
+		o := rlock.Options{WatchdogTimeout: shortWatchdog, Trace: &rlock.Trace{Lost: func(ctx context.Context, i rlock.LostInfo) {
+			ended.Store(ctx.Err() != nil)
+			told <- i
+			<-unlocked
+		}}}
+		e := newQuorumServers(t, 3)
+		v := e.process(t, o)
+		ctx, unlock, err := v.Lock(context.Background())
+		require.NoError(t, err)
+		e.awaitVotes(t, 3)
+		for _, w := range e.watch[:2] {
+			require.NoError(t, w.Do(t.Context(), w.B().Del().Key(e.name).Build()).Error())
+		}
+		info := <-told
+		require.True(t, ended.Load())
+		require.Error(t, ctx.Err())
+		require.Equal(t, "quorum", info.Kind)
+		lost := async(unlock)
+		defer close(unlocked)
+		require.ErrorIs(t, within(t, lost, testTimeout), rlock.ErrLost)
+	})
 }
 
 // Acquired may give the ctx to a goroutine that ends the section at once. Released follows.

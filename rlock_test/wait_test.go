@@ -173,46 +173,41 @@ func cancelledWaitsLeaveNothing(t *testing.T) {
 }
 
 func TestIdleWaitersSendNothing(t *testing.T) {
-	redistest.Parallel(t)
-	s := redistest.Start(t)
-	watch := s.Client(t)
-	holder, waiters := newClient(t, s.Client(t)), newClient(t, s.Client(t))
-	_, unlock, err := holder.Mutex("idle", rlock.WithLease(testTimeout)).Lock(context.Background()) // not renewed
-	require.NoError(t, err)
-	before := ourGoroutines()
-	asked := redistest.Commands(t, watch)["evalsha"]
+	redistest.OnlyVirtual(t, "it waits for long", func(t *testing.T) {
+		s := redistest.Start(t)
+		watch := s.Client(t)
+		holder, waiters := newClient(t, s.Client(t)), newClient(t, s.Client(t))
+		_, unlock, err := holder.Mutex("idle", rlock.WithLease(testTimeout)).Lock(context.Background()) // not renewed
+		require.NoError(t, err)
+		asked := redistest.Commands(t, watch)["evalsha"]
 
-	const n = 1000
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	m := waiters.Mutex("idle")
-	var wg sync.WaitGroup
-	for range n {
-		wg.Go(func() {
-			if _, unlock, err := m.Lock(ctx); err == nil {
-				assert.NoError(t, unlock())
-			}
-		})
-	}
-	redistest.Eventually(t, 20*time.Second, func() bool { return waiting(t) == n }, "all wait")
-	fixture{rdb: watch}.awaitNamed(t, waiters)
-	redistest.Eventually(t, 10*time.Second, func() bool {
-		return redistest.Commands(t, watch)["evalsha"] == asked+2 // the second time when it had subscribed
-	}, "the first has asked twice")
-	commands := redistest.Commands(t, watch)
-	sleep(10 * time.Second)
-	after := redistest.Commands(t, watch)
-	for name := range after {
-		if name != "info" && name != "ping" && name != "pubsub|numsub" { // ping: rueidis' own, one a second and connection
-			require.Equal(t, commands[name], after[name], name)
+		const n = 1000
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		m := waiters.Mutex("idle")
+		var wg sync.WaitGroup
+		for range n {
+			wg.Go(func() {
+				if _, unlock, err := m.Lock(ctx); err == nil {
+					assert.NoError(t, unlock())
+				}
+			})
 		}
-	}
-	// Eventually: a first look may find a call of another test's timer, which has no label yet.
-	redistest.Eventually(t, 5*time.Second, func() bool { return ourGoroutines()-before <= n+2 },
-		"no goroutine of ours for each")
-	cancel()
-	wg.Wait()
-	require.NoError(t, unlock())
+		redistest.Eventually(t, 20*time.Second, func() bool { return waiting(t) == n }, "all wait")
+		redistest.Settle(t)
+		require.Equal(t, asked+2, redistest.Commands(t, watch)["evalsha"], "the first has asked again when it had subscribed")
+		commands := redistest.Commands(t, watch)
+		sleep(10 * time.Second)
+		after := redistest.Commands(t, watch)
+		for name := range after {
+			if name != "info" && name != "ping" && name != "pubsub|numsub" { // ping: rueidis' own, one a second and connection
+				require.Equal(t, commands[name], after[name], name)
+			}
+		}
+		cancel()
+		wg.Wait()
+		require.NoError(t, unlock())
+	})
 }
 
 // Waiters use a connection of rueidis' blocking pool. It is given back after 5 s without a waiter.
@@ -254,16 +249,18 @@ func TestCrashedHolder(t *testing.T) {
 }
 
 func TestWaiterSurvivesALostSubscription(t *testing.T) {
-	redistest.Parallel(t)
-	s := redistest.Start(t)
-	b := fixture{Client: newClient(t, s.Client(t)), rdb: s.Client(t), name: "cut"}
-	for range 5 {
-		_, unlock, err := newClient(t, b.rdb).Mutex(b.name).Lock(context.Background())
-		require.NoError(t, err)
-		waiter := lockAsync(t, b.Mutex(b.name))
-		b.awaitSubscribers(t, b.name, 1)
-		require.NoError(t, b.do(t, "CLIENT", "KILL", "TYPE", "pubsub").Error())
-		require.NoError(t, unlock())
-		waiter.getAndUnlock(t, 10*time.Second)
-	}
+	redistest.Virtual(t, func(t *testing.T) {
+		s := redistest.Start(t)
+		proxy := redistest.StartProxy(t, s.Addr())
+		b := fixture{Client: newClient(t, redistest.Dial(t, proxy.Addr())), rdb: s.Client(t), name: "cut"}
+		for range 5 {
+			_, unlock, err := newClient(t, b.rdb).Mutex(b.name).Lock(context.Background())
+			require.NoError(t, err)
+			waiter := lockAsync(t, b.Mutex(b.name))
+			b.awaitSubscribers(t, b.name, 1)
+			proxy.CutAll()
+			require.NoError(t, unlock())
+			waiter.getAndUnlock(t, 10*time.Second)
+		}
+	})
 }

@@ -150,14 +150,20 @@ func TestWrongPassword(t *testing.T) {
 // G6 and G5: each call's reply is lost in turn. In the end the count is right, unlock succeeds once, and nothing stays held.
 func TestLostReplies(t *testing.T) {
 	redistest.Parallel(t)
-	s := redistest.Start(t)
 	for _, resp2 := range []bool{false, true} {
 		for _, lost := range []struct {
 			what string
 			n    int // the number of the script call; it is a renewal only where the test waits for one
 		}{{"acquire", 1}, {"re-entry for longer", 2}, {"count", 3}, {"unlock", 4}, {"renewal", 3}} {
-			t.Run(fmt.Sprintf("resp2=%v/%s", resp2, lost.what), func(t *testing.T) {
-				redistest.Parallel(t)
+			run := redistest.RunVirtual
+			if !resp2 { // which the server in memory does not speak
+				run = func(t *testing.T, name string, test func(*testing.T)) {
+					t.Helper()
+					t.Run(name, func(t *testing.T) { redistest.Parallel(t); test(t) })
+				}
+			}
+			run(t, fmt.Sprintf("resp2=%v/%s", resp2, lost.what), func(t *testing.T) {
+				s := redistest.Start(t)
 				const watchdog = 2 * time.Second
 				proxy := redistest.StartProxy(t, s.Addr())
 				b := fixture{rdb: s.Client(t), name: redistest.Name(t)}
@@ -204,10 +210,9 @@ func TestLostReplies(t *testing.T) {
 // something.
 func TestFirstAttemptArrivesAfterTheSecondWasTakenOff(t *testing.T) {
 	redistest.Parallel(t)
-	s := redistest.Start(t)
 	for _, what := range []string{"answered, caller gone", "not answered, caller gone", "unlocked", "unlock failed"} {
-		t.Run(what, func(t *testing.T) {
-			redistest.Parallel(t)
+		redistest.RunVirtual(t, what, func(t *testing.T) {
+			s := redistest.Start(t)
 			far := redistest.StartProxy(t, s.Addr())    // holds the first request back
 			near := redistest.StartProxy(t, far.Addr()) // holds back the reply to the second request
 			b := fixture{rdb: s.Client(t), name: redistest.Name(t)}
@@ -258,10 +263,9 @@ func TestFirstAttemptArrivesAfterTheSecondWasTakenOff(t *testing.T) {
 // The reply of an acquire never comes, and the caller gives up: the hold is given back.
 func TestAbandonedAcquireIsGivenBack(t *testing.T) {
 	redistest.Parallel(t)
-	s := redistest.Start(t)
 	for _, late := range []bool{true, false} {
-		t.Run(map[bool]string{true: "reply comes late", false: "reply is lost"}[late], func(t *testing.T) {
-			redistest.Parallel(t)
+		redistest.RunVirtual(t, map[bool]string{true: "reply comes late", false: "reply is lost"}[late], func(t *testing.T) {
+			s := redistest.Start(t)
 			proxy := redistest.StartProxy(t, s.Addr())
 			b := fixture{rdb: s.Client(t), name: redistest.Name(t)}
 			c := newClient(t, redistest.Dial(t, proxy.Addr()))
