@@ -17,6 +17,10 @@ PKGS  ?= $(TESTED:%=./%/...) ./...
 # -parallel: most tests wait, for leases to end or for servers to start, and so can do it together. -vet: go vet has run before.
 TESTFLAGS ?= -race -vet=off -shuffle=on -count=1 -parallel=16 -timeout=20m
 
+# What the race detector needs. Each program built with it, tests and what they start, sleeps for a second before it exits, unless told
+# otherwise.
+RACE = GORACE="$${GORACE-atexit_sleep_ms=0}" CGO_ENABLED=1
+
 # The linter is built from its module, outside this module's go.mod, and kept in bin/ under its version and Go's: a linter built
 # with an older Go than the current one refuses to run. This version needs Go 1.26 to build.
 GOLANGCI_VERSION = v2.15.0
@@ -81,18 +85,18 @@ help: ## print this list
 
 test: redis-server c-compiler ## go vet and all tests, under the race detector and in random order
 	$(GO) vet $(PKGS)
-	CGO_ENABLED=1 $(GO) test $(TESTFLAGS) $(PKGS)
+	$(RACE) $(GO) test $(TESTFLAGS) $(PKGS)
 
 test-real: redis-server c-compiler ## the tests of the virtual world on real servers and in real time, see docs/testing.md
-	RLOCK_TEST_WORLD=real CGO_ENABLED=1 $(GO) test $(TESTFLAGS) ./rlock_test
+	RLOCK_TEST_WORLD=real $(RACE) $(GO) test $(TESTFLAGS) ./rlock_test
 
 examples: redis-server postgres c-compiler ## run the examples as processes, and check what they print
-	cd $(EXAMPLES) && $(GO) vet ./... && CGO_ENABLED=1 $(GO) test $(TESTFLAGS) ./...
+	cd $(EXAMPLES) && $(GO) vet ./... && $(RACE) $(GO) test $(TESTFLAGS) ./...
 
 interop: redis-server c-compiler interop-peers ## lock together with the real Redisson in several versions, node-redisson and others
 	newest=$(REDISSON_NEWEST); set -x; REDISSON_NEWEST="$$newest" REDISSON_SHARDED=$(REDISSON_SHARDED) REDISSON_OLDEST=$(REDISSON_OLDEST) \
-		CGO_ENABLED=1 $(GO) test -tags interop -run '^TestInterop' $(INTEROPFLAGS) ./rlock_test && \
-		cd $(EXAMPLES) && CGO_ENABLED=1 $(GO) test -tags interop $(INTEROPFLAGS) ./migrate
+		$(RACE) $(GO) test -tags interop -run '^TestInterop' $(INTEROPFLAGS) ./rlock_test && \
+		cd $(EXAMPLES) && $(RACE) $(GO) test -tags interop $(INTEROPFLAGS) ./migrate
 
 interop-peers: jdk node ## build what interop locks together with
 	@$(JDK_PATH); newest=$(REDISSON_NEWEST); \
@@ -132,11 +136,11 @@ test-servers: redis-server c-compiler $(filter haproxy,$(SERVERS)) ## the same t
 faults: redis-server c-compiler ## histories, single faults and mixed ones: make faults SEED=7 DURATION=1h
 	timeout=30m; [ -z '$(DURATION)' ] || timeout=0; \
 	export FAULTS_SEED='$(SEED)' FAULTS_DURATION='$(DURATION)'; cd $(FAULTS) && \
-		CGO_ENABLED=1 $(GO) test -race -skip $(FAULTS_LOAD) -timeout="$$timeout" $(FAULTSFLAGS) ./... && \
+		$(RACE) $(GO) test -race -skip $(FAULTS_LOAD) -timeout="$$timeout" $(FAULTSFLAGS) ./... && \
 		$(GO) test -run $(FAULTS_LOAD) -timeout="$$timeout" $(FAULTSFLAGS) ./...
 
 faults-ci: redis-server c-compiler ## the fault tests without load, with one round of mixed faults: ten minutes
-	cd $(FAULTS) && FAULTS_SEED=1 FAULTS_DURATION=25s CGO_ENABLED=1 $(GO) test -race -skip $(FAULTS_LOAD) -timeout=30m $(FAULTSFLAGS) -parallel=8 ./...
+	cd $(FAULTS) && FAULTS_SEED=1 FAULTS_DURATION=25s $(RACE) $(GO) test -race -skip $(FAULTS_LOAD) -timeout=30m $(FAULTSFLAGS) -parallel=8 ./...
 
 bench: redis-server jdk ## rlock, its floors and its peers, Redisson too, side by side; rewrites docs/bench
 	@$(JDK_PATH); jar=$(BENCH)/$(BENCH_JAR); \
@@ -158,7 +162,7 @@ dashboard: redis-server ## run the dashboard's queries and the alerts on a real 
 	cd $(GRAFANA) && $(GO) test -tags prometheus -count=1 -v ./...
 
 cover: redis-server c-compiler ## the same tests with coverage of all packages: details in cover.out, the total is printed
-	CGO_ENABLED=1 $(GO) test $(TESTFLAGS) -covermode=atomic -coverpkg=github.com/go-rlock/rlock/... -coverprofile=cover.out $(PKGS)
+	$(RACE) $(GO) test $(TESTFLAGS) -covermode=atomic -coverpkg=github.com/go-rlock/rlock/... -coverprofile=cover.out $(PKGS)
 	@$(GO) tool cover -func=cover.out | tail -n 1
 
 lint: golangci-lint ## golangci-lint with formatting, rlockvet, and a check that each go.mod is tidy; changes no file
