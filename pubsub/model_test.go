@@ -374,7 +374,7 @@ func (m *model) check() {
 func TestNoWaiterSleepsThroughAnUnlock(t *testing.T) {
 	t.Parallel()
 	later := serverError(t, "TRYAGAIN later")
-	rounds, waited, polite, yielded := 600, 0, 0, 0
+	rounds, waited, polite, yielded := 300, 0, 0, 0
 	if testing.Short() {
 		rounds = 100
 	}

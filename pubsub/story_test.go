@@ -413,7 +413,7 @@ func (s *story) settle() {
 
 func TestStories(t *testing.T) {
 	t.Parallel()
-	rounds := 5000
+	rounds := 2500
 	if testing.Short() {
 		rounds = 500
 	}
