@@ -311,9 +311,10 @@ func TestLatchOfThousands(t *testing.T) {
 			waits.Go(func() { assert.NoError(t, l.Await(context.Background())) })
 		}
 		b.awaitSleep(t)
-		redistest.Settle(t)
+		sleep(time.Second) // they look once more soon after they have begun to listen
+		require.Equal(t, 1, waiting(t))
 		asleep := since()["evalsha"]
-		sleep(time.Second)
+		sleep(10 * time.Second)
 		require.Equal(t, asleep, since()["evalsha"], "they send nothing")
 		got := since()
 		require.Equal(t, int64(1), got["subscribe"])
