@@ -75,7 +75,7 @@ func requireWithin(t *testing.T, p pendingLock, began time.Time, grants int) {
 // wherever it stands.
 func TestDeadInLine(t *testing.T) {
 	redistest.Parallel(t)
-	for dead := range 9 {
+	for _, dead := range []int{0, 1, 2, 8} {
 		redistest.RunVirtual(t, fmt.Sprint(dead, " killed, and one stopped"), func(t *testing.T) {
 			m := newDeadInLine(t)
 			for range dead {
@@ -89,7 +89,7 @@ func TestDeadInLine(t *testing.T) {
 			requireWithin(t, w, began, 1)
 		})
 	}
-	for _, stopped := range []int{2, 4, 5, 9} {
+	for _, stopped := range []int{2, 4, 9} {
 		redistest.RunVirtual(t, fmt.Sprint(stopped, " stopped"), func(t *testing.T) {
 			m := newDeadInLine(t)
 			for range stopped {

@@ -241,7 +241,7 @@ func TestLatchExpires(t *testing.T) {
 func TestLatchIsNeverEarly(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
 		b := newFixture(t)
-		const rounds = 300
+		const rounds = 60
 		other := newClient(t, b.rdb).CountDownLatch(b.name)
 		l := b.CountDownLatch(b.name)
 		for round := range rounds {

@@ -237,7 +237,7 @@ func TestLingerTokensRise(t *testing.T) {
 						t.Error(err)
 					}
 					if c == b.Client {
-						sleep(time.Millisecond)
+						sleep(20 * time.Millisecond)
 					} else {
 						sleep(1500 * time.Millisecond)
 					}

@@ -96,7 +96,7 @@ func TestReaderBesideRenewalsOfRedisson(t *testing.T) {
 					break
 				}
 				require.ErrorIs(t, err, rlock.ErrNotAcquired)
-				sleep(10 * time.Millisecond)
+				sleep(30 * time.Millisecond)
 			}
 			select {
 			case <-section.Done():

@@ -171,11 +171,11 @@ func TestSemaphoreForgetsNobody(t *testing.T) {
 				o.HandOff.Most = most[i%2]
 				all[i] = newClient(t, b.rdb, o).Semaphore(b.name)
 			}
-			for round := range 50 {
+			for round := range 10 {
 				ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 				var under sync.WaitGroup
 				wanted := int64(0)
-				for range 1 + rand.N([]int{12, 200}[round%2]) {
+				for range 1 + rand.N([]int{12, 80}[round%2]) {
 					s, want := all[rand.N(len(all))], 1+rand.Int64N(3)
 					if rand.N(4) == 0 {
 						under.Go(func() {

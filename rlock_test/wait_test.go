@@ -121,7 +121,7 @@ func cancelledWaitsLeaveNothing(t *testing.T) {
 		"cluster": func() rueidis.Client { return redistest.StartCluster(t, 3, 0).Client(t) },
 	} {
 		t.Run(deployment, func(t *testing.T) {
-			const names = 10_000
+			const names = 2_000
 			rdb := start()
 			c := newClient(t, rdb)
 			name := func(i int) string { return fmt.Sprintf("cancelled:%d", i) }
