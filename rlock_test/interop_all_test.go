@@ -23,13 +23,10 @@ import (
 
 // All beside getMultiLock and beside holders of single locks, in each setting.
 func TestInteropAll(t *testing.T) {
-	for _, s := range settings(t) {
-		t.Run(s.String(), func(t *testing.T) {
-			w := newWorld(t, s)
-			t.Run("opposite orders", w.allInOppositeOrders)
-			t.Run("wake-up", w.allWakesAndIsWoken)
-		})
-	}
+	inEach(t, settings(t), func(t *testing.T, w *world) {
+		t.Run("opposite orders", w.allInOppositeOrders)
+		t.Run("wake-up", w.allWakesAndIsWoken)
+	})
 }
 
 // multi is the name of a MultiLock.
@@ -47,7 +44,8 @@ func multi(names ...string) string {
 // Goroutines that take All of two locks, and threads that take a MultiLock of them in the opposite order, exclude each other, and
 // holders of one of them. Both sides get in all the time.
 func (w *world) allInOppositeOrders(t *testing.T) {
-	const long = 8 * time.Second
+	alone(t)
+	const long = 5 * time.Second
 	names := []string{redistest.Name(t) + ":a", redistest.Name(t) + ":b"}
 	both, one := filepath.Join(t.TempDir(), "both"), filepath.Join(t.TempDir(), "one")
 	for _, file := range []string{both, one} {
@@ -104,6 +102,7 @@ func (w *world) allInOppositeOrders(t *testing.T) {
 
 // A MultiLock wakes All and the other way round, and so does the holder of one lock.
 func (w *world) allWakesAndIsWoken(t *testing.T) {
+	alone(t)
 	var took []time.Duration
 	for i := range 40 {
 		for _, javaHolds := range []bool{true, false} {

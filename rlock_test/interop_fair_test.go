@@ -4,11 +4,8 @@ package rlock_test
 
 import (
 	"context"
-	"net/url"
 	"os"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"testing"
 	"time"
 
@@ -20,77 +17,39 @@ import (
 
 // TestInteropFair is TestInterop for fair locks, whose queue both sides share.
 func TestInteropFair(t *testing.T) {
-	for _, s := range settings(t) {
-		t.Run(s.String(), func(t *testing.T) {
-			w := &fairWorld{newWorld(t, s)}
-			t.Run("exclusion", w.fairExclusion)
-			w.bothWays(t, "wake-up", w.fairWakeUp)
-			w.bothWays(t, "order", w.fairOrder)
-			w.bothWays(t, "give-up", w.fairGiveUp)
-			w.bothWays(t, "names", w.fairNames)
-			w.quickly(t, "forced by the same side", w.forcedByHolder)
-			w.quickly(t, "forced by the other side", w.forcedByStranger)
-			t.Run("leases", func(t *testing.T) {
-				w.quickly(t, "watchdog", together(w.watchdog))
-				t.Run("asked", w.asked)
-				w.quickly(t, "holder killed", together(w.holderKilled))
-				w.quickly(t, "waiter killed", together(w.waiterKilled))
-				if s.version == os.Getenv("REDISSON_NEWEST") { // the others sleep on when they are told: docs/redisson.md
-					t.Run("waiter killed before one of its own side", w.javaKilledBeforeJava)
-					t.Run("tryLock in seconds", w.inSeconds)
-				}
-			})
+	inEach(t, settings(t), func(t *testing.T, all *world) {
+		w := &fairWorld{all}
+		t.Run("exclusion", w.fairExclusion)
+		w.bothWays(t, "wake-up", w.fairWakeUp)
+		w.bothWays(t, "order", w.fairOrder)
+		w.bothWays(t, "give-up", w.fairGiveUp)
+		w.bothWays(t, "names", w.fairNames)
+		w.quickly(t, "forced by the same side", w.forcedByHolder)
+		w.quickly(t, "forced by the other side", w.forcedByStranger)
+		t.Run("leases", func(t *testing.T) {
+			w.quickly(t, "watchdog", together(w.watchdog))
+			t.Run("asked", w.asked)
+			w.quickly(t, "holder killed", together(w.holderKilled))
+			w.quickly(t, "waiter killed", together(w.waiterKilled))
+			if w.version == os.Getenv("REDISSON_NEWEST") { // the others sleep on when they are told: docs/redisson.md
+				t.Run("waiter killed before one of its own side", w.javaKilledBeforeJava)
+				t.Run("tryLock in seconds", w.inSeconds)
+			}
 		})
-	}
+	})
 }
 
-// Two processes of each side, with two threads each, in and out of one lock.
+// Both sides get their turns.
 func (w *fairWorld) fairExclusion(t *testing.T) {
-	const (
-		processes = 2
-		threads   = 2
-		long      = 5 * time.Second
-	)
 	name := redistest.Name(t)
-	file := filepath.Join(t.TempDir(), "counter")
-	require.NoError(t, os.WriteFile(file, []byte("0"), 0o600))
-	var goes [processes]*goProcess
-	var java [processes]*redisson
-	for i := range processes {
-		goes[i] = w.startGo(t, goJob{Name: name, Fair: true, File: file, Threads: threads, For: long})
-		java[i] = w.startJava(t, 30*time.Second)
-	}
-	var replies []<-chan reply
-	for i := range processes {
-		goes[i].begin(t)
-		for thread := range threads {
-			replies = append(replies, java[i].send(t, strconv.Itoa(thread), "hammer", codedFair(name), url.QueryEscape(file), ms(long)))
-		}
-	}
-	var inJava, inGo int64
-	for i, ch := range replies {
-		r := java[i/threads].await(t, ch)
-		require.NoError(t, r.err)
-		n, err := strconv.ParseInt(r.value, 10, 64)
-		require.NoError(t, err)
-		inJava += n
-	}
-	for _, p := range goes {
-		n, err := strconv.ParseInt(p.expect(t, "sections", time.Minute), 10, 64)
-		require.NoError(t, err)
-		inGo += n
-		p.end(t)
-	}
-	got, err := readNumber(file)
-	require.NoError(t, err)
-	t.Logf("%d sections in Go, %d in Java, %d in the file", inGo, inJava, got)
-	require.Equal(t, inJava+inGo, got, "an addition was lost")
-	require.Greater(t, inJava, inGo/3, "both sides get their turns")
-	require.Greater(t, inGo, inJava/3, "both sides get their turns")
+	inGo, inJava := w.exclude(t, goJob{Name: name, Fair: true}, codedFair(name))
+	require.Greater(t, inJava, inGo/3)
+	require.Greater(t, inGo, inJava/3)
 	w.requireNothingLeft(t, name)
 }
 
 func (w *fairWorld) fairWakeUp(t *testing.T, s sides) {
+	alone(t)
 	const warmUp, rounds = 30, 100
 	holder, waiter, name := s.holder(), s.waiter(), redistest.Name(t)
 	var took []time.Duration

@@ -25,8 +25,8 @@ import (
 // redisson/src/main/java/interop/Peer.java.
 type redisson struct {
 	process *os.Process
-	ready   string // the value of the first reply
-	uuid    string // of a Redisson
+	first   <-chan reply
+	uuid    string // the value of the first reply: in Java, the Redisson's
 	in      io.WriteCloser
 	threads atomic.Int64
 	gone    chan struct{} // closed when the process has ended and its output was read
@@ -52,6 +52,14 @@ const makeInterop = "`make interop` builds it, and installs what that needs"
 // startJava runs a Redisson of the setting's version. It ends with the test's clean-up or with this process.
 func (w *world) startJava(t testing.TB, watchdog time.Duration) *redisson {
 	t.Helper()
+	r := w.launchJava(t, watchdog)
+	r.connected(t)
+	return r
+}
+
+// launchJava is startJava for several side by side: connected waits for each.
+func (w *world) launchJava(t testing.TB, watchdog time.Duration) *redisson {
+	t.Helper()
 	jar := filepath.Join("redisson", "target", w.version, "peer.jar")
 	if _, err := os.Stat(jar); err != nil {
 		t.Fatalf("%v: %s", err, makeInterop)
@@ -60,13 +68,18 @@ func (w *world) startJava(t testing.TB, watchdog time.Duration) *redisson {
 	if w.cluster {
 		args = append(args, "--mode=cluster")
 	}
-	r := startPeer(t, "Redisson "+w.version, exec.Command("java", append(args, w.addrs...)...))
-	r.uuid = r.ready
-	return r
+	return launchPeer(t, "Redisson "+w.version, exec.Command("java", append(args, w.addrs...)...))
 }
 
 // startPeer runs a program that speaks the protocol. It ends with the test's clean-up or with this process.
 func startPeer(t testing.TB, what string, cmd *exec.Cmd) *redisson {
+	t.Helper()
+	r := launchPeer(t, what, cmd)
+	r.connected(t)
+	return r
+}
+
+func launchPeer(t testing.TB, what string, cmd *exec.Cmd) *redisson {
 	t.Helper()
 	in, err := cmd.StdinPipe()
 	require.NoError(t, err)
@@ -77,11 +90,11 @@ func startPeer(t testing.TB, what string, cmd *exec.Cmd) *redisson {
 	if err := cmd.Start(); err != nil {
 		t.Fatalf("%v: %s", err, makeInterop)
 	}
-	ready := make(chan reply, 1)
+	first := make(chan reply, 1)
 	r := &redisson{
-		process: cmd.Process, in: in,
+		process: cmd.Process, in: in, first: first,
 		gone: make(chan struct{}),
-		open: map[string]chan reply{"ready": ready},
+		open: map[string]chan reply{"ready": first},
 	}
 	go func() { // ends with the process, which the clean-up ends
 		defer close(r.gone)
@@ -99,10 +112,15 @@ func startPeer(t testing.TB, what string, cmd *exec.Cmd) *redisson {
 			t.Logf("%s said on stderr:\n%s", what, log.String())
 		}
 	})
-	first := r.await(t, ready)
-	require.NoError(t, first.err, "connect")
-	r.ready = first.value
 	return r
+}
+
+// connected waits for the first reply.
+func (r *redisson) connected(t testing.TB) {
+	t.Helper()
+	first := r.await(t, r.first)
+	require.NoError(t, first.err, "connect")
+	r.uuid = first.value
 }
 
 // kill is kill -9.

@@ -18,25 +18,22 @@ import (
 
 // TestInteropLatch checks docs/redisson.md: both sides share one latch.
 func TestInteropLatch(t *testing.T) {
-	for _, s := range settings(t) {
-		t.Run(s.String(), func(t *testing.T) {
-			w := newWorld(t, s)
-			for _, side := range []struct {
-				way      string
-				one, two latchSide
-			}{
-				{"Go and Java", goLatch{w.watch.Client}, javaLatch{w.java.thread()}},
-				{"Java and Go", javaLatch{w.java.thread()}, goLatch{w.watch.Client}},
-			} {
-				t.Run(side.way+"/count", func(t *testing.T) { w.latchCount(t, side.one, side.two) })
-				t.Run(side.way+"/wait", func(t *testing.T) { w.latchWait(t, side.one, side.two) })
-				t.Run(side.way+"/wake-up", func(t *testing.T) { w.latchWakeUp(t, side.one, side.two) })
-				t.Run(side.way+"/delete", func(t *testing.T) { w.latchDelete(t, side.one, side.two) })
-			}
-			t.Run("both count down at once", w.latchHerd)
-			t.Run("names", w.latchNames)
-		})
-	}
+	inEach(t, settings(t), func(t *testing.T, w *world) {
+		for _, side := range []struct {
+			way      string
+			one, two latchSide
+		}{
+			{"Go and Java", goLatch{w.watch.Client}, javaLatch{w.java.thread()}},
+			{"Java and Go", javaLatch{w.java.thread()}, goLatch{w.watch.Client}},
+		} {
+			t.Run(side.way+"/count", func(t *testing.T) { w.latchCount(t, side.one, side.two) })
+			t.Run(side.way+"/wait", func(t *testing.T) { w.latchWait(t, side.one, side.two) })
+			t.Run(side.way+"/wake-up", func(t *testing.T) { w.latchWakeUp(t, side.one, side.two) })
+			t.Run(side.way+"/delete", func(t *testing.T) { w.latchDelete(t, side.one, side.two) })
+		}
+		t.Run("both count down at once", w.latchHerd)
+		t.Run("names", w.latchNames)
+	})
 }
 
 // latchSide uses latches from Go or from Java.
@@ -153,6 +150,7 @@ func (w *world) latchWait(t *testing.T, waiter, other latchSide) {
 }
 
 func (w *world) latchWakeUp(t *testing.T, waiter, other latchSide) {
+	alone(t)
 	const warmUp, rounds = 10, 40
 	name := redistest.Name(t)
 	var took []time.Duration

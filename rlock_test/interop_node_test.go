@@ -20,6 +20,7 @@ import (
 
 // TestInteropNodeRedisson proves what docs/beside-other-libraries.md says of node-redisson.
 func TestInteropNodeRedisson(t *testing.T) {
+	t.Parallel()
 	newest := settings(t)[0]
 	w := newGoWorld(t, newest)
 	numbers, uuids, quick := w.startNode(t), w.startNode(t, "--ids=uuid"), w.startNode(t, "--ids=uuid", "--watchdog="+ms(shortLease))
@@ -43,6 +44,7 @@ func TestInteropNodeRedisson(t *testing.T) {
 	t.Run("forced", func(t *testing.T) { both(t, w.waysInNode(quick), w.forcedByStranger) })
 	t.Run("exclusion", w.nodeExclusion)
 	t.Run("leases", func(t *testing.T) {
+		t.Parallel()
 		t.Run("renewed", func(t *testing.T) { both(t, w.waysInNode(quick), together(w.watchdog)) })
 		t.Run("fixed", func(t *testing.T) { both(t, w.waysInNode(quick), together(w.fixedLease)) })
 		t.Run("killed", w.nodeIsKilled)
@@ -52,6 +54,7 @@ func TestInteropNodeRedisson(t *testing.T) {
 	t.Run("braces at the end", func(t *testing.T) { nodeUnheard(t, newest, "order:{42}", "--events=pubsub") })
 	t.Run("streams", func(t *testing.T) { nodeUnheard(t, newest, "order:42", "--events=streams") })
 	t.Run("cluster", func(t *testing.T) {
+		t.Parallel()
 		w := newGoWorld(t, setting{cluster: true, plain: true, version: newest.version})
 		both(t, w.waysInNode(w.startNode(t)), w.nodeWakeUp)
 	})
@@ -160,6 +163,7 @@ func (w *world) nodeReentry(t *testing.T, s sides) {
 // A process of each side and of each form of id, in and out of one lock. Node has one waiter in each process: with two, the first that
 // wakes ends the subscription of the other.
 func (w *world) nodeExclusion(t *testing.T) {
+	alone(t)
 	const long = 3 * time.Second
 	name := redistest.Name(t)
 	file := filepath.Join(t.TempDir(), "counter")
@@ -230,6 +234,7 @@ func (w *world) nodeGivesUp(t *testing.T) {
 
 // Neither side's message reaches the other: a waiter sleeps on beside a free lock, until the lease ends that it saw.
 func nodeUnheard(t *testing.T, at setting, name, arg string) {
+	t.Parallel()
 	for i, way := range []string{"Go holds", "Node holds"} {
 		t.Run(way, func(t *testing.T) {
 			t.Parallel()

@@ -5,6 +5,7 @@ package rlock_test
 import (
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -18,38 +19,56 @@ import (
 // TestInterop proves what docs/redisson.md promises: this library and the real Redisson, on one
 // Redis, exclude, wake and respect each other. `make interop` builds what it needs and runs it.
 //
-// Tests that measure time (wake-ups, the cost of waiting) run alone; those that only let it pass run together.
+// All settings are tried side by side, since most tests only let time pass. Those that measure it are alone.
 func TestInterop(t *testing.T) {
-	for _, s := range settings(t) {
+	inEach(t, settings(t), func(t *testing.T, w *world) {
+		t.Run("exclusion", w.exclusion)
+		w.bothWays(t, "wake-up", w.wakeUp)
+		t.Run("no polling", w.noPolling)
+		w.bothWays(t, "queue", w.queue)
+		w.bothWays(t, "names", w.names)
+		w.bothWays(t, "re-entry", w.reentry)
+		if w.fenced {
+			t.Run("fencing", w.fencing)
+			t.Run("fencing, kept and taken along", w.fencedAlong)
+		}
+		if w.cluster {
+			t.Run("odd braces", w.oddBraces)
+		}
+		t.Run("shortest hold", w.shortestHold)
+		t.Run("kept", w.kept)
+		t.Run("taken along", w.takenAlong)
+		w.quickly(t, "forced by the same side", w.forcedByHolder)
+		w.quickly(t, "forced by the other side", w.forcedByStranger)
+		t.Run("leases", func(t *testing.T) {
+			w.quickly(t, "watchdog", together(w.watchdog))
+			w.quickly(t, "fixed lease", together(w.fixedLease))
+			t.Run("asked", w.asked)
+			t.Run("Go is killed", w.goIsKilled)
+			t.Run("Java is killed", w.javaIsKilled)
+		})
+	})
+}
+
+// inEach runs a test in several settings at once.
+func inEach(t *testing.T, all []setting, test func(t *testing.T, w *world)) {
+	t.Helper()
+	for _, s := range all {
 		t.Run(s.String(), func(t *testing.T) {
-			w := newWorld(t, s)
-			t.Run("exclusion", w.exclusion)
-			w.bothWays(t, "wake-up", w.wakeUp)
-			t.Run("no polling", w.noPolling)
-			w.bothWays(t, "queue", w.queue)
-			w.bothWays(t, "names", w.names)
-			w.bothWays(t, "re-entry", w.reentry)
-			if s.fenced {
-				t.Run("fencing", w.fencing)
-				t.Run("fencing, kept and taken along", w.fencedAlong)
-			}
-			if s.cluster {
-				t.Run("odd braces", w.oddBraces)
-			}
-			t.Run("shortest hold", w.shortestHold)
-			t.Run("kept", w.kept)
-			t.Run("taken along", w.takenAlong)
-			w.quickly(t, "forced by the same side", w.forcedByHolder)
-			w.quickly(t, "forced by the other side", w.forcedByStranger)
-			t.Run("leases", func(t *testing.T) {
-				w.quickly(t, "watchdog", together(w.watchdog))
-				w.quickly(t, "fixed lease", together(w.fixedLease))
-				t.Run("asked", w.asked)
-				t.Run("Go is killed", w.goIsKilled)
-				t.Run("Java is killed", w.javaIsKilled)
-			})
+			t.Parallel()
+			test(t, newWorld(t, s))
 		})
 	}
+}
+
+// machine is locked by a test that measures time, or keeps the machine busy.
+var machine sync.Mutex
+
+// alone makes the rest of a test wait for others of that kind, and them for it.
+func alone(t *testing.T) {
+	t.Helper()
+	machine.Lock()
+	t.Cleanup(machine.Unlock)
 }
 
 // setting is a kind of deployment and a version of Redisson.
@@ -114,8 +133,10 @@ type world struct {
 func newWorld(t *testing.T, s setting) *world {
 	t.Helper()
 	w := newGoWorld(t, s)
-	w.java = w.startJava(t, rlock.DefaultWatchdogTimeout)
-	w.quickJava = w.startJava(t, shortLease)
+	w.java = w.launchJava(t, rlock.DefaultWatchdogTimeout)
+	w.quickJava = w.launchJava(t, shortLease)
+	w.java.connected(t)
+	w.quickJava.connected(t)
 	return w
 }
 

@@ -23,30 +23,29 @@ import (
 
 // TestInteropReadWrite is TestInterop for read/write locks.
 func TestInteropReadWrite(t *testing.T) {
-	for _, s := range settings(t) {
-		t.Run(s.String(), func(t *testing.T) {
-			w := rwWorld{newWorld(t, s)}
-			t.Run("exclusion", w.exclusion)
-			t.Run("wake-up", w.wakeUp)
-			t.Run("names", w.names)
-			t.Run("downgrade", w.downgrade)
-			t.Run("forced", w.forced)
-			t.Run("taken along", w.alongWrite)
-			t.Run("leases", func(t *testing.T) {
-				t.Run("watchdog", w.watchdog)
-				t.Run("asked", w.asked)
-				t.Run("expiry", w.expiry)
-				t.Run("Java is killed", w.javaIsKilled)
-				t.Run("Go is killed", w.goIsKilled)
-				t.Run("Go lasts longer than Java", w.goLastsLonger)
-				t.Run("the longest leaves", w.longestLeaves)
-			})
+	inEach(t, settings(t), func(t *testing.T, all *world) {
+		w := rwWorld{all}
+		t.Run("exclusion", w.exclusion)
+		t.Run("wake-up", w.wakeUp)
+		t.Run("names", w.names)
+		t.Run("downgrade", w.downgrade)
+		t.Run("forced", w.forced)
+		t.Run("taken along", w.alongWrite)
+		t.Run("leases", func(t *testing.T) {
+			t.Run("watchdog", w.watchdog)
+			t.Run("asked", w.asked)
+			t.Run("expiry", w.expiry)
+			t.Run("Java is killed", w.javaIsKilled)
+			t.Run("Go is killed", w.goIsKilled)
+			t.Run("Go lasts longer than Java", w.goLastsLonger)
+			t.Run("the longest leaves", w.longestLeaves)
 		})
-	}
+	})
 }
 
 // Writers of both sides add to a number, and readers of both see that it stays as it is while they look.
 func (w rwWorld) exclusion(t *testing.T) {
+	alone(t)
 	const long = 5 * time.Second
 	name := redistest.Name(t)
 	file := filepath.Join(t.TempDir(), "counter")
@@ -113,6 +112,7 @@ func (w rwWorld) wakeUp(t *testing.T) {
 	for way, who := range w.ways() {
 		for _, s := range [][2]string{{"write", "read"}, {"read", "write"}, {"write", "write"}} {
 			t.Run(way+" to "+s[0]+", the other waits to "+s[1], func(t *testing.T) {
+				alone(t)
 				holder, waiter := who[0](), who[1]()
 				name := redistest.Name(t)
 				var took []time.Duration

@@ -19,23 +19,20 @@ import (
 
 // TestInteropSemaphore checks docs/redisson.md: both sides share the same permits.
 func TestInteropSemaphore(t *testing.T) {
-	for _, s := range settings(t) {
-		t.Run(s.String(), func(t *testing.T) {
-			w := newWorld(t, s)
-			for _, side := range []struct {
-				way      string
-				one, two semaphoreSide
-			}{
-				{"Go and Java", goSemaphore{w.watch.Client}, javaSemaphore{w.java.thread()}},
-				{"Java and Go", javaSemaphore{w.java.thread()}, goSemaphore{w.watch.Client}},
-			} {
-				t.Run(side.way+"/count", func(t *testing.T) { w.semaphoreCount(t, side.one, side.two) })
-				t.Run(side.way+"/wait", func(t *testing.T) { w.semaphoreWait(t, side.one, side.two) })
-			}
-			t.Run("both wait", w.semaphoreBothWait)
-			t.Run("herd", w.semaphoreHerd)
-		})
-	}
+	inEach(t, settings(t), func(t *testing.T, w *world) {
+		for _, side := range []struct {
+			way      string
+			one, two semaphoreSide
+		}{
+			{"Go and Java", goSemaphore{w.watch.Client}, javaSemaphore{w.java.thread()}},
+			{"Java and Go", javaSemaphore{w.java.thread()}, goSemaphore{w.watch.Client}},
+		} {
+			t.Run(side.way+"/count", func(t *testing.T) { w.semaphoreCount(t, side.one, side.two) })
+			t.Run(side.way+"/wait", func(t *testing.T) { w.semaphoreWait(t, side.one, side.two) })
+		}
+		t.Run("both wait", w.semaphoreBothWait)
+		t.Run("herd", w.semaphoreHerd)
+	})
 }
 
 // semaphoreSide uses semaphores from Go or from Java.
@@ -142,6 +139,7 @@ func (w *world) semaphoreCount(t *testing.T, one, two semaphoreSide) {
 
 // One waits, the other gives back.
 func (w *world) semaphoreWait(t *testing.T, waiter, other semaphoreSide) {
+	alone(t)
 	const warmUp, rounds = 10, 40
 	name := redistest.Name(t)
 	require.True(t, other.set(t, name, 0))
@@ -180,6 +178,7 @@ func (w *world) semaphoreBothWait(t *testing.T) {
 
 // Two processes of Java and two of Go, with four threads each, want three of five permits, or one. In the end all are back.
 func (w *world) semaphoreHerd(t *testing.T) {
+	alone(t)
 	const n, long = 5, 5 * time.Second
 	name := redistest.Name(t)
 	watch := goSemaphore{w.watch.Client}

@@ -20,56 +20,67 @@ import (
 	"github.com/go-rlock/rlock/internal/redistest"
 )
 
-// Two processes of each side, with two threads each, lock and unlock one lock for 20 s.
 func (w *world) exclusion(t *testing.T) {
+	name := redistest.Name(t)
+	inGo, inJava := w.exclude(t, goJob{Name: name}, url.QueryEscape(name))
+	require.Positive(t, inGo)
+	require.Positive(t, inJava)
+	require.False(t, w.watch.exists(t, name))
+}
+
+// exclude lets two processes of each side, with two threads each, lock and unlock one lock for 5 s.
+func (w *world) exclude(t *testing.T, job goJob, word string) (inGo, inJava int64) {
+	t.Helper()
 	const (
 		processes = 2 // of each side
 		threads   = 2 // in each process
-		long      = 20 * time.Second
+		long      = 5 * time.Second
 	)
-	name := redistest.Name(t)
-	file := filepath.Join(t.TempDir(), "counter")
-	require.NoError(t, os.WriteFile(file, []byte("0"), 0o600))
+	job.File, job.Threads, job.For = filepath.Join(t.TempDir(), "counter"), threads, long
+	require.NoError(t, os.WriteFile(job.File, []byte("0"), 0o600))
 
 	var goes [processes]*goProcess
 	var java [processes]*redisson
-	for i := range processes {
-		goes[i] = w.startGo(t, goJob{Name: name, File: file, Threads: threads, For: long})
-		java[i] = w.startJava(t, 30*time.Second)
+	for i := range java {
+		java[i] = w.launchJava(t, 30*time.Second)
 	}
+	for i := range goes {
+		goes[i] = w.startGo(t, job)
+	}
+	for _, r := range java {
+		r.connected(t)
+	}
+	alone(t)
 	var replies []<-chan reply
 	for i := range processes {
 		goes[i].begin(t)
 		for thread := range threads {
-			replies = append(replies, java[i].send(t, strconv.Itoa(thread), "hammer", url.QueryEscape(name),
-				url.QueryEscape(file), ms(long)))
+			replies = append(replies, java[i].send(t, strconv.Itoa(thread), "hammer", word, url.QueryEscape(job.File), ms(long)))
 		}
 	}
-	var inJava, inGo int64
 	for i, ch := range replies {
 		r := java[i/threads].await(t, ch)
 		require.NoError(t, r.err)
 		n, err := strconv.ParseInt(r.value, 10, 64)
 		require.NoError(t, err)
-		require.Positive(t, n)
 		inJava += n
 	}
 	for _, p := range goes {
 		n, err := strconv.ParseInt(p.expect(t, "sections", time.Minute), 10, 64)
 		require.NoError(t, err)
-		require.Positive(t, n)
 		inGo += n
 		p.end(t)
 	}
-	got, err := readNumber(file)
+	got, err := readNumber(job.File)
 	require.NoError(t, err)
-	require.Equal(t, inJava+inGo, got, "an addition was lost")
-	require.False(t, w.watch.exists(t, name))
 	t.Logf("%d sections in Go, %d in Java, %d in the file", inGo, inJava, got)
+	require.Equal(t, inJava+inGo, got, "an addition was lost")
+	return inGo, inJava
 }
 
 // Measured from the call of unlock on one side to the return of lock on the other.
 func (w *world) wakeUp(t *testing.T, s sides) {
+	alone(t)
 	const warmUp, rounds = 50, 200
 	holder, waiter := s.holder(), s.waiter()
 	var names [8]string // on a cluster: some for each node
