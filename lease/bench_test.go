@@ -141,7 +141,7 @@ func TestMemory(t *testing.T) {
 	if size := unsafe.Sizeof(Lease{}); size > 160 {
 		t.Errorf("a Lease is %d bytes", size)
 	}
-	const n = 100_000
+	const n = 20_000
 	heapInUse := func() uint64 {
 		runtime.GC()
 		runtime.GC()

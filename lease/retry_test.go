@@ -114,7 +114,7 @@ func TestRecoveryAfterOutage(t *testing.T) {
 					time.Sleep(50 * time.Millisecond)
 					return all(Renewed, len(q.items)), nil
 				}
-				hs := make([]*hold, 10_000)
+				hs := make([]*hold, 5000)
 				until := time.Now().Add(watchdog)
 				for i := range hs {
 					hs[i] = newHold(i)
