@@ -185,11 +185,11 @@ func TestTryLockLeavesNothingInTheLine(t *testing.T) {
 	eachKind(t, func(t *testing.T, lock func(*rlock.Client, string) rlock.Locker) {
 		locks := New(t)
 		a, b, c := keepsOut(t, lock)(locks.Client, "x"), lock(locks.Elsewhere(), "x"), lock(locks.Elsewhere(), "x")
-		for i := range 50 {
+		for i := range 20 {
 			_, unlock, err := a.Lock(t.Context())
 			require.NoError(t, err)
 			began := time.Now()
-			wait := time.Duration(i+1) * 10 * time.Millisecond
+			wait := time.Duration(i+1) * 25 * time.Millisecond
 			_, _, err = b.TryLock(t.Context(), wait)
 			require.ErrorIs(t, err, rlock.ErrNotAcquired)
 			require.Equal(t, wait, time.Since(began))

@@ -27,7 +27,7 @@ func TestCountDownElsewhere(t *testing.T) {
 		require.True(t, set)
 		waits := await(t.Context(), l)
 		c.CountDownElsewhere("parts")
-		time.Sleep(time.Hour)
+		time.Sleep(10 * time.Minute)
 		require.Empty(t, waits)
 		c.CountDownElsewhere("parts")
 		require.NoError(t, <-waits)
@@ -125,7 +125,7 @@ func TestHoldPermitsElsewhere(t *testing.T) {
 		release := c.HoldPermitsElsewhere("gpus", 2)
 		got := make(chan error, 1)
 		go func() { got <- s.Acquire(t.Context(), 1) }() // ends with the permits
-		time.Sleep(time.Hour)
+		time.Sleep(10 * time.Minute)
 		require.Empty(t, got)
 		release()
 		release()

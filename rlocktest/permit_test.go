@@ -65,7 +65,7 @@ func TestHoldExpiringPermitsElsewhere(t *testing.T) {
 			_, p, _ := s.Acquire(t.Context())
 			waits <- p
 		}()
-		time.Sleep(time.Hour)
+		time.Sleep(10 * time.Minute)
 		synctest.Wait()
 		require.Empty(t, waits, "they are renewed")
 		require.NoError(t, other.Release())

@@ -28,8 +28,8 @@ func (c *Client) passing(of func(i int) *rlock.Client, kind func(*rlock.Client, 
 					c.t.Errorf("%v: %v at first", d, left)
 				}
 				time.Sleep(2 * time.Second) // if it was granted, its first renewal is over
-				for range 50 {
-					time.Sleep(d / 25)
+				for range 20 {
+					time.Sleep(d / 10)
 					if left := c.left("x"); left > d || left < d/2 {
 						c.t.Errorf("%v: %v later", d, left)
 					}

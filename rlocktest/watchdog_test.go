@@ -63,7 +63,7 @@ func (c *Client) requireRenewed(key string, d time.Duration) {
 	const periods = 9
 	renewals, last := 0, c.left(key)
 	for began := time.Now(); time.Since(began) < periods*d/3; {
-		time.Sleep(d / 100)
+		time.Sleep(d / 25)
 		left := c.left(key)
 		require.LessOrEqual(c.t, left, d)
 		require.Greater(c.t, left, d*58/100)
@@ -114,7 +114,7 @@ func TestWatchdogOfAHandle(t *testing.T) {
 // After a crash others wait for the crashed handle's watchdog time, not for their own.
 func TestCrashWithAWatchdogOfTheHandle(t *testing.T) {
 	for name, k := range watched {
-		for _, d := range []time.Duration{500 * time.Millisecond, 5 * time.Second, 2 * time.Minute} {
+		for _, d := range []time.Duration{500 * time.Millisecond, 2 * time.Minute} {
 			t.Run(name+"/"+d.String(), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					locks := New(t)
@@ -132,7 +132,7 @@ func TestCrashWithAWatchdogOfTheHandle(t *testing.T) {
 							t.Error(err)
 						}
 					}()
-					time.Sleep(5 * d)
+					time.Sleep(2 * d)
 					require.Empty(t, in)
 					crashed := time.Now()
 					locks.Crash(elsewhere)
@@ -221,7 +221,7 @@ func TestWatchdogBesideOtherOptions(t *testing.T) {
 		locks := New(t)
 		ctx, unlock, err := locks.Mutex("x", rlock.WithWatchdog(d), rlock.WithGrace(time.Minute)).Lock(t.Context())
 		require.NoError(t, err)
-		time.Sleep(time.Hour)
+		time.Sleep(10 * time.Minute)
 		require.LessOrEqual(t, locks.left("x"), d+time.Minute)
 		require.Greater(t, locks.left("x"), d/2+time.Minute)
 		require.NoError(t, ctx.Err())

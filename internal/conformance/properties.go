@@ -41,7 +41,7 @@ var properties = []property{
 
 // G1, G4: many goroutines of both sides enter one after the other, and each gets in.
 func exclusion(t *testing.T, p *place, a, b rlock.Locker) {
-	const goroutines, rounds = 6, 8 // of each side
+	const goroutines, rounds = 4, 5 // of each side
 	var witness, in atomic.Int64
 	var wg sync.WaitGroup
 	for _, l := range []rlock.Locker{a, b} {

@@ -452,6 +452,9 @@ func (c *conversation) said() string {
 	for {
 		line, err := m.lines.ReadString('\n')
 		require.NoError(c.t, err)
+		if fromScript := strings.Contains(line, " lua] "); !fromScript && !strings.Contains(line, mark) {
+			continue // a call, with all of its script
+		}
 		words := quoted.FindAllString(line, -1)
 		for i := range words {
 			words[i], err = strconv.Unquote(words[i])
