@@ -338,7 +338,8 @@ func keyDeleted(t *testing.T, p *place, a, b rlock.Locker) {
 	free(t, a)
 }
 
-// ForceUnlock, where there is one, frees the lock, wakes the next waiter, and cancels the holder's ctx.
+// ForceUnlock, where there is one, frees the lock, wakes the next waiter, and cancels the holder's ctx. A waiter for a read/write lock lets
+// other libraries ask first.
 func forcedUnlock(t *testing.T, p *place, a, b rlock.Locker) {
 	ctx, unlock, err := a.Lock(p.ctx)
 	require.NoError(t, err)
@@ -350,7 +351,8 @@ func forcedUnlock(t *testing.T, p *place, a, b rlock.Locker) {
 	was, err := l.ForceUnlock(p.ctx)
 	require.NoError(t, err)
 	require.True(t, was)
-	got := waiter.get(t, p.soon)
+	const courtesy = 11 * time.Millisecond // the timer of 10 ms is rounded up
+	got := waiter.get(t, courtesy+p.soon)
 	require.NoError(t, got.err)
 	lost(t, ctx, a, unlock)
 	p.refused(p.ctx, t, a)
