@@ -112,8 +112,10 @@ func (t *topic) outsiderCame() {
 }
 
 // unlockedWithoutQueue handles an unlock where there is no queue in Redis. ours means that it is this library's. Then
-// listeners out of line, such as Redisson, go first, unless they have had more turns lately.
+// listeners out of line, such as Redisson, go first, unless they have had more turns lately, or one of ours that comes before nobody has
+// come instead: with neither queue nor courtesy, such as in a TryLock, it may come again and again.
 func (t *topic) unlockedWithoutQueue(ours bool) {
+	jumped := t.polite && t.before() == 0
 	if !t.own {
 		t.othersCame(t.first)
 		if ours || t.lead > 1 { // or none of those before this process has come while the outsiders had two turns
@@ -131,7 +133,7 @@ func (t *topic) unlockedWithoutQueue(ours bool) {
 		return
 	}
 	pause := time.Duration(0)
-	if t.lead <= 1 && t.mayStepAside() {
+	if t.lead <= 1 && !jumped && t.mayStepAside() {
 		t.othersFirst()
 		pause = t.hub.Aside
 	}
@@ -139,10 +141,11 @@ func (t *topic) unlockedWithoutQueue(ours bool) {
 	t.inOrder(pause)
 }
 
-// inOrder makes the first waiter ask after a pause, and after those who come before it.
+// inOrder makes the first waiter ask after a pause, and after those who come before it; at once if it wants a share, or has what others
+// wait for.
 func (t *topic) inOrder(pause time.Duration) {
 	pause += t.hub.Aside * time.Duration(min(t.before(), steps)) / steps
-	if w := t.first; w == nil || w.Shared || !t.asksIn(pause) {
+	if w := t.first; w == nil || w.Shared || w.Ahead || !t.asksIn(pause) {
 		t.wakeFirst()
 	}
 }

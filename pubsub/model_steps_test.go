@@ -157,9 +157,14 @@ func (m *model) messageComes() {
 	if t == nil || !subOf(t).confirmed {
 		return
 	}
-	text := []string{"0", "1", "1", "?", "00"}[m.rnd.IntN(5)]
+	text := []string{"0", "1", "1", "?", "00", "01", "3000"}[m.rnd.IntN(7)]
+	if m.shares && m.rnd.IntN(4) == 0 {
+		m.note("ending for all")
+		m.local, m.ended = 0, m.clock
+		m.hub.EndingForAll(m.q())
+	}
 	switch {
-	case text == "00" && m.shares:
+	case m.shares && (text == "00" || text == "3000"):
 		m.hub.message(m.ch, text)
 		return
 	case text == "00" && len(m.placed) > 0 && !m.each:

@@ -195,3 +195,37 @@ func TestAloneWakesOnce(t *testing.T) {
 		d.obey()
 	})
 }
+
+// Who asks without a courtesy, such as a TryLock, and comes again within each, delays the first waiter once.
+func TestOneCourtesyForThoseWithout(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d, w := newWriter(t)
+		d.outsiders() // so each courtesy is due
+		refusedIn(t, w, 0, "a")
+		for range 3 {
+			d.ours()
+			time.Sleep(moment / 2)
+			d.ours()
+			refusedIn(t, w, 0, "a")
+		}
+		w.Leave()
+		d.obey()
+	})
+}
+
+// Nobody else can get what a waiter ahead of all waits for, so it asks at once.
+func TestNoCourtesyAheadOfAll(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d, w := newWriter(t)
+		upgrade := &Waiter{Ahead: true}
+		require.False(t, d.hub.Join(upgrade, d.q()))
+		asksIn(t, upgrade, 0)
+		d.ours()
+		asksIn(t, upgrade, 0)
+		upgrade.Leave()
+		w.Leave()
+		d.obey()
+	})
+}
