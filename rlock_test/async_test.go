@@ -104,9 +104,6 @@ func (b fixture) awaitSubscribers(t testing.TB, name string, n int) {
 	}, strconv.Itoa(n)+" subscribers of "+channel)
 }
 
-// behind returns how many goroutines of the caller's test wait for another call of the same hold.
-func behind() int { return redistest.Started("engine.(*Spec).awaitCalls") }
-
 func protocol(resp2 bool) func(*rueidis.ClientOption) {
 	return func(o *rueidis.ClientOption) {
 		if resp2 {

@@ -177,7 +177,7 @@ func TestTheEndComesLast(t *testing.T) {
 		require.NoError(t, conn.Close())
 		require.Equal(t, 1, w.Conns(), "the server knows nothing of it")
 		w.Free()
-		time.Sleep(3 * time.Second)
+		<-time.After(3 * time.Second)
 		require.Equal(t, 0, w.Conns())
 	})
 }

@@ -29,7 +29,10 @@ func newMemory(w *world) (*memory, error) {
 	m := &memory{addr: w.NewAddress()}
 	m.way = memnet.New(memnet.Options{Serve: func(conn net.Conn) { m.redis.ServeConn(conn) }}) // while it is up
 	w.Serve(m.addr, m.way.Dial)
-	return m, m.start()
+	if err := m.start(); err != nil {
+		return nil, err
+	}
+	return m, nil
 }
 
 func (m *memory) start() error {

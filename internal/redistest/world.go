@@ -24,7 +24,7 @@ import (
 // A test that leaves a goroutine behind fails.
 func Virtual(t *testing.T, test func(t *testing.T)) {
 	t.Helper()
-	if _, real := reals.LoadAndDelete(t); real || realWorld {
+	if _, isReal := reals.LoadAndDelete(t); isReal || realWorld {
 		Parallel(t)
 		test(t)
 		return

@@ -42,7 +42,7 @@ func run(only *regexp.Regexp) error {
 			by = "NOT FOUND"
 			missed = append(missed, b.name)
 		}
-		fmt.Printf("%-70s %-60s %4.0f s\n", b.name, by, time.Since(began).Seconds())
+		fmt.Fprintf(os.Stdout, "%-70s %-60s %4.0f s\n", b.name, by, time.Since(began).Seconds())
 	}
 	if len(missed) > 0 {
 		return fmt.Errorf("seeded: no test finds: %s", strings.Join(missed, "; "))
