@@ -57,7 +57,7 @@ func (c crowd) run(t *testing.T, goroutines int, d time.Duration) {
 					for _, i := range which {
 						assert.EqualValues(t, 1, inside[i].Add(1), "goroutines inside %s", c.names[i])
 					}
-					sleep(time.Duration(random.IntN(200)) * time.Microsecond)
+					sleep(time.Duration(random.IntN(1000)) * time.Microsecond)
 					for _, i := range which {
 						inside[i].Add(-1)
 					}
@@ -91,58 +91,45 @@ func (c crowd) run(t *testing.T, goroutines int, d time.Duration) {
 
 // G1, G4, G5: exclusion, wake-ups and cleanup with two clients and 24 goroutines on one server.
 func TestAllUnderContention(t *testing.T) {
-	redistest.Parallel(t)
-	s := redistest.Start(t)
-	clients := []*rlock.Client{newClient(t, s.Client(t)), newClient(t, s.Client(t))}
-	crowd{
-		names: numbered("crowd", 5), clients: 2,
-		lock: func(client int, names []string) []rlock.Locker { return mutexes(clients[client], names...) },
-	}.run(t, 24, 3*time.Second)
-	fixture{rdb: s.Client(t)}.clear(t)
+	redistest.Virtual(t, func(t *testing.T) {
+		s := redistest.Start(t)
+		clients := []*rlock.Client{newClient(t, s.Client(t)), newClient(t, s.Client(t))}
+		crowd{
+			names: numbered("crowd", 5), clients: 2,
+			lock: func(client int, names []string) []rlock.Locker { return mutexes(clients[client], names...) },
+		}.run(t, 24, 20*time.Millisecond)
+		fixture{rdb: s.Client(t)}.clear(t)
+	})
 }
 
-// G1, G4 to G6: the same while the test keeps cutting the connections of both clients. Each cut waits for a number of replies
-// first; on a slow machine a cut by time alone could interrupt every retry of a call.
+// G1, G4 to G6: the same while the test keeps cutting the connections of both clients, one after the other, at random moments.
 func TestAllUnderContentionAndCuts(t *testing.T) {
-	redistest.Parallel(t)
-	const many = 60
-	s := redistest.Start(t)
-	var clients []*rlock.Client
-	var proxies []*redistest.Proxy
-	var replies [2]atomic.Int64 // of each client since the last cut
-	for i := range replies {
-		p := redistest.StartProxy(t, s.Addr())
-		p.OnReply(func([]string) redistest.Action {
-			replies[i].Add(1)
-			return redistest.Pass
-		})
-		proxies, clients = append(proxies, p), append(clients, newClient(t, redistest.Dial(t, p.Addr())))
-	}
-	stop, stopped := make(chan struct{}), make(chan struct{})
-	var cuts atomic.Int64
-	go func() { // ends after the crowd
-		defer close(stopped)
-		for {
-			select {
-			case <-stop:
-				return
-			case <-time.After(50 * time.Millisecond):
-				if i := cuts.Load() % 2; replies[i].Load() >= many {
-					replies[i].Store(0)
-					proxies[i].CutAll()
-					cuts.Add(1)
-				}
-			}
+	redistest.Virtual(t, func(t *testing.T) {
+		s := redistest.Start(t)
+		var clients []*rlock.Client
+		var proxies []*redistest.Proxy
+		for range 2 {
+			p := redistest.StartProxy(t, s.Addr())
+			p.Delay(100 * time.Microsecond)
+			proxies, clients = append(proxies, p), append(clients, newClient(t, redistest.Dial(t, p.Addr())))
 		}
-	}()
-	crowd{
-		names: numbered("crowd", 4), clients: 2, enough: func() bool { return cuts.Load() > 10 },
-		lock: func(client int, names []string) []rlock.Locker { return mutexes(clients[client], names...) },
-	}.run(t, 12, 3*time.Second)
-	close(stop)
-	<-stopped
-	require.Greater(t, cuts.Load(), int64(10))
-	fixture{rdb: s.Client(t)}.clear(t)
+		ctx, stop := context.WithCancel(context.Background())
+		var cuts atomic.Int64
+		stopped := async(func() error { // ends after the crowd
+			for ctx.Err() == nil {
+				sleep(5*time.Millisecond + rand.N(20*time.Millisecond))
+				proxies[cuts.Add(1)%2].CutAll()
+			}
+			return nil
+		})
+		crowd{
+			names: numbered("crowd", 4), clients: 2, enough: func() bool { return cuts.Load() > 10 },
+			lock: func(client int, names []string) []rlock.Locker { return mutexes(clients[client], names...) },
+		}.run(t, 12, 20*time.Millisecond)
+		stop()
+		require.NoError(t, <-stopped)
+		fixture{rdb: s.Client(t)}.clear(t)
+	})
 }
 
 // G1, G4, G5 on a cluster, where two of the names share a slot.
@@ -153,7 +140,7 @@ func TestAllUnderContentionOnACluster(t *testing.T) {
 	crowd{
 		names: []string{"a{1}", "b{1}", "c{2}", "d{3}", "e"}, clients: 2,
 		lock: func(client int, names []string) []rlock.Locker { return mutexes(clients[client], names...) },
-	}.run(t, 16, 3*time.Second)
+	}.run(t, 16, time.Second)
 	for _, node := range cl.Nodes() {
 		fixture{rdb: node.Client(t, redistest.Single)}.clear(t)
 	}
@@ -161,24 +148,25 @@ func TestAllUnderContentionOnACluster(t *testing.T) {
 
 // G1, G4, G5 with locks on two servers. Two processes lock them, each with its own Client for each server.
 func TestAllUnderContentionOnTwoServers(t *testing.T) {
-	redistest.Parallel(t)
-	servers := []*redistest.Server{redistest.Start(t), redistest.Start(t)}
-	var clients [2][2]*rlock.Client
-	for i := range clients {
-		for k, s := range servers {
-			clients[i][k] = newClient(t, s.Client(t))
+	redistest.Virtual(t, func(t *testing.T) {
+		servers := []*redistest.Server{redistest.Start(t), redistest.Start(t)}
+		var clients [2][2]*rlock.Client
+		for i := range clients {
+			for k, s := range servers {
+				clients[i][k] = newClient(t, s.Client(t))
+			}
 		}
-	}
-	names := numbered("crowd", 5)
-	crowd{names: names, clients: 2, lock: func(client int, some []string) (all []rlock.Locker) {
-		for _, name := range some {
-			all = append(all, clients[client][slices.Index(names, name)%2].Mutex(name))
+		names := numbered("crowd", 5)
+		crowd{names: names, clients: 2, lock: func(client int, some []string) (all []rlock.Locker) {
+			for _, name := range some {
+				all = append(all, clients[client][slices.Index(names, name)%2].Mutex(name))
+			}
+			return all
+		}}.run(t, 16, 20*time.Millisecond)
+		for _, s := range servers {
+			fixture{rdb: s.Client(t)}.clear(t)
 		}
-		return all
-	}}.run(t, 16, 3*time.Second)
-	for _, s := range servers {
-		fixture{rdb: s.Client(t)}.clear(t)
-	}
+	})
 }
 
 // All succeeds even if its locks are never free at the same moment. Goroutines of two processes queue for each of two locks, so

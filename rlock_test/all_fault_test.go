@@ -27,9 +27,7 @@ func newAllLeaver(t *testing.T, way func(*rueidis.ClientOption)) (*leavingCaller
 // G5, G6: the connection is cut before the reply to Lock, and again before the reply to unlock. The repeated calls count only once,
 // and no key is left.
 func TestAllRepliesLost(t *testing.T) {
-	redistest.Parallel(t)
-	bothWays(t, func(t *testing.T, way func(*rueidis.ClientOption)) {
-		redistest.Parallel(t)
+	inBothWays(t, func(t *testing.T, way func(*rueidis.ClientOption)) {
 		h, names, m := newAllLeaver(t, way)
 		h.proxy.OnReply(redistest.Nth(1, "EVALSHA", redistest.Cut))
 		_, unlock, err := m.Lock(context.Background())
@@ -49,21 +47,22 @@ func TestAllRepliesLost(t *testing.T) {
 
 // The reply to the unlock is lost while goroutines of this process and of another wait for the locks. Both waiters get their lock.
 func TestAllUnlockLostWithWaiters(t *testing.T) {
-	redistest.Parallel(t)
-	h, names, m := newAllLeaver(t, func(*rueidis.ClientOption) {})
-	_, unlock, err := m.Lock(context.Background())
-	require.NoError(t, err)
-	local := lockAsync(t, h.Mutex(names[0]))
-	remote := lockAsync(t, newClient(t, h.rdb).Mutex(names[1]))
-	for _, name := range names[:2] {
-		redistest.Eventually(t, testTimeout, func() bool { return h.exists(t, "rlock_queue:{"+name+"}") }, "the waiter is in the queue")
-	}
-	h.proxy.OnReply(redistest.Nth(1, "EVALSHA", redistest.Cut))
-	require.NoError(t, unlock())
-	for _, p := range []pendingLock{local, remote} {
-		p.getAndUnlock(t, 5*time.Second)
-	}
-	fixture{rdb: h.rdb}.clear(t)
+	redistest.Virtual(t, func(t *testing.T) {
+		h, names, m := newAllLeaver(t, func(*rueidis.ClientOption) {})
+		_, unlock, err := m.Lock(context.Background())
+		require.NoError(t, err)
+		local := lockAsync(t, h.Mutex(names[0]))
+		remote := lockAsync(t, newClient(t, h.rdb).Mutex(names[1]))
+		for _, name := range names[:2] {
+			redistest.Eventually(t, testTimeout, func() bool { return h.exists(t, "rlock_queue:{"+name+"}") }, "the waiter is in the queue")
+		}
+		h.proxy.OnReply(redistest.Nth(1, "EVALSHA", redistest.Cut))
+		require.NoError(t, unlock())
+		for _, p := range []pendingLock{local, remote} {
+			p.getAndUnlock(t, 5*time.Second)
+		}
+		fixture{rdb: h.rdb}.clear(t)
+	})
 }
 
 // G5: the caller cancels while its call is under way. Whether Redis answers later or never, all locks are released before their
@@ -75,8 +74,7 @@ func TestAllIsCancelledWhileItAsks(t *testing.T) {
 		"silence":  func(*leavingCallers) {},
 		"cut off":  func(h *leavingCallers) { h.proxy.CutAll() },
 	} {
-		t.Run(name, func(t *testing.T) {
-			redistest.Parallel(t)
+		redistest.RunVirtual(t, name, func(t *testing.T) {
 			h, names, m := newAllLeaver(t, func(*rueidis.ClientOption) {})
 			p := h.asks(t, m)
 			sleep(200 * time.Millisecond) // longer than Redis takes to answer
@@ -97,60 +95,62 @@ func TestAllIsCancelledWhileItAsks(t *testing.T) {
 // G9: Close while one All waits, another one asks a silent Redis, and a third one holds its locks. All of them end with ErrClosed,
 // and no key is left.
 func TestAllAndClose(t *testing.T) {
-	redistest.Parallel(t)
-	h, names, m := newAllLeaver(t, func(*rueidis.ClientOption) {})
-	other := newClient(t, h.rdb)
-	_, unlockOther, err := other.Mutex(names[0]).Lock(context.Background())
-	require.NoError(t, err)
-	waits := lockAsync(t, m)
-	fixture{rdb: h.rdb}.awaitSubscribers(t, names[0], 1)
-	held, unlock, err := rlock.All(mutexes(h.Client, "x", "y")...).Lock(context.Background())
-	require.NoError(t, err)
-	silent := numbered("silent", 50)
-	hold := redistest.Nth(1, "EVALSHA", redistest.Hold)
-	h.proxy.OnReply(func(cmd []string) redistest.Action {
-		if !slices.Contains(cmd, silent[0]) { // the waiter may try once more
-			return redistest.Pass
-		}
-		return hold(cmd)
+	redistest.Virtual(t, func(t *testing.T) {
+		h, names, m := newAllLeaver(t, func(*rueidis.ClientOption) {})
+		other := newClient(t, h.rdb)
+		_, unlockOther, err := other.Mutex(names[0]).Lock(context.Background())
+		require.NoError(t, err)
+		waits := lockAsync(t, m)
+		fixture{rdb: h.rdb}.awaitSubscribers(t, names[0], 1)
+		held, unlock, err := rlock.All(mutexes(h.Client, "x", "y")...).Lock(context.Background())
+		require.NoError(t, err)
+		silent := numbered("silent", 50)
+		hold := redistest.Nth(1, "EVALSHA", redistest.Hold)
+		h.proxy.OnReply(func(cmd []string) redistest.Action {
+			if !slices.Contains(cmd, silent[0]) { // the waiter may try once more
+				return redistest.Pass
+			}
+			return hold(cmd)
+		})
+		asks := lockAsync(t, rlock.All(mutexes(h.Client, silent...)...))
+		redistest.Eventually(t, 5*time.Second, func() bool { return h.proxy.Held() == 1 }, "the proxy holds the reply")
+		closed := async(func() error { h.Close(); return nil })
+		require.ErrorIs(t, waits.get(t, soon).err, rlock.ErrClosed)
+		require.ErrorIs(t, asks.get(t, soon).err, rlock.ErrClosed)
+		<-held.Done()
+		require.ErrorIs(t, context.Cause(held), rlock.ErrClosed)
+		h.proxy.Release()
+		require.NoError(t, within(t, closed, 10*time.Second))
+		require.NoError(t, unlock(), "unlock also works after Close")
+		require.NoError(t, unlockOther())
+		_, _, err = m.TryLock(context.Background(), 0)
+		require.ErrorIs(t, err, rlock.ErrClosed)
+		fixture{rdb: h.rdb}.clear(t)
 	})
-	asks := lockAsync(t, rlock.All(mutexes(h.Client, silent...)...))
-	redistest.Eventually(t, 5*time.Second, func() bool { return h.proxy.Held() == 1 }, "the proxy holds the reply")
-	closed := async(func() error { h.Close(); return nil })
-	require.ErrorIs(t, waits.get(t, soon).err, rlock.ErrClosed)
-	require.ErrorIs(t, asks.get(t, soon).err, rlock.ErrClosed)
-	<-held.Done()
-	require.ErrorIs(t, context.Cause(held), rlock.ErrClosed)
-	h.proxy.Release()
-	require.NoError(t, within(t, closed, 10*time.Second))
-	require.NoError(t, unlock(), "unlock also works after Close")
-	require.NoError(t, unlockOther())
-	_, _, err = m.TryLock(context.Background(), 0)
-	require.ErrorIs(t, err, rlock.ErrClosed)
-	fixture{rdb: h.rdb}.clear(t)
 }
 
 // G5: while Redis is down, calls fail with ErrUnreachable within the time that they take for a single lock. The error is not
 // ErrNotAcquired unless the caller asked for a bounded wait. Once Redis is back, the locks work again.
 func TestAllWhenRedisIsDown(t *testing.T) {
-	redistest.Parallel(t)
-	s := redistest.Start(t)
-	c := newClient(t, s.Client(t))
-	m := rlock.All(mutexes(c, numbered("down", 50)...)...)
-	_, unlock, err := m.Lock(context.Background())
-	require.NoError(t, err)
-	s.Stop()
-	began := time.Now()
-	require.ErrorIs(t, unlock(), rlock.ErrUnreachable)
-	_, _, err = m.TryLock(context.Background(), 0)
-	require.ErrorIs(t, err, rlock.ErrUnreachable)
-	require.ErrorIs(t, err, rlock.ErrNotAcquired)
-	_, _, err = m.Lock(context.Background())
-	require.ErrorIs(t, err, rlock.ErrUnreachable)
-	require.NotErrorIs(t, err, rlock.ErrNotAcquired)
-	require.Less(t, time.Since(began), 15*time.Second)
-	s.Restart()
-	require.NoError(t, m.Do(context.Background(), func(context.Context) error { return nil }))
+	redistest.Virtual(t, func(t *testing.T) {
+		s := redistest.Start(t)
+		c := newClient(t, s.Client(t))
+		m := rlock.All(mutexes(c, numbered("down", 50)...)...)
+		_, unlock, err := m.Lock(context.Background())
+		require.NoError(t, err)
+		s.Stop()
+		began := time.Now()
+		require.ErrorIs(t, unlock(), rlock.ErrUnreachable)
+		_, _, err = m.TryLock(context.Background(), 0)
+		require.ErrorIs(t, err, rlock.ErrUnreachable)
+		require.ErrorIs(t, err, rlock.ErrNotAcquired)
+		_, _, err = m.Lock(context.Background())
+		require.ErrorIs(t, err, rlock.ErrUnreachable)
+		require.NotErrorIs(t, err, rlock.ErrNotAcquired)
+		requireTookAtMost(t, 3*3*time.Second, began, time.Now())
+		s.Restart()
+		require.NoError(t, m.Do(context.Background(), func(context.Context) error { return nil }))
+	})
 }
 
 // While a cluster slot moves, some keys are on the old node and others on the new one, so no script can touch them together. All
@@ -181,6 +181,7 @@ func TestAllWhileASlotMoves(t *testing.T) {
 // With Options.Replicas each lock needs its confirmation by a replica, with a command of its own. Without a replica, All fails with
 // ErrNotReplicated and leaves no key.
 func TestAllWithReplicas(t *testing.T) {
+	redistest.Parallel(t) // without WAIT in memory
 	s := redistest.Start(t)
 	c := newClient(t, s.Client(t), rlock.Options{Replicas: 1, ReplicaTimeout: 50 * time.Millisecond})
 	err := rlock.All(mutexes(c, "a", "b")...).Do(context.Background(), func(context.Context) error { panic("not replicated") })
@@ -191,67 +192,70 @@ func TestAllWithReplicas(t *testing.T) {
 // WithMinHold keeps a lock taken after its section ends. It does not apply to a lock that All gives back because it has to wait for
 // another one.
 func TestAllGivesBackWithoutMinHold(t *testing.T) {
-	redistest.Parallel(t)
-	b := newFixture(t)
-	other := newClient(t, b.rdb)
-	names := numbered(b.name, 2)
-	m := rlock.All(b.Mutex(names[0], rlock.WithMinHold(time.Hour)), b.Mutex(names[1]))
-	_, unlock0, err := other.Mutex(names[0]).Lock(context.Background())
-	require.NoError(t, err)
-	p := lockAsync(t, m)
-	b.awaitSubscribers(t, names[0], 1)
-	_, unlock1, err := other.Mutex(names[1]).Lock(context.Background())
-	require.NoError(t, err)
-	require.NoError(t, unlock0())
-	b.awaitSubscribers(t, names[1], 1) // so it has taken the first lock and given it back
-	require.NoError(t, other.Mutex(names[0]).TryDo(context.Background(), soon, func(context.Context) error { return nil }))
-	require.NoError(t, unlock1())
-	p.getAndUnlock(t, soon)
-	require.Greater(t, b.pttl(t, names[0]), time.Minute)
-	require.False(t, b.exists(t, names[1]))
-	b.do(t, "DEL", names[0])
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		other := newClient(t, b.rdb)
+		names := numbered(b.name, 2)
+		m := rlock.All(b.Mutex(names[0], rlock.WithMinHold(time.Hour)), b.Mutex(names[1]))
+		_, unlock0, err := other.Mutex(names[0]).Lock(context.Background())
+		require.NoError(t, err)
+		p := lockAsync(t, m)
+		b.awaitSubscribers(t, names[0], 1)
+		_, unlock1, err := other.Mutex(names[1]).Lock(context.Background())
+		require.NoError(t, err)
+		require.NoError(t, unlock0())
+		b.awaitSubscribers(t, names[1], 1) // so it has taken the first lock and given it back
+		require.NoError(t, other.Mutex(names[0]).TryDo(context.Background(), soon, func(context.Context) error { return nil }))
+		require.NoError(t, unlock1())
+		p.getAndUnlock(t, soon)
+		require.Greater(t, b.pttl(t, names[0]), time.Minute)
+		require.False(t, b.exists(t, names[1]))
+		b.do(t, "DEL", names[0])
+	})
 }
 
 // G9: an All over two Clients holds the lock of the first Client and waits for a slow reply to the second. When the first Client is
 // closed, its lock is released before Close returns, since its Redis may be unreachable after that.
 func TestAllHasALockOfTheClientThatIsClosed(t *testing.T) {
-	redistest.Parallel(t)
-	b := newFixture(t)
-	proxy := redistest.StartProxy(t, redistest.Shared(t))
-	slow := newClient(t, redistest.Dial(t, proxy.Addr()))
-	loadScripts(t, slow)
-	proxy.OnReply(redistest.Nth(1, "EVALSHA", redistest.Hold))
-	names := numbered(b.name, 2)
-	locks := async(func() error {
-		_, _, err := rlock.All(b.Mutex(names[0]), slow.Mutex(names[1])).Lock(context.Background())
-		return err
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		proxy := redistest.StartProxy(t, redistest.Shared(t))
+		slow := newClient(t, redistest.Dial(t, proxy.Addr()))
+		loadScripts(t, slow)
+		proxy.OnReply(redistest.Nth(1, "EVALSHA", redistest.Hold))
+		names := numbered(b.name, 2)
+		locks := async(func() error {
+			_, _, err := rlock.All(b.Mutex(names[0]), slow.Mutex(names[1])).Lock(context.Background())
+			return err
+		})
+		redistest.Eventually(t, testTimeout, func() bool { return proxy.Held() == 1 }, "the call for the second lock is under way")
+		require.True(t, b.exists(t, names[0]))
+		b.Close()
+		require.False(t, b.exists(t, names[0]))
+		require.ErrorIs(t, within(t, locks, soon), rlock.ErrClosed)
+		proxy.Release()
+		slow.Close()
+		require.False(t, b.exists(t, names[1]))
 	})
-	redistest.Eventually(t, testTimeout, func() bool { return proxy.Held() == 1 }, "the call for the second lock is under way")
-	require.True(t, b.exists(t, names[0]))
-	b.Close()
-	require.False(t, b.exists(t, names[0]))
-	require.ErrorIs(t, within(t, locks, soon), rlock.ErrClosed)
-	proxy.Release()
-	slow.Close()
-	require.False(t, b.exists(t, names[1]))
 }
 
 // A round trip to Redis may take longer than a second. Free locks are still taken with one round trip each.
 func TestAllOverASlowNetwork(t *testing.T) {
-	redistest.Parallel(t)
-	b := newFixture(t)
-	proxy := redistest.StartProxy(t, redistest.Shared(t))
-	c := newClient(t, redistest.Dial(t, proxy.Addr()))
-	fair := rlock.All(c.FairMutex(b.name+":1"), c.FairMutex(b.name+":2"))
-	require.NoError(t, fair.Do(context.Background(), nothingToDo)) // loads the scripts
-	const trip = 1200 * time.Millisecond
-	proxy.Delay(trip / 2)
-	began := time.Now()
-	_, unlock, err := fair.Lock(context.Background())
-	require.NoError(t, err)
-	require.Less(t, time.Since(began), 2*trip+soon)
-	proxy.Delay(0)
-	require.NoError(t, unlock())
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		proxy := redistest.StartProxy(t, redistest.Shared(t))
+		c := newClient(t, redistest.Dial(t, proxy.Addr()))
+		fair := rlock.All(c.FairMutex(b.name+":1"), c.FairMutex(b.name+":2"))
+		require.NoError(t, fair.Do(context.Background(), nothingToDo)) // loads the scripts
+		const trip = 1200 * time.Millisecond
+		proxy.Delay(trip / 2)
+		began := time.Now()
+		_, unlock, err := fair.Lock(context.Background())
+		require.NoError(t, err)
+		requireTook(t, 2*trip, began, time.Now())
+		proxy.Delay(0)
+		require.NoError(t, unlock())
+	})
 }
 
 // Handles of one lock that let each other in, such as its writer and its reader: one slow reply to the second call does not make
@@ -265,8 +269,7 @@ func TestAllOfBothSidesMeetsASlowReply(t *testing.T) {
 			return rlock.All(rw.Read(), rlock.All(rw.Write()), rlock.All(rw.Read(), rw.Write()))
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			redistest.Parallel(t)
+		redistest.RunVirtual(t, name, func(t *testing.T) {
 			b := newFixture(t)
 			proxy := redistest.StartProxy(t, redistest.Shared(t))
 			m := all(newClient(t, redistest.Dial(t, proxy.Addr())).RWMutex(b.name))

@@ -76,78 +76,79 @@ func respSize(words []string) (n int) {
 // The costs match those in docs/locks.md under "Costs of optional features": for a feature that is unused, used without a waiter,
 // and used with one. Each is measured at the holder and at a waiter of another process, for one lock.
 func TestCostsOfBeingSpokenTo(t *testing.T) {
-	redistest.Parallel(t)
-	s := redistest.Start(t)
-	loadScripts(t, newClient(t, s.Client(t)))
-	const pairs = 100
-	type costs struct {
-		begins       traffic // the Client's first Lock with the feature, and its unlock
-		pair         traffic // another hundred Locks and unlocks
-		holder, asks traffic // while another process waits, until it has the lock
-		said         int     // messages from that process
-	}
-	measure := func(name string, o rlock.Options, options ...rlock.Option) (c costs) {
-		near, far := newMeter(t, s.Addr()), newMeter(t, s.Addr())
-		o.WatchdogTimeout = seldom.WatchdogTimeout
-		holder, waits := newClient(t, redistest.Dial(t, near.addr), o), newClient(t, redistest.Dial(t, far.addr), o)
-		m := holder.Mutex(name, options...)
-		lockAndUnlock(t, m)
-		if len(options) > 0 {
-			awaitEar(t, s.Client(t), holder)
-			redistest.Eventually(t, testTimeout, func() bool { return near.since(traffic{}).commands >= 3 }, "subscription counted")
+	redistest.Virtual(t, func(t *testing.T) {
+		s := redistest.Start(t)
+		loadScripts(t, newClient(t, s.Client(t)))
+		const pairs = 100
+		type costs struct {
+			begins       traffic // the Client's first Lock with the feature, and its unlock
+			pair         traffic // another hundred Locks and unlocks
+			holder, asks traffic // while another process waits, until it has the lock
+			said         int     // messages from that process
 		}
-		c.begins = near.since(traffic{})
-		if name == "linger" {
-			keep(t, holder, m)
-		}
-		before := near.since(traffic{})
-		for range pairs {
+		measure := func(name string, o rlock.Options, options ...rlock.Option) (c costs) {
+			near, far := newMeter(t, s.Addr()), newMeter(t, s.Addr())
+			o.WatchdogTimeout = seldom.WatchdogTimeout
+			holder, waits := newClient(t, redistest.Dial(t, near.addr), o), newClient(t, redistest.Dial(t, far.addr), o)
+			m := holder.Mutex(name, options...)
 			lockAndUnlock(t, m)
-		}
-		c.pair = near.since(before)
-		var unlock rlock.UnlockFunc
-		if name != "linger" {
-			var err error
-			_, unlock, err = m.Lock(context.Background())
-			require.NoError(t, err)
-		}
-		atHolder := near.since(traffic{})
-		waiter := lockAsync(t, waits.Mutex(name))
-		if unlock != nil {
-			redistest.Eventually(t, testTimeout, func() bool { return exists(t, s.Client(t), "rlock_queue:{"+name+"}") }, "waiter in the queue")
-			if name == "asked" {
-				redistest.Eventually(t, testTimeout, func() bool { return near.since(atHolder).messages == 1 }, "the waiter has asked")
+			if len(options) > 0 {
+				awaitEar(t, s.Client(t), holder)
+				redistest.Eventually(t, testTimeout, func() bool { return near.since(traffic{}).commands >= 3 }, "subscription counted")
 			}
-			require.NoError(t, unlock())
+			c.begins = near.since(traffic{})
+			if name == "linger" {
+				keep(t, holder, m)
+			}
+			before := near.since(traffic{})
+			for range pairs {
+				lockAndUnlock(t, m)
+			}
+			c.pair = near.since(before)
+			var unlock rlock.UnlockFunc
+			if name != "linger" {
+				var err error
+				_, unlock, err = m.Lock(context.Background())
+				require.NoError(t, err)
+			}
+			atHolder := near.since(traffic{})
+			waiter := lockAsync(t, waits.Mutex(name))
+			if unlock != nil {
+				redistest.Eventually(t, testTimeout, func() bool { return exists(t, s.Client(t), "rlock_queue:{"+name+"}") }, "waiter in the queue")
+				if name == "asked" {
+					redistest.Eventually(t, testTimeout, func() bool { return near.since(atHolder).messages == 1 }, "the waiter has asked")
+				}
+				require.NoError(t, unlock())
+			}
+			got := waiter.get(t, testTimeout)
+			require.NoError(t, got.err)
+			c.holder, c.asks = near.since(atHolder), far.since(traffic{})
+			require.NoError(t, got.unlock())
+			far.mu.Lock()
+			c.said = far.said
+			far.mu.Unlock()
+			t.Logf("%s: %+v", name, c)
+			return c
 		}
-		got := waiter.get(t, testTimeout)
-		require.NoError(t, got.err)
-		c.holder, c.asks = near.since(atHolder), far.since(traffic{})
-		require.NoError(t, got.unlock())
-		far.mu.Lock()
-		c.said = far.said
-		far.mu.Unlock()
-		t.Logf("%s: %+v", name, c)
-		return c
-	}
-	none := measure("nothn", rlock.Options{})
-	asked := measure("asked", rlock.Options{}, rlock.WithAsked())
-	linger := measure("linger", rlock.Options{}, rlock.WithLinger(long))
-	cycles := measure("cycle", rlock.Options{Deadlock: rlock.Deadlock{After: soon, Action: rlock.DeadlockFail}})
+		none := measure("nothn", rlock.Options{})
+		asked := measure("asked", rlock.Options{}, rlock.WithAsked())
+		linger := measure("linger", rlock.Options{}, rlock.WithLinger(long))
+		cycles := measure("cycle", rlock.Options{Deadlock: rlock.Deadlock{After: soon, Action: rlock.DeadlockFail}})
 
-	require.Equal(t, traffic{commands: 2 * pairs, bytes: none.pair.bytes}, none.pair)
-	require.Equal(t, none.begins.commands, cycles.begins.commands)
-	require.Equal(t, traffic{commands: 2 * pairs, bytes: cycles.pair.bytes}, cycles.pair)
+		require.Equal(t, traffic{commands: 2 * pairs, bytes: none.pair.bytes}, none.pair)
+		require.Equal(t, none.begins.commands, cycles.begins.commands)
+		require.Equal(t, traffic{commands: 2 * pairs, bytes: cycles.pair.bytes}, cycles.pair)
 
-	require.Equal(t, none.begins.commands+1, asked.begins.commands, "WithAsked costs one subscription")
-	require.Equal(t, traffic{commands: 2 * pairs, bytes: asked.pair.bytes}, asked.pair)
-	require.Less(t, asked.pair.bytes-none.pair.bytes, 2*pairs*20, "with WithAsked only the owner field is longer")
-	require.Equal(t, 1, asked.holder.messages)
-	require.Less(t, asked.holder.bytes-none.holder.bytes, 150)
-	require.Equal(t, 1, asked.said)
+		require.Equal(t, none.begins.commands+1, asked.begins.commands, "WithAsked costs one subscription")
+		require.Equal(t, traffic{commands: 2 * pairs, bytes: asked.pair.bytes}, asked.pair)
+		require.Less(t, asked.pair.bytes-none.pair.bytes, 2*pairs*20, "with WithAsked only the owner field is longer")
+		require.Equal(t, 1, asked.holder.messages)
+		require.Less(t, asked.holder.bytes-none.holder.bytes, 150)
+		require.Equal(t, 1, asked.said)
 
-	require.Equal(t, traffic{}, linger.pair)
-	require.Equal(t, 1, linger.holder.messages)
-	require.Equal(t, 1, linger.said)
-	require.Zero(t, none.said+cycles.said)
+		require.Equal(t, traffic{}, linger.pair)
+		require.Equal(t, 1, linger.holder.messages)
+		require.Equal(t, 1, linger.said)
+		require.Zero(t, none.said+cycles.said)
+	})
 }

@@ -222,23 +222,23 @@ func TestReentryForMore(t *testing.T) {
 
 // G9: Close during re-entries leaves no call, timer or goroutine behind, and an unlock after Close releases the lock.
 func TestCountAndClose(t *testing.T) {
-	before := ourGoroutines()
-	b := newBareFixture(t)
-	for i := range 20 {
-		c := newClient(t, b.rdb)
-		m := c.Mutex(redistest.Name(t))
-		ctx, unlock, err := m.Lock(context.Background())
-		require.NoError(t, err)
-		_, unlockInner, err := m.Lock(ctx)
-		require.NoError(t, err)
-		sleep(time.Duration(90+i) * time.Millisecond) // around the moment of the count update
-		c.Close()
-		require.ErrorIs(t, context.Cause(ctx), rlock.ErrClosed)
-		require.NoError(t, unlockInner())
-		require.NoError(t, unlock())
-		require.False(t, b.exists(t, m.Name()))
-	}
-	awaitGoroutines(t, before)
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newBareFixture(t)
+		for i := range 20 {
+			c := newClient(t, b.rdb)
+			m := c.Mutex(redistest.Name(t))
+			ctx, unlock, err := m.Lock(context.Background())
+			require.NoError(t, err)
+			_, unlockInner, err := m.Lock(ctx)
+			require.NoError(t, err)
+			sleep(time.Duration(90+i) * time.Millisecond) // around the moment of the count update
+			c.Close()
+			require.ErrorIs(t, context.Cause(ctx), rlock.ErrClosed)
+			require.NoError(t, unlockInner())
+			require.NoError(t, unlock())
+			require.False(t, b.exists(t, m.Name()))
+		}
+	})
 }
 
 // G6: a fenced re-entry into a plain hold gets a token of its own, even if the count in Redis is still higher than its level. A

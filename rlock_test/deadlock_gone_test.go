@@ -128,8 +128,7 @@ func TestDeadlockMemberKilled(t *testing.T) {
 func TestDeadlockMemberClosed(t *testing.T) {
 	redistest.Parallel(t)
 	for name, at := range map[string]func(cmd []string) bool{"first lap": firstLap, "second lap": secondLap} {
-		t.Run(name, func(t *testing.T) {
-			redistest.Parallel(t)
+		redistest.RunVirtual(t, name, func(t *testing.T) {
 			r := newRing(t, func(int) rlock.Options { return failAfter(300 * time.Millisecond) })
 			on := make(chan struct{})
 			first := true

@@ -49,6 +49,7 @@ func circle(t *testing.T, parties []party, waits func(i int)) []error {
 	for i := range parties {
 		close(turns[i])
 		waits(i)
+		sleep(time.Millisecond) // else two waits are of the same age
 	}
 	ended.Wait()
 	return errs
@@ -102,18 +103,17 @@ var deadlockKinds = map[string]func(c *rlock.Client, name string) rlock.Locker{
 	"asked":       func(c *rlock.Client, name string) rlock.Locker { return c.Mutex(name, rlock.WithAsked()) },
 }
 
-// A circle of 2 to 5 sections that wait for each other is found, for every kind of lock, in one process or with a process for each
+// A circle of 2 or 5 sections that wait for each other is found, for every kind of lock, in one process or with a process for each
 // section. The Lock that began to wait last fails, and its error describes the circle.
 func TestDeadlock(t *testing.T) {
 	redistest.Parallel(t)
 	for kind, lock := range deadlockKinds {
-		for n := 2; n <= 5; n++ {
+		for _, n := range []int{2, 5} {
 			for where, client := range map[string]func(*testing.T, fixture, rlock.Options) *rlock.Client{
 				"one process": func(_ *testing.T, b fixture, _ rlock.Options) *rlock.Client { return b.Client },
 				"processes":   func(t *testing.T, b fixture, o rlock.Options) *rlock.Client { return elsewhere(t, b.rdb, o) },
 			} {
-				t.Run(fmt.Sprintf("%s/%d/%s", kind, n, where), func(t *testing.T) {
-					redistest.Parallel(t)
+				redistest.RunVirtual(t, fmt.Sprintf("%s/%d/%s", kind, n, where), func(t *testing.T) {
 					const after = 300 * time.Millisecond
 					w := newWaits()
 					o := failAfter(after)
@@ -209,8 +209,7 @@ func TestDeadlockInAFairLine(t *testing.T) {
 		"one process": func(_ *testing.T, b fixture, _ rlock.Options) *rlock.Client { return b.Client },
 		"processes":   func(t *testing.T, b fixture, o rlock.Options) *rlock.Client { return elsewhere(t, b.rdb, o) },
 	} {
-		t.Run(where, func(t *testing.T) {
-			redistest.Parallel(t)
+		redistest.RunVirtual(t, where, func(t *testing.T) {
 			w := newWaits()
 			o := failAfter(300 * time.Millisecond)
 			o.Trace = w.trace()
@@ -237,8 +236,7 @@ func TestDeadlockWithReaders(t *testing.T) {
 		"one process": func(_ *testing.T, b fixture, _ rlock.Options) *rlock.Client { return b.Client },
 		"processes":   func(t *testing.T, b fixture, o rlock.Options) *rlock.Client { return elsewhere(t, b.rdb, o) },
 	} {
-		t.Run("writer/"+where, func(t *testing.T) {
-			redistest.Parallel(t)
+		redistest.RunVirtual(t, "writer/"+where, func(t *testing.T) {
 			w := newWaits()
 			o := failAfter(300 * time.Millisecond)
 			o.Trace = w.trace()
@@ -254,8 +252,7 @@ func TestDeadlockWithReaders(t *testing.T) {
 			require.NoError(t, leave())
 			require.Len(t, victimOf(t, errs).Cycle, 2)
 		})
-		t.Run("behind a writer/"+where, func(t *testing.T) {
-			redistest.Parallel(t)
+		redistest.RunVirtual(t, "behind a writer/"+where, func(t *testing.T) {
 			w := newWaits()
 			o := failAfter(300 * time.Millisecond)
 			o.Trace = w.trace()
@@ -281,8 +278,7 @@ func TestDeadlockWithReaders(t *testing.T) {
 			require.NoError(t, <-wrote)
 		})
 	}
-	t.Run("upgrade", func(t *testing.T) {
-		redistest.Parallel(t)
+	redistest.RunVirtual(t, "upgrade", func(t *testing.T) {
 		w := newWaits()
 		o := failAfter(300 * time.Millisecond)
 		o.Trace = w.trace()

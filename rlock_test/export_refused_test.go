@@ -13,97 +13,97 @@ import (
 
 // If a hold cannot be exported, the error gives the reason, and the section goes on.
 func TestNotExported(t *testing.T) {
-	redistest.Parallel(t)
-	b := newFixture(t)
-	second, third := newClient(t, redistest.Start(t).Client(t)), newClient(t, redistest.Start(t).Client(t))
-	refuses := func(name string, l rlock.Locker, inner func(context.Context) (context.Context, rlock.UnlockFunc), text string) {
-		t.Run(name, func(t *testing.T) {
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		second, third := newClient(t, redistest.Start(t).Client(t)), newClient(t, redistest.Start(t).Client(t))
+		refuses := func(name string, l rlock.Locker, inner func(context.Context) (context.Context, rlock.UnlockFunc), text string) {
+
 			ctx, unlock, err := l.Lock(context.Background())
-			require.NoError(t, err)
+			require.NoError(t, err, name)
 			section, unlockInner := ctx, rlock.UnlockFunc(func() error { return nil })
 			if inner != nil {
 				section, unlockInner = inner(ctx)
 			}
 			_, err = rlock.Export(section)
-			require.ErrorIs(t, err, rlock.ErrNotExported)
+			require.ErrorIs(t, err, rlock.ErrNotExported, name)
 			require.ErrorContains(t, err, text)
 			require.NotContains(t, err.Error(), "\n")
 			require.NoError(t, ctx.Err(), "the section goes on")
 			require.NoError(t, unlockInner())
 			require.NoError(t, unlock())
-		})
-	}
-	locks := func(m *rlock.Mutex) func(context.Context) (context.Context, rlock.UnlockFunc) {
-		return func(ctx context.Context) (context.Context, rlock.UnlockFunc) {
-			ctx, unlock, err := m.Lock(ctx)
-			require.NoError(t, err)
-			return ctx, unlock
 		}
-	}
-	outer := func(m *rlock.Mutex) func(context.Context) (context.Context, rlock.UnlockFunc) {
-		return func(ctx context.Context) (context.Context, rlock.UnlockFunc) {
-			_, unlock := locks(m)(ctx)
-			return ctx, unlock
+		locks := func(m *rlock.Mutex) func(context.Context) (context.Context, rlock.UnlockFunc) {
+			return func(ctx context.Context) (context.Context, rlock.UnlockFunc) {
+				ctx, unlock, err := m.Lock(ctx)
+				require.NoError(t, err)
+				return ctx, unlock
+			}
 		}
-	}
-	m, rw := b.Mutex(b.name), b.RWMutex(b.name+" rw")
-	refuses("fair", b.FairMutex(b.name+" fair"), nil, "in the queue of a fair lock")
-	refuses("reader", rw.Read(), nil, "export the write side")
-	refuses("upgradeable", b.RWMutex(b.name+" up").Upgradeable(), nil, "export the write side")
-	refuses("quorum", rlock.Quorum(m, second.Mutex("q"), third.Mutex("q")), nil, "a quorum is on several servers")
-	refuses("all", rlock.All(m, b.Mutex(b.name+" 2")), nil, "together with other locks")
-	refuses("all of two servers", rlock.All(m, second.Mutex("q")), nil, "together with other locks")
-	refuses("inner level", m, locks(m), "2 levels of the hold are open")
-	refuses("outer level", m, outer(m), "2 levels of the hold are open")
-	refuses("reader in the writer's section", rw.Write(), outer(rw.Read()), "readers are in the section of the writer")
+		outer := func(m *rlock.Mutex) func(context.Context) (context.Context, rlock.UnlockFunc) {
+			return func(ctx context.Context) (context.Context, rlock.UnlockFunc) {
+				_, unlock := locks(m)(ctx)
+				return ctx, unlock
+			}
+		}
+		m, rw := b.Mutex(b.name), b.RWMutex(b.name+" rw")
+		refuses("fair", b.FairMutex(b.name+" fair"), nil, "in the queue of a fair lock")
+		refuses("reader", rw.Read(), nil, "export the write side")
+		refuses("upgradeable", b.RWMutex(b.name+" up").Upgradeable(), nil, "export the write side")
+		refuses("quorum", rlock.Quorum(m, second.Mutex("q"), third.Mutex("q")), nil, "a quorum is on several servers")
+		refuses("all", rlock.All(m, b.Mutex(b.name+" 2")), nil, "together with other locks")
+		refuses("all of two servers", rlock.All(m, second.Mutex("q")), nil, "together with other locks")
+		refuses("inner level", m, locks(m), "2 levels of the hold are open")
+		refuses("outer level", m, outer(m), "2 levels of the hold are open")
+		refuses("reader in the writer's section", rw.Write(), outer(rw.Read()), "readers are in the section of the writer")
 
-	s := b.PermitSemaphore(b.name + " permits")
-	_, err := s.TrySetPermits(context.Background(), 1)
-	require.NoError(t, err)
-	require.NoError(t, s.Do(context.Background(), func(ctx context.Context, _ *rlock.Permit) error {
-		_, err := rlock.Export(ctx)
+		s := b.PermitSemaphore(b.name + " permits")
+		_, err := s.TrySetPermits(context.Background(), 1)
+		require.NoError(t, err)
+		require.NoError(t, s.Do(context.Background(), func(ctx context.Context, _ *rlock.Permit) error {
+			_, err := rlock.Export(ctx)
+			require.ErrorIs(t, err, rlock.ErrNotExported)
+			require.ErrorContains(t, err, "permits")
+			return ctx.Err()
+		}))
+
+		_, err = rlock.Export(context.Background())
+		require.ErrorIs(t, err, rlock.ErrNotHeld)
 		require.ErrorIs(t, err, rlock.ErrNotExported)
-		require.ErrorContains(t, err, "permits")
-		return ctx.Err()
-	}))
+		require.EqualError(t, err, "rlock: not exported: the ctx carries no section (use the ctx that Lock returned): rlock: not held")
+		require.Panics(t, func() { _, _ = rlock.Export(nil) }) //nolint:staticcheck // that is what is tested
 
-	_, err = rlock.Export(context.Background())
-	require.ErrorIs(t, err, rlock.ErrNotHeld)
-	require.ErrorIs(t, err, rlock.ErrNotExported)
-	require.EqualError(t, err, "rlock: not exported: the ctx carries no section (use the ctx that Lock returned): rlock: not held")
-	require.Panics(t, func() { _, _ = rlock.Export(nil) }) //nolint:staticcheck // that is what is tested
-
-	t.Run("after the inner unlock", func(t *testing.T) {
-		ctx, _, err := m.Lock(context.Background())
-		require.NoError(t, err)
-		inner, unlock, err := m.Lock(ctx)
-		require.NoError(t, err)
-		require.NoError(t, unlock())
-		_, err = rlock.Export(inner)
-		require.ErrorIs(t, err, rlock.ErrNotHeld, "it is not the section around it that is exported")
-		require.NoError(t, ctx.Err())
-		ticket, err := rlock.Export(ctx)
-		require.NoError(t, err)
-		_, unlock, err = b.Adopt(context.Background(), ticket)
-		require.NoError(t, err)
-		require.NoError(t, unlock())
-	})
-	t.Run("of several locks the innermost", func(t *testing.T) {
-		outer, unlockOuter, err := b.Mutex(b.name + " outer").Lock(context.Background())
-		require.NoError(t, err)
-		inner, unlock, err := m.Lock(outer)
-		require.NoError(t, err)
-		ticket, err := rlock.Export(inner)
-		require.NoError(t, err)
-		require.NoError(t, unlock())
-		_, err = rlock.Export(inner)
-		require.ErrorIs(t, err, rlock.ErrNotHeld, "the outer one goes on")
-		require.NoError(t, outer.Err())
-		ctx, unlock, err := b.Adopt(outer, ticket)
-		require.NoError(t, err, "it can go on under that")
-		require.NoError(t, unlock())
-		require.ErrorIs(t, ctx.Err(), context.Canceled)
-		require.NoError(t, unlockOuter())
+		func() { // after the inner unlock
+			ctx, _, err := m.Lock(context.Background())
+			require.NoError(t, err)
+			inner, unlock, err := m.Lock(ctx)
+			require.NoError(t, err)
+			require.NoError(t, unlock())
+			_, err = rlock.Export(inner)
+			require.ErrorIs(t, err, rlock.ErrNotHeld, "it is not the section around it that is exported")
+			require.NoError(t, ctx.Err())
+			ticket, err := rlock.Export(ctx)
+			require.NoError(t, err)
+			_, unlock, err = b.Adopt(context.Background(), ticket)
+			require.NoError(t, err)
+			require.NoError(t, unlock())
+		}()
+		func() { // of several locks the innermost
+			outer, unlockOuter, err := b.Mutex(b.name + " outer").Lock(context.Background())
+			require.NoError(t, err)
+			inner, unlock, err := m.Lock(outer)
+			require.NoError(t, err)
+			ticket, err := rlock.Export(inner)
+			require.NoError(t, err)
+			require.NoError(t, unlock())
+			_, err = rlock.Export(inner)
+			require.ErrorIs(t, err, rlock.ErrNotHeld, "the outer one goes on")
+			require.NoError(t, outer.Err())
+			ctx, unlock, err := b.Adopt(outer, ticket)
+			require.NoError(t, err, "it can go on under that")
+			require.NoError(t, unlock())
+			require.ErrorIs(t, ctx.Err(), context.Canceled)
+			require.NoError(t, unlockOuter())
+		}()
 	})
 }
 

@@ -50,8 +50,7 @@ func TestExport(t *testing.T) {
 	redistest.Parallel(t)
 	for _, kind := range []string{"plain", "fenced", "write", "fenced write"} {
 		for _, to := range []string{"another process", "the same Client"} {
-			t.Run(kind+"/"+to, func(t *testing.T) {
-				redistest.Parallel(t)
+			redistest.RunVirtual(t, kind+"/"+to, func(t *testing.T) {
 				b := newFixture(t)
 				other := newClient(t, b.rdb)
 				adopter := map[string]*rlock.Client{"another process": other, "the same Client": b.Client}[to]
@@ -157,14 +156,14 @@ func TestExportInADo(t *testing.T) {
 func TestTicketTime(t *testing.T) {
 	redistest.Parallel(t)
 	for _, kind := range []string{"plain", "fenced", "write"} {
-		t.Run(kind, func(t *testing.T) {
-			redistest.Parallel(t)
+		redistest.RunVirtual(t, kind, func(t *testing.T) {
 			b := newFixture(t, rlock.Options{WatchdogTimeout: 5 * time.Second})
 			m := exportable(b.Client, b.name)[kind]
 			for _, o := range [][]rlock.ExportOption{nil, {rlock.WithTicketTime(1500 * time.Millisecond)}} {
 				ticket := takenAlong(t, m, o...)
 				left := b.pttl(t, b.name)
 				require.LessOrEqual(t, left, 5*time.Second)
+				sleep(left)
 				redistest.Eventually(t, testTimeout, func() bool { return !b.exists(t, b.name) }, "the ticket expires")
 				_, _, err := b.Adopt(context.Background(), ticket)
 				require.ErrorIs(t, err, rlock.ErrTicket)

@@ -157,54 +157,53 @@ func TestFairWithReplicas(t *testing.T) {
 // Goroutines of several processes lock, wait and give up at random while connections are cut. There is one holder at a time, and no
 // key is left.
 func TestFairCancelsAndCuts(t *testing.T) {
-	redistest.Parallel(t)
-	b, s := fairStandalone(t, 1, rlock.Options{})
-	proxy := redistest.StartProxy(t, s.Addr())
-	for range 2 {
-		b.processes = append(b.processes, newClient(t, s.Client(t, redistest.Via(proxy)), rlock.Options{}))
-	}
-	const enough = 100
-	end := time.Now().Add(3 * time.Second)
-	var inside, sections, cancelled atomic.Int64
-	goesOn := func() bool { return time.Now().Before(end) || sections.Load() <= enough && t.Context().Err() == nil }
-	for i := range 24 {
-		b.running.Go(func() {
-			rnd := rand.New(rand.NewPCG(uint64(i), 0))
-			for goesOn() {
-				ctx, cancel := context.WithTimeout(context.Background(), time.Duration(rnd.IntN(60))*time.Millisecond)
-				err := b.processes[i%3].FairMutex(b.name).Do(ctx, func(ctx context.Context) error {
-					if n := inside.Add(1); ctx.Err() == nil {
-						assert.EqualValues(t, 1, n, "goroutines inside")
-					}
-					sections.Add(1)
-					inside.Add(-1)
-					return nil
-				})
-				cancel()
-				if err != nil {
-					cancelled.Add(1)
-				}
-			}
-		})
-	}
-	for goesOn() {
-		select {
-		case <-time.After(400 * time.Millisecond):
-			proxy.CutAll()
-		case <-t.Context().Done():
+	redistest.Virtual(t, func(t *testing.T) {
+		b, s := fairStandalone(t, 1, rlock.Options{})
+		proxy := redistest.StartProxy(t, s.Addr())
+		for range 2 {
+			b.processes = append(b.processes, newClient(t, s.Client(t, redistest.Via(proxy)), rlock.Options{}))
 		}
-	}
-	b.running.Wait()
-	t.Logf("%d sections, %d failed", sections.Load(), cancelled.Load())
-	list, times := b.keys()
-	redistest.Eventually(t, 20*time.Second, func() bool {
-		n, err := b.do("EXISTS", b.name, list, times).AsInt64()
-		return err == nil && n == 0
-	}, "no key is left")
-	for i := range b.processes {
-		require.NoError(t, b.lock(i)())
-	}
-	b.requireNothingLeft()
+		proxy.Delay(100 * time.Microsecond)
+		end := time.Now().Add(100 * time.Millisecond)
+		var inside, sections, cancelled atomic.Int64
+		goesOn := func() bool { return time.Now().Before(end) || sections.Load() <= 20 }
+		for i := range 6 {
+			b.running.Go(func() {
+				rnd := rand.New(rand.NewPCG(uint64(i), 0))
+				for goesOn() {
+					ctx, cancel := context.WithTimeout(context.Background(), time.Duration(1+rnd.IntN(20))*time.Millisecond)
+					err := b.processes[i%3].FairMutex(b.name).Do(ctx, func(ctx context.Context) error {
+						if n := inside.Add(1); ctx.Err() == nil {
+							assert.EqualValues(t, 1, n, "goroutines inside")
+						}
+						sections.Add(1)
+						sleep(rand.N(2 * time.Millisecond))
+						inside.Add(-1)
+						return nil
+					})
+					cancel()
+					if err != nil {
+						cancelled.Add(1)
+					}
+				}
+			})
+		}
+		for goesOn() {
+			sleep(rand.N(20 * time.Millisecond))
+			proxy.CutAll()
+		}
+		b.running.Wait()
+		t.Logf("%d sections, %d failed", sections.Load(), cancelled.Load())
+		list, times := b.keys()
+		redistest.Eventually(t, 20*time.Second, func() bool {
+			n, err := b.do("EXISTS", b.name, list, times).AsInt64()
+			return err == nil && n == 0
+		}, "no key is left")
+		for i := range b.processes {
+			require.NoError(t, b.lock(i)())
+		}
+		b.requireNothingLeft()
+	})
 }
 
 // The ACL rights in docs/protocol.md are enough. Without one of them, Lock returns an error that says so.

@@ -45,35 +45,35 @@ func TestPermitsWake(t *testing.T) {
 // A waiter for more permits than exist delays no other. Waiters of one process may together want more permits than one call may have
 // ids for.
 func TestPermitsBeyondAll(t *testing.T) {
-	redistest.Parallel(t)
-	b := newFixture(t)
-	s := b.PermitSemaphore(b.name)
-	setPermits(t, s, 1)
-	ctx, cancel := context.WithCancel(context.Background())
-	var large []<-chan error
-	for range 5 {
-		large = append(large, async(func() error { _, _, err := s.AcquireN(ctx, 100); return err }))
-	}
-	redistest.Eventually(t, testTimeout, func() bool { return redistest.Started("rlock.(*PermitSemaphore).AcquireN(") == 5 }, "all started")
-	b.awaitLine(t, s.Name(), 1)
-	for range 3 {
-		small := async(func() error {
-			return s.Do(context.Background(), func(context.Context, *rlock.Permit) error { return nil })
-		})
-		require.NoError(t, within(t, small, wakeTimeout))
-	}
-	cancel()
-	for _, got := range large {
-		require.ErrorIs(t, within(t, got, wakeTimeout), rlock.ErrNotAcquired)
-	}
-	require.NoError(t, s.SetPermits(context.Background(), 1100))
-	for range 11 {
-		large = append(large, async(func() error { _, _, err := s.AcquireN(context.Background(), 100); return err }))
-	}
-	for _, got := range large[5:] {
-		require.NoError(t, within(t, got, wakeTimeout))
-	}
-	requirePermits(t, s, 0, 1100)
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		s := b.PermitSemaphore(b.name)
+		setPermits(t, s, 1)
+		ctx, cancel := context.WithCancel(context.Background())
+		var large []<-chan error
+		for range 5 {
+			large = append(large, async(func() error { _, _, err := s.AcquireN(ctx, 100); return err }))
+		}
+		b.awaitLine(t, s.Name(), 1)
+		for range 3 {
+			small := async(func() error {
+				return s.Do(context.Background(), func(context.Context, *rlock.Permit) error { return nil })
+			})
+			require.NoError(t, within(t, small, wakeTimeout))
+		}
+		cancel()
+		for _, got := range large {
+			require.ErrorIs(t, within(t, got, wakeTimeout), rlock.ErrNotAcquired)
+		}
+		require.NoError(t, s.SetPermits(context.Background(), 1100))
+		for range 11 {
+			large = append(large, async(func() error { _, _, err := s.AcquireN(context.Background(), 100); return err }))
+		}
+		for _, got := range large[5:] {
+			require.NoError(t, within(t, got, wakeTimeout))
+		}
+		requirePermits(t, s, 0, 1100)
+	})
 }
 
 // Many goroutines of several processes compete, and some give up. There are never more holders than permits, no two permits have the
@@ -83,7 +83,7 @@ func TestPermitsUnderContention(t *testing.T) {
 	for _, plain := range []bool{false, true} {
 		redistest.RunVirtual(t, map[bool]string{false: "with a queue", true: "without hand-overs"}[plain], func(t *testing.T) {
 			b := newFixture(t)
-			const clients, each, n = 4, 8, 5
+			const clients, each, n = 3, 3, 3
 			setPermits(t, b.PermitSemaphore(b.name), n)
 			var slots [n]atomic.Bool
 			var got, gaveUp atomic.Int64
@@ -100,14 +100,14 @@ func TestPermitsUnderContention(t *testing.T) {
 						s = c.PermitSemaphore(b.name, rlock.WithLease(time.Hour))
 					}
 					all.Go(func() {
-						for range 40 {
+						for range 5 {
 							ctx, cancel := context.WithTimeout(context.Background(), rand.N(60*time.Millisecond))
 							_, p, err := s.AcquireN(context.WithoutCancel(ctx), 1)
 							if rand.N(2) == 0 {
 								if err == nil {
 									assert.NoError(t, p.Release())
 								}
-								_, p, err = s.AcquireN(ctx, 1+rand.N(3))
+								_, p, err = s.AcquireN(ctx, 1+rand.N(2))
 							}
 							if err != nil {
 								assert.ErrorIs(t, err, rlock.ErrNotAcquired)
@@ -119,9 +119,7 @@ func TestPermitsUnderContention(t *testing.T) {
 								assert.True(t, slots[slot].CompareAndSwap(false, true), "one permit has slot %d", slot)
 							}
 							got.Add(1)
-							if rand.N(4) == 0 {
-								sleep(rand.N(2 * time.Millisecond))
-							}
+							sleep(rand.N(10 * time.Millisecond))
 							for _, slot := range p.Slots() {
 								slots[slot].Store(false)
 							}
@@ -203,7 +201,7 @@ func TestPermitsOnACluster(t *testing.T) {
 	redistest.Parallel(t)
 	cluster := redistest.StartCluster(t, 3, 0)
 	for _, plain := range []bool{false, true} {
-		t.Run(fmt.Sprintf("plain=%t", plain), func(t *testing.T) {
+		redistest.RunVirtual(t, fmt.Sprintf("plain=%t", plain), func(t *testing.T) {
 			o := rlock.Options{PlainPubSub: plain, WatchdogTimeout: 3 * time.Second}
 			here, there := newClient(t, cluster.Client(t), o), newClient(t, cluster.Client(t), o)
 			prefix := redistest.Name(t)

@@ -62,8 +62,7 @@ func (e expiring) awaitExpiry() { sleep(time.Until(e.ends.Add(-200 * time.Millis
 func TestExpiredConnectionRepeatsTheUnlock(t *testing.T) {
 	redistest.Parallel(t)
 	for _, how := range []string{"release", "hand-off"} {
-		t.Run(how, func(t *testing.T) {
-			redistest.Parallel(t)
+		redistest.RunVirtual(t, how, func(t *testing.T) {
 			e := newExpiring(t)
 			m := e.lock.Mutex(e.name)
 			_, unlock, err := m.Lock(context.Background())
@@ -88,47 +87,49 @@ func TestExpiredConnectionRepeatsTheUnlock(t *testing.T) {
 // The first copy of such an unlock arrives while the same goroutine's next hold is live. It ends nothing, since each
 // hold has an owner of its own.
 func TestLateCopyOfAnUnlockSparesTheNextHold(t *testing.T) {
-	redistest.Parallel(t)
-	e := newExpiring(t)
-	outer, unlockOuter, err := e.lock.Mutex(e.name + ":outer").Lock(context.Background())
-	require.NoError(t, err)
-	m := e.lock.Mutex(e.name)
-	_, unlock, err := m.Lock(outer)
-	require.NoError(t, err)
-	e.awaitExpiry()
-	e.proxy.OnRequest(nthScript(1, redistest.Hold))
-	require.NoError(t, within(t, async(unlock), testTimeout))
-	again, unlock, err := m.Lock(outer)
-	require.NoError(t, err)
-	e.proxy.Release()
-	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); sleep(10 * time.Millisecond) {
-		require.Equal(t, map[string]int64{rlock.Owner(again): 1}, e.fields(t, e.name))
-	}
-	_, _, err = e.Mutex(e.name).TryLock(context.Background(), 0)
-	require.ErrorIs(t, err, rlock.ErrNotAcquired, "G1")
-	require.NoError(t, again.Err())
-	require.NoError(t, unlock())
-	require.NoError(t, unlockOuter())
+	redistest.Virtual(t, func(t *testing.T) {
+		e := newExpiring(t)
+		outer, unlockOuter, err := e.lock.Mutex(e.name + ":outer").Lock(context.Background())
+		require.NoError(t, err)
+		m := e.lock.Mutex(e.name)
+		_, unlock, err := m.Lock(outer)
+		require.NoError(t, err)
+		e.awaitExpiry()
+		e.proxy.OnRequest(nthScript(1, redistest.Hold))
+		require.NoError(t, within(t, async(unlock), testTimeout))
+		again, unlock, err := m.Lock(outer)
+		require.NoError(t, err)
+		e.proxy.Release()
+		for end := time.Now().Add(2 * time.Second); time.Now().Before(end); sleep(10 * time.Millisecond) {
+			require.Equal(t, map[string]int64{rlock.Owner(again): 1}, e.fields(t, e.name))
+		}
+		_, _, err = e.Mutex(e.name).TryLock(context.Background(), 0)
+		require.ErrorIs(t, err, rlock.ErrNotAcquired, "G1")
+		require.NoError(t, again.Err())
+		require.NoError(t, unlock())
+		require.NoError(t, unlockOuter())
+	})
 }
 
 // A real loss is not mistaken for a resent unlock: with connections that do not expire, an unlock reports that the lock
 // was forced open, however late its answer.
 func TestSlowUnlockTellsOfALoss(t *testing.T) {
-	redistest.Parallel(t)
-	s := redistest.Start(t)
-	proxy := redistest.StartProxy(t, s.Addr())
-	b := fixture{rdb: s.Client(t), name: redistest.Name(t)}
-	c := newClient(t, redistest.Dial(t, proxy.Addr()))
-	loadScripts(t, c)
-	_, unlock, err := c.Mutex(b.name).Lock(context.Background())
-	require.NoError(t, err)
-	b.do(t, "DEL", b.name)
-	proxy.OnReply(nthScript(1, redistest.Hold))
-	unlocked := async(unlock)
-	redistest.Eventually(t, testTimeout, func() bool { return proxy.Held() == 1 }, "under way")
-	sleep(1200 * time.Millisecond)
-	proxy.Release()
-	require.ErrorIs(t, within(t, unlocked, testTimeout), rlock.ErrLost)
+	redistest.Virtual(t, func(t *testing.T) {
+		s := redistest.Start(t)
+		proxy := redistest.StartProxy(t, s.Addr())
+		b := fixture{rdb: s.Client(t), name: redistest.Name(t)}
+		c := newClient(t, redistest.Dial(t, proxy.Addr()))
+		loadScripts(t, c)
+		_, unlock, err := c.Mutex(b.name).Lock(context.Background())
+		require.NoError(t, err)
+		b.do(t, "DEL", b.name)
+		proxy.OnReply(nthScript(1, redistest.Hold))
+		unlocked := async(unlock)
+		redistest.Eventually(t, testTimeout, func() bool { return proxy.Held() == 1 }, "under way")
+		sleep(1200 * time.Millisecond)
+		proxy.Release()
+		require.ErrorIs(t, within(t, unlocked, testTimeout), rlock.ErrLost)
+	})
 }
 
 // When rueidis closes the connection to the old master, a command under way gets ErrClosing, although it may have run:
@@ -157,14 +158,12 @@ func TestLockDuringASentinelSwitch(t *testing.T) {
 
 // One connection falls silent while Redis is well: the acquire is resent on another connection.
 func TestLockOnASilentConnection(t *testing.T) {
-	redistest.Parallel(t)
 	for name, ctx := range map[string]func(*testing.T) context.Context{
 		"cancellable":        func(t *testing.T) context.Context { return t.Context() },
 		"context.Background": func(*testing.T) context.Context { return context.Background() },
 	} {
 		t.Run(name, func(t *testing.T) {
-			bothWays(t, func(t *testing.T, way func(*rueidis.ClientOption)) {
-				redistest.Parallel(t)
+			inBothWays(t, func(t *testing.T, way func(*rueidis.ClientOption)) {
 				s := redistest.Start(t)
 				proxy := redistest.StartProxy(t, s.Addr())
 				c := newClient(t, redistest.Dial(t, proxy.Addr(), way))
@@ -196,8 +195,7 @@ func TestUnansweredRenewalHoldsUpNothing(t *testing.T) {
 	redistest.Parallel(t)
 	const watchdog = time.Minute // a sixth of it, 10 s, would be too long
 	for _, end := range []string{"Close", "unlock"} {
-		t.Run(end, func(t *testing.T) {
-			redistest.Parallel(t)
+		redistest.RunVirtual(t, end, func(t *testing.T) {
 			s := redistest.Start(t)
 			proxy := redistest.StartProxy(t, s.Addr())
 			c := newClient(t, redistest.Dial(t, proxy.Addr()), rlock.Options{WatchdogTimeout: watchdog, UnlockTimeout: 5 * time.Second})
@@ -227,8 +225,7 @@ func TestUnansweredRenewalHoldsUpNothing(t *testing.T) {
 func TestOneSilentConnectionSparesTheOthers(t *testing.T) {
 	redistest.Parallel(t)
 	for _, answers := range []string{"unlocks", "renewals"} {
-		t.Run(answers, func(t *testing.T) {
-			redistest.Parallel(t)
+		redistest.RunVirtual(t, answers, func(t *testing.T) {
 			s := redistest.Start(t)
 			proxy := redistest.StartProxy(t, s.Addr())
 			o := rlock.Options{}
@@ -291,23 +288,24 @@ func TestOneSilentConnectionSparesTheOthers(t *testing.T) {
 
 // A Redis that refuses connections is retried until a TryLock's time is over, or for three seconds by a Lock.
 func TestRefusedConnectionsTakeTheWholeTime(t *testing.T) {
-	redistest.Parallel(t)
-	s := redistest.Start(t)
-	c := newClient(t, s.Client(t))
-	loadScripts(t, c)
-	s.Stop()
-	for _, wait := range []time.Duration{1700 * time.Millisecond, 2 * time.Second, 2500 * time.Millisecond} {
+	redistest.Virtual(t, func(t *testing.T) {
+		s := redistest.Start(t)
+		c := newClient(t, s.Client(t))
+		loadScripts(t, c)
+		s.Stop()
+		for _, wait := range []time.Duration{1700 * time.Millisecond, 2 * time.Second, 2500 * time.Millisecond} {
+			began := time.Now()
+			_, _, err := c.Mutex("x").TryLock(context.Background(), wait)
+			require.ErrorIs(t, err, rlock.ErrUnreachable)
+			require.GreaterOrEqual(t, time.Since(began), wait-20*time.Millisecond)
+			require.Less(t, time.Since(began), wait+soon)
+		}
 		began := time.Now()
-		_, _, err := c.Mutex("x").TryLock(context.Background(), wait)
+		_, _, err := c.Mutex("x").Lock(context.Background())
 		require.ErrorIs(t, err, rlock.ErrUnreachable)
-		require.GreaterOrEqual(t, time.Since(began), wait-20*time.Millisecond)
-		require.Less(t, time.Since(began), wait+soon)
-	}
-	began := time.Now()
-	_, _, err := c.Mutex("x").Lock(context.Background())
-	require.ErrorIs(t, err, rlock.ErrUnreachable)
-	require.GreaterOrEqual(t, time.Since(began), 3*time.Second-20*time.Millisecond)
-	require.Less(t, time.Since(began), 3*time.Second+soon)
+		require.GreaterOrEqual(t, time.Since(began), 3*time.Second-20*time.Millisecond)
+		require.Less(t, time.Since(began), 3*time.Second+soon)
+	})
 }
 
 // slowReply is a client that returns its nth script reply late.
@@ -329,23 +327,24 @@ func (s slowReply) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisR
 // I1: the unlock of a lost hold reports the loss at once, although a re-entry is under way, and uses the re-entry's
 // state only after it has ended.
 func TestUnlockOfALostHoldBesideAReentry(t *testing.T) {
-	redistest.Parallel(t)
-	b := newFixture(t)
-	nth := new(atomic.Int32)
-	const late = 600 * time.Millisecond
-	c := newClient(t, slowReply{b.rdb, nth, late})
-	loadScripts(t, c)
-	for range 3 {
-		nth.Store(-1)
-		ctx, unlock, err := c.Mutex(b.name, rlock.WithLease(200*time.Millisecond)).Lock(context.Background())
-		require.NoError(t, err)
-		nth.Store(1)
-		began := time.Now()
-		reentry := lockAsync(t, under{context.WithoutCancel(ctx), c.Mutex(b.name, rlock.WithLease(time.Hour))})
-		<-ctx.Done()
-		require.ErrorIs(t, unlock(), rlock.ErrLost)
-		require.Less(t, time.Since(began), late)
-		require.Error(t, reentry.get(t, testTimeout).err)
-		redistest.Eventually(t, testTimeout, func() bool { return !b.exists(t, b.name) }, "swept, even if the re-entry has prolonged the lease")
-	}
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		nth := new(atomic.Int32)
+		const late = 600 * time.Millisecond
+		c := newClient(t, slowReply{b.rdb, nth, late})
+		loadScripts(t, c)
+		for range 3 {
+			nth.Store(-1)
+			ctx, unlock, err := c.Mutex(b.name, rlock.WithLease(200*time.Millisecond)).Lock(context.Background())
+			require.NoError(t, err)
+			nth.Store(1)
+			began := time.Now()
+			reentry := lockAsync(t, under{context.WithoutCancel(ctx), c.Mutex(b.name, rlock.WithLease(time.Hour))})
+			<-ctx.Done()
+			require.ErrorIs(t, unlock(), rlock.ErrLost)
+			require.Less(t, time.Since(began), late)
+			require.Error(t, reentry.get(t, testTimeout).err)
+			redistest.Eventually(t, testTimeout, func() bool { return !b.exists(t, b.name) }, "swept, even if the re-entry has prolonged the lease")
+		}
+	})
 }

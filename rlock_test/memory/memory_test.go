@@ -221,6 +221,31 @@ func memoryOfHolds(t *testing.T, c *rlock.Client, options ...rlock.Option) (per 
 	return per
 }
 
+// A child of a ctx of this library costs no goroutine, although package context starts one for each child of a foreign ctx.
+func TestChildContextsCostNoGoroutine(t *testing.T) {
+	c := newClient(t, start(t))
+	m := c.Mutex("parent")
+	ctx, unlock, err := m.Lock(context.Background())
+	require.NoError(t, err)
+	nested, unlockNested, err := m.Lock(ctx)
+	require.NoError(t, err)
+	before := runtime.NumGoroutine()
+	var children []context.Context
+	for range 100 {
+		for _, parent := range []context.Context{ctx, nested} {
+			child, cancel := context.WithCancel(parent)
+			t.Cleanup(cancel)
+			children = append(children, child)
+		}
+	}
+	redistest.Eventually(t, patience, func() bool { return runtime.NumGoroutine() <= before }, "no goroutine per child")
+	require.NoError(t, unlockNested())
+	require.NoError(t, unlock())
+	for _, child := range children {
+		require.ErrorIs(t, child.Err(), context.Canceled, "the child ends with its parent")
+	}
+}
+
 // pair is a Lock and its unlock.
 func pair(t *testing.T, m *rlock.Mutex) {
 	t.Helper()
