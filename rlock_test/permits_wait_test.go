@@ -201,7 +201,7 @@ func TestPermitsOnACluster(t *testing.T) {
 	redistest.Parallel(t)
 	cluster := redistest.StartCluster(t, 3, 0)
 	for _, plain := range []bool{false, true} {
-		redistest.RunVirtual(t, fmt.Sprintf("plain=%t", plain), func(t *testing.T) {
+		t.Run(fmt.Sprintf("plain=%t", plain), func(t *testing.T) {
 			o := rlock.Options{PlainPubSub: plain, WatchdogTimeout: 3 * time.Second}
 			here, there := newClient(t, cluster.Client(t), o), newClient(t, cluster.Client(t), o)
 			prefix := redistest.Name(t)
