@@ -124,7 +124,7 @@ func TestPermitReleasesBesideClose(t *testing.T) {
 		watch := b.PermitSemaphore(b.name)
 		const n = 50
 		setPermits(t, watch, n)
-		for range 10 {
+		for range 3 {
 			c := newClient(t, b.rdb)
 			var releases []<-chan error
 			for range n {
