@@ -36,5 +36,10 @@ func (a *ReleaseArgs) script() string {
 
 // leftTaken returns how long the lock stays taken from now on, also in a repeat, in whole milliseconds rounded up.
 func (a *ReleaseArgs) leftTaken() string {
-	return strconv.FormatInt(max((time.Until(a.Taken)+time.Millisecond-1).Milliseconds(), 1), 10)
+	left := time.Until(a.Taken)
+	ms := left.Milliseconds()
+	if left%time.Millisecond > 0 { // nothing is added to left: it may be the longest there is
+		ms++
+	}
+	return strconv.FormatInt(max(ms, 1), 10)
 }
