@@ -51,7 +51,7 @@ func (h *leavingCallers) clear(t *testing.T) {
 	t.Helper()
 	redistest.Eventually(t, testTimeout, func() bool { return !h.exists(t, h.name) }, "given back")
 	h.proxy.Release()
-	_, unlock, err := h.Mutex(h.name).TryLock(context.Background(), soon) // it may not have left the queue yet
+	_, unlock, err := h.Mutex(h.name).TryLock(context.Background(), 2*time.Second) // it may not have left the queue yet
 	require.NoError(t, err)
 	require.NoError(t, unlock())
 	h.Close()

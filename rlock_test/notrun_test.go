@@ -33,7 +33,7 @@ func TestErrNotRun(t *testing.T) {
 			return err
 		},
 	} {
-		redistest.RunVirtual(t, name, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			err := do(taken, func(context.Context) error { panic("it runs") })
 			require.ErrorIs(t, err, rlock.ErrNotRun)
 			require.ErrorIs(t, err, rlock.ErrNotAcquired)

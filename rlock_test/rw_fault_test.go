@@ -100,7 +100,7 @@ func TestReaderBesideRenewalsOfRedisson(t *testing.T) {
 			}
 			select {
 			case <-section.Done():
-			case <-time.After(soon / 4):
+			case <-time.After(time.Second / 2):
 				t.Fatal("a writer is in, although the reader's ctx is not cancelled")
 			}
 			var lost *rlock.LostError
@@ -129,7 +129,7 @@ func TestDeletedReaderLeavesNothing(t *testing.T) {
 		"by the upgrade": func(ctx context.Context, rw *rlock.RWMutex) { _, _, _ = rw.Upgradeable().Upgrade(ctx) },
 	} {
 		redistest.RunVirtual(t, name, func(t *testing.T) {
-			b := newFixture(t, rlock.Options{WatchdogTimeout: 3 * soon})
+			b := newFixture(t, rlock.Options{WatchdogTimeout: 6 * time.Second})
 			rw := b.RWMutex(b.name)
 			outer, unlockOuter, err := rw.Upgradeable().Lock(ctx)
 			require.NoError(t, err)

@@ -196,7 +196,7 @@ func TestReadWriteWithoutTheRightToMarks(t *testing.T) {
 
 	_, leave, err = a.RWMutex(past.name).Read().Lock(ctx)
 	require.NoError(t, err)
-	_, _, err = a.RWMutex(past.name, rlock.WithLease(soon)).Read().Lock(ctx)
+	_, _, err = a.RWMutex(past.name, rlock.WithLease(2*time.Second)).Read().Lock(ctx)
 	require.NoError(t, err)
 	writer = lockAsync(t, rw.Write())
 	past.awaitWaiters(t, 1)

@@ -13,8 +13,9 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// soon is the extra time that a call may take on a loaded machine.
-const soon = 2 * time.Second
+// soon is the extra time that a call may take on a loaded machine. A waiter that slept through an unlock would look again only when the
+// default lease ends, at least 20 s after it.
+const soon = 15 * time.Second
 
 func TestRedisDownAtNewAndAtLock(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
