@@ -50,13 +50,13 @@ func (c *Client) passing(of func(i int) *rlock.Client, kind func(*rlock.Client, 
 
 // A lock passed between handles has each handle's watchdog time, within a process and across processes.
 func TestPassingBetweenWatchdogTimes(t *testing.T) {
-	const short, long = 900 * time.Millisecond, time.Minute
-	times := []time.Duration{5 * time.Second, short, short, long, long, rlock.DefaultWatchdogTimeout, short, 5 * time.Second}
+	const short, usual, long = 900 * time.Millisecond, 8 * time.Second, 16 * time.Second
+	times := []time.Duration{5 * time.Second, short, short, long, long, usual, short, 5 * time.Second}
 	for name, kind := range map[string]func(*rlock.Client, ...rlock.Option) rlock.Locker{"mutex": mutex, "fenced": fenced, "fair": fair, "write": write} {
 		for _, handOff := range []rlock.HandOff{{For: time.Hour}, {Most: -1}} {
 			t.Run(name, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					locks := NewWith(t, rlock.Options{HandOff: handOff})
+					locks := NewWith(t, rlock.Options{HandOff: handOff, WatchdogTimeout: usual})
 					owners := locks.passing(func(int) *rlock.Client { return locks.Client }, kind, times...)
 					require.Len(t, owners, len(times))
 					elsewhere := locks.Elsewhere()
