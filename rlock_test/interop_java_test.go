@@ -52,12 +52,14 @@ const makeInterop = "`make interop` builds it, and installs what that needs"
 // startJava runs a Redisson of the setting's version. It ends with the test's clean-up or with this process.
 func (w *world) startJava(t testing.TB, watchdog time.Duration) *redisson {
 	t.Helper()
+	machine.RLock()
+	defer machine.RUnlock()
 	r := w.launchJava(t, watchdog)
 	r.connected(t)
 	return r
 }
 
-// launchJava is startJava for several side by side: connected waits for each.
+// launchJava is startJava for several side by side, under the lock of the machine: connected waits for each.
 func (w *world) launchJava(t testing.TB, watchdog time.Duration) *redisson {
 	t.Helper()
 	jar := filepath.Join("redisson", "target", w.version, "peer.jar")

@@ -61,10 +61,10 @@ func inEach(t *testing.T, all []setting, test func(t *testing.T, w *world)) {
 	}
 }
 
-// machine is locked by a test that measures time, or keeps the machine busy.
-var machine sync.Mutex
+// machine is locked by a test that measures time, or keeps the machine busy; for reading, by those that start Java, which takes seconds of CPU.
+var machine sync.RWMutex
 
-// alone makes the rest of a test wait for others of that kind, and them for it.
+// alone makes the rest of a test wait for others of that kind and for starts of Java, and them for it.
 func alone(t *testing.T) {
 	t.Helper()
 	machine.Lock()
@@ -133,6 +133,8 @@ type world struct {
 func newWorld(t *testing.T, s setting) *world {
 	t.Helper()
 	w := newGoWorld(t, s)
+	machine.RLock()
+	defer machine.RUnlock()
 	w.java = w.launchJava(t, rlock.DefaultWatchdogTimeout)
 	w.quickJava = w.launchJava(t, shortLease)
 	w.java.connected(t)

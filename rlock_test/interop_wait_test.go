@@ -41,15 +41,17 @@ func (w *world) exclude(t *testing.T, job goJob, word string) (inGo, inJava int6
 
 	var goes [processes]*goProcess
 	var java [processes]*redisson
-	for i := range java {
-		java[i] = w.launchJava(t, 30*time.Second)
-	}
-	for i := range goes {
-		goes[i] = w.startGo(t, job)
-	}
-	for _, r := range java {
-		r.connected(t)
-	}
+	func() {
+		machine.RLock()
+		defer machine.RUnlock()
+		for i := range processes {
+			java[i] = w.launchJava(t, 30*time.Second)
+			goes[i] = w.startGo(t, job)
+		}
+		for _, r := range java {
+			r.connected(t)
+		}
+	}()
 	alone(t)
 	var replies []<-chan reply
 	for i := range processes {
