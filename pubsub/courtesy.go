@@ -9,7 +9,8 @@ import "time"
 //   - in the unlocking process, if it was the only one who wanted the lock there, and listeners out of line were told
 //     ([Hub.Yield]);
 //   - in the first process of Redis's queue, if the lock is free for listeners out of line ('? 0');
-//   - in each process, where there is no queue in Redis, after an unlock of this library;
+//   - in each process, where there is no queue in Redis, after an unlock of this library, if others are likely to be there
+//     (presence);
 //   - in a process that others come before: those before it in Redis's queue or, where there is none, those who have had
 //     the lock less lately. For each of them it waits a part of the moment.
 //
@@ -129,11 +130,12 @@ func (t *topic) unlockedWithoutQueue(ours bool) {
 	}
 	if !ours {
 		t.outsiderCame()
+		t.hub.presence.seen(t.came)
 		t.inOrder(0)
 		return
 	}
 	pause := time.Duration(0)
-	if t.lead <= 1 && !jumped && t.mayStepAside() {
+	if t.lead <= 1 && !jumped && t.mayStepAside() && t.hub.presence.isLikely(time.Now()) {
 		t.othersFirst()
 		pause = t.hub.Aside
 	}

@@ -54,14 +54,15 @@ type Hub struct {
 
 	// mu guards the fields below and everything reachable from them: topics, waiters, links. It is held for memory
 	// operations only, and no other lock is taken under it.
-	mu     sync.Mutex
-	topics map[Queue]*topic
-	spare  []*topic // topics in which nobody slept, for reuse
-	subs   map[Channel]*subscription
-	links  map[string]*link // by node address; plain channels use plainLink
-	router router
-	told   map[string]bool // by address of a link: Deaf was called
-	yields yields
+	mu       sync.Mutex
+	topics   map[Queue]*topic
+	spare    []*topic // topics in which nobody slept, for reuse
+	subs     map[Channel]*subscription
+	links    map[string]*link // by node address; plain channels use plainLink
+	router   router
+	told     map[string]bool // by address of a link: Deaf was called
+	yields   yields
+	presence presence
 
 	draining bool // every waiter has an error, except those that go ahead, and those given the turn since
 	closed   bool // those have one, too
