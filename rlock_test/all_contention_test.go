@@ -237,7 +237,6 @@ func (c *changesPlaces) TryLock(ctx context.Context, wait time.Duration) (contex
 // G2: a climb ends well before the locks it already holds can expire, so that the section starts with most of their lease left. No
 // climb waits longer than half of the lease.
 func TestAllClimbsWithinItsShortestLease(t *testing.T) {
-	redistest.Parallel(t)
 	const lease = 300 * time.Millisecond
 	for name, option := range map[string]rlock.Option{"lease": rlock.WithLease(lease), "longest hold": rlock.WithMaxHold(lease)} {
 		redistest.RunVirtual(t, name, func(t *testing.T) {

@@ -68,7 +68,6 @@ func TestAllUnlockLostWithWaiters(t *testing.T) {
 // G5: the caller cancels while its call is under way. Whether Redis answers later or never, all locks are released before their
 // lease ends.
 func TestAllIsCancelledWhileItAsks(t *testing.T) {
-	redistest.Parallel(t)
 	for name, answer := range map[string]func(h *leavingCallers){
 		"answered": func(h *leavingCallers) { h.proxy.Release() },
 		"silence":  func(*leavingCallers) {},
@@ -261,7 +260,6 @@ func TestAllOverASlowNetwork(t *testing.T) {
 // Handles of one lock that let each other in, such as its writer and its reader: one slow reply to the second call does not make
 // Lock treat the lock as held by someone else.
 func TestAllOfBothSidesMeetsASlowReply(t *testing.T) {
-	redistest.Parallel(t)
 	for name, all := range map[string]func(rw *rlock.RWMutex) *rlock.MultiMutex{
 		"write and read":       func(rw *rlock.RWMutex) *rlock.MultiMutex { return rlock.All(rw.Read(), rw.Write()) },
 		"upgradeable and read": func(rw *rlock.RWMutex) *rlock.MultiMutex { return rlock.All(rw.Read(), rw.Upgradeable()) },

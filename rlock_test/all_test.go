@@ -124,7 +124,6 @@ func TestAllAndSingleHoldersExcludeEachOther(t *testing.T) {
 
 // G3, G4: while All waits for one lock it holds none of the others and sends no commands. The unlock of that lock wakes it.
 func TestAllWaitsWithNothingHeld(t *testing.T) {
-	redistest.Parallel(t)
 	for i := range 3 {
 		redistest.RunVirtual(t, strconv.Itoa(i), func(t *testing.T) {
 			s := redistest.Start(t)

@@ -228,7 +228,6 @@ func TestAskedForbidden(t *testing.T) {
 // A waiter repeats a message if the message or its reply is lost. A holder that missed a message looks for waiters once it is
 // connected again.
 func TestAskedReconnects(t *testing.T) {
-	redistest.Parallel(t)
 	for name, row := range map[string]struct {
 		holder, waiter func(p *redistest.Proxy) // run before the waiter arrives
 		then           func(p *redistest.Proxy) // run on the holder's proxy once the waiter waits

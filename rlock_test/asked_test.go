@@ -60,7 +60,6 @@ var askedKinds = map[string]func(c *rlock.Client, name string) *rlock.Mutex{
 
 // G3: a hold learns of a waiter in another process and in its own. Each hold has its own channel.
 func TestAsked(t *testing.T) {
-	redistest.Parallel(t)
 	for kind, of := range askedKinds {
 		for _, here := range []bool{true, false} {
 			redistest.RunVirtual(t, kind+map[bool]string{true: "/here", false: "/elsewhere"}[here], func(t *testing.T) {
@@ -93,7 +92,6 @@ func TestAsked(t *testing.T) {
 
 // A waiter asks the writer that holds the lock. A writer that waits for readers asks all of them.
 func TestAskedOfReadersAndWriters(t *testing.T) {
-	redistest.Parallel(t)
 	redistest.RunVirtual(t, "a writer waits for readers of several processes", func(t *testing.T) {
 		b := newFixture(t)
 		clients := []*rlock.Client{b.Client, newClient(t, b.rdb), newClient(t, b.rdb)}
@@ -166,7 +164,6 @@ func TestAskedOfReadersAndWriters(t *testing.T) {
 // A hold also learns of waiters that were there before it began, even if it got the lock directly from another goroutine of its
 // process.
 func TestAskedByThoseWhoWaitAlready(t *testing.T) {
-	redistest.Parallel(t)
 	for _, here := range []bool{true, false} {
 		redistest.RunVirtual(t, map[bool]string{true: "here", false: "elsewhere"}[here], func(t *testing.T) {
 			b := newFixture(t, rlock.Options{HandOff: rlock.HandOff{For: time.Hour}})
@@ -209,7 +206,6 @@ func TestAskedByThoseWhoWaitAlready(t *testing.T) {
 // A process that receives the lock from another process learns of the waiters behind it, although these do not know yet that it has
 // the lock.
 func TestAskedAfterAGrant(t *testing.T) {
-	redistest.Parallel(t)
 	for kind, of := range askedKinds {
 		redistest.RunVirtual(t, kind, func(t *testing.T) {
 			b := newFixture(t)

@@ -265,7 +265,6 @@ func TestShutdownSparesOthersCommands(t *testing.T) {
 
 // G9: on a silent Redis, Close and Shutdown return within their bounds, even if rueidis has no room to send their calls.
 func TestCloseOnASilentRedis(t *testing.T) {
-	redistest.Parallel(t)
 	for name, way := range map[string]func(*rueidis.ClientOption){
 		"one at a time": func(*rueidis.ClientOption) {},
 		"pipelines":     pipelined,

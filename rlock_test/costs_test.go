@@ -29,7 +29,6 @@ func costNow(t testing.TB, s *redistest.Server) cost {
 // TestCostsOfSemaphores compares semaphores with two permits, of which each section takes one, with docs/locks.md. The bounds are
 // tight: a cost 50 % higher would mean that goroutines wait differently.
 func TestCostsOfSemaphores(t *testing.T) {
-	redistest.Parallel(t)
 	for _, kind := range []struct {
 		name string
 		of   func(c *rlock.Client, name string) rlock.Locker
@@ -86,7 +85,6 @@ func TestCostsOfSemaphores(t *testing.T) {
 
 // TestCostsOfALatch compares a latch that is set, awaited and counted down once with docs/locks.md.
 func TestCostsOfALatch(t *testing.T) {
-	redistest.Parallel(t)
 	for _, w := range worlds {
 		redistest.RunVirtual(t, fmt.Sprintf("%dx%d", w.processes, w.goroutines), func(t *testing.T) {
 			s := redistest.Start(t)

@@ -109,7 +109,6 @@ func TestLevelsInSilence(t *testing.T) {
 // G1, G5: a count that is on its way to Redis does not delay the last unlock. If it arrives late it has no effect, even if another
 // owner has the lock by then.
 func TestCountThatComesLate(t *testing.T) {
-	redistest.Parallel(t)
 	for _, kind := range []string{"plain", "fenced", "fair", "read", "write"} {
 		for _, raises := range []bool{true, false} {
 			redistest.RunVirtual(t, kind+map[bool]string{true: "/up", false: "/down"}[raises], func(t *testing.T) {

@@ -14,7 +14,6 @@ import (
 
 // G4: a Lock that comes right after an unlock which told Redisson does not wait for that with a ctx that ends soon.
 func TestNoCourtesyOfAShortCtx(t *testing.T) {
-	redistest.Parallel(t)
 	for side, channel := range map[string]string{"plain": "redisson_lock__channel", "write": "redisson_rwlock"} {
 		redistest.RunVirtual(t, side, func(t *testing.T) {
 			var waits atomic.Int32

@@ -76,7 +76,6 @@ func (r *ring) requireNothingLeft(t *testing.T, gone int) {
 // If a process dies while a probe is on its way, there is no deadlock any more: its lock becomes free when its lease expires. No
 // other Lock fails, wherever the probe was, and nothing is left.
 func TestDeadlockMemberKilled(t *testing.T) {
-	redistest.Parallel(t)
 	for name, row := range map[string]struct {
 		dies    int
 		at      func(cmd []string) bool
@@ -126,7 +125,6 @@ func TestDeadlockMemberKilled(t *testing.T) {
 
 // The same holds for a Client that is closed while a probe is on its way to it.
 func TestDeadlockMemberClosed(t *testing.T) {
-	redistest.Parallel(t)
 	for name, at := range map[string]func(cmd []string) bool{"first lap": firstLap, "second lap": secondLap} {
 		redistest.RunVirtual(t, name, func(t *testing.T) {
 			r := newRing(t, func(int) rlock.Options { return failAfter(300 * time.Millisecond) })

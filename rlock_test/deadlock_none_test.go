@@ -155,7 +155,6 @@ func TestDeadlockOptions(t *testing.T) {
 // A waiting Lock sends nothing for deadlock detection, however long it waits, without the option or if its ctx carries no hold.
 // Under a hold it asks once After has passed, and from then on its Client listens.
 func TestDeadlockCosts(t *testing.T) {
-	redistest.Parallel(t)
 	const after, watched = 300 * time.Millisecond, 900 * time.Millisecond
 	for _, row := range []struct {
 		name  string

@@ -106,7 +106,6 @@ var deadlockKinds = map[string]func(c *rlock.Client, name string) rlock.Locker{
 // A circle of 2 or 5 sections that wait for each other is found, for every kind of lock, in one process or with a process for each
 // section. The Lock that began to wait last fails, and its error describes the circle.
 func TestDeadlock(t *testing.T) {
-	redistest.Parallel(t)
 	for kind, lock := range deadlockKinds {
 		for _, n := range []int{2, 5} {
 			for where, client := range map[string]func(*testing.T, fixture, rlock.Options) *rlock.Client{
@@ -146,7 +145,6 @@ func elsewhere(t *testing.T, rdb rueidis.Client, o rlock.Options) *rlock.Client 
 
 // A circle may span several Clients and servers, even if each process uses more than one of them.
 func TestDeadlockOverServers(t *testing.T) {
-	redistest.Parallel(t)
 	for where, client := range map[string]func(*testing.T, rueidis.Client, rlock.Options) *rlock.Client{
 		"one process": func(t *testing.T, rdb rueidis.Client, o rlock.Options) *rlock.Client { return newClient(t, rdb, o) },
 		"processes":   elsewhere,
@@ -204,7 +202,6 @@ func TestDeadlockOnACluster(t *testing.T) {
 // A waiter in the queue of a fair lock waits for the holder and for the waiters before it. The reported circle leads through the
 // holder; a waiter before it that holds another lock is not part of it.
 func TestDeadlockInAFairLine(t *testing.T) {
-	redistest.Parallel(t)
 	for where, client := range map[string]func(*testing.T, fixture, rlock.Options) *rlock.Client{
 		"one process": func(_ *testing.T, b fixture, _ rlock.Options) *rlock.Client { return b.Client },
 		"processes":   func(t *testing.T, b fixture, o rlock.Options) *rlock.Client { return elsewhere(t, b.rdb, o) },
@@ -231,7 +228,6 @@ func TestDeadlockInAFairLine(t *testing.T) {
 
 // A circle is found if a writer waits for readers, or a reader for a writer that waits, in one process or in several.
 func TestDeadlockWithReaders(t *testing.T) {
-	redistest.Parallel(t)
 	for where, client := range map[string]func(*testing.T, fixture, rlock.Options) *rlock.Client{
 		"one process": func(_ *testing.T, b fixture, _ rlock.Options) *rlock.Client { return b.Client },
 		"processes":   func(t *testing.T, b fixture, o rlock.Options) *rlock.Client { return elsewhere(t, b.rdb, o) },

@@ -32,7 +32,6 @@ func (b fixture) onlyOwner(t testing.TB, owner string) {
 // If the connection drops the request or the reply of an Export or Adopt, the call is repeated and counts once: the ticket works
 // exactly once, and the token rises by one.
 func TestExportAndAdoptLost(t *testing.T) {
-	redistest.Parallel(t)
 	for _, kind := range []string{"plain", "fenced", "write"} {
 		for leg, on := range legs {
 			for _, script := range []string{"export", "adopt"} {
@@ -65,7 +64,6 @@ func TestExportAndAdoptLost(t *testing.T) {
 // An Export without a reply in time returns ErrUnreachable. The section has ended, and its unlock returns nil. Nobody has the
 // ticket, so the lock is free soon after Redis answers again, whether the call has run before, runs late or never runs.
 func TestExportInABlackHole(t *testing.T) {
-	redistest.Parallel(t)
 	for _, kind := range []string{"plain", "fenced", "write"} {
 		for name, on := range map[string]func(*redistest.Proxy, redistest.Hook){
 			"before it": (*redistest.Proxy).OnRequest, "after it": (*redistest.Proxy).OnReply,
@@ -103,7 +101,6 @@ func TestExportInABlackHole(t *testing.T) {
 // An Adopt that reaches Redis after its caller gave up has no lasting effect: if it gets the lock, the lock is released, and if
 // another process has adopted the ticket, that hold stays as it is.
 func TestLateAdopt(t *testing.T) {
-	redistest.Parallel(t)
 	for _, kind := range []string{"plain", "fenced", "write"} {
 		for _, used := range []bool{false, true} {
 			redistest.RunVirtual(t, kind+map[bool]string{false: "/it gets the lock", true: "/another one was first"}[used], func(t *testing.T) {
@@ -175,7 +172,6 @@ func TestLateRenewalAfterAnExport(t *testing.T) {
 // An acquire without a reply is repeated, and the lost one may still run late. The cleanup of its hash field leaves the ticket
 // alone.
 func TestSweepAfterAnExport(t *testing.T) {
-	redistest.Parallel(t)
 	for _, kind := range []string{"plain", "write"} {
 		redistest.RunVirtual(t, kind, func(t *testing.T) {
 			r := newProxied(t)

@@ -47,7 +47,6 @@ func takenAlong(t testing.TB, m *rlock.Mutex, o ...rlock.ExportOption) string {
 // A hold moves to another process, or within the same Client. Its section ends, the lock stays taken throughout, the token rises,
 // and after Adopt the hold behaves like any other. The data in Redis does not reveal the ticket.
 func TestExport(t *testing.T) {
-	redistest.Parallel(t)
 	for _, kind := range []string{"plain", "fenced", "write", "fenced write"} {
 		for _, to := range []string{"another process", "the same Client"} {
 			redistest.RunVirtual(t, kind+"/"+to, func(t *testing.T) {
@@ -154,7 +153,6 @@ func TestExportInADo(t *testing.T) {
 // A ticket that nobody adopts expires after its time, by default the watchdog time, and the lock is free. ForceUnlock invalidates a
 // ticket as well.
 func TestTicketTime(t *testing.T) {
-	redistest.Parallel(t)
 	for _, kind := range []string{"plain", "fenced", "write"} {
 		redistest.RunVirtual(t, kind, func(t *testing.T) {
 			b := newFixture(t, rlock.Options{WatchdogTimeout: 5 * time.Second})
@@ -193,7 +191,6 @@ func TestTicketTime(t *testing.T) {
 // After Adopt the lease is an ordinary one, whatever the time of the ticket: it is renewed, and it expires soon if the adopter
 // dies. Adopt takes the same options as a handle.
 func TestLeaseAfterAnAdopt(t *testing.T) {
-	redistest.Parallel(t)
 	for _, kind := range []string{"plain", "fenced", "write"} {
 		redistest.RunVirtual(t, kind, func(t *testing.T) {
 			const watchdog = 4 * time.Second
@@ -228,7 +225,6 @@ func TestLeaseAfterAnAdopt(t *testing.T) {
 // Waiters in all processes learn the time of a ticket, whether it is shorter or longer than the remaining lease. They wake when it
 // expires, or when the adopter unlocks. Export itself does not hand the lock to a waiter of its process.
 func TestWaitersBehindATicket(t *testing.T) {
-	redistest.Parallel(t)
 	for _, kind := range []string{"plain", "fenced", "write"} {
 		for _, which := range []string{"own", "other", "both"} {
 			for _, ends := range []string{"expires", "is adopted"} {
@@ -301,7 +297,6 @@ func TestWaitersBehindATicket(t *testing.T) {
 
 // Close and Shutdown of the Client that exported do not end the ticket; a closed Client exports and adopts nothing.
 func TestTicketOutlivesItsClient(t *testing.T) {
-	redistest.Parallel(t)
 	for name, end := range map[string]func(*rlock.Client) error{
 		"Close":    func(c *rlock.Client) error { c.Close(); return nil },
 		"Shutdown": func(c *rlock.Client) error { return c.Shutdown(context.Background()) },

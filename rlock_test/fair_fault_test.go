@@ -21,7 +21,6 @@ import (
 
 // If a call of a waiter or its reply is lost, the order stays and no key is left.
 func TestFairLostCalls(t *testing.T) {
-	redistest.Parallel(t)
 	const acquire, release, refresh = 13, 12, 11 // length of these calls with one place, in words
 	for _, words := range []int{acquire, release, refresh} {
 		for _, reply := range []bool{false, true} {
@@ -294,7 +293,6 @@ func TestFairLateGrant(t *testing.T) {
 // The grant, on its own connection, may arrive before the reply that the waiter joined the queue behind Redisson. The waiter gets
 // the lock, and its process keeps working.
 func TestFairGrantBeforeTheAnswer(t *testing.T) {
-	redistest.Parallel(t)
 	for name, waitsBefore := range map[string]bool{"unlock": true, "force": false} {
 		redistest.RunVirtual(t, name, func(t *testing.T) {
 			b, s := fairStandalone(t, 1, rlock.Options{})

@@ -18,7 +18,6 @@ import (
 
 // The order is that in which waiters queued, over all processes.
 func TestFairOrderOverProcesses(t *testing.T) {
-	redistest.Parallel(t)
 	for name, o := range map[string]rlock.Options{"grants": {}, "no grants": {HandOff: rlock.HandOff{Most: -1}}} {
 		redistest.RunVirtual(t, name, func(t *testing.T) {
 			b, _ := fairStandalone(t, 3, o)
@@ -117,7 +116,6 @@ func TestFairIdleWaiters(t *testing.T) {
 // Three hundred waiters of killed processes, whose holder died with them, delay a live waiter by no more than the holder's lease.
 // Waiters of stopped processes delay it no longer, because their places expire.
 func TestFairDeadWaiters(t *testing.T) {
-	redistest.Parallel(t)
 	const watchdog = 2 * time.Second
 	for _, stopped := range []bool{false, true} {
 		redistest.RunVirtual(t, map[bool]string{false: "killed", true: "stopped"}[stopped], func(t *testing.T) {

@@ -17,7 +17,6 @@ const lastToken int64 = 1<<53 - 1
 // Tokens rise, or the call fails. Above lastToken they would repeat, a negative number is not a token, and 0 means none. After a
 // failure the counter is unchanged, and no other key is left.
 func TestFencingCounterOutOfRange(t *testing.T) {
-	redistest.Parallel(t)
 	for start, want := range map[string]int{ // tokens until the error
 		"9007199254740985": 6, "9007199254740990": 1, "9007199254740991": 0, "9007199254740992": 0, "1764000000000000000": 0,
 		"9223372036854775807": 0, "-1": 0, "-2": 0, "-9223372036854775808": 0, "1.5": 0,
@@ -62,7 +61,6 @@ func TestFencingCounterOutOfRange(t *testing.T) {
 
 // If the tokens run out while a goroutine waits, the unlock succeeds and the waiter gets the error.
 func TestFencingCounterEndsAtAHandOff(t *testing.T) {
-	redistest.Parallel(t)
 	for _, where := range []string{"here", "another process"} {
 		redistest.RunVirtual(t, where, func(t *testing.T) {
 			b := newFixture(t)

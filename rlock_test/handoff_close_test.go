@@ -17,7 +17,6 @@ import (
 // G9: Close comes while an unlock hands the lock to a waiter, and Redis replies soon, late or never. The waiter returns at once and
 // Close soon after, no goroutine is left, and the handed-over lock is released if Redis can be reached.
 func TestCloseDuringAHandOff(t *testing.T) {
-	redistest.Parallel(t)
 	for leg, on := range legs {
 		for name, late := range map[string]time.Duration{"at once": 0, "late": 1200 * time.Millisecond, "never": -1, "black hole": -1} {
 			redistest.RunVirtual(t, leg+"/"+name, func(t *testing.T) {

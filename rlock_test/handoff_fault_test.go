@@ -15,7 +15,6 @@ import (
 // Fault 1, G1, G4 to G6: the request or the reply of a hand-off is lost, with or without its connection. The unlock and the waiter
 // find out the result, and a waiter that gave up leaves nothing behind.
 func TestHandOffLost(t *testing.T) {
-	redistest.Parallel(t)
 	for leg, on := range legs {
 		for _, action := range []redistest.Action{redistest.Cut, redistest.Drop} {
 			for _, goes := range []bool{false, true} {
@@ -71,7 +70,6 @@ func TestHandOffLost(t *testing.T) {
 // Fault 2, G2, G4 to G8: the network fails during the hand-off, for longer than calls are retried or longer than the lease.
 // Whatever the calls return, the lock is free soon afterwards, and never has two owners.
 func TestHandOffInABlackHole(t *testing.T) {
-	redistest.Parallel(t)
 	for name, row := range map[string]struct {
 		watchdog, hole time.Duration
 		reached        bool // Redis receives the hand-off, but its reply is lost
@@ -138,7 +136,6 @@ func TestHandOffInABlackHole(t *testing.T) {
 
 // Fault 3: if Redis refuses the hand-off, the lock is released as without one.
 func TestHandOffRefused(t *testing.T) {
-	redistest.Parallel(t)
 	for _, line := range []string{
 		"OOM command not allowed when used memory > 'maxmemory'.", "LOADING Redis is loading the dataset in memory",
 		"NOPERM this user has no permissions to run the 'evalsha' command", "ERR unknown", "BUSY", "READONLY",
@@ -159,7 +156,6 @@ func TestHandOffRefused(t *testing.T) {
 
 // If first the hand-off and then the release fails, unlock returns the error, and the lock is released later in the background.
 func TestUnlockFailsAfterItsHandOff(t *testing.T) {
-	redistest.Parallel(t)
 	for name, first := range map[string]redistest.Action{
 		"refused": redistest.Fail("ERR no"), "lost": redistest.Cut, "not ready": redistest.Fail("LOADING wait"),
 	} {

@@ -39,7 +39,6 @@ func (s startedTry) Lock(ctx context.Context) (context.Context, rlock.UnlockFunc
 // G5: a waiter gives up while the lock is being handed to it. It returns at once, and the lock goes to the next waiter, or becomes
 // free if there is none. The unlock succeeds either way.
 func TestWaiterGoesDuringAHandOff(t *testing.T) {
-	redistest.Parallel(t)
 	const patient = 10 * time.Second // includes the time to join the queue
 	const last = 2 * time.Second     // the part of it left for the hand-off; a call delayed for longer is abandoned
 	for leg, on := range legs {

@@ -18,7 +18,6 @@ import (
 // from before the hand-off was sent, however late the reply came. If the hand-off itself was slow, the lease in Redis starts later
 // by that delay, so the ctx still ends before the lock is gone there.
 func TestHandOffLease(t *testing.T) {
-	redistest.Parallel(t)
 	const short, watchdog, longer, long, late = 3 * time.Second, 4 * time.Second, 20 * time.Second, time.Minute, time.Second
 	for _, late := range []time.Duration{0, late} {
 		for name, row := range map[string]struct{ from, to time.Duration }{ // 0: the watchdog's
@@ -103,7 +102,6 @@ func TestHandOffAnsweredAfterItsLease(t *testing.T) {
 // G2, G8: the hold is lost while it is being handed off: its key is deleted, it is forced open, another process takes it, or its
 // lease expires. Then nothing is handed off, unlock returns ErrLost, and the waiters get the lock in turn.
 func TestHoldLostDuringItsHandOff(t *testing.T) {
-	redistest.Parallel(t)
 	for name, lose := range map[string]func(t *testing.T, r *proxied) (next rlock.UnlockFunc){
 		"deleted": func(t *testing.T, r *proxied) rlock.UnlockFunc {
 			require.NoError(t, r.do(t, "DEL", r.name).Error())
@@ -263,7 +261,6 @@ func TestHandOffTokens(t *testing.T) {
 // G2, G4: a waiter of another process whose lease is shorter than the grant lease also gets that shorter lease in Redis. If it
 // dies, the next waiter waits no longer than that.
 func TestShortLeaseAfterAHandOver(t *testing.T) {
-	redistest.Parallel(t)
 	const lasts = 300 * time.Millisecond
 	for name, o := range map[string]rlock.Option{"WithLease": rlock.WithLease(lasts), "WithMaxHold": rlock.WithMaxHold(lasts)} {
 		for kind, m := range map[string]func(c *rlock.Client, name string) *rlock.Mutex{

@@ -19,7 +19,6 @@ import (
 // A process in line needs no messages about unlocks, and listens on the channel of the line. A Client without queues, and waiters of a
 // quorum or a fair lock, are not in line.
 func TestWhoIsInLine(t *testing.T) {
-	redistest.Parallel(t)
 	for name, row := range map[string]struct {
 		locker func(c *rlock.Client, name string) locker
 		o      rlock.Options
@@ -85,7 +84,6 @@ func TestNoPlaceInLine(t *testing.T) {
 
 // Something else under a key that waiters use beside the lock does not keep anybody from it.
 func TestSomethingElseBesideTheLock(t *testing.T) {
-	redistest.Parallel(t)
 	for name, row := range map[string]struct {
 		lock func(c *rlock.Client, name string) locker
 		key  string
@@ -142,7 +140,6 @@ func (b fixture) subscribers(t *testing.T, channel string) int64 {
 
 // A process keeps its turn when the first of its waiters gives up, since the next has been there for as long.
 func TestTurnOutlivesTheFirstWaiter(t *testing.T) {
-	redistest.Parallel(t)
 	for name, row := range map[string]struct {
 		m       func(c *rlock.Client, name string) *rlock.Mutex
 		givesUp func(w pendingLock) // nil: its time ends
@@ -192,7 +189,6 @@ func TestTurnOutlivesTheFirstWaiter(t *testing.T) {
 
 // While a listener outside the line is subscribed, a process passes the lock on internally for only a quarter of its usual run.
 func TestRunBesideAnOutsider(t *testing.T) {
-	redistest.Parallel(t)
 	for outside, least := range map[bool]int64{false: 0, true: 10} {
 		redistest.RunVirtual(t, fmt.Sprint(outside), func(t *testing.T) {
 			s := redistest.Start(t)
@@ -232,7 +228,6 @@ func TestRunBesideAnOutsider(t *testing.T) {
 // The channel on which a process is told that it has a lock {x} is the unlock channel of another lock, if that is called so. Who waits for
 // either of them hears what it is told, and so does who waits for both.
 func TestLockNamedAsAChannelForGrants(t *testing.T) {
-	redistest.Parallel(t)
 	for way, o := range map[string]rlock.Options{"granted": {}, "told": {HandOff: rlock.HandOff{Most: -1}}} {
 		redistest.RunVirtual(t, way, func(t *testing.T) {
 			b := newFixture(t)

@@ -100,7 +100,6 @@ func TestHandOffAsOthersSeeIt(t *testing.T) {
 
 // Options.HandOff bounds the number of hand-offs within a process, and the time that they take, before other processes get a turn.
 func TestHandOffBounds(t *testing.T) {
-	redistest.Parallel(t)
 	for name, row := range map[string]struct {
 		bound    rlock.HandOff
 		hold     time.Duration // how long each section takes
@@ -176,7 +175,6 @@ func TestNoHandOffWithReplicas(t *testing.T) {
 // A waiter of another process gets its turn after a number of hand-offs, or after a time, even if a process always has waiters of
 // its own. Without these bounds it would not.
 func TestOtherProcessesGetTheirTurn(t *testing.T) {
-	redistest.Parallel(t)
 	for name, row := range map[string]struct {
 		bound rlock.HandOff
 		turn  bool

@@ -62,7 +62,6 @@ func TestTwoInTurn(t *testing.T) {
 // A waiter that has sent nothing is woken at every end of the hold: after an unlock without a hand-off, a forced unlock, a loss
 // that the holder notices without any message, a lost connection, and the end of the lease.
 func TestWhoDidNotAskIsWoken(t *testing.T) {
-	redistest.Parallel(t)
 	const deletedWatchdog = 6 * time.Second // the next renewal comes after a third of it
 	for name, end := range map[string]struct {
 		o      rlock.Options
@@ -160,7 +159,6 @@ func TestForcedBeforeTheAnswer(t *testing.T) {
 
 // The process knows that it has released the lock, so its next Lock asks Redis at once, even if the unlock message never arrives.
 func TestAfterAnUnlockOneAsks(t *testing.T) {
-	redistest.Parallel(t)
 	for name, o := range map[string]rlock.HandOff{"a run is over": {Most: 1, For: time.Hour}, "nobody waits": unlimited} {
 		redistest.RunVirtual(t, name, func(t *testing.T) {
 			r, a := turns(t, rlock.Options{HandOff: o})

@@ -74,7 +74,6 @@ func requireWithin(t *testing.T, p pendingLock, began time.Time, grants int) {
 // Killed processes in the queue do not delay the waiters behind them. Each stopped process delays them by one grant lease at most,
 // wherever it stands.
 func TestDeadInLine(t *testing.T) {
-	redistest.Parallel(t)
 	for _, dead := range []int{0, 1, 2, 8} {
 		redistest.RunVirtual(t, fmt.Sprint(dead, " killed, and one stopped"), func(t *testing.T) {
 			m := newDeadInLine(t)
@@ -107,7 +106,6 @@ func TestDeadInLine(t *testing.T) {
 // Each hand-over chooses anew which waiters check on the new holder: live waiters that already had their turn do not use up this
 // number.
 func TestDeadBehindTheWell(t *testing.T) {
-	redistest.Parallel(t)
 	for _, well := range []int{1, 4, 12} {
 		redistest.RunVirtual(t, fmt.Sprint(well), func(t *testing.T) {
 			m := newDeadInLine(t)
@@ -130,7 +128,6 @@ func TestDeadBehindTheWell(t *testing.T) {
 
 // Processes that are stopped just before they check on the holder delay live waiters by one grant lease each at most.
 func TestStoppedBeforeTheirLook(t *testing.T) {
-	redistest.Parallel(t)
 	for _, stopped := range []int{1, 4, 5} {
 		redistest.RunVirtual(t, fmt.Sprint(stopped), func(t *testing.T) {
 			m := newDeadInLine(t)
@@ -171,7 +168,6 @@ func TestStoppedBeforeTheirLook(t *testing.T) {
 
 // A waiter outside the queue is notified of each unlock, whichever processes are in the queue, dead or alive.
 func TestOutsiderBesideTheDead(t *testing.T) {
-	redistest.Parallel(t)
 	for _, dead := range []int{0, 1, 4} {
 		redistest.RunVirtual(t, fmt.Sprint(dead), func(t *testing.T) {
 			m := newDeadInLine(t)

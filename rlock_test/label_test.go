@@ -64,7 +64,6 @@ var labelledLocks = map[string]func(c *rlock.Client, name string) rlock.Locker{
 
 // A refusal names the label of the holder, even if the call does not wait. A second waiter in the same process learns it without a command.
 func TestLabel(t *testing.T) {
-	redistest.Parallel(t)
 	for kind, of := range labelledLocks {
 		redistest.RunVirtual(t, kind, func(t *testing.T) {
 			b := newFixture(t, rlock.Options{Label: `pod "7"`})

@@ -63,7 +63,6 @@ func (b fixture) loadLatchScripts(t testing.TB) {
 
 // A call whose caller has left ends in the background: it counts down, and a count that nobody knows of is taken back.
 func TestLatchCallersLeave(t *testing.T) {
-	redistest.Parallel(t)
 	for _, where := range []string{"request", "reply"} {
 		for call, row := range map[string]struct {
 			before, after int64

@@ -178,7 +178,6 @@ func TestLatchMisuse(t *testing.T) {
 
 // No waiter, in this process or another, sleeps through the opening of a latch, by any cause.
 func TestLatchOpens(t *testing.T) {
-	redistest.Parallel(t)
 	for how, open := range map[string]func(t *testing.T, b fixture, l *rlock.CountDownLatch){
 		"count": func(t *testing.T, _ fixture, l *rlock.CountDownLatch) {
 			require.NoError(t, l.CountDown(context.Background()))
@@ -339,7 +338,6 @@ func TestLatchOfThousands(t *testing.T) {
 
 // Calls whose replies are lost are made again, and count once.
 func TestLatchCountsOnce(t *testing.T) {
-	redistest.Parallel(t)
 	for _, action := range []redistest.Action{redistest.Cut, redistest.Drop} {
 		for call, do := range map[string]struct {
 			before, after int64

@@ -34,7 +34,6 @@ func rests(s rlock.LeadState) bool { return !s.Leading }
 
 // A Leadership tells of each term: its beginning, its number, and its end, by a loss, by fn, and with the ctx.
 func TestLeadership(t *testing.T) {
-	redistest.Parallel(t)
 	for name, kind := range map[string]func(b fixture) *rlock.Mutex{
 		"fenced": func(b fixture) *rlock.Mutex { return b.FencedMutex(b.name) },
 		"plain":  func(b fixture) *rlock.Mutex { return b.Mutex(b.name) },

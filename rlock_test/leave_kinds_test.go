@@ -145,7 +145,6 @@ func (s *twoClients) blocker(t *testing.T, kind, name string) rlock.UnlockFunc {
 // Whoever may leave does so when ctx is done, or the time over: a Lock of whichever kind, whatever it has got by then, and whichever of
 // its commands is not answered. What is left to be given back goes on in the background, where Close waits for it.
 func TestLockEndsWithItsCallerWhereverRedisFallsSilent(t *testing.T) {
-	redistest.Parallel(t)
 	const wait = 150 * time.Millisecond
 	type locked func(ctx context.Context, l rlock.Locker) (context.Context, rlock.UnlockFunc, error)
 	methods := map[string]struct {
@@ -209,7 +208,6 @@ func TestLockEndsWithItsCallerWhereverRedisFallsSilent(t *testing.T) {
 // G9: Close ends a Lock of whichever kind that waits, and returns when that has ended and what it had is given back, though the Lock cannot
 // be cancelled and has to do with another Client just then. A Quorum alone goes on with its other Clients.
 func TestCloseAwaitsALockOfEachKind(t *testing.T) {
-	redistest.Parallel(t)
 	for kind, lock := range leftKinds() {
 		if kind == "Quorum" {
 			continue
@@ -237,7 +235,6 @@ func TestCloseAwaitsALockOfEachKind(t *testing.T) {
 
 // The same for every other method that asks Redis, in a section, when all is silent from its call on.
 func TestMethodsEndWithTheirCallers(t *testing.T) {
-	redistest.Parallel(t)
 	const wait = 150 * time.Millisecond
 	relock := func(ctx context.Context, s *twoClients, kind string) error {
 		_, unlock, err := leftKinds()[kind](s, s.name).Lock(ctx)
@@ -331,7 +328,6 @@ func second[T any](_ T, err error) error { return err }
 // An unlock ends within a single unlock budget and a moment, for any kind and any number of inner unlocks. Its ctx was done before, and Redis is silent
 // from the middle of the section on. The rest goes on in the background.
 func TestSectionsEndWithTheBudgetOfAnUnlock(t *testing.T) {
-	redistest.Parallel(t)
 	const wait, budget = 150 * time.Millisecond, 1500 * time.Millisecond
 	const moment = 100 * time.Millisecond // in which the server might answer another call
 	o := rlock.Options{UnlockTimeout: budget}

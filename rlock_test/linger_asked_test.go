@@ -15,7 +15,6 @@ import (
 
 // G4: a waiter of any kind in another process gets the lock at once. For a while after that, the lock is not kept.
 func TestLingerIsAskedFor(t *testing.T) {
-	redistest.Parallel(t)
 	waiters := map[string]func(c *rlock.Client, name string) rlock.Locker{
 		"mutex":     func(c *rlock.Client, name string) rlock.Locker { return c.Mutex(name) },
 		"lingering": func(c *rlock.Client, name string) rlock.Locker { return c.Mutex(name, rlock.WithLinger(long)) },
@@ -146,7 +145,6 @@ func TestLingerBesideThoseWhoCannotAsk(t *testing.T) {
 
 // The same, however often the process uses the lock meanwhile.
 func TestLingerInUseBesideThoseWhoCannotAsk(t *testing.T) {
-	redistest.Parallel(t)
 	for kind, of := range map[string]func(c *rlock.Client, name string) rlock.Locker{
 		"mutex":  func(c *rlock.Client, name string) rlock.Locker { return c.Mutex(name, rlock.WithLinger(long)) },
 		"fenced": func(c *rlock.Client, name string) rlock.Locker { return c.FencedMutex(name, rlock.WithLinger(long)) },

@@ -17,7 +17,6 @@ import (
 
 // G5: Close and Shutdown give up kept locks, and a later unlock keeps none.
 func TestLingerEndsWithTheClient(t *testing.T) {
-	redistest.Parallel(t)
 	for name, end := range map[string]func(c *rlock.Client) error{
 		"Close":    func(c *rlock.Client) error { c.Close(); return nil },
 		"Shutdown": func(c *rlock.Client) error { return c.Shutdown(context.Background()) },

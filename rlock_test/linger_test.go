@@ -110,7 +110,6 @@ func TestLingerAndTryLock(t *testing.T) {
 
 // Other handles of the same name in the process get the kept lock on their own terms.
 func TestLingerAndOtherHandles(t *testing.T) {
-	redistest.Parallel(t)
 	for kind, of := range map[string]func(c *rlock.Client, name string) rlock.Locker{
 		"mutex":   func(c *rlock.Client, name string) rlock.Locker { return c.Mutex(name) },
 		"fenced":  func(c *rlock.Client, name string) rlock.Locker { return c.FencedMutex(name) },

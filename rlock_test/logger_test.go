@@ -64,7 +64,6 @@ func (j *hangingCode) ways() map[string]rlock.Options {
 
 // G1 to G3, G9: a Logger or Trace that hangs keeps neither renewals nor losses from anybody, nor Lock, unlock and Close from returning.
 func TestHangingLogger(t *testing.T) {
-	redistest.Parallel(t)
 	for _, way := range []string{"Logger", "Lost", "Renewed"} {
 		redistest.RunVirtual(t, way, func(t *testing.T) {
 			b := newFixture(t)

@@ -78,7 +78,6 @@ func TestNothingIsRenewedAfterALoss(t *testing.T) {
 // Redis is back, it is released, though the lease of the Lock that took it, and the watchdog time, are long over. So is one whose
 // unlock was not answered, before it was lost.
 func TestLongestLeaseIsReleased(t *testing.T) {
-	redistest.Parallel(t)
 	for name, lease := range map[string]time.Duration{"lost": 500 * time.Millisecond, "unlocked": 6 * time.Second} {
 		redistest.RunVirtual(t, name, func(t *testing.T) {
 			c, proxy, past := behindProxy(t, anyWay, rlock.Options{WatchdogTimeout: rlock.MinWatchdogTimeout})

@@ -15,7 +15,6 @@ import (
 // WithMaxWait bounds Lock of every kind as TryLock does. All and Quorum use the shortest bound. TryLock and the section are
 // not affected.
 func TestMaxWait(t *testing.T) {
-	redistest.Parallel(t)
 	const bound = 100 * time.Millisecond
 	most := rlock.WithMaxWait(bound)
 	for kind, bounded := range map[string]func(s *twoClients) rlock.Locker{ // and whom it waits for by s.blocker

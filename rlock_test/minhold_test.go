@@ -62,7 +62,6 @@ func TestMinHold(t *testing.T) {
 // The time taken after the unlock does not depend on the lease. The handle that acquired the hold decides, when its last level is
 // unlocked. ForceUnlock frees the lock.
 func TestMinHoldOfLevels(t *testing.T) {
-	redistest.Parallel(t)
 	for name, lease := range map[string]time.Duration{"shorter lease": minHold / 2, "longer lease": testTimeout, "renewed": 0} {
 		redistest.RunVirtual(t, name, func(t *testing.T) {
 			b := newFixture(t)
@@ -213,7 +212,6 @@ func TestMinHoldAndAWaiterThatGivesUp(t *testing.T) {
 
 // G6, G7: the lock stays taken for that time and no longer if the unlock or its reply is lost, or if a renewal arrives late.
 func TestMinHoldAndLostCalls(t *testing.T) {
-	redistest.Parallel(t)
 	for name, lose := range map[string]func(*redistest.Proxy){
 		"reply":   func(p *redistest.Proxy) { p.OnReply(nthScript(1, redistest.Cut)) },
 		"request": func(p *redistest.Proxy) { p.OnRequest(nthScript(1, redistest.Cut)) },
@@ -299,7 +297,6 @@ func TestMinHoldOfAFailedLock(t *testing.T) {
 // WithMinHold does not apply to a lost hold: another owner may have had the lock since, so the end of the lease or the unlock frees
 // it at once.
 func TestMinHoldOfALostHold(t *testing.T) {
-	redistest.Parallel(t)
 	for name, unlocks := range map[string]func(c *rlock.Client, name string) (context.Context, rlock.UnlockFunc, error){
 		"one": func(c *rlock.Client, name string) (context.Context, rlock.UnlockFunc, error) {
 			return c.Mutex(name, rlock.WithMinHold(testTimeout)).Lock(context.Background())

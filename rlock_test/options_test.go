@@ -15,7 +15,6 @@ import (
 // G2: a hold with WithMaxHold is renewed until its bound and lost then, whatever lease its levels ask for. Others get in once its
 // unlock is called.
 func TestMaxHold(t *testing.T) {
-	redistest.Parallel(t)
 	const watchdog, most = 600 * time.Millisecond, 2 * time.Second
 	for name, options := range map[string][]rlock.Option{
 		"renewed":     {rlock.WithMaxHold(most)},
@@ -58,7 +57,6 @@ func TestMaxHold(t *testing.T) {
 // A section that hangs past its bound keeps others out for at most a third of the watchdog time longer. A bound shorter than the
 // watchdog time is the lease in Redis, so others get in when it ends.
 func TestMaxHoldOfASectionThatHangs(t *testing.T) {
-	redistest.Parallel(t)
 	for _, row := range []struct{ most, watchdog, late time.Duration }{
 		{time.Second, rlock.DefaultWatchdogTimeout, 0},
 		{7 * time.Second, 2 * shortWatchdog, 2 * shortWatchdog / 3},
@@ -108,7 +106,6 @@ func TestMaxHoldUnlockedInTime(t *testing.T) {
 
 // G1, G2: WithGrace keeps the lock in Redis for longer than the hold is trusted: at acquire, re-entry, renewal, hand-off and grant.
 func TestGrace(t *testing.T) {
-	redistest.Parallel(t)
 	const grace = 10 * time.Second
 	for name, options := range map[string][]rlock.Option{
 		"renewed":     {rlock.WithGrace(grace)},

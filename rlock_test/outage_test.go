@@ -19,7 +19,6 @@ import (
 // An attempt without an answer from Redis says nothing about the lock: its error differs from "held by another". TryLock with
 // wait 0 makes one attempt, for at most a second.
 func TestOutageIsNotARefusal(t *testing.T) {
-	redistest.Parallel(t)
 	for name, down := range map[string]func(*redistest.Server){"hangs": (*redistest.Server).Pause, "refuses": (*redistest.Server).Stop} {
 		redistest.RunVirtual(t, name, func(t *testing.T) {
 			s := redistest.Start(t)
@@ -200,7 +199,6 @@ func TestReplicasWhileASlotMoves(t *testing.T) {
 // With Replicas, an acquire needs a dedicated connection. If the pool is exhausted, even by a subscription of the library itself,
 // Lock reports it in time, and neither Close nor anything else waits for a connection.
 func TestReplicasWithoutAConnection(t *testing.T) {
-	redistest.Parallel(t)
 	for _, last := range []string{"others", "our subscription"} {
 		redistest.RunVirtual(t, last, func(t *testing.T) {
 			s := redistest.Start(t)

@@ -70,7 +70,6 @@ func TestPassOnCosts(t *testing.T) {
 // G4: a run of sections without a command ends after a number of sections or a time. Then another process that waits gets its turn;
 // if there is none, a call hands the lock to the next waiter here, under a new owner.
 func TestPassOnIsBounded(t *testing.T) {
-	redistest.Parallel(t)
 	for name, bound := range map[string]rlock.HandOff{
 		"most": {Most: 3, For: time.Hour}, "for": {For: 1500 * time.Millisecond},
 	} {
@@ -175,7 +174,6 @@ func TestPassOnNotWhileTaken(t *testing.T) {
 // The count in Redis is that of the current section: a count sent for the section before is corrected, even if its call was under
 // way when the next section began.
 func TestPassOnAndTheCount(t *testing.T) {
-	redistest.Parallel(t)
 	for _, underWay := range []bool{false, true} {
 		redistest.RunVirtual(t, map[bool]string{false: "stated", true: "under way"}[underWay], func(t *testing.T) {
 			r := newProxied(t, rlock.Options{HandOff: unlimited})

@@ -14,7 +14,6 @@ import (
 
 // Calls whose replies are lost are repeated, and count once.
 func TestPermitsCountOnce(t *testing.T) {
-	redistest.Parallel(t)
 	for _, action := range []redistest.Action{redistest.Cut, redistest.Drop} {
 		for _, n := range []int{1, 3} {
 			redistest.RunVirtual(t, fmt.Sprint(action, "/", n), func(t *testing.T) {
@@ -39,7 +38,6 @@ func TestPermitsCountOnce(t *testing.T) {
 
 // A caller that leaves takes no permits, whether its call or the reply is late. Permits that it releases are released.
 func TestPermitCallersLeave(t *testing.T) {
-	redistest.Parallel(t)
 	for _, where := range []string{"request", "reply"} {
 		redistest.RunVirtual(t, where, func(t *testing.T) {
 			b := newFixture(t)

@@ -298,7 +298,6 @@ func (b fixture) permitEnds(t testing.TB, id string) time.Time {
 // G2: Redis counts in whole milliseconds, including the one in which it grants a permit. It keeps a permit at least as long as the
 // process trusts it.
 func TestPermitIsKeptWhileItIsTrusted(t *testing.T) {
-	redistest.Parallel(t)
 	ctx := context.Background()
 	b := newFixture(t)
 	const lease = time.Minute

@@ -79,7 +79,6 @@ func TestPermitsBeyondAll(t *testing.T) {
 // Many goroutines of several processes compete, and some give up. There are never more holders than permits, no two permits have the
 // same slot, and in the end all permits are free.
 func TestPermitsUnderContention(t *testing.T) {
-	redistest.Parallel(t)
 	for _, plain := range []bool{false, true} {
 		redistest.RunVirtual(t, map[bool]string{false: "with a queue", true: "without hand-overs"}[plain], func(t *testing.T) {
 			b := newFixture(t)

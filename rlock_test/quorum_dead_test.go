@@ -48,7 +48,6 @@ func TestQuorumLatencyBesideTheDead(t *testing.T) {
 
 // G2: if three of five servers die, the holder's ctx is cancelled before a lease can end, and other callers get ErrUnreachable.
 func TestQuorumLossIsTold(t *testing.T) {
-	redistest.Parallel(t)
 	for name, death := range deaths {
 		redistest.RunVirtual(t, name, func(t *testing.T) {
 			const watchdog = shortWatchdog
@@ -91,7 +90,6 @@ func TestQuorumLossIsTold(t *testing.T) {
 
 // A server that lost its data, or was away, gets its share of the hold back. Meanwhile no other owner gets a majority.
 func TestQuorumHeals(t *testing.T) {
-	redistest.Parallel(t)
 	for name, death := range deaths {
 		redistest.RunVirtual(t, name, func(t *testing.T) {
 			const watchdog = shortWatchdog

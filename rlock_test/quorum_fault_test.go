@@ -155,7 +155,6 @@ func TestQuorumOutageForManyWaiters(t *testing.T) {
 
 // G5: late grants, and grants whose answers are late or lost, are released on every server.
 func TestQuorumGivesLateGrantsBack(t *testing.T) {
-	redistest.Parallel(t)
 	for name, fault := range map[string]func(*redistest.Proxy, redistest.Hook){
 		"request": (*redistest.Proxy).OnRequest, "reply": (*redistest.Proxy).OnReply,
 	} {

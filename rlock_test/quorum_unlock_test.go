@@ -61,7 +61,6 @@ func TestQuorumClose(t *testing.T) {
 
 // An unlock needs the answers of a majority. The others are released when they are back.
 func TestQuorumUnlockBesideTheDead(t *testing.T) {
-	redistest.Parallel(t)
 	for name, death := range deaths {
 		redistest.RunVirtual(t, name, func(t *testing.T) {
 			e := newQuorumServers(t, 5)
@@ -92,7 +91,6 @@ func TestQuorumUnlockBesideTheDead(t *testing.T) {
 
 // An unlock without answers ends with the lease, if that is earlier than its time limit, and reports the loss.
 func TestQuorumUnlockOutlivesItsLease(t *testing.T) {
-	redistest.Parallel(t)
 	const lease = time.Second
 	for says, options := range map[string][]rlock.Option{
 		"its lease of fixed length ended":              {rlock.WithLease(lease)},

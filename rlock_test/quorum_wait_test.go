@@ -73,7 +73,6 @@ func TestQuorumWakesWithoutMessages(t *testing.T) {
 // Processes that compete for the lock all get it, even if they split the votes of an even number of servers, or wait for the votes of
 // servers that do not answer.
 func TestQuorumCompetitors(t *testing.T) {
-	redistest.Parallel(t)
 	for name, dead := range map[string][]string{"5 of 5": nil, "4 of 5": {"killed"}, "3 of 5": {"stopped", "cut off"}} {
 		redistest.RunVirtual(t, name, func(t *testing.T) {
 			e := newQuorumServers(t, 5)

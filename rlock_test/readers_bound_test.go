@@ -18,7 +18,6 @@ import (
 // G4: a writer of another process gets in while 32 readers come and go without a break: readers that arrive after its
 // mark may share the hold only until the bound.
 func TestReadersLetAWriterIn(t *testing.T) {
-	redistest.Parallel(t)
 	for name, writers := range map[string]func(*proxied) *rlock.Client{
 		"of this process": func(r *proxied) *rlock.Client { return r.Client }, "of another": func(r *proxied) *rlock.Client { return r.other },
 	} {

@@ -112,7 +112,6 @@ func TestReadersInACrowd(t *testing.T) {
 // When a re-entry is answered only after its section has ended, it is no longer a level of that section: the Lock
 // competes and gets a hold of its own.
 func TestReentryAnsweredAfterItsSection(t *testing.T) {
-	redistest.Parallel(t)
 	for name, handles := range map[string]func(*proxied, ...rlock.Option) *rlock.Mutex{
 		"a reader beside others": func(r *proxied, o ...rlock.Option) *rlock.Mutex { return r.RWMutex(r.name, o...).Read() },
 		"a mutex":                (*proxied).handle,
@@ -192,7 +191,6 @@ func TestReadersOfAnAllThatIsRefused(t *testing.T) {
 
 // A reader without the time to wait for another reader's answer asks Redis itself, however many others are waiting.
 func TestTryReadWhileOthersAsk(t *testing.T) {
-	redistest.Parallel(t)
 	for name, row := range map[string]struct {
 		before int
 		wait   time.Duration

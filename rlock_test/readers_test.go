@@ -40,7 +40,6 @@ func (b fixture) owners(t testing.TB) map[string]int64 {
 // G1, G6: further readers of a process cost no commands, in whichever order they leave. Redis sees a single reader,
 // whose key lasts until the last of them has left.
 func TestReadersShare(t *testing.T) {
-	redistest.Parallel(t)
 	for name, order := range map[string][]int{"first in, first out": {0, 1, 2, 3}, "last in, first out": {3, 2, 1, 0}, "mixed": {2, 0, 3, 1}} {
 		redistest.RunVirtual(t, name, func(t *testing.T) {
 			r := newProxied(t, hour)
@@ -153,7 +152,6 @@ func TestReadersShareBesideAnUpgrade(t *testing.T) {
 
 // G3: one call admits all readers that arrived while a writer was inside, or while the first of them was asking Redis.
 func TestReadersAreLetInTogether(t *testing.T) {
-	redistest.Parallel(t)
 	const many = 20
 	for name, wait := range map[string]func(*testing.T, *proxied) (pending []pendingLock, goOn func()){
 		"behind a writer": func(t *testing.T, r *proxied) ([]pendingLock, func()) {

@@ -60,7 +60,6 @@ func (e expiring) awaitExpiry() { sleep(time.Until(e.ends.Add(-200 * time.Millis
 // With ConnLifetime, rueidis resends an unlock or a hand-off if its reply is late when the connection expires. Nobody
 // else had the hold, so the unlock must not report a loss.
 func TestExpiredConnectionRepeatsTheUnlock(t *testing.T) {
-	redistest.Parallel(t)
 	for _, how := range []string{"release", "hand-off"} {
 		redistest.RunVirtual(t, how, func(t *testing.T) {
 			e := newExpiring(t)
@@ -192,7 +191,6 @@ func TestLockWhileAClusterSwitches(t *testing.T) {
 
 // An unanswered renewal delays neither Close nor the unlock.
 func TestUnansweredRenewalHoldsUpNothing(t *testing.T) {
-	redistest.Parallel(t)
 	const watchdog = time.Minute // a sixth of it, 10 s, would be too long
 	for _, end := range []string{"Close", "unlock"} {
 		redistest.RunVirtual(t, end, func(t *testing.T) {
@@ -223,7 +221,6 @@ func TestUnansweredRenewalHoldsUpNothing(t *testing.T) {
 // One connection of four falls silent. Even with the maximum number of calls stuck on it, other calls still go out,
 // since Redis still answers this Client's unlocks and renewals.
 func TestOneSilentConnectionSparesTheOthers(t *testing.T) {
-	redistest.Parallel(t)
 	for _, answers := range []string{"unlocks", "renewals"} {
 		redistest.RunVirtual(t, answers, func(t *testing.T) {
 			s := redistest.Start(t)

@@ -16,7 +16,6 @@ import (
 // G4: a writer waits for a reader's lease. That reader leaves, and the other readers are dead or have short leases.
 // When these end, the waiter gets in: the writer, or, if it is cut off, the readers behind it.
 func TestReadersThatStayAreDead(t *testing.T) {
-	redistest.Parallel(t)
 	const brief = 1500 * time.Millisecond
 	ctx := context.Background()
 	for _, many := range []int{1, 12} { // with many fields, a script looks at only some of them

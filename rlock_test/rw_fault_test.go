@@ -70,7 +70,6 @@ func TestReadWriteLeases(t *testing.T) {
 // keys, too); then Redisson dies. A reader of ours with a longer lease, fixed or not, keeps writers out until its ctx
 // ends.
 func TestReaderBesideRenewalsOfRedisson(t *testing.T) {
-	redistest.Parallel(t)
 	const long = 3 * shortWatchdog
 	ctx := context.Background()
 	for what, o := range map[string][]rlock.Option{
@@ -116,7 +115,6 @@ func TestReaderBesideRenewalsOfRedisson(t *testing.T) {
 // G5: somebody deletes the hash of a reader with two levels, or forces it open as another kind. However the loss is
 // noticed, the unlock leaves no hold key.
 func TestDeletedReaderLeavesNothing(t *testing.T) {
-	redistest.Parallel(t)
 	ctx := context.Background()
 	for name, find := range map[string]func(ctx context.Context, rw *rlock.RWMutex){
 		"by the unlock": func(context.Context, *rlock.RWMutex) {},
@@ -157,7 +155,6 @@ func TestDeletedReaderLeavesNothing(t *testing.T) {
 
 // G5, G6: the request or the reply of any call is lost, with or without its connection. Nothing is counted twice, and nothing is left.
 func TestReadWriteLostReplies(t *testing.T) {
-	redistest.Parallel(t)
 	for leg, on := range legs {
 		for _, action := range []redistest.Action{redistest.Cut, redistest.Drop} {
 			for n, call := range []string{
@@ -199,7 +196,6 @@ func TestReadWriteLostReplies(t *testing.T) {
 
 // Callers on either side give up before Redis answers: a late grant is given back.
 func TestReadWriteCancelledWhileItAsks(t *testing.T) {
-	redistest.Parallel(t)
 	for name, side := range map[string]func(*rlock.RWMutex) *rlock.Mutex{"read": (*rlock.RWMutex).Read, "write": (*rlock.RWMutex).Write} {
 		for _, within := range []bool{false, true} {
 			redistest.RunVirtual(t, name+map[bool]string{false: "", true: " in a section"}[within], func(t *testing.T) {

@@ -214,7 +214,6 @@ func TestTokensOfWritersRise(t *testing.T) {
 // G6: the request or the reply of a writer's acquire is lost, with or without its connection: this writer draws one
 // token, and so does the next.
 func TestTokenOfALostReply(t *testing.T) {
-	redistest.Parallel(t)
 	for leg, on := range legs {
 		for _, action := range []redistest.Action{redistest.Cut, redistest.Drop} {
 			for _, how := range []string{"free", "upgrade"} {

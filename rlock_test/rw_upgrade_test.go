@@ -183,7 +183,6 @@ func TestUpgradeMeetsTheUnlock(t *testing.T) {
 // An upgradeable reader's lease, or longest hold, starts when it gets in: Lock waits as long as it must, and the
 // section has the whole lease. When the lease ends, the next reader may upgrade, whether or not the first one unlocks.
 func TestUpgradeableWithALease(t *testing.T) {
-	redistest.Parallel(t)
 	const d = 1500 * time.Millisecond
 	for what, o := range map[string]rlock.Option{"a lease": rlock.WithLease(d), "a longest hold": rlock.WithMaxHold(d)} {
 		redistest.RunVirtual(t, what, func(t *testing.T) {
@@ -237,7 +236,6 @@ func TestUpgradeableWithALeaseAndACtxThatEnded(t *testing.T) {
 
 // G2: a hold lost while an Upgrade, or a Lock of Upgradeable, waits is reported as lost by its error, and not as a cancellation.
 func TestUpgradeableLostWhileItWaits(t *testing.T) {
-	redistest.Parallel(t)
 	ctx := context.Background()
 	for what, row := range map[string]struct {
 		inside bool // it is the reader inside, and wants to upgrade

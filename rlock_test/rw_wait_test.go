@@ -118,7 +118,6 @@ func TestReadersEnterTogether(t *testing.T) {
 
 // G5: a waiter on either side that gives up leaves nothing, and admits those who waited because of it.
 func TestReadWriteWaitersLeave(t *testing.T) {
-	redistest.Parallel(t)
 	for name, o := range map[string]rlock.Options{"with hand-offs": {}, "without": {HandOff: rlock.HandOff{Most: -1}}} {
 		redistest.RunVirtual(t, name, func(t *testing.T) {
 			b := newFixture(t, o)

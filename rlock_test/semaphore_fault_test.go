@@ -161,7 +161,6 @@ func TestSemaphoreWaitersBehindACall(t *testing.T) {
 // Permits come back in pieces, as many as are wanted in total, while callers in five processes come and leave: every
 // caller that stays gets its own.
 func TestSemaphoreForgetsNobody(t *testing.T) {
-	redistest.Parallel(t)
 	for name, most := range map[string][2]int{"with a queue": {0, 0}, "without hand-overs": {-1, -1}, "both": {0, -1}} {
 		redistest.RunVirtual(t, name, func(t *testing.T) {
 			b := newFixture(t)
@@ -233,7 +232,6 @@ func TestSemaphoreFlushed(t *testing.T) {
 
 // Calls with lost replies are retried, and count once.
 func TestSemaphoreCountsOnce(t *testing.T) {
-	redistest.Parallel(t)
 	for _, action := range []redistest.Action{redistest.Cut, redistest.Drop} {
 		for name, row := range map[string]struct {
 			after int64
@@ -273,7 +271,6 @@ func TestSemaphoreCountsOnce(t *testing.T) {
 
 // A caller that gives up takes nothing, whether its request or its reply is late, and its releases still take effect.
 func TestSemaphoreCallersLeave(t *testing.T) {
-	redistest.Parallel(t)
 	for _, where := range []string{"request", "reply"} {
 		for name, row := range map[string]struct {
 			after int64

@@ -189,7 +189,6 @@ func TestSemaphoreSections(t *testing.T) {
 
 // Close and Shutdown end all waits; permits can be given back during a Shutdown and after Close.
 func TestSemaphoreEnds(t *testing.T) {
-	redistest.Parallel(t)
 	redistest.RunVirtual(t, "Close", func(t *testing.T) {
 		b := newFixture(t)
 		watch := newClient(t, b.rdb).Semaphore(b.name)

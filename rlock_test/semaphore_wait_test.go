@@ -17,7 +17,6 @@ import (
 
 // When permits come back, by whatever means and in whichever process, exactly the waiters with enough permits wake.
 func TestSemaphoreWakes(t *testing.T) {
-	redistest.Parallel(t)
 	for how, open := range map[string]func(t *testing.T, b fixture, s *rlock.Semaphore){
 		"release": func(t *testing.T, _ fixture, s *rlock.Semaphore) {
 			require.NoError(t, s.Release(context.Background(), 2))
@@ -127,7 +126,6 @@ func TestSemaphoreDoesNotStarveLargeRequests(t *testing.T) {
 // Many processes and goroutines use the permits, and some give up at any moment. There are never more workers than
 // permits, and in the end all permits are back.
 func TestSemaphoreUnderContention(t *testing.T) {
-	redistest.Parallel(t)
 	for _, plain := range []bool{false, true} {
 		redistest.RunVirtual(t, map[bool]string{false: "with a queue", true: "without hand-overs"}[plain], func(t *testing.T) {
 			b := newFixture(t)

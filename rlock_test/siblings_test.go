@@ -85,7 +85,6 @@ func (u under) Lock(context.Context) (context.Context, rlock.UnlockFunc, error) 
 // Two Locks under one outer hold compete for another lock. The clean-up after an unanswered call of the first harms
 // neither the second Lock nor the unlock before it.
 func TestSweepingSparesTheNextHold(t *testing.T) {
-	redistest.Parallel(t)
 	for name, fail := range map[string]func(t *testing.T, b fixture, proxy *redistest.Proxy, m *rlock.Mutex, ctx context.Context){
 		"an acquire is lost, and its caller gives up": func(t *testing.T, b fixture, proxy *redistest.Proxy, m *rlock.Mutex, ctx context.Context) {
 			_, unlockOther, err := newClient(t, b.rdb).Mutex(b.name).Lock(context.Background())

@@ -31,7 +31,6 @@ func nest(ctx context.Context, all []rlock.Locker, fn func(context.Context) erro
 // If Redis is silent, unlocking a section returns after Options.UnlockTimeout, however many locks of whichever kinds it
 // has. The rest happens in the background.
 func TestUnlockTimeout(t *testing.T) {
-	redistest.Parallel(t)
 	for name, way := range map[string]func(*rueidis.ClientOption){"one at a time": anyWay, "pipelines": pipelined} {
 		for _, leaves := range []bool{true, false} {
 			redistest.RunVirtual(t, fmt.Sprintf("%s/ctx that ends=%v", name, leaves), func(t *testing.T) {

@@ -41,7 +41,6 @@ func stockPermits(t *testing.T, s *twoClients, kind, name string, n int64) {
 
 // G3: a section locked with a WaitOnly ctx continues when that ctx ends, until its unlock. A Lock inside the section belongs to it.
 func TestWaitOnlySection(t *testing.T) {
-	redistest.Parallel(t)
 	type key struct{}
 	for kind, lock := range sectionKinds() {
 		redistest.RunVirtual(t, kind, func(t *testing.T) {
@@ -73,7 +72,6 @@ func TestWaitOnlySection(t *testing.T) {
 
 // G4: the ctx inside a WaitOnly ends the wait, for every kind, and the error gives the cause.
 func TestWaitOnlyWaits(t *testing.T) {
-	redistest.Parallel(t)
 	for kind, lock := range sectionKinds() {
 		redistest.RunVirtual(t, kind, func(t *testing.T) {
 			s := newTwoClients(t, redistest.Shared(t))
@@ -97,7 +95,6 @@ func TestWaitOnlyWaits(t *testing.T) {
 
 // G1: the loss of its lock ends a section that has outlived its caller's ctx. Of several locks, one loss ends all.
 func TestWaitOnlySectionIsLost(t *testing.T) {
-	redistest.Parallel(t)
 	for kind, lock := range leftKinds() {
 		redistest.RunVirtual(t, kind, func(t *testing.T) {
 			s := newTwoClients(t, redistest.Shared(t), rlock.Options{WatchdogTimeout: 3 * time.Second})
@@ -181,7 +178,6 @@ func TestWaitOnlyOfOtherWays(t *testing.T) {
 // G3, G4: under WaitOnly, a semaphore's TryDo returns ErrNotAcquired after its wait, and the cancellation once the
 // caller has gone. Its section continues without the caller.
 func TestWaitOnlyForPermits(t *testing.T) {
-	redistest.Parallel(t)
 	for kind, tryDo := range map[string]func(s *twoClients, ctx context.Context, wait time.Duration, fn func(context.Context) error) error{
 		"Semaphore": func(s *twoClients, ctx context.Context, wait time.Duration, fn func(context.Context) error) error {
 			return s.Semaphore(s.name).TryDo(ctx, 1, wait, fn)

@@ -165,7 +165,10 @@ func TestLostReplies(t *testing.T) {
 			}
 			run(t, fmt.Sprintf("resp2=%v/%s", resp2, lost.what), func(t *testing.T) {
 				s := redistest.Start(t)
-				const watchdog = 2 * time.Second
+				watchdog := 2 * time.Second
+				if !redistest.IsVirtual(t) {
+					watchdog = 9 * time.Second
+				}
 				proxy := redistest.StartProxy(t, s.Addr())
 				b := fixture{rdb: s.Client(t), name: redistest.Name(t)}
 				b.Client = newClient(t, redistest.Dial(t, proxy.Addr(), protocol(resp2)), rlock.Options{WatchdogTimeout: watchdog})
@@ -210,7 +213,6 @@ func TestLostReplies(t *testing.T) {
 // unlocked. Each of the two takes the lock, and each is taken off again, though the first release found
 // something.
 func TestFirstAttemptArrivesAfterTheSecondWasTakenOff(t *testing.T) {
-	redistest.Parallel(t)
 	for _, what := range []string{"answered, caller gone", "not answered, caller gone", "unlocked", "unlock failed"} {
 		redistest.RunVirtual(t, what, func(t *testing.T) {
 			s := redistest.Start(t)
@@ -263,7 +265,6 @@ func TestFirstAttemptArrivesAfterTheSecondWasTakenOff(t *testing.T) {
 
 // The reply of an acquire never comes, and the caller gives up: the hold is given back.
 func TestAbandonedAcquireIsGivenBack(t *testing.T) {
-	redistest.Parallel(t)
 	for _, late := range []bool{true, false} {
 		redistest.RunVirtual(t, map[bool]string{true: "reply comes late", false: "reply is lost"}[late], func(t *testing.T) {
 			s := redistest.Start(t)

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"net"
 	"os"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -17,7 +18,7 @@ import (
 
 // Virtual runs a test in the virtual world: in a testing/synctest bubble, where all waiting is over at once and clocks are exact, with
 // servers in memory. [Start], [Shared], [StartProxy], [Dial], [Via] and [Eventually] work as in the real world, and so does everything made
-// of them; deployments of several real servers don't exist there. It runs beside other tests.
+// of them; deployments of several real servers don't exist there.
 //
 // The test binary must import package rlocktest, whose server it is. With RLOCK_TEST_WORLD=real the test runs on real servers.
 //
@@ -41,7 +42,11 @@ func RunVirtual(t *testing.T, name string, test func(t *testing.T)) {
 // OnlyVirtual is [Virtual] for a test that real servers can't pass, and says why: it needs exact times, or waits for long.
 func OnlyVirtual(t *testing.T, _ string, test func(t *testing.T)) {
 	t.Helper()
-	t.Parallel()
+	if cap(bubbles) > 1 {
+		t.Parallel()
+	}
+	bubbles <- struct{}{}
+	defer func() { <-bubbles }()
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{}
 		worlds.Store(t, w)
@@ -54,6 +59,10 @@ func OnlyVirtual(t *testing.T, _ string, test func(t *testing.T)) {
 func Real(t *testing.T) { reals.Store(t, true) }
 
 var reals sync.Map // *testing.T
+
+// bubbles bounds how many tests of the virtual world run at a time. All that they take is CPU, of which tests of the real world, with their
+// time limits, need a share: half of it. On two cores they run one by one, before all tests that run beside each other.
+var bubbles = make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))
 
 // realWorld makes the tests of the virtual world use real servers.
 var realWorld = os.Getenv("RLOCK_TEST_WORLD") == "real"
