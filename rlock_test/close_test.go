@@ -34,22 +34,6 @@ var packages = append([]string{
 	"github.com/go-rlock/rlock/internal/tell.",
 }, withoutHub...)
 
-// awaitGoroutines waits until no more goroutines run than before. A goroutine that has reported its end still needs a moment to
-// exit on a loaded machine. That moment is shorter than the timeout of a call, so that a goroutine that Close left in a call still
-// fails the test. A goroutine started by a timer may belong to a parallel test with a hanging call, so it gets more time.
-func awaitGoroutines(t *testing.T, before int) {
-	t.Helper()
-	for began := time.Now(); ourGoroutines() > before; sleep(time.Millisecond) {
-		late := time.Since(began)
-		if late > soon && redistest.GoroutinesOfTest(packages...) > before || late > soon+hangs {
-			require.FailNow(t, "goroutines are left", "%s", redistest.GoroutineStacks(packages...))
-		}
-	}
-}
-
-// hangs is the longest time for which any test lets a call hang.
-const hangs = 15 * time.Second
-
 // Close ends all waiting calls with ErrClosed and cancels the ctx of every hold, without releasing the locks. An unlock after Close
 // releases them.
 func TestCloseWhileWaitingAndHolding(t *testing.T) {
