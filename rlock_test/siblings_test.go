@@ -51,7 +51,7 @@ func TestSiblingMeetsTheLastUnlock(t *testing.T) {
 				proxy.Release()
 				require.NoError(t, within(t, unlocked, testTimeout))
 				a := sibling.get(t, testTimeout)
-				if wait == 0 {
+				if wait == 0 && a.err != nil { // Redis got its call before the one of the unlock
 					require.ErrorIs(t, a.err, rlock.ErrNotAcquired)
 					require.False(t, b.exists(t, b.name))
 					return
