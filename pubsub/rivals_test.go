@@ -196,7 +196,7 @@ func TestAloneWakesOnce(t *testing.T) {
 	})
 }
 
-// Who asks without a courtesy, such as a TryLock, and comes again within each, delays the first waiter once.
+// The first waiter lets those who ask without a courtesy, such as TryLocks, go first once, not each time that they come.
 func TestOneCourtesyForThoseWithout(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
