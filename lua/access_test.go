@@ -42,39 +42,31 @@ func TestServerWithoutTheScripts(t *testing.T) {
 	l := newLab(t, redistest.Start(t).Client(t))
 	flush := func() { require.NoError(t, l.rdb.Do(t.Context(), l.rdb.B().ScriptFlush().Build()).Error()) }
 	ear := l.listen(false)
-	p := lua.Publish{Name: l.channel}
 	for range 2 {
 		for count := 1; count <= 2; count++ {
 			flush()
-			got, err := lua.Acquire(t.Context(), l.rdb, lua.AcquireArgs{Name: l.name, Owner: me, Lease: lease, Count: count})
-			require.NoError(t, err)
-			require.Equal(t, lua.Acquired, got.Status)
+			a := l.wants(me)
+			a.Count = count
+			require.Equal(t, lua.Acquired, l.acquire(a).Status)
 			require.Equal(t, mine(count), l.fields())
 		}
 		flush()
-		_, err := lua.Release(t.Context(), l.rdb, l.handOff(true))
-		require.NoError(t, err)
+		require.Equal(t, lua.HandedOff, l.releases(l.handOff(true)).Status)
 		require.Equal(t, nexts("1"), l.fields())
 		flush()
-		back, err := lua.Release(t.Context(), l.rdb, l.handBack())
-		require.NoError(t, err)
-		require.Equal(t, lua.ReleaseReply{Status: lua.HandedOff}, back)
+		require.Equal(t, handedOff, l.releases(l.handBack()))
 		flush()
-		renewed, err := lua.Renew(t.Context(), l.rdb, lease, []lua.Hold{{Name: l.name, Owner: me}})
-		require.NoError(t, err)
-		require.Equal(t, []lua.Renewal{lua.Renewed}, renewed)
+		require.Equal(t, []lua.Renewal{lua.Renewed}, l.renews(lease, me))
 		for count := 1; count >= 0; count-- {
 			flush()
-			got, err := lua.Release(t.Context(), l.rdb, lua.ReleaseArgs{Name: l.name, Owner: me, Count: count, Lease: lease, Publish: p})
-			require.NoError(t, err)
-			require.Equal(t, freed, got)
+			a := l.frees(me)
+			a.Count = count
+			require.Equal(t, freed, l.releases(a))
 		}
 		require.Equal(t, []string{"0"}, ear.said())
 		require.Empty(t, l.fields())
 		flush()
-		forced, err := lua.Force(t.Context(), l.rdb, l.name, p)
-		require.NoError(t, err)
-		require.False(t, forced)
+		require.False(t, l.forces())
 	}
 }
 
@@ -120,9 +112,7 @@ func TestForbiddenCalls(t *testing.T) {
 					require.NoError(t, err, call)
 					continue
 				}
-				var said *rueidis.RedisError
-				require.ErrorAs(t, err, &said, call)
-				require.ErrorContains(t, err, scriptOf(call))
+				requireSaid(t, err, scriptOf(call))
 				require.Regexp(t, row.names, err)
 			}
 			require.Equal(t, row.fields, l.fields())
@@ -161,69 +151,46 @@ func TestRenewRefused(t *testing.T) {
 	l.requireTTL(short)
 }
 
-// A hold without an expiry would last forever.
-func TestAcquireThatCannotExpireLeavesNothing(t *testing.T) {
+// Where no script can run, each call returns the reason, and changes nothing.
+func TestNoScriptRuns(t *testing.T) {
 	t.Parallel()
-	s := redistest.Start(t)
-	l := newLab(t, s.Client(t))
-	limited := user(t, s, "~* &* +@all -pexpire")
-	_, err := lua.Acquire(t.Context(), limited, lua.AcquireArgs{Name: l.name, Owner: me, Lease: lease, Count: 1})
-	var said *rueidis.RedisError
-	require.ErrorAs(t, err, &said)
-	require.Regexp(t, notAllowed, err)
-	require.Empty(t, l.fields())
-}
-
-func TestReadOnlyServer(t *testing.T) {
-	t.Parallel()
-	s := redistest.Start(t)
-	l := newLab(t, s.Client(t))
-	l.hold(me, "1", short)
-	// Its master does not exist, so it serves reads of its data.
-	replica := l.rdb.B().Arbitrary("REPLICAOF", "127.0.0.1", "1").Build()
-	require.NoError(t, l.rdb.Do(t.Context(), replica).Error())
-	for call, err := range calls(t.Context(), l.rdb, l) {
-		require.ErrorContains(t, err, "READONLY", call)
-		require.ErrorContains(t, err, scriptOf(call))
+	for name, row := range map[string]struct {
+		spoil func(s *redistest.Server, l lab)
+		text  string
+		is    error
+	}{
+		// Its master does not exist, so it serves reads of its data.
+		"a replica":          {func(_ *redistest.Server, l lab) { l.must("REPLICAOF", "127.0.0.1", "1") }, "READONLY", nil},
+		"a closed client":    {func(_ *redistest.Server, l lab) { l.rdb.Close() }, "", rueidis.ErrClosing},
+		"the server is gone": {func(s *redistest.Server, _ lab) { s.Kill() }, "", nil},
+		"a late reply":       {func(s *redistest.Server, _ lab) { s.Pause() }, "", context.DeadlineExceeded},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := redistest.Start(t)
+			l := newLab(t, s.Client(t, func(o *rueidis.ClientOption) { o.DisableRetry = true }))
+			l.hold(me, "1", short)
+			row.spoil(s, l)
+			ctx, cancel := t.Context(), func() {}
+			if row.is == context.DeadlineExceeded {
+				ctx, cancel = context.WithTimeout(ctx, 20*time.Millisecond)
+			}
+			defer cancel()
+			for call, err := range calls(ctx, l.rdb, l) {
+				require.ErrorContains(t, err, row.text, call)
+				if row.is != nil {
+					require.ErrorIs(t, err, row.is, call)
+				}
+				var said *rueidis.RedisError
+				require.Equal(t, row.text != "", errors.As(err, &said), call)
+				require.ErrorContains(t, err, scriptOf(call))
+			}
+			if row.text != "" {
+				require.Equal(t, mine(1), l.fields())
+				l.requireTTL(short)
+			}
+		})
 	}
-	require.Equal(t, mine(1), l.fields())
-	l.requireTTL(short)
-}
-
-func TestClosedClient(t *testing.T) {
-	t.Parallel()
-	l := newLab(t, redistest.Dial(t, redistest.Shared(t)))
-	closed := redistest.Dial(t, redistest.Shared(t))
-	closed.Close()
-	for call, err := range calls(t.Context(), closed, l) {
-		require.ErrorIs(t, err, rueidis.ErrClosing, call)
-		require.ErrorContains(t, err, scriptOf(call))
-	}
-}
-
-func TestServerGone(t *testing.T) {
-	t.Parallel()
-	s := redistest.Start(t)
-	l := newLab(t, s.Client(t, func(o *rueidis.ClientOption) { o.DisableRetry = true }))
-	s.Kill()
-	for call, err := range calls(t.Context(), l.rdb, l) {
-		require.Error(t, err, call)
-		var said *rueidis.RedisError
-		require.False(t, errors.As(err, &said), call)
-	}
-}
-
-func TestReplyTooLate(t *testing.T) {
-	t.Parallel()
-	s := redistest.Start(t)
-	l := newLab(t, s.Client(t))
-	s.Pause()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-	defer cancel()
-	for call, err := range calls(ctx, l.rdb, l) {
-		require.ErrorIs(t, err, context.DeadlineExceeded, call)
-	}
-	s.Resume()
 }
 
 func TestShardedPublishOnACluster(t *testing.T) {
@@ -236,20 +203,13 @@ func TestShardedPublishOnACluster(t *testing.T) {
 		sharded, plain := l.listen(true), l.listen(false)
 		p := lua.Publish{Name: l.channel, Sharded: true}
 
-		got, err := lua.Acquire(t.Context(), rdb, lua.AcquireArgs{Name: l.name, Fence: l.fence, Owner: me, Lease: lease, Count: 1})
-		require.NoError(t, err)
-		require.Equal(t, lua.AcquireReply{Status: lua.Acquired, Token: 1}, got)
-		handed, err := lua.Release(t.Context(), rdb, l.handOff(true))
-		require.NoError(t, err)
-		require.Equal(t, lua.ReleaseReply{Status: lua.HandedOff, Token: 2}, handed)
-		renewed, err := lua.Renew(t.Context(), rdb, lease, []lua.Hold{{Name: l.name, Owner: next}})
-		require.NoError(t, err)
-		require.Equal(t, []lua.Renewal{lua.Renewed}, renewed)
+		wants, frees := l.wants(me), l.frees(next)
+		wants.Fence, frees.Publish = l.fence, p
+		require.Equal(t, lua.AcquireReply{Status: lua.Acquired, Token: 1}, l.acquire(wants))
+		require.Equal(t, lua.ReleaseReply{Status: lua.HandedOff, Token: 2}, l.releases(l.handOff(true)))
+		require.Equal(t, []lua.Renewal{lua.Renewed}, l.renews(lease, next))
 		require.Empty(t, sharded.said())
-
-		released, err := lua.Release(t.Context(), rdb, lua.ReleaseArgs{Name: l.name, Owner: next, Publish: p})
-		require.NoError(t, err)
-		require.Equal(t, freed, released)
+		require.Equal(t, freed, l.releases(frees))
 		require.Equal(t, []string{"0"}, sharded.said())
 
 		l.hold(other, "1", long)

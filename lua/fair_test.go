@@ -25,6 +25,14 @@ func (l lab) fair() lua.Fair {
 	}
 }
 
+// endFair releases fair holds.
+func (l lab) endFair(owners ...int) {
+	l.t.Helper()
+	for _, i := range owners {
+		l.releases(l.endsFair(i))
+	}
+}
+
 func (l lab) acquiresFair(i int) (lua.AcquireReply, error) {
 	return lua.Acquire(l.t.Context(), l.rdb, lua.AcquireArgs{
 		Name: l.name, Owner: fairOwner(i), Lease: lease, Count: 1, Fair: l.fair(), Join: true, Publish: lua.Publish{Name: l.channel},
@@ -52,16 +60,12 @@ func TestFairCostsOfAPlace(t *testing.T) {
 	for _, n := range []int{50, 200} {
 		l := newLab(t, redistest.Start(t).Client(t))
 		l.queueFair(2) // loads the script
-		_, err := lua.Release(t.Context(), l.rdb, l.endsFair(0))
-		require.NoError(t, err)
-		_, err = lua.Release(t.Context(), l.rdb, l.endsFair(1))
-		require.NoError(t, err)
+		l.endFair(0, 1)
 		l.queueFair(n)
 		before := redistest.Commands(t, l.rdb)
-		_, err = l.acquiresFair(n)
+		_, err := l.acquiresFair(n)
 		require.NoError(t, err)
-		_, err = lua.Release(t.Context(), l.rdb, l.endsFair(0))
-		require.NoError(t, err)
+		l.endFair(0)
 		costs[n] = make(map[string]int64)
 		for command, count := range redistest.Commands(t, l.rdb) {
 			if count > before[command] {
@@ -76,23 +80,18 @@ func TestFairCostsOfAPlace(t *testing.T) {
 
 func TestFairWithoutMemory(t *testing.T) {
 	t.Parallel()
-	s := redistest.Start(t)
-	l := newLab(t, s.Client(t))
+	l := newLab(t, redistest.Start(t).Client(t))
 	l.queueFair(3)
 	first := l.listenTo(l.channel+":"+fairOwner(1)[:36], false)
-	require.NoError(t, l.rdb.Do(t.Context(), l.rdb.B().ConfigSet().ParameterValue().ParameterValue("maxmemory", "1").Build()).Error())
+	l.must("CONFIG", "SET", "maxmemory", "1")
 
 	_, err := l.acquiresFair(3)
 	require.ErrorContains(t, err, "OOM", "no place for another waiter")
 	require.EqualValues(t, 2, l.number("LLEN", l.fair().List))
 
-	got, err := lua.Release(t.Context(), l.rdb, l.endsFair(0))
-	require.NoError(t, err)
-	require.Equal(t, lua.Granted, got.Status)
+	require.Equal(t, granted, l.releases(l.endsFair(0)))
 	require.Equal(t, []string{fairOwner(1) + " 2000 0 -"}, first.said())
-	got, err = lua.Release(t.Context(), l.rdb, l.endsFair(2))
-	require.NoError(t, err)
-	require.Equal(t, lua.NotHeld, got.Status)
+	require.Equal(t, notHeld, l.releases(l.endsFair(2)))
 	require.Zero(t, l.number("EXISTS", l.fair().List, l.fair().Times))
 }
 
@@ -144,9 +143,7 @@ func TestFairReleaseWithoutTheQueue(t *testing.T) {
 	slot := c.Slot(t, l.name)
 	from, _ := c.BeginMove(t, slot)
 	ear := l.listen(false)
-	got, err := lua.Release(t.Context(), l.rdb, l.endsFair(0))
-	require.NoError(t, err)
-	require.Equal(t, lua.ReleaseReply{Status: lua.Freed, WithoutQueue: true}, got)
+	require.Equal(t, lua.ReleaseReply{Status: lua.Freed, WithoutQueue: true}, l.releases(l.endsFair(0)))
 	require.NoError(t, atNode(t, from, "CLUSTER", "SETSLOT", strconv.Itoa(int(slot)), "STABLE").Error()) // or the end mark would come from the other node
 	require.Equal(t, []string{"0"}, ear.said())
 }
@@ -276,6 +273,16 @@ func TestFairPlacesBehindRedisson(t *testing.T) {
 	l := newLab(t, redistest.Dial(t, redistest.Shared(t)))
 	const redissonWait = 300 * time.Second
 	l.queueOf(2, 2000)
+	// A Redisson waiter has left, and the places have lost some of their time.
+	leaves := func(waiter, lost string) {
+		t.Helper()
+		l.must("LPOP", l.fair().List)
+		l.must("ZREM", l.fair().Times, waiter)
+		for _, i := range []int{1, 900, 1900} {
+			l.must("ZINCRBY", l.fair().Times, lost, fairOwner(i))
+		}
+		l.refreshes(1, 900, 1900)
+	}
 	requireLasts := func(i int, want time.Duration) {
 		t.Helper()
 		got := l.lasts(i)
@@ -287,22 +294,12 @@ func TestFairPlacesBehindRedisson(t *testing.T) {
 		requireLasts(i, 2*redissonWait+lease)
 	}
 	// One that accepted a shorter wait gives up: places that are not far back are corrected.
-	l.must("LPOP", l.fair().List)
-	l.must("ZREM", l.fair().Times, "ffffffff-0000-4000-8000-000000000001:1")
-	for _, i := range []string{fairOwner(1), fairOwner(900), fairOwner(1900)} {
-		l.must("ZINCRBY", l.fair().Times, "-20000", i)
-	}
-	l.refreshes(1, 900, 1900)
+	leaves("ffffffff-0000-4000-8000-000000000001:1", "-20000")
 	requireLasts(1, redissonWait+lease)
 	requireLasts(900, redissonWait+lease)
 	requireLasts(1900, 2*redissonWait+lease)
 	// The other one had the lock.
-	l.must("LPOP", l.fair().List)
-	l.must("ZREM", l.fair().Times, "ffffffff-0000-4000-8000-000000000002:2")
-	for _, i := range []string{fairOwner(1), fairOwner(900), fairOwner(1900)} {
-		l.must("ZINCRBY", l.fair().Times, "-300000", i)
-	}
-	l.refreshes(1, 900, 1900)
+	leaves("ffffffff-0000-4000-8000-000000000002:2", "-300000")
 	requireLasts(1, lease)
 	requireLasts(900, lease)
 	requireLasts(1900, redissonWait+lease)

@@ -7,8 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/redis/rueidis"
-
 	"github.com/go-rlock/rlock/internal/redistest"
 	"github.com/go-rlock/rlock/internal/require"
 	"github.com/go-rlock/rlock/lua"
@@ -73,8 +71,9 @@ func TestForeignHash(t *testing.T) {
 			before, ear := l.fields(), l.listen(false)
 			p := lua.Publish{Name: l.channel}
 
-			for _, fence := range []string{"", l.fence} {
-				got, err := lua.Acquire(t.Context(), rdb, lua.AcquireArgs{Name: l.name, Fence: fence, Owner: me, Lease: lease, Count: 1})
+			wants := l.wants(me)
+			for _, wants.Fence = range []string{l.fence, ""} {
+				got, err := lua.Acquire(t.Context(), rdb, wants)
 				requireForeign(t, err, "acquire script: not a lock: ", row.says)
 				require.Zero(t, got)
 			}
@@ -82,27 +81,21 @@ func TestForeignHash(t *testing.T) {
 			requireForeign(t, err, "force script: not a lock: ", row.says)
 			require.False(t, forced)
 
-			for _, a := range []lua.ReleaseArgs{{Name: l.name, Owner: me, Publish: p}, l.handOff(true)} {
-				released, err := lua.Release(t.Context(), rdb, a)
-				require.NoError(t, err)
-				require.Equal(t, notHeld, released)
-			}
-			again, err := lua.Acquire(t.Context(), rdb, lua.AcquireArgs{Name: l.name, Owner: me, Lease: lease, Count: 2})
-			require.NoError(t, err)
-			require.Equal(t, lua.AcquireReply{Status: lua.Lost}, again)
-			renewed, err := lua.Renew(t.Context(), rdb, long, []lua.Hold{{Name: l.name, Owner: me}})
-			require.NoError(t, err)
-			require.Equal(t, []lua.Renewal{lua.Gone}, renewed)
-
-			for _, side := range []lua.Side{lua.Reader, lua.Writer} {
+			require.Equal(t, notHeld, l.releases(l.frees(me)))
+			require.Equal(t, notHeld, l.releases(l.handOff(true)))
+			wants.Count = 2
+			require.Equal(t, lua.AcquireReply{Status: lua.Lost}, l.acquire(wants))
+			require.Equal(t, []lua.Renewal{lua.Gone}, l.renews(long, me))
+			wants.Count = 1
+			for _, wants.Side = range []lua.Side{lua.Reader, lua.Writer} {
 				for _, mode := range []string{"", "read", "write"} {
 					if mode != "" && slices.Contains(row.fields, "mode") {
 						l.must("HSET", l.name, "mode", mode)
 						before["mode"] = mode
 					}
-					_, err = lua.Acquire(t.Context(), rdb, lua.AcquireArgs{Name: l.name, Side: side, Owner: me, Lease: long, Count: 1})
+					_, err = lua.Acquire(t.Context(), rdb, wants)
 					requireForeign(t, err, "acquire script: not a lock: ", row.says)
-					_, err = lua.ForceSide(t.Context(), rdb, l.name, side, p)
+					_, err = lua.ForceSide(t.Context(), rdb, l.name, wants.Side, p)
 					requireForeign(t, err, "force script: not a lock: ", row.says)
 				}
 			}
@@ -123,8 +116,9 @@ func TestForeignValue(t *testing.T) {
 		l := newLab(t, rdb)
 		l.hold("visits", value, lease)
 		before := l.fields()
-		for _, side := range []lua.Side{lua.Whole, lua.Reader, lua.Writer} {
-			_, err := lua.Acquire(t.Context(), rdb, lua.AcquireArgs{Name: l.name, Side: side, Owner: me, Lease: lease, Count: 1})
+		wants := l.wants(me)
+		for _, wants.Side = range []lua.Side{lua.Whole, lua.Reader, lua.Writer} {
+			_, err := lua.Acquire(t.Context(), rdb, wants)
 			requireForeign(t, err, `the field "visits"`)
 		}
 		_, err := lua.Force(t.Context(), rdb, l.name, lua.Publish{Name: l.channel})
@@ -152,9 +146,9 @@ func TestOwnersOfOtherLibraries(t *testing.T) {
 			for _, count := range []string{"1", "3"} {
 				l := newLab(t, rdb)
 				l.hold(owner, count, lease)
-				for _, side := range []lua.Side{lua.Whole, lua.Reader, lua.Writer} {
-					got, err := lua.Acquire(t.Context(), rdb, lua.AcquireArgs{Name: l.name, Side: side, Owner: me, Lease: lease, Count: 1})
-					require.NoError(t, err)
+				wants := l.wants(me)
+				for _, wants.Side = range []lua.Side{lua.Whole, lua.Reader, lua.Writer} {
+					got := l.acquire(wants)
 					require.Equal(t, lua.Held, got.Status)
 					require.Equal(t, owner, got.Holder)
 					require.Less(t, (lease - got.TTL).Abs(), slack)
@@ -163,9 +157,7 @@ func TestOwnersOfOtherLibraries(t *testing.T) {
 				require.NoError(t, err)
 				require.Equal(t, map[string]string{owner: count}, info.Fields)
 				ear := l.listen(false)
-				forced, err := lua.Force(t.Context(), rdb, l.name, lua.Publish{Name: l.channel})
-				require.NoError(t, err)
-				require.True(t, forced)
+				require.True(t, l.forces())
 				require.Equal(t, []string{"0"}, ear.said())
 			}
 		})
@@ -176,11 +168,7 @@ func TestOwnersOfOtherLibraries(t *testing.T) {
 func requireForeign(t *testing.T, err error, says ...string) {
 	t.Helper()
 	require.ErrorIs(t, err, lua.ErrForeign)
-	var said *rueidis.RedisError
-	require.ErrorAs(t, err, &said)
-	for _, s := range says {
-		require.ErrorContains(t, err, s)
-	}
+	requireSaid(t, err, says...)
 	require.NotContains(t, err.Error(), "\n")
 	require.Less(t, len(err.Error()), 300)
 }
@@ -232,8 +220,7 @@ func TestLocksOfAllKinds(t *testing.T) {
 			l := newLab(t, rdb)
 			hash(fields...)(l)
 			for range 10 { // the fields are picked at random
-				got, err := lua.Acquire(t.Context(), rdb, lua.AcquireArgs{Name: l.name, Owner: me, Lease: lease, Count: 1})
-				require.NoError(t, err)
+				got := l.acquire(l.wants(me))
 				require.Equal(t, lua.Held, got.Status)
 				require.Less(t, (lease - got.TTL).Abs(), slack)
 				require.Contains(t, fields, got.Holder)
@@ -245,9 +232,7 @@ func TestLocksOfAllKinds(t *testing.T) {
 					require.False(t, got.Other)
 				}
 			}
-			forced, err := lua.Force(t.Context(), rdb, l.name, lua.Publish{Name: l.channel})
-			require.NoError(t, err)
-			require.True(t, forced)
+			require.True(t, l.forces())
 			require.Empty(t, l.fields())
 		})
 	}

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math"
 	"testing"
-	"time"
 
 	"github.com/redis/rueidis"
 
@@ -35,66 +34,29 @@ func nexts(count string) map[string]string { return map[string]string{next: coun
 
 func TestHandOffFromEveryState(t *testing.T) {
 	t.Parallel()
-	rdb := redistest.Dial(t, redistest.Shared(t))
-	for _, row := range []struct {
-		name   string
-		at     state
-		status lua.Released
-		err    string // instead of a status
-		fields map[string]string
-		ttl    time.Duration
-	}{
-		{name: "absent", at: absent, status: lua.NotHeld, ttl: noKey},
-		{name: "expired, mine", at: expired(me), status: lua.NotHeld, ttl: noKey},
-		{name: "expired, the next one's", at: expired(next), status: lua.NotHeld, ttl: noKey},
+	effects(t, "release", true, []effect{
+		{name: "absent", at: absent, want: notHeld, ttl: noKey},
+		{name: "expired, mine", at: expired(me), want: notHeld, ttl: noKey},
+		{name: "expired, the next one's", at: expired(next), want: notHeld, ttl: noKey},
 
-		{name: "mine, the expiry rises", at: holding(me, "1", short), status: lua.HandedOff, fields: nexts("1"), ttl: lease},
-		{name: "mine, the expiry falls", at: holding(me, "1", long), status: lua.HandedOff, fields: nexts("1"), ttl: lease},
-		{name: "mine without expiry", at: holding(me, "1", 0), status: lua.HandedOff, fields: nexts("1"), ttl: lease},
-		{name: "mine, an unlock was not counted", at: holding(me, "2", short), status: lua.HandedOff, fields: nexts("1"), ttl: lease},
-		{name: "mine, garbage", at: holding(me, "x", short), status: lua.HandedOff, fields: nexts("1"), ttl: lease},
-		{name: "mine, and the next one is there", at: both("5"), status: lua.HandedOff, fields: nexts("1"), ttl: lease},
-		{name: "mine, and the next one is garbage", at: both("x"), status: lua.HandedOff, fields: nexts("1"), ttl: lease},
+		{name: "mine, the expiry rises", at: holding(me, "1", short), want: handedOff, again: notHeld, raised: firstCall, fields: nexts("1"), ttl: lease},
+		{name: "mine, the expiry falls", at: holding(me, "1", long), want: handedOff, again: notHeld, raised: firstCall, fields: nexts("1"), ttl: lease},
+		{name: "mine without expiry", at: holding(me, "1", 0), want: handedOff, again: notHeld, raised: firstCall, fields: nexts("1"), ttl: lease},
+		{name: "mine, an unlock was not counted", at: holding(me, "2", short), want: handedOff, again: notHeld, raised: firstCall, fields: nexts("1"), ttl: lease},
+		{name: "mine, garbage", at: holding(me, "x", short), want: handedOff, again: notHeld, raised: firstCall, fields: nexts("1"), ttl: lease},
+		{name: "mine, and the next one is there", at: both("5"), want: handedOff, again: notHeld, raised: firstCall, fields: nexts("1"), ttl: lease},
+		{name: "mine, and the next one is garbage", at: both("x"), want: handedOff, again: notHeld, raised: firstCall, fields: nexts("1"), ttl: lease},
 
-		{name: "the next one's", at: holding(next, "1", short), status: lua.NotHeld, fields: nexts("1"), ttl: short},
-		{name: "the next one's, deeper", at: holding(next, "2", long), status: lua.NotHeld, fields: nexts("2"), ttl: long},
-		{name: "another's", at: holding(other, "1", long), status: lua.NotHeld, fields: others("1"), ttl: long},
-		{name: "another's without expiry", at: holding(other, "2", 0), status: lua.NotHeld, fields: others("2"), ttl: noExpiry},
-		{name: "wrong type", at: text, err: "WRONGTYPE", ttl: noExpiry},
-	} {
-		for _, fenced := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s/fenced=%v", row.name, fenced), func(t *testing.T) {
-				t.Parallel()
-				l := newLab(t, rdb)
-				row.at(l)
-				l.must("SET", l.fence, "41")
-				ear := l.listen(false)
-				token, status := int64(41), row.status
-				for range 3 { // the first call, then two repeats after the lock has gone
-					got, err := lua.Release(t.Context(), rdb, l.handOff(fenced))
-					want := lua.ReleaseReply{Status: status}
-					if fenced && status == lua.HandedOff {
-						token++
-						want.Token = token
-					}
-					if row.err != "" {
-						var said *rueidis.RedisError
-						require.ErrorAs(t, err, &said)
-						require.ErrorContains(t, err, row.err)
-						require.ErrorContains(t, err, "release script: ")
-					} else {
-						require.NoError(t, err)
-						status = lua.NotHeld
-					}
-					require.Equal(t, want, got)
-					l.requireFields(row.fields, row.err)
-					l.requireTTL(row.ttl)
-					require.Equal(t, token, l.number("GET", l.fence))
-				}
-				require.Empty(t, ear.said(), "no message")
-			})
-		}
-	}
+		{name: "the next one's", at: holding(next, "1", short), want: notHeld, fields: nexts("1"), ttl: short},
+		{name: "the next one's, deeper", at: holding(next, "2", long), want: notHeld, fields: nexts("2"), ttl: long},
+		{name: "another's", at: holding(other, "1", long), want: notHeld, fields: others("1"), ttl: long},
+		{name: "another's without expiry", at: holding(other, "2", 0), want: notHeld, fields: others("2"), ttl: noExpiry},
+		{name: "wrong type", at: text, err: "WRONGTYPE", fields: texts, ttl: noExpiry},
+	}, func(l lab, _ effect, fence string) (any, error) {
+		a := l.handOff(false)
+		a.Fence = fence
+		return lua.Release(l.t.Context(), l.rdb, a)
+	})
 }
 
 // both is a state with two holds, mine and the next owner's. No call leaves it, but another client could write it.
@@ -110,35 +72,19 @@ func both(count string) state {
 func TestHandOffIsLikeAnAcquire(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, redistest.Dial(t, redistest.Shared(t)))
-	p := lua.Publish{Name: l.channel}
-	a := lua.AcquireArgs{Name: l.name, Fence: l.fence, Owner: next, Lease: lease, Count: 1}
+	a := l.wants(next)
+	a.Fence = l.fence
 	l.hold(me, "1", short)
 	for want := int64(1); want <= 3; want++ { // the counter starts with it
-		got, err := lua.Release(t.Context(), l.rdb, l.handOff(true))
-		require.NoError(t, err)
-		require.Equal(t, lua.ReleaseReply{Status: lua.HandedOff, Token: want}, got)
+		require.Equal(t, lua.ReleaseReply{Status: lua.HandedOff, Token: want}, l.releases(l.handOff(true)))
 		require.EqualValues(t, -1, l.number("PTTL", l.fence))
-		asked, err := lua.Acquire(t.Context(), l.rdb, a)
-		require.NoError(t, err)
-		require.Equal(t, lua.AcquireReply{Status: lua.Acquired, Token: want}, asked, "as after a lost reply")
-
-		a.Owner = me
-		asked, err = lua.Acquire(t.Context(), l.rdb, a)
-		require.NoError(t, err)
-		require.Equal(t, lua.Held, asked.Status)
-		a.Owner = next
-		got, err = lua.Release(t.Context(), l.rdb, lua.ReleaseArgs{Name: l.name, Owner: me, Publish: p})
-		require.NoError(t, err)
-		require.Equal(t, notHeld, got)
-		renewed, err := lua.Renew(t.Context(), l.rdb, long, []lua.Hold{{Name: l.name, Owner: me}, {Name: l.name, Owner: next}})
-		require.NoError(t, err)
-		require.Equal(t, []lua.Renewal{lua.Gone, lua.Renewed}, renewed)
+		require.Equal(t, lua.AcquireReply{Status: lua.Acquired, Token: want}, l.acquire(a), "as after a lost reply")
+		require.Equal(t, lua.Held, l.acquire(l.wants(me)).Status)
+		require.Equal(t, notHeld, l.releases(l.frees(me)))
+		require.Equal(t, []lua.Renewal{lua.Gone, lua.Renewed}, l.renews(long, me, next))
 		require.Equal(t, nexts("1"), l.fields())
 		l.requireTTL(long)
-
-		got, err = lua.Release(t.Context(), l.rdb, lua.ReleaseArgs{Name: l.name, Owner: next, Publish: p})
-		require.NoError(t, err)
-		require.Equal(t, freed, got)
+		require.Equal(t, freed, l.releases(l.frees(next)))
 		l.hold(me, "1", short)
 	}
 }
@@ -163,16 +109,11 @@ func TestHandOffThatCannotFenceChangesNothing(t *testing.T) {
 			row.spoil(l)
 			l.hold(me, "1", short)
 			got, err := lua.Release(t.Context(), rdb, l.handOff(true))
-			var said *rueidis.RedisError
-			require.ErrorAs(t, err, &said)
-			require.ErrorContains(t, err, row.err)
+			requireSaid(t, err, row.err)
 			require.Zero(t, got)
 			require.Equal(t, mine(1), l.fields())
 			l.requireTTL(short)
-
-			got, err = lua.Release(t.Context(), rdb, l.handOff(false))
-			require.NoError(t, err, "without a token it works")
-			require.Equal(t, lua.ReleaseReply{Status: lua.HandedOff}, got)
+			require.Equal(t, handedOff, l.releases(l.handOff(false)), "without a token it works")
 		})
 	}
 }
@@ -199,7 +140,7 @@ func TestHandOffRefused(t *testing.T) {
 	const everything = "~* &* +@all "
 	left := map[string]string{me: "1", next: "1"}
 	for name, row := range map[string]struct {
-		rules  string
+		rules  string // "": there is no memory
 		fields map[string]string
 	}{
 		"hexists":          {everything + "-hexists", mine(1)},
@@ -209,50 +150,35 @@ func TestHandOffRefused(t *testing.T) {
 		"hdel":             {everything + "-hdel", left},
 		"pexpire and hdel": {everything + "-pexpire -hdel", left},
 		"the counter":      {"~TestHandOff* &* +@all", mine(1)},
+		"memory":           {"", mine(1)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := redistest.Start(t)
 			l := newLab(t, s.Client(t))
 			l.hold(me, "1", short)
-			limited := user(t, s, row.rules)
+			limited := l.rdb
+			if row.rules == "" {
+				l.must("CONFIG", "SET", "maxmemory", "1")
+			} else {
+				limited = user(t, s, row.rules)
+			}
 			got, err := lua.Release(t.Context(), limited, l.handOff(true))
-			var said *rueidis.RedisError
-			require.ErrorAs(t, err, &said)
-			require.ErrorContains(t, err, "release script: ")
+			requireSaid(t, err, "release script: ")
 			require.Zero(t, got)
 			require.Equal(t, row.fields, l.fields())
 			require.Positive(t, l.ttl())
+			ear := l.listen(false)
+			got, err = lua.Release(t.Context(), limited, l.frees(me))
 			if len(row.fields) > 1 {
-				_, err := lua.Release(t.Context(), limited, lua.ReleaseArgs{Name: l.name, Owner: me})
-				require.ErrorAs(t, err, &said)
+				requireSaid(t, err)
 				require.Equal(t, row.fields, l.fields())
 				return
 			}
-			ear := l.listen(false)
-			l.release(limited)
+			require.NoError(t, err)
+			require.Equal(t, freed, got)
+			require.Empty(t, l.fields())
 			require.Equal(t, []string{"0"}, ear.said())
 		})
 	}
-	t.Run("memory", func(t *testing.T) {
-		t.Parallel()
-		s := redistest.Start(t)
-		l := newLab(t, s.Client(t))
-		l.hold(me, "1", short)
-		require.NoError(t, l.rdb.Do(t.Context(), l.rdb.B().ConfigSet().ParameterValue().ParameterValue("maxmemory", "1").Build()).Error())
-		_, err := lua.Release(t.Context(), l.rdb, l.handOff(true))
-		require.ErrorContains(t, err, "OOM")
-		require.Equal(t, mine(1), l.fields())
-		l.requireTTL(short)
-		l.release(l.rdb)
-	})
-}
-
-// release ends my hold by c and expects nothing to remain.
-func (l lab) release(c rueidis.Client) {
-	l.t.Helper()
-	got, err := lua.Release(l.t.Context(), c, lua.ReleaseArgs{Name: l.name, Owner: me, Publish: lua.Publish{Name: l.channel}})
-	require.NoError(l.t, err)
-	require.Equal(l.t, freed, got)
-	require.Empty(l.t, l.fields())
 }

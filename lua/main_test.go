@@ -10,6 +10,7 @@ import (
 
 	"github.com/go-rlock/rlock/internal/redistest"
 	"github.com/go-rlock/rlock/internal/require"
+	"github.com/go-rlock/rlock/lua"
 )
 
 func TestMain(m *testing.M) { redistest.Main(m) }
@@ -63,12 +64,54 @@ func (l lab) number(cmd ...string) int64 {
 	return n
 }
 
-// fields returns the hash.
+// fields returns the hash, or texts for the key of another type.
 func (l lab) fields() map[string]string {
 	l.t.Helper()
 	m, err := l.do("HGETALL", l.name).AsStrMap()
-	require.NoError(l.t, err)
+	if err != nil {
+		kept, err := l.do("GET", l.name).ToString()
+		require.NoError(l.t, err)
+		return map[string]string{"": kept}
+	}
 	return m
+}
+
+func (l lab) requireFields(want map[string]string) {
+	l.t.Helper()
+	if want == nil {
+		require.Empty(l.t, l.fields())
+		return
+	}
+	require.Equal(l.t, want, l.fields())
+}
+
+// wants returns the acquire of an owner.
+func (l lab) wants(owner string) lua.AcquireArgs {
+	return lua.AcquireArgs{Name: l.name, Owner: owner, Lease: lease, Count: 1}
+}
+
+// frees returns the release of an owner.
+func (l lab) frees(owner string) lua.ReleaseArgs {
+	return lua.ReleaseArgs{Name: l.name, Owner: owner, Lease: lease, Publish: lua.Publish{Name: l.channel}}
+}
+
+// renews renews the holds of these owners.
+func (l lab) renews(ttl time.Duration, owners ...string) []lua.Renewal {
+	l.t.Helper()
+	var holds []lua.Hold
+	for _, owner := range owners {
+		holds = append(holds, lua.Hold{Name: l.name, Owner: owner})
+	}
+	got, err := lua.Renew(l.t.Context(), l.rdb, ttl, holds)
+	require.NoError(l.t, err)
+	return got
+}
+
+func (l lab) forces() bool {
+	l.t.Helper()
+	forced, err := lua.Force(l.t.Context(), l.rdb, l.name, lua.Publish{Name: l.channel})
+	require.NoError(l.t, err)
+	return forced
 }
 
 // ttl is the key's remaining time as Redis reports it: -1ms without an expiry, -2ms without a key.
@@ -128,6 +171,8 @@ func text(l lab) {
 	l.t.Helper()
 	l.must("SET", l.name, "no lock")
 }
+
+var texts = map[string]string{"": "no lock"}
 
 // ear records the messages on a channel.
 type ear struct {

@@ -27,7 +27,7 @@ func labs(t *testing.T, rdb rueidis.Client, n int) (all []lab) {
 
 func wanted(all []lab) (args []lua.AcquireArgs) {
 	for _, l := range all {
-		args = append(args, lua.AcquireArgs{Name: l.name, Owner: me, Lease: lease, Count: 1})
+		args = append(args, l.wants(me))
 	}
 	return args
 }
@@ -132,7 +132,7 @@ func TestReleaseEach(t *testing.T) {
 			var args []lua.ReleaseArgs
 			var ears []*ear
 			for _, l := range all {
-				args = append(args, lua.ReleaseArgs{Name: l.name, Owner: me, Publish: lua.Publish{Name: l.channel}})
+				args = append(args, l.frees(me))
 				ears = append(ears, l.listen(false))
 			}
 			args[3].Count, args[3].Lease = 1, lease

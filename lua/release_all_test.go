@@ -57,7 +57,7 @@ func TestReleaseAll(t *testing.T) {
 					if i < len(kinds) {
 						ears = append(ears, l.listen(false))
 					}
-					all = append(all, lua.ReleaseArgs{Name: l.name, Owner: me, Publish: lua.Publish{Name: l.channel}})
+					all = append(all, l.frees(me))
 				}
 				got := lua.ReleaseAll(t.Context(), rdb, all)
 				require.Len(t, got, len(all))
@@ -98,7 +98,7 @@ func TestReleaseAllWithAnExhaustedPool(t *testing.T) {
 			l.hold(me, "1", short)
 			all := make([]lua.ReleaseArgs, 3000)
 			for i := range all {
-				all[i] = lua.ReleaseArgs{Name: l.name, Owner: me, Publish: lua.Publish{Name: l.channel}}
+				all[i] = l.frees(me)
 			}
 			got := lua.ReleaseAll(t.Context(), l.rdb, all)
 			require.Equal(t, lua.ReleaseResult{ReleaseReply: freed}, got[0])

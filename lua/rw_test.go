@@ -88,42 +88,36 @@ func TestReadWriteRights(t *testing.T) {
 // Without memory no caller gets a lock, and attempts leave nothing. Holds are still renewed and released.
 func TestReadWriteWithoutMemory(t *testing.T) {
 	t.Parallel()
-	s := redistest.Start(t)
-	c := s.Client(t)
-	p := lua.Publish{Name: "c"}
-	memory := func(limit string) {
-		require.NoError(t, c.Do(t.Context(), c.B().ConfigSet().ParameterValue().ParameterValue("maxmemory", limit).Build()).Error())
-	}
+	l := newLab(t, redistest.Start(t).Client(t))
 	acquire := func(name string, side lua.Side, owner string, count int, within string) error {
-		_, err := lua.Acquire(t.Context(), c, lua.AcquireArgs{
+		_, err := lua.Acquire(t.Context(), l.rdb, lua.AcquireArgs{
 			Name: name, Side: side, Owner: owner, Lease: lease, Count: count, Within: within,
 		})
 		return err
 	}
 	release := func(side lua.Side, owner string, count int) {
 		t.Helper()
-		r, err := lua.Release(t.Context(), c, lua.ReleaseArgs{Name: "x", Side: side, Owner: owner, Count: count, Lease: long, Publish: p})
-		require.NoError(t, err)
-		require.Equal(t, lua.Freed, r.Status)
+		a := l.frees(owner)
+		a.Side, a.Count = side, count
+		require.Equal(t, freed, l.releases(a))
 	}
-	require.NoError(t, acquire("x", lua.Writer, me+":write", 1, ""))
-	require.NoError(t, acquire("x", lua.Writer, me+":write", 2, ""))
-	require.NoError(t, acquire("x", lua.Reader, other, 1, me+":write"))
-	require.NoError(t, acquire("x", lua.Reader, other, 2, ""))
-	memory("1")
+	require.NoError(t, acquire(l.name, lua.Writer, me+":write", 1, ""))
+	require.NoError(t, acquire(l.name, lua.Writer, me+":write", 2, ""))
+	require.NoError(t, acquire(l.name, lua.Reader, other, 1, me+":write"))
+	require.NoError(t, acquire(l.name, lua.Reader, other, 2, ""))
+	l.must("CONFIG", "SET", "maxmemory", "1")
 	require.ErrorContains(t, acquire("y", lua.Reader, me, 1, ""), "OOM")
 	require.ErrorContains(t, acquire("y", lua.Writer, me+":write", 1, ""), "OOM")
-	answers, err := lua.RenewReaders(t.Context(), c, long, []lua.Hold{{Name: "x", Owner: other}})
+	answers, err := lua.RenewReaders(t.Context(), l.rdb, long, []lua.Hold{{Name: l.name, Owner: other}})
 	require.NoError(t, err)
 	require.Equal(t, []lua.Renewal{lua.Renewed}, answers)
 	release(lua.Writer, me+":write", 1)
 	release(lua.Writer, me+":write", 0)
 	release(lua.Reader, other, 1)
 	release(lua.Reader, other, 0)
-	left, err := c.Do(t.Context(), c.B().Keys().Pattern("*").Build()).AsStrSlice()
+	left, err := l.do("KEYS", "*").AsStrSlice()
 	require.NoError(t, err)
 	require.Empty(t, left)
-	memory("0")
 }
 
 // PTTL is 0 in a key's last millisecond, which still belongs to the reader.

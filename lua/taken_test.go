@@ -4,8 +4,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/rueidis"
-
 	"github.com/go-rlock/rlock/internal/redistest"
 	"github.com/go-rlock/rlock/internal/require"
 	"github.com/go-rlock/rlock/lua"
@@ -22,62 +20,28 @@ func (l lab) leaveTaken() lua.ReleaseArgs {
 
 func TestReleaseLeavesTheLockTaken(t *testing.T) {
 	t.Parallel()
-	rdb := redistest.Dial(t, redistest.Shared(t))
 	kept := map[string]string{nobody: "1"}
-	for _, row := range []struct {
-		name   string
-		at     state
-		held   bool
-		err    string
-		fields map[string]string
-		ttl    time.Duration
-	}{
-		{name: "absent", at: absent, ttl: noKey},
-		{name: "expired", at: expired(me), ttl: noKey},
-		{name: "mine, the expiry rises", at: holding(me, "1", short), held: true, fields: kept, ttl: lease},
-		{name: "mine, the expiry falls", at: holding(me, "1", long), held: true, fields: kept, ttl: lease},
-		{name: "mine without expiry", at: holding(me, "1", 0), held: true, fields: kept, ttl: lease},
-		{name: "mine, an unlock was not counted", at: holding(me, "3", short), held: true, fields: kept, ttl: lease},
-		{name: "taken already", at: holding(nobody, "1", short), fields: kept, ttl: short},
-		{name: "another's", at: holding(other, "1", short), fields: others("1"), ttl: short},
-		{name: "wrong type", at: text, err: "WRONGTYPE", ttl: noExpiry},
-	} {
-		t.Run(row.name, func(t *testing.T) {
-			t.Parallel()
-			for _, queued := range []bool{false, true} {
-				l := newLab(t, rdb)
-				row.at(l)
-				ear := l.listen(false)
+	for name, queued := range map[string]bool{"nobody waits": false, "queued": true} {
+		t.Run(name, func(t *testing.T) {
+			effects(t, "release", false, []effect{
+				{name: "absent", at: absent, want: notHeld, ttl: noKey},
+				{name: "expired", at: expired(me), want: notHeld, ttl: noKey},
+				{name: "mine, the expiry rises", at: holding(me, "1", short), want: freed, again: notHeld, fields: kept, ttl: lease, said: []string{"01"}},
+				{name: "mine, the expiry falls", at: holding(me, "1", long), want: freed, again: notHeld, fields: kept, ttl: lease, said: []string{"01"}},
+				{name: "mine without expiry", at: holding(me, "1", 0), want: freed, again: notHeld, fields: kept, ttl: lease, said: []string{"01"}},
+				{name: "mine, an unlock was not counted", at: holding(me, "3", short), want: freed, again: notHeld, fields: kept, ttl: lease, said: []string{"01"}},
+				{name: "taken already", at: holding(nobody, "1", short), want: notHeld, fields: kept, ttl: short},
+				{name: "another's", at: holding(other, "1", short), want: notHeld, fields: others("1"), ttl: short},
+				{name: "wrong type", at: text, want: lua.ReleaseReply{WithoutQueue: queued}, err: "WRONGTYPE", fields: texts, ttl: noExpiry},
+			}, func(l lab, _ effect, _ string) (any, error) {
 				a := l.leaveTaken()
 				if queued { // waiters in the queue stay there, and get the message to all
 					a.Queue = lua.Queue{Key: l.queue, GrantLease: lease}
 					l.must("ZADD", l.queue, "2", waiter(1))
+					defer l.requirePlaces(waiter(1))
 				}
-				held := row.held
-				for range 3 { // the first call and two repeats
-					got, err := lua.Release(t.Context(), rdb, a)
-					if row.err != "" {
-						var redisErr *rueidis.RedisError
-						require.ErrorAs(t, err, &redisErr)
-						require.ErrorContains(t, err, row.err)
-						return
-					}
-					require.NoError(t, err)
-					if held {
-						require.Equal(t, freed, got)
-						require.Equal(t, []string{"01"}, ear.said())
-					} else {
-						require.Equal(t, notHeld, got)
-						require.Empty(t, ear.said())
-					}
-					l.requireFields(row.fields, "")
-					l.requireTTL(row.ttl)
-					held = false
-				}
-				if queued {
-					l.requirePlaces(waiter(1))
-				}
-			}
+				return lua.Release(l.t.Context(), l.rdb, a)
+			})
 		})
 	}
 }
@@ -98,7 +62,7 @@ func TestTakenIsCountedFromTheCall(t *testing.T) {
 	l.hold(me, "2", long)
 	a.Count, a.Lease = 1, lease
 	require.Equal(t, freed, l.releases(a))
-	l.requireFields(mine(1), "")
+	l.requireFields(mine(1))
 	l.requireTTL(long)
 }
 
@@ -109,14 +73,14 @@ func TestLockIsLeftTakenWithoutMemory(t *testing.T) {
 	l := newLab(t, rdb)
 	for _, all := range []bool{false, true} {
 		l.hold(me, "1", long)
-		require.NoError(t, rdb.Do(t.Context(), rdb.B().Arbitrary("CONFIG", "SET", "maxmemory", "1").Build()).Error())
+		l.must("CONFIG", "SET", "maxmemory", "1")
 		if all {
 			require.Equal(t, freed, lua.ReleaseAll(t.Context(), rdb, []lua.ReleaseArgs{l.leaveTaken()})[0].ReleaseReply)
 		} else {
 			require.Equal(t, freed, l.releases(l.leaveTaken()))
 		}
-		require.NoError(t, rdb.Do(t.Context(), rdb.B().Arbitrary("CONFIG", "SET", "maxmemory", "0").Build()).Error())
-		l.requireFields(map[string]string{nobody: "1"}, "")
+		l.must("CONFIG", "SET", "maxmemory", "0")
+		l.requireFields(map[string]string{nobody: "1"})
 		l.requireTTL(lease)
 		l.must("DEL", l.name)
 	}
