@@ -44,6 +44,7 @@ func exclusion(t *testing.T, p *place, a, b rlock.Locker) {
 	const goroutines, rounds = 4, 5 // of each side
 	var witness, in atomic.Int64
 	var wg sync.WaitGroup
+	began := time.Now()
 	for _, l := range []rlock.Locker{a, b} {
 		for range goroutines {
 			wg.Go(func() {
@@ -70,6 +71,7 @@ func exclusion(t *testing.T, p *place, a, b rlock.Locker) {
 	}
 	wg.Wait()
 	require.EqualValues(t, 2*goroutines*rounds, witness.Load())
+	require.Less(t, time.Since(began), rlock.DefaultWatchdogTimeout*2/3, "nobody sleeps until a lease ends")
 }
 
 // TryLock(0) is refused at once while the lock is held, by either side, and gets it when it is free.
@@ -86,19 +88,23 @@ func refusedAtOnce(t *testing.T, p *place, a, b rlock.Locker) {
 
 // TryLock's error names the lock and how long it waited.
 func refusedAfterAWait(t *testing.T, p *place, a, b rlock.Locker) {
-	const wait = 50 * time.Millisecond
 	_, unlock, err := a.Lock(p.ctx)
 	require.NoError(t, err)
 	for _, l := range []rlock.Locker{a, b} {
-		began := time.Now()
-		_, _, err = l.TryLock(p.ctx, wait)
-		require.ErrorIs(t, err, rlock.ErrNotAcquired)
-		require.NotErrorIs(t, err, rlock.ErrUnreachable)
-		var refusal *rlock.NotAcquiredError
-		require.ErrorAs(t, err, &refusal)
-		require.Contains(t, l.Name(), refusal.Name, "of several locks: the one in the way")
-		require.GreaterOrEqual(t, refusal.Waited, wait)
-		require.LessOrEqual(t, time.Since(began), wait+p.soon)
+		for _, wait := range []time.Duration{-1, time.Millisecond, 50 * time.Millisecond} {
+			began := time.Now()
+			_, _, err = l.TryLock(p.ctx, wait)
+			require.ErrorIs(t, err, rlock.ErrNotAcquired)
+			require.NotErrorIs(t, err, context.DeadlineExceeded, "the caller's ctx is not done")
+			var refusal *rlock.NotAcquiredError
+			require.ErrorAs(t, err, &refusal)
+			require.Contains(t, l.Name(), refusal.Name, "of several locks: the one in the way")
+			if wait > time.Millisecond { // which may be too short for an answer
+				require.NotErrorIs(t, err, rlock.ErrUnreachable)
+			}
+			require.GreaterOrEqual(t, refusal.Waited, wait)
+			require.LessOrEqual(t, time.Since(began), max(0, wait)+p.soon)
+		}
 	}
 	require.NoError(t, unlock())
 	free(t, b)
@@ -140,8 +146,8 @@ func wakeUpHere(t *testing.T, p *place, a, _ rlock.Locker) {
 	}
 }
 
-// A Lock under the ctx of a hold re-enters it, to any depth. The levels may be unlocked in any order, and the last
-// unlock ends the hold.
+// G6: a Lock under the ctx of a hold re-enters it, to any depth. The levels may be unlocked in any order, each once, and the last unlock ends
+// the hold. A Lock under the ctx of an unlocked level competes.
 func reentry(t *testing.T, p *place, a, b rlock.Locker) {
 	const depth = 5
 	for _, outerFirst := range []bool{false, true} {
@@ -167,6 +173,10 @@ func reentry(t *testing.T, p *place, a, b rlock.Locker) {
 			p.refused(p.ctx, t, b)
 			require.NoError(t, unlocks[i]())
 			require.Error(t, levels[i].Err())
+			require.ErrorIs(t, unlocks[i](), rlock.ErrNotHeld)
+			if n < depth-1 && outerFirst { // otherwise it also has the ctx of the levels around it
+				p.refused(context.WithoutCancel(levels[i]), t, a)
+			}
 		}
 		free(t, b)
 	}
@@ -208,8 +218,11 @@ func siblings(t *testing.T, p *place, a, b rlock.Locker) {
 func detach(t *testing.T, p *place, a, _ rlock.Locker) {
 	ctx, unlock, err := a.Lock(p.ctx)
 	require.NoError(t, err)
-	p.refused(rlock.Detach(ctx), t, a)
+	detached := rlock.Detach(ctx)
+	require.Equal(t, "", rlock.Owner(detached))
+	p.refused(detached, t, a)
 	require.NoError(t, unlock())
+	require.ErrorIs(t, detached.Err(), context.Canceled, "it ends with the section")
 	free(t, a)
 }
 
@@ -285,21 +298,24 @@ func deadline(t *testing.T, p *place, a, b rlock.Locker) {
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(p.ctx, wait)
 	defer cancel()
-	_, _, err = b.Lock(ctx)
+	same, _, err := b.Lock(ctx)
 	require.ErrorIs(t, err, rlock.ErrNotAcquired)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.LessOrEqual(t, time.Since(began), wait+p.soon)
+	require.Equal(t, ctx, same)
 	require.NoError(t, unlock())
 	free(t, b)
 }
 
 // A Lock whose ctx is done gets nothing, even if the lock is free.
 func ctxDoneBefore(t *testing.T, p *place, a, _ rlock.Locker) {
-	ctx, cancel := context.WithCancel(p.ctx)
-	cancel()
+	ctx, cancel := context.WithCancelCause(p.ctx)
+	mine := errors.New("mine")
+	cancel(mine)
 	_, _, err := a.Lock(ctx)
 	require.ErrorIs(t, err, rlock.ErrNotAcquired)
 	require.ErrorIs(t, err, context.Canceled)
+	require.ErrorIs(t, err, mine)
 	_, _, err = a.TryLock(ctx, time.Hour)
 	require.ErrorIs(t, err, rlock.ErrNotAcquired)
 	require.Empty(t, p.keys(t))
@@ -318,9 +334,18 @@ func lost(t *testing.T, ctx context.Context, l rlock.Locker, unlock rlock.Unlock
 	require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
 	var loss *rlock.LostError
 	require.ErrorAs(t, context.Cause(ctx), &loss)
-	_, _, err := l.Lock(context.WithoutCancel(ctx))
-	require.ErrorIs(t, err, rlock.ErrLost)
-	err = unlock()
+	require.Contains(t, l.Name(), loss.Name, "of several locks: the lost one")
+	escaped := context.WithoutCancel(ctx)
+	for range 2 {
+		same, none, err := l.Lock(escaped)
+		require.ErrorIs(t, err, rlock.ErrLost)
+		require.NotErrorIs(t, err, rlock.ErrNotAcquired)
+		require.Equal(t, escaped, same)
+		require.ErrorIs(t, none(), rlock.ErrNotHeld)
+		_, _, err = l.TryLock(escaped, 0)
+		require.ErrorIs(t, err, rlock.ErrLost)
+	}
+	err := unlock()
 	require.ErrorIs(t, err, rlock.ErrLost)
 	require.ErrorIs(t, err, rlock.ErrNotHeld)
 }
@@ -336,6 +361,18 @@ func keyDeleted(t *testing.T, p *place, a, b rlock.Locker) {
 	p.refused(context.WithoutCancel(ctx), t, a)
 	require.NoError(t, unlockNext())
 	free(t, a)
+
+	mine := errors.New("mine")
+	_, err = rlock.DoValue(p.ctx, a, func(ctx context.Context) (int, error) {
+		p.forget(t)
+		began := time.Now()
+		<-ctx.Done()
+		require.LessOrEqual(t, time.Since(began), shortWatchdog*2/3+p.soon, "a renewal finds out, before the lease ends")
+		return 0, mine
+	})
+	require.ErrorIs(t, err, mine)
+	require.ErrorIs(t, err, rlock.ErrLost)
+	free(t, b)
 }
 
 // ForceUnlock, where there is one, frees the lock, wakes the next waiter, and cancels the holder's ctx. A waiter for a read/write lock lets
@@ -383,9 +420,9 @@ func connectionLost(t *testing.T, p *place, a, b rlock.Locker) {
 	}, "it works again")
 }
 
-// G3: a hold lasts for longer than the watchdog time.
+// G3: a hold lasts for longer than the watchdog time, and than the wait that TryLock was ready for.
 func renewal(t *testing.T, p *place, a, b rlock.Locker) {
-	ctx, unlock, err := a.Lock(p.ctx)
+	ctx, unlock, err := a.TryLock(p.ctx, shortWatchdog)
 	require.NoError(t, err)
 	<-time.After(shortWatchdog + shortWatchdog/3)
 	require.NoError(t, ctx.Err())
