@@ -1,6 +1,7 @@
 package rlock_test
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/redis/rueidis"
@@ -15,6 +16,7 @@ func TestConformance(t *testing.T) {
 	redistest.Parallel(t)
 	for name, start := range map[string]func(*testing.T) deployment{
 		"standalone": func(t *testing.T) deployment { return standalone(redistest.Shared(t)) },
+		"RESP2":      func(t *testing.T) deployment { return standalone(redistest.Shared(t), protocol(true)) },
 		"cluster": func(t *testing.T) deployment {
 			c := redistest.StartCluster(t, 3, 0)
 			return deployment{c.Addrs(), c.Client}
@@ -59,8 +61,8 @@ type deployment struct {
 	dial  func(t testing.TB, mod ...func(*rueidis.ClientOption)) rueidis.Client
 }
 
-func standalone(addr string) deployment {
+func standalone(addr string, always ...func(*rueidis.ClientOption)) deployment {
 	return deployment{[]string{addr}, func(t testing.TB, mod ...func(*rueidis.ClientOption)) rueidis.Client {
-		return redistest.Dial(t, addr, mod...)
+		return redistest.Dial(t, addr, slices.Concat(always, mod)...)
 	}}
 }

@@ -44,8 +44,7 @@ func newFixture(t testing.TB, o ...rlock.Options) fixture {
 // newBareFixture is a fixture without a lock client.
 func newBareFixture(t testing.TB) fixture {
 	t.Helper()
-	overRESP2 := strings.HasPrefix(t.Name(), "TestBasicsOverRESP2/")
-	return fixture{rdb: redistest.Dial(t, redistest.Shared(t), protocol(overRESP2)), name: redistest.Name(t)}
+	return fixture{rdb: redistest.Dial(t, redistest.Shared(t)), name: redistest.Name(t)}
 }
 
 // loadScripts loads the scripts that c uses, so that no later call is repeated because of NOSCRIPT.

@@ -2,10 +2,8 @@ package rlock_test
 
 import (
 	"context"
-	"errors"
 	"math/rand/v2"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,89 +14,33 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// overlap counts how many goroutines are in a section at once.
-type overlap struct{ now, most atomic.Int32 }
-
-func (o *overlap) enter() {
-	n := o.now.Add(1)
-	for {
-		most := o.most.Load()
-		if n <= most || o.most.CompareAndSwap(most, n) {
-			return
-		}
-	}
-}
-
-func (o *overlap) leave() { o.now.Add(-1) }
-
-// fanOut locks in 8 goroutines under ctx and returns how many were inside at once. Those that share the lock stay inside
-// until all have arrived.
-func fanOut(t *testing.T, ctx context.Context, m *rlock.Mutex, share bool) int32 {
-	t.Helper()
-	const n = 8
-	var o overlap
-	var wg, inside sync.WaitGroup
-	inside.Add(n)
-	for range n {
-		wg.Go(func() {
-			err := m.Do(ctx, func(ctx context.Context) error {
-				o.enter()
-				defer o.leave()
-				if share {
-					inside.Done()
-					inside.Wait()
-				}
-				count, err := m.HoldCount(ctx) // a round trip, in which others could get in
-				assert.Positive(t, count)
-				return err
-			})
-			assert.NoError(t, err)
-		})
-	}
-	wg.Wait()
-	return o.most.Load()
-}
-
-func TestGoroutinesThatFanOutBeforeLockExcludeEachOther(t *testing.T) {
+// Goroutines of one section, for example in an errgroup, share its hold. On all other locks they exclude each other, although their ctx
+// carries a hold.
+func TestGoroutinesOfASection(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
 		b := newFixture(t)
-		require.EqualValues(t, 1, fanOut(t, context.Background(), b.Mutex(b.name), false))
-		require.False(t, b.exists(t, b.name))
-	})
-}
-
-func TestGoroutinesThatFanOutInsideShareTheHold(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
-		m := b.Mutex(b.name)
-		err := m.Do(context.Background(), func(ctx context.Context) error {
-			assert.EqualValues(t, 8, fanOut(t, ctx, m, true))
+		m, item := b.Mutex(b.name), b.Mutex(b.name+":item")
+		require.NoError(t, m.Do(context.Background(), func(ctx context.Context) error {
+			const n = 8
+			var wg, inside sync.WaitGroup
+			inside.Add(n)
+			for range n {
+				wg.Go(func() {
+					assert.NoError(t, m.Do(ctx, func(context.Context) error {
+						inside.Done()
+						inside.Wait() // for all of them
+						return nil
+					}))
+				})
+			}
+			wg.Wait()
 			assert.Equal(t, map[string]int64{rlock.Owner(ctx): 1}, b.fields(t, b.name))
-			return nil
-		})
-		require.NoError(t, err)
+			return item.Do(ctx, func(context.Context) error {
+				assert.ErrorIs(t, item.TryDo(ctx, 0, nothing), rlock.ErrNotAcquired)
+				return nil
+			})
+		}))
 		require.False(t, b.exists(t, b.name))
-	})
-}
-
-func TestDetachedGoroutinesCompete(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
-		m := b.Mutex(b.name)
-		ctx, unlock, err := m.Lock(context.Background())
-		require.NoError(t, err)
-
-		detached := rlock.Detach(ctx)
-		require.Empty(t, rlock.Owner(detached))
-		_, _, err = m.TryLock(detached, 0)
-		require.ErrorIs(t, err, rlock.ErrNotAcquired)
-
-		waiting := context.WithoutCancel(detached)
-		done := make(chan int32)
-		go func() { done <- fanOut(t, waiting, m, false) }()
-		require.NoError(t, unlock())
-		require.EqualValues(t, 1, <-done)
-		require.ErrorIs(t, detached.Err(), context.Canceled, "a detached ctx still ends with the section")
 	})
 }
 
@@ -119,36 +61,15 @@ func TestEachHoldHasItsOwner(t *testing.T) {
 		require.Equal(t, map[string]int64{rlock.Owner(ctx2): 1}, b.fields(t, other))
 		require.NoError(t, unlock3())
 		require.NoError(t, unlock2())
-		require.NoError(t, unlock())
-	})
-}
-
-// Goroutines of one section, for example in an errgroup, exclude each other on all other locks, although their ctx carries a
-// hold.
-func TestGoroutinesInsideExcludeEachOtherOnOtherLocks(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
-		err := b.Mutex(b.name).Do(context.Background(), func(ctx context.Context) error {
-			assert.EqualValues(t, 1, fanOut(t, ctx, b.Mutex(b.name+":item"), false))
-			return nil
-		})
-		require.NoError(t, err)
-	})
-}
-
-// Locks of the same name at two Clients are different locks, even in the same Redis: one Client does not re-enter the other's hold.
-func TestHoldsOfTwoClients(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
-		second := newClient(t, b.rdb)
-		ctx, unlock, err := b.Mutex(b.name).Lock(context.Background())
-		require.NoError(t, err)
-		_, _, err = second.Mutex(b.name).TryLock(ctx, 0)
-		require.ErrorIs(t, err, rlock.ErrNotAcquired)
-		n, err := second.Mutex(b.name).HoldCount(ctx)
-		require.NoError(t, err)
-		require.Zero(t, n, "HoldCount distinguishes the Clients as well")
-		require.NoError(t, unlock())
+		owner := rlock.Owner(ctx)
+		b.loseLock(t, ctx, b.Mutex(b.name))
+		require.Empty(t, rlock.Owner(ctx))
+		var loss *rlock.LostError
+		require.ErrorAs(t, unlock(), &loss)
+		require.Equal(t, b.name, loss.Name)
+		require.Equal(t, owner, loss.Owner)
+		require.Equal(t, rlock.LostGone, loss.Reason)
+		require.WithinDuration(t, time.Now(), loss.Since, rlock.DefaultWatchdogTimeout)
 	})
 }
 
@@ -170,212 +91,6 @@ func TestHandOverHand(t *testing.T) {
 		require.NoError(t, unlockSecond())
 		require.NoError(t, unlockInner(), "the hold itself has not ended")
 		require.False(t, b.exists(t, b.name+":3"))
-	})
-}
-
-// A loss is sticky until unlock: Lock under the ctx of a lost level returns ErrLost until that level is unlocked, even through
-// context.WithoutCancel. After the unlock it competes.
-func TestLossIsStickyUntilUnlock(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
-		m := b.Mutex(b.name)
-		ctx, unlock, err := m.Lock(context.Background())
-		require.NoError(t, err)
-		owner := rlock.Owner(ctx)
-		b.loseLock(t, ctx, m)
-		require.Empty(t, rlock.Owner(ctx))
-		escaped := context.WithoutCancel(ctx)
-		for range 2 {
-			_, _, err = m.Lock(escaped)
-			require.ErrorIs(t, err, rlock.ErrLost)
-			require.NotErrorIs(t, err, rlock.ErrNotAcquired)
-			_, _, err = m.TryLock(escaped, 0)
-			require.ErrorIs(t, err, rlock.ErrLost)
-		}
-		var loss *rlock.LostError
-		require.ErrorAs(t, err, &loss)
-		require.Equal(t, b.name, loss.Name)
-		require.Equal(t, owner, loss.Owner)
-		require.Equal(t, rlock.LostGone, loss.Reason)
-		require.WithinDuration(t, time.Now(), loss.Since, testTimeout)
-		require.ErrorIs(t, unlock(), rlock.ErrLost)
-		again, unlock, err := m.Lock(escaped)
-		require.NoError(t, err, "after the unlock, Lock competes")
-		require.NotEqual(t, owner, rlock.Owner(again))
-		require.NoError(t, unlock())
-	})
-}
-
-// Lock under the ctx of an unlocked level competes, even while another level of the hold is open.
-func TestUnlockedLevelOfALiveHoldCompetes(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
-		m := b.Mutex(b.name)
-		outer, unlockOuter, err := m.Lock(context.Background())
-		require.NoError(t, err)
-		_, unlockInner, err := m.Lock(context.WithoutCancel(outer))
-		require.NoError(t, err)
-		require.NoError(t, unlockOuter())
-		require.NotEmpty(t, rlock.Owner(outer), "the hold is still open")
-		_, _, err = m.TryLock(context.WithoutCancel(outer), 0)
-		require.ErrorIs(t, err, rlock.ErrNotAcquired)
-		_, _, err = m.Lock(outer) //rlockvet:ignore it has to fail
-		require.ErrorIs(t, err, context.Canceled)
-		require.ErrorContains(t, err, "unlocked", "the error says why ctx is done")
-		require.NoError(t, unlockInner())
-		require.Empty(t, rlock.Owner(outer))
-	})
-}
-
-func TestInnerDoubleUnlockLeavesTheOuterHold(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
-		m := b.Mutex(b.name)
-		ctx, unlock, err := m.Lock(context.Background())
-		require.NoError(t, err)
-		inner, unlockInner, err := m.Lock(ctx)
-		require.NoError(t, err)
-
-		require.NoError(t, unlockInner())
-		require.ErrorIs(t, unlockInner(), rlock.ErrNotHeld)
-		require.ErrorIs(t, inner.Err(), context.Canceled)
-		require.NoError(t, ctx.Err())
-		require.Equal(t, map[string]int64{rlock.Owner(ctx): 1}, b.fields(t, b.name))
-
-		require.NoError(t, unlock())
-		require.False(t, b.exists(t, b.name))
-		err = unlock()
-		require.ErrorIs(t, err, rlock.ErrNotHeld)
-		require.NotErrorIs(t, err, rlock.ErrLost)
-		require.ErrorContains(t, err, b.name)
-	})
-}
-
-func TestUnlockAfterCancel(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
-		parent, cancel := context.WithCancel(context.Background())
-		ctx, unlock, err := b.Mutex(b.name).Lock(parent)
-		require.NoError(t, err)
-		cancel()
-		<-ctx.Done()
-		require.True(t, b.exists(t, b.name), "cancellation alone does not unlock")
-		require.NoError(t, unlock())
-		require.False(t, b.exists(t, b.name))
-	})
-}
-
-func TestEscapedContextsExcludeEachOther(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
-		m := b.Mutex(b.name)
-		ctx, unlock, err := m.Lock(context.Background())
-		require.NoError(t, err)
-		escaped := context.WithoutCancel(ctx)
-		owner := rlock.Owner(ctx)
-		require.NoError(t, unlock())
-
-		require.EqualValues(t, 1, fanOut(t, escaped, m, false))
-		again, unlock, err := m.Lock(escaped)
-		require.NoError(t, err)
-		require.NotEqual(t, owner, rlock.Owner(again), "each field belongs to one hold")
-		require.NoError(t, unlock())
-	})
-}
-
-func TestTryLockWaitDoesNotBoundTheSection(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
-		const wait = 2 * time.Second // bounds the acquisition only
-		ctx, unlock, err := b.Mutex(b.name).TryLock(context.Background(), wait)
-		require.NoError(t, err)
-		_, hasDeadline := ctx.Deadline()
-		require.False(t, hasDeadline)
-		select {
-		case <-ctx.Done():
-			t.Fatal(context.Cause(ctx))
-		case <-time.After(wait + wait/10):
-		}
-		require.NoError(t, unlock())
-	})
-}
-
-func TestKeyDeletedInTheSection(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		const watchdog = 2 * shortWatchdog
-		b := newFixture(t, rlock.Options{WatchdogTimeout: watchdog})
-		began := time.Now()
-		err := b.Mutex(b.name).Do(context.Background(), func(ctx context.Context) error {
-			require.NoError(t, b.do(t, "DEL", b.name).Error())
-			<-ctx.Done()
-			assert.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
-			assert.ErrorContains(t, context.Cause(ctx), b.name)
-			return nil
-		})
-		require.ErrorIs(t, err, rlock.ErrLost)
-		require.ErrorIs(t, err, rlock.ErrNotHeld)
-		require.Less(t, time.Since(began), watchdog*5/6, "the renewal detects the loss, before the lease ends")
-	})
-}
-
-func TestKeyDeletedAndUnlockedBeforeARenewal(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
-		m := b.Mutex(b.name)
-		outer, unlock, err := m.Lock(context.Background())
-		require.NoError(t, err)
-		_, unlockInner, err := m.Lock(outer)
-		require.NoError(t, err)
-		require.NoError(t, b.do(t, "DEL", b.name).Error())
-		require.NoError(t, unlockInner(), "an inner unlock does not ask Redis")
-		b.loseLock(t, outer, m)
-		require.ErrorIs(t, context.Cause(outer), rlock.ErrLost)
-		_, _, err = m.Lock(outer)
-		require.ErrorIs(t, err, rlock.ErrLost)
-		require.ErrorIs(t, unlock(), rlock.ErrLost)
-		require.False(t, b.exists(t, b.name))
-	})
-}
-
-func TestReentryIntoALostHold(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
-		m := b.Mutex(b.name)
-		ctx, unlock, err := m.Lock(context.Background())
-		require.NoError(t, err)
-		b.loseLock(t, ctx, m)
-		back, noop, err := m.Lock(ctx)
-		require.ErrorIs(t, err, rlock.ErrLost)
-		require.Equal(t, ctx, back)
-		require.ErrorIs(t, noop(), rlock.ErrNotHeld)
-		require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
-		require.ErrorIs(t, unlock(), rlock.ErrLost)
-		require.False(t, b.exists(t, b.name), "a re-entry must not start a new hold")
-	})
-}
-
-func TestPanicReleasesAndGoesOn(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
-		require.PanicsWithValue(t, "boom", func() {
-			_ = b.Mutex(b.name).Do(context.Background(), func(context.Context) error { panic("boom") })
-		})
-		require.False(t, b.exists(t, b.name))
-	})
-}
-
-func TestDoJoinsErrors(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
-		boom := errors.New("boom")
-		err := b.Mutex(b.name).Do(context.Background(), func(context.Context) error { return boom })
-		require.ErrorIs(t, err, boom)
-		err = b.Mutex(b.name).Do(context.Background(), func(context.Context) error {
-			b.do(t, "DEL", b.name)
-			return boom
-		})
-		require.ErrorIs(t, err, boom)
-		require.ErrorIs(t, err, rlock.ErrLost)
 	})
 }
 

@@ -25,7 +25,7 @@ import (
 // A test that leaves a goroutine behind fails.
 func Virtual(t *testing.T, test func(t *testing.T)) {
 	t.Helper()
-	if _, isReal := reals.LoadAndDelete(t); isReal || realWorld {
+	if realWorld {
 		Parallel(t)
 		test(t)
 		return
@@ -54,11 +54,6 @@ func OnlyVirtual(t *testing.T, _ string, test func(t *testing.T)) {
 		test(t)
 	})
 }
-
-// Real makes a test that is about to call [Virtual] run on real servers: for what only these do, such as a protocol.
-func Real(t *testing.T) { reals.Store(t, true) }
-
-var reals sync.Map // *testing.T
 
 // bubbles bounds how many tests of the virtual world run at a time. All that they take is CPU, of which tests of the real world, with their
 // time limits, need a share: half of it. On two cores they run one by one, before all tests that run beside each other.
