@@ -3,7 +3,6 @@ package rlock_test
 import (
 	"context"
 	"errors"
-	"maps"
 	"testing"
 	"time"
 
@@ -12,17 +11,6 @@ import (
 	"github.com/go-rlock/rlock/internal/redistest"
 	"github.com/go-rlock/rlock/rlock"
 )
-
-// sectionKinds returns everything with sections: locks of every kind, and permits.
-func sectionKinds() map[string]func(s *twoClients, name string) rlock.Locker {
-	kinds := maps.Clone(leftKinds())
-	kinds["Semaphore"] = func(s *twoClients, name string) rlock.Locker { return s.Semaphore(name).Locker(1) }
-	kinds["PermitSemaphore"] = func(s *twoClients, name string) rlock.Locker { return s.PermitSemaphore(name).Locker(1) }
-	kinds["somebody else's in an All"] = func(s *twoClients, name string) rlock.Locker {
-		return rlock.All(s.Mutex(name), foreignLock{s.Mutex(name + ":inner")})
-	}
-	return kinds
-}
 
 // foreignLock is a user's Locker around one of ours.
 type foreignLock struct{ rlock.Locker }
@@ -39,10 +27,20 @@ func stockPermits(t *testing.T, s *twoClients, kind, name string, n int64) {
 	require.NoError(t, err)
 }
 
-// G3: a section locked with a WaitOnly ctx continues when that ctx ends, until its unlock. A Lock inside the section belongs to it.
+// G3: a section locked with a WaitOnly ctx continues when that ctx ends, until its unlock. A Lock inside the section belongs to it. The other
+// kinds are tested in internal/conformance.
 func TestWaitOnlySection(t *testing.T) {
 	type key struct{}
-	for kind, lock := range sectionKinds() {
+	for kind, lock := range map[string]func(s *twoClients, name string) rlock.Locker{
+		"read side":       func(s *twoClients, name string) rlock.Locker { return s.RWMutex(name).Read() },
+		"Semaphore":       func(s *twoClients, name string) rlock.Locker { return s.Semaphore(name).Locker(1) },
+		"PermitSemaphore": func(s *twoClients, name string) rlock.Locker { return s.PermitSemaphore(name).Locker(1) },
+		"somebody else's in an All": func(s *twoClients, name string) rlock.Locker {
+			return rlock.All(s.Mutex(name), foreignLock{s.Mutex(name + ":inner")})
+		},
+		"All of two calls":  leftKinds()["All of two calls"],
+		"All with a Quorum": leftKinds()["All with a Quorum"],
+	} {
 		redistest.RunVirtual(t, kind, func(t *testing.T) {
 			s := newTwoClients(t, redistest.Shared(t))
 			name := s.name
@@ -66,55 +64,6 @@ func TestWaitOnlySection(t *testing.T) {
 			require.Error(t, section.Err())
 			require.Error(t, inner.Err(), "it was a section inside the one that ended")
 			require.NoError(t, unlockInner())
-		})
-	}
-}
-
-// G4: the ctx inside a WaitOnly ends the wait, for every kind, and the error gives the cause.
-func TestWaitOnlyWaits(t *testing.T) {
-	for kind, lock := range sectionKinds() {
-		redistest.RunVirtual(t, kind, func(t *testing.T) {
-			s := newTwoClients(t, redistest.Shared(t))
-			name := s.name
-			stockPermits(t, s, kind, name, 0)
-			if kind != "Semaphore" && kind != "PermitSemaphore" {
-				unlock := s.blocker(t, kind, name)
-				defer func() { require.NoError(t, unlock()) }()
-			}
-			ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
-			defer cancel()
-			given := rlock.WaitOnly(ctx)
-			section, unlock, err := lock(s, name).Lock(given)
-			require.ErrorIs(t, err, rlock.ErrNotAcquired)
-			require.ErrorIs(t, err, context.DeadlineExceeded)
-			require.Equal(t, given, section)
-			require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
-		})
-	}
-}
-
-// G1: the loss of its lock ends a section that has outlived its caller's ctx. Of several locks, one loss ends all.
-func TestWaitOnlySectionIsLost(t *testing.T) {
-	for kind, lock := range leftKinds() {
-		redistest.RunVirtual(t, kind, func(t *testing.T) {
-			s := newTwoClients(t, redistest.Shared(t), rlock.Options{WatchdogTimeout: 3 * time.Second})
-			name := s.name
-			outer, leave := context.WithCancel(context.Background())
-			section, unlock, err := lock(s, name).Lock(rlock.WaitOnly(outer))
-			require.NoError(t, err)
-			leave()
-			again, unlockAgain, err := lock(s, name).Lock(section)
-			require.NoError(t, err)
-			require.NoError(t, s.do(t, "DEL", name, name+":a", name+":b", name+":other", name+":third").Error())
-			for _, ctx := range []context.Context{section, again} {
-				select {
-				case <-ctx.Done():
-				case <-time.After(testTimeout):
-					require.FailNow(t, "the section continues after the loss")
-				}
-				require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
-			}
-			require.ErrorIs(t, errors.Join(unlockAgain(), unlock()), rlock.ErrLost)
 		})
 	}
 }

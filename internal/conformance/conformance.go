@@ -41,7 +41,7 @@ func Run(t *testing.T, d Deployment) {
 				d.Run(t, func(t *testing.T) {
 					ctx, cancel := context.WithTimeout(t.Context(), atMost)
 					defer cancel()
-					p := &place{ctx: ctx, name: redistest.Name(t), kind: k, watchdog: property.watchdog, soon: d.Soon}
+					p := &place{ctx: ctx, name: redistest.Name(t), kind: k, property: property, soon: d.Soon}
 					p.sides, p.cutOff = d.Connect(t, property.cuts)
 					a, b := k.handles(t, p)
 					property.holds(t, p, a, b)
@@ -77,11 +77,13 @@ const (
 	refusesReentry  = "re-entry refused"
 	refusedNow      = "refused at once"
 	endsByOtherHand = "forced unlock"
+	unlockedUnheard = "unlock in silence"
 )
 
 func kinds() []kind {
 	mutex := func(o rlock.Options, options ...rlock.Option) func(*testing.T, *place) (a, b rlock.Locker) {
 		return func(t *testing.T, p *place) (a, b rlock.Locker) {
+			options := slices.Concat(options, p.property.options)
 			return p.client(t, 0, o).Mutex(p.name, options...), p.client(t, 1, o).Mutex(p.name, options...)
 		}
 	}
@@ -90,27 +92,33 @@ func kinds() []kind {
 	return []kind{
 		{name: "plain", keys: 1, handles: mutex(rlock.Options{}), without: enters},
 		{name: "fenced", keys: 2, handles: func(t *testing.T, p *place) (a, b rlock.Locker) {
-			return p.client(t, 0, rlock.Options{}).FencedMutex(p.name), p.client(t, 1, rlock.Options{}).FencedMutex(p.name)
+			o := p.property.options
+			return p.client(t, 0, rlock.Options{}).FencedMutex(p.name, o...), p.client(t, 1, rlock.Options{}).FencedMutex(p.name, o...)
 		}, without: enters, keeps: "redisson_lock_token:"},
 		{name: "WithLinger", keys: 1, handles: mutex(rlock.Options{}, rlock.WithLinger(time.Minute)), without: map[string]string{
 			refusesReentry: "has " + reenters, refusedNow: "a TryLock that does not wait may find that the other side keeps the lock",
+			unlockedUnheard: "keeps the lock, and sends nothing",
 		}},
 		{name: "fair", keys: 1, handles: func(t *testing.T, p *place) (a, b rlock.Locker) {
-			return p.client(t, 0, rlock.Options{}).FairMutex(p.name), p.client(t, 1, rlock.Options{}).FairMutex(p.name)
+			o := p.property.options
+			return p.client(t, 0, rlock.Options{}).FairMutex(p.name, o...), p.client(t, 1, rlock.Options{}).FairMutex(p.name, o...)
 		}, without: enters},
 		{name: "write side", keys: 1, handles: func(t *testing.T, p *place) (a, b rlock.Locker) {
-			return p.client(t, 0, rlock.Options{}).RWMutex(p.name).Write(), p.client(t, 1, rlock.Options{}).RWMutex(p.name).Write()
+			o := p.property.options
+			return p.client(t, 0, rlock.Options{}).RWMutex(p.name, o...).Write(), p.client(t, 1, rlock.Options{}).RWMutex(p.name, o...).Write()
 		}, without: enters},
 		{name: "fenced write side", keys: 2, handles: func(t *testing.T, p *place) (a, b rlock.Locker) {
-			return p.client(t, 0, rlock.Options{}).FencedRWMutex(p.name).Write(), p.client(t, 1, rlock.Options{}).FencedRWMutex(p.name).Write()
+			o := p.property.options
+			return p.client(t, 0, rlock.Options{}).FencedRWMutex(p.name, o...).Write(), p.client(t, 1, rlock.Options{}).FencedRWMutex(p.name, o...).Write()
 		}, without: enters, keeps: "redisson_lock_token:"},
 		{name: "Upgradeable", keys: 3, handles: func(t *testing.T, p *place) (a, b rlock.Locker) {
-			return p.client(t, 0, rlock.Options{}).RWMutex(p.name).Upgradeable(), p.client(t, 1, rlock.Options{}).RWMutex(p.name).Upgradeable()
+			o := p.property.options
+			return p.client(t, 0, rlock.Options{}).RWMutex(p.name, o...).Upgradeable(), p.client(t, 1, rlock.Options{}).RWMutex(p.name, o...).Upgradeable()
 		}, without: map[string]string{refusesReentry: "has " + reenters, endsByOtherHand: "has no such method"}},
 		{name: "All", keys: 2, handles: func(t *testing.T, p *place) (a, b rlock.Locker) {
 			both := func(side int) rlock.Locker {
 				c := p.client(t, side, rlock.Options{})
-				return rlock.All(c.Mutex(p.name), c.Mutex(p.name+":beside"))
+				return rlock.All(c.Mutex(p.name, p.property.options...), c.Mutex(p.name+":beside", p.property.options...))
 			}
 			return both(0), both(1)
 		}, without: map[string]string{refusesReentry: "has " + reenters, endsByOtherHand: "has no such method"}},
@@ -119,7 +127,7 @@ func kinds() []kind {
 			quorum := func(side int) rlock.Locker {
 				var members []rlock.Locker
 				for _, name := range []string{p.name, p.name + ":2", p.name + ":3"} {
-					members = append(members, p.client(t, side, rlock.Options{}).Mutex(name))
+					members = append(members, p.client(t, side, rlock.Options{}).Mutex(name, p.property.options...))
 				}
 				return rlock.Quorum(members...)
 			}
@@ -140,6 +148,7 @@ type property struct {
 	holds    func(t *testing.T, p *place, a, b rlock.Locker)
 	watchdog time.Duration // 0: the default, which no test waits for
 	cuts     bool          // the first side can be cut off
+	options  []rlock.Option
 }
 
 // place is the setting in which one property of one kind is tested: one lock, and two sides that want it, like two
@@ -148,9 +157,9 @@ type place struct {
 	ctx      context.Context // of calls that finish in time if the kind works
 	name     string
 	kind     kind
+	property property
 	sides    [2]rueidis.Client
-	cutOff   func(bool) // of the first side
-	watchdog time.Duration
+	cutOff   func(bool)    // of the first side
 	soon     time.Duration // see Deployment
 	clients  [2][]*rlock.Client
 }
@@ -159,7 +168,7 @@ type place struct {
 func (p *place) client(t *testing.T, side int, o rlock.Options) *rlock.Client {
 	t.Helper()
 	if o.WatchdogTimeout == 0 {
-		o.WatchdogTimeout = p.watchdog
+		o.WatchdogTimeout = p.property.watchdog
 	}
 	c, err := rlock.New(p.sides[side], o)
 	require.NoError(t, err)
@@ -173,6 +182,15 @@ func (p *place) closeSide(side int) {
 	for _, c := range p.clients[side] {
 		c.Close()
 	}
+}
+
+// shutDown begins the Shutdown of all Clients of a side, and delivers their errors.
+func (p *place) shutDown(ctx context.Context, side int) <-chan error {
+	down := make(chan error, len(p.clients[side]))
+	for _, c := range p.clients[side] {
+		go func() { down <- c.Shutdown(ctx) }() // ends with the Client's holds, or with ctx
+	}
+	return down
 }
 
 func (p *place) close() {
@@ -232,7 +250,7 @@ func (p *place) lockAndWait(t *testing.T, l rlock.Locker) pending {
 
 // beforeExpiry is a time in which no renewed lease ends: a hold gone by then was removed.
 func (p *place) beforeExpiry() time.Duration {
-	return cmp.Or(p.watchdog, rlock.DefaultWatchdogTimeout) * 2 / 3
+	return cmp.Or(p.property.watchdog, rlock.DefaultWatchdogTimeout) * 2 / 3
 }
 
 // refused checks that the lock is held, by anybody but ctx.

@@ -11,6 +11,9 @@ import (
 const (
 	shortWatchdog = 3 * time.Second // of holds whose renewal a test must see
 	atMost        = time.Minute     // no test waits that long
+	maxWait       = 100 * time.Millisecond
+
+	defaultUnlockTimeout = 3 * time.Second // see rlock.Options
 )
 
 // attempt is the result of a Lock.
@@ -26,7 +29,9 @@ type pending struct {
 	cancel context.CancelFunc
 }
 
-func lockAsync(t *testing.T, l rlock.Locker) pending {
+func lockAsync(t *testing.T, l interface {
+	Lock(ctx context.Context) (context.Context, rlock.UnlockFunc, error)
+}) pending {
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
 	p := pending{make(chan attempt, 1), cancel}
@@ -57,3 +62,8 @@ func (p pending) stillWaits(t *testing.T) {
 	default:
 	}
 }
+
+// lockFunc is a way to lock.
+type lockFunc func(context.Context) (context.Context, rlock.UnlockFunc, error)
+
+func (f lockFunc) Lock(ctx context.Context) (context.Context, rlock.UnlockFunc, error) { return f(ctx) }

@@ -30,12 +30,17 @@ var properties = []property{
 	{name: "cancelled wait", holds: cancelledWait},
 	{name: "deadline", holds: deadline},
 	{name: "ctx done before", holds: ctxDoneBefore},
+	{name: "WithMaxWait", holds: boundedWait, options: []rlock.Option{rlock.WithMaxWait(maxWait)}},
+	{name: "WaitOnly", holds: waitOnly, watchdog: shortWatchdog},
 	{name: "key deleted", holds: keyDeleted, watchdog: shortWatchdog},
 	{name: endsByOtherHand, holds: forcedUnlock, watchdog: shortWatchdog},
 	{name: "connection lost", holds: connectionLost, watchdog: shortWatchdog, cuts: true},
+	{name: unlockedUnheard, holds: unlockInSilence, cuts: true},
 	{name: "renewal", holds: renewal, watchdog: shortWatchdog},
 	{name: "Close of waiters", holds: closeOfWaiters},
 	{name: "Close of holders", holds: closeOfHolders},
+	{name: "Shutdown", holds: shutdown},
+	{name: "Shutdown out of time", holds: shutdownOutOfTime},
 	{name: "Do", holds: doSections},
 }
 
@@ -322,6 +327,63 @@ func ctxDoneBefore(t *testing.T, p *place, a, _ rlock.Locker) {
 	free(t, a)
 }
 
+// WithMaxWait bounds Lock as TryLock does. It changes neither TryLock nor the section.
+func boundedWait(t *testing.T, p *place, a, b rlock.Locker) {
+	_, unlock, err := a.Lock(p.ctx)
+	require.NoError(t, err)
+	began := time.Now()
+	_, none, err := b.Lock(p.ctx)
+	require.ErrorIs(t, err, rlock.ErrNotAcquired)
+	require.NotErrorIs(t, err, context.DeadlineExceeded)
+	require.GreaterOrEqual(t, time.Since(began), maxWait)
+	require.LessOrEqual(t, time.Since(began), maxWait+p.soon)
+	require.ErrorIs(t, none(), rlock.ErrNotHeld)
+	p.refused(p.ctx, t, b)
+	waits := lockAsync(t, lockFunc(func(ctx context.Context) (context.Context, rlock.UnlockFunc, error) {
+		return b.TryLock(ctx, rlock.DefaultWatchdogTimeout/3)
+	}))
+	<-time.After(maxWait + maxWait/2)
+	require.NoError(t, unlock())
+	got := waits.get(t, rlock.DefaultWatchdogTimeout/3)
+	require.NoError(t, got.err)
+	<-time.After(maxWait + maxWait/2)
+	require.NoError(t, got.ctx.Err())
+	require.NoError(t, got.unlock())
+}
+
+// G3, G4: a ctx inside a WaitOnly ends a wait. A section goes on without it, and without its deadline: to its unlock, or its loss.
+func waitOnly(t *testing.T, p *place, a, b rlock.Locker) {
+	type key struct{}
+	outer, leave := context.WithTimeout(context.WithValue(p.ctx, key{}, 42), atMost)
+	defer leave()
+	ctx, unlock, err := a.Lock(rlock.WaitOnly(outer))
+	require.NoError(t, err)
+	leave()
+	require.NoError(t, ctx.Err())
+	require.Equal(t, 42, ctx.Value(key{}))
+	_, bounded := ctx.Deadline()
+	require.False(t, bounded)
+
+	given, cancel := context.WithTimeout(p.ctx, 50*time.Millisecond)
+	defer cancel()
+	given = rlock.WaitOnly(given)
+	same, none, err := b.Lock(given)
+	require.ErrorIs(t, err, rlock.ErrNotAcquired)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.Equal(t, given, same)
+	require.ErrorIs(t, none(), rlock.ErrNotHeld)
+
+	require.NoError(t, unlock())
+	require.ErrorIs(t, ctx.Err(), context.Canceled)
+	outer, leave = context.WithCancel(p.ctx)
+	ctx, unlock, err = b.Lock(rlock.WaitOnly(outer))
+	require.NoError(t, err)
+	leave()
+	p.forget(t)
+	lost(t, ctx, b, unlock)
+	free(t, a)
+}
+
 // lost checks that a hold is lost: its ctx is done, a Lock under that returns ErrLost until the unlock, and so does
 // the unlock; after that a Lock competes.
 func lost(t *testing.T, ctx context.Context, l rlock.Locker, unlock rlock.UnlockFunc) {
@@ -420,6 +482,30 @@ func connectionLost(t *testing.T, p *place, a, b rlock.Locker) {
 	}, "it works again")
 }
 
+// G5: an unlock that Redis does not answer returns after Options.UnlockTimeout, and acts in the background: the next owner gets the lock long
+// before the lease would end, and nobody has lost anything.
+func unlockInSilence(t *testing.T, p *place, a, b rlock.Locker) {
+	_, unlock, err := a.Lock(p.ctx)
+	require.NoError(t, err)
+	next := p.lockAndWait(t, b)
+	p.cutOff(true)
+	began := time.Now()
+	require.ErrorIs(t, unlock(), rlock.ErrUnreachable)
+	took := time.Since(began)
+	p.cutOff(false)
+	require.GreaterOrEqual(t, took, defaultUnlockTimeout)
+	require.LessOrEqual(t, took, defaultUnlockTimeout+100*time.Millisecond+p.soon) // in which the server might answer another call
+	got := next.get(t, rlock.DefaultWatchdogTimeout/3)
+	require.NoError(t, got.err)
+	require.NoError(t, got.unlock())
+	redistest.Eventually(t, p.beforeExpiry(), func() bool {
+		return !slices.ContainsFunc(p.clients[0], func(c *rlock.Client) bool { return c.Stats().Holds > 0 })
+	}, "the unlock has taken effect")
+	for _, c := range p.clients[0] {
+		require.Zero(t, c.Stats().Lost)
+	}
+}
+
 // G3: a hold lasts for longer than the watchdog time, and than the wait that TryLock was ready for.
 func renewal(t *testing.T, p *place, a, b rlock.Locker) {
 	ctx, unlock, err := a.TryLock(p.ctx, shortWatchdog)
@@ -456,6 +542,56 @@ func closeOfHolders(t *testing.T, p *place, a, b rlock.Locker) {
 	require.NotErrorIs(t, context.Cause(ctx), rlock.ErrLost)
 	p.refused(p.ctx, t, b)
 	require.NoError(t, unlock())
+	free(t, b)
+}
+
+// Shutdown refuses waiters and new Locks, and lets a section run to its end, with further levels. Then others get the lock.
+func shutdown(t *testing.T, p *place, a, b rlock.Locker) {
+	ctx, unlock, err := a.Lock(p.ctx)
+	require.NoError(t, err)
+	waiter := p.lockAndWait(t, b)
+	ended := p.shutDown(p.ctx, 1)
+	require.ErrorIs(t, waiter.get(t, p.soon).err, rlock.ErrClosed)
+	for range p.clients[1] {
+		require.NoError(t, <-ended)
+	}
+	down := p.shutDown(p.ctx, 0)
+	redistest.Eventually(t, p.soon, func() bool {
+		_, _, err = a.TryLock(p.ctx, 0)
+		return errors.Is(err, rlock.ErrClosed)
+	}, "a Lock is refused")
+	if p.kind.without[refusesReentry] != "" {
+		_, inner, err := a.Lock(ctx)
+		require.NoError(t, err)
+		require.NoError(t, inner())
+	}
+	require.NoError(t, ctx.Err())
+	redistest.Eventually(t, p.soon, func() bool { return len(p.keys(t)) == p.kind.keys }, "all of it is held, as before")
+	require.Empty(t, down)
+	require.NoError(t, unlock())
+	for _, c := range p.clients[0] {
+		require.NoError(t, <-down)
+		require.Zero(t, c.Stats().Holds)
+	}
+}
+
+// When its time is over, Shutdown cancels the section, whose unlock works, and no further level opens: nothing would cancel it.
+func shutdownOutOfTime(t *testing.T, p *place, a, b rlock.Locker) {
+	ctx, unlock, err := a.Lock(p.ctx)
+	require.NoError(t, err)
+	over, cancel := context.WithCancel(p.ctx)
+	cancel()
+	down := p.shutDown(over, 0)
+	<-ctx.Done()
+	require.ErrorIs(t, context.Cause(ctx), rlock.ErrClosed)
+	if p.kind.without[refusesReentry] != "" {
+		_, _, err = a.Lock(context.WithoutCancel(ctx))
+		require.ErrorIs(t, err, rlock.ErrClosed)
+	}
+	require.NoError(t, unlock())
+	for range p.clients[0] {
+		require.ErrorIs(t, <-down, context.Canceled)
+	}
 	free(t, b)
 }
 
