@@ -53,9 +53,7 @@ func TestPoisonedItemFailsAlone(t *testing.T) {
 		if items < 99*58 || calls > items/50 {
 			t.Errorf("%d calls for %d items: not batched again", calls, items)
 		}
-		for _, h := range good {
-			h.wantKept(t)
-		}
+		wantKept(t, good...)
 	})
 }
 
@@ -70,10 +68,7 @@ func TestFailedVerdictDoesNotSplit(t *testing.T) {
 			}
 			return all(v, len(q.items)), nil
 		}
-		for i := range 100 {
-			h := newHold(i)
-			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(watchdog), watchdog)
-		}
+		keepAll(r, 100, nil)
 		sleep(11 * time.Second)
 		if qs := s.taken(); len(qs) != 2 || len(qs[1].items) != 100 {
 			t.Errorf("%d calls", len(qs))
@@ -90,12 +85,7 @@ func TestQueuedAlone(t *testing.T) {
 			}
 			return stuck(ctx, q)
 		}
-		hs := make([]*hold, parallel*100+98)
-		until := time.Now().Add(watchdog)
-		for i := range hs {
-			hs[i] = newHold(i)
-			r.Keep(&hs[i].Lease, keeper{hs[i].item, "g", hs[i].lost}, until, watchdog)
-		}
+		hs, _ := keepAll(r, parallel*100+98, "g")
 		sleep(13 * time.Second) // the batches were refused, so the maximum number of single-lease calls is in flight
 		waiting := 0
 		for _, h := range hs {

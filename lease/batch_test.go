@@ -9,102 +9,75 @@ import (
 )
 
 func TestBatches(t *testing.T) {
-	const n = 2000
-	t.Run("kept at once", func(t *testing.T) {
-		bubble(t, func(t *testing.T, r *Renewer, s *store) {
-			hs := make([]*hold, n)
-			until := time.Now().Add(watchdog)
-			for i := range hs {
-				hs[i] = newHold(i)
-				r.Keep(&hs[i].Lease, keeper{hs[i].item, nil, hs[i].lost}, until, watchdog)
-			}
-			sleep(due)
-			if calls := len(s.taken()); calls != n/100 {
-				t.Errorf("%d calls in the first period", calls)
-			}
-			const periods = 30
-			sleep(periods * 10 * time.Second)
-			if calls := len(s.taken()); calls < (periods-1)*n/100 || calls > periods*n/100 {
-				t.Errorf("%d calls in %d periods", calls, periods)
-			}
-			for _, h := range hs {
-				h.wantKept(t)
-			}
-		})
+	const n, batch = 200, 10
+	bubbleWith(t, Options{Batch: batch}, func(t *testing.T, r *Renewer, s *store) { // kept at once
+		hs, _ := keepAll(r, n, nil)
+		sleep(due)
+		s.wantCalls(n/batch, "in the first period")
+		const periods = 30
+		sleep(periods * 10 * time.Second)
+		if calls := len(s.taken()); calls < (periods-1)*n/batch || calls > periods*n/batch {
+			t.Errorf("%d calls in %d periods", calls, periods)
+		}
+		wantKept(t, hs...)
 	})
-	t.Run("kept over time", func(t *testing.T) {
-		bubble(t, func(t *testing.T, r *Renewer, s *store) {
-			const n = 500
-			hs := make([]*hold, n)
-			for i := range hs {
-				hs[i] = newHold(i)
-				r.Keep(&hs[i].Lease, keeper{hs[i].item, nil, hs[i].lost}, time.Now().Add(watchdog), watchdog)
-				time.Sleep(rand.N(20 * time.Millisecond))
-			}
-			sleep(time.Minute) // merge
-			s.taken()
-			// Renewals are 10.028 s apart on average, with a deviation of 0.3 s: the bound is five deviations away. Fewer leases over
-			// more periods leave room.
-			const periods = 600
-			sleep(periods * 10 * time.Second)
-			if calls := len(s.taken()); calls < periods*29/30*n/100 || calls > periods*n/100 {
-				t.Errorf("%d calls in %d periods", calls, periods)
-			}
-			for _, h := range hs {
-				h.wantKept(t)
-			}
-		})
+	bubbleWith(t, Options{Batch: batch}, func(t *testing.T, r *Renewer, s *store) { // kept over time
+		const n = 50
+		hs := make([]*hold, n)
+		for i := range hs {
+			hs[i] = keep(r, i, nil, time.Now().Add(watchdog), watchdog)
+			time.Sleep(rand.N(200 * time.Millisecond))
+		}
+		sleep(time.Minute) // merge
+		s.taken()
+		// Renewals are 10.028 s apart on average, with a deviation of 0.3 s: the bound is five deviations away. Fewer leases over
+		// more periods leave room.
+		const periods = 600
+		sleep(periods * 10 * time.Second)
+		if calls := len(s.taken()); calls < periods*29/30*n/batch || calls > periods*n/batch {
+			t.Errorf("%d calls in %d periods", calls, periods)
+		}
+		wantKept(t, hs...)
 	})
-	t.Run("groups", func(t *testing.T) {
-		bubble(t, func(t *testing.T, r *Renewer, s *store) {
-			type slot struct{ kind, n int }
-			hs := make([]*hold, 5000)
-			want := map[Item]any{}
-			for i := range hs {
-				hs[i] = newHold(i)
-				g := slot{i % 2, i % 50}
-				want[hs[i].item] = g
-				r.Keep(&hs[i].Lease, keeper{hs[i].item, g, hs[i].lost}, time.Now().Add(watchdog), watchdog)
-			}
-			sleep(due)
-			qs := s.taken()
-			if len(qs) != 50 {
-				t.Errorf("%d calls for 50 groups of 100", len(qs))
-			}
-			for _, q := range qs {
-				for _, it := range q.items {
-					if want[it] != q.group {
-						t.Errorf("%v of group %v was sent with %v", it, want[it], q.group)
-					}
+	run(t, "groups", func(t *testing.T, r *Renewer, s *store) {
+		type slot struct{ kind, n int }
+		hs := make([]*hold, 5000)
+		want := map[Item]any{}
+		for i := range hs {
+			hs[i] = newHold(i)
+			g := slot{i % 2, i % 50}
+			want[hs[i].item] = g
+			r.Keep(&hs[i].Lease, keeper{hs[i].item, g, hs[i].lost}, time.Now().Add(watchdog), watchdog)
+		}
+		sleep(due)
+		qs := s.taken()
+		if len(qs) != 50 {
+			t.Errorf("%d calls for 50 groups of 100", len(qs))
+		}
+		for _, q := range qs {
+			for _, it := range q.items {
+				if want[it] != q.group {
+					t.Errorf("%v of group %v was sent with %v", it, want[it], q.group)
 				}
 			}
-			if len(r.groups) != 50 {
-				t.Errorf("%d groups", len(r.groups))
-			}
-			for _, h := range hs {
-				r.Stop(&h.Lease)
-			}
-			if len(r.groups) != 0 {
-				t.Errorf("%d groups are left", len(r.groups))
-			}
-		})
+		}
+		if len(r.groups) != 50 {
+			t.Errorf("%d groups", len(r.groups))
+		}
+		for _, h := range hs {
+			r.Stop(&h.Lease)
+		}
+		if len(r.groups) != 0 {
+			t.Errorf("%d groups are left", len(r.groups))
+		}
 	})
 }
 
 func TestBatchOption(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newStore(t)
-		s.batch = 7
-		r := NewRenewer(s.renew, Options{Watchdog: watchdog, Batch: 7})
-		defer r.Close()
-		for i := range 70 {
-			h := newHold(i)
-			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(watchdog), watchdog)
-		}
+	bubbleWith(t, Options{Batch: 7}, func(t *testing.T, r *Renewer, s *store) {
+		keepAll(r, 70, nil)
 		sleep(due)
-		if n := len(s.taken()); n != 10 {
-			t.Errorf("%d calls", n)
-		}
+		s.wantCalls(10, "calls")
 	})
 }
 
@@ -144,8 +117,7 @@ func TestSmallGroupsMerge(t *testing.T) {
 	bubble(t, func(t *testing.T, r *Renewer, s *store) {
 		var hs []*hold
 		for i := range 6 {
-			h := newHold(i)
-			r.Keep(&h.Lease, keeper{h.item, "slot", h.lost}, time.Now().Add(watchdog), watchdog)
+			h := keep(r, i, "slot", time.Now().Add(watchdog), watchdog)
 			hs = append(hs, h)
 			time.Sleep(1600 * time.Millisecond)
 		}
@@ -171,8 +143,6 @@ func TestSmallGroupsMerge(t *testing.T) {
 				t.Errorf("a call of %v", q.items)
 			}
 		}
-		for _, h := range hs {
-			h.wantKept(t)
-		}
+		wantKept(t, hs...)
 	})
 }

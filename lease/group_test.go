@@ -7,7 +7,6 @@ import (
 	"slices"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 )
 
@@ -23,8 +22,7 @@ func TestStuckGroupDelaysNoOther(t *testing.T) {
 		hs := make([]*hold, 2*groups)
 		until := time.Now().Add(watchdog)
 		for i := range hs {
-			hs[i] = newHold(i)
-			r.Keep(&hs[i].Lease, keeper{hs[i].item, i % groups, hs[i].lost}, until, watchdog)
+			hs[i] = keep(r, i, i%groups, until, watchdog)
 		}
 		for range 20 {
 			sleep(due)
@@ -49,7 +47,7 @@ func TestStuckGroupDelaysNoOther(t *testing.T) {
 }
 
 func TestCallsInFlightAreBounded(t *testing.T) {
-	const n = 8000
+	const n = 800
 	for name, c := range map[string]struct {
 		most   int
 		answer func(ctx context.Context, q request) ([]Verdict, error)
@@ -66,14 +64,9 @@ func TestCallsInFlightAreBounded(t *testing.T) {
 		}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, r *Renewer, s *store) {
+			bubbleWith(t, Options{Batch: 10}, func(t *testing.T, r *Renewer, s *store) {
 				s.answer = c.answer
-				hs := make([]*hold, n)
-				until := time.Now().Add(watchdog)
-				for i := range hs {
-					hs[i] = newHold(i)
-					r.Keep(&hs[i].Lease, keeper{hs[i].item, "g", hs[i].lost}, until, watchdog)
-				}
+				hs, until := keepAll(r, n, "g")
 				sleep(due)
 				s.mu.Lock()
 				most := s.most
@@ -134,18 +127,9 @@ func TestFailingGroupIsNotFilled(t *testing.T) {
 
 // A lease waiting for room in its group can be stopped, switched off and on, and lost.
 func TestQueuedLeases(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newStore(t)
-		s.batch = 1
+	bubbleWith(t, Options{Batch: 1}, func(t *testing.T, r *Renewer, s *store) {
 		s.answer = stuck
-		r := NewRenewer(s.renew, Options{Watchdog: watchdog, Batch: 1})
-		defer r.Close()
-		hs := make([]*hold, 64+30)
-		until := time.Now().Add(watchdog)
-		for i := range hs {
-			hs[i] = newHold(i)
-			r.Keep(&hs[i].Lease, keeper{hs[i].item, "g", hs[i].lost}, until, watchdog)
-		}
+		hs, until := keepAll(r, 64+30, "g")
 		sleep(due)
 		var waiting []*hold
 		for _, h := range hs {
@@ -173,9 +157,7 @@ func TestQueuedLeases(t *testing.T) {
 			}
 		}
 		sleep(time.Hour)
-		for _, h := range stopped {
-			h.wantKept(t)
-		}
+		wantKept(t, stopped...)
 		for _, h := range off {
 			h.wantLost(t, until, expired)
 		}
@@ -187,9 +169,7 @@ func TestQueuedLeases(t *testing.T) {
 
 // So can leases waiting for a retry.
 func TestQueuedRetries(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newStore(t)
-		s.batch = 1
+	bubbleWith(t, Options{Batch: 1, Timeout: time.Second}, func(t *testing.T, r *Renewer, s *store) {
 		heal := time.Now().Add(24 * time.Second)
 		var calls atomic.Int32
 		s.answer = func(_ context.Context, q request) ([]Verdict, error) {
@@ -202,14 +182,7 @@ func TestQueuedRetries(t *testing.T) {
 			}
 			return all(Renewed, len(q.items)), nil
 		}
-		r := NewRenewer(s.renew, Options{Watchdog: watchdog, Batch: 1, Timeout: time.Second})
-		defer r.Close()
-		hs := make([]*hold, 20)
-		until := time.Now().Add(watchdog)
-		for i := range hs {
-			hs[i] = newHold(i)
-			r.Keep(&hs[i].Lease, keeper{hs[i].item, "g", hs[i].lost}, until, watchdog)
-		}
+		hs, until := keepAll(r, 20, "g")
 		sleep(20 * time.Second)
 		waits, waiting := make([]bool, len(hs)), 0
 		for i, h := range hs {

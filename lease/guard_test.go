@@ -1,7 +1,6 @@
 package lease
 
 import (
-	"context"
 	"testing"
 	"time"
 )
@@ -31,95 +30,77 @@ func requireAsserted(t *testing.T, s *store, want time.Duration) {
 // A guarded lease is asserted every period with its remaining time, and is still lost at its end.
 func TestGuardOfAFixedLease(t *testing.T) {
 	t.Parallel()
-	t.Run("a fixed lease", func(t *testing.T) {
-		bubble(t, func(t *testing.T, r *Renewer, s *store) {
-			h, until := guarded(r, 3*watchdog, false)
-			for time.Until(until) > watchdog {
-				requireAsserted(t, s, time.Until(until.Add(-due)))
-				if !r.Until(&h.Lease).Equal(until) {
-					t.Fatal("that made it longer")
-				}
+	run(t, "a fixed lease", func(t *testing.T, r *Renewer, s *store) {
+		h, until := guarded(r, 3*watchdog, false)
+		for time.Until(until) > watchdog {
+			requireAsserted(t, s, time.Until(until.Add(-due)))
+			if !r.Until(&h.Lease).Equal(until) {
+				t.Fatal("that made it longer")
 			}
-			r.Update(&h.Lease, until.Add(watchdog), 0)
-			until = until.Add(watchdog)
-			sleep(time.Until(until))
-			h.wantLost(t, until, expired)
-			s.taken()
-			sleep(time.Hour)
-			if len(s.taken()) != 0 {
-				t.Error("asserted after its end")
-			}
-		})
+		}
+		r.Update(&h.Lease, until.Add(watchdog), 0)
+		until = until.Add(watchdog)
+		sleep(time.Until(until))
+		h.wantLost(t, until, expired)
+		s.taken()
+		sleep(time.Hour)
+		s.wantCalls(0, "asserted after its end")
 	})
-	t.Run("a short one", func(t *testing.T) {
-		bubble(t, func(t *testing.T, r *Renewer, s *store) {
-			h, until := guarded(r, watchdog/4, false)
-			sleep(time.Hour)
-			h.wantLost(t, until, expired)
-			if len(s.taken()) != 0 {
-				t.Error("asserted")
-			}
-		})
+	run(t, "a short one", func(t *testing.T, r *Renewer, s *store) {
+		h, until := guarded(r, watchdog/4, false)
+		sleep(time.Hour)
+		h.wantLost(t, until, expired)
+		s.wantCalls(0, "asserted")
 	})
 }
 
 func TestGuardOfARenewedLease(t *testing.T) {
 	t.Parallel()
-	t.Run("renewed, and trusted for long", func(t *testing.T) {
-		bubble(t, func(t *testing.T, r *Renewer, s *store) {
-			h, until := guarded(r, 2*watchdog, true)
-			requireAsserted(t, s, time.Until(until.Add(-due)))
-			for range 3 { // occasional re-entries do not delay it
-				sleep(due / 4)
-				r.Update(&h.Lease, until, watchdog)
-			}
+	run(t, "renewed, and trusted for long", func(t *testing.T, r *Renewer, s *store) {
+		h, until := guarded(r, 2*watchdog, true)
+		requireAsserted(t, s, time.Until(until.Add(-due)))
+		for range 3 { // occasional re-entries do not delay it
 			sleep(due / 4)
-			if len(s.taken()) != 1 {
-				t.Error("put off")
-			}
-			sleep(time.Hour)
-			h.wantKept(t)
-			qs := s.taken()
-			if got := qs[len(qs)-1].items[0].Lease; got != watchdog+time.Millisecond && got != watchdog {
-				t.Errorf("renewed for %v", got)
-			}
-		})
+			r.Update(&h.Lease, until, watchdog)
+		}
+		sleep(due / 4)
+		s.wantCalls(1, "put off")
+		sleep(time.Hour)
+		h.wantKept(t)
+		qs := s.taken()
+		if got := qs[len(qs)-1].items[0].Lease; got != watchdog+time.Millisecond && got != watchdog {
+			t.Errorf("renewed for %v", got)
+		}
 	})
-	t.Run("up to its limit", func(t *testing.T) {
-		bubble(t, func(t *testing.T, r *Renewer, s *store) {
-			h := newHold(1)
-			limit := time.Now().Add(watchdog)
-			h.Guard()
-			r.Limit(&h.Lease, limit)
-			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(watchdog), watchdog)
-			requireAsserted(t, s, time.Until(limit.Add(-due)))
-			requireAsserted(t, s, time.Until(limit.Add(-due)))
-			sleep(time.Hour)
-			if len(h.loss) != 1 || !h.loss[0].Limit {
-				t.Errorf("lost: %v", h.loss)
-			}
-		})
+	run(t, "up to its limit", func(t *testing.T, r *Renewer, s *store) {
+		h := newHold(1)
+		limit := time.Now().Add(watchdog)
+		h.Guard()
+		r.Limit(&h.Lease, limit)
+		r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(watchdog), watchdog)
+		requireAsserted(t, s, time.Until(limit.Add(-due)))
+		requireAsserted(t, s, time.Until(limit.Add(-due)))
+		sleep(time.Hour)
+		if len(h.loss) != 1 || !h.loss[0].Limit {
+			t.Errorf("lost: %v", h.loss)
+		}
 	})
 }
 
 func TestGuardOfALostLease(t *testing.T) {
 	t.Parallel()
-	t.Run("its key is gone", func(t *testing.T) {
-		bubble(t, func(t *testing.T, r *Renewer, s *store) {
-			s.answer = func(_ context.Context, q request) ([]Verdict, error) { return all(Gone, len(q.items)), nil }
-			h, _ := guarded(r, time.Hour, false)
-			sleep(due)
-			if len(h.loss) != 1 || !h.loss[0].Gone {
-				t.Errorf("lost: %v", h.loss)
-			}
-		})
+	run(t, "its key is gone", func(t *testing.T, r *Renewer, s *store) {
+		s.answer = after(0, Gone)
+		h, _ := guarded(r, time.Hour, false)
+		sleep(due)
+		if len(h.loss) != 1 || !h.loss[0].Gone {
+			t.Errorf("lost: %v", h.loss)
+		}
 	})
-	t.Run("nobody answers", func(t *testing.T) {
-		bubble(t, func(t *testing.T, r *Renewer, s *store) {
-			s.answer = stuck
-			h, until := guarded(r, 2*watchdog, false)
-			sleep(time.Hour)
-			h.wantLost(t, until, expired)
-		})
+	run(t, "nobody answers", func(t *testing.T, r *Renewer, s *store) {
+		s.answer = stuck
+		h, until := guarded(r, 2*watchdog, false)
+		sleep(time.Hour)
+		h.wantLost(t, until, expired)
 	})
 }

@@ -64,16 +64,14 @@ func TestLoopIsNotWokenForNothing(t *testing.T) {
 		r.clock = func() time.Duration { turns++; return clock() }
 		r.mu.Unlock()
 
-		first := newHold(0)
-		r.Keep(&first.Lease, keeper{first.item, nil, first.lost}, time.Now().Add(watchdog), watchdog)
+		keep(r, 0, nil, time.Now().Add(watchdog), watchdog)
 		synctest.Wait()
 		if turns != 1 {
 			t.Errorf("%d turns for the first lease", turns)
 		}
 		sleep(2 * time.Second) // more than the jitter
 		for i := range 1000 {
-			h := newHold(i + 1)
-			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(watchdog), watchdog)
+			h := keep(r, i+1, nil, time.Now().Add(watchdog), watchdog)
 			r.Update(&h.Lease, time.Now().Add(watchdog+1), watchdog)
 			r.Stop(&h.Lease)
 			synctest.Wait()
@@ -81,8 +79,7 @@ func TestLoopIsNotWokenForNothing(t *testing.T) {
 		if turns != 1 {
 			t.Errorf("%d turns for later leases", turns)
 		}
-		early := newHold(-1)
-		r.Keep(&early.Lease, keeper{early.item, nil, early.lost}, time.Now().Add(time.Second), 0)
+		keep(r, -1, nil, time.Now().Add(time.Second), 0)
 		synctest.Wait()
 		if turns != 2 {
 			t.Errorf("%d turns after an earlier one", turns)
@@ -99,12 +96,11 @@ func TestLoopIsNotWokenByEachHold(t *testing.T) {
 		r.mu.Lock()
 		r.clock = func() time.Duration { turns++; return clock() }
 		r.mu.Unlock()
-		// With jitter, a period takes 5.1 turns on average. Over 20 periods the deviation is 5.9, so one run in 600 exceeds 120. Over 200
-		// periods the bound is nine deviations away.
-		const periods = 200
+		// With jitter, a period takes 5.1 turns on average. Over 20 periods the deviation is 5.9, so one run in 600 exceeds 120. Over 80
+		// periods the bound is six deviations away.
+		const periods = 80
 		for i := range 200 * periods {
-			h := newHold(i)
-			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(watchdog), watchdog)
+			h := keep(r, i, nil, time.Now().Add(watchdog), watchdog)
 			r.Stop(&h.Lease)
 			synctest.Wait()
 			sleep(watchdog / 3 / 200)
@@ -112,8 +108,6 @@ func TestLoopIsNotWokenByEachHold(t *testing.T) {
 		if turns > 6*periods {
 			t.Errorf("%d turns in %d periods", turns, periods)
 		}
-		if n := len(s.taken()); n != 0 {
-			t.Errorf("%d calls for holds that had gone", n)
-		}
+		s.wantCalls(0, "calls for holds that had gone")
 	})
 }

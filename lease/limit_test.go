@@ -1,7 +1,6 @@
 package lease
 
 import (
-	"context"
 	"errors"
 	"testing"
 	"testing/synctest"
@@ -25,67 +24,51 @@ func TestLimit(t *testing.T) {
 			t.Errorf("the loss does not report the limit: %+v", h.loss[0])
 		}
 	}
-	t.Run("renewed", func(t *testing.T) {
-		bubble(t, func(t *testing.T, r *Renewer, s *store) {
-			h, end := keep(r, watchdog, true)
-			sleep(limit - time.Second)
-			h.wantKept(t)
-			calls := s.taken()
-			if first := end.Add(-watchdog); len(calls) < 4 || calls[len(calls)-1].at.Before(first) ||
-				!calls[len(calls)-2].at.Before(first) {
-				t.Errorf("renewed at %v, want no more than one after %v", calls, first)
-			}
-			wantLimit(t, h, end)
-			if len(s.taken()) > 0 {
-				t.Error("renewed after the limit")
-			}
-		})
+	run(t, "renewed", func(t *testing.T, r *Renewer, s *store) {
+		h, end := keep(r, watchdog, true)
+		sleep(limit - time.Second)
+		h.wantKept(t)
+		calls := s.taken()
+		if first := end.Add(-watchdog); len(calls) < 4 || calls[len(calls)-1].at.Before(first) ||
+			!calls[len(calls)-2].at.Before(first) {
+			t.Errorf("renewed at %v, want no more than one after %v", calls, first)
+		}
+		wantLimit(t, h, end)
+		s.wantCalls(0, "renewed after the limit")
 	})
 	t.Run("long from the start", func(t *testing.T) {
 		for _, renewed := range []bool{false, true} {
 			bubble(t, func(t *testing.T, r *Renewer, s *store) {
 				h, end := keep(r, time.Hour, renewed)
-				if got := r.Until(&h.Lease); !got.Equal(end) {
-					t.Errorf("trusted until %v, want %v", got, end)
-				}
+				h.wantUntil(t, r, end)
 				wantLimit(t, h, end)
-				if len(s.taken()) > 0 {
-					t.Error("renewed")
-				}
+				s.wantCalls(0, "renewed")
 			})
 		}
 	})
-	t.Run("updated", func(t *testing.T) {
-		bubble(t, func(t *testing.T, r *Renewer, s *store) {
-			h, end := keep(r, time.Second, false)
-			r.Update(&h.Lease, time.Now().Add(time.Hour), watchdog)
-			wantLimit(t, h, end)
-			if len(s.taken()) > 0 {
-				t.Error("renewed")
-			}
-		})
+	run(t, "updated", func(t *testing.T, r *Renewer, s *store) {
+		h, end := keep(r, time.Second, false)
+		r.Update(&h.Lease, time.Now().Add(time.Hour), watchdog)
+		wantLimit(t, h, end)
+		s.wantCalls(0, "renewed")
 	})
-	t.Run("no answer", func(t *testing.T) {
-		bubble(t, func(t *testing.T, r *Renewer, s *store) {
-			s.answer = func(context.Context, request) ([]Verdict, error) { return nil, errors.New("cut") }
-			h, _ := keep(r, watchdog, true)
-			until := time.Now().Add(watchdog)
-			sleep(time.Hour)
-			h.wantLost(t, until, expired)
-			if h.loss[0].Limit {
-				t.Error("the loss was not due to the limit")
-			}
-		})
+	run(t, "no answer", func(t *testing.T, r *Renewer, s *store) {
+		s.answer = failing(errors.New("cut"))
+		h, _ := keep(r, watchdog, true)
+		until := time.Now().Add(watchdog)
+		sleep(time.Hour)
+		h.wantLost(t, until, expired)
+		if h.loss[0].Limit {
+			t.Error("the loss was not due to the limit")
+		}
 	})
-	t.Run("found gone", func(t *testing.T) {
-		bubble(t, func(t *testing.T, r *Renewer, s *store) {
-			s.answer = func(_ context.Context, q request) ([]Verdict, error) { return all(Gone, len(q.items)), nil }
-			h, _ := keep(r, watchdog, true)
-			sleep(due)
-			synctest.Wait()
-			if len(h.loss) != 1 || !h.loss[0].Gone || h.loss[0].Limit {
-				t.Errorf("lost %+v, want gone", h.loss)
-			}
-		})
+	run(t, "found gone", func(t *testing.T, r *Renewer, s *store) {
+		s.answer = after(0, Gone)
+		h, _ := keep(r, watchdog, true)
+		sleep(due)
+		synctest.Wait()
+		if len(h.loss) != 1 || !h.loss[0].Gone || h.loss[0].Limit {
+			t.Errorf("lost %+v, want gone", h.loss)
+		}
 	})
 }

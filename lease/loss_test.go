@@ -11,33 +11,31 @@ import (
 // G2: the loss is on time, even if the renew function ignores its ctx.
 func TestLossIsOnTimeWhileCallsAreStuck(t *testing.T) {
 	for _, kind := range []string{"until their ctx ends", "for ever"} {
-		t.Run(kind, func(t *testing.T) {
-			bubble(t, func(t *testing.T, r *Renewer, s *store) {
-				release := make(chan struct{})
-				defer close(release)
-				s.answer = stuck
-				if kind == "for ever" {
-					s.answer = func(_ context.Context, q request) ([]Verdict, error) {
-						<-release
-						return all(Renewed, len(q.items)), nil
-					}
+		run(t, kind, func(t *testing.T, r *Renewer, s *store) {
+			release := make(chan struct{})
+			defer close(release)
+			s.answer = stuck
+			if kind == "for ever" {
+				s.answer = func(_ context.Context, q request) ([]Verdict, error) {
+					<-release
+					return all(Renewed, len(q.items)), nil
 				}
-				var hs []*hold
-				var untils []time.Time
-				for i := range 2000 {
-					h, until := newHold(i), time.Now().Add(watchdog)
-					r.Keep(&h.Lease, keeper{h.item, i % 7, h.lost}, until, watchdog)
-					hs, untils = append(hs, h), append(untils, until)
-					time.Sleep(7 * time.Millisecond)
-				}
-				sleep(2 * watchdog)
-				for i, h := range hs {
-					h.wantLost(t, untils[i], expired)
-				}
-				if len(s.taken()) == 0 {
-					t.Error("no call was made")
-				}
-			})
+			}
+			var hs []*hold
+			var untils []time.Time
+			for i := range 400 {
+				until := time.Now().Add(watchdog)
+				h := keep(r, i, i%7, until, watchdog)
+				hs, untils = append(hs, h), append(untils, until)
+				time.Sleep(35 * time.Millisecond)
+			}
+			sleep(2 * watchdog)
+			for i, h := range hs {
+				h.wantLost(t, untils[i], expired)
+			}
+			if len(s.taken()) == 0 {
+				t.Error("no call was made")
+			}
 		})
 	}
 }
@@ -45,20 +43,13 @@ func TestLossIsOnTimeWhileCallsAreStuck(t *testing.T) {
 func TestReplyAfterLossIsIgnored(t *testing.T) {
 	for _, v := range []Verdict{Renewed, Gone, Failed} {
 		bubble(t, func(t *testing.T, r *Renewer, s *store) {
-			s.answer = func(_ context.Context, q request) ([]Verdict, error) {
-				time.Sleep(time.Minute)
-				return all(v, len(q.items)), nil
-			}
-			h, until := newHold(1), time.Now().Add(watchdog)
-			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, until, watchdog)
+			s.answer = after(time.Minute, v)
+			until := time.Now().Add(watchdog)
+			h := keep(r, 1, nil, until, watchdog)
 			sleep(time.Hour)
 			h.wantLost(t, until, expired)
-			if got := r.Until(&h.Lease); !got.Equal(until) {
-				t.Errorf("trusted until %v, want %v", got, until)
-			}
-			if n := len(s.taken()); n != 1 {
-				t.Errorf("%d calls", n)
-			}
+			h.wantUntil(t, r, until)
+			s.wantCalls(1, "calls")
 		})
 	}
 }
@@ -86,22 +77,15 @@ func TestGone(t *testing.T) {
 		}
 		sleep(time.Hour)
 		bad.wantLost(t, s.taken()[0].at.Add(time.Second), foundGone)
-		if got := r.Until(&bad.Lease); !got.Equal(until) {
-			t.Errorf("trusted until %v, want %v", got, until)
-		}
-		for _, h := range good {
-			h.wantKept(t)
-		}
+		bad.wantUntil(t, r, until)
+		wantKept(t, good...)
 	})
 }
 
 // After the store's verdict and before the callback, a lease can be stopped but not revived.
 func TestGoneIsFinalBeforeItIsReported(t *testing.T) {
 	bubble(t, func(t *testing.T, r *Renewer, s *store) {
-		s.answer = func(_ context.Context, q request) ([]Verdict, error) {
-			time.Sleep(time.Second)
-			return all(Gone, len(q.items)), nil
-		}
+		s.answer = after(time.Second, Gone)
 		a, b, c, until := newHold(1), newHold(2), newHold(3), time.Now().Add(watchdog)
 		r.Keep(&a.Lease, keeper{a.item, nil, a.lost}, until, watchdog)
 		r.Keep(&b.Lease, keeper{b.item, nil, b.lost}, until, watchdog)
@@ -132,12 +116,10 @@ func TestCatchUp(t *testing.T) {
 		r := newRenewer(renewAll, Options{Watchdog: watchdog}) // without its loop
 		var ended []*hold
 		for i := range 3 {
-			h := newHold(i)
-			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(time.Second), renewedIf(i%2 == 0))
+			h := keep(r, i, nil, time.Now().Add(time.Second), renewedIf(i%2 == 0))
 			ended = append(ended, h)
 		}
-		next := newHold(3)
-		r.Keep(&next.Lease, keeper{next.item, nil, next.lost}, time.Now().Add(time.Second+1), 0)
+		next := keep(r, 3, nil, time.Now().Add(time.Second+1), 0)
 		time.Sleep(time.Second)
 		r.CatchUp()
 		for _, h := range ended {

@@ -74,7 +74,7 @@ func TestRandomLoad(t *testing.T) {
 		}
 		var wg sync.WaitGroup
 		end := time.Now().Add(time.Second)
-		for range 200 {
+		for range 50 {
 			wg.Go(func() {
 				for time.Now().Before(end) {
 					one()

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"testing"
-	"testing/synctest"
 	"time"
 )
 
@@ -60,32 +59,26 @@ func TestLossSaysWhy(t *testing.T) {
 			return answer(Gone)(call, q)
 		}, foundGone, nil},
 	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, r *Renewer, s *store) {
-				call := 0
-				s.answer = func(_ context.Context, q request) ([]Verdict, error) {
-					call++
-					return c.answer(call-1, q)
-				}
-				h := newHold(1)
-				r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(watchdog), watchdog)
-				sleep(time.Hour)
-				if l := h.theLoss(t); l.Gone != c.gone || l.Err != c.want || !l.Renewed {
-					t.Errorf("%+v, want gone %t, error %v", l, c.gone, c.want)
-				}
-			})
-		})
-	}
-	t.Run("wrong number of verdicts", func(t *testing.T) {
-		bubble(t, func(t *testing.T, r *Renewer, s *store) {
-			s.answer = func(context.Context, request) ([]Verdict, error) { return all(Renewed, 2), nil }
-			h := newHold(1)
-			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(watchdog), watchdog)
-			sleep(watchdog)
-			if l := h.theLoss(t); !errors.Is(l.Err, ErrRefused) {
-				t.Errorf("%+v", l)
+		run(t, name, func(t *testing.T, r *Renewer, s *store) {
+			call := 0
+			s.answer = func(_ context.Context, q request) ([]Verdict, error) {
+				call++
+				return c.answer(call-1, q)
+			}
+			h := keep(r, 1, nil, time.Now().Add(watchdog), watchdog)
+			sleep(time.Hour)
+			if l := h.theLoss(t); l.Gone != c.gone || l.Err != c.want || !l.Renewed {
+				t.Errorf("%+v, want gone %t, error %v", l, c.gone, c.want)
 			}
 		})
+	}
+	run(t, "wrong number of verdicts", func(t *testing.T, r *Renewer, s *store) {
+		s.answer = func(context.Context, request) ([]Verdict, error) { return all(Renewed, 2), nil }
+		h := keep(r, 1, nil, time.Now().Add(watchdog), watchdog)
+		sleep(watchdog)
+		if l := h.theLoss(t); !errors.Is(l.Err, ErrRefused) {
+			t.Errorf("%+v", l)
+		}
 	})
 }
 
@@ -125,16 +118,11 @@ func TestEachRefusedLeaseHasItsError(t *testing.T) {
 
 // In a silent group some leases end before they are sent. Those behind the probes report the group's error.
 func TestLeaseThatWasNeverSentHasItsGroupsError(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newStore(t)
-		s.batch = 1
+	bubbleWith(t, Options{Batch: 1}, func(t *testing.T, r *Renewer, s *store) {
 		s.answer = stuck
-		r := NewRenewer(s.renew, Options{Watchdog: watchdog, Batch: 1})
-		defer r.Close()
 		var hs []*hold
 		for i := range 2 * parallel {
-			h := newHold(i)
-			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(watchdog), watchdog)
+			h := keep(r, i, nil, time.Now().Add(watchdog), watchdog)
 			hs = append(hs, h)
 		}
 		sleep(watchdog)
@@ -157,10 +145,9 @@ func TestLeaseThatWasNeverSentHasItsGroupsError(t *testing.T) {
 func TestLossSaysWhetherToBeRenewed(t *testing.T) {
 	bubble(t, func(t *testing.T, r *Renewer, s *store) {
 		cut := errors.New("cut")
-		s.answer = func(context.Context, request) ([]Verdict, error) { return nil, cut }
+		s.answer = failing(cut)
 		keep := func(i int, renewed bool) *hold {
-			h := newHold(i)
-			r.Keep(&h.Lease, keeper{h.item, i, h.lost}, time.Now().Add(watchdog), renewedIf(renewed))
+			h := keep(r, i, i, time.Now().Add(watchdog), renewedIf(renewed))
 			return h
 		}
 		renewed, fixed, released, off, again := keep(1, true), keep(2, false), keep(3, true), keep(4, true), keep(5, true)

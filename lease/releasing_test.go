@@ -1,7 +1,6 @@
 package lease
 
 import (
-	"context"
 	"testing"
 	"time"
 )
@@ -10,10 +9,7 @@ import (
 func TestReleasingWhileInFlight(t *testing.T) {
 	for _, verdict := range []Verdict{Renewed, Failed, Gone} {
 		bubble(t, func(t *testing.T, r *Renewer, s *store) {
-			s.answer = func(_ context.Context, q request) ([]Verdict, error) {
-				time.Sleep(2 * time.Second)
-				return all(verdict, len(q.items)), nil
-			}
+			s.answer = after(2*time.Second, verdict)
 			stopped, slow, until := newHold(1), newHold(2), time.Now().Add(watchdog)
 			r.Keep(&stopped.Lease, keeper{stopped.item, nil, stopped.lost}, until, watchdog)
 			r.Keep(&slow.Lease, keeper{slow.item, nil, slow.lost}, until, watchdog)

@@ -1,7 +1,6 @@
 package lease
 
 import (
-	"context"
 	"testing"
 	"time"
 )
@@ -42,8 +41,8 @@ func TestFixedEndsAtItsTime(t *testing.T) {
 		var hs []*hold
 		var untils []time.Time
 		for i := range 100 {
-			h, until := newHold(i), time.Now().Add(time.Duration(i*37%100)*time.Second)
-			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, until, 0)
+			until := time.Now().Add(time.Duration(i*37%100) * time.Second)
+			h := keep(r, i, nil, until, 0)
 			hs, untils = append(hs, h), append(untils, until)
 		}
 		for i, h := range hs {
@@ -59,28 +58,20 @@ func TestFixedEndsAtItsTime(t *testing.T) {
 				t.Errorf("until %v, want %v", got, untils[i])
 			}
 		}
-		if n := len(s.taken()); n != 0 {
-			t.Errorf("%d calls for fixed leases", n)
-		}
+		s.wantCalls(0, "calls for fixed leases")
 	})
 }
 
 func TestSlowReplyDoesNotStretch(t *testing.T) {
 	bubble(t, func(t *testing.T, r *Renewer, s *store) {
-		s.answer = func(_ context.Context, q request) ([]Verdict, error) {
-			time.Sleep(4 * time.Second)
-			return all(Renewed, len(q.items)), nil
-		}
-		h := newHold(1)
-		r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(watchdog), watchdog)
+		s.answer = after(4*time.Second, Renewed)
+		h := keep(r, 1, nil, time.Now().Add(watchdog), watchdog)
 		sleep(due + 4*time.Second) // one call, sent after 9.5 to 10.6 s
 		qs := s.taken()
 		if len(qs) != 1 {
 			t.Fatalf("%d calls", len(qs))
 		}
-		if got, want := r.Until(&h.Lease), qs[0].at.Add(watchdog); !got.Equal(want) {
-			t.Errorf("trusted until %v, want %v", got, want)
-		}
+		h.wantUntil(t, r, qs[0].at.Add(watchdog))
 		// The next period also counts from the time of sending.
 		sleep(time.Until(qs[0].at.Add(due)))
 		if qs := s.taken(); len(qs) != 1 {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 )
 
@@ -18,29 +17,27 @@ func TestFailuresAreRetriedUntilTheEnd(t *testing.T) {
 		"many":    func(q request) ([]Verdict, error) { return all(Renewed, len(q.items)+1), nil },
 	}
 	for name, fail := range failures {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, r *Renewer, s *store) {
-				s.answer = func(_ context.Context, q request) ([]Verdict, error) { return fail(q) }
-				h, until := newHold(1), time.Now().Add(watchdog)
-				r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, until, watchdog)
-				sleep(watchdog)
-				h.wantLost(t, until, expired)
-				qs := s.taken()
-				backoff := 300 * time.Millisecond
-				for i := range len(qs) - 1 {
-					want := min(backoff, max(until.Sub(qs[i].at)/2, 300*time.Millisecond))
-					if gap := qs[i+1].at.Sub(qs[i].at); gap < want*9/10 || gap > want {
-						t.Errorf("try %d after %v, want %v less a tenth", i+2, gap, want)
-					}
-					backoff = min(2*backoff, time.Second)
+		run(t, name, func(t *testing.T, r *Renewer, s *store) {
+			s.answer = func(_ context.Context, q request) ([]Verdict, error) { return fail(q) }
+			until := time.Now().Add(watchdog)
+			h := keep(r, 1, nil, until, watchdog)
+			sleep(watchdog)
+			h.wantLost(t, until, expired)
+			qs := s.taken()
+			backoff := 300 * time.Millisecond
+			for i := range len(qs) - 1 {
+				want := min(backoff, max(until.Sub(qs[i].at)/2, 300*time.Millisecond))
+				if gap := qs[i+1].at.Sub(qs[i].at); gap < want*9/10 || gap > want {
+					t.Errorf("try %d after %v, want %v less a tenth", i+2, gap, want)
 				}
-				if left := until.Sub(qs[len(qs)-1].at); left > 300*time.Millisecond {
-					t.Errorf("gave up %v before the end", left)
-				}
-				if len(qs) < 22 || len(qs) > 28 {
-					t.Errorf("%d tries", len(qs))
-				}
-			})
+				backoff = min(2*backoff, time.Second)
+			}
+			if left := until.Sub(qs[len(qs)-1].at); left > 300*time.Millisecond {
+				t.Errorf("gave up %v before the end", left)
+			}
+			if len(qs) < 22 || len(qs) > 28 {
+				t.Errorf("%d tries", len(qs))
+			}
 		})
 	}
 }
@@ -54,13 +51,10 @@ func TestLateSuccessSavesTheLease(t *testing.T) {
 			}
 			return all(Renewed, len(q.items)), nil
 		}
-		h := newHold(1)
-		r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(watchdog), watchdog)
+		h := keep(r, 1, nil, time.Now().Add(watchdog), watchdog)
 		sleep(watchdog)
 		qs := s.taken()
-		if got, want := r.Until(&h.Lease), qs[len(qs)-1].at.Add(watchdog); !got.Equal(want) {
-			t.Errorf("trusted until %v, want %v", got, want)
-		}
+		h.wantUntil(t, r, qs[len(qs)-1].at.Add(watchdog))
 		sleep(time.Hour)
 		h.wantKept(t)
 		if n := len(s.taken()); n < 350 || n > 365 {
@@ -78,11 +72,9 @@ func TestBackoffIsNotCutShortByOthers(t *testing.T) {
 			}
 			return all(Renewed, len(q.items)), nil
 		}
-		h := newHold(0)
-		r.Keep(&h.Lease, keeper{h.item, "bad", h.lost}, time.Now().Add(watchdog), watchdog)
+		keep(r, 0, "bad", time.Now().Add(watchdog), watchdog)
 		for i := range 300 {
-			o := newHold(i + 1)
-			r.Keep(&o.Lease, keeper{o.item, i, o.lost}, time.Now().Add(watchdog), watchdog)
+			keep(r, i+1, i, time.Now().Add(watchdog), watchdog)
 			time.Sleep(100 * time.Millisecond)
 		}
 		n := 0
@@ -101,7 +93,7 @@ func TestBackoffIsNotCutShortByOthers(t *testing.T) {
 func TestRecoveryAfterOutage(t *testing.T) {
 	for _, outage := range []string{"errors", "silence"} {
 		t.Run(outage, func(t *testing.T) {
-			bubble(t, func(t *testing.T, r *Renewer, s *store) {
+			bubbleWith(t, Options{Batch: 10}, func(t *testing.T, r *Renewer, s *store) {
 				heal := time.Now().Add(20 * time.Second)
 				s.answer = func(ctx context.Context, q request) ([]Verdict, error) {
 					if time.Now().Before(heal) {
@@ -114,16 +106,9 @@ func TestRecoveryAfterOutage(t *testing.T) {
 					time.Sleep(50 * time.Millisecond)
 					return all(Renewed, len(q.items)), nil
 				}
-				hs := make([]*hold, 5000)
-				until := time.Now().Add(watchdog)
-				for i := range hs {
-					hs[i] = newHold(i)
-					r.Keep(&hs[i].Lease, keeper{hs[i].item, "g", hs[i].lost}, until, watchdog)
-				}
+				hs, _ := keepAll(r, 500, "g")
 				sleep(time.Minute)
-				for _, h := range hs {
-					h.wantKept(t)
-				}
+				wantKept(t, hs...)
 			})
 		})
 	}
@@ -170,8 +155,7 @@ func TestShortRecoveryIsUsed(t *testing.T) {
 					}
 					r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(watchdog), watchdog)
 					for i := range c.others {
-						o := newHold(i + 1)
-						r.Keep(&o.Lease, keeper{o.item, nil, o.lost}, time.Now().Add(watchdog), watchdog)
+						keep(r, i+1, nil, time.Now().Add(watchdog), watchdog)
 					}
 					sleep(watchdog)
 					h.wantKept(t)
@@ -184,12 +168,11 @@ func TestShortRecoveryIsUsed(t *testing.T) {
 // If a store refuses many leases, the number of requests per lease drops.
 func TestStoreThatRefusesAllIsSpared(t *testing.T) {
 	bubble(t, func(t *testing.T, r *Renewer, s *store) {
-		s.answer = func(context.Context, request) ([]Verdict, error) { return nil, ErrRefused }
+		s.answer = failing(ErrRefused)
 		const n = 1000
 		until := time.Now().Add(watchdog)
 		for i := range n {
-			h := newHold(i)
-			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, until, watchdog)
+			keep(r, i, nil, until, watchdog)
 		}
 		sleep(watchdog)
 		if calls := len(s.taken()); calls > 15*n {
@@ -200,9 +183,7 @@ func TestStoreThatRefusesAllIsSpared(t *testing.T) {
 
 // A lease with a failed renewal has less time left than newly due leases, so it is sent first.
 func TestRetryGoesFirst(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newStore(t)
-		s.batch = 1
+	bubbleWith(t, Options{Batch: 1}, func(t *testing.T, r *Renewer, s *store) {
 		old, heal := newHold(0), time.Now().Add(21*time.Second)
 		s.answer = func(_ context.Context, q request) ([]Verdict, error) {
 			if q.items[0] == old.item && time.Now().Before(heal) {
@@ -211,13 +192,10 @@ func TestRetryGoesFirst(t *testing.T) {
 			time.Sleep(2 * time.Second)
 			return all(Renewed, len(q.items)), nil
 		}
-		r := NewRenewer(s.renew, Options{Watchdog: watchdog, Batch: 1})
-		defer r.Close()
 		r.Keep(&old.Lease, keeper{old.item, nil, old.lost}, time.Now().Add(watchdog), watchdog)
 		sleep(due)
 		for i := range 10 * parallel { // due while old still fails, with calls that take 20 s
-			h := newHold(i + 1)
-			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(watchdog), watchdog)
+			keep(r, i+1, nil, time.Now().Add(watchdog), watchdog)
 		}
 		sleep(watchdog - due)
 		old.wantKept(t)

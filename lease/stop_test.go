@@ -25,12 +25,8 @@ func TestStop(t *testing.T) {
 		sleep(time.Hour)
 		h.wantKept(t)
 		f.wantKept(t)
-		if len(s.taken()) != 0 {
-			t.Error("renewed after Stop")
-		}
-		if got := r.Until(&h.Lease); !got.Equal(until) {
-			t.Errorf("trusted until %v, want %v", got, until)
-		}
+		s.wantCalls(0, "renewed after Stop")
+		h.wantUntil(t, r, until)
 	})
 }
 
@@ -44,8 +40,8 @@ func TestStopWithCallInFlight(t *testing.T) {
 					<-release
 					return all(v, len(q.items)), nil
 				}
-				h, until := newHold(1), time.Now().Add(watchdog)
-				r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, until, watchdog)
+				until := time.Now().Add(watchdog)
+				h := keep(r, 1, nil, until, watchdog)
 				sleep(due)
 				if when == "lost" {
 					sleep(watchdog)
@@ -67,9 +63,7 @@ func TestStopWithCallInFlight(t *testing.T) {
 				} else {
 					h.wantKept(t)
 				}
-				if got := r.Until(&h.Lease); !got.Equal(until) {
-					t.Errorf("trusted until %v, want %v", got, until)
-				}
+				h.wantUntil(t, r, until)
 			})
 		}
 	}
@@ -80,8 +74,7 @@ func TestCloseWithStuckCalls(t *testing.T) {
 		s.answer = stuck
 		var hs []*hold
 		for i := range 500 {
-			h := newHold(i)
-			r.Keep(&h.Lease, keeper{h.item, i % 20, h.lost}, time.Now().Add(watchdog), renewedIf(i%3 > 0))
+			h := keep(r, i, i%20, time.Now().Add(watchdog), renewedIf(i%3 > 0))
 			hs = append(hs, h)
 		}
 		sleep(due)
@@ -95,11 +88,9 @@ func TestCloseWithStuckCalls(t *testing.T) {
 		if len(s.taken()) == 0 {
 			t.Error("no call was in flight")
 		}
-		late, until := newHold(-1), time.Now().Add(time.Second)
-		r.Keep(&late.Lease, keeper{late.item, nil, late.lost}, until, watchdog)
-		if got := r.Until(&late.Lease); !got.Equal(until) {
-			t.Errorf("Until of a lease kept after Close: %v", got)
-		}
+		until := time.Now().Add(time.Second)
+		late := keep(r, -1, nil, until, watchdog)
+		late.wantUntil(t, r, until)
 		r.Update(&hs[2].Lease, time.Now().Add(time.Hour), watchdog)
 		r.Stop(&late.Lease)
 		r.Stop(&hs[2].Lease)
@@ -107,9 +98,7 @@ func TestCloseWithStuckCalls(t *testing.T) {
 		for _, h := range append(hs, late) {
 			h.wantKept(t)
 		}
-		if len(s.taken()) != 0 {
-			t.Error("renewed after Close")
-		}
+		s.wantCalls(0, "renewed after Close")
 	})
 }
 
@@ -167,12 +156,8 @@ func TestCloseTellsKeepers(t *testing.T) {
 // Results of calls that end during Close are discarded.
 func TestCloseWhileCallsEnd(t *testing.T) {
 	bubble(t, func(t *testing.T, r *Renewer, s *store) {
-		s.answer = func(_ context.Context, q request) ([]Verdict, error) {
-			time.Sleep(2 * time.Second) // longer than the time in which the jitter has it begin
-			return all(Gone, len(q.items)), nil
-		}
-		h := newHold(1)
-		r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(watchdog), watchdog)
+		s.answer = after(2*time.Second, Gone)
+		h := keep(r, 1, nil, time.Now().Add(watchdog), watchdog)
 		sleep(due)
 		before := time.Now()
 		r.Close()

@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -87,6 +88,14 @@ func (s *store) taken() []request {
 	return qs
 }
 
+// wantCalls requires that many calls since the last taken.
+func (s *store) wantCalls(want int, what string) {
+	s.t.Helper()
+	if n := len(s.taken()); n != want {
+		s.t.Errorf("%d calls, want %d: %s", n, want, what)
+	}
+}
+
 func (s *store) forbid(it Item) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -99,6 +108,18 @@ func all(v Verdict, n int) []Verdict {
 		vs[i] = v
 	}
 	return vs
+}
+
+// after gives each item the verdict, after a delay.
+func after(delay time.Duration, v Verdict) func(context.Context, request) ([]Verdict, error) {
+	return func(_ context.Context, q request) ([]Verdict, error) {
+		time.Sleep(delay)
+		return all(v, len(q.items)), nil
+	}
+}
+
+func failing(err error) func(context.Context, request) ([]Verdict, error) {
+	return func(context.Context, request) ([]Verdict, error) { return nil, err }
 }
 
 // stuck answers only when the call's ctx ends.
@@ -120,6 +141,22 @@ func newHold(i int) *hold {
 	return &hold{item: Item{Name: fmt.Sprintf("name:%d", i), Owner: "owner"}}
 }
 
+// keep keeps a new hold.
+func keep(r *Renewer, i int, group any, until time.Time, ttl time.Duration) *hold {
+	h := newHold(i)
+	r.Keep(&h.Lease, keeper{h.item, group, h.lost}, until, ttl)
+	return h
+}
+
+// keepAll keeps n new holds, renewed.
+func keepAll(r *Renewer, n int, group any) (all []*hold, until time.Time) {
+	until = time.Now().Add(watchdog)
+	for i := range n {
+		all = append(all, keep(r, i, group, until, watchdog))
+	}
+	return all, until
+}
+
 func (h *hold) lost(l Loss) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -133,6 +170,20 @@ func (h *hold) wantKept(t testing.TB) {
 	defer h.mu.Unlock()
 	if len(h.loss) != 0 {
 		t.Errorf("%s: lost: %v", h.item.Name, h.loss)
+	}
+}
+
+func wantKept(t testing.TB, all ...*hold) {
+	t.Helper()
+	for _, h := range all {
+		h.wantKept(t)
+	}
+}
+
+func (h *hold) wantUntil(t testing.TB, r *Renewer, want time.Time) {
+	t.Helper()
+	if got := r.Until(&h.Lease); !got.Equal(want) {
+		t.Errorf("trusted until %v, want %v", got, want)
 	}
 }
 
@@ -155,12 +206,26 @@ func (h *hold) wantLost(t testing.TB, at time.Time, reason bool) {
 // bubble runs fn with a renewer in a synctest bubble, which also fails if Close leaks a goroutine.
 func bubble(t *testing.T, fn func(t *testing.T, r *Renewer, s *store)) {
 	t.Helper()
+	bubbleWith(t, Options{}, fn)
+}
+
+// bubbleWith is bubble with options.
+func bubbleWith(t *testing.T, o Options, fn func(t *testing.T, r *Renewer, s *store)) {
+	t.Helper()
+	o.Watchdog = watchdog
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t)
-		r := NewRenewer(s.renew, Options{Watchdog: watchdog})
+		s.batch = cmp.Or(o.Batch, s.batch)
+		r := NewRenewer(s.renew, o)
 		defer r.Close()
 		fn(t, r, s)
 	})
+}
+
+// run runs a subtest in a bubble.
+func run(t *testing.T, name string, fn func(t *testing.T, r *Renewer, s *store)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { bubble(t, fn) })
 }
 
 // sleep advances the bubble's clock and lets everything due run.

@@ -23,8 +23,7 @@ func TestTimeout(t *testing.T) {
 				return vs, err
 			}
 			r := NewRenewer(s.renew, Options{Watchdog: watchdog, Timeout: given})
-			h := newHold(1)
-			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(watchdog), watchdog)
+			keep(r, 1, nil, time.Now().Add(watchdog), watchdog)
 			sleep(due + want)
 			r.Close()
 			if took != want {
@@ -46,8 +45,7 @@ func TestCloseLeavesCallsThatHeedNothing(t *testing.T) {
 		r := NewRenewer(s.renew, Options{Watchdog: watchdog, Timeout: 2 * time.Second})
 		var hs []*hold
 		for i := range 10 {
-			h := newHold(i)
-			r.Keep(&h.Lease, keeper{h.item, i, h.lost}, time.Now().Add(watchdog), watchdog)
+			h := keep(r, i, i, time.Now().Add(watchdog), watchdog)
 			hs = append(hs, h)
 		}
 		sleep(due)
@@ -60,8 +58,6 @@ func TestCloseLeavesCallsThatHeedNothing(t *testing.T) {
 		}
 		close(release)
 		sleep(time.Hour)
-		for _, h := range hs {
-			h.wantKept(t)
-		}
+		wantKept(t, hs...)
 	})
 }

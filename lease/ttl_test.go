@@ -74,8 +74,7 @@ func TestBatchesOfEachTTL(t *testing.T) {
 		const n, short = 1000, 3 * time.Second
 		for i := range n {
 			for k, ttl := range []time.Duration{watchdog, short} {
-				h := newHold(2*i + k)
-				r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(ttl), ttl)
+				keep(r, 2*i+k, nil, time.Now().Add(ttl), ttl)
 			}
 			time.Sleep(watchdog / 3 / n) // acquired over one period
 		}
@@ -107,8 +106,7 @@ func TestTimeoutOfATTL(t *testing.T) {
 		r := NewRenewer(s.renew, Options{Watchdog: watchdog, Timeout: 3 * time.Second})
 		defer r.Close()
 		for i, ttl := range []time.Duration{600 * time.Millisecond, watchdog, time.Hour} {
-			h := newHold(i)
-			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(ttl), ttl)
+			keep(r, i, nil, time.Now().Add(ttl), ttl)
 		}
 		sleep(2 * time.Hour)
 		want := map[time.Duration]time.Duration{600 * time.Millisecond: 100 * time.Millisecond, watchdog: 3 * time.Second, time.Hour: 3 * time.Second}
@@ -213,10 +211,7 @@ func TestUpdatesOfTheTTLAtAnyMoment(t *testing.T) {
 // Switching renewal on while the store is being sent the remaining time adds no trusted time.
 func TestGuardedLeaseIsRenewedDuringACall(t *testing.T) {
 	bubble(t, func(t *testing.T, r *Renewer, s *store) {
-		s.answer = func(_ context.Context, q request) ([]Verdict, error) {
-			time.Sleep(time.Second)
-			return all(Renewed, len(q.items)), nil
-		}
+		s.answer = after(time.Second, Renewed)
 		h, until := newHold(1), time.Now().Add(watchdog/2)
 		h.Guard()
 		r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, until, 0)

@@ -1,7 +1,6 @@
 package lease
 
 import (
-	"context"
 	"errors"
 	"testing"
 	"testing/synctest"
@@ -10,99 +9,71 @@ import (
 
 // keepOne keeps a new hold for one watchdog time, renewed or not, and also returns the lease's end.
 func keepOne(r *Renewer, renewed bool) (*hold, time.Time) {
-	h, until := newHold(1), time.Now().Add(watchdog)
-	r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, until, renewedIf(renewed))
+	until := time.Now().Add(watchdog)
+	h := keep(r, 1, nil, until, renewedIf(renewed))
 	return h, until
 }
 
 func TestUpdateTurnsRenewalOff(t *testing.T) {
-	t.Run("off", func(t *testing.T) {
-		bubble(t, func(t *testing.T, r *Renewer, s *store) {
-			h, until := keepOne(r, true)
-			r.Update(&h.Lease, until, 0)
-			sleep(time.Hour)
-			h.wantLost(t, until, expired)
-			if len(s.taken()) != 0 {
-				t.Error("renewed")
-			}
-		})
+	run(t, "off", func(t *testing.T, r *Renewer, s *store) {
+		h, until := keepOne(r, true)
+		r.Update(&h.Lease, until, 0)
+		sleep(time.Hour)
+		h.wantLost(t, until, expired)
+		s.wantCalls(0, "renewed")
 	})
-	t.Run("off during a backoff", func(t *testing.T) {
-		bubble(t, func(t *testing.T, r *Renewer, s *store) {
-			s.answer = func(context.Context, request) ([]Verdict, error) { return nil, errors.New("cut") }
-			h, until := keepOne(r, true)
-			sleep(due)
-			r.Update(&h.Lease, until, 0)
-			s.taken()
-			sleep(time.Hour)
-			h.wantLost(t, until, expired)
-			if len(s.taken()) != 0 {
-				t.Error("renewed")
-			}
-		})
+	run(t, "off during a backoff", func(t *testing.T, r *Renewer, s *store) {
+		s.answer = failing(errors.New("cut"))
+		h, until := keepOne(r, true)
+		sleep(due)
+		r.Update(&h.Lease, until, 0)
+		s.taken()
+		sleep(time.Hour)
+		h.wantLost(t, until, expired)
+		s.wantCalls(0, "renewed")
 	})
 }
 
 func TestUpdateTurnsRenewalOn(t *testing.T) {
-	t.Run("on", func(t *testing.T) {
-		bubble(t, func(t *testing.T, r *Renewer, s *store) {
-			h, until := keepOne(r, false)
-			sleep(20 * time.Second)
-			r.Update(&h.Lease, until, watchdog)
-			synctest.Wait()
-			if len(s.taken()) != 1 {
-				t.Error("not renewed at once, though overdue")
-			}
-			if got, want := r.Until(&h.Lease), time.Now().Add(watchdog); !got.Equal(want) {
-				t.Errorf("trusted until %v, want %v", got, want)
-			}
-			sleep(time.Hour)
-			h.wantKept(t)
-		})
+	run(t, "on", func(t *testing.T, r *Renewer, s *store) {
+		h, until := keepOne(r, false)
+		sleep(20 * time.Second)
+		r.Update(&h.Lease, until, watchdog)
+		synctest.Wait()
+		s.wantCalls(1, "not renewed at once, though overdue")
+		h.wantUntil(t, r, time.Now().Add(watchdog))
+		sleep(time.Hour)
+		h.wantKept(t)
 	})
-	t.Run("on, with a long lease", func(t *testing.T) {
-		bubble(t, func(t *testing.T, r *Renewer, s *store) {
-			h, _ := keepOne(r, false)
-			until := time.Now().Add(10 * time.Minute)
-			r.Update(&h.Lease, until, watchdog)
-			sleep(9 * time.Minute)
-			if len(s.taken()) != 0 {
-				t.Error("renewed when that would have shortened the lease")
-			}
-			sleep(time.Hour)
-			h.wantKept(t)
-		})
+	run(t, "on, with a long lease", func(t *testing.T, r *Renewer, s *store) {
+		h, _ := keepOne(r, false)
+		until := time.Now().Add(10 * time.Minute)
+		r.Update(&h.Lease, until, watchdog)
+		sleep(9 * time.Minute)
+		s.wantCalls(0, "renewed when that would have shortened the lease")
+		sleep(time.Hour)
+		h.wantKept(t)
 	})
 }
 
 func TestUpdateMovesTheEnd(t *testing.T) {
-	t.Run("later", func(t *testing.T) {
-		bubble(t, func(t *testing.T, r *Renewer, s *store) {
-			h, _ := keepOne(r, true)
-			for range 100 { // re-entries, each of which extends the lease
-				sleep(8 * time.Second)
-				r.Update(&h.Lease, time.Now().Add(watchdog), watchdog)
-			}
-			if n := len(s.taken()); n != 0 {
-				t.Errorf("%d renewals in between", n)
-			}
-			sleep(due)
-			if n := len(s.taken()); n != 1 {
-				t.Errorf("%d renewals after", n)
-			}
-			h.wantKept(t)
-		})
+	run(t, "later", func(t *testing.T, r *Renewer, s *store) {
+		h, _ := keepOne(r, true)
+		for range 100 { // re-entries, each of which extends the lease
+			sleep(8 * time.Second)
+			r.Update(&h.Lease, time.Now().Add(watchdog), watchdog)
+		}
+		s.wantCalls(0, "renewals in between")
+		sleep(due)
+		s.wantCalls(1, "renewals after")
+		h.wantKept(t)
 	})
-	t.Run("earlier", func(t *testing.T) {
-		bubble(t, func(t *testing.T, r *Renewer, s *store) {
-			h, until := keepOne(r, false)
-			r.Update(&h.Lease, until.Add(-time.Second), 0)
-			if got := r.Until(&h.Lease); !got.Equal(until) {
-				t.Errorf("trusted until %v, want %v", got, until)
-			}
-			sleep(time.Hour)
-			h.wantLost(t, until, expired)
-		})
+	run(t, "earlier", func(t *testing.T, r *Renewer, s *store) {
+		h, until := keepOne(r, false)
+		r.Update(&h.Lease, until.Add(-time.Second), 0)
+		h.wantUntil(t, r, until)
+		sleep(time.Hour)
+		h.wantLost(t, until, expired)
 	})
 }
 
@@ -134,12 +105,9 @@ func TestUpdateWhileInFlight(t *testing.T) {
 		{[]bool{false, true}, Renewed}, {[]bool{false, true}, Failed}, {[]bool{false, true}, Gone},
 	} {
 		bubble(t, func(t *testing.T, r *Renewer, s *store) {
-			s.answer = func(_ context.Context, q request) ([]Verdict, error) {
-				time.Sleep(2 * time.Second)
-				return all(o.verdict, len(q.items)), nil
-			}
-			h, until := newHold(1), time.Now().Add(watchdog)
-			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, until, watchdog)
+			s.answer = after(2*time.Second, o.verdict)
+			until := time.Now().Add(watchdog)
+			h := keep(r, 1, nil, until, watchdog)
 			sleep(due)
 			sent := s.taken()[0].at
 			for _, on := range o.switches {
@@ -161,24 +129,18 @@ func TestUpdateWhileInFlight(t *testing.T) {
 			}
 		})
 	}
-	t.Run("later", func(t *testing.T) {
-		bubble(t, func(t *testing.T, r *Renewer, s *store) {
-			s.answer = func(_ context.Context, q request) ([]Verdict, error) {
-				time.Sleep(2 * time.Second)
-				return all(Renewed, len(q.items)), nil
-			}
-			h := newHold(1)
-			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(watchdog), watchdog)
-			sleep(due)
-			until := time.Now().Add(10 * time.Minute)
-			r.Update(&h.Lease, until, watchdog)
-			s.taken()
-			sleep(9 * time.Minute)
-			if got := r.Until(&h.Lease); !got.Equal(until) || len(s.taken()) != 0 {
-				t.Errorf("trusted until %v, want %v", got, until)
-			}
-			sleep(time.Hour)
-			h.wantKept(t)
-		})
+	run(t, "later", func(t *testing.T, r *Renewer, s *store) {
+		s.answer = after(2*time.Second, Renewed)
+		h := keep(r, 1, nil, time.Now().Add(watchdog), watchdog)
+		sleep(due)
+		until := time.Now().Add(10 * time.Minute)
+		r.Update(&h.Lease, until, watchdog)
+		s.taken()
+		sleep(9 * time.Minute)
+		if got := r.Until(&h.Lease); !got.Equal(until) || len(s.taken()) != 0 {
+			t.Errorf("trusted until %v, want %v", got, until)
+		}
+		sleep(time.Hour)
+		h.wantKept(t)
 	})
 }

@@ -52,25 +52,7 @@ func TestClaimTakesTheFirstThatWaits(t *testing.T) {
 	require.False(t, d.hub.JoinFirst(&Waiter{}, q), "somebody waits")
 	require.True(t, b.Grant(-1))
 	requireGranted(t, b)
-	d.obey()
-	require.Zero(t, d.hub.Len())
-}
-
-// The lock passes through a whole queue without a turn, so no waiter asks Redis.
-func TestGrants(t *testing.T) {
-	t.Parallel()
-	d := newManualHub(t)
-	ws := d.line(4)
-	for i, w := range ws {
-		require.Same(t, w, claimOf(d.hub, queue(d.ch)))
-		require.True(t, w.Grant(-1))
-		requireGranted(t, w)
-		<-w.turn
-		d.turn(ws[i+1:], -1)
-	}
-	require.Nil(t, claimOf(d.hub, queue(d.ch)))
-	d.obey()
-	require.Zero(t, d.hub.Len())
+	d.empties()
 }
 
 // I6: news during a claim is kept, however the claim ends.
@@ -135,39 +117,11 @@ func TestClaimEnds(t *testing.T) {
 	require.Equal(t, Left, ws[2].Leave(), "behind a claim")
 	require.True(t, ws[1].Grant(-1))
 	require.Equal(t, Granted, ws[1].Leave())
-	d.obey()
-	require.Zero(t, d.hub.Len())
-}
-
-// I10: a claimed waiter that gave up keeps the place of a turn until its claimant leaves for it. Then the next waiter wakes, because only
-// the claimant may know of an unlock.
-func TestClaimedWaiterGivesUp(t *testing.T) {
-	t.Parallel()
-	for _, end := range []func(w *Waiter) bool{
-		func(w *Waiter) bool { return w.Grant(time.Hour) },
-		func(w *Waiter) bool { return w.Queued(-1) },
-		func(w *Waiter) bool { return w.Unclaim() },
-	} {
-		d := newManualHub(t)
-		ws := d.claimed(3)
-		abandon(t, ws[0])
-		require.False(t, end(ws[0]))
-		require.Nil(t, claimOf(d.hub, queue(d.ch)))
-		d.hub.message(d.ch, "0")
-		d.turn(ws, -1)
-		require.Equal(t, Left, ws[0].Leave())
-		d.turn(ws, 1)
-		ws[1].Leave()
-		d.turn(ws, 2)
-		ws[2].Leave()
-		d.obey()
-		require.Zero(t, d.hub.Len())
-	}
+	d.empties()
 }
 
 func TestTimerAfterAGrant(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		d := newManualHub(t)
 		ws := d.claimed(3)
 		require.True(t, ws[0].Grant(time.Minute))
@@ -186,68 +140,56 @@ func TestTimerAfterAGrant(t *testing.T) {
 		<-ws[2].turn
 		require.Equal(t, time.Hour+time.Millisecond, time.Since(began), "no longer that of the holder before")
 		ws[2].Leave()
-		d.obey()
-		require.Zero(t, d.hub.Len())
+		d.empties()
 	})
 }
 
-func TestRefusalDuringAClaim(t *testing.T) {
+// A refusal during a turn or a claim fails its waiter once that has ended without the lock.
+func TestRefusalDuringAnAttempt(t *testing.T) {
 	t.Parallel()
 	no := serverError(t, "NOPERM no such luck")
-	for _, end := range []string{"grant", "queued", "unclaim", "give up"} {
+	for name, row := range map[string]struct {
+		claim bool
+		end   func(a *Waiter)
+		fails bool // otherwise it gets the lock, or leaves
+	}{
+		"held":     {false, func(a *Waiter) { a.Held(-1, false) }, true},
+		"done":     {false, func(a *Waiter) { a.Done(-1) }, false},
+		"leave":    {false, func(a *Waiter) { a.Leave() }, false},
+		"granted":  {true, func(a *Waiter) { require.True(t, a.Grant(-1)); requireGranted(t, a) }, false},
+		"queued":   {true, func(a *Waiter) { require.True(t, a.Queued(-1)) }, true},
+		"unclaim":  {true, func(a *Waiter) { require.True(t, a.Unclaim()) }, true},
+		"gives up": {true, func(a *Waiter) { abandon(t, a); require.False(t, a.Unclaim()); a.Leave() }, false},
+	} {
 		d := newManualHub(t)
-		a, b, late := &Waiter{}, &Waiter{}, &Waiter{}
-		d.hub.Join(a, queue(d.ch))
-		d.hub.Join(b, queue(d.ch))
+		a := d.joins(&Waiter{}, true)
+		b := d.joins(&Waiter{}, false)
 		a.Held(-1, false)
 		require.Equal(t, subscribing, d.take())
-		require.Same(t, a, claimOf(d.hub, queue(d.ch)))
+		if row.claim {
+			require.Same(t, a, claimOf(d.hub, d.q()))
+		} else {
+			d.topic().expired()
+			<-a.turn
+		}
 		d.refused(no)
 		require.Empty(t, a.turn, "it may still get the lock")
 		require.Len(t, b.turn, 1)
-		d.hub.Join(late, queue(d.ch))
+		late := &Waiter{}
+		d.hub.Join(late, d.q())
 		b.Leave()
-		switch end {
-		case "grant":
-			require.True(t, a.Grant(-1))
-			requireGranted(t, a)
-			d.obey() // for the one that joined since
-		case "queued", "unclaim":
-			require.True(t, map[string]func() bool{"queued": func() bool { return a.Queued(-1) }, "unclaim": a.Unclaim}[end]())
+		row.end(a)
+		if row.fails {
 			require.Len(t, a.turn, 1)
 			require.ErrorIs(t, refusal(a), no)
 			require.Equal(t, Left, a.Leave())
-		case "give up":
-			abandon(t, a)
-			require.False(t, a.Unclaim())
-			a.Leave()
 		}
-		require.Len(t, late.turn, 1, end)
+		d.obey() // if that left the one that joined since alone
+		require.Len(t, late.turn, 1, name)
 		<-late.turn
 		late.Leave()
-		d.obey()
-		require.Zero(t, d.hub.Len())
+		d.empties()
 	}
-}
-
-// A stopped waiter cannot be claimed. One that joins before it has left can.
-func TestClaimPassesByTheRefused(t *testing.T) {
-	t.Parallel()
-	d := newManualHub(t)
-	a, b := &Waiter{}, &Waiter{}
-	d.hub.Join(a, queue(d.ch))
-	a.Held(-1, false)
-	require.Equal(t, subscribing, d.take())
-	d.refused(serverError(t, "NOPERM no such luck"))
-	require.Nil(t, claimOf(d.hub, queue(d.ch)))
-	require.True(t, d.hub.Join(b, queue(d.ch)))
-	b.Held(-1, false)
-	require.Same(t, b, claimOf(d.hub, queue(d.ch)))
-	require.Equal(t, Left, a.Leave())
-	require.True(t, b.Queued(-1))
-	b.Leave()
-	d.obey()
-	require.Zero(t, d.hub.Len())
 }
 
 func TestClaimsOfSeveralQueues(t *testing.T) {
@@ -272,8 +214,7 @@ func TestClaimsOfSeveralQueues(t *testing.T) {
 	b.Leave()
 	ws[0].Leave()
 	ws[1].Leave()
-	d.obey()
-	require.Zero(t, d.hub.Len())
+	d.empties()
 }
 
 func TestClaimAndClose(t *testing.T) {
@@ -303,8 +244,7 @@ func TestClaimAndClose(t *testing.T) {
 
 // A claim reports whether listeners outside the queue recently got an unlock message.
 func TestClaimBesideOutsiders(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		d := newManualHub(t)
 		_, outsiders := d.hub.Claim(d.q())
 		require.False(t, outsiders, "no queue")

@@ -10,35 +10,31 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// Tests that close their hub leave nothing behind, checked while their servers and clients, which end with top, still exist. These tests run in
-// parallel with each other and with no other test.
-func TestCloseLeavesNoGoroutine(top *testing.T) {
-	type test = func(t, top *testing.T, mod ...func(*rueidis.ClientOption))
-	top.Run("close", func(t *testing.T) {
-		for name, f := range map[string]test{
-			"with waiters":         closeWithWaiters,
-			"while connecting":     closeWhileConnecting,
-			"while subscribing":    closeWhileSubscribing,
-			"before unsubscribing": closeBeforeUnsubscribing,
-			"server is down":       closeWhileServerIsDown,
-			"client closed before": clientClosedBeforeTheHub,
-			"sharded channels":     shardedChannels,
-			"many channels":        manyChannelsShareOneConnection,
-			"churn":                churnLeavesNothing,
-		} {
-			for resp, mod := range map[string][]func(*rueidis.ClientOption){"resp3": nil, "resp2": {resp2}} {
-				t.Run(name+"/"+resp, func(t *testing.T) {
-					t.Parallel()
-					f(t, top, mod...)
-				})
-			}
+// Close leaves nothing behind: it waits for goroutines, and newSite for connections.
+func TestClose(t *testing.T) {
+	t.Parallel()
+	for name, f := range map[string]func(t *testing.T, mod func(*rueidis.ClientOption)){
+		"with waiters":         closeWithWaiters,
+		"while connecting":     closeWhileConnecting,
+		"while subscribing":    closeWhileSubscribing,
+		"before unsubscribing": closeBeforeUnsubscribing,
+		"server is down":       closeWhileServerIsDown,
+		"client closed before": clientClosedBeforeTheHub,
+		"sharded channels":     shardedChannels,
+		"many channels":        manyChannelsShareOneConnection,
+		"churn":                churnLeavesNothing,
+	} {
+		for resp, mod := range respVersions {
+			t.Run(name+"/"+resp, func(t *testing.T) {
+				t.Parallel()
+				f(t, mod)
+			})
 		}
-	})
-	redistest.Eventually(top, recovery, func() bool { return redistest.Goroutines(mine) == 0 }, "no goroutine is left")
+	}
 }
 
-func closeWithWaiters(t, top *testing.T, mod ...func(*rueidis.ClientOption)) {
-	s := newSite(t, redistest.Dial(top, redistest.Shared(top), mod...), redistest.Dial(top, redistest.Shared(top)))
+func closeWithWaiters(t *testing.T, mod func(*rueidis.ClientOption)) {
+	s := newSite(t, redistest.Dial(t, redistest.Shared(t), mod), redistest.Dial(t, redistest.Shared(t)))
 	ch := plain(redistest.Name(t))
 	ws := s.park(ch, 3)
 	s.hub.Close()
@@ -59,11 +55,6 @@ func requireClosed(t *testing.T, ws ...*Waiter) {
 	}
 }
 
-func TestCloseUnused(t *testing.T) {
-	t.Parallel()
-	sharedSite(t).hub.Close()
-}
-
 // within fails the test if f takes longer than d.
 func within(t *testing.T, d time.Duration, f func()) {
 	t.Helper()
@@ -80,10 +71,10 @@ func within(t *testing.T, d time.Duration, f func()) {
 }
 
 // Operations that cannot be cancelled end after the client's dial timeout, 5 s by default.
-func closeWhileConnecting(t, top *testing.T, mod ...func(*rueidis.ClientOption)) {
-	proxy := redistest.StartProxy(top, redistest.Shared(top))
-	mod = append(mod, func(o *rueidis.ClientOption) { o.Dialer.Timeout = time.Second })
-	s := newSite(t, redistest.Dial(top, proxy.Addr(), mod...), redistest.Dial(top, redistest.Shared(top)))
+func closeWhileConnecting(t *testing.T, mod func(*rueidis.ClientOption)) {
+	proxy := redistest.StartProxy(t, redistest.Shared(t))
+	short := func(o *rueidis.ClientOption) { o.Dialer.Timeout = time.Second }
+	s := newSite(t, redistest.Dial(t, proxy.Addr(), mod, short), redistest.Dial(t, redistest.Shared(t)))
 	conns := proxy.Conns()
 	proxy.BlackHole(true)
 	w := &Waiter{}
@@ -94,10 +85,10 @@ func closeWhileConnecting(t, top *testing.T, mod ...func(*rueidis.ClientOption))
 	w.Leave()
 }
 
-func closeWhileSubscribing(t, top *testing.T, mod ...func(*rueidis.ClientOption)) {
-	proxy := redistest.StartProxy(top, redistest.Shared(top))
+func closeWhileSubscribing(t *testing.T, mod func(*rueidis.ClientOption)) {
+	proxy := redistest.StartProxy(t, redistest.Shared(t))
 	proxy.OnRequest(redistest.Each("SUBSCRIBE", redistest.Drop))
-	s := newSite(t, redistest.Dial(top, proxy.Addr(), mod...), redistest.Dial(top, redistest.Shared(top)))
+	s := newSite(t, redistest.Dial(t, proxy.Addr(), mod), redistest.Dial(t, redistest.Shared(t)))
 	asked := make(chan struct{}, 1)
 	proxy.OnRequest(func(cmd []string) redistest.Action {
 		if cmd[0] == "SUBSCRIBE" {
@@ -112,9 +103,9 @@ func closeWhileSubscribing(t, top *testing.T, mod ...func(*rueidis.ClientOption)
 	within(t, soon, s.hub.Close)
 }
 
-func closeWhileServerIsDown(t, top *testing.T, mod ...func(*rueidis.ClientOption)) {
-	server := redistest.Start(top)
-	s := newSite(t, server.Client(top, mod...), redistest.Dial(top, redistest.Shared(top)))
+func closeWhileServerIsDown(t *testing.T, mod func(*rueidis.ClientOption)) {
+	server := redistest.Start(t)
+	s := newSite(t, server.Client(t, mod), redistest.Dial(t, redistest.Shared(t)))
 	ws := s.park(plain("c"), 2)
 	server.Kill()
 	require.NotEmpty(t, ws)
@@ -122,9 +113,9 @@ func closeWhileServerIsDown(t, top *testing.T, mod ...func(*rueidis.ClientOption
 }
 
 // If the client closes before the hub, waiters get an error, with no panic and no busy loop.
-func clientClosedBeforeTheHub(t, top *testing.T, mod ...func(*rueidis.ClientOption)) {
-	rdb := redistest.Dial(top, redistest.Shared(top), mod...)
-	s := newSite(t, rdb, redistest.Dial(top, redistest.Shared(top)))
+func clientClosedBeforeTheHub(t *testing.T, mod func(*rueidis.ClientOption)) {
+	rdb := redistest.Dial(t, redistest.Shared(t), mod)
+	s := newSite(t, rdb, redistest.Dial(t, redistest.Shared(t)))
 	rdb.Close()
 	w := &Waiter{}
 	require.True(t, s.hub.Join(w, queue(plain(redistest.Name(t)))))

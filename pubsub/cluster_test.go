@@ -14,9 +14,9 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-func shardedChannels(t, top *testing.T, mod ...func(*rueidis.ClientOption)) {
-	cluster := redistest.StartCluster(top, 3, 0)
-	s := newSite(t, cluster.Client(top, mod...), cluster.Client(top))
+func shardedChannels(t *testing.T, mod func(*rueidis.ClientOption)) {
+	cluster := redistest.StartCluster(t, 3, 0)
+	s := newSite(t, cluster.Client(t, mod), cluster.Client(t))
 	queues := s.parkQueues(30, true)
 	require.Equal(t, 3, s.hub.linkCount(), "one link a node")
 	require.Len(t, s.channels(true), 2*30)
@@ -46,48 +46,6 @@ func TestPlainChannelsOnACluster(t *testing.T) {
 		require.NoError(t, c.Do(t.Context(), c.B().ClientKill().TypePubsub().Build()).Error())
 	}
 	s.afterOutage(queues)
-}
-
-func TestSlotMigration(t *testing.T) {
-	t.Parallel()
-	cluster := redistest.StartCluster(t, 3, 0)
-	s := newSite(t, cluster.Client(t), cluster.Client(t))
-	queues := s.parkQueues(6, true)
-	moved := make(map[Channel][]*Waiter)
-	for ch, ws := range queues {
-		if len(moved) == 3 {
-			break
-		}
-		slot := cluster.Slot(t, ch.Name)
-		from, to := cluster.Owner(t, slot), cluster.Nodes()[0]
-		if from == to {
-			to = cluster.Nodes()[1]
-		}
-		cluster.MigrateSlot(t, slot, from, to)
-		moved[ch] = ws
-	}
-	s.afterMove(moved)
-	for ch, ws := range queues {
-		if moved[ch] == nil {
-			s.publish(ch, "0")
-			awaitTurn(t, ws[0], soon)
-			s.leaveMoved(ws)
-		}
-	}
-	redistest.Eventually(t, recovery, func() bool { return s.hub.Len() == 0 }, "no topic is left")
-	redistest.Eventually(t, recovery, func() bool { return len(s.channels(true)) == 0 }, "no channel is left")
-}
-
-func (s site) afterMove(queues map[Channel][]*Waiter) {
-	s.t.Helper()
-	for ch, ws := range queues {
-		awaitTurn(s.t, ws[0], recovery)
-		ws[0].Held(-1, false)
-		s.awaitSubscribers(ch, 1)
-		s.publish(ch, "0")
-		awaitTurn(s.t, ws[0], soon)
-		s.leaveMoved(ws)
-	}
 }
 
 func (s site) leaveMoved(ws []*Waiter) {
@@ -200,8 +158,8 @@ func (s site) ask(c rueidis.Client, cmd ...string) rueidis.RedisResult {
 	return c.Do(ctx, c.B().Arbitrary(cmd...).Build())
 }
 
-// A user without the right to query routes cannot wait on a sharded channel, and gets an error.
-func TestForbiddenRoutes(t *testing.T) {
+// A user without the right to query routes, or to a sharded channel, cannot wait there, and gets an error.
+func TestForbiddenOnACluster(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, 0)
 	for _, node := range cluster.Nodes() {
@@ -223,24 +181,16 @@ func TestForbiddenRoutes(t *testing.T) {
 	for _, node := range cluster.Nodes() {
 		setUser(t, node.Client(t, redistest.Single), "+cluster|slots")
 	}
-	ws := s.park(ch, 2)
-	s.leaveAll(ch, ws)
-}
+	s.leaveAll(ch, s.park(ch, 2))
 
-func TestForbiddenShardedChannel(t *testing.T) {
-	t.Parallel()
-	cluster := redistest.StartCluster(t, 3, 0)
 	for _, node := range cluster.Nodes() {
-		setUser(t, node.Client(t, redistest.Single), "allkeys", "&open*", "+@all")
+		setUser(t, node.Client(t, redistest.Single), "resetchannels", "&"+ch.Name+"*")
 	}
-	s := newSite(t, cluster.Client(t, asTester), cluster.Client(t))
 	w := &Waiter{}
 	require.True(t, s.hub.Join(w, queue(Channel{Name: "shut", Sharded: true})))
 	w.Held(-1, false)
 	awaitRefusal(t, w, `"shut"`, "NOPERM")
 	w.Leave()
-	open := Channel{Name: "open", Sharded: true}
-	s.leaveAll(open, s.park(open, 2))
 }
 
 func TestReadsOneRangeOfSlots(t *testing.T) {

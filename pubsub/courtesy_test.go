@@ -150,11 +150,9 @@ func TestLeavingInTheMoment(t *testing.T) {
 		asksIn(t, ws[1], 0)
 		d.unlock(0)
 		require.Equal(t, Left, ws[1].Leave())
-		late := &Waiter{}
-		require.True(t, d.hub.Join(late, queue(d.ch)))
+		late := d.joins(&Waiter{}, true)
 		late.Leave()
-		d.obey()
-		require.Zero(t, d.hub.Len())
+		d.empties()
 	})
 }
 

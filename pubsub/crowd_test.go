@@ -20,8 +20,7 @@ func (d *manualHub) crowd(n int) []*Waiter {
 
 // A crowd that is stopped is walked once: afterwards nothing walks it again, however many of it have yet to leave.
 func TestAStoppedCrowdStandsApart(t *testing.T) {
-	t.Parallel()
-	for name, stop := range map[string]func(*manualHub, []*Waiter){
+	bubbles(t, map[string]func(*manualHub, []*Waiter){
 		"draining": func(d *manualHub, _ []*Waiter) { d.hub.Drain() },
 		"stopped":  func(d *manualHub, _ []*Waiter) { d.hub.Stop() },
 		"refused": func(d *manualHub, _ []*Waiter) {
@@ -36,25 +35,22 @@ func TestAStoppedCrowdStandsApart(t *testing.T) {
 				w.stop(ErrExpired)
 			}
 		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			d := newManualHub(t)
-			ws := d.crowd(100)
-			stop(d, ws)
-			topic := d.topic()
-			require.Nil(t, topic.first)
-			require.Empty(t, topic.dues)
-			all, _ := d.hub.Queued(queue(d.ch))
-			require.Zero(t, all)
-			for _, w := range ws {
-				require.Len(t, w.turn, 1)
-				require.Error(t, refusal(w))
-				require.Equal(t, Left, w.Leave())
-			}
-			require.False(t, topic.need)
-		})
-	}
+	}, func(t *testing.T, stop func(*manualHub, []*Waiter)) {
+		d := newManualHub(t)
+		ws := d.crowd(100)
+		stop(d, ws)
+		topic := d.topic()
+		require.Nil(t, topic.first)
+		require.Empty(t, topic.dues)
+		all, _ := d.hub.Queued(queue(d.ch))
+		require.Zero(t, all)
+		for _, w := range ws {
+			require.Len(t, w.turn, 1)
+			require.Error(t, refusal(w))
+			require.Equal(t, Left, w.Leave())
+		}
+		require.False(t, topic.need)
+	})
 }
 
 // What a stopped crowd was to do, those behind it do at once.
@@ -64,8 +60,7 @@ func TestTheDueOfAStoppedCrowd(t *testing.T) {
 	ws := d.crowd(3)
 	d.hub.message(d.ch, "1") // all are due, the first asks
 	d.turn(ws, 0)
-	after := &Waiter{}
-	require.False(t, d.hub.Join(after, queue(d.ch)))
+	after := d.joins(&Waiter{}, false)
 	d.hub.mu.Lock()
 	d.topic().stopAll(io.ErrUnexpectedEOF, func(w *Waiter) bool { return w != after })
 	d.hub.mu.Unlock()
@@ -126,17 +121,14 @@ func TestWakeSoonWaitsForNobody(t *testing.T) {
 func TestExclusiveInACrowd(t *testing.T) {
 	t.Parallel()
 	d := newManualHub(t)
-	const n = 100_000
+	const n = 30_000
 	ws := d.line(2)
 	for range n {
-		w := &Waiter{Shared: true}
-		require.False(t, d.hub.Join(w, queue(d.ch)))
+		w := d.joins(&Waiter{Shared: true}, false)
 		ws = append(ws, w)
 	}
-	last := &Waiter{}
-	require.False(t, d.hub.Join(last, queue(d.ch)))
-	behind := &Waiter{Shared: true}
-	require.False(t, d.hub.Join(behind, queue(d.ch)))
+	last := d.joins(&Waiter{}, false)
+	behind := d.joins(&Waiter{Shared: true}, false)
 	began := time.Now()
 	for i, want := range []*Waiter{ws[0], ws[1], last} {
 		if i > 0 {

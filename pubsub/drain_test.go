@@ -2,7 +2,6 @@ package pubsub
 
 import (
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/go-rlock/rlock/internal/require"
@@ -10,8 +9,7 @@ import (
 
 // Waiters in the queue when draining begins, or joining later, get an error. A waiter that goes ahead keeps waiting and can be woken.
 func TestDrain(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		d := newManualHub(t)
 		ws := d.line(2)
 		d.hub.Drain()
@@ -31,36 +29,27 @@ func TestDrain(t *testing.T) {
 		<-ahead.turn
 		require.NoError(t, refusal(ahead))
 		ahead.Done(time.Hour)
-		require.Equal(t, unsubscribing, d.take(), "it does not linger")
-		d.confirm("unsubscribe")
-		d.finish(nil)
-		require.Zero(t, d.hub.Len())
+		d.unsubscribes("it does not linger")
 	})
 }
 
 // Draining ends a lingering subscription before its time.
 func TestDrainEndsWhatLingers(t *testing.T) {
-	t.Parallel()
-	still(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		d := newManualHub(t)
 		d.line(1)[0].Done(time.Hour)
 		require.Equal(t, noOp, d.take())
 		d.hub.Drain()
-		require.Equal(t, unsubscribing, d.take())
-		d.confirm("unsubscribe")
-		d.finish(nil)
-		require.Zero(t, d.hub.Len())
+		d.unsubscribes()
 	})
 }
 
 // A waiter that goes ahead may be the first subscriber.
 func TestDrainLetsSubscribe(t *testing.T) {
-	t.Parallel()
-	still(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		d := newManualHub(t)
 		d.hub.Drain()
-		ahead := &Waiter{Ahead: true}
-		require.True(t, d.hub.Join(ahead, queue(d.ch)))
+		ahead := d.joins(&Waiter{Ahead: true}, true)
 		ahead.Held(-1, false)
 		require.Equal(t, subscribing, d.take())
 		d.confirm("subscribe")

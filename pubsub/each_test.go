@@ -44,8 +44,7 @@ func TestEachWaiterHasAPlace(t *testing.T) {
 	d := newManualHub(t)
 	ws := d.places(3)
 
-	late := &Waiter{}
-	require.False(t, d.hub.Join(late, d.q()))
+	late := d.joins(&Waiter{}, false)
 	ws = append(ws, late)
 	d.turn(ws, 3) // at once, since the subscription is live
 	d.takesPlace(late, 3)
@@ -86,8 +85,7 @@ func TestEachWaiterHasAPlace(t *testing.T) {
 	d.turn(ws, 2)
 	ws[2].Leave()
 	ws[0].Leave()
-	d.obey()
-	require.Zero(t, d.hub.Len())
+	d.empties()
 }
 
 // After a reconnect, each waiter checks its place.

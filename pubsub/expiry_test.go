@@ -37,12 +37,10 @@ func requireExpired(t *testing.T, ws ...*Waiter) {
 
 // Each waiter is signalled when its time ends, no earlier. No waiter asks Redis because of it.
 func TestWaitersExpire(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		d := newManualHub(t)
 		ws := d.impatient(3)
-		forever := &Waiter{}
-		require.False(t, d.hub.Join(forever, queue(d.ch)))
+		forever := d.joins(&Waiter{}, false)
 		time.Sleep(patience - 1)
 		synctest.Wait()
 		d.turn(ws, -1)
@@ -56,33 +54,26 @@ func TestWaitersExpire(t *testing.T) {
 		d.hub.message(d.ch, "0")
 		require.Len(t, forever.turn, 1)
 		forever.Leave()
-		d.obey()
-		require.Zero(t, d.hub.Len())
+		d.empties()
 	})
 }
 
 // The timer stops when a waiter leaves, and the waiter can be reused.
 func TestNothingExpiresAfterLeaving(t *testing.T) {
-	t.Parallel()
-	for name, leave := range map[string]func(d *manualHub, w *Waiter){
+	bubbles(t, map[string]func(d *manualHub, w *Waiter){
 		"left":    func(_ *manualHub, w *Waiter) { w.Leave() },
 		"done":    func(d *manualHub, w *Waiter) { d.hub.message(d.ch, "0"); w.Done(-1) },
 		"granted": func(d *manualHub, w *Waiter) { require.Same(d.t, w, claimOf(d.hub, queue(d.ch))); w.Grant(-1) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				d := newManualHub(t)
-				w := d.impatient(1)[0]
-				e := w.expiry
-				leave(d, w)
-				*w = Waiter{}
-				require.False(t, e.timer.Stop(), "it runs on")
-				e.fire() // was on its way
-				require.Equal(t, Waiter{}, *w)
-			})
-		})
-	}
+	}, func(t *testing.T, leave func(d *manualHub, w *Waiter)) {
+		d := newManualHub(t)
+		w := d.impatient(1)[0]
+		e := w.expiry
+		leave(d, w)
+		*w = Waiter{}
+		require.False(t, e.timer.Stop(), "it runs on")
+		e.fire() // was on its way
+		require.Equal(t, Waiter{}, *w)
+	})
 }
 
 // If a wake-up reaches a waiter just as its time ends, the next waiter gets it.
@@ -107,8 +98,7 @@ func TestExpiredPassesOn(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				d := newManualHub(t)
 				ws := d.impatient(1)
-				next := &Waiter{}
-				require.False(t, d.hub.Join(next, queue(d.ch)))
+				next := d.joins(&Waiter{}, false)
 				if row.before != nil {
 					row.before(d, ws[0])
 				}
@@ -156,12 +146,10 @@ func TestClaimedExpires(t *testing.T) {
 
 // An expired waiter cannot be claimed, because its caller is about to return.
 func TestExpiredIsNotClaimed(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		d := newManualHub(t)
 		w := d.impatient(1)[0]
-		next := &Waiter{}
-		require.False(t, d.hub.Join(next, queue(d.ch)))
+		next := d.joins(&Waiter{}, false)
 		w.expiry.fire()
 		require.Same(t, next, claimOf(d.hub, queue(d.ch)))
 		w.Leave()
@@ -172,11 +160,9 @@ func TestExpiredIsNotClaimed(t *testing.T) {
 
 // If a waiter's time ended before its attempt found the lock held, it returns at once, without a subscription.
 func TestHeldAfterTheTime(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		d := newManualHub(t)
-		w := &Waiter{Until: time.Now().Add(time.Millisecond)}
-		require.True(t, d.hub.Join(w, queue(d.ch)))
+		w := d.joins(&Waiter{Until: time.Now().Add(time.Millisecond)}, true)
 		time.Sleep(time.Second) // the round trip to Redis
 		w.Held(-1, false)
 		requireExpired(t, w)

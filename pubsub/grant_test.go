@@ -3,7 +3,6 @@ package pubsub
 import (
 	"io"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/go-rlock/rlock/internal/require"
@@ -52,31 +51,28 @@ func said(w *Waiter) Grant {
 }
 
 func (d *manualHub) told(text string) { d.hub.message(grants(d.ch), text) }
+func (d *manualHub) outsidersTold()   { d.hub.message(d.ch, "00") }
 
 var aGrant = Grant{Lease: 2 * time.Second, Token: 7}
 
 const aGrantTo = "o 2000 0 7"
 
 func TestGrantsOfOtherProcesses(t *testing.T) {
-	t.Parallel()
-	for text, want := range map[string]Grant{
-		aGrantTo:    aGrant,
-		"o 300 0 -": {Lease: 300 * time.Millisecond, Token: -1},
-		"o 1 0 0":   {Lease: time.Millisecond},
-	} {
-		t.Run(text, func(t *testing.T) {
-			t.Parallel()
-			still(t, func(t *testing.T) {
-				d := newManualHub(t)
-				ws := d.placed("o", 2)
-				d.told(text)
-				d.requireGiven(ws[0], want, ws[1])
-				require.Same(t, ws[1], claimOf(d.hub, queue(d.ch)))
-				require.True(t, ws[1].Grant(time.Hour))
-				require.Nil(t, ws[1].Given(), "by a holder of this process")
-			})
-		})
-	}
+	bubble(t, func(t *testing.T) {
+		for text, want := range map[string]Grant{
+			aGrantTo:    aGrant,
+			"o 300 0 -": {Lease: 300 * time.Millisecond, Token: -1},
+			"o 1 0 0":   {Lease: time.Millisecond},
+		} {
+			d := newManualHub(t)
+			ws := d.placed("o", 2)
+			d.told(text)
+			d.requireGiven(ws[0], want, ws[1])
+			require.Same(t, ws[1], claimOf(d.hub, queue(d.ch)))
+			require.True(t, ws[1].Grant(time.Hour))
+			require.Nil(t, ws[1].Given(), "by a holder of this process")
+		}
+	})
 }
 
 // A message that is no valid grant makes the waiter with the place look at the lock.
@@ -84,19 +80,16 @@ func TestUnknownMessages(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{
 		"? 0", "? -1", "? x", "? 9223372036854775808", "", "?", "o", "o 2000 0", "o 2000 0 x", "o x 0 -", "o 2000 x -", "o 2000 0 7 more",
-		"o -1 0 -", "o 9223372036854775807 0 -", "o 2000 -1 -", "o 2000 three -", "o 2000 0 9223372036854775808",
+		"o -1 0 -", "o 9223372036854775807 0 -", "o 2000 -1 -", "o 2000 three -", "o 2000 0 9223372036854775808", "x", " 0", "\x00\xff", "1e3",
 	} {
-		t.Run(text, func(t *testing.T) {
-			t.Parallel()
-			d := newManualHub(t)
-			ws := d.placed("o", 2)
-			d.told(text)
-			d.turn(ws, 0)
-			require.Nil(t, ws[0].Given())
-			ws[0].Held(-1, false)
-			d.told(text)
-			d.turn(ws, -1)
-		})
+		d := newManualHub(t)
+		ws := d.placed("o", 2)
+		d.told(text)
+		d.turn(ws, 0)
+		require.Nil(t, ws[0].Given(), "%q", text)
+		ws[0].Held(-1, false)
+		d.told(text)
+		d.turn(ws, -1)
 	}
 }
 
@@ -131,8 +124,7 @@ func TestGrantToAnotherOwner(t *testing.T) {
 
 // A grant during its waiter's turn waits for the end of the turn, which may also get the lock.
 func TestGrantInATurn(t *testing.T) {
-	t.Parallel()
-	for name, end := range map[string]func(d *manualHub, ws []*Waiter){
+	bubbles(t, map[string]func(d *manualHub, ws []*Waiter){
 		"held": func(d *manualHub, ws []*Waiter) {
 			ws[0].Held(time.Hour, true)
 			d.requireGiven(ws[0], aGrant, ws[1])
@@ -160,39 +152,19 @@ func TestGrantInATurn(t *testing.T) {
 			require.Equal(d.t, Left, ws[0].Leave(), "its caller gives the lock back")
 			d.turn(ws, 1)
 		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			still(t, func(t *testing.T) {
-				d := newManualHub(t)
-				ws := d.asking("o", 2)
-				d.told(aGrantTo)
-				d.turn(ws, -1)
-				require.Zero(t, d.topic().places)
-				end(d, ws)
-			})
-		})
-	}
-}
-
-// The same in a turn that came with Join, which signals nothing.
-func TestGrantInTheFirstTurn(t *testing.T) {
-	t.Parallel()
-	d := newManualHub(t)
-	d.line(1)[0].Done(-1)
-	w := &Waiter{}
-	require.True(t, d.hub.Join(w, queue(d.ch)))
-	require.True(t, w.Listens(), "the subscription lingers")
-	require.True(t, w.TakePlace("o"))
-	d.told(aGrantTo)
-	w.Held(time.Hour, true)
-	d.requireGiven(w, aGrant)
+	}, func(t *testing.T, end func(d *manualHub, ws []*Waiter)) {
+		d := newManualHub(t)
+		ws := d.asking("o", 2)
+		d.told(aGrantTo)
+		d.turn(ws, -1)
+		require.Zero(t, d.topic().places)
+		end(d, ws)
+	})
 }
 
 // A grant during a claim waits for its end, because the claimant may also have queued the waiter.
 func TestGrantInAClaim(t *testing.T) {
-	t.Parallel()
-	for name, end := range map[string]func(d *manualHub, ws []*Waiter){
+	bubbles(t, map[string]func(d *manualHub, ws []*Waiter){
 		"queued": func(d *manualHub, ws []*Waiter) {
 			require.True(d.t, ws[0].Queued(time.Hour))
 			d.requireGiven(ws[0], aGrant, ws[1])
@@ -219,25 +191,19 @@ func TestGrantInAClaim(t *testing.T) {
 			require.Equal(d.t, Left, ws[0].Leave(), "the claimant gives the lock back")
 			d.turn(ws, 1)
 		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			still(t, func(t *testing.T) {
-				d := newManualHub(t)
-				ws := d.claimed(2)
-				require.True(t, ws[0].TakePlace("o"))
-				d.told(aGrantTo)
-				d.turn(ws, -1)
-				end(d, ws)
-			})
-		})
-	}
+	}, func(t *testing.T, end func(d *manualHub, ws []*Waiter)) {
+		d := newManualHub(t)
+		ws := d.claimed(2)
+		require.True(t, ws[0].TakePlace("o"))
+		d.told(aGrantTo)
+		d.turn(ws, -1)
+		end(d, ws)
+	})
 }
 
 // If a grant comes before a stop, the waiter has the lock, and its caller gives it back if unwanted.
 func TestGrantToAStoppedWaiter(t *testing.T) {
-	t.Parallel()
-	for name, stop := range map[string]func(d *manualHub, w *Waiter){
+	bubbles(t, map[string]func(d *manualHub, w *Waiter){
 		"closed": func(d *manualHub, _ *Waiter) { d.hub.Stop() },
 		"refused": func(d *manualHub, _ *Waiter) {
 			d.hub.mu.Lock()
@@ -245,78 +211,67 @@ func TestGrantToAStoppedWaiter(t *testing.T) {
 			d.hub.mu.Unlock()
 		},
 		"unanswered": func(d *manualHub, w *Waiter) { w.stop(io.ErrUnexpectedEOF) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			d := newManualHub(t)
-			w := d.placed("o", 1)[0]
-			stop(d, w)
-			require.Len(t, w.turn, 1)
-			require.Error(t, refusal(w))
-			d.told(aGrantTo)
-			d.requireGiven(w, aGrant)
-		})
-	}
+	}, func(t *testing.T, stop func(d *manualHub, w *Waiter)) {
+		d := newManualHub(t)
+		w := d.placed("o", 1)[0]
+		stop(d, w)
+		require.Len(t, w.turn, 1)
+		require.Error(t, refusal(w))
+		d.told(aGrantTo)
+		d.requireGiven(w, aGrant)
+	})
 }
 
 // '00' is for processes without a place. It is kept for a waiter that took the place and then does not get it.
 func TestUnlockForOutsiders(t *testing.T) {
-	t.Parallel()
-	outsiders := func(d *manualHub) { d.hub.message(d.ch, "00") }
-	t.Run("no place", func(t *testing.T) {
-		t.Parallel()
-		d := newManualHub(t)
-		ws := d.line(2)
-		outsiders(d)
-		d.turn(ws, 0)
-		outsiders(d)
-		ws[0].Held(-1, false)
-		d.turn(ws, 0)
-	})
-	t.Run("place", func(t *testing.T) {
-		t.Parallel()
-		d := newManualHub(t)
-		ws := d.placed("o", 2)
-		outsiders(d)
-		d.turn(ws, -1)
-		d.hub.message(d.ch, "0")
-		d.turn(ws, 0)
-		outsiders(d)
-		ws[0].Held(-1, true)
-		d.turn(ws, -1)
-		require.Same(t, ws[0], claimOf(d.hub, queue(d.ch)))
-		outsiders(d)
-		require.True(t, ws[0].Queued(-1))
-		d.turn(ws, -1)
-	})
-	t.Run("did not join", func(t *testing.T) {
-		t.Parallel()
-		d := newManualHub(t)
-		ws := d.asking("o", 2)
-		outsiders(d)
-		ws[0].Held(-1, false)
-		d.turn(ws, 0)
-		ws[0].Held(-1, false)
-		d.turn(ws, -1)
-	})
-	t.Run("left", func(t *testing.T) {
-		t.Parallel()
-		d := newManualHub(t)
-		ws := d.placed("o", 2)
-		outsiders(d)
-		ws[0].Leave()
-		d.turn(ws, 1)
-	})
+	bubbles(t, map[string]func(d *manualHub){
+		"no place": func(d *manualHub) {
+			ws := d.line(2)
+			d.outsidersTold()
+			d.turn(ws, 0)
+			d.outsidersTold()
+			ws[0].Held(-1, false)
+			d.turn(ws, 0)
+		},
+		"place": func(d *manualHub) {
+			ws := d.placed("o", 2)
+			d.outsidersTold()
+			d.turn(ws, -1)
+			d.hub.message(d.ch, "0")
+			d.turn(ws, 0)
+			d.outsidersTold()
+			ws[0].Held(-1, true)
+			d.turn(ws, -1)
+			require.Same(d.t, ws[0], claimOf(d.hub, queue(d.ch)))
+			d.outsidersTold()
+			require.True(d.t, ws[0].Queued(-1))
+			d.turn(ws, -1)
+		},
+		"did not join": func(d *manualHub) {
+			ws := d.asking("o", 2)
+			d.outsidersTold()
+			ws[0].Held(-1, false)
+			d.turn(ws, 0)
+			ws[0].Held(-1, false)
+			d.turn(ws, -1)
+		},
+		"left": func(d *manualHub) {
+			ws := d.placed("o", 2)
+			d.outsidersTold()
+			ws[0].Leave()
+			d.turn(ws, 1)
+		},
+	}, func(t *testing.T, run func(d *manualHub)) { run(newManualHub(t)) })
 }
 
 // '? <ms>' makes a waiter look after that time, or earlier if already scheduled, even if it arrives before the answer to an attempt.
 func TestLook(t *testing.T) {
-	t.Parallel()
 	const rounding = time.Millisecond
-	for name, row := range map[string]struct {
+	type row struct {
 		do   func(d *manualHub, w *Waiter)
 		want time.Duration // until the waiter asks
-	}{
+	}
+	bubbles(t, map[string]row{
 		"earlier":        {func(d *manualHub, _ *Waiter) { d.told("? 2000") }, 2*time.Second + rounding},
 		"later":          {func(d *manualHub, _ *Waiter) { d.told("? 4000000") }, time.Hour + rounding},
 		"twice":          {func(d *manualHub, _ *Waiter) { d.told("? 2000"); d.told("? 3000") }, 2*time.Second + rounding},
@@ -349,43 +304,20 @@ func TestLook(t *testing.T) {
 			d.turn([]*Waiter{w}, 0)
 			w.Held(-1, true) // the place would be gone
 		}, longest + rounding},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				d := newManualHub(t)
-				w := d.placed("o", 1)[0]
-				row.do(d, w)
-				require.Empty(t, w.turn)
-				began := time.Now()
-				<-w.turn
-				require.Equal(t, row.want, time.Since(began))
-			})
-		})
-	}
-}
-
-// Waiters behind a new holder sleep for its lease, whatever the previous holder had.
-func TestTimerAfterAGrantOfAnotherProcess(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		for _, ttl := range []time.Duration{time.Second, time.Hour} {
-			d := newManualHub(t)
-			ws := d.asking("o", 2)
-			ws[0].Held(ttl, true)
-			d.told(aGrantTo)
-			d.requireGiven(ws[0], aGrant)
-			began := time.Now()
-			<-ws[1].turn
-			require.Equal(t, aGrant.Lease+time.Millisecond, time.Since(began))
-		}
+	}, func(t *testing.T, row row) {
+		d := newManualHub(t)
+		w := d.placed("o", 1)[0]
+		row.do(d, w)
+		require.Empty(t, w.turn)
+		began := time.Now()
+		<-w.turn
+		require.Equal(t, row.want, time.Since(began))
 	})
 }
 
 // A grant for a waiter that left belongs to no waiter here. The next waiter is already awake, and takes the place.
 func TestGrantToOneThatHasGone(t *testing.T) {
-	t.Parallel()
-	for name, leave := range map[string]func(d *manualHub, w *Waiter){
+	bubbles(t, map[string]func(d *manualHub, w *Waiter){
 		"gave up": func(d *manualHub, w *Waiter) { require.Equal(d.t, Left, w.Leave()) },
 		"time is over": func(d *manualHub, w *Waiter) {
 			d.hub.mu.Lock()
@@ -394,21 +326,18 @@ func TestGrantToOneThatHasGone(t *testing.T) {
 			<-w.turn
 			require.Equal(d.t, Left, w.Leave())
 		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			d := newManualHub(t)
-			ws := d.placed("o", 3)
-			leave(d, ws[0])
-			d.turn(ws, 1)
-			d.told(aGrantTo)
-			require.True(t, ws[1].Listens())
-			require.True(t, ws[1].TakePlace("p"))
-			d.told(aGrantTo)
-			ws[1].Held(time.Hour, true)
-			d.turn(ws, -1)
-			d.told("p 2000 0 7")
-			d.requireGiven(ws[1], aGrant, ws[2])
-		})
-	}
+	}, func(t *testing.T, leave func(d *manualHub, w *Waiter)) {
+		d := newManualHub(t)
+		ws := d.placed("o", 3)
+		leave(d, ws[0])
+		d.turn(ws, 1)
+		d.told(aGrantTo)
+		require.True(t, ws[1].Listens())
+		require.True(t, ws[1].TakePlace("p"))
+		d.told(aGrantTo)
+		ws[1].Held(time.Hour, true)
+		d.turn(ws, -1)
+		d.told("p 2000 0 7")
+		d.requireGiven(ws[1], aGrant, ws[2])
+	})
 }

@@ -53,9 +53,9 @@ func TestUnlocksWakeInOrder(t *testing.T) {
 }
 
 // Channels share a connection, but not messages or waiters.
-func manyChannelsShareOneConnection(t, top *testing.T, mod ...func(*rueidis.ClientOption)) {
-	server := redistest.Start(top)
-	s := newSite(t, server.Client(top, mod...), server.Client(top))
+func manyChannelsShareOneConnection(t *testing.T, mod func(*rueidis.ClientOption)) {
+	server := redistest.Start(t)
+	s := newSite(t, server.Client(t, mod), server.Client(t))
 	prefix := redistest.Name(t)
 	const n = 3*subscribeBatch + 7
 	ws := make([]*Waiter, n)
@@ -83,15 +83,14 @@ func manyChannelsShareOneConnection(t, top *testing.T, mod ...func(*rueidis.Clie
 	s.hub.Close()
 }
 
-func TestIdleWaitersCostNothing(t *testing.T) {
+func TestIdleWaitersAskNothing(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	noPings := func(o *rueidis.ClientOption) { o.Dialer.KeepAlive = time.Hour }
 	s := newSite(t, server.Client(t, noPings), server.Client(t, noPings))
 	ch := plain(redistest.Name(t))
-	before := redistest.Goroutines(mine)
 	ws := s.park(ch, 1000)
-	// The link's goroutine, when the one that watched its last command has ended.
-	redistest.Eventually(t, soon, func() bool { return redistest.Goroutines(mine) == before+1 }, "one goroutine")
+	redistest.Eventually(t, soon, func() bool { return redistest.Commands(t, s.rdb)["client|setname"] == 1 }, "the connection has its name")
 	first := redistest.Commands(t, s.rdb)
 	noTurn(t, ws...)
 	second := redistest.Commands(t, s.rdb)
@@ -171,11 +170,11 @@ func one(hub *Hub, rnd *rand.Rand, ch Channel) {
 	}
 }
 
-func churnLeavesNothing(t, top *testing.T, mod ...func(*rueidis.ClientOption)) {
-	server := redistest.Start(top)
-	s := newSite(t, server.Client(top, mod...), server.Client(top))
+func churnLeavesNothing(t *testing.T, mod func(*rueidis.ClientOption)) {
+	server := redistest.Start(t)
+	s := newSite(t, server.Client(t, mod), server.Client(t))
 	before := s.channels(false)
-	churn(s, 10000, false)
+	churn(s, 2000, false)
 	redistest.Eventually(t, recovery, func() bool { return s.hub.Len() == 0 }, "no topic is left")
 	redistest.Eventually(t, recovery, func() bool { return len(s.channels(false)) == len(before) }, "no channel is left")
 	require.LessOrEqual(t, s.hub.linkCount(), 1, "one goroutine at most")
@@ -281,24 +280,4 @@ func TestSubscribesAgainAfterAPassingError(t *testing.T) {
 	w.Leave()
 	s.leaveAll(ch, ws[:1])
 	s.awaitGone(other)
-}
-
-func TestUnlockBeforeTheSubscription(t *testing.T) {
-	t.Parallel()
-	proxy := redistest.StartProxy(t, redistest.Shared(t))
-	proxy.OnRequest(redistest.Each("SUBSCRIBE", redistest.Hold))
-	s := newSite(t, redistest.Dial(t, proxy.Addr()), redistest.Dial(t, redistest.Shared(t)))
-	ch := plain(redistest.Name(t))
-	a, b := &Waiter{}, &Waiter{}
-	require.True(t, s.hub.Join(a, queue(ch)))
-	require.False(t, s.hub.Join(b, queue(ch)))
-	a.Held(-1, false)
-	redistest.Eventually(t, soon, func() bool { return proxy.Held() == 1 }, "SUBSCRIBE is under way")
-	s.publish(ch, "0") // nobody hears it
-	noTurn(t, a, b)
-	proxy.Release()
-	awaitTurn(t, a, soon)
-	a.Leave()
-	awaitTurn(t, b, soon)
-	s.leaveAll(ch, []*Waiter{b})
 }

@@ -9,13 +9,6 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// still runs f while no time passes. A subscription lingers until the test calls lapse, and no timer fires before, however slow the
-// machine.
-func still(t *testing.T, f func(t *testing.T)) {
-	t.Helper()
-	synctest.Test(t, f)
-}
-
 // lapse lets the linger time pass.
 func (d *manualHub) lapse() {
 	d.hub.mu.Lock()
@@ -33,8 +26,7 @@ func (d *manualHub) lapse() {
 func TestRejoin(t *testing.T) {
 	t.Parallel()
 	rejoin := func(d *manualHub) *Waiter {
-		w := &Waiter{}
-		require.True(t, d.hub.Join(w, queue(d.ch)))
+		w := d.joins(&Waiter{}, true)
 		w.Held(-1, false)
 		return w
 	}
@@ -93,12 +85,10 @@ func TestRejoin(t *testing.T) {
 
 // A waiter that got the lock leaves a lingering subscription. A waiter that gave up does not.
 func TestLinger(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		d := newManualHub(t)
 		join := func() *Waiter {
-			w := &Waiter{}
-			require.True(t, d.hub.Join(w, queue(d.ch)))
+			w := d.joins(&Waiter{}, true)
 			return w
 		}
 		d.line(1)[0].Done(-1)
@@ -120,18 +110,12 @@ func TestLinger(t *testing.T) {
 		time.Sleep(linger)
 		require.Equal(t, noOp, d.take(), "it is in use")
 		w.Leave()
-		require.Equal(t, unsubscribing, d.take())
-		d.confirm("unsubscribe")
-		d.finish(nil)
-		require.Zero(t, d.hub.Len())
+		d.unsubscribes()
 
 		d.line(1)[0].Done(-1)
 		time.Sleep(linger)
 		synctest.Wait()
-		require.Equal(t, unsubscribing, d.take(), "no waiter came")
-		d.confirm("unsubscribe")
-		d.finish(nil)
-		require.Zero(t, d.hub.Len())
+		d.unsubscribes("no waiter came")
 
 		d.line(1)[0].Done(-1)
 		d.link.down(io.EOF, false)
@@ -148,35 +132,26 @@ func TestLinger(t *testing.T) {
 
 // A lock without competition costs only its own commands: getting it without waiting does not keep the subscription.
 func TestLingersOnlyForThoseWhoWaited(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		d := newManualHub(t)
 		d.line(1)[0].Done(-1)
 		for range 10 {
 			time.Sleep(linger / 4)
-			w := &Waiter{}
-			require.True(t, d.hub.Join(w, queue(d.ch)))
+			w := d.joins(&Waiter{}, true)
 			w.Done(-1)
 		}
 		synctest.Wait()
-		require.Equal(t, unsubscribing, d.take())
-		d.confirm("unsubscribe")
-		d.finish(nil)
-		require.Zero(t, d.hub.Len())
+		d.unsubscribes()
 	})
 }
 
 // A grant that was given back leaves nothing behind.
 func TestLingersForNobodyWhoFailed(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		d := newManualHub(t)
 		d.line(1)[0].Done(-1)
 		d.hub.Undone(queue(d.ch))
-		require.Equal(t, unsubscribing, d.take())
-		d.confirm("unsubscribe")
-		d.finish(nil)
-		require.Zero(t, d.hub.Len())
+		d.unsubscribes()
 
 		w := d.line(2)
 		w[0].Done(-1)
@@ -188,9 +163,6 @@ func TestLingersForNobodyWhoFailed(t *testing.T) {
 		require.Equal(t, noOp, d.take(), "who got it next has its own half second")
 		time.Sleep(time.Millisecond)
 		synctest.Wait()
-		require.Equal(t, unsubscribing, d.take())
-		d.confirm("unsubscribe")
-		d.finish(nil)
-		require.Zero(t, d.hub.Len())
+		d.unsubscribes()
 	})
 }

@@ -11,42 +11,33 @@ import (
 
 // A waiter does not ask for a lock held by this process, because the end of the hold wakes it.
 func TestLocalHoldIsNotAskedFor(t *testing.T) {
-	t.Parallel()
 	const ttl = 300 * time.Millisecond // less than subscriptions linger
-	for name, end := range map[string]func(d *manualHub, w *Waiter){
+	bubbles(t, map[string]func(d *manualHub, w *Waiter){
 		"a message":             func(d *manualHub, _ *Waiter) { d.hub.message(d.ch, "0") },
 		"lost":                  func(d *manualHub, _ *Waiter) { d.hub.Wake(queue(d.ch)) },
 		"a new subscription":    func(d *manualHub, _ *Waiter) { d.link.down(io.EOF, false); d.obey() },
 		"claimed, and in doubt": func(d *manualHub, w *Waiter) { claimOf(d.hub, queue(d.ch)); w.Unclaim() },
 		"the lease ends":        func(*manualHub, *Waiter) { time.Sleep(ttl + time.Millisecond); synctest.Wait() },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				d := newManualHub(t)
-				d.holds(ttl)
-				w := &Waiter{}
-				require.False(t, d.hub.Join(w, queue(d.ch)))
-				require.Empty(t, w.turn)
-				require.Equal(t, noOp, d.take(), "the subscription is live")
-				end(d, w)
-				require.Len(t, w.turn, 1)
-				<-w.turn
-				w.Held(time.Hour, false)
-				require.Empty(t, w.turn)
-				w.Leave()
-				require.True(t, d.hub.Join(&Waiter{}, queue(d.ch)), "not known to be held any more")
-			})
-		})
-	}
+	}, func(t *testing.T, end func(d *manualHub, w *Waiter)) {
+		d := newManualHub(t)
+		d.holds(ttl)
+		w := d.joins(&Waiter{}, false)
+		require.Empty(t, w.turn)
+		require.Equal(t, noOp, d.take(), "the subscription is live")
+		end(d, w)
+		require.Len(t, w.turn, 1)
+		<-w.turn
+		w.Held(time.Hour, false)
+		require.Empty(t, w.turn)
+		w.Leave()
+		require.True(t, d.hub.Join(&Waiter{}, queue(d.ch)), "not known to be held any more")
+	})
 	t.Run("handed on", func(t *testing.T) {
-		t.Parallel()
-		still(t, func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
 			d := newManualHub(t)
 			d.holds(time.Hour)
 			for range 5 {
-				w := &Waiter{}
-				require.False(t, d.hub.Join(w, queue(d.ch)))
+				w := d.joins(&Waiter{}, false)
 				require.Same(t, w, claimOf(d.hub, queue(d.ch)))
 				require.True(t, w.Grant(time.Hour))
 				<-w.turn
@@ -70,8 +61,7 @@ func (d *manualHub) holds(ttl time.Duration) {
 
 // A local hold is forgotten together with the subscription that could have announced its end.
 func TestLocalHoldIsForgotten(t *testing.T) {
-	t.Parallel()
-	for name, forget := range map[string]func(d *manualHub){
+	bubbles(t, map[string]func(d *manualHub){
 		"a message":    func(d *manualHub) { d.hub.message(d.ch, "0") },
 		"lost":         func(d *manualHub) { d.hub.Wake(queue(d.ch)) },
 		"about to end": func(d *manualHub) { d.hub.Ending(queue(d.ch)) },
@@ -86,20 +76,14 @@ func TestLocalHoldIsForgotten(t *testing.T) {
 		"the connection breaks": func(d *manualHub) { d.link.down(io.EOF, false) },
 		"subscribed again":      func(d *manualHub) { d.link.down(io.EOF, false); d.line(1)[0].Leave() },
 		"about to unsubscribe":  func(d *manualHub) { d.lapse(); require.Equal(t, unsubscribing, d.take()) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				d := newManualHub(t)
-				d.holds(linger / 2)
-				forget(d)
-				require.True(t, d.hub.Join(&Waiter{}, queue(d.ch)))
-			})
-		})
-	}
+	}, func(t *testing.T, forget func(d *manualHub)) {
+		d := newManualHub(t)
+		d.holds(linger / 2)
+		forget(d)
+		require.True(t, d.hub.Join(&Waiter{}, queue(d.ch)))
+	})
 	t.Run("the attempt began before the subscription", func(t *testing.T) {
-		t.Parallel()
-		still(t, func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
 			d := newManualHub(t)
 			w, x := &Waiter{}, &Waiter{}
 			require.True(t, d.hub.Join(w, queue(d.ch)))
@@ -116,8 +100,7 @@ func TestLocalHoldIsForgotten(t *testing.T) {
 		"somebody knows": func(d *manualHub) { d.hub.Wake(queue(d.ch)) },
 	} {
 		t.Run(name+", before the answer to the attempt", func(t *testing.T) {
-			t.Parallel()
-			still(t, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
 				d := newManualHub(t)
 				w := d.line(1)[0]
 				d.hub.message(d.ch, "0")
@@ -129,8 +112,7 @@ func TestLocalHoldIsForgotten(t *testing.T) {
 		})
 	}
 	t.Run("another lock's", func(t *testing.T) {
-		t.Parallel()
-		still(t, func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
 			d := newManualHub(t)
 			ch, stays := d.ch, d.line(1)[0]
 			d.ch = Channel{Name: "another"}
@@ -148,8 +130,7 @@ func TestLocalHoldIsForgotten(t *testing.T) {
 		})
 	})
 	t.Run("one attempt", func(t *testing.T) {
-		t.Parallel()
-		still(t, func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
 			d := newManualHub(t)
 			d.holds(time.Hour)
 			require.True(t, d.hub.JoinFirst(&Waiter{}, queue(d.ch)), "a caller that does not wait asks")

@@ -3,6 +3,9 @@ package pubsub
 import (
 	"context"
 	"flag"
+	"maps"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -39,12 +42,46 @@ type site struct {
 	rdb rueidis.Client
 }
 
-// newSite makes a hub with one client; the test uses another. Both end with the test, the hub first.
+// newSite makes a hub with one client; the test uses another. Both end with the test, the hub first, which leaves no connection.
 func newSite(t *testing.T, hub, test rueidis.Client) site {
 	t.Helper()
-	s := site{t: t, hub: New(hub, me), rdb: test}
-	t.Cleanup(s.hub.Close)
+	open := new(atomic.Int32)
+	s := site{t: t, hub: New(counted{hub, open}, me), rdb: test}
+	t.Cleanup(func() {
+		s.hub.Close()
+		redistest.Eventually(t, recovery, func() bool { return open.Load() == 0 }, "no connection is left")
+	})
 	return s
+}
+
+// counted is a client that counts the dedicated connections that are open, or on their way.
+type counted struct {
+	rueidis.Client
+	open *atomic.Int32
+}
+
+func (c counted) Dedicate() (rueidis.DedicatedClient, func()) {
+	c.open.Add(1)
+	conn, cancel := c.Client.Dedicate()
+	return countedConn{conn, sync.OnceFunc(func() { c.open.Add(-1) })}, cancel
+}
+
+func (c counted) Nodes() map[string]rueidis.Client {
+	nodes := maps.Clone(c.Client.Nodes())
+	for addr, node := range nodes {
+		nodes[addr] = counted{node, c.open}
+	}
+	return nodes
+}
+
+type countedConn struct {
+	rueidis.DedicatedClient
+	closed func()
+}
+
+func (c countedConn) Close() {
+	c.DedicatedClient.Close()
+	c.closed()
 }
 
 func sharedSite(t *testing.T, mod ...func(*rueidis.ClientOption)) site {
@@ -146,9 +183,6 @@ func (s site) awaitGone(ch Channel) {
 	redistest.Eventually(s.t, recovery, func() bool { return s.hub.Len() == 0 }, "no topic is left")
 	s.awaitSubscribers(ch, 0)
 }
-
-// mine finds the goroutines of this package that no test started.
-const mine = "github.com/go-rlock/rlock/pubsub."
 
 // refusal returns the error that fails a waiter.
 func refusal(w *Waiter) error {

@@ -50,7 +50,7 @@ func (m *model) grantStep() string {
 		}
 		return "given to nobody"
 	case 1:
-		tell("? 0")
+		tell("%s", []string{"? 0", "", "\x00 2000 0 -1"}[m.rnd.IntN(3)])
 		if w != nil && !m.each {
 			m.event()
 		}

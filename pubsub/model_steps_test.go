@@ -157,7 +157,7 @@ func (m *model) messageComes() {
 	if t == nil || !subOf(t).confirmed {
 		return
 	}
-	text := []string{"0", "1", "1", "?", "00", "01", "3000"}[m.rnd.IntN(7)]
+	text := []string{"0", "1", "1", "?", "00", "01", "3000", "", "\x00\xff 0"}[m.rnd.IntN(9)]
 	if m.shares && m.rnd.IntN(4) == 0 {
 		m.note("ending for all")
 		m.local, m.ended = 0, m.clock

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -92,6 +93,38 @@ func (d *manualHub) obey() {
 	for o := d.take(); o != noOp; o = d.take() {
 		d.confirm(map[op]string{subscribing: "subscribe", unsubscribing: "unsubscribe"}[o])
 		d.finish(nil)
+	}
+}
+
+// empties carries out the link's requests; then nothing is left.
+func (d *manualHub) empties() {
+	d.t.Helper()
+	d.obey()
+	require.Zero(d.t, d.hub.Len())
+}
+
+// unsubscribes requires that the link gives the last channel back.
+func (d *manualHub) unsubscribes(why ...any) {
+	d.t.Helper()
+	require.Equal(d.t, unsubscribing, d.take(), why...)
+	d.confirm("unsubscribe")
+	require.False(d.t, d.finish(nil))
+	require.Zero(d.t, d.hub.Len())
+}
+
+// bubble runs a parallel test in a bubble. If no time passes there, a subscription lingers until the test calls lapse, and no timer fires.
+func bubble(t *testing.T, f func(t *testing.T)) {
+	t.Helper()
+	t.Parallel()
+	synctest.Test(t, f)
+}
+
+// bubbles runs a subtest in a bubble for each row.
+func bubbles[R any](t *testing.T, rows map[string]R, f func(t *testing.T, row R)) {
+	t.Helper()
+	t.Parallel()
+	for name, row := range rows {
+		t.Run(name, func(t *testing.T) { bubble(t, func(t *testing.T) { f(t, row) }) })
 	}
 }
 
@@ -379,7 +412,7 @@ func TestNoWaiterSleepsThroughAnUnlock(t *testing.T) {
 		rounds = 100
 	}
 	table := readStates(t)
-	still(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		rare := func() bool {
 			return waited == 0 || polite == 0 || yielded == 0 || slices.Contains(slices.Collect(maps.Values(table)), 0)
 		}

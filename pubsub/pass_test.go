@@ -25,14 +25,14 @@ func (k *taker) Take(from any, outsiders bool) bool {
 // The lock passes to the first waiter if that can take it and no waiter has the turn. A waiter with the process's place cannot: only an
 // attempt takes it out of Redis's queue.
 func TestPass(t *testing.T) {
-	t.Parallel()
-	for name, row := range map[string]struct {
+	type row struct {
 		prepare func(d *manualHub, ws []*Waiter)
 		placed  bool
 		unknown bool // that this process has the lock
 		to      int  // -1: it is not passed on
 		place   int  // the waiter with the place afterwards; -1: none
-	}{
+	}
+	bubbles(t, map[string]row{
 		"asleep":              {to: 0, place: -1},
 		"the first one stops": {prepare: func(_ *manualHub, ws []*Waiter) { ws[0].stop(ErrExpired) }, to: 1, place: -1},
 		"cannot":              {prepare: func(_ *manualHub, ws []*Waiter) { ws[0].Value.(*taker).can = false }, to: -1, place: -1},
@@ -43,42 +43,38 @@ func TestPass(t *testing.T) {
 		"not known to be held here":     {unknown: true, to: -1, place: -1},
 		"has the place":                 {placed: true, to: -1, place: 0},
 		"behind one that has the place": {placed: true, prepare: func(_ *manualHub, ws []*Waiter) { ws[0].stop(ErrExpired) }, to: 1, place: 0},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			d := newManualHub(t)
-			var ws []*Waiter
-			if row.placed {
-				ws = d.placed("o", 3)
-			} else {
-				ws = d.line(3)
-			}
-			for _, w := range ws {
-				w.Value = &taker{can: true}
-			}
-			if !row.unknown {
-				d.topic().localHold = time.Now().Add(time.Hour)
-			}
-			if row.prepare != nil {
-				row.prepare(d, ws)
-			}
-			require.Equal(t, row.to >= 0, d.hub.Pass(d.q(), d, time.Hour))
-			for i, w := range ws {
-				require.Equal(t, i == row.to, w.Value.(*taker).by == any(d), "waiter %d", i)
-				require.Equal(t, i == row.place, w.place != nil, "waiter %d", i)
-			}
-			if row.to >= 0 {
-				requireGranted(t, ws[row.to])
-				require.False(t, d.hub.Join(new(Waiter), d.q()), "the lock is taken here")
-			}
-		})
-	}
+	}, func(t *testing.T, row row) {
+		d := newManualHub(t)
+		var ws []*Waiter
+		if row.placed {
+			ws = d.placed("o", 3)
+		} else {
+			ws = d.line(3)
+		}
+		for _, w := range ws {
+			w.Value = &taker{can: true}
+		}
+		if !row.unknown {
+			d.topic().localHold = time.Now().Add(time.Hour)
+		}
+		if row.prepare != nil {
+			row.prepare(d, ws)
+		}
+		require.Equal(t, row.to >= 0, d.hub.Pass(d.q(), d, time.Hour))
+		for i, w := range ws {
+			require.Equal(t, i == row.to, w.Value.(*taker).by == any(d), "waiter %d", i)
+			require.Equal(t, i == row.place, w.place != nil, "waiter %d", i)
+		}
+		if row.to >= 0 {
+			requireGranted(t, ws[row.to])
+			require.False(t, d.hub.Join(new(Waiter), d.q()), "the lock is taken here")
+		}
+	})
 }
 
 // Outsiders are listeners that got an unlock message within the last second.
 func TestPassBesideOutsiders(t *testing.T) {
-	t.Parallel()
-	still(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		d := newManualHub(t)
 		k := new(taker)
 		ws := d.line(2)

@@ -84,28 +84,7 @@ func TestSubscribesWhenTheLockIsHeld(t *testing.T) {
 	a.Leave()
 	b.Leave()
 	require.Equal(t, 1, d.hub.Len(), "the subscription is still there")
-	require.Equal(t, unsubscribing, d.take())
-	d.confirm("unsubscribe")
-	require.False(t, d.finish(nil))
-	require.Zero(t, d.hub.Len())
-}
-
-func TestConfirmedDuringATurn(t *testing.T) {
-	t.Parallel()
-	d := newManualHub(t)
-	a, b := &Waiter{}, &Waiter{}
-	d.hub.Join(a, queue(d.ch))
-	d.hub.Join(b, queue(d.ch))
-	a.Held(-1, false)
-	d.take()
-	d.topic().expired() // a asks a second time
-	d.turn([]*Waiter{a, b}, 0)
-	d.confirm("subscribe")
-	d.turn([]*Waiter{a, b}, -1)
-	a.Held(-1, false) // was answered, maybe, before the subscription was live
-	d.turn([]*Waiter{a, b}, 0)
-	a.Done(-1)
-	d.turn([]*Waiter{b}, -1)
+	d.unsubscribes()
 }
 
 func TestMessages(t *testing.T) {
@@ -127,49 +106,6 @@ func TestMessages(t *testing.T) {
 	d.hub.message(Channel{Name: "c", Sharded: true}, "1")
 	d.hub.message(plain("other"), "1")
 	d.turn(ws, -1)
-}
-
-func TestMessageDuringATurn(t *testing.T) {
-	t.Parallel()
-	for _, text := range []string{"0", "1"} {
-		d := newManualHub(t)
-		ws := d.line(2)
-		d.hub.message(d.ch, "0")
-		d.turn(ws, 0)
-		d.hub.message(d.ch, text)
-		d.hub.message(d.ch, text)
-		d.turn(ws, -1)
-		ws[0].Held(-1, false)
-		d.turn(ws, 0)
-		if text == "1" {
-			ws[0].Held(-1, false)
-			d.turn(ws, 1)
-			ws[1].Held(-1, false)
-			d.turn(ws, -1)
-			continue
-		}
-		ws[0].Leave()
-		d.turn(ws, 1)
-	}
-}
-
-// A waiter that gets the lock may already have received the message of a later unlock.
-func TestMessageBeforeDone(t *testing.T) {
-	t.Parallel()
-	d := newManualHub(t)
-	ws := d.line(3)
-	d.hub.message(d.ch, "0")
-	d.turn(ws, 0)
-	ws[0].Done(-1)
-	d.turn(ws, -1)
-	d.hub.message(d.ch, "0")
-	d.turn(ws, 1)
-	d.hub.message(d.ch, "0")
-	ws[1].Done(-1)
-	d.turn(ws, 2)
-	ws[2].Done(-1)
-	d.obey()
-	require.Zero(t, d.hub.Len())
 }
 
 func TestLeaving(t *testing.T) {
@@ -208,8 +144,7 @@ func TestLeaving(t *testing.T) {
 }
 
 func TestTimer(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		d := newManualHub(t)
 		ws := d.line(2)
 		next := func(want time.Duration) {
@@ -248,8 +183,7 @@ func TestTimer(t *testing.T) {
 		<-ws[0].turn
 		ws[0].Held(time.Minute, false)
 		ws[0].Leave()
-		d.obey()
-		require.Zero(t, d.hub.Len())
+		d.empties()
 		time.Sleep(time.Hour)
 		synctest.Wait()
 	})
@@ -292,48 +226,7 @@ func TestRefusal(t *testing.T) {
 	d.finish(nil)
 	<-late.turn
 	late.Leave()
-	d.obey()
-	require.Zero(t, d.hub.Len())
-}
-
-func TestRefusalDuringATurn(t *testing.T) {
-	t.Parallel()
-	no := serverError(t, "NOPERM no such luck")
-	for _, end := range []string{"held", "done", "leave"} {
-		d := newManualHub(t)
-		a, b, late := &Waiter{}, &Waiter{}, &Waiter{}
-		d.hub.Join(a, queue(d.ch))
-		d.hub.Join(b, queue(d.ch))
-		a.Held(-1, false)
-		require.Equal(t, subscribing, d.take())
-		d.topic().expired()
-		<-a.turn
-		d.refused(no)
-		require.Empty(t, a.turn)
-		require.Len(t, b.turn, 1)
-		d.hub.Join(late, queue(d.ch))
-		b.Leave()
-		switch end {
-		case "held":
-			a.Held(-1, false)
-			require.Len(t, a.turn, 1)
-			require.ErrorIs(t, refusal(a), no)
-			a.Leave()
-			require.Len(t, late.turn, 1)
-		case "done":
-			a.Done(-1)
-			require.Equal(t, subscribing, d.take(), "for the waiter that joined meanwhile")
-			d.confirm("subscribe")
-			d.finish(nil)
-			require.Len(t, late.turn, 1)
-		case "leave":
-			a.Leave()
-			require.Len(t, late.turn, 1)
-		}
-		late.Leave()
-		d.obey()
-		require.Zero(t, d.hub.Len())
-	}
+	d.empties()
 }
 
 func TestAfterClose(t *testing.T) {
@@ -377,8 +270,7 @@ func TestLateConfirmations(t *testing.T) {
 
 // An unanswered attempt fails the waiters present when it began, but no later ones.
 func TestUnanswered(t *testing.T) {
-	t.Parallel()
-	for name, begin := range map[string]func(d *manualHub) *Waiter{
+	bubbles(t, map[string]func(d *manualHub) *Waiter{
 		"turn at once": func(d *manualHub) *Waiter {
 			w := &Waiter{}
 			require.True(d.t, d.hub.Join(w, queue(d.ch)))
@@ -390,32 +282,27 @@ func TestUnanswered(t *testing.T) {
 			d.turn([]*Waiter{w}, 0)
 			return w
 		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			d := newManualHub(t)
-			w, late := begin(d), &Waiter{}
-			require.False(t, d.hub.Join(late, queue(d.ch)))
-			w.Unanswered(io.ErrUnexpectedEOF)
-			require.Empty(t, late.turn, "it came when the attempt was under way")
-			w.Leave()
-			d.turn([]*Waiter{late}, 0)
+	}, func(t *testing.T, begin func(d *manualHub) *Waiter) {
+		d := newManualHub(t)
+		w, late := begin(d), &Waiter{}
+		require.False(t, d.hub.Join(late, queue(d.ch)))
+		w.Unanswered(io.ErrUnexpectedEOF)
+		require.Empty(t, late.turn, "it came when the attempt was under way")
+		w.Leave()
+		d.turn([]*Waiter{late}, 0)
 
-			after := &Waiter{}
-			require.False(t, d.hub.Join(after, queue(d.ch)))
-			late.Held(-1, false)
-			d.obey()
-			d.hub.Wake(queue(d.ch))
-			<-late.turn
-			late.Unanswered(io.ErrUnexpectedEOF)
-			require.Len(t, after.turn, 1, "it waited when the attempt began")
-			require.ErrorIs(t, refusal(after), io.ErrUnexpectedEOF)
-			after.Leave()
-			late.Leave()
-			d.obey()
-			require.Zero(t, d.hub.Len())
-		})
-	}
+		after := d.joins(&Waiter{}, false)
+		late.Held(-1, false)
+		d.obey()
+		d.hub.Wake(queue(d.ch))
+		<-late.turn
+		late.Unanswered(io.ErrUnexpectedEOF)
+		require.Len(t, after.turn, 1, "it waited when the attempt began")
+		require.ErrorIs(t, refusal(after), io.ErrUnexpectedEOF)
+		after.Leave()
+		late.Leave()
+		d.empties()
+	})
 }
 
 // An unlock in this process finds no waiter but one whose time is over, so no waiter asks. A waiter that joins before that one has left

@@ -4,7 +4,6 @@ import (
 	"context"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/redis/rueidis"
 
@@ -39,7 +38,14 @@ func TestUnsubscribeFromABusyServer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			server := redistest.Start(t, "--lua-time-limit", "10")
-			s := newSite(t, server.Client(t, mod), server.Client(t))
+			proxy, tries := redistest.StartProxy(t, server.Addr()), make(chan struct{}, 1000)
+			proxy.OnRequest(func(cmd []string) redistest.Action {
+				if cmd[0] == "PING" {
+					tries <- struct{}{}
+				}
+				return redistest.Pass
+			})
+			s := newSite(t, redistest.Dial(t, proxy.Addr(), mod), server.Client(t))
 			gone, comes, stays := plain("gone"), plain("comes"), plain("stays")
 			ws, others := s.park(gone, 2), s.park(stays, 2)
 			free := s.keepBusy(server, func() {})
@@ -49,7 +55,9 @@ func TestUnsubscribeFromABusyServer(t *testing.T) {
 			late := &Waiter{}
 			require.True(t, s.hub.Join(late, queue(comes)))
 			late.Held(-1, false)
-			time.Sleep(time.Second) // several tries
+			for range 4 { // also rueidis' own
+				<-tries
+			}
 			free()
 
 			awaitTurn(t, late, soon)
@@ -159,9 +167,9 @@ func TestTakenAwayWhilePutOff(t *testing.T) {
 }
 
 // Close does not wait for the PING reply that an unsubscription waits for.
-func closeBeforeUnsubscribing(t, top *testing.T, mod ...func(*rueidis.ClientOption)) {
-	proxy := redistest.StartProxy(top, redistest.Shared(top))
-	s := newSite(t, redistest.Dial(top, proxy.Addr(), mod...), redistest.Dial(top, redistest.Shared(top)))
+func closeBeforeUnsubscribing(t *testing.T, mod func(*rueidis.ClientOption)) {
+	proxy := redistest.StartProxy(t, redistest.Shared(t))
+	s := newSite(t, redistest.Dial(t, proxy.Addr(), mod), redistest.Dial(t, redistest.Shared(t)))
 	ch := plain(redistest.Name(t))
 	w := s.park(ch, 1)[0]
 	asked := make(chan struct{}, 1)

@@ -2,7 +2,6 @@ package pubsub
 
 import (
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/go-rlock/rlock/internal/require"
@@ -85,8 +84,7 @@ func TestShares(t *testing.T) {
 	c.Done(-1)
 	d.obey()
 	d.lapse()
-	d.obey()
-	require.Zero(t, d.hub.Len())
+	d.empties()
 }
 
 // A refused attempt beside the queue counts, unless news came since it began.
@@ -140,8 +138,7 @@ func TestAhead(t *testing.T) {
 // A message to all with a time makes the first waiter look at that time, if it would sleep longer. It announces no unlock, and has no
 // effect without waiters.
 func TestToldToLookEarlier(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		d := newShares(t)
 		a := d.joins(&Waiter{}, true)
 		a.Held(time.Hour, false)
@@ -164,15 +161,13 @@ func TestToldToLookEarlier(t *testing.T) {
 		a.Leave()
 		d.hub.message(d.ch, "2")
 		time.Sleep(time.Second)
-		d.obey()
-		require.Zero(t, d.hub.Len())
+		d.empties()
 	})
 }
 
 // The time of one that asks apart ends: it is in no queue, and leaves once its attempt is answered. Those in the queue stay.
 func TestExpiredApart(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		d := newShares(t)
 		a := d.joins(&Waiter{Shared: true}, true)
 		a.Held(-1, false)

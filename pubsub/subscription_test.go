@@ -37,8 +37,7 @@ func TestHalfASubscription(t *testing.T) {
 		require.True(t, ws[0].Listens())
 		ws[0].Leave()
 		ws[1].Leave()
-		d.obey()
-		require.Zero(t, d.hub.Len())
+		d.empties()
 	}
 
 	ws := d.line(1)

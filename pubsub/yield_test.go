@@ -12,8 +12,7 @@ import (
 // A waiter that comes after this process's unlock, alone, lets listeners out of line ask first, unless it has little time. If none of them
 // came, the next does so a while later.
 func TestYield(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		d := newManualHub(t)
 		d.hub.Aside = moment - time.Millisecond
 		const long = 2*(moment-time.Millisecond) + time.Millisecond
@@ -67,8 +66,7 @@ func TestYield(t *testing.T) {
 		require.Equal(t, Left, w.Leave())
 		<-second.turn // in its place
 		second.Done(-1)
-		d.obey()
-		require.Zero(t, d.hub.Len())
+		d.empties()
 		for n := range 1000 { // what is over is forgotten
 			d.hub.Yield(Queue{Lock: strconv.Itoa(n)})
 			time.Sleep(again)
@@ -79,8 +77,7 @@ func TestYield(t *testing.T) {
 
 // A waiter that has let others ask first costs nothing more than that: its attempt counts, and keeps no subscription.
 func TestYieldWithASubscription(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		d := newManualHub(t)
 		d.hub.Aside = moment - time.Millisecond
 		next := func() *Waiter {
@@ -102,9 +99,6 @@ func TestYieldWithASubscription(t *testing.T) {
 		next().Done(-1)
 		time.Sleep(linger / 2)
 		synctest.Wait()
-		require.Equal(t, unsubscribing, d.take())
-		d.confirm("unsubscribe")
-		d.finish(nil)
-		require.Zero(t, d.hub.Len())
+		d.unsubscribes()
 	})
 }
