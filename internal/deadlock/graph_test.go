@@ -72,7 +72,7 @@ func newFake(at int, keeps []string, blockers ...string) *fake {
 // In random graphs a wait finds a cycle if and only if it is the last wait of a cycle.
 func TestFindsCycles(t *testing.T) {
 	found := 0
-	for seed := range uint64(1500) {
+	for seed := range uint64(500) {
 		random := rand.New(rand.NewPCG(seed, 1))
 		n := 2 + random.IntN(7)
 		all := make([]*fake, n)
@@ -111,7 +111,7 @@ func TestFindsCycles(t *testing.T) {
 		require.Empty(t, g.Waits())
 		require.Empty(t, g.of)
 	}
-	require.True(t, found > 500)
+	require.True(t, found > 150)
 }
 
 // isLastOfACycle cross-checks with another algorithm: the transitive closure over earlier waits.
