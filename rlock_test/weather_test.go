@@ -2,7 +2,6 @@ package rlock_test
 
 import (
 	"context"
-	"fmt"
 	"testing"
 	"time"
 
@@ -146,67 +145,6 @@ func TestWrongPassword(t *testing.T) {
 	_, _, err = c.Mutex("password").Lock(context.Background())
 	require.ErrorContains(t, err, "WRONGPASS")
 	require.Less(t, time.Since(began), soon, "Lock does not retry, since that would not help")
-}
-
-// G6 and G5: each call's reply is lost in turn. In the end the count is right, unlock succeeds once, and nothing stays held.
-func TestLostReplies(t *testing.T) {
-	redistest.Parallel(t)
-	for _, resp2 := range []bool{false, true} {
-		for _, lost := range []struct {
-			what string
-			n    int // the number of the script call; it is a renewal only where the test waits for one
-		}{{"acquire", 1}, {"re-entry for longer", 2}, {"count", 3}, {"unlock", 4}, {"renewal", 3}} {
-			run := redistest.RunVirtual
-			if !resp2 { // which the server in memory does not speak
-				run = func(t *testing.T, name string, test func(*testing.T)) {
-					t.Helper()
-					t.Run(name, func(t *testing.T) { redistest.Parallel(t); test(t) })
-				}
-			}
-			run(t, fmt.Sprintf("resp2=%v/%s", resp2, lost.what), func(t *testing.T) {
-				s := redistest.Start(t)
-				watchdog := 2 * time.Second
-				if !redistest.IsVirtual(t) {
-					watchdog = 9 * time.Second
-				}
-				proxy := redistest.StartProxy(t, s.Addr())
-				b := fixture{rdb: s.Client(t), name: redistest.Name(t)}
-				b.Client = newClient(t, redistest.Dial(t, proxy.Addr(), protocol(resp2)), rlock.Options{WatchdogTimeout: watchdog})
-				loadScripts(t, b.Client)
-				m := b.Mutex(b.name)
-				calls := 0
-				proxy.OnReply(func(cmd []string) redistest.Action {
-					if cmd[0] != "EVALSHA" || cmd[3] != b.name {
-						return redistest.Pass
-					}
-					if calls++; calls == lost.n {
-						return redistest.Cut
-					}
-					return redistest.Pass
-				})
-				ctx, unlock, err := m.Lock(context.Background())
-				require.NoError(t, err)
-				require.Equal(t, map[string]int64{rlock.Owner(ctx): 1}, b.fields(t, b.name))
-				if lost.what != "renewal" {
-					m = b.Mutex(b.name, rlock.WithLease(time.Hour))
-				}
-				_, unlockInner, err := m.Lock(ctx)
-				require.NoError(t, err)
-				b.awaitFields(t, b.name, map[string]int64{rlock.Owner(ctx): 2})
-				if lost.what == "renewal" {
-					for _, ttl := range b.watch(t, b.name, watchdog+watchdog/2) {
-						require.Positive(t, ttl)
-					}
-					require.NoError(t, ctx.Err())
-				}
-				require.NoError(t, unlockInner())
-				b.awaitFields(t, b.name, map[string]int64{rlock.Owner(ctx): 1})
-				require.NoError(t, unlock())
-				require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
-				require.False(t, b.exists(t, b.name))
-			})
-		}
-	}
 }
 
 // Redis runs the second attempt and then the first, which was long on its way. The caller has gone, or

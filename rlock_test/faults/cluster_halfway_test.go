@@ -35,7 +35,7 @@ func TestSlotHalfMovedUnderManyHolds(t *testing.T) {
 		moved = append(moved, name(i))
 	}
 	from, to := c.BeginMove(t, slot, moved...)
-	loadPass(9 * time.Second) // three leases
+	sleep(9 * time.Second) // three leases
 	for i, ctx := range ctxs {
 		require.NoError(t, context.Cause(ctx), "hold %d", i)
 	}

@@ -18,6 +18,10 @@ import (
 // from a message, or from the look after its subscription (its ear) was renewed.
 var earAlone = rlock.Options{WatchdogTimeout: time.Hour}
 
+// earPatience bounds how long it takes until a holder is asked. While a server is away, a look is repeated after 1, 2, 4, 8 s and so on: as late
+// after the outage as that was long, or twice. All that is far below the twenty minutes.
+const earPatience = 2 * time.Minute
+
 // earFixture is a deployment that loses a node, with holders who want to know of waiters, and a Client that waits.
 type earFixture struct {
 	options rlock.Options
@@ -79,7 +83,7 @@ func (s *earFixture) holds(t *testing.T, name string, of func(c *rlock.Client) *
 func (s *earFixture) awaitEar(t *testing.T, c *rlock.Client) (at *redistest.Server) {
 	t.Helper()
 	ear := "rlock_client:{" + c.ID() + "}"
-	redistest.Eventually(t, failover, func() bool {
+	redistest.Eventually(t, earPatience, func() bool {
 		for n, rdb := range s.nodes {
 			if n.Pid() == 0 {
 				continue
@@ -99,7 +103,7 @@ func (s *earFixture) awaitEar(t *testing.T, c *rlock.Client) (at *redistest.Serv
 // awaitWaiter waits until the lock has a waiter, whichever node it subscribes to.
 func (s *earFixture) awaitWaiter(t *testing.T, name string) {
 	t.Helper()
-	redistest.Eventually(t, failover, func() bool {
+	redistest.Eventually(t, earPatience, func() bool {
 		for n, rdb := range s.nodes {
 			if n.Pid() != 0 && max(subscribers(t, rdb, name, false), subscribers(t, rdb, name, true)) > 0 {
 				return true
@@ -133,13 +137,13 @@ func (a *askable) isAsked(t *testing.T, w waiter) {
 	t.Helper()
 	select {
 	case <-rlock.Asked(a.ctx):
-	case <-time.After(failover):
+	case <-time.After(earPatience):
 		require.FailNow(t, "nobody asked for the lock", a.name)
 	}
 	require.NoError(t, a.ctx.Err())
 	w.waits(t)
 	require.NoError(t, a.unlock())
-	require.NoError(t, w.gets(t, failover, "given up").unlock())
+	require.NoError(t, w.gets(t, earPatience, "given up").unlock())
 }
 
 // loses takes a scene through the loss of the node of the first holder's ear. fail makes the node fail, and returns a
@@ -181,7 +185,7 @@ func (s *earFixture) loses(t *testing.T, fail func(earsAt *redistest.Server) (se
 	deaf.isAsked(t, late)
 	missed.isAsked(t, early)
 
-	require.NoError(t, startStubbornLock(s.waits.Mutex(kept)).gets(t, failover, "given up").unlock())
+	require.NoError(t, startStubbornLock(s.waits.Mutex(kept)).gets(t, earPatience, "given up").unlock())
 	require.NoError(t, keeper.unlock())
 }
 
@@ -315,7 +319,7 @@ func TestAskedFromUnseenNodes(t *testing.T) {
 			}
 			e.awaitEar(t, a.Client)
 			require.NoError(t, a.unlock())
-			require.NoError(t, w.gets(t, failover, "given up").unlock())
+			require.NoError(t, w.gets(t, earPatience, "given up").unlock())
 		})
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -61,9 +60,9 @@ func (p *familyProcess) say(words ...string) {
 //
 //	go     starts the turns, without an answer
 //	hold   waits for the current turns, stops further ones, and answers "idle"
-//	quiet  waits until the library's background work ends, and answers "quiet <goroutines>": how many still run
+//	quiet  closes the Clients, which ends all background work, takes new ones, and answers "idle"
 //	each   takes each lock, which must be free, and answers "idle"
-//	end    ends the idle workers and the clients, and answers "left <goroutines>"
+//	end    ends the idle workers and the clients, and answers "closed"
 func familyRole(args []string) int {
 	p := &familyProcess{}
 	if err := json.Unmarshal([]byte(args[0]), &p.plan); err != nil {
@@ -102,13 +101,17 @@ func (p *familyProcess) connect() error {
 		case countTwice, countNever, countBelief, leasedShort, leasedSlot, leasedAgain:
 			rdb = countRedis{rdb, newHistLog(), p.plan.Sabotage}
 		}
-		c, err := rlock.New(rdb, rlock.Options{WatchdogTimeout: p.plan.Watchdog})
+		c, err := p.newClient(rdb)
 		if err != nil {
 			return err
 		}
 		p.clients, p.rdbs = append(p.clients, c), append(p.rdbs, rdb)
 	}
 	return nil
+}
+
+func (p *familyProcess) newClient(rdb rueidis.Client) (*rlock.Client, error) {
+	return rlock.New(rdb, rlock.Options{WatchdogTimeout: p.plan.Watchdog})
 }
 
 // do executes a command of the parent, which waits for the answer.
@@ -122,7 +125,11 @@ func (p *familyProcess) do(command string) {
 		p.turns.Lock()
 		p.say("idle")
 	case "quiet":
-		p.say("quiet", strconv.Itoa(histLeftOf(0, histCalling...)))
+		for i := range p.clients {
+			p.clients[i].Close()
+			p.clients[i], _ = p.newClient(p.rdbs[i]) // as before
+		}
+		p.say("idle")
 	case "each":
 		p.each()
 		p.say("idle")
@@ -130,11 +137,10 @@ func (p *familyProcess) do(command string) {
 		p.over.Store(true)
 		p.turns.Unlock()
 		p.workers.Wait()
-		left := histLeft(p.goroutines())
 		for _, c := range p.clients {
 			c.Close()
 		}
-		p.say("left", strconv.Itoa(left+histLeft(0)))
+		p.say("closed")
 	}
 }
 
@@ -143,17 +149,6 @@ func (s familyServer) dial(ctx context.Context, addr string, d *net.Dialer, _ *t
 		addr = s.Via
 	}
 	return d.DialContext(ctx, "tcp", addr)
-}
-
-// goroutines returns the number of goroutines that the clients always have, see histPlan.goroutines.
-func (p *familyProcess) goroutines() int {
-	n := 2 * len(p.clients)
-	for _, kind := range p.plan.Kinds {
-		if kind == "fair" {
-			n++
-		}
-	}
-	return n
 }
 
 // each takes each lock in turn.

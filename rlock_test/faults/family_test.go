@@ -1,12 +1,8 @@
 package faults
 
 import (
-	"bufio"
 	"encoding/json"
 	"fmt"
-	"io"
-	"os"
-	"os/exec"
 	"strings"
 	"sync"
 	"testing"
@@ -36,11 +32,10 @@ type family struct {
 
 // familyPeer is the parent's side of a familyProcess.
 type familyPeer struct {
-	name  string
-	cmd   *exec.Cmd
-	stdin io.WriteCloser
-	said  chan string   // answers to commands
-	done  chan struct{} // closed at the end of its output
+	*child
+
+	name string
+	said chan string // answers to commands
 }
 
 func newFamily(t *testing.T, plan familyPlan, servers ...*redistest.Server) *family {
@@ -63,16 +58,8 @@ func (f *family) start(ways []string) {
 	}
 	text, err := json.Marshal(plan)
 	require.NoError(f.t, err)
-	p := &familyPeer{name: plan.Peer, cmd: exec.Command(os.Args[0], string(text)), said: make(chan string, 10), done: make(chan struct{})}
-	p.cmd.Env = append(os.Environ(), roleEnv+"=family")
-	p.cmd.Stderr = os.Stderr
-	p.stdin, err = p.cmd.StdinPipe() // ends the process if this one dies
-	require.NoError(f.t, err)
-	out, err := p.cmd.StdoutPipe()
-	require.NoError(f.t, err)
-	require.NoError(f.t, p.cmd.Start())
-	go f.listen(p, out) // ends with the process
-	f.t.Cleanup(p.kill)
+	p := &familyPeer{name: plan.Peer, said: make(chan string, 10)}
+	p.child = startChild(f.t, "family", func(line string) { f.hear(p, line) }, string(text))
 	f.peers = append(f.peers, p)
 }
 
@@ -82,43 +69,20 @@ func (f *family) ready(peers []*familyPeer) {
 	f.await(peers, "ready", time.Now(), histReturn, "it must start")
 }
 
-// listen reads the output of a process until it ends.
-func (f *family) listen(p *familyPeer, out io.Reader) {
-	defer close(p.done)
-	for in := bufio.NewReader(out); ; {
-		line, err := in.ReadString('\n')
-		if err != nil {
-			return
-		}
-		line = strings.TrimSuffix(line, "\n")
-		if f.witness.hear(p.name, line) || f.calls.hear(p.name, line) {
-			continue
-		}
-		f.mu.Lock()
-		switch what, rest, _ := strings.Cut(line, "\t"); what {
-		case "wrong":
-			f.wrong = append(f.wrong, p.name+": "+rest)
-		case "unreachable":
-			f.unreachable++
-		default:
-			p.said <- line
-		}
-		f.mu.Unlock()
+// hear handles a line of a process.
+func (f *family) hear(p *familyPeer, line string) {
+	if f.witness.hear(p.name, line) || f.calls.hear(p.name, line) {
+		return
 	}
-}
-
-func (p *familyPeer) tell(t *testing.T, command string) {
-	t.Helper()
-	_, err := io.WriteString(p.stdin, command+"\n")
-	require.NoError(t, err)
-}
-
-// kill is kill -9. It returns when the process has exited and all its output was read.
-func (p *familyPeer) kill() {
-	if p.cmd.ProcessState == nil {
-		_ = p.cmd.Process.Kill()
-		<-p.done
-		_ = p.cmd.Wait()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch what, rest, _ := strings.Cut(line, "\t"); what {
+	case "wrong":
+		f.wrong = append(f.wrong, p.name+": "+rest)
+	case "unreachable":
+		f.unreachable++
+	default:
+		p.said <- line
 	}
 }
 
@@ -126,7 +90,7 @@ func (p *familyPeer) kill() {
 func (f *family) ask(peers []*familyPeer, command, want string, since time.Time, within time.Duration, why string) {
 	f.t.Helper()
 	for _, p := range peers {
-		p.tell(f.t, command)
+		p.send(f.t, command)
 	}
 	f.await(peers, want, since, within, why)
 }
@@ -162,7 +126,7 @@ func (f *family) await(peers []*familyPeer, want string, since time.Time, within
 func (f *family) goOn() {
 	f.t.Helper()
 	for _, p := range f.peers {
-		p.tell(f.t, "go")
+		p.send(f.t, "go")
 	}
 }
 
@@ -204,7 +168,7 @@ func (f *family) end() {
 	f.t.Helper()
 	f.ask(f.peers[:1], "each", "idle", time.Now(), histReturn, "each Lock must return at once")
 	f.fine()
-	f.ask(f.peers, "end", "left\t0", time.Now(), 2*histReturn, "G5, G9: no goroutine is left")
+	f.ask(f.peers, "end", "closed", time.Now(), 2*histReturn, "G9")
 	f.clean()
 	for _, p := range f.peers {
 		require.NoError(f.t, p.stdin.Close())

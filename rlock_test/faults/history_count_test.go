@@ -161,7 +161,7 @@ func (r *countRun) round(faults func() (killed []*familyPeer)) []countEntry {
 		r.peers = slices.DeleteFunc(r.peers, func(p *familyPeer) bool { return p == victim })
 	}
 	r.idle(time.Now(), histReturn, "all calls must return after the faults")
-	r.ask(r.peers, "quiet", "quiet\t0", time.Now(), histReturn, "G5: no background work may be left")
+	r.ask(r.peers, "quiet", "idle", time.Now(), histReturn, "G9: Close ends all background work")
 	for _, victim := range killed { // until the server has received all of the process's commands
 		redistest.Eventually(r.t, histReturn, func() bool {
 			list, err := do(r.t, r.direct[0], "CLIENT", "LIST").ToString()
@@ -304,7 +304,7 @@ func (r *countRun) checks(history []countEntry, killed bool) {
 // end ends the processes, and asserts that they leave only the counters and keys that expire.
 func (r *countRun) end() {
 	r.t.Helper()
-	r.ask(r.peers, "end", "left\t0", time.Now(), 2*histReturn, "G5, G9: no goroutine may be left")
+	r.ask(r.peers, "end", "closed", time.Now(), 2*histReturn, "G9")
 	rdb := r.direct[0]
 	channels, err := do(r.t, rdb, "PUBSUB", "CHANNELS").AsStrSlice()
 	require.NoError(r.t, err)

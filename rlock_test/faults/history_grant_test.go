@@ -13,7 +13,6 @@ import (
 type histGrants struct {
 	lease map[string]time.Duration // of each granted owner
 	over  map[string]int64         // end of a grant delayed by a sabotage
-	used  int64                    // holds begun by a grant, without a command
 	late  sync.WaitGroup           // messages delayed by a sabotage
 }
 
@@ -107,13 +106,4 @@ func (l *histLog) placed(channel, granted string) string {
 	l.grants.lease[last.Owner] = l.grants.lease[granted]
 	l.forged++
 	return last.Owner
-}
-
-// began is called with the hold of each Lock that competed.
-func (l *histLog) began(k histKey) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.trust[k] == 0 && l.grants.lease[k.Owner] > 0 {
-		l.grants.used++
-	}
 }

@@ -134,7 +134,7 @@ func (h *histHold) unlock(w *histWorker) {
 	default:
 		e.Kind = histUnknown
 		w.log.doubt(k)
-		w.count(func(t *histTally) { t.Failed++ })
+		w.did(failed)
 		if errors.Is(err, context.Canceled) { // no caller cancels an unlock
 			w.wrong(err)
 		}
@@ -153,7 +153,7 @@ func (h *histHold) finish(w *histWorker) {
 	h.base.mu.Unlock()
 	e := histEntry{Kind: histLost, Name: h.name, Owner: h.hold, Worker: w.id, Call: low, Return: end}
 	if end != 0 {
-		w.count(func(t *histTally) { t.Lost++ })
+		w.did(lost)
 		if w.plan.Sabotage != histDeaf { // a section that ignores its ctx is inside until the unlock
 			e.Call = min(low, trust)
 		}

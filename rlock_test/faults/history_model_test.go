@@ -42,8 +42,6 @@ type histEntry struct {
 	Shares       bool   // begins a reader's hold: other readers of its process may share the owner
 	Ticket       string // the lock's owner in Redis from an Export to its Adopt
 	Within       string // the hold on the other side of a read/write lock that admits this one
-	Asked        int64  // for a fair lock: sending time of its first call
-	Placed, Kept int64  // for a fair lock: when its place in the queue was known, and when it last asked for it or got the lock; or 0
 	Seen         string // by a look at a read/write lock: "<field>=<value>" of all
 
 	// Unsure: the client does not know the outcome of a command for this owner. Such a command may act

@@ -2,7 +2,10 @@ package faults
 
 import (
 	"context"
+	"math/rand/v2"
 	"time"
+
+	"github.com/anishathalye/porcupine"
 
 	"github.com/go-rlock/rlock/rlock"
 )
@@ -33,26 +36,75 @@ func (p histPlan) options() rlock.Options {
 			if info.Path == rlock.PathReentry && p.Kind != histRW {
 				histReentered.Store(ctx, true)
 			}
-			if info.Path == rlock.PathKept {
-				histHadAgain.Store(ctx, true)
-			}
 		},
 	}}
 }
 
+// histEvent is something that may happen in a run.
+type histEvent string
+
+const (
+	sections, nested, refused, cancelled, lost, failed histEvent = "sections", "nested", "refused", "cancelled", "lost", "failed"
+
+	inside, beside, escaped, sticks histEvent = "inside", "beside", "escaped", "sticky" // see crowd, escape and failed
+	exported, moved, asked          histEvent = "exported", "moved", "asked"            // moved: adopted by another worker
+	torn                            histEvent = "torn"                                  // a read of the witness that saw a concurrent change
+
+	handOffs, grants, kept histEvent = "hand-offs", "grants", "kept" // see rlock.Stats
+)
+
 // histTally counts events, so that a test can require them.
 type histTally struct {
-	Sections, Nested, Refused, Cancelled, Lost, Failed int64
-	Inside, Beside, Escaped, Sticky                    int64 // see crowd, escape and failed
-	HandOffs                                           histHandOffs
-	Exported, Moved                                    int64            // sections exported, and those of them adopted by another worker
-	Asked, Kept                                        int64            // see spoken
-	Granted                                            int64            // holds begun by another process's grant, without a command
-	Torn                                               int64            // reads of the witness that saw a concurrent change
-	Written                                            map[string]int64 // by the witness
-	Straddled                                          map[string]int64 // writes of Written made after the loss of their lock
+	Events    map[histEvent]int64
+	Written   map[string]int64 // by the witness
+	Straddled map[string]int64 // writes of Written made after the loss of their lock
 }
 
 func newHistTally() histTally {
-	return histTally{Written: make(map[string]int64), Straddled: make(map[string]int64)}
+	return histTally{make(map[histEvent]int64), make(map[string]int64), make(map[string]int64)}
+}
+
+// add adds the counts of another process or Client.
+func (t histTally) add(o histTally) {
+	for e, n := range o.Events {
+		t.Events[e] += n
+	}
+	for name, n := range o.Written {
+		t.Written[name] += n
+	}
+	for name, n := range o.Straddled {
+		t.Straddled[name] += n
+	}
+}
+
+// histBounds draws the hand-off bounds of each client. Every other client has the defaults; the rest give the lock to other processes after
+// one or two sections, so that a run exercises both.
+func histBounds(seed uint64, clients int) []rlock.HandOff {
+	rng := rand.New(rand.NewPCG(seed, 1<<32)) // not the stream of a worker or a schedule
+	bounds := make([]rlock.HandOff, clients)
+	for i := rng.IntN(2); i < clients; i += 2 {
+		bounds[i].Most = 1 + rng.IntN(2)
+		if rng.IntN(2) == 0 {
+			bounds[i].For = time.Duration(1+rng.IntN(50)) * time.Millisecond
+		}
+	}
+	return bounds
+}
+
+func (p histPlan) model() porcupine.Model {
+	if p.Kind == histRW {
+		return rwModel
+	}
+	return histModel
+}
+
+// mutex returns an exclusive handle on a lock of the plan's kind.
+func (p histPlan) mutex(c *rlock.Client, name string) *rlock.Mutex {
+	switch p.Kind {
+	case histRW:
+		return c.RWMutex(name).Write()
+	case histFair:
+		return c.FairMutex(name)
+	}
+	return c.Mutex(name)
 }

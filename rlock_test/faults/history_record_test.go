@@ -38,8 +38,6 @@ type histLog struct {
 	forged  int64             // replies, see histForged
 	tries   int64             // see forges
 	since   map[histKey]histSince
-	places  map[histKey]fairPlace
-	runs    histRuns
 	holds   map[histKey]int  // number of successive holds of the owner
 	ended   map[histKey]bool // a release was answered
 	ending  bool             // no more sabotage of grants, so that all callers return
@@ -63,9 +61,8 @@ func (s histSince) sends(now int64, unsure bool) histSince {
 func newHistLog() *histLog {
 	return &histLog{
 		trust: make(map[histKey]int64), queued: make(map[histKey]int64), grants: newHistGrants(),
-		since: make(map[histKey]histSince), places: make(map[histKey]fairPlace), asked: make(map[histKey]bool), unsure: make(map[histKey]bool),
+		since: make(map[histKey]histSince), asked: make(map[histKey]bool), unsure: make(map[histKey]bool),
 		holds: make(map[histKey]int), ended: make(map[histKey]bool),
-		runs: histRuns{length: make(map[histKey]int)},
 	}
 }
 
@@ -126,7 +123,6 @@ func (r histRedis) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisR
 		r.log.mu.Lock()
 		r.log.asked[c.keys[0]] = true
 		r.log.since[c.keys[0]] = r.log.since[c.keys[0]].sends(sent, r.log.unsure[c.keys[0]])
-		r.log.asks(c, sent)
 		if c.joins && r.log.queued[c.keys[0]] == 0 {
 			r.log.queued[c.keys[0]] = sent
 		}
@@ -285,7 +281,6 @@ func parseHistScript(words []string) (histScript, bool) {
 func (l *histLog) answered(c histScript, sent int64, result rueidis.RedisResult) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.runs.note(c, result)
 	if c.ends && result.Error() == nil {
 		l.ended[c.from] = true
 	}
@@ -341,12 +336,6 @@ func (c histScript) granted(i int, result rueidis.RedisResult) bool {
 	return err == nil && n >= 0
 }
 
-// toProcess reports whether, by the reply, another process has the lock now.
-func (c histScript) toProcess(result rueidis.RedisResult) bool {
-	n, err := result.ToInt64()
-	return c.ends && err == nil && n == 2
-}
-
 // refused reports whether, by the reply, there was no hold to end.
 func (c histScript) refused(result rueidis.RedisResult) bool {
 	n, err := result.ToInt64()
@@ -361,7 +350,6 @@ type histReport struct {
 	Queued  []histKey // had a place in the processes' queue
 	Ended   []histKey // have had a reply to their release
 	Tally   histTally
-	Left    int // leaked goroutines of the library
 	Error   string
 }
 
@@ -370,8 +358,6 @@ func (l *histLog) report() histReport {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	r := histReport{Entries: l.entries}
-	r.Tally.HandOffs = l.runs.total
-	r.Tally.Granted = l.grants.used
 	for k := range l.asked {
 		r.Asked = append(r.Asked, k)
 	}
@@ -453,4 +439,50 @@ func histMerge(reports ...histReport) []histEntry {
 		all[i].Unsure = unsure[k] || asked[k] && locked[k] == 0 || isLook && queued[k] && e.Call < locked[k]
 	}
 	return all
+}
+
+// parseFairScript parses the calls of fair locks' scripts. Their keys are the lock, the queue and its times.
+func parseFairScript(names, args []string) (histScript, bool) {
+	n := len(names) / 3
+	if len(names)%3 != 0 || !strings.HasPrefix(names[1], "redisson_lock_queue:") {
+		return histScript{}, false
+	}
+	c := histScript{fair: true, keys: []histKey{{names[0], args[0]}}}
+	switch {
+	case n == 1 && len(args) == 7: // owner, lease, to join the queue
+		ms, err := strconv.Atoi(args[1])
+		c.what, c.first, c.joins, c.lease = "acquire", true, args[2] == "1", time.Duration(ms)*time.Millisecond
+		return c, err == nil
+	case n == 1 && len(args) == 6: // owner
+		c.what, c.ends, c.from = "release", true, c.keys[0]
+		return c, true
+	case len(args) == 3+2*n: // three common arguments, then owners and channels
+		c.what, c.keys = "refresh", nil
+		for i := range n {
+			c.keys = append(c.keys, histKey{names[3*i], args[3+2*i]})
+		}
+		return c, true
+	}
+	return histScript{}, false
+}
+
+// seePlaces records the places in fair queues that a reply confirms. A grant comes later, so it counts from then, unless a late copy of a call
+// may have put the owner in the queue again. The caller holds the log's mutex.
+func (l *histLog) seePlaces(c histScript, sent int64, result rueidis.RedisResult) {
+	reply, err := result.ToArray()
+	if !c.fair || err != nil {
+		return
+	}
+	for i, k := range c.keys {
+		at := i
+		if c.what == "acquire" {
+			at = 2
+		}
+		if at >= len(reply) {
+			continue
+		}
+		if there, err := reply[at].AsInt64(); err == nil && there >= 1 && !l.unsure[k] {
+			l.queued[k] = max(l.queued[k], sent)
+		}
+	}
 }

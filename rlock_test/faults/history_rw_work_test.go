@@ -95,7 +95,7 @@ func (w *histWorker) rwSection(parent context.Context, l rlock.Locker, name stri
 	if _, two := l.(*rlock.Upgradeable); two {
 		h.release = h.alone(h.release)
 	}
-	w.count(func(t *histTally) { t.Sections++ })
+	w.did(sections)
 	section(h)
 	if outer == nil && rwWrites(h.owner) && w.chance(w.plan.Along) && !h.left.Load() {
 		w.export(h)
@@ -114,11 +114,11 @@ func (w *histWorker) rwHeld(h *histHold, e histEntry) {
 	switch {
 	case h.outer != nil && h.outer.owner == h.owner:
 		e.Kind, h.base, h.hold = histReenter, h.outer.base, h.outer.hold
-		w.count(func(t *histTally) { t.Nested++ })
+		w.did(nested)
 	default:
 		if h.outer != nil {
 			e.Within = h.outer.hold
-			w.count(func(t *histTally) { t.Inside++ })
+			w.did(inside)
 		}
 		h.begin(w)
 		e.Call = max(e.Call, w.log.sinceWhen(k))
@@ -142,18 +142,7 @@ func (w *histWorker) rwFailed(outer *histHold, err error) {
 	if outer != nil { // a cancelled re-entry may be visible for a moment
 		w.log.doubt(histKey{outer.name, outer.owner})
 	}
-	var loss *rlock.LostError
-	w.count(func(t *histTally) {
-		switch {
-		case errors.As(err, &loss):
-		case errors.Is(err, context.Canceled):
-			t.Cancelled++
-		case errors.Is(err, rlock.ErrNotAcquired):
-			t.Refused++
-		default:
-			t.Failed++
-		}
-	})
+	w.didFail(err)
 	if errors.Is(err, rlock.ErrUpgrade) || errors.Is(err, rlock.ErrClosed) {
 		w.wrong(err)
 	}
@@ -202,7 +191,7 @@ func (w *histWorker) downgrade(rw *rlock.RWMutex, h *histHold) {
 		return
 	}
 	w.rwHeld(r, e)
-	w.count(func(t *histTally) { t.Beside++ })
+	w.did(beside)
 	w.readTwice(r)
 	r.unlock(w)
 	r.finish(w)
@@ -230,6 +219,6 @@ func (w *histWorker) readTwice(h *histHold) {
 		w.wrong(err)
 	}
 	if before != after && h.ctx.Err() == nil && histNow() < w.log.trusted(histKey{h.name, h.owner}) {
-		w.count(func(t *histTally) { t.Torn++ })
+		w.did(torn)
 	}
 }

@@ -2,7 +2,6 @@ package faults
 
 import (
 	"context"
-	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -28,170 +27,144 @@ func histFor(d, every time.Duration, do func()) {
 	}
 }
 
-// until calls do at the given interval, for the time least or a multiple of it, until enough is true.
-func (b *historyRun) until(least time.Duration, enough func() bool, every time.Duration, do func()) {
+// until calls do at the given interval until enough is true.
+func (b *historyRun) until(enough func() bool, every time.Duration, do func()) {
 	b.t.Helper()
-	for range histPatience / least {
-		histFor(least, every, do)
-		if enough() {
-			return
-		}
+	for end := time.Now().Add(histPatience); !enough(); {
+		require.True(b.t, time.Now().Before(end), "the required event did not happen")
+		histFor(10*every, every, do)
 	}
-	require.FailNow(b.t, "the required event did not happen")
 }
 
-// No fault: the histories of many workers, in several clients and processes, are valid, and the witness counts every
-// section. G1, G2 (fixed leases end in long sections), G5, G6, G8, G9.
-func TestHistoryOfProcesses(t *testing.T) {
-	b := newHistoryRun(t, histPlan{
-		Names: histNames(t, 4), Workers: 8, Seed: faultsSeed(t), Watchdog: 900 * time.Millisecond,
-		Pause: 3 * time.Millisecond,
-	}, 3, 2)
-	sleep(8 * time.Second)
-	// Only fixed leases are lost.
-	b.goOn(func(t histTally) bool {
-		return t.Nested > 0 && t.Cancelled > 0 && t.Refused > 0 && t.Lost > 0 &&
-			t.Inside > 0 && t.Beside > 0 && t.Escaped > 0 && t.Sticky > 0
-	})
-	reports := b.end()
-	b.clean()
-	b.check(reports)
-	total := b.sum(reports)
-	require.Zero(t, total.Failed)
-	require.Greater(t, total.HandOffs.Elsewhere, int64(50), "grants to other processes")
-	require.Greater(t, total.Granted, int64(20), "holds begun by a grant, without a command")
-}
+const histWatchdog = 900 * time.Millisecond // so that leases end within a run
 
-// No fault, but the server counts none of the Clients' subscriptions, only those of processes: grants arrive although PUBLISH answered 0. G1 to G9.
-func TestHistoryWhereListenersAreNotCounted(t *testing.T) {
-	master, replica := redistest.StartPair(t)
-	b := newHistoryRunOn(t, master, histPlan{
-		Messages: replica.Addr(), Names: histNames(t, 2), Workers: 4, Seed: faultsSeed(t), Watchdog: 900 * time.Millisecond,
-		Pause: 3 * time.Millisecond,
-	}, 3, 2)
-	sleep(4 * time.Second)
-	b.goOn(func(t histTally) bool { return t.Nested > 0 && t.Cancelled > 0 && t.Refused > 0 })
-	reports := b.end()
-	b.clean()
-	b.check(reports)
-	require.Zero(t, b.sum(reports).Failed)
-}
-
-// Workers now and then skip the lock (G1): the checker rejects the history, and the witness loses updates. Without this
-// test, the other runs would prove nothing.
-func TestHistoryRejectsWorkersWithoutLock(t *testing.T) {
-	b := newHistoryRun(t, histPlan{
-		Names: histNames(t, 2), Workers: 8, Seed: faultsSeed(t), Watchdog: 900 * time.Millisecond,
-		Pause: 3 * time.Millisecond, Sabotage: histNoLock,
-	}, 2, 0)
-	sleep(3 * time.Second)
-	redistest.Eventually(t, histPatience, func() bool { return b.missed() > 0 }, "the witness must lose updates")
-	reports := b.end()
-	b.clean()
-	b.verdict(porcupine.Illegal, histMerge(append(reports, b.log.report())...))
-	require.Positive(t, b.lost(b.sum(reports)), "the witness must lose updates")
-}
-
-// Goroutines of a section share its owner on other locks too, as if an owner were more than one hold (G1): the checker
-// rejects two of them inside at once, and the witness loses updates.
-func TestHistoryRejectsSharedOwners(t *testing.T) {
-	b := newHistoryRun(t, histPlan{
-		Names: histNames(t, 2), Workers: 8, Seed: faultsSeed(t), Watchdog: 900 * time.Millisecond,
-		Pause: 3 * time.Millisecond, Sabotage: histShared,
-	}, 2, 0)
-	sleep(3 * time.Second)
-	redistest.Eventually(t, histPatience, func() bool { return b.missed() > 0 }, "the witness must lose updates")
-	reports := b.end()
-	b.clean()
-	var unseen []histEntry // without the looks: the count in Redis, one level too high, would give them away
-	for _, e := range histMerge(append(reports, b.log.report())...) {
-		if e.Kind != histLook {
-			unseen = append(unseen, e)
-		}
+// No fault: the histories of many workers, in several Clients and processes, are valid, and the witness counts every section. Only fixed
+// leases are lost, in long sections. G1, G2, G5, G6, G8, G9.
+func TestHistoryOfWorkers(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		plan                      histPlan
+		names, clients, processes int
+		events                    map[histEvent]int64 // by the workers and Clients of this process
+	}{
+		"processes": {histPlan{Workers: 8}, 4, 3, 2, map[histEvent]int64{
+			nested: 1, cancelled: 1, refused: 1, lost: 1, inside: 1, beside: 1, escaped: 1, sticks: 1, grants: 20}},
+		// Grants arrive although PUBLISH counts none of the Clients' subscriptions: they are at a replica.
+		"listeners that are not counted": {histPlan{Workers: 4, Messages: "replica"}, 2, 3, 2, map[histEvent]int64{nested: 1, cancelled: 1, refused: 1}},
+		// Sections are exported, and continue in another Client or the same one.
+		"tickets": {histPlan{Workers: 8, Along: 30}, 4, 3, 1, map[histEvent]int64{nested: 1, lost: 1, exported: 100, moved: 20}},
+		"tickets of writers": {histPlan{Kind: histRW, Workers: 5, Along: 40}, 2, 3, 1, map[histEvent]int64{
+			nested: 1, inside: 1, beside: 1, lost: 1, exported: 20, moved: 5}},
+		"asked holds, kept locks and tickets": {histPlan{Workers: 4, Along: 10, Spoken: true}, 8, 3, 1, map[histEvent]int64{
+			nested: 1, lost: 1, exported: 20, moved: 5, asked: 20, kept: 20}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			plan := row.plan
+			plan.Names, plan.Seed, plan.Watchdog, plan.Pause = histNames(t, row.names), faultsSeed(t), histWatchdog, 3*time.Millisecond
+			var b *historyRun
+			if plan.Messages == "" {
+				b = newHistoryRun(t, plan, row.clients, row.processes)
+			} else {
+				master, replica := redistest.StartPair(t)
+				plan.Messages = replica.Addr()
+				b = newHistoryRunOn(t, master, plan, row.clients, row.processes)
+			}
+			sleep(6 * time.Second)
+			b.goOn(row.events)
+			reports := b.end()
+			b.clean()
+			b.check(reports)
+			require.Zero(t, b.sum(reports).Events[failed])
+		})
 	}
-	b.verdict(porcupine.Illegal, unseen)
-	require.NotEmpty(t, histReused(unseen))
-	require.Positive(t, b.lost(b.sum(reports)), "the witness must lose updates")
 }
 
 // Keys are deleted under their holders: each holder's ctx is cancelled in time (G2, G8), and no sections overlap for any
 // other reason. With the deletions hidden, the checker rejects the overlap.
 func TestHistoryOfDeletedKeys(t *testing.T) {
-	b, reports := histDeletions(t, "", func(*historyRun) bool { return true })
-	b.check(reports)
-	require.Positive(t, b.sum(reports).Lost)
-
-	var unsaid []histEntry
-	for _, e := range histMerge(append(reports, b.log.report())...) {
-		if e.Kind != histDelete && e.Kind != histTold {
-			unsaid = append(unsaid, e)
-		}
-	}
-	b.verdict(porcupine.Illegal, unsaid)
-}
-
-// The same with clients that treat the refused hand-off of a lost hold as a success (G1, G8): the waiter enters without
-// the lock, and the checker rejects the history.
-func TestHistoryRejectsForgedHandOffs(t *testing.T) {
-	b, reports := histDeletions(t, histForged, func(b *historyRun) bool { return b.forgeries() > 0 })
-	b.verdict(porcupine.Illegal, histMerge(append(reports, b.log.report())...))
-}
-
-// Clients use another process's grant after its lease, without asking Redis (G1, G2), when somebody else has the lock.
-// The checker rejects the history, and the witness loses updates.
-func TestHistoryRejectsGrantsThatAreOver(t *testing.T) { histRejectsGrants(t, histOldGrant) }
-
-// Clients use a grant to another owner for one of their own waiters (G1), when the lock has passed on. The checker
-// rejects the history, and the witness loses updates.
-func TestHistoryRejectsGrantsOfOthers(t *testing.T) { histRejectsGrants(t, histOtherGrant) }
-
-func histRejectsGrants(t *testing.T, sabotage string) {
-	t.Helper()
-	b := newHistoryRun(t, histPlan{
-		Names: histNames(t, 1), Workers: 2, Seed: faultsSeed(t), Watchdog: 900 * time.Millisecond,
-		Pause: 30 * time.Millisecond, Sabotage: sabotage,
-	}, 3, 0)
-	b.until(3*time.Second, func() bool { return b.forgeries() > 0 && b.missed() > 0 }, 100*time.Millisecond, func() {})
-	reports := b.end()
-	b.clean()
-	b.verdict(porcupine.Illegal, histMerge(append(reports, b.log.report())...))
-	require.Positive(t, b.lost(b.sum(reports)), "the witness must lose updates")
-}
-
-// histDeletions runs workers while keys are deleted under their holders, until enough is true.
-func histDeletions(t *testing.T, sabotage string, enough func(*historyRun) bool) (*historyRun, []histReport) {
-	t.Helper()
+	t.Parallel()
 	names := histNames(t, 2)
 	b := newHistoryRun(t, histPlan{
-		Names: names, Unguard: names, Workers: 8, Seed: faultsSeed(t), Watchdog: 900 * time.Millisecond,
-		Pause: 30 * time.Millisecond, Sabotage: sabotage,
+		Names: names, Unguard: names, Workers: 8, Seed: faultsSeed(t), Watchdog: histWatchdog, Pause: 30 * time.Millisecond,
 	}, 2, 1)
-	n := 0
-	rng := rand.New(rand.NewPCG(b.plan.Seed, 0))
-	b.until(6*time.Second, func() bool { return n > 0 && enough(b) }, 100*time.Millisecond, func() {
-		if b.delete(names[rng.IntN(len(names))]) {
-			n++
-		}
-	})
+	b.until(func() bool { return b.deleted > 5 }, 100*time.Millisecond, b.deleteOne)
 	reports := b.end()
 	b.clean()
-	require.Positive(t, n)
-	return b, reports
+	b.check(reports)
+	require.Positive(t, b.sum(reports).Events[lost])
+	b.verdict(porcupine.Illegal, b.history(reports, histDelete, histTold))
 }
 
-// The same with holders that ignore their ctx (G2): they stay inside for too long, and the checker rejects the history.
-func TestHistoryRejectsDeafHolders(t *testing.T) {
-	names := histNames(t, 1)
-	b := newHistoryRun(t, histPlan{
-		Names: names, Unguard: names, Workers: 1, Seed: faultsSeed(t), Watchdog: 600 * time.Millisecond,
-		Pause: 2 * time.Second, Sabotage: histDeaf,
-	}, 2, 0)
-	// A holder must stay inside for long enough, which depends on the seed.
-	tooLong := func() bool { return b.seen(histOver) > 0 }
-	b.until(6*time.Second, tooLong, 500*time.Millisecond, func() { b.delete(names[0]) })
-	reports := b.end()
-	b.clean()
-	b.verdict(porcupine.Illegal, histMerge(append(reports, b.log.report())...))
+// Faulty workers or Clients (see histNoLock and those below it) break the lock: the checker rejects the history, and the witness loses
+// updates. Without this test, the other runs would prove nothing. G1, G2, G5, G8.
+func TestHistoryRejects(t *testing.T) {
+	t.Parallel()
+	forged := func(n int64) func(b *historyRun) bool {
+		return func(b *historyRun) bool { return b.forgeries() >= n }
+	}
+	missed := func(b *historyRun) bool { return b.missed() > 0 }
+	for sabotage, row := range map[string]struct {
+		plan                      histPlan
+		names, clients, processes int
+		deletes                   bool
+		broken                    func(b *historyRun) bool
+		hides                     []histKind // which would give it away
+		loses                     bool
+	}{
+		histNoLock: {histPlan{Workers: 8, Pause: 3 * time.Millisecond}, 2, 2, 0, false, missed, nil, true},
+		// As if an owner were more than one hold. The count in Redis is one level too high.
+		histShared: {histPlan{Workers: 8, Pause: 3 * time.Millisecond}, 2, 2, 0, false, missed, []histKind{histLook}, true},
+		histOldGrant: {histPlan{Workers: 2, Pause: 30 * time.Millisecond}, 1, 3, 0, false, func(b *historyRun) bool {
+			return forged(1)(b) && missed(b)
+		}, nil, true},
+		histOtherGrant: {histPlan{Workers: 2, Pause: 30 * time.Millisecond}, 1, 3, 0, false, func(b *historyRun) bool {
+			return forged(1)(b) && missed(b)
+		}, nil, true},
+		histForged: {histPlan{Workers: 8, Pause: 30 * time.Millisecond}, 2, 2, 1, true, forged(1), nil, false},
+		// A holder must stay inside for long enough, which depends on the seed.
+		histDeaf: {histPlan{Workers: 1, Pause: 2 * time.Second}, 1, 2, 0, true, func(b *historyRun) bool { return b.seen(histOver) > 0 }, nil, false},
+		histReadAll: {histPlan{Kind: histRW, Workers: 4, Pause: 30 * time.Millisecond}, 1, 2, 0, false, func(b *historyRun) bool {
+			return b.crews[0].happened(torn)+b.crews[1].happened(torn) > 0
+		}, []histKind{histLook}, false},
+		histNoUnlock: {histPlan{Kind: histRW, Workers: 4, Pause: 3 * time.Millisecond}, 1, 2, 0, false, forged(4), nil, false},
+	} {
+		t.Run(sabotage, func(t *testing.T) {
+			t.Parallel()
+			plan := row.plan
+			plan.Names, plan.Seed, plan.Watchdog, plan.Sabotage = histNames(t, row.names), faultsSeed(t), histWatchdog, sabotage
+			act := func() {}
+			if row.deletes {
+				plan.Unguard = plan.Names
+			}
+			b := newHistoryRun(t, plan, row.clients, row.processes)
+			if row.deletes {
+				act = b.deleteOne
+			}
+			b.until(func() bool { return row.broken(b) }, 100*time.Millisecond, act)
+			reports := b.end()
+			if sabotage != histNoUnlock { // whose holds stay until their leases end
+				b.clean()
+			}
+			history := b.history(reports, row.hides...)
+			b.verdict(porcupine.Illegal, history)
+			if sabotage == histShared {
+				require.NotEmpty(t, histReused(history))
+			}
+			if row.loses {
+				require.Positive(t, b.lost(b.sum(reports)), "the witness must lose updates")
+			}
+		})
+	}
+}
+
+// deleteOne deletes the next of the keys.
+func (b *historyRun) deleteOne() {
+	b.t.Helper()
+	b.turn++
+	if b.delete(b.plan.Names[b.turn%len(b.plan.Names)]) {
+		b.deleted++
+	}
 }
 
 // delete removes a key like a flush or an eviction. It records the owner and the deadline for reporting the loss: the

@@ -7,10 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"testing"
 	"time"
-
-	"github.com/stretchr/testify/require"
 
 	"github.com/go-rlock/rlock/internal/kinds"
 	"github.com/go-rlock/rlock/internal/ticket"
@@ -54,7 +51,7 @@ func (w *histWorker) export(h *histHold) {
 	if t.text == "" {
 		return
 	}
-	w.count(func(t *histTally) { t.Exported++ })
+	w.did(exported)
 	wait := time.NewTimer(w.duration(4 * w.plan.Pause))
 	defer wait.Stop()
 	select {
@@ -83,7 +80,7 @@ func (w *histWorker) adoptOne() bool {
 	select {
 	case t := <-w.tickets():
 		w.adopt(t)
-		w.count(func(t *histTally) { t.Moved++ })
+		w.did(moved)
 		return true
 	case <-wait.C:
 		return false
@@ -104,7 +101,7 @@ func (w *histWorker) adopt(t histTicket) {
 		cancel()
 		e.Kind, e.Owner, e.Ticket, e.Return = histUnknown, t.owner, "", histNow()
 		w.log.add(e)
-		w.count(func(t *histTally) { t.Failed++ })
+		w.did(failed)
 		return
 	case err != nil:
 		cancel()
@@ -150,36 +147,4 @@ func parseTicketScript(names, args []string) (c histScript, ok bool) {
 		return c, err == nil
 	}
 	return c, false
-}
-
-// Clients now and then export a section, which continues in another client or the same one. All histories are valid,
-// with the ticket as the owner between Export and Adopt, and rising tokens. The witness counts every section. G1, G2,
-// G5, G6, G8, G9.
-func TestHistoryOfTickets(t *testing.T) {
-	b := newHistoryRun(t, histPlan{
-		Names: histNames(t, 4), Workers: 8, Seed: faultsSeed(t), Watchdog: 900 * time.Millisecond,
-		Pause: 3 * time.Millisecond, Along: 30,
-	}, 3, 1)
-	sleep(8 * time.Second)
-	b.goOn(func(t histTally) bool { return t.Nested > 0 && t.Lost > 0 && t.Exported > 100 && t.Moved > 20 })
-	reports := b.end()
-	b.clean()
-	b.check(reports)
-	require.Zero(t, b.sum(reports).Failed)
-}
-
-// The same for the write side, among readers, upgrades and downgrades.
-func TestHistoryOfTicketsReadWrite(t *testing.T) {
-	b := newHistoryRun(t, histPlan{
-		Kind: histRW, Names: histNames(t, 2), Workers: 5, Seed: faultsSeed(t), Watchdog: 900 * time.Millisecond,
-		Pause: 3 * time.Millisecond, Along: 40,
-	}, 3, 1)
-	sleep(8 * time.Second)
-	b.goOn(func(t histTally) bool {
-		return t.Nested > 0 && t.Inside > 0 && t.Beside > 0 && t.Lost > 0 && t.Exported > 20 && t.Moved > 5
-	})
-	reports := b.end()
-	b.clean()
-	b.check(reports)
-	require.Zero(t, b.sum(reports).Failed)
 }

@@ -34,15 +34,13 @@ func (w *histWorker) crowd(h *histHold, depth int) {
 		one := &histWorker{histCrew: w.histCrew, id: w.id, rng: rand.New(rand.NewPCG(w.rng.Uint64(), w.rng.Uint64()))}
 		wg.Go(func() {
 			in := one.visit(ctx, name, h, depth)
-			one.count(func(t *histTally) {
-				switch {
-				case in == nil:
-				case in.base == h.base:
-					t.Inside++
-				default:
-					t.Beside++
-				}
-			})
+			switch {
+			case in == nil:
+			case in.base == h.base:
+				one.did(inside)
+			default:
+				one.did(beside)
+			}
 		})
 	}
 	if w.chance(20) {

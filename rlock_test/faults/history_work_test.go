@@ -32,9 +32,6 @@ const (
 // show this: a competing Lock may have got the owner of a section that had just ended.
 var histReentered sync.Map
 
-// histHadAgain has the sections that began with a kept lock, until their workers have noticed.
-var histHadAgain sync.Map
-
 // histCrew has the workers of one process.
 type histCrew struct {
 	plan   histPlan
@@ -84,12 +81,9 @@ func (c *histCrew) report() histReport {
 	r := c.log.report()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.tally.HandOffs, c.tally.Granted = r.Tally.HandOffs, r.Tally.Granted
-	c.tally.Kept = int64(c.client.Stats().Kept)
+	stats := c.client.Stats()
+	c.tally.Events[handOffs], c.tally.Events[grants], c.tally.Events[kept] = int64(stats.HandOffs), int64(stats.Grants), int64(stats.Kept)
 	r.Tally = c.tally
-	if c.err == nil {
-		c.err = r.Tally.HandOffs.check(c.plan.HandOff)
-	}
 	if c.err != nil {
 		r.Error = c.err.Error()
 	}
@@ -100,6 +94,13 @@ func (c *histCrew) count(f func(*histTally)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	f(&c.tally)
+}
+
+func (c *histCrew) did(e histEvent) { c.count(func(t *histTally) { t.Events[e]++ }) }
+
+func (c *histCrew) happened(e histEvent) (n int64) {
+	c.count(func(t *histTally) { n = t.Events[e] })
+	return n
 }
 
 func (c *histCrew) wrong(err error) {
@@ -163,7 +164,7 @@ func (w *histWorker) visit(ctx context.Context, name string, outer *histHold, de
 // escape locks again under the ctx of an ended section: that Lock must compete like any other.
 func (w *histWorker) escape(h *histHold) {
 	if w.visit(context.WithoutCancel(h.ctx), h.name, nil, 0) != nil {
-		w.count(func(t *histTally) { t.Escaped++ })
+		w.did(escaped)
 	}
 }
 
@@ -215,17 +216,10 @@ func (w *histWorker) lock(parent context.Context, name string, outer *histHold) 
 		return nil
 	}
 	_, reentered := histReentered.LoadAndDelete(h.ctx)
-	_, kept := histHadAgain.LoadAndDelete(h.ctx)
 	h.whose()
-	if kept {
-		w.log.beginRun(histKey{name, h.owner})
-	}
 	var fenced bool
 	e.Token, fenced = rlock.FencingToken(h.ctx, name)
 	e.Return = histNow() // read after the token, which another re-entry may have raised since
-	if w.plan.Kind == histFair {
-		e.Asked, e.Placed, e.Kept = w.log.placeOf(histKey{name, h.owner}, e.Return)
-	}
 	if fenced != slices.Contains(w.plan.Fenced, name) {
 		w.wrong(fmt.Errorf("%s: fencing token: %v", name, fenced))
 	}
@@ -240,7 +234,6 @@ func (w *histWorker) lock(parent context.Context, name string, outer *histHold) 
 		fallthrough
 	default:
 		h.begin(w)
-		w.log.began(histKey{name, h.owner})
 	}
 	if h.keeps {
 		h.base.keeps.Store(true)
@@ -295,7 +288,6 @@ func (w *histWorker) duration(most time.Duration) time.Duration {
 // failed checks the error of a Lock, which must have no visible effect. For a re-entry, again is the outer level, and
 // lost reports whether its hold was known to be lost.
 func (w *histWorker) failed(e histEntry, again *histHold, lost bool, err error) {
-	var loss *rlock.LostError
 	sticky := again != nil && again.says(err)
 	// The grant of a cancelled Lock, or of a Lock whose outer hold was lost meanwhile, may be visible for a moment.
 	if again != nil && (!sticky || !lost) {
@@ -308,21 +300,27 @@ func (w *histWorker) failed(e histEntry, again *histHold, lost bool, err error) 
 	} else if lost && !again.left.Load() {
 		w.wrong(fmt.Errorf("a Lock in a lost hold did not return ErrLost: %w", err))
 	}
-	w.count(func(t *histTally) {
-		switch {
-		case sticky:
-			t.Sticky++
-		case errors.As(err, &loss):
-		case errors.Is(err, context.Canceled):
-			t.Cancelled++
-		case errors.Is(err, rlock.ErrNotAcquired):
-			t.Refused++
-		default:
-			t.Failed++
-		}
-	})
+	if sticky {
+		w.did(sticks)
+	} else {
+		w.didFail(err)
+	}
 	if errors.Is(err, rlock.ErrNotHeld) || errors.Is(err, rlock.ErrClosed) {
 		w.wrong(err)
+	}
+}
+
+// didFail counts the failure of a Lock.
+func (w *histWorker) didFail(err error) {
+	var loss *rlock.LostError
+	switch {
+	case errors.As(err, &loss):
+	case errors.Is(err, context.Canceled):
+		w.did(cancelled)
+	case errors.Is(err, rlock.ErrNotAcquired):
+		w.did(refused)
+	default:
+		w.did(failed)
 	}
 }
 
@@ -332,7 +330,7 @@ func (w *histWorker) section(h *histHold, depth int) {
 	if w.plan.Sabotage == histDeaf {
 		ctx = context.WithoutCancel(ctx)
 	}
-	w.count(func(t *histTally) { t.Sections++ })
+	w.did(sections)
 	w.write(ctx, h)
 	switch {
 	case w.isAsked(h): // makes room
@@ -349,7 +347,7 @@ func (w *histWorker) section(h *histHold, depth int) {
 			name = w.plan.Names[w.rng.IntN(len(w.plan.Names))]
 		}
 		if w.visit(h.ctx, name, h, depth-1) != nil {
-			w.count(func(t *histTally) { t.Nested++ })
+			w.did(nested)
 		}
 	}
 }

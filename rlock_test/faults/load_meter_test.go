@@ -2,10 +2,7 @@ package faults
 
 import (
 	"context"
-	"math/rand/v2"
-	"os"
 	"runtime"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -17,34 +14,6 @@ import (
 
 	"github.com/go-rlock/rlock/internal/redistest"
 )
-
-// loadSeed returns a load test's seed, and logs it: FAULTS_SEED replays it.
-func loadSeed(t testing.TB) uint64 {
-	t.Helper()
-	seed := rand.Uint64()
-	if text := os.Getenv("FAULTS_SEED"); text != "" {
-		var err error
-		seed, err = strconv.ParseUint(text, 10, 64)
-		require.NoError(t, err, "FAULTS_SEED")
-	}
-	t.Logf("FAULTS_SEED=%d", seed)
-	return seed
-}
-
-// loadFor is how long a load test runs: its own time, or FAULTS_DURATION.
-func loadFor(t testing.TB, own time.Duration) time.Duration {
-	t.Helper()
-	text := os.Getenv("FAULTS_DURATION")
-	if text == "" {
-		return own
-	}
-	d, err := time.ParseDuration(text)
-	require.NoError(t, err, "FAULTS_DURATION")
-	return d
-}
-
-// loadPass lets time pass for a measurement; it synchronises nothing.
-func loadPass(d time.Duration) { <-time.After(d) }
 
 // meter counts the completed script calls of a lock client by script and outcome. It skips calls answered
 // with NOSCRIPT, since rueidis repeats them with the script's text.
@@ -116,15 +85,6 @@ func cpu(t testing.TB) time.Duration {
 	var u syscall.Rusage
 	require.NoError(t, syscall.Getrusage(syscall.RUSAGE_SELF, &u))
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
-}
-
-// libraryGoroutines counts the goroutines running library code.
-func libraryGoroutines() int {
-	n := 0
-	for _, pkg := range []string{"rlock.", "lease.", "pubsub.", "lua.", "internal/engine.", "internal/calls.", "internal/sweep.", "internal/tell."} {
-		n += redistest.Goroutines("github.com/go-rlock/rlock/" + pkg)
-	}
-	return n
 }
 
 // requireEmpty waits until the test's own server has no keys and no channels.

@@ -50,7 +50,7 @@ func watchStalls(t testing.TB, s *redistest.Server) *stalls {
 		began := time.Now()
 		_ = rdb.Do(ctx, rdb.B().Ping().Build()).Error()
 		w.note(began, time.Now())
-		loadPass(stallStep)
+		sleep(stallStep)
 	})
 	t.Cleanup(func() { cancel(); wg.Wait() })
 	return w
@@ -59,7 +59,7 @@ func watchStalls(t testing.TB, s *redistest.Server) *stalls {
 // step checks once whether this process is running.
 func (w *stalls) step() {
 	began := time.Now()
-	loadPass(stallStep)
+	sleep(stallStep)
 	w.note(began.Add(stallStep), time.Now())
 }
 
@@ -139,7 +139,7 @@ func TestLoadStallsAreToldApart(t *testing.T) {
 		s := redistest.Start(t)
 		w, began := watchStalls(t, s), time.Now()
 		s.Pause()
-		loadPass(300 * time.Millisecond)
+		sleep(300 * time.Millisecond)
 		s.Resume()
 		w.settle(t)
 		total, _ := w.clear(span{began, began.Add(300 * time.Millisecond)})

@@ -23,8 +23,8 @@ type mixNemesis struct {
 
 // mixGate has the current strikes of a proxy's hooks.
 type mixGate struct {
-	request, reply atomic.Pointer[mixStrike]
-	handOffs       *atomic.Int64
+	request, reply   atomic.Pointer[mixStrike]
+	handOffs, spoken *atomic.Int64
 }
 
 // mixStrike hits the n-th matching command, or all of them if n is 0.
@@ -39,8 +39,12 @@ func (g *mixGate) hook(s *mixStrike, cmd []string) redistest.Action {
 		return redistest.Pass
 	}
 	act := s.hook(cmd)
-	if act != redistest.Pass && mixHandOff(cmd) {
+	switch {
+	case act == redistest.Pass:
+	case mixHandOff(cmd):
 		g.handOffs.Add(1)
+	case isSpoken(cmd):
+		g.spoken.Add(1)
 	}
 	return act
 }
@@ -58,7 +62,7 @@ func (s *mixStrike) hook(cmd []string) redistest.Action {
 func newMixNemesis(b *historyRun) *mixNemesis {
 	n := &mixNemesis{historyRun: b}
 	for _, p := range b.proxies {
-		g := &mixGate{handOffs: &n.handOffs}
+		g := &mixGate{handOffs: &n.handOffs, spoken: &n.spoken}
 		p.OnRequest(func(cmd []string) redistest.Action { return g.hook(g.request.Load(), cmd) })
 		p.OnReply(func(cmd []string) redistest.Action { return g.hook(g.reply.Load(), cmd) })
 		n.gates = append(n.gates, g)
@@ -87,27 +91,107 @@ func mixScript(cmd []string) bool { return cmd[0] == "EVALSHA" || cmd[0] == "EVA
 
 func isMessage(cmd []string) bool { return len(cmd) == 3 && strings.HasSuffix(cmd[0], "MESSAGE") }
 
-func mixSubscribe(cmd []string) bool { return cmd[0] == "SUBSCRIBE" }
+// isGrant reports whether cmd is the message that hands the lock to this proxy's process.
+func isGrant(cmd []string) bool {
+	if !isMessage(cmd) {
+		return false
+	}
+	_, _, ok := histGrant(cmd[2])
+	return ok
+}
+
+// isWatch reports whether cmd is the message that gives a successor the time to look.
+func isWatch(cmd []string) bool {
+	return isMessage(cmd) && strings.HasPrefix(cmd[2], "? ") && cmd[2] != "? 0"
+}
+
+// once acts on the first frame for which meant is true.
+func once(meant func([]string) bool, act redistest.Action) redistest.Hook {
+	return (&mixStrike{meant: meant, n: 1, act: act}).hook
+}
 
 func mixHandOff(cmd []string) bool {
 	c, ok := parseHistScript(cmd)
 	return ok && c.what == "hand-off"
 }
 
+// isEar reports whether a channel is a Client's ear.
+func isEar(channel string) bool { return strings.HasPrefix(channel, "rlock_client:") }
+
+// isSpoken reports whether cmd is a message to a Client's ear.
+func isSpoken(cmd []string) bool { return isMessage(cmd) && isEar(cmd[1]) }
+
+// mixSpeaks reports whether cmd sends such a message.
+func mixSpeaks(cmd []string) bool { return cmd[0] == "PUBLISH" && isEar(cmd[1]) }
+
+const (
+	mixAll    = 0  // strikes each
+	mixRandom = -1 // strikes the N-th of its step
+	mixLoads  = "LOADING Redis is loading the dataset in memory"
+)
+
+// mixStrikes are the faults that hit commands or messages on their way.
+var mixStrikes = map[string]struct {
+	meant func(cmd []string) bool
+	reply bool // or a message; otherwise the request
+	n     int
+	act   redistest.Action
+}{
+	"lost reply":    {mixScript, true, mixRandom, redistest.Cut},
+	"lost replies":  {mixScript, true, mixAll, redistest.Cut},
+	"silent reply":  {mixScript, true, mixRandom, redistest.Drop},
+	"late reply":    {mixScript, true, mixRandom, redistest.Hold},
+	"lost request":  {mixScript, false, mixRandom, redistest.Cut},
+	"lost requests": {mixScript, false, mixAll, redistest.Cut},
+	"late request":  {mixScript, false, mixRandom, redistest.Hold},
+	"-LOADING":      {mixScript, false, mixAll, redistest.Fail(mixLoads)},
+	"-BUSY":         {mixScript, false, mixAll, redistest.Fail("BUSY Redis is busy running a script.")},
+	"-READONLY":     {mixScript, false, mixAll, redistest.Fail("READONLY You can't write against a read only replica.")},
+
+	"lost hand-off":       {mixHandOff, false, 1, redistest.Cut},
+	"lost hand-off reply": {mixHandOff, true, 1, redistest.Cut},
+	"late hand-off":       {mixHandOff, false, 1, redistest.Hold},
+	"late hand-off reply": {mixHandOff, true, 1, redistest.Hold},
+
+	"lost grant":              {isGrant, true, 1, redistest.Drop},
+	"cut grant":               {isGrant, true, 1, redistest.Cut},
+	"late grant":              {isGrant, true, 1, redistest.Hold},
+	"lost grants and watches": {func(cmd []string) bool { return isGrant(cmd) || isWatch(cmd) }, true, mixAll, redistest.Drop},
+
+	"lost message":   {isMessage, true, 1, redistest.Drop},
+	"held subscribe": {func(cmd []string) bool { return cmd[0] == "SUBSCRIBE" }, false, mixAll, redistest.Hold},
+
+	"cut ear":          {isSpoken, true, 1, redistest.Cut},
+	"deaf ear":         {isSpoken, true, mixAll, redistest.Drop},
+	"late ear":         {isSpoken, true, 1, redistest.Hold},
+	"lost speech":      {mixSpeaks, false, mixAll, redistest.Cut},
+	"late speech":      {mixSpeaks, false, 1, redistest.Hold},
+	"unknown speech":   {mixSpeaks, true, mixAll, redistest.Cut},
+	"forbidden speech": {mixSpeaks, false, mixAll, redistest.Fail(mixLoads)},
+}
+
 // strikeNetwork hits the connections of one client.
 func (n *mixNemesis) strikeNetwork(s mixStep) {
 	p, g := n.proxies[s.Proxy], n.gates[s.Proxy]
-	request := func(meant func([]string) bool, nth int, a redistest.Action) {
-		g.request.Store(&mixStrike{meant: meant, n: nth, act: a})
+	if row, ok := mixStrikes[s.Fault]; ok {
+		way, strike := &g.request, &mixStrike{meant: row.meant, n: row.n, act: row.act}
+		if row.reply {
+			way = &g.reply
+		}
+		if row.n == mixRandom {
+			strike.n = s.N
+		}
+		way.Store(strike)
 		sleep(s.For)
-		g.request.Store(nil)
-	}
-	reply := func(meant func([]string) bool, nth int, a redistest.Action) {
-		g.reply.Store(&mixStrike{meant: meant, n: nth, act: a})
-		sleep(s.For)
-		g.reply.Store(nil)
-	}
-	if n.strikeSpoken(s, request, reply) {
+		way.Store(nil)
+		switch row.act {
+		case redistest.Hold:
+			p.Release()
+		case redistest.Drop:
+			if s.Fault == "silent reply" { // no lost message leaves the connection silent
+				p.CutAll()
+			}
+		}
 		return
 	}
 	switch s.Fault {
@@ -117,47 +201,6 @@ func (n *mixNemesis) strikeNetwork(s mixStep) {
 		p.Delay(0)
 	case "cut":
 		p.CutAll()
-	case "lost reply":
-		reply(mixScript, s.N, redistest.Cut)
-	case "lost replies":
-		reply(mixScript, 0, redistest.Cut)
-	case "lost requests":
-		request(mixScript, 0, redistest.Cut)
-	case "silent reply":
-		reply(mixScript, s.N, redistest.Drop)
-		p.CutAll()
-	case "lost request":
-		request(mixScript, s.N, redistest.Cut)
-	case "late request":
-		request(mixScript, s.N, redistest.Hold)
-		p.Release()
-	case "late reply":
-		reply(mixScript, s.N, redistest.Hold)
-		p.Release()
-	case "lost hand-off":
-		request(mixHandOff, 1, redistest.Cut)
-	case "lost hand-off reply":
-		reply(mixHandOff, 1, redistest.Cut)
-	case "late hand-off":
-		request(mixHandOff, 1, redistest.Hold)
-		p.Release()
-	case "late hand-off reply":
-		reply(mixHandOff, 1, redistest.Hold)
-		p.Release()
-	case "lost grant":
-		reply(isGrant, 1, redistest.Drop)
-	case "cut grant":
-		reply(isGrant, s.N%3, redistest.Cut)
-	case "late grant":
-		reply(isGrant, 1, redistest.Hold)
-		p.Release()
-	case "lost grants and watches":
-		reply(func(cmd []string) bool { return isGrant(cmd) || isWatch(cmd) }, 0, redistest.Drop)
-	case "lost message":
-		reply(isMessage, 1, redistest.Drop)
-	case "held subscribe":
-		request(mixSubscribe, 0, redistest.Hold)
-		p.Release()
 	case "black hole":
 		p.BlackHole(true)
 		sleep(s.For)
@@ -167,12 +210,20 @@ func (n *mixNemesis) strikeNetwork(s mixStep) {
 		p.CutAll()
 		sleep(s.For)
 		p.Refuse(false)
-	case "-LOADING":
-		request(mixScript, 0, redistest.Fail("LOADING Redis is loading the dataset in memory"))
-	case "-BUSY":
-		request(mixScript, 0, redistest.Fail("BUSY Redis is busy running a script."))
-	case "-READONLY":
-		request(mixScript, 0, redistest.Fail("READONLY You can't write against a read only replica."))
+	case "doubled ear":
+		said := make(chan []string, 100)
+		g.reply.Store(&mixStrike{meant: func(cmd []string) bool {
+			if isSpoken(cmd) && len(said) < cap(said) {
+				said <- cmd
+			}
+			return false
+		}})
+		sleep(s.For)
+		g.reply.Store(nil)
+		for len(said) > 0 {
+			m := <-said
+			n.ask("PUBLISH", m[1], m[2])
+		}
 	default:
 		panic(fmt.Sprintf("no such fault: %s", s.Fault))
 	}

@@ -111,69 +111,107 @@ func peerError(err error) string {
 	return fmt.Sprintf("[%s] %v", strings.Join(is, ", "), err)
 }
 
-// peer is the parent's side of a peer process.
-type peer struct {
-	*exec.Cmd
+// child is another process of this test binary, in one of the roles.
+type child struct {
+	cmd   *exec.Cmd
 	stdin io.WriteCloser
-	lines chan string // closed at EOF of stdout
+	done  chan struct{} // closed when its output has ended
+}
+
+// startChild starts a process, whose output goes to hear, line by line. It ends when its stdin does: at the latest with this process.
+func startChild(t testing.TB, role string, hear func(line string), args ...string) *child {
+	t.Helper()
+	c := &child{cmd: exec.Command(os.Args[0], args...), done: make(chan struct{})}
+	c.cmd.Env = append(os.Environ(), roleEnv+"="+role)
+	c.cmd.Stderr = os.Stderr
+	var err error
+	c.stdin, err = c.cmd.StdinPipe()
+	require.NoError(t, err)
+	out, err := c.cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, c.cmd.Start())
+	go func() { // ends with the process
+		defer close(c.done)
+		for in := bufio.NewReader(out); ; {
+			line, err := in.ReadString('\n')
+			if err != nil {
+				return
+			}
+			hear(strings.TrimSuffix(line, "\n"))
+		}
+	}()
+	t.Cleanup(c.kill)
+	return c
+}
+
+func (c *child) send(t testing.TB, words ...string) {
+	t.Helper()
+	_, err := fmt.Fprintln(c.stdin, strings.Join(words, " "))
+	require.NoError(t, err)
+}
+
+// kill sends SIGKILL, and returns when the process has exited and all its output was read.
+func (c *child) kill() {
+	if c.cmd.ProcessState == nil {
+		_ = c.cmd.Process.Kill()
+		<-c.done
+		_ = c.cmd.Wait()
+	}
+}
+
+// peer is the parent's side of a process that answers commands.
+type peer struct {
+	*child
+	lines chan string
 }
 
 func startPeer(t testing.TB, addr string, watchdog time.Duration) *peer {
 	t.Helper()
-	p := &peer{Cmd: exec.Command(os.Args[0], addr, watchdog.String()), lines: make(chan string, 100)}
-	p.Env = append(os.Environ(), roleEnv+"=peer")
-	p.Stderr = os.Stderr
-	var err error
-	p.stdin, err = p.StdinPipe() // EOF ends the peer if this process dies
-	require.NoError(t, err)
-	out, err := p.StdoutPipe()
-	require.NoError(t, err)
-	require.NoError(t, p.Start())
-	go func() { // ends with the peer
-		defer close(p.lines)
-		for s := bufio.NewScanner(out); s.Scan(); {
-			p.lines <- s.Text()
-		}
-	}()
-	t.Cleanup(p.kill)
-	p.expect(t, "ready", 10*time.Second)
+	return startPeerAs(t, "peer", addr, watchdog.String())
+}
+
+func startPeerAs(t testing.TB, role string, args ...string) *peer {
+	t.Helper()
+	p := &peer{lines: make(chan string, 100)}
+	p.child = startChild(t, role, func(line string) { p.lines <- line }, args...)
+	p.expect(t, "ready", histReturn)
 	return p
 }
 
-func (p *peer) send(t testing.TB, words ...string) {
+// next returns the next line.
+func (p *peer) next(t testing.TB, within time.Duration, what string) string {
 	t.Helper()
-	_, err := fmt.Fprintln(p.stdin, strings.Join(words, " "))
-	require.NoError(t, err)
+	select {
+	case line := <-p.lines:
+		return line
+	default:
+	}
+	select {
+	case line := <-p.lines:
+		return line
+	case <-p.done:
+		require.FailNow(t, "the peer ended", "%s expected", what)
+	case <-time.After(within):
+		require.FailNow(t, "no answer", "%s within %v", what, within)
+	}
+	return ""
 }
 
 // expect requires the next line to begin with word, and returns the rest.
 func (p *peer) expect(t testing.TB, word string, within time.Duration) string {
 	t.Helper()
-	select {
-	case line, ok := <-p.lines:
-		require.True(t, ok, "the peer ended; %s expected", word)
-		got, rest, _ := strings.Cut(line, " ")
-		require.Equal(t, word, got, line)
-		return rest
-	case <-time.After(within):
-		require.FailNow(t, "no answer", "%s within %v", word, within)
-		panic("unreachable")
-	}
+	line := p.next(t, within, word)
+	got, rest, _ := strings.Cut(line, " ")
+	require.Equal(t, word, got, line)
+	return rest
 }
 
 // find is expect, but skips lines that do not begin with word.
 func (p *peer) find(t testing.TB, word string, within time.Duration) string {
 	t.Helper()
-	end := time.After(within)
 	for {
-		select {
-		case line, ok := <-p.lines:
-			require.True(t, ok, "the peer ended; %s expected", word)
-			if got, rest, _ := strings.Cut(line, " "); got == word {
-				return rest
-			}
-		case <-end:
-			require.FailNow(t, "no answer", "%s within %v", word, within)
+		if got, rest, _ := strings.Cut(p.next(t, within, word), " "); got == word {
+			return rest
 		}
 	}
 }
@@ -181,19 +219,5 @@ func (p *peer) find(t testing.TB, word string, within time.Duration) string {
 // silent requires that the peer has printed nothing more.
 func (p *peer) silent(t testing.TB) {
 	t.Helper()
-	select {
-	case line, ok := <-p.lines:
-		require.False(t, ok, line)
-	default:
-	}
-}
-
-// kill sends SIGKILL and returns once the process has exited.
-func (p *peer) kill() {
-	if p.ProcessState == nil {
-		_ = p.Process.Kill()
-		for range p.lines { // read to the end first, since Wait closes the pipe
-		}
-		_ = p.Wait()
-	}
+	require.Empty(t, p.lines)
 }

@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -36,13 +35,13 @@ func TestProcessStoppedPastItsLease(t *testing.T) {
 				w := startLock(context.Background(), newClient(t, rdb, rlock.Options{}).Mutex(name))
 				awaitSubscribers(t, rdb, name, false, 1, promptly)
 
-				require.NoError(t, p.Process.Signal(syscall.SIGSTOP))
+				require.NoError(t, p.cmd.Process.Signal(syscall.SIGSTOP))
 				got := w.gets(t, peerWatchdog+afterLease, "the lease of the stopped process has ended")
 				p.silent(t)
 				if unlockFirst {
 					p.send(t, "unlock")
 				}
-				require.NoError(t, p.Process.Signal(syscall.SIGCONT))
+				require.NoError(t, p.cmd.Process.Signal(syscall.SIGCONT))
 				if !unlockFirst {
 					require.Contains(t, p.expect(t, "ended", promptly), rlock.ErrLost.Error(), "told at once")
 					p.send(t, "unlock")
@@ -73,10 +72,10 @@ func TestProcessStoppedInItsUnlock(t *testing.T) {
 			proxy.OnReply(once(mixScript, redistest.Hold))
 			p.send(t, "unlock")
 			redistest.Eventually(t, promptly, func() bool { return proxy.Held() > 0 }, "released")
-			require.NoError(t, p.Process.Signal(syscall.SIGSTOP))
+			require.NoError(t, p.cmd.Process.Signal(syscall.SIGSTOP))
 			proxy.Release()
 			sleep(4 * time.Second)
-			require.NoError(t, p.Process.Signal(syscall.SIGCONT))
+			require.NoError(t, p.cmd.Process.Signal(syscall.SIGCONT))
 			p.find(t, "unlocked", promptly)
 		})
 	}
@@ -158,79 +157,35 @@ func TestProcessKilledWithPermits(t *testing.T) {
 	}
 }
 
-// Fault 5, G4 and G5: a waiter's process is killed. Nothing is left of it, and others don't notice.
-func TestProcessKilledWhileWaiting(t *testing.T) {
+// Fault 5, G1, G2, G4: a process is stopped from before it is granted the lock until the grant lease has ended. The others go on when that
+// lease ends. The continued process does not enter: it asks, and gets the lock in its turn.
+func TestGrantedProcessStopped(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Dial(t, redistest.Shared(t))
 	name := redistest.Name(t)
-	ctx, unlock, err := newClient(t, rdb, rlock.Options{}).Mutex(name).Lock(context.Background())
+	_, unlock, err := newClient(t, rdb, rlock.Options{}).Mutex(name).Lock(context.Background())
 	require.NoError(t, err)
-	killed, other := startPeer(t, redistest.Shared(t), peerWatchdog), startPeer(t, redistest.Shared(t), peerWatchdog)
-	killed.send(t, "lock", name)
-	other.send(t, "lock", name)
-	awaitSubscribers(t, rdb, name, false, 2, promptly)
-	killed.kill()
-	awaitSubscribers(t, rdb, name, false, 1, promptly)
-	require.Equal(t, map[string]int64{rlock.Owner(ctx): 1}, owners(t, rdb, name))
-	require.NoError(t, ctx.Err())
+	p := startPeer(t, redistest.Shared(t), rlock.DefaultWatchdogTimeout)
+	p.send(t, "lock", name)
+	awaitQueued(t, rdb, name, 1)
+	next := startLock(context.Background(), newClient(t, rdb, rlock.Options{}).Mutex(name))
+	awaitQueued(t, rdb, name, 2)
+	require.NoError(t, p.cmd.Process.Signal(syscall.SIGSTOP))
+	redistest.Eventually(t, patience, func() bool { // just after the signal it might still receive a grant
+		var status syscall.WaitStatus
+		pid, err := syscall.Wait4(p.cmd.Process.Pid, &status, syscall.WUNTRACED|syscall.WNOHANG, nil)
+		return err == nil && pid == p.cmd.Process.Pid && status.Stopped()
+	}, "stopped")
 	require.NoError(t, unlock())
-	other.expect(t, "locked", promptly)
-	other.send(t, "unlock")
-	other.find(t, "unlocked", promptly)
-	require.False(t, exists(t, rdb, name))
-	awaitSubscribers(t, rdb, name, false, 0, promptly)
-}
-
-// Fault 5, G4: a process is killed between the message that gives it the lock and its attempt, or between the
-// attempt and the answer. In either case the lock is taken, by nobody, and waiters of other processes are in when the lease ends:
-// that of the grant, or the one that the attempt asked for.
-func TestProcessKilledInTheHandOver(t *testing.T) {
-	t.Parallel()
-	for _, granted := range []bool{false, true} {
-		t.Run(fmt.Sprintf("granted=%v", granted), func(t *testing.T) {
-			t.Parallel()
-			rdb := redistest.Dial(t, redistest.Shared(t))
-			name := redistest.Name(t)
-			_, unlock, err := newClient(t, rdb, rlock.Options{}).Mutex(name).Lock(context.Background())
-			require.NoError(t, err)
-
-			proxy := redistest.StartProxy(t, redistest.Shared(t))
-			var answers atomic.Int64
-			proxy.OnReply(func(cmd []string) redistest.Action {
-				if cmd[0] == "EVALSHA" {
-					answers.Add(1)
-				}
-				return redistest.Pass
-			})
-			p := startPeer(t, proxy.Addr(), peerWatchdog)
-			p.send(t, "lock", name)
-			redistest.Eventually(t, promptly, func() bool { return answers.Load() == 2 }, "subscribed, and tried again")
-			hold := redistest.Each("EVALSHA", redistest.Hold)
-			if granted {
-				proxy.OnReply(hold)
-			} else {
-				proxy.OnRequest(hold)
-			}
-
-			other := newClient(t, rdb, rlock.Options{}).Mutex(name)
-			var w waiter
-			if !granted {
-				w = startLock(context.Background(), other)
-				awaitSubscribers(t, rdb, name, false, 2, promptly)
-			}
-			sleep(grantLease * 5 / 8) // its place is too old for it to use the lock before it has asked
-			require.NoError(t, unlock())
-			redistest.Eventually(t, promptly, func() bool { return proxy.Held() > 0 }, "asks")
-			within := grantLease + afterLease
-			if granted {
-				w = startLock(context.Background(), other)
-				awaitSubscribers(t, rdb, name, false, 2, promptly)
-				within = remaining(t, rdb, name) + afterLease
-			}
-			p.kill()
-			require.NoError(t, w.gets(t, within, "the other process").unlock())
-			require.False(t, exists(t, rdb, name))
-			awaitSubscribers(t, rdb, name, false, 0, promptly)
-		})
-	}
+	got := next.gets(t, patience, "looks when the grant lease ends")
+	p.silent(t)
+	require.NoError(t, p.cmd.Process.Signal(syscall.SIGCONT))
+	awaitQueued(t, rdb, name, 1)
+	p.silent(t)
+	require.Equal(t, map[string]int64{rlock.Owner(got.ctx): 1}, owners(t, rdb, name))
+	require.NoError(t, got.ctx.Err())
+	require.NoError(t, got.unlock())
+	p.expect(t, "locked", patience)
+	p.send(t, "unlock")
+	p.find(t, "unlocked", patience)
 }

@@ -1,0 +1,567 @@
+package rlock_test
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// excluded requires that others don't get the lock.
+func (r *proxied) excluded(t testing.TB) {
+	t.Helper()
+	_, _, err := r.other.Mutex(r.name).TryLock(context.Background(), 0)
+	require.ErrorIs(t, err, rlock.ErrNotAcquired)
+}
+
+// free requires that others get the lock at once.
+func (r *proxied) free(t testing.TB) {
+	t.Helper()
+	require.False(t, r.exists(t, r.name))
+	require.NoError(t, r.other.Mutex(r.name).TryDo(context.Background(), 0, nothing))
+}
+
+// forLonger is a handle whose lease is so long that each re-entry sends a command.
+func (r *proxied) forLonger() *rlock.Mutex { return r.Client.Mutex(r.name, rlock.WithLease(time.Hour)) }
+
+// G1, G5, G6: each call of a section in turn is lost before or after Redis has run it, with its connection or in silence, or the server is
+// not ready. Each call succeeds, once, and others are kept out until the last unlock.
+func TestLostCalls(t *testing.T) {
+	redistest.Parallel(t)
+	for _, call := range []struct {
+		what string
+		n    int64 // the number of the script call; it is a renewal only where the test waits for one
+	}{{"acquire", 1}, {"re-entry for longer", 2}, {"count", 3}, {"unlock", 4}, {"renewal", 3}} {
+		for loss, strike := range map[string]struct {
+			leg    string
+			action redistest.Action
+		}{
+			"request lost": {"request", redistest.Cut}, "reply lost": {"reply", redistest.Cut}, "silence": {"reply", redistest.Drop},
+			"LOADING":  {"request", redistest.Fail("LOADING Redis is loading the dataset in memory")},
+			"BUSY":     {"request", redistest.Fail("BUSY Redis is busy running a script.")},
+			"READONLY": {"request", redistest.Fail("READONLY You can't write against a read only replica.")},
+		} {
+			test := func(t *testing.T, watchdog time.Duration) {
+				t.Helper()
+				r := newProxied(t, rlock.Options{WatchdogTimeout: watchdog, UnlockTimeout: testTimeout})
+				var calls atomic.Int64
+				legs[strike.leg](r.proxy, func(cmd []string) redistest.Action {
+					if cmd[0] != "EVALSHA" || cmd[3] != r.name {
+						return redistest.Pass
+					}
+					if calls.Add(1) == call.n {
+						return strike.action
+					}
+					return redistest.Pass
+				})
+				ctx, unlock, err := r.Client.Mutex(r.name).Lock(context.Background())
+				require.NoError(t, err)
+				require.Equal(t, map[string]int64{rlock.Owner(ctx): 1}, r.fields(t, r.name))
+				r.excluded(t)
+				m := r.forLonger()
+				if call.what == "renewal" {
+					m = r.Client.Mutex(r.name)
+				}
+				inner, unlockInner, err := m.Lock(ctx)
+				require.NoError(t, err)
+				r.awaitFields(t, r.name, map[string]int64{rlock.Owner(ctx): 2})
+				if call.what == "renewal" {
+					for range 15 {
+						sleep(watchdog / 10)
+						require.Positive(t, r.pttl(t, r.name))
+					}
+				}
+				require.NoError(t, unlockInner())
+				require.Error(t, inner.Err())
+				require.ErrorIs(t, unlockInner(), rlock.ErrNotHeld)
+				r.awaitFields(t, r.name, map[string]int64{rlock.Owner(ctx): 1})
+				r.excluded(t)
+				require.NoError(t, ctx.Err())
+				require.NoError(t, unlock())
+				require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
+				r.free(t)
+				require.GreaterOrEqual(t, calls.Load(), call.n)
+			}
+			redistest.RunVirtual(t, call.what+"/"+loss, func(t *testing.T) { test(t, rlock.DefaultWatchdogTimeout) })
+			if loss == "reply lost" { // over RESP3, which the server in memory does not speak
+				t.Run(call.what+"/"+loss+"/real", func(t *testing.T) {
+					redistest.Parallel(t)
+					test(t, 9*time.Second)
+				})
+			}
+		}
+	}
+}
+
+// stranded is a process whose calls can reach Redis late: far holds a request, and near cuts the connection, so that the call is repeated
+// on another one.
+type stranded struct {
+	proxied
+
+	far, near *redistest.Proxy
+}
+
+func newStranded(t *testing.T, o rlock.Options) *stranded {
+	t.Helper()
+	r := newProxied(t, o)
+	s := &stranded{far: r.proxy, near: redistest.StartProxy(t, r.proxy.Addr())}
+	s.fixture, s.other = r.fixture, r.other
+	s.Client = newClient(t, redistest.Dial(t, s.near.Addr()), o)
+	return s
+}
+
+// strand makes a call, and returns its error; the first copy of the call's first script has not reached Redis yet.
+func (s *stranded) strand(t *testing.T, call func() error) error {
+	t.Helper()
+	held := s.far.Held()
+	s.far.OnRequest(nthScript(1, redistest.Hold))
+	result := async(call)
+	redistest.Eventually(t, testTimeout, func() bool { return s.far.Held() == held+1 }, "the call is under way")
+	s.near.CutAll()
+	return within(t, result, testTimeout)
+}
+
+// deliver lets Redis run what has not reached it.
+func (s *stranded) deliver() {
+	s.far.Release()
+	sleep(100 * time.Millisecond)
+}
+
+// G1, G5, G6: each request in turn reaches Redis after its repeat: in the section, or in another client's. It changes nothing.
+func TestRequestArrivesAfterItsRepeat(t *testing.T) {
+	redistest.Virtual(t, func(t *testing.T) {
+		s := newStranded(t, rlock.Options{})
+		var ctx context.Context
+		var unlock, unlockInner rlock.UnlockFunc
+		has := func(n int64) {
+			t.Helper()
+			s.awaitFields(t, s.name, map[string]int64{rlock.Owner(ctx): n})
+			s.excluded(t)
+			require.NoError(t, ctx.Err())
+		}
+		lock := func() (err error) { ctx, unlock, err = s.Client.Mutex(s.name).Lock(context.Background()); return err }
+		reenter := func() (err error) { _, unlockInner, err = s.forLonger().Lock(ctx); return err }
+		require.NoError(t, s.strand(t, lock))
+		require.NoError(t, reenter())
+		s.deliver() // would set the count to 1
+		has(2)
+		require.NoError(t, unlockInner())
+		has(1)
+		require.NoError(t, s.strand(t, reenter))
+		s.deliver()
+		has(2)
+		require.NoError(t, s.strand(t, unlockInner)) // the count follows
+		s.deliver()
+		has(1)
+		require.NoError(t, s.strand(t, unlock))
+		other, unlockOther, err := s.other.Mutex(s.name).TryLock(context.Background(), 0)
+		require.NoError(t, err)
+		s.deliver() // finds another owner
+		ctx = other
+		has(1)
+		require.NoError(t, unlockOther())
+		require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
+		s.free(t)
+	})
+}
+
+// G7: a renewal reaches Redis after the unlock. It neither takes the lock nor prolongs another client's hold.
+func TestRenewalArrivesAfterTheUnlock(t *testing.T) {
+	redistest.Virtual(t, func(t *testing.T) {
+		s := newStranded(t, rlock.Options{})
+		_, unlock, err := s.Client.Mutex(s.name).Lock(context.Background())
+		require.NoError(t, err)
+		s.far.OnRequest(nthScript(1, redistest.Hold))
+		redistest.Eventually(t, testTimeout, func() bool { return s.far.Held() == 1 }, "the renewal is under way")
+		s.near.CutAll()
+		require.NoError(t, unlock())
+		const lease = 5 * time.Second
+		ctx, unlockOther, err := s.other.Mutex(s.name, rlock.WithLease(lease)).TryLock(context.Background(), 0)
+		require.NoError(t, err)
+		s.deliver()
+		require.LessOrEqual(t, s.pttl(t, s.name), lease)
+		require.Equal(t, map[string]int64{rlock.Owner(ctx): 1}, s.fields(t, s.name))
+		require.NoError(t, unlockOther())
+		s.free(t)
+	})
+}
+
+// G1, G5, G6: the caller of a re-entry has left when the request reaches Redis. The level that it adds lasts until the next change at most,
+// and not longer than the hold. Meanwhile a re-entry that needs no command gets in and out at once, and one that does gets its turn (I1).
+func TestReentryArrivesAfterItsCallerHasLeft(t *testing.T) {
+	for name, over := range map[string]bool{"the hold lasts": false, "the hold is over": true} {
+		redistest.RunVirtual(t, name, func(t *testing.T) {
+			s := newStranded(t, rlock.Options{})
+			m := s.Client.Mutex(s.name)
+			ctx, unlock, err := m.Lock(context.Background())
+			require.NoError(t, err)
+			s.far.OnRequest(nthScript(1, redistest.Hold))
+			gone, leave := context.WithCancel(ctx)
+			first := lockAsync(t, under{gone, s.forLonger()})
+			redistest.Eventually(t, testTimeout, func() bool { return s.far.Held() == 1 }, "the re-entry is under way")
+			sibling := lockAsync(t, under{ctx, s.forLonger()})
+			require.NoError(t, m.Do(ctx, nothing))
+			sibling.stillWaits(t)
+			leave()
+			require.ErrorIs(t, first.get(t, soon).err, rlock.ErrNotAcquired)
+			s.near.CutAll()
+			got := sibling.get(t, soon)
+			require.NoError(t, got.err)
+			has := func(levels int64) {
+				t.Helper()
+				s.awaitFields(t, s.name, map[string]int64{rlock.Owner(ctx): levels})
+				sleep(longestPause)
+				require.Equal(t, map[string]int64{rlock.Owner(ctx): levels}, s.fields(t, s.name))
+				require.NoError(t, ctx.Err())
+			}
+			has(2)
+			require.NoError(t, got.unlock())
+			has(1)
+			if over {
+				require.NoError(t, unlock())
+				s.deliver()
+				s.free(t)
+				return
+			}
+			s.deliver()
+			require.Equal(t, map[string]int64{rlock.Owner(ctx): 2}, s.fields(t, s.name), "the late level")
+			require.NoError(t, m.Do(ctx, func(context.Context) error {
+				sleep(time.Second) // the count in Redis follows what lasts
+				return nil
+			}))
+			has(1)
+			require.NoError(t, unlock())
+			s.free(t)
+		})
+	}
+}
+
+// G1, G2, G5: an acquire runs, or is answered, after the lease that it asks for would have ended. Lock returns ErrLost, and what it was
+// granted is given back. Another client's hold is untouched.
+func TestAcquireTakesLongerThanItsLease(t *testing.T) {
+	const lease = 2 * time.Second
+	for leg, on := range legs {
+		for kind, o := range map[string][]rlock.Option{"watchdog": nil, "fixed": {rlock.WithLease(lease)}} {
+			for _, leaves := range []bool{false, true} { // whether the caller's ctx can end
+				redistest.RunVirtual(t, leg+"/"+kind+map[bool]string{true: "/ctx that ends"}[leaves], func(t *testing.T) {
+					r := newProxied(t, rlock.Options{WatchdogTimeout: lease})
+					on(r.proxy, nthScript(1, redistest.Hold))
+					ctx := context.Background()
+					if leaves {
+						ctx = t.Context()
+					}
+					late := lockAsync(t, under{ctx, r.Client.Mutex(r.name, o...)})
+					redistest.Eventually(t, testTimeout, func() bool { return r.proxy.Held() == 1 }, "under way")
+					sleep(lease)
+					unlock := func() error { return nil }
+					if leg == "reply" {
+						other := lockAsync(t, r.other.Mutex(r.name)).get(t, lease)
+						require.NoError(t, other.err)
+						unlock = func() error { r.held(t, other, 1); return other.unlock() }
+					}
+					late.stillWaits(t)
+					r.proxy.Release()
+					got := late.get(t, soon)
+					require.ErrorIs(t, got.err, rlock.ErrLost)
+					require.ErrorContains(t, got.err, "longer than the lease")
+					require.ErrorIs(t, got.unlock(), rlock.ErrNotHeld)
+					require.NoError(t, unlock())
+					redistest.Eventually(t, lease/2, func() bool { return !r.exists(t, r.name) }, "given back")
+					r.free(t)
+				})
+			}
+		}
+	}
+}
+
+// G5: such a Lock returns once its caller's ctx is done, though Redis does not answer what gives the lock back.
+func TestLateGrantIsGivenBackInSilence(t *testing.T) {
+	redistest.Virtual(t, func(t *testing.T) {
+		const lease = time.Second
+		r := newProxied(t)
+		r.proxy.OnReply(nthScript(1, redistest.Hold))
+		r.proxy.OnRequest(nthScript(2, redistest.Drop))
+		late := lockAsync(t, r.Client.Mutex(r.name, rlock.WithLease(lease)))
+		sleep(lease)
+		r.proxy.Release()
+		sleep(lease / 2)
+		late.stillWaits(t)
+		left := time.Now()
+		late.cancel()
+		got := late.get(t, soon)
+		require.ErrorIs(t, got.err, rlock.ErrLost)
+		requireTook(t, 0, left, got.at)
+		redistest.Eventually(t, 2*time.Second, func() bool { return !r.exists(t, r.name) }, "given back")
+	})
+}
+
+// G2, G8: no renewal succeeds. The holder's ctx is cancelled no later than its lease ends, counted from the last renewal that was answered.
+// Its unlock reports the loss, and neither that nor a late renewal harms the next hold.
+func TestRenewalsFail(t *testing.T) {
+	const watchdog = 6 * time.Second
+	for name, fails := range map[string]func(r *proxied, renewal string){
+		"unanswered":   func(r *proxied, renewal string) { r.proxy.OnReply(redistest.Each(renewal, redistest.Drop)) },
+		"replies lost": func(r *proxied, renewal string) { r.proxy.OnReply(redistest.Each(renewal, redistest.Cut)) },
+		"late":         func(r *proxied, renewal string) { r.proxy.OnRequest(redistest.Each(renewal, redistest.Hold)) },
+		"refused": func(r *proxied, renewal string) {
+			r.proxy.OnRequest(redistest.Each(renewal, redistest.Fail("LOADING Redis is loading the dataset in memory")))
+		},
+		"black hole": func(r *proxied, _ string) { r.proxy.BlackHole(true) },
+		"no network": func(r *proxied, _ string) { r.proxy.Refuse(true); r.proxy.CutAll() },
+		"stopped": func(r *proxied, _ string) {
+			r.server.Pause()
+			time.AfterFunc(2*watchdog, r.server.Resume)
+		},
+	} {
+		redistest.RunVirtual(t, name, func(t *testing.T) {
+			r := newProxied(t, rlock.Options{WatchdogTimeout: watchdog})
+			ctx, unlock, err := r.Client.Mutex(r.name).Lock(context.Background())
+			require.NoError(t, err)
+			next := lockAsync(t, newClient(t, r.rdb).Mutex(r.name))
+			r.awaitSubscribers(t, r.name, 1)
+			redistest.Eventually(t, watchdog, func() bool { return r.pttl(t, r.name) < watchdog*3/4 }, "time passes")
+			redistest.Eventually(t, watchdog, func() bool { return r.pttl(t, r.name) > watchdog*3/4 }, "renewed")
+			began := time.Now().Add(r.pttl(t, r.name) - watchdog)
+			fails(r, "EVALSHA "+r.load(t, "renew"))
+			<-ctx.Done()
+			requireTookAtMost(t, watchdog+time.Millisecond, began, time.Now()) // PTTL has whole ones
+			require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
+			next.stillWaits(t)
+			err = unlock()
+			require.ErrorIs(t, err, rlock.ErrLost)
+			require.ErrorIs(t, err, rlock.ErrNotHeld)
+			got := next.get(t, testTimeout)
+			require.NoError(t, got.err)
+			require.LessOrEqual(t, got.at.Sub(began), 3*watchdog)
+			r.proxy.Release()
+			sleep(watchdog / 2)
+			r.held(t, got, 1)
+			require.NoError(t, got.unlock())
+			require.False(t, r.exists(t, r.name))
+		})
+	}
+}
+
+// G2: a pause of Redis that is shorter than the lease costs no hold, and an unlock takes as long as the pause.
+func TestRedisPausesForLessThanTheLease(t *testing.T) {
+	redistest.Virtual(t, func(t *testing.T) {
+		const watchdog, pause = 4 * time.Second, 1200 * time.Millisecond
+		r := newProxied(t, rlock.Options{WatchdogTimeout: watchdog})
+		ctx, unlock, err := r.Client.Mutex(r.name).Lock(context.Background())
+		require.NoError(t, err)
+		next := lockAsync(t, r.other.Mutex(r.name))
+		for range 3 {
+			r.server.Pause()
+			sleep(pause)
+			r.server.Resume()
+			sleep(watchdog / 3)
+			require.NoError(t, ctx.Err())
+			next.stillWaits(t)
+		}
+		r.server.Pause()
+		unlocked, began := async(unlock), time.Now()
+		time.AfterFunc(pause, r.server.Resume)
+		require.NoError(t, within(t, unlocked, testTimeout))
+		requireTook(t, pause, began, time.Now())
+		next.getAndUnlock(t, soon)
+	})
+}
+
+// G2, G4, G8: Redis loses its data. The holder is told by its next renewal or call, or when its fixed lease is over. Its waiters ask once
+// they have subscribed again, and don't wait for the lease that is lost.
+func TestRedisLosesItsData(t *testing.T) {
+	redistest.Virtual(t, func(t *testing.T) {
+		const watchdog, lease = 12 * time.Second, 8 * time.Second
+		r := newProxied(t, rlock.Options{WatchdogTimeout: watchdog})
+		holds := make(map[string]lockResult)
+		began := time.Now()
+		for name, m := range map[string]*rlock.Mutex{
+			"renewed": r.Client.Mutex(r.name), "fixed": r.Client.Mutex("fixed", rlock.WithLease(lease)), "called": r.Client.Mutex("called", rlock.WithLease(lease)),
+		} {
+			holds[name] = lockAsync(t, m).get(t, soon)
+			require.NoError(t, holds[name].err)
+		}
+		var waits []pendingLock
+		for range 8 {
+			waits = append(waits, lockAsync(t, newClient(t, r.server.Client(t)).Mutex(r.name)))
+		}
+		r.awaitSubscribers(t, r.name, len(waits))
+		r.server.Kill()
+		r.server.Restart()
+		redistest.Eventually(t, soon, func() bool { return r.do(t, "PING").Error() == nil }, "connected again")
+		_, _, err := r.Client.Mutex("called", rlock.WithLease(time.Hour)).Lock(holds["called"].ctx)
+		require.ErrorIs(t, err, rlock.ErrLost)
+		for range waits {
+			var got lockResult
+			redistest.Eventually(t, 2*time.Second, func() bool { // a second between attempts to connect
+				for _, p := range waits {
+					select {
+					case got = <-p.result:
+						return true
+					default:
+					}
+				}
+				return false
+			}, "the next one is in")
+			require.NoError(t, got.err)
+			require.Equal(t, map[string]int64{rlock.Owner(got.ctx): 1}, r.fields(t, r.name))
+			require.NoError(t, got.unlock())
+		}
+		<-holds["renewed"].ctx.Done()
+		requireTookAtMost(t, watchdog/3+time.Second, began, time.Now()) // a call may have to connect
+		<-holds["fixed"].ctx.Done()
+		requireTookAtMost(t, lease, began, time.Now())
+		for name, h := range holds {
+			require.ErrorIs(t, context.Cause(h.ctx), rlock.ErrLost, name)
+			require.ErrorIs(t, h.unlock(), rlock.ErrLost, name)
+		}
+	})
+}
+
+// G4: a waiter's SUBSCRIBE or its confirmation is lost, with its connection or in silence, or the message that wakes it. It asks once it has
+// subscribed again.
+func TestWaiterLosesItsSubscription(t *testing.T) {
+	for _, what := range []string{"request", "reply", "message"} {
+		for _, action := range []redistest.Action{redistest.Cut, redistest.Drop} {
+			redistest.RunVirtual(t, what+"/"+string(action), func(t *testing.T) {
+				r := newProxied(t)
+				_, unlock, err := r.other.Mutex(r.name).Lock(context.Background())
+				require.NoError(t, err)
+				var lost atomic.Bool
+				on := legs[what]
+				if what == "message" {
+					on = legs["reply"]
+				}
+				on(r.proxy, func(cmd []string) redistest.Action {
+					if lost.Load() || !strings.HasSuffix(cmd[0], map[bool]string{true: "MESSAGE", false: "SUBSCRIBE"}[what == "message"]) {
+						return redistest.Pass
+					}
+					lost.Store(true)
+					return action
+				})
+				waiter := lockAsync(t, r.Client.Mutex(r.name))
+				if what == "message" {
+					r.awaitSubscribers(t, r.name, 1)
+					sleep(time.Second)
+					if action == redistest.Drop { // a lost message leaves no hole: the whole connection falls silent
+						r.proxy.BlackHole(true)
+						time.AfterFunc(10*time.Second, func() { r.proxy.BlackHole(false) })
+					}
+				} else {
+					redistest.Eventually(t, testTimeout, lost.Load, "it is lost")
+				}
+				began := time.Now()
+				require.NoError(t, unlock())
+				got := waiter.get(t, testTimeout)
+				require.NoError(t, got.err)
+				requireTookAtMost(t, 12*time.Second, began, got.at) // rueidis keeps a silent connection for 10 s
+				require.NoError(t, got.unlock())
+				r.clear(t)
+			})
+		}
+	}
+}
+
+// G2, G5: the server is not ready for long. Lock and unlock fail after 3 s, with the server's words. When it is ready, the unlock follows.
+func TestServerIsNotReadyForLong(t *testing.T) {
+	for _, line := range []string{"LOADING Redis is loading the dataset in memory", "BUSY Redis is busy running a script.", "READONLY You can't write against a read only replica."} {
+		redistest.RunVirtual(t, strings.Fields(line)[0], func(t *testing.T) {
+			r := newProxied(t)
+			_, unlock, err := r.Client.Mutex(r.name).Lock(context.Background())
+			require.NoError(t, err)
+			var ready atomic.Bool
+			r.proxy.OnRequest(func(cmd []string) redistest.Action {
+				if ready.Load() || !isScript(cmd) {
+					return redistest.Pass
+				}
+				return redistest.Fail(line)
+			})
+			began, unlocked := time.Now(), async(unlock)
+			for _, err := range []error{lockAsync(t, r.Client.Mutex("new")).get(t, testTimeout).err, within(t, unlocked, testTimeout)} {
+				require.ErrorIs(t, err, rlock.ErrUnreachable)
+				require.ErrorContains(t, err, strings.Fields(line)[0])
+				require.NotErrorIs(t, err, rlock.ErrNotAcquired)
+				requireTookAtMost(t, 3*time.Second, began, time.Now())
+			}
+			require.True(t, r.exists(t, r.name))
+			ready.Store(true)
+			redistest.Eventually(t, 5*time.Second, func() bool { return !r.exists(t, r.name) }, "released in the background")
+			r.free(t)
+		})
+	}
+}
+
+// G2: a hold is lost while a Lock in its section waits for Redis: the Lock reports that, and not a cancelled ctx.
+func TestReentryMeetsTheLoss(t *testing.T) {
+	redistest.Virtual(t, func(t *testing.T) {
+		r := newProxied(t)
+		ctx, unlock, err := r.Client.Mutex(r.name, rlock.WithLease(2*time.Second)).Lock(context.Background())
+		require.NoError(t, err)
+		r.proxy.BlackHole(true)
+		_, _, err = r.forLonger().Lock(ctx)
+		require.ErrorIs(t, err, rlock.ErrLost)
+		require.NotErrorIs(t, err, rlock.ErrNotAcquired)
+		require.ErrorIs(t, unlock(), rlock.ErrLost)
+	})
+}
+
+// G5: a server that has no room refuses each connection unasked. If the ctx of a call ends just after rueidis v1.0.79 has dialled for it, and
+// the server says something, rueidis panics (pipe.Close). So no call begins at the end of its unlock's time, however long it takes to connect.
+// The unlocks are made up for when there is room again.
+func TestUnlocksOfAFullServer(t *testing.T) {
+	redistest.OnlyVirtual(t, "to connect takes exact times", func(t *testing.T) {
+		s := redistest.Start(t)
+		proxy := redistest.StartProxy(t, s.Addr())
+		var full atomic.Bool
+		const clients = 100
+		var unlocks [clients]rlock.UnlockFunc
+		for i := range unlocks {
+			refused := func(o *rueidis.ClientOption) {
+				dial := o.DialCtxFn
+				o.ClientSetInfo = rueidis.DisableClientSetInfo
+				o.DialCtxFn = func(ctx context.Context, addr string, d *net.Dialer, secure *tls.Config) (net.Conn, error) {
+					if !full.Load() {
+						return dial(ctx, addr, d, secure)
+					}
+					select {
+					case <-time.After(time.Duration(i) * 5 * time.Millisecond):
+					case <-ctx.Done():
+						return nil, ctx.Err()
+					}
+					conn, server := net.Pipe()
+					go func() { // ends when the client has read it, or hung up
+						_, _ = server.Write([]byte("-ERR max number of clients reached\r\n"))
+						_ = server.Close()
+					}()
+					return conn, nil
+				}
+			}
+			c := newClient(t, redistest.Dial(t, proxy.Addr(), refused), rlock.Options{UnlockTimeout: 2 * time.Second})
+			var err error
+			_, unlocks[i], err = c.Mutex(fmt.Sprint("order:", i)).Lock(context.Background())
+			require.NoError(t, err)
+		}
+		full.Store(true)
+		proxy.CutAll()
+		var wg sync.WaitGroup
+		for _, unlock := range unlocks {
+			wg.Go(func() { assert.ErrorIs(t, unlock(), rlock.ErrUnreachable) })
+		}
+		wg.Wait()
+		full.Store(false)
+		b := fixture{rdb: s.Client(t)}
+		redistest.Eventually(t, testTimeout, func() bool { return b.size(t) == 0 }, "released in the background")
+	})
+}
