@@ -9,11 +9,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/rueidis"
 
 	"github.com/go-rlock/rlock/internal/memnet"
+	"github.com/go-rlock/rlock/internal/memredis"
 	"github.com/go-rlock/rlock/rlock"
+	"github.com/go-rlock/rlock/rlocktest/internal/memory"
 )
 
 // Client is an [rlock.Client] with its own in-memory Redis, for one test. Give Client.Client, or its locks, to the code under test. The
@@ -24,7 +25,7 @@ type Client struct {
 
 	t       testing.TB
 	options rlock.Options
-	server  *miniredis.Miniredis
+	server  *memory.Server
 	self    *process
 	order   lockOrder
 
@@ -58,7 +59,7 @@ func New(t testing.TB) *Client {
 // NewWith is [New] with options. If Options.Replicas is set, as many replicas confirm as requested.
 func NewWith(t testing.TB, o rlock.Options) *Client {
 	t.Helper()
-	s, err := newServer()
+	s, err := memory.New(memredis.Options{})
 	if err != nil {
 		t.Fatalf("rlocktest: %v", err)
 	}
@@ -266,10 +267,10 @@ func (c *Client) Crash(elsewhere *rlock.Client) {
 // A lost semaphore has no permits left, and a lost [rlock.PermitSemaphore] no held ones: see also [Client.LosePermit].
 func (c *Client) Lose(name string) {
 	c.t.Helper()
-	if !c.server.Del(c.options.Prefix + name) {
+	if !c.server.Now().Del(c.options.Prefix + name) {
 		c.t.Errorf("rlocktest: Lose: nobody holds %q", name)
 	}
-	for _, key := range c.server.Keys() {
+	for _, key := range c.server.Now().Keys() {
 		if gate.MatchString(key) && c.name(key) == name {
 			c.server.Del(key)
 		}

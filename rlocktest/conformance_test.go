@@ -10,7 +10,9 @@ import (
 
 	"github.com/go-rlock/rlock/internal/conformance"
 	"github.com/go-rlock/rlock/internal/memnet"
+	"github.com/go-rlock/rlock/internal/memredis"
 	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlocktest/internal/memory"
 )
 
 // On the in-memory server, locks of all kinds behave as on a real one. Each cell of the table has its own server and bubble.
@@ -22,7 +24,7 @@ func TestConformanceInMemory(t *testing.T) {
 			synctest.Test(t, cell)
 		},
 		Connect: func(t *testing.T, _ bool) (sides [2]rueidis.Client, cutOff func(bool)) {
-			s, err := newServer()
+			s, err := memory.New(memredis.Options{})
 			require.NoError(t, err)
 			t.Cleanup(s.Close)
 			var ways [2]*memnet.Way

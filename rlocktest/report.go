@@ -19,7 +19,7 @@ const patience = 12 * time.Hour
 
 // report polls Redis until nothing is left. It is too quick for leases to expire, so a key that goes away was unlocked.
 func (c *Client) report() {
-	c.server.SetTime(time.Now())
+	c.server.Freeze()
 	left := func() []string { return append(c.holds(), c.waits()...) }
 	all := left()
 	for began := time.Now(); len(all) > 0 && time.Since(began) < settle; all = left() {
@@ -64,7 +64,7 @@ var (
 
 // holds describes the held locks.
 func (c *Client) holds() (all []string) {
-	for _, key := range c.server.Keys() {
+	for _, key := range c.server.Now().Keys() {
 		if gate.MatchString(key) { // a write holder reads, too
 			continue
 		}
@@ -88,13 +88,13 @@ func (c *Client) holds() (all []string) {
 // waits describes the locks waited for.
 func (c *Client) waits() (all []string) {
 	placed := make(map[string][]string) // waiters with a queue place, by lock
-	for _, key := range c.server.Keys() {
+	for _, key := range c.server.Now().Keys() {
 		if at := places.FindStringSubmatch(key); at != nil {
 			name := c.name(at[1])
 			placed[name] = append(placed[name], c.entries(key)...)
 		}
 	}
-	for _, heard := range c.server.PubSubChannels("") {
+	for _, heard := range c.server.Now().PubSubChannels("") {
 		if at := channel.FindStringSubmatch(heard); at != nil {
 			name, process := c.name(at[1]), at[2]
 			who := "a goroutine of " + process // waiters without a place, such as readers
@@ -113,7 +113,7 @@ func (c *Client) waits() (all []string) {
 func (c *Client) name(text string) string {
 	text = gate.ReplaceAllString(text, "")
 	inner, braces := strings.CutSuffix(text, "}")
-	if braces && strings.LastIndexByte(inner, '{') == 0 && !c.server.Exists(text) {
+	if braces && strings.LastIndexByte(inner, '{') == 0 && !c.server.Now().Exists(text) {
 		text = inner[1:]
 	}
 	return strings.TrimPrefix(text, c.options.Prefix)
@@ -121,7 +121,7 @@ func (c *Client) name(text string) string {
 
 // owners returns the owners of a lock by its key.
 func (c *Client) owners(key string) (all []string) {
-	fields, _ := c.server.HKeys(key) // not a hash: no owners
+	fields, _ := c.server.Now().HKeys(key) // not a hash: no owners
 	for _, field := range fields {
 		if owner.MatchString(field) && !nobody.MatchString(field) {
 			all = append(all, field)
@@ -150,12 +150,12 @@ func braced(key string) string {
 
 // permits returns a semaphore's held permits, ordered by slot.
 func (c *Client) permits(key string) (all []permit) {
-	ends, _ := c.server.SortedSet(permitsOf(key)) // none held
+	ends, _ := c.server.Now().SortedSet(permitsOf(key)) // none held
 	separator := ":"
 	if strings.Contains(key, "{") {
 		separator = "::"
 	}
-	slots, _ := c.server.SortedSet("rlock_sem_slots" + separator + braced(key))
+	slots, _ := c.server.Now().SortedSet("rlock_sem_slots" + separator + braced(key))
 	for member, end := range ends {
 		slot, ours := slots[member]
 		if id := hex.EncodeToString([]byte(member)); ours && len(id) == 32 && int64(end) > time.Now().UnixMilli() {
@@ -168,7 +168,7 @@ func (c *Client) permits(key string) (all []permit) {
 
 // entries returns the members of the sorted set with that key.
 func (c *Client) entries(key string) (all []string) {
-	members, _ := c.server.ZMembers(key) // gone meanwhile
+	members, _ := c.server.Now().ZMembers(key) // gone meanwhile
 	for _, member := range members {
 		who, _, _ := strings.Cut(member, " ")
 		all = append(all, who)

@@ -25,7 +25,7 @@ func TestScripts(t *testing.T) {
 			other: {Status: lua.Held, TTL: lease, Holder: other},
 		} {
 			s.HSet("lock", owner, "1")
-			s.SetTTL("lock", lease)
+			require.NoError(t, rdb.Do(t.Context(), rdb.B().Pexpire().Key("lock").Milliseconds(lease.Milliseconds()).Build()).Error())
 			got, err := lua.Acquire(t.Context(), rdb, acquire)
 			require.NoError(t, err)
 			require.Equal(t, want, got)

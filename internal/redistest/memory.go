@@ -36,7 +36,7 @@ func newMemory(w *world) (*memory, error) {
 }
 
 func (m *memory) start() error {
-	redis, err := memredis.Start()
+	redis, err := memredis.Start(memredis.Options{})
 	if err != nil {
 		return fmt.Errorf("redistest: %w", err)
 	}

@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"github.com/go-rlock/rlock/internal/memredis"
 )
 
 // recordKept is how long the record of calls for a counter, and the keys beside it, may stay.
@@ -27,7 +29,7 @@ type news struct {
 	client string // whose script it was; empty: the script does not name the client, or it was a fault
 	value  int64
 	is     bool // there is a number
-	read   reader
+	do     memredis.Do
 }
 
 func newCounter(o *oracle) counter {
@@ -42,7 +44,7 @@ func newCounter(o *oracle) counter {
 
 // saw handles scripts, in their order. The keys of a counter are next to each other, except those that no oracle
 // reads.
-func (w *world) saw(keys []string, client string, read reader) {
+func (w *world) saw(keys []string, client string, do memredis.Do) {
 	var before *oracle
 	for _, key := range keys {
 		o := w.of[key]
@@ -50,12 +52,12 @@ func (w *world) saw(keys []string, client string, read reader) {
 			continue
 		}
 		before = o
-		n := news{read: read}
+		n := news{do: do}
 		if key == o.name.Text {
 			n.client = client
 		}
 		var text string
-		if text, n.is = read("get", o.name.Text).(string); n.is {
+		if text, n.is = do("get", o.name.Text).(string); n.is {
 			var err error
 			if n.value, err = strconv.ParseInt(text, 10, 64); err != nil {
 				w.violation(key, "the server has %q, which is not a number", text)

@@ -55,8 +55,7 @@ func (w *world) lookForGhosts() {
 		for _, p := range w.all {
 			of[p.locks[i].ID()] = p
 		}
-		server.tick()
-		for _, key := range server.redis.Keys() {
+		for _, key := range server.keys() {
 			o := w.of[key]
 			if o == nil || o.counter != nil {
 				continue
@@ -172,14 +171,13 @@ func (w *world) checkRest() {
 	}
 	time.Sleep(wait)
 	for _, s := range w.servers {
-		for _, channel := range s.redis.PubSubChannels("") {
+		for _, channel := range s.channels() {
 			if isEar(channel) {
 				continue // an ear stays until Close
 			}
 			w.violation(w.nameIn(channel), "channel %s of server %d has a subscriber %v after the end (G5)", channel, s.number, wait)
 		}
-		s.tick()
-		for _, key := range s.redis.Keys() {
+		for _, key := range s.keys() {
 			if o := w.of[key]; o != nil && o.counter != nil || isLabel(key) {
 				continue // it stays, a label until Close
 			}
@@ -209,8 +207,7 @@ func (w *world) checkLabels() {
 		time.Sleep(max(2*w.plan.Watchdog, 3*time.Second))
 	}
 	for _, s := range w.servers {
-		s.tick()
-		for _, key := range s.redis.Keys() {
+		for _, key := range s.keys() {
 			if isLabel(key) {
 				w.violation("", "label %s of server %d still exists after Close (G9)", key, s.number)
 			}
@@ -232,9 +229,9 @@ func (w *world) isOfTheDead(s *server, key string) bool {
 	var entries []string
 	switch {
 	case strings.HasPrefix(key, "redisson_lock_queue"):
-		entries, _ = s.redis.List(key)
+		entries = s.texts("lrange", key, "0", "-1")
 	case strings.HasPrefix(key, "redisson_lock_timeout"):
-		entries, _ = s.redis.ZMembers(key)
+		entries = s.texts("zrange", key, "0", "-1")
 	}
 	for _, entry := range entries {
 		if !slices.ContainsFunc(w.all, func(p *process) bool { return p.ended.Load() && strings.HasPrefix(entry, p.locks[s.number].ID()) }) {
@@ -259,7 +256,7 @@ func (p *process) close() {
 			if took > time.Second {
 				w.violation("", "Close of p%d took %v (G9)", p.number, took)
 			}
-			for _, channel := range w.servers[i].redis.PubSubChannels("") {
+			for _, channel := range w.servers[i].channels() {
 				if strings.Contains(channel, c.ID()) {
 					w.violation(w.nameIn(channel), "p%d is closed, and subscribed to %s (G9)", p.number, channel)
 				}

@@ -329,7 +329,7 @@ func (o *oracle) state() string {
 		for i := range fields {
 			fields[i] = short(fields[i])
 		}
-		all = append(all, fmt.Sprintf("%v for %v", fields, s.redis.TTL(o.name.Text)))
+		all = append(all, fmt.Sprintf("%v for %v ms", fields, s.do("pttl", o.name.Text)))
 	}
 	return strings.Join(all, "; ")
 }

@@ -59,7 +59,7 @@ func newExpiring(o *oracle) *expiring {
 
 // scores reads a sorted set.
 func (n news) scores(key string) map[string]int64 {
-	all, _ := n.read("zrange", key, "0", "-1", "withscores").([]any) // none
+	all, _ := n.do("zrange", key, "0", "-1", "withscores").([]any) // none
 	scores := make(map[string]int64, len(all)/2)
 	for i := 0; i+1 < len(all); i += 2 {
 		id, _ := all[i].(string)

@@ -71,7 +71,7 @@ func (p *process) connect() error {
 // way returns one to a server, on which faults act. They are written down.
 func (p *process) way(s *server) *memnet.Way {
 	return memnet.New(memnet.Options{
-		Serve: s.serve,
+		Serve: s.redis.ServeConn,
 		Latency: func() time.Duration {
 			if p.plan.Jitter == 0 {
 				return p.plan.Latency

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
+
+	"github.com/go-rlock/rlock/internal/memredis"
 )
 
 // TestScripts replays all messages of a world's processes to the simulator's server and to miniredis. Both must answer the same, byte for
@@ -40,7 +42,7 @@ func TestScripts(t *testing.T) {
 
 func replay(t *testing.T, w *world) {
 	t.Helper()
-	ours, err := newServer(0)
+	ours, err := startServer(0, memredis.Options{DropEarly: true}) // as miniredis does
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,8 +55,14 @@ func replay(t *testing.T, w *world) {
 	defer ours.redis.Close()
 	defer theirs.Close()
 	defer func() { _ = conn.Close() }()
-	ours.scripts.rounds = true
-	ours.redis.Seed(1) // for hrandfield
+	redis, ok := ours.redis.(interface { // as miniredis has them
+		Seed(n int)
+		Dump() string
+	})
+	if !ok {
+		t.Fatalf("%T is no miniredis", ours.redis)
+	}
+	redis.Seed(1) // for hrandfield
 	theirs.Seed(1)
 
 	links := make(map[link][2]*listener)
@@ -65,11 +73,10 @@ func replay(t *testing.T, w *world) {
 		}
 		pair, known := links[said.link]
 		if !known {
-			pair = [2]*listener{listen(ours.redis), listen(theirs)}
+			pair = [2]*listener{listen(ours.redis), listen(theirs.Server())}
 			links[said.link] = pair
 		}
 		time.Sleep(time.Until(began.Add(said.at)))
-		ours.tick()
 		theirs.SetTime(time.Now().Truncate(time.Millisecond))
 		for _, l := range pair {
 			if _, err := l.conn.Write(said.data); err != nil {
@@ -84,7 +91,7 @@ func replay(t *testing.T, w *world) {
 		}
 	}
 	_, _ = ours.exists(""), theirs.Exists("") // expired keys go when somebody looks
-	if a, b := ours.redis.Dump(), theirs.Dump(); a != b {
+	if a, b := redis.Dump(), theirs.Dump(); a != b {
 		t.Errorf("at the end there is\n%s\nwhere miniredis has\n%s", a, b)
 	}
 	for _, pair := range links {
@@ -101,9 +108,9 @@ type listener struct {
 }
 
 // listen returns a connection to a server. Its goroutine ends with it.
-func listen(r *miniredis.Miniredis) *listener {
+func listen(r interface{ ServeConn(conn net.Conn) }) *listener {
 	client, served := net.Pipe()
-	r.Server().ServeConn(served)
+	r.ServeConn(served)
 	l := &listener{conn: client}
 	go func() {
 		b := make([]byte, 1<<12)

@@ -3,106 +3,120 @@ package sim
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"net"
-	"strconv"
 	"strings"
 	"sync"
-	"time"
 
-	"github.com/alicebob/miniredis/v2"
-	redis "github.com/alicebob/miniredis/v2/server"
 	"github.com/redis/rueidis"
 
 	"github.com/go-rlock/rlock/internal/memnet"
+	"github.com/go-rlock/rlock/internal/memredis"
 	"github.com/go-rlock/rlock/lua"
+	_ "github.com/go-rlock/rlock/rlocktest" // has the Redis in memory
 )
 
 // server is a Redis in memory. Its clock is the bubble's.
 type server struct {
-	number  int
-	redis   *miniredis.Miniredis
-	scripts *scripts
+	number int
+	redis  memredis.Redis
 
-	renewing func(owners []string, again bool) // gets the owners about to be renewed, maybe by an earlier call; may be nil
+	// The following may be nil, and are set before the server is used.
+	renewing func(owners []string, again bool)              // gets the owners about to be renewed, maybe by an earlier call
+	wrong    func(cmd string, args []string) bool           // makes a command answer 0 instead of running
+	change   func(text string) string                       // of each script
+	saw      func(keys []string, by string, do memredis.Do) // sees each script that ran
 
-	wrong func(cmd string, args []string) bool // makes a command answer 0 instead of running; may be nil
+	uncounted Uncounted
 
 	mu      sync.Mutex // guards the fields below
 	refusal string     // the answer to every script; empty: they run
 	calls   int        // of scripts, including refused ones
 }
 
-func newServer(number int) (*server, error) {
-	s := &server{number: number, redis: miniredis.NewMiniRedis()}
-	s.redis.ClockTTL(true)
-	conn, err := s.redis.Dial() // starts it, without a socket
-	if err != nil {
+func newServer(number int) (*server, error) { return startServer(number, memredis.Options{}) }
+
+func startServer(number int, o memredis.Options) (*server, error) {
+	s := &server{number: number}
+	o.Answer = s.answers
+	o.Change = func(text string) string {
+		if s.change != nil {
+			return s.change(text)
+		}
+		return text
+	}
+	o.Reply = func(args []string, reply any) any { return s.uncounted.hide(args, reply) }
+	o.Saw = s.tell
+	o.Ran = func(text, cmd string, args []string) {
+		if s.renewing != nil && (text == renew || text == readRenew || text == permitsRenew) {
+			s.renewing(args, cmd == "EVAL")
+		}
+	}
+	var err error
+	if s.redis, err = memredis.Start(o); err != nil {
 		return nil, fmt.Errorf("sim: %w", err)
 	}
-	s.scripts = newScripts(s.redis)
-	s.redis.Server().SetPreHook(s.hook)
-	begun := make(chan struct{})
-	go func() { // ends with the answer, or the pipe
-		defer close(begun)
-		_, _ = conn.Read(make([]byte, 64))
-	}()
-	text := "return redis.call('" + nested + "')"
-	_, err = fmt.Fprintf(conn, "*3\r\n$4\r\nEVAL\r\n$%d\r\n%s\r\n$1\r\n0\r\n", len(text), text)
-	<-begun
-	return s, errors.Join(err, conn.Close())
+	return s, nil
 }
 
-func (s *server) serve(conn net.Conn) { s.redis.Server().ServeConn(conn) }
-
-// hook answers a command in place of the server.
-func (s *server) hook(c *redis.Peer, cmd string, args ...string) bool {
-	switch {
-	case s.wrong != nil && s.wrong(cmd, args):
-		c.WriteInt(0)
-		return true
-	case cmd == nested:
-		s.scripts.peer.Ctx = c.Ctx
-		c.WriteOK()
-		return true
-	case cmd == "WAIT" && len(args) == 2: // the number of replicas requested
-		n, err := strconv.Atoi(args[0])
-		if err == nil {
-			c.WriteInt(n)
+// answers answers a command in place of the server.
+func (s *server) answers(cmd string, args []string) (reply any, done bool) {
+	if s.wrong != nil && s.wrong(cmd, args) {
+		return 0, true
+	}
+	if strings.HasPrefix(cmd, "EVAL") {
+		if refusal := s.called(); refusal != "" {
+			return errRefused(refusal), true
 		}
-		return err == nil
-	case !strings.HasPrefix(cmd, "EVAL") || s.scripts.peer.Ctx == nil:
-		return false
 	}
-	if refusal := s.called(); refusal != "" {
-		c.WriteError(refusal)
-		return true
-	}
-	s.tick()
-	if text := s.scripts.run(c, cmd, args); s.renewing != nil && (text == renew || text == readRenew || text == permitsRenew) {
-		s.renewing(args, cmd == "EVAL")
-	}
-	return true
+	return nil, false
 }
+
+type errRefused string
+
+func (e errRefused) Error() string { return string(e) }
 
 // The scripts that renew.
 var renew, readRenew, permitsRenew = lua.Text("renew"), lua.Text("read_renew"), lua.Text("permits_renew")
 
-// tick sets the clock of the server, which has milliseconds. It is called before each look at its keys.
-func (s *server) tick() { s.redis.SetTime(time.Now().Truncate(time.Millisecond)) }
+// tell calls saw; nothing else runs on the server.
+func (s *server) tell(keys []string, by string, do memredis.Do) {
+	if s.saw != nil {
+		s.saw(keys, by, do)
+	}
+}
+
+// look makes saw look at a key that no script has changed.
+func (s *server) look(key string) {
+	s.redis.Atomic(func(do memredis.Do) { s.tell([]string{key}, "", do) })
+}
+
+// do runs a command.
+func (s *server) do(args ...string) (reply any) {
+	s.redis.Atomic(func(do memredis.Do) { reply = do(args...) })
+	return reply
+}
+
+// texts runs a command that returns texts; there are none if the key holds something else.
+func (s *server) texts(args ...string) []string {
+	all, _ := s.do(args...).([]any)
+	texts := make([]string, len(all))
+	for i := range all {
+		texts[i], _ = all[i].(string)
+	}
+	return texts
+}
+
+// keys returns all keys.
+func (s *server) keys() []string { return s.texts("keys", "*") }
+
+// channels returns the channels with a subscriber.
+func (s *server) channels() []string { return s.texts("pubsub", "channels") }
 
 // fields returns the fields of a hash.
-func (s *server) fields(key string) []string {
-	s.tick()
-	fields, _ := s.redis.HKeys(key) // none
-	return fields
-}
+func (s *server) fields(key string) []string { return s.texts("hkeys", key) }
 
-func (s *server) exists(key string) bool {
-	s.tick()
-	return s.redis.Exists(key)
-}
+func (s *server) exists(key string) bool { return s.do("exists", key) == 1 }
 
 // called counts a call of a script, and returns the error to answer with; empty: the script runs.
 func (s *server) called() string {
@@ -127,14 +141,13 @@ func (s *server) ran() int {
 
 // has reports whether a field of the hash belongs to the owner, on either side of a read/write lock.
 func (s *server) has(key, owner string) bool {
-	s.tick()
-	return s.redis.HGet(key, owner) != "" || s.redis.HGet(key, owner+":write") != ""
+	return s.do("hexists", key, owner) == 1 || s.do("hexists", key, owner+":write") == 1
 }
 
 // forget is a start without data.
 func (s *server) forget() {
-	s.redis.FlushAll()
-	s.scripts.forget()
+	s.do("flushall")
+	s.redis.Forget()
 }
 
 // client returns a client of the server, by the way.

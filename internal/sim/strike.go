@@ -67,7 +67,7 @@ func (w *world) fault(f Fault) {
 			w.forgotten(w.locks)
 			server.forget()
 			for _, o := range w.locks {
-				server.scripts.look(o.name.Text)
+				server.look(o.name.Text)
 			}
 			w.forgotten(w.locks)
 		}
@@ -84,18 +84,18 @@ func (w *world) fault(f Fault) {
 	case OutOfMemory:
 		answer("OOM command not allowed when used memory > 'maxmemory'.")
 	case NoScript:
-		server.scripts.forget()
+		server.redis.Forget()
 	case Deleted:
 		o := w.locks[f.Name]
 		w.forgotten([]*oracle{o})
-		server.redis.Del(o.name.Text)
-		server.scripts.look(o.name.Text)
+		server.do("del", o.name.Text)
+		server.look(o.name.Text)
 		w.forgotten([]*oracle{o})
 	case Forced: // atomically, as any client does it
 		o := w.locks[f.Name]
 		w.forgotten([]*oracle{o})
-		server.redis.Del(o.name.Text)
-		server.scripts.look(o.name.Text)
+		server.do("del", o.name.Text)
+		server.look(o.name.Text)
 		w.forgotten([]*oracle{o})
 		if o.counter != nil {
 			return
@@ -104,7 +104,7 @@ func (w *world) fault(f Fault) {
 		if o.name.Kind == ReadWrite {
 			channel = "redisson_rwlock:{"
 		}
-		server.redis.Publish(channel+o.name.Text+"}", "1")
+		server.do("publish", channel+o.name.Text+"}", "1")
 	}
 }
 

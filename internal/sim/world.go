@@ -163,9 +163,9 @@ func (w *world) make() error {
 		}
 		s.renewing = func(owners []string, again bool) { w.renewed(s, owners, again) }
 		if i == 0 && slices.ContainsFunc(w.plan.Names, func(n Name) bool { return n.Kind.isCounter() }) {
-			s.scripts.saw = w.saw
+			s.saw = w.saw
 		}
-		s.scripts.change, s.scripts.uncounted = w.change, w.plan.Uncounted
+		s.change, s.uncounted = w.change, w.plan.Uncounted
 		s.wrong = w.wrong
 		w.servers = append(w.servers, s)
 	}
