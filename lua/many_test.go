@@ -35,58 +35,51 @@ func wanted(all []lab) (args []lua.AcquireArgs) {
 // Several locks are taken together or not at all, in any state, and the reply names the blocking lock.
 func TestAcquireAllFromEveryState(t *testing.T) {
 	t.Parallel()
-	for name, rdb := range map[string]rueidis.Client{
-		"standalone": redistest.Dial(t, redistest.Shared(t)),
-		"cluster":    redistest.StartCluster(t, 3, 0).Client(t),
+	rdb := redistest.StartCluster(t, 3, 0).Client(t)
+	for _, row := range []struct {
+		name    string
+		at      state
+		refused bool
+		err     string
+	}{
+		{name: "absent", at: absent},
+		{name: "expired", at: expired(other)},
+		{name: "mine, a repeat", at: holding(me, "1", short)},
+		{name: "another's", at: holding(other, "2", long), refused: true},
+		{name: "another's without expiry", at: holding(other, "1", 0), refused: true},
+		{name: "a text", at: text, err: "WRONGTYPE"},
+		{name: "a hash", at: holding("customer", "x", lease), err: "customer"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			for _, row := range []struct {
-				name    string
-				at      state
-				refused bool
-				err     string
-			}{
-				{name: "absent", at: absent},
-				{name: "expired", at: expired(other)},
-				{name: "mine, a repeat", at: holding(me, "1", short)},
-				{name: "another's", at: holding(other, "2", long), refused: true},
-				{name: "another's without expiry", at: holding(other, "1", 0), refused: true},
-				{name: "a text", at: text, err: "WRONGTYPE"},
-				{name: "a hash", at: holding("customer", "x", lease), err: "customer"},
-			} {
-				for at := range 3 {
-					t.Run(row.name+"/"+strconv.Itoa(at), func(t *testing.T) {
-						all := labs(t, rdb, 3)
-						row.at(all[at])
-						reply, err := lua.AcquireAll(t.Context(), rdb, wanted(all))
-						if row.err != "" {
-							require.ErrorIs(t, err, lua.ErrForeign)
-							require.ErrorContains(t, err, "acquire_all script: ")
-							require.ErrorContains(t, err, row.err, "what the server said")
-						} else {
-							require.NoError(t, err)
-							require.Equal(t, !row.refused, reply.Acquired)
-						}
-						if row.refused {
-							require.Equal(t, at, reply.Refused)
-							require.Equal(t, lua.Held, reply.Refusal.Status)
-							require.Equal(t, other, reply.Refusal.Holder)
-							require.LessOrEqual(t, reply.Refusal.TTL, long)
-						}
-						for i, l := range all {
-							switch {
-							case reply.Acquired:
-								require.Equal(t, mine(1), l.fields())
-								l.requireTTL(lease)
-							case i != at:
-								require.Zero(t, l.number("EXISTS", l.name), "none is taken")
-							}
-						}
-					})
+		for at := range 3 {
+			t.Run(row.name+"/"+strconv.Itoa(at), func(t *testing.T) {
+				all := labs(t, rdb, 3)
+				row.at(all[at])
+				reply, err := lua.AcquireAll(t.Context(), rdb, wanted(all))
+				if row.err != "" {
+					require.ErrorIs(t, err, lua.ErrForeign)
+					require.ErrorContains(t, err, "acquire_all script: ")
+					require.ErrorContains(t, err, row.err, "what the server said")
+				} else {
+					require.NoError(t, err)
+					require.Equal(t, !row.refused, reply.Acquired)
 				}
-			}
-		})
+				if row.refused {
+					require.Equal(t, at, reply.Refused)
+					require.Equal(t, lua.Held, reply.Refusal.Status)
+					require.Equal(t, other, reply.Refusal.Holder)
+					require.LessOrEqual(t, reply.Refusal.TTL, long)
+				}
+				for i, l := range all {
+					switch {
+					case reply.Acquired:
+						require.Equal(t, mine(1), l.fields())
+						l.requireTTL(lease)
+					case i != at:
+						require.Zero(t, l.number("EXISTS", l.name), "none is taken")
+					}
+				}
+			})
+		}
 	}
 }
 
@@ -117,51 +110,44 @@ func TestAcquireAllUndoes(t *testing.T) {
 // ReleaseEach gives each lock its own Release result, whatever the other results are.
 func TestReleaseEach(t *testing.T) {
 	t.Parallel()
-	for name, rdb := range map[string]rueidis.Client{
-		"standalone": redistest.Dial(t, redistest.Shared(t)),
-		"cluster":    redistest.StartCluster(t, 3, 0).Client(t),
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			all := labs(t, rdb, 6)
-			holding(me, "1", long)(all[0])
-			holding(other, "1", long)(all[1])
-			text(all[2])
-			holding(me, "2", long)(all[3])
-			holding(me, "1", long)(all[5])
-			var args []lua.ReleaseArgs
-			var ears []*ear
-			for _, l := range all {
-				args = append(args, l.frees(me))
-				ears = append(ears, l.listen(false))
-			}
-			args[3].Count, args[3].Lease = 1, lease
-			const next = "9b1f0c1e-6a57-4c0e-8f7d-2f0d8c3b5a41:77"
-			args[5].Next, args[5].Stay, args[5].Lease, args[5].Fence = next, true, lease, all[5].name+":counter"
-			got, err := lua.ReleaseEach(t.Context(), rdb, args)
-			require.NoError(t, err)
-			require.Len(t, got, len(all))
-			for i, want := range []lua.Released{lua.Freed, lua.NotHeld, 0, lua.Freed, lua.NotHeld, lua.HandedOff} {
-				require.Equal(t, want, got[i].Status, i)
-				if i != 2 {
-					require.NoError(t, got[i].Err)
-				}
-			}
-			require.ErrorIs(t, got[2].Err, lua.ErrForeign)
-			require.ErrorContains(t, got[2].Err, "WRONGTYPE")
-			require.EqualValues(t, 1, got[5].Token)
-			require.Equal(t, map[string]string{next: "1"}, all[5].fields())
-			require.Equal(t, mine(1), all[3].fields())
-			require.Equal(t, others("1"), all[1].fields())
-			require.Zero(t, all[0].number("EXISTS", all[0].name))
-			for i, e := range ears {
-				if i == 0 {
-					require.Equal(t, []string{"0"}, e.said())
-				} else {
-					require.Empty(t, e.said())
-				}
-			}
-			all[5].must("DEL", args[5].Fence)
-		})
+	rdb := redistest.StartCluster(t, 3, 0).Client(t)
+	all := labs(t, rdb, 6)
+	holding(me, "1", long)(all[0])
+	holding(other, "1", long)(all[1])
+	text(all[2])
+	holding(me, "2", long)(all[3])
+	holding(me, "1", long)(all[5])
+	var args []lua.ReleaseArgs
+	var ears []*ear
+	for _, l := range all {
+		args = append(args, l.frees(me))
+		ears = append(ears, l.listen(false))
 	}
+	args[3].Count, args[3].Lease = 1, lease
+	const next = "9b1f0c1e-6a57-4c0e-8f7d-2f0d8c3b5a41:77"
+	args[5].Next, args[5].Stay, args[5].Lease, args[5].Fence = next, true, lease, all[5].name+":counter"
+	got, err := lua.ReleaseEach(t.Context(), rdb, args)
+	require.NoError(t, err)
+	require.Len(t, got, len(all))
+	for i, want := range []lua.Released{lua.Freed, lua.NotHeld, 0, lua.Freed, lua.NotHeld, lua.HandedOff} {
+		require.Equal(t, want, got[i].Status, i)
+		if i != 2 {
+			require.NoError(t, got[i].Err)
+		}
+	}
+	require.ErrorIs(t, got[2].Err, lua.ErrForeign)
+	require.ErrorContains(t, got[2].Err, "WRONGTYPE")
+	require.EqualValues(t, 1, got[5].Token)
+	require.Equal(t, map[string]string{next: "1"}, all[5].fields())
+	require.Equal(t, mine(1), all[3].fields())
+	require.Equal(t, others("1"), all[1].fields())
+	require.Zero(t, all[0].number("EXISTS", all[0].name))
+	for i, e := range ears {
+		if i == 0 {
+			require.Equal(t, []string{"0"}, e.said())
+		} else {
+			require.Empty(t, e.said())
+		}
+	}
+	all[5].must("DEL", args[5].Fence)
 }

@@ -257,47 +257,39 @@ func TestSuccessorsComeNearer(t *testing.T) {
 // A release by a process without the lock removes its owner from the queue.
 func TestReleaseLeavesTheQueue(t *testing.T) {
 	t.Parallel()
-	for name, rdb := range map[string]rueidis.Client{
-		"standalone": redistest.Dial(t, redistest.Shared(t)),
-		"cluster":    redistest.StartCluster(t, 3, 0).Client(t),
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			l := newLab(t, rdb)
-			l.hold(other, "1", brief)
-			l.join(1, 2, 3)
-			require.True(t, l.acquire(l.asksForToken(waiter(4))).Joined)
-			leaves := func(i int, fence string) lua.ReleaseArgs {
-				a := l.ends()
-				a.Publish.Sharded = name == "cluster"
-				a.Owner, a.Fence = waiter(i), fence
-				return a
-			}
-			for range 2 {
-				require.Equal(t, notHeld, l.releases(leaves(2, "")))
-				l.requirePlaces(waiter(1), waiter(3), waiter(4)+" f")
-			}
-			require.Equal(t, notHeld, l.releases(leaves(4, l.fence)))
-			require.Zero(t, l.number("EXISTS", l.fence))
-			for _, r := range lua.ReleaseAll(t.Context(), l.rdb, []lua.ReleaseArgs{leaves(1, ""), leaves(3, ""), leaves(5, "")}) {
-				require.Equal(t, lua.ReleaseResult{ReleaseReply: notHeld}, r)
-			}
-			require.Zero(t, l.number("EXISTS", l.queue))
-			require.Equal(t, others("1"), l.fields())
-
-			// The same while the lock is free, and with a different next owner.
-			l.join(1, 2)
-			l.must("DEL", l.name)
-			second := l.process(2, name == "cluster")
-			a := leaves(1, "")
-			for _, a.Next = range []string{"", next} {
-				for _, a.Stay = range []bool{false, true} {
-					require.Equal(t, notHeld, l.releases(a))
-					l.requirePlaces(waiter(2))
-				}
-			}
-			require.Equal(t, []string{"? 0"}, second.said(), "it may have been the first one's turn to look")
-			require.Zero(t, l.number("EXISTS", l.name))
-		})
+	l := newLab(t, redistest.StartCluster(t, 3, 0).Client(t))
+	l.hold(other, "1", brief)
+	l.join(1, 2, 3)
+	require.True(t, l.acquire(l.asksForToken(waiter(4))).Joined)
+	leaves := func(i int, fence string) lua.ReleaseArgs {
+		a := l.ends()
+		a.Publish.Sharded = true
+		a.Owner, a.Fence = waiter(i), fence
+		return a
 	}
+	for range 2 {
+		require.Equal(t, notHeld, l.releases(leaves(2, "")))
+		l.requirePlaces(waiter(1), waiter(3), waiter(4)+" f")
+	}
+	require.Equal(t, notHeld, l.releases(leaves(4, l.fence)))
+	require.Zero(t, l.number("EXISTS", l.fence))
+	for _, r := range lua.ReleaseAll(t.Context(), l.rdb, []lua.ReleaseArgs{leaves(1, ""), leaves(3, ""), leaves(5, "")}) {
+		require.Equal(t, lua.ReleaseResult{ReleaseReply: notHeld}, r)
+	}
+	require.Zero(t, l.number("EXISTS", l.queue))
+	require.Equal(t, others("1"), l.fields())
+
+	// The same while the lock is free, and with a different next owner.
+	l.join(1, 2)
+	l.must("DEL", l.name)
+	second := l.process(2, true)
+	a := leaves(1, "")
+	for _, a.Next = range []string{"", next} {
+		for _, a.Stay = range []bool{false, true} {
+			require.Equal(t, notHeld, l.releases(a))
+			l.requirePlaces(waiter(2))
+		}
+	}
+	require.Equal(t, []string{"? 0"}, second.said(), "it may have been the first one's turn to look")
+	require.Zero(t, l.number("EXISTS", l.name))
 }

@@ -218,16 +218,6 @@ func TestAcquireThatJoinsNoQueue(t *testing.T) {
 	require.Zero(t, l.number("EXISTS", l.queue))
 }
 
-// A queue expires when none of its members can still be waiting.
-func TestQueueExpires(t *testing.T) {
-	t.Parallel()
-	l := newLab(t, redistest.Dial(t, redistest.Shared(t)))
-	l.hold(other, "1", 5*time.Second)
-	l.join(1, 2)
-	redistest.Eventually(t, short, func() bool { return l.number("EXISTS", l.queue) == 0 }, "the queue expires")
-	require.Zero(t, l.number("EXISTS", l.name))
-}
-
 // A lock without expiry, or with an expiry centuries away, still has a queue that expires.
 func TestQueueOfALockThatNeverExpires(t *testing.T) {
 	t.Parallel()

@@ -77,21 +77,15 @@ func TestAcquireWithoutReplicas(t *testing.T) {
 		for name, test := range map[string]func(*testing.T, lab){
 			"nothing sent":  noConnectionSendsNothing,
 			"closed client": noConnectionOfAClosedClient,
+			"no connection": endWithoutConnection,
+			"in WAIT":       endDuringWait,
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
 				test(t, dial(t))
 			})
 		}
-		for name, ctx := range contexts {
-			t.Run("no connection/"+name, func(t *testing.T) {
-				t.Parallel()
-				endWithoutConnection(t, dial(t), ctx)
-			})
-			t.Run("in WAIT/"+name, func(t *testing.T) { // one at a time: it counts clients in WAIT
-				endDuringWait(t, dial(t), ctx)
-			})
-		}
+
 	})
 }
 
@@ -220,10 +214,10 @@ func noConnectionOfAClosedClient(t *testing.T, l lab) {
 	require.ErrorIs(t, err, rueidis.ErrClosing)
 }
 
-func endWithoutConnection(t *testing.T, l lab, ctx func() (context.Context, func())) {
+func endWithoutConnection(t *testing.T, l lab) {
 	exhaust(t, l)
-	attempt, end := ctx()
-	time.AfterFunc(20*time.Millisecond, end)
+	attempt := newCallContext()
+	time.AfterFunc(20*time.Millisecond, func() { close(attempt.done) })
 	began := time.Now()
 	got, err := lua.Acquire(attempt, l.rdb, l.replicated(&lua.Connections{}, time.Minute))
 	require.Less(t, time.Since(began), 3*time.Second)
@@ -235,8 +229,8 @@ func endWithoutConnection(t *testing.T, l lab, ctx func() (context.Context, func
 }
 
 // If ctx ends, so does a WAIT. The caller does not know of the lock then, so the reply counts as lost.
-func endDuringWait(t *testing.T, l lab, ctx func() (context.Context, func())) {
-	attempt, end := ctx()
+func endDuringWait(t *testing.T, l lab) {
+	attempt := newCallContext()
 	errs := make(chan error, 1)
 	go func() { // ended by end
 		reply, err := lua.Acquire(attempt, l.rdb, l.replicated(&lua.Connections{}, time.Minute))
@@ -247,7 +241,7 @@ func endDuringWait(t *testing.T, l lab, ctx func() (context.Context, func())) {
 	}()
 	redistest.Eventually(t, 10*time.Second, func() bool { return blocked(t, l) == 1 }, "WAIT is under way")
 	began := time.Now()
-	end()
+	close(attempt.done)
 	require.Equal(t, "acquire script: context canceled", (<-errs).Error())
 	require.Less(t, time.Since(began), 3*time.Second)
 	require.Equal(t, mine(1), l.fields())
@@ -271,36 +265,23 @@ func blocked(t *testing.T, l lab) int {
 	return all
 }
 
-// contexts are ways to end an attempt.
-var contexts = map[string]func() (context.Context, func()){
-	"done": func() (context.Context, func()) {
-		ctx := newCallContext()
-		return ctx, func() { close(ctx.done) }
-	},
-	"cancel": func() (context.Context, func()) { return context.WithCancel(context.Background()) },
-}
-
 // The end of ctx also ends an attempt on a silent connection.
 func TestEndOfASilentAttempt(t *testing.T) {
 	t.Parallel()
 	deployments(t, func(t *testing.T, servers []*redistest.Server, dial func(*testing.T) lab) {
-		for name, ctx := range contexts {
-			t.Run(name, func(t *testing.T) { //nolint:paralleltest // they pause the same servers
-				l := dial(t)
-				exhaust(t, l)() // the connection is there
-				for _, s := range servers {
-					s.Pause()
-					t.Cleanup(s.Resume)
-				}
-				attempt, end := ctx()
-				time.AfterFunc(100*time.Millisecond, end)
-				began := time.Now()
-				got, err := lua.Acquire(attempt, l.rdb, l.replicated(&lua.Connections{}, time.Minute))
-				require.ErrorIs(t, err, context.Canceled)
-				require.Zero(t, got)
-				require.Less(t, time.Since(began), 5*time.Second)
-			})
+		l := dial(t)
+		exhaust(t, l)() // the connection is there
+		for _, s := range servers {
+			s.Pause()
+			t.Cleanup(s.Resume)
 		}
+		attempt := newCallContext()
+		time.AfterFunc(100*time.Millisecond, func() { close(attempt.done) })
+		began := time.Now()
+		got, err := lua.Acquire(attempt, l.rdb, l.replicated(&lua.Connections{}, time.Minute))
+		require.ErrorIs(t, err, context.Canceled)
+		require.Zero(t, got)
+		require.Less(t, time.Since(began), 5*time.Second)
 	})
 }
 

@@ -7,15 +7,14 @@ import (
 	"errors"
 	"io"
 	"net"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/redis/rueidis"
 
+	"github.com/go-rlock/rlock/internal/redistest"
 	"github.com/go-rlock/rlock/internal/require"
 	"github.com/go-rlock/rlock/lua"
 )
@@ -123,56 +122,6 @@ func (o outcome) errors() map[string]error {
 	return map[string]error{"acquire": o.err, "release": o.rel, "renew": o.ren, "force": o.frc}
 }
 
-func TestEveryKnownReply(t *testing.T) {
-	t.Parallel()
-	p := &parrot{}
-	c := p.client(t)
-	acquired := func(token int64) lua.AcquireReply { return lua.AcquireReply{Status: lua.Acquired, Token: token} }
-	lost := lua.AcquireReply{Status: lua.Lost}
-	held := func(ttl time.Duration, holder string, joined bool) lua.AcquireReply {
-		reply := lua.AcquireReply{Status: lua.Held, TTL: ttl, Holder: holder, Joined: joined}
-		if joined {
-			reply.Place = 1
-		}
-		return reply
-	}
-	handed := func(token int64) lua.ReleaseReply { return lua.ReleaseReply{Status: lua.HandedOff, Token: token} }
-	spare := func(token, more int64) lua.ReleaseReply {
-		return lua.ReleaseReply{Status: lua.HandedOff, Token: token, Spare: more}
-	}
-	const all = "acquire release force"
-	for reply, want := range map[string]struct {
-		outcome
-		known string // to which scripts
-	}{
-		":0\r\n":                        {outcome{acquired: acquired(0), released: notHeld}, all},
-		":1\r\n":                        {outcome{acquired: acquired(1), released: freed, forced: true}, all},
-		":2\r\n":                        {outcome{acquired: acquired(2), released: lua.ReleaseReply{Status: lua.Granted}}, "acquire release"},
-		":7\r\n":                        {outcome{acquired: acquired(7)}, "acquire"},
-		":-1\r\n":                       {outcome{acquired: lost}, "acquire"},
-		"*1\r\n:0\r\n":                  {outcome{released: handed(0)}, "release"},
-		"*1\r\n:7\r\n":                  {outcome{released: handed(7)}, "release"},
-		"*3\r\n:7\r\n$1\r\na\r\n:0\r\n": {outcome{acquired: held(7*time.Millisecond, "a", false)}, "acquire"},
-		"*3\r\n:0\r\n$1\r\na\r\n:1\r\n": {outcome{acquired: held(0, "a", true)}, "acquire"},
-		"*3\r\n:-1\r\n$0\r\n\r\n:0\r\n": {outcome{acquired: held(-time.Millisecond, "", false)}, "acquire"},
-		"*2\r\n:0\r\n:-1\r\n":           {outcome{renewed: []lua.Renewal{lua.Gone, lua.Refused}}, "renew"},
-		"*2\r\n:-1\r\n:0\r\n":           {outcome{renewed: []lua.Renewal{lua.Refused, lua.Gone}}, "renew"},
-		"*2\r\n:1\r\n:1\r\n":            {outcome{renewed: []lua.Renewal{lua.Renewed, lua.Renewed}, released: spare(1, 1)}, "renew release"},
-		"*2\r\n:7\r\n:3\r\n":            {outcome{released: spare(7, 3)}, "release"},
-		"*2\r\n:-1\r\n:-1\r\n":          {outcome{renewed: []lua.Renewal{lua.Refused, lua.Refused}}, "renew"},
-	} {
-		p.say(reply)
-		got := ask(t.Context(), c)
-		require.Equal(t, want.acquired, got.acquired, "%q", reply)
-		require.Equal(t, want.released, got.released, "%q", reply)
-		require.Equal(t, want.renewed, got.renewed, "%q", reply)
-		require.Equal(t, want.forced, got.forced, "%q", reply)
-		for script, err := range got.errors() {
-			require.Equal(t, slices.Contains(strings.Fields(want.known), script), err == nil, "%s: %q", script, reply)
-		}
-	}
-}
-
 // The hold of a first acquire cannot be gone.
 func TestFirstAcquireLosesNothing(t *testing.T) {
 	t.Parallel()
@@ -227,5 +176,28 @@ func TestErrorReplies(t *testing.T) {
 			require.ErrorAs(t, err, &said, "%q", reply)
 			require.ErrorContains(t, err, script+" script: ")
 		}
+	}
+}
+
+// The errors of Redis 6.2, Redis 8 and Valkey 9 for a command that fails inside a script.
+func TestSaid(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Dial(t, redistest.Shared(t))
+	const call = "Error running script (call to f_dfa094601748940e7a4eb38df28cfad457f6c155): "
+	for said, want := range map[string]string{
+		call + "@user_script:93: @user_script: 93: -READONLY You can't write": "READONLY You can't write",
+		call + "@user_script:1: WRONGTYPE Operation against a key":            "WRONGTYPE Operation against a key",
+		"@user_script: 12: -OOM command not allowed":                          "OOM command not allowed",
+		"UNTOLD @user_script: 1: -NOPERM no":                                  "UNTOLD @user_script: 1: -NOPERM no",
+		`FOREIGN the key holds a hash with the field "@user_script:1: x"`:     `FOREIGN the key holds a hash with the field "@user_script:1: x"`,
+		"OOM not allowed script: dfa094, on @user_script:1.":                  "OOM not allowed script: dfa094, on @user_script:1.",
+		"OOM not allowed script: on @user_script:1.":                          "OOM not allowed script: on @user_script:1.",
+		"Error running script":                                                "Error running script",
+		"Error running script: @user_script:":                                 "Error running script: @user_script:",
+	} {
+		err := rdb.Do(t.Context(), rdb.B().Eval().Script("return redis.error_reply(ARGV[1])").Numkeys(0).Arg(said).Build()).Error()
+		var redisErr *rueidis.RedisError
+		require.ErrorAs(t, err, &redisErr)
+		require.Equal(t, want, lua.Said(redisErr))
 	}
 }

@@ -1,88 +1,34 @@
 package lua_test
 
 import (
-	"strings"
 	"testing"
 	"time"
-
-	"github.com/redis/rueidis"
 
 	"github.com/go-rlock/rlock/internal/redistest"
 	"github.com/go-rlock/rlock/internal/require"
 	"github.com/go-rlock/rlock/lua"
 )
 
-// rwCalls runs each script of read/write locks, on every path that needs another right.
-func rwCalls(t *testing.T, c rueidis.Client, name, marks string) (errs []error) {
-	t.Helper()
-	ctx, p := t.Context(), lua.Publish{Name: "redisson_rwlock:{x}"}
-	acquire := func(side lua.Side, owner string, count int, within string) {
-		a := lua.AcquireArgs{
-			Name: name, Side: side, Owner: owner, Lease: lease, Count: count, Within: within, Publish: p, Listens: true,
-		}
-		if within == "" || side == lua.Writer {
-			a.Queue = marks
-		}
-		_, err := lua.Acquire(ctx, c, a)
-		errs = append(errs, err)
-	}
-	release := func(side lua.Side, owner string, count int) {
-		a := lua.ReleaseArgs{Name: name, Side: side, Owner: owner, Count: count, Lease: lease, Publish: p}
-		a.Key = marks
-		_, err := lua.Release(ctx, c, a)
-		errs = append(errs, err)
-	}
-	acquire(lua.Reader, me, 1, "")
-	acquire(lua.Reader, me, 2, "")
-	acquire(lua.Reader, other, 1, "")
-	acquire(lua.Writer, me+"1:write", 1, "") // refused, and leaves a mark
-	acquire(lua.Reader, other+"2", 1, "")    // drops it, for nobody listens
-	release(lua.Reader, other+"2", 0)
-	_, err := lua.RenewReaders(ctx, c, long, []lua.Hold{{Name: name, Owner: me}})
-	errs = append(errs, err)
-	release(lua.Reader, me, 1)
-	release(lua.Reader, other, 0)
-	acquire(lua.Writer, me+"3:write", 1, me) // becomes the writer
-	_, err = lua.IsLocked(ctx, c, name, lua.Reader)
-	errs = append(errs, err)
-	release(lua.Writer, me+"3:write", 0)
-	release(lua.Reader, me, 0)
-	acquire(lua.Writer, me+"4:write", 1, "")
-	_, err = lua.ForceSide(ctx, c, name, lua.Writer, p)
-	return append(errs, err)
-}
-
-// The rights in docs/protocol.md suffice, and each of the keys is needed.
-func TestReadWriteRights(t *testing.T) {
+// A user that may not use the key of the marks gets the lock all the same, and leaves no mark.
+func TestMarksForbidden(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
-	admin := s.Client(t)
-	const commands = " +evalsha +eval +del +hdel +hexists +hget +hincrby +hrandfield +hset +pexpire +pttl +publish" +
-		" +hgetall +hlen +set +time +zadd +zrange +zrem +exists +pubsub"
-	const keys = " ~x ~{*}:*:rwlock_timeout:* ~rlock_writers:* &redisson_rwlock:*"
-	run := func(rules string) []error {
-		cmd := admin.B().Arbitrary("ACL", "SETUSER", "tester", "reset", "resetchannels", "on", ">secret", "+client", "+hello", "+ping").
-			Args(strings.Fields(rules)...).Build()
-		require.NoError(t, admin.Do(t.Context(), cmd).Error())
-		require.NoError(t, admin.Do(t.Context(), admin.B().Flushall().Build()).Error())
-		c := s.Client(t, func(o *rueidis.ClientOption) { o.Username, o.Password = "tester", "secret" })
-		return rwCalls(t, c, "x", "rlock_writers:{x}")
+	l := newLab(t, s.Client(t))
+	limited := l
+	limited.rdb = user(t, s, "~"+l.name+" ~{*}:*:rwlock_timeout:* &* +@all")
+	asks := func(side lua.Side, owner string) lua.AcquireReply {
+		a := l.writes(owner, 1)
+		a.Side, a.Fence = side, ""
+		return limited.acquire(a)
 	}
-	for i, err := range run(keys + commands) {
-		require.NoError(t, err, "call %d", i)
-	}
-	left, err := admin.Do(t.Context(), admin.B().Keys().Pattern("*").Build()).AsStrSlice()
-	require.NoError(t, err)
-	require.Empty(t, left)
-	for _, key := range []string{" ~x", " ~{*}:*:rwlock_timeout:*"} {
-		require.Error(t, run(strings.Replace(keys, key, "", 1) + commands)[0], key)
-		reads, err := admin.Do(t.Context(), admin.B().Hexists().Key("x").Field(me).Build()).AsBool()
-		require.NoError(t, err)
-		require.False(t, reads, "nothing was written")
-	}
-	for i, err := range run(strings.Replace(keys, " ~rlock_writers:*", "", 1) + commands) {
-		require.NoError(t, err, "call %d works without marks", i)
-	}
+	require.Equal(t, lua.Acquired, asks(lua.Reader, me).Status)
+	refused := asks(lua.Writer, writerField)
+	require.Equal(t, lua.Held, refused.Status)
+	require.False(t, refused.Joined)
+	require.Equal(t, lua.Freed, limited.releases(l.ended(lua.Reader, me)).Status)
+	require.Equal(t, lua.Acquired, asks(lua.Writer, writerField).Status)
+	require.Equal(t, lua.Freed, limited.releases(l.ended(lua.Writer, writerField)).Status)
+	require.Zero(t, l.number("EXISTS", l.name, l.queue))
 }
 
 // Without memory no caller gets a lock, and attempts leave nothing. Holds are still renewed and released.
@@ -143,5 +89,142 @@ func TestReaderLivesToItsLastMillisecond(t *testing.T) {
 			require.Equal(t, int64(1), answers[1], "a writer is refused beside a reader that has %d ms left", answers[0])
 		}
 		l.must("DEL", l.name)
+	}
+}
+
+const (
+	writerField = me + ":write"
+	otherWriter = other + ":write"
+)
+
+// writes asks for the write side with a token, and leaves a mark if refused.
+func (l lab) writes(owner string, count int) lua.AcquireArgs {
+	return lua.AcquireArgs{
+		Name: l.name, Side: lua.Writer, Fence: l.fence, Queue: l.queue, Owner: owner, Lease: lease, Count: count, Listens: true,
+		Publish: lua.Publish{Name: l.channel},
+	}
+}
+
+// ended releases a side.
+func (l lab) ended(side lua.Side, owner string) lua.ReleaseArgs {
+	a := lua.ReleaseArgs{Name: l.name, Side: side, Fence: l.fence, Owner: owner, Publish: lua.Publish{Name: l.channel}}
+	a.Key = l.queue
+	return a
+}
+
+// Each hold of the write side raises the counter once, with marks and without them. A repeat, a refusal, a reader and
+// a release do not.
+func TestTokenOfAWriter(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Dial(t, redistest.Shared(t))
+	for _, marks := range []bool{false, true} {
+		l := newLab(t, rdb)
+		l.must("SET", l.fence, "41")
+		writes := func(owner string, count int) lua.AcquireReply {
+			a := l.writes(owner, count)
+			if !marks {
+				a.Queue = ""
+			}
+			return l.acquire(a)
+		}
+		reads := func(owner, within string) lua.AcquireReply {
+			return l.acquire(lua.AcquireArgs{Name: l.name, Side: lua.Reader, Owner: owner, Lease: lease, Count: 1, Within: within})
+		}
+		releases := func(side lua.Side, owner string) {
+			t.Helper()
+			a := l.ended(side, owner)
+			if !marks {
+				a.Key = ""
+			}
+			require.Equal(t, freed, l.releases(a))
+		}
+		counter := func() int64 { return l.number("GET", l.fence) }
+		for range 3 {
+			require.Equal(t, lua.AcquireReply{Status: lua.Acquired, Token: 42}, writes(writerField, 1), "and repeats")
+		}
+		require.Equal(t, lua.Acquired, reads(me+"1", writerField).Status)
+		refused := writes(otherWriter, 1)
+		require.Equal(t, lua.Held, refused.Status)
+		require.Equal(t, marks, refused.Joined)
+		require.Equal(t, int64(42), counter())
+		releases(lua.Reader, me+"1")
+		releases(lua.Writer, writerField)
+		require.Equal(t, int64(42), counter(), "a release leaves the counter")
+		require.Equal(t, int64(0), l.number("EXISTS", l.queue), "and takes the marks")
+		require.Equal(t, int64(43), writes(otherWriter, 1).Token)
+		releases(lua.Writer, otherWriter)
+		require.Equal(t, lua.Acquired, reads(me, "").Status)
+		require.Equal(t, int64(43), counter(), "readers do not change it")
+
+		upgrade := l.writes(me+"2:write", 1)
+		upgrade.Within = me
+		for range 2 {
+			require.Equal(t, lua.AcquireReply{Status: lua.Acquired, Token: 44}, l.acquire(upgrade))
+		}
+		releases(lua.Writer, me+"2:write")
+		releases(lua.Reader, me)
+		require.Equal(t, int64(0), l.number("EXISTS", l.name))
+	}
+}
+
+// A writer's hold without a token gets one at a re-entry. A repeat raises the counter again, because the count may have been there before.
+func TestTokenByAWritersReentry(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, redistest.Dial(t, redistest.Shared(t)))
+	without := l.writes(writerField, 1)
+	without.Fence = ""
+	require.Equal(t, lua.AcquireReply{Status: lua.Acquired}, l.acquire(without))
+	require.Equal(t, int64(0), l.number("EXISTS", l.fence))
+	require.Equal(t, int64(1), l.acquire(l.writes(writerField, 2)).Token)
+	require.Equal(t, int64(2), l.acquire(l.writes(writerField, 2)).Token)
+	without.Count = 3
+	require.Equal(t, lua.AcquireReply{Status: lua.Acquired}, l.acquire(without))
+	require.Equal(t, map[string]string{"mode": "write", writerField: "3"}, l.fields())
+	gone := l.writes(otherWriter, 2)
+	require.Equal(t, lua.Lost, l.acquire(gone).Status)
+	require.Equal(t, int64(2), l.number("GET", l.fence))
+}
+
+// A counter that gives no token leaves the lock unchanged: free, or with its readers. Dead readers make no difference.
+func TestWriterWithoutAToken(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Dial(t, redistest.Shared(t))
+	for counter, says := range map[string]string{"9007199254740991": "TOKEN", "-1": "TOKEN", "hash": "WRONGTYPE"} {
+		l := newLab(t, rdb)
+		if counter == "hash" {
+			l.must("HSET", l.fence, "a", "1")
+		} else {
+			l.must("SET", l.fence, counter)
+		}
+		fails := func(a lua.AcquireArgs) {
+			t.Helper()
+			_, err := lua.Acquire(t.Context(), rdb, a)
+			require.ErrorContains(t, err, says)
+			require.ErrorContains(t, err, "acquire script: ")
+		}
+		fails(l.writes(writerField, 1))
+		require.Equal(t, int64(0), l.number("EXISTS", l.name))
+		l.must("HSET", l.name, "mode", "read", other, "1") // without a hold key
+		fails(l.writes(writerField, 1))
+		require.Equal(t, int64(0), l.number("EXISTS", l.name), "not a mode alone, which is no lock")
+
+		require.Equal(t, lua.Acquired, l.acquire(lua.AcquireArgs{Name: l.name, Side: lua.Reader, Owner: me, Lease: lease, Count: 1}).Status)
+		upgrade := l.writes(me+"2:write", 1)
+		upgrade.Within = me
+		fails(upgrade)
+		require.Equal(t, map[string]string{"mode": "read", me: "1"}, l.fields())
+	}
+}
+
+// The adopter of a writer's ticket gets its own token, once.
+func TestAdoptOfAWritersToken(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, redistest.Dial(t, redistest.Shared(t)))
+	require.Equal(t, int64(1), l.acquire(l.writes(writerField, 1)).Token)
+	require.Equal(t, freed, l.releases(l.export(lua.Writer)))
+	a := l.adopt(lua.Writer)
+	a.Fence = l.fence
+	for range 2 {
+		require.Equal(t, int64(2), l.acquire(a).Token)
 	}
 }

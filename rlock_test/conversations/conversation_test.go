@@ -110,7 +110,7 @@ func (c *conversation) play(step directive, d *datadriven.TestData) (text string
 	said := c.said()
 	c.giveBack()
 	text = lines(reply) + said + c.state()
-	return text, c.pass(0, 0)-began < atMost
+	return text, c.now()-began < atMost
 }
 
 // inScript matches the script and line in an error from Redis, which change with the text of the script.
@@ -225,12 +225,21 @@ for _, key in ipairs(redis.call('keys', '*')) do
 end
 return now`
 
+var passes = rueidis.NewLuaScript(passScript)
+
 func (c *conversation) pass(ms, since int64) (now int64) {
 	c.t.Helper()
-	m := c.must("EVAL", passScript, "0", strconv.FormatInt(ms, 10), strconv.FormatInt(since, 10))
-	now, err := m.ToInt64()
+	now, err := passes.Exec(c.t.Context(), c.rdb, nil, []string{strconv.FormatInt(ms, 10), strconv.FormatInt(since, 10)}).AsInt64()
 	require.NoError(c.t, err)
 	return now
+}
+
+func (c *conversation) now() int64 {
+	c.t.Helper()
+	m := c.must("TIME")
+	clock, err := m.AsIntSlice()
+	require.NoError(c.t, err)
+	return clock[0]*1000 + clock[1]/1000
 }
 
 // giveBack returns the time spent since its last call.
@@ -246,23 +255,36 @@ func (c *conversation) age(d *datadriven.TestData) string {
 	return ""
 }
 
+// dump returns each key with its type, expiry and content.
+var dump = rueidis.NewLuaScript(`
+local read = {hash = {'hgetall'}, list = {'lrange', 0, -1}, string = {'get'}, zset = {'zrange', 0, -1, 'withscores'}}
+local keys, all = redis.call('keys', '*'), {}
+table.sort(keys)
+for i, key in ipairs(keys) do
+  local kind = redis.call('type', key).ok
+  local content = redis.call(read[kind][1], key, unpack(read[kind], 2))
+  all[i] = {key, kind, redis.call('pttl', key), type(content) == 'table' and content or {content}}
+end
+return all`)
+
 // state returns Redis's entire state, a line per key.
 func (c *conversation) state() string {
 	c.t.Helper()
-	m := c.must("KEYS", "*")
-	keys, err := m.AsStrSlice()
+	keys, err := dump.Exec(c.t.Context(), c.rdb, nil, nil).ToArray()
 	require.NoError(c.t, err)
-	slices.Sort(keys)
 	var text strings.Builder
-	for _, key := range keys {
-		kind := reply(c.must("TYPE", key))
-		ttl, err := strconv.ParseInt(reply(c.must("PTTL", key)), 10, 64)
+	for _, entry := range keys {
+		e, err := entry.ToArray()
 		require.NoError(c.t, err)
-		lasts := seconds(ttl)
+		ttl, err := e[2].AsInt64()
+		require.NoError(c.t, err)
+		content, err := e[3].AsStrSlice()
+		require.NoError(c.t, err)
+		lasts, kind := seconds(ttl), reply(e[1])
 		if ttl == -1 {
 			lasts = "no expiry"
 		}
-		fmt.Fprintf(&text, "%s (%s, %s): %s\n", shortNames(key), kind, lasts, strings.Join(c.values(key, kind), " "))
+		fmt.Fprintf(&text, "%s (%s, %s): %s\n", shortNames(reply(e[0])), kind, lasts, strings.Join(c.values(kind, content), " "))
 	}
 	if text.Len() == 0 {
 		return "nothing is left\n"
@@ -270,39 +292,8 @@ func (c *conversation) state() string {
 	return text.String()
 }
 
-func (c *conversation) values(key, kind string) []string {
+func (c *conversation) values(kind string, flat []string) []string {
 	c.t.Helper()
-	read := map[string][]string{
-		"hash":   {"HGETALL", key},
-		"list":   {"LRANGE", key, "0", "-1"},
-		"string": {"GET", key},
-		"zset":   {"ZRANGE", key, "0", "-1", "WITHSCORES"},
-	}[kind]
-	require.NotEmpty(c.t, read, kind)
-	m := c.must(read...)
-	var flat []string
-	switch {
-	case kind == "string":
-		flat = []string{reply(m)}
-	case m.IsMap():
-		fields, err := m.AsStrMap()
-		require.NoError(c.t, err)
-		for field, value := range fields {
-			flat = append(flat, field, value)
-		}
-	default:
-		all, err := m.ToArray()
-		require.NoError(c.t, err)
-		for _, e := range all { // RESP3 nests the pairs of a sorted set
-			if pair, err := e.ToArray(); err == nil {
-				score, err := pair[1].AsFloat64()
-				require.NoError(c.t, err)
-				flat = append(flat, reply(pair[0]), strconv.FormatFloat(score, 'f', -1, 64))
-			} else {
-				flat = append(flat, reply(e))
-			}
-		}
-	}
 	if kind == "string" || kind == "list" {
 		for i := range flat {
 			flat[i] = shortNames(flat[i])
