@@ -117,8 +117,7 @@ func TestSmallGroupsMerge(t *testing.T) {
 	bubble(t, func(t *testing.T, r *Renewer, s *store) {
 		var hs []*hold
 		for i := range 6 {
-			h := keep(r, i, "slot", time.Now().Add(watchdog), watchdog)
-			hs = append(hs, h)
+			hs = append(hs, keep(r, i, "slot", time.Now().Add(watchdog), watchdog))
 			time.Sleep(1600 * time.Millisecond)
 		}
 		sleep(20 * time.Second)

@@ -7,7 +7,6 @@ import (
 	"runtime"
 	"testing"
 	"time"
-	"unsafe"
 )
 
 func renewAll(_ context.Context, _ any, _ time.Duration, items []Item) ([]Verdict, error) {
@@ -75,95 +74,4 @@ func BenchmarkPeriod(b *testing.B) {
 			})
 		}
 	}
-}
-
-// BenchmarkDueAtOnce measures the longest delay of callers and losses while the loop collects 100,000 leases due at once.
-func BenchmarkDueAtOnce(b *testing.B) {
-	var longest time.Duration
-	for b.Loop() {
-		r := newRenewer(renewAll, Options{Watchdog: watchdog})
-		var now time.Duration
-		r.clock = func() time.Duration { return now }
-		leases := make([]Lease, 100_000)
-		for i := range leases {
-			r.Keep(&leases[i], keeper{Item{Name: "name", Owner: "owner"}, i % 16384, nil}, r.epoch.Add(watchdog), watchdog)
-		}
-		now = watchdog / 2
-		for len(r.dues.entries) > 0 {
-			before := time.Now()
-			r.turn()
-			longest = max(longest, time.Since(before))
-		}
-	}
-	b.ReportMetric(float64(longest.Microseconds()), "µs-longest-turn")
-}
-
-func BenchmarkKeepStop(b *testing.B) {
-	for _, n := range []int{0, 1000, 100_000} {
-		b.Run(fmt.Sprintf("held=%d", n), func(b *testing.B) {
-			r := NewRenewer(renewAll, Options{Watchdog: watchdog})
-			defer r.Close()
-			held := make([]Lease, n+1)
-			until := time.Now().Add(watchdog)
-			for i := range held {
-				r.Keep(&held[i], keeper{Item{Name: "name", Owner: "owner"}, 1, func(Loss) {}}, until, watchdog)
-			}
-			lost := func(Loss) {}
-			var group any = 1
-			var l Lease
-			b.ReportAllocs()
-			for b.Loop() {
-				l.state = idle // as if new
-				r.Keep(&l, keeper{Item{Name: "name", Owner: "owner"}, group, lost}, time.Now().Add(watchdog), watchdog)
-				r.Stop(&l)
-			}
-		})
-	}
-}
-
-func TestKeepStopDoNotAllocate(t *testing.T) {
-	r := NewRenewer(renewAll, Options{Watchdog: time.Hour})
-	defer r.Close()
-	var l Lease
-	var group any = 1
-	var k Keeper = keeper{Item{Name: "name", Owner: "owner"}, group, func(Loss) {}}
-	if n := testing.AllocsPerRun(1000, func() {
-		l.state = idle
-		r.Keep(&l, k, time.Now().Add(time.Hour), watchdog)
-		r.Stop(&l)
-	}); n != 0 {
-		t.Errorf("%v allocations", n)
-	}
-}
-
-// Memory of a lease: embedded in the hold, and allocated besides.
-func TestMemory(t *testing.T) {
-	if size := unsafe.Sizeof(Lease{}); size > 160 {
-		t.Errorf("a Lease is %d bytes", size)
-	}
-	const n = 20_000
-	heapInUse := func() uint64 {
-		runtime.GC()
-		runtime.GC()
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-		return m.HeapAlloc
-	}
-	leases := make([]Lease, n)
-	r := newRenewer(renewAll, Options{Watchdog: watchdog})
-	var now time.Duration
-	r.clock = func() time.Duration { return now }
-	before := heapInUse()
-	until, lost := time.Now().Add(watchdog), func(Loss) {}
-	for i := range leases {
-		r.Keep(&leases[i], keeper{Item{Name: "name", Owner: "owner"}, 1, lost}, until, watchdog)
-	}
-	now = r.ttl / 3
-	settle(r)
-	per := (int64(heapInUse()) - int64(before)) / n
-	t.Logf("%d bytes embedded, %d beyond", unsafe.Sizeof(Lease{}), per)
-	if per > 200 {
-		t.Errorf("%d bytes a lease beyond the embedded ones", per)
-	}
-	runtime.KeepAlive(r)
 }

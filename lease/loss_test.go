@@ -44,8 +44,7 @@ func TestReplyAfterLossIsIgnored(t *testing.T) {
 	for _, v := range []Verdict{Renewed, Gone, Failed} {
 		bubble(t, func(t *testing.T, r *Renewer, s *store) {
 			s.answer = after(time.Minute, v)
-			until := time.Now().Add(watchdog)
-			h := keep(r, 1, nil, until, watchdog)
+			h, until := keepOne(r, true)
 			sleep(time.Hour)
 			h.wantLost(t, until, expired)
 			h.wantUntil(t, r, until)
@@ -116,8 +115,7 @@ func TestCatchUp(t *testing.T) {
 		r := newRenewer(renewAll, Options{Watchdog: watchdog}) // without its loop
 		var ended []*hold
 		for i := range 3 {
-			h := keep(r, i, nil, time.Now().Add(time.Second), renewedIf(i%2 == 0))
-			ended = append(ended, h)
+			ended = append(ended, keep(r, i, nil, time.Now().Add(time.Second), renewedIf(i%2 == 0)))
 		}
 		next := keep(r, 3, nil, time.Now().Add(time.Second+1), 0)
 		time.Sleep(time.Second)

@@ -65,7 +65,7 @@ func TestLossSaysWhy(t *testing.T) {
 				call++
 				return c.answer(call-1, q)
 			}
-			h := keep(r, 1, nil, time.Now().Add(watchdog), watchdog)
+			h, _ := keepOne(r, true)
 			sleep(time.Hour)
 			if l := h.theLoss(t); l.Gone != c.gone || l.Err != c.want || !l.Renewed {
 				t.Errorf("%+v, want gone %t, error %v", l, c.gone, c.want)
@@ -74,7 +74,7 @@ func TestLossSaysWhy(t *testing.T) {
 	}
 	run(t, "wrong number of verdicts", func(t *testing.T, r *Renewer, s *store) {
 		s.answer = func(context.Context, request) ([]Verdict, error) { return all(Renewed, 2), nil }
-		h := keep(r, 1, nil, time.Now().Add(watchdog), watchdog)
+		h, _ := keepOne(r, true)
 		sleep(watchdog)
 		if l := h.theLoss(t); !errors.Is(l.Err, ErrRefused) {
 			t.Errorf("%+v", l)
@@ -122,8 +122,7 @@ func TestLeaseThatWasNeverSentHasItsGroupsError(t *testing.T) {
 		s.answer = stuck
 		var hs []*hold
 		for i := range 2 * parallel {
-			h := keep(r, i, nil, time.Now().Add(watchdog), watchdog)
-			hs = append(hs, h)
+			hs = append(hs, keep(r, i, nil, time.Now().Add(watchdog), watchdog))
 		}
 		sleep(watchdog)
 		sent := map[Item]bool{}

@@ -65,7 +65,7 @@ func TestFixedEndsAtItsTime(t *testing.T) {
 func TestSlowReplyDoesNotStretch(t *testing.T) {
 	bubble(t, func(t *testing.T, r *Renewer, s *store) {
 		s.answer = after(4*time.Second, Renewed)
-		h := keep(r, 1, nil, time.Now().Add(watchdog), watchdog)
+		h, _ := keepOne(r, true)
 		sleep(due + 4*time.Second) // one call, sent after 9.5 to 10.6 s
 		qs := s.taken()
 		if len(qs) != 1 {

@@ -19,8 +19,7 @@ func TestFailuresAreRetriedUntilTheEnd(t *testing.T) {
 	for name, fail := range failures {
 		run(t, name, func(t *testing.T, r *Renewer, s *store) {
 			s.answer = func(_ context.Context, q request) ([]Verdict, error) { return fail(q) }
-			until := time.Now().Add(watchdog)
-			h := keep(r, 1, nil, until, watchdog)
+			h, until := keepOne(r, true)
 			sleep(watchdog)
 			h.wantLost(t, until, expired)
 			qs := s.taken()
@@ -51,7 +50,7 @@ func TestLateSuccessSavesTheLease(t *testing.T) {
 			}
 			return all(Renewed, len(q.items)), nil
 		}
-		h := keep(r, 1, nil, time.Now().Add(watchdog), watchdog)
+		h, _ := keepOne(r, true)
 		sleep(watchdog)
 		qs := s.taken()
 		h.wantUntil(t, r, qs[len(qs)-1].at.Add(watchdog))

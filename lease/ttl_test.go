@@ -2,7 +2,6 @@ package lease
 
 import (
 	"context"
-	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -87,31 +86,6 @@ func TestBatchesOfEachTTL(t *testing.T) {
 		}
 		if most := 3 * n / 100 * 12 / 10; calls[watchdog] > most || calls[short] > 10*most {
 			t.Errorf("%v", calls)
-		}
-	})
-}
-
-// A call times out after a sixth of its ttl.
-func TestTimeoutOfATTL(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newStore(t)
-		took := make(map[time.Duration]time.Duration)
-		s.answer = func(ctx context.Context, q request) ([]Verdict, error) {
-			vs, err := stuck(ctx, q)
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			took[q.ttl] = max(took[q.ttl], time.Since(q.at))
-			return vs, err
-		}
-		r := NewRenewer(s.renew, Options{Watchdog: watchdog, Timeout: 3 * time.Second})
-		defer r.Close()
-		for i, ttl := range []time.Duration{600 * time.Millisecond, watchdog, time.Hour} {
-			keep(r, i, nil, time.Now().Add(ttl), ttl)
-		}
-		sleep(2 * time.Hour)
-		want := map[time.Duration]time.Duration{600 * time.Millisecond: 100 * time.Millisecond, watchdog: 3 * time.Second, time.Hour: 3 * time.Second}
-		if fmt.Sprint(took) != fmt.Sprint(want) {
-			t.Errorf("calls took %v, want %v", took, want)
 		}
 	})
 }
@@ -233,5 +207,61 @@ func TestGuardedLeaseIsRenewedDuringACall(t *testing.T) {
 		}
 		sleep(time.Hour)
 		h.wantKept(t)
+	})
+}
+
+// A call times out after Options.Timeout or a sixth of its ttl, whichever is shorter.
+func TestTimeout(t *testing.T) {
+	for _, row := range []struct{ given, ttl, want time.Duration }{
+		{0, watchdog, watchdog / 6},
+		{time.Second, watchdog, time.Second},
+		{3 * time.Second, watchdog, 3 * time.Second},
+		{time.Minute, watchdog, watchdog / 6},
+		{3 * time.Second, 600 * time.Millisecond, 100 * time.Millisecond},
+		{3 * time.Second, time.Hour, 3 * time.Second},
+	} {
+		bubbleWith(t, Options{Timeout: row.given}, func(t *testing.T, r *Renewer, s *store) {
+			var longest time.Duration
+			s.answer = func(ctx context.Context, q request) ([]Verdict, error) {
+				vs, err := stuck(ctx, q)
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				longest = max(longest, time.Since(q.at))
+				return vs, err
+			}
+			keep(r, 1, nil, time.Now().Add(row.ttl), row.ttl)
+			sleep(2 * row.ttl)
+			if longest != row.want {
+				t.Errorf("%v: a call took %v", row, longest)
+			}
+		})
+	}
+}
+
+// Close waits that long, and no longer, for calls that ignore their ctx.
+func TestCloseLeavesCallsThatHeedNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(t)
+		release := make(chan struct{})
+		s.answer = func(_ context.Context, q request) ([]Verdict, error) {
+			<-release
+			return all(Gone, len(q.items)), nil
+		}
+		r := NewRenewer(s.renew, Options{Watchdog: watchdog, Timeout: 2 * time.Second})
+		var hs []*hold
+		for i := range 10 {
+			hs = append(hs, keep(r, i, i, time.Now().Add(watchdog), watchdog))
+		}
+		sleep(due)
+		for range 2 {
+			before := time.Now()
+			r.Close()
+			if d := time.Since(before); d != 2*time.Second {
+				t.Errorf("Close took %v", d)
+			}
+		}
+		close(release)
+		sleep(time.Hour)
+		wantKept(t, hs...)
 	})
 }

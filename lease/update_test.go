@@ -106,8 +106,7 @@ func TestUpdateWhileInFlight(t *testing.T) {
 	} {
 		bubble(t, func(t *testing.T, r *Renewer, s *store) {
 			s.answer = after(2*time.Second, o.verdict)
-			until := time.Now().Add(watchdog)
-			h := keep(r, 1, nil, until, watchdog)
+			h, until := keepOne(r, true)
 			sleep(due)
 			sent := s.taken()[0].at
 			for _, on := range o.switches {
@@ -131,7 +130,7 @@ func TestUpdateWhileInFlight(t *testing.T) {
 	}
 	run(t, "later", func(t *testing.T, r *Renewer, s *store) {
 		s.answer = after(2*time.Second, Renewed)
-		h := keep(r, 1, nil, time.Now().Add(watchdog), watchdog)
+		h, _ := keepOne(r, true)
 		sleep(due)
 		until := time.Now().Add(10 * time.Minute)
 		r.Update(&h.Lease, until, watchdog)

@@ -63,59 +63,50 @@ func (s site) parkQueues(n int, sharded bool) map[Channel][]*Waiter {
 
 func TestReconnects(t *testing.T) {
 	t.Parallel()
-	for name, mod := range respVersions {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			t.Run("client kill", func(t *testing.T) {
+	for name, outage := range map[string]func(s site, server *redistest.Server, proxy *redistest.Proxy, queues map[Channel][]*Waiter){
+		"client kill": func(s site, _ *redistest.Server, _ *redistest.Proxy, _ map[Channel][]*Waiter) {
+			killed, err := s.do(s.rdb.B().ClientKill().TypePubsub().Build()).AsInt64()
+			require.NoError(s.t, err)
+			require.EqualValues(s.t, 1, killed)
+		},
+		"server restart": func(_ site, server *redistest.Server, _ *redistest.Proxy, _ map[Channel][]*Waiter) {
+			server.Kill()
+			server.Restart()
+		},
+		"refused for a while": func(s site, _ *redistest.Server, proxy *redistest.Proxy, queues map[Channel][]*Waiter) {
+			proxy.Refuse(true)
+			proxy.CutAll()
+			for ch, ws := range queues {
+				s.awaitSubscribers(ch, 0)
+				noTurn(s.t, ws...)
+			}
+			proxy.Refuse(false)
+		},
+		"black hole": func(s site, _ *redistest.Server, proxy *redistest.Proxy, queues map[Channel][]*Waiter) {
+			conns := proxy.Conns()
+			proxy.BlackHole(true)
+			for ch := range queues {
+				s.publish(ch, "0") // lost
+			}
+			redistest.Eventually(s.t, recovery, func() bool { return proxy.Conns() != conns }, "the silence is noticed")
+			proxy.BlackHole(false)
+		},
+	} {
+		for resp, mod := range respVersions {
+			t.Run(name+"/"+resp, func(t *testing.T) {
 				t.Parallel()
 				server := redistest.Start(t)
-				s := newSite(t, server.Client(t, mod), server.Client(t))
-				queues := s.parkQueues(5, false)
-				killed, err := s.do(s.rdb.B().ClientKill().TypePubsub().Build()).AsInt64()
-				require.NoError(t, err)
-				require.EqualValues(t, 1, killed)
-				s.afterOutage(queues)
-			})
-			t.Run("server restart", func(t *testing.T) {
-				t.Parallel()
-				server := redistest.Start(t)
-				s := newSite(t, server.Client(t, mod), server.Client(t))
-				queues := s.parkQueues(5, false)
-				server.Kill()
-				server.Restart()
-				s.afterOutage(queues)
-			})
-			t.Run("refused for a while", func(t *testing.T) {
-				t.Parallel()
-				proxy := redistest.StartProxy(t, redistest.Shared(t))
-				s := newSite(t, redistest.Dial(t, proxy.Addr(), mod), redistest.Dial(t, redistest.Shared(t)))
-				queues := s.parkQueues(5, false)
-				proxy.Refuse(true)
-				proxy.CutAll()
-				for ch := range queues {
-					s.awaitSubscribers(ch, 0)
+				proxy := redistest.StartProxy(t, server.Addr())
+				mods := []func(*rueidis.ClientOption){mod}
+				if name == "black hole" {
+					mods = append(mods, impatient)
 				}
-				for _, ws := range queues {
-					noTurn(t, ws...)
-				}
-				proxy.Refuse(false)
-				s.afterOutage(queues)
-			})
-			t.Run("black hole", func(t *testing.T) {
-				t.Parallel()
-				proxy := redistest.StartProxy(t, redistest.Shared(t))
-				s := newSite(t, redistest.Dial(t, proxy.Addr(), mod, impatient), redistest.Dial(t, redistest.Shared(t)))
+				s := newSite(t, redistest.Dial(t, proxy.Addr(), mods...), server.Client(t))
 				queues := s.parkQueues(5, false)
-				conns := proxy.Conns()
-				proxy.BlackHole(true)
-				for ch := range queues {
-					s.publish(ch, "0") // lost
-				}
-				redistest.Eventually(t, recovery, func() bool { return proxy.Conns() != conns }, "the silence is noticed")
-				proxy.BlackHole(false)
+				outage(s, server, proxy, queues)
 				s.afterOutage(queues)
 			})
-		})
+		}
 	}
 }
 
