@@ -60,12 +60,18 @@ func (p pendingLock) get(t testing.TB, within time.Duration) lockResult {
 	return redistest.Within(t, within, p.result, "Lock returns")
 }
 
-// getAndUnlock requires that the Lock gets the lock in time, and unlocks it.
-func (p pendingLock) getAndUnlock(t testing.TB, within time.Duration) {
+// gets requires that the Lock gets the lock in time.
+func (p pendingLock) gets(t testing.TB, within time.Duration) lockResult {
 	t.Helper()
 	a := p.get(t, within)
 	require.NoError(t, a.err)
-	require.NoError(t, a.unlock())
+	return a
+}
+
+// getAndUnlock requires that the Lock gets the lock in time, and unlocks it.
+func (p pendingLock) getAndUnlock(t testing.TB, within time.Duration) {
+	t.Helper()
+	require.NoError(t, p.gets(t, within).unlock())
 }
 
 func (p pendingLock) stillWaits(t testing.TB) {
