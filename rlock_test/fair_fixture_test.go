@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/assert"
@@ -50,6 +49,21 @@ func fairStandalone(t *testing.T, n int, o rlock.Options) (*fairFixture, *redist
 	return newFairFixture(t, s.Client(t), func() rueidis.Client { return s.Client(t) }, n, o), s
 }
 
+// fairProxied is a fairFixture of n processes, and one more behind a network that fails.
+func fairProxied(t *testing.T, n int) (*fairFixture, *redistest.Proxy) {
+	t.Helper()
+	b, s := fairStandalone(t, n, rlock.Options{})
+	proxy := redistest.StartProxy(t, s.Addr())
+	b.processes = append(b.processes, newClient(t, s.Client(t, redistest.Via(proxy))))
+	return b, proxy
+}
+
+// heldByAnother makes another library hold the lock for a minute.
+func (b *fairFixture) heldByAnother() {
+	b.do("HSET", b.name, foreignOwner, "1")
+	b.do("PEXPIRE", b.name, "60000")
+}
+
 func (b *fairFixture) keys() (list, times string) {
 	return "redisson_lock_queue:{" + b.name + "}", "redisson_lock_timeout:{" + b.name + "}"
 }
@@ -69,15 +83,13 @@ func (b *fairFixture) queue() []string {
 func (b *fairFixture) awaitQueue(n int) {
 	b.Helper()
 	b.expected = n
-	redistest.Eventually(b, testTimeout, func() bool { return len(b.queue()) == n }, fmt.Sprintf("%d wait", n))
+	redistest.Eventually(b.T, testTimeout, func() bool { return len(b.queue()) == n }, fmt.Sprintf("%d wait", n))
 }
 
 // lock takes the lock for a process.
-func (b *fairFixture) lock(process int, o ...rlock.Option) (unlock rlock.UnlockFunc) {
+func (b *fairFixture) lock(process int) (unlock rlock.UnlockFunc) {
 	b.Helper()
-	_, unlock, err := b.processes[process].FairMutex(b.name, o...).Lock(context.Background())
-	require.NoError(b, err)
-	return unlock
+	return locked(b.T, b.processes[process].FairMutex(b.name)).unlock
 }
 
 // wait has a goroutine of a process wait in the queue; it says its id when it is in, and unlocks at once.
@@ -109,25 +121,12 @@ func (b *fairFixture) requireEntered(want ...string) {
 	b.Helper()
 	var got []string
 	for range want {
-		select {
-		case id := <-b.in:
-			got = append(got, id)
-		case <-time.After(testTimeout):
-			b.Fatalf("in so far: %v, and then nobody; the queue: %v", got, b.queue())
-		}
+		got = append(got, redistest.Within(b.T, testTimeout, b.in, fmt.Sprintf("another is in, after %v", got)))
 	}
 	require.Equal(b, want, got)
 }
 
 func (b *fairFixture) requireNothingLeft() {
 	b.Helper()
-	list, times := b.keys()
-	redistest.Eventually(b, testTimeout, func() bool {
-		n, err := b.do("EXISTS", b.name, list, times).AsInt64()
-		return err == nil && n == 0
-	}, "no key is left")
-	redistest.Eventually(b, testTimeout, func() bool {
-		channels, err := b.rdb.Do(context.Background(), b.rdb.B().PubsubChannels().Pattern("*"+b.name+"*").Build()).AsStrSlice()
-		return err == nil && len(channels) == 0
-	}, "no channel is left")
+	rwNothing(b.T, b.rdb, b.name)
 }

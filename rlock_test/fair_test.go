@@ -18,24 +18,43 @@ import (
 
 // The order is that in which waiters queued, over all processes.
 func TestFairOrderOverProcesses(t *testing.T) {
-	for name, o := range map[string]rlock.Options{"grants": {}, "no grants": {HandOff: rlock.HandOff{Most: -1}}} {
+	order := func(b *fairFixture, waiters int) {
+		unlock := b.lock(0)
+		var want []string
+		for i := range waiters {
+			b.wait(context.Background(), i*i%len(b.processes), strconv.Itoa(i))
+			want = append(want, strconv.Itoa(i))
+		}
+		began := time.Now()
+		require.NoError(b, unlock())
+		b.requireOrder(want...)
+		requireTookAtMost(b.T, time.Second, began, time.Now()) // polling would take each of them longer
+	}
+	noGrants := rlock.HandOff{Most: -1}
+	for name, o := range map[string]rlock.Options{"grants": {}, "no grants": {HandOff: noGrants}} {
 		redistest.RunVirtual(t, name, func(t *testing.T) {
 			b, _ := fairStandalone(t, 3, o)
-			unlock := b.lock(0)
-			var want []string
-			for i := range 30 {
-				id := strconv.Itoa(i)
-				b.wait(context.Background(), i*i%3, id)
-				want = append(want, id)
-			}
-			_, times := b.keys()
-			n, err := b.do("ZCARD", times).AsInt64()
-			require.NoError(t, err)
-			require.EqualValues(t, 30, n)
-			require.NoError(t, unlock())
-			b.requireOrder(want...)
+			order(b, 30)
 		})
 	}
+	t.Run("cluster", func(t *testing.T) {
+		redistest.Parallel(t)
+		c := redistest.StartCluster(t, 3, 0)
+		for name, o := range map[string]rlock.Options{"sharded": {}, "plain": {PlainPubSub: true}} {
+			t.Run(name, func(t *testing.T) {
+				b := newFairFixture(t, c.Client(t), func() rueidis.Client { return c.Client(t) }, 3, o)
+				order(b, 12)
+				_, _, err := b.processes[0].FairMutex("a{}b").Lock(context.Background())
+				require.ErrorContains(t, err, `rlock: "a{}b": on a cluster the name of such a lock may have braces only around what is hashed`)
+			})
+		}
+	})
+	t.Run("Replicas", func(t *testing.T) { // which turns hand-overs off
+		redistest.Parallel(t)
+		s := redistest.StartSentinel(t)
+		o := rlock.Options{Replicas: 1, ReplicaTimeout: 10 * time.Second}
+		order(newFairFixture(t, s.Client(t), func() rueidis.Client { return s.Client(t) }, 2, o), 3)
+	})
 }
 
 // countedScripts is a client that counts its calls of scripts.
@@ -83,26 +102,20 @@ func TestFairCommands(t *testing.T) {
 	})
 }
 
-// Idle waiters of a process keep their places with one common call, and send nothing else.
+// Idle waiters of a process keep their places with one common call in a third of 5 s, less 5 %, and send nothing else.
 func TestFairIdleWaiters(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
 		b, _ := fairStandalone(t, 1, rlock.Options{})
-		b.do("HSET", b.name, foreignOwner, "1")
-		b.do("PEXPIRE", b.name, "60000")
+		b.heldByAnother()
 		ctx, cancel := context.WithCancel(context.Background())
 		for i := range 50 {
 			b.wait(ctx, 0, strconv.Itoa(i))
 		}
-		var before map[string]int64
-		redistest.Eventually(t, testTimeout, func() bool { // until one call refreshes all of them
-			before = redistest.Commands(t, b.rdb)
-			began := time.Now()
-			redistest.Eventually(t, 20*time.Second, func() bool {
-				return redistest.Commands(t, b.rdb)["evalsha"] >= before["evalsha"]+3
-			}, "the waiters refresh their places")
-			return time.Since(began) > 2*1500*time.Millisecond
-		}, "one call per refresh: 3 calls take at least twice a third of 5 s, less 5 %")
+		sleep(5 * time.Second) // until one call refreshes all of them
+		before := redistest.Commands(t, b.rdb)
+		sleep(10 * time.Second)
 		after := redistest.Commands(t, b.rdb)
+		require.InDelta(t, 6, after["evalsha"]-before["evalsha"], 1)
 		require.Equal(t, before["lpos"], after["lpos"], "no waiter asks for the lock")
 		require.Equal(t, before["subscribe"], after["subscribe"])
 		require.Len(t, b.queue(), 50, "all keep their places")
@@ -114,47 +127,36 @@ func TestFairIdleWaiters(t *testing.T) {
 }
 
 // Three hundred waiters of killed processes, whose holder died with them, delay a live waiter by no more than the holder's lease.
-// Waiters of stopped processes delay it no longer, because their places expire.
+// Waiters of stopped processes, which listen, delay it no longer, because their places expire.
 func TestFairDeadWaiters(t *testing.T) {
 	const watchdog = 2 * time.Second
-	for _, stopped := range []bool{false, true} {
-		redistest.RunVirtual(t, map[bool]string{false: "killed", true: "stopped"}[stopped], func(t *testing.T) {
+	for name, stopped := range map[string]bool{"killed": false, "stopped": true} {
+		redistest.RunVirtual(t, name, func(t *testing.T) {
 			b, s := fairStandalone(t, 2, rlock.Options{WatchdogTimeout: watchdog})
 			list, times := b.keys()
 			if stopped {
-				listener := s.Client(t)
-				ctx, cancel := context.WithCancel(context.Background())
-				t.Cleanup(cancel)
-				b.running.Go(func() { // ends with the test
-					pattern := "redisson_lock__channel:{" + b.name + "}:*"
-					_ = listener.Receive(ctx, listener.B().Psubscribe().Pattern(pattern).Build(), func(rueidis.PubSubMessage) {})
-				})
-				redistest.Eventually(t, testTimeout, func() bool {
-					n, _ := b.rdb.Do(ctx, b.rdb.B().PubsubNumpat().Build()).AsInt64()
-					return n == 1
-				}, "the subscription stands")
-				defer func() { cancel(); b.running.Wait() }()
+				listener, giveBack := s.Client(t).Dedicate()
+				defer giveBack()
+				listener.SetPubSubHooks(rueidis.PubSubHooks{OnMessage: func(rueidis.PubSubMessage) {}})
+				pattern := "redisson_lock__channel:{" + b.name + "}:*"
+				require.NoError(t, listener.Do(t.Context(), listener.B().Psubscribe().Pattern(pattern).Build()).Error())
 			}
 			until := strconv.FormatInt(time.Now().Add(watchdog).UnixMilli(), 10)
 			places, expiries := []string{"RPUSH", list}, []string{"ZADD", times}
 			for i := range 300 {
-				id := fmt.Sprintf("%08x-0000-4000-8000-000000000000", i/3)
-				owner := id + ":0" + strconv.Itoa(i+1)
+				owner := fmt.Sprintf("%08x-0000-4000-8000-000000000000:0%d", i/3, i+1)
 				places, expiries = append(places, owner), append(expiries, until, owner)
 			}
 			b.do(places...) // in one command: they expire soon
 			b.do(expiries...)
-			b.do("HSET", b.name, foreignOwner, "1")
+			b.heldByAnother()
 			b.do("PEXPIRE", b.name, strconv.FormatInt(watchdog.Milliseconds(), 10))
 			b.expected = 300
 			began := time.Now()
 			b.wait(context.Background(), 0, "a")
 			b.wait(context.Background(), 1, "b")
-			require.Equal(t, "a", <-b.in)
-			took := time.Since(began)
-			t.Logf("in after %v", took)
-			require.Less(t, took, watchdog+soon)
-			require.Equal(t, "b", <-b.in)
+			b.requireEntered("a", "b")
+			requireTookAtMost(t, watchdog+100*time.Millisecond, began, time.Now())
 		})
 	}
 }
@@ -164,10 +166,11 @@ func TestFairGiveUp(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
 		b, _ := fairStandalone(t, 3, rlock.Options{})
 		unlock := b.lock(0)
-		cancels := make(map[int]context.CancelFunc)
+		var cancels []context.CancelFunc
 		for i := range 9 {
 			ctx, cancel := context.WithCancel(context.Background())
-			cancels[i] = cancel
+			t.Cleanup(cancel)
+			cancels = append(cancels, cancel)
 			b.wait(ctx, i%3, strconv.Itoa(i))
 		}
 		began := time.Now()
@@ -175,18 +178,13 @@ func TestFairGiveUp(t *testing.T) {
 			cancels[i]()
 		}
 		b.awaitQueue(6)
-		require.Less(t, time.Since(began), 3*time.Second, "an abandoned place would last longer")
-
-		_, _, err := b.processes[1].FairMutex(b.name).TryLock(context.Background(), 50*time.Millisecond)
-		require.ErrorIs(t, err, rlock.ErrNotAcquired)
-		_, _, err = b.processes[1].FairMutex(b.name).TryLock(context.Background(), 0)
-		require.ErrorIs(t, err, rlock.ErrNotAcquired)
-		b.awaitQueue(6)
+		requireTookAtMost(t, time.Second, began, time.Now()) // an abandoned place would last longer
+		for _, wait := range []time.Duration{50 * time.Millisecond, 0} {
+			refusalOf(t, b.processes[1].FairMutex(b.name), wait)
+			b.awaitQueue(6)
+		}
 		require.NoError(t, unlock())
 		b.requireOrder("1", "2", "3", "5", "6", "7")
-		for _, cancel := range cancels {
-			cancel()
-		}
 	})
 }
 
@@ -214,11 +212,10 @@ func TestFairKeysDeleted(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
 		b, _ := fairStandalone(t, 2, rlock.Options{})
 		list, times := b.keys()
-		b.do("HSET", b.name, foreignOwner, "1")
-		b.do("PEXPIRE", b.name, "60000")
-		b.wait(context.Background(), 0, "0")
-		b.wait(context.Background(), 1, "1")
-		b.wait(context.Background(), 0, "2")
+		b.heldByAnother()
+		for i := range 3 {
+			b.wait(context.Background(), i%2, strconv.Itoa(i))
+		}
 		before := b.queue()
 		b.do("DEL", list, times)
 		b.awaitQueue(3)
@@ -227,76 +224,33 @@ func TestFairKeysDeleted(t *testing.T) {
 		}
 		began := time.Now()
 		b.do("DEL", b.name)
-		<-b.in
-		<-b.in
-		<-b.in
-		require.Less(t, time.Since(began), 3*time.Second, "a third of 5 s, plus time for a busy machine")
+		for range 3 {
+			<-b.in
+		}
+		requireTookAtMost(t, 1670*time.Millisecond, began, time.Now()) // a third of 5 s
 		b.requireNothingLeft()
 	})
 }
 
-// A forced unlock passes the lock to the first waiter and cancels the ctx of the previous holder.
-func TestFairForceUnlock(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b, _ := fairStandalone(t, 2, rlock.Options{WatchdogTimeout: 3 * time.Second})
-		m := b.processes[0].FairMutex(b.name)
-		ctx, unlock, err := m.Lock(context.Background())
-		require.NoError(t, err)
-		b.wait(context.Background(), 1, "1")
-		b.wait(context.Background(), 0, "2")
-		forced, err := m.ForceUnlock(context.Background())
-		require.NoError(t, err)
-		require.True(t, forced)
-		b.requireOrder("1", "2")
-		<-ctx.Done()
-		require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
-		require.ErrorIs(t, unlock(), rlock.ErrLost)
-		forced, err = m.ForceUnlock(context.Background())
-		require.NoError(t, err)
-		require.False(t, forced)
-	})
-}
-
-// Re-entry, leases and hand-overs work as with any lock: a waiter with a fixed lease gets all of it, and a hold without one is
-// renewed.
+// A waiter with a fixed lease that is handed the lock gets all of it, and a hold without one is renewed.
 func TestFairHolds(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
 		b, _ := fairStandalone(t, 2, rlock.Options{WatchdogTimeout: 2 * time.Second})
-		m := b.processes[0].FairMutex(b.name)
-		err := m.Do(context.Background(), func(ctx context.Context) error {
-			inner, unlock, err := m.Lock(ctx)
-			require.NoError(t, err)
-			require.Equal(t, rlock.Owner(ctx), rlock.Owner(inner))
-			n, err := m.HoldCount(inner)
-			require.NoError(t, err)
-			require.Equal(t, 2, n)
-			require.NoError(t, unlock())
-			b.running.Go(func() {
-				ctx, unlock, err := b.processes[1].FairMutex(b.name, rlock.WithLease(time.Minute)).Lock(context.Background())
-				if assert.NoError(t, err) {
-					ttl, err := m.TTL(ctx)
-					assert.NoError(t, err)
-					assert.Greater(t, ttl, 50*time.Second)
-					assert.NoError(t, unlock())
-				}
-			})
-			b.awaitQueue(1)
-			b.running.Go(func() {
-				ctx, unlock, err := b.processes[1].FairMutex(b.name).Lock(context.Background())
-				if assert.NoError(t, err) {
-					select {
-					case <-ctx.Done():
-						assert.NoError(t, context.Cause(ctx))
-					case <-time.After(5 * time.Second): // more than two leases
-					}
-					assert.NoError(t, unlock())
-				}
-			})
-			b.awaitQueue(2)
-			return nil
-		})
+		unlock := b.lock(0)
+		fixed := lockAsync(t, b.processes[1].FairMutex(b.name, rlock.WithLease(time.Minute)))
+		b.awaitQueue(1)
+		renewed := lockAsync(t, b.processes[1].FairMutex(b.name))
+		b.awaitQueue(2)
+		require.NoError(t, unlock())
+		a := fixed.gets(t, testTimeout)
+		ttl, err := b.processes[0].FairMutex(b.name).TTL(a.ctx)
 		require.NoError(t, err)
-		b.running.Wait()
+		require.Greater(t, ttl, 50*time.Second)
+		require.NoError(t, a.unlock())
+		a = renewed.gets(t, testTimeout)
+		sleep(5 * time.Second) // more than two leases
+		require.NoError(t, a.ctx.Err())
+		require.NoError(t, a.unlock())
 		b.requireNothingLeft()
 	})
 }
@@ -306,37 +260,21 @@ func TestFairBesidePlain(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
 		b, _ := fairStandalone(t, 2, rlock.Options{})
 		plain := b.processes[1].Mutex(b.name)
-		fastest := time.Hour
-		for range 5 {
-			b.expected = 0
-			_, unlock, err := plain.Lock(context.Background())
-			require.NoError(t, err)
-			b.wait(context.Background(), 0, "fair 0")
-			b.wait(context.Background(), 1, "fair 1")
-			began := time.Now()
-			require.NoError(t, unlock())
-			b.requireEntered("fair 0", "fair 1")
-			fastest = min(fastest, time.Since(began))
-			b.requireNothingLeft()
-		}
-		require.Less(t, fastest, 500*time.Millisecond, "waiters are woken; on their own they poll every third of 5 s")
+		a := locked(t, plain)
+		b.wait(context.Background(), 0, "fair 0")
+		b.wait(context.Background(), 1, "fair 1")
+		began := time.Now()
+		require.NoError(t, a.unlock())
+		b.requireEntered("fair 0", "fair 1")
+		requireTookAtMost(t, 100*time.Millisecond, began, time.Now()) // on their own they ask in each third of 5 s
+		b.requireNothingLeft()
 
 		fair := b.lock(0)
-		got := make(chan error)
-		b.running.Go(func() {
-			_, unlock, err := plain.Lock(context.Background())
-			if err == nil {
-				err = unlock()
-			}
-			got <- err
-		})
-		redistest.Eventually(t, testTimeout, func() bool {
-			n, _ := b.do("ZCARD", "rlock_queue:{"+b.name+"}").AsInt64()
-			return n == 1
-		}, "the plain Mutex waits")
-		began := time.Now()
+		waits := lockAsync(t, plain)
+		fixture{rdb: b.rdb}.awaitPlace(t, b.name)
+		began = time.Now()
 		require.NoError(t, fair())
-		require.NoError(t, <-got)
-		require.Less(t, time.Since(began), rlock.DefaultWatchdogTimeout/3, "the waiter is woken well before the lease ends")
+		waits.getAndUnlock(t, testTimeout)
+		requireTookAtMost(t, 100*time.Millisecond, began, time.Now())
 	})
 }
