@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 
 	"github.com/go-rlock/rlock/internal/redistest"
@@ -84,24 +83,6 @@ func (r *proxied) nthRelease(n int, handsOff bool, a redistest.Action) redistest
 	}
 }
 
-// listen subscribes to the lock's channel, as one of Redisson's waiters does, until stop is called.
-func (b fixture) listen(t *testing.T) (stop func()) {
-	t.Helper()
-	conn, giveBack := b.rdb.Dedicate()
-	confirmed := make(chan struct{})
-	conn.SetPubSubHooks(rueidis.PubSubHooks{
-		OnMessage:      func(rueidis.PubSubMessage) {},
-		OnSubscription: func(rueidis.PubSubSubscription) { close(confirmed) },
-	})
-	cmd := conn.B().Subscribe().Channel("redisson_lock__channel:{" + b.name + "}").Build()
-	require.NoError(t, conn.Do(context.Background(), cmd).Error())
-	<-confirmed
-	return func() {
-		conn.Close()
-		giveBack()
-	}
-}
-
 // load makes Redis know a script, and returns its name there.
 func (r *proxied) load(t testing.TB, script string) string {
 	t.Helper()
@@ -119,10 +100,15 @@ func (r *proxied) line(t testing.TB, behind ...locker) (lockResult, []pendingLoc
 
 func (r *proxied) lineOf(t testing.TB, first locker, behind ...locker) (lockResult, []pendingLock) {
 	t.Helper()
-	var a lockResult
-	a.ctx, a.unlock, a.err = first.Lock(context.Background())
-	require.NoError(t, a.err)
-	return a, r.queue(t, behind...)
+	return locked(t, first), r.queue(t, behind...)
+}
+
+// forceOpen has another process force the lock open.
+func (r *proxied) forceOpen(t testing.TB) {
+	t.Helper()
+	was, err := r.other.Mutex(r.name).ForceUnlock(context.Background())
+	require.NoError(t, err)
+	require.True(t, was)
 }
 
 // queue lets others wait for a lock that is held.
@@ -163,8 +149,7 @@ func (r *proxied) held(t testing.TB, a lockResult, depth int64) {
 // gets is get for a waiter that has to get the lock.
 func (r *proxied) gets(t testing.TB, p pendingLock) lockResult {
 	t.Helper()
-	a := p.get(t, testTimeout)
-	require.NoError(t, a.err)
+	a := p.gets(t, testTimeout)
 	r.held(t, a, 1)
 	return a
 }
@@ -175,7 +160,5 @@ func (r *proxied) clear(t testing.TB) {
 	redistest.Eventually(t, testTimeout, func() bool { return !r.exists(t, r.name) }, "the lock is free")
 	r.awaitSubscribers(t, r.name, 0)
 	require.Zero(t, waiting(t))
-	_, unlock, err := r.other.Mutex(r.name).TryLock(context.Background(), 0)
-	require.NoError(t, err)
-	require.NoError(t, unlock())
+	lockAndUnlock(t, tryFor{r.other.Mutex(r.name), 0})
 }

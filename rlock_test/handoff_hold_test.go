@@ -1,10 +1,9 @@
 package rlock_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"maps"
-	"slices"
 	"testing"
 	"time"
 
@@ -18,8 +17,8 @@ import (
 // from before the hand-off was sent, however late the reply came. If the hand-off itself was slow, the lease in Redis starts later
 // by that delay, so the ctx still ends before the lock is gone there.
 func TestHandOffLease(t *testing.T) {
-	const short, watchdog, longer, long, late = 3 * time.Second, 4 * time.Second, 20 * time.Second, time.Minute, time.Second
-	for _, late := range []time.Duration{0, late} {
+	const short, watchdog, longer, long = 3 * time.Second, 4 * time.Second, 20 * time.Second, time.Minute
+	for _, late := range []time.Duration{0, time.Second} {
 		for name, row := range map[string]struct{ from, to time.Duration }{ // 0: the watchdog's
 			"shorter":           {0, short},
 			"longer":            {longer, long},
@@ -36,12 +35,7 @@ func TestHandOffLease(t *testing.T) {
 					}
 					return r.Mutex(r.name, rlock.WithLease(lease))
 				}
-				var a lockResult
-				_, a.unlock, a.err = mutex(row.from).Lock(context.Background())
-				require.NoError(t, a.err)
-				asked := r.asked.Load()
-				waiter := lockAsync(t, mutex(row.to))
-				r.settle(t, 1, asked+attempts)
+				a, line := r.lineOf(t, mutex(row.from), mutex(row.to))
 				if late > 0 {
 					r.proxy.OnRequest(r.nthHandOff(1, redistest.Hold))
 				}
@@ -49,17 +43,12 @@ func TestHandOffLease(t *testing.T) {
 				if late > 0 {
 					redistest.Eventually(t, testTimeout, func() bool { return r.proxy.Held() > 0 }, "the hand-off is under way")
 					sleep(late)
-					waiter.stillWaits(t)
+					line[0].stillWaits(t)
 					r.proxy.Release()
 				}
 				require.NoError(t, within(t, unlocked, soon))
-				got := waiter.get(t, soon)
-				require.NoError(t, got.err)
-				r.held(t, got, 1)
-				lease := row.to
-				if lease == 0 {
-					lease = watchdog
-				}
+				got := r.gets(t, line[0])
+				lease := cmp.Or(row.to, watchdog)
 				ttl := r.pttl(t, r.name)
 				require.LessOrEqual(t, ttl, lease)
 				require.Greater(t, ttl, lease-short/2)
@@ -67,17 +56,18 @@ func TestHandOffLease(t *testing.T) {
 					sleep(lease + lease/4)
 					r.held(t, got, 1)
 				}
-				if row.to == short {
-					redistest.Eventually(t, short+soon, func() bool { return got.ctx.Err() != nil }, "the ctx is cancelled")
-					if late > 0 {
-						require.Greater(t, r.pttl(t, r.name), late/4, "the lock still exists in Redis when the ctx is cancelled")
-					}
-					require.ErrorIs(t, context.Cause(got.ctx), rlock.ErrLost)
-					require.ErrorIs(t, got.unlock(), rlock.ErrLost)
-				} else {
+				if row.to != short {
 					require.NoError(t, got.unlock())
+					require.False(t, r.exists(t, r.name))
+					return
 				}
-				redistest.Eventually(t, soon, func() bool { return !r.exists(t, r.name) }, "the lock is free")
+				redistest.Within(t, short+soon, got.ctx.Done(), "the ctx is cancelled")
+				if late > 0 {
+					require.Greater(t, r.pttl(t, r.name), late/4, "the lock still exists in Redis when the ctx is cancelled")
+				}
+				require.ErrorIs(t, context.Cause(got.ctx), rlock.ErrLost)
+				require.ErrorIs(t, got.unlock(), rlock.ErrLost)
+				r.clear(t)
 			})
 		}
 	}
@@ -102,29 +92,22 @@ func TestHandOffAnsweredAfterItsLease(t *testing.T) {
 // G2, G8: the hold is lost while it is being handed off: its key is deleted, it is forced open, another process takes it, or its
 // lease expires. Then nothing is handed off, unlock returns ErrLost, and the waiters get the lock in turn.
 func TestHoldLostDuringItsHandOff(t *testing.T) {
-	for name, lose := range map[string]func(t *testing.T, r *proxied) (next rlock.UnlockFunc){
-		"deleted": func(t *testing.T, r *proxied) rlock.UnlockFunc {
+	for name, lose := range map[string]func(t *testing.T, r *proxied, owner string) (next rlock.UnlockFunc){
+		"deleted": func(t *testing.T, r *proxied, _ string) rlock.UnlockFunc {
 			require.NoError(t, r.do(t, "DEL", r.name).Error())
 			return nil
 		},
-		"forced": func(t *testing.T, r *proxied) rlock.UnlockFunc {
-			ok, err := r.other.Mutex(r.name).ForceUnlock(context.Background())
-			require.NoError(t, err)
-			require.True(t, ok)
+		"forced": func(t *testing.T, r *proxied, _ string) rlock.UnlockFunc {
+			r.forceOpen(t)
 			return nil
 		},
-		"taken": func(t *testing.T, r *proxied) rlock.UnlockFunc {
-			_, err := r.other.Mutex(r.name).ForceUnlock(context.Background())
-			require.NoError(t, err)
-			_, unlock, err := r.other.Mutex(r.name).TryLock(context.Background(), 0)
-			require.NoError(t, err)
-			return unlock
+		"taken": func(t *testing.T, r *proxied, _ string) rlock.UnlockFunc {
+			r.forceOpen(t)
+			return locked(t, tryFor{r.other.Mutex(r.name), 0}).unlock
 		},
-		"over": func(t *testing.T, r *proxied) rlock.UnlockFunc {
-			before := slices.Collect(maps.Keys(r.fields(t, r.name)))
+		"over": func(t *testing.T, r *proxied, owner string) rlock.UnlockFunc {
 			redistest.Eventually(t, testTimeout, func() bool {
-				_, held := r.fields(t, r.name)[before[0]]
-				return !held
+				return r.fields(t, r.name)[owner] == 0
 			}, "the lease ends; the first waiter may have the lock by then")
 			return nil
 		},
@@ -140,8 +123,9 @@ func TestHoldLostDuringItsHandOff(t *testing.T) {
 			if name == "over" { // the call times out before the lease ends, and is repeated
 				r.proxy.OnRequest(r.nthRelease(1, false, redistest.Hold))
 			}
+			owner := rlock.Owner(a.ctx)
 			unlocked := r.flying(t, a)
-			unlockTaken := lose(t, r)
+			unlockTaken := lose(t, r, owner)
 			r.proxy.Release()
 			err := within(t, unlocked, watchdog+soon)
 			require.ErrorIs(t, err, rlock.ErrNotHeld)
@@ -161,68 +145,29 @@ func TestHoldLostDuringItsHandOff(t *testing.T) {
 	}
 }
 
-// Another process forces the lock open, and waits for it, after a hand-off within this process. unlock returns ErrLost, and all
-// waiters get the lock.
-func TestForcedOpenDuringARun(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		r := newProxied(t, rlock.Options{HandOff: unlimited})
-		a, line := r.line(t, same(r.Mutex(r.name), 3)...)
-		require.NoError(t, a.unlock())
-		a = r.gets(t, line[0])
-		stranger := lockAsync(t, r.other.Mutex(r.name))
-		r.awaitSubscribers(t, r.name, 2)
-		_, err := r.other.Mutex(r.name).ForceUnlock(context.Background())
-		require.NoError(t, err)
-		err = a.unlock()
-		require.ErrorIs(t, err, rlock.ErrNotHeld)
-		require.ErrorIs(t, err, rlock.ErrLost)
-		waiters := append(slices.Clone(line[1:]), stranger) // either process may be first
-		for len(waiters) > 0 {
-			served := -1
-			redistest.Eventually(t, testTimeout, func() bool {
-				for i, p := range waiters {
-					if len(p.result) > 0 {
-						served = i
-					}
-				}
-				return served >= 0
-			}, "a waiter gets the lock")
-			require.NoError(t, r.gets(t, waiters[served]).unlock())
-			waiters = append(waiters[:served], waiters[served+1:]...)
-		}
-		r.clear(t)
-	})
-}
-
 // Unlocks of inner levels do not hand off the lock, only the last one does. A hold that was handed off behaves like any other.
 func TestHandOffOfTheLastLevel(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
 		r := newProxied(t, rlock.Options{HandOff: unlimited})
 		m := r.Mutex(r.name)
 		a, line := r.line(t, m, m)
-		for _, p := range append(line, pendingLock{}) {
-			inner, unlockInner, err := m.Lock(a.ctx)
-			require.NoError(t, err)
+		levels := func() {
+			inner := locked(t, under{a.ctx, m})
 			r.held(t, a, 2)
-			require.NoError(t, unlockInner())
-			require.Error(t, inner.Err())
-			require.ErrorIs(t, unlockInner(), rlock.ErrNotHeld)
+			require.NoError(t, inner.unlock())
+			require.Error(t, inner.ctx.Err())
+			require.ErrorIs(t, inner.unlock(), rlock.ErrNotHeld)
 			r.held(t, a, 1)
-			if p.result == nil {
-				break
-			}
+		}
+		for _, p := range line {
+			levels()
 			p.stillWaits(t)
 			require.NoError(t, a.unlock())
 			require.ErrorIs(t, a.unlock(), rlock.ErrNotHeld)
 			require.Error(t, a.ctx.Err())
-			n, err := m.HoldCount(a.ctx)
-			require.NoError(t, err)
-			require.Zero(t, n)
 			a = r.gets(t, p)
-			n, err = m.HoldCount(a.ctx)
-			require.NoError(t, err)
-			require.Equal(t, 1, n)
 		}
+		levels()
 		require.NoError(t, a.unlock())
 		r.clear(t)
 	})
@@ -249,11 +194,9 @@ func TestHandOffTokens(t *testing.T) {
 			}
 		}
 		require.NoError(t, a.unlock())
-		ctx, unlock, err := r.other.FencedMutex(r.name).Lock(context.Background())
-		require.NoError(t, err)
+		ctx := lockAndUnlock(t, r.other.FencedMutex(r.name))
 		token, _ := rlock.FencingToken(ctx, r.name)
 		require.Greater(t, token, last)
-		require.NoError(t, unlock())
 		r.clear(t)
 	})
 }
@@ -262,36 +205,25 @@ func TestHandOffTokens(t *testing.T) {
 // dies, the next waiter waits no longer than that.
 func TestShortLeaseAfterAHandOver(t *testing.T) {
 	const lasts = 300 * time.Millisecond
+	type of = func(c *rlock.Client, name string, o ...rlock.Option) *rlock.Mutex
 	for name, o := range map[string]rlock.Option{"WithLease": rlock.WithLease(lasts), "WithMaxHold": rlock.WithMaxHold(lasts)} {
-		for kind, m := range map[string]func(c *rlock.Client, name string) *rlock.Mutex{
-			"mutex":  func(c *rlock.Client, name string) *rlock.Mutex { return c.Mutex(name, o) },
-			"fenced": func(c *rlock.Client, name string) *rlock.Mutex { return c.FencedMutex(name, o) },
-			"fair":   func(c *rlock.Client, name string) *rlock.Mutex { return c.FairMutex(name, o) },
+		for kind, m := range map[string]of{
+			"mutex": (*rlock.Client).Mutex, "fenced": (*rlock.Client).FencedMutex, "fair": (*rlock.Client).FairMutex,
 		} {
 			redistest.RunVirtual(t, kind+" "+name, func(t *testing.T) {
 				b := newFixture(t)
-				holder, key := b.Client, b.name
-				_, unlock, err := holder.Mutex(key).Lock(context.Background())
-				if kind == "fair" {
-					require.NoError(t, err)
-					require.NoError(t, unlock())
-					_, unlock, err = holder.FairMutex(key).Lock(context.Background())
-				}
-				require.NoError(t, err)
-				w := lockAsync(t, m(newClient(t, b.rdb), key))
+				a := locked(t, m(b.Client, b.name))
+				w := lockAsync(t, m(newClient(t, b.rdb), b.name, o))
 				redistest.Eventually(t, testTimeout, func() bool {
-					n, err := b.do(t, "EXISTS", "rlock_queue:{"+key+"}", "redisson_lock_queue:{"+key+"}").AsInt64()
+					n, err := b.do(t, "EXISTS", "rlock_queue:{"+b.name+"}", "redisson_lock_queue:{"+b.name+"}").AsInt64()
 					return err == nil && n == 1
 				}, "the waiter is in the queue")
-				require.NoError(t, unlock())
-				got := w.get(t, testTimeout)
-				require.NoError(t, got.err)
-				require.LessOrEqual(t, b.pttl(t, key), lasts)
+				require.NoError(t, a.unlock())
+				got := w.gets(t, testTimeout)
+				require.LessOrEqual(t, b.pttl(t, b.name), lasts)
 				<-got.ctx.Done() // the holder hangs
 				require.ErrorIs(t, context.Cause(got.ctx), rlock.ErrLost)
-				_, unlock, err = m(holder, key).TryLock(context.Background(), time.Second)
-				require.NoError(t, err, "the waiter does not wait for the longer grant lease")
-				require.NoError(t, unlock())
+				lockAndUnlock(t, tryFor{m(b.Client, b.name, o), time.Second}) // and does not wait for the longer grant lease
 			})
 		}
 	}

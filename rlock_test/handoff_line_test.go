@@ -3,13 +3,9 @@ package rlock_test
 import (
 	"context"
 	"fmt"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/redis/rueidis"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/go-rlock/rlock/internal/redistest"
@@ -19,28 +15,26 @@ import (
 // A process in line needs no messages about unlocks, and listens on the channel of the line. A Client without queues, and waiters of a
 // quorum or a fair lock, are not in line.
 func TestWhoIsInLine(t *testing.T) {
+	plain := func(c *rlock.Client, name string) locker { return c.Mutex(name) }
 	for name, row := range map[string]struct {
 		locker func(c *rlock.Client, name string) locker
 		o      rlock.Options
 		inLine int64
 	}{
-		"mutex":  {locker: func(c *rlock.Client, name string) locker { return c.Mutex(name) }, inLine: 1},
-		"fenced": {locker: func(c *rlock.Client, name string) locker { return c.FencedMutex(name) }, inLine: 1},
-		"all":    {locker: func(c *rlock.Client, name string) locker { return rlock.All(c.Mutex(name)) }, inLine: 1},
-		"fair":   {locker: func(c *rlock.Client, name string) locker { return c.FairMutex(name) }},
-		"no hand-offs": {locker: func(c *rlock.Client, name string) locker {
-			return c.Mutex(name)
-		}, o: rlock.Options{HandOff: rlock.HandOff{Most: -1}}},
+		"mutex":        {locker: plain, inLine: 1},
+		"fenced":       {locker: func(c *rlock.Client, name string) locker { return c.FencedMutex(name) }, inLine: 1},
+		"all":          {locker: func(c *rlock.Client, name string) locker { return rlock.All(c.Mutex(name)) }, inLine: 1},
+		"fair":         {locker: func(c *rlock.Client, name string) locker { return c.FairMutex(name) }},
+		"no hand-offs": {locker: plain, o: rlock.Options{HandOff: rlock.HandOff{Most: -1}}},
 	} {
 		redistest.RunVirtual(t, name, func(t *testing.T) {
 			b := newFixture(t)
 			line := func() int64 { return b.subscribers(t, unlockChannelOf("", b.name)+":rlock_queue") }
-			_, unlock, err := b.Mutex(b.name).Lock(context.Background())
-			require.NoError(t, err)
+			a := locked(t, b.Mutex(b.name))
 			w := lockAsync(t, row.locker(newClient(t, b.rdb, row.o), b.name))
 			b.awaitSubscribers(t, b.name, 1)
 			require.Equal(t, row.inLine, line())
-			require.NoError(t, unlock())
+			require.NoError(t, a.unlock())
 			w.getAndUnlock(t, testTimeout)
 			redistest.Eventually(t, testTimeout, func() bool { return line() == 0 }, "the subscription ends with the other one")
 		})
@@ -55,71 +49,22 @@ func TestNoPlaceInLine(t *testing.T) {
 	b.Client = newClient(t, b.rdb, watchedOptions)
 	other := newClient(t, s.Client(t), watchedOptions)
 	loadScripts(t, other)
-	_, unlock, err := b.Mutex(b.name, rlock.WithLease(watchedHold)).Lock(context.Background())
-	require.NoError(t, err)
+	a := locked(t, b.Mutex(b.name, rlock.WithLease(watchedHold)))
 	inLine := lockAsync(t, newClient(t, s.Client(t), watchedOptions).Mutex(b.name))
-	redistest.Eventually(t, testTimeout, func() bool { return b.exists(t, "rlock_queue:{"+b.name+"}") }, "it has a place")
+	b.awaitPlace(t, b.name)
 	require.NoError(t, b.do(t, "CONFIG", "SET", "maxmemory", "1").Error())
 	w := lockAsync(t, other.Mutex(b.name))
 	b.awaitSubscribers(t, b.name, 2)
-	line := "redisson_lock__channel:{" + b.name + "}:rlock_queue"
 	redistest.Eventually(t, testTimeout, func() bool {
-		return b.subscribers(t, line) == 1 && b.subscribers(t, unlockChannelOf("", b.name)) == 2
+		return b.subscribers(t, unlockChannelOf("", b.name)+":rlock_queue") == 1
 	}, "one of them is not in line")
 	require.NoError(t, b.do(t, "CONFIG", "SET", "maxmemory", "0").Error())
 	began := time.Now()
-	require.NoError(t, unlock())
-	for range 2 { // in whichever order
-		select {
-		case got := <-w.result:
-			require.NoError(t, got.err)
-			require.NoError(t, got.unlock())
-		case got := <-inLine.result:
-			require.NoError(t, got.err)
-			require.NoError(t, got.unlock())
-		}
+	require.NoError(t, a.unlock())
+	for range 2 {
+		require.NoError(t, first(t, []pendingLock{w, inLine}, testTimeout).unlock())
 	}
-	require.Less(t, time.Since(began), watchedSlack)
-}
-
-// Something else under a key that waiters use beside the lock does not keep anybody from it.
-func TestSomethingElseBesideTheLock(t *testing.T) {
-	for name, row := range map[string]struct {
-		lock func(c *rlock.Client, name string) locker
-		key  string
-		late bool // it comes when the lock is held
-	}{
-		"mutex":  {func(c *rlock.Client, name string) locker { return c.Mutex(name) }, "rlock_queue:{%s}", false},
-		"fenced": {func(c *rlock.Client, name string) locker { return c.FencedMutex(name) }, "rlock_queue:{%s}", false},
-		"writer": {func(c *rlock.Client, name string) locker { return c.RWMutex(name).Write() }, "rlock_writers:{%s}", false},
-		"all":    {func(c *rlock.Client, name string) locker { return rlock.All(c.Mutex(name), c.Mutex(name+"2")) }, "rlock_queue:{%s}", false},
-		"fair":   {func(c *rlock.Client, name string) locker { return c.FairMutex(name) }, "redisson_lock_queue:{%s}", true},
-	} {
-		redistest.RunVirtual(t, name, func(t *testing.T) {
-			b := newFixture(t)
-			lock, key := b.name, fmt.Sprintf(row.key, b.name)
-			if !row.late {
-				require.NoError(t, b.do(t, "SET", key, "x").Error())
-			}
-			_, unlock, err := row.lock(b.Client, lock).Lock(context.Background())
-			require.NoError(t, err)
-			if row.late {
-				require.NoError(t, b.do(t, "SET", key, "x").Error())
-				require.NoError(t, unlock())
-				require.False(t, b.exists(t, lock))
-				return
-			}
-			w := lockAsync(t, row.lock(newClient(t, b.rdb), lock))
-			redistest.Eventually(t, testTimeout, func() bool { return b.subscribers(t, unlockChannelOf(name, lock)) == 1 }, "it waits")
-			sleep(50 * time.Millisecond)
-			began := time.Now()
-			require.NoError(t, unlock())
-			got := w.get(t, testTimeout)
-			require.NoError(t, got.err)
-			require.Less(t, time.Since(began), 5*time.Second, "told, and not only when the lease was over")
-			require.NoError(t, got.unlock())
-		})
-	}
+	require.Less(t, time.Since(began), watchedHold/2)
 }
 
 func unlockChannelOf(kind, name string) string {
@@ -140,87 +85,37 @@ func (b fixture) subscribers(t *testing.T, channel string) int64 {
 
 // A process keeps its turn when the first of its waiters gives up, since the next has been there for as long.
 func TestTurnOutlivesTheFirstWaiter(t *testing.T) {
-	for name, row := range map[string]struct {
-		m       func(c *rlock.Client, name string) *rlock.Mutex
-		givesUp func(w pendingLock) // nil: its time ends
-	}{
-		"its time ends": {m: func(c *rlock.Client, name string) *rlock.Mutex { return c.Mutex(name) }},
-		"cancelled":     {m: func(c *rlock.Client, name string) *rlock.Mutex { return c.Mutex(name) }, givesUp: func(w pendingLock) { w.cancel() }},
-		"fenced":        {m: func(c *rlock.Client, name string) *rlock.Mutex { return c.FencedMutex(name) }, givesUp: func(w pendingLock) { w.cancel() }},
-	} {
+	for name, cancelled := range map[string]bool{"its time ends": false, "cancelled": true} {
 		redistest.RunVirtual(t, name, func(t *testing.T) {
 			b := newFixture(t)
-			x, y, key := newClient(t, b.rdb), newClient(t, b.rdb), b.name
+			x, y := newClient(t, b.rdb).FencedMutex(b.name), newClient(t, b.rdb).FencedMutex(b.name)
 			queue := func() []string {
-				all, err := b.do(t, "ZRANGE", "rlock_queue:{"+key+"}", "0", "-1").AsStrSlice()
+				all, err := b.do(t, "ZRANGE", "rlock_queue:{"+b.name+"}", "0", "-1").AsStrSlice()
 				require.NoError(t, err)
 				return all
 			}
-			_, unlock, err := row.m(b.Client, key).Lock(context.Background())
-			require.NoError(t, err)
-			var first locker = row.m(x, key)
-			if row.givesUp == nil {
-				first = tryFor{row.m(x, key), time.Second}
+			a := locked(t, b.FencedMutex(b.name))
+			var first locker = x
+			if !cancelled {
+				first = tryFor{x, time.Second}
 			}
 			gives := lockAsync(t, first)
-			redistest.Eventually(t, testTimeout, func() bool { return len(queue()) == 1 }, "the first of the process waits")
-			second := lockAsync(t, row.m(x, key))
-			redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == 2 }, "and so does the second")
-			other := lockAsync(t, row.m(y, key))
+			b.awaitPlace(t, b.name)
+			second := lockAsync(t, x)
+			b.awaitWaiters(t, 2)
+			other := lockAsync(t, y)
 			redistest.Eventually(t, testTimeout, func() bool { return len(queue()) == 2 }, "another process waits")
 			line := queue()
-			if row.givesUp != nil {
-				row.givesUp(gives)
+			if cancelled {
+				gives.cancel()
 			}
 			require.Error(t, gives.get(t, testTimeout).err)
 			sleep(200 * time.Millisecond) // in which a release of its place would arrive
 			require.Equal(t, line, queue())
-			require.NoError(t, unlock())
-			got := second.get(t, testTimeout)
-			require.NoError(t, got.err)
-			require.NoError(t, got.unlock())
-			got = other.get(t, testTimeout)
-			require.NoError(t, got.err)
-			require.NoError(t, got.unlock())
-			redistest.Eventually(t, testTimeout, func() bool { return !b.exists(t, key) && len(queue()) == 0 }, "nothing is left")
-		})
-	}
-}
-
-// While a listener outside the line is subscribed, a process passes the lock on internally for only a quarter of its usual run.
-func TestRunBesideAnOutsider(t *testing.T) {
-	for outside, least := range map[bool]int64{false: 0, true: 10} {
-		redistest.RunVirtual(t, fmt.Sprint(outside), func(t *testing.T) {
-			s := redistest.Start(t)
-			b := fixture{rdb: s.Client(t), name: redistest.Name(t)}
-			c := newClient(t, s.Client(t), rlock.Options{HandOff: rlock.HandOff{Most: 12, For: time.Hour}})
-			var told atomic.Int64
-			if outside {
-				conn, giveBack := b.rdb.Dedicate()
-				defer giveBack()
-				conn.SetPubSubHooks(rueidis.PubSubHooks{OnMessage: func(m rueidis.PubSubMessage) {
-					if m.Message == "00" {
-						told.Add(1)
-					}
-				}})
-				require.NoError(t, conn.Do(context.Background(), conn.B().Subscribe().Channel(unlockChannelOf("", b.name)).Build()).Error())
-			}
-			var wg sync.WaitGroup
-			for range 3 {
-				wg.Go(func() {
-					for range 20 {
-						assert.NoError(t, c.Mutex(b.name).Do(context.Background(), func(context.Context) error {
-							sleep(time.Millisecond)
-							return nil
-						}))
-					}
-				})
-			}
-			wg.Wait()
-			require.GreaterOrEqual(t, told.Load(), least, "after each fourth section; 4 of 60 after whole runs")
-			if !outside {
-				require.Zero(t, told.Load())
-			}
+			require.NoError(t, a.unlock())
+			second.getAndUnlock(t, testTimeout)
+			other.getAndUnlock(t, testTimeout)
+			redistest.Eventually(t, testTimeout, func() bool { return !b.exists(t, b.name) && len(queue()) == 0 }, "nothing is left")
 		})
 	}
 }
@@ -235,30 +130,160 @@ func TestLockNamedAsAChannelForGrants(t *testing.T) {
 			names := []string{"{" + b.name + "}", "{" + b.name + "}:" + c.ID(), "{" + b.name + "}:rlock_queue"}
 			for range 2 { // each alone, and then all together
 				for _, name := range names {
-					_, unlock, err := holder.Mutex(name).Lock(context.Background())
-					require.NoError(t, err)
+					a := locked(t, holder.Mutex(name))
 					w := lockAsync(t, c.Mutex(name))
 					redistest.Eventually(t, testTimeout, func() bool { return b.subscribers(t, "redisson_lock__channel:"+name) >= 1 }, "it waits")
-					require.NoError(t, unlock())
-					got := w.get(t, 2*time.Second+soon)
-					require.NoError(t, got.err, name)
-					require.NoError(t, got.unlock())
+					require.NoError(t, a.unlock())
+					w.getAndUnlock(t, 2*time.Second+soon)
 				}
 			}
-			var unlocks []rlock.UnlockFunc
+			var held []lockResult
 			var waiters []pendingLock
 			for _, name := range names {
-				_, unlock, err := holder.Mutex(name).Lock(context.Background())
-				require.NoError(t, err)
-				unlocks, waiters = append(unlocks, unlock), append(waiters, lockAsync(t, c.Mutex(name)))
+				held, waiters = append(held, locked(t, holder.Mutex(name))), append(waiters, lockAsync(t, c.Mutex(name)))
 			}
-			redistest.Eventually(t, testTimeout, func() bool { return c.Stats().Waiting == len(names) }, "all wait")
-			for i, unlock := range unlocks {
-				require.NoError(t, unlock())
-				got := waiters[i].get(t, 2*time.Second+soon)
-				require.NoError(t, got.err, names[i])
-				require.NoError(t, got.unlock())
+			b.awaitWaiters(t, len(names))
+			for i, a := range held {
+				require.NoError(t, a.unlock())
+				waiters[i].getAndUnlock(t, 2*time.Second+soon)
 			}
+		})
+	}
+}
+
+const (
+	watchedGrant = 500 * time.Millisecond // the grant lease of these tests, equal to the watchdog time of their Clients
+	watchedHold  = 20 * time.Second       // the lease of the hold that all wait for; waiters without a message sleep as long
+	watchedSlack = watchedGrant / 2       // a look comes somewhat later than the end of the grant that it is for
+)
+
+// deadInLine is a lock with a queue of processes, some of which are killed or stopped.
+type deadInLine struct {
+	fixture
+	unlock       func() error
+	well         *redistest.Server
+	gone, silent *redistest.Proxy // the connections of killed and of stopped processes
+	places       int
+}
+
+func newDeadInLine(t *testing.T) *deadInLine {
+	t.Helper()
+	m := &deadInLine{well: redistest.Start(t)}
+	m.rdb, m.name = m.well.Client(t), redistest.Name(t)
+	m.Client = newClient(t, m.rdb, watchedOptions)
+	m.gone, m.silent = redistest.StartProxy(t, m.well.Addr()), redistest.StartProxy(t, m.well.Addr())
+	var err error
+	_, m.unlock, err = m.Mutex(m.name, rlock.WithLease(watchedHold)).Lock(context.Background())
+	require.NoError(t, err)
+	return m
+}
+
+var watchedOptions = rlock.Options{WatchdogTimeout: watchedGrant}
+
+// waits starts another process, connected to addr, that waits behind all others.
+func (m *deadInLine) waits(t *testing.T, addr string) pendingLock {
+	t.Helper()
+	return m.waitsWith(t, addr, watchedOptions)
+}
+
+func (m *deadInLine) waitsWith(t *testing.T, addr string, o rlock.Options) pendingLock {
+	t.Helper()
+	p := lockAsync(t, newClient(t, redistest.Dial(t, addr), o).Mutex(m.name))
+	m.places++
+	redistest.Eventually(t, testTimeout, func() bool {
+		n, err := m.do(t, "ZCARD", "rlock_queue:{"+m.name+"}").AsInt64()
+		return err == nil && n == int64(m.places)
+	}, "the process is in the queue")
+	return p
+}
+
+// requireWithin kills the processes behind gone and stops those behind silent, once they have no call under way. Then it checks that those
+// before the waiter get the lock, and after them the waiter within that time.
+func (m *deadInLine) requireWithin(t *testing.T, waiter pendingLock, most time.Duration, before ...pendingLock) {
+	t.Helper()
+	sleep(100 * time.Millisecond)
+	m.gone.Refuse(true)
+	m.gone.CutAll()
+	m.silent.BlackHole(true)
+	sleep(100 * time.Millisecond)
+	require.NoError(t, m.unlock())
+	for _, p := range before {
+		p.getAndUnlock(t, testTimeout)
+	}
+	began := time.Now()
+	waiter.getAndUnlock(t, watchedHold)
+	requireTookAtMost(t, most+watchedSlack, began, time.Now())
+}
+
+// Killed processes in the queue do not delay the waiters behind them. Each stopped process delays them by one grant lease at most,
+// wherever it stands: each hand-over chooses anew which waiters check on the new holder, and live ones that have had their turn do not use up
+// this number.
+func TestDeadInLine(t *testing.T) {
+	const killed, stopped, well = 'k', 's', 'w'
+	for line, grants := range map[string]int{
+		"s": 1, "ks": 1, "kks": 1, "kkkkkkkks": 1, "ss": 2, "ssss": 4, "sssssssss": 9, "ws": 1, "wwwws": 1, "wwwwwwwwwwwws": 1,
+	} {
+		redistest.RunVirtual(t, line, func(t *testing.T) {
+			m := newDeadInLine(t)
+			var before []pendingLock
+			for _, process := range line {
+				switch process {
+				case killed:
+					m.waits(t, m.gone.Addr())
+				case stopped:
+					m.waits(t, m.silent.Addr())
+				case well:
+					before = append(before, m.waits(t, m.well.Addr()))
+				}
+			}
+			m.requireWithin(t, m.waits(t, m.well.Addr()), time.Duration(grants)*watchedGrant, before...)
+		})
+	}
+}
+
+// A waiter outside the queue is notified of each unlock, whichever processes are in the queue, dead or alive.
+func TestOutsiderBesideTheDead(t *testing.T) {
+	for _, dead := range []int{0, 1, 4} {
+		redistest.RunVirtual(t, fmt.Sprint(dead), func(t *testing.T) {
+			m := newDeadInLine(t)
+			m.waits(t, m.silent.Addr())
+			for range dead {
+				m.waits(t, m.gone.Addr())
+			}
+			outside := newClient(t, m.rdb, rlock.Options{HandOff: rlock.HandOff{Most: -1}})
+			w := lockAsync(t, outside.Mutex(m.name))
+			m.awaitSubscribers(t, m.name, dead+2)
+			m.requireWithin(t, w, 0)
+		})
+	}
+}
+
+// Processes that are stopped just before they check on the holder delay live waiters by one grant lease each at most.
+func TestStoppedBeforeTheirLook(t *testing.T) {
+	for _, stopped := range []int{1, 4, 5} {
+		redistest.RunVirtual(t, fmt.Sprint(stopped), func(t *testing.T) {
+			m := newDeadInLine(t)
+			require.NoError(t, m.unlock())
+			for range stopped { // loads all scripts that the processes need
+				loadScripts(t, newClient(t, redistest.Dial(t, m.silent.Addr()), watchedOptions))
+			}
+			options := rlock.Options{WatchdogTimeout: 3 * time.Second} // a grant lease of 2 s
+			holder := locked(t, newClient(t, m.rdb, options).Mutex(m.name, rlock.WithLease(watchedHold)))
+			for range stopped {
+				m.waitsWith(t, m.silent.Addr(), options)
+			}
+			m.silent.BlackHole(true)
+			queue := "rlock_queue:{" + m.name + "}"
+			places, err := m.do(t, "ZRANGE", queue, "0", "-1").AsStrSlice()
+			require.NoError(t, err)
+			for _, place := range places { // as if the hold had seemed to end within a grant lease when they joined, see acquire.lua
+				require.NoError(t, m.do(t, "ZINCRBY", queue, "1", place).Error())
+			}
+			w := m.waits(t, m.well.Addr())
+			began := time.Now()
+			require.NoError(t, holder.unlock())
+			w.getAndUnlock(t, testTimeout)
+			requireTookAtMost(t, time.Duration(stopped)*2*time.Second+watchedSlack, began, time.Now())
 		})
 	}
 }

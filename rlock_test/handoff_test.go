@@ -2,15 +2,12 @@ package rlock_test
 
 import (
 	"context"
-	"fmt"
 	"math"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -29,73 +26,41 @@ func same(l locker, n int) []locker {
 	return all
 }
 
-// Each waiter of a queue costs one command, and the last unlock one more. Waiters send nothing, and no message is published before
-// the last unlock.
+// Each waiter costs one command, and the last unlock one more, whether it waits in line or begins to wait only after the hand-off before.
+// Waiters send nothing, and no message is published before the last unlock.
 func TestHandOffCosts(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		r := newProxied(t, rlock.Options{HandOff: unlimited})
-		const n = 20
-		a, line := r.line(t, same(r.Mutex(r.name), n)...)
-		before := redistest.Commands(t, r.rdb)
-		for _, p := range line {
+	for name, late := range map[string]bool{"in line": false, "in turn": true} {
+		redistest.RunVirtual(t, name, func(t *testing.T) {
+			const n = 20
+			r, a := turns(t, rlock.Options{HandOff: unlimited})
+			var line []pendingLock
+			if !late {
+				require.NoError(t, a.unlock())
+				r.clear(t)
+				a, line = r.line(t, same(r.Mutex(r.name), n)...)
+			}
+			before := redistest.Commands(t, r.rdb)
+			for i := range n {
+				if late {
+					line = append(line, r.waits(t))
+				}
+				require.NoError(t, a.unlock())
+				a = line[i].gets(t, testTimeout)
+			}
+			during := redistest.Commands(t, r.rdb)
+			for _, command := range []string{"evalsha", "hset", "hdel"} {
+				require.EqualValues(t, n, during[command]-before[command], command)
+			}
+			for _, command := range []string{"eval", "publish", "del", "subscribe", "unsubscribe"} {
+				require.Equal(t, before[command], during[command], command)
+			}
 			require.NoError(t, a.unlock())
-			a = p.get(t, testTimeout)
-			require.NoError(t, a.err)
-		}
-		during := redistest.Commands(t, r.rdb)
-		require.EqualValues(t, n, during["evalsha"]-before["evalsha"])
-		require.EqualValues(t, n, during["hset"]-before["hset"])
-		require.EqualValues(t, n, during["hdel"]-before["hdel"])
-		for _, name := range []string{"eval", "publish", "del", "subscribe", "unsubscribe"} {
-			require.Equal(t, before[name], during[name], name)
-		}
-		require.NoError(t, a.unlock())
-		after := redistest.Commands(t, r.rdb)
-		require.EqualValues(t, 1, after["evalsha"]-during["evalsha"])
-		require.EqualValues(t, 1, after["publish"]-during["publish"])
-		r.clear(t)
-	})
-}
-
-// Other processes see the owner change, but never a free lock or two owners, and receive a message only at the end.
-func TestHandOffAsOthersSeeIt(t *testing.T) {
-	redistest.Parallel(t)
-	s := redistest.Start(t, "--notify-keyspace-events", "KA")
-	r := newProxiedOn(t, s, rlock.Options{HandOff: unlimited})
-	const n = 10
-	a, line := r.line(t, same(r.Mutex(r.name), n)...)
-	events, heard := make(chan string, 10*n), make(chan string, n)
-	listening, stop := context.WithCancel(context.Background())
-	ended := make(chan error, 2)
-	ready := make(chan struct{}, 2)
-	hooked := rueidis.WithOnSubscriptionHook(listening, func(rueidis.PubSubSubscription) { ready <- struct{}{} })
-	for channel, to := range map[string]chan string{
-		"__keyspace@0__:" + r.name: events, "redisson_lock__channel:{" + r.name + "}": heard,
-	} {
-		go func() { // ends with stop
-			ended <- r.rdb.Receive(hooked, r.rdb.B().Subscribe().Channel(channel).Build(), func(m rueidis.PubSubMessage) { to <- m.Message })
-		}()
-		<-ready
+			after := redistest.Commands(t, r.rdb)
+			require.EqualValues(t, 1, after["evalsha"]-during["evalsha"])
+			require.EqualValues(t, 1, after["publish"]-during["publish"])
+			r.clear(t)
+		})
 	}
-	for _, p := range line {
-		require.NoError(t, a.unlock())
-		a = r.gets(t, p)
-	}
-	require.Empty(t, heard)
-	require.NoError(t, a.unlock())
-	for range n {
-		for _, want := range []string{"hset", "expire", "hdel"} {
-			require.Equal(t, want, <-events)
-		}
-	}
-	require.Equal(t, "hdel", <-events)
-	require.Equal(t, "del", <-events)
-	require.Equal(t, "0", <-heard)
-	stop()
-	<-ended
-	<-ended
-	require.Empty(t, events)
-	require.Empty(t, heard)
 }
 
 // Options.HandOff bounds the number of hand-offs within a process, and the time that they take, before other processes get a turn.
@@ -121,7 +86,7 @@ func TestHandOffBounds(t *testing.T) {
 			r := newProxied(t, rlock.Options{HandOff: row.bound})
 			stop := func() {}
 			if !row.alone {
-				stop = r.listen(t)
+				stop = listensOutside(t, r.rdb, unlockChannelOf("", r.name), func() {})
 			}
 			a, line := r.line(t, same(r.Mutex(r.name), 10)...)
 			before := redistest.Commands(t, r.rdb)
@@ -145,97 +110,16 @@ func TestHandOffBounds(t *testing.T) {
 	}
 }
 
-// New refuses a negative Options.HandOff.For.
-func TestHandOffOptions(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newBareFixture(t)
-		for _, o := range []rlock.HandOff{{For: -1}, {For: math.MinInt64, Most: -1}, {For: -time.Nanosecond, Most: 1}} {
-			_, err := rlock.New(b.rdb, rlock.Options{HandOff: o})
-			require.ErrorContains(t, err, "Options.HandOff.For", "%+v", o)
-			require.ErrorContains(t, err, fmt.Sprint(o.For))
-		}
-	})
-}
-
 // With Options.Replicas there are no hand-offs, since replicas must confirm each hold.
 func TestNoHandOffWithReplicas(t *testing.T) {
 	redistest.Parallel(t)
 	master, _ := redistest.StartPair(t)
 	r := newProxiedOn(t, master, rlock.Options{Replicas: 1, ReplicaTimeout: 10 * time.Second})
 	a, line := r.line(t, same(r.Mutex(r.name), 3)...)
-	for _, p := range line {
-		require.NoError(t, a.unlock())
-		a = r.gets(t, p)
-	}
+	a, _ = r.takesTurns(t, a, line)
 	require.NoError(t, a.unlock())
 	require.Zero(t, redistest.Commands(t, r.rdb)["hset"])
 	r.clear(t)
-}
-
-// A waiter of another process gets its turn after a number of hand-offs, or after a time, even if a process always has waiters of
-// its own. Without these bounds it would not.
-func TestOtherProcessesGetTheirTurn(t *testing.T) {
-	for name, row := range map[string]struct {
-		bound rlock.HandOff
-		turn  bool
-	}{
-		"most":     {rlock.HandOff{Most: 2, For: time.Hour}, true},
-		"for":      {rlock.HandOff{Most: math.MaxInt, For: time.Millisecond}, true},
-		"off":      {rlock.HandOff{Most: -1}, true},
-		"defaults": {rlock.HandOff{}, true},
-		"no bound": {unlimited, false},
-	} {
-		for how, handle := range map[string]func(r *proxied) *rlock.Mutex{
-			"in memory": func(r *proxied) *rlock.Mutex { return r.handle() },
-			"by call":   func(r *proxied) *rlock.Mutex { return r.Mutex(r.name) },
-		} {
-			redistest.RunVirtual(t, name+"/"+how, func(t *testing.T) {
-				r := newProxied(t, rlock.Options{HandOff: row.bound})
-				m := handle(r)
-				a, line := r.lineOf(t, m, same(m, 4)...)
-				stranger := lockAsync(t, r.other.Mutex(r.name))
-				r.awaitSubscribers(t, r.name, 2)
-
-				var sections atomic.Int64
-				var stop atomic.Bool
-				var wg sync.WaitGroup
-				for _, p := range line { // each waits again before its next turn
-					wg.Go(func() {
-						a := p.get(t, testTimeout)
-						for {
-							if !assert.NoError(t, a.err) {
-								return
-							}
-							sections.Add(1)
-							sleep(time.Millisecond)
-							for !stop.Load() && waiting(t) < 2 { // until other goroutines wait
-								sleep(time.Millisecond)
-							}
-							assert.NoError(t, a.unlock())
-							if stop.Load() {
-								return
-							}
-							_, a.unlock, a.err = m.Lock(context.Background())
-						}
-					})
-				}
-				require.NoError(t, a.unlock())
-				if row.turn {
-					got := r.gets(t, stranger)
-					t.Logf("after %d sections", sections.Load())
-					stop.Store(true)
-					require.NoError(t, got.unlock())
-				} else {
-					redistest.Eventually(t, testTimeout, func() bool { return sections.Load() > 100 }, "the hand-offs go on")
-					stranger.stillWaits(t)
-					stop.Store(true)
-					require.NoError(t, r.gets(t, stranger).unlock())
-				}
-				wg.Wait()
-				r.clear(t)
-			})
-		}
-	}
 }
 
 // Each section sees the writes of the previous one, and no two sections overlap.
@@ -258,47 +142,223 @@ func TestHandOffExcludes(t *testing.T) {
 	})
 }
 
-// Hand-offs work even if the server forgets its scripts before each unlock.
-func TestHandOffWithoutScripts(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		r := newProxied(t, rlock.Options{HandOff: unlimited})
-		a, line := r.line(t, same(r.Mutex(r.name), 5)...)
-		before := redistest.Commands(t, r.rdb)
-		for _, p := range line {
-			require.NoError(t, r.do(t, "SCRIPT", "FLUSH").Error())
+// turns returns a lock that one of two alternating goroutines holds, while the other does not wait at the moment. The process still
+// listens for unlocks, for another half a second, so the next waiter sends nothing.
+func turns(t *testing.T, o rlock.Options) (*proxied, lockResult) {
+	t.Helper()
+	r := newProxied(t, o)
+	a, line := r.line(t, r.Mutex(r.name))
+	require.NoError(t, a.unlock())
+	return r, line[0].gets(t, testTimeout)
+}
+
+// waits starts a Lock while another goroutine of its process holds the lock, and checks that it sends nothing.
+func (r *proxied) waits(t *testing.T) pendingLock {
+	t.Helper()
+	before := r.asked.Load()
+	p := lockAsync(t, r.Mutex(r.name))
+	redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == 1 }, "the goroutine waits")
+	sleep(10 * time.Millisecond)
+	require.Equal(t, before, r.asked.Load(), "asked Redis although its own process holds the lock")
+	return p
+}
+
+// A waiter that has sent nothing is woken at every end of the hold: after an unlock without a hand-off, a forced unlock, a loss
+// that the holder notices without any message, a lost connection, and the end of the lease.
+func TestWhoDidNotAskIsWoken(t *testing.T) {
+	const deletedWatchdog = 6 * time.Second // the next renewal comes after a third of it
+	one := rlock.Options{HandOff: rlock.HandOff{Most: 1, For: time.Hour}}
+	for name, end := range map[string]struct {
+		o      rlock.Options
+		f      func(t *testing.T, r *proxied, a lockResult)
+		within time.Duration // well before the lease ends
+		lost   error
+	}{
+		"unlocked": {o: one, within: 10 * time.Second, f: func(t *testing.T, _ *proxied, a lockResult) {
 			require.NoError(t, a.unlock())
-			a = r.gets(t, p)
-		}
-		require.NoError(t, a.unlock())
-		after := redistest.Commands(t, r.rdb)
-		require.EqualValues(t, 5, after["hset"]-before["hset"])
-		require.EqualValues(t, 1, after["publish"]-before["publish"])
+		}, lost: rlock.ErrNotHeld},
+		"forced": {o: rlock.Options{HandOff: unlimited}, within: 10 * time.Second, f: func(t *testing.T, r *proxied, _ lockResult) {
+			r.forceOpen(t)
+		}, lost: rlock.ErrLost},
+		"deleted": {
+			o: rlock.Options{HandOff: unlimited, WatchdogTimeout: deletedWatchdog}, within: deletedWatchdog / 3,
+			f: func(t *testing.T, r *proxied, a lockResult) {
+				r.do(t, "DEL", r.name)
+				<-a.ctx.Done()
+				require.ErrorIs(t, context.Cause(a.ctx), rlock.ErrLost)
+			}, lost: rlock.ErrLost,
+		},
+		"deaf": {o: one, within: 10 * time.Second, f: func(t *testing.T, r *proxied, a lockResult) { // enough to reconnect
+			r.proxy.CutAll()
+			require.NoError(t, a.unlock())
+		}, lost: rlock.ErrNotHeld},
+	} {
+		redistest.RunVirtual(t, name, func(t *testing.T) {
+			r, a := turns(t, end.o)
+			p := r.waits(t)
+			r.held(t, a, 1)
+			end.f(t, r, a)
+			next := p.gets(t, end.within)
+			r.held(t, next, 1)
+			require.ErrorIs(t, a.unlock(), end.lost)
+			require.NoError(t, next.unlock())
+			r.clear(t)
+		})
+	}
+
+	// The hand-off is slow, so its lease ends later in Redis than the owner's ctx (G2).
+	redistest.RunVirtual(t, "the lease ends", func(t *testing.T) {
+		const lease, late = 2 * time.Second, time.Second
+		r := newProxied(t, rlock.Options{HandOff: unlimited})
+		a, line := r.line(t, r.Mutex(r.name, rlock.WithLease(lease)))
+		r.proxy.OnRequest(r.nthHandOff(1, redistest.Hold))
+		unlocked := r.flying(t, a)
+		sleep(late)
+		r.proxy.Release()
+		require.NoError(t, within(t, unlocked, testTimeout))
+		a = line[0].gets(t, testTimeout)
+		next := r.waits(t).gets(t, lease+soon)
+		require.ErrorIs(t, context.Cause(a.ctx), rlock.ErrLost, "the ctx is cancelled before the next holder gets the lock")
+		require.NoError(t, next.unlock())
+		require.ErrorIs(t, a.unlock(), rlock.ErrNotHeld)
 		r.clear(t)
 	})
 }
 
-// A user without the rights for a hand-off releases the lock as without one.
-func TestHandOffForbidden(t *testing.T) {
-	redistest.Parallel(t)
-	for _, command := range []string{"hexists", "hset"} {
-		t.Run(command, func(t *testing.T) {
-			s := redistest.Start(t)
-			b := fixture{rdb: s.Client(t), name: redistest.Name(t)}
-			rules := strings.Fields("ACL SETUSER limited on >secret ~* &* +@all -" + command)
-			require.NoError(t, b.do(t, rules...).Error())
-			b.Client = newClient(t, s.Client(t, func(o *rueidis.ClientOption) { o.Username, o.Password = "limited", "secret" }))
-			var wg sync.WaitGroup
-			n := 0
-			for range 4 {
-				wg.Go(func() {
-					for range 10 {
-						assert.NoError(t, b.Mutex(b.name).Do(t.Context(), func(context.Context) error { n++; return nil }))
-					}
-				})
+// The hold that a waiter is handed is forced open before the waiter gets the reply. The next Lock does not wait for that hold to
+// end.
+func TestForcedBeforeTheAnswer(t *testing.T) {
+	redistest.Virtual(t, func(t *testing.T) {
+		r, a := turns(t, rlock.Options{HandOff: unlimited})
+		p := lockAsync(t, r.Mutex(r.name, rlock.WithLease(time.Hour)))
+		redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == 1 }, "the goroutine waits")
+		var told atomic.Bool
+		r.proxy.OnReply(func(cmd []string) redistest.Action {
+			if cmd[0] == "MESSAGE" {
+				told.Store(true)
 			}
-			wg.Wait()
-			require.Equal(t, 40, n)
-			require.False(t, b.exists(t, b.name))
+			return r.nthHandOff(1, redistest.Hold)(cmd)
+		})
+		unlocked := r.flying(t, a)
+		r.forceOpen(t)
+		redistest.Eventually(t, 10*time.Second, told.Load, "the message is on its way")
+		sleep(10 * time.Millisecond) // if the message arrives later, the result is the same
+		r.proxy.Release()
+		require.NoError(t, within(t, unlocked, testTimeout))
+		forced := p.gets(t, testTimeout)
+		require.False(t, r.exists(t, r.name))
+		lockAsync(t, r.Mutex(r.name)).getAndUnlock(t, soon)
+		require.ErrorIs(t, forced.unlock(), rlock.ErrNotHeld)
+		r.clear(t)
+	})
+}
+
+// The process knows that it has released the lock, so its next Lock asks Redis at once, even if the unlock message never arrives.
+func TestAfterAnUnlockOneAsks(t *testing.T) {
+	for name, o := range map[string]rlock.HandOff{"a run is over": {Most: 1, For: time.Hour}, "nobody waits": unlimited} {
+		redistest.RunVirtual(t, name, func(t *testing.T) {
+			r, a := turns(t, rlock.Options{HandOff: o})
+			r.proxy.OnReply(redistest.Each("MESSAGE", redistest.Drop))
+			require.NoError(t, a.unlock())
+			lockAsync(t, r.Mutex(r.name)).getAndUnlock(t, soon)
+			r.clear(t)
 		})
 	}
+}
+
+// A TryLock without a wait asks Redis even if its own process holds the lock.
+func TestOneAttemptAsksThoughItIsOurs(t *testing.T) {
+	redistest.Virtual(t, func(t *testing.T) {
+		r, a := turns(t, rlock.Options{HandOff: unlimited})
+		before := redistest.Commands(t, r.rdb)["evalsha"]
+		refusalOf(t, r.Mutex(r.name), 0)
+		require.Equal(t, before+1, redistest.Commands(t, r.rdb)["evalsha"])
+		require.NoError(t, a.unlock())
+		r.clear(t)
+	})
+}
+
+// Hand-offs work on a cluster, with both kinds of pub/sub: before, during and after the move of the slot to another node. A fenced
+// lock has two keys, and during the move one may be on the new node and the other not. Such a hand-off is refused, but the release
+// that follows succeeds.
+func TestHandOffOnACluster(t *testing.T) {
+	redistest.Parallel(t)
+	c := redistest.StartCluster(t, 3, 0)
+	for _, plain := range []bool{false, true} {
+		for _, fenced := range []bool{false, true} {
+			t.Run(map[bool]string{false: "sharded", true: "plain"}[plain]+"/"+map[bool]string{false: "mutex", true: "fenced"}[fenced], func(t *testing.T) {
+				rdb := c.Client(t)
+				b := fixture{Client: newClient(t, rdb, rlock.Options{HandOff: unlimited, PlainPubSub: plain}), rdb: c.Client(t), name: redistest.Name(t)}
+				m := b.Mutex(b.name, byCall)
+				if fenced {
+					m = b.FencedMutex(b.name)
+				}
+				handOffs := func() int64 { return redistest.Commands(t, b.rdb)["hset"] }
+				token := int64(0)
+				inside := 0
+				var wg sync.WaitGroup
+				stop := make(chan struct{})
+				for range 6 {
+					wg.Go(func() {
+						for {
+							select {
+							case <-stop:
+								return
+							default:
+							}
+							err := m.Do(context.Background(), func(ctx context.Context) error {
+								inside++
+								if fenced {
+									got, _ := rlock.FencingToken(ctx, b.name)
+									assert.Greater(t, got, token)
+									token = got
+								}
+								return nil
+							})
+							assert.NoError(t, err)
+						}
+					})
+				}
+				awaitMore := func(why string) {
+					t.Helper()
+					before := handOffs()
+					redistest.Eventually(t, testTimeout, func() bool { return handOffs() > before+50 }, why)
+				}
+				awaitMore("hand-offs on the first node")
+				slot := c.Slot(t, b.name)
+				for _, to := range c.Nodes() {
+					if from := c.Owner(t, slot); from != to {
+						c.MigrateSlot(t, slot, from, to)
+						awaitMore("hand-offs on the next node")
+					}
+				}
+				close(stop)
+				wg.Wait()
+				redistest.Eventually(t, testTimeout, func() bool { return !b.exists(t, b.name) }, "the lock is free")
+				require.Positive(t, inside)
+			})
+		}
+	}
+}
+
+// The key of the lock has moved to the new node and the fencing counter has not. The server answers a script with both keys with
+// "try again", and redirects one with only the key of the lock. The unlock still releases.
+func TestHandOffBetweenTheNodes(t *testing.T) {
+	redistest.Parallel(t)
+	c := redistest.StartCluster(t, 3, 0)
+	b := fixture{Client: newClient(t, c.Client(t), rlock.Options{HandOff: unlimited}), rdb: c.Client(t), name: redistest.Name(t)}
+	m := b.FencedMutex(b.name)
+	a := locked(t, m)
+	waiter := lockAsync(t, m)
+	b.awaitWaiters(t, 1)
+	slot := c.Slot(t, b.name)
+	from, to := c.BeginMove(t, slot, b.name)
+	require.NoError(t, within(t, async(a.unlock), testTimeout), "the lock is released")
+	c.MigrateSlot(t, slot, from, to) // completes the move
+	got := waiter.gets(t, testTimeout)
+	first, _ := rlock.FencingToken(a.ctx, b.name)
+	token, _ := rlock.FencingToken(got.ctx, b.name)
+	require.Greater(t, token, first)
+	require.NoError(t, got.unlock())
+	redistest.Eventually(t, testTimeout, func() bool { return !b.exists(t, b.name) }, "the lock is free")
 }

@@ -315,10 +315,11 @@ func TestPassOnNotWhileUnresolved(t *testing.T) {
 }
 
 // listensOutside listens to a channel as Redisson does, out of line, until the test ends.
-func listensOutside(t *testing.T, rdb rueidis.Client, channel string, heard func()) {
+func listensOutside(t *testing.T, rdb rueidis.Client, channel string, heard func()) (stop func()) {
 	t.Helper()
 	conn, giveBack := rdb.Dedicate()
-	t.Cleanup(giveBack)
+	stop = sync.OnceFunc(func() { conn.Close(); giveBack() })
+	t.Cleanup(stop)
 	confirmed := make(chan struct{})
 	conn.SetPubSubHooks(rueidis.PubSubHooks{
 		OnMessage:      func(rueidis.PubSubMessage) { heard() },
@@ -326,6 +327,7 @@ func listensOutside(t *testing.T, rdb rueidis.Client, channel string, heard func
 	})
 	require.NoError(t, conn.Do(context.Background(), conn.B().Subscribe().Channel(channel).Build()).Error())
 	<-confirmed
+	return stop
 }
 
 // G4: beside a subscriber that is not in the queue, as Redisson's are, a run has one hand-off once that is known, then a message to all.
