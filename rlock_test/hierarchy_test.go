@@ -4,9 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -52,8 +50,7 @@ func (w hierarchy) held(t testing.TB, l rlock.Locker) func() {
 func (w hierarchy) refused(t testing.TB, all ...rlock.Locker) {
 	t.Helper()
 	for _, l := range all {
-		_, _, err := l.TryLock(context.Background(), 0)
-		require.ErrorIs(t, err, rlock.ErrNotAcquired, l.Name())
+		refusalOf(t, l, 0)
 	}
 }
 
@@ -115,12 +112,10 @@ func TestHierarchyUnderContention(t *testing.T) {
 	const aisles, shelves = 2, 4 // shelves in all
 	run := func(t *testing.T, trees []hierarchy, rdb rueidis.Client) {
 		t.Helper()
-		var whole rwExclusion
-		whole.t = t
-		var inAisle, inShelf [shelves]atomic.Int32
-		alone := func(at *atomic.Int32, what string) func() {
-			assert.Equal(t, int32(1), at.Add(1), what)
-			return func() { at.Add(-1) }
+		whole := &rwExclusion{t: t}
+		var aisle, shelf [shelves]*rwExclusion
+		for i := range shelves {
+			aisle[i], shelf[i] = &rwExclusion{t: t}, &rwExclusion{t: t}
 		}
 		var wg sync.WaitGroup
 		for i := range 8 {
@@ -128,45 +123,38 @@ func TestHierarchyUnderContention(t *testing.T) {
 			wg.Go(func() {
 				r := rand.New(rand.NewPCG(1, uint64(i)))
 				for turn := range 20 {
-					from, to, what := r.IntN(shelves), r.IntN(shelves), (i+turn)%4
+					from, to := r.IntN(shelves), r.IntN(shelves)
+					fromAisle, toAisle := from%aisles, to%aisles
 					var l rlock.Locker
-					switch what {
+					var writes, reads []*rwExclusion
+					switch (i + turn) % 4 {
 					case 0:
-						l = w.whole().Write()
+						l, writes = w.whole().Write(), append(writes, whole)
 					case 1:
-						l = w.changeAisle(from % aisles)
+						l, writes, reads = w.changeAisle(fromAisle), append(writes, aisle[fromAisle]), append(reads, whole)
 					case 2:
-						l = w.changeIn(from%aisles, from)
+						l, writes, reads = w.changeIn(fromAisle, from), append(writes, shelf[from]), append(reads, whole, aisle[fromAisle])
 					default: // a move
-						l = rlock.All(w.shelf(from), w.aisle(from%aisles).Read(), w.shelf(to), w.aisle(to%aisles).Read(), w.whole().Read())
+						l = rlock.All(w.shelf(from), w.aisle(fromAisle).Read(), w.shelf(to), w.aisle(toAisle).Read(), w.whole().Read())
+						writes, reads = append(writes, shelf[from]), append(reads, whole, aisle[fromAisle], aisle[toAisle])
+						if to != from {
+							writes = append(writes, shelf[to])
+						}
 					}
 					ctx, unlock, err := l.Lock(context.Background())
 					if !assert.NoError(t, err) {
 						return
 					}
 					var done []func()
-					if what == 0 {
-						done = append(done, whole.write(0))
-					} else {
-						done = append(done, whole.read())
+					for _, at := range writes {
+						done = append(done, at.write(0))
 					}
-					switch what {
-					case 1:
-						done = append(done, alone(&inAisle[from%aisles], "goroutines that hold the aisle"))
-						for i := range inShelf {
-							assert.True(t, i%aisles != from%aisles || inShelf[i].Load() == 0, "no shelf of the locked aisle is in use")
-						}
-					case 2, 3:
-						assert.Zero(t, inAisle[from%aisles].Load(), "goroutines that hold the aisle of the shelf")
-						done = append(done, alone(&inShelf[from], "goroutines that hold the shelf"))
-						if what == 3 && to != from {
-							assert.Zero(t, inAisle[to%aisles].Load(), "goroutines that hold the aisle of the shelf")
-							done = append(done, alone(&inShelf[to], "goroutines that hold the shelf"))
-						}
+					for _, at := range reads {
+						done = append(done, at.read())
 					}
 					sleep(time.Duration(r.IntN(1000)) * time.Microsecond)
 					assert.NoError(t, ctx.Err())
-					for _, leave := range slices.Backward(done) {
+					for _, leave := range done {
 						leave()
 					}
 					assert.NoError(t, unlock())
@@ -188,4 +176,70 @@ func TestHierarchyUnderContention(t *testing.T) {
 			})
 		}
 	})
+}
+
+// A change to one part costs what docs/locks.md says: on a server, and on a cluster with the keys in one slot or in several. It prints the
+// time of a section next to that of a Mutex.
+func TestCostsOfAHierarchy(t *testing.T) {
+	cluster := func(t *testing.T) rueidis.Client { return redistest.StartCluster(t, 3, 0).Client(t) }
+	for name, row := range map[string]struct {
+		dial func(t *testing.T) rueidis.Client
+		root string
+	}{
+		"standalone":             {func(t *testing.T) rueidis.Client { return redistest.Start(t).Client(t) }, "warehouse"},
+		"cluster, one slot":      {cluster, "{warehouse}"},
+		"cluster, several slots": {cluster, "warehouse"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			redistest.Parallel(t)
+			const sections = 90
+			rdb := row.dial(t)
+			w := hierarchy{newClient(t, rdb), row.root}
+			for _, row := range []struct {
+				l       rlock.Locker
+				scripts float64
+			}{{w.shelf(1), 2}, {w.change(1), 4}, {w.changeIn(1, 1), 6}} {
+				for range 10 {
+					lockAndUnlock(t, row.l) // loads the scripts
+				}
+				before, began := scriptsOf(t, rdb), time.Now()
+				for range sections {
+					require.NoError(t, do(context.Background(), row.l, nothing))
+				}
+				t.Logf("%s: %v per section", row.l.Name(), (time.Since(began) / sections).Round(time.Microsecond))
+				require.InDelta(t, row.scripts, float64(scriptsOf(t, rdb)-before)/sections, 0.2, row.l.Name())
+			}
+		})
+	}
+}
+
+// Goroutines of one process that change different parts share the read lock of the whole, for as long as HandOff.For lets them.
+func TestPartsShareTheWhole(t *testing.T) {
+	redistest.OnlyVirtual(t, "how much they share depends on how many come within 10 ms", func(t *testing.T) {
+		const workers, sections = 8, 30
+		rdb := redistest.Start(t).Client(t)
+		w := hierarchy{newClient(t, rdb), "warehouse"}
+		require.NoError(t, do(context.Background(), w.change(0), nothing)) // loads the scripts
+		before := scriptsOf(t, rdb)
+		var all sync.WaitGroup
+		for i := range workers {
+			all.Go(func() {
+				l := w.change(i)
+				for range sections {
+					assert.NoError(t, do(context.Background(), l, nothing))
+				}
+			})
+		}
+		all.Wait()
+		shared := float64(scriptsOf(t, rdb)-before) / (workers * sections)
+		t.Logf("%.2f commands per section", shared)
+		require.Less(t, shared, 3.0, "each alone needs 4")
+	})
+}
+
+// scriptsOf returns the number of scripts that all nodes have run.
+func scriptsOf(t *testing.T, rdb rueidis.Client) int64 {
+	t.Helper()
+	all := redistest.Commands(t, rdb)
+	return all["evalsha"] + all["eval"]
 }
