@@ -56,46 +56,42 @@ func TestForeignCtxStopsNobody(t *testing.T) {
 		bg, cancel := context.WithCancel(context.Background())
 		defer cancel()
 		f := &foreignCtx{Context: bg}
-		lock := func(ctx context.Context, l rlock.Locker) (context.Context, rlock.UnlockFunc) {
-			ctx, unlock, err := l.Lock(ctx)
-			require.NoError(t, err)
-			return ctx, unlock
-		}
 		semaphore := b.PermitSemaphore(b.name + ":permits")
 		_, err := semaphore.TrySetPermits(bg, 1)
 		require.NoError(t, err)
 		reads := b.RWMutex(b.name + ":rw").Read()
-		gone, unlockGone := lock(f, b.Mutex(b.name))
-		reader, unlockReader := lock(f, reads)
-		beside, unlockBeside := lock(bg, reads)
-		fixed, unlockFixed := lock(f, b.Mutex(b.name+":fixed", rlock.WithLease(shortWatchdog)))
+		gone := locked(t, under{f, b.Mutex(b.name)})
+		reader, beside := locked(t, under{f, reads}), locked(t, under{bg, reads})
+		fixed := locked(t, under{f, b.Mutex(b.name+":fixed", rlock.WithLease(shortWatchdog))})
 		permit, p, err := semaphore.Acquire(f)
 		require.NoError(t, err)
-		stays, unlock := lock(bg, b.Mutex(b.name+":stays"))
-		derived, stop := context.WithTimeout(fixed, time.Hour)
+		stays := locked(t, under{bg, b.Mutex(b.name + ":stays")})
+		derived, stop := context.WithTimeout(fixed.ctx, time.Hour)
 		defer stop()
 
 		open := f.shut()
 		require.NoError(t, b.do(t, "DEL", b.name, b.name+":rw", b.name+":permits", "{"+b.name+":permits}:timeout").Error())
-		next, unlockNext := lock(bg, b.Mutex(b.name+":fixed"))
-		require.ErrorIs(t, context.Cause(fixed), rlock.ErrLost, "not cancelled when the next one has the lock (G1)")
+		next := locked(t, under{bg, b.Mutex(b.name + ":fixed")})
+		require.ErrorIs(t, context.Cause(fixed.ctx), rlock.ErrLost, "not cancelled when the next one has the lock (G1)")
 		require.Error(t, derived.Err())
 		sleep(shortWatchdog)
 		synctest.Wait()
-		for name, ctx := range map[string]context.Context{"a mutex": gone, "a reader": reader, "a reader beside it": beside, "a permit": permit} {
+		for name, ctx := range map[string]context.Context{
+			"a mutex": gone.ctx, "a reader": reader.ctx, "a reader beside it": beside.ctx, "a permit": permit,
+		} {
 			require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost, name)
 		}
 		sleep(3 * shortWatchdog)
-		require.NoError(t, stays.Err())
-		require.NoError(t, next.Err())
-		require.NoError(t, unlock())
-		require.NoError(t, unlockNext())
+		for _, a := range []lockResult{stays, next} {
+			require.NoError(t, a.ctx.Err())
+			require.NoError(t, a.unlock())
+		}
 
 		began := time.Now()
 		b.Close()
 		require.Equal(t, time.Second, time.Since(began))
 		open()
-		for _, unlock := range []func() error{unlockGone, unlockReader, unlockBeside, unlockFixed, p.Release} {
+		for _, unlock := range []func() error{gone.unlock, reader.unlock, beside.unlock, fixed.unlock, p.Release} {
 			require.ErrorIs(t, unlock(), rlock.ErrLost)
 		}
 	})

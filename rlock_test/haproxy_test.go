@@ -3,7 +3,6 @@
 package rlock_test
 
 import (
-	"context"
 	"net"
 	"strings"
 	"testing"
@@ -69,11 +68,9 @@ func TestHAProxyFailover(t *testing.T) {
 			"plain": c.Mutex("plain"), "fenced": c.FencedMutex("fenced"), "fair": c.FairMutex("fair"), "write": rw.Write(),
 		}
 	}
-	sections, unlocks, waits := make(map[string]context.Context), make(map[string]rlock.UnlockFunc), make(map[string]pendingLock)
+	held, waits := make(map[string]lockResult), make(map[string]pendingLock)
 	for kind, l := range handles(a) {
-		section, unlock, err := l.Lock(context.Background())
-		require.NoError(t, err, kind)
-		sections[kind], unlocks[kind] = section, unlock
+		held[kind] = locked(t, l)
 	}
 	for kind, l := range handles(b) {
 		waits[kind] = lockAsync(t, l)
@@ -91,14 +88,12 @@ func TestHAProxyFailover(t *testing.T) {
 		_, _, err := a.Mutex("other").TryLock(t.Context(), time.Second)
 		return err == nil
 	}, "the holder's client follows, too")
-	for kind, unlock := range unlocks {
-		require.NoError(t, sections[kind].Err(), kind)
+	for kind, a := range held {
+		require.NoError(t, a.ctx.Err(), kind)
 		waits[kind].stillWaits(t)
-		require.NoError(t, unlock(), kind)
+		require.NoError(t, a.unlock(), kind)
 	}
-	for kind, wait := range waits {
-		got := wait.get(t, wakeTimeout)
-		require.NoError(t, got.err, kind)
-		require.NoError(t, got.unlock(), kind)
+	for _, wait := range waits {
+		wait.getAndUnlock(t, wakeTimeout)
 	}
 }

@@ -32,36 +32,30 @@ func TestInfo(t *testing.T) {
 			info, err := m[0].Info(bg)
 			require.NoError(t, err, kind)
 			require.Equal(t, rlock.Info{}, info, kind)
-			ctx, unlock, err := m[0].Lock(bg)
-			require.NoError(t, err, kind)
-			owner := rlock.Owner(ctx)
-			_, inner, err := m[0].Lock(ctx)
-			require.NoError(t, err, kind)
+			a := locked(t, m[0])
+			inner := locked(t, under{a.ctx, m[0]})
 			next := lockAsync(t, m[1])
 			redistest.Eventually(t, testTimeout, func() bool {
 				info, err = m[1].Info(bg)
 				return err == nil && info.Listening == 1 && len(info.Queue) == 1 && info.Holders[0].Depth == 2
 			}, kind+": it waits, and the count has followed")
-			require.Equal(t, []rlock.Holder{{Owner: owner, Depth: 2, Write: strings.HasSuffix(kind, "write")}}, info.Holders, kind)
+			require.Equal(t, []rlock.Holder{{Owner: rlock.Owner(a.ctx), Depth: 2, Write: strings.HasSuffix(kind, "write")}}, info.Holders, kind)
 			require.Greater(t, info.TTL, rlock.DefaultWatchdogTimeout/2, kind)
 			require.Regexp(t, "^"+other.ID()+`:\d+(:write)?$`, info.Queue[0], kind)
-			token, _ := m[0].FencingToken(ctx)
+			token, _ := m[0].FencingToken(a.ctx)
 			require.Equal(t, token, info.Token, kind)
-			require.NoError(t, inner(), kind)
-			require.NoError(t, unlock(), kind)
-			require.NoError(t, next.get(t, testTimeout).unlock(), kind)
+			require.NoError(t, inner.unlock(), kind)
+			require.NoError(t, a.unlock(), kind)
+			next.getAndUnlock(t, testTimeout)
 		}
 
-		r1, unlock1, err := rw.Read().Lock(bg)
-		require.NoError(t, err)
-		_, unlock2, err := other.RWMutex(b.name + ":rw").Read().Lock(bg)
-		require.NoError(t, err)
+		one, two := locked(t, rw.Read()), locked(t, other.RWMutex(b.name+":rw").Read())
 		info, err := rw.Read().Info(bg)
 		require.NoError(t, err)
 		require.Len(t, info.Holders, 2)
-		require.Contains(t, info.Holders, rlock.Holder{Owner: rlock.Owner(r1), Depth: 1})
-		require.NoError(t, unlock1())
-		require.NoError(t, unlock2())
+		require.Contains(t, info.Holders, rlock.Holder{Owner: rlock.Owner(one.ctx), Depth: 1})
+		require.NoError(t, one.unlock())
+		require.NoError(t, two.unlock())
 
 		for _, stock := range []map[string]string{{"customer": "x"}, {"apples": "3"}, {"apples": "3", "pears": "5"}, {"mode": "1"}, {foreignOwner: "one"}} {
 			for field, value := range stock {
@@ -93,12 +87,11 @@ func TestConnectionNamed(t *testing.T) {
 	s := redistest.Start(t)
 	b := fixture{rdb: s.Client(t), name: redistest.Name(t)}
 	b.Client = newClient(t, b.rdb)
-	_, unlock, err := newClient(t, b.rdb).Mutex(b.name).Lock(context.Background())
-	require.NoError(t, err)
+	a := locked(t, newClient(t, b.rdb).Mutex(b.name))
 	next := lockAsync(t, b.Mutex(b.name))
 	b.awaitNamed(t, b.Client)
-	require.NoError(t, unlock())
-	require.NoError(t, next.get(t, testTimeout).unlock())
+	require.NoError(t, a.unlock())
+	next.getAndUnlock(t, testTimeout)
 }
 
 // A Lock that waits for its own caller is warned of at its first refusal after the watchdog time. It asks at least once in such a time, when the lease
@@ -112,8 +105,7 @@ func TestWaitForOneselfIsLogged(t *testing.T) {
 		_, unlock, err := b.Mutex(b.name).Lock(context.Background())
 		require.NoError(t, err)
 		others := b.Mutex(b.name + ":others")
-		_, unlockOthers, err := others.Lock(t.Context())
-		require.NoError(t, err)
+		other := locked(t, others)
 		nobodys := b.Mutex(b.name+":nobody", rlock.WithMinHold(time.Minute))
 		require.NoError(t, nobodys.Do(context.Background(), nothing))
 		waits := []pendingLock{lockAsync(t, tryFor{others, longer}), lockAsync(t, tryFor{nobodys, longer})}
@@ -125,7 +117,7 @@ func TestWaitForOneselfIsLogged(t *testing.T) {
 		require.Regexp(t, `level=WARN msg="rlock: a Lock waits for a hold of this client that .*" name=`+b.name+` owner=`+b.ID()+`:`, log.String())
 		require.Equal(t, 1, strings.Count(log.String(), "a Lock waits"), "for itself alone")
 		require.NoError(t, unlock())
-		require.NoError(t, unlockOthers())
+		require.NoError(t, other.unlock())
 		_, err = nobodys.ForceUnlock(t.Context())
 		require.NoError(t, err)
 	})

@@ -2,7 +2,7 @@ package rlock_test
 
 import (
 	"context"
-	"slices"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -19,18 +19,33 @@ func TestBadOptions(t *testing.T) {
 		rdb := redistest.Dial(t, redistest.Shared(t))
 		_, err := rlock.New(nil, rlock.Options{})
 		require.EqualError(t, err, "rlock: rueidis client is nil")
+		bad := make(map[string][]rlock.Options)
 		for _, d := range []time.Duration{-time.Second, 1, time.Millisecond, rlock.MinWatchdogTimeout - 1} {
-			_, err = rlock.New(rdb, rlock.Options{WatchdogTimeout: d})
-			require.ErrorContains(t, err, "WatchdogTimeout")
+			bad["WatchdogTimeout"] = append(bad["WatchdogTimeout"], rlock.Options{WatchdogTimeout: d})
 		}
 		for _, prefix := range []string{"{", "}", "a{", "a}", "{}", "a{}b", "}a{", "}{a}", "x}{a}"} {
-			_, err = rlock.New(rdb, rlock.Options{Prefix: prefix})
-			require.ErrorContains(t, err, "rlock: Options.Prefix is ", prefix)
+			bad["rlock: Options.Prefix is "] = append(bad["rlock: Options.Prefix is "], rlock.Options{Prefix: prefix})
+		}
+		for _, h := range []rlock.HandOff{{For: -1}, {For: math.MinInt64, Most: -1}, {For: -time.Nanosecond, Most: 1}} {
+			bad["Options.HandOff.For is "+h.For.String()] = []rlock.Options{{HandOff: h}}
+		}
+		for _, label := range []string{strings.Repeat("x", 101), "two\nlines", "tab\t", "\x00", "\xff", "\u200b", "\u2028"} {
+			const want = ", want at most 100 bytes of printable UTF-8, on one line"
+			bad[want] = append(bad[want], rlock.Options{Label: label})
+		}
+		for want, all := range bad {
+			for _, o := range all {
+				_, err = rlock.New(rdb, o)
+				require.ErrorContains(t, err, "rlock: Options.")
+				require.ErrorContains(t, err, want, "%+v", o)
+				require.NotContains(t, err.Error(), "\n")
+			}
 		}
 		for _, prefix := range []string{"", "shop:", "{shop}:", "a:{b}{", "a:{b}}:", "\xff\x00"} {
-			c, err := rlock.New(rdb, rlock.Options{Prefix: prefix})
-			require.NoError(t, err, prefix)
-			c.Close()
+			newClient(t, rdb, rlock.Options{Prefix: prefix})
+		}
+		for _, label := range []string{strings.Repeat("x", 100), "Büro 7, 東京 (pid 1)"} {
+			newClient(t, rdb, rlock.Options{Label: label})
 		}
 	})
 }
@@ -43,59 +58,48 @@ func TestPrefix(t *testing.T) {
 		c := newClient(t, b.rdb, rlock.Options{Prefix: prefix})
 		m, same := c.FencedMutex("x"), b.FencedMutex(prefix+"x")
 		require.Equal(t, "x", m.Name())
-		ctx, unlock, err := m.Lock(context.Background())
-		require.NoError(t, err)
-		keys, err := b.do(t, "KEYS", "*"+b.name+"*").AsStrSlice()
-		require.NoError(t, err)
-		require.ElementsMatch(t, []string{prefix + "x", "redisson_lock_token:{" + prefix + "x}"}, keys)
-		require.Equal(t, map[string]int64{rlock.Owner(ctx): 1}, b.fields(t, prefix+"x"))
-		token, ok := rlock.FencingToken(ctx, "x")
-		require.True(t, ok)
-		require.EqualValues(t, 1, token)
-		_, ok = rlock.FencingToken(ctx, prefix+"x")
-		require.False(t, ok)
-		for query, got := range map[string]func() (bool, error){
-			"IsLocked": func() (bool, error) { return m.IsLocked(ctx) },
-			"IsHeld":   func() (bool, error) { return m.IsHeld(ctx) },
-			"TTL":      func() (bool, error) { d, err := m.TTL(ctx); return d > 0, err },
-		} {
-			is, err := got()
-			require.NoError(t, err, query)
-			require.True(t, is, query)
-		}
-
-		_, _, err = m.TryLock(context.Background(), 0)
-		require.ErrorContains(t, err, `rlock: "x": not acquired`)
-		waiter := lockAsync(t, same)
-		b.awaitSubscribers(t, prefix+"x", 1)
-		require.NoError(t, unlock())
-		require.Contains(t, context.Cause(ctx).Error(), `rlock: "x": unlocked`)
-		got := waiter.get(t, soon)
-		require.NoError(t, got.err)
-		ok, err = m.ForceUnlock(context.Background())
-		require.NoError(t, err)
-		require.True(t, ok)
-		require.ErrorIs(t, got.unlock(), rlock.ErrLost)
-
-		rw := c.RWMutex("x")
-		require.NoError(t, rw.Upgradeable().Do(context.Background(), func(ctx context.Context) error {
+		requireKeys := func(want ...string) {
+			t.Helper()
 			keys, err := b.do(t, "KEYS", "*"+b.name+"*").AsStrSlice()
 			require.NoError(t, err)
-			require.ElementsMatch(t, []string{
-				prefix + "x", "rlock_upgrade:{" + prefix + "x}", "redisson_lock_token:{" + prefix + "x}",
-				"{" + prefix + "x}:" + rlock.Owner(ctx) + ":rwlock_timeout:1",
-			}, keys)
-			return nil
-		}))
+			require.ElementsMatch(t, append(want, "redisson_lock_token:{"+prefix+"x}"), keys)
+		}
+		a := locked(t, m)
+		requireKeys(prefix + "x")
+		require.Equal(t, map[string]int64{rlock.Owner(a.ctx): 1}, b.fields(t, prefix+"x"))
+		token, ok := rlock.FencingToken(a.ctx, "x")
+		require.True(t, ok)
+		require.EqualValues(t, 1, token)
+		_, ok = rlock.FencingToken(a.ctx, prefix+"x")
+		require.False(t, ok)
+		held, err := m.IsHeld(a.ctx)
+		require.NoError(t, err)
+		require.True(t, held)
+		ttl, err := m.TTL(a.ctx)
+		require.NoError(t, err)
+		require.Positive(t, ttl)
+
+		require.ErrorContains(t, refusalOf(t, m, 0), `rlock: "x": not acquired`)
+		waiter := lockAsync(t, same)
+		b.awaitSubscribers(t, prefix+"x", 1)
+		require.NoError(t, a.unlock())
+		require.ErrorContains(t, context.Cause(a.ctx), `rlock: "x": unlocked`)
+		got := waiter.gets(t, soon)
+		was, err := m.ForceUnlock(context.Background())
+		require.NoError(t, err)
+		require.True(t, was)
+		require.ErrorIs(t, got.unlock(), rlock.ErrLost)
+
+		a = locked(t, c.RWMutex("x").Upgradeable())
+		requireKeys(prefix+"x", "rlock_upgrade:{"+prefix+"x}", "{"+prefix+"x}:"+rlock.Owner(a.ctx)+":rwlock_timeout:1")
+		require.NoError(t, a.unlock())
 
 		// One name under another prefix is another lock, also to the ctx that carries a hold of it.
-		ctx, unlock, err = m.Lock(context.Background())
-		require.NoError(t, err)
+		a = locked(t, m)
 		other := newClient(t, b.rdb, rlock.Options{Prefix: prefix + "y"})
-		require.NoError(t, other.Mutex("x").Do(ctx, func(context.Context) error { return nil }))
+		require.NoError(t, other.Mutex("x").Do(a.ctx, nothing))
 		b.do(t, "DEL", prefix+"x")
-		require.ErrorContains(t, unlock(), `rlock: "x": lost`)
-		b.do(t, "DEL", "redisson_lock_token:{"+prefix+"x}")
+		require.ErrorContains(t, a.unlock(), `rlock: "x": lost`)
 	})
 }
 
@@ -138,33 +142,21 @@ func TestBadHandles(t *testing.T) {
 	})
 }
 
-// Names are bytes; Redisson's rules for keys and channels hold for all of them.
+// Names are bytes: waiters for any of them hear of an unlock. FuzzNames looks at keys and channels.
 func TestNames(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
 		b := newFixture(t)
+		other := newClient(t, b.rdb)
 		for _, name := range []string{
 			"a{b}c", "{}", "a{}b", "{", "}", "}{", "a:b", "with space", "new\nline", "\r\n", "\x00", "\xff\xfe",
 			"größe", "锁", "*", "a?[b]", strings.Repeat("x", 64<<10),
 		} {
-			name = b.name + name
-			m := b.FencedMutex(name)
-			channel, token := "redisson_lock__channel:{"+name+"}", "redisson_lock_token:{"+name+"}"
-			if strings.Contains(name, "{") {
-				channel, token = "redisson_lock__channel:"+name, "redisson_lock_token:"+name
-			}
-			ctx, unlock, err := m.Lock(context.Background())
-			require.NoError(t, err)
-			require.Equal(t, map[string]int64{rlock.Owner(ctx): 1}, b.fields(t, name))
-			require.True(t, b.exists(t, token))
-			waiter := lockAsync(t, m)
-			redistest.Eventually(t, 5*time.Second, func() bool {
-				n, err := b.do(t, "PUBSUB", "CHANNELS").AsStrSlice()
-				return err == nil && slices.Contains(n, channel)
-			}, "subscribed")
-			require.NoError(t, unlock())
+			a := locked(t, b.Mutex(b.name+name))
+			waiter := lockAsync(t, other.Mutex(b.name+name))
+			b.awaitWaiters(t, 1)
+			require.NoError(t, a.unlock())
 			waiter.getAndUnlock(t, 2*time.Second)
-			require.False(t, b.exists(t, name))
-			b.do(t, "DEL", token)
+			require.False(t, b.exists(t, b.name+name))
 		}
 	})
 }
@@ -183,7 +175,6 @@ func TestWrongType(t *testing.T) {
 		ctx := context.Background()
 		b.do(t, "SET", b.name, "precious")
 		m := b.Mutex(b.name)
-
 		_, _, err := m.Lock(ctx)
 		require.ErrorContains(t, err, "WRONGTYPE")
 		_, _, err = m.TryLock(ctx, 0)
@@ -192,24 +183,23 @@ func TestWrongType(t *testing.T) {
 		require.ErrorContains(t, err, "WRONGTYPE")
 		var said *rueidis.RedisError
 		require.ErrorAs(t, err, &said, "the server's error can be found")
-
 		value, err := b.do(t, "GET", b.name).ToString()
 		require.NoError(t, err)
 		require.Equal(t, "precious", value)
 		b.do(t, "DEL", b.name)
 
 		// The key becomes one of another type while it is held.
-		held, unlock, err := m.Lock(ctx)
-		require.NoError(t, err)
+		a := locked(t, m)
 		b.do(t, "SET", b.name, "precious")
-		_, err = m.HoldCount(held)
+		_, err = m.HoldCount(a.ctx)
 		require.ErrorContains(t, err, "WRONGTYPE")
-		require.ErrorContains(t, unlock(), "WRONGTYPE")
+		require.ErrorContains(t, a.unlock(), "WRONGTYPE")
 		require.True(t, b.exists(t, b.name))
 		b.do(t, "DEL", b.name)
 	})
 }
 
+// TestForbiddenCalls in package lua takes away the right to the scripts and keys.
 func TestForbiddenByACL(t *testing.T) {
 	s := redistest.Start(t)
 	admin := fixture{rdb: s.Client(t)}
@@ -219,62 +209,34 @@ func TestForbiddenByACL(t *testing.T) {
 		require.NoError(t, admin.do(t, cmd...).Error())
 		return newClient(t, s.Client(t, func(o *rueidis.ClientOption) { o.Username, o.Password = "app", "secret" }))
 	}
-	ctx := context.Background()
-
-	t.Run("script", func(t *testing.T) {
-		_, _, err := user(t, "~*", "&*", "+@all", "-evalsha", "-eval").Mutex("acl").Lock(ctx)
-		require.ErrorContains(t, err, "NOPERM")
-		require.ErrorContains(t, err, "acquire script")
-		require.ErrorContains(t, err, "evalsha")
-		require.False(t, admin.exists(t, "acl"))
-	})
-	t.Run("key", func(t *testing.T) {
-		_, _, err := user(t, "~other:*", "&*", "+@all").Mutex("acl").Lock(ctx)
-		require.ErrorContains(t, err, "NOPERM")
-		require.False(t, admin.exists(t, "acl"))
-	})
-	t.Run("only this key", func(t *testing.T) { // the channel is no key
-		c := user(t, "~acl", "&redisson_lock__channel:*", "+@all")
-		require.NoError(t, c.Mutex("acl").Do(ctx, func(context.Context) error { return nil }))
-	})
 	t.Run("subscribe", func(t *testing.T) {
-		_, unlock, err := user(t, "~*", "&*", "+@all").Mutex("acl").Lock(ctx)
-		require.NoError(t, err)
+		a := locked(t, user(t, "~*", "&*", "+@all").Mutex("acl"))
 		waiter := user(t, "~*", "&other", "+@all")
-		_, _, err = waiter.Mutex("acl").Lock(ctx)
+		_, _, err := waiter.Mutex("acl").Lock(t.Context())
 		require.ErrorContains(t, err, "NOPERM")
 		require.ErrorContains(t, err, "redisson_lock__channel:{acl}")
-		_, _, err = waiter.Mutex("acl").TryLock(ctx, 5*time.Second)
+		_, _, err = waiter.Mutex("acl").TryLock(t.Context(), 5*time.Second)
 		require.ErrorContains(t, err, "NOPERM")
 		user(t, "~*", "&*", "+@all")
-		require.NoError(t, unlock())
+		require.NoError(t, a.unlock())
 	})
 	t.Run("the queue, and no marks", func(t *testing.T) { // one that may not be used says nothing of the other
 		c := user(t, "~acl*", "~{acl*", "~rlock_queue:*", "&*", "+@all")
 		rw := c.RWMutex("aclrw")
-		_, unlock, err := rw.Write().Lock(ctx)
-		require.NoError(t, err)
+		a := locked(t, rw.Write())
 		second := lockAsync(t, rw.Write())
-		redistest.Eventually(t, soon, func() bool { return waiting(t) == 1 }, "it waits, without a mark")
-		require.NoError(t, unlock())
-		got := second.get(t, soon)
-		require.NoError(t, got.err)
-		require.NoError(t, got.unlock())
+		admin.awaitWaiters(t, 1) // without a mark
+		require.NoError(t, a.unlock())
+		second.getAndUnlock(t, soon)
 
-		m := c.Mutex("acl")
-		_, unlock, err = newClient(t, s.Client(t)).Mutex("acl").Lock(ctx)
-		require.NoError(t, err)
-		next := lockAsync(t, m)
-		redistest.Eventually(t, soon, func() bool { return admin.exists(t, "rlock_queue:{acl}") }, "it is in the queue")
-		require.NoError(t, unlock())
-		got = next.get(t, soon)
-		require.NoError(t, got.err)
-		require.NoError(t, got.unlock())
+		a = locked(t, newClient(t, s.Client(t)).Mutex("acl"))
+		next := lockAsync(t, c.Mutex("acl"))
+		admin.awaitPlace(t, "acl")
+		require.NoError(t, a.unlock())
+		next.getAndUnlock(t, soon)
 	})
 	t.Run("publish", func(t *testing.T) {
-		_, unlock, err := user(t, "~*", "&other", "+@all").Mutex("acl").Lock(ctx)
-		require.NoError(t, err)
-		err = unlock()
+		err := locked(t, user(t, "~*", "&other", "+@all").Mutex("acl")).unlock()
 		require.ErrorContains(t, err, "release script")
 		require.ErrorContains(t, err, "channel")
 		require.False(t, admin.exists(t, "acl"), "released, though nobody was told")
