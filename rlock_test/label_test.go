@@ -3,9 +3,11 @@ package rlock_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -49,42 +51,29 @@ func knowsLabel(t testing.TB, l rlock.Locker, wait time.Duration, label string) 
 	return not
 }
 
-// labelledLocks are locks of all kinds that have a holder.
-var labelledLocks = map[string]func(c *rlock.Client, name string) rlock.Locker{
-	"mutex":    func(c *rlock.Client, name string) rlock.Locker { return c.Mutex(name) },
-	"fenced":   func(c *rlock.Client, name string) rlock.Locker { return c.FencedMutex(name) },
-	"fair":     func(c *rlock.Client, name string) rlock.Locker { return c.FairMutex(name) },
-	"write":    func(c *rlock.Client, name string) rlock.Locker { return c.RWMutex(name).Write() },
-	"upgrades": func(c *rlock.Client, name string) rlock.Locker { return c.RWMutex(name).Upgradeable() },
-	"short":    func(c *rlock.Client, name string) rlock.Locker { return c.Mutex(name, rlock.WithLease(time.Second)) },
-	"asked":    func(c *rlock.Client, name string) rlock.Locker { return c.Mutex(name, rlock.WithAsked()) },
-	"lingers":  func(c *rlock.Client, name string) rlock.Locker { return c.Mutex(name, rlock.WithLinger(time.Minute)) },
-	"all":      func(c *rlock.Client, name string) rlock.Locker { return rlock.All(c.Mutex(name), c.Mutex(name+"2")) },
-}
-
 // A refusal names the label of the holder, even if the call does not wait. A second waiter in the same process learns it without a command.
 func TestLabel(t *testing.T) {
-	for kind, of := range labelledLocks {
+	handles := maps.Clone(lockHandles)
+	handles["write"] = func(c *rlock.Client, name string) rlock.Locker { return c.RWMutex(name).Write() }
+	handles["upgrades"] = func(c *rlock.Client, name string) rlock.Locker { return c.RWMutex(name).Upgradeable() }
+	for kind, of := range handles {
 		redistest.RunVirtual(t, kind, func(t *testing.T) {
 			b := newFixture(t, rlock.Options{Label: `pod "7"`})
-			ctx, unlock, err := of(b.Client, b.name).Lock(t.Context())
-			require.NoError(t, err)
+			a := locked(t, of(b.Client, b.name))
 			b.awaitLabel(t, b.Client, `pod "7"`)
 			for _, wait := range []time.Duration{0, 300 * time.Millisecond} {
-				other := newClient(t, b.rdb)
-				not := knowsLabel(t, of(other, b.name), wait, `pod "7"`)
+				not := knowsLabel(t, of(newClient(t, b.rdb), b.name), wait, `pod "7"`)
 				require.Contains(t, not.Error(), `held by "pod \"7\"" (`+not.Holder+`), with `)
 				require.NotContains(t, not.Error(), "\n")
 			}
 			if m, ok := of(newClient(t, b.rdb), b.name).(*rlock.Mutex); ok {
-				var info rlock.Info
+				want := []rlock.Holder{{Owner: rlock.Owner(a.ctx), Depth: 1, Label: `pod "7"`, Write: kind == "write"}}
 				redistest.Eventually(t, testTimeout, func() bool {
-					info, err = m.Info(t.Context())
-					return err == nil && len(info.Holders) == 1 && info.Holders[0].Label != ""
+					info, err := m.Info(t.Context())
+					return err == nil && slices.Equal(want, info.Holders)
 				}, "the label is known")
-				require.Equal(t, []rlock.Holder{{Owner: rlock.Owner(ctx), Depth: 1, Label: `pod "7"`, Write: kind == "write"}}, info.Holders)
 			}
-			require.NoError(t, unlock())
+			require.NoError(t, a.unlock())
 			b.Close()
 			require.False(t, b.exists(t, labelKey(b.Client)), "G9")
 		})
@@ -99,9 +88,8 @@ func TestLabelsOfSeveral(t *testing.T) {
 		third := newClient(t, b.rdb)
 		all := []*rlock.Client{b.Client, second, third}
 		for _, c := range all {
-			_, unlock, err := c.RWMutex(b.name).Read().Lock(t.Context())
-			require.NoError(t, err)
-			t.Cleanup(func() { require.NoError(t, unlock()) })
+			a := locked(t, c.RWMutex(b.name).Read())
+			t.Cleanup(func() { require.NoError(t, a.unlock()) })
 		}
 		b.awaitLabel(t, b.Client, "pod-1")
 		b.awaitLabel(t, second, "pod-2")
@@ -138,9 +126,8 @@ func TestLabelCosts(t *testing.T) {
 		waits := newClient(t, redistest.Dial(t, far.addr, redistest.Single), seldom)
 		for i := range 5 {
 			for _, c := range []*rlock.Client{labelled, plain} {
-				_, unlock, err := c.Mutex(fmt.Sprint(c == plain, i)).Lock(t.Context())
-				require.NoError(t, err)
-				t.Cleanup(func() { require.NoError(t, unlock()) })
+				a := locked(t, c.Mutex(fmt.Sprint(c == plain, i)))
+				t.Cleanup(func() { require.NoError(t, a.unlock()) })
 			}
 		}
 		watch.awaitLabel(t, labelled, "pod-7")
@@ -243,53 +230,36 @@ func TestLabelOfOthers(t *testing.T) {
 		b := newBareFixture(t)
 		holder := newClient(t, b.rdb, rlock.Options{Label: "pod-8"})
 		for _, text := range []string{"", "two\nlines", strings.Repeat("x", 101), "\xff"} {
-			_, unlock, err := holder.Mutex(b.name).Lock(t.Context())
-			require.NoError(t, err)
+			a := locked(t, holder.Mutex(b.name))
 			b.awaitLabel(t, holder, "pod-8")
 			require.NoError(t, b.do(t, "SET", labelKey(holder), text).Error())
 			not := refusalOf(t, newClient(t, b.rdb).Mutex(b.name), 0)
 			require.Empty(t, not.HolderLabel)
 			require.Contains(t, not.Error(), "held by "+not.Holder+", with ")
 			require.NoError(t, b.do(t, "SET", labelKey(holder), "pod-8").Error())
-			require.NoError(t, unlock())
+			require.NoError(t, a.unlock())
 		}
 	})
 }
 
 // A label is found wherever Redis is: on a cluster in a slot of its own.
 func TestLabelOnDeployments(t *testing.T) {
-	redistest.Parallel(t)
-	cluster := func(t *testing.T) rueidis.Client { return redistest.StartCluster(t, 3, 0).Client(t) }
-	for name, row := range map[string]struct {
-		dial  func(t *testing.T) rueidis.Client
-		plain bool
-	}{
-		"RESP2": {dial: func(t *testing.T) rueidis.Client {
-			return redistest.Dial(t, redistest.Shared(t), protocol(true))
-		}},
-		"sentinel":                   {dial: func(t *testing.T) rueidis.Client { return redistest.StartSentinel(t).Client(t) }},
-		"cluster":                    {dial: cluster},
-		"cluster with plain pub/sub": {dial: cluster, plain: true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			redistest.Parallel(t)
-			b := fixture{rdb: row.dial(t), name: redistest.Name(t)}
-			o := rlock.Options{Label: "pod-7", PlainPubSub: row.plain}
-			for i := range 3 {
-				c := newClient(t, b.rdb, o)
-				key := fmt.Sprint(b.name, i)
-				_, unlock, err := c.Mutex(key).Lock(t.Context())
-				require.NoError(t, err)
-				b.awaitLabel(t, c, "pod-7")
-				other := newClient(t, b.rdb, rlock.Options{PlainPubSub: row.plain})
-				knowsLabel(t, other.Mutex(key), 0, "pod-7")
-				knowsLabel(t, newClient(t, b.rdb, o).Mutex(key), 100*time.Millisecond, "pod-7")
-				require.NoError(t, unlock())
-				c.Close()
-				require.False(t, b.exists(t, labelKey(c)))
-			}
-		})
-	}
+	onDeployments(t, func(t *testing.T, rdb rueidis.Client, plain rlock.Options) {
+		b := fixture{rdb: rdb, name: redistest.Name(t)}
+		o := plain
+		o.Label = "pod-7"
+		for i := range 3 {
+			c := newClient(t, rdb, o)
+			key := fmt.Sprint(b.name, i)
+			a := locked(t, c.Mutex(key))
+			b.awaitLabel(t, c, "pod-7")
+			knowsLabel(t, newClient(t, rdb, plain).Mutex(key), 0, "pod-7")
+			knowsLabel(t, newClient(t, rdb, o).Mutex(key), 100*time.Millisecond, "pod-7")
+			require.NoError(t, a.unlock())
+			c.Close()
+			require.False(t, b.exists(t, labelKey(c)))
+		}
+	})
 }
 
 // Each server of a quorum has the label of its own Client; a refusal names that of the server that refused.
@@ -298,31 +268,30 @@ func TestLabelOfAQuorum(t *testing.T) {
 		var holders, others []rlock.Locker
 		var servers []fixture
 		for i := range 3 {
-			s := redistest.Start(t)
-			b := fixture{rdb: s.Client(t)}
+			b := fixture{rdb: redistest.Start(t).Client(t)}
 			b.Client = newClient(t, b.rdb, rlock.Options{Label: fmt.Sprint("pod-", i)})
 			servers = append(servers, b)
 			holders = append(holders, b.Mutex("q"))
 			others = append(others, newClient(t, b.rdb).Mutex("q"))
 		}
-		_, unlock, err := rlock.Quorum(holders...).Lock(t.Context())
-		require.NoError(t, err)
+		a := locked(t, rlock.Quorum(holders...))
 		for i, b := range servers {
 			b.awaitLabel(t, b.Client, fmt.Sprint("pod-", i))
 		}
-		for _, wait := range []time.Duration{0, 300 * time.Millisecond} {
+		refusedBy := func(members []rlock.Locker, wait time.Duration) {
+			t.Helper()
 			var not *rlock.NotAcquiredError
 			redistest.Eventually(t, testTimeout, func() bool {
-				not = refusalOf(t, rlock.Quorum(others...), wait)
+				not = refusalOf(t, rlock.Quorum(members...), wait)
 				return not.HolderLabel != ""
 			}, "the label is known")
 			at := slices.IndexFunc(servers, func(b fixture) bool { return strings.HasPrefix(not.Holder, b.ID()) })
 			require.Equal(t, fmt.Sprint("pod-", at), not.HolderLabel)
 		}
-		not := refusalOf(t, rlock.Quorum(holders...), 0)
-		at := slices.IndexFunc(servers, func(b fixture) bool { return strings.HasPrefix(not.Holder, b.ID()) })
-		require.Equal(t, fmt.Sprint("pod-", at), not.HolderLabel, "it is its own")
-		require.NoError(t, unlock())
+		refusedBy(others, 0)
+		refusedBy(others, 300*time.Millisecond)
+		refusedBy(holders, 0) // itself
+		require.NoError(t, a.unlock())
 	})
 }
 
@@ -349,20 +318,86 @@ func TestLabelsInADeadlock(t *testing.T) {
 	})
 }
 
-// A label must be short, and a single line of printable text.
-func TestInvalidLabels(t *testing.T) {
+// keepsGets is a client whose answers to GET are kept.
+type keepsGets struct {
+	rueidis.Client
+
+	asked, goOn chan struct{}
+}
+
+func (c keepsGets) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
+	if cmd.Commands()[0] == "GET" {
+		c.asked <- struct{}{}
+		<-c.goOn
+	}
+	return c.Client.Do(ctx, cmd)
+}
+
+// A TryLock that does not wait returns in time though the label is not answered, with its ctx at once; and a Lock that does is not kept.
+func TestLabelUnanswered(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
-		b := newBareFixture(t)
-		for _, label := range []string{strings.Repeat("x", 101), "two\nlines", "tab\t", "\x00", "\xff", "\u200b", "\u2028"} {
-			_, err := rlock.New(b.rdb, rlock.Options{Label: label})
-			require.ErrorContains(t, err, "rlock: Options.Label is ", label)
-			require.ErrorContains(t, err, ", want at most 100 bytes of printable UTF-8, on one line")
-			require.NotContains(t, err.Error(), "\n")
-		}
-		for _, label := range []string{strings.Repeat("x", 100), "Büro 7, 東京 (pid 1)"} {
-			c, err := rlock.New(b.rdb, rlock.Options{Label: label})
-			require.NoError(t, err)
-			c.Close()
-		}
+		b := newFixture(t, rlock.Options{Label: "pod-7"})
+		a := locked(t, b.Mutex(b.name))
+		b.awaitLabel(t, b.Client, "pod-7")
+		keeps := keepsGets{b.rdb, make(chan struct{}, 10), make(chan struct{})}
+		goOn := sync.OnceFunc(func() { close(keeps.goOn) })
+		t.Cleanup(goOn)
+
+		first := newClient(t, keeps)
+		began := time.Now()
+		require.Empty(t, refusalOf(t, first.Mutex(b.name), 0).HolderLabel)
+		require.GreaterOrEqual(t, time.Since(began), 200*time.Millisecond)
+		require.Len(t, keeps.asked, 1)
+		require.Empty(t, refusalOf(t, first.Mutex(b.name), 0).HolderLabel)
+		require.Len(t, keeps.asked, 1, "which is not asked for again")
+
+		leaves := newClient(t, keeps)
+		left := lockAsync(t, tryFor{leaves.Mutex(b.name), 0})
+		<-keeps.asked
+		<-keeps.asked
+		left.cancel()
+		require.ErrorIs(t, left.get(t, testTimeout).err, rlock.ErrNotAcquired)
+
+		waiter := lockAsync(t, newClient(t, keeps).Mutex(b.name))
+		<-keeps.asked
+		require.NoError(t, a.unlock())
+		waiter.getAndUnlock(t, testTimeout)
+		goOn()
 	})
+}
+
+// Users without the right to the keys lock as before, and their Clients say so once.
+func TestLabelForbidden(t *testing.T) {
+	redistest.Parallel(t)
+	s := redistest.Start(t)
+	admin := fixture{rdb: s.Client(t)}
+	for what, keys := range map[string]string{"write": "%R~rlock_client:*", "read or write": "~other"} {
+		t.Run(what, func(t *testing.T) {
+			redistest.Parallel(t)
+			name := strings.ReplaceAll(what, " ", "-")
+			require.NoError(t, admin.do(t, "ACL", "SETUSER", name, "reset", "on", ">secret", "&*", "+@all", "~"+name, "~rlock_queue:*", keys).Error())
+			j := new(logRecords)
+			rdb := s.Client(t, func(o *rueidis.ClientOption) { o.Username, o.Password = name, "secret" })
+			o := rlock.Options{Label: "pod-7", Logger: slog.New(slog.NewTextHandler(j, nil))}
+			c, other := newClient(t, rdb, o), newClient(t, s.Client(t), rlock.Options{Label: "pod-8"})
+			lockAndUnlock(t, c.Mutex(name))
+			redistest.Eventually(t, testTimeout, func() bool { return j.count("labels do not work for this Client") == 1 }, "logged")
+			require.Equal(t, 1, j.count("label=pod-7"))
+			a := locked(t, c.Mutex(name))
+			require.Less(t, len(rlock.Owner(a.ctx)), 36+1+20, "no mark")
+			require.Empty(t, refusalOf(t, other.Mutex(name), 0).HolderLabel)
+			require.NoError(t, a.unlock())
+
+			a = locked(t, other.Mutex(name))
+			admin.awaitLabel(t, other, "pod-8")
+			want := ""
+			if what == "write" {
+				want = "pod-8"
+			}
+			knowsLabel(t, c.Mutex(name), 0, want)
+			require.Equal(t, want, refusalOf(t, c.Mutex(name), 0).HolderLabel)
+			require.NoError(t, a.unlock())
+			require.Equal(t, 1, j.count("labels do not work"))
+		})
+	}
 }

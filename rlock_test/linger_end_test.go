@@ -4,7 +4,11 @@ import (
 	"bytes"
 	"context"
 	"log/slog"
+	"maps"
+	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -25,17 +29,13 @@ func TestLingerEndsWithTheClient(t *testing.T) {
 			b := newFixture(t)
 			keep(t, b.Client, b.Mutex(b.name, rlock.WithLinger(long)))
 			keep(t, b.Client, b.FencedMutex(b.name+":2", rlock.WithLinger(long)))
-			waiter := lockAsync(t, newClient(t, b.rdb).Mutex(b.name+":3"))
-			require.NoError(t, waiter.get(t, testTimeout).err)
-			_, unlock, err := b.Mutex(b.name+":4", rlock.WithLinger(long)).Lock(context.Background())
-			require.NoError(t, err)
+			open := locked(t, b.Mutex(b.name+":3", rlock.WithLinger(long)))
 			ended := async(func() error { return end(b.Client) })
 			redistest.Eventually(t, testTimeout, func() bool { return !b.exists(t, b.name) && !b.exists(t, b.name+":2") }, "given up")
-			require.NoError(t, unlock())
+			require.NoError(t, open.unlock())
 			require.NoError(t, within(t, ended, testTimeout))
-			require.False(t, b.exists(t, b.name+":4"))
+			require.False(t, b.exists(t, b.name+":3"))
 			require.Zero(t, b.Stats().Idle)
-			require.NoError(t, b.do(t, "DEL", "redisson_lock_token:{"+b.name+":2}", b.name+":3").Error())
 		})
 	}
 }
@@ -44,8 +44,7 @@ func TestLingerEndsWithTheClient(t *testing.T) {
 // inside.
 func TestLingerIsForcedOpen(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
-		b := newBareFixture(t)
-		b.Client = newClient(t, b.rdb, rlock.Options{WatchdogTimeout: shortWatchdog, Trace: &rlock.Trace{
+		b := newFixture(t, rlock.Options{WatchdogTimeout: shortWatchdog, Trace: &rlock.Trace{
 			Lost: func(context.Context, rlock.LostInfo) { t.Error("a loss was reported") },
 		}})
 		m := b.Mutex(b.name, rlock.WithLinger(long))
@@ -54,12 +53,10 @@ func TestLingerIsForcedOpen(t *testing.T) {
 		held, err := other.ForceUnlock(context.Background())
 		require.NoError(t, err)
 		require.True(t, held)
-		_, unlock, err := other.TryLock(context.Background(), 0)
-		require.NoError(t, err)
+		a := locked(t, tryFor{other, 0})
 		redistest.Eventually(t, shortWatchdog/3+soon, func() bool { return b.Stats().Idle == 0 }, "noticed")
-		_, _, err = m.TryLock(context.Background(), 0)
-		require.ErrorIs(t, err, rlock.ErrNotAcquired)
-		require.NoError(t, unlock())
+		refusalOf(t, m, 0)
+		require.NoError(t, a.unlock())
 		require.Zero(t, b.Stats().Lost)
 
 		// By the Client itself: at once.
@@ -80,9 +77,9 @@ func TestLingerOfADeadProcess(t *testing.T) {
 		m := keeper.Mutex(past.name, rlock.WithLinger(long))
 		keep(t, keeper, m)
 		proxy.BlackHole(true)
-		waiter := lockAsync(t, past.Mutex(past.name))
-		got := waiter.get(t, shortWatchdog+soon)
-		require.NoError(t, got.err)
+		began := time.Now()
+		got := locked(t, past.Mutex(past.name))
+		requireTookAtMost(t, shortWatchdog, began, got.at)
 		_, _, err := m.TryLock(context.Background(), 0)
 		require.Error(t, err, "somebody else has it")
 		proxy.BlackHole(false)
@@ -95,26 +92,14 @@ func TestLingerOfADeadProcess(t *testing.T) {
 // While nobody can ask, no lock is kept; afterwards locks are kept again.
 func TestLingerWithoutItsEar(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
-		s := redistest.Start(t)
-		b := fixture{rdb: s.Client(t), name: redistest.Name(t)}
-		proxy := redistest.StartProxy(t, s.Addr())
-		b.Client = newClient(t, redistest.Dial(t, proxy.Addr()))
-		m := b.Mutex(b.name, rlock.WithLinger(long))
-		keep(t, b.Client, m)
-		owner := b.fields(t, b.name)
+		c, proxy, b := behindProxy(t, anyWay)
+		m := c.Mutex(b.name, rlock.WithLinger(long))
+		keep(t, c, m)
+		owner := slices.Collect(maps.Keys(b.fields(t, b.name)))[0]
 		proxy.CutAll()
-		redistest.Eventually(t, soon, func() bool {
-			for field := range b.fields(t, b.name) {
-				if _, same := owner[field]; same {
-					return false
-				}
-			}
-			return true
-		}, "given up")
-		keep(t, b.Client, m)
-		got := lockAsync(t, newClient(t, b.rdb).Mutex(b.name)).get(t, soon+time.Second)
-		require.NoError(t, got.err)
-		require.NoError(t, got.unlock())
+		redistest.Eventually(t, soon, func() bool { return b.fields(t, b.name)[owner] == 0 }, "given up")
+		keep(t, c, m)
+		lockAsync(t, b.Mutex(b.name)).getAndUnlock(t, soon)
 	})
 }
 
@@ -148,4 +133,145 @@ func TestLingerWithoutRights(t *testing.T) {
 			}
 		})
 	}
+}
+
+// G4: a waiter of any kind in another process gets the lock at once. For a while after that, the lock is not kept.
+func TestLingerIsAskedFor(t *testing.T) {
+	for kind, of := range lockHandles {
+		redistest.RunVirtual(t, kind, func(t *testing.T) {
+			b := newFixture(t)
+			m := b.Mutex(b.name, rlock.WithLinger(long))
+			keep(t, b.Client, m)
+			began := time.Now()
+			got := lockAsync(t, of(newClient(t, b.rdb), b.name)).gets(t, testTimeout)
+			requireTookAtMost(t, 20*time.Millisecond, began, got.at)
+			require.Zero(t, b.Stats().Idle)
+			require.NoError(t, got.unlock())
+			if kind == "lingers" {
+				return
+			}
+			redistest.Eventually(t, testTimeout, func() bool { return !b.exists(t, b.name) }, "free")
+			lockAndUnlock(t, m)
+			require.False(t, b.exists(t, b.name), "just after a request, the lock must not be kept")
+		})
+	}
+}
+
+// No message announces a waiter that came before the process had the lock: the process looks for it.
+func TestLingerFindsThoseWhoWaitedBefore(t *testing.T) {
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		m := b.Mutex(b.name, rlock.WithLinger(long))
+		keep(t, b.Client, b.Mutex(b.name+":ear", rlock.WithLinger(long)))
+		a := locked(t, newClient(t, b.rdb).Mutex(b.name))
+		first := lockAsync(t, m)
+		b.awaitPlace(t, b.name)
+		second := lockAsync(t, newClient(t, b.rdb).Mutex(b.name))
+		redistest.Eventually(t, testTimeout, func() bool {
+			n, err := b.do(t, "ZCARD", "rlock_queue:{"+b.name+"}").AsInt64()
+			return err == nil && n == 2
+		}, "both waiters must be in line")
+		require.NoError(t, a.unlock())
+		got := first.gets(t, soon)
+		sleep(1100 * time.Millisecond) // longer than a recent wait counts
+		second.stillWaits(t)
+		require.NoError(t, got.unlock())
+		second.getAndUnlock(t, soon)
+	})
+}
+
+// A kept lock costs a waiter two round trips more than a free lock. It costs a third if the lock is handed over while the waiter, now
+// listening, asks again: it cannot tell which came first.
+func TestLingerCostsAWaiterTwoRoundTrips(t *testing.T) {
+	redistest.OnlyVirtual(t, "round trips are told apart by their time alone", func(t *testing.T) {
+		const oneWay = 200 * time.Millisecond
+		s := redistest.Start(t)
+		near, far := redistest.StartProxy(t, s.Addr()), redistest.StartProxy(t, s.Addr())
+		keeper, other := newClient(t, redistest.Dial(t, near.Addr(), oneConn)), newClient(t, redistest.Dial(t, far.Addr(), oneConn))
+		past := fixture{rdb: s.Client(t), name: redistest.Name(t)}
+		past.Client = newClient(t, past.rdb)
+		m := keeper.Mutex(past.name, rlock.WithLinger(long))
+		keep(t, keeper, m)
+		// A waiter for another lock keeps other's connection for messages open, so that no round trip is for a new one.
+		a := locked(t, past.Mutex(past.name+":2"))
+		listens := lockAsync(t, other.Mutex(past.name+":2"))
+		redistest.Settle(t)
+
+		near.Delay(oneWay)
+		far.Delay(oneWay)
+		began := time.Now()
+		got := locked(t, other.Mutex(past.name))
+		require.LessOrEqual(t, got.at.Sub(began), (1+3)*2*oneWay, "one round trip for a free lock, and three more")
+		near.Delay(0)
+		far.Delay(0)
+		require.NoError(t, got.unlock())
+		require.NoError(t, a.unlock())
+		listens.getAndUnlock(t, soon)
+	})
+}
+
+// Waiters that cannot ask, such as Redisson, wait for d at most.
+func TestLingerBesideThoseWhoCannotAsk(t *testing.T) {
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		const d = 2 * time.Second
+		keep(t, b.Client, b.Mutex(b.name, rlock.WithLinger(d)))
+		last, told := time.Now(), make(chan struct{}, 1)
+		listensOutside(t, b.rdb, unlockChannelOf("", b.name), func() { told <- struct{}{} })
+		redistest.Within(t, d+soon, told, "told")
+		requireTookAtMost(t, d, last, time.Now())
+	})
+}
+
+// The same, however often the process uses the lock meanwhile.
+func TestLingerInUseBesideThoseWhoCannotAsk(t *testing.T) {
+	for kind, of := range map[string]func(*rlock.Client, string, ...rlock.Option) *rlock.Mutex{
+		"mutex": (*rlock.Client).Mutex, "fenced": (*rlock.Client).FencedMutex,
+	} {
+		redistest.RunVirtual(t, kind, func(t *testing.T) {
+			const watchdog = 3 * time.Second
+			b := newFixture(t, rlock.Options{WatchdogTimeout: watchdog})
+			m := of(b.Client, b.name, rlock.WithLinger(long))
+			keep(t, b.Client, m)
+			var told atomic.Bool
+			listensOutside(t, b.rdb, unlockChannelOf("", b.name), func() { told.Store(true) })
+			for began := time.Now(); !told.Load(); sleep(time.Millisecond) {
+				lockAndUnlock(t, m)
+				requireTookAtMost(t, watchdog/3+100*time.Millisecond, began, time.Now())
+			}
+		})
+	}
+}
+
+// G4: a run of hand-offs ends for kept locks, too: competing processes take turns.
+func TestLingerTakesTurns(t *testing.T) {
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		clients := []*rlock.Client{b.Client, newClient(t, b.rdb)}
+		for _, c := range clients {
+			keep(t, c, c.Mutex(redistest.Name(t), rlock.WithLinger(long)))
+		}
+		var inside [2]int
+		until := time.Now().Add(2 * time.Second)
+		var all sync.WaitGroup
+		for i, c := range clients {
+			m := c.Mutex(b.name, rlock.WithLinger(long))
+			for range 4 {
+				all.Go(func() {
+					for time.Now().Before(until) {
+						err := m.Do(context.Background(), func(context.Context) error {
+							inside[i]++
+							sleep(time.Millisecond)
+							return nil
+						})
+						if err != nil {
+							t.Error(err)
+						}
+					}
+				})
+			}
+		}
+		all.Wait()
+		require.Greater(t, min(inside[0], inside[1])*4, max(inside[0], inside[1]), "%v", inside)
+	})
 }
