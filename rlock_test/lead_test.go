@@ -3,54 +3,25 @@ package rlock_test
 import (
 	"context"
 	"errors"
-	"os"
-	"path/filepath"
-	"sync/atomic"
+	"log/slog"
+	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/go-rlock/rlock/internal/redistest"
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// scriptedLock is a Locker whose calls return these errors in turn, and then succeed.
-type scriptedLock struct {
-	rlock.Locker // for the methods that nobody calls
-
-	locks, unlocks []error
-	locked         int // calls of Lock
-}
-
-func (s *scriptedLock) Lock(ctx context.Context) (context.Context, rlock.UnlockFunc, error) {
-	s.locked++
-	if ctx.Err() != nil {
-		return ctx, nil, ctx.Err()
-	}
-	if err := next(&s.locks); err != nil {
-		return ctx, nil, err
-	}
-	return ctx, func() error { return next(&s.unlocks) }, nil
-}
-
-func (s *scriptedLock) Name() string { return "scripted" }
-
-func next(errs *[]error) (err error) {
-	if len(*errs) > 0 {
-		err, *errs = (*errs)[0], (*errs)[1:]
-	}
-	return err
-}
-
 // Lead pauses and goes on after a temporary error, and returns any other error.
 func TestLeadOfAnyLocker(t *testing.T) {
 	mine := errors.New("mine")
 	for _, row := range []struct {
 		name     string
-		lock     scriptedLock
+		lock     fakeLock
 		returns  []error // of fn
 		runs     int     // of fn
 		attempts int
@@ -61,20 +32,20 @@ func TestLeadOfAnyLocker(t *testing.T) {
 		{name: "fn met an outage", returns: []error{rlock.ErrUnreachable}, runs: 1, attempts: 1, errs: []error{rlock.ErrUnreachable}},
 		{name: "fn lost another lock", returns: []error{rlock.ErrLost}, runs: 1, attempts: 1, errs: []error{rlock.ErrLost}},
 		{
-			name: "outage", lock: scriptedLock{locks: []error{rlock.ErrUnreachable, rlock.ErrNotReplicated, rlock.ErrLost}},
+			name: "outage", lock: fakeLock{locks: []error{rlock.ErrUnreachable, rlock.ErrNotReplicated, rlock.ErrLost}},
 			runs: 1, attempts: 4,
 		},
 		{
-			name: "lost", lock: scriptedLock{unlocks: []error{rlock.ErrLost, rlock.ErrLost}}, returns: []error{nil, mine},
+			name: "lost", lock: fakeLock{unlocks: []error{rlock.ErrLost, rlock.ErrLost}}, returns: []error{nil, mine},
 			runs: 3, attempts: 3,
 		},
 		{
-			name: "unlock without an answer", lock: scriptedLock{unlocks: []error{rlock.ErrUnreachable}}, returns: []error{mine},
+			name: "unlock without an answer", lock: fakeLock{unlocks: []error{rlock.ErrUnreachable}}, returns: []error{mine},
 			runs: 1, attempts: 1, errs: []error{rlock.ErrUnreachable, mine},
 		},
-		{name: "refused", lock: scriptedLock{locks: []error{mine}}, attempts: 1, errs: []error{mine}},
+		{name: "refused", lock: fakeLock{locks: []error{mine}}, attempts: 1, errs: []error{mine}},
 		{
-			name: "closed after a loss", lock: scriptedLock{unlocks: []error{rlock.ErrLost}, locks: []error{nil, rlock.ErrClosed}},
+			name: "closed after a loss", lock: fakeLock{unlocks: []error{rlock.ErrLost}, locks: []error{nil, rlock.ErrClosed}},
 			runs: 1, attempts: 2, errs: []error{rlock.ErrClosed},
 		},
 	} {
@@ -104,35 +75,33 @@ func TestLeadOfAnyLocker(t *testing.T) {
 // Lead heeds its ctx in each of its states, and lets a panic through.
 func TestLeadEnds(t *testing.T) {
 	never := func(context.Context) error { panic("without the lock") }
-	for name, lock := range map[string]*scriptedLock{
-		"before":       {},
-		"in the pause": {locks: []error{rlock.ErrUnreachable}},
+	for name, row := range map[string]struct {
+		lock  fakeLock
+		after time.Duration
+	}{
+		"before": {}, "in the pause": {fakeLock{locks: []error{rlock.ErrUnreachable}}, 10 * time.Millisecond},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				ctx, cancel := context.WithCancel(t.Context())
 				began := time.Now()
-				if lock.locks == nil {
-					cancel()
-				} else {
-					time.AfterFunc(10*time.Millisecond, cancel)
-				}
-				require.ErrorIs(t, rlock.Lead(ctx, lock, never), context.Canceled)
-				require.LessOrEqual(t, time.Since(began), 10*time.Millisecond)
+				ctx, cancel := context.WithDeadline(t.Context(), began.Add(row.after))
+				defer cancel()
+				require.ErrorIs(t, rlock.Lead(ctx, &row.lock, never), context.DeadlineExceeded)
+				require.Equal(t, row.after, time.Since(began))
 			})
 		})
 	}
-	redistest.RunVirtual(t, "as the leader that was lost", func(t *testing.T) {
+	t.Run("as the leader that was lost", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		lock := &scriptedLock{unlocks: []error{rlock.ErrLost}}
+		lock := &fakeLock{unlocks: []error{rlock.ErrLost}}
 		require.ErrorIs(t, rlock.Lead(ctx, lock, func(context.Context) error { cancel(); return nil }), rlock.ErrLost)
 		require.Equal(t, 1, lock.locked)
 	})
-	lock := &scriptedLock{unlocks: []error{rlock.ErrLost}}
+	lock := &fakeLock{unlocks: []error{rlock.ErrLost}}
 	require.PanicsWithValue(t, "boom", func() {
 		_ = rlock.Lead(t.Context(), lock, func(context.Context) error { panic("boom") })
 	})
-	require.Empty(t, lock.unlocks, "unlocked")
+	require.Equal(t, 1, lock.unlocked)
 	require.Panics(t, func() { _ = rlock.Lead(t.Context(), lock, nil) })
 	require.Panics(t, func() { _ = rlock.Lead(t.Context(), nil, never) })
 	require.Panics(t, func() { _ = rlock.Lead(t.Context(), lock, never, nil) })
@@ -142,6 +111,27 @@ func TestLeadEnds(t *testing.T) {
 type term struct {
 	leader int
 	why    error
+	lasted time.Duration
+}
+
+// candidate wants to lead until stop is called.
+func candidate(t *testing.T, l rlock.Locker, i int, terms chan<- term, o ...rlock.LeadOption) (stop context.CancelFunc, ended <-chan error) {
+	ctx, stop := context.WithCancel(context.Background())
+	t.Cleanup(stop)
+	return stop, async(func() error {
+		return rlock.Lead(ctx, l, func(ctx context.Context) error {
+			began := time.Now()
+			terms <- term{leader: i}
+			<-ctx.Done()
+			terms <- term{i, context.Cause(ctx), time.Since(began)}
+			return ctx.Err()
+		}, o...)
+	})
+}
+
+func awaitTerm(t *testing.T, events <-chan term) term {
+	t.Helper()
+	return redistest.Within(t, testTimeout, events, "a term begins or ends")
 }
 
 // Of three candidates one leads. The next leads when that term ends in order, or when Redis comes back after an outage.
@@ -150,48 +140,37 @@ func TestLead(t *testing.T) {
 		s := redistest.Start(t)
 		name := redistest.Name(t)
 		terms, outages := make(chan term, 100), make(chan term, 100)
-		var inside atomic.Int32
 		var stops [3]context.CancelFunc
 		var ended [3]<-chan error // what Lead returned
 		for i := range stops {
 			client := newClient(t, s.Client(t), rlock.Options{
 				WatchdogTimeout: time.Second,
-				Trace:           &rlock.Trace{Failed: func(_ context.Context, f rlock.FailedInfo) { outages <- term{i, f.Err} }},
+				Trace:           &rlock.Trace{Failed: func(_ context.Context, f rlock.FailedInfo) { outages <- term{leader: i, why: f.Err} }},
 			})
-			ctx, stop := context.WithCancel(context.Background())
-			t.Cleanup(stop)
-			stops[i] = stop
-			ended[i] = async(func() error {
-				return rlock.Lead(ctx, client.Mutex(name), func(ctx context.Context) error {
-					assert.EqualValues(t, 1, inside.Add(1), "leaders")
-					defer inside.Add(-1)
-					terms <- term{leader: i}
-					<-ctx.Done()
-					terms <- term{i, context.Cause(ctx)}
-					return ctx.Err()
-				})
-			})
+			stops[i], ended[i] = candidate(t, client.Mutex(name), i, terms)
 		}
 
-		first := receive(t, terms).leader
+		first := awaitTerm(t, terms).leader
 		stops[first]()
-		require.Equal(t, term{first, context.Canceled}, receive(t, terms))
+		end := awaitTerm(t, terms)
+		require.Equal(t, first, end.leader)
+		require.Equal(t, context.Canceled, end.why)
 		require.ErrorIs(t, within(t, ended[first], testTimeout), context.Canceled)
-		second := receive(t, terms)
+		second := awaitTerm(t, terms)
 		require.NoError(t, second.why)
 		require.NotEqual(t, first, second.leader)
 
 		s.Stop()
-		end := receive(t, terms)
+		end = awaitTerm(t, terms)
 		require.Equal(t, second.leader, end.leader)
 		require.ErrorIs(t, end.why, rlock.ErrLost)
 		for hit := make(map[int]bool); len(hit) < 2; {
-			outage := receive(t, outages)
+			outage := awaitTerm(t, outages)
 			require.ErrorIs(t, outage.why, rlock.ErrUnreachable)
 			hit[outage.leader] = true
 		}
 		s.Restart()
-		require.NoError(t, receive(t, terms).why)
+		require.NoError(t, awaitTerm(t, terms).why)
 		for i := range stops {
 			if i != first {
 				require.Empty(t, ended[i], "Lead goes on")
@@ -201,17 +180,6 @@ func TestLead(t *testing.T) {
 		}
 		fixture{rdb: s.Client(t)}.clear(t)
 	})
-}
-
-func receive(t *testing.T, events <-chan term) term {
-	t.Helper()
-	select {
-	case event := <-events:
-		return event
-	case <-time.After(testTimeout):
-		require.FailNow(t, "nothing happens")
-		panic("unreachable")
-	}
 }
 
 // Leader and candidates return the same error if ctx is done or the Client is closed. Nil means that the leader ended by itself.
@@ -284,67 +252,6 @@ func (e endsAtItsUnlock) Lock(ctx context.Context) (context.Context, rlock.Unloc
 	return ctx, func() error { e.cancel(); return unlock() }, err
 }
 
-// A server that takes no writes for a moment ends no Lead, whichever the lock.
-func TestLeadWaitsUntilRedisTakesWrites(t *testing.T) {
-	redistest.Parallel(t)
-	set := func(name, refusing, fine string) [2]func(*testing.T, fixture) {
-		to := func(value string) func(*testing.T, fixture) {
-			return func(t *testing.T, b fixture) {
-				t.Helper()
-				require.NoError(t, b.do(t, "CONFIG", "SET", name, value).Error())
-			}
-		}
-		return [2]func(*testing.T, fixture){to(refusing), to(fine)}
-	}
-	misconf := set("save", "3600 1", "")
-	saves := misconf[0]
-	misconf[0] = func(t *testing.T, b fixture) { // a snapshot that cannot be written
-		t.Helper()
-		require.NoError(t, b.do(t, "SET", b.name, "x").Error())
-		dir, err := b.do(t, "CONFIG", "GET", "dir").AsStrMap()
-		require.NoError(t, err)
-		require.NoError(t, os.Mkdir(filepath.Join(dir["dir"], "taken.rdb"), 0o700))
-		saves(t, b)
-		require.NoError(t, b.do(t, "BGSAVE").Error())
-		redistest.Eventually(t, testTimeout, func() bool { return b.do(t, "SET", b.name, "y").Error() != nil }, "the snapshot has failed")
-	}
-	for said, set := range map[string][2]func(*testing.T, fixture){
-		"NOREPLICAS": set("min-replicas-to-write", "1", "0"), "OOM": set("maxmemory", "1", "0"), "MISCONF": misconf,
-	} {
-		for kind, lock := range map[string]func(c *rlock.Client, name string) rlock.Locker{
-			"Mutex":     func(c *rlock.Client, name string) rlock.Locker { return c.Mutex(name) },
-			"FairMutex": func(c *rlock.Client, name string) rlock.Locker { return c.FairMutex(name) },
-			"All":       func(c *rlock.Client, name string) rlock.Locker { return rlock.All(c.Mutex(name), c.Mutex(name+":2")) },
-			"All of two kinds": func(c *rlock.Client, name string) rlock.Locker {
-				return rlock.All(c.Mutex(name), c.FairMutex(name+":2"))
-			},
-			"Upgradeable": func(c *rlock.Client, name string) rlock.Locker { return c.RWMutex(name).Upgradeable() },
-		} {
-			t.Run(said+"/"+kind, func(t *testing.T) {
-				redistest.Parallel(t)
-				s := redistest.Start(t, "--dbfilename", "taken.rdb")
-				b := fixture{rdb: s.Client(t), name: redistest.Name(t)}
-				failed := make(chan error, 100)
-				c := newClient(t, s.Client(t), rlock.Options{Trace: &rlock.Trace{
-					Failed: func(_ context.Context, f rlock.FailedInfo) { failed <- f.Err },
-				}})
-				set[0](t, b)
-				led := async(func() error { return rlock.Lead(context.Background(), lock(c, "leader"), nothingToDo) })
-				select {
-				case err := <-failed:
-					require.ErrorContains(t, err, said)
-				case err := <-led:
-					require.FailNow(t, "ended", "%v", err)
-				case <-time.After(testTimeout):
-					require.FailNow(t, "not refused")
-				}
-				set[1](t, b)
-				require.NoError(t, within(t, led, testTimeout))
-			})
-		}
-	}
-}
-
 // A leader that is asked resigns when its term is over, and then waits for the next. It keeps leading if no other candidate waits.
 func TestLeadResigns(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
@@ -352,34 +259,22 @@ func TestLeadResigns(t *testing.T) {
 		const mandate = 100 * time.Millisecond
 		terms := make(chan term, 100)
 		lead := func(i int) (stop context.CancelFunc, ended <-chan error) {
-			ctx, stop := context.WithCancel(context.Background())
-			t.Cleanup(stop)
 			m := newClient(t, b.rdb).Mutex(b.name, rlock.WithAsked())
-			return stop, async(func() error {
-				return rlock.Lead(ctx, m, func(ctx context.Context) error {
-					began := time.Now()
-					terms <- term{leader: i}
-					<-ctx.Done()
-					if errors.Is(context.Cause(ctx), rlock.ErrResigned) {
-						assert.GreaterOrEqual(t, time.Since(began), mandate)
-					}
-					terms <- term{i, context.Cause(ctx)}
-					return errors.New("whatever")
-				}, rlock.ResignWhenAsked(mandate))
-			})
+			return candidate(t, m, i, terms, rlock.ResignWhenAsked(mandate))
 		}
 		stopFirst, first := lead(1)
-		require.Equal(t, term{leader: 1}, receive(t, terms))
+		require.Equal(t, term{leader: 1}, awaitTerm(t, terms))
 		sleep(2 * mandate)
 		require.Empty(t, terms, "nobody has asked")
 		stopSecond, second := lead(2)
 		for i := range 4 { // they take turns
 			leader := i%2 + 1
-			end := receive(t, terms)
+			end := awaitTerm(t, terms)
 			require.Equal(t, leader, end.leader)
 			require.ErrorIs(t, end.why, rlock.ErrResigned)
 			require.EqualError(t, end.why, `rlock: "`+b.name+`": resigned when asked for the lock`)
-			require.Equal(t, term{leader: 3 - leader}, receive(t, terms))
+			require.GreaterOrEqual(t, end.lasted, mandate)
+			require.Equal(t, term{leader: 3 - leader}, awaitTerm(t, terms))
 		}
 		stopSecond()
 		require.ErrorIs(t, within(t, second, testTimeout), context.Canceled)
@@ -388,9 +283,7 @@ func TestLeadResigns(t *testing.T) {
 
 		err := rlock.Lead(context.Background(), b.Mutex(b.name), func(context.Context) error { panic("it runs") }, rlock.ResignWhenAsked(mandate))
 		require.ErrorContains(t, err, "ResignWhenAsked needs a lock WithAsked")
-		locked, err := b.Mutex(b.name).IsLocked(context.Background())
-		require.NoError(t, err)
-		require.False(t, locked)
+		require.False(t, b.exists(t, b.name))
 	})
 }
 
@@ -398,33 +291,81 @@ func TestLeadResigns(t *testing.T) {
 func TestLeadResignsForAsk(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
 		b := newFixture(t)
-		ctx, stop := context.WithCancel(context.Background())
-		defer stop()
-		terms := make(chan term, 100)
-		ended := async(func() error {
-			return rlock.Lead(ctx, b.Mutex(b.name, rlock.WithAsked()), func(ctx context.Context) error {
-				terms <- term{}
-				<-ctx.Done()
-				terms <- term{why: context.Cause(ctx)}
-				return nil
-			}, rlock.ResignWhenAsked(0))
-		})
-		require.NoError(t, receive(t, terms).why)
 		other := newClient(t, b.rdb)
+		terms := make(chan term, 100)
+		stop, ended := candidate(t, b.Mutex(b.name, rlock.WithAsked()), 0, terms, rlock.ResignWhenAsked(0))
+		asks := func(c *rlock.Client, hears bool) {
+			heard, err := c.Ask(context.Background(), b.name)
+			require.NoError(t, err)
+			require.Equal(t, hears, heard)
+		}
+		require.NoError(t, awaitTerm(t, terms).why)
 		b.earsOf(t, b.Client)
-		heard, err := other.Ask(context.Background(), b.name)
-		require.NoError(t, err)
-		require.True(t, heard)
-		require.ErrorIs(t, receive(t, terms).why, rlock.ErrResigned)
-		require.NoError(t, receive(t, terms).why, "it leads again")
-		heard, err = b.Ask(context.Background(), b.name)
-		require.NoError(t, err)
-		require.True(t, heard, "of its own process")
-		require.ErrorIs(t, receive(t, terms).why, rlock.ErrResigned)
+		for _, c := range []*rlock.Client{other, b.Client} { // of another process, and its own
+			asks(c, true)
+			require.ErrorIs(t, awaitTerm(t, terms).why, rlock.ErrResigned)
+			require.NoError(t, awaitTerm(t, terms).why, "it leads again")
+		}
 		stop()
 		require.ErrorIs(t, within(t, ended, testTimeout), context.Canceled)
-		heard, err = other.Ask(context.Background(), b.name)
-		require.NoError(t, err)
-		require.False(t, heard, "nobody has it")
+		asks(other, false)
+	})
+}
+
+// Whatever Redis says, a candidate for a lock of any kind goes on: somebody may mend it. Only what the program itself got wrong ends it.
+func TestLeadGoesOnAfterRefusals(t *testing.T) {
+	led := errors.New("led")
+	leads := func(context.Context) error { return led }
+	kinds := map[string]func(c *rlock.Client, name string) rlock.Locker{
+		"Mutex":       func(c *rlock.Client, name string) rlock.Locker { return c.Mutex(name) },
+		"FairMutex":   func(c *rlock.Client, name string) rlock.Locker { return c.FairMutex(name) },
+		"Upgradeable": func(c *rlock.Client, name string) rlock.Locker { return c.RWMutex(name).Upgradeable() },
+		"All":         func(c *rlock.Client, name string) rlock.Locker { return rlock.All(c.Mutex(name), c.Mutex(name+":2")) },
+		"All of two kinds": func(c *rlock.Client, name string) rlock.Locker {
+			return rlock.All(c.Mutex(name), c.FairMutex(name+":2"))
+		},
+	}
+	for _, says := range []string{
+		"NOAUTH Authentication required.", "WRONGPASS invalid username-password pair or user is disabled.",
+		"NOPERM this user has no permissions to run the 'evalsha' command", "OOM command not allowed when used memory > 'maxmemory'.",
+		"OOM command not allowed when used memory > 'maxmemory'. script: 6b1b, on @user_script:12.",
+		"MISCONF Redis is configured to save RDB snapshots", "NOREPLICAS Not enough good replicas to write.",
+		"LOADING Redis is loading the dataset in memory", "BUSY Redis is busy running a script.",
+		"READONLY You can't write against a read only replica.", "CLUSTERDOWN The cluster is down",
+		"MASTERDOWN Link with MASTER is down", "ERR max number of clients reached", "ERR what nobody has thought of",
+	} {
+		for kind, lock := range kinds {
+			redistest.RunVirtual(t, strings.ReplaceAll(says, " ", "-")+"/"+kind, func(t *testing.T) {
+				var log lockedBuffer
+				proxy, name := redistest.StartProxy(t, redistest.Shared(t)), redistest.Name(t)
+				c := newClient(t, redistest.Dial(t, proxy.Addr()), rlock.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+				until := sync.OnceValue(func() time.Time { return time.Now().Add(50 * time.Millisecond) })
+				proxy.OnRequest(func(cmd []string) redistest.Action {
+					if isScript(cmd) && time.Now().Before(until()) {
+						return redistest.Fail(says)
+					}
+					return redistest.Pass
+				})
+				require.ErrorIs(t, rlock.Lead(context.Background(), lock(c, name), leads), led)
+				c.Close() // flushes the log
+				if strings.HasPrefix(says, "NO") && !strings.HasPrefix(says, "NOREPL") || strings.HasPrefix(says, "WRONG") {
+					require.Contains(t, log.String(), "Redis refuses a candidate of Lead")
+				}
+			})
+		}
+	}
+	t.Run("WithMaxWait", func(t *testing.T) {
+		redistest.OnlyVirtual(t, "it waits for a minute", func(t *testing.T) {
+			b := newFixture(t)
+			a := locked(t, b.Mutex(b.name))
+			time.AfterFunc(time.Minute, func() { _ = a.unlock() })
+			require.ErrorIs(t, rlock.Lead(context.Background(), b.Mutex(b.name, rlock.WithMaxWait(time.Second)), leads), led)
+		})
+	})
+	redistest.RunVirtual(t, "a bad name", func(t *testing.T) {
+		b := newFixture(t)
+		require.NoError(t, b.do(t, "SET", b.name, "a text").Error())
+		require.ErrorContains(t, rlock.Lead(context.Background(), b.Mutex(b.name), leads), "not a lock")
+		require.ErrorContains(t, rlock.Lead(context.Background(), b.Mutex(""), leads), "empty")
 	})
 }

@@ -1,6 +1,7 @@
 package rlock_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"testing"
@@ -8,15 +9,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/go-rlock/rlock/internal/redistest"
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// fakeLock is a user's own Locker. Lock fails with err, unlock with unlockErr.
+// fakeLock is a user's own Locker, whose calls return these errors in turn, and then succeed.
 type fakeLock struct {
-	err, unlockErr error
-	waits          []time.Duration
-	unlocked       int
+	locks, unlocks   []error
+	locked, unlocked int // calls
 }
 
 type fakeKey struct{}
@@ -24,15 +23,22 @@ type fakeKey struct{}
 func (f *fakeLock) Name() string { return "fake" }
 
 func (f *fakeLock) Lock(ctx context.Context) (context.Context, rlock.UnlockFunc, error) {
-	if f.err != nil {
-		return ctx, nil, f.err
+	f.locked++
+	if err := cmp.Or(ctx.Err(), next(&f.locks)); err != nil {
+		return ctx, nil, err
 	}
-	return context.WithValue(ctx, fakeKey{}, f), func() error { f.unlocked++; return f.unlockErr }, nil
+	return context.WithValue(ctx, fakeKey{}, f), func() error { f.unlocked++; return next(&f.unlocks) }, nil
 }
 
-func (f *fakeLock) TryLock(ctx context.Context, wait time.Duration) (context.Context, rlock.UnlockFunc, error) {
-	f.waits = append(f.waits, wait)
+func (f *fakeLock) TryLock(ctx context.Context, _ time.Duration) (context.Context, rlock.UnlockFunc, error) {
 	return f.Lock(ctx)
+}
+
+func next(errs *[]error) (err error) {
+	if len(*errs) > 0 {
+		err, *errs = (*errs)[0], (*errs)[1:]
+	}
+	return err
 }
 
 // DoValue needs only the methods of the Locker interface.
@@ -48,12 +54,12 @@ func TestDoValueOfAnyLocker(t *testing.T) {
 		errs     []error
 	}{
 		{name: "well", value: 42, unlocked: 1},
-		{name: "not locked", lock: fakeLock{err: mine}, errs: []error{mine}},
+		{name: "not locked", lock: fakeLock{locks: []error{mine}}, errs: []error{mine}},
 		{name: "section fails", returns: mine, value: 42, unlocked: 1, errs: []error{mine}},
-		{name: "unlock fails", lock: fakeLock{unlockErr: broken}, value: 42, unlocked: 1, errs: []error{broken}},
-		{name: "both fail", lock: fakeLock{unlockErr: broken}, returns: mine, value: 42, unlocked: 1, errs: []error{broken, mine}},
+		{name: "unlock fails", lock: fakeLock{unlocks: []error{broken}}, value: 42, unlocked: 1, errs: []error{broken}},
+		{name: "both fail", lock: fakeLock{unlocks: []error{broken}}, returns: mine, value: 42, unlocked: 1, errs: []error{broken, mine}},
 	} {
-		redistest.RunVirtual(t, row.name, func(t *testing.T) {
+		t.Run(row.name, func(t *testing.T) {
 			l := &row.lock
 			value, err := rlock.DoValue(ctx, l, func(ctx context.Context) (int, error) {
 				require.Same(t, l, ctx.Value(fakeKey{}), "the ctx of the section")
@@ -75,26 +81,4 @@ func TestDoValueOfAnyLocker(t *testing.T) {
 		_, _ = rlock.DoValue(ctx, l, func(context.Context) (int, error) { panic("boom") })
 	})
 	require.Equal(t, 1, l.unlocked, "also after a panic")
-}
-
-// TryDo runs its function only with the lock, and waits no longer than its wait.
-func TestTryDo(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
-		m, ctx := b.Mutex(b.name), context.Background()
-		mine := errors.New("mine")
-		require.Same(t, mine, m.TryDo(ctx, 0, func(ctx context.Context) error {
-			held, err := m.IsHeld(ctx)
-			require.NoError(t, err)
-			require.True(t, held)
-			for _, wait := range []time.Duration{0, 20 * time.Millisecond} {
-				began := time.Now()
-				err := m.TryDo(rlock.Detach(ctx), wait, func(context.Context) error { panic("not with the lock") })
-				require.ErrorIs(t, err, rlock.ErrNotAcquired)
-				require.GreaterOrEqual(t, time.Since(began), wait)
-			}
-			return mine
-		}))
-		redistest.Eventually(t, soon, func() bool { return !b.exists(t, b.name) }, "unlocked, and not left to those that gave up")
-	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -18,7 +19,7 @@ import (
 func TestErrNotRun(t *testing.T) {
 	ctx := context.Background()
 	broken := &rlock.NotAcquiredError{Name: "inner"}
-	free, taken := &fakeLock{}, &fakeLock{err: broken}
+	free, taken := &fakeLock{}, &fakeLock{locks: slices.Repeat([]error{broken}, 100)}
 	inner := func(ctx context.Context) error {
 		_, err := rlock.DoValue(ctx, taken, func(context.Context) (int, error) { panic("it runs") })
 		return err
@@ -47,21 +48,21 @@ func TestErrNotRun(t *testing.T) {
 				"wrapped":  func(ctx context.Context) error { return fmt.Errorf("layer: %w", inner(ctx)) },
 				"joined":   func(ctx context.Context) error { return errors.Join(errors.New("layer"), inner(ctx)) },
 			} {
-				for _, l := range []*fakeLock{free, {unlockErr: errors.New("unlock")}} {
-					err = do(l, fn)
+				for _, unlocks := range [][]error{nil, {errors.New("unlock")}} {
+					err = do(&fakeLock{unlocks: unlocks}, fn)
 					require.NotErrorIs(t, err, rlock.ErrNotRun, what)
 					require.ErrorIs(t, err, rlock.ErrNotAcquired, what)
 					require.ErrorAs(t, err, &not, what)
 					require.ErrorContains(t, err, broken.Error(), what)
-					if l.unlockErr != nil {
-						require.ErrorIs(t, err, l.unlockErr, what)
+					for _, failed := range unlocks {
+						require.ErrorIs(t, err, failed, what)
 					}
 				}
 			}
 			require.ErrorIs(t, do(free, func(ctx context.Context) error { return rlock.ErrNotHeld }), rlock.ErrNotHeld)
 			mine := errors.New("mine")
 			require.Equal(t, mine, do(free, func(context.Context) error { return mine }), "the function's error is returned unchanged")
-			require.NotErrorIs(t, do(&fakeLock{unlockErr: rlock.ErrUnreachable}, nothingToDo), rlock.ErrNotRun)
+			require.NotErrorIs(t, do(&fakeLock{unlocks: []error{rlock.ErrUnreachable}}, nothingToDo), rlock.ErrNotRun)
 		})
 	}
 	require.Panics(t, func() { _, _ = rlock.TryDoValue[int](ctx, nil, 0, nil) })
