@@ -23,12 +23,13 @@ type twoClients struct {
 	other   *rlock.Client
 	third   *rlock.Client // for a quorum
 	proxy   *redistest.Proxy
+	well    func() // makes the network well again after silent
 }
 
 // newTwoClients has the connections open and the scripts loaded.
 func newTwoClients(t *testing.T, addr string, o ...rlock.Options) *twoClients {
 	t.Helper()
-	s := &twoClients{proxy: redistest.StartProxy(t, addr)}
+	s := &twoClients{proxy: redistest.StartProxy(t, addr), well: func() {}}
 	s.rdb, s.name = redistest.Dial(t, addr), redistest.Name(t)
 	s.Client = newClient(t, redistest.Dial(t, s.proxy.Addr()), o...)
 	s.other, s.third = newClient(t, s.rdb, o...), newClient(t, redistest.Dial(t, s.proxy.Addr()), o...)
@@ -51,7 +52,7 @@ func newTwoClients(t *testing.T, addr string, o ...rlock.Options) *twoClients {
 func nothingToDo(context.Context) error { return nil }
 
 // silent has the network lose everything from the nth reply to a script on, or at once if n is 0, until it is well again.
-func (s *twoClients) silent(n int) (well func()) {
+func (s *twoClients) silent(n int) {
 	var seen atomic.Int32
 	if n == 0 {
 		s.proxy.BlackHole(true)
@@ -64,10 +65,17 @@ func (s *twoClients) silent(n int) (well func()) {
 			return redistest.Drop
 		})
 	}
-	return func() {
+	s.well = func() {
 		seen.Store(int32(n)) // it was not that many
 		s.proxy.BlackHole(false)
 	}
+}
+
+// silence is a section in which the network falls silent.
+func (s *twoClients) silence(ctx context.Context) error {
+	s.silent(0)
+	<-ctx.Done()
+	return ctx.Err()
 }
 
 // clear proves that, once the network is well again, everything is given back in the background long before a lease ends, and that nothing
@@ -185,12 +193,12 @@ func TestLockEndsWithItsCallerWhereverRedisFallsSilent(t *testing.T) {
 						}
 						ctx, cancel := context.WithTimeout(context.Background(), wait)
 						defer cancel()
-						well := s.silent(n)
+						s.silent(n)
 						began := time.Now()
 						_, unlock, err := m.lock(ctx, l)
 						requireTookAtMost(t, m.ends, began, time.Now())
 						require.NoError(t, unblock())
-						well()
+						s.well()
 						if err == nil {
 							require.False(t, held)
 							require.NoError(t, unlock())
@@ -243,13 +251,14 @@ func TestMethodsEndWithTheirCallers(t *testing.T) {
 		}
 		return err
 	}
-	asks := map[string]func(ctx context.Context, s *twoClients, m *rlock.Mutex) error{
-		"IsLocked":    func(ctx context.Context, _ *twoClients, m *rlock.Mutex) error { return second(m.IsLocked(ctx)) },
-		"IsHeld":      func(ctx context.Context, _ *twoClients, m *rlock.Mutex) error { return second(m.IsHeld(ctx)) },
-		"HoldCount":   func(ctx context.Context, _ *twoClients, m *rlock.Mutex) error { return second(m.HoldCount(ctx)) },
-		"TTL":         func(ctx context.Context, _ *twoClients, m *rlock.Mutex) error { return second(m.TTL(ctx)) },
-		"Info":        func(ctx context.Context, _ *twoClients, m *rlock.Mutex) error { return second(m.Info(ctx)) },
-		"ForceUnlock": func(ctx context.Context, _ *twoClients, m *rlock.Mutex) error { return second(m.ForceUnlock(ctx)) },
+	read := func(ctx context.Context, s *twoClients) error { return relock(ctx, s, "read side") }
+	asks := map[string]func(ctx context.Context, m *rlock.Mutex) error{
+		"IsLocked":    func(ctx context.Context, m *rlock.Mutex) error { return second(m.IsLocked(ctx)) },
+		"IsHeld":      func(ctx context.Context, m *rlock.Mutex) error { return second(m.IsHeld(ctx)) },
+		"HoldCount":   func(ctx context.Context, m *rlock.Mutex) error { return second(m.HoldCount(ctx)) },
+		"TTL":         func(ctx context.Context, m *rlock.Mutex) error { return second(m.TTL(ctx)) },
+		"Info":        func(ctx context.Context, m *rlock.Mutex) error { return second(m.Info(ctx)) },
+		"ForceUnlock": func(ctx context.Context, m *rlock.Mutex) error { return second(m.ForceUnlock(ctx)) },
 	}
 	changes := map[string]map[string]func(ctx context.Context, s *twoClients) error{ // of a kind
 		"Upgradeable": {
@@ -260,14 +269,14 @@ func TestMethodsEndWithTheirCallers(t *testing.T) {
 			"UpgradeDo": func(ctx context.Context, s *twoClients) error {
 				return s.RWMutex(s.name).Upgradeable().UpgradeDo(ctx, func(context.Context) error { panic("not held") })
 			},
-			"read": func(ctx context.Context, s *twoClients) error { return relock(ctx, s, "read side") },
+			"read": read,
 		},
 		"write side": {
 			"Downgrade": func(ctx context.Context, s *twoClients) error {
 				_, _, err := s.RWMutex(s.name).Downgrade(ctx)
 				return err
 			},
-			"read":        func(ctx context.Context, s *twoClients) error { return relock(ctx, s, "read side") },
+			"read":        read,
 			"Upgradeable": func(ctx context.Context, s *twoClients) error { return relock(ctx, s, "Upgradeable") },
 		},
 	}
@@ -283,27 +292,20 @@ func TestMethodsEndWithTheirCallers(t *testing.T) {
 			},
 		}
 		maps.Copy(calls, changes[kind])
-		for name, ask := range asks {
-			calls[name] = func(ctx context.Context, s *twoClients) error {
-				if m, ok := lock(s, s.name).(*rlock.Mutex); ok {
-					return ask(ctx, s, m)
-				}
-				return context.DeadlineExceeded
-			}
-			if !strings.HasSuffix(kind, "Mutex") && !strings.HasSuffix(kind, "side") {
-				delete(calls, name)
+		if strings.HasSuffix(kind, "Mutex") || strings.HasSuffix(kind, "side") {
+			for name, ask := range asks {
+				calls[name] = func(ctx context.Context, s *twoClients) error { return ask(ctx, lock(s, s.name).(*rlock.Mutex)) }
 			}
 		}
 		for name, call := range calls {
 			redistest.RunVirtual(t, kind+"/"+name, func(t *testing.T) {
 				s := newTwoClients(t, redistest.Shared(t))
-				section, unlock, err := lock(s, s.name).Lock(context.Background())
-				require.NoError(t, err)
-				ctx, cancel := context.WithTimeout(section, wait)
+				a := locked(t, lock(s, s.name))
+				ctx, cancel := context.WithTimeout(a.ctx, wait)
 				defer cancel()
-				well := s.silent(0)
+				s.silent(0)
 				began := time.Now()
-				err = call(ctx, s)
+				err := call(ctx, s)
 				ends := wait
 				if name == "TryLock again" {
 					ends = time.Second
@@ -315,8 +317,8 @@ func TestMethodsEndWithTheirCallers(t *testing.T) {
 				case kind != "Quorum":
 					require.ErrorIs(t, err, context.DeadlineExceeded)
 				}
-				well()
-				_ = unlock() // Redis may have to be dialled first, or a downgrade has ended the section
+				s.well()
+				_ = a.unlock() // Redis may have to be dialled first, or a downgrade has ended the section
 				s.clear(t)
 			})
 		}
@@ -330,11 +332,18 @@ func second[T any](_ T, err error) error { return err }
 func TestSectionsEndWithTheBudgetOfAnUnlock(t *testing.T) {
 	const wait, budget = 150 * time.Millisecond, 1500 * time.Millisecond
 	const moment = 100 * time.Millisecond // in which the server might answer another call
-	o := rlock.Options{UnlockTimeout: budget}
-	silence := func(ctx context.Context, s *twoClients, well *func()) error {
-		*well = s.silent(0)
-		<-ctx.Done()
-		return ctx.Err()
+	ends := func(t *testing.T, name string, section func(ctx context.Context, s *twoClients) error) {
+		redistest.RunVirtual(t, name, func(t *testing.T) {
+			s := newTwoClients(t, redistest.Shared(t), rlock.Options{UnlockTimeout: budget})
+			ctx, cancel := context.WithTimeout(context.Background(), wait)
+			defer cancel()
+			began := time.Now()
+			err := section(ctx, s)
+			requireTookAtMost(t, wait+budget+moment, began, time.Now())
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			s.well()
+			s.clear(t)
+		})
 	}
 	type doer interface {
 		Do(ctx context.Context, fn func(context.Context) error) error
@@ -369,55 +378,29 @@ func TestSectionsEndWithTheBudgetOfAnUnlock(t *testing.T) {
 	}
 	for kind, lock := range leftKinds() {
 		for method, do := range methods {
-			redistest.RunVirtual(t, kind+"/"+method, func(t *testing.T) {
-				s := newTwoClients(t, redistest.Shared(t), o)
-				ctx, cancel := context.WithTimeout(context.Background(), wait)
-				defer cancel()
-				began, well := time.Now(), func() {}
-				err := do(ctx, lock(s, s.name), func(ctx context.Context) error { return silence(ctx, s, &well) })
-				requireTookAtMost(t, wait+budget+moment, began, time.Now())
-				require.ErrorIs(t, err, context.DeadlineExceeded)
-				well()
-				s.clear(t)
-			})
+			ends(t, kind+"/"+method, func(ctx context.Context, s *twoClients) error { return do(ctx, lock(s, s.name), s.silence) })
 		}
 	}
-	for name, change := range map[string]func(ctx context.Context, s *twoClients, well *func()) error{
-		"UpgradeDo": func(ctx context.Context, s *twoClients, well *func()) error {
-			u := s.RWMutex(s.name).Upgradeable()
-			return u.Do(ctx, func(ctx context.Context) error {
-				return u.UpgradeDo(ctx, func(ctx context.Context) error { return silence(ctx, s, well) })
-			})
-		},
-		"Downgrade": func(ctx context.Context, s *twoClients, well *func()) error {
-			rw := s.RWMutex(s.name)
-			return rw.Write().Do(ctx, func(ctx context.Context) error {
-				ctx, unlock, err := rw.Downgrade(ctx)
-				if err != nil {
-					return err
-				}
-				return errors.Join(silence(ctx, s, well), unlock())
-			})
-		},
-		"Downgrade, unanswered unlock": func(ctx context.Context, s *twoClients, well *func()) error {
-			rw := s.RWMutex(s.name)
-			return rw.Write().Do(ctx, func(ctx context.Context) error {
-				*well = s.silent(2)
-				_, _, err := rw.Downgrade(ctx)
-				return errors.Join(err, context.DeadlineExceeded)
-			})
-		},
-	} {
-		redistest.RunVirtual(t, name, func(t *testing.T) {
-			s := newTwoClients(t, redistest.Shared(t), o)
-			ctx, cancel := context.WithTimeout(context.Background(), wait)
-			defer cancel()
-			began, well := time.Now(), func() {}
-			err := change(ctx, s, &well)
-			requireTookAtMost(t, wait+budget+moment, began, time.Now())
-			require.ErrorIs(t, err, context.DeadlineExceeded)
-			well()
-			s.clear(t)
+	ends(t, "UpgradeDo", func(ctx context.Context, s *twoClients) error {
+		u := s.RWMutex(s.name).Upgradeable()
+		return u.Do(ctx, func(ctx context.Context) error { return u.UpgradeDo(ctx, s.silence) })
+	})
+	ends(t, "Downgrade", func(ctx context.Context, s *twoClients) error {
+		rw := s.RWMutex(s.name)
+		return rw.Write().Do(ctx, func(ctx context.Context) error {
+			ctx, unlock, err := rw.Downgrade(ctx)
+			if err != nil {
+				return err
+			}
+			return errors.Join(s.silence(ctx), unlock())
 		})
-	}
+	})
+	ends(t, "Downgrade, unanswered unlock", func(ctx context.Context, s *twoClients) error {
+		rw := s.RWMutex(s.name)
+		return rw.Write().Do(ctx, func(ctx context.Context) error {
+			s.silent(2)
+			_, _, err := rw.Downgrade(ctx)
+			return errors.Join(err, context.DeadlineExceeded)
+		})
+	})
 }

@@ -37,6 +37,12 @@ func inBothWays(t *testing.T, test func(*testing.T, func(*rueidis.ClientOption))
 	})
 }
 
+// leavers runs a test with such a process, in both ways.
+func leavers(t *testing.T, test func(*testing.T, *leavingCallers)) {
+	t.Helper()
+	inBothWays(t, func(t *testing.T, way func(*rueidis.ClientOption)) { test(t, newLeavingCallers(t, way)) })
+}
+
 // asks starts a Lock whose acquire runs, but is not answered.
 func (h *leavingCallers) asks(t *testing.T, l locker) pendingLock {
 	t.Helper()
@@ -51,9 +57,7 @@ func (h *leavingCallers) clear(t *testing.T) {
 	t.Helper()
 	redistest.Eventually(t, testTimeout, func() bool { return !h.exists(t, h.name) }, "given back")
 	h.proxy.Release()
-	_, unlock, err := h.Mutex(h.name).TryLock(context.Background(), 2*time.Second) // it may not have left the queue yet
-	require.NoError(t, err)
-	require.NoError(t, unlock())
+	lockAndUnlock(t, tryFor{h.Mutex(h.name), 2 * time.Second}) // it may not have left the queue yet
 	h.Close()
 	redistest.Eventually(t, 5*time.Second, func() bool { return !h.exists(t, h.name) }, "nothing comes late")
 }
@@ -61,15 +65,13 @@ func (h *leavingCallers) clear(t *testing.T) {
 // A Lock that is cancelled while it asks returns at once, whether the answer comes late, never, or is lost with its connection. Anything
 // granted is given back.
 func TestLockIsCancelledWhileItAsks(t *testing.T) {
-	redistest.Parallel(t)
 	for name, answer := range map[string]func(h *leavingCallers){
 		"answered": func(h *leavingCallers) { h.proxy.Release() },
 		"silence":  func(*leavingCallers) {},
 		"cut off":  func(h *leavingCallers) { h.proxy.CutAll() },
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBothWays(t, func(t *testing.T, way func(*rueidis.ClientOption)) {
-				h := newLeavingCallers(t, way)
+			leavers(t, func(t *testing.T, h *leavingCallers) {
 				p := h.asks(t, h.Mutex(h.name))
 				sleep(200 * time.Millisecond) // time for an answer
 				p.cancel()
@@ -86,20 +88,17 @@ func TestLockIsCancelledWhileItAsks(t *testing.T) {
 
 // The same for a further level that needs a longer lease. The hold survives.
 func TestReentryIsCancelledWhileItAsks(t *testing.T) {
-	redistest.Parallel(t)
-	inBothWays(t, func(t *testing.T, way func(*rueidis.ClientOption)) {
-		h := newLeavingCallers(t, way)
+	leavers(t, func(t *testing.T, h *leavingCallers) {
 		m := h.Mutex(h.name)
-		ctx, unlock, err := m.Lock(context.Background())
-		require.NoError(t, err)
-		p := h.asks(t, inside{ctx, h.Mutex(h.name, rlock.WithLease(time.Hour))})
+		a := locked(t, m)
+		p := h.asks(t, inside{a.ctx, h.Mutex(h.name, rlock.WithLease(time.Hour))})
 		p.cancel()
 		require.ErrorIs(t, p.get(t, soon).err, context.Canceled)
 		h.proxy.Release()
-		require.NoError(t, ctx.Err())
-		require.NoError(t, m.Do(ctx, func(context.Context) error { return nil }), "the count is right again")
-		h.awaitFields(t, h.name, map[string]int64{rlock.Owner(ctx): 1})
-		require.NoError(t, unlock())
+		require.NoError(t, a.ctx.Err())
+		require.NoError(t, m.Do(a.ctx, nothing), "the count is right again")
+		h.awaitFields(t, h.name, map[string]int64{rlock.Owner(a.ctx): 1})
+		require.NoError(t, a.unlock())
 		h.clear(t)
 	})
 }
@@ -119,20 +118,16 @@ func (i inside) Lock(ctx context.Context) (context.Context, rlock.UnlockFunc, er
 // A Lock that is granted after Close was called gives that back before Close returns, because Redis may be unreachable afterwards. The same
 // holds for a Lock that cannot be cancelled.
 func TestCloseAwaitsWhatALockGivesBack(t *testing.T) {
-	redistest.Parallel(t)
 	for name, ctx := range map[string]func(*testing.T) context.Context{
 		"cancellable":        func(t *testing.T) context.Context { return t.Context() },
 		"context.Background": func(*testing.T) context.Context { return context.Background() },
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBothWays(t, func(t *testing.T, way func(*rueidis.ClientOption)) {
-				h := newLeavingCallers(t, way)
+			leavers(t, func(t *testing.T, h *leavingCallers) {
 				p := h.asks(t, under{ctx(t), h.Mutex(h.name)})
 				closed := async(func() error { h.Close(); return nil })
-				done, cancel := context.WithCancel(context.Background())
-				cancel()
 				redistest.Eventually(t, soon, func() bool {
-					_, _, err := h.Mutex(h.name).Lock(done)
+					_, _, err := h.Mutex(h.name).Lock(canceled())
 					return errors.Is(err, rlock.ErrClosed)
 				}, "closed")
 				h.proxy.Release()
@@ -146,9 +141,7 @@ func TestCloseAwaitsWhatALockGivesBack(t *testing.T) {
 
 // A command that Redis refuses is not sent again.
 func TestRefusedIsNotAskedAgain(t *testing.T) {
-	redistest.Parallel(t)
-	inBothWays(t, func(t *testing.T, way func(*rueidis.ClientOption)) {
-		h := newLeavingCallers(t, way)
+	leavers(t, func(t *testing.T, h *leavingCallers) {
 		h.proxy.OnRequest(redistest.Nth(1, "EVALSHA", redistest.Fail("OOM command not allowed")))
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
@@ -161,7 +154,6 @@ func TestRefusedIsNotAskedAgain(t *testing.T) {
 
 // A ctx that ends soon ends the Lock, and not the connection.
 func TestShortDeadlineSparesTheConnection(t *testing.T) {
-	redistest.Parallel(t)
 	inBothWays(t, func(t *testing.T, way func(*rueidis.ClientOption)) {
 		h := newLeavingCallers(t, func(o *rueidis.ClientOption) { way(o); oneConn(o) }) // or the Lock may make another
 		conns := h.proxy.Conns()

@@ -71,29 +71,20 @@ func TestHangingLogger(t *testing.T) {
 			o := j.ways()[way]
 			o.WatchdogTimeout = shortWatchdog
 			c := newClient(t, b.rdb, o)
-			ctx := context.Background()
-			renewed, unlock, err := c.Mutex(b.name).Lock(ctx)
-			require.NoError(t, err)
-			lost, _, err := c.Mutex(b.name+":lost", rlock.WithLease(500*time.Millisecond)).Lock(ctx)
-			require.NoError(t, err)
-			<-lost.Done()
+			fixed := rlock.WithLease(500 * time.Millisecond)
+			renewed := locked(t, c.Mutex(b.name))
+			<-locked(t, c.Mutex(b.name+":lost", fixed)).ctx.Done()
 			<-j.hangs
 
-			later, unlockLater, err := c.Mutex(b.name+":later", rlock.WithLease(500*time.Millisecond)).Lock(ctx)
-			require.NoError(t, err)
-			<-later.Done()
-			require.ErrorIs(t, context.Cause(later), rlock.ErrLost)
-			require.ErrorIs(t, unlockLater(), rlock.ErrLost)
+			later := locked(t, c.Mutex(b.name+":later", fixed))
+			<-later.ctx.Done()
+			require.ErrorIs(t, context.Cause(later.ctx), rlock.ErrLost)
+			require.ErrorIs(t, later.unlock(), rlock.ErrLost)
 			sleep(shortWatchdog * 3 / 2)
-			require.NoError(t, renewed.Err())
-			_, _, err = b.Mutex(b.name).TryLock(ctx, 0)
-			require.ErrorIs(t, err, rlock.ErrNotAcquired, "renewed")
-
-			short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
-			defer cancel()
-			refused := async(func() error { _, _, err := c.Mutex(b.name).Lock(short); return err })
-			require.ErrorIs(t, within(t, refused, testTimeout), rlock.ErrNotAcquired)
-			require.NoError(t, unlock())
+			require.NoError(t, renewed.ctx.Err())
+			refusalOf(t, b.Mutex(b.name), 0) // renewed
+			refusalOf(t, c.Mutex(b.name), 50*time.Millisecond)
+			require.NoError(t, renewed.unlock())
 			require.NoError(t, within(t, async(func() error { c.Close(); return nil }), testTimeout))
 		})
 	}
@@ -107,17 +98,14 @@ func TestHangingLoggerOfAQuorum(t *testing.T) {
 		o := j.ways()["Logger"]
 		o.WatchdogTimeout = shortWatchdog
 		v := e.process(t, o)
-		ctx := context.Background()
-		lost, unlockLost, err := v.handle(rlock.WithLease(200 * time.Millisecond)).Lock(ctx)
-		require.NoError(t, err)
-		<-lost.Done()
-		require.ErrorIs(t, unlockLost(), rlock.ErrLost)
+		lost := locked(t, v.handle(rlock.WithLease(200*time.Millisecond)))
+		<-lost.ctx.Done()
+		require.ErrorIs(t, lost.unlock(), rlock.ErrLost)
 		<-j.hangs
-		held, unlock, err := v.Lock(ctx)
-		require.NoError(t, err)
+		held := locked(t, v)
 		sleep(shortWatchdog * 3 / 2)
-		require.NoError(t, held.Err())
-		require.NoError(t, unlock())
+		require.NoError(t, held.ctx.Err())
+		require.NoError(t, held.unlock())
 		for _, c := range v.clients {
 			require.NoError(t, within(t, async(func() error { c.Close(); return nil }), testTimeout))
 		}
@@ -196,115 +184,85 @@ func outcome(f func()) any {
 
 // A function of a Trace that panics, or ends the goroutine, does so to its caller alone, and leaves no lock held and no name blocked.
 func TestHooksThatPanic(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		var h hookFails
-		for hook, trace := range h.traces() {
-			b := newFixture(t, rlock.Options{Trace: trace})
-			var quorum []rlock.Locker
-			clients := []*rlock.Client{b.Client}
-			for range 3 {
-				c := newClient(t, redistest.Start(t).Client(t), rlock.Options{Trace: trace})
-				clients, quorum = append(clients, c), append(quorum, c.Mutex(b.name))
-			}
-			rw := b.RWMutex(b.name + ":rw")
-			locks := map[string]rlock.Locker{
-				"mutex":              b.Mutex(b.name),
-				"taken for longer":   b.Mutex(b.name+":min", rlock.WithMinHold(time.Hour)),
-				"fenced":             b.FencedMutex(b.name),
-				"fair":               b.FairMutex(b.name + ":fair"),
-				"read":               rw.Read(),
-				"write":              rw.Write(),
-				"upgradeable":        rw.Upgradeable(),
-				"all":                rlock.All(b.Mutex(b.name), b.FencedMutex(b.name+":2"), rw.Write()),
-				"all of upgradeable": rlock.All(b.Mutex(b.name), rw.Upgradeable(), rw.Read()),
-				"quorum":             rlock.Quorum(quorum...),
-				"all of a quorum":    rlock.All(b.Mutex(b.name), rlock.Quorum(quorum...)),
-			}
-			for kind, l := range locks {
-				for _, exits := range []bool{false, true} {
-					what := fmt.Sprintf("%s of %s, Goexit: %v", hook, kind, exits)
-					want := any(hookPanic)
-					if exits {
-						want = "Goexit"
-					}
-					h.exits.Store(exits)
+	for _, hook := range []string{"Waiting", "Acquired", "Failed", "Released"} {
+		for want, exits := range map[any]bool{hookPanic: false, "Goexit": true} {
+			redistest.RunVirtual(t, fmt.Sprint(hook, "/", want), func(t *testing.T) {
+				var h hookFails
+				h.exits.Store(exits)
+				o := rlock.Options{Trace: h.traces()[hook]}
+				b := newFixture(t, o)
+				var quorum []rlock.Locker
+				clients := []*rlock.Client{b.Client}
+				for range 3 {
+					c := newClient(t, redistest.Start(t).Client(t), o)
+					clients, quorum = append(clients, c), append(quorum, c.Mutex(b.name))
+				}
+				rw := b.RWMutex(b.name + ":rw")
+				section := func(l rlock.Locker) func() {
+					return func() { assert.NoError(t, do(context.Background(), l, nothing)) }
+				}
+				for kind, l := range map[string]rlock.Locker{
+					"mutex":              b.Mutex(b.name),
+					"fenced":             b.FencedMutex(b.name),
+					"fair":               b.FairMutex(b.name + ":fair"),
+					"read":               rw.Read(),
+					"write":              rw.Write(),
+					"upgradeable":        rw.Upgradeable(),
+					"all":                rlock.All(b.Mutex(b.name), b.FencedMutex(b.name+":2"), rw.Write()),
+					"all of upgradeable": rlock.All(b.Mutex(b.name), rw.Upgradeable(), rw.Read()),
+					"quorum":             rlock.Quorum(quorum...),
+					"all of a quorum":    rlock.All(b.Mutex(b.name), rlock.Quorum(quorum...)),
+				} {
 					switch hook {
 					case "Waiting":
-						if kind == "taken for longer" {
-							continue
-						}
-						if exits { // that goroutine is not the caller's
-							want = "returned"
-						}
 						holder := l
 						if kind == "read" {
 							holder = rw.Write()
 						}
-						_, unlock, err := holder.Lock(context.Background())
-						require.NoError(t, err, what)
+						held := locked(t, holder)
 						h.on.Store(true)
 						calls, ended := h.calls.Load(), make(chan any, 1)
-						go func() {
-							ended <- outcome(func() { // ends with the Lock
-								if _, unlock, err := l.Lock(context.Background()); assert.NoError(t, err) {
-									assert.NoError(t, unlock())
-								}
-							})
-						}()
-						redistest.Eventually(t, testTimeout, func() bool { return h.calls.Load() > calls }, what)
-						if !exits {
-							require.Equal(t, want, <-ended, "%s: it waits no longer", what)
-						}
-						require.NoError(t, unlock(), what)
-						if exits {
-							require.Equal(t, want, <-ended, what)
+						go func() { ended <- outcome(section(l)) }() // ends with the section
+						redistest.Eventually(t, testTimeout, func() bool { return h.calls.Load() > calls }, kind)
+						if exits { // that goroutine is not the caller's
+							require.NoError(t, held.unlock(), kind)
+							require.Equal(t, "returned", <-ended, kind)
+						} else {
+							require.Equal(t, want, <-ended, "%s: it waits no longer", kind)
+							require.NoError(t, held.unlock(), kind)
 						}
 					case "Failed":
-						over, cancel := context.WithCancel(context.Background())
-						cancel()
 						h.on.Store(true)
-						require.Equal(t, want, outcome(func() { _, _, _ = l.Lock(over) }), what)
-					case "Acquired", "Released":
-						if kind == "taken for longer" && hook == "Released" {
-							continue
-						}
+						require.Equal(t, want, outcome(func() { _, _, _ = l.Lock(canceled()) }), kind)
+					default:
 						h.on.Store(true)
-						require.Equal(t, want, outcome(func() {
-							_, err := rlock.DoValue(context.Background(), l, func(context.Context) (int, error) { return 0, nil })
-							assert.NoError(t, err)
-						}), what)
+						require.Equal(t, want, outcome(section(l)), kind)
 					}
 					h.on.Store(false)
-					if kind != "taken for longer" || hook == "Acquired" {
-						_, unlock, err := l.TryLock(context.Background(), testTimeout)
-						require.NoError(t, err, what)
-						if kind != "taken for longer" {
-							require.NoError(t, unlock(), what)
-						} else {
-							_, err := b.Mutex(b.name + ":min").ForceUnlock(context.Background())
-							require.NoError(t, err)
-							require.ErrorIs(t, unlock(), rlock.ErrLost)
-						}
-					}
+					require.NoError(t, locked(t, l).unlock(), kind)
 					for _, c := range clients {
-						require.Zero(t, c.Stats().Holds, what)
-						require.Zero(t, c.Stats().Waiting, what)
+						require.Zero(t, c.Stats().Holds, kind)
+						require.Zero(t, c.Stats().Waiting, kind)
 					}
 				}
-			}
-			if hook == "Released" || hook == "Acquired" { // in the middle of a Downgrade
-				writer, unlock, err := rw.Write().Lock(context.Background())
-				require.NoError(t, err)
-				h.exits.Store(false)
-				h.on.Store(true)
-				require.Equal(t, hookPanic, outcome(func() { _, _, _ = rw.Downgrade(writer) }))
-				h.on.Store(false)
-				_ = unlock()
-				require.Zero(t, b.Stats().Holds)
-				require.NoError(t, rw.Write().Do(context.Background(), nothing))
-			}
+				if hook == "Acquired" {
+					taken := b.Mutex(b.name+":min", rlock.WithMinHold(time.Hour))
+					h.on.Store(true)
+					require.Equal(t, want, outcome(section(taken)))
+					h.on.Store(false)
+					locked(t, taken) // which was not left taken
+				}
+				if hook == "Released" || hook == "Acquired" { // in the middle of a Downgrade
+					writer := locked(t, rw.Write())
+					h.on.Store(true)
+					require.Equal(t, want, outcome(func() { _, _, _ = rw.Downgrade(writer.ctx) }))
+					h.on.Store(false)
+					_ = writer.unlock()
+					require.NoError(t, locked(t, rw.Write()).unlock())
+				}
+			})
 		}
-	})
+	}
 }
 
 // The panics of functions that a Client calls on a goroutine of its own are logged, and the next calls are made.
