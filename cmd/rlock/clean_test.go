@@ -63,47 +63,42 @@ func TestNothingFromRedisControlsTheTerminal(t *testing.T) {
 func TestRunVerboseIsClean(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
-	rdb := s.Client(t)
-	put := func(owner string) {
-		t.Helper()
-		swap := `redis.call('del', KEYS[1]) redis.call('hset', KEYS[1], ARGV[1], 1) return redis.call('pexpire', KEYS[1], 60000)`
-		require.NoError(t, rdb.Do(t.Context(), rdb.B().Eval().Script(swap).Numkeys(1).Key("job").Arg(owner).Build()).Error())
-	}
-	put("285475da-9152-4c83-822a-67ee2f116a79:54")
+	putOwner(t, s, "285475da-9152-4c83-822a-67ee2f116a79:54")
 	r := start(t, nil, "run", "-v", "-wait", "4s", "-addr", s.Addr(), "job", "--", "true")
 	redistest.Eventually(t, patience, func() bool { return strings.Contains(r.err.String(), "waiting: held by") }, "it waits")
-	put("\x1b[31mevil\x1b[2J") // not an owner: the library may report it
+	putOwner(t, s, "\x1b[31mevil\x1b[2J") // not an owner: the library may report it
 	got := r.rest()
 	require.NotContains(t, got.err, "\x1b")
 }
 
 // The JSON has the bytes of a name that is not valid UTF-8.
 func TestJSONOfOtherBytes(t *testing.T) {
-	t.Parallel()
-	s := redistest.Start(t)
-	c := newLocks(t, s.Client(t))
-	const name = "job\xff\xfe"
-	for _, n := range []string{name, "ключ"} {
-		lock(t.Context(), t, c.Mutex(n))
-		other := newLocks(t, s.Client(t))
-		waitFor(t, other, other.Mutex(n))
-	}
-	for _, args := range [][]string{{"show", "-json", name}, {"ls", "-json"}, {"top", "-json"}} {
-		names := make(map[string]bool)
-		for line := range strings.Lines(call(t, s.Addr(), args...).out) {
-			var l struct {
-				Name  string `json:"name"`
-				Bytes string `json:"name_base64"`
-			}
-			require.NoError(t, json.Unmarshal([]byte(line), &l))
-			if l.Bytes != "" {
-				text, err := base64.StdEncoding.DecodeString(l.Bytes)
-				require.NoError(t, err)
-				l.Name = string(text)
-			}
-			names[l.Name] = true
+	redistest.Virtual(t, func(t *testing.T) {
+		s := redistest.Start(t)
+		c := newLocks(t, s.Client(t))
+		const name = "job\xff\xfe"
+		for _, n := range []string{name, "ключ"} {
+			lock(t.Context(), t, c.Mutex(n))
+			other := newLocks(t, s.Client(t))
+			waitFor(t, other, other.Mutex(n))
 		}
-		require.True(t, names[name], args)
-		require.Equal(t, args[0] != "show", names["ключ"], args)
-	}
+		for _, args := range [][]string{{"show", "-json", name}, {"ls", "-json"}, {"top", "-json"}} {
+			names := make(map[string]bool)
+			for line := range strings.Lines(call(t, s.Addr(), args...).out) {
+				var l struct {
+					Name  string `json:"name"`
+					Bytes string `json:"name_base64"`
+				}
+				require.NoError(t, json.Unmarshal([]byte(line), &l))
+				if l.Bytes != "" {
+					text, err := base64.StdEncoding.DecodeString(l.Bytes)
+					require.NoError(t, err)
+					l.Name = string(text)
+				}
+				names[l.Name] = true
+			}
+			require.True(t, names[name], args)
+			require.Equal(t, args[0] != "show", names["ключ"], args)
+		}
+	})
 }

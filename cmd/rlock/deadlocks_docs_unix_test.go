@@ -114,6 +114,15 @@ func TestDeadlocksOfTheDocs(t *testing.T) {
 	words := func(text string) string { return timeless(strings.Join(strings.Fields(text), " ")) }
 	require.Equal(t, words(deadlocksPrompt+r.out), words(drawn))
 
+	found := 0
+	for line := range strings.Lines(call(t, s.Addr(), "deadlocks", "-json").out) {
+		var w standstill
+		require.NoError(t, json.Unmarshal([]byte(line), &w))
+		require.Len(t, w.Holds, 1)
+		found += w.Deadlock
+	}
+	require.Equal(t, 3, found)
+
 	// "rlock top" marks the locks of the circle, and no others.
 	marks := make(map[string]string)
 	for line := range strings.Lines(call(t, s.Addr(), "top").out) {

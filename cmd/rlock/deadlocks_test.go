@@ -42,50 +42,6 @@ func standsStill(t *testing.T, redis rueidis.Client, has, wants string, both <-c
 	<-holds
 }
 
-// The processes report their waits, and the tool combines them: a deadlock of three, a wait behind it, and a wait for a Client without the
-// option.
-func TestDeadlocks(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		s := redistest.Start(t)
-		require.Equal(t, result{}, call(t, s.Addr(), "deadlocks"))
-		silent := newLocks(t, s.Client(t))
-		theirs, _ := lock(t.Context(), t, silent.Mutex("theirs"))
-		both := make(chan struct{})
-		standsStill(t, s.Client(t), "a", "b", both)
-		standsStill(t, s.Client(t), "b", "c", both)
-		standsStill(t, s.Client(t), "c", "a", both)
-		standsStill(t, s.Client(t), "d", "a", both)
-		standsStill(t, s.Client(t), "e", "theirs", both)
-		close(both)
-		var r result
-		redistest.Eventually(t, patience, func() bool {
-			r = call(t, s.Addr(), "deadlocks")
-			return strings.Count(r.out, ", waits for \"") == 5 && strings.Contains(r.out, "deadlock 1\n")
-		}, "all are seen")
-		require.Equal(t, exitFailed, r.code)
-		require.Empty(t, r.err)
-		lines := strings.Split(strings.TrimSpace(r.out), "\n")
-		require.Equal(t, "deadlock 1", lines[0])
-		require.Equal(t, "others that wait", lines[7])
-		circle := strings.Join(lines[1:7], "\n")
-		for _, next := range []string{`holds "a" for`, `waits for "b" for`, `holds "b" for`, `waits for "c" for`, `holds "c" for`, `waits for "a" for`} {
-			require.Contains(t, circle, next)
-		}
-		require.Contains(t, r.out, `holds "d" for`)
-		require.Contains(t, r.out, "behind "+rlock.Owner(theirs)+", which says nothing")
-
-		in := 0
-		r = call(t, s.Addr(), "deadlocks", "-json")
-		for line := range strings.Lines(r.out) {
-			var w standstill
-			require.NoError(t, json.Unmarshal([]byte(line), &w))
-			require.Len(t, w.Holds, 1)
-			in += w.Deadlock
-		}
-		require.Equal(t, 3, in)
-	})
-}
-
 // If a Client without the option, Redisson, or an idle Client blocks a Lock, it shows where the chain ends, without delay: a Client with an
 // ear answers.
 func TestDeadlocksSayWhereAChainEnds(t *testing.T) {

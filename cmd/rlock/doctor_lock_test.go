@@ -7,11 +7,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 
-	"github.com/alicebob/miniredis/v2"
-	"github.com/alicebob/miniredis/v2/server"
 	"github.com/stretchr/testify/require"
 
 	"github.com/go-rlock/rlock/internal/redistest"
@@ -70,50 +67,52 @@ func TestDoctorTakesALockAtEachMaster(t *testing.T) {
 
 // On some imitations only the answer to whoever finds the lock taken is wrong.
 func TestDoctorTakesATakenLock(t *testing.T) {
-	t.Parallel()
-	for broken, want := range map[string][]string{
-		"":                     {"bad Mutex fails: while it is taken: acquire script: wrong number of elements"},
-		"redisson_lock_queue:": {"warn FairMutex fails: while it is taken: acquire script: wrong number of elements", "ok taken, refused to another, and released"},
-	} {
-		s := redistest.Start(t)
-		proxy := redistest.StartProxy(t, s.Addr())
-		first := ""
-		proxy.OnRequest(func(cmd []string) redistest.Action {
-			if !strings.HasPrefix(cmd[0], "EVAL") || !strings.Contains(strings.Join(cmd, " "), broken) {
+	redistest.Virtual(t, func(t *testing.T) {
+		for broken, want := range map[string][]string{
+			"":                     {"bad Mutex fails: while it is taken: acquire script: wrong number of elements"},
+			"redisson_lock_queue:": {"warn FairMutex fails: while it is taken: acquire script: wrong number of elements", "ok taken, refused to another, and released"},
+		} {
+			s := redistest.Start(t)
+			proxy := redistest.StartProxy(t, s.Addr())
+			first := ""
+			proxy.OnRequest(func(cmd []string) redistest.Action {
+				if !strings.HasPrefix(cmd[0], "EVAL") || !strings.Contains(strings.Join(cmd, " "), broken) {
+					return redistest.Pass
+				}
+				if first = cmp.Or(first, ownerOf(cmd)); ownerOf(cmd) != first {
+					return redistest.Fail("ERR wrong number of elements")
+				}
 				return redistest.Pass
+			})
+			var got []string
+			for _, f := range foundBy("lock", diagnosis(t, call(t, proxy.Addr(), "doctor", "-json"))) {
+				got = append(got, f.Status+" "+f.Found)
 			}
-			if first = cmp.Or(first, ownerOf(cmd)); ownerOf(cmd) != first {
-				return redistest.Fail("ERR wrong number of elements")
-			}
-			return redistest.Pass
-		})
-		var got []string
-		for _, f := range foundBy("lock", diagnosis(t, call(t, proxy.Addr(), "doctor", "-json"))) {
-			got = append(got, f.Status+" "+f.Found)
+			require.Equal(t, want, got)
+			requireEmpty(t, s)
 		}
-		require.Equal(t, want, got)
-		requireEmpty(t, s)
-	}
+	})
 }
 
 // A server that forgets a lock lets two in.
 func TestDoctorSeesTwoOwners(t *testing.T) {
-	t.Parallel()
-	m := miniredis.RunT(t)
-	var first atomic.Value
-	m.Server().SetPreHook(func(_ *server.Peer, cmd string, args ...string) bool {
-		if strings.HasPrefix(cmd, "EVAL") { // not inside of a script, where the server is locked
-			if owner := ownerOf(args); !first.CompareAndSwap(nil, owner) && first.Load() != owner {
-				m.FlushDB()
+	redistest.Virtual(t, func(t *testing.T) {
+		s := redistest.Start(t)
+		c, proxy, first := s.Client(t), redistest.StartProxy(t, s.Addr()), ""
+		proxy.OnRequest(func(cmd []string) redistest.Action {
+			if strings.HasPrefix(cmd[0], "EVAL") {
+				if first = cmp.Or(first, ownerOf(cmd)); ownerOf(cmd) != first {
+					_ = c.Do(t.Context(), c.B().Flushall().Build()).Error()
+				}
 			}
-		}
-		return false
+			return redistest.Pass
+		})
+		r := call(t, proxy.Addr(), "doctor", "-json")
+		require.Equal(t, exitFailed, r.code)
+		found := foundBy("lock", diagnosis(t, r))
+		require.Equal(t, "bad", found[0].Status)
+		require.Equal(t, "Mutex fails: two have it at once", found[0].Found)
 	})
-	r := call(t, m.Addr(), "doctor", "-json")
-	require.Equal(t, exitFailed, r.code)
-	found := foundBy("lock", diagnosis(t, r))
-	require.Equal(t, "bad", found[0].Status)
-	require.Equal(t, "Mutex fails: two have it at once", found[0].Found)
 }
 
 // ownerOf returns the Client's id in a script's call.
@@ -123,18 +122,19 @@ func ownerOf(call []string) string {
 
 // A doctor that is stopped leaves nothing without an expiry: here, its last command does not arrive.
 func TestDoctorLeavesNothingForGood(t *testing.T) {
-	t.Parallel()
-	s := redistest.Start(t)
-	proxy := redistest.StartProxy(t, s.Addr())
-	proxy.OnRequest(redistest.Each("DEL", redistest.Fail("ERR stopped")))
-	require.Zero(t, call(t, proxy.Addr(), "doctor").code)
-	c := s.Client(t)
-	keys, err := c.Do(t.Context(), c.B().Keys().Pattern("*").Build()).AsStrSlice()
-	require.NoError(t, err)
-	require.Len(t, keys, 1, "the counter of fenced locks")
-	left, err := c.Do(t.Context(), c.B().Pttl().Key(keys[0]).Build()).AsInt64()
-	require.NoError(t, err)
-	require.Positive(t, left)
+	redistest.Virtual(t, func(t *testing.T) {
+		s := redistest.Start(t)
+		proxy := redistest.StartProxy(t, s.Addr())
+		proxy.OnRequest(redistest.Each("DEL", redistest.Fail("ERR stopped")))
+		require.Zero(t, call(t, proxy.Addr(), "doctor").code)
+		c := s.Client(t)
+		keys, err := c.Do(t.Context(), c.B().Keys().Pattern("*").Build()).AsStrSlice()
+		require.NoError(t, err)
+		require.Len(t, keys, 1, "the counter of fenced locks")
+		left, err := c.Do(t.Context(), c.B().Pttl().Key(keys[0]).Build()).AsInt64()
+		require.NoError(t, err)
+		require.Positive(t, left)
+	})
 }
 
 // Some proxies route scripts by their first key, and refuse those without one.
@@ -159,30 +159,30 @@ func TestDoctorEvaluatesWithAKey(t *testing.T) {
 
 // Before a server, or a proxy, that does not subscribe, a Lock that waits fails.
 func TestDoctorWithoutSubscribe(t *testing.T) {
-	t.Parallel()
-	for _, protocol := range []string{"", "?protocol=2"} {
-		s := redistest.Start(t)
-		proxy := redistest.StartProxy(t, s.Addr())
-		for _, command := range []string{"SUBSCRIBE", "PUBSUB"} {
-			proxy.OnRequest(redistest.Each(command, redistest.Fail("ERR unknown command '"+command+"', with args beginning with: ")))
+	redistest.Virtual(t, func(t *testing.T) {
+		for _, protocol := range []string{"", "?protocol=2"} {
+			s := redistest.Start(t)
+			proxy := redistest.StartProxy(t, s.Addr())
+			for _, command := range []string{"SUBSCRIBE", "PUBSUB"} {
+				proxy.OnRequest(redistest.Each(command, redistest.Fail("ERR unknown command '"+command+"', with args beginning with: ")))
+			}
+			r := call(t, "redis://"+proxy.Addr()+protocol, "doctor", "-json")
+			require.Equal(t, exitFailed, r.code)
+			all := diagnosis(t, r)
+			require.Equal(t, "ok", statuses(all)["lock"])
+			found := foundBy("pub/sub", all)
+			require.Len(t, found, 1)
+			require.Equal(t, "bad", found[0].Status)
+			require.Contains(t, found[0].Found, "unknown command 'SUBSCRIBE'")
+			require.Contains(t, found[0].Means, "proxy")
+			require.Empty(t, foundBy("wake", all))
+			requireEmpty(t, s)
 		}
-		r := call(t, "redis://"+proxy.Addr()+protocol, "doctor", "-json")
-		require.Equal(t, exitFailed, r.code)
-		all := diagnosis(t, r)
-		require.Equal(t, "ok", statuses(all)["lock"])
-		found := foundBy("pub/sub", all)
-		require.Len(t, found, 1)
-		require.Equal(t, "bad", found[0].Status)
-		require.Contains(t, found[0].Found, "unknown command 'SUBSCRIBE'")
-		require.Contains(t, found[0].Means, "proxy")
-		require.Empty(t, foundBy("wake", all))
-		requireEmpty(t, s)
-	}
+	})
 }
 
 // Nor does a Lock wake where messages or subscriptions get lost.
 func TestDoctorOfADeafServer(t *testing.T) {
-	t.Parallel()
 	const silent = "^a Lock that waits fails: it was not woken by the unlock$"
 	for lost, c := range map[string]struct {
 		faulty func(*redistest.Proxy)
@@ -192,8 +192,7 @@ func TestDoctorOfADeafServer(t *testing.T) {
 		"subscriptions": {func(p *redistest.Proxy) { p.OnRequest(redistest.Each("SUBSCRIBE", redistest.Drop)) }, silent},
 		"connections":   {func(p *redistest.Proxy) { p.OnRequest(redistest.Each("SUBSCRIBE", redistest.Cut)) }, "takes no subscription; .*: EOF$"},
 	} {
-		t.Run(lost, func(t *testing.T) {
-			t.Parallel()
+		redistest.RunVirtual(t, lost, func(t *testing.T) {
 			s := redistest.Start(t)
 			proxy := redistest.StartProxy(t, s.Addr())
 			c.faulty(proxy)

@@ -115,16 +115,17 @@ func TestSemaphores(t *testing.T) {
 
 // A number known not to be a latch is not shown as a latch; other data is refused.
 func TestCountersAreNoLatches(t *testing.T) {
-	t.Parallel()
-	s := redistest.Start(t)
-	c := s.Client(t)
-	require.NoError(t, c.Do(t.Context(), c.B().Set().Key("visits").Value("17").Build()).Error())
-	require.Contains(t, call(t, s.Addr(), "show", "visits").out, "17 left, counter\n")
-	for name, value := range map[string]string{"text": "17x", "large": strings.Repeat("1", 1000)} {
-		require.NoError(t, c.Do(t.Context(), c.B().Set().Key(name).Value(value).Build()).Error())
-		r := call(t, s.Addr(), "show", name)
-		require.Equal(t, exitInternal, r.code, name)
-		require.Contains(t, r.err, "the key does not hold a lock")
-	}
-	require.Empty(t, call(t, s.Addr(), "ls").out)
+	redistest.Virtual(t, func(t *testing.T) {
+		s := redistest.Start(t)
+		c := s.Client(t)
+		require.NoError(t, c.Do(t.Context(), c.B().Set().Key("visits").Value("17").Build()).Error())
+		require.Contains(t, call(t, s.Addr(), "show", "visits").out, "17 left, counter\n")
+		for name, value := range map[string]string{"text": "17x", "large": strings.Repeat("1", 1000)} {
+			require.NoError(t, c.Do(t.Context(), c.B().Set().Key(name).Value(value).Build()).Error())
+			r := call(t, s.Addr(), "show", name)
+			require.Equal(t, exitInternal, r.code, name)
+			require.Contains(t, r.err, "the key does not hold a lock")
+		}
+		require.Empty(t, call(t, s.Addr(), "ls").out)
+	})
 }

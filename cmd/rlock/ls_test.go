@@ -12,45 +12,46 @@ import (
 )
 
 func TestLs(t *testing.T) {
-	t.Parallel()
-	s := redistest.Start(t)
-	c := s.Client(t)
-	require.Equal(t, result{}, call(t, s.Addr(), "ls"))
-	foreign(t, c)
-	locks := newLocks(t, c)
-	lock(t.Context(), t, locks.Mutex("job:1"))
-	lock(t.Context(), t, locks.FencedMutex("job:2"))
-	lock(t.Context(), t, locks.FairMutex("p[x]:job"))
-	lock(t.Context(), t, locks.RWMutex("rw").Read())
-	lock(t.Context(), t, newLocks(t, c).RWMutex("rw").Read()) // of another process: within one, readers would share
-	lock(t.Context(), t, locks.RWMutex("w\n").Write())
-	lock(t.Context(), t, locks.FencedRWMutex("wf").Write())
-	// In Redisson's format.
-	require.NoError(t, c.Do(t.Context(), c.B().Hset().Key("java").FieldValue().FieldValue("285475da-9152-4c83-822a-67ee2f116a79:54", "1").Build()).Error())
+	redistest.Virtual(t, func(t *testing.T) {
+		s := redistest.Start(t)
+		c := s.Client(t)
+		require.Equal(t, result{}, call(t, s.Addr(), "ls"))
+		foreign(t, c)
+		locks := newLocks(t, c)
+		lock(t.Context(), t, locks.Mutex("job:1"))
+		lock(t.Context(), t, locks.FencedMutex("job:2"))
+		lock(t.Context(), t, locks.FairMutex("p[x]:job"))
+		lock(t.Context(), t, locks.RWMutex("rw").Read())
+		lock(t.Context(), t, newLocks(t, c).RWMutex("rw").Read()) // of another process: within one, readers would share
+		lock(t.Context(), t, locks.RWMutex("w\n").Write())
+		lock(t.Context(), t, locks.FencedRWMutex("wf").Write())
+		// In Redisson's format.
+		require.NoError(t, c.Do(t.Context(), c.B().Hset().Key("java").FieldValue().FieldValue("285475da-9152-4c83-822a-67ee2f116a79:54", "1").Build()).Error())
 
-	r := call(t, s.Addr(), "ls")
-	require.Empty(t, r.err)
-	var got []string
-	for line := range strings.Lines(r.out) {
-		cells := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
-		require.Len(t, cells, 5)
-		got = append(got, cells[0]+" "+cells[1]+" "+cells[3])
-		if cells[0] == "java" {
-			require.Equal(t, "none", cells[4])
+		r := call(t, s.Addr(), "ls")
+		require.Empty(t, r.err)
+		var got []string
+		for line := range strings.Lines(r.out) {
+			cells := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
+			require.Len(t, cells, 5)
+			got = append(got, cells[0]+" "+cells[1]+" "+cells[3])
+			if cells[0] == "java" {
+				require.Equal(t, "none", cells[4])
+			}
 		}
-	}
-	require.Equal(t, []string{`java mutex 1`, `job:1 mutex 1`, `job:2 fenced 1`, `p[x]:job fair 1`, `rw read 1`, `"w\n" write 1`, `wf write 1`}, got)
-	require.Contains(t, r.out, " and 1 more\t")
+		require.Equal(t, []string{`java mutex 1`, `job:1 mutex 1`, `job:2 fenced 1`, `p[x]:job fair 1`, `rw read 1`, `"w\n" write 1`, `wf write 1`}, got)
+		require.Contains(t, r.out, " and 1 more\t")
 
-	require.Len(t, strings.Split(call(t, s.Addr(), "ls", "job:*").out, "\n"), 2+1)
-	r = call(t, s.Addr(), "ls", "-json", "-prefix", "p[x]:")
-	var one state
-	require.NoError(t, json.Unmarshal([]byte(r.out), &one))
-	require.Equal(t, "job", one.Name)
+		require.Len(t, strings.Split(call(t, s.Addr(), "ls", "job:*").out, "\n"), 2+1)
+		r = call(t, s.Addr(), "ls", "-json", "-prefix", "p[x]:")
+		var one state
+		require.NoError(t, json.Unmarshal([]byte(r.out), &one))
+		require.Equal(t, "job", one.Name)
 
-	r = call(t, s.Addr(), "ls", "-limit", "2")
-	require.Len(t, strings.Split(r.out, "\n"), 2+1)
-	require.Equal(t, "rlock: stopped at -limit 2; there may be more\n", r.err)
+		r = call(t, s.Addr(), "ls", "-limit", "2")
+		require.Len(t, strings.Split(r.out, "\n"), 2+1)
+		require.Equal(t, "rlock: stopped at -limit 2; there may be more\n", r.err)
+	})
 }
 
 // With any number of keys, each command visits few of them, and only locks are read.

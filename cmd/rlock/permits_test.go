@@ -126,42 +126,44 @@ $`, say("show", name))
 
 // The permits of a name with braces have another form of key. Other keys with such names are not listed.
 func TestPermitsOfNames(t *testing.T) {
-	t.Parallel()
-	s := redistest.Start(t)
-	rdb := s.Client(t)
-	c := newLocks(t, rdb)
-	for _, name := range []string{"a", "{b}", "{b}:c"} {
-		require.NoError(t, c.PermitSemaphore(name).SetPermits(t.Context(), 1))
-		_, _, err := c.PermitSemaphore(name).Acquire(t.Context())
-		require.NoError(t, err)
-	}
-	for _, key := range []string{"x:timeout", "{x}:timeout", "{{x}:timeout", "{y}:timeout"} {
-		require.NoError(t, rdb.Do(t.Context(), rdb.B().Zadd().Key(key).ScoreMember().ScoreMember(1, "m").Build()).Error())
-	}
-	lock(t.Context(), t, c.Mutex("y"))
-	row := func(name string) string { return name + "\tpermits\t1 held, 0 free\t0\tnone\n" }
-	require.Regexp(t, "^"+row("a")+"y\tmutex\t.*\n"+regexp.QuoteMeta(row("{b}")+row("{b}:c"))+"$", call(t, s.Addr(), "ls").out)
-	require.Equal(t, row("{b}")+row("{b}:c"), call(t, s.Addr(), "ls", "{b*").out)
-	require.Equal(t, "rlock: stopped at -limit 2; there may be more\n", call(t, s.Addr(), "ls", "-limit", "2").err)
+	redistest.Virtual(t, func(t *testing.T) {
+		s := redistest.Start(t)
+		rdb := s.Client(t)
+		c := newLocks(t, rdb)
+		for _, name := range []string{"a", "{b}", "{b}:c"} {
+			require.NoError(t, c.PermitSemaphore(name).SetPermits(t.Context(), 1))
+			_, _, err := c.PermitSemaphore(name).Acquire(t.Context())
+			require.NoError(t, err)
+		}
+		for _, key := range []string{"x:timeout", "{x}:timeout", "{{x}:timeout", "{y}:timeout"} {
+			require.NoError(t, rdb.Do(t.Context(), rdb.B().Zadd().Key(key).ScoreMember().ScoreMember(1, "m").Build()).Error())
+		}
+		lock(t.Context(), t, c.Mutex("y"))
+		row := func(name string) string { return name + "\tpermits\t1 held, 0 free\t0\tnone\n" }
+		require.Regexp(t, "^"+row("a")+"y\tmutex\t.*\n"+regexp.QuoteMeta(row("{b}")+row("{b}:c"))+"$", call(t, s.Addr(), "ls").out)
+		require.Equal(t, row("{b}")+row("{b}:c"), call(t, s.Addr(), "ls", "{b*").out)
+		require.Equal(t, "rlock: stopped at -limit 2; there may be more\n", call(t, s.Addr(), "ls", "-limit", "2").err)
+	})
 }
 
 // With any number of permits, reads and output stay bounded.
 func TestManyPermits(t *testing.T) {
-	t.Parallel()
-	s := redistest.Start(t)
-	rdb := s.Client(t)
-	require.NoError(t, newLocks(t, rdb).PermitSemaphore("many").SetPermits(t.Context(), 0))
-	javaPermits(t, rdb, "many", mostPermits+10, time.Hour)
-	v, _ := showJSON(t, s.Addr(), "many")
-	require.Equal(t, int64(mostPermits+10), v.Acquired)
-	require.Len(t, v.Permits, mostPermits)
-	require.Nil(t, v.Permits[0].Slot)
-	text := call(t, s.Addr(), "show", "many").out
-	require.Equal(t, mostLines+1, strings.Count(text, "\npermit "))
-	require.Contains(t, text, fmt.Sprintf("\npermit       and %d more\n", mostPermits+10-mostLines))
-	// Expired permits count as free: the next call removes them.
-	javaPermits(t, rdb, "many", mostPermits+10, -time.Second)
-	require.Contains(t, call(t, s.Addr(), "show", "many").out, "\nstate        0 held, 1010 free, permits\n")
+	redistest.Virtual(t, func(t *testing.T) {
+		s := redistest.Start(t)
+		rdb := s.Client(t)
+		require.NoError(t, newLocks(t, rdb).PermitSemaphore("many").SetPermits(t.Context(), 0))
+		javaPermits(t, rdb, "many", mostPermits+10, time.Hour)
+		v, _ := showJSON(t, s.Addr(), "many")
+		require.Equal(t, int64(mostPermits+10), v.Acquired)
+		require.Len(t, v.Permits, mostPermits)
+		require.Nil(t, v.Permits[0].Slot)
+		text := call(t, s.Addr(), "show", "many").out
+		require.Equal(t, mostLines+1, strings.Count(text, "\npermit "))
+		require.Contains(t, text, fmt.Sprintf("\npermit       and %d more\n", mostPermits+10-mostLines))
+		// Expired permits count as free: the next call removes them.
+		javaPermits(t, rdb, "many", mostPermits+10, -time.Second)
+		require.Contains(t, call(t, s.Addr(), "show", "many").out, "\nstate        0 held, 1010 free, permits\n")
+	})
 }
 
 // A user without the right to read permits sees the number.

@@ -337,16 +337,19 @@ func TestRunMinAndMaxHold(t *testing.T) {
 	require.Equal(t, "inside\nended by TERM\n", r.out)
 }
 
+// putOwner replaces the owner of the lock job.
+func putOwner(t *testing.T, s *redistest.Server, owner string) {
+	t.Helper()
+	rdb := s.Client(t)
+	swap := `redis.call('del', KEYS[1]) redis.call('hset', KEYS[1], ARGV[1], 1) return redis.call('pexpire', KEYS[1], 60000)`
+	require.NoError(t, rdb.Do(t.Context(), rdb.B().Eval().Script(swap).Numkeys(1).Key("job").Arg(owner).Build()).Error())
+}
+
 // -v shows the holder during the wait, also when it changes.
 func TestRunVerbose(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
-	rdb := s.Client(t)
-	put := func(owner string) {
-		t.Helper()
-		swap := `redis.call('del', KEYS[1]) redis.call('hset', KEYS[1], ARGV[1], 1) return redis.call('pexpire', KEYS[1], 60000)`
-		require.NoError(t, rdb.Do(t.Context(), rdb.B().Eval().Script(swap).Numkeys(1).Key("job").Arg(owner).Build()).Error())
-	}
+	put := func(owner string) { putOwner(t, s, owner) }
 	const java = "285475da-9152-4c83-822a-67ee2f116a79:"
 	put(java + "54")
 	r := start(t, nil, "run", "-v", "-addr", s.Addr(), "job", "--", "echo", "inside")
@@ -365,13 +368,13 @@ func TestRunVerbose(t *testing.T) {
 
 // TestRunWaitTakesItsTime: -wait bounds the wait, not an attempt.
 func TestRunWaitTakesItsTime(t *testing.T) {
-	t.Parallel()
-	s := redistest.Start(t)
-	first := start(t, nil, "run", "-addr", s.Addr(), "job", "--", "sh", "-c", untilEOF)
-	first.saw("inside")
-	began := time.Now()
-	require.Equal(t, exitNotAcquired, call(t, s.Addr(), "run", "-wait", "250ms", "job", "--", "true").code)
-	require.GreaterOrEqual(t, time.Since(began), 250*time.Millisecond)
+	redistest.Virtual(t, func(t *testing.T) {
+		s := redistest.Start(t)
+		lock(t.Context(), t, newLocks(t, s.Client(t)).Mutex("job"))
+		began := time.Now()
+		require.Equal(t, exitNotAcquired, call(t, s.Addr(), "run", "-wait", "250ms", "job", "--", "true").code)
+		require.GreaterOrEqual(t, time.Since(began), 250*time.Millisecond)
+	})
 }
 
 // TestRunOnCluster: one node's address is enough.

@@ -96,77 +96,79 @@ func TestShow(t *testing.T) {
 }
 
 func TestShowKinds(t *testing.T) {
-	t.Parallel()
-	s := redistest.Start(t)
-	c, other := newLocks(t, s.Client(t)), newLocks(t, s.Client(t))
+	redistest.Virtual(t, func(t *testing.T) {
+		s := redistest.Start(t)
+		c, other := newLocks(t, s.Client(t)), newLocks(t, s.Client(t))
 
-	lock(t.Context(), t, c.FairMutex("fair"))
-	waitFor(t, other, other.FairMutex("fair"))
-	redistest.Eventually(t, patience, func() bool {
+		lock(t.Context(), t, c.FairMutex("fair"))
+		waitFor(t, other, other.FairMutex("fair"))
+		redistest.Eventually(t, patience, func() bool {
+			v, _ := showJSON(t, s.Addr(), "fair")
+			return v.Kind == "fair" && len(v.FairQueue) == 1 && clientID(v.FairQueue[0]) == other.ID()
+		}, "the fair queue")
+		// In Redisson's format, with two waiting threads of one process.
+		rdb := s.Client(t)
+		const java = "285475da-9152-4c83-822a-67ee2f116a79"
+		require.NoError(t, rdb.Do(t.Context(), rdb.B().Rpush().Key("redisson_lock_queue:{fair}").Element(java+":54", java+":55").Build()).Error())
 		v, _ := showJSON(t, s.Addr(), "fair")
-		return v.Kind == "fair" && len(v.FairQueue) == 1 && clientID(v.FairQueue[0]) == other.ID()
-	}, "the fair queue")
-	// In Redisson's format, with two waiting threads of one process.
-	rdb := s.Client(t)
-	const java = "285475da-9152-4c83-822a-67ee2f116a79"
-	require.NoError(t, rdb.Do(t.Context(), rdb.B().Rpush().Key("redisson_lock_queue:{fair}").Element(java+":54", java+":55").Build()).Error())
-	v, _ := showJSON(t, s.Addr(), "fair")
-	require.Equal(t, 2, v.Processes)
+		require.Equal(t, 2, v.Processes)
 
-	third := newLocks(t, s.Client(t))
-	lock(t.Context(), t, c.RWMutex("rw").Read())
-	lock(t.Context(), t, other.RWMutex("rw").Read())
-	waitFor(t, third, third.RWMutex("rw").Write())
-	redistest.Eventually(t, patience, func() bool {
-		v, _ := showJSON(t, s.Addr(), "rw")
-		return v.Kind == "read" && len(v.Holders) == 2 && len(v.Writers) == 1 && clientID(v.Writers[0]) == third.ID()
-	}, "readers and a writer that waits")
+		third := newLocks(t, s.Client(t))
+		lock(t.Context(), t, c.RWMutex("rw").Read())
+		lock(t.Context(), t, other.RWMutex("rw").Read())
+		waitFor(t, third, third.RWMutex("rw").Write())
+		redistest.Eventually(t, patience, func() bool {
+			v, _ := showJSON(t, s.Addr(), "rw")
+			return v.Kind == "read" && len(v.Holders) == 2 && len(v.Writers) == 1 && clientID(v.Writers[0]) == third.ID()
+		}, "readers and a writer that waits")
 
-	ctx, _ := lock(t.Context(), t, c.RWMutex("w").Write())
-	reader, _ := lock(ctx, t, c.RWMutex("w").Read())
-	v, _ = showJSON(t, s.Addr(), "w")
-	require.Equal(t, "write", v.Kind)
-	require.ElementsMatch(t, []holder{{Owner: rlock.Owner(ctx), Depth: 1, Write: true}, {Owner: rlock.Owner(reader), Depth: 1}}, v.Holders)
+		ctx, _ := lock(t.Context(), t, c.RWMutex("w").Write())
+		reader, _ := lock(ctx, t, c.RWMutex("w").Read())
+		v, _ = showJSON(t, s.Addr(), "w")
+		require.Equal(t, "write", v.Kind)
+		require.ElementsMatch(t, []holder{{Owner: rlock.Owner(ctx), Depth: 1, Write: true}, {Owner: rlock.Owner(reader), Depth: 1}}, v.Holders)
 
-	_, unlock := lock(t.Context(), t, c.Mutex("kept", rlock.WithMinHold(time.Hour)))
-	require.NoError(t, unlock())
-	v, _ = showJSON(t, s.Addr(), "kept")
-	require.Equal(t, []holder{{Owner: c.ID() + ":00", Depth: 1, Kept: true}}, v.Holders)
-	require.Equal(t, "mutex", v.Kind)
-	require.Contains(t, call(t, s.Addr(), "show", "kept").out, "kept by its WithMinHold")
+		_, unlock := lock(t.Context(), t, c.Mutex("kept", rlock.WithMinHold(time.Hour)))
+		require.NoError(t, unlock())
+		v, _ = showJSON(t, s.Addr(), "kept")
+		require.Equal(t, []holder{{Owner: c.ID() + ":00", Depth: 1, Kept: true}}, v.Holders)
+		require.Equal(t, "mutex", v.Kind)
+		require.Contains(t, call(t, s.Addr(), "show", "kept").out, "kept by its WithMinHold")
 
-	for name, m := range map[string]*rlock.Mutex{"mutex": c.Mutex("exported"), "fenced": c.FencedMutex("exported f"), "write": c.RWMutex("exported rw").Write()} {
-		ctx, _ := lock(t.Context(), t, m)
-		_, err := rlock.Export(ctx, rlock.WithTicketTime(time.Hour))
-		require.NoError(t, err)
-		v, _ = showJSON(t, s.Addr(), m.Name())
-		require.Len(t, v.Holders, 1)
-		require.True(t, v.Holders[0].Exported)
-		require.Equal(t, name, v.Kind)
-		require.Equal(t, name == "write", v.Holders[0].Write)
-		require.Contains(t, call(t, s.Addr(), "show", m.Name()).out, "(exported, not adopted yet")
-		require.Contains(t, call(t, s.Addr(), "ls", m.Name()).out, "exported, not adopted yet")
-	}
+		for name, m := range map[string]*rlock.Mutex{"mutex": c.Mutex("exported"), "fenced": c.FencedMutex("exported f"), "write": c.RWMutex("exported rw").Write()} {
+			ctx, _ := lock(t.Context(), t, m)
+			_, err := rlock.Export(ctx, rlock.WithTicketTime(time.Hour))
+			require.NoError(t, err)
+			v, _ = showJSON(t, s.Addr(), m.Name())
+			require.Len(t, v.Holders, 1)
+			require.True(t, v.Holders[0].Exported)
+			require.Equal(t, name, v.Kind)
+			require.Equal(t, name == "write", v.Holders[0].Write)
+			require.Contains(t, call(t, s.Addr(), "show", m.Name()).out, "(exported, not adopted yet")
+			require.Contains(t, call(t, s.Addr(), "ls", m.Name()).out, "exported, not adopted yet")
+		}
 
-	// Redisson's lockAsync(0) is a hold.
-	require.NoError(t, rdb.Do(t.Context(), rdb.B().Hset().Key("async").FieldValue().FieldValue(java+":0", "1").Build()).Error())
-	v, _ = showJSON(t, s.Addr(), "async")
-	require.Equal(t, []holder{{Owner: java + ":0", Depth: 1}}, v.Holders)
+		// Redisson's lockAsync(0) is a hold.
+		require.NoError(t, rdb.Do(t.Context(), rdb.B().Hset().Key("async").FieldValue().FieldValue(java+":0", "1").Build()).Error())
+		v, _ = showJSON(t, s.Addr(), "async")
+		require.Equal(t, []holder{{Owner: java + ":0", Depth: 1}}, v.Holders)
+	})
 }
 
 // A key that is not a lock is refused, without reading all of it.
 func TestShowOfSomethingElse(t *testing.T) {
-	t.Parallel()
-	s := redistest.Start(t)
-	c := s.Client(t)
-	foreign(t, c)
-	before := redistest.Commands(t, c)["hgetall"]
-	for _, key := range []string{"text", "hash", "settings", "badly"} {
-		r := call(t, s.Addr(), "show", key)
-		require.Equal(t, exitInternal, r.code)
-		require.Equal(t, "rlock: "+s.Addr()+": \""+key+"\": the key does not hold a lock\n", r.err)
-	}
-	require.Equal(t, before+2, redistest.Commands(t, c)["hgetall"], "only those that may be locks")
+	redistest.Virtual(t, func(t *testing.T) {
+		s := redistest.Start(t)
+		c := s.Client(t)
+		foreign(t, c)
+		before := redistest.Commands(t, c)["hgetall"]
+		for _, key := range []string{"text", "hash", "settings", "badly"} {
+			r := call(t, s.Addr(), "show", key)
+			require.Equal(t, exitInternal, r.code)
+			require.Equal(t, "rlock: "+s.Addr()+": \""+key+"\": the key does not hold a lock\n", r.err)
+		}
+		require.Equal(t, before+2, redistest.Commands(t, c)["hgetall"], "only those that may be locks")
+	})
 }
 
 // foreign makes keys that are not locks; two of them look like locks.
@@ -202,14 +204,15 @@ func TestShowWithFewRights(t *testing.T) {
 
 // For a kept lock, only its process knows whether anybody is inside.
 func TestShowIdle(t *testing.T) {
-	t.Parallel()
-	s := redistest.Start(t)
-	locks := newLocks(t, s.Client(t))
-	lock(t.Context(), t, locks.Mutex("job", rlock.WithLinger(time.Minute)))
-	r := call(t, s.Addr(), "show", "job")
-	require.Contains(t, r.out, "held or idle, mutex\n")
-	require.Contains(t, call(t, s.Addr(), "ls").out, "(held or idle)")
-	var v view
-	require.NoError(t, json.Unmarshal([]byte(call(t, s.Addr(), "show", "-json", "job").out), &v))
-	require.True(t, v.Holders[0].Idle)
+	redistest.Virtual(t, func(t *testing.T) {
+		s := redistest.Start(t)
+		locks := newLocks(t, s.Client(t))
+		lock(t.Context(), t, locks.Mutex("job", rlock.WithLinger(time.Minute)))
+		r := call(t, s.Addr(), "show", "job")
+		require.Contains(t, r.out, "held or idle, mutex\n")
+		require.Contains(t, call(t, s.Addr(), "ls").out, "(held or idle)")
+		var v view
+		require.NoError(t, json.Unmarshal([]byte(call(t, s.Addr(), "show", "-json", "job").out), &v))
+		require.True(t, v.Holders[0].Idle)
+	})
 }

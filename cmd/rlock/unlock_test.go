@@ -11,38 +11,39 @@ import (
 )
 
 func TestUnlock(t *testing.T) {
-	t.Parallel()
-	s := redistest.Start(t)
-	c := newLocks(t, s.Client(t))
-	for name, m := range map[string]*rlock.Mutex{
-		"mutex": c.Mutex("mutex"), "fenced": c.FencedMutex("fenced"), "fair": c.FairMutex("fair"),
-		"read": c.RWMutex("read").Read(), "write": c.RWMutex("write").Write(),
-	} {
-		require.Equal(t, result{1, "", "rlock: \"" + name + "\": not held\n"}, call(t, s.Addr(), "unlock", "-force", "-yes", name))
-		ctx, unlock := lock(t.Context(), t, m)
-		waiter := newLocks(t, s.Client(t))
-		var got <-chan context.Context
-		if name == "mutex" {
-			got = waitFor(t, waiter, waiter.Mutex(name))
-		}
+	redistest.Virtual(t, func(t *testing.T) {
+		s := redistest.Start(t)
+		c := newLocks(t, s.Client(t))
+		for name, m := range map[string]*rlock.Mutex{
+			"mutex": c.Mutex("mutex"), "fenced": c.FencedMutex("fenced"), "fair": c.FairMutex("fair"),
+			"read": c.RWMutex("read").Read(), "write": c.RWMutex("write").Write(),
+		} {
+			require.Equal(t, result{1, "", "rlock: \"" + name + "\": not held\n"}, call(t, s.Addr(), "unlock", "-force", "-yes", name))
+			ctx, unlock := lock(t.Context(), t, m)
+			waiter := newLocks(t, s.Client(t))
+			var got <-chan context.Context
+			if name == "mutex" {
+				got = waitFor(t, waiter, waiter.Mutex(name))
+			}
 
-		r := call(t, s.Addr(), "unlock", name)
-		require.Equal(t, exitUsage, r.code)
-		require.Contains(t, r.err, "use -force")
-		r = call(t, s.Addr(), "unlock", "-force", name) // stdin is no terminal
-		require.Equal(t, exitUsage, r.code)
-		require.Contains(t, r.err, "use -yes")
-		held, err := m.IsLocked(t.Context())
-		require.NoError(t, err)
-		require.True(t, held)
+			r := call(t, s.Addr(), "unlock", name)
+			require.Equal(t, exitUsage, r.code)
+			require.Contains(t, r.err, "use -force")
+			r = call(t, s.Addr(), "unlock", "-force", name) // stdin is no terminal
+			require.Equal(t, exitUsage, r.code)
+			require.Contains(t, r.err, "use -yes")
+			held, err := m.IsLocked(t.Context())
+			require.NoError(t, err)
+			require.True(t, held)
 
-		r = call(t, s.Addr(), "unlock", "-force", "-yes", name)
-		require.Zero(t, r.code, r.err)
-		require.Contains(t, r.out, rlock.Owner(ctx), "the holder is shown")
-		require.Contains(t, r.out, "freed\n")
-		require.ErrorIs(t, unlock(), rlock.ErrLost)
-		if got != nil {
-			require.Equal(t, waiter.ID(), clientID(rlock.Owner(<-got)), "the next one is woken")
+			r = call(t, s.Addr(), "unlock", "-force", "-yes", name)
+			require.Zero(t, r.code, r.err)
+			require.Contains(t, r.out, rlock.Owner(ctx), "the holder is shown")
+			require.Contains(t, r.out, "freed\n")
+			require.ErrorIs(t, unlock(), rlock.ErrLost)
+			if got != nil {
+				require.Equal(t, waiter.ID(), clientID(rlock.Owner(<-got)), "the next one is woken")
+			}
 		}
-	}
+	})
 }
