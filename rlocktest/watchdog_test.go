@@ -60,10 +60,10 @@ func (c *Client) left(key string) time.Duration {
 // requireRenewed requires that Redis keeps a key for several periods, renewed every third of the watchdog time d.
 func (c *Client) requireRenewed(key string, d time.Duration) {
 	c.t.Helper()
-	const periods = 9
+	const periods = 6
 	renewals, last := 0, c.left(key)
 	for began := time.Now(); time.Since(began) < periods*d/3; {
-		time.Sleep(d / 25)
+		time.Sleep(d / 12)
 		left := c.left(key)
 		require.LessOrEqual(c.t, left, d)
 		require.Greater(c.t, left, d*58/100)
