@@ -139,7 +139,7 @@ faults: redis-server c-compiler ## histories, single faults and mixed ones: make
 		$(RACE) $(GO) test -race -skip $(FAULTS_LOAD) -timeout="$$timeout" $(FAULTSFLAGS) ./... && \
 		$(GO) test -run $(FAULTS_LOAD) -timeout="$$timeout" $(FAULTSFLAGS) ./...
 
-faults-ci: redis-server c-compiler ## the fault tests without load, with one round of mixed faults: ten minutes
+faults-ci: redis-server c-compiler ## the fault tests without load, with one round of mixed faults: five minutes
 	cd $(FAULTS) && FAULTS_SEED=1 FAULTS_DURATION=25s $(RACE) $(GO) test -race -skip $(FAULTS_LOAD) -timeout=30m $(FAULTSFLAGS) -parallel=8 ./...
 
 bench: redis-server jdk ## rlock, its floors and its peers, Redisson too, side by side; rewrites docs/bench

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -563,5 +564,57 @@ func TestUnlocksOfAFullServer(t *testing.T) {
 		full.Store(false)
 		b := fixture{rdb: s.Client(t)}
 		redistest.Eventually(t, testTimeout, func() bool { return b.size(t) == 0 }, "released in the background")
+	})
+}
+
+// overtaken holds a renewal back until Redis has run the release, and then the answer to the release until the renewer has worked in the
+// renewal's.
+type overtaken struct {
+	rueidis.Client
+
+	renew, release             string // the scripts' names in Redis
+	renewing, released, worked chan struct{}
+}
+
+func (o *overtaken) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
+	switch words := cmd.Commands(); {
+	case words[0] == "EVALSHA" && words[1] == o.renew && slices.Contains(words, "overtaken") && slices.Contains(words, "beside"):
+		close(o.renewing)
+		<-o.released
+	case words[0] == "EVALSHA" && words[1] == o.release && slices.Contains(words, "overtaken"):
+		result := o.Client.Do(ctx, cmd)
+		close(o.released)
+		<-o.worked
+		return result
+	}
+	return o.Client.Do(ctx, cmd)
+}
+
+// G6, G7, G8: a renewal reaches Redis after the release, but its answer arrives first: the hold is gone. The unlock, which released the lock,
+// still returns nil.
+func TestUnlockIsOvertakenByARenewal(t *testing.T) {
+	redistest.Virtual(t, func(t *testing.T) {
+		r := newProxied(t)
+		o := &overtaken{
+			Client: r.rdb, renew: r.load(t, "renew"), release: r.release,
+			renewing: make(chan struct{}), released: make(chan struct{}), worked: make(chan struct{}),
+		}
+		var once sync.Once
+		c := newClient(t, o, rlock.Options{Trace: &rlock.Trace{Renewed: func(rlock.RenewedInfo) {
+			select {
+			case <-o.released:
+				once.Do(func() { close(o.worked) })
+			default: // an earlier renewal
+			}
+		}}})
+		_, unlockBeside, err := c.Mutex("beside").Lock(context.Background())
+		require.NoError(t, err)
+		_, unlock, err := c.Mutex("overtaken").Lock(context.Background())
+		require.NoError(t, err)
+		<-o.renewing
+		require.NoError(t, unlock())
+		require.False(t, r.exists(t, "overtaken"))
+		require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
+		require.NoError(t, unlockBeside())
 	})
 }

@@ -32,6 +32,7 @@ func (s *clusterScene) isolate(t testing.TB, addr, successor string) {
 // Nothing breaks, but no more messages come. The waiter notices at the latest when the holder's remaining lease is
 // over, and subscribes elsewhere; from then on messages wake it again. The hold continues at the new master.
 func TestClusterNodeCutOffUnderHolderAndWaiter(t *testing.T) {
+	t.Parallel()
 	for mode, o := range pubSubModes {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()

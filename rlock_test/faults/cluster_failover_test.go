@@ -133,6 +133,7 @@ func (s *clusterScene) handOverWithin(t testing.TB, within time.Duration) {
 // Fault 4, G2 and G4: the master of the lock's slot is killed, or stopped until it has been replaced, under a holder
 // and a waiter. The hold, already replicated, continues at the new master, where the unlock wakes the waiter.
 func TestClusterFailoverUnderHolderAndWaiter(t *testing.T) {
+	t.Parallel()
 	for mode, o := range pubSubModes {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()

@@ -16,6 +16,7 @@ import (
 // the new one. Redis refuses calls with keys of both. The renewals of the holds, which share calls, succeed all the
 // same.
 func TestSlotHalfMovedUnderManyHolds(t *testing.T) {
+	t.Parallel()
 	const holds = 10
 	c := redistest.StartCluster(t, 3, 0)
 	watch := c.Client(t)

@@ -17,6 +17,7 @@ import (
 // Fault 4, G1, G2 and G4: the slot of a lock moves to another node and back, under a holder and a waiter. The hold is
 // kept and renewed; the waiter follows, and the unlock wakes it.
 func TestSlotMovesUnderHolderAndWaiter(t *testing.T) {
+	t.Parallel()
 	c := redistest.StartCluster(t, 3, 0)
 	for mode, o := range pubSubModes {
 		t.Run(mode, func(t *testing.T) {
@@ -46,6 +47,7 @@ func TestSlotMovesUnderHolderAndWaiter(t *testing.T) {
 // has. With sharded pub/sub the message is published at the new node, which the waiter does not know yet: it tries
 // again when the migration ends. Plain messages reach all nodes.
 func TestUnlockWhileTheSlotMoves(t *testing.T) {
+	t.Parallel()
 	c := redistest.StartCluster(t, 3, 0)
 	for mode, o := range pubSubModes {
 		t.Run(mode, func(t *testing.T) {
@@ -68,6 +70,7 @@ func TestUnlockWhileTheSlotMoves(t *testing.T) {
 // its locks. No update, hold or wake-up is lost, and nobody waits long. The lock is fenced, so that its two keys may
 // briefly be on different nodes, and its tokens must rise.
 func TestSlotGoesBackAndForthUnderLoad(t *testing.T) {
+	t.Parallel()
 	c := redistest.StartCluster(t, 3, 0)
 	for mode, o := range pubSubModes {
 		t.Run(mode, func(t *testing.T) {

@@ -219,6 +219,7 @@ func newEarCluster(t *testing.T, mode string, replicas int) (*earFixture, *redis
 
 // The same for a cluster's node, with or without locks on it.
 func TestClusterFailoverUnderTheEar(t *testing.T) {
+	t.Parallel()
 	for mode := range pubSubModes {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
@@ -240,6 +241,7 @@ func TestClusterFailoverUnderTheEar(t *testing.T) {
 // Fault 4, G4: the slots of the lock and of the ear (a sharded channel) move. The ear follows its slot, and the holder
 // finds the waiters it has missed.
 func TestSlotOfTheEarMoves(t *testing.T) {
+	t.Parallel()
 	for mode := range pubSubModes {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()

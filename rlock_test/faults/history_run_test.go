@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -43,7 +44,7 @@ func newHistoryRun(t *testing.T, plan histPlan, clients, processes int, args ...
 }
 
 // histRunning bounds how many runs go on at a time: each alone could keep the machine busy.
-var histRunning = make(chan struct{}, 3)
+var histRunning = make(chan struct{}, runtime.GOMAXPROCS(0))
 
 func newHistoryRunOn(t *testing.T, server *redistest.Server, plan histPlan, clients, processes int) *historyRun {
 	t.Helper()
@@ -138,8 +139,8 @@ func (b *historyRun) look(ctx context.Context, name string) {
 	b.log.add(e)
 }
 
-// histPatience is how long a run waits, on a slow machine, for the events that it must have.
-const histPatience = 2 * time.Minute
+// histPatience is how long a run waits, on a slow machine and beside other runs, for the events that it must have.
+const histPatience = 5 * time.Minute
 
 // goOn waits until each event has happened so often to the workers and Clients of this process.
 func (b *historyRun) goOn(events map[histEvent]int64) {
@@ -254,9 +255,7 @@ func (b *historyRun) clean() {
 	}, "G5: no key or channel may be left")
 	for i, c := range b.clients {
 		for _, name := range b.plan.Names {
-			_, unlock, err := b.plan.mutex(c, name).TryLock(context.Background(), 0)
-			require.NoError(b.t, err, "client %d, %s: must get the lock at once", i, name)
-			require.NoError(b.t, unlock())
+			require.NoError(b.t, b.plan.mutex(c, name).TryDo(context.Background(), patience, nothing), "client %d, %s: must get the lock", i, name)
 		}
 	}
 	for _, c := range b.clients {

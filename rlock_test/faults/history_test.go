@@ -36,7 +36,7 @@ func (b *historyRun) until(enough func() bool, every time.Duration, do func()) {
 	}
 }
 
-const histWatchdog = 900 * time.Millisecond // so that leases end within a run
+const histWatchdog = 1500 * time.Millisecond // so that leases end within a run
 
 // No fault: the histories of many workers, in several Clients and processes, are valid, and the witness counts every section. Only fixed
 // leases are lost, in long sections. G1, G2, G5, G6, G8, G9.

@@ -76,6 +76,7 @@ func replicated(t testing.TB, rdb rueidis.Client, replicas string) {
 // receives the unlock, and leaves no subscription at the old master. A hold that only the old master has is
 // lost, and its holder's ctx is cancelled.
 func TestSentinelFailoverUnderHolderAndWaiter(t *testing.T) {
+	t.Parallel()
 	for _, cut := range []bool{false, true} {
 		t.Run(map[bool]string{false: "killed", true: "cut off"}[cut], func(t *testing.T) {
 			t.Parallel()
