@@ -32,7 +32,7 @@ func TestRedisDownAtNewAndAtLock(t *testing.T) {
 		require.ErrorContains(t, err, "connection refused")
 		require.ErrorContains(t, err, `rlock: "down": Redis not reached: `)
 		require.NotErrorIs(t, err, rlock.ErrNotAcquired)
-		require.Less(t, time.Since(began), 3*time.Second+soon, "Lock gives up, although its ctx never ends")
+		requireTookAtMost(t, 3*time.Second, began, time.Now()) // Lock gives up, although its ctx never ends
 
 		ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 		defer cancel()
@@ -41,7 +41,7 @@ func TestRedisDownAtNewAndAtLock(t *testing.T) {
 		require.ErrorIs(t, err, rlock.ErrNotAcquired)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.ErrorContains(t, err, "connection refused", "says why")
-		require.Less(t, time.Since(began), 100*time.Millisecond+soon)
+		requireTookAtMost(t, 100*time.Millisecond, began, time.Now())
 
 		_, err = c.Mutex("down").IsLocked(context.Background())
 		require.ErrorIs(t, err, rlock.ErrUnreachable)
@@ -63,9 +63,9 @@ func TestRedisDownForManyWaiters(t *testing.T) {
 			waiters = append(waiters, lockAsync(t, c.Mutex("down")))
 		}
 		for _, w := range waiters {
-			got := w.get(t, 2*3*time.Second+soon)
+			got := w.get(t, testTimeout)
 			require.ErrorContains(t, got.err, "connection refused")
-			require.Less(t, got.at.Sub(began), 2*3*time.Second+soon)
+			requireTookAtMost(t, 2*3*time.Second, began, got.at)
 		}
 	})
 }
@@ -92,7 +92,7 @@ func TestRedisDownInTheSection(t *testing.T) {
 		killed := time.Now() // the last renewal was sent before
 		<-ctx.Done()
 		require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
-		require.Less(t, time.Since(killed), watchdog+soon, "cancelled at the end of the last renewal's lease")
+		requireTookAtMost(t, watchdog, killed, time.Now()) // the end of the last renewal's lease
 		require.ErrorIs(t, unlock(), rlock.ErrLost)
 	})
 }
@@ -108,26 +108,8 @@ func TestRedisDownAtUnlock(t *testing.T) {
 		err = unlock()
 		require.ErrorContains(t, err, "connection refused")
 		require.ErrorContains(t, err, `rlock: "unlock": may take effect (do not repeat it): Redis not reached: `)
-		require.Less(t, time.Since(began), 3*time.Second+soon)
+		requireTookAtMost(t, 3*time.Second, began, time.Now())
 		require.Error(t, ctx.Err())
-	})
-}
-
-// If an unlock does not reach Redis, it continues in the background: the lock is free when Redis is back.
-func TestUnlockIsMadeUpForWhenRedisIsBack(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		s := redistest.Start(t)
-		proxy := redistest.StartProxy(t, s.Addr())
-		c := newClient(t, redistest.Dial(t, proxy.Addr()))
-		_, unlock, err := c.Mutex("later").Lock(context.Background())
-		require.NoError(t, err)
-		proxy.Refuse(true)
-		proxy.CutAll()
-		require.Error(t, unlock())
-		b := fixture{rdb: s.Client(t)}
-		require.True(t, b.exists(t, "later"))
-		proxy.Refuse(false)
-		redistest.Eventually(t, 5*time.Second, func() bool { return !b.exists(t, "later") }, "released in the background")
 	})
 }
 
@@ -153,10 +135,8 @@ func TestWrongPassword(t *testing.T) {
 func TestFirstAttemptArrivesAfterTheSecondWasTakenOff(t *testing.T) {
 	for _, what := range []string{"answered, caller gone", "not answered, caller gone", "unlocked", "unlock failed"} {
 		redistest.RunVirtual(t, what, func(t *testing.T) {
-			s := redistest.Start(t)
-			far := redistest.StartProxy(t, s.Addr())    // holds the first request back
+			_, far, b := behindProxy(t, anyWay)         // holds the first request back
 			near := redistest.StartProxy(t, far.Addr()) // holds back the reply to the second request
-			b := fixture{rdb: s.Client(t), name: redistest.Name(t)}
 			c := newClient(t, redistest.Dial(t, near.Addr()))
 			loadScripts(t, c)
 			far.OnRequest(redistest.Nth(1, "EVALSHA", redistest.Hold))
@@ -199,72 +179,6 @@ func TestFirstAttemptArrivesAfterTheSecondWasTakenOff(t *testing.T) {
 			redistest.Eventually(t, 10*time.Second, func() bool { return !b.exists(t, b.name) }, "well before the lease ends")
 		})
 	}
-}
-
-// The reply of an acquire never comes, and the caller gives up: the hold is given back.
-func TestAbandonedAcquireIsGivenBack(t *testing.T) {
-	for _, late := range []bool{true, false} {
-		redistest.RunVirtual(t, map[bool]string{true: "reply comes late", false: "reply is lost"}[late], func(t *testing.T) {
-			s := redistest.Start(t)
-			proxy := redistest.StartProxy(t, s.Addr())
-			b := fixture{rdb: s.Client(t), name: redistest.Name(t)}
-			c := newClient(t, redistest.Dial(t, proxy.Addr()))
-			require.NoError(t, c.Mutex(b.name).Do(context.Background(), func(context.Context) error { return nil }))
-			proxy.OnReply(redistest.Nth(1, "EVALSHA", redistest.Hold))
-			ctx, cancel := context.WithCancel(context.Background())
-			p := make(chan error, 1)
-			go func() {
-				_, _, err := c.Mutex(b.name).Lock(ctx)
-				p <- err
-			}()
-			redistest.Eventually(t, 5*time.Second, func() bool { return proxy.Held() == 1 }, "acquired, but not answered")
-			require.True(t, b.exists(t, b.name))
-			cancel()
-			require.ErrorIs(t, <-p, rlock.ErrNotAcquired)
-			if late {
-				proxy.Release()
-			} else {
-				proxy.CutAll()
-			}
-			redistest.Eventually(t, 5*time.Second, func() bool { return !b.exists(t, b.name) }, "given back")
-		})
-	}
-}
-
-// While Redis does not answer, every call returns shortly after its ctx or lease ends.
-func TestCallsReturnWhileRedisHangs(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		s := redistest.Start(t)
-		rdb := s.Client(t)
-		c := newClient(t, rdb, rlock.Options{WatchdogTimeout: time.Second})
-		ctx, unlock, err := c.Mutex("hang").Lock(context.Background())
-		require.NoError(t, err)
-		s.Pause()
-		bounded := func(what string, bound time.Duration, f func(context.Context) error) {
-			t.Helper()
-			ctx, cancel := context.WithTimeout(context.Background(), bound)
-			defer cancel()
-			began := time.Now()
-			require.Error(t, f(ctx), what)
-			require.Less(t, time.Since(began), bound+soon, what)
-		}
-		m := c.Mutex("other")
-		bounded("Lock", 200*time.Millisecond, func(ctx context.Context) error { _, _, err := m.Lock(ctx); return err })
-		bounded("TryLock", time.Second, func(context.Context) error {
-			_, _, err := m.TryLock(context.Background(), 200*time.Millisecond)
-			return err
-		})
-		bounded("IsLocked", 200*time.Millisecond, func(ctx context.Context) error { _, err := m.IsLocked(ctx); return err })
-		bounded("ForceUnlock", 200*time.Millisecond, func(ctx context.Context) error { _, err := m.ForceUnlock(ctx); return err })
-		const dialling = 3 * time.Second // the unlock may queue behind a call that dials, see docs/guarantees.md
-		bounded("unlock", time.Second+dialling, func(context.Context) error { return unlock() })
-		require.Error(t, ctx.Err())
-		s.Resume()
-		b := fixture{rdb: s.Client(t)}
-		redistest.Eventually(t, 10*time.Second, func() bool {
-			return !b.exists(t, "hang") && !b.exists(t, "other")
-		}, "what the calls left is given back")
-	})
 }
 
 func TestScriptsForgottenBeforeEveryCall(t *testing.T) {
