@@ -26,6 +26,7 @@ func TestOutageIsNotARefusal(t *testing.T) {
 			loadScripts(t, c)
 			down(s)
 			defer s.Resume()
+			began := time.Now()
 			ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
 			defer cancel()
 			for name, p := range map[string]pendingLock{
@@ -33,7 +34,8 @@ func TestOutageIsNotARefusal(t *testing.T) {
 				"TryLock(200ms)": lockAsync(t, tryFor{c.Mutex("b"), 200 * time.Millisecond}),
 				"Lock":           lockAsync(t, under{ctx, c.Mutex("c")}),
 			} {
-				got := p.get(t, time.Second+soon)
+				got := p.get(t, testTimeout)
+				requireTookAtMost(t, time.Second, began, got.at)
 				require.ErrorIs(t, got.err, rlock.ErrUnreachable, name)
 				require.ErrorIs(t, got.err, rlock.ErrNotAcquired, name)
 				if name != "Lock" {
@@ -219,10 +221,14 @@ func TestReplicasWithoutAConnection(t *testing.T) {
 				b.awaitSubscribers(t, b.name, 1)
 				require.NoError(t, unlock())
 			}
-			got := p.get(t, 3*time.Second+soon)
+			began := time.Now()
+			got := p.get(t, testTimeout)
+			requireTookAtMost(t, 3*time.Second, began, got.at)
 			require.ErrorIs(t, got.err, rlock.ErrNotReplicated)
 			require.ErrorContains(t, got.err, "BlockingPoolSize")
-			require.NoError(t, within(t, async(func() error { c.Close(); return nil }), 5*time.Second))
+			began = time.Now()
+			c.Close()
+			requireTookAtMost(t, 5*time.Second, began, time.Now())
 			require.False(t, b.exists(t, b.name))
 		})
 	}

@@ -172,11 +172,8 @@ func TestShutdownWhoseTimeIsOver(t *testing.T) {
 // If Redis has granted a Lock by the time Shutdown begins, the Lock is refused like any other, and the grant is given back.
 func TestShutdownMeetsAGrant(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
-		s := redistest.Start(t)
-		proxy := redistest.StartProxy(t, s.Addr())
-		b := fixture{rdb: s.Client(t), name: redistest.Name(t)}
-		b.Client = newClient(t, redistest.Dial(t, proxy.Addr(), oneConn))
-		loadScripts(t, b.Client)
+		c, proxy, b := behindProxy(t, oneConn)
+		b.Client = c
 		_, unlock, err := b.Mutex(b.name + ":around").Lock(context.Background())
 		require.NoError(t, err)
 		proxy.OnReply(redistest.Nth(1, "EVALSHA", redistest.Hold))

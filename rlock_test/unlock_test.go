@@ -92,12 +92,7 @@ func TestUnlockTimeoutBeyondTheLease(t *testing.T) {
 // G8: an unlock that was left to the background is answered after the end of the lease, when others hold the lock. It changes nothing.
 func TestUnlockLeftBeyondTheLease(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
-		s := redistest.Start(t)
-		proxy := redistest.StartProxy(t, s.Addr())
-		b := fixture{rdb: s.Client(t), name: redistest.Name(t)}
-		b.Client = newClient(t, b.rdb)
-		c := newClient(t, redistest.Dial(t, proxy.Addr(), pipelined), rlock.Options{UnlockTimeout: 100 * time.Millisecond})
-		loadScripts(t, c)
+		c, proxy, b := behindProxy(t, pipelined, rlock.Options{UnlockTimeout: 100 * time.Millisecond})
 		_, unlock, err := c.Mutex(b.name, rlock.WithLease(time.Second)).Lock(context.Background())
 		require.NoError(t, err)
 		proxy.OnRequest(nthScript(1, redistest.Hold))
@@ -117,10 +112,7 @@ func TestUnlockLeftBeyondTheLease(t *testing.T) {
 // An unlock that Redis answers uses up none of the UnlockTimeout of the sections around it, however far away Redis is.
 func TestUnlocksOfAFarRedisCostNoTime(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
-		proxy := redistest.StartProxy(t, redistest.Shared(t))
-		c := newClient(t, redistest.Dial(t, proxy.Addr()))
-		loadScripts(t, c)
+		c, proxy, b := behindProxy(t, anyWay)
 		proxy.Delay(60 * time.Millisecond)
 		ctx, unlock, err := c.Mutex(b.name).Lock(context.Background())
 		require.NoError(t, err)
