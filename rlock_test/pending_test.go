@@ -19,91 +19,80 @@ import (
 func TestErrorsSayWhetherTheyTakeEffect(t *testing.T) {
 	redistest.Parallel(t)
 	type call func(context.Context) error
-	without := func(_ any, err error) error { return err }
+	always := func(do func(ctx context.Context, b fixture) error) func(*testing.T, fixture) call {
+		return func(_ *testing.T, b fixture) call {
+			return func(ctx context.Context) error { return do(ctx, b) }
+		}
+	}
 	calls := map[string]struct {
-		goesOn bool                                            // in the background, even if it could not be sent yet
-		undone bool                                            // in the background, so never ErrPending
-		begin  func(t *testing.T, b fixture, name string) call // while Redis is well
+		goesOn bool                               // in the background, even if it could not be sent yet
+		undone bool                               // in the background, so never ErrPending
+		begin  func(t *testing.T, b fixture) call // while Redis is well
 	}{
-		"Release": {goesOn: true, begin: func(t *testing.T, b fixture, name string) call {
-			s := b.Semaphore(name)
-			return func(ctx context.Context) error { return s.Release(ctx, 1) }
+		"Release": {goesOn: true, begin: always(func(ctx context.Context, b fixture) error {
+			return b.Semaphore(b.name).Release(ctx, 1)
+		})},
+		"ReleaseIfExists": {goesOn: true, begin: always(func(ctx context.Context, b fixture) error {
+			return second(b.Semaphore(b.name).ReleaseIfExists(ctx, 1))
+		})},
+		"AddPermits": {goesOn: true, begin: always(func(ctx context.Context, b fixture) error {
+			return b.Semaphore(b.name).AddPermits(ctx, 1)
+		})},
+		"TrySetPermits": {begin: always(func(ctx context.Context, b fixture) error {
+			return second(b.Semaphore(b.name).TrySetPermits(ctx, 1))
+		})},
+		"Drain": {undone: true, begin: always(func(ctx context.Context, b fixture) error {
+			return second(b.Semaphore(b.name).Drain(ctx))
+		})},
+		"Acquire": {undone: true, begin: always(func(ctx context.Context, b fixture) error {
+			return b.Semaphore(b.name).Acquire(ctx, 1)
+		})},
+		"SetPermits": {begin: always(func(ctx context.Context, b fixture) error {
+			return b.PermitSemaphore(b.name).SetPermits(ctx, 1)
+		})},
+		"AddPermits of a PermitSemaphore": {goesOn: true, begin: always(func(ctx context.Context, b fixture) error {
+			return b.PermitSemaphore(b.name).AddPermits(ctx, 1)
+		})},
+		"Release by id": {goesOn: true, begin: func(t *testing.T, b fixture) call {
+			id := permitOfAnother(t, b.name)
+			return func(ctx context.Context) error { return b.PermitSemaphore(b.name).Release(ctx, id) }
 		}},
-		"ReleaseIfExists": {goesOn: true, begin: func(t *testing.T, b fixture, name string) call {
-			s := b.Semaphore(name)
-			return func(ctx context.Context) error { return without(s.ReleaseIfExists(ctx, 1)) }
+		"UpdateLease": {begin: func(t *testing.T, b fixture) call {
+			id := permitOfAnother(t, b.name)
+			return func(ctx context.Context) error { return b.PermitSemaphore(b.name).UpdateLease(ctx, id, time.Minute) }
 		}},
-		"AddPermits": {goesOn: true, begin: func(t *testing.T, b fixture, name string) call {
-			s := b.Semaphore(name)
-			return func(ctx context.Context) error { return s.AddPermits(ctx, 1) }
-		}},
-		"TrySetPermits": {begin: func(t *testing.T, b fixture, name string) call {
-			s := b.Semaphore(name)
-			return func(ctx context.Context) error { return without(s.TrySetPermits(ctx, 1)) }
-		}},
-		"Drain": {undone: true, begin: func(t *testing.T, b fixture, name string) call {
-			s := b.Semaphore(name)
-			return func(ctx context.Context) error { return without(s.Drain(ctx)) }
-		}},
-		"Acquire": {undone: true, begin: func(t *testing.T, b fixture, name string) call {
-			s := b.Semaphore(name)
-			return func(ctx context.Context) error { return s.Acquire(ctx, 1) }
-		}},
-		"SetPermits": {begin: func(t *testing.T, b fixture, name string) call {
-			s := b.PermitSemaphore(name)
-			return func(ctx context.Context) error { return s.SetPermits(ctx, 1) }
-		}},
-		"AddPermits of a PermitSemaphore": {goesOn: true, begin: func(t *testing.T, b fixture, name string) call {
-			s := b.PermitSemaphore(name)
-			return func(ctx context.Context) error { return s.AddPermits(ctx, 1) }
-		}},
-		"Release by id": {goesOn: true, begin: func(t *testing.T, b fixture, name string) call {
-			s, id := b.PermitSemaphore(name), permitOfAnother(t, name)
-			return func(ctx context.Context) error { return s.Release(ctx, id) }
-		}},
-		"UpdateLease": {begin: func(t *testing.T, b fixture, name string) call {
-			s, id := b.PermitSemaphore(name), permitOfAnother(t, name)
-			return func(ctx context.Context) error { return s.UpdateLease(ctx, id, time.Minute) }
-		}},
-		"CountDown": {goesOn: true, begin: func(t *testing.T, b fixture, name string) call {
-			return b.CountDownLatch(name).CountDown
-		}},
-		"TrySetCount": {undone: true, begin: func(t *testing.T, b fixture, name string) call {
-			l := b.CountDownLatch(name)
-			return func(ctx context.Context) error { return without(l.TrySetCount(ctx, 1)) }
-		}},
-		"Delete": {begin: func(t *testing.T, b fixture, name string) call {
-			l := b.CountDownLatch(name)
-			return func(ctx context.Context) error { return without(l.Delete(ctx)) }
-		}},
-		"ForceUnlock": {begin: func(t *testing.T, b fixture, name string) call {
-			m := b.Mutex(name)
-			return func(ctx context.Context) error { return without(m.ForceUnlock(ctx)) }
-		}},
-		"Lock": {undone: true, begin: func(t *testing.T, b fixture, name string) call {
-			m := b.Mutex(name)
-			return func(ctx context.Context) error {
-				_, unlock, err := m.Lock(ctx)
-				return errors.Join(err, discard(unlock, err == nil))
-			}
-		}},
-		"unlock": {goesOn: true, begin: func(t *testing.T, b fixture, name string) call {
-			_, unlock, err := b.Mutex(name).Lock(context.Background())
+		"CountDown": {goesOn: true, begin: always(func(ctx context.Context, b fixture) error {
+			return b.CountDownLatch(b.name).CountDown(ctx)
+		})},
+		"TrySetCount": {undone: true, begin: always(func(ctx context.Context, b fixture) error {
+			return second(b.CountDownLatch(b.name).TrySetCount(ctx, 1))
+		})},
+		"Delete": {begin: always(func(ctx context.Context, b fixture) error {
+			return second(b.CountDownLatch(b.name).Delete(ctx))
+		})},
+		"ForceUnlock": {begin: always(func(ctx context.Context, b fixture) error {
+			return second(b.Mutex(b.name).ForceUnlock(ctx))
+		})},
+		"Lock": {undone: true, begin: always(func(ctx context.Context, b fixture) error {
+			return b.Mutex(b.name).Do(ctx, nothing)
+		})},
+		"unlock": {goesOn: true, begin: func(t *testing.T, b fixture) call {
+			_, unlock, err := b.Mutex(b.name).Lock(context.Background())
 			require.NoError(t, err)
 			return func(context.Context) error { return unlock() }
 		}},
-		"Permit.Release": {goesOn: true, begin: func(t *testing.T, b fixture, name string) call {
-			s := b.PermitSemaphore(name)
+		"Permit.Release": {goesOn: true, begin: func(t *testing.T, b fixture) call {
+			s := b.PermitSemaphore(b.name)
 			require.NoError(t, s.SetPermits(context.Background(), 1))
 			_, p, err := s.Acquire(context.Background())
 			require.NoError(t, err)
 			return func(context.Context) error { return p.Release() }
 		}},
-		"Export": {goesOn: true, begin: func(t *testing.T, b fixture, name string) call {
-			section, unlock, err := b.Mutex(name).Lock(context.Background())
+		"Export": {goesOn: true, begin: func(t *testing.T, b fixture) call {
+			section, unlock, err := b.Mutex(b.name).Lock(context.Background())
 			require.NoError(t, err)
 			t.Cleanup(func() { _ = unlock() })
-			return func(context.Context) error { return without(rlock.Export(section)) }
+			return func(context.Context) error { return second(rlock.Export(section)) }
 		}},
 	}
 	takesCtx := func(what string) bool { return what != "unlock" && what != "Permit.Release" && what != "Export" }
@@ -116,8 +105,7 @@ func TestErrorsSayWhetherTheyTakeEffect(t *testing.T) {
 					b := newBareFixture(t)
 					rdb := redistest.Dial(t, proxy.Addr(), func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 }) // one connection
 					b.Client = newClient(t, rdb, rlock.Options{UnlockTimeout: 200 * time.Millisecond})
-					name := b.name
-					do, want := row.begin(t, b, name), false
+					do, want := row.begin(t, b), false
 					ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
 					defer cancel()
 					switch when {
@@ -141,7 +129,7 @@ func TestErrorsSayWhetherTheyTakeEffect(t *testing.T) {
 						proxy.Refuse(true)
 						proxy.CutAll()
 						redistest.Eventually(t, testTimeout, func() bool { // a call on a connection that was cut may have run
-							err := rdb.Do(context.Background(), rdb.B().Arbitrary("HGET").Keys(name).Args("a").Build()).Error()
+							err := rdb.Do(context.Background(), rdb.B().Arbitrary("HGET").Keys(b.name).Args("a").Build()).Error()
 							return err != nil && strings.Contains(err.Error(), "refused")
 						}, "the connections are gone")
 						defer proxy.Refuse(false)
@@ -161,14 +149,6 @@ func TestErrorsSayWhetherTheyTakeEffect(t *testing.T) {
 			}
 		})
 	}
-}
-
-// discard unlocks what a call that should fail has taken.
-func discard(unlock rlock.UnlockFunc, taken bool) error {
-	if taken {
-		return unlock()
-	}
-	return nil
 }
 
 // permitOfAnother takes a permit in another Client, and returns its id.

@@ -2,7 +2,6 @@ package rlock_test
 
 import (
 	"context"
-	"math/rand/v2"
 	"sync"
 	"testing"
 	"time"
@@ -190,42 +189,6 @@ func TestQuorumRoundEndsWithoutTheDead(t *testing.T) {
 		fixture{rdb: e.watch[1]}.do(t, "DEL", e.name)
 		require.NoError(t, v.Do(t.Context(), nothing))
 		e.awaitVotes(t, 0)
-	})
-}
-
-// G5: a wait leaves nothing behind, whenever it is cancelled.
-func TestQuorumCancelled(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		e := newQuorumServers(t, 3)
-		a, b := e.process(t, rlock.Options{}), e.process(t, rlock.Options{})
-		_, unlock, err := a.Lock(t.Context())
-		require.NoError(t, err)
-		var all sync.WaitGroup
-		for range 50 {
-			all.Go(func() {
-				ctx, cancel := context.WithTimeout(t.Context(), rand.N(50*time.Millisecond))
-				defer cancel()
-				failed, _, err := b.Lock(ctx)
-				assert.ErrorIs(t, err, rlock.ErrNotAcquired)
-				assert.ErrorIs(t, err, context.DeadlineExceeded)
-				assert.Equal(t, ctx, failed)
-			})
-		}
-		all.Wait()
-		require.NoError(t, unlock())
-		for range 100 { // cancelled during calls, while the lock is free
-			ctx, cancel := context.WithTimeout(t.Context(), rand.N(1500*time.Microsecond))
-			if _, unlock, err := b.Lock(ctx); err == nil {
-				assert.NoError(t, unlock())
-			}
-			cancel()
-		}
-		e.awaitVotes(t, 0)
-		e.awaitSubscribers(t, 0)
-		began := time.Now()
-		_, _, err = a.Lock(canceled())
-		require.ErrorIs(t, err, context.Canceled)
-		requireTook(t, 0, began, time.Now())
 	})
 }
 

@@ -1,59 +1,14 @@
 package rlock_test
 
 import (
-	"context"
-	"math/rand/v2"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/go-rlock/rlock/internal/redistest"
 	"github.com/go-rlock/rlock/rlock"
 )
-
-// G4: a writer of another process gets in while 32 readers come and go without a break: readers that arrive after its
-// mark may share the hold only until the bound.
-func TestReadersLetAWriterIn(t *testing.T) {
-	for name, writers := range map[string]func(*proxied) *rlock.Client{
-		"of this process": func(r *proxied) *rlock.Client { return r.Client }, "of another": func(r *proxied) *rlock.Client { return r.other },
-	} {
-		redistest.RunVirtual(t, name, func(t *testing.T) {
-			r := newProxied(t)
-			var end atomic.Bool
-			var readers sync.WaitGroup
-			w := &rwExclusion{t: t}
-			var reads atomic.Int64
-			for range 16 {
-				readers.Go(func() {
-					for !end.Load() {
-						assert.NoError(t, r.RWMutex(r.name).Read().Do(context.Background(), func(context.Context) error {
-							defer w.read()()
-							reads.Add(1)
-							sleep(rand.N(time.Millisecond))
-							return nil
-						}))
-					}
-				})
-			}
-			redistest.Eventually(t, testTimeout, func() bool { return reads.Load() > 100 }, "they read")
-			for range 20 {
-				a := lockAsync(t, writers(r).RWMutex(r.name).Write()).get(t, testTimeout)
-				require.NoError(t, a.err)
-				done := w.write(0)
-				done()
-				require.NoError(t, a.unlock())
-			}
-			end.Store(true)
-			readers.Wait()
-			require.Positive(t, r.Stats().Shared)
-			rwNothing(t, r.rdb, r.name)
-		})
-	}
-}
 
 // G4: a reader that arrives after half of the bound asks Redis, and so queues behind the mark of a waiting writer.
 // Until the answer other readers may still join, but not after the bound.

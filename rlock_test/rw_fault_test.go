@@ -235,27 +235,3 @@ type lockUnder struct {
 func (l lockUnder) Lock(ctx context.Context) (context.Context, rlock.UnlockFunc, error) {
 	return l.Mutex.Lock(valuesFrom{ctx, l.ctx})
 }
-
-// G9: Close ends waiting readers and writers and cancels the ctx of holders; their unlocks still work.
-func TestReadWriteClose(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
-		rw := b.RWMutex(b.name)
-		ctx, unlock, err := rw.Write().Lock(context.Background())
-		require.NoError(t, err)
-		inside, leave, err := rw.Read().Lock(ctx)
-		require.NoError(t, err)
-		waits := []pendingLock{lockAsync(t, rw.Read()), lockAsync(t, rw.Write()), lockAsync(t, rw.Upgradeable())}
-		b.awaitWaiters(t, 3)
-		b.Close()
-		for _, p := range waits {
-			require.ErrorIs(t, p.get(t, soon).err, rlock.ErrClosed)
-		}
-		require.ErrorIs(t, context.Cause(inside), rlock.ErrClosed)
-		_, _, err = rw.Read().Lock(ctx)
-		require.ErrorIs(t, err, rlock.ErrClosed)
-		require.NoError(t, unlock())
-		require.NoError(t, leave())
-		rwNothing(t, b.rdb, b.name)
-	})
-}

@@ -121,27 +121,6 @@ func TestUpgradeTwice(t *testing.T) {
 	})
 }
 
-// An Upgrade with a ctx that outlives the section fails, since its reader has been unlocked, and its error says so.
-func TestUpgradeAfterTheUnlock(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
-		ctx := context.Background()
-		_, leave, err := newClient(t, b.rdb).RWMutex(b.name).Read().Lock(ctx)
-		require.NoError(t, err)
-		u := b.RWMutex(b.name).Upgradeable()
-		section, unlock, err := u.Lock(ctx)
-		require.NoError(t, err)
-		upgrade := lockAsync(t, upgrading{u, section})
-		redistest.Eventually(t, testTimeout, func() bool { return b.exists(t, "rlock_writers:{"+b.name+"}") }, "the upgrade waits")
-		require.NoError(t, unlock())
-		require.NoError(t, leave())
-		got := upgrade.get(t, soon)
-		require.ErrorIs(t, got.err, rlock.ErrUpgrade)
-		require.ErrorContains(t, got.err, "the reader was unlocked meanwhile")
-		rwNothing(t, b.rdb, b.name)
-	})
-}
-
 // A reader's unlock releases it. An Upgrade that reaches Redis after that, while the unlock is still unanswered, is
 // refused. The unlock does not report a loss: there was none.
 func TestUpgradeMeetsTheUnlock(t *testing.T) {
