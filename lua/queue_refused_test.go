@@ -3,8 +3,6 @@ package lua_test
 import (
 	"testing"
 
-	"github.com/redis/rueidis"
-
 	"github.com/go-rlock/rlock/internal/redistest"
 	"github.com/go-rlock/rlock/internal/require"
 	"github.com/go-rlock/rlock/lua"
@@ -181,24 +179,24 @@ func TestQueueWithoutMemory(t *testing.T) {
 	require.Equal(t, []string{"0"}, everybody.said())
 }
 
+var withoutQueue = lua.ReleaseReply{Status: lua.Freed, WithoutQueue: true, NoQueue: true}
+
 // A user that may not use the key of the queue cannot name it: Redis refuses the whole script, before it runs. Then
 // it is sent without the queue.
 func TestQueueForbidden(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	l := newLab(t, s.Client(t))
-	limited := user(t, s, "~"+l.name+" ~"+l.fence+" &* +@all")
+	limited := l
+	limited.rdb = user(t, s, "~"+l.name+" ~"+l.fence+" &* +@all")
 	everybody := l.listen(false)
 	for _, a := range []lua.ReleaseArgs{l.ends(), l.endsFor(next)} {
 		l.hold(me, "1", brief)
-		got, err := lua.Acquire(t.Context(), limited, l.asks(other))
-		require.NoError(t, err)
+		got := limited.acquire(l.asks(other))
 		require.Equal(t, lua.Held, got.Status)
 		require.False(t, got.Joined)
 		require.True(t, got.NoQueue)
-		released, err := lua.Release(t.Context(), limited, a)
-		require.NoError(t, err)
-		require.Equal(t, lua.ReleaseReply{Status: lua.Freed, WithoutQueue: true, NoQueue: true}, released)
+		require.Equal(t, withoutQueue, limited.releases(a))
 		require.Equal(t, []string{"0"}, everybody.said())
 	}
 	require.Empty(t, l.fields())
@@ -209,35 +207,31 @@ func TestQueueForbidden(t *testing.T) {
 func TestGrantForbidden(t *testing.T) {
 	t.Parallel()
 	const everything = "~* &* +@all "
-	told := func(l lab, limited rueidis.Client) { // all are notified, and the queue is gone
+	told := func(l, limited lab) { // all are notified, and the queue is gone
 		first, everybody := l.process(1), l.listen(false)
-		got, err := lua.Release(l.t.Context(), limited, l.ends())
-		require.NoError(l.t, err)
-		require.Equal(l.t, freed, got)
+		require.Equal(l.t, freed, limited.releases(l.ends()))
 		require.Equal(l.t, []string{"0"}, everybody.said())
 		require.Empty(l.t, first.said())
 		require.Zero(l.t, l.number("EXISTS", l.name, l.queue))
 	}
-	refused := func(l lab, limited rueidis.Client) { // it is sent without the queue
+	refused := func(l, limited lab) { // it is sent without the queue
 		everybody := l.listen(false)
-		got, err := lua.Release(l.t.Context(), limited, l.ends())
-		require.NoError(l.t, err)
-		require.Equal(l.t, lua.ReleaseReply{Status: lua.Freed, WithoutQueue: true, NoQueue: true}, got)
+		require.Equal(l.t, withoutQueue, limited.releases(l.ends()))
 		require.Equal(l.t, []string{"0"}, everybody.said())
 		l.requirePlaces(waiter(1), waiter(2))
 	}
 	for name, row := range map[string]struct {
 		rules func(l lab) string
-		then  func(l lab, limited rueidis.Client)
+		then  func(l, limited lab)
 	}{
 		"the channels of grants": {func(l lab) string { return "~* resetchannels &" + l.channel + " +@all" }, told},
 		"hset":                   {func(lab) string { return everything + "-hset" }, told},
 		"pexpire":                {func(lab) string { return everything + "-pexpire" }, told},
 		"hdel": { // nobody hears of a grant beside a hold that cannot end
 			func(lab) string { return everything + "-hdel" },
-			func(l lab, limited rueidis.Client) {
+			func(l, limited lab) {
 				first := l.process(1)
-				_, err := lua.Release(l.t.Context(), limited, l.ends())
+				_, err := lua.Release(l.t.Context(), limited.rdb, l.ends())
 				require.Regexp(l.t, notAllowed, err)
 				require.Empty(l.t, first.said())
 				require.Equal(l.t, mine(1), l.fields())
@@ -247,12 +241,9 @@ func TestGrantForbidden(t *testing.T) {
 		"zrem":   {func(lab) string { return everything + "-zrem" }, refused},
 		"pubsub numsub": { // others may be listening
 			func(lab) string { return everything + "-pubsub" },
-			func(l lab, limited rueidis.Client) {
+			func(l, limited lab) {
 				first, everybody := l.process(1), l.listen(false)
-				a := l.ends()
-				got, err := lua.Release(l.t.Context(), limited, a)
-				require.NoError(l.t, err)
-				require.Equal(l.t, freed, got)
+				require.Equal(l.t, freed, limited.releases(l.ends()))
 				require.Equal(l.t, []string{"? 0"}, first.said())
 				require.Equal(l.t, []string{"00"}, everybody.said())
 				l.requirePlaces(waiter(1), waiter(2))
@@ -260,14 +251,11 @@ func TestGrantForbidden(t *testing.T) {
 		},
 		"zadd": { // a process that asks gets no place
 			func(lab) string { return everything + "-zadd" },
-			func(l lab, limited rueidis.Client) {
-				got, err := lua.Acquire(l.t.Context(), limited, l.asks(waiter(3)))
-				require.NoError(l.t, err)
+			func(l, limited lab) {
+				got := limited.acquire(l.asks(waiter(3)))
 				require.Equal(l.t, lua.Held, got.Status)
 				require.False(l.t, got.Joined)
-				released, err := lua.Release(l.t.Context(), limited, l.endsFor(next))
-				require.NoError(l.t, err)
-				require.Equal(l.t, lua.ReleaseReply{Status: lua.Freed, WithoutQueue: true, NoQueue: true}, released)
+				require.Equal(l.t, withoutQueue, limited.releases(l.endsFor(next)))
 				l.requirePlaces(waiter(1), waiter(2))
 			},
 		},
@@ -278,7 +266,9 @@ func TestGrantForbidden(t *testing.T) {
 			l := newLab(t, s.Client(t))
 			l.hold(me, "1", brief)
 			l.join(1, 2)
-			row.then(l, user(t, s, row.rules(l)))
+			limited := l
+			limited.rdb = user(t, s, row.rules(l))
+			row.then(l, limited)
 		})
 	}
 }

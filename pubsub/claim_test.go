@@ -211,9 +211,7 @@ func TestClaimsOfSeveralQueues(t *testing.T) {
 	d.turn([]*Waiter{ws[0], ws[1], b}, 2)
 	require.True(t, ws[0].Queued(-1))
 	d.turn(ws, 0)
-	b.Leave()
-	ws[0].Leave()
-	ws[1].Leave()
+	leave(b, ws[0], ws[1])
 	d.empties()
 }
 

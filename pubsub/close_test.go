@@ -40,9 +40,7 @@ func closeWithWaiters(t *testing.T, mod func(*rueidis.ClientOption)) {
 	s.hub.Close()
 	s.awaitSubscribers(ch, 0)
 	requireClosed(t, ws...)
-	for _, w := range ws {
-		w.Leave()
-	}
+	leave(ws...)
 	s.hub.Close()
 }
 
@@ -77,9 +75,7 @@ func closeWhileConnecting(t *testing.T, mod func(*rueidis.ClientOption)) {
 	s := newSite(t, redistest.Dial(t, proxy.Addr(), mod, short), redistest.Dial(t, redistest.Shared(t)))
 	conns := proxy.Conns()
 	proxy.BlackHole(true)
-	w := &Waiter{}
-	require.True(t, s.hub.Join(w, queue(plain(redistest.Name(t)))))
-	w.Held(-1, false)
+	w := s.waits(plain(redistest.Name(t)))
 	redistest.Eventually(t, soon, func() bool { return proxy.Conns() > conns }, "it connects")
 	within(t, soon, s.hub.Close)
 	w.Leave()
@@ -96,9 +92,7 @@ func closeWhileSubscribing(t *testing.T, mod func(*rueidis.ClientOption)) {
 		}
 		return redistest.Pass
 	})
-	w := &Waiter{}
-	require.True(t, s.hub.Join(w, queue(plain(redistest.Name(t)))))
-	w.Held(-1, false)
+	s.waits(plain(redistest.Name(t)))
 	<-asked
 	within(t, soon, s.hub.Close)
 }
@@ -117,9 +111,7 @@ func clientClosedBeforeTheHub(t *testing.T, mod func(*rueidis.ClientOption)) {
 	rdb := redistest.Dial(t, redistest.Shared(t), mod)
 	s := newSite(t, rdb, redistest.Dial(t, redistest.Shared(t)))
 	rdb.Close()
-	w := &Waiter{}
-	require.True(t, s.hub.Join(w, queue(plain(redistest.Name(t)))))
-	w.Held(-1, false)
+	w := s.waits(plain(redistest.Name(t)))
 	select {
 	case <-w.Turn():
 		require.ErrorIs(t, refusal(w), rueidis.ErrClosing)

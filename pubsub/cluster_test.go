@@ -48,12 +48,6 @@ func TestPlainChannelsOnACluster(t *testing.T) {
 	s.afterOutage(queues)
 }
 
-func (s site) leaveMoved(ws []*Waiter) {
-	for _, w := range ws {
-		w.Leave()
-	}
-}
-
 // A slot moves to a node unknown to the client. The client learns of it from the next command for the slot, so the waiters must send one.
 func TestSlotMovesToANewNode(t *testing.T) {
 	t.Parallel()
@@ -98,7 +92,7 @@ func TestSlotMovesToANewNode(t *testing.T) {
 		return err == nil && n[ch.Name] == 1
 	}, "subscribed at the new node")
 	awaitTurn(t, ws[0], recovery)
-	s.leaveMoved(ws)
+	leave(ws...)
 	redistest.Eventually(t, recovery, func() bool { return s.hub.Len() == 0 }, "no topic is left")
 }
 
@@ -129,8 +123,7 @@ func TestForbiddenOnACluster(t *testing.T) {
 	a.Held(-1, false)
 	awaitRefusal(t, a, ch.Name, "NOPERM")
 	require.True(t, s.hub.Join(late, queue(ch)))
-	a.Leave()
-	late.Leave()
+	leave(a, late)
 	require.Zero(t, s.hub.Len())
 	for _, node := range cluster.Nodes() {
 		setUser(t, node.Client(t, redistest.Single), "+cluster|slots")
@@ -140,9 +133,7 @@ func TestForbiddenOnACluster(t *testing.T) {
 	for _, node := range cluster.Nodes() {
 		setUser(t, node.Client(t, redistest.Single), "resetchannels", "&"+ch.Name+"*")
 	}
-	w := &Waiter{}
-	require.True(t, s.hub.Join(w, queue(Channel{Name: "shut", Sharded: true})))
-	w.Held(-1, false)
+	w := s.waits(Channel{Name: "shut", Sharded: true})
 	awaitRefusal(t, w, `"shut"`, "NOPERM")
 	w.Leave()
 }

@@ -67,9 +67,7 @@ func TestTheDueOfAStoppedCrowd(t *testing.T) {
 	d.hub.mu.Unlock()
 	ws[0].Held(time.Hour, false)
 	require.Len(t, after.turn, 1, "nobody has left yet")
-	for _, w := range ws {
-		w.Leave()
-	}
+	leave(ws...)
 	<-after.turn
 	after.Leave()
 }
@@ -112,8 +110,7 @@ func TestWakeSoonWaitsForNobody(t *testing.T) {
 	}
 	d.hub.mu.Unlock()
 	<-ws[0].Turn()
-	ws[0].Leave()
-	ws[1].Leave()
+	leave(ws[0], ws[1])
 	d.hub.Close()
 	d.hub.WakeSoon(queue(d.ch))
 }

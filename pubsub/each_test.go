@@ -83,8 +83,7 @@ func TestEachWaiterHasAPlace(t *testing.T) {
 	d.turn(ws, -1)
 	d.told("? 0 o4")
 	d.turn(ws, 2)
-	ws[2].Leave()
-	ws[0].Leave()
+	leave(ws[2], ws[0])
 	d.empties()
 }
 

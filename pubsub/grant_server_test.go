@@ -86,9 +86,7 @@ func TestForbiddenGrants(t *testing.T) {
 			setUser(t, server.Client(t), "~*", "+@all", "resetchannels", "&c")
 			s := newSite(t, server.Client(t, mod, asTester), server.Client(t))
 			ch := plain("c")
-			w := &Waiter{}
-			require.True(t, s.hub.Join(w, queue(ch)))
-			w.Held(-1, false)
+			w := s.waits(ch)
 			awaitTurn(t, w, soon) // confirmed
 			require.False(t, w.Listens())
 			require.EqualValues(t, 1, s.subscribers(ch))

@@ -100,8 +100,7 @@ func TestGrantToAnotherOwner(t *testing.T) {
 	ws := d.line(2)
 	d.told(aGrantTo)
 	d.turn(ws, -1)
-	ws[1].Leave()
-	ws[0].Leave()
+	leave(ws[1], ws[0])
 	d.obey()
 
 	ws = d.placed("o", 2)

@@ -225,9 +225,7 @@ func TestForbiddenChannel(t *testing.T) {
 		awaitRefusal(t, a, `"shut"`, "NOPERM")
 		awaitRefusal(t, b, `"shut"`, "NOPERM")
 		require.True(t, s.hub.Join(late, queue(shut)))
-		a.Leave()
-		b.Leave()
-		late.Leave()
+		leave(a, b, late)
 		redistest.Eventually(t, soon, func() bool { return s.hub.Len() == 1 }, "the topic is dropped")
 	}
 	s.publish(plain("open"), "0") // the connection serves the others as before
@@ -241,9 +239,7 @@ func TestForbiddenCommand(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t, "--rename-command", "SUBSCRIBE", "")
 	s := newSite(t, server.Client(t), server.Client(t))
-	w := &Waiter{}
-	require.True(t, s.hub.Join(w, queue(plain("c"))))
-	w.Held(-1, false)
+	w := s.waits(plain("c"))
 	awaitRefusal(t, w, `"c"`, "unknown command")
 	w.Leave()
 	require.Zero(t, s.hub.Len())
@@ -255,9 +251,7 @@ func TestForbiddenLogin(t *testing.T) {
 	server := redistest.Start(t)
 	s := newSite(t, limited(t, server, "allkeys", "allchannels", "+@all"), server.Client(t))
 	setUser(t, s.rdb, "resetpass", ">other")
-	w := &Waiter{}
-	require.True(t, s.hub.Join(w, queue(plain("c"))))
-	w.Held(-1, false)
+	w := s.waits(plain("c"))
 	awaitRefusal(t, w, `"c"`, "WRONGPASS")
 	w.Leave()
 	require.Zero(t, s.hub.Len())
@@ -272,9 +266,7 @@ func TestSubscribesAgainAfterAPassingError(t *testing.T) {
 	s := newSite(t, redistest.Dial(t, proxy.Addr()), redistest.Dial(t, redistest.Shared(t)))
 	ch := plain(redistest.Name(t))
 	other := plain(redistest.Name(t))
-	w := &Waiter{}
-	require.True(t, s.hub.Join(w, queue(other)))
-	w.Held(-1, false)
+	w := s.waits(other)
 	ws := append(s.park(ch, 1), w)
 	awaitTurn(t, w, soon)
 	w.Leave()

@@ -153,12 +153,19 @@ func noTurn(t *testing.T, ws ...*Waiter) {
 	}
 }
 
+// waits returns the first waiter of a queue, which found the lock held.
+func (s site) waits(ch Channel) *Waiter {
+	s.t.Helper()
+	w := &Waiter{}
+	require.True(s.t, s.hub.Join(w, queue(ch)))
+	w.Held(-1, false)
+	return w
+}
+
 // park makes a queue of n waiters that found the lock held, with a live subscription.
 func (s site) park(ch Channel, n int) []*Waiter {
 	s.t.Helper()
-	ws := []*Waiter{{}}
-	require.True(s.t, s.hub.Join(ws[0], queue(ch)))
-	ws[0].Held(-1, false)
+	ws := []*Waiter{s.waits(ch)}
 	awaitTurn(s.t, ws[0], recovery) // the confirmation
 	ws[0].Held(-1, false)
 	for range n - 1 {
@@ -169,12 +176,16 @@ func (s site) park(ch Channel, n int) []*Waiter {
 	return ws
 }
 
-// leaveAll empties a queue and checks that nothing is left.
-func (s site) leaveAll(ch Channel, ws []*Waiter) {
-	s.t.Helper()
+func leave(ws ...*Waiter) {
 	for _, w := range ws {
 		w.Leave()
 	}
+}
+
+// leaveAll empties a queue and checks that nothing is left.
+func (s site) leaveAll(ch Channel, ws []*Waiter) {
+	s.t.Helper()
+	leave(ws...)
 	s.awaitGone(ch)
 }
 

@@ -81,8 +81,7 @@ func TestSubscribesWhenTheLockIsHeld(t *testing.T) {
 	a.Held(-1, false)
 	d.turn([]*Waiter{a, b}, -1)
 
-	a.Leave()
-	b.Leave()
+	leave(a, b)
 	require.Equal(t, 1, d.hub.Len(), "the subscription is still there")
 	d.unsubscribes()
 }
@@ -219,8 +218,7 @@ func TestRefusal(t *testing.T) {
 	require.True(t, d.hub.Join(late, queue(d.ch)), "it is the first that can do something")
 	late.Held(-1, false)
 	require.Equal(t, subscribing, d.take(), "asks anew")
-	a.Leave()
-	b.Leave()
+	leave(a, b)
 	require.NoError(t, refusal(late))
 	d.confirm("subscribe")
 	d.finish(nil)
@@ -248,9 +246,7 @@ func TestAfterClose(t *testing.T) {
 	late.Held(0, false)
 	requireClosed(t, late)
 	require.Nil(t, d.hub.topics[queue(plain("new"))].timer, "no timer starts")
-	late.Leave()
-	ws[1].Leave()
-	ws[0].Leave()
+	leave(late, ws[1], ws[0])
 }
 
 func TestLateConfirmations(t *testing.T) {
@@ -299,8 +295,7 @@ func TestUnanswered(t *testing.T) {
 		late.Unanswered(io.ErrUnexpectedEOF)
 		require.Len(t, after.turn, 1, "it waited when the attempt began")
 		require.ErrorIs(t, refusal(after), io.ErrUnexpectedEOF)
-		after.Leave()
-		late.Leave()
+		leave(after, late)
 		d.empties()
 	})
 }

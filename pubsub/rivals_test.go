@@ -216,8 +216,7 @@ func TestNoCourtesyAheadOfAll(t *testing.T) {
 		asksIn(t, upgrade, 0)
 		d.ours()
 		asksIn(t, upgrade, 0)
-		upgrade.Leave()
-		w.Leave()
+		leave(upgrade, w)
 		d.obey()
 	})
 }

@@ -49,12 +49,8 @@ func TestUnsubscribeFromABusyServer(t *testing.T) {
 			gone, comes, stays := plain("gone"), plain("comes"), plain("stays")
 			ws, others := s.park(gone, 2), s.park(stays, 2)
 			free := s.keepBusy(server, func() {})
-			for _, w := range ws {
-				w.Leave()
-			}
-			late := &Waiter{}
-			require.True(t, s.hub.Join(late, queue(comes)))
-			late.Held(-1, false)
+			leave(ws...)
+			late := s.waits(comes)
 			for range 4 { // also rueidis' own
 				<-tries
 			}

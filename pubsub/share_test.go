@@ -157,8 +157,7 @@ func TestToldToLookEarlier(t *testing.T) {
 		d.hub.message(d.ch, "5000")
 		<-a.turn
 		require.Equal(t, 4*time.Second, time.Since(began).Truncate(time.Second), "never later")
-		b.Leave()
-		a.Leave()
+		leave(b, a)
 		d.hub.message(d.ch, "2")
 		time.Sleep(time.Second)
 		d.empties()

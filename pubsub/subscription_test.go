@@ -38,8 +38,7 @@ func TestHalfASubscription(t *testing.T) {
 		require.Equal(t, noOp, d.take())
 		d.turn(ws, 0)
 		require.True(t, ws[0].Listens())
-		ws[0].Leave()
-		ws[1].Leave()
+		leave(ws[0], ws[1])
 		d.empties()
 	}
 
