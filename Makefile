@@ -34,8 +34,8 @@ REDISSON_SHARDED = 3.28.0
 REDISSON_OLDEST  = 3.10.6
 # Other libraries that speak Redisson's format, see docs/beside-other-libraries.md.
 OTHERS           = rlock_test/others
-# -parallel: tests that wait for leases to end do so at the same time.
-INTEROPFLAGS    ?= -race -count=1 -parallel=16 -timeout=30m
+# -parallel: tests that wait for leases to end do so at the same time, in five settings.
+INTEROPFLAGS    ?= -race -count=1 -parallel=64 -timeout=30m
 
 # The servers of test-servers, see rlock_test/servers.sh.
 SERVERS      ?= installed redis-6.2 redis-8.2 redis-newest valkey-8.1 valkey-9.1 redict haproxy

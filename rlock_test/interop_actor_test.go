@@ -15,10 +15,13 @@ import (
 
 // actor is a lock owner on one side: a call chain in Go, a thread in Java. It does one thing at a time.
 type actor interface {
+	// as returns the same owner, for locks of another kind.
+	as(kind string) actor
+	lockKind() string
 	// start begins to lock and returns at once. A lease of 0 means that the watchdog renews.
 	start(t testing.TB, name string, lease time.Duration) <-chan event
 	unlock(t testing.TB, name string) event
-	// try makes one attempt, which must not succeed.
+	// tryInVain makes one attempt, which must not succeed.
 	tryInVain(t testing.TB, name string)
 	force(t testing.TB, name string) event
 	// look returns the actor's view of the lock: whether anybody holds it, the actor's own depth, and the
@@ -72,13 +75,42 @@ func requireWaiting(t testing.TB, events <-chan event) {
 
 // goActor locks one name with the ctx of its innermost hold.
 type goActor struct {
+	*goHolds
+	kind string // as in mutexOf
+}
+
+// goHolds are a goActor's holds, of locks of all kinds.
+type goHolds struct {
 	client *rlock.Client
 
 	mu   sync.Mutex   // guards the following
 	held []lockResult // outermost first
 }
 
-func newGoActor(c *rlock.Client) *goActor { return &goActor{client: c} }
+func newGoActor(c *rlock.Client) *goActor { return &goActor{&goHolds{client: c}, ""} }
+
+func (g *goActor) as(kind string) actor { return &goActor{g.goHolds, kind} }
+
+func (g *goActor) lockKind() string { return g.kind }
+
+func (g *goActor) mutex(name string, o ...rlock.Option) *rlock.Mutex {
+	return mutexOf(g.client, g.kind, name, o...)
+}
+
+// mutexOf is a lock of a kind, which is "" or a word of Peer.java.
+func mutexOf(c *rlock.Client, kind, name string, o ...rlock.Option) *rlock.Mutex {
+	switch kind {
+	case "fair":
+		return c.FairMutex(name, o...)
+	case "fenced":
+		return c.FencedMutex(name, o...)
+	case "read":
+		return c.RWMutex(name, o...).Read()
+	case "write":
+		return c.RWMutex(name, o...).Write()
+	}
+	return c.Mutex(name, o...)
+}
 
 func (g *goActor) ctx() context.Context {
 	g.mu.Lock()
@@ -90,11 +122,11 @@ func (g *goActor) ctx() context.Context {
 }
 
 func (g *goActor) start(t testing.TB, name string, lease time.Duration) <-chan event {
-	m := g.client.Mutex(name)
+	var options []rlock.Option
 	if lease > 0 {
-		m = g.client.Mutex(name, rlock.WithLease(lease))
+		options = append(options, rlock.WithLease(lease))
 	}
-	return g.startOn(t, m)
+	return g.startOn(t, g.mutex(name, options...))
 }
 
 func (g *goActor) startOn(t testing.TB, m *rlock.Mutex) <-chan event {
@@ -127,21 +159,21 @@ func (g *goActor) unlock(testing.TB, string) event {
 
 func (g *goActor) tryInVain(t testing.TB, name string) {
 	t.Helper()
-	_, _, err := g.client.Mutex(name).TryLock(g.ctx(), 0)
+	_, _, err := g.mutex(name).TryLock(g.ctx(), 0)
 	require.ErrorIs(t, err, rlock.ErrNotAcquired)
 }
 
 func (g *goActor) force(t testing.TB, name string) event {
 	t.Helper()
 	began := time.Now()
-	was, err := g.client.Mutex(name).ForceUnlock(g.ctx())
+	was, err := g.mutex(name).ForceUnlock(g.ctx())
 	require.True(t, was)
 	return event{began, time.Now(), err}
 }
 
 func (g *goActor) look(t testing.TB, name string) (locked bool, count int, ttl time.Duration) {
 	t.Helper()
-	m := g.client.Mutex(name)
+	m := g.mutex(name)
 	locked, err := m.IsLocked(g.ctx())
 	require.NoError(t, err)
 	count, err = m.HoldCount(g.ctx())

@@ -4,11 +4,8 @@ package rlock_test
 
 import (
 	"context"
+	"errors"
 	"net/url"
-	"os"
-	"path/filepath"
-	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -20,14 +17,6 @@ import (
 	"github.com/go-rlock/rlock/internal/redistest"
 	"github.com/go-rlock/rlock/rlock"
 )
-
-// All beside getMultiLock and beside holders of single locks, in each setting.
-func TestInteropAll(t *testing.T) {
-	inEach(t, settings(t), func(t *testing.T, w *world) {
-		t.Run("opposite orders", w.allInOppositeOrders)
-		t.Run("wake-up", w.allWakesAndIsWoken)
-	})
-}
 
 // multi is the name of a MultiLock.
 func multi(names ...string) string {
@@ -44,24 +33,13 @@ func multi(names ...string) string {
 // Goroutines that take All of two locks, and threads that take a MultiLock of them in the opposite order, exclude each other, and
 // holders of one of them. Both sides get in all the time.
 func (w *world) allInOppositeOrders(t *testing.T) {
-	alone(t)
 	const long = 5 * time.Second
 	names := []string{redistest.Name(t) + ":a", redistest.Name(t) + ":b"}
-	both, one := filepath.Join(t.TempDir(), "both"), filepath.Join(t.TempDir(), "one")
-	for _, file := range []string{both, one} {
-		require.NoError(t, os.WriteFile(file, []byte("0"), 0o600))
+	both, one := numberFile(t), numberFile(t)
+	var inJava []<-chan reply
+	for _, job := range [][2]string{{multi(names[1], names[0]), both}, {multi(names[1], names[0]), both}, {wordOf("", names[1]), one}} {
+		inJava = append(inJava, w.java.thread().send(t, "hammer", job[0], url.QueryEscape(job[1]), ms(long)))
 	}
-	add := func(file string) {
-		n, err := readNumber(file)
-		if assert.NoError(t, err) {
-			assert.NoError(t, os.WriteFile(file, []byte(strconv.FormatInt(n+1, 10)), 0o600))
-		}
-	}
-	var inJava [3]<-chan reply
-	for i := range 2 {
-		inJava[i] = w.java.send(t, "multi"+strconv.Itoa(i), "hammer", multi(names[1], names[0]), url.QueryEscape(both), ms(long))
-	}
-	inJava[2] = w.java.send(t, "single", "hammer", url.QueryEscape(names[1]), url.QueryEscape(one), ms(long))
 	m := rlock.All(w.watch.Mutex(names[0]), w.watch.Mutex(names[1]))
 	var inGo, longest atomic.Int64
 	var wg sync.WaitGroup
@@ -73,23 +51,17 @@ func (w *world) allInOppositeOrders(t *testing.T) {
 				began := time.Now()
 				assert.NoError(t, m.Do(ctx, func(context.Context) error {
 					longest.Store(max(longest.Load(), int64(time.Since(began))))
-					add(both)
-					add(one) // the holder of both has each
 					inGo.Add(1)
-					return nil
+					return errors.Join(addOne(both), addOne(one)) // the holder of both has each
 				}))
 			}
 		})
 	}
 	wg.Wait()
 	var counts [3]int64
-	for i, ch := range inJava {
-		r := w.java.await(t, ch)
-		require.NoError(t, r.err)
-		n, err := strconv.ParseInt(r.value, 10, 64)
-		require.NoError(t, err)
-		require.Positive(t, n)
-		counts[i] = n
+	for i := range counts {
+		counts[i] = w.java.sum(t, inJava[i:i+1])
+		require.Positive(t, counts[i])
 	}
 	n, err := readNumber(both)
 	require.NoError(t, err)
@@ -103,46 +75,40 @@ func (w *world) allInOppositeOrders(t *testing.T) {
 // A MultiLock wakes All and the other way round, and so does the holder of one lock.
 func (w *world) allWakesAndIsWoken(t *testing.T) {
 	alone(t)
-	var took []time.Duration
-	for i := range 40 {
-		for _, javaHolds := range []bool{true, false} {
-			base := redistest.Name(t)
-			names := []string{base + ":a", base + ":b", base + ":c"}
-			java, held := w.java.thread(), multi(names[2], names[1], names[0])
-			first := map[bool]string{true: names[0], false: names[2]}[javaHolds] // is waited for
-			if i%2 == 1 {
-				held, first = url.QueryEscape(names[1]), names[1]
-			}
-			waits := func() {
-				redistest.Eventually(t, 10*time.Second, func() bool { return w.subscribers(t, first) > 0 }, "it waits")
-			}
-			m := rlock.All(w.watch.Mutex(names[0]), w.watch.Mutex(names[1]), w.watch.Mutex(names[2]))
-			if javaHolds {
-				java.ask(t, "lock", held, ms(testTimeout))
-				p := lockAsync(t, m)
-				waits()
-				unlocked := java.do(t, "unlock", held)
-				require.NoError(t, unlocked.err)
-				got := p.get(t, 5*time.Second)
-				require.NoError(t, got.err)
-				took = append(took, got.at.Sub(unlocked.began))
-				require.NoError(t, got.unlock())
-				continue
-			}
-			_, unlock, err := m.Lock(context.Background())
-			require.NoError(t, err)
-			in := w.java.send(t, java.name, "lock", held, ms(testTimeout))
-			waits()
-			began := time.Now()
-			require.NoError(t, unlock())
-			r := w.java.await(t, in)
-			require.NoError(t, r.err)
-			took = append(took, r.ended.Sub(began))
-			java.ask(t, "unlock", held)
+	var all wakeUps
+	for i := range 80 {
+		base, javaHolds := redistest.Name(t), i%2 == 0
+		names := []string{base + ":a", base + ":b", base + ":c"}
+		java, held := w.java.thread(), multi(names[2], names[1], names[0])
+		first := map[bool]string{true: names[0], false: names[2]}[javaHolds] // is waited for
+		if i%4 > 1 {
+			held, first = wordOf("", names[1]), names[1]
 		}
+		waits := func() {
+			redistest.Eventually(t, 10*time.Second, func() bool { return w.subscribers(t, first) > 0 }, "it waits")
+		}
+		m := rlock.All(w.watch.Mutex(names[0]), w.watch.Mutex(names[1]), w.watch.Mutex(names[2]))
+		if javaHolds {
+			java.ask(t, "lock", held, ms(testTimeout))
+			p := lockAsync(t, m)
+			waits()
+			unlocked := java.do(t, "unlock", held)
+			require.NoError(t, unlocked.err)
+			got := p.get(t, 5*time.Second)
+			require.NoError(t, got.err)
+			all.add(unlocked.event, event{ended: got.at}, unlocked.event)
+			require.NoError(t, got.unlock())
+			continue
+		}
+		_, unlock, err := m.Lock(context.Background())
+		require.NoError(t, err)
+		in := java.startOp(t, "lock", held, ms(testTimeout))
+		waits()
+		began := time.Now()
+		require.NoError(t, unlock())
+		unlocked := event{began: began, ended: time.Now()}
+		all.add(unlocked, await(t, in, 5*time.Second), unlocked)
+		java.ask(t, "unlock", held)
 	}
-	slices.Sort(took)
-	t.Logf("wake-up: median %v, max %v", took[len(took)/2], took[len(took)-1])
-	require.LessOrEqual(t, took[len(took)/2], 20*time.Millisecond, "median")
-	require.LessOrEqual(t, took[len(took)-1], late, "max")
+	all.requirePrompt(t, 0)
 }

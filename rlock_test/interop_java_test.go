@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
 )
 
 // redisson is a process with one Redisson, or with another library that speaks its format, driven by the protocol in
@@ -52,8 +54,7 @@ const makeInterop = "`make interop` builds it, and installs what that needs"
 // startJava runs a Redisson of the setting's version. It ends with the test's clean-up or with this process.
 func (w *world) startJava(t testing.TB, watchdog time.Duration) *redisson {
 	t.Helper()
-	machine.RLock()
-	defer machine.RUnlock()
+	defer startingJava()()
 	r := w.launchJava(t, watchdog)
 	r.connected(t)
 	return r
@@ -180,6 +181,19 @@ func (r *redisson) send(t testing.TB, thread, op string, args ...string) <-chan 
 	return ch
 }
 
+// sum adds up the numbers in replies, of this or another process.
+func (r *redisson) sum(t testing.TB, replies []<-chan reply) (sum int64) {
+	t.Helper()
+	for _, ch := range replies {
+		got := r.await(t, ch)
+		require.NoError(t, got.err)
+		n, err := strconv.ParseInt(got.value, 10, 64)
+		require.NoError(t, err)
+		sum += n
+	}
+	return sum
+}
+
 func (r *redisson) await(t testing.TB, ch <-chan reply) reply {
 	t.Helper()
 	select {
@@ -195,8 +209,8 @@ func (r *redisson) await(t testing.TB, ch <-chan reply) reply {
 
 // javaThread is a thread in a Redisson process.
 type javaThread struct {
-	of   *redisson
-	name string
+	of         *redisson
+	name, kind string // kind as in mutexOf
 }
 
 // thread starts a thread, which lives as long as its process.
@@ -204,9 +218,41 @@ func (r *redisson) thread() *javaThread {
 	return &javaThread{of: r, name: fmt.Sprintf("t%d", r.threads.Add(1))}
 }
 
+// javaOf is the thread of an actor in Java, or nil.
+func javaOf(a actor) *javaThread {
+	j, _ := a.(*javaThread)
+	return j
+}
+
+func (j *javaThread) as(kind string) actor { return &javaThread{j.of, j.name, kind} }
+
+func (j *javaThread) lockKind() string { return j.kind }
+
+// word names a lock in the protocol.
+func (j *javaThread) word(name string) string { return wordOf(j.kind, name) }
+
+func wordOf(kind, name string) string {
+	if kind != "" {
+		kind += "/"
+	}
+	return kind + url.QueryEscape(name)
+}
+
+// send begins an operation.
+func (j *javaThread) send(t testing.TB, op string, args ...string) <-chan reply {
+	t.Helper()
+	return j.of.send(t, j.name, op, args...)
+}
+
+// sleeps waits until the thread sleeps until a message comes.
+func (j *javaThread) sleeps(t testing.TB) {
+	t.Helper()
+	redistest.Eventually(t, 10*time.Second, func() bool { return j.ask(t, "sleeps") == "true" }, "the Java thread sleeps")
+}
+
 func (j *javaThread) do(t testing.TB, op string, args ...string) reply {
 	t.Helper()
-	return j.of.await(t, j.of.send(t, j.name, op, args...))
+	return j.of.await(t, j.send(t, op, args...))
 }
 
 // ask is do for operations that cannot fail.
@@ -221,7 +267,7 @@ func ms(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10)
 
 func (j *javaThread) start(t testing.TB, name string, lease time.Duration) <-chan event {
 	t.Helper()
-	args := []string{url.QueryEscape(name)}
+	args := []string{j.word(name)}
 	if lease > 0 {
 		args = append(args, ms(lease))
 	}
@@ -231,7 +277,7 @@ func (j *javaThread) start(t testing.TB, name string, lease time.Duration) <-cha
 // startOp begins an operation.
 func (j *javaThread) startOp(t testing.TB, op string, args ...string) <-chan event {
 	t.Helper()
-	replies := j.of.send(t, j.name, op, args...)
+	replies := j.send(t, op, args...)
 	events := make(chan event, 1)
 	go func() { // ends with the process at the latest
 		select {
@@ -245,17 +291,17 @@ func (j *javaThread) startOp(t testing.TB, op string, args ...string) <-chan eve
 
 func (j *javaThread) unlock(t testing.TB, name string) event {
 	t.Helper()
-	return j.do(t, "unlock", url.QueryEscape(name)).event
+	return j.do(t, "unlock", j.word(name)).event
 }
 
 func (j *javaThread) tryInVain(t testing.TB, name string) {
 	t.Helper()
-	require.Equal(t, "false", j.ask(t, "trylock", url.QueryEscape(name), "0"))
+	require.Equal(t, "false", j.ask(t, "trylock", j.word(name), "0"))
 }
 
 func (j *javaThread) force(t testing.TB, name string) event {
 	t.Helper()
-	r := j.do(t, "force", url.QueryEscape(name))
+	r := j.do(t, "force", j.word(name))
 	require.NoError(t, r.err)
 	require.Equal(t, "true", r.value)
 	return r.event
@@ -263,7 +309,7 @@ func (j *javaThread) force(t testing.TB, name string) event {
 
 func (j *javaThread) look(t testing.TB, name string) (locked bool, count int, ttl time.Duration) {
 	t.Helper()
-	name = url.QueryEscape(name)
+	name = j.word(name)
 	locked, err := strconv.ParseBool(j.ask(t, "locked", name))
 	require.NoError(t, err)
 	count, err = strconv.Atoi(j.ask(t, "count", name))

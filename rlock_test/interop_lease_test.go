@@ -4,7 +4,6 @@ package rlock_test
 
 import (
 	"context"
-	"net/url"
 	"strconv"
 	"testing"
 	"time"
@@ -55,10 +54,9 @@ func (w *world) reentry(t *testing.T, s sides) {
 func (w *world) watchdog(t *testing.T, s sides) {
 	holder, waiter, name := s.holder(), s.waiter(), redistest.Name(t)
 	lock(t, holder, name, 0)
-	in := waiter.start(t, name, testTimeout)
-	w.awaitSubscriber(t, name)
+	in := w.joins(t, waiter, name)
 	field := holder.field(t, name)
-	tick := time.NewTicker(20 * time.Millisecond)
+	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	for end := time.Now().Add(shortLease + shortLease/2); time.Now().Before(end); <-tick.C {
 		w.holds(t, name, field, 1)
@@ -66,62 +64,13 @@ func (w *world) watchdog(t *testing.T, s sides) {
 		require.LessOrEqual(t, ttl, shortLease)
 		require.Greater(t, ttl, shortLease/4, "must be renewed every third of the lease")
 		requireWaiting(t, in)
+		if waiter.lockKind() == "fair" {
+			require.Len(t, w.entries(t, name), 1)
+		}
 	}
 	unlocked := unlock(t, holder, name)
 	require.Less(t, await(t, in, 5*time.Second).ended.Sub(unlocked.began), late)
 	unlock(t, waiter, name)
-}
-
-// awaitRenewal waits until the watchdog has renewed the hold.
-func (w *world) awaitRenewal(t testing.TB, name string) {
-	t.Helper()
-	last := w.watch.pttl(t, name)
-	redistest.Eventually(t, shortLease, func() bool {
-		before := last
-		last = w.watch.pttl(t, name)
-		return last > before
-	}, "renewed")
-}
-
-// inherits requires that a waiter gets the lock when the lease of a just killed holder expires.
-func (w *world) inherits(t testing.TB, waiter actor, name string, in <-chan event) {
-	t.Helper()
-	left := w.watch.pttl(t, name)
-	require.Positive(t, left)
-	ends := time.Now().Add(left) // at the latest: Redis counted from earlier
-	took := await(t, in, 2*shortLease).ended
-	t.Logf("in %v after the lease", took.Sub(ends).Round(100*time.Microsecond))
-	require.Less(t, took.Sub(ends), late)
-	require.Greater(t, took.Sub(ends), -100*time.Millisecond)
-	w.holds(t, name, waiter.field(t, name), 1)
-	unlock(t, waiter, name)
-}
-
-func (w *world) goIsKilled(t *testing.T) {
-	t.Parallel()
-	name, waiter := redistest.Name(t), w.quickJava.thread()
-	p := w.startGo(t, goJob{Watchdog: shortLease, Name: name})
-	p.begin(t)
-	w.holds(t, name, p.expect(t, "held", 10*time.Second), 1)
-	in := waiter.start(t, name, testTimeout)
-	w.awaitSubscriber(t, name)
-	w.awaitRenewal(t, name)
-	p.kill()
-	w.inherits(t, waiter, name, in)
-}
-
-func (w *world) javaIsKilled(t *testing.T) {
-	t.Parallel()
-	name, waiter := redistest.Name(t), newGoActor(w.quickGo)
-	p := w.startJava(t, shortLease)
-	holder := p.thread()
-	lock(t, holder, name, 0)
-	w.holds(t, name, holder.field(t, name), 1)
-	in := waiter.start(t, name, testTimeout)
-	w.awaitSubscriber(t, name)
-	w.awaitRenewal(t, name)
-	p.kill()
-	w.inherits(t, waiter, name, in)
 }
 
 // The lease expires in mid-section: the other side gets the lock, and the late unlock does not harm it.
@@ -175,18 +124,19 @@ func (w *world) forcedByStranger(t *testing.T, s sides) {
 func (w *world) forced(t *testing.T, holder, waiter, by actor) {
 	name := redistest.Name(t)
 	lock(t, holder, name, 0)
-	in := w.startWaiting(t, waiter, name)
+	in := w.joins(t, waiter, name)
 	force := by.force(t, name)
 	require.Less(t, await(t, in, 5*time.Second).ended.Sub(force.began), late)
 	w.lateUnlock(t, holder, waiter, name)
 	unlock(t, waiter, name)
+	w.requireNothingLeft(t, name)
 }
 
 // Both sides take their tokens from one counter. The Go writer of a read/write lock with that name raises it as
 // well; Redisson's writer does not.
 func (w *world) fencing(t *testing.T) {
 	name, java := redistest.Name(t), w.java.thread()
-	m, coded := w.watch.FencedMutex(name), "fenced/"+url.QueryEscape(name)
+	m, coded := w.watch.FencedMutex(name), wordOf("fenced", name)
 	for last := int64(0); last < 6; last += 3 {
 		ctx, unlock, err := m.Lock(t.Context())
 		require.NoError(t, err)
@@ -194,7 +144,7 @@ func (w *world) fencing(t *testing.T) {
 		require.True(t, ok)
 		require.Equal(t, last+1, token)
 		var in <-chan reply
-		w.awaitWaiters(t, name, 1, func() { in = java.of.send(t, java.name, "token", coded) })
+		w.awaitWaiters(t, name, 1, func() { in = java.send(t, "token", coded) })
 		require.NoError(t, unlock())
 		require.Equal(t, strconv.FormatInt(last+2, 10), java.of.await(t, in).value)
 
@@ -215,9 +165,9 @@ func (w *world) fencing(t *testing.T) {
 			return nil
 		}))
 		if last == 7 { // in between
-			thread, write := w.java.thread(), "write/"+url.QueryEscape(name)
-			require.NoError(t, thread.do(t, "lock", write).err)
-			require.NoError(t, thread.do(t, "unlock", write).err)
+			writer := w.java.thread().as("write")
+			lock(t, writer, name, 0)
+			unlock(t, writer, name)
 		}
 	}
 	require.Equal(t, "10", java.ask(t, "token", coded))
@@ -228,22 +178,21 @@ func (w *world) fencing(t *testing.T) {
 // before, and although other threads of the same Redisson have given up. They give up before the unlock: a broadcast
 // releases one permit per sleeping thread, and a thread that asks and sleeps again at once may take another's.
 func (w *world) shortestHold(t *testing.T) {
-	const least = 3 * time.Second
+	const least = 8 * time.Second
 	name := redistest.Name(t)
 	_, unlock, err := w.watch.Client.Mutex(name, rlock.WithMinHold(least)).Lock(t.Context())
 	acquired := time.Now()
 	require.NoError(t, err)
 	var impatient [3]<-chan reply
-	var threads []*javaThread
-	for i := range impatient {
-		thread := w.java.thread()
-		impatient[i] = w.java.send(t, thread.name, "trylock", url.QueryEscape(name), ms(least/2))
-		threads = append(threads, thread)
+	var threads [3]*javaThread
+	for i := range threads {
+		threads[i] = w.java.thread()
+		impatient[i] = threads[i].send(t, "trylock", wordOf("", name), ms(least/2))
 	}
 	waiter := w.java.thread()
-	in := w.startWaiting(t, waiter, name)
-	for _, thread := range append(threads, waiter) { // a thread about to sleep misses a broadcast
-		redistest.Eventually(t, least/2, func() bool { return thread.ask(t, "sleeps") == "true" }, "the Java thread must sleep")
+	in := w.joins(t, waiter, name)
+	for _, thread := range threads {
+		thread.sleeps(t)
 	}
 	for _, ch := range impatient {
 		require.Equal(t, "false", w.java.await(t, ch).value)
@@ -253,22 +202,20 @@ func (w *world) shortestHold(t *testing.T) {
 	took := await(t, in, 2*least).ended.Sub(acquired)
 	require.GreaterOrEqual(t, took, least-time.Millisecond)
 	require.Less(t, took, least+late)
-	unlockJava := waiter.unlock(t, name)
-	require.NoError(t, unlockJava.err)
+	require.NoError(t, waiter.unlock(t, name).err)
 }
 
 // Java sees a hold exported by Go as held throughout. It gets the lock when the ticket expires or the adopter unlocks,
 // although it had been given another time before.
 func (w *world) takenAlong(t *testing.T) {
-	const least = 3 * time.Second
+	const least = 8 * time.Second
 	adopter := newClient(t, w.watch.rdb, w.options(0))
 	for _, adopted := range []bool{false, true} {
 		name := redistest.Name(t)
 		ctx, unlock, err := w.watch.Client.Mutex(name).Lock(t.Context())
 		require.NoError(t, err)
 		waiter, other := w.java.thread(), w.java.thread()
-		in := w.startWaiting(t, waiter, name)
-		redistest.Eventually(t, least, func() bool { return waiter.ask(t, "sleeps") == "true" }, "the Java thread must sleep, with a remaining time of 30 s")
+		in := w.joins(t, waiter, name) // with a remaining time of 30 s
 		lasts := least
 		if adopted {
 			lasts = time.Hour

@@ -30,6 +30,12 @@ func TestInteropNodeRedisson(t *testing.T) {
 			t.Run(s.way, func(t *testing.T) { test(t, s) })
 		}
 	}
+	together := func(test func(*testing.T, sides)) func(*testing.T, sides) {
+		return func(t *testing.T, s sides) {
+			t.Parallel()
+			test(t, s)
+		}
+	}
 	meet := func(t *testing.T, s sides) {
 		w.nodeWakeUp(t, s)
 		w.nodeReentry(t, s)
@@ -166,8 +172,7 @@ func (w *world) nodeExclusion(t *testing.T) {
 	alone(t)
 	const long = 3 * time.Second
 	name := redistest.Name(t)
-	file := filepath.Join(t.TempDir(), "counter")
-	require.NoError(t, os.WriteFile(file, []byte("0"), 0o600))
+	file := numberFile(t)
 	goes := w.startGo(t, goJob{Watchdog: shortLease, Name: name, File: file, Threads: 2, For: long})
 	var nodes []*redisson
 	var replies []<-chan reply
@@ -178,14 +183,7 @@ func (w *world) nodeExclusion(t *testing.T) {
 	for _, node := range nodes {
 		replies = append(replies, node.send(t, "a", "hammer", url.QueryEscape(name), url.QueryEscape(file), ms(long)))
 	}
-	var sum int64
-	for i, ch := range replies {
-		got := nodes[i].await(t, ch)
-		require.NoError(t, got.err)
-		n, err := strconv.ParseInt(got.value, 10, 64)
-		require.NoError(t, err)
-		sum += n
-	}
+	sum := nodes[0].sum(t, replies)
 	n, err := strconv.ParseInt(goes.expect(t, "sections", time.Minute), 10, 64)
 	require.NoError(t, err)
 	goes.end(t)

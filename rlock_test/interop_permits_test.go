@@ -17,20 +17,10 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// TestInteropPermits checks docs/redisson.md: both sides share the same expiring permits. Before 3.17 Redisson wrote their ids in another
-// form.
-func TestInteropPermits(t *testing.T) {
-	known := settings(t)
-	newest, old := known[0].version, known[3].version
-	all := []setting{{version: newest}, {version: old}, {version: newest, cluster: true}, {version: old, cluster: true}}
-	inEach(t, all, func(t *testing.T, w *world) {
-		t.Run("count", w.permitsCount)
-		t.Run("wait", w.permitsWait)
-		t.Run("expire", w.permitsExpire)
-		t.Run("kept", w.permitsKept)
-		t.Run("taken away", w.permitsTakenAway)
-		t.Run("herd", w.permitsHerd)
-	})
+// permitsBothWays checks docs/redisson.md: both sides share the same expiring permits.
+func (w *world) permitsBothWays(t *testing.T) {
+	t.Run("count", w.permitsCount)
+	t.Run("wait", w.permitsWait)
 }
 
 // permitsOf uses the permits of a semaphore from Java.
@@ -47,13 +37,14 @@ func (p permitsOf) ask(t testing.TB, op string, args ...string) string {
 // acquire begins to wait for a permit in Java.
 func (p permitsOf) acquire(t testing.TB, args ...string) <-chan reply {
 	t.Helper()
-	other := p.thread.of.thread()
-	return other.of.send(t, other.name, "permit.acquire", append([]string{url.QueryEscape(p.name)}, args...)...)
+	return p.thread.of.thread().send(t, "permit.acquire", append([]string{url.QueryEscape(p.name)}, args...)...)
 }
 
 func (p permitsOf) available(t testing.TB) int64 {
 	t.Helper()
-	return p.thread.number(t, "permit.available", p.name)
+	n, err := strconv.ParseInt(p.ask(t, "available"), 10, 64)
+	require.NoError(t, err)
+	return n
 }
 
 // got waits for the id that Java was given.
@@ -110,7 +101,7 @@ func (w *world) permitsWait(t *testing.T) {
 	name := redistest.Name(t)
 	s, java := w.watch.PermitSemaphore(name), permitsOf{w.java.thread(), name}
 	setPermits(t, s, 1)
-	for range 20 {
+	for range 10 {
 		held := acquire(t, s, 1)
 		in := java.acquire(t)
 		sleep(100 * time.Millisecond)
@@ -125,16 +116,28 @@ func (w *world) permitsWait(t *testing.T) {
 	requireFreeAgain(t, s, 1)
 }
 
+// permitInLine is permitAsync beside other tests, whose waiters permitAsync would count.
+func (w *world) permitInLine(t testing.TB, s *rlock.PermitSemaphore) (got <-chan error, section *permitSection) {
+	t.Helper()
+	section = new(permitSection)
+	got = async(func() (err error) {
+		section.ctx, section.permit, err = s.Acquire(t.Context())
+		return err
+	})
+	redistest.Eventually(t, testTimeout, func() bool { return w.watch.inLine(t, s.Name()) == 1 }, "it is in line")
+	return got, section
+}
+
 // The lease of a permit of either side ends, and the waiter of the other side gets the permit.
 func (w *world) permitsExpire(t *testing.T) {
 	name := redistest.Name(t)
 	s, java := w.watch.PermitSemaphore(name), permitsOf{w.java.thread(), name}
 	setPermits(t, s, 1)
-	java.got(t, java.acquire(t, "2000"))
-	got, next := w.watch.permitAsync(t, s, 1)
-	require.NoError(t, within(t, got, 2*time.Second+late))
+	java.got(t, java.acquire(t, ms(shortLease)))
+	got, next := w.permitInLine(t, s)
+	require.NoError(t, within(t, got, shortLease+late))
 	require.NoError(t, next.permit.Release())
-	held := acquire(t, w.watch.PermitSemaphore(name, rlock.WithLease(2*time.Second)), 1)
+	held := acquire(t, w.watch.PermitSemaphore(name, rlock.WithLease(shortLease)), 1)
 	id := java.got(t, java.acquire(t))
 	requireLostBy(t, held.ctx, time.Now())
 	require.ErrorIs(t, held.permit.Release(), rlock.ErrLost)
@@ -181,7 +184,7 @@ func (w *world) permitsTakenAway(t *testing.T) {
 	id := java.got(t, in)
 	require.Equal(t, rlock.LostGone, requireLost(t, held, shortLease).Reason)
 	require.ErrorIs(t, held.permit.Release(), rlock.ErrLost)
-	got, next := w.watch.permitAsync(t, s, 1)
+	got, next := w.permitInLine(t, s)
 	require.NoError(t, s.UpdateLease(context.Background(), id, time.Second))
 	require.NoError(t, within(t, got, time.Second+late))
 	require.Equal(t, "false", java.ask(t, "release", id), "it has expired")
@@ -191,15 +194,14 @@ func (w *world) permitsTakenAway(t *testing.T) {
 
 // Two processes of Java and two of Go, with four threads each, want one of three permits. In the end all are back.
 func (w *world) permitsHerd(t *testing.T) {
-	alone(t)
 	const n, long = 3, 5 * time.Second
 	name := redistest.Name(t)
 	s := w.watch.PermitSemaphore(name)
 	setPermits(t, s, n)
 	var replies []<-chan reply
 	for _, r := range []*redisson{w.java, w.quickJava} {
-		for thread := range 4 {
-			replies = append(replies, r.send(t, "permits"+strconv.Itoa(thread), "permit.hammer", url.QueryEscape(name), "60000", ms(long)))
+		for range 4 {
+			replies = append(replies, r.thread().send(t, "permit.hammer", url.QueryEscape(name), "60000", ms(long)))
 		}
 	}
 	var inGo [2]int64
@@ -228,7 +230,7 @@ func (w *world) permitsHerd(t *testing.T) {
 		}
 	}
 	all.Wait()
-	inJava := w.java.sum(t, replies[:4]) + w.quickJava.sum(t, replies[4:])
+	inJava := w.java.sum(t, replies)
 	t.Logf("%d and %d times in Go, %d in Java", inGo[0], inGo[1], inJava)
 	requireFreeAgain(t, s, n)
 }

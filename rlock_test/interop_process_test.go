@@ -32,9 +32,7 @@ type goJob struct {
 	Plain    bool // pub/sub, on a cluster
 	Watchdog time.Duration
 	Name     string
-	Fair     bool
-	Fenced   bool
-	Side     string // of a read/write lock; "" for another kind
+	Kind     string // as in mutexOf
 
 	// With a file, Threads goroutines lock, add 1 to the number in the file and unlock, For that
 	// long; the job prints the number of sections. Without a file it takes the lock and prints "held".
@@ -42,18 +40,6 @@ type goJob struct {
 	Threads int
 	For     time.Duration
 	Section time.Duration // without a file: how long each of their sections lasts; the job prints each one's turns
-}
-
-func (j goJob) mutex(client *rlock.Client) *rlock.Mutex {
-	switch {
-	case j.Fair:
-		return client.FairMutex(j.Name)
-	case j.Fenced:
-		return client.FencedMutex(j.Name)
-	case j.Side != "":
-		return rwOf(client, j.Side, j.Name)
-	}
-	return client.Mutex(j.Name)
 }
 
 const goJobVariable = "RLOCK_INTEROP_JOB"
@@ -98,7 +84,7 @@ func (j goJob) run() error {
 		return err
 	}
 	if j.File == "" {
-		ctx, unlock, err := j.mutex(client).Lock(context.Background())
+		ctx, unlock, err := mutexOf(client, j.Kind, j.Name).Lock(context.Background())
 		if err != nil {
 			return err
 		}
@@ -123,7 +109,7 @@ func (j goJob) hammer(client *rlock.Client) (sections int64, err error) {
 	for range j.Threads {
 		wg.Go(func() {
 			for time.Now().Before(end) {
-				err := j.mutex(client).Do(context.Background(), func(context.Context) error { return addOne(j.File) })
+				err := mutexOf(client, j.Kind, j.Name).Do(context.Background(), func(context.Context) error { return addOne(j.File) })
 				if err != nil {
 					failed <- err
 					return
@@ -146,7 +132,7 @@ func (j goJob) turns(client *rlock.Client) (string, error) {
 		wg.Go(func() {
 			var turns turnsHad
 			for began := time.Now(); began.Before(end) && failed[i] == nil; began = time.Now() {
-				failed[i] = j.mutex(client).Do(context.Background(), func(context.Context) error {
+				failed[i] = mutexOf(client, j.Kind, j.Name).Do(context.Background(), func(context.Context) error {
 					turns.longest = max(turns.longest, time.Since(began))
 					turns.sections++
 					sleep(j.Section)

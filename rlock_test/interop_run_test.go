@@ -19,50 +19,111 @@ import (
 // TestInterop proves what docs/redisson.md promises: this library and the real Redisson, on one
 // Redis, exclude, wake and respect each other. `make interop` builds what it needs and runs it.
 //
-// All settings are tried side by side, since most tests only let time pass. Those that measure it are alone.
+// All settings are tried side by side, and in each what only lets time pass. Tests that measure time, or keep the machine busy, are alone.
 func TestInterop(t *testing.T) {
-	inEach(t, settings(t), func(t *testing.T, w *world) {
-		t.Run("exclusion", w.exclusion)
-		w.bothWays(t, "wake-up", w.wakeUp)
-		t.Run("no polling", w.noPolling)
-		w.bothWays(t, "queue", w.queue)
-		w.bothWays(t, "names", w.names)
-		w.bothWays(t, "re-entry", w.reentry)
-		if w.fenced {
-			t.Run("fencing", w.fencing)
-			t.Run("fencing, kept and taken along", w.fencedAlong)
-		}
-		if w.cluster {
-			t.Run("odd braces", w.oddBraces)
-		}
-		t.Run("shortest hold", w.shortestHold)
-		t.Run("kept", w.kept)
-		t.Run("taken along", w.takenAlong)
-		w.quickly(t, "forced by the same side", w.forcedByHolder)
-		w.quickly(t, "forced by the other side", w.forcedByStranger)
-		t.Run("leases", func(t *testing.T) {
-			w.quickly(t, "watchdog", together(w.watchdog))
-			w.quickly(t, "fixed lease", together(w.fixedLease))
-			t.Run("asked", w.asked)
-			t.Run("Go is killed", w.goIsKilled)
-			t.Run("Java is killed", w.javaIsKilled)
-		})
-	})
-}
-
-// inEach runs a test in several settings at once.
-func inEach(t *testing.T, all []setting, test func(t *testing.T, w *world)) {
-	t.Helper()
-	for _, s := range all {
+	t.Parallel()
+	for _, s := range settings(t) {
 		t.Run(s.String(), func(t *testing.T) {
 			t.Parallel()
-			test(t, newWorld(t, s))
+			w := newWorld(t, s)
+			t.Run("exclusion", w.exclusion)
+			t.Run("plain", w.plainLock)
+			t.Run("all", w.allWakesAndIsWoken)
+			t.Run("fair", w.fair)
+			t.Run("read and write", w.readAndWrite)
+			t.Run("latch", w.latch)
+			t.Run("semaphore", w.semaphore)
+			if w.permits {
+				t.Run("permits", w.permitsBothWays)
+			}
+			t.Run("leases", w.leases)
+		})
+	}
+}
+
+// exclusion has locks of three kinds at a time contended.
+func (w *world) exclusion(t *testing.T) {
+	alone(t)
+	counted := map[string]func(*testing.T){"all": w.allInOppositeOrders, "semaphore": w.semaphoreHerd}
+	if w.permits {
+		counted["permits"] = w.permitsHerd
+	}
+	sideBySide(t, map[string]func(*testing.T){"plain": w.plainExclusion, "fair": w.fairExclusion, "read and write": w.rwExclusion})
+	sideBySide(t, counted)
+}
+
+// sideBySide runs tests at once. With t.Parallel they would wait for tests that wait for this one.
+func sideBySide(t *testing.T, tests map[string]func(*testing.T)) {
+	t.Helper()
+	var all sync.WaitGroup
+	for name, test := range tests {
+		all.Go(func() { t.Run(name, test) })
+	}
+	all.Wait()
+}
+
+func (w *world) plainLock(t *testing.T) {
+	w.bothWays(t, "wake-up", w.wakeUp)
+	t.Run("no polling", w.noPolling)
+	w.bothWays(t, "queue", w.queue)
+	w.bothWays(t, "names", w.names)
+	w.bothWays(t, "re-entry", w.reentry)
+	if w.fenced {
+		t.Run("fencing", w.fencing)
+		t.Run("fencing, kept and taken along", w.fencedAlong)
+	}
+	if w.cluster {
+		t.Run("odd braces", w.oddBraces)
+	}
+}
+
+// leases are the tests in which time passes, all in parallel. They count nothing that others do as well.
+func (w *world) leases(t *testing.T) {
+	w.quickly(t, "watchdog", w.watchdog)
+	w.quickly(t, "watchdog, fair", fairly(w.watchdog))
+	w.quickly(t, "fixed lease", w.fixedLease)
+	w.quickly(t, "forced by the same side", w.forcedByHolder)
+	w.quickly(t, "forced by the other side", w.forcedByStranger)
+	w.quickly(t, "forced by the same side, fair", fairly(w.forcedByHolder))
+	w.quickly(t, "forced by the other side, fair", fairly(w.forcedByStranger))
+	tests := map[string]func(*testing.T){
+		"shortest hold": w.shortestHold, "kept": w.kept, "taken along": w.takenAlong, "taken along, write": w.alongWrite,
+		"Go is killed": w.goIsKilled, "Java is killed": w.javaIsKilled,
+		"readers and writers": w.rwWatchdog, "expiry, read and write": w.rwExpiry,
+		"Go's reader lasts longer": w.rwGoLastsLonger, "the longest reader leaves": w.rwLongestLeaves,
+	}
+	if w.version == os.Getenv("REDISSON_NEWEST") {
+		tests["tryLock in seconds"] = w.inSeconds
+	}
+	if w.permits {
+		tests["permits expire"], tests["permits are kept"], tests["permits are taken away"] = w.permitsExpire, w.permitsKept, w.permitsTakenAway
+	}
+	for goes, java := range map[string]string{"": "", "fair": "fair", "write": "read", "read": "write"} {
+		tests["asked, "+goes] = func(t *testing.T) { w.asked(t, goes, java) }
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t)
 		})
 	}
 }
 
 // machine is locked by a test that measures time, or keeps the machine busy; for reading, by those that start Java, which takes seconds of CPU.
 var machine sync.RWMutex
+
+// starts bounds how many start Java at a time: of a dozen, each would take too long to connect.
+var starts = make(chan struct{}, 2)
+
+// startingJava returns the end of a start of Java.
+func startingJava() (started func()) {
+	starts <- struct{}{}
+	machine.RLock()
+	return func() {
+		machine.RUnlock()
+		<-starts
+	}
+}
 
 // alone makes the rest of a test wait for others of that kind and for starts of Java, and them for it.
 func alone(t *testing.T) {
@@ -77,6 +138,7 @@ type setting struct {
 	version string
 	plain   bool // a cluster on which Redisson does not use sharded pub/sub
 	fenced  bool // Redisson has fenced locks
+	permits bool // and ids of permits in the form of this library
 }
 
 func (s setting) String() string {
@@ -104,10 +166,10 @@ func settings(t *testing.T) []setting {
 	sharded := version("REDISSON_SHARDED") // the oldest whose sharded pub/sub can be relied on
 	oldest := version("REDISSON_OLDEST")   // the oldest whose scripts mean the same
 	return []setting{
-		{version: newest, fenced: true},
+		{version: newest, fenced: true, permits: true},
 		{version: oldest},
-		{version: newest, fenced: true, cluster: true},
-		{version: sharded, fenced: true, cluster: true},
+		{version: newest, fenced: true, permits: true, cluster: true},
+		{version: sharded, fenced: true, permits: true, cluster: true},
 		{version: oldest, cluster: true, plain: true},
 	}
 }
@@ -133,8 +195,7 @@ type world struct {
 func newWorld(t *testing.T, s setting) *world {
 	t.Helper()
 	w := newGoWorld(t, s)
-	machine.RLock()
-	defer machine.RUnlock()
+	defer startingJava()()
 	w.java = w.launchJava(t, rlock.DefaultWatchdogTimeout)
 	w.quickJava = w.launchJava(t, shortLease)
 	w.java.connected(t)
@@ -183,20 +244,25 @@ func (w *world) bothWays(t *testing.T, name string, test func(*testing.T, sides)
 	}
 }
 
-// quickly is bothWays on the clients with shortLease.
+// quickly is bothWays on the clients with shortLease, in parallel with other tests.
 func (w *world) quickly(t *testing.T, name string, test func(*testing.T, sides)) {
 	t.Helper()
 	for _, s := range ways(w.quickGo, w.quickJava) {
-		t.Run(name+"/"+s.way, func(t *testing.T) { test(t, s) })
+		t.Run(name+"/"+s.way, func(t *testing.T) {
+			t.Parallel()
+			test(t, s)
+		})
 	}
 }
 
-// together makes a test run in parallel with others.
-func together(test func(*testing.T, sides)) func(*testing.T, sides) {
-	return func(t *testing.T, s sides) {
-		t.Parallel()
-		test(t, s)
-	}
+// as is the same with locks of another kind.
+func (s sides) as(kind string) sides {
+	return sides{s.way, func() actor { return s.holder().as(kind) }, func() actor { return s.waiter().as(kind) }}
+}
+
+// fairly makes a test of plain locks one of fair locks.
+func fairly(test func(*testing.T, sides)) func(*testing.T, sides) {
+	return func(t *testing.T, s sides) { test(t, s.as("fair")) }
 }
 
 func unlockChannel(name string) string {
@@ -206,17 +272,21 @@ func unlockChannel(name string) string {
 	return "redisson_lock__channel:{" + name + "}"
 }
 
-// subscribers counts the processes that are subscribed to the lock's channel in the way that this
-// deployment needs.
+// subscribers counts the processes that are subscribed to the lock's channel.
 func (w *world) subscribers(t testing.TB, name string) int64 {
+	t.Helper()
+	return w.listeners(t, unlockChannel(name))
+}
+
+// listeners counts the subscribers of a channel in the way that this deployment needs.
+func (w *world) listeners(t testing.TB, channel string) (sum int64) {
 	t.Helper()
 	cmd := "NUMSUB"
 	if w.cluster && !w.plain {
 		cmd = "SHARDNUMSUB"
 	}
-	var sum int64
 	for _, node := range w.watch.rdb.Nodes() {
-		got, err := node.Do(t.Context(), node.B().Arbitrary("PUBSUB", cmd, unlockChannel(name)).Build()).ToArray()
+		got, err := node.Do(t.Context(), node.B().Arbitrary("PUBSUB", cmd, channel).Build()).ToArray()
 		require.NoError(t, err)
 		n, err := got[1].AsInt64()
 		require.NoError(t, err)
@@ -279,6 +349,32 @@ func (w *world) startWaiting(t testing.TB, a actor, name string) <-chan event {
 	}
 	// A fixed lease: Redisson's renewals multiply, see docs/redisson.md.
 	w.awaitWaiters(t, name, 1, func() { in = a.start(t, name, testTimeout) })
+	requireWaiting(t, in)
+	return in
+}
+
+// joins begins to lock a lock that another holds, and returns when that waits. In Go an unlock may meet its last attempt.
+func (w *world) joins(t testing.TB, a actor, name string) (in <-chan event) {
+	t.Helper()
+	switch kind, j := a.lockKind(), javaOf(a); {
+	case kind == "fair":
+		n := len(w.entries(t, name))
+		in = a.start(t, name, testTimeout)
+		w.awaitEntries(t, name, n+1)
+		if j != nil {
+			j.sleeps(t)
+		}
+	case j != nil: // a thread that is about to sleep misses a broadcast
+		in = a.start(t, name, testTimeout)
+		j.sleeps(t)
+	default:
+		channel := unlockChannel(name)
+		if kind != "" {
+			channel = rwChannel(name)
+		}
+		in = a.start(t, name, testTimeout)
+		redistest.Eventually(t, 10*time.Second, func() bool { return w.listeners(t, channel) > 0 }, "it is subscribed")
+	}
 	requireWaiting(t, in)
 	return in
 }

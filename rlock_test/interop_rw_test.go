@@ -5,10 +5,6 @@ package rlock_test
 import (
 	"context"
 	"net/url"
-	"os"
-	"path/filepath"
-	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -21,40 +17,41 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// TestInteropReadWrite is TestInterop for read/write locks.
-func TestInteropReadWrite(t *testing.T) {
-	inEach(t, settings(t), func(t *testing.T, all *world) {
-		w := rwWorld{all}
-		t.Run("exclusion", w.exclusion)
-		t.Run("wake-up", w.wakeUp)
-		t.Run("names", w.names)
-		t.Run("downgrade", w.downgrade)
-		t.Run("forced", w.forced)
-		t.Run("taken along", w.alongWrite)
-		t.Run("leases", func(t *testing.T) {
-			t.Run("watchdog", w.watchdog)
-			t.Run("asked", w.asked)
-			t.Run("expiry", w.expiry)
-			t.Run("Java is killed", w.javaIsKilled)
-			t.Run("Go is killed", w.goIsKilled)
-			t.Run("Go lasts longer than Java", w.goLastsLonger)
-			t.Run("the longest leaves", w.longestLeaves)
-		})
-	})
+func (w *world) readAndWrite(t *testing.T) {
+	t.Run("wake-up", w.rwWakeUp)
+	w.bothWays(t, "names", w.rwNames)
+	t.Run("downgrade", w.downgrade)
+	t.Run("forced", w.rwForced)
+}
+
+func rwChannel(name string) string {
+	if strings.Contains(name, "{") {
+		return "redisson_rwlock:" + name
+	}
+	return "redisson_rwlock:{" + name + "}"
+}
+
+// rwWaits is joins, with time for the attempt after the subscription.
+func (w *world) rwWaits(t testing.TB, a actor, name string) <-chan event {
+	t.Helper()
+	in := w.joins(t, a, name)
+	if javaOf(a) == nil {
+		sleep(30 * time.Millisecond)
+	}
+	requireWaiting(t, in)
+	return in
 }
 
 // Writers of both sides add to a number, and readers of both see that it stays as it is while they look.
-func (w rwWorld) exclusion(t *testing.T) {
-	alone(t)
+func (w *world) rwExclusion(t *testing.T) {
 	const long = 5 * time.Second
 	name := redistest.Name(t)
-	file := filepath.Join(t.TempDir(), "counter")
-	require.NoError(t, os.WriteFile(file, []byte("0"), 0o600))
+	file := numberFile(t)
 	var replies []<-chan reply
 	for _, r := range []*redisson{w.java, w.quickJava} {
 		replies = append(replies,
-			r.send(t, "writer", "hammer", rwWord("write", name), url.QueryEscape(file), ms(long)),
-			r.send(t, "reader", "steady", rwWord("read", name), url.QueryEscape(file), ms(long)))
+			r.thread().send(t, "hammer", wordOf("write", name), url.QueryEscape(file), ms(long)),
+			r.thread().send(t, "steady", wordOf("read", name), url.QueryEscape(file), ms(long)))
 	}
 	var wg sync.WaitGroup
 	var mu sync.Mutex
@@ -90,11 +87,8 @@ func (w rwWorld) exclusion(t *testing.T) {
 	}
 	wg.Wait()
 	inJava := [2]int64{} // writes, reads
-	for i, ch := range replies {
-		r := w.java.await(t, ch)
-		require.NoError(t, r.err)
-		n, err := strconv.ParseInt(r.value, 10, 64)
-		require.NoError(t, err)
+	for i := range replies {
+		n := w.java.sum(t, replies[i:i+1])
 		require.Positive(t, n)
 		inJava[i%2] += n
 	}
@@ -107,120 +101,103 @@ func (w rwWorld) exclusion(t *testing.T) {
 	t.Logf("%d writes and %d reads in Go, %d and %d in Java", writes, reads, inJava[0], inJava[1])
 }
 
-func (w rwWorld) wakeUp(t *testing.T) {
-	const warmUp, rounds = 10, 40
-	for way, who := range w.ways() {
+func (w *world) rwWakeUp(t *testing.T) {
+	for _, who := range ways(w.watch.Client, w.java) {
 		for _, s := range [][2]string{{"write", "read"}, {"read", "write"}, {"write", "write"}} {
-			t.Run(way+" to "+s[0]+", the other waits to "+s[1], func(t *testing.T) {
+			t.Run(who.way+" to "+s[0]+", the other waits to "+s[1], func(t *testing.T) {
 				alone(t)
-				holder, waiter := who[0](), who[1]()
-				name := redistest.Name(t)
-				var took []time.Duration
-				for range warmUp + rounds {
-					rwLock(t, holder, s[0], name, testTimeout)
-					in := w.rwWaits(t, waiter, s[1], name)
-					unlocked := rwUnlock(t, holder, s[0], name)
-					took = append(took, await(t, in, 5*time.Second).ended.Sub(unlocked.began))
-					rwUnlock(t, waiter, s[1], name)
-				}
-				took = took[warmUp:]
-				slices.Sort(took)
-				t.Logf("wake-up: median %v, max %v", took[rounds/2], took[rounds-1])
-				require.LessOrEqual(t, took[rounds/2], 20*time.Millisecond, "median")
-				require.LessOrEqual(t, took[rounds-1], late, "max")
-				require.False(t, w.watch.exists(t, name))
+				w.measure(t, 5, 30, who.holder().as(s[0]), who.waiter().as(s[1]), w.rwWaits, redistest.Name(t))
 			})
 		}
 	}
 }
 
-func (w rwWorld) names(t *testing.T) {
-	for way, who := range w.ways() {
-		t.Run(way, func(t *testing.T) {
-			a, b, other := who[0](), who[1](), who[1]()
-			for _, name := range []string{"{tag}:rest", "a{tag}b{other}", "a:b:c:", ":write", "größe 🔒"} {
-				name += redistest.Name(t)
-				rwLock(t, a, "read", name, testTimeout)
-				rwLock(t, b, "read", name, testTimeout)
-				other.tryInVain(t, "write", name)
-				rwUnlock(t, a, "read", name)
-				require.True(t, w.watch.exists(t, name))
-				rwUnlock(t, b, "read", name)
-				require.False(t, w.watch.exists(t, name), name)
-				rwLock(t, a, "write", name, testTimeout)
-				rwLock(t, a, "write", name, testTimeout)
-				b.tryInVain(t, "read", name)
-				b.tryInVain(t, "write", name)
-				rwUnlock(t, a, "write", name)
-				rwUnlock(t, a, "write", name)
-				require.False(t, w.watch.exists(t, name), name)
-			}
-		})
+func (w *world) rwNames(t *testing.T, s sides) {
+	a, b, other := s.holder(), s.waiter(), s.waiter()
+	for _, name := range []string{"{tag}:rest", "a{tag}b{other}", "a:b:c:", ":write", "größe 🔒"} {
+		name += redistest.Name(t)
+		for _, reader := range []actor{a, b} {
+			lock(t, reader.as("read"), name, testTimeout)
+		}
+		other.as("write").tryInVain(t, name)
+		unlock(t, a.as("read"), name)
+		require.True(t, w.watch.exists(t, name))
+		unlock(t, b.as("read"), name)
+		require.False(t, w.watch.exists(t, name), name)
+		for range 2 {
+			lock(t, a.as("write"), name, testTimeout)
+		}
+		b.as("read").tryInVain(t, name)
+		b.as("write").tryInVain(t, name)
+		for range 2 {
+			unlock(t, a.as("write"), name)
+		}
+		require.False(t, w.watch.exists(t, name), name)
 	}
 }
 
 // A writer that reads and then unlocks the write side is a reader for the other side, too. Ours tells the readers that wait; after
 // Redisson's, one that comes is let in.
-func (w rwWorld) downgrade(t *testing.T) {
+func (w *world) downgrade(t *testing.T) {
 	name := redistest.Name(t)
-	java := rwThread{w.java.thread()}
+	java := w.java.thread()
 	goes := w.watch.RWMutex(name)
 	ctx, _, err := goes.Write().Lock(context.Background())
 	require.NoError(t, err)
-	in := w.rwWaits(t, java, "read", name)
+	in := w.rwWaits(t, java.as("read"), name)
 	began := time.Now()
 	_, leave, err := goes.Downgrade(ctx)
 	require.NoError(t, err)
 	require.Less(t, await(t, in, 5*time.Second).ended.Sub(began), late)
-	other := rwThread{w.java.thread()}
-	other.tryInVain(t, "write", name)
+	other := w.java.thread()
+	other.as("write").tryInVain(t, name)
 	require.NoError(t, leave())
-	other.tryInVain(t, "write", name)
-	rwUnlock(t, java, "read", name)
+	other.as("write").tryInVain(t, name)
+	unlock(t, java.as("read"), name)
 	require.False(t, w.watch.exists(t, name))
 
-	rwLock(t, java, "write", name, 0)
-	rwLock(t, java, "read", name, 0)
-	rwGo{newGoActor(w.watch.Client)}.tryInVain(t, "read", name)
-	rwUnlock(t, java, "write", name)
+	lock(t, java.as("write"), name, 0)
+	lock(t, java.as("read"), name, 0)
+	newGoActor(w.watch.Client).as("read").tryInVain(t, name)
+	unlock(t, java.as("write"), name)
 	_, leave, err = goes.Read().TryLock(context.Background(), 0)
 	require.NoError(t, err)
-	rwUnlock(t, java, "read", name)
-	rwGo{newGoActor(w.watch.Client)}.tryInVain(t, "write", name)
+	unlock(t, java.as("read"), name)
+	newGoActor(w.watch.Client).as("write").tryInVain(t, name)
 	require.NoError(t, leave())
 	require.False(t, w.watch.exists(t, name))
 
 	// A reader of ours that may upgrade, beside one of Redisson's, which leaves.
-	rwLock(t, java, "read", name, 0)
+	lock(t, java.as("read"), name, 0)
 	up := goes.Upgradeable()
 	reader, end, err := up.Lock(context.Background())
 	require.NoError(t, err)
 	upgrade := lockAsync(t, upgrading{up, reader})
 	sleep(200 * time.Millisecond)
 	upgrade.stillWaits(t)
-	rwUnlock(t, java, "read", name)
+	unlock(t, java.as("read"), name)
 	upgrade.cancel() // Redisson tells nobody that one reader is left
 	require.Error(t, upgrade.get(t, soon).err)
 	writer, down, err := up.Upgrade(reader)
 	require.NoError(t, err)
 	require.NoError(t, writer.Err())
-	java.tryInVain(t, "read", name)
+	java.as("read").tryInVain(t, name)
 	require.NoError(t, down())
-	rwLock(t, java, "read", name, 0)
+	lock(t, java.as("read"), name, 0)
 	require.NoError(t, end())
-	rwUnlock(t, java, "read", name)
+	unlock(t, java.as("read"), name)
 	require.False(t, w.watch.exists(t, name))
 }
 
-func (w rwWorld) forced(t *testing.T) {
-	java := rwThread{w.quickJava.thread()}
-	goes := rwGo{newGoActor(w.quickGo)}
+func (w *world) rwForced(t *testing.T) {
+	java := w.quickJava.thread()
+	goes := newGoActor(w.quickGo)
 	for _, side := range []string{"read", "write"} {
 		name := redistest.Name(t) + side
 		lost := newGoActor(w.quickGo)
-		await(t, lost.startOn(t, rwOf(w.quickGo, side, name)), 10*time.Second)
-		in := w.rwWaits(t, goes, "write", name)
-		require.Equal(t, "true", java.ask(t, "force", rwWord(side, name)))
+		await(t, lost.startOn(t, mutexOf(w.quickGo, side, name)), 10*time.Second)
+		in := w.rwWaits(t, goes.as("write"), name)
+		require.Equal(t, "true", java.ask(t, "force", wordOf(side, name)))
 		await(t, in, 5*time.Second)
 		select {
 		case <-lost.ctx().Done():
@@ -228,112 +205,69 @@ func (w rwWorld) forced(t *testing.T) {
 			require.FailNow(t, "not told")
 		}
 		require.ErrorIs(t, lost.unlock(t, name).err, rlock.ErrLost)
-		rwUnlock(t, goes, "write", name)
+		unlock(t, goes.as("write"), name)
 
-		rwLock(t, java, side, name, testTimeout)
-		held, err := rwOf(w.quickGo, map[string]string{"read": "write", "write": "read"}[side], name).ForceUnlock(context.Background())
+		lock(t, java.as(side), name, testTimeout)
+		held, err := mutexOf(w.quickGo, map[string]string{"read": "write", "write": "read"}[side], name).ForceUnlock(context.Background())
 		require.NoError(t, err)
 		require.False(t, held)
-		other := rwThread{w.quickJava.thread()}
-		in = w.rwWaits(t, other, "write", name)
-		held, err = rwOf(w.quickGo, side, name).ForceUnlock(context.Background())
+		other := w.quickJava.thread()
+		in = w.rwWaits(t, other.as("write"), name)
+		held, err = mutexOf(w.quickGo, side, name).ForceUnlock(context.Background())
 		require.NoError(t, err)
 		require.True(t, held)
 		await(t, in, 5*time.Second)
-		require.Error(t, java.unlock(t, side, name).err)
-		rwUnlock(t, other, "write", name)
+		require.Error(t, java.as(side).unlock(t, name).err)
+		unlock(t, other.as("write"), name)
 		require.False(t, w.watch.exists(t, name))
 	}
 }
 
 // Readers of both sides outlive the watchdog time beside each other, a writer of each alone.
-func (w rwWorld) watchdog(t *testing.T) {
-	t.Parallel()
+func (w *world) rwWatchdog(t *testing.T) {
 	name, second := redistest.Name(t), redistest.Name(t)+"w"
-	java := rwThread{w.quickJava.thread()}
-	rwLock(t, java, "read", name, 0)
+	java := w.quickJava.thread()
+	lock(t, java.as("read"), name, 0)
 	ctx, leave, err := w.quickGo.RWMutex(name).Read().Lock(context.Background())
 	require.NoError(t, err)
-	wctx, unlock, err := w.quickGo.RWMutex(second).Write().Lock(context.Background())
+	wctx, end, err := w.quickGo.RWMutex(second).Write().Lock(context.Background())
 	require.NoError(t, err)
 	inside, leaveInside, err := w.quickGo.RWMutex(second).Read().Lock(wctx)
 	require.NoError(t, err)
 	sleep(shortLease + shortLease/2)
 	require.NoError(t, ctx.Err())
 	require.NoError(t, inside.Err())
-	rwThread{w.quickJava.thread()}.tryInVain(t, "read", second)
+	w.quickJava.thread().as("read").tryInVain(t, second)
 	require.NoError(t, leave())
-	rwGo{newGoActor(w.watch.Client)}.tryInVain(t, "write", name)
-	rwUnlock(t, java, "read", name)
+	newGoActor(w.watch.Client).as("write").tryInVain(t, name)
+	unlock(t, java.as("read"), name)
 	require.False(t, w.watch.exists(t, name))
 	require.NoError(t, leaveInside())
-	require.NoError(t, unlock())
+	require.NoError(t, end())
 	require.False(t, w.watch.exists(t, second))
 }
 
 // A fixed lease ends, of each side to each side.
-func (w rwWorld) expiry(t *testing.T) {
-	t.Parallel()
+func (w *world) rwExpiry(t *testing.T) {
 	const short = 2 * time.Second
-	for way, who := range w.ways() {
+	for _, who := range ways(w.watch.Client, w.java) {
 		for _, s := range [][2]string{{"write", "read"}, {"read", "write"}} {
-			t.Run(way+" to "+s[0], func(t *testing.T) {
+			t.Run(who.way+" to "+s[0], func(t *testing.T) {
 				t.Parallel()
-				holder, waiter := who[0](), who[1]()
-				name := redistest.Name(t)
-				rwLock(t, holder, s[0], name, short)
-				in := waiter.start(t, s[1], name, testTimeout)
-				await(t, in, short+late)
-				require.Error(t, holder.unlock(t, s[0], name).err)
-				rwUnlock(t, waiter, s[1], name)
+				holder, waiter, name := who.holder().as(s[0]), who.waiter().as(s[1]), redistest.Name(t)
+				lock(t, holder, name, short)
+				await(t, waiter.start(t, name, testTimeout), short+late)
+				require.Error(t, holder.unlock(t, name).err)
+				unlock(t, waiter, name)
 				require.False(t, w.watch.exists(t, name))
 			})
 		}
 	}
 }
 
-// A reader of Redisson is killed. Beside a reader of ours that stays, the lock is free when that leaves; else when its lease ends.
-func (w rwWorld) javaIsKilled(t *testing.T) {
-	t.Parallel()
-	java := w.startJava(t, shortLease)
-	for _, name := range []string{"alone", "beside"} {
-		rwLock(t, rwThread{java.thread()}, "read", name, 0)
-	}
-	_, leave, err := w.quickGo.RWMutex("beside").Read().Lock(context.Background())
-	require.NoError(t, err)
-	java.kill()
-	killed := time.Now()
-	in := rwGo{newGoActor(w.quickGo)}.start(t, "write", "alone", testTimeout)
-	require.Less(t, await(t, in, shortLease+2*late).ended.Sub(killed), shortLease+late)
-	sleep(shortLease / 2)
-	waits := lockAsync(t, w.quickGo.RWMutex("beside").Write())
-	sleep(shortLease/2 + late)
-	waits.stillWaits(t)
-	require.NoError(t, leave())
-	waits.getAndUnlock(t, soon)
-}
-
-// The same with a process of ours.
-func (w rwWorld) goIsKilled(t *testing.T) {
-	t.Parallel()
-	name := redistest.Name(t)
-	goes := w.startGo(t, goJob{Watchdog: shortLease, Name: name, Side: "read"})
-	goes.begin(t)
-	goes.expect(t, "held", time.Minute)
-	waiter := rwThread{w.quickJava.thread()}
-	in := waiter.start(t, "write", name, testTimeout)
-	sleep(shortLease + shortLease/3) // it is renewed
-	requireWaiting(t, in)
-	goes.kill()
-	await(t, in, 2*shortLease+late) // Redisson sleeps for what it was told last
-	rwUnlock(t, waiter, "write", name)
-	require.False(t, w.watch.exists(t, name))
-}
-
 // A reader of ours with a lease that is longer than the watchdog time, beside one of Redisson's, whose renewals set the expiry that both
 // share, and which leaves then, or is killed: no writer is in before ours knows.
-func (w rwWorld) goLastsLonger(t *testing.T) {
-	t.Parallel()
+func (w *world) rwGoLastsLonger(t *testing.T) {
 	const long = 3 * shortLease
 	for _, end := range []string{"unlock", "kill"} {
 		t.Run(end, func(t *testing.T) {
@@ -342,51 +276,50 @@ func (w rwWorld) goLastsLonger(t *testing.T) {
 			if end == "kill" {
 				java = w.startJava(t, shortLease)
 			}
-			reader, name := rwThread{java.thread()}, redistest.Name(t)
-			ctx, unlock, err := w.quickGo.RWMutex(name, rlock.WithLease(long)).Read().Lock(context.Background())
+			reader, name := java.thread(), redistest.Name(t)
+			ctx, leave, err := w.quickGo.RWMutex(name, rlock.WithLease(long)).Read().Lock(context.Background())
 			require.NoError(t, err)
 			began := time.Now()
-			rwLock(t, reader, "read", name, 0)
-			writer := rwGo{newGoActor(w.watch.Client)}
+			lock(t, reader.as("read"), name, 0)
+			writer := newGoActor(w.watch.Client)
 			sleep(shortLease + shortLease/2) // renewed
 			if end == "kill" {
 				java.kill()
 			} else {
-				rwUnlock(t, reader, "read", name)
+				unlock(t, reader.as("read"), name)
 			}
 			for time.Since(began) < long-late {
-				writer.tryInVain(t, "write", name)
+				writer.as("write").tryInVain(t, name)
 				require.NoError(t, ctx.Err())
 				sleep(20 * time.Millisecond)
 			}
-			in := writer.start(t, "write", name, testTimeout)
+			in := writer.as("write").start(t, name, testTimeout)
 			await(t, in, 3*late)
 			requireLostBy(t, ctx, time.Now())
-			require.ErrorIs(t, unlock(), rlock.ErrLost)
-			rwUnlock(t, writer, "write", name)
+			require.ErrorIs(t, leave(), rlock.ErrLost)
+			unlock(t, writer.as("write"), name)
 		})
 	}
 }
 
 // Our reader, which lasts longest, leaves, and another one's lease ends: a writer of either side, which was told of ours, is in then.
-func (w rwWorld) longestLeaves(t *testing.T) {
-	t.Parallel()
+func (w *world) rwLongestLeaves(t *testing.T) {
 	const short = shortLease
-	for way, who := range w.ways() {
-		for what, dies := range map[string]rwSide{"Go": rwGo{newGoActor(w.quickGo)}, "Java": rwThread{w.quickJava.thread()}} {
-			t.Run(what+"'s lease ends, and "+strings.TrimSuffix(way, " holds")+" does not wait", func(t *testing.T) {
+	for _, who := range ways(w.watch.Client, w.java) {
+		for what, dies := range map[string]actor{"Go": newGoActor(w.quickGo), "Java": w.quickJava.thread()} {
+			t.Run(what+"'s lease ends, and "+strings.TrimSuffix(who.way, " holds")+" does not wait", func(t *testing.T) {
 				t.Parallel()
 				name := redistest.Name(t)
-				writer := who[1]()
-				rwLock(t, dies, "read", name, short)
+				writer := who.waiter().as("write")
+				lock(t, dies.as("read"), name, short)
 				began := time.Now()
 				_, leave, err := w.watch.RWMutex(name).Read().Lock(context.Background())
 				require.NoError(t, err)
-				in := w.rwWaits(t, writer, "write", name)
+				in := w.rwWaits(t, writer, name)
 				require.NoError(t, leave())
 				got := await(t, in, 2*shortLease)
 				require.Less(t, got.ended.Sub(began), short+late)
-				rwUnlock(t, writer, "write", name)
+				unlock(t, writer, name)
 			})
 		}
 	}

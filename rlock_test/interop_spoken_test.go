@@ -4,7 +4,6 @@ package rlock_test
 
 import (
 	"context"
-	"net/url"
 	"strconv"
 	"testing"
 	"time"
@@ -15,23 +14,63 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// Redisson beside Go holders with WithAsked, WithLinger or a ticket, for the kinds not tested by asked, kept and
-// takenAlong.
+// Redisson beside Go holders with WithAsked, WithLinger or a ticket.
 
-// askedByJava waits until a holder learns that Redisson waits, which takes two looks.
-func askedByJava(t *testing.T, ctx context.Context, in <-chan event) {
-	t.Helper()
+// asked checks that a Go holder with WithAsked learns of a waiting Redisson: it looks every third of the watchdog time, and again a second
+// later. Of fair locks one look finds Redisson's waiters in the queue. Redisson sees an ordinary owner.
+func (w *world) asked(t *testing.T, goes, javas string) {
+	java, name := w.quickJava.thread().as(javas), redistest.Name(t)
+	ctx, unlocks, err := mutexOf(w.quickGo, goes, name, rlock.WithAsked()).Lock(context.Background())
+	require.NoError(t, err)
+	java.tryInVain(t, name)
+	if goes != "fair" { // an old Redisson's attempt passes through the queue
+		notAsked(t, ctx)
+	}
+	in := w.joins(t, java, name)
 	began := time.Now()
 	awaitAsked(t, ctx)
 	require.Less(t, time.Since(began), shortLease/3+time.Second+late)
 	requireWaiting(t, in)
+	require.NoError(t, unlocks())
+	await(t, in, testTimeout)
+	if goes == "" {
+		waiter := lockAsync(t, w.quickGo.Mutex(name, rlock.WithAsked()))
+		w.awaitSubscriber(t, name)
+		unlock(t, java, name)
+		waiter.getAndUnlock(t, testTimeout)
+		return
+	}
+	unlock(t, java, name)
+}
+
+// Java sees a lock kept by Go as held. It cannot ask for the lock, so it is woken when the option's time is over. If it
+// already waits at the first unlock, it is woken at once.
+func (w *world) kept(t *testing.T) {
+	const d = 8 * time.Second
+	c, name := newClient(t, w.watch.rdb, w.options(0)), redistest.Name(t)
+	keep(t, c, c.Mutex(name, rlock.WithLinger(d)))
+	last := time.Now()
+	java := w.java.thread()
+	java.tryInVain(t, name)
+	in := w.joins(t, java, name)
+	require.Less(t, await(t, in, testTimeout).ended.Sub(last), d+late)
+	w.holds(t, name, java.field(t, name), 1)
+	unlock(t, java, name)
+
+	name = redistest.Name(t)
+	goes := newGoActor(c)
+	await(t, goes.startOn(t, c.Mutex(name, rlock.WithLinger(rlock.DefaultWatchdogTimeout))), testTimeout)
+	in = w.joins(t, java, name)
+	released := unlock(t, goes, name)
+	require.Less(t, await(t, in, testTimeout).ended.Sub(released.began), late)
+	unlock(t, java, name)
 }
 
 // fencedAlong checks that tokens rise: from a lock kept by Go, with tokens in store, over Java's to an adopted one.
 func (w *world) fencedAlong(t *testing.T) {
 	const d = 3 * time.Second
 	c, name, java := w.watch.Client, redistest.Name(t), w.java.thread()
-	m, coded := c.FencedMutex(name, rlock.WithLinger(d)), "fenced/"+url.QueryEscape(name)
+	m, coded := c.FencedMutex(name, rlock.WithLinger(d)), wordOf("fenced", name)
 	keep(t, c, m)
 	token := func(ctx context.Context) int64 {
 		n, ok := rlock.FencingToken(ctx, name)
@@ -68,55 +107,25 @@ func (w *world) fencedAlong(t *testing.T) {
 	require.NoError(t, java.do(t, "unlock", coded).err)
 }
 
-// asked is world.asked for a Go writer with waiting Java readers, and for a Go reader with a waiting Java writer.
-func (w rwWorld) asked(t *testing.T) {
-	for side, other := range map[string]string{"write": "read", "read": "write"} {
-		t.Run(side, func(t *testing.T) {
-			java, name := rwThread{w.quickJava.thread()}, redistest.Name(t)
-			ctx, unlock, err := rwOf(w.quickGo, side, name, rlock.WithAsked()).Lock(t.Context())
-			require.NoError(t, err)
-			java.tryInVain(t, other, name)
-			in := w.rwWaits(t, java, other, name)
-			askedByJava(t, ctx, in)
-			require.NoError(t, unlock())
-			await(t, in, testTimeout)
-			rwUnlock(t, java, other, name)
-		})
-	}
-}
-
 // alongWrite checks that Java sees a writer throughout, also between Export and Adopt.
-func (w rwWorld) alongWrite(t *testing.T) {
-	java, other, name := rwThread{w.java.thread()}, rwThread{w.java.thread()}, redistest.Name(t)
+func (w *world) alongWrite(t *testing.T) {
+	java, other, name := w.java.thread().as("read"), w.java.thread(), redistest.Name(t)
 	ctx, unlock, err := w.watch.RWMutex(name).Write().Lock(t.Context())
 	require.NoError(t, err)
-	in := w.rwWaits(t, java, "read", name)
+	in := w.joins(t, java, name)
 	ticket, err := rlock.Export(ctx, rlock.WithTicketTime(time.Hour))
 	require.NoError(t, err)
 	require.NoError(t, unlock())
 	for _, side := range []string{"read", "write"} {
-		other.tryInVain(t, side, name)
+		other.as(side).tryInVain(t, name)
 	}
 	requireWaiting(t, in)
 	_, unlock, err = newClient(t, w.watch.rdb, w.options(0)).Adopt(t.Context(), ticket)
 	require.NoError(t, err)
-	other.tryInVain(t, "read", name)
+	other.as("read").tryInVain(t, name)
 	requireWaiting(t, in)
 	began := time.Now()
 	require.NoError(t, unlock())
 	require.Less(t, await(t, in, testTimeout).ended.Sub(began), late)
-	rwUnlock(t, java, "read", name)
-}
-
-// asked is world.asked for fair locks: Redisson's waiters are in the queue, so one look finds them.
-func (w *fairWorld) asked(t *testing.T) {
-	java, name := &fairJava{javaThread: w.quickJava.thread()}, redistest.Name(t)
-	ctx, unlocks, err := w.quickGo.FairMutex(name, rlock.WithAsked()).Lock(t.Context())
-	require.NoError(t, err)
-	java.tryInVain(t, name)
-	in := w.queueUp(t, java, name)
-	askedByJava(t, ctx, in)
-	require.NoError(t, unlocks())
-	await(t, in, testTimeout)
-	unlock(t, java, name)
+	require.NoError(t, java.unlock(t, name).err)
 }

@@ -3,9 +3,7 @@
 package rlock_test
 
 import (
-	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -16,37 +14,26 @@ import (
 )
 
 // turnKinds are the kinds without a common queue in which Redisson waits, too.
-var turnKinds = map[string]goJob{"plain": {}, "fenced": {Fenced: true}, "write": {Side: "write"}}
-
-func (j goJob) word() string {
-	name := url.QueryEscape(j.Name)
-	switch {
-	case j.Fenced:
-		return "fenced/" + name
-	case j.Side != "":
-		return j.Side + "/" + name
-	}
-	return name
-}
+var turnKinds = []string{"", "fenced", "write"}
 
 // TestInteropTurns is about who gets a lock that many callers of both sides want without a pause.
 func TestInteropTurns(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, settings(t)[0])
-	for kind, job := range turnKinds {
+	for _, kind := range turnKinds {
 		t.Run("short sections/"+kind, func(t *testing.T) {
-			all := w.herd(t, job, herd{processes: 8, threads: 2, java: 8, section: 2 * time.Millisecond, long: 12 * time.Second})
-			all.requireEach(t)
+			alone(t)
+			w.herd(t, kind, herd{processes: 8, threads: 2, java: 8, section: 2 * time.Millisecond, long: 12 * time.Second}).requireEach(t)
 		})
 	}
-	for kind, job := range turnKinds { // they leave the machine idle
+	for _, kind := range turnKinds { // they leave the machine idle
 		t.Run("long sections/"+kind, func(t *testing.T) {
 			t.Parallel()
-			all := w.herd(t, job, herd{processes: 4, threads: 1, java: 2, section: 300 * time.Millisecond, long: 40 * time.Second})
-			all.requireEach(t)
+			w.herd(t, kind, herd{processes: 4, threads: 1, java: 2, section: 300 * time.Millisecond, long: 40 * time.Second}).requireEach(t)
 		})
 		t.Run("one busy goroutine/"+kind, func(t *testing.T) {
 			t.Parallel()
-			w.besideABusyOne(t, job)
+			w.besideABusyOne(t, kind)
 		})
 	}
 }
@@ -77,16 +64,16 @@ func (s shares) requireEach(t *testing.T) {
 }
 
 // herd lets a herd compete for one lock.
-func (w *world) herd(t *testing.T, job goJob, h herd) (all shares) {
+func (w *world) herd(t *testing.T, kind string, h herd) (all shares) {
 	t.Helper()
-	job.Name, job.Threads, job.For, job.Section = redistest.Name(t), h.threads, h.long, h.section
+	job := goJob{Name: redistest.Name(t), Kind: kind, Threads: h.threads, For: h.long, Section: h.section}
 	goes := make([]*goProcess, h.processes)
 	for i := range goes {
 		goes[i] = w.startGo(t, job)
 	}
 	var replies []<-chan reply
-	for thread := range h.java {
-		replies = append(replies, w.java.send(t, job.Name+strconv.Itoa(thread), "turns", job.word(), ms(h.section), ms(h.long)))
+	for range h.java {
+		replies = append(replies, w.java.thread().send(t, "turns", wordOf(kind, job.Name), ms(h.section), ms(h.long)))
 	}
 	for _, p := range goes {
 		p.begin(t)
@@ -117,20 +104,19 @@ func leastOf(all []turnsHad) int {
 }
 
 // besideABusyOne lets Redisson try for 3 s beside one goroutine that locks again right after its unlock.
-func (w *world) besideABusyOne(t *testing.T, job goJob) {
+func (w *world) besideABusyOne(t *testing.T, kind string) {
 	t.Helper()
-	job.Name, job.Threads, job.For, job.Section = redistest.Name(t), 1, 20*time.Second, 300*time.Millisecond
+	job := goJob{Name: redistest.Name(t), Kind: kind, Threads: 1, For: 20 * time.Second, Section: 300 * time.Millisecond}
 	p := w.startGo(t, job)
 	p.begin(t)
 	redistest.Eventually(t, testTimeout, func() bool { return w.watch.exists(t, job.Name) }, "it is busy")
+	java, word := w.java.thread(), wordOf(kind, job.Name)
 	for range 4 {
 		began := time.Now()
-		r := w.java.await(t, w.java.send(t, job.Name, "trylock", job.word(), "3000"))
-		require.NoError(t, r.err)
-		require.Equal(t, "true", r.value)
+		require.Equal(t, "true", java.ask(t, "trylock", word, "3000"))
 		t.Logf("Java waited %v", time.Since(began))
 		sleep(job.Section / 2) // its own section, in the midst of which the other waits
-		require.NoError(t, w.java.await(t, w.java.send(t, job.Name, "unlock", job.word())).err)
+		java.ask(t, "unlock", word)
 	}
 	p.kill()
 }
