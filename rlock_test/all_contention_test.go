@@ -16,46 +16,34 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// crowd is a contention test: goroutines of several clients lock random subsets of the names.
-type crowd struct {
-	names   []string
-	lock    func(client int, names []string) []rlock.Locker // the locks of client number client
-	clients int
-	enough  func() bool // reports whether there were enough faults to end the test; nil if there are none
-}
-
-// G1: many goroutines of several clients lock some of the names, in random order, or just one name. No two goroutines are inside
-// the same lock, every goroutine gets in, and no key is left. Some callers cancel at a random moment.
-func (c crowd) run(t *testing.T, goroutines int, d time.Duration) {
+// contend lets 16 goroutines of two processes lock some of the names in random order, or just one name. Some callers cancel at a random
+// moment. lock returns the locks of a process.
+func contend(t *testing.T, names []string, d time.Duration, lock func(process int, names []string) []rlock.Locker) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
-	inside := make([]atomic.Int32, len(c.names))
+	inside := make([]atomic.Int32, len(names))
 	var all, alone, gaveUp atomic.Int64
 	end := time.Now().Add(d)
 	var wg sync.WaitGroup
-	for g := range goroutines {
+	for g := range 16 {
 		wg.Go(func() {
 			random := rand.New(rand.NewPCG(uint64(g), 1))
-			for sections := 0; ctx.Err() == nil && (time.Now().Before(end) || sections < 2 || c.enough != nil && !c.enough()); {
-				which := random.Perm(len(c.names))[:1+random.IntN(len(c.names))]
-				var names []string
+			for sections := 0; ctx.Err() == nil && (time.Now().Before(end) || sections < 2); {
+				which := random.Perm(len(names))[:1+random.IntN(len(names))]
+				var some []string
 				for _, i := range which {
-					names = append(names, c.names[i])
+					some = append(some, names[i])
 				}
-				lockers := c.lock(g%c.clients, names)
-				var m interface {
-					Do(context.Context, func(context.Context) error) error
-				} = rlock.All(lockers...)
 				ctx, cancel := context.WithCancel(ctx)
 				if random.IntN(4) == 0 {
 					time.AfterFunc(time.Duration(random.IntN(3000))*time.Microsecond, cancel)
 				}
 				entered := false
-				err := m.Do(ctx, func(ctx context.Context) error {
+				err := rlock.All(lock(g%2, some)...).Do(ctx, func(context.Context) error {
 					entered = true
 					for _, i := range which {
-						assert.EqualValues(t, 1, inside[i].Add(1), "goroutines inside %s", c.names[i])
+						assert.EqualValues(t, 1, inside[i].Add(1), "goroutines inside %s", names[i])
 					}
 					sleep(time.Duration(random.IntN(1000)) * time.Microsecond)
 					for _, i := range which {
@@ -63,90 +51,45 @@ func (c crowd) run(t *testing.T, goroutines int, d time.Duration) {
 					}
 					return nil
 				})
-				switch {
-				case !entered:
+				cancel()
+				if !entered {
 					assert.ErrorIs(t, err, rlock.ErrNotAcquired)
 					assert.ErrorIs(t, err, context.Canceled)
 					gaveUp.Add(1)
-				case len(which) == 1:
+					continue
+				}
+				assert.NoError(t, err)
+				sections++
+				if len(which) == 1 {
 					alone.Add(1)
-				default:
+				} else {
 					all.Add(1)
 				}
-				if entered {
-					assert.NoError(t, err)
-					sections++
-				}
-				cancel()
 			}
 		})
 	}
 	wg.Wait()
-	t.Logf("%d sections with several locks, %d with one, %d callers gave up", all.Load(), alone.Load(), gaveUp.Load())
 	require.NoError(t, ctx.Err(), "some goroutines did not get in")
 	require.Positive(t, all.Load())
 	require.Positive(t, alone.Load())
 	require.Positive(t, gaveUp.Load())
 }
 
-// G1, G4, G5: exclusion, wake-ups and cleanup with two clients and 24 goroutines on one server.
-func TestAllUnderContention(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		s := redistest.Start(t)
-		clients := []*rlock.Client{newClient(t, s.Client(t)), newClient(t, s.Client(t))}
-		crowd{
-			names: numbered("crowd", 5), clients: 2,
-			lock: func(client int, names []string) []rlock.Locker { return mutexes(clients[client], names...) },
-		}.run(t, 24, 20*time.Millisecond)
-		fixture{rdb: s.Client(t)}.clear(t)
-	})
-}
-
-// G1, G4 to G6: the same while the test keeps cutting the connections of both clients, one after the other, at random moments.
-func TestAllUnderContentionAndCuts(t *testing.T) {
-	redistest.OnlyVirtual(t, "on a slow machine the cuts may interrupt every retry of a call", func(t *testing.T) {
-		s := redistest.Start(t)
-		var clients []*rlock.Client
-		var proxies []*redistest.Proxy
-		for range 2 {
-			p := redistest.StartProxy(t, s.Addr())
-			p.Delay(100 * time.Microsecond)
-			proxies, clients = append(proxies, p), append(clients, newClient(t, redistest.Dial(t, p.Addr())))
-		}
-		ctx, stop := context.WithCancel(context.Background())
-		var cuts atomic.Int64
-		stopped := async(func() error { // ends after the crowd
-			for ctx.Err() == nil {
-				sleep(5*time.Millisecond + rand.N(20*time.Millisecond))
-				proxies[cuts.Add(1)%2].CutAll()
-			}
-			return nil
-		})
-		crowd{
-			names: numbered("crowd", 4), clients: 2, enough: func() bool { return cuts.Load() > 10 },
-			lock: func(client int, names []string) []rlock.Locker { return mutexes(clients[client], names...) },
-		}.run(t, 12, 20*time.Millisecond)
-		stop()
-		require.NoError(t, <-stopped)
-		fixture{rdb: s.Client(t)}.clear(t)
-	})
-}
-
-// G1, G4, G5 on a cluster, where two of the names share a slot.
+// G1, G4, G5 on a cluster, where two of the names share a slot: no two goroutines are inside the same lock, every goroutine gets in, and no
+// key is left. The simulator does the same on one server.
 func TestAllUnderContentionOnACluster(t *testing.T) {
 	redistest.Parallel(t)
 	cl := redistest.StartCluster(t, 3, 0)
 	clients := []*rlock.Client{newClient(t, cl.Client(t)), newClient(t, cl.Client(t))}
-	crowd{
-		names: []string{"a{1}", "b{1}", "c{2}", "d{3}", "e"}, clients: 2,
-		lock: func(client int, names []string) []rlock.Locker { return mutexes(clients[client], names...) },
-	}.run(t, 16, time.Second)
+	contend(t, []string{"a{1}", "b{1}", "c{2}", "d{3}", "e"}, time.Second, func(process int, names []string) []rlock.Locker {
+		return mutexes(clients[process], names...)
+	})
 	for _, node := range cl.Nodes() {
 		fixture{rdb: node.Client(t, redistest.Single)}.clear(t)
 	}
 }
 
-// G1, G4, G5 with locks on two servers. Two processes lock them, each with its own Client for each server.
+// G1, G4, G5 with locks on two servers: each process has a Client for each of them.
 func TestAllUnderContentionOnTwoServers(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
 		servers := []*redistest.Server{redistest.Start(t), redistest.Start(t)}
@@ -157,12 +100,12 @@ func TestAllUnderContentionOnTwoServers(t *testing.T) {
 			}
 		}
 		names := numbered("crowd", 5)
-		crowd{names: names, clients: 2, lock: func(client int, some []string) (all []rlock.Locker) {
+		contend(t, names, 20*time.Millisecond, func(process int, some []string) (all []rlock.Locker) {
 			for _, name := range some {
-				all = append(all, clients[client][slices.Index(names, name)%2].Mutex(name))
+				all = append(all, clients[process][slices.Index(names, name)%2].Mutex(name))
 			}
 			return all
-		}}.run(t, 16, 20*time.Millisecond)
+		})
 		for _, s := range servers {
 			fixture{rdb: s.Client(t)}.clear(t)
 		}

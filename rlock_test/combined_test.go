@@ -2,11 +2,6 @@ package rlock_test
 
 import (
 	"context"
-	"errors"
-	"math/rand/v2"
-	"strconv"
-	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -134,108 +129,5 @@ func TestNotKeptWhenAsked(t *testing.T) {
 		require.NoError(t, unlock())
 		require.False(t, b.exists(t, b.name))
 		require.Zero(t, b.Stats().Idle)
-	})
-}
-
-// Goroutines of two processes lock, export, adopt and linger and are asked, all at once, while the test sends forged messages.
-// There is one holder at a time, tokens rise, and no key is left.
-func TestAllTogether(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newBareFixture(t)
-		finds := rlock.Options{Deadlock: rlock.Deadlock{After: 5 * time.Millisecond, Action: rlock.DeadlockFail}}
-		b.Client = newClient(t, b.rdb, finds)
-		clients := []*rlock.Client{b.Client, newClient(t, b.rdb, finds)}
-		var (
-			last    int64
-			inside  sync.Mutex
-			all     sync.WaitGroup
-			tickets = make(chan string, 100)
-			until   = time.Now().Add(100 * time.Millisecond)
-		)
-		section := func(ctx context.Context, m *rlock.Mutex) {
-			if !inside.TryLock() {
-				t.Error("two goroutines hold the lock")
-				return
-			}
-			defer inside.Unlock()
-			token, ok := m.FencingToken(ctx)
-			if !ok || token <= last {
-				t.Errorf("token %d after %d", token, last)
-			}
-			last = token
-			sleep(rand.N(time.Millisecond))
-		}
-		all.Go(func() {
-			random := rand.New(rand.NewPCG(9, 9))
-			kinds := []string{"asked", "tried", "deadlock", "waits", "found", "other"}
-			for time.Now().Before(until) {
-				payload := strconv.FormatUint(uint64(10+random.IntN(4))*1e18+uint64(random.IntN(1000)), 10)
-				if random.IntN(4) == 0 {
-					payload = strings.Repeat(payload, random.IntN(500))
-				}
-				err := b.rdb.Do(context.Background(), b.rdb.B().Publish().Channel(ear(clients[random.IntN(2)])).
-					Message("0 "+kinds[random.IntN(len(kinds))]+" "+payload).Build()).Error()
-				if err != nil {
-					t.Error(err)
-				}
-				sleep(rand.N(2 * time.Millisecond))
-			}
-		})
-		for i := range 8 {
-			c := clients[i%2]
-			options := []rlock.Option{rlock.WithLinger(long), rlock.WithAsked()}
-			m := c.FencedMutex(b.name, options[:i/2%3]...)
-			random := rand.New(rand.NewPCG(uint64(i), 1))
-			all.Go(func() {
-				for time.Now().Before(until) {
-					var ctx context.Context
-					var unlock rlock.UnlockFunc
-					var err error
-					select {
-					case ticket := <-tickets:
-						ctx, unlock, err = c.Adopt(context.Background(), ticket, options[:random.IntN(3)]...)
-						if err != nil {
-							t.Error(err)
-							return
-						}
-					default:
-						wait, cancel := context.WithTimeout(context.Background(), time.Duration(random.IntN(30))*time.Millisecond)
-						ctx, unlock, err = m.Lock(wait)
-						cancel()
-						if err != nil {
-							if !errors.Is(err, rlock.ErrNotAcquired) {
-								t.Error(err)
-							}
-							continue
-						}
-					}
-					section(ctx, m)
-					if random.IntN(4) == 0 {
-						ticket, err := rlock.Export(context.WithoutCancel(ctx))
-						if err != nil {
-							t.Error(err)
-							return
-						}
-						tickets <- ticket
-					}
-					if err := unlock(); err != nil {
-						t.Error(err)
-					}
-					sleep(rand.N(2 * time.Millisecond))
-				}
-			})
-		}
-		all.Wait()
-		close(tickets)
-		for ticket := range tickets {
-			_, unlock, err := b.Adopt(context.Background(), ticket)
-			require.NoError(t, err)
-			require.NoError(t, unlock())
-		}
-		for _, c := range clients {
-			require.NoError(t, c.Shutdown(context.Background()))
-		}
-		redistest.Eventually(t, testTimeout, func() bool { return !b.exists(t, b.name) && !b.exists(t, "rlock_queue:{"+b.name+"}") }, "no key is left")
-		require.NoError(t, b.do(t, "DEL", "redisson_lock_token:{"+b.name+"}").Error())
 	})
 }
