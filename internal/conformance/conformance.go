@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -78,50 +79,50 @@ const (
 	refusedNow      = "refused at once"
 	endsByOtherHand = "forced unlock"
 	unlockedUnheard = "unlock in silence"
+	moves           = "export"
+	expires         = "ticket expires"
 )
 
 func kinds() []kind {
-	mutex := func(o rlock.Options, options ...rlock.Option) func(*testing.T, *place) (a, b rlock.Locker) {
+	// of is a kind whose two sides have a Client each.
+	of := func(o rlock.Options, handle func(c *rlock.Client, p *place) rlock.Locker) func(*testing.T, *place) (a, b rlock.Locker) {
 		return func(t *testing.T, p *place) (a, b rlock.Locker) {
-			options := slices.Concat(options, p.property.options)
-			return p.client(t, 0, o).Mutex(p.name, options...), p.client(t, 1, o).Mutex(p.name, options...)
+			return handle(p.client(t, 0, o), p), handle(p.client(t, 1, o), p)
 		}
 	}
-	refuses := map[string]string{reenters: "has " + refusesReentry}
+	mutex := func(o rlock.Options, options ...rlock.Option) func(*testing.T, *place) (a, b rlock.Locker) {
+		return of(o, func(c *rlock.Client, p *place) rlock.Locker {
+			return c.Mutex(p.name, slices.Concat(options, p.property.options)...)
+		})
+	}
 	enters := map[string]string{refusesReentry: "has " + reenters}
+	entersOnly := map[string]string{
+		refusesReentry: "has " + reenters, endsByOtherHand: "has no such method", moves: "cannot be exported", expires: "cannot be exported",
+	}
 	return []kind{
 		{name: "plain", keys: 1, handles: mutex(rlock.Options{}), without: enters},
-		{name: "fenced", keys: 2, handles: func(t *testing.T, p *place) (a, b rlock.Locker) {
-			o := p.property.options
-			return p.client(t, 0, rlock.Options{}).FencedMutex(p.name, o...), p.client(t, 1, rlock.Options{}).FencedMutex(p.name, o...)
-		}, without: enters, keeps: "redisson_lock_token:"},
+		{name: "fenced", keys: 2, handles: of(rlock.Options{}, func(c *rlock.Client, p *place) rlock.Locker {
+			return c.FencedMutex(p.name, p.property.options...)
+		}), without: enters, keeps: "redisson_lock_token:"},
 		{name: "WithLinger", keys: 1, handles: mutex(rlock.Options{}, rlock.WithLinger(time.Minute)), without: map[string]string{
 			refusesReentry: "has " + reenters, refusedNow: "a TryLock that does not wait may find that the other side keeps the lock",
 			unlockedUnheard: "keeps the lock, and sends nothing",
 		}},
-		{name: "fair", keys: 1, handles: func(t *testing.T, p *place) (a, b rlock.Locker) {
-			o := p.property.options
-			return p.client(t, 0, rlock.Options{}).FairMutex(p.name, o...), p.client(t, 1, rlock.Options{}).FairMutex(p.name, o...)
-		}, without: enters},
-		{name: "write side", keys: 1, handles: func(t *testing.T, p *place) (a, b rlock.Locker) {
-			o := p.property.options
-			return p.client(t, 0, rlock.Options{}).RWMutex(p.name, o...).Write(), p.client(t, 1, rlock.Options{}).RWMutex(p.name, o...).Write()
-		}, without: enters},
-		{name: "fenced write side", keys: 2, handles: func(t *testing.T, p *place) (a, b rlock.Locker) {
-			o := p.property.options
-			return p.client(t, 0, rlock.Options{}).FencedRWMutex(p.name, o...).Write(), p.client(t, 1, rlock.Options{}).FencedRWMutex(p.name, o...).Write()
-		}, without: enters, keeps: "redisson_lock_token:"},
-		{name: "Upgradeable", keys: 3, handles: func(t *testing.T, p *place) (a, b rlock.Locker) {
-			o := p.property.options
-			return p.client(t, 0, rlock.Options{}).RWMutex(p.name, o...).Upgradeable(), p.client(t, 1, rlock.Options{}).RWMutex(p.name, o...).Upgradeable()
-		}, without: map[string]string{refusesReentry: "has " + reenters, endsByOtherHand: "has no such method"}},
-		{name: "All", keys: 2, handles: func(t *testing.T, p *place) (a, b rlock.Locker) {
-			both := func(side int) rlock.Locker {
-				c := p.client(t, side, rlock.Options{})
-				return rlock.All(c.Mutex(p.name, p.property.options...), c.Mutex(p.name+":beside", p.property.options...))
-			}
-			return both(0), both(1)
-		}, without: map[string]string{refusesReentry: "has " + reenters, endsByOtherHand: "has no such method"}},
+		{name: "fair", keys: 1, handles: of(rlock.Options{}, func(c *rlock.Client, p *place) rlock.Locker {
+			return c.FairMutex(p.name, p.property.options...)
+		}), without: map[string]string{refusesReentry: "has " + reenters, moves: "cannot be exported", expires: "cannot be exported"}},
+		{name: "write side", keys: 1, handles: of(rlock.Options{}, func(c *rlock.Client, p *place) rlock.Locker {
+			return c.RWMutex(p.name, p.property.options...).Write()
+		}), without: enters},
+		{name: "fenced write side", keys: 2, handles: of(rlock.Options{}, func(c *rlock.Client, p *place) rlock.Locker {
+			return c.FencedRWMutex(p.name, p.property.options...).Write()
+		}), without: enters, keeps: "redisson_lock_token:"},
+		{name: "Upgradeable", keys: 3, handles: of(rlock.Options{}, func(c *rlock.Client, p *place) rlock.Locker {
+			return c.RWMutex(p.name, p.property.options...).Upgradeable()
+		}), without: entersOnly},
+		{name: "All", keys: 2, handles: of(rlock.Options{}, func(c *rlock.Client, p *place) rlock.Locker {
+			return rlock.All(c.Mutex(p.name, p.property.options...), c.Mutex(p.name+":beside", p.property.options...))
+		}), without: entersOnly},
 		{name: "Quorum", keys: 3, handles: func(t *testing.T, p *place) (a, b rlock.Locker) {
 			// Three names on one server stand for three servers: the lock does not know that they are one.
 			quorum := func(side int) rlock.Locker {
@@ -133,12 +134,15 @@ func kinds() []kind {
 			}
 			return quorum(0), quorum(1)
 		}, without: map[string]string{
-			refusesReentry: "has " + reenters, endsByOtherHand: "has no such method",
+			refusesReentry: "has " + reenters, endsByOtherHand: "has no such method", moves: "cannot be exported", expires: "cannot be exported",
+			"count": "a level asks no server", "loss found by a level": "a level asks no server",
 			"wake-up here": "nothing shows that one of them waits: they send nothing",
 		}},
 		{name: "Prefix", keys: 1, handles: mutex(rlock.Options{Prefix: "{shop}:"}), without: enters},
 		{name: "WithGrace", keys: 1, handles: mutex(rlock.Options{}, rlock.WithGrace(time.Second)), without: enters},
-		{name: "WithoutReentry", keys: 1, handles: mutex(rlock.Options{}, rlock.WithoutReentry()), without: refuses},
+		{name: "WithoutReentry", keys: 1, handles: mutex(rlock.Options{}, rlock.WithoutReentry()), without: map[string]string{
+			reenters: "has " + refusesReentry, "count": "has no levels", "levels in silence": "has no levels", "loss found by a level": "has no levels",
+		}},
 	}
 }
 
@@ -146,9 +150,9 @@ func kinds() []kind {
 type property struct {
 	name     string
 	holds    func(t *testing.T, p *place, a, b rlock.Locker)
-	watchdog time.Duration // 0: the default, which no test waits for
-	cuts     bool          // the first side can be cut off
-	options  []rlock.Option
+	watchdog time.Duration  // 0: the default, which no test waits for
+	options  []rlock.Option // of the handles
+	cuts     bool           // the first side can be cut off
 }
 
 // place is the setting in which one property of one kind is tested: one lock, and two sides that want it, like two
@@ -230,6 +234,22 @@ func (p *place) list(t *testing.T, cmd ...string) (all []string) {
 	}
 	slices.Sort(all)
 	return all
+}
+
+// awaitCount waits until Redis counts n levels of a hold.
+func (p *place) awaitCount(t *testing.T, n int) {
+	t.Helper()
+	redistest.Eventually(t, p.beforeExpiry(), func() bool {
+		most := 0
+		for _, key := range p.keys(t) {
+			counts, _ := p.sides[1].Do(t.Context(), p.sides[1].B().Hvals().Key(key).Build()).AsStrSlice() // some keys are no hashes
+			for _, count := range counts {
+				is, _ := strconv.Atoi(count) // one may be the mode
+				most = max(most, is)
+			}
+		}
+		return most == n
+	}, "the count in Redis")
 }
 
 // forget deletes all keys of the lock, like a failover that lost them.

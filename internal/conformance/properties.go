@@ -15,6 +15,9 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
+// courtesy is how long waiters of read/write locks let other libraries ask first: 10 ms, by a timer that is rounded up.
+const courtesy = 11 * time.Millisecond
+
 var properties = []property{
 	{name: "exclusion", holds: exclusion},
 	{name: refusedNow, holds: refusedAtOnce},
@@ -23,6 +26,9 @@ var properties = []property{
 	{name: "wake-up here", holds: wakeUpHere},
 	{name: reenters, holds: reentry},
 	{name: refusesReentry, holds: reentryRefused},
+	{name: "count", holds: count},
+	{name: "loss found by a level", holds: lossFoundByALevel},
+	{name: "levels in silence", holds: levelsInSilence, watchdog: shortWatchdog, cuts: true},
 	{name: "siblings", holds: siblings},
 	{name: "detach", holds: detach},
 	{name: "ctx", holds: ctxOfTheSection},
@@ -42,6 +48,9 @@ var properties = []property{
 	{name: "Shutdown", holds: shutdown},
 	{name: "Shutdown out of time", holds: shutdownOutOfTime},
 	{name: "Do", holds: doSections},
+	{name: "asked", holds: asked, watchdog: time.Hour, options: []rlock.Option{rlock.WithAsked()}},
+	{name: moves, holds: export},
+	{name: expires, holds: ticketExpires},
 }
 
 // G1, G4: many goroutines of both sides enter one after the other, and each gets in.
@@ -199,6 +208,56 @@ func reentryRefused(t *testing.T, p *place, a, b rlock.Locker) {
 	require.NoError(t, ctx.Err())
 	p.refused(p.ctx, t, b)
 	require.NoError(t, unlock())
+	free(t, b)
+}
+
+// G6: levels that stay open are counted in Redis, and no longer once they are unlocked.
+func count(t *testing.T, p *place, a, _ rlock.Locker) {
+	ctx, unlock, err := a.Lock(p.ctx)
+	require.NoError(t, err)
+	var inner [10]rlock.UnlockFunc
+	for i := range inner {
+		ctx, inner[i], err = a.Lock(ctx)
+		require.NoError(t, err)
+	}
+	p.awaitCount(t, len(inner)+1)
+	for _, unlock := range inner {
+		require.NoError(t, unlock())
+	}
+	p.awaitCount(t, 1)
+	require.NoError(t, unlock())
+}
+
+// G2: the call that counts a level finds that the hold is gone, long before a renewal would.
+func lossFoundByALevel(t *testing.T, p *place, a, _ rlock.Locker) {
+	ctx, unlock, err := a.Lock(p.ctx)
+	require.NoError(t, err)
+	p.forget(t)
+	began := time.Now()
+	_, unlockInner, err := a.Lock(ctx)
+	require.NoError(t, err, "it asks nobody")
+	lost(t, ctx, a, unlockInner)
+	require.LessOrEqual(t, time.Since(began), time.Second+p.soon)
+	require.ErrorIs(t, unlock(), rlock.ErrLost)
+}
+
+// G2, G6: levels begin and end at once while Redis is silent, until the hold is lost.
+func levelsInSilence(t *testing.T, p *place, a, b rlock.Locker) {
+	ctx, unlock, err := a.Lock(p.ctx)
+	require.NoError(t, err)
+	p.cutOff(true)
+	began := time.Now()
+	inner, unlockInner, err := a.Lock(ctx)
+	require.NoError(t, err)
+	second, unlockSecond, err := a.TryLock(inner, 0)
+	require.NoError(t, err)
+	require.NoError(t, unlockSecond())
+	require.Error(t, second.Err())
+	require.LessOrEqual(t, time.Since(began), p.soon)
+	lost(t, ctx, a, unlockInner)
+	require.LessOrEqual(t, time.Since(began), shortWatchdog+p.soon)
+	require.ErrorIs(t, unlock(), rlock.ErrLost)
+	p.cutOff(false)
 	free(t, b)
 }
 
@@ -450,7 +509,6 @@ func forcedUnlock(t *testing.T, p *place, a, b rlock.Locker) {
 	was, err := l.ForceUnlock(p.ctx)
 	require.NoError(t, err)
 	require.True(t, was)
-	const courtesy = 11 * time.Millisecond // the timer of 10 ms is rounded up
 	got := waiter.get(t, courtesy+p.soon)
 	require.NoError(t, got.err)
 	lost(t, ctx, a, unlock)
@@ -641,4 +699,103 @@ func doSections(t *testing.T, p *place, a, b rlock.Locker) {
 	require.NoError(t, err)
 	require.ErrorIs(t, l.TryDo(ctx, 0, func(context.Context) error { panic("not with the lock") }), rlock.ErrNotAcquired)
 	require.NoError(t, unlock())
+}
+
+// G3: a hold with WithAsked learns of waiters of both sides, also of those that were there before it began. Its Clients are told: they would
+// look for waiters only after a third of an hour.
+func asked(t *testing.T, p *place, a, b rlock.Locker) {
+	notAsked := func(ctx context.Context) {
+		t.Helper()
+		select {
+		case <-rlock.Asked(ctx):
+			t.Fatal("nobody waits")
+		default:
+		}
+	}
+	awaitAsked := func(ctx context.Context) {
+		t.Helper()
+		select {
+		case <-rlock.Asked(ctx):
+		case <-time.After(atMost):
+			t.Fatal("not asked")
+		}
+	}
+	for _, waiters := range [][]rlock.Locker{{a}, {b}, {a, a}, {a, b}, {b, a}} {
+		ctx, unlock, err := a.Lock(p.ctx)
+		require.NoError(t, err)
+		notAsked(ctx)
+		result := make(chan attempt, len(waiters))
+		for _, l := range waiters {
+			waiter := lockAsync(t, l)
+			awaitAsked(ctx)
+			waiter.stillWaits(t)
+			go func() { result <- <-waiter.result }() // ends with the Lock
+		}
+		<-time.After(10 * time.Millisecond) // the last one is on its way
+		require.NoError(t, unlock())
+		require.True(t, rlock.Asked(ctx) == nil, "the hold has ended")
+		for left := len(waiters) - 1; left >= 0; left-- {
+			got := <-result
+			require.NoError(t, got.err)
+			if left > 0 {
+				awaitAsked(got.ctx)
+			} else {
+				notAsked(got.ctx)
+			}
+			require.NoError(t, got.unlock())
+		}
+	}
+}
+
+// G1, G4: a hold moves to the other side. Until its unlock there, nobody else gets in; then a waiter does.
+func export(t *testing.T, p *place, a, b rlock.Locker) {
+	ctx, unlock, err := a.Lock(p.ctx)
+	require.NoError(t, err)
+	waiter := p.lockAndWait(t, b)
+	ticket, err := rlock.Export(ctx, rlock.WithTicketTime(time.Hour))
+	require.NoError(t, err)
+	require.ErrorIs(t, context.Cause(ctx), rlock.ErrExported)
+	require.NoError(t, unlock())
+	p.refused(p.ctx, t, a)
+	section, unlock, err := p.clients[1][0].Adopt(p.ctx, ticket)
+	require.NoError(t, err)
+	for _, c := range []*rlock.Client{p.clients[0][0], p.clients[1][0]} {
+		_, again, err := c.Adopt(p.ctx, ticket)
+		require.ErrorIs(t, err, rlock.ErrTicket)
+		require.ErrorIs(t, again(), rlock.ErrNotHeld)
+	}
+	p.refused(p.ctx, t, a)
+	waiter.stillWaits(t)
+	require.NoError(t, section.Err())
+	require.NoError(t, unlock())
+	got := waiter.get(t, rlock.DefaultWatchdogTimeout/3)
+	require.NoError(t, got.err)
+	require.NoError(t, got.unlock())
+}
+
+// G4: waiters of both sides learn how long a ticket lasts, and get in when it expires.
+func ticketExpires(t *testing.T, p *place, a, b rlock.Locker) {
+	const lasts = time.Second
+	ctx, unlock, err := a.Lock(p.ctx)
+	require.NoError(t, err)
+	waiters := []pending{p.lockAndWait(t, b), lockAsync(t, a)}
+	<-time.After(100 * time.Millisecond) // they know how long the lease lasts
+	began := time.Now()
+	ticket, err := rlock.Export(ctx, rlock.WithTicketTime(lasts))
+	require.NoError(t, err)
+	require.NoError(t, unlock())
+	for range waiters {
+		var got attempt
+		select {
+		case got = <-waiters[0].result:
+		case got = <-waiters[1].result:
+		case <-time.After(lasts + 2*courtesy + p.soon):
+			t.Fatal("nobody gets in")
+		}
+		require.NoError(t, got.err)
+		require.GreaterOrEqual(t, time.Since(began), lasts)
+		require.NoError(t, got.unlock())
+	}
+	_, _, err = p.clients[1][0].Adopt(p.ctx, ticket)
+	require.ErrorIs(t, err, rlock.ErrTicket)
 }
