@@ -166,10 +166,11 @@ func TestAskedForOneOfSeveral(t *testing.T) {
 // Either all members of a quorum can be asked, or none. Permits cannot be asked for.
 func TestAskedNeedsItsLock(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
-		c := newFixture(t).Client
-		_, _, err := rlock.Quorum(c.Mutex("q1", rlock.WithAsked()), c.Mutex("q2"), c.Mutex("q3")).Lock(t.Context())
+		b := newFixture(t)
+		two, three := newClient(t, b.rdb), newClient(t, b.rdb)
+		_, _, err := rlock.Quorum(b.Mutex("q1", rlock.WithAsked()), two.Mutex("q2"), three.Mutex("q3")).Lock(t.Context())
 		require.ErrorContains(t, err, "give it to all members")
-		_, _, err = c.PermitSemaphore("p", rlock.WithAsked()).Acquire(t.Context())
+		_, _, err = b.PermitSemaphore("p", rlock.WithAsked()).Acquire(t.Context())
 		require.ErrorContains(t, err, "WithAsked is for locks")
 	})
 }

@@ -10,7 +10,6 @@ import (
 
 	"github.com/go-rlock/rlock/internal/deadlock"
 	"github.com/go-rlock/rlock/internal/redistest"
-	"github.com/go-rlock/rlock/pubsub"
 	"github.com/go-rlock/rlock/rlock"
 )
 
@@ -21,8 +20,7 @@ func TestDeadlockWithin(t *testing.T) {
 		const n, after, way = 5, time.Second, 500 * time.Millisecond
 		const slow = 4 * way // for a busy machine, and for rueidis, where a command may wait for the previous one
 		w := newWaits()
-		o := failAfter(after)
-		o.Trace = w.trace()
+		o := w.failAfter(after)
 		b := newBareFixture(t)
 		clients, proxies, parties := make([]*rlock.Client, n), make([]*redistest.Proxy, n), make([]party, n)
 		for i := range parties {
@@ -41,9 +39,7 @@ func TestDeadlockWithin(t *testing.T) {
 			w.next(t)
 			switch i {
 			case n - 2: // the last one starts once the others listen
-				for _, c := range clients[:n-1] {
-					listens(t, b, c)
-				}
+				b.earsOf(t, clients[:n-1]...)
 			case n - 1:
 				delay(way / 2)
 			}
@@ -64,17 +60,14 @@ func TestDeadlockOfManyReadersWithin(t *testing.T) {
 		const n, after, way = 12, time.Second, 500 * time.Millisecond
 		const ways, slow = 1 + 4, 4 * way
 		w := newWaits()
-		o := failAfter(after)
-		o.Trace = w.trace()
+		o := w.failAfter(after)
 		b := newBareFixture(t)
 		proxies := []*redistest.Proxy{redistest.StartProxy(t, redistest.Shared(t)), redistest.StartProxy(t, redistest.Shared(t))}
 		writer := elsewhere(t, redistest.Dial(t, proxies[0].Addr()), o)
 		reader := elsewhere(t, redistest.Dial(t, proxies[1].Addr()), o)
-		var leave []rlock.UnlockFunc
-		for range n { // readers that wait for nothing
-			_, unlock, err := elsewhere(t, b.rdb, o).RWMutex(b.name).Read().Lock(t.Context())
-			require.NoError(t, err)
-			leave = append(leave, unlock)
+		var others []lockResult // that wait for nothing
+		for range n {
+			others = append(others, locked(t, elsewhere(t, b.rdb, o).RWMutex(b.name).Read()))
 		}
 		victim := &timed{Locker: writer.RWMutex(b.name).Write(), ended: func() {
 			for _, p := range proxies {
@@ -86,31 +79,21 @@ func TestDeadlockOfManyReadersWithin(t *testing.T) {
 		}, func(i int) {
 			w.next(t)
 			if i == 0 {
-				listens(t, b, reader)
+				b.earsOf(t, reader)
 				return
 			}
 			for _, p := range proxies {
 				p.Delay(way / 2)
 			}
 		})
-		for _, unlock := range leave {
-			require.NoError(t, unlock())
+		for _, r := range others {
+			require.NoError(t, r.unlock())
 		}
 		e := victimOf(t, errs)
 		took := victim.at.Sub(e.Cycle[0].WaitingSince.Add(after))
 		t.Logf("%.1f trips", took.Seconds()/way.Seconds())
 		require.Less(t, took, ways*way+slow)
 	})
-}
-
-// listens waits until a Client listens on its channel.
-func listens(t *testing.T, b fixture, c *rlock.Client) {
-	t.Helper()
-	ear := pubsub.EarChannel(c.ID())
-	redistest.Eventually(t, testTimeout, func() bool {
-		listen, err := b.rdb.Do(t.Context(), b.rdb.B().PubsubNumsub().Channel(ear).Build()).AsIntMap()
-		return err == nil && listen[ear] == 1
-	}, "the Client listens")
 }
 
 // timed is a lock that records when its Lock returned.

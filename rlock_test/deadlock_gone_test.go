@@ -5,12 +5,10 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 
 	"github.com/go-rlock/rlock/internal/deadlock"
@@ -45,8 +43,7 @@ func newRing(t *testing.T, o func(i int) rlock.Options) *ring {
 		r.proxies[i], r.graphs[i] = redistest.StartProxy(t, redistest.Shared(t)), deadlock.New()
 		options := o(i)
 		options.Trace = r.waits.trace()
-		var rdb rueidis.Client = redistest.Dial(t, r.proxies[i].Addr())
-		r.clients[i] = newClient(t, deadlock.Apart{Client: rdb, Graph: r.graphs[i]}, options)
+		r.clients[i] = newClient(t, deadlock.Apart{Client: redistest.Dial(t, r.proxies[i].Addr()), Graph: r.graphs[i]}, options)
 		r.parties = append(r.parties, party{lock(i, i), lock(i, i+1)})
 	}
 	return r
@@ -67,9 +64,7 @@ func (r *ring) requireNothingLeft(t *testing.T, gone int) {
 	for _, p := range r.parties {
 		m, ok := p.has.(*rlock.Mutex)
 		require.True(t, ok)
-		_, unlock, err := r.clients[other].Mutex(m.Name()).TryLock(t.Context(), testTimeout)
-		require.NoError(t, err)
-		require.NoError(t, unlock())
+		lockAndUnlock(t, r.clients[other].Mutex(m.Name()))
 	}
 }
 
@@ -138,14 +133,14 @@ func TestDeadlockMemberClosed(t *testing.T) {
 				close(on)
 				return redistest.Hold
 			})
-			var closed sync.WaitGroup
-			closed.Go(func() { // ends when the probe is under way
+			closed := async(func() error {
 				<-on
 				r.clients[1].Close()
 				r.proxies[0].Release()
+				return nil
 			})
 			errs := circle(t, r.parties, func(int) { r.waits.next(t) })
-			closed.Wait()
+			require.NoError(t, <-closed)
 			require.NoError(t, errs[0])
 			require.ErrorIs(t, errs[1], rlock.ErrClosed)
 			require.NoError(t, errs[2])
@@ -159,18 +154,13 @@ func TestDeadlockMemberClosed(t *testing.T) {
 func TestDeadlockEndsAtJava(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
 		w := newWaits()
-		o := failAfter(10 * time.Millisecond)
-		o.Trace = w.trace()
-		b := newFixture(t, o)
+		b := newFixture(t, w.failAfter(10*time.Millisecond))
 		x, java := b.name+"/x", "285475da-9152-4c83-822a-67ee2f116a79:12"
-		require.NoError(t, b.rdb.Do(t.Context(), b.rdb.B().Hset().Key(x).FieldValue().FieldValue(java, "1").Build()).Error())
-		require.NoError(t, b.rdb.Do(t.Context(), b.rdb.B().Pexpire().Key(x).Milliseconds(60_000).Build()).Error())
-		ended := make(chan error, 1)
-		go func() { // ends with x
-			ended <- b.Mutex(b.name+"/y").Do(t.Context(), func(ctx context.Context) error {
-				return b.Mutex(x).Do(ctx, func(context.Context) error { return nil })
-			})
-		}()
+		require.NoError(t, b.do(t, "HSET", x, java, "1").Error())
+		require.NoError(t, b.do(t, "PEXPIRE", x, "60000").Error())
+		ended := async(func() error { // with x
+			return b.Mutex(b.name+"/y").Do(t.Context(), func(ctx context.Context) error { return b.Mutex(x).Do(ctx, nothing) })
+		})
 		w.next(t)
 		redistest.Eventually(t, testTimeout, func() bool {
 			for _, wait := range deadlock.Of(b.rdb).Waits() {
@@ -185,6 +175,6 @@ func TestDeadlockEndsAtJava(t *testing.T) {
 		require.Empty(t, ended)
 		_, err := b.Mutex(x).ForceUnlock(t.Context())
 		require.NoError(t, err)
-		require.NoError(t, <-ended)
+		require.NoError(t, within(t, ended, testTimeout))
 	})
 }

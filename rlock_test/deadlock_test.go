@@ -23,6 +23,30 @@ func failAfter(d time.Duration) rlock.Options {
 	return rlock.Options{Deadlock: rlock.Deadlock{After: d, Action: rlock.DeadlockFail}}
 }
 
+// apart is a setting of deadlock tests: in one process, or with a process for each Client.
+type apart bool
+
+// inBothSettings runs a test in one process, and in several.
+func inBothSettings(t *testing.T, name string, test func(t *testing.T, where apart)) {
+	t.Helper()
+	redistest.RunVirtual(t, name+"/one process", func(t *testing.T) { test(t, false) })
+	redistest.RunVirtual(t, name+"/processes", func(t *testing.T) { test(t, true) })
+}
+
+func (where apart) client(t *testing.T, rdb rueidis.Client, o rlock.Options) *rlock.Client {
+	t.Helper()
+	if where {
+		return elsewhere(t, rdb, o)
+	}
+	return newClient(t, rdb, o)
+}
+
+// elsewhere returns a Client that acts as another process.
+func elsewhere(t *testing.T, rdb rueidis.Client, o rlock.Options) *rlock.Client {
+	t.Helper()
+	return newClient(t, deadlock.Apart{Client: rdb, Graph: deadlock.New()}, o)
+}
+
 // party is a member of a deadlock: a goroutine that holds the first lock and wants the second.
 type party struct{ has, wants rlock.Locker }
 
@@ -41,7 +65,7 @@ func circle(t *testing.T, parties []party, waits func(i int)) []error {
 			errs[i] = do(t.Context(), p.has, func(ctx context.Context) error {
 				ready.Done()
 				<-turns[i]
-				return do(ctx, p.wants, func(context.Context) error { return nil })
+				return do(ctx, p.wants, nothing)
 			})
 		})
 	}
@@ -62,6 +86,13 @@ func newWaits() waitsOf { return waitsOf{make(chan struct{}, 1000)} }
 
 func (w waitsOf) trace() *rlock.Trace {
 	return &rlock.Trace{Waiting: func(context.Context, rlock.WaitingInfo) { w.begun <- struct{}{} }}
+}
+
+// failAfter returns options of a Client whose waits are counted.
+func (w waitsOf) failAfter(d time.Duration) rlock.Options {
+	o := failAfter(d)
+	o.Trace = w.trace()
+	return o
 }
 
 // next waits until one more Lock has begun to wait.
@@ -108,73 +139,48 @@ var deadlockKinds = map[string]func(c *rlock.Client, name string) rlock.Locker{
 func TestDeadlock(t *testing.T) {
 	for kind, lock := range deadlockKinds {
 		for _, n := range []int{2, 5} {
-			for where, client := range map[string]func(*testing.T, fixture, rlock.Options) *rlock.Client{
-				"one process": func(_ *testing.T, b fixture, _ rlock.Options) *rlock.Client { return b.Client },
-				"processes":   func(t *testing.T, b fixture, o rlock.Options) *rlock.Client { return elsewhere(t, b.rdb, o) },
-			} {
-				redistest.RunVirtual(t, fmt.Sprintf("%s/%d/%s", kind, n, where), func(t *testing.T) {
-					const after = 300 * time.Millisecond
-					w := newWaits()
-					o := failAfter(after)
-					o.Trace = w.trace()
-					b := newFixture(t, o)
-					parties := make([]party, n)
-					for i := range parties {
-						c := client(t, b, o)
-						parties[i] = party{lock(c, fmt.Sprint(b.name, "/", i)), lock(c, fmt.Sprint(b.name, "/", (i+1)%n))}
-					}
-					e := victimOf(t, circle(t, parties, func(int) { w.next(t) }))
-					require.Len(t, e.Cycle, n)
-					for i, at := range e.Cycle {
-						require.False(t, at.Since.After(at.WaitingSince))
-						require.Contains(t, at.Owner, at.Client)
-						require.Contains(t, e.Cycle[(i+1)%n].Holds, b.name)
-						require.Contains(t, at.WaitsFor, b.name)
-					}
-				})
-			}
+			inBothSettings(t, fmt.Sprint(kind, "/", n), func(t *testing.T, where apart) {
+				w := newWaits()
+				b := newBareFixture(t)
+				parties := make([]party, n)
+				for i := range parties {
+					c := where.client(t, b.rdb, w.failAfter(300*time.Millisecond))
+					parties[i] = party{lock(c, fmt.Sprint(b.name, "/", i)), lock(c, fmt.Sprint(b.name, "/", (i+1)%n))}
+				}
+				e := victimOf(t, circle(t, parties, func(int) { w.next(t) }))
+				require.Len(t, e.Cycle, n)
+				for i, at := range e.Cycle {
+					require.False(t, at.Since.After(at.WaitingSince))
+					require.Contains(t, at.Owner, at.Client)
+					require.Contains(t, e.Cycle[(i+1)%n].Holds, b.name)
+					require.Contains(t, at.WaitsFor, b.name)
+				}
+			})
 		}
 	}
 }
 
-// elsewhere returns a Client that acts as another process.
-func elsewhere(t *testing.T, rdb rueidis.Client, o rlock.Options) *rlock.Client {
-	t.Helper()
-	return newClient(t, deadlock.Apart{Client: rdb, Graph: deadlock.New()}, o)
-}
-
-// A circle may span several Clients and servers, even if each process uses more than one of them.
+// A circle may span several servers, and a process may have a Client for each of them.
 func TestDeadlockOverServers(t *testing.T) {
-	for where, client := range map[string]func(*testing.T, rueidis.Client, rlock.Options) *rlock.Client{
-		"one process": func(t *testing.T, rdb rueidis.Client, o rlock.Options) *rlock.Client { return newClient(t, rdb, o) },
-		"processes":   elsewhere,
-	} {
-		redistest.RunVirtual(t, where, func(t *testing.T) {
-			w := newWaits()
-			o := failAfter(300 * time.Millisecond)
-			o.Trace = w.trace()
-			b := newBareFixture(t)
-			far := redistest.Start(t).Client(t)
-			x, y, z := b.name+"/x", b.name+"/y", b.name+"/z"
-			one, two := client(t, b.rdb, o), client(t, b.rdb, o)
-			var twoFar, three *rlock.Client
-			twoFar, three = client(t, far, o), client(t, far, o)
-			threeNear := client(t, b.rdb, o)
-			if where == "processes" { // two Clients in each process
-				second, third := deadlock.New(), deadlock.New()
-				two = newClient(t, deadlock.Apart{Client: b.rdb, Graph: second}, o)
-				twoFar = newClient(t, deadlock.Apart{Client: far, Graph: second}, o)
-				three = newClient(t, deadlock.Apart{Client: far, Graph: third}, o)
-				threeNear = newClient(t, deadlock.Apart{Client: b.rdb, Graph: third}, o)
+	inBothSettings(t, "", func(t *testing.T, where apart) {
+		w := newWaits()
+		o := w.failAfter(300 * time.Millisecond)
+		b := newBareFixture(t)
+		far := redistest.Start(t).Client(t)
+		lock := func(rdb rueidis.Client, g *deadlock.Graph, name string) rlock.Locker {
+			if where {
+				rdb = deadlock.Apart{Client: rdb, Graph: g}
 			}
-			errs := circle(t, []party{
-				{one.Mutex(x), one.Mutex(y)},
-				{two.Mutex(y), twoFar.Mutex(z)},
-				{three.Mutex(z), threeNear.Mutex(x)},
-			}, func(int) { w.next(t) })
-			require.Len(t, victimOf(t, errs).Cycle, 3)
-		})
-	}
+			return newClient(t, rdb, o).Mutex(b.name + name)
+		}
+		one, two, three := deadlock.New(), deadlock.New(), deadlock.New()
+		errs := circle(t, []party{
+			{lock(b.rdb, one, "/x"), lock(b.rdb, one, "/y")},
+			{lock(b.rdb, two, "/y"), lock(far, two, "/z")},
+			{lock(far, three, "/z"), lock(b.rdb, three, "/x")},
+		}, func(int) { w.next(t) })
+		require.Len(t, victimOf(t, errs).Cycle, 3)
+	})
 }
 
 // Clients on a cluster find deadlocks as well, over sharded and over plain channels.
@@ -185,137 +191,96 @@ func TestDeadlockOnACluster(t *testing.T) {
 			redistest.Parallel(t)
 			rdb := redistest.StartCluster(t, 3, 0).Client(t)
 			w := newWaits()
-			o := failAfter(300 * time.Millisecond)
-			o.Trace, o.PlainPubSub = w.trace(), plain
-			name := redistest.Name(t)
+			o := w.failAfter(300 * time.Millisecond)
+			o.PlainPubSub = plain
 			const n = 3
 			parties := make([]party, n)
 			for i := range parties {
 				c := elsewhere(t, rdb, o)
-				parties[i] = party{c.Mutex(fmt.Sprint(name, "/", i)), c.Mutex(fmt.Sprint(name, "/", (i+1)%n))}
+				parties[i] = party{c.Mutex(fmt.Sprint(i)), c.Mutex(fmt.Sprint((i + 1) % n))}
 			}
 			require.Len(t, victimOf(t, circle(t, parties, func(int) { w.next(t) })).Cycle, n)
 		})
 	}
 }
 
-// A waiter in the queue of a fair lock waits for the holder and for the waiters before it. The reported circle leads through the
-// holder; a waiter before it that holds another lock is not part of it.
-func TestDeadlockInAFairLine(t *testing.T) {
-	for where, client := range map[string]func(*testing.T, fixture, rlock.Options) *rlock.Client{
-		"one process": func(_ *testing.T, b fixture, _ rlock.Options) *rlock.Client { return b.Client },
-		"processes":   func(t *testing.T, b fixture, o rlock.Options) *rlock.Client { return elsewhere(t, b.rdb, o) },
+// The reported circle leads through those that the victim waits for, and not through others that hold or want the same lock.
+func TestDeadlockBeside(t *testing.T) {
+	for name, row := range map[string]struct {
+		parties func(c [3]*rlock.Client, name string) []party
+		reads   bool     // another reader keeps the writer out until the end
+		writes  bool     // a writer waits behind the first party
+		holds   []string // of each in the circle, from the victim on, after the name
+	}{
+		"a waiter before it in a fair line": {parties: func(c [3]*rlock.Client, name string) []party {
+			return []party{
+				{c[0].Mutex(name + "/x"), c[0].FairMutex(name)}, {c[1].FairMutex(name), c[1].Mutex(name + "/y")}, {c[2].Mutex(name + "/y"), c[2].FairMutex(name)},
+			}
+		}, holds: []string{"/y", ""}},
+		"another reader": {parties: func(c [3]*rlock.Client, name string) []party {
+			return []party{{c[0].RWMutex(name).Read(), c[0].Mutex(name + "/m")}, {c[1].Mutex(name + "/m"), c[1].RWMutex(name).Write()}}
+		}, reads: true, holds: []string{"/m", ""}},
+		"a writer that waits": {parties: func(c [3]*rlock.Client, name string) []party {
+			return []party{{c[0].RWMutex(name).Read(), c[0].Mutex(name + "/m")}, {c[1].Mutex(name + "/m"), c[1].RWMutex(name).Read()}}
+		}, writes: true, holds: []string{"/m", ""}},
+		"the other locks of an All": {parties: func(c [3]*rlock.Client, name string) []party {
+			return []party{
+				{rlock.All(c[0].Mutex(name+"/a"), c[0].FairMutex(name+"/b"), c[0].RWMutex(name).Read()), rlock.All(c[0].Mutex(name+"/free"), c[0].Mutex(name+"/x"))},
+				{c[1].Mutex(name + "/x"), rlock.All(c[1].Mutex(name+"/free"), c[1].FencedMutex(name+"/y"))},
+				{c[2].FencedMutex(name + "/y"), rlock.All(c[2].Mutex(name+"/free"), c[2].RWMutex(name).Write())},
+			}
+		}, holds: []string{"/y", "", "/x"}},
 	} {
-		redistest.RunVirtual(t, where, func(t *testing.T) {
+		inBothSettings(t, name, func(t *testing.T, where apart) {
 			w := newWaits()
-			o := failAfter(300 * time.Millisecond)
-			o.Trace = w.trace()
-			b := newFixture(t, o)
-			holder, first, second := client(t, b, o), client(t, b, o), client(t, b, o)
-			line, x, y := b.name, b.name+"/x", b.name+"/y"
-			errs := circle(t, []party{
-				{first.Mutex(x), first.FairMutex(line)},
-				{holder.FairMutex(line), holder.Mutex(y)},
-				{second.Mutex(y), second.FairMutex(line)},
-			}, func(int) { w.next(t) })
-			e := victimOf(t, errs)
-			require.Len(t, e.Cycle, 2)
-			require.Equal(t, line, e.Cycle[0].WaitsFor)
-			require.Equal(t, []string{y, line}, []string{e.Cycle[0].Holds, e.Cycle[1].Holds})
-		})
-	}
-}
-
-// A circle is found if a writer waits for readers, or a reader for a writer that waits, in one process or in several.
-func TestDeadlockWithReaders(t *testing.T) {
-	for where, client := range map[string]func(*testing.T, fixture, rlock.Options) *rlock.Client{
-		"one process": func(_ *testing.T, b fixture, _ rlock.Options) *rlock.Client { return b.Client },
-		"processes":   func(t *testing.T, b fixture, o rlock.Options) *rlock.Client { return elsewhere(t, b.rdb, o) },
-	} {
-		redistest.RunVirtual(t, "writer/"+where, func(t *testing.T) {
-			w := newWaits()
-			o := failAfter(300 * time.Millisecond)
-			o.Trace = w.trace()
-			b := newFixture(t, o)
-			one, two, three := client(t, b, o), client(t, b, o), client(t, b, o)
-			m := b.name + "/m"
-			_, leave, err := two.RWMutex(b.name).Read().Lock(t.Context()) // another reader, which keeps the writer out until the end
-			require.NoError(t, err)
-			errs := circle(t, []party{
-				{one.RWMutex(b.name).Read(), one.Mutex(m)},
-				{three.Mutex(m), three.RWMutex(b.name).Write()},
-			}, func(int) { w.next(t) })
-			require.NoError(t, leave())
-			require.Len(t, victimOf(t, errs).Cycle, 2)
-		})
-		redistest.RunVirtual(t, "behind a writer/"+where, func(t *testing.T) {
-			w := newWaits()
-			o := failAfter(300 * time.Millisecond)
-			o.Trace = w.trace()
-			b := newFixture(t, o)
-			one, two, three := client(t, b, o), client(t, b, o), client(t, b, o)
-			m := b.name + "/m"
-			wrote := make(chan error, 1)
-			errs := circle(t, []party{
-				{one.RWMutex(b.name).Read(), one.Mutex(m)},
-				{two.Mutex(m), two.RWMutex(b.name).Read()},
-			}, func(i int) {
+			b := newFixture(t)
+			var clients [3]*rlock.Client
+			for i := range clients {
+				clients[i] = where.client(t, b.rdb, w.failAfter(300*time.Millisecond))
+			}
+			rw := clients[2].RWMutex(b.name)
+			leave, wrote := func() error { return nil }, make(<-chan error)
+			if row.reads {
+				leave = locked(t, rw.Read()).unlock
+			}
+			e := victimOf(t, circle(t, row.parties(clients, b.name), func(i int) {
 				w.next(t)
-				if i > 0 {
-					return
+				if i == 0 && row.writes {
+					wrote = async(func() error { return rw.Write().Do(t.Context(), nothing) })
+					w.next(t)
+					redistest.Eventually(t, testTimeout, func() bool { return b.exists(t, "rlock_writers:{"+b.name+"}") }, "the writer is noted in Redis")
 				}
-				go func() { // ends when it has written
-					wrote <- three.RWMutex(b.name).Write().Do(t.Context(), func(context.Context) error { return nil })
-				}()
-				w.next(t)
-				redistest.Eventually(t, testTimeout, func() bool { return b.exists(t, "rlock_writers:{"+b.name+"}") }, "the writer is noted in Redis")
-			})
-			require.Len(t, victimOf(t, errs).Cycle, 2)
-			require.NoError(t, <-wrote)
+			}))
+			require.NoError(t, leave())
+			require.Len(t, e.Cycle, len(row.holds))
+			for i, name := range row.holds {
+				require.Equal(t, b.name+name, e.Cycle[i].Holds)
+			}
+			if row.writes {
+				require.NoError(t, within(t, wrote, testTimeout))
+			}
+			lockAndUnlock(t, b.Mutex(b.name+"/free"))
 		})
 	}
-	redistest.RunVirtual(t, "upgrade", func(t *testing.T) {
-		w := newWaits()
-		o := failAfter(300 * time.Millisecond)
-		o.Trace = w.trace()
-		b := newFixture(t, o)
-		rw, m := b.RWMutex(b.name), b.Mutex(b.name+"/m")
-		reads := make(chan error, 1)
-		require.NoError(t, rw.Upgradeable().Do(t.Context(), func(ctx context.Context) error {
-			return m.Do(ctx, func(ctx context.Context) error {
-				go func() { // ends when it gets m from the victim
-					reads <- rw.Read().Do(t.Context(), func(ctx context.Context) error {
-						return m.Do(ctx, func(context.Context) error { return nil })
-					})
-				}()
-				w.next(t)
-				_, _, err := rw.Upgradeable().Upgrade(ctx)
-				require.ErrorIs(t, err, rlock.ErrDeadlock)
-				return nil
-			})
-		}))
-		require.NoError(t, <-reads)
-	})
 }
 
-// A section that waits in All holds all locks of its ctx: a circle may lead through any of them that others want.
-func TestDeadlockOfAll(t *testing.T) {
+// An Upgrade that waits for a reader can be the victim of a circle.
+func TestDeadlockOfAnUpgrade(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
 		w := newWaits()
-		o := failAfter(300 * time.Millisecond)
-		o.Trace = w.trace()
-		b := newFixture(t, o)
-		one, two, three := elsewhere(t, b.rdb, o), elsewhere(t, b.rdb, o), elsewhere(t, b.rdb, o)
-		name := func(s string) string { return b.name + "/" + s }
-		errs := circle(t, []party{
-			{rlock.All(one.Mutex(name("a")), one.FairMutex(name("b")), one.RWMutex(name("c")).Read()), rlock.All(one.Mutex(name("free")), one.Mutex(name("x")))},
-			{two.Mutex(name("x")), rlock.All(two.Mutex(name("free")), two.FencedMutex(name("y")))},
-			{three.FencedMutex(name("y")), rlock.All(three.Mutex(name("free")), three.RWMutex(name("c")).Write())},
-		}, func(int) { w.next(t) })
-		require.Len(t, victimOf(t, errs).Cycle, 3)
-		_, unlock, err := b.Mutex(name("free")).TryLock(t.Context(), 0)
-		require.NoError(t, err)
-		require.NoError(t, unlock())
+		b := newFixture(t, w.failAfter(300*time.Millisecond))
+		rw, m := b.RWMutex(b.name), b.Mutex(b.name+"/m")
+		upper := locked(t, rw.Upgradeable())
+		inner := locked(t, under{upper.ctx, m})
+		reads := async(func() error { // ends when it gets m from the victim
+			return rw.Read().Do(t.Context(), func(ctx context.Context) error { return m.Do(ctx, nothing) })
+		})
+		w.next(t)
+		_, _, err := rw.Upgradeable().Upgrade(inner.ctx)
+		require.ErrorIs(t, err, rlock.ErrDeadlock)
+		require.NoError(t, inner.unlock())
+		require.NoError(t, upper.unlock())
+		require.NoError(t, within(t, reads, testTimeout))
 	})
 }
 
@@ -333,14 +298,13 @@ func TestDeadlockReport(t *testing.T) {
 		x, y := b.Mutex(b.name+"/x"), b.Mutex(b.name+"/y")
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		ended := make(chan error, 1)
 		both := make(chan struct{})
-		go func() { // ends with ctx
-			ended <- x.Do(ctx, func(ctx context.Context) error {
+		ended := async(func() error {
+			return x.Do(ctx, func(ctx context.Context) error {
 				<-both
-				return y.Do(ctx, func(context.Context) error { return nil })
+				return y.Do(ctx, nothing)
 			})
-		}()
+		})
 		err := y.Do(t.Context(), func(inner context.Context) error {
 			close(both)
 			w.next(t)
@@ -367,7 +331,7 @@ func TestDeadlockWithOneself(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
 		b := newFixture(t, failAfter(50*time.Millisecond))
 		err := b.Mutex(b.name).Do(t.Context(), func(ctx context.Context) error {
-			return b.RWMutex(b.name).Write().Do(ctx, func(context.Context) error { return nil })
+			return b.RWMutex(b.name).Write().Do(ctx, nothing)
 		})
 		require.ErrorIs(t, err, rlock.ErrDeadlock)
 	})
