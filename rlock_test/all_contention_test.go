@@ -142,8 +142,7 @@ func TestAllOfLocksThatAreNeverFree(t *testing.T) {
 		redistest.Eventually(t, testTimeout, func() bool { return sections.Load() > 20 }, "both locks are in use")
 		m := rlock.All(mutexes(newClient(t, s.Client(t)), names...)...)
 		for range 3 {
-			p := lockAsync(t, m)
-			p.getAndUnlock(t, 15*time.Second)
+			lockAndUnlock(t, m)
 		}
 	})
 }
@@ -187,9 +186,7 @@ func TestAllClimbsWithinItsShortestLease(t *testing.T) {
 			places := &changesPlaces{
 				fakeLocker: &fakeLocker{name: b.name + ":b"}, other: newClient(t, b.rdb).Mutex(b.name + ":a"), climbs: 4, // 50, 100, 200 ms, 400 ms
 			}
-			_, unlock, err := rlock.All(b.Mutex(b.name+":a", option), places).Lock(context.Background())
-			require.NoError(t, err)
-			require.NoError(t, unlock())
+			lockAndUnlock(t, rlock.All(b.Mutex(b.name+":a", option), places))
 			for _, wait := range places.waits {
 				require.LessOrEqual(t, wait, lease/2)
 			}
@@ -204,9 +201,7 @@ func TestAllLosesALockWhileItClimbs(t *testing.T) {
 		name := b.name + ":a"
 		places := &changesPlaces{fakeLocker: &fakeLocker{name: b.name + ":b"}, other: newClient(t, b.rdb).Mutex(name), climbs: 1}
 		forced := forcedOpen{places, b.Mutex(name)}
-		_, unlock, err := rlock.All(b.Mutex(name), forced).Lock(context.Background())
-		require.NoError(t, err)
-		require.NoError(t, unlock())
+		lockAndUnlock(t, rlock.All(b.Mutex(name), forced))
 		require.Len(t, places.waits, 2)
 	})
 }

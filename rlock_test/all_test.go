@@ -37,19 +37,18 @@ func TestAllCosts(t *testing.T) {
 		rdb, watch := s.Client(t, oneConn), s.Client(t)
 		c := newClient(t, rdb)
 		m := rlock.All(mutexes(c, numbered("load", 2)...)...)
-		require.NoError(t, m.Do(context.Background(), func(context.Context) error { return nil })) // loads the scripts
+		lockAndUnlock(t, m) // loads the scripts
 		for n, calls := range map[int]int64{2: 1, 1000: 1, 5000: 5} {
 			names := numbered("cost"+strconv.Itoa(n), n)
 			m := rlock.All(mutexes(c, names...)...)
 			before := redistest.Commands(t, watch)
-			_, unlock, err := m.Lock(context.Background())
-			require.NoError(t, err)
-			locked := redistest.Commands(t, watch)
-			require.Equal(t, calls, locked["evalsha"]-before["evalsha"], "Lock of %d", n)
+			hold := locked(t, m)
+			during := redistest.Commands(t, watch)
+			require.Equal(t, calls, during["evalsha"]-before["evalsha"], "Lock of %d", n)
 			require.EqualValues(t, n, fixture{rdb: watch}.size(t))
-			require.NoError(t, unlock())
+			require.NoError(t, hold.unlock())
 			after := redistest.Commands(t, watch)
-			require.Equal(t, calls, after["evalsha"]-locked["evalsha"], "unlock of %d", n)
+			require.Equal(t, calls, after["evalsha"]-during["evalsha"], "unlock of %d", n)
 			require.Zero(t, fixture{rdb: watch}.size(t))
 			for name, k := range after {
 				if name != "evalsha" && name != "info" && name != "dbsize" && name != "ping" && name != "command" {
@@ -90,34 +89,26 @@ func TestAllAndSingleHoldersExcludeEachOther(t *testing.T) {
 		other := newClient(t, b.rdb)
 		names := numbered(b.name, 3)
 		m := rlock.All(mutexes(b.Client, names...)...)
-		ctx, unlock, err := m.Lock(context.Background())
-		require.NoError(t, err)
+		all := locked(t, m)
 		for _, name := range names {
-			n, err := b.Mutex(name).HoldCount(ctx)
+			n, err := b.Mutex(name).HoldCount(all.ctx)
 			require.NoError(t, err)
 			require.Equal(t, 1, n)
-			_, _, err = other.Mutex(name).TryLock(context.Background(), 0)
-			require.ErrorIs(t, err, rlock.ErrNotAcquired)
+			require.ErrorIs(t, other.Mutex(name).TryDo(t.Context(), 0, nothing), rlock.ErrNotAcquired)
 		}
-		require.NoError(t, unlock())
-		require.ErrorIs(t, ctx.Err(), context.Canceled)
-		require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
-
+		require.NoError(t, all.unlock())
 		for i, name := range names {
-			held, unlock, err := other.Mutex(name).Lock(context.Background())
-			require.NoError(t, err)
-			back, nothing, err := m.TryLock(t.Context(), 0)
+			one := locked(t, other.Mutex(name))
+			_, _, err := m.TryLock(t.Context(), 0)
 			var refused *rlock.NotAcquiredError
 			require.ErrorAs(t, err, &refused)
 			require.Equal(t, name, refused.Name)
-			require.Equal(t, rlock.Owner(held), refused.Holder)
+			require.Equal(t, rlock.Owner(one.ctx), refused.Holder)
 			require.Positive(t, refused.TTL)
-			require.Equal(t, t.Context(), back)
-			require.ErrorIs(t, nothing(), rlock.ErrNotHeld)
 			for k, name := range names {
 				require.Equal(t, k == i, b.exists(t, name))
 			}
-			require.NoError(t, unlock())
+			require.NoError(t, one.unlock())
 		}
 	})
 }
@@ -131,23 +122,24 @@ func TestAllWaitsWithNothingHeld(t *testing.T) {
 			names := numbered("wait", 3)
 			c, other := newClient(t, s.Client(t)), newClient(t, b.rdb)
 			loadScripts(t, other)
-			_, unlock, err := other.Mutex(names[i]).Lock(context.Background())
-			require.NoError(t, err)
+			hold := locked(t, other.Mutex(names[i]))
 			p := lockAsync(t, rlock.All(mutexes(c, names...)...))
 			b.awaitSubscribers(t, names[i], 1)
-			redistest.Eventually(t, testTimeout, func() bool { return b.exists(t, "rlock_queue:{"+names[i]+"}") }, "All is in the queue")
+			b.awaitQueued(t, names[i])
 			before := scriptCalls(t, b)
 			for k, name := range names {
 				if k != i {
-					require.NoError(t, other.Mutex(name).Do(context.Background(), func(context.Context) error { return nil }))
+					lockAndUnlock(t, other.Mutex(name))
 				}
 			}
 			sleep(200 * time.Millisecond)
 			require.Equal(t, before+4, scriptCalls(t, b), "All sends no commands while it waits")
 			p.stillWaits(t)
-			require.NoError(t, unlock())
-			got := p.get(t, soon)
+			unlocked := time.Now()
+			require.NoError(t, hold.unlock())
+			got := p.get(t, testTimeout)
 			require.NoError(t, got.err)
+			requireTook(t, 0, unlocked, got.at)
 			require.EqualValues(t, 3, b.size(t))
 			require.NoError(t, got.unlock())
 			require.Zero(t, b.size(t))
@@ -155,57 +147,21 @@ func TestAllWaitsWithNothingHeld(t *testing.T) {
 	}
 }
 
-// The wait of TryLock bounds the time for all locks together, and so does the ctx of Lock. A call that gives up leaves no key.
-func TestAllGivesUpWaiting(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
-		other := newClient(t, b.rdb)
-		names := numbered(b.name, 3)
-		m := rlock.All(mutexes(b.Client, names...)...)
-		_, unlock, err := other.Mutex(names[1]).Lock(context.Background())
-		require.NoError(t, err)
-		began := time.Now()
-		_, _, err = m.TryLock(context.Background(), 150*time.Millisecond)
-		var refused *rlock.NotAcquiredError
-		require.ErrorAs(t, err, &refused)
-		require.Equal(t, names[1], refused.Name)
-		require.GreaterOrEqual(t, refused.Waited, 150*time.Millisecond)
-		require.Less(t, time.Since(began), soon)
-		require.ErrorIs(t, m.TryDo(context.Background(), 0, func(context.Context) error { panic("not held") }), rlock.ErrNotAcquired)
-
-		p := lockAsync(t, m)
-		b.awaitSubscribers(t, names[1], 1)
-		p.cancel()
-		got := p.get(t, soon)
-		require.ErrorIs(t, got.err, rlock.ErrNotAcquired)
-		require.ErrorIs(t, got.err, context.Canceled)
-		require.NoError(t, unlock())
-		redistest.Eventually(t, testTimeout, func() bool {
-			return !b.exists(t, names[0]) && !b.exists(t, names[1]) && !b.exists(t, "rlock_queue:{"+names[1]+"}")
-		}, "no key is left")
-	})
-}
-
 // G2, G8: the loss of one lock cancels the ctx. unlock returns an error that names this lock, and releases the others.
 func TestAllLosesOne(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
 		b := newFixture(t, rlock.Options{WatchdogTimeout: shortWatchdog})
 		names := numbered(b.name, 3)
-		ctx, unlock, err := rlock.All(mutexes(b.Client, names...)...).Lock(context.Background())
-		require.NoError(t, err)
-		sleep(2 * shortWatchdog)
-		require.NoError(t, ctx.Err(), "all locks are renewed")
+		hold := locked(t, rlock.All(mutexes(b.Client, names...)...))
 		b.do(t, "DEL", names[1])
-		<-ctx.Done()
+		<-hold.ctx.Done()
 		var loss *rlock.LostError
-		require.ErrorAs(t, context.Cause(ctx), &loss)
+		require.ErrorAs(t, context.Cause(hold.ctx), &loss)
 		require.Equal(t, names[1], loss.Name)
 		require.Equal(t, rlock.LostGone, loss.Reason)
-		_, _, err = b.Mutex(names[1]).Lock(ctx)
+		require.ErrorIs(t, b.Mutex(names[1]).Do(hold.ctx, nothing), rlock.ErrLost)
+		err := hold.unlock()
 		require.ErrorIs(t, err, rlock.ErrLost)
-		err = unlock()
-		require.ErrorIs(t, err, rlock.ErrLost)
-		require.ErrorIs(t, err, rlock.ErrNotHeld)
 		require.ErrorContains(t, err, names[1])
 		require.NotContains(t, err.Error(), names[0])
 		for _, name := range names {
@@ -231,8 +187,7 @@ func TestAllReenters(t *testing.T) {
 		names := numbered(b.name, 4)
 		first := b.Mutex(names[0])
 		inner := rlock.All(first, b.Mutex(names[1]))
-		outer, unlockOuter, err := b.Mutex(names[3]).Lock(context.Background())
-		require.NoError(t, err)
+		outer := locked(t, b.Mutex(names[3]))
 		m := rlock.All(first, first, inner, b.FencedMutex(names[1]), b.Mutex(names[2]), b.Mutex(names[3]))
 		counts := func(ctx context.Context, want ...int64) {
 			t.Helper()
@@ -249,22 +204,18 @@ func TestAllReenters(t *testing.T) {
 				require.EqualValues(t, want[i], n, name)
 			}
 		}
-		ctx, unlock, err := m.Lock(outer)
-		require.NoError(t, err)
-		counts(ctx, 1, 2, 1, 2)
-		_, ok := rlock.FencingToken(ctx, names[1])
+		one := locked(t, under{outer.ctx, m})
+		counts(one.ctx, 1, 2, 1, 2)
+		_, ok := rlock.FencingToken(one.ctx, names[1])
 		require.True(t, ok)
-		ctx2, unlock2, err := m.Lock(ctx)
-		require.NoError(t, err)
-		counts(ctx2, 2, 4, 2, 3)
-		_, _, err = m.TryLock(rlock.Detach(ctx), 0)
-		require.ErrorIs(t, err, rlock.ErrNotAcquired)
-		require.NoError(t, unlock(), "the outer unlock may come first; the inner level still holds the locks")
-		require.ErrorIs(t, ctx2.Err(), context.Canceled, "the inner ctx is a child of the outer one")
-		counts(context.WithoutCancel(ctx2), 1, 2, 1, 2)
-		require.NoError(t, unlock2())
-		counts(outer, 0, 0, 0, 1)
-		require.NoError(t, unlockOuter())
+		two := locked(t, under{one.ctx, m})
+		counts(two.ctx, 2, 4, 2, 3)
+		require.NoError(t, one.unlock(), "the outer unlock may come first; the inner level still holds the locks")
+		require.ErrorIs(t, two.ctx.Err(), context.Canceled, "the inner ctx is a child of the outer one")
+		counts(context.WithoutCancel(two.ctx), 1, 2, 1, 2)
+		require.NoError(t, two.unlock())
+		counts(outer.ctx, 0, 0, 0, 1)
+		require.NoError(t, outer.unlock())
 		b.do(t, "DEL", "redisson_lock_token:{"+names[1]+"}")
 	})
 }
@@ -275,7 +226,7 @@ func TestAllFenced(t *testing.T) {
 		b := newFixture(t)
 		x, y := b.FencedMutex(b.name+":x"), b.FencedMutex(b.name+":y")
 		m := rlock.All(y, b.Mutex(b.name+":plain"), x)
-		require.NoError(t, x.Do(context.Background(), func(context.Context) error { return nil }))
+		lockAndUnlock(t, x)
 		for want := int64(1); want < 4; want++ {
 			require.NoError(t, m.Do(context.Background(), func(ctx context.Context) error {
 				token, ok := x.FencingToken(ctx)
@@ -303,9 +254,8 @@ func TestAllWakesTheWaitersOfEach(t *testing.T) {
 		loadScripts(t, other)
 		names := numbered("wake", 5)
 		m := rlock.All(append(mutexes(b.Client, names[:4]...), b.FencedMutex(names[4]))...)
-		require.NoError(t, m.Do(context.Background(), func(context.Context) error { return nil }))
-		_, unlock, err := m.Lock(context.Background())
-		require.NoError(t, err)
+		lockAndUnlock(t, m) // loads the scripts
+		hold := locked(t, m)
 		before := scriptCalls(t, b)
 		local := lockAsync(t, b.Mutex(names[0]))
 		remote := lockAsync(t, other.Mutex(names[1]))
@@ -315,15 +265,17 @@ func TestAllWakesTheWaitersOfEach(t *testing.T) {
 			b.awaitSubscribers(t, names[i], 1)
 		}
 		for _, i := range []int{0, 1, 4} {
-			redistest.Eventually(t, testTimeout, func() bool { return b.exists(t, "rlock_queue:{"+names[i]+"}") }, "the waiter is in the queue")
+			b.awaitQueued(t, names[i])
 		}
 		before += 4 * attempts
 		redistest.Eventually(t, testTimeout, func() bool { return scriptCalls(t, b) == before && waiting(t) == 4 }, "all waiters sleep")
-		require.NoError(t, unlock())
+		unlocked := time.Now()
+		require.NoError(t, hold.unlock())
 		var unlocks []rlock.UnlockFunc
 		for _, p := range []pendingLock{local, remote, told, fenced} {
-			got := p.get(t, soon)
+			got := p.get(t, testTimeout)
 			require.NoError(t, got.err)
+			requireTook(t, 0, unlocked, got.at)
 			if p.result == fenced.result {
 				token, ok := rlock.FencingToken(got.ctx, names[4])
 				require.True(t, ok)

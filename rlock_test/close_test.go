@@ -40,35 +40,30 @@ func TestCloseWhileWaitingAndHolding(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
 		b := newBareFixture(t)
 		c := newClient(t, b.rdb)
-		held, unlock, err := c.Mutex(b.name).Lock(context.Background())
-		require.NoError(t, err)
-		inner, unlockInner, err := c.Mutex(b.name).Lock(held)
-		require.NoError(t, err)
-		b.awaitFields(t, b.name, map[string]int64{rlock.Owner(held): 2})
-		waiters := []pendingLock{lockAsync(t, c.Mutex(b.name)), lockAsync(t, tryFor{c.Mutex(b.name), testTimeout})}
-		background := make(chan error, 1)
-		go func() {
-			_, _, err := c.Mutex(b.name).Lock(context.Background())
-			background <- err
-		}()
-		redistest.Eventually(t, 5*time.Second, func() bool { return waiting(t) == 3 }, "all goroutines wait")
+		m := c.Mutex(b.name)
+		hold := locked(t, m)
+		inner := locked(t, under{hold.ctx, m})
+		b.awaitFields(t, b.name, map[string]int64{rlock.Owner(hold.ctx): 2})
+		waiters := []pendingLock{lockAsync(t, m), lockAsync(t, tryFor{m, testTimeout}), lockAsync(t, under{context.Background(), m})}
+		redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == 3 }, "all goroutines wait")
 		b.awaitSubscribers(t, b.name, 1)
 
 		began := time.Now()
 		c.Close()
 		requireTook(t, 0, began, time.Now())
-		for _, ctx := range []context.Context{held, inner} {
+		for _, ctx := range []context.Context{hold.ctx, inner.ctx} {
 			require.ErrorIs(t, ctx.Err(), context.Canceled)
 			require.ErrorIs(t, context.Cause(ctx), rlock.ErrClosed)
 		}
 		for _, w := range waiters {
-			require.ErrorIs(t, w.get(t, soon).err, rlock.ErrClosed)
+			got := w.get(t, testTimeout)
+			require.ErrorIs(t, got.err, rlock.ErrClosed)
+			requireTook(t, 0, began, got.at)
 		}
-		require.ErrorIs(t, <-background, rlock.ErrClosed)
 		b.awaitSubscribers(t, b.name, 0)
-		require.Equal(t, map[string]int64{rlock.Owner(held): 2}, b.fields(t, b.name), "Close does not release")
-		require.NoError(t, unlockInner())
-		require.NoError(t, unlock())
+		require.Equal(t, map[string]int64{rlock.Owner(hold.ctx): 2}, b.fields(t, b.name), "Close does not release")
+		require.NoError(t, inner.unlock())
+		require.NoError(t, hold.unlock())
 		require.False(t, b.exists(t, b.name), "unlock after Close releases")
 	})
 }
@@ -76,26 +71,20 @@ func TestCloseWhileWaitingAndHolding(t *testing.T) {
 // A re-entry that Redis grants while Close runs fails with ErrClosed, because its ctx could not be cancelled any more.
 func TestReentryAnsweredDuringClose(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
-		s := redistest.Start(t)
-		proxy := redistest.StartProxy(t, s.Addr())
-		b := fixture{rdb: s.Client(t), name: redistest.Name(t)}
-		c := newClient(t, redistest.Dial(t, proxy.Addr()))
-		m := c.Mutex(b.name)
-		loadScripts(t, c)
-		ctx, unlock, err := m.Lock(context.Background())
-		require.NoError(t, err)
+		c, proxy, b := behindProxy(t, anyWay)
+		hold := locked(t, c.Mutex(b.name))
 		proxy.OnReply(redistest.Nth(1, "EVALSHA", redistest.Hold))
-		inner := lockAsync(t, under{context.WithoutCancel(ctx), c.Mutex(b.name, rlock.WithLease(time.Hour))})
-		redistest.Eventually(t, 5*time.Second, func() bool { return proxy.Held() == 1 }, "Redis has counted the re-entry; the reply is held back")
+		inner := lockAsync(t, under{context.WithoutCancel(hold.ctx), c.Mutex(b.name, rlock.WithLease(time.Hour))})
+		redistest.Eventually(t, testTimeout, func() bool { return proxy.Held() == 1 }, "Redis has counted the re-entry; the reply is held back")
 		closed := async(func() error { c.Close(); return nil })
-		<-ctx.Done()
+		<-hold.ctx.Done()
 		require.NoError(t, within(t, closed, testTimeout))
 		proxy.Release()
-		got := inner.get(t, 5*time.Second)
+		got := inner.get(t, testTimeout)
 		require.ErrorIs(t, got.err, rlock.ErrClosed)
 		require.ErrorIs(t, got.unlock(), rlock.ErrNotHeld)
-		require.ErrorIs(t, context.Cause(ctx), rlock.ErrClosed)
-		require.NoError(t, unlock())
+		require.ErrorIs(t, context.Cause(hold.ctx), rlock.ErrClosed)
+		require.NoError(t, hold.unlock())
 		require.False(t, b.exists(t, b.name))
 	})
 }
@@ -116,12 +105,8 @@ func TestCloseInABlackHole(t *testing.T) {
 	bothWays(t, func(t *testing.T, way func(*rueidis.ClientOption)) {
 		redistest.OnlyVirtual(t, "only there is it known that the calls are under way", func(t *testing.T) {
 			const bound = 5*time.Second + time.Millisecond
-			s := redistest.Start(t)
-			proxy := redistest.StartProxy(t, s.Addr())
-			b := fixture{rdb: s.Client(t), name: redistest.Name(t)}
-			c := newClient(t, redistest.Dial(t, proxy.Addr(), way))
-			ctx, unlock, err := c.Mutex(b.name).Lock(context.Background())
-			require.NoError(t, err)
+			c, proxy, b := behindProxy(t, way)
+			hold := locked(t, c.Mutex(b.name))
 			waiter := lockAsync(t, c.Mutex(b.name))
 			b.awaitSubscribers(t, b.name, 1)
 			proxy.BlackHole(true)
@@ -129,7 +114,7 @@ func TestCloseInABlackHole(t *testing.T) {
 				waiter,
 				lockAsync(t, c.Mutex(b.name+":cancellable")),
 				lockAsync(t, under{context.Background(), c.Mutex(b.name + ":background")}),
-				lockAsync(t, under{context.WithoutCancel(ctx), c.Mutex(b.name, rlock.WithLease(time.Hour))}),
+				lockAsync(t, under{context.WithoutCancel(hold.ctx), c.Mutex(b.name, rlock.WithLease(time.Hour))}),
 				lockAsync(t, tryFor{c.Mutex(b.name + ":try"), 0}),
 			}
 			query := async(func() error {
@@ -139,15 +124,15 @@ func TestCloseInABlackHole(t *testing.T) {
 			redistest.Settle(t)
 			began := time.Now()
 			closed := async(func() error { c.Close(); return nil })
-			<-ctx.Done()
-			unlocked := async(unlock)
+			<-hold.ctx.Done()
+			unlocked := async(hold.unlock)
 			for _, p := range calls {
 				got := p.get(t, bound)
 				require.ErrorIs(t, got.err, rlock.ErrClosed)
 				require.LessOrEqual(t, got.at.Sub(began), bound)
 			}
 			require.ErrorIs(t, within(t, query, bound), rlock.ErrClosed)
-			require.ErrorIs(t, context.Cause(ctx), rlock.ErrClosed)
+			require.ErrorIs(t, context.Cause(hold.ctx), rlock.ErrClosed)
 			require.NoError(t, within(t, closed, bound))
 			require.Error(t, within(t, unlocked, bound), "unlock could not reach Redis")
 			proxy.BlackHole(false)
@@ -158,41 +143,27 @@ func TestCloseInABlackHole(t *testing.T) {
 // G9: goroutines that wait in the queue in Redis return at once when their Client is closed, even if Redis is silent. Their removal
 // from the queue goes on, and Close waits for it.
 func TestCloseSendsWaitersAwayAtOnce(t *testing.T) {
-	for _, k := range []struct {
-		kind string
-		of   func(*rlock.Client, string) *rlock.Mutex
-	}{
-		{"plain", func(c *rlock.Client, name string) *rlock.Mutex { return c.Mutex(name) }},
-		{"fair", func(c *rlock.Client, name string) *rlock.Mutex { return c.FairMutex(name) }},
-		{"write", func(c *rlock.Client, name string) *rlock.Mutex { return c.RWMutex(name).Write() }},
-	} {
-		redistest.RunVirtual(t, k.kind, func(t *testing.T) {
-			s := redistest.Start(t)
-			b := fixture{rdb: s.Client(t), name: redistest.Name(t)}
-			proxy := redistest.StartProxy(t, s.Addr())
-			_, unlock, err := k.of(newClient(t, b.rdb), b.name).Lock(t.Context())
-			require.NoError(t, err)
-			c := newClient(t, redistest.Dial(t, proxy.Addr()))
-			waiters := []pendingLock{
-				lockAsync(t, k.of(c, b.name)),
-				lockAsync(t, under{context.Background(), k.of(c, b.name)}),
-				lockAsync(t, tryFor{k.of(c, b.name), time.Minute}),
-			}
-			redistest.Eventually(t, 5*time.Second, func() bool {
-				info, err := k.of(c, b.name).Info(t.Context())
+	for _, kind := range []string{"plain", "fair", "write"} {
+		redistest.RunVirtual(t, kind, func(t *testing.T) {
+			c, proxy, b := behindProxy(t, anyWay)
+			hold := locked(t, ofAllKinds(b.Client, b.name)[kind])
+			m := ofAllKinds(c, b.name)[kind]
+			waiters := []pendingLock{lockAsync(t, m), lockAsync(t, under{context.Background(), m}), lockAsync(t, tryFor{m, time.Minute})}
+			redistest.Eventually(t, testTimeout, func() bool {
+				info, err := m.Info(t.Context())
 				return err == nil && len(info.Queue) > 0 && c.Stats().Waiting == len(waiters)
 			}, "all wait, and are in the queue")
 			proxy.BlackHole(true)
 			began := time.Now()
 			closed := async(func() error { c.Close(); return nil })
 			for _, w := range waiters {
-				a := w.get(t, 10*time.Second)
+				a := w.get(t, testTimeout)
 				require.ErrorIs(t, a.err, rlock.ErrClosed)
 				requireTook(t, 0, began, a.at) // one last call to Redis would take a second
 			}
 			proxy.BlackHole(false)
-			require.NoError(t, within(t, closed, 10*time.Second))
-			require.NoError(t, unlock())
+			require.NoError(t, within(t, closed, testTimeout))
+			require.NoError(t, hold.unlock())
 		})
 	}
 }
@@ -200,11 +171,7 @@ func TestCloseSendsWaitersAwayAtOnce(t *testing.T) {
 // G5: if Redis grants the lock to a caller whose Client is closing, Close releases it before it returns.
 func TestLateGrantIsGivenBackByClose(t *testing.T) {
 	inBothWays(t, func(t *testing.T, way func(*rueidis.ClientOption)) {
-		s := redistest.Start(t)
-		proxy := redistest.StartProxy(t, s.Addr())
-		b := fixture{rdb: s.Client(t), name: redistest.Name(t)}
-		c := newClient(t, redistest.Dial(t, proxy.Addr(), way))
-		loadScripts(t, c)
+		c, proxy, b := behindProxy(t, way)
 		proxy.OnReply(redistest.Nth(1, "EVALSHA", redistest.Hold))
 		p := lockAsync(t, c.Mutex(b.name))
 		redistest.Eventually(t, testTimeout, func() bool { return proxy.Held() == 1 }, "Redis has granted the lock; the reply is held back")
@@ -243,36 +210,31 @@ func TestCloseWhileThePoolIsExhausted(t *testing.T) {
 // subscriptions is not closed with rdb, so a waiter notices only when it is woken or when that connection ends.
 func TestRedisClientIsClosedFirst(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
-		s := redistest.Start(t)
-		b := fixture{rdb: s.Client(t), name: redistest.Name(t)}
-		proxy := redistest.StartProxy(t, s.Addr())
+		b := newBareFixture(t)
+		proxy := redistest.StartProxy(t, redistest.Shared(t))
 		rdb := redistest.Dial(t, proxy.Addr())
 		c := newClient(t, rdb, rlock.Options{WatchdogTimeout: time.Second})
-		ctx, unlock, err := c.Mutex(b.name + ":held").Lock(context.Background())
-		require.NoError(t, err)
-		waiters := make(map[string]pendingLock)
-		for _, name := range []string{b.name + ":unlocked", b.name + ":one", b.name + ":two"} {
+		hold := locked(t, c.Mutex(b.name+":held"))
+		names := numbered(b.name, 3)
+		var waiters []pendingLock
+		for i, name := range names {
 			require.NoError(t, b.do(t, "HSET", name, foreignOwner, "1").Error())
-			waiters[name] = lockAsync(t, under{context.Background(), c.Mutex(name)})
+			waiters = append(waiters, lockAsync(t, under{context.Background(), c.Mutex(name)}))
 			b.awaitSubscribers(t, name, 1)
-		}
-		redistest.Eventually(t, 5*time.Second, func() bool { return waiting(t) == len(waiters) }, "all goroutines wait")
-		told := func(name string) {
-			t.Helper()
-			require.ErrorIs(t, waiters[b.name+name].get(t, 5*time.Second).err, rueidis.ErrClosing)
+			redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == i+1 }, "the goroutine waits")
 		}
 		rdb.Close()
-		b.do(t, "PUBLISH", "redisson_lock__channel:{"+b.name+":unlocked}", "0")
-		told(":unlocked")
-		<-ctx.Done()
-		require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
-		require.Error(t, unlock())
-		_, _, err = c.Mutex(b.name).Lock(context.Background())
+		b.do(t, "PUBLISH", "redisson_lock__channel:{"+names[0]+"}", "0")
+		require.ErrorIs(t, waiters[0].get(t, testTimeout).err, rueidis.ErrClosing)
+		<-hold.ctx.Done()
+		require.ErrorIs(t, context.Cause(hold.ctx), rlock.ErrLost)
+		require.Error(t, hold.unlock())
+		_, _, err := c.Mutex(b.name).Lock(context.Background())
 		require.ErrorIs(t, err, rueidis.ErrClosing)
-
 		proxy.CutAll()
-		told(":one")
-		told(":two")
+		for _, w := range waiters[1:] {
+			require.ErrorIs(t, w.get(t, testTimeout).err, rueidis.ErrClosing)
+		}
 	})
 }
 
@@ -280,22 +242,21 @@ func TestRedisClientIsClosedFirst(t *testing.T) {
 func TestUseAfterClose(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
 		b := newFixture(t)
-		ctx := context.Background()
-		m := b.Mutex(b.name)
+		ctx, m := context.Background(), b.Mutex(b.name)
 		b.Close()
 		b.Close()
 		_, noop, err := m.Lock(ctx)
 		require.ErrorIs(t, err, rlock.ErrClosed)
 		require.ErrorIs(t, noop(), rlock.ErrNotHeld)
-		_, _, err = m.TryLock(ctx, time.Second)
-		require.ErrorIs(t, err, rlock.ErrClosed)
-		require.ErrorIs(t, m.Do(ctx, func(context.Context) error { panic("not called") }), rlock.ErrClosed)
-		_, err = m.IsLocked(ctx)
-		require.ErrorIs(t, err, rlock.ErrClosed)
-		_, err = m.TTL(ctx)
-		require.ErrorIs(t, err, rlock.ErrClosed)
-		_, err = m.ForceUnlock(ctx)
-		require.ErrorIs(t, err, rlock.ErrClosed)
+		for name, call := range map[string]func() error{
+			"TryLock":     func() error { _, _, err := m.TryLock(ctx, time.Second); return err },
+			"Do":          func() error { return m.Do(ctx, func(context.Context) error { panic("not called") }) },
+			"IsLocked":    func() error { _, err := m.IsLocked(ctx); return err },
+			"TTL":         func() error { _, err := m.TTL(ctx); return err },
+			"ForceUnlock": func() error { _, err := m.ForceUnlock(ctx); return err },
+		} {
+			require.ErrorIs(t, call(), rlock.ErrClosed, name)
+		}
 	})
 }
 
@@ -317,9 +278,7 @@ func TestCloseRaces(t *testing.T) {
 						defer cancel()
 					}
 					for {
-						err := c.Mutex(b.name).Do(ctx, func(ctx context.Context) error {
-							return c.Mutex(b.name).Do(ctx, func(context.Context) error { return nil })
-						})
+						err := c.Mutex(b.name).Do(ctx, func(ctx context.Context) error { return c.Mutex(b.name).Do(ctx, nothing) })
 						if err != nil {
 							assert.ErrorIs(t, err, rlock.ErrClosed)
 							return

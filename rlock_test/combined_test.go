@@ -25,12 +25,12 @@ func TestKeptTwice(t *testing.T) {
 		_, unlock, err := b.Adopt(context.Background(), ticket, rlock.WithLinger(long))
 		require.NoError(t, err)
 		require.NoError(t, unlock())
-		redistest.Eventually(t, soon, func() bool { return b.Stats().Idle == 1 }, "the lock is kept")
+		require.Equal(t, 1, b.Stats().Idle, "the lock is kept")
 		sleep(time.Until(began.Add(d + d/4))) // the time of the lost hold is over
 		require.True(t, b.exists(t, b.name))
-		got := lockAsync(t, newClient(t, b.rdb).Mutex(b.name)).get(t, soon+time.Second)
-		require.NoError(t, got.err)
-		require.NoError(t, got.unlock())
+		asked := time.Now()
+		lockAndUnlock(t, newClient(t, b.rdb).Mutex(b.name))
+		requireTookAtMost(t, time.Second, asked, time.Now())
 		require.Zero(t, b.Stats().Idle)
 		lockAndUnlock(t, m)
 	})
@@ -45,17 +45,12 @@ func TestAskedAfterAnAdopt(t *testing.T) {
 		ticket := takenAlong(t, b.Mutex(b.name))
 		waiter := lockAsync(t, newClient(t, b.rdb).Mutex(b.name))
 		b.awaitSubscribers(t, b.name, 1)
-		redistest.Eventually(t, testTimeout, func() bool {
-			n, err := b.do(t, "ZCARD", "rlock_queue:{"+b.name+"}").AsInt64()
-			return err == nil && n == 1
-		}, "the waiter is in the queue")
+		b.awaitQueued(t, b.name)
 		ctx, unlock, err := b.Adopt(context.Background(), ticket, rlock.WithAsked())
 		require.NoError(t, err)
-		select {
-		case <-rlock.Asked(ctx):
-		case <-time.After(soon + time.Second):
-			t.Error("not asked")
-		}
+		adopted := time.Now()
+		awaitAsked(t, ctx)
+		requireTookAtMost(t, time.Second, adopted, time.Now())
 		require.NoError(t, unlock())
 		waiter.getAndUnlock(t, testTimeout)
 	})
@@ -71,9 +66,8 @@ func TestNoTokensOfALostLock(t *testing.T) {
 		forced, err := other.ForceUnlock(context.Background())
 		require.NoError(t, err)
 		require.True(t, forced)
-		ctx, unlock, err := other.Lock(context.Background())
-		require.NoError(t, err)
-		owner, _ := other.FencingToken(ctx)
+		next := locked(t, other)
+		owner, _ := other.FencingToken(next.ctx)
 		for {
 			ctx, unlock, err := m.TryLock(context.Background(), 0)
 			if err != nil {
@@ -84,7 +78,7 @@ func TestNoTokensOfALostLock(t *testing.T) {
 			require.Less(t, token, owner)
 			_ = unlock() // fails when the loss is noticed
 		}
-		require.NoError(t, unlock())
+		require.NoError(t, next.unlock())
 		require.NoError(t, b.do(t, "DEL", "redisson_lock_token:{"+b.name+"}").Error())
 	})
 }
@@ -94,19 +88,17 @@ func TestExportAfterAnAll(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
 		b := newFixture(t)
 		m := b.Mutex(b.name)
-		ctx, unlock, err := m.Lock(context.Background())
-		require.NoError(t, err)
-		inner, unlockAll, err := rlock.All(m, b.Mutex(b.name+":2")).Lock(ctx)
-		require.NoError(t, err)
-		for _, ctx := range []context.Context{ctx, inner} {
-			_, err = rlock.Export(ctx)
+		hold := locked(t, m)
+		all := locked(t, under{hold.ctx, rlock.All(m, b.Mutex(b.name+":2"))})
+		for _, ctx := range []context.Context{hold.ctx, all.ctx} {
+			_, err := rlock.Export(ctx)
 			require.ErrorIs(t, err, rlock.ErrNotExported)
 		}
-		require.NoError(t, unlockAll())
-		ticket, err := rlock.Export(ctx)
+		require.NoError(t, all.unlock())
+		ticket, err := rlock.Export(hold.ctx)
 		require.NoError(t, err)
-		require.NoError(t, unlock())
-		_, unlock, err = b.Adopt(context.Background(), ticket)
+		require.NoError(t, hold.unlock())
+		_, unlock, err := b.Adopt(context.Background(), ticket)
 		require.NoError(t, err)
 		require.NoError(t, unlock())
 	})
@@ -119,14 +111,10 @@ func TestNotKeptWhenAsked(t *testing.T) {
 		b := newFixture(t, rlock.Options{WatchdogTimeout: shortWatchdog})
 		m := b.Mutex(b.name, rlock.WithAsked(), rlock.WithLinger(long))
 		keep(t, b.Client, m)
-		ctx, unlock, err := m.Lock(context.Background())
-		require.NoError(t, err)
-		conn, giveBack := b.rdb.Dedicate()
-		defer giveBack()
-		defer conn.Close()
-		require.NoError(t, conn.Do(t.Context(), conn.B().Subscribe().Channel("redisson_lock__channel:{"+b.name+"}").Build()).Error())
-		awaitAsked(t, ctx)
-		require.NoError(t, unlock())
+		hold := locked(t, m)
+		listensOutside(t, b.rdb, "redisson_lock__channel:{"+b.name+"}", func() {})
+		awaitAsked(t, hold.ctx)
+		require.NoError(t, hold.unlock())
 		require.False(t, b.exists(t, b.name))
 		require.Zero(t, b.Stats().Idle)
 	})

@@ -30,31 +30,21 @@ func TestSentinelAndCluster(t *testing.T) {
 			one := newClient(t, rdb, rlock.Options{WatchdogTimeout: shortWatchdog, PlainPubSub: plain})
 			two := newClient(t, rdb, rlock.Options{PlainPubSub: plain})
 			keys := []string{"a", "b", "c", "d", "{tag}e", "x{}y", "{", "}{", "}"}
-			holds := make([]struct {
-				ctx                 context.Context
-				unlock, unlockInner rlock.UnlockFunc
-				waiter              pendingLock
-			}, len(keys))
+			var holds, levels []lockResult
+			var waiters []pendingLock
 			for i, key := range keys {
-				h := &holds[i]
-				var err error
-				h.ctx, h.unlock, err = one.Mutex(key).Lock(context.Background())
-				require.NoError(t, err, key)
-				_, h.unlockInner, err = one.Mutex(key).Lock(h.ctx)
-				require.NoError(t, err, key)
-				h.waiter = lockAsync(t, two.Mutex(key))
+				holds = append(holds, locked(t, one.Mutex(key)))
+				levels = append(levels, locked(t, under{holds[i].ctx, one.Mutex(key)}))
+				waiters = append(waiters, lockAsync(t, two.Mutex(key)))
 				redistest.Eventually(t, 10*time.Second, func() bool { return waiting(t) == i+1 }, "the goroutine waits")
 			}
 			sleep(shortWatchdog + shortWatchdog/3) // long enough for a renewal
 			for i, key := range keys {
-				h := &holds[i]
-				require.NoError(t, h.ctx.Err(), key)
-				h.waiter.stillWaits(t)
-				require.NoError(t, h.unlockInner(), key)
-				require.NoError(t, h.unlock(), key)
-				got := h.waiter.get(t, 5*time.Second)
-				require.NoError(t, got.err, key)
-				require.NoError(t, got.unlock(), key)
+				require.NoError(t, holds[i].ctx.Err(), key)
+				waiters[i].stillWaits(t)
+				require.NoError(t, levels[i].unlock(), key)
+				require.NoError(t, holds[i].unlock(), key)
+				waiters[i].getAndUnlock(t, soon)
 				locked, err := one.Mutex(key).IsLocked(context.Background())
 				require.NoError(t, err, key)
 				require.False(t, locked, key)
@@ -73,11 +63,18 @@ func TestFirstLockOnAClusterIsCancelled(t *testing.T) {
 		proxies = append(proxies, redistest.StartProxy(t, n.Addr()))
 	}
 	c := newClient(t, cluster.Client(t, redistest.Via(proxies...)))
+	asks := make(chan error, 100)
 	for _, p := range proxies {
+		p.OnRequest(func(cmd []string) redistest.Action {
+			if cmd[0] == "HELLO" { // says the version
+				asks <- nil
+			}
+			return redistest.Pass
+		})
 		p.BlackHole(true)
 	}
 	p := lockAsync(t, c.Mutex("first"))
-	redistest.Eventually(t, 5*time.Second, func() bool { return redistest.Started("engine.(*Topology).Learn") > 0 }, "the first Lock asks for the version")
+	require.NoError(t, within(t, asks, testTimeout), "the first Lock asks for the version")
 	p.cancel()
 	err := p.get(t, soon).err
 	require.ErrorIs(t, err, rlock.ErrNotAcquired)
@@ -90,7 +87,7 @@ func TestFirstLockOnAClusterIsCancelled(t *testing.T) {
 		p.BlackHole(false)
 	}
 	redistest.Eventually(t, 20*time.Second, func() bool {
-		return c.Mutex("first").Do(context.Background(), func(context.Context) error { return nil }) == nil
+		return c.Mutex("first").Do(context.Background(), nothing) == nil
 	}, "Lock works once the network does")
 }
 
@@ -109,7 +106,7 @@ func TestFirstLockOnAClusterWithADeadNode(t *testing.T) {
 	defer nodes[1].Resume()
 	for range 8 { // a Client that asked a random node would hit the dead one with probability 1 - (2/3)^8
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-		require.NoError(t, newClient(t, rdb).Mutex(name).Do(ctx, func(context.Context) error { return nil }))
+		require.NoError(t, newClient(t, rdb).Mutex(name).Do(ctx, nothing))
 		cancel()
 	}
 }
@@ -120,7 +117,7 @@ func TestFencedNamesOnACluster(t *testing.T) {
 	c := newClient(t, redistest.StartCluster(t, 3, 0).Client(t))
 	for name, fits := range map[string]bool{"a": true, "a:{b}:c": true, "a{b": false, "{": false, "a{}b": false} {
 		for _, m := range []*rlock.Mutex{c.FencedMutex(name), c.FencedRWMutex(name).Write()} {
-			err := m.Do(context.Background(), func(context.Context) error { return nil })
+			err := m.Do(context.Background(), nothing)
 			if fits {
 				require.NoError(t, err, name)
 			} else {
