@@ -2,6 +2,8 @@ package rlock_test
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -24,7 +26,7 @@ func TestAllRepliesLost(t *testing.T) {
 		proxy.OnReply(redistest.Nth(1, "EVALSHA", redistest.Cut))
 		hold := locked(t, m)
 		for _, name := range names {
-			require.Equal(t, map[string]int64{rlock.Owner(hold.ctx): 1}, b.fields(t, name))
+			require.Equal(t, []int64{1}, slices.Collect(maps.Values(b.fields(t, name))))
 		}
 		proxy.OnReply(redistest.Nth(1, "EVALSHA", redistest.Cut))
 		require.NoError(t, hold.unlock())

@@ -120,7 +120,7 @@ func TestAllOfNothing(t *testing.T) {
 			require.ErrorContains(t, err, want)
 			require.NotContains(t, err.Error(), "\n")
 			_, _, again := m.TryLock(context.Background(), 0)
-			require.Equal(t, err, again)
+			require.EqualError(t, again, err.Error())
 		}
 		require.False(t, b.exists(t, b.name))
 		require.Panics(t, func() { _ = new(rlock.MultiMutex).Name() })

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 
 	"github.com/go-rlock/rlock/internal/redistest"
@@ -32,28 +31,24 @@ func (b fixture) onlyOwner(t testing.TB, owner string) {
 // If the connection drops the request or the reply of an Export or Adopt, the call is repeated and counts once: the ticket works
 // exactly once, and the token rises by one.
 func TestExportAndAdoptLost(t *testing.T) {
-	for _, kind := range []string{"plain", "fenced", "write"} {
+	for _, kind := range exportable {
 		for leg, on := range legs {
 			for _, script := range []string{"export", "adopt"} {
 				redistest.RunVirtual(t, kind+"/"+leg+"/"+script, func(t *testing.T) {
 					r := newProxied(t)
 					on(r.proxy, r.nthOf(t, 1, script, redistest.Cut))
-					ctx, unlock, err := exportable(r.Client, r.name)[kind].Lock(context.Background())
-					require.NoError(t, err)
-					token, _ := rlock.FencingToken(ctx, r.name)
-					ticket, err := rlock.Export(ctx, rlock.WithTicketTime(time.Minute))
-					require.NoError(t, err)
-					require.NoError(t, unlock())
-					ctx, unlock, err = r.Adopt(context.Background(), ticket)
-					require.NoError(t, err)
-					next, fenced := rlock.FencingToken(ctx, r.name)
-					if fenced {
-						require.Equal(t, token+1, next)
+					hold := locked(t, ofAllKinds(r.Client, r.name)[kind])
+					token, _ := rlock.FencingToken(hold.ctx, r.name)
+					ticket := ticketOf(t, hold.ctx, rlock.WithTicketTime(time.Minute))
+					require.NoError(t, hold.unlock())
+					next := adopted(t, r.Client, ticket)
+					if nextToken, fenced := rlock.FencingToken(next.ctx, r.name); fenced {
+						require.Equal(t, token+1, nextToken)
 					}
-					_, _, err = r.other.Adopt(context.Background(), ticket)
+					_, _, err := r.other.Adopt(context.Background(), ticket)
 					require.ErrorIs(t, err, rlock.ErrTicket)
-					r.onlyOwner(t, rlock.Owner(ctx))
-					require.NoError(t, unlock())
+					r.onlyOwner(t, rlock.Owner(next.ctx))
+					require.NoError(t, next.unlock())
 					require.Empty(t, r.fieldsOf(t))
 				})
 			}
@@ -64,31 +59,29 @@ func TestExportAndAdoptLost(t *testing.T) {
 // An Export without a reply in time returns ErrUnreachable. The section has ended, and its unlock returns nil. Nobody has the
 // ticket, so the lock is free soon after Redis answers again, whether the call has run before, runs late or never runs.
 func TestExportInABlackHole(t *testing.T) {
-	for _, kind := range []string{"plain", "fenced", "write"} {
+	for _, kind := range exportable {
 		for name, on := range map[string]func(*redistest.Proxy, redistest.Hook){
 			"before it": (*redistest.Proxy).OnRequest, "after it": (*redistest.Proxy).OnReply,
 		} {
 			redistest.RunVirtual(t, kind+"/"+name, func(t *testing.T) {
 				r := newProxied(t, rlock.Options{UnlockTimeout: 500 * time.Millisecond})
 				var over atomic.Bool
-				hold := redistest.Each("EVALSHA "+r.load(t, "export"), redistest.Hold) // a repeated call uses another connection
+				holdBack := redistest.Each("EVALSHA "+r.load(t, "export"), redistest.Hold) // a repeated call uses another connection
 				on(r.proxy, func(cmd []string) redistest.Action {
 					if over.Load() {
 						return redistest.Pass
 					}
-					return hold(cmd)
+					return holdBack(cmd)
 				})
-				m := exportable(r.Client, r.name)[kind]
-				ctx, unlock, err := m.Lock(context.Background())
-				require.NoError(t, err)
+				hold := locked(t, ofAllKinds(r.Client, r.name)[kind])
 				began := time.Now()
-				ticket, err := rlock.Export(ctx, rlock.WithTicketTime(time.Hour))
+				ticket, err := rlock.Export(hold.ctx, rlock.WithTicketTime(time.Hour))
 				require.ErrorIs(t, err, rlock.ErrUnreachable)
 				require.NotErrorIs(t, err, rlock.ErrNotExported)
 				require.Empty(t, ticket)
 				require.Less(t, time.Since(began), 10*time.Second)
-				require.ErrorIs(t, context.Cause(ctx), rlock.ErrExported, "the section has ended")
-				require.NoError(t, unlock())
+				require.ErrorIs(t, context.Cause(hold.ctx), rlock.ErrExported, "the section has ended")
+				require.NoError(t, hold.unlock())
 				over.Store(true)
 				r.proxy.Release()
 				redistest.Eventually(t, testTimeout, func() bool { return len(r.fieldsOf(t)) == 0 }, "the lock is free")
@@ -101,20 +94,20 @@ func TestExportInABlackHole(t *testing.T) {
 // An Adopt that reaches Redis after its caller gave up has no lasting effect: if it gets the lock, the lock is released, and if
 // another process has adopted the ticket, that hold stays as it is.
 func TestLateAdopt(t *testing.T) {
-	for _, kind := range []string{"plain", "fenced", "write"} {
+	for _, kind := range exportable {
 		for _, used := range []bool{false, true} {
 			redistest.RunVirtual(t, kind+map[bool]string{false: "/it gets the lock", true: "/another one was first"}[used], func(t *testing.T) {
 				r := newProxied(t)
-				ticket := takenAlong(t, exportable(r.Client, r.name)[kind], rlock.WithTicketTime(time.Hour))
+				ticket := takenAlong(t, ofAllKinds(r.Client, r.name)[kind], rlock.WithTicketTime(time.Hour))
 				r.proxy.OnRequest(r.nthOf(t, 1, "adopt", redistest.Hold))
 				ctx, cancel := context.WithCancel(context.Background())
-				adopted := async(func() error {
+				late := async(func() error {
 					_, _, err := r.Adopt(ctx, ticket)
 					return err
 				})
 				redistest.Eventually(t, testTimeout, func() bool { return r.proxy.Held() == 1 }, "the Adopt is under way")
 				cancel()
-				err := within(t, adopted, testTimeout)
+				err := within(t, late, testTimeout)
 				require.ErrorIs(t, err, rlock.ErrNotAcquired)
 				require.ErrorIs(t, err, context.Canceled)
 				if !used {
@@ -124,13 +117,12 @@ func TestLateAdopt(t *testing.T) {
 					require.ErrorIs(t, err, rlock.ErrTicket)
 					return
 				}
-				section, unlock, err := r.other.Adopt(context.Background(), ticket)
-				require.NoError(t, err)
+				next := adopted(t, r.other, ticket)
 				r.proxy.Release()
 				sleep(time.Second) // until the late call has its reply
-				r.onlyOwner(t, rlock.Owner(section))
-				require.NoError(t, section.Err())
-				require.NoError(t, unlock())
+				r.onlyOwner(t, rlock.Owner(next.ctx))
+				require.NoError(t, next.ctx.Err())
+				require.NoError(t, next.unlock())
 				require.Empty(t, r.fieldsOf(t))
 			})
 		}
@@ -142,15 +134,12 @@ func TestLateRenewalAfterAnExport(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
 		const watchdog = 6 * time.Second
 		r := newProxied(t, rlock.Options{WatchdogTimeout: watchdog})
-		m := r.Client.Mutex(r.name)
-		ctx, _, err := m.Lock(context.Background())
-		require.NoError(t, err)
+		hold := locked(t, r.Client.Mutex(r.name))
 		r.proxy.OnRequest(r.nthOf(t, 1, "renew", redistest.Hold))
 		redistest.Eventually(t, testTimeout, func() bool { return r.proxy.Held() == 1 }, "a renewal is under way")
-		exported := make(chan string, 1)
-		done := async(func() error {
-			ticket, err := rlock.Export(ctx, rlock.WithTicketTime(time.Minute))
-			exported <- ticket
+		var ticket string
+		done := async(func() (err error) {
+			ticket, err = rlock.Export(hold.ctx, rlock.WithTicketTime(time.Minute))
 			return err
 		})
 		sleep(200 * time.Millisecond)
@@ -160,11 +149,10 @@ func TestLateRenewalAfterAnExport(t *testing.T) {
 		require.Len(t, r.ownersOf(t), 1)
 		require.Greater(t, r.pttl(t, r.name), time.Minute-30*time.Second)
 		require.LessOrEqual(t, r.pttl(t, r.name), time.Minute-watchdog, "the ticket is not renewed")
-		section, unlock, err := r.Adopt(context.Background(), <-exported)
-		require.NoError(t, err)
+		next := adopted(t, r.Client, ticket)
 		sleep(watchdog)
-		require.NoError(t, section.Err())
-		require.NoError(t, unlock())
+		require.NoError(t, next.ctx.Err())
+		require.NoError(t, next.unlock())
 		require.Zero(t, r.Stats().Lost)
 	})
 }
@@ -177,14 +165,13 @@ func TestSweepAfterAnExport(t *testing.T) {
 			r := newProxied(t)
 			script := map[string]string{"plain": "acquire", "write": "write_acquire"}[kind]
 			r.proxy.OnReply(r.nthOf(t, 1, script, redistest.Cut))
-			ticket := takenAlong(t, exportable(r.Client, r.name)[kind], rlock.WithTicketTime(time.Hour))
+			ticket := takenAlong(t, ofAllKinds(r.Client, r.name)[kind], rlock.WithTicketTime(time.Hour))
 			sleep(1500 * time.Millisecond) // at least two cleanups
-			section, unlock, err := r.other.Adopt(context.Background(), ticket)
-			require.NoError(t, err)
+			next := adopted(t, r.other, ticket)
 			sleep(1500 * time.Millisecond)
-			require.NoError(t, section.Err())
-			r.onlyOwner(t, rlock.Owner(section))
-			require.NoError(t, unlock())
+			require.NoError(t, next.ctx.Err())
+			r.onlyOwner(t, rlock.Owner(next.ctx))
+			require.NoError(t, next.unlock())
 			redistest.Eventually(t, testTimeout, func() bool { return len(r.fieldsOf(t)) == 0 }, "the lock is free")
 		})
 	}
@@ -201,8 +188,8 @@ func TestTicketIsLostByAFailover(t *testing.T) {
 			old := s.Master(t)
 			exporter, waiter := newClient(t, s.Client(t)), newClient(t, s.Client(t))
 			const name = "x"
-			ticket := takenAlong(t, exportable(exporter, name)[kind], rlock.WithTicketTime(time.Hour))
-			p := lockAsync(t, exportable(waiter, name)[kind])
+			ticket := takenAlong(t, ofAllKinds(exporter, name)[kind], rlock.WithTicketTime(time.Hour))
+			p := lockAsync(t, ofAllKinds(waiter, name)[kind])
 			redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == 1 }, "the goroutine waits")
 			sleep(500 * time.Millisecond) // and knows that an hour is left
 			for _, node := range s.Nodes() {
@@ -232,53 +219,18 @@ func TestTicketIsLostByAFailover(t *testing.T) {
 	}
 }
 
-// Tickets also work on a cluster, with sharded and with plain channels, over RESP2, with a prefix, and without hand-offs.
-func TestExportOnOtherServers(t *testing.T) {
+// Waiters learn of tickets also on a cluster with plain channels.
+func TestExportOverPlainChannels(t *testing.T) {
 	redistest.Parallel(t)
-	cluster := redistest.StartCluster(t, 3, 0)
-	shared := redistest.Shared(t)
-	for name, row := range map[string]struct {
-		dial  func(testing.TB, ...func(*rueidis.ClientOption)) rueidis.Client
-		o     rlock.Options
-		resp2 bool
-	}{
-		"cluster": {dial: cluster.Client}, "cluster with plain channels": {dial: cluster.Client, o: rlock.Options{PlainPubSub: true}},
-		"RESP2": {dial: standalone(shared).dial, resp2: true}, "prefix": {dial: standalone(shared).dial, o: rlock.Options{Prefix: "p:"}},
-		"without hand-offs": {dial: standalone(shared).dial, o: rlock.Options{HandOff: rlock.HandOff{Most: -1}}},
-	} {
-		for _, kind := range []string{"plain", "fenced", "write"} {
-			t.Run(name+"/"+kind, func(t *testing.T) {
-				redistest.Parallel(t)
-				one := newClient(t, row.dial(t, protocol(row.resp2)), row.o)
-				two := newClient(t, row.dial(t, protocol(row.resp2)), row.o)
-				lock := redistest.Name(t)
-				ctx, _, err := exportable(one, lock)[kind].Lock(context.Background())
-				require.NoError(t, err)
-				waits := []pendingLock{lockAsync(t, exportable(one, lock)[kind]), lockAsync(t, exportable(two, lock)[kind])}
-				redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == 2 }, "both wait")
-				sleep(100 * time.Millisecond)
-				ticket, err := rlock.Export(ctx, rlock.WithTicketTime(time.Hour))
-				require.NoError(t, err)
-				_, unlock, err := two.Adopt(context.Background(), ticket)
-				require.NoError(t, err)
-				for _, p := range waits {
-					p.stillWaits(t)
-				}
-				require.NoError(t, unlock())
-				free := time.Now()
-				first, second := waits[0], waits[1]
-				select {
-				case a := <-first.result:
-					first.result <- a
-				case a := <-second.result:
-					second.result <- a
-					first, second = second, first
-				}
-				for _, p := range []pendingLock{first, second} {
-					p.getAndUnlock(t, testTimeout)
-				}
-				require.Less(t, time.Since(free), 20*time.Second)
-			})
-		}
+	cluster, plain := redistest.StartCluster(t, 3, 0), rlock.Options{PlainPubSub: true}
+	one, two := newClient(t, cluster.Client(t), plain), newClient(t, cluster.Client(t), plain)
+	for _, kind := range exportable {
+		hold := locked(t, ofAllKinds(one, kind)[kind])
+		waits := lockAsync(t, ofAllKinds(two, kind)[kind])
+		redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == 1 }, "it waits")
+		next := adopted(t, two, ticketOf(t, hold.ctx, rlock.WithTicketTime(time.Hour)))
+		waits.stillWaits(t)
+		require.NoError(t, next.unlock())
+		waits.getAndUnlock(t, soon)
 	}
 }

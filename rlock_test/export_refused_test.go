@@ -17,32 +17,28 @@ func TestNotExported(t *testing.T) {
 		b := newFixture(t)
 		second, third := newClient(t, redistest.Start(t).Client(t)), newClient(t, redistest.Start(t).Client(t))
 		refuses := func(name string, l rlock.Locker, inner func(context.Context) (context.Context, rlock.UnlockFunc), text string) {
-
-			ctx, unlock, err := l.Lock(context.Background())
-			require.NoError(t, err, name)
-			section, unlockInner := ctx, rlock.UnlockFunc(func() error { return nil })
+			hold := locked(t, l)
+			section, unlockInner := hold.ctx, rlock.UnlockFunc(func() error { return nil })
 			if inner != nil {
-				section, unlockInner = inner(ctx)
+				section, unlockInner = inner(hold.ctx)
 			}
-			_, err = rlock.Export(section)
+			_, err := rlock.Export(section)
 			require.ErrorIs(t, err, rlock.ErrNotExported, name)
 			require.ErrorContains(t, err, text)
 			require.NotContains(t, err.Error(), "\n")
-			require.NoError(t, ctx.Err(), "the section goes on")
+			require.NoError(t, hold.ctx.Err(), "the section goes on")
 			require.NoError(t, unlockInner())
-			require.NoError(t, unlock())
+			require.NoError(t, hold.unlock())
 		}
 		locks := func(m *rlock.Mutex) func(context.Context) (context.Context, rlock.UnlockFunc) {
 			return func(ctx context.Context) (context.Context, rlock.UnlockFunc) {
-				ctx, unlock, err := m.Lock(ctx)
-				require.NoError(t, err)
-				return ctx, unlock
+				level := locked(t, under{ctx, m})
+				return level.ctx, level.unlock
 			}
 		}
 		outer := func(m *rlock.Mutex) func(context.Context) (context.Context, rlock.UnlockFunc) {
 			return func(ctx context.Context) (context.Context, rlock.UnlockFunc) {
-				_, unlock := locks(m)(ctx)
-				return ctx, unlock
+				return ctx, locked(t, under{ctx, m}).unlock
 			}
 		}
 		m, rw := b.Mutex(b.name), b.RWMutex(b.name+" rw")
@@ -71,39 +67,34 @@ func TestNotExported(t *testing.T) {
 		require.ErrorIs(t, err, rlock.ErrNotExported)
 		require.EqualError(t, err, "rlock: not exported: the ctx carries no section (use the ctx that Lock returned): rlock: not held")
 		require.Panics(t, func() { _, _ = rlock.Export(nil) }) //nolint:staticcheck // that is what is tested
+	})
+}
 
-		func() { // after the inner unlock
-			ctx, _, err := m.Lock(context.Background())
-			require.NoError(t, err)
-			inner, unlock, err := m.Lock(ctx)
-			require.NoError(t, err)
-			require.NoError(t, unlock())
-			_, err = rlock.Export(inner)
-			require.ErrorIs(t, err, rlock.ErrNotHeld, "it is not the section around it that is exported")
-			require.NoError(t, ctx.Err())
-			ticket, err := rlock.Export(ctx)
-			require.NoError(t, err)
-			_, unlock, err = b.Adopt(context.Background(), ticket)
-			require.NoError(t, err)
-			require.NoError(t, unlock())
-		}()
-		func() { // of several locks the innermost
-			outer, unlockOuter, err := b.Mutex(b.name + " outer").Lock(context.Background())
-			require.NoError(t, err)
-			inner, unlock, err := m.Lock(outer)
-			require.NoError(t, err)
-			ticket, err := rlock.Export(inner)
-			require.NoError(t, err)
-			require.NoError(t, unlock())
-			_, err = rlock.Export(inner)
-			require.ErrorIs(t, err, rlock.ErrNotHeld, "the outer one goes on")
-			require.NoError(t, outer.Err())
-			ctx, unlock, err := b.Adopt(outer, ticket)
-			require.NoError(t, err, "it can go on under that")
-			require.NoError(t, unlock())
-			require.ErrorIs(t, ctx.Err(), context.Canceled)
-			require.NoError(t, unlockOuter())
-		}()
+// The section of the ctx is exported, and no other: of several locks the innermost, and none after the unlock of its level.
+func TestExportedSection(t *testing.T) {
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		m := b.Mutex(b.name)
+		hold := locked(t, m)
+		level := locked(t, under{hold.ctx, m})
+		require.NoError(t, level.unlock())
+		_, err := rlock.Export(level.ctx)
+		require.ErrorIs(t, err, rlock.ErrNotHeld, "it is not the section around it that is exported")
+		require.NoError(t, hold.ctx.Err())
+		require.NoError(t, adopted(t, b.Client, ticketOf(t, hold.ctx)).unlock())
+
+		outer := locked(t, b.Mutex(b.name+" outer"))
+		inner := locked(t, under{outer.ctx, m})
+		ticket := ticketOf(t, inner.ctx)
+		require.NoError(t, inner.unlock())
+		_, err = rlock.Export(inner.ctx)
+		require.ErrorIs(t, err, rlock.ErrNotHeld, "the outer one goes on")
+		require.NoError(t, outer.ctx.Err())
+		ctx, unlock, err := b.Adopt(outer.ctx, ticket)
+		require.NoError(t, err, "it can go on under that")
+		require.NoError(t, unlock())
+		require.ErrorIs(t, ctx.Err(), context.Canceled)
+		require.NoError(t, outer.unlock())
 	})
 }
 
@@ -113,38 +104,33 @@ func TestExportAfterTheEnd(t *testing.T) {
 		b := newFixture(t)
 		m := b.Mutex(b.name)
 		outer, cancel := context.WithCancel(context.Background())
-		ctx, unlock, err := m.Lock(outer)
-		require.NoError(t, err)
+		hold := locked(t, under{outer, m})
 		cancel()
-		_, err = rlock.Export(ctx)
+		_, err := rlock.Export(hold.ctx)
 		require.ErrorIs(t, err, context.Canceled)
 		require.ErrorIs(t, err, rlock.ErrNotExported)
-		require.Positive(t, b.fields(t, b.name)[rlock.Owner(ctx)], "the section goes on")
-		ticket, err := rlock.Export(context.WithoutCancel(ctx))
-		require.NoError(t, err)
-		require.NoError(t, unlock())
-		_, unlock, err = b.Adopt(outer, ticket)
+		require.Positive(t, b.fields(t, b.name)[rlock.Owner(hold.ctx)], "the section goes on")
+		ticket := ticketOf(t, context.WithoutCancel(hold.ctx))
+		require.NoError(t, hold.unlock())
+		_, unlock, err := b.Adopt(outer, ticket)
 		require.ErrorIs(t, err, rlock.ErrNotAcquired)
 		require.ErrorIs(t, err, context.Canceled)
 		require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
-		_, unlock, err = b.Adopt(context.Background(), ticket)
-		require.NoError(t, err, "it was not used")
-		require.NoError(t, unlock())
+		require.NoError(t, adopted(t, b.Client, ticket).unlock(), "it was not used")
 
 		for _, known := range []bool{false, true} {
-			ctx, unlock, err = m.Lock(context.Background())
-			require.NoError(t, err)
+			hold := locked(t, m)
 			if known {
-				b.loseLock(t, ctx, m)
+				b.loseLock(t, hold.ctx, m)
 			} else {
 				require.NoError(t, b.do(t, "DEL", b.name).Error())
 			}
-			_, err = rlock.Export(ctx)
+			_, err := rlock.Export(hold.ctx)
 			require.ErrorIs(t, err, rlock.ErrLost)
 			require.ErrorIs(t, err, rlock.ErrNotHeld)
 			require.NotErrorIs(t, err, rlock.ErrNotExported)
-			require.ErrorIs(t, unlock(), rlock.ErrLost)
-			require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
+			require.ErrorIs(t, hold.unlock(), rlock.ErrLost)
+			require.ErrorIs(t, context.Cause(hold.ctx), rlock.ErrLost)
 			redistest.Eventually(t, testTimeout, func() bool { return b.Stats().Holds == 0 }, "the call that has found the loss has ended")
 		}
 	})
@@ -167,10 +153,8 @@ func TestAdoptOfNoTicket(t *testing.T) {
 			require.Equal(t, context.Background(), ctx)
 			require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
 		}
-		_, unlock, err := b.Adopt(context.Background(), good)
-		require.NoError(t, err)
-		require.NoError(t, unlock())
-		_, _, err = b.Adopt(context.Background(), good, rlock.WithLease(0))
+		require.NoError(t, adopted(t, b.Client, good).unlock())
+		_, _, err := b.Adopt(context.Background(), good, rlock.WithLease(0))
 		require.ErrorContains(t, err, "WithLease is 0s")
 	})
 }

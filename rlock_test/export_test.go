@@ -2,7 +2,6 @@ package rlock_test
 
 import (
 	"context"
-	"errors"
 	"strings"
 	"sync"
 	"testing"
@@ -14,13 +13,8 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// exportable returns the locks whose holds can be exported.
-func exportable(c *rlock.Client, name string, o ...rlock.Option) map[string]*rlock.Mutex {
-	return map[string]*rlock.Mutex{
-		"plain": c.Mutex(name, o...), "fenced": c.FencedMutex(name, o...),
-		"write": c.RWMutex(name, o...).Write(), "fenced write": c.FencedRWMutex(name, o...).Write(),
-	}
-}
+// exportable are locks of ofAllKinds whose holds can be exported.
+var exportable = []string{"plain", "fenced", "write"}
 
 // ownersOf returns the fields of the hash that are owners.
 func (b fixture) ownersOf(t testing.TB) (all []string) {
@@ -33,46 +27,57 @@ func (b fixture) ownersOf(t testing.TB) (all []string) {
 	return all
 }
 
+// ticketOf exports the hold that ctx carries.
+func ticketOf(t testing.TB, ctx context.Context, o ...rlock.ExportOption) (ticket string) { //nolint:revive // the ctx is that of the section
+	t.Helper()
+	ticket, err := rlock.Export(ctx, o...)
+	require.NoError(t, err)
+	return ticket
+}
+
+// adopted adopts a ticket that nobody has used.
+func adopted(t testing.TB, c *rlock.Client, ticket string, o ...rlock.Option) (a lockResult) {
+	t.Helper()
+	a.ctx, a.unlock, a.err = c.Adopt(context.Background(), ticket, o...)
+	require.NoError(t, a.err)
+	return a
+}
+
 // takenAlong takes a lock, exports it, and returns the ticket.
 func takenAlong(t testing.TB, m *rlock.Mutex, o ...rlock.ExportOption) string {
 	t.Helper()
-	ctx, unlock, err := m.Lock(context.Background())
-	require.NoError(t, err)
-	ticket, err := rlock.Export(ctx, o...)
-	require.NoError(t, err)
-	require.NoError(t, unlock())
+	hold := locked(t, m)
+	ticket := ticketOf(t, hold.ctx, o...)
+	require.NoError(t, hold.unlock())
 	return ticket
 }
 
 // A hold moves to another process, or within the same Client. Its section ends, the lock stays taken throughout, the token rises,
 // and after Adopt the hold behaves like any other. The data in Redis does not reveal the ticket.
 func TestExport(t *testing.T) {
-	for _, kind := range []string{"plain", "fenced", "write", "fenced write"} {
+	for _, kind := range append(exportable, "fenced write") {
 		for _, to := range []string{"another process", "the same Client"} {
 			redistest.RunVirtual(t, kind+"/"+to, func(t *testing.T) {
 				b := newFixture(t)
 				other := newClient(t, b.rdb)
 				adopter := map[string]*rlock.Client{"another process": other, "the same Client": b.Client}[to]
-				m := exportable(b.Client, b.name)[kind]
+				m := ofAllKinds(b.Client, b.name)[kind]
 				outer, endOuter := context.WithCancel(t.Context())
 				defer endOuter()
-				ctx, unlock, err := m.Lock(outer)
-				require.NoError(t, err)
-				owner := rlock.Owner(ctx)
-				token, fenced := m.FencingToken(ctx)
+				hold := locked(t, under{outer, m})
+				owner := rlock.Owner(hold.ctx)
+				token, fenced := m.FencingToken(hold.ctx)
 				require.Equal(t, strings.HasPrefix(kind, "fenced"), fenced)
 
-				ticket, err := rlock.Export(ctx, rlock.WithTicketTime(time.Minute))
-				require.NoError(t, err)
-				require.ErrorIs(t, ctx.Err(), context.Canceled)
-				cause := context.Cause(ctx)
+				ticket := ticketOf(t, hold.ctx, rlock.WithTicketTime(time.Minute))
+				cause := context.Cause(hold.ctx)
 				require.ErrorIs(t, cause, rlock.ErrExported)
 				require.ErrorIs(t, cause, context.Canceled)
 				require.NotErrorIs(t, cause, rlock.ErrLost)
 				require.EqualError(t, cause, `rlock: "`+b.name+`": exported`)
 				require.NoError(t, outer.Err())
-				require.Empty(t, rlock.Owner(ctx))
-				_, err = rlock.Export(ctx)
+				require.Empty(t, rlock.Owner(hold.ctx))
+				_, err := rlock.Export(hold.ctx)
 				require.ErrorIs(t, err, rlock.ErrNotHeld, "a section ends once")
 				require.ErrorIs(t, err, rlock.ErrNotExported)
 
@@ -81,10 +86,9 @@ func TestExport(t *testing.T) {
 				require.True(t, strings.HasPrefix(owners[0], b.ID()+":000"), owners[0])
 				require.NotContains(t, owners, owner, "an owner field is never used again")
 				require.NotContains(t, ticket, strings.TrimSuffix(strings.TrimPrefix(owners[0], b.ID()+":"), ":write"))
-				require.LessOrEqual(t, b.pttl(t, b.name), time.Minute)
-				require.Greater(t, b.pttl(t, b.name), 30*time.Second)
+				require.Equal(t, time.Minute, b.pttl(t, b.name))
 				for _, c := range []*rlock.Client{b.Client, other} {
-					_, _, err = exportable(c, b.name)[kind].TryLock(context.Background(), 0)
+					err := ofAllKinds(c, b.name)[kind].TryDo(context.Background(), 0, nothing)
 					require.ErrorIs(t, err, rlock.ErrNotAcquired)
 					require.ErrorContains(t, err, "exported as "+owners[0])
 				}
@@ -92,39 +96,31 @@ func TestExport(t *testing.T) {
 				require.NoError(t, err)
 				require.Len(t, info.Holders, 1)
 				require.True(t, info.Holders[0].Exported)
-
-				require.NoError(t, unlock(), "unlock after Export does nothing")
-				require.NoError(t, unlock())
+				require.NoError(t, hold.unlock(), "unlock after Export does nothing")
+				require.NoError(t, hold.unlock())
 				require.Equal(t, owners, b.ownersOf(t))
 
-				ctx, unlock, err = adopter.Adopt(context.Background(), ticket)
-				require.NoError(t, err)
-				defer func() { _ = unlock() }()
-				require.Equal(t, []string{rlock.Owner(ctx)}, b.ownersOf(t))
-				require.LessOrEqual(t, b.pttl(t, b.name), 30*time.Second, "the hold has an ordinary lease")
-				next, _ := rlock.FencingToken(ctx, b.name)
-				require.Equal(t, fenced, next > token)
-				same, _ := exportable(adopter, b.name)[kind].FencingToken(ctx)
-				require.Equal(t, next, same)
-				held, err := exportable(adopter, b.name)[kind].IsHeld(ctx)
+				next := adopted(t, adopter, ticket)
+				defer func() { _ = next.unlock() }()
+				require.Equal(t, []string{rlock.Owner(next.ctx)}, b.ownersOf(t))
+				require.Equal(t, rlock.DefaultWatchdogTimeout, b.pttl(t, b.name), "the hold has an ordinary lease")
+				nextToken, _ := rlock.FencingToken(next.ctx, b.name)
+				require.Equal(t, fenced, nextToken > token)
+				same, _ := ofAllKinds(adopter, b.name)[kind].FencingToken(next.ctx)
+				require.Equal(t, nextToken, same)
+				held, err := ofAllKinds(adopter, b.name)[kind].IsHeld(next.ctx)
 				require.NoError(t, err)
 				require.True(t, held)
-				for _, c := range []*rlock.Client{b.Client, other} {
-					_, again, err := c.Adopt(context.Background(), ticket)
-					require.ErrorIs(t, err, rlock.ErrTicket)
-					require.ErrorContains(t, err, "used before, or its time is over")
-					require.ErrorIs(t, again(), rlock.ErrNotHeld)
-				}
-				require.NoError(t, ctx.Err())
+				_, _, err = other.Adopt(context.Background(), ticket)
+				require.ErrorIs(t, err, rlock.ErrTicket)
+				require.ErrorContains(t, err, "used before, or its time is over")
 
-				again, err := rlock.Export(ctx)
-				require.NoError(t, err, "an adopted hold can be exported again")
+				again := ticketOf(t, next.ctx)
 				require.NotEqual(t, ticket, again)
-				ctx, unlock, err = other.Adopt(context.Background(), again)
-				require.NoError(t, err)
-				require.NoError(t, unlock())
-				require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
-				require.ErrorIs(t, context.Cause(ctx), context.Canceled)
+				last := adopted(t, other, again)
+				require.NoError(t, last.unlock())
+				require.ErrorIs(t, last.unlock(), rlock.ErrNotHeld)
+				require.ErrorIs(t, context.Cause(last.ctx), context.Canceled)
 				require.Empty(t, b.fieldsOf(t))
 				require.EqualValues(t, 2, b.Stats().Exported+other.Stats().Exported)
 				require.EqualValues(t, 2, b.Stats().Adopted+other.Stats().Adopted)
@@ -144,25 +140,25 @@ func TestExportInADo(t *testing.T) {
 			ticket, err = rlock.Export(ctx)
 			return err
 		}))
-		_, unlock, err := b.Adopt(context.Background(), ticket)
-		require.NoError(t, err)
-		require.NoError(t, unlock())
+		require.NoError(t, adopted(t, b.Client, ticket).unlock())
 	})
 }
 
 // A ticket that nobody adopts expires after its time, by default the watchdog time, and the lock is free. ForceUnlock invalidates a
 // ticket as well.
 func TestTicketTime(t *testing.T) {
-	for _, kind := range []string{"plain", "fenced", "write"} {
+	for _, kind := range exportable {
 		redistest.RunVirtual(t, kind, func(t *testing.T) {
-			b := newFixture(t, rlock.Options{WatchdogTimeout: 5 * time.Second})
-			m := exportable(b.Client, b.name)[kind]
-			for _, o := range [][]rlock.ExportOption{nil, {rlock.WithTicketTime(1500 * time.Millisecond)}} {
+			const watchdog = 5 * time.Second
+			b := newFixture(t, rlock.Options{WatchdogTimeout: watchdog})
+			m := ofAllKinds(b.Client, b.name)[kind]
+			for lasts, o := range map[time.Duration][]rlock.ExportOption{
+				watchdog: nil, 1500 * time.Millisecond: {rlock.WithTicketTime(1500 * time.Millisecond)},
+			} {
 				ticket := takenAlong(t, m, o...)
-				left := b.pttl(t, b.name)
-				require.LessOrEqual(t, left, 5*time.Second)
-				sleep(left)
-				redistest.Eventually(t, testTimeout, func() bool { return !b.exists(t, b.name) }, "the ticket expires")
+				require.LessOrEqual(t, b.pttl(t, b.name), lasts)
+				sleep(lasts)
+				require.False(t, b.exists(t, b.name))
 				_, _, err := b.Adopt(context.Background(), ticket)
 				require.ErrorIs(t, err, rlock.ErrTicket)
 			}
@@ -172,126 +168,55 @@ func TestTicketTime(t *testing.T) {
 			require.True(t, was)
 			_, _, err = b.Adopt(context.Background(), ticket)
 			require.ErrorIs(t, err, rlock.ErrTicket)
-
-			ctx, unlock, err := m.Lock(context.Background())
-			require.NoError(t, err)
-			for _, d := range []time.Duration{0, -1, time.Millisecond - 1} {
-				_, err = rlock.Export(ctx, rlock.WithTicketTime(d))
-				require.ErrorIs(t, err, rlock.ErrNotExported)
-				require.ErrorContains(t, err, "want at least 1ms")
-			}
-			_, err = rlock.Export(ctx, nil)
-			require.ErrorIs(t, err, rlock.ErrNotExported)
-			require.NoError(t, ctx.Err())
-			require.NoError(t, unlock())
 		})
 	}
+}
+
+// A bad option of an Export is refused, and the section goes on.
+func TestBadTicketTime(t *testing.T) {
+	redistest.Virtual(t, func(t *testing.T) {
+		hold := locked(t, newFixture(t).Mutex("x"))
+		for _, d := range []time.Duration{0, -1, time.Millisecond - 1} {
+			_, err := rlock.Export(hold.ctx, rlock.WithTicketTime(d))
+			require.ErrorIs(t, err, rlock.ErrNotExported)
+			require.ErrorContains(t, err, "want at least 1ms")
+		}
+		_, err := rlock.Export(hold.ctx, nil)
+		require.ErrorIs(t, err, rlock.ErrNotExported)
+		require.NoError(t, hold.ctx.Err())
+		require.NoError(t, hold.unlock())
+	})
 }
 
 // After Adopt the lease is an ordinary one, whatever the time of the ticket: it is renewed, and it expires soon if the adopter
 // dies. Adopt takes the same options as a handle.
 func TestLeaseAfterAnAdopt(t *testing.T) {
-	for _, kind := range []string{"plain", "fenced", "write"} {
+	for _, kind := range exportable {
 		redistest.RunVirtual(t, kind, func(t *testing.T) {
 			const watchdog = 4 * time.Second
 			r := newProxied(t, rlock.Options{WatchdogTimeout: watchdog})
-			ticket := takenAlong(t, exportable(r.other, r.name)[kind], rlock.WithTicketTime(time.Hour))
-			waits := lockAsync(t, exportable(r.other, r.name)[kind])
+			m := ofAllKinds(r.other, r.name)[kind]
+			ticket := takenAlong(t, m, rlock.WithTicketTime(time.Hour))
+			waits := lockAsync(t, m)
 			redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == 1 }, "the waiter knows that an hour is left")
 			sleep(100 * time.Millisecond)
-			ctx, _, err := r.Adopt(context.Background(), ticket)
-			require.NoError(t, err)
+			hold := adopted(t, r.Client, ticket)
 			sleep(3 * watchdog / 2)
-			require.NoError(t, ctx.Err(), "the hold is renewed")
+			require.NoError(t, hold.ctx.Err(), "the hold is renewed")
 			waits.stillWaits(t)
 			r.proxy.BlackHole(true) // the adopter dies
 			died := time.Now()
-			a := waits.get(t, testTimeout)
-			require.NoError(t, a.err)
-			require.Less(t, time.Since(died), 30*time.Second, "the waiter does not sleep for the ticket's time")
-			requireLostBy(t, ctx, a.at)
-			require.NoError(t, a.unlock())
+			next := waits.get(t, testTimeout)
+			require.NoError(t, next.err)
+			requireTookAtMost(t, 2*watchdog, died, next.at) // the waiter does not sleep for the ticket's time
+			requireLostBy(t, hold.ctx, next.at)
+			require.NoError(t, next.unlock())
 
-			short := takenAlong(t, exportable(r.other, r.name)[kind], rlock.WithTicketTime(time.Hour))
-			ctx, unlock, err := r.other.Adopt(context.Background(), short, rlock.WithLease(2*time.Second))
-			require.NoError(t, err)
-			<-ctx.Done()
-			require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
-			require.ErrorIs(t, unlock(), rlock.ErrLost)
+			short := adopted(t, r.other, takenAlong(t, m, rlock.WithTicketTime(time.Hour)), rlock.WithLease(2*time.Second))
+			<-short.ctx.Done()
+			require.ErrorIs(t, context.Cause(short.ctx), rlock.ErrLost)
+			require.ErrorIs(t, short.unlock(), rlock.ErrLost)
 		})
-	}
-}
-
-// Waiters in all processes learn the time of a ticket, whether it is shorter or longer than the remaining lease. They wake when it
-// expires, or when the adopter unlocks. Export itself does not hand the lock to a waiter of its process.
-func TestWaitersBehindATicket(t *testing.T) {
-	for _, kind := range []string{"plain", "fenced", "write"} {
-		for _, which := range []string{"own", "other", "both"} {
-			for _, ends := range []string{"expires", "is adopted"} {
-				redistest.RunVirtual(t, kind+"/"+which+"/"+ends, func(t *testing.T) {
-					b := newFixture(t)
-					other := newClient(t, b.rdb)
-					m := exportable(b.Client, b.name)[kind]
-					ctx, _, err := m.Lock(context.Background())
-					require.NoError(t, err)
-					var line []pendingLock
-					if which != "other" {
-						line = append(line, lockAsync(t, m), lockAsync(t, m))
-					}
-					if which != "own" {
-						line = append(line, lockAsync(t, exportable(other, b.name)[kind]))
-					}
-					redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == len(line) }, "all goroutines wait")
-					sleep(200 * time.Millisecond) // and know that 30 s are left
-					lasts := 2 * time.Second
-					if ends == "is adopted" {
-						lasts = time.Hour
-					}
-					free := time.Now().Add(lasts) // at the earliest, since the reply may be slow
-					ticket, err := rlock.Export(ctx, rlock.WithTicketTime(lasts))
-					require.NoError(t, err)
-					if ends == "is adopted" {
-						sleep(time.Second)
-						for _, p := range line {
-							p.stillWaits(t)
-						}
-						_, unlock, err := other.Adopt(context.Background(), ticket)
-						require.NoError(t, err)
-						free = time.Now()
-						require.NoError(t, unlock())
-					}
-					var mu sync.Mutex
-					inside := 0
-					all := make(chan error, len(line))
-					for _, p := range line {
-						go func() {
-							a := <-p.result
-							if a.err == nil && a.at.Before(free.Add(-10*time.Millisecond)) {
-								a.err = errors.New("a waiter got the lock before it was free")
-							}
-							if a.err == nil {
-								mu.Lock()
-								inside++
-								if inside > 1 {
-									a.err = errors.New("two goroutines hold the lock")
-								}
-								mu.Unlock()
-								sleep(5 * time.Millisecond)
-								mu.Lock()
-								inside--
-								mu.Unlock()
-								a.err = errors.Join(a.err, a.unlock())
-							}
-							all <- a.err
-						}()
-					}
-					for range line {
-						require.NoError(t, within(t, all, testTimeout))
-					}
-					require.Less(t, time.Since(free), 20*time.Second, "no waiter sleeps for the lease before the Export")
-				})
-			}
-		}
 	}
 }
 
@@ -305,25 +230,21 @@ func TestTicketOutlivesItsClient(t *testing.T) {
 			b := newFixture(t)
 			exporter := newClient(t, b.rdb)
 			ticket := takenAlong(t, exporter.FencedMutex(b.name))
-			open, unlock, err := exporter.Mutex(b.name + " 2").Lock(context.Background())
-			require.NoError(t, err)
+			open := locked(t, exporter.Mutex(b.name+" 2"))
 			if name == "Shutdown" {
-				require.NoError(t, unlock())
+				require.NoError(t, open.unlock())
 			}
 			require.NoError(t, end(exporter))
 			if name == "Close" {
-				_, err = rlock.Export(context.WithoutCancel(open))
+				_, err := rlock.Export(context.WithoutCancel(open.ctx))
 				require.ErrorIs(t, err, rlock.ErrClosed)
 				require.ErrorIs(t, err, rlock.ErrNotExported)
-				require.NoError(t, unlock())
+				require.NoError(t, open.unlock())
 			}
-			_, _, err = exporter.Adopt(context.Background(), ticket)
+			_, _, err := exporter.Adopt(context.Background(), ticket)
 			require.ErrorIs(t, err, rlock.ErrClosed)
-			_, _, err = b.Mutex(b.name).TryLock(context.Background(), 0)
-			require.ErrorContains(t, err, "exported as")
-			_, unlock, err = b.Adopt(context.Background(), ticket)
-			require.NoError(t, err)
-			require.NoError(t, unlock())
+			require.ErrorContains(t, b.Mutex(b.name).TryDo(context.Background(), 0, nothing), "exported as")
+			require.NoError(t, adopted(t, b.Client, ticket).unlock())
 		})
 	}
 }
@@ -333,31 +254,25 @@ func TestTokenAfterAReserve(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
 		b := newFixture(t)
 		m := b.FencedMutex(b.name)
-		ctx, unlock, err := m.Lock(context.Background())
-		require.NoError(t, err)
-		line := []pendingLock{lockAsync(t, m)}
-		for i := 2; i < 10; i++ {
-			redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == i-1 }, "they wait in order")
+		hold := locked(t, m)
+		var line []pendingLock
+		for i := range 9 {
 			line = append(line, lockAsync(t, m))
+			redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == i+1 }, "they wait in order")
 		}
-		redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == len(line) }, "all goroutines wait")
-		require.NoError(t, ctx.Err())
-		require.NoError(t, unlock())
+		require.NoError(t, hold.unlock())
 		line[0].getAndUnlock(t, testTimeout)
 		third := line[1].get(t, testTimeout)
 		require.NoError(t, third.err)
 		token, _ := rlock.FencingToken(third.ctx, b.name)
-		ticket, err := rlock.Export(third.ctx)
-		require.NoError(t, err)
+		ticket := ticketOf(t, third.ctx)
 		reserved, err := b.do(t, "GET", "redisson_lock_token:{"+b.name+"}").AsInt64()
 		require.NoError(t, err)
 		require.GreaterOrEqual(t, reserved, token)
-		ctx, unlock, err = b.Adopt(context.Background(), ticket)
-		require.NoError(t, err)
-		adopted, _ := rlock.FencingToken(ctx, b.name)
-		require.Greater(t, adopted, reserved)
-		require.NoError(t, unlock())
-		last := adopted
+		next := adopted(t, b.Client, ticket)
+		last, _ := rlock.FencingToken(next.ctx, b.name)
+		require.Greater(t, last, reserved)
+		require.NoError(t, next.unlock())
 		for _, p := range line[2:] {
 			a := p.get(t, testTimeout)
 			require.NoError(t, a.err)
@@ -379,10 +294,7 @@ func TestExportIsTraced(t *testing.T) {
 			Acquired: func(_ context.Context, i rlock.AcquiredInfo) { mu.Lock(); acquired = append(acquired, i); mu.Unlock() },
 			Released: func(_ context.Context, i rlock.ReleasedInfo) { mu.Lock(); released = append(released, i); mu.Unlock() },
 		}})
-		ticket := takenAlong(t, b.FencedMutex(b.name))
-		_, unlock, err := b.Adopt(context.Background(), ticket)
-		require.NoError(t, err)
-		require.NoError(t, unlock())
+		require.NoError(t, adopted(t, b.Client, takenAlong(t, b.FencedMutex(b.name))).unlock())
 		mu.Lock()
 		defer mu.Unlock()
 		require.Len(t, acquired, 2)

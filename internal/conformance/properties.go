@@ -146,18 +146,7 @@ func wakeUpHere(t *testing.T, p *place, a, _ rlock.Locker) {
 	require.NoError(t, err)
 	waiters := []pending{p.lockAndWait(t, a), lockAsync(t, a), lockAsync(t, a)}
 	require.NoError(t, unlock())
-	for range waiters {
-		var got attempt
-		select {
-		case got = <-waiters[0].result:
-		case got = <-waiters[1].result:
-		case got = <-waiters[2].result:
-		case <-time.After(rlock.DefaultWatchdogTimeout / 3):
-			t.Fatal("no waiter is woken")
-		}
-		require.NoError(t, got.err)
-		require.NoError(t, got.unlock())
-	}
+	enterInTurn(t, waiters, rlock.DefaultWatchdogTimeout/3)
 }
 
 // G6: a Lock under the ctx of a hold re-enters it, to any depth. The levels may be unlocked in any order, each once, and the last unlock ends
@@ -747,11 +736,12 @@ func asked(t *testing.T, p *place, a, b rlock.Locker) {
 	}
 }
 
-// G1, G4: a hold moves to the other side. Until its unlock there, nobody else gets in; then a waiter does.
+// G1, G4: a hold moves to the other side. Until its unlock there, nobody else gets in; then the waiters of both sides do.
 func export(t *testing.T, p *place, a, b rlock.Locker) {
 	ctx, unlock, err := a.Lock(p.ctx)
 	require.NoError(t, err)
-	waiter := p.lockAndWait(t, b)
+	waiters := []pending{p.lockAndWait(t, b), lockAsync(t, a)}
+	<-time.After(100 * time.Millisecond) // they know how long the lease lasts
 	ticket, err := rlock.Export(ctx, rlock.WithTicketTime(time.Hour))
 	require.NoError(t, err)
 	require.ErrorIs(t, context.Cause(ctx), rlock.ErrExported)
@@ -765,12 +755,33 @@ func export(t *testing.T, p *place, a, b rlock.Locker) {
 		require.ErrorIs(t, again(), rlock.ErrNotHeld)
 	}
 	p.refused(p.ctx, t, a)
-	waiter.stillWaits(t)
+	waiters[0].stillWaits(t)
+	waiters[1].stillWaits(t)
 	require.NoError(t, section.Err())
 	require.NoError(t, unlock())
-	got := waiter.get(t, rlock.DefaultWatchdogTimeout/3)
-	require.NoError(t, got.err)
-	require.NoError(t, got.unlock())
+	enterInTurn(t, waiters, rlock.DefaultWatchdogTimeout/3)
+}
+
+// enterInTurn lets waiters get the lock in any order, each in time. It returns when the first one did.
+func enterInTurn(t *testing.T, waiters []pending, within time.Duration) (first time.Time) {
+	t.Helper()
+	result := make(chan attempt)
+	for _, w := range waiters {
+		go func() { result <- <-w.result }() // ends with the Lock
+	}
+	for i := range waiters {
+		select {
+		case got := <-result:
+			if i == 0 {
+				first = time.Now()
+			}
+			require.NoError(t, got.err)
+			require.NoError(t, got.unlock())
+		case <-time.After(within):
+			t.Fatal("nobody gets in")
+		}
+	}
+	return first
 }
 
 // G4: waiters of both sides learn how long a ticket lasts, and get in when it expires.
@@ -784,18 +795,8 @@ func ticketExpires(t *testing.T, p *place, a, b rlock.Locker) {
 	ticket, err := rlock.Export(ctx, rlock.WithTicketTime(lasts))
 	require.NoError(t, err)
 	require.NoError(t, unlock())
-	for range waiters {
-		var got attempt
-		select {
-		case got = <-waiters[0].result:
-		case got = <-waiters[1].result:
-		case <-time.After(lasts + 2*courtesy + p.soon):
-			t.Fatal("nobody gets in")
-		}
-		require.NoError(t, got.err)
-		require.GreaterOrEqual(t, time.Since(began), lasts)
-		require.NoError(t, got.unlock())
-	}
+	first := enterInTurn(t, waiters, lasts+2*courtesy+p.soon)
+	require.GreaterOrEqual(t, first.Sub(began), lasts)
 	_, _, err = p.clients[1][0].Adopt(p.ctx, ticket)
 	require.ErrorIs(t, err, rlock.ErrTicket)
 }
