@@ -21,54 +21,36 @@ func TestNamesThatShareAChannel(t *testing.T) {
 		b := newFixture(t)
 		other := newClient(t, b.rdb)
 		plain, braced := b.name, "{"+b.name+"}"
-		_, unlockPlain, err := other.Mutex(plain).Lock(context.Background())
-		require.NoError(t, err)
+		holdsPlain := locked(t, other.Mutex(plain))
 		first := lockAsync(t, b.Mutex(plain))
 		b.awaitSubscribers(t, b.name, 1)
-
-		ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
-		defer cancel()
-		for _, l := range []locker{tryFor{b.Mutex(braced), 0}, b.Mutex(braced)} {
-			_, unlock, err := l.Lock(ctx)
-			require.NoError(t, err, "the lock is free, and nobody waits for it")
-			require.NoError(t, unlock())
+		for _, l := range []rlock.Locker{tryFor{b.Mutex(braced), 0}, b.Mutex(braced)} {
+			lockAndUnlock(t, l) // it is free, and nobody waits for it
 			first.stillWaits(t)
 		}
 
-		_, unlockBraced, err := other.Mutex(braced).Lock(context.Background())
-		require.NoError(t, err)
-		second, third := lockAsync(t, b.Mutex(braced)), lockAsync(t, b.Mutex(braced))
-		redistest.Eventually(t, 5*time.Second, func() bool { return waiting(t) == 3 }, "all goroutines wait")
-		require.NoError(t, unlockBraced())
-		serve := func(a, b pendingLock) pendingLock { // the two may come in either order
+		holdsBraced := locked(t, other.Mutex(braced))
+		waits := func(n int) pendingLock {
 			t.Helper()
-			select {
-			case got := <-a.result:
-				require.NoError(t, got.err)
-				require.NoError(t, got.unlock())
-				return b
-			case got := <-b.result:
-				require.NoError(t, got.err)
-				require.NoError(t, got.unlock())
-				return a
-			case <-time.After(5 * time.Second): // well below the lease
-				require.FailNow(t, "no waiter was woken")
-				panic("unreachable")
-			}
+			p := lockAsync(t, b.Mutex(braced))
+			redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == n }, "the goroutine waits")
+			return p
 		}
-		rest := serve(second, third).get(t, 5*time.Second)
+		second, third := waits(2), waits(3)
+		require.NoError(t, holdsBraced.unlock())
+		second.getAndUnlock(t, testTimeout)
+		rest := third.get(t, testTimeout)
 		require.NoError(t, rest.err)
 		first.stillWaits(t)
 
 		// The subscription stays while either lock needs it.
-		fourth := lockAsync(t, b.Mutex(braced))
-		redistest.Eventually(t, 5*time.Second, func() bool { return waiting(t) == 2 }, "the goroutine waits")
+		fourth := waits(2)
 		fourth.cancel()
-		require.ErrorIs(t, fourth.get(t, 5*time.Second).err, context.Canceled)
+		require.ErrorIs(t, fourth.get(t, testTimeout).err, context.Canceled)
 		require.NoError(t, rest.unlock())
 		b.awaitSubscribers(t, b.name, 1)
-		require.NoError(t, unlockPlain())
-		first.getAndUnlock(t, 5*time.Second)
+		require.NoError(t, holdsPlain.unlock())
+		first.getAndUnlock(t, testTimeout)
 		b.awaitSubscribers(t, b.name, 0)
 	})
 }
@@ -77,18 +59,14 @@ func TestNamesThatShareAChannel(t *testing.T) {
 // without blaming the caller's ctx.
 func TestTinyWaits(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
-		proxy := redistest.StartProxy(t, redistest.Shared(t))
-		c := newClient(t, redistest.Dial(t, proxy.Addr()))
-		loadScripts(t, c)
+		c, proxy, b := behindProxy(t, anyWay)
 		proxy.Delay(20 * time.Millisecond)
 		for _, wait := range []time.Duration{1, time.Microsecond, time.Millisecond} {
-			_, unlock, err := c.Mutex(b.name).TryLock(context.Background(), wait)
-			require.NoError(t, err, wait)
-			_, _, err = newClient(t, b.rdb).Mutex(b.name).TryLock(context.Background(), wait)
+			hold := locked(t, tryFor{c.Mutex(b.name), wait})
+			_, _, err := b.Mutex(b.name).TryLock(context.Background(), wait)
 			require.ErrorIs(t, err, rlock.ErrNotAcquired, wait)
 			require.NotErrorIs(t, err, context.DeadlineExceeded, wait)
-			require.NoError(t, unlock())
+			require.NoError(t, hold.unlock())
 		}
 	})
 }
@@ -112,33 +90,23 @@ func TestLeaseInWholeMilliseconds(t *testing.T) {
 			50 * time.Second: {rlock.WithLease(50*time.Second + part)},
 			2 * time.Second:  {rlock.WithLease(2*time.Second + part)},
 		} {
-			_, unlock, err := c.Mutex(b.name, o...).Lock(context.Background())
-			require.NoError(t, err)
+			hold := locked(t, c.Mutex(b.name, o...))
 			require.Contains(t, *sent.Load(), strconv.FormatInt(want.Milliseconds(), 10))
 			require.LessOrEqual(t, b.pttl(t, b.name), want)
-			require.NoError(t, unlock())
+			require.NoError(t, hold.unlock())
 		}
 	})
-	redistest.RunVirtual(t, "trusted", func(t *testing.T) {
-		b := newFixture(t)
-		const lease = 2999 * time.Microsecond
-		m := b.Mutex(b.name, rlock.WithLease(lease))
-		// Timers never fire early: a holder that trusted all 2.999 ms could never lose its ctx sooner. A single early
-		// cancellation is therefore proof, however late timers fire on a loaded machine.
-		redistest.Eventually(t, 20*time.Second, func() bool {
+	t.Run("trusted", func(t *testing.T) {
+		redistest.OnlyVirtual(t, "a reply may take longer than the lease", func(t *testing.T) {
+			b := newFixture(t)
+			loadScripts(t, b.Client)
 			began := time.Now()
-			ctx, unlock, err := m.Lock(context.Background())
-			if err != nil {
-				require.ErrorIs(t, err, rlock.ErrLost, "the reply came too late")
-				return false
-			}
-			<-ctx.Done()
-			told := time.Since(began)
-			require.GreaterOrEqual(t, told, 2*time.Millisecond)
-			require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
-			require.ErrorIs(t, unlock(), rlock.ErrLost)
-			return told < lease
-		}, "the ctx ends before the full 2.999 ms")
+			hold := locked(t, b.Mutex(b.name, rlock.WithLease(2999*time.Microsecond)))
+			<-hold.ctx.Done()
+			requireTook(t, 2*time.Millisecond, began, time.Now())
+			require.ErrorIs(t, context.Cause(hold.ctx), rlock.ErrLost)
+			require.ErrorIs(t, hold.unlock(), rlock.ErrLost)
+		})
 	})
 }
 
@@ -147,20 +115,18 @@ func TestHugeLeasesAndWaits(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
 		b := newFixture(t, rlock.Options{WatchdogTimeout: math.MaxInt64})
 		m := b.Mutex(b.name, rlock.WithLease(math.MaxInt64))
-		ctx, unlock, err := m.Lock(context.Background())
-		require.NoError(t, err)
+		hold := locked(t, m)
 		const years = 290 * 365 * 24 * time.Hour
 		require.Greater(t, b.pttl(t, b.name), years)
-		inner, unlockInner, err := b.Mutex(b.name).Lock(ctx)
-		require.NoError(t, err)
+		level := locked(t, under{hold.ctx, b.Mutex(b.name)})
 		waiter := lockAsync(t, tryFor{m, math.MaxInt64})
 		b.awaitSubscribers(t, b.name, 1)
-		require.NoError(t, inner.Err())
-		require.NoError(t, unlockInner())
+		require.NoError(t, level.ctx.Err())
+		require.NoError(t, level.unlock())
 		require.Greater(t, b.pttl(t, b.name), years)
-		require.NoError(t, ctx.Err())
-		require.NoError(t, unlock())
-		got := waiter.get(t, 5*time.Second)
+		require.NoError(t, hold.ctx.Err())
+		require.NoError(t, hold.unlock())
+		got := waiter.get(t, testTimeout)
 		require.NoError(t, got.err)
 		require.NoError(t, got.ctx.Err())
 		require.NoError(t, got.unlock())
@@ -254,26 +220,24 @@ func TestManyNestedLevels(t *testing.T) {
 		b := newFixture(t)
 		const levels = 1000
 		ctx := context.Background()
-		unlocks := make([]rlock.UnlockFunc, levels)
+		var all []lockResult
 		for i := range levels {
 			m := b.Mutex(b.name)
 			if i%2 == 0 {
 				m = b.Mutex(b.name, rlock.WithLease(testTimeout))
 			}
-			var err error
-			ctx, unlocks[i], err = m.Lock(ctx)
-			require.NoError(t, err)
+			all = append(all, locked(t, under{ctx, m}))
+			ctx = all[i].ctx
 		}
 		b.awaitFields(t, b.name, map[string]int64{rlock.Owner(ctx): levels})
 		require.Nil(t, ctx.Value(fixture{}), "Value passes through all levels")
 		_, ok := rlock.FencingToken(ctx, b.name)
 		require.False(t, ok)
-		last := levels - 1
-		for i := range last { // from the outside in
-			require.NoError(t, unlocks[i]())
+		for _, outer := range all[:levels-1] {
+			require.NoError(t, outer.unlock())
 		}
 		b.awaitFields(t, b.name, map[string]int64{rlock.Owner(ctx): 1})
-		require.NoError(t, unlocks[last]())
+		require.NoError(t, all[levels-1].unlock())
 		require.False(t, b.exists(t, b.name))
 	})
 }

@@ -35,33 +35,7 @@ func TestBusinessHashIsNoLock(t *testing.T) {
 	})
 }
 
-// A refusal names the holder and the remaining time. If the same Client holds the lock, the error says how to re-enter it; if the
-// ctx already carries a hold of the name, it says that the hold is of another kind.
-func TestRefusalNamesTheHolder(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
-		other := newClient(t, b.rdb)
-		for name, c := range map[string]*rlock.Client{"another": other, "this client": b.Client} {
-			ctx, unlock, err := c.Mutex(b.name).Lock(context.Background())
-			require.NoError(t, err)
-			_, _, err = b.Mutex(b.name).TryLock(context.Background(), 0)
-			var refusal *rlock.NotAcquiredError
-			require.ErrorAs(t, err, &refusal)
-			require.Equal(t, b.name, refusal.Name)
-			require.Equal(t, rlock.Owner(ctx), refusal.Holder)
-			require.InDelta(t, rlock.DefaultWatchdogTimeout, refusal.TTL, float64(testTimeout))
-			require.ErrorContains(t, err, "held by ")
-			require.Contains(t, err.Error(), ", with "+refusal.TTL.String()+" left")
-			require.Equal(t, name == "this client", strings.Contains(err.Error(), "use the ctx that its Lock returned"))
-			_, _, err = c.RWMutex(b.name).Read().TryLock(ctx, 0)
-			require.ErrorContains(t, err, "held under this ctx as "+rlock.Owner(ctx)+", with ")
-			require.ErrorContains(t, err, " left, by a lock of another kind")
-			require.NoError(t, unlock())
-		}
-	})
-}
-
-// A refusal explains re-entry if the holder's Lock got the same ctx as the refused call, or a parent of it. Any other holder of the
+// A refusal names the lock, the holder and the remaining time. It explains re-entry if the holder's Lock got the same ctx as the refused call, or a parent of it. Any other holder of the
 // same Client is reported as an unrelated holder.
 func TestRefusalOfOneself(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
@@ -92,23 +66,23 @@ func TestRefusalOfOneself(t *testing.T) {
 				{timed, ctx, false}, {timed, value, false}, {value, context.WithValue(ctx, ctxLabel{}, "B"), false},
 				{context.Background(), ctx, false}, {context.TODO(), context.Background(), false}, {ctx, context.Background(), false},
 			} {
-				section, unlock, err := l[0].Lock(row.outer)
-				require.NoError(t, err)
-				inner, unlockInner, err := l[0].Lock(section) // a re-entry makes no difference
-				require.NoError(t, err)
-				require.NoError(t, unlockInner())
-				require.Error(t, inner.Err())
-				_, _, err = l[1].TryLock(row.inner, 0)
+				hold := locked(t, under{row.outer, l[0]})
+				level := locked(t, under{hold.ctx, l[0]}) // makes no difference
+				require.NoError(t, level.unlock())
+				require.Error(t, level.ctx.Err())
+				_, _, err := l[1].TryLock(row.inner, 0)
 				var refusal *rlock.NotAcquiredError
 				require.ErrorAs(t, err, &refusal)
+				require.Contains(t, l[1].Name(), refusal.Name)
 				require.NotEmpty(t, refusal.Holder)
+				require.ErrorContains(t, err, ", with "+refusal.TTL.String()+" left")
 				said := "held by " + refusal.Holder
 				if row.self {
 					said = "held by this client as " + refusal.Holder
 				}
 				require.ErrorContains(t, err, said, "%s: %v in %v", kind, row.inner, row.outer)
 				require.Equal(t, row.self, strings.Contains(err.Error(), "use the ctx that its Lock returned"), err)
-				require.NoError(t, unlock())
+				require.NoError(t, hold.unlock())
 			}
 		}
 	})
@@ -119,25 +93,23 @@ func TestRefusalOfOneself(t *testing.T) {
 func TestErrorsAreAboutTheirLock(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
 		b := newFixture(t)
-		outer, unlock, err := b.Mutex(b.name).Lock(context.Background())
-		require.NoError(t, err)
-		b.loseLock(t, outer, b.Mutex(b.name))
-		_, _, err = b.Mutex(b.name + ":inner").Lock(outer)
+		outer := locked(t, b.Mutex(b.name))
+		b.loseLock(t, outer.ctx, b.Mutex(b.name))
+		_, _, err := b.Mutex(b.name + ":inner").Lock(outer.ctx)
 		require.ErrorIs(t, err, rlock.ErrNotAcquired)
 		require.ErrorIs(t, err, context.Canceled)
 		require.NotErrorIs(t, err, rlock.ErrLost)
 		require.ErrorContains(t, err, `"`+b.name+`": lost: `)
-		require.ErrorIs(t, unlock(), rlock.ErrLost)
+		require.ErrorIs(t, outer.unlock(), rlock.ErrLost)
 
 		second := newClient(t, b.rdb)
-		inSecond, unlock, err := second.Mutex(b.name).Lock(context.Background())
-		require.NoError(t, err)
+		outer = locked(t, second.Mutex(b.name))
 		second.Close()
-		_, _, err = b.Mutex(b.name + ":inner").Lock(inSecond)
+		_, _, err = b.Mutex(b.name + ":inner").Lock(outer.ctx)
 		require.ErrorIs(t, err, rlock.ErrNotAcquired)
 		require.NotErrorIs(t, err, rlock.ErrClosed)
 		require.ErrorContains(t, err, "client closed")
-		require.NoError(t, unlock())
+		require.NoError(t, outer.unlock())
 	})
 }
 
@@ -146,22 +118,20 @@ func TestLossSaysWhy(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
 		s := redistest.Start(t)
 		c := newClient(t, s.Client(t), rlock.Options{WatchdogTimeout: 2 * time.Second})
-		ctx, unlock, err := c.Mutex("renewed").Lock(context.Background())
-		require.NoError(t, err)
-		fixed, unlockFixed, err := c.Mutex("fixed", rlock.WithLease(time.Second)).Lock(context.Background())
-		require.NoError(t, err)
-		owner := rlock.Owner(ctx)
+		renewed := locked(t, c.Mutex("renewed"))
+		fixed := locked(t, c.Mutex("fixed", rlock.WithLease(time.Second)))
+		owner := rlock.Owner(renewed.ctx)
 		s.Stop()
-		<-ctx.Done()
+		<-renewed.ctx.Done()
 		var loss *rlock.LostError
-		require.ErrorAs(t, context.Cause(ctx), &loss)
+		require.ErrorAs(t, context.Cause(renewed.ctx), &loss)
 		require.Equal(t, rlock.LostExpired, loss.Reason)
 		require.Equal(t, owner, loss.Owner)
-		require.WithinDuration(t, time.Now(), loss.Since, soon)
+		requireTook(t, 0, loss.Since, time.Now())
 		require.Regexp(t, `^rlock: "renewed": lost: not renewed in time: .*connection refused$`, loss.Error())
-		<-fixed.Done()
-		require.EqualError(t, context.Cause(fixed), `rlock: "fixed": lost: its lease of fixed length ended`)
-		for _, err := range []error{unlock(), unlockFixed()} {
+		<-fixed.ctx.Done()
+		require.EqualError(t, context.Cause(fixed.ctx), `rlock: "fixed": lost: its lease of fixed length ended`)
+		for _, err := range []error{renewed.unlock(), fixed.unlock()} {
 			require.ErrorIs(t, err, rlock.ErrLost)
 			require.ErrorIs(t, err, rlock.ErrNotHeld)
 			require.Equal(t, 1, strings.Count(err.Error(), "rlock: "), err)
@@ -174,30 +144,21 @@ func TestLossSaysWhy(t *testing.T) {
 func TestUnlockThatFindsTheLoss(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
 		b := newFixture(t)
-		ctx, unlock, err := b.Mutex(b.name).Lock(context.Background())
-		require.NoError(t, err)
+		hold := locked(t, b.Mutex(b.name))
 		b.do(t, "DEL", b.name)
-		require.ErrorIs(t, unlock(), rlock.ErrLost)
-		require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
-
-		ctx, unlock, err = b.Mutex(b.name).Lock(context.Background())
-		require.NoError(t, err)
-		require.NoError(t, unlock())
-		require.ErrorIs(t, context.Cause(ctx), context.Canceled)
-		require.NotErrorIs(t, context.Cause(ctx), rlock.ErrLost)
+		require.ErrorIs(t, hold.unlock(), rlock.ErrLost)
+		require.ErrorIs(t, context.Cause(hold.ctx), rlock.ErrLost)
+		ctx := lockAndUnlock(t, b.Mutex(b.name))
 		require.EqualError(t, context.Cause(ctx), `rlock: "`+b.name+`": unlocked`)
 	})
 }
 
-// Do returns the error of fn unchanged if the lock was held throughout. It reports a loss once, however deep the nesting, and
-// ErrClosed if Close ended the section.
+// Do reports a loss once, however deep the nesting, and ErrClosed if Close ended the section.
 func TestWhatDoReturns(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
 		b := newFixture(t)
 		m, ctx := b.Mutex(b.name), context.Background()
 		mine := errors.New("mine")
-		require.Same(t, mine, m.Do(ctx, func(context.Context) error { return mine }), "the error of fn, unchanged")
-
 		err := m.Do(ctx, func(ctx context.Context) error {
 			return m.Do(ctx, func(ctx context.Context) error {
 				return m.Do(ctx, func(context.Context) error { return b.do(t, "DEL", b.name).Error() })
@@ -231,16 +192,12 @@ func TestWhatDoReturns(t *testing.T) {
 // A managed server that moves slots may fail a script halfway, before any write. Lock and unlock retry the call.
 func TestNonLocalKeyPasses(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
-		s := redistest.Start(t)
-		proxy := redistest.StartProxy(t, s.Addr())
-		c := newClient(t, redistest.Dial(t, proxy.Addr()))
-		loadScripts(t, c)
+		c, proxy, _ := behindProxy(t, anyWay)
 		const said = "ERR Script attempted to access a non local key in a cluster node"
 		proxy.OnRequest(nthScript(1, redistest.Fail(said)))
-		_, unlock, err := c.Mutex("x").Lock(context.Background())
-		require.NoError(t, err)
+		hold := locked(t, c.Mutex("x"))
 		proxy.OnRequest(nthScript(1, redistest.Fail(said)))
-		require.NoError(t, unlock())
+		require.NoError(t, hold.unlock())
 	})
 }
 
@@ -287,12 +244,12 @@ func TestHoldOfAnotherLibrary(t *testing.T) {
 			b := newFixture(t)
 			hold := func() {
 				t.Helper()
-				require.NoError(t, b.rdb.Do(t.Context(), b.rdb.B().Hset().Key(b.name).FieldValue().FieldValue(owner, "1").Build()).Error())
-				require.NoError(t, b.rdb.Do(t.Context(), b.rdb.B().Pexpire().Key(b.name).Milliseconds(60_000).Build()).Error())
+				require.NoError(t, b.do(t, "HSET", b.name, owner, "1").Error())
+				require.NoError(t, b.do(t, "PEXPIRE", b.name, "60000").Error())
 			}
 			free := func() {
 				t.Helper()
-				require.NoError(t, b.rdb.Do(t.Context(), b.rdb.B().Del().Key(b.name).Build()).Error())
+				require.NoError(t, b.do(t, "DEL", b.name).Error())
 			}
 			hold()
 			for _, m := range []*rlock.Mutex{b.Mutex(b.name), b.FairMutex(b.name), b.RWMutex(b.name).Read(), b.RWMutex(b.name).Write()} {
@@ -319,7 +276,7 @@ func TestHoldOfAnotherLibrary(t *testing.T) {
 			hold() // the other library was faster than the waiter
 			publish := func() {
 				t.Helper()
-				require.NoError(t, b.rdb.Do(t.Context(), b.rdb.B().Publish().Channel("redisson_lock__channel:{"+b.name+"}").Message("0").Build()).Error())
+				require.NoError(t, b.do(t, "PUBLISH", "redisson_lock__channel:{"+b.name+"}", "0").Error())
 			}
 			publish()
 			redistest.Eventually(t, testTimeout, queued, "it keeps its place")
