@@ -3,7 +3,6 @@ package rlock_test
 import (
 	"context"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -16,80 +15,9 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// contend lets 16 goroutines of two processes lock some of the names in random order, or just one name. Some callers cancel at a random
-// moment. lock returns the locks of a process.
-func contend(t *testing.T, names []string, d time.Duration, lock func(process int, names []string) []rlock.Locker) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
-	defer cancel()
-	inside := make([]atomic.Int32, len(names))
-	var all, alone, gaveUp atomic.Int64
-	end := time.Now().Add(d)
-	var wg sync.WaitGroup
-	for g := range 16 {
-		wg.Go(func() {
-			random := rand.New(rand.NewPCG(uint64(g), 1))
-			for sections := 0; ctx.Err() == nil && (time.Now().Before(end) || sections < 2); {
-				which := random.Perm(len(names))[:1+random.IntN(len(names))]
-				var some []string
-				for _, i := range which {
-					some = append(some, names[i])
-				}
-				ctx, cancel := context.WithCancel(ctx)
-				if random.IntN(4) == 0 {
-					time.AfterFunc(time.Duration(random.IntN(3000))*time.Microsecond, cancel)
-				}
-				entered := false
-				err := rlock.All(lock(g%2, some)...).Do(ctx, func(context.Context) error {
-					entered = true
-					for _, i := range which {
-						assert.EqualValues(t, 1, inside[i].Add(1), "goroutines inside %s", names[i])
-					}
-					sleep(time.Duration(random.IntN(1000)) * time.Microsecond)
-					for _, i := range which {
-						inside[i].Add(-1)
-					}
-					return nil
-				})
-				cancel()
-				if !entered {
-					assert.ErrorIs(t, err, rlock.ErrNotAcquired)
-					assert.ErrorIs(t, err, context.Canceled)
-					gaveUp.Add(1)
-					continue
-				}
-				assert.NoError(t, err)
-				sections++
-				if len(which) == 1 {
-					alone.Add(1)
-				} else {
-					all.Add(1)
-				}
-			}
-		})
-	}
-	wg.Wait()
-	require.NoError(t, ctx.Err(), "some goroutines did not get in")
-	require.Positive(t, all.Load())
-	require.Positive(t, alone.Load())
-	require.Positive(t, gaveUp.Load())
-}
-
-// G1, G4, G5 on a cluster, where two of the names share a slot: no two goroutines are inside the same lock, every goroutine gets in, and no
-// key is left. The simulator does the same on one server.
-func TestAllUnderContentionOnACluster(t *testing.T) {
-	redistest.Parallel(t)
-	cl := redistest.StartCluster(t, 3, 0)
-	clients := []*rlock.Client{newClient(t, cl.Client(t)), newClient(t, cl.Client(t))}
-	contend(t, []string{"a{1}", "b{1}", "c{2}", "d{3}", "e"}, time.Second, func(process int, names []string) []rlock.Locker {
-		return mutexes(clients[process], names...)
-	})
-	for _, node := range cl.Nodes() {
-		fixture{rdb: node.Client(t, redistest.Single)}.clear(t)
-	}
-}
-
-// G1, G4, G5 with locks on two servers: each process has a Client for each of them.
+// G1, G4, G5 with locks on two servers, for each of which a process has a Client: 16 goroutines of two processes lock some of the names in
+// random order, or just one. Some of their callers cancel at a random moment. No two are inside the same lock, every goroutine gets in, and
+// no key is left. The simulator does the same on one server.
 func TestAllUnderContentionOnTwoServers(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
 		servers := []*redistest.Server{redistest.Start(t), redistest.Start(t)}
@@ -100,12 +28,49 @@ func TestAllUnderContentionOnTwoServers(t *testing.T) {
 			}
 		}
 		names := numbered("crowd", 5)
-		contend(t, names, 20*time.Millisecond, func(process int, some []string) (all []rlock.Locker) {
-			for _, name := range some {
-				all = append(all, clients[process][slices.Index(names, name)%2].Mutex(name))
-			}
-			return all
-		})
+		inside := make([]atomic.Int32, len(names))
+		var sections, gaveUp [6]atomic.Int64 // by the number of locks
+		end := time.Now().Add(20 * time.Millisecond)
+		var wg sync.WaitGroup
+		for g := range 16 {
+			wg.Go(func() {
+				random := rand.New(rand.NewPCG(uint64(g), 1))
+				for entered := 0; time.Now().Before(end) || entered < 2; {
+					which := random.Perm(len(names))[:1+random.IntN(len(names))]
+					var some []rlock.Locker
+					for _, i := range which {
+						some = append(some, clients[g%2][i%2].Mutex(names[i]))
+					}
+					ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+					if random.IntN(4) == 0 {
+						time.AfterFunc(time.Duration(random.IntN(3000))*time.Microsecond, cancel)
+					}
+					err := rlock.All(some...).Do(ctx, func(context.Context) error {
+						for _, i := range which {
+							assert.EqualValues(t, 1, inside[i].Add(1), "goroutines inside %s", names[i])
+						}
+						sleep(time.Duration(random.IntN(1000)) * time.Microsecond)
+						for _, i := range which {
+							inside[i].Add(-1)
+						}
+						entered++
+						sections[len(which)].Add(1)
+						return nil
+					})
+					cancel()
+					if err != nil {
+						assert.ErrorIs(t, err, rlock.ErrNotAcquired)
+						assert.ErrorIs(t, err, context.Canceled)
+						gaveUp[len(which)].Add(1)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		for n := range names {
+			require.Positive(t, sections[n+1].Load(), n)
+		}
+		require.Positive(t, gaveUp[3].Load())
 		for _, s := range servers {
 			fixture{rdb: s.Client(t)}.clear(t)
 		}

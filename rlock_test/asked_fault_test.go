@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -27,63 +26,17 @@ func exists(t testing.TB, rdb rueidis.Client, key string) bool {
 	return n == 1
 }
 
-// One message reaches the holder also through Sentinel, and on a cluster with plain pub/sub.
-func TestAskedOnDeployments(t *testing.T) {
-	redistest.Parallel(t)
-	for name, dial := range map[string]func(t *testing.T) rueidis.Client{
-		"sentinel":                   func(t *testing.T) rueidis.Client { return redistest.StartSentinel(t).Client(t) },
-		"cluster with plain pub/sub": func(t *testing.T) rueidis.Client { return redistest.StartCluster(t, 3, 0).Client(t) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			redistest.Parallel(t)
-			rdb := dial(t)
-			o := seldom
-			o.PlainPubSub = true
-			holder, waits := newClient(t, rdb, o), newClient(t, rdb, o)
-			lockAndUnlock(t, holder.Mutex("ear", rlock.WithAsked()))
-			awaitEar(t, rdb, holder)
-			for _, key := range []string{"a", "b", "{tag}c", "d"} {
-				hold := locked(t, holder.Mutex(key, rlock.WithAsked()))
-				notAsked(t, hold.ctx)
-				waiter := lockAsync(t, waits.Mutex(key, rlock.WithAsked()))
-				awaitAsked(t, hold.ctx)
-				require.NoError(t, hold.unlock())
-				waiter.getAndUnlock(t, testTimeout)
-			}
-		})
-	}
-}
-
-// logRecords collects the log of a Client.
-type logRecords struct {
-	mu   sync.Mutex // guards the following
-	text strings.Builder
-}
-
-func (j *logRecords) Write(p []byte) (int, error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.text.Write(p)
-}
-
-// count returns how often the text occurs.
-func (j *logRecords) count(text string) int {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return strings.Count(j.text.String(), text)
-}
-
 // A user without the right to subscribe or to publish locks as before, and its Client logs this once. The holder finds such waiters
 // by polling.
 func TestAskedForbidden(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
 	admin := fixture{rdb: s.Client(t)}
-	limited := func(t *testing.T, name string, rules ...string) (*rlock.Client, *logRecords) {
+	limited := func(t *testing.T, name string, rules ...string) (*rlock.Client, *lockedBuffer) {
 		t.Helper()
 		all := append([]string{"ACL", "SETUSER", name, "reset", "resetchannels", "on", ">secret", "~*", "&redisson_*", "+@all"}, rules...)
 		require.NoError(t, admin.do(t, all...).Error())
-		j := new(logRecords)
+		j := new(lockedBuffer)
 		rdb := s.Client(t, func(o *rueidis.ClientOption) { o.Username, o.Password = name, "secret" })
 		return newClient(t, rdb, rlock.Options{WatchdogTimeout: shortWatchdog, Logger: slog.New(slog.NewTextHandler(j, nil))}), j
 	}
@@ -93,7 +46,7 @@ func TestAskedForbidden(t *testing.T) {
 		other := newClient(t, s.Client(t))
 		m := c.Mutex("deaf", rlock.WithAsked())
 		lockAndUnlock(t, m)
-		redistest.Eventually(t, testTimeout, func() bool { return j.count("cannot ask this Client") == 1 }, "the Client has logged it")
+		redistest.Eventually(t, testTimeout, func() bool { return strings.Count(j.String(), "cannot ask this Client") == 1 }, "the Client has logged it")
 		for _, l := range []*rlock.Client{c, other} { // the holder finds the second waiter by polling
 			hold := locked(t, m)
 			require.NotContains(t, rlock.Owner(hold.ctx), ":11000000000", "the owner does not offer to be asked")
@@ -102,7 +55,7 @@ func TestAskedForbidden(t *testing.T) {
 			require.NoError(t, hold.unlock())
 			waiter.getAndUnlock(t, testTimeout)
 		}
-		require.Equal(t, 1, j.count("cannot ask this Client"))
+		require.Equal(t, 1, strings.Count(j.String(), "cannot ask this Client"))
 	})
 	t.Run("to speak", func(t *testing.T) {
 		redistest.Parallel(t)
@@ -115,7 +68,7 @@ func TestAskedForbidden(t *testing.T) {
 			require.NoError(t, hold.unlock())
 			waiter.getAndUnlock(t, testTimeout)
 		}
-		redistest.Eventually(t, testTimeout, func() bool { return j.count("cannot ask other processes") == 1 }, "the Client has logged it once")
+		redistest.Eventually(t, testTimeout, func() bool { return strings.Count(j.String(), "cannot ask other processes") == 1 }, "the Client has logged it once")
 	})
 }
 
@@ -230,49 +183,6 @@ func TestAskedLies(t *testing.T) {
 		next := locked(t, m)
 		notAsked(t, next.ctx)
 		require.NoError(t, next.unlock())
-	})
-}
-
-// The holder finds waiters that only subscribe to the unlock channel, such as Redisson's, by polling.
-func TestAskedByOutsiders(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t, rlock.Options{WatchdogTimeout: shortWatchdog})
-		hold := locked(t, b.Mutex(b.name, rlock.WithAsked()))
-		listensOutside(t, b.rdb, "redisson_lock__channel:{"+b.name+"}", func() {})
-		awaitAsked(t, hold.ctx)
-		require.NoError(t, hold.unlock())
-	})
-}
-
-// The message may reach the holder before the reply that it has the lock. The Client remembers the message.
-func TestAskedBeforeTheAnswer(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newBareFixture(t)
-		proxy := redistest.StartProxy(t, redistest.Shared(t))
-		holder, waits := newClient(t, redistest.Dial(t, proxy.Addr()), seldom), newClient(t, b.rdb, seldom)
-		m := holder.Mutex(b.name, rlock.WithAsked())
-		lockAndUnlock(t, m)
-		b.earsOf(t, holder)
-		heard := make(chan error, 1)
-		proxy.OnReply(redistest.Nth(1, "EVALSHA", redistest.Hold))
-		proxy.OnReply(func(words []string) redistest.Action {
-			if words[0] == "MESSAGE" && words[1] == ear(holder) {
-				heard <- nil
-			}
-			return redistest.Pass
-		})
-		first := lockAsync(t, m)
-		redistest.Eventually(t, testTimeout, func() bool { return b.exists(t, b.name) }, "Redis has granted the lock, but the reply is held back")
-		waiter := lockAsync(t, waits.Mutex(b.name))
-		require.NoError(t, within(t, heard, testTimeout), "the waiter has asked")
-		sleep(50 * time.Millisecond) // the holder has processed the message
-		first.stillWaits(t)
-		proxy.Release()
-		got := first.get(t, testTimeout)
-		require.NoError(t, got.err)
-		awaitAsked(t, got.ctx)
-		require.NoError(t, got.unlock())
-		waiter.getAndUnlock(t, testTimeout)
 	})
 }
 

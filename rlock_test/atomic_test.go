@@ -40,29 +40,19 @@ func TestAtomicMoveUnderHolderAndWaiters(t *testing.T) {
 	redistest.Parallel(t)
 	c := redistest.StartCluster(t, 3, 0)
 	look := c.Client(t)
-	for kind, lock := range map[string]func(*rlock.Client, string) *rlock.Mutex{
-		"plain":        func(c *rlock.Client, name string) *rlock.Mutex { return c.Mutex(name) },
-		"fenced":       func(c *rlock.Client, name string) *rlock.Mutex { return c.FencedMutex(name) },
-		"fair":         func(c *rlock.Client, name string) *rlock.Mutex { return c.FairMutex(name) },
-		"write":        func(c *rlock.Client, name string) *rlock.Mutex { return c.RWMutex(name).Write() },
-		"fenced write": func(c *rlock.Client, name string) *rlock.Mutex { return c.FencedRWMutex(name).Write() },
-	} {
+	for _, kind := range []string{"plain", "fenced", "fair", "write", "fenced write"} {
+		lock := func(c *rlock.Client, name string) *rlock.Mutex { return ofAllKinds(c, name)[kind] }
 		for pubsub, o := range map[string]rlock.Options{"sharded": {}, "plain": {PlainPubSub: true}} {
 			redistest.RunVirtual(t, kind+"/"+pubsub, func(t *testing.T) {
 				name := redistest.Name(t)
 				move := carousel(t, c, name)
-				var a lockResult
-				a.ctx, a.unlock, a.err = lock(newClient(t, c.Client(t), o), name).Lock(context.Background())
-				require.NoError(t, a.err)
+				a := locked(t, lock(newClient(t, c.Client(t), o), name))
 				got := make(chan lockResult, 6)
 				for side := range 2 {
 					m := lock(newClient(t, c.Client(t), o), name)
 					for i := range 3 {
-						go func() { // ends with the Lock
-							var a lockResult
-							a.ctx, a.unlock, a.err = m.Lock(context.Background())
-							got <- a
-						}()
+						p := lockAsync(t, m)
+						go func() { got <- <-p.result }() // ends with the Lock
 						redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == 3*side+i+1 }, "the goroutine waits")
 					}
 				}
@@ -84,12 +74,8 @@ func TestAtomicMoveUnderHolderAndWaiters(t *testing.T) {
 					if left == 0 {
 						break
 					}
-					select {
-					case a = <-got:
-						require.NoError(t, a.err)
-					case <-time.After(rlock.DefaultWatchdogTimeout / 2):
-						require.FailNow(t, "a waiter was not woken", "%d waiters are left", left)
-					}
+					a = redistest.Within(t, rlock.DefaultWatchdogTimeout/2, got, "a waiter is woken")
+					require.NoError(t, a.err)
 				}
 				redistest.Eventually(t, soon, func() bool {
 					for _, node := range look.Nodes() {
@@ -114,9 +100,7 @@ func TestAtomicMovesUnderLoad(t *testing.T) {
 		redistest.RunVirtual(t, pubsub, func(t *testing.T) {
 			name := redistest.Name(t)
 			const watchdog = 2 * time.Second
-			long, unlock, err := newClient(t, c.Client(t), rlock.Options{PlainPubSub: plain, WatchdogTimeout: watchdog}).
-				Mutex("{" + name + "}:long").Lock(context.Background())
-			require.NoError(t, err)
+			long := locked(t, newClient(t, c.Client(t), rlock.Options{PlainPubSub: plain, WatchdogTimeout: watchdog}).Mutex("{"+name+"}:long"))
 			var over atomic.Bool
 			defer over.Store(true)
 			// Only the holder writes count, in two steps between which a second holder could interfere.
@@ -150,8 +134,8 @@ func TestAtomicMovesUnderLoad(t *testing.T) {
 			t.Logf("%d sections, %d moves, longest wait %v", sections.Load(), moves, time.Duration(longest.Load()))
 			require.Equal(t, sections.Load(), count.Load())
 			require.Less(t, time.Duration(longest.Load()), rlock.DefaultWatchdogTimeout/2, "a goroutine slept through an unlock")
-			require.NoError(t, long.Err())
-			require.NoError(t, unlock())
+			require.NoError(t, long.ctx.Err())
+			require.NoError(t, long.unlock())
 		})
 	}
 }

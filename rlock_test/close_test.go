@@ -3,12 +3,10 @@ package rlock_test
 import (
 	"context"
 	"fmt"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/redis/rueidis"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/go-rlock/rlock/internal/redistest"
@@ -33,40 +31,6 @@ var packages = append([]string{
 	"github.com/go-rlock/rlock/lease.", "github.com/go-rlock/rlock/pubsub.", "github.com/go-rlock/rlock/lua.",
 	"github.com/go-rlock/rlock/internal/tell.",
 }, withoutHub...)
-
-// Close ends all waiting calls with ErrClosed and cancels the ctx of every hold, without releasing the locks. An unlock after Close
-// releases them.
-func TestCloseWhileWaitingAndHolding(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newBareFixture(t)
-		c := newClient(t, b.rdb)
-		m := c.Mutex(b.name)
-		hold := locked(t, m)
-		inner := locked(t, under{hold.ctx, m})
-		b.awaitFields(t, b.name, map[string]int64{rlock.Owner(hold.ctx): 2})
-		waiters := []pendingLock{lockAsync(t, m), lockAsync(t, tryFor{m, testTimeout}), lockAsync(t, under{context.Background(), m})}
-		redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == 3 }, "all goroutines wait")
-		b.awaitSubscribers(t, b.name, 1)
-
-		began := time.Now()
-		c.Close()
-		requireTook(t, 0, began, time.Now())
-		for _, ctx := range []context.Context{hold.ctx, inner.ctx} {
-			require.ErrorIs(t, ctx.Err(), context.Canceled)
-			require.ErrorIs(t, context.Cause(ctx), rlock.ErrClosed)
-		}
-		for _, w := range waiters {
-			got := w.get(t, testTimeout)
-			require.ErrorIs(t, got.err, rlock.ErrClosed)
-			requireTook(t, 0, began, got.at)
-		}
-		b.awaitSubscribers(t, b.name, 0)
-		require.Equal(t, map[string]int64{rlock.Owner(hold.ctx): 2}, b.fields(t, b.name), "Close does not release")
-		require.NoError(t, inner.unlock())
-		require.NoError(t, hold.unlock())
-		require.False(t, b.exists(t, b.name), "unlock after Close releases")
-	})
-}
 
 // A re-entry that Redis grants while Close runs fails with ErrClosed, because its ctx could not be cancelled any more.
 func TestReentryAnsweredDuringClose(t *testing.T) {
@@ -168,25 +132,6 @@ func TestCloseSendsWaitersAwayAtOnce(t *testing.T) {
 	}
 }
 
-// G5: if Redis grants the lock to a caller whose Client is closing, Close releases it before it returns.
-func TestLateGrantIsGivenBackByClose(t *testing.T) {
-	inBothWays(t, func(t *testing.T, way func(*rueidis.ClientOption)) {
-		c, proxy, b := behindProxy(t, way)
-		proxy.OnReply(redistest.Nth(1, "EVALSHA", redistest.Hold))
-		p := lockAsync(t, c.Mutex(b.name))
-		redistest.Eventually(t, testTimeout, func() bool { return proxy.Held() == 1 }, "Redis has granted the lock; the reply is held back")
-		require.True(t, b.exists(t, b.name))
-		closed := async(func() error { c.Close(); return nil })
-		require.ErrorIs(t, p.get(t, testTimeout).err, rlock.ErrClosed)
-		sleep(1200 * time.Millisecond) // a slow network, but faster than the timeout of Close
-		proxy.Release()
-		released := time.Now()
-		require.NoError(t, within(t, closed, testTimeout))
-		requireTook(t, 0, released, time.Now())
-		require.False(t, b.exists(t, b.name))
-	})
-}
-
 // Close returns while the program uses all connections of the pool. It does not wait for a connection that rueidis was asked for,
 // since that request cannot be cancelled.
 func TestCloseWhileThePoolIsExhausted(t *testing.T) {
@@ -256,40 +201,6 @@ func TestUseAfterClose(t *testing.T) {
 			"ForceUnlock": func() error { _, err := m.ForceUnlock(ctx); return err },
 		} {
 			require.ErrorIs(t, call(), rlock.ErrClosed, name)
-		}
-	})
-}
-
-// Close may come at any moment of many calls: each of them ends, no key stays locked, and no goroutine is left.
-func TestCloseRaces(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newBareFixture(t)
-		proxy := redistest.StartProxy(t, redistest.Shared(t))
-		proxy.Delay(100 * time.Microsecond)
-		for i := range 30 {
-			c := newClient(t, redistest.Dial(t, proxy.Addr())) // rueidis holds a mutex while it opens a second connection for subscriptions
-			var wg sync.WaitGroup
-			for j := range 8 {
-				wg.Go(func() {
-					ctx := context.Background()
-					if j%2 == 0 { // the commands of a ctx that can be cancelled run on goroutines of their own
-						var cancel context.CancelFunc
-						ctx, cancel = context.WithCancel(ctx)
-						defer cancel()
-					}
-					for {
-						err := c.Mutex(b.name).Do(ctx, func(ctx context.Context) error { return c.Mutex(b.name).Do(ctx, nothing) })
-						if err != nil {
-							assert.ErrorIs(t, err, rlock.ErrClosed)
-							return
-						}
-					}
-				})
-			}
-			sleep(time.Duration(i) * 50 * time.Microsecond)
-			c.Close()
-			wg.Wait()
-			redistest.Eventually(t, testTimeout, func() bool { return !b.exists(t, b.name) }, "the lock is free")
 		}
 	})
 }

@@ -72,46 +72,31 @@ func (d distance) compete(t *testing.T, during time.Duration) (near, far int64, 
 // always wants the lock. A machine that stands still for some milliseconds costs it turns, so it has several tries. The test runs
 // alone, its subtests in parallel.
 func TestFurtherAwayGetsItsTurns(t *testing.T) {
-	off := rlock.Options{HandOff: rlock.HandOff{Most: -1}}
+	off, confirmed := rlock.Options{HandOff: rlock.HandOff{Most: -1}}, rlock.Options{Replicas: 1, ReplicaTimeout: testTimeout}
+	limited := func(o *rueidis.ClientOption) { o.Username, o.Password = "limited", "secret" }
 	for name, start := range map[string]func(t *testing.T) distance{
-		"hand-offs off": func(t *testing.T) distance {
-			t.Helper()
-			return newDistance(t, redistest.Start(t), off, off, 1)
-		},
+		"hand-offs off": func(t *testing.T) distance { return newDistance(t, redistest.Start(t), off, off, 1) },
 		"replicas": func(t *testing.T) distance {
-			t.Helper()
 			master, _ := redistest.StartPair(t)
-			o := rlock.Options{Replicas: 1, ReplicaTimeout: testTimeout}
-			return newDistance(t, master, o, o, 1)
+			return newDistance(t, master, confirmed, confirmed, 1)
 		},
 		"without the right": func(t *testing.T) distance {
-			t.Helper()
 			s := redistest.Start(t)
 			rules := strings.Fields("ACL SETUSER limited on >secret ~* &* +@all -zadd -zrange")
 			require.NoError(t, fixture{rdb: s.Client(t)}.do(t, rules...).Error())
-			limited := func(o *rueidis.ClientOption) { o.Username, o.Password = "limited", "secret" }
 			return newDistance(t, s, rlock.Options{}, rlock.Options{}, 1, limited)
 		},
 		"plain channels on a cluster": func(t *testing.T) distance {
-			t.Helper()
-			c := redistest.StartCluster(t, 3, 0)
+			c, plain := redistest.StartCluster(t, 3, 0), rlock.Options{PlainPubSub: true}
 			d := distance{name: redistest.Name(t)}
 			for _, node := range c.Nodes() {
 				d.proxy = append(d.proxy, redistest.StartProxy(t, node.Addr()))
 			}
-			o := rlock.Options{PlainPubSub: true}
-			d.near = append(d.near, newClient(t, c.Client(t), o))
-			d.far = newClient(t, c.Client(t, redistest.Via(d.proxy...)), o)
+			d.near, d.far = []*rlock.Client{newClient(t, c.Client(t), plain)}, newClient(t, c.Client(t, redistest.Via(d.proxy...)), plain)
 			return d
 		},
-		"beside a queue": func(t *testing.T) distance {
-			t.Helper()
-			return newDistance(t, redistest.Start(t), rlock.Options{}, off, 1)
-		},
-		"beside a queue of two": func(t *testing.T) distance {
-			t.Helper()
-			return newDistance(t, redistest.Start(t), rlock.Options{}, off, 2)
-		},
+		"beside a queue":        func(t *testing.T) distance { return newDistance(t, redistest.Start(t), rlock.Options{}, off, 1) },
+		"beside a queue of two": func(t *testing.T) distance { return newDistance(t, redistest.Start(t), rlock.Options{}, off, 2) },
 	} {
 		for _, further := range []time.Duration{500 * time.Microsecond, 2 * time.Millisecond} {
 			t.Run(fmt.Sprint(name, ", ", further), func(t *testing.T) {
