@@ -43,7 +43,8 @@ func TestAtomicMoveUnderHolderAndWaiters(t *testing.T) {
 	for _, kind := range []string{"plain", "fenced", "fair", "write", "fenced write"} {
 		lock := func(c *rlock.Client, name string) *rlock.Mutex { return ofAllKinds(c, name)[kind] }
 		for pubsub, o := range map[string]rlock.Options{"sharded": {}, "plain": {PlainPubSub: true}} {
-			redistest.RunVirtual(t, kind+"/"+pubsub, func(t *testing.T) {
+			t.Run(kind+"/"+pubsub, func(t *testing.T) {
+				redistest.Parallel(t)
 				name := redistest.Name(t)
 				move := carousel(t, c, name)
 				a := locked(t, lock(newClient(t, c.Client(t), o), name))
@@ -97,7 +98,8 @@ func TestAtomicMovesUnderLoad(t *testing.T) {
 	redistest.Parallel(t)
 	c := redistest.StartCluster(t, 3, 0)
 	for pubsub, plain := range map[string]bool{"sharded": false, "plain": true} {
-		redistest.RunVirtual(t, pubsub, func(t *testing.T) {
+		t.Run(pubsub, func(t *testing.T) {
+			redistest.Parallel(t)
 			name := redistest.Name(t)
 			const watchdog = 2 * time.Second
 			long := locked(t, newClient(t, c.Client(t), rlock.Options{PlainPubSub: plain, WatchdogTimeout: watchdog}).Mutex("{"+name+"}:long"))
