@@ -125,25 +125,6 @@ func TestAskedReconnects(t *testing.T) {
 	}
 }
 
-// After a server restarts without its data, holders of newly taken locks receive messages as before.
-func TestAskedAfterARestart(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		s := redistest.Start(t)
-		b := fixture{rdb: s.Client(t), name: "restart"}
-		holder, waits := newClient(t, s.Client(t), seldom), newClient(t, s.Client(t), seldom)
-		m := holder.Mutex(b.name, rlock.WithAsked())
-		lockAndUnlock(t, m)
-		b.earsOf(t, holder)
-		s.Kill()
-		s.Restart()
-		hold := locked(t, m)
-		waiter := lockAsync(t, waits.Mutex(b.name))
-		awaitAsked(t, hold.ctx)
-		require.NoError(t, hold.unlock())
-		waiter.getAndUnlock(t, testTimeout)
-	})
-}
-
 // A late, repeated or forged message costs nothing but time: nobody gets or loses the lock, and no later hold is notified.
 func TestAskedLies(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {

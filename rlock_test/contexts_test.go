@@ -33,9 +33,9 @@ func newContexts(t *testing.T) *contexts {
 	return c
 }
 
-// note compares Err and Done of a context, at once and again when it ends.
-func (c *contexts) note(ctx context.Context, what string) {
-	at := fmt.Sprintf("%T of %s", ctx, what)
+// note compares Err and Done of the context of commands, at once and again when it ends.
+func (c *contexts) note(ctx context.Context, whose string, cmds ...rueidis.Completed) {
+	at := fmt.Sprintf("%T of %s%s", ctx, whose, cmds[0].Commands()[0])
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.given[at]++
@@ -60,10 +60,6 @@ func (c *contexts) note(ctx context.Context, what string) {
 	}()
 }
 
-func (c *contexts) noteAll(ctx context.Context, all []rueidis.Completed) {
-	c.note(ctx, all[0].Commands()[0])
-}
-
 // notingClient records the contexts of its commands and of those of its connections and nodes.
 type notingClient struct {
 	rueidis.Client
@@ -71,12 +67,12 @@ type notingClient struct {
 }
 
 func (n notingClient) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
-	n.to.note(ctx, cmd.Commands()[0])
+	n.to.note(ctx, "", cmd)
 	return n.Client.Do(ctx, cmd)
 }
 
 func (n notingClient) DoMulti(ctx context.Context, all ...rueidis.Completed) []rueidis.RedisResult {
-	n.to.noteAll(ctx, all)
+	n.to.note(ctx, "", all...)
 	return n.Client.DoMulti(ctx, all...)
 }
 
@@ -99,12 +95,12 @@ type notingConn struct {
 }
 
 func (n notingConn) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
-	n.to.note(ctx, "connection's "+cmd.Commands()[0])
+	n.to.note(ctx, "connection's ", cmd)
 	return n.DedicatedClient.Do(ctx, cmd)
 }
 
 func (n notingConn) DoMulti(ctx context.Context, all ...rueidis.Completed) []rueidis.RedisResult {
-	n.to.noteAll(ctx, all)
+	n.to.note(ctx, "", all...)
 	return n.DedicatedClient.DoMulti(ctx, all...)
 }
 
@@ -164,13 +160,11 @@ func contextsOfAllCalls(t *testing.T, where string, to *contexts, end func(*rloc
 		name := redistest.Name(t)
 		lockers := p.lockers(name)
 		lockers["quorum"] = rlock.Quorum(p[0].Mutex(name+":a"), p[1].Mutex(name+":b"), p[2].Mutex(name+":c")) // on one server
-		for kind, m := range lockers {
-			section, unlock, err := m.Lock(ctx)
-			require.NoError(t, err, kind)
-			_, inner, err := m.Lock(section)
-			require.NoError(t, err, kind)
+		for _, m := range lockers {
+			section := locked(t, under{ctx, m})
+			level := locked(t, under{section.ctx, m})
 			lockAsync(t, m) // waits until the Clients end
-			unlocks = append(unlocks, inner, unlock)
+			unlocks = append(unlocks, level.unlock, section.unlock)
 		}
 	}
 	redistest.Eventually(t, testTimeout, func() bool { return c.Stats().Waiting >= 6 }, "the calls wait")
@@ -214,14 +208,11 @@ func TestShutdownSparesOthersCommands(t *testing.T) {
 		c := newClient(t, rdb)
 		loadScripts(t, c)
 		const holds, n = 200, 300
-		unlocks := make([]rlock.UnlockFunc, holds)
-		for i := range holds {
-			var err error
-			_, unlocks[i], err = c.Mutex(fmt.Sprint("lock:", i)).Lock(context.Background())
-			require.NoError(t, err)
+		var unlocks []rlock.UnlockFunc
+		for _, name := range numbered("lock", holds) {
+			unlocks = append(unlocks, locked(t, c.Mutex(name)).unlock)
 		}
-		told, unlock, err := c.Mutex("told").Lock(context.Background())
-		require.NoError(t, err)
+		told := locked(t, c.Mutex("told"))
 		s.Pause()
 		var wg sync.WaitGroup
 		wg.Go(func() { // fills the socket, so that later commands stay in the queue of rueidis
@@ -236,7 +227,7 @@ func TestShutdownSparesOthersCommands(t *testing.T) {
 		over, cancel := context.WithCancel(context.Background())
 		cancel()
 		down := async(func() error { return c.Shutdown(over) })
-		<-told.Done()
+		<-told.ctx.Done()
 		wrong := make(chan string, n)
 		for i := range n {
 			wg.Go(func() {
@@ -258,7 +249,7 @@ func TestShutdownSparesOthersCommands(t *testing.T) {
 			require.NoError(t, err)
 			require.EqualValues(t, 1, got)
 		}
-		require.NoError(t, unlock())
+		require.NoError(t, told.unlock())
 		require.ErrorIs(t, within(t, down, testTimeout), context.Canceled)
 	})
 }
@@ -280,9 +271,7 @@ func TestCloseOnASilentRedis(t *testing.T) {
 				loadScripts(t, c)
 				var unlocks []rlock.UnlockFunc
 				for i := range 10 {
-					_, unlock, err := c.Mutex(fmt.Sprint(i)).Lock(context.Background())
-					require.NoError(t, err)
-					unlocks = append(unlocks, unlock)
+					unlocks = append(unlocks, locked(t, c.Mutex(fmt.Sprint(i))).unlock)
 				}
 				s.Pause()
 				defer s.Resume()
@@ -303,7 +292,7 @@ func TestCloseOnASilentRedis(t *testing.T) {
 					require.ErrorIs(t, c.Shutdown(over), context.Canceled)
 					bound += time.Second
 				}
-				require.Less(t, time.Since(began), bound)
+				requireTookAtMost(t, bound, began, time.Now())
 				s.Resume()
 				calls.Wait()
 			})

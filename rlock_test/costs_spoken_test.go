@@ -1,7 +1,6 @@
 package rlock_test
 
 import (
-	"context"
 	"strconv"
 	"strings"
 	"sync"
@@ -108,9 +107,7 @@ func TestCostsOfBeingSpokenTo(t *testing.T) {
 			c.pair = near.since(before)
 			var unlock rlock.UnlockFunc
 			if name != "linger" {
-				var err error
-				_, unlock, err = m.Lock(context.Background())
-				require.NoError(t, err)
+				unlock = locked(t, m).unlock
 			}
 			atHolder := near.since(traffic{})
 			waiter := lockAsync(t, waits.Mutex(name))

@@ -23,12 +23,10 @@ func TestNoCourtesyOfAShortCtx(t *testing.T) {
 				m = r.Client.RWMutex(r.name).Write()
 			}
 			listensOutside(t, r.rdb, channel+":{"+r.name+"}", func() {})
-			_, unlock, err := m.Lock(context.Background())
-			require.NoError(t, err)
-			require.NoError(t, unlock())
+			lockAndUnlock(t, m)
 			ctx, cancel := context.WithTimeout(context.Background(), 500*time.Microsecond)
 			defer cancel()
-			if _, unlock, err = m.Lock(ctx); err == nil { // it may take longer
+			if _, unlock, err := m.Lock(ctx); err == nil { // it may take longer
 				require.NoError(t, unlock())
 			}
 			require.Zero(t, waits.Load(), "nobody has the lock")
