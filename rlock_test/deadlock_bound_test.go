@@ -25,7 +25,7 @@ func TestDeadlockWithin(t *testing.T) {
 		clients, proxies, parties := make([]*rlock.Client, n), make([]*redistest.Proxy, n), make([]party, n)
 		for i := range parties {
 			proxies[i] = redistest.StartProxy(t, redistest.Shared(t))
-			clients[i] = newClient(t, deadlock.Apart{Client: redistest.Dial(t, proxies[i].Addr()), Graph: deadlock.New()}, o)
+			clients[i] = newClient(t, deadlock.Apart{Client: redistest.Dial(t, proxies[i].Addr(), pipelined), Graph: deadlock.New()}, o)
 			parties[i] = party{clients[i].Mutex(fmt.Sprint(b.name, "/", i)), clients[i].Mutex(fmt.Sprint(b.name, "/", (i+1)%n))}
 		}
 		delay := func(d time.Duration) {
@@ -63,8 +63,8 @@ func TestDeadlockOfManyReadersWithin(t *testing.T) {
 		o := w.failAfter(after)
 		b := newBareFixture(t)
 		proxies := []*redistest.Proxy{redistest.StartProxy(t, redistest.Shared(t)), redistest.StartProxy(t, redistest.Shared(t))}
-		writer := elsewhere(t, redistest.Dial(t, proxies[0].Addr()), o)
-		reader := elsewhere(t, redistest.Dial(t, proxies[1].Addr()), o)
+		writer := elsewhere(t, redistest.Dial(t, proxies[0].Addr(), pipelined), o)
+		reader := elsewhere(t, redistest.Dial(t, proxies[1].Addr(), pipelined), o)
 		var others []lockResult // that wait for nothing
 		for range n {
 			others = append(others, locked(t, elsewhere(t, b.rdb, o).RWMutex(b.name).Read()))
