@@ -28,6 +28,10 @@ func TestMarksForbidden(t *testing.T) {
 	require.Equal(t, lua.Freed, limited.releases(l.ended(lua.Reader, me)).Status)
 	require.Equal(t, lua.Acquired, asks(lua.Writer, writerField).Status)
 	require.Equal(t, lua.Freed, limited.releases(l.ended(lua.Writer, writerField)).Status)
+	require.Equal(t, lua.Acquired, asks(lua.Writer, otherWriter).Status)
+	forced, err := lua.ForceSide(t.Context(), limited.rdb, l.name, lua.Writer, lua.Publish{Name: l.channel})
+	require.NoError(t, err)
+	require.True(t, forced)
 	require.Zero(t, l.number("EXISTS", l.name, l.queue))
 }
 
