@@ -56,7 +56,7 @@ func scriptFiles(t *testing.T) []string {
 	files, err := filepath.Glob("*.lua")
 	require.NoError(t, err)
 	files = slices.DeleteFunc(files, func(file string) bool { return slices.Contains(preludes, strings.TrimSuffix(file, ".lua")) })
-	require.Len(t, files, 29)
+	require.Len(t, files, 30)
 	return files
 }
 

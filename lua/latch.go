@@ -12,9 +12,9 @@ import (
 )
 
 var (
-	latchSetScript       = script{Text("latch_set"), "058f6f344e2710f02ffd26d86a8e1ba67432dcb0"}
-	latchCountDownScript = script{Text("latch_count_down"), "e9353dfc49913fbabb58129e939ff8a0b732eb98"}
-	latchDeleteScript    = script{Text("latch_delete"), "8c608a5d0770e8b88dc0bbdcd9d28ee3fc6262c3"}
+	latchSetScript       = script{Text("latch_set"), "cd24501f36a110d8982573f3d4f8a352bbcf1425"}
+	latchCountDownScript = script{Text("latch_count_down"), "164f2642727e482b18518d4d1c9f8e8b678bb852"}
+	latchDeleteScript    = script{Text("latch_delete"), "7cea267667dba21c4a1ce621b0034abbeb18e08e"}
 	latchLookScript      = script{Text("latch_look"), "c2f6d14d53efbe20317932af300468aba9e85de8"}
 )
 
@@ -32,9 +32,6 @@ type LatchCall struct {
 	Publish
 }
 
-// ID names the call, as in Latch.Set.
-func (a *LatchCall) ID() string { return a.Client + ":" + strconv.FormatUint(a.Number, 10) }
-
 // SetCount sets the count of a latch that has none. It returns false if the latch has a count.
 func SetCount(ctx context.Context, c rueidis.Client, a LatchCall, n int64) (bool, error) {
 	return a.run(ctx, c, latchSetScript, "set", strconv.FormatInt(n, 10))
@@ -45,14 +42,14 @@ func CountDown(ctx context.Context, c rueidis.Client, a LatchCall, n int64) (boo
 	return a.run(ctx, c, latchCountDownScript, "count-down", strconv.FormatInt(n, 10))
 }
 
-// DeleteLatch deletes a latch; if setBy is not "", only a latch set by that call. It returns false if there was none.
-func DeleteLatch(ctx context.Context, c rueidis.Client, a LatchCall, setBy string) (bool, error) {
-	return a.run(ctx, c, latchDeleteScript, "delete", setBy)
+// DeleteLatch deletes a latch. It returns false if there was none.
+func DeleteLatch(ctx context.Context, c rueidis.Client, a LatchCall) (bool, error) {
+	return a.run(ctx, c, latchDeleteScript, "delete")
 }
 
-func (a *LatchCall) run(ctx context.Context, c rueidis.Client, s script, name, argument string) (bool, error) {
-	result := s.run(ctx, c, []string{a.Name, a.Record},
-		a.Client, strconv.FormatUint(a.Number, 10), millis(a.Keep), argument, a.command(), a.Publish.Name)
+func (a *LatchCall) run(ctx context.Context, c rueidis.Client, s script, name string, more ...string) (bool, error) {
+	args := []string{a.Client, strconv.FormatUint(a.Number, 10), millis(a.Keep), a.command(), a.Publish.Name}
+	result := s.run(ctx, c, []string{a.Name, a.Record}, append(args, more...)...)
 	n, err := result.AsInt64()
 	if err == nil && n != 0 && n != 1 {
 		err = fmt.Errorf("unknown reply %d", n)

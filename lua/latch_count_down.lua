@@ -5,9 +5,9 @@
 -- ARGV[1]  client
 -- ARGV[2]  number of the call, higher than those of all earlier calls of this client for this latch
 -- ARGV[3]  how many ms the record is kept
--- ARGV[4]  the number to subtract
--- ARGV[5]  how to publish: publish or spublish
--- ARGV[6]  channel of the latch
+-- ARGV[4]  how to publish: publish or spublish
+-- ARGV[5]  channel of the latch
+-- ARGV[6]  the number to subtract
 --
 -- Reply 1        counted
 -- Reply 0        it has no count, or the call is late
@@ -36,7 +36,7 @@ if not before then
   answered(record, ARGV[1], ARGV[2], '0', ARGV[3])
   return 0
 end
-local left, failed = done(record, ARGV[1], ARGV[2], ARGV[3], 'decrby', latch, ARGV[4])
+local left, failed = done(record, ARGV[1], ARGV[2], ARGV[3], 'decrby', latch, ARGV[6])
 if failed then
   return failed
 end
@@ -45,12 +45,12 @@ if left > 0 then
 end
 failed = redis.pcall('del', latch)
 if type(failed) == 'table' then
-  redis.call('decrby', latch, '-' .. ARGV[4])
+  redis.call('decrby', latch, '-' .. ARGV[6])
   forget(record, ARGV[1], ARGV[2])
   return failed
 end
 if tonumber(before) > 0 then
-  local heard = redis.pcall(ARGV[5], ARGV[6], '0')
+  local heard = redis.pcall(ARGV[4], ARGV[5], '0')
   if type(heard) == 'table' and heard.err then
     return redis.error_reply('UNTOLD ' .. heard.err)
   end

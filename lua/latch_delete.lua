@@ -5,12 +5,11 @@
 -- ARGV[1]  client
 -- ARGV[2]  number of the call, higher than those of all earlier calls of this client for this latch
 -- ARGV[3]  how many ms the record is kept
--- ARGV[4]  if not '': delete the latch only if this call set it
--- ARGV[5]  how to publish: publish or spublish
--- ARGV[6]  channel of the latch
+-- ARGV[4]  how to publish: publish or spublish
+-- ARGV[5]  channel of the latch
 --
 -- Reply 1        deleted
--- Reply 0        it had no count, or was set by another call
+-- Reply 0        it had no count, or the call is late
 -- Error FOREIGN  the key holds another text than a count: it is not deleted
 -- Error UNTOLD   deleted, but waiters could not be notified
 --
@@ -28,7 +27,7 @@ end
 if answer then
   return 0
 end
-if not before or ARGV[4] ~= '' and redis.call('hget', record, 'set') ~= ARGV[4] then
+if not before then
   answered(record, ARGV[1], ARGV[2], '0', ARGV[3])
   return 0
 end
@@ -36,7 +35,7 @@ local _, failed = done(record, ARGV[1], ARGV[2], ARGV[3], 'del', latch)
 if failed then
   return failed
 end
-local heard = redis.pcall(ARGV[5], ARGV[6], '0')
+local heard = redis.pcall(ARGV[4], ARGV[5], '0')
 if type(heard) == 'table' and heard.err then
   return redis.error_reply('UNTOLD ' .. heard.err)
 end

@@ -6,9 +6,9 @@
 -- ARGV[1]  client
 -- ARGV[2]  number of the call, higher than those of all earlier calls of this client for this latch
 -- ARGV[3]  how many ms the record is kept
--- ARGV[4]  the count
--- ARGV[5]  how to publish: publish or spublish
--- ARGV[6]  channel of the latch
+-- ARGV[4]  how to publish: publish or spublish
+-- ARGV[5]  channel of the latch
+-- ARGV[6]  the count
 --
 -- Reply 1        set; Redisson's waiters were notified to look
 -- Reply 0        it had a count, and keeps it
@@ -33,10 +33,10 @@ if before then
   answered(record, ARGV[1], ARGV[2], '0', ARGV[3])
   return 0
 end
-local _, failed = done(record, ARGV[1], ARGV[2], ARGV[3], 'set', latch, ARGV[4])
+local _, failed = done(record, ARGV[1], ARGV[2], ARGV[3], 'set', latch, ARGV[6])
 if failed then
   return failed
 end
 redis.call('hset', record, 'set', ARGV[1] .. ':' .. ARGV[2])
-redis.pcall(ARGV[5], ARGV[6], '1')
+redis.pcall(ARGV[4], ARGV[5], '1')
 return 1

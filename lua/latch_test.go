@@ -54,9 +54,9 @@ func (l latch) down(client string, number uint64, n int64) bool {
 	return did
 }
 
-func (l latch) delete(client string, number uint64, setBy string) bool {
+func (l latch) delete(client string, number uint64) bool {
 	l.t.Helper()
-	did, err := lua.DeleteLatch(l.t.Context(), l.rdb, l.call(client, number), setBy)
+	did, err := lua.DeleteLatch(l.t.Context(), l.rdb, l.call(client, number))
 	require.NoError(l.t, err)
 	return did
 }
@@ -82,7 +82,7 @@ func TestLatch(t *testing.T) {
 	ear := l.listen(false)
 	require.Equal(t, lua.Latch{}, l.look())
 	require.False(t, l.down(thisClient, 1, 1), "it has no count")
-	require.False(t, l.delete(thisClient, 2, ""))
+	require.False(t, l.delete(thisClient, 2))
 	require.True(t, l.set(thisClient, 3, 3))
 	require.Equal(t, lua.Latch{Count: 3, TTL: noExpiry, Set: thisClient + ":3"}, l.look())
 	require.False(t, l.set(thatClient, 1, 9), "it has one")
@@ -101,7 +101,7 @@ func TestLatch(t *testing.T) {
 	require.Equal(t, []string{"1"}, ear.said(), "no process waits for 0")
 
 	require.True(t, l.set(thisClient, 5, 7))
-	require.True(t, l.delete(thatClient, 6, ""))
+	require.True(t, l.delete(thatClient, 6))
 	require.Equal(t, []string{"1", "0"}, ear.said())
 	require.Equal(t, noKey, l.ttl())
 	ttl := l.number("PTTL", l.record)
@@ -141,15 +141,13 @@ func TestLatchCallsCountOnce(t *testing.T) {
 		did    bool
 		after  int64
 	}{
-		"set":              {0, func(l latch) bool { return l.set(thisClient, 5, 3) }, true, 3},
-		"set, refused":     {2, func(l latch) bool { return l.set(thisClient, 5, 3) }, false, 2},
-		"down":             {3, func(l latch) bool { return l.down(thisClient, 5, 1) }, true, 2},
-		"down, the last":   {2, func(l latch) bool { return l.down(thisClient, 5, 2) }, true, 0},
-		"down of nothing":  {0, func(l latch) bool { return l.down(thisClient, 5, 1) }, false, 0},
-		"delete":           {3, func(l latch) bool { return l.delete(thisClient, 5, "") }, true, 0},
-		"delete nothing":   {0, func(l latch) bool { return l.delete(thisClient, 5, "") }, false, 0},
-		"delete its own":   {3, func(l latch) bool { return l.delete(thisClient, 5, thatClient+":1") }, true, 0},
-		"delete another's": {3, func(l latch) bool { return l.delete(thisClient, 5, thisClient+":1") }, false, 3},
+		"set":             {0, func(l latch) bool { return l.set(thisClient, 5, 3) }, true, 3},
+		"set, refused":    {2, func(l latch) bool { return l.set(thisClient, 5, 3) }, false, 2},
+		"down":            {3, func(l latch) bool { return l.down(thisClient, 5, 1) }, true, 2},
+		"down, the last":  {2, func(l latch) bool { return l.down(thisClient, 5, 2) }, true, 0},
+		"down of nothing": {0, func(l latch) bool { return l.down(thisClient, 5, 1) }, false, 0},
+		"delete":          {3, func(l latch) bool { return l.delete(thisClient, 5) }, true, 0},
+		"delete nothing":  {0, func(l latch) bool { return l.delete(thisClient, 5) }, false, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -166,13 +164,13 @@ func TestLatchCallsCountOnce(t *testing.T) {
 			}
 			// Another client, then this client, changes the latch, and then a copy of an earlier call arrives.
 			for i, client := range []string{thatClient, thisClient} {
-				l.delete(thatClient, 10+uint64(i), "")
+				l.delete(thatClient, 10+uint64(i))
 				require.True(t, l.set(client, 20+uint64(i), 7))
 				ear.said()
 				row.call(l)
 				l.requireCount(7)
 				require.Empty(t, ear.said())
-				l.delete(thatClient, 30+uint64(i), "")
+				l.delete(thatClient, 30+uint64(i))
 				ear.said()
 				row.call(l)
 				l.requireCount(0)
@@ -190,7 +188,7 @@ func TestLatchSaysWhoHasSetIt(t *testing.T) {
 	require.Equal(t, "", l.look().Set)
 	require.False(t, l.set(thisClient, 1, 3))
 	require.Equal(t, "", l.look().Set)
-	require.True(t, l.delete(thisClient, 2, ""))
+	require.True(t, l.delete(thisClient, 2))
 	require.True(t, l.set(thisClient, 3, 3))
 	require.Equal(t, thisClient+":3", l.look().Set)
 	require.False(t, l.set(thatClient, 1, 3))
@@ -207,7 +205,7 @@ func TestLatchOfAnotherType(t *testing.T) {
 		errs := make(map[string]error)
 		_, errs["set"] = lua.SetCount(t.Context(), l.rdb, l.call(thisClient, 1), 1)
 		_, errs["down"] = lua.CountDown(t.Context(), l.rdb, l.call(thisClient, 2), 1)
-		_, errs["delete"] = lua.DeleteLatch(t.Context(), l.rdb, l.call(thisClient, 3), "")
+		_, errs["delete"] = lua.DeleteLatch(t.Context(), l.rdb, l.call(thisClient, 3))
 		_, errs["look"] = lua.LookAtLatch(t.Context(), l.rdb, l.name, l.record)
 		_, errs["count"] = lua.LatchCount(t.Context(), l.rdb, l.name)
 		return errs
@@ -265,7 +263,7 @@ func TestLatchRights(t *testing.T) {
 	did, err := lua.SetCount(t.Context(), limited, l.call(thisClient, 4), 2)
 	require.NoError(t, err)
 	require.True(t, did)
-	_, err = lua.DeleteLatch(t.Context(), limited, l.call(thisClient, 5), "")
+	_, err = lua.DeleteLatch(t.Context(), limited, l.call(thisClient, 5))
 	require.ErrorContains(t, err, "latch delete script: UNTOLD ")
 	require.Equal(t, noKey, l.ttl())
 
@@ -275,7 +273,7 @@ func TestLatchRights(t *testing.T) {
 		"set":    func() error { _, err := lua.SetCount(t.Context(), minimal, l.call(thisClient, 1), 2); return err }(),
 		"look":   func() error { _, err := lua.LookAtLatch(t.Context(), minimal, l.name, l.record); return err }(),
 		"down":   func() error { _, err := lua.CountDown(t.Context(), minimal, l.call(thisClient, 2), 2); return err }(),
-		"delete": func() error { _, err := lua.DeleteLatch(t.Context(), minimal, l.call(thisClient, 3), ""); return err }(),
+		"delete": func() error { _, err := lua.DeleteLatch(t.Context(), minimal, l.call(thisClient, 3)); return err }(),
 		"count":  func() error { _, err := lua.LatchCount(t.Context(), minimal, l.name); return err }(),
 	} {
 		require.NoError(t, err, call)
@@ -309,7 +307,7 @@ func TestLatchReplies(t *testing.T) {
 		for name, call := range map[string]func(context.Context) (bool, error){
 			"set":    func(ctx context.Context) (bool, error) { return lua.SetCount(ctx, c, a, 1) },
 			"down":   func(ctx context.Context) (bool, error) { return lua.CountDown(ctx, c, a, 1) },
-			"delete": func(ctx context.Context) (bool, error) { return lua.DeleteLatch(ctx, c, a, "") },
+			"delete": func(ctx context.Context) (bool, error) { return lua.DeleteLatch(ctx, c, a) },
 		} {
 			did, err := call(t.Context())
 			require.Equal(t, want.call, err == nil, fmt.Sprintf("%s: %q: %v", name, reply, err))

@@ -128,9 +128,14 @@ local function fit(line, wants, free, overtaken, budget)
   return which, sum, rest, overtaken, held_back
 end
 
+-- channel_of returns the channel of a process, whose UUID the client begins with.
+local function channel_of(line, client)
+  return line.channel .. ':' .. string.match(client, '^[^:]*')
+end
+
 -- tell sends a message to a process, and reports whether it listens.
 local function tell(line, client, message)
-  local heard = redis.pcall(line.how, line.channel .. ':' .. client, message)
+  local heard = redis.pcall(line.how, channel_of(line, client), message)
   return type(heard) == 'number' and heard > 0
 end
 
@@ -233,7 +238,7 @@ local function serve(line)
     end
     local which, sum, _, overtaken, held_back = fit(line, place.wants, free, place.overtaken, budget)
     if sum == 0 then
-      if count(line, line.channel .. ':' .. place.client, line.channel) == 0 then
+      if count(line, channel_of(line, place.client), line.channel) == 0 then
         return drop(line, place)
       end
     elseif place.told == 0 then

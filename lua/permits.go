@@ -13,9 +13,9 @@ import (
 )
 
 var (
-	permitsScript      = script{Text("permits"), "1db1d71dfb9896d75b3c60b9000c9db8f1536573"}
+	permitsScript      = script{Text("permits"), "b70033825948297a7be864c0ededa6233d9ee614"}
 	permitsRenewScript = script{Text("permits_renew"), "5a16f928039ef1807f3baf87f76ee28497524994"}
-	permitsLeaseScript = script{Text("permits_lease"), "42b1a72454925357e5251467ff3de54dfe21718c"}
+	permitsLeaseScript = script{Text("permits_lease"), "54d54091acc5e6ae419aa271a69be79f53f8cd0e"}
 	permitsInfoScript  = script{Text("permits_info"), "c1d76a92a3124ba63f05fbc4e2138be6692f0401"}
 )
 
@@ -100,7 +100,7 @@ func UsePermits(ctx context.Context, c rueidis.Client, a PermitsArgs) (PermitsRe
 	for _, id := range a.Release {
 		args = append(args, string(id[:]))
 	}
-	reply, err := a.read(permitsScript.run(ctx, c, a.keys(a.Client+":permits", a.Timeouts, a.Slots), args...))
+	reply, err := a.read(permitsScript.run(ctx, c, a.keys(a.Client, a.Timeouts, a.Slots), args...))
 	if err != nil {
 		return PermitsReply{}, counterFailed("permits", err, a.Requests, a.Timeouts, a.Slots, a.Queue)
 	}
@@ -219,4 +219,9 @@ func LookPermits(ctx context.Context, c rueidis.Client, s PermitSemaphore, id *P
 		info.Left = duration(n[3])
 	}
 	return info, nil
+}
+
+// DeletePermits is [DeleteSemaphore] for a semaphore whose permits expire, and for its permits.
+func DeletePermits(ctx context.Context, c rueidis.Client, s PermitSemaphore) (bool, error) {
+	return deleteSemaphore(ctx, c, s.Name, s.Timeouts, s.Slots)
 }

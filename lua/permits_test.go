@@ -164,7 +164,7 @@ func TestPermitsRepeatWithoutRecord(t *testing.T) {
 	a := s.request(1)
 	a.Wants, a.IDs = []int64{2}, ids(1, 2)
 	s.use(a)
-	s.must("DEL", s.record(1)+":permits")
+	s.must("DEL", s.record(1))
 	again := s.use(a)
 	require.Equal(t, []int{0}, again.Granted)
 	require.Equal(t, int64(3), again.Free)
@@ -172,7 +172,7 @@ func TestPermitsRepeatWithoutRecord(t *testing.T) {
 	require.Equal(t, int64(2), s.number("ZCARD", s.timeouts))
 	require.Equal(t, []int64{0, 1}, again.Slots)
 
-	s.must("DEL", s.record(1)+":permits")
+	s.must("DEL", s.record(1))
 	a.Cancel = true
 	s.use(a)
 	s.requirePermits(5, 0)

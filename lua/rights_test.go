@@ -248,7 +248,7 @@ func TestMissingRightChangesNoCount(t *testing.T) {
 		return lua.CountDown(ctx, c, a, 1)
 	})
 	remove := latch(2, func(ctx context.Context, c rueidis.Client, a lua.LatchCall) (bool, error) {
-		return lua.DeleteLatch(ctx, c, a, "")
+		return lua.DeleteLatch(ctx, c, a)
 	})
 	three := use(9, 1, func(a *lua.SemaphoreArgs) { a.Change, a.N = lua.TrySet, 3 })
 	threeLent := lend(9, 1, func(a *lua.PermitsArgs) { a.Change, a.N = lua.TrySet, 3 })

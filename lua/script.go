@@ -43,6 +43,7 @@ var preludes = map[string][]string{
 	"permits_renew":        {"clock"},
 	"permits_lease":        {"clock", "message", "line"},
 	"permits_info":         {"clock", "counter"},
+	"semaphore_delete":     {"counter"},
 
 	"latch_set":        {"latch"},
 	"latch_count_down": {"latch"},

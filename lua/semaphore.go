@@ -10,7 +10,10 @@ import (
 	"github.com/redis/rueidis"
 )
 
-var semaphoreScript = script{Text("semaphore"), "a460e141603a9dbbb981cf5bab6d258a22a84675"}
+var (
+	semaphoreDeleteScript = script{Text("semaphore_delete"), "00"}
+	semaphoreScript       = script{Text("semaphore"), "b9a903c59e00be338deaf26859c83b273269a09b"}
+)
 
 // MaxWants bounds the requests for permits in one call. A process's other requests wait for its next call.
 const MaxWants = 32
@@ -21,10 +24,10 @@ const MaxPermits = 1<<31 - 1
 // Semaphore names a semaphore of either kind, and the calling process. On a cluster all keys must hash to one slot.
 type Semaphore struct {
 	Name     string  // the key of Redisson's counter: the number of free permits
-	Requests string  // the key of the queued processes' wants. <Requests>:<Client> and <Requests>:<Client>:permits have a process's last request
+	Requests string  // the key of the queued processes' wants. <Requests>:<Client> has a process's last request
 	Queue    string  // the key of the queue of waiting processes; "": none, and all waiters hear of each release
 	Publish  Publish // Redisson's channel; <channel>:<Client> is a process's own, <channel>:rlock_queue that of processes in line
-	Client   string  // UUID of the process
+	Client   string  // UUID of the process, maybe with more behind a colon
 
 	// Keep is how long permits are reserved for a process after a message that made it look; sent in whole
 	// milliseconds.
@@ -170,4 +173,17 @@ func used(r rueidis.RedisResult, parts, wants int) (reply SemaphoreReply, rest [
 // it was lowered while permits were held.
 func FreePermits(ctx context.Context, c rueidis.Client, name string) (n int64, exists bool, err error) {
 	return counted(ctx, c, name)
+}
+
+// DeleteSemaphore deletes a plain semaphore, and returns false if there was none.
+func DeleteSemaphore(ctx context.Context, c rueidis.Client, name string) (bool, error) {
+	return deleteSemaphore(ctx, c, name)
+}
+
+func deleteSemaphore(ctx context.Context, c rueidis.Client, keys ...string) (bool, error) {
+	deleted, err := yes(semaphoreDeleteScript.run(ctx, c, keys))
+	if err != nil {
+		return false, counterFailed("semaphore_delete", err, keys[1:]...)
+	}
+	return deleted, nil
 }

@@ -36,9 +36,9 @@ var (
 	// ErrPending means that a change whose call failed may have been made, or may yet be: it was sent without an answer, or goes on in the
 	// background. Do not call it again. Without ErrPending, a call that failed has changed nothing and will not, so that calling it again
 	// is safe. That holds for each call that changes something in Redis and whose effect is not undone: unlocks and [Export], Release,
-	// ReleaseIfExists, AddPermits, SetPermits and TrySetPermits of semaphores, UpdateLease, ForceUnlock, and CountDown and Delete of
-	// latches. What a failed Lock, Acquire, Adopt, Drain or TrySetCount may have taken or set is undone in the background, so their errors
-	// are never ErrPending.
+	// ReleaseIfExists, AddPermits, SetPermits, TrySetPermits and Delete of semaphores, UpdateLease, ForceUnlock, and TrySetCount, CountDown
+	// and Delete of latches. What a failed Lock, Acquire, Adopt or Drain may have taken is undone in the background, so their errors are
+	// never ErrPending.
 	ErrPending = errors.New("rlock: may take effect (do not repeat it)")
 
 	// ErrNotHeld means that there was nothing to unlock: this unlock was called before, or the hold was lost, in which case the error also

@@ -62,11 +62,11 @@ func (l *CountDownLatch) check(ctx context.Context) {
 // three times. The error satisfies errors.Is for
 //
 //   - [ErrUnreachable], if Redis did not answer, or was not ready, and for ctx.Err() as well if ctx was done by then,
+//   - [ErrPending] as well, if the latch may have been set, or may yet be, within a minute,
 //   - ctx.Err(), if ctx was done first,
 //   - [ErrClosed], if the Client is closed,
 //
-// or is the error reply from Redis. If Redis does not answer, a latch that the TrySetCount may have set is deleted in the background,
-// unless somebody else has set it again.
+// or is the error reply from Redis.
 func (l *CountDownLatch) TrySetCount(ctx context.Context, n int64) (bool, error) {
 	l.check(ctx)
 	if n < 0 {

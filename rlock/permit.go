@@ -274,6 +274,13 @@ func (s *PermitSemaphore) id(text string) (id lua.PermitID, err error) {
 	return id, nil
 }
 
+// Delete deletes the semaphore with all its permits, and reports whether there was one. Sections with its permits lose them, and learn of that
+// with their next renewal, within a third of the watchdog time, or when a fixed lease ends. Otherwise it is [Semaphore.Delete].
+func (s *PermitSemaphore) Delete(ctx context.Context) (bool, error) {
+	s.check(ctx)
+	return s.semaphore.Delete(ctx)
+}
+
 // Available returns the number of free permits. It is below 0 if the number of permits was lowered below the number held. It asks Redis
 // once, and returns when ctx is done, with ctx.Err(). Without an answer the error is [ErrUnreachable].
 func (s *PermitSemaphore) Available(ctx context.Context) (int64, error) {

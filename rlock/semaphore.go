@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/go-rlock/rlock/internal/engine"
@@ -64,6 +63,9 @@ func (s *Semaphore) check(ctx context.Context) {
 
 // fits reports an error for a number of permits that is not from least to MaxPermits.
 func (s *Semaphore) fits(n, least int64) error {
+	if n == 0 && s.semaphore.Invalid != nil {
+		return s.semaphore.Invalid
+	}
 	if n < least || n > MaxPermits {
 		return s.semaphore.Fail(fmt.Errorf("%d permits, want %d to %d", n, least, int64(MaxPermits)))
 	}
@@ -90,7 +92,7 @@ func (s *Semaphore) TrySetPermits(ctx context.Context, n int64) (bool, error) {
 	return done == 1, err
 }
 
-// Acquire takes n permits, at least 1, and waits for them until ctx is done. It sends one command, and nothing while it waits.
+// Acquire takes n permits, and waits for them until ctx is done. None are there at once. It sends one command, and nothing while it waits.
 //
 // The number of permits may still grow, so an Acquire of more than there are waits. Meanwhile it delays other Acquires for up to five
 // minutes at a time. Give it a ctx that ends.
@@ -118,7 +120,7 @@ func (s *Semaphore) TryAcquire(ctx context.Context, n int64, wait time.Duration)
 }
 
 func (s *Semaphore) acquire(who engine.Caller, n int64) error {
-	if err := s.fits(n, 1); err != nil {
+	if err := s.fits(n, 0); n == 0 || err != nil {
 		return err
 	}
 	trace := s.client.trace.follow(&who, s.semaphore.Name, s.semaphore.Kind.Name)
@@ -139,8 +141,8 @@ func (s *Semaphore) acquire(who engine.Caller, n int64) error {
 	return err
 }
 
-// Release gives n permits back, at least 1, and creates the semaphore if it was never set. It wakes waiters in as many processes as there
-// are permits for.
+// Release gives n permits back, and creates the semaphore if it was never set. It wakes waiters in as many processes as there
+// are permits for. With none it does nothing.
 //
 // It gives the permits back exactly once, even if its command is sent again. An error that satisfies [ErrPending] means that it continues
 // in the background, for a minute or until the Client is closed: do not call it again. After any other error it gives nothing back, as if
@@ -151,7 +153,7 @@ func (s *Semaphore) acquire(who engine.Caller, n int64) error {
 // command of a Release also asks for their permits.
 func (s *Semaphore) Release(ctx context.Context, n int64) error {
 	s.check(ctx)
-	if err := s.fits(n, 1); err != nil {
+	if err := s.fits(n, 0); n == 0 || err != nil {
 		return err
 	}
 	_, err := s.semaphore.Release(ctx, lua.Add, n)
@@ -188,6 +190,14 @@ func (s *Semaphore) AddPermits(ctx context.Context, n int64) error {
 	return err
 }
 
+// Delete deletes the semaphore, and reports whether it was set. From then on it has no permits: whoever waits goes on waiting, until it is set
+// again. Permits that are given back later create it. It asks Redis once, and returns when ctx is done, with ctx.Err(). Without an answer
+// the error is [ErrUnreachable], with [ErrPending] if the semaphore may be deleted all the same.
+func (s *Semaphore) Delete(ctx context.Context) (bool, error) {
+	s.check(ctx)
+	return s.semaphore.Delete(ctx)
+}
+
 // Drain takes all free permits, and returns their number. If Redis does not answer, permits that the Drain may have taken are given back.
 // Errors and times are those of [Semaphore.TrySetPermits].
 func (s *Semaphore) Drain(ctx context.Context) (int64, error) {
@@ -203,15 +213,16 @@ func (s *Semaphore) Available(ctx context.Context) (int64, error) {
 }
 
 // Locker returns a Locker whose Lock takes n permits and whose unlock gives them back, for [DoValue] and for code that takes any Locker.
-// Under the ctx of its own section it takes n more: permits are not re-entered. The unlock cancels that ctx, but no loss does, because
-// nobody owns permits in Redis. [All] and [Quorum] refuse it.
+// Under the ctx of its own section it takes n more: permits are not re-entered. The unlock cancels that ctx, and so does [Client.Close], but
+// no loss, because nobody owns permits in Redis. [Client.Shutdown] waits for the unlock. [All] and [Quorum] refuse it.
 func (s *Semaphore) Locker(n int64) Locker {
 	s.Name()
 	return &permits{s, n}
 }
 
-// Do runs fn while it has n permits. It releases them like an unlock, waiting for up to [Options].UnlockTimeout. If fn panics, Do releases
-// them and the panic continues.
+// Do runs fn while it has n permits, in a section as that of [Semaphore.Locker]. It releases them like an unlock, waiting for up to
+// [Options].UnlockTimeout; after an error they go back in the background, for a minute or until the Client is closed. If fn panics, Do
+// releases them and the panic continues.
 func (s *Semaphore) Do(ctx context.Context, n int64, fn func(ctx context.Context) error) error {
 	s.check(ctx)
 	return inside(ctx, s.Locker(n).Lock, fn)
@@ -246,18 +257,12 @@ func (p *permits) section(outer context.Context, err error) (context.Context, Un
 	if err != nil {
 		return outer, func() error { return m.Fail(ErrNotHeld, errLockFailed) }, err
 	}
-	ctx, cancel := context.WithCancelCause(engine.SectionParent(outer))
-	var mu sync.Mutex // guards unlocked
-	unlocked := false
-	return ctx, func() error {
-		mu.Lock()
-		before := unlocked
-		unlocked = true
-		mu.Unlock()
-		if before {
-			return m.Fail(ErrNotHeld, engine.ErrUnlockedBefore)
+	h, err := m.Section(outer, p.n)
+	if err != nil {
+		if p.n > 0 {
+			_ = p.of.release(outer, p.n)
 		}
-		cancel(engine.ErrUnlocked)
-		return p.of.release(outer, p.n)
-	}, nil
+		return outer, func() error { return m.Fail(ErrNotHeld, errLockFailed) }, err
+	}
+	return h.Ctx, h.Release, nil
 }

@@ -2,7 +2,7 @@ package rlock
 
 // Stats are figures about a [Client], see [Client.Stats]. The counters that only grow start when the Client is made.
 type Stats struct {
-	Holds   int // of locks, not unlocked yet, and sections of permits that expire; a hold of a quorum counts for each of its Clients
+	Holds   int // of locks, not unlocked yet, and sections of permits; a hold of a quorum counts for each of its Clients
 	Waiting int // goroutines that wait for a lock; of those that wait for a quorum, one at most
 	Idle    int // locks kept for the next Lock with nobody inside, once a look has found no waiters, see [WithLinger]
 

@@ -123,8 +123,8 @@ func TestSemaphoreMisuse(t *testing.T) {
 		b := newFixture(t)
 		ctx := context.Background()
 		s := b.Semaphore(b.name)
-		for _, err := range []error{s.Acquire(ctx, 0), s.Release(ctx, -1), s.TryAcquire(ctx, rlock.MaxPermits+1, 0)} {
-			require.ErrorContains(t, err, "want 1 to 2147483647")
+		for _, err := range []error{s.Acquire(ctx, -1), s.Release(ctx, -1), s.TryAcquire(ctx, rlock.MaxPermits+1, 0)} {
+			require.ErrorContains(t, err, "want 0 to 2147483647")
 		}
 		_, err := b.Semaphore("").Drain(ctx)
 		require.EqualError(t, err, `rlock: "": the name is empty`)

@@ -180,6 +180,7 @@ func (v *viewer) seeLine(ctx context.Context, seen *view) error {
 		if i < len(places) {
 			place, _ = places[i].ToString() // it may have gone meanwhile
 		}
+		client, _, _ = strings.Cut(client, ":") // whether its permits expire
 		seen.Queue, seen.Wants = append(seen.Queue, client), append(seen.Wants, wantsOf(place))
 	}
 	return nil

@@ -155,6 +155,21 @@ func Leavable[T any](
 	return value, true, err
 }
 
+// Admit waits until a call may start that is made without [Leavable], for a caller that may leave when ctx is done, at limit if that is
+// not zero, or on Close. counted: it counts as left behind from its start, until LeftEnds.
+func (c *Calls) Admit(ctx context.Context, slot uint16, limit time.Time) (counted bool, err error) {
+	if !c.AnyLeft() || !CanLeave(ctx, limit) {
+		return false, nil
+	}
+	var over <-chan time.Time
+	if !limit.IsZero() {
+		timer := time.NewTimer(time.Until(limit))
+		defer timer.Stop()
+		over = timer.C
+	}
+	return c.admit(ctx, slot, over)
+}
+
 // admit waits until a call may start, and reports whether it counts as left behind from its start. The error is for a caller that left
 // first.
 func (c *Calls) admit(ctx context.Context, slot uint16, over <-chan time.Time) (counted bool, err error) {

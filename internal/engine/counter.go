@@ -92,6 +92,14 @@ func (m counter) changeFailed(pending bool, err error) error {
 // notSent returns the error for a caller whose ctx was done before its change.
 func (m counter) notSent(ctx context.Context) error { return m.Fail(errNotSent, ctx.Err()) }
 
+// notAdmitted returns the error of a change for which Redis was not asked, because too many calls have no answer.
+func (m counter) notAdmitted(ctx context.Context, err error) error {
+	if m.Engine.Calls.IsClosed() {
+		return m.closed()
+	}
+	return m.Fail(errNotSent, m.Engine.errs.Unreachable(err), ctx.Err())
+}
+
 // silence returns the error about Redis for a caller that leaves: nil if there was no time for an answer.
 func silence(began time.Time) error {
 	if time.Since(began) < calls.UnresponsiveAfter/2 {

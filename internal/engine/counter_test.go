@@ -43,7 +43,7 @@ func TestCountersAfterAnOutage(t *testing.T) {
 	old := &latchCall{change: latchDown, n: 1, ended: make(chan struct{})}
 	old.end(false, failed, false)
 	m.of.lines = map[string]*latchLine{m.Key: {m: m, calls: []*latchCall{{change: latchDown, n: 1, sent: true}, old}}}
-	call, err := m.enter(context.Background(), latchDown, 1)
+	call, err := m.enter(context.Background(), latchDown, 1, false)
 	require.NoError(t, err)
 	require.True(t, call != old && !call.over && old.n == 1)
 }

@@ -21,11 +21,11 @@ import (
 //	         other error                               out: its callers fail
 //	         3 s over, Close                           failing from now on
 //	failing  at once                                   its callers, and all in line or yet to come, get ErrUnreachable
-//	         it counts down                            sent again, for a minute, or once more if the engine is closed
-//	         it may have set the count                 the latch is deleted, unless another call set it: for a minute as well
+//	         it counts down, or may have set the count sent again, until Redis answers
 //	         it may have deleted the latch             out
+//	         a minute is over, or Close                out, and all CountDowns in line with it; the log says so
 //
-// A CountDown counts even if its callers have left: it could not be undone once others have seen it.
+// A CountDown counts even if its callers have left, and a count that may be set stays: neither could be undone once others have seen it.
 type latchLine struct {
 	m       Latch
 	calls   []*latchCall // the first is under way
@@ -46,9 +46,9 @@ type latchCall struct {
 	n       int64           // the count, or by how much to count down
 	ctx     context.Context // of the first caller, for its values
 	callers int             // still waiting
-	goesOn  bool            // a caller has left and relies on the call
+	goesOn  bool            // a caller relies on the call, and has left, or was told that it goes on
 	sent    bool
-	left    bool          // sent, and counted as left behind
+	left    bool          // counted as left behind
 	alone   chan struct{} // closed when no caller waits for it, unless it counts down
 	ended   chan struct{} // closed when the following is set
 	over    bool
@@ -92,7 +92,11 @@ func (m Latch) change(ctx context.Context, what latchChange, n int64) (bool, err
 	if what == latchDown {
 		failed, closed = m.unreachable, nil // the call is made even so, and Close waits for it
 	}
-	call, err := m.enter(ctx, what, n)
+	counted, err := c.Calls.Admit(ctx, m.Slot, time.Time{})
+	if err != nil {
+		return false, m.notAdmitted(ctx, err)
+	}
+	call, err := m.enter(ctx, what, n, counted)
 	if err != nil {
 		return false, m.changeFailed(what == latchDown, m.unreachable(err))
 	}
@@ -110,8 +114,12 @@ func (m Latch) change(ctx context.Context, what latchChange, n int64) (bool, err
 	return call.did, nil
 }
 
-// enter puts a call in line, for one more caller. It returns the error of a failing line, which has only CountDowns in it.
-func (m Latch) enter(ctx context.Context, what latchChange, n int64) (*latchCall, error) {
+// mayStay reports whether the call's effect may come, or stay, if nobody learns of it.
+func (call *latchCall) mayStay(mayHaveRun bool) bool { return call.change == latchDown || mayHaveRun }
+
+// enter puts a call in line, for one more caller. It returns the error of a failing line, which has only CountDowns in it. counted: see
+// calls.Admit.
+func (m Latch) enter(ctx context.Context, what latchChange, n int64, counted bool) (*latchCall, error) {
 	c := m.Engine
 	all := m.of
 	all.mu.Lock()
@@ -133,13 +141,18 @@ func (m Latch) enter(ctx context.Context, what latchChange, n int64) (*latchCall
 		call = l.calls[last]
 		call.n += n
 	} else {
-		call = &latchCall{change: what, n: n, ctx: ctx, ended: make(chan struct{})}
+		call = &latchCall{change: what, n: n, ctx: ctx, left: counted, ended: make(chan struct{})}
+		counted = false
 		if what != latchDown {
 			call.alone = make(chan struct{})
 		}
 		l.calls = append(l.calls, call)
 	}
+	if counted { // the call under way is another's
+		c.Calls.LeftEnds(m.Slot)
+	}
 	if l.failing != nil {
+		call.goesOn = true
 		return nil, l.failing
 	}
 	call.callers++
@@ -159,7 +172,7 @@ func (m Latch) isOver(call *latchCall) (over, pending bool) {
 	if call.over {
 		return true, false
 	}
-	pending = call.change == latchDown || call.change == latchDelete && call.sent
+	pending = call.mayStay(call.sent)
 	call.goesOn = true
 	if call.callers--; call.callers > 0 {
 		return false, pending
@@ -167,7 +180,8 @@ func (m Latch) isOver(call *latchCall) (over, pending bool) {
 	if call.alone != nil {
 		close(call.alone)
 	}
-	if call.left = call.sent; call.left {
+	if call.sent && !call.left {
+		call.left = true
 		c.Calls.Leave(m.Slot)
 	}
 	return false, pending
@@ -190,6 +204,7 @@ func (l *latchLine) next() *latchCall {
 		if call.sent = call.callers > 0 || call.change == latchDown; call.sent {
 			return call
 		}
+		l.out(call)
 		l.calls = l.calls[1:]
 	}
 	delete(all.lines, l.m.Key)
@@ -206,10 +221,7 @@ func (l *latchLine) make(call *latchCall) {
 		c.Calls.Answered(l.m.Slot, err)
 		refused := err != nil && !calls.MayPass(err)
 		if err == nil || refused && !l.goesOn(call, mayHaveRun) {
-			alone := l.end(call, did, err)
-			if call.change == latchSet && (did && alone || err != nil && mayHaveRun) {
-				l.undo(args.ID()) // no caller learned that it is set
-			}
+			l.end(call, did, err, refused && mayHaveRun)
 			break
 		}
 		mayHaveRun = mayHaveRun || calls.MayHaveRun(err)
@@ -220,21 +232,18 @@ func (l *latchLine) make(call *latchCall) {
 			err = calls.ErrNoAnswer // it is counted all the same, and so was not refused
 		}
 		l.fail(call, err, mayHaveRun)
-		switch {
-		case call.change == latchDown:
-			l.m.insist(began, latchCount, func(ctx context.Context) error {
-				_, err := call.send(ctx, c, args)
-				return err
-			})
-		case call.change == latchSet && mayHaveRun:
-			l.undo(args.ID())
+		if call.change != latchDelete && call.mayStay(mayHaveRun) && !l.m.insist(began, latchCount, func(ctx context.Context) error {
+			_, err := call.send(ctx, c, args)
+			return err
+		}) {
+			l.drop()
 		}
 		break
 	}
 	l.shift(call)
 }
 
-// goesOn reports whether a refused CountDown must still be made: an earlier copy may have run, or a caller that relies on it has left.
+// goesOn reports whether a refused CountDown must still be made: an earlier copy may have run, or a caller relies on it.
 func (l *latchLine) goesOn(call *latchCall, mayHaveRun bool) bool {
 	all := l.m.of
 	all.mu.Lock()
@@ -256,17 +265,16 @@ func (call *latchCall) send(ctx context.Context, c *Engine, args lua.LatchCall) 
 	case latchDown:
 		return lua.CountDown(ctx, c.rdb, args, call.n)
 	default:
-		return lua.DeleteLatch(ctx, c.rdb, args, "")
+		return lua.DeleteLatch(ctx, c.rdb, args)
 	}
 }
 
-// end gives a call's result to its callers. It reports whether none are left.
-func (l *latchLine) end(call *latchCall, did bool, err error) (alone bool) {
+// end gives a call's result to its callers.
+func (l *latchLine) end(call *latchCall, did bool, err error, pending bool) {
 	all := l.m.of
 	all.mu.Lock()
 	defer all.mu.Unlock()
-	call.end(did, err, false)
-	return call.callers == 0
+	call.end(did, err, pending)
 }
 
 func (call *latchCall) end(did bool, err error, pending bool) {
@@ -283,9 +291,16 @@ func (l *latchLine) fail(first *latchCall, err error, mayHaveRun bool) {
 	defer all.mu.Unlock()
 	l.failing = err
 	for _, call := range l.calls {
-		call.end(false, err, call.change == latchDown || call.change == latchDelete && call == first && mayHaveRun)
+		call.end(false, err, call.mayStay(call == first && mayHaveRun))
+		call.goesOn = true
 	}
-	l.calls = slices.DeleteFunc(l.calls, func(call *latchCall) bool { return call != first && call.change != latchDown })
+	l.calls = slices.DeleteFunc(l.calls, func(call *latchCall) bool {
+		dropped := call != first && call.change != latchDown
+		if dropped {
+			l.out(call)
+		}
+		return dropped
+	})
 }
 
 // shift takes the first call out of the line.
@@ -293,17 +308,26 @@ func (l *latchLine) shift(call *latchCall) {
 	all := l.m.of
 	all.mu.Lock()
 	defer all.mu.Unlock()
-	if call.left {
-		l.m.Engine.Calls.LeftEnds(l.m.Slot)
-	}
+	l.out(call)
 	l.calls, l.failing = l.calls[1:], nil
 }
 
-// undo deletes the latch if that call set it.
-func (l *latchLine) undo(id string) {
-	args := l.args()
-	l.m.insist(time.Now(), latchCount, func(ctx context.Context) error {
-		_, err := lua.DeleteLatch(ctx, l.m.Engine.rdb, args, id)
-		return err
-	})
+// out is called when a call is not made any more.
+func (l *latchLine) out(call *latchCall) {
+	if call.left {
+		call.left = false
+		l.m.Engine.Calls.LeftEnds(l.m.Slot)
+	}
+}
+
+// drop takes all other calls out of the line, after the time for them.
+func (l *latchLine) drop() {
+	all := l.m.of
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	for _, call := range l.calls[1:] {
+		call.end(false, calls.ErrNoAnswer, true)
+		l.out(call)
+	}
+	l.calls = l.calls[:1]
 }

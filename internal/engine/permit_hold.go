@@ -155,15 +155,17 @@ func (h *PermitHold) release(until time.Time) (err error) {
 	defer c.HoldEnds()
 	m.of.own.remove(h.permits)
 	if loss := h.lossSoFar(); loss != nil {
-		if c.Calls.Start() { // otherwise they expire with their lease
+		if c.Calls.Start() {
 			m.giveBackLater(h.ids())
 			c.Calls.Ended()
+		} else {
+			_, _, _ = m.last(lua.Add, 0, h.ids()...) // otherwise they expire with their lease
 		}
 		return m.notHeld(loss)
 	}
 	defer func() { spend(h.Context, began, err != nil) }()
 	over := began.Add(c.unlockTime(&h.inner, began, func() bool { return c.Calls.IsSilent(m.Slot) }))
-	given, _, err := m.giveBack(h.Context, calls.Earlier(over, until), h.ids())
+	given, _, err := m.giveBack(h.Context, calls.Earlier(over, until), 0, h.ids()...)
 	why := Loss{Reason: LostExpired, Since: until, Text: "lost: its lease ended before it could be given back"}
 	at := 0
 	if err != nil {

@@ -55,39 +55,7 @@ func (c *Engine) newPermitID() (id lua.PermitID) {
 
 // giveBackLater gives permits back in the background. The caller has started a call.
 func (m PermitSemaphore) giveBackLater(ids []lua.PermitID) {
-	_, _, _ = m.of.pools.change(context.Background(), m.Semaphore, true, lua.Add, 0, ids...)
-}
-
-// giveBack gives permits back, and waits for the reply up to until. The pool goes on after that. pending: it failed, and they may go back
-// all the same.
-func (m PermitSemaphore) giveBack(values context.Context, until time.Time, ids []lua.PermitID) (given []lua.Given, pending bool, err error) {
-	c := m.Engine
-	if !c.Calls.Start() { // after Close
-		args := m.lastArgs()
-		args.Release = ids
-		ctx, cancel := c.Calls.Last()
-		defer cancel()
-		reply, err := m.use(ctx, args)
-		return reply.Released, err != nil && calls.MayHaveRun(err), err
-	}
-	defer c.Calls.Ended()
-	call, at, err := m.of.pools.change(values, m.Semaphore, true, lua.Add, 0, ids...)
-	if err != nil {
-		return nil, true, err
-	}
-	timer := time.NewTimer(time.Until(until))
-	defer timer.Stop()
-	select {
-	case <-call.ended:
-	case <-timer.C:
-	}
-	switch over := m.of.pools.isOver(call); {
-	case !over:
-		return nil, true, calls.ErrNoAnswer
-	case call.err != nil:
-		return nil, call.pending, call.err
-	}
-	return call.given[at : at+len(ids)], false, nil
+	_, _, _ = m.of.pools.change(context.Background(), m.Semaphore, admission{leaves: true, goesOn: true}, lua.Add, 0, ids...)
 }
 
 // Release gives a permit back, even if it belongs to another process. A hold of this process is lost first. Since ctx may be that hold's,
@@ -96,15 +64,20 @@ func (m PermitSemaphore) Release(ctx context.Context, id lua.PermitID) error {
 	var given lua.Given
 	if own := m.own(id); own != nil && ctx.Err() == nil {
 		own.released()
-		all, pending, err := m.giveBack(ctx, time.Now().Add(m.Engine.Options.UnlockTimeout), []lua.PermitID{id})
+		all, pending, err := m.giveBack(ctx, time.Now().Add(m.Engine.Options.UnlockTimeout), 0, id)
 		if err != nil {
 			return m.changeFailed(pending, m.unreachable(err))
 		}
 		given = all[0]
-	} else {
-		if err := m.begin(ctx, time.Time{}, m.Fits()); err != nil {
-			return err
+	} else if err := m.begin(ctx, time.Time{}, m.Fits()); errors.Is(err, m.Engine.errs.Closed) {
+		reply, pending, err := m.last(lua.Add, 0, id)
+		if err != nil {
+			return m.changeFailed(pending, m.unreachable(err))
 		}
+		given = reply.Released[0]
+	} else if err != nil {
+		return err
+	} else {
 		call, at, err := m.change(ctx, lua.Add, 0, id)
 		if err != nil {
 			return err
@@ -167,6 +140,17 @@ func (m PermitSemaphore) look(ctx context.Context, id *lua.PermitID) (lua.Permit
 	return queryKeys(ctx, m, false, func(ctx context.Context) (lua.PermitsInfo, error) {
 		s := lua.PermitSemaphore{Semaphore: lua.Semaphore{Name: m.Key}, Timeouts: kinds.PermitTimeouts(m.Key)}
 		return lua.LookPermits(ctx, m.Engine.rdb, s, id)
+	})
+}
+
+// Delete deletes the semaphore and its permits, and reports whether it existed. Holds of this process that Redis forgets notice at their
+// next renewal.
+func (m PermitSemaphore) Delete(ctx context.Context) (bool, error) {
+	return queryKeys(ctx, m, true, func(ctx context.Context) (bool, error) {
+		s := lua.PermitSemaphore{
+			Semaphore: lua.Semaphore{Name: m.Key}, Timeouts: kinds.PermitTimeouts(m.Key), Slots: kinds.PermitSlots(m.Key),
+		}
+		return lua.DeletePermits(ctx, m.Engine.rdb, s)
 	})
 }
 

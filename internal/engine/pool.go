@@ -27,8 +27,9 @@ import (
 //	          error that may pass                       calling again, for 3 s after the first error
 //	          other error                               idle: those whose call it was fail
 //	          3 s over, Close                           failing from now on
-//	failing   at once                                   all fail, with ErrUnreachable, and so do those that come
-//	          the call is cancelled                     idle: what it took is given back. That is tried for a minute, or once if the engine is closed
+//	failing   at once                                   all fail, with ErrUnreachable, and so do those that come. Changes that give permits back stay
+//	          the call is cancelled                     idle: what it took is given back, and the next change is made
+//	          a minute is over, or Close                idle: the changes that are left are dropped, and the log says so
 //	any       nobody waits, and no change is left       out: the process leaves Redis's queue
 //
 // Its waiters are in pool_wait.go, its changes in pool_change.go, its calls in pool_call.go.
@@ -42,13 +43,16 @@ type pool struct {
 	placed bool             // in Redis's queue, maybe
 	again  time.Duration    // ask again after this, unless there is a message
 	failed *lua.PermitsArgs // an unanswered call to be cancelled
+	since  time.Time        // when that was first sent
 
 	// Guarded by pools.mu.
 	waiters []*permitWaiter // in the order of their calls
 	changes []*permitChange // not sent yet
 	asked   bool            // Redis knows the wants of the first waiters, and
 	least   int64           // the smallest want of all waiters known to Redis
+	sent    *permitChange   // under way; nil: none
 	more    chan struct{}   // capacity 1: a waiter or change has come or left
+	behind  bool            // counted as a call whose caller has left
 	failing error
 }
 
@@ -56,7 +60,7 @@ type pool struct {
 type pools struct {
 	requests atomic.Int64
 
-	mu sync.Mutex // guards the following and all that is reachable from it; no other lock is taken under it
+	mu sync.Mutex // guards the following and all that is reachable from it; the left calls' is taken under it
 	of map[poolKey]*pool
 }
 
@@ -68,18 +72,39 @@ type poolKey struct {
 
 func (m Semaphore) poolKey() poolKey { return poolKey{m.Kind, m.Key} }
 
-// get returns a semaphore's pool, and as made the same pool if it is new and must be started. mu is held.
-func (all *pools) get(m Semaphore) (p, made *pool) {
+// get returns a semaphore's pool, and as made the same pool if it is new and must be started. counted: see calls.Admit. mu is held.
+func (all *pools) get(m Semaphore, counted bool) (p, made *pool) {
 	p = all.of[m.poolKey()]
 	if p != nil {
+		if counted {
+			m.Engine.Calls.LeftEnds(m.Slot)
+		}
 		return p, nil
 	}
 	if all.of == nil {
 		all.of = make(map[poolKey]*pool)
 	}
-	p = &pool{m: m, more: make(chan struct{}, 1)}
+	p = &pool{m: m, more: make(chan struct{}, 1), behind: counted}
 	all.of[m.poolKey()] = p
 	return p, p
+}
+
+// left is called when a caller has left. A pool without callers counts as a call left behind. mu is held.
+func (p *pool) left() {
+	waits := len(p.waiters) > 0 || p.sent != nil && p.sent.callers > 0
+	if p.behind || waits || slices.ContainsFunc(p.changes, func(call *permitChange) bool { return call.callers > 0 }) {
+		return
+	}
+	p.behind = true
+	p.m.Engine.Calls.Leave(p.m.Slot)
+}
+
+// answered is called when Redis has answered, or the pool ends. mu is held.
+func (p *pool) answered() {
+	if p.sent = nil; p.behind {
+		p.behind = false
+		p.m.Engine.Calls.LeftEnds(p.m.Slot)
+	}
 }
 
 func (p *pool) poke() {
@@ -89,9 +114,16 @@ func (p *pool) poke() {
 	}
 }
 
+// ofPermits is behind the Client's id, and the name, where both kinds of semaphores with one name would have the same.
+const ofPermits = ":permits"
+
 // queueInHub returns the hub queue in which the pool waits.
 func (m Semaphore) queueInHub() pubsub.Queue {
-	return pubsub.Queue{Lock: m.Key, Channel: m.Engine.KnownChannel(m.Spec), Places: m.seesProcesses(), Counts: true}
+	lock := m.Key
+	if m.Kind == kinds.PermitSemaphore {
+		lock += ofPermits // two kinds of one name wait beside each other
+	}
+	return pubsub.Queue{Lock: lock, Channel: m.Engine.KnownChannel(m.Spec), Places: m.seesProcesses(), Counts: true}
 }
 
 // start runs a new pool: on a goroutine if the caller may leave. Otherwise the caller runs it until over is closed, while there is no
@@ -235,6 +267,7 @@ func (p *pool) end() bool {
 	if len(p.waiters) > 0 || len(p.changes) > 0 || p.placed || p.failed != nil {
 		return false
 	}
+	p.answered()
 	delete(all.of, p.m.poolKey())
 	return true
 }

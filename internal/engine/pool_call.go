@@ -18,6 +18,7 @@ func (p *pool) call() {
 	var change *permitChange
 	if len(p.changes) > 0 {
 		change, p.changes = p.changes[0], p.changes[1:]
+		p.sent = change
 	}
 	waiters := p.firstWaiters()
 	p.asked = p.turn // out of the hub, it may miss the message that follows
@@ -63,6 +64,7 @@ func (p *pool) ask(change *permitChange, waiters []*permitWaiter, waits bool) {
 			p.placed = len(reply.Granted) < len(waiters)
 		}
 	case calls.MayPass(err), sent.mayHaveRun, p.goesOn(change):
+		p.since = sent.at
 		p.fail(err, change, sent.mayHaveRun)
 		p.placed = !leaves && !p.m.Engine.Calls.IsClosed() && (p.placed || waits && len(waiters) > 0)
 		if sent.mayHaveRun || adds(args.Change) && (args.N != 0 || len(args.Release) > 0) {
@@ -77,7 +79,7 @@ func (p *pool) ask(change *permitChange, waiters []*permitWaiter, waits bool) {
 	}
 }
 
-// goesOn reports whether a refused change must still be made, because a caller that relies on it has left.
+// goesOn reports whether a refused change must still be made: a caller that relies on it has left, or was told that it goes on.
 func (p *pool) goesOn(change *permitChange) bool {
 	all := &p.m.of.pools
 	all.mu.Lock()
@@ -115,6 +117,7 @@ func (p *pool) answer(reply lua.PermitsReply, sent time.Time, change *permitChan
 	all := &p.m.of.pools
 	all.mu.Lock()
 	defer all.mu.Unlock()
+	p.answered()
 	back := int64(0)
 	slots := reply.Slots
 	for _, i := range reply.Granted {
@@ -164,6 +167,7 @@ func (p *pool) refused(err error, change *permitChange, waiters []*permitWaiter)
 	all := &p.m.of.pools
 	all.mu.Lock()
 	defer all.mu.Unlock()
+	p.answered()
 	for _, w := range waiters {
 		if !w.gone {
 			p.let(w, err)
@@ -181,15 +185,18 @@ func (p *pool) fail(err error, change *permitChange, mayHaveRun bool) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	p.refuse(err, p.waiters)
-	p.failing = err
+	p.sent, p.failing = nil, err
 	if !calls.MayPass(err) {
 		p.failing = calls.ErrNoAnswer // an adding change is still made, so err must not be a refusal
 	}
 	for _, call := range append([]*permitChange{change}, p.changes...) {
 		switch {
 		case call == nil:
+		case adds(call.what) && call == change && call.goesOn && !calls.MayPass(err):
+			call.end(0, err, true) // a refusal, of which its caller should know
 		case adds(call.what):
 			call.end(0, p.failing, true)
+			call.goesOn = true
 		default:
 			call.end(0, err, call == change && mayHaveRun && stays(call.what))
 		}
@@ -204,20 +211,28 @@ func (p *pool) recovered() {
 	p.failing = nil
 }
 
-// cancel ends the unanswered call: permits it took are given back, and permits it should give back are.
+// cancel ends the unanswered call: permits it took are given back, and permits it should give back are. When the time for that is over,
+// which is one for all changes, those that are left are dropped.
 func (p *pool) cancel() {
 	args := *p.failed
 	args.Cancel = true
 	var reply lua.PermitsReply
-	answered := p.m.insist(time.Now(), "the number of permits of a semaphore", func(ctx context.Context) (err error) {
+	answered := p.m.insist(p.since, "the number of permits of a semaphore", func(ctx context.Context) (err error) {
 		reply, err = p.m.use(ctx, args)
 		return err
 	})
 	all := &p.m.of.pools
 	all.mu.Lock()
 	defer all.mu.Unlock()
+	p.answered()
 	if answered && args.Change == lua.Drain && reply.Done > 0 {
 		p.giveBack(reply.Done)
 	}
-	p.failed, p.failing = nil, nil
+	if p.failed, p.failing = nil, nil; answered {
+		return
+	}
+	for _, call := range p.changes {
+		call.end(0, calls.ErrNoAnswer, true)
+	}
+	p.changes = nil
 }

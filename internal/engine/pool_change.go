@@ -9,12 +9,13 @@ import (
 
 // permitChange is a change of the number of permits.
 type permitChange struct {
+	of      *pool
 	what    lua.Change
 	n       int64
 	back    []lua.PermitID  // to be given back
 	ctx     context.Context // for its values
 	callers int             // that wait for it
-	goesOn  bool            // needed by a caller that has left, or by the pool itself
+	goesOn  bool            // needed by the pool itself, or a caller that has left, or was told that it goes on
 	over    bool
 	ended   chan struct{} // closed when the following is set
 	done    int64
@@ -33,30 +34,39 @@ func adds(what lua.Change) bool { return what == lua.Add || what == lua.AddIfExi
 // sent. The error is that of a failing pool, which makes only adding changes, later. If the caller cannot leave and nothing else is
 // under way, it returns when the change has ended.
 func (all *pools) change(
-	ctx context.Context, m Semaphore, leaves bool, what lua.Change, n int64, back ...lua.PermitID,
+	ctx context.Context, m Semaphore, how admission, what lua.Change, n int64, back ...lua.PermitID,
 ) (call *permitChange, at int, err error) {
 	var made *pool
-	if call, at, made, err = all.enter(ctx, m, what, n, back...); made != nil {
-		made.start(leaves, call.ended)
+	if call, at, made, err = all.enter(ctx, m, how, what, n, back...); made != nil {
+		made.start(how.leaves, call.ended)
 	}
 	return call, at, err
 }
 
+// admission is how a change was admitted.
+type admission struct {
+	leaves  bool // its caller may leave
+	goesOn  bool // it is made even if Redis refuses it
+	counted bool // see calls.Admit
+}
+
 // enter is change without starting a new pool, which is returned.
 func (all *pools) enter(
-	ctx context.Context, m Semaphore, what lua.Change, n int64, back ...lua.PermitID,
+	ctx context.Context, m Semaphore, how admission, what lua.Change, n int64, back ...lua.PermitID,
 ) (call *permitChange, at int, made *pool, err error) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
-	p, made := all.get(m)
+	p, made := all.get(m, how.counted)
 	if p.failing != nil && !adds(what) {
 		return nil, 0, nil, p.failing
 	}
 	call = p.add(ctx, what, n, back...)
 	if p.failing != nil {
+		call.goesOn = true
 		return nil, 0, nil, p.failing
 	}
 	call.callers++
+	call.goesOn = call.goesOn || how.goesOn
 	return call, len(call.back) - len(back), made, nil
 }
 
@@ -71,7 +81,7 @@ func (p *pool) add(ctx context.Context, what lua.Change, n int64, back ...lua.Pe
 			return call
 		}
 	}
-	call := &permitChange{what: what, n: n, back: slices.Clone(back), ctx: ctx, ended: make(chan struct{})}
+	call := &permitChange{of: p, what: what, n: n, back: slices.Clone(back), ctx: ctx, ended: make(chan struct{})}
 	p.changes = append(p.changes, call)
 	p.poke()
 	return call
@@ -84,6 +94,7 @@ func (all *pools) isOver(call *permitChange) bool {
 	if !call.over {
 		call.callers--
 		call.goesOn = true
+		call.of.left()
 	}
 	return call.over
 }

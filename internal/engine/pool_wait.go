@@ -27,17 +27,18 @@ type permitWaiter struct {
 	sent  time.Time      // when they were first requested: their lease began no earlier
 }
 
-// come adds a waiter. A try is refused at once if others wait. The error is that of a failing pool. If made is not nil, the caller must
-// start it.
-func (all *pools) come(m Semaphore, w *permitWaiter) (made *pool, err error) {
+// come adds a waiter. A try is refused at once if others wait; a request under way does not. The error is that of a failing pool. If made
+// is not nil, the caller must start it.
+func (all *pools) come(m Semaphore, w *permitWaiter, counted bool) (made *pool, err error) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
-	p, made := all.get(m)
+	p, made := all.get(m, counted)
 	switch {
 	case p.failing != nil:
 		return nil, p.failing
-	case w.once && len(p.waiters) > 0:
-		close(w.refused)
+	}
+	if waits := slices.IndexFunc(p.waiters, func(w *permitWaiter) bool { return w.seen }); w.once && waits >= 0 {
+		w.wait(p.waiters[waits].free)
 		return nil, nil
 	}
 	p.waiters = append(p.waiters, w)
@@ -84,6 +85,7 @@ func (all *pools) leave(m Semaphore, w *permitWaiter) (ended bool) {
 	if at := slices.Index(p.waiters, w); at >= 0 {
 		p.asked = p.asked && at >= p.front() && w.n > p.least
 		p.waiters = slices.Delete(p.waiters, at, at+1)
+		p.left()
 		p.poke()
 	}
 	return false

@@ -41,6 +41,11 @@ func (m Semaphore) Available(ctx context.Context) (int64, error) {
 	})
 }
 
+// Delete deletes the semaphore, and reports whether it existed.
+func (m Semaphore) Delete(ctx context.Context) (bool, error) {
+	return ask(ctx, m.Spec, true, func(ctx context.Context) (bool, error) { return lua.DeleteSemaphore(ctx, m.Engine.rdb, m.Key) })
+}
+
 // Change changes the number of permits, and returns the script's result.
 func (m Semaphore) Change(ctx context.Context, what lua.Change, n int64) (int64, error) {
 	if err := m.begin(ctx, time.Time{}, m.Fits()); err != nil {
@@ -64,7 +69,12 @@ func (m Semaphore) change(ctx context.Context, what lua.Change, n int64, back ..
 	if adds(what) {
 		failed, closed = m.unreachable, nil // the call is made even so, and Close waits for it
 	}
-	call, at, err = m.of.pools.change(ctx, m, calls.CanLeave(ctx, time.Time{}), what, n, back...)
+	leaves := calls.CanLeave(ctx, time.Time{})
+	counted, err := c.Calls.Admit(ctx, m.Slot, time.Time{})
+	if err != nil {
+		return nil, 0, m.notAdmitted(ctx, err)
+	}
+	call, at, err = m.of.pools.change(ctx, m, admission{leaves: leaves, counted: counted}, what, n, back...)
 	if err != nil {
 		return nil, 0, m.changeFailed(adds(what), failed(err))
 	}
@@ -84,20 +94,57 @@ func (m Semaphore) change(ctx context.Context, what lua.Change, n int64, back ..
 
 // Release gives n permits back by lua.Add or lua.AddIfExists, even after Close, and returns the script's result.
 func (m Semaphore) Release(ctx context.Context, what lua.Change, n int64) (int64, error) {
-	c := m.Engine
 	done, err := m.Change(ctx, what, n)
-	if !errors.Is(err, c.errs.Closed) {
+	if !errors.Is(err, m.Engine.errs.Closed) {
 		return done, err
 	}
-	args := m.lastArgs()
-	args.Change, args.N = what, n
-	last, cancel := c.Calls.Last()
-	defer cancel()
-	reply, err := m.use(last, args)
+	reply, pending, err := m.last(what, n)
 	if err != nil {
-		return 0, m.changeFailed(calls.MayHaveRun(err), m.unreachable(err))
+		return 0, m.changeFailed(pending, m.unreachable(err))
 	}
 	return reply.Done, nil
+}
+
+// last makes a change after Close. pending: it failed, and may have been made all the same.
+func (m Semaphore) last(what lua.Change, n int64, back ...lua.PermitID) (reply lua.PermitsReply, pending bool, err error) {
+	args := m.args(m.of.pools.requests.Add(1))
+	args.Client += ":" + strconv.FormatInt(args.Request, 10) // the pool may have a call under way
+	args.Change, args.N, args.Release = what, n, back
+	ctx, cancel := m.Engine.Calls.Last()
+	defer cancel()
+	reply, err = m.use(ctx, args)
+	return reply, err != nil && calls.MayHaveRun(err), err
+}
+
+// giveBack gives permits back, those with ids and n others, and waits for the reply up to until. The pool goes on after that, and even
+// after a refusal. pending: it failed, and they may go back all the same.
+func (m Semaphore) giveBack(values context.Context, until time.Time, n int64, ids ...lua.PermitID) (given []lua.Given, pending bool, err error) {
+	c := m.Engine
+	if n == 0 && len(ids) == 0 {
+		return nil, false, nil
+	}
+	if !c.Calls.Start() { // after Close
+		reply, pending, err := m.last(lua.Add, n, ids...)
+		return reply.Released, pending, err
+	}
+	defer c.Calls.Ended()
+	call, at, err := m.of.pools.change(values, m, admission{leaves: true, goesOn: true}, lua.Add, n, ids...)
+	if err != nil {
+		return nil, true, err
+	}
+	timer := time.NewTimer(time.Until(until))
+	defer timer.Stop()
+	select {
+	case <-call.ended:
+	case <-timer.C:
+	}
+	switch over := m.of.pools.isOver(call); {
+	case !over:
+		return nil, true, calls.ErrNoAnswer
+	case call.err != nil:
+		return nil, call.pending, call.err
+	}
+	return call.given[at : at+len(ids)], false, nil
 }
 
 // Acquire waits for n permits.
@@ -119,7 +166,11 @@ func (m Semaphore) await(who Caller, w *permitWaiter) error {
 	case who.Ctx.Err() != nil:
 		return m.notGranted(who, w)
 	}
-	made, err := m.of.pools.come(m, w)
+	counted, err := c.Calls.Admit(who.Ctx, m.Slot, who.Limit)
+	if err != nil {
+		return m.notGranted(who, w)
+	}
+	made, err := m.of.pools.come(m, w, counted)
 	if err != nil {
 		return m.failed(err)
 	}
@@ -159,13 +210,6 @@ func (m Semaphore) queueKey() string {
 	return m.queue
 }
 
-// lastArgs returns the arguments of a call after Close. The pool may have a call under way, so this one has a client id of its own.
-func (m Semaphore) lastArgs() lua.PermitsArgs {
-	args := m.args(m.of.pools.requests.Add(1))
-	args.Client += ":" + strconv.FormatInt(args.Request, 10)
-	return args
-}
-
 func (m Semaphore) args(request int64) lua.PermitsArgs {
 	c := m.Engine
 	args := lua.PermitsArgs{SemaphoreArgs: lua.SemaphoreArgs{
@@ -176,6 +220,7 @@ func (m Semaphore) args(request int64) lua.PermitsArgs {
 		Request: request,
 	}}
 	if m.Kind == kinds.PermitSemaphore {
+		args.Client += ofPermits
 		args.Timeouts, args.Slots = kinds.PermitTimeouts(m.Key), kinds.PermitSlots(m.Key)
 	}
 	return args

@@ -26,7 +26,6 @@ type latch struct {
 	sure   int64 // CountDowns that surely have
 	flying int64 // CountDowns in progress
 	later  []laterDown
-	mine   bool        // a TrySetCount has reported this round
 	began  []latchSet  // rounds that no call has reported
 	sets   []*latchSet // calls in progress
 	failed []*process  // whose TrySetCounts were not answered
@@ -69,7 +68,7 @@ func (l *latch) said(n news) {
 		l.begin(n.client, count)
 	case !is && l.is:
 		l.gone = time.Now()
-		deleted := !l.mine || slices.ContainsFunc(l.ends, func(until time.Time) bool { return until.After(time.Now()) })
+		deleted := slices.ContainsFunc(l.ends, func(until time.Time) bool { return until.After(time.Now()) })
 		if l.may < l.set && !l.lost && !deleted {
 			l.violation("the latch is open, and was counted down %d times at most, from %d", l.may, l.set)
 		}
@@ -94,7 +93,7 @@ func (l *latch) said(n news) {
 // begin notes that the latch was set; mu is held.
 func (l *latch) begin(client string, count int64) {
 	l.round++
-	l.set, l.sure, l.may, l.mine = count, 0, l.flying, false
+	l.set, l.sure, l.may = count, 0, l.flying
 	for _, d := range l.later {
 		if time.Since(d.at) < forAWhile {
 			l.may++
@@ -165,9 +164,6 @@ func (l *latch) rest() {
 	if len(l.began) > len(l.failed) {
 		l.violation("the latch was set %d times more than reported, and %d calls have failed", len(l.began), len(l.failed))
 	}
-	if l.is && !l.mine && !slices.ContainsFunc(l.failed, l.isVague) {
-		l.violation("the latch is set, and no TrySetCount has reported that (G5)")
-	}
 }
 
 // useLatch makes one call to a latch. It returns false if the process is over.
@@ -221,7 +217,6 @@ func (k *worker) trySetCount(c *rlock.CountDownLatch, l *latch, many bool) error
 	case set && at < 0 && !l.lost:
 		l.violation("p%d: TrySetCount of %d reports that it has set the latch, but has not", k.process.number, s.n)
 	case set && at >= 0:
-		l.mine = l.mine || at == len(l.began)-1 && l.is
 		l.began = slices.Delete(l.began, at, at+1)
 	case !set && !l.is && l.gone.Before(s.at) && !l.lost:
 		l.violation("p%d: TrySetCount reports false, although there was no count", k.process.number)

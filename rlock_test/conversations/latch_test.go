@@ -27,7 +27,7 @@ func TestLatchConversations(t *testing.T) {
 //
 //	set CALL N
 //	down CALL [by=1]
-//	delete CALL [set-by=CALL]
+//	delete CALL
 //	look
 var latchDirectives = map[string]directive{
 	"set": func(c *conversation, d *datadriven.TestData) string {
@@ -41,7 +41,7 @@ var latchDirectives = map[string]directive{
 		return didText("counted")(lua.CountDown(c.t.Context(), c.rdb, latchCall(d), int64(numberArg(d, "by", 1))))
 	},
 	"delete": func(c *conversation, d *datadriven.TestData) string {
-		return didText("deleted")(lua.DeleteLatch(c.t.Context(), c.rdb, latchCall(d), textArg(d, "set-by", "")))
+		return didText("deleted")(lua.DeleteLatch(c.t.Context(), c.rdb, latchCall(d)))
 	},
 	"look": func(c *conversation, _ *datadriven.TestData) string {
 		l, err := lua.LookAtLatch(c.t.Context(), c.rdb, latchName, latchRecord)

@@ -248,17 +248,15 @@ func (s permState) doubt(e countEntry) permState {
 type latchState struct {
 	set   bool
 	count int64
-	undo  bool // set by a failed call, which deletes it again
 
 	owed    int8                // CountDowns that will run, each once
 	perhaps int8                // CountDowns that may run, each once
-	sets    [countMost + 1]int8 // TrySetCounts that may run and are then undone, by their counts
-	killed  [countMost + 1]int8 // TrySetCounts of killed processes that may run, and may be undone
+	sets    [countMost + 1]int8 // TrySetCounts that may run, by their counts
 	deletes int8                // Deletes that may run
 }
 
 // latchModel is a latch. A CountDown counts once; a failed one does so before the next peace. A failed TrySetCount may
-// set the count for a while, and a failed Delete may run. Await needs a moment without a count.
+// set the count, and a failed Delete may run. Await needs a moment without a count.
 var latchModel = countModel(latchState.arrive, latchState.step)
 
 func (s latchState) arrive() (next []latchState) {
@@ -276,20 +274,9 @@ func (s latchState) arrive() (next []latchState) {
 	for n := range s.sets {
 		if s.sets[n] > 0 && !s.set {
 			after := s.to(int64(n))
-			after.undo = true
 			after.sets[n]--
 			and(after)
 		}
-		if s.killed[n] > 0 && !s.set {
-			after := s.to(int64(n))
-			after.killed[n]--
-			and(after)
-			after.undo = true
-			and(after)
-		}
-	}
-	if s.set && s.undo {
-		and(s.open())
 	}
 	if s.set && s.deletes > 0 {
 		after := s.open()
@@ -305,7 +292,7 @@ func (s latchState) to(n int64) latchState {
 }
 
 func (s latchState) open() latchState {
-	s.set, s.count, s.undo = false, 0, false
+	s.set, s.count = false, 0
 	return s
 }
 
@@ -335,8 +322,7 @@ func (s latchState) step(e countEntry) (latchState, bool) {
 	case latchAwait:
 		return s, s.count == 0
 	case countPeace:
-		ok := s.owed == 0 && !s.undo
-		return latchState{set: s.set, count: s.count}, ok
+		return latchState{set: s.set, count: s.count}, s.owed == 0
 	case permAcquire, permAdd, permDrain, permSet, permLook: // of semaphores
 	case leasedTake, leasedGive, leasedAway, leasedLease, leasedSet, leasedLook, leasedEnds, leasedOver, leasedHas, leasedUsed, leasedOdd:
 	}
@@ -347,8 +333,6 @@ func (s latchState) step(e countEntry) (latchState, bool) {
 func (s latchState) doubt(e countEntry) latchState {
 	killed := e.Outcome == countKilled
 	switch {
-	case e.Kind == latchSet && killed:
-		s.killed[e.N]++
 	case e.Kind == latchSet:
 		s.sets[e.N]++
 	case e.Kind == latchDown && killed:
