@@ -23,7 +23,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// Open connects a Client by each form of URL. Close ends its connections and goroutines.
+// Open connects a Client by each form of URL. Close ends its connections.
 func TestOpen(t *testing.T) {
 	redistest.Parallel(t)
 	socket := filepath.Join(t.TempDir(), "s")
@@ -60,10 +60,6 @@ func TestOpen(t *testing.T) {
 			client.Close()
 			require.ErrorIs(t, m.Do(t.Context(), func(context.Context) error { return nil }), rlock.ErrClosed)
 			redistest.Eventually(t, soon, func() bool { return connections(t, servers) <= before }, "the Client's connections end")
-			// After a connection has closed, rueidis asks a cluster for its nodes again: within a second, and for up to a second.
-			redistest.Eventually(t, 3*time.Second+soon, func() bool {
-				return redistest.GoroutinesOfTest(append(packages, "redis/rueidis.")...) == 0
-			}, "the Client's goroutines end")
 		})
 	}
 }
@@ -97,7 +93,7 @@ func TestOpenWith(t *testing.T) {
 	require.NoError(t, c.Mutex("a").Do(t.Context(), func(context.Context) error { return nil }))
 }
 
-// An error of Open is one line with the address and a cure, never the password, and leaves no connection or goroutine behind.
+// An error of Open is one line with the address and a cure, never the password, and leaves no connection behind.
 func TestOpenFails(t *testing.T) {
 	redistest.Parallel(t)
 	const password = "hush-hush"
@@ -202,15 +198,34 @@ func TestOpenFails(t *testing.T) {
 		require.ErrorContains(t, err, "WatchdogTimeout")
 	})
 	redistest.Eventually(t, soon, func() bool { return connections(t, []*redistest.Server{s}) <= before }, "no connection is left")
-	redistest.Eventually(t, soon, func() bool {
-		return redistest.GoroutinesOfTest(append(packages, "redis/rueidis.")...) == 0
-	}, "no goroutine is left")
 }
 
-// Close and Shutdown return once the connections are closed, in concurrent calls too. A later unlock fails at once.
+// opened returns a Client that Close disconnects from the server behind a proxy, in the world of the test.
+func opened(t *testing.T) (*rlock.Client, *redistest.Proxy) {
+	t.Helper()
+	proxy := redistest.StartProxy(t, redistest.Start(t).Addr())
+	o := rueidis.ClientOption{InitAddress: []string{proxy.Addr()}}
+	redistest.Connects(t, &o)
+	c, err := rlock.OpenWith(o, rlock.Options{})
+	require.NoError(t, err)
+	return c, proxy
+}
+
+// In the virtual world, an Open that fails leaves no goroutine.
+func TestOpenFailsAlone(t *testing.T) {
+	redistest.Virtual(t, func(t *testing.T) {
+		s := redistest.Start(t)
+		o := rueidis.ClientOption{InitAddress: []string{s.Addr()}}
+		redistest.Connects(t, &o)
+		s.Stop()
+		_, err := rlock.OpenWith(o, rlock.Options{})
+		require.ErrorIs(t, err, rlock.ErrUnreachable)
+	})
+}
+
+// Close and Shutdown return once the connections are closed, in concurrent calls too. A later unlock fails at once. The bubble waits for the
+// goroutines of the Client and of rueidis.
 func TestOpenedIsClosed(t *testing.T) {
-	redistest.Parallel(t)
-	s := redistest.Start(t)
 	for name, end := range map[string]func(c *rlock.Client){
 		"Close": func(c *rlock.Client) { c.Close() },
 		"Shutdown": func(c *rlock.Client) {
@@ -219,10 +234,8 @@ func TestOpenedIsClosed(t *testing.T) {
 			_ = c.Shutdown(ctx)
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			proxy := redistest.StartProxy(t, s.Addr())
-			c, err := rlock.Open("redis://"+proxy.Addr(), rlock.Options{})
-			require.NoError(t, err)
+		redistest.RunVirtual(t, name, func(t *testing.T) {
+			c, proxy := opened(t)
 			ctx, unlock, err := c.Mutex(name).Lock(context.Background())
 			require.NoError(t, err)
 			require.NotZero(t, proxy.Conns())
@@ -235,27 +248,25 @@ func TestOpenedIsClosed(t *testing.T) {
 			require.ErrorIs(t, context.Cause(ctx), rlock.ErrClosed)
 			began := time.Now()
 			require.ErrorIs(t, unlock(), rlock.ErrUnreachable)
-			require.Less(t, time.Since(began), soon)
+			requireTook(t, 0, began, time.Now())
 		})
 	}
 }
 
 // Close needs no answer from Redis.
 func TestOpenedIsClosedInABlackHole(t *testing.T) {
-	redistest.Parallel(t)
-	proxy := redistest.StartProxy(t, redistest.Start(t).Addr())
-	c, err := rlock.Open("redis://"+proxy.Addr(), rlock.Options{})
-	require.NoError(t, err)
-	_, _, err = c.Mutex("a").Lock(context.Background())
-	require.NoError(t, err)
-	waits := lockAsync(t, c.Mutex("a"))
-	redistest.Eventually(t, testTimeout, func() bool { return c.Stats().Waiting == 1 }, "the caller waits")
-	proxy.BlackHole(true)
-	require.NoError(t, within(t, async(func() error { c.Close(); return nil }), 15*time.Second))
-	require.ErrorIs(t, waits.get(t, soon).err, rlock.ErrClosed)
-	redistest.Eventually(t, soon, func() bool {
-		return redistest.GoroutinesOfTest(append(packages, "redis/rueidis.")...) == 0
-	}, "the Client's goroutines end")
+	redistest.Virtual(t, func(t *testing.T) {
+		c, proxy := opened(t)
+		_, _, err := c.Mutex("a").Lock(context.Background())
+		require.NoError(t, err)
+		waits := lockAsync(t, c.Mutex("a"))
+		redistest.Eventually(t, testTimeout, func() bool { return c.Stats().Waiting == 1 }, "the caller waits")
+		proxy.BlackHole(true)
+		began := time.Now()
+		c.Close()
+		requireTookAtMost(t, 15*time.Second, began, time.Now())
+		require.ErrorIs(t, waits.get(t, soon).err, rlock.ErrClosed)
+	})
 }
 
 // Lock names the cure, too, if a server refuses a new connection later on.
