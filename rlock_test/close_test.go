@@ -13,25 +13,6 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// ourGoroutines counts the goroutines that run code of the library. It leaves out goroutines that live long and are started by timers,
-// because nothing shows which test they belong to: those that hang in foreign code, and the ears of Clients that look for deadlocks.
-func ourGoroutines() int { return ourGoroutinesIn(packages...) }
-
-func ourGoroutinesIn(some ...string) int {
-	return redistest.GoroutinesWithout([]string{"rlock_test_test.(*jam).hang(", "engine.(*blocked).listen."}, some...)
-}
-
-// withoutHub are the packages whose goroutines end with their calls.
-var withoutHub = []string{
-	"github.com/go-rlock/rlock/rlock.", "github.com/go-rlock/rlock/internal/engine.", "github.com/go-rlock/rlock/internal/calls.",
-	"github.com/go-rlock/rlock/internal/sweep.",
-}
-
-var packages = append([]string{
-	"github.com/go-rlock/rlock/lease.", "github.com/go-rlock/rlock/pubsub.", "github.com/go-rlock/rlock/lua.",
-	"github.com/go-rlock/rlock/internal/tell.",
-}, withoutHub...)
-
 // A re-entry that Redis grants while Close runs fails with ErrClosed, because its ctx could not be cancelled any more.
 func TestReentryAnsweredDuringClose(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {

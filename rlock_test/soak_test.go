@@ -111,7 +111,7 @@ func TestSoak(t *testing.T) {
 		require.NoError(t, err)
 		line, err := w.stdout.ReadString('\n')
 		require.NoError(t, err)
-		require.Equal(t, "0\n", line, "goroutines of the library, apart from the renewer and the subscription")
+		require.Equal(t, "0\n", line, "goroutines of calls")
 		require.NoError(t, w.stdin.Close())
 		require.NoError(t, w.Wait())
 	}
@@ -167,12 +167,13 @@ func soakWorker(text string) int {
 
 	in := bufio.NewReader(os.Stdin)
 	if _, err := in.ReadString('\n'); err == nil {
-		// The renewer's loop and the subscription's link are two goroutines; all others belong to calls.
-		rest := ourGoroutines() - 2
-		for deadline := time.Now().Add(5 * time.Second); rest > 0 && time.Now().Before(deadline); rest = ourGoroutines() - 2 {
+		ofCalls := func() int {
+			return redistest.Goroutines("rlock/rlock.", "rlock/lua.", "rlock/internal/engine.", "rlock/internal/calls.", "rlock/internal/sweep.")
+		}
+		for deadline := time.Now().Add(5 * time.Second); ofCalls() > 0 && time.Now().Before(deadline); {
 			sleep(time.Millisecond)
 		}
-		fmt.Fprintln(os.Stdout, max(rest, 0))
+		fmt.Fprintln(os.Stdout, ofCalls())
 	}
 	_, _ = io.Copy(io.Discard, in)
 	client.Close()

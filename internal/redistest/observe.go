@@ -2,7 +2,6 @@ package redistest
 
 import (
 	"context"
-	"fmt"
 	"runtime"
 	"runtime/pprof"
 	"slices"
@@ -85,56 +84,22 @@ func Parallel(t *testing.T) {
 // Goroutines counts the goroutines whose stack contains one of substrs, such as "github.com/go-rlock/rlock/pubsub.". It skips goroutines
 // that run tests, whose stacks also name the package under test, and those of this package. In a test that called Parallel, it also skips
 // goroutines of other tests.
-func Goroutines(substrs ...string) int { return GoroutinesWithout(nil, substrs...) }
-
-// GoroutinesWithout counts like Goroutines, but also skips goroutines whose stack contains one of without. It sees all of them at the same
-// instant.
-func GoroutinesWithout(without []string, substrs ...string) (n int) {
-	_, all := counted(substrs)
-	for _, g := range all {
-		if !containsAny(g.stack, without) {
-			n += g.count
-		}
-	}
-	return n
-}
-
-// GoroutinesOfTest counts like Goroutines. In a test that called Parallel it also skips goroutines started by timers, because nothing shows
-// which test they belong to.
-func GoroutinesOfTest(substrs ...string) (n int) {
-	own, all := counted(substrs)
-	for _, g := range all {
-		if g.labels == own {
-			n += g.count
-		}
-	}
-	return n
-}
-
-// GoroutineStacks returns the stacks that Goroutines counts, for a failure message.
-func GoroutineStacks(substrs ...string) string {
-	var text strings.Builder
-	_, all := counted(substrs)
-	for _, g := range all {
-		fmt.Fprintf(&text, "%d, labels %q:\n%s\n", g.count, g.labels, g.stack)
-	}
-	return text.String()
-}
-
-// counted also returns the labels of the caller's test.
-func counted(substrs []string) (own string, counted []alike) {
+func Goroutines(substrs ...string) (n int) {
 	looking.Lock()
 	defer looking.Unlock()
-	all := look()
+	all, own := look(), ""
 	for _, g := range all {
 		if strings.Contains(g.stack, "internal/redistest.look(") {
 			own = g.labels
 		}
 	}
-	return own, slices.DeleteFunc(all, func(g alike) bool {
+	for _, g := range all {
 		foreign := own != "" && g.labels != "" && g.labels != own
-		return foreign || g.ofTests() || !containsAny(g.stack, substrs)
-	})
+		if !foreign && !g.ofTests() && containsAny(g.stack, substrs) {
+			n += g.count
+		}
+	}
+	return n
 }
 
 // looking is held while look runs, so the one goroutine inside is the caller's.
