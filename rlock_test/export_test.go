@@ -28,7 +28,7 @@ func (b fixture) ownersOf(t testing.TB) (all []string) {
 }
 
 // ticketOf exports the hold that ctx carries.
-func ticketOf(t testing.TB, ctx context.Context, o ...rlock.ExportOption) (ticket string) { //nolint:revive // the ctx is that of the section
+func ticketOf(t testing.TB, ctx context.Context, o ...rlock.ExportOption) (ticket string) {
 	t.Helper()
 	ticket, err := rlock.Export(ctx, o...)
 	require.NoError(t, err)

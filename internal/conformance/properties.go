@@ -723,10 +723,10 @@ func asked(t *testing.T, p *place, a, b rlock.Locker) {
 		<-time.After(10 * time.Millisecond) // the last one is on its way
 		require.NoError(t, unlock())
 		require.True(t, rlock.Asked(ctx) == nil, "the hold has ended")
-		for left := len(waiters) - 1; left >= 0; left-- {
+		for i := range waiters {
 			got := <-result
 			require.NoError(t, got.err)
-			if left > 0 {
+			if i < len(waiters)-1 {
 				awaitAsked(got.ctx)
 			} else {
 				notAsked(got.ctx)
