@@ -26,22 +26,6 @@ func TestDeadlockWithoutTheOption(t *testing.T) {
 	})
 }
 
-// New refuses an invalid Options.Deadlock.
-func TestDeadlockOptions(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		rdb := redistest.Dial(t, redistest.Shared(t))
-		for text, d := range map[string]rlock.Deadlock{
-			"Options.Deadlock.After is -1s":   {After: -time.Second},
-			"Options.Deadlock.After is 1µs":   {After: time.Microsecond},
-			"Options.Deadlock.Action is 7":    {After: time.Second, Action: 7},
-			"has an Action and no After: set": {Action: rlock.DeadlockFail},
-		} {
-			_, err := rlock.New(rdb, rlock.Options{Deadlock: d})
-			require.ErrorContains(t, err, text)
-		}
-	})
-}
-
 // A waiting Lock sends nothing for deadlock detection, however long it waits, without the option or if its ctx carries no hold.
 // Under a hold it asks once After has passed, and from then on its Client listens.
 func TestDeadlockCosts(t *testing.T) {

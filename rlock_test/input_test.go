@@ -33,6 +33,12 @@ func TestBadOptions(t *testing.T) {
 			const want = ", want at most 100 bytes of printable UTF-8, on one line"
 			bad[want] = append(bad[want], rlock.Options{Label: label})
 		}
+		for want, d := range map[string]rlock.Deadlock{
+			"Options.Deadlock.After is -1s": {After: -time.Second}, "Options.Deadlock.After is 1µs": {After: time.Microsecond},
+			"Options.Deadlock.Action is 7": {After: time.Second, Action: 7}, "has an Action and no After: set": {Action: rlock.DeadlockFail},
+		} {
+			bad[want] = []rlock.Options{{Deadlock: d}}
+		}
 		for want, all := range bad {
 			for _, o := range all {
 				_, err = rlock.New(rdb, o)
