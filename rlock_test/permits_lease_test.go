@@ -246,7 +246,7 @@ func TestPermitsOfTheDead(t *testing.T) {
 // The renewals of 1,000 permits of one process take 10 calls per period.
 func TestPermitsAreRenewedInBatches(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
-		const n, watchdog, rounds = 1000, 3 * time.Second, 6
+		const n, watchdog, rounds = 300, 3 * time.Second, 4
 		server := redistest.Start(t)
 		b := fixture{rdb: server.Client(t), name: redistest.Name(t)}
 		b.Client = newClient(t, server.Client(t), rlock.Options{WatchdogTimeout: watchdog})
