@@ -30,7 +30,7 @@ func numbered(base string, n int) (names []string) {
 	return names
 }
 
-// All sends one command to lock and one to unlock up to a thousand locks, and one each per thousand of more.
+// All sends one command to lock and one to unlock up to a thousand locks, and as many again for each further thousand.
 func TestAllCosts(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
 		s := redistest.Start(t)

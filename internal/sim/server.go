@@ -59,22 +59,22 @@ func startServer(number int, o memredis.Options) (*server, error) {
 	return s, nil
 }
 
-// answers answers a command in place of the server.
+// answers replies to a command in place of the server.
 func (s *server) answers(cmd string, args []string) (reply any, done bool) {
 	if s.wrong != nil && s.wrong(cmd, args) {
 		return 0, true
 	}
 	if strings.HasPrefix(cmd, "EVAL") {
 		if refusal := s.called(); refusal != "" {
-			return errRefused(refusal), true
+			return refusedError(refusal), true
 		}
 	}
 	return nil, false
 }
 
-type errRefused string
+type refusedError string
 
-func (e errRefused) Error() string { return string(e) }
+func (e refusedError) Error() string { return string(e) }
 
 // The scripts that renew.
 var renew, readRenew, permitsRenew = lua.Text("renew"), lua.Text("read_renew"), lua.Text("permits_renew")

@@ -278,7 +278,8 @@ func (st *state) call(l *lua.LState, safe bool) int {
 		l.RaiseError("Please specify at least one argument for this redis lib call")
 	}
 	s := st.server
-	v, err := any(nil), error(nil)
+	var v any
+	var err error
 	if st.readOnly && s.Server().IsRegisteredCommand(args[0]) && !s.IsReadOnlyCommand(args[0]) {
 		err = errReadOnly
 	} else {
