@@ -108,7 +108,7 @@ func (w *world) option(opt *rueidis.ClientOption) {
 		return w.Dial(addr)
 	}
 	opt.DisableCache, opt.AlwaysRESP2, opt.ForceSingleClient = true, true, true
-	opt.ReadBufferEachConn, opt.WriteBufferEachConn, opt.RingScaleEachConn = 1<<10, 1<<10, 6
+	opt.ReadBufferEachConn, opt.WriteBufferEachConn, opt.RingScaleEachConn = 1<<10, 1<<10, 8
 }
 
 // dial connects to an address; without a world, to one of the machine.
