@@ -3,6 +3,7 @@ package rlock_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -16,6 +17,39 @@ import (
 
 // unlockTimeout is Options.UnlockTimeout in these tests.
 const unlockTimeout = time.Second
+
+// Sections of different kinds, one in the other, share one Options.UnlockTimeout on silent servers.
+func TestUnlockTimeoutOfNestedKinds(t *testing.T) {
+	redistest.Virtual(t, func(t *testing.T) {
+		var servers [3]*redistest.Server
+		var p process
+		for i := range p {
+			servers[i] = redistest.Start(t)
+			p[i] = newClient(t, servers[i].Client(t), rlock.Options{UnlockTimeout: unlockTimeout})
+			loadScripts(t, p[i])
+		}
+		all, ctx := p.lockers(redistest.Name(t)), context.Background()
+		var unlocks []rlock.UnlockFunc
+		for _, kind := range []string{"quorum", "mutex", "all", "upgradeable", "fair"} {
+			inner, unlock, err := all[kind].Lock(ctx)
+			require.NoError(t, err, kind)
+			ctx, unlocks = inner, append(unlocks, unlock)
+		}
+		for _, s := range servers {
+			s.Pause()
+		}
+		began := time.Now()
+		for _, unlock := range slices.Backward(unlocks) {
+			require.ErrorIs(t, unlock(), rlock.ErrUnreachable)
+		}
+		requireTookAtMost(t, unlockTimeout+500*time.Millisecond, began, time.Now()) // 0.1 s for each further section
+		for i, s := range servers {
+			s.Resume()
+			p[i].Close()
+			require.Zero(t, p[i].Stats().Lost)
+		}
+	})
+}
 
 // UnlockTimeout also bounds a hand-off, and the waiter gets the lock when Redis answers.
 func TestUnlockTimeoutOfAHandOff(t *testing.T) {
