@@ -204,7 +204,7 @@ func TestTroubleshootingShowsTheErrors(t *testing.T) {
 			return c.Semaphore("order:42").Acquire(short(t, time.Second), 1)
 		})
 		try("too few", func(t *testing.T, c *rlock.Client, _ *rlock.Mutex) error {
-			return c.Semaphore("order:42").Acquire(t.Context(), 0)
+			return c.Semaphore("order:42").Acquire(t.Context(), -1)
 		})
 		try("not open", func(t *testing.T, c *rlock.Client, _ *rlock.Mutex) error {
 			latch := c.CountDownLatch("order:42")
