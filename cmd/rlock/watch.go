@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -65,6 +66,7 @@ func (p *program) watch(args []string) int {
 		begun()
 		told := make(chan struct{}, 1)
 		listens := v.listen(ctx, now.key, told)
+		listened := false // when Redis was last looked at
 		write := func(changes []change) {
 			for _, c := range changes {
 				c.Time = time.Now()
@@ -93,8 +95,16 @@ func (p *program) watch(args []string) int {
 				unlocked = true
 			default:
 			}
-			at := time.Now()
+			at, listensNow := time.Now(), listens()
 			next, err := v.inspect(ctx, name)
+			if err == nil && !unlocked && listened && listens() && now.Held && !next.Held {
+				select { // the message may come a little later than the state, on a connection of its own
+				case <-told:
+					unlocked = true
+				case <-time.After(lateMessage):
+				case <-ctx.Done():
+				}
+			}
 			switch {
 			case ctx.Err() != nil:
 				return 0
@@ -102,35 +112,45 @@ func (p *program) watch(args []string) int {
 				write([]change{{Event: "error", Text: trimPrefix(v.at(err))}})
 				down = true
 			case err == nil:
-				write(changes(now, next, at.Sub(lookedAt), unlocked, listens))
-				now, lookedAt, down = next, at, false
+				write(changes(now, next, at.Sub(lookedAt), unlocked, listened && listens()))
+				now, lookedAt, listened, down = next, at, listensNow, false
 			}
 		}
 	})
 }
 
-// listen reports each unlock on told, and returns false if it cannot. Pattern subscribers do not count as waiters, so unlocks ignore us.
-// The sharded channels of a cluster have no patterns.
-func (v *viewer) listen(ctx context.Context, key string, told chan<- struct{}) bool {
+// lateMessage is how much later than the end of a hold its message may be read.
+const lateMessage = time.Second / 2
+
+// listen reports each unlock on told, and returns a function that reports whether Redis has confirmed that it does. Pattern subscribers do
+// not count as waiters, so unlocks ignore us. The sharded channels of a cluster have no patterns.
+func (v *viewer) listen(ctx context.Context, key string, told chan<- struct{}) (listens func() bool) {
 	if v.rdb.Mode() == rueidis.ClientModeCluster && version(ctx, v.rdb) >= 7 {
-		return false
+		return func() bool { return false }
 	}
 	patterns := []string{escapeGlob(prefixed(lockChannel, key)), escapeGlob(prefixed(rwChannel, key)), escapeGlob(latchChannelOf(key)), escapeGlob(prefixed(semaphoreChannel, key))}
+	var confirmed atomic.Int32 // of the patterns
+	hooked := rueidis.WithOnSubscriptionHook(ctx, func(s rueidis.PubSubSubscription) {
+		if s.Kind == "psubscribe" {
+			confirmed.Add(1)
+		}
+	})
 	go func() { // ends with ctx
 		for ctx.Err() == nil {
-			_ = receive(ctx, v.rdb, v.rdb.B().Psubscribe().Pattern(patterns...).Build(), func(rueidis.PubSubMessage) {
+			_ = receive(hooked, v.rdb, v.rdb.B().Psubscribe().Pattern(patterns...).Build(), func(rueidis.PubSubMessage) {
 				select {
 				case told <- struct{}{}:
 				default:
 				}
 			})
+			confirmed.Store(0)
 			select { // the next look reports what is wrong
 			case <-time.After(time.Second):
 			case <-ctx.Done():
 			}
 		}
 	}()
-	return true
+	return func() bool { return int(confirmed.Load()) == len(patterns) }
 }
 
 // beginning returns the lines for the first look.
@@ -159,7 +179,8 @@ func waitingNow(v *view) []change {
 	return []change{{Event: "waiting", Waiting: &v.Processes, Text: fmt.Sprintf("waiting %d", v.Processes)}}
 }
 
-// changes returns the changes between two looks. unlocked: an unlock message arrived in between. listens: it would have arrived.
+// changes returns the changes between two looks. unlocked: an unlock message arrived in between. listens: it would have arrived, for Redis
+// had confirmed the subscription before the first.
 func changes(before, now *view, between time.Duration, unlocked, listens bool) (all []change) {
 	find := func(v *view, owner string) *holder {
 		i := slices.IndexFunc(v.Holders, func(h holder) bool { return h.Owner == owner })

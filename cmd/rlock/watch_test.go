@@ -90,6 +90,26 @@ func listens(t *testing.T, rdb rueidis.Client) {
 	}, "it listens")
 }
 
+// Before Redis has confirmed the subscription, a missing message says nothing.
+func TestWatchBeforeItListens(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	proxy := redistest.StartProxy(t, s.Addr())
+	proxy.OnRequest(func(cmd []string) redistest.Action {
+		if cmd[0] == "PSUBSCRIBE" {
+			return redistest.Hold
+		}
+		return redistest.Pass
+	})
+	ctx, unlock := lock(t.Context(), t, newLocks(t, s.Client(t)).Mutex("job"))
+	w := start(t, nil, "watch", "-redis", proxy.Addr(), "-every", "50ms", "job")
+	w.saw("held by")
+	require.NoError(t, unlock())
+	w.saw("released by " + rlock.Owner(ctx))
+	w.signal(syscall.SIGINT)
+	require.Zero(t, w.rest().code)
+}
+
 // A subscription that breaks is replaced, while the connection for commands stays.
 func TestWatchListensAgain(t *testing.T) {
 	t.Parallel()
