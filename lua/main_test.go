@@ -97,7 +97,7 @@ func (l lab) frees(owner string) lua.ReleaseArgs {
 	return lua.ReleaseArgs{Name: l.name, Owner: owner, Lease: lease, Publish: lua.Publish{Name: l.channel}}
 }
 
-// renews renews the holds of these owners.
+// renews makes the call that renews the holds of these owners.
 func (l lab) renews(ttl time.Duration, owners ...string) []lua.Renewal {
 	l.t.Helper()
 	var holds []lua.Hold

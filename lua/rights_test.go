@@ -247,9 +247,7 @@ func TestMissingRightChangesNoCount(t *testing.T) {
 	down := latch(2, func(ctx context.Context, c rueidis.Client, a lua.LatchCall) (bool, error) {
 		return lua.CountDown(ctx, c, a, 1)
 	})
-	remove := latch(2, func(ctx context.Context, c rueidis.Client, a lua.LatchCall) (bool, error) {
-		return lua.DeleteLatch(ctx, c, a)
-	})
+	remove := latch(2, lua.DeleteLatch)
 	three := use(9, 1, func(a *lua.SemaphoreArgs) { a.Change, a.N = lua.TrySet, 3 })
 	threeLent := lend(9, 1, func(a *lua.PermitsArgs) { a.Change, a.N = lua.TrySet, 3 })
 	waits := use(1, 1, func(a *lua.SemaphoreArgs) { a.Wants, a.Waits = []int64{5}, true })

@@ -174,16 +174,15 @@ func TestGrantMessage(t *testing.T) {
 			first.stillWaits(t)
 			if row.action == redistest.Hold {
 				g.queued(t, 2)
-			} else {
-				g.queued(t, 1) // it sleeps until its timer ends
-				require.NoError(t, got.unlock())
-				got = g.gets(t, third.pendingLock, 0)
-				third.pendingLock = pendingLock{}
-				sleep(time.Until(joined.Add(grantWatchdog + time.Second)))
-				g.rest(t, got, first.pendingLock)
+				g.rest(t, got, third.pendingLock, first.pendingLock)
 				return
 			}
-			g.rest(t, got, third.pendingLock, first.pendingLock)
+			g.queued(t, 1) // it sleeps until its timer ends
+			require.NoError(t, got.unlock())
+			got = g.gets(t, third.pendingLock, 0)
+			third.pendingLock = pendingLock{}
+			sleep(time.Until(joined.Add(grantWatchdog + time.Second)))
+			g.rest(t, got, first.pendingLock)
 		})
 	}
 	redistest.RunVirtual(t, "twice", func(t *testing.T) {

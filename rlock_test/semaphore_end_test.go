@@ -127,7 +127,7 @@ func (l *readableLog) String() string {
 
 // changesAfterOutage calls change twice during an outage; both go on, even if Redis refuses the second at first. Later two more never get
 // through: then the log says so, within a minute.
-func changesAfterOutage(t *testing.T, b fixture, of func(c *rlock.Client) func(n int) error, left func() int64) {
+func changesAfterOutage(t *testing.T, of func(c *rlock.Client) func(n int) error, left func() int64) {
 	t.Helper()
 	proxy := redistest.StartProxy(t, redistest.Shared(t))
 	log := new(readableLog)
@@ -160,7 +160,7 @@ func TestSemaphoreChangesAfterAnOutage(t *testing.T) {
 		b := newFixture(t)
 		watch := b.Semaphore(b.name)
 		permits(t, watch, 0)
-		changesAfterOutage(t, b, func(c *rlock.Client) func(int) error {
+		changesAfterOutage(t, func(c *rlock.Client) func(int) error {
 			s := c.Semaphore(b.name)
 			return func(n int) error { return s.Release(context.Background(), int64(n)) }
 		}, func() int64 {
@@ -178,7 +178,7 @@ func TestLatchCountDownsAfterAnOutage(t *testing.T) {
 		set, err := watch.TrySetCount(context.Background(), 102)
 		require.NoError(t, err)
 		require.True(t, set)
-		changesAfterOutage(t, b, func(c *rlock.Client) func(int) error {
+		changesAfterOutage(t, func(c *rlock.Client) func(int) error {
 			l := c.CountDownLatch(b.name)
 			return func(int) error { return l.CountDown(context.Background()) }
 		}, func() int64 {

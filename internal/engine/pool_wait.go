@@ -33,8 +33,7 @@ func (all *pools) come(m Semaphore, w *permitWaiter, counted bool) (made *pool, 
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	p, made := all.get(m, counted)
-	switch {
-	case p.failing != nil:
+	if p.failing != nil {
 		return nil, p.failing
 	}
 	if waits := slices.IndexFunc(p.waiters, func(w *permitWaiter) bool { return w.seen }); w.once && waits >= 0 {
