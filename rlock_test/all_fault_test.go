@@ -34,6 +34,39 @@ func TestAllRepliesLost(t *testing.T) {
 	})
 }
 
+// G5: a caller cancels while its call for several locks is under way, and Redis answers later. All that it granted is given back by one call,
+// also if that is refused at first.
+func TestAllIsCancelledWhileItAsks(t *testing.T) {
+	for name, then := range map[string]func(p *redistest.Proxy){
+		"given back": func(*redistest.Proxy) {},
+		"swept": func(p *redistest.Proxy) {
+			p.OnRequest(redistest.Nth(1, "EVALSHA", redistest.Fail("OOM command not allowed")))
+		},
+	} {
+		redistest.RunVirtual(t, name, func(t *testing.T) {
+			h := newLeavingCallers(t, anyWay)
+			names := append(numbered(h.name, 2), h.name)
+			m := rlock.All(mutexes(h.Client, names...)...)
+			lockAndUnlock(t, m) // loads the scripts
+			p := h.asks(t, m)
+			sleep(200 * time.Millisecond) // longer than Redis takes to answer
+			left := time.Now()
+			p.cancel()
+			got := p.get(t, testTimeout)
+			requireTook(t, 0, left, got.at)
+			require.ErrorIs(t, got.err, rlock.ErrNotAcquired)
+			require.ErrorIs(t, got.err, rlock.ErrUnreachable)
+			require.ErrorIs(t, got.err, context.Canceled)
+			then(h.proxy)
+			h.proxy.Release()
+			redistest.Eventually(t, rlock.DefaultWatchdogTimeout/2, func() bool {
+				return !slices.ContainsFunc(names, func(name string) bool { return h.exists(t, name) })
+			}, "the locks are released before their lease ends")
+			h.clear(t)
+		})
+	}
+}
+
 // G5: while Redis is down, calls fail with ErrUnreachable within the time that they take for a single lock. The error is not
 // ErrNotAcquired unless the caller asked for a bounded wait. Once Redis is back, the locks work again.
 func TestAllWhenRedisIsDown(t *testing.T) {

@@ -128,7 +128,9 @@ func TestAskedReconnects(t *testing.T) {
 // A late, repeated or forged message costs nothing but time: nobody gets or loses the lock, and no later hold is notified.
 func TestAskedLies(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t, seldom)
+		o := failAfter(time.Hour)
+		o.WatchdogTimeout = seldom.WatchdogTimeout
+		b := newFixture(t, o)
 		m := b.Mutex(b.name, rlock.WithAsked())
 		say := func(text string) {
 			t.Helper()
@@ -140,6 +142,7 @@ func TestAskedLies(t *testing.T) {
 		for _, text := range []string{
 			"", "asked", "0 asked", "0 asked ", "0 asked 1", "0 asked x", "0 asked 19999999999999999999", "0 asked 11999999999999999999", "0 probe " + tag,
 			"1 asked " + tag, "0 ASKED " + tag, "0 asked " + tag + " ", "0 asked -" + tag, "0 asked " + strings.Repeat("1", 10_000), "\x00\xff",
+			"0 tried x", "0 tried 11000000000000000000", "0 waits x", "0 deadlock x", "0 found x", "0 other x",
 		} {
 			say(text)
 		}

@@ -163,6 +163,26 @@ func TestAskedForOneOfSeveral(t *testing.T) {
 	})
 }
 
+// A waiter that gives up leaves its place in the queue to one like it. One with WithAsked takes a place of its own, and can be asked.
+func TestAskedInheritsNoPlace(t *testing.T) {
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		hold := locked(t, newClient(t, b.rdb).Mutex(b.name))
+		first := lockAsync(t, b.Mutex(b.name))
+		b.awaitQueued(t, b.name)
+		second := lockAsync(t, b.Mutex(b.name, rlock.WithAsked()))
+		redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == 2 }, "both wait")
+		first.cancel()
+		require.ErrorIs(t, first.get(t, testTimeout).err, context.Canceled)
+		b.awaitQueued(t, b.name)
+		require.NoError(t, hold.unlock())
+		got := second.get(t, testTimeout)
+		require.NoError(t, got.err)
+		notAsked(t, got.ctx)
+		require.NoError(t, got.unlock())
+	})
+}
+
 // Either all members of a quorum can be asked, or none. Permits cannot be asked for.
 func TestAskedNeedsItsLock(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {

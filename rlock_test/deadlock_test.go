@@ -23,22 +23,30 @@ func failAfter(d time.Duration) rlock.Options {
 	return rlock.Options{Deadlock: rlock.Deadlock{After: d, Action: rlock.DeadlockFail}}
 }
 
-// apart is a setting of deadlock tests: in one process, or with a process for each Client.
+// apart is a setting of deadlock tests: one Client, or a process for each party.
 type apart bool
 
-// inBothSettings runs a test in one process, and in several.
+// inBothSettings runs a test with one Client, and in several processes.
 func inBothSettings(t *testing.T, name string, test func(t *testing.T, where apart)) {
 	t.Helper()
 	redistest.RunVirtual(t, name+"/one process", func(t *testing.T) { test(t, false) })
 	redistest.RunVirtual(t, name+"/processes", func(t *testing.T) { test(t, true) })
 }
 
-func (where apart) client(t *testing.T, rdb rueidis.Client, o rlock.Options) *rlock.Client {
+// clients returns a Client for each of n parties.
+func (where apart) clients(t *testing.T, rdb rueidis.Client, o rlock.Options, n int) (all []*rlock.Client) {
 	t.Helper()
-	if where {
-		return elsewhere(t, rdb, o)
+	for i := range n {
+		switch {
+		case bool(where):
+			all = append(all, elsewhere(t, rdb, o))
+		case i == 0:
+			all = append(all, newClient(t, rdb, o))
+		default:
+			all = append(all, all[0])
+		}
 	}
-	return newClient(t, rdb, o)
+	return all
 }
 
 // elsewhere returns a Client that acts as another process.
@@ -143,8 +151,7 @@ func TestDeadlock(t *testing.T) {
 				w := newWaits()
 				b := newBareFixture(t)
 				parties := make([]party, n)
-				for i := range parties {
-					c := where.client(t, b.rdb, w.failAfter(300*time.Millisecond))
+				for i, c := range where.clients(t, b.rdb, w.failAfter(300*time.Millisecond), n) {
 					parties[i] = party{lock(c, fmt.Sprint(b.name, "/", i)), lock(c, fmt.Sprint(b.name, "/", (i+1)%n))}
 				}
 				e := victimOf(t, circle(t, parties, func(int) { w.next(t) }))
@@ -207,23 +214,23 @@ func TestDeadlockOnACluster(t *testing.T) {
 // The reported circle leads through those that the victim waits for, and not through others that hold or want the same lock.
 func TestDeadlockBeside(t *testing.T) {
 	for name, row := range map[string]struct {
-		parties func(c [3]*rlock.Client, name string) []party
+		parties func(c []*rlock.Client, name string) []party
 		reads   bool     // another reader keeps the writer out until the end
 		writes  bool     // a writer waits behind the first party
 		holds   []string // of each in the circle, from the victim on, after the name
 	}{
-		"a waiter before it in a fair line": {parties: func(c [3]*rlock.Client, name string) []party {
+		"a waiter before it in a fair line": {parties: func(c []*rlock.Client, name string) []party {
 			return []party{
 				{c[0].Mutex(name + "/x"), c[0].FairMutex(name)}, {c[1].FairMutex(name), c[1].Mutex(name + "/y")}, {c[2].Mutex(name + "/y"), c[2].FairMutex(name)},
 			}
 		}, holds: []string{"/y", ""}},
-		"another reader": {parties: func(c [3]*rlock.Client, name string) []party {
+		"another reader": {parties: func(c []*rlock.Client, name string) []party {
 			return []party{{c[0].RWMutex(name).Read(), c[0].Mutex(name + "/m")}, {c[1].Mutex(name + "/m"), c[1].RWMutex(name).Write()}}
 		}, reads: true, holds: []string{"/m", ""}},
-		"a writer that waits": {parties: func(c [3]*rlock.Client, name string) []party {
+		"a writer that waits": {parties: func(c []*rlock.Client, name string) []party {
 			return []party{{c[0].RWMutex(name).Read(), c[0].Mutex(name + "/m")}, {c[1].Mutex(name + "/m"), c[1].RWMutex(name).Read()}}
 		}, writes: true, holds: []string{"/m", ""}},
-		"the other locks of an All": {parties: func(c [3]*rlock.Client, name string) []party {
+		"the other locks of an All": {parties: func(c []*rlock.Client, name string) []party {
 			return []party{
 				{rlock.All(c[0].Mutex(name+"/a"), c[0].FairMutex(name+"/b"), c[0].RWMutex(name).Read()), rlock.All(c[0].Mutex(name+"/free"), c[0].Mutex(name+"/x"))},
 				{c[1].Mutex(name + "/x"), rlock.All(c[1].Mutex(name+"/free"), c[1].FencedMutex(name+"/y"))},
@@ -234,10 +241,7 @@ func TestDeadlockBeside(t *testing.T) {
 		inBothSettings(t, name, func(t *testing.T, where apart) {
 			w := newWaits()
 			b := newFixture(t)
-			var clients [3]*rlock.Client
-			for i := range clients {
-				clients[i] = where.client(t, b.rdb, w.failAfter(300*time.Millisecond))
-			}
+			clients := where.clients(t, b.rdb, w.failAfter(300*time.Millisecond), 3)
 			rw := clients[2].RWMutex(b.name)
 			leave, wrote := func() error { return nil }, make(<-chan error)
 			if row.reads {
