@@ -13,9 +13,9 @@ import (
 )
 
 var (
-	permitsScript      = script{Text("permits"), "b70033825948297a7be864c0ededa6233d9ee614"}
+	permitsScript      = script{Text("permits"), "99ff80b8631b643933e24781c20df3a909b05e4f"}
 	permitsRenewScript = script{Text("permits_renew"), "5a16f928039ef1807f3baf87f76ee28497524994"}
-	permitsLeaseScript = script{Text("permits_lease"), "54d54091acc5e6ae419aa271a69be79f53f8cd0e"}
+	permitsLeaseScript = script{Text("permits_lease"), "3ef384e3e86bcd555d4ec865cdf989a1f5020f1f"}
 	permitsInfoScript  = script{Text("permits_info"), "c1d76a92a3124ba63f05fbc4e2138be6692f0401"}
 )
 
@@ -182,7 +182,7 @@ func RenewPermits(ctx context.Context, c rueidis.Client, lease time.Duration, al
 // it is held. Waiters look again by that time.
 func SetPermitLease(ctx context.Context, c rueidis.Client, s PermitSemaphore, id PermitID, lease time.Duration) (bool, error) {
 	keys := append([]string{s.Timeouts}, s.line()...)
-	held, err := yes(permitsLeaseScript.run(ctx, c, keys, s.Publish.command(), s.Publish.Name, string(id[:]), leaseText(lease)))
+	held, err := yes(permitsLeaseScript.run(ctx, c, keys, s.Publish.command(), s.Publish.Name, string(id[:]), leaseText(lease), millis(s.Keep)))
 	if err != nil {
 		return false, counterFailed("permits_lease", err, s.Requests, s.Timeouts, s.Queue)
 	}

@@ -6,7 +6,8 @@
 --           922337203685477 means never
 -- KEYS[4]   the slots: a sorted set of the ids of permits issued by this script, and their slot numbers
 -- KEYS[5]   optional: the queue of waiting processes, a sorted set of clients in order
--- KEYS[6]   with a queue: their places, a hash (see semaphore.lua)
+-- KEYS[6]   with a queue: their wants, a hash (see line.lua)
+-- KEYS[7]   with a queue: when their places end, a sorted set
 -- ARGV[1]   client: the UUID of the process
 -- ARGV[2]   request: the number of this call and its repeats, higher than those of all earlier requests in the record
 -- ARGV[3]   the change: add, exists (add if the counter exists), set (if it does not), drain, or total (of all permits)
@@ -47,8 +48,9 @@ end
 local permits, numbers = KEYS[3], KEYS[4]
 local held, numbered = redis.call('zcard', permits), redis.call('zcard', numbers)
 local line = open({
-  counter = KEYS[1], recorded = KEYS[2], queue = KEYS[5], requests = KEYS[6], free = free, exists = exists, record = texts[2], now = clock(),
+  counter = KEYS[1], recorded = KEYS[2], queue = KEYS[5], requests = KEYS[6], ends = KEYS[7], free = free, exists = exists, record = texts[2], now = clock(),
   client = ARGV[1], request = ARGV[2], waits = ARGV[5] == '1', how = ARGV[6], channel = ARGV[7], keep = tonumber(ARGV[8]), wants = {},
+  length = KEYS[5] and redis.call('zcard', KEYS[5]),
 })
 
 -- remove returns permits, and when each of them was to expire.
@@ -130,7 +132,7 @@ end
 -- perform makes the changes. It fails, or returns an error, before the record and the number of permits are written.
 local function perform()
   local expired = redis.call('zrangebyscore', permits, '-inf', line.now, 'limit', '0', '500')
-  if #wants > 0 and #back + #expired > 0 then
+  if (#wants > 0 or line.length > 0) and #back + #expired > 0 then
     write(line, 'zadd', permits, 'xx', '0', '') -- take_back may need the right, and must not be what lacks it
   end
   if not done then
@@ -166,10 +168,10 @@ local function perform()
   line.total = line.free + held
   serve(line)
 
-  local within, left = math.huge, -1
+  local left = -1
   if #wants > 0 and ARGV[5] ~= '2' then
     left = redis.call('pttl', line.counter)
-    within = left >= 0 and left + 1 or within
+    line.soon = left >= 0 and math.min(line.soon, line.now + left + 1) or line.soon
   end
   slots = {}
   if line.sum > 0 then
@@ -180,7 +182,6 @@ local function perform()
     for _, n in ipairs(line.which) do
       local lease = leases[n] or leases[1]
       local lasts = lease < 0 and 922337203685477 or math.min(line.now + lease + 1, 922337203685477)
-      line.soon = math.min(line.soon, lasts)
       for _, id in ipairs(ids[n]) do
         taken[#taken + 1] = id
         entries[#entries + 1] = lasts
@@ -208,14 +209,11 @@ local function perform()
       redis.call('pexpire', numbers, left)
     end
   end
-  if #line.rest > 0 then
+  if #line.rest > 0 or line.length > 0 then
     local next = redis.call('zrange', permits, '0', '0', 'withscores')[2]
-    if next and tonumber(next) < 922337203685477 then
-      within = math.min(within, tonumber(next) - line.now)
-    end
+    line.soon = math.min(line.soon, tonumber(next or math.huge))
   end
-  again = stand(line, within)
-  settle(line)
+  again = stand(line)
   return note(line, done, slots, given)
 end
 
@@ -225,6 +223,8 @@ if failed then
   failed = type(failed) == 'table' and failed or redis.error_reply(tostring(failed)) -- a text before Redis 7
   return failed
 end
-announce(line)
+if line.more and line.free > 0 then
+  announce(line.how, line.channel, line.free, line.queue, line.length)
+end
 free, which = line.free, line.which
 return {free, done, again, which, slots, given, more}

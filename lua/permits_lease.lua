@@ -2,18 +2,23 @@
 --
 -- KEYS[1]  the permits: a sorted set (see permits.lua)
 -- KEYS[2]  optional: the queue of the waiting processes
--- KEYS[3]  with a queue: their places, a hash (see semaphore.lua)
+-- KEYS[3]  with a queue: their wants, a hash (see line.lua)
+-- KEYS[4]  with a queue: when their places end, a sorted set
 -- ARGV[1]  how to publish: publish or spublish
 -- ARGV[2]  channel
 -- ARGV[3]  id of the permit
 -- ARGV[4]  lease in ms, counted from now; -1: it does not expire
+-- ARGV[5]  how many ms permits are kept for a process that was told to look
 --
 -- Reply 1  changed
 -- Reply 0  it is not held, or has expired
 --
--- If the permit now expires before the next look by a process in line, two of these get a message with the time to look.
+-- If the permit now expires before the next look by a process in line, some get a message with the time to look.
 
-local line = open({queue = KEYS[2], requests = KEYS[3], now = clock(), client = '', waits = false, how = ARGV[1], channel = ARGV[2]})
+local line = open({
+  queue = KEYS[2], requests = KEYS[3], ends = KEYS[4], now = clock(), client = '', how = ARGV[1], channel = ARGV[2], keep = tonumber(ARGV[5]),
+  length = KEYS[2] and redis.call('zcard', KEYS[2]),
+})
 local score = redis.call('zscore', KEYS[1], ARGV[3])
 if not score or tonumber(score) <= line.now then
   return 0
@@ -21,6 +26,8 @@ end
 local lease = tonumber(ARGV[4])
 line.soon = lease < 0 and 922337203685477 or math.min(line.now + lease + 1, 922337203685477) -- see permits.lua
 redis.call('zrem', KEYS[1], '') -- a server without memory refuses the next commands, unless the script has written before
-settle(line)
+if line.queue then
+  arm(line)
+end
 redis.call('zadd', KEYS[1], 'xx', string.format('%d', line.soon), ARGV[3])
 return 1

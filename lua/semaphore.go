@@ -12,7 +12,7 @@ import (
 
 var (
 	semaphoreDeleteScript = script{Text("semaphore_delete"), "00"}
-	semaphoreScript       = script{Text("semaphore"), "b9a903c59e00be338deaf26859c83b273269a09b"}
+	semaphoreScript       = script{Text("semaphore"), "5d0fade49af4286b583d35d79e08e20558308b8f"}
 )
 
 // MaxWants bounds the requests for permits in one call. A process's other requests wait for its next call.
@@ -25,7 +25,7 @@ const MaxPermits = 1<<31 - 1
 type Semaphore struct {
 	Name     string  // the key of Redisson's counter: the number of free permits
 	Requests string  // the key of the queued processes' wants. <Requests>:<Client> has a process's last request
-	Queue    string  // the key of the queue of waiting processes; "": none, and all waiters hear of each release
+	Queue    string  // the key of the queue of waiting processes, and with :ends behind it of when their places end; "": none, and all waiters hear of each release
 	Publish  Publish // Redisson's channel; <channel>:<Client> is a process's own, <channel>:rlock_queue that of processes in line
 	Client   string  // UUID of the process, maybe with more behind a colon
 
@@ -72,7 +72,7 @@ type SemaphoreArgs struct {
 	N      int64
 
 	// Wants are the numbers of permits that waiters want, in order, each from 1 to MaxPermits; at most MaxWants. Each
-	// is granted whole or not at all.
+	// is granted whole or not at all, and none before those in front of it.
 	Wants []int64
 	// Waits means that Wants are those of the process's waiters. The process then stands in the queue for those not
 	// granted, at its old place if the first is one of them. With none left it leaves the queue, so a call without
@@ -92,8 +92,7 @@ type SemaphoreReply struct {
 	Granted []int // indices of Wants, rising
 
 	// Again is when to ask again, with a new Request, if not all are granted and no message comes before; 0: at once,
-	// because this was a repeat. The process must ask: its place ends a second later, at most a minute after the
-	// call.
+	// because this was a repeat. The process must ask: its place ends half of Keep later.
 	Again time.Duration
 }
 
@@ -119,7 +118,7 @@ func UseSemaphore(ctx context.Context, c rueidis.Client, a SemaphoreArgs) (Semap
 
 // keys are the counter, the client's record, further keys, and those of the queue if there is one.
 func (s *Semaphore) keys(client string, further ...string) []string {
-	keys := append(make([]string, 0, 6), s.Name, s.Requests+":"+client)
+	keys := append(make([]string, 0, 7), s.Name, s.Requests+":"+client)
 	return append(append(keys, further...), s.line()...)
 }
 
@@ -128,7 +127,7 @@ func (s *Semaphore) line() []string {
 	if s.Queue == "" {
 		return nil
 	}
-	return []string{s.Queue, s.Requests}
+	return []string{s.Queue, s.Requests, s.Queue + ":ends"}
 }
 
 // args returns the first arguments of both scripts, with room for more.

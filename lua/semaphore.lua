@@ -1,9 +1,10 @@
 -- Changes the number of free permits, and takes some for the waiters of a process.
 --
 -- KEYS[1]    the semaphore: a counter of free permits, which may be below 0; a missing key means 0
--- KEYS[2]    the process's record, a text: the result of its last request (see line.lua)
+-- KEYS[2]    the process's record, a text: the result of its last request (see record.lua)
 -- KEYS[3]    optional: the queue of waiting processes, a sorted set of clients in order
--- KEYS[4]    with a queue: a hash, <client> = its place in line (see line.lua), and watch = the next time a process in line asks
+-- KEYS[4]    with a queue: their wants, a hash (see line.lua)
+-- KEYS[5]    with a queue: when their places end, a sorted set
 -- ARGV[1]    client: the UUID of the process
 -- ARGV[2]    request: the number of this call and its repeats, higher than those of all earlier requests in the record
 -- ARGV[3]    the change: add, exists (add if the counter exists), set (if it does not), or drain
@@ -25,18 +26,20 @@
 --
 -- The change never removes the expiry of a counter.
 --
--- The record ends two minutes and a second after the last request, because calls are cancelled for a minute. The queue and the places
--- end a second after the last process in line should have asked, which is within a minute.
+-- The record ends two minutes and a second after the last request, because calls are cancelled for a minute. The keys of the line
+-- end soon after the last process in line should have asked, which is within a minute.
 --
 -- Redis does not roll back a failed script. So each key is read before anything is written, and the record and the number of permits are
 -- written last: after an error neither has changed.
 
 local texts = redis.call('mget', KEYS[1], KEYS[2])
-local front = KEYS[3] and redis.call('zrange', KEYS[3], '0', '1') or {}
+local length = KEYS[3] and redis.call('zcard', KEYS[3])
+
+-- include announce
 
 -- Usually nobody is in line, and the wanted permits are free. Each call creates the functions below anew, which takes longer than all
 -- of this.
-if KEYS[3] and #front == 0 and ARGV[3] == 'add' and ARGV[5] ~= '2' and string.match(texts[1] or '', '^-?%d+$') then
+if length == 0 and ARGV[3] == 'add' and ARGV[5] ~= '2' and string.match(texts[1] or '', '^-?%d+$') then
   local n, sum, which = tonumber(ARGV[4]), 0, {}
   for i = 1, #ARGV - 8 do
     sum, which[i] = sum + ARGV[i + 8], i
@@ -52,10 +55,7 @@ if KEYS[3] and #front == 0 and ARGV[3] == 'add' and ARGV[5] ~= '2' and string.ma
         return failed
       end
       if n > 0 and free > 0 then
-        local heard = redis.pcall('pubsub', ARGV[6] == 'publish' and 'numsub' or 'shardnumsub', ARGV[7], ARGV[7] .. ':rlock_queue')
-        if not heard[2] or heard[2] > heard[4] then
-          redis.pcall(ARGV[6], ARGV[7], string.format('0%d', free))
-        end
+        announce(ARGV[6], ARGV[7], free, true, 0)
       end
       local done, again = 1, -1
       return {free, done, again, which}
@@ -63,13 +63,14 @@ if KEYS[3] and #front == 0 and ARGV[3] == 'add' and ARGV[5] ~= '2' and string.ma
   end
 end
 
--- include clock counter message line
+-- include clock counter message record line
 local free, exists, foreign = free_of(KEYS[1], texts[1])
 if foreign then
   return foreign
 end
 local line = open({
-  counter = KEYS[1], recorded = KEYS[2], queue = KEYS[3], requests = KEYS[4], free = free, exists = exists, record = texts[2], front = front,
+  counter = KEYS[1], recorded = KEYS[2], queue = KEYS[3], requests = KEYS[4], ends = KEYS[5], free = free, exists = exists, record = texts[2],
+  length = length,
   client = ARGV[1], request = ARGV[2], waits = ARGV[5] == '1', how = ARGV[6], channel = ARGV[7], keep = tonumber(ARGV[8]), wants = {},
 })
 
@@ -91,17 +92,17 @@ if ARGV[5] ~= '2' then
 end
 serve(line)
 add(line, -line.sum)
-local within = math.huge
 if #line.rest > 0 then
   local left = redis.call('pttl', line.counter)
-  within = left >= 0 and left + 1 or within
+  line.soon = left >= 0 and math.min(line.soon, line.now + left + 1) or line.soon
 end
-again = stand(line, within)
-settle(line)
+again = stand(line)
 local failed = note(line, done)
 if failed then
   return failed
 end
-announce(line)
+if line.more and line.free > 0 then
+  announce(line.how, line.channel, line.free, line.queue, line.length)
+end
 free, which = line.free, line.which
 return {free, done, again, which}

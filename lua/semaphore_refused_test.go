@@ -99,7 +99,8 @@ func TestSemaphoreWithoutMemory(t *testing.T) {
 
 // semaphoreCommands are the commands that the script needs.
 var semaphoreCommands = []string{
-	"get", "hdel", "hmget", "hset", "incrby", "mget", "pexpire", "pttl", "publish", "pubsub|numsub", "set", "time", "zadd", "zrange", "zrem",
+	"get", "hdel", "hmget", "hset", "incrby", "mget", "pexpire", "pttl", "publish", "pubsub|numsub", "set", "time", "zadd", "zcard", "zcount", "zmscore", "zrange",
+	"zrem",
 }
 
 // These rights suffice for semaphores, and each is needed.
@@ -107,7 +108,7 @@ func TestSemaphoreRights(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t)
 	s := newSem(t, srv.Client(t))
-	limited := s.limited(srv.Addr(), semaphoreCommands, s.name, s.requests+"*", s.queue)
+	limited := s.limited(srv.Addr(), semaphoreCommands, s.name, s.requests+"*", s.queue+"*")
 	outside := s.outsider(false)
 	first := s.process(1)
 	use := func(a lua.SemaphoreArgs) error {
@@ -117,7 +118,7 @@ func TestSemaphoreRights(t *testing.T) {
 	everything := func() (errs []error) {
 		s.must("DEL", s.name)
 		wait, set, release, leave := s.request(1), s.request(2), s.request(3), s.request(1)
-		wait.Wants, wait.Waits, leave.Waits = []int64{3, 1}, true, true
+		wait.Wants, wait.Waits, leave.Waits = []int64{1, 3}, true, true
 		set.Change, set.N = lua.TrySet, 1
 		release.N = 1
 		take := s.request(3)

@@ -117,8 +117,8 @@ func (s sem) line(want ...int) {
 	s.requirePlaces(clients...)
 	n, err := s.do("HKEYS", s.requests).AsStrSlice()
 	require.NoError(s.t, err)
-	n = slices.DeleteFunc(n, func(field string) bool { return field == "watch" })
 	require.Equal(s.t, len(want), len(n), "exactly these processes have a field")
+	require.Equal(s.t, int64(len(want)), s.number("ZCARD", s.ends()), "and an end")
 }
 
 // heard requires these messages to the processes, in order. "" stands for no message, or a hint to look later.
@@ -137,21 +137,18 @@ func heardAll(t *testing.T, ears []*ear, now bool, want ...string) {
 
 const look = "? 0"
 
-// later advances the time of places and of the watch by changing their data in Redis.
+// later advances the time: all places end earlier.
 func (s sem) later(by time.Duration) {
 	s.t.Helper()
-	fields, err := s.do("HGETALL", s.requests).AsStrMap()
+	clients, err := s.do("ZRANGE", s.ends(), "0", "-1").AsStrSlice()
 	require.NoError(s.t, err)
-	for field, value := range fields {
-		words := strings.Fields(value)
-		for i, word := range words {
-			if n, err := strconv.ParseInt(word, 10, 64); err == nil && n > 1e12 {
-				words[i] = strconv.FormatInt(n-by.Milliseconds(), 10)
-			}
-		}
-		s.must("HSET", s.requests, field, strings.Join(words, " "))
+	for _, client := range clients {
+		s.must("ZINCRBY", s.ends(), strconv.FormatInt(-by.Milliseconds(), 10), client)
 	}
 }
+
+// ends returns the key of the times at which places end.
+func (s sem) ends() string { return s.queue + ":ends" }
 
 func TestSemaphoreChanges(t *testing.T) {
 	t.Parallel()
@@ -200,7 +197,7 @@ func TestSemaphoreChanges(t *testing.T) {
 	}
 }
 
-// A release notifies exactly the waiters for which permits are free, in order.
+// A release notifies exactly the waiters for which permits are free, in order, and nobody behind one that wants more.
 func TestSemaphoreWakesWhoFits(t *testing.T) {
 	t.Parallel()
 	servers(t, func(t *testing.T, l lab, sharded bool) {
@@ -216,27 +213,32 @@ func TestSemaphoreWakesWhoFits(t *testing.T) {
 		s.wait(4, []int64{1})
 		s.wait(5, []int64{1})
 		s.release(9, 4, 4)
-		heardAll(t, ears, false, look, "", "", s.watchedIn(keep), s.watchedIn(keep))
+		heardAll(t, ears, false, look, "", "", "", s.lookIn(keep+time.Millisecond))
 		s.release(9, 1, 5)
-		heardAll(t, ears, false, "", "", look, "", "")
-		s.release(9, 0, 5)
-		heardAll(t, ears, false, "", "", "", "", "")
+		heardAll(t, ears, false, "", s.lookIn(keep/2), "", "", "")
 
-		// Nobody else gets their reserved permits, except those before them.
+		// Nobody else gets the permits, and none behind the large request.
 		s.try(9, []int64{1})
 		s.wait(5, []int64{1})
 		s.line(1, 2, 3, 4, 5)
 		s.wait(1, []int64{2, 2}, 0, 1)
 		s.line(2, 3, 4, 5)
+		s.wait(3, []int64{1})
+		s.release(9, 4, 5)
+		heard(t, ears, "", look, "", "", "")
+		s.wait(2, []int64{5}, 0)
+		s.line(3, 4, 5)
+		s.release(9, 2, 2)
+		heard(t, ears, "", "", look, look, "")
+		s.wait(4, []int64{1}, 0)
 		s.wait(3, []int64{1}, 0)
-		s.line(2, 4, 5)
+		s.line(5)
 		require.Zero(t, s.free())
-		heard(t, ears, "", "", "", "", "")
 	})
 }
 
-// watchedIn is the message that makes a process in line look after d.
-func (s sem) watchedIn(d time.Duration) string { return fmt.Sprintf("? %d", d.Milliseconds()) }
+// lookIn is the message that makes a process in line look after d.
+func (s sem) lookIn(d time.Duration) string { return fmt.Sprintf("? %d", d.Milliseconds()) }
 
 // A call that gives back and takes again first serves the processes in line.
 func TestSemaphoreReleaseAndWait(t *testing.T) {
@@ -265,7 +267,7 @@ func TestSemaphoreReleaseAndWait(t *testing.T) {
 	s.line(1)
 }
 
-// A process that leaves makes way, and others get its reserved permits.
+// A process that leaves makes way.
 func TestSemaphoreLeave(t *testing.T) {
 	t.Parallel()
 	s := sharedSem(t)
@@ -273,108 +275,164 @@ func TestSemaphoreLeave(t *testing.T) {
 	s.set(1)
 	s.wait(1, []int64{3})
 	s.wait(2, []int64{2})
-	s.wait(3, []int64{1}, 0)
 	s.wait(3, []int64{1})
-	s.release(3, 1, 1)
-	heard(t, ears, "", "", look)
-	s.release(3, 1, 2)
+	heard(t, ears, "", "", "")
+	s.wait(1, nil)
+	s.line(2, 3)
+	s.release(9, 1, 2)
 	heard(t, ears, "", look, "")
 	s.wait(2, nil)
-	heard(t, ears, "", "", "")
-	s.wait(2, []int64{1}, 0) // what process 3 does not want
-	s.line(1, 3)
+	heard(t, ears, "", "", look)
+	s.wait(3, []int64{1}, 0)
 	s.wait(3, nil)
-	s.line(1)
-	s.wait(1, nil)
-	s.wait(1, nil)
+	s.wait(3, nil)
 	require.Zero(t, s.number("EXISTS", s.queue))
 	require.Equal(t, int64(1), s.free())
 }
 
-// A process that does not listen is dropped, even if there are permits for it.
+// A process that does not listen is dropped when it comes to its turn, whatever it wants.
 func TestSemaphoreDead(t *testing.T) {
 	t.Parallel()
 	s := sharedSem(t)
-	ears := []*ear{s.process(3), s.process(5)}
+	ear := s.process(3)
 	s.wait(1, []int64{1})
 	s.wait(2, []int64{9})
 	s.wait(3, []int64{1})
 	s.wait(4, []int64{9})
-	s.wait(5, []int64{9})
-	s.wait(6, []int64{1})
 	s.release(9, 3, 3)
-	require.Equal(t, []string{look}, ears[0].said())
-	s.line(3, 5)
-	require.Equal(t, []string{s.watchedIn(keep)}, ears[1].said())
+	require.Equal(t, []string{look}, ear.said())
+	s.line(3)
 }
 
-// A place without its field is no reason to sleep forever.
+// A place without its wants, or without its end, is no reason to sleep forever.
 func TestSemaphorePlaceWithoutField(t *testing.T) {
 	t.Parallel()
 	s := sharedSem(t)
 	ears := []*ear{s.process(1), s.process(2)}
 	s.wait(1, []int64{1})
 	s.wait(2, []int64{1})
-	s.must("HDEL", s.requests, client(1))
+	s.must("DEL", s.requests)
 	s.release(9, 1, 1)
 	heard(t, ears, look, look)
-	s.line(2)
-	s.must("DEL", s.requests)
-	s.try(3, []int64{1}, 0)
-	heard(t, ears, "", look)
-	require.Zero(t, s.number("EXISTS", s.queue))
+	s.wait(2, []int64{1}, 0)
+	s.wait(1, []int64{1})
+	s.line(1)
+	s.must("DEL", s.ends())
+	s.release(9, 1, 1)
+	heard(t, ears, look, "")
+	s.wait(1, []int64{1}, 0)
+	s.line()
 }
 
-// A stopped process is passed over after its reservation time: a message made another one look then.
+// If the queue is lost, all processes that believe to be in line hear of the next release.
+func TestSemaphoreQueueIsLost(t *testing.T) {
+	t.Parallel()
+	s := sharedSem(t)
+	inside := s.listen(false)
+	s.set(0)
+	s.process(1)
+	s.wait(1, []int64{1})
+	s.must("DEL", s.queue)
+	s.release(9, 1, 1)
+	require.Equal(t, []string{"1"}, inside.said())
+	s.wait(1, []int64{1}, 0)
+	s.must("DEL", s.ends(), s.requests)
+	s.line()
+}
+
+// A stopped process is passed over after its reservation time: a message made another one ask then.
 func TestSemaphoreStopped(t *testing.T) {
 	t.Parallel()
 	s := sharedSem(t)
 	var ears []*ear
-	for i := 1; i <= 4; i++ {
+	for i := 1; i <= 6; i++ {
 		ears = append(ears, s.process(i))
-		s.wait(i, []int64{1})
+		require.Equal(t, minute, s.wait(i, []int64{1}).Again)
 	}
 	s.release(9, 1, 1)
-	heardAll(t, ears, false, look, "", s.watchedIn(keep), s.watchedIn(keep))
-	require.Equal(t, minute, s.wait(2, []int64{1}).Again)
+	heardAll(t, ears, false, look, "", "", "", "", s.lookIn(keep+time.Millisecond)) // the next time is beyond the minute after which all ask
 	s.later(keep)
-	s.wait(4, []int64{1})
-	heard(t, ears, "", look, "", "")
-	s.line(2, 3, 4)
-	s.later(keep)
-	s.wait(3, []int64{1}, 0)
-	s.line(4)
+	s.wait(2, []int64{1}, 0)
+	s.line(3, 4, 5, 6)
 	s.wait(1, []int64{1}) // it has lost its place
-	s.line(4, 1)
+	s.line(3, 4, 5, 6, 1)
 }
 
-// In a line that processes join, each joiner looks in case a process is stopped, so no message is needed.
-func TestSemaphoreWatchersComeAlong(t *testing.T) {
+// However many processes are stopped, and wherever they are in line, each costs the others one reservation time at most.
+func TestSemaphoreManyStopped(t *testing.T) {
+	t.Parallel()
+	for _, before := range []int{1, 2, 3, 5, 8, 12, 20} {
+		for _, behind := range []int{0, before} {
+			t.Run(fmt.Sprintf("%d, %d", before, behind), func(t *testing.T) {
+				t.Parallel()
+				b := &bed{sem: sharedSem(t)}
+				b.set(0)
+				for i := range before + 1 + behind {
+					p := &sleeper{id: i + 1, ear: b.process(i + 1), wants: []int64{int64(1 + i%3)}, stopped: i != before}
+					b.all = append(b.all, p)
+					b.ask(p, 0)
+				}
+				a := b.request(99)
+				a.Keep, a.N = sleepKeep, 2
+				b.use(a)
+				b.hear()
+				live, began := b.all[before], b.now
+				live.wants[0] = min(live.wants[0], 2)
+				for len(live.wants) > 0 && b.now < began+5*time.Minute {
+					b.pass(10 * time.Millisecond)
+				}
+				bound := time.Duration(before+behind) * (sleepKeep + 100*time.Millisecond) // see late in line.lua
+				require.True(t, b.now-began <= bound, "%v", b.now-began)
+			})
+		}
+	}
+}
+
+// A stopped process that wants more than there is blocks the others for a reservation time. While it lives, it shows that.
+func TestSemaphoreStoppedBeforeOthers(t *testing.T) {
+	t.Parallel()
+	b := &bed{sem: sharedSem(t)}
+	b.set(1)
+	large := &sleeper{id: 1, ear: b.process(1), wants: []int64{5}}
+	small := &sleeper{id: 2, ear: b.process(2), wants: []int64{1}}
+	b.all = []*sleeper{large, small}
+	b.ask(large, 0)
+	require.Equal(t, minute, large.due, "it is in nobody's way")
+	b.pass(5 * time.Second)
+	b.ask(small, 0)
+	b.pass(time.Minute)
+	b.line(1, 2)
+	require.NotEmpty(t, small.wants, "first come, first served")
+	large.stopped = true
+	b.pass(sleepKeep)
+	require.Empty(t, small.wants)
+	b.line()
+}
+
+// In a busy line those that have joined since ask in time, so few messages are needed for that.
+func TestSemaphoreLookersComeAlong(t *testing.T) {
 	t.Parallel()
 	s := sharedSem(t)
+	const n, rounds = 10, 200
 	var ears []*ear
-	for i := range 3 {
+	for i := range n {
 		ears = append(ears, s.process(i+1))
 		s.wait(i+1, []int64{1})
 	}
-	for round := range 20 {
+	later := 0
+	for round := range rounds {
 		s.release(9, 1, 1)
-		want := []string{"", "", ""}
-		want[round%3] = look
-		if round == 0 {
-			want = []string{look, s.watchedIn(keep), s.watchedIn(keep)}
+		first := round % n
+		for i, e := range ears {
+			for _, m := range e.said() {
+				require.Equal(t, m == look, i == first)
+				if m != look {
+					later++
+				}
+			}
 		}
-		heardAll(t, ears, false, want...)
-		first := round%3 + 1
-		s.wait(first, []int64{1}, 0)
-		again := s.wait(first, []int64{1}).Again
-		require.True(t, again == minute && first == 1 || again <= keep && again > keep-slack, "two are enough; %d: %v", round, again)
+		s.wait(first+1, []int64{1}, 0)
+		s.wait(first+1, []int64{1})
 	}
-	ear := s.process(4)
-	s.wait(4, []int64{1})
-	s.release(9, 1, 1) // the third of them is stopped
-	heardAll(t, ears, false, "", "", look)
-	s.later(keep)
-	s.wait(2, []int64{1}) // it looks
-	heardAll(t, append(ears, ear), false, look, "", "", "")
+	require.LessOrEqual(t, later, rounds/(n-2))
 }

@@ -19,8 +19,9 @@ const MaxPermits = lua.MaxPermits
 // Nobody owns a permit, and it has no lease. If a process dies, the permits it took are gone until somebody releases them in its place. A
 // Release without an Acquire adds permits. A semaphore that was never set has none.
 //
-// Acquires of one process are served in their order, and processes take turns. An Acquire of few permits may overtake one that needs more
-// than are free, but not for ever: after 16 of these, permits gather for the larger one.
+// First come, first served: an Acquire of few permits waits behind one that needs more than are free, as in golang.org/x/sync/semaphore.
+// Acquires of one process are served in their order, and processes take turns. A process that was stopped or has died delays the others by two
+// seconds at most.
 //
 // A handle has no state of its own. Its methods are safe for concurrent use. They panic if the Semaphore is nil or was not made by a
 // Client, and if ctx is nil. A Semaphore is not a [Locker]; [Semaphore.Locker] returns one.
@@ -94,8 +95,8 @@ func (s *Semaphore) TrySetPermits(ctx context.Context, n int64) (bool, error) {
 
 // Acquire takes n permits, and waits for them until ctx is done. None are there at once. It sends one command, and nothing while it waits.
 //
-// The number of permits may still grow, so an Acquire of more than there are waits. Meanwhile it delays other Acquires for up to five
-// minutes at a time. Give it a ctx that ends.
+// The number of permits may still grow, so an Acquire of more than there are waits. Meanwhile all Acquires behind it wait as well, even of other
+// processes. Give it a ctx that ends.
 //
 // Acquire returns when ctx is done, whether or not Redis answers; permits granted later are given back. If Redis cannot be reached, or is
 // not ready, it tries for three seconds after the first failure, at least three times, and fails even if ctx leaves more time. The error

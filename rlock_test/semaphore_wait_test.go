@@ -2,6 +2,7 @@ package rlock_test
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -82,7 +83,7 @@ func TestSemaphoreLosesAMessage(t *testing.T) {
 	})
 }
 
-// Small requests overtake a large one, but not forever.
+// A large request gets its turn beside small ones.
 func TestSemaphoreDoesNotStarveLargeRequests(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
 		b := newFixture(t)
@@ -198,5 +199,52 @@ func TestSemaphoreOfThousands(t *testing.T) {
 		waits.Wait()
 		t.Logf("1,000 wake-ups: %d EVALSHA", commands()["evalsha"]-after["evalsha"])
 		requireFree(t, s, 0)
+	})
+}
+
+// If Redis loses the queue, because it evicts it or somebody deletes it, waiters hear of the next release.
+func TestSemaphoreQueueIsLost(t *testing.T) {
+	for name, of := range map[string]func(c *rlock.Client, name string) rlock.Locker{
+		"semaphore": func(c *rlock.Client, name string) rlock.Locker { return c.Semaphore(name).Locker(1) },
+		"permits":   func(c *rlock.Client, name string) rlock.Locker { return c.PermitSemaphore(name).Locker(1) },
+	} {
+		redistest.RunVirtual(t, name, func(t *testing.T) {
+			b := newFixture(t)
+			setPermits(t, b.PermitSemaphore(b.name), 1)
+			_, unlock, err := of(b.Client, b.name).Lock(context.Background())
+			require.NoError(t, err)
+			other := of(newClient(t, b.rdb), b.name)
+			waits := async(func() error {
+				_, unlock, err := other.Lock(context.Background())
+				return errors.Join(err, unlock())
+			})
+			b.awaitLine(t, b.name, 1)
+			require.NoError(t, b.do(t, "DEL", "rlock_sem_queue:{"+b.name+"}").Error())
+			require.NoError(t, unlock())
+			require.NoError(t, within(t, waits, wakeTimeout))
+		})
+	}
+}
+
+// A stopped process, here one whose messages get lost, costs the others one grant lease, even if it wants more permits than there are.
+func TestSemaphoreStoppedProcess(t *testing.T) {
+	redistest.OnlyVirtual(t, "it needs exact times", func(t *testing.T) {
+		b := newFixture(t)
+		s := b.Semaphore(b.name)
+		permits(t, s, 1)
+		proxy := redistest.StartProxy(t, redistest.Shared(t))
+		large := newClient(t, redistest.Dial(t, proxy.Addr())).Semaphore(b.name)
+		stopped := async(func() error { return large.Acquire(context.Background(), 2) })
+		b.awaitLine(t, b.name, 1)
+		proxy.BlackHole(true)
+		for range 5 {
+			began := time.Now()
+			require.NoError(t, newClient(t, b.rdb).Semaphore(b.name).Acquire(context.Background(), 1))
+			requireTookAtMost(t, 2100*time.Millisecond, began, time.Now())
+			require.NoError(t, s.Release(context.Background(), 1))
+		}
+		proxy.BlackHole(false)
+		require.NoError(t, s.Release(context.Background(), 1))
+		require.NoError(t, within(t, stopped, testTimeout), "it comes again")
 	})
 }

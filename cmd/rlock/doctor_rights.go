@@ -158,7 +158,8 @@ func neededRights(key string, cluster, sentinels bool) []rightsFor {
 		{"semaphores", "warn", "Semaphore fails.", []right{
 			{"GET", key}, {"MGET", key, wants + ":" + id}, {"SET", key, "1"}, {"SET", wants + ":" + id, "1"}, {"INCRBY", key, "1"}, {"HMGET", wants, id},
 			{"HSET", wants, id, "1"}, {"HDEL", wants, id}, {"PEXPIRE", wants, "1"}, {"TIME"}, {"ZADD", semQueue, "0", id}, {"ZRANGE", semQueue, "0", "-1"},
-			{"ZREM", semQueue, id}, {"PEXPIRE", semQueue, "1"}, {"PUBLISH", sc, "1"}, {"SUBSCRIBE", sc}, {"SUBSCRIBE", sc + ":" + id}, {"PUBSUB", "NUMSUB", sc},
+			{"ZREM", semQueue, id}, {"PEXPIRE", semQueue, "1"}, {"ZCARD", semQueue}, {"ZMSCORE", semQueue, id}, {"ZCOUNT", semQueue + ":ends", "0", "1"},
+			{"PUBLISH", sc, "1"}, {"SUBSCRIBE", sc}, {"SUBSCRIBE", sc + ":" + id}, {"PUBSUB", "NUMSUB", sc},
 		}},
 		{"permits that expire", "warn", "PermitSemaphore fails.", []right{
 			{"ZADD", permits, "0", id}, {"ZCARD", permits}, {"ZCOUNT", permits, "0", "1"}, {"ZMSCORE", permits, id}, {"ZRANGE", permits, "0", "0"},

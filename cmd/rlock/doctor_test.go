@@ -169,7 +169,7 @@ func TestDoctorRights(t *testing.T) {
 	require.NotContains(t, plain, "for all locks")
 	require.Contains(t, plain, "warn for hand-over between processes the user plain lacks: ZPOPMIN\n")
 	require.Contains(t, plain, "warn for fenced locks the user plain lacks: redisson_lock_token:{job}\n")
-	require.Contains(t, plain, "warn for semaphores the user plain lacks: redisson_sc:{job} redisson_sc:{job}:00000000-0000-0000-0000-000000000000 rlock_sem_queue:{job} rlock_sem_requests:{job} rlock_sem_requests:{job}:00000000-0000-0000-0000-000000000000\n")
+	require.Contains(t, plain, "warn for semaphores the user plain lacks: redisson_sc:{job} redisson_sc:{job}:00000000-0000-0000-0000-000000000000 rlock_sem_queue:{job} rlock_sem_queue:{job}:ends rlock_sem_requests:{job} rlock_sem_requests:{job}:00000000-0000-0000-0000-000000000000\n")
 	require.Contains(t, plain, "warn for latches the user plain lacks: redisson_countdownlatch__channel__{job} rlock_latch:{job}\n")
 	require.Equal(t, "warn for hand-over between processes the user exact lacks: redisson_lock__channel:{job}:rlock_queue\n"+
 		"ok for WithAsked, WithLinger and Options.Deadlock the user exact lacks: rlock_client:{00000000-0000-0000-0000-000000000000}", rights("exact"))

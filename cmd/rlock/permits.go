@@ -189,13 +189,10 @@ func (v *viewer) seeLine(ctx context.Context, seen *view) error {
 // wantsOf parses a place in the queue, see docs/protocol.md.
 func wantsOf(place string) []int64 {
 	wants := []int64{}
-	cells := strings.Fields(place)
-	if len(cells) != 4 {
-		return wants
-	}
-	for text := range strings.SplitSeq(cells[3], ",") {
-		n, _ := strconv.ParseInt(text, 10, 64)
-		wants = append(wants, n)
+	for text := range strings.SplitSeq(strings.TrimPrefix(place, "want "), ",") {
+		if n, err := strconv.ParseInt(text, 10, 64); err == nil {
+			wants = append(wants, n)
+		}
 	}
 	return wants
 }

@@ -48,8 +48,7 @@ type pool struct {
 	// Guarded by pools.mu.
 	waiters []*permitWaiter // in the order of their calls
 	changes []*permitChange // not sent yet
-	asked   bool            // Redis knows the wants of the first waiters, and
-	least   int64           // the smallest want of all waiters known to Redis
+	asked   bool            // Redis knows the wants of the first waiters
 	sent    *permitChange   // under way; nil: none
 	more    chan struct{}   // capacity 1: a waiter or change has come or left
 	behind  bool            // counted as a call whose caller has left

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -20,25 +19,10 @@ func (p *pool) call() {
 		change, p.changes = p.changes[0], p.changes[1:]
 		p.sent = change
 	}
-	waiters := p.firstWaiters()
-	p.asked = p.turn // out of the hub, it may miss the message that follows
+	waiters := slices.Clone(p.waiters[:p.front()]) // first come, first served
+	p.asked = p.turn                               // out of the hub, it may miss the message that follows
 	all.mu.Unlock()
 	p.ask(change, waiters, waits)
-}
-
-// firstWaiters returns the waiters for one call. The last is the smallest want behind them, if smaller than all before it, so that
-// large requests do not block a small one. pools.mu is held.
-func (p *pool) firstWaiters() []*permitWaiter {
-	first := slices.Clone(p.waiters[:p.front()])
-	if len(first) == 0 {
-		return nil
-	}
-	byWant := func(a, b *permitWaiter) int { return cmp.Compare(a.n, b.n) }
-	p.least = slices.MinFunc(first, byWant).n
-	if least := slices.MinFunc(p.waiters, byWant); least.n < p.least {
-		first[len(first)-1], p.least = least, least.n
-	}
-	return first
 }
 
 // ask makes a call. Without a change and waiters, the call leaves the line; it is tried once, because the place expires anyway.

@@ -41,7 +41,7 @@ func (all *pools) come(m Semaphore, w *permitWaiter, counted bool) (made *pool, 
 		return nil, nil
 	}
 	p.waiters = append(p.waiters, w)
-	if p.asked = p.asked && p.front() < len(p.waiters) && w.n >= p.least; p.asked && p.waiters[0].seen {
+	if p.asked = p.asked && p.front() < len(p.waiters); p.asked && p.waiters[0].seen {
 		w.wait(p.waiters[0].free)
 	}
 	p.poke()
@@ -82,7 +82,7 @@ func (all *pools) leave(m Semaphore, w *permitWaiter) (ended bool) {
 		return false
 	}
 	if at := slices.Index(p.waiters, w); at >= 0 {
-		p.asked = p.asked && at >= p.front() && w.n > p.least
+		p.asked = p.asked && at >= p.front()
 		p.waiters = slices.Delete(p.waiters, at, at+1)
 		p.left()
 		p.poke()

@@ -14,10 +14,8 @@ type inLine struct {
 	tally
 
 	// mu guards the fields below.
-	waits    map[*permitWait]struct{}
-	granted  int       // calls that ended while somebody waited
-	deserted time.Time // since when nobody waits; zero: somebody does
-	adds     changes
+	waits map[*permitWait]struct{}
+	adds  changes
 }
 
 func newInLine(o *oracle) inLine {
@@ -91,26 +89,20 @@ func (s *permits) weigh() {
 	}
 }
 
-// mayOvertake is how many requests overtake one that does not fit, before permits gather for it.
-const mayOvertake = 16
-
-// serve notes which waiters could have their permits; mu is held. Permits may gather for a waiter that wants more
-// than there are.
+// serve notes which waiters could have their permits; mu is held. Nobody gets any behind a waiter that wants more than there are.
 func (s *inLine) serve(free int64) {
-	gathers := false
+	blocked := false
 	for v := range s.waits {
-		gathers = gathers || v.n > free && s.granted >= mayOvertake
+		blocked = blocked || v.n > free
 	}
 	for v := range s.waits {
-		since(&v.fits, v.n <= free && !gathers)
+		since(&v.fits, !blocked)
 	}
+	s.blocks = blocked && free > 0
 }
 
 // lookAtWaits reports waiters asleep although their permits are free; mu is held. longer extends the time allowed.
 func (s *inLine) lookAtWaits(free int64, longer time.Duration) {
-	if !s.deserted.IsZero() && time.Since(s.deserted) > s.o.world.reach() {
-		s.granted = 0
-	}
 	for v := range s.waits {
 		if v.fits.IsZero() || v.told {
 			continue
@@ -128,7 +120,6 @@ func (s *inLine) lookAtWaits(free int64, longer time.Duration) {
 func (s *inLine) comes(p *process, n int64) *permitWait {
 	v := &permitWait{process: p, n: n, began: time.Now()}
 	s.waits[v] = struct{}{}
-	s.deserted = time.Time{}
 	s.happens(len(s.waits))
 	return v
 }
@@ -136,8 +127,6 @@ func (s *inLine) comes(p *process, n int64) *permitWait {
 // goes notes that it has returned; mu is held.
 func (s *inLine) goes(v *permitWait) {
 	delete(s.waits, v)
-	s.granted++
-	since(&s.deserted, len(s.waits) == 0)
 	s.happens(len(s.waits))
 }
 

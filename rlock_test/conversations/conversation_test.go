@@ -215,12 +215,6 @@ for _, key in ipairs(redis.call('keys', '*')) do
         redis.call('zadd', key, members[i] - ms, members[i - 1])
       end
     end
-  elseif redis.call('type', key).ok == 'hash' and string.find(key, 'rlock_sem_requests', 1, true) then
-    local fields = redis.call('hgetall', key)
-    for i = 2, #fields, 2 do
-      local text = string.gsub(fields[i], '%d%d%d%d%d%d%d%d%d%d%d%d%d', function(t) return string.format('%.0f', t - ms) end)
-      redis.call('hset', key, fields[i - 1], text)
-    end
   end
 end
 return now`

@@ -93,6 +93,7 @@ func semaphoreStep(with func(a *lua.SemaphoreArgs, n []int64)) directive {
 			}
 		}
 		with(&a, numbers)
+		c.pass(20, 0) // no two places end at once
 		r, err := lua.UseSemaphore(c.t.Context(), c.rdb, a)
 		if err != nil {
 			return err.Error()

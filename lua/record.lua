@@ -1,0 +1,68 @@
+-- A prelude (see script.go) for scripts that change the number of free permits, and record the result of a request. A process makes its
+-- requests one after the other, with rising numbers, and no longer waits for a reply once it has made the next one.
+
+local function numbers_of(list)
+  local numbers = {}
+  for n in string.gmatch(list, '%d+') do
+    numbers[#numbers + 1] = tonumber(n)
+  end
+  return numbers
+end
+
+-- recalled returns the recorded result of a request that has run: the outcome, the number of permits it took, the granted wants, and two
+-- more lists of numbers; only 0 if a later request followed. The record is <request>|<permits>|<done>|<wants>|<slots>|<given>.
+local function recalled(line)
+  local last, text = string.match(line.record or '', '^(%d+)|(.*)$')
+  if not last or tonumber(last) < tonumber(line.request) then
+    return nil
+  elseif last ~= line.request then
+    return 0
+  end
+  local sum, done, which, slots, given = string.match(text, '^(%d+)|(-?%d+)|([%d,]*)|([%d,]*)|([%d,]*)$')
+  return tonumber(done), tonumber(sum), numbers_of(which), numbers_of(slots), numbers_of(given)
+end
+
+-- write calls a command that a server without memory refuses, unless the script has written before. So it does.
+local function write(line, ...)
+  local answer = redis.pcall(...)
+  if type(answer) == 'table' and answer.err then
+    redis.call('pexpire', line.recorded or line.requests, '121000')
+    return redis.call(...)
+  end
+  return answer
+end
+
+-- add changes the number of free permits, which note writes.
+local function add(line, n)
+  line.free, line.change, line.more = line.free + n, line.change + n, line.more or n > 0
+end
+
+-- change makes a change to the number of free permits, and returns its result.
+local function change(line, what, n)
+  if what == 'drain' then
+    n = math.max(line.free, 0)
+    add(line, -n)
+    return n
+  elseif what == 'set' and line.exists or what == 'exists' and not line.exists then
+    return 0
+  end
+  line.creates = what == 'set'
+  add(line, n)
+  return 1
+end
+
+-- note writes the request's result into the record, and then the number of free permits. Nothing may fail behind it. If it cannot write
+-- the number, it returns the error, and the record is what it was.
+local function note(line, done, slots, given)
+  local lists = {table.concat(line.which, ','), table.concat(slots or {}, ','), table.concat(given or {}, ',')}
+  write(line, 'set', line.recorded, string.format('%s|%d|%d|', line.request, line.sum, done) .. table.concat(lists, '|'), 'px', '121000')
+  if line.change == 0 and not line.creates then
+    return nil
+  end
+  local free = redis.pcall('incrby', line.counter, line.change)
+  if type(free) == 'table' then
+    redis.call('set', line.recorded, line.record or '', 'px', '121000')
+    return free
+  end
+  line.free = free
+end
