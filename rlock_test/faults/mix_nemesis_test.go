@@ -184,13 +184,11 @@ func (n *mixNemesis) strikeNetwork(s mixStep) {
 		way.Store(strike)
 		sleep(s.For)
 		way.Store(nil)
-		switch row.act {
-		case redistest.Hold:
+		if row.act == redistest.Hold {
 			p.Release()
-		case redistest.Drop:
-			if s.Fault == "silent reply" { // no lost message leaves the connection silent
-				p.CutAll()
-			}
+		}
+		if s.Fault == "silent reply" { // no lost message leaves the connection silent
+			p.CutAll()
 		}
 		return
 	}

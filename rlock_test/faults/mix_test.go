@@ -71,7 +71,7 @@ func (n *mixNemesis) strikesAll(struck *atomic.Int64, fault string) {
 	}
 }
 
-// ends ends a run in which each event must happen so often.
+// ends finishes a run in which each event must happen so often.
 func (n *mixNemesis) ends(events map[histEvent]int64) {
 	n.t.Helper()
 	n.goOn(events)
