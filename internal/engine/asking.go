@@ -205,9 +205,6 @@ func (m *Spec) Ask(ctx context.Context) (heard int, err error) {
 		if err != nil {
 			return 0, err
 		}
-		return m.askEach(fields, func(tag uint64) {
-			m.Engine.askables.heardOf(tag)
-			m.Engine.askedIdleOf(tag)
-		})
+		return m.askEach(fields, m.Engine.askedFor)
 	})
 }

@@ -201,6 +201,13 @@ func (c *Engine) askedIdle(payload string) {
 	}
 }
 
+// askedFor handles that another process waits for the owner with that tag. A holder that is told may unlock at once, so it is known before
+// that the lock is not to be kept.
+func (c *Engine) askedFor(tag uint64) {
+	c.askedIdleOf(tag)
+	c.askables.heardOf(tag)
+}
+
 func (c *Engine) askedIdleOf(tag uint64) {
 	if !kinds.MarkOfTag(tag).Wants(kinds.Lingers) {
 		return

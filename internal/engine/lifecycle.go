@@ -37,8 +37,8 @@ func New(rdb rueidis.Client, id string, o Options) *Engine {
 	c.askables.due = make(chan struct{}, 1)
 	c.askings.underWay = make(chan struct{}, mostAsking)
 	c.ear.of = []listener{
+		{kind: saidAsked, heard: c.askedIdle, live: c.hearsIdle, lost: c.missesIdle, deaf: c.missesIdle}, // first, see askedFor
 		{kind: saidAsked, heard: c.askables.heard, live: c.askables.mayHaveMissed},
-		{kind: saidAsked, heard: c.askedIdle, live: c.hearsIdle, lost: c.missesIdle, deaf: c.missesIdle},
 		{kind: saidTried, heard: c.triedIdle},
 		{kind: deadlock.SeenKind, heard: c.describe},
 	}

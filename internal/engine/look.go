@@ -125,24 +125,24 @@ func (c *Engine) look(some []*askable) (seen, unsure bool) {
 	for i, e := range some {
 		s.mu.Lock()
 		e.unsure = unsure && !found[i].queued
+		asked := e.asked
 		switch {
 		case found[i].queued:
-			s.ask(e)
+			asked = true
 		case !found[i].outside && unsure:
 		case !found[i].outside:
 			e.outside = time.Time{}
 		case !e.outside.IsZero() && time.Since(e.outside) >= lingering/2:
-			s.ask(e)
+			asked = true
 		default:
 			if e.outside.IsZero() {
 				e.outside = time.Now()
 			}
 			seen = true
 		}
-		asked := e.asked
 		s.mu.Unlock()
 		if asked {
-			c.askedIdleOf(e.tag)
+			c.askedFor(e.tag)
 		}
 	}
 	return seen, unsure
