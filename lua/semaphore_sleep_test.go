@@ -26,8 +26,14 @@ type bed struct {
 	sem
 	all  []*sleeper
 	held int64
-	now  time.Duration
+
+	began  time.Time
+	passed time.Duration // by pass
+	slow   time.Duration // how much later than the scripts a process counted its time at most
 }
+
+// now is the time on the clock of the scripts: the machine's time passes, too.
+func (b *bed) now() time.Duration { return time.Since(b.began) + b.passed }
 
 const sleepKeep = 2 * time.Second // how long permits are reserved here
 
@@ -36,14 +42,16 @@ func (b *bed) ask(p *sleeper, gives int64) {
 	b.t.Helper()
 	a := b.request(p.id)
 	a.Keep, a.N, a.Wants, a.Waits = sleepKeep, gives, slices.Clone(p.wants), true
+	sent := b.now()
 	r := b.use(a)
 	b.held -= gives
 	for _, i := range slices.Backward(r.Granted) {
 		b.held += p.wants[i]
 		p.wants = slices.Delete(p.wants, i, i+1)
 	}
-	p.due = b.now + r.Again
+	p.due = b.now() + r.Again
 	b.hear()
+	b.slow = max(b.slow, b.now()-sent)
 }
 
 // hear makes processes read their messages.
@@ -53,7 +61,7 @@ func (b *bed) hear() {
 		for _, said := range p.ear.said() {
 			ms, err := strconv.Atoi(strings.TrimPrefix(said, "? "))
 			require.NoError(b.t, err)
-			p.due = min(p.due, b.now+time.Duration(ms)*time.Millisecond)
+			p.due = min(p.due, b.now()+time.Duration(ms)*time.Millisecond)
 		}
 	}
 }
@@ -61,20 +69,21 @@ func (b *bed) hear() {
 // pass advances the clock: each live process that is due asks.
 func (b *bed) pass(d time.Duration) {
 	b.t.Helper()
-	for end := b.now + d; ; {
+	for end := b.now() + d; ; {
+		until := max(end, b.now()+b.slow)
 		var next *sleeper
 		for _, p := range b.all {
-			if !p.stopped && len(p.wants) > 0 && p.due <= end && (next == nil || p.due < next.due) {
+			if !p.stopped && len(p.wants) > 0 && p.due <= until && (next == nil || p.due < next.due) {
 				next = p
 			}
 		}
 		to := end
 		if next != nil {
-			to = max(next.due, b.now)
+			to = next.due
 		}
-		if to > b.now {
-			b.later(to - b.now)
-			b.now = to
+		if by := (to - b.now() + time.Millisecond - 1).Truncate(time.Millisecond); by > 0 { // not too early
+			b.later(by)
+			b.passed += by
 		}
 		if next == nil {
 			return
@@ -92,7 +101,7 @@ func (b *bed) awake() {
 	for _, first := range b.places() {
 		for _, p := range b.all {
 			if client(p.id) == first && !p.stopped {
-				require.Greater(b.t, p.wants[0], free, "%d wants %v, %d are free, at %v, due %v", p.id, p.wants, free, b.now, p.due)
+				require.Greater(b.t, p.wants[0], free, "%d wants %v, %d are free, at %v, due %v", p.id, p.wants, free, b.now(), p.due)
 				return
 			}
 		}
@@ -108,7 +117,7 @@ func TestSemaphoreNobodySleeps(t *testing.T) {
 			seed := rand.Uint64()
 			t.Logf("seed %d", seed)
 			random := rand.New(rand.NewPCG(seed, 0))
-			b := &bed{sem: sharedSem(t)}
+			b := &bed{sem: sharedSem(t), began: time.Now()}
 			b.set(6)
 			for i := range 6 {
 				b.all = append(b.all, &sleeper{id: i + 1, ear: b.process(i + 1)})
