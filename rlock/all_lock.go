@@ -59,10 +59,10 @@ func (a *MultiMutex) compete(who engine.Caller) (*taken, error) {
 		}
 		s.leave(who)
 		switch {
-		case refused == nil || !canWait(who):
+		case refused == nil || who.Once || calls.IsClosed(who.Stopped()):
 			returns = true
 			return nil, err
-		case who.Ctx.Err() != nil: // done since the refusal
+		case who.Ctx.Err() != nil || !who.Wait.IsZero() && !time.Now().Before(who.Wait): // since the refusal, which waited for less
 			returns = true
 			e := notAcquired(who.Ctx, refused.name, who.Began)
 			e.sameHolder(err)
@@ -126,11 +126,6 @@ func (a *MultiMutex) begin() (closing context.Context, done func(), err error) {
 		end(nil)
 		counted()
 	}, nil
-}
-
-// canWait reports whether there is time for another try.
-func canWait(c engine.Caller) bool {
-	return !c.Once && !calls.IsClosed(c.Stopped()) && (c.Wait.IsZero() || time.Now().Before(c.Wait))
 }
 
 // take adds all members except has, if given, without waiting. refused is a member that another owner holds. After a refusal or an

@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -188,6 +189,26 @@ func TestAllOverASlowNetwork(t *testing.T) {
 		proxy.Delay(0)
 		require.NoError(t, hold.unlock())
 	})
+}
+
+// The time runs out while a refused Lock gives back what it has: the error says how long it waited in all.
+func TestAllRefusedSaysHowLongItWaited(t *testing.T) {
+	for taken := range 2 { // one of them is asked last
+		redistest.RunVirtual(t, strconv.Itoa(taken), func(t *testing.T) {
+			const trip, wait = 30 * time.Millisecond, 80 * time.Millisecond
+			var lockers []rlock.Locker
+			for i := range 2 {
+				c, proxy, past := behindProxy(t, anyWay)
+				lockers = append(lockers, c.Mutex("x"))
+				proxy.Delay(trip / 2)
+				if i == taken {
+					got := locked(t, past.Mutex("x"))
+					defer func() { require.NoError(t, got.unlock()) }()
+				}
+			}
+			require.GreaterOrEqual(t, refusalOf(t, rlock.All(lockers...), wait).Waited, wait)
+		})
+	}
 }
 
 // Handles of one lock that let each other in, such as its writer and its reader: one slow reply to the second call does not make
