@@ -24,6 +24,7 @@ func TestMain(m *testing.M) {
 	if job := os.Getenv(soakEnv); job != "" {
 		os.Exit(soakWorker(job))
 	}
+	redistest.BesideEachOther()
 	redistest.Main(m)
 }
 

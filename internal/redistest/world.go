@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"net"
 	"os"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -33,20 +32,19 @@ func Virtual(t *testing.T, test func(t *testing.T)) {
 	OnlyVirtual(t, "", test)
 }
 
-// RunVirtual runs a subtest in the virtual world.
+// RunVirtual runs a subtest in the virtual world. What the test does besides runs beside other tests, too.
 func RunVirtual(t *testing.T, name string, test func(t *testing.T)) {
 	t.Helper()
+	if inParallel() {
+		beside(t)
+	}
 	t.Run(name, func(t *testing.T) { Virtual(t, test) })
 }
 
 // OnlyVirtual is [Virtual] for a test that real servers can't pass, and says why: it needs exact times, or waits for long.
 func OnlyVirtual(t *testing.T, _ string, test func(t *testing.T)) {
 	t.Helper()
-	if cap(bubbles) > 1 {
-		t.Parallel()
-	}
-	bubbles <- struct{}{}
-	defer func() { <-bubbles }()
+	defer enterBubble(t)()
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{}
 		worlds.Store(t, w)
@@ -54,10 +52,6 @@ func OnlyVirtual(t *testing.T, _ string, test func(t *testing.T)) {
 		test(t)
 	})
 }
-
-// bubbles bounds how many tests of the virtual world run at a time. All that they take is CPU, of which tests of the real world, with their
-// time limits, need a share: half of it. On two cores they run one by one, before all tests that run beside each other.
-var bubbles = make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))
 
 // realWorld makes the tests of the virtual world use real servers.
 var realWorld = os.Getenv("RLOCK_TEST_WORLD") == "real"
