@@ -19,10 +19,8 @@ PKGS  ?= $(TESTED:%=./%/...) ./...
 TESTFLAGS ?= -race -vet=off -shuffle=on -count=1 -parallel=32 -timeout=20m -ldflags=-w
 
 # What the race detector needs. Each program built with it, tests and what they start, sleeps for a second before it exits, unless told
-# otherwise. It need not see the inside of the server in memory, which is not what is tested, and would take a quarter of the virtual
-# world's CPU.
-UNSEEN = github.com/yuin/gopher-lua github.com/alicebob/miniredis/v2
-RACE = GORACE="$${GORACE-atexit_sleep_ms=0}" CGO_ENABLED=1 GOFLAGS="$$($(GO) env GOFLAGS) $(UNSEEN:%=-gcflags=%/...=-race=false)"
+# otherwise.
+RACE = GORACE="$${GORACE-atexit_sleep_ms=0}" CGO_ENABLED=1
 
 # The linter is built from its module, outside this module's go.mod, and kept in bin/ under its version and Go's: a linter built
 # with an older Go than the current one refuses to run. This version needs Go 1.26 to build.
