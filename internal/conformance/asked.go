@@ -78,7 +78,7 @@ func export(t *testing.T, p *place, a, b rlock.Locker) {
 	waiters[1].stillWaits(t)
 	require.NoError(t, section.Err())
 	require.NoError(t, unlock())
-	enterInTurn(t, waiters, rlock.DefaultWatchdogTimeout/3)
+	enterInTurn(t, waiters, longWatchdog/3)
 }
 
 // enterInTurn lets waiters get the lock in any order, each in time. It returns when the first one did.

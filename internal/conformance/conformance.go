@@ -150,7 +150,7 @@ func kinds() []kind {
 type property struct {
 	name     string
 	holds    func(t *testing.T, p *place, a, b rlock.Locker)
-	watchdog time.Duration  // 0: the default, which no test waits for
+	watchdog time.Duration  // 0: longWatchdog
 	options  []rlock.Option // of the handles
 	cuts     bool           // the first side can be cut off
 }
@@ -172,7 +172,7 @@ type place struct {
 func (p *place) client(t *testing.T, side int, o rlock.Options) *rlock.Client {
 	t.Helper()
 	if o.WatchdogTimeout == 0 {
-		o.WatchdogTimeout = p.property.watchdog
+		o.WatchdogTimeout = cmp.Or(p.property.watchdog, longWatchdog)
 	}
 	c, err := rlock.New(p.sides[side], o)
 	require.NoError(t, err)
@@ -270,7 +270,7 @@ func (p *place) lockAndWait(t *testing.T, l rlock.Locker) pending {
 
 // beforeExpiry is a time in which no renewed lease ends: a hold gone by then was removed.
 func (p *place) beforeExpiry() time.Duration {
-	return cmp.Or(p.property.watchdog, rlock.DefaultWatchdogTimeout) * 2 / 3
+	return cmp.Or(p.property.watchdog, longWatchdog) * 2 / 3
 }
 
 // refused checks that the lock is held, by anybody but ctx.
@@ -284,12 +284,17 @@ func (p *place) refused(ctx context.Context, t *testing.T, l rlock.Locker) {
 	require.LessOrEqual(t, time.Since(began), p.soon)
 }
 
-// tryOnce calls TryLock(ctx, 0), and returns when the call began. Its attempt has a second: if the machine is so busy
-// that Redis has not answered by then, tryOnce repeats the call.
+// tryOnce calls TryLock(ctx, 0), see try.
 func tryOnce(ctx context.Context, l rlock.Locker) (began time.Time, section context.Context, unlock rlock.UnlockFunc, err error) {
+	return try(ctx, l, 0)
+}
+
+// try calls TryLock, and returns when the call began. Its first attempt has a second: if the machine is so busy that Redis has not answered
+// by then, try repeats the call.
+func try(ctx context.Context, l rlock.Locker, wait time.Duration) (began time.Time, section context.Context, unlock rlock.UnlockFunc, err error) {
 	for {
 		began = time.Now()
-		section, unlock, err = l.TryLock(ctx, 0)
+		section, unlock, err = l.TryLock(ctx, wait)
 		if !errors.Is(err, rlock.ErrUnreachable) || time.Since(began) < time.Second || ctx.Err() != nil {
 			return began, section, unlock, err
 		}
@@ -305,7 +310,7 @@ func free(t *testing.T, l rlock.Locker) {
 // freeUnder is free for a Lock under ctx.
 func freeUnder(ctx context.Context, t *testing.T, l rlock.Locker) {
 	t.Helper()
-	_, unlock, err := l.TryLock(ctx, rlock.DefaultWatchdogTimeout/3)
+	_, unlock, err := l.TryLock(ctx, longWatchdog/3)
 	require.NoError(t, err)
 	require.NoError(t, unlock())
 }

@@ -101,7 +101,7 @@ func doSections(t *testing.T, p *place, a, b rlock.Locker) {
 	for _, do := range []func(func(context.Context) error) error{
 		func(fn func(context.Context) error) error { return l.Do(ctx, fn) },
 		// It waits: one server of a quorum may still have its share of the last hold, and another may be slow.
-		func(fn func(context.Context) error) error { return l.TryDo(ctx, rlock.DefaultWatchdogTimeout/3, fn) },
+		func(fn func(context.Context) error) error { return l.TryDo(ctx, longWatchdog/3, fn) },
 		func(fn func(context.Context) error) error {
 			value, err := rlock.DoValue(ctx, a, func(ctx context.Context) (int, error) { return 42, fn(ctx) })
 			require.Equal(t, 42, value)

@@ -122,7 +122,7 @@ func unlockInSilence(t *testing.T, p *place, a, b rlock.Locker) {
 	p.cutOff(false)
 	require.GreaterOrEqual(t, took, defaultUnlockTimeout)
 	require.LessOrEqual(t, took, defaultUnlockTimeout+100*time.Millisecond+p.soon) // in which the server might answer another call
-	got := next.get(t, rlock.DefaultWatchdogTimeout/3)
+	got := next.get(t, longWatchdog/3)
 	require.NoError(t, got.err)
 	require.NoError(t, got.unlock())
 	redistest.Eventually(t, p.beforeExpiry(), func() bool {

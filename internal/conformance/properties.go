@@ -85,7 +85,7 @@ func exclusion(t *testing.T, p *place, a, b rlock.Locker) {
 	}
 	wg.Wait()
 	require.EqualValues(t, 2*goroutines*rounds, witness.Load())
-	require.Less(t, time.Since(began), rlock.DefaultWatchdogTimeout*2/3, "nobody sleeps until a lease ends")
+	require.Less(t, time.Since(began), longWatchdog*2/3, "nobody sleeps until a lease ends")
 }
 
 // TryLock(0) is refused at once while the lock is held, by either side, and gets it when it is free.
@@ -106,8 +106,7 @@ func refusedAfterAWait(t *testing.T, p *place, a, b rlock.Locker) {
 	require.NoError(t, err)
 	for _, l := range []rlock.Locker{a, b} {
 		for _, wait := range []time.Duration{-1, time.Millisecond, 50 * time.Millisecond} {
-			began := time.Now()
-			_, _, err = l.TryLock(p.ctx, wait)
+			began, _, _, err := try(p.ctx, l, wait)
 			require.ErrorIs(t, err, rlock.ErrNotAcquired)
 			require.NotErrorIs(t, err, context.DeadlineExceeded, "the caller's ctx is not done")
 			var refusal *rlock.NotAcquiredError
@@ -132,7 +131,7 @@ func wakeUp(t *testing.T, p *place, a, b rlock.Locker) {
 		waiter := p.lockAndWait(t, l[1])
 		waiter.stillWaits(t)
 		require.NoError(t, unlock())
-		got := waiter.get(t, rlock.DefaultWatchdogTimeout/3)
+		got := waiter.get(t, longWatchdog/3)
 		require.NoError(t, got.err)
 		require.NoError(t, got.ctx.Err())
 		require.NoError(t, got.unlock())
@@ -146,7 +145,7 @@ func wakeUpHere(t *testing.T, p *place, a, _ rlock.Locker) {
 	require.NoError(t, err)
 	waiters := []pending{p.lockAndWait(t, a), lockAsync(t, a), lockAsync(t, a)}
 	require.NoError(t, unlock())
-	enterInTurn(t, waiters, rlock.DefaultWatchdogTimeout/3)
+	enterInTurn(t, waiters, longWatchdog/3)
 }
 
 // G6: a Lock under the ctx of a hold re-enters it, to any depth. The levels may be unlocked in any order, each once, and the last unlock ends
@@ -388,11 +387,11 @@ func boundedWait(t *testing.T, p *place, a, b rlock.Locker) {
 	require.ErrorIs(t, none(), rlock.ErrNotHeld)
 	p.refused(p.ctx, t, b)
 	waits := lockAsync(t, lockFunc(func(ctx context.Context) (context.Context, rlock.UnlockFunc, error) {
-		return b.TryLock(ctx, rlock.DefaultWatchdogTimeout/3)
+		return b.TryLock(ctx, longWatchdog/3)
 	}))
 	<-time.After(maxWait + maxWait/2)
 	require.NoError(t, unlock())
-	got := waits.get(t, rlock.DefaultWatchdogTimeout/3)
+	got := waits.get(t, longWatchdog/3)
 	require.NoError(t, got.err)
 	<-time.After(maxWait + maxWait/2)
 	require.NoError(t, got.ctx.Err())
