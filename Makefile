@@ -16,7 +16,7 @@ PKGS  ?= $(TESTED:%=./%/...) ./...
 # Replaces all flags of go test: make test PKGS=./lease TESTFLAGS='-race -v -run=TestRenew'
 # -parallel: most tests wait, for leases to end or for servers to start, and so can do it together. -vet: go vet has run before.
 # -ldflags: thirty programs are linked sooner without what only debuggers read.
-TESTFLAGS ?= -race -vet=off -shuffle=on -count=1 -parallel=32 -timeout=20m -ldflags=-w
+TESTFLAGS ?= -race -vet=off -shuffle=on -count=1 -parallel=16 -timeout=20m -ldflags=-w
 
 # What the race detector needs. Each program built with it, tests and what they start, sleeps for a second before it exits, unless told
 # otherwise.

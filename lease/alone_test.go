@@ -10,7 +10,7 @@ import (
 
 // A key that fails every call ends up in calls of its own.
 func TestPoisonedItemFailsAlone(t *testing.T) {
-	bubble(t, func(t *testing.T, r *Renewer, s *store) {
+	inBubble(t, func(t *testing.T, r *Renewer, s *store) {
 		bad := newHold(50)
 		s.answer = func(_ context.Context, q request) ([]Verdict, error) {
 			if slices.Contains(q.items, bad.item) {
@@ -59,7 +59,7 @@ func TestPoisonedItemFailsAlone(t *testing.T) {
 
 // An error for a single item is still an answer: the batch stays together.
 func TestFailedVerdictDoesNotSplit(t *testing.T) {
-	bubble(t, func(t *testing.T, r *Renewer, s *store) {
+	inBubble(t, func(t *testing.T, r *Renewer, s *store) {
 		first := true
 		s.answer = func(_ context.Context, q request) ([]Verdict, error) {
 			v := Renewed
@@ -78,7 +78,7 @@ func TestFailedVerdictDoesNotSplit(t *testing.T) {
 
 // Leases queued to be sent alone can leave the queue too.
 func TestQueuedAlone(t *testing.T) {
-	bubble(t, func(t *testing.T, r *Renewer, s *store) {
+	inBubble(t, func(t *testing.T, r *Renewer, s *store) {
 		s.answer = func(ctx context.Context, q request) ([]Verdict, error) {
 			if len(q.items) > 1 {
 				return nil, ErrRefused
@@ -107,7 +107,7 @@ func TestQueuedAlone(t *testing.T) {
 
 // An external extension ends a backoff. A lease that failed on its own is batched again only after it has succeeded on its own.
 func TestUpdateAfterFailure(t *testing.T) {
-	bubble(t, func(t *testing.T, r *Renewer, s *store) {
+	inBubble(t, func(t *testing.T, r *Renewer, s *store) {
 		bad, good := newHold(1), newHold(2)
 		s.answer = func(_ context.Context, q request) ([]Verdict, error) {
 			if slices.Contains(q.items, bad.item) {

@@ -10,7 +10,7 @@ import (
 
 func TestBatches(t *testing.T) {
 	const n, batch = 200, 10
-	bubbleWith(t, Options{Batch: batch}, func(t *testing.T, r *Renewer, s *store) { // kept at once
+	inBubbleWith(t, Options{Batch: batch}, func(t *testing.T, r *Renewer, s *store) { // kept at once
 		hs, _ := keepAll(r, n, nil)
 		sleep(due)
 		s.wantCalls(n/batch, "in the first period")
@@ -21,7 +21,7 @@ func TestBatches(t *testing.T) {
 		}
 		wantKept(t, hs...)
 	})
-	bubbleWith(t, Options{Batch: batch}, func(t *testing.T, r *Renewer, s *store) { // kept over time
+	inBubbleWith(t, Options{Batch: batch}, func(t *testing.T, r *Renewer, s *store) { // kept over time
 		const n = 50
 		hs := make([]*hold, n)
 		for i := range hs {
@@ -74,7 +74,7 @@ func TestBatches(t *testing.T) {
 }
 
 func TestBatchOption(t *testing.T) {
-	bubbleWith(t, Options{Batch: 7}, func(t *testing.T, r *Renewer, s *store) {
+	inBubbleWith(t, Options{Batch: 7}, func(t *testing.T, r *Renewer, s *store) {
 		keepAll(r, 70, nil)
 		sleep(due)
 		s.wantCalls(10, "calls")
@@ -84,7 +84,7 @@ func TestBatchOption(t *testing.T) {
 // A new lease due soon joins a call for due leases; a lease due later does not.
 func TestSlack(t *testing.T) {
 	for gap, together := range map[time.Duration]bool{400 * time.Millisecond: true, 3 * time.Second: false} {
-		bubble(t, func(t *testing.T, r *Renewer, s *store) {
+		inBubble(t, func(t *testing.T, r *Renewer, s *store) {
 			a, b := newHold(1), newHold(2)
 			r.Keep(&a.Lease, keeper{a.item, nil, a.lost}, time.Now().Add(watchdog), watchdog)
 			r.Keep(&b.Lease, keeper{b.item, nil, b.lost}, time.Now().Add(watchdog+gap), watchdog)
@@ -98,7 +98,7 @@ func TestSlack(t *testing.T) {
 
 // A lease kept just after the loop collected everything due within the slack waits for its own due time.
 func TestSlackEndsWithTheWakeUp(t *testing.T) {
-	bubble(t, func(t *testing.T, r *Renewer, s *store) {
+	inBubble(t, func(t *testing.T, r *Renewer, s *store) {
 		now := time.Now()
 		a, b := newHold(1), newHold(2)
 		r.Keep(&a.Lease, keeper{a.item, 1, a.lost}, now.Add(watchdog-due), watchdog) // due now
@@ -114,7 +114,7 @@ func TestSlackEndsWithTheWakeUp(t *testing.T) {
 
 // The leases of a small group end up in one call, however far apart they began. A longer lease stays separate.
 func TestSmallGroupsMerge(t *testing.T) {
-	bubble(t, func(t *testing.T, r *Renewer, s *store) {
+	inBubble(t, func(t *testing.T, r *Renewer, s *store) {
 		var hs []*hold
 		for i := range 6 {
 			hs = append(hs, keep(r, i, "slot", time.Now().Add(watchdog), watchdog))

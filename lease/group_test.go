@@ -11,7 +11,7 @@ import (
 )
 
 func TestStuckGroupDelaysNoOther(t *testing.T) {
-	bubble(t, func(t *testing.T, r *Renewer, s *store) {
+	inBubble(t, func(t *testing.T, r *Renewer, s *store) {
 		s.answer = func(ctx context.Context, q request) ([]Verdict, error) {
 			if q.group.(int)%3 == 0 {
 				return stuck(ctx, q)
@@ -64,7 +64,7 @@ func TestCallsInFlightAreBounded(t *testing.T) {
 		}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubbleWith(t, Options{Batch: 10}, func(t *testing.T, r *Renewer, s *store) {
+			inBubbleWith(t, Options{Batch: 10}, func(t *testing.T, r *Renewer, s *store) {
 				s.answer = c.answer
 				hs, until := keepAll(r, n, "g")
 				sleep(due)
@@ -100,7 +100,7 @@ func TestCallsInFlightAreBounded(t *testing.T) {
 
 // Calls to a failing group carry only leases that are due.
 func TestFailingGroupIsNotFilled(t *testing.T) {
-	bubble(t, func(t *testing.T, r *Renewer, s *store) {
+	inBubble(t, func(t *testing.T, r *Renewer, s *store) {
 		bad, other, late := newHold(1), newHold(2), newHold(3)
 		s.answer = func(_ context.Context, q request) ([]Verdict, error) {
 			if slices.Contains(q.items, bad.item) {
@@ -127,7 +127,7 @@ func TestFailingGroupIsNotFilled(t *testing.T) {
 
 // A lease waiting for room in its group can be stopped, switched off and on, and lost.
 func TestQueuedLeases(t *testing.T) {
-	bubbleWith(t, Options{Batch: 1}, func(t *testing.T, r *Renewer, s *store) {
+	inBubbleWith(t, Options{Batch: 1}, func(t *testing.T, r *Renewer, s *store) {
 		s.answer = stuck
 		hs, until := keepAll(r, 64+30, "g")
 		sleep(due)
@@ -169,7 +169,7 @@ func TestQueuedLeases(t *testing.T) {
 
 // So can leases waiting for a retry.
 func TestQueuedRetries(t *testing.T) {
-	bubbleWith(t, Options{Batch: 1, Timeout: time.Second}, func(t *testing.T, r *Renewer, s *store) {
+	inBubbleWith(t, Options{Batch: 1, Timeout: time.Second}, func(t *testing.T, r *Renewer, s *store) {
 		heal := time.Now().Add(24 * time.Second)
 		var calls atomic.Int32
 		s.answer = func(_ context.Context, q request) ([]Verdict, error) {

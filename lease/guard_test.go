@@ -138,7 +138,7 @@ func TestLimit(t *testing.T) {
 	})
 	t.Run("long from the start", func(t *testing.T) {
 		for _, renewed := range []bool{false, true} {
-			bubble(t, func(t *testing.T, r *Renewer, s *store) {
+			inBubble(t, func(t *testing.T, r *Renewer, s *store) {
 				h, end := keep(r, time.Hour, renewed)
 				h.wantUntil(t, r, end)
 				wantLimit(t, h, end)

@@ -56,7 +56,7 @@ func TestHeap(t *testing.T) {
 
 // Callers wake the loop only for a time before its next wake-up.
 func TestLoopIsNotWokenForNothing(t *testing.T) {
-	bubble(t, func(t *testing.T, r *Renewer, s *store) {
+	inBubble(t, func(t *testing.T, r *Renewer, s *store) {
 		synctest.Wait() // the loop's first turn, after it started
 		turns := 0
 		clock := r.clock
@@ -89,7 +89,7 @@ func TestLoopIsNotWokenForNothing(t *testing.T) {
 
 // If a process holds one lock at a time, briefly, the loop wakes only after the hold is gone.
 func TestLoopIsNotWokenByEachHold(t *testing.T) {
-	bubble(t, func(t *testing.T, r *Renewer, s *store) {
+	inBubble(t, func(t *testing.T, r *Renewer, s *store) {
 		synctest.Wait()
 		turns := 0
 		clock := r.clock

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/go-rlock/rlock/internal/bubble"
 )
 
 // G2: the loss is on time, even if the renew function ignores its ctx.
@@ -42,7 +44,7 @@ func TestLossIsOnTimeWhileCallsAreStuck(t *testing.T) {
 
 func TestReplyAfterLossIsIgnored(t *testing.T) {
 	for _, v := range []Verdict{Renewed, Gone, Failed} {
-		bubble(t, func(t *testing.T, r *Renewer, s *store) {
+		inBubble(t, func(t *testing.T, r *Renewer, s *store) {
 			s.answer = after(time.Minute, v)
 			h, until := keepOne(r, true)
 			sleep(time.Hour)
@@ -54,7 +56,7 @@ func TestReplyAfterLossIsIgnored(t *testing.T) {
 }
 
 func TestGone(t *testing.T) {
-	bubble(t, func(t *testing.T, r *Renewer, s *store) {
+	inBubble(t, func(t *testing.T, r *Renewer, s *store) {
 		bad := newHold(0)
 		s.answer = func(_ context.Context, q request) ([]Verdict, error) {
 			time.Sleep(time.Second)
@@ -83,7 +85,7 @@ func TestGone(t *testing.T) {
 
 // After the store's verdict and before the callback, a lease can be stopped but not revived.
 func TestGoneIsFinalBeforeItIsReported(t *testing.T) {
-	bubble(t, func(t *testing.T, r *Renewer, s *store) {
+	inBubble(t, func(t *testing.T, r *Renewer, s *store) {
 		s.answer = after(time.Second, Gone)
 		a, b, c, until := newHold(1), newHold(2), newHold(3), time.Now().Add(watchdog)
 		r.Keep(&a.Lease, keeper{a.item, nil, a.lost}, until, watchdog)
@@ -111,7 +113,7 @@ func TestGoneIsFinalBeforeItIsReported(t *testing.T) {
 
 // The next holder of a name in this process enters only after the previous holder was notified, even before the loop runs.
 func TestCatchUp(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRenewer(renewAll, Options{Watchdog: watchdog}) // without its loop
 		var ended []*hold
 		for i := range 3 {
@@ -129,7 +131,7 @@ func TestCatchUp(t *testing.T) {
 
 // CatchUp waits for a Lost in progress.
 func TestCatchUpWaitsForALossUnderWay(t *testing.T) {
-	bubble(t, func(t *testing.T, r *Renewer, _ *store) {
+	inBubble(t, func(t *testing.T, r *Renewer, _ *store) {
 		h := newHold(1)
 		release := make(chan struct{})
 		told := false
@@ -150,7 +152,7 @@ func TestCatchUpWaitsForALossUnderWay(t *testing.T) {
 
 // G9: Close returns only after every keeper was notified, even if Lost runs on a goroutine other than the renewer's.
 func TestCloseWaitsForALossThatCatchUpPassesOn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRenewer(renewAll, Options{Watchdog: watchdog}) // without its loop
 		h := newHold(1)
 		release := make(chan struct{})

@@ -8,13 +8,14 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
+
+	"github.com/go-rlock/rlock/internal/bubble"
 )
 
 // Random calls from many goroutines: each lease gets at most one Lost, never early and never after Stop.
 func TestRandomLoad(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		const wd = 60 * time.Millisecond
 		s := newStore(t)
 		s.answer = func(ctx context.Context, q request) ([]Verdict, error) {

@@ -84,7 +84,7 @@ func TestLossSaysWhy(t *testing.T) {
 
 // Items of one group that are refused individually keep their own errors, whatever the other answers are.
 func TestEachRefusedLeaseHasItsError(t *testing.T) {
-	bubble(t, func(t *testing.T, r *Renewer, s *store) {
+	inBubble(t, func(t *testing.T, r *Renewer, s *store) {
 		bad, hs := map[Item]error{}, make([]*hold, 100)
 		s.answer = func(_ context.Context, q request) ([]Verdict, error) {
 			for _, it := range q.items {
@@ -118,7 +118,7 @@ func TestEachRefusedLeaseHasItsError(t *testing.T) {
 
 // In a silent group some leases end before they are sent. Those behind the probes report the group's error.
 func TestLeaseThatWasNeverSentHasItsGroupsError(t *testing.T) {
-	bubbleWith(t, Options{Batch: 1}, func(t *testing.T, r *Renewer, s *store) {
+	inBubbleWith(t, Options{Batch: 1}, func(t *testing.T, r *Renewer, s *store) {
 		s.answer = stuck
 		var hs []*hold
 		for i := range 2 * parallel {
@@ -142,7 +142,7 @@ func TestLeaseThatWasNeverSentHasItsGroupsError(t *testing.T) {
 
 // A loss reports whether renewal was on. An external extension counts as a renewal.
 func TestLossSaysWhetherToBeRenewed(t *testing.T) {
-	bubble(t, func(t *testing.T, r *Renewer, s *store) {
+	inBubble(t, func(t *testing.T, r *Renewer, s *store) {
 		cut := errors.New("cut")
 		s.answer = failing(cut)
 		keep := func(i int, renewed bool) *hold {

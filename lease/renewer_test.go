@@ -6,7 +6,7 @@ import (
 )
 
 func TestRenewsEveryThird(t *testing.T) {
-	bubble(t, func(t *testing.T, r *Renewer, s *store) {
+	inBubble(t, func(t *testing.T, r *Renewer, s *store) {
 		h, last := newHold(1), time.Now()
 		r.Keep(&h.Lease, keeper{h.item, "g", h.lost}, last.Add(watchdog), watchdog)
 		distinct, began := map[time.Duration]bool{}, last
@@ -37,7 +37,7 @@ func TestRenewsEveryThird(t *testing.T) {
 }
 
 func TestFixedEndsAtItsTime(t *testing.T) {
-	bubble(t, func(t *testing.T, r *Renewer, s *store) {
+	inBubble(t, func(t *testing.T, r *Renewer, s *store) {
 		var hs []*hold
 		var untils []time.Time
 		for i := range 100 {
@@ -63,7 +63,7 @@ func TestFixedEndsAtItsTime(t *testing.T) {
 }
 
 func TestSlowReplyDoesNotStretch(t *testing.T) {
-	bubble(t, func(t *testing.T, r *Renewer, s *store) {
+	inBubble(t, func(t *testing.T, r *Renewer, s *store) {
 		s.answer = after(4*time.Second, Renewed)
 		h, _ := keepOne(r, true)
 		sleep(due + 4*time.Second) // one call, sent after 9.5 to 10.6 s
@@ -81,7 +81,7 @@ func TestSlowReplyDoesNotStretch(t *testing.T) {
 }
 
 func TestCallbackMayCallIn(t *testing.T) {
-	bubble(t, func(t *testing.T, r *Renewer, s *store) {
+	inBubble(t, func(t *testing.T, r *Renewer, s *store) {
 		a, b, until := newHold(1), newHold(2), time.Now().Add(time.Second)
 		r.Keep(&a.Lease, keeper{a.item, nil, func(l Loss) {
 			a.lost(l)

@@ -42,7 +42,7 @@ func TestFailuresAreRetriedUntilTheEnd(t *testing.T) {
 }
 
 func TestLateSuccessSavesTheLease(t *testing.T) {
-	bubble(t, func(t *testing.T, r *Renewer, s *store) {
+	inBubble(t, func(t *testing.T, r *Renewer, s *store) {
 		heal := time.Now().Add(watchdog - time.Second)
 		s.answer = func(ctx context.Context, q request) ([]Verdict, error) {
 			if time.Now().Before(heal) {
@@ -64,7 +64,7 @@ func TestLateSuccessSavesTheLease(t *testing.T) {
 
 // A lease keeps its retry backoff when other leases come due.
 func TestBackoffIsNotCutShortByOthers(t *testing.T) {
-	bubble(t, func(t *testing.T, r *Renewer, s *store) {
+	inBubble(t, func(t *testing.T, r *Renewer, s *store) {
 		s.answer = func(_ context.Context, q request) ([]Verdict, error) {
 			if q.group == "bad" {
 				return nil, errors.New("cut")
@@ -92,7 +92,7 @@ func TestBackoffIsNotCutShortByOthers(t *testing.T) {
 func TestRecoveryAfterOutage(t *testing.T) {
 	for _, outage := range []string{"errors", "silence"} {
 		t.Run(outage, func(t *testing.T) {
-			bubbleWith(t, Options{Batch: 10}, func(t *testing.T, r *Renewer, s *store) {
+			inBubbleWith(t, Options{Batch: 10}, func(t *testing.T, r *Renewer, s *store) {
 				heal := time.Now().Add(20 * time.Second)
 				s.answer = func(ctx context.Context, q request) ([]Verdict, error) {
 					if time.Now().Before(heal) {
@@ -141,7 +141,7 @@ func TestShortRecoveryIsUsed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			for after := 10 * time.Second; after < watchdog-recovery; after += 700 * time.Millisecond {
-				bubble(t, func(t *testing.T, r *Renewer, s *store) {
+				inBubble(t, func(t *testing.T, r *Renewer, s *store) {
 					h, from := newHold(0), time.Now().Add(after)
 					s.answer = func(ctx context.Context, q request) ([]Verdict, error) {
 						d := time.Until(from)
@@ -166,7 +166,7 @@ func TestShortRecoveryIsUsed(t *testing.T) {
 
 // If a store refuses many leases, the number of requests per lease drops.
 func TestStoreThatRefusesAllIsSpared(t *testing.T) {
-	bubble(t, func(t *testing.T, r *Renewer, s *store) {
+	inBubble(t, func(t *testing.T, r *Renewer, s *store) {
 		s.answer = failing(ErrRefused)
 		const n = 1000
 		until := time.Now().Add(watchdog)
@@ -182,7 +182,7 @@ func TestStoreThatRefusesAllIsSpared(t *testing.T) {
 
 // A lease with a failed renewal has less time left than newly due leases, so it is sent first.
 func TestRetryGoesFirst(t *testing.T) {
-	bubbleWith(t, Options{Batch: 1}, func(t *testing.T, r *Renewer, s *store) {
+	inBubbleWith(t, Options{Batch: 1}, func(t *testing.T, r *Renewer, s *store) {
 		old, heal := newHold(0), time.Now().Add(21*time.Second)
 		s.answer = func(_ context.Context, q request) ([]Verdict, error) {
 			if q.items[0] == old.item && time.Now().Before(heal) {

@@ -9,7 +9,7 @@ import (
 )
 
 func TestStop(t *testing.T) {
-	bubble(t, func(t *testing.T, r *Renewer, s *store) {
+	inBubble(t, func(t *testing.T, r *Renewer, s *store) {
 		var zero Lease
 		r.Stop(&zero)
 		if !r.Until(&zero).IsZero() {
@@ -34,7 +34,7 @@ func TestStop(t *testing.T) {
 func TestStopWithCallInFlight(t *testing.T) {
 	for _, when := range []string{"kept", "lost"} {
 		for _, v := range []Verdict{Renewed, Gone, Failed} {
-			bubble(t, func(t *testing.T, r *Renewer, s *store) {
+			inBubble(t, func(t *testing.T, r *Renewer, s *store) {
 				release := make(chan struct{})
 				s.answer = func(_ context.Context, q request) ([]Verdict, error) {
 					<-release
@@ -69,7 +69,7 @@ func TestStopWithCallInFlight(t *testing.T) {
 }
 
 func TestCloseWithStuckCalls(t *testing.T) {
-	bubble(t, func(t *testing.T, r *Renewer, s *store) {
+	inBubble(t, func(t *testing.T, r *Renewer, s *store) {
 		s.answer = stuck
 		var hs []*hold
 		for i := range 500 {
@@ -110,7 +110,7 @@ func (k closedKeeper) Closed() { k.closed.Add(1) }
 
 // G9: Close calls Closed for exactly the leases it gives up, before it waits for a call.
 func TestCloseTellsKeepers(t *testing.T) {
-	bubble(t, func(t *testing.T, r *Renewer, s *store) {
+	inBubble(t, func(t *testing.T, r *Renewer, s *store) {
 		end := make(chan struct{})
 		s.answer = func(_ context.Context, q request) ([]Verdict, error) {
 			<-end // ignores its ctx
@@ -153,7 +153,7 @@ func TestCloseTellsKeepers(t *testing.T) {
 
 // Results of calls that end during Close are discarded.
 func TestCloseWhileCallsEnd(t *testing.T) {
-	bubble(t, func(t *testing.T, r *Renewer, s *store) {
+	inBubble(t, func(t *testing.T, r *Renewer, s *store) {
 		s.answer = after(2*time.Second, Gone)
 		h, _ := keepOne(r, true)
 		sleep(due)
@@ -170,7 +170,7 @@ func TestCloseWhileCallsEnd(t *testing.T) {
 // A renewal in flight during a release may find the name already released. That is no loss, but the end of the trusted time still is.
 func TestReleasingWhileInFlight(t *testing.T) {
 	for _, verdict := range []Verdict{Renewed, Failed, Gone} {
-		bubble(t, func(t *testing.T, r *Renewer, s *store) {
+		inBubble(t, func(t *testing.T, r *Renewer, s *store) {
 			s.answer = after(2*time.Second, verdict)
 			stopped, slow, until := newHold(1), newHold(2), time.Now().Add(watchdog)
 			r.Keep(&stopped.Lease, keeper{stopped.item, nil, stopped.lost}, until, watchdog)

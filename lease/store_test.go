@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/go-rlock/rlock/internal/bubble"
 )
 
 // watchdog is the watchdog time of the tests. Renewals are due every 10 s, plus or minus 0.5 s of jitter, the first up to 1.5 s earlier.
@@ -203,17 +205,17 @@ func (h *hold) wantLost(t testing.TB, at time.Time, reason bool) {
 	}
 }
 
-// bubble runs fn with a renewer in a synctest bubble, which also fails if Close leaks a goroutine.
-func bubble(t *testing.T, fn func(t *testing.T, r *Renewer, s *store)) {
+// inBubble runs fn with a renewer in a synctest bubble, which also fails if Close leaks a goroutine.
+func inBubble(t *testing.T, fn func(t *testing.T, r *Renewer, s *store)) {
 	t.Helper()
-	bubbleWith(t, Options{}, fn)
+	inBubbleWith(t, Options{}, fn)
 }
 
-// bubbleWith is bubble with options.
-func bubbleWith(t *testing.T, o Options, fn func(t *testing.T, r *Renewer, s *store)) {
+// inBubbleWith is bubble with options.
+func inBubbleWith(t *testing.T, o Options, fn func(t *testing.T, r *Renewer, s *store)) {
 	t.Helper()
 	o.Watchdog = watchdog
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s := newStore(t)
 		s.batch = cmp.Or(o.Batch, s.batch)
 		r := NewRenewer(s.renew, o)
@@ -225,7 +227,7 @@ func bubbleWith(t *testing.T, o Options, fn func(t *testing.T, r *Renewer, s *st
 // run runs a subtest in a bubble.
 func run(t *testing.T, name string, fn func(t *testing.T, r *Renewer, s *store)) {
 	t.Helper()
-	t.Run(name, func(t *testing.T) { bubble(t, fn) })
+	t.Run(name, func(t *testing.T) { inBubble(t, fn) })
 }
 
 // sleep advances the bubble's clock and lets everything due run.

@@ -3,8 +3,9 @@ package lease
 import (
 	"context"
 	"testing"
-	"testing/synctest"
 	"time"
+
+	"github.com/go-rlock/rlock/internal/bubble"
 )
 
 // period returns the bounds of a renewal period: the longest is slightly over a third of ttl.
@@ -12,7 +13,7 @@ func period(ttl time.Duration) (shortest, longest time.Duration) { return ttl * 
 
 // Leases with different ttls do not share calls. Each is renewed every third of its own ttl, and for that ttl.
 func TestLeasesHaveTheirOwnTTL(t *testing.T) {
-	bubble(t, func(t *testing.T, r *Renewer, s *store) {
+	inBubble(t, func(t *testing.T, r *Renewer, s *store) {
 		began := time.Now()
 		const long = 20 * time.Minute
 		hs := make(map[Item]*hold)
@@ -69,7 +70,7 @@ func TestLeasesHaveTheirOwnTTL(t *testing.T) {
 
 // Leases of equal ttl share calls: n of them cost n/Batch calls per period, whatever ttls other leases have.
 func TestBatchesOfEachTTL(t *testing.T) {
-	bubble(t, func(t *testing.T, r *Renewer, s *store) {
+	inBubble(t, func(t *testing.T, r *Renewer, s *store) {
 		const n, short = 1000, 3 * time.Second
 		for i := range n {
 			for k, ttl := range []time.Duration{watchdog, short} {
@@ -93,7 +94,7 @@ func TestBatchesOfEachTTL(t *testing.T) {
 // A longer ttl makes a renewal due at once. A shorter ttl makes it due when the remaining time has dropped to it.
 func TestUpdateChangesTheTTL(t *testing.T) {
 	for _, guarded := range []bool{false, true} {
-		bubble(t, func(t *testing.T, r *Renewer, s *store) {
+		inBubble(t, func(t *testing.T, r *Renewer, s *store) {
 			const short = 3 * time.Second
 			h := newHold(1)
 			if guarded {
@@ -142,7 +143,7 @@ func TestUpdatesOfTheTTLAtAnyMoment(t *testing.T) {
 	for _, guarded := range []bool{false, true} {
 		for _, first := range []time.Duration{0, 3 * time.Second, watchdog} {
 			for step := range 40 {
-				bubble(t, func(t *testing.T, r *Renewer, s *store) {
+				inBubble(t, func(t *testing.T, r *Renewer, s *store) {
 					var told time.Time // the store's expiry
 					s.answer = func(_ context.Context, q request) ([]Verdict, error) {
 						time.Sleep(100 * time.Millisecond)
@@ -184,7 +185,7 @@ func TestUpdatesOfTheTTLAtAnyMoment(t *testing.T) {
 
 // Switching renewal on while the store is being sent the remaining time adds no trusted time.
 func TestGuardedLeaseIsRenewedDuringACall(t *testing.T) {
-	bubble(t, func(t *testing.T, r *Renewer, s *store) {
+	inBubble(t, func(t *testing.T, r *Renewer, s *store) {
 		s.answer = after(time.Second, Renewed)
 		h, until := newHold(1), time.Now().Add(watchdog/2)
 		h.Guard()
@@ -220,7 +221,7 @@ func TestTimeout(t *testing.T) {
 		{3 * time.Second, 600 * time.Millisecond, 100 * time.Millisecond},
 		{3 * time.Second, time.Hour, 3 * time.Second},
 	} {
-		bubbleWith(t, Options{Timeout: row.given}, func(t *testing.T, r *Renewer, s *store) {
+		inBubbleWith(t, Options{Timeout: row.given}, func(t *testing.T, r *Renewer, s *store) {
 			var longest time.Duration
 			s.answer = func(ctx context.Context, q request) ([]Verdict, error) {
 				vs, err := stuck(ctx, q)
@@ -240,7 +241,7 @@ func TestTimeout(t *testing.T) {
 
 // Close waits that long, and no longer, for calls that ignore their ctx.
 func TestCloseLeavesCallsThatHeedNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s := newStore(t)
 		release := make(chan struct{})
 		s.answer = func(_ context.Context, q request) ([]Verdict, error) {

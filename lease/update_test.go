@@ -78,7 +78,7 @@ func TestUpdateMovesTheEnd(t *testing.T) {
 }
 
 func TestUpdateAfterLossOrStop(t *testing.T) {
-	bubble(t, func(t *testing.T, r *Renewer, s *store) {
+	inBubble(t, func(t *testing.T, r *Renewer, s *store) {
 		h, until := keepOne(r, false)
 		g, _ := keepOne(r, false)
 		r.Stop(&g.Lease)
@@ -104,7 +104,7 @@ func TestUpdateWhileInFlight(t *testing.T) {
 		{[]bool{false}, Renewed}, {[]bool{false}, Failed}, {[]bool{false}, Gone},
 		{[]bool{false, true}, Renewed}, {[]bool{false, true}, Failed}, {[]bool{false, true}, Gone},
 	} {
-		bubble(t, func(t *testing.T, r *Renewer, s *store) {
+		inBubble(t, func(t *testing.T, r *Renewer, s *store) {
 			s.answer = after(2*time.Second, o.verdict)
 			h, until := keepOne(r, true)
 			sleep(due)

@@ -121,7 +121,7 @@ func TestClaimEnds(t *testing.T) {
 }
 
 func TestTimerAfterAGrant(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		d := newManualHub(t)
 		ws := d.claimed(3)
 		require.True(t, ws[0].Grant(time.Minute))
@@ -242,7 +242,7 @@ func TestClaimAndClose(t *testing.T) {
 
 // A claim reports whether listeners outside the queue recently got an unlock message.
 func TestClaimBesideOutsiders(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		d := newManualHub(t)
 		_, outsiders := d.hub.Claim(d.q())
 		require.False(t, outsiders, "no queue")

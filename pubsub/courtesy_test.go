@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/go-rlock/rlock/internal/bubble"
 	"github.com/go-rlock/rlock/internal/require"
 )
 
@@ -19,7 +20,7 @@ const (
 // polite runs f with a queue of two waiters in a process whose unlocks notify all, or which has a place if owner is not empty.
 func polite(t *testing.T, owner string, f func(t *testing.T, d *manualHub, ws []*Waiter)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		d := newManualHub(t)
 		d.hub.Aside = moment - time.Millisecond
 		ws := d.line(2)
@@ -297,7 +298,7 @@ func TestPresence(t *testing.T) {
 // A waiter that comes after this process's unlock, alone, lets listeners out of line ask first, unless it has little time. If none of them
 // came, the next does so a while later.
 func TestYield(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		d := newManualHub(t)
 		d.hub.Aside = moment - time.Millisecond
 		const long = 2*(moment-time.Millisecond) + time.Millisecond
@@ -362,7 +363,7 @@ func TestYield(t *testing.T) {
 
 // A waiter that has let others ask first costs nothing more than that: its attempt counts, and keeps no subscription.
 func TestYieldWithASubscription(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		d := newManualHub(t)
 		d.hub.Aside = moment - time.Millisecond
 		next := func() *Waiter {

@@ -5,6 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/go-rlock/rlock/internal/bubble"
 	"github.com/go-rlock/rlock/internal/require"
 )
 
@@ -37,7 +38,7 @@ func requireExpired(t *testing.T, ws ...*Waiter) {
 
 // Each waiter is signalled when its time ends, no earlier. No waiter asks Redis because of it.
 func TestWaitersExpire(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		d := newManualHub(t)
 		ws := d.impatient(3)
 		forever := d.joins(&Waiter{}, false)
@@ -95,7 +96,7 @@ func TestExpiredPassesOn(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				d := newManualHub(t)
 				ws := d.impatient(1)
 				next := d.joins(&Waiter{}, false)
@@ -131,13 +132,13 @@ func TestClaimedExpires(t *testing.T) {
 		requireExpired(t, w)
 		return w
 	}
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := claimed(t)
 		require.Equal(t, Claimed, w.Leave())
 		require.False(t, w.Grant(-1))
 		require.Equal(t, Left, w.Leave())
 	})
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := claimed(t)
 		require.True(t, w.Grant(-1))
 		requireGranted(t, w)
@@ -146,7 +147,7 @@ func TestClaimedExpires(t *testing.T) {
 
 // An expired waiter cannot be claimed, because its caller is about to return.
 func TestExpiredIsNotClaimed(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		d := newManualHub(t)
 		w := d.impatient(1)[0]
 		next := d.joins(&Waiter{}, false)
@@ -160,7 +161,7 @@ func TestExpiredIsNotClaimed(t *testing.T) {
 
 // If a waiter's time ended before its attempt found the lock held, it returns at once, without a subscription.
 func TestHeldAfterTheTime(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		d := newManualHub(t)
 		w := d.joins(&Waiter{Until: time.Now().Add(time.Millisecond)}, true)
 		time.Sleep(time.Second) // the round trip to Redis

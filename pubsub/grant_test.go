@@ -58,7 +58,7 @@ var aGrant = Grant{Lease: 2 * time.Second, Token: 7}
 const aGrantTo = "o 2000 0 7"
 
 func TestGrantsOfOtherProcesses(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		for text, want := range map[string]Grant{
 			aGrantTo:    aGrant,
 			"o 300 0 -": {Lease: 300 * time.Millisecond, Token: -1},

@@ -11,6 +11,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/go-rlock/rlock/internal/bubble"
 	"github.com/go-rlock/rlock/internal/redistest"
 	"github.com/go-rlock/rlock/internal/require"
 )
@@ -164,7 +165,7 @@ func TestIdleLinkEnds(t *testing.T) {
 			t.Parallel()
 			rdb := newFakeClient(t, "a:1", "b:2")
 			rdb.mode = mode
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				h := New(rdb, me)
 				defer h.Close()
 				for range 3 {
@@ -200,7 +201,7 @@ func TestIdleLinkEnds(t *testing.T) {
 func TestLinkOfAnUnknownNodeEnds(t *testing.T) {
 	t.Parallel()
 	rdb := newFakeClient(t, "here:1")
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		h := New(rdb, me)
 		defer h.Close()
 		ch := h.at("gone:1")
@@ -233,7 +234,7 @@ func TestLinkOfAnUnknownNodeEnds(t *testing.T) {
 func TestJoinsWhileLinksEnd(t *testing.T) {
 	t.Parallel()
 	rdb := newFakeClient(t, "a:1", "b:2")
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		for round := range 30 {
 			h := New(rdb, me)
 			var wg sync.WaitGroup
@@ -275,7 +276,7 @@ func (h *Hub) joinOnce(t *testing.T, ch Channel) bool {
 func TestExhaustedPool(t *testing.T) {
 	t.Parallel()
 	rdb := newFakeClient(t, "a:1")
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		rdb.pool = make(chan struct{})
 		h := New(rdb, me)
 		for range 10 {

@@ -33,7 +33,7 @@ func TestLocalHoldIsNotAskedFor(t *testing.T) {
 		require.True(t, d.hub.Join(&Waiter{}, queue(d.ch)), "not known to be held any more")
 	})
 	t.Run("handed on", func(t *testing.T) {
-		bubble(t, func(t *testing.T) {
+		inBubble(t, func(t *testing.T) {
 			d := newManualHub(t)
 			d.holds(time.Hour)
 			for range 5 {
@@ -83,7 +83,7 @@ func TestLocalHoldIsForgotten(t *testing.T) {
 		require.True(t, d.hub.Join(&Waiter{}, queue(d.ch)))
 	})
 	t.Run("the attempt began before the subscription", func(t *testing.T) {
-		bubble(t, func(t *testing.T) {
+		inBubble(t, func(t *testing.T) {
 			d := newManualHub(t)
 			w, x := &Waiter{}, &Waiter{}
 			require.True(t, d.hub.Join(w, queue(d.ch)))
@@ -100,7 +100,7 @@ func TestLocalHoldIsForgotten(t *testing.T) {
 		"somebody knows": func(d *manualHub) { d.hub.Wake(queue(d.ch)) },
 	} {
 		t.Run(name+", before the answer to the attempt", func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
 				d := newManualHub(t)
 				w := d.line(1)[0]
 				d.hub.message(d.ch, "0")
@@ -112,7 +112,7 @@ func TestLocalHoldIsForgotten(t *testing.T) {
 		})
 	}
 	t.Run("another lock's", func(t *testing.T) {
-		bubble(t, func(t *testing.T) {
+		inBubble(t, func(t *testing.T) {
 			d := newManualHub(t)
 			ch, stays := d.ch, d.line(1)[0]
 			d.ch = Channel{Name: "another"}
@@ -130,7 +130,7 @@ func TestLocalHoldIsForgotten(t *testing.T) {
 		})
 	})
 	t.Run("one attempt", func(t *testing.T) {
-		bubble(t, func(t *testing.T) {
+		inBubble(t, func(t *testing.T) {
 			d := newManualHub(t)
 			d.holds(time.Hour)
 			require.True(t, d.hub.JoinFirst(&Waiter{}, queue(d.ch)), "a caller that does not wait asks")

@@ -8,11 +8,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/redis/rueidis"
 
+	"github.com/go-rlock/rlock/internal/bubble"
 	"github.com/go-rlock/rlock/internal/redistest"
 	"github.com/go-rlock/rlock/internal/require"
 )
@@ -112,11 +112,11 @@ func (d *manualHub) unsubscribes(why ...any) {
 	require.Zero(d.t, d.hub.Len())
 }
 
-// bubble runs a parallel test in a bubble. If no time passes there, a subscription lingers until the test calls lapse, and no timer fires.
-func bubble(t *testing.T, f func(t *testing.T)) {
+// inBubble runs a parallel test in a bubble. If no time passes there, a subscription lingers until the test calls lapse, and no timer fires.
+func inBubble(t *testing.T, f func(t *testing.T)) {
 	t.Helper()
 	t.Parallel()
-	synctest.Test(t, f)
+	bubble.Test(t, f)
 }
 
 // bubbles runs a subtest in a bubble for each row.
@@ -124,7 +124,7 @@ func bubbles[R any](t *testing.T, rows map[string]R, f func(t *testing.T, row R)
 	t.Helper()
 	t.Parallel()
 	for name, row := range rows {
-		t.Run(name, func(t *testing.T) { bubble(t, func(t *testing.T) { f(t, row) }) })
+		t.Run(name, func(t *testing.T) { inBubble(t, func(t *testing.T) { f(t, row) }) })
 	}
 }
 
@@ -412,7 +412,7 @@ func TestNoWaiterSleepsThroughAnUnlock(t *testing.T) {
 		rounds = 100
 	}
 	table := readStates(t)
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		rare := func() bool {
 			return waited == 0 || polite == 0 || yielded == 0 || slices.Contains(slices.Collect(maps.Values(table)), 0)
 		}

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/go-rlock/rlock/internal/bubble"
 	"github.com/go-rlock/rlock/internal/redistest"
 	"github.com/go-rlock/rlock/internal/require"
 )
@@ -63,7 +64,7 @@ func TestLooksWithoutASubscription(t *testing.T) {
 func TestLooksOnceASecond(t *testing.T) {
 	t.Parallel()
 	rdb := newFakeClient(t, "a:1")
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		rdb.pool = make(chan struct{})
 		h := New(rdb, me)
 		defer h.Close()

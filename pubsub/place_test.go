@@ -189,7 +189,7 @@ func TestPass(t *testing.T) {
 
 // Outsiders are listeners that got an unlock message within the last second.
 func TestPassBesideOutsiders(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		d := newManualHub(t)
 		k := new(taker)
 		ws := d.line(2)

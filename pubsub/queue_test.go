@@ -143,7 +143,7 @@ func TestLeaving(t *testing.T) {
 }
 
 func TestTimer(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		d := newManualHub(t)
 		ws := d.line(2)
 		next := func(want time.Duration) {

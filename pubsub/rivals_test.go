@@ -57,7 +57,7 @@ func refusedIn(t *testing.T, w *Waiter, want time.Duration, holder string) {
 
 // Where there is no queue in Redis, a process lets each of those that have had the lock lately have a turn before its next.
 func TestRivalsFirst(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		d, w := newWriter(t)
 		d.ours()
 		refusedIn(t, w, moment, "a") // no outsider came, so none is waited for in the next 250 ms
@@ -86,7 +86,7 @@ func TestRivalsFirst(t *testing.T) {
 
 // Where there is no queue in Redis, turns of this library's and of outsiders alternate.
 func TestOutsidersAndRivals(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		d, w := newWriter(t)
 		d.outsiders()
 		refusedIn(t, w, 0, "")
@@ -127,7 +127,7 @@ func TestOutsidersAndRivals(t *testing.T) {
 
 // A process that has had its turn lets the others go first, and forgets those that do not come: it waits for them once.
 func TestAbsentRivalsAreForgotten(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		d, w := newWriter(t)
 		d.ours()
 		refusedIn(t, w, moment, "a")
@@ -171,7 +171,7 @@ func TestAbsentRivalsAreForgotten(t *testing.T) {
 
 // A release that has told nobody else takes the courtesy from the message that is on its way, which wakes the waiter: once.
 func TestAloneWakesOnce(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		d, w := newWriter(t)
 		d.outsiders()
 		refusedIn(t, w, 0, "a")
@@ -193,7 +193,7 @@ func TestAloneWakesOnce(t *testing.T) {
 
 // The first waiter lets those who ask without a courtesy, such as TryLocks, go first once, not each time that they come.
 func TestOneCourtesyForThoseWithout(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		d, w := newWriter(t)
 		d.outsiders() // so each courtesy is due
 		refusedIn(t, w, 0, "a")
@@ -210,7 +210,7 @@ func TestOneCourtesyForThoseWithout(t *testing.T) {
 
 // Nobody else can get what a waiter ahead of all waits for, so it asks at once.
 func TestNoCourtesyAheadOfAll(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		d, w := newWriter(t)
 		upgrade := d.joins(&Waiter{Ahead: true}, false)
 		asksIn(t, upgrade, 0)

@@ -138,7 +138,7 @@ func TestAhead(t *testing.T) {
 // A message to all with a time makes the first waiter look at that time, if it would sleep longer. It announces no unlock, and has no
 // effect without waiters.
 func TestToldToLookEarlier(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		d := newShares(t)
 		a := d.joins(&Waiter{}, true)
 		a.Held(time.Hour, false)
@@ -166,7 +166,7 @@ func TestToldToLookEarlier(t *testing.T) {
 
 // The time of one that asks apart ends: it is in no queue, and leaves once its attempt is answered. Those in the queue stay.
 func TestExpiredApart(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		d := newShares(t)
 		a := d.joins(&Waiter{Shared: true}, true)
 		a.Held(-1, false)

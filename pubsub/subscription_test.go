@@ -145,7 +145,7 @@ func TestRejoin(t *testing.T) {
 
 // A waiter that got the lock leaves a lingering subscription. A waiter that gave up does not.
 func TestLinger(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		d := newManualHub(t)
 		join := func() *Waiter {
 			w := d.joins(&Waiter{}, true)
@@ -192,7 +192,7 @@ func TestLinger(t *testing.T) {
 
 // A lock without competition costs only its own commands: getting it without waiting does not keep the subscription.
 func TestLingersOnlyForThoseWhoWaited(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		d := newManualHub(t)
 		d.line(1)[0].Done(-1)
 		for range 10 {
@@ -207,7 +207,7 @@ func TestLingersOnlyForThoseWhoWaited(t *testing.T) {
 
 // A grant that was given back leaves nothing behind.
 func TestLingersForNobodyWhoFailed(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		d := newManualHub(t)
 		d.line(1)[0].Done(-1)
 		d.hub.Undone(queue(d.ch))
@@ -229,7 +229,7 @@ func TestLingersForNobodyWhoFailed(t *testing.T) {
 
 // Waiters in the queue when draining begins, or joining later, get an error. A waiter that goes ahead keeps waiting and can be woken.
 func TestDrain(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		d := newManualHub(t)
 		ws := d.line(2)
 		d.hub.Drain()
@@ -255,7 +255,7 @@ func TestDrain(t *testing.T) {
 
 // Draining ends a lingering subscription before its time.
 func TestDrainEndsWhatLingers(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		d := newManualHub(t)
 		d.line(1)[0].Done(time.Hour)
 		require.Equal(t, noOp, d.take())
@@ -266,7 +266,7 @@ func TestDrainEndsWhatLingers(t *testing.T) {
 
 // A waiter that goes ahead may be the first subscriber.
 func TestDrainLetsSubscribe(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		d := newManualHub(t)
 		d.hub.Drain()
 		ahead := d.joins(&Waiter{Ahead: true}, true)

@@ -17,7 +17,7 @@ import (
 
 // TestInteropCheerego proves what docs/beside-other-libraries.md says of cheerego/go-redisson.
 func TestInteropCheerego(t *testing.T) {
-	redistest.Parallel(t)
+	t.Parallel()
 	for what, test := range map[string]func(t *testing.T, w *world, cheerego *javaThread, name string){
 		"it holds, Go sleeps until the lease ends": cheeregoHolds,
 		"Go holds, it gives up":                    cheeregoWaits,
@@ -25,7 +25,7 @@ func TestInteropCheerego(t *testing.T) {
 		"mutex":                                    cheeregoMutex,
 	} {
 		t.Run(what, func(t *testing.T) {
-			redistest.Parallel(t)
+			t.Parallel()
 			w := newGoWorld(t, settings(t)[0]) // its own, since refusals are counted
 			test(t, w, w.startCheerego(t).thread(), redistest.Name(t))
 		})

@@ -20,7 +20,7 @@ import (
 
 // TestInteropNodeRedisson proves what docs/beside-other-libraries.md says of node-redisson.
 func TestInteropNodeRedisson(t *testing.T) {
-	redistest.Parallel(t)
+	t.Parallel()
 	newest := settings(t)[0]
 	w := newGoWorld(t, newest)
 	numbers, uuids, quick := w.startNode(t), w.startNode(t, "--ids=uuid"), w.startNode(t, "--ids=uuid", "--watchdog="+ms(shortLease))
@@ -32,7 +32,7 @@ func TestInteropNodeRedisson(t *testing.T) {
 	}
 	together := func(test func(*testing.T, sides)) func(*testing.T, sides) {
 		return func(t *testing.T, s sides) {
-			redistest.Parallel(t)
+			t.Parallel()
 			test(t, s)
 		}
 	}
@@ -50,7 +50,7 @@ func TestInteropNodeRedisson(t *testing.T) {
 	t.Run("forced", func(t *testing.T) { both(t, w.waysInNode(quick), w.forcedByStranger) })
 	t.Run("exclusion", w.nodeExclusion)
 	t.Run("leases", func(t *testing.T) {
-		redistest.Parallel(t)
+		t.Parallel()
 		t.Run("renewed", func(t *testing.T) { both(t, w.waysInNode(quick), together(w.watchdog)) })
 		t.Run("fixed", func(t *testing.T) { both(t, w.waysInNode(quick), together(w.fixedLease)) })
 		t.Run("killed", w.nodeIsKilled)
@@ -60,7 +60,7 @@ func TestInteropNodeRedisson(t *testing.T) {
 	t.Run("braces at the end", func(t *testing.T) { nodeUnheard(t, newest, "order:{42}", "--events=pubsub") })
 	t.Run("streams", func(t *testing.T) { nodeUnheard(t, newest, "order:42", "--events=streams") })
 	t.Run("cluster", func(t *testing.T) {
-		redistest.Parallel(t)
+		t.Parallel()
 		w := newGoWorld(t, setting{cluster: true, plain: true, version: newest.version})
 		both(t, w.waysInNode(w.startNode(t)), w.nodeWakeUp)
 	})
@@ -194,7 +194,7 @@ func (w *world) nodeExclusion(t *testing.T) {
 }
 
 func (w *world) nodeIsKilled(t *testing.T) {
-	redistest.Parallel(t)
+	t.Parallel()
 	name, waiter := redistest.Name(t), newGoActor(w.quickGo)
 	p := w.startNode(t, "--ids=uuid", "--watchdog="+ms(shortLease))
 	lock(t, &nodeThread{p.thread()}, name, 0)
@@ -205,7 +205,7 @@ func (w *world) nodeIsKilled(t *testing.T) {
 
 // Its tryLock gives up when the lease ends that it saw, although its time is not over and the lock is free.
 func (w *world) nodeTryLock(t *testing.T) {
-	redistest.Parallel(t)
+	t.Parallel()
 	name, node := redistest.Name(t), w.startNode(t).thread()
 	lock(t, newGoActor(w.quickGo), name, shortLease)
 	got := node.do(t, "trylock", url.QueryEscape(name), ms(time.Minute))
@@ -217,7 +217,7 @@ func (w *world) nodeTryLock(t *testing.T) {
 
 // A waiter that gives up ends the subscription of its whole process: another one of that name sleeps until the lease ends that it saw.
 func (w *world) nodeGivesUp(t *testing.T) {
-	redistest.Parallel(t)
+	t.Parallel()
 	name, holder, node := redistest.Name(t), newGoActor(w.quickGo), w.startNode(t)
 	waiter := &nodeThread{node.thread()}
 	began := time.Now()
@@ -232,10 +232,10 @@ func (w *world) nodeGivesUp(t *testing.T) {
 
 // Neither side's message reaches the other: a waiter sleeps on beside a free lock, until the lease ends that it saw.
 func nodeUnheard(t *testing.T, at setting, name, arg string) {
-	redistest.Parallel(t)
+	t.Parallel()
 	for i, way := range []string{"Go holds", "Node holds"} {
 		t.Run(way, func(t *testing.T) {
-			redistest.Parallel(t)
+			t.Parallel()
 			w := newGoWorld(t, at) // its own, since refusals are counted
 			s := w.waysInNode(w.startNode(t, arg))[i]
 			holder, waiter := s.holder(), s.waiter()

@@ -21,10 +21,10 @@ import (
 //
 // All settings are tried side by side, and in each what only lets time pass. Tests that measure time, or keep the machine busy, are alone.
 func TestInterop(t *testing.T) {
-	redistest.Parallel(t)
+	t.Parallel()
 	for _, s := range settings(t) {
 		t.Run(s.String(), func(t *testing.T) {
-			redistest.Parallel(t)
+			t.Parallel()
 			w := newWorld(t, s)
 			t.Run("exclusion", w.exclusion)
 			t.Run("plain", w.plainLock)
@@ -103,7 +103,7 @@ func (w *world) leases(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			redistest.Parallel(t)
+			t.Parallel()
 			test(t)
 		})
 	}
@@ -249,7 +249,7 @@ func (w *world) quickly(t *testing.T, name string, test func(*testing.T, sides))
 	t.Helper()
 	for _, s := range ways(w.quickGo, w.quickJava) {
 		t.Run(name+"/"+s.way, func(t *testing.T) {
-			redistest.Parallel(t)
+			t.Parallel()
 			test(t, s)
 		})
 	}

@@ -253,7 +253,7 @@ func (w *world) rwExpiry(t *testing.T) {
 	for _, who := range ways(w.watch.Client, w.java) {
 		for _, s := range [][2]string{{"write", "read"}, {"read", "write"}} {
 			t.Run(who.way+" to "+s[0], func(t *testing.T) {
-				redistest.Parallel(t)
+				t.Parallel()
 				holder, waiter, name := who.holder().as(s[0]), who.waiter().as(s[1]), redistest.Name(t)
 				lock(t, holder, name, short)
 				await(t, waiter.start(t, name, testTimeout), short+late)
@@ -271,7 +271,7 @@ func (w *world) rwGoLastsLonger(t *testing.T) {
 	const long = 3 * shortLease
 	for _, end := range []string{"unlock", "kill"} {
 		t.Run(end, func(t *testing.T) {
-			redistest.Parallel(t)
+			t.Parallel()
 			java := w.quickJava
 			if end == "kill" {
 				java = w.startJava(t, shortLease)
@@ -308,7 +308,7 @@ func (w *world) rwLongestLeaves(t *testing.T) {
 	for _, who := range ways(w.watch.Client, w.java) {
 		for what, dies := range map[string]actor{"Go": newGoActor(w.quickGo), "Java": w.quickJava.thread()} {
 			t.Run(what+"'s lease ends, and "+strings.TrimSuffix(who.way, " holds")+" does not wait", func(t *testing.T) {
-				redistest.Parallel(t)
+				t.Parallel()
 				name := redistest.Name(t)
 				writer := who.waiter().as("write")
 				lock(t, dies.as("read"), name, short)

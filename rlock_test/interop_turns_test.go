@@ -18,7 +18,7 @@ var turnKinds = []string{"", "fenced", "write"}
 
 // TestInteropTurns is about who gets a lock that many callers of both sides want without a pause.
 func TestInteropTurns(t *testing.T) {
-	redistest.Parallel(t)
+	t.Parallel()
 	w := newWorld(t, settings(t)[0])
 	for _, kind := range turnKinds {
 		t.Run("short sections/"+kind, func(t *testing.T) {
@@ -28,11 +28,11 @@ func TestInteropTurns(t *testing.T) {
 	}
 	for _, kind := range turnKinds { // they leave the machine idle
 		t.Run("long sections/"+kind, func(t *testing.T) {
-			redistest.Parallel(t)
+			t.Parallel()
 			w.herd(t, kind, herd{processes: 4, threads: 1, java: 2, section: 300 * time.Millisecond, long: 40 * time.Second}).requireEach(t)
 		})
 		t.Run("one busy goroutine/"+kind, func(t *testing.T) {
-			redistest.Parallel(t)
+			t.Parallel()
 			w.besideABusyOne(t, kind)
 		})
 	}

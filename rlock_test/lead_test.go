@@ -7,11 +7,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/go-rlock/rlock/internal/bubble"
 	"github.com/go-rlock/rlock/internal/redistest"
 	"github.com/go-rlock/rlock/rlock"
 )
@@ -50,7 +50,7 @@ func TestLeadOfAnyLocker(t *testing.T) {
 		},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				runs, began := 0, time.Now()
 				err := rlock.Lead(t.Context(), &row.lock, func(context.Context) error {
 					runs++
@@ -82,7 +82,7 @@ func TestLeadEnds(t *testing.T) {
 		"before": {}, "in the pause": {fakeLock{locks: []error{rlock.ErrUnreachable}}, 10 * time.Millisecond},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				began := time.Now()
 				ctx, cancel := context.WithDeadline(t.Context(), began.Add(row.after))
 				defer cancel()

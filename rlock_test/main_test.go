@@ -24,7 +24,6 @@ func TestMain(m *testing.M) {
 	if job := os.Getenv(soakEnv); job != "" {
 		os.Exit(soakWorker(job))
 	}
-	redistest.BesideEachOther()
 	redistest.Main(m)
 }
 

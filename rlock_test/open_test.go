@@ -84,6 +84,7 @@ func TestOpenWith(t *testing.T) {
 	require.True(t, roots.AppendCertsFromPEM(pem))
 	c, err := rlock.OpenWith(rueidis.ClientOption{
 		InitAddress: []string{secure}, TLSConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
+		Dialer: net.Dialer{Timeout: testTimeout}, ConnWriteTimeout: testTimeout, // a busy machine may take its time
 		AuthCredentialsFn: func(rueidis.AuthCredentialsContext) (rueidis.AuthCredentials, error) {
 			return rueidis.AuthCredentials{Username: "default", Password: "secret"}, nil
 		},

@@ -35,7 +35,7 @@ func TestTroubleshootingShowsTheErrors(t *testing.T) {
 	t.Run("errors", func(t *testing.T) {
 		try := func(what string, fail func(t *testing.T, c *rlock.Client, m *rlock.Mutex) error, options ...rlock.Option) {
 			t.Run(what, func(t *testing.T) {
-				redistest.Parallel(t)
+				t.Parallel()
 				c := newClient(t, s.Client(t), rlock.Options{Prefix: what + ":"})
 				err := fail(t, c, c.Mutex("order:42", options...))
 				require.Error(t, err)

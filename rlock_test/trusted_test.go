@@ -3,11 +3,11 @@ package rlock_test
 import (
 	"context"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/go-rlock/rlock/internal/bubble"
 	sections "github.com/go-rlock/rlock/internal/engine"
 	"github.com/go-rlock/rlock/internal/redistest"
 	"github.com/go-rlock/rlock/rlock"
@@ -74,7 +74,7 @@ func (s *staleLock) TrustedUntil() time.Time  { return s.until }
 
 // A process that resumes after the end of its lease does not say that it leads, even before its ctx ends.
 func TestLeadershipAfterAPause(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var l rlock.Leadership
 		lock := &staleLock{until: time.Now().Add(time.Second)}
 		err := rlock.Lead(t.Context(), lock, func(ctx context.Context) error {

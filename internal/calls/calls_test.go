@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/go-rlock/rlock/internal/bubble"
 	"github.com/go-rlock/rlock/internal/redistest"
 	"github.com/go-rlock/rlock/internal/require"
 	"github.com/go-rlock/rlock/lua"
@@ -97,7 +98,7 @@ func TestCallContextHasACauseOfItsOwn(t *testing.T) {
 
 // While Redis is silent, one extra call starts every 500 ms, in case it gets a healthy connection.
 func TestSilenceIsProbed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var l left
 		for range maxLeft {
 			l.add(0)
@@ -124,7 +125,7 @@ func TestSilenceIsProbed(t *testing.T) {
 
 // A caller can leave at any time, even while it waits for other calls to end. The effect of its call is rolled back.
 func TestLeavable(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		errClosed := errors.New("closed")
 		c := New(nil, errClosed)
 		require.True(t, c.Start())
@@ -172,7 +173,7 @@ func TestLeavable(t *testing.T) {
 }
 
 func TestAfter(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var m moments
 		began := time.Now()
 		closesIn := func(c <-chan struct{}) time.Duration {

@@ -7,9 +7,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/go-rlock/rlock/internal/bubble"
 	"github.com/go-rlock/rlock/internal/memnet"
 	"github.com/go-rlock/rlock/internal/require"
 )
@@ -17,7 +17,7 @@ import (
 // inBubble runs a test with a way to a server that repeats what it gets.
 func inBubble(t *testing.T, o memnet.Options, test func(t *testing.T, w *memnet.Way)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		o.Serve = func(conn net.Conn) {
 			go func() { // ends with the connection
 				_, _ = io.Copy(conn, conn)
@@ -183,7 +183,7 @@ func TestTheEndComesLast(t *testing.T) {
 }
 
 func TestAddresses(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var n memnet.Net
 		a, b := n.NewAddress(), n.NewAddress()
 		require.True(t, a != b, "one address each")
@@ -210,7 +210,7 @@ func TestAddresses(t *testing.T) {
 
 // Both ends may write any amount before the other reads. What was written before a Close can still be read.
 func TestBuffers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var server net.Conn
 		w := memnet.New(memnet.Options{Serve: func(conn net.Conn) { server = conn }})
 		client := dial(t, w)

@@ -67,6 +67,20 @@ func Commands(tb testing.TB, c rueidis.Client) map[string]int64 {
 	return calls
 }
 
+// testLabel labels the goroutines started by a parallel test.
+const testLabel = "redistest"
+
+// Parallel is t.Parallel for the tests of a package that looks at goroutines: it separates the goroutines of different tests. A subtest
+// that calls it counts as a separate test.
+//
+// A test that measures the memory or time of the whole process must run alone.
+func Parallel(t *testing.T) {
+	t.Helper()
+	// A goroutine inherits its creator's labels. A goroutine started by a timer has none.
+	pprof.SetGoroutineLabels(pprof.WithLabels(context.Background(), pprof.Labels(testLabel, t.Name())))
+	t.Parallel()
+}
+
 // Goroutines counts the goroutines whose stack contains one of substrs, such as "github.com/go-rlock/rlock/pubsub.". It skips goroutines
 // that run tests, whose stacks also name the package under test, and those of this package. In a test that called Parallel, it also skips
 // goroutines of other tests.

@@ -2,14 +2,14 @@ package redistest
 
 import (
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/go-rlock/rlock/internal/bubble"
 	"github.com/go-rlock/rlock/internal/require"
 )
 
 func TestStallsAreBlamed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var s stallLog
 		stop := make(chan struct{})
 		go s.watch(stop)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/go-rlock/rlock/internal/bubble"
 	"github.com/go-rlock/rlock/internal/memnet"
 )
 
@@ -32,20 +33,16 @@ func Virtual(t *testing.T, test func(t *testing.T)) {
 	OnlyVirtual(t, "", test)
 }
 
-// RunVirtual runs a subtest in the virtual world. What the test does besides runs beside other tests, too.
+// RunVirtual runs a subtest in the virtual world.
 func RunVirtual(t *testing.T, name string, test func(t *testing.T)) {
 	t.Helper()
-	if inParallel() {
-		beside(t)
-	}
 	t.Run(name, func(t *testing.T) { Virtual(t, test) })
 }
 
 // OnlyVirtual is [Virtual] for a test that real servers can't pass, and says why: it needs exact times, or waits for long.
 func OnlyVirtual(t *testing.T, _ string, test func(t *testing.T)) {
 	t.Helper()
-	defer enterBubble(t)()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := &world{}
 		worlds.Store(t, w)
 		t.Cleanup(func() { worlds.Delete(t) })

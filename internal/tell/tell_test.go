@@ -9,12 +9,13 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/go-rlock/rlock/internal/bubble"
 	"github.com/go-rlock/rlock/internal/require"
 )
 
 // Calls run in order. Calls beyond the limit are dropped, and the next call gets the number dropped.
 func TestTellerDrops(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		tell := Teller{}
 		var got []string
 		call := func(what string, do func()) func(int) {
@@ -43,7 +44,7 @@ func TestTellerDrops(t *testing.T) {
 
 // Flush waits for all calls, until its ctx ends, and counts the calls it drops. The goroutine ends when a hanging call returns.
 func TestTellerFlush(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		tell := Teller{}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -70,7 +71,7 @@ func TestTellerFlush(t *testing.T) {
 
 // A call that panics or ends its goroutine does not stop the next ones.
 func TestTellerOfCallsThatFail(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var panics []any
 		tell := Teller{Panicked: func(v any, _ []byte) { panics = append(panics, v) }}
 		calls := 0
@@ -86,7 +87,7 @@ func TestTellerOfCallsThatFail(t *testing.T) {
 
 // A call that blocks, panics or ends its goroutine delays no other; Flush waits for all, or for its ctx.
 func TestEach(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		panics := make(chan any, 1)
 		e := Each{Panicked: func(v any, _ []byte) { panics <- v }}
 		e.Flush(t.Context()) // of none

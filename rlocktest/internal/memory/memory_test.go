@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/go-rlock/rlock/internal/bubble"
 	"github.com/go-rlock/rlock/internal/memredis"
 	"github.com/go-rlock/rlock/rlocktest/internal/memory"
 )
@@ -69,7 +69,7 @@ func TestExpiry(t *testing.T) {
 func requireLasts(t *testing.T, lasts time.Duration, cmds ...string) {
 	t.Helper()
 	t.Run(cmds[len(cmds)-1], func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			_, do := start(t)
 			time.Sleep(700 * time.Microsecond)
 			for _, cmd := range cmds {
@@ -171,7 +171,7 @@ func TestCommandStats(t *testing.T) {
 }
 
 func TestFreeze(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s, do := start(t)
 		do("SET|k|v|PX|5")
 		time.Sleep(time.Millisecond)
