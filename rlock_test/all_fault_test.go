@@ -203,7 +203,7 @@ func TestAllRefusedSaysHowLongItWaited(t *testing.T) {
 				proxy.Delay(trip / 2)
 				if i == taken {
 					got := locked(t, past.Mutex("x"))
-					defer func() { require.NoError(t, got.unlock()) }()
+					t.Cleanup(func() { require.NoError(t, got.unlock()) })
 				}
 			}
 			require.GreaterOrEqual(t, refusalOf(t, rlock.All(lockers...), wait).Waited, wait)

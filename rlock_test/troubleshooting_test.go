@@ -120,7 +120,7 @@ func TestTroubleshootingShowsTheErrors(t *testing.T) {
 		}, rlock.WithMaxHold(time.Second))
 		try("not renewed", func(t *testing.T, _ *rlock.Client, _ *rlock.Mutex) error {
 			gone := redistest.Start(t)
-			m := newClient(t, gone.Client(t), rlock.Options{WatchdogTimeout: time.Second}).Mutex("order:42")
+			m := newClient(t, gone.Client(t), rlock.Options{WatchdogTimeout: shortWatchdog}).Mutex("order:42") // long enough for a second try
 			ctx, _ := take(t, m)
 			gone.Stop()
 			return lost(ctx)

@@ -251,7 +251,7 @@ func TestDoctorOfADistantServer(t *testing.T) {
 	proxy := redistest.StartProxy(t, redistest.Start(t).Addr())
 	proxy.Delay(50 * time.Millisecond)
 	r := call(t, proxy.Addr(), "doctor", "-json")
-	require.Zero(t, r.code, r.err)
+	require.Zero(t, r.code, r.out+r.err)
 	got := statuses(diagnosis(t, r))
 	require.Equal(t, "ok", got["rights"])
 	require.Equal(t, "ok", got["wake"])
