@@ -7,13 +7,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/go-rlock/rlock/internal/bubble"
 	"github.com/go-rlock/rlock/rlock"
 )
 
 // A holder learns of another process's wait or request on the in-memory server, too.
 func TestAsked(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		here := New(t)
 		there := here.Elsewhere()
 		ctx, unlock, err := here.Mutex("job", rlock.WithAsked()).Lock(t.Context())

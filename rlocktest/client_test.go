@@ -11,7 +11,6 @@ import (
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 
-	"github.com/go-rlock/rlock/internal/bubble"
 	"github.com/go-rlock/rlock/rlock"
 )
 
@@ -42,7 +41,7 @@ func TestHoldElsewhere(t *testing.T) {
 
 // HoldElsewhere of a held lock is a mistake in the test.
 func TestHoldElsewhereRefused(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		r := &recorder{TB: t}
 		locks := New(r)
 		_, unlock, err := locks.Mutex("x").Lock(t.Context())
@@ -89,7 +88,7 @@ func TestAssertHeld(t *testing.T) {
 }
 
 func TestReplicasConfirm(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		locks := NewWith(t, rlock.Options{Replicas: 2})
 		require.NoError(t, locks.Mutex("x").Do(t.Context(), func(context.Context) error { return nil }))
 	})
@@ -97,7 +96,7 @@ func TestReplicasConfirm(t *testing.T) {
 
 // Code with its own Client, or subscriptions, can use the Redis as usual.
 func TestRedis(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		locks := New(t)
 		rdb := locks.Redis()
 		require.Equal(t, rueidis.ClientModeStandalone, rdb.Mode())
@@ -127,7 +126,7 @@ func TestRedis(t *testing.T) {
 
 // The end of the test copes with a Client that the code under test has closed.
 func TestClosedBefore(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		locks := New(t)
 		_, unlock, err := locks.Mutex("x").Lock(t.Context())
 		require.NoError(t, err)
@@ -139,7 +138,7 @@ func TestClosedBefore(t *testing.T) {
 
 // Several servers form a quorum, which survives the loss of one.
 func TestQuorumOfServers(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		var servers [3]*Client
 		var members []rlock.Locker
 		for i := range servers {
@@ -156,7 +155,7 @@ func TestQuorumOfServers(t *testing.T) {
 
 // Large writes before any read do not block: rueidis does that if ctx cannot be cancelled.
 func TestManyCommandsAtOnce(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		rdb := New(t).Redis()
 		var all rueidis.Commands
 		for i := range 1_000 {
@@ -169,7 +168,7 @@ func TestManyCommandsAtOnce(t *testing.T) {
 }
 
 func TestNewRefusesOptions(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		f := &fatal{recorder: recorder{TB: t}}
 		require.PanicsWithValue(t, f, func() { NewWith(f, rlock.Options{WatchdogTimeout: 1}) })
 		require.Len(t, f.end(), 1)

@@ -2,12 +2,12 @@ package rlocktest
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 
-	"github.com/go-rlock/rlock/internal/bubble"
 	"github.com/go-rlock/rlock/internal/conformance"
 	"github.com/go-rlock/rlock/internal/memnet"
 	"github.com/go-rlock/rlock/internal/memredis"
@@ -21,7 +21,7 @@ func TestConformanceInMemory(t *testing.T) {
 		Soon: time.Millisecond,
 		Run: func(t *testing.T, cell func(*testing.T)) {
 			redistest.Parallel(t)
-			bubble.Test(t, cell)
+			synctest.Test(t, cell)
 		},
 		Connect: func(t *testing.T, _ bool) (sides [2]rueidis.Client, cutOff func(bool)) {
 			s, err := memory.New(memredis.Options{})

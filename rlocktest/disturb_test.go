@@ -8,7 +8,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/go-rlock/rlock/internal/bubble"
 	"github.com/go-rlock/rlock/rlock"
 )
 
@@ -16,7 +15,7 @@ import (
 // than a second.
 func TestLeaseEnds(t *testing.T) {
 	outside := time.Now()
-	bubble.Test(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		locks := New(t)
 		order := locks.Mutex("order:42")
 		err := order.Do(t.Context(), func(ctx context.Context) error {
@@ -79,7 +78,7 @@ func TestLose(t *testing.T) {
 
 // Without renewals, a holder gets ErrLost when its lease expires, and others can get the lock earlier.
 func TestLoseOfAFixedLease(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		locks := New(t)
 		began := time.Now()
 		err := locks.Mutex("x", rlock.WithLease(time.Hour)).Do(t.Context(), func(ctx context.Context) error {
@@ -140,7 +139,7 @@ func TestCrash(t *testing.T) {
 
 // The leases of crashed processes expire in the end, so none of their holds is left.
 func TestCrashOfAFixedLease(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		locks := New(t)
 		dead := locks.Elsewhere()
 		began := time.Now()
@@ -204,7 +203,7 @@ func TestTryLockLeavesNothingInTheLine(t *testing.T) {
 
 // Only another process can crash, and only once.
 func TestCrashOfNobody(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		r := &recorder{TB: t}
 		locks := New(r)
 		locks.Crash(locks.Client)
@@ -218,7 +217,7 @@ func TestCrashOfNobody(t *testing.T) {
 }
 
 func TestLoseNothing(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		r := &recorder{TB: t}
 		New(r).Lose("x")
 		require.Equal(t, []string{`rlocktest: Lose: nobody holds "x"`}, r.end())
@@ -227,7 +226,7 @@ func TestLoseNothing(t *testing.T) {
 
 // A disconnected process cannot lock or unlock, but others can. When the network is back, all is as before.
 func TestFailRedis(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		locks := New(t)
 		x, y := locks.Mutex("x"), locks.Mutex("y")
 		for range 3 {
@@ -247,7 +246,7 @@ func TestFailRedis(t *testing.T) {
 
 // Overlapping failures end with the last restore, in any order, however often each is called.
 func TestFailRedisTwice(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		locks := New(t)
 		tryLock := func() error {
 			return locks.Mutex("x").TryDo(t.Context(), time.Second, func(context.Context) error { return nil })
@@ -270,7 +269,7 @@ func TestFailRedisTwice(t *testing.T) {
 
 // A network failure at the end of the test, with calls in progress, delays nothing.
 func TestFailRedisUntilTheEnd(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		r := &recorder{TB: t}
 		locks := New(r)
 		_, unlock, err := locks.Mutex("x").Lock(t.Context())

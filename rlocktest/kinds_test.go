@@ -3,8 +3,8 @@ package rlocktest
 import (
 	"strings"
 	"testing"
+	"testing/synctest"
 
-	"github.com/go-rlock/rlock/internal/bubble"
 	"github.com/go-rlock/rlock/rlock"
 )
 
@@ -23,7 +23,7 @@ var kinds = map[string]func(c *rlock.Client, name string) rlock.Locker{
 func eachKind(t *testing.T, f func(t *testing.T, lock func(c *rlock.Client, name string) rlock.Locker)) {
 	for name, lock := range kinds {
 		t.Run(name, func(t *testing.T) {
-			bubble.Test(t, func(t *testing.T) { f(t, lock) })
+			synctest.Test(t, func(t *testing.T) { f(t, lock) })
 		})
 	}
 }

@@ -7,7 +7,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/go-rlock/rlock/internal/bubble"
 	"github.com/go-rlock/rlock/rlock"
 )
 
@@ -24,7 +23,7 @@ func heldBy(t *testing.T, m *rlock.Mutex, wait time.Duration) (label string, too
 // The first refusal has the label, whether or not the TryLock waits, and does not wait longer for it. A Lock made before the label was
 // written finds it soon. The clock stands still while anything runs.
 func TestLabelInTime(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		here := NewWith(t, rlock.Options{Label: "pod-7"})
 		key := "rlock_client:{" + here.ID()[:18] + "}"
 		_, unlock, err := here.Mutex("job").Lock(t.Context())

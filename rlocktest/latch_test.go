@@ -8,7 +8,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/go-rlock/rlock/internal/bubble"
 	"github.com/go-rlock/rlock/rlock"
 )
 
@@ -20,7 +19,7 @@ func await(ctx context.Context, l *rlock.CountDownLatch) <-chan error {
 }
 
 func TestCountDownElsewhere(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		c := New(t)
 		l := c.CountDownLatch("parts")
 		set, err := l.TrySetCount(t.Context(), 2)
@@ -51,7 +50,7 @@ func TestLatchGoesWithoutAWord(t *testing.T) {
 		"expired":              {20 * time.Second, 19 * time.Second, 21 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble.Test(t, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
 				c := New(t)
 				l := c.CountDownLatch("parts")
 				_, err := l.TrySetCount(t.Context(), 2)
@@ -75,7 +74,7 @@ func TestLatchGoesWithoutAWord(t *testing.T) {
 
 // While Redis is silent, Await ends with its ctx, and CountDown continues in the background.
 func TestLatchWhileRedisIsSilent(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		c := New(t)
 		l, there := c.CountDownLatch("parts"), c.Elsewhere().CountDownLatch("parts")
 		_, err := l.TrySetCount(t.Context(), 2)
@@ -101,7 +100,7 @@ func TestLatchWhileRedisIsSilent(t *testing.T) {
 }
 
 func TestLatchesThatAreStillWaitedFor(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		r := &recorder{TB: t}
 		c := New(r)
 		l := c.CountDownLatch("parts")
@@ -117,7 +116,7 @@ func TestLatchesThatAreStillWaitedFor(t *testing.T) {
 }
 
 func TestHoldPermitsElsewhere(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		r := &recorder{TB: t}
 		c := New(r)
 		s := c.Semaphore("gpus")

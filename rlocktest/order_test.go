@@ -3,10 +3,10 @@ package rlocktest
 import (
 	"context"
 	"testing"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/go-rlock/rlock/internal/bubble"
 	"github.com/go-rlock/rlock/rlock"
 )
 
@@ -40,7 +40,7 @@ func testOrders(t *testing.T, cases map[string]orderCase) {
 	t.Helper()
 	for name, row := range cases {
 		t.Run(name, func(t *testing.T) {
-			bubble.Test(t, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
 				r := &recorder{TB: t}
 				c := New(r)
 				c.LockOrder(row.group)
@@ -189,7 +189,7 @@ func TestLockOrderOfGroups(t *testing.T) {
 
 // Without LockOrder nothing is reported. The test's Trace is called in any case.
 func TestLockOrderUnasked(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		r, acquired := &recorder{TB: t}, 0
 		c := NewWith(r, rlock.Options{Trace: &rlock.Trace{Acquired: func(context.Context, rlock.AcquiredInfo) { acquired++ }}})
 		nest(t.Context(), t, c.Mutex("a"), c.Mutex("b"))

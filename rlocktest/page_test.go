@@ -12,7 +12,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/go-rlock/rlock/internal/bubble"
 	"github.com/go-rlock/rlock/rlock"
 	"github.com/go-rlock/rlock/rlocktest"
 )
@@ -41,7 +40,7 @@ type store func(ctx context.Context, order string) error
 func (s store) MarkShipped(ctx context.Context, order string) error { return s(ctx, order) }
 
 func TestShip(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		locks := rlocktest.New(t)
 		shop := &Shop{locks.Client, store(func(ctx context.Context, order string) error {
 			locks.AssertHeld(ctx, "order:"+order)
@@ -54,7 +53,7 @@ func TestShip(t *testing.T) {
 }
 
 func TestShipTakesLong(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		locks := rlocktest.New(t)
 		shop := &Shop{locks.Client, store(func(ctx context.Context, order string) error {
 			time.Sleep(10 * time.Minute) // no time outside of the bubble
@@ -67,7 +66,7 @@ func TestShipTakesLong(t *testing.T) {
 }
 
 func TestShipWaitsForAnotherProcess(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		locks := rlocktest.New(t)
 		shipped := false
 		shop := &Shop{locks.Client, store(func(context.Context, string) error {
@@ -89,7 +88,7 @@ func TestShipWaitsForAnotherProcess(t *testing.T) {
 }
 
 func TestShipAfterACrash(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		locks := rlocktest.New(t)
 		shop := &Shop{locks.Client, store(func(context.Context, string) error { return nil })}
 		other := locks.Elsewhere()
@@ -108,7 +107,7 @@ func TestShipAfterACrash(t *testing.T) {
 }
 
 func TestShipStopsWhenTheLockIsLost(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		locks := rlocktest.New(t)
 		shop := &Shop{locks.Client, store(func(ctx context.Context, order string) error {
 			locks.Lose("order:" + order)
@@ -122,7 +121,7 @@ func TestShipStopsWhenTheLockIsLost(t *testing.T) {
 }
 
 func TestShipWhileRedisFails(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		locks := rlocktest.New(t)
 		var restore func()
 		shop := &Shop{locks.Client, store(func(ctx context.Context, order string) error {
@@ -144,7 +143,7 @@ func TestShipWhileRedisFails(t *testing.T) {
 }
 
 func TestWorkerStopsWhenItsPermitIsLost(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		locks := rlocktest.New(t)
 		workers := locks.PermitSemaphore("workers")
 		if err := workers.SetPermits(t.Context(), 2); err != nil {
@@ -169,7 +168,7 @@ func TestWorkerStopsWhenItsPermitIsLost(t *testing.T) {
 }
 
 func TestImportWaitsForItsParts(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		locks := rlocktest.New(t)
 		parts := locks.CountDownLatch("parts")
 		if _, err := parts.TrySetCount(t.Context(), 1); err != nil {
@@ -199,7 +198,7 @@ func TestNoOppositeOrders(t *testing.T) {
 
 // The code in the package comment.
 func TestChargeStopsWhenTheLockIsLost(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		locks := rlocktest.New(t)
 		err := locks.Mutex("order:42").Do(t.Context(), func(ctx context.Context) error {
 			locks.FailRedis() // renewals no longer arrive

@@ -9,13 +9,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/go-rlock/rlock/internal/bubble"
 	"github.com/go-rlock/rlock/rlock"
 )
 
 // On the in-memory server, expiring permits are renewed while their section runs, and a fixed lease ends to the millisecond.
 func TestPermitsInABubble(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		c := New(t)
 		s := c.PermitSemaphore("workers")
 		require.NoError(t, s.SetPermits(t.Context(), 2))
@@ -54,7 +53,7 @@ func holds(t *testing.T, s *rlock.PermitSemaphore) (context.Context, *rlock.Perm
 }
 
 func TestHoldExpiringPermitsElsewhere(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		r := &recorder{TB: t}
 		c := New(r)
 		s := c.PermitSemaphore("workers")
@@ -84,7 +83,7 @@ func TestHoldExpiringPermitsElsewhere(t *testing.T) {
 func TestLosePermit(t *testing.T) {
 	for name, prefix := range map[string]string{"workers": "", "{a}:workers": "", "jobs": "shop:"} {
 		t.Run(prefix+name, func(t *testing.T) {
-			bubble.Test(t, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
 				r := &recorder{TB: t}
 				c := NewWith(r, rlock.Options{Prefix: prefix})
 				s := c.PermitSemaphore(name)
@@ -121,7 +120,7 @@ func TestLosePermit(t *testing.T) {
 
 // A lost semaphore loses its held permits, too.
 func TestLoseAPermitSemaphore(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		c := New(t)
 		s := c.PermitSemaphore("workers")
 		require.NoError(t, s.SetPermits(t.Context(), 2))
@@ -137,7 +136,7 @@ func TestLoseAPermitSemaphore(t *testing.T) {
 
 // A crashed process's permits are not reported, and come back when their lease expires.
 func TestPermitsOfACrash(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		c := New(t)
 		s := c.PermitSemaphore("workers")
 		require.NoError(t, s.SetPermits(t.Context(), 2))

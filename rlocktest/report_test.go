@@ -10,7 +10,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/go-rlock/rlock/internal/bubble"
 	"github.com/go-rlock/rlock/rlock"
 )
 
@@ -96,7 +95,7 @@ func TestNothingToReport(t *testing.T) {
 
 // A test that waits for a lock that is never unlocked ends, and says why. Several long waits in a row are not reported.
 func TestEndlessWait(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		const patience = time.Minute
 		r := &recorder{TB: t}
 		locks := New(r)
@@ -137,7 +136,7 @@ func TestNamesInReports(t *testing.T) {
 	for _, prefix := range []string{"", "shop:", "{shop}:"} {
 		for _, name := range []string{"x", "{x}", "a{b}c", ":x", "x:y", "}", "{"} {
 			t.Run(prefix+name, func(t *testing.T) {
-				bubble.Test(t, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
 					r := &recorder{TB: t}
 					locks := NewWith(r, rlock.Options{Prefix: prefix})
 					ctx, _, err := locks.FairMutex(name).Lock(t.Context())

@@ -8,7 +8,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/go-rlock/rlock/internal/bubble"
 	"github.com/go-rlock/rlock/lua"
 	"github.com/go-rlock/rlock/rlock"
 )
@@ -16,7 +15,7 @@ import (
 // On the in-memory server, the scripts return the holder of a lock, and recognize other keys.
 func TestScripts(t *testing.T) {
 	const me, other, lease = "11111111-2222-3333-4444-555555555555:7", "11111111-2222-3333-4444-555555555555:8", time.Minute
-	bubble.Test(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		locks := New(t)
 		s, rdb := locks.server, locks.Redis()
 		acquire := lua.AcquireArgs{Name: "lock", Owner: me, Lease: lease, Count: 1}
@@ -50,7 +49,7 @@ func TestScripts(t *testing.T) {
 
 // It keeps the queue of processes as well: an unlock hands the lock to the head.
 func TestGrantInMemory(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		paths := make(chan rlock.Path, 1)
 		locks := New(t)
 		other, err := rlock.New(locks.Redis(), rlock.Options{Trace: &rlock.Trace{
@@ -73,7 +72,7 @@ func TestGrantInMemory(t *testing.T) {
 
 // The semaphore scripts run on it, too.
 func TestSemaphoreScripts(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		locks := New(t)
 		rdb, request := locks.Redis(), int64(0)
 		semaphore := func(client string) lua.SemaphoreArgs {

@@ -3,17 +3,17 @@ package rlocktest
 import (
 	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/go-rlock/rlock/internal/bubble"
 	"github.com/go-rlock/rlock/rlock"
 )
 
 // A quorum has its members' watchdog time, which must be equal.
 func TestWatchdogOfAQuorum(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		const d, long = 3 * time.Second, 40 * time.Second
 		servers := []*Client{New(t), New(t), NewWith(t, rlock.Options{WatchdogTimeout: time.Minute})}
 		of := func(times ...time.Duration) *rlock.QuorumMutex {
@@ -57,7 +57,7 @@ func TestWatchdogOfAQuorum(t *testing.T) {
 
 // The loss of a hold on a majority of servers, one after the other, is noticed even if a level renews for longer than its Lock asked for.
 func TestQuorumForgetsALongerWatchdogTime(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		const d, long = 3 * time.Second, 40 * time.Second
 		servers := []*Client{New(t), New(t), New(t)}
 		of := func(d time.Duration) *rlock.QuorumMutex {
@@ -93,7 +93,7 @@ func TestQuorumForgetsALongerWatchdogTime(t *testing.T) {
 
 // A crashed process's permits come back within its handle's watchdog time.
 func TestWatchdogOfPermits(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		const d = 3 * time.Second
 		locks := New(t)
 		elsewhere := locks.Elsewhere()
@@ -120,7 +120,7 @@ func TestWatchdogOfPermits(t *testing.T) {
 
 // A kept lock is renewed with its handle's watchdog time, passes to handles with the same time, and is free within it after a crash.
 func TestWatchdogOfAKeptLock(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		const d = 3 * time.Second
 		locks := New(t)
 		elsewhere := locks.Elsewhere()

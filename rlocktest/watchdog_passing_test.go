@@ -9,7 +9,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/go-rlock/rlock/internal/bubble"
 	"github.com/go-rlock/rlock/rlock"
 )
 
@@ -56,7 +55,7 @@ func TestPassingBetweenWatchdogTimes(t *testing.T) {
 	for name, kind := range map[string]func(*rlock.Client, ...rlock.Option) rlock.Locker{"mutex": mutex, "fenced": fenced, "fair": fair, "write": write} {
 		for _, handOff := range []rlock.HandOff{{For: time.Hour}, {Most: -1}} {
 			t.Run(name, func(t *testing.T) {
-				bubble.Test(t, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
 					locks := NewWith(t, rlock.Options{HandOff: handOff, WatchdogTimeout: usual})
 					owners := locks.passing(func(int) *rlock.Client { return locks.Client }, kind, times...)
 					require.Len(t, owners, len(times))
@@ -72,7 +71,7 @@ func TestPassingBetweenWatchdogTimes(t *testing.T) {
 func TestPassingInMemoryNeedsOneWatchdogTime(t *testing.T) {
 	for name, kind := range map[string]func(*rlock.Client, ...rlock.Option) rlock.Locker{"mutex": mutex, "fenced": fenced} {
 		t.Run(name, func(t *testing.T) {
-			bubble.Test(t, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
 				locks := NewWith(t, rlock.Options{HandOff: rlock.HandOff{For: time.Hour}})
 				var owners []string
 				var done []chan struct{}
@@ -109,7 +108,7 @@ func TestPassingInMemoryNeedsOneWatchdogTime(t *testing.T) {
 func TestPassingAfterALongerReentry(t *testing.T) {
 	for name, options := range map[string][]rlock.Option{"watchdog": {rlock.WithWatchdog(time.Hour)}, "lease": {rlock.WithLease(time.Hour)}} {
 		t.Run(name, func(t *testing.T) {
-			bubble.Test(t, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
 				const d = 3 * time.Second
 				locks := New(t)
 				l := mutex(locks.Client, rlock.WithWatchdog(d))
@@ -136,7 +135,7 @@ func TestPassingAfterALongerReentry(t *testing.T) {
 
 // Readers admitted together share a hold, too, if their watchdog times are equal.
 func TestReadersLetInTogether(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		locks := NewWith(t, rlock.Options{HandOff: rlock.HandOff{For: time.Hour}})
 		_, unlock, err := write(locks.Client).Lock(t.Context())
 		require.NoError(t, err)
@@ -177,7 +176,7 @@ func TestReadersLetInTogether(t *testing.T) {
 
 // Readers of one process with equal watchdog times share a hold in Redis. Readers with different ones have separate holds.
 func TestReadersOfDifferentWatchdogTimes(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		locks := NewWith(t, rlock.Options{HandOff: rlock.HandOff{For: time.Hour}})
 		var unlocks []rlock.UnlockFunc
 		lock := func(d time.Duration) string {

@@ -6,11 +6,11 @@ import (
 	"maps"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/go-rlock/rlock/internal/bubble"
 	"github.com/go-rlock/rlock/rlock"
 )
 
@@ -81,7 +81,7 @@ func TestWatchdogOfAHandle(t *testing.T) {
 	for name, k := range watched {
 		for _, d := range []time.Duration{rlock.MinWatchdogTimeout, 3 * time.Second, 2 * time.Minute} {
 			t.Run(name+"/"+d.String(), func(t *testing.T) {
-				bubble.Test(t, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
 					locks := New(t)
 					other := k.excluding(locks.Elsewhere())
 					ctx, unlock, err := k.held(locks.Client, rlock.WithWatchdog(d)).Lock(t.Context())
@@ -116,7 +116,7 @@ func TestCrashWithAWatchdogOfTheHandle(t *testing.T) {
 	for name, k := range watched {
 		for _, d := range []time.Duration{500 * time.Millisecond, 2 * time.Minute} {
 			t.Run(name+"/"+d.String(), func(t *testing.T) {
-				bubble.Test(t, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
 					locks := New(t)
 					elsewhere := locks.Elsewhere()
 					_, _, err := k.held(elsewhere, rlock.WithWatchdog(d)).Lock(t.Context())
@@ -153,7 +153,7 @@ func TestReentryWithAnotherWatchdogTime(t *testing.T) {
 			continue // each Lock of them is a re-entry of each
 		}
 		t.Run(name, func(t *testing.T) {
-			bubble.Test(t, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
 				locks := New(t)
 				lock := func(ctx context.Context, o ...rlock.Option) (context.Context, rlock.UnlockFunc) {
 					ctx, unlock, err := k.held(locks.Client, o...).Lock(ctx)
@@ -193,7 +193,7 @@ func TestReentryWithAnotherWatchdogTime(t *testing.T) {
 
 // Locks taken together each have their own handle's watchdog time.
 func TestSeveralLocksWithTheirOwnWatchdogTimes(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		locks := New(t)
 		times := map[string]time.Duration{"a": time.Second, "b": 0, "c": time.Minute}
 		var all []rlock.Locker
@@ -216,7 +216,7 @@ func TestSeveralLocksWithTheirOwnWatchdogTimes(t *testing.T) {
 
 // Other time options count from the handle's watchdog time.
 func TestWatchdogBesideOtherOptions(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		const d = 3 * time.Second
 		locks := New(t)
 		ctx, unlock, err := locks.Mutex("x", rlock.WithWatchdog(d), rlock.WithGrace(time.Minute)).Lock(t.Context())

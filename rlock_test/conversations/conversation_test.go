@@ -107,6 +107,7 @@ func (c *conversation) play(step directive, d *datadriven.TestData) (text string
 	c.giveBack()
 	began := c.clock
 	reply := step(c, d)
+	c.giveBack() // at once: what has to last for a time since its command shall differ by little from step to step
 	said := c.said()
 	c.giveBack()
 	text = lines(reply) + said + c.state()
