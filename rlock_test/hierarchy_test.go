@@ -108,7 +108,6 @@ func TestHierarchyDoesNotStarveTheWhole(t *testing.T) {
 // G1: the same under contention in several processes, with moves between two shelves in any order. No two sections overlap where
 // only one may run.
 func TestHierarchyUnderContention(t *testing.T) {
-	redistest.Parallel(t)
 	const aisles, shelves = 2, 4 // shelves in all
 	run := func(t *testing.T, trees []hierarchy, rdb rueidis.Client) {
 		t.Helper()
@@ -169,6 +168,7 @@ func TestHierarchyUnderContention(t *testing.T) {
 		run(t, []hierarchy{{newClient(t, s.Client(t)), "warehouse"}, {newClient(t, s.Client(t)), "warehouse"}}, s.Client(t))
 	})
 	t.Run("cluster", func(t *testing.T) {
+		redistest.Parallel(t)
 		c := redistest.StartCluster(t, 3, 0)
 		for slots, root := range map[string]string{"one slot": "{warehouse}", "several slots": "warehouse"} {
 			t.Run(slots, func(t *testing.T) {

@@ -174,7 +174,6 @@ func TestLatchOutage(t *testing.T) {
 
 // Close and Shutdown end waits; a CountDown goes on during a Shutdown, and Close waits for one that is under way.
 func TestLatchEnds(t *testing.T) {
-	redistest.Parallel(t)
 	redistest.RunVirtual(t, "Close", func(t *testing.T) {
 		b := newFixture(t)
 		l := b.CountDownLatch(b.name)

@@ -40,7 +40,6 @@ func (r *proxied) forLonger() *rlock.Mutex { return r.Client.Mutex(r.name, rlock
 // G1, G5, G6: each call of a section in turn is lost before or after Redis has run it, with its connection or in silence, or the server is
 // not ready. Each call succeeds, once, and others are kept out until the last unlock.
 func TestLostCalls(t *testing.T) {
-	redistest.Parallel(t)
 	for _, call := range []struct {
 		what string
 		n    int64 // the number of the script call; it is a renewal only where the test waits for one

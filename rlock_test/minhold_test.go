@@ -101,7 +101,6 @@ func TestMinHoldOfLevels(t *testing.T) {
 // G4: waiters learn of the shorter time at the unlock and get the lock when it is over, in the holder's process and in others, with
 // and without hand-offs. Before the unlock they expect the 30 s lease.
 func TestMinHoldWakesWaiters(t *testing.T) {
-	redistest.Parallel(t)
 	cluster := sync.OnceValue(func() *redistest.Cluster { return redistest.StartCluster(t, 3, 0) })
 	for _, handOff := range []int{0, -1} {
 		for _, which := range []string{"own", "other", "both"} {

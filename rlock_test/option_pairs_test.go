@@ -201,7 +201,6 @@ func optionTable(t *testing.T) (kinds, not map[string]map[string]bool) {
 // G2, G3, G4: on each kind of lock, two options work together or are refused together, as the table of docs/locks.md says. Each has
 // the same effect as alone.
 func TestOptionsInPairs(t *testing.T) {
-	redistest.Parallel(t)
 	options := pairedOptions()
 	kinds, not := optionTable(t)
 	for option := range options {

@@ -17,7 +17,6 @@ import (
 
 // The error of each call that changes something says whether it may take effect: ErrPending, or it is safe to call again.
 func TestErrorsSayWhetherTheyTakeEffect(t *testing.T) {
-	redistest.Parallel(t)
 	type call func(context.Context) error
 	always := func(do func(ctx context.Context, b fixture) error) func(*testing.T, fixture) call {
 		return func(_ *testing.T, b fixture) call {
@@ -98,7 +97,6 @@ func TestErrorsSayWhetherTheyTakeEffect(t *testing.T) {
 	takesCtx := func(what string) bool { return what != "unlock" && what != "Permit.Release" && what != "Export" }
 	for what, row := range calls {
 		t.Run(what, func(t *testing.T) {
-			redistest.Parallel(t)
 			for _, when := range []string{"ctx is done", "no answer", "no connection", "closed"} {
 				redistest.RunVirtual(t, when, func(t *testing.T) {
 					proxy := redistest.StartProxy(t, redistest.Shared(t))

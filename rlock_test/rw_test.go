@@ -20,7 +20,6 @@ import (
 // G1: there are many readers or one writer, across processes, re-entries, downgrades and upgrades, on each deployment
 // and with odd names. At the end nothing is left.
 func TestReadersOrOneWriter(t *testing.T) {
-	redistest.Parallel(t)
 	run := func(t *testing.T, clients []*rlock.Client, rdb rueidis.Client, name string) {
 		t.Helper()
 		w := &rwExclusion{t: t}
@@ -89,6 +88,7 @@ func TestReadersOrOneWriter(t *testing.T) {
 		}
 	})
 	t.Run("cluster", func(t *testing.T) {
+		redistest.Parallel(t)
 		c := redistest.StartCluster(t, 3, 0)
 		for _, o := range []rlock.Options{{}, {PlainPubSub: true}} {
 			for _, name := range []string{"a", "d{e}f"} {

@@ -132,7 +132,6 @@ func TestFencedLevelOfAnUnfencedWriter(t *testing.T) {
 // G8: writers' tokens rise in the order of their holds, across goroutines, processes, upgrades and downgrades, on a
 // server and on a cluster. The counter counts holds: readers and refusals do not change it.
 func TestTokensOfWritersRise(t *testing.T) {
-	redistest.Parallel(t)
 	run := func(t *testing.T, clients []*rlock.Client, b fixture) {
 		t.Helper()
 		var last, holds, unanswered atomic.Int64
@@ -205,6 +204,7 @@ func TestTokensOfWritersRise(t *testing.T) {
 		run(t, []*rlock.Client{b.Client, newClient(t, b.rdb), newClient(t, b.rdb)}, b)
 	})
 	t.Run("cluster", func(t *testing.T) {
+		redistest.Parallel(t)
 		rdb := redistest.StartCluster(t, 3, 0).Client(t)
 		b := fixture{Client: newClient(t, rdb), rdb: rdb, name: redistest.Name(t)}
 		run(t, []*rlock.Client{b.Client, newClient(t, rdb)}, b)

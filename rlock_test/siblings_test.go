@@ -20,7 +20,6 @@ import (
 // Whichever goes first, the section ends and the Lock competes: it gets the lock, unless it does not wait, and nothing
 // left of the former hold ends it.
 func TestSiblingMeetsTheLastUnlock(t *testing.T) {
-	redistest.Parallel(t)
 	for name, wait := range map[string]time.Duration{"Lock": -1, "TryLock(0)": 0, "TryLock(wait)": testTimeout} {
 		t.Run(name, func(t *testing.T) {
 			redistest.OnlyVirtual(t, "only there it is known that the sibling waits", func(t *testing.T) {

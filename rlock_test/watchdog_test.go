@@ -47,7 +47,6 @@ func TestWatchdogOfAHandleThatIsCutOff(t *testing.T) {
 // A lock handed from one process to another has the watchdog time of the waiter's handle: at once if that is shorter
 // than a grant, and otherwise from the first renewal on.
 func TestHandOverBetweenWatchdogTimes(t *testing.T) {
-	redistest.Parallel(t)
 	redistest.RunVirtual(t, "standalone", func(t *testing.T) {
 		handsOverBetweenWatchdogTimes(t, redistest.Dial(t, redistest.Shared(t)))
 	})

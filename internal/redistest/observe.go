@@ -78,7 +78,22 @@ func Parallel(t *testing.T) {
 	t.Helper()
 	// A goroutine inherits its creator's labels. A goroutine started by a timer has none.
 	pprof.SetGoroutineLabels(pprof.WithLabels(context.Background(), pprof.Labels(testLabel, t.Name())))
+	parallel.Store(t.Name(), true)
+	t.Cleanup(func() { parallel.Delete(t.Name()) })
 	t.Parallel()
+}
+
+// parallel has the names of the tests that called Parallel.
+var parallel sync.Map
+
+// inParallel reports whether a test is, or is part of, a test that called Parallel.
+func inParallel(test string) bool {
+	for i := range test + "/" {
+		if _, is := parallel.Load(test[:i]); is && (i == len(test) || test[i] == '/') {
+			return true
+		}
+	}
+	return false
 }
 
 // Goroutines counts the goroutines whose stack contains one of substrs, such as "github.com/go-rlock/rlock/pubsub.". It skips goroutines

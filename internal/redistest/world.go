@@ -42,6 +42,9 @@ func RunVirtual(t *testing.T, name string, test func(t *testing.T)) {
 // OnlyVirtual is [Virtual] for a test that real servers can't pass, and says why: it needs exact times, or waits for long.
 func OnlyVirtual(t *testing.T, _ string, test func(t *testing.T)) {
 	t.Helper()
+	if inParallel(t.Name()) {
+		t.Error("redistest: a bubble has one P, so the real tests that run beside it would starve: don't call Parallel")
+	}
 	bubble.Test(t, func(t *testing.T) {
 		w := &world{}
 		worlds.Store(t, w)

@@ -93,7 +93,8 @@ func semaphoreStep(with func(a *lua.SemaphoreArgs, n []int64)) directive {
 			}
 		}
 		with(&a, numbers)
-		c.pass(20, 0) // no two places end at once
+		c.quick = 20
+		c.pass(c.quick, 0) // no two places end at once, and they end in the order of these steps
 		r, err := lua.UseSemaphore(c.t.Context(), c.rdb, a)
 		if err != nil {
 			return err.Error()
