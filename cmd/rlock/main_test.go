@@ -33,8 +33,11 @@ func TestMain(m *testing.M) {
 	if text := os.Getenv(sectionsVariable); text != "" { // this process is a test's helper
 		os.Exit(runSections(text))
 	}
+	ignored := signal.Ignored(os.Interrupt)              // as in the background of a script
 	signal.Notify(make(chan os.Signal, 1), os.Interrupt) // the first call starts goroutines, which belong to no bubble
-	signal.Reset()
+	if !ignored {
+		signal.Reset()
+	} // otherwise the tests' children would ignore it, too
 	os.Exit(linkAndRun(m))
 }
 
