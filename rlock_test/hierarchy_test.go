@@ -108,74 +108,78 @@ func TestHierarchyDoesNotStarveTheWhole(t *testing.T) {
 // G1: the same under contention in several processes, with moves between two shelves in any order. No two sections overlap where
 // only one may run.
 func TestHierarchyUnderContention(t *testing.T) {
-	const aisles, shelves = 2, 4 // shelves in all
-	run := func(t *testing.T, trees []hierarchy, rdb rueidis.Client) {
-		t.Helper()
-		whole := &rwExclusion{t: t}
-		var aisle, shelf [shelves]*rwExclusion
-		for i := range shelves {
-			aisle[i], shelf[i] = &rwExclusion{t: t}, &rwExclusion{t: t}
-		}
-		var wg sync.WaitGroup
-		for i := range 8 {
-			w := trees[i%len(trees)]
-			wg.Go(func() {
-				r := rand.New(rand.NewPCG(1, uint64(i)))
-				for turn := range 20 {
-					from, to := r.IntN(shelves), r.IntN(shelves)
-					fromAisle, toAisle := from%aisles, to%aisles
-					var l rlock.Locker
-					var writes, reads []*rwExclusion
-					switch (i + turn) % 4 {
-					case 0:
-						l, writes = w.whole().Write(), append(writes, whole)
-					case 1:
-						l, writes, reads = w.changeAisle(fromAisle), append(writes, aisle[fromAisle]), append(reads, whole)
-					case 2:
-						l, writes, reads = w.changeIn(fromAisle, from), append(writes, shelf[from]), append(reads, whole, aisle[fromAisle])
-					default: // a move
-						l = rlock.All(w.shelf(from), w.aisle(fromAisle).Read(), w.shelf(to), w.aisle(toAisle).Read(), w.whole().Read())
-						writes, reads = append(writes, shelf[from]), append(reads, whole, aisle[fromAisle], aisle[toAisle])
-						if to != from {
-							writes = append(writes, shelf[to])
-						}
-					}
-					ctx, unlock, err := l.Lock(context.Background())
-					if !assert.NoError(t, err) {
-						return
-					}
-					var done []func()
-					for _, at := range writes {
-						done = append(done, at.write(0))
-					}
-					for _, at := range reads {
-						done = append(done, at.read())
-					}
-					sleep(time.Duration(r.IntN(1000)) * time.Microsecond)
-					assert.NoError(t, ctx.Err())
-					for _, leave := range done {
-						leave()
-					}
-					assert.NoError(t, unlock())
-				}
-			})
-		}
-		wg.Wait()
-		rwNothing(t, rdb, trees[0].root)
-	}
 	redistest.RunVirtual(t, "standalone", func(t *testing.T) {
 		s := redistest.Start(t)
-		run(t, []hierarchy{{newClient(t, s.Client(t)), "warehouse"}, {newClient(t, s.Client(t)), "warehouse"}}, s.Client(t))
+		contendInAHierarchy(t, []hierarchy{{newClient(t, s.Client(t)), "warehouse"}, {newClient(t, s.Client(t)), "warehouse"}}, s.Client(t))
 	})
-	t.Run("cluster", func(t *testing.T) {
-		redistest.Parallel(t)
-		c := redistest.StartCluster(t, 3, 0)
-		for slots, root := range map[string]string{"one slot": "{warehouse}", "several slots": "warehouse"} {
-			t.Run(slots, func(t *testing.T) {
-				run(t, []hierarchy{{newClient(t, c.Client(t)), root}, {newClient(t, c.Client(t)), root}}, c.Client(t))
-			})
-		}
-	})
+}
+
+// The same on a cluster.
+func TestHierarchyUnderContentionOnACluster(t *testing.T) {
+	redistest.Parallel(t)
+	c := redistest.StartCluster(t, 3, 0)
+	for slots, root := range map[string]string{"one slot": "{warehouse}", "several slots": "warehouse"} {
+		t.Run(slots, func(t *testing.T) {
+			contendInAHierarchy(t, []hierarchy{{newClient(t, c.Client(t)), root}, {newClient(t, c.Client(t)), root}}, c.Client(t))
+		})
+	}
+}
+
+// contendInAHierarchy is the work of both.
+func contendInAHierarchy(t *testing.T, trees []hierarchy, rdb rueidis.Client) {
+	t.Helper()
+	const aisles, shelves = 2, 4 // shelves in all
+	whole := &rwExclusion{t: t}
+	var aisle, shelf [shelves]*rwExclusion
+	for i := range shelves {
+		aisle[i], shelf[i] = &rwExclusion{t: t}, &rwExclusion{t: t}
+	}
+	var wg sync.WaitGroup
+	for i := range 8 {
+		w := trees[i%len(trees)]
+		wg.Go(func() {
+			r := rand.New(rand.NewPCG(1, uint64(i)))
+			for turn := range 20 {
+				from, to := r.IntN(shelves), r.IntN(shelves)
+				fromAisle, toAisle := from%aisles, to%aisles
+				var l rlock.Locker
+				var writes, reads []*rwExclusion
+				switch (i + turn) % 4 {
+				case 0:
+					l, writes = w.whole().Write(), append(writes, whole)
+				case 1:
+					l, writes, reads = w.changeAisle(fromAisle), append(writes, aisle[fromAisle]), append(reads, whole)
+				case 2:
+					l, writes, reads = w.changeIn(fromAisle, from), append(writes, shelf[from]), append(reads, whole, aisle[fromAisle])
+				default: // a move
+					l = rlock.All(w.shelf(from), w.aisle(fromAisle).Read(), w.shelf(to), w.aisle(toAisle).Read(), w.whole().Read())
+					writes, reads = append(writes, shelf[from]), append(reads, whole, aisle[fromAisle], aisle[toAisle])
+					if to != from {
+						writes = append(writes, shelf[to])
+					}
+				}
+				ctx, unlock, err := l.Lock(context.Background())
+				if !assert.NoError(t, err) {
+					return
+				}
+				var done []func()
+				for _, at := range writes {
+					done = append(done, at.write(0))
+				}
+				for _, at := range reads {
+					done = append(done, at.read())
+				}
+				sleep(time.Duration(r.IntN(1000)) * time.Microsecond)
+				assert.NoError(t, ctx.Err())
+				for _, leave := range done {
+					leave()
+				}
+				assert.NoError(t, unlock())
+			}
+		})
+	}
+	wg.Wait()
+	rwNothing(t, rdb, trees[0].root)
 }
 
 // A change to one part costs what docs/locks.md says: on a server, and on a cluster with the keys in one slot or in several. It prints the

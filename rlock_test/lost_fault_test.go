@@ -40,10 +40,7 @@ func (r *proxied) forLonger() *rlock.Mutex { return r.Client.Mutex(r.name, rlock
 // G1, G5, G6: each call of a section in turn is lost before or after Redis has run it, with its connection or in silence, or the server is
 // not ready. Each call succeeds, once, and others are kept out until the last unlock.
 func TestLostCalls(t *testing.T) {
-	for _, call := range []struct {
-		what string
-		n    int64 // the number of the script call; it is a renewal only where the test waits for one
-	}{{"acquire", 1}, {"re-entry for longer", 2}, {"count", 3}, {"unlock", 4}, {"renewal", 3}} {
+	for _, call := range lostCalls {
 		for loss, strike := range map[string]struct {
 			leg    string
 			action redistest.Action
@@ -53,56 +50,73 @@ func TestLostCalls(t *testing.T) {
 			"BUSY":     {"request", redistest.Fail("BUSY Redis is busy running a script.")},
 			"READONLY": {"request", redistest.Fail("READONLY You can't write against a read only replica.")},
 		} {
-			test := func(t *testing.T, watchdog time.Duration) {
-				t.Helper()
-				r := newProxied(t, rlock.Options{WatchdogTimeout: watchdog, UnlockTimeout: testTimeout})
-				var calls atomic.Int64
-				legs[strike.leg](r.proxy, func(cmd []string) redistest.Action {
-					if cmd[0] != "EVALSHA" || cmd[3] != r.name {
-						return redistest.Pass
-					}
-					if calls.Add(1) == call.n {
-						return strike.action
-					}
-					return redistest.Pass
-				})
-				ctx, unlock, err := r.Client.Mutex(r.name).Lock(context.Background())
-				require.NoError(t, err)
-				require.Equal(t, map[string]int64{rlock.Owner(ctx): 1}, r.fields(t, r.name))
-				r.excluded(t)
-				m := r.forLonger()
-				if call.what == "renewal" {
-					m = r.Client.Mutex(r.name)
-				}
-				inner, unlockInner, err := m.Lock(ctx)
-				require.NoError(t, err)
-				r.awaitFields(t, r.name, map[string]int64{rlock.Owner(ctx): 2})
-				if call.what == "renewal" {
-					for range 15 {
-						sleep(watchdog / 10)
-						require.Positive(t, r.pttl(t, r.name))
-					}
-				}
-				require.NoError(t, unlockInner())
-				require.Error(t, inner.Err())
-				require.ErrorIs(t, unlockInner(), rlock.ErrNotHeld)
-				r.awaitFields(t, r.name, map[string]int64{rlock.Owner(ctx): 1})
-				r.excluded(t)
-				require.NoError(t, ctx.Err())
-				require.NoError(t, unlock())
-				require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
-				r.free(t)
-				require.GreaterOrEqual(t, calls.Load(), call.n)
-			}
-			redistest.RunVirtual(t, call.what+"/"+loss, func(t *testing.T) { test(t, rlock.DefaultWatchdogTimeout) })
-			if loss == "reply lost" { // over RESP3, which the server in memory does not speak
-				t.Run(call.what+"/"+loss+"/real", func(t *testing.T) {
-					redistest.Parallel(t)
-					test(t, 9*time.Second)
-				})
-			}
+			redistest.RunVirtual(t, call.what+"/"+loss, func(t *testing.T) {
+				call.isLost(t, strike.leg, strike.action, rlock.DefaultWatchdogTimeout)
+			})
 		}
 	}
+}
+
+// The server in memory does not speak RESP3.
+func TestLostCallsOverRESP3(t *testing.T) {
+	redistest.Parallel(t)
+	for _, call := range lostCalls {
+		t.Run(call.what, func(t *testing.T) {
+			redistest.Parallel(t)
+			call.isLost(t, "reply", redistest.Cut, 9*time.Second)
+		})
+	}
+}
+
+// lostCall is a call of a section, by the number of its script call; it is a renewal only where the test waits for one.
+type lostCall struct {
+	what string
+	n    int64
+}
+
+var lostCalls = []lostCall{{"acquire", 1}, {"re-entry for longer", 2}, {"count", 3}, {"unlock", 4}, {"renewal", 3}}
+
+// isLost runs a section in which that call is lost.
+func (call lostCall) isLost(t *testing.T, leg string, action redistest.Action, watchdog time.Duration) {
+	t.Helper()
+	r := newProxied(t, rlock.Options{WatchdogTimeout: watchdog, UnlockTimeout: testTimeout})
+	var calls atomic.Int64
+	legs[leg](r.proxy, func(cmd []string) redistest.Action {
+		if cmd[0] != "EVALSHA" || cmd[3] != r.name {
+			return redistest.Pass
+		}
+		if calls.Add(1) == call.n {
+			return action
+		}
+		return redistest.Pass
+	})
+	ctx, unlock, err := r.Client.Mutex(r.name).Lock(context.Background())
+	require.NoError(t, err)
+	require.Equal(t, map[string]int64{rlock.Owner(ctx): 1}, r.fields(t, r.name))
+	r.excluded(t)
+	m := r.forLonger()
+	if call.what == "renewal" {
+		m = r.Client.Mutex(r.name)
+	}
+	inner, unlockInner, err := m.Lock(ctx)
+	require.NoError(t, err)
+	r.awaitFields(t, r.name, map[string]int64{rlock.Owner(ctx): 2})
+	if call.what == "renewal" {
+		for range 15 {
+			sleep(watchdog / 10)
+			require.Positive(t, r.pttl(t, r.name))
+		}
+	}
+	require.NoError(t, unlockInner())
+	require.Error(t, inner.Err())
+	require.ErrorIs(t, unlockInner(), rlock.ErrNotHeld)
+	r.awaitFields(t, r.name, map[string]int64{rlock.Owner(ctx): 1})
+	r.excluded(t)
+	require.NoError(t, ctx.Err())
+	require.NoError(t, unlock())
+	require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
+	r.free(t)
+	require.GreaterOrEqual(t, calls.Load(), call.n)
 }
 
 // G2, G8: no renewal succeeds. The holder's ctx is cancelled no later than its lease ends, counted from the last renewal that was answered.

@@ -3,7 +3,6 @@ package rlock_test
 import (
 	"context"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -101,17 +100,30 @@ func TestMinHoldOfLevels(t *testing.T) {
 // G4: waiters learn of the shorter time at the unlock and get the lock when it is over, in the holder's process and in others, with
 // and without hand-offs. Before the unlock they expect the 30 s lease.
 func TestMinHoldWakesWaiters(t *testing.T) {
-	cluster := sync.OnceValue(func() *redistest.Cluster { return redistest.StartCluster(t, 3, 0) })
-	for _, handOff := range []int{0, -1} {
+	eachMinHold(func(name string, handOff int, which string) {
+		redistest.RunVirtual(t, name, func(t *testing.T) {
+			minHoldWakes(t, standalone(redistest.Shared(t)), handOff, which)
+		})
+	})
+}
+
+// The same on a cluster.
+func TestMinHoldWakesWaitersOnACluster(t *testing.T) {
+	redistest.Parallel(t)
+	cluster := redistest.StartCluster(t, 3, 0)
+	eachMinHold(func(name string, handOff int, which string) {
+		t.Run(name, func(t *testing.T) {
+			redistest.Parallel(t)
+			minHoldWakes(t, deployment{cluster.Addrs(), cluster.Client}, handOff, which)
+		})
+	})
+}
+
+// eachMinHold calls f for waiters of the holder's process, of another and of both, with and without hand-offs.
+func eachMinHold(f func(name string, handOff int, which string)) {
+	for name, handOff := range map[string]int{"hand-off": 0, "without": -1} {
 		for _, which := range []string{"own", "other", "both"} {
-			name := which + map[int]string{0: "/hand-off", -1: "/without"}[handOff]
-			redistest.RunVirtual(t, "standalone/"+name, func(t *testing.T) {
-				minHoldWakes(t, standalone(redistest.Shared(t)), handOff, which)
-			})
-			t.Run("cluster/"+name, func(t *testing.T) {
-				redistest.Parallel(t)
-				minHoldWakes(t, deployment{cluster().Addrs(), cluster().Client}, handOff, which)
-			})
+			f(which+"/"+name, handOff, which)
 		}
 	}
 }

@@ -20,89 +20,93 @@ import (
 // G1: there are many readers or one writer, across processes, re-entries, downgrades and upgrades, on each deployment
 // and with odd names. At the end nothing is left.
 func TestReadersOrOneWriter(t *testing.T) {
-	run := func(t *testing.T, clients []*rlock.Client, rdb rueidis.Client, name string) {
-		t.Helper()
-		w := &rwExclusion{t: t}
-		ctx := context.Background()
-		var wg sync.WaitGroup
-		for i := range 12 {
-			rw := clients[i%len(clients)].RWMutex(name)
-			wg.Go(func() {
-				for turn := range 10 {
-					sleep(rand.N(time.Millisecond))
-					what := (i + turn) % 5
-					switch what {
-					case 0, 1: // a reader, possibly with two levels
-						assert.NoError(t, rw.Read().Do(ctx, func(ctx context.Context) error {
-							defer w.read()()
-							if what == 0 {
-								return nil
-							}
-							return rw.Read().Do(ctx, func(context.Context) error { return nil })
-						}))
-					case 2: // a writer with two levels that also reads
-						assert.NoError(t, rw.Write().Do(ctx, func(ctx context.Context) error {
-							defer w.write(0)()
-							return rw.Write().Do(ctx, func(ctx context.Context) error {
-								return rw.Read().Do(ctx, func(context.Context) error { return nil })
-							})
-						}))
-					case 3: // a writer that downgrades
-						ctx, _, err := rw.Write().Lock(ctx)
-						if !assert.NoError(t, err) {
-							return
-						}
-						w.write(0)()
-						done := w.read() // from here on it counts as a reader
-						_, unlock, err := rw.Downgrade(ctx)
-						assert.NoError(t, err)
-						done()
-						assert.NoError(t, unlock())
-					case 4: // a reader that upgrades and downgrades again
-						u := rw.Upgradeable()
-						ctx, unlock, err := u.Lock(ctx)
-						if !assert.NoError(t, err) {
-							return
-						}
-						done := w.read()
-						_, down, err := u.Upgrade(ctx)
-						assert.NoError(t, err)
-						w.write(1)()
-						assert.NoError(t, down())
-						done()
-						assert.NoError(t, unlock())
-					}
-				}
-			})
-		}
-		wg.Wait()
-		for _, c := range clients {
-			c.Close()
-		}
-		rwNothing(t, rdb, name)
-	}
 	redistest.RunVirtual(t, "standalone", func(t *testing.T) {
 		s := redistest.Start(t)
 		for _, name := range []string{"a", "b:c:", "d{e}f", "{}g", "{h"} {
-			run(t, []*rlock.Client{newClient(t, s.Client(t)), newClient(t, s.Client(t))}, s.Client(t), name)
+			readOrWrite(t, []*rlock.Client{newClient(t, s.Client(t)), newClient(t, s.Client(t))}, s.Client(t), name)
 		}
-	})
-	t.Run("cluster", func(t *testing.T) {
-		redistest.Parallel(t)
-		c := redistest.StartCluster(t, 3, 0)
-		for _, o := range []rlock.Options{{}, {PlainPubSub: true}} {
-			for _, name := range []string{"a", "d{e}f"} {
-				run(t, []*rlock.Client{newClient(t, c.Client(t), o), newClient(t, c.Client(t), o)}, c.Client(t), name)
-			}
-		}
-		_, _, err := newClient(t, c.Client(t)).RWMutex("{}g").Read().Lock(context.Background())
-		require.ErrorContains(t, err, "braces")
 	})
 	redistest.RunVirtual(t, "without hand-offs", func(t *testing.T) {
 		s := redistest.Start(t)
 		o := rlock.Options{HandOff: rlock.HandOff{Most: -1}}
-		run(t, []*rlock.Client{newClient(t, s.Client(t), o), newClient(t, s.Client(t), o)}, s.Client(t), "a")
+		readOrWrite(t, []*rlock.Client{newClient(t, s.Client(t), o), newClient(t, s.Client(t), o)}, s.Client(t), "a")
 	})
+}
+
+// The same on a cluster.
+func TestReadersOrOneWriterOnACluster(t *testing.T) {
+	redistest.Parallel(t)
+	c := redistest.StartCluster(t, 3, 0)
+	for _, o := range []rlock.Options{{}, {PlainPubSub: true}} {
+		for _, name := range []string{"a", "d{e}f"} {
+			readOrWrite(t, []*rlock.Client{newClient(t, c.Client(t), o), newClient(t, c.Client(t), o)}, c.Client(t), name)
+		}
+	}
+	_, _, err := newClient(t, c.Client(t)).RWMutex("{}g").Read().Lock(context.Background())
+	require.ErrorContains(t, err, "braces")
+}
+
+// readOrWrite is the work of both.
+func readOrWrite(t *testing.T, clients []*rlock.Client, rdb rueidis.Client, name string) {
+	t.Helper()
+	w := &rwExclusion{t: t}
+	ctx := context.Background()
+	var wg sync.WaitGroup
+	for i := range 12 {
+		rw := clients[i%len(clients)].RWMutex(name)
+		wg.Go(func() {
+			for turn := range 10 {
+				sleep(rand.N(time.Millisecond))
+				what := (i + turn) % 5
+				switch what {
+				case 0, 1: // a reader, possibly with two levels
+					assert.NoError(t, rw.Read().Do(ctx, func(ctx context.Context) error {
+						defer w.read()()
+						if what == 0 {
+							return nil
+						}
+						return rw.Read().Do(ctx, func(context.Context) error { return nil })
+					}))
+				case 2: // a writer with two levels that also reads
+					assert.NoError(t, rw.Write().Do(ctx, func(ctx context.Context) error {
+						defer w.write(0)()
+						return rw.Write().Do(ctx, func(ctx context.Context) error {
+							return rw.Read().Do(ctx, func(context.Context) error { return nil })
+						})
+					}))
+				case 3: // a writer that downgrades
+					ctx, _, err := rw.Write().Lock(ctx)
+					if !assert.NoError(t, err) {
+						return
+					}
+					w.write(0)()
+					done := w.read() // from here on it counts as a reader
+					_, unlock, err := rw.Downgrade(ctx)
+					assert.NoError(t, err)
+					done()
+					assert.NoError(t, unlock())
+				case 4: // a reader that upgrades and downgrades again
+					u := rw.Upgradeable()
+					ctx, unlock, err := u.Lock(ctx)
+					if !assert.NoError(t, err) {
+						return
+					}
+					done := w.read()
+					_, down, err := u.Upgrade(ctx)
+					assert.NoError(t, err)
+					w.write(1)()
+					assert.NoError(t, down())
+					done()
+					assert.NoError(t, unlock())
+				}
+			}
+		})
+	}
+	wg.Wait()
+	for _, c := range clients {
+		c.Close()
+	}
+	rwNothing(t, rdb, name)
 }
 
 // The hold in the ctx, of either side, decides whether a Lock gets in, re-enters or is refused. The queries agree.

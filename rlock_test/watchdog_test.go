@@ -47,13 +47,15 @@ func TestWatchdogOfAHandleThatIsCutOff(t *testing.T) {
 // A lock handed from one process to another has the watchdog time of the waiter's handle: at once if that is shorter
 // than a grant, and otherwise from the first renewal on.
 func TestHandOverBetweenWatchdogTimes(t *testing.T) {
-	redistest.RunVirtual(t, "standalone", func(t *testing.T) {
+	redistest.Virtual(t, func(t *testing.T) {
 		handsOverBetweenWatchdogTimes(t, redistest.Dial(t, redistest.Shared(t)))
 	})
-	t.Run("cluster", func(t *testing.T) {
-		redistest.Parallel(t)
-		handsOverBetweenWatchdogTimes(t, redistest.StartCluster(t, 3, 0).Client(t))
-	})
+}
+
+// The same on a cluster.
+func TestHandOverBetweenWatchdogTimesOnACluster(t *testing.T) {
+	redistest.Parallel(t)
+	handsOverBetweenWatchdogTimes(t, redistest.StartCluster(t, 3, 0).Client(t))
 }
 
 func handsOverBetweenWatchdogTimes(t *testing.T, rdb rueidis.Client) {
