@@ -106,7 +106,8 @@ func (n notingConn) DoMulti(ctx context.Context, all ...rueidis.Completed) []rue
 
 // No context that rueidis receives has a closed Done channel and a nil Err. rueidis would take its command for answered although it
 // is still queued, and reuse its memory for the next one.
-func TestContextsSayThatTheyEnded(t *testing.T) { // not parallel: other tests would count the goroutines that its timers start
+func TestContextsSayThatTheyEnded(t *testing.T) {
+	redistest.Parallel(t)
 	for name, end := range map[string]func(*rlock.Client){
 		"Close": (*rlock.Client).Close,
 		"Shutdown": func(c *rlock.Client) {

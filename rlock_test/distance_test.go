@@ -72,6 +72,7 @@ func (d distance) compete(t *testing.T, during time.Duration) (near, far int64, 
 // always wants the lock. A machine that stands still for some milliseconds costs it turns, so it has several tries. The test runs
 // alone, its subtests in parallel.
 func TestFurtherAwayGetsItsTurns(t *testing.T) {
+	redistest.Parallel(t)
 	off, confirmed := rlock.Options{HandOff: rlock.HandOff{Most: -1}}, rlock.Options{Replicas: 1, ReplicaTimeout: testTimeout}
 	limited := func(o *rueidis.ClientOption) { o.Username, o.Password = "limited", "secret" }
 	for name, start := range map[string]func(t *testing.T) distance{

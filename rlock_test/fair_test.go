@@ -18,32 +18,24 @@ import (
 
 // The order is that in which waiters queued, over all processes.
 func TestFairOrderOverProcesses(t *testing.T) {
-	order := func(b *fairFixture, waiters int) {
-		unlock := b.lock(0)
-		var want []string
-		for i := range waiters {
-			b.wait(context.Background(), i*i%len(b.processes), strconv.Itoa(i))
-			want = append(want, strconv.Itoa(i))
-		}
-		began := time.Now()
-		require.NoError(b, unlock())
-		b.requireOrder(want...)
-		requireTookAtMost(b.T, time.Second, began, time.Now()) // polling would take each of them longer
-	}
 	noGrants := rlock.HandOff{Most: -1}
 	for name, o := range map[string]rlock.Options{"grants": {}, "no grants": {HandOff: noGrants}} {
 		redistest.RunVirtual(t, name, func(t *testing.T) {
 			b, _ := fairStandalone(t, 3, o)
-			order(b, 30)
+			b.requireFairOrder(30)
 		})
 	}
+}
+
+func TestFairOrderOnDeployments(t *testing.T) {
+	redistest.Parallel(t)
 	t.Run("cluster", func(t *testing.T) {
 		redistest.Parallel(t)
 		c := redistest.StartCluster(t, 3, 0)
 		for name, o := range map[string]rlock.Options{"sharded": {}, "plain": {PlainPubSub: true}} {
 			t.Run(name, func(t *testing.T) {
 				b := newFairFixture(t, c.Client(t), func() rueidis.Client { return c.Client(t) }, 3, o)
-				order(b, 12)
+				b.requireFairOrder(12)
 				_, _, err := b.processes[0].FairMutex("a{}b").Lock(context.Background())
 				require.ErrorContains(t, err, `rlock: "a{}b": on a cluster the name of such a lock may have braces only around what is hashed`)
 			})
@@ -53,8 +45,23 @@ func TestFairOrderOverProcesses(t *testing.T) {
 		redistest.Parallel(t)
 		s := redistest.StartSentinel(t)
 		o := rlock.Options{Replicas: 1, ReplicaTimeout: 10 * time.Second}
-		order(newFairFixture(t, s.Client(t), func() rueidis.Client { return s.Client(t) }, 2, o), 3)
+		newFairFixture(t, s.Client(t), func() rueidis.Client { return s.Client(t) }, 2, o).requireFairOrder(3)
 	})
+}
+
+// requireFairOrder requires that waiters of all processes get the lock in the order in which they came, each woken by the one before.
+func (b *fairFixture) requireFairOrder(waiters int) {
+	b.Helper()
+	unlock := b.lock(0)
+	var want []string
+	for i := range waiters {
+		b.wait(context.Background(), i*i%len(b.processes), strconv.Itoa(i))
+		want = append(want, strconv.Itoa(i))
+	}
+	began := time.Now()
+	require.NoError(b, unlock())
+	b.requireOrder(want...)
+	requireTookAtMost(b.T, time.Second, began, time.Now()) // polling would take each of them longer
 }
 
 // countedScripts is a client that counts its calls of scripts.

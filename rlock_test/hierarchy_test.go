@@ -185,6 +185,7 @@ func contendInAHierarchy(t *testing.T, trees []hierarchy, rdb rueidis.Client) {
 // A change to one part costs what docs/locks.md says: on a server, and on a cluster with the keys in one slot or in several. It prints the
 // time of a section next to that of a Mutex.
 func TestCostsOfAHierarchy(t *testing.T) {
+	redistest.Parallel(t)
 	cluster := func(t *testing.T) rueidis.Client { return redistest.StartCluster(t, 3, 0).Client(t) }
 	for name, row := range map[string]struct {
 		dial func(t *testing.T) rueidis.Client

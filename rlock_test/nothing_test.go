@@ -7,8 +7,10 @@ import (
 )
 
 // G5, G9: thousands of calls, most of them in vain, leave nothing, here or in Redis. Beside no other test, since they keep the machine busy.
+func TestManyLocksLeaveNothing(t *testing.T) { redistest.Virtual(t, cancelledWaitsLeaveNothing) }
+
 func TestManyCallsLeaveNothing(t *testing.T) {
-	redistest.RunVirtual(t, "locks", cancelledWaitsLeaveNothing)
+	redistest.Parallel(t)
 	for kind, test := range map[string]func(*testing.T){
 		"semaphores": semaphoresLeaveNothing, "permits": permitsLeaveNothing, "latches": latchesLeaveNothing,
 	} {

@@ -222,15 +222,21 @@ func TestPermitsOnACluster(t *testing.T) {
 				}))
 			}
 			redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == names }, "the callers wait")
-			for i, h := range held {
-				left, longest := time.Duration(0), time.Duration(1<<62)
-				redistest.Eventually(t, testTimeout, func() bool {
-					var err error
-					left, err = here.PermitSemaphore(name(i)).LeaseTime(context.Background(), h.permit.ID())
+			shortest := make([]time.Duration, names)
+			for i := range shortest {
+				shortest[i] = time.Hour
+			}
+			redistest.Eventually(t, testTimeout, func() bool {
+				renewed := true
+				for i, h := range held {
+					left, err := here.PermitSemaphore(name(i)).LeaseTime(context.Background(), h.permit.ID())
 					require.NoError(t, err)
-					longest = min(longest, left)
-					return left > longest
-				}, "the permit is renewed")
+					shortest[i] = min(shortest[i], left)
+					renewed = renewed && left > shortest[i]
+				}
+				return renewed
+			}, "the permits are renewed")
+			for i, h := range held {
 				require.NoError(t, h.ctx.Err())
 				if i%2 == 0 {
 					require.NoError(t, h.permit.Release())
