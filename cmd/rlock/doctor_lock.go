@@ -44,7 +44,7 @@ func (t trial) run(ctx context.Context, locks, others *rlock.Client, name string
 		return unnamed(name, err)
 	}
 	defer func() { _ = unlock() }() // again, unless something fails
-	switch unlockOther, err := take(ctx, t.wants(others, name)); {
+	switch unlockOther, err := try(ctx, t.wants(others, name)); {
 	case err == nil:
 		_ = unlockOther() // what is wrong is known
 		return errTwo
@@ -57,8 +57,14 @@ func (t trial) run(ctx context.Context, locks, others *rlock.Client, name string
 	return nil
 }
 
-// take tries again if the server needs longer to answer than a TryLock waits.
-func take(ctx context.Context, l rlock.Locker) (unlock rlock.UnlockFunc, err error) {
+// take takes a lock that is free, except while an own call that was answered too late is being undone.
+func take(ctx context.Context, l rlock.Locker) (rlock.UnlockFunc, error) {
+	_, unlock, err := l.Lock(ctx)
+	return unlock, err
+}
+
+// try tries again if the server needs longer to answer than a TryLock waits.
+func try(ctx context.Context, l rlock.Locker) (unlock rlock.UnlockFunc, err error) {
 	for range 5 {
 		if _, unlock, err = l.TryLock(ctx, 0); !errors.Is(err, rlock.ErrUnreachable) || ctx.Err() != nil {
 			break

@@ -246,6 +246,30 @@ func TestDoctorOfActiveReplicas(t *testing.T) {
 }
 
 // A distant server has time to answer, and each answer less than it takes to ask them all.
+// A call whose answer comes too late has an effect all the same, which the next one finds.
+func TestDoctorGetsAnAnswerLate(t *testing.T) {
+	redistest.Virtual(t, func(t *testing.T) {
+		for late := 1; late <= 4; late++ {
+			s := redistest.Start(t)
+			proxy, scripts := redistest.StartProxy(t, s.Addr()), 0
+			proxy.OnReply(func(cmd []string) redistest.Action {
+				if !strings.HasPrefix(cmd[0], "EVAL") {
+					return redistest.Pass
+				}
+				if scripts++; scripts != late {
+					return redistest.Pass
+				}
+				time.AfterFunc(time.Second, proxy.Release)
+				return redistest.Hold
+			})
+			r := call(t, proxy.Addr(), "doctor", "-json")
+			require.Zero(t, r.code, r.out+r.err)
+			require.Equal(t, "ok", statuses(diagnosis(t, r))["lock"])
+			requireEmpty(t, s)
+		}
+	})
+}
+
 func TestDoctorOfADistantServer(t *testing.T) {
 	t.Parallel()
 	proxy := redistest.StartProxy(t, redistest.Start(t).Addr())
