@@ -15,7 +15,7 @@ import (
 func TestRunAsked(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
-	const untilAsked = `trap 'echo asked; exit 7' USR1; echo inside; while :; do sleep 0.02; done`
+	const untilAsked = `trap 'echo asked; exit 7' USR1; echo inside; while :; do sleep 0.1; done`
 	for name, ask := range map[string]func(){
 		"rlock ask": func() {
 			redistest.Eventually(t, patience, func() bool { return call(t, s.Addr(), "ask", "job").code == 0 }, "it can be asked")

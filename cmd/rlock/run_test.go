@@ -22,8 +22,8 @@ const (
 		trap 'echo ended by INT; exit 12' INT
 		trap 'echo ended by HUP; exit 13' HUP
 		trap 'echo ended by QUIT; exit 14' QUIT
-		echo inside; while :; do sleep 0.02; done`
-	stubborn = `trap '' TERM; echo inside; while :; do sleep 0.02; done`
+		echo inside; while :; do sleep 0.1; done`
+	stubborn = `trap '' TERM; echo inside; while :; do sleep 0.1; done`
 )
 
 // quick reports the loss of a lock after a second, but tolerates a machine that stands still for two.
@@ -129,7 +129,7 @@ func TestRunLost(t *testing.T) {
 		"gentle":   {untilSignal, "1h", "ended by TERM"},
 		"stubborn": {stubborn, "200ms", ""},
 		// Children of the command must end as well, or rest would wait for them.
-		"left behind": {`(trap '' TERM; while :; do sleep 0.02; done) & echo inside; wait`, "1h", ""},
+		"left behind": {`(trap '' TERM; while :; do sleep 0.1; done) & echo inside; wait`, "1h", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
