@@ -256,7 +256,7 @@ func TestOneSilentConnectionSparesTheOthers(t *testing.T) {
 				}()
 			}
 			fine := 0
-			for i := range 8 {
+			for i := range 32 { // rueidis draws the connection of each
 				ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
 				_, _, err := c.Mutex(fmt.Sprint("later", i)).Lock(ctx)
 				cancel()
@@ -265,7 +265,7 @@ func TestOneSilentConnectionSparesTheOthers(t *testing.T) {
 				}
 			}
 			proxy.Release()
-			require.GreaterOrEqual(t, fine, 3, "at least 3 of 8 Locks: one in four uses the silent connection")
+			require.GreaterOrEqual(t, fine, 12, "of 32 Locks: one in four uses the silent connection") // by chance fewer in 1 of 600,000 runs
 		})
 	}
 }
