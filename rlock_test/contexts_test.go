@@ -202,57 +202,56 @@ func pipelined(o *rueidis.ClientOption) { o.AlwaysPipelining, o.PipelineMultiple
 
 // G9: if the time of Shutdown ends while unlocks are under way, the program's own commands on the same rueidis client succeed.
 func TestShutdownSparesOthersCommands(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		s := redistest.Start(t)
-		rdb := s.Client(t, pipelined)
-		past := fixture{rdb: s.Client(t)}
-		c := newClient(t, rdb)
-		loadScripts(t, c)
-		const holds, n = 200, 300
-		var unlocks []rlock.UnlockFunc
-		for _, name := range numbered("lock", holds) {
-			unlocks = append(unlocks, locked(t, c.Mutex(name)).unlock)
-		}
-		told := locked(t, c.Mutex("told"))
-		s.Pause()
-		var wg sync.WaitGroup
-		wg.Go(func() { // fills the socket, so that later commands stay in the queue of rueidis
-			_ = rdb.Do(context.Background(), rdb.B().Set().Key("big").Value(strings.Repeat("x", 64<<20)).Build())
-		})
-		sleep(300 * time.Millisecond)
-		failed := make(chan error, holds)
-		for _, unlock := range unlocks {
-			wg.Go(func() { failed <- unlock() })
-		}
-		sleep(200 * time.Millisecond)
-		over, cancel := context.WithCancel(context.Background())
-		cancel()
-		down := async(func() error { return c.Shutdown(over) })
-		<-told.ctx.Done()
-		wrong := make(chan string, n)
-		for i := range n {
-			wg.Go(func() {
-				got, err := rdb.Do(context.Background(), rdb.B().Incr().Key(fmt.Sprint("counter:", i)).Build()).AsInt64()
-				if err != nil || got != 1 {
-					wrong <- fmt.Sprint(got, err)
-				}
-			})
-		}
-		sleep(100 * time.Millisecond)
-		s.Resume()
-		wg.Wait()
-		require.Empty(t, wrong)
-		for range holds {
-			require.NoError(t, <-failed, "the unlocks are answered as well")
-		}
-		for i := range n {
-			got, err := past.do(t, "GET", fmt.Sprint("counter:", i)).AsInt64()
-			require.NoError(t, err)
-			require.EqualValues(t, 1, got)
-		}
-		require.NoError(t, told.unlock())
-		require.ErrorIs(t, within(t, down, testTimeout), context.Canceled)
+	redistest.Parallel(t) // only a socket is full at some time
+	s := redistest.Start(t)
+	rdb := s.Client(t, pipelined)
+	past := fixture{rdb: s.Client(t)}
+	c := newClient(t, rdb)
+	loadScripts(t, c)
+	const holds, n = 200, 300
+	var unlocks []rlock.UnlockFunc
+	for _, name := range numbered("lock", holds) {
+		unlocks = append(unlocks, locked(t, c.Mutex(name)).unlock)
+	}
+	told := locked(t, c.Mutex("told"))
+	s.Pause()
+	var wg sync.WaitGroup
+	wg.Go(func() { // fills the socket, so that later commands stay in the queue of rueidis
+		_ = rdb.Do(context.Background(), rdb.B().Set().Key("big").Value(strings.Repeat("x", 64<<20)).Build())
 	})
+	sleep(300 * time.Millisecond)
+	failed := make(chan error, holds)
+	for _, unlock := range unlocks {
+		wg.Go(func() { failed <- unlock() })
+	}
+	sleep(200 * time.Millisecond)
+	over, cancel := context.WithCancel(context.Background())
+	cancel()
+	down := async(func() error { return c.Shutdown(over) })
+	<-told.ctx.Done()
+	wrong := make(chan string, n)
+	for i := range n {
+		wg.Go(func() {
+			got, err := rdb.Do(context.Background(), rdb.B().Incr().Key(fmt.Sprint("counter:", i)).Build()).AsInt64()
+			if err != nil || got != 1 {
+				wrong <- fmt.Sprint(got, err)
+			}
+		})
+	}
+	sleep(100 * time.Millisecond)
+	s.Resume()
+	wg.Wait()
+	require.Empty(t, wrong)
+	for range holds {
+		require.NoError(t, <-failed, "the unlocks are answered as well")
+	}
+	for i := range n {
+		got, err := past.do(t, "GET", fmt.Sprint("counter:", i)).AsInt64()
+		require.NoError(t, err)
+		require.EqualValues(t, 1, got)
+	}
+	require.NoError(t, told.unlock())
+	require.ErrorIs(t, within(t, down, testTimeout), context.Canceled)
 }
 
 // G9: on a silent Redis, Close and Shutdown return within their bounds, even if rueidis has no room to send their calls.

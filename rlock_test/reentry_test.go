@@ -62,36 +62,3 @@ func TestWithoutReentry(t *testing.T) {
 		require.ErrorIs(t, unlock(), rlock.ErrLost)
 	})
 }
-
-// The cost of a level does not depend on how many are open, of one hold or of all the readers that share what their process has in Redis.
-func TestManyOpenLevels(t *testing.T) {
-	const n = 50_000
-	for name, of := range map[string]func(*rlock.Client, string) *rlock.Mutex{
-		"of one hold": func(c *rlock.Client, name string) *rlock.Mutex { return c.Mutex(name) },
-		"of readers":  func(c *rlock.Client, name string) *rlock.Mutex { return c.RWMutex(name).Read() },
-	} {
-		redistest.RunVirtual(t, name, func(t *testing.T) {
-			b := newFixture(t, rlock.Options{WatchdogTimeout: time.Hour, HandOff: rlock.HandOff{For: time.Hour}})
-			m := of(b.Client, b.name)
-			under := context.Background()
-			ctx, unlock, err := m.Lock(under)
-			require.NoError(t, err)
-			if name == "of one hold" {
-				under = ctx
-			}
-			began := time.Now()
-			unlocks := []rlock.UnlockFunc{unlock}
-			for range n {
-				_, unlock, err := m.Lock(under)
-				require.NoError(t, err)
-				unlocks = append(unlocks, unlock)
-			}
-			for _, unlock := range unlocks {
-				require.NoError(t, unlock())
-			}
-			require.Less(t, time.Since(began), 10*time.Second)
-			require.EqualValues(t, 1, b.Stats().Acquired-b.Stats().Shared, "all share one lease")
-			t.Log(n, "levels took", time.Since(began))
-		})
-	}
-}
