@@ -326,6 +326,7 @@ func TestReleaseAllWithAnExhaustedPool(t *testing.T) {
 			t.Parallel()
 			l := newLab(t, redistest.Dial(t, redistest.Shared(t), func(o *rueidis.ClientOption) { o.BlockingPoolSize = 1 }, mod))
 			exhaust(t, l)
+			lua.ReleaseAll(t.Context(), l.rdb, []lua.ReleaseArgs{l.frees(me)}) // loads the script: one that has to be repeated is not the first
 			l.hold(me, "1", short)
 			all := make([]lua.ReleaseArgs, 3000)
 			for i := range all {

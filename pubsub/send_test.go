@@ -72,7 +72,7 @@ func TestUnsubscribeFromAServerThatGetsBusy(t *testing.T) {
 	for name, mod := range respVersions {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			server := redistest.Start(t, "--lua-time-limit", "500")
+			server := redistest.Start(t) // answers BUSY after 5s, as most do: the link has given up by then
 			proxy := redistest.StartProxy(t, server.Addr())
 			s := newSite(t, redistest.Dial(t, proxy.Addr(), mod), server.Client(t))
 			gone, stays := plain("gone"), plain("stays")

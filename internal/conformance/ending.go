@@ -78,6 +78,11 @@ func shutdownOutOfTime(t *testing.T, p *place, a, b rlock.Locker) {
 	cancel()
 	down := p.shutDown(over, 0)
 	<-ctx.Done()
+	for _, c := range p.clients[0] { // each of them finds the hold open
+		redistest.Eventually(t, p.soon, func() bool {
+			return errors.Is(c.Mutex("other").Do(p.ctx, func(context.Context) error { return nil }), rlock.ErrClosed)
+		}, "it shuts down")
+	}
 	require.ErrorIs(t, context.Cause(ctx), rlock.ErrClosed)
 	if p.kind.without[refusesReentry] != "" {
 		_, _, err = a.Lock(context.WithoutCancel(ctx))

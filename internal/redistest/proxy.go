@@ -155,6 +155,7 @@ func (p *Proxy) Refuse(on bool) {
 	if on && p.ln != nil {
 		_ = p.ln.Close()
 		p.ln = nil
+		p.awaitClosed()
 	}
 	if !on && p.ln == nil && !p.closed {
 		ln, err := p.world.listen(p.addr)
@@ -165,6 +166,17 @@ func (p *Proxy) Refuse(on bool) {
 		p.ln = ln
 		p.wg.Add(1)
 		go p.accept(ln) // ended by closing the listener
+	}
+}
+
+// awaitClosed waits until connections are refused: a process that is just being started has a copy of each socket until it runs its program.
+func (p *Proxy) awaitClosed() {
+	for deadline := time.Now().Add(startTimeout); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		conn, err := p.world.dial(p.addr)
+		if err != nil {
+			return
+		}
+		_ = conn.Close()
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"os/exec"
 	"sync"
 	"testing"
 	"time"
@@ -173,4 +174,30 @@ func TestProxyCleanupEndsEverything(t *testing.T) {
 		_ = c.Do(ctx, c.B().Get().Key("k").Build())
 	})
 	redistest.Eventually(t, soon, func() bool { return redistest.ProxyGoroutines() == 0 }, "goroutines are gone")
+}
+
+// A process that is being started has a copy of every socket until it runs its program.
+func TestProxyListensAgainWhileProcessesStart(t *testing.T) {
+	t.Parallel()
+	p := redistest.StartProxy(t, redistest.Start(t).Addr())
+	over := make(chan struct{})
+	var starts sync.WaitGroup
+	defer starts.Wait()
+	defer close(over)
+	for range 4 {
+		starts.Go(func() {
+			for {
+				select {
+				case <-over:
+					return
+				default:
+					_ = exec.Command("true").Run()
+				}
+			}
+		})
+	}
+	for range 500 {
+		p.Refuse(true)
+		p.Refuse(false)
+	}
 }
