@@ -179,6 +179,7 @@ func (r *running) begin(env []string) {
 // saw waits for a line with text, and returns it.
 func (r *running) saw(text string) string {
 	r.t.Helper()
+	var others []string
 	for timeout := time.After(patience); ; {
 		select {
 		case line, ok := <-r.lines:
@@ -188,8 +189,9 @@ func (r *running) saw(text string) string {
 			if strings.Contains(line, text) {
 				return line
 			}
+			others = append(others, line)
 		case <-timeout:
-			r.t.Fatalf("no line %q within %v", text, patience)
+			r.t.Fatalf("no line %q within %v, but %q", text, patience, others)
 		}
 	}
 }

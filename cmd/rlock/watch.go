@@ -58,6 +58,7 @@ func (p *program) watch(args []string) int {
 		return p.misuse(errors.New("-every must be at least 50ms"), "watch")
 	}
 	return p.interruptibly(func(ctx context.Context, begun func()) int {
+		lookedAt := time.Now() // when the last look began
 		v, now, code, ok := p.see(ctx, t, name)
 		if !ok {
 			return code
@@ -80,7 +81,7 @@ func (p *program) watch(args []string) int {
 		write(beginning(now))
 		ticker := time.NewTicker(*every)
 		defer ticker.Stop()
-		lookedAt, down := time.Now(), false
+		down := false
 		for {
 			unlocked := false
 			select {
@@ -97,6 +98,7 @@ func (p *program) watch(args []string) int {
 			}
 			at, listensNow := time.Now(), listens()
 			next, err := v.inspect(ctx, name)
+			between := time.Since(lookedAt)
 			if err == nil && !unlocked && listened && listens() && now.Held && !next.Held {
 				select { // the message may come a little later than the state, on a connection of its own
 				case <-told:
@@ -112,7 +114,7 @@ func (p *program) watch(args []string) int {
 				write([]change{{Event: "error", Text: trimPrefix(v.at(err))}})
 				down = true
 			case err == nil:
-				write(changes(now, next, at.Sub(lookedAt), unlocked, listened && listens()))
+				write(changes(now, next, between, unlocked, listened && listens()))
 				now, lookedAt, listened, down = next, at, listensNow, false
 			}
 		}
@@ -179,8 +181,8 @@ func waitingNow(v *view) []change {
 	return []change{{Event: "waiting", Waiting: &v.Processes, Text: fmt.Sprintf("waiting %d", v.Processes)}}
 }
 
-// changes returns the changes between two looks. unlocked: an unlock message arrived in between. listens: it would have arrived, for Redis
-// had confirmed the subscription before the first.
+// changes returns the changes between two looks. between: from the beginning of the first to the end of the second. unlocked: an unlock
+// message arrived in between. listens: it would have arrived, for Redis had confirmed the subscription before the first.
 func changes(before, now *view, between time.Duration, unlocked, listens bool) (all []change) {
 	find := func(v *view, owner string) *holder {
 		i := slices.IndexFunc(v.Holders, func(h holder) bool { return h.Owner == owner })
@@ -225,12 +227,9 @@ func changes(before, now *view, between time.Duration, unlocked, listens bool) (
 	return all
 }
 
-// ttlSlack is the possible delay between a look's start and its reading of the TTL. A renewed hold has much more left.
-const ttlSlack = 50 * time.Millisecond
-
-// runsOut reports whether a hold with this TTL, in ms, can have expired.
+// runsOut reports whether a hold with this TTL, in ms, can have expired between two looks. A renewed hold has much more left.
 func runsOut(ttl int64, between time.Duration) bool {
-	return ttl >= 0 && time.Duration(ttl)*time.Millisecond <= between+ttlSlack
+	return ttl >= 0 && time.Duration(ttl)*time.Millisecond <= between
 }
 
 // ended says why a holder is gone.

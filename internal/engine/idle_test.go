@@ -91,6 +91,7 @@ func TestIdleTenureIsGivenUp(t *testing.T) {
 
 	l, err = m.Lock(CallerNow(context.Background()))
 	require.NoError(t, err)
+	c.wanted(of) // again: it is remembered for a while only, and Lock has waited for Redis
 	require.NoError(t, l.Unlock())
 	require.False(t, isTaken(t, m), "a lock that was just asked for is kept")
 }
