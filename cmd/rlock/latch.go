@@ -21,7 +21,7 @@ func latchRecordOf(key string) string { return "rlock_latch:{" + key + "}" }
 // semaphoreChannel is the prefix of the channel on which freed permits are published.
 const semaphoreChannel = "redisson_sc"
 
-// semaphoreWantsOf returns the key with the permits wanted by waiting processes. It outlives the wait by a minute.
+// semaphoreWantsOf returns the key with the permits wanted by waiting processes. It is gone when nobody waits.
 func semaphoreWantsOf(key string) string { return own("rlock_sem_requests", key) }
 
 // own returns a key that Redisson does not know, named as the library names it.
@@ -33,7 +33,7 @@ func own(prefix, key string) string {
 }
 
 // The kinds of a key that holds a number. Redisson's latches and semaphores look like any other counter. A latch is known by its waiters or
-// this library's record, a semaphore by waiters within the last minute.
+// this library's record, a semaphore by its waiters.
 const (
 	latchKind     = "latch"
 	semaphoreKind = "semaphore"

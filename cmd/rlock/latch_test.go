@@ -108,7 +108,9 @@ func TestSemaphores(t *testing.T) {
 	require.NoError(t, sem.Release(t.Context(), 1))
 	require.NoError(t, <-got)
 	w.saw("0 free")
-	require.Contains(t, call(t, s.Addr(), "show", "gpus").out, "state        0 free, semaphore\n", "for a minute after")
+	redistest.Eventually(t, patience, func() bool {
+		return call(t, s.Addr(), "show", "gpus").out == "lock         gpus\nstate        0 left, counter\nttl          none\nprocesses    0 listening\n"
+	}, "nothing tells its kind any more")
 	w.signal(syscall.SIGINT)
 	require.Zero(t, w.rest().code)
 }
