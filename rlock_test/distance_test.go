@@ -69,8 +69,7 @@ func (d distance) compete(t *testing.T, during time.Duration) (near, far int64, 
 }
 
 // Where an unlock wakes all waiters, a process further away still gets at least a tenth of an equal share, even if a nearer one
-// always wants the lock. A machine that stands still for some milliseconds costs it turns, so it has several tries. The test runs
-// alone, its subtests in parallel.
+// always wants the lock. A machine that stands still for some milliseconds costs it turns, so it has several tries.
 func TestFurtherAwayGetsItsTurns(t *testing.T) {
 	redistest.Parallel(t)
 	off, confirmed := rlock.Options{HandOff: rlock.HandOff{Most: -1}}, rlock.Options{Replicas: 1, ReplicaTimeout: testTimeout}

@@ -222,7 +222,7 @@ func TestLatchEnds(t *testing.T) {
 	})
 }
 
-// Thousands of names, waits that are cancelled and calls that are left: nothing stays but records that expire.
+// A thousand names, waits that are cancelled and calls that are left: nothing stays but records that expire.
 func latchesLeaveNothing(t *testing.T) {
 	t.Helper()
 	const names = 1_000

@@ -224,7 +224,7 @@ func TestSemaphoreEnds(t *testing.T) {
 	})
 }
 
-// Of thousands of names, half are waited for in vain: nothing stays but the counters, and records that expire.
+// Of a thousand names, half are waited for in vain: nothing stays but the counters, and records that expire.
 func semaphoresLeaveNothing(t *testing.T) {
 	t.Helper()
 	const names = 1_000

@@ -245,7 +245,6 @@ func TestDoctorOfActiveReplicas(t *testing.T) {
 	}
 }
 
-// A distant server has time to answer, and each answer less than it takes to ask them all.
 // A call whose answer comes too late has an effect all the same, which the next one finds.
 func TestDoctorGetsAnAnswerLate(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
@@ -270,6 +269,7 @@ func TestDoctorGetsAnAnswerLate(t *testing.T) {
 	})
 }
 
+// A distant server has time to answer, and each answer less than it takes to ask them all.
 func TestDoctorOfADistantServer(t *testing.T) {
 	t.Parallel()
 	proxy := redistest.StartProxy(t, redistest.Start(t).Addr())
