@@ -94,7 +94,9 @@ func (m *model) refusedInTurn() {
 			m.event()
 		}
 	}
-	m.local = 0
+	if m.local <= m.began { // otherwise another waiter here was given the lock meanwhile
+		m.local = 0
+	}
 	w.Held([]time.Duration{-1, time.Hour}[m.rnd.IntN(2)], placed)
 	m.moved("Held", w)
 	m.turnEnded(w)
