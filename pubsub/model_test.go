@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -404,30 +405,27 @@ func (m *model) check() {
 	}
 }
 
+// HUB_SEED repeats the round of a seed that a failure has named.
 func TestNoWaiterSleepsThroughAnUnlock(t *testing.T) {
 	t.Parallel()
 	later := serverError(t, "TRYAGAIN later")
+	table := readStates(t)
+	if s := os.Getenv("HUB_SEED"); s != "" {
+		seed, err := strconv.ParseUint(s, 10, 64)
+		require.NoError(t, err)
+		bubble.Test(t, func(t *testing.T) { modelRound(t, seed, table, later) })
+		return
+	}
 	rounds, waited, polite, yielded := 300, 0, 0, 0
 	if testing.Short() {
 		rounds = 100
 	}
-	table := readStates(t)
 	bubble.Test(t, func(t *testing.T) {
 		rare := func() bool {
 			return waited == 0 || polite == 0 || yielded == 0 || slices.Contains(slices.Collect(maps.Values(table)), 0)
 		}
 		for round := 0; round < rounds || rare() && round < 30*rounds; round++ {
-			seed := rand.Uint64()
-			m := &model{manualHub: newManualHub(t), rnd: rand.New(rand.NewPCG(seed, 0)), later: later, placed: make(map[*Waiter]bool)}
-			m.hub.Aside = time.Hour
-			m.each = round%3 == 0
-			m.inLine = round%3 == 1
-			m.states = states{now: make(map[*Waiter]string), table: table}
-			m.shares, m.apart = !m.each && round%2 == 0, make(map[*Waiter]int)
-			for range 150 {
-				m.step()
-			}
-			m.drain()
+			m := modelRound(t, rand.Uint64(), table, later)
 			waited, polite, yielded = waited+m.waited, polite+m.polite, yielded+m.yielded
 		}
 	})
@@ -437,6 +435,30 @@ func TestNoWaiterSleepsThroughAnUnlock(t *testing.T) {
 	for row, taken := range table {
 		require.Positive(t, taken, "in the table of queue.go, and never taken: %s", row)
 	}
+}
+
+// modelRound makes 150 steps that are computed from the seed.
+func modelRound(t *testing.T, seed uint64, table map[string]int, later error) *model {
+	t.Helper()
+	rnd := rand.New(rand.NewPCG(seed, 0))
+	m := &model{manualHub: newManualHub(t), rnd: rnd, later: later, placed: make(map[*Waiter]bool)}
+	m.hub.Aside = time.Hour
+	mode := rnd.IntN(3)
+	m.each, m.inLine = mode == 0, mode == 1
+	m.states = states{now: make(map[*Waiter]string), table: table}
+	m.shares, m.apart = !m.each && rnd.IntN(2) == 0, make(map[*Waiter]int)
+	passed := false
+	defer func() {
+		if !passed {
+			t.Logf("HUB_SEED=%d", seed)
+		}
+	}()
+	for range 150 {
+		m.step()
+	}
+	m.drain()
+	passed = true
+	return m
 }
 
 // drain lets all waiters leave; then nothing is left.
