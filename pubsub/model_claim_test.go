@@ -49,7 +49,7 @@ func (m *model) claimStep() string {
 		m.moved("Leave", m.turn)
 		return "claimed one gives up"
 	case 1:
-		w := m.turn
+		w, known := m.turn, m.local
 		ttl := m.got(m.claimAt)
 		granted := w.Grant(ttl)
 		m.moved("Grant", w)
@@ -60,7 +60,7 @@ func (m *model) claimStep() string {
 			m.out(w)
 			return "grant"
 		}
-		m.claimed, m.local = false, 0
+		m.claimed, m.local = false, known // another waiter here may have been given the lock meanwhile
 		m.leaveInTurn()
 		return "grant of one that gave up"
 	case 2:
