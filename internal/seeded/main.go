@@ -62,7 +62,7 @@ func (b bug) foundBy() (test string, err error) {
 		return "", err
 	}
 	for _, p := range packages {
-		cmd := exec.Command("go", "test", "-overlay="+overlay, "-vet=off", "-count=1", "-failfast", "-parallel=16", "-timeout=10m", p)
+		cmd := exec.Command("go", "test", "-overlay="+overlay, "-vet=off", "-count=1", "-failfast", "-parallel=32", "-timeout=3m", p)
 		out, err := cmd.CombinedOutput()
 		if err == nil {
 			continue
