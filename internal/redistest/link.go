@@ -8,10 +8,6 @@ import (
 	"time"
 )
 
-// inFlight is the number of frames that one direction of a connection may have in flight before the sender notices. With a delay it limits
-// the throughput.
-const inFlight = 1 << 12
-
 // link is a client's connection with its counterpart to the server.
 //
 // Each direction has a reader, which cuts the stream into frames and lets the hooks decide, and a writer, which
@@ -35,6 +31,37 @@ type parcel struct {
 	alone   bool            // the stream has no hole without it
 }
 
+// parcels are those of one direction, from its reader to its writer. There is no bound, and so no need for room before there are any.
+type parcels struct {
+	news chan struct{} // has room for one
+
+	mu    sync.Mutex // guards the following
+	queue []parcel
+}
+
+func newParcels() *parcels { return &parcels{news: make(chan struct{}, 1)} }
+
+func (q *parcels) put(p parcel) {
+	q.mu.Lock()
+	q.queue = append(q.queue, p)
+	q.mu.Unlock()
+	select {
+	case q.news <- struct{}{}:
+	default:
+	}
+}
+
+// take returns the first parcel, if there is one.
+func (q *parcels) take() (p parcel, ok bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.queue) == 0 {
+		return parcel{}, false
+	}
+	p, q.queue = q.queue[0], q.queue[1:]
+	return p, true
+}
+
 // close ends the link; run returns shortly after.
 func (l *link) close() {
 	l.once.Do(func() {
@@ -55,7 +82,7 @@ func (l *link) run() {
 	if err != nil {
 		return
 	}
-	requests, replies := make(chan parcel, inFlight), make(chan parcel, inFlight)
+	requests, replies := newParcels(), newParcels()
 	var wg sync.WaitGroup
 	// Closing done and both connections ends all four.
 	wg.Go(func() { l.readRequests(requests) })
@@ -67,7 +94,7 @@ func (l *link) run() {
 	wg.Wait()
 }
 
-func (l *link) readRequests(out chan<- parcel) {
+func (l *link) readRequests(out *parcels) {
 	d := newDecoder(l.client)
 	for {
 		f, err := d.frame()
@@ -92,7 +119,7 @@ func (l *link) readRequests(out chan<- parcel) {
 	}
 }
 
-func (l *link) readReplies(server net.Conn, out chan<- parcel) {
+func (l *link) readReplies(server net.Conn, out *parcels) {
 	d := newDecoder(server)
 	for {
 		f, err := d.frame()
@@ -121,18 +148,15 @@ func (l *link) readReplies(server net.Conn, out chan<- parcel) {
 }
 
 // put sends a parcel, to arrive after the current delay.
-func (l *link) put(out chan<- parcel, p parcel) {
+func (l *link) put(out *parcels, p parcel) {
 	if d := l.p.delay.Load(); d > 0 {
 		p.due = time.Now().Add(time.Duration(d))
 	}
-	select {
-	case out <- p:
-	case <-l.done:
-	}
+	out.put(p)
 }
 
 // deliver carries out the decisions about parcels in order.
-func (l *link) deliver(to net.Conn, in <-chan parcel) {
+func (l *link) deliver(to net.Conn, in *parcels) {
 	w := bufio.NewWriter(to)
 	silent := false
 	for {
@@ -159,20 +183,19 @@ func (l *link) deliver(to net.Conn, in <-chan parcel) {
 }
 
 // next returns the next parcel. It flushes before it has to wait.
-func (l *link) next(w *bufio.Writer, in <-chan parcel) (parcel, bool) {
-	select {
-	case p := <-in:
-		return p, true
-	default:
-	}
-	if !l.flush(w) {
-		return parcel{}, false
-	}
-	select {
-	case p := <-in:
-		return p, true
-	case <-l.done:
-		return parcel{}, false
+func (l *link) next(w *bufio.Writer, in *parcels) (parcel, bool) {
+	for {
+		if p, ok := in.take(); ok {
+			return p, true
+		}
+		if !l.flush(w) {
+			return parcel{}, false
+		}
+		select {
+		case <-in.news:
+		case <-l.done:
+			return parcel{}, false
+		}
 	}
 }
 
