@@ -3,8 +3,10 @@ package engine
 import (
 	"context"
 	"errors"
+	"runtime"
 	"testing"
 	"time"
+	"weak"
 
 	"github.com/go-rlock/rlock/internal/kinds"
 	"github.com/go-rlock/rlock/internal/redistest"
@@ -32,4 +34,20 @@ func TestUnlockWaitsForTheLossAtTheEndOfTheLease(t *testing.T) {
 		}
 		_ = l.Unlock()
 	}
+}
+
+// Nothing knows a tenure after its unlock: a service that locks often would otherwise keep all those of the last lease in memory.
+func TestNothingKeepsAReleasedTenure(t *testing.T) {
+	c := startEngine(t, redistest.Dial(t, redistest.Shared(t)), silent{})
+	name := redistest.Name(t)
+	released := func() weak.Pointer[Tenure] {
+		l, err := c.NewSpec(name, kinds.Mutex, name).Lock(CallerNow(context.Background()))
+		require.NoError(t, err)
+		require.NoError(t, l.Unlock())
+		return weak.Make(l.hold.tenure)
+	}()
+	redistest.Eventually(t, 5*time.Second, func() bool {
+		runtime.GC()
+		return released.Value() == nil
+	}, "it is forgotten")
 }

@@ -34,7 +34,7 @@ var bugs = []bug{
 		"l.spec.Engine.Leases.Releasing(&h.tenure.Lease)", "_ = h",
 	},
 	{
-		"a tenure is renewed after its unlock (G7)", "release.go",
+		"a tenure stays in memory after its unlock", "release.go",
 		"c.Leases.Stop(&t.Lease)\n\tif r.Err", "if r.Err",
 	},
 	{
