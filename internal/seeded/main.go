@@ -115,9 +115,15 @@ func failed(out string) string {
 	if m := running.FindStringSubmatch(out); m != nil {
 		return m[1] + " (does not end)"
 	}
-	all := fails.FindAllStringSubmatch(out, -1)
-	if len(all) > 0 {
-		return all[len(all)-1][1]
+	name := ""
+	for _, m := range fails.FindAllStringSubmatch(out, -1) {
+		if name != "" && !strings.HasPrefix(m[1], name+"/") { // -failfast ends others, which then may fail, too
+			break
+		}
+		name = m[1]
+	}
+	if name != "" {
+		return name
 	}
 	return panics.FindString(out)
 }
