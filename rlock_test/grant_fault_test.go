@@ -144,6 +144,7 @@ func TestGrantMessage(t *testing.T) {
 		"late, after the grant":             {redistest.Hold, grantLease * 5 / 4, 0, true},
 		"late, after the process has asked": {redistest.Hold, grantLease * 5 / 8, grantLease / 4, false},
 		"long after the process has asked":  {redistest.Hold, grantLease * 5 / 4, grantLease / 4, false},
+		"after the grant, while it asks":    {redistest.Hold, grantLease * 5 / 4, grantLease * 9 / 8, true},
 	} {
 		redistest.RunVirtual(t, name, func(t *testing.T) {
 			g := newGrants(t, 0, rlock.Options{WatchdogTimeout: grantWatchdog})

@@ -50,10 +50,6 @@ var bugs = []bug{
 		"rest = t.orphan()\n\tswitch {", "switch {",
 	},
 	{
-		"who cannot use a lock that it was given wakes nobody (G4)", "outcome.go",
-		"m.Engine.Hub.Undone(m.waiters())", "_ = m",
-	},
-	{
 		"a writer that leaves wakes no readers (G4)", "outcome.go",
 		"if m := l.Spec; l.queued && m.Kind.Side == lua.Writer && !l.refusal().Joined {", "if m := l.Spec; false {",
 	},
@@ -80,10 +76,6 @@ var bugs = []bug{
 	{
 		"a grant is trusted for longer than its lease lasts (G2)", "handoff.go",
 		"time.Until(a.Sent.Add(a.lease)) > a.lease/2", "true",
-	},
-	{
-		"a grant that crossed a call is trusted (G1)", "handoff.go",
-		"usable = !g.Crossed && m.usesGrants()", "usable = m.usesGrants()",
 	},
 	{
 		"a hold of a released level is live (G3)", "level.go",
