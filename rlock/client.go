@@ -29,8 +29,7 @@ import (
 //   - one for each section that a loss or Close ends, until the methods of its parent ctx have returned.
 type Client struct {
 	engine     *engine.Engine
-	latches    *engine.Latches
-	semaphores *engine.Semaphores
+	counters   *engine.Counters
 	prefix     string // of all keys
 	trace      *Trace // nil: nobody wants to know
 	closeRedis func() // the rueidis client that Open made; nil: it is the caller's
@@ -57,7 +56,7 @@ func New(rdb rueidis.Client, o Options) (*Client, error) {
 		return nil, fmt.Errorf("rlock: client id: %w", err)
 	}
 	c := engine.New(rdb, id.String(), o.forEngine(rdb))
-	return &Client{engine: c, latches: engine.NewLatches(c), semaphores: engine.NewSemaphores(c), prefix: o.Prefix, trace: o.Trace}, nil
+	return &Client{engine: c, counters: engine.NewCounters(c), prefix: o.Prefix, trace: o.Trace}, nil
 }
 
 // forEngine are the options of the engine. They have been validated.

@@ -34,7 +34,7 @@ type CountDownLatch struct {
 // an error: Redisson puts the name in braces once more, and the channel is then in another slot.
 func (c *Client) CountDownLatch(name string) *CountDownLatch {
 	c.check()
-	m := c.latches.Latch(c.prefix+name, name)
+	m := c.counters.Latch(c.prefix+name, name)
 	if name == "" {
 		m.Invalid = m.Fail(errors.New("the name is empty"))
 	}

@@ -47,7 +47,7 @@ type PermitSemaphore struct {
 // Names follow the rules of [Client.Semaphore].
 func (c *Client) PermitSemaphore(name string, options ...Option) *PermitSemaphore {
 	c.check()
-	m := c.semaphores.PermitSemaphore(c.prefix+name, name)
+	m := c.counters.PermitSemaphore(c.prefix+name, name)
 	withOptions(m.Spec, options)
 	return &PermitSemaphore{c, m}
 }

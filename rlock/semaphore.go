@@ -41,7 +41,7 @@ type Semaphore struct {
 // the hash tag.
 func (c *Client) Semaphore(name string) *Semaphore {
 	c.check()
-	m := c.semaphores.Semaphore(c.prefix+name, name)
+	m := c.counters.Semaphore(c.prefix+name, name)
 	if name == "" {
 		m.Invalid = m.Fail(errors.New("the name is empty"))
 	}

@@ -172,6 +172,36 @@ func TestLatchOutage(t *testing.T) {
 	})
 }
 
+// A CountDown that Redis refuses is repeated for a minute. Meanwhile others open the latch, and those who wait for it here see that.
+func TestLatchOpensDuringAnOutageOfChanges(t *testing.T) {
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		b.loadLatchScripts(t)
+		proxy := redistest.StartProxy(t, redistest.Shared(t))
+		c := newClient(t, redistest.Dial(t, proxy.Addr()))
+		watch, l := b.CountDownLatch(b.name), c.CountDownLatch(b.name)
+		b.set(t, watch, 1)
+		var refused atomic.Int32
+		proxy.OnRequest(func(cmd []string) redistest.Action {
+			if looks := len(cmd) == len([]string{"EVALSHA", "sha", "2", "latch", "record"}) || !isScript(cmd); looks {
+				return redistest.Pass
+			}
+			if refused.Add(1) == 1 {
+				return redistest.Cut // so that it may have run
+			}
+			return redistest.Fail("NOREPLICAS Not enough good replicas to write.")
+		})
+		waits := b.awaitAsync(t, l)
+		require.ErrorIs(t, l.CountDown(context.Background()), rlock.ErrPending)
+		late := b.awaitAsync(t, l)
+		require.NoError(t, watch.CountDown(context.Background()))
+		require.NoError(t, within(t, waits, wakeTimeout))
+		require.NoError(t, within(t, late, wakeTimeout))
+		before := refused.Load()
+		redistest.Eventually(t, testTimeout, func() bool { return refused.Load() > before }, "it is repeated all the while")
+	})
+}
+
 // Close and Shutdown end waits; a CountDown goes on during a Shutdown, and Close waits for one that is under way.
 func TestLatchEnds(t *testing.T) {
 	redistest.RunVirtual(t, "Close", func(t *testing.T) {

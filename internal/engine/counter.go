@@ -2,23 +2,44 @@ package engine
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/go-rlock/rlock/internal/calls"
-	"github.com/go-rlock/rlock/internal/sweep"
+	"github.com/go-rlock/rlock/internal/kinds"
+	"github.com/go-rlock/rlock/lua"
 )
 
-// counter is the common part of latches and semaphores: a key with a number, without a holder.
-type counter struct{ *Spec }
+// Counter is a number in Redis without a holder: the free permits of a semaphore, or the count of a latch. The calls of this process that
+// change it, or wait for it, go through its combiner (combiner.go).
+type Counter struct {
+	*Spec
+	of *Counters
+}
 
-// begin starts a call. fits says why a cluster cannot have the counter. If begin returns no error, the caller must call Calls.Ended.
-func (m counter) begin(ctx context.Context, limit time.Time, fits error) error {
+// Counters are a Client's semaphores and latches.
+type Counters struct {
+	engine    *Engine
+	combiners combiners
+	own       ownPermits
+}
+
+// NewCounters returns the counters of the engine's Client.
+func NewCounters(c *Engine) *Counters { return &Counters{engine: c} }
+
+// get returns the counter with that key. name is the user's name for it.
+func (all *Counters) get(key string, kind *kinds.Kind, name string) Counter {
+	return Counter{all.engine.NewSpec(key, kind, name), all}
+}
+
+// begin starts a call. If it returns no error, the caller must call Calls.Ended.
+func (m Counter) begin(ctx context.Context, limit time.Time) error {
 	if err := m.startCall(); err != nil {
 		return err
 	}
 	c := m.Engine
 	var err error
-	if fits != nil {
+	if fits := m.fits(); fits != nil {
 		err = m.Fail(fits)
 	} else if c.Cluster.IsUnknown() {
 		var known bool
@@ -32,9 +53,112 @@ func (m counter) begin(ctx context.Context, limit time.Time, fits error) error {
 	return err
 }
 
+// fits reports an error for a counter that a cluster cannot have.
+func (m Counter) fits() error {
+	err := m.Fits()
+	if err != nil && m.Kind == kinds.Latch {
+		return fmt.Errorf("on a cluster the name of a latch may have no braces: Redisson puts it in braces, as in %q, for its channel, "+
+			"which would be in another slot than the latch", m.channel)
+	}
+	return err
+}
+
+// change makes a change. at is the index of back, permits to be given back, in the call. The caller has started a call, which change ends.
+func (m Counter) change(ctx context.Context, what lua.Change, n int64, back ...lua.PermitID) (call *counterChange, at int, err error) {
+	began, c := time.Now(), m.Engine
+	defer c.Calls.Ended()
+	if ctx.Err() != nil {
+		return nil, 0, m.notSent(ctx)
+	}
+	failed, closed := m.failed, c.Calls.Done()
+	if adds(what) {
+		failed, closed = m.unreachable, nil // the call is made even so, and Close waits for it
+	}
+	leaves := calls.CanLeave(ctx, time.Time{})
+	counted, err := c.Calls.Admit(ctx, m.Slot, time.Time{})
+	if err != nil {
+		return nil, 0, m.notAdmitted(ctx, err)
+	}
+	call, at, err = m.of.combiners.change(ctx, m, admission{leaves: leaves, counted: counted}, what, n, back...)
+	if err != nil {
+		return nil, 0, m.changeFailed(adds(what), failed(err))
+	}
+	select {
+	case <-call.ended:
+	case <-ctx.Done():
+	case <-closed:
+	}
+	switch over := m.of.combiners.isOver(call); {
+	case !over:
+		return nil, 0, m.changeFailed(stays(what), m.left(ctx, silence(began)))
+	case call.err != nil:
+		return nil, 0, m.changeFailed(call.pending, failed(call.err))
+	}
+	return call, at, nil
+}
+
+// Change makes a change, and returns the script's result.
+func (m Counter) Change(ctx context.Context, what lua.Change, n int64) (int64, error) {
+	if err := m.begin(ctx, time.Time{}); err != nil {
+		return 0, err
+	}
+	call, _, err := m.change(ctx, what, n)
+	if err != nil {
+		return 0, err
+	}
+	return call.done, nil
+}
+
+// await waits for what w wants. The caller has started a call.
+func (m Counter) await(who Caller, w *counterWaiter) error {
+	c := m.Engine
+	w.ctx, w.once, w.refused, w.ended = who.Ctx, who.Once, make(chan struct{}), make(chan struct{})
+	switch {
+	case c.IsShut():
+		return m.closed()
+	case who.Ctx.Err() != nil:
+		return m.waitedInVain(who, w)
+	}
+	counted, err := c.Calls.Admit(who.Ctx, m.Slot, who.Limit)
+	if err != nil {
+		return m.waitedInVain(who, w)
+	}
+	made, err := m.of.combiners.come(m, w, counted)
+	if err != nil {
+		return m.failed(err)
+	}
+	if made != nil {
+		made.start(calls.CanLeave(who.Ctx, who.Limit), w.ended)
+	}
+	m.stay(who, w.refused, w.ended)
+	if !m.of.combiners.leave(m, w) {
+		return m.waitedInVain(who, w)
+	}
+	if w.err != nil {
+		return m.failed(w.err)
+	}
+	return nil
+}
+
+// waitedInVain returns the error of a waiter that left.
+func (m Counter) waitedInVain(who Caller, w *counterWaiter) error {
+	c := m.Engine
+	if c.Calls.IsClosed() {
+		return m.closed()
+	}
+	u := NotAcquired{Ctx: who.Ctx, Name: m.Name, Began: who.Began, Counter: Permits, Count: w.count, Wanted: w.n, Seen: w.seen}
+	if m.Kind == kinds.Latch {
+		u.Counter = LatchCounter
+	}
+	if err := silence(who.Began); err != nil && !w.seen {
+		u.Causes = []error{c.errs.Unreachable(err)}
+	}
+	return c.errs.NotAcquired(u)
+}
+
 // stay returns when a caller's wait has ended, or when the caller must leave. The first answer closes refused, unless it ends the wait:
 // from then on the caller waits, or leaves if it only asks once.
-func (m counter) stay(who Caller, refused, ended <-chan struct{}) {
+func (m Counter) stay(who Caller, refused, ended <-chan struct{}) {
 	var over <-chan time.Time
 	var timer *time.Timer
 	if !who.Limit.IsZero() {
@@ -63,7 +187,7 @@ func (m counter) stay(who Caller, refused, ended <-chan struct{}) {
 }
 
 // failed returns the error of an unanswered or refused call.
-func (m counter) failed(err error) error {
+func (m Counter) failed(err error) error {
 	if m.Engine.Calls.IsClosed() {
 		return m.closed()
 	}
@@ -71,7 +195,7 @@ func (m counter) failed(err error) error {
 }
 
 // left returns the error for a caller that left before the answer. err is the known reason.
-func (m counter) left(ctx context.Context, err error) error {
+func (m Counter) left(ctx context.Context, err error) error {
 	switch {
 	case ctx.Err() == nil:
 		return m.failed(err)
@@ -82,7 +206,7 @@ func (m counter) left(ctx context.Context, err error) error {
 }
 
 // changeFailed adds to the error of a change whether it may have been made, or may yet be.
-func (m counter) changeFailed(pending bool, err error) error {
+func (m Counter) changeFailed(pending bool, err error) error {
 	if pending {
 		return m.Fail(m.Engine.errs.Pending, err)
 	}
@@ -90,10 +214,10 @@ func (m counter) changeFailed(pending bool, err error) error {
 }
 
 // notSent returns the error for a caller whose ctx was done before its change.
-func (m counter) notSent(ctx context.Context) error { return m.Fail(errNotSent, ctx.Err()) }
+func (m Counter) notSent(ctx context.Context) error { return m.Fail(errNotSent, ctx.Err()) }
 
 // notAdmitted returns the error of a change for which Redis was not asked, because too many calls have no answer.
-func (m counter) notAdmitted(ctx context.Context, err error) error {
+func (m Counter) notAdmitted(ctx context.Context, err error) error {
 	if m.Engine.Calls.IsClosed() {
 		return m.closed()
 	}
@@ -106,30 +230,4 @@ func silence(began time.Time) error {
 		return nil
 	}
 	return calls.ErrNoAnswer
-}
-
-// insist repeats a call until Redis answers, for a minute, even after refusals; once if the engine is closed. It reports whether Redis
-// answered. what names the state that may be wrong otherwise.
-func (m counter) insist(began time.Time, what string, send func(context.Context) error) (answered bool) {
-	c := m.Engine
-	for pause := calls.MinPause; ; pause = min(2*pause, 4*calls.MaxPause) {
-		closing := c.Calls.IsClosed()
-		ctx, cancel := c.Calls.Last()
-		err := send(ctx)
-		cancel()
-		c.Calls.Answered(m.Slot, err)
-		switch {
-		case err == nil:
-			return true
-		case closing, time.Since(began) > sweep.Most:
-			c.Options.Tell.Warn("rlock: "+what+" may be wrong after a call without an answer", "name", m.Name, "err", err)
-			return false
-		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-c.Calls.Done():
-		}
-		timer.Stop()
-	}
 }

@@ -10,40 +10,29 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// A waiter may arrive after the pool decided to call outside the hub. If that call is refused, the pool asks again inside the hub: an
-// earlier message would have had no receiver.
-func TestPoolAsksAgainInTheHub(t *testing.T) {
+// A waiter may arrive after the combiner decided to call outside the hub. If that call is refused, it asks again inside the hub: an earlier
+// message would have had no receiver.
+func TestCombinerAsksAgainInTheHub(t *testing.T) {
 	c := startEngine(t, redistest.Dial(t, redistest.Shared(t)), silent{})
 	name := redistest.Name(t)
-	p := &pool{m: NewSemaphores(c).Semaphore(name, name), more: make(chan struct{}, 1)}
-	p.add(context.Background(), lua.Add, 1)
-	wait, ask := p.wants()
-	require.True(t, !wait && ask)
-	p.waiters = []*permitWaiter{{n: 5, ctx: context.Background(), refused: make(chan struct{}), ended: make(chan struct{})}}
-	p.call()
-	require.True(t, len(p.changes) == 0 && p.waiters[0].seen, "both were in the call")
-	wait, ask = p.wants()
-	require.True(t, wait && ask)
+	b := &combiner{m: NewCounters(c).Semaphore(name, name).Counter, more: make(chan struct{}, 1)}
+	b.add(context.Background(), lua.Add, 1)
+	require.Equal(t, wants{ask: true}, b.wants())
+	w := &counterWaiter{n: 5, ctx: context.Background(), refused: make(chan struct{}), ended: make(chan struct{}), listed: true}
+	b.waiters, b.live = []*counterWaiter{w}, 1
+	b.call()
+	require.True(t, len(b.changes) == 0 && b.waiters[0].seen, "both were in the call")
+	require.Equal(t, wants{wait: true, ask: true}, b.wants())
 }
 
 // Calls left over from an outage have already failed for their callers. A later Release gets the result of its own call.
 func TestCountersAfterAnOutage(t *testing.T) {
 	failed := errors.New("no answer")
-	p := &pool{more: make(chan struct{}, 1), failing: failed}
-	left := p.add(context.Background(), lua.Add, 1)
+	b := &combiner{more: make(chan struct{}, 1), failing: failed}
+	left := b.add(context.Background(), lua.Add, 1)
 	left.end(0, failed, false)
-	require.True(t, p.add(context.Background(), lua.Add, 1) == left && left.n == 2, "during the outage")
-	p.failing = nil
-	next := p.add(context.Background(), lua.Add, 1)
+	require.True(t, b.add(context.Background(), lua.Add, 1) == left && left.n == 2, "during the outage")
+	b.failing = nil
+	next := b.add(context.Background(), lua.Add, 1)
 	require.True(t, next != left && !next.over)
-
-	c := startEngine(t, redistest.Dial(t, redistest.Shared(t)), silent{})
-	name := redistest.Name(t)
-	m := NewLatches(c).Latch(name, name)
-	old := &latchCall{change: latchDown, n: 1, ended: make(chan struct{})}
-	old.end(false, failed, false)
-	m.of.lines = map[string]*latchLine{m.Key: {m: m, calls: []*latchCall{{change: latchDown, n: 1, sent: true}, old}}}
-	call, err := m.enter(context.Background(), latchDown, 1, false)
-	require.NoError(t, err)
-	require.True(t, call != old && !call.over && old.n == 1)
 }

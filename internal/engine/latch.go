@@ -2,40 +2,31 @@ package engine
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/go-rlock/rlock/internal/kinds"
+	"github.com/go-rlock/rlock/internal/sweep"
 	"github.com/go-rlock/rlock/lua"
 )
 
-// Latch is a count-down latch. It has no holder, and so no tenure and no lease, only calls that change it (latch_line.go) and waiters
-// (latch_gate.go).
-type Latch struct {
-	counter
-	of *Latches
-}
+// Latch is a count-down latch.
+//
+// A message is only a hint: it may be older than a waiter. Only a look that began after the waiter came is certain. The first such look finds
+// the call that set the latch. If a later look finds another call, the latch was open in between. So a waiter goes on even if its latch was
+// set anew at once, and no waiter goes on that came after that.
+type Latch struct{ Counter }
 
-// Latches are a Client's latches.
-type Latches struct {
-	engine  *Engine
-	numbers atomic.Uint64 // of calls
-
-	mu    sync.Mutex            // guards the following and everything reachable from it; no other lock is taken under it
-	lines map[string]*latchLine // of latches with a call under way in this process
-	gates map[string]*latchGate // of latches with waiters
-}
-
-// NewLatches returns the latches of the engine's Client.
-func NewLatches(c *Engine) *Latches { return &Latches{engine: c} }
+const (
+	// latchKept is how long Redis remembers a call: copies are sent for a minute, and may arrive another minute late.
+	latchKept = 2 * sweep.Most
+	// latchGrain is how long new waiters gather, if others wait, before there is a look for them.
+	latchGrain = 10 * time.Millisecond
+	// latchLook is the longest sleep of waiters: deleting a count by hand publishes no message.
+	latchLook = time.Minute
+)
 
 // Latch returns the latch with that key. name is the user's name for it.
-func (all *Latches) Latch(key, name string) Latch {
-	return Latch{counter{all.engine.NewSpec(key, kinds.Latch, name)}, all}
-}
+func (all *Counters) Latch(key, name string) Latch { return Latch{all.get(key, kinds.Latch, name)} }
 
 // Count returns how many count-downs are left.
 func (m Latch) Count(ctx context.Context) (int64, error) {
@@ -43,16 +34,56 @@ func (m Latch) Count(ctx context.Context) (int64, error) {
 	return max(n, 0), err
 }
 
-// begin starts a call for the latch. If it returns no error, the caller must call Calls.Ended.
-func (m Latch) begin(ctx context.Context, limit time.Time) error {
-	return m.counter.begin(ctx, limit, m.fits())
+// TrySetCount sets the count, if there is none.
+func (m Latch) TrySetCount(ctx context.Context, n int64) (bool, error) {
+	did, err := m.Change(ctx, setCount, n)
+	return did == 1, err
 }
 
-// fits reports an error for a latch that a cluster cannot have.
-func (m Latch) fits() error {
-	if c := m.Engine; c.Cluster == nil || c.slot(m.queue) == c.slot(m.Key) {
-		return nil
+// CountDown counts down by one.
+func (m Latch) CountDown(ctx context.Context) error {
+	_, err := m.Change(ctx, countDown, 1)
+	return err
+}
+
+// Delete deletes the latch.
+func (m Latch) Delete(ctx context.Context) (bool, error) {
+	did, err := m.Change(ctx, deleteLatch, 0)
+	return did == 1, err
+}
+
+// Await waits until there is no count.
+func (m Latch) Await(who Caller) error {
+	if err := m.begin(who.Ctx, who.Limit); err != nil {
+		return err
 	}
-	return errors.New("on a cluster the name of a latch may have no braces: Redisson puts it in braces, as in " +
-		fmt.Sprintf("%q, for its channel, which would be in another slot than the latch", m.channel))
+	defer m.Engine.Calls.Ended()
+	return m.await(who, new(counterWaiter))
+}
+
+// useLatch makes a change, or else looks. A call that ends another one has nothing to undo, and repeats only a change that stays.
+func (m Counter) useLatch(ctx context.Context, args lua.PermitsArgs) (reply counterReply, err error) {
+	c := m.Engine
+	call := lua.LatchCall{
+		Name: m.Key, Record: m.queue, Client: c.ID, Number: uint64(args.Request), Keep: latchKept, Publish: args.Publish, //nolint:gosec // it is positive
+	}
+	var did bool
+	switch {
+	case args.Change == countDown:
+		did, err = lua.CountDown(ctx, c.rdb, call, args.N)
+	case args.Change == setCount:
+		did, err = lua.SetCount(ctx, c.rdb, call, args.N)
+	case args.Cancel:
+	case args.Change == deleteLatch:
+		did, err = lua.DeleteLatch(ctx, c.rdb, call)
+	default:
+		reply.latch, err = lua.LookAtLatch(ctx, c.rdb, m.Key, m.queue)
+		if reply.Again = reply.latch.TTL; reply.Again < 0 || reply.Again > latchLook {
+			reply.Again = latchLook
+		}
+	}
+	if did {
+		reply.Done = 1
+	}
+	return reply, err
 }

@@ -21,7 +21,7 @@ import (
 //	          a permit is missing in Redis                  lost
 //	          this process gives a permit back by its id    lost
 //	          Close                                         held: the ctx is cancelled; the permits stay until their lease ends
-//	          release                                       over: the pool gives the permits back
+//	          release                                       over: the combiner gives the permits back
 //	lost      release                                       over: the remaining permits are given back in the background
 //
 // A permit is trusted until its lease is over, counted from the first request for it: a repeat of that call does not extend it (G2).
@@ -64,7 +64,7 @@ type ownPermits struct {
 const longest time.Duration = math.MaxInt64 / 2
 
 // admit starts a hold on the permits granted to w. If it fails, the caller must give them back.
-func (m PermitSemaphore) admit(ctx context.Context, w *permitWaiter) (*PermitHold, error) {
+func (m PermitSemaphore) admit(ctx context.Context, w *counterWaiter) (*PermitHold, error) {
 	c := m.Engine
 	until := w.sent.Add(m.TTL())
 	if !time.Now().Before(until) {

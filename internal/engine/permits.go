@@ -13,13 +13,13 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// PermitSemaphore is a number of permits that expire. The calls of this process go through its pool (pool.go); an Acquire returns a
+// PermitSemaphore is a number of permits that expire. The calls of this process go through its combiner (combiner.go); an Acquire returns a
 // PermitHold (permit_hold.go).
 type PermitSemaphore struct{ Semaphore }
 
 // PermitSemaphore returns the semaphore with that key. name is the user's name for it.
-func (all *Semaphores) PermitSemaphore(key, name string) PermitSemaphore {
-	return PermitSemaphore{Semaphore{counter{all.engine.NewSpec(key, kinds.PermitSemaphore, name)}, all}}
+func (all *Counters) PermitSemaphore(key, name string) PermitSemaphore {
+	return PermitSemaphore{Semaphore{all.get(key, kinds.PermitSemaphore, name)}}
 }
 
 // errNoPermit is the cause of NotHeld.
@@ -27,11 +27,11 @@ var errNoPermit = errors.New("no such permit, or it has expired")
 
 // Acquire waits for n permits. If it fails after a grant, it gives the permits back.
 func (m PermitSemaphore) Acquire(who Caller, n int) (*PermitHold, error) {
-	if err := m.begin(who.Ctx, who.Limit, m.Fits()); err != nil {
+	if err := m.begin(who.Ctx, who.Limit); err != nil {
 		return nil, err
 	}
 	defer m.Engine.Calls.Ended()
-	w := &permitWaiter{n: int64(n), lease: m.expiry(m.TTL()), ids: make([]lua.PermitID, n)}
+	w := &counterWaiter{n: int64(n), lease: m.expiry(m.TTL()), ids: make([]lua.PermitID, n)}
 	for i := range w.ids {
 		w.ids[i] = m.Engine.newPermitID()
 	}
@@ -55,7 +55,7 @@ func (c *Engine) newPermitID() (id lua.PermitID) {
 
 // giveBackLater gives permits back in the background. The caller has started a call.
 func (m PermitSemaphore) giveBackLater(ids []lua.PermitID) {
-	_, _, _ = m.of.pools.change(context.Background(), m.Semaphore, admission{leaves: true, goesOn: true}, lua.Add, 0, ids...)
+	_, _, _ = m.of.combiners.change(context.Background(), m.Counter, admission{leaves: true, goesOn: true}, lua.Add, 0, ids...)
 }
 
 // Release gives a permit back, even if it belongs to another process. A hold of this process is lost first. Since ctx may be that hold's,
@@ -69,7 +69,7 @@ func (m PermitSemaphore) Release(ctx context.Context, id lua.PermitID) error {
 			return m.changeFailed(pending, m.unreachable(err))
 		}
 		given = all[0]
-	} else if err := m.begin(ctx, time.Time{}, m.Fits()); errors.Is(err, m.Engine.errs.Closed) {
+	} else if err := m.begin(ctx, time.Time{}); errors.Is(err, m.Engine.errs.Closed) {
 		reply, pending, err := m.last(lua.Add, 0, id)
 		if err != nil {
 			return m.changeFailed(pending, m.unreachable(err))

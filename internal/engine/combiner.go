@@ -1,0 +1,329 @@
+package engine
+
+import (
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-rlock/rlock/internal/calls"
+	"github.com/go-rlock/rlock/internal/kinds"
+	"github.com/go-rlock/rlock/lua"
+	"github.com/go-rlock/rlock/pubsub"
+)
+
+// combiner makes a process's calls for one counter. It makes one call at a time, for all callers: a change, and what the waiters want, in
+// order: permits, or a look at a latch, whose changes are calls of their own. The first caller runs it, if that caller cannot leave, while
+// there is no work for others and no need to sleep; then a goroutine does:
+//
+//	state     event                                     next
+//	idle      a change, or a waiter, comes or leaves    calling
+//	          the hub gives the turn: a message, the time that the last reply said, a new connection
+//	                                                    calling, if somebody waits
+//	          the hub is closed, or refused             the waiters fail
+//	calling   reply                                     idle: whoever was granted permits has them, or goes on if the latch is open. What
+//	                                                    nobody waits for any more, the next call gives back
+//	          error that may pass                       calling again, for 3 s after the first error
+//	          other error                               idle: those whose call it was fail
+//	          3 s over, Close                           failing from now on
+//	failing   at once                                   all fail, with ErrUnreachable, and so do those that come. Changes that give permits back,
+//	                                                    or count down, stay
+//	          the call is ended                         idle: what it took is given back, what it changed stays, and the next change is made
+//	          a minute is over, or Close                idle: the changes that are left are dropped, and the log says so
+//	any       nobody waits, and no change is left       out: the process leaves Redis's queue
+//
+// Its waiters are in combiner_wait.go, its changes in combiner_change.go, its calls in combiner_call.go.
+type combiner struct {
+	m Counter
+
+	// Used only by the goroutine running it.
+	hub    pubsub.Waiter    // the process's only waiter for the counter
+	joined bool             // in the hub
+	turn   bool             // in the hub
+	placed bool             // in Redis's queue, maybe
+	again  time.Duration    // ask again after this, unless there is a message
+	later  <-chan time.Time // look then for those that came meanwhile; nil: nobody did
+	failed *lua.PermitsArgs // an unanswered call to be ended
+	since  time.Time        // when that was first sent
+	pause  time.Duration    // between tries to end it
+	retry  <-chan time.Time // until the next one; nil: now
+
+	// Guarded by combiners.mu.
+	waiters []*counterWaiter // in the order of their calls, and some that were taken out
+	live    int              // those that were not taken out
+	changes []*counterChange // not sent yet
+	asked   bool             // Redis was asked for the first waiters since it last said that there may be news
+	came    bool             // some wait for a latch that came after the last look began
+	sent    *counterChange   // under way; nil: none
+	more    chan struct{}    // capacity 1: a waiter or change has come or left
+	behind  bool             // counted as a call whose caller has left
+	failing error
+}
+
+// combiners are those of an engine.
+type combiners struct {
+	requests atomic.Int64 // numbers the calls
+
+	mu sync.Mutex // guards the following and all that is reachable from it; the left calls' is taken under it
+	of map[combinerKey]*combiner
+}
+
+// combinerKey identifies a combiner: there may be counters of several kinds with one key.
+type combinerKey struct {
+	kind *kinds.Kind
+	key  string
+}
+
+func (m Counter) combinerKey() combinerKey { return combinerKey{m.Kind, m.Key} }
+
+// get returns a counter's combiner, and as made the same one if it is new and must be started. counted: see calls.Admit. mu is held.
+func (all *combiners) get(m Counter, counted bool) (b, made *combiner) {
+	b = all.of[m.combinerKey()]
+	if b != nil {
+		if counted {
+			m.Engine.Calls.LeftEnds(m.Slot)
+		}
+		return b, nil
+	}
+	if all.of == nil {
+		all.of = make(map[combinerKey]*combiner)
+	}
+	b = &combiner{m: m, more: make(chan struct{}, 1), behind: counted}
+	all.of[m.combinerKey()] = b
+	return b, b
+}
+
+// left is called when a caller has left. A combiner without callers counts as a call left behind. mu is held.
+func (b *combiner) left() {
+	waits := b.live > 0 || b.sent != nil && b.sent.callers > 0
+	if b.behind || waits || slices.ContainsFunc(b.changes, func(call *counterChange) bool { return call.callers > 0 }) {
+		return
+	}
+	b.behind = true
+	b.m.Engine.Calls.Leave(b.m.Slot)
+}
+
+// answered is called when Redis has answered, or the combiner ends. mu is held.
+func (b *combiner) answered() {
+	if b.sent = nil; b.behind {
+		b.behind = false
+		b.m.Engine.Calls.LeftEnds(b.m.Slot)
+	}
+}
+
+func (b *combiner) poke() {
+	select {
+	case b.more <- struct{}{}:
+	default:
+	}
+}
+
+// ofPermits is behind the Client's id, and the name, where both kinds of semaphores with one name would have the same.
+const ofPermits = ":permits"
+
+// queueInHub returns the hub queue in which the combiner waits.
+func (m Counter) queueInHub() pubsub.Queue {
+	if m.Kind == kinds.Latch {
+		return m.Spec.waiters()
+	}
+	lock := m.Key
+	if m.Kind == kinds.PermitSemaphore {
+		lock += ofPermits // two kinds of one name wait beside each other
+	}
+	return pubsub.Queue{Lock: lock, Channel: m.Engine.KnownChannel(m.Spec), Places: m.seesProcesses(), Counts: true}
+}
+
+// start runs a new combiner: on a goroutine if the caller may leave. Otherwise the caller runs it until over is closed, while there is no
+// work for others and no need to sleep.
+func (b *combiner) start(leaves bool, over <-chan struct{}) {
+	if leaves || !b.runFor(over) {
+		b.m.Engine.Calls.Go(b.run)
+	}
+}
+
+// runFor reports whether the combiner has ended.
+func (b *combiner) runFor(over <-chan struct{}) bool {
+	for {
+		if calls.IsClosed(over) {
+			if b.wants() != (wants{}) || b.failed != nil {
+				return false
+			}
+		}
+		switch b.step() {
+		case combinerEnded:
+			return true
+		case combinerSleeps, combinerIsDue, combinerPauses:
+			return false
+		case combinerWorks:
+		}
+	}
+}
+
+// run ends when no request or change is left.
+func (b *combiner) run() {
+	for {
+		switch b.step() {
+		case combinerEnded:
+			return
+		case combinerSleeps:
+			b.await(b.more)
+		case combinerIsDue:
+			b.await(nil)
+		case combinerPauses:
+			select {
+			case <-b.retry:
+			case <-b.m.Engine.Calls.Done():
+			}
+			b.retry = nil
+		case combinerWorks:
+		}
+	}
+}
+
+// combinerState is a combiner's next action.
+type combinerState int8
+
+const (
+	combinerWorks  combinerState = iota // there may be more to do
+	combinerSleeps                      // it waits for its turn, or for a caller to come or leave
+	combinerIsDue                       // it waits for its turn, and then asks
+	combinerPauses                      // it waits until it tries again to end a call
+	combinerEnded
+)
+
+// step does the work possible without waiting for the turn.
+func (b *combiner) step() combinerState {
+	hub, q := b.m.Engine.Hub, b.m.queueInHub()
+	latch := b.m.Kind == kinds.Latch
+	switch w := b.wants(); {
+	case b.failed != nil && b.retry == nil:
+		b.end()
+	case b.failed != nil && !latch: // otherwise others can look meanwhile
+		return combinerPauses
+	case w.apart:
+		b.change()
+	case !w.wait && !w.ask:
+		if b.leaveLine(); b.out() {
+			return combinerEnded
+		} else if b.failed != nil {
+			return combinerSleeps
+		}
+	case w.wait && !b.joined:
+		b.hub = pubsub.Waiter{Shared: !latch, Joint: !latch} // so that it does not count as a waiter for its own permits
+		b.joined, b.turn = true, hub.Join(&b.hub, q)
+	case w.ask && (b.turn || !b.joined):
+		b.call()
+	case w.ask:
+		hub.Wake(q)
+		return combinerIsDue
+	case b.turn:
+		b.turn = false
+		b.hub.Held(b.again, b.placed)
+	case w.later && b.later == nil:
+		b.later = time.After(latchGrain)
+	default:
+		return combinerSleeps
+	}
+	return combinerWorks
+}
+
+// wants is what a combiner has to do.
+type wants struct {
+	wait  bool // callers wait
+	ask   bool // there is a call to make
+	apart bool // the change that is next is a call of its own, and needs no turn
+	later bool // somebody came who needs a look
+}
+
+func (b *combiner) wants() (w wants) {
+	all := &b.m.of.combiners
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	select { // everything queued so far is seen here
+	case <-b.more:
+	default:
+	}
+	if b.m.Engine.Calls.IsClosed() {
+		b.refuse(b.m.Engine.errs.Closed)
+	}
+	b.tidy()
+	w.wait = slices.ContainsFunc(b.waiters, func(w *counterWaiter) bool { return !w.once })
+	latch := b.m.Kind == kinds.Latch
+	w.apart = latch && len(b.changes) > 0 && b.failed == nil
+	w.ask = !latch && len(b.changes) > 0 || len(b.waiters) > 0 && !b.asked
+	w.later = b.asked && b.came
+	return w
+}
+
+var never = make(<-chan time.Time)
+
+// await waits for the turn, or until there is something else to do.
+func (b *combiner) await(more <-chan struct{}) {
+	all := &b.m.of.combiners
+	var turn, closed <-chan struct{}
+	if b.joined {
+		turn = b.hub.Turn()
+	}
+	if b.retry != nil {
+		closed = b.m.Engine.Calls.Done()
+	}
+	select {
+	case <-turn:
+	case <-more:
+		return
+	case <-b.later:
+		b.later = never // until the turn comes
+		b.m.Engine.Hub.Wake(b.m.queueInHub())
+		return
+	case <-b.retry:
+		b.retry = nil
+		return
+	case <-closed:
+		b.retry = nil
+		return
+	}
+	_, err := b.hub.News()
+	if b.turn = err == nil; b.turn {
+		all.mu.Lock()
+		b.asked = false
+		all.mu.Unlock()
+		return
+	}
+	b.hub.Leave()
+	b.joined = false
+	if errors.Is(err, pubsub.ErrClosed) {
+		err = b.m.Engine.errs.Closed
+	}
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	b.asked, b.later = false, nil
+	b.refuse(err)
+}
+
+// leaveLine takes the process out of the hub and of Redis's queue when no caller waits.
+func (b *combiner) leaveLine() {
+	if b.placed {
+		b.ask(nil, nil, true)
+	}
+	switch {
+	case b.turn:
+		b.hub.Done(0)
+	case b.joined:
+		b.hub.Leave()
+	}
+	b.joined, b.turn = false, false
+}
+
+// out ends the combiner, unless more work has come meanwhile, and reports whether it did.
+func (b *combiner) out() bool {
+	all := &b.m.of.combiners
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	if b.asked, b.later = false, nil; b.live > 0 || len(b.changes) > 0 || b.placed || b.failed != nil {
+		return false
+	}
+	b.answered()
+	delete(all.of, b.m.combinerKey())
+	return true
+}
