@@ -16,7 +16,10 @@ func (b *combiner) call() {
 	all := &b.m.of.combiners
 	waits := b.turn && b.m.queueKey() != "" && b.hub.Listens() && b.hub.TakePlace(b.m.Engine.ID)
 	all.mu.Lock()
-	change := b.next()
+	var change *counterChange
+	if b.m.Kind != kinds.Latch { // one may have come since wants
+		change = b.next()
+	}
 	waiters, _ := b.front() // first come, first served
 	waiters = slices.Clone(waiters)
 	b.asked = b.turn // out of the hub, it may miss the message that follows

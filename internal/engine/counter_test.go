@@ -25,6 +25,22 @@ func TestCombinerAsksAgainInTheHub(t *testing.T) {
 	require.Equal(t, wants{wait: true, ask: true}, b.wants())
 }
 
+// A CountDown that comes when a look is about to be made is a call of its own: its answer says nothing of the latch to those who wait.
+func TestLatchIsLookedAtByItself(t *testing.T) {
+	c := startEngine(t, redistest.Dial(t, redistest.Shared(t)), silent{})
+	name := redistest.Name(t)
+	m := NewCounters(c).Latch(name, name)
+	_, err := m.TrySetCount(context.Background(), 2)
+	require.NoError(t, err)
+	b := &combiner{m: m.Counter, more: make(chan struct{}, 1)}
+	w := &counterWaiter{ctx: context.Background(), refused: make(chan struct{}), ended: make(chan struct{}), listed: true}
+	b.waiters, b.live = []*counterWaiter{w}, 1
+	require.Equal(t, wants{wait: true, ask: true}, b.wants())
+	b.add(context.Background(), countDown, 1)
+	b.call()
+	require.True(t, len(b.changes) == 1 && w.seen && !w.gone)
+}
+
 // Calls left over from an outage have already failed for their callers. A later Release gets the result of its own call.
 func TestCountersAfterAnOutage(t *testing.T) {
 	failed := errors.New("no answer")
