@@ -220,6 +220,23 @@ func TestSemaphoreChangesEndWithClose(t *testing.T) {
 	})
 }
 
+// Close ends the wait of a process in line, and its goroutines, though Redis does not answer the call that leaves the line.
+func TestSemaphoreWaitEndsWithClose(t *testing.T) {
+	redistest.OnlyVirtual(t, "goroutines that are left fail it", func(t *testing.T) {
+		b := newFixture(t)
+		permits(t, b.Semaphore(b.name), 0)
+		proxy := redistest.StartProxy(t, redistest.Shared(t))
+		c := newClient(t, redistest.Dial(t, proxy.Addr()))
+		waits := async(func() error { return c.Semaphore(b.name).Acquire(context.Background(), 1) })
+		b.awaitLine(t, b.name, 1)
+		proxy.BlackHole(true)
+		began := time.Now()
+		c.Close()
+		requireTookAtMost(t, 6*time.Second, began, time.Now())
+		require.ErrorIs(t, within(t, waits, wakeTimeout), rlock.ErrClosed)
+	})
+}
+
 // A request under way does not count as a waiter: a try beside it asks Redis, too.
 func TestSemaphoreTriesBesideRequests(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {

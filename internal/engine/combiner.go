@@ -206,7 +206,7 @@ func (b *combiner) step() combinerState {
 	case !w.wait && !w.ask:
 		if b.leaveLine(); b.out() {
 			return combinerEnded
-		} else if b.failed != nil {
+		} else if b.retry != nil {
 			return combinerSleeps
 		}
 	case w.wait && !b.joined:
