@@ -157,7 +157,7 @@ func TestQuorumIsForgotten(t *testing.T) {
 		forget()
 		forgot := time.Now()
 		<-ctx.Done()
-		requireTookAtMost(t, 2*watchdog/3, forgot, time.Now()) // the next renewal comes within a third of it, a second look as much later
+		requireTookAtMost(t, 2*longestPeriod(watchdog), forgot, time.Now()) // until the next renewal, and a second look as much later
 		var loss *rlock.LostError
 		require.ErrorAs(t, context.Cause(ctx), &loss)
 		require.Equal(t, rlock.LostGone, loss.Reason)

@@ -16,6 +16,9 @@ import (
 // default lease ends, at least 20 s after it.
 const soon = 15 * time.Second
 
+// longestPeriod returns the longest time between two renewals: a third of the watchdog time, times 19/18, see lease/schedule.go.
+func longestPeriod(watchdog time.Duration) time.Duration { return watchdog * 19 / 54 }
+
 func TestRedisDownAtNewAndAtLock(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
 		s := redistest.Start(t)
