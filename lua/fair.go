@@ -2,6 +2,7 @@ package lua
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -11,7 +12,7 @@ var (
 	fairAcquireScript = script{Text("fair_acquire"), "5b9ccb416ab475df9a4a0185d80cc5523cad2b4e"}
 	fairReleaseScript = script{Text("fair_release"), "594b7b0398c3b6a78b898f2bf5865db93ee5ba5b"}
 	fairRefreshScript = script{Text("fair_refresh"), "7dbd94bccecbd67d5cdcd07f6ddf86f390135da0"}
-	fairForceScript   = script{Text("fair_force"), "e2653983ddeb2072bac8b178d309599293972e84"}
+	fairForceScript   = script{Text("fair_force"), "c18a80c4abb1fab46da97d8a0f1d2d62dddf3248"}
 )
 
 // Fair is the queue of a fair lock, in Redisson's form: each waiter has a place. The zero value means that the lock
@@ -51,8 +52,8 @@ func Refresh(ctx context.Context, c rueidis.Client, f Fair, p Publish, places []
 }
 
 // ForceFair is Force for a fair lock: the first waiter gets the lock, or a message.
-func ForceFair(ctx context.Context, c rueidis.Client, name string, f Fair, p Publish) (bool, error) {
-	args := append([]string{millis(f.GrantLease)}, f.tail(p)...)
+func ForceFair(ctx context.Context, c rueidis.Client, name string, f Fair, p Publish, owners ...string) (bool, error) {
+	args := slices.Concat([]string{millis(f.GrantLease)}, f.tail(p), owners)
 	held, err := yes(fairForceScript.run(ctx, c, []string{name, f.List, f.Times}, args...))
 	if err != nil {
 		return false, failed("force", err, f.List, f.Times)

@@ -6,11 +6,11 @@ import (
 	"github.com/redis/rueidis"
 )
 
-var forceScript = script{Text("force"), "0545f72bfc8b28d82eeee25bacdaf2a38f443992"}
+var forceScript = script{Text("force"), "15b881dadeb4957f549af48a22be6c00ac7c2e8b"}
 
-// Force frees the lock whoever holds it, and reports whether it was held.
-func Force(ctx context.Context, c rueidis.Client, name string, p Publish) (bool, error) {
-	held, err := yes(forceScript.run(ctx, c, []string{name}, p.command(), p.Name))
+// Force frees the lock whoever holds it, and reports whether it was held. With owners, it frees a lock only if nobody else holds it.
+func Force(ctx context.Context, c rueidis.Client, name string, p Publish, owners ...string) (bool, error) {
+	held, err := yes(forceScript.run(ctx, c, []string{name}, append([]string{p.command(), p.Name}, owners...)...))
 	if err != nil {
 		return false, failed("force", err)
 	}

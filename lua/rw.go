@@ -11,7 +11,7 @@ import (
 var (
 	readRenewScript   = script{Text("read_renew"), "239eb53fccbbaa8455c0bbcb54e3410e73f3a20d"}
 	fencedWriteScript = script{Text("fenced_write_acquire"), "b97910f46b542231fba2516a20bb1c7c4c57445c"}
-	rwForceScript     = script{Text("rw_force"), "dbb182b67489801c9833736afa476add8a6155ad"}
+	rwForceScript     = script{Text("rw_force"), "e03e7ba532eeff6a6a406a33e962bda5d98dadd3"}
 )
 
 // Side says whether a lock is a read/write lock, and which of its sides a call is for.
@@ -50,9 +50,9 @@ func RenewReaders(ctx context.Context, c rueidis.Client, lease time.Duration, ho
 	return verdicts("renew", readRenewScript.run(ctx, c, keys, args...), len(holds))
 }
 
-// ForceSide frees a read/write lock that is held on that side, whoever holds it, and reports whether it was.
-func ForceSide(ctx context.Context, c rueidis.Client, name string, s Side, p Publish) (bool, error) {
-	held, err := yes(rwForceScript.run(ctx, c, []string{name}, s.mode(), p.command(), p.Name))
+// ForceSide is Force for a read/write lock that is held on that side.
+func ForceSide(ctx context.Context, c rueidis.Client, name string, s Side, p Publish, owners ...string) (bool, error) {
+	held, err := yes(rwForceScript.run(ctx, c, []string{name}, append([]string{s.mode(), p.command(), p.Name}, owners...)...))
 	if err != nil {
 		return false, failed("force", err)
 	}

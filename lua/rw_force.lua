@@ -4,9 +4,10 @@
 -- ARGV[1]  the side: the mode read or write
 -- ARGV[2]  how to publish: publish or spublish
 -- ARGV[3]  unlock channel
+-- ARGV[4]  and more: the owners; none: any
 --
 -- Reply 1        it was held
--- Reply 0        it was free, or held on the other side: nothing was changed or published
+-- Reply 0        it was free, or held on the other side or by another owner: nothing was changed or published
 -- Error FOREIGN  the key holds another hash than a lock: nothing was changed or published
 --
 -- The hash is read first, and then deleted with the hold keys.
@@ -20,6 +21,9 @@ if redis.call('hget', lock, 'mode') ~= ARGV[1] then
   return 0
 end
 local all = redis.call('hgetall', lock)
+if not only(all, 2, ARGV[4] and 4) then
+  return 0
+end
 for i = 1, #all, 2 do
   for level = 1, tonumber(all[i + 1]) or 0 do
     redis.call('del', hold_key(lock, all[i], level))

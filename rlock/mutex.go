@@ -211,3 +211,13 @@ func (m *Mutex) ForceUnlock(ctx context.Context) (bool, error) {
 	m.check(ctx)
 	return m.spec.Force(ctx)
 }
+
+// ForceUnlockOwners is [Mutex.ForceUnlock] of a lock that nobody but these owners holds: whoever took it since you looked keeps it. Owners
+// are what [Owner] and [NotAcquiredError] say, those of a read lock all of its readers. Without owners it frees nothing.
+func (m *Mutex) ForceUnlockOwners(ctx context.Context, owners ...string) (bool, error) {
+	m.check(ctx)
+	if len(owners) == 0 {
+		return false, nil
+	}
+	return m.spec.Force(ctx, owners...)
+}

@@ -105,3 +105,62 @@ func TestKindsOfOneNameExclude(t *testing.T) {
 		rwNothing(t, b.rdb, b.name)
 	})
 }
+
+// Whoever was seen to hold a lock is forced out; others are not, who may have taken the lock since.
+func TestForceUnlockOwners(t *testing.T) {
+	for _, kind := range []string{"plain", "fenced", "fair", "read", "write", "fenced write"} {
+		redistest.RunVirtual(t, kind, func(t *testing.T) {
+			b := newFixture(t)
+			m := ofAllKinds(newClient(t, b.rdb), b.name)[kind]
+			hold := locked(t, ofAllKinds(b.Client, b.name)[kind])
+			for _, owners := range [][]string{nil, {foreignOwner}} {
+				freed, err := m.ForceUnlockOwners(t.Context(), owners...)
+				require.NoError(t, err)
+				require.False(t, freed)
+			}
+			require.True(t, b.exists(t, b.name))
+			require.NoError(t, hold.ctx.Err())
+			freed, err := m.ForceUnlockOwners(t.Context(), foreignOwner, rlock.Owner(hold.ctx))
+			require.NoError(t, err)
+			require.True(t, freed)
+			require.False(t, b.exists(t, b.name))
+			require.ErrorIs(t, hold.unlock(), rlock.ErrLost)
+		})
+	}
+	redistest.RunVirtual(t, "readers", func(t *testing.T) {
+		b := newFixture(t)
+		rw := b.RWMutex(b.name)
+		one, two := locked(t, rw.Read()), locked(t, newClient(t, b.rdb).RWMutex(b.name).Read())
+		freed, err := rw.Read().ForceUnlockOwners(t.Context(), rlock.Owner(one.ctx))
+		require.NoError(t, err)
+		require.False(t, freed, "another reader came")
+		freed, err = rw.Write().ForceUnlockOwners(t.Context(), rlock.Owner(one.ctx), rlock.Owner(two.ctx))
+		require.NoError(t, err)
+		require.False(t, freed, "they do not write")
+		freed, err = b.Mutex(b.name).ForceUnlockOwners(t.Context(), rlock.Owner(one.ctx))
+		require.NoError(t, err)
+		require.False(t, freed, "it is no plain lock any more")
+		require.NoError(t, one.ctx.Err())
+		freed, err = rw.Read().ForceUnlockOwners(t.Context(), rlock.Owner(one.ctx), rlock.Owner(two.ctx))
+		require.NoError(t, err)
+		require.True(t, freed)
+		require.ErrorIs(t, one.unlock(), rlock.ErrLost)
+		require.ErrorIs(t, two.unlock(), rlock.ErrLost)
+	})
+	redistest.RunVirtual(t, "kept", func(t *testing.T) {
+		b := newFixture(t)
+		m := b.Mutex(b.name, rlock.WithLinger(rlock.DefaultWatchdogTimeout))
+		keep(t, b.Client, m)
+		kept := locked(t, m)
+		owner := rlock.Owner(kept.ctx)
+		require.NoError(t, kept.unlock())
+		freed, err := m.ForceUnlockOwners(context.Background(), foreignOwner)
+		require.NoError(t, err)
+		require.False(t, freed)
+		require.True(t, b.exists(t, b.name), "the process still keeps it")
+		freed, err = m.ForceUnlockOwners(context.Background(), owner)
+		require.NoError(t, err)
+		require.True(t, freed)
+		require.False(t, b.exists(t, b.name))
+	})
+}

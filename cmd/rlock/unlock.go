@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/go-rlock/rlock/rlock"
@@ -17,8 +16,8 @@ Frees the lock NAME, of any kind and whoever holds it, and wakes its waiters.
 Until the holder notices, at its next renewal or unlock, two owners can be in
 the section: first make sure that the holder is dead.
 
-Shows the holder and asks for confirmation. If the holder has changed by then,
-the lock is left alone.
+Shows the holder, asks for confirmation, and frees the lock of that holder only:
+whoever took it meanwhile keeps it.
 
   -force       required
   -yes         do not ask; needed if stdin is not a terminal
@@ -62,28 +61,24 @@ func (p *program) unlock(args []string) int {
 				case !confirmed:
 					return p.fail(exitFree, fmt.Errorf("%q: left alone", name))
 				}
-				now, err := v.inspect(ctx, name)
-				if err != nil {
-					return p.failed(ctx, v.at(err))
-				}
-				if now.Held && !slices.Equal(seen.owners(), now.owners()) {
-					return p.fail(exitFree, fmt.Errorf("%q: left alone: now held by %s", name, now.holders()))
-				}
-				seen = now
 			}
-		}
-		freed := false
-		if seen.Held {
-			var err error
-			if freed, err = v.lock(seen).ForceUnlock(ctx); err != nil {
+			freed, err := v.lock(seen).ForceUnlockOwners(ctx, seen.owners()...)
+			if err == nil && freed {
+				fmt.Fprintln(p.out, "freed")
+				return 0
+			}
+			var now *view
+			if err == nil {
+				now, err = v.inspect(ctx, name)
+			}
+			if err != nil {
 				return p.failed(ctx, v.at(err))
 			}
+			if now.Held {
+				return p.fail(exitFree, fmt.Errorf("%q: left alone: now held by %s", name, now.holders()))
+			}
 		}
-		if !freed {
-			return p.fail(exitFree, fmt.Errorf("%q: not held", name))
-		}
-		fmt.Fprintln(p.out, "freed")
-		return 0
+		return p.fail(exitFree, fmt.Errorf("%q: not held", name))
 	})
 }
 

@@ -2,7 +2,10 @@ package main
 
 import (
 	"context"
+	"slices"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -45,5 +48,33 @@ func TestUnlock(t *testing.T) {
 				require.Equal(t, waiter.ID(), clientID(rlock.Owner(<-got)), "the next one is woken")
 			}
 		}
+	})
+}
+
+// Whoever takes the lock after its holder was shown keeps it, however late the command arrives.
+func TestUnlockSparesTheNext(t *testing.T) {
+	redistest.Virtual(t, func(t *testing.T) {
+		s := redistest.Start(t)
+		m := newLocks(t, s.Client(t)).Mutex("job")
+		shown, unlock := lock(t.Context(), t, m)
+		proxy := redistest.StartProxy(t, s.Addr())
+		var sent atomic.Bool
+		proxy.OnRequest(func(cmd []string) redistest.Action {
+			if slices.Contains(cmd, rlock.Owner(shown)) && sent.CompareAndSwap(false, true) {
+				return redistest.Hold
+			}
+			return redistest.Pass
+		})
+		done := make(chan result, 1)
+		go func() { done <- call(t, proxy.Addr(), "unlock", "-force", "-yes", "job") }()
+		redistest.Eventually(t, 10*time.Second, func() bool { return proxy.Held() == 1 }, "it is to be freed")
+		require.NoError(t, unlock())
+		next, unlock := lock(t.Context(), t, m)
+		proxy.Release()
+		r := <-done
+		require.Equal(t, exitFree, r.code)
+		require.Contains(t, r.err, "left alone: now held by "+rlock.Owner(next))
+		require.NoError(t, next.Err())
+		require.NoError(t, unlock())
 	})
 }

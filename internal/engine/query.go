@@ -86,14 +86,17 @@ func (m *Spec) PTTL(ctx context.Context) (int64, error) {
 	})
 }
 
-// Force frees the lock, regardless of its owner, and reports whether it was held.
-func (m *Spec) Force(ctx context.Context) (bool, error) {
+// Force frees the lock, regardless of its owner, and reports whether it was held. With owners, it frees a lock only if nobody else holds it.
+func (m *Spec) Force(ctx context.Context, owners ...string) (bool, error) {
 	if err := m.Fits(); err != nil && m.Invalid == nil {
 		return false, m.Fail(err)
 	}
 	forced, err := ask(ctx, m, true, func(ctx context.Context) (bool, error) {
-		return m.Kind.Force(ctx, m.Engine.rdb, m.Key, m.fair(), lua.Publish(m.Engine.KnownChannel(m)))
+		return m.Kind.Force(ctx, m.Engine.rdb, m.Key, m.fair(), lua.Publish(m.Engine.KnownChannel(m)), owners...)
 	})
+	if len(owners) > 0 && !forced {
+		return forced, err // the process may keep it for another owner
+	}
 	if x := m.Engine.idle.take(m.Key); x != nil { // Force freed it, or the next call would find it missing
 		m.Engine.giveUp(x)
 	}

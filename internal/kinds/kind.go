@@ -46,7 +46,7 @@ type Kind struct {
 	prefix, suffix string
 
 	Renew    func(context.Context, rueidis.Client, time.Duration, []lua.Hold) ([]lua.Renewal, error)
-	Force    func(ctx context.Context, rdb rueidis.Client, key string, f lua.Fair, p lua.Publish) (bool, error)
+	Force    func(ctx context.Context, rdb rueidis.Client, key string, f lua.Fair, p lua.Publish, owners ...string) (bool, error)
 	IsLocked func(ctx context.Context, rdb rueidis.Client, key string) (bool, error)
 }
 

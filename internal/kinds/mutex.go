@@ -31,8 +31,8 @@ var Fenced = &Kind{
 	Renew:    lua.Renew, Force: forceHash, IsLocked: exists,
 }
 
-func forceHash(ctx context.Context, rdb rueidis.Client, key string, _ lua.Fair, p lua.Publish) (bool, error) {
-	return lua.Force(ctx, rdb, key, p)
+func forceHash(ctx context.Context, rdb rueidis.Client, key string, _ lua.Fair, p lua.Publish, owners ...string) (bool, error) {
+	return lua.Force(ctx, rdb, key, p, owners...)
 }
 
 func exists(ctx context.Context, rdb rueidis.Client, key string) (bool, error) {

@@ -49,9 +49,9 @@ var FencedWrite = &Kind{
 	Renew:    lua.Renew, Force: forceSide(lua.Writer), IsLocked: sideIsLocked(lua.Writer),
 }
 
-func forceSide(s lua.Side) func(context.Context, rueidis.Client, string, lua.Fair, lua.Publish) (bool, error) {
-	return func(ctx context.Context, rdb rueidis.Client, key string, _ lua.Fair, p lua.Publish) (bool, error) {
-		return lua.ForceSide(ctx, rdb, key, s, p)
+func forceSide(s lua.Side) func(context.Context, rueidis.Client, string, lua.Fair, lua.Publish, ...string) (bool, error) {
+	return func(ctx context.Context, rdb rueidis.Client, key string, _ lua.Fair, p lua.Publish, owners ...string) (bool, error) {
+		return lua.ForceSide(ctx, rdb, key, s, p, owners...)
 	}
 }
 
