@@ -65,7 +65,7 @@ func (m Latch) Await(who Caller) error {
 func (m Counter) useLatch(ctx context.Context, args lua.PermitsArgs) (reply counterReply, err error) {
 	c := m.Engine
 	call := lua.LatchCall{
-		Name: m.Key, Record: m.queue, Client: c.ID, Number: uint64(args.Request), Keep: latchKept, Publish: args.Publish, //nolint:gosec // it is positive
+		Name: m.Key, Record: m.queue, Client: c.ID, Number: uint64(args.Request), Keep: latchKept, Publish: args.Publish,
 	}
 	var did bool
 	switch {
