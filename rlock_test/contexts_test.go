@@ -13,6 +13,7 @@ import (
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 
+	"github.com/go-rlock/rlock/internal/calls"
 	"github.com/go-rlock/rlock/internal/redistest"
 	"github.com/go-rlock/rlock/rlock"
 )
@@ -39,7 +40,9 @@ func (c *contexts) note(ctx context.Context, whose string, cmds ...rueidis.Compl
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.given[at]++
-	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < -10*time.Millisecond && ctx.Err() == nil {
+	// Those of package context end with a timer, which is late on a busy machine.
+	_, own := ctx.(*calls.Context)
+	if deadline, ok := ctx.Deadline(); ok && own && time.Until(deadline) < -10*time.Millisecond && ctx.Err() == nil {
 		c.wrong = append(c.wrong, at+": its deadline had passed when rueidis received it")
 	}
 	if ctx.Done() == nil {
@@ -243,7 +246,9 @@ func TestShutdownSparesOthersCommands(t *testing.T) {
 	wg.Wait()
 	require.Empty(t, wrong)
 	for range holds {
-		require.NoError(t, <-failed, "the unlocks are answered as well")
+		if err := <-failed; err != nil { // otherwise answered in the second that Shutdown leaves them
+			require.ErrorIs(t, err, rlock.ErrPending)
+		}
 	}
 	for i := range n {
 		got, err := past.do(t, "GET", fmt.Sprint("counter:", i)).AsInt64()

@@ -48,22 +48,22 @@ func TestWatchdogOfAHandleThatIsCutOff(t *testing.T) {
 // than a grant, and otherwise from the first renewal on.
 func TestHandOverBetweenWatchdogTimes(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
-		handsOverBetweenWatchdogTimes(t, redistest.Dial(t, redistest.Shared(t)))
+		handsOverBetweenWatchdogTimes(t, redistest.Dial(t, redistest.Shared(t)), shortWatchdog, time.Second, time.Minute)
 	})
 }
 
 // The same on a cluster.
 func TestHandOverBetweenWatchdogTimesOnACluster(t *testing.T) {
 	redistest.Parallel(t)
-	handsOverBetweenWatchdogTimes(t, redistest.StartCluster(t, 3, 0).Client(t))
+	handsOverBetweenWatchdogTimes(t, redistest.StartCluster(t, 3, 0).Client(t), time.Minute, rlock.DefaultWatchdogTimeout)
 }
 
-func handsOverBetweenWatchdogTimes(t *testing.T, rdb rueidis.Client) {
+func handsOverBetweenWatchdogTimes(t *testing.T, rdb rueidis.Client, watchdogs ...time.Duration) {
 	t.Helper()
 	b := fixture{rdb: rdb, name: redistest.Name(t)}
 	_, unlock, err := newClient(t, rdb).Mutex(b.name).Lock(context.Background())
 	require.NoError(t, err)
-	for _, d := range []time.Duration{shortWatchdog, time.Second, time.Minute} {
+	for _, d := range watchdogs {
 		began := time.Now()
 		waiter := lockAsync(t, newClient(t, rdb).Mutex(b.name, rlock.WithWatchdog(d)))
 		b.awaitPlace(t, b.name)
