@@ -28,7 +28,7 @@ import (
 //	          other error                               idle: those whose call it was fail
 //	          3 s over, Close                           failing from now on
 //	failing   at once                                   all fail, with ErrUnreachable, and so do those that come. Changes that give permits back,
-//	                                                    or count down, stay
+//	                                                    or count down, stay, and so do those who wait for a latch: they look meanwhile
 //	          the call is ended                         idle: what it took is given back, what it changed stays, and the next change is made
 //	          a minute is over, or Close                idle: the changes that are left are dropped, and the log says so
 //	any       nobody waits, and no change is left       out: the process leaves Redis's queue
@@ -256,7 +256,7 @@ func (b *combiner) wants() (w wants) {
 	return w
 }
 
-var never = make(<-chan time.Time)
+var never = make(<-chan time.Time) // for combiner.later
 
 // await waits for the turn, or until there is something else to do.
 func (b *combiner) await(more <-chan struct{}) {

@@ -209,7 +209,9 @@ func (b *combiner) refused(err error, change *counterChange, waiters []*counterW
 	all := &b.m.of.combiners
 	all.mu.Lock()
 	defer all.mu.Unlock()
-	b.answered()
+	if !calls.MayPass(err) {
+		b.answered()
+	}
 	for _, w := range waiters {
 		if !w.gone {
 			b.let(w, err)
