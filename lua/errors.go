@@ -17,6 +17,9 @@ var ErrForeign = errors.New("not a lock")
 // may also come from a proxy in front of it.
 var ErrNoScripts = errors.New("the server runs no scripts")
 
+// ErrReaders means that readers are in the section of the writer whose lock was to be left to a ticket. Nothing was changed.
+var ErrReaders = errors.New("readers are in the section of the writer")
+
 // knownError is one of these sentinels with the server's error behind it.
 type knownError struct {
 	is   error
@@ -41,6 +44,9 @@ func known(err error, beside []string) error {
 	text := Said(said)
 	if what, ok := strings.CutPrefix(text, "FOREIGN "); ok { // see owner_of.lua
 		return &knownError{ErrForeign, said, what}
+	}
+	if strings.HasPrefix(text, "READERS ") { // see export.lua
+		return &knownError{ErrReaders, said, "unlock these first"}
 	}
 	if what, ok := noScripts(text); ok {
 		return &knownError{ErrNoScripts, said, what}

@@ -120,7 +120,7 @@ func TestExportOfAWriter(t *testing.T) {
 	require.Equal(t, lua.Acquired, acquire(writer))
 	require.Equal(t, lua.Acquired, acquire(reader))
 	_, err := lua.Release(t.Context(), l.rdb, l.export(lua.Writer))
-	require.ErrorContains(t, err, "READERS")
+	require.ErrorIs(t, err, lua.ErrReaders)
 	require.Equal(t, map[string]string{"mode": "write", me + ":write": "1", other: "1"}, l.fields())
 
 	require.Equal(t, freed, l.releases(l.ended(lua.Reader, other)))

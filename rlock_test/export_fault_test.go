@@ -213,3 +213,35 @@ func TestExportOverPlainChannels(t *testing.T) {
 		waits.getAndUnlock(t, soon)
 	}
 }
+
+// A reader in the writer's section whose Lock was cancelled, or whose unlock got no answer in time, may still be there when the section is
+// exported. It goes by itself, and the Export waits for that.
+func TestExportAfterAFailedReader(t *testing.T) {
+	for name, fails := range map[string]func(t *testing.T, r *proxied, write lockResult){
+		"cancelled": func(t *testing.T, r *proxied, write lockResult) {
+			ctx, cancel := context.WithTimeout(write.ctx, time.Second)
+			defer cancel()
+			r.proxy.OnRequest(nthScript(1, redistest.Hold))
+			_, _, err := r.RWMutex(r.name).Read().Lock(ctx)
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+		},
+		"unlocked without an answer": func(t *testing.T, r *proxied, write lockResult) {
+			read := locked(t, under{write.ctx, r.RWMutex(r.name).Read()})
+			r.proxy.OnRequest(nthScript(1, redistest.Hold))
+			require.ErrorIs(t, read.unlock(), rlock.ErrPending)
+		},
+	} {
+		redistest.RunVirtual(t, name, func(t *testing.T) {
+			r := newProxied(t, rlock.Options{UnlockTimeout: time.Second})
+			write := locked(t, r.RWMutex(r.name).Write())
+			fails(t, r, write)
+			time.AfterFunc(time.Second/2, r.proxy.Release)
+			ticket := ticketOf(t, write.ctx)
+			next := adopted(t, r.other, ticket)
+			require.NoError(t, write.unlock())
+			r.onlyOwner(t, rlock.Owner(next.ctx))
+			require.NoError(t, next.unlock())
+			require.Empty(t, r.fieldsOf(t))
+		})
+	}
+}

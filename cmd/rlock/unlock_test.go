@@ -2,10 +2,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"slices"
-	"sync/atomic"
+	"sync"
 	"testing"
-	"time"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 
@@ -58,23 +59,34 @@ func TestUnlockSparesTheNext(t *testing.T) {
 		m := newLocks(t, s.Client(t)).Mutex("job")
 		shown, unlock := lock(t.Context(), t, m)
 		proxy := redistest.StartProxy(t, s.Addr())
-		var sent atomic.Bool
+		asked, freed := make(chan struct{}), make(chan error)
+		var once sync.Once
 		proxy.OnRequest(func(cmd []string) redistest.Action {
-			if slices.Contains(cmd, rlock.Owner(shown)) && sent.CompareAndSwap(false, true) {
-				return redistest.Hold
+			action := redistest.Pass
+			if slices.Contains(cmd, rlock.Owner(shown)) {
+				once.Do(func() {
+					close(asked)
+					action = redistest.Hold
+				})
 			}
-			return redistest.Pass
+			return action
 		})
-		done := make(chan result, 1)
-		go func() { done <- call(t, proxy.Addr(), "unlock", "-force", "-yes", "job") }()
-		redistest.Eventually(t, 10*time.Second, func() bool { return proxy.Held() == 1 }, "it is to be freed")
-		require.NoError(t, unlock())
-		next, unlock := lock(t.Context(), t, m)
-		proxy.Release()
-		r := <-done
+		var next context.Context
+		var unlockNext rlock.UnlockFunc
+		go func() { // ends with the command
+			<-asked
+			synctest.Wait() // until it is held back
+			err := unlock()
+			var err2 error
+			next, unlockNext, err2 = m.Lock(t.Context())
+			proxy.Release()
+			freed <- errors.Join(err, err2)
+		}()
+		r := call(t, proxy.Addr(), "unlock", "-force", "-yes", "job")
+		require.NoError(t, <-freed)
 		require.Equal(t, exitFree, r.code)
 		require.Contains(t, r.err, "left alone: now held by "+rlock.Owner(next))
 		require.NoError(t, next.Err())
-		require.NoError(t, unlock())
+		require.NoError(t, unlockNext())
 	})
 }

@@ -309,6 +309,9 @@ func (u *unlocker) cause() error {
 func (u *unlocker) again(t *Tenure, r *calls.Retry, err error) bool {
 	u.fails(err)
 	c := t.Spec.Engine
+	if errors.Is(err, lua.ErrReaders) { // none is open here, so what failed calls have left is about to go
+		err = calls.ErrNoAnswer
+	}
 	return !u.isLeft() && t.lossSoFar() == nil && (r.Wait(err, u.left, c.Calls.Done()) || !u.isLeft() && c.Calls.IsClosed())
 }
 

@@ -134,7 +134,7 @@ func (h *histHold) unlock(w *histWorker) {
 	default:
 		e.Kind = histUnknown
 		w.log.doubt(k)
-		w.did(failed)
+		w.didNot(err)
 		if errors.Is(err, context.Canceled) { // no caller cancels an unlock
 			w.wrong(err)
 		}

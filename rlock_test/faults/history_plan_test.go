@@ -58,14 +58,15 @@ type histTally struct {
 	Events    map[histEvent]int64
 	Written   map[string]int64 // by the witness
 	Straddled map[string]int64 // writes of Written made after the loss of their lock
+	Failures  []string         // of the calls that failed
 }
 
 func newHistTally() histTally {
-	return histTally{make(map[histEvent]int64), make(map[string]int64), make(map[string]int64)}
+	return histTally{make(map[histEvent]int64), make(map[string]int64), make(map[string]int64), nil}
 }
 
 // add adds the counts of another process or Client.
-func (t histTally) add(o histTally) {
+func (t *histTally) add(o histTally) {
 	for e, n := range o.Events {
 		t.Events[e] += n
 	}
@@ -75,6 +76,7 @@ func (t histTally) add(o histTally) {
 	for name, n := range o.Straddled {
 		t.Straddled[name] += n
 	}
+	t.Failures = append(t.Failures, o.Failures...)
 }
 
 // histBounds draws the hand-off bounds of each client. Every other client has the defaults; the rest give the lock to other processes after

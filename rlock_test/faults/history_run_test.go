@@ -148,7 +148,7 @@ func (b *historyRun) goOn(events map[histEvent]int64) {
 	redistest.Eventually(b.t, histPatience, func() bool {
 		total := make(map[histEvent]int64) // without the witness's maps, which belong to the workers
 		for i, c := range b.crews {
-			c.count(func(t *histTally) { histTally{Events: total}.add(histTally{Events: t.Events}) })
+			c.count(func(t *histTally) { (&histTally{Events: total}).add(histTally{Events: t.Events}) })
 			stats := b.clients[i].Stats()
 			total[handOffs], total[grants], total[kept] = total[handOffs]+int64(stats.HandOffs), total[grants]+int64(stats.Grants), total[kept]+int64(stats.Kept)
 		}

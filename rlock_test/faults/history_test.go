@@ -75,7 +75,7 @@ func TestHistoryOfWorkers(t *testing.T) {
 			reports := b.end()
 			b.clean()
 			b.check(reports)
-			require.Zero(t, b.sum(reports).Events[failed])
+			require.Empty(t, b.sum(reports).Failures)
 		})
 	}
 }

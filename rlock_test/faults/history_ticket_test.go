@@ -101,7 +101,7 @@ func (w *histWorker) adopt(t histTicket) {
 		cancel()
 		e.Kind, e.Owner, e.Ticket, e.Return = histUnknown, t.owner, "", histNow()
 		w.log.add(e)
-		w.did(failed)
+		w.didNot(err)
 		return
 	case err != nil:
 		cancel()

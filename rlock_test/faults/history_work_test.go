@@ -98,6 +98,13 @@ func (c *histCrew) count(f func(*histTally)) {
 
 func (c *histCrew) did(e histEvent) { c.count(func(t *histTally) { t.Events[e]++ }) }
 
+func (c *histCrew) didNot(err error) {
+	c.count(func(t *histTally) {
+		t.Events[failed]++
+		t.Failures = append(t.Failures, err.Error())
+	})
+}
+
 func (c *histCrew) happened(e histEvent) (n int64) {
 	c.count(func(t *histTally) { n = t.Events[e] })
 	return n
@@ -320,7 +327,7 @@ func (w *histWorker) didFail(err error) {
 	case errors.Is(err, rlock.ErrNotAcquired):
 		w.did(refused)
 	default:
-		w.did(failed)
+		w.didNot(err)
 	}
 }
 
