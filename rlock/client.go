@@ -7,6 +7,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/redis/rueidis"
 
+	"github.com/go-rlock/rlock/internal/counter"
 	"github.com/go-rlock/rlock/internal/engine"
 )
 
@@ -29,7 +30,7 @@ import (
 //   - one for each section that a loss or Close ends, until the methods of its parent ctx have returned.
 type Client struct {
 	engine     *engine.Engine
-	counters   *engine.Counters
+	counters   *counter.Counters
 	prefix     string // of all keys
 	trace      *Trace // nil: nobody wants to know
 	closeRedis func() // the rueidis client that Open made; nil: it is the caller's
@@ -56,7 +57,7 @@ func New(rdb rueidis.Client, o Options) (*Client, error) {
 		return nil, fmt.Errorf("rlock: client id: %w", err)
 	}
 	c := engine.New(rdb, id.String(), o.forEngine(rdb))
-	return &Client{engine: c, counters: engine.NewCounters(c), prefix: o.Prefix, trace: o.Trace}, nil
+	return &Client{engine: c, counters: counter.New(c), prefix: o.Prefix, trace: o.Trace}, nil
 }
 
 // forEngine are the options of the engine. They have been validated.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/go-rlock/rlock/internal/counter"
 	"github.com/go-rlock/rlock/internal/engine"
 )
 
@@ -23,7 +24,7 @@ import (
 // holds across processes, as long as Redis keeps its data.
 type CountDownLatch struct {
 	client *Client
-	latch  engine.Latch
+	latch  counter.Latch
 }
 
 // CountDownLatch returns a handle on the latch called name. It does no I/O. The methods of the handle report an empty name. It panics if

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/go-rlock/rlock/internal/counter"
 	"github.com/go-rlock/rlock/internal/engine"
 	"github.com/go-rlock/rlock/lua"
 )
@@ -35,7 +36,7 @@ const mostPermits = 100
 // without it. This holds across processes, as long as Redis keeps its data.
 type PermitSemaphore struct {
 	client    *Client
-	semaphore engine.PermitSemaphore
+	semaphore counter.PermitSemaphore
 }
 
 // PermitSemaphore returns a handle on the semaphore called name. It does no I/O. The handle's methods report options that are out of
@@ -306,7 +307,7 @@ func (s *PermitSemaphore) Permits(ctx context.Context) (int64, error) {
 // Permit is one permit or several, as returned by an Acquire of a [PermitSemaphore]. It is safe for concurrent use.
 type Permit struct {
 	of   *PermitSemaphore
-	hold *engine.PermitHold // nil: its Acquire failed
+	hold *counter.PermitHold // nil: its Acquire failed
 }
 
 // ID returns the id of the permit, the first if there are several. It has 32 hex digits, as in Redisson; the first 16 are those of

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/go-rlock/rlock/internal/counter"
 	"github.com/go-rlock/rlock/internal/engine"
 	"github.com/go-rlock/rlock/lua"
 )
@@ -30,7 +31,7 @@ const MaxPermits = lua.MaxPermits
 // without it. This holds across processes, as long as Redis keeps its data.
 type Semaphore struct {
 	client    *Client
-	semaphore engine.Semaphore
+	semaphore counter.Semaphore
 }
 
 // Semaphore returns a handle on the semaphore called name. It does no I/O. The methods of the handle report an empty name. It panics if

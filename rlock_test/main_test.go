@@ -115,11 +115,14 @@ func noCalls(t testing.TB) {
 		redistest.Settle(t)
 		return
 	}
-	redistest.Eventually(t, testTimeout, func() bool { return redistest.Goroutines(engine) == 0 }, "background work must end")
+	redistest.Eventually(t, testTimeout, func() bool { return redistest.Goroutines(engine, counters) == 0 }, "background work must end")
 }
 
-// engine occurs in the stacks of the library's goroutines that send commands to Redis.
-const engine = "go-rlock/rlock/internal/engine."
+// engine and counters occur in the stacks of the library's goroutines that send commands to Redis.
+const (
+	engine   = "go-rlock/rlock/internal/engine."
+	counters = "go-rlock/rlock/internal/counter."
+)
 
 func (b fixture) do(t testing.TB, cmd ...string) rueidis.RedisResult {
 	t.Helper()

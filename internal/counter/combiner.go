@@ -1,4 +1,4 @@
-package engine
+package counter
 
 import (
 	"errors"
@@ -125,13 +125,13 @@ const ofPermits = ":permits"
 // queueInHub returns the hub queue in which the combiner waits.
 func (m Counter) queueInHub() pubsub.Queue {
 	if m.Kind == kinds.Latch {
-		return m.Spec.waiters()
+		return m.Spec.Waiters()
 	}
 	lock := m.Key
 	if m.Kind == kinds.PermitSemaphore {
 		lock += ofPermits // two kinds of one name wait beside each other
 	}
-	return pubsub.Queue{Lock: lock, Channel: m.Engine.KnownChannel(m.Spec), Places: m.seesProcesses(), Counts: true}
+	return pubsub.Queue{Lock: lock, Channel: m.Engine.KnownChannel(m.Spec), Places: m.SeesProcesses(), Counts: true}
 }
 
 // start runs a new combiner: on a goroutine if the caller may leave. Otherwise the caller runs it until over is closed, while there is no
@@ -245,7 +245,7 @@ func (b *combiner) wants() (w wants) {
 	default:
 	}
 	if b.m.Engine.Calls.IsClosed() {
-		b.refuse(b.m.Engine.errs.Closed)
+		b.refuse(b.m.Engine.Errors.Closed)
 	}
 	b.tidy()
 	w.wait = slices.ContainsFunc(b.waiters, func(w *counterWaiter) bool { return !w.once })
@@ -293,7 +293,7 @@ func (b *combiner) await(more <-chan struct{}) {
 	b.hub.Leave()
 	b.joined = false
 	if errors.Is(err, pubsub.ErrClosed) {
-		err = b.m.Engine.errs.Closed
+		err = b.m.Engine.Errors.Closed
 	}
 	all.mu.Lock()
 	defer all.mu.Unlock()

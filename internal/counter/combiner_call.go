@@ -1,4 +1,4 @@
-package engine
+package counter
 
 import (
 	"context"
@@ -109,7 +109,7 @@ type sending struct {
 func (b *combiner) send(values context.Context, args lua.PermitsArgs) (reply counterReply, s sending, err error) {
 	m, c := b.m, b.m.Engine
 	if len(args.IDs) > 0 { // permit ids name this Client
-		c.showLabel()
+		c.ShowLabel()
 	}
 	again := calls.Retry{Least: calls.MinTries}
 	s.at = time.Now()
@@ -299,10 +299,10 @@ func (b *combiner) end() {
 
 // queueKey returns the key of the process queue; "" if scripts cannot see whether a process listens.
 func (m Counter) queueKey() string {
-	if m.Kind == kinds.Latch || !m.seesProcesses() {
+	if m.Kind == kinds.Latch || !m.SeesProcesses() {
 		return ""
 	}
-	return m.queue
+	return m.Queue
 }
 
 func (m Counter) args(request int64) lua.PermitsArgs {
@@ -310,7 +310,7 @@ func (m Counter) args(request int64) lua.PermitsArgs {
 	args := lua.PermitsArgs{SemaphoreArgs: lua.SemaphoreArgs{
 		Semaphore: lua.Semaphore{
 			Name: m.Key, Requests: kinds.SemaphoreRequests(m.Key), Queue: m.queueKey(), Publish: lua.Publish(c.KnownChannel(m.Spec)),
-			Client: c.ID, Keep: c.grantLease(),
+			Client: c.ID, Keep: c.GrantLease(),
 		},
 		Request: request,
 	}}
@@ -334,9 +334,9 @@ func (m Counter) use(ctx context.Context, args lua.PermitsArgs) (reply counterRe
 	case kinds.Latch:
 		return m.useLatch(ctx, args)
 	case kinds.PermitSemaphore:
-		reply.PermitsReply, err = lua.UsePermits(ctx, m.Engine.rdb, args)
+		reply.PermitsReply, err = lua.UsePermits(ctx, m.Engine.RDB, args)
 	default:
-		reply.SemaphoreReply, err = lua.UseSemaphore(ctx, m.Engine.rdb, args.SemaphoreArgs)
+		reply.SemaphoreReply, err = lua.UseSemaphore(ctx, m.Engine.RDB, args.SemaphoreArgs)
 	}
 	return reply, err
 }

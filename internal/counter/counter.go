@@ -1,4 +1,6 @@
-package engine
+// Package counter has the semaphores and latches of a Client: numbers in Redis without an owner. All calls for one of them go through its
+// combiner, which makes one call at a time, for all waiters of the process.
+package counter
 
 import (
 	"context"
@@ -6,6 +8,7 @@ import (
 	"time"
 
 	"github.com/go-rlock/rlock/internal/calls"
+	"github.com/go-rlock/rlock/internal/engine"
 	"github.com/go-rlock/rlock/internal/kinds"
 	"github.com/go-rlock/rlock/lua"
 )
@@ -13,19 +16,19 @@ import (
 // Counter is a number in Redis without a holder: the free permits of a semaphore, or the count of a latch. The calls of this process that
 // change it, or wait for it, go through its combiner (combiner.go).
 type Counter struct {
-	*Spec
+	*engine.Spec
 	of *Counters
 }
 
 // Counters are a Client's semaphores and latches.
 type Counters struct {
-	engine    *Engine
+	engine    *engine.Engine
 	combiners combiners
 	own       ownPermits
 }
 
-// NewCounters returns the counters of the engine's Client.
-func NewCounters(c *Engine) *Counters { return &Counters{engine: c} }
+// New returns the counters of the engine's Client.
+func New(c *engine.Engine) *Counters { return &Counters{engine: c} }
 
 // get returns the counter with that key. name is the user's name for it.
 func (all *Counters) get(key string, kind *kinds.Kind, name string) Counter {
@@ -34,7 +37,7 @@ func (all *Counters) get(key string, kind *kinds.Kind, name string) Counter {
 
 // begin starts a call. If it returns no error, the caller must call Calls.Ended.
 func (m Counter) begin(ctx context.Context, limit time.Time) error {
-	if err := m.startCall(); err != nil {
+	if err := m.StartCall(); err != nil {
 		return err
 	}
 	c := m.Engine
@@ -58,7 +61,7 @@ func (m Counter) fits() error {
 	err := m.Fits()
 	if err != nil && m.Kind == kinds.Latch {
 		return fmt.Errorf("on a cluster the name of a latch may have no braces: Redisson puts it in braces, as in %q, for its channel, "+
-			"which would be in another slot than the latch", m.channel)
+			"which would be in another slot than the latch", m.Channel)
 	}
 	return err
 }
@@ -72,7 +75,7 @@ func (m Counter) change(ctx context.Context, what lua.Change, n int64, back ...l
 	}
 	failed, closed := m.failed, c.Calls.Done()
 	if adds(what) {
-		failed, closed = m.unreachable, nil // the call is made even so, and Close waits for it
+		failed, closed = m.FailUnreachable, nil // the call is made even so, and Close waits for it
 	}
 	leaves := calls.CanLeave(ctx, time.Time{})
 	counted, err := c.Calls.Admit(ctx, m.Slot, time.Time{})
@@ -110,12 +113,12 @@ func (m Counter) Change(ctx context.Context, what lua.Change, n int64) (int64, e
 }
 
 // await waits for what w wants. The caller has started a call.
-func (m Counter) await(who Caller, w *counterWaiter) error {
+func (m Counter) await(who engine.Caller, w *counterWaiter) error {
 	c := m.Engine
 	w.ctx, w.once, w.refused, w.ended = who.Ctx, who.Once, make(chan struct{}), make(chan struct{})
 	switch {
 	case c.IsShut():
-		return m.closed()
+		return m.FailClosed()
 	case who.Ctx.Err() != nil:
 		return m.waitedInVain(who, w)
 	}
@@ -141,24 +144,24 @@ func (m Counter) await(who Caller, w *counterWaiter) error {
 }
 
 // waitedInVain returns the error of a waiter that left.
-func (m Counter) waitedInVain(who Caller, w *counterWaiter) error {
+func (m Counter) waitedInVain(who engine.Caller, w *counterWaiter) error {
 	c := m.Engine
 	if c.Calls.IsClosed() {
-		return m.closed()
+		return m.FailClosed()
 	}
-	u := NotAcquired{Ctx: who.Ctx, Name: m.Name, Began: who.Began, Counter: Permits, Count: w.count, Wanted: w.n, Seen: w.seen}
+	u := engine.NotAcquired{Ctx: who.Ctx, Name: m.Name, Began: who.Began, Counter: engine.Permits, Count: w.count, Wanted: w.n, Seen: w.seen}
 	if m.Kind == kinds.Latch {
-		u.Counter = LatchCounter
+		u.Counter = engine.LatchCounter
 	}
 	if err := silence(who.Began); err != nil && !w.seen {
-		u.Causes = []error{c.errs.Unreachable(err)}
+		u.Causes = []error{c.Errors.Unreachable(err)}
 	}
-	return c.errs.NotAcquired(u)
+	return c.Errors.NotAcquired(u)
 }
 
 // stay returns when a caller's wait has ended, or when the caller must leave. The first answer closes refused, unless it ends the wait:
 // from then on the caller waits, or leaves if it only asks once.
-func (m Counter) stay(who Caller, refused, ended <-chan struct{}) {
+func (m Counter) stay(who engine.Caller, refused, ended <-chan struct{}) {
 	var over <-chan time.Time
 	var timer *time.Timer
 	if !who.Limit.IsZero() {
@@ -189,9 +192,9 @@ func (m Counter) stay(who Caller, refused, ended <-chan struct{}) {
 // failed returns the error of an unanswered or refused call.
 func (m Counter) failed(err error) error {
 	if m.Engine.Calls.IsClosed() {
-		return m.closed()
+		return m.FailClosed()
 	}
-	return m.unreachable(err)
+	return m.FailUnreachable(err)
 }
 
 // left returns the error for a caller that left before the answer. err is the known reason.
@@ -200,7 +203,7 @@ func (m Counter) left(ctx context.Context, err error) error {
 	case ctx.Err() == nil:
 		return m.failed(err)
 	case err != nil:
-		return m.Fail(m.Engine.errs.Unreachable(err), ctx.Err())
+		return m.Fail(m.Engine.Errors.Unreachable(err), ctx.Err())
 	}
 	return m.Fail(ctx.Err())
 }
@@ -208,20 +211,20 @@ func (m Counter) left(ctx context.Context, err error) error {
 // changeFailed adds to the error of a change whether it may have been made, or may yet be.
 func (m Counter) changeFailed(pending bool, err error) error {
 	if pending {
-		return m.Fail(m.Engine.errs.Pending, err)
+		return m.Fail(m.Engine.Errors.Pending, err)
 	}
 	return err
 }
 
 // notSent returns the error for a caller whose ctx was done before its change.
-func (m Counter) notSent(ctx context.Context) error { return m.Fail(errNotSent, ctx.Err()) }
+func (m Counter) notSent(ctx context.Context) error { return m.Fail(engine.ErrNotSent, ctx.Err()) }
 
 // notAdmitted returns the error of a change for which Redis was not asked, because too many calls have no answer.
 func (m Counter) notAdmitted(ctx context.Context, err error) error {
 	if m.Engine.Calls.IsClosed() {
-		return m.closed()
+		return m.FailClosed()
 	}
-	return m.Fail(errNotSent, m.Engine.errs.Unreachable(err), ctx.Err())
+	return m.Fail(engine.ErrNotSent, m.Engine.Errors.Unreachable(err), ctx.Err())
 }
 
 // silence returns the error about Redis for a caller that leaves: nil if there was no time for an answer.

@@ -1,9 +1,10 @@
-package engine
+package counter
 
 import (
 	"context"
 	"time"
 
+	"github.com/go-rlock/rlock/internal/engine"
 	"github.com/go-rlock/rlock/internal/kinds"
 	"github.com/go-rlock/rlock/internal/sweep"
 	"github.com/go-rlock/rlock/lua"
@@ -30,7 +31,7 @@ func (all *Counters) Latch(key, name string) Latch { return Latch{all.get(key, k
 
 // Count returns how many count-downs are left.
 func (m Latch) Count(ctx context.Context) (int64, error) {
-	n, err := query(ctx, m.Spec, func(ctx context.Context) (int64, error) { return lua.LatchCount(ctx, m.Engine.rdb, m.Key) })
+	n, err := engine.Query(ctx, m.Spec, func(ctx context.Context) (int64, error) { return lua.LatchCount(ctx, m.Engine.RDB, m.Key) })
 	return max(n, 0), err
 }
 
@@ -53,7 +54,7 @@ func (m Latch) Delete(ctx context.Context) (bool, error) {
 }
 
 // Await waits until there is no count.
-func (m Latch) Await(who Caller) error {
+func (m Latch) Await(who engine.Caller) error {
 	if err := m.begin(who.Ctx, who.Limit); err != nil {
 		return err
 	}
@@ -65,19 +66,19 @@ func (m Latch) Await(who Caller) error {
 func (m Counter) useLatch(ctx context.Context, args lua.PermitsArgs) (reply counterReply, err error) {
 	c := m.Engine
 	call := lua.LatchCall{
-		Name: m.Key, Record: m.queue, Client: c.ID, Number: uint64(args.Request), Keep: latchKept, Publish: args.Publish,
+		Name: m.Key, Record: m.Queue, Client: c.ID, Number: uint64(args.Request), Keep: latchKept, Publish: args.Publish,
 	}
 	var did bool
 	switch {
 	case args.Change == countDown:
-		did, err = lua.CountDown(ctx, c.rdb, call, args.N)
+		did, err = lua.CountDown(ctx, c.RDB, call, args.N)
 	case args.Change == setCount:
-		did, err = lua.SetCount(ctx, c.rdb, call, args.N)
+		did, err = lua.SetCount(ctx, c.RDB, call, args.N)
 	case args.Cancel:
 	case args.Change == deleteLatch:
-		did, err = lua.DeleteLatch(ctx, c.rdb, call)
+		did, err = lua.DeleteLatch(ctx, c.RDB, call)
 	default:
-		reply.latch, err = lua.LookAtLatch(ctx, c.rdb, m.Key, m.queue)
+		reply.latch, err = lua.LookAtLatch(ctx, c.RDB, m.Key, m.Queue)
 		if reply.Again = reply.latch.TTL; reply.Again < 0 || reply.Again > latchLook {
 			reply.Again = latchLook
 		}

@@ -1,4 +1,4 @@
-package engine
+package counter
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/go-rlock/rlock/internal/calls"
+	"github.com/go-rlock/rlock/internal/engine"
 	"github.com/go-rlock/rlock/lease"
 	"github.com/go-rlock/rlock/lua"
 )
@@ -29,9 +30,9 @@ type PermitHold struct {
 	context.Context // cancelled when it is released or lost
 
 	semaphore PermitSemaphore
-	outer     Section // see Section.Around
-	inner     InnerUnlocks
-	unlocked  unlockedError // the cause of the end of its section
+	outer     engine.Section // see Section.Around
+	inner     engine.InnerUnlocks
+	unlocked  engine.UnlockedError // the cause of the end of its section
 	permits   []heldPermit
 	limit     time.Time // see WithMaxHold; zero: no such bound
 	// Released traces the end of the section: it calls release and returns its error; nil: no tracing.
@@ -68,16 +69,16 @@ func (m PermitSemaphore) admit(ctx context.Context, w *counterWaiter) (*PermitHo
 	c := m.Engine
 	until := w.sent.Add(m.TTL())
 	if !time.Now().Before(until) {
-		return nil, c.errs.Loss(Loss{
-			Name: m.Name, Owner: w.ids[0].String(), Reason: LostExpired, Since: until, Text: "lost: Redis took longer than the lease to answer",
+		return nil, c.Errors.Loss(engine.Loss{
+			Name: m.Name, Owner: w.ids[0].String(), Reason: engine.LostExpired, Since: until, Text: "lost: Redis took longer than the lease to answer",
 		})
 	}
 	if !c.HoldBegins(false) {
-		return nil, m.closed()
+		return nil, m.FailClosed()
 	}
-	h := &PermitHold{semaphore: m, outer: InnermostOpen(ctx), permits: make([]heldPermit, len(w.ids))}
+	h := &PermitHold{semaphore: m, outer: engine.InnermostOpen(ctx), permits: make([]heldPermit, len(w.ids))}
 	h.Context, h.cancel = context.WithCancelCause(ctx)
-	h.unlocked.name = &m.Name
+	h.unlocked.Name = &m.Name
 	if m.MaxHold > 0 {
 		h.limit = w.sent.Add(m.MaxHold)
 	}
@@ -90,9 +91,9 @@ func (m PermitSemaphore) admit(ctx context.Context, w *counterWaiter) (*PermitHo
 	}
 	h.mu.Unlock()
 	if !open {
-		h.end(c.errs.Closed)
+		h.end(c.Errors.Closed)
 		c.HoldEnds()
-		return nil, m.closed()
+		return nil, m.FailClosed()
 	}
 	m.of.own.add(h.permits)
 	if h.lossSoFar() != nil { // lost meanwhile, so the loss did not remove them
@@ -141,7 +142,7 @@ func (h *PermitHold) Release() error {
 		c.Leases.CatchUp() // it has expired, even if the renewer has not noticed yet
 	}
 	if !h.end(&h.unlocked) {
-		return m.notHeld(ErrUnlockedBefore)
+		return m.FailNotHeld(engine.ErrUnlockedBefore)
 	}
 	release := func() error { return h.release(until) }
 	if h.Released != nil {
@@ -161,16 +162,16 @@ func (h *PermitHold) release(until time.Time) (err error) {
 		} else {
 			_, _, _ = m.last(lua.Add, 0, h.ids()...) // otherwise they expire with their lease
 		}
-		return m.notHeld(loss)
+		return m.FailNotHeld(loss)
 	}
-	defer func() { spend(h.Context, began, err != nil) }()
-	over := began.Add(c.unlockTime(&h.inner, began, func() bool { return c.Calls.IsSilent(m.Slot) }))
+	defer func() { engine.Spend(h.Context, began, err != nil) }()
+	over := began.Add(c.UnlockTime(&h.inner, began, func() bool { return c.Calls.IsSilent(m.Slot) }))
 	given, _, err := m.giveBack(h.Context, calls.Earlier(over, until), 0, h.ids()...)
-	why := Loss{Reason: LostExpired, Since: until, Text: "lost: its lease ended before it could be given back"}
+	why := engine.Loss{Reason: engine.LostExpired, Since: until, Text: "lost: its lease ended before it could be given back"}
 	at := 0
 	if err != nil {
 		if time.Now().Before(until) || c.Calls.IsClosed() {
-			return m.pending(err)
+			return m.FailPending(err)
 		}
 	} else {
 		for at < len(given) && given[at] == lua.PermitReleased {
@@ -184,9 +185,9 @@ func (h *PermitHold) release(until time.Time) (err error) {
 		}
 	}
 	loss := h.explain(&h.permits[at], why)
-	h.unlocked.loss.Store(&loss)
-	c.lost(h, m.Kind.Name, loss)
-	return m.notHeld(loss)
+	h.unlocked.Loss.Store(&loss)
+	c.ReportLoss(h, m.Kind.Name, loss)
+	return m.FailNotHeld(loss)
 }
 
 // GiveBack releases permits that were never returned to the caller.
@@ -218,7 +219,7 @@ func (h *PermitHold) lossSoFar() error {
 }
 
 // lose ends a hold before its release, and cancels its ctx.
-func (p *heldPermit) lose(why Loss) {
+func (p *heldPermit) lose(why engine.Loss) {
 	h := p.hold
 	h.mu.Lock()
 	if h.loss != nil || h.cancel == nil {
@@ -229,18 +230,18 @@ func (p *heldPermit) lose(why Loss) {
 	h.loss = loss
 	h.stop()
 	c := h.semaphore.Engine
-	var ended endings
-	ended.add(h.Context, c, h.cancel, loss)
+	var ended engine.Endings
+	ended.Add(h.Context, c, h.cancel, loss)
 	h.mu.Unlock()
-	ended.settle()
+	ended.Settle()
 	h.semaphore.of.own.remove(h.permits)
-	c.lost(h, h.semaphore.Kind.Name, loss)
+	c.ReportLoss(h, h.semaphore.Kind.Name, loss)
 }
 
 // explain makes the error of a loss.
-func (h *PermitHold) explain(p *heldPermit, why Loss) error {
+func (h *PermitHold) explain(p *heldPermit, why engine.Loss) error {
 	why.Name, why.Owner = h.semaphore.Name, p.id.String()
-	return h.semaphore.Engine.errs.Loss(why)
+	return h.semaphore.Engine.Errors.Loss(why)
 }
 
 // Item names the permit for renewal.
@@ -249,7 +250,7 @@ func (p *heldPermit) Item() lease.Item {
 }
 
 // Group returns the properties shared by all permits of one renewal.
-func (p *heldPermit) Group() any { return p.hold.semaphore.Engine.group(p.hold.semaphore.Spec) }
+func (p *heldPermit) Group() any { return p.hold.semaphore.Engine.Group(p.hold.semaphore.Spec) }
 
 // About names the permit's semaphore.
 func (p *heldPermit) About() (name, kind string) {
@@ -262,20 +263,20 @@ func (p *heldPermit) Lost(loss lease.Loss) {
 		p.gone()
 		return
 	}
-	p.lose(p.hold.semaphore.lossOf(loss))
+	p.lose(p.hold.semaphore.LossOf(loss))
 }
 
 // Closed is called when the client ends before the hold does. That is no loss: the permits stay in Redis, for their release.
 func (p *heldPermit) Closed() {
 	h := p.hold
-	why := h.explain(p, Loss{Reason: LostClosed, Since: time.Now(), Text: clientClosed})
-	var ended endings
+	why := h.explain(p, engine.Loss{Reason: engine.LostClosed, Since: time.Now(), Text: engine.ClientClosed})
+	var ended engine.Endings
 	h.mu.Lock()
 	if h.cancel != nil {
-		ended.add(h.Context, h.semaphore.Engine, h.cancel, why)
+		ended.Add(h.Context, h.semaphore.Engine, h.cancel, why)
 	}
 	h.mu.Unlock()
-	ended.settle()
+	ended.Settle()
 }
 
 // gone ends a hold after Redis has lost one of its permits.
@@ -285,15 +286,15 @@ func (p *heldPermit) gone() {
 	m.Engine.Hub.WakeSoon(m.queueInHub()) // a permit may be free without a message
 }
 
-func permitGone() Loss {
-	return Loss{
-		Reason: LostGone, Since: time.Now(), Text: "lost: the permit was given back by its id, or its key was deleted or forgotten by a failover",
+func permitGone() engine.Loss {
+	return engine.Loss{
+		Reason: engine.LostGone, Since: time.Now(), Text: "lost: the permit was given back by its id, or its key was deleted or forgotten by a failover",
 	}
 }
 
 // released ends a hold because a permit is given back by its id.
 func (p *heldPermit) released() {
-	p.lose(Loss{Reason: LostGone, Since: time.Now(), Text: "lost: the permit is given back by its id"})
+	p.lose(engine.Loss{Reason: engine.LostGone, Since: time.Now(), Text: "lost: the permit is given back by its id"})
 }
 
 // updates is called before UpdateLease sends its call: the permit must not be trusted for longer than Redis keeps it.
@@ -355,22 +356,22 @@ func (h *PermitHold) Slots() []int {
 
 // String keeps fmt from reading the fields, which change. It is the form of package context.
 func (h *PermitHold) String() string {
-	return fmt.Sprint(h.Context) + ".WithPermit(" + Quote(h.semaphore.Name) + ")"
+	return fmt.Sprint(h.Context) + ".WithPermit(" + engine.Quote(h.semaphore.Name) + ")"
 }
 
 // Value makes it the innermost section of its context.
 func (h *PermitHold) Value(key any) any {
 	switch key.(type) {
-	case SectionKey:
+	case engine.SectionKey:
 		return h
-	case waitOnlyKey: // as that of a Level
+	case engine.WaitOnlyKey: // as that of a Level
 		return nil
 	}
 	return h.Context.Value(key)
 }
 
 // Around returns the section around the hold.
-func (h *PermitHold) Around() Section { return h.outer }
+func (h *PermitHold) Around() engine.Section { return h.outer }
 
 // IsOpen reports whether the hold has not been released.
 func (h *PermitHold) IsOpen() bool {
@@ -383,7 +384,7 @@ func (h *PermitHold) IsOpen() bool {
 func (h *PermitHold) Owns(string) bool { return false }
 
 // Unlocks returns the time spent on unlocks inside the hold.
-func (h *PermitHold) Unlocks() *InnerUnlocks { return &h.inner }
+func (h *PermitHold) Unlocks() *engine.InnerUnlocks { return &h.inner }
 
 func (o *ownPermits) add(permits []heldPermit) {
 	o.mu.Lock()

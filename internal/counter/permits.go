@@ -1,4 +1,4 @@
-package engine
+package counter
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/go-rlock/rlock/internal/calls"
+	"github.com/go-rlock/rlock/internal/engine"
 	"github.com/go-rlock/rlock/internal/kinds"
 	"github.com/go-rlock/rlock/lua"
 )
@@ -26,14 +27,14 @@ func (all *Counters) PermitSemaphore(key, name string) PermitSemaphore {
 var errNoPermit = errors.New("no such permit, or it has expired")
 
 // Acquire waits for n permits. If it fails after a grant, it gives the permits back.
-func (m PermitSemaphore) Acquire(who Caller, n int) (*PermitHold, error) {
+func (m PermitSemaphore) Acquire(who engine.Caller, n int) (*PermitHold, error) {
 	if err := m.begin(who.Ctx, who.Limit); err != nil {
 		return nil, err
 	}
 	defer m.Engine.Calls.Ended()
-	w := &counterWaiter{n: int64(n), lease: m.expiry(m.TTL()), ids: make([]lua.PermitID, n)}
+	w := &counterWaiter{n: int64(n), lease: m.Expiry(m.TTL()), ids: make([]lua.PermitID, n)}
 	for i := range w.ids {
-		w.ids[i] = m.Engine.newPermitID()
+		w.ids[i] = newPermitID(m.Engine)
 	}
 	if err := m.await(who, w); err != nil {
 		return nil, err
@@ -47,7 +48,7 @@ func (m PermitSemaphore) Acquire(who Caller, n int) (*PermitHold, error) {
 }
 
 // newPermitID returns an id for a permit. Its first half is the first half of the Client's id, so that permits in Redis show their owner.
-func (c *Engine) newPermitID() (id lua.PermitID) {
+func newPermitID(c *engine.Engine) (id lua.PermitID) {
 	client, _ := uuid.Parse(c.ID)                  // always valid
 	_, _ = rand.Read(id[copy(id[:8], client[:]):]) // never fails
 	return id
@@ -66,13 +67,13 @@ func (m PermitSemaphore) Release(ctx context.Context, id lua.PermitID) error {
 		own.released()
 		all, pending, err := m.giveBack(ctx, time.Now().Add(m.Engine.Options.UnlockTimeout), 0, id)
 		if err != nil {
-			return m.changeFailed(pending, m.unreachable(err))
+			return m.changeFailed(pending, m.FailUnreachable(err))
 		}
 		given = all[0]
-	} else if err := m.begin(ctx, time.Time{}); errors.Is(err, m.Engine.errs.Closed) {
+	} else if err := m.begin(ctx, time.Time{}); errors.Is(err, m.Engine.Errors.Closed) {
 		reply, pending, err := m.last(lua.Add, 0, id)
 		if err != nil {
-			return m.changeFailed(pending, m.unreachable(err))
+			return m.changeFailed(pending, m.FailUnreachable(err))
 		}
 		given = reply.Released[0]
 	} else if err != nil {
@@ -85,7 +86,7 @@ func (m PermitSemaphore) Release(ctx context.Context, id lua.PermitID) error {
 		given = call.given[at]
 	}
 	if given != lua.PermitReleased {
-		return m.notHeld(errNoPermit)
+		return m.FailNotHeld(errNoPermit)
 	}
 	return nil
 }
@@ -97,14 +98,14 @@ func (m PermitSemaphore) UpdateLease(ctx context.Context, id lua.PermitID, d tim
 	own := m.own(id)
 	until, lasts := time.Now().Add(longest), d // before the call is sent
 	if d != lua.Forever {
-		until, lasts = time.Now().Add(d), longer(d, m.Grace)
+		until, lasts = time.Now().Add(d), engine.Longer(d, m.Grace)
 	}
 	if own != nil && ctx.Err() == nil {
 		own.updates(until)
 	}
 	held, err := queryKeys(ctx, m, true, func(ctx context.Context) (bool, error) {
 		s := lua.PermitSemaphore{Semaphore: m.args(0).Semaphore, Timeouts: kinds.PermitTimeouts(m.Key)}
-		held, err := lua.SetPermitLease(ctx, m.Engine.rdb, s, id, lasts)
+		held, err := lua.SetPermitLease(ctx, m.Engine.RDB, s, id, lasts)
 		if own != nil && (err == nil || !calls.MayHaveRun(err)) {
 			own.updated(held)
 		}
@@ -118,14 +119,14 @@ func (m PermitSemaphore) UpdateLease(ctx context.Context, id lua.PermitID, d tim
 	case own != nil:
 		own.gone()
 	}
-	return m.notHeld(errNoPermit)
+	return m.FailNotHeld(errNoPermit)
 }
 
 // LeaseTime returns a permit's remaining lease, or Forever.
 func (m PermitSemaphore) LeaseTime(ctx context.Context, id lua.PermitID) (time.Duration, error) {
 	info, err := m.look(ctx, &id)
 	if err == nil && !info.Found {
-		err = m.notHeld(errNoPermit)
+		err = m.FailNotHeld(errNoPermit)
 	}
 	return info.Left, err
 }
@@ -139,7 +140,7 @@ func (m PermitSemaphore) Look(ctx context.Context) (free, held int64, err error)
 func (m PermitSemaphore) look(ctx context.Context, id *lua.PermitID) (lua.PermitsInfo, error) {
 	return queryKeys(ctx, m, false, func(ctx context.Context) (lua.PermitsInfo, error) {
 		s := lua.PermitSemaphore{Semaphore: lua.Semaphore{Name: m.Key}, Timeouts: kinds.PermitTimeouts(m.Key)}
-		return lua.LookPermits(ctx, m.Engine.rdb, s, id)
+		return lua.LookPermits(ctx, m.Engine.RDB, s, id)
 	})
 }
 
@@ -150,7 +151,7 @@ func (m PermitSemaphore) Delete(ctx context.Context) (bool, error) {
 		s := lua.PermitSemaphore{
 			Semaphore: lua.Semaphore{Name: m.Key}, Timeouts: kinds.PermitTimeouts(m.Key), Slots: kinds.PermitSlots(m.Key),
 		}
-		return lua.DeletePermits(ctx, m.Engine.rdb, s)
+		return lua.DeletePermits(ctx, m.Engine.RDB, s)
 	})
 }
 
@@ -159,5 +160,5 @@ func queryKeys[T any](ctx context.Context, m PermitSemaphore, changes bool, comm
 	if err := m.Fits(); err != nil && m.Invalid == nil {
 		return value, m.Fail(err)
 	}
-	return ask(ctx, m.Spec, changes, command)
+	return engine.Ask(ctx, m.Spec, changes, command)
 }

@@ -1,4 +1,4 @@
-package engine
+package counter
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/go-rlock/rlock/internal/calls"
+	"github.com/go-rlock/rlock/internal/engine"
 	"github.com/go-rlock/rlock/internal/kinds"
 	"github.com/go-rlock/rlock/lua"
 )
@@ -21,26 +22,26 @@ func (all *Counters) Semaphore(key, name string) Semaphore {
 
 // Available returns the number of free permits.
 func (m Semaphore) Available(ctx context.Context) (int64, error) {
-	return query(ctx, m.Spec, func(ctx context.Context) (int64, error) {
-		n, _, err := lua.FreePermits(ctx, m.Engine.rdb, m.Key)
+	return engine.Query(ctx, m.Spec, func(ctx context.Context) (int64, error) {
+		n, _, err := lua.FreePermits(ctx, m.Engine.RDB, m.Key)
 		return n, err
 	})
 }
 
 // Delete deletes the semaphore, and reports whether it existed.
 func (m Semaphore) Delete(ctx context.Context) (bool, error) {
-	return ask(ctx, m.Spec, true, func(ctx context.Context) (bool, error) { return lua.DeleteSemaphore(ctx, m.Engine.rdb, m.Key) })
+	return engine.Ask(ctx, m.Spec, true, func(ctx context.Context) (bool, error) { return lua.DeleteSemaphore(ctx, m.Engine.RDB, m.Key) })
 }
 
 // Release gives n permits back by lua.Add or lua.AddIfExists, even after Close, and returns the script's result.
 func (m Semaphore) Release(ctx context.Context, what lua.Change, n int64) (int64, error) {
 	done, err := m.Change(ctx, what, n)
-	if !errors.Is(err, m.Engine.errs.Closed) {
+	if !errors.Is(err, m.Engine.Errors.Closed) {
 		return done, err
 	}
 	reply, pending, err := m.last(what, n)
 	if err != nil {
-		return 0, m.changeFailed(pending, m.unreachable(err))
+		return 0, m.changeFailed(pending, m.FailUnreachable(err))
 	}
 	return reply.Done, nil
 }
@@ -88,7 +89,7 @@ func (m Semaphore) giveBack(values context.Context, until time.Time, n int64, id
 }
 
 // Acquire waits for n permits.
-func (m Semaphore) Acquire(who Caller, n int64) error {
+func (m Semaphore) Acquire(who engine.Caller, n int64) error {
 	if err := m.begin(who.Ctx, who.Limit); err != nil {
 		return err
 	}

@@ -1,10 +1,11 @@
-package engine
+package counter
 
 import (
 	"context"
 	"sync"
 	"time"
 
+	"github.com/go-rlock/rlock/internal/engine"
 	"github.com/go-rlock/rlock/lease"
 )
 
@@ -25,14 +26,14 @@ type SemaphoreHold struct {
 func (m Semaphore) Section(ctx context.Context, n int64) (*SemaphoreHold, error) {
 	c := m.Engine
 	if !c.HoldBegins(false) {
-		return nil, m.closed()
+		return nil, m.FailClosed()
 	}
 	h := &SemaphoreHold{semaphore: m, n: n}
-	h.Ctx, h.cancel = context.WithCancelCause(SectionParent(ctx))
+	h.Ctx, h.cancel = context.WithCancelCause(engine.SectionParent(ctx))
 	if !c.Leases.Keep(&h.lease, h, time.Now().Add(longest), 0) {
-		h.end(c.errs.Closed)
+		h.end(c.Errors.Closed)
 		c.HoldEnds()
-		return nil, m.closed()
+		return nil, m.FailClosed()
 	}
 	return h, nil
 }
@@ -54,13 +55,13 @@ func (h *SemaphoreHold) end(why error) bool {
 // Release gives the permits back, even if Redis refuses that at first.
 func (h *SemaphoreHold) Release() error {
 	m := h.semaphore
-	if !h.end(ErrUnlocked) {
-		return m.notHeld(ErrUnlockedBefore)
+	if !h.end(engine.ErrUnlocked) {
+		return m.FailNotHeld(engine.ErrUnlockedBefore)
 	}
 	defer m.Engine.HoldEnds()
 	_, pending, err := m.giveBack(h.Ctx, time.Now().Add(m.Engine.Options.UnlockTimeout), h.n)
 	if err != nil {
-		return m.changeFailed(pending, m.unreachable(err))
+		return m.changeFailed(pending, m.FailUnreachable(err))
 	}
 	return nil
 }
@@ -69,7 +70,7 @@ func (h *SemaphoreHold) Release() error {
 func (h *SemaphoreHold) Item() lease.Item { return lease.Item{Name: h.semaphore.Key} }
 
 // Group returns the properties shared by all holds of one renewal.
-func (h *SemaphoreHold) Group() any { return h.semaphore.Engine.group(h.semaphore.Spec) }
+func (h *SemaphoreHold) Group() any { return h.semaphore.Engine.Group(h.semaphore.Spec) }
 
 // About names the semaphore.
 func (h *SemaphoreHold) About() (name, kind string) {
@@ -82,12 +83,12 @@ func (h *SemaphoreHold) Lost(lease.Loss) {}
 // Closed is called when the client ends before the section does. The permits stay taken until its end.
 func (h *SemaphoreHold) Closed() {
 	c := h.semaphore.Engine
-	why := c.errs.Loss(Loss{Name: h.semaphore.Name, Reason: LostClosed, Since: time.Now(), Text: clientClosed})
-	var ended endings
+	why := c.Errors.Loss(engine.Loss{Name: h.semaphore.Name, Reason: engine.LostClosed, Since: time.Now(), Text: engine.ClientClosed})
+	var ended engine.Endings
 	h.mu.Lock()
 	if h.cancel != nil {
-		ended.add(h.Ctx, c, h.cancel, why)
+		ended.Add(h.Ctx, c, h.cancel, why)
 	}
 	h.mu.Unlock()
-	ended.settle()
+	ended.Settle()
 }

@@ -57,7 +57,7 @@ func (q *AcquireRequest) Send(left <-chan struct{}) (AcquireResult, error) {
 	case m.Kind.Queueing == kinds.PerWaiter && q.Count == 1:
 		args.Fair, args.Join, args.Publish = m.fair(), q.enqueue, lua.Publish(c.KnownChannel(m))
 	case q.enqueue:
-		args.Queue, args.GrantLease, args.Listens, args.Short = m.queueKey(), c.grantLease(), q.hasGrantChannel, m.isShort()
+		args.Queue, args.GrantLease, args.Listens, args.Short = m.queueKey(), c.GrantLease(), q.hasGrantChannel, m.isShort()
 		args.Publish = lua.Publish(c.KnownChannel(m))
 	}
 	if q.Count == 1 { // a re-entry adds nothing that a failover could give to another owner
@@ -93,7 +93,7 @@ func (q *AcquireRequest) repeat(
 // call makes the call for one lock and records the result in the tenure.
 func (q *AcquireRequest) call(ctx *calls.Context, args *lua.AcquireArgs) (lua.AcquireReply, error) {
 	m, t, c := q.Spec, q.Tenure, q.Spec.Engine
-	reply, err := lua.Acquire(ctx, c.rdb, *args)
+	reply, err := lua.Acquire(ctx, c.RDB, *args)
 	repeated := args.Replicas == 0 && ctx.IsRepeated() // on a dedicated connection rueidis retries nothing
 	switch {
 	case q.Count == 1:
@@ -119,7 +119,7 @@ func (q *AcquireRequest) call(ctx *calls.Context, args *lua.AcquireArgs) (lua.Ac
 }
 
 func (m *Spec) acquireArgs(t *Tenure, count int) lua.AcquireArgs {
-	args := lua.AcquireArgs{Name: m.Key, Side: m.Kind.Side, Owner: t.Field(), Lease: t.Spec.expiry(m.TTL()), Count: count}
+	args := lua.AcquireArgs{Name: m.Key, Side: m.Kind.Side, Owner: t.Field(), Lease: t.Spec.Expiry(m.TTL()), Count: count}
 	if !t.hasToken() { // a hold has one token
 		args.Fence = m.fenceOf()
 	}
@@ -129,10 +129,10 @@ func (m *Spec) acquireArgs(t *Tenure, count int) lua.AcquireArgs {
 // gaveUp returns the error for a caller without the lock: its time is over (no error, or pubsub.ErrExpired), or err stopped it. refusal
 // is the last reply naming the holder.
 func (m *Spec) gaveUp(who Caller, err error, refusal lua.AcquireReply) error {
-	errs := m.Engine.errs
+	errs := m.Engine.Errors
 	switch timeUp := who.Ctx.Err() != nil || who.Once || !who.Wait.IsZero() && !time.Now().Before(who.Wait); {
 	case m.Engine.Calls.IsClosed(), m.Engine.IsTold(), errors.Is(err, pubsub.ErrClosed), errors.Is(err, errs.Closed):
-		return m.closed()
+		return m.FailClosed()
 	case errors.Is(err, errs.Lost):
 		return err
 	case errors.Is(err, errs.Deadlock):
@@ -149,13 +149,13 @@ func (m *Spec) gaveUp(who Caller, err error, refusal lua.AcquireReply) error {
 	case timeUp && calls.MayPass(err):
 		return m.notAcquired(who, lua.AcquireReply{}, errs.Unreachable(err))
 	}
-	return m.unreachable(err)
+	return m.FailUnreachable(err)
 }
 
 // notAcquired returns the error of a wait that ended.
 func (m *Spec) notAcquired(who Caller, refusal lua.AcquireReply, causes ...error) error {
 	c := m.Engine
-	return c.errs.NotAcquired(NotAcquired{
+	return c.Errors.NotAcquired(NotAcquired{
 		Ctx: who.Ctx, Name: m.Name, Began: who.Began, Causes: causes,
 		Holder: refusal.Holder, Label: c.LabelOf(refusal.Holder), Labels: c, TTL: refusal.TTL, Other: refusal.Other,
 		Carried: c.IsOwn(refusal.Holder) && Carries(who.Ctx, refusal.Holder),
@@ -207,7 +207,7 @@ func (m *Spec) awaitCalls(who Caller, h *hold) error {
 			return m.gaveUp(who, nil, lua.AcquireReply{})
 		case <-m.Engine.Calls.Done():
 			h.tenure.leaves(turn)
-			return m.closed()
+			return m.FailClosed()
 		}
 	}
 	if ok {

@@ -191,7 +191,7 @@ func (a *Askable) begin(tag uint64, look firstLook) {
 		c.listen()
 		c.askables.watching.Do(func() { c.inBackground(c.watchAskables) }) // ends with Close
 		c.askables.add(x, tag, look)
-		all, exclusive := c.Hub.Queued(x.spec.waiters())
+		all, exclusive := c.Hub.Queued(x.spec.Waiters())
 		if exclusive > 0 || all > 0 && x.spec.Kind.Side != lua.Reader {
 			a.ask()
 		}

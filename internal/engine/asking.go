@@ -153,7 +153,7 @@ func (m *Spec) askAll(ctx context.Context, holder, what, id string, tag uint64) 
 
 // fields are those of the lock's hash.
 func (m *Spec) fields(ctx context.Context) ([]string, error) {
-	rdb := m.Engine.rdb
+	rdb := m.Engine.RDB
 	return rdb.Do(ctx, rdb.B().Hrandfield().Key(m.Key).Count(mostReaders).Build()).AsStrSlice()
 }
 
@@ -194,13 +194,13 @@ func (c *Engine) askOne(id, what string, tag uint64) (heard int, err error) {
 
 // publish sends a message and returns the number of processes that heard it; on a cluster with plain channels, those at one node.
 func (c *Engine) publish(ch pubsub.Channel, text string) (heard int, err error) {
-	n, err := c.rdb.Do(c.Calls.Context(context.Background(), time.Now(), 0), ch.Publish(c.rdb.B(), text)).AsInt64()
+	n, err := c.RDB.Do(c.Calls.Context(context.Background(), time.Now(), 0), ch.Publish(c.RDB.B(), text)).AsInt64()
 	return int(n), err
 }
 
 // Ask asks the holders for the lock without waiting for it. It returns the number of holders that heard.
 func (m *Spec) Ask(ctx context.Context) (heard int, err error) {
-	return query(ctx, m, func(ctx context.Context) (int, error) {
+	return Query(ctx, m, func(ctx context.Context) (int, error) {
 		fields, err := m.fields(ctx)
 		if err != nil {
 			return 0, err

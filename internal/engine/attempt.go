@@ -73,7 +73,7 @@ func (l *attempt) begins() error {
 	m, c := l.Spec, l.Spec.Engine
 	switch {
 	case l.within == nil && c.IsShut():
-		return m.closed()
+		return m.FailClosed()
 	case l.Ctx.Err() != nil:
 		return l.failure(nil)
 	case c.Cluster.IsUnknown():
@@ -230,7 +230,7 @@ func (l *attempt) readerGone() error {
 	err := l.Spec.takeCalls(l.Caller, l.within)
 	switch {
 	case err == ErrOver: //nolint:errorlint // never wrapped
-		return l.Spec.Fail(l.Spec.Engine.errs.Upgrade, errors.New("the reader was unlocked meanwhile"))
+		return l.Spec.Fail(l.Spec.Engine.Errors.Upgrade, errors.New("the reader was unlocked meanwhile"))
 	case err != nil:
 		return err
 	}
@@ -266,12 +266,12 @@ func (l *attempt) join(onlyFirst bool) (turn bool) {
 		l.waiter.Hurry = end.UnixMilli()
 	}
 	if onlyFirst {
-		l.queued = m.Engine.Hub.JoinFirst(&l.waiter, m.waiters())
+		l.queued = m.Engine.Hub.JoinFirst(&l.waiter, m.Waiters())
 		return l.queued
 	}
 	l.queued = true
 	l.waiter.Joint = l.mayShare() && !l.Limit.After(l.Wait) // otherwise it asks itself, without time to wait for another's answer
-	return m.Engine.Hub.Join(&l.waiter, m.waiters())
+	return m.Engine.Hub.Join(&l.waiter, m.Waiters())
 }
 
 // enqueues reports whether a refused request leaves a place or mark in Redis, or heeds those of others. It does not if a grant could
@@ -318,7 +318,7 @@ func (l *attempt) joinsWaiters() bool {
 func (l *attempt) leavesMark() bool {
 	m := l.Spec
 	l.hasGrantChannel = l.waiter.Listens()
-	if l.Once || m.queueKey() == "" || l.Tenure.queued == nil && !l.hasGrantChannel && m.seesProcesses() {
+	if l.Once || m.queueKey() == "" || l.Tenure.queued == nil && !l.hasGrantChannel && m.SeesProcesses() {
 		return false
 	}
 	l.Tenure.mayQueue(time.Now())

@@ -14,7 +14,7 @@ func (m *Spec) IsBatchable() bool {
 func TakeTogether(who Caller, all []*Spec) (levels []*Level, refused int, err error) {
 	c := all[0].Engine
 	if !c.Calls.Start() {
-		return nil, -1, all[0].closed()
+		return nil, -1, all[0].FailClosed()
 	}
 	defer c.Calls.Ended()
 	c.freeIdle(who, all)

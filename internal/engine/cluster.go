@@ -22,17 +22,17 @@ import (
 // A script can publish to a sharded channel only if the channel hashes to the slot of its keys. It does, except for names with an empty or
 // misplaced pair of braces, where a prefix changes the hashed part. These use plain pub/sub; Redisson fails to unlock them.
 func (c *Engine) KnownChannel(m *Spec) pubsub.Channel {
-	ch := pubsub.Channel{Name: m.channel}
+	ch := pubsub.Channel{Name: m.Channel}
 	if c.Cluster != nil && c.Cluster.isSharded() {
 		ch.Sharded = c.slot(ch.Name) == c.slot(m.Key)
 	}
 	return ch
 }
 
-// waiters returns the hub queue of this process's waiters for a lock that was asked for before.
-func (m *Spec) waiters() pubsub.Queue {
+// Waiters returns the hub queue of this process's waiters for a lock that was asked for before.
+func (m *Spec) Waiters() pubsub.Queue {
 	return pubsub.Queue{
-		Lock: m.Key, Channel: m.Engine.KnownChannel(m), Places: m.Kind.PassesOn && m.seesProcesses(),
+		Lock: m.Key, Channel: m.Engine.KnownChannel(m), Places: m.Kind.PassesOn && m.SeesProcesses(),
 		Each: m.Kind.Queueing == kinds.PerWaiter, Shared: m.Kind.Side != lua.Whole,
 	}
 }
@@ -42,12 +42,12 @@ func (m *Spec) waiters() pubsub.Queue {
 func (m *Spec) queueKey() string {
 	c := m.Engine
 	switch {
-	case c.forbidden(m.Kind.Side).Load(), m.Kind.Queueing == kinds.PerWaiter, m.Kind.PassesOn && !m.seesProcesses():
+	case c.forbidden(m.Kind.Side).Load(), m.Kind.Queueing == kinds.PerWaiter, m.Kind.PassesOn && !m.SeesProcesses():
 		return ""
-	case c.Cluster != nil && c.slot(m.queue) != c.slot(m.Key):
+	case c.Cluster != nil && c.slot(m.Queue) != c.slot(m.Key):
 		return ""
 	}
-	return m.queue
+	return m.Queue
 }
 
 // forbidden says whether the ACL user lacks access to the waiters' entries for locks of that side.
@@ -58,9 +58,9 @@ func (c *Engine) forbidden(s lua.Side) *atomic.Bool {
 	return &c.noMarks
 }
 
-// seesProcesses reports whether scripts can tell if a process still listens: not on a cluster with plain channels, nor if the
+// SeesProcesses reports whether scripts can tell if a process still listens: not on a cluster with plain channels, nor if the
 // processes have no channels of their own.
-func (m *Spec) seesProcesses() bool {
+func (m *Spec) SeesProcesses() bool {
 	return m.Engine.handsOff() && (m.Engine.Cluster == nil || m.Engine.KnownChannel(m).Sharded)
 }
 
@@ -104,7 +104,7 @@ func (t *Topology) Learn(ctx context.Context, limit time.Time, m *Spec) (known b
 
 func (c *Engine) askSharded(ctx context.Context, m *Spec) (bool, error) {
 	// HELLO is allowed to every user, unlike INFO.
-	info, err := c.rdb.Do(ctx, c.rdb.B().Hello().Build().SetSlot(m.Key)).AsMap()
+	info, err := c.RDB.Do(ctx, c.RDB.B().Hello().Build().SetSlot(m.Key)).AsMap()
 	var redisErr *rueidis.RedisError
 	if errors.As(err, &redisErr) && !calls.MayPass(err) {
 		return false, nil // a Redis imitation without this form of HELLO
@@ -137,11 +137,11 @@ func (m *Spec) fair() lua.Fair {
 		return lua.Fair{}
 	}
 	f := lua.Fair{
-		List: m.queue, Times: k.Timeouts(m.Key), Place: c.placeLease(),
+		List: m.Queue, Times: k.Timeouts(m.Key), Place: c.placeLease(),
 		Counts: c.Cluster == nil || c.KnownChannel(m).Sharded,
 	}
 	if f.Counts && c.handsOff() {
-		f.GrantLease = c.grantLease()
+		f.GrantLease = c.GrantLease()
 	}
 	return f
 }

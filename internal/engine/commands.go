@@ -20,10 +20,10 @@ func (c *Engine) renew(ctx context.Context, group any, ttl time.Duration, items 
 	holds := make([]lua.Hold, len(items))
 	for i, item := range items {
 		if holds[i] = lua.Hold(item); item.Lease > 0 {
-			holds[i].Lease = longer(item.Lease, g.grace)
+			holds[i].Lease = Longer(item.Lease, g.grace)
 		}
 	}
-	answers, err := g.kind.Renew(ctx, c.rdb, longer(ttl, g.grace), holds)
+	answers, err := g.kind.Renew(ctx, c.RDB, Longer(ttl, g.grace), holds)
 	c.Calls.Answered(g.slot, err)
 	return verdicts(answers, err)
 }
@@ -57,7 +57,8 @@ type renewal struct {
 	slot  uint16
 }
 
-func (c *Engine) group(m *Spec) any { return renewal{kind: m.Kind, grace: m.Grace, slot: m.Slot} }
+// Group returns what the tenures of one renewal call have in common.
+func (c *Engine) Group(m *Spec) any { return renewal{kind: m.Kind, grace: m.Grace, slot: m.Slot} }
 
 // releaseOnce sends a release, even while the client is closing.
 func (c *Engine) releaseOnce(m *Spec, args lua.ReleaseArgs) (held bool, err error) {
@@ -68,7 +69,7 @@ func (c *Engine) releaseOnce(m *Spec, args lua.ReleaseArgs) (held bool, err erro
 }
 
 func (c *Engine) release(ctx context.Context, m *Spec, args lua.ReleaseArgs) (lua.ReleaseReply, error) {
-	reply, err := lua.Release(ctx, c.rdb, args)
+	reply, err := lua.Release(ctx, c.RDB, args)
 	c.Calls.Answered(m.Slot, err)
 	if reply.NoQueue && err == nil {
 		c.forbidden(args.Side).Store(true)

@@ -141,14 +141,14 @@ func (t *Tenure) state() {
 func (t *Tenure) send(count int32, raise bool, left time.Duration) (held bool, err error) {
 	m := t.Spec
 	c := m.Engine
-	now, lease := time.Now(), m.expiry(max(left, time.Millisecond))
+	now, lease := time.Now(), m.Expiry(max(left, time.Millisecond))
 	if !raise {
 		reply, err := c.release(c.Calls.Context(t.section(), now, 0), m, lua.ReleaseArgs{
 			Name: m.Key, Side: m.Kind.Side, Owner: t.Field(), Count: int(count), Lease: lease, Publish: lua.Publish(c.KnownChannel(m)),
 		})
 		return reply.Status != lua.NotHeld, err
 	}
-	reply, err := lua.Acquire(c.Calls.Context(t.section(), now, 0), c.rdb, lua.AcquireArgs{
+	reply, err := lua.Acquire(c.Calls.Context(t.section(), now, 0), c.RDB, lua.AcquireArgs{
 		Name: m.Key, Side: m.Kind.Side, Owner: t.Field(), Count: int(count), Lease: lease,
 	})
 	c.Calls.Answered(m.Slot, err)

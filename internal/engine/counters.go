@@ -37,8 +37,8 @@ func (c *Engine) HoldEnds() {
 	}
 }
 
-// lost reports the loss of a hold, unless Close caused it. ctx is the section's.
-func (c *Engine) lost(ctx context.Context, kind string, loss error) {
+// ReportLoss reports the loss of a hold, unless Close caused it. ctx is the section's.
+func (c *Engine) ReportLoss(ctx context.Context, kind string, loss error) {
 	c.stats.lost.Add(1)
 	c.Options.Tell.Lost(ctx, kind, loss)
 }

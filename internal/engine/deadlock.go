@@ -155,7 +155,7 @@ func (b *blocked) Found(cycle []deadlock.Step) {
 		return
 	}
 	c := b.spec.Engine
-	err := c.errs.Cycle(b.spec.Name, cycle)
+	err := c.Errors.Cycle(b.spec.Name, cycle)
 	if !c.Options.Deadlock.Fail {
 		c.Options.Tell.Deadlock(b.who.Outer, b.spec.Kind.Name, err)
 		return

@@ -7,11 +7,11 @@ import "context"
 // a mutex whose owner waits for a lock. So an unlock cancels on its caller's goroutine, outside of every mutex. A loss and Close, which
 // come on the goroutines that keep leases, give each cancelling a goroutine of its own, and wait for its first part only.
 
-// endings are the contexts that a loss or Close has cancelled.
-type endings []context.Context
+// Endings are the contexts that a loss or Close has cancelled.
+type Endings []context.Context
 
-// add cancels ctx, and returns when ctx is done. A mutex may be held.
-func (all *endings) add(ctx context.Context, c *Engine, cancel context.CancelCauseFunc, why error) {
+// Add cancels ctx, and returns when ctx is done. A mutex may be held.
+func (all *Endings) Add(ctx context.Context, c *Engine, cancel context.CancelCauseFunc, why error) {
 	if ctx.Err() != nil {
 		return
 	}
@@ -21,8 +21,8 @@ func (all *endings) add(ctx context.Context, c *Engine, cancel context.CancelCau
 	*all = append(*all, ctx)
 }
 
-// settle returns when everything derived from the contexts is done, too. No mutex is held: there may be much of it.
-func (all *endings) settle() {
+// Settle returns when everything derived from the contexts is done, too. No mutex is held: there may be much of it.
+func (all *Endings) Settle() {
 	for _, ctx := range *all {
 		_ = context.Cause(ctx) // waits until the first part is over
 	}

@@ -18,11 +18,11 @@ import (
 
 // Engine is the state shared by the locks of a Client.
 type Engine struct {
-	rdb     rueidis.Client
+	RDB     rueidis.Client
 	Calls   *calls.Calls // refuses new calls when Close begins; stopped after closeGrace
 	ID      string       // the client part of its owner fields
 	Options Options
-	errs    *Errors
+	Errors  *Errors
 	Hub     *pubsub.Hub
 	Leases  *lease.Renewer
 	Cluster *Topology // nil unless rdb is a cluster client
@@ -100,7 +100,8 @@ func (c *Engine) handsOff() bool { return c.Options.HandOff.Most > 0 && c.Option
 // maxGrantLease bounds the lease of a lock handed to another process until that process renews it: the process may have died.
 const maxGrantLease = 2 * time.Second
 
-func (c *Engine) grantLease() time.Duration { return GrantLease(c.Options.WatchdogTimeout) }
+// GrantLease returns for how long a grant to another process of this Client's watchdog time is kept.
+func (c *Engine) GrantLease() time.Duration { return GrantLease(c.Options.WatchdogTimeout) }
 
 // GrantLease returns the lease of a lock handed to another process with that watchdog time.
 func GrantLease(watchdog time.Duration) time.Duration { return min(maxGrantLease, watchdog) }
@@ -122,7 +123,7 @@ type Topology struct {
 }
 
 func (c *Engine) slot(key string) uint16 {
-	cmd := c.rdb.B().Exists().Key(key).Build()
+	cmd := c.RDB.B().Exists().Key(key).Build()
 	return cmd.Slot()
 }
 

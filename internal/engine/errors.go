@@ -72,8 +72,8 @@ const (
 	Permits
 )
 
-// errNotSent is in the errors of changes that Redis was not asked for.
-var errNotSent = errors.New("nothing was sent")
+// ErrNotSent is in the errors of changes that Redis was not asked for.
+var ErrNotSent = errors.New("nothing was sent")
 
 // ErrUnlockedBefore is a cause of NotHeld errors.
 var ErrUnlockedBefore = errors.New("unlocked before")
@@ -81,26 +81,27 @@ var ErrUnlockedBefore = errors.New("unlocked before")
 // ErrUnlocked is found in the cause of a section that was unlocked.
 var ErrUnlocked = fmt.Errorf("rlock: unlocked: %w", context.Canceled)
 
-// unlockedError is the [context.Cause] of an unlocked section. If the unlock then finds the hold already lost, errors.Is matches that
+// UnlockedError is the [context.Cause] of an unlocked section. If the unlock then finds the hold already lost, errors.Is matches that
 // loss as well.
-type unlockedError struct {
-	name *string // of the lock
-	loss atomic.Pointer[error]
+type UnlockedError struct {
+	Name *string // of the lock
+	Loss atomic.Pointer[error]
 }
 
-func (e *unlockedError) Error() string {
+func (e *UnlockedError) Error() string {
 	if loss := e.Unwrap(); loss != nil {
 		return loss.Error()
 	}
-	return "rlock: " + Quote(*e.name) + ": unlocked"
+	return "rlock: " + Quote(*e.Name) + ": unlocked"
 }
 
-func (e *unlockedError) Is(target error) bool {
+// Is reports that it is [ErrUnlocked], and the end of a ctx.
+func (e *UnlockedError) Is(target error) bool {
 	return target == ErrUnlocked || target == context.Canceled
 }
 
-func (e *unlockedError) Unwrap() error {
-	if loss := e.loss.Load(); loss != nil {
+func (e *UnlockedError) Unwrap() error {
+	if loss := e.Loss.Load(); loss != nil {
 		return *loss
 	}
 	return nil

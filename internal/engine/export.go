@@ -28,17 +28,17 @@ import (
 var ErrExported = errors.New("rlock: exported")
 
 // exportedError is the [context.Cause] of such a section.
-type exportedError struct{ *unlockedError }
+type exportedError struct{ *UnlockedError }
 
 func (e exportedError) Error() string {
 	if e.Unwrap() != nil {
-		return e.unlockedError.Error()
+		return e.UnlockedError.Error()
 	}
-	return "rlock: " + Quote(*e.name) + ": exported"
+	return "rlock: " + Quote(*e.Name) + ": exported"
 }
 
 func (e exportedError) Is(target error) bool {
-	return target == ErrExported || e.unlockedError.Is(target)
+	return target == ErrExported || e.UnlockedError.Is(target)
 }
 
 // Spec returns the Spec with which its hold was taken.
@@ -76,7 +76,7 @@ func (l *Level) Export(number string, lasts time.Duration) (err error) {
 		return m.notExported("a quorum is on several servers, and no call moves its hold on all of them at once")
 	}
 	if c.IsTold() || !c.Calls.Start() {
-		return m.Fail(c.errs.NotExported, c.errs.Closed)
+		return m.Fail(c.Errors.NotExported, c.Errors.Closed)
 	}
 	defer c.Calls.Ended()
 	t.catchUp()
@@ -86,7 +86,7 @@ func (l *Level) Export(number string, lasts time.Duration) (err error) {
 		return err
 	}
 	err = l.traced(func(l *Level) (err error) {
-		defer func() { spend(l.Context, began, err != nil) }()
+		defer func() { Spend(l.Context, began, err != nil) }()
 		return onlyError(unlockFor(new(unlocker), began.Add(l.unlockTime(began)), []*Level{l}, false, nil))
 	})
 	if err == nil {
@@ -99,7 +99,7 @@ func (l *Level) Export(number string, lasts time.Duration) (err error) {
 
 // notExported returns the error of an Export that changes nothing.
 func (m *Spec) notExported(why string) error {
-	return m.Fail(m.Engine.errs.NotExported, errors.New(why))
+	return m.Fail(m.Engine.Errors.NotExported, errors.New(why))
 }
 
 // closeToExport closes the level if its hold may be exported, and leaves the lock to the ticket.
@@ -111,9 +111,9 @@ func (l *Level) closeToExport(left *stay) error {
 	var err error
 	switch {
 	case l.cancel == nil:
-		err = m.Fail(m.Engine.errs.NotExported, m.Engine.errs.NotHeld, ErrUnlockedBefore)
+		err = m.Fail(m.Engine.Errors.NotExported, m.Engine.Errors.NotHeld, ErrUnlockedBefore)
 	case h.loss() != nil:
-		err = m.notHeld(h.loss())
+		err = m.FailNotHeld(h.loss())
 	case m.Kind.Side == lua.Reader:
 		err = m.notExported("readers of a process share what they have in Redis (export the write side)")
 	case !m.Kind.Exports:
@@ -140,7 +140,7 @@ func (t *Tenure) ofTicket(left *stay) *sweep.Orphan {
 	m := t.Spec
 	args := lua.ReleaseArgs{Name: m.Key, Side: m.Kind.Side, Owner: left.ticket, Publish: lua.Publish(m.Engine.KnownChannel(m))}
 	if key := m.queueKey(); key != "" {
-		args.Fence, args.Queue = m.fenceOf(), lua.Queue{Key: key, GrantLease: m.Engine.grantLease()}
+		args.Fence, args.Queue = m.fenceOf(), lua.Queue{Key: key, GrantLease: m.Engine.GrantLease()}
 	}
 	r := t.orphanOf(args)
 	r.Late, r.OutcomeUnknown, r.Until = true, true, time.Now().Add(min(sweep.Most, t.lasts()))
@@ -151,7 +151,7 @@ var errNoTicket = errors.New("it was used before, or its time is over (lock the 
 
 // Adopt continues a hold that the Client with that id exported to the ticket with that number.
 func (m *Spec) Adopt(who Caller, id, number string) (*Level, error) {
-	if err := m.startCall(); err != nil {
+	if err := m.StartCall(); err != nil {
 		return nil, err
 	}
 	c := m.Engine
@@ -173,7 +173,7 @@ func (m *Spec) Adopt(who Caller, id, number string) (*Level, error) {
 		return nil, l.failure(err)
 	case !a.Granted():
 		l.withdraw((*Engine).sweepInCall)
-		return nil, m.Fail(c.errs.Ticket, errNoTicket)
+		return nil, m.Fail(c.Errors.Ticket, errNoTicket)
 	}
 	level, err := l.enter(a)
 	if err == nil {

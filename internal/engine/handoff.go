@@ -38,7 +38,7 @@ func (h *hold) passOn() bool {
 	if left < t.given/3 || !h.detach() {
 		return false
 	}
-	if !c.Hub.Pass(m.waiters(), h, left) && (h.first.spec.Linger == 0 || !h.keepsIdle()) {
+	if !c.Hub.Pass(m.Waiters(), h, left) && (h.first.spec.Linger == 0 || !h.keepsIdle()) {
 		h.attach()
 		return false
 	}
@@ -66,10 +66,10 @@ func (h *hold) attach() {
 	t.mu.Lock()
 	h.passed, h.count, t.hold = false, 1, h
 	loss := t.why()
-	h.unlocked.loss.Store(t.loss)
+	h.unlocked.Loss.Store(t.loss)
 	t.mu.Unlock()
 	if loss != nil {
-		t.Spec.Engine.lost(&h.first, t.Spec.Kind.Name, loss)
+		t.Spec.Engine.ReportLoss(&h.first, t.Spec.Kind.Name, loss)
 	}
 }
 
@@ -103,7 +103,7 @@ func (l *attempt) Take(from any, outsiders bool) bool {
 // claim reports the hold's end to the hub and claims the next waiter of this process; nil if there is none. If stay is true, that
 // waiter goes before other processes.
 func (t *Tenure) claim(now time.Time, args *lua.ReleaseArgs) (next *attempt, stay bool) {
-	c, q := t.Spec.Engine, t.Spec.waiters()
+	c, q := t.Spec.Engine, t.Spec.Waiters()
 	stay = !t.run.over(c.Options.HandOff, now)
 	switch {
 	case t.Spec.Kind.Side == lua.Writer:
@@ -156,7 +156,7 @@ func (t *Tenure) mayQueue(now time.Time) {
 func (l *attempt) takesOver(args lua.ReleaseArgs, stay bool) lua.ReleaseArgs {
 	m := l.Spec
 	l.needsTenure()
-	args.Fence, args.Lease, args.Next, args.Stay = m.fenceOf(), m.expiry(m.TTL()), l.Tenure.Field(), stay
+	args.Fence, args.Lease, args.Next, args.Stay = m.fenceOf(), m.Expiry(m.TTL()), l.Tenure.Field(), stay
 	args.Short = m.isShort()
 	if args.Fence != "" && m.mayPassOn() {
 		args.Spare = l.waiter.Behind(m.Engine.Options.HandOff.Most)
@@ -187,9 +187,9 @@ func (t *Tenure) handedOff(by *unlocker, next *attempt, stay bool, sent time.Tim
 		if next.Trace != nil {
 			next.Tenure.run.by = &t.current().first
 		}
-		ok = next.waiter.Grant(m.expiry(m.TTL()))
+		ok = next.waiter.Grant(m.Expiry(m.TTL()))
 	} else {
-		ok = next.waiter.Queued(c.grantLease())
+		ok = next.waiter.Queued(c.GrantLease())
 	}
 	if !ok { // it has given up
 		// The unlock succeeded and need not wait. It ends when Redis has answered, or with the call's time-out.
@@ -201,9 +201,9 @@ func (t *Tenure) handedOff(by *unlocker, next *attempt, stay bool, sent time.Tim
 // notHandedOff ends the claim after a failed hand-off, once the result of the release is known.
 func (l *attempt) notHandedOff(r ReleaseResult) {
 	if r.Late && r.Err != nil { // it may still run
-		l.Tenure.lateAcquire(l.Spec.expiry(l.Spec.TTL()))
+		l.Tenure.lateAcquire(l.Spec.Expiry(l.Spec.TTL()))
 	} else { // also after a refused script, which may have run in part
-		l.Tenure.UnresolvedUntil(time.Now().Add(min(l.Spec.expiry(l.Spec.TTL()), sweep.Most))).OutcomeUnknown = true
+		l.Tenure.UnresolvedUntil(time.Now().Add(min(l.Spec.Expiry(l.Spec.TTL()), sweep.Most))).OutcomeUnknown = true
 	}
 	l.unclaim()
 }

@@ -15,7 +15,7 @@ import (
 type hold struct {
 	tenure   *Tenure
 	given    context.Context // by the caller of its Lock
-	unlocked unlockedError   // the cause of the end of its sections
+	unlocked UnlockedError   // the cause of the end of its sections
 
 	// Guarded by tenure.mu.
 	patient  bool   // its Lock had no ctx to leave by
@@ -133,7 +133,7 @@ func (t *Tenure) admit(
 		t.catchUp()
 	}
 	if !c.HoldBegins(inside) {
-		return nil, c.errs.Closed
+		return nil, c.Errors.Closed
 	}
 	h, outer, patient := t.newHold(), InnermostOpen(ctx), who.Ctx.Done() == nil
 	t.mu.Lock()
@@ -142,7 +142,7 @@ func (t *Tenure) admit(
 	case t.loss != nil, a.how == shared && (t.isEmpty() || t.left):
 		err = ErrOver
 	case a.how != byCall && c.IsTold(): // Close has cancelled the holds, and would miss this one
-		err = c.errs.Closed
+		err = c.Errors.Closed
 	}
 	if err != nil {
 		t.mu.Unlock()
@@ -182,7 +182,7 @@ func (t *Tenure) admit(
 	if !t.keep(m, a) {
 		c.HoldEnds()
 		t.Lose(Loss{Reason: LostClosed, Since: time.Now()})
-		return nil, c.errs.Closed
+		return nil, c.Errors.Closed
 	}
 	c.Leases.CatchUp() // cancel this Client's previous hold first if it has expired (G1)
 	return l, nil
@@ -191,7 +191,7 @@ func (t *Tenure) admit(
 // begin puts the hold on its tenure, with its first level; beside others that stand on it, or as the only one. mu is held.
 func (h *hold) begin(inner, given context.Context, cancel context.CancelCauseFunc, m *Spec, outer Section, beside bool) *Level {
 	t, l := h.tenure, &h.first
-	h.unlocked.name = &m.Name
+	h.unlocked.Name = &m.Name
 	l.Context, l.cancel, l.spec, l.hold, l.outer = inner, cancel, m, h, outer
 	h.given, h.count, h.levels = given, 1, l
 	if beside {
@@ -244,7 +244,7 @@ func (h *hold) add(l *Level, a AcquireResult) error {
 	case h.levels == nil, t.left: // its last unlock has begun
 		return ErrOver
 	case t.isTold(): // Close has cancelled the open levels, and would miss this one
-		return c.errs.Closed
+		return c.Errors.Closed
 	}
 	before := t.renewed()
 	t.severalNow().opens(l)
@@ -260,8 +260,8 @@ func (h *hold) add(l *Level, a AcquireResult) error {
 }
 
 // cancel cancels the contexts of all open levels, and adds them to ended. mu is held.
-func (h *hold) cancel(why error, ended *endings) {
+func (h *hold) cancel(why error, ended *Endings) {
 	for l := h.levels; l != nil; l = l.next {
-		ended.add(l.Context, h.tenure.Spec.Engine, l.cancel, why)
+		ended.Add(l.Context, h.tenure.Spec.Engine, l.cancel, why)
 	}
 }

@@ -49,7 +49,7 @@ func (h *hold) keepsIdle() bool {
 		c.giveUp(oldest)
 	}
 	// Checked again now that others can see it idle: either they notice it, or this does.
-	if (t.mayIdle() == nil || c.IsShut() || c.idle.ear.Load() == 0 || c.Hub.IsAwaited(m.waiters())) && c.idle.remove(x) {
+	if (t.mayIdle() == nil || c.IsShut() || c.idle.ear.Load() == 0 || c.Hub.IsAwaited(m.Waiters())) && c.idle.remove(x) {
 		return false
 	}
 	c.lookIfDue(x)

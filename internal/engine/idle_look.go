@@ -93,7 +93,7 @@ func (c *Engine) askForIdle(t *Tenure, anew bool) (spare tokens, alone bool) {
 // reserve reserves tokens for an idle tenure; none, if it no longer has the lock.
 func (c *Engine) reserve(values context.Context, t *Tenure) (tokens, error) {
 	m := t.Spec
-	first, n, err := lua.Reserve(c.Calls.Context(values, time.Now(), 0), c.rdb, m.Key, m.fenceOf(), t.Field(), spareTokens)
+	first, n, err := lua.Reserve(c.Calls.Context(values, time.Now(), 0), c.RDB, m.Key, m.fenceOf(), t.Field(), spareTokens)
 	c.Calls.Answered(m.Slot, err)
 	return tokens{first, n}, err
 }

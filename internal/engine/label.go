@@ -40,8 +40,8 @@ func (c *Engine) labelExpiry() time.Duration {
 	return max(2*c.Options.WatchdogTimeout, minLabelExpiry)
 }
 
-// showLabel begins to keep the label, if there is one, in Redis. It returns at once.
-func (c *Engine) showLabel() {
+// ShowLabel begins to keep the label, if there is one, in Redis. It returns at once.
+func (c *Engine) ShowLabel() {
 	if c.Options.Label == "" {
 		return
 	}
@@ -74,15 +74,15 @@ func (c *Engine) keepLabel() {
 }
 
 func (c *Engine) writeLabel() error {
-	cmd := c.rdb.B().Set().Key(kinds.LabelKey(c.ID)).Value(c.Options.Label).PxMilliseconds(c.labelExpiry().Milliseconds()).Build()
-	return c.rdb.Do(c.Calls.Context(context.Background(), time.Now(), 0), cmd).Error()
+	cmd := c.RDB.B().Set().Key(kinds.LabelKey(c.ID)).Value(c.Options.Label).PxMilliseconds(c.labelExpiry().Milliseconds()).Build()
+	return c.RDB.Do(c.Calls.Context(context.Background(), time.Now(), 0), cmd).Error()
 }
 
 // removeLabel deletes the label. If Redis does not answer, it expires.
 func (c *Engine) removeLabel() {
 	ctx, cancel := c.Calls.Last()
 	defer cancel()
-	_ = c.rdb.Do(ctx, c.rdb.B().Del().Key(kinds.LabelKey(c.ID)).Build())
+	_ = c.RDB.Do(ctx, c.RDB.B().Del().Key(kinds.LabelKey(c.ID)).Build())
 }
 
 // tellOfLabels warns of a missing right, once.

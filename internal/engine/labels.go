@@ -189,7 +189,7 @@ func (c *Engine) findLabel(id string, l *foundLabel) {
 
 // readLabel returns the label of that Client, or "". It ignores a value that is no valid label: anybody may have written it.
 func (c *Engine) readLabel(id string) (string, error) {
-	text, err := c.rdb.Do(c.Calls.Context(context.Background(), time.Now(), 0), c.rdb.B().Get().Key(kinds.LabelKey(id)).Build()).ToString()
+	text, err := c.RDB.Do(c.Calls.Context(context.Background(), time.Now(), 0), c.RDB.B().Get().Key(kinds.LabelKey(id)).Build()).ToString()
 	if rueidis.IsRedisNil(err) {
 		return "", nil
 	}

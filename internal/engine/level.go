@@ -38,7 +38,7 @@ func (l *Level) Value(key any) any {
 	switch key.(type) {
 	case SectionKey:
 		return l
-	case waitOnlyKey: // a waitOnly further out bounds another wait; it also stops most searches here
+	case WaitOnlyKey: // a waitOnly further out bounds another wait; it also stops most searches here
 		return nil
 	}
 	return l.Context.Value(key)

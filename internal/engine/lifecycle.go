@@ -25,7 +25,7 @@ const (
 // New returns an engine for locks in the Redis of rdb. id must be unused. New sends no command.
 func New(rdb rueidis.Client, id string, o Options) *Engine {
 	c := &Engine{
-		rdb:              rdb,
+		RDB:              rdb,
 		Calls:            calls.New(rdb, o.Errors.Closed),
 		ID:               id,
 		Options:          o,
@@ -48,7 +48,7 @@ func New(rdb rueidis.Client, id string, o Options) *Engine {
 	c.sweepers = sweep.New(c.Calls, rdb)
 	c.idle.timer = time.AfterFunc(time.Hour, func() { c.releaseIdle(time.Now()) })
 	c.idle.timer.Stop()
-	c.errs = &c.Options.Errors
+	c.Errors = &c.Options.Errors
 	c.foreign.Panicked = o.Tell.Panicked
 	c.Hub = pubsub.New(rdb, c.ID)
 	c.Hub.Aside = aside

@@ -11,7 +11,7 @@ var errReads = errors.New("the ctx carries a read hold (unlock that first; only 
 
 // Lock re-enters the hold of the lock in the caller's ctx, or competes.
 func (m *Spec) Lock(who Caller) (*Level, error) {
-	if err := m.startCall(); err != nil {
+	if err := m.StartCall(); err != nil {
 		return nil, err
 	}
 	c := m.Engine
@@ -45,7 +45,7 @@ func (m *Spec) enterWithin(who Caller, outer *hold) (*Level, error) {
 		if loss := outer.lossSoFar(); loss != nil {
 			return nil, loss
 		}
-		return nil, m.Fail(m.Engine.errs.Upgrade, errReads)
+		return nil, m.Fail(m.Engine.Errors.Upgrade, errReads)
 	}
 	if err := m.takeCalls(who, outer); err != nil {
 		return nil, err
@@ -72,7 +72,7 @@ func (m *Spec) reenter(who Caller, h *hold) (l *Level, err error) {
 		if loss := h.lossSoFar(); loss != nil {
 			return nil, loss
 		}
-		return nil, m.Fail(m.Engine.errs.Reentry)
+		return nil, m.Fail(m.Engine.Errors.Reentry)
 	}
 	switch {
 	case who.Ctx.Err() != nil:

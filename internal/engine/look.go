@@ -205,13 +205,13 @@ func (c *Engine) queued(some []*askable) (queued []bool, err error) {
 		m := e.spec
 		switch key := m.queueKey(); {
 		case m.Kind.Queueing == kinds.PerWaiter:
-			cmds = append(cmds, c.rdb.B().Llen().Key(m.queue).Build())
+			cmds = append(cmds, c.RDB.B().Llen().Key(m.Queue).Build())
 		case key == "":
 			continue
 		case m.Kind.Queueing == kinds.PerProcess:
-			cmds = append(cmds, c.rdb.B().Zcard().Key(key).Build())
+			cmds = append(cmds, c.RDB.B().Zcard().Key(key).Build())
 		default:
-			cmds = append(cmds, c.rdb.B().Zrange().Key(key).Min("0").Max("-1").Build())
+			cmds = append(cmds, c.RDB.B().Zrange().Key(key).Min("0").Max("-1").Build())
 		}
 		of = append(of, i)
 	}
@@ -219,7 +219,7 @@ func (c *Engine) queued(some []*askable) (queued []bool, err error) {
 	if len(cmds) == 0 {
 		return queued, nil
 	}
-	for i, reply := range c.rdb.DoMulti(c.Calls.Context(context.Background(), time.Now(), 0), cmds...) {
+	for i, reply := range c.RDB.DoMulti(c.Calls.Context(context.Background(), time.Now(), 0), cmds...) {
 		failed := reply.Error()
 		c.Calls.Answered(some[of[i]].spec.Slot, failed)
 		if failed != nil {
@@ -248,7 +248,7 @@ func (c *Engine) listening(some []*askable) (all map[string]int64, err error) {
 		ch := c.KnownChannel(e.spec)
 		names := []string{ch.Name, pubsub.InLine(ch).Name}
 		if ch.Sharded {
-			sharded = append(sharded, c.rdb.B().PubsubShardnumsub().Channel(names...).Build().SetSlot(e.spec.Key))
+			sharded = append(sharded, c.RDB.B().PubsubShardnumsub().Channel(names...).Build().SetSlot(e.spec.Key))
 		} else {
 			plain = append(plain, names...)
 		}
@@ -256,7 +256,7 @@ func (c *Engine) listening(some []*askable) (all map[string]int64, err error) {
 	ctx := c.Calls.Context(context.Background(), time.Now(), 0)
 	var replies []rueidis.RedisResult
 	if len(sharded) > 0 {
-		replies = c.rdb.DoMulti(ctx, sharded...)
+		replies = c.RDB.DoMulti(ctx, sharded...)
 	}
 	if len(plain) > 0 {
 		slices.Sort(plain)
@@ -286,10 +286,10 @@ func (c *Engine) listening(some []*askable) (all map[string]int64, err error) {
 // nodes returns the nodes that may have subscribers to a plain channel.
 func (c *Engine) nodes() []rueidis.Client {
 	if c.Cluster == nil {
-		return []rueidis.Client{c.rdb}
+		return []rueidis.Client{c.RDB}
 	}
 	var all []rueidis.Client
-	for _, node := range c.rdb.Nodes() {
+	for _, node := range c.RDB.Nodes() {
 		all = append(all, node)
 	}
 	return all

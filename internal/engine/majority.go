@@ -12,7 +12,7 @@ func MajorityOf(m *Spec, of Majority) *Tenure {
 // Share returns the tenure of one server in a majority. Owners on the servers differ only in the Client part, which makes logs easy to
 // match.
 func (t *Tenure) Share(m *Spec) *Tenure {
-	m.Engine.showLabel()
+	m.Engine.ShowLabel()
 	return &Tenure{Spec: m, Tag: t.Tag}
 }
 
@@ -65,9 +65,9 @@ func (l *Level) Await(results <-chan []error, over time.Time, why func() error) 
 	t.mu.Unlock()
 	switch {
 	case loss != nil:
-		return m.notHeld(loss)
+		return m.FailNotHeld(loss)
 	case len(errs) > 0:
-		return m.pending(errs[0])
+		return m.FailPending(errs[0])
 	}
 	return nil
 }

@@ -58,7 +58,7 @@ func (l *attempt) send(left <-chan struct{}) (AcquireResult, error) {
 		args = append(args, x.Spec.acquireArgs(x.Tenure, int(x.Count)))
 	}
 	return l.repeat(left, 0, func(ctx *calls.Context) (lua.AcquireReply, error) {
-		reply, err := lua.AcquireAll(ctx, l.Spec.Engine.rdb, args)
+		reply, err := lua.AcquireAll(ctx, l.Spec.Engine.RDB, args)
 		late := err != nil && calls.MayHaveRun(err) || ctx.IsRepeated()
 		for x, i := l, 0; x != nil; x, i = x.next, i+1 {
 			if late {
@@ -107,7 +107,7 @@ func (l *attempt) giveBack() {
 	}
 	ctx, cancel := c.Calls.Last()
 	defer cancel()
-	results, err := lua.ReleaseEach(ctx, c.rdb, args)
+	results, err := lua.ReleaseEach(ctx, c.RDB, args)
 	for x, i := l, 0; x != nil; x, i = x.next, i+1 {
 		if err == nil {
 			x.Tenure.givenBack(results[i].Err)
@@ -137,7 +137,7 @@ func (l *attempt) leave() pubsub.Leaving {
 	l.leavePlace()
 	m := l.Spec
 	if !l.queued { // it was given the lock and could not use or keep it: wake the waiters behind it, because no unlock does
-		m.Engine.Hub.Undone(m.waiters())
+		m.Engine.Hub.Undone(m.Waiters())
 		return pubsub.Left
 	}
 	return l.waiter.Leave()
@@ -146,7 +146,7 @@ func (l *attempt) leave() pubsub.Leaving {
 // wakeReaders wakes the readers blocked only by a writer that has left, and not by its mark.
 func (l *attempt) wakeReaders() {
 	if m := l.Spec; l.queued && m.Kind.Side == lua.Writer && !l.refusal().Joined {
-		m.Engine.Hub.Wake(m.waiters())
+		m.Engine.Hub.Wake(m.Waiters())
 	}
 }
 
@@ -221,7 +221,7 @@ func (l *attempt) begin(ctx context.Context, cancel context.CancelCauseFunc, a A
 	l.leavePlace()
 	switch until := a.until(m); {
 	case a.Unconfirmed != nil:
-		return fmt.Errorf("%w: %w", m.Engine.errs.NotReplicated, a.Unconfirmed)
+		return fmt.Errorf("%w: %w", m.Engine.Errors.NotReplicated, a.Unconfirmed)
 	case a.how == byCall && !time.Now().Before(until):
 		return t.tooLate(m, until)
 	}
@@ -230,7 +230,7 @@ func (l *attempt) begin(ctx context.Context, cancel context.CancelCauseFunc, a A
 	}
 	l.lead(a)
 	if l.queued { // after its own hold began, because leaving lets others in with it
-		l.waiter.Done(m.expiry(m.TTL()))
+		l.waiter.Done(m.Expiry(m.TTL()))
 	}
 	l.mayBeAsked(a)
 	if m.Linger > 0 {

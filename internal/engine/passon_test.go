@@ -22,7 +22,7 @@ func TestTenureLostOnItsWay(t *testing.T) {
 	require.True(t, err == ErrOver && next.Tenure == nil)
 	require.Equal(t, 0, c.Stats().Holds)
 	redistest.Eventually(t, 10*time.Second, func() bool {
-		n, err := c.rdb.Do(context.Background(), c.rdb.B().Exists().Key(m.Key).Build()).AsInt64()
+		n, err := c.RDB.Do(context.Background(), c.RDB.B().Exists().Key(m.Key).Build()).AsInt64()
 		return err == nil && n == 0
 	}, "it is released")
 }

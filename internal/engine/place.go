@@ -29,12 +29,12 @@ type placeKeeper struct {
 func (p *placeKeeper) Item() lease.Item {
 	return lease.Item{Name: p.tenure.Spec.Key, Owner: p.tenure.Field()}
 }
-func (p *placeKeeper) Group() any { return p.tenure.Spec.Engine.group(p.tenure.Spec) }
+func (p *placeKeeper) Group() any { return p.tenure.Spec.Engine.Group(p.tenure.Spec) }
 
 // Lost makes the waiter check its place.
 func (p *placeKeeper) Lost(lease.Loss) {
 	m := p.tenure.Spec
-	m.Engine.Hub.Look(m.waiters(), p.tenure.Field())
+	m.Engine.Hub.Look(m.Waiters(), p.tenure.Field())
 }
 
 // Closed does nothing: the hub wakes the waiter.
@@ -100,7 +100,7 @@ func (c *Engine) refresh(ctx context.Context, group any, ttl time.Duration, item
 			List: k.Queue(item.Name), Times: k.Timeouts(item.Name), Channel: k.Channel(item.Name),
 		}
 	}
-	answers, err := lua.Refresh(ctx, c.rdb, m.fair(), lua.Publish(c.KnownChannel(m)), places)
+	answers, err := lua.Refresh(ctx, c.RDB, m.fair(), lua.Publish(c.KnownChannel(m)), places)
 	c.Calls.Answered(group.(renewal).slot, err) //nolint:errcheck // as above
 	return verdicts(answers, err)
 }

@@ -10,15 +10,15 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// query asks Redis without changing anything.
-func query[T any](ctx context.Context, m *Spec, command func(context.Context) (T, error)) (value T, err error) {
-	return ask(ctx, m, false, command)
+// Query asks Redis without changing anything.
+func Query[T any](ctx context.Context, m *Spec, command func(context.Context) (T, error)) (value T, err error) {
+	return Ask(ctx, m, false, command)
 }
 
-// ask runs a command for a caller that may leave early. rueidis itself retries read-only commands until calls.Timeout. changes: the
+// Ask runs a command for a caller that may leave early. rueidis itself retries read-only commands until calls.Timeout. changes: the
 // command changes something, and its error says whether it may have.
-func ask[T any](ctx context.Context, m *Spec, changes bool, command func(context.Context) (T, error)) (value T, err error) {
-	if err := m.startCall(); err != nil {
+func Ask[T any](ctx context.Context, m *Spec, changes bool, command func(context.Context) (T, error)) (value T, err error) {
+	if err := m.StartCall(); err != nil {
 		return value, err
 	}
 	c := m.Engine
@@ -26,7 +26,7 @@ func ask[T any](ctx context.Context, m *Spec, changes bool, command func(context
 	left, pending := false, false
 	if ctx.Err() != nil {
 		if changes {
-			return value, m.Fail(errNotSent, ctx.Err())
+			return value, m.Fail(ErrNotSent, ctx.Err())
 		}
 		return value, m.Fail(ctx.Err())
 	}
@@ -45,21 +45,21 @@ func ask[T any](ctx context.Context, m *Spec, changes bool, command func(context
 	case err == nil && !left:
 		return value, nil
 	case c.Calls.IsClosed():
-		err = c.errs.Closed
+		err = c.Errors.Closed
 	case left && ctx.Err() != nil:
 		err = ctx.Err()
 	default:
-		err = c.errs.Unreachable(err)
+		err = c.Errors.Unreachable(err)
 	}
 	if pending {
-		return value, m.Fail(c.errs.Pending, err)
+		return value, m.Fail(c.Errors.Pending, err)
 	}
 	return value, m.Fail(err)
 }
 
 // IsLocked reports whether anybody has the lock.
 func (m *Spec) IsLocked(ctx context.Context) (bool, error) {
-	return query(ctx, m, func(ctx context.Context) (bool, error) { return m.Kind.IsLocked(ctx, m.Engine.rdb, m.Key) })
+	return Query(ctx, m, func(ctx context.Context) (bool, error) { return m.Kind.IsLocked(ctx, m.Engine.RDB, m.Key) })
 }
 
 // HoldCount returns how many open levels the hold in ctx has; 0 if ctx carries none, or the hold is gone from Redis.
@@ -68,8 +68,8 @@ func (m *Spec) HoldCount(ctx context.Context) (int, error) {
 	if l == nil {
 		return 0, m.Invalid
 	}
-	rdb := m.Engine.rdb
-	held, err := query(ctx, m, func(ctx context.Context) (bool, error) {
+	rdb := m.Engine.RDB
+	held, err := Query(ctx, m, func(ctx context.Context) (bool, error) {
 		return rdb.Do(ctx, rdb.B().Hexists().Key(m.Key).Field(l.hold.tenure.Field()).Build()).AsBool()
 	})
 	if !held {
@@ -80,8 +80,8 @@ func (m *Spec) HoldCount(ctx context.Context) (int, error) {
 
 // PTTL returns Redis's PTTL of the lock's key.
 func (m *Spec) PTTL(ctx context.Context) (int64, error) {
-	rdb := m.Engine.rdb
-	return query(ctx, m, func(ctx context.Context) (int64, error) {
+	rdb := m.Engine.RDB
+	return Query(ctx, m, func(ctx context.Context) (int64, error) {
 		return rdb.Do(ctx, rdb.B().Pttl().Key(m.Key).Build()).AsInt64()
 	})
 }
@@ -91,8 +91,8 @@ func (m *Spec) Force(ctx context.Context, owners ...string) (bool, error) {
 	if err := m.Fits(); err != nil && m.Invalid == nil {
 		return false, m.Fail(err)
 	}
-	forced, err := ask(ctx, m, true, func(ctx context.Context) (bool, error) {
-		return m.Kind.Force(ctx, m.Engine.rdb, m.Key, m.fair(), lua.Publish(m.Engine.KnownChannel(m)), owners...)
+	forced, err := Ask(ctx, m, true, func(ctx context.Context) (bool, error) {
+		return m.Kind.Force(ctx, m.Engine.RDB, m.Key, m.fair(), lua.Publish(m.Engine.KnownChannel(m)), owners...)
 	})
 	if len(owners) > 0 && !forced {
 		return forced, err // the process may keep it for another owner
@@ -108,12 +108,12 @@ func (m *Spec) Look(ctx context.Context) (info lua.Info, err error) {
 	if err := m.Fits(); err != nil && m.Invalid == nil {
 		return info, m.Fail(err)
 	}
-	c, queue := m.Engine, m.queue
+	c, queue := m.Engine, m.Queue
 	if c.Cluster != nil && c.slot(queue) != c.slot(m.Key) { // nobody can queue there
 		queue = ""
 	}
-	return query(ctx, m, func(ctx context.Context) (lua.Info, error) {
-		return lua.Look(ctx, c.rdb, lua.InfoArgs{
+	return Query(ctx, m, func(ctx context.Context) (lua.Info, error) {
+		return lua.Look(ctx, c.RDB, lua.InfoArgs{
 			Name: m.Key, Queue: queue, List: m.Kind.Queueing == kinds.PerWaiter, Fence: m.fenceOf(), Publish: lua.Publish(c.KnownChannel(m)),
 		})
 	})

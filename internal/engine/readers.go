@@ -59,7 +59,7 @@ func (l *attempt) lead(a AcquireResult) {
 // share joins the readers of this process. It returns ErrOver if there are none, their lease is too short, or they came too long ago.
 func (l *attempt) share() (*Level, error) {
 	m := l.Spec
-	if !l.mayShare() || !m.Engine.Hub.MayShare(m.waiters()) {
+	if !l.mayShare() || !m.Engine.Hub.MayShare(m.Waiters()) {
 		return nil, ErrOver
 	}
 	t := m.Engine.insiders.leading(m.Key, m.Engine.Options.HandOff.For)
@@ -136,7 +136,7 @@ func (h *hold) leaveOthers() (left bool, err error) {
 	t.mu.Unlock()
 	c.HoldEnds()
 	if loss != nil {
-		return true, t.Spec.notHeld(loss)
+		return true, t.Spec.FailNotHeld(loss)
 	}
 	return true, nil
 }

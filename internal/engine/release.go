@@ -132,7 +132,7 @@ func (all unlockings) call(by *unlocker, handsOff bool) error {
 			args = append(args, u.callArgs(handsOff))
 		}
 	}
-	results, err := lua.ReleaseEach(ctx, c.rdb, args)
+	results, err := lua.ReleaseEach(ctx, c.RDB, args)
 	c.Calls.Answered(m.Slot, err)
 	for i := range all {
 		u, reply, failed := &all[i], lua.ReleaseReply{}, err
@@ -185,7 +185,7 @@ func (u *unlocking) end(by *unlocker) (rest *sweep.Orphan, err error) {
 	case r.Err != nil:
 		c.Leases.CatchUp() // if the end of the lease was the reason, the hold is lost, whoever notices first
 	case !r.Held && by.isLeft(): // maybe the lease has ended; there is nobody to be told
-		c.Hub.Wake(m.waiters())
+		c.Hub.Wake(m.Waiters())
 	case !r.Held:
 		t.gone()
 	}
@@ -207,9 +207,9 @@ func (u *unlocking) end(by *unlocker) (rest *sweep.Orphan, err error) {
 	switch {
 	case r.Err == nil:
 	case isOver(r.Err):
-		err = m.pending(by.cause())
+		err = m.FailPending(by.cause())
 	default:
-		err = m.pending(r.Err)
+		err = m.FailPending(r.Err)
 	}
 	return rest, err
 }
@@ -231,17 +231,17 @@ func (h *hold) releaseLost() (rest *sweep.Orphan, err error) {
 		t.UnresolvedUntil(time.Now().Add(t.lasts())).OutcomeUnknown = true
 		rest = t.orphan()
 	}
-	return rest, m.notHeld(loss)
+	return rest, m.FailNotHeld(loss)
 }
 
 // givesWay lets others ask first if a release has told them, and spares those that wait here the courtesy if it has told none.
 func (m *Spec) givesWay(r lua.ReleaseReply) {
 	c := m.Engine
 	if r.Outsiders {
-		c.Hub.Yield(m.waiters())
+		c.Hub.Yield(m.Waiters())
 	}
 	if r.Status == lua.Freed && !r.Several && (c.Cluster == nil || c.KnownChannel(m).Sharded) {
-		c.Hub.Alone(m.waiters())
+		c.Hub.Alone(m.Waiters())
 	}
 }
 

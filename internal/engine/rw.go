@@ -28,10 +28,10 @@ func NewRW(read, write *Spec) *RW {
 func (rw *RW) Downgrade(who Caller) (*Level, error) {
 	writer := rw.write.LevelIn(who.Ctx)
 	if writer == nil {
-		return nil, rw.write.notHeld(errors.New("the ctx carries no open write hold (use the ctx that the writer's Lock returned)"))
+		return nil, rw.write.FailNotHeld(errors.New("the ctx carries no open write hold (use the ctx that the writer's Lock returned)"))
 	}
 	if !rw.read.Engine.Calls.Start() {
-		return nil, rw.read.closed()
+		return nil, rw.read.FailClosed()
 	}
 	defer rw.read.Engine.Calls.Ended()
 	outer, _ := writer.Context.Value(outerKey{}).(*outerCtx)
@@ -87,7 +87,7 @@ func (rw *RW) LockUpgradeable(who Caller) (l, gate *Level, err error) {
 		return l, nil, err
 	}
 	if !w.Engine.Calls.Start() {
-		return nil, nil, r.closed()
+		return nil, nil, r.FailClosed()
 	}
 	defer w.Engine.Calls.Ended() // Close waits for the gate to be given back
 	if gate, err = rw.lockGate(who); err != nil {
@@ -115,7 +115,7 @@ func (rw *RW) lockGate(who Caller) (*Level, error) {
 		if reader == nil {
 			return rw.gate.Lock(who)
 		}
-		gate, err := (*Level)(nil), rw.read.Fail(rw.read.Engine.errs.Upgrade, errReads)
+		gate, err := (*Level)(nil), rw.read.Fail(rw.read.Engine.Errors.Upgrade, errReads)
 		if held := rw.gate.LevelIn(who.Ctx); held != nil {
 			gate, err = rw.gate.reenter(who, held.hold)
 		}
@@ -151,10 +151,10 @@ func (rw *RW) Upgrade(who Caller) (*Level, error) {
 	case reader != nil && reader.hold.lossSoFar() != nil:
 		return nil, reader.hold.lossSoFar()
 	case reader == nil || gate == nil:
-		return nil, w.Fail(w.Engine.errs.Upgrade, errors.New("the ctx carries no hold of Upgradeable (use the ctx that its Lock returned)"))
+		return nil, w.Fail(w.Engine.Errors.Upgrade, errors.New("the ctx carries no hold of Upgradeable (use the ctx that its Lock returned)"))
 	}
 	if !w.Engine.Calls.Start() {
-		return nil, w.closed()
+		return nil, w.FailClosed()
 	}
 	defer w.Engine.Calls.Ended()
 	l, err := w.compete(who, reader.hold)

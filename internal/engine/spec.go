@@ -16,8 +16,8 @@ type Spec struct {
 	Kind      *kinds.Kind
 	Name      string        // for users
 	Key       string        // in Redis: Options.Prefix and the name
-	channel   string        // unlocks are published there
-	queue     string        // of waiting processes
+	Channel   string        // unlocks are published there
+	Queue     string        // of waiting processes
 	Slot      uint16        // of the cluster; 0 without one
 	Lease     time.Duration // 0: the watchdog renews
 	Watchdog  time.Duration // see WithWatchdog; 0: Options.WatchdogTimeout of the Client
@@ -35,7 +35,7 @@ type Spec struct {
 
 // NewSpec returns the Spec of the lock with that key. name is the user's name for it.
 func (c *Engine) NewSpec(key string, k *kinds.Kind, name string) *Spec {
-	m := &Spec{Engine: c, Kind: k, Name: name, Key: key, channel: k.Channel(key), queue: k.Queue(key)}
+	m := &Spec{Engine: c, Kind: k, Name: name, Key: key, Channel: k.Channel(key), Queue: k.Queue(key)}
 	if c.Cluster != nil {
 		m.Slot = c.slot(key)
 	}
@@ -43,28 +43,31 @@ func (c *Engine) NewSpec(key string, k *kinds.Kind, name string) *Spec {
 }
 
 // Fail makes an error about the lock.
-func (m *Spec) Fail(causes ...error) error { return m.Engine.errs.Failed(m.Name, causes...) }
+func (m *Spec) Fail(causes ...error) error { return m.Engine.Errors.Failed(m.Name, causes...) }
 
-// startCall starts a public call, which Close waits for. If it returns no error, the caller must call Calls.Ended.
-func (m *Spec) startCall() error {
+// StartCall starts a public call, which Close waits for. If it returns no error, the caller must call Calls.Ended.
+func (m *Spec) StartCall() error {
 	if m.Invalid != nil {
 		return m.Invalid
 	}
 	if !m.Engine.Calls.Start() {
-		return m.closed()
+		return m.FailClosed()
 	}
 	return nil
 }
 
-func (m *Spec) closed() error { return m.Fail(m.Engine.errs.Closed) }
+// FailClosed is the error of a call after Close.
+func (m *Spec) FailClosed() error { return m.Fail(m.Engine.Errors.Closed) }
 
-func (m *Spec) notHeld(why error) error { return m.Fail(m.Engine.errs.NotHeld, why) }
+// FailNotHeld is the error of an end without a hold, and says why there is none.
+func (m *Spec) FailNotHeld(why error) error { return m.Fail(m.Engine.Errors.NotHeld, why) }
 
-func (m *Spec) unreachable(err error) error { return m.Fail(m.Engine.errs.Unreachable(err)) }
+// FailUnreachable is the error of a call that Redis did not answer, or refused.
+func (m *Spec) FailUnreachable(err error) error { return m.Fail(m.Engine.Errors.Unreachable(err)) }
 
-// pending is the error of a change that may have been made, or may yet be.
-func (m *Spec) pending(err error) error {
-	return m.Fail(m.Engine.errs.Pending, m.Engine.errs.Unreachable(err))
+// FailPending is the error of a change that may have been made, or may yet be.
+func (m *Spec) FailPending(err error) error {
+	return m.Fail(m.Engine.Errors.Pending, m.Engine.Errors.Unreachable(err))
 }
 
 // Leavable is [calls.Leavable] for a call about m.
@@ -95,11 +98,11 @@ func (m *Spec) RenewedFor(c *Engine) time.Duration {
 	return m.WatchdogIn(c)
 }
 
-// expiry returns the lease to set in Redis so that a hold can be trusted for ttl.
-func (m *Spec) expiry(ttl time.Duration) time.Duration { return longer(m.upToMax(ttl), m.Grace) }
+// Expiry returns the lease to set in Redis so that a hold can be trusted for ttl.
+func (m *Spec) Expiry(ttl time.Duration) time.Duration { return Longer(m.upToMax(ttl), m.Grace) }
 
-// longer returns a + b, or the longest Duration if that overflows.
-func longer(a, b time.Duration) time.Duration {
+// Longer returns a + b, or the longest Duration if that overflows.
+func Longer(a, b time.Duration) time.Duration {
 	if a > math.MaxInt64-b {
 		return math.MaxInt64
 	}
@@ -131,9 +134,9 @@ func (m *Spec) mayPassOn() bool {
 // usesGrants reports whether a grant gives a Lock what it asks for: it is renewed, for no shorter time, and has no grace.
 func (m *Spec) usesGrants() bool {
 	w := m.WatchdogIn(m.Engine)
-	return m.Lease == 0 && m.Grace == 0 && m.TTL() == w && w >= m.Engine.grantLease()
+	return m.Lease == 0 && m.Grace == 0 && m.TTL() == w && w >= m.Engine.GrantLease()
 }
 
 // isShort reports whether a Lock's lease is shorter than a grant may last. Such a Lock does not trust a grant: it asks Redis, and has its
 // own lease from then on.
-func (m *Spec) isShort() bool { return !m.usesGrants() && m.expiry(m.TTL()) < maxGrantLease }
+func (m *Spec) isShort() bool { return !m.usesGrants() && m.Expiry(m.TTL()) < maxGrantLease }

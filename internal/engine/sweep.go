@@ -44,7 +44,7 @@ func (t *Tenure) SweepIfUnresolved() {
 // forget ends a tenure that was lost between one hold and the next. It may still exist in Redis, for example if a renewal's reply was lost.
 func (t *Tenure) forget() {
 	m := t.Spec
-	t.UnresolvedUntil(time.Now().Add(longer(m.TTL(), m.Grace))).OutcomeUnknown = true
+	t.UnresolvedUntil(time.Now().Add(Longer(m.TTL(), m.Grace))).OutcomeUnknown = true
 	t.Spec.Engine.sweepInCall(t.orphan())
 }
 
@@ -75,7 +75,7 @@ func (t *Tenure) orphan() *sweep.Orphan {
 func (t *Tenure) orphanOf(args lua.ReleaseArgs) *sweep.Orphan {
 	m := t.Spec
 	r := &sweep.Orphan{Slot: m.Slot, Args: args}
-	r.Gone = func() { m.Engine.Hub.Wake(m.waiters()) }
+	r.Gone = func() { m.Engine.Hub.Wake(m.Waiters()) }
 	r.Left = func(err error) {
 		m.Engine.Options.Tell.Warn("rlock: a field may be left in Redis after a call without an answer; it ends with its lease",
 			"name", m.Name, "owner", r.Args.Owner, "err", err)
@@ -121,7 +121,7 @@ func (t *Tenure) giveBack() error {
 func (t *Tenure) givenBack(err error) {
 	if err != nil {
 		m := t.Spec
-		t.UnresolvedUntil(time.Now().Add(m.expiry(m.TTL()))).OutcomeUnknown = true
+		t.UnresolvedUntil(time.Now().Add(m.Expiry(m.TTL()))).OutcomeUnknown = true
 	} else {
 		t.queued = nil
 		if t.Unresolved != nil {

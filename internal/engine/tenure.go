@@ -67,7 +67,7 @@ type Majority interface {
 var lastTag atomic.Uint64
 
 func newTenure(m *Spec) *Tenure {
-	m.Engine.showLabel()
+	m.Engine.ShowLabel()
 	return &Tenure{Spec: m, Tag: m.mark().Marked(lastTag.Add(1))}
 }
 
@@ -140,7 +140,7 @@ func (t *Tenure) lasts() time.Duration {
 	if t.callers != nil {
 		lasts = max(lasts, t.callers.longest)
 	}
-	return longer(lasts, t.Spec.Grace)
+	return Longer(lasts, t.Spec.Grace)
 }
 
 // current returns a hold on the tenure, or its last.
@@ -241,7 +241,7 @@ type Keeper struct{ *Tenure }
 func (k Keeper) Item() lease.Item { return lease.Item{Name: k.Spec.Key, Owner: k.Field()} }
 
 // Group returns the key by which tenures share a renewal call.
-func (k Keeper) Group() any { return k.Spec.Engine.group(k.Spec) }
+func (k Keeper) Group() any { return k.Spec.Engine.Group(k.Spec) }
 
 // About returns its lock.
 func (k Keeper) About() (name, kind string) { return k.Spec.Name, k.Spec.Kind.Name }
@@ -252,11 +252,11 @@ func (k Keeper) Lost(loss lease.Loss) {
 		k.gone()
 		return
 	}
-	k.Lose(k.Spec.lossOf(loss))
+	k.Lose(k.Spec.LossOf(loss))
 }
 
-// lossOf converts the renewer's loss.
-func (m *Spec) lossOf(loss lease.Loss) Loss {
+// LossOf converts the renewer's loss.
+func (m *Spec) LossOf(loss lease.Loss) Loss {
 	e := Loss{Reason: LostExpired, Since: loss.Until, Err: loss.Err}
 	switch {
 	case loss.Limit:
@@ -275,13 +275,13 @@ func (m *Spec) lossOf(loss lease.Loss) Loss {
 func (k Keeper) Closed() {
 	t := k.Tenure
 	why := t.explain(Loss{Reason: LostClosed, Since: time.Now()})
-	var ended endings
+	var ended Endings
 	t.mu.Lock()
 	for h := range t.holds {
 		h.cancel(why, &ended)
 	}
 	t.mu.Unlock()
-	ended.settle()
+	ended.Settle()
 }
 
 // gone ends a tenure that is missing in Redis.
@@ -291,7 +291,7 @@ func (t *Tenure) gone() {
 	})
 	c := t.Spec.Engine
 	c.Leases.Stop(&t.Lease)
-	c.Hub.WakeSoon(t.Spec.waiters()) // the lock may be free without a message; the renewer must not wait
+	c.Hub.WakeSoon(t.Spec.Waiters()) // the lock may be free without a message; the renewer must not wait
 }
 
 // Lose ends a tenure before its unlock and cancels all its sections. If it is on its way to the next hold, that hold is lost before it
@@ -307,11 +307,11 @@ func (t *Tenure) Lose(why Loss) bool {
 	t.follow()
 	t.wake()
 	var lost []*hold
-	var ended endings
+	var ended Endings
 	x := t.known()
 	for h := range t.holds {
 		lost = append(lost, h)
-		h.unlocked.loss.Store(t.loss)
+		h.unlocked.Loss.Store(t.loss)
 		h.cancel(loss, &ended)
 		for l := h.levels; l != nil; l = l.next {
 			if l.freed != nil {
@@ -321,7 +321,7 @@ func (t *Tenure) Lose(why Loss) bool {
 	}
 	t.mu.Unlock()
 	c := t.Spec.Engine
-	ended.settle()
+	ended.Settle()
 	t.leaveInsiders()
 	if x != nil {
 		c.loseIdle(x)
@@ -334,26 +334,26 @@ func (t *Tenure) Lose(why Loss) bool {
 			continue
 		}
 		h.isAskedNoMore()
-		c.lost(&h.first, t.Spec.Kind.Name, loss)
+		c.ReportLoss(&h.first, t.Spec.Kind.Name, loss)
 	}
 	return true
 }
 
-// clientClosed is the text of the loss by Close.
-const clientClosed = "client closed"
+// ClientClosed is the text of the loss by Close.
+const ClientClosed = "client closed"
 
 // explain returns the error of a loss.
 func (t *Tenure) explain(why Loss) error {
 	why.Name, why.Owner = t.Spec.Name, t.Field()
 	if why.Reason == LostClosed {
-		why.Text = clientClosed
+		why.Text = ClientClosed
 	}
-	return t.Spec.Engine.errs.Loss(why)
+	return t.Spec.Engine.Errors.Loss(why)
 }
 
 // tooLate returns the error of a grant to m whose lease was over before the answer.
 func (t *Tenure) tooLate(m *Spec, until time.Time) error {
-	return m.Engine.errs.Loss(Loss{
+	return m.Engine.Errors.Loss(Loss{
 		Name: m.Name, Owner: t.Field(), Reason: LostExpired, Since: until,
 		Text: "lost: Redis took longer than the lease to answer",
 	})
@@ -376,7 +376,7 @@ func (t *Tenure) releaseArgs() lua.ReleaseArgs {
 	}
 	if key := m.queueKey(); key != "" {
 		args.Fence = m.fenceOf()
-		args.Queue = lua.Queue{Key: key, GrantLease: m.Engine.grantLease()}
+		args.Queue = lua.Queue{Key: key, GrantLease: m.Engine.GrantLease()}
 	}
 	switch left := t.stays; {
 	case left == nil || t.lossSoFar() != nil: // a lost tenure must not outlast its lease

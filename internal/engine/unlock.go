@@ -33,14 +33,14 @@ func (l *Level) Unlock() error {
 	case l.IsExported():
 		return l.outlived()
 	}
-	return l.spec.notHeld(ErrUnlockedBefore)
+	return l.spec.FailNotHeld(ErrUnlockedBefore)
 }
 
 // outlived ends the unlock of a level while other levels of its hold are open.
 func (l *Level) outlived() error {
 	l.hold.tenure.catchUp()
 	if loss := l.Loss(); loss != nil {
-		return l.spec.notHeld(loss)
+		return l.spec.FailNotHeld(loss)
 	}
 	return nil
 }
@@ -69,9 +69,9 @@ func (l *Level) traced(end func(*Level) error) error {
 	return l.Released(func() error { return end(l) })
 }
 
-// spend charges a failed unlock's time to the sections around ctx. An unlock that Redis answered costs them nothing: Redis may be far
+// Spend charges a failed unlock's time to the sections around ctx. An unlock that Redis answered costs them nothing: Redis may be far
 // away.
-func spend(ctx context.Context, began time.Time, failed bool) {
+func Spend(ctx context.Context, began time.Time, failed bool) {
 	now := time.Now()
 	if !failed || now.Sub(began) < calls.UnresponsiveAfter/2 {
 		return
@@ -81,9 +81,9 @@ func spend(ctx context.Context, began time.Time, failed bool) {
 	}
 }
 
-// unlockTime returns how long an unlock that begins now may block its caller. When the time is used up, an unlock on a healthy server
+// UnlockTime returns how long an unlock that begins now may block its caller. When the time is used up, an unlock on a healthy server
 // still gets a moment; on a server known to be silent it does not.
-func (c *Engine) unlockTime(section *InnerUnlocks, now time.Time, silent func() bool) time.Duration {
+func (c *Engine) UnlockTime(section *InnerUnlocks, now time.Time, silent func() bool) time.Duration {
 	wait := c.Options.UnlockTimeout
 	took := section.spent(now)
 	if rest := wait - took; took == 0 || rest > calls.UnresponsiveAfter || silent() {
@@ -116,7 +116,7 @@ func (l *Level) release() (err error) {
 	}
 	c, t, began := l.spec.Engine, l.hold.tenure, time.Now()
 	over := began.Add(l.unlockTime(began))
-	defer func() { spend(l.Context, began, err != nil) }()
+	defer func() { Spend(l.Context, began, err != nil) }()
 	mine := t.tryCallSlot()
 	until := calls.Earlier(over, c.Leases.Until(&t.Lease))
 	if !mine || l.hold.lossSoFar() == nil && (!l.isPatient() || until.Sub(began) < minOwn+spareOwn || c.Calls.AnyLeft()) {
@@ -140,9 +140,9 @@ func (l *Level) release() (err error) {
 // releaseMajority ends a majority's hold after its last level was closed.
 func (l *Level) releaseMajority(of Majority) (err error) {
 	began := time.Now()
-	defer func() { spend(l.Context, began, err != nil) }()
+	defer func() { Spend(l.Context, began, err != nil) }()
 	// One silent server must not shorten the unlock.
-	wait := l.spec.Engine.unlockTime(&l.inner, began, func() bool { return false })
+	wait := l.spec.Engine.UnlockTime(&l.inner, began, func() bool { return false })
 	return of.Release(l, began.Add(wait))
 }
 
@@ -179,7 +179,7 @@ func UnlockTogether(levels []*Level) (errs []error) {
 		return errs
 	}
 	one, began := levels[0], time.Now()
-	defer func() { spend(one.Context, began, len(errs) > 0) }()
+	defer func() { Spend(one.Context, began, len(errs) > 0) }()
 	return append(errs, unlockFor(new(unlocker), began.Add(one.unlockTime(began)), last, false, nil)...)
 }
 
@@ -192,7 +192,7 @@ func (l *Level) isPatient() bool {
 
 func (l *Level) unlockTime(now time.Time) time.Duration {
 	c := l.spec.Engine
-	return c.unlockTime(&l.inner, now, func() bool { return c.Calls.IsSilent(l.spec.Slot) })
+	return c.UnlockTime(&l.inner, now, func() bool { return c.Calls.IsSilent(l.spec.Slot) })
 }
 
 // releaseAll ends the holds of closed levels. mine: the right to make calls for them was taken; begun: the first call was made.
@@ -332,10 +332,10 @@ func (l *Level) leave(why error) error {
 	t.left = t.left || loss == nil && last
 	t.mu.Unlock()
 	if loss != nil {
-		return m.notHeld(loss)
+		return m.FailNotHeld(loss)
 	}
 	if last {
 		m.Engine.Leases.Stop(&t.Lease) // G7; no open level remains that would have to be cancelled
 	}
-	return m.pending(why)
+	return m.FailPending(why)
 }

@@ -16,13 +16,14 @@ type waitOnly struct {
 	section context.Context // the section's parent; nil: the section ends with no ctx
 }
 
-type waitOnlyKey struct{}
+// WaitOnlyKey is the key of the innermost [WaitOnly] in a context. A section hides it: it bounds the wait for that section only.
+type WaitOnlyKey struct{}
 
 // WaitOnly returns a ctx that bounds only the waiting. section is the parent of sections; nil: they end with no ctx.
 func WaitOnly(ctx, section context.Context) context.Context { return &waitOnly{ctx, section} }
 
 func (w *waitOnly) Value(key any) any {
-	if _, ok := key.(waitOnlyKey); ok {
+	if _, ok := key.(WaitOnlyKey); ok {
 		return w
 	}
 	return w.Context.Value(key)
@@ -39,7 +40,7 @@ type sectionOnly struct {
 
 // Value hides the waitOnly: a Lock in the section is in the section.
 func (s sectionOnly) Value(key any) any {
-	if _, ok := key.(waitOnlyKey); ok {
+	if _, ok := key.(WaitOnlyKey); ok {
 		return nil
 	}
 	return s.valuesOf.Value(key)
@@ -50,7 +51,7 @@ func sectionParent(ctx context.Context) context.Context {
 	if ctx == nil {
 		return nil
 	}
-	w, _ := ctx.Value(waitOnlyKey{}).(*waitOnly)
+	w, _ := ctx.Value(WaitOnlyKey{}).(*waitOnly)
 	if w == nil {
 		return nil
 	}
