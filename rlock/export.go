@@ -59,7 +59,7 @@ func Export(ctx context.Context, options ...ExportOption) (string, error) {
 	}
 	l, ok := section.(*engine.Level)
 	if !ok {
-		return "", notExported("the innermost section is that of permits (give the id of the Permit to whoever is to release it)")
+		return "", notExported("the innermost section is that of permits, which have no tickets (end it first; a Permit can also be released by its id)")
 	}
 	m := l.Spec()
 	switch {

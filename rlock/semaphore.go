@@ -266,5 +266,5 @@ func (p *permits) section(outer context.Context, err error) (context.Context, Un
 		}
 		return outer, func() error { return m.Fail(ErrNotHeld, errLockFailed) }, err
 	}
-	return h.Ctx, h.Release, nil
+	return h, h.Release, nil
 }

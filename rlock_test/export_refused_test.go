@@ -61,6 +61,16 @@ func TestNotExported(t *testing.T) {
 			require.ErrorContains(t, err, "permits")
 			return ctx.Err()
 		}))
+		plain := b.Semaphore(b.name + " plain permits")
+		_, err = plain.TrySetPermits(context.Background(), 1)
+		require.NoError(t, err)
+		require.NoError(t, m.Do(context.Background(), func(ctx context.Context) error {
+			return plain.Do(ctx, 1, func(ctx context.Context) error {
+				_, err := rlock.Export(ctx)
+				require.ErrorIs(t, err, rlock.ErrNotExported, "it is not the lock around it that is exported")
+				return ctx.Err()
+			})
+		}))
 
 		_, err = rlock.Export(context.Background())
 		require.ErrorIs(t, err, rlock.ErrNotHeld)

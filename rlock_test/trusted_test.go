@@ -51,6 +51,17 @@ func TestTrustedUntil(t *testing.T) {
 		until, ok = rlock.TrustedUntil(held)
 		require.True(t, ok)
 		require.Equal(t, 30*time.Second, time.Until(until))
+		plain := b.Semaphore(b.name + ":4")
+		_, err = plain.TrySetPermits(ctx, 1)
+		require.NoError(t, err)
+		for outer, leased := range map[context.Context]bool{ctx: false, held: true} {
+			require.NoError(t, plain.Do(outer, 1, func(ctx context.Context) error {
+				end, ok := rlock.TrustedUntil(ctx)
+				require.Equal(t, leased, ok, "its permits have no lease")
+				require.Equal(t, leased, end.Equal(until))
+				return nil
+			}))
+		}
 		require.NoError(t, p.Release())
 	})
 }
@@ -70,7 +81,7 @@ func (s *staleLock) Lock(ctx context.Context) (context.Context, rlock.UnlockFunc
 func (s *staleLock) Name() string             { return "stale" }
 func (s *staleLock) Around() sections.Section { return nil }
 func (s *staleLock) IsOpen() bool             { return true }
-func (s *staleLock) TrustedUntil() time.Time  { return s.until }
+func (s *staleLock) TrustedUntil() (time.Time, bool)  { return s.until, true }
 
 // A process that resumes after the end of its lease does not say that it leads, even before its ctx ends.
 func TestLeadershipAfterAPause(t *testing.T) {

@@ -13,8 +13,8 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// A PermitHold is the result of one Acquire on a semaphore with expiring permits: one or more permits, lost and given back together. It
-// is the ctx returned by that Acquire.
+// A PermitHold is a section with permits, which are lost and given back together. It is the ctx of the section. On a semaphore whose permits
+// do not expire, Redis does not tell them apart, and there is one lease for all, without an end: by it the renewer tells of Close.
 //
 //	state     event                                         next
 //	held      a renewal, for each permit                    held
@@ -29,11 +29,13 @@ import (
 type PermitHold struct {
 	context.Context // cancelled when it is released or lost
 
-	semaphore PermitSemaphore
+	semaphore Semaphore
+	n         int64 // permits that do not expire
 	outer     engine.Section // see Section.Around
 	inner     engine.InnerUnlocks
 	unlocked  engine.UnlockedError // the cause of the end of its section
 	permits   []heldPermit
+	expires   bool
 	limit     time.Time // see WithMaxHold; zero: no such bound
 	// Released traces the end of the section: it calls release and returns its error; nil: no tracing.
 	Released func(release func() error) error
@@ -43,7 +45,7 @@ type PermitHold struct {
 	loss   error                   // why it was lost before that
 }
 
-// heldPermit is the renewer's view of one of a hold's permits.
+// heldPermit is the renewer's view of one of a hold's permits, or of all.
 type heldPermit struct {
 	hold *PermitHold
 	id   lua.PermitID
@@ -73,27 +75,15 @@ func (m PermitSemaphore) admit(ctx context.Context, w *counterWaiter) (*PermitHo
 			Name: m.Name, Owner: w.ids[0].String(), Reason: engine.LostExpired, Since: until, Text: "lost: Redis took longer than the lease to answer",
 		})
 	}
-	if !c.HoldBegins(false) {
-		return nil, m.FailClosed()
+	h := &PermitHold{expires: true, permits: make([]heldPermit, len(w.ids))}
+	for i := range h.permits {
+		h.permits[i].id, h.permits[i].slot = w.ids[i], w.slots[i]
 	}
-	h := &PermitHold{semaphore: m, outer: engine.InnermostOpen(ctx), permits: make([]heldPermit, len(w.ids))}
-	h.Context, h.cancel = context.WithCancelCause(ctx)
-	h.unlocked.Name = &m.Name
 	if m.MaxHold > 0 {
 		h.limit = w.sent.Add(m.MaxHold)
 	}
-	h.mu.Lock()
-	open := true
-	for i := range h.permits {
-		p := &h.permits[i]
-		p.hold, p.id, p.slot = h, w.ids[i], w.slots[i]
-		open = p.keep(until, m.RenewedFor(c)) && open
-	}
-	h.mu.Unlock()
-	if !open {
-		h.end(c.Errors.Closed)
-		c.HoldEnds()
-		return nil, m.FailClosed()
+	if err := m.begins(ctx, h, until, m.RenewedFor(c)); err != nil {
+		return nil, err
 	}
 	m.of.own.add(h.permits)
 	if h.lossSoFar() != nil { // lost meanwhile, so the loss did not remove them
@@ -101,6 +91,39 @@ func (m PermitSemaphore) admit(ctx context.Context, w *counterWaiter) (*PermitHo
 	}
 	c.Leases.CatchUp() // cancel this Client's expired holds first (G1)
 	return h, nil
+}
+
+// Section starts a hold with n permits that the caller has. If it fails, the caller gives them back.
+func (m Semaphore) Section(ctx context.Context, n int64) (*PermitHold, error) {
+	h := &PermitHold{n: n, permits: make([]heldPermit, 1)}
+	if err := m.begins(engine.SectionParent(ctx), h, time.Now().Add(longest), 0); err != nil {
+		return nil, err
+	}
+	return h, nil
+}
+
+// begins starts a hold under ctx whose permits are trusted until then, and renewed for ttl; 0: they are not renewed.
+func (m Semaphore) begins(ctx context.Context, h *PermitHold, until time.Time, ttl time.Duration) error {
+	c := m.Engine
+	if !c.HoldBegins(false) {
+		return m.FailClosed()
+	}
+	h.semaphore, h.outer, h.unlocked.Name = m, engine.InnermostOpen(ctx), &m.Name
+	h.Context, h.cancel = context.WithCancelCause(ctx)
+	h.mu.Lock()
+	open := true
+	for i := range h.permits {
+		p := &h.permits[i]
+		p.hold = h
+		open = p.keep(until, ttl) && open
+	}
+	h.mu.Unlock()
+	if !open {
+		h.end(c.Errors.Closed)
+		c.HoldEnds()
+		return m.FailClosed()
+	}
+	return nil
 }
 
 // keep hands a permit to the renewer, to be renewed for ttl; 0: not renewed. It reports false if the engine is closed. hold.mu is held.
@@ -166,12 +189,12 @@ func (h *PermitHold) release(until time.Time) (err error) {
 	}
 	defer func() { engine.Spend(h.Context, began, err != nil) }()
 	over := began.Add(c.UnlockTime(&h.inner, began, func() bool { return c.Calls.IsSilent(m.Slot) }))
-	given, _, err := m.giveBack(h.Context, calls.Earlier(over, until), 0, h.ids()...)
+	given, pending, err := m.giveBack(h.Context, calls.Earlier(over, until), h.n, h.ids()...)
 	why := engine.Loss{Reason: engine.LostExpired, Since: until, Text: "lost: its lease ended before it could be given back"}
 	at := 0
 	if err != nil {
 		if time.Now().Before(until) || c.Calls.IsClosed() {
-			return m.FailPending(err)
+			return m.changeFailed(pending, m.FailUnreachable(err))
 		}
 	} else {
 		for at < len(given) && given[at] == lua.PermitReleased {
@@ -193,12 +216,12 @@ func (h *PermitHold) release(until time.Time) (err error) {
 // GiveBack releases permits that were never returned to the caller.
 func (h *PermitHold) GiveBack() { _ = h.Release() }
 
-// TrustedUntil returns until when all its permits are trusted; the zero time if one was lost.
-func (h *PermitHold) TrustedUntil() time.Time {
+// TrustedUntil returns until when all its permits are trusted; the zero time if one was lost. ok is false if they do not expire.
+func (h *PermitHold) TrustedUntil() (until time.Time, ok bool) {
 	if h.lossSoFar() != nil {
-		return time.Time{}
+		return time.Time{}, true
 	}
-	return h.until()
+	return h.until(), h.expires
 }
 
 // until returns the time when the first permit stops being trusted.
@@ -240,7 +263,9 @@ func (p *heldPermit) lose(why engine.Loss) {
 
 // explain makes the error of a loss.
 func (h *PermitHold) explain(p *heldPermit, why engine.Loss) error {
-	why.Name, why.Owner = h.semaphore.Name, p.id.String()
+	if why.Name = h.semaphore.Name; h.expires {
+		why.Owner = p.id.String()
+	}
 	return h.semaphore.Engine.Errors.Loss(why)
 }
 
@@ -327,8 +352,11 @@ func (p *heldPermit) endsAt(until time.Time) {
 	}
 }
 
-// IDs returns the permits' ids.
+// ids returns the ids of permits that expire.
 func (h *PermitHold) ids() []lua.PermitID {
+	if !h.expires {
+		return nil
+	}
 	ids := make([]lua.PermitID, len(h.permits))
 	for i := range h.permits {
 		ids[i] = h.permits[i].id

@@ -55,7 +55,7 @@ func newPermitID(c *engine.Engine) (id lua.PermitID) {
 }
 
 // giveBackLater gives permits back in the background. The caller has started a call.
-func (m PermitSemaphore) giveBackLater(ids []lua.PermitID) {
+func (m Semaphore) giveBackLater(ids []lua.PermitID) {
 	_, _, _ = m.of.combiners.change(context.Background(), m.Counter, admission{leaves: true, goesOn: true}, lua.Add, 0, ids...)
 }
 

@@ -12,7 +12,7 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// Semaphore is a number of permits. They have no owners in Redis, so there is no tenure and no lease.
+// Semaphore is a number of permits, which have no owners in Redis. A section with some of them is a [PermitHold].
 type Semaphore struct{ Counter }
 
 // Semaphore returns the semaphore with that key. name is the user's name for it.

@@ -59,11 +59,11 @@ func (l *Level) Owns(field string) bool {
 func (l *Level) Unlocks() *InnerUnlocks { return &l.inner }
 
 // TrustedUntil returns until when its hold is trusted; the zero time if it was lost.
-func (l *Level) TrustedUntil() time.Time {
+func (l *Level) TrustedUntil() (until time.Time, ok bool) {
 	if l.Loss() != nil {
-		return time.Time{}
+		return time.Time{}, true
 	}
-	return l.hold.tenure.until()
+	return l.hold.tenure.until(), true
 }
 
 // IsOpen reports whether the level was not unlocked yet.

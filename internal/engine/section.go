@@ -6,14 +6,15 @@ import (
 	"time"
 )
 
-// Section is a ctx's record of a Lock or an Acquire: a level of a hold, or permits that expire.
+// Section is a ctx's record of a Lock or an Acquire: a level of a hold, or permits.
 type Section interface {
 	// Around returns the innermost section that was open in ctx when this one began. Skipping ended sections keeps walks short.
 	Around() Section
 	IsOpen() bool
 	Owns(field string) bool // field is its hold's owner field in Redis
 	Unlocks() *InnerUnlocks
-	TrustedUntil() time.Time // zero once the hold was lost
+	// TrustedUntil returns the end of its hold's lease; zero once the hold was lost. ok is false if it has none.
+	TrustedUntil() (until time.Time, ok bool)
 }
 
 // SectionKey is the key of the innermost section in a context.
@@ -56,7 +57,7 @@ func TrustedUntil(ctx context.Context) (until time.Time, ok bool) {
 		if !s.IsOpen() {
 			continue
 		}
-		if end := s.TrustedUntil(); !ok || end.Before(until) {
+		if end, leased := s.TrustedUntil(); leased && (!ok || end.Before(until)) {
 			until, ok = end, true
 		}
 	}
