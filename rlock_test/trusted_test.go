@@ -78,10 +78,10 @@ func (s *staleLock) Lock(ctx context.Context) (context.Context, rlock.UnlockFunc
 	return context.WithValue(ctx, sections.SectionKey{}, sections.Section(s)), func() error { return nil }, nil
 }
 
-func (s *staleLock) Name() string             { return "stale" }
-func (s *staleLock) Around() sections.Section { return nil }
-func (s *staleLock) IsOpen() bool             { return true }
-func (s *staleLock) TrustedUntil() (time.Time, bool)  { return s.until, true }
+func (s *staleLock) Name() string                    { return "stale" }
+func (s *staleLock) Around() sections.Section        { return nil }
+func (s *staleLock) IsOpen() bool                    { return true }
+func (s *staleLock) TrustedUntil() (time.Time, bool) { return s.until, true }
 
 // A process that resumes after the end of its lease does not say that it leads, even before its ctx ends.
 func TestLeadershipAfterAPause(t *testing.T) {

@@ -30,7 +30,7 @@ type PermitHold struct {
 	context.Context // cancelled when it is released or lost
 
 	semaphore Semaphore
-	n         int64 // permits that do not expire
+	n         int64          // permits that do not expire
 	outer     engine.Section // see Section.Around
 	inner     engine.InnerUnlocks
 	unlocked  engine.UnlockedError // the cause of the end of its section
