@@ -55,7 +55,7 @@ var bugs = []bug{
 	},
 	{
 		"a key that was deleted wakes nobody (G4)", "tenure.go",
-		"c.Hub.WakeSoon(t.Spec.waiters())", "_ = c.Hub",
+		"c.Hub.WakeSoon(t.Spec.Waiters())", "_ = c.Hub",
 	},
 	{
 		"a run of hand-overs never ends", "handoff.go",

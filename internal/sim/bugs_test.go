@@ -39,6 +39,14 @@ func killed(p *Plan) {
 	p.Faults = []Fault{{At: 3 * time.Second, What: Killed, Process: 0}, {At: 13 * time.Second, What: Killed, Process: 1}}
 }
 
+// gone is a world where half of the processes stop at once for half a minute, probably in line.
+func gone(p *Plan) {
+	p.Watchdog, p.Hold, p.Think, p.Leave = 3*time.Second, time.Second, 20*time.Millisecond, 0
+	for n := range len(p.Processes) / 2 {
+		p.Faults = append(p.Faults, Fault{At: 5 * time.Second, For: 30 * time.Second, What: HeldBack, Process: n})
+	}
+}
+
 // heldLong is a world where sections outlast a lease, and other processes end permits by their ids.
 func heldLong(p *Plan) {
 	p.Watchdog, p.Hold, p.Think, p.Meddle = 3*time.Second, 5*time.Second, 20*time.Millisecond, 0.5
@@ -76,6 +84,13 @@ func TestBugsAreFound(t *testing.T) {
 		{"one permit too many is taken", Semaphore, "if not stops and want <= free - sum then", "if not stops and want <= free - sum + 1 then", "permits are free", lossy},
 		{"a release wakes nobody", Semaphore, "local heard = redis.pcall(line.how, line.channel .. ':' .. string.match(client, '^[^:]*'), look_message(ms))",
 			"local heard = 1", "(G4)", calm},
+		// As before places in line were timed: one process is asked to look after a gone one, a place has no end, and whoever wants many is
+		// not asked to show that it lives.
+		{"a single process looks after another, which may be gone as well", Semaphore, "at, need = line.soon + need * line.keep, 2 * need", "return", "(G4)", gone},
+		{"the place of a process that is gone does not end", Semaphore, "'-inf', line.now, 'byscore', 'limit', '0', '128'",
+			"'-inf', line.now - 60000, 'byscore', 'limit', '0', '128'", "(G4)", gone},
+		{"whoever wants many need not live", Semaphore, "if not turn and (not blocks or at + 1 >= line.length and #line.wants == 0) then",
+			"if not turn then", "(G4)", gone},
 		{"the queue does not expire", Semaphore, "if type(redis.pcall('pexpire', key, string.format('%.0f', 60000 + line.keep))) ~= 'number' then",
 			"if false then", "after the end (G5)", killed},
 		{"a latch opens one too early", Latch, "if left > 0 then", "if left > 1 then", "the latch is open", lossy},

@@ -3,9 +3,12 @@ package sim
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
+	"github.com/go-rlock/rlock/internal/memredis"
 	"github.com/go-rlock/rlock/rlock"
 )
 
@@ -89,16 +92,18 @@ func (s *permits) weigh() {
 	}
 }
 
-// serve notes which waiters could have their permits; mu is held. Nobody gets any behind a waiter that wants more than there are.
+// serve notes which waiters could have their permits; mu is held. Nobody gets any behind a waiter that wants more than there are, unless
+// its process is gone.
 func (s *inLine) serve(free int64) {
-	blocked := false
+	waits, blocked := false, false
 	for v := range s.waits {
-		blocked = blocked || v.n > free
+		waits = waits || v.n > free
+		blocked = blocked || v.n > free && v.process.quiet() > 0 && !v.process.isDead()
 	}
 	for v := range s.waits {
-		since(&v.fits, !blocked)
+		since(&v.fits, !blocked && v.n <= free)
 	}
-	s.blocks = blocked && free > 0
+	s.blocks = waits && free > 0
 }
 
 // lookAtWaits reports waiters asleep although their permits are free; mu is held. longer extends the time allowed.
@@ -212,6 +217,14 @@ func (s *permits) gives(n int64) {
 	s.happens(len(s.waits))
 }
 
+// takes notes a call that may take some.
+func (s *permits) takes(n int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.flying += n
+	s.happens(len(s.waits))
+}
+
 // gave notes that it has returned: it has given them, will give them, or was refused and the caller still has them.
 func (s *permits) gave(p *process, n int64, failed, refused bool) {
 	s.mu.Lock()
@@ -294,10 +307,15 @@ func (k *worker) usePermits(outer context.Context, s *permits) bool {
 		k.giveBack(s, sem, n)
 	}
 	if s.isSet() && k.meddles() {
-		if k.chance(0.5) {
+		switch k.r.IntN(3) {
+		case 0:
 			k.addPermits(&s.inLine, sem.AddPermits)
-		} else if !k.drain(outer, s, sem) {
-			return false
+		case 1:
+			k.borrow(outer, s)
+		case 2:
+			if !k.drain(outer, s, sem) {
+				return false
+			}
 		}
 	}
 	n := int64(1)
@@ -373,6 +391,32 @@ func (k *worker) drain(outer context.Context, s *permits, sem *rlock.Semaphore) 
 		k.giveBack(s, sem, n)
 	}
 	return true
+}
+
+// borrow is a section of Redisson's: its tryAcquire knows of no line, and its release publishes the new number.
+func (k *worker) borrow(outer context.Context, s *permits) {
+	name, server, taken := s.o.name.Text, k.world().servers[0], false
+	run := func(command func(do memredis.Do)) {
+		server.redis.Atomic(func(do memredis.Do) {
+			command(do)
+			server.tell([]string{name}, "", do)
+		})
+	}
+	s.takes(1)
+	run(func(do memredis.Do) {
+		text, _ := do("get", name).(string)
+		if free, err := strconv.Atoi(text); err == nil && free > 0 {
+			do("decrby", name, "1")
+			taken = true
+		}
+	})
+	if s.gave(k.process, 1, false, taken); !taken {
+		return
+	}
+	k.hold(outer)
+	s.gives(1)
+	run(func(do memredis.Do) { do("publish", "redisson_sc:{"+name+"}", fmt.Sprint(do("incrby", name, "1"))) })
+	s.gave(k.process, 1, false, false)
 }
 
 // giveBack calls Release until it has worked, or works in the background.
