@@ -194,8 +194,7 @@ const (
 
 // step does the work possible without waiting for the turn.
 func (b *combiner) step() combinerState {
-	hub, q := b.m.Engine.Hub, b.m.queueInHub()
-	latch := b.m.Kind == kinds.Latch
+	hub, latch := b.m.Engine.Hub, b.m.Kind == kinds.Latch
 	switch w := b.wants(); {
 	case b.failed != nil && b.retry == nil:
 		b.end()
@@ -211,11 +210,11 @@ func (b *combiner) step() combinerState {
 		}
 	case w.wait && !b.joined:
 		b.hub = pubsub.Waiter{Shared: !latch, Joint: !latch} // so that it does not count as a waiter for its own permits
-		b.joined, b.turn = true, hub.Join(&b.hub, q)
+		b.joined, b.turn = true, hub.Join(&b.hub, b.m.queueInHub())
 	case w.ask && (b.turn || !b.joined):
 		b.call()
 	case w.ask:
-		hub.Wake(q)
+		hub.Wake(b.m.queueInHub())
 		return combinerIsDue
 	case b.turn:
 		b.turn = false
