@@ -230,9 +230,9 @@ func (p *program) json(v any) {
 	var line strings.Builder
 	for _, r := range strings.TrimSuffix(text.String(), "\n") {
 		switch {
-		case unicode.IsPrint(r):
+		case !upsets(r):
 			line.WriteRune(r)
-		default: // inside a string; the encoder escapes ASCII controls itself
+		default: // inside a string; the encoder escapes ASCII controls itself, and until Go 1.26 the replacement character, too
 			for _, unit := range utf16.AppendRune(nil, r) {
 				fmt.Fprintf(&line, `\u%04x`, unit)
 			}
