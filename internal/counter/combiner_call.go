@@ -75,7 +75,9 @@ func (b *combiner) ask(change *counterChange, waiters []*counterWaiter, waits bo
 		}
 	case change == nil && b.m.Kind == kinds.Latch: // a look has nothing to be undone
 		b.refused(err, nil, waiters)
-	case calls.MayPass(err), sent.mayHaveRun, b.goesOn(change):
+	case !calls.MayPass(err) && !sent.mayHaveRun && b.refused(err, change, waiters):
+		b.placed = b.placed && !leaves
+	default:
 		b.since = sent.at
 		b.fail(err, change, sent.mayHaveRun)
 		b.placed = !leaves && !b.m.Engine.Calls.IsClosed() && (b.placed || waits && len(waiters) > 0)
@@ -85,18 +87,7 @@ func (b *combiner) ask(change *counterChange, waiters []*counterWaiter, waits bo
 		} else {
 			b.recovered()
 		}
-	default:
-		b.placed = b.placed && !leaves
-		b.refused(err, change, waiters)
 	}
-}
-
-// goesOn reports whether a refused change must still be made: a caller that relies on it has left, or was told that it goes on.
-func (b *combiner) goesOn(change *counterChange) bool {
-	all := &b.m.of.combiners
-	all.mu.Lock()
-	defer all.mu.Unlock()
-	return change != nil && adds(change.what) && change.goesOn
 }
 
 // sending says whether an unanswered call may have run, and when it was first sent.
@@ -204,11 +195,15 @@ func (b *combiner) looked(look lua.Latch, waiters []*counterWaiter) {
 	}
 }
 
-// refused fails the callers of a refused call, or of a look without an answer.
-func (b *combiner) refused(err error, change *counterChange, waiters []*counterWaiter) {
+// refused fails the callers of a refused call, or of a look without an answer. It does nothing and returns false if the change must be made
+// nevertheless: a caller that relies on it has left, or was told that it goes on.
+func (b *combiner) refused(err error, change *counterChange, waiters []*counterWaiter) bool {
 	all := &b.m.of.combiners
 	all.mu.Lock()
 	defer all.mu.Unlock()
+	if change != nil && adds(change.what) && change.goesOn {
+		return false
+	}
 	if !calls.MayPass(err) {
 		b.answered()
 	}
@@ -221,6 +216,7 @@ func (b *combiner) refused(err error, change *counterChange, waiters []*counterW
 	if change != nil {
 		change.end(0, err, false)
 	}
+	return true
 }
 
 // fail fails the callers after no answer from Redis, all of them but a latch's waiters. Of the unsent changes, only adding ones stay.

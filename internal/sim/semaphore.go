@@ -438,7 +438,8 @@ func (k *worker) giveBack(s *permits, sem *rlock.Semaphore, n int64) {
 		}
 		left := ctx.Err() != nil
 		cancel()
-		failed := err != nil && (k.process.ended.Load() || errors.Is(err, rlock.ErrUnreachable) || errors.Is(err, rlock.ErrClosed) || left)
+		failed := err != nil && (k.process.ended.Load() || errors.Is(err, rlock.ErrPending) || errors.Is(err, rlock.ErrUnreachable) ||
+			errors.Is(err, rlock.ErrClosed) || left)
 		s.gave(k.process, n, failed, !failed && (err != nil || !given))
 		if err != nil {
 			k.check(s.o, what, err, left)
