@@ -21,7 +21,7 @@ import (
 //	          a permit's trusted time ends                  lost: the ctx is cancelled, and renewals end
 //	          a permit is missing in Redis                  lost
 //	          this process gives a permit back by its id    lost
-//	          Close                                         held: the ctx is cancelled; the permits stay until their lease ends
+//	          Close                                         held: the ctx is cancelled; the permits stay until the release, or until their lease ends
 //	          release                                       over: the combiner gives the permits back
 //	lost      release                                       over: the remaining permits are given back in the background
 //
