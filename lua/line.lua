@@ -8,8 +8,13 @@
 -- else is computed from this in each call.
 
 -- open starts with the line. It reads each key that may be written, so that one of another type is an error before anything is written.
-local function open(line)
-  line.change, line.soon, line.half, line.length, line.which, line.sum, line.rest = 0, math.huge, line.keep / 2, line.length or 0, {}, 0, {}
+-- text is <mode> <how> <keep> <channel>, see semaphore.lua.
+local function open(line, text)
+  local mode, how, keep, channel = string.match(text, '^(%d) (%a+) (%d+) (.*)$')
+  line.waits, line.cancelled, line.how, line.keep, line.channel = mode == '1', mode == '2', how, tonumber(keep), channel
+  line.client = line.recorded and line.queue and string.sub(line.recorded, #line.requests + 2) or ''
+  line.change, line.soon, line.half, line.length, line.sum = 0, math.huge, line.keep / 2, line.length or 0, 0
+  line.wants, line.which, line.rest = {}, {}, {}
   if line.queue and (line.length > 0 or line.waits) then
     line.now = line.now or clock()
     line.mine = redis.call('zmscore', line.queue, line.client)[1] and line.waits

@@ -13,9 +13,9 @@ import (
 )
 
 var (
-	permitsScript      = script{Text("permits"), "99ff80b8631b643933e24781c20df3a909b05e4f"}
+	permitsScript      = script{Text("permits"), "755bce1900eaebace5cb7e23e241f871d3663bbb"}
 	permitsRenewScript = script{Text("permits_renew"), "5a16f928039ef1807f3baf87f76ee28497524994"}
-	permitsLeaseScript = script{Text("permits_lease"), "3ef384e3e86bcd555d4ec865cdf989a1f5020f1f"}
+	permitsLeaseScript = script{Text("permits_lease"), "d0b0799bc383bb47705a57a53608b1fd216e7242"}
 	permitsInfoScript  = script{Text("permits_info"), "c1d76a92a3124ba63f05fbc4e2138be6692f0401"}
 )
 
@@ -85,10 +85,9 @@ func UsePermits(ctx context.Context, c rueidis.Client, a PermitsArgs) (PermitsRe
 	if len(a.Leases) > 0 && len(a.Leases) != len(a.Wants) {
 		return PermitsReply{}, fmt.Errorf("permits script: %d leases for %d wants", len(a.Leases), len(a.Wants))
 	}
-	args := append(a.args(2+len(a.Wants)+len(a.IDs)+len(a.Release)), a.leases(), strconv.Itoa(len(a.Wants)))
+	args := append(a.args(make([]string, 0, 5+len(a.IDs)+len(a.Release))), a.leases())
 	ids := 0
 	for _, n := range a.Wants {
-		args = append(args, strconv.FormatInt(n, 10))
 		ids += int(n)
 	}
 	if ids != len(a.IDs) {
@@ -100,40 +99,26 @@ func UsePermits(ctx context.Context, c rueidis.Client, a PermitsArgs) (PermitsRe
 	for _, id := range a.Release {
 		args = append(args, string(id[:]))
 	}
-	reply, err := a.read(permitsScript.run(ctx, c, a.keys(a.Client, a.Timeouts, a.Slots), args...))
+	reply, err := a.used(permitsScript.run(ctx, c, a.keys(a.Client, a.Timeouts, a.Slots), args...))
 	if err != nil {
 		return PermitsReply{}, counterFailed("permits", err, a.Requests, a.Timeouts, a.Slots, a.Queue)
 	}
 	return reply, nil
 }
 
-func (a *PermitsArgs) read(r rueidis.RedisResult) (reply PermitsReply, err error) {
-	var rest []rueidis.RedisMessage
-	if reply.SemaphoreReply, rest, err = used(r, 7, len(a.Wants)); err != nil {
-		return PermitsReply{}, err
-	}
-	var err1, err2, err3 error
-	reply.Slots, err1 = integers(rest[0])
-	given, err2 := integers(rest[1])
-	more, err3 := integer(rest[2])
-	if err := errors.Join(err1, err2, err3); err != nil {
+// used reads a reply, and checks that it fits.
+func (a *PermitsArgs) used(r rueidis.RedisResult) (PermitsReply, error) {
+	reply, err := a.SemaphoreArgs.used(r)
+	if err != nil {
 		return PermitsReply{}, err
 	}
 	taken := int64(0)
 	for _, i := range reply.Granted {
 		taken += a.Wants[i]
 	}
-	if int64(len(reply.Slots)) != taken || len(given) != len(a.Release) || more < 0 || more > 1 {
-		return PermitsReply{}, fmt.Errorf("%d slots for %d permits, %d answers for %d to release, and %d for more",
-			len(reply.Slots), taken, len(given), len(a.Release), more)
+	if int64(len(reply.Slots)) != taken || len(reply.Released) != len(a.Release) {
+		return PermitsReply{}, fmt.Errorf("%d slots for %d permits, and %d answers for %d to release", len(reply.Slots), taken, len(reply.Released), len(a.Release))
 	}
-	for _, n := range given {
-		if n < 0 || n > 2 {
-			return PermitsReply{}, fmt.Errorf("unknown answer %d to a release", n)
-		}
-		reply.Released = append(reply.Released, Given(n+1))
-	}
-	reply.More = more == 1
 	return reply, nil
 }
 
@@ -182,7 +167,7 @@ func RenewPermits(ctx context.Context, c rueidis.Client, lease time.Duration, al
 // it is held. Waiters look again by that time.
 func SetPermitLease(ctx context.Context, c rueidis.Client, s PermitSemaphore, id PermitID, lease time.Duration) (bool, error) {
 	keys := append([]string{s.Timeouts}, s.line()...)
-	held, err := yes(permitsLeaseScript.run(ctx, c, keys, s.Publish.command(), s.Publish.Name, string(id[:]), leaseText(lease), millis(s.Keep)))
+	held, err := yes(permitsLeaseScript.run(ctx, c, keys, s.how("0"), string(id[:]), leaseText(lease)))
 	if err != nil {
 		return false, counterFailed("permits_lease", err, s.Requests, s.Timeouts, s.Queue)
 	}

@@ -8,22 +8,17 @@
 -- KEYS[5]   optional: the queue of waiting processes, a sorted set of clients in order
 -- KEYS[6]   with a queue: their wants, a hash (see line.lua)
 -- KEYS[7]   with a queue: when their places end, a sorted set
--- ARGV[1]   client: the UUID of the process
--- ARGV[2]   request: the number of this call and its repeats, higher than those of all earlier requests in the record
--- ARGV[3]   the change: add, exists (add if the counter exists), set (if it does not), drain, or total (of all permits)
--- ARGV[4]   the number for the change
--- ARGV[5]   1: the wants are those of all waiters of the process, which gets a place in line for refused wants, or none if all are
---           granted; 0: they are a single try; 2: the request is cancelled
--- ARGV[6]   how to publish: publish or spublish
--- ARGV[7]   channel
--- ARGV[8]   how many ms permits are kept for a process that was told to look
--- ARGV[9]   leases of the permits in ms, separated by spaces, one per want or one for all; -1: they do not expire
--- ARGV[10]  the number of wants
--- ARGV[n]   from 11 on: the wants, each the number of permits for a waiter; that many new ids for each; the ids of permits to return
+-- ARGV[1]   request: the number of this call and its repeats, higher than those of all earlier requests in the record
+-- ARGV[2]   the change: as in semaphore.lua, or the word total and the number of all permits
+-- ARGV[3]   <mode> <how> <keep> <channel>, as in semaphore.lua
+-- ARGV[4]   the wants: the number of permits for each waiter, separated by commas
+-- ARGV[5]   leases of the permits in ms, separated by spaces, one per want or one for all; -1: they do not expire
+-- ARGV[6]   optional: the first id. As many ids of new permits are here as are wanted, then those of permits to return
+-- ARGV[n]   from 7 on: the other ids
 --
--- Reply {free, done, again, which, slots, given, more}  free to which: as in semaphore.lua; the slots of all granted permits in order;
---                 for each permit to return: 1 it was returned, 2 the same, but it had expired, 0 it is unknown or listed twice; 1 if
---                 more permits have expired, which the next call returns
+-- Reply result    <free>|<again>|<more>|<done>|<which>|<slots>|<given>, as in semaphore.lua; more is 1 if more permits have expired, which
+--                 the next call returns; the slots of all granted permits in order; for each permit to return: 1 it was returned, 2 the
+--                 same, but it had expired, 0 it is unknown or listed twice
 -- Error FOREIGN   the key holds another text than a number: nothing was changed
 --
 -- The script first returns at most 500 expired permits. Redisson does that, too, but ignores slots. So if a slot is too high for the
@@ -41,17 +36,93 @@
 -- written last, and a failed call takes back what it did to the permits.
 
 local texts = redis.call('mget', KEYS[1], KEYS[2])
-local free, exists, foreign = free_of(KEYS[1], texts[1])
+local length = KEYS[5] and redis.call('zcard', KEYS[5])
+
+-- include clock announce
+
+-- take_one gives a permit to a process while nobody is in line. Like give_one, it returns nothing if it has not done anything. Then the
+-- rest of the script is needed, whose functions take longer than this: each call creates them anew.
+local function take_one(free, now)
+  local held, slot, lease = redis.call('zcard', KEYS[3]), redis.call('zcard', KEYS[4]), tonumber(ARGV[5])
+  if slot >= free + held or redis.call('zcount', KEYS[4], '0', slot - 1) ~= slot or redis.call('pttl', KEYS[1]) >= 0 then
+    return
+  end
+  local ends = lease < 0 and '922337203685477' or string.format('%d', math.min(now + lease + 1, 922337203685477))
+  if redis.pcall('zadd', KEYS[3], 'nx', ends, ARGV[6]) ~= 1 then
+    return
+  end
+  local result = string.format('1|1|%d|', slot)
+  local failed = redis.pcall('zadd', KEYS[4], 'nx', string.format('%d', slot), ARGV[6])
+  if failed == 1 then
+    failed = redis.pcall('set', KEYS[2], ARGV[1] .. '|1|' .. result, 'px', '121000')
+    if not failed.err then
+      failed = redis.pcall('decrby', KEYS[1], '1')
+      if type(failed) == 'number' then
+        result = string.format('%d|-1|0|', failed) .. result
+        return result
+      end
+      redis.call('set', KEYS[2], texts[2] or '', 'px', '121000')
+    end
+    redis.call('zrem', KEYS[4], ARGV[6])
+  end
+  redis.call('zrem', KEYS[3], ARGV[6])
+end
+
+-- give_one returns a permit while nobody is in line.
+local function give_one()
+  local ends, slot = redis.call('zscore', KEYS[3], ARGV[6]), redis.call('zscore', KEYS[4], ARGV[6])
+  if not ends or not slot or redis.pcall('zrem', KEYS[3], ARGV[6]) ~= 1 then
+    return
+  end
+  local failed = redis.pcall('zrem', KEYS[4], ARGV[6])
+  if failed == 1 then
+    failed = redis.pcall('set', KEYS[2], ARGV[1] .. '|0|1|||1', 'px', '121000')
+    if not failed.err then
+      failed = redis.pcall('incrby', KEYS[1], '1')
+      if type(failed) == 'number' then
+        local how, channel = string.match(ARGV[3], '^%d (%a+) %d+ (.*)$')
+        if failed > 0 then
+          announce(how, channel, failed, 0)
+        end
+        local result = string.format('%d|-1|0|1|||1', failed)
+        return result
+      end
+      redis.call('set', KEYS[2], texts[2] or '', 'px', '121000')
+    end
+    redis.call('zadd', KEYS[4], slot, ARGV[6])
+  end
+  redis.call('zadd', KEYS[3], ends, ARGV[6])
+end
+
+-- Usually nobody is in line, no permit has expired, and the call is for one permit.
+local free, last, one = tonumber(texts[1]), string.match(texts[2] or '', '^%d+'), #ARGV == 6 and string.byte(ARGV[3]) ~= 50
+if length == 0 and one and ARGV[2] == '0' and free and (not last or tonumber(last) < tonumber(ARGV[1])) then -- 50 is the mode 2
+  local now, result = clock(), nil
+  local first = redis.call('zrange', KEYS[3], '0', '0', 'withscores')[2]
+  if first and tonumber(first) <= now then
+    one = false
+  elseif ARGV[4] == '1' and free > 0 then
+    result = take_one(free, now)
+  elseif ARGV[4] == '' then
+    result = give_one()
+  end
+  if result then
+    return result
+  end
+end
+
+-- include counter message record line
+local exists, foreign
+free, exists, foreign = free_of(KEYS[1], texts[1])
 if foreign then
   return foreign
 end
 local permits, numbers = KEYS[3], KEYS[4]
-local held, numbered = redis.call('zcard', permits), redis.call('zcard', numbers)
+local numbered = redis.call('zcard', numbers)
 local line = open({
-  counter = KEYS[1], recorded = KEYS[2], queue = KEYS[5], requests = KEYS[6], ends = KEYS[7], free = free, exists = exists, record = texts[2], now = clock(),
-  client = ARGV[1], request = ARGV[2], waits = ARGV[5] == '1', how = ARGV[6], channel = ARGV[7], keep = tonumber(ARGV[8]), wants = {},
-  length = KEYS[5] and redis.call('zcard', KEYS[5]),
-})
+  counter = KEYS[1], recorded = KEYS[2], queue = KEYS[5], requests = KEYS[6], ends = KEYS[7], free = free, exists = exists,
+  record = texts[2], request = ARGV[1], now = clock(), length = length, held = redis.call('zcard', permits),
+}, ARGV[3])
 
 -- remove returns permits, and when each of them was to expire.
 local removed, new = {}, {} -- for take_back
@@ -64,7 +135,7 @@ local function remove(ids)
   removed[#removed + 1] = {key = numbers, ids = ids, scores = slots}
   local n = redis.call('zrem', permits, unpack(ids))
   removed[#removed + 1] = {key = permits, ids = ids, scores = ends}
-  held = held - n
+  line.held = line.held - n
   add(line, n)
   return ends
 end
@@ -84,12 +155,8 @@ local function take_back()
   end
 end
 
-local wants, ids, back = {}, {}, {}
-local i = 11
-for n = 1, tonumber(ARGV[10]) do
-  wants[n] = tonumber(ARGV[i])
-  i = i + 1
-end
+local wants, ids, back = numbers_of(ARGV[4]), {}, {}
+local i = 6
 for n, want in ipairs(wants) do
   ids[n] = {}
   for m = 1, want do
@@ -104,12 +171,8 @@ end
 
 local again, more = 0, 0
 local done, sum, which, slots, given = recalled(line)
-if done and not (sum and ARGV[5] == '2') then
-  which, slots, given = which or {}, slots or {}, given or {}
-  for n = #given + 1, #back do
-    given[n] = 0
-  end
-  return {free, done, again, which, slots, given, more}
+if done and not (sum and line.cancelled) then
+  return answer(line, 0, 0, done, which, slots, given or string.sub(string.rep('0,', #back), 1, -2))
 end
 
 -- slot_from returns the lowest free slot from low on.
@@ -136,14 +199,14 @@ local function perform()
     write(line, 'zadd', permits, 'xx', '0', '') -- take_back may need the right, and must not be what lacks it
   end
   if not done then
-    given = {}
-    local before = {}
+    local before, each = {}, {}
     for n, score in ipairs(remove(back)) do
-      given[n] = (not score or before[back[n]]) and 0 or tonumber(score) > line.now and 1 or 2
+      each[n] = (not score or before[back[n]]) and 0 or tonumber(score) > line.now and 1 or 2
       before[back[n]] = true
     end
+    given = table.concat(each, ',')
   end
-  if ARGV[5] == '2' then
+  if line.cancelled then
     for _, taken in ipairs(ids) do
       remove(taken) -- also if the record is lost
     end
@@ -153,30 +216,24 @@ local function perform()
     more, line.soon = 1, line.now
   end
 
-  if not done and ARGV[3] == 'total' then
-    local before = line.free
-    add(line, ARGV[4] - line.free - held)
-    line.creates = not line.exists
-    done = (line.free ~= before or line.creates) and 1 or 0
-  elseif not done then
-    done = change(line, ARGV[3], tonumber(ARGV[4]))
+  if not done then
+    done = change(line, ARGV[2])
   end
-
-  if ARGV[5] ~= '2' then
+  if not line.cancelled then
     line.wants = wants
   end
-  line.total = line.free + held
+  line.total = line.free + line.held
   serve(line)
 
   local left = -1
-  if #wants > 0 and ARGV[5] ~= '2' then
+  if #line.wants > 0 then
     left = redis.call('pttl', line.counter)
     line.soon = left >= 0 and math.min(line.soon, line.now + left + 1) or line.soon
   end
-  slots = {}
+  local taken_slots = {}
   if line.sum > 0 then
     local leases, taken, entries = {}, {}, {}
-    for lease in string.gmatch(ARGV[9], '%S+') do
+    for lease in string.gmatch(ARGV[5], '%S+') do
       leases[#leases + 1] = tonumber(lease)
     end
     for _, n in ipairs(line.which) do
@@ -199,9 +256,9 @@ local function perform()
         slot = slot_from(0)
       end
       if redis.call('zadd', numbers, 'nx', slot, id) == 1 then
-        slots[n], low, numbered = slot, slot + 1, numbered + 1
+        taken_slots[n], low, numbered = slot, slot + 1, numbered + 1
       else
-        slots[n] = tonumber(redis.call('zscore', numbers, id))
+        taken_slots[n] = tonumber(redis.call('zscore', numbers, id))
       end
     end
     if left >= 0 then
@@ -213,8 +270,8 @@ local function perform()
     local next = redis.call('zrange', permits, '0', '0', 'withscores')[2]
     line.soon = math.min(line.soon, tonumber(next or math.huge))
   end
-  again = stand(line)
-  return note(line, done, slots, given)
+  again, which, slots = stand(line), table.concat(line.which, ','), table.concat(taken_slots, ',')
+  return note(line, done, which, slots, given)
 end
 
 local _, failed = pcall(perform)
@@ -224,7 +281,6 @@ if failed then
   return failed
 end
 if line.more and line.free > 0 then
-  announce(line.how, line.channel, line.free, line.queue, line.length)
+  announce(line.how, line.channel, line.free, line.length)
 end
-free, which = line.free, line.which
-return {free, done, again, which, slots, given, more}
+return answer(line, again, more, done, which, slots, given)

@@ -4,11 +4,9 @@
 -- KEYS[2]  optional: the queue of the waiting processes
 -- KEYS[3]  with a queue: their wants, a hash (see line.lua)
 -- KEYS[4]  with a queue: when their places end, a sorted set
--- ARGV[1]  how to publish: publish or spublish
--- ARGV[2]  channel
--- ARGV[3]  id of the permit
--- ARGV[4]  lease in ms, counted from now; -1: it does not expire
--- ARGV[5]  how many ms permits are kept for a process that was told to look
+-- ARGV[1]  0 <how> <keep> <channel>, see semaphore.lua
+-- ARGV[2]  id of the permit
+-- ARGV[3]  lease in ms, counted from now; -1: it does not expire
 --
 -- Reply 1  changed
 -- Reply 0  it is not held, or has expired
@@ -16,18 +14,17 @@
 -- If the permit now expires before the next look by a process in line, some get a message with the time to look.
 
 local line = open({
-  queue = KEYS[2], requests = KEYS[3], ends = KEYS[4], now = clock(), client = '', how = ARGV[1], channel = ARGV[2], keep = tonumber(ARGV[5]),
-  length = KEYS[2] and redis.call('zcard', KEYS[2]),
-})
-local score = redis.call('zscore', KEYS[1], ARGV[3])
+  queue = KEYS[2], requests = KEYS[3], ends = KEYS[4], now = clock(), length = KEYS[2] and redis.call('zcard', KEYS[2]),
+}, ARGV[1])
+local score = redis.call('zscore', KEYS[1], ARGV[2])
 if not score or tonumber(score) <= line.now then
   return 0
 end
-local lease = tonumber(ARGV[4])
+local lease = tonumber(ARGV[3])
 line.soon = lease < 0 and 922337203685477 or math.min(line.now + lease + 1, 922337203685477) -- see permits.lua
 redis.call('zrem', KEYS[1], '') -- a server without memory refuses the next commands, unless the script has written before
 if line.queue then
   arm(line)
 end
-redis.call('zadd', KEYS[1], 'xx', string.format('%d', line.soon), ARGV[3])
+redis.call('zadd', KEYS[1], 'xx', string.format('%d', line.soon), ARGV[2])
 return 1

@@ -9,8 +9,9 @@ local function numbers_of(list)
   return numbers
 end
 
--- recalled returns the recorded result of a request that has run: the outcome, the number of permits it took, the granted wants, and two
--- more lists of numbers; only 0 if a later request followed. The record is <request>|<permits>|<done>|<wants>|<slots>|<given>.
+-- recalled returns the recorded result of a request that has run: the outcome, the number of permits it took, and three lists as texts: the
+-- granted wants, the slots, and what was given back; only 0 if a later request followed. The record is
+-- <request>|<permits>|<done>|<wants>|<slots>|<given>.
 local function recalled(line)
   local last, text = string.match(line.record or '', '^(%d+)|(.*)$')
   if not last or tonumber(last) < tonumber(line.request) then
@@ -19,7 +20,12 @@ local function recalled(line)
     return 0
   end
   local sum, done, which, slots, given = string.match(text, '^(%d+)|(-?%d+)|([%d,]*)|([%d,]*)|([%d,]*)$')
-  return tonumber(done), tonumber(sum), numbers_of(which), numbers_of(slots), numbers_of(given)
+  return tonumber(done), tonumber(sum), which, slots, given
+end
+
+-- answer returns a script's reply.
+local function answer(line, again, more, done, which, slots, given)
+  return string.format('%d|%d|%d|%d|', line.free, again, more, done) .. (which or '') .. '|' .. (slots or '') .. '|' .. (given or '')
 end
 
 -- write calls a command that a server without memory refuses, unless the script has written before. So it does.
@@ -38,8 +44,15 @@ local function add(line, n)
 end
 
 -- change makes a change to the number of free permits, and returns its result.
-local function change(line, what, n)
-  if what == 'drain' then
+local function change(line, text)
+  local what, n = string.match(text, '^(%a*) ?(-?%d+)$')
+  n = tonumber(n)
+  if what == 'total' then
+    local before = line.free
+    add(line, n - line.free - line.held)
+    line.creates = not line.exists
+    return (line.free ~= before or line.creates) and 1 or 0
+  elseif what == 'drain' then
     n = math.max(line.free, 0)
     add(line, -n)
     return n
@@ -53,9 +66,9 @@ end
 
 -- note writes the request's result into the record, and then the number of free permits. Nothing may fail behind it. If it cannot write
 -- the number, it returns the error, and the record is what it was.
-local function note(line, done, slots, given)
-  local lists = {table.concat(line.which, ','), table.concat(slots or {}, ','), table.concat(given or {}, ',')}
-  write(line, 'set', line.recorded, string.format('%s|%d|%d|', line.request, line.sum, done) .. table.concat(lists, '|'), 'px', '121000')
+local function note(line, done, which, slots, given)
+  local text = string.format('%s|%d|%d|', line.request, line.sum, done) .. which .. '|' .. slots .. '|' .. given
+  write(line, 'set', line.recorded, text, 'px', '121000')
   if line.change == 0 and not line.creates then
     return nil
   end

@@ -39,7 +39,6 @@ var preludes = map[string][]string{
 	"export":               {"hold_key", "lives", "readers"},
 	"adopt":                {"raise"},
 	"reserve":              {"raise"},
-	"permits":              {"clock", "counter", "message", "announce", "record", "line"},
 	"permits_renew":        {"clock"},
 	"permits_lease":        {"clock", "message", "record", "line"},
 	"permits_info":         {"clock", "counter"},

@@ -2,9 +2,9 @@ package lua
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -12,7 +12,7 @@ import (
 
 var (
 	semaphoreDeleteScript = script{Text("semaphore_delete"), "00"}
-	semaphoreScript       = script{Text("semaphore"), "5d0fade49af4286b583d35d79e08e20558308b8f"}
+	semaphoreScript       = script{Text("semaphore"), "cbc62238a9d2d0b410e7bdc000083baeab32292b"}
 )
 
 // MaxWants bounds the requests for permits in one call. A process's other requests wait for its next call.
@@ -52,9 +52,9 @@ const (
 	SetTotal
 )
 
-// word is the scripts' name for c.
+// word is the scripts' name for c; Add has none.
 func (c Change) word() string {
-	return [...]string{Add: "add", AddIfExists: "exists", TrySet: "set", Drain: "drain", SetTotal: "total"}[c]
+	return [...]string{Add: "", AddIfExists: "exists", TrySet: "set", Drain: "drain", SetTotal: "total"}[c]
 }
 
 // SemaphoreArgs is one request of a process: it gives permits back, or changes their number, and then takes some for
@@ -105,15 +105,11 @@ type SemaphoreReply struct {
 //   - when it has a new connection;
 //   - after Again.
 func UseSemaphore(ctx context.Context, c rueidis.Client, a SemaphoreArgs) (SemaphoreReply, error) {
-	args := a.args(MaxWants)
-	for _, n := range a.Wants {
-		args = append(args, strconv.FormatInt(n, 10))
-	}
-	reply, _, err := used(semaphoreScript.run(ctx, c, a.keys(a.Client), args...), 4, len(a.Wants))
+	reply, err := a.used(semaphoreScript.run(ctx, c, a.keys(a.Client), a.args(make([]string, 0, 4))...))
 	if err != nil {
 		return SemaphoreReply{}, counterFailed("semaphore", err, a.Requests, a.Queue)
 	}
-	return reply, nil
+	return reply.SemaphoreReply, nil
 }
 
 // keys are the counter, the client's record, further keys, and those of the queue if there is one.
@@ -130,42 +126,90 @@ func (s *Semaphore) line() []string {
 	return []string{s.Queue, s.Requests, s.Queue + ":ends"}
 }
 
-// args returns the first arguments of both scripts, with room for more.
-func (a *SemaphoreArgs) args(more int) []string {
+// args appends the first arguments of both scripts.
+func (a *SemaphoreArgs) args(to []string) []string {
+	change := strconv.FormatInt(a.N, 10)
+	if word := a.Change.word(); word != "" {
+		change = word + " " + change
+	}
 	mode := flag(a.Waits)
 	if a.Cancel {
 		mode = "2"
 	}
-	return append(make([]string, 0, 8+more), a.Client, strconv.FormatInt(a.Request, 10), a.Change.word(), strconv.FormatInt(a.N, 10), mode,
-		a.Publish.command(), a.Publish.Name, millis(a.Keep))
+	wants := make([]byte, 0, 16)
+	for i, n := range a.Wants {
+		if i > 0 {
+			wants = append(wants, ',')
+		}
+		wants = strconv.AppendInt(wants, n, 10)
+	}
+	return append(to, strconv.FormatInt(a.Request, 10), change, a.how(mode), string(wants))
 }
 
-// used reads a reply of so many parts to a call with so many wants.
-func used(r rueidis.RedisResult, parts, wants int) (reply SemaphoreReply, rest []rueidis.RedisMessage, err error) {
-	s, err := r.ToArray()
+// how is the scripts' argument about messages.
+func (s *Semaphore) how(mode string) string {
+	return mode + " " + s.Publish.command() + " " + millis(s.Keep) + " " + s.Publish.Name
+}
+
+// used reads a reply of both scripts. Those to a plain semaphore have no slots and nothing given back.
+func (a *SemaphoreArgs) used(r rueidis.RedisResult) (reply PermitsReply, err error) {
+	text, err := r.ToString()
 	if err != nil {
-		return reply, nil, unanswered(err)
+		return PermitsReply{}, unanswered(err)
 	}
-	if len(s) != parts {
-		return reply, nil, fmt.Errorf("the reply has %d parts, not %d", len(s), parts)
+	parts := strings.Split(text, "|")
+	if len(parts) != 7 {
+		return PermitsReply{}, fmt.Errorf("the reply has %d parts, not 7", len(parts))
 	}
-	free, err1 := integer(s[0])
-	done, err2 := integer(s[1])
-	again, err3 := integer(s[2])
-	granted, err4 := integers(s[3])
-	if err := errors.Join(err1, err2, err3, err4); err != nil {
-		return reply, nil, err
+	var numbers [4]int64
+	var lists [3][]int64
+	for i, part := range parts {
+		if i < len(numbers) {
+			numbers[i], err = strconv.ParseInt(part, 10, 64)
+		} else {
+			lists[i-len(numbers)], err = numbersOf(part)
+		}
+		if err != nil {
+			return PermitsReply{}, err
+		}
 	}
-	reply = SemaphoreReply{Free: free, Done: done, Again: duration(max(again, 0))}
+	granted, slots, given := lists[0], lists[1], lists[2]
+	if numbers[2] < 0 || numbers[2] > 1 {
+		return PermitsReply{}, fmt.Errorf("%d is neither 0 nor 1", numbers[2])
+	}
+	reply = PermitsReply{
+		SemaphoreReply: SemaphoreReply{Free: numbers[0], Done: numbers[3], Again: duration(max(numbers[1], 0))}, More: numbers[2] == 1, Slots: slots,
+	}
 	last := int64(0)
 	for _, which := range granted {
-		if which <= last || which > int64(wants) {
-			return SemaphoreReply{}, nil, fmt.Errorf("request %d of %d is granted behind %d", which, wants, last)
+		if which <= last || which > int64(len(a.Wants)) {
+			return PermitsReply{}, fmt.Errorf("request %d of %d is granted behind %d", which, len(a.Wants), last)
 		}
 		last = which
 		reply.Granted = append(reply.Granted, int(which-1))
 	}
-	return reply, s[4:], nil
+	for _, n := range given {
+		if n < 0 || n > 2 {
+			return PermitsReply{}, fmt.Errorf("unknown answer %d to a release", n)
+		}
+		reply.Released = append(reply.Released, Given(n+1))
+	}
+	return reply, nil
+}
+
+// numbersOf reads numbers separated by commas.
+func numbersOf(text string) (numbers []int64, err error) {
+	if text == "" {
+		return nil, nil
+	}
+	for part := range strings.SplitSeq(text, ",") {
+		n, err := strconv.ParseInt(part, 10, 64)
+		if err != nil {
+			return nil, err
+		}
+		numbers = append(numbers, n)
+	}
+	return numbers, nil
 }
 
 // FreePermits returns how many permits of a plain semaphore are free, and whether it exists. The number is below 0 if

@@ -2,6 +2,7 @@ package lua_test
 
 import (
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -11,24 +12,89 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// FuzzSemaphoreReplies turns the input into RESP values, and compares the functions' results with the only values that mean success.
-func FuzzSemaphoreReplies(f *testing.F) {
-	number := func(n byte) []byte { return []byte{':', n} }
-	list := func(n byte, of ...byte) (all []byte) {
-		all = []byte{'*', n}
-		for _, i := range of {
-			all = append(all, number(i)...)
+// FuzzSemaphoreTexts sends the input as the text of a reply, and compares the functions' results with the only texts that mean success.
+func FuzzSemaphoreTexts(f *testing.F) {
+	for _, text := range []string{
+		"5|-1|0|1|||", "5|-1|0|1|1,2||", "-5|300|0|0|1||", "5|-1|1|1|1,2|0,3|2", "5|0|0|0|||0", "0|60000|0|1|2|7|1", "5|-1|0|1|2,1||", "5|-1|0|1|3||",
+		"5|-1|0|1|0||", "5|-1|2|1|||", "5|-1|-1|1|||", "5|-1|0|1|1,2|0|1", "5|-1|0|1|||3", "5|-1|0|1|||-1", "5|-1|0|1||", "5|-1|0|1||||", "||||||", "",
+		"9223372036854775807|9223372036854775807|0|1|||", "9223372036854775808|-1|0|1|||", "5|-1|0|1|1,|0,|", " 5|-1|0|1|||", "5|-1|0|1.5|||", "+5|-1|0|1|||",
+	} {
+		f.Add(text)
+	}
+	p := &parrot{}
+	c := p.client(f)
+	f.Fuzz(func(t *testing.T, text string) {
+		p.say(fmt.Sprintf("$%d\r\n%s\r\n", len(text), text))
+		want, ok := semaphoreReply(text)
+		a := lua.SemaphoreArgs{Wants: []int64{1, 1}}
+		got, err := lua.UseSemaphore(t.Context(), c, a)
+		if (err == nil) != ok || ok && fmt.Sprint(got) != fmt.Sprint(want.SemaphoreReply) {
+			t.Fatalf("%q is %+v, %v", text, got, err)
+		}
+		b := lua.PermitsArgs{SemaphoreArgs: a, IDs: ids(1, 2), Release: ids(3, 3)}
+		permits, err := lua.UsePermits(t.Context(), c, b)
+		ok = ok && len(want.Slots) == len(want.Granted) && len(want.Released) == 1
+		if (err == nil) != ok || ok && fmt.Sprint(permits) != fmt.Sprint(want) {
+			t.Fatalf("%q is %+v, %v", text, permits, err)
+		}
+	})
+}
+
+var aReply = regexp.MustCompile(`^([+-]?\d+)\|([+-]?\d+)\|([+-]?\d+)\|([+-]?\d+)\|([+\-\d,]*)\|([+\-\d,]*)\|([+\-\d,]*)$`)
+
+// semaphoreReply returns the meaning of a reply to a call with two wants.
+func semaphoreReply(text string) (r lua.PermitsReply, ok bool) {
+	m := aReply.FindStringSubmatch(text)
+	if m == nil {
+		return r, false
+	}
+	ok = true
+	numbers := func(list string) (all []int64) {
+		if list == "" {
+			return nil
+		}
+		for part := range strings.SplitSeq(list, ",") {
+			n, err := strconv.ParseInt(part, 10, 64)
+			ok = ok && err == nil
+			all = append(all, n)
 		}
 		return all
 	}
-	for _, granted := range [][]byte{list(0), list(1, 1), list(1, 2), list(2, 1, 2), list(2, 2, 1), list(1, 3), list(1, 0), number(1)} {
-		for _, again := range []byte{0, 5, 0xff} {
-			f.Add(append(append(append(list(4, 7, 1), number(again)...), granted...), 0))
-		}
+	free, again, more, done := numbers(m[1]), numbers(m[2]), numbers(m[3]), numbers(m[4])
+	granted, slots, given := numbers(m[5]), numbers(m[6]), numbers(m[7])
+	if !ok || more[0] != 0 && more[0] != 1 {
+		return r, false
 	}
-	f.Add(list(4, 1, 2, 3, 4))
-	f.Add(list(4, 1, 0, 0xff, 0xfe))
-	f.Add(list(2, 1, 2))
+	last := int64(0)
+	for _, n := range granted {
+		if n <= last || n > 2 {
+			return r, false
+		}
+		last = n
+		r.Granted = append(r.Granted, int(n-1))
+	}
+	for _, n := range given {
+		if n < 0 || n > 2 {
+			return r, false
+		}
+		r.Released = append(r.Released, lua.Given(n+1))
+	}
+	const longest = int64(1<<63-1) / int64(time.Millisecond)
+	r.Again = time.Duration(1<<63 - 1)
+	if again[0] <= longest {
+		r.Again = time.Duration(max(again[0], 0)) * time.Millisecond
+	}
+	r.Free, r.Done, r.More, r.Slots = free[0], done[0], more[0] == 1, slots
+	return r, true
+}
+
+// FuzzSemaphoreReplies turns the input into RESP values, and compares the functions' results with the only values that mean success.
+func FuzzSemaphoreReplies(f *testing.F) {
+	f.Add([]byte{':', 0})
+	f.Add([]byte{':', 1})
+	f.Add([]byte{'*', 2, ':', 1, ':', 0})
+	f.Add([]byte{'*', 4, ':', 1, ':', 2, ':', 3, ':', 4})
+	f.Add([]byte{'*', 4, ':', 1, ':', 0, ':', 0xff, ':', 0xfe})
 	f.Add([]byte{'_', 0})
 	p := &parrot{}
 	c := p.client(f)
@@ -37,25 +103,17 @@ func FuzzSemaphoreReplies(f *testing.F) {
 		for _, reply := range []string{text, wrapped(in, 4), wrapped(in, 7)} {
 			p.say(reply)
 			v, _ := parsed(reply)
-			want, ok := semaphoreReply(v, 4)
 			a := lua.SemaphoreArgs{Wants: []int64{1, 1}}
 			got, err := lua.UseSemaphore(t.Context(), c, a)
-			if (err == nil) != ok || fmt.Sprint(got) != fmt.Sprint(want) {
-				t.Fatalf("%q is %+v, %v", reply, got, err)
+			if err == nil {
+				t.Fatalf("%q is %+v", reply, got)
 			}
-			want, ok = semaphoreReply(v, 7)
-			b := lua.PermitsArgs{SemaphoreArgs: a, IDs: ids(1, 2), Release: ids(3, 3)}
-			permits, err := lua.UsePermits(t.Context(), c, b)
-			if ok {
-				slots, given, more := v.list[4], v.list[5], v.list[6]
-				ok = slots.areNumbers() && given.areNumbers() && more.isNumber && len(slots.list) == len(want.Granted) &&
-					len(given.list) == 1 && given.list[0].n >= 0 && given.list[0].n <= 2 && (more.n == 0 || more.n == 1)
-			}
-			if (err == nil) != ok || ok && fmt.Sprint(permits.SemaphoreReply) != fmt.Sprint(want) {
-				t.Fatalf("%q is %+v, %v", reply, permits, err)
+			permits, err := lua.UsePermits(t.Context(), c, lua.PermitsArgs{SemaphoreArgs: a, IDs: ids(1, 2), Release: ids(3, 3)})
+			if err == nil {
+				t.Fatalf("%q is %+v", reply, permits)
 			}
 			_, err = lua.RenewPermits(t.Context(), c, time.Second, []lua.PermitsToRenew{{Timeouts: "t", IDs: ids(1, 2)}})
-			ok = v.areNumbers() && len(v.list) == 2 && v.list[0].n >= -1 && v.list[0].n <= 1 && v.list[1].n >= -1 && v.list[1].n <= 1
+			ok := v.areNumbers() && len(v.list) == 2 && v.list[0].n >= -1 && v.list[0].n <= 1 && v.list[1].n >= -1 && v.list[1].n <= 1
 			if (err == nil) != ok {
 				t.Fatalf("%q renews: %v", reply, err)
 			}
@@ -124,34 +182,12 @@ func parsed(text string) (v resp, rest string) {
 	return v, rest
 }
 
-// semaphoreReply returns the meaning of a reply with that many parts to a call with two wants.
-func semaphoreReply(v resp, parts int) (r lua.SemaphoreReply, ok bool) {
-	if !v.isList || len(v.list) != parts || !v.list[0].isNumber || !v.list[1].isNumber || !v.list[2].isNumber || !v.list[3].areNumbers() {
-		return r, false
-	}
-	last := int64(0)
-	var granted []int
-	for _, item := range v.list[3].list {
-		if item.n <= last || item.n > 2 {
-			return r, false
-		}
-		last = item.n
-		granted = append(granted, int(item.n-1))
-	}
-	const longest = int64(1<<63-1) / int64(time.Millisecond)
-	again := time.Duration(1<<63 - 1)
-	if v.list[2].n <= longest {
-		again = time.Duration(max(v.list[2].n, 0)) * time.Millisecond
-	}
-	return lua.SemaphoreReply{Free: v.list[0].n, Done: v.list[1].n, Granted: granted, Again: again}, true
-}
-
 // The replies with a meaning, in Go's terms.
 func TestPermitsReply(t *testing.T) {
 	t.Parallel()
 	p := &parrot{}
 	c := p.client(t)
-	p.say("*7\r\n:5\r\n:1\r\n:-1\r\n*2\r\n:1\r\n:2\r\n*2\r\n:0\r\n:3\r\n*1\r\n:2\r\n:1\r\n")
+	p.say("$18\r\n5|-1|1|1|1,2|0,3|2\r\n")
 	got, err := lua.UsePermits(t.Context(), c, lua.PermitsArgs{
 		SemaphoreArgs: lua.SemaphoreArgs{Wants: []int64{1, 1}}, IDs: ids(1, 2), Release: ids(3, 3),
 	})
