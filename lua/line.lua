@@ -122,24 +122,28 @@ local function serve(line)
   end
 end
 
--- arm makes sure that somebody in line asks at line.soon: when a place ends whose turn it is, or a permit expires. Processes may be gone, so
--- twice as many ask by line.keep after that, and so on: however many are gone in a row, each costs line.keep at most.
+-- arm makes sure that somebody in line asks at line.soon: when a place ends whose turn it is, or a permit expires. Processes may be gone,
+-- so twice as many ask by line.keep after that, and so on: however many are gone in a row, each costs line.keep at most.
 local function arm(line)
-  local at, need = line.soon, 1
+  local at, need, there = line.soon, 1, 0
   local mine = line.waits and #line.rest > 0 and not line.blocks
   while at <= line.now + 60000 and (line.length > 0 or #line.rest > 0) do
-    local there = redis.call('zcount', line.ends, string.format('(%.0f', line.soon), string.format('%.0f', at + line.half + late))
-    if there < need and mine and not line.again then
-      line.again = at - line.now
+    if there < need then -- otherwise enough of them ask even earlier
+      there = redis.call('zcount', line.ends, string.format('(%.0f', line.soon), string.format('%.0f', at + line.half + late))
+      if there < need and mine and not line.again then
+        line.again = at - line.now
+      end
+      there = there + (line.again and 1 or 0)
     end
-    there = there + (line.again and 1 or 0)
-    local later = there < need and redis.call(
-      'zrange', line.ends, '+inf', string.format('(%.0f', at + line.half + late), 'byscore', 'rev', 'limit', '0', need - there)
-    for _, client in ipairs(later or {}) do
-      call_for(line, client, math.max(at - line.now, 0), at + line.half)
-    end
-    if later and #later < need - there then
-      return -- all do
+    if there < need then
+      local later = redis.call(
+        'zrange', line.ends, '+inf', string.format('(%.0f', at + line.half + late), 'byscore', 'rev', 'limit', '0', need - there)
+      for _, client in ipairs(later) do
+        call_for(line, client, math.max(at - line.now, 0), at + line.half)
+      end
+      if #later < need - there then
+        return -- all do
+      end
     end
     at, need = line.soon + need * line.keep, 2 * need
   end

@@ -13,9 +13,9 @@ import (
 )
 
 var (
-	permitsScript      = script{Text("permits"), "755bce1900eaebace5cb7e23e241f871d3663bbb"}
+	permitsScript      = script{Text("permits"), "5a33d6c5404cb71db1e1794efd27f0b512855534"}
 	permitsRenewScript = script{Text("permits_renew"), "5a16f928039ef1807f3baf87f76ee28497524994"}
-	permitsLeaseScript = script{Text("permits_lease"), "d0b0799bc383bb47705a57a53608b1fd216e7242"}
+	permitsLeaseScript = script{Text("permits_lease"), "08a7d76804b230facb11c864989ee8bf5fe50454"}
 	permitsInfoScript  = script{Text("permits_info"), "c1d76a92a3124ba63f05fbc4e2138be6692f0401"}
 )
 

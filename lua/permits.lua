@@ -56,7 +56,7 @@ local function take_one(free, now)
   if failed == 1 then
     failed = redis.pcall('set', KEYS[2], ARGV[1] .. '|1|' .. result, 'px', '121000')
     if not failed.err then
-      failed = redis.pcall('decrby', KEYS[1], '1')
+      failed = redis.pcall('incrby', KEYS[1], '-1')
       if type(failed) == 'number' then
         result = string.format('%d|-1|0|', failed) .. result
         return result

@@ -12,7 +12,7 @@ import (
 
 var (
 	semaphoreDeleteScript = script{Text("semaphore_delete"), "00"}
-	semaphoreScript       = script{Text("semaphore"), "cbc62238a9d2d0b410e7bdc000083baeab32292b"}
+	semaphoreScript       = script{Text("semaphore"), "6d1ddac54295b4eac07f4b9af034ab11f35a0182"}
 )
 
 // MaxWants bounds the requests for permits in one call. A process's other requests wait for its next call.

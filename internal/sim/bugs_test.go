@@ -80,7 +80,7 @@ func TestBugsAreFound(t *testing.T) {
 			"local token = 0\nif fence then\ntoken = tonumber(redis.call('get', fence))", "after token", takenAlong},
 		{"a writer's ticket works twice", ReadWrite, "redis.call('hdel', lock, ticket)\nif ttl", "if ttl", "the second one that has adopted", takenAlong},
 		{"a writer raises no token", ReadWrite, "token = raise(fence)\nelse", "token = tonumber(redis.call('get', fence) or 7)\nelse", "after token", calm},
-		{"a repeat of a lost call takes and gives once more", Semaphore, "local done, sum, which = recalled(line)", "local done, sum, which", "permits", lossy},
+		{"a repeat of a lost call takes and gives once more", Semaphore, "local done, sum, granted = recalled(line)", "local done, sum, granted", "permits", lossy},
 		{"one permit too many is taken", Semaphore, "if not stops and want <= free - sum then", "if not stops and want <= free - sum + 1 then", "permits are free", lossy},
 		{"a release wakes nobody", Semaphore, "local heard = redis.pcall(line.how, line.channel .. ':' .. string.match(client, '^[^:]*'), look_message(ms))",
 			"local heard = 1", "(G4)", calm},
@@ -111,7 +111,7 @@ func TestBugsAreFound(t *testing.T) {
 		{"a renewal finds each permit", Permits, "local verdict = 0", "local verdict = 1", "not notified of its loss", heldLong},
 		{"a repeat adds permits once more", Permits, "local done, sum, which, slots, given = recalled(line)", "local done, sum, which, slots, given",
 			"may have been added", lossy},
-		{"a call that is cancelled keeps its permits", Permits, "if ARGV[5] == '2' then\nfor", "if false then\nfor", "(G5)", slowOnce},
+		{"a call that is cancelled keeps its permits", Permits, "if line.cancelled then\nfor", "if false then\nfor", "(G5)", slowOnce},
 		{"what a dead process had does not come back", Permits, "local expired = redis.call(", "local expired = {} or redis.call(", "(G4)", killed},
 		{"nobody looks when a permit expires", Permits, "line.soon = math.min(line.soon, tonumber(next or math.huge))", "", "(G4)", killed},
 	} {
