@@ -4,8 +4,8 @@
 -- queue     a sorted set of clients in order
 -- requests  a hash: client = the number of permits that each of its waiters wants, behind a word: a number alone would look like a lock
 -- ends      a sorted set: when the place ends, in ms on the server's clock, unless the process asks before
--- A process asks half of line.keep before that, by its own timer or after a message; at once if it was told so: then half a ms is added. All
--- else is computed from this in each call.
+-- A process asks half of line.keep before that, by its own timer or after a message; at once if it was told so: then half a ms is added.
+-- All else is computed from this in each call.
 
 -- open starts with the line. It reads each key that may be written, so that one of another type is an error before anything is written.
 -- text is <mode> <how> <keep> <channel>, see semaphore.lua.
@@ -19,7 +19,9 @@ local function open(line, text)
     line.now = line.now or clock()
     line.mine = redis.call('zmscore', line.queue, line.client)[1] and line.waits
     redis.call('hmget', line.requests, line.client)
-    redis.call('zmscore', line.ends, line.client)
+    if line.length == 0 then -- otherwise serve and arm read it first
+      redis.call('zmscore', line.ends, line.client)
+    end
   end
   line.now, line.total = line.now or 0, math.huge
   return line
@@ -102,7 +104,7 @@ local function serve(line)
     end
   end
   while at < line.length and at < 128 and free > 0 and not stops do
-    local clients = redis.call('zrange', line.queue, at, at == 0 and 1 or at + 15)
+    local clients = redis.call('zrange', line.queue, at, at + math.min(free, 15))
     local lists, ends = redis.call('hmget', line.requests, unpack(clients)), redis.call('zmscore', line.ends, unpack(clients))
     for i, client in ipairs(clients) do
       if free > 0 and not stops then

@@ -13,9 +13,9 @@ import (
 )
 
 var (
-	permitsScript      = script{Text("permits"), "5a33d6c5404cb71db1e1794efd27f0b512855534"}
+	permitsScript      = script{Text("permits"), "ec11704c99940889534608b428f218863fd56beb"}
 	permitsRenewScript = script{Text("permits_renew"), "5a16f928039ef1807f3baf87f76ee28497524994"}
-	permitsLeaseScript = script{Text("permits_lease"), "08a7d76804b230facb11c864989ee8bf5fe50454"}
+	permitsLeaseScript = script{Text("permits_lease"), "aacd2e6e91f859ed92d856e5a7f19582c50ea1b2"}
 	permitsInfoScript  = script{Text("permits_info"), "c1d76a92a3124ba63f05fbc4e2138be6692f0401"}
 )
 

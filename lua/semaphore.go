@@ -12,7 +12,7 @@ import (
 
 var (
 	semaphoreDeleteScript = script{Text("semaphore_delete"), "00"}
-	semaphoreScript       = script{Text("semaphore"), "6d1ddac54295b4eac07f4b9af034ab11f35a0182"}
+	semaphoreScript       = script{Text("semaphore"), "f801eaf728ec0636964e788e28287ada9e5fe79a"}
 )
 
 // MaxWants bounds the requests for permits in one call. A process's other requests wait for its next call.
