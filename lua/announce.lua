@@ -1,16 +1,13 @@
 -- A prelude (see script.go) for scripts that return permits.
 
--- announce publishes the number of free permits. If processes are in line, they are told by their own messages, and the number has a '0'
--- before it: it is for outsiders, which listen to the channel alone, and are Redisson's. If nobody is in line, some may believe that they
--- are. Then Redis has lost the line.
-local function announce(how, channel, free, length)
-  local text = string.format('%d', free)
-  if length == 0 then
+-- announce publishes the number of free permits, if somebody listens whom nobody told: with a '0' before it for outsiders, which listen to
+-- the channel alone, and are Redisson's; without it if nobody is in line, but some believe that they are. Then Redis has lost the line.
+local function announce(how, channel, free, queue, length)
+  local n = queue and redis.pcall('pubsub', how == 'publish' and 'numsub' or 'shardnumsub', channel, channel .. ':rlock_queue') or {}
+  local all, inside, text = n[2], n[4], string.format('%d', free)
+  if not queue or all and length == 0 and inside > 0 then
     redis.pcall(how, channel, text)
-    return
-  end
-  local n = redis.pcall('pubsub', how == 'publish' and 'numsub' or 'shardnumsub', channel, channel .. ':rlock_queue')
-  if not n[2] or n[2] > n[4] then
+  elseif not all or all > inside then
     redis.pcall(how, channel, '0' .. text)
   end
 end

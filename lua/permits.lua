@@ -40,8 +40,22 @@ local length = KEYS[5] and redis.call('zcard', KEYS[5])
 
 -- include clock announce
 
--- take_one gives a permit to a process while nobody is in line. Like give_one, it returns nothing if it has not done anything. Then the
--- rest of the script is needed, whose functions take longer than this: each call creates them anew.
+-- Usually nobody is in line, no permit has expired, and the call is for one permit. The functions behind this take longer than all of it:
+-- each call creates them anew.
+
+-- count_one writes the record and the number of permits, and returns that number; nothing if it cannot, and has changed neither.
+local function count_one(record, change)
+  if redis.pcall('set', KEYS[2], ARGV[1] .. record, 'px', '121000').err then
+    return
+  end
+  local free = redis.pcall('incrby', KEYS[1], change)
+  if type(free) == 'number' then
+    return free
+  end
+  redis.call('set', KEYS[2], texts[2] or '', 'px', '121000')
+end
+
+-- take_one gives a permit to a process. Like give_one, it returns nothing if it has changed nothing, and the rest of the script is needed.
 local function take_one(free, now)
   local held, slot, lease = redis.call('zcard', KEYS[3]), redis.call('zcard', KEYS[4]), tonumber(ARGV[5])
   if slot >= free + held or redis.call('zcount', KEYS[4], '0', slot - 1) ~= slot or redis.call('pttl', KEYS[1]) >= 0 then
@@ -52,55 +66,39 @@ local function take_one(free, now)
     return
   end
   local result = string.format('1|1|%d|', slot)
-  local failed = redis.pcall('zadd', KEYS[4], 'nx', string.format('%d', slot), ARGV[6])
-  if failed == 1 then
-    failed = redis.pcall('set', KEYS[2], ARGV[1] .. '|1|' .. result, 'px', '121000')
-    if not failed.err then
-      failed = redis.pcall('incrby', KEYS[1], '-1')
-      if type(failed) == 'number' then
-        result = string.format('%d|-1|0|', failed) .. result
-        return result
-      end
-      redis.call('set', KEYS[2], texts[2] or '', 'px', '121000')
-    end
-    redis.call('zrem', KEYS[4], ARGV[6])
+  local left = redis.pcall('zadd', KEYS[4], 'nx', string.format('%d', slot), ARGV[6]) == 1 and count_one('|1|' .. result, '-1')
+  if left then
+    result = string.format('%d|-1|0|', left) .. result
+    return result
   end
+  redis.call('zrem', KEYS[4], ARGV[6])
   redis.call('zrem', KEYS[3], ARGV[6])
 end
 
--- give_one returns a permit while nobody is in line.
+-- give_one returns a permit.
 local function give_one()
   local ends, slot = redis.call('zscore', KEYS[3], ARGV[6]), redis.call('zscore', KEYS[4], ARGV[6])
   if not ends or not slot or redis.pcall('zrem', KEYS[3], ARGV[6]) ~= 1 then
     return
   end
-  local failed = redis.pcall('zrem', KEYS[4], ARGV[6])
-  if failed == 1 then
-    failed = redis.pcall('set', KEYS[2], ARGV[1] .. '|0|1|||1', 'px', '121000')
-    if not failed.err then
-      failed = redis.pcall('incrby', KEYS[1], '1')
-      if type(failed) == 'number' then
-        local how, channel = string.match(ARGV[3], '^%d (%a+) %d+ (.*)$')
-        if failed > 0 then
-          announce(how, channel, failed, 0)
-        end
-        local result = string.format('%d|-1|0|1|||1', failed)
-        return result
-      end
-      redis.call('set', KEYS[2], texts[2] or '', 'px', '121000')
+  local free = redis.pcall('zrem', KEYS[4], ARGV[6]) == 1 and count_one('|0|1|||1', '1')
+  if free then
+    local how, channel = string.match(ARGV[3], '^%d (%a+) %d+ (.*)$')
+    if free > 0 then
+      announce(how, channel, free, true, 0)
     end
-    redis.call('zadd', KEYS[4], slot, ARGV[6])
+    local result = string.format('%d|-1|0|1|||1', free)
+    return result
   end
+  redis.call('zadd', KEYS[4], slot, ARGV[6])
   redis.call('zadd', KEYS[3], ends, ARGV[6])
 end
 
--- Usually nobody is in line, no permit has expired, and the call is for one permit.
 local free, last, one = tonumber(texts[1]), string.match(texts[2] or '', '^%d+'), #ARGV == 6 and string.byte(ARGV[3]) ~= 50
 if length == 0 and one and ARGV[2] == '0' and free and (not last or tonumber(last) < tonumber(ARGV[1])) then -- 50 is the mode 2
-  local now, result = clock(), nil
-  local first = redis.call('zrange', KEYS[3], '0', '0', 'withscores')[2]
+  local now, first, result = clock(), redis.call('zrange', KEYS[3], '0', '0', 'withscores')[2], nil
   if first and tonumber(first) <= now then
-    one = false
+    result = nil -- it has expired, and must be returned first
   elseif ARGV[4] == '1' and free > 0 then
     result = take_one(free, now)
   elseif ARGV[4] == '' then
@@ -281,6 +279,6 @@ if failed then
   return failed
 end
 if line.more and line.free > 0 then
-  announce(line.how, line.channel, line.free, line.length)
+  announce(line.how, line.channel, line.free, line.queue, line.length)
 end
 return answer(line, again, more, done, which, slots, given)

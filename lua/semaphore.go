@@ -12,7 +12,7 @@ import (
 
 var (
 	semaphoreDeleteScript = script{Text("semaphore_delete"), "00"}
-	semaphoreScript       = script{Text("semaphore"), "f801eaf728ec0636964e788e28287ada9e5fe79a"}
+	semaphoreScript       = script{Text("semaphore"), "ecfbd1ed447b372f21e313a05925ce37ac3e29d6"}
 )
 
 // MaxWants bounds the requests for permits in one call. A process's other requests wait for its next call.

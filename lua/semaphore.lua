@@ -52,7 +52,7 @@ if length == 0 and n and want and free and (free + n >= want or want == 0)
     end
     if n > 0 and free > 0 then
       local how, channel = string.match(ARGV[3], '^%d (%a+) %d+ (.*)$')
-      announce(how, channel, free, 0)
+      announce(how, channel, free, true, 0)
     end
     result = string.format('%d|-1|0|', free) .. result
     return result
@@ -94,6 +94,6 @@ if failed then
   return failed
 end
 if line.more and line.free > 0 then
-  announce(line.how, line.channel, line.free, line.length)
+  announce(line.how, line.channel, line.free, line.queue, line.length)
 end
 return answer(line, again, 0, done, which)
