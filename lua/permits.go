@@ -13,7 +13,7 @@ import (
 )
 
 var (
-	permitsScript      = script{Text("permits"), "bf9e36d3a501413da4959951e8a8eaa218fca543"}
+	permitsScript      = script{Text("permits"), "b917c0e5e6fe681bac562dee026c4d900e14869b"}
 	permitsRenewScript = script{Text("permits_renew"), "5a16f928039ef1807f3baf87f76ee28497524994"}
 	permitsLeaseScript = script{Text("permits_lease"), "aacd2e6e91f859ed92d856e5a7f19582c50ea1b2"}
 	permitsInfoScript  = script{Text("permits_info"), "c1d76a92a3124ba63f05fbc4e2138be6692f0401"}

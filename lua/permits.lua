@@ -97,11 +97,10 @@ end
 local free, last, one = tonumber(texts[1]), string.match(texts[2] or '', '^%d+'), #ARGV == 6 and string.byte(ARGV[3]) ~= 50
 if length == 0 and one and ARGV[2] == '0' and free and (not last or tonumber(last) < tonumber(ARGV[1])) then -- 50 is the mode 2
   local now, first, result = clock(), redis.call('zrange', KEYS[3], '0', '0', 'withscores')[2], nil
-  if first and tonumber(first) <= now then
-    result = nil -- it has expired, and must be returned first
-  elseif ARGV[4] == '1' and free > 0 then
+  local expired = first and tonumber(first) <= now -- it must be returned first
+  if ARGV[4] == '1' and free > 0 and not expired then
     result = take_one(free, now)
-  elseif ARGV[4] == '' then
+  elseif ARGV[4] == '' and not expired then
     result = give_one()
   end
   if result then

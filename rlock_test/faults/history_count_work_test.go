@@ -204,7 +204,7 @@ type countRedis struct {
 func (r countRedis) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
 	words := slices.Clone(cmd.Commands()) // Do recycles the command
 	if isLeased(words) {
-		return r.doLeased(ctx, words, cmd)
+		return r.doLeased(ctx, words)
 	}
 	latch := len(words) > 4 && strings.HasPrefix(words[4], "rlock_latch:")
 	if !latch && (len(words) < 5 || !strings.HasPrefix(words[4], "rlock_sem_requests:")) {
@@ -212,20 +212,21 @@ func (r countRedis) Do(ctx context.Context, cmd rueidis.Completed) rueidis.Redis
 	}
 	n, _ := strconv.Atoi(words[2])
 	keys, args := words[3:3+n], words[3+n:]
-	// A latch's arguments are client, number, ms, count, and how and where to publish; a look has none. Those of a semaphore are client,
-	// request, change, its number, mode, how and where to publish, ms, and the wants.
-	changes := latch && len(args) == 6 || !latch && len(args) == 8 && args[2] == "add" && args[3] != "0"
+	// A latch's arguments are client, number, ms, count, and how and where to publish; a look has none. Those of a semaphore are request,
+	// change, mode, and wants.
+	changes := latch && len(args) == 6 || !latch && args[1] != "0" && args[3] == ""
 	switch {
 	case r.sabotage == countNever && changes && r.log.forges(5):
 		if latch {
-			return r.say(ctx, "return 1")
+			return r.say(ctx, "1")
 		}
-		return r.say(ctx, "return {0, 1, -1, {}}")
+		return r.say(ctx, "0|-1|0|1|||")
 	case r.sabotage == countTwice && changes && r.log.forges(5):
-		args[0] += ":again" // like the call of another Client
-		if !latch {
+		if latch {
+			args[0] += ":again" // like the call of another Client
+		} else {
 			keys[1] += ":again"
-			args[4] = "0" // mode: without a wait
+			args[2] = "0" + args[2][1:] // mode: without a wait
 		}
 		again := r.B().Arbitrary(words[:3]...).Keys(keys...).Args(args...).Build()
 		if err := r.Client.Do(ctx, again).Error(); err != nil {
@@ -233,23 +234,19 @@ func (r countRedis) Do(ctx context.Context, cmd rueidis.Completed) rueidis.Redis
 		}
 	}
 	result := r.Client.Do(ctx, cmd)
-	if r.sabotage != countBelief {
-		return result
-	}
-	reply, err := result.ToArray()
 	switch {
-	case err != nil:
+	case r.sabotage != countBelief || result.Error() != nil:
 	case latch && len(args) == 0 && r.log.forges(5):
-		return r.say(ctx, "return 0")
-	case !latch && len(args) == 9:
-		if granted, err := reply[3].ToArray(); err == nil && len(granted) == 0 && r.log.forges(5) {
-			return r.say(ctx, "return {0, 0, -1, {1}}")
+		return r.say(ctx, "0")
+	case !latch && args[3] != "":
+		if granted, ok := grantedOf(result); ok && granted == "" && r.log.forges(5) {
+			return r.say(ctx, "0|-1|0|1|1||")
 		}
 	}
 	return result
 }
 
-// say returns Redis's reply to the given script.
-func (r countRedis) say(ctx context.Context, script string) rueidis.RedisResult {
-	return r.Client.Do(ctx, r.B().Arbitrary("EVAL", script, "0").Build())
+// say has Redis reply with a text.
+func (r countRedis) say(ctx context.Context, reply string) rueidis.RedisResult {
+	return r.Client.Do(ctx, r.B().Echo().Message(reply).Build())
 }

@@ -153,43 +153,46 @@ const (
 )
 
 // doLeased is Do for a call of expiring permits: see lua/permits.lua.
-func (r countRedis) doLeased(ctx context.Context, words []string, cmd rueidis.Completed) rueidis.RedisResult {
+func (r countRedis) doLeased(ctx context.Context, words []string) rueidis.RedisResult {
 	n, _ := strconv.Atoi(words[2])
 	keys, args := words[3:3+n], words[3+n:]
-	if len(args) < 10 { // not that script
-		return r.Client.Do(ctx, cmd)
-	}
-	wants, _ := strconv.Atoi(args[9])
-	back := args[10+wants:]
-	for _, want := range args[10 : 10+wants] {
+	back, wants := args[5:], strings.FieldsFunc(args[3], func(c rune) bool { return c == ',' })
+	for _, want := range wants {
 		n, _ := strconv.Atoi(want)
 		back = back[n:]
 	}
-	gives := len(back) > 0 && args[4] != "2"
+	gives := len(back) > 0 && !strings.HasPrefix(args[2], "2 ")
+	one := args[3] == "1" && !gives
 	switch {
-	case r.sabotage == countNever && gives && wants == 0 && r.log.forges(5):
-		given := strings.TrimSuffix(strings.Repeat("1,", len(back)), ",")
-		return r.say(ctx, "return {0, 1, -1, {}, {}, {"+given+"}, 0}")
-	case r.sabotage == leasedShort && wants > 0 && r.log.forges(5):
-		args[8] = "10"
+	case r.sabotage == countNever && gives && len(wants) == 0 && r.log.forges(5):
+		return r.say(ctx, "0|-1|0|1|||"+strings.TrimSuffix(strings.Repeat("1,", len(back)), ","))
+	case r.sabotage == leasedShort && len(wants) > 0 && r.log.forges(5):
+		args[4] = "10"
 	}
-	again := r.B().Arbitrary(words[:3]...).Keys(keys...).Args(args...).Build()
-	result := r.Client.Do(ctx, again)
-	reply, err := result.ToArray()
-	if err != nil || len(reply) != 7 {
-		return result
-	}
-	switch which, _ := reply[3].AsIntSlice(); {
+	result := r.Client.Do(ctx, r.B().Arbitrary(words[:3]...).Keys(keys...).Args(args...).Build())
+	granted, ok := grantedOf(result)
+	switch {
+	case !ok:
 	case r.sabotage == countTwice && gives && r.log.forges(5):
 		_ = r.Client.Do(ctx, r.B().Incr().Key(keys[0]).Build()).Error()
 	case r.sabotage == leasedAgain && gives && r.log.forges(5):
 		_ = r.Client.Do(ctx, r.B().Arbitrary("ZADD").Keys(keys[2]).Args("922337203685477", back[0]).Build()).Error()
-	case r.sabotage == countBelief && wants == 1 && args[10] == "1" && len(which) == 0 && !gives && r.log.forges(5):
-		return r.say(ctx, "return {0, 1, -1, {1}, {0}, {}, 0}")
-	case r.sabotage == leasedSlot && wants == 1 && args[10] == "1" && len(which) == 1 && !gives && r.log.forges(5):
-		return r.say(ctx, "return {0, 1, -1, {1}, {0}, {}, 0}")
+	case r.sabotage == countBelief && one && granted == "" && r.log.forges(5):
+		return r.say(ctx, "0|-1|0|1|1|0|")
+	case r.sabotage == leasedSlot && one && granted == "1" && r.log.forges(5):
+		return r.say(ctx, "0|-1|0|1|1|0|")
 	}
 	return result
+}
+
+// grantedOf returns the wants that a script granted. It is false after an error.
+func grantedOf(result rueidis.RedisResult) (which string, ok bool) {
+	reply, err := result.ToString()
+	fields := strings.Split(reply, "|") // see lua/permits.lua
+	if err != nil || len(fields) != 7 {
+		return "", false
+	}
+	return fields[4], true
 }
 
 // isLeased reports whether a command is a call of expiring permits.
