@@ -118,10 +118,9 @@ func TestAcquireToldOfAVeryLongHold(t *testing.T) {
 	require.Equal(t, lua.AcquireReply{Status: lua.Held, TTL: math.MaxInt64, Holder: other}, l.acquire(l.wants(me)))
 }
 
-// Only the lock's holder can reserve tokens.
-func TestReserve(t *testing.T) {
+// Only the lock's holder gets one more token.
+func TestNextToken(t *testing.T) {
 	t.Parallel()
-	const want = 10
 	for name, row := range map[string]struct {
 		at    state
 		owned bool
@@ -132,29 +131,25 @@ func TestReserve(t *testing.T) {
 			t.Parallel()
 			l := newLab(t, redistest.Dial(t, redistest.Shared(t)))
 			row.at(l)
-			reserves := func(counter, first, n int64) {
+			next := func(want, counter int64) {
 				t.Helper()
-				gotFirst, got, err := lua.Reserve(t.Context(), l.rdb, l.name, l.fence, me, want)
+				token, err := lua.NextToken(t.Context(), l.rdb, l.name, l.fence, me)
 				require.NoError(t, err)
-				require.Equal(t, n, got)
+				require.Equal(t, want, token)
 				require.Equal(t, counter, l.number("GET", l.fence))
-				if n > 0 {
-					require.Equal(t, first, gotFirst)
-				}
 			}
 			l.must("SET", l.fence, "7")
 			if !row.owned {
-				reserves(7, 0, 0)
+				next(0, 7)
 				return
 			}
-			for last := int64(7); last < 7+3*want; last += want {
-				reserves(last+want, last+1, want)
+			next(8, 8)
+			next(9, 9)
+			for _, wrong := range []string{"-1", "9007199254740991"} {
+				l.must("SET", l.fence, wrong)
+				_, err := lua.NextToken(t.Context(), l.rdb, l.name, l.fence, me)
+				requireSaid(t, err, "next_token script: TOKEN")
 			}
-			l.must("SET", l.fence, "9007199254740985") // fewer are left
-			reserves(9007199254740986, 9007199254740986, 1)
-			l.must("SET", l.fence, "-1")
-			_, _, err := lua.Reserve(t.Context(), l.rdb, l.name, l.fence, me, want)
-			requireSaid(t, err, "reserve script: TOKEN")
 		})
 	}
 }

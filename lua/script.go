@@ -38,7 +38,7 @@ var preludes = map[string][]string{
 	"rw_force":             {"owner_of", "only", "hold_key"},
 	"export":               {"hold_key", "lives", "readers"},
 	"adopt":                {"raise"},
-	"reserve":              {"raise"},
+	"next_token":           {"raise"},
 	"permits_renew":        {"clock"},
 	"permits_lease":        {"clock", "message", "record", "line"},
 	"permits_info":         {"clock", "counter"},

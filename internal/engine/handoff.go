@@ -185,7 +185,7 @@ func (t *Tenure) handedOff(by *unlocker, next *attempt, stay bool, sent time.Tim
 			next.Tenure.queued = nil
 		}
 		if next.Trace != nil {
-			next.Tenure.run.by = &t.current().first
+			next.Tenure.run.by = t.section()
 		}
 		ok = next.waiter.Grant(m.Expiry(m.TTL()))
 	} else {

@@ -47,16 +47,6 @@ func (h *hold) isLive() bool {
 	return h.count > 0 && h.tenure.loss == nil
 }
 
-// isEnd reports whether the hold has no section and only ends an idle tenure.
-func (h *hold) isEnd() bool { return h.given == nil }
-
-// ends takes the hold off those for which Shutdown waits. The end of an idle tenure is not one: Close waits for it as for any call.
-func (h *hold) ends() {
-	if !h.isEnd() {
-		h.tenure.Spec.Engine.HoldEnds()
-	}
-}
-
 // depth returns the number of open levels.
 func (h *hold) depth() (n int) {
 	h.tenure.mu.Lock()

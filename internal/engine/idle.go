@@ -1,11 +1,11 @@
 package engine
 
 import (
-	"context"
 	"time"
 
 	"github.com/go-rlock/rlock/internal/calls"
 	"github.com/go-rlock/rlock/internal/kinds"
+	"github.com/go-rlock/rlock/lua"
 )
 
 // A tenure of a handle with WithLinger outlives its last hold: it is idle, still renewed, and the next Lock of the process continues it in
@@ -89,27 +89,16 @@ func (c *Engine) releaseIdle(now time.Time) {
 
 // giveUp releases a tenure taken out of the list, on a goroutine of its own, which closes ended.
 func (c *Engine) giveUp(x *idle) (ended <-chan struct{}) {
-	unlock, over := x.tenure.endIdle(), make(chan struct{})
+	over := make(chan struct{})
 	by := &unlocker{counted: c.Calls.Start()}
 	go func() { // ends as unlocks do; Close waits for it
 		if by.counted {
 			defer c.Calls.Ended()
 		}
 		defer close(over)
-		unlock(by)
+		x.tenure.end(by)
 	}()
 	return over
-}
-
-// endIdle gives a tenure that was idle a hold with no section, and returns the unlock of that hold.
-func (t *Tenure) endIdle() (unlock func(by *unlocker)) {
-	h := t.newHold()
-	l := &h.first
-	l.Context, l.spec, l.hold = context.Background(), t.Spec, h
-	t.mu.Lock()
-	h.count, t.hold = 1, h
-	t.mu.Unlock()
-	return func(by *unlocker) { releaseAll([]*Level{l}, by, false, nil) }
 }
 
 // takeIdle lets a Lock continue the idle tenure of its lock. It returns ErrOver if there is none, or if it does not suit: then it is
@@ -125,7 +114,7 @@ func (l *attempt) takeIdle() (*Level, error) {
 	t, a, until := x.tenure, AcquireResult{how: passed}, l.callEnds()
 	usable := m.Kind == t.Spec.Kind && m.mayPassOn() && m.canHave(t) && time.Until(c.Leases.Until(&t.Lease)) >= t.given/3
 	if usable && m.Kind.Fence != nil {
-		token, left, err := l.spareToken(x, until)
+		token, left, err := l.nextToken(t, until)
 		if left {
 			c.giveUp(x)
 			if l.isOver() {
@@ -146,6 +135,16 @@ func (l *attempt) takeIdle() (*Level, error) {
 		c.stats.kept.Add(1)
 	}
 	return s, err
+}
+
+// nextToken raises one more token for a tenure. If the caller leaves meanwhile, or it takes until then, left is true.
+func (l *attempt) nextToken(t *Tenure, until time.Time) (token int64, left bool, err error) {
+	m := l.Spec
+	return Leavable(l.Ctx, m, until, func(<-chan struct{}) (int64, error) {
+		token, err := lua.NextToken(m.Engine.Calls.Context(l.Ctx, time.Now(), 0), m.Engine.RDB, m.Key, m.fenceOf(), t.Field())
+		m.Engine.Calls.Answered(m.Slot, err)
+		return token, err
+	}, nil)
 }
 
 // freeIdle releases the idle tenures of locks that one call is about to ask for.

@@ -42,7 +42,7 @@ func (i *idleTenures) add(x *idle, d time.Duration) (oldest *idle, ok bool) {
 	now, key := time.Now(), x.tenure.Spec.Key
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if i.unkept.has(key, now) || x.look.failed(x.tenure.Spec) || i.asked.has(x.tenure.Tag) {
+	if i.unkept.has(key, now) || i.asked.has(x.tenure.Tag) {
 		return nil, false
 	}
 	if i.of == nil {

@@ -37,7 +37,7 @@ type unlockings []unlocking
 type unlocking struct {
 	ReleaseResult // what came of it so far
 
-	hold   *hold
+	hold   *hold   // nil: of a tenure without one
 	tenure *Tenure // that it stands on
 	loss   error   // the hold was lost before
 	args   lua.ReleaseArgs
@@ -45,13 +45,17 @@ type unlocking struct {
 	stay   bool     // that one comes before other processes
 }
 
-// toUnlock prepares for the calls.
-func (l *Level) toUnlock() unlocking {
-	h := l.hold
-	u := unlocking{hold: h, tenure: h.tenure, loss: h.lossSoFar()}
+// toUnlock prepares for the calls that end h, which stands on the tenure, or a tenure on which none does.
+func (t *Tenure) toUnlock(h *hold) unlocking {
+	u := unlocking{hold: h, tenure: t}
+	t.mu.Lock()
+	if u.loss = t.why(); h != nil {
+		u.loss = h.loss()
+	}
+	t.mu.Unlock()
 	if u.ends() {
 		// No renewal starts from here on, but the end of the lease is still watched.
-		l.spec.Engine.Leases.Releasing(&h.tenure.Lease)
+		t.Spec.Engine.Leases.Releasing(&t.Lease)
 	}
 	return u
 }
@@ -174,7 +178,7 @@ func (u *unlocking) answered(by *unlocker, handsOff bool, sent time.Time, reply 
 func (u *unlocking) end(by *unlocker) (rest *sweep.Orphan, err error) {
 	h, t, r := u.hold, u.tenure, u.ReleaseResult
 	if u.loss != nil {
-		return h.releaseLost()
+		return t.releaseLost(h)
 	}
 	m := t.Spec
 	c := m.Engine
@@ -191,14 +195,16 @@ func (u *unlocking) end(by *unlocker) (rest *sweep.Orphan, err error) {
 	}
 	t.mu.Lock()
 	lost := t.loss != nil // maybe while the release was on its way
-	if !lost {
+	if !lost && h != nil {
 		h.setCount(0)
 	}
 	t.mu.Unlock()
 	if lost {
-		return h.releaseLost()
+		return t.releaseLost(h)
 	}
-	defer h.ends()
+	if h != nil {
+		defer c.HoldEnds()
+	}
 	c.Leases.Stop(&t.Lease)
 	if r.Err != nil {
 		t.UnresolvedUntil(c.Leases.Until(&t.Lease).Add(m.Grace)).OutcomeUnknown = true
@@ -214,20 +220,24 @@ func (u *unlocking) end(by *unlocker) (rest *sweep.Orphan, err error) {
 	return rest, err
 }
 
-// releaseLost is the unlock of a hold that was lost. It may still be there in Redis, say because the reply of a renewal was
-// lost, or something of it, if somebody deleted the key. That is removed when the last level is unlocked, so not before the sections
-// have ended.
-func (h *hold) releaseLost() (rest *sweep.Orphan, err error) {
-	t := h.tenure
+// releaseLost is the unlock of a hold that was lost, or the end of a lost tenure without one. It may still be there in Redis, say because
+// the reply of a renewal was lost, or something of it, if somebody deleted the key. That is removed when the last level is unlocked, so not
+// before the sections have ended.
+func (t *Tenure) releaseLost(h *hold) (rest *sweep.Orphan, err error) {
 	m := t.Spec
 	t.mu.Lock()
-	loss, last := h.loss(), h.levels == nil && h.count > 0
-	if last {
+	loss, last := t.why(), h == nil
+	if h != nil {
+		loss, last = h.loss(), h.levels == nil && h.count > 0
+	}
+	if last && h != nil {
 		h.setCount(0) // of several unlocks that find the loss, one is the last
 	}
 	t.mu.Unlock()
 	if last {
-		defer h.ends()
+		if h != nil {
+			defer m.Engine.HoldEnds()
+		}
 		t.UnresolvedUntil(time.Now().Add(t.lasts())).OutcomeUnknown = true
 		rest = t.orphan()
 	}

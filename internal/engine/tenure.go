@@ -330,9 +330,6 @@ func (t *Tenure) Lose(why Loss) bool {
 		return true // Close is not reported as a loss
 	}
 	for _, h := range lost {
-		if h.isEnd() {
-			continue
-		}
 		h.isAskedNoMore()
 		c.ReportLoss(&h.first, t.Spec.Kind.Name, loss)
 	}

@@ -129,7 +129,7 @@ func (l *Level) release() (err error) {
 	// This call's limit is well before the unlock's, so that it cannot end a dial: if the server rejects connections unasked (maxclients),
 	// that makes rueidis v1.0.79 panic (pipe.Close).
 	by := &unlocker{over: until, left: c.Calls.After(until), counted: counted}
-	one := [1]unlocking{l.toUnlock()}
+	one := [1]unlocking{t.toUnlock(l.hold)}
 	all := unlockings(one[:])
 	if err := all.begin(by); err != nil {
 		return l.releaseRest(over, one[0])
@@ -206,7 +206,7 @@ func releaseAll(levels []*Level, by *unlocker, mine bool, begun unlockings) []er
 	if begun == nil {
 		begun = make(unlockings, len(levels))
 		for i, l := range levels {
-			begun[i] = l.toUnlock()
+			begun[i] = l.hold.tenure.toUnlock(l.hold)
 		}
 		err = begun.begin(by)
 	} else {
@@ -214,6 +214,14 @@ func releaseAll(levels []*Level, by *unlocker, mine bool, begun unlockings) []er
 	}
 	begun.finish(by, err)
 	return begun.ended(by)
+}
+
+// end ends a tenure without a hold as an unlock does: a waiter here or elsewhere is given the lock.
+func (t *Tenure) end(by *unlocker) {
+	t.awaitCallSlot()
+	all := unlockings{t.toUnlock(nil)}
+	all.finish(by, all.begin(by))
+	all.ended(by)
 }
 
 // ended finishes an unlock after its calls.
