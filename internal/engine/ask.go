@@ -32,7 +32,7 @@ type AcquireRequest struct {
 	Caller
 	Spec            *Spec
 	Tenure          *Tenure
-	within          *hold                 // the hold of the other side of a read/write lock that lets it in; nil: none
+	within          *Hold                 // the hold of the other side of a read/write lock that lets it in; nil: none
 	Count           int32                 // the number of levels, including the requested level
 	enqueue         bool                  // joins the queue in Redis if the lock is held; or leaves a mark, or reads other waiters' marks
 	hasGrantChannel bool                  // with enqueue: on this process's own channel
@@ -57,7 +57,7 @@ func (q *AcquireRequest) Send(left <-chan struct{}) (AcquireResult, error) {
 	case m.Kind.Queueing == kinds.PerWaiter && q.Count == 1:
 		args.Fair, args.Join, args.Publish = m.fair(), q.enqueue, lua.Publish(c.KnownChannel(m))
 	case q.enqueue:
-		args.Queue, args.GrantLease, args.Listens, args.Short = m.queueKey(), c.GrantLease(), q.hasGrantChannel, m.isShort()
+		args.Queue, args.GrantLease, args.Listens, args.Short = m.QueueKey(), c.GrantLease(), q.hasGrantChannel, m.isShort()
 		args.Publish = lua.Publish(c.KnownChannel(m))
 	}
 	if q.Count == 1 { // a re-entry adds nothing that a failover could give to another owner
@@ -121,7 +121,7 @@ func (q *AcquireRequest) call(ctx *calls.Context, args *lua.AcquireArgs) (lua.Ac
 func (m *Spec) acquireArgs(t *Tenure, count int) lua.AcquireArgs {
 	args := lua.AcquireArgs{Name: m.Key, Side: m.Kind.Side, Owner: t.Field(), Lease: t.Spec.Expiry(m.TTL()), Count: count}
 	if !t.hasToken() { // a hold has one token
-		args.Fence = m.fenceOf()
+		args.Fence = m.FenceKey()
 	}
 	return args
 }
@@ -164,7 +164,7 @@ func (m *Spec) notAcquired(who Caller, refusal lua.AcquireReply, causes ...error
 }
 
 // takeCalls takes the right to make calls for a live hold in the caller's ctx.
-func (m *Spec) takeCalls(who Caller, h *hold) error {
+func (m *Spec) takeCalls(who Caller, h *Hold) error {
 	if err := m.awaitCalls(who, h); err != nil {
 		return err
 	}
@@ -188,7 +188,7 @@ func (m *Spec) takeCalls(who Caller, h *hold) error {
 }
 
 // awaitCalls takes the right to make calls for a live hold (I1), waiting until it is free.
-func (m *Spec) awaitCalls(who Caller, h *hold) error {
+func (m *Spec) awaitCalls(who Caller, h *Hold) error {
 	wait, cancel, end := who.Ctx, context.CancelFunc(func() {}), who.Wait
 	if who.Once { // those calls take no longer than an attempt
 		end = who.Limit

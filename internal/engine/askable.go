@@ -31,7 +31,7 @@ type askables struct {
 
 	mu     sync.Mutex                    // guards the following; no other lock is taken under it
 	of     map[uint64]*askable           // by the tag of the tenure
-	holds  map[*hold]*Askable            // by the hold
+	holds  map[*Hold]*Askable            // by the hold
 	quiet  map[lockSide]*chain[*askable] // those with holds that no waiter was noted for, by their lock
 	toLook map[*askable]struct{}         // those to be looked at
 	early  recentTags                    // tenures that were asked for, and had no hold here
@@ -58,7 +58,7 @@ type askable struct {
 
 // Askable notifies one hold of waiters.
 type Askable struct {
-	hold  *hold
+	hold  *Hold
 	once  sync.Once
 	asked chan struct{}
 	at    []askedAt                // one for each server that the lock is on
@@ -80,7 +80,7 @@ type together struct {
 	all  []*Askable
 }
 
-func newAskable(h *hold, at ...*Spec) *Askable {
+func newAskable(h *Hold, at ...*Spec) *Askable {
 	a := &Askable{hold: h, asked: make(chan struct{}), at: make([]askedAt, len(at))}
 	for i, m := range at {
 		x := &a.at[i]
@@ -107,7 +107,7 @@ func (a *Askable) isAsked() { a.once.Do(func() { close(a.asked) }) }
 func AskedTogether(ctx, outer context.Context) {
 	var all []*Askable
 	end, _ := Innermost[*Level](InnermostOpen(outer))
-	for l := levelOf(ctx); l != nil && l != end; l = l.enclosing() {
+	for l := LevelOf(ctx); l != nil && l != end; l = l.Enclosing() {
 		if l != &l.hold.first { // a re-entry
 			continue
 		}
@@ -130,7 +130,7 @@ func AskedTogether(ctx, outer context.Context) {
 }
 
 // askable returns the notifier of a hold; nil if it wants none.
-func (h *hold) askable() *Askable {
+func (h *Hold) askable() *Askable {
 	if m := h.first.spec; m.Mark.Wants(kinds.WantsAsked) {
 		return m.Engine.askables.find(h)
 	}
@@ -147,7 +147,7 @@ const (
 )
 
 // mayBeAsked starts notifications for a hold.
-func (l *attempt) mayBeAsked(a AcquireResult) {
+func (l *Attempt) mayBeAsked(a AcquireResult) {
 	if !l.Spec.Mark.Wants(kinds.WantsAsked) {
 		return
 	}
@@ -199,7 +199,7 @@ func (a *Askable) begin(tag uint64, look firstLook) {
 }
 
 // isAskedNoMore ends the notifications of a hold.
-func (h *hold) isAskedNoMore() {
+func (h *Hold) isAskedNoMore() {
 	if a := h.askable(); a != nil {
 		for i := range a.at {
 			x := &a.at[i]
@@ -212,7 +212,7 @@ func (s *askables) add(x *askedAt, tag uint64, look firstLook) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.of == nil {
-		s.of, s.holds, s.toLook = make(map[uint64]*askable), make(map[*hold]*Askable), make(map[*askable]struct{})
+		s.of, s.holds, s.toLook = make(map[uint64]*askable), make(map[*Hold]*Askable), make(map[*askable]struct{})
 		s.quiet = make(map[lockSide]*chain[*askable])
 	}
 	e := s.of[tag]
@@ -317,7 +317,7 @@ func (s *askables) ask(e *askable) {
 }
 
 // askQuiet notifies the holds of a tenure that no waiter was noted for. mu is held.
-func (s *askables) askQuiet(e *askable, except *hold) {
+func (s *askables) askQuiet(e *askable, except *Hold) {
 	for x := range e.quiet.all {
 		if x.hold != except {
 			x.ask()
@@ -327,9 +327,9 @@ func (s *askables) askQuiet(e *askable, except *hold) {
 }
 
 // askHere notifies the holds of this process that block a Lock of the same process.
-func (l *attempt) askHere() { l.Spec.askHere(l.within) }
+func (l *Attempt) askHere() { l.Spec.askHere(l.within) }
 
-func (m *Spec) askHere(within *hold) {
+func (m *Spec) askHere(within *Hold) {
 	s := &m.Engine.askables
 	if s.some.Load() == 0 {
 		return
@@ -343,7 +343,7 @@ func (m *Spec) askHere(within *hold) {
 }
 
 // askSide notifies the holds of a lock, or of one side. mu is held.
-func (s *askables) askSide(side lockSide, within *hold) {
+func (s *askables) askSide(side lockSide, within *Hold) {
 	if at := s.quiet[side]; at != nil {
 		for e := range at.all {
 			s.askQuiet(e, within)
@@ -352,7 +352,7 @@ func (s *askables) askSide(side lockSide, within *hold) {
 }
 
 // find returns the notifier of a hold; nil if the hold has ended.
-func (s *askables) find(h *hold) *Askable {
+func (s *askables) find(h *Hold) *Askable {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.holds[h]
@@ -360,7 +360,7 @@ func (s *askables) find(h *hold) *Askable {
 
 // Asked returns the channel of the innermost hold in ctx that wants notifications of waiters; nil if there is none.
 func Asked(ctx context.Context) <-chan struct{} {
-	for l := levelOf(ctx); l != nil; l = l.enclosing() {
+	for l := LevelOf(ctx); l != nil; l = l.Enclosing() {
 		if a := l.hold.askable(); a != nil && l.IsOpen() {
 			return a.asked
 		}

@@ -23,7 +23,7 @@ func TestAskablesInACrowd(t *testing.T) {
 			began := time.Now()
 			var all []*Askable
 			for i := range uint64(n) {
-				a := newAskable(new(hold), reads)
+				a := newAskable(new(Hold), reads)
 				s.add(&a.at[0], 1+i%tenures, lookOnce)
 				all = append(all, a)
 			}

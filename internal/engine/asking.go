@@ -43,7 +43,7 @@ type askings struct {
 }
 
 // asksHolder is AskHolder for a Lock. The Lock goes to sleep meanwhile.
-func (l *attempt) asksHolder(holder string) { l.Spec.AskHolder(l.Ctx, holder) }
+func (l *Attempt) asksHolder(holder string) { l.Spec.AskHolder(l.Ctx, holder) }
 
 // AskHolder asks an owner that blocks a Lock, if it can be asked, and looks up its label, if it has one. It returns at once.
 func (m *Spec) AskHolder(ctx context.Context, holder string) {
@@ -52,7 +52,7 @@ func (m *Spec) AskHolder(ctx context.Context, holder string) {
 }
 
 // triesHolder tells an owner that may be idle that it caused a refusal of a Lock that does not wait.
-func (l *attempt) triesHolder(holder string) {
+func (l *Attempt) triesHolder(holder string) {
 	if mark, _, _ := kinds.MarkOf(holder); mark.Wants(kinds.Lingers) {
 		l.Spec.ask(l.Ctx, holder, saidTried)
 	}

@@ -38,10 +38,10 @@ import (
 // Other Locks share the ways of an attempt, without its queue: a reader within the writer asks, and enters; a re-entry asks for one more
 // level of a tenure that is live. A Lock for a share asks without the turn if nobody waits, or if the one before it got a share.
 
-// attempt is a Lock of one lock, or its part in one of several.
-type attempt struct {
+// Attempt is a Lock of one lock, or its part in one of several.
+type Attempt struct {
 	AcquireRequest          // its tenure is nil until the first request for it
-	next           *attempt // the next lock taken by the same call; nil: none, as for most
+	next           *Attempt // the next lock taken by the same call; nil: none, as for most
 	waiter         pubsub.Waiter
 	queued         bool              // the waiter is in the process's queue
 	warned         bool              // the warning about waiting for its own caller was given
@@ -54,8 +54,8 @@ type attempt struct {
 }
 
 // compete takes the lock for a new owner. If within is not nil, its reader becomes the writer.
-func (m *Spec) compete(who Caller, within *hold) (*Level, error) {
-	l := &attempt{AcquireRequest: AcquireRequest{Caller: who, Spec: m, Count: 1, within: within}}
+func (m *Spec) compete(who Caller, within *Hold) (*Level, error) {
+	l := &Attempt{AcquireRequest: AcquireRequest{Caller: who, Spec: m, Count: 1, within: within}}
 	if err := l.begins(); err != nil {
 		return nil, err
 	}
@@ -69,16 +69,16 @@ func (m *Spec) compete(who Caller, within *hold) (*Level, error) {
 }
 
 // begins returns nil, or the reason not to start.
-func (l *attempt) begins() error {
+func (l *Attempt) begins() error {
 	m, c := l.Spec, l.Spec.Engine
 	switch {
 	case l.within == nil && c.IsShut():
 		return m.FailClosed()
 	case l.Ctx.Err() != nil:
-		return l.failure(nil)
+		return l.Failure(nil)
 	case c.Cluster.IsUnknown():
 		if known, err := c.Cluster.Learn(l.Ctx, l.Limit, m); !known {
-			return l.failure(err)
+			return l.Failure(err)
 		}
 	}
 	return nil
@@ -86,7 +86,7 @@ func (l *attempt) begins() error {
 
 // compete runs the states above until the attempt is over. Only the process's first waiter asks Redis, except for waiters that may get
 // a share.
-func (l *attempt) compete() (*Level, error) {
+func (l *Attempt) compete() (*Level, error) {
 	for {
 		s, err := l.toTurn()
 		if err == errTurn { //nolint:errorlint // never wrapped
@@ -103,7 +103,7 @@ var errTurn = errors.New("it has the turn")
 
 // toTurn queues until the attempt has the turn, or gets the lock without it. It returns ErrOver if a lock given to it was lost on the
 // way.
-func (l *attempt) toTurn() (*Level, error) {
+func (l *Attempt) toTurn() (*Level, error) {
 	if !l.queued {
 		if s, err := l.share(); err != ErrOver { //nolint:errorlint // never wrapped
 			return s, err
@@ -112,13 +112,13 @@ func (l *attempt) toTurn() (*Level, error) {
 		case turn:
 			return nil, errTurn
 		case l.Once:
-			return nil, l.failure(nil)
+			return nil, l.Failure(nil)
 		}
 	}
 	l.askHere()
 	granted, gone, err := l.awaitTurn()
 	if gone && l.leaveInTime(errors.Is(err, pubsub.ErrExpired)) {
-		return nil, l.failure(err)
+		return nil, l.Failure(err)
 	}
 	if !granted && !gone { // if gone, it was too late to leave
 		return nil, errTurn
@@ -142,20 +142,20 @@ func (l *attempt) toTurn() (*Level, error) {
 }
 
 // inTurn asks Redis. It returns ErrOver if another owner holds the lock and the attempt must wait.
-func (l *attempt) inTurn() (*Level, error) {
+func (l *Attempt) inTurn() (*Level, error) {
 	for {
 		l.needsTenure()
 		l.enqueue = l.queued && l.enqueues()
 		a, left, err := l.ask()
 		switch {
 		case left:
-			return nil, l.failure(err)
+			return nil, l.Failure(err)
 		case err != nil:
 			if calls.MayPass(err) && l.queued { // it failed for longer than other waiters should wait for their turn
 				l.waiter.Unanswered(err)
 			}
 			l.withdraw((*Engine).sweepInCall)
-			return nil, l.failure(err)
+			return nil, l.Failure(err)
 		case a.Granted():
 			if !l.queued {
 				l.Tenure.queued = nil // the grant has taken it out
@@ -174,7 +174,7 @@ func (l *attempt) inTurn() (*Level, error) {
 		case l.Once:
 			l.triesHolder(a.Holder)
 			l.withdraw((*Engine).sweepInCall)
-			return nil, l.failure(nil)
+			return nil, l.Failure(nil)
 		case !l.queued: // an expired grant: this process does not have the lock
 			l.withdraw((*Engine).sweepInCall)
 			l.Tenure = nil
@@ -192,7 +192,7 @@ func (l *attempt) inTurn() (*Level, error) {
 }
 
 // saw notes who else wants the lock, for the order in which processes ask.
-func (l *attempt) saw(a AcquireResult) {
+func (l *Attempt) saw(a AcquireResult) {
 	client := ""
 	if owner, writes := strings.CutSuffix(a.Holder, writerSuffix); writes && !l.Spec.Engine.IsOwn(a.Holder) {
 		client, _, _ = strings.Cut(owner, ":")
@@ -201,7 +201,7 @@ func (l *attempt) saw(a AcquireResult) {
 }
 
 // enterDelivered enters with the result another goroutine of this process got for it.
-func (l *attempt) enterDelivered() (*Level, error) {
+func (l *Attempt) enterDelivered() (*Level, error) {
 	run := l.Tenure.run
 	s, err := l.enter(l.delivered)
 	switch {
@@ -218,7 +218,7 @@ func (l *attempt) enterDelivered() (*Level, error) {
 }
 
 // needsTenure makes the tenure before the first request.
-func (l *attempt) needsTenure() {
+func (l *Attempt) needsTenure() {
 	if l.Tenure == nil {
 		l.Tenure = newTenure(l.Spec)
 	}
@@ -226,7 +226,7 @@ func (l *attempt) needsTenure() {
 
 // readerGone returns the error of an upgrade whose reader is missing in Redis. A concurrent unlock may have released the reader;
 // otherwise it was lost.
-func (l *attempt) readerGone() error {
+func (l *Attempt) readerGone() error {
 	err := l.Spec.takeCalls(l.Caller, l.within)
 	switch {
 	case err == ErrOver: //nolint:errorlint // never wrapped
@@ -240,8 +240,8 @@ func (l *attempt) readerGone() error {
 }
 
 // suspect warns of a Lock that may wait for its own caller, because the section's ctx was not passed on.
-func (l *attempt) suspect() {
-	c, waited, holder := l.Spec.Engine, time.Since(l.Began), l.refusal().Holder
+func (l *Attempt) suspect() {
+	c, waited, holder := l.Spec.Engine, time.Since(l.Began), l.Refusal().Holder
 	if !l.warned && waited >= c.Options.WatchdogTimeout && c.isSelf(l.Outer, holder) {
 		l.warned = true
 		c.Options.Tell.Warn("rlock: a Lock waits for a hold of this client that was taken under the same ctx; "+
@@ -251,14 +251,14 @@ func (l *attempt) suspect() {
 }
 
 // refrain stops the process from lingering for a while on a lock it had to wait for: others want it, too.
-func (l *attempt) refrain() {
-	if c := l.Spec.Engine; l.Spec.Linger > 0 && !c.IsOwn(l.refusal().Holder) {
+func (l *Attempt) refrain() {
+	if c := l.Spec.Engine; l.Spec.Linger > 0 && !c.IsOwn(l.Refusal().Holder) {
 		c.idle.refrain(l.Spec.Key)
 	}
 }
 
 // join enters the process's queue. With onlyFirst, it enters only if the queue is empty.
-func (l *attempt) join(onlyFirst bool) (turn bool) {
+func (l *Attempt) join(onlyFirst bool) (turn bool) {
 	m := l.Spec
 	l.blocked.unqueued()
 	l.waiter = pubsub.Waiter{Value: l, Until: l.leaves(), Shared: m.Kind.Side == lua.Reader, Ahead: l.within != nil}
@@ -276,7 +276,7 @@ func (l *attempt) join(onlyFirst bool) (turn bool) {
 
 // enqueues reports whether a refused request leaves a place or mark in Redis, or heeds those of others. It does not if a grant could
 // not reach this process.
-func (l *attempt) enqueues() bool {
+func (l *Attempt) enqueues() bool {
 	switch l.Spec.Kind.Queueing {
 	case kinds.PerProcess:
 		return l.joinsProcesses()
@@ -285,20 +285,20 @@ func (l *attempt) enqueues() bool {
 	case kinds.LeavesMark:
 		return l.leavesMark()
 	case kinds.HeedsMarks: // those that come together enter together
-		return l.Spec.queueKey() != "" && !l.waiter.Follows()
+		return l.Spec.QueueKey() != "" && !l.waiter.Follows()
 	}
 	return false
 }
 
 // joinsProcesses is enqueues for the queue of processes.
-func (l *attempt) joinsProcesses() bool {
-	return !l.Once && l.Spec.queueKey() != "" && (l.Tenure.queued != nil || l.waiter.Listens()) && l.takePlace(time.Now())
+func (l *Attempt) joinsProcesses() bool {
+	return !l.Once && l.Spec.QueueKey() != "" && (l.Tenure.queued != nil || l.waiter.Listens()) && l.takePlace(time.Now())
 }
 
 // Inherit makes the Lock continue with the owner, and the place in Redis, of another Lock that gives up, so that the process keeps its
 // place. The two swap tenures, with their unresolved calls. This Lock sleeps, and reads its tenure only under the hub's mutex.
-func (l *attempt) Inherit(from any) bool {
-	other := from.(*attempt) //nolint:errcheck // no other value is ever set
+func (l *Attempt) Inherit(from any) bool {
+	other := from.(*Attempt) //nolint:errcheck // no other value is ever set
 	if l.Spec.Kind != other.Spec.Kind || l.Spec.isShort() != other.Spec.isShort() || l.Spec.mark() != other.Spec.mark() || other.Tenure.Unresolved != nil {
 		return false
 	}
@@ -310,36 +310,36 @@ func (l *attempt) Inherit(from any) bool {
 }
 
 // joinsWaiters is enqueues for the queue of all waiters, which an owner joins once.
-func (l *attempt) joinsWaiters() bool {
+func (l *Attempt) joinsWaiters() bool {
 	return !l.Once && l.Tenure.queued == nil && l.waiter.Listens() && l.takePlace(time.Now())
 }
 
 // leavesMark is enqueues for a writer, whose mark readers heed.
-func (l *attempt) leavesMark() bool {
+func (l *Attempt) leavesMark() bool {
 	m := l.Spec
 	l.hasGrantChannel = l.waiter.Listens()
-	if l.Once || m.queueKey() == "" || l.Tenure.queued == nil && !l.hasGrantChannel && m.SeesProcesses() {
+	if l.Once || m.QueueKey() == "" || l.Tenure.queued == nil && !l.hasGrantChannel && m.SeesProcesses() {
 		return false
 	}
 	l.Tenure.mayQueue(time.Now())
 	return true
 }
 
-// refusal returns the last refusal, or a zero reply.
-func (l *attempt) refusal() lua.AcquireReply {
+// Refusal returns the last refusal, or a zero reply.
+func (l *Attempt) Refusal() lua.AcquireReply {
 	if l.refused == nil {
 		return lua.AcquireReply{}
 	}
 	return *l.refused
 }
 
-// failure returns the error of a Lock without a grant.
-func (l *attempt) failure(err error) error { return l.Spec.gaveUp(l.Caller, err, l.refusal()) }
+// Failure returns the error of a Lock without a grant.
+func (l *Attempt) Failure(err error) error { return l.Spec.gaveUp(l.Caller, err, l.Refusal()) }
 
 // awaitTurn waits for the turn, a grant, or the end of the wait.
-func (l *attempt) awaitTurn() (granted, gone bool, err error) {
+func (l *Attempt) awaitTurn() (granted, gone bool, err error) {
 	failed := l.watch()
-	l.Waits(l.refusal().Holder)
+	l.Waits(l.Refusal().Holder)
 	if c := l.Spec.Engine; c.idle.count.Load() != 0 { // tenures that became idle since it looked
 		c.giveIdle(l.Spec.Key)
 	}
@@ -361,7 +361,7 @@ func (l *attempt) awaitTurn() (granted, gone bool, err error) {
 const early = 10 * time.Millisecond
 
 // leaves returns when a waiter gives up; zero: only ctx ends its wait.
-func (l *attempt) leaves() time.Time {
+func (l *Attempt) leaves() time.Time {
 	if l.Wait.IsZero() {
 		return l.Wait
 	}
@@ -369,7 +369,7 @@ func (l *attempt) leaves() time.Time {
 }
 
 // waitOut waits for the end of the wait after leaving early.
-func (l *attempt) waitOut() {
+func (l *Attempt) waitOut() {
 	timer := time.NewTimer(time.Until(l.Wait))
 	defer timer.Stop()
 	select {

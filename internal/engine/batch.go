@@ -18,10 +18,10 @@ func TakeTogether(who Caller, all []*Spec) (levels []*Level, refused int, err er
 	}
 	defer c.Calls.Ended()
 	c.freeIdle(who, all)
-	var l *attempt
+	var l *Attempt
 	last := &l
 	for i, m := range all {
-		x := &attempt{AcquireRequest: AcquireRequest{Caller: who, Spec: m, Tenure: newTenure(m), Count: 1}}
+		x := &Attempt{AcquireRequest: AcquireRequest{Caller: who, Spec: m, Tenure: newTenure(m), Count: 1}}
 		if i == 0 {
 			if err := x.begins(); err != nil {
 				return nil, -1, err
@@ -29,18 +29,18 @@ func TakeTogether(who Caller, all []*Spec) (levels []*Level, refused int, err er
 		}
 		if !x.join(true) {
 			l.withdraw((*Engine).sweepInCall)
-			return nil, i, x.failure(nil)
+			return nil, i, x.Failure(nil)
 		}
 		*last, last = x, &x.next
 	}
 	a, left, err := l.ask()
 	switch {
 	case left:
-		return nil, -1, l.failure(err)
+		return nil, -1, l.Failure(err)
 	case err != nil:
 		l.withdraw((*Engine).sweepInCall)
 		if err != ErrAlone { //nolint:errorlint // never wrapped
-			err = l.failure(err)
+			err = l.Failure(err)
 		}
 		return nil, -1, err
 	case !a.Granted():

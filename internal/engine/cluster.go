@@ -23,7 +23,7 @@ import (
 // misplaced pair of braces, where a prefix changes the hashed part. These use plain pub/sub; Redisson fails to unlock them.
 func (c *Engine) KnownChannel(m *Spec) pubsub.Channel {
 	ch := pubsub.Channel{Name: m.Channel}
-	if c.Cluster != nil && c.Cluster.isSharded() {
+	if c.Cluster != nil && c.Cluster.IsSharded() {
 		ch.Sharded = c.slot(ch.Name) == c.slot(m.Key)
 	}
 	return ch
@@ -37,9 +37,9 @@ func (m *Spec) Waiters() pubsub.Queue {
 	}
 }
 
-// queueKey returns the key of the waiters' entries in Redis: the queue of processes, or marks; "" if there is none, or each waiter has
+// QueueKey returns the key of the waiters' entries in Redis: the queue of processes, or marks; "" if there is none, or each waiter has
 // its own place.
-func (m *Spec) queueKey() string {
+func (m *Spec) QueueKey() string {
 	c := m.Engine
 	switch {
 	case c.forbidden(m.Kind.Side).Load(), m.Kind.Queueing == kinds.PerWaiter, m.Kind.PassesOn && !m.SeesProcesses():
@@ -64,7 +64,7 @@ func (m *Spec) SeesProcesses() bool {
 	return m.Engine.handsOff() && (m.Engine.Cluster == nil || m.Engine.KnownChannel(m).Sharded)
 }
 
-func (t *Topology) isSharded() bool {
+func (t *Topology) IsSharded() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.sharded

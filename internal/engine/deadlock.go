@@ -57,7 +57,7 @@ type blocked struct {
 
 // watch notes that the Lock is about to sleep. failed is closed when the Lock must give up as the victim of a deadlock; nil if it never
 // must.
-func (l *attempt) watch() (failed <-chan struct{}) {
+func (l *Attempt) watch() (failed <-chan struct{}) {
 	if l.blocked == nil {
 		terms := &l.Spec.Engine.Options.Deadlock
 		if terms.After == 0 || l.Climbs {
@@ -72,11 +72,11 @@ func (l *attempt) watch() (failed <-chan struct{}) {
 	b := l.blocked
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.waiter, b.holder = &l.waiter, l.refusal().Holder
+	b.waiter, b.holder = &l.waiter, l.Refusal().Holder
 	return b.failed
 }
 
-func (l *attempt) newBlocked(holds []deadlock.Hold, after time.Duration) *blocked {
+func (l *Attempt) newBlocked(holds []deadlock.Hold, after time.Duration) *blocked {
 	b := &blocked{spec: l.Spec, who: l.Caller, failed: make(chan struct{})}
 	if l.within != nil {
 		b.within = l.within.tenure
@@ -91,7 +91,7 @@ func (l *attempt) newBlocked(holds []deadlock.Hold, after time.Duration) *blocke
 }
 
 // unwatch ends the watch when the Lock ends.
-func (l *attempt) unwatch() {
+func (l *Attempt) unwatch() {
 	b := l.blocked
 	if b == nil {
 		return

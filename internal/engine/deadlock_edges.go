@@ -16,7 +16,7 @@ import (
 
 // Keeps reports whether its ctx still carries the open hold of that owner.
 func (b *blocked) Keeps(owner string) bool {
-	for l := levelOf(b.who.Ctx); l != nil; l = l.enclosing() {
+	for l := LevelOf(b.who.Ctx); l != nil; l = l.Enclosing() {
 		if l.hold.tenure.majority == nil && l.hold.tenure.Field() == owner && l.IsOpen() && l.hold.lossSoFar() == nil {
 			return true
 		}
@@ -26,7 +26,7 @@ func (b *blocked) Keeps(owner string) bool {
 
 // holdsOf returns the open holds in ctx, except those of a majority and of Clients without the option.
 func holdsOf(ctx context.Context) (all []deadlock.Hold) {
-	for l := levelOf(ctx); l != nil; l = l.enclosing() {
+	for l := LevelOf(ctx); l != nil; l = l.Enclosing() {
 		t := l.hold.tenure
 		if t.majority != nil || t.Spec.Engine.Options.Deadlock.After == 0 || !l.IsOpen() {
 			continue

@@ -10,7 +10,7 @@ import (
 
 // listen starts the ears of the Clients that have the holds in the Lock's ctx.
 func (b *blocked) listen() {
-	for l := levelOf(b.who.Ctx); l != nil; l = l.enclosing() {
+	for l := LevelOf(b.who.Ctx); l != nil; l = l.Enclosing() {
 		if c := l.spec.Engine; c.Options.Deadlock.After > 0 && c.Calls.Start() {
 			c.listen() // the cluster is known: it has a hold there
 			c.Calls.Ended()

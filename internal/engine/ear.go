@@ -64,7 +64,7 @@ func (c *Engine) inBackground(f func()) {
 
 // earOf returns the channel of the ear of the Client with that id.
 func (c *Engine) earOf(id string) pubsub.Channel {
-	return pubsub.Channel{Name: pubsub.EarChannel(id), Sharded: c.Cluster != nil && c.Cluster.isSharded()}
+	return pubsub.Channel{Name: pubsub.EarChannel(id), Sharded: c.Cluster != nil && c.Cluster.IsSharded()}
 }
 
 // hear passes a message to the listeners of its kind.

@@ -139,8 +139,8 @@ func (l *Level) closeToExport(left *stay) error {
 func (t *Tenure) ofTicket(left *stay) *sweep.Orphan {
 	m := t.Spec
 	args := lua.ReleaseArgs{Name: m.Key, Side: m.Kind.Side, Owner: left.ticket, Publish: lua.Publish(m.Engine.KnownChannel(m))}
-	if key := m.queueKey(); key != "" {
-		args.Fence, args.Queue = m.fenceOf(), lua.Queue{Key: key, GrantLease: m.Engine.GrantLease()}
+	if key := m.QueueKey(); key != "" {
+		args.Fence, args.Queue = m.FenceKey(), lua.Queue{Key: key, GrantLease: m.Engine.GrantLease()}
 	}
 	r := t.orphanOf(args)
 	r.Late, r.OutcomeUnknown, r.Until = true, true, time.Now().Add(min(sweep.Most, t.lasts()))
@@ -160,17 +160,17 @@ func (m *Spec) Adopt(who Caller, id, number string) (*Level, error) {
 		return nil, m.Fail(err)
 	}
 	field := m.Kind.OfTicket(id, number)
-	l := &attempt{AcquireRequest: AcquireRequest{Caller: who, Spec: m, Tenure: newTenure(m), Count: 1, ticket: &field}}
+	l := &Attempt{AcquireRequest: AcquireRequest{Caller: who, Spec: m, Tenure: newTenure(m), Count: 1, ticket: &field}}
 	if err := l.begins(); err != nil {
 		return nil, err
 	}
 	a, left, err := l.ask()
 	switch {
 	case left: // a late answer is rolled back
-		return nil, l.failure(err)
+		return nil, l.Failure(err)
 	case err != nil:
 		l.withdraw((*Engine).sweepInCall)
-		return nil, l.failure(err)
+		return nil, l.Failure(err)
 	case !a.Granted():
 		l.withdraw((*Engine).sweepInCall)
 		return nil, m.Fail(c.Errors.Ticket, errNoTicket)

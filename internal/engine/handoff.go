@@ -27,7 +27,7 @@ import (
 // passOn passes the tenure of a hold without open levels to the process's next waiter, or keeps it idle for the next Lock (idle.go). It
 // reports false, with the hold unchanged, if there is no waiter that needs the same state, if the run is over, or if a call is under
 // way. It also reports false if a call is unresolved or too little of the lease is left.
-func (h *hold) passOn() bool {
+func (h *Hold) passOn() bool {
 	t := h.tenure
 	m := t.Spec
 	c := m.Engine
@@ -47,7 +47,7 @@ func (h *hold) passOn() bool {
 }
 
 // detach takes the hold off its tenure. Then only a call for the count may still use the tenure.
-func (h *hold) detach() bool {
+func (h *Hold) detach() bool {
 	t := h.tenure
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -61,7 +61,7 @@ func (h *hold) detach() bool {
 }
 
 // attach undoes detach. If the tenure was lost meanwhile, so is the hold.
-func (h *hold) attach() {
+func (h *Hold) attach() {
 	t := h.tenure
 	t.mu.Lock()
 	h.passed, h.count, t.hold = false, 1, h
@@ -75,8 +75,8 @@ func (h *hold) attach() {
 
 // Take makes the Lock continue the tenure of an ending hold. It reports false if that tenure does not fit, or if an earlier call of the
 // Lock is unresolved. The Lock sleeps, and reads its tenure only under the hub's mutex.
-func (l *attempt) Take(from any, outsiders bool) bool {
-	h := from.(*hold) //nolint:errcheck // no other value is ever given
+func (l *Attempt) Take(from any, outsiders bool) bool {
+	h := from.(*Hold) //nolint:errcheck // no other value is ever given
 	t, now, o := h.tenure, time.Now(), l.Spec.Engine.Options.HandOff
 	if outsiders {
 		o = o.besideOutsiders()
@@ -102,7 +102,7 @@ func (l *attempt) Take(from any, outsiders bool) bool {
 
 // claim reports the hold's end to the hub and claims the next waiter of this process; nil if there is none. If stay is true, that
 // waiter goes before other processes.
-func (t *Tenure) claim(now time.Time, args *lua.ReleaseArgs) (next *attempt, stay bool) {
+func (t *Tenure) claim(now time.Time, args *lua.ReleaseArgs) (next *Attempt, stay bool) {
 	c, q := t.Spec.Engine, t.Spec.Waiters()
 	stay = !t.run.over(c.Options.HandOff, now)
 	switch {
@@ -126,7 +126,7 @@ func (t *Tenure) claim(now time.Time, args *lua.ReleaseArgs) (next *attempt, sta
 	if w == nil {
 		return nil, false
 	}
-	next = w.Value.(*attempt) //nolint:errcheck // no other value is ever set
+	next = w.Value.(*Attempt) //nolint:errcheck // no other value is ever set
 	if !stay && !next.takePlace(now) {
 		next.unclaim()
 		return nil, false
@@ -135,7 +135,7 @@ func (t *Tenure) claim(now time.Time, args *lua.ReleaseArgs) (next *attempt, sta
 }
 
 // takePlace prepares for the call that puts the waiter in the queue in Redis.
-func (l *attempt) takePlace(now time.Time) bool {
+func (l *Attempt) takePlace(now time.Time) bool {
 	l.needsTenure()
 	if !l.waiter.TakePlace(l.Tenure.Field()) {
 		return false
@@ -153,10 +153,10 @@ func (t *Tenure) mayQueue(now time.Time) {
 }
 
 // takesOver returns the arguments of a release with a next owner.
-func (l *attempt) takesOver(args lua.ReleaseArgs, stay bool) lua.ReleaseArgs {
+func (l *Attempt) takesOver(args lua.ReleaseArgs, stay bool) lua.ReleaseArgs {
 	m := l.Spec
 	l.needsTenure()
-	args.Fence, args.Lease, args.Next, args.Stay = m.fenceOf(), m.Expiry(m.TTL()), l.Tenure.Field(), stay
+	args.Fence, args.Lease, args.Next, args.Stay = m.FenceKey(), m.Expiry(m.TTL()), l.Tenure.Field(), stay
 	args.Short = m.isShort()
 	if args.Fence != "" && m.mayPassOn() {
 		args.Spare = l.waiter.Behind(m.Engine.Options.HandOff.Most)
@@ -165,7 +165,7 @@ func (l *attempt) takesOver(args lua.ReleaseArgs, stay bool) lua.ReleaseArgs {
 }
 
 // handedOff handles the reply to such a release. Unless it failed, the claim is over.
-func (t *Tenure) handedOff(by *unlocker, next *attempt, stay bool, sent time.Time, reply lua.ReleaseReply, err error, repeated bool) ReleaseResult {
+func (t *Tenure) handedOff(by *unlocker, next *Attempt, stay bool, sent time.Time, reply lua.ReleaseReply, err error, repeated bool) ReleaseResult {
 	c, m := t.Spec.Engine, next.Spec
 	switch {
 	case err == nil && reply.Status == lua.NotHeld && repeated:
@@ -199,7 +199,7 @@ func (t *Tenure) handedOff(by *unlocker, next *attempt, stay bool, sent time.Tim
 }
 
 // notHandedOff ends the claim after a failed hand-off, once the result of the release is known.
-func (l *attempt) notHandedOff(r ReleaseResult) {
+func (l *Attempt) notHandedOff(r ReleaseResult) {
 	if r.Late && r.Err != nil { // it may still run
 		l.Tenure.lateAcquire(l.Spec.Expiry(l.Spec.TTL()))
 	} else { // also after a refused script, which may have run in part
@@ -209,7 +209,7 @@ func (l *attempt) notHandedOff(r ReleaseResult) {
 }
 
 // unclaim ends a claim with an unknown result.
-func (l *attempt) unclaim() {
+func (l *Attempt) unclaim() {
 	if !l.waiter.Unclaim() {
 		l.rollBack(AcquireResult{}, nil)
 	}
@@ -218,7 +218,7 @@ func (l *attempt) unclaim() {
 // given turns a grant by another process into a result. The hold is trusted for the grant's lease, counted from when this process asked
 // for its place or last saw it. If too little is left, or data is missing, usable is false: Redis must be asked first, and will confirm
 // the lock is ours.
-func (l *attempt) given(g *pubsub.Grant) (a AcquireResult, usable bool) {
+func (l *Attempt) given(g *pubsub.Grant) (a AcquireResult, usable bool) {
 	m, t := l.Spec, l.Tenure
 	a = AcquireResult{Sent: l.queuedAt(), lease: min(g.Lease, m.TTL())}
 	a.Status, a.Token = lua.Acquired, max(g.Token, 0)

@@ -16,7 +16,7 @@ type Held struct {
 
 // HeldBy returns the open levels in ctx, innermost first. The second lock of an Upgradeable is not listed separately.
 func HeldBy(ctx context.Context) (all []Held) {
-	for l := levelOf(ctx); l != nil; l = l.enclosing() {
+	for l := LevelOf(ctx); l != nil; l = l.Enclosing() {
 		if l.IsOpen() && !l.spec.beside {
 			all = append(all, Held{l.spec.Name, l.spec.Kind.Side == lua.Reader, l != &l.hold.first})
 		}

@@ -12,7 +12,7 @@ import (
 // A hold is one acquisition of one lock: from the Lock that won it to the unlock of its last level. It stands on a tenure, of one
 // server or of a quorum, and does not talk to Redis: its levels open and close in memory, and the count in Redis follows (count.go). It
 // is live from the grant until its loss or unlock.
-type hold struct {
+type Hold struct {
 	tenure   *Tenure
 	given    context.Context // by the caller of its Lock
 	unlocked UnlockedError   // the cause of the end of its sections
@@ -29,26 +29,26 @@ type hold struct {
 }
 
 // isOf reports whether the hold is of that lock, or of that side of a read/write lock, through any handle.
-func (h *hold) isOf(m *Spec) bool {
+func (h *Hold) isOf(m *Spec) bool {
 	of := h.tenure.Spec
 	return of.Engine == m.Engine && of.Key == m.Key && of.Kind.Side == m.Kind.Side
 }
 
 // isBeside reports whether the hold is of the other side of the same read/write lock.
-func (h *hold) isBeside(m *Spec) bool {
+func (h *Hold) isBeside(m *Spec) bool {
 	of := h.tenure.Spec
 	return of.Engine == m.Engine && of.Key == m.Key && of.Kind.Side+m.Kind.Side == lua.Reader+lua.Writer
 }
 
 // isLive reports whether the hold was neither lost nor unlocked.
-func (h *hold) isLive() bool {
+func (h *Hold) isLive() bool {
 	h.tenure.mu.Lock()
 	defer h.tenure.mu.Unlock()
 	return h.count > 0 && h.tenure.loss == nil
 }
 
 // depth returns the number of open levels.
-func (h *hold) depth() (n int) {
+func (h *Hold) depth() (n int) {
 	h.tenure.mu.Lock()
 	defer h.tenure.mu.Unlock()
 	for l := h.levels; l != nil; l = l.next {
@@ -58,20 +58,20 @@ func (h *hold) depth() (n int) {
 }
 
 // loss returns why the hold was lost, or nil. mu is held.
-func (h *hold) loss() error {
+func (h *Hold) loss() error {
 	if h.passed {
 		return nil
 	}
 	return h.tenure.why()
 }
 
-func (h *hold) lossSoFar() error {
+func (h *Hold) lossSoFar() error {
 	h.tenure.mu.Lock()
 	defer h.tenure.mu.Unlock()
 	return h.loss()
 }
 
-func (h *hold) fencingToken() (token int64, ok bool) {
+func (h *Hold) fencingToken() (token int64, ok bool) {
 	h.tenure.mu.Lock()
 	defer h.tenure.mu.Unlock()
 	return h.token, h.token != 0
@@ -179,7 +179,7 @@ func (t *Tenure) admit(
 }
 
 // begin puts the hold on its tenure, with its first level; beside others that stand on it, or as the only one. mu is held.
-func (h *hold) begin(inner, given context.Context, cancel context.CancelCauseFunc, m *Spec, outer Section, beside bool) *Level {
+func (h *Hold) begin(inner, given context.Context, cancel context.CancelCauseFunc, m *Spec, outer Section, beside bool) *Level {
 	t, l := h.tenure, &h.first
 	h.unlocked.Name = &m.Name
 	l.Context, l.cancel, l.spec, l.hold, l.outer = inner, cancel, m, h, outer
@@ -214,7 +214,7 @@ func (t *Tenure) keep(m *Spec, a AcquireResult) bool {
 
 // reopen opens one more level, after an answered call or without a call. It fails if the hold was lost or the client closed since the
 // call was sent.
-func (h *hold) reopen(ctx context.Context, m *Spec, a AcquireResult) (*Level, error) {
+func (h *Hold) reopen(ctx context.Context, m *Spec, a AcquireResult) (*Level, error) {
 	inner, cancel := m.levelCtx(ctx)
 	l := &Level{Context: inner, cancel: cancel, spec: m, hold: h, outer: InnermostOpen(ctx)}
 	if err := h.add(l, a); err != nil {
@@ -224,7 +224,7 @@ func (h *hold) reopen(ctx context.Context, m *Spec, a AcquireResult) (*Level, er
 	return l, nil
 }
 
-func (h *hold) add(l *Level, a AcquireResult) error {
+func (h *Hold) add(l *Level, a AcquireResult) error {
 	t, c := h.tenure, l.spec.Engine
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -250,7 +250,7 @@ func (h *hold) add(l *Level, a AcquireResult) error {
 }
 
 // cancel cancels the contexts of all open levels, and adds them to ended. mu is held.
-func (h *hold) cancel(why error, ended *Endings) {
+func (h *Hold) cancel(why error, ended *Endings) {
 	for l := h.levels; l != nil; l = l.next {
 		ended.Add(l.Context, h.tenure.Spec.Engine, l.cancel, why)
 	}

@@ -34,7 +34,7 @@ const (
 )
 
 // keepsIdle makes the tenure of a hold, already detached from it, idle for the next Lock of the process. It reports whether it did.
-func (h *hold) keepsIdle() bool {
+func (h *Hold) keepsIdle() bool {
 	t, m := h.tenure, h.first.spec
 	c := m.Engine
 	x := t.mayIdle()
@@ -104,7 +104,7 @@ func (c *Engine) giveUp(x *idle) (ended <-chan struct{}) {
 // takeIdle lets a Lock continue the idle tenure of its lock. It returns ErrOver if there is none, or if it does not suit: then it is
 // released first. That takes a moment, or no longer than one call may take: after that the Lock waits for its end as for that of any
 // hold here.
-func (l *attempt) takeIdle() (*Level, error) {
+func (l *Attempt) takeIdle() (*Level, error) {
 	m := l.Spec
 	c := m.Engine
 	x := c.idle.take(m.Key)
@@ -118,7 +118,7 @@ func (l *attempt) takeIdle() (*Level, error) {
 		if left {
 			c.giveUp(x)
 			if l.isOver() {
-				return nil, l.failure(err)
+				return nil, l.Failure(err)
 			}
 			return nil, ErrOver
 		}
@@ -138,10 +138,10 @@ func (l *attempt) takeIdle() (*Level, error) {
 }
 
 // nextToken raises one more token for a tenure. If the caller leaves meanwhile, or it takes until then, left is true.
-func (l *attempt) nextToken(t *Tenure, until time.Time) (token int64, left bool, err error) {
+func (l *Attempt) nextToken(t *Tenure, until time.Time) (token int64, left bool, err error) {
 	m := l.Spec
 	return Leavable(l.Ctx, m, until, func(<-chan struct{}) (int64, error) {
-		token, err := lua.NextToken(m.Engine.Calls.Context(l.Ctx, time.Now(), 0), m.Engine.RDB, m.Key, m.fenceOf(), t.Field())
+		token, err := lua.NextToken(m.Engine.Calls.Context(l.Ctx, time.Now(), 0), m.Engine.RDB, m.Key, m.FenceKey(), t.Field())
 		m.Engine.Calls.Answered(m.Slot, err)
 		return token, err
 	}, nil)
@@ -171,7 +171,7 @@ func (c Caller) callEnds() time.Time {
 }
 
 // isOver reports whether the Lock must end.
-func (l *attempt) isOver() bool {
+func (l *Attempt) isOver() bool {
 	return l.Ctx.Err() != nil || l.Spec.Engine.Calls.IsClosed() || !l.Limit.IsZero() && !time.Now().Before(l.Limit)
 }
 

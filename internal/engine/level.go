@@ -14,7 +14,7 @@ type Level struct {
 	context.Context // cancelled when the level is closed or the hold is lost
 
 	spec  *Spec
-	hold  *hold
+	hold  *Hold
 	outer Section // see Section.Around
 	// Released traces the end of the section: it calls unlock and returns its error; nil: no tracing.
 	Released func(unlock func() error) error
@@ -114,7 +114,7 @@ func (l *Level) closeFor(why error) (last bool) {
 }
 
 // unlink takes a level that closes out of the open ones. mu is held.
-func (h *hold) unlink(l *Level) {
+func (h *Hold) unlink(l *Level) {
 	if l.prev != nil {
 		l.prev.next = l.next
 	} else {
@@ -163,13 +163,13 @@ func (l *Level) downgraded() bool {
 func (c *outerCtx) String() string { return fmt.Sprint(c.Context) }
 
 // LevelIn returns the innermost open level of m in ctx, or nil.
-func (m *Spec) LevelIn(ctx context.Context) *Level { return openLevel(ctx, (*hold).isOf, m) }
+func (m *Spec) LevelIn(ctx context.Context) *Level { return openLevel(ctx, (*Hold).isOf, m) }
 
 // levelBeside returns the innermost open level of the other side of a read/write lock, or nil.
-func (m *Spec) levelBeside(ctx context.Context) *Level { return openLevel(ctx, (*hold).isBeside, m) }
+func (m *Spec) levelBeside(ctx context.Context) *Level { return openLevel(ctx, (*Hold).isBeside, m) }
 
-func openLevel(ctx context.Context, is func(*hold, *Spec) bool, m *Spec) *Level {
-	for l := levelOf(ctx); l != nil; l = l.enclosing() {
+func openLevel(ctx context.Context, is func(*Hold, *Spec) bool, m *Spec) *Level {
+	for l := LevelOf(ctx); l != nil; l = l.Enclosing() {
 		if is(l.hold, m) && l.IsOpen() {
 			return l
 		}
@@ -177,21 +177,21 @@ func openLevel(ctx context.Context, is func(*hold, *Spec) bool, m *Spec) *Level 
 	return nil
 }
 
-// levelOf returns the innermost level in ctx, or nil.
-func levelOf(ctx context.Context) *Level {
+// LevelOf returns the innermost level in ctx, or nil.
+func LevelOf(ctx context.Context) *Level {
 	l, _ := Innermost[*Level](SectionOf(ctx))
 	return l
 }
 
-// enclosing returns the enclosing level, or nil.
-func (l *Level) enclosing() *Level {
+// Enclosing returns the enclosing level, or nil.
+func (l *Level) Enclosing() *Level {
 	next, _ := Innermost[*Level](l.outer)
 	return next
 }
 
 // Owner returns the owner of the innermost single-server hold in ctx; "" if there is none, or the hold is over.
 func Owner(ctx context.Context) string {
-	if h := holdIn(ctx, func(*hold) bool { return true }); h != nil && h.isLive() {
+	if h := holdIn(ctx, func(*Hold) bool { return true }); h != nil && h.isLive() {
 		return h.tenure.Field()
 	}
 	return ""
@@ -199,17 +199,17 @@ func Owner(ctx context.Context) string {
 
 // Token returns the fencing token of the innermost hold of the named lock.
 func Token(ctx context.Context, name string) (token int64, ok bool) {
-	return tokenIn(ctx, func(h *hold) bool { return h.tenure.Spec.Name == name })
+	return tokenIn(ctx, func(h *Hold) bool { return h.tenure.Spec.Name == name })
 }
 
 // Token returns the fencing token of the innermost hold of m, or of its other side.
 func (m *Spec) Token(ctx context.Context) (token int64, ok bool) {
-	return tokenIn(ctx, func(h *hold) bool { return h.isOf(m) || h.isBeside(m) })
+	return tokenIn(ctx, func(h *Hold) bool { return h.isOf(m) || h.isBeside(m) })
 }
 
 // tokenIn returns the token of the innermost matching hold. A reader inside a writer has the writer's token while the writer is open;
 // after a Downgrade it is not.
-func tokenIn(ctx context.Context, is func(*hold) bool) (token int64, ok bool) {
+func tokenIn(ctx context.Context, is func(*Hold) bool) (token int64, ok bool) {
 	h := holdIn(ctx, is)
 	if h == nil {
 		return 0, false
@@ -223,8 +223,8 @@ func tokenIn(ctx context.Context, is func(*hold) bool) (token int64, ok bool) {
 }
 
 // holdIn returns the innermost matching single-server hold in ctx, or nil.
-func holdIn(ctx context.Context, is func(*hold) bool) *hold {
-	for l := levelOf(ctx); l != nil; l = l.enclosing() {
+func holdIn(ctx context.Context, is func(*Hold) bool) *Hold {
+	for l := LevelOf(ctx); l != nil; l = l.Enclosing() {
 		if l.hold.tenure.majority == nil && is(l.hold) {
 			return l.hold
 		}

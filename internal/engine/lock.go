@@ -40,7 +40,7 @@ func (m *Spec) Lock(who Caller) (*Level, error) {
 
 // enterWithin handles a Lock whose ctx carries a hold of the other side. A writer lets a reader in, as a separate hold without
 // queueing. A writer inside a reader would wait for itself.
-func (m *Spec) enterWithin(who Caller, outer *hold) (*Level, error) {
+func (m *Spec) enterWithin(who Caller, outer *Hold) (*Level, error) {
 	if m.Kind.Side == lua.Writer {
 		if loss := outer.lossSoFar(); loss != nil {
 			return nil, loss
@@ -51,7 +51,7 @@ func (m *Spec) enterWithin(who Caller, outer *hold) (*Level, error) {
 		return nil, err
 	}
 	defer outer.tenure.releaseCallSlot()
-	l := &attempt{AcquireRequest: AcquireRequest{Caller: who, Spec: m, Tenure: newTenure(m), Count: 1, within: outer}}
+	l := &Attempt{AcquireRequest: AcquireRequest{Caller: who, Spec: m, Tenure: newTenure(m), Count: 1, within: outer}}
 	a, left, err := l.ask()
 	switch {
 	case left: // a late answer is rolled back
@@ -63,11 +63,11 @@ func (m *Spec) enterWithin(who Caller, outer *hold) (*Level, error) {
 	default:
 		return l.enter(a)
 	}
-	return nil, l.failure(err)
+	return nil, l.Failure(err)
 }
 
 // reenter adds a level to a live hold without queueing, and without a call if the hold already has everything needed.
-func (m *Spec) reenter(who Caller, h *hold) (l *Level, err error) {
+func (m *Spec) reenter(who Caller, h *Hold) (l *Level, err error) {
 	if m.NoReentry {
 		if loss := h.lossSoFar(); loss != nil {
 			return nil, loss
@@ -89,7 +89,7 @@ func (m *Spec) reenter(who Caller, h *hold) (l *Level, err error) {
 }
 
 // reopen opens one more level.
-func (m *Spec) reopen(who Caller, h *hold, a AcquireResult) (*Level, error) {
+func (m *Spec) reopen(who Caller, h *Hold, a AcquireResult) (*Level, error) {
 	l, err := h.reopen(who.Parent(), m, a)
 	if err != nil && err != ErrOver { //nolint:errorlint // never wrapped
 		err = m.gaveUp(who, err, lua.AcquireReply{})
@@ -98,7 +98,7 @@ func (m *Spec) reopen(who Caller, h *hold, a AcquireResult) (*Level, error) {
 }
 
 // has reports whether the hold suffices for a level of m: it is trusted long enough, and has a token if m needs one.
-func (h *hold) has(m *Spec) bool {
+func (h *Hold) has(m *Spec) bool {
 	leases := m.Engine.Leases
 	left := time.Until(leases.Until(&h.tenure.Lease))
 	if left <= 0 {
@@ -110,7 +110,7 @@ func (h *hold) has(m *Spec) bool {
 }
 
 // reenterForMore asks for a level that needs a longer lease than the hold has, or a token.
-func (m *Spec) reenterForMore(who Caller, h *hold) (*Level, error) {
+func (m *Spec) reenterForMore(who Caller, h *Hold) (*Level, error) {
 	if err := m.takeCalls(who, h); err != nil {
 		return nil, err
 	}
@@ -120,7 +120,7 @@ func (m *Spec) reenterForMore(who Caller, h *hold) (*Level, error) {
 	count = max(count, h.count+1)
 	t.mu.Unlock()
 	t.stated(count, false)
-	l := &attempt{AcquireRequest: AcquireRequest{Caller: who, Spec: m, Tenure: t, Count: count}}
+	l := &Attempt{AcquireRequest: AcquireRequest{Caller: who, Spec: m, Tenure: t, Count: count}}
 	a, left, err := l.ask()
 	if !left {
 		defer t.releaseCallSlot()

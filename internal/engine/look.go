@@ -203,7 +203,7 @@ func (c *Engine) queued(some []*askable) (queued []bool, err error) {
 	var of []int
 	for i, e := range some {
 		m := e.spec
-		switch key := m.queueKey(); {
+		switch key := m.QueueKey(); {
 		case m.Kind.Queueing == kinds.PerWaiter:
 			cmds = append(cmds, c.RDB.B().Llen().Key(m.Queue).Build())
 		case key == "":

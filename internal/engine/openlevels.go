@@ -11,7 +11,7 @@ import (
 type openLevels struct {
 	count   int                   // of open levels
 	renewed map[time.Duration]int // of those that a watchdog renews, by Spec.Watchdog
-	holds   []*hold               // in the order in which they began; those that have left have a count of 0
+	holds   []*Hold               // in the order in which they began; those that have left have a count of 0
 	live    int                   // of those that have not left
 	depths  []int                 // numbers of holds, by their count
 }
@@ -45,7 +45,7 @@ func (t *Tenure) oneAgain() {
 }
 
 // begins adds a hold, with its level; without one, if its last unlock has begun.
-func (o *openLevels) begins(h *hold) {
+func (o *openLevels) begins(h *Hold) {
 	o.holds = append(o.holds, h)
 	o.moves(0, h.count)
 	if h.levels != nil {
@@ -77,9 +77,9 @@ func (o *openLevels) moves(from, to int32) {
 func (o *openLevels) most() int32 { return int32(len(o.depths)) - 1 }
 
 // last returns the last of the holds that have not left, or nil. It forgets most of those that have.
-func (o *openLevels) last() *hold {
+func (o *openLevels) last() *Hold {
 	if len(o.holds) > 2*o.live {
-		o.holds = slices.DeleteFunc(o.holds, func(h *hold) bool { return h.count == 0 })
+		o.holds = slices.DeleteFunc(o.holds, func(h *Hold) bool { return h.count == 0 })
 	}
 	for i, h := range slices.Backward(o.holds) {
 		if h.count > 0 {
@@ -115,7 +115,7 @@ func (o *openLevels) renewedFor(c *Engine) (ttl time.Duration) {
 }
 
 // setCount changes the number of open levels of the hold. mu is held.
-func (h *hold) setCount(n int32) {
+func (h *Hold) setCount(n int32) {
 	if o := h.tenure.several(); o != nil {
 		o.moves(h.count, n)
 	}
@@ -123,7 +123,7 @@ func (h *hold) setCount(n int32) {
 }
 
 // leaves takes a hold off a tenure on which others stand, or soon will. mu is held.
-func (h *hold) leaves() {
+func (h *Hold) leaves() {
 	h.setCount(0)
 	h.tenure.hold = nil
 	if o := h.tenure.several(); o != nil {
@@ -132,7 +132,7 @@ func (h *hold) leaves() {
 }
 
 // holds yields the holds, the last one first. mu is held.
-func (t *Tenure) holds(yield func(*hold) bool) {
+func (t *Tenure) holds(yield func(*Hold) bool) {
 	o := t.several()
 	if o == nil {
 		if t.hold != nil {

@@ -18,15 +18,15 @@ type counted struct {
 	levels  bool
 	count   int32
 	renewed time.Duration
-	last    *hold
-	depths  map[*hold]int32
+	last    *Hold
+	depths  map[*Hold]int32
 }
 
 func countedOf(t *Tenure) (c counted) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	c.levels, c.count = t.open()
-	c.renewed, c.last, c.depths = t.renewed(), t.hold, make(map[*hold]int32)
+	c.renewed, c.last, c.depths = t.renewed(), t.hold, make(map[*Hold]int32)
 	for h := range t.holds {
 		c.depths[h] = h.count
 	}
@@ -47,11 +47,11 @@ func TestOpenLevelsAreCounted(t *testing.T) {
 	var open []*Level
 	check := func() {
 		t.Helper()
-		depths, renewed := make(map[*Tenure]map[*hold]int32), make(map[*Tenure]time.Duration)
+		depths, renewed := make(map[*Tenure]map[*Hold]int32), make(map[*Tenure]time.Duration)
 		for _, l := range open {
 			of := l.hold.tenure
 			if depths[of] == nil {
-				depths[of] = make(map[*hold]int32)
+				depths[of] = make(map[*Hold]int32)
 			}
 			depths[of][l.hold]++
 			renewed[of] = max(renewed[of], l.spec.RenewedFor(c))

@@ -31,7 +31,7 @@ import (
 
 // ask makes the call for a caller that may leave. If the caller leaves before the answer, left is true, rollBack gets the answer, and
 // err is the last error so far. See calls.Leavable for how the race is decided.
-func (l *attempt) ask() (a AcquireResult, left bool, err error) {
+func (l *Attempt) ask() (a AcquireResult, left bool, err error) {
 	if l.failed.Load() != nil {
 		l.failed.Store(nil) // from an earlier ask
 	}
@@ -49,7 +49,7 @@ func (l *attempt) ask() (a AcquireResult, left bool, err error) {
 }
 
 // send is Send, for all locks of the call.
-func (l *attempt) send(left <-chan struct{}) (AcquireResult, error) {
+func (l *Attempt) send(left <-chan struct{}) (AcquireResult, error) {
 	if l.next == nil {
 		return l.Send(left)
 	}
@@ -83,7 +83,7 @@ func (l *attempt) send(left <-chan struct{}) (AcquireResult, error) {
 }
 
 // rollBack ends an attempt whose caller has left, once its result is known. That may be after Close.
-func (l *attempt) rollBack(a AcquireResult, _ error) {
+func (l *Attempt) rollBack(a AcquireResult, _ error) {
 	if l.Count > 1 { // it was one more level of a tenure that continues; the count in Redis follows
 		l.Tenure.releaseCallSlot()
 		return
@@ -95,7 +95,7 @@ func (l *attempt) rollBack(a AcquireResult, _ error) {
 }
 
 // giveBack releases grants that never became live, with one call. Unresolved results go to the sweeper.
-func (l *attempt) giveBack() {
+func (l *Attempt) giveBack() {
 	c := l.Spec.Engine
 	if l.next == nil {
 		_ = l.Tenure.giveBack() // it has noted the failure
@@ -118,7 +118,7 @@ func (l *attempt) giveBack() {
 }
 
 // withdraw takes an attempt without a grant out of its queues, and sweeps its possible traces in Redis.
-func (l *attempt) withdraw(toSweep func(*Engine, ...*sweep.Orphan)) {
+func (l *Attempt) withdraw(toSweep func(*Engine, ...*sweep.Orphan)) {
 	var rest []*sweep.Orphan
 	for x := l; x != nil; x = x.next {
 		if x.leave() == pubsub.Left {
@@ -133,7 +133,7 @@ func (l *attempt) withdraw(toSweep func(*Engine, ...*sweep.Orphan)) {
 }
 
 // leave takes the attempt out of its queue, if it is in one.
-func (l *attempt) leave() pubsub.Leaving {
+func (l *Attempt) leave() pubsub.Leaving {
 	l.leavePlace()
 	m := l.Spec
 	if !l.queued { // it was given the lock and could not use or keep it: wake the waiters behind it, because no unlock does
@@ -144,15 +144,15 @@ func (l *attempt) leave() pubsub.Leaving {
 }
 
 // wakeReaders wakes the readers blocked only by a writer that has left, and not by its mark.
-func (l *attempt) wakeReaders() {
-	if m := l.Spec; l.queued && m.Kind.Side == lua.Writer && !l.refusal().Joined {
+func (l *Attempt) wakeReaders() {
+	if m := l.Spec; l.queued && m.Kind.Side == lua.Writer && !l.Refusal().Joined {
 		m.Engine.Hub.Wake(m.Waiters())
 	}
 }
 
 // leaveInTime ends the wait. A Lock that expires leaves slightly early, to use the rest of its time to remove its place or mark from
 // Redis. It reports false, without leaving, if the lock was granted at this moment.
-func (l *attempt) leaveInTime(expired bool) bool {
+func (l *Attempt) leaveInTime(expired bool) bool {
 	switch l.leave() {
 	case pubsub.Granted:
 		return false
@@ -180,7 +180,7 @@ func (l *attempt) leaveInTime(expired bool) bool {
 
 // enter turns a grant into live holds, or gives it back: all or none. It returns the last hold's level. The levels of several locks are
 // nested, and end together.
-func (l *attempt) enter(a AcquireResult) (*Level, error) {
+func (l *Attempt) enter(a AcquireResult) (*Level, error) {
 	ctx, cancel := l.Spec.levelCtx(l.Parent())
 	inner := ctx
 	for x := l; ; x = x.next {
@@ -216,7 +216,7 @@ func (n nested) Value(key any) any {
 }
 
 // begin starts the hold of one lock, and takes its waiter out of the queue.
-func (l *attempt) begin(ctx context.Context, cancel context.CancelCauseFunc, a AcquireResult) (err error) {
+func (l *Attempt) begin(ctx context.Context, cancel context.CancelCauseFunc, a AcquireResult) (err error) {
 	t, m := l.Tenure, l.Spec
 	l.leavePlace()
 	switch until := a.until(m); {
@@ -241,13 +241,13 @@ func (l *attempt) begin(ctx context.Context, cancel context.CancelCauseFunc, a A
 
 // undo gives back the grants of this lock, whose hold could not begin, and of the following locks. The error is for the caller, except
 // ErrOver: then the attempt continues.
-func (l *attempt) undo(a AcquireResult, err error) error {
+func (l *Attempt) undo(a AcquireResult, err error) error {
 	t, m := l.Tenure, l.Spec
 	switch {
 	case a.how == letIn && !t.isLeft(): // other readers continue it
 		l.Tenure = nil
 		if err != ErrOver { //nolint:errorlint // never wrapped
-			err = l.failure(err)
+			err = l.Failure(err)
 		}
 		return err
 	case err == ErrOver: //nolint:errorlint // never wrapped
@@ -279,5 +279,5 @@ func (l *attempt) undo(a AcquireResult, err error) error {
 		}
 		l.withdraw((*Engine).sweepInCall)
 	})
-	return l.failure(err)
+	return l.Failure(err)
 }

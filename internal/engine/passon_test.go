@@ -28,7 +28,7 @@ func TestTenureLostOnItsWay(t *testing.T) {
 }
 
 // passing is a tenure on its way from an unlocked hold to a waiting Lock.
-func passing(t *testing.T) (c *Engine, ended *hold, next *attempt) {
+func passing(t *testing.T) (c *Engine, ended *Hold, next *Attempt) {
 	t.Helper()
 	c = startEngine(t, redistest.Dial(t, redistest.Shared(t)), silent{})
 	name := redistest.Name(t)
@@ -38,7 +38,7 @@ func passing(t *testing.T) (c *Engine, ended *hold, next *attempt) {
 	_, last := l.close()
 	require.True(t, last && l.hold.detach())
 	c.HoldEnds()
-	return c, l.hold, &attempt{AcquireRequest: AcquireRequest{Caller: CallerNow(context.Background()), Spec: m, Tenure: l.hold.tenure, Count: 1}}
+	return c, l.hold, &Attempt{AcquireRequest: AcquireRequest{Caller: CallerNow(context.Background()), Spec: m, Tenure: l.hold.tenure, Count: 1}}
 }
 
 // G2, G9: if the Client closes while a tenure is being passed on, no hold begins and no loss is reported.

@@ -51,7 +51,7 @@ func (c *Engine) places() *lease.Renewer {
 }
 
 // keepsPlace records the reply's state of the waiter's place. It reports false if the place is gone.
-func (l *attempt) keepsPlace(a AcquireResult) bool {
+func (l *Attempt) keepsPlace(a AcquireResult) bool {
 	places := l.Spec.Engine.places()
 	if !a.Joined || places == nil { // closed
 		return a.Joined || l.place == nil
@@ -70,7 +70,7 @@ func (l *attempt) keepsPlace(a AcquireResult) bool {
 }
 
 // leavePlace stops renewing the place.
-func (l *attempt) leavePlace() {
+func (l *Attempt) leavePlace() {
 	if l.place != nil {
 		l.Spec.Engine.places().Stop(&l.place.lease)
 		l.place = nil
@@ -78,7 +78,7 @@ func (l *attempt) leavePlace() {
 }
 
 // queuedAt returns the send time of the last call that a grant must have followed.
-func (l *attempt) queuedAt() time.Time {
+func (l *Attempt) queuedAt() time.Time {
 	if l.place == nil || l.Tenure.Unresolved != nil && l.Tenure.Unresolved.Late {
 		if l.Tenure.queued == nil {
 			return time.Time{}

@@ -114,7 +114,7 @@ func (m *Spec) Look(ctx context.Context) (info lua.Info, err error) {
 	}
 	return Query(ctx, m, func(ctx context.Context) (lua.Info, error) {
 		return lua.Look(ctx, c.RDB, lua.InfoArgs{
-			Name: m.Key, Queue: queue, List: m.Kind.Queueing == kinds.PerWaiter, Fence: m.fenceOf(), Publish: lua.Publish(c.KnownChannel(m)),
+			Name: m.Key, Queue: queue, List: m.Kind.Queueing == kinds.PerWaiter, Fence: m.FenceKey(), Publish: lua.Publish(c.KnownChannel(m)),
 		})
 	})
 }

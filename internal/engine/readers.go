@@ -42,14 +42,14 @@ func (i *insiders) leading(key string, bound time.Duration) *Tenure {
 
 // mayShare reports whether a Lock asks Redis for the same as every other reader (see mayPassOn), has nothing unresolved there, and is not
 // inside the writer.
-func (l *attempt) mayShare() bool {
+func (l *Attempt) mayShare() bool {
 	m := l.Spec
 	return m.Kind.Shares && !m.alone && l.within == nil && l.Tenure.isClean() &&
 		m.Engine.handsOff() && m.usesGrants() && m.MaxHold == 0
 }
 
 // lead lets other readers join a Lock that a call let in.
-func (l *attempt) lead(a AcquireResult) {
+func (l *Attempt) lead(a AcquireResult) {
 	if a.how == byCall && l.mayShare() {
 		l.leads = true
 		l.Spec.Engine.insiders.lead(l.Tenure)
@@ -57,7 +57,7 @@ func (l *attempt) lead(a AcquireResult) {
 }
 
 // share joins the readers of this process. It returns ErrOver if there are none, their lease is too short, or they came too long ago.
-func (l *attempt) share() (*Level, error) {
+func (l *Attempt) share() (*Level, error) {
 	m := l.Spec
 	if !l.mayShare() || !m.Engine.Hub.MayShare(m.Waiters()) {
 		return nil, ErrOver
@@ -77,7 +77,7 @@ func (l *attempt) share() (*Level, error) {
 	if err != nil {
 		cancel(nil)
 		if err != ErrOver { //nolint:errorlint // never wrapped
-			err = l.failure(err)
+			err = l.Failure(err)
 		}
 		return nil, err
 	}
@@ -89,14 +89,14 @@ func (l *attempt) share() (*Level, error) {
 }
 
 // isShared reports to the tracer and the stats that the Lock joined other readers.
-func (l *attempt) isShared() {
+func (l *Attempt) isShared() {
 	l.Took(PathShared)
 	l.Spec.Engine.stats.shared.Add(1)
 }
 
 // Share makes the Lock join with, an earlier one that leads. The Lock sleeps, and reads its tenure only under the hub's mutex.
-func (l *attempt) Share(with any) bool {
-	first := with.(*attempt) //nolint:errcheck // no other value is ever set
+func (l *Attempt) Share(with any) bool {
+	first := with.(*Attempt) //nolint:errcheck // no other value is ever set
 	if !first.leads || !l.mayShare() || !l.Spec.canHave(first.Tenure) {
 		return false
 	}
@@ -114,7 +114,7 @@ func (t *Tenure) isLeft() bool {
 
 // leaveOthers ends a hold whose last level is closed if others use its tenure, or soon will; the tenure goes on. If the tenure is lost, err
 // says so.
-func (h *hold) leaveOthers() (left bool, err error) {
+func (h *Hold) leaveOthers() (left bool, err error) {
 	t := h.tenure
 	if !t.Spec.Kind.Shares {
 		return false, nil

@@ -37,16 +37,16 @@ type unlockings []unlocking
 type unlocking struct {
 	ReleaseResult // what came of it so far
 
-	hold   *hold   // nil: of a tenure without one
+	hold   *Hold   // nil: of a tenure without one
 	tenure *Tenure // that it stands on
 	loss   error   // the hold was lost before
 	args   lua.ReleaseArgs
-	next   *attempt // of this process, claimed until it is known what came of the release; nil: none
+	next   *Attempt // of this process, claimed until it is known what came of the release; nil: none
 	stay   bool     // that one comes before other processes
 }
 
 // toUnlock prepares for the calls that end h, which stands on the tenure, or a tenure on which none does.
-func (t *Tenure) toUnlock(h *hold) unlocking {
+func (t *Tenure) toUnlock(h *Hold) unlocking {
 	u := unlocking{hold: h, tenure: t}
 	t.mu.Lock()
 	if u.loss = t.why(); h != nil {
@@ -223,7 +223,7 @@ func (u *unlocking) end(by *unlocker) (rest *sweep.Orphan, err error) {
 // releaseLost is the unlock of a hold that was lost, or the end of a lost tenure without one. It may still be there in Redis, say because
 // the reply of a renewal was lost, or something of it, if somebody deleted the key. That is removed when the last level is unlocked, so not
 // before the sections have ended.
-func (t *Tenure) releaseLost(h *hold) (rest *sweep.Orphan, err error) {
+func (t *Tenure) releaseLost(h *Hold) (rest *sweep.Orphan, err error) {
 	m := t.Spec
 	t.mu.Lock()
 	loss, last := t.why(), h == nil

@@ -165,7 +165,7 @@ func (rw *RW) Upgrade(who Caller) (*Level, error) {
 }
 
 // orLoss returns the loss of one of the holds, if there is one: it ended the ctx of the failed Lock. Otherwise it returns err.
-func orLoss(err error, holds ...*hold) error {
+func orLoss(err error, holds ...*Hold) error {
 	for _, h := range holds {
 		if loss := h.lossSoFar(); loss != nil {
 			return loss

@@ -117,8 +117,8 @@ func (m *Spec) upToMax(ttl time.Duration) time.Duration {
 	return ttl
 }
 
-// fenceOf returns the key of the fencing counter; "" if there is none.
-func (m *Spec) fenceOf() string {
+// FenceKey returns the key of the fencing counter; "" if there is none.
+func (m *Spec) FenceKey() string {
 	if m.Kind.Fence == nil {
 		return ""
 	}

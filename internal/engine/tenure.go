@@ -41,8 +41,8 @@ type Tenure struct {
 	coming  atomic.Int32 // Locks let in by another reader whose holds have not begun yet; lowered under mu
 	callers *callers     // nil until there are callers, a second level or an idle state
 	loss    *error       // why it was lost, if it was
-	hold    *hold        // its current or last hold, see holds for those beside it; nil: none yet, or on its way to the next
-	first   hold         // the first hold, embedded to save an allocation
+	hold    *Hold        // its current or last hold, see holds for those beside it; nil: none yet, or on its way to the next
+	first   Hold         // the first hold, embedded to save an allocation
 }
 
 // Majority backs a quorum's hold: a share on each of several servers, of which more than half are held (package quorum). Each share is
@@ -78,10 +78,10 @@ func (t *Tenure) Field() string {
 }
 
 // newHold returns a hold for the tenure, without a level yet.
-func (t *Tenure) newHold() *hold {
+func (t *Tenure) newHold() *Hold {
 	h := &t.first
 	if h.tenure != nil {
-		h = new(hold)
+		h = new(Hold)
 	}
 	h.tenure = t
 	return h
@@ -144,7 +144,7 @@ func (t *Tenure) lasts() time.Duration {
 }
 
 // current returns a hold on the tenure, or its last.
-func (t *Tenure) current() *hold {
+func (t *Tenure) current() *Hold {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.hold
@@ -306,7 +306,7 @@ func (t *Tenure) Lose(why Loss) bool {
 	t.loss = &loss
 	t.follow()
 	t.wake()
-	var lost []*hold
+	var lost []*Hold
 	var ended Endings
 	x := t.known()
 	for h := range t.holds {
@@ -371,8 +371,8 @@ func (t *Tenure) releaseArgs() lua.ReleaseArgs {
 	args := lua.ReleaseArgs{
 		Name: m.Key, Side: m.Kind.Side, Owner: t.Field(), Publish: lua.Publish(m.Engine.KnownChannel(m)), Fair: m.fair(),
 	}
-	if key := m.queueKey(); key != "" {
-		args.Fence = m.fenceOf()
+	if key := m.QueueKey(); key != "" {
+		args.Fence = m.FenceKey()
 		args.Queue = lua.Queue{Key: key, GrantLease: m.Engine.GrantLease()}
 	}
 	switch left := t.stays; {
