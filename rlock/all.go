@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/go-rlock/rlock/internal/ear"
 	"github.com/go-rlock/rlock/internal/engine"
 	"github.com/go-rlock/rlock/lua"
 )
@@ -299,11 +300,10 @@ func (a *MultiMutex) lock(who engine.Caller) (context.Context, UnlockFunc, error
 	s, err := a.compete(who)
 	trace.forget() // what became of single members
 	if err != nil {
-		err = labelled(who, err)
 		trace.ended(who.Ctx, err, nil, nil)
 		return who.Ctx, func() error { return a.fail(ErrNotHeld, errLockFailed) }, err
 	}
-	engine.AskedTogether(s.ctx, who.Ctx)
+	ear.AskedTogether(s.ctx, who.Ctx)
 	trace.ended(s.ctx, nil, nil, s.rollBack)
 	var unlocked atomic.Bool
 	return s.ctx, func() error {

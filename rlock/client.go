@@ -8,6 +8,8 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/go-rlock/rlock/internal/counter"
+	"github.com/go-rlock/rlock/internal/deadlock"
+	"github.com/go-rlock/rlock/internal/ear"
 	"github.com/go-rlock/rlock/internal/engine"
 )
 
@@ -52,22 +54,22 @@ func New(rdb rueidis.Client, o Options) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
+	t := newTellers(o)
 	id, err := uuid.NewRandom()
 	if err != nil {
 		return nil, fmt.Errorf("rlock: client id: %w", err)
 	}
-	c := engine.New(rdb, id.String(), o.forEngine(rdb))
+	c := engine.New(rdb, id.String(), o.forEngine(t))
+	deadlock.Watch(ear.New(c, o.Label), o.Deadlock.terms(rdb, o.Label, t))
 	return &Client{engine: c, counters: counter.New(c), prefix: o.Prefix, trace: o.Trace}, nil
 }
 
 // forEngine are the options of the engine. They have been validated.
-func (o Options) forEngine(rdb rueidis.Client) engine.Options {
-	t := newTellers(o)
+func (o Options) forEngine(t *tellers) engine.Options {
 	return engine.Options{
 		Errors: engine.Errors{
 			Closed: ErrClosed, Lost: ErrLost, NotHeld: ErrNotHeld, NotReplicated: ErrNotReplicated, Reentry: ErrReentry, Upgrade: ErrUpgrade,
 			NotExported: ErrNotExported, Ticket: ErrTicket, Pending: ErrPending,
-			Deadlock: ErrDeadlock, Cycle: newDeadlockError,
 			Loss: newLostError, NotAcquired: newNotAcquired, Unreachable: unreachable, Failed: newLockError,
 		},
 		Tell:            t,
@@ -77,9 +79,7 @@ func (o Options) forEngine(rdb rueidis.Client) engine.Options {
 		Replicas:        o.Replicas,
 		ReplicaTimeout:  o.ReplicaTimeout,
 		Renewed:         t.onRenewal(),
-		Deadlock:        o.Deadlock.forEngine(rdb),
 		PlainPubSub:     o.PlainPubSub,
-		Label:           o.Label,
 	}
 }
 

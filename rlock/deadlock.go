@@ -98,7 +98,7 @@ func (e *DeadlockError) Is(target error) bool {
 
 func isDeadlock(err error) bool { return errors.Is(err, ErrDeadlock) }
 
-// newDeadlockError describes a cycle found by the engine.
+// newDeadlockError describes a cycle that a search has found.
 func newDeadlockError(name string, cycle []deadlock.Step) error {
 	e := &DeadlockError{Name: name}
 	for _, s := range cycle {
@@ -123,10 +123,12 @@ func (d Deadlock) validate() error {
 	return nil
 }
 
-// forEngine returns the terms for the engine. d has been validated.
-func (d Deadlock) forEngine(rdb rueidis.Client) engine.DeadlockTerms {
+// terms returns the terms of a Client's search. d has been validated.
+func (d Deadlock) terms(rdb rueidis.Client, label string, t *tellers) deadlock.Terms {
 	if d.After == 0 {
-		return engine.DeadlockTerms{}
+		return deadlock.Terms{}
 	}
-	return engine.DeadlockTerms{After: d.After, Fail: d.Action == DeadlockFail, Graph: deadlock.Of(rdb)}
+	return deadlock.Terms{
+		After: d.After, Fail: d.Action == DeadlockFail, Label: label, Graph: deadlock.Of(rdb), Cycle: newDeadlockError, Tell: t.Deadlock,
+	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/go-rlock/rlock/internal/calls"
+	"github.com/go-rlock/rlock/internal/ear"
 	"github.com/go-rlock/rlock/internal/engine"
 	"github.com/go-rlock/rlock/internal/kinds"
 	"github.com/go-rlock/rlock/lua"
@@ -98,7 +99,6 @@ type NotAcquiredError struct {
 	counter engine.CounterKind // there is no lock, but a latch or a semaphore
 	seen    bool               // and Count was
 	wanted  int64              // permits
-	labels  *engine.Engine     // that knows the label of the holder, or may; nil: none does
 	self    bool               // the holder was taken under the same ctx
 	other   bool               // the hold is seen to be of another kind
 	carried bool               // the holder is an open hold of the caller's ctx: of another kind or a quorum, or it would be re-entered
@@ -160,17 +160,8 @@ func (e *NotAcquiredError) sameHolder(err error) {
 	var last *NotAcquiredError
 	if errors.As(err, &last) {
 		e.Holder, e.TTL, e.self, e.other, e.carried = last.Holder, last.TTL, last.self, last.other, last.carried
-		e.HolderLabel, e.labels = last.HolderLabel, last.labels
+		e.HolderLabel = last.HolderLabel
 	}
-}
-
-// labelled adds the holder's label to the error of a caller that did not wait: there was no time yet to look it up.
-func labelled(who engine.Caller, err error) error {
-	var not *NotAcquiredError
-	if who.Once && errors.As(err, &not) && not.HolderLabel == "" && not.labels != nil {
-		not.HolderLabel = not.labels.AwaitLabel(who, not.Holder)
-	}
-	return err
 }
 
 // Is reports whether target is ErrNotAcquired.
@@ -322,7 +313,9 @@ func notAcquired(ctx context.Context, name string, began time.Time, causes ...er
 func newNotAcquired(u engine.NotAcquired) error {
 	e := notAcquired(u.Ctx, u.Name, u.Began, u.Causes...)
 	e.Holder, e.TTL, e.self, e.other, e.carried = u.Holder, u.TTL, u.Self, u.Other, u.Carried
-	e.HolderLabel, e.labels = u.Label, u.Labels
+	if u.By != nil {
+		e.HolderLabel = ear.Of(u.By).LabelOf(u.Holder)
+	}
 	e.counter, e.seen, e.wanted, e.Count = u.Counter, u.Seen, u.Wanted, u.Count
 	return e
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-rlock/rlock/internal/ear"
 	"github.com/go-rlock/rlock/internal/kinds"
 	"github.com/go-rlock/rlock/lua"
 )
@@ -83,13 +84,13 @@ func (m *Mutex) Info(ctx context.Context) (Info, error) {
 // mostLabelled bounds the holders whose labels Info looks up.
 const mostLabelled = 64
 
-// addLabels adds the labels of holders, as far as they are known or soon found.
+// addLabels adds the labels of holders, as far as they are known, or Redis says them.
 func (m *Mutex) addLabels(ctx context.Context, holders []Holder) {
 	owners := make([]string, 0, min(len(holders), mostLabelled))
 	for i := range holders[:cap(owners)] {
 		owners = append(owners, holders[i].Owner)
 	}
-	for i, label := range m.spec.Engine.Labels(ctx, owners) {
+	for i, label := range ear.Labels(ctx, m.spec, owners) {
 		holders[i].Label = label
 	}
 }

@@ -140,7 +140,6 @@ func lockTraced(
 	who.Trace = trace.tracer()
 	l, err := lock(who)
 	if err != nil {
-		err = labelled(who, err)
 		trace.ended(who.Ctx, err, nil, nil)
 		return who.Ctx, func() error { return notLocked(m) }, err
 	}

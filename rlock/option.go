@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/go-rlock/rlock/internal/ear"
 	"github.com/go-rlock/rlock/internal/engine"
 	"github.com/go-rlock/rlock/internal/kinds"
 )
@@ -31,7 +32,7 @@ func withOptions(m *engine.Spec, options []Option) *engine.Spec {
 	if err := lingers(m); err != nil {
 		m.Invalid = m.Fail(err)
 	}
-	if m.Mark != 0 && m.Kind == kinds.PermitSemaphore {
+	if m.Wants != 0 && m.Kind == kinds.PermitSemaphore {
 		m.Invalid = m.Fail(errors.New("WithAsked is for locks: nobody waits for one particular permit"))
 	}
 	if m.Watchdog > 0 && m.Lease > 0 {
@@ -40,6 +41,7 @@ func withOptions(m *engine.Spec, options []Option) *engine.Spec {
 	if m.Name == "" {
 		m.Invalid = m.Fail(errors.New("the name is empty"))
 	}
+	ear.Observe(m)
 	return m
 }
 

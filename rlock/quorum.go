@@ -94,7 +94,7 @@ func (q *QuorumMutex) check(members []Locker) (specs []*engine.Spec, err error) 
 				"WithMaxWait and WithAsked are for both", i+1)
 		case of[m.Engine]:
 			return nil, fmt.Errorf("member %d of the quorum is of the same Client as another one: one server has one vote", i+1)
-		case m.Mark != members[0].(*Mutex).spec.Mark: //nolint:errcheck // looked at before
+		case m.Wants != members[0].(*Mutex).spec.Wants: //nolint:errcheck // looked at before
 			return nil, fmt.Errorf("member %d of the quorum differs from the first in WithAsked: give it to all members", i+1)
 		case m.Lease != members[0].(*Mutex).spec.Lease: //nolint:errcheck // looked at before
 			return nil, fmt.Errorf("member %d of the quorum has another lease than the first", i+1)

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/go-rlock/rlock/internal/engine"
+	"github.com/go-rlock/rlock/internal/ear"
 )
 
 // LeadOption changes how [Lead] leads.
@@ -43,7 +43,7 @@ func (l leadership) lead(ctx context.Context, name string, fn func(ctx context.C
 		defer func() { over = context.Cause(ctx) }()
 		return l.run(ctx, name, fn), nil
 	}
-	asked := engine.Asked(ctx)
+	asked := ear.Asked(ctx)
 	if asked == nil {
 		return newLockError(name, errNeverAsked), nil
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/go-rlock/rlock/internal/ear"
 	"github.com/go-rlock/rlock/internal/engine"
 )
 
@@ -62,10 +63,10 @@ func (u *Upgradeable) lockTraced(who engine.Caller) (context.Context, UnlockFunc
 	who.Trace = trace.tracer()
 	l, gate, err := u.rw.lock.LockUpgradeable(who)
 	if err != nil {
-		err = labelled(who, err)
 		trace.ended(who.Ctx, err, nil, nil)
 		return who.Ctx, func() error { return notLocked(r.spec) }, err
 	}
+	ear.AskedTogether(l, who.Ctx)
 	unlock := func() error {
 		err := l.Unlock()
 		if gate != nil {

@@ -58,6 +58,14 @@ func (c *Calls) Ended() { c.running.Done() }
 // Go runs f on a goroutine, within a started call, even after Close. Wait waits for it.
 func (c *Calls) Go(f func()) { c.running.Go(f) }
 
+// Background runs f on a goroutine that is a call of its own, unless Close was called. f ends with Close, which waits for it.
+func (c *Calls) Background(f func()) {
+	if c.Start() {
+		c.running.Go(f)
+		c.Ended()
+	}
+}
+
 // Close makes all waiting callers return, and refuses new calls. It is called once.
 func (c *Calls) Close() {
 	c.mu.Lock()

@@ -54,3 +54,10 @@ func MayPass(err error) bool {
 	}
 	return false
 }
+
+// IsRefusal reports whether Redis refused to run a call. A call for many locks may be refused because of one of them. TRYAGAIN lasts until
+// a cluster slot has moved: until then it answers every call with both a key that has moved and one that has not.
+func IsRefusal(err error) bool {
+	var said *rueidis.RedisError
+	return errors.As(err, &said) && (!MayPass(err) || said.IsTryAgain())
+}

@@ -100,7 +100,7 @@ type sending struct {
 func (b *combiner) send(values context.Context, args lua.PermitsArgs) (reply counterReply, s sending, err error) {
 	m, c := b.m, b.m.Engine
 	if len(args.IDs) > 0 { // permit ids name this Client
-		c.ShowLabel()
+		_ = m.Mark()
 	}
 	again := calls.Retry{Least: calls.MinTries}
 	s.at = time.Now()

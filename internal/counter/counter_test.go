@@ -4,12 +4,8 @@ import (
 	"context"
 	"errors"
 	"testing"
-	"time"
 
-	"github.com/google/uuid"
-
-	"github.com/go-rlock/rlock/internal/calls"
-	"github.com/go-rlock/rlock/internal/engine"
+	"github.com/go-rlock/rlock/internal/enginetest"
 	"github.com/go-rlock/rlock/internal/redistest"
 	"github.com/go-rlock/rlock/internal/require"
 	"github.com/go-rlock/rlock/lua"
@@ -17,35 +13,10 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
-// startEngine starts an engine whose errors only satisfy errors.Is. The test's clean-up closes it.
-func startEngine(t testing.TB) *engine.Engine {
-	t.Helper()
-	c := engine.New(redistest.Dial(t, redistest.Shared(t)), uuid.NewString(), engine.Options{
-		Errors: engine.Errors{
-			Closed: errors.New("closed"), Pending: errors.New("pending"), NotHeld: errors.New("not held"),
-			NotAcquired: func(engine.NotAcquired) error { return errors.New("not acquired") },
-			Unreachable: func(err error) error { return err },
-			Failed:      func(_ string, causes ...error) error { return errors.Join(causes...) },
-		},
-		Tell: silent{}, WatchdogTimeout: 30 * time.Second, UnlockTimeout: calls.Timeout,
-	})
-	t.Cleanup(c.Close)
-	return c
-}
-
-// silent is a teller that discards everything.
-type silent struct{}
-
-func (silent) Warn(string, ...any)                     {}
-func (silent) Lost(context.Context, string, error)     {}
-func (silent) Deadlock(context.Context, string, error) {}
-func (silent) Panicked(v any, _ []byte)                { panic(v) }
-func (silent) Flush()                                  {}
-
 // A waiter may arrive after the combiner decided to call outside the hub. If that call is refused, it asks again inside the hub: an earlier
 // message would have had no receiver.
 func TestCombinerAsksAgainInTheHub(t *testing.T) {
-	c := startEngine(t)
+	c := enginetest.Start(t, redistest.Dial(t, redistest.Shared(t)))
 	name := redistest.Name(t)
 	b := &combiner{m: New(c).Semaphore(name, name).Counter, more: make(chan struct{}, 1)}
 	b.add(context.Background(), lua.Add, 1)
@@ -59,7 +30,7 @@ func TestCombinerAsksAgainInTheHub(t *testing.T) {
 
 // A CountDown that comes when a look is about to be made is a call of its own: its answer says nothing of the latch to those who wait.
 func TestLatchIsLookedAtByItself(t *testing.T) {
-	c := startEngine(t)
+	c := enginetest.Start(t, redistest.Dial(t, redistest.Shared(t)))
 	name := redistest.Name(t)
 	m := New(c).Latch(name, name)
 	_, err := m.TrySetCount(context.Background(), 2)

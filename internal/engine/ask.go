@@ -130,13 +130,14 @@ func (m *Spec) acquireArgs(t *Tenure, count int) lua.AcquireArgs {
 // is the last reply naming the holder.
 func (m *Spec) gaveUp(who Caller, err error, refusal lua.AcquireReply) error {
 	errs := m.Engine.Errors
+	var watched watcherError
 	switch timeUp := who.Ctx.Err() != nil || who.Once || !who.Wait.IsZero() && !time.Now().Before(who.Wait); {
 	case m.Engine.Calls.IsClosed(), m.Engine.IsTold(), errors.Is(err, pubsub.ErrClosed), errors.Is(err, errs.Closed):
 		return m.FailClosed()
 	case errors.Is(err, errs.Lost):
 		return err
-	case errors.Is(err, errs.Deadlock):
-		return m.notAcquired(who, refusal, err)
+	case errors.As(err, &watched):
+		return m.notAcquired(who, refusal, watched.error)
 	case errors.Is(err, errs.NotReplicated):
 		return m.Fail(err)
 	case err == nil, errors.Is(err, pubsub.ErrExpired):
@@ -157,7 +158,7 @@ func (m *Spec) notAcquired(who Caller, refusal lua.AcquireReply, causes ...error
 	c := m.Engine
 	return c.Errors.NotAcquired(NotAcquired{
 		Ctx: who.Ctx, Name: m.Name, Began: who.Began, Causes: causes,
-		Holder: refusal.Holder, Label: c.LabelOf(refusal.Holder), Labels: c, TTL: refusal.TTL, Other: refusal.Other,
+		Holder: refusal.Holder, By: c, TTL: refusal.TTL, Other: refusal.Other,
 		Carried: c.IsOwn(refusal.Holder) && Carries(who.Ctx, refusal.Holder),
 		Self:    c.isSelf(who.Outer, refusal.Holder),
 	})

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"time"
@@ -40,15 +41,17 @@ import (
 
 // Attempt is a Lock of one lock, or its part in one of several.
 type Attempt struct {
-	AcquireRequest          // its tenure is nil until the first request for it
-	next           *Attempt // the next lock taken by the same call; nil: none, as for most
-	waiter         pubsub.Waiter
+	AcquireRequest                   // its tenure is nil until the first request for it
+	next           *Attempt          // the next lock taken by the same call; nil: none, as for most
+	waiter         *pubsub.Waiter    // its place in the process's queue, or the last one; nil: it had none
+	first          pubsub.Waiter     // the first of them, embedded to save an allocation
 	queued         bool              // the waiter is in the process's queue
 	warned         bool              // the warning about waiting for its own caller was given
 	leads          bool              // others may share its tenure
+	waited         bool              // watchers know of it
+	begun          Beginning         // of its hold
 	refused        *lua.AcquireReply // the last refusal naming the holder; nil: none, as for most waiters in line
 	place          *placeKeeper      // of its own in the queue in Redis; nil: none that is known of
-	blocked        *blocked          // the search for a deadlock; nil: none
 	delivered      AcquireResult     // the result another attempt got for it: its claimant, or the first of its chain
 	level          *Level            // the level it opened
 }
@@ -59,13 +62,16 @@ func (m *Spec) compete(who Caller, within *Hold) (*Level, error) {
 	if err := l.begins(); err != nil {
 		return nil, err
 	}
-	if c := m.Engine; c.idle.count.Load() != 0 {
-		if s, err := l.takeIdle(); err != ErrOver { //nolint:errorlint // never wrapped
+	if m.Engine.kept.Load() != 0 {
+		if s, err := l.continueKept(); err != ErrOver { //nolint:errorlint // never wrapped
 			return s, err
 		}
 	}
-	defer l.unwatch()
-	return l.compete()
+	s, err := l.compete()
+	if l.waited {
+		l.watchedNoMore()
+	}
+	return s, err
 }
 
 // begins returns nil, or the reason not to start.
@@ -115,7 +121,6 @@ func (l *Attempt) toTurn() (*Level, error) {
 			return nil, l.Failure(nil)
 		}
 	}
-	l.askHere()
 	granted, gone, err := l.awaitTurn()
 	if gone && l.leaveInTime(errors.Is(err, pubsub.ErrExpired)) {
 		return nil, l.Failure(err)
@@ -134,7 +139,6 @@ func (l *Attempt) toTurn() (*Level, error) {
 	}
 	s, err := l.enter(a)
 	if err == nil {
-		l.refrain()
 		l.Took(PathGrant)
 		l.Spec.Engine.stats.grants.Add(1)
 	}
@@ -169,10 +173,9 @@ func (l *Attempt) inTurn() (*Level, error) {
 		l.refused = &refusal
 		l.Caller = l.Caller.Answered()
 		l.suspect()
-		l.refrain()
 		switch {
 		case l.Once:
-			l.triesHolder(a.Holder)
+			l.refusedOnce()
 			l.withdraw((*Engine).sweepInCall)
 			return nil, l.Failure(nil)
 		case !l.queued: // an expired grant: this process does not have the lock
@@ -182,7 +185,6 @@ func (l *Attempt) inTurn() (*Level, error) {
 		case l.Spec.Kind.Queueing != kinds.PerWaiter || l.keepsPlace(a):
 			l.saw(a)
 			l.waiter.Held(a.TTL, a.Joined)
-			l.asksHolder(a.Holder)
 			return nil, ErrOver
 		}
 		l.leavePlace() // it is gone in Redis: the next request is for a new one
@@ -194,7 +196,7 @@ func (l *Attempt) inTurn() (*Level, error) {
 // saw notes who else wants the lock, for the order in which processes ask.
 func (l *Attempt) saw(a AcquireResult) {
 	client := ""
-	if owner, writes := strings.CutSuffix(a.Holder, writerSuffix); writes && !l.Spec.Engine.IsOwn(a.Holder) {
+	if owner, writes := strings.CutSuffix(a.Holder, kinds.WriterSuffix); writes && !l.Spec.Engine.IsOwn(a.Holder) {
 		client, _, _ = strings.Cut(owner, ":")
 	}
 	l.waiter.Saw(a.Place, client)
@@ -250,28 +252,25 @@ func (l *Attempt) suspect() {
 	}
 }
 
-// refrain stops the process from lingering for a while on a lock it had to wait for: others want it, too.
-func (l *Attempt) refrain() {
-	if c := l.Spec.Engine; l.Spec.Linger > 0 && !c.IsOwn(l.Refusal().Holder) {
-		c.idle.refrain(l.Spec.Key)
-	}
-}
-
 // join enters the process's queue. With onlyFirst, it enters only if the queue is empty.
 func (l *Attempt) join(onlyFirst bool) (turn bool) {
 	m := l.Spec
-	l.blocked.unqueued()
-	l.waiter = pubsub.Waiter{Value: l, Until: l.leaves(), Shared: m.Kind.Side == lua.Reader, Ahead: l.within != nil}
+	if l.waiter == nil {
+		l.waiter = &l.first
+	} else {
+		l.waiter = new(pubsub.Waiter) // a Watcher may look at the one before
+	}
+	*l.waiter = pubsub.Waiter{Value: l, Until: l.leaves(), Shared: m.Kind.Side == lua.Reader, Ahead: l.within != nil}
 	if end, ok := l.Ctx.Deadline(); ok {
 		l.waiter.Hurry = end.UnixMilli()
 	}
 	if onlyFirst {
-		l.queued = m.Engine.Hub.JoinFirst(&l.waiter, m.Waiters())
+		l.queued = m.Engine.Hub.JoinFirst(l.waiter, m.Waiters())
 		return l.queued
 	}
 	l.queued = true
 	l.waiter.Joint = l.mayShare() && !l.Limit.After(l.Wait) // otherwise it asks itself, without time to wait for another's answer
-	return m.Engine.Hub.Join(&l.waiter, m.Waiters())
+	return m.Engine.Hub.Join(l.waiter, m.Waiters())
 }
 
 // enqueues reports whether a refused request leaves a place or mark in Redis, or heeds those of others. It does not if a grant could
@@ -299,7 +298,7 @@ func (l *Attempt) joinsProcesses() bool {
 // place. The two swap tenures, with their unresolved calls. This Lock sleeps, and reads its tenure only under the hub's mutex.
 func (l *Attempt) Inherit(from any) bool {
 	other := from.(*Attempt) //nolint:errcheck // no other value is ever set
-	if l.Spec.Kind != other.Spec.Kind || l.Spec.isShort() != other.Spec.isShort() || l.Spec.mark() != other.Spec.mark() || other.Tenure.Unresolved != nil {
+	if l.Spec.Kind != other.Spec.Kind || l.Spec.isShort() != other.Spec.isShort() || l.Spec.Mark() != other.Spec.Mark() || other.Tenure.Unresolved != nil {
 		return false
 	}
 	if l.Tenure, other.Tenure = other.Tenure, l.Tenure; other.Tenure != nil {
@@ -338,11 +337,13 @@ func (l *Attempt) Failure(err error) error { return l.Spec.gaveUp(l.Caller, err,
 
 // awaitTurn waits for the turn, a grant, or the end of the wait.
 func (l *Attempt) awaitTurn() (granted, gone bool, err error) {
-	failed := l.watch()
-	l.Waits(l.Refusal().Holder)
-	if c := l.Spec.Engine; c.idle.count.Load() != 0 { // tenures that became idle since it looked
-		c.giveIdle(l.Spec.Key)
+	var failed <-chan struct{}
+	fails := l.watched()
+	if fails != nil {
+		failed = fails.Done()
 	}
+	l.Waits(l.Refusal().Holder)
+	l.Spec.Engine.freeKept(l.Spec.Key) // since it looked
 	select {
 	case <-l.waiter.Turn():
 		granted, err = l.waiter.News()
@@ -350,7 +351,7 @@ func (l *Attempt) awaitTurn() (granted, gone bool, err error) {
 	case <-l.Ctx.Done():
 	case <-l.Stopped():
 	case <-failed:
-		return false, true, l.blocked.err
+		return false, true, watcherError{context.Cause(fails)}
 	}
 	return false, true, nil
 }

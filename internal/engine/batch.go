@@ -17,7 +17,7 @@ func TakeTogether(who Caller, all []*Spec) (levels []*Level, refused int, err er
 		return nil, -1, all[0].FailClosed()
 	}
 	defer c.Calls.Ended()
-	c.freeIdle(who, all)
+	who.awaitFreed(all)
 	var l *Attempt
 	last := &l
 	for i, m := range all {
@@ -49,7 +49,9 @@ func TakeTogether(who Caller, all []*Spec) (levels []*Level, refused int, err er
 		for ; at.delivered.Status == 0; at = at.next {
 			refused++
 		}
-		return nil, refused, at.Spec.gaveUp(who, nil, a.AcquireReply)
+		at.refused = &a.AcquireReply
+		at.refusedOnce()
+		return nil, refused, at.Failure(nil)
 	}
 	_, err = l.enter(a)
 	for x := l; x != nil && x.level != nil; x = x.next {
@@ -65,4 +67,18 @@ func TakeTogether(who Caller, all []*Spec) (levels []*Level, refused int, err er
 		return nil, -1, err
 	}
 	return levels, -1, nil
+}
+
+// awaitFreed waits for the end of tenures that the process keeps of those locks, for as long as a call of the Lock may take.
+func (c Caller) awaitFreed(all []*Spec) {
+	var ended []<-chan struct{}
+	for _, m := range all {
+		if e := m.Engine.freeKept(m.Key); e != nil {
+			ended = append(ended, e)
+		}
+	}
+	until := c.CallEnds()
+	for _, e := range ended {
+		c.AwaitEnd(e, until)
+	}
 }

@@ -145,3 +145,23 @@ func (c *Engine) isSelf(given context.Context, owner string) bool {
 	n, err := strconv.ParseUint(tag, 10, 64)
 	return err == nil && slices.ContainsFunc(c.insiders.given(n), func(outer context.Context) bool { return IsUnder(given, outer) })
 }
+
+// CallEnds returns when a call that begins now, and has to precede that of the Lock, is left.
+func (c Caller) CallEnds() time.Time {
+	end := time.Now().Add(calls.Timeout)
+	if !c.Limit.IsZero() {
+		end = calls.Earlier(end, c.Limit)
+	}
+	return end
+}
+
+// AwaitEnd waits for the end of what precedes a Lock, at most until then, or until the caller leaves. Close ends it, too.
+func (c Caller) AwaitEnd(ended <-chan struct{}, until time.Time) {
+	timer := time.NewTimer(time.Until(until))
+	defer timer.Stop()
+	select {
+	case <-ended:
+	case <-timer.C:
+	case <-c.Ctx.Done():
+	}
+}

@@ -2,11 +2,8 @@ package engine
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
-
-	"github.com/redis/rueidis"
 
 	"github.com/go-rlock/rlock/internal/calls"
 	"github.com/go-rlock/rlock/internal/kinds"
@@ -30,7 +27,7 @@ func (c *Engine) renew(ctx context.Context, group any, ttl time.Duration, items 
 
 // verdicts translates the answers of Redis for the renewer.
 func verdicts(answers []lua.Renewal, err error) ([]lease.Verdict, error) {
-	if isRefusal(err) {
+	if calls.IsRefusal(err) {
 		return nil, fmt.Errorf("%w: %w", lease.ErrRefused, err)
 	}
 	if err != nil {
@@ -75,11 +72,4 @@ func (c *Engine) release(ctx context.Context, m *Spec, args lua.ReleaseArgs) (lu
 		c.forbidden(args.Side).Store(true)
 	}
 	return reply, err
-}
-
-// isRefusal reports whether Redis refused to run a call. A call for many locks may be refused because of one of them. TRYAGAIN lasts until
-// a cluster slot has moved: until then it answers every call with both a key that has moved and one that has not.
-func isRefusal(err error) bool {
-	var said *rueidis.RedisError
-	return errors.As(err, &said) && (!calls.MayPass(err) || said.IsTryAgain())
 }

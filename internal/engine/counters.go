@@ -12,8 +12,12 @@ type Stats struct {
 // Stats returns the current counters.
 func (c *Engine) Stats() Stats {
 	s := &c.stats
+	idle := 0
+	if c.cache != nil {
+		idle = c.cache.Kept()
+	}
 	return Stats{
-		Holds: int(s.holds.Load()), Waiting: c.Hub.Waiting(), Idle: c.idle.kept(),
+		Holds: int(s.holds.Load()), Waiting: c.Hub.Waiting(), Idle: idle,
 		Acquired: s.acquired.Load(), HandOffs: s.handOffs.Load(), Shared: s.shared.Load(), Grants: s.grants.Load(), Kept: s.kept.Load(),
 		Lost: s.lost.Load(), Exported: s.exported.Load(), Adopted: s.adopted.Load(),
 	}

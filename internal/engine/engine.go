@@ -33,16 +33,14 @@ type Engine struct {
 	sweepers    *sweep.Sweepers
 	stats       counters
 	insiders    insiders
-	held        heldLocks // for Options.Deadlock
-	probing     atomic.Int32
-	describing  atomic.Int32
-	ear         ear
-	askings     askings
-	askables    askables
-	label       ownLabel
-	labels      labels
-	idle        idleTenures
 	foreign     tell.Each // cancelling sections' contexts, see endings
+
+	// See observer.go. Not changed once locks are made.
+	features  []any
+	observers []Observer // of all locks
+	watchers  []Watcher
+	cache     Cache        // nil: none
+	kept      atomic.Int32 // tenures that it keeps
 
 	shutting, emptied sync.Once
 	Shut              chan struct{} // closed by Shutdown at once: no new holds
@@ -68,9 +66,7 @@ type Options struct {
 	Replicas        int                   // number of replicas that must confirm an acquire
 	ReplicaTimeout  time.Duration         // how long an acquire waits for them, if Replicas is not 0
 	Renewed         func([]lease.Renewal) // called with confirmed renewals; their keepers have About; nil: not called
-	Deadlock        DeadlockTerms
-	PlainPubSub     bool   // on a cluster: unlocks are published to all nodes
-	Label           string // for people; "": none
+	PlainPubSub     bool                  // on a cluster: unlocks are published to all nodes
 }
 
 // IsTold reports whether Close has begun to cancel the holders' contexts.

@@ -45,11 +45,10 @@ func testErrors() Errors {
 // silent is a teller that discards everything.
 type silent struct{}
 
-func (silent) Warn(string, ...any)                     {}
-func (silent) Lost(context.Context, string, error)     {}
-func (silent) Deadlock(context.Context, string, error) {}
-func (silent) Panicked(v any, _ []byte)                { panic(v) }
-func (silent) Flush()                                  {}
+func (silent) Warn(string, ...any)                 {}
+func (silent) Lost(context.Context, string, error) {}
+func (silent) Panicked(v any, _ []byte)            { panic(v) }
+func (silent) Flush()                              {}
 
 // startEngine starts an engine with default options. The test's clean-up closes it.
 func startEngine(t testing.TB, rdb rueidis.Client, to Teller) *Engine {

@@ -7,18 +7,15 @@ import (
 	"strconv"
 	"sync/atomic"
 	"time"
-
-	"github.com/go-rlock/rlock/internal/deadlock"
 )
 
 // Errors are the errors returned to callers: the sentinels for errors.Is, and constructors of the detailed errors. All are set.
 type Errors struct {
-	Closed, Lost, NotHeld, NotReplicated, Reentry, Upgrade, NotExported, Ticket, Deadlock, Pending error
+	Closed, Lost, NotHeld, NotReplicated, Reentry, Upgrade, NotExported, Ticket, Pending error
 
-	Loss        func(Loss) error                               // satisfies Lost, or Closed if that is the reason
-	NotAcquired func(NotAcquired) error                        // of a wait that ended
-	Cycle       func(name string, cycle []deadlock.Step) error // satisfies Deadlock; the first step is the wait of the lock called name
-	Unreachable func(error) error                              // wraps the last error of Redis or of the connection
+	Loss        func(Loss) error        // satisfies Lost, or Closed if that is the reason
+	NotAcquired func(NotAcquired) error // of a wait that ended
+	Unreachable func(error) error       // wraps the last error of Redis or of the connection
 	// Failed makes any other error for the named lock. errors.Is and errors.As find the causes.
 	Failed func(name string, causes ...error) error
 }
@@ -50,8 +47,7 @@ type NotAcquired struct {
 	Causes []error
 
 	Holder  string  // the owner of the lock, as far as known
-	Label   string  // of its Client
-	Labels  *Engine // the engine that may know the label
+	By      *Engine // the one that Redis said that to; nil: none
 	TTL     time.Duration
 	Self    bool // the holder was taken under the same ctx
 	Other   bool // the hold is known to be of another kind

@@ -24,7 +24,7 @@ import (
 // If the reply is lost, the following release decides. If the owner still had the lock, there was no hand-off, and there can be none
 // later. If not, the waiter asks Redis whether it has the lock.
 
-// passOn passes the tenure of a hold without open levels to the process's next waiter, or keeps it idle for the next Lock (idle.go). It
+// passOn passes the tenure of a hold without open levels to the process's next waiter, or has it kept for the next Lock (Cache). It
 // reports false, with the hold unchanged, if there is no waiter that needs the same state, if the run is over, or if a call is under
 // way. It also reports false if a call is unresolved or too little of the lease is left.
 func (h *Hold) passOn() bool {
@@ -38,7 +38,7 @@ func (h *Hold) passOn() bool {
 	if left < t.given/3 || !h.detach() {
 		return false
 	}
-	if !c.Hub.Pass(m.Waiters(), h, left) && (h.first.spec.Linger == 0 || !h.keepsIdle()) {
+	if !c.Hub.Pass(m.Waiters(), h, left) && !h.isKept() {
 		h.attach()
 		return false
 	}

@@ -28,6 +28,12 @@ type Hold struct {
 	first    Level  // the first of them, embedded to save an allocation
 }
 
+// Tenure returns the tenure on which the hold stands, or stood.
+func (h *Hold) Tenure() *Tenure { return h.tenure }
+
+// Spec returns the handle of its first level, which decides for the hold.
+func (h *Hold) Spec() *Spec { return h.first.spec }
+
 // isOf reports whether the hold is of that lock, or of that side of a read/write lock, through any handle.
 func (h *Hold) isOf(m *Spec) bool {
 	of := h.tenure.Spec

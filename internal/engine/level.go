@@ -44,6 +44,12 @@ func (l *Level) Value(key any) any {
 	return l.Context.Value(key)
 }
 
+// Hold returns its hold.
+func (l *Level) Hold() *Hold { return l.hold }
+
+// IsReentry reports whether its hold began with another level.
+func (l *Level) IsReentry() bool { return l != &l.hold.first }
+
 // Around returns the enclosing section.
 func (l *Level) Around() Section { return l.outer }
 
@@ -107,7 +113,7 @@ func (l *Level) closeFor(why error) (last bool) {
 		t.leaveInsiders()
 	}
 	if last {
-		h.isAskedNoMore()
+		h.observedNoMore()
 	}
 	cancel(why)
 	return last

@@ -8,7 +8,6 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/go-rlock/rlock/internal/calls"
-	"github.com/go-rlock/rlock/internal/deadlock"
 	"github.com/go-rlock/rlock/internal/sweep"
 	"github.com/go-rlock/rlock/lease"
 	"github.com/go-rlock/rlock/pubsub"
@@ -34,20 +33,7 @@ func New(rdb rueidis.Client, id string, o Options) *Engine {
 		holdersCancelled: make(chan struct{}),
 		over:             make(chan struct{}),
 	}
-	c.askables.due = make(chan struct{}, 1)
-	c.askings.underWay = make(chan struct{}, mostAsking)
-	c.ear.of = []listener{
-		{kind: saidAsked, heard: c.askedIdle, live: c.hearsIdle, lost: c.missesIdle, deaf: c.missesIdle}, // first, see askedFor
-		{kind: saidAsked, heard: c.askables.heard, live: c.askables.mayHaveMissed},
-		{kind: saidTried, heard: c.triedIdle},
-		{kind: deadlock.SeenKind, heard: c.describe},
-	}
-	if o.Deadlock.After > 0 {
-		c.ear.of = append(c.ear.of, listener{kind: deadlock.Kind, heard: c.probed}) // the searches are repeated
-	}
 	c.sweepers = sweep.New(c.Calls, rdb)
-	c.idle.timer = time.AfterFunc(time.Hour, func() { c.releaseIdle(time.Now()) })
-	c.idle.timer.Stop()
 	c.Errors = &c.Options.Errors
 	c.foreign.Panicked = o.Tell.Panicked
 	c.Hub = pubsub.New(rdb, c.ID)
@@ -74,7 +60,7 @@ func (c *Engine) Close() {
 
 func (c *Engine) end() {
 	c.shutting.Do(func() { close(c.Shut) }) // first: callers whose calls are ended by Close check it
-	c.releaseIdle(time.Time{})
+	c.freeAllKept()
 	c.Calls.Close()
 	grace := time.AfterFunc(closeGrace, c.Calls.Stop)
 	defer grace.Stop()
@@ -117,7 +103,7 @@ const lastWait = time.Second
 // Shutdown closes the engine when its sections have ended or ctx is done. Until then sections continue, and no other work begins.
 func (c *Engine) Shutdown(ctx context.Context) error {
 	c.shutting.Do(func() { close(c.Shut) })
-	c.releaseIdle(time.Time{})
+	c.freeAllKept()
 	if c.stats.holds.Load() == 0 {
 		c.emptied.Do(func() { close(c.empty) })
 	}

@@ -9,10 +9,13 @@ func MajorityOf(m *Spec, of Majority) *Tenure {
 	return t
 }
 
+// IsMajority reports whether it is that of a majority, and has no owner in Redis.
+func (t *Tenure) IsMajority() bool { return t.majority != nil }
+
 // Share returns the tenure of one server in a majority. Owners on the servers differ only in the Client part, which makes logs easy to
 // match.
 func (t *Tenure) Share(m *Spec) *Tenure {
-	m.Engine.ShowLabel()
+	_ = m.Mark() // its Client's observers learn of it, too
 	return &Tenure{Spec: m, Tag: t.Tag}
 }
 

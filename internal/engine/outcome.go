@@ -73,7 +73,7 @@ func (l *Attempt) send(left <-chan struct{}) (AcquireResult, error) {
 			}
 		}
 		switch {
-		case isRefusal(err):
+		case calls.IsRefusal(err):
 			return lua.AcquireReply{}, ErrAlone
 		case reply.Acquired:
 			return lua.AcquireReply{Status: lua.Acquired}, err
@@ -232,10 +232,8 @@ func (l *Attempt) begin(ctx context.Context, cancel context.CancelCauseFunc, a A
 	if l.queued { // after its own hold began, because leaving lets others in with it
 		l.waiter.Done(m.Expiry(m.TTL()))
 	}
-	l.mayBeAsked(a)
-	if m.Linger > 0 {
-		m.Engine.listen()
-	}
+	l.begun = l.beginning(a)
+	l.observed(l.level.hold)
 	return nil
 }
 
@@ -253,11 +251,7 @@ func (l *Attempt) undo(a AcquireResult, err error) error {
 	case err == ErrOver: //nolint:errorlint // never wrapped
 		l.Tenure = nil
 		t.leaveInsiders()
-		m.Engine.Calls.Go(func() { // a call for a level of an earlier hold may be under way (I1); ends soon after that call
-			t.awaitCallSlot()
-			defer t.releaseCallSlot()
-			t.forget()
-		})
+		m.Engine.Calls.Go(t.forgetInTurn)
 		return err
 	case a.how != byCall:
 		t.leaveInsiders()

@@ -76,6 +76,12 @@ func (i *insiders) given(tag uint64) []context.Context {
 	return t.givenTo()
 }
 
+// OpenTenure returns the tenure with that tag; nil: it has no open level here.
+func (c *Engine) OpenTenure(tag uint64) *Tenure {
+	t, _ := c.insiders.tenure(tag).(*Tenure)
+	return t
+}
+
 // tenure returns the tenure with that tag; nil: it has no open level.
 func (i *insiders) tenure(tag uint64) insider {
 	i.mu.Lock()

@@ -97,9 +97,7 @@ func (m *Spec) Force(ctx context.Context, owners ...string) (bool, error) {
 	if len(owners) > 0 && !forced {
 		return forced, err // the process may keep it for another owner
 	}
-	if x := m.Engine.idle.take(m.Key); x != nil { // Force freed it, or the next call would find it missing
-		m.Engine.giveUp(x)
-	}
+	m.Engine.freeKept(m.Key) // Force freed it, or the next call would find it missing
 	return forced, err
 }
 

@@ -83,7 +83,7 @@ func (l *Attempt) share() (*Level, error) {
 	}
 	l.level = s
 	l.Tenure = t
-	l.mayBeAsked(AcquireResult{how: shared})
+	l.observed(s.hold)
 	l.isShared()
 	return s, nil
 }

@@ -83,7 +83,7 @@ func (all unlockings) finish(by *unlocker, err error) {
 	err = all.repeat(by, err)
 	for i := range all {
 		u, alone := &all[i], all[i:i+1]
-		if len(all) > 1 && u.Err != nil && (err == nil || isRefusal(err)) {
+		if len(all) > 1 && u.Err != nil && (err == nil || calls.IsRefusal(err)) {
 			_ = alone.repeat(by, alone.call(by, false))
 		}
 		if u.next != nil {
@@ -97,7 +97,7 @@ func (all unlockings) finish(by *unlocker, err error) {
 func (all unlockings) repeat(by *unlocker, err error) error {
 	last, until := all.lastToEnd()
 	more := calls.Retry{Until: until}
-	for err != nil && !by.closed && (len(all) == 1 || !isRefusal(err)) && by.again(last, &more, err) {
+	for err != nil && !by.closed && (len(all) == 1 || !calls.IsRefusal(err)) && by.again(last, &more, err) {
 		err = all.call(by, false)
 	}
 	return err

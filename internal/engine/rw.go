@@ -19,7 +19,8 @@ func NewRW(read, write *Spec) *RW {
 	gate := read.Engine.NewSpec(kinds.Own("rlock_upgrade")(read.Key), kinds.Mutex, read.Name)
 	// The gate does not get the reader's lease and MaxHold: the reader may have to wait first.
 	gate.beside = true
-	gate.MinHold, gate.Grace, gate.NoReentry, gate.Invalid, gate.Mark = read.MinHold, read.Grace, read.NoReentry, read.Invalid, read.Mark
+	gate.MinHold, gate.Grace, gate.NoReentry, gate.Invalid = read.MinHold, read.Grace, read.NoReentry, read.Invalid
+	gate.Wants, gate.Observers = read.Wants, read.Observers
 	gate.Watchdog = read.Watchdog
 	return &RW{read: read, write: write, gate: gate}
 }
@@ -104,7 +105,6 @@ func (rw *RW) LockUpgradeable(who Caller) (l, gate *Level, err error) {
 		return nil, nil, orLoss(err, got.hold)
 	}
 	l.keeps(gate)
-	AskedTogether(l, outer.Ctx)
 	return l, gate, nil
 }
 

@@ -25,9 +25,10 @@ type Spec struct {
 	MaxWait   time.Duration // of a Lock; 0: only its ctx ends it
 	MinHold   time.Duration // see WithMinHold
 	Grace     time.Duration // see WithGrace
-	Linger    time.Duration // see WithLinger; 0: it does not
+	Linger    time.Duration // for how long the Cache keeps its tenure after the last unlock; 0: it does not
 	NoReentry bool          // see WithoutReentry
-	Mark      kinds.Mark    // in the tags of its owners; 0: none
+	Wants     kinds.Mark    // of the handle's owners, see Observer.Mark; 0: nothing
+	Observers []Observer    // of its holds
 	beside    bool          // the gate of the one reader that may upgrade, beside the lock of that name
 	alone     bool          // does not share a tenure, though its kind does
 	Invalid   error         // the handle's error, returned by Lock
@@ -35,7 +36,7 @@ type Spec struct {
 
 // NewSpec returns the Spec of the lock with that key. name is the user's name for it.
 func (c *Engine) NewSpec(key string, k *kinds.Kind, name string) *Spec {
-	m := &Spec{Engine: c, Kind: k, Name: name, Key: key, Channel: k.Channel(key), Queue: k.Queue(key)}
+	m := &Spec{Engine: c, Kind: k, Name: name, Key: key, Channel: k.Channel(key), Queue: k.Queue(key), Observers: c.observers}
 	if c.Cluster != nil {
 		m.Slot = c.slot(key)
 	}
@@ -136,6 +137,9 @@ func (m *Spec) usesGrants() bool {
 	w := m.WatchdogIn(m.Engine)
 	return m.Lease == 0 && m.Grace == 0 && m.TTL() == w && w >= m.Engine.GrantLease()
 }
+
+// Owner returns the owner field of a tenure with that tag.
+func (m *Spec) Owner(tag uint64) string { return m.Kind.Owner(m.Engine.ID, tag, m.isShort()) }
 
 // isShort reports whether a Lock's lease is shorter than a grant may last. Such a Lock does not trust a grant: it asks Redis, and has its
 // own lease from then on.

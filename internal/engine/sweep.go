@@ -48,6 +48,16 @@ func (t *Tenure) forget() {
 	t.Spec.Engine.sweepInCall(t.orphan())
 }
 
+// Forget ends a lost tenure that a Cache had. It returns at once.
+func (t *Tenure) Forget() { t.Spec.Engine.Calls.Background(t.forgetInTurn) }
+
+// forgetInTurn is forget when no call is under way any more: it may be one for a level of an earlier hold (I1). It ends soon after that.
+func (t *Tenure) forgetInTurn() {
+	t.awaitCallSlot()
+	defer t.releaseCallSlot()
+	t.forget()
+}
+
 // isClean reports whether nothing about the field is unresolved.
 func (t *Tenure) isClean() bool { return t == nil || t.Unresolved == nil && t.queued == nil }
 

@@ -33,7 +33,6 @@ const (
 type Teller interface {
 	Warn(text string, args ...any)
 	Lost(section context.Context, kind string, loss error) // a hold was lost; kind is the name of its lock's kind
-	Deadlock(ctx context.Context, kind string, err error)  // the Lock called with ctx is the victim, and waits on
 	Panicked(v any, stack []byte)                          // a tracer panicked after its caller had left
 	Flush()                                                // the engine is closed
 }

@@ -36,10 +36,10 @@ type Tenure struct {
 
 	mu      sync.Mutex   // guards the following, and the holds; of our locks, only the renewer's and the one of foreign calls are taken under it
 	calling bool         // the right to make calls is taken
+	unkept  bool         // its Lock was never returned: no Cache gets it
 	left    bool         // the caller of its last unlock has left: the lease is no longer renewed
-	wanted  bool         // it must not become idle: there is a request for it
 	coming  atomic.Int32 // Locks let in by another reader whose holds have not begun yet; lowered under mu
-	callers *callers     // nil until there are callers, a second level or an idle state
+	callers *callers     // nil until there are callers or a second level
 	loss    *error       // why it was lost, if it was
 	hold    *Hold        // its current or last hold, see holds for those beside it; nil: none yet, or on its way to the next
 	first   Hold         // the first hold, embedded to save an allocation
@@ -67,14 +67,12 @@ type Majority interface {
 var lastTag atomic.Uint64
 
 func newTenure(m *Spec) *Tenure {
-	m.Engine.ShowLabel()
-	return &Tenure{Spec: m, Tag: m.mark().Marked(lastTag.Add(1))}
+	return &Tenure{Spec: m, Tag: m.Mark().Marked(lastTag.Add(1))}
 }
 
 // Field returns the owner field in Redis. It is built on each call to save memory: there may be many tenures, each with few calls.
 func (t *Tenure) Field() string {
-	m := t.Spec
-	return m.Kind.Owner(m.Engine.ID, t.Tag, m.isShort())
+	return t.Spec.Owner(t.Tag)
 }
 
 // newHold returns a hold for the tenure, without a level yet.
@@ -132,6 +130,19 @@ func (t *Tenure) mayLast(ttl time.Duration) {
 	t.callers.longest = max(t.callers.longest, ttl)
 }
 
+// Cached returns what the Cache keeps with the tenure, made when it is first needed.
+func (t *Tenure) Cached(first func() any) any {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.callers == nil {
+		t.callers = new(callers)
+	}
+	if t.callers.cached == nil {
+		t.callers.cached = first()
+	}
+	return t.callers.cached
+}
+
 // lasts returns how long Redis may keep the tenure after an unanswered renewal.
 func (t *Tenure) lasts() time.Duration {
 	t.mu.Lock()
@@ -152,19 +163,11 @@ func (t *Tenure) current() *Hold {
 
 // joinInsiders makes the tenure known to waiters of its process; leaveInsiders ends that.
 func (t *Tenure) joinInsiders() {
-	c := t.Spec.Engine
-	c.insiders.add(t.Tag, t)
-	if c.Options.Deadlock.After > 0 {
-		c.held.add(t)
-	}
+	t.Spec.Engine.insiders.add(t.Tag, t)
 }
 
 func (t *Tenure) leaveInsiders() {
-	c := t.Spec.Engine
-	c.insiders.remove(t.Tag, t.Spec.Key)
-	if c.Options.Deadlock.After > 0 {
-		c.held.remove(t)
-	}
+	t.Spec.Engine.insiders.remove(t.Tag, t.Spec.Key)
 }
 
 // givenTo returns the contexts given to its Locks.
@@ -308,7 +311,6 @@ func (t *Tenure) Lose(why Loss) bool {
 	t.wake()
 	var lost []*Hold
 	var ended Endings
-	x := t.known()
 	for h := range t.holds {
 		lost = append(lost, h)
 		h.unlocked.Loss.Store(t.loss)
@@ -323,14 +325,14 @@ func (t *Tenure) Lose(why Loss) bool {
 	c := t.Spec.Engine
 	ended.Settle()
 	t.leaveInsiders()
-	if x != nil {
-		c.loseIdle(x)
+	if c.kept.Load() != 0 {
+		c.cache.Lost(t)
 	}
 	if why.Reason == LostClosed {
 		return true // Close is not reported as a loss
 	}
 	for _, h := range lost {
-		h.isAskedNoMore()
+		h.observedNoMore()
 		c.ReportLoss(&h.first, t.Spec.Kind.Name, loss)
 	}
 	return true

@@ -16,7 +16,7 @@ type callers struct {
 	count   follower
 	longest time.Duration // the longest lease a re-entry was renewed for
 	open    *openLevels   // nil until there is a second level
-	idle    *idle         // the tenure's idle state; nil: it was never idle. It is here because most never are
+	cached  any           // see Cached
 }
 
 // turn is one goroutine's place in the queue.

@@ -51,12 +51,15 @@ func (l *Level) GiveBack() {
 	_ = l.Unlock()
 }
 
-// Untaken exempts the hold from WithMinHold, and its tenure from becoming idle, unless the level is a re-entry.
+// Untaken exempts the hold from WithMinHold, and its tenure from being kept, unless the level is a re-entry.
 func (l *Level) Untaken() {
-	if l == &l.hold.first && l.spec.Linger > 0 {
-		l.hold.tenure.want()
+	if l != &l.hold.first {
+		return
 	}
-	if l == &l.hold.first && l.spec.MinHold > 0 {
+	l.hold.tenure.mu.Lock()
+	l.hold.tenure.unkept = true
+	l.hold.tenure.mu.Unlock()
+	if l.spec.MinHold > 0 {
 		l.hold.tenure.stays = nil
 	}
 }
@@ -216,12 +219,22 @@ func releaseAll(levels []*Level, by *unlocker, mine bool, begun unlockings) []er
 	return begun.ended(by)
 }
 
-// end ends a tenure without a hold as an unlock does: a waiter here or elsewhere is given the lock.
-func (t *Tenure) end(by *unlocker) {
-	t.awaitCallSlot()
-	all := unlockings{t.toUnlock(nil)}
-	all.finish(by, all.begin(by))
-	all.ended(by)
+// End ends a tenure without a hold, as an unlock does: a waiter here or elsewhere is given the lock. It returns at once a channel that is
+// closed at the end.
+func (t *Tenure) End() (ended <-chan struct{}) {
+	over, c := make(chan struct{}), t.Spec.Engine
+	by := &unlocker{counted: c.Calls.Start()}
+	go func() { // ends as unlocks do; Close waits for it
+		if by.counted {
+			defer c.Calls.Ended()
+		}
+		defer close(over)
+		t.awaitCallSlot()
+		all := unlockings{t.toUnlock(nil)}
+		all.finish(by, all.begin(by))
+		all.ended(by)
+	}()
+	return over
 }
 
 // ended finishes an unlock after its calls.

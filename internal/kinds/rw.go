@@ -31,7 +31,7 @@ var Write = &Kind{
 	Side:     lua.Writer,
 	Exports:  true,
 	Fenced:   FencedWrite,
-	suffix:   ":write",
+	suffix:   WriterSuffix,
 	Renew:    lua.Renew, Force: forceSide(lua.Writer), IsLocked: sideIsLocked(lua.Writer),
 }
 
@@ -45,7 +45,7 @@ var FencedWrite = &Kind{
 	Extra:    Fenced.Extra,
 	Side:     lua.Writer,
 	Exports:  true,
-	suffix:   ":write",
+	suffix:   WriterSuffix,
 	Renew:    lua.Renew, Force: forceSide(lua.Writer), IsLocked: sideIsLocked(lua.Writer),
 }
 
@@ -68,3 +68,6 @@ func holdKeys(name string) string {
 	}
 	return "{" + name + "}:"
 }
+
+// WriterSuffix distinguishes a writer's owner from a reader's.
+const WriterSuffix = ":write"

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/go-rlock/rlock/internal/calls"
+	"github.com/go-rlock/rlock/internal/ear"
 	"github.com/go-rlock/rlock/internal/engine"
 	"github.com/go-rlock/rlock/lua"
 )
@@ -223,7 +224,7 @@ func (e *election) askHolders(v *votes) {
 	}
 	v.mu.Unlock()
 	for i, m := range e.quorum.Members {
-		m.AskHolder(e.Ctx, holders[i])
+		ear.Of(m.Engine).AskHolder(e.Ctx, m, holders[i])
 	}
 }
 
@@ -306,13 +307,11 @@ func (e *election) failure(err error) error {
 	if e.err != nil {
 		not.Causes = []error{errs.Unreachable(q.tooFew(e.err))}
 	}
-	if e.heldAt != nil {
-		not.Label, not.Labels = e.heldAt.LabelOf(e.held.Holder), e.heldAt
-	}
+	not.By = e.heldAt
 	own := e.heldAt != nil && e.heldAt.IsOwn(e.held.Holder)
 	if e.line != nil {
 		if v := e.line.holder.Load(); v != nil {
-			not.Holder, not.TTL, not.Other, not.Label = v.tenure.Field(), time.Until(v.Until()), false, q.Spec.Engine.LabelOf(v.tenure.Field())
+			not.Holder, not.TTL, not.Other, not.By = v.tenure.Field(), time.Until(v.Until()), false, q.Spec.Engine
 			own, not.Self = true, engine.IsUnder(e.Outer, v.given)
 		}
 	}

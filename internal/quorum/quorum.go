@@ -43,7 +43,7 @@ func New(name string, members []*engine.Spec) *Quorum {
 		key.WriteString(m.Engine.ID + m.Key + "\n")
 	}
 	first := members[0]
-	whole := &engine.Spec{Engine: first.Engine, Kind: kind, Name: name, Key: key.String(), Lease: first.Lease, Watchdog: first.Watchdog, Mark: first.Mark}
+	whole := &engine.Spec{Engine: first.Engine, Kind: kind, Name: name, Key: key.String(), Lease: first.Lease, Watchdog: first.Watchdog, Wants: first.Wants, Observers: first.Observers}
 	for _, m := range members {
 		whole.MaxWait = engine.ShortestWait(whole.MaxWait, m.MaxWait)
 	}

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-rlock/rlock/internal/ear"
 	"github.com/go-rlock/rlock/internal/engine"
 )
 
@@ -43,8 +44,8 @@ import (
 type votes struct {
 	of     *Quorum // the handle of the Lock
 	line   *localQueue
-	asked  *engine.Askable // notified of waiters; nil: not wanted. Not changed once the hold is the line's holder
-	tenure *engine.Tenure  // the tenure of the whole, on which the hold stands
+	asked  *ear.Askable   // notified of waiters; nil: not wanted. Not changed once the hold is the line's holder
+	tenure *engine.Tenure // the tenure of the whole, on which the hold stands
 
 	ctx     context.Context // for the calls for shares; ends with the votes
 	cancel  context.CancelFunc
@@ -153,7 +154,7 @@ func (v *votes) open(who engine.Caller, waited bool) (*engine.Level, error) {
 		return nil, v.of.errors().Closed
 	}
 	l := v.tenure.Admit(who, v.of.Spec)
-	v.asked = l.MayBeAsked(v.of.Members, waited)
+	v.asked = ear.BeginOn(l, v.of.Members, waited)
 	v.mu.Lock()
 	v.live, v.began, v.given = true, time.Now(), who.Outer
 	v.line.holder.Store(v)

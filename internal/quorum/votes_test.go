@@ -1,16 +1,12 @@
 package quorum
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
-
-	"github.com/go-rlock/rlock/internal/calls"
 	"github.com/go-rlock/rlock/internal/engine"
+	"github.com/go-rlock/rlock/internal/enginetest"
 	"github.com/go-rlock/rlock/internal/kinds"
 	"github.com/go-rlock/rlock/internal/redistest"
 	"github.com/go-rlock/rlock/internal/require"
@@ -18,25 +14,13 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
-// silent is a teller that discards everything.
-type silent struct{}
-
-func (silent) Warn(string, ...any)                     {}
-func (silent) Lost(context.Context, string, error)     {}
-func (silent) Deadlock(context.Context, string, error) {}
-func (silent) Panicked(v any, _ []byte)                { panic(v) }
-func (silent) Flush()                                  {}
-
 // I5: a quorum's hold is trusted while a majority of the servers has it, minus the drift. A renewed share counts until its new expiry, a
 // missing share not at all.
 func TestTrust(t *testing.T) {
 	rdb := redistest.Dial(t, redistest.Shared(t))
 	var members []*engine.Spec
 	for i := range 5 {
-		c := engine.New(rdb, uuid.NewString(), engine.Options{
-			Errors: engine.Errors{Closed: errors.New("closed")}, Tell: silent{}, WatchdogTimeout: 30 * time.Second, UnlockTimeout: calls.Timeout,
-		})
-		t.Cleanup(c.Close)
+		c := enginetest.Start(t, rdb)
 		name := fmt.Sprint(redistest.Name(t), i)
 		m := c.NewSpec(name, kinds.Mutex, name)
 		m.Lease = 10 * time.Second

@@ -84,7 +84,7 @@ func (b bug) overlay(dir string) (path string, err error) {
 	if err != nil {
 		return "", err
 	}
-	file := filepath.Join(root, "internal", "engine", b.file)
+	file := filepath.Join(root, "internal", filepath.FromSlash(b.file))
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return "", err
@@ -92,7 +92,7 @@ func (b bug) overlay(dir string) (path string, err error) {
 	if n := strings.Count(string(text), b.old); n != 1 {
 		return "", fmt.Errorf("%q stands %d times in %s", b.old, n, b.file)
 	}
-	changed := filepath.Join(dir, b.file)
+	changed := filepath.Join(dir, filepath.Base(file))
 	if err := os.WriteFile(changed, []byte(strings.Replace(string(text), b.old, b.new, 1)), 0o600); err != nil {
 		return "", err
 	}

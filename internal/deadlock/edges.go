@@ -1,4 +1,4 @@
-package engine
+package deadlock
 
 import (
 	"context"
@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/go-rlock/rlock/internal/deadlock"
+	"github.com/go-rlock/rlock/internal/engine"
 	"github.com/go-rlock/rlock/internal/kinds"
 	"github.com/go-rlock/rlock/lua"
 	"github.com/go-rlock/rlock/pubsub"
@@ -16,8 +16,8 @@ import (
 
 // Keeps reports whether its ctx still carries the open hold of that owner.
 func (b *blocked) Keeps(owner string) bool {
-	for l := LevelOf(b.who.Ctx); l != nil; l = l.Enclosing() {
-		if l.hold.tenure.majority == nil && l.hold.tenure.Field() == owner && l.IsOpen() && l.hold.lossSoFar() == nil {
+	for l := engine.LevelOf(b.who.Ctx); l != nil; l = l.Enclosing() {
+		if t := l.Hold().Tenure(); !t.IsMajority() && t.Field() == owner && l.IsOpen() && l.Loss() == nil {
 			return true
 		}
 	}
@@ -25,15 +25,16 @@ func (b *blocked) Keeps(owner string) bool {
 }
 
 // holdsOf returns the open holds in ctx, except those of a majority and of Clients without the option.
-func holdsOf(ctx context.Context) (all []deadlock.Hold) {
-	for l := LevelOf(ctx); l != nil; l = l.Enclosing() {
-		t := l.hold.tenure
-		if t.majority != nil || t.Spec.Engine.Options.Deadlock.After == 0 || !l.IsOpen() {
+func holdsOf(ctx context.Context) (all []Hold) {
+	for l := engine.LevelOf(ctx); l != nil; l = l.Enclosing() {
+		t := l.Hold().Tenure()
+		c := of(t.Spec)
+		if t.IsMajority() || c == nil || !l.IsOpen() {
 			continue
 		}
 		field := t.Field()
-		if !slices.ContainsFunc(all, func(h deadlock.Hold) bool { return h.Owner == field }) {
-			all = append(all, deadlock.Hold{Owner: field, Name: t.Spec.Name, Since: t.Spec.Engine.held.since(t)})
+		if !slices.ContainsFunc(all, func(h Hold) bool { return h.Owner == field }) {
+			all = append(all, Hold{Owner: field, Name: t.Spec.Name, Since: c.held.since(t)})
 		}
 	}
 	return all
@@ -53,12 +54,12 @@ func (b *blocked) Blockers() (all []string) {
 		b.ahead = b.waiter.Exclusive()
 	}
 	shared := reads && b.ahead == nil // then other readers are not in its way
-	for _, t := range m.Engine.held.of(m.Key) {
+	for _, t := range b.client.held.of(m.Key) {
 		if t != b.within && (!shared || t.Spec.Kind.Side != lua.Reader) {
 			all = append(all, t.Field())
 		}
 	}
-	if b.holder != "" && (!reads || !m.isReader(b.holder)) {
+	if b.holder != "" && (!reads || !isReader(b.holder)) {
 		all = append(all, b.holder)
 	}
 	return append(all, b.asked...)
@@ -67,7 +68,7 @@ func (b *blocked) Blockers() (all []string) {
 // IsBlocked reports whether that owner has been in its way since the last look. That holds while both exist, except for a reader queued
 // behind a writer that waits for other readers: the writer may have left.
 func (b *blocked) IsBlocked(owner string) bool {
-	if b.spec.Kind.Side != lua.Reader || !b.spec.isReader(owner) {
+	if b.spec.Kind.Side != lua.Reader || !isReader(owner) {
 		return slices.Contains(b.Blockers(), owner)
 	}
 	b.mu.Lock()
@@ -96,10 +97,7 @@ func (b *blocked) hasOneOf(marks []string) bool {
 }
 
 // isReader reports whether an owner of a read/write lock is a reader.
-func (m *Spec) isReader(owner string) bool { return !strings.HasSuffix(owner, writerSuffix) }
-
-// writerSuffix distinguishes a writer's owner from a reader's.
-const writerSuffix = ":write"
+func isReader(owner string) bool { return !strings.HasSuffix(owner, kinds.WriterSuffix) }
 
 // askAgainAfter is how long a reply of Redis counts as recent.
 const askAgainAfter = 10 * time.Millisecond
@@ -107,7 +105,7 @@ const askAgainAfter = 10 * time.Millisecond
 // Refresh asks Redis for the owners in its way, unless a hold of its own Client excludes all others or it asked just now. Without a reply
 // it keeps the last result.
 func (b *blocked) Refresh() {
-	for _, t := range b.spec.Engine.held.of(b.spec.Key) {
+	for _, t := range b.client.held.of(b.spec.Key) {
 		if t.Spec.Kind.Side != lua.Reader {
 			return
 		}
@@ -126,7 +124,7 @@ func (b *blocked) ask() bool {
 	if err != nil || b.isOver() {
 		return false
 	}
-	asked, marks := b.spec.inTheWay(info, b.within)
+	asked, marks := inTheWay(b.spec, info, b.within)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.asked, b.marks, b.askedAt = asked, marks, time.Now()
@@ -135,7 +133,7 @@ func (b *blocked) ask() bool {
 
 // inTheWay returns the owners whose holds have to end before a Lock of m gets the lock. If m reads and waits behind writers, marks are the
 // marks of those writers.
-func (m *Spec) inTheWay(info lua.Info, within *Tenure) (all, marks []string) {
+func inTheWay(m *engine.Spec, info lua.Info, within *engine.Tenure) (all, marks []string) {
 	own, reads := "", m.Kind.Side == lua.Reader
 	if within != nil {
 		own = within.Field()
@@ -143,7 +141,7 @@ func (m *Spec) inTheWay(info lua.Info, within *Tenure) (all, marks []string) {
 	for field := range info.Fields {
 		switch {
 		case field == "" || field == "mode" || field == own || kinds.IsPlaceholder(field):
-		case !reads || !m.isReader(field) || info.Fields["mode"] == "":
+		case !reads || !isReader(field) || info.Fields["mode"] == "":
 			all = append(all, field)
 		case len(info.Queue) > 0: // the marks of writers
 			all, marks = append(all, field), info.Queue
@@ -152,46 +150,66 @@ func (m *Spec) inTheWay(info lua.Info, within *Tenure) (all, marks []string) {
 	return all, marks
 }
 
-// heldLocks are the tenures of an engine with open levels, by lock key. It is empty without the deadlock option.
+// heldLocks are the tenures of a Client with open levels, by lock key.
 type heldLocks struct {
-	mu  sync.Mutex                       // guards the following; no other lock is taken under it
-	all map[string]map[*Tenure]time.Time // since when
+	mu  sync.Mutex // guards the following; no other lock is taken under it
+	all map[string]map[*engine.Tenure]*heldTenure
 }
 
-func (h *heldLocks) add(t *Tenure) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	at := h.all[t.Spec.Key]
+// heldTenure is a tenure with open levels.
+type heldTenure struct {
+	since time.Time // when the first of its holds began
+	holds map[*engine.Hold]struct{}
+}
+
+func (k *heldLocks) add(h *engine.Hold) {
+	t := h.Tenure()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	at := k.all[t.Spec.Key]
 	if at == nil {
-		at = make(map[*Tenure]time.Time, 1)
-		if h.all == nil {
-			h.all = make(map[string]map[*Tenure]time.Time)
+		at = make(map[*engine.Tenure]*heldTenure, 1)
+		if k.all == nil {
+			k.all = make(map[string]map[*engine.Tenure]*heldTenure)
 		}
-		h.all[t.Spec.Key] = at
+		k.all[t.Spec.Key] = at
 	}
-	at[t] = time.Now()
+	if at[t] == nil {
+		at[t] = &heldTenure{time.Now(), make(map[*engine.Hold]struct{}, 1)}
+	}
+	at[t].holds[h] = struct{}{}
 }
 
-func (h *heldLocks) remove(t *Tenure) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if at := h.all[t.Spec.Key]; at != nil {
-		if delete(at, t); len(at) == 0 {
-			delete(h.all, t.Spec.Key)
-		}
+func (k *heldLocks) remove(h *engine.Hold) {
+	t := h.Tenure()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	at := k.all[t.Spec.Key]
+	held := at[t]
+	if held == nil {
+		return
+	}
+	if delete(held.holds, h); len(held.holds) > 0 {
+		return
+	}
+	if delete(at, t); len(at) == 0 {
+		delete(k.all, t.Spec.Key)
 	}
 }
 
 // of returns the tenures of a lock.
-func (h *heldLocks) of(key string) []*Tenure {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return slices.Collect(maps.Keys(h.all[key]))
+func (k *heldLocks) of(key string) []*engine.Tenure {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.Collect(maps.Keys(k.all[key]))
 }
 
 // since returns when the hold of the tenure began; the first, if readers share it.
-func (h *heldLocks) since(t *Tenure) time.Time {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.all[t.Spec.Key][t]
+func (k *heldLocks) since(t *engine.Tenure) time.Time {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if held := k.all[t.Spec.Key][t]; held != nil {
+		return held.since
+	}
+	return time.Time{}
 }

@@ -1,4 +1,4 @@
-package engine
+package ear
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/go-rlock/rlock/internal/calls"
+	"github.com/go-rlock/rlock/internal/engine"
 	"github.com/go-rlock/rlock/internal/kinds"
 	"github.com/go-rlock/rlock/lua"
 	"github.com/go-rlock/rlock/pubsub"
@@ -42,51 +43,40 @@ type askings struct {
 	asked recentKeys // owners that are not asked again
 }
 
-// asksHolder is AskHolder for a Lock. The Lock goes to sleep meanwhile.
-func (l *Attempt) asksHolder(holder string) { l.Spec.AskHolder(l.Ctx, holder) }
-
 // AskHolder asks an owner that blocks a Lock, if it can be asked, and looks up its label, if it has one. It returns at once.
-func (m *Spec) AskHolder(ctx context.Context, holder string) {
-	m.ask(ctx, holder, saidAsked)
-	m.Engine.seekLabel(holder)
+func (e *Ear) AskHolder(ctx context.Context, m *engine.Spec, holder string) {
+	e.ask(ctx, m, holder, saidAsked)
+	e.seekLabel(holder)
 }
 
-// triesHolder tells an owner that may be idle that it caused a refusal of a Lock that does not wait.
-func (l *Attempt) triesHolder(holder string) {
-	if mark, _, _ := kinds.MarkOf(holder); mark.Wants(kinds.Lingers) {
-		l.Spec.ask(l.Ctx, holder, saidTried)
-	}
-}
-
-func (m *Spec) ask(ctx context.Context, holder, what string) {
+func (e *Ear) ask(ctx context.Context, m *engine.Spec, holder, what string) {
 	mark, id, tag := kinds.MarkOf(holder)
-	c := m.Engine
 	about := what + holder
 	switch {
 	case !isAskable(mark):
 		return
-	case id == c.ID:
-		c.giveIdle(m.Key) // any other hold of this process is known to askHere
+	case id == e.ID:
+		e.Free(m.Key) // any other hold of this process is known to tellHere
 		return
-	case !c.askings.begin(about):
+	case !e.askings.begin(about):
 		return
 	}
-	c.inBackground(func() { // ends when Redis has answered, or after some seconds
-		if !c.askings.enter(c.Calls.Done()) {
+	e.Calls.Background(func() { // ends when Redis has answered, or after some seconds
+		if !e.askings.enter(e.Calls.Done()) {
 			return
 		}
-		defer c.askings.leave()
+		defer e.askings.leave()
 		again := calls.Retry{}
 		for {
-			heard, err := m.askAll(ctx, holder, what, id, tag)
+			heard, err := e.askAll(ctx, m, holder, what, id, tag)
 			if err == nil {
-				if heard == 0 || c.Cluster != nil && !c.earOf(id).Sharded { // which does not tell
-					c.askings.forget(about)
+				if heard == 0 || e.Cluster != nil && !e.Channel(id).Sharded { // which does not tell
+					e.askings.forget(about)
 				}
 				return
 			}
-			if refusal := isRefusal(err); refusal || !again.Wait(err, nil, c.Calls.Done()) {
-				c.askings.failed(c, about, err, refusal)
+			if refusal := calls.IsRefusal(err); refusal || !again.Wait(err, nil, e.Calls.Done()) {
+				e.askings.failed(e, about, err, refusal)
 				return
 			}
 		}
@@ -128,52 +118,50 @@ func (a *askings) forget(owner string) {
 }
 
 // failed makes the next refusal ask the owner again; if the user lacks the right, nobody is asked any more.
-func (a *askings) failed(c *Engine, owner string, err error, refusal bool) {
+func (a *askings) failed(e *Ear, owner string, err error, refusal bool) {
 	if !refusal {
 		a.forget(owner)
 		return
 	}
 	if strings.HasPrefix(err.Error(), "NOPERM") && !a.refused.Swap(true) {
-		c.Options.Tell.Warn("rlock: this Client cannot ask other processes for their locks; the user needs the right to publish to "+
-			pubsub.EarChannel("*"), "client", c.ID, "err", err)
+		e.Options.Tell.Warn("rlock: this Client cannot ask other processes for their locks; the user needs the right to publish to "+
+			pubsub.EarChannel("*"), "client", e.ID, "err", err)
 	}
 }
 
 // askAll asks that owner and returns the number known to have heard. A writer asks all readers, because the refusal names only one.
-func (m *Spec) askAll(ctx context.Context, holder, what, id string, tag uint64) (heard int, err error) {
-	if m.Kind.Side != lua.Writer || strings.HasSuffix(holder, ":write") {
-		return m.Engine.askOne(id, what, tag)
+func (e *Ear) askAll(ctx context.Context, m *engine.Spec, holder, what, id string, tag uint64) (heard int, err error) {
+	if m.Kind.Side != lua.Writer || strings.HasSuffix(holder, kinds.WriterSuffix) {
+		return e.askOne(id, what, tag)
 	}
-	fields, err := m.fields(m.Engine.Calls.Context(ctx, time.Now(), 0))
+	fields, err := e.fields(e.Calls.Context(ctx, time.Now(), 0), m)
 	if err != nil {
 		return 0, err
 	}
-	return m.askEach(fields, nil) // those of this process know, see askHere
+	return e.askEach(fields, nil) // those of this process know, see tellHere
 }
 
 // fields are those of the lock's hash.
-func (m *Spec) fields(ctx context.Context) ([]string, error) {
-	rdb := m.Engine.RDB
-	return rdb.Do(ctx, rdb.B().Hrandfield().Key(m.Key).Count(mostReaders).Build()).AsStrSlice()
+func (e *Ear) fields(ctx context.Context, m *engine.Spec) ([]string, error) {
+	return e.RDB.Do(ctx, e.RDB.B().Hrandfield().Key(m.Key).Count(mostReaders).Build()).AsStrSlice()
 }
 
 // askEach asks those of the owners that can be asked, and returns the number that heard. Owners of this process go to own, unless it is
 // nil.
-func (m *Spec) askEach(fields []string, own func(tag uint64)) (heard int, err error) {
-	c := m.Engine
+func (e *Ear) askEach(fields []string, own func(tag uint64)) (heard int, err error) {
 	for _, field := range fields {
 		mark, id, tag := kinds.MarkOf(field)
 		if !isAskable(mark) {
 			continue
 		}
-		if id == c.ID {
+		if id == e.ID {
 			if own != nil {
 				heard++
 				own(tag)
 			}
 			continue
 		}
-		n, failed := c.askOne(id, saidAsked, tag)
+		n, failed := e.askOne(id, saidAsked, tag)
 		if failed != nil {
 			err = failed
 		}
@@ -183,28 +171,36 @@ func (m *Spec) askEach(fields []string, own func(tag uint64)) (heard int, err er
 }
 
 // askOne asks one owner and returns the number of processes that heard: at least one where Redis does not say.
-func (c *Engine) askOne(id, what string, tag uint64) (heard int, err error) {
-	ch := c.earOf(id)
-	heard, err = c.publish(ch, pubsub.Spoken{Kind: what, Payload: strconv.FormatUint(tag, 10)}.String())
-	if err == nil && c.Cluster != nil && !ch.Sharded { // it counts those at one node
+func (e *Ear) askOne(id, what string, tag uint64) (heard int, err error) {
+	heard, err = e.Say(id, what, strconv.FormatUint(tag, 10))
+	if err == nil && e.Cluster != nil && !e.Channel(id).Sharded { // it counts those at one node
 		heard = max(heard, 1)
 	}
 	return heard, err
 }
 
-// publish sends a message and returns the number of processes that heard it; on a cluster with plain channels, those at one node.
-func (c *Engine) publish(ch pubsub.Channel, text string) (heard int, err error) {
-	n, err := c.RDB.Do(c.Calls.Context(context.Background(), time.Now(), 0), ch.Publish(c.RDB.B(), text)).AsInt64()
-	return int(n), err
-}
-
-// Ask asks the holders for the lock without waiting for it. It returns the number of holders that heard.
-func (m *Spec) Ask(ctx context.Context) (heard int, err error) {
-	return Query(ctx, m, func(ctx context.Context) (int, error) {
-		fields, err := m.fields(ctx)
+// AskAll asks the holders of m for the lock without waiting for it. It returns the number of holders that heard.
+func AskAll(ctx context.Context, m *engine.Spec) (heard int, err error) {
+	return engine.Query(ctx, m, func(ctx context.Context) (int, error) {
+		e := Of(m.Engine)
+		fields, err := e.fields(ctx, m)
 		if err != nil {
 			return 0, err
 		}
-		return m.askEach(fields, m.Engine.askedFor)
+		return e.askEach(fields, e.isAsked)
 	})
+}
+
+// heardAsked handles a message that another process waits for the owner with that tag.
+func (e *Ear) heardAsked(payload string) {
+	if tag, ok := ownTag(payload); ok {
+		e.isAsked(tag)
+	}
+}
+
+// isAsked handles that another process waits for the owner with that tag. A holder that is told may unlock at once, so it is known before
+// that the lock is not to be kept.
+func (e *Ear) isAsked(tag uint64) {
+	e.keepNot(tag)
+	e.askables.heardOf(tag)
 }

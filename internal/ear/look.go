@@ -1,4 +1,4 @@
-package engine
+package ear
 
 import (
 	"context"
@@ -9,6 +9,8 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/go-rlock/rlock/internal/calls"
+	"github.com/go-rlock/rlock/internal/engine"
 	"github.com/go-rlock/rlock/internal/kinds"
 	"github.com/go-rlock/rlock/pubsub"
 )
@@ -28,9 +30,9 @@ const (
 )
 
 // watchAskables looks until Close.
-func (c *Engine) watchAskables() {
-	s := &c.askables
-	third := c.Options.WatchdogTimeout / 3
+func (e *Ear) watchAskables() {
+	s := &e.askables
+	third := e.Options.WatchdogTimeout / 3
 	every := time.NewTicker(third)
 	defer every.Stop()
 	var again, retry <-chan time.Time
@@ -40,18 +42,18 @@ func (c *Engine) watchAskables() {
 		case <-s.due:
 		case <-again:
 			again = nil
-			s.lookAt(func(e *askable) bool { return !e.outside.IsZero() })
+			s.lookAt(func(a *askable) bool { return !a.outside.IsZero() })
 		case <-retry:
 			retry = nil
-			s.lookAt(func(e *askable) bool { return e.unsure })
+			s.lookAt(func(a *askable) bool { return a.unsure })
 		case <-every.C:
 			s.lookAtAll()
-		case <-c.Calls.Done():
+		case <-e.Calls.Done():
 			return
 		}
 		var seen, unsure bool
 		for some := s.next(); len(some) > 0; some = s.next() {
-			here, failed := c.look(some)
+			here, failed := e.look(some)
 			seen, unsure = seen || here, unsure || failed
 		}
 		if seen && again == nil {
@@ -82,19 +84,19 @@ func (s *askables) lookAtAll() {
 
 // mayHaveMissed schedules a look at every tenure that was not asked for yet: messages were missed.
 func (s *askables) mayHaveMissed() {
-	s.lookAt(func(e *askable) bool { e.wakes = true; return true })
+	s.lookAt(func(a *askable) bool { a.wakes = true; return true })
 	s.lookSoon()
 }
 
 func (s *askables) lookAt(which func(*askable) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, e := range s.of {
+	for _, a := range s.of {
 		switch {
-		case e.asked:
-			delete(s.toLook, e)
-		case which(e):
-			s.toLook[e] = struct{}{}
+		case a.asked:
+			delete(s.toLook, a)
+		case which(a):
+			s.toLook[a] = struct{}{}
 		}
 	}
 }
@@ -103,46 +105,46 @@ func (s *askables) lookAt(which func(*askable) bool) {
 func (s *askables) next() (some []*askable) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for e := range s.toLook {
+	for a := range s.toLook {
 		if len(some) == looksTogether {
 			break
 		}
-		delete(s.toLook, e)
-		some = append(some, e)
+		delete(s.toLook, a)
+		some = append(some, a)
 	}
 	return some
 }
 
 // look looks at some tenures and reports whether a retry is due: seen if there are outside subscribers, unsure if Redis did not answer in
 // full.
-func (c *Engine) look(some []*askable) (seen, unsure bool) {
-	for _, e := range some {
-		unsure = !c.woken(e) || unsure
+func (e *Ear) look(some []*askable) (seen, unsure bool) {
+	for _, a := range some {
+		unsure = !e.woken(a) || unsure
 	}
-	found, err := c.sight(some)
-	unsure = unsure || err != nil && !isRefusal(err)
-	s := &c.askables
-	for i, e := range some {
+	found, err := e.sight(some)
+	unsure = unsure || err != nil && !calls.IsRefusal(err)
+	s := &e.askables
+	for i, a := range some {
 		s.mu.Lock()
-		e.unsure = unsure && !found[i].queued
-		asked := e.asked
+		a.unsure = unsure && !found[i].queued
+		asked := a.asked
 		switch {
 		case found[i].queued:
 			asked = true
 		case !found[i].outside && unsure:
 		case !found[i].outside:
-			e.outside = time.Time{}
-		case !e.outside.IsZero() && time.Since(e.outside) >= lingering/2:
+			a.outside = time.Time{}
+		case !a.outside.IsZero() && time.Since(a.outside) >= lingering/2:
 			asked = true
 		default:
-			if e.outside.IsZero() {
-				e.outside = time.Now()
+			if a.outside.IsZero() {
+				a.outside = time.Now()
 			}
 			seen = true
 		}
 		s.mu.Unlock()
 		if asked {
-			c.askedFor(e.tag)
+			e.isAsked(a.tag)
 		}
 	}
 	return seen, unsure
@@ -155,63 +157,63 @@ type sighting struct {
 }
 
 // sight asks Redis for the waiters of some tenures. err means that there may be more; it is a refusal only if nothing worse happened.
-func (c *Engine) sight(some []*askable) ([]sighting, error) {
-	queues, failed := c.queued(some)
-	listen, err := c.listening(some)
-	if err == nil || failed != nil && isRefusal(err) {
+func (e *Ear) sight(some []*askable) ([]sighting, error) {
+	queues, failed := e.queued(some)
+	listen, err := e.listening(some)
+	if err == nil || failed != nil && calls.IsRefusal(err) {
 		err = failed
 	}
 	found := make([]sighting, len(some))
-	for i, e := range some {
-		ch := c.KnownChannel(e.spec)
+	for i, a := range some {
+		ch := e.KnownChannel(a.spec)
 		found[i].queued = queues[i]
-		found[i].outside = e.spec.Kind.Queueing != kinds.PerWaiter && // Redisson's are in the queue, too
-			listen[ch.Name]-listen[pubsub.InLine(ch).Name] > int64(c.Hub.Outside(ch))
+		found[i].outside = a.spec.Kind.Queueing != kinds.PerWaiter && // Redisson's are in the queue, too
+			listen[ch.Name]-listen[pubsub.InLine(ch).Name] > int64(e.Hub.Outside(ch))
 	}
 	return found, err
 }
 
-// woken wakes waiters for e that may not know whom to ask, if that is due. It reports false if Redis did not answer: then it remains due.
-func (c *Engine) woken(e *askable) bool {
-	s := &c.askables
+// woken wakes waiters for a that may not know whom to ask, if that is due. It reports false if Redis did not answer: then it remains due.
+func (e *Ear) woken(a *askable) bool {
+	s := &e.askables
 	s.mu.Lock()
-	due := e.wakes
-	e.wakes = false
+	due := a.wakes
+	a.wakes = false
 	s.mu.Unlock()
-	if !due || c.wakeUnseen(e.spec) {
+	if !due || e.wakeUnseen(a.spec) {
 		return true
 	}
 	s.mu.Lock()
-	e.wakes = true
+	a.wakes = true
 	s.mu.Unlock()
 	return false
 }
 
 // wakeUnseen wakes waiters that a look may not see: they try, are refused, and ask the owner. It reports false if Redis did not answer.
-func (c *Engine) wakeUnseen(m *Spec) bool {
-	ch := c.KnownChannel(m)
-	if c.Cluster == nil || ch.Sharded || m.Kind.Queueing == kinds.PerWaiter {
+func (e *Ear) wakeUnseen(m *engine.Spec) bool {
+	ch := e.KnownChannel(m)
+	if e.Cluster == nil || ch.Sharded || m.Kind.Queueing == kinds.PerWaiter {
 		return true
 	}
-	_, err := c.publish(ch, pubsub.Unlocked)
-	return err == nil || isRefusal(err)
+	_, err := e.publish(ch, pubsub.Unlocked)
+	return err == nil || calls.IsRefusal(err)
 }
 
 // queued reports for each of them whether it has waiters, or writers' marks, in the queue in Redis. err means that it may not know of all.
-func (c *Engine) queued(some []*askable) (queued []bool, err error) {
+func (e *Ear) queued(some []*askable) (queued []bool, err error) {
 	var cmds []rueidis.Completed
 	var of []int
-	for i, e := range some {
-		m := e.spec
+	for i, a := range some {
+		m := a.spec
 		switch key := m.QueueKey(); {
 		case m.Kind.Queueing == kinds.PerWaiter:
-			cmds = append(cmds, c.RDB.B().Llen().Key(m.Queue).Build())
+			cmds = append(cmds, e.RDB.B().Llen().Key(m.Queue).Build())
 		case key == "":
 			continue
 		case m.Kind.Queueing == kinds.PerProcess:
-			cmds = append(cmds, c.RDB.B().Zcard().Key(key).Build())
+			cmds = append(cmds, e.RDB.B().Zcard().Key(key).Build())
 		default:
-			cmds = append(cmds, c.RDB.B().Zrange().Key(key).Min("0").Max("-1").Build())
+			cmds = append(cmds, e.RDB.B().Zrange().Key(key).Min("0").Max("-1").Build())
 		}
 		of = append(of, i)
 	}
@@ -219,9 +221,9 @@ func (c *Engine) queued(some []*askable) (queued []bool, err error) {
 	if len(cmds) == 0 {
 		return queued, nil
 	}
-	for i, reply := range c.RDB.DoMulti(c.Calls.Context(context.Background(), time.Now(), 0), cmds...) {
+	for i, reply := range e.RDB.DoMulti(e.Calls.Context(context.Background(), time.Now(), 0), cmds...) {
 		failed := reply.Error()
-		c.Calls.Answered(some[of[i]].spec.Slot, failed)
+		e.Calls.Answered(some[of[i]].spec.Slot, failed)
 		if failed != nil {
 			err = failed
 		} else if marks, notMarks := reply.AsStrSlice(); notMarks == nil {
@@ -234,34 +236,34 @@ func (c *Engine) queued(some []*askable) (queued []bool, err error) {
 }
 
 // isOther reports whether a writer's mark is not that of a reader of this tenure that is upgrading.
-func (e *askable) isOther(mark string) bool {
+func (a *askable) isOther(mark string) bool {
 	_, reader, _ := strings.Cut(mark, " ")
 	reader, _ = strings.CutSuffix(reader, " -")
-	return reader != e.spec.Kind.Owner(e.spec.Engine.ID, e.tag, e.spec.isShort())
+	return reader != a.spec.Owner(a.tag)
 }
 
 // listening counts the subscribers to the unlocks of those locks, and to the channels of those in line. err means that there may be more.
-func (c *Engine) listening(some []*askable) (all map[string]int64, err error) {
+func (e *Ear) listening(some []*askable) (all map[string]int64, err error) {
 	var plain []string
 	var sharded []rueidis.Completed
-	for _, e := range some {
-		ch := c.KnownChannel(e.spec)
+	for _, a := range some {
+		ch := e.KnownChannel(a.spec)
 		names := []string{ch.Name, pubsub.InLine(ch).Name}
 		if ch.Sharded {
-			sharded = append(sharded, c.RDB.B().PubsubShardnumsub().Channel(names...).Build().SetSlot(e.spec.Key))
+			sharded = append(sharded, e.RDB.B().PubsubShardnumsub().Channel(names...).Build().SetSlot(a.spec.Key))
 		} else {
 			plain = append(plain, names...)
 		}
 	}
-	ctx := c.Calls.Context(context.Background(), time.Now(), 0)
+	ctx := e.Calls.Context(context.Background(), time.Now(), 0)
 	var replies []rueidis.RedisResult
 	if len(sharded) > 0 {
-		replies = c.RDB.DoMulti(ctx, sharded...)
+		replies = e.RDB.DoMulti(ctx, sharded...)
 	}
 	if len(plain) > 0 {
 		slices.Sort(plain)
 		plain = slices.Compact(plain) // locks may have one channel
-		nodes := c.nodes()
+		nodes := e.nodes()
 		at := make([]rueidis.RedisResult, len(nodes))
 		var asked sync.WaitGroup
 		for i, node := range nodes { // side by side: one that is gone takes all the time there is
@@ -284,12 +286,12 @@ func (c *Engine) listening(some []*askable) (all map[string]int64, err error) {
 }
 
 // nodes returns the nodes that may have subscribers to a plain channel.
-func (c *Engine) nodes() []rueidis.Client {
-	if c.Cluster == nil {
-		return []rueidis.Client{c.RDB}
+func (e *Ear) nodes() []rueidis.Client {
+	if e.Cluster == nil {
+		return []rueidis.Client{e.RDB}
 	}
 	var all []rueidis.Client
-	for _, node := range c.RDB.Nodes() {
+	for _, node := range e.RDB.Nodes() {
 		all = append(all, node)
 	}
 	return all

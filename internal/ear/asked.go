@@ -1,4 +1,4 @@
-package engine
+package ear
 
 import (
 	"context"
@@ -8,13 +8,14 @@ import (
 	"time"
 
 	"github.com/go-rlock/rlock/internal/calls"
+	"github.com/go-rlock/rlock/internal/engine"
 	"github.com/go-rlock/rlock/internal/kinds"
 	"github.com/go-rlock/rlock/lua"
 )
 
 // A hold can ask to be notified of waiters, see WithAsked. There are four ways:
 //
-//   - a goroutine of this process is about to wait (askHere), or waits already when the hold begins;
+//   - a goroutine of this process is about to wait (tellHere), or waits already when the hold begins;
 //   - another process says so (asking.go), to the ear;
 //   - a look in Redis: when a hold begins whose Lock had to wait, or that was left to a ticket, since those that wait behind it may not
 //     know who has the lock; and when the ear is live, for what it has missed;
@@ -31,7 +32,7 @@ type askables struct {
 
 	mu     sync.Mutex                    // guards the following; no other lock is taken under it
 	of     map[uint64]*askable           // by the tag of the tenure
-	holds  map[*Hold]*Askable            // by the hold
+	holds  map[*engine.Hold]*Askable     // by the hold
 	quiet  map[lockSide]*chain[*askable] // those with holds that no waiter was noted for, by their lock
 	toLook map[*askable]struct{}         // those to be looked at
 	early  recentTags                    // tenures that were asked for, and had no hold here
@@ -45,7 +46,7 @@ type lockSide struct {
 
 // askable is a tenure with holds that want notifications.
 type askable struct {
-	spec    *Spec // of the lock on that server
+	spec    *engine.Spec // of the lock on that server
 	tag     uint64
 	holds   int             // number of them
 	quiet   chain[*askedAt] // those that no waiter was noted for
@@ -58,7 +59,7 @@ type askable struct {
 
 // Askable notifies one hold of waiters.
 type Askable struct {
-	hold  *Hold
+	hold  *engine.Hold
 	once  sync.Once
 	asked chan struct{}
 	at    []askedAt                // one for each server that the lock is on
@@ -69,7 +70,7 @@ type Askable struct {
 type askedAt struct {
 	*Askable
 
-	spec  *Spec
+	spec  *engine.Spec
 	of    *askable       // nil before and after
 	place link[*askedAt] // in askable.quiet, until it is asked
 }
@@ -80,7 +81,7 @@ type together struct {
 	all  []*Askable
 }
 
-func newAskable(h *Hold, at ...*Spec) *Askable {
+func newAskable(h *engine.Hold, at ...*engine.Spec) *Askable {
 	a := &Askable{hold: h, asked: make(chan struct{}), at: make([]askedAt, len(at))}
 	for i, m := range at {
 		x := &a.at[i]
@@ -106,12 +107,12 @@ func (a *Askable) isAsked() { a.once.Do(func() { close(a.asked) }) }
 // AskedTogether links the holds taken between outer and ctx: a waiter for one of their locks notifies all of them.
 func AskedTogether(ctx, outer context.Context) {
 	var all []*Askable
-	end, _ := Innermost[*Level](InnermostOpen(outer))
-	for l := LevelOf(ctx); l != nil && l != end; l = l.Enclosing() {
-		if l != &l.hold.first { // a re-entry
+	end, _ := engine.Innermost[*engine.Level](engine.InnermostOpen(outer))
+	for l := engine.LevelOf(ctx); l != nil && l != end; l = l.Enclosing() {
+		if l.IsReentry() {
 			continue
 		}
-		if a := l.hold.askable(); a != nil {
+		if a := askableOf(l.Hold()); a != nil {
 			all = append(all, a)
 		}
 	}
@@ -129,50 +130,24 @@ func AskedTogether(ctx, outer context.Context) {
 	}
 }
 
-// askable returns the notifier of a hold; nil if it wants none.
-func (h *Hold) askable() *Askable {
-	if m := h.first.spec; m.Mark.Wants(kinds.WantsAsked) {
-		return m.Engine.askables.find(h)
+// askableOf returns the notifier of a hold; nil if it wants none.
+func askableOf(h *engine.Hold) *Askable {
+	if m := h.Spec(); m.Wants.Wants(kinds.WantsAsked) {
+		return Of(m.Engine).askables.find(h)
 	}
 	return nil
 }
 
-// firstLook is what a new hold does for earlier waiters that may not know the new owner.
-type firstLook int8
-
-const (
-	noLook firstLook = iota
-	lookOnce
-	lookAndWake // no unlock has woken those who know another owner
-)
-
-// mayBeAsked starts notifications for a hold.
-func (l *Attempt) mayBeAsked(a AcquireResult) {
-	if !l.Spec.Mark.Wants(kinds.WantsAsked) {
-		return
-	}
-	look := noLook
-	switch {
-	case a.how != byCall:
-	case l.within != nil || l.ticket != nil:
-		look = lookAndWake
-	case l.waiter.Waited():
-		look = lookOnce
-	}
-	newAskable(l.level.hold, l.Spec).begin(l.Tenure.Tag, look)
-}
-
-// MayBeAsked starts notifications of waiters for any member of a majority whose Lock has waited or not.
-func (l *Level) MayBeAsked(members []*Spec, waited bool) *Askable {
-	if !l.spec.Mark.Wants(kinds.WantsAsked) {
+// BeginOn starts notifications of waiters for any member of a majority, if l wants them, whose Lock has waited or not.
+func BeginOn(l *engine.Level, members []*engine.Spec, waited bool) *Askable {
+	if !l.Hold().Spec().Wants.Wants(kinds.WantsAsked) {
 		return nil
 	}
-	look := noLook
+	a, b := newAskable(l.Hold(), members...), engine.Alone
 	if waited {
-		look = lookOnce
+		b = engine.AfterOther
 	}
-	a := newAskable(l.hold, members...)
-	a.begin(l.hold.tenure.Tag, look)
+	a.begin(l.Hold().Tenure().Tag, b)
 	return a
 }
 
@@ -184,35 +159,35 @@ func (a *Askable) Ask() {
 }
 
 // begin registers a new hold. A waiter here joins the hub before it looks for holds, so one of the two sees the other.
-func (a *Askable) begin(tag uint64, look firstLook) {
+func (a *Askable) begin(tag uint64, b engine.Beginning) {
 	for i := range a.at {
 		x := &a.at[i]
-		c := x.spec.Engine
-		c.listen()
-		c.askables.watching.Do(func() { c.inBackground(c.watchAskables) }) // ends with Close
-		c.askables.add(x, tag, look)
-		all, exclusive := c.Hub.Queued(x.spec.Waiters())
+		e := Of(x.spec.Engine)
+		e.Listen()
+		e.askables.watching.Do(func() { e.Calls.Background(e.watchAskables) }) // ends with Close
+		e.askables.add(x, tag, b)
+		all, exclusive := e.Hub.Queued(x.spec.Waiters())
 		if exclusive > 0 || all > 0 && x.spec.Kind.Side != lua.Reader {
 			a.ask()
 		}
 	}
 }
 
-// isAskedNoMore ends the notifications of a hold.
-func (h *Hold) isAskedNoMore() {
-	if a := h.askable(); a != nil {
+// Ended ends the notifications of a hold.
+func (*Ear) Ended(h *engine.Hold) {
+	if a := askableOf(h); a != nil {
 		for i := range a.at {
 			x := &a.at[i]
-			x.spec.Engine.askables.remove(x)
+			Of(x.spec.Engine).askables.remove(x)
 		}
 	}
 }
 
-func (s *askables) add(x *askedAt, tag uint64, look firstLook) {
+func (s *askables) add(x *askedAt, tag uint64, b engine.Beginning) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.of == nil {
-		s.of, s.holds, s.toLook = make(map[uint64]*askable), make(map[*Hold]*Askable), make(map[*askable]struct{})
+		s.of, s.holds, s.toLook = make(map[uint64]*askable), make(map[*engine.Hold]*Askable), make(map[*askable]struct{})
 		s.quiet = make(map[lockSide]*chain[*askable])
 	}
 	e := s.of[tag]
@@ -229,8 +204,8 @@ func (s *askables) add(x *askedAt, tag uint64, look firstLook) {
 		return
 	}
 	s.noteQuiet(x)
-	if look != noLook {
-		e.wakes = e.wakes || look == lookAndWake
+	if b != engine.Alone { // somebody may not know the new owner
+		e.wakes = e.wakes || b == engine.Unheard
 		s.toLook[e] = struct{}{}
 		s.lookSoon()
 	}
@@ -287,13 +262,6 @@ func (s *askables) noteAsked(x *askedAt) {
 
 func (e *askable) side() lockSide { return lockSide{e.spec.Key, e.spec.Kind.Side == lua.Reader} }
 
-// heard handles a message that another process waits for the owner with that tag.
-func (s *askables) heard(payload string) {
-	if tag, ok := ownTag(payload); ok {
-		s.heardOf(tag)
-	}
-}
-
 func (s *askables) heardOf(tag uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -307,7 +275,7 @@ func (s *askables) heardOf(tag uint64) {
 // ownTag reads the tag of a tenure that was made here.
 func ownTag(payload string) (tag uint64, ok bool) {
 	tag, err := strconv.ParseUint(payload, 10, 64)
-	return tag, err == nil && kinds.MarkOfTag(tag) != 0 && kinds.Unmarked(tag) <= lastTag.Load()
+	return tag, err == nil && kinds.MarkOfTag(tag) != 0 && engine.IsMade(tag)
 }
 
 // ask notifies all holds of a tenure, also later ones, of a waiter elsewhere. mu is held.
@@ -317,7 +285,7 @@ func (s *askables) ask(e *askable) {
 }
 
 // askQuiet notifies the holds of a tenure that no waiter was noted for. mu is held.
-func (s *askables) askQuiet(e *askable, except *Hold) {
+func (s *askables) askQuiet(e *askable, except *engine.Hold) {
 	for x := range e.quiet.all {
 		if x.hold != except {
 			x.ask()
@@ -326,11 +294,9 @@ func (s *askables) askQuiet(e *askable, except *Hold) {
 	}
 }
 
-// askHere notifies the holds of this process that block a Lock of the same process.
-func (l *Attempt) askHere() { l.Spec.askHere(l.within) }
-
-func (m *Spec) askHere(within *Hold) {
-	s := &m.Engine.askables
+// tellHere notifies the holds of this process that block a Lock of the same process, except the one that lets it in.
+func (e *Ear) tellHere(m *engine.Spec, within *engine.Hold) {
+	s := &e.askables
 	if s.some.Load() == 0 {
 		return
 	}
@@ -343,7 +309,7 @@ func (m *Spec) askHere(within *Hold) {
 }
 
 // askSide notifies the holds of a lock, or of one side. mu is held.
-func (s *askables) askSide(side lockSide, within *Hold) {
+func (s *askables) askSide(side lockSide, within *engine.Hold) {
 	if at := s.quiet[side]; at != nil {
 		for e := range at.all {
 			s.askQuiet(e, within)
@@ -352,7 +318,7 @@ func (s *askables) askSide(side lockSide, within *Hold) {
 }
 
 // find returns the notifier of a hold; nil if the hold has ended.
-func (s *askables) find(h *Hold) *Askable {
+func (s *askables) find(h *engine.Hold) *Askable {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.holds[h]
@@ -360,8 +326,8 @@ func (s *askables) find(h *Hold) *Askable {
 
 // Asked returns the channel of the innermost hold in ctx that wants notifications of waiters; nil if there is none.
 func Asked(ctx context.Context) <-chan struct{} {
-	for l := LevelOf(ctx); l != nil; l = l.Enclosing() {
-		if a := l.hold.askable(); a != nil && l.IsOpen() {
+	for l := engine.LevelOf(ctx); l != nil; l = l.Enclosing() {
+		if a := askableOf(l.Hold()); a != nil && l.IsOpen() {
 			return a.asked
 		}
 	}

@@ -1,19 +1,18 @@
-package engine
+package deadlock
 
 import (
 	"strings"
 	"sync/atomic"
 
-	"github.com/go-rlock/rlock/internal/deadlock"
-	"github.com/go-rlock/rlock/pubsub"
+	"github.com/go-rlock/rlock/internal/engine"
 )
 
 // listen starts the ears of the Clients that have the holds in the Lock's ctx.
 func (b *blocked) listen() {
-	for l := LevelOf(b.who.Ctx); l != nil; l = l.Enclosing() {
-		if c := l.spec.Engine; c.Options.Deadlock.After > 0 && c.Calls.Start() {
-			c.listen() // the cluster is known: it has a hold there
-			c.Calls.Ended()
+	for l := engine.LevelOf(b.who.Ctx); l != nil; l = l.Enclosing() {
+		if c := of(l.Spec()); c != nil && c.ear.Calls.Start() {
+			c.ear.Listen() // the cluster is known: it has a hold there
+			c.ear.Calls.Ended()
 		}
 	}
 }
@@ -21,11 +20,9 @@ func (b *blocked) listen() {
 // Say sends a message to the Client of an owner in the way, and returns at once because there may be many. If the user lacks the right,
 // nobody hears it.
 func (b *blocked) Say(owner, text string) {
-	c := b.spec.Engine
-	if id, _, _ := strings.Cut(owner, ":"); id != c.ID {
-		c.inBackground(func() { // ends when Redis has answered, or does not
-			_, _ = c.publish(c.earOf(id), pubsub.Spoken{Kind: deadlock.Kind, Payload: text}.String())
-		})
+	e := b.client.ear
+	if id, _, _ := strings.Cut(owner, ":"); id != e.ID {
+		e.Calls.Background(func() { _, _ = e.Say(id, Kind, text) }) // ends when Redis has answered, or does not
 	}
 }
 
@@ -33,32 +30,32 @@ func (b *blocked) Say(owner, text string) {
 const mostHandled = 32
 
 // handle runs f, unless as much of its kind is in work or the Client is closed. It returns at once.
-func (c *Engine) handle(working *atomic.Int32, f func()) {
-	if working.Add(1) > mostHandled || !c.Calls.Start() {
+func (c *Client) handle(working *atomic.Int32, f func()) {
+	if working.Add(1) > mostHandled || !c.ear.Calls.Start() {
 		working.Add(-1)
 		return
 	}
 	go func() { // ends with f, which sends messages, and asks Redis; Close waits for it
-		defer c.Calls.Ended()
+		defer c.ear.Calls.Ended()
 		defer working.Add(-1)
 		f()
 	}()
 }
 
 // probed handles a probe. It returns at once.
-func (c *Engine) probed(text string) {
-	c.handle(&c.probing, func() { c.Options.Deadlock.Graph.Hear(text) })
+func (c *Client) probed(text string) {
+	c.handle(&c.probing, func() { c.Graph.Hear(text) })
 }
 
 // describe answers a question for the long waits of the Client. It returns at once.
-func (c *Engine) describe(text string) {
-	id, ok := deadlock.ReadQuestion(text)
+func (c *Client) describe(text string) {
+	id, ok := ReadQuestion(text)
 	if !ok {
 		return
 	}
 	c.handle(&c.describing, func() { // beside others: the asker may have an answer, and ask again, before Redis confirms it here
-		for _, answer := range c.Options.Deadlock.Graph.Answers(c.ID) {
-			if _, err := c.publish(c.earOf(id), pubsub.Spoken{Kind: deadlock.SeenKind, Payload: answer}.String()); err != nil {
+		for _, answer := range c.Graph.Answers(c.ear.ID) {
+			if _, err := c.ear.Say(id, SeenKind, answer); err != nil {
 				return
 			}
 		}

@@ -1,4 +1,4 @@
-package engine
+package ear
 
 // chain is a set of links with few bytes for each. The zero value is empty.
 type chain[T any] struct{ first *link[T] }

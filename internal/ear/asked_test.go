@@ -1,10 +1,11 @@
-package engine
+package ear
 
 import (
 	"testing"
 	"time"
 
 	"github.com/go-rlock/rlock/internal/calls"
+	"github.com/go-rlock/rlock/internal/engine"
 	"github.com/go-rlock/rlock/internal/kinds"
 	"github.com/go-rlock/rlock/internal/require"
 )
@@ -16,19 +17,19 @@ func TestAskablesInACrowd(t *testing.T) {
 	for name, tenures := range map[string]uint64{"one tenure": 1, "many tenures": n} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c := new(Engine)
-			reads, writes := &Spec{Engine: c, Kind: kinds.Read, Key: "x"}, &Spec{Engine: c, Kind: kinds.Write, Key: "x"}
-			s := &c.askables
+			e := new(Ear)
+			reads, writes := &engine.Spec{Kind: kinds.Read, Key: "x"}, &engine.Spec{Kind: kinds.Write, Key: "x"}
+			s := &e.askables
 			s.due = make(chan struct{}, 1)
 			began := time.Now()
 			var all []*Askable
 			for i := range uint64(n) {
-				a := newAskable(new(Hold), reads)
-				s.add(&a.at[0], 1+i%tenures, lookOnce)
+				a := newAskable(new(engine.Hold), reads)
+				s.add(&a.at[0], 1+i%tenures, engine.AfterOther)
 				all = append(all, a)
 			}
 			for range n {
-				reads.askHere(nil)
+				e.tellHere(reads, nil)
 			}
 			looked := 0
 			for some := s.next(); len(some) > 0; some = s.next() {
@@ -38,7 +39,7 @@ func TestAskablesInACrowd(t *testing.T) {
 			require.False(t, calls.IsClosed(all[0].asked))
 			within := all[n/2]
 			for range n {
-				writes.askHere(within.hold)
+				e.tellHere(writes, within.hold)
 			}
 			require.False(t, calls.IsClosed(within.asked))
 			for i := range uint64(n) {

@@ -1,0 +1,228 @@
+// Package ear lets Clients speak to each other while their Locks wait. Each Client that accepts messages has an ear: one subscription for
+// all its locks. What it hears is for these features:
+//
+//   - asked.go: a hold is told that somebody waits for its lock (WithAsked); asking.go: a waiter says so; look.go: Redis is asked who waits
+//   - linger.go: tenures that are kept for the next Lock of the process (WithLinger), until another process asks for them
+//   - label.go, labels.go: what people call a Client, in Redis
+//   - package deadlock: searches across processes
+//
+// The features observe the engine (engine.Use), which does not know them.
+package ear
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/go-rlock/rlock/internal/engine"
+	"github.com/go-rlock/rlock/internal/kinds"
+	"github.com/go-rlock/rlock/pubsub"
+)
+
+// Ear is the ear of a Client, with what it hears for. The owner tags that it listens for carry a mark (kinds.Mark). A waiter sees the mark
+// in the refusal and sends its message while it waits. Locks without a mark cost nothing.
+//
+//	state     event                             next
+//	none      a hold begins that wants an ear   asked for
+//	asked for the server confirms it            live: whoever relies on it looks once for what was missed
+//	          the server refuses it             refused
+//	live      the connection is lost            asked for
+//	any       Close                             over
+//
+// A message is a hint (pubsub.Spoken): it may be lost, doubled, late or forged. It may cost a command or a wake-up, but decides nothing. If
+// the server refuses the ear, the Client does without: its later owners do not say that it has one.
+type Ear struct {
+	*engine.Engine
+
+	begun     sync.Once
+	refused   atomic.Bool
+	listeners []Listener
+
+	askables askables
+	askings  askings
+	kept     keptTenures
+	label    ownLabel
+	labels   labels
+}
+
+// Listener is a feature that relies on the ear. Its functions run on goroutines that others need, so they return at once.
+type Listener struct {
+	Kind string // of the messages it gets
+	// Heard gets the payload of each message of that kind, on the goroutine that reads the connection.
+	Heard func(payload string)
+	// Live is called when the ear becomes live, also after each lost connection: earlier messages may have been missed. nil: not needed.
+	Live func()
+	// Deaf is called when the ear is no longer live, and if it is refused. nil: not needed.
+	Deaf func()
+}
+
+// New returns the ear of c, for which it needs c's locks to be told of their options: see [Ear.Observe]. label is for people; "": none.
+func New(c *engine.Engine, label string) *Ear {
+	e := &Ear{Engine: c}
+	e.label.text = label
+	e.askables.due = make(chan struct{}, 1)
+	e.askings.underWay = make(chan struct{}, mostAsking)
+	e.kept.timer = time.AfterFunc(time.Hour, func() { e.releaseKept(time.Now()) })
+	e.kept.timer.Stop()
+	e.Hear(Listener{Kind: saidAsked, Heard: e.heardAsked, Live: e.lives, Deaf: e.keepsNone})
+	e.Hear(Listener{Kind: saidTried, Heard: e.heardTried})
+	c.Use(e)
+	if label != "" {
+		c.ObserveAll((*labelled)(e))
+	}
+	return e
+}
+
+// Of returns the ear of c.
+func Of(c *engine.Engine) *Ear {
+	e, _ := engine.Feature[*Ear](c)
+	return e
+}
+
+// Observe makes the holds of m known to the ear as the handle's options want. It is called once for a handle.
+func Observe(m *engine.Spec) {
+	if m.Wants == 0 && m.Linger == 0 {
+		return
+	}
+	m.Observers = append(m.Observers[:len(m.Observers):len(m.Observers)], Of(m.Engine))
+}
+
+// Mark says what the handle wants its owners to say, unless nobody could speak to the Client.
+func (e *Ear) Mark(m *engine.Spec) kinds.Mark {
+	switch {
+	case e.refused.Load():
+		return 0
+	case m.Linger > 0:
+		return m.Wants.With(kinds.Lingers)
+	}
+	return m.Wants
+}
+
+// Began makes a hold askable.
+func (e *Ear) Began(l *engine.Attempt, h *engine.Hold) {
+	if l.Spec.Linger > 0 {
+		e.Listen()
+		if l.Beginning() == engine.Granted {
+			e.contended(l.Spec.Key)
+		}
+	}
+	if l.Spec.Wants.Wants(kinds.WantsAsked) {
+		newAskable(h, l.Spec).begin(l.Tenure.Tag, l.Beginning())
+	}
+}
+
+// Waits tells the holds in the way of a Lock about it: here at once, and in other processes by a message.
+func (e *Ear) Waits(l *engine.Attempt) context.Context {
+	e.tellHere(l.Spec, l.Within())
+	if holder := l.Refusal().Holder; holder != "" {
+		e.AskHolder(l.Ctx, l.Spec, holder)
+		e.isContended(l)
+	}
+	return nil
+}
+
+// Refused tells an owner that may be kept that it caused a refusal of a Lock that does not wait.
+func (e *Ear) Refused(l *engine.Attempt) {
+	holder := l.Refusal().Holder
+	if mark, _, _ := kinds.MarkOf(holder); mark.Wants(kinds.Lingers) {
+		e.ask(l.Ctx, l.Spec, holder, saidTried)
+	}
+	e.isContended(l)
+}
+
+// WaitOver does nothing.
+func (e *Ear) WaitOver(*engine.Attempt) {}
+
+// Hear adds a listener. It is called before anything listens.
+func (e *Ear) Hear(l Listener) { e.listeners = append(e.listeners, l) }
+
+// Listen subscribes, unless that was done before. It returns at once. The cluster is known.
+func (e *Ear) Listen() {
+	e.begun.Do(func() {
+		ch := e.Channel(e.ID)
+		sub := e.Hub.Listen(ch, e.hear)
+		e.Calls.Background(func() { e.attend(sub, ch) }) // ends with Close
+	})
+}
+
+// Channel returns the channel of the ear of the Client with that id.
+func (e *Ear) Channel(id string) pubsub.Channel {
+	return pubsub.Channel{Name: pubsub.EarChannel(id), Sharded: e.Cluster != nil && e.Cluster.IsSharded()}
+}
+
+// Say sends a message to the ear of the Client with that id, and returns the number of processes that heard it; on a cluster with plain
+// channels, those at one node.
+func (e *Ear) Say(id, kind, payload string) (heard int, err error) {
+	return e.publish(e.Channel(id), pubsub.Spoken{Kind: kind, Payload: payload}.String())
+}
+
+func (e *Ear) publish(ch pubsub.Channel, text string) (heard int, err error) {
+	n, err := e.RDB.Do(e.Calls.Context(context.Background(), time.Now(), 0), ch.Publish(e.RDB.B(), text)).AsInt64()
+	return int(n), err
+}
+
+// hear passes a message to the listeners of its kind.
+func (e *Ear) hear(text string) {
+	said, ok := pubsub.ReadSpoken(text)
+	if !ok {
+		return
+	}
+	for _, l := range e.listeners {
+		if l.Kind == said.Kind {
+			l.Heard(said.Payload)
+		}
+	}
+}
+
+// attend tells the listeners of changes of the ear, until it is refused or the Client is closed.
+func (e *Ear) attend(sub *pubsub.Ear, ch pubsub.Channel) {
+	confirmed := 0
+	for {
+		select {
+		case <-sub.News():
+		case <-e.Calls.Done():
+			return
+		}
+		switch s := sub.State(); {
+		case s.Refusal != nil:
+			e.isRefused(s.Refusal)
+			return
+		case s.Live && s.Confirmed > confirmed: // not if it was lost since
+			confirmed = s.Confirmed
+			for _, l := range e.listeners {
+				if l.Live != nil {
+					l.Live()
+				}
+			}
+		case !s.Live:
+			e.isDeaf()
+			if !ch.Sharded {
+				continue
+			}
+			// The client may not know the node, see link.down. What it sends to the slot has it find that.
+			_, _ = e.Say(e.ID, "found", "")
+		}
+	}
+}
+
+func (e *Ear) isDeaf() {
+	for _, l := range e.listeners {
+		if l.Deaf != nil {
+			l.Deaf()
+		}
+	}
+}
+
+// isRefused handles the refusal of the ear.
+func (e *Ear) isRefused(why error) {
+	e.refused.Store(true)
+	e.isDeaf()
+	if !e.Calls.IsClosed() && !errors.Is(why, rueidis.ErrClosing) {
+		e.Options.Tell.Warn("rlock: other processes cannot ask this Client for its locks; the user needs the right to subscribe to "+
+			pubsub.EarChannel("*"), "client", e.ID, "err", why)
+	}
+}

@@ -1,0 +1,178 @@
+package ear
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/go-rlock/rlock/internal/engine"
+	"github.com/go-rlock/rlock/internal/kinds"
+)
+
+// A Lock that is refused by a marked owner looks up the label of that owner's Client in the background, for the errors that this process
+// returns from then on. Labels never change, so one answer is enough for all waiters of a process. A missing label is looked up three times, since the holder may be about to write it, and again a minute later.
+
+const (
+	// seekLabelAgain is how long a label counts as missing.
+	seekLabelAgain = time.Minute
+	// mostLabels bounds the remembered labels.
+	mostLabels = 1000
+	// mostSeeking bounds the look-ups under way; further ones are left to the next refusal.
+	mostSeeking = 64
+)
+
+// labelPauses are the pauses before the look-ups of one search.
+var labelPauses = [...]time.Duration{0, 100 * time.Millisecond, time.Second}
+
+// labels are the labels of other Clients.
+type labels struct {
+	refused atomic.Bool // the Redis user lacks the right to read them
+	told    atomic.Bool // a missing right to read or write labels was logged
+
+	mu      sync.Mutex // guards the following; no other lock is taken under it
+	of      map[string]*foundLabel
+	seeking int
+}
+
+// foundLabel is the state of one label.
+type foundLabel struct {
+	text  string    // "": missing, or not known yet
+	since time.Time // when the search began
+}
+
+// LabelOf returns the label of an owner's Client if it is known here, or "": then it is looked up for later.
+func (e *Ear) LabelOf(owner string) string {
+	mark, id, _ := kinds.MarkOf(owner)
+	switch {
+	case !mark.Wants(kinds.Labelled):
+		return ""
+	case id == e.ID:
+		return e.label.text
+	}
+	e.seekLabel(owner)
+	return e.labels.known(id)
+}
+
+// Labels returns the labels of owners of m, for which it asks Redis if they are not known here.
+func Labels(ctx context.Context, m *engine.Spec, owners []string) []string {
+	e := Of(m.Engine)
+	found, unknown := make([]string, len(owners)), []int(nil)
+	var cmds []rueidis.Completed
+	for i, owner := range owners {
+		mark, id, _ := kinds.MarkOf(owner)
+		if !mark.Wants(kinds.Labelled) {
+			continue
+		}
+		if found[i] = e.labels.known(id); id == e.ID {
+			found[i] = e.label.text
+		}
+		if found[i] == "" {
+			cmds, unknown = append(cmds, e.RDB.B().Get().Key(kinds.LabelKey(id)).Build()), append(unknown, i)
+		}
+	}
+	if len(cmds) == 0 {
+		return found
+	}
+	replies, err := engine.Query(ctx, m, func(ctx context.Context) ([]rueidis.RedisResult, error) { return e.RDB.DoMulti(ctx, cmds...), nil })
+	if err != nil {
+		return found // without what is for people only
+	}
+	for n, reply := range replies {
+		found[unknown[n]], _ = readLabel(reply)
+	}
+	return found
+}
+
+// seekLabel begins to look up the label of a marked owner, unless it is known or was tried. It returns at once.
+func (e *Ear) seekLabel(owner string) {
+	mark, id, _ := kinds.MarkOf(owner)
+	if !mark.Wants(kinds.Labelled) || id == e.ID || e.labels.refused.Load() {
+		return
+	}
+	if l := e.labels.begin(id); l != nil {
+		e.Calls.Background(func() { e.findLabel(id, l) }) // ends with the answer, soon after a missing one, or with Close
+	}
+}
+
+// begin returns the state of that Client's label if the caller must look it up; nil: not now.
+func (s *labels) begin(id string) *foundLabel {
+	now := time.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l := s.of[id]; l != nil && (l.text != "" || now.Sub(l.since) < seekLabelAgain) {
+		return nil
+	}
+	if s.seeking >= mostSeeking {
+		return nil
+	}
+	if s.of == nil || len(s.of) >= mostLabels { // forget all; labels still needed are looked up again
+		s.of = make(map[string]*foundLabel)
+	}
+	l := &foundLabel{since: now}
+	s.of[id] = l
+	s.seeking++
+	return l
+}
+
+// known returns that Client's label, or "".
+func (s *labels) known(id string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l := s.of[id]; l != nil {
+		return l.text
+	}
+	return ""
+}
+
+func (s *labels) found(l *foundLabel, text string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l.text = text
+}
+
+func (s *labels) ended() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.seeking--
+}
+
+// findLabel makes the look-ups of one search.
+func (e *Ear) findLabel(id string, l *foundLabel) {
+	defer e.labels.ended()
+	for i, pause := range labelPauses {
+		if i > 0 {
+			timer := time.NewTimer(pause)
+			select {
+			case <-timer.C:
+			case <-e.Calls.Done():
+				timer.Stop()
+				return
+			}
+		}
+		text, err := readLabel(e.RDB.Do(e.Calls.Context(context.Background(), time.Now(), 0), e.RDB.B().Get().Key(kinds.LabelKey(id)).Build()))
+		e.labels.found(l, text)
+		switch {
+		case text != "":
+			return
+		case isForbidden(err):
+			e.labels.refused.Store(true)
+			e.tellOfLabels(err)
+			return
+		}
+	}
+}
+
+// readLabel returns the label in a reply, or "". It ignores a value that is no valid label: anybody may have written it.
+func readLabel(reply rueidis.RedisResult) (string, error) {
+	text, err := reply.ToString()
+	if rueidis.IsRedisNil(err) {
+		return "", nil
+	}
+	if err != nil || !kinds.IsLabel(text) {
+		return "", err
+	}
+	return text, nil
+}

@@ -1,0 +1,177 @@
+package ear
+
+import (
+	"time"
+
+	"github.com/go-rlock/rlock/internal/engine"
+	"github.com/go-rlock/rlock/internal/kinds"
+	"github.com/go-rlock/rlock/lua"
+)
+
+// A tenure of a handle with WithLinger outlives its last hold: it is kept, still renewed, and the next Lock of the process continues it in
+// memory. A waiter asks for it, and it is released at once.
+//
+//	state      event                                                   next
+//	held       last unlock; nobody waits here, nobody has asked        kept
+//	           last unlock otherwise                                   passed on, or released
+//	kept       a Lock of this process that can have it                 held
+//	           any other Lock of this process                          releasing
+//	           asked; its time is over; too many others are kept;
+//	           the ear is lost; Shutdown; Close                        releasing
+//	           the lease ends, or the key is gone                      over: swept, and nobody is told
+//	releasing  as by the unlock of a hold: a waiter here or elsewhere is given it
+//
+// A Lock that Redis refuses meanwhile sees the mark in the owner, and asks (asking.go). A look finds those that were waiting before the
+// tenure was first kept (linger_look.go). So no waiter of this library waits for a kept tenure unknown to its process.
+//
+// Kept tenures are in a list (linger_list.go). Taking a tenure out of it gives the right to make calls for it (I1).
+
+const (
+	// MaxKept bounds the number of kept tenures of a Client.
+	MaxKept = 1000
+	// unkeptFor is how long a lock is not kept after somebody asked for it, so that processes taking turns soon behave as without WithLinger.
+	unkeptFor = time.Second
+)
+
+// Keep keeps the tenure of a hold for the next Lock of the process, unless somebody wants the lock. It reports whether it did.
+func (e *Ear) Keep(h *engine.Hold) bool {
+	t, m := h.Tenure(), h.Spec()
+	if e.IsShut() || m.Kind != t.Spec.Kind || !kinds.MarkOfTag(t.Tag).Wants(kinds.Lingers) {
+		return false
+	}
+	x := stateOf(t)
+	oldest, ok := e.kept.add(e, x, m.Linger)
+	if !ok {
+		return false
+	}
+	if oldest != nil {
+		oldest.tenure.End()
+	}
+	// Checked again now that others can see it: either they notice it, or this does.
+	if (e.IsShut() || e.kept.ear.Load() == 0 || e.Hub.IsAwaited(m.Waiters())) && e.kept.remove(e, x) {
+		return false
+	}
+	e.lookIfDue(x)
+	return true
+}
+
+// Take returns the kept tenure of the lock for a Lock that continues it. If it does not suit, it is released first. That takes a moment, or
+// no longer than one call may take: after that the Lock waits for its end as for that of any hold here.
+func (e *Ear) Take(l *engine.Attempt) (*engine.Tenure, int64, error) {
+	m := l.Spec
+	x := e.kept.take(e, m.Key)
+	if x == nil {
+		return nil, 0, engine.ErrOver
+	}
+	t, until := x.tenure, l.CallEnds()
+	if !l.CanContinue(t) {
+		l.AwaitEnd(t.End(), until)
+		return nil, 0, engine.ErrOver
+	}
+	if m.Kind.Fence == nil {
+		return t, 0, nil
+	}
+	token, left, err := e.nextToken(l, t, until)
+	switch {
+	case token > 0 && !left:
+		return t, token, nil
+	case !left:
+		l.AwaitEnd(t.End(), until)
+		return nil, 0, engine.ErrOver
+	}
+	t.End()
+	if l.Ctx.Err() != nil || e.Calls.IsClosed() || !l.Limit.IsZero() && !time.Now().Before(l.Limit) {
+		return nil, 0, l.Failure(err)
+	}
+	return nil, 0, engine.ErrOver
+}
+
+// nextToken raises one more token for a tenure. If the caller leaves meanwhile, or it takes until then, left is true.
+func (e *Ear) nextToken(l *engine.Attempt, t *engine.Tenure, until time.Time) (token int64, left bool, err error) {
+	m := l.Spec
+	return engine.Leavable(l.Ctx, m, until, func(<-chan struct{}) (int64, error) {
+		token, err := lua.NextToken(e.Calls.Context(l.Ctx, time.Now(), 0), e.RDB, m.Key, m.FenceKey(), t.Field())
+		e.Calls.Answered(m.Slot, err)
+		return token, err
+	}, nil)
+}
+
+// Free begins to release the kept tenure of a lock.
+func (e *Ear) Free(key string) (ended <-chan struct{}) {
+	if x := e.kept.take(e, key); x != nil {
+		return x.tenure.End()
+	}
+	return nil
+}
+
+// FreeAll begins to release all kept tenures.
+func (e *Ear) FreeAll() { e.releaseKept(time.Time{}) }
+
+// releaseKept releases the kept tenures that are due at now; all, if now is zero.
+func (e *Ear) releaseKept(now time.Time) {
+	for _, x := range e.kept.takeAll(e, now) {
+		x.tenure.End()
+	}
+}
+
+// Lost ends a tenure that was lost while it was kept. It may still exist in Redis.
+func (e *Ear) Lost(t *engine.Tenure) {
+	if e.kept.remove(e, e.kept.tagged(t.Tag)) {
+		t.Forget()
+	}
+}
+
+// keepNot handles a request for the owner with that tag: its tenure is released, now if it is kept, otherwise by its last unlock.
+func (e *Ear) keepNot(tag uint64) {
+	if !kinds.MarkOfTag(tag).Wants(kinds.Lingers) {
+		return
+	}
+	var held *keptTenure
+	if t := e.OpenTenure(tag); t != nil {
+		held = stateOf(t)
+	}
+	if x := e.kept.want(tag, held); x != nil {
+		e.releaseWanted(x)
+	}
+}
+
+// heardTried handles a message that an owner with that tag caused a refusal of a Lock that does not wait.
+func (e *Ear) heardTried(payload string) {
+	if tag, ok := ownTag(payload); ok {
+		if x := e.kept.tagged(tag); x != nil {
+			e.releaseWanted(x)
+		}
+	}
+}
+
+// releaseWanted releases a tenure that others want, if it is kept.
+func (e *Ear) releaseWanted(x *keptTenure) {
+	e.contended(x.tenure.Spec.Key)
+	if e.kept.remove(e, x) {
+		x.tenure.End()
+	}
+}
+
+// isContended notes that a Lock waits for another process.
+func (e *Ear) isContended(l *engine.Attempt) {
+	if l.Spec.Linger > 0 && !e.IsOwn(l.Refusal().Holder) {
+		e.contended(l.Spec.Key)
+	}
+}
+
+// contended has a lock not kept for a while: others want it, too.
+func (e *Ear) contended(key string) { e.kept.contended(key) }
+
+// lives notes that the ear is live, possibly after a gap. Kept tenures are released; new ones need a look for requests missed in the gap.
+// So do askable ones.
+func (e *Ear) lives() {
+	e.keepsNone()
+	e.kept.ear.Store(e.kept.ears.Add(1))
+	e.askables.mayHaveMissed()
+}
+
+// keepsNone notes that the ear is not live: nobody can ask for kept tenures, so they are released.
+func (e *Ear) keepsNone() {
+	e.kept.ear.Store(0)
+	e.FreeAll()
+}

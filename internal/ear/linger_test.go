@@ -1,0 +1,231 @@
+package ear
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-rlock/rlock/internal/engine"
+	"github.com/go-rlock/rlock/internal/enginetest"
+	"github.com/go-rlock/rlock/internal/kinds"
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/internal/require"
+	"github.com/go-rlock/rlock/lease"
+)
+
+// startKeeping starts an engine with a live ear, and returns that with a lock that lingers.
+func startKeeping(t testing.TB, kind *kinds.Kind, d time.Duration) (*Ear, *engine.Spec) {
+	t.Helper()
+	e := New(enginetest.Start(t, redistest.Dial(t, redistest.Shared(t))), "")
+	name := redistest.Name(t)
+	once(t, keeping(e, name+":first", kinds.Mutex, time.Millisecond))
+	redistest.Eventually(t, 10*time.Second, func() bool { return e.kept.ear.Load() != 0 }, "the ear listens")
+	return e, keeping(e, name, kind, d)
+}
+
+// keeping is a handle with WithLinger.
+func keeping(e *Ear, key string, kind *kinds.Kind, d time.Duration) *engine.Spec {
+	m := e.NewSpec(key, kind, key)
+	m.Linger = d
+	Observe(m)
+	return m
+}
+
+// once locks and unlocks, and returns the owner.
+func once(t testing.TB, m *engine.Spec) (owner string, token int64) {
+	t.Helper()
+	l, err := m.Lock(engine.CallerNow(context.Background()))
+	require.NoError(t, err)
+	owner = l.Hold().Tenure().Field()
+	token, _ = m.Token(l)
+	require.NoError(t, l.Unlock())
+	return owner, token
+}
+
+func isTaken(t testing.TB, m *engine.Spec) bool {
+	t.Helper()
+	taken, err := m.IsLocked(context.Background())
+	require.NoError(t, err)
+	return taken
+}
+
+// count counts kept tenures. Unlike Stats, it includes a tenure before its first look.
+func count(e *Ear) int {
+	e.kept.mu.Lock()
+	defer e.kept.mu.Unlock()
+	return len(e.kept.of)
+}
+
+// Without competition, a kept lock is acquired again without Redis. It is released d after its last use.
+func TestKeptTenureIsTakenAgain(t *testing.T) {
+	t.Parallel()
+	e, m := startKeeping(t, kinds.Mutex, 300*time.Millisecond)
+	first, _ := once(t, m)
+	for range 10 {
+		again, _ := once(t, m)
+		require.Equal(t, first, again)
+	}
+	require.Equal(t, uint64(10), e.Stats().Kept)
+	require.Equal(t, 0, e.Stats().Holds)
+	redistest.Eventually(t, 10*time.Second, func() bool { return !isTaken(t, m) }, "it ends")
+	require.Equal(t, 0, e.Stats().Idle)
+}
+
+// G8: tokens rise over the holds of one tenure, and the next tenure's token is higher.
+func TestTokensOfAKeptTenureRise(t *testing.T) {
+	t.Parallel()
+	e, m := startKeeping(t, kinds.Fenced, time.Minute)
+	last := int64(0)
+	for range 100 {
+		_, token := once(t, m)
+		require.True(t, token > last)
+		last = token
+	}
+	require.Equal(t, uint64(99), e.Stats().Kept)
+	e.FreeAll()
+	other := e.NewSpec(m.Key, kinds.Fenced, m.Name)
+	_, token := once(t, other)
+	require.True(t, token > last)
+}
+
+// A kept tenure goes to any process that asks. If a section is running, it goes at the unlock.
+func TestKeptTenureIsGivenUp(t *testing.T) {
+	t.Parallel()
+	e, m := startKeeping(t, kinds.Mutex, time.Minute)
+	l, err := m.Lock(engine.CallerNow(context.Background()))
+	require.NoError(t, err)
+	of := l.Hold().Tenure()
+	require.NoError(t, l.Unlock())
+	require.Equal(t, 1, count(e))
+	e.keepNot(of.Tag)
+	redistest.Eventually(t, 10*time.Second, func() bool { return !isTaken(t, m) }, "it is released")
+
+	l, err = m.Lock(engine.CallerNow(context.Background()))
+	require.NoError(t, err)
+	e.keepNot(of.Tag) // again: it is remembered for a while only, and Lock has waited for Redis
+	require.NoError(t, l.Unlock())
+	require.False(t, isTaken(t, m), "a lock that was just asked for is kept")
+}
+
+// A Lock by another handle uses that handle's options.
+func TestKeptTenureAndOtherHandles(t *testing.T) {
+	t.Parallel()
+	e, m := startKeeping(t, kinds.Mutex, time.Minute)
+	first, _ := once(t, m)
+	plain := e.NewSpec(m.Key, kinds.Mutex, m.Name)
+	again, _ := once(t, plain)
+	require.Equal(t, first, again)
+	require.False(t, isTaken(t, m), "the handle of the last hold does not linger")
+
+	once(t, m)
+	short := e.NewSpec(m.Key, kinds.Mutex, m.Name)
+	short.Lease = time.Second
+	who := engine.CallerNow(context.Background()).UpTo(0, time.Second)
+	l, err := short.Lock(who)
+	require.NoError(t, err)
+	require.True(t, time.Until(e.Leases.Until(&l.Hold().Tenure().Lease)) <= time.Second)
+	require.NoError(t, l.Unlock())
+
+	once(t, m)
+	fair := e.NewSpec(m.Key, kinds.Fair, m.Name)
+	l, err = fair.Lock(who)
+	require.NoError(t, err)
+	require.NoError(t, l.Unlock())
+	require.Equal(t, 0, e.Stats().Holds)
+}
+
+// G1: among simultaneous Locks, the first gets the kept tenure and the rest follow in turn.
+func TestKeptTenureExcludes(t *testing.T) {
+	t.Parallel()
+	e, m := startKeeping(t, kinds.Mutex, time.Minute)
+	plain := e.NewSpec(m.Key, kinds.Mutex, m.Name)
+	inside, n := 0, 0
+	var all sync.WaitGroup
+	for i := range 8 {
+		all.Go(func() {
+			for range 200 {
+				of := m
+				if i%4 == 3 {
+					of = plain
+				}
+				l, err := of.Lock(engine.CallerNow(context.Background()))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if inside++; inside != 1 {
+					t.Error("two are inside")
+				}
+				n++
+				inside--
+				if err := l.Unlock(); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	require.Equal(t, 1600, n)
+}
+
+// A lost kept tenure is useless to the next Lock. No hold is notified, because none was open.
+func TestKeptTenureIsLost(t *testing.T) {
+	t.Parallel()
+	e, m := startKeeping(t, kinds.Mutex, time.Minute)
+	l, err := m.Lock(engine.CallerNow(context.Background()))
+	require.NoError(t, err)
+	first := l.Hold().Tenure()
+	require.NoError(t, l.Unlock())
+	engine.Keeper{Tenure: first}.Lost(lease.Loss{Gone: true})
+	require.Equal(t, 0, e.Stats().Idle)
+	require.Equal(t, uint64(0), e.Stats().Lost)
+	again, _ := once(t, m)
+	require.True(t, again != first.Field())
+}
+
+// At most MaxKept tenures stay kept: the most recently used.
+func TestKeptTenuresAreBounded(t *testing.T) {
+	t.Parallel()
+	e, m := startKeeping(t, kinds.Mutex, time.Minute)
+	var all []*engine.Spec
+	for i := range MaxKept + 10 {
+		x := keeping(e, m.Key+string(rune('a'+i)), kinds.Mutex, time.Minute)
+		all = append(all, x)
+		once(t, x)
+	}
+	require.Equal(t, MaxKept, count(e))
+	for _, x := range all[:10] {
+		redistest.Eventually(t, 10*time.Second, func() bool { return !isTaken(t, x) }, "it is released")
+	}
+	require.True(t, isTaken(t, all[10]))
+}
+
+// G5: Close and Shutdown leave nothing behind.
+func TestKeptTenuresAndClose(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(*Ear){
+		"Close": func(e *Ear) { e.Close() }, "Shutdown": func(e *Ear) { _ = e.Shutdown(context.Background()) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			e, m := startKeeping(t, kinds.Mutex, time.Minute)
+			once(t, m)
+			require.Equal(t, 1, count(e))
+			end(e)
+			other := enginetest.Start(t, redistest.Dial(t, redistest.Shared(t)))
+			require.False(t, isTaken(t, other.NewSpec(m.Key, kinds.Mutex, m.Name)))
+		})
+	}
+}
+
+func BenchmarkKept(b *testing.B) {
+	_, m := startKeeping(b, kinds.Mutex, time.Minute)
+	b.ReportAllocs()
+	for b.Loop() {
+		l, err := m.Lock(engine.CallerNow(context.Background()))
+		if err != nil {
+			b.Fatal(err)
+		}
+		_ = l.Unlock()
+	}
+}

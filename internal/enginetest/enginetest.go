@@ -1,0 +1,57 @@
+// Package enginetest starts engines for tests of the packages that observe them or use their parts.
+package enginetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/redis/rueidis"
+
+	"github.com/go-rlock/rlock/internal/calls"
+	"github.com/go-rlock/rlock/internal/engine"
+)
+
+// Start starts an engine with default options, whose errors only satisfy errors.Is. The test's clean-up closes it.
+func Start(t testing.TB, rdb rueidis.Client) *engine.Engine {
+	t.Helper()
+	lost, closed := errors.New("lost"), errors.New("closed")
+	c := engine.New(rdb, uuid.NewString(), engine.Options{
+		Errors: engine.Errors{
+			Closed: closed, Lost: lost, Pending: errors.New("pending"), NotHeld: errors.New("not held"),
+			NotReplicated: errors.New("not replicated"), Reentry: errors.New("re-entry"), Upgrade: errors.New("upgrade"),
+			NotExported: errors.New("not exported"), Ticket: errors.New("no lock"),
+			Loss: func(l engine.Loss) error {
+				if l.Reason == engine.LostClosed {
+					return closed
+				}
+				return fmt.Errorf("%w: %s", lost, l.Text)
+			},
+			NotAcquired: func(engine.NotAcquired) error { return errors.New("not acquired") },
+			Unreachable: func(err error) error { return err },
+			Failed:      func(_ string, causes ...error) error { return errors.Join(causes...) },
+		},
+		Tell: Silent{}, WatchdogTimeout: 30 * time.Second, UnlockTimeout: calls.Timeout,
+		HandOff: engine.RunBound{Most: 64, For: 10 * time.Millisecond},
+	})
+	t.Cleanup(c.Close)
+	return c
+}
+
+// Silent is a teller that discards everything.
+type Silent struct{}
+
+// Warn, like the other methods, does nothing.
+func (Silent) Warn(string, ...any) {}
+
+// Lost does nothing.
+func (Silent) Lost(context.Context, string, error) {}
+
+// Panicked panics again.
+func (Silent) Panicked(v any, _ []byte) { panic(v) }
+
+// Flush does nothing.
+func (Silent) Flush() {}
