@@ -52,13 +52,13 @@ type MultiMutex struct {
 type member struct {
 	Locker
 
-	name  string
-	about *engine.Spec // the lock that it is; of an Upgradeable that of the reader; nil if it is of another type
-	spec  *engine.Spec // about, if that is all it takes
-	trace *Trace       // of the Client of about, or of the first member of a Quorum
-	lease *engine.Spec // about, or the first member of a Quorum: how long a hold lasts; nil if that is not known
-	order int          // among the members of one lock: each lets the next ones in
-	first *member      // the member of the same lock that is taken before it, and lets it in; nil if it is that
+	name   string
+	about  *engine.Lock // the lock that it is; of an Upgradeable that of the reader; nil if it is of another type
+	single *engine.Lock // about, if that is all it takes
+	trace  *Trace       // of the Client of about, or of the first member of a Quorum
+	lease  *engine.Lock // about, or the first member of a Quorum: how long a hold lasts; nil if that is not known
+	order  int          // among the members of one lock: each lets the next ones in
+	first  *member      // the member of the same lock that is taken before it, and lets it in; nil if it is that
 }
 
 // All combines several locks into one: Lock takes all of them, or waits and holds none. It does no I/O. The locks may be of any kind and
@@ -148,13 +148,13 @@ func flatten(lockers []Locker) (all []*member, err error) {
 			err = cmp.Or(err, l.invalid)
 			continue
 		case *Mutex:
-			m.about, m.spec, m.lease, m.trace = l.spec, l.spec, l.spec, l.client.trace
-			if l.spec.Kind.Side == lua.Reader {
+			m.about, m.single, m.lease, m.trace = l.lock, l.lock, l.lock, l.client.trace
+			if l.lock.Kind.Side == lua.Reader {
 				m.order = 2
 			}
 		case *Upgradeable:
 			r := l.rw.read
-			m.about, m.lease, m.trace, m.order = r.spec, r.spec, r.client.trace, 1
+			m.about, m.lease, m.trace, m.order = r.lock, r.lock, r.client.trace, 1
 		case *permits:
 			err = cmp.Or(err, fmt.Errorf("permits of the semaphore %q cannot be one of several locks: nobody owns them in Redis, "+
 				"so those that a process holds for a moment, and dies, are gone (take them in a section of the others)", l.Name()))
@@ -163,7 +163,7 @@ func flatten(lockers []Locker) (all []*member, err error) {
 				"the order of these (take them in a section of the others)", l.Name()))
 		case *QuorumMutex:
 			if err = cmp.Or(err, l.invalid); l.invalid == nil {
-				m.lease, m.trace = l.of.Spec, l.trace
+				m.lease, m.trace = l.of.Whole, l.trace
 			}
 		}
 		if m.about != nil {
@@ -184,7 +184,7 @@ func isMade(l Locker) bool {
 	}
 	switch l := l.(type) {
 	case *Mutex:
-		return l.spec != nil
+		return l.lock != nil
 	case *MultiMutex:
 		return l.name != ""
 	case *Upgradeable:
@@ -218,11 +218,11 @@ func (a *MultiMutex) split() {
 	}
 	parts := make(map[batchKey]int) // that still have room
 	for _, m := range a.members {
-		if m.spec == nil || !m.spec.IsBatchable() {
+		if m.single == nil || !m.single.IsBatchable() {
 			a.parts = append(a.parts, []*member{m})
 			continue
 		}
-		at := batchKey{m.spec.Engine, m.spec.Slot}
+		at := batchKey{m.single.Engine, m.single.Slot}
 		i, ok := parts[at]
 		if !ok || len(a.parts[i]) == engine.MaxBatch {
 			i = len(a.parts)

@@ -52,7 +52,7 @@ func (s *taken) add(m *member, who engine.Caller) error {
 	ctx, unlock, err := m.lock(s.ctx, who)
 	if err == nil {
 		s.ctx = ctx
-		if l, ok := ctx.(*engine.Level); ok && m.spec != nil {
+		if l, ok := ctx.(*engine.Level); ok && m.single != nil {
 			s.levels = append(s.levels, l)
 		}
 		s.unlocks = append(s.unlocks, func() []error {
@@ -69,8 +69,8 @@ func (s *taken) add(m *member, who engine.Caller) error {
 func (m *member) lock(ctx context.Context, who engine.Caller) (context.Context, UnlockFunc, error) {
 	step, stop := who.Inside(ctx)
 	defer stop()
-	if m.spec != nil {
-		l, err := m.spec.Lock(step)
+	if m.single != nil {
+		l, err := m.single.Lock(step)
 		if err != nil {
 			return ctx, nil, err
 		}
@@ -101,9 +101,9 @@ func (s *taken) takePart(part []*member, who engine.Caller) (refused *member, er
 	if len(part) < 2 {
 		return s.takeEach(part, who)
 	}
-	all := make([]*engine.Spec, len(part))
+	all := make([]*engine.Lock, len(part))
 	for i, m := range part {
-		all[i] = m.spec
+		all[i] = m.single
 	}
 	step, stop := who.Inside(s.ctx)
 	defer stop()
@@ -142,7 +142,7 @@ func (m *member) attempt() time.Duration {
 	switch {
 	case m.about == nil:
 		return calls.Timeout
-	case m.spec == nil: // an Upgradeable has two locks
+	case m.single == nil: // an Upgradeable has two locks
 		return 2 * (calls.Timeout + m.about.Engine.ReplicaTimeout())
 	}
 	return calls.Timeout + m.about.Engine.ReplicaTimeout()

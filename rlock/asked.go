@@ -14,7 +14,7 @@ import (
 // connection of the blocking pool and, with ACLs, the channels `rlock_client:*`. Locks taken without the option cost
 // nothing more. The option belongs to the hold: the Lock that acquired it decides for all levels.
 func WithAsked() Option {
-	return optionFunc(func(m *engine.Spec) { m.Wants = m.Wants.With(kinds.WantsAsked) })
+	return optionFunc(func(m *engine.Lock) { m.Wants = m.Wants.With(kinds.WantsAsked) })
 }
 
 // Asked returns a channel that is closed when a goroutine of this or another process waits for the lock. It belongs to
@@ -37,7 +37,7 @@ func Asked(ctx context.Context) <-chan struct{} { return ear.Asked(ctx) }
 // queries, it returns when ctx is done.
 func (m *Mutex) Ask(ctx context.Context) (heard bool, err error) {
 	m.check(ctx)
-	n, err := ear.AskAll(ctx, m.spec)
+	n, err := ear.AskAll(ctx, m.lock)
 	return n > 0, err
 }
 

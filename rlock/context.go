@@ -63,5 +63,5 @@ func FencingToken(ctx context.Context, name string) (token int64, ok bool) {
 // FencingToken returns the token of the innermost hold of this lock in ctx, see the package's [FencingToken].
 func (m *Mutex) FencingToken(ctx context.Context) (token int64, ok bool) {
 	m.check(ctx)
-	return m.spec.Token(ctx)
+	return m.lock.Token(ctx)
 }

@@ -61,7 +61,7 @@ func Export(ctx context.Context, options ...ExportOption) (string, error) {
 	if !ok {
 		return "", notExported("the innermost section is that of permits, which have no tickets (end it first; a Permit can also be released by its id)")
 	}
-	m := l.Spec()
+	m := l.Handle()
 	switch {
 	case s.lasts == 0:
 		s.lasts = m.Engine.Options.WatchdogTimeout
@@ -135,7 +135,7 @@ func (c *Client) Adopt(ctx context.Context, text string, options ...Option) (con
 		return ctx, func() error { return fmt.Errorf("%w: Adopt failed", ErrNotHeld) }, err
 	}
 	m := c.handle(kind, t.Name, options)
-	return m.lockTraced(engine.CallerNow(ctx), func(who engine.Caller) (*engine.Level, error) { return m.spec.Adopt(who, t.Client, t.Number()) })
+	return m.lockTraced(engine.CallerNow(ctx), func(who engine.Caller) (*engine.Level, error) { return m.lock.Adopt(who, t.Client, t.Number()) })
 }
 
 // kindLetters are the names of kinds in tickets.

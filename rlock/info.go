@@ -48,7 +48,7 @@ type Holder struct {
 // that this Client does not know yet cost a command each, and up to 200 ms in all.
 func (m *Mutex) Info(ctx context.Context) (Info, error) {
 	m.check(ctx)
-	raw, err := m.spec.Look(ctx)
+	raw, err := m.lock.Look(ctx)
 	if err != nil {
 		return Info{}, err
 	}
@@ -66,7 +66,7 @@ func (m *Mutex) Info(ctx context.Context) (Info, error) {
 		depth, err := strconv.Atoi(count)
 		if err != nil {
 			err = fmt.Errorf("%w: the key holds a hash with the field %q", lua.ErrForeign, field)
-			return Info{}, m.spec.Fail(unreachable(err))
+			return Info{}, m.lock.Fail(unreachable(err))
 		}
 		info.Holders = append(info.Holders, Holder{
 			Owner: field, Depth: depth, Write: strings.HasSuffix(field, ":write"), Exported: kinds.IsTicket(field),
@@ -90,7 +90,7 @@ func (m *Mutex) addLabels(ctx context.Context, holders []Holder) {
 	for i := range holders[:cap(owners)] {
 		owners = append(owners, holders[i].Owner)
 	}
-	for i, label := range ear.Labels(ctx, m.spec, owners) {
+	for i, label := range ear.Labels(ctx, m.lock, owners) {
 		holders[i].Label = label
 	}
 }

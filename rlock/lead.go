@@ -157,9 +157,9 @@ type warner interface {
 	warn(text string, args ...any)
 }
 
-func (m *Mutex) warn(text string, args ...any) { m.spec.Engine.Options.Tell.Warn(text, args...) }
+func (m *Mutex) warn(text string, args ...any) { m.lock.Engine.Options.Tell.Warn(text, args...) }
 func (q *QuorumMutex) warn(text string, args ...any) {
-	q.of.Spec.Engine.Options.Tell.Warn(text, args...)
+	q.of.Whole.Engine.Options.Tell.Warn(text, args...)
 }
 func (p *permits) warn(text string, args ...any) {
 	p.of.semaphore.Engine.Options.Tell.Warn(text, args...)

@@ -18,7 +18,7 @@ import (
 // a hold is synchronized before the return of the next Lock that gets the lock, in any process.
 type Mutex struct {
 	client *Client
-	spec   *engine.Spec
+	lock   *engine.Lock
 }
 
 // UnlockFunc ends the level that its Lock opened; the last level ends the hold. It cancels the
@@ -72,15 +72,15 @@ func (c *Client) FairMutex(name string, options ...Option) *Mutex {
 
 func (c *Client) handle(k *kinds.Kind, name string, options []Option) *Mutex {
 	c.check()
-	return &Mutex{c, withOptions(c.engine.NewSpec(c.prefix+name, k, name), options)}
+	return &Mutex{c, withOptions(c.engine.NewLock(c.prefix+name, k, name), options)}
 }
 
 // Name returns the name of the lock.
 func (m *Mutex) Name() string {
-	if m == nil || m.spec == nil {
+	if m == nil || m.lock == nil {
 		panic("rlock: a Mutex that was not made by a Client")
 	}
-	return m.spec.Name
+	return m.lock.Name
 }
 
 // Lock waits until the lock is held or ctx is done. If ctx carries an open hold of this lock, Lock re-enters it, and asks Redis only
@@ -113,7 +113,7 @@ func (m *Mutex) Name() string {
 // or is Redis's error reply. If Redis can be reached, a failed Lock leaves nothing there.
 func (m *Mutex) Lock(ctx context.Context) (context.Context, UnlockFunc, error) {
 	m.check(ctx)
-	return m.lockTraced(m.spec.Caller(ctx), m.spec.Lock)
+	return m.lockTraced(m.lock.Caller(ctx), m.lock.Lock)
 }
 
 // TryLock is Lock with a bound on the waiting: after wait it returns [ErrNotAcquired]. If wait is 0
@@ -125,16 +125,16 @@ func (m *Mutex) Lock(ctx context.Context) (context.Context, UnlockFunc, error) {
 // Client has an [Options].Label that this Client does not know yet, TryLock asks Redis for it, for up to 200 ms of that second.
 func (m *Mutex) TryLock(ctx context.Context, wait time.Duration) (context.Context, UnlockFunc, error) {
 	m.check(ctx)
-	return m.lockTraced(engine.CallerNow(ctx).UpTo(wait, m.spec.Engine.MinAttempt()), m.spec.Lock)
+	return m.lockTraced(engine.CallerNow(ctx).UpTo(wait, m.lock.Engine.MinAttempt()), m.lock.Lock)
 }
 
 func (m *Mutex) lockTraced(who engine.Caller, lock func(engine.Caller) (*engine.Level, error)) (context.Context, UnlockFunc, error) {
-	return lockTraced(m.client.trace, m.spec, who, lock)
+	return lockTraced(m.client.trace, m.lock, who, lock)
 }
 
 // lockTraced runs an attempt as a Lock, and reports it and its unlock to the Trace.
 func lockTraced(
-	to *Trace, m *engine.Spec, who engine.Caller, lock func(engine.Caller) (*engine.Level, error),
+	to *Trace, m *engine.Lock, who engine.Caller, lock func(engine.Caller) (*engine.Level, error),
 ) (context.Context, UnlockFunc, error) {
 	trace := to.follow(&who, m.Name, m.Kind.Name)
 	who.Trace = trace.tracer()
@@ -148,12 +148,12 @@ func lockTraced(
 }
 
 // notLocked is the unlock returned by a failed Lock.
-func notLocked(m *engine.Spec) error { return m.Fail(ErrNotHeld, errLockFailed) }
+func notLocked(m *engine.Lock) error { return m.Fail(ErrNotHeld, errLockFailed) }
 
 // check panics for what can only be a mistake in the program.
 func (m *Mutex) check(ctx context.Context) {
 	switch {
-	case m == nil || m.spec == nil:
+	case m == nil || m.lock == nil:
 		panic("rlock: a Mutex that was not made by a Client")
 	case ctx == nil:
 		panic("rlock: the ctx is nil")
@@ -167,7 +167,7 @@ func (m *Mutex) check(ctx context.Context) {
 // side if readers do, including those in a writer's section.
 func (m *Mutex) IsLocked(ctx context.Context) (bool, error) {
 	m.check(ctx)
-	return m.spec.IsLocked(ctx)
+	return m.lock.IsLocked(ctx)
 }
 
 // IsHeld reports whether ctx carries an open hold of the lock that Redis has, too.
@@ -180,7 +180,7 @@ func (m *Mutex) IsHeld(ctx context.Context) (bool, error) {
 // It counts the levels of all goroutines inside. The count in Redis, see [Mutex.Info], may lag behind.
 func (m *Mutex) HoldCount(ctx context.Context) (int, error) {
 	m.check(ctx)
-	return m.spec.HoldCount(ctx)
+	return m.lock.HoldCount(ctx)
 }
 
 // NoExpiry is the [Mutex.TTL] of a lock held without an expiry. Locks of this
@@ -191,7 +191,7 @@ const NoExpiry = time.Duration(-1)
 // 0 if nobody holds it, or [NoExpiry]. Both sides of a read/write lock share one expiry, the longest of all holders.
 func (m *Mutex) TTL(ctx context.Context) (time.Duration, error) {
 	m.check(ctx)
-	n, err := m.spec.PTTL(ctx)
+	n, err := m.lock.PTTL(ctx)
 	switch n {
 	case -2:
 		return 0, err
@@ -208,7 +208,7 @@ func (m *Mutex) TTL(ctx context.Context) (time.Duration, error) {
 // be freed all the same.
 func (m *Mutex) ForceUnlock(ctx context.Context) (bool, error) {
 	m.check(ctx)
-	return m.spec.Force(ctx)
+	return m.lock.Force(ctx)
 }
 
 // ForceUnlockOwners is [Mutex.ForceUnlock] of a lock that nobody but these owners holds: whoever took it since you looked keeps it. Owners
@@ -218,5 +218,5 @@ func (m *Mutex) ForceUnlockOwners(ctx context.Context, owners ...string) (bool, 
 	if len(owners) == 0 {
 		return false, nil
 	}
-	return m.spec.Force(ctx, owners...)
+	return m.lock.Force(ctx, owners...)
 }

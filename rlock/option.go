@@ -11,14 +11,14 @@ import (
 )
 
 // Option changes one lock handle, see [Client.Mutex].
-type Option interface{ apply(*engine.Spec) }
+type Option interface{ apply(*engine.Lock) }
 
-type optionFunc func(*engine.Spec)
+type optionFunc func(*engine.Lock)
 
-func (f optionFunc) apply(m *engine.Spec) { f(m) }
+func (f optionFunc) apply(m *engine.Lock) { f(m) }
 
-// withOptions applies options to the spec of a handle.
-func withOptions(m *engine.Spec, options []Option) *engine.Spec {
+// withOptions applies options to a handle.
+func withOptions(m *engine.Lock, options []Option) *engine.Lock {
 	for _, o := range options {
 		if o == nil {
 			m.Invalid = m.Fail(errors.New("an option is nil"))
@@ -46,7 +46,7 @@ func withOptions(m *engine.Spec, options []Option) *engine.Spec {
 }
 
 // lingers returns an error if a handle has WithLinger and cannot keep its lock.
-func lingers(m *engine.Spec) error {
+func lingers(m *engine.Lock) error {
 	o := &m.Engine.Options
 	switch {
 	case m.Linger == 0:
@@ -64,7 +64,7 @@ func lingers(m *engine.Spec) error {
 // that takes a [Locker] and only calls Lock. TryLock has its own wait. [All] and [Quorum] wait for the shortest d of their locks. A [Lead]
 // then waits again. The handle's methods report a d below 1 ms.
 func WithMaxWait(d time.Duration) Option {
-	return durationOption("WithMaxWait", d, func(m *engine.Spec) *time.Duration { return &m.MaxWait })
+	return durationOption("WithMaxWait", d, func(m *engine.Lock) *time.Duration { return &m.MaxWait })
 }
 
 // WithWatchdog sets the watchdog time of holds taken through the handle, in whole milliseconds, in place of [Options].WatchdogTimeout.
@@ -83,7 +83,7 @@ func WithMaxWait(d time.Duration) Option {
 // A shorter d costs more renewals, and more holds are lost when Redis does not answer for a while: docs/operating.md has figures. The
 // first waiter of each process also asks once per watchdog time.
 func WithWatchdog(d time.Duration) Option {
-	return optionFunc(func(m *engine.Spec) {
+	return optionFunc(func(m *engine.Lock) {
 		if d < MinWatchdogTimeout {
 			m.Invalid = m.Fail(fmt.Errorf("WithWatchdog is %v, want at least %v", d, MinWatchdogTimeout))
 		}
@@ -100,7 +100,7 @@ func WithWatchdog(d time.Duration) Option {
 // longer nor shorter. A lock handed over by another process is renewed for the watchdog time. So with a d below that, a Lock that waited
 // in line asks Redis once more when its turn comes.
 func WithMaxHold(d time.Duration) Option {
-	return durationOption("WithMaxHold", d, func(m *engine.Spec) *time.Duration { return &m.MaxHold })
+	return durationOption("WithMaxHold", d, func(m *engine.Lock) *time.Duration { return &m.MaxHold })
 }
 
 // WithMinHold keeps the lock taken for at least d, in whole milliseconds. An unlock within d of Lock's return ends the hold and returns at
@@ -113,7 +113,7 @@ func WithMaxHold(d time.Duration) Option {
 // for plain and fenced locks; handles of other kinds report it as an error. If a holder crashes or loses its hold before the unlock, the
 // lock stays taken until its lease expires, as usual.
 func WithMinHold(d time.Duration) Option {
-	return durationOption("WithMinHold", d, func(m *engine.Spec) *time.Duration { return &m.MinHold })
+	return durationOption("WithMinHold", d, func(m *engine.Lock) *time.Duration { return &m.MinHold })
 }
 
 // WithGrace keeps a lost hold in Redis for d after it is no longer trusted, in whole milliseconds. The section's ctx is cancelled as early
@@ -124,17 +124,17 @@ func WithMinHold(d time.Duration) Option {
 // The grace belongs to the hold: the Lock that took it sets the grace for all levels. It does not apply when somebody changes the key, for
 // example with [Mutex.ForceUnlock]. A Lock that waited in line asks Redis once more when its turn comes, to set the grace.
 func WithGrace(d time.Duration) Option {
-	return durationOption("WithGrace", d, func(m *engine.Spec) *time.Duration { return &m.Grace })
+	return durationOption("WithGrace", d, func(m *engine.Lock) *time.Duration { return &m.Grace })
 }
 
 // WithoutReentry forbids re-entry through the handle. A Lock or TryLock whose ctx carries an open hold of the lock returns [ErrReentry] at
 // once and sends nothing, whichever handle took that hold. It is for sections that must not nest, where a re-entry is a mistake in the
 // program. The lock in Redis is the same, so other handles of that name share it, and may re-enter holds taken through this one.
-func WithoutReentry() Option { return optionFunc(func(m *engine.Spec) { m.NoReentry = true }) }
+func WithoutReentry() Option { return optionFunc(func(m *engine.Lock) { m.NoReentry = true }) }
 
 // durationOption sets a time, in whole milliseconds, as Redis counts.
-func durationOption(what string, d time.Duration, at func(*engine.Spec) *time.Duration) Option {
-	return optionFunc(func(m *engine.Spec) {
+func durationOption(what string, d time.Duration, at func(*engine.Lock) *time.Duration) Option {
+	return optionFunc(func(m *engine.Lock) {
 		if d < time.Millisecond {
 			m.Invalid = m.Fail(fmt.Errorf("%s is %v, want at least 1ms", what, d))
 		}
@@ -151,7 +151,7 @@ func durationOption(what string, d time.Duration, at func(*engine.Spec) *time.Du
 // A reader's remaining lease is set again in Redis every third of the watchdog time, because Redisson's readers may have shortened it.
 // This never extends the lease.
 func WithLease(d time.Duration) Option {
-	return durationOption("WithLease", d, func(m *engine.Spec) *time.Duration { return &m.Lease })
+	return durationOption("WithLease", d, func(m *engine.Lock) *time.Duration { return &m.Lease })
 }
 
 // WithLinger keeps the lock in this process after the last unlock, for up to d after its last use, in whole milliseconds. Within that
@@ -179,5 +179,5 @@ func WithLease(d time.Duration) Option {
 // The option is for plain and fenced locks without another option about their time. On other handles it is an error, as is a d below 1 ms.
 // [All] takes handles with the option one by one.
 func WithLinger(d time.Duration) Option {
-	return durationOption("WithLinger", d, func(m *engine.Spec) *time.Duration { return &m.Linger })
+	return durationOption("WithLinger", d, func(m *engine.Lock) *time.Duration { return &m.Linger })
 }

@@ -49,7 +49,7 @@ type PermitSemaphore struct {
 func (c *Client) PermitSemaphore(name string, options ...Option) *PermitSemaphore {
 	c.check()
 	m := c.counters.PermitSemaphore(c.prefix+name, name)
-	withOptions(m.Spec, options)
+	withOptions(m.Lock, options)
 	return &PermitSemaphore{c, m}
 }
 

@@ -64,7 +64,7 @@ func Quorum(members ...Locker) *QuorumMutex {
 	}
 	q.of = quorum.New(q.name, specs)
 	for _, l := range members {
-		if m := l.(*Mutex); m.spec == q.of.Members[0] { //nolint:errcheck // looked at before
+		if m := l.(*Mutex); m.lock == q.of.Members[0] { //nolint:errcheck // looked at before
 			q.trace = m.client.trace
 		}
 	}
@@ -72,14 +72,14 @@ func Quorum(members ...Locker) *QuorumMutex {
 }
 
 // check returns the members as a quorum, and an error if they do not fit together.
-func (q *QuorumMutex) check(members []Locker) (specs []*engine.Spec, err error) {
+func (q *QuorumMutex) check(members []Locker) (specs []*engine.Lock, err error) {
 	of := make(map[*engine.Engine]bool)
 	for i, l := range members {
 		given, ok := l.(*Mutex)
-		if !ok || given == nil || given.spec == nil {
+		if !ok || given == nil || given.lock == nil {
 			return nil, fmt.Errorf("member %d of the quorum is a %T: give it a Mutex that a Client made", i+1, l)
 		}
-		m := given.spec
+		m := given.lock
 		if i == 0 {
 			q.name = m.Name
 		}
@@ -94,11 +94,11 @@ func (q *QuorumMutex) check(members []Locker) (specs []*engine.Spec, err error) 
 				"WithMaxWait and WithAsked are for both", i+1)
 		case of[m.Engine]:
 			return nil, fmt.Errorf("member %d of the quorum is of the same Client as another one: one server has one vote", i+1)
-		case m.Wants != members[0].(*Mutex).spec.Wants: //nolint:errcheck // looked at before
+		case m.Wants != members[0].(*Mutex).lock.Wants: //nolint:errcheck // looked at before
 			return nil, fmt.Errorf("member %d of the quorum differs from the first in WithAsked: give it to all members", i+1)
-		case m.Lease != members[0].(*Mutex).spec.Lease: //nolint:errcheck // looked at before
+		case m.Lease != members[0].(*Mutex).lock.Lease: //nolint:errcheck // looked at before
 			return nil, fmt.Errorf("member %d of the quorum has another lease than the first", i+1)
-		case m.Watchdog != members[0].(*Mutex).spec.Watchdog: //nolint:errcheck // looked at before
+		case m.Watchdog != members[0].(*Mutex).lock.Watchdog: //nolint:errcheck // looked at before
 			return nil, fmt.Errorf("member %d of the quorum differs from the first in WithWatchdog: give the same to all members", i+1)
 		}
 		of[m.Engine] = true
@@ -126,7 +126,7 @@ func (q *QuorumMutex) Lock(ctx context.Context) (context.Context, UnlockFunc, er
 	q.made(ctx)
 	who := engine.CallerNow(ctx)
 	if q.invalid == nil {
-		who = who.Patient(q.of.Spec.MaxWait, q.attempt())
+		who = who.Patient(q.of.Whole.MaxWait, q.attempt())
 	}
 	return q.lockTraced(who)
 }
@@ -154,7 +154,7 @@ func (q *QuorumMutex) lockTraced(who engine.Caller) (context.Context, UnlockFunc
 	if q.invalid != nil {
 		return who.Ctx, func() error { return q.fail(ErrNotHeld, errLockFailed) }, q.invalid
 	}
-	return lockTraced(q.trace, q.of.Spec, who, q.of.Lock)
+	return lockTraced(q.trace, q.of.Whole, who, q.of.Lock)
 }
 
 // Do runs fn while it holds the lock, as [Mutex.Do] does.

@@ -48,7 +48,7 @@ func (c *Client) FencedRWMutex(name string, options ...Option) *RWMutex {
 
 func (c *Client) sidesOf(write *kinds.Kind, name string, options []Option) *RWMutex {
 	r, w := c.handle(kinds.Read, name, options), c.handle(write, name, options)
-	return &RWMutex{read: r, write: w, lock: engine.NewRW(r.spec, w.spec)}
+	return &RWMutex{read: r, write: w, lock: engine.NewRW(r.lock, w.lock)}
 }
 
 // Name returns the name of the lock.

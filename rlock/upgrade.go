@@ -36,14 +36,14 @@ func (u *Upgradeable) sides() *RWMutex {
 // because the upgradeable reader could be waiting for that reader.
 func (u *Upgradeable) Lock(ctx context.Context) (context.Context, UnlockFunc, error) {
 	u.sides().write.check(ctx)
-	return u.lockTraced(u.rw.read.spec.Caller(ctx))
+	return u.lockTraced(u.rw.read.lock.Caller(ctx))
 }
 
 // TryLock is Lock with a bound on the waiting, as [Mutex.TryLock].
 func (u *Upgradeable) TryLock(ctx context.Context, wait time.Duration) (context.Context, UnlockFunc, error) {
 	w := u.sides().write
 	w.check(ctx)
-	return u.lockTraced(engine.CallerNow(ctx).UpTo(wait, w.spec.Engine.MinAttempt()))
+	return u.lockTraced(engine.CallerNow(ctx).UpTo(wait, w.lock.Engine.MinAttempt()))
 }
 
 // Do runs fn while it holds the lock, as [Mutex.Do].
@@ -59,12 +59,12 @@ func (u *Upgradeable) TryDo(ctx context.Context, wait time.Duration, fn func(ctx
 // lockTraced traces a Lock and its unlock.
 func (u *Upgradeable) lockTraced(who engine.Caller) (context.Context, UnlockFunc, error) {
 	r := u.rw.read
-	trace := r.client.trace.follow(&who, r.spec.Name, "upgradeable")
+	trace := r.client.trace.follow(&who, r.lock.Name, "upgradeable")
 	who.Trace = trace.tracer()
 	l, gate, err := u.rw.lock.LockUpgradeable(who)
 	if err != nil {
 		trace.ended(who.Ctx, err, nil, nil)
-		return who.Ctx, func() error { return notLocked(r.spec) }, err
+		return who.Ctx, func() error { return notLocked(r.lock) }, err
 	}
 	ear.AskedTogether(l, who.Ctx)
 	unlock := func() error {
@@ -89,7 +89,7 @@ func (u *Upgradeable) lockTraced(who engine.Caller) (context.Context, UnlockFunc
 func (u *Upgradeable) Upgrade(ctx context.Context) (context.Context, UnlockFunc, error) {
 	w := u.sides().write
 	w.check(ctx)
-	return w.lockTraced(w.spec.Caller(ctx), u.rw.lock.Upgrade)
+	return w.lockTraced(w.lock.Caller(ctx), u.rw.lock.Upgrade)
 }
 
 // UpgradeDo runs fn while the reader that ctx carries is the writer: it calls Upgrade, fn with the writer's ctx, and the unlock. Otherwise

@@ -125,13 +125,13 @@ const ofPermits = ":permits"
 // queueInHub returns the hub queue in which the combiner waits.
 func (m Counter) queueInHub() pubsub.Queue {
 	if m.Kind == kinds.Latch {
-		return m.Spec.Waiters()
+		return m.Lock.Waiters()
 	}
 	lock := m.Key
 	if m.Kind == kinds.PermitSemaphore {
 		lock += ofPermits // two kinds of one name wait beside each other
 	}
-	return pubsub.Queue{Lock: lock, Channel: m.Engine.KnownChannel(m.Spec), Places: m.SeesProcesses(), Counts: true}
+	return pubsub.Queue{Lock: lock, Channel: m.Engine.KnownChannel(m.Lock), Places: m.SeesProcesses(), Counts: true}
 }
 
 // start runs a new combiner: on a goroutine if the caller may leave. Otherwise the caller runs it until over is closed, while there is no

@@ -16,7 +16,7 @@ import (
 // Counter is a number in Redis without a holder: the free permits of a semaphore, or the count of a latch. The calls of this process that
 // change it, or wait for it, go through its combiner (combiner.go).
 type Counter struct {
-	*engine.Spec
+	*engine.Lock
 	of *Counters
 }
 
@@ -32,7 +32,7 @@ func New(c *engine.Engine) *Counters { return &Counters{engine: c} }
 
 // get returns the counter with that key. name is the user's name for it.
 func (all *Counters) get(key string, kind *kinds.Kind, name string) Counter {
-	return Counter{all.engine.NewSpec(key, kind, name), all}
+	return Counter{all.engine.NewLock(key, kind, name), all}
 }
 
 // begin starts a call. If it returns no error, the caller must call Calls.Ended.
@@ -46,7 +46,7 @@ func (m Counter) begin(ctx context.Context, limit time.Time) error {
 		err = m.Fail(fits)
 	} else if c.Cluster.IsUnknown() {
 		var known bool
-		if known, err = c.Cluster.Learn(ctx, limit, m.Spec); !known {
+		if known, err = c.Cluster.Learn(ctx, limit, m.Lock); !known {
 			err = m.left(ctx, err)
 		}
 	}

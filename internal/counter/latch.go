@@ -31,7 +31,7 @@ func (all *Counters) Latch(key, name string) Latch { return Latch{all.get(key, k
 
 // Count returns how many count-downs are left.
 func (m Latch) Count(ctx context.Context) (int64, error) {
-	n, err := engine.Query(ctx, m.Spec, func(ctx context.Context) (int64, error) { return lua.LatchCount(ctx, m.Engine.RDB, m.Key) })
+	n, err := engine.Query(ctx, m.Lock, func(ctx context.Context) (int64, error) { return lua.LatchCount(ctx, m.Engine.RDB, m.Key) })
 	return max(n, 0), err
 }
 

@@ -275,7 +275,7 @@ func (p *heldPermit) Item() lease.Item {
 }
 
 // Group returns the properties shared by all permits of one renewal.
-func (p *heldPermit) Group() any { return p.hold.semaphore.Engine.Group(p.hold.semaphore.Spec) }
+func (p *heldPermit) Group() any { return p.hold.semaphore.Engine.Group(p.hold.semaphore.Lock) }
 
 // About names the permit's semaphore.
 func (p *heldPermit) About() (name, kind string) {

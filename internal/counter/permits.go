@@ -160,5 +160,5 @@ func queryKeys[T any](ctx context.Context, m PermitSemaphore, changes bool, comm
 	if err := m.Fits(); err != nil && m.Invalid == nil {
 		return value, m.Fail(err)
 	}
-	return engine.Ask(ctx, m.Spec, changes, command)
+	return engine.Ask(ctx, m.Lock, changes, command)
 }

@@ -22,7 +22,7 @@ func (all *Counters) Semaphore(key, name string) Semaphore {
 
 // Available returns the number of free permits.
 func (m Semaphore) Available(ctx context.Context) (int64, error) {
-	return engine.Query(ctx, m.Spec, func(ctx context.Context) (int64, error) {
+	return engine.Query(ctx, m.Lock, func(ctx context.Context) (int64, error) {
 		n, _, err := lua.FreePermits(ctx, m.Engine.RDB, m.Key)
 		return n, err
 	})
@@ -30,7 +30,7 @@ func (m Semaphore) Available(ctx context.Context) (int64, error) {
 
 // Delete deletes the semaphore, and reports whether it existed.
 func (m Semaphore) Delete(ctx context.Context) (bool, error) {
-	return engine.Ask(ctx, m.Spec, true, func(ctx context.Context) (bool, error) { return lua.DeleteSemaphore(ctx, m.Engine.RDB, m.Key) })
+	return engine.Ask(ctx, m.Lock, true, func(ctx context.Context) (bool, error) { return lua.DeleteSemaphore(ctx, m.Engine.RDB, m.Key) })
 }
 
 // Release gives n permits back by lua.Add or lua.AddIfExists, even after Close, and returns the script's result.

@@ -63,13 +63,13 @@ func Watch(e *ear.Ear, terms Terms) {
 }
 
 // of returns what the Client of a lock has; nil: it does not search.
-func of(m *engine.Spec) *Client {
+func of(m *engine.Lock) *Client {
 	c, _ := engine.Feature[*Client](m.Engine)
 	return c
 }
 
 // Mark returns none.
-func (*Client) Mark(*engine.Spec) kinds.Mark { return 0 }
+func (*Client) Mark(*engine.Lock) kinds.Mark { return 0 }
 
 // Began notes a hold.
 func (c *Client) Began(_ *engine.Attempt, h *engine.Hold) { c.held.add(h) }
@@ -87,7 +87,7 @@ const longestLook = 30 * time.Second
 type blocked struct {
 	wait   Wait
 	client *Client
-	spec   *engine.Spec
+	lock   *engine.Lock
 	who    engine.Caller
 	within *engine.Tenure  // that becomes the writer; nil: none
 	ended  context.Context // done when the Lock is over
@@ -133,13 +133,13 @@ func (c *Client) Waits(l *engine.Attempt) (fails context.Context) {
 }
 
 func (c *Client) newBlocked(l *engine.Attempt, holds []Hold) *blocked {
-	b := &blocked{client: c, spec: l.Spec, who: l.Caller}
+	b := &blocked{client: c, lock: l.Lock, who: l.Caller}
 	if h := l.Within(); h != nil {
 		b.within = h.Tenure()
 	}
 	b.ended, b.end = context.WithCancel(context.Background())
 	b.fails, b.fail = context.WithCancelCause(context.Background())
-	b.wait = NewWait(b, c.ear.ID, l.Spec.Name, holds)
+	b.wait = NewWait(b, c.ear.ID, l.Lock.Name, holds)
 	b.wait.Label = c.Label
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -204,9 +204,9 @@ func (b *blocked) Found(cycle []Step) {
 		return
 	}
 	c := b.client
-	err := c.Cycle(b.spec.Name, cycle)
+	err := c.Cycle(b.lock.Name, cycle)
 	if !c.Fail {
-		c.Tell(b.who.Outer, b.spec.Kind.Name, err)
+		c.Tell(b.who.Outer, b.lock.Kind.Name, err)
 		return
 	}
 	b.fail(err)

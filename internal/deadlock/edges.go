@@ -28,13 +28,13 @@ func (b *blocked) Keeps(owner string) bool {
 func holdsOf(ctx context.Context) (all []Hold) {
 	for l := engine.LevelOf(ctx); l != nil; l = l.Enclosing() {
 		t := l.Hold().Tenure()
-		c := of(t.Spec)
+		c := of(t.Lock)
 		if t.IsMajority() || c == nil || !l.IsOpen() {
 			continue
 		}
 		field := t.Field()
 		if !slices.ContainsFunc(all, func(h Hold) bool { return h.Owner == field }) {
-			all = append(all, Hold{Owner: field, Name: t.Spec.Name, Since: c.held.since(t)})
+			all = append(all, Hold{Owner: field, Name: t.Lock.Name, Since: c.held.since(t)})
 		}
 	}
 	return all
@@ -48,14 +48,14 @@ func (b *blocked) Blockers() (all []string) {
 	if b.waiter == nil {
 		return nil
 	}
-	m := b.spec
+	m := b.lock
 	reads := m.Kind.Side == lua.Reader
 	if reads {
 		b.ahead = b.waiter.Exclusive()
 	}
 	shared := reads && b.ahead == nil // then other readers are not in its way
 	for _, t := range b.client.held.of(m.Key) {
-		if t != b.within && (!shared || t.Spec.Kind.Side != lua.Reader) {
+		if t != b.within && (!shared || t.Lock.Kind.Side != lua.Reader) {
 			all = append(all, t.Field())
 		}
 	}
@@ -68,7 +68,7 @@ func (b *blocked) Blockers() (all []string) {
 // IsBlocked reports whether that owner has been in its way since the last look. That holds while both exist, except for a reader queued
 // behind a writer that waits for other readers: the writer may have left.
 func (b *blocked) IsBlocked(owner string) bool {
-	if b.spec.Kind.Side != lua.Reader || !isReader(owner) {
+	if b.lock.Kind.Side != lua.Reader || !isReader(owner) {
 		return slices.Contains(b.Blockers(), owner)
 	}
 	b.mu.Lock()
@@ -105,8 +105,8 @@ const askAgainAfter = 10 * time.Millisecond
 // Refresh asks Redis for the owners in its way, unless a hold of its own Client excludes all others or it asked just now. Without a reply
 // it keeps the last result.
 func (b *blocked) Refresh() {
-	for _, t := range b.client.held.of(b.spec.Key) {
-		if t.Spec.Kind.Side != lua.Reader {
+	for _, t := range b.client.held.of(b.lock.Key) {
+		if t.Lock.Kind.Side != lua.Reader {
 			return
 		}
 	}
@@ -120,11 +120,11 @@ func (b *blocked) Refresh() {
 
 // ask asks Redis for the owners in its way. It reports false if they are unknown.
 func (b *blocked) ask() bool {
-	info, err := b.spec.Look(b.ended)
+	info, err := b.lock.Look(b.ended)
 	if err != nil || b.isOver() {
 		return false
 	}
-	asked, marks := inTheWay(b.spec, info, b.within)
+	asked, marks := inTheWay(b.lock, info, b.within)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.asked, b.marks, b.askedAt = asked, marks, time.Now()
@@ -133,7 +133,7 @@ func (b *blocked) ask() bool {
 
 // inTheWay returns the owners whose holds have to end before a Lock of m gets the lock. If m reads and waits behind writers, marks are the
 // marks of those writers.
-func inTheWay(m *engine.Spec, info lua.Info, within *engine.Tenure) (all, marks []string) {
+func inTheWay(m *engine.Lock, info lua.Info, within *engine.Tenure) (all, marks []string) {
 	own, reads := "", m.Kind.Side == lua.Reader
 	if within != nil {
 		own = within.Field()
@@ -166,13 +166,13 @@ func (k *heldLocks) add(h *engine.Hold) {
 	t := h.Tenure()
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	at := k.all[t.Spec.Key]
+	at := k.all[t.Lock.Key]
 	if at == nil {
 		at = make(map[*engine.Tenure]*heldTenure, 1)
 		if k.all == nil {
 			k.all = make(map[string]map[*engine.Tenure]*heldTenure)
 		}
-		k.all[t.Spec.Key] = at
+		k.all[t.Lock.Key] = at
 	}
 	if at[t] == nil {
 		at[t] = &heldTenure{time.Now(), make(map[*engine.Hold]struct{}, 1)}
@@ -184,7 +184,7 @@ func (k *heldLocks) remove(h *engine.Hold) {
 	t := h.Tenure()
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	at := k.all[t.Spec.Key]
+	at := k.all[t.Lock.Key]
 	held := at[t]
 	if held == nil {
 		return
@@ -193,7 +193,7 @@ func (k *heldLocks) remove(h *engine.Hold) {
 		return
 	}
 	if delete(at, t); len(at) == 0 {
-		delete(k.all, t.Spec.Key)
+		delete(k.all, t.Lock.Key)
 	}
 }
 
@@ -208,7 +208,7 @@ func (k *heldLocks) of(key string) []*engine.Tenure {
 func (k *heldLocks) since(t *engine.Tenure) time.Time {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if held := k.all[t.Spec.Key][t]; held != nil {
+	if held := k.all[t.Lock.Key][t]; held != nil {
 		return held.since
 	}
 	return time.Time{}

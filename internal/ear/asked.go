@@ -46,7 +46,7 @@ type lockSide struct {
 
 // askable is a tenure with holds that want notifications.
 type askable struct {
-	spec    *engine.Spec // of the lock on that server
+	lock    *engine.Lock // of the lock on that server
 	tag     uint64
 	holds   int             // number of them
 	quiet   chain[*askedAt] // those that no waiter was noted for
@@ -70,7 +70,7 @@ type Askable struct {
 type askedAt struct {
 	*Askable
 
-	spec  *engine.Spec
+	lock  *engine.Lock
 	of    *askable       // nil before and after
 	place link[*askedAt] // in askable.quiet, until it is asked
 }
@@ -81,11 +81,11 @@ type together struct {
 	all  []*Askable
 }
 
-func newAskable(h *engine.Hold, at ...*engine.Spec) *Askable {
+func newAskable(h *engine.Hold, at ...*engine.Lock) *Askable {
 	a := &Askable{hold: h, asked: make(chan struct{}), at: make([]askedAt, len(at))}
 	for i, m := range at {
 		x := &a.at[i]
-		x.Askable, x.spec, x.place.of = a, m, x
+		x.Askable, x.lock, x.place.of = a, m, x
 	}
 	return a
 }
@@ -132,15 +132,15 @@ func AskedTogether(ctx, outer context.Context) {
 
 // askableOf returns the notifier of a hold; nil if it wants none.
 func askableOf(h *engine.Hold) *Askable {
-	if m := h.Spec(); m.Wants.Wants(kinds.WantsAsked) {
+	if m := h.Handle(); m.Wants.Wants(kinds.WantsAsked) {
 		return Of(m.Engine).askables.find(h)
 	}
 	return nil
 }
 
 // BeginOn starts notifications of waiters for any member of a majority, if l wants them, whose Lock has waited or not.
-func BeginOn(l *engine.Level, members []*engine.Spec, waited bool) *Askable {
-	if !l.Hold().Spec().Wants.Wants(kinds.WantsAsked) {
+func BeginOn(l *engine.Level, members []*engine.Lock, waited bool) *Askable {
+	if !l.Hold().Handle().Wants.Wants(kinds.WantsAsked) {
 		return nil
 	}
 	a, b := newAskable(l.Hold(), members...), engine.Alone
@@ -162,12 +162,12 @@ func (a *Askable) Ask() {
 func (a *Askable) begin(tag uint64, b engine.Beginning) {
 	for i := range a.at {
 		x := &a.at[i]
-		e := Of(x.spec.Engine)
+		e := Of(x.lock.Engine)
 		e.Listen()
 		e.askables.watching.Do(func() { e.Calls.Background(e.watchAskables) }) // ends with Close
 		e.askables.add(x, tag, b)
-		all, exclusive := e.Hub.Queued(x.spec.Waiters())
-		if exclusive > 0 || all > 0 && x.spec.Kind.Side != lua.Reader {
+		all, exclusive := e.Hub.Queued(x.lock.Waiters())
+		if exclusive > 0 || all > 0 && x.lock.Kind.Side != lua.Reader {
 			a.ask()
 		}
 	}
@@ -178,7 +178,7 @@ func (*Ear) Ended(h *engine.Hold) {
 	if a := askableOf(h); a != nil {
 		for i := range a.at {
 			x := &a.at[i]
-			Of(x.spec.Engine).askables.remove(x)
+			Of(x.lock.Engine).askables.remove(x)
 		}
 	}
 }
@@ -192,7 +192,7 @@ func (s *askables) add(x *askedAt, tag uint64, b engine.Beginning) {
 	}
 	e := s.of[tag]
 	if e == nil {
-		e = &askable{spec: x.spec, tag: tag, asked: s.early.take(tag)}
+		e = &askable{lock: x.lock, tag: tag, asked: s.early.take(tag)}
 		e.place.of = e
 		s.of[tag] = e
 		s.some.Add(1)
@@ -260,7 +260,7 @@ func (s *askables) noteAsked(x *askedAt) {
 	}
 }
 
-func (e *askable) side() lockSide { return lockSide{e.spec.Key, e.spec.Kind.Side == lua.Reader} }
+func (e *askable) side() lockSide { return lockSide{e.lock.Key, e.lock.Kind.Side == lua.Reader} }
 
 func (s *askables) heardOf(tag uint64) {
 	s.mu.Lock()
@@ -295,7 +295,7 @@ func (s *askables) askQuiet(e *askable, except *engine.Hold) {
 }
 
 // tellHere notifies the holds of this process that block a Lock of the same process, except the one that lets it in.
-func (e *Ear) tellHere(m *engine.Spec, within *engine.Hold) {
+func (e *Ear) tellHere(m *engine.Lock, within *engine.Hold) {
 	s := &e.askables
 	if s.some.Load() == 0 {
 		return

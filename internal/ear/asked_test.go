@@ -18,7 +18,7 @@ func TestAskablesInACrowd(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			e := new(Ear)
-			reads, writes := &engine.Spec{Kind: kinds.Read, Key: "x"}, &engine.Spec{Kind: kinds.Write, Key: "x"}
+			reads, writes := &engine.Lock{Kind: kinds.Read, Key: "x"}, &engine.Lock{Kind: kinds.Write, Key: "x"}
 			s := &e.askables
 			s.due = make(chan struct{}, 1)
 			began := time.Now()

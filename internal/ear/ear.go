@@ -84,7 +84,7 @@ func Of(c *engine.Engine) *Ear {
 }
 
 // Observe makes the holds of m known to the ear as the handle's options want. It is called once for a handle.
-func Observe(m *engine.Spec) {
+func Observe(m *engine.Lock) {
 	if m.Wants == 0 && m.Linger == 0 {
 		return
 	}
@@ -92,7 +92,7 @@ func Observe(m *engine.Spec) {
 }
 
 // Mark says what the handle wants its owners to say, unless nobody could speak to the Client.
-func (e *Ear) Mark(m *engine.Spec) kinds.Mark {
+func (e *Ear) Mark(m *engine.Lock) kinds.Mark {
 	switch {
 	case e.refused.Load():
 		return 0
@@ -104,22 +104,22 @@ func (e *Ear) Mark(m *engine.Spec) kinds.Mark {
 
 // Began makes a hold askable.
 func (e *Ear) Began(l *engine.Attempt, h *engine.Hold) {
-	if l.Spec.Linger > 0 {
+	if l.Lock.Linger > 0 {
 		e.Listen()
 		if l.Beginning() == engine.Granted {
-			e.contended(l.Spec.Key)
+			e.contended(l.Lock.Key)
 		}
 	}
-	if l.Spec.Wants.Wants(kinds.WantsAsked) {
-		newAskable(h, l.Spec).begin(l.Tenure.Tag, l.Beginning())
+	if l.Lock.Wants.Wants(kinds.WantsAsked) {
+		newAskable(h, l.Lock).begin(l.Tenure.Tag, l.Beginning())
 	}
 }
 
 // Waits tells the holds in the way of a Lock about it: here at once, and in other processes by a message.
 func (e *Ear) Waits(l *engine.Attempt) context.Context {
-	e.tellHere(l.Spec, l.Within())
+	e.tellHere(l.Lock, l.Within())
 	if holder := l.Refusal().Holder; holder != "" {
-		e.AskHolder(l.Ctx, l.Spec, holder)
+		e.AskHolder(l.Ctx, l.Lock, holder)
 		e.isContended(l)
 	}
 	return nil
@@ -129,7 +129,7 @@ func (e *Ear) Waits(l *engine.Attempt) context.Context {
 func (e *Ear) Refused(l *engine.Attempt) {
 	holder := l.Refusal().Holder
 	if mark, _, _ := kinds.MarkOf(holder); mark.Wants(kinds.Lingers) {
-		e.ask(l.Ctx, l.Spec, holder, saidTried)
+		e.ask(l.Ctx, l.Lock, holder, saidTried)
 	}
 	e.isContended(l)
 }

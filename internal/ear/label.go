@@ -34,7 +34,7 @@ type ownLabel struct {
 type labelled Ear
 
 // Mark says that the Client has a label, and begins to keep it in Redis. It returns at once.
-func (o *labelled) Mark(*engine.Spec) kinds.Mark {
+func (o *labelled) Mark(*engine.Lock) kinds.Mark {
 	e := (*Ear)(o)
 	e.label.begun.Do(func() { e.Calls.Background(e.keepLabel) }) // ends with Close
 	if e.label.refused.Load() {

@@ -57,7 +57,7 @@ func (e *Ear) LabelOf(owner string) string {
 }
 
 // Labels returns the labels of owners of m, for which it asks Redis if they are not known here.
-func Labels(ctx context.Context, m *engine.Spec, owners []string) []string {
+func Labels(ctx context.Context, m *engine.Lock, owners []string) []string {
 	e := Of(m.Engine)
 	found, unknown := make([]string, len(owners)), []int(nil)
 	var cmds []rueidis.Completed

@@ -35,8 +35,8 @@ const (
 
 // Keep keeps the tenure of a hold for the next Lock of the process, unless somebody wants the lock. It reports whether it did.
 func (e *Ear) Keep(h *engine.Hold) bool {
-	t, m := h.Tenure(), h.Spec()
-	if e.IsShut() || m.Kind != t.Spec.Kind || !kinds.MarkOfTag(t.Tag).Wants(kinds.Lingers) {
+	t, m := h.Tenure(), h.Handle()
+	if e.IsShut() || m.Kind != t.Lock.Kind || !kinds.MarkOfTag(t.Tag).Wants(kinds.Lingers) {
 		return false
 	}
 	x := stateOf(t)
@@ -58,7 +58,7 @@ func (e *Ear) Keep(h *engine.Hold) bool {
 // Take returns the kept tenure of the lock for a Lock that continues it. If it does not suit, it is released first. That takes a moment, or
 // no longer than one call may take: after that the Lock waits for its end as for that of any hold here.
 func (e *Ear) Take(l *engine.Attempt) (*engine.Tenure, int64, error) {
-	m := l.Spec
+	m := l.Lock
 	x := e.kept.take(e, m.Key)
 	if x == nil {
 		return nil, 0, engine.ErrOver
@@ -88,7 +88,7 @@ func (e *Ear) Take(l *engine.Attempt) (*engine.Tenure, int64, error) {
 
 // nextToken raises one more token for a tenure. If the caller leaves meanwhile, or it takes until then, left is true.
 func (e *Ear) nextToken(l *engine.Attempt, t *engine.Tenure, until time.Time) (token int64, left bool, err error) {
-	m := l.Spec
+	m := l.Lock
 	return engine.Leavable(l.Ctx, m, until, func(<-chan struct{}) (int64, error) {
 		token, err := lua.NextToken(e.Calls.Context(l.Ctx, time.Now(), 0), e.RDB, m.Key, m.FenceKey(), t.Field())
 		e.Calls.Answered(m.Slot, err)
@@ -146,7 +146,7 @@ func (e *Ear) heardTried(payload string) {
 
 // releaseWanted releases a tenure that others want, if it is kept.
 func (e *Ear) releaseWanted(x *keptTenure) {
-	e.contended(x.tenure.Spec.Key)
+	e.contended(x.tenure.Lock.Key)
 	if e.kept.remove(e, x) {
 		x.tenure.End()
 	}
@@ -154,8 +154,8 @@ func (e *Ear) releaseWanted(x *keptTenure) {
 
 // isContended notes that a Lock waits for another process.
 func (e *Ear) isContended(l *engine.Attempt) {
-	if l.Spec.Linger > 0 && !e.IsOwn(l.Refusal().Holder) {
-		e.contended(l.Spec.Key)
+	if l.Lock.Linger > 0 && !e.IsOwn(l.Refusal().Holder) {
+		e.contended(l.Lock.Key)
 	}
 }
 

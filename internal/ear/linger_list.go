@@ -49,7 +49,7 @@ func stateOf(t *engine.Tenure) *keptTenure {
 // add keeps a tenure for d. It returns the tenure that must be released instead, if any: an earlier one of the same lock, whose loss
 // went unnoticed; or the oldest, if the list is full.
 func (k *keptTenures) add(e *Ear, x *keptTenure, d time.Duration) (oldest *keptTenure, ok bool) {
-	now, key := time.Now(), x.tenure.Spec.Key
+	now, key := time.Now(), x.tenure.Lock.Key
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if x.wanted || k.unkept.has(key, now) || k.asked.has(x.tenure.Tag) {
@@ -79,7 +79,7 @@ func (k *keptTenures) add(e *Ear, x *keptTenure, d time.Duration) (oldest *keptT
 
 // unlink takes a tenure out of the list for the caller. mu is held.
 func (k *keptTenures) unlink(e *Ear, x *keptTenure) {
-	delete(k.of, x.tenure.Spec.Key)
+	delete(k.of, x.tenure.Lock.Key)
 	delete(k.tags, x.tenure.Tag)
 	if x.prev != nil {
 		x.prev.next = x.next
@@ -110,7 +110,7 @@ func (k *keptTenures) take(e *Ear, key string) *keptTenure {
 func (k *keptTenures) remove(e *Ear, x *keptTenure) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if x == nil || k.of[x.tenure.Spec.Key] != x {
+	if x == nil || k.of[x.tenure.Lock.Key] != x {
 		return false
 	}
 	k.unlink(e, x)

@@ -62,10 +62,10 @@ func (e *Ear) lookFor(x *keptTenure, ear uint64, anew bool) {
 // isAlone reports whether a kept tenure's lock has no waiters. In a new live period of the ear it also wakes waiters that it may not see;
 // when they ask, the tenure is released.
 func (e *Ear) isAlone(t *engine.Tenure, anew bool) bool {
-	m := t.Spec
+	m := t.Lock
 	if anew && !e.wakeUnseen(m) {
 		return false
 	}
-	found, err := e.sight([]*askable{{spec: m, tag: t.Tag}})
+	found, err := e.sight([]*askable{{lock: m, tag: t.Tag}})
 	return err == nil && !found[0].queued && !found[0].outside
 }

@@ -15,7 +15,7 @@ import (
 )
 
 // startKeeping starts an engine with a live ear, and returns that with a lock that lingers.
-func startKeeping(t testing.TB, kind *kinds.Kind, d time.Duration) (*Ear, *engine.Spec) {
+func startKeeping(t testing.TB, kind *kinds.Kind, d time.Duration) (*Ear, *engine.Lock) {
 	t.Helper()
 	e := New(enginetest.Start(t, redistest.Dial(t, redistest.Shared(t))), "")
 	name := redistest.Name(t)
@@ -25,15 +25,15 @@ func startKeeping(t testing.TB, kind *kinds.Kind, d time.Duration) (*Ear, *engin
 }
 
 // keeping is a handle with WithLinger.
-func keeping(e *Ear, key string, kind *kinds.Kind, d time.Duration) *engine.Spec {
-	m := e.NewSpec(key, kind, key)
+func keeping(e *Ear, key string, kind *kinds.Kind, d time.Duration) *engine.Lock {
+	m := e.NewLock(key, kind, key)
 	m.Linger = d
 	Observe(m)
 	return m
 }
 
 // once locks and unlocks, and returns the owner.
-func once(t testing.TB, m *engine.Spec) (owner string, token int64) {
+func once(t testing.TB, m *engine.Lock) (owner string, token int64) {
 	t.Helper()
 	l, err := m.Lock(engine.CallerNow(context.Background()))
 	require.NoError(t, err)
@@ -43,7 +43,7 @@ func once(t testing.TB, m *engine.Spec) (owner string, token int64) {
 	return owner, token
 }
 
-func isTaken(t testing.TB, m *engine.Spec) bool {
+func isTaken(t testing.TB, m *engine.Lock) bool {
 	t.Helper()
 	taken, err := m.IsLocked(context.Background())
 	require.NoError(t, err)
@@ -84,7 +84,7 @@ func TestTokensOfAKeptTenureRise(t *testing.T) {
 	}
 	require.Equal(t, uint64(99), e.Stats().Kept)
 	e.FreeAll()
-	other := e.NewSpec(m.Key, kinds.Fenced, m.Name)
+	other := e.NewLock(m.Key, kinds.Fenced, m.Name)
 	_, token := once(t, other)
 	require.True(t, token > last)
 }
@@ -113,13 +113,13 @@ func TestKeptTenureAndOtherHandles(t *testing.T) {
 	t.Parallel()
 	e, m := startKeeping(t, kinds.Mutex, time.Minute)
 	first, _ := once(t, m)
-	plain := e.NewSpec(m.Key, kinds.Mutex, m.Name)
+	plain := e.NewLock(m.Key, kinds.Mutex, m.Name)
 	again, _ := once(t, plain)
 	require.Equal(t, first, again)
 	require.False(t, isTaken(t, m), "the handle of the last hold does not linger")
 
 	once(t, m)
-	short := e.NewSpec(m.Key, kinds.Mutex, m.Name)
+	short := e.NewLock(m.Key, kinds.Mutex, m.Name)
 	short.Lease = time.Second
 	who := engine.CallerNow(context.Background()).UpTo(0, time.Second)
 	l, err := short.Lock(who)
@@ -128,7 +128,7 @@ func TestKeptTenureAndOtherHandles(t *testing.T) {
 	require.NoError(t, l.Unlock())
 
 	once(t, m)
-	fair := e.NewSpec(m.Key, kinds.Fair, m.Name)
+	fair := e.NewLock(m.Key, kinds.Fair, m.Name)
 	l, err = fair.Lock(who)
 	require.NoError(t, err)
 	require.NoError(t, l.Unlock())
@@ -139,7 +139,7 @@ func TestKeptTenureAndOtherHandles(t *testing.T) {
 func TestKeptTenureExcludes(t *testing.T) {
 	t.Parallel()
 	e, m := startKeeping(t, kinds.Mutex, time.Minute)
-	plain := e.NewSpec(m.Key, kinds.Mutex, m.Name)
+	plain := e.NewLock(m.Key, kinds.Mutex, m.Name)
 	inside, n := 0, 0
 	var all sync.WaitGroup
 	for i := range 8 {
@@ -188,7 +188,7 @@ func TestKeptTenureIsLost(t *testing.T) {
 func TestKeptTenuresAreBounded(t *testing.T) {
 	t.Parallel()
 	e, m := startKeeping(t, kinds.Mutex, time.Minute)
-	var all []*engine.Spec
+	var all []*engine.Lock
 	for i := range MaxKept + 10 {
 		x := keeping(e, m.Key+string(rune('a'+i)), kinds.Mutex, time.Minute)
 		all = append(all, x)
@@ -213,7 +213,7 @@ func TestKeptTenuresAndClose(t *testing.T) {
 			require.Equal(t, 1, count(e))
 			end(e)
 			other := enginetest.Start(t, redistest.Dial(t, redistest.Shared(t)))
-			require.False(t, isTaken(t, other.NewSpec(m.Key, kinds.Mutex, m.Name)))
+			require.False(t, isTaken(t, other.NewLock(m.Key, kinds.Mutex, m.Name)))
 		})
 	}
 }

@@ -165,9 +165,9 @@ func (e *Ear) sight(some []*askable) ([]sighting, error) {
 	}
 	found := make([]sighting, len(some))
 	for i, a := range some {
-		ch := e.KnownChannel(a.spec)
+		ch := e.KnownChannel(a.lock)
 		found[i].queued = queues[i]
-		found[i].outside = a.spec.Kind.Queueing != kinds.PerWaiter && // Redisson's are in the queue, too
+		found[i].outside = a.lock.Kind.Queueing != kinds.PerWaiter && // Redisson's are in the queue, too
 			listen[ch.Name]-listen[pubsub.InLine(ch).Name] > int64(e.Hub.Outside(ch))
 	}
 	return found, err
@@ -180,7 +180,7 @@ func (e *Ear) woken(a *askable) bool {
 	due := a.wakes
 	a.wakes = false
 	s.mu.Unlock()
-	if !due || e.wakeUnseen(a.spec) {
+	if !due || e.wakeUnseen(a.lock) {
 		return true
 	}
 	s.mu.Lock()
@@ -190,7 +190,7 @@ func (e *Ear) woken(a *askable) bool {
 }
 
 // wakeUnseen wakes waiters that a look may not see: they try, are refused, and ask the owner. It reports false if Redis did not answer.
-func (e *Ear) wakeUnseen(m *engine.Spec) bool {
+func (e *Ear) wakeUnseen(m *engine.Lock) bool {
 	ch := e.KnownChannel(m)
 	if e.Cluster == nil || ch.Sharded || m.Kind.Queueing == kinds.PerWaiter {
 		return true
@@ -204,7 +204,7 @@ func (e *Ear) queued(some []*askable) (queued []bool, err error) {
 	var cmds []rueidis.Completed
 	var of []int
 	for i, a := range some {
-		m := a.spec
+		m := a.lock
 		switch key := m.QueueKey(); {
 		case m.Kind.Queueing == kinds.PerWaiter:
 			cmds = append(cmds, e.RDB.B().Llen().Key(m.Queue).Build())
@@ -223,7 +223,7 @@ func (e *Ear) queued(some []*askable) (queued []bool, err error) {
 	}
 	for i, reply := range e.RDB.DoMulti(e.Calls.Context(context.Background(), time.Now(), 0), cmds...) {
 		failed := reply.Error()
-		e.Calls.Answered(some[of[i]].spec.Slot, failed)
+		e.Calls.Answered(some[of[i]].lock.Slot, failed)
 		if failed != nil {
 			err = failed
 		} else if marks, notMarks := reply.AsStrSlice(); notMarks == nil {
@@ -239,7 +239,7 @@ func (e *Ear) queued(some []*askable) (queued []bool, err error) {
 func (a *askable) isOther(mark string) bool {
 	_, reader, _ := strings.Cut(mark, " ")
 	reader, _ = strings.CutSuffix(reader, " -")
-	return reader != a.spec.Owner(a.tag)
+	return reader != a.lock.Owner(a.tag)
 }
 
 // listening counts the subscribers to the unlocks of those locks, and to the channels of those in line. err means that there may be more.
@@ -247,10 +247,10 @@ func (e *Ear) listening(some []*askable) (all map[string]int64, err error) {
 	var plain []string
 	var sharded []rueidis.Completed
 	for _, a := range some {
-		ch := e.KnownChannel(a.spec)
+		ch := e.KnownChannel(a.lock)
 		names := []string{ch.Name, pubsub.InLine(ch).Name}
 		if ch.Sharded {
-			sharded = append(sharded, e.RDB.B().PubsubShardnumsub().Channel(names...).Build().SetSlot(a.spec.Key))
+			sharded = append(sharded, e.RDB.B().PubsubShardnumsub().Channel(names...).Build().SetSlot(a.lock.Key))
 		} else {
 			plain = append(plain, names...)
 		}

@@ -30,7 +30,7 @@ func (c *Engine) ReplicaTimeout() time.Duration {
 // its calls matters.
 type AcquireRequest struct {
 	Caller
-	Spec            *Spec
+	Lock            *Lock
 	Tenure          *Tenure
 	within          *Hold                 // the hold of the other side of a read/write lock that lets it in; nil: none
 	Count           int32                 // the number of levels, including the requested level
@@ -46,7 +46,7 @@ var ErrAlone = errors.New("to be taken one by one")
 
 // Send asks Redis, and retries after transient errors. It stops early when the caller has left.
 func (q *AcquireRequest) Send(left <-chan struct{}) (AcquireResult, error) {
-	m, c := q.Spec, q.Spec.Engine
+	m, c := q.Lock, q.Lock.Engine
 	args := m.acquireArgs(q.Tenure, int(q.Count))
 	if q.within != nil {
 		args.Within = q.within.tenure.Field()
@@ -71,7 +71,7 @@ func (q *AcquireRequest) Send(left <-chan struct{}) (AcquireResult, error) {
 func (q *AcquireRequest) repeat(
 	left <-chan struct{}, longer time.Duration, call func(*calls.Context) (lua.AcquireReply, error),
 ) (AcquireResult, error) {
-	c := q.Spec.Engine
+	c := q.Lock.Engine
 	again := calls.Retry{Until: q.Limit, Least: calls.MinTries}
 	for {
 		sent := time.Now()
@@ -92,7 +92,7 @@ func (q *AcquireRequest) repeat(
 
 // call makes the call for one lock and records the result in the tenure.
 func (q *AcquireRequest) call(ctx *calls.Context, args *lua.AcquireArgs) (lua.AcquireReply, error) {
-	m, t, c := q.Spec, q.Tenure, q.Spec.Engine
+	m, t, c := q.Lock, q.Tenure, q.Lock.Engine
 	reply, err := lua.Acquire(ctx, c.RDB, *args)
 	repeated := args.Replicas == 0 && ctx.IsRepeated() // on a dedicated connection rueidis retries nothing
 	switch {
@@ -100,7 +100,7 @@ func (q *AcquireRequest) call(ctx *calls.Context, args *lua.AcquireArgs) (lua.Ac
 		if err != nil && calls.MayHaveRun(err) || repeated {
 			t.lateAcquire(args.Lease)
 		}
-	case m.TTL() > t.Spec.TTL():
+	case m.TTL() > t.Lock.TTL():
 		t.UnresolvedUntil(time.Now().Add(args.Lease)) // counts if no later call's end is known
 	}
 	if err != nil {
@@ -118,8 +118,8 @@ func (q *AcquireRequest) call(ctx *calls.Context, args *lua.AcquireArgs) (lua.Ac
 	return reply, nil
 }
 
-func (m *Spec) acquireArgs(t *Tenure, count int) lua.AcquireArgs {
-	args := lua.AcquireArgs{Name: m.Key, Side: m.Kind.Side, Owner: t.Field(), Lease: t.Spec.Expiry(m.TTL()), Count: count}
+func (m *Lock) acquireArgs(t *Tenure, count int) lua.AcquireArgs {
+	args := lua.AcquireArgs{Name: m.Key, Side: m.Kind.Side, Owner: t.Field(), Lease: t.Lock.Expiry(m.TTL()), Count: count}
 	if !t.hasToken() { // a hold has one token
 		args.Fence = m.FenceKey()
 	}
@@ -128,7 +128,7 @@ func (m *Spec) acquireArgs(t *Tenure, count int) lua.AcquireArgs {
 
 // gaveUp returns the error for a caller without the lock: its time is over (no error, or pubsub.ErrExpired), or err stopped it. refusal
 // is the last reply naming the holder.
-func (m *Spec) gaveUp(who Caller, err error, refusal lua.AcquireReply) error {
+func (m *Lock) gaveUp(who Caller, err error, refusal lua.AcquireReply) error {
 	errs := m.Engine.Errors
 	var watched watcherError
 	switch timeUp := who.Ctx.Err() != nil || who.Once || !who.Wait.IsZero() && !time.Now().Before(who.Wait); {
@@ -154,7 +154,7 @@ func (m *Spec) gaveUp(who Caller, err error, refusal lua.AcquireReply) error {
 }
 
 // notAcquired returns the error of a wait that ended.
-func (m *Spec) notAcquired(who Caller, refusal lua.AcquireReply, causes ...error) error {
+func (m *Lock) notAcquired(who Caller, refusal lua.AcquireReply, causes ...error) error {
 	c := m.Engine
 	return c.Errors.NotAcquired(NotAcquired{
 		Ctx: who.Ctx, Name: m.Name, Began: who.Began, Causes: causes,
@@ -165,7 +165,7 @@ func (m *Spec) notAcquired(who Caller, refusal lua.AcquireReply, causes ...error
 }
 
 // takeCalls takes the right to make calls for a live hold in the caller's ctx.
-func (m *Spec) takeCalls(who Caller, h *Hold) error {
+func (m *Lock) takeCalls(who Caller, h *Hold) error {
 	if err := m.awaitCalls(who, h); err != nil {
 		return err
 	}
@@ -189,7 +189,7 @@ func (m *Spec) takeCalls(who Caller, h *Hold) error {
 }
 
 // awaitCalls takes the right to make calls for a live hold (I1), waiting until it is free.
-func (m *Spec) awaitCalls(who Caller, h *Hold) error {
+func (m *Lock) awaitCalls(who Caller, h *Hold) error {
 	wait, cancel, end := who.Ctx, context.CancelFunc(func() {}), who.Wait
 	if who.Once { // those calls take no longer than an attempt
 		end = who.Limit

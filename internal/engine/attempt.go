@@ -57,8 +57,8 @@ type Attempt struct {
 }
 
 // compete takes the lock for a new owner. If within is not nil, its reader becomes the writer.
-func (m *Spec) compete(who Caller, within *Hold) (*Level, error) {
-	l := &Attempt{AcquireRequest: AcquireRequest{Caller: who, Spec: m, Count: 1, within: within}}
+func (m *Lock) compete(who Caller, within *Hold) (*Level, error) {
+	l := &Attempt{AcquireRequest: AcquireRequest{Caller: who, Lock: m, Count: 1, within: within}}
 	if err := l.begins(); err != nil {
 		return nil, err
 	}
@@ -76,7 +76,7 @@ func (m *Spec) compete(who Caller, within *Hold) (*Level, error) {
 
 // begins returns nil, or the reason not to start.
 func (l *Attempt) begins() error {
-	m, c := l.Spec, l.Spec.Engine
+	m, c := l.Lock, l.Lock.Engine
 	switch {
 	case l.within == nil && c.IsShut():
 		return m.FailClosed()
@@ -140,7 +140,7 @@ func (l *Attempt) toTurn() (*Level, error) {
 	s, err := l.enter(a)
 	if err == nil {
 		l.Took(PathGrant)
-		l.Spec.Engine.stats.grants.Add(1)
+		l.Lock.Engine.stats.grants.Add(1)
 	}
 	return s, err
 }
@@ -182,7 +182,7 @@ func (l *Attempt) inTurn() (*Level, error) {
 			l.withdraw((*Engine).sweepInCall)
 			l.Tenure = nil
 			return nil, ErrOver
-		case l.Spec.Kind.Queueing != kinds.PerWaiter || l.keepsPlace(a):
+		case l.Lock.Kind.Queueing != kinds.PerWaiter || l.keepsPlace(a):
 			l.saw(a)
 			l.waiter.Held(a.TTL, a.Joined)
 			return nil, ErrOver
@@ -196,7 +196,7 @@ func (l *Attempt) inTurn() (*Level, error) {
 // saw notes who else wants the lock, for the order in which processes ask.
 func (l *Attempt) saw(a AcquireResult) {
 	client := ""
-	if owner, writes := strings.CutSuffix(a.Holder, kinds.WriterSuffix); writes && !l.Spec.Engine.IsOwn(a.Holder) {
+	if owner, writes := strings.CutSuffix(a.Holder, kinds.WriterSuffix); writes && !l.Lock.Engine.IsOwn(a.Holder) {
 		client, _, _ = strings.Cut(owner, ":")
 	}
 	l.waiter.Saw(a.Place, client)
@@ -214,7 +214,7 @@ func (l *Attempt) enterDelivered() (*Level, error) {
 		if l.Trace != nil {
 			l.Trace.HandedBy(run.section())
 		}
-		l.Spec.Engine.stats.handOffs.Add(1)
+		l.Lock.Engine.stats.handOffs.Add(1)
 	}
 	return s, err
 }
@@ -222,17 +222,17 @@ func (l *Attempt) enterDelivered() (*Level, error) {
 // needsTenure makes the tenure before the first request.
 func (l *Attempt) needsTenure() {
 	if l.Tenure == nil {
-		l.Tenure = newTenure(l.Spec)
+		l.Tenure = newTenure(l.Lock)
 	}
 }
 
 // readerGone returns the error of an upgrade whose reader is missing in Redis. A concurrent unlock may have released the reader;
 // otherwise it was lost.
 func (l *Attempt) readerGone() error {
-	err := l.Spec.takeCalls(l.Caller, l.within)
+	err := l.Lock.takeCalls(l.Caller, l.within)
 	switch {
 	case err == ErrOver: //nolint:errorlint // never wrapped
-		return l.Spec.Fail(l.Spec.Engine.Errors.Upgrade, errors.New("the reader was unlocked meanwhile"))
+		return l.Lock.Fail(l.Lock.Engine.Errors.Upgrade, errors.New("the reader was unlocked meanwhile"))
 	case err != nil:
 		return err
 	}
@@ -243,18 +243,18 @@ func (l *Attempt) readerGone() error {
 
 // suspect warns of a Lock that may wait for its own caller, because the section's ctx was not passed on.
 func (l *Attempt) suspect() {
-	c, waited, holder := l.Spec.Engine, time.Since(l.Began), l.Refusal().Holder
+	c, waited, holder := l.Lock.Engine, time.Since(l.Began), l.Refusal().Holder
 	if !l.warned && waited >= c.Options.WatchdogTimeout && c.isSelf(l.Outer, holder) {
 		l.warned = true
 		c.Options.Tell.Warn("rlock: a Lock waits for a hold of this client that was taken under the same ctx; "+
 			"does its caller already hold it, without passing on the section's ctx?",
-			"name", l.Spec.Name, "owner", holder, "waited", waited)
+			"name", l.Lock.Name, "owner", holder, "waited", waited)
 	}
 }
 
 // join enters the process's queue. With onlyFirst, it enters only if the queue is empty.
 func (l *Attempt) join(onlyFirst bool) (turn bool) {
-	m := l.Spec
+	m := l.Lock
 	if l.waiter == nil {
 		l.waiter = &l.first
 	} else {
@@ -276,7 +276,7 @@ func (l *Attempt) join(onlyFirst bool) (turn bool) {
 // enqueues reports whether a refused request leaves a place or mark in Redis, or heeds those of others. It does not if a grant could
 // not reach this process.
 func (l *Attempt) enqueues() bool {
-	switch l.Spec.Kind.Queueing {
+	switch l.Lock.Kind.Queueing {
 	case kinds.PerProcess:
 		return l.joinsProcesses()
 	case kinds.PerWaiter:
@@ -284,27 +284,27 @@ func (l *Attempt) enqueues() bool {
 	case kinds.LeavesMark:
 		return l.leavesMark()
 	case kinds.HeedsMarks: // those that come together enter together
-		return l.Spec.QueueKey() != "" && !l.waiter.Follows()
+		return l.Lock.QueueKey() != "" && !l.waiter.Follows()
 	}
 	return false
 }
 
 // joinsProcesses is enqueues for the queue of processes.
 func (l *Attempt) joinsProcesses() bool {
-	return !l.Once && l.Spec.QueueKey() != "" && (l.Tenure.queued != nil || l.waiter.Listens()) && l.takePlace(time.Now())
+	return !l.Once && l.Lock.QueueKey() != "" && (l.Tenure.queued != nil || l.waiter.Listens()) && l.takePlace(time.Now())
 }
 
 // Inherit makes the Lock continue with the owner, and the place in Redis, of another Lock that gives up, so that the process keeps its
 // place. The two swap tenures, with their unresolved calls. This Lock sleeps, and reads its tenure only under the hub's mutex.
 func (l *Attempt) Inherit(from any) bool {
 	other := from.(*Attempt) //nolint:errcheck // no other value is ever set
-	if l.Spec.Kind != other.Spec.Kind || l.Spec.isShort() != other.Spec.isShort() || l.Spec.Mark() != other.Spec.Mark() || other.Tenure.Unresolved != nil {
+	if l.Lock.Kind != other.Lock.Kind || l.Lock.isShort() != other.Lock.isShort() || l.Lock.Mark() != other.Lock.Mark() || other.Tenure.Unresolved != nil {
 		return false
 	}
 	if l.Tenure, other.Tenure = other.Tenure, l.Tenure; other.Tenure != nil {
-		other.Tenure.Spec = other.Spec
+		other.Tenure.Lock = other.Lock
 	}
-	l.Tenure.Spec = l.Spec
+	l.Tenure.Lock = l.Lock
 	return true
 }
 
@@ -315,7 +315,7 @@ func (l *Attempt) joinsWaiters() bool {
 
 // leavesMark is enqueues for a writer, whose mark readers heed.
 func (l *Attempt) leavesMark() bool {
-	m := l.Spec
+	m := l.Lock
 	l.hasGrantChannel = l.waiter.Listens()
 	if l.Once || m.QueueKey() == "" || l.Tenure.queued == nil && !l.hasGrantChannel && m.SeesProcesses() {
 		return false
@@ -333,7 +333,7 @@ func (l *Attempt) Refusal() lua.AcquireReply {
 }
 
 // Failure returns the error of a Lock without a grant.
-func (l *Attempt) Failure(err error) error { return l.Spec.gaveUp(l.Caller, err, l.Refusal()) }
+func (l *Attempt) Failure(err error) error { return l.Lock.gaveUp(l.Caller, err, l.Refusal()) }
 
 // awaitTurn waits for the turn, a grant, or the end of the wait.
 func (l *Attempt) awaitTurn() (granted, gone bool, err error) {
@@ -343,7 +343,7 @@ func (l *Attempt) awaitTurn() (granted, gone bool, err error) {
 		failed = fails.Done()
 	}
 	l.Waits(l.Refusal().Holder)
-	l.Spec.Engine.freeKept(l.Spec.Key) // since it looked
+	l.Lock.Engine.freeKept(l.Lock.Key) // since it looked
 	select {
 	case <-l.waiter.Turn():
 		granted, err = l.waiter.News()
@@ -376,6 +376,6 @@ func (l *Attempt) waitOut() {
 	select {
 	case <-timer.C:
 	case <-l.Ctx.Done():
-	case <-l.Spec.Engine.Calls.Done():
+	case <-l.Lock.Engine.Calls.Done():
 	}
 }

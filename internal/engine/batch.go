@@ -4,14 +4,14 @@ package engine
 const MaxBatch = 1000
 
 // IsBatchable reports whether one call can take or release the lock with others.
-func (m *Spec) IsBatchable() bool {
+func (m *Lock) IsBatchable() bool {
 	return m.Kind.PassesOn && m.Linger == 0 && m.Engine.Options.Replicas == 0
 }
 
 // TakeTogether takes all locks by one call, or none, as a TryLock(0) of each would. It needs the turn in every queue of the process (I7),
 // so it does not ask Redis if other goroutines wait for one of the locks. refused is the index of a lock that another owner holds or others
 // here wait for, and err is about that lock; it is -1 after other failures. UnlockTogether ends the levels.
-func TakeTogether(who Caller, all []*Spec) (levels []*Level, refused int, err error) {
+func TakeTogether(who Caller, all []*Lock) (levels []*Level, refused int, err error) {
 	c := all[0].Engine
 	if !c.Calls.Start() {
 		return nil, -1, all[0].FailClosed()
@@ -21,7 +21,7 @@ func TakeTogether(who Caller, all []*Spec) (levels []*Level, refused int, err er
 	var l *Attempt
 	last := &l
 	for i, m := range all {
-		x := &Attempt{AcquireRequest: AcquireRequest{Caller: who, Spec: m, Tenure: newTenure(m), Count: 1}}
+		x := &Attempt{AcquireRequest: AcquireRequest{Caller: who, Lock: m, Tenure: newTenure(m), Count: 1}}
 		if i == 0 {
 			if err := x.begins(); err != nil {
 				return nil, -1, err
@@ -70,7 +70,7 @@ func TakeTogether(who Caller, all []*Spec) (levels []*Level, refused int, err er
 }
 
 // awaitFreed waits for the end of tenures that the process keeps of those locks, for as long as a call of the Lock may take.
-func (c Caller) awaitFreed(all []*Spec) {
+func (c Caller) awaitFreed(all []*Lock) {
 	var ended []<-chan struct{}
 	for _, m := range all {
 		if e := m.Engine.freeKept(m.Key); e != nil {

@@ -31,7 +31,7 @@ func CallerNow(ctx context.Context) Caller {
 }
 
 // Caller returns the Caller of a Lock of m called now.
-func (m *Spec) Caller(ctx context.Context) Caller {
+func (m *Lock) Caller(ctx context.Context) Caller {
 	return CallerNow(ctx).Patient(m.MaxWait, m.Engine.MinAttempt())
 }
 

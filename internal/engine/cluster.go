@@ -21,7 +21,7 @@ import (
 //
 // A script can publish to a sharded channel only if the channel hashes to the slot of its keys. It does, except for names with an empty or
 // misplaced pair of braces, where a prefix changes the hashed part. These use plain pub/sub; Redisson fails to unlock them.
-func (c *Engine) KnownChannel(m *Spec) pubsub.Channel {
+func (c *Engine) KnownChannel(m *Lock) pubsub.Channel {
 	ch := pubsub.Channel{Name: m.Channel}
 	if c.Cluster != nil && c.Cluster.IsSharded() {
 		ch.Sharded = c.slot(ch.Name) == c.slot(m.Key)
@@ -30,7 +30,7 @@ func (c *Engine) KnownChannel(m *Spec) pubsub.Channel {
 }
 
 // Waiters returns the hub queue of this process's waiters for a lock that was asked for before.
-func (m *Spec) Waiters() pubsub.Queue {
+func (m *Lock) Waiters() pubsub.Queue {
 	return pubsub.Queue{
 		Lock: m.Key, Channel: m.Engine.KnownChannel(m), Places: m.Kind.PassesOn && m.SeesProcesses(),
 		Each: m.Kind.Queueing == kinds.PerWaiter, Shared: m.Kind.Side != lua.Whole,
@@ -39,7 +39,7 @@ func (m *Spec) Waiters() pubsub.Queue {
 
 // QueueKey returns the key of the waiters' entries in Redis: the queue of processes, or marks; "" if there is none, or each waiter has
 // its own place.
-func (m *Spec) QueueKey() string {
+func (m *Lock) QueueKey() string {
 	c := m.Engine
 	switch {
 	case c.forbidden(m.Kind.Side).Load(), m.Kind.Queueing == kinds.PerWaiter, m.Kind.PassesOn && !m.SeesProcesses():
@@ -60,7 +60,7 @@ func (c *Engine) forbidden(s lua.Side) *atomic.Bool {
 
 // SeesProcesses reports whether scripts can tell if a process still listens: not on a cluster with plain channels, nor if the
 // processes have no channels of their own.
-func (m *Spec) SeesProcesses() bool {
+func (m *Lock) SeesProcesses() bool {
 	return m.Engine.handsOff() && (m.Engine.Cluster == nil || m.Engine.KnownChannel(m).Sharded)
 }
 
@@ -81,7 +81,7 @@ func (t *Topology) IsUnknown() bool {
 }
 
 // Learn asks the node that serves m for its version. It reports false if that is still unknown: the caller left, or err says why.
-func (t *Topology) Learn(ctx context.Context, limit time.Time, m *Spec) (known bool, err error) {
+func (t *Topology) Learn(ctx context.Context, limit time.Time, m *Lock) (known bool, err error) {
 	c := m.Engine
 	again := calls.Retry{Until: limit}
 	for {
@@ -102,7 +102,7 @@ func (t *Topology) Learn(ctx context.Context, limit time.Time, m *Spec) (known b
 	}
 }
 
-func (c *Engine) askSharded(ctx context.Context, m *Spec) (bool, error) {
+func (c *Engine) askSharded(ctx context.Context, m *Lock) (bool, error) {
 	// HELLO is allowed to every user, unlike INFO.
 	info, err := c.RDB.Do(ctx, c.RDB.B().Hello().Build().SetSlot(m.Key)).AsMap()
 	var redisErr *rueidis.RedisError
@@ -120,7 +120,7 @@ func (c *Engine) askSharded(ctx context.Context, m *Spec) (bool, error) {
 }
 
 // Fits reports an error for a lock that a cluster cannot have.
-func (m *Spec) Fits() error {
+func (m *Lock) Fits() error {
 	c, extra := m.Engine, m.Kind.Extra
 	if c.Cluster == nil || extra == nil || c.slot(extra(m.Key)) == c.slot(m.Key) {
 		return nil
@@ -131,7 +131,7 @@ func (m *Spec) Fits() error {
 
 // fair returns the scripts' arguments about a queue with a place for each waiter. On a cluster with plain channels no script can tell
 // whether a process still listens; then it notifies the head of the queue, which asks.
-func (m *Spec) fair() lua.Fair {
+func (m *Lock) fair() lua.Fair {
 	c, k := m.Engine, m.Kind
 	if k.Queueing != kinds.PerWaiter {
 		return lua.Fair{}

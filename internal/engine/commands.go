@@ -55,17 +55,17 @@ type renewal struct {
 }
 
 // Group returns what the tenures of one renewal call have in common.
-func (c *Engine) Group(m *Spec) any { return renewal{kind: m.Kind, grace: m.Grace, slot: m.Slot} }
+func (c *Engine) Group(m *Lock) any { return renewal{kind: m.Kind, grace: m.Grace, slot: m.Slot} }
 
 // releaseOnce sends a release, even while the client is closing.
-func (c *Engine) releaseOnce(m *Spec, args lua.ReleaseArgs) (held bool, err error) {
+func (c *Engine) releaseOnce(m *Lock, args lua.ReleaseArgs) (held bool, err error) {
 	ctx, cancel := c.Calls.Last()
 	defer cancel()
 	reply, err := c.release(ctx, m, args)
 	return reply.Status != lua.NotHeld, err
 }
 
-func (c *Engine) release(ctx context.Context, m *Spec, args lua.ReleaseArgs) (lua.ReleaseReply, error) {
+func (c *Engine) release(ctx context.Context, m *Lock, args lua.ReleaseArgs) (lua.ReleaseReply, error) {
 	reply, err := lua.Release(ctx, c.RDB, args)
 	c.Calls.Answered(m.Slot, err)
 	if reply.NoQueue && err == nil {

@@ -86,7 +86,7 @@ func (t *Tenure) follow() {
 
 // state makes the call, and retries after growing pauses if it fails.
 func (t *Tenure) state() {
-	c := t.Spec.Engine
+	c := t.Lock.Engine
 	started := c.Calls.Start() // Close waits for it
 	if started {
 		defer c.Calls.Ended()
@@ -109,7 +109,7 @@ func (t *Tenure) state() {
 	t.mu.Unlock()
 
 	held, err := true, calls.ErrSilent
-	if !c.Calls.AnyLeft() || !c.Calls.IsSilent(t.Spec.Slot) { // otherwise each tenure would have a call that hangs
+	if !c.Calls.AnyLeft() || !c.Calls.IsSilent(t.Lock.Slot) { // otherwise each tenure would have a call that hangs
 		held, err = t.send(count, raise, left)
 	}
 	t.mu.Lock()
@@ -139,7 +139,7 @@ func (t *Tenure) state() {
 // send states a count and reports whether the owner holds the lock. left is the trusted time: each of a reader's levels has its own
 // expiry.
 func (t *Tenure) send(count int32, raise bool, left time.Duration) (held bool, err error) {
-	m := t.Spec
+	m := t.Lock
 	c := m.Engine
 	now, lease := time.Now(), m.Expiry(max(left, time.Millisecond))
 	if !raise {

@@ -41,8 +41,8 @@ func (e exportedError) Is(target error) bool {
 	return target == ErrExported || e.UnlockedError.Is(target)
 }
 
-// Spec returns the Spec with which its hold was taken.
-func (l *Level) Spec() *Spec { return l.hold.tenure.Spec }
+// Handle returns the handle with which its hold was taken.
+func (l *Level) Handle() *Lock { return l.hold.tenure.Lock }
 
 // HasToken reports whether its hold has a fencing token.
 func (l *Level) HasToken() bool {
@@ -70,7 +70,7 @@ func (l *Level) TakenTogether() {
 // Export ends the hold of the level, which must be its only one, and leaves the lock to the ticket with that number for the given time. The
 // caller waits as for an unlock. Except after NotExported errors the section has ended, and after an error its lock is released.
 func (l *Level) Export(number string, lasts time.Duration) (err error) {
-	t, m := l.hold.tenure, l.spec
+	t, m := l.hold.tenure, l.lock
 	c := m.Engine
 	if t.majority != nil {
 		return m.notExported("a quorum is on several servers, and no call moves its hold on all of them at once")
@@ -81,7 +81,7 @@ func (l *Level) Export(number string, lasts time.Duration) (err error) {
 	defer c.Calls.Ended()
 	t.catchUp()
 	began := time.Now()
-	left := &stay{until: began.Add(lasts), ticket: t.Spec.Kind.OfTicket(c.ID, number)}
+	left := &stay{until: began.Add(lasts), ticket: t.Lock.Kind.OfTicket(c.ID, number)}
 	if err := l.closeToExport(left); err != nil {
 		return err
 	}
@@ -98,14 +98,14 @@ func (l *Level) Export(number string, lasts time.Duration) (err error) {
 }
 
 // notExported returns the error of an Export that changes nothing.
-func (m *Spec) notExported(why string) error {
+func (m *Lock) notExported(why string) error {
 	return m.Fail(m.Engine.Errors.NotExported, errors.New(why))
 }
 
 // closeToExport closes the level if its hold may be exported, and leaves the lock to the ticket.
 func (l *Level) closeToExport(left *stay) error {
 	h, t := l.hold, l.hold.tenure
-	m := t.Spec
+	m := t.Lock
 	readers := m.Kind.Side == lua.Writer && m.Engine.insiders.reads(m.Key) // the script looks again, when it is too late to go on
 	t.mu.Lock()
 	var err error
@@ -137,7 +137,7 @@ func (l *Level) closeToExport(left *stay) error {
 // ofTicket returns the field to sweep after a failed Export: nobody has the ticket, but a late call may leave the lock to it while the
 // owner's field exists.
 func (t *Tenure) ofTicket(left *stay) *sweep.Orphan {
-	m := t.Spec
+	m := t.Lock
 	args := lua.ReleaseArgs{Name: m.Key, Side: m.Kind.Side, Owner: left.ticket, Publish: lua.Publish(m.Engine.KnownChannel(m))}
 	if key := m.QueueKey(); key != "" {
 		args.Fence, args.Queue = m.FenceKey(), lua.Queue{Key: key, GrantLease: m.Engine.GrantLease()}
@@ -150,7 +150,7 @@ func (t *Tenure) ofTicket(left *stay) *sweep.Orphan {
 var errNoTicket = errors.New("it was used before, or its time is over (lock the name as ever)")
 
 // Adopt continues a hold that the Client with that id exported to the ticket with that number.
-func (m *Spec) Adopt(who Caller, id, number string) (*Level, error) {
+func (m *Lock) Adopt(who Caller, id, number string) (*Level, error) {
 	if err := m.StartCall(); err != nil {
 		return nil, err
 	}
@@ -160,7 +160,7 @@ func (m *Spec) Adopt(who Caller, id, number string) (*Level, error) {
 		return nil, m.Fail(err)
 	}
 	field := m.Kind.OfTicket(id, number)
-	l := &Attempt{AcquireRequest: AcquireRequest{Caller: who, Spec: m, Tenure: newTenure(m), Count: 1, ticket: &field}}
+	l := &Attempt{AcquireRequest: AcquireRequest{Caller: who, Lock: m, Tenure: newTenure(m), Count: 1, ticket: &field}}
 	if err := l.begins(); err != nil {
 		return nil, err
 	}

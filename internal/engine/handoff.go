@@ -29,7 +29,7 @@ import (
 // way. It also reports false if a call is unresolved or too little of the lease is left.
 func (h *Hold) passOn() bool {
 	t := h.tenure
-	m := t.Spec
+	m := t.Lock
 	c := m.Engine
 	if !m.mayPassOn() {
 		return false
@@ -69,7 +69,7 @@ func (h *Hold) attach() {
 	h.unlocked.Loss.Store(t.loss)
 	t.mu.Unlock()
 	if loss != nil {
-		t.Spec.Engine.ReportLoss(&h.first, t.Spec.Kind.Name, loss)
+		t.Lock.Engine.ReportLoss(&h.first, t.Lock.Kind.Name, loss)
 	}
 }
 
@@ -77,15 +77,15 @@ func (h *Hold) attach() {
 // Lock is unresolved. The Lock sleeps, and reads its tenure only under the hub's mutex.
 func (l *Attempt) Take(from any, outsiders bool) bool {
 	h := from.(*Hold) //nolint:errcheck // no other value is ever given
-	t, now, o := h.tenure, time.Now(), l.Spec.Engine.Options.HandOff
+	t, now, o := h.tenure, time.Now(), l.Lock.Engine.Options.HandOff
 	if outsiders {
 		o = o.besideOutsiders()
 	}
-	if l.Spec.Kind != t.Spec.Kind || !l.Spec.mayPassOn() || !l.Spec.canHave(t) || !l.Tenure.isClean() || t.run.over(o, now) {
+	if l.Lock.Kind != t.Lock.Kind || !l.Lock.mayPassOn() || !l.Lock.canHave(t) || !l.Tenure.isClean() || t.run.over(o, now) {
 		return false
 	}
 	handed := AcquireResult{how: passed}
-	if l.Spec.Kind.Fence != nil {
+	if l.Lock.Kind.Fence != nil {
 		token, ok := t.run.token()
 		if !ok {
 			return false
@@ -103,13 +103,13 @@ func (l *Attempt) Take(from any, outsiders bool) bool {
 // claim reports the hold's end to the hub and claims the next waiter of this process; nil if there is none. If stay is true, that
 // waiter goes before other processes.
 func (t *Tenure) claim(now time.Time, args *lua.ReleaseArgs) (next *Attempt, stay bool) {
-	c, q := t.Spec.Engine, t.Spec.Waiters()
+	c, q := t.Lock.Engine, t.Lock.Waiters()
 	stay = !t.run.over(c.Options.HandOff, now)
 	switch {
-	case t.Spec.Kind.Side == lua.Writer:
+	case t.Lock.Kind.Side == lua.Writer:
 		args.Listens = c.Hub.EndingForAll(q)
 		return nil, false
-	case !t.Spec.Kind.PassesOn || !args.Taken.IsZero():
+	case !t.Lock.Kind.PassesOn || !args.Taken.IsZero():
 		c.Hub.Ending(q)
 		return nil, false
 	case !c.handsOff():
@@ -154,7 +154,7 @@ func (t *Tenure) mayQueue(now time.Time) {
 
 // takesOver returns the arguments of a release with a next owner.
 func (l *Attempt) takesOver(args lua.ReleaseArgs, stay bool) lua.ReleaseArgs {
-	m := l.Spec
+	m := l.Lock
 	l.needsTenure()
 	args.Fence, args.Lease, args.Next, args.Stay = m.FenceKey(), m.Expiry(m.TTL()), l.Tenure.Field(), stay
 	args.Short = m.isShort()
@@ -166,7 +166,7 @@ func (l *Attempt) takesOver(args lua.ReleaseArgs, stay bool) lua.ReleaseArgs {
 
 // handedOff handles the reply to such a release. Unless it failed, the claim is over.
 func (t *Tenure) handedOff(by *unlocker, next *Attempt, stay bool, sent time.Time, reply lua.ReleaseReply, err error, repeated bool) ReleaseResult {
-	c, m := t.Spec.Engine, next.Spec
+	c, m := t.Lock.Engine, next.Lock
 	switch {
 	case err == nil && reply.Status == lua.NotHeld && repeated:
 		return ReleaseResult{Late: true, Err: calls.ErrRepeated}
@@ -201,9 +201,9 @@ func (t *Tenure) handedOff(by *unlocker, next *Attempt, stay bool, sent time.Tim
 // notHandedOff ends the claim after a failed hand-off, once the result of the release is known.
 func (l *Attempt) notHandedOff(r ReleaseResult) {
 	if r.Late && r.Err != nil { // it may still run
-		l.Tenure.lateAcquire(l.Spec.Expiry(l.Spec.TTL()))
+		l.Tenure.lateAcquire(l.Lock.Expiry(l.Lock.TTL()))
 	} else { // also after a refused script, which may have run in part
-		l.Tenure.UnresolvedUntil(time.Now().Add(min(l.Spec.Expiry(l.Spec.TTL()), sweep.Most))).OutcomeUnknown = true
+		l.Tenure.UnresolvedUntil(time.Now().Add(min(l.Lock.Expiry(l.Lock.TTL()), sweep.Most))).OutcomeUnknown = true
 	}
 	l.unclaim()
 }
@@ -219,7 +219,7 @@ func (l *Attempt) unclaim() {
 // for its place or last saw it. If too little is left, or data is missing, usable is false: Redis must be asked first, and will confirm
 // the lock is ours.
 func (l *Attempt) given(g *pubsub.Grant) (a AcquireResult, usable bool) {
-	m, t := l.Spec, l.Tenure
+	m, t := l.Lock, l.Tenure
 	a = AcquireResult{Sent: l.queuedAt(), lease: min(g.Lease, m.TTL())}
 	a.Status, a.Token = lua.Acquired, max(g.Token, 0)
 	usable = !g.Crossed && m.usesGrants() && (g.Token >= 0 || m.Kind.Fence == nil) &&

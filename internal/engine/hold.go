@@ -31,18 +31,18 @@ type Hold struct {
 // Tenure returns the tenure on which the hold stands, or stood.
 func (h *Hold) Tenure() *Tenure { return h.tenure }
 
-// Spec returns the handle of its first level, which decides for the hold.
-func (h *Hold) Spec() *Spec { return h.first.spec }
+// Handle returns the handle of its first level, which decides for the hold.
+func (h *Hold) Handle() *Lock { return h.first.lock }
 
 // isOf reports whether the hold is of that lock, or of that side of a read/write lock, through any handle.
-func (h *Hold) isOf(m *Spec) bool {
-	of := h.tenure.Spec
+func (h *Hold) isOf(m *Lock) bool {
+	of := h.tenure.Lock
 	return of.Engine == m.Engine && of.Key == m.Key && of.Kind.Side == m.Kind.Side
 }
 
 // isBeside reports whether the hold is of the other side of the same read/write lock.
-func (h *Hold) isBeside(m *Spec) bool {
-	of := h.tenure.Spec
+func (h *Hold) isBeside(m *Lock) bool {
+	of := h.tenure.Lock
 	return of.Engine == m.Engine && of.Key == m.Key && of.Kind.Side+m.Kind.Side == lua.Reader+lua.Writer
 }
 
@@ -106,7 +106,7 @@ const (
 func (a *AcquireResult) Granted() bool { return a.Status == lua.Acquired }
 
 // until returns the end of the trusted time of a grant to m.
-func (a *AcquireResult) until(m *Spec) time.Time {
+func (a *AcquireResult) until(m *Lock) time.Time {
 	switch {
 	case a.Sent.IsZero():
 		return time.Time{}
@@ -122,7 +122,7 @@ var ErrOver = errors.New("the hold is over")
 // admit starts a hold on a tenure, with the ctx for its level. Inside a section of the same lock, Shutdown lets it finish. It fails if
 // the client is closed. Without a call to Redis, it fails with ErrOver if the tenure has ended meanwhile.
 func (t *Tenure) admit(
-	ctx context.Context, cancel context.CancelCauseFunc, who *Caller, m *Spec, a AcquireResult, inside bool,
+	ctx context.Context, cancel context.CancelCauseFunc, who *Caller, m *Lock, a AcquireResult, inside bool,
 ) (*Level, error) {
 	c := m.Engine
 	if a.how != byCall {
@@ -185,10 +185,10 @@ func (t *Tenure) admit(
 }
 
 // begin puts the hold on its tenure, with its first level; beside others that stand on it, or as the only one. mu is held.
-func (h *Hold) begin(inner, given context.Context, cancel context.CancelCauseFunc, m *Spec, outer Section, beside bool) *Level {
+func (h *Hold) begin(inner, given context.Context, cancel context.CancelCauseFunc, m *Lock, outer Section, beside bool) *Level {
 	t, l := h.tenure, &h.first
 	h.unlocked.Name = &m.Name
-	l.Context, l.cancel, l.spec, l.hold, l.outer = inner, cancel, m, h, outer
+	l.Context, l.cancel, l.lock, l.hold, l.outer = inner, cancel, m, h, outer
 	h.given, h.count, h.levels = given, 1, l
 	if beside {
 		t.severalNow().begins(h)
@@ -200,7 +200,7 @@ func (h *Hold) begin(inner, given context.Context, cancel context.CancelCauseFun
 }
 
 // keep hands a granted tenure to the renewer. It reports false if the client is closed.
-func (t *Tenure) keep(m *Spec, a AcquireResult) bool {
+func (t *Tenure) keep(m *Lock, a AcquireResult) bool {
 	leases, began, until := m.Engine.Leases, a.Sent, a.until(m)
 	t.given = cmp.Or(a.lease, m.TTL())
 	if a.lease > 0 {
@@ -220,9 +220,9 @@ func (t *Tenure) keep(m *Spec, a AcquireResult) bool {
 
 // reopen opens one more level, after an answered call or without a call. It fails if the hold was lost or the client closed since the
 // call was sent.
-func (h *Hold) reopen(ctx context.Context, m *Spec, a AcquireResult) (*Level, error) {
+func (h *Hold) reopen(ctx context.Context, m *Lock, a AcquireResult) (*Level, error) {
 	inner, cancel := m.levelCtx(ctx)
-	l := &Level{Context: inner, cancel: cancel, spec: m, hold: h, outer: InnermostOpen(ctx)}
+	l := &Level{Context: inner, cancel: cancel, lock: m, hold: h, outer: InnermostOpen(ctx)}
 	if err := h.add(l, a); err != nil {
 		cancel(nil)
 		return nil, err
@@ -231,7 +231,7 @@ func (h *Hold) reopen(ctx context.Context, m *Spec, a AcquireResult) (*Level, er
 }
 
 func (h *Hold) add(l *Level, a AcquireResult) error {
-	t, c := h.tenure, l.spec.Engine
+	t, c := h.tenure, l.lock.Engine
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
@@ -248,8 +248,8 @@ func (h *Hold) add(l *Level, a AcquireResult) error {
 	h.levels.prev, l.next, h.levels = l, h.levels, l
 	h.token = max(h.token, a.Token)
 	t.follow()
-	t.mayLast(l.spec.RenewedFor(c))
-	if renewed, until := t.renewed(), a.until(l.spec); renewed != before || !until.IsZero() {
+	t.mayLast(l.lock.RenewedFor(c))
+	if renewed, until := t.renewed(), a.until(l.lock); renewed != before || !until.IsZero() {
 		c.Leases.Update(&t.Lease, until, renewed) // under mu, so that the last update reflects all levels
 	}
 	return nil
@@ -258,6 +258,6 @@ func (h *Hold) add(l *Level, a AcquireResult) error {
 // cancel cancels the contexts of all open levels, and adds them to ended. mu is held.
 func (h *Hold) cancel(why error, ended *Endings) {
 	for l := h.levels; l != nil; l = l.next {
-		ended.Add(l.Context, h.tenure.Spec.Engine, l.cancel, why)
+		ended.Add(l.Context, h.tenure.Lock.Engine, l.cancel, why)
 	}
 }

@@ -13,7 +13,7 @@ import (
 type Level struct {
 	context.Context // cancelled when the level is closed or the hold is lost
 
-	spec  *Spec
+	lock  *Lock
 	hold  *Hold
 	outer Section // see Section.Around
 	// Released traces the end of the section: it calls unlock and returns its error; nil: no tracing.
@@ -30,7 +30,7 @@ type Level struct {
 
 // String keeps fmt from reading the fields, which change. It has the format of package context.
 func (l *Level) String() string {
-	return fmt.Sprint(l.Context) + ".WithLock(" + Quote(l.spec.Name) + ")"
+	return fmt.Sprint(l.Context) + ".WithLock(" + Quote(l.lock.Name) + ")"
 }
 
 // Value makes the level the innermost section of its context.
@@ -103,7 +103,7 @@ func (l *Level) closeFor(why error) (last bool) {
 		h.setCount(h.count - 1)
 	}
 	t.follow()
-	c := t.Spec.Engine
+	c := t.Lock.Engine
 	empty := t.isEmpty()
 	if renewed := t.renewed(); !empty && renewed != before {
 		c.Leases.Update(&t.Lease, time.Time{}, renewed)
@@ -136,7 +136,7 @@ func (h *Hold) unlink(l *Level) {
 }
 
 // levelCtx returns the ctx for a new level.
-func (m *Spec) levelCtx(ctx context.Context) (context.Context, context.CancelCauseFunc) {
+func (m *Lock) levelCtx(ctx context.Context) (context.Context, context.CancelCauseFunc) {
 	if m.Kind.Side == lua.Writer {
 		ctx = &outerCtx{Context: ctx}
 	}
@@ -162,19 +162,19 @@ func (c *outerCtx) Value(key any) any {
 // downgraded reports, once, whether a Downgrade has closed the level.
 func (l *Level) downgraded() bool {
 	outer, ok := l.Context.Value(outerKey{}).(*outerCtx)
-	return ok && l.hold.tenure.Spec.Kind.Side == lua.Writer && outer.downgraded.Swap(false)
+	return ok && l.hold.tenure.Lock.Kind.Side == lua.Writer && outer.downgraded.Swap(false)
 }
 
 // String keeps fmt from reading the fields, as [Level.String] does.
 func (c *outerCtx) String() string { return fmt.Sprint(c.Context) }
 
 // LevelIn returns the innermost open level of m in ctx, or nil.
-func (m *Spec) LevelIn(ctx context.Context) *Level { return openLevel(ctx, (*Hold).isOf, m) }
+func (m *Lock) LevelIn(ctx context.Context) *Level { return openLevel(ctx, (*Hold).isOf, m) }
 
 // levelBeside returns the innermost open level of the other side of a read/write lock, or nil.
-func (m *Spec) levelBeside(ctx context.Context) *Level { return openLevel(ctx, (*Hold).isBeside, m) }
+func (m *Lock) levelBeside(ctx context.Context) *Level { return openLevel(ctx, (*Hold).isBeside, m) }
 
-func openLevel(ctx context.Context, is func(*Hold, *Spec) bool, m *Spec) *Level {
+func openLevel(ctx context.Context, is func(*Hold, *Lock) bool, m *Lock) *Level {
 	for l := LevelOf(ctx); l != nil; l = l.Enclosing() {
 		if is(l.hold, m) && l.IsOpen() {
 			return l
@@ -205,11 +205,11 @@ func Owner(ctx context.Context) string {
 
 // Token returns the fencing token of the innermost hold of the named lock.
 func Token(ctx context.Context, name string) (token int64, ok bool) {
-	return tokenIn(ctx, func(h *Hold) bool { return h.tenure.Spec.Name == name })
+	return tokenIn(ctx, func(h *Hold) bool { return h.tenure.Lock.Name == name })
 }
 
 // Token returns the fencing token of the innermost hold of m, or of its other side.
-func (m *Spec) Token(ctx context.Context) (token int64, ok bool) {
+func (m *Lock) Token(ctx context.Context) (token int64, ok bool) {
 	return tokenIn(ctx, func(h *Hold) bool { return h.isOf(m) || h.isBeside(m) })
 }
 
@@ -220,8 +220,8 @@ func tokenIn(ctx context.Context, is func(*Hold) bool) (token int64, ok bool) {
 	if h == nil {
 		return 0, false
 	}
-	if h.tenure.Spec.Kind.Side == lua.Reader {
-		if writer := h.tenure.Spec.levelBeside(ctx); writer != nil {
+	if h.tenure.Lock.Kind.Side == lua.Reader {
+		if writer := h.tenure.Lock.levelBeside(ctx); writer != nil {
 			h = writer.hold
 		}
 	}

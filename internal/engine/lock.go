@@ -1,137 +1,146 @@
 package engine
 
 import (
-	"errors"
+	"cmp"
+	"context"
+	"math"
 	"time"
 
-	"github.com/go-rlock/rlock/lua"
+	"github.com/go-rlock/rlock/internal/calls"
+	"github.com/go-rlock/rlock/internal/kinds"
 )
 
-var errReads = errors.New("the ctx carries a read hold (unlock that first; only a reader of Upgradeable can become the writer, by its Upgrade)")
-
-// Lock re-enters the hold of the lock in the caller's ctx, or competes.
-func (m *Spec) Lock(who Caller) (*Level, error) {
-	if err := m.StartCall(); err != nil {
-		return nil, err
-	}
-	c := m.Engine
-	defer c.Calls.Ended()
-	if err := m.Fits(); err != nil {
-		return nil, m.Fail(err)
-	}
-	for {
-		enter, outer := m.reenter, m.LevelIn(who.Ctx)
-		if outer == nil {
-			enter, outer = m.enterWithin, m.levelBeside(who.Ctx)
-		}
-		if outer == nil {
-			return m.compete(who, nil)
-		}
-		l, err := enter(who, outer.hold)
-		if err == ErrOver { //nolint:errorlint // never wrapped
-			continue
-		}
-		if loss := outer.hold.lossSoFar(); err != nil && loss != nil { // the loss cancelled ctx, and with it the Lock
-			return nil, loss
-		}
-		return l, err
-	}
+// Lock describes a lock, and the terms on which a handle takes it. It does not change once the handle is made.
+type Lock struct {
+	Engine    *Engine
+	Kind      *kinds.Kind
+	Name      string        // for users
+	Key       string        // in Redis: Options.Prefix and the name
+	Channel   string        // unlocks are published there
+	Queue     string        // of waiting processes
+	Slot      uint16        // of the cluster; 0 without one
+	Lease     time.Duration // 0: the watchdog renews
+	Watchdog  time.Duration // see WithWatchdog; 0: Options.WatchdogTimeout of the Client
+	MaxHold   time.Duration // see WithMaxHold; 0: no bound
+	MaxWait   time.Duration // of a Lock; 0: only its ctx ends it
+	MinHold   time.Duration // see WithMinHold
+	Grace     time.Duration // see WithGrace
+	Linger    time.Duration // for how long the Cache keeps its tenure after the last unlock; 0: it does not
+	NoReentry bool          // see WithoutReentry
+	Wants     kinds.Mark    // of the handle's owners, see Observer.Mark; 0: nothing
+	Observers []Observer    // of its holds
+	beside    bool          // the gate of the one reader that may upgrade, beside the lock of that name
+	alone     bool          // does not share a tenure, though its kind does
+	Invalid   error         // the handle's error, returned by Lock
 }
 
-// enterWithin handles a Lock whose ctx carries a hold of the other side. A writer lets a reader in, as a separate hold without
-// queueing. A writer inside a reader would wait for itself.
-func (m *Spec) enterWithin(who Caller, outer *Hold) (*Level, error) {
-	if m.Kind.Side == lua.Writer {
-		if loss := outer.lossSoFar(); loss != nil {
-			return nil, loss
-		}
-		return nil, m.Fail(m.Engine.Errors.Upgrade, errReads)
+// NewLock returns the Lock of the lock with that key. name is the user's name for it.
+func (c *Engine) NewLock(key string, k *kinds.Kind, name string) *Lock {
+	m := &Lock{Engine: c, Kind: k, Name: name, Key: key, Channel: k.Channel(key), Queue: k.Queue(key), Observers: c.observers}
+	if c.Cluster != nil {
+		m.Slot = c.slot(key)
 	}
-	if err := m.takeCalls(who, outer); err != nil {
-		return nil, err
-	}
-	defer outer.tenure.releaseCallSlot()
-	l := &Attempt{AcquireRequest: AcquireRequest{Caller: who, Spec: m, Tenure: newTenure(m), Count: 1, within: outer}}
-	a, left, err := l.ask()
-	switch {
-	case left: // a late answer is rolled back
-	case err != nil:
-		l.withdraw((*Engine).sweepInCall)
-	case !a.Granted():
-		outer.tenure.gone()
-		return nil, outer.lossSoFar()
-	default:
-		return l.enter(a)
-	}
-	return nil, l.Failure(err)
+	return m
 }
 
-// reenter adds a level to a live hold without queueing, and without a call if the hold already has everything needed.
-func (m *Spec) reenter(who Caller, h *Hold) (l *Level, err error) {
-	if m.NoReentry {
-		if loss := h.lossSoFar(); loss != nil {
-			return nil, loss
-		}
-		return nil, m.Fail(m.Engine.Errors.Reentry)
+// Fail makes an error about the lock.
+func (m *Lock) Fail(causes ...error) error { return m.Engine.Errors.Failed(m.Name, causes...) }
+
+// StartCall starts a public call, which Close waits for. If it returns no error, the caller must call Calls.Ended.
+func (m *Lock) StartCall() error {
+	if m.Invalid != nil {
+		return m.Invalid
 	}
-	switch {
-	case who.Ctx.Err() != nil:
-		err = m.gaveUp(who, nil, lua.AcquireReply{})
-	case h.has(m):
-		l, err = m.reopen(who, h, AcquireResult{how: inMemory})
-	default:
-		l, err = m.reenterForMore(who, h)
+	if !m.Engine.Calls.Start() {
+		return m.FailClosed()
 	}
-	if err == nil {
-		who.Took(PathReentry)
-	}
-	return l, err
+	return nil
 }
 
-// reopen opens one more level.
-func (m *Spec) reopen(who Caller, h *Hold, a AcquireResult) (*Level, error) {
-	l, err := h.reopen(who.Parent(), m, a)
-	if err != nil && err != ErrOver { //nolint:errorlint // never wrapped
-		err = m.gaveUp(who, err, lua.AcquireReply{})
-	}
-	return l, err
+// FailClosed is the error of a call after Close.
+func (m *Lock) FailClosed() error { return m.Fail(m.Engine.Errors.Closed) }
+
+// FailNotHeld is the error of an end without a hold, and says why there is none.
+func (m *Lock) FailNotHeld(why error) error { return m.Fail(m.Engine.Errors.NotHeld, why) }
+
+// FailUnreachable is the error of a call that Redis did not answer, or refused.
+func (m *Lock) FailUnreachable(err error) error { return m.Fail(m.Engine.Errors.Unreachable(err)) }
+
+// FailPending is the error of a change that may have been made, or may yet be.
+func (m *Lock) FailPending(err error) error {
+	return m.Fail(m.Engine.Errors.Pending, m.Engine.Errors.Unreachable(err))
 }
 
-// has reports whether the hold suffices for a level of m: it is trusted long enough, and has a token if m needs one.
-func (h *Hold) has(m *Spec) bool {
-	leases := m.Engine.Leases
-	left := time.Until(leases.Until(&h.tenure.Lease))
-	if left <= 0 {
-		leases.CatchUp() // it has expired, even if the renewer has not noticed yet
-	}
-	h.tenure.mu.Lock()
-	defer h.tenure.mu.Unlock()
-	return (m.Lease == 0 && h.tenure.renewed() >= m.WatchdogIn(m.Engine) || left >= m.TTL()) && (m.Kind.Fence == nil || h.token != 0)
+// Leavable is [calls.Leavable] for a call about m.
+func Leavable[T any](
+	ctx context.Context, m *Lock, limit time.Time, f func(left <-chan struct{}) (T, error), rollBack func(T, error),
+) (value T, left bool, err error) {
+	return calls.Leavable(ctx, m.Engine.Calls, m.Slot, limit, f, rollBack)
 }
 
-// reenterForMore asks for a level that needs a longer lease than the hold has, or a token.
-func (m *Spec) reenterForMore(who Caller, h *Hold) (*Level, error) {
-	if err := m.takeCalls(who, h); err != nil {
-		return nil, err
+// TTL returns how long a hold acquired through this handle is trusted unless it is renewed.
+func (m *Lock) TTL() time.Duration {
+	if m.Lease == 0 {
+		return m.upToMax(m.WatchdogIn(m.Engine))
 	}
-	t := h.tenure
-	t.mu.Lock()
-	_, count := t.open()
-	count = max(count, h.count+1)
-	t.mu.Unlock()
-	t.stated(count, false)
-	l := &Attempt{AcquireRequest: AcquireRequest{Caller: who, Spec: m, Tenure: t, Count: count}}
-	a, left, err := l.ask()
-	if !left {
-		defer t.releaseCallSlot()
-	}
-	switch {
-	case left, err != nil:
-		return nil, m.gaveUp(who, err, lua.AcquireReply{})
-	case !a.Granted():
-		t.gone()
-	default:
-		t.stated(count, true)
-	}
-	return m.reopen(who, h, a)
+	return m.upToMax(m.Lease)
 }
+
+// WatchdogIn returns the lease of holds that c's watchdog renews.
+func (m *Lock) WatchdogIn(c *Engine) time.Duration {
+	return cmp.Or(m.Watchdog, c.Options.WatchdogTimeout)
+}
+
+// RenewedFor returns the lease to which c's watchdog renews a level; 0: it does not.
+func (m *Lock) RenewedFor(c *Engine) time.Duration {
+	if m.Lease > 0 {
+		return 0
+	}
+	return m.WatchdogIn(c)
+}
+
+// Expiry returns the lease to set in Redis so that a hold can be trusted for ttl.
+func (m *Lock) Expiry(ttl time.Duration) time.Duration { return Longer(m.upToMax(ttl), m.Grace) }
+
+// Longer returns a + b, or the longest Duration if that overflows.
+func Longer(a, b time.Duration) time.Duration {
+	if a > math.MaxInt64-b {
+		return math.MaxInt64
+	}
+	return a + b
+}
+
+// upToMax returns ttl, or MaxHold if that is less.
+func (m *Lock) upToMax(ttl time.Duration) time.Duration {
+	if m.MaxHold > 0 {
+		return min(ttl, m.MaxHold)
+	}
+	return ttl
+}
+
+// FenceKey returns the key of the fencing counter; "" if there is none.
+func (m *Lock) FenceKey() string {
+	if m.Kind.Fence == nil {
+		return ""
+	}
+	return m.Kind.Fence(m.Key)
+}
+
+// mayPassOn reports whether a Lock asks Redis for the same as others do: it is renewed and has no MaxHold. Then it can take over another
+// Lock's tenure, and pass on its own (canHave).
+func (m *Lock) mayPassOn() bool {
+	return m.Kind.PassesOn && m.Engine.handsOff() && m.usesGrants() && m.MaxHold == 0
+}
+
+// usesGrants reports whether a grant gives a Lock what it asks for: it is renewed, for no shorter time, and has no grace.
+func (m *Lock) usesGrants() bool {
+	w := m.WatchdogIn(m.Engine)
+	return m.Lease == 0 && m.Grace == 0 && m.TTL() == w && w >= m.Engine.GrantLease()
+}
+
+// Owner returns the owner field of a tenure with that tag.
+func (m *Lock) Owner(tag uint64) string { return m.Kind.Owner(m.Engine.ID, tag, m.isShort()) }
+
+// isShort reports whether a Lock's lease is shorter than a grant may last. Such a Lock does not trust a grant: it asks Redis, and has its
+// own lease from then on.
+func (m *Lock) isShort() bool { return !m.usesGrants() && m.Expiry(m.TTL()) < maxGrantLease }

@@ -3,7 +3,7 @@ package engine
 import "time"
 
 // MajorityOf returns the tenure of a majority as a whole. m sets its name and options.
-func MajorityOf(m *Spec, of Majority) *Tenure {
+func MajorityOf(m *Lock, of Majority) *Tenure {
 	t := newTenure(m)
 	t.majority = of
 	return t
@@ -14,13 +14,13 @@ func (t *Tenure) IsMajority() bool { return t.majority != nil }
 
 // Share returns the tenure of one server in a majority. Owners on the servers differ only in the Client part, which makes logs easy to
 // match.
-func (t *Tenure) Share(m *Spec) *Tenure {
+func (t *Tenure) Share(m *Lock) *Tenure {
 	_ = m.Mark() // its Client's observers learn of it, too
-	return &Tenure{Spec: m, Tag: t.Tag}
+	return &Tenure{Lock: m, Tag: t.Tag}
 }
 
 // Admit starts a hold on a majority, through m. The caller has already counted the hold.
-func (t *Tenure) Admit(who Caller, m *Spec) *Level {
+func (t *Tenure) Admit(who Caller, m *Lock) *Level {
 	inner, cancel := m.levelCtx(who.Parent())
 	h, outer := t.newHold(), InnermostOpen(who.Ctx)
 	t.mu.Lock()
@@ -36,11 +36,11 @@ func (t *Tenure) RenewedFor(c *Engine) time.Duration {
 }
 
 // TooLate returns the error for a majority whose lease was over before enough servers had answered.
-func (t *Tenure) TooLate(until time.Time) error { return t.tooLate(t.Spec, until) }
+func (t *Tenure) TooLate(until time.Time) error { return t.tooLate(t.Lock, until) }
 
 // Reenter opens one more level of l's majority hold, through m. It fails with the loss, with ErrOver if the hold was unlocked
 // meanwhile, or if too few Clients are left.
-func (l *Level) Reenter(who Caller, m *Spec) (*Level, error) {
+func (l *Level) Reenter(who Caller, m *Lock) (*Level, error) {
 	t := l.hold.tenure
 	t.catchUp()
 	inner, err := l.hold.reopen(who.Parent(), m, AcquireResult{how: inMemory})
@@ -57,7 +57,7 @@ func (l *Level) Loss() error { return l.hold.lossSoFar() }
 // Await waits for the results of a majority's release, until the hold is lost or over has passed; why then returns the reason for the
 // delay. The hold has ended when Await returns, even if the release continues.
 func (l *Level) Await(results <-chan []error, over time.Time, why func() error) error {
-	h, t, m := l.hold, l.hold.tenure, l.spec
+	h, t, m := l.hold, l.hold.tenure, l.lock
 	errs, ended := awaitUnlock([]*Level{l}, over, results)
 	if !ended {
 		errs = []error{why()}

@@ -13,10 +13,10 @@ import (
 // Their methods return at once. They are called on the goroutines of Lock, unlock and Close, and on those that keep leases, with no mutex
 // of the engine held.
 
-// An Observer is told of the holds of those locks that have it, see Spec.Observers.
+// An Observer is told of the holds of those locks that have it, see Lock.Observers.
 type Observer interface {
 	// Mark returns the mark of the owners that Locks of m are about to make; 0: none.
-	Mark(m *Spec) kinds.Mark
+	Mark(m *Lock) kinds.Mark
 	// Began is called when a Lock has begun a hold, before it returns.
 	Began(l *Attempt, h *Hold)
 	// Ended is called when the last level of a hold is closed, and when it is lost.
@@ -75,7 +75,7 @@ func Feature[F any](c *Engine) (f F, ok bool) {
 }
 
 // Mark returns the mark of the owners that Locks of m are about to make, of which the observers learn by that.
-func (m *Spec) Mark() (mark kinds.Mark) {
+func (m *Lock) Mark() (mark kinds.Mark) {
 	for _, o := range m.Observers {
 		mark = mark.With(o.Mark(m))
 	}
@@ -83,9 +83,9 @@ func (m *Spec) Mark() (mark kinds.Mark) {
 }
 
 // canHave reports whether an existing tenure is renewed as a Lock of m wants, and its mark says all that this wants.
-func (m *Spec) canHave(t *Tenure) bool {
+func (m *Lock) canHave(t *Tenure) bool {
 	want := m.Mark()
-	return m.WatchdogIn(m.Engine) == t.Spec.WatchdogIn(m.Engine) && (want == 0 || kinds.MarkOfTag(t.Tag).Wants(want))
+	return m.WatchdogIn(m.Engine) == t.Lock.WatchdogIn(m.Engine) && (want == 0 || kinds.MarkOfTag(t.Tag).Wants(want))
 }
 
 // IsMade reports whether a tenure with that tag was made by this process.
@@ -93,28 +93,28 @@ func IsMade(tag uint64) bool { return kinds.Unmarked(tag) <= lastTag.Load() }
 
 // observed tells the observers of a hold that has begun.
 func (l *Attempt) observed(h *Hold) {
-	for _, o := range l.Spec.Observers {
+	for _, o := range l.Lock.Observers {
 		o.Began(l, h)
 	}
 }
 
 // observedNoMore tells the observers that a hold has ended.
 func (h *Hold) observedNoMore() {
-	for _, o := range h.first.spec.Observers {
+	for _, o := range h.first.lock.Observers {
 		o.Ended(h)
 	}
 }
 
 // isKept has the tenure, already detached from the hold, kept for the next Lock, if the hold's handle wants that.
 func (h *Hold) isKept() bool {
-	m := h.first.spec
+	m := h.first.lock
 	return m.Linger > 0 && !h.tenure.unkept && m.Engine.cache.Keep(h)
 }
 
 // watched tells the watchers that the Lock is about to sleep. fails is done when one of them has it fail; nil: none may.
 func (l *Attempt) watched() (fails context.Context) {
 	l.waited = true
-	for _, w := range l.Spec.Engine.watchers {
+	for _, w := range l.Lock.Engine.watchers {
 		if may := w.Waits(l); may != nil {
 			fails = may
 		}
@@ -124,7 +124,7 @@ func (l *Attempt) watched() (fails context.Context) {
 
 // refusedOnce tells the watchers that a Lock that does not wait is refused.
 func (l *Attempt) refusedOnce() {
-	for _, w := range l.Spec.Engine.watchers {
+	for _, w := range l.Lock.Engine.watchers {
 		w.Refused(l)
 	}
 }
@@ -134,7 +134,7 @@ type watcherError struct{ error }
 
 // watchedNoMore tells the watchers that the Lock is over.
 func (l *Attempt) watchedNoMore() {
-	for _, w := range l.Spec.Engine.watchers {
+	for _, w := range l.Lock.Engine.watchers {
 		w.WaitOver(l)
 	}
 }
@@ -175,13 +175,13 @@ func (l *Attempt) Within() *Hold { return l.within }
 
 // CanContinue reports whether the Lock can take over an idle tenure as it is.
 func (l *Attempt) CanContinue(t *Tenure) bool {
-	m := l.Spec
-	return m.Kind == t.Spec.Kind && m.mayPassOn() && m.canHave(t) && time.Until(m.Engine.Leases.Until(&t.Lease)) >= t.given/3
+	m := l.Lock
+	return m.Kind == t.Lock.Kind && m.mayPassOn() && m.canHave(t) && time.Until(m.Engine.Leases.Until(&t.Lease)) >= t.given/3
 }
 
 // continueKept continues a tenure that the process has kept. ErrOver: there is none.
 func (l *Attempt) continueKept() (*Level, error) {
-	c := l.Spec.Engine
+	c := l.Lock.Engine
 	t, token, err := c.cache.Take(l)
 	if t == nil {
 		return nil, err

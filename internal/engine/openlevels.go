@@ -10,7 +10,7 @@ import (
 // level on. All fields are guarded by tenure.mu.
 type openLevels struct {
 	count   int                   // of open levels
-	renewed map[time.Duration]int // of those that a watchdog renews, by Spec.Watchdog
+	renewed map[time.Duration]int // of those that a watchdog renews, by Lock.Watchdog
 	holds   []*Hold               // in the order in which they began; those that have left have a count of 0
 	live    int                   // of those that have not left
 	depths  []int                 // numbers of holds, by their count
@@ -92,14 +92,14 @@ func (o *openLevels) last() *Hold {
 
 func (o *openLevels) opens(l *Level) {
 	o.count++
-	if l.spec.Lease == 0 {
-		o.renewed[l.spec.Watchdog]++
+	if l.lock.Lease == 0 {
+		o.renewed[l.lock.Watchdog]++
 	}
 }
 
 func (o *openLevels) closes(l *Level) {
 	o.count--
-	if w := l.spec.Watchdog; l.spec.Lease > 0 {
+	if w := l.lock.Watchdog; l.lock.Lease > 0 {
 		return
 	} else if o.renewed[w]--; o.renewed[w] == 0 {
 		delete(o.renewed, w)

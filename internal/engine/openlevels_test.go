@@ -39,9 +39,9 @@ func TestOpenLevelsAreCounted(t *testing.T) {
 	c := startEngine(t, redistest.Dial(t, redistest.Shared(t)), silent{})
 	c.Options.HandOff.For = time.Hour
 	name := redistest.Name(t)
-	specs := make([]*Spec, 4)
+	specs := make([]*Lock, 4)
 	for i := range specs {
-		specs[i] = c.NewSpec(name, kinds.Read, name)
+		specs[i] = c.NewLock(name, kinds.Read, name)
 	}
 	specs[1].Lease, specs[2].Watchdog, specs[3].Watchdog = 20*time.Second, 31*time.Second, 32*time.Second
 	var open []*Level
@@ -54,7 +54,7 @@ func TestOpenLevelsAreCounted(t *testing.T) {
 				depths[of] = make(map[*Hold]int32)
 			}
 			depths[of][l.hold]++
-			renewed[of] = max(renewed[of], l.spec.RenewedFor(c))
+			renewed[of] = max(renewed[of], l.lock.RenewedFor(c))
 		}
 		for of, depths := range depths {
 			got := countedOf(of)

@@ -36,12 +36,12 @@ func (l *Attempt) ask() (a AcquireResult, left bool, err error) {
 		l.failed.Store(nil) // from an earlier ask
 	}
 	if !calls.CanLeave(l.Ctx, l.Limit) { // spares the closures below
-		c := l.Spec.Engine.Calls
+		c := l.Lock.Engine.Calls
 		a, err = l.send(c.Done())
-		c.Answered(l.Spec.Slot, err)
+		c.Answered(l.Lock.Slot, err)
 		return a, false, err
 	}
-	a, left, err = Leavable(l.Ctx, l.Spec, l.Limit, l.send, l.rollBack)
+	a, left, err = Leavable(l.Ctx, l.Lock, l.Limit, l.send, l.rollBack)
 	if failed := l.failed.Load(); left && failed != nil {
 		err = *failed
 	}
@@ -55,10 +55,10 @@ func (l *Attempt) send(left <-chan struct{}) (AcquireResult, error) {
 	}
 	var args []lua.AcquireArgs
 	for x := l; x != nil; x = x.next {
-		args = append(args, x.Spec.acquireArgs(x.Tenure, int(x.Count)))
+		args = append(args, x.Lock.acquireArgs(x.Tenure, int(x.Count)))
 	}
 	return l.repeat(left, 0, func(ctx *calls.Context) (lua.AcquireReply, error) {
-		reply, err := lua.AcquireAll(ctx, l.Spec.Engine.RDB, args)
+		reply, err := lua.AcquireAll(ctx, l.Lock.Engine.RDB, args)
 		late := err != nil && calls.MayHaveRun(err) || ctx.IsRepeated()
 		for x, i := l, 0; x != nil; x, i = x.next, i+1 {
 			if late {
@@ -96,7 +96,7 @@ func (l *Attempt) rollBack(a AcquireResult, _ error) {
 
 // giveBack releases grants that never became live, with one call. Unresolved results go to the sweeper.
 func (l *Attempt) giveBack() {
-	c := l.Spec.Engine
+	c := l.Lock.Engine
 	if l.next == nil {
 		_ = l.Tenure.giveBack() // it has noted the failure
 		return
@@ -128,14 +128,14 @@ func (l *Attempt) withdraw(toSweep func(*Engine, ...*sweep.Orphan)) {
 	if len(rest) == 0 {
 		return
 	}
-	toSweep(l.Spec.Engine, rest...)
+	toSweep(l.Lock.Engine, rest...)
 	l.wakeReaders()
 }
 
 // leave takes the attempt out of its queue, if it is in one.
 func (l *Attempt) leave() pubsub.Leaving {
 	l.leavePlace()
-	m := l.Spec
+	m := l.Lock
 	if !l.queued { // it was given the lock and could not use or keep it: wake the waiters behind it, because no unlock does
 		m.Engine.Hub.Undone(m.Waiters())
 		return pubsub.Left
@@ -145,7 +145,7 @@ func (l *Attempt) leave() pubsub.Leaving {
 
 // wakeReaders wakes the readers blocked only by a writer that has left, and not by its mark.
 func (l *Attempt) wakeReaders() {
-	if m := l.Spec; l.queued && m.Kind.Side == lua.Writer && !l.Refusal().Joined {
+	if m := l.Lock; l.queued && m.Kind.Side == lua.Writer && !l.Refusal().Joined {
 		m.Engine.Hub.Wake(m.Waiters())
 	}
 }
@@ -159,16 +159,16 @@ func (l *Attempt) leaveInTime(expired bool) bool {
 	case pubsub.Claimed: // its claimant finishes it
 	case pubsub.Left:
 		if t := l.Tenure; expired && t != nil && t.queued != nil {
-			_, _, _ = Leavable(l.Ctx, l.Spec, l.Wait, func(<-chan struct{}) (struct{}, error) {
+			_, _, _ = Leavable(l.Ctx, l.Lock, l.Wait, func(<-chan struct{}) (struct{}, error) {
 				t.GiveBack()
 				return struct{}{}, nil
 			}, func(_ struct{}, err error) {
 				if err != nil { // it was not sent
-					l.Spec.Engine.sweepInCall(t.orphan())
+					l.Lock.Engine.sweepInCall(t.orphan())
 				}
 			})
 		} else {
-			l.Spec.Engine.sweepInCall(t.orphan())
+			l.Lock.Engine.sweepInCall(t.orphan())
 		}
 		l.wakeReaders()
 	}
@@ -181,7 +181,7 @@ func (l *Attempt) leaveInTime(expired bool) bool {
 // enter turns a grant into live holds, or gives it back: all or none. It returns the last hold's level. The levels of several locks are
 // nested, and end together.
 func (l *Attempt) enter(a AcquireResult) (*Level, error) {
-	ctx, cancel := l.Spec.levelCtx(l.Parent())
+	ctx, cancel := l.Lock.levelCtx(l.Parent())
 	inner := ctx
 	for x := l; ; x = x.next {
 		if l.next != nil {
@@ -217,7 +217,7 @@ func (n nested) Value(key any) any {
 
 // begin starts the hold of one lock, and takes its waiter out of the queue.
 func (l *Attempt) begin(ctx context.Context, cancel context.CancelCauseFunc, a AcquireResult) (err error) {
-	t, m := l.Tenure, l.Spec
+	t, m := l.Tenure, l.Lock
 	l.leavePlace()
 	switch until := a.until(m); {
 	case a.Unconfirmed != nil:
@@ -240,7 +240,7 @@ func (l *Attempt) begin(ctx context.Context, cancel context.CancelCauseFunc, a A
 // undo gives back the grants of this lock, whose hold could not begin, and of the following locks. The error is for the caller, except
 // ErrOver: then the attempt continues.
 func (l *Attempt) undo(a AcquireResult, err error) error {
-	t, m := l.Tenure, l.Spec
+	t, m := l.Tenure, l.Lock
 	switch {
 	case a.how == letIn && !t.isLeft(): // other readers continue it
 		l.Tenure = nil

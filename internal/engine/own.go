@@ -60,7 +60,7 @@ func (i *insiders) reads(key string) bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	for _, in := range i.of {
-		if t, ok := in.(*Tenure); ok && t.Spec.Key == key && t.Spec.Kind.Side == lua.Reader {
+		if t, ok := in.(*Tenure); ok && t.Lock.Key == key && t.Lock.Kind.Side == lua.Reader {
 			return true
 		}
 	}

@@ -14,7 +14,7 @@ import (
 // G1, G5: if a tenure is lost between two holds, the next Lock competes again, and the remains of the tenure are released.
 func TestTenureLostOnItsWay(t *testing.T) {
 	c, h, next := passing(t)
-	lost, m := h.tenure, next.Spec
+	lost, m := h.tenure, next.Lock
 	lost.gone()
 	require.True(t, h.lossSoFar() == nil, "it had ended")
 
@@ -32,13 +32,13 @@ func passing(t *testing.T) (c *Engine, ended *Hold, next *Attempt) {
 	t.Helper()
 	c = startEngine(t, redistest.Dial(t, redistest.Shared(t)), silent{})
 	name := redistest.Name(t)
-	m := c.NewSpec(name, kinds.Mutex, name)
+	m := c.NewLock(name, kinds.Mutex, name)
 	l, err := m.Lock(CallerNow(context.Background()))
 	require.NoError(t, err)
 	_, last := l.close()
 	require.True(t, last && l.hold.detach())
 	c.HoldEnds()
-	return c, l.hold, &Attempt{AcquireRequest: AcquireRequest{Caller: CallerNow(context.Background()), Spec: m, Tenure: l.hold.tenure, Count: 1}}
+	return c, l.hold, &Attempt{AcquireRequest: AcquireRequest{Caller: CallerNow(context.Background()), Lock: m, Tenure: l.hold.tenure, Count: 1}}
 }
 
 // G2, G9: if the Client closes while a tenure is being passed on, no hold begins and no loss is reported.
@@ -58,6 +58,6 @@ func TestReentryAfterPassingOn(t *testing.T) {
 	require.True(t, ended.tenure.tryCallSlot())
 	ended.tenure.gone()
 	require.Equal(t, uint64(1), c.Stats().Lost)
-	err = next.Spec.awaitCalls(next.Caller, ended)
+	err = next.Lock.awaitCalls(next.Caller, ended)
 	require.True(t, err == ErrOver)
 }

@@ -27,13 +27,13 @@ type placeKeeper struct {
 }
 
 func (p *placeKeeper) Item() lease.Item {
-	return lease.Item{Name: p.tenure.Spec.Key, Owner: p.tenure.Field()}
+	return lease.Item{Name: p.tenure.Lock.Key, Owner: p.tenure.Field()}
 }
-func (p *placeKeeper) Group() any { return p.tenure.Spec.Engine.Group(p.tenure.Spec) }
+func (p *placeKeeper) Group() any { return p.tenure.Lock.Engine.Group(p.tenure.Lock) }
 
 // Lost makes the waiter check its place.
 func (p *placeKeeper) Lost(lease.Loss) {
-	m := p.tenure.Spec
+	m := p.tenure.Lock
 	m.Engine.Hub.Look(m.Waiters(), p.tenure.Field())
 }
 
@@ -52,17 +52,17 @@ func (c *Engine) places() *lease.Renewer {
 
 // keepsPlace records the reply's state of the waiter's place. It reports false if the place is gone.
 func (l *Attempt) keepsPlace(a AcquireResult) bool {
-	places := l.Spec.Engine.places()
+	places := l.Lock.Engine.places()
 	if !a.Joined || places == nil { // closed
 		return a.Joined || l.place == nil
 	}
-	until := a.Sent.Add(l.Spec.Engine.placeLease())
+	until := a.Sent.Add(l.Lock.Engine.placeLease())
 	if l.place != nil {
-		places.Update(&l.place.lease, until, l.Spec.Engine.placeLease())
+		places.Update(&l.place.lease, until, l.Lock.Engine.placeLease())
 		return true
 	}
 	l.place = &placeKeeper{tenure: l.Tenure}
-	places.Keep(&l.place.lease, l.place, until, l.Spec.Engine.placeLease())
+	places.Keep(&l.place.lease, l.place, until, l.Lock.Engine.placeLease())
 	if a.Behind {
 		l.waiter.Hear()
 	}
@@ -72,7 +72,7 @@ func (l *Attempt) keepsPlace(a AcquireResult) bool {
 // leavePlace stops renewing the place.
 func (l *Attempt) leavePlace() {
 	if l.place != nil {
-		l.Spec.Engine.places().Stop(&l.place.lease)
+		l.Lock.Engine.places().Stop(&l.place.lease)
 		l.place = nil
 	}
 }
@@ -85,14 +85,14 @@ func (l *Attempt) queuedAt() time.Time {
 		}
 		return *l.Tenure.queued
 	}
-	c := l.Spec.Engine
+	c := l.Lock.Engine
 	return c.places().Until(&l.place.lease).Add(-c.placeLease())
 }
 
 // refresh renews places in Redis. All items are of one group.
 func (c *Engine) refresh(ctx context.Context, group any, ttl time.Duration, items []lease.Item) ([]lease.Verdict, error) {
 	k := group.(renewal).kind                       //nolint:errcheck // there are no other groups
-	m := c.NewSpec(items[0].Name, k, items[0].Name) // any item will do
+	m := c.NewLock(items[0].Name, k, items[0].Name) // any item will do
 	places := make([]lua.Place, len(items))
 	for i, item := range items {
 		places[i] = lua.Place{

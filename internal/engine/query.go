@@ -11,13 +11,13 @@ import (
 )
 
 // Query asks Redis without changing anything.
-func Query[T any](ctx context.Context, m *Spec, command func(context.Context) (T, error)) (value T, err error) {
+func Query[T any](ctx context.Context, m *Lock, command func(context.Context) (T, error)) (value T, err error) {
 	return Ask(ctx, m, false, command)
 }
 
 // Ask runs a command for a caller that may leave early. rueidis itself retries read-only commands until calls.Timeout. changes: the
 // command changes something, and its error says whether it may have.
-func Ask[T any](ctx context.Context, m *Spec, changes bool, command func(context.Context) (T, error)) (value T, err error) {
+func Ask[T any](ctx context.Context, m *Lock, changes bool, command func(context.Context) (T, error)) (value T, err error) {
 	if err := m.StartCall(); err != nil {
 		return value, err
 	}
@@ -58,12 +58,12 @@ func Ask[T any](ctx context.Context, m *Spec, changes bool, command func(context
 }
 
 // IsLocked reports whether anybody has the lock.
-func (m *Spec) IsLocked(ctx context.Context) (bool, error) {
+func (m *Lock) IsLocked(ctx context.Context) (bool, error) {
 	return Query(ctx, m, func(ctx context.Context) (bool, error) { return m.Kind.IsLocked(ctx, m.Engine.RDB, m.Key) })
 }
 
 // HoldCount returns how many open levels the hold in ctx has; 0 if ctx carries none, or the hold is gone from Redis.
-func (m *Spec) HoldCount(ctx context.Context) (int, error) {
+func (m *Lock) HoldCount(ctx context.Context) (int, error) {
 	l := m.LevelIn(ctx)
 	if l == nil {
 		return 0, m.Invalid
@@ -79,7 +79,7 @@ func (m *Spec) HoldCount(ctx context.Context) (int, error) {
 }
 
 // PTTL returns Redis's PTTL of the lock's key.
-func (m *Spec) PTTL(ctx context.Context) (int64, error) {
+func (m *Lock) PTTL(ctx context.Context) (int64, error) {
 	rdb := m.Engine.RDB
 	return Query(ctx, m, func(ctx context.Context) (int64, error) {
 		return rdb.Do(ctx, rdb.B().Pttl().Key(m.Key).Build()).AsInt64()
@@ -87,7 +87,7 @@ func (m *Spec) PTTL(ctx context.Context) (int64, error) {
 }
 
 // Force frees the lock, regardless of its owner, and reports whether it was held. With owners, it frees a lock only if nobody else holds it.
-func (m *Spec) Force(ctx context.Context, owners ...string) (bool, error) {
+func (m *Lock) Force(ctx context.Context, owners ...string) (bool, error) {
 	if err := m.Fits(); err != nil && m.Invalid == nil {
 		return false, m.Fail(err)
 	}
@@ -102,7 +102,7 @@ func (m *Spec) Force(ctx context.Context, owners ...string) (bool, error) {
 }
 
 // Look returns the lock's state in Redis.
-func (m *Spec) Look(ctx context.Context) (info lua.Info, err error) {
+func (m *Lock) Look(ctx context.Context) (info lua.Info, err error) {
 	if err := m.Fits(); err != nil && m.Invalid == nil {
 		return info, m.Fail(err)
 	}

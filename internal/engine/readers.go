@@ -21,7 +21,7 @@ func (i *insiders) lead(t *Tenure) {
 	if i.readers == nil {
 		i.readers = make(map[string]*readers)
 	}
-	i.readers[t.Spec.Key] = &readers{tenure: t, since: time.Now()}
+	i.readers[t.Lock.Key] = &readers{tenure: t, since: time.Now()}
 }
 
 // leading returns the tenure that a reader may join now; nil: the reader must ask Redis.
@@ -43,7 +43,7 @@ func (i *insiders) leading(key string, bound time.Duration) *Tenure {
 // mayShare reports whether a Lock asks Redis for the same as every other reader (see mayPassOn), has nothing unresolved there, and is not
 // inside the writer.
 func (l *Attempt) mayShare() bool {
-	m := l.Spec
+	m := l.Lock
 	return m.Kind.Shares && !m.alone && l.within == nil && l.Tenure.isClean() &&
 		m.Engine.handsOff() && m.usesGrants() && m.MaxHold == 0
 }
@@ -52,13 +52,13 @@ func (l *Attempt) mayShare() bool {
 func (l *Attempt) lead(a AcquireResult) {
 	if a.how == byCall && l.mayShare() {
 		l.leads = true
-		l.Spec.Engine.insiders.lead(l.Tenure)
+		l.Lock.Engine.insiders.lead(l.Tenure)
 	}
 }
 
 // share joins the readers of this process. It returns ErrOver if there are none, their lease is too short, or they came too long ago.
 func (l *Attempt) share() (*Level, error) {
-	m := l.Spec
+	m := l.Lock
 	if !l.mayShare() || !m.Engine.Hub.MayShare(m.Waiters()) {
 		return nil, ErrOver
 	}
@@ -91,13 +91,13 @@ func (l *Attempt) share() (*Level, error) {
 // isShared reports to the tracer and the stats that the Lock joined other readers.
 func (l *Attempt) isShared() {
 	l.Took(PathShared)
-	l.Spec.Engine.stats.shared.Add(1)
+	l.Lock.Engine.stats.shared.Add(1)
 }
 
 // Share makes the Lock join with, an earlier one that leads. The Lock sleeps, and reads its tenure only under the hub's mutex.
 func (l *Attempt) Share(with any) bool {
 	first := with.(*Attempt) //nolint:errcheck // no other value is ever set
-	if !first.leads || !l.mayShare() || !l.Spec.canHave(first.Tenure) {
+	if !first.leads || !l.mayShare() || !l.Lock.canHave(first.Tenure) {
 		return false
 	}
 	first.Tenure.coming.Add(1)
@@ -116,10 +116,10 @@ func (t *Tenure) isLeft() bool {
 // says so.
 func (h *Hold) leaveOthers() (left bool, err error) {
 	t := h.tenure
-	if !t.Spec.Kind.Shares {
+	if !t.Lock.Kind.Shares {
 		return false, nil
 	}
-	c := t.Spec.Engine
+	c := t.Lock.Engine
 	if until := c.Leases.Until(&t.Lease); !time.Now().Before(until) {
 		c.Leases.CatchUp()                                                                 // usually reports the loss first;
 		t.Lose(Loss{Reason: LostExpired, Since: until, Text: "lost: not renewed in time"}) // after Close nothing else does
@@ -136,7 +136,7 @@ func (h *Hold) leaveOthers() (left bool, err error) {
 	t.mu.Unlock()
 	c.HoldEnds()
 	if loss != nil {
-		return true, t.Spec.FailNotHeld(loss)
+		return true, t.Lock.FailNotHeld(loss)
 	}
 	return true, nil
 }

@@ -55,7 +55,7 @@ func (t *Tenure) toUnlock(h *Hold) unlocking {
 	t.mu.Unlock()
 	if u.ends() {
 		// No renewal starts from here on, but the end of the lease is still watched.
-		t.Spec.Engine.Leases.Releasing(&t.Lease)
+		t.Lock.Engine.Leases.Releasing(&t.Lease)
 	}
 	return u
 }
@@ -107,7 +107,7 @@ func (all unlockings) repeat(by *unlocker, err error) error {
 func (all unlockings) lastToEnd() (last *Tenure, until time.Time) {
 	for i := range all {
 		t := all[i].tenure
-		if end := t.Spec.Engine.Leases.Until(&t.Lease); all[i].ends() && (last == nil || end.After(until)) {
+		if end := t.Lock.Engine.Leases.Until(&t.Lease); all[i].ends() && (last == nil || end.After(until)) {
 			last, until = t, end
 		}
 	}
@@ -120,7 +120,7 @@ func (all unlockings) call(by *unlocker, handsOff bool) error {
 	if last == nil {
 		return nil
 	}
-	c, m, sent := last.Spec.Engine, last.Spec, time.Now()
+	c, m, sent := last.Lock.Engine, last.Lock, time.Now()
 	by.closed = c.Calls.IsClosed()
 	ctx, end, repeats := last.releaseCall(sent, by)
 	defer end()
@@ -168,7 +168,7 @@ func (u *unlocking) answered(by *unlocker, handsOff bool, sent time.Time, reply 
 		}
 		return
 	}
-	t.Spec.givesWay(reply)
+	t.Lock.givesWay(reply)
 	u.Late = u.Late || repeated || err != nil && calls.MayHaveRun(err)
 	// Not there after a call without a reply: that call has released it. The lock of a ticket would be there.
 	u.Held, u.Err = reply.Status != lua.NotHeld || u.Late && u.args.Ticket == "", err
@@ -180,7 +180,7 @@ func (u *unlocking) end(by *unlocker) (rest *sweep.Orphan, err error) {
 	if u.loss != nil {
 		return t.releaseLost(h)
 	}
-	m := t.Spec
+	m := t.Lock
 	c := m.Engine
 	if t.stays != nil && t.stays.ticket != "" {
 		t.stays = nil // what is left in Redis of this owner is to be released: either somebody has the ticket, or nobody ever will
@@ -224,7 +224,7 @@ func (u *unlocking) end(by *unlocker) (rest *sweep.Orphan, err error) {
 // the reply of a renewal was lost, or something of it, if somebody deleted the key. That is removed when the last level is unlocked, so not
 // before the sections have ended.
 func (t *Tenure) releaseLost(h *Hold) (rest *sweep.Orphan, err error) {
-	m := t.Spec
+	m := t.Lock
 	t.mu.Lock()
 	loss, last := t.why(), h == nil
 	if h != nil {
@@ -245,7 +245,7 @@ func (t *Tenure) releaseLost(h *Hold) (rest *sweep.Orphan, err error) {
 }
 
 // givesWay lets others ask first if a release has told them, and spares those that wait here the courtesy if it has told none.
-func (m *Spec) givesWay(r lua.ReleaseReply) {
+func (m *Lock) givesWay(r lua.ReleaseReply) {
 	c := m.Engine
 	if r.Outsiders {
 		c.Hub.Yield(m.Waiters())
@@ -258,7 +258,7 @@ func (m *Spec) givesWay(r lua.ReleaseReply) {
 // releaseCall is the context of a command that ends a tenure, with what ends that. On a connection that nobody else uses it is given half
 // the time of an unlock, so that a new connection has the rest. Close may wait for the last one.
 func (t *Tenure) releaseCall(now time.Time, by *unlocker) (ctx context.Context, end func(), repeats *calls.Context) {
-	c := t.Spec.Engine
+	c := t.Lock.Engine
 	own := by.contexts.Next(t.section(), c.Calls, now, 0)
 	if by.closed {
 		ctx, end := c.Calls.Last()
@@ -318,7 +318,7 @@ func (u *unlocker) cause() error {
 // waits.
 func (u *unlocker) again(t *Tenure, r *calls.Retry, err error) bool {
 	u.fails(err)
-	c := t.Spec.Engine
+	c := t.Lock.Engine
 	if errors.Is(err, lua.ErrReaders) { // none is open here, so what failed calls have left is about to go
 		err = calls.ErrNoAnswer
 	}

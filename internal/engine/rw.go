@@ -10,13 +10,13 @@ import (
 
 // RW is a read/write lock. It upgrades and downgrades between the two sides.
 type RW struct {
-	read, write *Spec
-	gate        *Spec // a separate lock, for the one reader that may upgrade
+	read, write *Lock
+	gate        *Lock // a separate lock, for the one reader that may upgrade
 }
 
 // NewRW makes an RW of its two sides.
-func NewRW(read, write *Spec) *RW {
-	gate := read.Engine.NewSpec(kinds.Own("rlock_upgrade")(read.Key), kinds.Mutex, read.Name)
+func NewRW(read, write *Lock) *RW {
+	gate := read.Engine.NewLock(kinds.Own("rlock_upgrade")(read.Key), kinds.Mutex, read.Name)
 	// The gate does not get the reader's lease and MaxHold: the reader may have to wait first.
 	gate.beside = true
 	gate.MinHold, gate.Grace, gate.NoReentry, gate.Invalid = read.MinHold, read.Grace, read.NoReentry, read.Invalid
@@ -176,7 +176,7 @@ func orLoss(err error, holds ...*Hold) error {
 
 // free unlocks the gate of a lost reader.
 func (l *Level) free() {
-	if c := l.spec.Engine; c.Calls.Start() {
+	if c := l.lock.Engine; c.Calls.Start() {
 		defer c.Calls.Ended()
 		_ = l.Unlock()
 	}

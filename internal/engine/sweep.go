@@ -37,19 +37,19 @@ func (t *Tenure) lateAcquire(ttl time.Duration) {
 // from the queue in Redis.
 func (t *Tenure) SweepIfUnresolved() {
 	if r := t.orphan(); r != nil {
-		t.Spec.Engine.sweep(r)
+		t.Lock.Engine.sweep(r)
 	}
 }
 
 // forget ends a tenure that was lost between one hold and the next. It may still exist in Redis, for example if a renewal's reply was lost.
 func (t *Tenure) forget() {
-	m := t.Spec
+	m := t.Lock
 	t.UnresolvedUntil(time.Now().Add(Longer(m.TTL(), m.Grace))).OutcomeUnknown = true
-	t.Spec.Engine.sweepInCall(t.orphan())
+	t.Lock.Engine.sweepInCall(t.orphan())
 }
 
 // Forget ends a lost tenure that a Cache had. It returns at once.
-func (t *Tenure) Forget() { t.Spec.Engine.Calls.Background(t.forgetInTurn) }
+func (t *Tenure) Forget() { t.Lock.Engine.Calls.Background(t.forgetInTurn) }
 
 // forgetInTurn is forget when no call is under way any more: it may be one for a level of an earlier hold (I1). It ends soon after that.
 func (t *Tenure) forgetInTurn() {
@@ -83,7 +83,7 @@ func (t *Tenure) orphan() *sweep.Orphan {
 
 // orphanOf returns an orphan that is swept by that release.
 func (t *Tenure) orphanOf(args lua.ReleaseArgs) *sweep.Orphan {
-	m := t.Spec
+	m := t.Lock
 	r := &sweep.Orphan{Slot: m.Slot, Args: args}
 	r.Gone = func() { m.Engine.Hub.Wake(m.Waiters()) }
 	r.Left = func(err error) {
@@ -122,7 +122,7 @@ func (t *Tenure) GiveBack() (answered bool) {
 
 // giveBack is GiveBack without the sweep.
 func (t *Tenure) giveBack() error {
-	_, err := t.Spec.Engine.releaseOnce(t.Spec, t.releaseArgs())
+	_, err := t.Lock.Engine.releaseOnce(t.Lock, t.releaseArgs())
 	t.givenBack(err)
 	return err
 }
@@ -130,7 +130,7 @@ func (t *Tenure) giveBack() error {
 // givenBack records the result of such a release.
 func (t *Tenure) givenBack(err error) {
 	if err != nil {
-		m := t.Spec
+		m := t.Lock
 		t.UnresolvedUntil(time.Now().Add(m.Expiry(m.TTL()))).OutcomeUnknown = true
 	} else {
 		t.queued = nil

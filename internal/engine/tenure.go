@@ -22,7 +22,7 @@ import (
 // Calls that extend the lease or end the tenure are made one at a time, with the right to make calls (I1). While no hold stands on the
 // tenure, that right belongs to the Lock that asks for it or was given it, or to that Lock's claimant.
 type Tenure struct {
-	Spec  *Spec  // the handle that took it, which decides how it ends, even if levels use other handles
+	Lock  *Lock  // the handle that took it, which decides how it ends, even if levels use other handles
 	Tag   uint64 // plays Redisson's thread id
 	Lease lease.Lease
 
@@ -66,13 +66,13 @@ type Majority interface {
 // lastTag is the tag of the newest tenure, without its mark.
 var lastTag atomic.Uint64
 
-func newTenure(m *Spec) *Tenure {
-	return &Tenure{Spec: m, Tag: m.Mark().Marked(lastTag.Add(1))}
+func newTenure(m *Lock) *Tenure {
+	return &Tenure{Lock: m, Tag: m.Mark().Marked(lastTag.Add(1))}
 }
 
 // Field returns the owner field in Redis. It is built on each call to save memory: there may be many tenures, each with few calls.
 func (t *Tenure) Field() string {
-	return t.Spec.Owner(t.Tag)
+	return t.Lock.Owner(t.Tag)
 }
 
 // newHold returns a hold for the tenure, without a level yet.
@@ -113,15 +113,15 @@ func (t *Tenure) renewedFor(c *Engine) (ttl time.Duration) {
 	if t.hold == nil || t.hold.levels == nil {
 		return 0
 	}
-	return t.hold.levels.spec.RenewedFor(c)
+	return t.hold.levels.lock.RenewedFor(c)
 }
 
 // renewed is renewedFor by its own Client. mu is held.
-func (t *Tenure) renewed() time.Duration { return t.renewedFor(t.Spec.Engine) }
+func (t *Tenure) renewed() time.Duration { return t.renewedFor(t.Lock.Engine) }
 
 // mayLast records the renewal lease of a re-entry. mu is held.
 func (t *Tenure) mayLast(ttl time.Duration) {
-	if ttl <= t.Spec.TTL() {
+	if ttl <= t.Lock.TTL() {
 		return
 	}
 	if t.callers == nil {
@@ -147,11 +147,11 @@ func (t *Tenure) Cached(first func() any) any {
 func (t *Tenure) lasts() time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	lasts := t.Spec.TTL()
+	lasts := t.Lock.TTL()
 	if t.callers != nil {
 		lasts = max(lasts, t.callers.longest)
 	}
-	return Longer(lasts, t.Spec.Grace)
+	return Longer(lasts, t.Lock.Grace)
 }
 
 // current returns a hold on the tenure, or its last.
@@ -163,11 +163,11 @@ func (t *Tenure) current() *Hold {
 
 // joinInsiders makes the tenure known to waiters of its process; leaveInsiders ends that.
 func (t *Tenure) joinInsiders() {
-	t.Spec.Engine.insiders.add(t.Tag, t)
+	t.Lock.Engine.insiders.add(t.Tag, t)
 }
 
 func (t *Tenure) leaveInsiders() {
-	t.Spec.Engine.insiders.remove(t.Tag, t.Spec.Key)
+	t.Lock.Engine.insiders.remove(t.Tag, t.Lock.Key)
 }
 
 // givenTo returns the contexts given to its Locks.
@@ -208,7 +208,7 @@ func (t *Tenure) until() time.Time {
 	if t.majority != nil {
 		return t.majority.Until()
 	}
-	return t.Spec.Engine.Leases.Until(&t.Lease)
+	return t.Lock.Engine.Leases.Until(&t.Lease)
 }
 
 // catchUp marks the tenure lost if its time is over, without waiting for the renewer.
@@ -217,7 +217,7 @@ func (t *Tenure) catchUp() {
 	case t.majority != nil:
 		t.majority.CatchUp()
 	case !time.Now().Before(t.until()):
-		t.Spec.Engine.Leases.CatchUp()
+		t.Lock.Engine.Leases.CatchUp()
 	}
 }
 
@@ -226,7 +226,7 @@ func (t *Tenure) isTold() bool {
 	if t.majority != nil {
 		return t.majority.IsTold()
 	}
-	return t.Spec.Engine.IsTold()
+	return t.Lock.Engine.IsTold()
 }
 
 // why returns its loss, or nil. mu is held.
@@ -241,13 +241,13 @@ func (t *Tenure) why() error {
 type Keeper struct{ *Tenure }
 
 // Item identifies the tenure in a renewal.
-func (k Keeper) Item() lease.Item { return lease.Item{Name: k.Spec.Key, Owner: k.Field()} }
+func (k Keeper) Item() lease.Item { return lease.Item{Name: k.Lock.Key, Owner: k.Field()} }
 
 // Group returns the key by which tenures share a renewal call.
-func (k Keeper) Group() any { return k.Spec.Engine.Group(k.Spec) }
+func (k Keeper) Group() any { return k.Lock.Engine.Group(k.Lock) }
 
 // About returns its lock.
-func (k Keeper) About() (name, kind string) { return k.Spec.Name, k.Spec.Kind.Name }
+func (k Keeper) About() (name, kind string) { return k.Lock.Name, k.Lock.Kind.Name }
 
 // Lost is called when the tenure can no longer be trusted.
 func (k Keeper) Lost(loss lease.Loss) {
@@ -255,11 +255,11 @@ func (k Keeper) Lost(loss lease.Loss) {
 		k.gone()
 		return
 	}
-	k.Lose(k.Spec.LossOf(loss))
+	k.Lose(k.Lock.LossOf(loss))
 }
 
 // LossOf converts the renewer's loss.
-func (m *Spec) LossOf(loss lease.Loss) Loss {
+func (m *Lock) LossOf(loss lease.Loss) Loss {
 	e := Loss{Reason: LostExpired, Since: loss.Until, Err: loss.Err}
 	switch {
 	case loss.Limit:
@@ -292,9 +292,9 @@ func (t *Tenure) gone() {
 	t.Lose(Loss{
 		Reason: LostGone, Since: time.Now(), Text: "lost: the key was deleted, forced open or forgotten by a failover",
 	})
-	c := t.Spec.Engine
+	c := t.Lock.Engine
 	c.Leases.Stop(&t.Lease)
-	c.Hub.WakeSoon(t.Spec.Waiters()) // the lock may be free without a message; the renewer must not wait
+	c.Hub.WakeSoon(t.Lock.Waiters()) // the lock may be free without a message; the renewer must not wait
 }
 
 // Lose ends a tenure before its unlock and cancels all its sections. If it is on its way to the next hold, that hold is lost before it
@@ -322,7 +322,7 @@ func (t *Tenure) Lose(why Loss) bool {
 		}
 	}
 	t.mu.Unlock()
-	c := t.Spec.Engine
+	c := t.Lock.Engine
 	ended.Settle()
 	t.leaveInsiders()
 	if c.kept.Load() != 0 {
@@ -333,7 +333,7 @@ func (t *Tenure) Lose(why Loss) bool {
 	}
 	for _, h := range lost {
 		h.observedNoMore()
-		c.ReportLoss(&h.first, t.Spec.Kind.Name, loss)
+		c.ReportLoss(&h.first, t.Lock.Kind.Name, loss)
 	}
 	return true
 }
@@ -343,15 +343,15 @@ const ClientClosed = "client closed"
 
 // explain returns the error of a loss.
 func (t *Tenure) explain(why Loss) error {
-	why.Name, why.Owner = t.Spec.Name, t.Field()
+	why.Name, why.Owner = t.Lock.Name, t.Field()
 	if why.Reason == LostClosed {
 		why.Text = ClientClosed
 	}
-	return t.Spec.Engine.Errors.Loss(why)
+	return t.Lock.Engine.Errors.Loss(why)
 }
 
 // tooLate returns the error of a grant to m whose lease was over before the answer.
-func (t *Tenure) tooLate(m *Spec, until time.Time) error {
+func (t *Tenure) tooLate(m *Lock, until time.Time) error {
 	return m.Engine.Errors.Loss(Loss{
 		Name: m.Name, Owner: t.Field(), Reason: LostExpired, Since: until,
 		Text: "lost: Redis took longer than the lease to answer",
@@ -369,7 +369,7 @@ func (t *Tenure) staysTaken() bool { return t.stays != nil && time.Now().Before(
 
 // releaseArgs returns the arguments of the release that ends the tenure.
 func (t *Tenure) releaseArgs() lua.ReleaseArgs {
-	m := t.Spec
+	m := t.Lock
 	args := lua.ReleaseArgs{
 		Name: m.Key, Side: m.Kind.Side, Owner: t.Field(), Publish: lua.Publish(m.Engine.KnownChannel(m)), Fair: m.fair(),
 	}

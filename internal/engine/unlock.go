@@ -33,14 +33,14 @@ func (l *Level) Unlock() error {
 	case l.IsExported():
 		return l.outlived()
 	}
-	return l.spec.FailNotHeld(ErrUnlockedBefore)
+	return l.lock.FailNotHeld(ErrUnlockedBefore)
 }
 
 // outlived ends the unlock of a level while other levels of its hold are open.
 func (l *Level) outlived() error {
 	l.hold.tenure.catchUp()
 	if loss := l.Loss(); loss != nil {
-		return l.spec.FailNotHeld(loss)
+		return l.lock.FailNotHeld(loss)
 	}
 	return nil
 }
@@ -59,7 +59,7 @@ func (l *Level) Untaken() {
 	l.hold.tenure.mu.Lock()
 	l.hold.tenure.unkept = true
 	l.hold.tenure.mu.Unlock()
-	if l.spec.MinHold > 0 {
+	if l.lock.MinHold > 0 {
 		l.hold.tenure.stays = nil
 	}
 }
@@ -117,7 +117,7 @@ func (l *Level) release() (err error) {
 	if left, err := l.hold.leaveOthers(); left {
 		return err
 	}
-	c, t, began := l.spec.Engine, l.hold.tenure, time.Now()
+	c, t, began := l.lock.Engine, l.hold.tenure, time.Now()
 	over := began.Add(l.unlockTime(began))
 	defer func() { Spend(l.Context, began, err != nil) }()
 	mine := t.tryCallSlot()
@@ -145,7 +145,7 @@ func (l *Level) releaseMajority(of Majority) (err error) {
 	began := time.Now()
 	defer func() { Spend(l.Context, began, err != nil) }()
 	// One silent server must not shorten the unlock.
-	wait := l.spec.Engine.UnlockTime(&l.inner, began, func() bool { return false })
+	wait := l.lock.Engine.UnlockTime(&l.inner, began, func() bool { return false })
 	return of.Release(l, began.Add(wait))
 }
 
@@ -194,8 +194,8 @@ func (l *Level) isPatient() bool {
 }
 
 func (l *Level) unlockTime(now time.Time) time.Duration {
-	c := l.spec.Engine
-	return c.UnlockTime(&l.inner, now, func() bool { return c.Calls.IsSilent(l.spec.Slot) })
+	c := l.lock.Engine
+	return c.UnlockTime(&l.inner, now, func() bool { return c.Calls.IsSilent(l.lock.Slot) })
 }
 
 // releaseAll ends the holds of closed levels. mine: the right to make calls for them was taken; begun: the first call was made.
@@ -222,7 +222,7 @@ func releaseAll(levels []*Level, by *unlocker, mine bool, begun unlockings) []er
 // End ends a tenure without a hold, as an unlock does: a waiter here or elsewhere is given the lock. It returns at once a channel that is
 // closed at the end.
 func (t *Tenure) End() (ended <-chan struct{}) {
-	over, c := make(chan struct{}), t.Spec.Engine
+	over, c := make(chan struct{}), t.Lock.Engine
 	by := &unlocker{counted: c.Calls.Start()}
 	go func() { // ends as unlocks do; Close waits for it
 		if by.counted {
@@ -252,14 +252,14 @@ func (all unlockings) ended(by *unlocker) (errs []error) {
 	for i := range all {
 		all[i].tenure.releaseCallSlot()
 	}
-	all[0].tenure.Spec.Engine.sweep(rest...)
+	all[0].tenure.Lock.Engine.sweep(rest...)
 	return errs
 }
 
 // unlockFor runs releaseAll on a goroutine, for levels of one Client and slot. It returns when that does, when all levels are lost, or
 // at over.
 func unlockFor(by *unlocker, over time.Time, levels []*Level, mine bool, begun unlockings) []error {
-	m := levels[0].spec
+	m := levels[0].lock
 	c, slot := m.Engine, m.Slot
 	results, left := make(chan []error), make(chan struct{})
 	by.left, by.counted = left, c.Calls.Start() // an unlock works after Close, too
@@ -347,7 +347,7 @@ func untilLost(levels []*Level, over time.Time) (wait time.Duration, lost <-chan
 
 // leave ends the wait for an unlock and returns its error so far.
 func (l *Level) leave(why error) error {
-	h, t, m := l.hold, l.hold.tenure, l.spec
+	h, t, m := l.hold, l.hold.tenure, l.lock
 	t.mu.Lock()
 	loss, last := h.loss(), h.levels == nil
 	t.left = t.left || loss == nil && last

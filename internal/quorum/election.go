@@ -51,7 +51,7 @@ type election struct {
 
 // compete takes the lock for a new owner.
 func (e *election) compete() (*engine.Level, error) {
-	e.line = enterLine(e.quorum.Spec.Key)
+	e.line = enterLine(e.quorum.Whole.Key)
 	if err := e.takeTurn(); err != nil {
 		defer e.line.leave()
 		return nil, e.failure(err)
@@ -201,7 +201,7 @@ func (e *election) note(v *votes, t tally, began time.Time, left bool) {
 		switch {
 		case s.refusal.Status == lua.Held:
 			ends[i] = s.refusal.TTL
-			e.held, e.heldAt = s.refusal, s.tenure.Spec.Engine
+			e.held, e.heldAt = s.refusal, s.tenure.Lock.Engine
 			e.waited = true
 		case s.err != nil && !s.asked && !s.left:
 			ends[i] = deadServerRetry
@@ -293,16 +293,16 @@ func (e *election) failure(err error) error {
 	q, errs := e.quorum, e.quorum.errors()
 	switch {
 	case q.isShut():
-		return q.Spec.Fail(errs.Closed)
+		return q.Whole.Fail(errs.Closed)
 	case errors.Is(err, errs.Lost):
 		return err
 	case errors.Is(err, errVotedTwice):
-		return q.Spec.Fail(err)
+		return q.Whole.Fail(err)
 	case err != nil && !errors.Is(err, errGaveUp):
-		return q.Spec.Fail(errs.Unreachable(err))
+		return q.Whole.Fail(errs.Unreachable(err))
 	}
 	not := engine.NotAcquired{
-		Ctx: e.Ctx, Name: q.Spec.Name, Began: e.Began, Holder: e.held.Holder, TTL: e.held.TTL, Other: e.held.Other,
+		Ctx: e.Ctx, Name: q.Whole.Name, Began: e.Began, Holder: e.held.Holder, TTL: e.held.TTL, Other: e.held.Other,
 	}
 	if e.err != nil {
 		not.Causes = []error{errs.Unreachable(q.tooFew(e.err))}
@@ -311,7 +311,7 @@ func (e *election) failure(err error) error {
 	own := e.heldAt != nil && e.heldAt.IsOwn(e.held.Holder)
 	if e.line != nil {
 		if v := e.line.holder.Load(); v != nil {
-			not.Holder, not.TTL, not.Other, not.By = v.tenure.Field(), time.Until(v.Until()), false, q.Spec.Engine
+			not.Holder, not.TTL, not.Other, not.By = v.tenure.Field(), time.Until(v.Until()), false, q.Whole.Engine
 			own, not.Self = true, engine.IsUnder(e.Outer, v.given)
 		}
 	}

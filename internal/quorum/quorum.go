@@ -27,23 +27,23 @@ import (
 
 // Quorum is a lock on several servers, on the terms of one handle. It does not change.
 type Quorum struct {
-	// Spec describes the whole: the user's name for it, the lease, and a key shared by all handles on the same members. Redis has no such key.
-	Spec    *engine.Spec
-	Members []*engine.Spec // in the order of their Clients' ids, so that the order of the arguments does not matter
+	// Whole describes it all: the user's name for it, the lease, and a key shared by all handles on the same members. Redis has no such key.
+	Whole   *engine.Lock
+	Members []*engine.Lock // in the order of their Clients' ids, so that the order of the arguments does not matter
 }
 
 // kind is the kind of the whole. The members are mutexes.
 var kind = &kinds.Kind{Name: "quorum"}
 
 // New returns the lock on those members: an odd number, each with its own Client.
-func New(name string, members []*engine.Spec) *Quorum {
-	members = slices.SortedFunc(slices.Values(members), func(a, b *engine.Spec) int { return cmp.Compare(a.Engine.ID, b.Engine.ID) })
+func New(name string, members []*engine.Lock) *Quorum {
+	members = slices.SortedFunc(slices.Values(members), func(a, b *engine.Lock) int { return cmp.Compare(a.Engine.ID, b.Engine.ID) })
 	var key strings.Builder
 	for _, m := range members {
 		key.WriteString(m.Engine.ID + m.Key + "\n")
 	}
 	first := members[0]
-	whole := &engine.Spec{Engine: first.Engine, Kind: kind, Name: name, Key: key.String(), Lease: first.Lease, Watchdog: first.Watchdog, Wants: first.Wants, Observers: first.Observers}
+	whole := &engine.Lock{Engine: first.Engine, Kind: kind, Name: name, Key: key.String(), Lease: first.Lease, Watchdog: first.Watchdog, Wants: first.Wants, Observers: first.Observers}
 	for _, m := range members {
 		whole.MaxWait = engine.ShortestWait(whole.MaxWait, m.MaxWait)
 	}
@@ -54,12 +54,12 @@ func New(name string, members []*engine.Spec) *Quorum {
 func (q *Quorum) Lock(who engine.Caller) (*engine.Level, error) {
 	e := &election{Caller: who, quorum: q}
 	for {
-		outer := q.Spec.LevelIn(who.Ctx)
+		outer := q.Whole.LevelIn(who.Ctx)
 		switch {
 		case who.Ctx.Err() == nil && outer == nil:
 			return e.compete()
 		case who.Ctx.Err() == nil:
-			if l, err := outer.Reenter(who, q.Spec); err == nil {
+			if l, err := outer.Reenter(who, q.Whole); err == nil {
 				return l, nil
 			} else if err != engine.ErrOver { //nolint:errorlint // never wrapped
 				return nil, e.failure(err)
@@ -90,7 +90,7 @@ func (q *Quorum) tooMany(are func(*engine.Engine) bool) bool {
 }
 
 // errors are the errors that users see.
-func (q *Quorum) errors() *engine.Errors { return &q.Spec.Engine.Options.Errors }
+func (q *Quorum) errors() *engine.Errors { return &q.Whole.Engine.Options.Errors }
 
 // tooFew returns the error for a missing majority; err is a server's or connection's error.
 func (q *Quorum) tooFew(err error) error {
@@ -98,6 +98,6 @@ func (q *Quorum) tooFew(err error) error {
 }
 
 // waiters returns the hub queue in which this process waits for m's server.
-func (q *Quorum) waiters(m *engine.Spec) pubsub.Queue {
-	return pubsub.Queue{Lock: q.Spec.Key, Channel: m.Engine.KnownChannel(m)}
+func (q *Quorum) waiters(m *engine.Lock) pubsub.Queue {
+	return pubsub.Queue{Lock: q.Whole.Key, Channel: m.Engine.KnownChannel(m)}
 }

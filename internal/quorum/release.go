@@ -26,7 +26,7 @@ func release(rest []*share, counted bool) {
 			s.isBack(engine.ReleaseResult{})
 			continue
 		}
-		c := s.tenure.Spec.Engine
+		c := s.tenure.Lock.Engine
 		counted := counted || c.Calls.Start() // an unlock works after Close, too
 		go func() {                           // ends when the server has answered, or after its retries; Close waits for it
 			if counted {
@@ -39,7 +39,7 @@ func release(rest []*share, counted bool) {
 
 // giveBack ends a share, once. err is the reason if its grant is uncertain.
 func (s *share) giveBack(granted bool, err error) {
-	m, r := s.tenure.Spec, engine.ReleaseResult{Err: err}
+	m, r := s.tenure.Lock, engine.ReleaseResult{Err: err}
 	if granted {
 		r = s.tenure.Release()
 	} else {

@@ -10,7 +10,7 @@ import (
 // serverWatch receives an election's news of one server.
 type serverWatch struct {
 	waiter pubsub.Waiter
-	member *engine.Spec
+	member *engine.Lock
 	joined bool
 	turn   bool  // the server may be free
 	err    error // the subscription's failure

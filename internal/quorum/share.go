@@ -33,7 +33,7 @@ type share struct {
 
 // ask asks the server for the share, or for a missing one again: acquire takes it, or finds it there. The share is marked as asked.
 func (s *share) ask() {
-	c := s.tenure.Spec.Engine
+	c := s.tenure.Lock.Engine
 	if !c.Calls.Start() {
 		s.answered(engine.AcquireResult{}, false, s.of.of.errors().Closed)
 		return
@@ -47,14 +47,14 @@ func (s *share) ask() {
 
 // call sends the request once. If the votes end first, or the Client is closed, left is true and late gets the answer.
 func (s *share) call() (a engine.AcquireResult, left bool, err error) {
-	m, ctx := s.tenure.Spec, s.of.ctx
+	m, ctx := s.tenure.Lock, s.of.ctx
 	if c := m.Engine; c.Cluster.IsUnknown() {
 		if known, err := c.Cluster.Learn(ctx, time.Time{}, m); !known {
 			return a, false, err
 		}
 	}
 	once := engine.Caller{Ctx: ctx, Limit: time.Now()} // no repeats after that
-	q := &engine.AcquireRequest{Caller: once, Spec: m, Tenure: s.tenure, Count: 1}
+	q := &engine.AcquireRequest{Caller: once, Lock: m, Tenure: s.tenure, Count: 1}
 	return engine.Leavable(ctx, m, time.Time{}, q.Send, s.late)
 }
 
@@ -64,7 +64,7 @@ func (s *share) late(a engine.AcquireResult, err error) { s.giveBack(a.Granted()
 // answered records an answer. It reports true if a share was granted while the round is undecided: the call then stays counted until
 // the decision, so that Close waits for a possible give-back.
 func (s *share) answered(a engine.AcquireResult, left bool, err error) (undecided bool) {
-	v, m := s.of, s.tenure.Spec
+	v, m := s.of, s.tenure.Lock
 	granted := err == nil && !left && a.Granted()
 	if granted && a.Unconfirmed != nil {
 		s.tenure.GiveBack()
@@ -109,7 +109,7 @@ func (s *share) answered(a engine.AcquireResult, left bool, err error) (undecide
 // keep hands a share of live votes to the renewer. mu is held.
 func (s *share) keep() {
 	t := s.tenure
-	t.Spec.Engine.Leases.Keep(&t.Lease, shareKeeper{engine.Keeper{Tenure: t}, s}, s.until, s.ttl)
+	t.Lock.Engine.Leases.Keep(&t.Lease, shareKeeper{engine.Keeper{Tenure: t}, s}, s.until, s.ttl)
 }
 
 // shareKeeper is the renewer's view of a share: its loss need not be the hold's loss.
@@ -120,7 +120,7 @@ type shareKeeper struct {
 }
 
 // About names the share's lock.
-func (k shareKeeper) About() (name, kindName string) { return k.Spec.Name, kind.Name }
+func (k shareKeeper) About() (name, kindName string) { return k.Lock.Name, kind.Name }
 
 // Lost is called when the server has forgotten the share, or its lease has ended. It is asked for again.
 func (k shareKeeper) Lost(loss lease.Loss) {
@@ -132,7 +132,7 @@ func (k shareKeeper) Lost(loss lease.Loss) {
 	}
 	seen, enough := s.seen(), true
 	s.held, s.missed = false, true
-	s.tenure = v.tenure.Share(k.Spec)
+	s.tenure = v.tenure.Share(k.Lock)
 	s.tenure.Unresolved = k.Unresolved
 	others := 0
 	if loss.Gone {
@@ -155,7 +155,7 @@ func (k shareKeeper) Closed() { k.share.of.CatchUp() }
 
 // seen returns when the last call that found the share was sent. mu is held.
 func (s *share) seen() time.Time {
-	m := s.tenure.Spec
+	m := s.tenure.Lock
 	if renewed := m.Engine.Leases.Until(&s.tenure.Lease); renewed.After(s.until) {
 		return renewed.Add(-s.watched) // or later, if it was renewed for less
 	}
@@ -163,4 +163,4 @@ func (s *share) seen() time.Time {
 }
 
 // lease returns the longest lease the share was requested or renewed with. mu is held.
-func (s *share) lease() time.Duration { return max(s.tenure.Spec.TTL(), s.watched) }
+func (s *share) lease() time.Duration { return max(s.tenure.Lock.TTL(), s.watched) }

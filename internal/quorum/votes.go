@@ -89,10 +89,10 @@ func newVotes(q *Quorum, line *localQueue) *votes {
 		of: q, line: line, pause: firstHeal,
 		news: make(chan struct{}, 1), ended: make(chan []error, 1),
 	}
-	v.tenure = engine.MajorityOf(q.Spec, v)
+	v.tenure = engine.MajorityOf(q.Whole, v)
 	v.ctx, v.cancel = context.WithCancel(context.Background()) // calls under way do not end with their caller
 	for _, m := range q.Members {
-		ttl := q.Spec.RenewedFor(m.Engine)
+		ttl := q.Whole.RenewedFor(m.Engine)
 		v.shares = append(v.shares, &share{of: v, tenure: v.tenure.Share(m), asked: true, ttl: ttl, watched: ttl})
 	}
 	for _, s := range v.shares {
@@ -122,7 +122,7 @@ func (v *votes) Until() time.Time {
 	for _, s := range v.shares {
 		if s.held {
 			end := s.until
-			if renewed := s.tenure.Spec.Engine.Leases.Until(&s.tenure.Lease); renewed.After(end) {
+			if renewed := s.tenure.Lock.Engine.Leases.Until(&s.tenure.Lease); renewed.After(end) {
 				end = renewed
 			}
 			ends = append(ends, end.Add(-drift(s.lease())))
@@ -153,7 +153,7 @@ func (v *votes) open(who engine.Caller, waited bool) (*engine.Level, error) {
 		v.rollBack()
 		return nil, v.of.errors().Closed
 	}
-	l := v.tenure.Admit(who, v.of.Spec)
+	l := v.tenure.Admit(who, v.of.Whole)
 	v.asked = ear.BeginOn(l, v.of.Members, waited)
 	v.mu.Lock()
 	v.live, v.began, v.given = true, time.Now(), who.Outer
@@ -163,7 +163,7 @@ func (v *votes) open(who engine.Caller, waited bool) (*engine.Level, error) {
 	for _, s := range v.shares {
 		if s.held {
 			s.keep()
-			s.tenure.Spec.Engine.Calls.Ended() // see answered
+			s.tenure.Lock.Engine.Calls.Ended() // see answered
 		}
 	}
 	v.mu.Unlock()
@@ -183,7 +183,7 @@ func (v *votes) uncount() {
 
 // Owns reports whether that is the owner on one of the servers.
 func (v *votes) Owns(field string) bool {
-	return slices.ContainsFunc(v.of.Members, func(m *engine.Spec) bool { return v.tenure.Share(m).Field() == field })
+	return slices.ContainsFunc(v.of.Members, func(m *engine.Lock) bool { return v.tenure.Share(m).Field() == field })
 }
 
 // IsTold reports whether a majority of Clients is closed.
@@ -227,7 +227,7 @@ func (v *votes) CatchUp() {
 // held.
 func (v *votes) missing(now time.Time) (ask []*share, next time.Time) {
 	for _, s := range v.shares {
-		c := s.tenure.Spec.Engine
+		c := s.tenure.Lock.Engine
 		s.ttl = v.tenure.RenewedFor(c)
 		s.watched = max(s.watched, s.ttl)
 		switch {
@@ -248,7 +248,7 @@ func (v *votes) missing(now time.Time) (ask []*share, next time.Time) {
 		s.asked = true
 	}
 	v.heal = now.Add(v.pause)
-	v.pause = min(2*v.pause, v.of.Spec.WatchdogIn(v.of.Spec.Engine)/3)
+	v.pause = min(2*v.pause, v.of.Whole.WatchdogIn(v.of.Whole.Engine)/3)
 	return ask, time.Time{}
 }
 
@@ -288,7 +288,7 @@ func (v *votes) end(releases bool) (rest []*share) {
 		for _, s := range v.shares {
 			if !s.asked && !s.left {
 				v.rest = append(v.rest, s)
-				s.tenure.Spec.Engine.Leases.Stop(&s.tenure.Lease)
+				s.tenure.Lock.Engine.Leases.Stop(&s.tenure.Lease)
 			}
 		}
 	}

@@ -18,17 +18,17 @@ func TestMain(m *testing.M) { redistest.Main(m) }
 // missing share not at all.
 func TestTrust(t *testing.T) {
 	rdb := redistest.Dial(t, redistest.Shared(t))
-	var members []*engine.Spec
+	var members []*engine.Lock
 	for i := range 5 {
 		c := enginetest.Start(t, rdb)
 		name := fmt.Sprint(redistest.Name(t), i)
-		m := c.NewSpec(name, kinds.Mutex, name)
+		m := c.NewLock(name, kinds.Mutex, name)
 		m.Lease = 10 * time.Second
 		members = append(members, m)
 	}
 	now := time.Now()
 	v := &votes{of: New(members[0].Name, members)}
-	v.tenure = engine.MajorityOf(v.of.Spec, v)
+	v.tenure = engine.MajorityOf(v.of.Whole, v)
 	after := func(seconds int) time.Time { return now.Add(time.Duration(seconds) * time.Second) }
 	for i, seconds := range []int{5, 3, 1, 2, 4} {
 		v.shares = append(v.shares, &share{of: v, tenure: v.tenure.Share(v.of.Members[i]), held: true, until: after(seconds)})
@@ -48,7 +48,7 @@ func TestTrust(t *testing.T) {
 	v.shares[2].held, v.shares[2].until = true, after(9) // healed
 	trusts(2)
 	renewed := v.shares[3].tenure
-	require.True(t, renewed.Spec.Engine.Leases.Keep(&renewed.Lease, engine.Keeper{Tenure: renewed}, now.Add(8*time.Second), 0))
+	require.True(t, renewed.Lock.Engine.Leases.Keep(&renewed.Lease, engine.Keeper{Tenure: renewed}, now.Add(8*time.Second), 0))
 	require.Less(t, v.Until().Sub(now.Add(4*time.Second-allowed)).Abs(), time.Microsecond)
-	renewed.Spec.Engine.Leases.Stop(&renewed.Lease)
+	renewed.Lock.Engine.Leases.Stop(&renewed.Lease)
 }

@@ -31,7 +31,7 @@ var bugs = []bug{
 	},
 	{
 		"a lock is renewed during its release (G7)", "engine/release.go",
-		"t.Spec.Engine.Leases.Releasing(&t.Lease)", "_ = t",
+		"t.Lock.Engine.Leases.Releasing(&t.Lease)", "_ = t",
 	},
 	{
 		"a tenure stays in memory after its unlock", "engine/release.go",
@@ -43,7 +43,7 @@ var bugs = []bug{
 	},
 	{
 		"what is left of a failed call is not swept (G5)", "engine/outcome.go",
-		"toSweep(l.Spec.Engine, rest...)", "_ = toSweep",
+		"toSweep(l.Lock.Engine, rest...)", "_ = toSweep",
 	},
 	{
 		"a failed unlock is not swept (G5)", "engine/release.go",
@@ -51,11 +51,11 @@ var bugs = []bug{
 	},
 	{
 		"a writer that leaves wakes no readers (G4)", "engine/outcome.go",
-		"if m := l.Spec; l.queued && m.Kind.Side == lua.Writer && !l.Refusal().Joined {", "if m := l.Spec; false {",
+		"if m := l.Lock; l.queued && m.Kind.Side == lua.Writer && !l.Refusal().Joined {", "if m := l.Lock; false {",
 	},
 	{
 		"a key that was deleted wakes nobody (G4)", "engine/tenure.go",
-		"c.Hub.WakeSoon(t.Spec.Waiters())", "_ = c.Hub",
+		"c.Hub.WakeSoon(t.Lock.Waiters())", "_ = c.Hub",
 	},
 	{
 		"a run of hand-overs never ends", "engine/handoff.go",
@@ -71,7 +71,7 @@ var bugs = []bug{
 	},
 	{
 		"a tenure is passed on to a Lock of another lease", "engine/handoff.go",
-		"!l.Spec.mayPassOn() || !l.Spec.canHave(t) ||", "!l.Spec.mayPassOn() ||",
+		"!l.Lock.mayPassOn() || !l.Lock.canHave(t) ||", "!l.Lock.mayPassOn() ||",
 	},
 	{
 		"a grant is trusted for longer than its lease lasts (G2)", "engine/handoff.go",
@@ -111,6 +111,6 @@ var bugs = []bug{
 	},
 	{
 		"a Lock asks no holder to give the lock up (WithAsked)", "ear/ear.go",
-		"e.AskHolder(l.Ctx, l.Spec, holder)\n", "",
+		"e.AskHolder(l.Ctx, l.Lock, holder)\n", "",
 	},
 }
