@@ -7,6 +7,7 @@ import (
 
 	"github.com/go-rlock/rlock/internal/counter"
 	"github.com/go-rlock/rlock/internal/engine"
+	"github.com/go-rlock/rlock/internal/kinds"
 )
 
 // CountDownLatch is a handle on a count-down latch in Redis: a count that goes down to 0, and goroutines of any process that wait for
@@ -35,11 +36,7 @@ type CountDownLatch struct {
 // an error: Redisson puts the name in braces once more, and the channel is then in another slot.
 func (c *Client) CountDownLatch(name string) *CountDownLatch {
 	c.check()
-	m := c.counters.Latch(c.prefix+name, name)
-	if name == "" {
-		m.Invalid = m.Fail(errors.New("the name is empty"))
-	}
-	return &CountDownLatch{c, m}
+	return &CountDownLatch{c, c.counters.Latch(c.prefix+name, name, c.terms(kinds.Latch, name, nil))}
 }
 
 // Name returns the name of the latch.

@@ -72,7 +72,7 @@ func (c *Client) FairMutex(name string, options ...Option) *Mutex {
 
 func (c *Client) handle(k *kinds.Kind, name string, options []Option) *Mutex {
 	c.check()
-	return &Mutex{c, withOptions(c.engine.NewLock(c.prefix+name, k, name), options)}
+	return &Mutex{c, c.engine.NewLock(c.prefix+name, k, name, c.terms(k, name, options))}
 }
 
 // Name returns the name of the lock.

@@ -5,54 +5,52 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/go-rlock/rlock/internal/ear"
 	"github.com/go-rlock/rlock/internal/engine"
 	"github.com/go-rlock/rlock/internal/kinds"
 )
 
 // Option changes one lock handle, see [Client.Mutex].
-type Option interface{ apply(*engine.Lock) }
+type Option interface{ apply(*engine.Terms) }
 
-type optionFunc func(*engine.Lock)
+type optionFunc func(*engine.Terms)
 
-func (f optionFunc) apply(m *engine.Lock) { f(m) }
+func (f optionFunc) apply(t *engine.Terms) { f(t) }
 
-// withOptions applies options to a handle.
-func withOptions(m *engine.Lock, options []Option) *engine.Lock {
+// terms returns those of a handle of that kind with the options.
+func (c *Client) terms(k *kinds.Kind, name string, options []Option) (t engine.Terms) {
 	for _, o := range options {
 		if o == nil {
-			m.Invalid = m.Fail(errors.New("an option is nil"))
+			t.Invalid = errors.New("an option is nil")
 			break
 		}
-		o.apply(m)
+		o.apply(&t)
 	}
-	if m.MinHold > 0 && !m.Kind.PassesOn {
-		m.Invalid = m.Fail(errors.New("a lock of this kind cannot stay taken after its unlock: use WithMinHold with a Mutex"))
+	if t.MinHold > 0 && !k.PassesOn {
+		t.Invalid = errors.New("a lock of this kind cannot stay taken after its unlock: use WithMinHold with a Mutex")
 	}
-	if err := lingers(m); err != nil {
-		m.Invalid = m.Fail(err)
+	if err := c.lingers(k, &t); err != nil {
+		t.Invalid = err
 	}
-	if m.Wants != 0 && m.Kind == kinds.PermitSemaphore {
-		m.Invalid = m.Fail(errors.New("WithAsked is for locks: nobody waits for one particular permit"))
+	if t.Wants != 0 && k == kinds.PermitSemaphore {
+		t.Invalid = errors.New("WithAsked is for locks: nobody waits for one particular permit")
 	}
-	if m.Watchdog > 0 && m.Lease > 0 {
-		m.Invalid = m.Fail(errors.New("WithWatchdog is for holds that are renewed, and WithLease for those that are not: use one of them"))
+	if t.Watchdog > 0 && t.Lease > 0 {
+		t.Invalid = errors.New("WithWatchdog is for holds that are renewed, and WithLease for those that are not: use one of them")
 	}
-	if m.Name == "" {
-		m.Invalid = m.Fail(errors.New("the name is empty"))
+	if name == "" {
+		t.Invalid = errors.New("the name is empty")
 	}
-	ear.Observe(m)
-	return m
+	return t
 }
 
 // lingers returns an error if a handle has WithLinger and cannot keep its lock.
-func lingers(m *engine.Lock) error {
-	o := &m.Engine.Options
+func (c *Client) lingers(k *kinds.Kind, t *engine.Terms) error {
+	o := &c.engine.Options
 	switch {
-	case m.Linger == 0:
-	case !m.Kind.PassesOn:
+	case t.Linger == 0:
+	case !k.PassesOn:
 		return errors.New("a lock of this kind cannot be kept when nobody holds it: use WithLinger with a Mutex or a FencedMutex")
-	case m.Lease > 0, m.MaxHold > 0, m.MinHold > 0, m.Grace > 0:
+	case t.Lease > 0, t.MaxHold > 0, t.MinHold > 0, t.Grace > 0:
 		return errors.New("WithLinger keeps a lock on the usual terms: use it without WithLease, WithMaxHold, WithMinHold and WithGrace")
 	case o.Replicas > 0, o.HandOff.Most == 0:
 		return errors.New("WithLinger hands a lock over inside the process: use it without Options.Replicas, and with Options.HandOff.Most of 0 or more")
@@ -64,7 +62,7 @@ func lingers(m *engine.Lock) error {
 // that takes a [Locker] and only calls Lock. TryLock has its own wait. [All] and [Quorum] wait for the shortest d of their locks. A [Lead]
 // then waits again. The handle's methods report a d below 1 ms.
 func WithMaxWait(d time.Duration) Option {
-	return durationOption("WithMaxWait", d, func(m *engine.Lock) *time.Duration { return &m.MaxWait })
+	return durationOption("WithMaxWait", d, func(t *engine.Terms) *time.Duration { return &t.MaxWait })
 }
 
 // WithWatchdog sets the watchdog time of holds taken through the handle, in whole milliseconds, in place of [Options].WatchdogTimeout.
@@ -83,11 +81,11 @@ func WithMaxWait(d time.Duration) Option {
 // A shorter d costs more renewals, and more holds are lost when Redis does not answer for a while: docs/operating.md has figures. The
 // first waiter of each process also asks once per watchdog time.
 func WithWatchdog(d time.Duration) Option {
-	return optionFunc(func(m *engine.Lock) {
+	return optionFunc(func(t *engine.Terms) {
 		if d < MinWatchdogTimeout {
-			m.Invalid = m.Fail(fmt.Errorf("WithWatchdog is %v, want at least %v", d, MinWatchdogTimeout))
+			t.Invalid = fmt.Errorf("WithWatchdog is %v, want at least %v", d, MinWatchdogTimeout)
 		}
-		m.Watchdog = d.Truncate(time.Millisecond)
+		t.Watchdog = d.Truncate(time.Millisecond)
 	})
 }
 
@@ -100,7 +98,7 @@ func WithWatchdog(d time.Duration) Option {
 // longer nor shorter. A lock handed over by another process is renewed for the watchdog time. So with a d below that, a Lock that waited
 // in line asks Redis once more when its turn comes.
 func WithMaxHold(d time.Duration) Option {
-	return durationOption("WithMaxHold", d, func(m *engine.Lock) *time.Duration { return &m.MaxHold })
+	return durationOption("WithMaxHold", d, func(t *engine.Terms) *time.Duration { return &t.MaxHold })
 }
 
 // WithMinHold keeps the lock taken for at least d, in whole milliseconds. An unlock within d of Lock's return ends the hold and returns at
@@ -113,7 +111,7 @@ func WithMaxHold(d time.Duration) Option {
 // for plain and fenced locks; handles of other kinds report it as an error. If a holder crashes or loses its hold before the unlock, the
 // lock stays taken until its lease expires, as usual.
 func WithMinHold(d time.Duration) Option {
-	return durationOption("WithMinHold", d, func(m *engine.Lock) *time.Duration { return &m.MinHold })
+	return durationOption("WithMinHold", d, func(t *engine.Terms) *time.Duration { return &t.MinHold })
 }
 
 // WithGrace keeps a lost hold in Redis for d after it is no longer trusted, in whole milliseconds. The section's ctx is cancelled as early
@@ -124,21 +122,21 @@ func WithMinHold(d time.Duration) Option {
 // The grace belongs to the hold: the Lock that took it sets the grace for all levels. It does not apply when somebody changes the key, for
 // example with [Mutex.ForceUnlock]. A Lock that waited in line asks Redis once more when its turn comes, to set the grace.
 func WithGrace(d time.Duration) Option {
-	return durationOption("WithGrace", d, func(m *engine.Lock) *time.Duration { return &m.Grace })
+	return durationOption("WithGrace", d, func(t *engine.Terms) *time.Duration { return &t.Grace })
 }
 
 // WithoutReentry forbids re-entry through the handle. A Lock or TryLock whose ctx carries an open hold of the lock returns [ErrReentry] at
 // once and sends nothing, whichever handle took that hold. It is for sections that must not nest, where a re-entry is a mistake in the
 // program. The lock in Redis is the same, so other handles of that name share it, and may re-enter holds taken through this one.
-func WithoutReentry() Option { return optionFunc(func(m *engine.Lock) { m.NoReentry = true }) }
+func WithoutReentry() Option { return optionFunc(func(t *engine.Terms) { t.NoReentry = true }) }
 
 // durationOption sets a time, in whole milliseconds, as Redis counts.
-func durationOption(what string, d time.Duration, at func(*engine.Lock) *time.Duration) Option {
-	return optionFunc(func(m *engine.Lock) {
+func durationOption(what string, d time.Duration, at func(*engine.Terms) *time.Duration) Option {
+	return optionFunc(func(t *engine.Terms) {
 		if d < time.Millisecond {
-			m.Invalid = m.Fail(fmt.Errorf("%s is %v, want at least 1ms", what, d))
+			t.Invalid = fmt.Errorf("%s is %v, want at least 1ms", what, d)
 		}
-		*at(m) = d.Truncate(time.Millisecond)
+		*at(t) = d.Truncate(time.Millisecond)
 	})
 }
 
@@ -151,7 +149,7 @@ func durationOption(what string, d time.Duration, at func(*engine.Lock) *time.Du
 // A reader's remaining lease is set again in Redis every third of the watchdog time, because Redisson's readers may have shortened it.
 // This never extends the lease.
 func WithLease(d time.Duration) Option {
-	return durationOption("WithLease", d, func(m *engine.Lock) *time.Duration { return &m.Lease })
+	return durationOption("WithLease", d, func(t *engine.Terms) *time.Duration { return &t.Lease })
 }
 
 // WithLinger keeps the lock in this process after the last unlock, for up to d after its last use, in whole milliseconds. Within that
@@ -179,5 +177,5 @@ func WithLease(d time.Duration) Option {
 // The option is for plain and fenced locks without another option about their time. On other handles it is an error, as is a d below 1 ms.
 // [All] takes handles with the option one by one.
 func WithLinger(d time.Duration) Option {
-	return durationOption("WithLinger", d, func(m *engine.Lock) *time.Duration { return &m.Linger })
+	return durationOption("WithLinger", d, func(t *engine.Terms) *time.Duration { return &t.Linger })
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/go-rlock/rlock/internal/counter"
 	"github.com/go-rlock/rlock/internal/engine"
+	"github.com/go-rlock/rlock/internal/kinds"
 	"github.com/go-rlock/rlock/lua"
 )
 
@@ -48,9 +49,7 @@ type PermitSemaphore struct {
 // Names follow the rules of [Client.Semaphore].
 func (c *Client) PermitSemaphore(name string, options ...Option) *PermitSemaphore {
 	c.check()
-	m := c.counters.PermitSemaphore(c.prefix+name, name)
-	withOptions(m.Lock, options)
-	return &PermitSemaphore{c, m}
+	return &PermitSemaphore{c, c.counters.PermitSemaphore(c.prefix+name, name, c.terms(kinds.PermitSemaphore, name, options))}
 }
 
 // Name returns the name of the semaphore.

@@ -2,12 +2,12 @@ package rlock
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
 	"github.com/go-rlock/rlock/internal/counter"
 	"github.com/go-rlock/rlock/internal/engine"
+	"github.com/go-rlock/rlock/internal/kinds"
 	"github.com/go-rlock/rlock/lua"
 )
 
@@ -42,11 +42,7 @@ type Semaphore struct {
 // the hash tag.
 func (c *Client) Semaphore(name string) *Semaphore {
 	c.check()
-	m := c.counters.Semaphore(c.prefix+name, name)
-	if name == "" {
-		m.Invalid = m.Fail(errors.New("the name is empty"))
-	}
-	return &Semaphore{c, m}
+	return &Semaphore{c, c.counters.Semaphore(c.prefix+name, name, c.terms(kinds.Semaphore, name, nil))}
 }
 
 // Name returns the name of the semaphore.

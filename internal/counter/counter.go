@@ -31,8 +31,8 @@ type Counters struct {
 func New(c *engine.Engine) *Counters { return &Counters{engine: c} }
 
 // get returns the counter with that key. name is the user's name for it.
-func (all *Counters) get(key string, kind *kinds.Kind, name string) Counter {
-	return Counter{all.engine.NewLock(key, kind, name), all}
+func (all *Counters) get(key string, kind *kinds.Kind, name string, t engine.Terms) Counter {
+	return Counter{all.engine.NewLock(key, kind, name, t), all}
 }
 
 // begin starts a call. If it returns no error, the caller must call Calls.Ended.

@@ -27,7 +27,9 @@ const (
 )
 
 // Latch returns the latch with that key. name is the user's name for it.
-func (all *Counters) Latch(key, name string) Latch { return Latch{all.get(key, kinds.Latch, name)} }
+func (all *Counters) Latch(key, name string, t engine.Terms) Latch {
+	return Latch{all.get(key, kinds.Latch, name, t)}
+}
 
 // Count returns how many count-downs are left.
 func (m Latch) Count(ctx context.Context) (int64, error) {

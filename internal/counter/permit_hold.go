@@ -69,7 +69,7 @@ const longest time.Duration = math.MaxInt64 / 2
 // admit starts a hold on the permits granted to w. If it fails, the caller must give them back.
 func (m PermitSemaphore) admit(ctx context.Context, w *counterWaiter) (*PermitHold, error) {
 	c := m.Engine
-	until := w.sent.Add(m.TTL())
+	until := w.sent.Add(m.TTL)
 	if !time.Now().Before(until) {
 		return nil, c.Errors.Loss(engine.Loss{
 			Name: m.Name, Owner: w.ids[0].String(), Reason: engine.LostExpired, Since: until, Text: "lost: Redis took longer than the lease to answer",

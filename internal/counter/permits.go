@@ -19,8 +19,8 @@ import (
 type PermitSemaphore struct{ Semaphore }
 
 // PermitSemaphore returns the semaphore with that key. name is the user's name for it.
-func (all *Counters) PermitSemaphore(key, name string) PermitSemaphore {
-	return PermitSemaphore{Semaphore{all.get(key, kinds.PermitSemaphore, name)}}
+func (all *Counters) PermitSemaphore(key, name string, t engine.Terms) PermitSemaphore {
+	return PermitSemaphore{Semaphore{all.get(key, kinds.PermitSemaphore, name, t)}}
 }
 
 // errNoPermit is the cause of NotHeld.
@@ -32,7 +32,7 @@ func (m PermitSemaphore) Acquire(who engine.Caller, n int) (*PermitHold, error) 
 		return nil, err
 	}
 	defer m.Engine.Calls.Ended()
-	w := &counterWaiter{n: int64(n), lease: m.Expiry(m.TTL()), ids: make([]lua.PermitID, n)}
+	w := &counterWaiter{n: int64(n), lease: m.Expiry(m.TTL), ids: make([]lua.PermitID, n)}
 	for i := range w.ids {
 		w.ids[i] = newPermitID(m.Engine)
 	}

@@ -16,8 +16,8 @@ import (
 type Semaphore struct{ Counter }
 
 // Semaphore returns the semaphore with that key. name is the user's name for it.
-func (all *Counters) Semaphore(key, name string) Semaphore {
-	return Semaphore{all.get(key, kinds.Semaphore, name)}
+func (all *Counters) Semaphore(key, name string, t engine.Terms) Semaphore {
+	return Semaphore{all.get(key, kinds.Semaphore, name, t)}
 }
 
 // Available returns the number of free permits.

@@ -59,7 +59,6 @@ func Watch(e *ear.Ear, terms Terms) {
 	}
 	e.Hear(ear.Listener{Kind: Kind, Heard: c.probed}) // the searches are repeated
 	e.Use(c)
-	e.ObserveAll(c)
 }
 
 // of returns what the Client of a lock has; nil: it does not search.
@@ -67,6 +66,9 @@ func of(m *engine.Lock) *Client {
 	c, _ := engine.Feature[*Client](m.Engine)
 	return c
 }
+
+// Observes reports that all locks can be part of a deadlock.
+func (*Client) Observes(*engine.Terms) bool { return true }
 
 // Mark returns none.
 func (*Client) Mark(*engine.Lock) kinds.Mark { return 0 }

@@ -60,7 +60,7 @@ type Listener struct {
 	Deaf func()
 }
 
-// New returns the ear of c, for which it needs c's locks to be told of their options: see [Ear.Observe]. label is for people; "": none.
+// New returns the ear of c, which has no locks yet. label is for people; "": none.
 func New(c *engine.Engine, label string) *Ear {
 	e := &Ear{Engine: c}
 	e.label.text = label
@@ -72,7 +72,7 @@ func New(c *engine.Engine, label string) *Ear {
 	e.Hear(Listener{Kind: saidTried, Heard: e.heardTried})
 	c.Use(e)
 	if label != "" {
-		c.ObserveAll((*labelled)(e))
+		c.Use((*labelled)(e))
 	}
 	return e
 }
@@ -83,13 +83,8 @@ func Of(c *engine.Engine) *Ear {
 	return e
 }
 
-// Observe makes the holds of m known to the ear as the handle's options want. It is called once for a handle.
-func Observe(m *engine.Lock) {
-	if m.Wants == 0 && m.Linger == 0 {
-		return
-	}
-	m.Observers = append(m.Observers[:len(m.Observers):len(m.Observers)], Of(m.Engine))
-}
+// Observes reports whether a handle on those terms wants its holds to be spoken to.
+func (*Ear) Observes(t *engine.Terms) bool { return t.Wants != 0 || t.Linger > 0 }
 
 // Mark says what the handle wants its owners to say, unless nobody could speak to the Client.
 func (e *Ear) Mark(m *engine.Lock) kinds.Mark {

@@ -33,6 +33,9 @@ type ownLabel struct {
 // labelled is the ear of a Client with a label, as the Observer of all its locks.
 type labelled Ear
 
+// Observes reports that the label is that of all locks.
+func (*labelled) Observes(*engine.Terms) bool { return true }
+
 // Mark says that the Client has a label, and begins to keep it in Redis. It returns at once.
 func (o *labelled) Mark(*engine.Lock) kinds.Mark {
 	e := (*Ear)(o)

@@ -26,10 +26,7 @@ func startKeeping(t testing.TB, kind *kinds.Kind, d time.Duration) (*Ear, *engin
 
 // keeping is a handle with WithLinger.
 func keeping(e *Ear, key string, kind *kinds.Kind, d time.Duration) *engine.Lock {
-	m := e.NewLock(key, kind, key)
-	m.Linger = d
-	Observe(m)
-	return m
+	return e.NewLock(key, kind, key, engine.Terms{Linger: d})
 }
 
 // once locks and unlocks, and returns the owner.
@@ -84,7 +81,7 @@ func TestTokensOfAKeptTenureRise(t *testing.T) {
 	}
 	require.Equal(t, uint64(99), e.Stats().Kept)
 	e.FreeAll()
-	other := e.NewLock(m.Key, kinds.Fenced, m.Name)
+	other := e.NewLock(m.Key, kinds.Fenced, m.Name, engine.Terms{})
 	_, token := once(t, other)
 	require.True(t, token > last)
 }
@@ -113,14 +110,13 @@ func TestKeptTenureAndOtherHandles(t *testing.T) {
 	t.Parallel()
 	e, m := startKeeping(t, kinds.Mutex, time.Minute)
 	first, _ := once(t, m)
-	plain := e.NewLock(m.Key, kinds.Mutex, m.Name)
+	plain := e.NewLock(m.Key, kinds.Mutex, m.Name, engine.Terms{})
 	again, _ := once(t, plain)
 	require.Equal(t, first, again)
 	require.False(t, isTaken(t, m), "the handle of the last hold does not linger")
 
 	once(t, m)
-	short := e.NewLock(m.Key, kinds.Mutex, m.Name)
-	short.Lease = time.Second
+	short := e.NewLock(m.Key, kinds.Mutex, m.Name, engine.Terms{Lease: time.Second})
 	who := engine.CallerNow(context.Background()).UpTo(0, time.Second)
 	l, err := short.Lock(who)
 	require.NoError(t, err)
@@ -128,7 +124,7 @@ func TestKeptTenureAndOtherHandles(t *testing.T) {
 	require.NoError(t, l.Unlock())
 
 	once(t, m)
-	fair := e.NewLock(m.Key, kinds.Fair, m.Name)
+	fair := e.NewLock(m.Key, kinds.Fair, m.Name, engine.Terms{})
 	l, err = fair.Lock(who)
 	require.NoError(t, err)
 	require.NoError(t, l.Unlock())
@@ -139,7 +135,7 @@ func TestKeptTenureAndOtherHandles(t *testing.T) {
 func TestKeptTenureExcludes(t *testing.T) {
 	t.Parallel()
 	e, m := startKeeping(t, kinds.Mutex, time.Minute)
-	plain := e.NewLock(m.Key, kinds.Mutex, m.Name)
+	plain := e.NewLock(m.Key, kinds.Mutex, m.Name, engine.Terms{})
 	inside, n := 0, 0
 	var all sync.WaitGroup
 	for i := range 8 {
@@ -213,7 +209,7 @@ func TestKeptTenuresAndClose(t *testing.T) {
 			require.Equal(t, 1, count(e))
 			end(e)
 			other := enginetest.Start(t, redistest.Dial(t, redistest.Shared(t)))
-			require.False(t, isTaken(t, other.NewLock(m.Key, kinds.Mutex, m.Name)))
+			require.False(t, isTaken(t, other.NewLock(m.Key, kinds.Mutex, m.Name, engine.Terms{})))
 		})
 	}
 }

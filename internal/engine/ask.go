@@ -57,7 +57,7 @@ func (q *AcquireRequest) Send(left <-chan struct{}) (AcquireResult, error) {
 	case m.Kind.Queueing == kinds.PerWaiter && q.Count == 1:
 		args.Fair, args.Join, args.Publish = m.fair(), q.enqueue, lua.Publish(c.KnownChannel(m))
 	case q.enqueue:
-		args.Queue, args.GrantLease, args.Listens, args.Short = m.QueueKey(), c.GrantLease(), q.hasGrantChannel, m.isShort()
+		args.Queue, args.GrantLease, args.Listens, args.Short = m.QueueKey(), c.GrantLease(), q.hasGrantChannel, m.short
 		args.Publish = lua.Publish(c.KnownChannel(m))
 	}
 	if q.Count == 1 { // a re-entry adds nothing that a failover could give to another owner
@@ -100,7 +100,7 @@ func (q *AcquireRequest) call(ctx *calls.Context, args *lua.AcquireArgs) (lua.Ac
 		if err != nil && calls.MayHaveRun(err) || repeated {
 			t.lateAcquire(args.Lease)
 		}
-	case m.TTL() > t.Lock.TTL():
+	case m.TTL > t.Lock.TTL:
 		t.UnresolvedUntil(time.Now().Add(args.Lease)) // counts if no later call's end is known
 	}
 	if err != nil {
@@ -119,9 +119,9 @@ func (q *AcquireRequest) call(ctx *calls.Context, args *lua.AcquireArgs) (lua.Ac
 }
 
 func (m *Lock) acquireArgs(t *Tenure, count int) lua.AcquireArgs {
-	args := lua.AcquireArgs{Name: m.Key, Side: m.Kind.Side, Owner: t.Field(), Lease: t.Lock.Expiry(m.TTL()), Count: count}
+	args := lua.AcquireArgs{Name: m.Key, Side: m.Kind.Side, Owner: t.Field(), Lease: t.Lock.Expiry(m.TTL), Count: count}
 	if !t.hasToken() { // a hold has one token
-		args.Fence = m.FenceKey()
+		args.Fence = m.fence
 	}
 	return args
 }

@@ -298,7 +298,7 @@ func (l *Attempt) joinsProcesses() bool {
 // place. The two swap tenures, with their unresolved calls. This Lock sleeps, and reads its tenure only under the hub's mutex.
 func (l *Attempt) Inherit(from any) bool {
 	other := from.(*Attempt) //nolint:errcheck // no other value is ever set
-	if l.Lock.Kind != other.Lock.Kind || l.Lock.isShort() != other.Lock.isShort() || l.Lock.Mark() != other.Lock.Mark() || other.Tenure.Unresolved != nil {
+	if l.Lock.Kind != other.Lock.Kind || l.Lock.short != other.Lock.short || l.Lock.Mark() != other.Lock.Mark() || other.Tenure.Unresolved != nil {
 		return false
 	}
 	if l.Tenure, other.Tenure = other.Tenure, l.Tenure; other.Tenure != nil {

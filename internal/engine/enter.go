@@ -106,7 +106,7 @@ func (h *Hold) has(m *Lock) bool {
 	}
 	h.tenure.mu.Lock()
 	defer h.tenure.mu.Unlock()
-	return (m.Lease == 0 && h.tenure.renewed() >= m.WatchdogIn(m.Engine) || left >= m.TTL()) && (m.Kind.Fence == nil || h.token != 0)
+	return (m.Lease == 0 && h.tenure.renewed() >= m.WatchdogIn(m.Engine) || left >= m.TTL) && (m.Kind.Fence == nil || h.token != 0)
 }
 
 // reenterForMore asks for a level that needs a longer lease than the hold has, or a token.

@@ -140,7 +140,7 @@ func (t *Tenure) ofTicket(left *stay) *sweep.Orphan {
 	m := t.Lock
 	args := lua.ReleaseArgs{Name: m.Key, Side: m.Kind.Side, Owner: left.ticket, Publish: lua.Publish(m.Engine.KnownChannel(m))}
 	if key := m.QueueKey(); key != "" {
-		args.Fence, args.Queue = m.FenceKey(), lua.Queue{Key: key, GrantLease: m.Engine.GrantLease()}
+		args.Fence, args.Queue = m.fence, lua.Queue{Key: key, GrantLease: m.Engine.GrantLease()}
 	}
 	r := t.orphanOf(args)
 	r.Late, r.OutcomeUnknown, r.Until = true, true, time.Now().Add(min(sweep.Most, t.lasts()))

@@ -31,7 +31,7 @@ func (h *Hold) passOn() bool {
 	t := h.tenure
 	m := t.Lock
 	c := m.Engine
-	if !m.mayPassOn() {
+	if !m.passes {
 		return false
 	}
 	left := time.Until(c.Leases.Until(&t.Lease))
@@ -81,7 +81,7 @@ func (l *Attempt) Take(from any, outsiders bool) bool {
 	if outsiders {
 		o = o.besideOutsiders()
 	}
-	if l.Lock.Kind != t.Lock.Kind || !l.Lock.mayPassOn() || !l.Lock.canHave(t) || !l.Tenure.isClean() || t.run.over(o, now) {
+	if l.Lock.Kind != t.Lock.Kind || !l.Lock.passes || !l.Lock.canHave(t) || !l.Tenure.isClean() || t.run.over(o, now) {
 		return false
 	}
 	handed := AcquireResult{how: passed}
@@ -156,9 +156,9 @@ func (t *Tenure) mayQueue(now time.Time) {
 func (l *Attempt) takesOver(args lua.ReleaseArgs, stay bool) lua.ReleaseArgs {
 	m := l.Lock
 	l.needsTenure()
-	args.Fence, args.Lease, args.Next, args.Stay = m.FenceKey(), m.Expiry(m.TTL()), l.Tenure.Field(), stay
-	args.Short = m.isShort()
-	if args.Fence != "" && m.mayPassOn() {
+	args.Fence, args.Lease, args.Next, args.Stay = m.fence, m.expiry, l.Tenure.Field(), stay
+	args.Short = m.short
+	if args.Fence != "" && m.passes {
 		args.Spare = l.waiter.Behind(m.Engine.Options.HandOff.Most)
 	}
 	return args
@@ -187,7 +187,7 @@ func (t *Tenure) handedOff(by *unlocker, next *Attempt, stay bool, sent time.Tim
 		if next.Trace != nil {
 			next.Tenure.run.by = t.section()
 		}
-		ok = next.waiter.Grant(m.Expiry(m.TTL()))
+		ok = next.waiter.Grant(m.expiry)
 	} else {
 		ok = next.waiter.Queued(c.GrantLease())
 	}
@@ -201,9 +201,9 @@ func (t *Tenure) handedOff(by *unlocker, next *Attempt, stay bool, sent time.Tim
 // notHandedOff ends the claim after a failed hand-off, once the result of the release is known.
 func (l *Attempt) notHandedOff(r ReleaseResult) {
 	if r.Late && r.Err != nil { // it may still run
-		l.Tenure.lateAcquire(l.Lock.Expiry(l.Lock.TTL()))
+		l.Tenure.lateAcquire(l.Lock.expiry)
 	} else { // also after a refused script, which may have run in part
-		l.Tenure.UnresolvedUntil(time.Now().Add(min(l.Lock.Expiry(l.Lock.TTL()), sweep.Most))).OutcomeUnknown = true
+		l.Tenure.UnresolvedUntil(time.Now().Add(min(l.Lock.expiry, sweep.Most))).OutcomeUnknown = true
 	}
 	l.unclaim()
 }
@@ -220,9 +220,9 @@ func (l *Attempt) unclaim() {
 // the lock is ours.
 func (l *Attempt) given(g *pubsub.Grant) (a AcquireResult, usable bool) {
 	m, t := l.Lock, l.Tenure
-	a = AcquireResult{Sent: l.queuedAt(), lease: min(g.Lease, m.TTL())}
+	a = AcquireResult{Sent: l.queuedAt(), lease: min(g.Lease, m.TTL)}
 	a.Status, a.Token = lua.Acquired, max(g.Token, 0)
-	usable = !g.Crossed && m.usesGrants() && (g.Token >= 0 || m.Kind.Fence == nil) &&
+	usable = !g.Crossed && m.grants && (g.Token >= 0 || m.Kind.Fence == nil) &&
 		time.Until(a.Sent.Add(a.lease)) > a.lease/2
 	if usable {
 		t.queued = nil // it is out of the queue

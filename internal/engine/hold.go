@@ -113,7 +113,7 @@ func (a *AcquireResult) until(m *Lock) time.Time {
 	case a.lease > 0:
 		return a.Sent.Add(a.lease)
 	}
-	return a.Sent.Add(m.TTL())
+	return a.Sent.Add(m.TTL)
 }
 
 // ErrOver means the hold to re-enter was unlocked meanwhile.
@@ -202,7 +202,7 @@ func (h *Hold) begin(inner, given context.Context, cancel context.CancelCauseFun
 // keep hands a granted tenure to the renewer. It reports false if the client is closed.
 func (t *Tenure) keep(m *Lock, a AcquireResult) bool {
 	leases, began, until := m.Engine.Leases, a.Sent, a.until(m)
-	t.given = cmp.Or(a.lease, m.TTL())
+	t.given = cmp.Or(a.lease, m.TTL)
 	if a.lease > 0 {
 		began = time.Now() // when it was granted, after the start of its trusted time
 	}
@@ -213,9 +213,9 @@ func (t *Tenure) keep(m *Lock, a AcquireResult) bool {
 		leases.Limit(&t.Lease, began.Add(m.MaxHold))
 	}
 	if a.lease > 0 {
-		return leases.KeepShort(&t.Lease, Keeper{t}, until, a.lease, m.RenewedFor(m.Engine))
+		return leases.KeepShort(&t.Lease, Keeper{t}, until, a.lease, m.renews)
 	}
-	return leases.Keep(&t.Lease, Keeper{t}, until, m.RenewedFor(m.Engine))
+	return leases.Keep(&t.Lease, Keeper{t}, until, m.renews)
 }
 
 // reopen opens one more level, after an answered call or without a call. It fails if the hold was lost or the client closed since the

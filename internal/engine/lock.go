@@ -10,15 +10,8 @@ import (
 	"github.com/go-rlock/rlock/internal/kinds"
 )
 
-// Lock describes a lock, and the terms on which a handle takes it. It does not change once the handle is made.
-type Lock struct {
-	Engine    *Engine
-	Kind      *kinds.Kind
-	Name      string        // for users
-	Key       string        // in Redis: Options.Prefix and the name
-	Channel   string        // unlocks are published there
-	Queue     string        // of waiting processes
-	Slot      uint16        // of the cluster; 0 without one
+// Terms are those on which a handle takes its lock. The zero value has the Client's own.
+type Terms struct {
 	Lease     time.Duration // 0: the watchdog renews
 	Watchdog  time.Duration // see WithWatchdog; 0: Options.WatchdogTimeout of the Client
 	MaxHold   time.Duration // see WithMaxHold; 0: no bound
@@ -28,19 +21,66 @@ type Lock struct {
 	Linger    time.Duration // for how long the Cache keeps its tenure after the last unlock; 0: it does not
 	NoReentry bool          // see WithoutReentry
 	Wants     kinds.Mark    // of the handle's owners, see Observer.Mark; 0: nothing
-	Observers []Observer    // of its holds
-	beside    bool          // the gate of the one reader that may upgrade, beside the lock of that name
-	alone     bool          // does not share a tenure, though its kind does
-	Invalid   error         // the handle's error, returned by Lock
+	Invalid   error         // why there can be no such handle, returned by Lock
 }
 
-// NewLock returns the Lock of the lock with that key. name is the user's name for it.
-func (c *Engine) NewLock(key string, k *kinds.Kind, name string) *Lock {
-	m := &Lock{Engine: c, Kind: k, Name: name, Key: key, Channel: k.Channel(key), Queue: k.Queue(key), Observers: c.observers}
+// Lock is a handle on a lock: what that is in Redis, and the terms on which it is taken. It does not change once it is made.
+type Lock struct {
+	Terms
+
+	Engine    *Engine
+	Kind      *kinds.Kind
+	Name      string     // for users
+	Key       string     // in Redis: Options.Prefix and the name
+	Channel   string     // unlocks are published there
+	Queue     string     // of waiting processes
+	Slot      uint16     // of the cluster; 0 without one
+	Observers []Observer // of its holds
+
+	// What follows from the terms.
+	TTL    time.Duration // for how long a hold is trusted unless it is renewed
+	renews time.Duration // the lease to which the watchdog renews; 0: it does not
+	expiry time.Duration // see Expiry, of TTL
+	fence  string        // the key of the fencing counter; "": there is none
+	// grants: a grant gives a Lock what it asks for. It is renewed, for no shorter time, and has no grace.
+	grants bool
+	// passes: a Lock asks Redis for the same as others do. It can take over another Lock's tenure, and pass on its own (canHave).
+	passes bool
+	// shares: a reader asks for the same as others do.
+	shares bool
+	// short: the lease is shorter than a grant may last. Such a Lock does not trust a grant: it asks Redis, and has its own lease from then on.
+	short  bool
+	beside bool // the gate of the one reader that may upgrade, beside the lock of that name
+}
+
+// NewLock returns a handle on the lock with that key. name is the user's name for it.
+func (c *Engine) NewLock(key string, k *kinds.Kind, name string, t Terms) *Lock {
+	m := &Lock{Terms: t, Engine: c, Kind: k, Name: name, Key: key, Channel: k.Channel(key), Queue: k.Queue(key)}
 	if c.Cluster != nil {
 		m.Slot = c.slot(key)
 	}
+	if t.Invalid != nil {
+		m.Invalid = m.Fail(t.Invalid)
+	}
+	if k.Fence != nil {
+		m.fence = k.Fence(key)
+	}
+	m.follows()
 	return m
+}
+
+// follows works out what follows from the terms.
+func (m *Lock) follows() {
+	c, w := m.Engine, m.WatchdogIn(m.Engine)
+	m.Observers = c.observersOf(&m.Terms)
+	if m.TTL = m.upToMax(cmp.Or(m.Lease, w)); m.Lease == 0 {
+		m.renews = w
+	}
+	m.expiry = m.Expiry(m.TTL)
+	m.grants = m.Lease == 0 && m.Grace == 0 && m.TTL == w && w >= c.GrantLease()
+	alike := c.handsOff() && m.grants && m.MaxHold == 0
+	m.passes, m.shares = alike && m.Kind.PassesOn, alike && m.Kind.Shares
+	m.short = !m.grants && m.expiry < maxGrantLease
 }
 
 // Fail makes an error about the lock.
@@ -78,14 +118,6 @@ func Leavable[T any](
 	return calls.Leavable(ctx, m.Engine.Calls, m.Slot, limit, f, rollBack)
 }
 
-// TTL returns how long a hold acquired through this handle is trusted unless it is renewed.
-func (m *Lock) TTL() time.Duration {
-	if m.Lease == 0 {
-		return m.upToMax(m.WatchdogIn(m.Engine))
-	}
-	return m.upToMax(m.Lease)
-}
-
 // WatchdogIn returns the lease of holds that c's watchdog renews.
 func (m *Lock) WatchdogIn(c *Engine) time.Duration {
 	return cmp.Or(m.Watchdog, c.Options.WatchdogTimeout)
@@ -119,28 +151,7 @@ func (m *Lock) upToMax(ttl time.Duration) time.Duration {
 }
 
 // FenceKey returns the key of the fencing counter; "" if there is none.
-func (m *Lock) FenceKey() string {
-	if m.Kind.Fence == nil {
-		return ""
-	}
-	return m.Kind.Fence(m.Key)
-}
-
-// mayPassOn reports whether a Lock asks Redis for the same as others do: it is renewed and has no MaxHold. Then it can take over another
-// Lock's tenure, and pass on its own (canHave).
-func (m *Lock) mayPassOn() bool {
-	return m.Kind.PassesOn && m.Engine.handsOff() && m.usesGrants() && m.MaxHold == 0
-}
-
-// usesGrants reports whether a grant gives a Lock what it asks for: it is renewed, for no shorter time, and has no grace.
-func (m *Lock) usesGrants() bool {
-	w := m.WatchdogIn(m.Engine)
-	return m.Lease == 0 && m.Grace == 0 && m.TTL() == w && w >= m.Engine.GrantLease()
-}
+func (m *Lock) FenceKey() string { return m.fence }
 
 // Owner returns the owner field of a tenure with that tag.
-func (m *Lock) Owner(tag uint64) string { return m.Kind.Owner(m.Engine.ID, tag, m.isShort()) }
-
-// isShort reports whether a Lock's lease is shorter than a grant may last. Such a Lock does not trust a grant: it asks Redis, and has its
-// own lease from then on.
-func (m *Lock) isShort() bool { return !m.usesGrants() && m.Expiry(m.TTL()) < maxGrantLease }
+func (m *Lock) Owner(tag uint64) string { return m.Kind.Owner(m.Engine.ID, tag, m.short) }

@@ -1,12 +1,24 @@
 package engine
 
-import "time"
+import (
+	"time"
+
+	"github.com/go-rlock/rlock/internal/kinds"
+)
 
 // MajorityOf returns the tenure of a majority as a whole. m sets its name and options.
 func MajorityOf(m *Lock, of Majority) *Tenure {
 	t := newTenure(m)
 	t.majority = of
 	return t
+}
+
+// Whole returns the handle on a majority as a whole: on the terms of m, one of its members, and with a key that Redis does not have.
+func (m *Lock) Whole(key string, k *kinds.Kind, name string, maxWait time.Duration) *Lock {
+	t := Terms{Lease: m.Lease, Watchdog: m.Watchdog, MaxWait: maxWait, Wants: m.Wants}
+	whole := &Lock{Terms: t, Engine: m.Engine, Kind: k, Name: name, Key: key}
+	whole.follows()
+	return whole
 }
 
 // IsMajority reports whether it is that of a majority, and has no owner in Redis.

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/go-rlock/rlock/internal/kinds"
@@ -13,8 +14,10 @@ import (
 // Their methods return at once. They are called on the goroutines of Lock, unlock and Close, and on those that keep leases, with no mutex
 // of the engine held.
 
-// An Observer is told of the holds of those locks that have it, see Lock.Observers.
+// An Observer is told of the holds of those locks that it observes.
 type Observer interface {
+	// Observes reports whether it is to be told of holds that a handle takes on those terms.
+	Observes(t *Terms) bool
 	// Mark returns the mark of the owners that Locks of m are about to make; 0: none.
 	Mark(m *Lock) kinds.Mark
 	// Began is called when a Lock has begun a hold, before it returns.
@@ -50,9 +53,15 @@ type Cache interface {
 	Kept() int
 }
 
-// Use makes the engine's locks known to a feature: a Watcher, a Cache, or the Observer of all locks. It is called before any lock is made.
+// Use makes the engine's locks known to a feature: an Observer, a Watcher, or a Cache. It is called before any lock is made.
 func (c *Engine) Use(feature any) {
 	c.features = append(c.features, feature)
+	if o, ok := feature.(Observer); ok {
+		c.observers = append(c.observers, o)
+		if o.Observes(&Terms{}) { // first come those of all locks, see observersOf
+			slices.Reverse(c.observers)
+		}
+	}
 	if w, ok := feature.(Watcher); ok {
 		c.watchers = append(c.watchers, w)
 	}
@@ -61,8 +70,19 @@ func (c *Engine) Use(feature any) {
 	}
 }
 
-// ObserveAll gives all locks an Observer. It is called before any lock is made.
-func (c *Engine) ObserveAll(o Observer) { c.observers = append(c.observers, o) }
+// observersOf returns the observers of locks on those terms. Those of all locks are one slice.
+func (c *Engine) observersOf(t *Terms) (all []Observer) {
+	for i, o := range c.observers {
+		switch {
+		case !o.Observes(t):
+		case len(all) == i:
+			all = c.observers[: i+1 : i+1]
+		default:
+			all = append(all, o)
+		}
+	}
+	return all
+}
 
 // Feature returns what the engine uses of that type; false: nothing.
 func Feature[F any](c *Engine) (f F, ok bool) {
@@ -176,7 +196,7 @@ func (l *Attempt) Within() *Hold { return l.within }
 // CanContinue reports whether the Lock can take over an idle tenure as it is.
 func (l *Attempt) CanContinue(t *Tenure) bool {
 	m := l.Lock
-	return m.Kind == t.Lock.Kind && m.mayPassOn() && m.canHave(t) && time.Until(m.Engine.Leases.Until(&t.Lease)) >= t.given/3
+	return m.Kind == t.Lock.Kind && m.passes && m.canHave(t) && time.Until(m.Engine.Leases.Until(&t.Lease)) >= t.given/3
 }
 
 // continueKept continues a tenure that the process has kept. ErrOver: there is none.

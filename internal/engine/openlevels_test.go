@@ -41,7 +41,7 @@ func TestOpenLevelsAreCounted(t *testing.T) {
 	name := redistest.Name(t)
 	specs := make([]*Lock, 4)
 	for i := range specs {
-		specs[i] = c.NewLock(name, kinds.Read, name)
+		specs[i] = c.NewLock(name, kinds.Read, name, Terms{})
 	}
 	specs[1].Lease, specs[2].Watchdog, specs[3].Watchdog = 20*time.Second, 31*time.Second, 32*time.Second
 	var open []*Level

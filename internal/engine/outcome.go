@@ -230,7 +230,7 @@ func (l *Attempt) begin(ctx context.Context, cancel context.CancelCauseFunc, a A
 	}
 	l.lead(a)
 	if l.queued { // after its own hold began, because leaving lets others in with it
-		l.waiter.Done(m.Expiry(m.TTL()))
+		l.waiter.Done(m.expiry)
 	}
 	l.begun = l.beginning(a)
 	l.observed(l.level.hold)

@@ -32,7 +32,7 @@ func passing(t *testing.T) (c *Engine, ended *Hold, next *Attempt) {
 	t.Helper()
 	c = startEngine(t, redistest.Dial(t, redistest.Shared(t)), silent{})
 	name := redistest.Name(t)
-	m := c.NewLock(name, kinds.Mutex, name)
+	m := c.NewLock(name, kinds.Mutex, name, Terms{})
 	l, err := m.Lock(CallerNow(context.Background()))
 	require.NoError(t, err)
 	_, last := l.close()

@@ -91,8 +91,8 @@ func (l *Attempt) queuedAt() time.Time {
 
 // refresh renews places in Redis. All items are of one group.
 func (c *Engine) refresh(ctx context.Context, group any, ttl time.Duration, items []lease.Item) ([]lease.Verdict, error) {
-	k := group.(renewal).kind                       //nolint:errcheck // there are no other groups
-	m := c.NewLock(items[0].Name, k, items[0].Name) // any item will do
+	k := group.(renewal).kind                                //nolint:errcheck // there are no other groups
+	m := c.NewLock(items[0].Name, k, items[0].Name, Terms{}) // any item will do
 	places := make([]lua.Place, len(items))
 	for i, item := range items {
 		places[i] = lua.Place{

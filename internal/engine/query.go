@@ -112,7 +112,7 @@ func (m *Lock) Look(ctx context.Context) (info lua.Info, err error) {
 	}
 	return Query(ctx, m, func(ctx context.Context) (lua.Info, error) {
 		return lua.Look(ctx, c.RDB, lua.InfoArgs{
-			Name: m.Key, Queue: queue, List: m.Kind.Queueing == kinds.PerWaiter, Fence: m.FenceKey(), Publish: lua.Publish(c.KnownChannel(m)),
+			Name: m.Key, Queue: queue, List: m.Kind.Queueing == kinds.PerWaiter, Fence: m.fence, Publish: lua.Publish(c.KnownChannel(m)),
 		})
 	})
 }

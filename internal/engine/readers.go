@@ -40,12 +40,11 @@ func (i *insiders) leading(key string, bound time.Duration) *Tenure {
 	return r.tenure.(*Tenure) //nolint:errcheck // no other value is ever set
 }
 
-// mayShare reports whether a Lock asks Redis for the same as every other reader (see mayPassOn), has nothing unresolved there, and is not
+// mayShare reports whether a Lock asks Redis for the same as every other reader (see Lock.shares), has nothing unresolved there, and is not
 // inside the writer.
 func (l *Attempt) mayShare() bool {
 	m := l.Lock
-	return m.Kind.Shares && !m.alone && l.within == nil && l.Tenure.isClean() &&
-		m.Engine.handsOff() && m.usesGrants() && m.MaxHold == 0
+	return m.shares && l.within == nil && l.Tenure.isClean()
 }
 
 // lead lets other readers join a Lock that a call let in.
@@ -69,7 +68,7 @@ func (l *Attempt) share() (*Level, error) {
 	if !m.canHave(t) {
 		return nil, ErrOver
 	}
-	if left := time.Until(m.Engine.Leases.Until(&t.Lease)); left < m.TTL()/3 || left > m.TTL() { // nor a longer one than it asks for
+	if left := time.Until(m.Engine.Leases.Until(&t.Lease)); left < m.TTL/3 || left > m.TTL { // nor a longer one than it asks for
 		return nil, ErrOver
 	}
 	ctx, cancel := m.levelCtx(l.Parent())

@@ -16,12 +16,10 @@ type RW struct {
 
 // NewRW makes an RW of its two sides.
 func NewRW(read, write *Lock) *RW {
-	gate := read.Engine.NewLock(kinds.Own("rlock_upgrade")(read.Key), kinds.Mutex, read.Name)
-	// The gate does not get the reader's lease and MaxHold: the reader may have to wait first.
-	gate.beside = true
-	gate.MinHold, gate.Grace, gate.NoReentry, gate.Invalid = read.MinHold, read.Grace, read.NoReentry, read.Invalid
-	gate.Wants, gate.Observers = read.Wants, read.Observers
-	gate.Watchdog = read.Watchdog
+	t := read.Terms
+	t.Lease, t.MaxHold, t.MaxWait, t.Invalid = 0, 0, 0, nil // the reader may have to wait first
+	gate := read.Engine.NewLock(kinds.Own("rlock_upgrade")(read.Key), kinds.Mutex, read.Name, t)
+	gate.beside, gate.Invalid = true, read.Invalid
 	return &RW{read: read, write: write, gate: gate}
 }
 
@@ -98,7 +96,7 @@ func (rw *RW) LockUpgradeable(who Caller) (l, gate *Level, err error) {
 	who, stop := who.Inside(gate)
 	defer stop()
 	alone := *r // Redis lets the writer in beside this reader only
-	alone.alone = true
+	alone.shares = false
 	if l, err = alone.Lock(who); err != nil {
 		got := gate
 		outer.LeaveTo(func() { _ = got.Unlock() }, w.Engine) // no section ran under it

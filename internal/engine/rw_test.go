@@ -16,7 +16,7 @@ import (
 func TestLockUnderALostUpgradeable(t *testing.T) {
 	c := startEngine(t, redistest.Dial(t, redistest.Shared(t)), silent{})
 	name := redistest.Name(t)
-	rw := NewRW(c.NewLock(name, kinds.Read, name), c.NewLock(name, kinds.Write, name))
+	rw := NewRW(c.NewLock(name, kinds.Read, name, Terms{}), c.NewLock(name, kinds.Write, name, Terms{}))
 	unlock := func(l, gate *Level) error { return cmp.Or(l.Unlock(), gate.Unlock()) }
 	for range 500 {
 		l, gate, err := rw.LockUpgradeable(CallerNow(context.Background()))

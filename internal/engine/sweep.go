@@ -44,7 +44,7 @@ func (t *Tenure) SweepIfUnresolved() {
 // forget ends a tenure that was lost between one hold and the next. It may still exist in Redis, for example if a renewal's reply was lost.
 func (t *Tenure) forget() {
 	m := t.Lock
-	t.UnresolvedUntil(time.Now().Add(Longer(m.TTL(), m.Grace))).OutcomeUnknown = true
+	t.UnresolvedUntil(time.Now().Add(Longer(m.TTL, m.Grace))).OutcomeUnknown = true
 	t.Lock.Engine.sweepInCall(t.orphan())
 }
 
@@ -131,7 +131,7 @@ func (t *Tenure) giveBack() error {
 func (t *Tenure) givenBack(err error) {
 	if err != nil {
 		m := t.Lock
-		t.UnresolvedUntil(time.Now().Add(m.Expiry(m.TTL()))).OutcomeUnknown = true
+		t.UnresolvedUntil(time.Now().Add(m.expiry)).OutcomeUnknown = true
 	} else {
 		t.queued = nil
 		if t.Unresolved != nil {

@@ -40,7 +40,7 @@ func TestFieldsGivenUpAreTold(t *testing.T) {
 		const n = 3 * sweep.Batch
 		var all []*sweep.Orphan
 		for i := range n {
-			h := newTenure(c.NewLock(fmt.Sprint(i), kinds.Mutex, fmt.Sprint(i)))
+			h := newTenure(c.NewLock(fmt.Sprint(i), kinds.Mutex, fmt.Sprint(i), Terms{}))
 			h.UnresolvedUntil(until).Late = true
 			all = append(all, h.orphan())
 		}

@@ -121,7 +121,7 @@ func (t *Tenure) renewed() time.Duration { return t.renewedFor(t.Lock.Engine) }
 
 // mayLast records the renewal lease of a re-entry. mu is held.
 func (t *Tenure) mayLast(ttl time.Duration) {
-	if ttl <= t.Lock.TTL() {
+	if ttl <= t.Lock.TTL {
 		return
 	}
 	if t.callers == nil {
@@ -147,7 +147,7 @@ func (t *Tenure) Cached(first func() any) any {
 func (t *Tenure) lasts() time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	lasts := t.Lock.TTL()
+	lasts := t.Lock.TTL
 	if t.callers != nil {
 		lasts = max(lasts, t.callers.longest)
 	}
@@ -374,7 +374,7 @@ func (t *Tenure) releaseArgs() lua.ReleaseArgs {
 		Name: m.Key, Side: m.Kind.Side, Owner: t.Field(), Publish: lua.Publish(m.Engine.KnownChannel(m)), Fair: m.fair(),
 	}
 	if key := m.QueueKey(); key != "" {
-		args.Fence = m.FenceKey()
+		args.Fence = m.fence
 		args.Queue = lua.Queue{Key: key, GrantLease: m.Engine.GrantLease()}
 	}
 	switch left := t.stays; {

@@ -18,8 +18,7 @@ import (
 func TestUnlockWaitsForTheLossAtTheEndOfTheLease(t *testing.T) {
 	c := startEngine(t, redistest.Dial(t, redistest.Shared(t)), silent{})
 	name := redistest.Name(t)
-	m := c.NewLock(name, kinds.Mutex, name)
-	m.Lease = 2 * time.Millisecond
+	m := c.NewLock(name, kinds.Mutex, name, Terms{Lease: 2 * time.Millisecond})
 	for range 200 {
 		l, err := m.Lock(CallerNow(context.Background()))
 		if errors.Is(err, errTestLost) {
@@ -41,7 +40,7 @@ func TestNothingKeepsAReleasedTenure(t *testing.T) {
 	c := startEngine(t, redistest.Dial(t, redistest.Shared(t)), silent{})
 	name := redistest.Name(t)
 	released := func() weak.Pointer[Tenure] {
-		l, err := c.NewLock(name, kinds.Mutex, name).Lock(CallerNow(context.Background()))
+		l, err := c.NewLock(name, kinds.Mutex, name, Terms{}).Lock(CallerNow(context.Background()))
 		require.NoError(t, err)
 		require.NoError(t, l.Unlock())
 		return weak.Make(l.hold.tenure)

@@ -281,7 +281,7 @@ func (e *election) leave(won bool) {
 		switch r := &e.ears[i]; {
 		case !r.joined || r.err != nil:
 		case won && r.turn:
-			r.waiter.Done(r.member.TTL())
+			r.waiter.Done(r.member.TTL)
 		default:
 			r.waiter.Leave()
 		}

@@ -18,6 +18,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/go-rlock/rlock/internal/calls"
 	"github.com/go-rlock/rlock/internal/engine"
@@ -42,12 +43,11 @@ func New(name string, members []*engine.Lock) *Quorum {
 	for _, m := range members {
 		key.WriteString(m.Engine.ID + m.Key + "\n")
 	}
-	first := members[0]
-	whole := &engine.Lock{Engine: first.Engine, Kind: kind, Name: name, Key: key.String(), Lease: first.Lease, Watchdog: first.Watchdog, Wants: first.Wants, Observers: first.Observers}
+	maxWait := time.Duration(0)
 	for _, m := range members {
-		whole.MaxWait = engine.ShortestWait(whole.MaxWait, m.MaxWait)
+		maxWait = engine.ShortestWait(maxWait, m.MaxWait)
 	}
-	return &Quorum{whole, members}
+	return &Quorum{members[0].Whole(key.String(), kind, name, maxWait), members}
 }
 
 // Lock re-enters the hold in the caller's ctx, or competes.

@@ -79,7 +79,7 @@ func (s *share) answered(a engine.AcquireResult, left bool, err error) (undecide
 	switch {
 	case over:
 	case granted:
-		s.held, s.since, s.until = true, s.at, a.Sent.Add(m.TTL())
+		s.held, s.since, s.until = true, s.at, a.Sent.Add(m.TTL)
 		if live && a.Sent.Before(v.began) && s.at.Sub(v.began) < majorityTieWindow {
 			s.since = v.began
 		}
@@ -159,8 +159,8 @@ func (s *share) seen() time.Time {
 	if renewed := m.Engine.Leases.Until(&s.tenure.Lease); renewed.After(s.until) {
 		return renewed.Add(-s.watched) // or later, if it was renewed for less
 	}
-	return s.until.Add(-m.TTL())
+	return s.until.Add(-m.TTL)
 }
 
 // lease returns the longest lease the share was requested or renewed with. mu is held.
-func (s *share) lease() time.Duration { return max(s.tenure.Lock.TTL(), s.watched) }
+func (s *share) lease() time.Duration { return max(s.tenure.Lock.TTL, s.watched) }

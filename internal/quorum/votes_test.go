@@ -22,8 +22,7 @@ func TestTrust(t *testing.T) {
 	for i := range 5 {
 		c := enginetest.Start(t, rdb)
 		name := fmt.Sprint(redistest.Name(t), i)
-		m := c.NewLock(name, kinds.Mutex, name)
-		m.Lease = 10 * time.Second
+		m := c.NewLock(name, kinds.Mutex, name, engine.Terms{Lease: 10 * time.Second})
 		members = append(members, m)
 	}
 	now := time.Now()

@@ -71,7 +71,7 @@ var bugs = []bug{
 	},
 	{
 		"a tenure is passed on to a Lock of another lease", "engine/handoff.go",
-		"!l.Lock.mayPassOn() || !l.Lock.canHave(t) ||", "!l.Lock.mayPassOn() ||",
+		"!l.Lock.passes || !l.Lock.canHave(t) ||", "!l.Lock.passes ||",
 	},
 	{
 		"a grant is trusted for longer than its lease lasts (G2)", "engine/handoff.go",
@@ -91,7 +91,7 @@ var bugs = []bug{
 	},
 	{
 		"the lease of an inner level is not asked for", "engine/hold.go",
-		"if renewed, until := t.renewed(), a.until(l.spec); renewed != before || !until.IsZero() {", "if renewed, until := t.renewed(), a.until(l.spec); renewed != before && !until.IsZero() && l == nil {",
+		"if renewed, until := t.renewed(), a.until(l.lock); renewed != before || !until.IsZero() {", "if renewed, until := t.renewed(), a.until(l.lock); renewed != before && !until.IsZero() && l == nil {",
 	},
 	{
 		"a lock is free before its least time is over (WithMinHold)", "engine/hold.go",
