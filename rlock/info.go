@@ -45,7 +45,7 @@ type Holder struct {
 }
 
 // Info returns who holds the lock and who waits for it, for operators. The result is a snapshot; it may be stale when Info returns. Labels
-// that this Client does not know yet cost a command each, and up to 200 ms in all.
+// that this Client does not know yet cost a command each, all sent together.
 func (m *Mutex) Info(ctx context.Context) (Info, error) {
 	m.check(ctx)
 	raw, err := m.lock.Look(ctx)

@@ -121,8 +121,7 @@ func (m *Mutex) Lock(ctx context.Context) (context.Context, UnlockFunc, error) {
 // The wait does not bound the section.
 //
 // Redis has one second for its first answer, even if wait is shorter, plus [Options].ReplicaTimeout
-// if replicas are asked. Without an answer, the error satisfies errors.Is for [ErrUnreachable] as well. If the holder's
-// Client has an [Options].Label that this Client does not know yet, TryLock asks Redis for it, for up to 200 ms of that second.
+// if replicas are asked. Without an answer, the error satisfies errors.Is for [ErrUnreachable] as well.
 func (m *Mutex) TryLock(ctx context.Context, wait time.Duration) (context.Context, UnlockFunc, error) {
 	m.check(ctx)
 	return m.lockTraced(engine.CallerNow(ctx).UpTo(wait, m.lock.Engine.MinAttempt()), m.lock.Lock)

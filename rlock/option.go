@@ -171,8 +171,8 @@ func WithLease(d time.Duration) Option {
 //
 // Nothing is kept before the Client listens, or if its user may not subscribe.
 //
-// If a kept lock is deleted or forced open, the next renewal notices; until then a Lock may get it, as with a hand-off. A
-// [Client.FencedMutex] reserves its tokens a thousand at a time, and unused ones are skipped.
+// If a kept lock is deleted or forced open, the next renewal notices; until then a Lock may get it, as with a hand-off. A Lock of a
+// [Client.FencedMutex] asks Redis for its token, and so notices at once.
 //
 // The option is for plain and fenced locks without another option about their time. On other handles it is an error, as is a d below 1 ms.
 // [All] takes handles with the option one by one.

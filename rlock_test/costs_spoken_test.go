@@ -90,14 +90,17 @@ func TestCostsOfBeingSpokenTo(t *testing.T) {
 			near, far := newMeter(t, s.Addr()), newMeter(t, s.Addr())
 			o.WatchdogTimeout = seldom.WatchdogTimeout
 			holder, waits := newClient(t, redistest.Dial(t, near.addr), o), newClient(t, redistest.Dial(t, far.addr), o)
-			m := holder.Mutex(name, options...)
+			m, lingers := holder.Mutex(name, options...), strings.HasSuffix(name, "linger")
+			if name == "fenced linger" {
+				m = holder.FencedMutex(name, options...)
+			}
 			lockAndUnlock(t, m)
 			if len(options) > 0 {
 				awaitEar(t, s.Client(t), holder)
 				redistest.Eventually(t, testTimeout, func() bool { return near.since(traffic{}).commands >= 3 }, "subscription counted")
 			}
 			c.begins = near.since(traffic{})
-			if name == "linger" {
+			if lingers {
 				keep(t, holder, m)
 			}
 			before := near.since(traffic{})
@@ -106,7 +109,7 @@ func TestCostsOfBeingSpokenTo(t *testing.T) {
 			}
 			c.pair = near.since(before)
 			var unlock rlock.UnlockFunc
-			if name != "linger" {
+			if !lingers {
 				unlock = locked(t, m).unlock
 			}
 			atHolder := near.since(traffic{})
@@ -128,6 +131,7 @@ func TestCostsOfBeingSpokenTo(t *testing.T) {
 		none := measure("nothn", rlock.Options{})
 		asked := measure("asked", rlock.Options{}, rlock.WithAsked())
 		linger := measure("linger", rlock.Options{}, rlock.WithLinger(long))
+		fenced := measure("fenced linger", rlock.Options{}, rlock.WithLinger(long))
 		cycles := measure("cycle", rlock.Options{Deadlock: rlock.Deadlock{After: soon, Action: rlock.DeadlockFail}})
 
 		require.Equal(t, traffic{commands: 2 * pairs, bytes: none.pair.bytes}, none.pair)
@@ -143,6 +147,7 @@ func TestCostsOfBeingSpokenTo(t *testing.T) {
 		require.Equal(t, 1, asked.said)
 
 		require.Equal(t, traffic{}, linger.pair)
+		require.Equal(t, pairs, fenced.pair.commands, "one for each token")
 		require.Equal(t, 1, linger.holder.messages)
 		require.Equal(t, 1, linger.said)
 		require.Zero(t, none.said+cycles.said)
