@@ -94,8 +94,7 @@ type blocked struct {
 	within *engine.Tenure  // that becomes the writer; nil: none
 	ended  context.Context // done when the Lock is over
 	end    context.CancelFunc
-	fails  context.Context // done when the Lock is to fail
-	fail   context.CancelCauseFunc
+	fails  chan error // capacity 1: why the Lock is to fail
 
 	// mu guards the following. The mutexes of tenures, of the hub and of the graph may be taken under it.
 	mu      sync.Mutex
@@ -110,8 +109,8 @@ type blocked struct {
 	marks []string       // those of such writers, if some of asked are readers
 }
 
-// Waits notes that a Lock is about to sleep. fails is done when it must give up as the victim of a
-func (c *Client) Waits(l *engine.Attempt) (fails context.Context) {
+// Waits notes that a Lock is about to sleep. fails delivers the error with which it gives up if it is the victim.
+func (c *Client) Waits(l *engine.Attempt) (fails <-chan error) {
 	c.mu.Lock()
 	b := c.blocked[l]
 	c.mu.Unlock()
@@ -135,12 +134,11 @@ func (c *Client) Waits(l *engine.Attempt) (fails context.Context) {
 }
 
 func (c *Client) newBlocked(l *engine.Attempt, holds []Hold) *blocked {
-	b := &blocked{client: c, lock: l.Lock, who: l.Caller}
+	b := &blocked{client: c, lock: l.Lock, who: l.Caller, fails: make(chan error, 1)}
 	if h := l.Within(); h != nil {
 		b.within = h.Tenure()
 	}
 	b.ended, b.end = context.WithCancel(context.Background())
-	b.fails, b.fail = context.WithCancelCause(context.Background())
 	b.wait = NewWait(b, c.ear.ID, l.Lock.Name, holds)
 	b.wait.Label = c.Label
 	b.mu.Lock()
@@ -211,7 +209,7 @@ func (b *blocked) Found(cycle []Step) {
 		c.Tell(b.who.Outer, b.lock.Kind.Name, err)
 		return
 	}
-	b.fail(err)
+	b.fails <- err // once
 }
 
 // IsWaiting reports whether the Lock still waits.

@@ -260,7 +260,7 @@ func (s *askables) noteAsked(x *askedAt) {
 	}
 }
 
-func (e *askable) side() lockSide { return lockSide{e.lock.Key, e.lock.Kind.Side == lua.Reader} }
+func (a *askable) side() lockSide { return lockSide{a.lock.Key, a.lock.Kind.Side == lua.Reader} }
 
 func (s *askables) heardOf(tag uint64) {
 	s.mu.Lock()

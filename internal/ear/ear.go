@@ -111,7 +111,7 @@ func (e *Ear) Began(l *engine.Attempt, h *engine.Hold) {
 }
 
 // Waits tells the holds in the way of a Lock about it: here at once, and in other processes by a message.
-func (e *Ear) Waits(l *engine.Attempt) context.Context {
+func (e *Ear) Waits(l *engine.Attempt) (fails <-chan error) {
 	e.tellHere(l.Lock, l.Within())
 	if holder := l.Refusal().Holder; holder != "" {
 		e.AskHolder(l.Ctx, l.Lock, holder)

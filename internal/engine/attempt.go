@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"context"
 	"errors"
 	"strings"
 	"time"
@@ -337,11 +336,7 @@ func (l *Attempt) Failure(err error) error { return l.Lock.gaveUp(l.Caller, err,
 
 // awaitTurn waits for the turn, a grant, or the end of the wait.
 func (l *Attempt) awaitTurn() (granted, gone bool, err error) {
-	var failed <-chan struct{}
 	fails := l.watched()
-	if fails != nil {
-		failed = fails.Done()
-	}
 	l.Waits(l.Refusal().Holder)
 	l.Lock.Engine.freeKept(l.Lock.Key) // since it looked
 	select {
@@ -350,8 +345,8 @@ func (l *Attempt) awaitTurn() (granted, gone bool, err error) {
 		return granted, err != nil, err
 	case <-l.Ctx.Done():
 	case <-l.Stopped():
-	case <-failed:
-		return false, true, watcherError{context.Cause(fails)}
+	case err := <-fails:
+		return false, true, watcherError{err}
 	}
 	return false, true, nil
 }

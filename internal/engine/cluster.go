@@ -64,6 +64,7 @@ func (m *Lock) SeesProcesses() bool {
 	return m.Engine.handsOff() && (m.Engine.Cluster == nil || m.Engine.KnownChannel(m).Sharded)
 }
 
+// IsSharded reports whether unlocks are published with SPUBLISH.
 func (t *Topology) IsSharded() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// A hold is one acquisition of one lock: from the Lock that won it to the unlock of its last level. It stands on a tenure, of one
+// A Hold is one acquisition of one lock: from the Lock that won it to the unlock of its last level. It stands on a tenure, of one
 // server or of a quorum, and does not talk to Redis: its levels open and close in memory, and the count in Redis follows (count.go). It
 // is live from the grant until its loss or unlock.
 type Hold struct {

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"context"
 	"slices"
 	"time"
 
@@ -28,8 +27,8 @@ type Observer interface {
 
 // A Watcher is told of the waits of all Locks of a Client.
 type Watcher interface {
-	// Waits is called before each sleep of a Lock. If it returns a ctx, the Lock fails with its cause when that is done.
-	Waits(l *Attempt) (fails context.Context)
+	// Waits is called before each sleep of a Lock, which fails with the error that the channel delivers, if any; nil: it never does.
+	Waits(l *Attempt) (fails <-chan error)
 	// Refused is called when a Lock that does not wait is refused.
 	Refused(l *Attempt)
 	// WaitOver is called at the end of a Lock that competed.
@@ -131,8 +130,8 @@ func (h *Hold) isKept() bool {
 	return m.Linger > 0 && !h.tenure.unkept && m.Engine.cache.Keep(h)
 }
 
-// watched tells the watchers that the Lock is about to sleep. fails is done when one of them has it fail; nil: none may.
-func (l *Attempt) watched() (fails context.Context) {
+// watched tells the watchers that the Lock is about to sleep. fails delivers the error with which one of them has it fail; nil: none may.
+func (l *Attempt) watched() (fails <-chan error) {
 	l.waited = true
 	for _, w := range l.Lock.Engine.watchers {
 		if may := w.Waits(l); may != nil {

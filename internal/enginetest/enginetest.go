@@ -44,7 +44,7 @@ func Start(t testing.TB, rdb rueidis.Client) *engine.Engine {
 // Silent is a teller that discards everything.
 type Silent struct{}
 
-// Warn, like the other methods, does nothing.
+// Warn does nothing.
 func (Silent) Warn(string, ...any) {}
 
 // Lost does nothing.
