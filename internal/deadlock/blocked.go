@@ -74,7 +74,7 @@ func (*Client) Observes(*engine.Terms) bool { return true }
 func (*Client) Mark(*engine.Lock) kinds.Mark { return 0 }
 
 // Began notes a hold.
-func (c *Client) Began(_ *engine.Attempt, h *engine.Hold) { c.held.add(h) }
+func (c *Client) Began(h *engine.Hold, _ engine.Beginning) { c.held.add(h) }
 
 // Ended ends that.
 func (c *Client) Ended(h *engine.Hold) { c.held.remove(h) }

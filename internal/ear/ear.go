@@ -98,15 +98,16 @@ func (e *Ear) Mark(m *engine.Lock) kinds.Mark {
 }
 
 // Began makes a hold askable.
-func (e *Ear) Began(l *engine.Attempt, h *engine.Hold) {
-	if l.Lock.Linger > 0 {
+func (e *Ear) Began(h *engine.Hold, b engine.Beginning) {
+	m := h.Handle()
+	if m.Linger > 0 {
 		e.Listen()
-		if l.Beginning() == engine.Granted {
-			e.contended(l.Lock.Key)
+		if b == engine.Granted {
+			e.contended(m.Key)
 		}
 	}
-	if l.Lock.Wants.Wants(kinds.WantsAsked) {
-		newAskable(h, l.Lock).begin(l.Tenure.Tag, l.Beginning())
+	if m.Wants.Wants(kinds.WantsAsked) {
+		newAskable(h, m).begin(h.Tenure().Tag, b)
 	}
 }
 

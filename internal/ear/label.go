@@ -47,7 +47,7 @@ func (o *labelled) Mark(*engine.Lock) kinds.Mark {
 }
 
 // Began does nothing.
-func (*labelled) Began(*engine.Attempt, *engine.Hold) {}
+func (*labelled) Began(*engine.Hold, engine.Beginning) {}
 
 // Ended does nothing.
 func (*labelled) Ended(*engine.Hold) {}

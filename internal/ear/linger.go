@@ -57,40 +57,31 @@ func (e *Ear) Keep(h *engine.Hold) bool {
 
 // Take returns the kept tenure of the lock for a Lock that continues it. If it does not suit, it is released first. That takes a moment, or
 // no longer than one call may take: after that the Lock waits for its end as for that of any hold here.
-func (e *Ear) Take(l *engine.Attempt) (*engine.Tenure, int64, error) {
-	m := l.Lock
+func (e *Ear) Take(who engine.Caller, m *engine.Lock) (t *engine.Tenure, token int64, left bool, err error) {
 	x := e.kept.take(e, m.Key)
 	if x == nil {
-		return nil, 0, engine.ErrOver
+		return nil, 0, false, nil
 	}
-	t, until := x.tenure, l.CallEnds()
-	if !l.CanContinue(t) {
-		l.AwaitEnd(t.End(), until)
-		return nil, 0, engine.ErrOver
+	until, usable := who.CallEnds(), m.CanContinue(x.tenure)
+	if usable && m.Kind.Fence != nil {
+		token, left, err = e.nextToken(who, m, x.tenure, until)
+		usable = token > 0
 	}
-	if m.Kind.Fence == nil {
-		return t, 0, nil
-	}
-	token, left, err := e.nextToken(l, t, until)
 	switch {
-	case token > 0 && !left:
-		return t, token, nil
-	case !left:
-		l.AwaitEnd(t.End(), until)
-		return nil, 0, engine.ErrOver
+	case left:
+		x.tenure.End()
+		return nil, 0, who.Ctx.Err() != nil || e.Calls.IsClosed() || !who.Limit.IsZero() && !time.Now().Before(who.Limit), err
+	case !usable:
+		who.AwaitEnd(x.tenure.End(), until)
+		return nil, 0, false, nil
 	}
-	t.End()
-	if l.Ctx.Err() != nil || e.Calls.IsClosed() || !l.Limit.IsZero() && !time.Now().Before(l.Limit) {
-		return nil, 0, l.Failure(err)
-	}
-	return nil, 0, engine.ErrOver
+	return x.tenure, token, false, nil
 }
 
 // nextToken raises one more token for a tenure. If the caller leaves meanwhile, or it takes until then, left is true.
-func (e *Ear) nextToken(l *engine.Attempt, t *engine.Tenure, until time.Time) (token int64, left bool, err error) {
-	m := l.Lock
-	return engine.Leavable(l.Ctx, m, until, func(<-chan struct{}) (int64, error) {
-		token, err := lua.NextToken(e.Calls.Context(l.Ctx, time.Now(), 0), e.RDB, m.Key, m.FenceKey(), t.Field())
+func (e *Ear) nextToken(who engine.Caller, m *engine.Lock, t *engine.Tenure, until time.Time) (token int64, left bool, err error) {
+	return engine.Leavable(who.Ctx, m, until, func(<-chan struct{}) (int64, error) {
+		token, err := lua.NextToken(e.Calls.Context(who.Ctx, time.Now(), 0), e.RDB, m.Key, m.Fence, t.Field())
 		e.Calls.Answered(m.Slot, err)
 		return token, err
 	}, nil)

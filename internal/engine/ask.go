@@ -55,14 +55,14 @@ func (q *AcquireRequest) Send(left <-chan struct{}) (AcquireResult, error) {
 	case q.ticket != nil:
 		args.Ticket, args.Publish = *q.ticket, lua.Publish(c.KnownChannel(m))
 	case m.Kind.Queueing == kinds.PerWaiter && q.Count == 1:
-		args.Fair, args.Join, args.Publish = m.fair(), q.enqueue, lua.Publish(c.KnownChannel(m))
+		args.Fair, args.Join, args.Publish = m.Fair(), q.enqueue, lua.Publish(c.KnownChannel(m))
 	case q.enqueue:
-		args.Queue, args.GrantLease, args.Listens, args.Short = m.QueueKey(), c.GrantLease(), q.hasGrantChannel, m.short
+		args.Queue, args.GrantLease, args.Listens, args.Short = m.QueueKey(), c.GrantLease(), q.hasGrantChannel, m.Short
 		args.Publish = lua.Publish(c.KnownChannel(m))
 	}
 	if q.Count == 1 { // a re-entry adds nothing that a failover could give to another owner
 		args.Replicas, args.ReplicaWait = c.Options.Replicas, c.Options.ReplicaTimeout
-		args.Connections = &c.connections
+		args.Connections = &c.Connections
 	}
 	return q.repeat(left, args.ReplicaWait, func(ctx *calls.Context) (lua.AcquireReply, error) { return q.call(ctx, &args) })
 }
@@ -98,7 +98,7 @@ func (q *AcquireRequest) call(ctx *calls.Context, args *lua.AcquireArgs) (lua.Ac
 	switch {
 	case q.Count == 1:
 		if err != nil && calls.MayHaveRun(err) || repeated {
-			t.lateAcquire(args.Lease)
+			t.LateAcquire(args.Lease)
 		}
 	case m.TTL > t.Lock.TTL:
 		t.UnresolvedUntil(time.Now().Add(args.Lease)) // counts if no later call's end is known
@@ -107,10 +107,10 @@ func (q *AcquireRequest) call(ctx *calls.Context, args *lua.AcquireArgs) (lua.Ac
 		return reply, err
 	}
 	if reply.NoQueue {
-		c.forbidden(args.Side).Store(true)
+		c.Forbidden(args.Side).Store(true)
 	}
 	if (args.Queue != "" || args.Fair.List != "") && !reply.WithoutQueue && reply.Status == lua.Acquired {
-		t.queued = nil // not after a refusal: a late grant would be trusted from the next call on
+		t.Queued = nil // not after a refusal: a late grant would be trusted from the next call on
 	}
 	if q.Count == 1 && t.Unresolved != nil {
 		t.Unresolved.OutcomeUnknown = false
@@ -120,8 +120,8 @@ func (q *AcquireRequest) call(ctx *calls.Context, args *lua.AcquireArgs) (lua.Ac
 
 func (m *Lock) acquireArgs(t *Tenure, count int) lua.AcquireArgs {
 	args := lua.AcquireArgs{Name: m.Key, Side: m.Kind.Side, Owner: t.Field(), Lease: t.Lock.Expiry(m.TTL), Count: count}
-	if !t.hasToken() { // a hold has one token
-		args.Fence = m.fence
+	if !t.HasToken() { // a hold has one token
+		args.Fence = m.Fence
 	}
 	return args
 }
@@ -160,7 +160,7 @@ func (m *Lock) notAcquired(who Caller, refusal lua.AcquireReply, causes ...error
 		Ctx: who.Ctx, Name: m.Name, Began: who.Began, Causes: causes,
 		Holder: refusal.Holder, By: c, TTL: refusal.TTL, Other: refusal.Other,
 		Carried: c.IsOwn(refusal.Holder) && Carries(who.Ctx, refusal.Holder),
-		Self:    c.isSelf(who.Outer, refusal.Holder),
+		Self:    c.IsSelf(who.Outer, refusal.Holder),
 	})
 }
 
@@ -169,10 +169,7 @@ func (m *Lock) takeCalls(who Caller, h *Hold) error {
 	if err := m.awaitCalls(who, h); err != nil {
 		return err
 	}
-	t := h.tenure
-	t.mu.Lock()
-	over, loss := h.count == 0, h.loss()
-	t.mu.Unlock()
+	over, loss := h.IsOver()
 	var err error
 	switch {
 	case loss != nil:
@@ -183,7 +180,7 @@ func (m *Lock) takeCalls(who Caller, h *Hold) error {
 		err = m.gaveUp(who, nil, lua.AcquireReply{})
 	}
 	if err != nil {
-		t.releaseCallSlot()
+		h.tenure.ReleaseCallSlot()
 	}
 	return err
 }
@@ -198,23 +195,23 @@ func (m *Lock) awaitCalls(who Caller, h *Hold) error {
 		wait, cancel = context.WithDeadline(who.Ctx, end)
 	}
 	defer cancel()
-	ok, turn := h.tenure.callSlot()
+	ok, turn := h.tenure.CallSlot()
 	for turn != nil {
 		select {
-		case <-turn.over:
-			ok, turn = h.tenure.takes(turn)
+		case <-turn.Over:
+			ok, turn = h.tenure.TakeCallSlot(turn)
 		case <-wait.Done():
-			h.tenure.leaves(turn)
+			h.tenure.LeaveCallSlot(turn)
 			return m.gaveUp(who, nil, lua.AcquireReply{})
 		case <-m.Engine.Calls.Done():
-			h.tenure.leaves(turn)
+			h.tenure.LeaveCallSlot(turn)
 			return m.FailClosed()
 		}
 	}
 	if ok {
 		return nil
 	}
-	if loss := h.lossSoFar(); loss != nil {
+	if loss := h.LossSoFar(); loss != nil {
 		return loss
 	}
 	return ErrOver // a loss since then belongs to another hold

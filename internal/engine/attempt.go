@@ -50,7 +50,7 @@ type Attempt struct {
 	waited         bool              // watchers know of it
 	begun          Beginning         // of its hold
 	refused        *lua.AcquireReply // the last refusal naming the holder; nil: none, as for most waiters in line
-	place          *placeKeeper      // of its own in the queue in Redis; nil: none that is known of
+	place          *PlaceKeeper      // of its own in the queue in Redis; nil: none that is known of
 	delivered      AcquireResult     // the result another attempt got for it: its claimant, or the first of its chain
 	level          *Level            // the level it opened
 }
@@ -61,7 +61,7 @@ func (m *Lock) compete(who Caller, within *Hold) (*Level, error) {
 	if err := l.begins(); err != nil {
 		return nil, err
 	}
-	if m.Engine.kept.Load() != 0 {
+	if m.Engine.Kept.Load() != 0 {
 		if s, err := l.continueKept(); err != ErrOver { //nolint:errorlint // never wrapped
 			return s, err
 		}
@@ -139,7 +139,7 @@ func (l *Attempt) toTurn() (*Level, error) {
 	s, err := l.enter(a)
 	if err == nil {
 		l.Took(PathGrant)
-		l.Lock.Engine.stats.grants.Add(1)
+		l.Lock.Engine.Counts.Grants.Add(1)
 	}
 	return s, err
 }
@@ -157,15 +157,15 @@ func (l *Attempt) inTurn() (*Level, error) {
 			if calls.MayPass(err) && l.queued { // it failed for longer than other waiters should wait for their turn
 				l.waiter.Unanswered(err)
 			}
-			l.withdraw((*Engine).sweepInCall)
+			l.withdraw((*Engine).SweepInCall)
 			return nil, l.Failure(err)
 		case a.Granted():
 			if !l.queued {
-				l.Tenure.queued = nil // the grant has taken it out
+				l.Tenure.Queued = nil // the grant has taken it out
 			}
 			return l.enter(a)
 		case a.Status == lua.Lost:
-			l.withdraw((*Engine).sweepInCall)
+			l.withdraw((*Engine).SweepInCall)
 			return nil, l.readerGone()
 		}
 		refusal := a.AcquireReply
@@ -175,10 +175,10 @@ func (l *Attempt) inTurn() (*Level, error) {
 		switch {
 		case l.Once:
 			l.refusedOnce()
-			l.withdraw((*Engine).sweepInCall)
+			l.withdraw((*Engine).SweepInCall)
 			return nil, l.Failure(nil)
 		case !l.queued: // an expired grant: this process does not have the lock
-			l.withdraw((*Engine).sweepInCall)
+			l.withdraw((*Engine).SweepInCall)
 			l.Tenure = nil
 			return nil, ErrOver
 		case l.Lock.Kind.Queueing != kinds.PerWaiter || l.keepsPlace(a):
@@ -203,17 +203,17 @@ func (l *Attempt) saw(a AcquireResult) {
 
 // enterDelivered enters with the result another goroutine of this process got for it.
 func (l *Attempt) enterDelivered() (*Level, error) {
-	run := l.Tenure.run
+	run := l.Tenure.Run
 	s, err := l.enter(l.delivered)
 	switch {
 	case err != nil:
-	case l.delivered.how == letIn:
+	case l.delivered.How == LetIn:
 		l.isShared()
 	default:
 		if l.Trace != nil {
-			l.Trace.HandedBy(run.section())
+			l.Trace.HandedBy(run.Section())
 		}
-		l.Lock.Engine.stats.handOffs.Add(1)
+		l.Lock.Engine.Counts.HandOffs.Add(1)
 	}
 	return s, err
 }
@@ -221,7 +221,7 @@ func (l *Attempt) enterDelivered() (*Level, error) {
 // needsTenure makes the tenure before the first request.
 func (l *Attempt) needsTenure() {
 	if l.Tenure == nil {
-		l.Tenure = newTenure(l.Lock)
+		l.Tenure = l.Lock.NewTenure()
 	}
 }
 
@@ -235,15 +235,15 @@ func (l *Attempt) readerGone() error {
 	case err != nil:
 		return err
 	}
-	defer l.within.tenure.releaseCallSlot()
-	l.within.tenure.gone()
-	return l.within.lossSoFar()
+	defer l.within.tenure.ReleaseCallSlot()
+	l.within.tenure.Gone()
+	return l.within.LossSoFar()
 }
 
 // suspect warns of a Lock that may wait for its own caller, because the section's ctx was not passed on.
 func (l *Attempt) suspect() {
 	c, waited, holder := l.Lock.Engine, time.Since(l.Began), l.Refusal().Holder
-	if !l.warned && waited >= c.Options.WatchdogTimeout && c.isSelf(l.Outer, holder) {
+	if !l.warned && waited >= c.Options.WatchdogTimeout && c.IsSelf(l.Outer, holder) {
 		l.warned = true
 		c.Options.Tell.Warn("rlock: a Lock waits for a hold of this client that was taken under the same ctx; "+
 			"does its caller already hold it, without passing on the section's ctx?",
@@ -290,14 +290,14 @@ func (l *Attempt) enqueues() bool {
 
 // joinsProcesses is enqueues for the queue of processes.
 func (l *Attempt) joinsProcesses() bool {
-	return !l.Once && l.Lock.QueueKey() != "" && (l.Tenure.queued != nil || l.waiter.Listens()) && l.takePlace(time.Now())
+	return !l.Once && l.Lock.QueueKey() != "" && (l.Tenure.Queued != nil || l.waiter.Listens()) && l.takePlace(time.Now())
 }
 
 // Inherit makes the Lock continue with the owner, and the place in Redis, of another Lock that gives up, so that the process keeps its
 // place. The two swap tenures, with their unresolved calls. This Lock sleeps, and reads its tenure only under the hub's mutex.
 func (l *Attempt) Inherit(from any) bool {
 	other := from.(*Attempt) //nolint:errcheck // no other value is ever set
-	if l.Lock.Kind != other.Lock.Kind || l.Lock.short != other.Lock.short || l.Lock.Mark() != other.Lock.Mark() || other.Tenure.Unresolved != nil {
+	if l.Lock.Kind != other.Lock.Kind || l.Lock.Short != other.Lock.Short || l.Lock.Mark() != other.Lock.Mark() || other.Tenure.Unresolved != nil {
 		return false
 	}
 	if l.Tenure, other.Tenure = other.Tenure, l.Tenure; other.Tenure != nil {
@@ -309,17 +309,17 @@ func (l *Attempt) Inherit(from any) bool {
 
 // joinsWaiters is enqueues for the queue of all waiters, which an owner joins once.
 func (l *Attempt) joinsWaiters() bool {
-	return !l.Once && l.Tenure.queued == nil && l.waiter.Listens() && l.takePlace(time.Now())
+	return !l.Once && l.Tenure.Queued == nil && l.waiter.Listens() && l.takePlace(time.Now())
 }
 
 // leavesMark is enqueues for a writer, whose mark readers heed.
 func (l *Attempt) leavesMark() bool {
 	m := l.Lock
 	l.hasGrantChannel = l.waiter.Listens()
-	if l.Once || m.QueueKey() == "" || l.Tenure.queued == nil && !l.hasGrantChannel && m.SeesProcesses() {
+	if l.Once || m.QueueKey() == "" || l.Tenure.Queued == nil && !l.hasGrantChannel && m.SeesProcesses() {
 		return false
 	}
-	l.Tenure.mayQueue(time.Now())
+	l.Tenure.MayQueue(time.Now())
 	return true
 }
 
@@ -338,7 +338,7 @@ func (l *Attempt) Failure(err error) error { return l.Lock.gaveUp(l.Caller, err,
 func (l *Attempt) awaitTurn() (granted, gone bool, err error) {
 	fails := l.watched()
 	l.Waits(l.Refusal().Holder)
-	l.Lock.Engine.freeKept(l.Lock.Key) // since it looked
+	l.Lock.Engine.FreeKept(l.Lock.Key) // since it looked
 	select {
 	case <-l.waiter.Turn():
 		granted, err = l.waiter.News()

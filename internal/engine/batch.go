@@ -21,14 +21,14 @@ func TakeTogether(who Caller, all []*Lock) (levels []*Level, refused int, err er
 	var l *Attempt
 	last := &l
 	for i, m := range all {
-		x := &Attempt{AcquireRequest: AcquireRequest{Caller: who, Lock: m, Tenure: newTenure(m), Count: 1}}
+		x := &Attempt{AcquireRequest: AcquireRequest{Caller: who, Lock: m, Tenure: m.NewTenure(), Count: 1}}
 		if i == 0 {
 			if err := x.begins(); err != nil {
 				return nil, -1, err
 			}
 		}
 		if !x.join(true) {
-			l.withdraw((*Engine).sweepInCall)
+			l.withdraw((*Engine).SweepInCall)
 			return nil, i, x.Failure(nil)
 		}
 		*last, last = x, &x.next
@@ -38,13 +38,13 @@ func TakeTogether(who Caller, all []*Lock) (levels []*Level, refused int, err er
 	case left:
 		return nil, -1, l.Failure(err)
 	case err != nil:
-		l.withdraw((*Engine).sweepInCall)
+		l.withdraw((*Engine).SweepInCall)
 		if err != ErrAlone { //nolint:errorlint // never wrapped
 			err = l.Failure(err)
 		}
 		return nil, -1, err
 	case !a.Granted():
-		l.withdraw((*Engine).sweepInCall)
+		l.withdraw((*Engine).SweepInCall)
 		at := l
 		for ; at.delivered.Status == 0; at = at.next {
 			refused++
@@ -59,7 +59,7 @@ func TakeTogether(who Caller, all []*Lock) (levels []*Level, refused int, err er
 	}
 	if err != nil && len(levels) > 0 {
 		for _, l := range levels {
-			l.hold.tenure.stays = nil // it was never returned to the caller
+			l.hold.tenure.Stays = nil // it was never returned to the caller
 		}
 		who.LeaveTo(func() { _ = UnlockTogether(levels) }, c)
 	}
@@ -73,7 +73,7 @@ func TakeTogether(who Caller, all []*Lock) (levels []*Level, refused int, err er
 func (c Caller) awaitFreed(all []*Lock) {
 	var ended []<-chan struct{}
 	for _, m := range all {
-		if e := m.Engine.freeKept(m.Key); e != nil {
+		if e := m.Engine.FreeKept(m.Key); e != nil {
 			ended = append(ended, e)
 		}
 	}

@@ -137,13 +137,13 @@ func (c Caller) Took(p Path) {
 }
 
 // isSelf reports whether a Lock with that ctx, waiting for owner, waits for its own caller, as far as known.
-func (c *Engine) isSelf(given context.Context, owner string) bool {
+func (c *Engine) IsSelf(given context.Context, owner string) bool {
 	if !c.IsOwn(owner) || kinds.IsPlaceholder(owner) {
 		return false
 	}
 	tag, _, _ := strings.Cut(owner[len(c.ID)+1:], ":")
 	n, err := strconv.ParseUint(tag, 10, 64)
-	return err == nil && slices.ContainsFunc(c.insiders.given(n), func(outer context.Context) bool { return IsUnder(given, outer) })
+	return err == nil && slices.ContainsFunc(c.Open.Given(n), func(outer context.Context) bool { return IsUnder(given, outer) })
 }
 
 // CallEnds returns when a call that begins now, and has to precede that of the Lock, is left.

@@ -42,7 +42,7 @@ func (m *Lock) Waiters() pubsub.Queue {
 func (m *Lock) QueueKey() string {
 	c := m.Engine
 	switch {
-	case c.forbidden(m.Kind.Side).Load(), m.Kind.Queueing == kinds.PerWaiter, m.Kind.PassesOn && !m.SeesProcesses():
+	case c.Forbidden(m.Kind.Side).Load(), m.Kind.Queueing == kinds.PerWaiter, m.Kind.PassesOn && !m.SeesProcesses():
 		return ""
 	case c.Cluster != nil && c.slot(m.Queue) != c.slot(m.Key):
 		return ""
@@ -51,7 +51,7 @@ func (m *Lock) QueueKey() string {
 }
 
 // forbidden says whether the ACL user lacks access to the waiters' entries for locks of that side.
-func (c *Engine) forbidden(s lua.Side) *atomic.Bool {
+func (c *Engine) Forbidden(s lua.Side) *atomic.Bool {
 	if s == lua.Whole {
 		return &c.noQueues
 	}
@@ -61,7 +61,7 @@ func (c *Engine) forbidden(s lua.Side) *atomic.Bool {
 // SeesProcesses reports whether scripts can tell if a process still listens: not on a cluster with plain channels, nor if the
 // processes have no channels of their own.
 func (m *Lock) SeesProcesses() bool {
-	return m.Engine.handsOff() && (m.Engine.Cluster == nil || m.Engine.KnownChannel(m).Sharded)
+	return m.Engine.HandsOff() && (m.Engine.Cluster == nil || m.Engine.KnownChannel(m).Sharded)
 }
 
 // IsSharded reports whether unlocks are published with SPUBLISH.
@@ -132,16 +132,16 @@ func (m *Lock) Fits() error {
 
 // fair returns the scripts' arguments about a queue with a place for each waiter. On a cluster with plain channels no script can tell
 // whether a process still listens; then it notifies the head of the queue, which asks.
-func (m *Lock) fair() lua.Fair {
+func (m *Lock) Fair() lua.Fair {
 	c, k := m.Engine, m.Kind
 	if k.Queueing != kinds.PerWaiter {
 		return lua.Fair{}
 	}
 	f := lua.Fair{
-		List: m.Queue, Times: k.Timeouts(m.Key), Place: c.placeLease(),
+		List: m.Queue, Times: k.Timeouts(m.Key), Place: c.PlaceLease(),
 		Counts: c.Cluster == nil || c.KnownChannel(m).Sharded,
 	}
-	if f.Counts && c.handsOff() {
+	if f.Counts && c.HandsOff() {
 		f.GrantLease = c.GrantLease()
 	}
 	return f

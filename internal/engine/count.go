@@ -46,7 +46,7 @@ func (t *Tenure) follows() *follower {
 }
 
 // stated records that a call raising the count was sent, and later that it was answered.
-func (t *Tenure) stated(count int32, answered bool) {
+func (t *Tenure) Stated(count int32, answered bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.callers == nil {
@@ -61,7 +61,7 @@ func (t *Tenure) stated(count int32, answered bool) {
 
 // follow schedules an update of the count in Redis, if it differs from the open levels. mu is held.
 func (t *Tenure) follow() {
-	if t.majority != nil {
+	if t.Majority != nil {
 		return // the count stays 1 on all servers
 	}
 	f := t.follows()
@@ -116,7 +116,7 @@ func (t *Tenure) state() {
 	levels, _ = t.open() // there are some until a release is sent: if the field was gone, it was gone before that
 	t.mu.Unlock()
 	if err == nil && !held && levels {
-		t.gone()
+		t.Gone()
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -143,12 +143,12 @@ func (t *Tenure) send(count int32, raise bool, left time.Duration) (held bool, e
 	c := m.Engine
 	now, lease := time.Now(), m.Expiry(max(left, time.Millisecond))
 	if !raise {
-		reply, err := c.release(c.Calls.Context(t.section(), now, 0), m, lua.ReleaseArgs{
+		reply, err := c.SendRelease(c.Calls.Context(t.Section(), now, 0), m, lua.ReleaseArgs{
 			Name: m.Key, Side: m.Kind.Side, Owner: t.Field(), Count: int(count), Lease: lease, Publish: lua.Publish(c.KnownChannel(m)),
 		})
 		return reply.Status != lua.NotHeld, err
 	}
-	reply, err := lua.Acquire(c.Calls.Context(t.section(), now, 0), c.RDB, lua.AcquireArgs{
+	reply, err := lua.Acquire(c.Calls.Context(t.Section(), now, 0), c.RDB, lua.AcquireArgs{
 		Name: m.Key, Side: m.Kind.Side, Owner: t.Field(), Count: int(count), Lease: lease,
 	})
 	c.Calls.Answered(m.Slot, err)

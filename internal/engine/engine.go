@@ -29,18 +29,17 @@ type Engine struct {
 
 	noQueues    atomic.Bool     // the ACL user may not use the queues of processes
 	noMarks     atomic.Bool     // nor writers' marks
-	connections lua.Connections // for Options.Replicas
+	Connections lua.Connections // for Options.Replicas
 	sweepers    *sweep.Sweepers
-	stats       counters
-	insiders    insiders
+	Counts      counters
+	Open        OpenTenures
 	foreign     tell.Each // cancelling sections' contexts, see endings
 
 	// See observer.go. Not changed once locks are made.
-	features  []any
-	observers []Observer // of all locks
-	watchers  []Watcher
-	cache     Cache        // nil: none
-	kept      atomic.Int32 // tenures that it keeps
+	Features  []any
+	observers []Observer   // of all locks
+	Cache     Cache        // nil: none
+	Kept      atomic.Int32 // tenures that it keeps
 
 	shutting, emptied sync.Once
 	Shut              chan struct{} // closed by Shutdown at once: no new holds
@@ -91,7 +90,7 @@ func (c *Engine) IsShut() bool {
 
 // handsOff reports whether an unlock gives the lock to a waiter, here or in another process. Replicas do not confirm such a
 // grant.
-func (c *Engine) handsOff() bool { return c.Options.HandOff.Most > 0 && c.Options.Replicas == 0 }
+func (c *Engine) HandsOff() bool { return c.Options.HandOff.Most > 0 && c.Options.Replicas == 0 }
 
 // maxGrantLease bounds the lease of a lock handed to another process until that process renews it: the process may have died.
 const maxGrantLease = 2 * time.Second
@@ -106,7 +105,7 @@ func GrantLease(watchdog time.Duration) time.Duration { return min(maxGrantLease
 // than this.
 const placeLease = 5 * time.Second
 
-func (c *Engine) placeLease() time.Duration { return min(placeLease, c.Options.WatchdogTimeout) }
+func (c *Engine) PlaceLease() time.Duration { return min(placeLease, c.Options.WatchdogTimeout) }
 
 // IsOwn reports whether an owner field belongs to this client.
 func (c *Engine) IsOwn(field string) bool { return kinds.IsOf(c.ID, field) }
@@ -126,6 +125,6 @@ func (c *Engine) slot(key string) uint16 {
 // counters are the raw values of the statistics.
 type counters struct {
 	holds                                          atomic.Int64
-	acquired, handOffs, shared, grants, kept, lost atomic.Uint64
-	exported, adopted                              atomic.Uint64
+	acquired, HandOffs, Shared, Grants, Kept, lost atomic.Uint64
+	Exported, Adopted                              atomic.Uint64
 }

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"errors"
-	"time"
 
 	"github.com/go-rlock/rlock/lua"
 )
@@ -22,7 +21,7 @@ func (m *Lock) Lock(who Caller) (*Level, error) {
 	for {
 		enter, outer := m.reenter, m.LevelIn(who.Ctx)
 		if outer == nil {
-			enter, outer = m.enterWithin, m.levelBeside(who.Ctx)
+			enter, outer = m.enterWithin, m.LevelBeside(who.Ctx)
 		}
 		if outer == nil {
 			return m.compete(who, nil)
@@ -31,7 +30,7 @@ func (m *Lock) Lock(who Caller) (*Level, error) {
 		if err == ErrOver { //nolint:errorlint // never wrapped
 			continue
 		}
-		if loss := outer.hold.lossSoFar(); err != nil && loss != nil { // the loss cancelled ctx, and with it the Lock
+		if loss := outer.hold.LossSoFar(); err != nil && loss != nil { // the loss cancelled ctx, and with it the Lock
 			return nil, loss
 		}
 		return l, err
@@ -42,7 +41,7 @@ func (m *Lock) Lock(who Caller) (*Level, error) {
 // queueing. A writer inside a reader would wait for itself.
 func (m *Lock) enterWithin(who Caller, outer *Hold) (*Level, error) {
 	if m.Kind.Side == lua.Writer {
-		if loss := outer.lossSoFar(); loss != nil {
+		if loss := outer.LossSoFar(); loss != nil {
 			return nil, loss
 		}
 		return nil, m.Fail(m.Engine.Errors.Upgrade, errReads)
@@ -50,16 +49,16 @@ func (m *Lock) enterWithin(who Caller, outer *Hold) (*Level, error) {
 	if err := m.takeCalls(who, outer); err != nil {
 		return nil, err
 	}
-	defer outer.tenure.releaseCallSlot()
-	l := &Attempt{AcquireRequest: AcquireRequest{Caller: who, Lock: m, Tenure: newTenure(m), Count: 1, within: outer}}
+	defer outer.tenure.ReleaseCallSlot()
+	l := &Attempt{AcquireRequest: AcquireRequest{Caller: who, Lock: m, Tenure: m.NewTenure(), Count: 1, within: outer}}
 	a, left, err := l.ask()
 	switch {
 	case left: // a late answer is rolled back
 	case err != nil:
-		l.withdraw((*Engine).sweepInCall)
+		l.withdraw((*Engine).SweepInCall)
 	case !a.Granted():
-		outer.tenure.gone()
-		return nil, outer.lossSoFar()
+		outer.tenure.Gone()
+		return nil, outer.LossSoFar()
 	default:
 		return l.enter(a)
 	}
@@ -69,7 +68,7 @@ func (m *Lock) enterWithin(who Caller, outer *Hold) (*Level, error) {
 // reenter adds a level to a live hold without queueing, and without a call if the hold already has everything needed.
 func (m *Lock) reenter(who Caller, h *Hold) (l *Level, err error) {
 	if m.NoReentry {
-		if loss := h.lossSoFar(); loss != nil {
+		if loss := h.LossSoFar(); loss != nil {
 			return nil, loss
 		}
 		return nil, m.Fail(m.Engine.Errors.Reentry)
@@ -77,8 +76,8 @@ func (m *Lock) reenter(who Caller, h *Hold) (l *Level, err error) {
 	switch {
 	case who.Ctx.Err() != nil:
 		err = m.gaveUp(who, nil, lua.AcquireReply{})
-	case h.has(m):
-		l, err = m.reopen(who, h, AcquireResult{how: inMemory})
+	case h.Suffices(m):
+		l, err = m.reopen(who, h, AcquireResult{How: InMemory})
 	default:
 		l, err = m.reenterForMore(who, h)
 	}
@@ -90,23 +89,11 @@ func (m *Lock) reenter(who Caller, h *Hold) (l *Level, err error) {
 
 // reopen opens one more level.
 func (m *Lock) reopen(who Caller, h *Hold, a AcquireResult) (*Level, error) {
-	l, err := h.reopen(who.Parent(), m, a)
+	l, err := h.Reopen(who.Parent(), m, a)
 	if err != nil && err != ErrOver { //nolint:errorlint // never wrapped
 		err = m.gaveUp(who, err, lua.AcquireReply{})
 	}
 	return l, err
-}
-
-// has reports whether the hold suffices for a level of m: it is trusted long enough, and has a token if m needs one.
-func (h *Hold) has(m *Lock) bool {
-	leases := m.Engine.Leases
-	left := time.Until(leases.Until(&h.tenure.Lease))
-	if left <= 0 {
-		leases.CatchUp() // it has expired, even if the renewer has not noticed yet
-	}
-	h.tenure.mu.Lock()
-	defer h.tenure.mu.Unlock()
-	return (m.Lease == 0 && h.tenure.renewed() >= m.WatchdogIn(m.Engine) || left >= m.TTL) && (m.Kind.Fence == nil || h.token != 0)
 }
 
 // reenterForMore asks for a level that needs a longer lease than the hold has, or a token.
@@ -114,24 +101,20 @@ func (m *Lock) reenterForMore(who Caller, h *Hold) (*Level, error) {
 	if err := m.takeCalls(who, h); err != nil {
 		return nil, err
 	}
-	t := h.tenure
-	t.mu.Lock()
-	_, count := t.open()
-	count = max(count, h.count+1)
-	t.mu.Unlock()
-	t.stated(count, false)
+	t, count := h.tenure, h.NextCount()
+	t.Stated(count, false)
 	l := &Attempt{AcquireRequest: AcquireRequest{Caller: who, Lock: m, Tenure: t, Count: count}}
 	a, left, err := l.ask()
 	if !left {
-		defer t.releaseCallSlot()
+		defer t.ReleaseCallSlot()
 	}
 	switch {
 	case left, err != nil:
 		return nil, m.gaveUp(who, err, lua.AcquireReply{})
 	case !a.Granted():
-		t.gone()
+		t.Gone()
 	default:
-		t.stated(count, true)
+		t.Stated(count, true)
 	}
 	return m.reopen(who, h, a)
 }

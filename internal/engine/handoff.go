@@ -31,46 +31,19 @@ func (h *Hold) passOn() bool {
 	t := h.tenure
 	m := t.Lock
 	c := m.Engine
-	if !m.passes {
+	if !m.Passes {
 		return false
 	}
 	left := time.Until(c.Leases.Until(&t.Lease))
-	if left < t.given/3 || !h.detach() {
+	if left < t.FirstLease/3 || !h.Detach() {
 		return false
 	}
-	if !c.Hub.Pass(m.Waiters(), h, left) && !h.isKept() {
-		h.attach()
+	if !c.Hub.Pass(m.Waiters(), h, left) && !h.IsKept() {
+		h.Attach()
 		return false
 	}
 	c.HoldEnds()
 	return true
-}
-
-// detach takes the hold off its tenure. Then only a call for the count may still use the tenure.
-func (h *Hold) detach() bool {
-	t := h.tenure
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	busy := t.calling || t.callers != nil && len(t.callers.queue) > 0
-	if busy || t.loss != nil || !t.isClean() || t.staysTaken() {
-		return false
-	}
-	h.passed, h.count, t.hold = true, 0, nil
-	t.oneAgain()
-	return true
-}
-
-// attach undoes detach. If the tenure was lost meanwhile, so is the hold.
-func (h *Hold) attach() {
-	t := h.tenure
-	t.mu.Lock()
-	h.passed, h.count, t.hold = false, 1, h
-	loss := t.why()
-	h.unlocked.Loss.Store(t.loss)
-	t.mu.Unlock()
-	if loss != nil {
-		t.Lock.Engine.ReportLoss(&h.first, t.Lock.Kind.Name, loss)
-	}
 }
 
 // Take makes the Lock continue the tenure of an ending hold. It reports false if that tenure does not fit, or if an earlier call of the
@@ -79,22 +52,22 @@ func (l *Attempt) Take(from any, outsiders bool) bool {
 	h := from.(*Hold) //nolint:errcheck // no other value is ever given
 	t, now, o := h.tenure, time.Now(), l.Lock.Engine.Options.HandOff
 	if outsiders {
-		o = o.besideOutsiders()
+		o = o.BesideOutsiders()
 	}
-	if l.Lock.Kind != t.Lock.Kind || !l.Lock.passes || !l.Lock.canHave(t) || !l.Tenure.isClean() || t.run.over(o, now) {
+	if l.Lock.Kind != t.Lock.Kind || !l.Lock.Passes || !l.Lock.CanHave(t) || !l.Tenure.IsClean() || t.Run.Over(o, now) {
 		return false
 	}
-	handed := AcquireResult{how: passed}
+	handed := AcquireResult{How: Passed}
 	if l.Lock.Kind.Fence != nil {
-		token, ok := t.run.token()
+		token, ok := t.Run.Token()
 		if !ok {
 			return false
 		}
 		handed.Token = token
 	}
-	t.run = t.run.next(true, now)
+	t.Run = t.Run.Next(true, now)
 	if l.Trace != nil {
-		t.run.by = &h.first
+		t.Run.By = &h.first
 	}
 	l.Tenure, l.delivered = t, handed
 	return true
@@ -104,7 +77,7 @@ func (l *Attempt) Take(from any, outsiders bool) bool {
 // waiter goes before other processes.
 func (t *Tenure) claim(now time.Time, args *lua.ReleaseArgs) (next *Attempt, stay bool) {
 	c, q := t.Lock.Engine, t.Lock.Waiters()
-	stay = !t.run.over(c.Options.HandOff, now)
+	stay = !t.Run.Over(c.Options.HandOff, now)
 	switch {
 	case t.Lock.Kind.Side == lua.Writer:
 		args.Listens = c.Hub.EndingForAll(q)
@@ -112,7 +85,7 @@ func (t *Tenure) claim(now time.Time, args *lua.ReleaseArgs) (next *Attempt, sta
 	case !t.Lock.Kind.PassesOn || !args.Taken.IsZero():
 		c.Hub.Ending(q)
 		return nil, false
-	case !c.handsOff():
+	case !c.HandsOff():
 		c.Hub.GiveWay(q, c.Options.HandOff.For)
 		return nil, false
 	case !stay && args.Key == "":
@@ -121,7 +94,7 @@ func (t *Tenure) claim(now time.Time, args *lua.ReleaseArgs) (next *Attempt, sta
 	}
 	w, outsiders := c.Hub.Claim(q)
 	if outsiders && args.Key != "" { // outsiders do not hand off
-		stay = !t.run.over(c.Options.HandOff.besideOutsiders(), now)
+		stay = !t.Run.Over(c.Options.HandOff.BesideOutsiders(), now)
 	}
 	if w == nil {
 		return nil, false
@@ -140,25 +113,17 @@ func (l *Attempt) takePlace(now time.Time) bool {
 	if !l.waiter.TakePlace(l.Tenure.Field()) {
 		return false
 	}
-	l.Tenure.mayQueue(now)
+	l.Tenure.MayQueue(now)
 	return true
-}
-
-// mayQueue records that the next call may leave the field in the queue, or a mark.
-func (t *Tenure) mayQueue(now time.Time) {
-	if t.queued == nil { // a grant may be for the first of several calls
-		first := now // a copy, so that now does not escape to the heap on every call
-		t.queued = &first
-	}
 }
 
 // takesOver returns the arguments of a release with a next owner.
 func (l *Attempt) takesOver(args lua.ReleaseArgs, stay bool) lua.ReleaseArgs {
 	m := l.Lock
 	l.needsTenure()
-	args.Fence, args.Lease, args.Next, args.Stay = m.fence, m.expiry, l.Tenure.Field(), stay
-	args.Short = m.short
-	if args.Fence != "" && m.passes {
+	args.Fence, args.Lease, args.Next, args.Stay = m.Fence, m.Expires, l.Tenure.Field(), stay
+	args.Short = m.Short
+	if args.Fence != "" && m.Passes {
 		args.Spare = l.waiter.Behind(m.Engine.Options.HandOff.Most)
 	}
 	return args
@@ -178,16 +143,16 @@ func (t *Tenure) handedOff(by *unlocker, next *Attempt, stay bool, sent time.Tim
 	}
 	var ok bool
 	if reply.Status == lua.HandedOff {
-		next.Tenure.run = t.run.next(stay, sent)
-		next.Tenure.run.tokens = tokens{reply.Token + 1, reply.Spare}
+		next.Tenure.Run = t.Run.Next(stay, sent)
+		next.Tenure.Run.Tokens = Tokens{reply.Token + 1, reply.Spare}
 		next.delivered = AcquireResult{AcquireReply: lua.AcquireReply{Status: lua.Acquired, Token: reply.Token}, Sent: sent}
 		if !reply.WithoutQueue {
-			next.Tenure.queued = nil
+			next.Tenure.Queued = nil
 		}
 		if next.Trace != nil {
-			next.Tenure.run.by = t.section()
+			next.Tenure.Run.By = t.Section()
 		}
-		ok = next.waiter.Grant(m.expiry)
+		ok = next.waiter.Grant(m.Expires)
 	} else {
 		ok = next.waiter.Queued(c.GrantLease())
 	}
@@ -201,9 +166,9 @@ func (t *Tenure) handedOff(by *unlocker, next *Attempt, stay bool, sent time.Tim
 // notHandedOff ends the claim after a failed hand-off, once the result of the release is known.
 func (l *Attempt) notHandedOff(r ReleaseResult) {
 	if r.Late && r.Err != nil { // it may still run
-		l.Tenure.lateAcquire(l.Lock.expiry)
+		l.Tenure.LateAcquire(l.Lock.Expires)
 	} else { // also after a refused script, which may have run in part
-		l.Tenure.UnresolvedUntil(time.Now().Add(min(l.Lock.expiry, sweep.Most))).OutcomeUnknown = true
+		l.Tenure.UnresolvedUntil(time.Now().Add(min(l.Lock.Expires, sweep.Most))).OutcomeUnknown = true
 	}
 	l.unclaim()
 }
@@ -220,12 +185,12 @@ func (l *Attempt) unclaim() {
 // the lock is ours.
 func (l *Attempt) given(g *pubsub.Grant) (a AcquireResult, usable bool) {
 	m, t := l.Lock, l.Tenure
-	a = AcquireResult{Sent: l.queuedAt(), lease: min(g.Lease, m.TTL)}
+	a = AcquireResult{Sent: l.queuedAt(), Lease: min(g.Lease, m.TTL)}
 	a.Status, a.Token = lua.Acquired, max(g.Token, 0)
-	usable = !g.Crossed && m.grants && (g.Token >= 0 || m.Kind.Fence == nil) &&
-		time.Until(a.Sent.Add(a.lease)) > a.lease/2
+	usable = !g.Crossed && m.Grants && (g.Token >= 0 || m.Kind.Fence == nil) &&
+		time.Until(a.Sent.Add(a.Lease)) > a.Lease/2
 	if usable {
-		t.queued = nil // it is out of the queue
+		t.Queued = nil // it is out of the queue
 	}
 	return a, usable
 }

@@ -35,26 +35,26 @@ func (h *Hold) Tenure() *Tenure { return h.tenure }
 func (h *Hold) Handle() *Lock { return h.first.lock }
 
 // isOf reports whether the hold is of that lock, or of that side of a read/write lock, through any handle.
-func (h *Hold) isOf(m *Lock) bool {
+func (h *Hold) IsOf(m *Lock) bool {
 	of := h.tenure.Lock
 	return of.Engine == m.Engine && of.Key == m.Key && of.Kind.Side == m.Kind.Side
 }
 
 // isBeside reports whether the hold is of the other side of the same read/write lock.
-func (h *Hold) isBeside(m *Lock) bool {
+func (h *Hold) IsBeside(m *Lock) bool {
 	of := h.tenure.Lock
 	return of.Engine == m.Engine && of.Key == m.Key && of.Kind.Side+m.Kind.Side == lua.Reader+lua.Writer
 }
 
 // isLive reports whether the hold was neither lost nor unlocked.
-func (h *Hold) isLive() bool {
+func (h *Hold) IsLive() bool {
 	h.tenure.mu.Lock()
 	defer h.tenure.mu.Unlock()
 	return h.count > 0 && h.tenure.loss == nil
 }
 
 // depth returns the number of open levels.
-func (h *Hold) depth() (n int) {
+func (h *Hold) Depth() (n int) {
 	h.tenure.mu.Lock()
 	defer h.tenure.mu.Unlock()
 	for l := h.levels; l != nil; l = l.next {
@@ -71,13 +71,13 @@ func (h *Hold) loss() error {
 	return h.tenure.why()
 }
 
-func (h *Hold) lossSoFar() error {
+func (h *Hold) LossSoFar() error {
 	h.tenure.mu.Lock()
 	defer h.tenure.mu.Unlock()
 	return h.loss()
 }
 
-func (h *Hold) fencingToken() (token int64, ok bool) {
+func (h *Hold) FencingToken() (token int64, ok bool) {
 	h.tenure.mu.Lock()
 	defer h.tenure.mu.Unlock()
 	return h.token, h.token != 0
@@ -86,32 +86,32 @@ func (h *Hold) fencingToken() (token int64, ok bool) {
 // AcquireResult is the result of a request: Redis's reply, or its equivalent in memory.
 type AcquireResult struct {
 	lua.AcquireReply
-	how   how
+	How   How
 	Sent  time.Time     // just before the call that was answered: the lease counts from here (G2)
-	lease time.Duration // 0: what was asked for
+	Lease time.Duration // 0: what was asked for
 }
 
 // how a level was acquired.
-type how int8
+type How int8
 
 const (
-	byCall   how = iota // Redis has answered, or another process has given the lock
-	passed              // by the previous unlock: the tenure continues
-	shared              // beside the process's readers, on their tenure
-	letIn               // the same, by a reader that stays until this hold has begun
-	inMemory            // as one more level of a hold
+	ByCall   How = iota // Redis has answered, or another process has given the lock
+	Passed              // by the previous unlock: the tenure continues
+	Shared              // beside the process's readers, on their tenure
+	LetIn               // the same, by a reader that stays until this hold has begun
+	InMemory            // as one more level of a hold
 )
 
 // Granted reports whether the lock was granted.
 func (a *AcquireResult) Granted() bool { return a.Status == lua.Acquired }
 
 // until returns the end of the trusted time of a grant to m.
-func (a *AcquireResult) until(m *Lock) time.Time {
+func (a *AcquireResult) Until(m *Lock) time.Time {
 	switch {
 	case a.Sent.IsZero():
 		return time.Time{}
-	case a.lease > 0:
-		return a.Sent.Add(a.lease)
+	case a.Lease > 0:
+		return a.Sent.Add(a.Lease)
 	}
 	return a.Sent.Add(m.TTL)
 }
@@ -121,12 +121,12 @@ var ErrOver = errors.New("the hold is over")
 
 // admit starts a hold on a tenure, with the ctx for its level. Inside a section of the same lock, Shutdown lets it finish. It fails if
 // the client is closed. Without a call to Redis, it fails with ErrOver if the tenure has ended meanwhile.
-func (t *Tenure) admit(
+func (t *Tenure) Admitted(
 	ctx context.Context, cancel context.CancelCauseFunc, who *Caller, m *Lock, a AcquireResult, inside bool,
 ) (*Level, error) {
 	c := m.Engine
-	if a.how != byCall {
-		t.catchUp()
+	if a.How != ByCall {
+		t.CatchUp()
 	}
 	if !c.HoldBegins(inside) {
 		return nil, c.Errors.Closed
@@ -135,44 +135,44 @@ func (t *Tenure) admit(
 	t.mu.Lock()
 	var err error
 	switch {
-	case t.loss != nil, a.how == shared && (t.isEmpty() || t.left):
+	case t.loss != nil, a.How == Shared && (t.isEmpty() || t.left):
 		err = ErrOver
-	case a.how != byCall && c.IsTold(): // Close has cancelled the holds, and would miss this one
+	case a.How != ByCall && c.IsTold(): // Close has cancelled the holds, and would miss this one
 		err = c.Errors.Closed
 	}
 	if err != nil {
 		t.mu.Unlock()
 		c.HoldEnds()
-		c.stats.acquired.Add(^uint64(0))
+		c.Counts.acquired.Add(^uint64(0))
 		return nil, err
 	}
 	renewed, beside := t.renewed(), false
-	switch a.how {
-	case letIn:
+	switch a.How {
+	case LetIn:
 		t.coming.Add(-1)
 		fallthrough
-	case shared:
+	case Shared:
 		beside = t.hold != nil
 	default:
-		t.stays = nil
+		t.Stays = nil
 	}
 	l := h.begin(ctx, who.Outer, cancel, m, outer, beside)
 	h.patient, h.token = patient, a.Token
 	t.follow()
-	if a.how != byCall {
+	if a.How != ByCall {
 		if now := t.renewed(); now != renewed {
 			c.Leases.Update(&t.Lease, time.Time{}, now) // the previous level may have had other terms
 		}
 	}
 	t.mu.Unlock()
-	if a.how == shared || a.how == letIn {
+	if a.How == Shared || a.How == LetIn {
 		return l, nil
 	}
 	if m.MinHold > 0 {
-		t.stays = &stay{until: time.Now().Add(m.MinHold)}
+		t.Stays = &Stay{Until: time.Now().Add(m.MinHold)}
 	}
-	t.joinInsiders()
-	if a.how == passed {
+	t.JoinOpen()
+	if a.How == Passed {
 		return l, nil
 	}
 	if !t.keep(m, a) {
@@ -201,9 +201,9 @@ func (h *Hold) begin(inner, given context.Context, cancel context.CancelCauseFun
 
 // keep hands a granted tenure to the renewer. It reports false if the client is closed.
 func (t *Tenure) keep(m *Lock, a AcquireResult) bool {
-	leases, began, until := m.Engine.Leases, a.Sent, a.until(m)
-	t.given = cmp.Or(a.lease, m.TTL)
-	if a.lease > 0 {
+	leases, began, until := m.Engine.Leases, a.Sent, a.Until(m)
+	t.FirstLease = cmp.Or(a.Lease, m.TTL)
+	if a.Lease > 0 {
 		began = time.Now() // when it was granted, after the start of its trusted time
 	}
 	if m.Kind.Side == lua.Reader { // Redisson's readers set the expiry of the shared key
@@ -212,16 +212,16 @@ func (t *Tenure) keep(m *Lock, a AcquireResult) bool {
 	if m.MaxHold > 0 {
 		leases.Limit(&t.Lease, began.Add(m.MaxHold))
 	}
-	if a.lease > 0 {
-		return leases.KeepShort(&t.Lease, Keeper{t}, until, a.lease, m.renews)
+	if a.Lease > 0 {
+		return leases.KeepShort(&t.Lease, Keeper{t}, until, a.Lease, m.renews)
 	}
 	return leases.Keep(&t.Lease, Keeper{t}, until, m.renews)
 }
 
 // reopen opens one more level, after an answered call or without a call. It fails if the hold was lost or the client closed since the
 // call was sent.
-func (h *Hold) reopen(ctx context.Context, m *Lock, a AcquireResult) (*Level, error) {
-	inner, cancel := m.levelCtx(ctx)
+func (h *Hold) Reopen(ctx context.Context, m *Lock, a AcquireResult) (*Level, error) {
+	inner, cancel := m.LevelCtx(ctx)
 	l := &Level{Context: inner, cancel: cancel, lock: m, hold: h, outer: InnermostOpen(ctx)}
 	if err := h.add(l, a); err != nil {
 		cancel(nil)
@@ -249,7 +249,7 @@ func (h *Hold) add(l *Level, a AcquireResult) error {
 	h.token = max(h.token, a.Token)
 	t.follow()
 	t.mayLast(l.lock.RenewedFor(c))
-	if renewed, until := t.renewed(), a.until(l.lock); renewed != before || !until.IsZero() {
+	if renewed, until := t.renewed(), a.Until(l.lock); renewed != before || !until.IsZero() {
 		c.Leases.Update(&t.Lease, until, renewed) // under mu, so that the last update reflects all levels
 	}
 	return nil
@@ -261,3 +261,147 @@ func (h *Hold) cancel(why error, ended *Endings) {
 		ended.Add(l.Context, h.tenure.Lock.Engine, l.cancel, why)
 	}
 }
+
+// Detach takes the hold off its tenure. Then only a call for the count may still use the tenure.
+func (h *Hold) Detach() bool {
+	t := h.tenure
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	busy := t.calling || t.callers != nil && len(t.callers.queue) > 0
+	if busy || t.loss != nil || !t.IsClean() || t.StaysTaken() {
+		return false
+	}
+	h.passed, h.count, t.hold = true, 0, nil
+	t.oneAgain()
+	return true
+}
+
+// Attach undoes Detach. If the tenure was lost meanwhile, so is the hold.
+func (h *Hold) Attach() {
+	t := h.tenure
+	t.mu.Lock()
+	h.passed, h.count, t.hold = false, 1, h
+	loss := t.why()
+	h.unlocked.Loss.Store(t.loss)
+	t.mu.Unlock()
+	if loss != nil {
+		t.Lock.Engine.ReportLoss(&h.first, t.Lock.Kind.Name, loss)
+	}
+}
+
+// IsLeft reports whether a Lock that was let in but cannot begin is the last user of the tenure, and must end it.
+func (t *Tenure) IsLeft() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.coming.Add(-1) == 0 && t.hold == nil
+}
+
+// LeaveOthers ends a hold whose last level is closed if others use its tenure, or soon will; the tenure goes on. If the tenure is lost, err
+// says so.
+func (h *Hold) LeaveOthers() (left bool, err error) {
+	t := h.tenure
+	if !t.Lock.Kind.Shares {
+		return false, nil
+	}
+	c := t.Lock.Engine
+	if until := c.Leases.Until(&t.Lease); !time.Now().Before(until) {
+		c.Leases.CatchUp()                                                                 // usually reports the loss first;
+		t.Lose(Loss{Reason: LostExpired, Since: until, Text: "lost: not renewed in time"}) // after Close nothing else does
+	}
+	t.mu.Lock()
+	if o := t.several(); (o == nil || o.live == 1) && t.coming.Load() == 0 {
+		t.mu.Unlock()
+		return false, nil
+	}
+	h.leaves()
+	loss := t.why()
+	h.passed = loss == nil
+	t.follow()
+	t.mu.Unlock()
+	c.HoldEnds()
+	if loss != nil {
+		return true, t.Lock.FailNotHeld(loss)
+	}
+	return true, nil
+}
+
+// Suffices reports whether the hold suffices for a level of m: it is trusted long enough, and has a token if m needs one.
+func (h *Hold) Suffices(m *Lock) bool {
+	leases := m.Engine.Leases
+	left := time.Until(leases.Until(&h.tenure.Lease))
+	if left <= 0 {
+		leases.CatchUp() // it has expired, even if the renewer has not noticed yet
+	}
+	h.tenure.mu.Lock()
+	defer h.tenure.mu.Unlock()
+	return (m.Lease == 0 && h.tenure.renewed() >= m.WatchdogIn(m.Engine) || left >= m.TTL) && (m.Kind.Fence == nil || h.token != 0)
+}
+
+// NextCount returns the count that Redis should have with one more level.
+func (h *Hold) NextCount() int32 {
+	t := h.tenure
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	_, count := t.open()
+	return max(count, h.count+1)
+}
+
+// IsOver reports whether the hold is over, and why it was lost, if it was.
+func (h *Hold) IsOver() (over bool, loss error) {
+	h.tenure.mu.Lock()
+	defer h.tenure.mu.Unlock()
+	return h.count == 0, h.loss()
+}
+
+// lossOf is LossOf. mu is held.
+func (t *Tenure) lossOf(h *Hold) error {
+	if h != nil {
+		return h.loss()
+	}
+	return t.why()
+}
+
+// LossOf returns why h was lost, which stands on the tenure, or stood; of nil why the tenure was.
+func (t *Tenure) LossOf(h *Hold) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.lossOf(h)
+}
+
+// IsReleased ends h, if not nil, after the release of its tenure, unless the tenure was lost meanwhile.
+func (t *Tenure) IsReleased(h *Hold) (lost bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.loss != nil {
+		return true
+	}
+	if h != nil {
+		h.setCount(0)
+	}
+	return false
+}
+
+// IsLost ends h, if not nil, on a tenure that was lost. Of several unlocks that find the loss, one is the last.
+func (t *Tenure) IsLost(h *Hold) (loss error, last bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	loss = t.lossOf(h)
+	if h == nil {
+		return loss, true
+	}
+	if last = h.levels == nil && h.count > 0; last {
+		h.setCount(0)
+	}
+	return loss, last
+}
+
+// EndAtLast ends the hold, and returns its loss, if it was lost.
+func (h *Hold) EndAtLast() (loss error) {
+	h.tenure.mu.Lock()
+	defer h.tenure.mu.Unlock()
+	h.setCount(0)
+	return h.loss()
+}
+
+// Expect notes that one more Lock of a reader that another let in is about to begin its hold, see IsLeft.
+func (t *Tenure) Expect() { t.coming.Add(1) }

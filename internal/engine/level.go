@@ -19,7 +19,7 @@ type Level struct {
 	// Released traces the end of the section: it calls unlock and returns its error; nil: no tracing.
 	Released func(unlock func() error) error
 
-	inner InnerUnlocks
+	Inner InnerUnlocks
 
 	// Guarded by tenure.mu.
 	cancel context.CancelCauseFunc // nil once the level is closed
@@ -55,21 +55,21 @@ func (l *Level) Around() Section { return l.outer }
 
 // Owns reports whether field is the owner of its hold.
 func (l *Level) Owns(field string) bool {
-	if of := l.hold.tenure.majority; of != nil {
+	if of := l.hold.tenure.Majority; of != nil {
 		return of.Owns(field)
 	}
 	return l.hold.tenure.Field() == field
 }
 
 // Unlocks returns the time taken by unlocks inside the section.
-func (l *Level) Unlocks() *InnerUnlocks { return &l.inner }
+func (l *Level) Unlocks() *InnerUnlocks { return &l.Inner }
 
 // TrustedUntil returns until when its hold is trusted; the zero time if it was lost.
 func (l *Level) TrustedUntil() (until time.Time, ok bool) {
 	if l.Loss() != nil {
 		return time.Time{}, true
 	}
-	return l.hold.tenure.until(), true
+	return l.hold.tenure.Until(), true
 }
 
 // IsOpen reports whether the level was not unlocked yet.
@@ -82,7 +82,7 @@ func (l *Level) IsOpen() bool {
 
 // close takes the level out of its hold and ends its ctx. closed is false if it was closed before; last reports whether the hold ends
 // with it.
-func (l *Level) close() (closed, last bool) {
+func (l *Level) Close() (closed, last bool) {
 	l.hold.tenure.mu.Lock()
 	if l.cancel == nil {
 		l.hold.tenure.mu.Unlock()
@@ -110,7 +110,7 @@ func (l *Level) closeFor(why error) (last bool) {
 	}
 	t.mu.Unlock()
 	if empty {
-		t.leaveInsiders()
+		t.LeaveOpen()
 	}
 	if last {
 		h.observedNoMore()
@@ -136,7 +136,7 @@ func (h *Hold) unlink(l *Level) {
 }
 
 // levelCtx returns the ctx for a new level.
-func (m *Lock) levelCtx(ctx context.Context) (context.Context, context.CancelCauseFunc) {
+func (m *Lock) LevelCtx(ctx context.Context) (context.Context, context.CancelCauseFunc) {
 	if m.Kind.Side == lua.Writer {
 		ctx = &outerCtx{Context: ctx}
 	}
@@ -160,7 +160,7 @@ func (c *outerCtx) Value(key any) any {
 }
 
 // downgraded reports, once, whether a Downgrade has closed the level.
-func (l *Level) downgraded() bool {
+func (l *Level) IsDowngraded() bool {
 	outer, ok := l.Context.Value(outerKey{}).(*outerCtx)
 	return ok && l.hold.tenure.Lock.Kind.Side == lua.Writer && outer.downgraded.Swap(false)
 }
@@ -169,10 +169,10 @@ func (l *Level) downgraded() bool {
 func (c *outerCtx) String() string { return fmt.Sprint(c.Context) }
 
 // LevelIn returns the innermost open level of m in ctx, or nil.
-func (m *Lock) LevelIn(ctx context.Context) *Level { return openLevel(ctx, (*Hold).isOf, m) }
+func (m *Lock) LevelIn(ctx context.Context) *Level { return openLevel(ctx, (*Hold).IsOf, m) }
 
 // levelBeside returns the innermost open level of the other side of a read/write lock, or nil.
-func (m *Lock) levelBeside(ctx context.Context) *Level { return openLevel(ctx, (*Hold).isBeside, m) }
+func (m *Lock) LevelBeside(ctx context.Context) *Level { return openLevel(ctx, (*Hold).IsBeside, m) }
 
 func openLevel(ctx context.Context, is func(*Hold, *Lock) bool, m *Lock) *Level {
 	for l := LevelOf(ctx); l != nil; l = l.Enclosing() {
@@ -197,7 +197,7 @@ func (l *Level) Enclosing() *Level {
 
 // Owner returns the owner of the innermost single-server hold in ctx; "" if there is none, or the hold is over.
 func Owner(ctx context.Context) string {
-	if h := holdIn(ctx, func(*Hold) bool { return true }); h != nil && h.isLive() {
+	if h := holdIn(ctx, func(*Hold) bool { return true }); h != nil && h.IsLive() {
 		return h.tenure.Field()
 	}
 	return ""
@@ -210,7 +210,7 @@ func Token(ctx context.Context, name string) (token int64, ok bool) {
 
 // Token returns the fencing token of the innermost hold of m, or of its other side.
 func (m *Lock) Token(ctx context.Context) (token int64, ok bool) {
-	return tokenIn(ctx, func(h *Hold) bool { return h.isOf(m) || h.isBeside(m) })
+	return tokenIn(ctx, func(h *Hold) bool { return h.IsOf(m) || h.IsBeside(m) })
 }
 
 // tokenIn returns the token of the innermost matching hold. A reader inside a writer has the writer's token while the writer is open;
@@ -221,19 +221,89 @@ func tokenIn(ctx context.Context, is func(*Hold) bool) (token int64, ok bool) {
 		return 0, false
 	}
 	if h.tenure.Lock.Kind.Side == lua.Reader {
-		if writer := h.tenure.Lock.levelBeside(ctx); writer != nil {
+		if writer := h.tenure.Lock.LevelBeside(ctx); writer != nil {
 			h = writer.hold
 		}
 	}
-	return h.fencingToken()
+	return h.FencingToken()
 }
 
 // holdIn returns the innermost matching single-server hold in ctx, or nil.
 func holdIn(ctx context.Context, is func(*Hold) bool) *Hold {
 	for l := LevelOf(ctx); l != nil; l = l.Enclosing() {
-		if l.hold.tenure.majority == nil && is(l.hold) {
+		if l.hold.tenure.Majority == nil && is(l.hold) {
 			return l.hold
 		}
 	}
 	return nil
 }
+
+// Outlived ends the unlock of a level while other levels of its hold are open.
+func (l *Level) Outlived() error {
+	l.hold.tenure.CatchUp()
+	if loss := l.Loss(); loss != nil {
+		return l.lock.FailNotHeld(loss)
+	}
+	return nil
+}
+
+// Untaken exempts the hold from WithMinHold, and its tenure from being kept, unless the level is a re-entry.
+func (l *Level) Untaken() {
+	if l != &l.hold.first {
+		return
+	}
+	l.hold.tenure.mu.Lock()
+	l.hold.tenure.unkept = true
+	l.hold.tenure.mu.Unlock()
+	if l.lock.MinHold > 0 {
+		l.hold.tenure.Stays = nil
+	}
+}
+
+// Traced ends a level's section through Released, if set.
+func (l *Level) Traced(end func(*Level) error) error {
+	if l.Released == nil {
+		return end(l)
+	}
+	return l.Released(func() error { return end(l) })
+}
+
+// IsPatient reports whether the caller of Lock could not leave it.
+func (l *Level) IsPatient() bool {
+	l.hold.tenure.mu.Lock()
+	defer l.hold.tenure.mu.Unlock()
+	return l.hold.patient && l == &l.hold.first
+}
+
+// LeaveUnlock notes that the caller of an unlock of the level leaves. It returns the loss of its hold, if it was lost. Otherwise, if no level
+// is open, the lease is not renewed any more (G7).
+func (l *Level) LeaveUnlock() (loss error) {
+	h, t := l.hold, l.hold.tenure
+	t.mu.Lock()
+	loss, last := h.loss(), h.levels == nil
+	t.left = t.left || loss == nil && last
+	t.mu.Unlock()
+	if loss == nil && last {
+		l.lock.Engine.Leases.Stop(&t.Lease) // no open level remains that would have to be cancelled
+	}
+	return loss
+}
+
+// OnLoss has f called, on a goroutine of its own, when the hold is lost. It reports false if it is already.
+func (l *Level) OnLoss(f func()) bool {
+	l.hold.tenure.mu.Lock()
+	defer l.hold.tenure.mu.Unlock()
+	l.freed = f
+	return l.hold.loss() == nil
+}
+
+// Outer returns the ctx given to a writer's Lock.
+func (l *Level) Outer() context.Context { return l.outerCtx().Context }
+
+func (l *Level) outerCtx() *outerCtx {
+	outer, _ := l.Context.Value(outerKey{}).(*outerCtx)
+	return outer
+}
+
+// Downgraded notes that a Downgrade has closed the level of a writer.
+func (l *Level) Downgraded() { l.outerCtx().downgraded.Store(true) }

@@ -60,7 +60,7 @@ func (c *Engine) Close() {
 
 func (c *Engine) end() {
 	c.shutting.Do(func() { close(c.Shut) }) // first: callers whose calls are ended by Close check it
-	c.freeAllKept()
+	c.FreeAllKept()
 	c.Calls.Close()
 	grace := time.AfterFunc(closeGrace, c.Calls.Stop)
 	defer grace.Stop()
@@ -103,8 +103,8 @@ const lastWait = time.Second
 // Shutdown closes the engine when its sections have ended or ctx is done. Until then sections continue, and no other work begins.
 func (c *Engine) Shutdown(ctx context.Context) error {
 	c.shutting.Do(func() { close(c.Shut) })
-	c.freeAllKept()
-	if c.stats.holds.Load() == 0 {
+	c.FreeAllKept()
+	if c.Counts.holds.Load() == 0 {
 		c.emptied.Do(func() { close(c.empty) })
 	}
 	c.Hub.Drain() // tells the waiters

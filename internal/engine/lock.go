@@ -38,19 +38,19 @@ type Lock struct {
 	Observers []Observer // of its holds
 
 	// What follows from the terms.
-	TTL    time.Duration // for how long a hold is trusted unless it is renewed
-	renews time.Duration // the lease to which the watchdog renews; 0: it does not
-	expiry time.Duration // see Expiry, of TTL
-	fence  string        // the key of the fencing counter; "": there is none
+	TTL     time.Duration // for how long a hold is trusted unless it is renewed
+	renews  time.Duration // the lease to which the watchdog renews; 0: it does not
+	Expires time.Duration // see Expiry, of TTL
+	Fence   string        // the key of the fencing counter; "": there is none
 	// grants: a grant gives a Lock what it asks for. It is renewed, for no shorter time, and has no grace.
-	grants bool
+	Grants bool
 	// passes: a Lock asks Redis for the same as others do. It can take over another Lock's tenure, and pass on its own (canHave).
-	passes bool
+	Passes bool
 	// shares: a reader asks for the same as others do.
-	shares bool
+	Shares bool
 	// short: the lease is shorter than a grant may last. Such a Lock does not trust a grant: it asks Redis, and has its own lease from then on.
-	short  bool
-	beside bool // the gate of the one reader that may upgrade, beside the lock of that name
+	Short  bool
+	Beside bool // the gate of the one reader that may upgrade, beside the lock of that name
 }
 
 // NewLock returns a handle on the lock with that key. name is the user's name for it.
@@ -63,7 +63,7 @@ func (c *Engine) NewLock(key string, k *kinds.Kind, name string, t Terms) *Lock 
 		m.Invalid = m.Fail(t.Invalid)
 	}
 	if k.Fence != nil {
-		m.fence = k.Fence(key)
+		m.Fence = k.Fence(key)
 	}
 	m.follows()
 	return m
@@ -76,11 +76,11 @@ func (m *Lock) follows() {
 	if m.TTL = m.upToMax(cmp.Or(m.Lease, w)); m.Lease == 0 {
 		m.renews = w
 	}
-	m.expiry = m.Expiry(m.TTL)
-	m.grants = m.Lease == 0 && m.Grace == 0 && m.TTL == w && w >= c.GrantLease()
-	alike := c.handsOff() && m.grants && m.MaxHold == 0
-	m.passes, m.shares = alike && m.Kind.PassesOn, alike && m.Kind.Shares
-	m.short = !m.grants && m.expiry < maxGrantLease
+	m.Expires = m.Expiry(m.TTL)
+	m.Grants = m.Lease == 0 && m.Grace == 0 && m.TTL == w && w >= c.GrantLease()
+	alike := c.HandsOff() && m.Grants && m.MaxHold == 0
+	m.Passes, m.Shares = alike && m.Kind.PassesOn, alike && m.Kind.Shares
+	m.Short = !m.Grants && m.Expires < maxGrantLease
 }
 
 // Fail makes an error about the lock.
@@ -150,8 +150,5 @@ func (m *Lock) upToMax(ttl time.Duration) time.Duration {
 	return ttl
 }
 
-// FenceKey returns the key of the fencing counter; "" if there is none.
-func (m *Lock) FenceKey() string { return m.fence }
-
 // Owner returns the owner field of a tenure with that tag.
-func (m *Lock) Owner(tag uint64) string { return m.Kind.Owner(m.Engine.ID, tag, m.short) }
+func (m *Lock) Owner(tag uint64) string { return m.Kind.Owner(m.Engine.ID, tag, m.Short) }

@@ -62,7 +62,7 @@ func (l *Attempt) send(left <-chan struct{}) (AcquireResult, error) {
 		late := err != nil && calls.MayHaveRun(err) || ctx.IsRepeated()
 		for x, i := l, 0; x != nil; x, i = x.next, i+1 {
 			if late {
-				x.Tenure.lateAcquire(args[i].Lease)
+				x.Tenure.LateAcquire(args[i].Lease)
 			}
 			switch {
 			case err != nil:
@@ -85,34 +85,34 @@ func (l *Attempt) send(left <-chan struct{}) (AcquireResult, error) {
 // rollBack ends an attempt whose caller has left, once its result is known. That may be after Close.
 func (l *Attempt) rollBack(a AcquireResult, _ error) {
 	if l.Count > 1 { // it was one more level of a tenure that continues; the count in Redis follows
-		l.Tenure.releaseCallSlot()
+		l.Tenure.ReleaseCallSlot()
 		return
 	}
 	if a.Granted() {
 		l.giveBack()
 	}
-	l.withdraw((*Engine).sweep)
+	l.withdraw((*Engine).Sweep)
 }
 
 // giveBack releases grants that never became live, with one call. Unresolved results go to the sweeper.
 func (l *Attempt) giveBack() {
 	c := l.Lock.Engine
 	if l.next == nil {
-		_ = l.Tenure.giveBack() // it has noted the failure
+		_ = l.Tenure.GiveBackOnce() // it has noted the failure
 		return
 	}
 	var args []lua.ReleaseArgs
 	for x := l; x != nil; x = x.next {
-		args = append(args, x.Tenure.releaseArgs())
+		args = append(args, x.Tenure.ReleaseArgs())
 	}
 	ctx, cancel := c.Calls.Last()
 	defer cancel()
 	results, err := lua.ReleaseEach(ctx, c.RDB, args)
 	for x, i := l, 0; x != nil; x, i = x.next, i+1 {
 		if err == nil {
-			x.Tenure.givenBack(results[i].Err)
+			x.Tenure.GivenBack(results[i].Err)
 		} else {
-			x.Tenure.givenBack(err)
+			x.Tenure.GivenBack(err)
 		}
 	}
 }
@@ -122,7 +122,7 @@ func (l *Attempt) withdraw(toSweep func(*Engine, ...*sweep.Orphan)) {
 	var rest []*sweep.Orphan
 	for x := l; x != nil; x = x.next {
 		if x.leave() == pubsub.Left {
-			rest = append(rest, x.Tenure.orphan())
+			rest = append(rest, x.Tenure.Orphan())
 		}
 	}
 	if len(rest) == 0 {
@@ -158,17 +158,17 @@ func (l *Attempt) leaveInTime(expired bool) bool {
 		return false
 	case pubsub.Claimed: // its claimant finishes it
 	case pubsub.Left:
-		if t := l.Tenure; expired && t != nil && t.queued != nil {
+		if t := l.Tenure; expired && t != nil && t.Queued != nil {
 			_, _, _ = Leavable(l.Ctx, l.Lock, l.Wait, func(<-chan struct{}) (struct{}, error) {
 				t.GiveBack()
 				return struct{}{}, nil
 			}, func(_ struct{}, err error) {
 				if err != nil { // it was not sent
-					l.Lock.Engine.sweepInCall(t.orphan())
+					l.Lock.Engine.SweepInCall(t.Orphan())
 				}
 			})
 		} else {
-			l.Lock.Engine.sweepInCall(t.orphan())
+			l.Lock.Engine.SweepInCall(t.Orphan())
 		}
 		l.wakeReaders()
 	}
@@ -181,7 +181,7 @@ func (l *Attempt) leaveInTime(expired bool) bool {
 // enter turns a grant into live holds, or gives it back: all or none. It returns the last hold's level. The levels of several locks are
 // nested, and end together.
 func (l *Attempt) enter(a AcquireResult) (*Level, error) {
-	ctx, cancel := l.Lock.levelCtx(l.Parent())
+	ctx, cancel := l.Lock.LevelCtx(l.Parent())
 	inner := ctx
 	for x := l; ; x = x.next {
 		if l.next != nil {
@@ -219,18 +219,18 @@ func (n nested) Value(key any) any {
 func (l *Attempt) begin(ctx context.Context, cancel context.CancelCauseFunc, a AcquireResult) (err error) {
 	t, m := l.Tenure, l.Lock
 	l.leavePlace()
-	switch until := a.until(m); {
+	switch until := a.Until(m); {
 	case a.Unconfirmed != nil:
 		return fmt.Errorf("%w: %w", m.Engine.Errors.NotReplicated, a.Unconfirmed)
-	case a.how == byCall && !time.Now().Before(until):
-		return t.tooLate(m, until)
+	case a.How == ByCall && !time.Now().Before(until):
+		return t.AnsweredTooLate(m, until)
 	}
-	if l.level, err = t.admit(ctx, cancel, &l.Caller, m, a, l.within != nil); err != nil {
+	if l.level, err = t.Admitted(ctx, cancel, &l.Caller, m, a, l.within != nil); err != nil {
 		return err
 	}
 	l.lead(a)
 	if l.queued { // after its own hold began, because leaving lets others in with it
-		l.waiter.Done(m.expiry)
+		l.waiter.Done(m.Expires)
 	}
 	l.begun = l.beginning(a)
 	l.observed(l.level.hold)
@@ -242,7 +242,7 @@ func (l *Attempt) begin(ctx context.Context, cancel context.CancelCauseFunc, a A
 func (l *Attempt) undo(a AcquireResult, err error) error {
 	t, m := l.Tenure, l.Lock
 	switch {
-	case a.how == letIn && !t.isLeft(): // other readers continue it
+	case a.How == LetIn && !t.IsLeft(): // other readers continue it
 		l.Tenure = nil
 		if err != ErrOver { //nolint:errorlint // never wrapped
 			err = l.Failure(err)
@@ -250,28 +250,28 @@ func (l *Attempt) undo(a AcquireResult, err error) error {
 		return err
 	case err == ErrOver: //nolint:errorlint // never wrapped
 		l.Tenure = nil
-		t.leaveInsiders()
-		m.Engine.Calls.Go(t.forgetInTurn)
+		t.LeaveOpen()
+		m.Engine.Calls.Go(t.ForgetInTurn)
 		return err
-	case a.how != byCall:
-		t.leaveInsiders()
+	case a.How != ByCall:
+		t.LeaveOpen()
 		m.Engine.Leases.Stop(&t.Lease) // no hold stands on it, so its expiry is no loss
 	}
 	// The caller may leave before the release ends.
 	_, _, _ = Leavable(l.Ctx, m, l.Limit, func(<-chan struct{}) (struct{}, error) {
-		t.awaitCallSlot()
-		defer t.releaseCallSlot()
+		t.AwaitCallSlot()
+		defer t.ReleaseCallSlot()
 		l.giveBack()
-		l.withdraw((*Engine).sweepInCall)
+		l.withdraw((*Engine).SweepInCall)
 		return struct{}{}, nil
 	}, func(_ struct{}, err error) {
 		if err == nil {
 			return
 		}
 		for x := l; x != nil; x = x.next { // not even begun, because Redis is silent
-			x.Tenure.givenBack(err)
+			x.Tenure.GivenBack(err)
 		}
-		l.withdraw((*Engine).sweepInCall)
+		l.withdraw((*Engine).SweepInCall)
 	})
 	return l.Failure(err)
 }

@@ -14,7 +14,7 @@ import (
 // goroutine.
 
 // insiders are the tenures of a Client with open levels.
-type insiders struct {
+type OpenTenures struct {
 	mu      sync.Mutex // guards the following; no other lock is taken under it
 	of      map[uint64]insider
 	readers map[string]*readers // by key of the read/write lock: the readers that others may join
@@ -33,7 +33,7 @@ type readers struct {
 	asking bool      // a reader is asking Redis, to lead after them
 }
 
-func (i *insiders) add(tag uint64, t insider) {
+func (i *OpenTenures) add(tag uint64, t insider) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.of == nil {
@@ -43,7 +43,7 @@ func (i *insiders) add(tag uint64, t insider) {
 	i.most = max(i.most, len(i.of))
 }
 
-func (i *insiders) remove(tag uint64, key string) {
+func (i *OpenTenures) remove(tag uint64, key string) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if r := i.readers[key]; r != nil && r.tenure == i.of[tag] {
@@ -56,7 +56,7 @@ func (i *insiders) remove(tag uint64, key string) {
 }
 
 // reads reports whether the process has readers of that lock.
-func (i *insiders) reads(key string) bool {
+func (i *OpenTenures) Reads(key string) bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	for _, in := range i.of {
@@ -68,7 +68,7 @@ func (i *insiders) reads(key string) bool {
 }
 
 // given returns the contexts given to the Locks of the tenure with that tag.
-func (i *insiders) given(tag uint64) []context.Context {
+func (i *OpenTenures) Given(tag uint64) []context.Context {
 	t := i.tenure(tag)
 	if t == nil {
 		return nil
@@ -78,12 +78,12 @@ func (i *insiders) given(tag uint64) []context.Context {
 
 // OpenTenure returns the tenure with that tag; nil: it has no open level here.
 func (c *Engine) OpenTenure(tag uint64) *Tenure {
-	t, _ := c.insiders.tenure(tag).(*Tenure)
+	t, _ := c.Open.tenure(tag).(*Tenure)
 	return t
 }
 
 // tenure returns the tenure with that tag; nil: it has no open level.
-func (i *insiders) tenure(tag uint64) insider {
+func (i *OpenTenures) tenure(tag uint64) insider {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return i.of[tag]
@@ -114,7 +114,7 @@ func isSame(a, b context.Context) bool {
 // The packages whose contexts embed their parent and never change it.
 var (
 	contextPackage = reflect.TypeOf(context.Background()).PkgPath()
-	ownPackage     = reflect.TypeFor[insiders]().PkgPath()
+	ownPackage     = reflect.TypeFor[OpenTenures]().PkgPath()
 )
 
 // parentOf returns the parent embedded in ctx, for our contexts and for package context's except WithoutCancel; nil: unknown. Other
@@ -137,4 +137,33 @@ func parentOf(ctx context.Context) context.Context {
 	}
 	parent, _ := reflect.TypeAssert[context.Context](embedded)
 	return parent
+}
+
+// Lead lets others join the tenure of a reader that a call has just let in.
+func (i *OpenTenures) Lead(t *Tenure) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.of[t.Tag] != t { // lost or unlocked
+		return
+	}
+	if i.readers == nil {
+		i.readers = make(map[string]*readers)
+	}
+	i.readers[t.Lock.Key] = &readers{tenure: t, since: time.Now()}
+}
+
+// Leading returns the tenure that a reader may join now; nil: the reader must ask Redis.
+func (i *OpenTenures) Leading(key string, bound time.Duration) *Tenure {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	r := i.readers[key]
+	if r == nil {
+		return nil
+	}
+	age := time.Since(r.since)
+	if age >= bound || age >= bound/2 && !r.asking {
+		r.asking = true
+		return nil
+	}
+	return r.tenure.(*Tenure) //nolint:errcheck // no other value is ever set
 }

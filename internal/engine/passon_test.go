@@ -15,10 +15,10 @@ import (
 func TestTenureLostOnItsWay(t *testing.T) {
 	c, h, next := passing(t)
 	lost, m := h.tenure, next.Lock
-	lost.gone()
-	require.True(t, h.lossSoFar() == nil, "it had ended")
+	lost.Gone()
+	require.True(t, h.LossSoFar() == nil, "it had ended")
 
-	_, err := next.enter(AcquireResult{how: passed})
+	_, err := next.enter(AcquireResult{How: Passed})
 	require.True(t, err == ErrOver && next.Tenure == nil)
 	require.Equal(t, 0, c.Stats().Holds)
 	redistest.Eventually(t, 10*time.Second, func() bool {
@@ -35,8 +35,8 @@ func passing(t *testing.T) (c *Engine, ended *Hold, next *Attempt) {
 	m := c.NewLock(name, kinds.Mutex, name, Terms{})
 	l, err := m.Lock(CallerNow(context.Background()))
 	require.NoError(t, err)
-	_, last := l.close()
-	require.True(t, last && l.hold.detach())
+	_, last := l.Close()
+	require.True(t, last && l.hold.Detach())
 	c.HoldEnds()
 	return c, l.hold, &Attempt{AcquireRequest: AcquireRequest{Caller: CallerNow(context.Background()), Lock: m, Tenure: l.hold.tenure, Count: 1}}
 }
@@ -45,7 +45,7 @@ func passing(t *testing.T) (c *Engine, ended *Hold, next *Attempt) {
 func TestCloseOnTheWay(t *testing.T) {
 	c, _, next := passing(t)
 	c.tellHolders()
-	_, err := next.enter(AcquireResult{how: passed})
+	_, err := next.enter(AcquireResult{How: Passed})
 	require.True(t, errors.Is(err, errTestClosed))
 	require.Equal(t, 0, c.Stats().Holds)
 }
@@ -53,10 +53,10 @@ func TestCloseOnTheWay(t *testing.T) {
 // A re-entry into a hold that was passed on meanwhile competes instead. It does not report a loss, even if the tenure is already lost.
 func TestReentryAfterPassingOn(t *testing.T) {
 	c, ended, next := passing(t)
-	_, err := next.enter(AcquireResult{how: passed})
+	_, err := next.enter(AcquireResult{How: Passed})
 	require.NoError(t, err)
-	require.True(t, ended.tenure.tryCallSlot())
-	ended.tenure.gone()
+	require.True(t, ended.tenure.TryCallSlot())
+	ended.tenure.Gone()
 	require.Equal(t, uint64(1), c.Stats().Lost)
 	err = next.Lock.awaitCalls(next.Caller, ended)
 	require.True(t, err == ErrOver)

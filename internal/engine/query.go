@@ -75,7 +75,7 @@ func (m *Lock) HoldCount(ctx context.Context) (int, error) {
 	if !held {
 		return 0, err
 	}
-	return l.hold.depth(), nil
+	return l.hold.Depth(), nil
 }
 
 // PTTL returns Redis's PTTL of the lock's key.
@@ -92,12 +92,12 @@ func (m *Lock) Force(ctx context.Context, owners ...string) (bool, error) {
 		return false, m.Fail(err)
 	}
 	forced, err := Ask(ctx, m, true, func(ctx context.Context) (bool, error) {
-		return m.Kind.Force(ctx, m.Engine.RDB, m.Key, m.fair(), lua.Publish(m.Engine.KnownChannel(m)), owners...)
+		return m.Kind.Force(ctx, m.Engine.RDB, m.Key, m.Fair(), lua.Publish(m.Engine.KnownChannel(m)), owners...)
 	})
 	if len(owners) > 0 && !forced {
 		return forced, err // the process may keep it for another owner
 	}
-	m.Engine.freeKept(m.Key) // Force freed it, or the next call would find it missing
+	m.Engine.FreeKept(m.Key) // Force freed it, or the next call would find it missing
 	return forced, err
 }
 
@@ -112,7 +112,7 @@ func (m *Lock) Look(ctx context.Context) (info lua.Info, err error) {
 	}
 	return Query(ctx, m, func(ctx context.Context) (lua.Info, error) {
 		return lua.Look(ctx, c.RDB, lua.InfoArgs{
-			Name: m.Key, Queue: queue, List: m.Kind.Queueing == kinds.PerWaiter, Fence: m.fence, Publish: lua.Publish(c.KnownChannel(m)),
+			Name: m.Key, Queue: queue, List: m.Kind.Queueing == kinds.PerWaiter, Fence: m.Fence, Publish: lua.Publish(c.KnownChannel(m)),
 		})
 	})
 }

@@ -47,12 +47,7 @@ type unlocking struct {
 
 // toUnlock prepares for the calls that end h, which stands on the tenure, or a tenure on which none does.
 func (t *Tenure) toUnlock(h *Hold) unlocking {
-	u := unlocking{hold: h, tenure: t}
-	t.mu.Lock()
-	if u.loss = t.why(); h != nil {
-		u.loss = h.loss()
-	}
-	t.mu.Unlock()
+	u := unlocking{hold: h, tenure: t, loss: t.LossOf(h)}
 	if u.ends() {
 		// No renewal starts from here on, but the end of the lease is still watched.
 		t.Lock.Engine.Leases.Releasing(&t.Lease)
@@ -67,7 +62,7 @@ func (u *unlocking) ends() bool { return u.loss == nil }
 func (all unlockings) begin(by *unlocker) error {
 	for i := range all {
 		if u := &all[i]; u.ends() {
-			u.args = u.tenure.releaseArgs()
+			u.args = u.tenure.ReleaseArgs()
 			u.next, u.stay = u.tenure.claim(time.Now(), &u.args)
 		}
 	}
@@ -126,7 +121,7 @@ func (all unlockings) call(by *unlocker, handsOff bool) error {
 	defer end()
 	if len(all) == 1 {
 		u := &all[0]
-		reply, err := c.release(ctx, m, u.callArgs(handsOff))
+		reply, err := c.SendRelease(ctx, m, u.callArgs(handsOff))
 		u.answered(by, handsOff, sent, reply, err, repeats.IsRepeated())
 		return u.Err
 	}
@@ -182,8 +177,8 @@ func (u *unlocking) end(by *unlocker) (rest *sweep.Orphan, err error) {
 	}
 	m := t.Lock
 	c := m.Engine
-	if t.stays != nil && t.stays.ticket != "" {
-		t.stays = nil // what is left in Redis of this owner is to be released: either somebody has the ticket, or nobody ever will
+	if t.Stays != nil && t.Stays.Ticket != "" {
+		t.Stays = nil // what is left in Redis of this owner is to be released: either somebody has the ticket, or nobody ever will
 	}
 	switch {
 	case r.Err != nil:
@@ -191,15 +186,9 @@ func (u *unlocking) end(by *unlocker) (rest *sweep.Orphan, err error) {
 	case !r.Held && by.isLeft(): // maybe the lease has ended; there is nobody to be told
 		c.Hub.Wake(m.Waiters())
 	case !r.Held:
-		t.gone()
+		t.Gone()
 	}
-	t.mu.Lock()
-	lost := t.loss != nil // maybe while the release was on its way
-	if !lost && h != nil {
-		h.setCount(0)
-	}
-	t.mu.Unlock()
-	if lost {
+	if t.IsReleased(h) { // maybe while the release was on its way
 		return t.releaseLost(h)
 	}
 	if h != nil {
@@ -209,7 +198,7 @@ func (u *unlocking) end(by *unlocker) (rest *sweep.Orphan, err error) {
 	if r.Err != nil {
 		t.UnresolvedUntil(c.Leases.Until(&t.Lease).Add(m.Grace)).OutcomeUnknown = true
 	}
-	rest = t.orphan()
+	rest = t.Orphan()
 	switch {
 	case r.Err == nil:
 	case isOver(r.Err):
@@ -225,21 +214,13 @@ func (u *unlocking) end(by *unlocker) (rest *sweep.Orphan, err error) {
 // before the sections have ended.
 func (t *Tenure) releaseLost(h *Hold) (rest *sweep.Orphan, err error) {
 	m := t.Lock
-	t.mu.Lock()
-	loss, last := t.why(), h == nil
-	if h != nil {
-		loss, last = h.loss(), h.levels == nil && h.count > 0
-	}
-	if last && h != nil {
-		h.setCount(0) // of several unlocks that find the loss, one is the last
-	}
-	t.mu.Unlock()
+	loss, last := t.IsLost(h)
 	if last {
 		if h != nil {
 			defer m.Engine.HoldEnds()
 		}
-		t.UnresolvedUntil(time.Now().Add(t.lasts())).OutcomeUnknown = true
-		rest = t.orphan()
+		t.UnresolvedUntil(time.Now().Add(t.Lasts())).OutcomeUnknown = true
+		rest = t.Orphan()
 	}
 	return rest, m.FailNotHeld(loss)
 }
@@ -259,7 +240,7 @@ func (m *Lock) givesWay(r lua.ReleaseReply) {
 // the time of an unlock, so that a new connection has the rest. Close may wait for the last one.
 func (t *Tenure) releaseCall(now time.Time, by *unlocker) (ctx context.Context, end func(), repeats *calls.Context) {
 	c := t.Lock.Engine
-	own := by.contexts.Next(t.section(), c.Calls, now, 0)
+	own := by.contexts.Next(t.Section(), c.Calls, now, 0)
 	if by.closed {
 		ctx, end := c.Calls.Last()
 		return ctx, end, own
@@ -322,7 +303,7 @@ func (u *unlocker) again(t *Tenure, r *calls.Retry, err error) bool {
 	if errors.Is(err, lua.ErrReaders) { // none is open here, so what failed calls have left is about to go
 		err = calls.ErrNoAnswer
 	}
-	return !u.isLeft() && t.lossSoFar() == nil && (r.Wait(err, u.left, c.Calls.Done()) || !u.isLeft() && c.Calls.IsClosed())
+	return !u.isLeft() && t.LossSoFar() == nil && (r.Wait(err, u.left, c.Calls.Done()) || !u.isLeft() && c.Calls.IsClosed())
 }
 
 const (

@@ -19,48 +19,48 @@ const (
 )
 
 // run counts successive hand-offs inside the process. The holds pass it on to each other.
-type run struct {
+type Run struct {
 	length int
 	began  time.Time
-	by     context.Context // of the section that the last hand-off ended, for the next holder's Trace; nil without one
-	tokens tokens          // for the run's next holds
+	By     context.Context // of the section that the last hand-off ended, for the next holder's Trace; nil without one
+	Tokens Tokens          // for the run's next holds
 }
 
 // tokens are unused fencing tokens: left of them, from next on.
-type tokens struct{ next, left int64 }
+type Tokens struct{ Next, Left int64 }
 
 // token takes the next token; ok is false if there is none.
-func (r *run) token() (token int64, ok bool) {
-	if r == nil || r.tokens.left == 0 {
+func (r *Run) Token() (token int64, ok bool) {
+	if r == nil || r.Tokens.Left == 0 {
 		return 0, false
 	}
-	token = r.tokens.next
-	r.tokens = tokens{token + 1, r.tokens.left - 1}
+	token = r.Tokens.Next
+	r.Tokens = Tokens{token + 1, r.Tokens.Left - 1}
 	return token, true
 }
 
 // section returns the ctx of the section that the last hand-off ended, once; nil without a Trace.
-func (r *run) section() context.Context {
-	by := r.by
-	r.by = nil
+func (r *Run) Section() context.Context {
+	by := r.By
+	r.By = nil
 	return by
 }
 
 // besideOutsiders returns the bound while waiters outside the line compete. They get a third of the sections, if they are there to take them.
-func (b RunBound) besideOutsiders() RunBound {
+func (b RunBound) BesideOutsiders() RunBound {
 	b.Most = min(b.Most, mostBesideOutsiders)
 	return b
 }
 
 // over reports whether the run should end. A nil run has not begun.
-func (r *run) over(o RunBound, now time.Time) bool {
+func (r *Run) Over(o RunBound, now time.Time) bool {
 	return r != nil && (r.length >= o.Most || now.Sub(r.began) >= o.For)
 }
 
 // next returns the run with one more hand-off if the lock stays in the process, or a new run.
-func (r *run) next(stay bool, now time.Time) *run {
+func (r *Run) Next(stay bool, now time.Time) *Run {
 	if r == nil || !stay {
-		r = &run{began: now}
+		r = &Run{began: now}
 	}
 	if stay {
 		r.length++

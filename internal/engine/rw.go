@@ -1,9 +1,7 @@
 package engine
 
 import (
-	"context"
 	"errors"
-	"fmt"
 
 	"github.com/go-rlock/rlock/internal/kinds"
 )
@@ -19,7 +17,7 @@ func NewRW(read, write *Lock) *RW {
 	t := read.Terms
 	t.Lease, t.MaxHold, t.MaxWait, t.Invalid = 0, 0, 0, nil // the reader may have to wait first
 	gate := read.Engine.NewLock(kinds.Own("rlock_upgrade")(read.Key), kinds.Mutex, read.Name, t)
-	gate.beside, gate.Invalid = true, read.Invalid
+	gate.Beside, gate.Invalid = true, read.Invalid
 	return &RW{read: read, write: write, gate: gate}
 }
 
@@ -33,11 +31,11 @@ func (rw *RW) Downgrade(who Caller) (*Level, error) {
 		return nil, rw.read.FailClosed()
 	}
 	defer rw.read.Engine.Calls.Ended()
-	outer, _ := writer.Context.Value(outerKey{}).(*outerCtx)
+	outer := writer.Outer()
 	read := *rw.read
 	read.NoReentry = false // a writer that was a reader before becomes one again
 	caller := who
-	who.parent = valuesOf{outer.Context, context.WithoutCancel(who.Ctx)}
+	who = who.In(outer)
 	l, err := read.Lock(who)
 	if err != nil {
 		return nil, err
@@ -45,7 +43,7 @@ func (rw *RW) Downgrade(who Caller) (*Level, error) {
 	stays := false
 	defer func() {
 		if !stays { // the writer's hold was lost, or may be, or its Trace panics
-			caller.Ctx = outer.Context // the writer's ctx has ended
+			caller.Ctx = outer // the writer's ctx has ended
 			caller.LeaveTo(func() { _ = l.Unlock() }, read.Engine)
 		}
 	}()
@@ -53,26 +51,9 @@ func (rw *RW) Downgrade(who Caller) (*Level, error) {
 		return nil, err
 	}
 	stays = true
-	outer.downgraded.Store(true)
+	writer.Downgraded()
 	who.Took(PathAlone) // the writer has ended, so this is no re-entry
 	return l, nil
-}
-
-// valuesOf is a ctx with the values of another ctx. If that comes from WithoutCancel, it hides package context's own keys, so cancellation
-// is that of the embedded Context.
-type valuesOf struct {
-	context.Context
-	values context.Context
-}
-
-// String is as [outerCtx.String].
-func (c valuesOf) String() string { return fmt.Sprint(c.Context) }
-
-func (c valuesOf) Value(key any) any {
-	if v := c.values.Value(key); v != nil {
-		return v
-	}
-	return c.Context.Value(key)
 }
 
 // LockUpgradeable takes the gate, unless the caller is the writer, and then the read lock. Unlock the gate after the level.
@@ -96,13 +77,16 @@ func (rw *RW) LockUpgradeable(who Caller) (l, gate *Level, err error) {
 	who, stop := who.Inside(gate)
 	defer stop()
 	alone := *r // Redis lets the writer in beside this reader only
-	alone.shares = false
+	alone.Shares = false
 	if l, err = alone.Lock(who); err != nil {
 		got := gate
 		outer.LeaveTo(func() { _ = got.Unlock() }, w.Engine) // no section ran under it
 		return nil, nil, orLoss(err, got.hold)
 	}
-	l.keeps(gate)
+	free := func() { rw.free(gate) } // even if nobody calls Unlock, so that another reader can upgrade
+	if !l.OnLoss(free) {
+		go free() // ends as any unlock does; Close waits for it
+	}
 	return l, gate, nil
 }
 
@@ -121,21 +105,9 @@ func (rw *RW) lockGate(who Caller) (*Level, error) {
 			continue
 		}
 		if err != nil {
-			err = orLoss(err, reader.hold) // its loss frees the gate, see Level.keeps
+			err = orLoss(err, reader.hold) // its loss frees the gate
 		}
 		return gate, err
-	}
-}
-
-// keeps frees the gate when the reader is lost, even if nobody calls Unlock, so that another reader can upgrade.
-func (l *Level) keeps(gate *Level) {
-	t := l.hold.tenure
-	t.mu.Lock()
-	l.freed = gate.free
-	lost := l.hold.loss() != nil
-	t.mu.Unlock()
-	if lost {
-		go gate.free() // ends as any unlock does; Close waits for it
 	}
 }
 
@@ -146,8 +118,8 @@ func (rw *RW) Upgrade(who Caller) (*Level, error) {
 	switch {
 	case w.LevelIn(who.Ctx) != nil:
 		return w.Lock(who)
-	case reader != nil && reader.hold.lossSoFar() != nil:
-		return nil, reader.hold.lossSoFar()
+	case reader != nil && reader.hold.LossSoFar() != nil:
+		return nil, reader.hold.LossSoFar()
 	case reader == nil || gate == nil:
 		return nil, w.Fail(w.Engine.Errors.Upgrade, errors.New("the ctx carries no hold of Upgradeable (use the ctx that its Lock returned)"))
 	}
@@ -165,7 +137,7 @@ func (rw *RW) Upgrade(who Caller) (*Level, error) {
 // orLoss returns the loss of one of the holds, if there is one: it ended the ctx of the failed Lock. Otherwise it returns err.
 func orLoss(err error, holds ...*Hold) error {
 	for _, h := range holds {
-		if loss := h.lossSoFar(); loss != nil {
+		if loss := h.LossSoFar(); loss != nil {
 			return loss
 		}
 	}
@@ -173,9 +145,9 @@ func orLoss(err error, holds ...*Hold) error {
 }
 
 // free unlocks the gate of a lost reader.
-func (l *Level) free() {
-	if c := l.lock.Engine; c.Calls.Start() {
+func (rw *RW) free(gate *Level) {
+	if c := rw.gate.Engine; c.Calls.Start() {
 		defer c.Calls.Ended()
-		_ = l.Unlock()
+		_ = gate.Unlock()
 	}
 }

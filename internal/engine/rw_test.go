@@ -21,7 +21,7 @@ func TestLockUnderALostUpgradeable(t *testing.T) {
 	for range 500 {
 		l, gate, err := rw.LockUpgradeable(CallerNow(context.Background()))
 		require.NoError(t, err)
-		go l.hold.tenure.gone() // ends at once
+		go l.hold.tenure.Gone() // ends at once
 		for {
 			inner, innerGate, err := rw.LockUpgradeable(CallerNow(context.WithoutCancel(l)).UpTo(time.Second, c.MinAttempt()))
 			if err != nil {

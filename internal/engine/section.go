@@ -92,7 +92,7 @@ type spentTime struct {
 }
 
 // spent returns the total if the last unlock ended within soonAfter, or 0.
-func (i *InnerUnlocks) spent(now time.Time) time.Duration {
+func (i *InnerUnlocks) Spent(now time.Time) time.Duration {
 	if s := i.latest.Load(); s != nil && now.Sub(s.until) <= soonAfter {
 		return s.took
 	}
@@ -100,8 +100,8 @@ func (i *InnerUnlocks) spent(now time.Time) time.Duration {
 }
 
 // add adds an unlock, less its overlap with earlier ones. If two end at the same moment, one may go uncounted.
-func (i *InnerUnlocks) add(began, now time.Time) {
-	before := i.spent(began)
+func (i *InnerUnlocks) Add(began, now time.Time) {
+	before := i.Spent(began)
 	if s := i.latest.Load(); s != nil && s.until.After(began) {
 		began = s.until
 	}

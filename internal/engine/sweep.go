@@ -29,15 +29,15 @@ func (t *Tenure) UnresolvedUntil(until time.Time) *sweep.Unresolved {
 }
 
 // lateAcquire records an unanswered first acquire with the lease ttl.
-func (t *Tenure) lateAcquire(ttl time.Duration) {
+func (t *Tenure) LateAcquire(ttl time.Duration) {
 	t.UnresolvedUntil(time.Now().Add(min(ttl, sweep.Most))).Late = true
 }
 
 // SweepIfUnresolved sweeps the field of a hold that has ended or never began, if anything about it is unresolved. A release also removes it
 // from the queue in Redis.
 func (t *Tenure) SweepIfUnresolved() {
-	if r := t.orphan(); r != nil {
-		t.Lock.Engine.sweep(r)
+	if r := t.Orphan(); r != nil {
+		t.Lock.Engine.Sweep(r)
 	}
 }
 
@@ -45,24 +45,24 @@ func (t *Tenure) SweepIfUnresolved() {
 func (t *Tenure) forget() {
 	m := t.Lock
 	t.UnresolvedUntil(time.Now().Add(Longer(m.TTL, m.Grace))).OutcomeUnknown = true
-	t.Lock.Engine.sweepInCall(t.orphan())
+	t.Lock.Engine.SweepInCall(t.Orphan())
 }
 
 // Forget ends a lost tenure that a Cache had. It returns at once.
-func (t *Tenure) Forget() { t.Lock.Engine.Calls.Background(t.forgetInTurn) }
+func (t *Tenure) Forget() { t.Lock.Engine.Calls.Background(t.ForgetInTurn) }
 
 // forgetInTurn is forget when no call is under way any more: it may be one for a level of an earlier hold (I1). It ends soon after that.
-func (t *Tenure) forgetInTurn() {
-	t.awaitCallSlot()
-	defer t.releaseCallSlot()
+func (t *Tenure) ForgetInTurn() {
+	t.AwaitCallSlot()
+	defer t.ReleaseCallSlot()
 	t.forget()
 }
 
 // isClean reports whether nothing about the field is unresolved.
-func (t *Tenure) isClean() bool { return t == nil || t.Unresolved == nil && t.queued == nil }
+func (t *Tenure) IsClean() bool { return t == nil || t.Unresolved == nil && t.Queued == nil }
 
 // orphan returns the field as an orphan to be swept; nil if there is nothing to sweep.
-func (t *Tenure) orphan() *sweep.Orphan {
+func (t *Tenure) Orphan() *sweep.Orphan {
 	if t == nil {
 		return nil
 	}
@@ -70,19 +70,19 @@ func (t *Tenure) orphan() *sweep.Orphan {
 	if t.Unresolved != nil {
 		u = *t.Unresolved
 	}
-	if !u.Late && !u.OutcomeUnknown && t.queued == nil {
+	if !u.Late && !u.OutcomeUnknown && t.Queued == nil {
 		return nil
 	}
-	r := t.orphanOf(t.releaseArgs())
+	r := t.OrphanOf(t.ReleaseArgs())
 	r.Unresolved = u
-	if t.queued != nil {
+	if t.Queued != nil {
 		r.Place = time.Now().Add(sweep.Most)
 	}
 	return r
 }
 
 // orphanOf returns an orphan that is swept by that release.
-func (t *Tenure) orphanOf(args lua.ReleaseArgs) *sweep.Orphan {
+func (t *Tenure) OrphanOf(args lua.ReleaseArgs) *sweep.Orphan {
 	m := t.Lock
 	r := &sweep.Orphan{Slot: m.Slot, Args: args}
 	r.Gone = func() { m.Engine.Hub.Wake(m.Waiters()) }
@@ -94,7 +94,7 @@ func (t *Tenure) orphanOf(args lua.ReleaseArgs) *sweep.Orphan {
 }
 
 // sweep sweeps the non-nil orphans: of one lock, or of locks that one call can take. After Close it makes one last try itself.
-func (c *Engine) sweep(all ...*sweep.Orphan) {
+func (c *Engine) Sweep(all ...*sweep.Orphan) {
 	all = slices.DeleteFunc(all, func(r *sweep.Orphan) bool { return r == nil })
 	switch {
 	case len(all) == 0:
@@ -107,7 +107,7 @@ func (c *Engine) sweep(all ...*sweep.Orphan) {
 }
 
 // sweepInCall is sweep for a caller that has started a call. It never waits for the sweep, even while the Client closes; Close does.
-func (c *Engine) sweepInCall(all ...*sweep.Orphan) {
+func (c *Engine) SweepInCall(all ...*sweep.Orphan) {
 	if all = slices.DeleteFunc(all, func(r *sweep.Orphan) bool { return r == nil }); len(all) > 0 {
 		c.sweepers.Add(all)
 	}
@@ -115,25 +115,25 @@ func (c *Engine) sweepInCall(all ...*sweep.Orphan) {
 
 // GiveBack releases a granted hold that no Lock took. It reports whether Redis has answered.
 func (t *Tenure) GiveBack() (answered bool) {
-	err := t.giveBack()
+	err := t.GiveBackOnce()
 	t.SweepIfUnresolved()
 	return err == nil
 }
 
 // giveBack is GiveBack without the sweep.
-func (t *Tenure) giveBack() error {
-	_, err := t.Lock.Engine.releaseOnce(t.Lock, t.releaseArgs())
-	t.givenBack(err)
+func (t *Tenure) GiveBackOnce() error {
+	_, err := t.Lock.Engine.releaseOnce(t.Lock, t.ReleaseArgs())
+	t.GivenBack(err)
 	return err
 }
 
 // givenBack records the result of such a release.
-func (t *Tenure) givenBack(err error) {
+func (t *Tenure) GivenBack(err error) {
 	if err != nil {
 		m := t.Lock
-		t.UnresolvedUntil(time.Now().Add(m.expiry)).OutcomeUnknown = true
+		t.UnresolvedUntil(time.Now().Add(m.Expires)).OutcomeUnknown = true
 	} else {
-		t.queued = nil
+		t.Queued = nil
 		if t.Unresolved != nil {
 			t.Unresolved.OutcomeUnknown = false
 		}

@@ -40,11 +40,11 @@ func TestFieldsGivenUpAreTold(t *testing.T) {
 		const n = 3 * sweep.Batch
 		var all []*sweep.Orphan
 		for i := range n {
-			h := newTenure(c.NewLock(fmt.Sprint(i), kinds.Mutex, fmt.Sprint(i), Terms{}))
+			h := c.NewLock(fmt.Sprint(i), kinds.Mutex, fmt.Sprint(i), Terms{}).NewTenure()
 			h.UnresolvedUntil(until).Late = true
-			all = append(all, h.orphan())
+			all = append(all, h.Orphan())
 		}
-		c.sweep(all...)
+		c.Sweep(all...)
 		if !until.IsZero() {
 			c.Close()
 		}

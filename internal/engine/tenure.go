@@ -28,11 +28,11 @@ type Tenure struct {
 
 	// Guarded by the right to make calls.
 	Unresolved *sweep.Unresolved // nil most of the time
-	queued     *time.Time        // when the first call that may have queued it in Redis was sent; nil: none, as for most
-	stays      *stay             // how the lock stays taken after the unlock; nil: it does not
-	given      time.Duration     // its first lease; 0 before that
-	run        *run              // its run of hand-offs; nil if none led to it and none was tried
-	majority   Majority          // set for a quorum's tenure, see Majority; nil: one field on one server
+	Queued     *time.Time        // when the first call that may have queued it in Redis was sent; nil: none, as for most
+	Stays      *Stay             // how the lock stays taken after the unlock; nil: it does not
+	FirstLease time.Duration     // its first lease; 0 before that
+	Run        *Run              // its run of hand-offs; nil if none led to it and none was tried
+	Majority   Majority          // set for a quorum's tenure, see Majority; nil: one field on one server
 
 	mu      sync.Mutex   // guards the following, and the holds; of our locks, only the renewer's and the one of foreign calls are taken under it
 	calling bool         // the right to make calls is taken
@@ -66,7 +66,7 @@ type Majority interface {
 // lastTag is the tag of the newest tenure, without its mark.
 var lastTag atomic.Uint64
 
-func newTenure(m *Lock) *Tenure {
+func (m *Lock) NewTenure() *Tenure {
 	return &Tenure{Lock: m, Tag: m.Mark().Marked(lastTag.Add(1))}
 }
 
@@ -144,7 +144,7 @@ func (t *Tenure) Cached(first func() any) any {
 }
 
 // lasts returns how long Redis may keep the tenure after an unanswered renewal.
-func (t *Tenure) lasts() time.Duration {
+func (t *Tenure) Lasts() time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	lasts := t.Lock.TTL
@@ -162,12 +162,12 @@ func (t *Tenure) current() *Hold {
 }
 
 // joinInsiders makes the tenure known to waiters of its process; leaveInsiders ends that.
-func (t *Tenure) joinInsiders() {
-	t.Lock.Engine.insiders.add(t.Tag, t)
+func (t *Tenure) JoinOpen() {
+	t.Lock.Engine.Open.add(t.Tag, t)
 }
 
-func (t *Tenure) leaveInsiders() {
-	t.Lock.Engine.insiders.remove(t.Tag, t.Lock.Key)
+func (t *Tenure) LeaveOpen() {
+	t.Lock.Engine.Open.remove(t.Tag, t.Lock.Key)
 }
 
 // givenTo returns the contexts given to its Locks.
@@ -183,7 +183,7 @@ func (t *Tenure) givenTo() (all []context.Context) {
 }
 
 // section returns the ctx of its section.
-func (t *Tenure) section() context.Context {
+func (t *Tenure) Section() context.Context {
 	if h := t.current(); h != nil {
 		return &h.first
 	}
@@ -191,40 +191,40 @@ func (t *Tenure) section() context.Context {
 }
 
 // hasToken reports whether its hold has a fencing token.
-func (t *Tenure) hasToken() bool {
+func (t *Tenure) HasToken() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.hold != nil && t.hold.token != 0
 }
 
-func (t *Tenure) lossSoFar() error {
+func (t *Tenure) LossSoFar() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.why()
 }
 
 // until returns the end of its trusted time.
-func (t *Tenure) until() time.Time {
-	if t.majority != nil {
-		return t.majority.Until()
+func (t *Tenure) Until() time.Time {
+	if t.Majority != nil {
+		return t.Majority.Until()
 	}
 	return t.Lock.Engine.Leases.Until(&t.Lease)
 }
 
 // catchUp marks the tenure lost if its time is over, without waiting for the renewer.
-func (t *Tenure) catchUp() {
+func (t *Tenure) CatchUp() {
 	switch {
-	case t.majority != nil:
-		t.majority.CatchUp()
-	case !time.Now().Before(t.until()):
+	case t.Majority != nil:
+		t.Majority.CatchUp()
+	case !time.Now().Before(t.Until()):
 		t.Lock.Engine.Leases.CatchUp()
 	}
 }
 
 // isTold reports whether Close has begun to cancel holds.
 func (t *Tenure) isTold() bool {
-	if t.majority != nil {
-		return t.majority.IsTold()
+	if t.Majority != nil {
+		return t.Majority.IsTold()
 	}
 	return t.Lock.Engine.IsTold()
 }
@@ -252,7 +252,7 @@ func (k Keeper) About() (name, kind string) { return k.Lock.Name, k.Lock.Kind.Na
 // Lost is called when the tenure can no longer be trusted.
 func (k Keeper) Lost(loss lease.Loss) {
 	if loss.Gone {
-		k.gone()
+		k.Gone()
 		return
 	}
 	k.Lose(k.Lock.LossOf(loss))
@@ -288,7 +288,7 @@ func (k Keeper) Closed() {
 }
 
 // gone ends a tenure that is missing in Redis.
-func (t *Tenure) gone() {
+func (t *Tenure) Gone() {
 	t.Lose(Loss{
 		Reason: LostGone, Since: time.Now(), Text: "lost: the key was deleted, forced open or forgotten by a failover",
 	})
@@ -324,9 +324,9 @@ func (t *Tenure) Lose(why Loss) bool {
 	t.mu.Unlock()
 	c := t.Lock.Engine
 	ended.Settle()
-	t.leaveInsiders()
-	if c.kept.Load() != 0 {
-		c.cache.Lost(t)
+	t.LeaveOpen()
+	if c.Kept.Load() != 0 {
+		c.Cache.Lost(t)
 	}
 	if why.Reason == LostClosed {
 		return true // Close is not reported as a loss
@@ -351,7 +351,7 @@ func (t *Tenure) explain(why Loss) error {
 }
 
 // tooLate returns the error of a grant to m whose lease was over before the answer.
-func (t *Tenure) tooLate(m *Lock, until time.Time) error {
+func (t *Tenure) AnsweredTooLate(m *Lock, until time.Time) error {
 	return m.Engine.Errors.Loss(Loss{
 		Name: m.Name, Owner: t.Field(), Reason: LostExpired, Since: until,
 		Text: "lost: Redis took longer than the lease to answer",
@@ -359,31 +359,31 @@ func (t *Tenure) tooLate(m *Lock, until time.Time) error {
 }
 
 // stay says how a lock stays taken after an unlock.
-type stay struct {
-	until  time.Time
-	ticket string // the field that keeps it, see Export; "": the placeholder, see WithMinHold
+type Stay struct {
+	Until  time.Time
+	Ticket string // the field that keeps it, see Export; "": the placeholder, see WithMinHold
 }
 
 // staysTaken reports whether an unlock now must leave the lock taken.
-func (t *Tenure) staysTaken() bool { return t.stays != nil && time.Now().Before(t.stays.until) }
+func (t *Tenure) StaysTaken() bool { return t.Stays != nil && time.Now().Before(t.Stays.Until) }
 
 // releaseArgs returns the arguments of the release that ends the tenure.
-func (t *Tenure) releaseArgs() lua.ReleaseArgs {
+func (t *Tenure) ReleaseArgs() lua.ReleaseArgs {
 	m := t.Lock
 	args := lua.ReleaseArgs{
-		Name: m.Key, Side: m.Kind.Side, Owner: t.Field(), Publish: lua.Publish(m.Engine.KnownChannel(m)), Fair: m.fair(),
+		Name: m.Key, Side: m.Kind.Side, Owner: t.Field(), Publish: lua.Publish(m.Engine.KnownChannel(m)), Fair: m.Fair(),
 	}
 	if key := m.QueueKey(); key != "" {
-		args.Fence = m.fence
+		args.Fence = m.Fence
 		args.Queue = lua.Queue{Key: key, GrantLease: m.Engine.GrantLease()}
 	}
-	switch left := t.stays; {
-	case left == nil || t.lossSoFar() != nil: // a lost tenure must not outlast its lease
-	case left.ticket != "":
-		args.Ticket, args.Taken = left.ticket, left.until
+	switch left := t.Stays; {
+	case left == nil || t.LossSoFar() != nil: // a lost tenure must not outlast its lease
+	case left.Ticket != "":
+		args.Ticket, args.Taken = left.Ticket, left.Until
 		args.Fence, args.Queue = "", lua.Queue{}
-	case t.staysTaken():
-		args.Next, args.Taken = m.Kind.Placeholder(m.Engine.ID), left.until
+	case t.StaysTaken():
+		args.Next, args.Taken = m.Kind.Placeholder(m.Engine.ID), left.Until
 	}
 	return args
 }
@@ -393,4 +393,12 @@ type ReleaseResult struct {
 	Held bool  // the owner held the lock
 	Late bool  // a call without a reply may have run, or may still
 	Err  error // the last call's error
+}
+
+// MayQueue records that the next call may leave the field in the queue, or a mark.
+func (t *Tenure) MayQueue(now time.Time) {
+	if t.Queued == nil { // a grant may be for the first of several calls
+		first := now // a copy, so that now does not escape to the heap on every call
+		t.Queued = &first
+	}
 }

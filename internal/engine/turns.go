@@ -10,7 +10,7 @@ import (
 // callers are the goroutines waiting, in order, for the right to make calls for a tenure, or for its loss. All fields are guarded by
 // tenure.mu.
 type callers struct {
-	queue   []*turn
+	queue   []*CallSlotTurn
 	gone    int           // how many of the queue have left it
 	lost    chan struct{} // closed when the tenure is lost; nil until first used
 	count   follower
@@ -20,15 +20,15 @@ type callers struct {
 }
 
 // turn is one goroutine's place in the queue.
-type turn struct {
-	over  chan struct{} // closed when the right is granted, or the tenure is lost
+type CallSlotTurn struct {
+	Over  chan struct{} // closed when the right is granted, or the tenure is lost
 	given bool
 	gone  bool // it has left, and is still in the queue
 }
 
 // tryCallSlot takes the right to make calls for the tenure (I1) if it is free. It is for an unlock, which does not wait for the count
 // in Redis.
-func (t *Tenure) tryCallSlot() bool {
+func (t *Tenure) TryCallSlot() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	ok := !t.calling
@@ -38,7 +38,7 @@ func (t *Tenure) tryCallSlot() bool {
 
 // callSlot is tryCallSlot, and queues if the right is taken: the turn must end with takes or leaves. w is nil if the tenure was lost,
 // because then no call is needed.
-func (t *Tenure) callSlot() (ok bool, w *turn) {
+func (t *Tenure) CallSlot() (ok bool, w *CallSlotTurn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
@@ -52,37 +52,37 @@ func (t *Tenure) callSlot() (ok bool, w *turn) {
 }
 
 // join queues for the right. mu is held.
-func (t *Tenure) join() *turn {
+func (t *Tenure) join() *CallSlotTurn {
 	if t.callers == nil {
 		t.callers = new(callers)
 	}
-	w := &turn{over: make(chan struct{})}
+	w := &CallSlotTurn{Over: make(chan struct{})}
 	t.callers.queue = append(t.callers.queue, w)
 	return w
 }
 
 // takes is callSlot again, for a turn that is over.
-func (t *Tenure) takes(w *turn) (ok bool, next *turn) {
+func (t *Tenure) TakeCallSlot(w *CallSlotTurn) (ok bool, next *CallSlotTurn) {
 	if w.given {
 		return true, nil
 	}
-	return t.callSlot()
+	return t.CallSlot()
 }
 
 // leaves ends a turn without waiting. If the right was granted meanwhile, it goes to the next in line.
-func (t *Tenure) leaves(w *turn) {
+func (t *Tenure) LeaveCallSlot(w *CallSlotTurn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
 	case w.given:
 		t.pass()
-	case !calls.IsClosed(w.over): // otherwise a loss has emptied the queue
+	case !calls.IsClosed(w.Over): // otherwise a loss has emptied the queue
 		t.callers.without(w)
 	}
 }
 
 // awaitCallSlot is callSlot for an unlock: it waits for the right, even if the tenure is lost meanwhile.
-func (t *Tenure) awaitCallSlot() {
+func (t *Tenure) AwaitCallSlot() {
 	for {
 		t.mu.Lock()
 		if !t.calling {
@@ -92,30 +92,30 @@ func (t *Tenure) awaitCallSlot() {
 		}
 		w := t.join()
 		t.mu.Unlock()
-		if <-w.over; w.given {
+		if <-w.Over; w.given {
 			return
 		}
 	}
 }
 
 // releaseCallSlot gives the right to make calls back.
-func (t *Tenure) releaseCallSlot() {
+func (t *Tenure) ReleaseCallSlot() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.pass()
 }
 
 // without takes a turn out of the queue, later: a crowd that leaves must not walk the queue for each.
-func (c *callers) without(w *turn) {
+func (c *callers) without(w *CallSlotTurn) {
 	w.gone = true
 	if c.gone++; 2*c.gone > len(c.queue) {
-		c.queue = slices.DeleteFunc(c.queue, func(w *turn) bool { return w.gone })
+		c.queue = slices.DeleteFunc(c.queue, func(w *CallSlotTurn) bool { return w.gone })
 		c.gone = 0
 	}
 }
 
 // next takes the first turn out of the queue; nil: there is none.
-func (c *callers) next() *turn {
+func (c *callers) next() *CallSlotTurn {
 	for len(c.queue) > 0 {
 		w := c.queue[0]
 		c.queue[0] = nil
@@ -129,7 +129,7 @@ func (c *callers) next() *turn {
 
 // pass gives the right to the next in line and wakes only that goroutine: waking all n each time would take n²/2 wake-ups. mu is held.
 func (t *Tenure) pass() {
-	var next *turn
+	var next *CallSlotTurn
 	if t.callers != nil && !t.callers.count.calling { // otherwise state passes it on
 		next = t.callers.next()
 	}
@@ -138,11 +138,16 @@ func (t *Tenure) pass() {
 		return
 	}
 	next.given = true
-	close(next.over)
+	close(next.Over)
 }
 
-// losing returns a channel that is closed when the tenure is lost. mu is held, and the tenure is not lost yet.
-func (t *Tenure) losing() <-chan struct{} {
+// Losing returns a channel that is closed when the tenure is lost; nil: it is.
+func (t *Tenure) Losing() <-chan struct{} {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.loss != nil {
+		return nil
+	}
 	if t.callers == nil {
 		t.callers = new(callers)
 	}
@@ -158,7 +163,7 @@ func (t *Tenure) wake() {
 		return
 	}
 	for _, w := range t.callers.queue {
-		close(w.over)
+		close(w.Over)
 	}
 	if t.callers.lost != nil {
 		close(t.callers.lost)

@@ -12,19 +12,19 @@ import (
 // even if it leaves just as it gets the right.
 func TestCallsTakeTurns(t *testing.T) {
 	h := new(Tenure)
-	ok, none := h.callSlot()
+	ok, none := h.CallSlot()
 	require.True(t, ok)
 	require.True(t, none == nil)
-	var turns []*turn
+	var turns []*CallSlotTurn
 	for range 6 {
-		ok, turn := h.callSlot()
+		ok, turn := h.CallSlot()
 		require.False(t, ok)
 		turns = append(turns, turn)
 	}
 	over := func() (n []int) {
 		for i, turn := range turns {
 			select {
-			case <-turn.over:
+			case <-turn.Over:
 				n = append(n, i)
 			default:
 			}
@@ -32,28 +32,28 @@ func TestCallsTakeTurns(t *testing.T) {
 		return n
 	}
 	require.Empty(t, over())
-	h.releaseCallSlot()
+	h.ReleaseCallSlot()
 	require.Equal(t, []int{0}, over())
-	ok, none = h.takes(turns[0])
+	ok, none = h.TakeCallSlot(turns[0])
 	require.True(t, ok && none == nil)
-	h.leaves(turns[1])
-	h.releaseCallSlot()
+	h.LeaveCallSlot(turns[1])
+	h.ReleaseCallSlot()
 	require.Equal(t, []int{0, 2}, over())
-	h.leaves(turns[2]) // while it has the right
+	h.LeaveCallSlot(turns[2]) // while it has the right
 	require.Equal(t, []int{0, 2, 3}, over())
 
 	h.mu.Lock()
 	h.wake() // as after a loss
 	h.mu.Unlock()
 	require.Equal(t, []int{0, 2, 3, 4, 5}, over())
-	h.leaves(turns[4])
-	ok, again := h.takes(turns[5])
+	h.LeaveCallSlot(turns[4])
+	ok, again := h.TakeCallSlot(turns[5])
 	require.False(t, ok)
-	h.releaseCallSlot() // by turn 3, which kept the right throughout
-	ok, none = h.takes(again)
+	h.ReleaseCallSlot() // by turn 3, which kept the right throughout
+	ok, none = h.TakeCallSlot(again)
 	require.True(t, ok && none == nil)
-	h.releaseCallSlot()
-	ok, _ = h.callSlot()
+	h.ReleaseCallSlot()
+	ok, _ = h.CallSlot()
 	require.True(t, ok, "the right is free")
 }
 
@@ -63,24 +63,24 @@ func TestTurnsInACrowd(t *testing.T) {
 	const n = 200_000
 	h := new(Tenure)
 	h.calling = true
-	var turns []*turn
+	var turns []*CallSlotTurn
 	for range n {
-		_, turn := h.callSlot()
+		_, turn := h.CallSlot()
 		turns = append(turns, turn)
 	}
 	began := time.Now()
 	for i, turn := range turns {
 		if i%1000 != 0 {
-			h.leaves(turn)
+			h.LeaveCallSlot(turn)
 		}
 	}
 	for i := 0; i < n; i += 1000 {
-		h.releaseCallSlot()
-		require.True(t, calls.IsClosed(turns[i].over), "in order")
-		ok, _ := h.takes(turns[i])
+		h.ReleaseCallSlot()
+		require.True(t, calls.IsClosed(turns[i].Over), "in order")
+		ok, _ := h.TakeCallSlot(turns[i])
 		require.True(t, ok)
 	}
-	h.releaseCallSlot()
+	h.ReleaseCallSlot()
 	require.False(t, h.calling)
 	require.Zero(t, len(h.callers.queue)+h.callers.gone)
 	require.Less(t, time.Since(began), 10*time.Second)

@@ -23,53 +23,23 @@ import (
 
 // Unlock closes the level, and ends the hold with the last one.
 func (l *Level) Unlock() error {
-	switch closed, last := l.close(); {
+	switch closed, last := l.Close(); {
 	case last:
-		return l.traced((*Level).release)
+		return l.Traced((*Level).release)
 	case closed:
-		return l.traced((*Level).outlived)
-	case l.downgraded():
+		return l.Traced((*Level).Outlived)
+	case l.IsDowngraded():
 		return nil
 	case l.IsExported():
-		return l.outlived()
+		return l.Outlived()
 	}
 	return l.lock.FailNotHeld(ErrUnlockedBefore)
-}
-
-// outlived ends the unlock of a level while other levels of its hold are open.
-func (l *Level) outlived() error {
-	l.hold.tenure.catchUp()
-	if loss := l.Loss(); loss != nil {
-		return l.lock.FailNotHeld(loss)
-	}
-	return nil
 }
 
 // GiveBack unlocks a level that was never returned to the caller. WithMinHold does not apply.
 func (l *Level) GiveBack() {
 	l.Untaken()
 	_ = l.Unlock()
-}
-
-// Untaken exempts the hold from WithMinHold, and its tenure from being kept, unless the level is a re-entry.
-func (l *Level) Untaken() {
-	if l != &l.hold.first {
-		return
-	}
-	l.hold.tenure.mu.Lock()
-	l.hold.tenure.unkept = true
-	l.hold.tenure.mu.Unlock()
-	if l.lock.MinHold > 0 {
-		l.hold.tenure.stays = nil
-	}
-}
-
-// traced ends a level's section through Released, if set.
-func (l *Level) traced(end func(*Level) error) error {
-	if l.Released == nil {
-		return end(l)
-	}
-	return l.Released(func() error { return end(l) })
 }
 
 // Spend charges a failed unlock's time to the sections around ctx. An unlock that Redis answered costs them nothing: Redis may be far
@@ -80,7 +50,7 @@ func Spend(ctx context.Context, began time.Time, failed bool) {
 		return
 	}
 	for s := SectionOf(ctx); s != nil; s = s.Around() {
-		s.Unlocks().add(began, now)
+		s.Unlocks().Add(began, now)
 	}
 }
 
@@ -88,7 +58,7 @@ func Spend(ctx context.Context, began time.Time, failed bool) {
 // still gets a moment; on a server known to be silent it does not.
 func (c *Engine) UnlockTime(section *InnerUnlocks, now time.Time, silent func() bool) time.Duration {
 	wait := c.Options.UnlockTimeout
-	took := section.spent(now)
+	took := section.Spent(now)
 	if rest := wait - took; took == 0 || rest > calls.UnresponsiveAfter || silent() {
 		return max(rest, 0)
 	}
@@ -108,21 +78,21 @@ func wasStopped(due time.Time) bool { return time.Since(due) > calls.Unresponsiv
 // that saves two goroutine switches, a third of the time of a Lock and its unlock. rueidis ends that call in time, except while it
 // waits for room in its queue or for another goroutine's dial.
 func (l *Level) release() (err error) {
-	if of := l.hold.tenure.majority; of != nil {
-		return l.releaseMajority(of)
+	if t := l.hold.tenure; t.IsMajority() {
+		return l.releaseMajority(t.Majority)
 	}
 	if l.hold.passOn() {
 		return nil
 	}
-	if left, err := l.hold.leaveOthers(); left {
+	if left, err := l.hold.LeaveOthers(); left {
 		return err
 	}
 	c, t, began := l.lock.Engine, l.hold.tenure, time.Now()
 	over := began.Add(l.unlockTime(began))
 	defer func() { Spend(l.Context, began, err != nil) }()
-	mine := t.tryCallSlot()
+	mine := t.TryCallSlot()
 	until := calls.Earlier(over, c.Leases.Until(&t.Lease))
-	if !mine || l.hold.lossSoFar() == nil && (!l.isPatient() || until.Sub(began) < minOwn+spareOwn || c.Calls.AnyLeft()) {
+	if !mine || l.hold.LossSoFar() == nil && (!l.IsPatient() || until.Sub(began) < minOwn+spareOwn || c.Calls.AnyLeft()) {
 		return onlyError(unlockFor(new(unlocker), over, []*Level{l}, mine, nil))
 	}
 	counted := c.Calls.Start() // an unlock works after Close, too
@@ -145,7 +115,7 @@ func (l *Level) releaseMajority(of Majority) (err error) {
 	began := time.Now()
 	defer func() { Spend(l.Context, began, err != nil) }()
 	// One silent server must not shorten the unlock.
-	wait := l.lock.Engine.UnlockTime(&l.inner, began, func() bool { return false })
+	wait := l.lock.Engine.UnlockTime(&l.Inner, began, func() bool { return false })
 	return of.Release(l, began.Add(wait))
 }
 
@@ -172,9 +142,9 @@ func UnlockTogether(levels []*Level) (errs []error) {
 	}
 	var last []*Level // the last levels of their holds
 	for _, l := range levels {
-		if _, isLast := l.close(); isLast {
+		if _, isLast := l.Close(); isLast {
 			last = append(last, l)
-		} else if err := l.outlived(); err != nil {
+		} else if err := l.Outlived(); err != nil {
 			errs = append(errs, err)
 		}
 	}
@@ -186,23 +156,16 @@ func UnlockTogether(levels []*Level) (errs []error) {
 	return append(errs, unlockFor(new(unlocker), began.Add(one.unlockTime(began)), last, false, nil)...)
 }
 
-// isPatient reports whether the caller of Lock could not leave it.
-func (l *Level) isPatient() bool {
-	l.hold.tenure.mu.Lock()
-	defer l.hold.tenure.mu.Unlock()
-	return l.hold.patient && l == &l.hold.first
-}
-
 func (l *Level) unlockTime(now time.Time) time.Duration {
 	c := l.lock.Engine
-	return c.UnlockTime(&l.inner, now, func() bool { return c.Calls.IsSilent(l.lock.Slot) })
+	return c.UnlockTime(&l.Inner, now, func() bool { return c.Calls.IsSilent(l.lock.Slot) })
 }
 
 // releaseAll ends the holds of closed levels. mine: the right to make calls for them was taken; begun: the first call was made.
 func releaseAll(levels []*Level, by *unlocker, mine bool, begun unlockings) []error {
 	for _, l := range levels {
 		if !mine {
-			l.hold.tenure.awaitCallSlot() // no deadlock: the owner of that right waits for no other hold
+			l.hold.tenure.AwaitCallSlot() // no deadlock: the owner of that right waits for no other hold
 		}
 	}
 	var err error
@@ -229,7 +192,7 @@ func (t *Tenure) End() (ended <-chan struct{}) {
 			defer c.Calls.Ended()
 		}
 		defer close(over)
-		t.awaitCallSlot()
+		t.AwaitCallSlot()
 		all := unlockings{t.toUnlock(nil)}
 		all.finish(by, all.begin(by))
 		all.ended(by)
@@ -250,9 +213,9 @@ func (all unlockings) ended(by *unlocker) (errs []error) {
 		}
 	}
 	for i := range all {
-		all[i].tenure.releaseCallSlot()
+		all[i].tenure.ReleaseCallSlot()
 	}
-	all[0].tenure.Lock.Engine.sweep(rest...)
+	all[0].tenure.Lock.Engine.Sweep(rest...)
 	return errs
 }
 
@@ -322,17 +285,13 @@ func untilLost(levels []*Level, over time.Time) (wait time.Duration, lost <-chan
 	last := time.Now()
 	for _, l := range levels {
 		t := l.hold.tenure
-		t.catchUp()
-		t.mu.Lock()
-		isLost := t.loss != nil
-		if !isLost {
-			lost = t.losing()
-		}
-		t.mu.Unlock()
-		if isLost {
+		t.CatchUp()
+		losing := t.Losing()
+		if losing == nil {
 			continue
 		}
-		until := t.until()
+		lost = losing
+		until := t.Until()
 		// In the second case it has ended without a notification: the Client is closed, or another unlock ends it.
 		if !until.Before(over) || !until.After(last) {
 			return time.Until(over), lost
@@ -347,16 +306,38 @@ func untilLost(levels []*Level, over time.Time) (wait time.Duration, lost <-chan
 
 // leave ends the wait for an unlock and returns its error so far.
 func (l *Level) leave(why error) error {
-	h, t, m := l.hold, l.hold.tenure, l.lock
-	t.mu.Lock()
-	loss, last := h.loss(), h.levels == nil
-	t.left = t.left || loss == nil && last
-	t.mu.Unlock()
-	if loss != nil {
+	if loss := l.LeaveUnlock(); loss != nil {
+		return l.lock.FailNotHeld(loss)
+	}
+	return l.lock.FailPending(why)
+}
+
+// Await waits for the results of a majority's release, until the hold is lost or over has passed; why then returns the reason for the
+// delay. The hold has ended when Await returns, even if the release continues.
+func (l *Level) Await(results <-chan []error, over time.Time, why func() error) error {
+	m := l.lock
+	errs, ended := awaitUnlock([]*Level{l}, over, results)
+	if !ended {
+		errs = []error{why()}
+	}
+	switch loss := l.hold.EndAtLast(); {
+	case loss != nil:
 		return m.FailNotHeld(loss)
+	case len(errs) > 0:
+		return m.FailPending(errs[0])
 	}
-	if last {
-		m.Engine.Leases.Stop(&t.Lease) // G7; no open level remains that would have to be cancelled
+	return nil
+}
+
+// Release ends a tenure without a hold, and retries after transient errors while its lease lasts. Anything unresolved is swept.
+func (t *Tenure) Release() ReleaseResult {
+	all, by := unlockings{{tenure: t, args: t.ReleaseArgs()}}, new(unlocker) // no caller leaves it
+	_, until := all.lastToEnd()
+	all.finish(by, all.call(by, false))
+	r := all[0].ReleaseResult
+	if t.GivenBack(r.Err); r.Err != nil {
+		t.UnresolvedUntil(until) // its lease may be longer than its handle's
 	}
-	return m.FailPending(why)
+	t.SweepIfUnresolved()
+	return r
 }

@@ -28,7 +28,7 @@ func TestUnlockWaitsForTheLossAtTheEndOfTheLease(t *testing.T) {
 		over := time.Now().Add(time.Minute)
 		for lost := false; !lost; {
 			wait, _ := untilLost([]*Level{l}, over)
-			lost = l.hold.lossSoFar() != nil
+			lost = l.hold.LossSoFar() != nil
 			require.True(t, wait > 0 || lost)
 		}
 		_ = l.Unlock()

@@ -128,3 +128,26 @@ func (c *leftCtx) Err() error {
 
 // String is as [outerCtx.String].
 func (c *leftCtx) String() string { return fmt.Sprint(c.Context) }
+
+// valuesOf is a ctx with the values of another ctx. If that comes from WithoutCancel, it hides package context's own keys, so cancellation
+// is that of the embedded Context.
+type valuesOf struct {
+	context.Context
+	values context.Context
+}
+
+// String is as [outerCtx.String].
+func (c valuesOf) String() string { return fmt.Sprint(c.Context) }
+
+func (c valuesOf) Value(key any) any {
+	if v := c.values.Value(key); v != nil {
+		return v
+	}
+	return c.Context.Value(key)
+}
+
+// In returns the Caller of a Lock whose section ends with another ctx than its own, whose values it has.
+func (c Caller) In(section context.Context) Caller {
+	c.parent = valuesOf{section, context.WithoutCancel(c.Ctx)}
+	return c
+}

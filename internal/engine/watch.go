@@ -1,0 +1,105 @@
+package engine
+
+import (
+	"iter"
+
+	"github.com/go-rlock/rlock/pubsub"
+)
+
+// A Watcher is told of the waits of all Locks of a Client.
+type Watcher interface {
+	// Waits is called before each sleep of a Lock, which fails with the error that the channel delivers, if any; nil: it never does.
+	Waits(l *Attempt) (fails <-chan error)
+	// Refused is called when a Lock that does not wait is refused.
+	Refused(l *Attempt)
+	// WaitOver is called at the end of a Lock that competed.
+	WaitOver(l *Attempt)
+}
+
+// watchers yields those among the features of an engine.
+func watchers(c *Engine) iter.Seq[Watcher] {
+	return func(yield func(Watcher) bool) {
+		for _, f := range c.Features {
+			if w, ok := f.(Watcher); ok && !yield(w) {
+				return
+			}
+		}
+	}
+}
+
+// observed tells the observers of a hold that has begun.
+func (l *Attempt) observed(h *Hold) {
+	for _, o := range l.Lock.Observers {
+		o.Began(h, l.begun)
+	}
+}
+
+// watched tells the watchers that the Lock is about to sleep. fails delivers the error with which one of them has it fail; nil: none may.
+func (l *Attempt) watched() (fails <-chan error) {
+	l.waited = true
+	for w := range watchers(l.Lock.Engine) {
+		if may := w.Waits(l); may != nil {
+			fails = may
+		}
+	}
+	return fails
+}
+
+// refusedOnce tells the watchers that a Lock that does not wait is refused.
+func (l *Attempt) refusedOnce() {
+	for w := range watchers(l.Lock.Engine) {
+		w.Refused(l)
+	}
+}
+
+// watcherError is the error of a Lock that a Watcher has fail.
+type watcherError struct{ error }
+
+// watchedNoMore tells the watchers that the Lock is over.
+func (l *Attempt) watchedNoMore() {
+	for w := range watchers(l.Lock.Engine) {
+		w.WaitOver(l)
+	}
+}
+
+// beginning returns how a hold of the Lock begins.
+func (l *Attempt) beginning(a AcquireResult) Beginning {
+	switch {
+	case a.How != ByCall:
+		return Alone
+	case l.within != nil || l.ticket != nil:
+		return Unheard
+	case a.Lease > 0:
+		return Granted
+	case l.waiter != nil && l.waiter.Waited():
+		return AfterOther
+	}
+	return Alone
+}
+
+// Waiter returns its place in the line of the process; nil: it never waited there.
+func (l *Attempt) Waiter() *pubsub.Waiter { return l.waiter }
+
+// Within returns the hold that lets the Lock in: the writer's, or that of the reader that becomes the writer; nil: none.
+func (l *Attempt) Within() *Hold { return l.within }
+
+// continueKept continues a tenure that the process has kept. ErrOver: there is none.
+func (l *Attempt) continueKept() (*Level, error) {
+	c := l.Lock.Engine
+	t, token, left, err := c.Cache.Take(l.Caller, l.Lock)
+	switch {
+	case left:
+		return nil, l.Failure(err)
+	case t == nil:
+		return nil, ErrOver
+	}
+	l.Tenure, t.Run = t, nil // and with the run its tokens, which are older
+	a := AcquireResult{How: Passed}
+	a.Token = token
+	s, err := l.enter(a)
+	if err == nil {
+		l.Took(PathIdle)
+		c.Counts.Kept.Add(1)
+	}
+	return s, err
+}
