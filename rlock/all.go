@@ -13,6 +13,7 @@ import (
 
 	"github.com/go-rlock/rlock/internal/ear"
 	"github.com/go-rlock/rlock/internal/engine"
+	"github.com/go-rlock/rlock/internal/tenure"
 	"github.com/go-rlock/rlock/lua"
 )
 
@@ -44,7 +45,7 @@ type MultiMutex struct {
 	parts   [][]*member
 	again   []*member        // further handles of locks that are members already, to be re-entered
 	maxWait time.Duration    // the shortest of WithMaxWait; 0: none has it
-	clients []*engine.Engine // of the members, each once; not those of a Quorum, which continues without one of them
+	clients []*tenure.Engine // of the members, each once; not those of a Quorum, which continues without one of them
 	invalid error
 }
 
@@ -53,10 +54,10 @@ type member struct {
 	Locker
 
 	name   string
-	about  *engine.Lock // the lock that it is; of an Upgradeable that of the reader; nil if it is of another type
-	single *engine.Lock // about, if that is all it takes
+	about  *tenure.Lock // the lock that it is; of an Upgradeable that of the reader; nil if it is of another type
+	single *tenure.Lock // about, if that is all it takes
 	trace  *Trace       // of the Client of about, or of the first member of a Quorum
-	lease  *engine.Lock // about, or the first member of a Quorum: how long a hold lasts; nil if that is not known
+	lease  *tenure.Lock // about, or the first member of a Quorum: how long a hold lasts; nil if that is not known
 	order  int          // among the members of one lock: each lets the next ones in
 	first  *member      // the member of the same lock that is taken before it, and lets it in; nil if it is that
 }
@@ -84,12 +85,12 @@ func All(lockers ...Locker) *MultiMutex {
 		return cmp.Or(strings.Compare(x.key(), y.key()), strings.Compare(x.clientID(), y.clientID()), cmp.Compare(x.order, y.order))
 	})
 	type lock struct {
-		engine *engine.Engine
+		engine *tenure.Engine
 		key    string
 	}
 	for _, m := range all {
 		if m.lease != nil {
-			a.maxWait = engine.ShortestWait(a.maxWait, m.lease.MaxWait)
+			a.maxWait = tenure.ShortestWait(a.maxWait, m.lease.MaxWait)
 		}
 	}
 	given, first := make(map[Locker]bool), make(map[lock]*member)
@@ -213,12 +214,12 @@ func (m *member) clientID() string {
 // split groups the members into parts that one call can take, in the order of the first member of each.
 func (a *MultiMutex) split() {
 	type batchKey struct {
-		engine *engine.Engine
+		engine *tenure.Engine
 		slot   uint16
 	}
 	parts := make(map[batchKey]int) // that still have room
 	for _, m := range a.members {
-		if m.single == nil || !m.single.IsBatchable() {
+		if m.single == nil || !engine.IsBatchable(m.single) {
 			a.parts = append(a.parts, []*member{m})
 			continue
 		}
@@ -266,12 +267,12 @@ func (a *MultiMutex) check() {
 // unlock releases all of them; its error joins the errors of all locks that were lost or could not be released. Everything else is as for
 // [Mutex.Lock]. Errors name the lock that was in the way, and a Lock that failed leaves no lock held.
 func (a *MultiMutex) Lock(ctx context.Context) (context.Context, UnlockFunc, error) {
-	return a.lock(engine.CallerNow(ctx).Patient(a.maxWait, time.Second))
+	return a.lock(tenure.CallerNow(ctx).Patient(a.maxWait, time.Second))
 }
 
 // TryLock is Lock with a bound on the total wait, see [Mutex.TryLock]. If wait is 0 or less it makes one attempt.
 func (a *MultiMutex) TryLock(ctx context.Context, wait time.Duration) (context.Context, UnlockFunc, error) {
-	return a.lock(engine.CallerNow(ctx).UpTo(wait, time.Second))
+	return a.lock(tenure.CallerNow(ctx).UpTo(wait, time.Second))
 }
 
 // Do runs fn while it holds all locks, see [Mutex.Do].
@@ -286,7 +287,7 @@ func (a *MultiMutex) TryDo(ctx context.Context, wait time.Duration, fn func(ctx 
 
 func (a *MultiMutex) fail(causes ...error) error { return &lockError{name: a.name, causes: causes} }
 
-func (a *MultiMutex) lock(who engine.Caller) (context.Context, UnlockFunc, error) {
+func (a *MultiMutex) lock(who tenure.Caller) (context.Context, UnlockFunc, error) {
 	a.check()
 	if who.Ctx == nil {
 		panic("rlock: the ctx is nil")
@@ -308,7 +309,7 @@ func (a *MultiMutex) lock(who engine.Caller) (context.Context, UnlockFunc, error
 	var unlocked atomic.Bool
 	return s.ctx, func() error {
 		if unlocked.Swap(true) {
-			return a.fail(ErrNotHeld, engine.ErrUnlockedBefore)
+			return a.fail(ErrNotHeld, tenure.ErrUnlockedBefore)
 		}
 		return trace.released(s.unlock)
 	}, nil

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/go-rlock/rlock/internal/calls"
-	"github.com/go-rlock/rlock/internal/engine"
+	"github.com/go-rlock/rlock/internal/tenure"
 )
 
 // How a MultiMutex waits, and in which order it takes its members. After each refusal it releases what it has and starts a new round.
@@ -29,7 +29,7 @@ const (
 // Two callers that each got one of two locks, and were refused the other, could swap places forever. Climbs end that, because all
 // callers climb in the same order. Gathering usually helps much earlier: callers that ask for all members again queue up at the first
 // one that is taken. Gathering in every round would pass that lock around among them while the holder of another member waits for it.
-func (a *MultiMutex) compete(who engine.Caller) (*taken, error) {
+func (a *MultiMutex) compete(who tenure.Caller) (*taken, error) {
 	if a.invalid != nil {
 		return nil, a.invalid
 	}
@@ -130,7 +130,7 @@ func (a *MultiMutex) begin() (closing context.Context, done func(), err error) {
 
 // take adds all members except has, if given, without waiting. refused is a member that another owner holds. After a refusal or an
 // error the section may have some of the members.
-func (a *MultiMutex) take(s *taken, who engine.Caller, has *member) (refused *member, err error) {
+func (a *MultiMutex) take(s *taken, who tenure.Caller, has *member) (refused *member, err error) {
 	var again []*member
 	for _, part := range a.parts {
 		var rest []*member
@@ -152,7 +152,7 @@ func (a *MultiMutex) take(s *taken, who engine.Caller, has *member) (refused *me
 
 // climb adds all members one by one, and waits for each. From the first member on it has the given time, but no more than half the
 // maximum hold time of any member it has: the rest is for the section.
-func (a *MultiMutex) climb(s *taken, who engine.Caller, within time.Duration) (refused *member, err error) {
+func (a *MultiMutex) climb(s *taken, who tenure.Caller, within time.Duration) (refused *member, err error) {
 	step := who
 	step.Climbs = true
 	for _, m := range slices.Concat(a.members, a.again) {

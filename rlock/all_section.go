@@ -10,6 +10,7 @@ import (
 
 	"github.com/go-rlock/rlock/internal/calls"
 	"github.com/go-rlock/rlock/internal/engine"
+	"github.com/go-rlock/rlock/internal/tenure"
 )
 
 // taken has the locks that a MultiMutex has taken so far.
@@ -18,7 +19,7 @@ type taken struct {
 	ctx     context.Context
 	cancel  context.CancelCauseFunc // cancels ctx before anything is released
 	unwatch func() bool             // stops cancelling ctx on Close, once the locks' own levels do that
-	levels  []*engine.Level         // of the members that are a Mutex
+	levels  []*tenure.Level         // of the members that are a Mutex
 	unlocks []func() []error
 }
 
@@ -33,14 +34,14 @@ func (a *MultiMutex) newTaken(ctx, closing context.Context) *taken {
 // inItsOwnWay returns the refusal if the holder is this section itself, otherwise nil.
 func (s *taken) inItsOwnWay(err error) *NotAcquiredError {
 	var not *NotAcquiredError
-	if errors.As(err, &not) && slices.ContainsFunc(s.levels, func(l *engine.Level) bool { return l.Owns(not.Holder) }) {
+	if errors.As(err, &not) && slices.ContainsFunc(s.levels, func(l *tenure.Level) bool { return l.Owns(not.Holder) }) {
 		return not
 	}
 	return nil
 }
 
 // loss returns the lost lock, or the Close of a Client, that cancelled the section's ctx; nil if the caller's ctx is done.
-func (s *taken) loss(who engine.Caller) (loss *LostError) {
+func (s *taken) loss(who tenure.Caller) (loss *LostError) {
 	if who.Ctx.Err() == nil {
 		errors.As(context.Cause(s.ctx), &loss)
 	}
@@ -48,11 +49,11 @@ func (s *taken) loss(who engine.Caller) (loss *LostError) {
 }
 
 // add locks m under the ctx of the section.
-func (s *taken) add(m *member, who engine.Caller) error {
+func (s *taken) add(m *member, who tenure.Caller) error {
 	ctx, unlock, err := m.lock(s.ctx, who)
 	if err == nil {
 		s.ctx = ctx
-		if l, ok := ctx.(*engine.Level); ok && m.single != nil {
+		if l, ok := ctx.(*tenure.Level); ok && m.single != nil {
 			s.levels = append(s.levels, l)
 		}
 		s.unlocks = append(s.unlocks, func() []error {
@@ -66,15 +67,15 @@ func (s *taken) add(m *member, who engine.Caller) error {
 }
 
 // lock locks the member for the caller, but under ctx.
-func (m *member) lock(ctx context.Context, who engine.Caller) (context.Context, UnlockFunc, error) {
+func (m *member) lock(ctx context.Context, who tenure.Caller) (context.Context, UnlockFunc, error) {
 	step, stop := who.Inside(ctx)
 	defer stop()
 	if m.single != nil {
-		l, err := m.single.Lock(step)
+		l, err := engine.Lock(m.single, step)
 		if err != nil {
 			return ctx, nil, err
 		}
-		return l, l.Unlock, nil
+		return l, func() error { return engine.Unlock(l) }, nil
 	}
 	if !who.Once {
 		who.Waits("")
@@ -97,11 +98,11 @@ func (m *member) lock(ctx context.Context, who engine.Caller) (context.Context, 
 }
 
 // takePart adds members that a single call can take.
-func (s *taken) takePart(part []*member, who engine.Caller) (refused *member, err error) {
+func (s *taken) takePart(part []*member, who tenure.Caller) (refused *member, err error) {
 	if len(part) < 2 {
 		return s.takeEach(part, who)
 	}
-	all := make([]*engine.Lock, len(part))
+	all := make([]*tenure.Lock, len(part))
 	for i, m := range part {
 		all[i] = m.single
 	}
@@ -122,7 +123,7 @@ func (s *taken) takePart(part []*member, who engine.Caller) (refused *member, er
 }
 
 // takeEach adds members with one attempt each, without waiting.
-func (s *taken) takeEach(all []*member, who engine.Caller) (refused *member, err error) {
+func (s *taken) takeEach(all []*member, who tenure.Caller) (refused *member, err error) {
 	who.Once = true
 	for _, m := range all {
 		step := who
@@ -173,10 +174,10 @@ func (s *taken) refused(m *member, err error) *member {
 }
 
 // leave rolls back. The caller may return before that is finished.
-func (s *taken) leave(who engine.Caller) {
+func (s *taken) leave(who tenure.Caller) {
 	s.unwatch()
 	if len(s.unlocks) == 0 {
-		s.cancel(s.of.fail(engine.ErrUnlocked))
+		s.cancel(s.of.fail(tenure.ErrUnlocked))
 		return
 	}
 	who.LeaveTo(s.rollBack, s.of.clients...)
@@ -192,7 +193,7 @@ func (s *taken) rollBack() {
 
 // unlock releases every lock taken so far. Calls that cannot be batched run concurrently, so that one silent server delays no other.
 func (s *taken) unlock() error {
-	s.cancel(s.of.fail(engine.ErrUnlocked))
+	s.cancel(s.of.fail(tenure.ErrUnlocked))
 	all, panics := make([][]error, len(s.unlocks)), make([]any, len(s.unlocks))
 	var wg sync.WaitGroup
 	for i, unlock := range s.unlocks {

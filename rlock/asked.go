@@ -4,8 +4,8 @@ import (
 	"context"
 
 	"github.com/go-rlock/rlock/internal/ear"
-	"github.com/go-rlock/rlock/internal/engine"
 	"github.com/go-rlock/rlock/internal/kinds"
+	"github.com/go-rlock/rlock/internal/tenure"
 )
 
 // WithAsked lets a holder learn through [Asked] that somebody waits for the lock.
@@ -14,7 +14,7 @@ import (
 // connection of the blocking pool and, with ACLs, the channels `rlock_client:*`. Locks taken without the option cost
 // nothing more. The option belongs to the hold: the Lock that acquired it decides for all levels.
 func WithAsked() Option {
-	return optionFunc(func(t *engine.Terms) { t.Wants = t.Wants.With(kinds.WantsAsked) })
+	return optionFunc(func(t *tenure.Terms) { t.Wants = t.Wants.With(kinds.WantsAsked) })
 }
 
 // Asked returns a channel that is closed when a goroutine of this or another process waits for the lock. It belongs to

@@ -10,7 +10,7 @@ import (
 	"github.com/go-rlock/rlock/internal/counter"
 	"github.com/go-rlock/rlock/internal/deadlock"
 	"github.com/go-rlock/rlock/internal/ear"
-	"github.com/go-rlock/rlock/internal/engine"
+	"github.com/go-rlock/rlock/internal/tenure"
 )
 
 // Client makes locks. A process needs one for each Redis: a hold of one Client is not re-entered through another. All of its
@@ -31,7 +31,7 @@ import (
 //   - one each to call the Logger and the Trace, while they have something to report;
 //   - one for each section that a loss or Close ends, until the methods of its parent ctx have returned.
 type Client struct {
-	engine     *engine.Engine
+	engine     *tenure.Engine
 	counters   *counter.Counters
 	prefix     string // of all keys
 	trace      *Trace // nil: nobody wants to know
@@ -59,15 +59,15 @@ func New(rdb rueidis.Client, o Options) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("rlock: client id: %w", err)
 	}
-	c := engine.New(rdb, id.String(), o.forEngine(t))
+	c := tenure.New(rdb, id.String(), o.forEngine(t))
 	deadlock.Watch(ear.New(c, o.Label), o.Deadlock.terms(rdb, o.Label, t))
 	return &Client{engine: c, counters: counter.New(c), prefix: o.Prefix, trace: o.Trace}, nil
 }
 
 // forEngine are the options of the engine. They have been validated.
-func (o Options) forEngine(t *tellers) engine.Options {
-	return engine.Options{
-		Errors: engine.Errors{
+func (o Options) forEngine(t *tellers) tenure.Options {
+	return tenure.Options{
+		Errors: tenure.Errors{
 			Closed: ErrClosed, Lost: ErrLost, NotHeld: ErrNotHeld, NotReplicated: ErrNotReplicated, Reentry: ErrReentry, Upgrade: ErrUpgrade,
 			NotExported: ErrNotExported, Ticket: ErrTicket, Pending: ErrPending,
 			Loss: newLostError, NotAcquired: newNotAcquired, Unreachable: unreachable, Failed: newLockError,
@@ -75,7 +75,7 @@ func (o Options) forEngine(t *tellers) engine.Options {
 		Tell:            t,
 		WatchdogTimeout: o.WatchdogTimeout,
 		UnlockTimeout:   o.UnlockTimeout,
-		HandOff:         engine.RunBound(o.HandOff),
+		HandOff:         tenure.RunBound(o.HandOff),
 		Replicas:        o.Replicas,
 		ReplicaTimeout:  o.ReplicaTimeout,
 		Renewed:         t.onRenewal(),

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/go-rlock/rlock/internal/engine"
+	"github.com/go-rlock/rlock/internal/tenure"
 )
 
 // Detach returns a ctx that carries no holds: a Lock under it competes with the holds of ctx
@@ -12,7 +12,7 @@ import (
 // belong to it. Deadline, values and cancellation of ctx stay, so the result still ends with the
 // section; add [context.WithoutCancel] to outlive it.
 func Detach(ctx context.Context) context.Context {
-	return engine.Detached(ctx)
+	return tenure.Detached(ctx)
 }
 
 // WaitOnly returns a ctx that bounds only the waiting of a Lock, not the section. The section has the values of ctx, but
@@ -29,7 +29,7 @@ func WaitOnly(ctx context.Context) context.Context {
 	if ctx == nil {
 		panic("rlock: the ctx is nil")
 	}
-	return engine.WaitOnly(ctx, nil)
+	return tenure.WaitOnly(ctx, nil)
 }
 
 // TrustedUntil returns the time until which all holds that ctx carries are trusted, without asking Redis: the end of the last confirmed
@@ -37,13 +37,13 @@ func WaitOnly(ctx context.Context) context.Context {
 //
 // A process that was paused beyond the lease may see ctx end some milliseconds after it resumes; time.Now() is past this time at once. So
 // look at it right before a step that others must not see twice. A write on its way can still be paused: see [Client.FencedMutex].
-func TrustedUntil(ctx context.Context) (until time.Time, ok bool) { return engine.TrustedUntil(ctx) }
+func TrustedUntil(ctx context.Context) (until time.Time, ok bool) { return tenure.TrustedUntil(ctx) }
 
 // Owner returns the owner of the innermost hold in ctx, of any lock, as Redis stores it:
 // `<client UUID>:<tag>`. Readers, and consecutive holds of one Client (see [HandOff]), may share an owner. It is "" if ctx
 // carries no hold, or if the hold was lost or unlocked. It is meant for logs.
 func Owner(ctx context.Context) string {
-	return engine.Owner(ctx)
+	return tenure.Owner(ctx)
 }
 
 // FencingToken returns the token of the innermost hold in ctx of the lock called name. ok is false if there is no
@@ -57,7 +57,7 @@ func Owner(ctx context.Context) string {
 //
 // If ctx carries locks of one name in several Redis servers, use [Mutex.FencingToken] to tell them apart.
 func FencingToken(ctx context.Context, name string) (token int64, ok bool) {
-	return engine.Token(ctx, name)
+	return tenure.Token(ctx, name)
 }
 
 // FencingToken returns the token of the innermost hold of this lock in ctx, see the package's [FencingToken].

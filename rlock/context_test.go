@@ -4,9 +4,9 @@ import (
 	"context"
 	"testing"
 
-	"github.com/go-rlock/rlock/internal/engine"
 	"github.com/go-rlock/rlock/internal/redistest"
 	"github.com/go-rlock/rlock/internal/require"
+	"github.com/go-rlock/rlock/internal/tenure"
 )
 
 // A chain of ended sections costs nothing: Lock drops sections in its ctx that have already ended. Sections open at the Lock stay
@@ -26,7 +26,7 @@ func TestEndedSectionsAreLeftOut(t *testing.T) {
 	name := redistest.Name(t)
 	rw := c.RWMutex(name + ":rw")
 	walk := func(ctx context.Context) (n int) {
-		for s := engine.SectionOf(ctx); s != nil; s = s.Around() {
+		for s := tenure.SectionOf(ctx); s != nil; s = s.Around() {
 			n++
 		}
 		return n

@@ -9,7 +9,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/go-rlock/rlock/internal/deadlock"
-	"github.com/go-rlock/rlock/internal/engine"
+	"github.com/go-rlock/rlock/internal/tenure"
 )
 
 // Deadlock configures a Client's search for deadlocks: sections whose Locks wait for each other. The zero value is off.
@@ -88,7 +88,7 @@ func (w DeadlockWait) String() string {
 		who = fmt.Sprintf("%q on %s", w.Label, w.Host)
 	}
 	return fmt.Sprintf("%s (pid %d, client %s) holds %s since %s and waits for %s since %s", who, w.PID, w.Client,
-		engine.Quote(w.Holds), w.Since.Format(layout), engine.Quote(w.WaitsFor), w.WaitingSince.Format(layout))
+		tenure.Quote(w.Holds), w.Since.Format(layout), tenure.Quote(w.WaitsFor), w.WaitingSince.Format(layout))
 }
 
 // Is reports whether target is ErrDeadlock or ErrNotAcquired.

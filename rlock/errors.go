@@ -12,8 +12,8 @@ import (
 
 	"github.com/go-rlock/rlock/internal/calls"
 	"github.com/go-rlock/rlock/internal/ear"
-	"github.com/go-rlock/rlock/internal/engine"
 	"github.com/go-rlock/rlock/internal/kinds"
+	"github.com/go-rlock/rlock/internal/tenure"
 	"github.com/go-rlock/rlock/lua"
 )
 
@@ -65,7 +65,7 @@ var (
 	ErrUpgrade = errors.New("rlock: a reader cannot become the writer")
 
 	// ErrExported is in the [context.Cause] of a section that [Export] ended. It is not a loss: a ticket has the lock.
-	ErrExported = engine.ErrExported
+	ErrExported = tenure.ErrExported
 
 	// ErrNotExported means that [Export] changed nothing, and the section continues.
 	ErrNotExported = errors.New("rlock: not exported")
@@ -96,7 +96,7 @@ type NotAcquiredError struct {
 	// if there was no answer. It is always 0 for a lock.
 	Count int64
 
-	counter engine.CounterKind // there is no lock, but a latch or a semaphore
+	counter tenure.CounterKind // there is no lock, but a latch or a semaphore
 	seen    bool               // and Count was
 	wanted  int64              // permits
 	self    bool               // the holder was taken under the same ctx
@@ -108,7 +108,7 @@ type NotAcquiredError struct {
 
 func (e *NotAcquiredError) Error() string {
 	texts := []string{prefix(e.Name) + "not acquired"}
-	if e.counter == engine.LatchCounter {
+	if e.counter == tenure.LatchCounter {
 		texts[0] = prefix(e.Name) + "not open"
 	}
 	if e.Waited >= time.Millisecond {
@@ -120,9 +120,9 @@ func (e *NotAcquiredError) Error() string {
 	}
 	switch {
 	case slices.ContainsFunc(e.causes, isDeadlock): // which says who holds it
-	case e.counter == engine.LatchCounter && e.seen:
+	case e.counter == tenure.LatchCounter && e.seen:
 		texts = append(texts, fmt.Sprintf("%d left to count down", e.Count))
-	case e.counter == engine.Permits && e.seen:
+	case e.counter == tenure.Permits && e.seen:
 		texts = append(texts, fmt.Sprintf("%d free of %d wanted", e.Count, e.wanted))
 	case kinds.IsTicket(e.Holder):
 		texts = append(texts, "exported as "+e.Holder+left+", and not adopted yet")
@@ -202,9 +202,9 @@ type LostError struct {
 func (e *LostError) Error() string { return prefix(e.Name) + e.text }
 
 // newLostError returns the LostError for a loss in the engine.
-func newLostError(l engine.Loss) error {
+func newLostError(l tenure.Loss) error {
 	reason := [...]LossReason{
-		engine.LostExpired: LostExpired, engine.LostGone: LostGone, engine.LostMaxHold: LostMaxHold, engine.LostClosed: LostClosed,
+		tenure.LostExpired: LostExpired, tenure.LostGone: LostGone, tenure.LostMaxHold: LostMaxHold, tenure.LostClosed: LostClosed,
 	}[l.Reason]
 	return &LostError{Name: l.Name, Owner: l.Owner, Reason: reason, Since: l.Since, text: l.Text, err: l.Err}
 }
@@ -310,7 +310,7 @@ func notAcquired(ctx context.Context, name string, began time.Time, causes ...er
 }
 
 // newNotAcquired returns the error of a wait in the engine.
-func newNotAcquired(u engine.NotAcquired) error {
+func newNotAcquired(u tenure.NotAcquired) error {
 	e := notAcquired(u.Ctx, u.Name, u.Began, u.Causes...)
 	e.Holder, e.TTL, e.self, e.other, e.carried = u.Holder, u.TTL, u.Self, u.Other, u.Carried
 	if u.By != nil {
@@ -330,7 +330,7 @@ func isOurs(err error) bool {
 			return true
 		}
 	}
-	return errors.Is(err, engine.ErrUnlocked)
+	return errors.Is(err, tenure.ErrUnlocked)
 }
 
 // sectionError joins the errors of a section and of its lock.
@@ -374,7 +374,7 @@ func joinErrors(lock, section error) error {
 	return &sectionError{lock, section}
 }
 
-func prefix(name string) string { return "rlock: " + engine.Quote(name) + ": " }
+func prefix(name string) string { return "rlock: " + tenure.Quote(name) + ": " }
 
 // oneLine returns the text of cause on one line, without the prefixes that an error of lock name already has.
 func oneLine(name string, cause error) string {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/go-rlock/rlock/internal/engine"
 	"github.com/go-rlock/rlock/internal/kinds"
+	"github.com/go-rlock/rlock/internal/tenure"
 	"github.com/go-rlock/rlock/internal/ticket"
 )
 
@@ -53,11 +54,11 @@ func Export(ctx context.Context, options ...ExportOption) (string, error) {
 		}
 		o.applyTo(&s)
 	}
-	section := engine.SectionOf(ctx)
+	section := tenure.SectionOf(ctx)
 	if section == nil {
 		return "", fmt.Errorf("%w: the ctx carries no section (use the ctx that Lock returned): %w", ErrNotExported, ErrNotHeld)
 	}
-	l, ok := section.(*engine.Level)
+	l, ok := section.(*tenure.Level)
 	if !ok {
 		return "", notExported("the innermost section is that of permits, which have no tickets (end it first; a Permit can also be released by its id)")
 	}
@@ -76,7 +77,7 @@ func Export(ctx context.Context, options ...ExportOption) (string, error) {
 		kind = cmp.Or(kind.Fenced, kind)
 	}
 	t := ticket.New(kindLetters[kind], m.Engine.ID, m.Name)
-	if err := l.Export(t.Number(), s.lasts.Truncate(time.Millisecond)); err != nil {
+	if err := engine.Export(l, t.Number(), s.lasts.Truncate(time.Millisecond)); err != nil {
 		return "", err
 	}
 	return t.String(), nil
@@ -135,7 +136,7 @@ func (c *Client) Adopt(ctx context.Context, text string, options ...Option) (con
 		return ctx, func() error { return fmt.Errorf("%w: Adopt failed", ErrNotHeld) }, err
 	}
 	m := c.handle(kind, t.Name, options)
-	return m.lockTraced(engine.CallerNow(ctx), func(who engine.Caller) (*engine.Level, error) { return m.lock.Adopt(who, t.Client, t.Number()) })
+	return m.lockTraced(tenure.CallerNow(ctx), func(_ *tenure.Lock, who tenure.Caller) (*tenure.Level, error) { return engine.Adopt(m.lock, who, t.Client, t.Number()) })
 }
 
 // kindLetters are the names of kinds in tickets.

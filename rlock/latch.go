@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/go-rlock/rlock/internal/counter"
-	"github.com/go-rlock/rlock/internal/engine"
 	"github.com/go-rlock/rlock/internal/kinds"
+	"github.com/go-rlock/rlock/internal/tenure"
 )
 
 // CountDownLatch is a handle on a count-down latch in Redis: a count that goes down to 0, and goroutines of any process that wait for
@@ -111,17 +111,17 @@ func (l *CountDownLatch) Count(ctx context.Context) (int64, error) {
 // or is the error reply from Redis.
 func (l *CountDownLatch) Await(ctx context.Context) error {
 	l.check(ctx)
-	return l.await(engine.CallerNow(ctx))
+	return l.await(tenure.CallerNow(ctx))
 }
 
 // TryAwait is Await with a bound on the waiting: after wait it returns [ErrNotAcquired]. If wait is 0 or less it asks once. Redis gets a
 // second for its first answer, even if wait is shorter.
 func (l *CountDownLatch) TryAwait(ctx context.Context, wait time.Duration) error {
 	l.check(ctx)
-	return l.await(engine.CallerNow(ctx).UpTo(wait, time.Second))
+	return l.await(tenure.CallerNow(ctx).UpTo(wait, time.Second))
 }
 
-func (l *CountDownLatch) await(who engine.Caller) error {
+func (l *CountDownLatch) await(who tenure.Caller) error {
 	trace := l.client.trace.follow(&who, l.latch.Name, l.latch.Kind.Name)
 	who.Trace = trace.tracer()
 	err := l.latch.Await(who)

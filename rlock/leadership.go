@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/go-rlock/rlock/internal/engine"
+	"github.com/go-rlock/rlock/internal/tenure"
 )
 
 // Leadership reports whether a [Lead] leads, see [ReportTo]. The zero value is ready to use. Its methods are safe for concurrent use.
@@ -46,7 +46,7 @@ func (s *Leadership) State() LeadState {
 	s.notice()
 	state := s.latest
 	if s.section != nil {
-		if until, ok := engine.TrustedUntil(s.section); ok && !time.Now().Before(until) {
+		if until, ok := tenure.TrustedUntil(s.section); ok && !time.Now().Before(until) {
 			state.Leading = false // its ctx is about to end, unless a renewal was just confirmed
 		}
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/go-rlock/rlock/internal/engine"
 	"github.com/go-rlock/rlock/internal/kinds"
+	"github.com/go-rlock/rlock/internal/tenure"
 )
 
 // Mutex is a handle on a lock in Redis: exclusive, and re-entrant under a ctx that carries a hold of
@@ -18,7 +19,7 @@ import (
 // a hold is synchronized before the return of the next Lock that gets the lock, in any process.
 type Mutex struct {
 	client *Client
-	lock   *engine.Lock
+	lock   *tenure.Lock
 }
 
 // UnlockFunc ends the level that its Lock opened; the last level ends the hold. It cancels the
@@ -113,7 +114,7 @@ func (m *Mutex) Name() string {
 // or is Redis's error reply. If Redis can be reached, a failed Lock leaves nothing there.
 func (m *Mutex) Lock(ctx context.Context) (context.Context, UnlockFunc, error) {
 	m.check(ctx)
-	return m.lockTraced(m.lock.Caller(ctx), m.lock.Lock)
+	return m.lockTraced(m.lock.Caller(ctx), engine.Lock)
 }
 
 // TryLock is Lock with a bound on the waiting: after wait it returns [ErrNotAcquired]. If wait is 0
@@ -124,30 +125,35 @@ func (m *Mutex) Lock(ctx context.Context) (context.Context, UnlockFunc, error) {
 // if replicas are asked. Without an answer, the error satisfies errors.Is for [ErrUnreachable] as well.
 func (m *Mutex) TryLock(ctx context.Context, wait time.Duration) (context.Context, UnlockFunc, error) {
 	m.check(ctx)
-	return m.lockTraced(engine.CallerNow(ctx).UpTo(wait, m.lock.Engine.MinAttempt()), m.lock.Lock)
+	return m.lockTraced(tenure.CallerNow(ctx).UpTo(wait, m.lock.Engine.MinAttempt()), engine.Lock)
 }
 
-func (m *Mutex) lockTraced(who engine.Caller, lock func(engine.Caller) (*engine.Level, error)) (context.Context, UnlockFunc, error) {
+func (m *Mutex) lockTraced(who tenure.Caller, lock func(*tenure.Lock, tenure.Caller) (*tenure.Level, error)) (context.Context, UnlockFunc, error) {
 	return lockTraced(m.client.trace, m.lock, who, lock)
 }
 
 // lockTraced runs an attempt as a Lock, and reports it and its unlock to the Trace.
 func lockTraced(
-	to *Trace, m *engine.Lock, who engine.Caller, lock func(engine.Caller) (*engine.Level, error),
+	to *Trace, m *tenure.Lock, who tenure.Caller, lock func(*tenure.Lock, tenure.Caller) (*tenure.Level, error),
 ) (context.Context, UnlockFunc, error) {
 	trace := to.follow(&who, m.Name, m.Kind.Name)
 	who.Trace = trace.tracer()
-	l, err := lock(who)
+	l, err := lock(m, who)
 	if err != nil {
 		trace.ended(who.Ctx, err, nil, nil)
 		return who.Ctx, func() error { return notLocked(m) }, err
 	}
-	trace.ended(l, nil, func() { l.Released = trace.released }, func() { l.GiveBack() })
-	return l, l.Unlock, nil
+	trace.ended(l, nil, func() { l.Released = trace.released }, func() { engine.GiveBack(l) })
+	return l, func() error { return engine.Unlock(l) }, nil
+}
+
+// without is the lock function of what is more than one Lock.
+func without(lock func(tenure.Caller) (*tenure.Level, error)) func(*tenure.Lock, tenure.Caller) (*tenure.Level, error) {
+	return func(_ *tenure.Lock, who tenure.Caller) (*tenure.Level, error) { return lock(who) }
 }
 
 // notLocked is the unlock returned by a failed Lock.
-func notLocked(m *engine.Lock) error { return m.Fail(ErrNotHeld, errLockFailed) }
+func notLocked(m *tenure.Lock) error { return m.Fail(ErrNotHeld, errLockFailed) }
 
 // check panics for what can only be a mistake in the program.
 func (m *Mutex) check(ctx context.Context) {

@@ -5,19 +5,19 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/go-rlock/rlock/internal/engine"
 	"github.com/go-rlock/rlock/internal/kinds"
+	"github.com/go-rlock/rlock/internal/tenure"
 )
 
 // Option changes one lock handle, see [Client.Mutex].
-type Option interface{ apply(*engine.Terms) }
+type Option interface{ apply(*tenure.Terms) }
 
-type optionFunc func(*engine.Terms)
+type optionFunc func(*tenure.Terms)
 
-func (f optionFunc) apply(t *engine.Terms) { f(t) }
+func (f optionFunc) apply(t *tenure.Terms) { f(t) }
 
 // terms returns those of a handle of that kind with the options.
-func (c *Client) terms(k *kinds.Kind, name string, options []Option) (t engine.Terms) {
+func (c *Client) terms(k *kinds.Kind, name string, options []Option) (t tenure.Terms) {
 	for _, o := range options {
 		if o == nil {
 			t.Invalid = errors.New("an option is nil")
@@ -44,7 +44,7 @@ func (c *Client) terms(k *kinds.Kind, name string, options []Option) (t engine.T
 }
 
 // lingers returns an error if a handle has WithLinger and cannot keep its lock.
-func (c *Client) lingers(k *kinds.Kind, t *engine.Terms) error {
+func (c *Client) lingers(k *kinds.Kind, t *tenure.Terms) error {
 	o := &c.engine.Options
 	switch {
 	case t.Linger == 0:
@@ -62,7 +62,7 @@ func (c *Client) lingers(k *kinds.Kind, t *engine.Terms) error {
 // that takes a [Locker] and only calls Lock. TryLock has its own wait. [All] and [Quorum] wait for the shortest d of their locks. A [Lead]
 // then waits again. The handle's methods report a d below 1 ms.
 func WithMaxWait(d time.Duration) Option {
-	return durationOption("WithMaxWait", d, func(t *engine.Terms) *time.Duration { return &t.MaxWait })
+	return durationOption("WithMaxWait", d, func(t *tenure.Terms) *time.Duration { return &t.MaxWait })
 }
 
 // WithWatchdog sets the watchdog time of holds taken through the handle, in whole milliseconds, in place of [Options].WatchdogTimeout.
@@ -81,7 +81,7 @@ func WithMaxWait(d time.Duration) Option {
 // A shorter d costs more renewals, and more holds are lost when Redis does not answer for a while: docs/operating.md has figures. The
 // first waiter of each process also asks once per watchdog time.
 func WithWatchdog(d time.Duration) Option {
-	return optionFunc(func(t *engine.Terms) {
+	return optionFunc(func(t *tenure.Terms) {
 		if d < MinWatchdogTimeout {
 			t.Invalid = fmt.Errorf("WithWatchdog is %v, want at least %v", d, MinWatchdogTimeout)
 		}
@@ -98,7 +98,7 @@ func WithWatchdog(d time.Duration) Option {
 // longer nor shorter. A lock handed over by another process is renewed for the watchdog time. So with a d below that, a Lock that waited
 // in line asks Redis once more when its turn comes.
 func WithMaxHold(d time.Duration) Option {
-	return durationOption("WithMaxHold", d, func(t *engine.Terms) *time.Duration { return &t.MaxHold })
+	return durationOption("WithMaxHold", d, func(t *tenure.Terms) *time.Duration { return &t.MaxHold })
 }
 
 // WithMinHold keeps the lock taken for at least d, in whole milliseconds. An unlock within d of Lock's return ends the hold and returns at
@@ -111,7 +111,7 @@ func WithMaxHold(d time.Duration) Option {
 // for plain and fenced locks; handles of other kinds report it as an error. If a holder crashes or loses its hold before the unlock, the
 // lock stays taken until its lease expires, as usual.
 func WithMinHold(d time.Duration) Option {
-	return durationOption("WithMinHold", d, func(t *engine.Terms) *time.Duration { return &t.MinHold })
+	return durationOption("WithMinHold", d, func(t *tenure.Terms) *time.Duration { return &t.MinHold })
 }
 
 // WithGrace keeps a lost hold in Redis for d after it is no longer trusted, in whole milliseconds. The section's ctx is cancelled as early
@@ -122,17 +122,17 @@ func WithMinHold(d time.Duration) Option {
 // The grace belongs to the hold: the Lock that took it sets the grace for all levels. It does not apply when somebody changes the key, for
 // example with [Mutex.ForceUnlock]. A Lock that waited in line asks Redis once more when its turn comes, to set the grace.
 func WithGrace(d time.Duration) Option {
-	return durationOption("WithGrace", d, func(t *engine.Terms) *time.Duration { return &t.Grace })
+	return durationOption("WithGrace", d, func(t *tenure.Terms) *time.Duration { return &t.Grace })
 }
 
 // WithoutReentry forbids re-entry through the handle. A Lock or TryLock whose ctx carries an open hold of the lock returns [ErrReentry] at
 // once and sends nothing, whichever handle took that hold. It is for sections that must not nest, where a re-entry is a mistake in the
 // program. The lock in Redis is the same, so other handles of that name share it, and may re-enter holds taken through this one.
-func WithoutReentry() Option { return optionFunc(func(t *engine.Terms) { t.NoReentry = true }) }
+func WithoutReentry() Option { return optionFunc(func(t *tenure.Terms) { t.NoReentry = true }) }
 
 // durationOption sets a time, in whole milliseconds, as Redis counts.
-func durationOption(what string, d time.Duration, at func(*engine.Terms) *time.Duration) Option {
-	return optionFunc(func(t *engine.Terms) {
+func durationOption(what string, d time.Duration, at func(*tenure.Terms) *time.Duration) Option {
+	return optionFunc(func(t *tenure.Terms) {
 		if d < time.Millisecond {
 			t.Invalid = fmt.Errorf("%s is %v, want at least 1ms", what, d)
 		}
@@ -149,7 +149,7 @@ func durationOption(what string, d time.Duration, at func(*engine.Terms) *time.D
 // A reader's remaining lease is set again in Redis every third of the watchdog time, because Redisson's readers may have shortened it.
 // This never extends the lease.
 func WithLease(d time.Duration) Option {
-	return durationOption("WithLease", d, func(t *engine.Terms) *time.Duration { return &t.Lease })
+	return durationOption("WithLease", d, func(t *tenure.Terms) *time.Duration { return &t.Lease })
 }
 
 // WithLinger keeps the lock in this process after the last unlock, for up to d after its last use, in whole milliseconds. Within that
@@ -177,5 +177,5 @@ func WithLease(d time.Duration) Option {
 // The option is for plain and fenced locks without another option about their time. On other handles it is an error, as is a d below 1 ms.
 // [All] takes handles with the option one by one.
 func WithLinger(d time.Duration) Option {
-	return durationOption("WithLinger", d, func(t *engine.Terms) *time.Duration { return &t.Linger })
+	return durationOption("WithLinger", d, func(t *tenure.Terms) *time.Duration { return &t.Linger })
 }

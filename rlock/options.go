@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/go-rlock/rlock/internal/calls"
-	"github.com/go-rlock/rlock/internal/engine"
 	"github.com/go-rlock/rlock/internal/kinds"
+	"github.com/go-rlock/rlock/internal/tenure"
 )
 
 // DefaultWatchdogTimeout is the lease of a hold that the watchdog renews, as in Redisson.
@@ -158,10 +158,10 @@ func (o Options) validate() (Options, error) {
 		return o, fmt.Errorf("rlock: Options.ReplicaTimeout is %v, want 0 or at least 1ms", o.ReplicaTimeout)
 	}
 	if i := strings.IndexAny(o.Prefix, "{}"); i >= 0 && (o.Prefix[i] == '}' || strings.IndexByte(o.Prefix[i:], '}') <= 1) {
-		return o, fmt.Errorf("rlock: Options.Prefix is %s, want no braces, or a hash tag first, as in \"{shop}:\"", engine.Quote(o.Prefix))
+		return o, fmt.Errorf("rlock: Options.Prefix is %s, want no braces, or a hash tag first, as in \"{shop}:\"", tenure.Quote(o.Prefix))
 	}
 	if o.Label != "" && !kinds.IsLabel(o.Label) {
-		return o, fmt.Errorf("rlock: Options.Label is %s, want at most %d bytes of printable UTF-8, on one line", engine.Quote(o.Label), kinds.MaxLabel)
+		return o, fmt.Errorf("rlock: Options.Label is %s, want at most %d bytes of printable UTF-8, on one line", tenure.Quote(o.Label), kinds.MaxLabel)
 	}
 	if err := o.Deadlock.validate(); err != nil {
 		return o, err

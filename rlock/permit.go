@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/go-rlock/rlock/internal/counter"
-	"github.com/go-rlock/rlock/internal/engine"
 	"github.com/go-rlock/rlock/internal/kinds"
+	"github.com/go-rlock/rlock/internal/tenure"
 	"github.com/go-rlock/rlock/lua"
 )
 
@@ -130,7 +130,7 @@ func (s *PermitSemaphore) Acquire(ctx context.Context) (context.Context, *Permit
 // share one section: if one is lost, its ctx is cancelled, and Release gives back all that are left.
 func (s *PermitSemaphore) AcquireN(ctx context.Context, n int) (context.Context, *Permit, error) {
 	s.check(ctx)
-	return s.acquire(engine.CallerNow(ctx).Patient(s.semaphore.MaxWait, time.Second), n)
+	return s.acquire(tenure.CallerNow(ctx).Patient(s.semaphore.MaxWait, time.Second), n)
 }
 
 // TryAcquire is Acquire with a bound on the waiting: after wait it returns [ErrNotAcquired]. If wait is 0 or less it asks once, and not at
@@ -143,10 +143,10 @@ func (s *PermitSemaphore) TryAcquire(ctx context.Context, wait time.Duration) (c
 // TryAcquireN is TryAcquire for n permits, see [PermitSemaphore.AcquireN].
 func (s *PermitSemaphore) TryAcquireN(ctx context.Context, n int, wait time.Duration) (context.Context, *Permit, error) {
 	s.check(ctx)
-	return s.acquire(engine.CallerNow(ctx).UpTo(wait, time.Second), n)
+	return s.acquire(tenure.CallerNow(ctx).UpTo(wait, time.Second), n)
 }
 
-func (s *PermitSemaphore) acquire(who engine.Caller, n int) (context.Context, *Permit, error) {
+func (s *PermitSemaphore) acquire(who tenure.Caller, n int) (context.Context, *Permit, error) {
 	none := &Permit{of: s}
 	if err := s.fits(int64(n), 1, mostPermits); err != nil {
 		return who.Ctx, none, err
@@ -269,7 +269,7 @@ func (s *PermitSemaphore) LeaseTime(ctx context.Context, id string) (time.Durati
 // id reads the id of a permit.
 func (s *PermitSemaphore) id(text string) (id lua.PermitID, err error) {
 	if n, err := hex.Decode(id[:], []byte(text[:min(len(text), 2*len(id))])); err != nil || n != len(id) || len(text) != 2*len(id) {
-		return id, s.semaphore.Fail(fmt.Errorf("%s is no id of a permit, which has 32 hex digits", engine.Quote(text)))
+		return id, s.semaphore.Fail(fmt.Errorf("%s is no id of a permit, which has 32 hex digits", tenure.Quote(text)))
 	}
 	return id, nil
 }

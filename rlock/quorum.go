@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/go-rlock/rlock/internal/engine"
 	"github.com/go-rlock/rlock/internal/kinds"
 	"github.com/go-rlock/rlock/internal/quorum"
+	"github.com/go-rlock/rlock/internal/tenure"
 )
 
 // QuorumMutex is a lock that more than half of several independent servers hold, see [Quorum]. It has no state of its own: all
@@ -72,8 +72,8 @@ func Quorum(members ...Locker) *QuorumMutex {
 }
 
 // check returns the members as a quorum, and an error if they do not fit together.
-func (q *QuorumMutex) check(members []Locker) (specs []*engine.Lock, err error) {
-	of := make(map[*engine.Engine]bool)
+func (q *QuorumMutex) check(members []Locker) (specs []*tenure.Lock, err error) {
+	of := make(map[*tenure.Engine]bool)
 	for i, l := range members {
 		given, ok := l.(*Mutex)
 		if !ok || given == nil || given.lock == nil {
@@ -124,7 +124,7 @@ func (q *QuorumMutex) Name() string {
 // Lock waits until the lock is held or ctx is done, as [Mutex.Lock] does.
 func (q *QuorumMutex) Lock(ctx context.Context) (context.Context, UnlockFunc, error) {
 	q.made(ctx)
-	who := engine.CallerNow(ctx)
+	who := tenure.CallerNow(ctx)
 	if q.invalid == nil {
 		who = who.Patient(q.of.Whole.MaxWait, q.attempt())
 	}
@@ -136,7 +136,7 @@ func (q *QuorumMutex) Lock(ctx context.Context) (context.Context, UnlockFunc, er
 // keep each other from the majority. If wait is shorter, the servers have a second until a majority has answered.
 func (q *QuorumMutex) TryLock(ctx context.Context, wait time.Duration) (context.Context, UnlockFunc, error) {
 	q.made(ctx)
-	return q.lockTraced(engine.CallerNow(ctx).UpTo(wait, q.attempt()))
+	return q.lockTraced(tenure.CallerNow(ctx).UpTo(wait, q.attempt()))
 }
 
 // attempt is the minimum time for the first attempt.
@@ -150,11 +150,11 @@ func (q *QuorumMutex) attempt() (least time.Duration) {
 }
 
 // lockTraced works as that of a Mutex.
-func (q *QuorumMutex) lockTraced(who engine.Caller) (context.Context, UnlockFunc, error) {
+func (q *QuorumMutex) lockTraced(who tenure.Caller) (context.Context, UnlockFunc, error) {
 	if q.invalid != nil {
 		return who.Ctx, func() error { return q.fail(ErrNotHeld, errLockFailed) }, q.invalid
 	}
-	return lockTraced(q.trace, q.of.Whole, who, q.of.Lock)
+	return lockTraced(q.trace, q.of.Whole, who, without(q.of.Lock))
 }
 
 // Do runs fn while it holds the lock, as [Mutex.Do] does.

@@ -5,6 +5,7 @@ import (
 
 	"github.com/go-rlock/rlock/internal/engine"
 	"github.com/go-rlock/rlock/internal/kinds"
+	"github.com/go-rlock/rlock/internal/tenure"
 )
 
 // RWMutex is a handle on a read/write lock in Redis, which many readers or one writer may hold. It is Redisson's RReadWriteLock. Each side
@@ -81,5 +82,5 @@ func (rw *RWMutex) sides() *RWMutex {
 func (rw *RWMutex) Downgrade(ctx context.Context) (context.Context, UnlockFunc, error) {
 	r, w := rw.Read(), rw.Write()
 	w.check(ctx)
-	return r.lockTraced(engine.CallerNow(ctx), rw.lock.Downgrade)
+	return r.lockTraced(tenure.CallerNow(ctx), without(rw.lock.Downgrade))
 }

@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/go-rlock/rlock/internal/counter"
-	"github.com/go-rlock/rlock/internal/engine"
 	"github.com/go-rlock/rlock/internal/kinds"
+	"github.com/go-rlock/rlock/internal/tenure"
 	"github.com/go-rlock/rlock/lua"
 )
 
@@ -107,17 +107,17 @@ func (s *Semaphore) TrySetPermits(ctx context.Context, n int64) (bool, error) {
 // or is the error reply from Redis. If Redis can be reached, an Acquire that failed takes nothing.
 func (s *Semaphore) Acquire(ctx context.Context, n int64) error {
 	s.check(ctx)
-	return s.acquire(engine.CallerNow(ctx), n)
+	return s.acquire(tenure.CallerNow(ctx), n)
 }
 
 // TryAcquire is Acquire with a bound on the waiting: after wait it returns [ErrNotAcquired]. If wait is 0 or less it asks once, and not at
 // all if other goroutines of this process already wait for permits. Redis gets a second for its first answer, even if wait is shorter.
 func (s *Semaphore) TryAcquire(ctx context.Context, n int64, wait time.Duration) error {
 	s.check(ctx)
-	return s.acquire(engine.CallerNow(ctx).UpTo(wait, time.Second), n)
+	return s.acquire(tenure.CallerNow(ctx).UpTo(wait, time.Second), n)
 }
 
-func (s *Semaphore) acquire(who engine.Caller, n int64) error {
+func (s *Semaphore) acquire(who tenure.Caller, n int64) error {
 	if err := s.fits(n, 0); n == 0 || err != nil {
 		return err
 	}

@@ -9,8 +9,8 @@ import (
 	"runtime"
 	"time"
 
-	"github.com/go-rlock/rlock/internal/engine"
 	"github.com/go-rlock/rlock/internal/tell"
+	"github.com/go-rlock/rlock/internal/tenure"
 	"github.com/go-rlock/rlock/lease"
 )
 
@@ -38,7 +38,7 @@ type tellers struct {
 }
 
 func newTellers(o Options) *tellers {
-	t := &tellers{logger: o.Logger, trace: o.Trace, label: o.Label, grant: engine.GrantLease(o.WatchdogTimeout)}
+	t := &tellers{logger: o.Logger, trace: o.Trace, label: o.Label, grant: tenure.GrantLease(o.WatchdogTimeout)}
 	t.logs.Panicked = func(v any, stack []byte) { // the Logger itself has failed
 		fmt.Fprintf(os.Stderr, "rlock: panic in Options.Logger: %v\n%s", v, stack)
 	}
@@ -151,7 +151,7 @@ func (t *tellers) renewed(renewals []lease.Renewal) {
 	if to := t.trace; to != nil && to.Renewed != nil {
 		t.traced(maxRenewals, func() {
 			for _, r := range renewals {
-				name, kind := r.Keeper.(engine.About).About() //nolint:errcheck // there are no other keepers
+				name, kind := r.Keeper.(tenure.About).About() //nolint:errcheck // there are no other keepers
 				to.Renewed(RenewedInfo{Name: name, Kind: kind, Left: r.Left, Granted: r.Short})
 			}
 		})

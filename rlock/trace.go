@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/go-rlock/rlock/internal/engine"
+	"github.com/go-rlock/rlock/internal/tenure"
 )
 
 // Trace receives the events of a Client's locks, for metrics, spans and logs: see [Options].Trace. Any of its functions may be nil. They
@@ -180,7 +180,7 @@ type tracing struct {
 }
 
 // tracer returns t for the engine; nil if t is nil.
-func (t *tracing) tracer() engine.Tracer {
+func (t *tracing) tracer() tenure.Tracer {
 	if t == nil {
 		return nil
 	}
@@ -188,7 +188,7 @@ func (t *tracing) tracer() engine.Tracer {
 }
 
 // follow begins to trace a Lock for to; it returns nil if to is nil.
-func (to *Trace) follow(who *engine.Caller, name, kind string) *tracing {
+func (to *Trace) follow(who *tenure.Caller, name, kind string) *tracing {
 	if to == nil {
 		return nil
 	}
@@ -229,11 +229,11 @@ func (t *tracing) Waits(holder string) {
 func (t *tracing) Over() <-chan struct{} { return t.panicked }
 
 // Took records how the Lock got the lock, unless that follows from the wait.
-func (t *tracing) Took(p engine.Path) {
+func (t *tracing) Took(p tenure.Path) {
 	t.path = [...]Path{
-		engine.PathReentry: PathReentry, engine.PathGrant: PathGrant, engine.PathShared: PathShared, engine.PathAlone: PathFree,
-		engine.PathIdle:    PathKept,
-		engine.PathAdopted: PathAdopted,
+		tenure.PathReentry: PathReentry, tenure.PathGrant: PathGrant, tenure.PathShared: PathShared, tenure.PathAlone: PathFree,
+		tenure.PathIdle:    PathKept,
+		tenure.PathAdopted: PathAdopted,
 	}[p]
 	t.by = nil
 }
@@ -322,10 +322,10 @@ func (t *tracing) released(unlock func() error) error {
 	}
 	held := time.Since(t.at)
 	err := unlock()
-	if errors.Is(err, engine.ErrUnlockedBefore) {
+	if errors.Is(err, tenure.ErrUnlockedBefore) {
 		return err
 	}
-	l, ok := t.ctx.(*engine.Level)
+	l, ok := t.ctx.(*tenure.Level)
 	t.to.Released(t.ctx, ReleasedInfo{
 		Name: t.name, Kind: t.kind, Names: t.names, Path: t.path, Held: held, Exported: ok && l.IsExported(), Err: err,
 	})

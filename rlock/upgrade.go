@@ -7,6 +7,7 @@ import (
 
 	"github.com/go-rlock/rlock/internal/ear"
 	"github.com/go-rlock/rlock/internal/engine"
+	"github.com/go-rlock/rlock/internal/tenure"
 )
 
 // Upgradeable is a read/write lock for a reader that may become the writer. There is one such reader at a time, beside any number of plain
@@ -43,7 +44,7 @@ func (u *Upgradeable) Lock(ctx context.Context) (context.Context, UnlockFunc, er
 func (u *Upgradeable) TryLock(ctx context.Context, wait time.Duration) (context.Context, UnlockFunc, error) {
 	w := u.sides().write
 	w.check(ctx)
-	return u.lockTraced(engine.CallerNow(ctx).UpTo(wait, w.lock.Engine.MinAttempt()))
+	return u.lockTraced(tenure.CallerNow(ctx).UpTo(wait, w.lock.Engine.MinAttempt()))
 }
 
 // Do runs fn while it holds the lock, as [Mutex.Do].
@@ -57,7 +58,7 @@ func (u *Upgradeable) TryDo(ctx context.Context, wait time.Duration, fn func(ctx
 }
 
 // lockTraced traces a Lock and its unlock.
-func (u *Upgradeable) lockTraced(who engine.Caller) (context.Context, UnlockFunc, error) {
+func (u *Upgradeable) lockTraced(who tenure.Caller) (context.Context, UnlockFunc, error) {
 	r := u.rw.read
 	trace := r.client.trace.follow(&who, r.lock.Name, "upgradeable")
 	who.Trace = trace.tracer()
@@ -68,9 +69,9 @@ func (u *Upgradeable) lockTraced(who engine.Caller) (context.Context, UnlockFunc
 	}
 	ear.AskedTogether(l, who.Ctx)
 	unlock := func() error {
-		err := l.Unlock()
+		err := engine.Unlock(l)
 		if gate != nil {
-			err = cmp.Or(err, gate.Unlock())
+			err = cmp.Or(err, engine.Unlock(gate))
 		}
 		return err
 	}
@@ -89,7 +90,7 @@ func (u *Upgradeable) lockTraced(who engine.Caller) (context.Context, UnlockFunc
 func (u *Upgradeable) Upgrade(ctx context.Context) (context.Context, UnlockFunc, error) {
 	w := u.sides().write
 	w.check(ctx)
-	return w.lockTraced(w.lock.Caller(ctx), u.rw.lock.Upgrade)
+	return w.lockTraced(w.lock.Caller(ctx), without(u.rw.lock.Upgrade))
 }
 
 // UpgradeDo runs fn while the reader that ctx carries is the writer: it calls Upgrade, fn with the writer's ctx, and the unlock. Otherwise

@@ -8,30 +8,30 @@ import (
 	"time"
 
 	"github.com/go-rlock/rlock/internal/calls"
-	"github.com/go-rlock/rlock/internal/engine"
 	"github.com/go-rlock/rlock/internal/kinds"
+	"github.com/go-rlock/rlock/internal/tenure"
 	"github.com/go-rlock/rlock/lua"
 )
 
 // Counter is a number in Redis without a holder: the free permits of a semaphore, or the count of a latch. The calls of this process that
 // change it, or wait for it, go through its combiner (combiner.go).
 type Counter struct {
-	*engine.Lock
+	*tenure.Lock
 	of *Counters
 }
 
 // Counters are a Client's semaphores and latches.
 type Counters struct {
-	engine    *engine.Engine
+	engine    *tenure.Engine
 	combiners combiners
 	own       ownPermits
 }
 
 // New returns the counters of the engine's Client.
-func New(c *engine.Engine) *Counters { return &Counters{engine: c} }
+func New(c *tenure.Engine) *Counters { return &Counters{engine: c} }
 
 // get returns the counter with that key. name is the user's name for it.
-func (all *Counters) get(key string, kind *kinds.Kind, name string, t engine.Terms) Counter {
+func (all *Counters) get(key string, kind *kinds.Kind, name string, t tenure.Terms) Counter {
 	return Counter{all.engine.NewLock(key, kind, name, t), all}
 }
 
@@ -113,7 +113,7 @@ func (m Counter) Change(ctx context.Context, what lua.Change, n int64) (int64, e
 }
 
 // await waits for what w wants. The caller has started a call.
-func (m Counter) await(who engine.Caller, w *counterWaiter) error {
+func (m Counter) await(who tenure.Caller, w *counterWaiter) error {
 	c := m.Engine
 	w.ctx, w.once, w.refused, w.ended = who.Ctx, who.Once, make(chan struct{}), make(chan struct{})
 	switch {
@@ -144,14 +144,14 @@ func (m Counter) await(who engine.Caller, w *counterWaiter) error {
 }
 
 // waitedInVain returns the error of a waiter that left.
-func (m Counter) waitedInVain(who engine.Caller, w *counterWaiter) error {
+func (m Counter) waitedInVain(who tenure.Caller, w *counterWaiter) error {
 	c := m.Engine
 	if c.Calls.IsClosed() {
 		return m.FailClosed()
 	}
-	u := engine.NotAcquired{Ctx: who.Ctx, Name: m.Name, Began: who.Began, Counter: engine.Permits, Count: w.count, Wanted: w.n, Seen: w.seen}
+	u := tenure.NotAcquired{Ctx: who.Ctx, Name: m.Name, Began: who.Began, Counter: tenure.Permits, Count: w.count, Wanted: w.n, Seen: w.seen}
 	if m.Kind == kinds.Latch {
-		u.Counter = engine.LatchCounter
+		u.Counter = tenure.LatchCounter
 	}
 	if err := silence(who.Began); err != nil && !w.seen {
 		u.Causes = []error{c.Errors.Unreachable(err)}
@@ -161,7 +161,7 @@ func (m Counter) waitedInVain(who engine.Caller, w *counterWaiter) error {
 
 // stay returns when a caller's wait has ended, or when the caller must leave. The first answer closes refused, unless it ends the wait:
 // from then on the caller waits, or leaves if it only asks once.
-func (m Counter) stay(who engine.Caller, refused, ended <-chan struct{}) {
+func (m Counter) stay(who tenure.Caller, refused, ended <-chan struct{}) {
 	var over <-chan time.Time
 	var timer *time.Timer
 	if !who.Limit.IsZero() {
@@ -217,14 +217,14 @@ func (m Counter) changeFailed(pending bool, err error) error {
 }
 
 // notSent returns the error for a caller whose ctx was done before its change.
-func (m Counter) notSent(ctx context.Context) error { return m.Fail(engine.ErrNotSent, ctx.Err()) }
+func (m Counter) notSent(ctx context.Context) error { return m.Fail(tenure.ErrNotSent, ctx.Err()) }
 
 // notAdmitted returns the error of a change for which Redis was not asked, because too many calls have no answer.
 func (m Counter) notAdmitted(ctx context.Context, err error) error {
 	if m.Engine.Calls.IsClosed() {
 		return m.FailClosed()
 	}
-	return m.Fail(engine.ErrNotSent, m.Engine.Errors.Unreachable(err), ctx.Err())
+	return m.Fail(tenure.ErrNotSent, m.Engine.Errors.Unreachable(err), ctx.Err())
 }
 
 // silence returns the error about Redis for a caller that leaves: nil if there was no time for an answer.

@@ -5,10 +5,10 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/go-rlock/rlock/internal/engine"
 	"github.com/go-rlock/rlock/internal/enginetest"
 	"github.com/go-rlock/rlock/internal/redistest"
 	"github.com/go-rlock/rlock/internal/require"
+	"github.com/go-rlock/rlock/internal/tenure"
 	"github.com/go-rlock/rlock/lua"
 )
 
@@ -19,7 +19,7 @@ func TestMain(m *testing.M) { redistest.Main(m) }
 func TestCombinerAsksAgainInTheHub(t *testing.T) {
 	c := enginetest.Start(t, redistest.Dial(t, redistest.Shared(t)))
 	name := redistest.Name(t)
-	b := &combiner{m: New(c).Semaphore(name, name, engine.Terms{}).Counter, more: make(chan struct{}, 1)}
+	b := &combiner{m: New(c).Semaphore(name, name, tenure.Terms{}).Counter, more: make(chan struct{}, 1)}
 	b.add(context.Background(), lua.Add, 1)
 	require.Equal(t, wants{ask: true}, b.wants())
 	w := &counterWaiter{n: 5, ctx: context.Background(), refused: make(chan struct{}), ended: make(chan struct{}), listed: true}
@@ -33,7 +33,7 @@ func TestCombinerAsksAgainInTheHub(t *testing.T) {
 func TestLatchIsLookedAtByItself(t *testing.T) {
 	c := enginetest.Start(t, redistest.Dial(t, redistest.Shared(t)))
 	name := redistest.Name(t)
-	m := New(c).Latch(name, name, engine.Terms{})
+	m := New(c).Latch(name, name, tenure.Terms{})
 	_, err := m.TrySetCount(context.Background(), 2)
 	require.NoError(t, err)
 	b := &combiner{m: m.Counter, more: make(chan struct{}, 1)}

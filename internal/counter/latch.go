@@ -4,9 +4,9 @@ import (
 	"context"
 	"time"
 
-	"github.com/go-rlock/rlock/internal/engine"
 	"github.com/go-rlock/rlock/internal/kinds"
 	"github.com/go-rlock/rlock/internal/sweep"
+	"github.com/go-rlock/rlock/internal/tenure"
 	"github.com/go-rlock/rlock/lua"
 )
 
@@ -27,13 +27,13 @@ const (
 )
 
 // Latch returns the latch with that key. name is the user's name for it.
-func (all *Counters) Latch(key, name string, t engine.Terms) Latch {
+func (all *Counters) Latch(key, name string, t tenure.Terms) Latch {
 	return Latch{all.get(key, kinds.Latch, name, t)}
 }
 
 // Count returns how many count-downs are left.
 func (m Latch) Count(ctx context.Context) (int64, error) {
-	n, err := engine.Query(ctx, m.Lock, func(ctx context.Context) (int64, error) { return lua.LatchCount(ctx, m.Engine.RDB, m.Key) })
+	n, err := tenure.Query(ctx, m.Lock, func(ctx context.Context) (int64, error) { return lua.LatchCount(ctx, m.Engine.RDB, m.Key) })
 	return max(n, 0), err
 }
 
@@ -56,7 +56,7 @@ func (m Latch) Delete(ctx context.Context) (bool, error) {
 }
 
 // Await waits until there is no count.
-func (m Latch) Await(who engine.Caller) error {
+func (m Latch) Await(who tenure.Caller) error {
 	if err := m.begin(who.Ctx, who.Limit); err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/go-rlock/rlock/internal/calls"
 	"github.com/go-rlock/rlock/internal/engine"
+	"github.com/go-rlock/rlock/internal/tenure"
 	"github.com/go-rlock/rlock/lease"
 	"github.com/go-rlock/rlock/lua"
 )
@@ -31,9 +32,9 @@ type PermitHold struct {
 
 	semaphore Semaphore
 	n         int64          // permits that do not expire
-	outer     engine.Section // see Section.Around
-	inner     engine.InnerUnlocks
-	unlocked  engine.UnlockedError // the cause of the end of its section
+	outer     tenure.Section // see Section.Around
+	inner     tenure.InnerUnlocks
+	unlocked  tenure.UnlockedError // the cause of the end of its section
 	permits   []heldPermit
 	expires   bool
 	limit     time.Time // see WithMaxHold; zero: no such bound
@@ -71,8 +72,8 @@ func (m PermitSemaphore) admit(ctx context.Context, w *counterWaiter) (*PermitHo
 	c := m.Engine
 	until := w.sent.Add(m.TTL)
 	if !time.Now().Before(until) {
-		return nil, c.Errors.Loss(engine.Loss{
-			Name: m.Name, Owner: w.ids[0].String(), Reason: engine.LostExpired, Since: until, Text: "lost: Redis took longer than the lease to answer",
+		return nil, c.Errors.Loss(tenure.Loss{
+			Name: m.Name, Owner: w.ids[0].String(), Reason: tenure.LostExpired, Since: until, Text: "lost: Redis took longer than the lease to answer",
 		})
 	}
 	h := &PermitHold{expires: true, permits: make([]heldPermit, len(w.ids))}
@@ -96,7 +97,7 @@ func (m PermitSemaphore) admit(ctx context.Context, w *counterWaiter) (*PermitHo
 // Section starts a hold with n permits that the caller has. If it fails, the caller gives them back.
 func (m Semaphore) Section(ctx context.Context, n int64) (*PermitHold, error) {
 	h := &PermitHold{n: n, permits: make([]heldPermit, 1)}
-	if err := m.begins(engine.SectionParent(ctx), h, time.Now().Add(longest), 0); err != nil {
+	if err := m.begins(tenure.SectionParent(ctx), h, time.Now().Add(longest), 0); err != nil {
 		return nil, err
 	}
 	return h, nil
@@ -108,7 +109,7 @@ func (m Semaphore) begins(ctx context.Context, h *PermitHold, until time.Time, t
 	if !c.HoldBegins(false) {
 		return m.FailClosed()
 	}
-	h.semaphore, h.outer, h.unlocked.Name = m, engine.InnermostOpen(ctx), &m.Name
+	h.semaphore, h.outer, h.unlocked.Name = m, tenure.InnermostOpen(ctx), &m.Name
 	h.Context, h.cancel = context.WithCancelCause(ctx)
 	h.mu.Lock()
 	open := true
@@ -165,7 +166,7 @@ func (h *PermitHold) Release() error {
 		c.Leases.CatchUp() // it has expired, even if the renewer has not noticed yet
 	}
 	if !h.end(&h.unlocked) {
-		return m.FailNotHeld(engine.ErrUnlockedBefore)
+		return m.FailNotHeld(tenure.ErrUnlockedBefore)
 	}
 	release := func() error { return h.release(until) }
 	if h.Released != nil {
@@ -188,9 +189,9 @@ func (h *PermitHold) release(until time.Time) (err error) {
 		return m.FailNotHeld(loss)
 	}
 	defer func() { engine.Spend(h.Context, began, err != nil) }()
-	over := began.Add(c.UnlockTime(&h.inner, began, func() bool { return c.Calls.IsSilent(m.Slot) }))
+	over := began.Add(engine.UnlockTime(c, &h.inner, began, func() bool { return c.Calls.IsSilent(m.Slot) }))
 	given, pending, err := m.giveBack(h.Context, calls.Earlier(over, until), h.n, h.ids()...)
-	why := engine.Loss{Reason: engine.LostExpired, Since: until, Text: "lost: its lease ended before it could be given back"}
+	why := tenure.Loss{Reason: tenure.LostExpired, Since: until, Text: "lost: its lease ended before it could be given back"}
 	at := 0
 	if err != nil {
 		if time.Now().Before(until) || c.Calls.IsClosed() {
@@ -242,7 +243,7 @@ func (h *PermitHold) lossSoFar() error {
 }
 
 // lose ends a hold before its release, and cancels its ctx.
-func (p *heldPermit) lose(why engine.Loss) {
+func (p *heldPermit) lose(why tenure.Loss) {
 	h := p.hold
 	h.mu.Lock()
 	if h.loss != nil || h.cancel == nil {
@@ -253,7 +254,7 @@ func (p *heldPermit) lose(why engine.Loss) {
 	h.loss = loss
 	h.stop()
 	c := h.semaphore.Engine
-	var ended engine.Endings
+	var ended tenure.Endings
 	ended.Add(h.Context, c, h.cancel, loss)
 	h.mu.Unlock()
 	ended.Settle()
@@ -262,7 +263,7 @@ func (p *heldPermit) lose(why engine.Loss) {
 }
 
 // explain makes the error of a loss.
-func (h *PermitHold) explain(p *heldPermit, why engine.Loss) error {
+func (h *PermitHold) explain(p *heldPermit, why tenure.Loss) error {
 	if why.Name = h.semaphore.Name; h.expires {
 		why.Owner = p.id.String()
 	}
@@ -294,8 +295,8 @@ func (p *heldPermit) Lost(loss lease.Loss) {
 // Closed is called when the client ends before the hold does. That is no loss: the permits stay in Redis, for their release.
 func (p *heldPermit) Closed() {
 	h := p.hold
-	why := h.explain(p, engine.Loss{Reason: engine.LostClosed, Since: time.Now(), Text: engine.ClientClosed})
-	var ended engine.Endings
+	why := h.explain(p, tenure.Loss{Reason: tenure.LostClosed, Since: time.Now(), Text: tenure.ClientClosed})
+	var ended tenure.Endings
 	h.mu.Lock()
 	if h.cancel != nil {
 		ended.Add(h.Context, h.semaphore.Engine, h.cancel, why)
@@ -311,15 +312,15 @@ func (p *heldPermit) gone() {
 	m.Engine.Hub.WakeSoon(m.queueInHub()) // a permit may be free without a message
 }
 
-func permitGone() engine.Loss {
-	return engine.Loss{
-		Reason: engine.LostGone, Since: time.Now(), Text: "lost: the permit was given back by its id, or its key was deleted or forgotten by a failover",
+func permitGone() tenure.Loss {
+	return tenure.Loss{
+		Reason: tenure.LostGone, Since: time.Now(), Text: "lost: the permit was given back by its id, or its key was deleted or forgotten by a failover",
 	}
 }
 
 // released ends a hold because a permit is given back by its id.
 func (p *heldPermit) released() {
-	p.lose(engine.Loss{Reason: engine.LostGone, Since: time.Now(), Text: "lost: the permit is given back by its id"})
+	p.lose(tenure.Loss{Reason: tenure.LostGone, Since: time.Now(), Text: "lost: the permit is given back by its id"})
 }
 
 // updates is called before UpdateLease sends its call: the permit must not be trusted for longer than Redis keeps it.
@@ -384,22 +385,22 @@ func (h *PermitHold) Slots() []int {
 
 // String keeps fmt from reading the fields, which change. It is the form of package context.
 func (h *PermitHold) String() string {
-	return fmt.Sprint(h.Context) + ".WithPermit(" + engine.Quote(h.semaphore.Name) + ")"
+	return fmt.Sprint(h.Context) + ".WithPermit(" + tenure.Quote(h.semaphore.Name) + ")"
 }
 
 // Value makes it the innermost section of its context.
 func (h *PermitHold) Value(key any) any {
 	switch key.(type) {
-	case engine.SectionKey:
+	case tenure.SectionKey:
 		return h
-	case engine.WaitOnlyKey: // as that of a Level
+	case tenure.WaitOnlyKey: // as that of a Level
 		return nil
 	}
 	return h.Context.Value(key)
 }
 
 // Around returns the section around the hold.
-func (h *PermitHold) Around() engine.Section { return h.outer }
+func (h *PermitHold) Around() tenure.Section { return h.outer }
 
 // IsOpen reports whether the hold has not been released.
 func (h *PermitHold) IsOpen() bool {
@@ -412,7 +413,7 @@ func (h *PermitHold) IsOpen() bool {
 func (h *PermitHold) Owns(string) bool { return false }
 
 // Unlocks returns the time spent on unlocks inside the hold.
-func (h *PermitHold) Unlocks() *engine.InnerUnlocks { return &h.inner }
+func (h *PermitHold) Unlocks() *tenure.InnerUnlocks { return &h.inner }
 
 func (o *ownPermits) add(permits []heldPermit) {
 	o.mu.Lock()

@@ -9,8 +9,8 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/go-rlock/rlock/internal/calls"
-	"github.com/go-rlock/rlock/internal/engine"
 	"github.com/go-rlock/rlock/internal/kinds"
+	"github.com/go-rlock/rlock/internal/tenure"
 	"github.com/go-rlock/rlock/lua"
 )
 
@@ -19,7 +19,7 @@ import (
 type PermitSemaphore struct{ Semaphore }
 
 // PermitSemaphore returns the semaphore with that key. name is the user's name for it.
-func (all *Counters) PermitSemaphore(key, name string, t engine.Terms) PermitSemaphore {
+func (all *Counters) PermitSemaphore(key, name string, t tenure.Terms) PermitSemaphore {
 	return PermitSemaphore{Semaphore{all.get(key, kinds.PermitSemaphore, name, t)}}
 }
 
@@ -27,7 +27,7 @@ func (all *Counters) PermitSemaphore(key, name string, t engine.Terms) PermitSem
 var errNoPermit = errors.New("no such permit, or it has expired")
 
 // Acquire waits for n permits. If it fails after a grant, it gives the permits back.
-func (m PermitSemaphore) Acquire(who engine.Caller, n int) (*PermitHold, error) {
+func (m PermitSemaphore) Acquire(who tenure.Caller, n int) (*PermitHold, error) {
 	if err := m.begin(who.Ctx, who.Limit); err != nil {
 		return nil, err
 	}
@@ -48,7 +48,7 @@ func (m PermitSemaphore) Acquire(who engine.Caller, n int) (*PermitHold, error) 
 }
 
 // newPermitID returns an id for a permit. Its first half is the first half of the Client's id, so that permits in Redis show their owner.
-func newPermitID(c *engine.Engine) (id lua.PermitID) {
+func newPermitID(c *tenure.Engine) (id lua.PermitID) {
 	client, _ := uuid.Parse(c.ID)                  // always valid
 	_, _ = rand.Read(id[copy(id[:8], client[:]):]) // never fails
 	return id
@@ -98,7 +98,7 @@ func (m PermitSemaphore) UpdateLease(ctx context.Context, id lua.PermitID, d tim
 	own := m.own(id)
 	until, lasts := time.Now().Add(longest), d // before the call is sent
 	if d != lua.Forever {
-		until, lasts = time.Now().Add(d), engine.Longer(d, m.Grace)
+		until, lasts = time.Now().Add(d), tenure.Longer(d, m.Grace)
 	}
 	if own != nil && ctx.Err() == nil {
 		own.updates(until)
@@ -160,5 +160,5 @@ func queryKeys[T any](ctx context.Context, m PermitSemaphore, changes bool, comm
 	if err := m.Fits(); err != nil && m.Invalid == nil {
 		return value, m.Fail(err)
 	}
-	return engine.Ask(ctx, m.Lock, changes, command)
+	return tenure.Ask(ctx, m.Lock, changes, command)
 }

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/go-rlock/rlock/internal/calls"
-	"github.com/go-rlock/rlock/internal/engine"
 	"github.com/go-rlock/rlock/internal/kinds"
+	"github.com/go-rlock/rlock/internal/tenure"
 	"github.com/go-rlock/rlock/lua"
 )
 
@@ -16,13 +16,13 @@ import (
 type Semaphore struct{ Counter }
 
 // Semaphore returns the semaphore with that key. name is the user's name for it.
-func (all *Counters) Semaphore(key, name string, t engine.Terms) Semaphore {
+func (all *Counters) Semaphore(key, name string, t tenure.Terms) Semaphore {
 	return Semaphore{all.get(key, kinds.Semaphore, name, t)}
 }
 
 // Available returns the number of free permits.
 func (m Semaphore) Available(ctx context.Context) (int64, error) {
-	return engine.Query(ctx, m.Lock, func(ctx context.Context) (int64, error) {
+	return tenure.Query(ctx, m.Lock, func(ctx context.Context) (int64, error) {
 		n, _, err := lua.FreePermits(ctx, m.Engine.RDB, m.Key)
 		return n, err
 	})
@@ -30,7 +30,7 @@ func (m Semaphore) Available(ctx context.Context) (int64, error) {
 
 // Delete deletes the semaphore, and reports whether it existed.
 func (m Semaphore) Delete(ctx context.Context) (bool, error) {
-	return engine.Ask(ctx, m.Lock, true, func(ctx context.Context) (bool, error) { return lua.DeleteSemaphore(ctx, m.Engine.RDB, m.Key) })
+	return tenure.Ask(ctx, m.Lock, true, func(ctx context.Context) (bool, error) { return lua.DeleteSemaphore(ctx, m.Engine.RDB, m.Key) })
 }
 
 // Release gives n permits back by lua.Add or lua.AddIfExists, even after Close, and returns the script's result.
@@ -89,7 +89,7 @@ func (m Semaphore) giveBack(values context.Context, until time.Time, n int64, id
 }
 
 // Acquire waits for n permits.
-func (m Semaphore) Acquire(who engine.Caller, n int64) error {
+func (m Semaphore) Acquire(who tenure.Caller, n int64) error {
 	if err := m.begin(who.Ctx, who.Limit); err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/go-rlock/rlock/internal/ear"
 	"github.com/go-rlock/rlock/internal/engine"
 	"github.com/go-rlock/rlock/internal/kinds"
+	"github.com/go-rlock/rlock/internal/tenure"
 	"github.com/go-rlock/rlock/pubsub"
 )
 
@@ -62,22 +63,22 @@ func Watch(e *ear.Ear, terms Terms) {
 }
 
 // of returns what the Client of a lock has; nil: it does not search.
-func of(m *engine.Lock) *Client {
-	c, _ := engine.Feature[*Client](m.Engine)
+func of(m *tenure.Lock) *Client {
+	c, _ := tenure.Feature[*Client](m.Engine)
 	return c
 }
 
 // Observes reports that all locks can be part of a deadlock.
-func (*Client) Observes(*engine.Terms) bool { return true }
+func (*Client) Observes(*tenure.Terms) bool { return true }
 
 // Mark returns none.
-func (*Client) Mark(*engine.Lock) kinds.Mark { return 0 }
+func (*Client) Mark(*tenure.Lock) kinds.Mark { return 0 }
 
 // Began notes a hold.
-func (c *Client) Began(h *engine.Hold, _ engine.Beginning) { c.held.add(h) }
+func (c *Client) Began(h *tenure.Hold, _ tenure.Beginning) { c.held.add(h) }
 
 // Ended ends that.
-func (c *Client) Ended(h *engine.Hold) { c.held.remove(h) }
+func (c *Client) Ended(h *tenure.Hold) { c.held.remove(h) }
 
 // Refused does nothing: that Lock does not wait.
 func (*Client) Refused(*engine.Attempt) {}
@@ -89,9 +90,9 @@ const longestLook = 30 * time.Second
 type blocked struct {
 	wait   Wait
 	client *Client
-	lock   *engine.Lock
-	who    engine.Caller
-	within *engine.Tenure  // that becomes the writer; nil: none
+	lock   *tenure.Lock
+	who    tenure.Caller
+	within *tenure.Tenure  // that becomes the writer; nil: none
 	ended  context.Context // done when the Lock is over
 	end    context.CancelFunc
 	fails  chan error // capacity 1: why the Lock is to fail

@@ -8,15 +8,15 @@ import (
 	"sync"
 	"time"
 
-	"github.com/go-rlock/rlock/internal/engine"
 	"github.com/go-rlock/rlock/internal/kinds"
+	"github.com/go-rlock/rlock/internal/tenure"
 	"github.com/go-rlock/rlock/lua"
 	"github.com/go-rlock/rlock/pubsub"
 )
 
 // Keeps reports whether its ctx still carries the open hold of that owner.
 func (b *blocked) Keeps(owner string) bool {
-	for l := engine.LevelOf(b.who.Ctx); l != nil; l = l.Enclosing() {
+	for l := tenure.LevelOf(b.who.Ctx); l != nil; l = l.Enclosing() {
 		if t := l.Hold().Tenure(); !t.IsMajority() && t.Field() == owner && l.IsOpen() && l.Loss() == nil {
 			return true
 		}
@@ -26,7 +26,7 @@ func (b *blocked) Keeps(owner string) bool {
 
 // holdsOf returns the open holds in ctx, except those of a majority and of Clients without the option.
 func holdsOf(ctx context.Context) (all []Hold) {
-	for l := engine.LevelOf(ctx); l != nil; l = l.Enclosing() {
+	for l := tenure.LevelOf(ctx); l != nil; l = l.Enclosing() {
 		t := l.Hold().Tenure()
 		c := of(t.Lock)
 		if t.IsMajority() || c == nil || !l.IsOpen() {
@@ -133,7 +133,7 @@ func (b *blocked) ask() bool {
 
 // inTheWay returns the owners whose holds have to end before a Lock of m gets the lock. If m reads and waits behind writers, marks are the
 // marks of those writers.
-func inTheWay(m *engine.Lock, info lua.Info, within *engine.Tenure) (all, marks []string) {
+func inTheWay(m *tenure.Lock, info lua.Info, within *tenure.Tenure) (all, marks []string) {
 	own, reads := "", m.Kind.Side == lua.Reader
 	if within != nil {
 		own = within.Field()
@@ -153,34 +153,34 @@ func inTheWay(m *engine.Lock, info lua.Info, within *engine.Tenure) (all, marks 
 // heldLocks are the tenures of a Client with open levels, by lock key.
 type heldLocks struct {
 	mu  sync.Mutex // guards the following; no other lock is taken under it
-	all map[string]map[*engine.Tenure]*heldTenure
+	all map[string]map[*tenure.Tenure]*heldTenure
 }
 
 // heldTenure is a tenure with open levels.
 type heldTenure struct {
 	since time.Time // when the first of its holds began
-	holds map[*engine.Hold]struct{}
+	holds map[*tenure.Hold]struct{}
 }
 
-func (k *heldLocks) add(h *engine.Hold) {
+func (k *heldLocks) add(h *tenure.Hold) {
 	t := h.Tenure()
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	at := k.all[t.Lock.Key]
 	if at == nil {
-		at = make(map[*engine.Tenure]*heldTenure, 1)
+		at = make(map[*tenure.Tenure]*heldTenure, 1)
 		if k.all == nil {
-			k.all = make(map[string]map[*engine.Tenure]*heldTenure)
+			k.all = make(map[string]map[*tenure.Tenure]*heldTenure)
 		}
 		k.all[t.Lock.Key] = at
 	}
 	if at[t] == nil {
-		at[t] = &heldTenure{time.Now(), make(map[*engine.Hold]struct{}, 1)}
+		at[t] = &heldTenure{time.Now(), make(map[*tenure.Hold]struct{}, 1)}
 	}
 	at[t].holds[h] = struct{}{}
 }
 
-func (k *heldLocks) remove(h *engine.Hold) {
+func (k *heldLocks) remove(h *tenure.Hold) {
 	t := h.Tenure()
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -198,14 +198,14 @@ func (k *heldLocks) remove(h *engine.Hold) {
 }
 
 // of returns the tenures of a lock.
-func (k *heldLocks) of(key string) []*engine.Tenure {
+func (k *heldLocks) of(key string) []*tenure.Tenure {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return slices.Collect(maps.Keys(k.all[key]))
 }
 
 // since returns when the hold of the tenure began; the first, if readers share it.
-func (k *heldLocks) since(t *engine.Tenure) time.Time {
+func (k *heldLocks) since(t *tenure.Tenure) time.Time {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if held := k.all[t.Lock.Key][t]; held != nil {

@@ -4,12 +4,12 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"github.com/go-rlock/rlock/internal/engine"
+	"github.com/go-rlock/rlock/internal/tenure"
 )
 
 // listen starts the ears of the Clients that have the holds in the Lock's ctx.
 func (b *blocked) listen() {
-	for l := engine.LevelOf(b.who.Ctx); l != nil; l = l.Enclosing() {
+	for l := tenure.LevelOf(b.who.Ctx); l != nil; l = l.Enclosing() {
 		if c := of(l.Handle()); c != nil && c.ear.Calls.Start() {
 			c.ear.Listen() // the cluster is known: it has a hold there
 			c.ear.Calls.Ended()

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/go-rlock/rlock/internal/calls"
-	"github.com/go-rlock/rlock/internal/engine"
 	"github.com/go-rlock/rlock/internal/kinds"
+	"github.com/go-rlock/rlock/internal/tenure"
 	"github.com/go-rlock/rlock/lua"
 )
 
@@ -32,7 +32,7 @@ type askables struct {
 
 	mu     sync.Mutex                    // guards the following; no other lock is taken under it
 	of     map[uint64]*askable           // by the tag of the tenure
-	holds  map[*engine.Hold]*Askable     // by the hold
+	holds  map[*tenure.Hold]*Askable     // by the hold
 	quiet  map[lockSide]*chain[*askable] // those with holds that no waiter was noted for, by their lock
 	toLook map[*askable]struct{}         // those to be looked at
 	early  recentTags                    // tenures that were asked for, and had no hold here
@@ -46,7 +46,7 @@ type lockSide struct {
 
 // askable is a tenure with holds that want notifications.
 type askable struct {
-	lock    *engine.Lock // of the lock on that server
+	lock    *tenure.Lock // of the lock on that server
 	tag     uint64
 	holds   int             // number of them
 	quiet   chain[*askedAt] // those that no waiter was noted for
@@ -59,7 +59,7 @@ type askable struct {
 
 // Askable notifies one hold of waiters.
 type Askable struct {
-	hold  *engine.Hold
+	hold  *tenure.Hold
 	once  sync.Once
 	asked chan struct{}
 	at    []askedAt                // one for each server that the lock is on
@@ -70,7 +70,7 @@ type Askable struct {
 type askedAt struct {
 	*Askable
 
-	lock  *engine.Lock
+	lock  *tenure.Lock
 	of    *askable       // nil before and after
 	place link[*askedAt] // in askable.quiet, until it is asked
 }
@@ -81,7 +81,7 @@ type together struct {
 	all  []*Askable
 }
 
-func newAskable(h *engine.Hold, at ...*engine.Lock) *Askable {
+func newAskable(h *tenure.Hold, at ...*tenure.Lock) *Askable {
 	a := &Askable{hold: h, asked: make(chan struct{}), at: make([]askedAt, len(at))}
 	for i, m := range at {
 		x := &a.at[i]
@@ -107,8 +107,8 @@ func (a *Askable) isAsked() { a.once.Do(func() { close(a.asked) }) }
 // AskedTogether links the holds taken between outer and ctx: a waiter for one of their locks notifies all of them.
 func AskedTogether(ctx, outer context.Context) {
 	var all []*Askable
-	end, _ := engine.Innermost[*engine.Level](engine.InnermostOpen(outer))
-	for l := engine.LevelOf(ctx); l != nil && l != end; l = l.Enclosing() {
+	end, _ := tenure.Innermost[*tenure.Level](tenure.InnermostOpen(outer))
+	for l := tenure.LevelOf(ctx); l != nil && l != end; l = l.Enclosing() {
 		if l.IsReentry() {
 			continue
 		}
@@ -131,7 +131,7 @@ func AskedTogether(ctx, outer context.Context) {
 }
 
 // askableOf returns the notifier of a hold; nil if it wants none.
-func askableOf(h *engine.Hold) *Askable {
+func askableOf(h *tenure.Hold) *Askable {
 	if m := h.Handle(); m.Wants.Wants(kinds.WantsAsked) {
 		return Of(m.Engine).askables.find(h)
 	}
@@ -139,13 +139,13 @@ func askableOf(h *engine.Hold) *Askable {
 }
 
 // BeginOn starts notifications of waiters for any member of a majority, if l wants them, whose Lock has waited or not.
-func BeginOn(l *engine.Level, members []*engine.Lock, waited bool) *Askable {
+func BeginOn(l *tenure.Level, members []*tenure.Lock, waited bool) *Askable {
 	if !l.Hold().Handle().Wants.Wants(kinds.WantsAsked) {
 		return nil
 	}
-	a, b := newAskable(l.Hold(), members...), engine.Alone
+	a, b := newAskable(l.Hold(), members...), tenure.Alone
 	if waited {
-		b = engine.AfterOther
+		b = tenure.AfterOther
 	}
 	a.begin(l.Hold().Tenure().Tag, b)
 	return a
@@ -159,7 +159,7 @@ func (a *Askable) Ask() {
 }
 
 // begin registers a new hold. A waiter here joins the hub before it looks for holds, so one of the two sees the other.
-func (a *Askable) begin(tag uint64, b engine.Beginning) {
+func (a *Askable) begin(tag uint64, b tenure.Beginning) {
 	for i := range a.at {
 		x := &a.at[i]
 		e := Of(x.lock.Engine)
@@ -174,7 +174,7 @@ func (a *Askable) begin(tag uint64, b engine.Beginning) {
 }
 
 // Ended ends the notifications of a hold.
-func (*Ear) Ended(h *engine.Hold) {
+func (*Ear) Ended(h *tenure.Hold) {
 	if a := askableOf(h); a != nil {
 		for i := range a.at {
 			x := &a.at[i]
@@ -183,11 +183,11 @@ func (*Ear) Ended(h *engine.Hold) {
 	}
 }
 
-func (s *askables) add(x *askedAt, tag uint64, b engine.Beginning) {
+func (s *askables) add(x *askedAt, tag uint64, b tenure.Beginning) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.of == nil {
-		s.of, s.holds, s.toLook = make(map[uint64]*askable), make(map[*engine.Hold]*Askable), make(map[*askable]struct{})
+		s.of, s.holds, s.toLook = make(map[uint64]*askable), make(map[*tenure.Hold]*Askable), make(map[*askable]struct{})
 		s.quiet = make(map[lockSide]*chain[*askable])
 	}
 	e := s.of[tag]
@@ -204,8 +204,8 @@ func (s *askables) add(x *askedAt, tag uint64, b engine.Beginning) {
 		return
 	}
 	s.noteQuiet(x)
-	if b != engine.Alone { // somebody may not know the new owner
-		e.wakes = e.wakes || b == engine.Unheard
+	if b != tenure.Alone { // somebody may not know the new owner
+		e.wakes = e.wakes || b == tenure.Unheard
 		s.toLook[e] = struct{}{}
 		s.lookSoon()
 	}
@@ -275,7 +275,7 @@ func (s *askables) heardOf(tag uint64) {
 // ownTag reads the tag of a tenure that was made here.
 func ownTag(payload string) (tag uint64, ok bool) {
 	tag, err := strconv.ParseUint(payload, 10, 64)
-	return tag, err == nil && kinds.MarkOfTag(tag) != 0 && engine.IsMade(tag)
+	return tag, err == nil && kinds.MarkOfTag(tag) != 0 && tenure.IsMade(tag)
 }
 
 // ask notifies all holds of a tenure, also later ones, of a waiter elsewhere. mu is held.
@@ -285,7 +285,7 @@ func (s *askables) ask(e *askable) {
 }
 
 // askQuiet notifies the holds of a tenure that no waiter was noted for. mu is held.
-func (s *askables) askQuiet(e *askable, except *engine.Hold) {
+func (s *askables) askQuiet(e *askable, except *tenure.Hold) {
 	for x := range e.quiet.all {
 		if x.hold != except {
 			x.ask()
@@ -295,7 +295,7 @@ func (s *askables) askQuiet(e *askable, except *engine.Hold) {
 }
 
 // tellHere notifies the holds of this process that block a Lock of the same process, except the one that lets it in.
-func (e *Ear) tellHere(m *engine.Lock, within *engine.Hold) {
+func (e *Ear) tellHere(m *tenure.Lock, within *tenure.Hold) {
 	s := &e.askables
 	if s.some.Load() == 0 {
 		return
@@ -309,7 +309,7 @@ func (e *Ear) tellHere(m *engine.Lock, within *engine.Hold) {
 }
 
 // askSide notifies the holds of a lock, or of one side. mu is held.
-func (s *askables) askSide(side lockSide, within *engine.Hold) {
+func (s *askables) askSide(side lockSide, within *tenure.Hold) {
 	if at := s.quiet[side]; at != nil {
 		for e := range at.all {
 			s.askQuiet(e, within)
@@ -318,7 +318,7 @@ func (s *askables) askSide(side lockSide, within *engine.Hold) {
 }
 
 // find returns the notifier of a hold; nil if the hold has ended.
-func (s *askables) find(h *engine.Hold) *Askable {
+func (s *askables) find(h *tenure.Hold) *Askable {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.holds[h]
@@ -326,7 +326,7 @@ func (s *askables) find(h *engine.Hold) *Askable {
 
 // Asked returns the channel of the innermost hold in ctx that wants notifications of waiters; nil if there is none.
 func Asked(ctx context.Context) <-chan struct{} {
-	for l := engine.LevelOf(ctx); l != nil; l = l.Enclosing() {
+	for l := tenure.LevelOf(ctx); l != nil; l = l.Enclosing() {
 		if a := askableOf(l.Hold()); a != nil && l.IsOpen() {
 			return a.asked
 		}

@@ -5,9 +5,9 @@ import (
 	"time"
 
 	"github.com/go-rlock/rlock/internal/calls"
-	"github.com/go-rlock/rlock/internal/engine"
 	"github.com/go-rlock/rlock/internal/kinds"
 	"github.com/go-rlock/rlock/internal/require"
+	"github.com/go-rlock/rlock/internal/tenure"
 )
 
 // A crowd of readers, on one tenure or on many, meets a crowd of waiters: none of them visits all the others.
@@ -18,14 +18,14 @@ func TestAskablesInACrowd(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			e := new(Ear)
-			reads, writes := &engine.Lock{Kind: kinds.Read, Key: "x"}, &engine.Lock{Kind: kinds.Write, Key: "x"}
+			reads, writes := &tenure.Lock{Kind: kinds.Read, Key: "x"}, &tenure.Lock{Kind: kinds.Write, Key: "x"}
 			s := &e.askables
 			s.due = make(chan struct{}, 1)
 			began := time.Now()
 			var all []*Askable
 			for i := range uint64(n) {
-				a := newAskable(new(engine.Hold), reads)
-				s.add(&a.at[0], 1+i%tenures, engine.AfterOther)
+				a := newAskable(new(tenure.Hold), reads)
+				s.add(&a.at[0], 1+i%tenures, tenure.AfterOther)
 				all = append(all, a)
 			}
 			for range n {

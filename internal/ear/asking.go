@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/go-rlock/rlock/internal/calls"
-	"github.com/go-rlock/rlock/internal/engine"
 	"github.com/go-rlock/rlock/internal/kinds"
+	"github.com/go-rlock/rlock/internal/tenure"
 	"github.com/go-rlock/rlock/lua"
 	"github.com/go-rlock/rlock/pubsub"
 )
@@ -44,12 +44,12 @@ type askings struct {
 }
 
 // AskHolder asks an owner that blocks a Lock, if it can be asked, and looks up its label, if it has one. It returns at once.
-func (e *Ear) AskHolder(ctx context.Context, m *engine.Lock, holder string) {
+func (e *Ear) AskHolder(ctx context.Context, m *tenure.Lock, holder string) {
 	e.ask(ctx, m, holder, saidAsked)
 	e.seekLabel(holder)
 }
 
-func (e *Ear) ask(ctx context.Context, m *engine.Lock, holder, what string) {
+func (e *Ear) ask(ctx context.Context, m *tenure.Lock, holder, what string) {
 	mark, id, tag := kinds.MarkOf(holder)
 	about := what + holder
 	switch {
@@ -130,7 +130,7 @@ func (a *askings) failed(e *Ear, owner string, err error, refusal bool) {
 }
 
 // askAll asks that owner and returns the number known to have heard. A writer asks all readers, because the refusal names only one.
-func (e *Ear) askAll(ctx context.Context, m *engine.Lock, holder, what, id string, tag uint64) (heard int, err error) {
+func (e *Ear) askAll(ctx context.Context, m *tenure.Lock, holder, what, id string, tag uint64) (heard int, err error) {
 	if m.Kind.Side != lua.Writer || strings.HasSuffix(holder, kinds.WriterSuffix) {
 		return e.askOne(id, what, tag)
 	}
@@ -142,7 +142,7 @@ func (e *Ear) askAll(ctx context.Context, m *engine.Lock, holder, what, id strin
 }
 
 // fields are those of the lock's hash.
-func (e *Ear) fields(ctx context.Context, m *engine.Lock) ([]string, error) {
+func (e *Ear) fields(ctx context.Context, m *tenure.Lock) ([]string, error) {
 	return e.RDB.Do(ctx, e.RDB.B().Hrandfield().Key(m.Key).Count(mostReaders).Build()).AsStrSlice()
 }
 
@@ -180,8 +180,8 @@ func (e *Ear) askOne(id, what string, tag uint64) (heard int, err error) {
 }
 
 // AskAll asks the holders of m for the lock without waiting for it. It returns the number of holders that heard.
-func AskAll(ctx context.Context, m *engine.Lock) (heard int, err error) {
-	return engine.Query(ctx, m, func(ctx context.Context) (int, error) {
+func AskAll(ctx context.Context, m *tenure.Lock) (heard int, err error) {
+	return tenure.Query(ctx, m, func(ctx context.Context) (int, error) {
 		e := Of(m.Engine)
 		fields, err := e.fields(ctx, m)
 		if err != nil {

@@ -20,6 +20,7 @@ import (
 
 	"github.com/go-rlock/rlock/internal/engine"
 	"github.com/go-rlock/rlock/internal/kinds"
+	"github.com/go-rlock/rlock/internal/tenure"
 	"github.com/go-rlock/rlock/pubsub"
 )
 
@@ -36,7 +37,7 @@ import (
 // A message is a hint (pubsub.Spoken): it may be lost, doubled, late or forged. It may cost a command or a wake-up, but decides nothing. If
 // the server refuses the ear, the Client does without: its later owners do not say that it has one.
 type Ear struct {
-	*engine.Engine
+	*tenure.Engine
 
 	begun     sync.Once
 	refused   atomic.Bool
@@ -61,7 +62,7 @@ type Listener struct {
 }
 
 // New returns the ear of c, which has no locks yet. label is for people; "": none.
-func New(c *engine.Engine, label string) *Ear {
+func New(c *tenure.Engine, label string) *Ear {
 	e := &Ear{Engine: c}
 	e.label.text = label
 	e.askables.due = make(chan struct{}, 1)
@@ -78,16 +79,16 @@ func New(c *engine.Engine, label string) *Ear {
 }
 
 // Of returns the ear of c.
-func Of(c *engine.Engine) *Ear {
-	e, _ := engine.Feature[*Ear](c)
+func Of(c *tenure.Engine) *Ear {
+	e, _ := tenure.Feature[*Ear](c)
 	return e
 }
 
 // Observes reports whether a handle on those terms wants its holds to be spoken to.
-func (*Ear) Observes(t *engine.Terms) bool { return t.Wants != 0 || t.Linger > 0 }
+func (*Ear) Observes(t *tenure.Terms) bool { return t.Wants != 0 || t.Linger > 0 }
 
 // Mark says what the handle wants its owners to say, unless nobody could speak to the Client.
-func (e *Ear) Mark(m *engine.Lock) kinds.Mark {
+func (e *Ear) Mark(m *tenure.Lock) kinds.Mark {
 	switch {
 	case e.refused.Load():
 		return 0
@@ -98,11 +99,11 @@ func (e *Ear) Mark(m *engine.Lock) kinds.Mark {
 }
 
 // Began makes a hold askable.
-func (e *Ear) Began(h *engine.Hold, b engine.Beginning) {
+func (e *Ear) Began(h *tenure.Hold, b tenure.Beginning) {
 	m := h.Handle()
 	if m.Linger > 0 {
 		e.Listen()
-		if b == engine.Granted {
+		if b == tenure.Granted {
 			e.contended(m.Key)
 		}
 	}

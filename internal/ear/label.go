@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/go-rlock/rlock/internal/calls"
-	"github.com/go-rlock/rlock/internal/engine"
 	"github.com/go-rlock/rlock/internal/kinds"
+	"github.com/go-rlock/rlock/internal/tenure"
 )
 
 // A Client with Options.Label marks its owners (kinds.Labelled) and keeps the label in Redis under kinds.LabelKey, for the Clients that
@@ -34,10 +34,10 @@ type ownLabel struct {
 type labelled Ear
 
 // Observes reports that the label is that of all locks.
-func (*labelled) Observes(*engine.Terms) bool { return true }
+func (*labelled) Observes(*tenure.Terms) bool { return true }
 
 // Mark says that the Client has a label, and begins to keep it in Redis. It returns at once.
-func (o *labelled) Mark(*engine.Lock) kinds.Mark {
+func (o *labelled) Mark(*tenure.Lock) kinds.Mark {
 	e := (*Ear)(o)
 	e.label.begun.Do(func() { e.Calls.Background(e.keepLabel) }) // ends with Close
 	if e.label.refused.Load() {
@@ -47,10 +47,10 @@ func (o *labelled) Mark(*engine.Lock) kinds.Mark {
 }
 
 // Began does nothing.
-func (*labelled) Began(*engine.Hold, engine.Beginning) {}
+func (*labelled) Began(*tenure.Hold, tenure.Beginning) {}
 
 // Ended does nothing.
-func (*labelled) Ended(*engine.Hold) {}
+func (*labelled) Ended(*tenure.Hold) {}
 
 // labelExpiry outlasts the leases of a dead Client, except longer fixed ones.
 func (e *Ear) labelExpiry() time.Duration {

@@ -8,8 +8,8 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"github.com/go-rlock/rlock/internal/engine"
 	"github.com/go-rlock/rlock/internal/kinds"
+	"github.com/go-rlock/rlock/internal/tenure"
 )
 
 // A Lock that is refused by a marked owner looks up the label of that owner's Client in the background, for the errors that this process
@@ -57,7 +57,7 @@ func (e *Ear) LabelOf(owner string) string {
 }
 
 // Labels returns the labels of owners of m, for which it asks Redis if they are not known here.
-func Labels(ctx context.Context, m *engine.Lock, owners []string) []string {
+func Labels(ctx context.Context, m *tenure.Lock, owners []string) []string {
 	e := Of(m.Engine)
 	found, unknown := make([]string, len(owners)), []int(nil)
 	var cmds []rueidis.Completed
@@ -76,7 +76,7 @@ func Labels(ctx context.Context, m *engine.Lock, owners []string) []string {
 	if len(cmds) == 0 {
 		return found
 	}
-	replies, err := engine.Query(ctx, m, func(ctx context.Context) ([]rueidis.RedisResult, error) { return e.RDB.DoMulti(ctx, cmds...), nil })
+	replies, err := tenure.Query(ctx, m, func(ctx context.Context) ([]rueidis.RedisResult, error) { return e.RDB.DoMulti(ctx, cmds...), nil })
 	if err != nil {
 		return found // without what is for people only
 	}

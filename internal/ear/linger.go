@@ -5,6 +5,7 @@ import (
 
 	"github.com/go-rlock/rlock/internal/engine"
 	"github.com/go-rlock/rlock/internal/kinds"
+	"github.com/go-rlock/rlock/internal/tenure"
 	"github.com/go-rlock/rlock/lua"
 )
 
@@ -34,7 +35,7 @@ const (
 )
 
 // Keep keeps the tenure of a hold for the next Lock of the process, unless somebody wants the lock. It reports whether it did.
-func (e *Ear) Keep(h *engine.Hold) bool {
+func (e *Ear) Keep(h *tenure.Hold) bool {
 	t, m := h.Tenure(), h.Handle()
 	if e.IsShut() || m.Kind != t.Lock.Kind || !kinds.MarkOfTag(t.Tag).Wants(kinds.Lingers) {
 		return false
@@ -45,7 +46,7 @@ func (e *Ear) Keep(h *engine.Hold) bool {
 		return false
 	}
 	if oldest != nil {
-		oldest.tenure.End()
+		engine.End(oldest.tenure)
 	}
 	// Checked again now that others can see it: either they notice it, or this does.
 	if (e.IsShut() || e.kept.ear.Load() == 0 || e.Hub.IsAwaited(m.Waiters())) && e.kept.remove(e, x) {
@@ -57,7 +58,7 @@ func (e *Ear) Keep(h *engine.Hold) bool {
 
 // Take returns the kept tenure of the lock for a Lock that continues it. If it does not suit, it is released first. That takes a moment, or
 // no longer than one call may take: after that the Lock waits for its end as for that of any hold here.
-func (e *Ear) Take(who engine.Caller, m *engine.Lock) (t *engine.Tenure, token int64, left bool, err error) {
+func (e *Ear) Take(who tenure.Caller, m *tenure.Lock) (t *tenure.Tenure, token int64, left bool, err error) {
 	x := e.kept.take(e, m.Key)
 	if x == nil {
 		return nil, 0, false, nil
@@ -69,18 +70,18 @@ func (e *Ear) Take(who engine.Caller, m *engine.Lock) (t *engine.Tenure, token i
 	}
 	switch {
 	case left:
-		x.tenure.End()
+		engine.End(x.tenure)
 		return nil, 0, who.Ctx.Err() != nil || e.Calls.IsClosed() || !who.Limit.IsZero() && !time.Now().Before(who.Limit), err
 	case !usable:
-		who.AwaitEnd(x.tenure.End(), until)
+		who.AwaitEnd(engine.End(x.tenure), until)
 		return nil, 0, false, nil
 	}
 	return x.tenure, token, false, nil
 }
 
 // nextToken raises one more token for a tenure. If the caller leaves meanwhile, or it takes until then, left is true.
-func (e *Ear) nextToken(who engine.Caller, m *engine.Lock, t *engine.Tenure, until time.Time) (token int64, left bool, err error) {
-	return engine.Leavable(who.Ctx, m, until, func(<-chan struct{}) (int64, error) {
+func (e *Ear) nextToken(who tenure.Caller, m *tenure.Lock, t *tenure.Tenure, until time.Time) (token int64, left bool, err error) {
+	return tenure.Leavable(who.Ctx, m, until, func(<-chan struct{}) (int64, error) {
 		token, err := lua.NextToken(e.Calls.Context(who.Ctx, time.Now(), 0), e.RDB, m.Key, m.Fence, t.Field())
 		e.Calls.Answered(m.Slot, err)
 		return token, err
@@ -90,7 +91,7 @@ func (e *Ear) nextToken(who engine.Caller, m *engine.Lock, t *engine.Tenure, unt
 // Free begins to release the kept tenure of a lock.
 func (e *Ear) Free(key string) (ended <-chan struct{}) {
 	if x := e.kept.take(e, key); x != nil {
-		return x.tenure.End()
+		return engine.End(x.tenure)
 	}
 	return nil
 }
@@ -101,12 +102,12 @@ func (e *Ear) FreeAll() { e.releaseKept(time.Time{}) }
 // releaseKept releases the kept tenures that are due at now; all, if now is zero.
 func (e *Ear) releaseKept(now time.Time) {
 	for _, x := range e.kept.takeAll(e, now) {
-		x.tenure.End()
+		engine.End(x.tenure)
 	}
 }
 
 // Lost ends a tenure that was lost while it was kept. It may still exist in Redis.
-func (e *Ear) Lost(t *engine.Tenure) {
+func (e *Ear) Lost(t *tenure.Tenure) {
 	if e.kept.remove(e, e.kept.tagged(t.Tag)) {
 		t.Forget()
 	}
@@ -139,7 +140,7 @@ func (e *Ear) heardTried(payload string) {
 func (e *Ear) releaseWanted(x *keptTenure) {
 	e.contended(x.tenure.Lock.Key)
 	if e.kept.remove(e, x) {
-		x.tenure.End()
+		engine.End(x.tenure)
 	}
 }
 

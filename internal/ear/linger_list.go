@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/go-rlock/rlock/internal/engine"
+	"github.com/go-rlock/rlock/internal/tenure"
 )
 
 // keptTenures is the list of kept tenures of a Client, oldest first.
@@ -34,7 +34,7 @@ func (e *Ear) Kept() int {
 
 // keptTenure is the state of a tenure that is kept between its holds, or was asked for. Its fields are guarded by keptTenures.mu.
 type keptTenure struct {
-	tenure     *engine.Tenure // constant
+	tenure     *tenure.Tenure // constant
 	wanted     bool           // it is not kept any more
 	until      time.Time      // when it is released
 	prev, next *keptTenure    // of those that are kept
@@ -42,7 +42,7 @@ type keptTenure struct {
 }
 
 // stateOf returns the state of a tenure, made if needed.
-func stateOf(t *engine.Tenure) *keptTenure {
+func stateOf(t *tenure.Tenure) *keptTenure {
 	return t.Cached(func() any { return &keptTenure{tenure: t} }).(*keptTenure) //nolint:errcheck // no other value is ever set
 }
 

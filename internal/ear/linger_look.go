@@ -3,7 +3,7 @@ package ear
 import (
 	"time"
 
-	"github.com/go-rlock/rlock/internal/engine"
+	"github.com/go-rlock/rlock/internal/tenure"
 )
 
 // A look asks Redis whether other processes wait for a kept tenure's lock. It runs in the background when the tenure is kept for the first
@@ -61,7 +61,7 @@ func (e *Ear) lookFor(x *keptTenure, ear uint64, anew bool) {
 
 // isAlone reports whether a kept tenure's lock has no waiters. In a new live period of the ear it also wakes waiters that it may not see;
 // when they ask, the tenure is released.
-func (e *Ear) isAlone(t *engine.Tenure, anew bool) bool {
+func (e *Ear) isAlone(t *tenure.Tenure, anew bool) bool {
 	m := t.Lock
 	if anew && !e.wakeUnseen(m) {
 		return false

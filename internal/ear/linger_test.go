@@ -11,11 +11,12 @@ import (
 	"github.com/go-rlock/rlock/internal/kinds"
 	"github.com/go-rlock/rlock/internal/redistest"
 	"github.com/go-rlock/rlock/internal/require"
+	"github.com/go-rlock/rlock/internal/tenure"
 	"github.com/go-rlock/rlock/lease"
 )
 
 // startKeeping starts an engine with a live ear, and returns that with a lock that lingers.
-func startKeeping(t testing.TB, kind *kinds.Kind, d time.Duration) (*Ear, *engine.Lock) {
+func startKeeping(t testing.TB, kind *kinds.Kind, d time.Duration) (*Ear, *tenure.Lock) {
 	t.Helper()
 	e := New(enginetest.Start(t, redistest.Dial(t, redistest.Shared(t))), "")
 	name := redistest.Name(t)
@@ -25,22 +26,22 @@ func startKeeping(t testing.TB, kind *kinds.Kind, d time.Duration) (*Ear, *engin
 }
 
 // keeping is a handle with WithLinger.
-func keeping(e *Ear, key string, kind *kinds.Kind, d time.Duration) *engine.Lock {
-	return e.NewLock(key, kind, key, engine.Terms{Linger: d})
+func keeping(e *Ear, key string, kind *kinds.Kind, d time.Duration) *tenure.Lock {
+	return e.NewLock(key, kind, key, tenure.Terms{Linger: d})
 }
 
 // once locks and unlocks, and returns the owner.
-func once(t testing.TB, m *engine.Lock) (owner string, token int64) {
+func once(t testing.TB, m *tenure.Lock) (owner string, token int64) {
 	t.Helper()
-	l, err := m.Lock(engine.CallerNow(context.Background()))
+	l, err := engine.Lock(m, tenure.CallerNow(context.Background()))
 	require.NoError(t, err)
 	owner = l.Hold().Tenure().Field()
 	token, _ = m.Token(l)
-	require.NoError(t, l.Unlock())
+	require.NoError(t, engine.Unlock(l))
 	return owner, token
 }
 
-func isTaken(t testing.TB, m *engine.Lock) bool {
+func isTaken(t testing.TB, m *tenure.Lock) bool {
 	t.Helper()
 	taken, err := m.IsLocked(context.Background())
 	require.NoError(t, err)
@@ -81,7 +82,7 @@ func TestTokensOfAKeptTenureRise(t *testing.T) {
 	}
 	require.Equal(t, uint64(99), e.Stats().Kept)
 	e.FreeAll()
-	other := e.NewLock(m.Key, kinds.Fenced, m.Name, engine.Terms{})
+	other := e.NewLock(m.Key, kinds.Fenced, m.Name, tenure.Terms{})
 	_, token := once(t, other)
 	require.True(t, token > last)
 }
@@ -90,18 +91,18 @@ func TestTokensOfAKeptTenureRise(t *testing.T) {
 func TestKeptTenureIsGivenUp(t *testing.T) {
 	t.Parallel()
 	e, m := startKeeping(t, kinds.Mutex, time.Minute)
-	l, err := m.Lock(engine.CallerNow(context.Background()))
+	l, err := engine.Lock(m, tenure.CallerNow(context.Background()))
 	require.NoError(t, err)
 	of := l.Hold().Tenure()
-	require.NoError(t, l.Unlock())
+	require.NoError(t, engine.Unlock(l))
 	require.Equal(t, 1, count(e))
 	e.keepNot(of.Tag)
 	redistest.Eventually(t, 10*time.Second, func() bool { return !isTaken(t, m) }, "it is released")
 
-	l, err = m.Lock(engine.CallerNow(context.Background()))
+	l, err = engine.Lock(m, tenure.CallerNow(context.Background()))
 	require.NoError(t, err)
 	e.keepNot(of.Tag) // again: it is remembered for a while only, and Lock has waited for Redis
-	require.NoError(t, l.Unlock())
+	require.NoError(t, engine.Unlock(l))
 	require.False(t, isTaken(t, m), "a lock that was just asked for is kept")
 }
 
@@ -110,24 +111,24 @@ func TestKeptTenureAndOtherHandles(t *testing.T) {
 	t.Parallel()
 	e, m := startKeeping(t, kinds.Mutex, time.Minute)
 	first, _ := once(t, m)
-	plain := e.NewLock(m.Key, kinds.Mutex, m.Name, engine.Terms{})
+	plain := e.NewLock(m.Key, kinds.Mutex, m.Name, tenure.Terms{})
 	again, _ := once(t, plain)
 	require.Equal(t, first, again)
 	require.False(t, isTaken(t, m), "the handle of the last hold does not linger")
 
 	once(t, m)
-	short := e.NewLock(m.Key, kinds.Mutex, m.Name, engine.Terms{Lease: time.Second})
-	who := engine.CallerNow(context.Background()).UpTo(0, time.Second)
-	l, err := short.Lock(who)
+	short := e.NewLock(m.Key, kinds.Mutex, m.Name, tenure.Terms{Lease: time.Second})
+	who := tenure.CallerNow(context.Background()).UpTo(0, time.Second)
+	l, err := engine.Lock(short, who)
 	require.NoError(t, err)
 	require.True(t, time.Until(e.Leases.Until(&l.Hold().Tenure().Lease)) <= time.Second)
-	require.NoError(t, l.Unlock())
+	require.NoError(t, engine.Unlock(l))
 
 	once(t, m)
-	fair := e.NewLock(m.Key, kinds.Fair, m.Name, engine.Terms{})
-	l, err = fair.Lock(who)
+	fair := e.NewLock(m.Key, kinds.Fair, m.Name, tenure.Terms{})
+	l, err = engine.Lock(fair, who)
 	require.NoError(t, err)
-	require.NoError(t, l.Unlock())
+	require.NoError(t, engine.Unlock(l))
 	require.Equal(t, 0, e.Stats().Holds)
 }
 
@@ -135,7 +136,7 @@ func TestKeptTenureAndOtherHandles(t *testing.T) {
 func TestKeptTenureExcludes(t *testing.T) {
 	t.Parallel()
 	e, m := startKeeping(t, kinds.Mutex, time.Minute)
-	plain := e.NewLock(m.Key, kinds.Mutex, m.Name, engine.Terms{})
+	plain := e.NewLock(m.Key, kinds.Mutex, m.Name, tenure.Terms{})
 	inside, n := 0, 0
 	var all sync.WaitGroup
 	for i := range 8 {
@@ -145,7 +146,7 @@ func TestKeptTenureExcludes(t *testing.T) {
 				if i%4 == 3 {
 					of = plain
 				}
-				l, err := of.Lock(engine.CallerNow(context.Background()))
+				l, err := engine.Lock(of, tenure.CallerNow(context.Background()))
 				if err != nil {
 					t.Error(err)
 					return
@@ -155,7 +156,7 @@ func TestKeptTenureExcludes(t *testing.T) {
 				}
 				n++
 				inside--
-				if err := l.Unlock(); err != nil {
+				if err := engine.Unlock(l); err != nil {
 					t.Error(err)
 				}
 			}
@@ -169,11 +170,11 @@ func TestKeptTenureExcludes(t *testing.T) {
 func TestKeptTenureIsLost(t *testing.T) {
 	t.Parallel()
 	e, m := startKeeping(t, kinds.Mutex, time.Minute)
-	l, err := m.Lock(engine.CallerNow(context.Background()))
+	l, err := engine.Lock(m, tenure.CallerNow(context.Background()))
 	require.NoError(t, err)
 	first := l.Hold().Tenure()
-	require.NoError(t, l.Unlock())
-	engine.Keeper{Tenure: first}.Lost(lease.Loss{Gone: true})
+	require.NoError(t, engine.Unlock(l))
+	tenure.Keeper{Tenure: first}.Lost(lease.Loss{Gone: true})
 	require.Equal(t, 0, e.Stats().Idle)
 	require.Equal(t, uint64(0), e.Stats().Lost)
 	again, _ := once(t, m)
@@ -184,7 +185,7 @@ func TestKeptTenureIsLost(t *testing.T) {
 func TestKeptTenuresAreBounded(t *testing.T) {
 	t.Parallel()
 	e, m := startKeeping(t, kinds.Mutex, time.Minute)
-	var all []*engine.Lock
+	var all []*tenure.Lock
 	for i := range MaxKept + 10 {
 		x := keeping(e, m.Key+string(rune('a'+i)), kinds.Mutex, time.Minute)
 		all = append(all, x)
@@ -209,7 +210,7 @@ func TestKeptTenuresAndClose(t *testing.T) {
 			require.Equal(t, 1, count(e))
 			end(e)
 			other := enginetest.Start(t, redistest.Dial(t, redistest.Shared(t)))
-			require.False(t, isTaken(t, other.NewLock(m.Key, kinds.Mutex, m.Name, engine.Terms{})))
+			require.False(t, isTaken(t, other.NewLock(m.Key, kinds.Mutex, m.Name, tenure.Terms{})))
 		})
 	}
 }
@@ -218,10 +219,10 @@ func BenchmarkKept(b *testing.B) {
 	_, m := startKeeping(b, kinds.Mutex, time.Minute)
 	b.ReportAllocs()
 	for b.Loop() {
-		l, err := m.Lock(engine.CallerNow(context.Background()))
+		l, err := engine.Lock(m, tenure.CallerNow(context.Background()))
 		if err != nil {
 			b.Fatal(err)
 		}
-		_ = l.Unlock()
+		_ = engine.Unlock(l)
 	}
 }

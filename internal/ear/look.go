@@ -10,8 +10,8 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/go-rlock/rlock/internal/calls"
-	"github.com/go-rlock/rlock/internal/engine"
 	"github.com/go-rlock/rlock/internal/kinds"
+	"github.com/go-rlock/rlock/internal/tenure"
 	"github.com/go-rlock/rlock/pubsub"
 )
 
@@ -190,7 +190,7 @@ func (e *Ear) woken(a *askable) bool {
 }
 
 // wakeUnseen wakes waiters that a look may not see: they try, are refused, and ask the owner. It reports false if Redis did not answer.
-func (e *Ear) wakeUnseen(m *engine.Lock) bool {
+func (e *Ear) wakeUnseen(m *tenure.Lock) bool {
 	ch := e.KnownChannel(m)
 	if e.Cluster == nil || ch.Sharded || m.Kind.Queueing == kinds.PerWaiter {
 		return true

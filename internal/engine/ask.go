@@ -8,31 +8,18 @@ import (
 
 	"github.com/go-rlock/rlock/internal/calls"
 	"github.com/go-rlock/rlock/internal/kinds"
+	"github.com/go-rlock/rlock/internal/tenure"
 	"github.com/go-rlock/rlock/lua"
 	"github.com/go-rlock/rlock/pubsub"
 )
 
-// MinAttempt is the minimum time of a TryLock's first attempt, plus the time replicas may take. So a TryLock whose wait is shorter than
-// a round trip still asks once.
-func (c *Engine) MinAttempt() time.Duration {
-	return time.Second + c.ReplicaTimeout()
-}
-
-// ReplicaTimeout is how long an acquire may wait for the replicas.
-func (c *Engine) ReplicaTimeout() time.Duration {
-	if c.Options.Replicas == 0 {
-		return 0
-	}
-	return c.Options.ReplicaTimeout
-}
-
 // AcquireRequest is a caller's request to Redis. The script recognises a repeat, and a field belongs to one hold, so only the end of
 // its calls matters.
 type AcquireRequest struct {
-	Caller
-	Lock            *Lock
-	Tenure          *Tenure
-	within          *Hold                 // the hold of the other side of a read/write lock that lets it in; nil: none
+	tenure.Caller
+	Lock            *tenure.Lock
+	Tenure          *tenure.Tenure
+	within          *tenure.Hold          // the hold of the other side of a read/write lock that lets it in; nil: none
 	Count           int32                 // the number of levels, including the requested level
 	enqueue         bool                  // joins the queue in Redis if the lock is held; or leaves a mark, or reads other waiters' marks
 	hasGrantChannel bool                  // with enqueue: on this process's own channel
@@ -45,11 +32,11 @@ type AcquireRequest struct {
 var ErrAlone = errors.New("to be taken one by one")
 
 // Send asks Redis, and retries after transient errors. It stops early when the caller has left.
-func (q *AcquireRequest) Send(left <-chan struct{}) (AcquireResult, error) {
+func (q *AcquireRequest) Send(left <-chan struct{}) (tenure.AcquireResult, error) {
 	m, c := q.Lock, q.Lock.Engine
-	args := m.acquireArgs(q.Tenure, int(q.Count))
+	args := acquireArgs(m, q.Tenure, int(q.Count))
 	if q.within != nil {
-		args.Within = q.within.tenure.Field()
+		args.Within = q.within.Tenure().Field()
 	}
 	switch {
 	case q.ticket != nil:
@@ -70,22 +57,22 @@ func (q *AcquireRequest) Send(left <-chan struct{}) (AcquireResult, error) {
 // repeat makes a call until Redis answers or a retry is pointless. Redis takes longer than for other calls by the given time.
 func (q *AcquireRequest) repeat(
 	left <-chan struct{}, longer time.Duration, call func(*calls.Context) (lua.AcquireReply, error),
-) (AcquireResult, error) {
+) (tenure.AcquireResult, error) {
 	c := q.Lock.Engine
 	again := calls.Retry{Until: q.Limit, Least: calls.MinTries}
 	for {
 		sent := time.Now()
 		reply, err := call(q.contexts.Next(q.Ctx, c.Calls, sent, longer))
 		if err == nil {
-			return AcquireResult{AcquireReply: reply, Sent: sent}, nil
+			return tenure.AcquireResult{AcquireReply: reply, Sent: sent}, nil
 		}
 		if err == ErrAlone { //nolint:errorlint // never wrapped
-			return AcquireResult{}, err
+			return tenure.AcquireResult{}, err
 		}
 		failed := err // a separate variable, so that only failing calls allocate
 		q.failed.Store(&failed)
 		if !again.Wait(err, left, c.Calls.Done()) {
-			return AcquireResult{}, err
+			return tenure.AcquireResult{}, err
 		}
 	}
 }
@@ -118,7 +105,7 @@ func (q *AcquireRequest) call(ctx *calls.Context, args *lua.AcquireArgs) (lua.Ac
 	return reply, nil
 }
 
-func (m *Lock) acquireArgs(t *Tenure, count int) lua.AcquireArgs {
+func acquireArgs(m *tenure.Lock, t *tenure.Tenure, count int) lua.AcquireArgs {
 	args := lua.AcquireArgs{Name: m.Key, Side: m.Kind.Side, Owner: t.Field(), Lease: t.Lock.Expiry(m.TTL), Count: count}
 	if !t.HasToken() { // a hold has one token
 		args.Fence = m.Fence
@@ -128,7 +115,7 @@ func (m *Lock) acquireArgs(t *Tenure, count int) lua.AcquireArgs {
 
 // gaveUp returns the error for a caller without the lock: its time is over (no error, or pubsub.ErrExpired), or err stopped it. refusal
 // is the last reply naming the holder.
-func (m *Lock) gaveUp(who Caller, err error, refusal lua.AcquireReply) error {
+func gaveUp(m *tenure.Lock, who tenure.Caller, err error, refusal lua.AcquireReply) error {
 	errs := m.Engine.Errors
 	var watched watcherError
 	switch timeUp := who.Ctx.Err() != nil || who.Once || !who.Wait.IsZero() && !time.Now().Before(who.Wait); {
@@ -137,36 +124,36 @@ func (m *Lock) gaveUp(who Caller, err error, refusal lua.AcquireReply) error {
 	case errors.Is(err, errs.Lost):
 		return err
 	case errors.As(err, &watched):
-		return m.notAcquired(who, refusal, watched.error)
+		return notAcquired(m, who, refusal, watched.error)
 	case errors.Is(err, errs.NotReplicated):
 		return m.Fail(err)
 	case err == nil, errors.Is(err, pubsub.ErrExpired):
 		if refusal.Status == 0 && m.Engine.Calls.IsSilent(m.Slot) { // it queued behind a caller that got no answer
-			return m.notAcquired(who, refusal, errs.Unreachable(calls.ErrSilent))
+			return notAcquired(m, who, refusal, errs.Unreachable(calls.ErrSilent))
 		}
-		return m.notAcquired(who, refusal)
+		return notAcquired(m, who, refusal)
 	case errors.Is(err, lua.ErrNoConnection):
 		return m.Fail(errs.NotReplicated, err)
 	case timeUp && calls.MayPass(err):
-		return m.notAcquired(who, lua.AcquireReply{}, errs.Unreachable(err))
+		return notAcquired(m, who, lua.AcquireReply{}, errs.Unreachable(err))
 	}
 	return m.FailUnreachable(err)
 }
 
 // notAcquired returns the error of a wait that ended.
-func (m *Lock) notAcquired(who Caller, refusal lua.AcquireReply, causes ...error) error {
+func notAcquired(m *tenure.Lock, who tenure.Caller, refusal lua.AcquireReply, causes ...error) error {
 	c := m.Engine
-	return c.Errors.NotAcquired(NotAcquired{
+	return c.Errors.NotAcquired(tenure.NotAcquired{
 		Ctx: who.Ctx, Name: m.Name, Began: who.Began, Causes: causes,
 		Holder: refusal.Holder, By: c, TTL: refusal.TTL, Other: refusal.Other,
-		Carried: c.IsOwn(refusal.Holder) && Carries(who.Ctx, refusal.Holder),
+		Carried: c.IsOwn(refusal.Holder) && tenure.Carries(who.Ctx, refusal.Holder),
 		Self:    c.IsSelf(who.Outer, refusal.Holder),
 	})
 }
 
 // takeCalls takes the right to make calls for a live hold in the caller's ctx.
-func (m *Lock) takeCalls(who Caller, h *Hold) error {
-	if err := m.awaitCalls(who, h); err != nil {
+func takeCalls(m *tenure.Lock, who tenure.Caller, h *tenure.Hold) error {
+	if err := awaitCalls(m, who, h); err != nil {
 		return err
 	}
 	over, loss := h.IsOver()
@@ -175,18 +162,18 @@ func (m *Lock) takeCalls(who Caller, h *Hold) error {
 	case loss != nil:
 		err = loss
 	case over:
-		err = ErrOver
+		err = tenure.ErrOver
 	case who.Ctx.Err() != nil:
-		err = m.gaveUp(who, nil, lua.AcquireReply{})
+		err = gaveUp(m, who, nil, lua.AcquireReply{})
 	}
 	if err != nil {
-		h.tenure.ReleaseCallSlot()
+		h.Tenure().ReleaseCallSlot()
 	}
 	return err
 }
 
 // awaitCalls takes the right to make calls for a live hold (I1), waiting until it is free.
-func (m *Lock) awaitCalls(who Caller, h *Hold) error {
+func awaitCalls(m *tenure.Lock, who tenure.Caller, h *tenure.Hold) error {
 	wait, cancel, end := who.Ctx, context.CancelFunc(func() {}), who.Wait
 	if who.Once { // those calls take no longer than an attempt
 		end = who.Limit
@@ -195,16 +182,16 @@ func (m *Lock) awaitCalls(who Caller, h *Hold) error {
 		wait, cancel = context.WithDeadline(who.Ctx, end)
 	}
 	defer cancel()
-	ok, turn := h.tenure.CallSlot()
+	ok, turn := h.Tenure().CallSlot()
 	for turn != nil {
 		select {
 		case <-turn.Over:
-			ok, turn = h.tenure.TakeCallSlot(turn)
+			ok, turn = h.Tenure().TakeCallSlot(turn)
 		case <-wait.Done():
-			h.tenure.LeaveCallSlot(turn)
-			return m.gaveUp(who, nil, lua.AcquireReply{})
+			h.Tenure().LeaveCallSlot(turn)
+			return gaveUp(m, who, nil, lua.AcquireReply{})
 		case <-m.Engine.Calls.Done():
-			h.tenure.LeaveCallSlot(turn)
+			h.Tenure().LeaveCallSlot(turn)
 			return m.FailClosed()
 		}
 	}
@@ -214,5 +201,5 @@ func (m *Lock) awaitCalls(who Caller, h *Hold) error {
 	if loss := h.LossSoFar(); loss != nil {
 		return loss
 	}
-	return ErrOver // a loss since then belongs to another hold
+	return tenure.ErrOver // a loss since then belongs to another hold
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/go-rlock/rlock/internal/calls"
 	"github.com/go-rlock/rlock/internal/kinds"
+	"github.com/go-rlock/rlock/internal/tenure"
 	"github.com/go-rlock/rlock/lua"
 	"github.com/go-rlock/rlock/pubsub"
 )
@@ -40,29 +41,29 @@ import (
 
 // Attempt is a Lock of one lock, or its part in one of several.
 type Attempt struct {
-	AcquireRequest                   // its tenure is nil until the first request for it
-	next           *Attempt          // the next lock taken by the same call; nil: none, as for most
-	waiter         *pubsub.Waiter    // its place in the process's queue, or the last one; nil: it had none
-	first          pubsub.Waiter     // the first of them, embedded to save an allocation
-	queued         bool              // the waiter is in the process's queue
-	warned         bool              // the warning about waiting for its own caller was given
-	leads          bool              // others may share its tenure
-	waited         bool              // watchers know of it
-	begun          Beginning         // of its hold
-	refused        *lua.AcquireReply // the last refusal naming the holder; nil: none, as for most waiters in line
-	place          *PlaceKeeper      // of its own in the queue in Redis; nil: none that is known of
-	delivered      AcquireResult     // the result another attempt got for it: its claimant, or the first of its chain
-	level          *Level            // the level it opened
+	AcquireRequest                      // its tenure is nil until the first request for it
+	next           *Attempt             // the next lock taken by the same call; nil: none, as for most
+	waiter         *pubsub.Waiter       // its place in the process's queue, or the last one; nil: it had none
+	first          pubsub.Waiter        // the first of them, embedded to save an allocation
+	queued         bool                 // the waiter is in the process's queue
+	warned         bool                 // the warning about waiting for its own caller was given
+	leads          bool                 // others may share its tenure
+	waited         bool                 // watchers know of it
+	begun          tenure.Beginning     // of its hold
+	refused        *lua.AcquireReply    // the last refusal naming the holder; nil: none, as for most waiters in line
+	place          *tenure.PlaceKeeper  // of its own in the queue in Redis; nil: none that is known of
+	delivered      tenure.AcquireResult // the result another attempt got for it: its claimant, or the first of its chain
+	level          *tenure.Level        // the level it opened
 }
 
 // compete takes the lock for a new owner. If within is not nil, its reader becomes the writer.
-func (m *Lock) compete(who Caller, within *Hold) (*Level, error) {
+func compete(m *tenure.Lock, who tenure.Caller, within *tenure.Hold) (*tenure.Level, error) {
 	l := &Attempt{AcquireRequest: AcquireRequest{Caller: who, Lock: m, Count: 1, within: within}}
 	if err := l.begins(); err != nil {
 		return nil, err
 	}
 	if m.Engine.Kept.Load() != 0 {
-		if s, err := l.continueKept(); err != ErrOver { //nolint:errorlint // never wrapped
+		if s, err := l.continueKept(); err != tenure.ErrOver { //nolint:errorlint // never wrapped
 			return s, err
 		}
 	}
@@ -91,13 +92,13 @@ func (l *Attempt) begins() error {
 
 // compete runs the states above until the attempt is over. Only the process's first waiter asks Redis, except for waiters that may get
 // a share.
-func (l *Attempt) compete() (*Level, error) {
+func (l *Attempt) compete() (*tenure.Level, error) {
 	for {
 		s, err := l.toTurn()
 		if err == errTurn { //nolint:errorlint // never wrapped
 			s, err = l.inTurn()
 		}
-		if err != ErrOver { //nolint:errorlint // never wrapped
+		if err != tenure.ErrOver { //nolint:errorlint // never wrapped
 			return s, err
 		}
 	}
@@ -108,9 +109,9 @@ var errTurn = errors.New("it has the turn")
 
 // toTurn queues until the attempt has the turn, or gets the lock without it. It returns ErrOver if a lock given to it was lost on the
 // way.
-func (l *Attempt) toTurn() (*Level, error) {
+func (l *Attempt) toTurn() (*tenure.Level, error) {
 	if !l.queued {
-		if s, err := l.share(); err != ErrOver { //nolint:errorlint // never wrapped
+		if s, err := l.share(); err != tenure.ErrOver { //nolint:errorlint // never wrapped
 			return s, err
 		}
 		switch turn := l.join(l.Once); {
@@ -138,14 +139,14 @@ func (l *Attempt) toTurn() (*Level, error) {
 	}
 	s, err := l.enter(a)
 	if err == nil {
-		l.Took(PathGrant)
+		l.Took(tenure.PathGrant)
 		l.Lock.Engine.Counts.Grants.Add(1)
 	}
 	return s, err
 }
 
 // inTurn asks Redis. It returns ErrOver if another owner holds the lock and the attempt must wait.
-func (l *Attempt) inTurn() (*Level, error) {
+func (l *Attempt) inTurn() (*tenure.Level, error) {
 	for {
 		l.needsTenure()
 		l.enqueue = l.queued && l.enqueues()
@@ -157,7 +158,7 @@ func (l *Attempt) inTurn() (*Level, error) {
 			if calls.MayPass(err) && l.queued { // it failed for longer than other waiters should wait for their turn
 				l.waiter.Unanswered(err)
 			}
-			l.withdraw((*Engine).SweepInCall)
+			l.withdraw((*tenure.Engine).SweepInCall)
 			return nil, l.Failure(err)
 		case a.Granted():
 			if !l.queued {
@@ -165,7 +166,7 @@ func (l *Attempt) inTurn() (*Level, error) {
 			}
 			return l.enter(a)
 		case a.Status == lua.Lost:
-			l.withdraw((*Engine).SweepInCall)
+			l.withdraw((*tenure.Engine).SweepInCall)
 			return nil, l.readerGone()
 		}
 		refusal := a.AcquireReply
@@ -175,16 +176,16 @@ func (l *Attempt) inTurn() (*Level, error) {
 		switch {
 		case l.Once:
 			l.refusedOnce()
-			l.withdraw((*Engine).SweepInCall)
+			l.withdraw((*tenure.Engine).SweepInCall)
 			return nil, l.Failure(nil)
 		case !l.queued: // an expired grant: this process does not have the lock
-			l.withdraw((*Engine).SweepInCall)
+			l.withdraw((*tenure.Engine).SweepInCall)
 			l.Tenure = nil
-			return nil, ErrOver
+			return nil, tenure.ErrOver
 		case l.Lock.Kind.Queueing != kinds.PerWaiter || l.keepsPlace(a):
 			l.saw(a)
 			l.waiter.Held(a.TTL, a.Joined)
-			return nil, ErrOver
+			return nil, tenure.ErrOver
 		}
 		l.leavePlace() // it is gone in Redis: the next request is for a new one
 		l.Tenure.SweepIfUnresolved()
@@ -193,7 +194,7 @@ func (l *Attempt) inTurn() (*Level, error) {
 }
 
 // saw notes who else wants the lock, for the order in which processes ask.
-func (l *Attempt) saw(a AcquireResult) {
+func (l *Attempt) saw(a tenure.AcquireResult) {
 	client := ""
 	if owner, writes := strings.CutSuffix(a.Holder, kinds.WriterSuffix); writes && !l.Lock.Engine.IsOwn(a.Holder) {
 		client, _, _ = strings.Cut(owner, ":")
@@ -202,12 +203,12 @@ func (l *Attempt) saw(a AcquireResult) {
 }
 
 // enterDelivered enters with the result another goroutine of this process got for it.
-func (l *Attempt) enterDelivered() (*Level, error) {
+func (l *Attempt) enterDelivered() (*tenure.Level, error) {
 	run := l.Tenure.Run
 	s, err := l.enter(l.delivered)
 	switch {
 	case err != nil:
-	case l.delivered.How == LetIn:
+	case l.delivered.How == tenure.LetIn:
 		l.isShared()
 	default:
 		if l.Trace != nil {
@@ -228,15 +229,15 @@ func (l *Attempt) needsTenure() {
 // readerGone returns the error of an upgrade whose reader is missing in Redis. A concurrent unlock may have released the reader;
 // otherwise it was lost.
 func (l *Attempt) readerGone() error {
-	err := l.Lock.takeCalls(l.Caller, l.within)
+	err := takeCalls(l.Lock, l.Caller, l.within)
 	switch {
-	case err == ErrOver: //nolint:errorlint // never wrapped
+	case err == tenure.ErrOver: //nolint:errorlint // never wrapped
 		return l.Lock.Fail(l.Lock.Engine.Errors.Upgrade, errors.New("the reader was unlocked meanwhile"))
 	case err != nil:
 		return err
 	}
-	defer l.within.tenure.ReleaseCallSlot()
-	l.within.tenure.Gone()
+	defer l.within.Tenure().ReleaseCallSlot()
+	l.within.Tenure().Gone()
 	return l.within.LossSoFar()
 }
 
@@ -332,7 +333,7 @@ func (l *Attempt) Refusal() lua.AcquireReply {
 }
 
 // Failure returns the error of a Lock without a grant.
-func (l *Attempt) Failure(err error) error { return l.Lock.gaveUp(l.Caller, err, l.Refusal()) }
+func (l *Attempt) Failure(err error) error { return gaveUp(l.Lock, l.Caller, err, l.Refusal()) }
 
 // awaitTurn waits for the turn, a grant, or the end of the wait.
 func (l *Attempt) awaitTurn() (granted, gone bool, err error) {

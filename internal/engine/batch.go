@@ -1,23 +1,25 @@
 package engine
 
+import "github.com/go-rlock/rlock/internal/tenure"
+
 // MaxBatch bounds the locks of one call, and so how long the call blocks Redis: a few milliseconds.
 const MaxBatch = 1000
 
 // IsBatchable reports whether one call can take or release the lock with others.
-func (m *Lock) IsBatchable() bool {
+func IsBatchable(m *tenure.Lock) bool {
 	return m.Kind.PassesOn && m.Linger == 0 && m.Engine.Options.Replicas == 0
 }
 
 // TakeTogether takes all locks by one call, or none, as a TryLock(0) of each would. It needs the turn in every queue of the process (I7),
 // so it does not ask Redis if other goroutines wait for one of the locks. refused is the index of a lock that another owner holds or others
 // here wait for, and err is about that lock; it is -1 after other failures. UnlockTogether ends the levels.
-func TakeTogether(who Caller, all []*Lock) (levels []*Level, refused int, err error) {
+func TakeTogether(who tenure.Caller, all []*tenure.Lock) (levels []*tenure.Level, refused int, err error) {
 	c := all[0].Engine
 	if !c.Calls.Start() {
 		return nil, -1, all[0].FailClosed()
 	}
 	defer c.Calls.Ended()
-	who.awaitFreed(all)
+	awaitFreed(who, all)
 	var l *Attempt
 	last := &l
 	for i, m := range all {
@@ -28,7 +30,7 @@ func TakeTogether(who Caller, all []*Lock) (levels []*Level, refused int, err er
 			}
 		}
 		if !x.join(true) {
-			l.withdraw((*Engine).SweepInCall)
+			l.withdraw((*tenure.Engine).SweepInCall)
 			return nil, i, x.Failure(nil)
 		}
 		*last, last = x, &x.next
@@ -38,13 +40,13 @@ func TakeTogether(who Caller, all []*Lock) (levels []*Level, refused int, err er
 	case left:
 		return nil, -1, l.Failure(err)
 	case err != nil:
-		l.withdraw((*Engine).SweepInCall)
+		l.withdraw((*tenure.Engine).SweepInCall)
 		if err != ErrAlone { //nolint:errorlint // never wrapped
 			err = l.Failure(err)
 		}
 		return nil, -1, err
 	case !a.Granted():
-		l.withdraw((*Engine).SweepInCall)
+		l.withdraw((*tenure.Engine).SweepInCall)
 		at := l
 		for ; at.delivered.Status == 0; at = at.next {
 			refused++
@@ -59,7 +61,7 @@ func TakeTogether(who Caller, all []*Lock) (levels []*Level, refused int, err er
 	}
 	if err != nil && len(levels) > 0 {
 		for _, l := range levels {
-			l.hold.tenure.Stays = nil // it was never returned to the caller
+			l.Hold().Tenure().Stays = nil // it was never returned to the caller
 		}
 		who.LeaveTo(func() { _ = UnlockTogether(levels) }, c)
 	}
@@ -70,7 +72,7 @@ func TakeTogether(who Caller, all []*Lock) (levels []*Level, refused int, err er
 }
 
 // awaitFreed waits for the end of tenures that the process keeps of those locks, for as long as a call of the Lock may take.
-func (c Caller) awaitFreed(all []*Lock) {
+func awaitFreed(c tenure.Caller, all []*tenure.Lock) {
 	var ended []<-chan struct{}
 	for _, m := range all {
 		if e := m.Engine.FreeKept(m.Key); e != nil {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/go-rlock/rlock/internal/sweep"
+	"github.com/go-rlock/rlock/internal/tenure"
 	"github.com/go-rlock/rlock/lua"
 )
 
@@ -25,8 +26,8 @@ import (
 
 // Export ends the hold of the level, which must be its only one, and leaves the lock to the ticket with that number for the given time. The
 // caller waits as for an unlock. Except after NotExported errors the section has ended, and after an error its lock is released.
-func (l *Level) Export(number string, lasts time.Duration) (err error) {
-	t, m := l.hold.tenure, l.lock
+func Export(l *tenure.Level, number string, lasts time.Duration) (err error) {
+	t, m := l.Hold().Tenure(), l.Through()
 	c := m.Engine
 	if t.IsMajority() {
 		return m.FailNotExported("a quorum is on several servers, and no call moves its hold on all of them at once")
@@ -37,25 +38,25 @@ func (l *Level) Export(number string, lasts time.Duration) (err error) {
 	defer c.Calls.Ended()
 	t.CatchUp()
 	began := time.Now()
-	left := &Stay{Until: began.Add(lasts), Ticket: t.Lock.Kind.OfTicket(c.ID, number)}
+	left := &tenure.Stay{Until: began.Add(lasts), Ticket: t.Lock.Kind.OfTicket(c.ID, number)}
 	if err := l.CloseToExport(left); err != nil {
 		return err
 	}
-	err = l.Traced(func(l *Level) (err error) {
+	err = l.Traced(func(l *tenure.Level) (err error) {
 		defer func() { Spend(l.Context, began, err != nil) }()
-		return onlyError(unlockFor(new(unlocker), began.Add(l.unlockTime(began)), []*Level{l}, false, nil))
+		return onlyError(unlockFor(new(unlocker), began.Add(unlockTime(l, began)), []*tenure.Level{l}, false, nil))
 	})
 	if err == nil {
 		c.Counts.Exported.Add(1)
 		return nil
 	}
-	c.SweepInCall(t.ofTicket(left))
+	c.SweepInCall(ofTicket(t, left))
 	return err
 }
 
 // ofTicket returns the field to sweep after a failed Export: nobody has the ticket, but a late call may leave the lock to it while the
 // owner's field exists.
-func (t *Tenure) ofTicket(left *Stay) *sweep.Orphan {
+func ofTicket(t *tenure.Tenure, left *tenure.Stay) *sweep.Orphan {
 	m := t.Lock
 	args := lua.ReleaseArgs{Name: m.Key, Side: m.Kind.Side, Owner: left.Ticket, Publish: lua.Publish(m.Engine.KnownChannel(m))}
 	if key := m.QueueKey(); key != "" {
@@ -69,7 +70,7 @@ func (t *Tenure) ofTicket(left *Stay) *sweep.Orphan {
 var errNoTicket = errors.New("it was used before, or its time is over (lock the name as ever)")
 
 // Adopt continues a hold that the Client with that id exported to the ticket with that number.
-func (m *Lock) Adopt(who Caller, id, number string) (*Level, error) {
+func Adopt(m *tenure.Lock, who tenure.Caller, id, number string) (*tenure.Level, error) {
 	if err := m.StartCall(); err != nil {
 		return nil, err
 	}
@@ -88,15 +89,15 @@ func (m *Lock) Adopt(who Caller, id, number string) (*Level, error) {
 	case left: // a late answer is rolled back
 		return nil, l.Failure(err)
 	case err != nil:
-		l.withdraw((*Engine).SweepInCall)
+		l.withdraw((*tenure.Engine).SweepInCall)
 		return nil, l.Failure(err)
 	case !a.Granted():
-		l.withdraw((*Engine).SweepInCall)
+		l.withdraw((*tenure.Engine).SweepInCall)
 		return nil, m.Fail(c.Errors.Ticket, errNoTicket)
 	}
 	level, err := l.enter(a)
 	if err == nil {
-		who.Took(PathAdopted)
+		who.Took(tenure.PathAdopted)
 		c.Counts.Adopted.Add(1)
 	}
 	return level, err

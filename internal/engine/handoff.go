@@ -5,6 +5,7 @@ import (
 
 	"github.com/go-rlock/rlock/internal/calls"
 	"github.com/go-rlock/rlock/internal/sweep"
+	"github.com/go-rlock/rlock/internal/tenure"
 	"github.com/go-rlock/rlock/lua"
 	"github.com/go-rlock/rlock/pubsub"
 )
@@ -27,8 +28,8 @@ import (
 // passOn passes the tenure of a hold without open levels to the process's next waiter, or has it kept for the next Lock (Cache). It
 // reports false, with the hold unchanged, if there is no waiter that needs the same state, if the run is over, or if a call is under
 // way. It also reports false if a call is unresolved or too little of the lease is left.
-func (h *Hold) passOn() bool {
-	t := h.tenure
+func passOn(h *tenure.Hold) bool {
+	t := h.Tenure()
 	m := t.Lock
 	c := m.Engine
 	if !m.Passes {
@@ -49,15 +50,15 @@ func (h *Hold) passOn() bool {
 // Take makes the Lock continue the tenure of an ending hold. It reports false if that tenure does not fit, or if an earlier call of the
 // Lock is unresolved. The Lock sleeps, and reads its tenure only under the hub's mutex.
 func (l *Attempt) Take(from any, outsiders bool) bool {
-	h := from.(*Hold) //nolint:errcheck // no other value is ever given
-	t, now, o := h.tenure, time.Now(), l.Lock.Engine.Options.HandOff
+	h := from.(*tenure.Hold) //nolint:errcheck // no other value is ever given
+	t, now, o := h.Tenure(), time.Now(), l.Lock.Engine.Options.HandOff
 	if outsiders {
 		o = o.BesideOutsiders()
 	}
 	if l.Lock.Kind != t.Lock.Kind || !l.Lock.Passes || !l.Lock.CanHave(t) || !l.Tenure.IsClean() || t.Run.Over(o, now) {
 		return false
 	}
-	handed := AcquireResult{How: Passed}
+	handed := tenure.AcquireResult{How: tenure.Passed}
 	if l.Lock.Kind.Fence != nil {
 		token, ok := t.Run.Token()
 		if !ok {
@@ -67,7 +68,7 @@ func (l *Attempt) Take(from any, outsiders bool) bool {
 	}
 	t.Run = t.Run.Next(true, now)
 	if l.Trace != nil {
-		t.Run.By = &h.first
+		t.Run.By = h.Section()
 	}
 	l.Tenure, l.delivered = t, handed
 	return true
@@ -75,7 +76,7 @@ func (l *Attempt) Take(from any, outsiders bool) bool {
 
 // claim reports the hold's end to the hub and claims the next waiter of this process; nil if there is none. If stay is true, that
 // waiter goes before other processes.
-func (t *Tenure) claim(now time.Time, args *lua.ReleaseArgs) (next *Attempt, stay bool) {
+func claim(t *tenure.Tenure, now time.Time, args *lua.ReleaseArgs) (next *Attempt, stay bool) {
 	c, q := t.Lock.Engine, t.Lock.Waiters()
 	stay = !t.Run.Over(c.Options.HandOff, now)
 	switch {
@@ -130,22 +131,22 @@ func (l *Attempt) takesOver(args lua.ReleaseArgs, stay bool) lua.ReleaseArgs {
 }
 
 // handedOff handles the reply to such a release. Unless it failed, the claim is over.
-func (t *Tenure) handedOff(by *unlocker, next *Attempt, stay bool, sent time.Time, reply lua.ReleaseReply, err error, repeated bool) ReleaseResult {
+func handedOff(t *tenure.Tenure, by *unlocker, next *Attempt, stay bool, sent time.Time, reply lua.ReleaseReply, err error, repeated bool) tenure.ReleaseResult {
 	c, m := t.Lock.Engine, next.Lock
 	switch {
 	case err == nil && reply.Status == lua.NotHeld && repeated:
-		return ReleaseResult{Late: true, Err: calls.ErrRepeated}
+		return tenure.ReleaseResult{Late: true, Err: calls.ErrRepeated}
 	case err != nil:
-		return ReleaseResult{Late: calls.MayHaveRun(err), Err: err}
+		return tenure.ReleaseResult{Late: calls.MayHaveRun(err), Err: err}
 	case reply.Status == lua.NotHeld:
 		next.unclaim() // the owner is unknown
-		return ReleaseResult{}
+		return tenure.ReleaseResult{}
 	}
 	var ok bool
 	if reply.Status == lua.HandedOff {
 		next.Tenure.Run = t.Run.Next(stay, sent)
-		next.Tenure.Run.Tokens = Tokens{reply.Token + 1, reply.Spare}
-		next.delivered = AcquireResult{AcquireReply: lua.AcquireReply{Status: lua.Acquired, Token: reply.Token}, Sent: sent}
+		next.Tenure.Run.Tokens = tenure.Tokens{Next: reply.Token + 1, Left: reply.Spare}
+		next.delivered = tenure.AcquireResult{AcquireReply: lua.AcquireReply{Status: lua.Acquired, Token: reply.Token}, Sent: sent}
 		if !reply.WithoutQueue {
 			next.Tenure.Queued = nil
 		}
@@ -160,11 +161,11 @@ func (t *Tenure) handedOff(by *unlocker, next *Attempt, stay bool, sent time.Tim
 		// The unlock succeeded and need not wait. It ends when Redis has answered, or with the call's time-out.
 		by.apart(c.Calls, func() { next.rollBack(next.delivered, nil) })
 	}
-	return ReleaseResult{Held: true}
+	return tenure.ReleaseResult{Held: true}
 }
 
 // notHandedOff ends the claim after a failed hand-off, once the result of the release is known.
-func (l *Attempt) notHandedOff(r ReleaseResult) {
+func (l *Attempt) notHandedOff(r tenure.ReleaseResult) {
 	if r.Late && r.Err != nil { // it may still run
 		l.Tenure.LateAcquire(l.Lock.Expires)
 	} else { // also after a refused script, which may have run in part
@@ -176,16 +177,16 @@ func (l *Attempt) notHandedOff(r ReleaseResult) {
 // unclaim ends a claim with an unknown result.
 func (l *Attempt) unclaim() {
 	if !l.waiter.Unclaim() {
-		l.rollBack(AcquireResult{}, nil)
+		l.rollBack(tenure.AcquireResult{}, nil)
 	}
 }
 
 // given turns a grant by another process into a result. The hold is trusted for the grant's lease, counted from when this process asked
 // for its place or last saw it. If too little is left, or data is missing, usable is false: Redis must be asked first, and will confirm
 // the lock is ours.
-func (l *Attempt) given(g *pubsub.Grant) (a AcquireResult, usable bool) {
+func (l *Attempt) given(g *pubsub.Grant) (a tenure.AcquireResult, usable bool) {
 	m, t := l.Lock, l.Tenure
-	a = AcquireResult{Sent: l.queuedAt(), Lease: min(g.Lease, m.TTL)}
+	a = tenure.AcquireResult{Sent: l.queuedAt(), Lease: min(g.Lease, m.TTL)}
 	a.Status, a.Token = lua.Acquired, max(g.Token, 0)
 	usable = !g.Crossed && m.Grants && (g.Token >= 0 || m.Kind.Fence == nil) &&
 		time.Until(a.Sent.Add(a.Lease)) > a.Lease/2

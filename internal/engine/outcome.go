@@ -7,6 +7,7 @@ import (
 
 	"github.com/go-rlock/rlock/internal/calls"
 	"github.com/go-rlock/rlock/internal/sweep"
+	"github.com/go-rlock/rlock/internal/tenure"
 	"github.com/go-rlock/rlock/lua"
 	"github.com/go-rlock/rlock/pubsub"
 )
@@ -31,7 +32,7 @@ import (
 
 // ask makes the call for a caller that may leave. If the caller leaves before the answer, left is true, rollBack gets the answer, and
 // err is the last error so far. See calls.Leavable for how the race is decided.
-func (l *Attempt) ask() (a AcquireResult, left bool, err error) {
+func (l *Attempt) ask() (a tenure.AcquireResult, left bool, err error) {
 	if l.failed.Load() != nil {
 		l.failed.Store(nil) // from an earlier ask
 	}
@@ -41,7 +42,7 @@ func (l *Attempt) ask() (a AcquireResult, left bool, err error) {
 		c.Answered(l.Lock.Slot, err)
 		return a, false, err
 	}
-	a, left, err = Leavable(l.Ctx, l.Lock, l.Limit, l.send, l.rollBack)
+	a, left, err = tenure.Leavable(l.Ctx, l.Lock, l.Limit, l.send, l.rollBack)
 	if failed := l.failed.Load(); left && failed != nil {
 		err = *failed
 	}
@@ -49,13 +50,13 @@ func (l *Attempt) ask() (a AcquireResult, left bool, err error) {
 }
 
 // send is Send, for all locks of the call.
-func (l *Attempt) send(left <-chan struct{}) (AcquireResult, error) {
+func (l *Attempt) send(left <-chan struct{}) (tenure.AcquireResult, error) {
 	if l.next == nil {
 		return l.Send(left)
 	}
 	var args []lua.AcquireArgs
 	for x := l; x != nil; x = x.next {
-		args = append(args, x.Lock.acquireArgs(x.Tenure, int(x.Count)))
+		args = append(args, acquireArgs(x.Lock, x.Tenure, int(x.Count)))
 	}
 	return l.repeat(left, 0, func(ctx *calls.Context) (lua.AcquireReply, error) {
 		reply, err := lua.AcquireAll(ctx, l.Lock.Engine.RDB, args)
@@ -83,7 +84,7 @@ func (l *Attempt) send(left <-chan struct{}) (AcquireResult, error) {
 }
 
 // rollBack ends an attempt whose caller has left, once its result is known. That may be after Close.
-func (l *Attempt) rollBack(a AcquireResult, _ error) {
+func (l *Attempt) rollBack(a tenure.AcquireResult, _ error) {
 	if l.Count > 1 { // it was one more level of a tenure that continues; the count in Redis follows
 		l.Tenure.ReleaseCallSlot()
 		return
@@ -91,7 +92,7 @@ func (l *Attempt) rollBack(a AcquireResult, _ error) {
 	if a.Granted() {
 		l.giveBack()
 	}
-	l.withdraw((*Engine).Sweep)
+	l.withdraw((*tenure.Engine).Sweep)
 }
 
 // giveBack releases grants that never became live, with one call. Unresolved results go to the sweeper.
@@ -118,7 +119,7 @@ func (l *Attempt) giveBack() {
 }
 
 // withdraw takes an attempt without a grant out of its queues, and sweeps its possible traces in Redis.
-func (l *Attempt) withdraw(toSweep func(*Engine, ...*sweep.Orphan)) {
+func (l *Attempt) withdraw(toSweep func(*tenure.Engine, ...*sweep.Orphan)) {
 	var rest []*sweep.Orphan
 	for x := l; x != nil; x = x.next {
 		if x.leave() == pubsub.Left {
@@ -159,7 +160,7 @@ func (l *Attempt) leaveInTime(expired bool) bool {
 	case pubsub.Claimed: // its claimant finishes it
 	case pubsub.Left:
 		if t := l.Tenure; expired && t != nil && t.Queued != nil {
-			_, _, _ = Leavable(l.Ctx, l.Lock, l.Wait, func(<-chan struct{}) (struct{}, error) {
+			_, _, _ = tenure.Leavable(l.Ctx, l.Lock, l.Wait, func(<-chan struct{}) (struct{}, error) {
 				t.GiveBack()
 				return struct{}{}, nil
 			}, func(_ struct{}, err error) {
@@ -180,7 +181,7 @@ func (l *Attempt) leaveInTime(expired bool) bool {
 
 // enter turns a grant into live holds, or gives it back: all or none. It returns the last hold's level. The levels of several locks are
 // nested, and end together.
-func (l *Attempt) enter(a AcquireResult) (*Level, error) {
+func (l *Attempt) enter(a tenure.AcquireResult) (*tenure.Level, error) {
 	ctx, cancel := l.Lock.LevelCtx(l.Parent())
 	inner := ctx
 	for x := l; ; x = x.next {
@@ -202,27 +203,27 @@ func (l *Attempt) enter(a AcquireResult) (*Level, error) {
 type nested struct {
 	context.Context
 
-	around *Level
+	around *tenure.Level
 }
 
 // String names the enclosing levels, as theirs do.
 func (n nested) String() string { return n.around.String() }
 
 func (n nested) Value(key any) any {
-	if _, ok := key.(SectionKey); ok {
+	if _, ok := key.(tenure.SectionKey); ok {
 		return n.around
 	}
 	return n.Context.Value(key)
 }
 
 // begin starts the hold of one lock, and takes its waiter out of the queue.
-func (l *Attempt) begin(ctx context.Context, cancel context.CancelCauseFunc, a AcquireResult) (err error) {
+func (l *Attempt) begin(ctx context.Context, cancel context.CancelCauseFunc, a tenure.AcquireResult) (err error) {
 	t, m := l.Tenure, l.Lock
 	l.leavePlace()
 	switch until := a.Until(m); {
 	case a.Unconfirmed != nil:
 		return fmt.Errorf("%w: %w", m.Engine.Errors.NotReplicated, a.Unconfirmed)
-	case a.How == ByCall && !time.Now().Before(until):
+	case a.How == tenure.ByCall && !time.Now().Before(until):
 		return t.AnsweredTooLate(m, until)
 	}
 	if l.level, err = t.Admitted(ctx, cancel, &l.Caller, m, a, l.within != nil); err != nil {
@@ -233,36 +234,36 @@ func (l *Attempt) begin(ctx context.Context, cancel context.CancelCauseFunc, a A
 		l.waiter.Done(m.Expires)
 	}
 	l.begun = l.beginning(a)
-	l.observed(l.level.hold)
+	l.observed(l.level.Hold())
 	return nil
 }
 
 // undo gives back the grants of this lock, whose hold could not begin, and of the following locks. The error is for the caller, except
 // ErrOver: then the attempt continues.
-func (l *Attempt) undo(a AcquireResult, err error) error {
+func (l *Attempt) undo(a tenure.AcquireResult, err error) error {
 	t, m := l.Tenure, l.Lock
 	switch {
-	case a.How == LetIn && !t.IsLeft(): // other readers continue it
+	case a.How == tenure.LetIn && !t.IsLeft(): // other readers continue it
 		l.Tenure = nil
-		if err != ErrOver { //nolint:errorlint // never wrapped
+		if err != tenure.ErrOver { //nolint:errorlint // never wrapped
 			err = l.Failure(err)
 		}
 		return err
-	case err == ErrOver: //nolint:errorlint // never wrapped
+	case err == tenure.ErrOver: //nolint:errorlint // never wrapped
 		l.Tenure = nil
 		t.LeaveOpen()
 		m.Engine.Calls.Go(t.ForgetInTurn)
 		return err
-	case a.How != ByCall:
+	case a.How != tenure.ByCall:
 		t.LeaveOpen()
 		m.Engine.Leases.Stop(&t.Lease) // no hold stands on it, so its expiry is no loss
 	}
 	// The caller may leave before the release ends.
-	_, _, _ = Leavable(l.Ctx, m, l.Limit, func(<-chan struct{}) (struct{}, error) {
+	_, _, _ = tenure.Leavable(l.Ctx, m, l.Limit, func(<-chan struct{}) (struct{}, error) {
 		t.AwaitCallSlot()
 		defer t.ReleaseCallSlot()
 		l.giveBack()
-		l.withdraw((*Engine).SweepInCall)
+		l.withdraw((*tenure.Engine).SweepInCall)
 		return struct{}{}, nil
 	}, func(_ struct{}, err error) {
 		if err == nil {
@@ -271,7 +272,7 @@ func (l *Attempt) undo(a AcquireResult, err error) error {
 		for x := l; x != nil; x = x.next { // not even begun, because Redis is silent
 			x.Tenure.GivenBack(err)
 		}
-		l.withdraw((*Engine).SweepInCall)
+		l.withdraw((*tenure.Engine).SweepInCall)
 	})
 	return l.Failure(err)
 }

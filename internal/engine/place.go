@@ -1,9 +1,13 @@
 package engine
 
-import "time"
+import (
+	"time"
+
+	"github.com/go-rlock/rlock/internal/tenure"
+)
 
 // keepsPlace records the reply's state of the waiter's place. It reports false if the place is gone.
-func (l *Attempt) keepsPlace(a AcquireResult) bool {
+func (l *Attempt) keepsPlace(a tenure.AcquireResult) bool {
 	places := l.Lock.Engine.Places()
 	if !a.Joined || places == nil { // closed
 		return a.Joined || l.place == nil
@@ -13,7 +17,7 @@ func (l *Attempt) keepsPlace(a AcquireResult) bool {
 		places.Update(&l.place.Lease, until, l.Lock.Engine.PlaceLease())
 		return true
 	}
-	l.place = &PlaceKeeper{Tenure: l.Tenure}
+	l.place = &tenure.PlaceKeeper{Tenure: l.Tenure}
 	places.Keep(&l.place.Lease, l.place, until, l.Lock.Engine.PlaceLease())
 	if a.Behind {
 		l.waiter.Hear()

@@ -1,6 +1,10 @@
 package engine
 
-import "time"
+import (
+	"time"
+
+	"github.com/go-rlock/rlock/internal/tenure"
+)
 
 // Readers of one process share a tenure. A reader that Redis lets in leads: readers that arrived while it asked get in with it. For a while
 // others join it in memory, as separate holds on its tenure, which ends with the last of them.
@@ -19,48 +23,48 @@ func (l *Attempt) mayShare() bool {
 }
 
 // lead lets other readers join a Lock that a call let in.
-func (l *Attempt) lead(a AcquireResult) {
-	if a.How == ByCall && l.mayShare() {
+func (l *Attempt) lead(a tenure.AcquireResult) {
+	if a.How == tenure.ByCall && l.mayShare() {
 		l.leads = true
 		l.Lock.Engine.Open.Lead(l.Tenure)
 	}
 }
 
 // share joins the readers of this process. It returns ErrOver if there are none, their lease is too short, or they came too long ago.
-func (l *Attempt) share() (*Level, error) {
+func (l *Attempt) share() (*tenure.Level, error) {
 	m := l.Lock
 	if !l.mayShare() || !m.Engine.Hub.MayShare(m.Waiters()) {
-		return nil, ErrOver
+		return nil, tenure.ErrOver
 	}
 	t := m.Engine.Open.Leading(m.Key, m.Engine.Options.HandOff.For)
 	if t == nil {
-		return nil, ErrOver
+		return nil, tenure.ErrOver
 	}
 	if !m.CanHave(t) {
-		return nil, ErrOver
+		return nil, tenure.ErrOver
 	}
 	if left := time.Until(m.Engine.Leases.Until(&t.Lease)); left < m.TTL/3 || left > m.TTL { // nor a longer one than it asks for
-		return nil, ErrOver
+		return nil, tenure.ErrOver
 	}
 	ctx, cancel := m.LevelCtx(l.Parent())
-	s, err := t.Admitted(ctx, cancel, &l.Caller, m, AcquireResult{How: Shared}, false)
+	s, err := t.Admitted(ctx, cancel, &l.Caller, m, tenure.AcquireResult{How: tenure.Shared}, false)
 	if err != nil {
 		cancel(nil)
-		if err != ErrOver { //nolint:errorlint // never wrapped
+		if err != tenure.ErrOver { //nolint:errorlint // never wrapped
 			err = l.Failure(err)
 		}
 		return nil, err
 	}
 	l.level = s
 	l.Tenure = t
-	l.observed(s.hold)
+	l.observed(s.Hold())
 	l.isShared()
 	return s, nil
 }
 
 // isShared reports to the tracer and the stats that the Lock joined other readers.
 func (l *Attempt) isShared() {
-	l.Took(PathShared)
+	l.Took(tenure.PathShared)
 	l.Lock.Engine.Counts.Shared.Add(1)
 }
 
@@ -71,6 +75,6 @@ func (l *Attempt) Share(with any) bool {
 		return false
 	}
 	first.Tenure.Expect()
-	l.Tenure, l.delivered = first.Tenure, AcquireResult{How: LetIn}
+	l.Tenure, l.delivered = first.Tenure, tenure.AcquireResult{How: tenure.LetIn}
 	return true
 }

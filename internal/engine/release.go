@@ -8,6 +8,7 @@ import (
 
 	"github.com/go-rlock/rlock/internal/calls"
 	"github.com/go-rlock/rlock/internal/sweep"
+	"github.com/go-rlock/rlock/internal/tenure"
 	"github.com/go-rlock/rlock/lua"
 )
 
@@ -35,18 +36,18 @@ type unlockings []unlocking
 
 // unlocking is the unlock of what was the last open level of a hold, by whoever has the right to make calls for that.
 type unlocking struct {
-	ReleaseResult // what came of it so far
+	tenure.ReleaseResult // what came of it so far
 
-	hold   *Hold   // nil: of a tenure without one
-	tenure *Tenure // that it stands on
-	loss   error   // the hold was lost before
+	hold   *tenure.Hold   // nil: of a tenure without one
+	tenure *tenure.Tenure // that it stands on
+	loss   error          // the hold was lost before
 	args   lua.ReleaseArgs
 	next   *Attempt // of this process, claimed until it is known what came of the release; nil: none
 	stay   bool     // that one comes before other processes
 }
 
 // toUnlock prepares for the calls that end h, which stands on the tenure, or a tenure on which none does.
-func (t *Tenure) toUnlock(h *Hold) unlocking {
+func toUnlock(t *tenure.Tenure, h *tenure.Hold) unlocking {
 	u := unlocking{hold: h, tenure: t, loss: t.LossOf(h)}
 	if u.ends() {
 		// No renewal starts from here on, but the end of the lease is still watched.
@@ -63,7 +64,7 @@ func (all unlockings) begin(by *unlocker) error {
 	for i := range all {
 		if u := &all[i]; u.ends() {
 			u.args = u.tenure.ReleaseArgs()
-			u.next, u.stay = u.tenure.claim(time.Now(), &u.args)
+			u.next, u.stay = claim(u.tenure, time.Now(), &u.args)
 		}
 	}
 	return all.call(by, true)
@@ -99,7 +100,7 @@ func (all unlockings) repeat(by *unlocker, err error) error {
 }
 
 // lastToEnd is the tenure whose lease ends last, of those that are to be released; nil if there are none.
-func (all unlockings) lastToEnd() (last *Tenure, until time.Time) {
+func (all unlockings) lastToEnd() (last *tenure.Tenure, until time.Time) {
 	for i := range all {
 		t := all[i].tenure
 		if end := t.Lock.Engine.Leases.Until(&t.Lease); all[i].ends() && (last == nil || end.After(until)) {
@@ -117,7 +118,7 @@ func (all unlockings) call(by *unlocker, handsOff bool) error {
 	}
 	c, m, sent := last.Lock.Engine, last.Lock, time.Now()
 	by.closed = c.Calls.IsClosed()
-	ctx, end, repeats := last.releaseCall(sent, by)
+	ctx, end, repeats := releaseCall(last, sent, by)
 	defer end()
 	if len(all) == 1 {
 		u := &all[0]
@@ -158,12 +159,12 @@ func (u *unlocking) callArgs(handsOff bool) lua.ReleaseArgs {
 func (u *unlocking) answered(by *unlocker, handsOff bool, sent time.Time, reply lua.ReleaseReply, err error, repeated bool) {
 	t := u.tenure
 	if handsOff && u.next != nil {
-		if u.ReleaseResult = t.handedOff(by, u.next, u.stay, sent, reply, err, repeated); u.Err == nil {
+		if u.ReleaseResult = handedOff(t, by, u.next, u.stay, sent, reply, err, repeated); u.Err == nil {
 			u.next = nil
 		}
 		return
 	}
-	t.Lock.givesWay(reply)
+	givesWay(t.Lock, reply)
 	u.Late = u.Late || repeated || err != nil && calls.MayHaveRun(err)
 	// Not there after a call without a reply: that call has released it. The lock of a ticket would be there.
 	u.Held, u.Err = reply.Status != lua.NotHeld || u.Late && u.args.Ticket == "", err
@@ -173,7 +174,7 @@ func (u *unlocking) answered(by *unlocker, handsOff bool, sent time.Time, reply 
 func (u *unlocking) end(by *unlocker) (rest *sweep.Orphan, err error) {
 	h, t, r := u.hold, u.tenure, u.ReleaseResult
 	if u.loss != nil {
-		return t.releaseLost(h)
+		return releaseLost(t, h)
 	}
 	m := t.Lock
 	c := m.Engine
@@ -189,7 +190,7 @@ func (u *unlocking) end(by *unlocker) (rest *sweep.Orphan, err error) {
 		t.Gone()
 	}
 	if t.IsReleased(h) { // maybe while the release was on its way
-		return t.releaseLost(h)
+		return releaseLost(t, h)
 	}
 	if h != nil {
 		defer c.HoldEnds()
@@ -212,7 +213,7 @@ func (u *unlocking) end(by *unlocker) (rest *sweep.Orphan, err error) {
 // releaseLost is the unlock of a hold that was lost, or the end of a lost tenure without one. It may still be there in Redis, say because
 // the reply of a renewal was lost, or something of it, if somebody deleted the key. That is removed when the last level is unlocked, so not
 // before the sections have ended.
-func (t *Tenure) releaseLost(h *Hold) (rest *sweep.Orphan, err error) {
+func releaseLost(t *tenure.Tenure, h *tenure.Hold) (rest *sweep.Orphan, err error) {
 	m := t.Lock
 	loss, last := t.IsLost(h)
 	if last {
@@ -226,7 +227,7 @@ func (t *Tenure) releaseLost(h *Hold) (rest *sweep.Orphan, err error) {
 }
 
 // givesWay lets others ask first if a release has told them, and spares those that wait here the courtesy if it has told none.
-func (m *Lock) givesWay(r lua.ReleaseReply) {
+func givesWay(m *tenure.Lock, r lua.ReleaseReply) {
 	c := m.Engine
 	if r.Outsiders {
 		c.Hub.Yield(m.Waiters())
@@ -238,7 +239,7 @@ func (m *Lock) givesWay(r lua.ReleaseReply) {
 
 // releaseCall is the context of a command that ends a tenure, with what ends that. On a connection that nobody else uses it is given half
 // the time of an unlock, so that a new connection has the rest. Close may wait for the last one.
-func (t *Tenure) releaseCall(now time.Time, by *unlocker) (ctx context.Context, end func(), repeats *calls.Context) {
+func releaseCall(t *tenure.Tenure, now time.Time, by *unlocker) (ctx context.Context, end func(), repeats *calls.Context) {
 	c := t.Lock.Engine
 	own := by.contexts.Next(t.Section(), c.Calls, now, 0)
 	if by.closed {
@@ -297,7 +298,7 @@ func (u *unlocker) cause() error {
 
 // again pauses, and reports whether a release that failed is to be sent again: if that may help, the hold is not lost, and its caller
 // waits.
-func (u *unlocker) again(t *Tenure, r *calls.Retry, err error) bool {
+func (u *unlocker) again(t *tenure.Tenure, r *calls.Retry, err error) bool {
 	u.fails(err)
 	c := t.Lock.Engine
 	if errors.Is(err, lua.ErrReaders) { // none is open here, so what failed calls have left is about to go

@@ -4,16 +4,17 @@ import (
 	"errors"
 
 	"github.com/go-rlock/rlock/internal/kinds"
+	"github.com/go-rlock/rlock/internal/tenure"
 )
 
 // RW is a read/write lock. It upgrades and downgrades between the two sides.
 type RW struct {
-	read, write *Lock
-	gate        *Lock // a separate lock, for the one reader that may upgrade
+	read, write *tenure.Lock
+	gate        *tenure.Lock // a separate lock, for the one reader that may upgrade
 }
 
 // NewRW makes an RW of its two sides.
-func NewRW(read, write *Lock) *RW {
+func NewRW(read, write *tenure.Lock) *RW {
 	t := read.Terms
 	t.Lease, t.MaxHold, t.MaxWait, t.Invalid = 0, 0, 0, nil // the reader may have to wait first
 	gate := read.Engine.NewLock(kinds.Own("rlock_upgrade")(read.Key), kinds.Mutex, read.Name, t)
@@ -22,7 +23,7 @@ func NewRW(read, write *Lock) *RW {
 }
 
 // Downgrade replaces the write lock that the caller's ctx carries by the read lock.
-func (rw *RW) Downgrade(who Caller) (*Level, error) {
+func (rw *RW) Downgrade(who tenure.Caller) (*tenure.Level, error) {
 	writer := rw.write.LevelIn(who.Ctx)
 	if writer == nil {
 		return nil, rw.write.FailNotHeld(errors.New("the ctx carries no open write hold (use the ctx that the writer's Lock returned)"))
@@ -36,7 +37,7 @@ func (rw *RW) Downgrade(who Caller) (*Level, error) {
 	read.NoReentry = false // a writer that was a reader before becomes one again
 	caller := who
 	who = who.In(outer)
-	l, err := read.Lock(who)
+	l, err := Lock(&read, who)
 	if err != nil {
 		return nil, err
 	}
@@ -44,26 +45,26 @@ func (rw *RW) Downgrade(who Caller) (*Level, error) {
 	defer func() {
 		if !stays { // the writer's hold was lost, or may be, or its Trace panics
 			caller.Ctx = outer // the writer's ctx has ended
-			caller.LeaveTo(func() { _ = l.Unlock() }, read.Engine)
+			caller.LeaveTo(func() { _ = Unlock(l) }, read.Engine)
 		}
 	}()
-	if err := writer.Unlock(); err != nil {
+	if err := Unlock(writer); err != nil {
 		return nil, err
 	}
 	stays = true
 	writer.Downgraded()
-	who.Took(PathAlone) // the writer has ended, so this is no re-entry
+	who.Took(tenure.PathAlone) // the writer has ended, so this is no re-entry
 	return l, nil
 }
 
 // LockUpgradeable takes the gate, unless the caller is the writer, and then the read lock. Unlock the gate after the level.
-func (rw *RW) LockUpgradeable(who Caller) (l, gate *Level, err error) {
+func (rw *RW) LockUpgradeable(who tenure.Caller) (l, gate *tenure.Level, err error) {
 	r, w := rw.read, rw.write
 	if w.Invalid != nil {
 		return nil, nil, w.Invalid
 	}
 	if w.LevelIn(who.Ctx) != nil {
-		l, err = r.Lock(who)
+		l, err = Lock(r, who)
 		return l, nil, err
 	}
 	if !w.Engine.Calls.Start() {
@@ -78,10 +79,10 @@ func (rw *RW) LockUpgradeable(who Caller) (l, gate *Level, err error) {
 	defer stop()
 	alone := *r // Redis lets the writer in beside this reader only
 	alone.Shares = false
-	if l, err = alone.Lock(who); err != nil {
+	if l, err = Lock(&alone, who); err != nil {
 		got := gate
-		outer.LeaveTo(func() { _ = got.Unlock() }, w.Engine) // no section ran under it
-		return nil, nil, orLoss(err, got.hold)
+		outer.LeaveTo(func() { _ = Unlock(got) }, w.Engine) // no section ran under it
+		return nil, nil, orLoss(err, got.Hold())
 	}
 	free := func() { rw.free(gate) } // even if nobody calls Unlock, so that another reader can upgrade
 	if !l.OnLoss(free) {
@@ -91,35 +92,35 @@ func (rw *RW) LockUpgradeable(who Caller) (l, gate *Level, err error) {
 }
 
 // lockGate competes for the gate, or re-enters the gate of the reader in ctx. A caller that holds a reader never waits for the gate.
-func (rw *RW) lockGate(who Caller) (*Level, error) {
+func (rw *RW) lockGate(who tenure.Caller) (*tenure.Level, error) {
 	for {
 		reader := rw.read.LevelIn(who.Ctx)
 		if reader == nil {
-			return rw.gate.Lock(who)
+			return Lock(rw.gate, who)
 		}
-		gate, err := (*Level)(nil), rw.read.Fail(rw.read.Engine.Errors.Upgrade, errReads)
+		gate, err := (*tenure.Level)(nil), rw.read.Fail(rw.read.Engine.Errors.Upgrade, errReads)
 		if held := rw.gate.LevelIn(who.Ctx); held != nil {
-			gate, err = rw.gate.reenter(who, held.hold)
+			gate, err = reenter(rw.gate, who, held.Hold())
 		}
-		if err == ErrOver { //nolint:errorlint // never wrapped
+		if err == tenure.ErrOver { //nolint:errorlint // never wrapped
 			continue
 		}
 		if err != nil {
-			err = orLoss(err, reader.hold) // its loss frees the gate
+			err = orLoss(err, reader.Hold()) // its loss frees the gate
 		}
 		return gate, err
 	}
 }
 
 // Upgrade takes the write lock under the upgradeable reader's hold.
-func (rw *RW) Upgrade(who Caller) (*Level, error) {
+func (rw *RW) Upgrade(who tenure.Caller) (*tenure.Level, error) {
 	r, w := rw.read, rw.write
 	reader, gate := r.LevelIn(who.Ctx), rw.gate.LevelIn(who.Ctx)
 	switch {
 	case w.LevelIn(who.Ctx) != nil:
-		return w.Lock(who)
-	case reader != nil && reader.hold.LossSoFar() != nil:
-		return nil, reader.hold.LossSoFar()
+		return Lock(w, who)
+	case reader != nil && reader.Hold().LossSoFar() != nil:
+		return nil, reader.Hold().LossSoFar()
 	case reader == nil || gate == nil:
 		return nil, w.Fail(w.Engine.Errors.Upgrade, errors.New("the ctx carries no hold of Upgradeable (use the ctx that its Lock returned)"))
 	}
@@ -127,15 +128,15 @@ func (rw *RW) Upgrade(who Caller) (*Level, error) {
 		return nil, w.FailClosed()
 	}
 	defer w.Engine.Calls.Ended()
-	l, err := w.compete(who, reader.hold)
+	l, err := compete(w, who, reader.Hold())
 	if err != nil {
-		return nil, orLoss(err, reader.hold, gate.hold)
+		return nil, orLoss(err, reader.Hold(), gate.Hold())
 	}
 	return l, nil
 }
 
 // orLoss returns the loss of one of the holds, if there is one: it ended the ctx of the failed Lock. Otherwise it returns err.
-func orLoss(err error, holds ...*Hold) error {
+func orLoss(err error, holds ...*tenure.Hold) error {
 	for _, h := range holds {
 		if loss := h.LossSoFar(); loss != nil {
 			return loss
@@ -145,9 +146,9 @@ func orLoss(err error, holds ...*Hold) error {
 }
 
 // free unlocks the gate of a lost reader.
-func (rw *RW) free(gate *Level) {
+func (rw *RW) free(gate *tenure.Level) {
 	if c := rw.gate.Engine; c.Calls.Start() {
 		defer c.Calls.Ended()
-		_ = gate.Unlock()
+		_ = Unlock(gate)
 	}
 }

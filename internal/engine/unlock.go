@@ -6,6 +6,7 @@ import (
 
 	"github.com/go-rlock/rlock/internal/calls"
 	"github.com/go-rlock/rlock/internal/sweep"
+	"github.com/go-rlock/rlock/internal/tenure"
 )
 
 // An unlock blocks its caller for a bounded time, because the section's ctx may have ended long ago, or may never be done. After that
@@ -22,24 +23,24 @@ import (
 // by Close.
 
 // Unlock closes the level, and ends the hold with the last one.
-func (l *Level) Unlock() error {
+func Unlock(l *tenure.Level) error {
 	switch closed, last := l.Close(); {
 	case last:
-		return l.Traced((*Level).release)
+		return l.Traced(release)
 	case closed:
-		return l.Traced((*Level).Outlived)
+		return l.Traced((*tenure.Level).Outlived)
 	case l.IsDowngraded():
 		return nil
 	case l.IsExported():
 		return l.Outlived()
 	}
-	return l.lock.FailNotHeld(ErrUnlockedBefore)
+	return l.Through().FailNotHeld(tenure.ErrUnlockedBefore)
 }
 
 // GiveBack unlocks a level that was never returned to the caller. WithMinHold does not apply.
-func (l *Level) GiveBack() {
+func GiveBack(l *tenure.Level) {
 	l.Untaken()
-	_ = l.Unlock()
+	_ = Unlock(l)
 }
 
 // Spend charges a failed unlock's time to the sections around ctx. An unlock that Redis answered costs them nothing: Redis may be far
@@ -49,14 +50,14 @@ func Spend(ctx context.Context, began time.Time, failed bool) {
 	if !failed || now.Sub(began) < calls.UnresponsiveAfter/2 {
 		return
 	}
-	for s := SectionOf(ctx); s != nil; s = s.Around() {
+	for s := tenure.SectionOf(ctx); s != nil; s = s.Around() {
 		s.Unlocks().Add(began, now)
 	}
 }
 
 // UnlockTime returns how long an unlock that begins now may block its caller. When the time is used up, an unlock on a healthy server
 // still gets a moment; on a server known to be silent it does not.
-func (c *Engine) UnlockTime(section *InnerUnlocks, now time.Time, silent func() bool) time.Duration {
+func UnlockTime(c *tenure.Engine, section *tenure.InnerUnlocks, now time.Time, silent func() bool) time.Duration {
 	wait := c.Options.UnlockTimeout
 	took := section.Spent(now)
 	if rest := wait - took; took == 0 || rest > calls.UnresponsiveAfter || silent() {
@@ -77,23 +78,23 @@ func wasStopped(due time.Time) bool { return time.Since(due) > calls.Unresponsiv
 // Its calls run on a separate goroutine, except the first if the caller's Lock could not be left either and nothing hints at trouble:
 // that saves two goroutine switches, a third of the time of a Lock and its unlock. rueidis ends that call in time, except while it
 // waits for room in its queue or for another goroutine's dial.
-func (l *Level) release() (err error) {
-	if t := l.hold.tenure; t.IsMajority() {
-		return l.releaseMajority(t.Majority)
+func release(l *tenure.Level) (err error) {
+	if t := l.Hold().Tenure(); t.IsMajority() {
+		return releaseMajority(l, t.Majority)
 	}
-	if l.hold.passOn() {
+	if passOn(l.Hold()) {
 		return nil
 	}
-	if left, err := l.hold.LeaveOthers(); left {
+	if left, err := l.Hold().LeaveOthers(); left {
 		return err
 	}
-	c, t, began := l.lock.Engine, l.hold.tenure, time.Now()
-	over := began.Add(l.unlockTime(began))
+	c, t, began := l.Through().Engine, l.Hold().Tenure(), time.Now()
+	over := began.Add(unlockTime(l, began))
 	defer func() { Spend(l.Context, began, err != nil) }()
 	mine := t.TryCallSlot()
 	until := calls.Earlier(over, c.Leases.Until(&t.Lease))
-	if !mine || l.hold.LossSoFar() == nil && (!l.IsPatient() || until.Sub(began) < minOwn+spareOwn || c.Calls.AnyLeft()) {
-		return onlyError(unlockFor(new(unlocker), over, []*Level{l}, mine, nil))
+	if !mine || l.Hold().LossSoFar() == nil && (!l.IsPatient() || until.Sub(began) < minOwn+spareOwn || c.Calls.AnyLeft()) {
+		return onlyError(unlockFor(new(unlocker), over, []*tenure.Level{l}, mine, nil))
 	}
 	counted := c.Calls.Start() // an unlock works after Close, too
 	if counted {               // Close waits for all of it
@@ -102,29 +103,29 @@ func (l *Level) release() (err error) {
 	// This call's limit is well before the unlock's, so that it cannot end a dial: if the server rejects connections unasked (maxclients),
 	// that makes rueidis v1.0.79 panic (pipe.Close).
 	by := &unlocker{over: until, left: c.Calls.After(until), counted: counted}
-	one := [1]unlocking{t.toUnlock(l.hold)}
+	one := [1]unlocking{toUnlock(t, l.Hold())}
 	all := unlockings(one[:])
 	if err := all.begin(by); err != nil {
-		return l.releaseRest(over, one[0])
+		return releaseRest(l, over, one[0])
 	}
 	return onlyError(all.ended(by))
 }
 
 // releaseMajority ends a majority's hold after its last level was closed.
-func (l *Level) releaseMajority(of Majority) (err error) {
+func releaseMajority(l *tenure.Level, of tenure.Majority) (err error) {
 	began := time.Now()
 	defer func() { Spend(l.Context, began, err != nil) }()
 	// One silent server must not shorten the unlock.
-	wait := l.lock.Engine.UnlockTime(&l.Inner, began, func() bool { return false })
+	wait := UnlockTime(l.Through().Engine, &l.Inner, began, func() bool { return false })
 	return of.Release(l, began.Add(wait))
 }
 
 // releaseRest continues an unlock after its first call failed. begun escapes to the heap only here, which saves most unlocks an
 // allocation.
-func (l *Level) releaseRest(over time.Time, begun unlocking) error {
+func releaseRest(l *tenure.Level, over time.Time, begun unlocking) error {
 	by := new(unlocker)
 	by.fails(begun.Err)
-	return onlyError(unlockFor(by, over, []*Level{l}, true, unlockings{begun}))
+	return onlyError(unlockFor(by, over, []*tenure.Level{l}, true, unlockings{begun}))
 }
 
 // onlyError returns the error of an unlock with at most one.
@@ -136,11 +137,11 @@ func onlyError(errs []error) error {
 }
 
 // UnlockTogether ends levels opened by TakeTogether. The ctx of their section ends first.
-func UnlockTogether(levels []*Level) (errs []error) {
+func UnlockTogether(levels []*tenure.Level) (errs []error) {
 	if len(levels) == 0 {
 		return nil
 	}
-	var last []*Level // the last levels of their holds
+	var last []*tenure.Level // the last levels of their holds
 	for _, l := range levels {
 		if _, isLast := l.Close(); isLast {
 			last = append(last, l)
@@ -153,26 +154,26 @@ func UnlockTogether(levels []*Level) (errs []error) {
 	}
 	one, began := levels[0], time.Now()
 	defer func() { Spend(one.Context, began, len(errs) > 0) }()
-	return append(errs, unlockFor(new(unlocker), began.Add(one.unlockTime(began)), last, false, nil)...)
+	return append(errs, unlockFor(new(unlocker), began.Add(unlockTime(one, began)), last, false, nil)...)
 }
 
-func (l *Level) unlockTime(now time.Time) time.Duration {
-	c := l.lock.Engine
-	return c.UnlockTime(&l.Inner, now, func() bool { return c.Calls.IsSilent(l.lock.Slot) })
+func unlockTime(l *tenure.Level, now time.Time) time.Duration {
+	c := l.Through().Engine
+	return UnlockTime(c, &l.Inner, now, func() bool { return c.Calls.IsSilent(l.Through().Slot) })
 }
 
 // releaseAll ends the holds of closed levels. mine: the right to make calls for them was taken; begun: the first call was made.
-func releaseAll(levels []*Level, by *unlocker, mine bool, begun unlockings) []error {
+func releaseAll(levels []*tenure.Level, by *unlocker, mine bool, begun unlockings) []error {
 	for _, l := range levels {
 		if !mine {
-			l.hold.tenure.AwaitCallSlot() // no deadlock: the owner of that right waits for no other hold
+			l.Hold().Tenure().AwaitCallSlot() // no deadlock: the owner of that right waits for no other hold
 		}
 	}
 	var err error
 	if begun == nil {
 		begun = make(unlockings, len(levels))
 		for i, l := range levels {
-			begun[i] = l.hold.tenure.toUnlock(l.hold)
+			begun[i] = toUnlock(l.Hold().Tenure(), l.Hold())
 		}
 		err = begun.begin(by)
 	} else {
@@ -184,7 +185,7 @@ func releaseAll(levels []*Level, by *unlocker, mine bool, begun unlockings) []er
 
 // End ends a tenure without a hold, as an unlock does: a waiter here or elsewhere is given the lock. It returns at once a channel that is
 // closed at the end.
-func (t *Tenure) End() (ended <-chan struct{}) {
+func End(t *tenure.Tenure) (ended <-chan struct{}) {
 	over, c := make(chan struct{}), t.Lock.Engine
 	by := &unlocker{counted: c.Calls.Start()}
 	go func() { // ends as unlocks do; Close waits for it
@@ -193,7 +194,7 @@ func (t *Tenure) End() (ended <-chan struct{}) {
 		}
 		defer close(over)
 		t.AwaitCallSlot()
-		all := unlockings{t.toUnlock(nil)}
+		all := unlockings{toUnlock(t, nil)}
 		all.finish(by, all.begin(by))
 		all.ended(by)
 	}()
@@ -221,8 +222,8 @@ func (all unlockings) ended(by *unlocker) (errs []error) {
 
 // unlockFor runs releaseAll on a goroutine, for levels of one Client and slot. It returns when that does, when all levels are lost, or
 // at over.
-func unlockFor(by *unlocker, over time.Time, levels []*Level, mine bool, begun unlockings) []error {
-	m := levels[0].lock
+func unlockFor(by *unlocker, over time.Time, levels []*tenure.Level, mine bool, begun unlockings) []error {
+	m := levels[0].Through()
 	c, slot := m.Engine, m.Slot
 	results, left := make(chan []error), make(chan struct{})
 	by.left, by.counted = left, c.Calls.Start() // an unlock works after Close, too
@@ -245,13 +246,13 @@ func unlockFor(by *unlocker, over time.Time, levels []*Level, mine bool, begun u
 	c.Leases.CatchUp() // a hold whose lease has just ended is lost, even if not noticed yet
 	errs := make([]error, len(levels))
 	for i, l := range levels {
-		errs[i] = l.leave(by.cause())
+		errs[i] = leave(l, by.cause())
 	}
 	return errs
 }
 
 // awaitUnlock waits for the results of an unlock, until all levels are lost or over has passed.
-func awaitUnlock(levels []*Level, over time.Time, results <-chan []error) (errs []error, ended bool) {
+func awaitUnlock(levels []*tenure.Level, over time.Time, results <-chan []error) (errs []error, ended bool) {
 	for extended := false; ; {
 		wait, lost := untilLost(levels, over)
 		if !extended && wasStopped(over) {
@@ -281,10 +282,10 @@ func awaitUnlock(levels []*Level, over time.Time, results <-chan []error) (errs 
 
 // untilLost returns the time until all levels are lost, as far as known, or until over if that is earlier; it is positive until then. It
 // may be shorter once lost is closed.
-func untilLost(levels []*Level, over time.Time) (wait time.Duration, lost <-chan struct{}) {
+func untilLost(levels []*tenure.Level, over time.Time) (wait time.Duration, lost <-chan struct{}) {
 	last := time.Now()
 	for _, l := range levels {
-		t := l.hold.tenure
+		t := l.Hold().Tenure()
 		t.CatchUp()
 		losing := t.Losing()
 		if losing == nil {
@@ -305,22 +306,22 @@ func untilLost(levels []*Level, over time.Time) (wait time.Duration, lost <-chan
 }
 
 // leave ends the wait for an unlock and returns its error so far.
-func (l *Level) leave(why error) error {
+func leave(l *tenure.Level, why error) error {
 	if loss := l.LeaveUnlock(); loss != nil {
-		return l.lock.FailNotHeld(loss)
+		return l.Through().FailNotHeld(loss)
 	}
-	return l.lock.FailPending(why)
+	return l.Through().FailPending(why)
 }
 
 // Await waits for the results of a majority's release, until the hold is lost or over has passed; why then returns the reason for the
 // delay. The hold has ended when Await returns, even if the release continues.
-func (l *Level) Await(results <-chan []error, over time.Time, why func() error) error {
-	m := l.lock
-	errs, ended := awaitUnlock([]*Level{l}, over, results)
+func Await(l *tenure.Level, results <-chan []error, over time.Time, why func() error) error {
+	m := l.Through()
+	errs, ended := awaitUnlock([]*tenure.Level{l}, over, results)
 	if !ended {
 		errs = []error{why()}
 	}
-	switch loss := l.hold.EndAtLast(); {
+	switch loss := l.Hold().EndAtLast(); {
 	case loss != nil:
 		return m.FailNotHeld(loss)
 	case len(errs) > 0:
@@ -330,7 +331,7 @@ func (l *Level) Await(results <-chan []error, over time.Time, why func() error) 
 }
 
 // Release ends a tenure without a hold, and retries after transient errors while its lease lasts. Anything unresolved is swept.
-func (t *Tenure) Release() ReleaseResult {
+func Release(t *tenure.Tenure) tenure.ReleaseResult {
 	all, by := unlockings{{tenure: t, args: t.ReleaseArgs()}}, new(unlocker) // no caller leaves it
 	_, until := all.lastToEnd()
 	all.finish(by, all.call(by, false))

@@ -3,6 +3,7 @@ package engine
 import (
 	"iter"
 
+	"github.com/go-rlock/rlock/internal/tenure"
 	"github.com/go-rlock/rlock/pubsub"
 )
 
@@ -17,7 +18,7 @@ type Watcher interface {
 }
 
 // watchers yields those among the features of an engine.
-func watchers(c *Engine) iter.Seq[Watcher] {
+func watchers(c *tenure.Engine) iter.Seq[Watcher] {
 	return func(yield func(Watcher) bool) {
 		for _, f := range c.Features {
 			if w, ok := f.(Watcher); ok && !yield(w) {
@@ -28,7 +29,7 @@ func watchers(c *Engine) iter.Seq[Watcher] {
 }
 
 // observed tells the observers of a hold that has begun.
-func (l *Attempt) observed(h *Hold) {
+func (l *Attempt) observed(h *tenure.Hold) {
 	for _, o := range l.Lock.Observers {
 		o.Began(h, l.begun)
 	}
@@ -63,42 +64,42 @@ func (l *Attempt) watchedNoMore() {
 }
 
 // beginning returns how a hold of the Lock begins.
-func (l *Attempt) beginning(a AcquireResult) Beginning {
+func (l *Attempt) beginning(a tenure.AcquireResult) tenure.Beginning {
 	switch {
-	case a.How != ByCall:
-		return Alone
+	case a.How != tenure.ByCall:
+		return tenure.Alone
 	case l.within != nil || l.ticket != nil:
-		return Unheard
+		return tenure.Unheard
 	case a.Lease > 0:
-		return Granted
+		return tenure.Granted
 	case l.waiter != nil && l.waiter.Waited():
-		return AfterOther
+		return tenure.AfterOther
 	}
-	return Alone
+	return tenure.Alone
 }
 
 // Waiter returns its place in the line of the process; nil: it never waited there.
 func (l *Attempt) Waiter() *pubsub.Waiter { return l.waiter }
 
 // Within returns the hold that lets the Lock in: the writer's, or that of the reader that becomes the writer; nil: none.
-func (l *Attempt) Within() *Hold { return l.within }
+func (l *Attempt) Within() *tenure.Hold { return l.within }
 
 // continueKept continues a tenure that the process has kept. ErrOver: there is none.
-func (l *Attempt) continueKept() (*Level, error) {
+func (l *Attempt) continueKept() (*tenure.Level, error) {
 	c := l.Lock.Engine
 	t, token, left, err := c.Cache.Take(l.Caller, l.Lock)
 	switch {
 	case left:
 		return nil, l.Failure(err)
 	case t == nil:
-		return nil, ErrOver
+		return nil, tenure.ErrOver
 	}
 	l.Tenure, t.Run = t, nil // and with the run its tokens, which are older
-	a := AcquireResult{How: Passed}
+	a := tenure.AcquireResult{How: tenure.Passed}
 	a.Token = token
 	s, err := l.enter(a)
 	if err == nil {
-		l.Took(PathIdle)
+		l.Took(tenure.PathIdle)
 		c.Counts.Kept.Add(1)
 	}
 	return s, err

@@ -12,30 +12,41 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/go-rlock/rlock/internal/calls"
-	"github.com/go-rlock/rlock/internal/engine"
+	"github.com/go-rlock/rlock/internal/tenure"
+)
+
+// What errors of an engine satisfy.
+var (
+	ErrLost   = errors.New("lost")
+	ErrClosed = errors.New("closed")
 )
 
 // Start starts an engine with default options, whose errors only satisfy errors.Is. The test's clean-up closes it.
-func Start(t testing.TB, rdb rueidis.Client) *engine.Engine {
+func Start(t testing.TB, rdb rueidis.Client) *tenure.Engine {
 	t.Helper()
-	lost, closed := errors.New("lost"), errors.New("closed")
-	c := engine.New(rdb, uuid.NewString(), engine.Options{
-		Errors: engine.Errors{
-			Closed: closed, Lost: lost, Pending: errors.New("pending"), NotHeld: errors.New("not held"),
+	return StartTelling(t, rdb, Silent{})
+}
+
+// StartTelling is Start with a teller.
+func StartTelling(t testing.TB, rdb rueidis.Client, tell tenure.Teller) *tenure.Engine {
+	t.Helper()
+	c := tenure.New(rdb, uuid.NewString(), tenure.Options{
+		Errors: tenure.Errors{
+			Closed: ErrClosed, Lost: ErrLost, Pending: errors.New("pending"), NotHeld: errors.New("not held"),
 			NotReplicated: errors.New("not replicated"), Reentry: errors.New("re-entry"), Upgrade: errors.New("upgrade"),
 			NotExported: errors.New("not exported"), Ticket: errors.New("no lock"),
-			Loss: func(l engine.Loss) error {
-				if l.Reason == engine.LostClosed {
-					return closed
+			Loss: func(l tenure.Loss) error {
+				if l.Reason == tenure.LostClosed {
+					return ErrClosed
 				}
-				return fmt.Errorf("%w: %s", lost, l.Text)
+				return fmt.Errorf("%w: %s", ErrLost, l.Text)
 			},
-			NotAcquired: func(engine.NotAcquired) error { return errors.New("not acquired") },
+			NotAcquired: func(tenure.NotAcquired) error { return errors.New("not acquired") },
 			Unreachable: func(err error) error { return err },
 			Failed:      func(_ string, causes ...error) error { return errors.Join(causes...) },
 		},
-		Tell: Silent{}, WatchdogTimeout: 30 * time.Second, UnlockTimeout: calls.Timeout,
-		HandOff: engine.RunBound{Most: 64, For: 10 * time.Millisecond},
+		Tell: tell, WatchdogTimeout: 30 * time.Second, UnlockTimeout: calls.Timeout,
+		HandOff: tenure.RunBound{Most: 64, For: 10 * time.Millisecond},
 	})
 	t.Cleanup(c.Close)
 	return c

@@ -8,7 +8,7 @@ import (
 
 	"github.com/go-rlock/rlock/internal/calls"
 	"github.com/go-rlock/rlock/internal/ear"
-	"github.com/go-rlock/rlock/internal/engine"
+	"github.com/go-rlock/rlock/internal/tenure"
 	"github.com/go-rlock/rlock/lua"
 )
 
@@ -36,7 +36,7 @@ import (
 
 // election is a quorum's Lock on its way to a hold.
 type election struct {
-	engine.Caller
+	tenure.Caller
 	quorum *Quorum
 	line   *localQueue
 	ears   []serverWatch    // one for each member
@@ -45,12 +45,12 @@ type election struct {
 	tries  int              // since failed
 	took   time.Duration    // by the last round with enough answers
 	held   lua.AcquireReply // the last refusal
-	heldAt *engine.Engine   // the Client that was refused
+	heldAt *tenure.Engine   // the Client that was refused
 	waited bool             // it was refused, or waited for the turn
 }
 
 // compete takes the lock for a new owner.
-func (e *election) compete() (*engine.Level, error) {
+func (e *election) compete() (*tenure.Level, error) {
 	e.line = enterLine(e.quorum.Whole.Key)
 	if err := e.takeTurn(); err != nil {
 		defer e.line.leave()
@@ -102,7 +102,7 @@ func (e *election) takeTurn() error {
 }
 
 // elect asks in rounds until one gets the majority.
-func (e *election) elect() (*engine.Level, error) {
+func (e *election) elect() (*tenure.Level, error) {
 	q := e.quorum
 	pause, retry := time.Duration(0), calls.MinPause
 	for {
@@ -301,7 +301,7 @@ func (e *election) failure(err error) error {
 	case err != nil && !errors.Is(err, errGaveUp):
 		return q.Whole.Fail(errs.Unreachable(err))
 	}
-	not := engine.NotAcquired{
+	not := tenure.NotAcquired{
 		Ctx: e.Ctx, Name: q.Whole.Name, Began: e.Began, Holder: e.held.Holder, TTL: e.held.TTL, Other: e.held.Other,
 	}
 	if e.err != nil {
@@ -312,9 +312,9 @@ func (e *election) failure(err error) error {
 	if e.line != nil {
 		if v := e.line.holder.Load(); v != nil {
 			not.Holder, not.TTL, not.Other, not.By = v.tenure.Field(), time.Until(v.Until()), false, q.Whole.Engine
-			own, not.Self = true, engine.IsUnder(e.Outer, v.given)
+			own, not.Self = true, tenure.IsUnder(e.Outer, v.given)
 		}
 	}
-	not.Carried = own && engine.Carries(e.Ctx, not.Holder)
+	not.Carried = own && tenure.Carries(e.Ctx, not.Holder)
 	return errs.NotAcquired(not)
 }

@@ -21,37 +21,37 @@ import (
 	"time"
 
 	"github.com/go-rlock/rlock/internal/calls"
-	"github.com/go-rlock/rlock/internal/engine"
 	"github.com/go-rlock/rlock/internal/kinds"
+	"github.com/go-rlock/rlock/internal/tenure"
 	"github.com/go-rlock/rlock/pubsub"
 )
 
 // Quorum is a lock on several servers, on the terms of one handle. It does not change.
 type Quorum struct {
 	// Whole describes it all: the user's name for it, the lease, and a key shared by all handles on the same members. Redis has no such key.
-	Whole   *engine.Lock
-	Members []*engine.Lock // in the order of their Clients' ids, so that the order of the arguments does not matter
+	Whole   *tenure.Lock
+	Members []*tenure.Lock // in the order of their Clients' ids, so that the order of the arguments does not matter
 }
 
 // kind is the kind of the whole. The members are mutexes.
 var kind = &kinds.Kind{Name: "quorum"}
 
 // New returns the lock on those members: an odd number, each with its own Client.
-func New(name string, members []*engine.Lock) *Quorum {
-	members = slices.SortedFunc(slices.Values(members), func(a, b *engine.Lock) int { return cmp.Compare(a.Engine.ID, b.Engine.ID) })
+func New(name string, members []*tenure.Lock) *Quorum {
+	members = slices.SortedFunc(slices.Values(members), func(a, b *tenure.Lock) int { return cmp.Compare(a.Engine.ID, b.Engine.ID) })
 	var key strings.Builder
 	for _, m := range members {
 		key.WriteString(m.Engine.ID + m.Key + "\n")
 	}
 	maxWait := time.Duration(0)
 	for _, m := range members {
-		maxWait = engine.ShortestWait(maxWait, m.MaxWait)
+		maxWait = tenure.ShortestWait(maxWait, m.MaxWait)
 	}
 	return &Quorum{members[0].Whole(key.String(), kind, name, maxWait), members}
 }
 
 // Lock re-enters the hold in the caller's ctx, or competes.
-func (q *Quorum) Lock(who engine.Caller) (*engine.Level, error) {
+func (q *Quorum) Lock(who tenure.Caller) (*tenure.Level, error) {
 	e := &election{Caller: who, quorum: q}
 	for {
 		outer := q.Whole.LevelIn(who.Ctx)
@@ -61,7 +61,7 @@ func (q *Quorum) Lock(who engine.Caller) (*engine.Level, error) {
 		case who.Ctx.Err() == nil:
 			if l, err := outer.Reenter(who, q.Whole); err == nil {
 				return l, nil
-			} else if err != engine.ErrOver { //nolint:errorlint // never wrapped
+			} else if err != tenure.ErrOver { //nolint:errorlint // never wrapped
 				return nil, e.failure(err)
 			}
 		case outer != nil: // whose loss may have ended ctx
@@ -76,10 +76,10 @@ func (q *Quorum) Lock(who engine.Caller) (*engine.Level, error) {
 func (q *Quorum) majority() int { return len(q.Members)/2 + 1 }
 
 // isShut reports whether too few Clients accept new holds.
-func (q *Quorum) isShut() bool { return q.tooMany((*engine.Engine).IsShut) }
+func (q *Quorum) isShut() bool { return q.tooMany((*tenure.Engine).IsShut) }
 
 // tooMany reports whether are holds for so many Clients that the others are no majority.
-func (q *Quorum) tooMany(are func(*engine.Engine) bool) bool {
+func (q *Quorum) tooMany(are func(*tenure.Engine) bool) bool {
 	n := 0
 	for _, m := range q.Members {
 		if are(m.Engine) {
@@ -90,7 +90,7 @@ func (q *Quorum) tooMany(are func(*engine.Engine) bool) bool {
 }
 
 // errors are the errors that users see.
-func (q *Quorum) errors() *engine.Errors { return &q.Whole.Engine.Options.Errors }
+func (q *Quorum) errors() *tenure.Errors { return &q.Whole.Engine.Options.Errors }
 
 // tooFew returns the error for a missing majority; err is a server's or connection's error.
 func (q *Quorum) tooFew(err error) error {
@@ -98,6 +98,6 @@ func (q *Quorum) tooFew(err error) error {
 }
 
 // waiters returns the hub queue in which this process waits for m's server.
-func (q *Quorum) waiters(m *engine.Lock) pubsub.Queue {
+func (q *Quorum) waiters(m *tenure.Lock) pubsub.Queue {
 	return pubsub.Queue{Lock: q.Whole.Key, Channel: m.Engine.KnownChannel(m)}
 }

@@ -6,16 +6,17 @@ import (
 
 	"github.com/go-rlock/rlock/internal/calls"
 	"github.com/go-rlock/rlock/internal/engine"
+	"github.com/go-rlock/rlock/internal/tenure"
 )
 
 // Release unlocks the last level: it releases all shares concurrently, and returns when the answer of a majority of the servers is
 // clear. It waits until the hold's trusted time ends or over at the latest; the rest continues in the background. Shares of a lost hold
 // are released the same way, without waiting.
-func (v *votes) Release(last *engine.Level, over time.Time) error {
+func (v *votes) Release(last *tenure.Level, over time.Time) error {
 	defer v.uncount()
 	defer v.pass()
 	release(v.end(true), false)
-	return last.Await(v.ended, over, v.why)
+	return engine.Await(last, v.ended, over, v.why)
 }
 
 // release gives shares back concurrently. counted: Close already waits for these calls.
@@ -23,7 +24,7 @@ func release(rest []*share, counted bool) {
 	for _, s := range rest {
 		if !s.held {
 			s.tenure.SweepIfUnresolved()
-			s.isBack(engine.ReleaseResult{})
+			s.isBack(tenure.ReleaseResult{})
 			continue
 		}
 		c := s.tenure.Lock.Engine
@@ -39,9 +40,9 @@ func release(rest []*share, counted bool) {
 
 // giveBack ends a share, once. err is the reason if its grant is uncertain.
 func (s *share) giveBack(granted bool, err error) {
-	m, r := s.tenure.Lock, engine.ReleaseResult{Err: err}
+	m, r := s.tenure.Lock, tenure.ReleaseResult{Err: err}
 	if granted {
-		r = s.tenure.Release()
+		r = engine.Release(s.tenure)
 	} else {
 		s.tenure.SweepIfUnresolved()
 	}
@@ -50,7 +51,7 @@ func (s *share) giveBack(granted bool, err error) {
 }
 
 // isBack records the result of that release.
-func (s *share) isBack(r engine.ReleaseResult) {
+func (s *share) isBack(r tenure.ReleaseResult) {
 	v := s.of
 	v.mu.Lock()
 	s.back, s.failed = true, r.Err
@@ -76,7 +77,7 @@ func (s *share) isBack(r engine.ReleaseResult) {
 	case held+failed >= most:
 		result = []error{v.why()}
 	default:
-		v.lose(engine.Loss{Reason: engine.LostGone, Since: time.Now(), Text: "lost: most servers lost their data, or it was forced open"})
+		v.lose(tenure.Loss{Reason: tenure.LostGone, Since: time.Now(), Text: "lost: most servers lost their data, or it was forced open"})
 	}
 	select {
 	case v.ended <- result:

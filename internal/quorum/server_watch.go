@@ -3,14 +3,14 @@ package quorum
 import (
 	"time"
 
-	"github.com/go-rlock/rlock/internal/engine"
+	"github.com/go-rlock/rlock/internal/tenure"
 	"github.com/go-rlock/rlock/pubsub"
 )
 
 // serverWatch receives an election's news of one server.
 type serverWatch struct {
 	waiter pubsub.Waiter
-	member *engine.Lock
+	member *tenure.Lock
 	joined bool
 	turn   bool  // the server may be free
 	err    error // the subscription's failure

@@ -6,6 +6,7 @@ import (
 
 	"github.com/go-rlock/rlock/internal/calls"
 	"github.com/go-rlock/rlock/internal/engine"
+	"github.com/go-rlock/rlock/internal/tenure"
 	"github.com/go-rlock/rlock/lease"
 	"github.com/go-rlock/rlock/lua"
 )
@@ -13,7 +14,7 @@ import (
 // share is the owner's part on one server.
 type share struct {
 	of     *votes
-	tenure *engine.Tenure // a new one for each lease, with the same owner
+	tenure *tenure.Tenure // a new one for each lease, with the same owner
 
 	asked   bool          // a call is under way
 	held    bool          // as far as known
@@ -35,7 +36,7 @@ type share struct {
 func (s *share) ask() {
 	c := s.tenure.Lock.Engine
 	if !c.Calls.Start() {
-		s.answered(engine.AcquireResult{}, false, s.of.of.errors().Closed)
+		s.answered(tenure.AcquireResult{}, false, s.of.of.errors().Closed)
 		return
 	}
 	go func() { // ends with the answer, or with the votes; Close waits for it
@@ -46,29 +47,29 @@ func (s *share) ask() {
 }
 
 // call sends the request once. If the votes end first, or the Client is closed, left is true and late gets the answer.
-func (s *share) call() (a engine.AcquireResult, left bool, err error) {
+func (s *share) call() (a tenure.AcquireResult, left bool, err error) {
 	m, ctx := s.tenure.Lock, s.of.ctx
 	if c := m.Engine; c.Cluster.IsUnknown() {
 		if known, err := c.Cluster.Learn(ctx, time.Time{}, m); !known {
 			return a, false, err
 		}
 	}
-	once := engine.Caller{Ctx: ctx, Limit: time.Now()} // no repeats after that
+	once := tenure.Caller{Ctx: ctx, Limit: time.Now()} // no repeats after that
 	q := &engine.AcquireRequest{Caller: once, Lock: m, Tenure: s.tenure, Count: 1}
-	return engine.Leavable(ctx, m, time.Time{}, q.Send, s.late)
+	return tenure.Leavable(ctx, m, time.Time{}, q.Send, s.late)
 }
 
 // late handles an answer after the end of the votes.
-func (s *share) late(a engine.AcquireResult, err error) { s.giveBack(a.Granted(), err) }
+func (s *share) late(a tenure.AcquireResult, err error) { s.giveBack(a.Granted(), err) }
 
 // answered records an answer. It reports true if a share was granted while the round is undecided: the call then stays counted until
 // the decision, so that Close waits for a possible give-back.
-func (s *share) answered(a engine.AcquireResult, left bool, err error) (undecided bool) {
+func (s *share) answered(a tenure.AcquireResult, left bool, err error) (undecided bool) {
 	v, m := s.of, s.tenure.Lock
 	granted := err == nil && !left && a.Granted()
 	if granted && a.Unconfirmed != nil {
 		s.tenure.GiveBack()
-		a, granted, err = engine.AcquireResult{}, false, fmt.Errorf("%w: %w", v.of.errors().NotReplicated, a.Unconfirmed)
+		a, granted, err = tenure.AcquireResult{}, false, fmt.Errorf("%w: %w", v.of.errors().NotReplicated, a.Unconfirmed)
 	} else if err == nil && !granted && a.Status == 0 {
 		err = calls.ErrNoAnswer
 	}
@@ -109,12 +110,12 @@ func (s *share) answered(a engine.AcquireResult, left bool, err error) (undecide
 // keep hands a share of live votes to the renewer. mu is held.
 func (s *share) keep() {
 	t := s.tenure
-	t.Lock.Engine.Leases.Keep(&t.Lease, shareKeeper{engine.Keeper{Tenure: t}, s}, s.until, s.ttl)
+	t.Lock.Engine.Leases.Keep(&t.Lease, shareKeeper{tenure.Keeper{Tenure: t}, s}, s.until, s.ttl)
 }
 
 // shareKeeper is the renewer's view of a share: its loss need not be the hold's loss.
 type shareKeeper struct {
-	engine.Keeper
+	tenure.Keeper
 
 	share *share
 }
@@ -144,7 +145,7 @@ func (k shareKeeper) Lost(loss lease.Loss) {
 	}
 	v.mu.Unlock()
 	if !enough {
-		v.lose(engine.Loss{Reason: engine.LostGone, Since: time.Now(), Text: fmt.Sprintf(
+		v.lose(tenure.Loss{Reason: tenure.LostGone, Since: time.Now(), Text: fmt.Sprintf(
 			"lost: only %d of %d servers had it all the time; the others lost their data, or it was forced open", others, len(v.shares))})
 	}
 	v.CatchUp()

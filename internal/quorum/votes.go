@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/go-rlock/rlock/internal/ear"
-	"github.com/go-rlock/rlock/internal/engine"
+	"github.com/go-rlock/rlock/internal/tenure"
 )
 
 // An owner has a share on each server of a quorum. A share is an engine tenure: the acquire script takes it, its Client's renewer keeps it,
@@ -45,14 +45,14 @@ type votes struct {
 	of     *Quorum // the handle of the Lock
 	line   *localQueue
 	asked  *ear.Askable   // notified of waiters; nil: not wanted. Not changed once the hold is the line's holder
-	tenure *engine.Tenure // the tenure of the whole, on which the hold stands
+	tenure *tenure.Tenure // the tenure of the whole, on which the hold stands
 
 	ctx     context.Context // for the calls for shares; ends with the votes
 	cancel  context.CancelFunc
 	news    chan struct{}    // capacity 1: a share was answered
 	ended   chan []error     // capacity 1: the result of the release
 	given   context.Context  // the ctx given to its Lock; not changed after the votes are live
-	counted []*engine.Engine // engines that have counted the hold; not changed after it is live
+	counted []*tenure.Engine // engines that have counted the hold; not changed after it is live
 	passed  sync.Once        // the turn of the process
 
 	mu       sync.Mutex // guards the following, and the shares; those of the tenure and of renewers are taken under it
@@ -89,7 +89,7 @@ func newVotes(q *Quorum, line *localQueue) *votes {
 		of: q, line: line, pause: firstHeal,
 		news: make(chan struct{}, 1), ended: make(chan []error, 1),
 	}
-	v.tenure = engine.MajorityOf(q.Whole, v)
+	v.tenure = tenure.MajorityOf(q.Whole, v)
 	v.ctx, v.cancel = context.WithCancel(context.Background()) // calls under way do not end with their caller
 	for _, m := range q.Members {
 		ttl := q.Whole.RenewedFor(m.Engine)
@@ -137,7 +137,7 @@ func (v *votes) Until() time.Time {
 
 // open begins a hold on a round that won the majority. It fails if the majority's lease is already over.
 // waited: the Lock did not win at once.
-func (v *votes) open(who engine.Caller, waited bool) (*engine.Level, error) {
+func (v *votes) open(who tenure.Caller, waited bool) (*tenure.Level, error) {
 	until := v.Until()
 	if !time.Now().Before(until) {
 		v.rollBack()
@@ -183,11 +183,11 @@ func (v *votes) uncount() {
 
 // Owns reports whether that is the owner on one of the servers.
 func (v *votes) Owns(field string) bool {
-	return slices.ContainsFunc(v.of.Members, func(m *engine.Lock) bool { return v.tenure.Share(m).Field() == field })
+	return slices.ContainsFunc(v.of.Members, func(m *tenure.Lock) bool { return v.tenure.Share(m).Field() == field })
 }
 
 // IsTold reports whether a majority of Clients is closed.
-func (v *votes) IsTold() bool { return v.of.tooMany((*engine.Engine).IsTold) }
+func (v *votes) IsTold() bool { return v.of.tooMany((*tenure.Engine).IsTold) }
 
 // CatchUp marks a hold lost when its time is over, even during its release, and cancels its sections when a majority of Clients is
 // closed. It updates the renewers to the needs of the open levels, and asks for missing shares when due. Then the timer calls it again.
@@ -219,7 +219,7 @@ func (v *votes) CatchUp() {
 	}
 	v.mu.Unlock()
 	if closes {
-		engine.Keeper{Tenure: v.tenure}.Closed() // no loss: the hold stays in Redis until its unlock
+		tenure.Keeper{Tenure: v.tenure}.Closed() // no loss: the hold stays in Redis until its unlock
 	}
 }
 
@@ -253,8 +253,8 @@ func (v *votes) missing(now time.Time) (ask []*share, next time.Time) {
 }
 
 // expired returns the loss of a hold that was trusted until then. mu is held.
-func (v *votes) expired(until time.Time) engine.Loss {
-	why := engine.Loss{Reason: engine.LostExpired, Since: until, Text: "lost: its lease of fixed length ended"}
+func (v *votes) expired(until time.Time) tenure.Loss {
+	why := tenure.Loss{Reason: tenure.LostExpired, Since: until, Text: "lost: its lease of fixed length ended"}
 	if until.IsZero() {
 		why.Since = time.Now()
 	}
@@ -265,7 +265,7 @@ func (v *votes) expired(until time.Time) engine.Loss {
 }
 
 // lose ends a live hold before its unlock, or in it.
-func (v *votes) lose(why engine.Loss) {
+func (v *votes) lose(why tenure.Loss) {
 	if v.tenure.Lose(why) {
 		v.end(false)
 		v.pass()

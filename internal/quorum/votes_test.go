@@ -5,11 +5,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-rlock/rlock/internal/engine"
 	"github.com/go-rlock/rlock/internal/enginetest"
 	"github.com/go-rlock/rlock/internal/kinds"
 	"github.com/go-rlock/rlock/internal/redistest"
 	"github.com/go-rlock/rlock/internal/require"
+	"github.com/go-rlock/rlock/internal/tenure"
 )
 
 func TestMain(m *testing.M) { redistest.Main(m) }
@@ -18,16 +18,16 @@ func TestMain(m *testing.M) { redistest.Main(m) }
 // missing share not at all.
 func TestTrust(t *testing.T) {
 	rdb := redistest.Dial(t, redistest.Shared(t))
-	var members []*engine.Lock
+	var members []*tenure.Lock
 	for i := range 5 {
 		c := enginetest.Start(t, rdb)
 		name := fmt.Sprint(redistest.Name(t), i)
-		m := c.NewLock(name, kinds.Mutex, name, engine.Terms{Lease: 10 * time.Second})
+		m := c.NewLock(name, kinds.Mutex, name, tenure.Terms{Lease: 10 * time.Second})
 		members = append(members, m)
 	}
 	now := time.Now()
 	v := &votes{of: New(members[0].Name, members)}
-	v.tenure = engine.MajorityOf(v.of.Whole, v)
+	v.tenure = tenure.MajorityOf(v.of.Whole, v)
 	after := func(seconds int) time.Time { return now.Add(time.Duration(seconds) * time.Second) }
 	for i, seconds := range []int{5, 3, 1, 2, 4} {
 		v.shares = append(v.shares, &share{of: v, tenure: v.tenure.Share(v.of.Members[i]), held: true, until: after(seconds)})
@@ -47,7 +47,7 @@ func TestTrust(t *testing.T) {
 	v.shares[2].held, v.shares[2].until = true, after(9) // healed
 	trusts(2)
 	renewed := v.shares[3].tenure
-	require.True(t, renewed.Lock.Engine.Leases.Keep(&renewed.Lease, engine.Keeper{Tenure: renewed}, now.Add(8*time.Second), 0))
+	require.True(t, renewed.Lock.Engine.Leases.Keep(&renewed.Lease, tenure.Keeper{Tenure: renewed}, now.Add(8*time.Second), 0))
 	require.Less(t, v.Until().Sub(now.Add(4*time.Second-allowed)).Abs(), time.Microsecond)
 	renewed.Lock.Engine.Leases.Stop(&renewed.Lease)
 }

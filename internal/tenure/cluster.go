@@ -1,0 +1,148 @@
+package tenure
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/go-rlock/rlock/internal/calls"
+	"github.com/go-rlock/rlock/internal/kinds"
+	"github.com/go-rlock/rlock/lua"
+	"github.com/go-rlock/rlock/pubsub"
+)
+
+// KnownChannel returns the unlock channel of m. The cluster must be known.
+//
+// A script can publish to a sharded channel only if the channel hashes to the slot of its keys. It does, except for names with an empty or
+// misplaced pair of braces, where a prefix changes the hashed part. These use plain pub/sub; Redisson fails to unlock them.
+func (c *Engine) KnownChannel(m *Lock) pubsub.Channel {
+	ch := pubsub.Channel{Name: m.Channel}
+	if c.Cluster != nil && c.Cluster.IsSharded() {
+		ch.Sharded = c.slot(ch.Name) == c.slot(m.Key)
+	}
+	return ch
+}
+
+// Waiters returns the hub queue of this process's waiters for a lock that was asked for before.
+func (m *Lock) Waiters() pubsub.Queue {
+	return pubsub.Queue{
+		Lock: m.Key, Channel: m.Engine.KnownChannel(m), Places: m.Kind.PassesOn && m.SeesProcesses(),
+		Each: m.Kind.Queueing == kinds.PerWaiter, Shared: m.Kind.Side != lua.Whole,
+	}
+}
+
+// QueueKey returns the key of the waiters' entries in Redis: the queue of processes, or marks; "" if there is none, or each waiter has
+// its own place.
+func (m *Lock) QueueKey() string {
+	c := m.Engine
+	switch {
+	case c.Forbidden(m.Kind.Side).Load(), m.Kind.Queueing == kinds.PerWaiter, m.Kind.PassesOn && !m.SeesProcesses():
+		return ""
+	case c.Cluster != nil && c.slot(m.Queue) != c.slot(m.Key):
+		return ""
+	}
+	return m.Queue
+}
+
+// forbidden says whether the ACL user lacks access to the waiters' entries for locks of that side.
+func (c *Engine) Forbidden(s lua.Side) *atomic.Bool {
+	if s == lua.Whole {
+		return &c.noQueues
+	}
+	return &c.noMarks
+}
+
+// SeesProcesses reports whether scripts can tell if a process still listens: not on a cluster with plain channels, nor if the
+// processes have no channels of their own.
+func (m *Lock) SeesProcesses() bool {
+	return m.Engine.HandsOff() && (m.Engine.Cluster == nil || m.Engine.KnownChannel(m).Sharded)
+}
+
+// IsSharded reports whether unlocks are published with SPUBLISH.
+func (t *Topology) IsSharded() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.sharded
+}
+
+// IsUnknown reports whether Learn is still needed; it never is without a cluster.
+func (t *Topology) IsUnknown() bool {
+	if t == nil {
+		return false
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return !t.known
+}
+
+// Learn asks the node that serves m for its version. It reports false if that is still unknown: the caller left, or err says why.
+func (t *Topology) Learn(ctx context.Context, limit time.Time, m *Lock) (known bool, err error) {
+	c := m.Engine
+	again := calls.Retry{Until: limit}
+	for {
+		sharded, left, err := Leavable(ctx, m, limit, func(<-chan struct{}) (bool, error) {
+			return c.askSharded(c.Calls.Context(ctx, time.Now(), 0), m)
+		}, nil)
+		switch {
+		case left:
+			return false, err
+		case err == nil:
+			t.mu.Lock()
+			t.known, t.sharded = true, sharded
+			t.mu.Unlock()
+			return true, nil
+		case !again.Wait(err, ctx.Done(), c.Calls.Done()):
+			return false, fmt.Errorf("ask for the server's version: %w", err)
+		}
+	}
+}
+
+func (c *Engine) askSharded(ctx context.Context, m *Lock) (bool, error) {
+	// HELLO is allowed to every user, unlike INFO.
+	info, err := c.RDB.Do(ctx, c.RDB.B().Hello().Build().SetSlot(m.Key)).AsMap()
+	var redisErr *rueidis.RedisError
+	if errors.As(err, &redisErr) && !calls.MayPass(err) {
+		return false, nil // a Redis imitation without this form of HELLO
+	}
+	if err != nil {
+		return false, err
+	}
+	version := info["version"]
+	text, _ := version.ToString()
+	major, _, _ := strings.Cut(text, ".")
+	n, _ := strconv.Atoi(major)
+	return n >= 7, nil
+}
+
+// Fits reports an error for a lock that a cluster cannot have.
+func (m *Lock) Fits() error {
+	c, extra := m.Engine, m.Kind.Extra
+	if c.Cluster == nil || extra == nil || c.slot(extra(m.Key)) == c.slot(m.Key) {
+		return nil
+	}
+	return fmt.Errorf("on a cluster the name of such a lock may have braces only around what is hashed, "+
+		"or the key %q beside it would be in another slot", extra(m.Key))
+}
+
+// fair returns the scripts' arguments about a queue with a place for each waiter. On a cluster with plain channels no script can tell
+// whether a process still listens; then it notifies the head of the queue, which asks.
+func (m *Lock) Fair() lua.Fair {
+	c, k := m.Engine, m.Kind
+	if k.Queueing != kinds.PerWaiter {
+		return lua.Fair{}
+	}
+	f := lua.Fair{
+		List: m.Queue, Times: k.Timeouts(m.Key), Place: c.PlaceLease(),
+		Counts: c.Cluster == nil || c.KnownChannel(m).Sharded,
+	}
+	if f.Counts && c.HandsOff() {
+		f.GrantLease = c.GrantLease()
+	}
+	return f
+}

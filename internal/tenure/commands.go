@@ -1,0 +1,75 @@
+package tenure
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/go-rlock/rlock/internal/calls"
+	"github.com/go-rlock/rlock/internal/kinds"
+	"github.com/go-rlock/rlock/lease"
+	"github.com/go-rlock/rlock/lua"
+)
+
+// renew sends renewals to Redis for the renewer.
+func (c *Engine) renew(ctx context.Context, group any, ttl time.Duration, items []lease.Item) ([]lease.Verdict, error) {
+	g := group.(Renewal) //nolint:errcheck // there are no other groups
+	holds := make([]lua.Hold, len(items))
+	for i, item := range items {
+		if holds[i] = lua.Hold(item); item.Lease > 0 {
+			holds[i].Lease = Longer(item.Lease, g.grace)
+		}
+	}
+	answers, err := g.Kind.Renew(ctx, c.RDB, Longer(ttl, g.grace), holds)
+	c.Calls.Answered(g.Slot, err)
+	return Verdicts(answers, err)
+}
+
+// verdicts translates the answers of Redis for the renewer.
+func Verdicts(answers []lua.Renewal, err error) ([]lease.Verdict, error) {
+	if calls.IsRefusal(err) {
+		return nil, fmt.Errorf("%w: %w", lease.ErrRefused, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	verdicts := make([]lease.Verdict, len(answers))
+	for i, a := range answers {
+		switch a {
+		case lua.Renewed:
+			verdicts[i] = lease.Renewed
+		case lua.Gone:
+			verdicts[i] = lease.Gone
+		default:
+			verdicts[i] = lease.Failed
+		}
+	}
+	return verdicts, nil
+}
+
+// renewal groups the holds that one call can renew: those with the same script, the same grace, and on a cluster the same slot.
+type Renewal struct {
+	Kind  *kinds.Kind
+	grace time.Duration
+	Slot  uint16
+}
+
+// Group returns what the tenures of one renewal call have in common.
+func (c *Engine) Group(m *Lock) any { return Renewal{Kind: m.Kind, grace: m.Grace, Slot: m.Slot} }
+
+// releaseOnce sends a release, even while the client is closing.
+func (c *Engine) releaseOnce(m *Lock, args lua.ReleaseArgs) (held bool, err error) {
+	ctx, cancel := c.Calls.Last()
+	defer cancel()
+	reply, err := c.SendRelease(ctx, m, args)
+	return reply.Status != lua.NotHeld, err
+}
+
+func (c *Engine) SendRelease(ctx context.Context, m *Lock, args lua.ReleaseArgs) (lua.ReleaseReply, error) {
+	reply, err := lua.Release(ctx, c.RDB, args)
+	c.Calls.Answered(m.Slot, err)
+	if reply.NoQueue && err == nil {
+		c.Forbidden(args.Side).Store(true)
+	}
+	return reply, err
+}

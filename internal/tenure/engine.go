@@ -1,0 +1,144 @@
+package tenure
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/go-rlock/rlock/internal/calls"
+	"github.com/go-rlock/rlock/internal/kinds"
+	"github.com/go-rlock/rlock/internal/sweep"
+	"github.com/go-rlock/rlock/internal/tell"
+	"github.com/go-rlock/rlock/lease"
+	"github.com/go-rlock/rlock/lua"
+	"github.com/go-rlock/rlock/pubsub"
+)
+
+// Engine is the state shared by the locks of a Client.
+type Engine struct {
+	RDB     rueidis.Client
+	Calls   *calls.Calls // refuses new calls when Close begins; stopped after closeGrace
+	ID      string       // the client part of its owner fields
+	Options Options
+	Errors  *Errors
+	Hub     *pubsub.Hub
+	Leases  *lease.Renewer
+	Cluster *Topology // nil unless rdb is a cluster client
+
+	noQueues    atomic.Bool     // the ACL user may not use the queues of processes
+	noMarks     atomic.Bool     // nor writers' marks
+	Connections lua.Connections // for Options.Replicas
+	sweepers    *sweep.Sweepers
+	Counts      counters
+	Open        OpenTenures
+	foreign     tell.Each // cancelling sections' contexts, see endings
+
+	// See observer.go. Not changed once locks are made.
+	Features  []any
+	observers []Observer   // of all locks
+	Cache     Cache        // nil: none
+	Kept      atomic.Int32 // tenures that it keeps
+
+	shutting, emptied sync.Once
+	Shut              chan struct{} // closed by Shutdown at once: no new holds
+	empty             chan struct{} // closed when the last hold after that has ended
+
+	telling          sync.Once
+	holdersCancelled chan struct{} // closed before the holders' contexts are cancelled: nothing is renewed after that
+
+	closing sync.Once
+	over    chan struct{} // closed at the end of Close; concurrent calls of Close wait for it
+
+	mu     sync.Mutex     // guards the following; no other lock is taken under it
+	placed *lease.Renewer // see places; nil until the first wait for a fair lock
+}
+
+// Options configure an engine. They must be valid: Errors, Tell and the times are set.
+type Options struct {
+	Errors          Errors
+	Tell            Teller
+	WatchdogTimeout time.Duration // the lease of renewed holds, unless their handle sets another; also the base of the look interval
+	UnlockTimeout   time.Duration // how long an unlock may block its caller
+	HandOff         RunBound
+	Replicas        int                   // number of replicas that must confirm an acquire
+	ReplicaTimeout  time.Duration         // how long an acquire waits for them, if Replicas is not 0
+	Renewed         func([]lease.Renewal) // called with confirmed renewals; their keepers have About; nil: not called
+	PlainPubSub     bool                  // on a cluster: unlocks are published to all nodes
+}
+
+// IsTold reports whether Close has begun to cancel the holders' contexts.
+func (c *Engine) IsTold() bool {
+	select {
+	case <-c.holdersCancelled:
+		return true
+	default:
+		return false
+	}
+}
+
+// IsShut reports whether new holds may begin only within a section.
+func (c *Engine) IsShut() bool {
+	select {
+	case <-c.Shut:
+		return true
+	default:
+		return false
+	}
+}
+
+// handsOff reports whether an unlock gives the lock to a waiter, here or in another process. Replicas do not confirm such a
+// grant.
+func (c *Engine) HandsOff() bool { return c.Options.HandOff.Most > 0 && c.Options.Replicas == 0 }
+
+// maxGrantLease bounds the lease of a lock handed to another process until that process renews it: the process may have died.
+const maxGrantLease = 2 * time.Second
+
+// GrantLease returns for how long a grant to another process of this Client's watchdog time is kept.
+func (c *Engine) GrantLease() time.Duration { return GrantLease(c.Options.WatchdogTimeout) }
+
+// GrantLease returns the lease of a lock handed to another process with that watchdog time.
+func GrantLease(watchdog time.Duration) time.Duration { return min(maxGrantLease, watchdog) }
+
+// placeLease is the lifetime of a place without a refresh. So a waiter that was stopped, or died unnoticed, delays others by no more
+// than this.
+const placeLease = 5 * time.Second
+
+func (c *Engine) PlaceLease() time.Duration { return min(placeLease, c.Options.WatchdogTimeout) }
+
+// IsOwn reports whether an owner field belongs to this client.
+func (c *Engine) IsOwn(field string) bool { return kinds.IsOf(c.ID, field) }
+
+// Topology describes a cluster.
+type Topology struct {
+	mu      sync.Mutex // guards the following
+	known   bool
+	sharded bool // Redis 7 or later: unlocks are published with SPUBLISH
+}
+
+func (c *Engine) slot(key string) uint16 {
+	cmd := c.RDB.B().Exists().Key(key).Build()
+	return cmd.Slot()
+}
+
+// counters are the raw values of the statistics.
+type counters struct {
+	holds                                          atomic.Int64
+	acquired, HandOffs, Shared, Grants, Kept, lost atomic.Uint64
+	Exported, Adopted                              atomic.Uint64
+}
+
+// MinAttempt is the minimum time of a TryLock's first attempt, plus the time replicas may take. So a TryLock whose wait is shorter than
+// a round trip still asks once.
+func (c *Engine) MinAttempt() time.Duration {
+	return time.Second + c.ReplicaTimeout()
+}
+
+// ReplicaTimeout is how long an acquire may wait for the replicas.
+func (c *Engine) ReplicaTimeout() time.Duration {
+	if c.Options.Replicas == 0 {
+		return 0
+	}
+	return c.Options.ReplicaTimeout
+}

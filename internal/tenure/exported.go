@@ -1,0 +1,88 @@
+package tenure
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/go-rlock/rlock/lua"
+)
+
+// ErrExported is in the cause of a section whose hold was exported.
+var ErrExported = errors.New("rlock: exported")
+
+// exportedError is the [context.Cause] of such a section.
+type exportedError struct{ *UnlockedError }
+
+func (e exportedError) Error() string {
+	if e.Unwrap() != nil {
+		return e.UnlockedError.Error()
+	}
+	return "rlock: " + Quote(*e.Name) + ": exported"
+}
+
+func (e exportedError) Is(target error) bool {
+	return target == ErrExported || e.UnlockedError.Is(target)
+}
+
+// Handle returns the handle with which its hold was taken.
+func (l *Level) Handle() *Lock { return l.hold.tenure.Lock }
+
+// HasToken reports whether its hold has a fencing token.
+func (l *Level) HasToken() bool {
+	_, ok := l.hold.FencingToken()
+	return ok
+}
+
+// IsExported reports whether Export ended it.
+func (l *Level) IsExported() bool {
+	l.hold.tenure.mu.Lock()
+	defer l.hold.tenure.mu.Unlock()
+	return l.hold.exported
+}
+
+// TakenTogether notes that its hold is one of several that end together, unless the level is a re-entry.
+func (l *Level) TakenTogether() {
+	if l != &l.hold.first {
+		return
+	}
+	l.hold.tenure.mu.Lock()
+	defer l.hold.tenure.mu.Unlock()
+	l.hold.together = true
+}
+
+// FailNotExported returns the error of an Export that changes nothing.
+func (m *Lock) FailNotExported(why string) error {
+	return m.Fail(m.Engine.Errors.NotExported, errors.New(why))
+}
+
+// CloseToExport closes the level if its hold may be exported, and leaves the lock to the ticket.
+func (l *Level) CloseToExport(left *Stay) error {
+	h, t := l.hold, l.hold.tenure
+	m := t.Lock
+	readers := m.Kind.Side == lua.Writer && m.Engine.Open.Reads(m.Key) // the script looks again, when it is too late to go on
+	t.mu.Lock()
+	var err error
+	switch {
+	case l.cancel == nil:
+		err = m.Fail(m.Engine.Errors.NotExported, m.Engine.Errors.NotHeld, ErrUnlockedBefore)
+	case h.loss() != nil:
+		err = m.FailNotHeld(h.loss())
+	case m.Kind.Side == lua.Reader:
+		err = m.FailNotExported("readers of a process share what they have in Redis (export the write side)")
+	case !m.Kind.Exports:
+		err = m.FailNotExported("in the queue of a " + m.Kind.Name + " lock, places are timed by the lease of the holder (use a Mutex)")
+	case h.together:
+		err = m.FailNotExported("it was taken together with other locks, and ends with them (lock them one by one)")
+	case h.levels != l || l.next != nil:
+		err = m.FailNotExported(fmt.Sprintf("%d levels of the hold are open, all of which run here (unlock the inner ones first)", h.count))
+	case readers:
+		err = m.FailNotExported("readers are in the section of the writer (unlock these first)")
+	}
+	if err != nil {
+		t.mu.Unlock()
+		return err
+	}
+	h.exported, t.Stays = true, left
+	l.closeFor(exportedError{&h.unlocked})
+	return nil
+}

@@ -1,0 +1,410 @@
+package tenure
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"time"
+
+	"github.com/go-rlock/rlock/lua"
+)
+
+// A Hold is one acquisition of one lock: from the Lock that won it to the unlock of its last level. It stands on a tenure, of one
+// server or of a quorum, and does not talk to Redis: its levels open and close in memory, and the count in Redis follows (count.go). It
+// is live from the grant until its loss or unlock.
+type Hold struct {
+	tenure   *Tenure
+	given    context.Context // by the caller of its Lock
+	unlocked UnlockedError   // the cause of the end of its sections
+
+	// Guarded by tenure.mu.
+	patient  bool   // its Lock had no ctx to leave by
+	passed   bool   // its unlock has passed the tenure on, whose later loss does not affect it
+	together bool   // one of several locks that end together
+	exported bool   // ended by an Export
+	count    int32  // open levels; the last counts until its unlock has ended; 0 before and after the hold is live
+	token    int64  // 0 if there is none
+	levels   *Level // the open ones
+	first    Level  // the first of them, embedded to save an allocation
+}
+
+// Tenure returns the tenure on which the hold stands, or stood.
+func (h *Hold) Tenure() *Tenure { return h.tenure }
+
+// Section returns the ctx of its section.
+func (h *Hold) Section() context.Context { return &h.first }
+
+// Handle returns the handle of its first level, which decides for the hold.
+func (h *Hold) Handle() *Lock { return h.first.lock }
+
+// isOf reports whether the hold is of that lock, or of that side of a read/write lock, through any handle.
+func (h *Hold) IsOf(m *Lock) bool {
+	of := h.tenure.Lock
+	return of.Engine == m.Engine && of.Key == m.Key && of.Kind.Side == m.Kind.Side
+}
+
+// isBeside reports whether the hold is of the other side of the same read/write lock.
+func (h *Hold) IsBeside(m *Lock) bool {
+	of := h.tenure.Lock
+	return of.Engine == m.Engine && of.Key == m.Key && of.Kind.Side+m.Kind.Side == lua.Reader+lua.Writer
+}
+
+// isLive reports whether the hold was neither lost nor unlocked.
+func (h *Hold) IsLive() bool {
+	h.tenure.mu.Lock()
+	defer h.tenure.mu.Unlock()
+	return h.count > 0 && h.tenure.loss == nil
+}
+
+// depth returns the number of open levels.
+func (h *Hold) Depth() (n int) {
+	h.tenure.mu.Lock()
+	defer h.tenure.mu.Unlock()
+	for l := h.levels; l != nil; l = l.next {
+		n++
+	}
+	return n
+}
+
+// loss returns why the hold was lost, or nil. mu is held.
+func (h *Hold) loss() error {
+	if h.passed {
+		return nil
+	}
+	return h.tenure.why()
+}
+
+func (h *Hold) LossSoFar() error {
+	h.tenure.mu.Lock()
+	defer h.tenure.mu.Unlock()
+	return h.loss()
+}
+
+func (h *Hold) FencingToken() (token int64, ok bool) {
+	h.tenure.mu.Lock()
+	defer h.tenure.mu.Unlock()
+	return h.token, h.token != 0
+}
+
+// AcquireResult is the result of a request: Redis's reply, or its equivalent in memory.
+type AcquireResult struct {
+	lua.AcquireReply
+	How   How
+	Sent  time.Time     // just before the call that was answered: the lease counts from here (G2)
+	Lease time.Duration // 0: what was asked for
+}
+
+// how a level was acquired.
+type How int8
+
+const (
+	ByCall   How = iota // Redis has answered, or another process has given the lock
+	Passed              // by the previous unlock: the tenure continues
+	Shared              // beside the process's readers, on their tenure
+	LetIn               // the same, by a reader that stays until this hold has begun
+	InMemory            // as one more level of a hold
+)
+
+// Granted reports whether the lock was granted.
+func (a *AcquireResult) Granted() bool { return a.Status == lua.Acquired }
+
+// until returns the end of the trusted time of a grant to m.
+func (a *AcquireResult) Until(m *Lock) time.Time {
+	switch {
+	case a.Sent.IsZero():
+		return time.Time{}
+	case a.Lease > 0:
+		return a.Sent.Add(a.Lease)
+	}
+	return a.Sent.Add(m.TTL)
+}
+
+// ErrOver means the hold to re-enter was unlocked meanwhile.
+var ErrOver = errors.New("the hold is over")
+
+// admit starts a hold on a tenure, with the ctx for its level. Inside a section of the same lock, Shutdown lets it finish. It fails if
+// the client is closed. Without a call to Redis, it fails with ErrOver if the tenure has ended meanwhile.
+func (t *Tenure) Admitted(
+	ctx context.Context, cancel context.CancelCauseFunc, who *Caller, m *Lock, a AcquireResult, inside bool,
+) (*Level, error) {
+	c := m.Engine
+	if a.How != ByCall {
+		t.CatchUp()
+	}
+	if !c.HoldBegins(inside) {
+		return nil, c.Errors.Closed
+	}
+	h, outer, patient := t.newHold(), InnermostOpen(ctx), who.Ctx.Done() == nil
+	t.mu.Lock()
+	var err error
+	switch {
+	case t.loss != nil, a.How == Shared && (t.isEmpty() || t.left):
+		err = ErrOver
+	case a.How != ByCall && c.IsTold(): // Close has cancelled the holds, and would miss this one
+		err = c.Errors.Closed
+	}
+	if err != nil {
+		t.mu.Unlock()
+		c.HoldEnds()
+		c.Counts.acquired.Add(^uint64(0))
+		return nil, err
+	}
+	renewed, beside := t.renewed(), false
+	switch a.How {
+	case LetIn:
+		t.coming.Add(-1)
+		fallthrough
+	case Shared:
+		beside = t.hold != nil
+	default:
+		t.Stays = nil
+	}
+	l := h.begin(ctx, who.Outer, cancel, m, outer, beside)
+	h.patient, h.token = patient, a.Token
+	t.follow()
+	if a.How != ByCall {
+		if now := t.renewed(); now != renewed {
+			c.Leases.Update(&t.Lease, time.Time{}, now) // the previous level may have had other terms
+		}
+	}
+	t.mu.Unlock()
+	if a.How == Shared || a.How == LetIn {
+		return l, nil
+	}
+	if m.MinHold > 0 {
+		t.Stays = &Stay{Until: time.Now().Add(m.MinHold)}
+	}
+	t.JoinOpen()
+	if a.How == Passed {
+		return l, nil
+	}
+	if !t.keep(m, a) {
+		c.HoldEnds()
+		t.Lose(Loss{Reason: LostClosed, Since: time.Now()})
+		return nil, c.Errors.Closed
+	}
+	c.Leases.CatchUp() // cancel this Client's previous hold first if it has expired (G1)
+	return l, nil
+}
+
+// begin puts the hold on its tenure, with its first level; beside others that stand on it, or as the only one. mu is held.
+func (h *Hold) begin(inner, given context.Context, cancel context.CancelCauseFunc, m *Lock, outer Section, beside bool) *Level {
+	t, l := h.tenure, &h.first
+	h.unlocked.Name = &m.Name
+	l.Context, l.cancel, l.lock, l.hold, l.outer = inner, cancel, m, h, outer
+	h.given, h.count, h.levels = given, 1, l
+	if beside {
+		t.severalNow().begins(h)
+	} else {
+		t.oneAgain()
+	}
+	t.hold = h
+	return l
+}
+
+// keep hands a granted tenure to the renewer. It reports false if the client is closed.
+func (t *Tenure) keep(m *Lock, a AcquireResult) bool {
+	leases, began, until := m.Engine.Leases, a.Sent, a.Until(m)
+	t.FirstLease = cmp.Or(a.Lease, m.TTL)
+	if a.Lease > 0 {
+		began = time.Now() // when it was granted, after the start of its trusted time
+	}
+	if m.Kind.Side == lua.Reader { // Redisson's readers set the expiry of the shared key
+		t.Lease.Guard()
+	}
+	if m.MaxHold > 0 {
+		leases.Limit(&t.Lease, began.Add(m.MaxHold))
+	}
+	if a.Lease > 0 {
+		return leases.KeepShort(&t.Lease, Keeper{t}, until, a.Lease, m.renews)
+	}
+	return leases.Keep(&t.Lease, Keeper{t}, until, m.renews)
+}
+
+// reopen opens one more level, after an answered call or without a call. It fails if the hold was lost or the client closed since the
+// call was sent.
+func (h *Hold) Reopen(ctx context.Context, m *Lock, a AcquireResult) (*Level, error) {
+	inner, cancel := m.LevelCtx(ctx)
+	l := &Level{Context: inner, cancel: cancel, lock: m, hold: h, outer: InnermostOpen(ctx)}
+	if err := h.add(l, a); err != nil {
+		cancel(nil)
+		return nil, err
+	}
+	return l, nil
+}
+
+func (h *Hold) add(l *Level, a AcquireResult) error {
+	t, c := h.tenure, l.lock.Engine
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case h.loss() != nil:
+		return h.loss()
+	case h.levels == nil, t.left: // its last unlock has begun
+		return ErrOver
+	case t.isTold(): // Close has cancelled the open levels, and would miss this one
+		return c.Errors.Closed
+	}
+	before := t.renewed()
+	t.severalNow().opens(l)
+	h.setCount(h.count + 1)
+	h.levels.prev, l.next, h.levels = l, h.levels, l
+	h.token = max(h.token, a.Token)
+	t.follow()
+	t.mayLast(l.lock.RenewedFor(c))
+	if renewed, until := t.renewed(), a.Until(l.lock); renewed != before || !until.IsZero() {
+		c.Leases.Update(&t.Lease, until, renewed) // under mu, so that the last update reflects all levels
+	}
+	return nil
+}
+
+// cancel cancels the contexts of all open levels, and adds them to ended. mu is held.
+func (h *Hold) cancel(why error, ended *Endings) {
+	for l := h.levels; l != nil; l = l.next {
+		ended.Add(l.Context, h.tenure.Lock.Engine, l.cancel, why)
+	}
+}
+
+// Detach takes the hold off its tenure. Then only a call for the count may still use the tenure.
+func (h *Hold) Detach() bool {
+	t := h.tenure
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	busy := t.calling || t.callers != nil && len(t.callers.queue) > 0
+	if busy || t.loss != nil || !t.IsClean() || t.StaysTaken() {
+		return false
+	}
+	h.passed, h.count, t.hold = true, 0, nil
+	t.oneAgain()
+	return true
+}
+
+// Attach undoes Detach. If the tenure was lost meanwhile, so is the hold.
+func (h *Hold) Attach() {
+	t := h.tenure
+	t.mu.Lock()
+	h.passed, h.count, t.hold = false, 1, h
+	loss := t.why()
+	h.unlocked.Loss.Store(t.loss)
+	t.mu.Unlock()
+	if loss != nil {
+		t.Lock.Engine.ReportLoss(&h.first, t.Lock.Kind.Name, loss)
+	}
+}
+
+// IsLeft reports whether a Lock that was let in but cannot begin is the last user of the tenure, and must end it.
+func (t *Tenure) IsLeft() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.coming.Add(-1) == 0 && t.hold == nil
+}
+
+// LeaveOthers ends a hold whose last level is closed if others use its tenure, or soon will; the tenure goes on. If the tenure is lost, err
+// says so.
+func (h *Hold) LeaveOthers() (left bool, err error) {
+	t := h.tenure
+	if !t.Lock.Kind.Shares {
+		return false, nil
+	}
+	c := t.Lock.Engine
+	if until := c.Leases.Until(&t.Lease); !time.Now().Before(until) {
+		c.Leases.CatchUp()                                                                 // usually reports the loss first;
+		t.Lose(Loss{Reason: LostExpired, Since: until, Text: "lost: not renewed in time"}) // after Close nothing else does
+	}
+	t.mu.Lock()
+	if o := t.several(); (o == nil || o.live == 1) && t.coming.Load() == 0 {
+		t.mu.Unlock()
+		return false, nil
+	}
+	h.leaves()
+	loss := t.why()
+	h.passed = loss == nil
+	t.follow()
+	t.mu.Unlock()
+	c.HoldEnds()
+	if loss != nil {
+		return true, t.Lock.FailNotHeld(loss)
+	}
+	return true, nil
+}
+
+// Suffices reports whether the hold suffices for a level of m: it is trusted long enough, and has a token if m needs one.
+func (h *Hold) Suffices(m *Lock) bool {
+	leases := m.Engine.Leases
+	left := time.Until(leases.Until(&h.tenure.Lease))
+	if left <= 0 {
+		leases.CatchUp() // it has expired, even if the renewer has not noticed yet
+	}
+	h.tenure.mu.Lock()
+	defer h.tenure.mu.Unlock()
+	return (m.Lease == 0 && h.tenure.renewed() >= m.WatchdogIn(m.Engine) || left >= m.TTL) && (m.Kind.Fence == nil || h.token != 0)
+}
+
+// NextCount returns the count that Redis should have with one more level.
+func (h *Hold) NextCount() int32 {
+	t := h.tenure
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	_, count := t.open()
+	return max(count, h.count+1)
+}
+
+// IsOver reports whether the hold is over, and why it was lost, if it was.
+func (h *Hold) IsOver() (over bool, loss error) {
+	h.tenure.mu.Lock()
+	defer h.tenure.mu.Unlock()
+	return h.count == 0, h.loss()
+}
+
+// lossOf is LossOf. mu is held.
+func (t *Tenure) lossOf(h *Hold) error {
+	if h != nil {
+		return h.loss()
+	}
+	return t.why()
+}
+
+// LossOf returns why h was lost, which stands on the tenure, or stood; of nil why the tenure was.
+func (t *Tenure) LossOf(h *Hold) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.lossOf(h)
+}
+
+// IsReleased ends h, if not nil, after the release of its tenure, unless the tenure was lost meanwhile.
+func (t *Tenure) IsReleased(h *Hold) (lost bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.loss != nil {
+		return true
+	}
+	if h != nil {
+		h.setCount(0)
+	}
+	return false
+}
+
+// IsLost ends h, if not nil, on a tenure that was lost. Of several unlocks that find the loss, one is the last.
+func (t *Tenure) IsLost(h *Hold) (loss error, last bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	loss = t.lossOf(h)
+	if h == nil {
+		return loss, true
+	}
+	if last = h.levels == nil && h.count > 0; last {
+		h.setCount(0)
+	}
+	return loss, last
+}
+
+// EndAtLast ends the hold, and returns its loss, if it was lost.
+func (h *Hold) EndAtLast() (loss error) {
+	h.tenure.mu.Lock()
+	defer h.tenure.mu.Unlock()
+	h.setCount(0)
+	return h.loss()
+}
+
+// Expect notes that one more Lock of a reader that another let in is about to begin its hold, see IsLeft.
+func (t *Tenure) Expect() { t.coming.Add(1) }

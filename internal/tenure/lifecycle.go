@@ -1,0 +1,144 @@
+package tenure
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/go-rlock/rlock/internal/calls"
+	"github.com/go-rlock/rlock/internal/sweep"
+	"github.com/go-rlock/rlock/lease"
+	"github.com/go-rlock/rlock/pubsub"
+)
+
+const (
+	// closeGrace is how long Close waits for replies to commands in flight, to give back locks they acquire.
+	closeGrace = calls.Timeout
+	// closeLimit bounds Close as a whole, with time for one more call after the grace. Calls still in flight then wait for rueidis to
+	// accept a command or to provide a connection, which no ctx can interrupt.
+	closeLimit = closeGrace + 2*calls.LastTimeout
+)
+
+// New returns an engine for locks in the Redis of rdb. id must be unused. New sends no command.
+func New(rdb rueidis.Client, id string, o Options) *Engine {
+	c := &Engine{
+		RDB:              rdb,
+		Calls:            calls.New(rdb, o.Errors.Closed),
+		ID:               id,
+		Options:          o,
+		Shut:             make(chan struct{}),
+		empty:            make(chan struct{}),
+		holdersCancelled: make(chan struct{}),
+		over:             make(chan struct{}),
+	}
+	c.sweepers = sweep.New(c.Calls, rdb)
+	c.Errors = &c.Options.Errors
+	c.foreign.Panicked = o.Tell.Panicked
+	c.Hub = pubsub.New(rdb, c.ID)
+	c.Hub.Aside = aside
+	c.Hub.Deaf = c.warnDeaf
+	if rdb.Mode() == rueidis.ClientModeCluster {
+		c.Cluster = &Topology{known: o.PlainPubSub}
+	}
+	c.Leases = lease.NewRenewer(c.renew, lease.Options{Watchdog: o.WatchdogTimeout, Timeout: calls.Timeout, Renewed: o.Renewed})
+	return c
+}
+
+// Close ends the engine. All calls of Close return when it has ended; then no command is in flight, unless rueidis blocked beyond
+// closeLimit.
+func (c *Engine) Close() {
+	first := false
+	c.closing.Do(func() { first = true })
+	if first {
+		c.end()
+		close(c.over)
+	}
+	<-c.over
+}
+
+func (c *Engine) end() {
+	c.shutting.Do(func() { close(c.Shut) }) // first: callers whose calls are ended by Close check it
+	c.FreeAllKept()
+	c.Calls.Close()
+	grace := time.AfterFunc(closeGrace, c.Calls.Stop)
+	defer grace.Stop()
+	c.Hub.Stop() // tells the waiters
+	c.tellHolders()
+	ended := make(chan struct{})
+	go func() { // ends with everything it waits for
+		defer close(ended)
+		var all sync.WaitGroup
+		all.Go(c.Leases.Close)
+		c.mu.Lock()
+		places := c.placed // final: no more are made
+		c.mu.Unlock()
+		if places != nil {
+			all.Go(places.Close)
+		}
+		all.Go(c.Hub.Close)
+		all.Wait()
+		c.Calls.Wait()
+	}()
+	limit := time.NewTimer(closeLimit)
+	defer limit.Stop()
+	select {
+	case <-ended:
+	case <-limit.C:
+	}
+	var last sync.WaitGroup // foreign code gets a moment
+	last.Go(c.Options.Tell.Flush)
+	last.Go(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), lastWait)
+		defer cancel()
+		c.foreign.Flush(ctx)
+	})
+	last.Wait()
+}
+
+// lastWait is how long Shutdown waits for unlocks after it has cancelled the sections' contexts, and Close for what that has called.
+const lastWait = time.Second
+
+// Shutdown closes the engine when its sections have ended or ctx is done. Until then sections continue, and no other work begins.
+func (c *Engine) Shutdown(ctx context.Context) error {
+	c.shutting.Do(func() { close(c.Shut) })
+	c.FreeAllKept()
+	if c.Counts.holds.Load() == 0 {
+		c.emptied.Do(func() { close(c.empty) })
+	}
+	c.Hub.Drain() // tells the waiters
+	err := c.awaitEmpty(ctx)
+	if err != nil {
+		c.tellHolders()
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastWait)
+		defer cancel()
+		_ = c.awaitEmpty(last)
+	}
+	c.Close()
+	return err
+}
+
+// awaitEmpty waits until all sections have unlocked, ctx is done, or Close is called.
+func (c *Engine) awaitEmpty(ctx context.Context) error {
+	select {
+	case <-c.empty:
+		return nil
+	case <-c.Calls.Done():
+		return nil
+	default:
+	}
+	select {
+	case <-c.empty:
+	case <-c.Calls.Done():
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return nil
+}
+
+// tellHolders cancels the contexts of all sections and stops the renewals.
+func (c *Engine) tellHolders() {
+	c.telling.Do(func() { close(c.holdersCancelled) })
+	c.Leases.Shut()
+}

@@ -1,0 +1,118 @@
+package tenure
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/go-rlock/rlock/internal/calls"
+	"github.com/go-rlock/rlock/internal/kinds"
+	"github.com/go-rlock/rlock/lua"
+)
+
+// Query asks Redis without changing anything.
+func Query[T any](ctx context.Context, m *Lock, command func(context.Context) (T, error)) (value T, err error) {
+	return Ask(ctx, m, false, command)
+}
+
+// Ask runs a command for a caller that may leave early. rueidis itself retries read-only commands until calls.Timeout. changes: the
+// command changes something, and its error says whether it may have.
+func Ask[T any](ctx context.Context, m *Lock, changes bool, command func(context.Context) (T, error)) (value T, err error) {
+	if err := m.StartCall(); err != nil {
+		return value, err
+	}
+	c := m.Engine
+	defer c.Calls.Ended()
+	left, pending := false, false
+	if ctx.Err() != nil {
+		if changes {
+			return value, m.Fail(ErrNotSent, ctx.Err())
+		}
+		return value, m.Fail(ctx.Err())
+	}
+	if c.Cluster.IsUnknown() {
+		var known bool
+		known, err = c.Cluster.Learn(ctx, time.Time{}, m)
+		left = !known
+	}
+	if !left {
+		value, left, err = Leavable(ctx, m, time.Time{}, func(<-chan struct{}) (T, error) {
+			return command(c.Calls.Context(ctx, time.Now(), 0))
+		}, nil)
+		pending = changes && !errors.Is(err, calls.ErrSilent) && (left || calls.MayHaveRun(err)) // not if admission was all it waited for
+	}
+	switch {
+	case err == nil && !left:
+		return value, nil
+	case c.Calls.IsClosed():
+		err = c.Errors.Closed
+	case left && ctx.Err() != nil:
+		err = ctx.Err()
+	default:
+		err = c.Errors.Unreachable(err)
+	}
+	if pending {
+		return value, m.Fail(c.Errors.Pending, err)
+	}
+	return value, m.Fail(err)
+}
+
+// IsLocked reports whether anybody has the lock.
+func (m *Lock) IsLocked(ctx context.Context) (bool, error) {
+	return Query(ctx, m, func(ctx context.Context) (bool, error) { return m.Kind.IsLocked(ctx, m.Engine.RDB, m.Key) })
+}
+
+// HoldCount returns how many open levels the hold in ctx has; 0 if ctx carries none, or the hold is gone from Redis.
+func (m *Lock) HoldCount(ctx context.Context) (int, error) {
+	l := m.LevelIn(ctx)
+	if l == nil {
+		return 0, m.Invalid
+	}
+	rdb := m.Engine.RDB
+	held, err := Query(ctx, m, func(ctx context.Context) (bool, error) {
+		return rdb.Do(ctx, rdb.B().Hexists().Key(m.Key).Field(l.hold.tenure.Field()).Build()).AsBool()
+	})
+	if !held {
+		return 0, err
+	}
+	return l.hold.Depth(), nil
+}
+
+// PTTL returns Redis's PTTL of the lock's key.
+func (m *Lock) PTTL(ctx context.Context) (int64, error) {
+	rdb := m.Engine.RDB
+	return Query(ctx, m, func(ctx context.Context) (int64, error) {
+		return rdb.Do(ctx, rdb.B().Pttl().Key(m.Key).Build()).AsInt64()
+	})
+}
+
+// Force frees the lock, regardless of its owner, and reports whether it was held. With owners, it frees a lock only if nobody else holds it.
+func (m *Lock) Force(ctx context.Context, owners ...string) (bool, error) {
+	if err := m.Fits(); err != nil && m.Invalid == nil {
+		return false, m.Fail(err)
+	}
+	forced, err := Ask(ctx, m, true, func(ctx context.Context) (bool, error) {
+		return m.Kind.Force(ctx, m.Engine.RDB, m.Key, m.Fair(), lua.Publish(m.Engine.KnownChannel(m)), owners...)
+	})
+	if len(owners) > 0 && !forced {
+		return forced, err // the process may keep it for another owner
+	}
+	m.Engine.FreeKept(m.Key) // Force freed it, or the next call would find it missing
+	return forced, err
+}
+
+// Look returns the lock's state in Redis.
+func (m *Lock) Look(ctx context.Context) (info lua.Info, err error) {
+	if err := m.Fits(); err != nil && m.Invalid == nil {
+		return info, m.Fail(err)
+	}
+	c, queue := m.Engine, m.Queue
+	if c.Cluster != nil && c.slot(queue) != c.slot(m.Key) { // nobody can queue there
+		queue = ""
+	}
+	return Query(ctx, m, func(ctx context.Context) (lua.Info, error) {
+		return lua.Look(ctx, c.RDB, lua.InfoArgs{
+			Name: m.Key, Queue: queue, List: m.Kind.Queueing == kinds.PerWaiter, Fence: m.Fence, Publish: lua.Publish(c.KnownChannel(m)),
+		})
+	})
+}

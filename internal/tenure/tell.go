@@ -1,0 +1,47 @@
+package tenure
+
+import (
+	"context"
+
+	"github.com/go-rlock/rlock/internal/calls"
+)
+
+// These interfaces lead to user code. The engine calls a Tracer on the goroutine of its Lock, a Teller on any goroutine; both return at
+// once.
+
+// Tracer follows one Lock. Locks without a Trace have none.
+type Tracer interface {
+	Waits(holder string)              // the Lock begins to wait, for that owner if known; only the first call counts
+	Over() <-chan struct{}            // closed when the Lock must stop waiting; nil: never
+	Took(Path)                        // how the Lock acquired the lock, unless that follows from the wait
+	HandedBy(section context.Context) // the lock was handed over at the end of that section
+}
+
+// Path is how a Lock acquired the lock without asking Redis.
+type Path int8
+
+const (
+	PathReentry Path = iota // the ctx carried a hold of the lock
+	PathGrant               // another process handed it over
+	PathShared              // joined the readers of this process
+	PathAlone               // downgraded from writer
+	PathIdle                // the tenure was idle in this process
+	PathAdopted             // taken from a ticket
+)
+
+// Teller receives an engine's events.
+type Teller interface {
+	Warn(text string, args ...any)
+	Lost(section context.Context, kind string, loss error) // a hold was lost; kind is the name of its lock's kind
+	Panicked(v any, stack []byte)                          // a tracer panicked after its caller had left
+	Flush()                                                // the engine is closed
+}
+
+// About is a lease keeper that can name its lock.
+type About interface{ About() (name, kind string) }
+
+// warnDeaf reports that no message reaches this Client, though the server answers commands.
+func (c *Engine) warnDeaf(node string, err error) {
+	c.Options.Tell.Warn("rlock: Redis answers, but takes no subscription; until it does, nobody is woken, and waiters look once a second"+
+		calls.Cure(err), "client", c.ID, "node", node, "err", err)
+}

@@ -1,0 +1,172 @@
+package tenure
+
+import (
+	"slices"
+	"time"
+
+	"github.com/go-rlock/rlock/internal/calls"
+)
+
+// callers are the goroutines waiting, in order, for the right to make calls for a tenure, or for its loss. All fields are guarded by
+// tenure.mu.
+type callers struct {
+	queue   []*CallSlotTurn
+	gone    int           // how many of the queue have left it
+	lost    chan struct{} // closed when the tenure is lost; nil until first used
+	count   follower
+	longest time.Duration // the longest lease a re-entry was renewed for
+	open    *openLevels   // nil until there is a second level
+	cached  any           // see Cached
+}
+
+// turn is one goroutine's place in the queue.
+type CallSlotTurn struct {
+	Over  chan struct{} // closed when the right is granted, or the tenure is lost
+	given bool
+	gone  bool // it has left, and is still in the queue
+}
+
+// tryCallSlot takes the right to make calls for the tenure (I1) if it is free. It is for an unlock, which does not wait for the count
+// in Redis.
+func (t *Tenure) TryCallSlot() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	ok := !t.calling
+	t.calling = true
+	return ok
+}
+
+// callSlot is tryCallSlot, and queues if the right is taken: the turn must end with takes or leaves. w is nil if the tenure was lost,
+// because then no call is needed.
+func (t *Tenure) CallSlot() (ok bool, w *CallSlotTurn) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case !t.calling && !t.isStating():
+		t.calling = true
+		return true, nil
+	case t.loss != nil:
+		return false, nil
+	}
+	return false, t.join()
+}
+
+// join queues for the right. mu is held.
+func (t *Tenure) join() *CallSlotTurn {
+	if t.callers == nil {
+		t.callers = new(callers)
+	}
+	w := &CallSlotTurn{Over: make(chan struct{})}
+	t.callers.queue = append(t.callers.queue, w)
+	return w
+}
+
+// takes is callSlot again, for a turn that is over.
+func (t *Tenure) TakeCallSlot(w *CallSlotTurn) (ok bool, next *CallSlotTurn) {
+	if w.given {
+		return true, nil
+	}
+	return t.CallSlot()
+}
+
+// leaves ends a turn without waiting. If the right was granted meanwhile, it goes to the next in line.
+func (t *Tenure) LeaveCallSlot(w *CallSlotTurn) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case w.given:
+		t.pass()
+	case !calls.IsClosed(w.Over): // otherwise a loss has emptied the queue
+		t.callers.without(w)
+	}
+}
+
+// awaitCallSlot is callSlot for an unlock: it waits for the right, even if the tenure is lost meanwhile.
+func (t *Tenure) AwaitCallSlot() {
+	for {
+		t.mu.Lock()
+		if !t.calling {
+			t.calling = true
+			t.mu.Unlock()
+			return
+		}
+		w := t.join()
+		t.mu.Unlock()
+		if <-w.Over; w.given {
+			return
+		}
+	}
+}
+
+// releaseCallSlot gives the right to make calls back.
+func (t *Tenure) ReleaseCallSlot() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.pass()
+}
+
+// without takes a turn out of the queue, later: a crowd that leaves must not walk the queue for each.
+func (c *callers) without(w *CallSlotTurn) {
+	w.gone = true
+	if c.gone++; 2*c.gone > len(c.queue) {
+		c.queue = slices.DeleteFunc(c.queue, func(w *CallSlotTurn) bool { return w.gone })
+		c.gone = 0
+	}
+}
+
+// next takes the first turn out of the queue; nil: there is none.
+func (c *callers) next() *CallSlotTurn {
+	for len(c.queue) > 0 {
+		w := c.queue[0]
+		c.queue[0] = nil
+		if c.queue = c.queue[1:]; !w.gone {
+			return w
+		}
+		c.gone--
+	}
+	return nil
+}
+
+// pass gives the right to the next in line and wakes only that goroutine: waking all n each time would take n²/2 wake-ups. mu is held.
+func (t *Tenure) pass() {
+	var next *CallSlotTurn
+	if t.callers != nil && !t.callers.count.calling { // otherwise state passes it on
+		next = t.callers.next()
+	}
+	if t.calling = next != nil; !t.calling {
+		t.follow()
+		return
+	}
+	next.given = true
+	close(next.Over)
+}
+
+// Losing returns a channel that is closed when the tenure is lost; nil: it is.
+func (t *Tenure) Losing() <-chan struct{} {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.loss != nil {
+		return nil
+	}
+	if t.callers == nil {
+		t.callers = new(callers)
+	}
+	if t.callers.lost == nil {
+		t.callers.lost = make(chan struct{})
+	}
+	return t.callers.lost
+}
+
+// wake wakes all of them after a loss. mu is held.
+func (t *Tenure) wake() {
+	if t.callers == nil {
+		return
+	}
+	for _, w := range t.callers.queue {
+		close(w.Over)
+	}
+	if t.callers.lost != nil {
+		close(t.callers.lost)
+	}
+	t.callers.queue, t.callers.gone, t.callers.lost = nil, 0, nil
+}
