@@ -17,7 +17,7 @@ func TestHashes(t *testing.T) {
 		"writeAcquire": acquireScripts[Writer], "writeRelease": releaseScripts[Writer], "rwForce": rwForceScript, "info": infoScript,
 		"latchSet": latchSetScript, "latchCountDown": latchCountDownScript, "latchDelete": latchDeleteScript, "latchLook": latchLookScript,
 		"fencedWrite": fencedWriteScript,
-		"export":      exportScript, "adopt": adoptScript, "reserve": nextTokenScript,
+		"export":      exportScript, "adopt": adoptScript, "next_token": nextTokenScript,
 		"semaphore": semaphoreScript, "permits": permitsScript, "permitsRenew": permitsRenewScript,
 		"permitsLease": permitsLeaseScript, "permitsInfo": permitsInfoScript,
 	} {

@@ -136,7 +136,9 @@ func (c *Client) Adopt(ctx context.Context, text string, options ...Option) (con
 		return ctx, func() error { return fmt.Errorf("%w: Adopt failed", ErrNotHeld) }, err
 	}
 	m := c.handle(kind, t.Name, options)
-	return m.lockTraced(tenure.CallerNow(ctx), func(_ *tenure.Lock, who tenure.Caller) (*tenure.Level, error) { return engine.Adopt(m.lock, who, t.Client, t.Number()) })
+	return m.lockTraced(tenure.CallerNow(ctx), func(_ *tenure.Lock, who tenure.Caller) (*tenure.Level, error) {
+		return engine.Adopt(m.lock, who, t.Client, t.Number())
+	})
 }
 
 // kindLetters are the names of kinds in tickets.

@@ -45,13 +45,14 @@ type Holder struct {
 }
 
 // Info returns who holds the lock and who waits for it, for operators. The result is a snapshot; it may be stale when Info returns. Labels
-// that this Client does not know yet cost a command each, all sent together.
+// that this Client does not know yet are looked up in the background: the next call has them.
 func (m *Mutex) Info(ctx context.Context) (Info, error) {
 	m.check(ctx)
 	raw, err := m.lock.Look(ctx)
 	if err != nil {
 		return Info{}, err
 	}
+	labels := ear.Of(m.lock.Engine)
 	info := Info{Token: raw.Token, Listening: int(raw.Subscribers)}
 	switch ttl := raw.TTL.Milliseconds(); {
 	case ttl == -1:
@@ -70,27 +71,13 @@ func (m *Mutex) Info(ctx context.Context) (Info, error) {
 		}
 		info.Holders = append(info.Holders, Holder{
 			Owner: field, Depth: depth, Write: strings.HasSuffix(field, ":write"), Exported: kinds.IsTicket(field),
+			Label: labels.LabelOf(field),
 		})
 	}
-	m.addLabels(ctx, info.Holders)
 	slices.SortFunc(info.Holders, func(a, b Holder) int { return strings.Compare(a.Owner, b.Owner) })
 	for _, entry := range raw.Queue {
 		entry, _, _ = strings.Cut(entry, " ") // whether it wants a token
 		info.Queue = append(info.Queue, entry)
 	}
 	return info, nil
-}
-
-// mostLabelled bounds the holders whose labels Info looks up.
-const mostLabelled = 64
-
-// addLabels adds the labels of holders, as far as they are known, or Redis says them.
-func (m *Mutex) addLabels(ctx context.Context, holders []Holder) {
-	owners := make([]string, 0, min(len(holders), mostLabelled))
-	for i := range holders[:cap(owners)] {
-		owners = append(owners, holders[i].Owner)
-	}
-	for i, label := range ear.Labels(ctx, m.lock, owners) {
-		holders[i].Label = label
-	}
 }

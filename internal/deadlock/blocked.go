@@ -13,7 +13,7 @@ import (
 	"github.com/go-rlock/rlock/pubsub"
 )
 
-// A Lock that waits for longer than Terms.After with holds in its ctx may be part of a  From then on it is in the graph of the
+// A Lock that waits for longer than Terms.After with holds in its ctx may be part of a deadlock. From then on it is in the graph of the
 // process, and looks for a cycle in which it is the last wait:
 //
 //	state     event                        next
@@ -101,6 +101,7 @@ type blocked struct {
 	mu      sync.Mutex
 	timer   *time.Timer
 	found   bool           // and the Lock fails, or was told of
+	err     error          // with which it fails
 	waiter  *pubsub.Waiter // in the line of the process; nil: it is not
 	holder  string         // that the last refusal named
 	asked   []string       // the owners in its way, as Redis said last
@@ -131,6 +132,9 @@ func (c *Client) Waits(l *engine.Attempt) (fails <-chan error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.waiter, b.holder = l.Waiter(), l.Refusal().Holder
+	if b.err != nil && len(b.fails) == 0 { // it was delivered when it was too late to leave
+		b.fails <- b.err
+	}
 	return b.fails
 }
 
@@ -210,6 +214,9 @@ func (b *blocked) Found(cycle []Step) {
 		c.Tell(b.who.Outer, b.lock.Kind.Name, err)
 		return
 	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.err = err
 	b.fails <- err // once
 }
 

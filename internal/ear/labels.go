@@ -9,11 +9,11 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/go-rlock/rlock/internal/kinds"
-	"github.com/go-rlock/rlock/internal/tenure"
 )
 
-// A Lock that is refused by a marked owner looks up the label of that owner's Client in the background, for the errors that this process
-// returns from then on. Labels never change, so one answer is enough for all waiters of a process. A missing label is looked up three times, since the holder may be about to write it, and again a minute later.
+// A Lock that is refused by a marked owner looks up the label of that owner's Client in the background, for what this process says from
+// then on. Labels never change, so one answer is enough for all waiters of a process. A missing label is looked up three times, since the
+// holder may be about to write it, and again a minute later.
 
 const (
 	// seekLabelAgain is how long a label counts as missing.
@@ -54,36 +54,6 @@ func (e *Ear) LabelOf(owner string) string {
 	}
 	e.seekLabel(owner)
 	return e.labels.known(id)
-}
-
-// Labels returns the labels of owners of m, for which it asks Redis if they are not known here.
-func Labels(ctx context.Context, m *tenure.Lock, owners []string) []string {
-	e := Of(m.Engine)
-	found, unknown := make([]string, len(owners)), []int(nil)
-	var cmds []rueidis.Completed
-	for i, owner := range owners {
-		mark, id, _ := kinds.MarkOf(owner)
-		if !mark.Wants(kinds.Labelled) {
-			continue
-		}
-		if found[i] = e.labels.known(id); id == e.ID {
-			found[i] = e.label.text
-		}
-		if found[i] == "" {
-			cmds, unknown = append(cmds, e.RDB.B().Get().Key(kinds.LabelKey(id)).Build()), append(unknown, i)
-		}
-	}
-	if len(cmds) == 0 {
-		return found
-	}
-	replies, err := tenure.Query(ctx, m, func(ctx context.Context) ([]rueidis.RedisResult, error) { return e.RDB.DoMulti(ctx, cmds...), nil })
-	if err != nil {
-		return found // without what is for people only
-	}
-	for n, reply := range replies {
-		found[unknown[n]], _ = readLabel(reply)
-	}
-	return found
 }
 
 // seekLabel begins to look up the label of a marked owner, unless it is known or was tried. It returns at once.

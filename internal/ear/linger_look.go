@@ -55,7 +55,7 @@ func (e *Ear) lookFor(x *keptTenure, ear uint64, anew bool) {
 	k.underWay = false
 	e.kept.mu.Unlock()
 	if !alone {
-		e.keepNot(x.tenure.Tag)
+		e.releaseWanted(e.kept.want(x.tenure.Tag, x))
 	}
 }
 

@@ -52,7 +52,9 @@ func TakeTogether(who tenure.Caller, all []*tenure.Lock) (levels []*tenure.Level
 			refused++
 		}
 		at.refused = &a.AcquireReply
-		at.refusedOnce()
+		if who.Once {
+			at.refusedOnce()
+		}
 		return nil, refused, at.Failure(nil)
 	}
 	_, err = l.enter(a)

@@ -9,24 +9,24 @@ type bug struct {
 
 var bugs = []bug{
 	{
-		"a lease counts from the answer (G2)", "engine/hold.go",
-		"leases, began, until := m.Engine.Leases, a.Sent, a.until(m)",
-		"leases, began, until := m.Engine.Leases, a.Sent, a.until(m).Add(time.Since(a.Sent))",
+		"a lease counts from the answer (G2)", "tenure/hold.go",
+		"leases, began, until := m.Engine.Leases, a.Sent, a.Until(m)",
+		"leases, began, until := m.Engine.Leases, a.Sent, a.Until(m).Add(time.Since(a.Sent))",
 	},
 	{
 		"a hold begins although its lease is over (G1)", "engine/outcome.go",
-		"case a.how == byCall && !time.Now().Before(until):", "case a.how == byCall && until.Equal(time.Unix(1, 0)):",
+		"case a.How == tenure.ByCall && !time.Now().Before(until):", "case a.How == tenure.ByCall && until.Equal(time.Unix(1, 0)):",
 	},
 	{
 		"an unlock is not told that its key is gone (G2)", "engine/release.go",
 		"u.Held, u.Err = reply.Status != lua.NotHeld || u.Late && u.args.Ticket == \"\", err", "u.Held, u.Err = true, err",
 	},
 	{
-		"a loss does not cancel the sections (G2)", "engine/tenure.go",
+		"a loss does not cancel the sections (G2)", "tenure/tenure.go",
 		"h.cancel(loss, &ended)\n\t\tfor l", "for l",
 	},
 	{
-		"Close does not cancel the sections (G9)", "engine/tenure.go",
+		"Close does not cancel the sections (G9)", "tenure/tenure.go",
 		"h.cancel(why, &ended)", "_, _ = why, h",
 	},
 	{
@@ -47,58 +47,58 @@ var bugs = []bug{
 	},
 	{
 		"a failed unlock is not swept (G5)", "engine/release.go",
-		"rest = t.orphan()\n\tswitch {", "switch {",
+		"rest = t.Orphan()\n\tswitch {", "switch {",
 	},
 	{
 		"a writer that leaves wakes no readers (G4)", "engine/outcome.go",
 		"if m := l.Lock; l.queued && m.Kind.Side == lua.Writer && !l.Refusal().Joined {", "if m := l.Lock; false {",
 	},
 	{
-		"a key that was deleted wakes nobody (G4)", "engine/tenure.go",
+		"a key that was deleted wakes nobody (G4)", "tenure/tenure.go",
 		"c.Hub.WakeSoon(t.Lock.Waiters())", "_ = c.Hub",
 	},
 	{
 		"a run of hand-overs never ends", "engine/handoff.go",
-		"!l.Tenure.isClean() || t.run.over(o, now)", "!l.Tenure.isClean()",
+		"!l.Tenure.IsClean() || t.Run.Over(o, now)", "!l.Tenure.IsClean()",
 	},
 	{
 		"a lease that is nearly over is passed on (G2)", "engine/handoff.go",
-		"if left < t.given/3 || !h.detach() {", "if !h.detach() {",
+		"if left < t.FirstLease/3 || !h.Detach() {", "if !h.Detach() {",
 	},
 	{
-		"a lost tenure is passed on (G1)", "engine/handoff.go",
-		"if busy || t.loss != nil || !t.isClean()", "if busy || !t.isClean()",
+		"a lost tenure is passed on (G1)", "tenure/hold.go",
+		"if busy || t.loss != nil || !t.IsClean()", "if busy || !t.IsClean()",
 	},
 	{
 		"a tenure is passed on to a Lock of another lease", "engine/handoff.go",
-		"!l.Lock.passes || !l.Lock.canHave(t) ||", "!l.Lock.passes ||",
+		"!l.Lock.Passes || !l.Lock.CanHave(t) ||", "!l.Lock.Passes ||",
 	},
 	{
 		"a grant is trusted for longer than its lease lasts (G2)", "engine/handoff.go",
-		"time.Until(a.Sent.Add(a.lease)) > a.lease/2", "true",
+		"time.Until(a.Sent.Add(a.Lease)) > a.Lease/2", "true",
 	},
 	{
-		"a hold of a released level is live (G3)", "engine/level.go",
+		"a hold of a released level is live (G3)", "tenure/level.go",
 		"last = h.levels == nil\n", "last = h.levels == nil || h.count < 3\n",
 	},
 	{
-		"a level of a hold that is over begins (G3)", "engine/hold.go",
+		"a level of a hold that is over begins (G3)", "tenure/hold.go",
 		"case h.levels == nil, t.left: // its last unlock has begun", "case t.left:",
 	},
 	{
-		"a level begins after Close has cancelled the others (G9)", "engine/hold.go",
+		"a level begins after Close has cancelled the others (G9)", "tenure/hold.go",
 		"case t.isTold(): // Close has cancelled the open levels, and would miss this one", "case false:",
 	},
 	{
-		"the lease of an inner level is not asked for", "engine/hold.go",
-		"if renewed, until := t.renewed(), a.until(l.lock); renewed != before || !until.IsZero() {", "if renewed, until := t.renewed(), a.until(l.lock); renewed != before && !until.IsZero() && l == nil {",
+		"the lease of an inner level is not asked for", "tenure/hold.go",
+		"if renewed, until := t.renewed(), a.Until(l.lock); renewed != before || !until.IsZero() {", "if renewed, until := t.renewed(), a.Until(l.lock); renewed != before && !until.IsZero() && l == nil {",
 	},
 	{
-		"a lock is free before its least time is over (WithMinHold)", "engine/hold.go",
+		"a lock is free before its least time is over (WithMinHold)", "tenure/hold.go",
 		"if m.MinHold > 0 {", "if m.MinHold > time.Hour {",
 	},
 	{
-		"a hold has no longest time (WithMaxHold)", "engine/hold.go",
+		"a hold has no longest time (WithMaxHold)", "tenure/hold.go",
 		"if m.MaxHold > 0 {", "if m.MaxHold < 0 {",
 	},
 	{
@@ -106,7 +106,7 @@ var bugs = []bug{
 		"case l.Once:\n\t\t\tl.refusedOnce", "case l.Once && l.queued && l.Ctx.Err() != nil:\n\t\t\tl.refusedOnce",
 	},
 	{
-		"a token falls back at a re-entry", "engine/hold.go",
+		"a token falls back at a re-entry", "tenure/hold.go",
 		"h.token = max(h.token, a.Token)", "h.token = a.Token",
 	},
 	{

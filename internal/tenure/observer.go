@@ -16,11 +16,11 @@ import (
 type Observer interface {
 	// Observes reports whether it is to be told of holds that a handle takes on those terms.
 	Observes(t *Terms) bool
-	// Mark returns the mark of the owners that Locks of m are about to make; 0: none.
+	// Mark returns the mark of the owners that Locks of m are about to make; 0: none. It may be called with the hub's mutex held.
 	Mark(m *Lock) kinds.Mark
-	// Began is called when a Lock has begun a hold, before it returns.
+	// Began is called when a Lock has begun a hold, before it returns; not for the hold of a majority.
 	Began(h *Hold, b Beginning)
-	// Ended is called when the last level of a hold is closed, and when it is lost.
+	// Ended is called when the last level of a hold is closed, and before that if it is lost, perhaps already before Began.
 	Ended(h *Hold)
 }
 
@@ -45,10 +45,11 @@ type Cache interface {
 func (c *Engine) Use(feature any) {
 	c.Features = append(c.Features, feature)
 	if o, ok := feature.(Observer); ok {
-		c.observers = append(c.observers, o)
-		if o.Observes(&Terms{}) { // first come those of all locks, see observersOf
-			slices.Reverse(c.observers)
+		at := len(c.observers)
+		if o.Observes(&Terms{}) {
+			at = 0 // first come those of all locks, see observersOf
 		}
+		c.observers = slices.Insert(c.observers, at, o)
 	}
 	if k, ok := feature.(Cache); ok {
 		c.Cache = k
@@ -137,7 +138,7 @@ func (c *Engine) FreeAllKept() {
 	}
 }
 
-// CanContinue reports whether a Lock of m can take over a tenure without a hold as it is.
+// CanContinue reports whether a Lock of m can take over a tenure without a hold, as it is.
 func (m *Lock) CanContinue(t *Tenure) bool {
 	return m.Kind == t.Lock.Kind && m.Passes && m.CanHave(t) && time.Until(m.Engine.Leases.Until(&t.Lease)) >= t.FirstLease/3
 }

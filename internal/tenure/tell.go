@@ -25,7 +25,7 @@ const (
 	PathGrant               // another process handed it over
 	PathShared              // joined the readers of this process
 	PathAlone               // downgraded from writer
-	PathIdle                // the tenure was idle in this process
+	PathIdle                // the process had kept the tenure
 	PathAdopted             // taken from a ticket
 )
 
