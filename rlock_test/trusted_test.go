@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/go-rlock/rlock/internal/bubble"
-	sections "github.com/go-rlock/rlock/internal/engine"
+	sections "github.com/go-rlock/rlock/internal/tenure"
 	"github.com/go-rlock/rlock/internal/redistest"
 	"github.com/go-rlock/rlock/rlock"
 )

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/go-rlock/rlock/internal/engine"
+	"github.com/go-rlock/rlock/internal/tenure"
 	"github.com/go-rlock/rlock/rlock"
 )
 
@@ -98,7 +98,7 @@ func (o *lockOrder) acquired(ctx context.Context, i rlock.AcquiredInfo) {
 	}
 	taken, outer := make(map[string]held), make(map[string]held)
 	entered := make(map[string]bool) // by re-entry, or readers by the writer around them
-	for _, l := range engine.HeldBy(ctx) {
+	for _, l := range tenure.HeldBy(ctx) {
 		h := held{l.Name, o.group(l.Name), l.Shared}
 		_, again := taken[l.Name]
 		switch {
