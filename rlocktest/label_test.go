@@ -20,8 +20,8 @@ func heldBy(t *testing.T, m *rlock.Mutex, wait time.Duration) (label string, too
 	return not.HolderLabel, time.Since(began)
 }
 
-// The first refusal has the label, whether or not the TryLock waits, and does not wait longer for it. A Lock made before the label was
-// written finds it soon. The clock stands still while anything runs.
+// A TryLock that waits has the label, one that does not the next time, and neither waits for it. A Lock made before the label was written
+// finds it soon. The clock stands still while anything runs.
 func TestLabelInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		here := NewWith(t, rlock.Options{Label: "pod-7"})
@@ -29,18 +29,25 @@ func TestLabelInTime(t *testing.T) {
 		_, unlock, err := here.Mutex("job").Lock(t.Context())
 		require.NoError(t, err)
 		synctest.Wait()
-		for _, wait := range []time.Duration{0, 20 * time.Millisecond} {
-			label, took := heldBy(t, here.Elsewhere().Mutex("job"), wait)
-			require.Equal(t, "pod-7", label)
-			require.Equal(t, wait, took)
+		const wait = 20 * time.Millisecond
+		label, took := heldBy(t, here.Elsewhere().Mutex("job"), wait)
+		require.Equal(t, "pod-7", label)
+		require.Equal(t, wait, took)
+		once := here.Elsewhere().Mutex("job")
+		for _, want := range []string{"", "pod-7"} {
+			label, took := heldBy(t, once, 0)
+			require.Equal(t, want, label)
+			require.Zero(t, took)
+			synctest.Wait()
 		}
 		time.Sleep(10 * time.Minute)
 		require.True(t, here.server.Exists(key), "it is kept")
 
 		here.server.Del(key)
 		there := here.Elsewhere().Mutex("job")
-		label, _ := heldBy(t, there, 0)
+		label, _ = heldBy(t, there, 0)
 		require.Empty(t, label)
+		time.Sleep(50 * time.Millisecond) // between two looks
 		require.NoError(t, here.server.Set(key, "pod-7"))
 		time.Sleep(200 * time.Millisecond)
 		label, _ = heldBy(t, there, 0)
@@ -55,6 +62,9 @@ func TestLabelInTime(t *testing.T) {
 		label, _ = heldBy(t, there, 0)
 		require.Empty(t, label)
 		time.Sleep(time.Minute)
+		label, _ = heldBy(t, there, 0) // looks again
+		require.Empty(t, label)
+		synctest.Wait()
 		label, _ = heldBy(t, there, 0)
 		require.Equal(t, "pod-7", label)
 		require.NoError(t, unlock())
