@@ -11,7 +11,6 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/go-rlock/rlock/internal/calls"
-	"github.com/go-rlock/rlock/internal/ear"
 	"github.com/go-rlock/rlock/internal/kinds"
 	"github.com/go-rlock/rlock/internal/tenure"
 	"github.com/go-rlock/rlock/lua"
@@ -313,8 +312,8 @@ func notAcquired(ctx context.Context, name string, began time.Time, causes ...er
 func newNotAcquired(u tenure.NotAcquired) error {
 	e := notAcquired(u.Ctx, u.Name, u.Began, u.Causes...)
 	e.Holder, e.TTL, e.self, e.other, e.carried = u.Holder, u.TTL, u.Self, u.Other, u.Carried
-	if u.By != nil {
-		e.HolderLabel = ear.Of(u.By).LabelOf(u.Holder)
+	if u.Names != nil {
+		e.HolderLabel = u.Names.LabelOf(u.Holder)
 	}
 	e.counter, e.seen, e.wanted, e.Count = u.Counter, u.Seen, u.Wanted, u.Count
 	return e

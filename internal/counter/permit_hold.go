@@ -255,7 +255,7 @@ func (p *heldPermit) lose(why tenure.Loss) {
 	h.stop()
 	c := h.semaphore.Engine
 	var ended tenure.Endings
-	ended.Add(h.Context, c, h.cancel, loss)
+	ended.Add(h.Context, &c.Foreign, h.cancel, loss)
 	h.mu.Unlock()
 	ended.Settle()
 	h.semaphore.of.own.remove(h.permits)
@@ -299,7 +299,7 @@ func (p *heldPermit) Closed() {
 	var ended tenure.Endings
 	h.mu.Lock()
 	if h.cancel != nil {
-		ended.Add(h.Context, h.semaphore.Engine, h.cancel, why)
+		ended.Add(h.Context, &h.semaphore.Engine.Foreign, h.cancel, why)
 	}
 	h.mu.Unlock()
 	ended.Settle()

@@ -195,25 +195,8 @@ func (l *Attempt) enter(a tenure.AcquireResult) (*tenure.Level, error) {
 		if x.next == nil {
 			return x.level, nil
 		}
-		inner = nested{ctx, x.level} //nolint:fatcontext // each derives from the same ctx
+		inner = tenure.Nested(ctx, x.level) //nolint:fatcontext // each derives from the same ctx
 	}
-}
-
-// nested is the ctx of a section on several locks: one more of its levels, around the next. All of them end together.
-type nested struct {
-	context.Context
-
-	around *tenure.Level
-}
-
-// String names the enclosing levels, as theirs do.
-func (n nested) String() string { return n.around.String() }
-
-func (n nested) Value(key any) any {
-	if _, ok := key.(tenure.SectionKey); ok {
-		return n.around
-	}
-	return n.Context.Value(key)
 }
 
 // begin starts the hold of one lock, and takes its waiter out of the queue.

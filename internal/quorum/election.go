@@ -307,11 +307,13 @@ func (e *election) failure(err error) error {
 	if e.err != nil {
 		not.Causes = []error{errs.Unreachable(q.tooFew(e.err))}
 	}
-	not.By = e.heldAt
+	if e.heldAt != nil {
+		not.Names = e.heldAt.Namer()
+	}
 	own := e.heldAt != nil && e.heldAt.IsOwn(e.held.Holder)
 	if e.line != nil {
 		if v := e.line.holder.Load(); v != nil {
-			not.Holder, not.TTL, not.Other, not.By = v.tenure.Field(), time.Until(v.Until()), false, q.Whole.Engine
+			not.Holder, not.TTL, not.Other, not.Names = v.tenure.Field(), time.Until(v.Until()), false, q.Whole.Engine.Namer()
 			own, not.Self = true, tenure.IsUnder(e.Outer, v.given)
 		}
 	}

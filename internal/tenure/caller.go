@@ -2,14 +2,9 @@ package tenure
 
 import (
 	"context"
-	"runtime/debug"
-	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/go-rlock/rlock/internal/calls"
-	"github.com/go-rlock/rlock/internal/kinds"
 )
 
 // Caller describes a call of Lock and how long it waits.
@@ -28,11 +23,6 @@ type Caller struct {
 // CallerNow returns the Caller of a Lock called now.
 func CallerNow(ctx context.Context) Caller {
 	return Caller{Ctx: ctx, Outer: ctx, parent: sectionParent(ctx), Began: time.Now()}
-}
-
-// Caller returns the Caller of a Lock of m called now.
-func (m *Lock) Caller(ctx context.Context) Caller {
-	return CallerNow(ctx).Patient(m.MaxWait, m.Engine.MinAttempt())
 }
 
 // Patient bounds the waiting, unless there is no bound.
@@ -68,52 +58,6 @@ func (c Caller) Answered() Caller {
 	return c
 }
 
-// LeaveTo runs f, which unlocks locks the caller cannot use, and waits for it until ctx is done or the limit of an attempt is over.
-// Then f continues, and ends as any unlock does. Close of the given Clients, which must be started, waits for it.
-func (c Caller) LeaveTo(f func(), clients ...*Engine) {
-	if !calls.CanLeave(c.Ctx, c.Limit) {
-		f()
-		return
-	}
-	for _, c := range clients {
-		c.Calls.Also()
-	}
-	ended, left := make(chan any), make(chan struct{})
-	defer close(left)
-	go func() { // ends with f
-		defer func() {
-			for _, c := range clients {
-				c.Calls.Ended()
-			}
-		}()
-		defer func() {
-			v := recover() // a Trace's panic goes to the caller, if it still waits
-			select {
-			case ended <- v:
-			case <-left:
-				if v != nil {
-					clients[0].Options.Tell.Panicked(v, debug.Stack())
-				}
-			}
-		}()
-		f()
-	}()
-	var over <-chan time.Time
-	if !c.Limit.IsZero() {
-		timer := time.NewTimer(time.Until(c.Limit))
-		defer timer.Stop()
-		over = timer.C
-	}
-	select {
-	case v := <-ended:
-		if v != nil {
-			panic(v)
-		}
-	case <-c.Ctx.Done():
-	case <-over:
-	}
-}
-
 // Waits reports to the Trace that the Lock begins to wait.
 func (c Caller) Waits(holder string) {
 	if c.Trace != nil {
@@ -134,16 +78,6 @@ func (c Caller) Took(p Path) {
 	if c.Trace != nil {
 		c.Trace.Took(p)
 	}
-}
-
-// isSelf reports whether a Lock with that ctx, waiting for owner, waits for its own caller, as far as known.
-func (c *Engine) IsSelf(given context.Context, owner string) bool {
-	if !c.IsOwn(owner) || kinds.IsPlaceholder(owner) {
-		return false
-	}
-	tag, _, _ := strings.Cut(owner[len(c.ID)+1:], ":")
-	n, err := strconv.ParseUint(tag, 10, 64)
-	return err == nil && slices.ContainsFunc(c.Open.Given(n), func(outer context.Context) bool { return IsUnder(given, outer) })
 }
 
 // CallEnds returns when a call that begins now, and has to precede that of the Lock, is left.

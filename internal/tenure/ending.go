@@ -1,6 +1,10 @@
 package tenure
 
-import "context"
+import (
+	"context"
+
+	"github.com/go-rlock/rlock/internal/tell"
+)
 
 // A section's ctx is cancelled by an unlock, a loss or Close. Cancelling it first ends it and everything derived from it; that is work of
 // package context alone. Then it is taken off its parent, whose Done and Value are called for that: foreign code, which may block, say on
@@ -11,12 +15,12 @@ import "context"
 type Endings []context.Context
 
 // Add cancels ctx, and returns when ctx is done. A mutex may be held.
-func (all *Endings) Add(ctx context.Context, c *Engine, cancel context.CancelCauseFunc, why error) {
+func (all *Endings) Add(ctx context.Context, foreign *tell.Each, cancel context.CancelCauseFunc, why error) {
 	if ctx.Err() != nil {
 		return
 	}
 	done := ctx.Done()
-	c.foreign.Go(func() { cancel(why) }) // ends when the ctx is off its parent; Close waits for it, for a moment
+	foreign.Go(func() { cancel(why) }) // ends when the ctx is off its parent; Close waits for it, for a moment
 	<-done
 	*all = append(*all, ctx)
 }

@@ -29,6 +29,11 @@ type Loss struct {
 	Err         error  // the last renewal's error, if that caused the loss
 }
 
+// Namer knows what people call the Client of an owner.
+type Namer interface {
+	LabelOf(owner string) string // "": nothing, or it is not known yet
+}
+
 // LostReason says why a hold was lost.
 type LostReason int8
 
@@ -46,8 +51,8 @@ type NotAcquired struct {
 	Began  time.Time
 	Causes []error
 
-	Holder  string  // the owner of the lock, as far as known
-	By      *Engine // the one that Redis said that to; nil: none
+	Holder  string // the owner of the lock, as far as known
+	Names   Namer  // knows the holder; nil: nobody does
 	TTL     time.Duration
 	Self    bool // the holder was taken under the same ctx
 	Other   bool // the hold is known to be of another kind

@@ -261,7 +261,7 @@ func (h *Hold) add(l *Level, a AcquireResult) error {
 // cancel cancels the contexts of all open levels, and adds them to ended. mu is held.
 func (h *Hold) cancel(why error, ended *Endings) {
 	for l := h.levels; l != nil; l = l.next {
-		ended.Add(l.Context, h.tenure.Lock.Engine, l.cancel, why)
+		ended.Add(l.Context, &h.tenure.Lock.Engine.Foreign, l.cancel, why)
 	}
 }
 

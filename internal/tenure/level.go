@@ -310,3 +310,26 @@ func (l *Level) outerCtx() *outerCtx {
 
 // Downgraded notes that a Downgrade has closed the level of a writer.
 func (l *Level) Downgraded() { l.outerCtx().downgraded.Store(true) }
+
+// Nested returns the ctx of the next level of a section on several locks, inside around. All of them end together.
+func Nested(ctx context.Context, around *Level) context.Context { return nested{ctx, around} }
+
+// nested is the ctx of a section on several locks: one more of its levels, around the next. All of them end together.
+type nested struct {
+	context.Context
+
+	around *Level
+}
+
+// String names the enclosing levels, as theirs do.
+func (n nested) String() string { return n.around.String() }
+
+func (n nested) Value(key any) any {
+	if _, ok := key.(SectionKey); ok {
+		return n.around
+	}
+	return n.Context.Value(key)
+}
+
+// Loss returns why its hold was lost, or nil.
+func (l *Level) Loss() error { return l.hold.LossSoFar() }

@@ -35,7 +35,7 @@ func New(rdb rueidis.Client, id string, o Options) *Engine {
 	}
 	c.sweepers = sweep.New(c.Calls, rdb)
 	c.Errors = &c.Options.Errors
-	c.foreign.Panicked = o.Tell.Panicked
+	c.Foreign.Panicked = o.Tell.Panicked
 	c.Hub = pubsub.New(rdb, c.ID)
 	c.Hub.Aside = aside
 	c.Hub.Deaf = c.warnDeaf
@@ -92,7 +92,7 @@ func (c *Engine) end() {
 	last.Go(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), lastWait)
 		defer cancel()
-		c.foreign.Flush(ctx)
+		c.Foreign.Flush(ctx)
 	})
 	last.Wait()
 }
@@ -141,4 +141,10 @@ func (c *Engine) awaitEmpty(ctx context.Context) error {
 func (c *Engine) tellHolders() {
 	c.telling.Do(func() { close(c.holdersCancelled) })
 	c.Leases.Shut()
+}
+
+// warnDeaf reports that no message reaches this Client, though the server answers commands.
+func (c *Engine) warnDeaf(node string, err error) {
+	c.Options.Tell.Warn("rlock: Redis answers, but takes no subscription; until it does, nobody is woken, and waiters look once a second"+
+		calls.Cure(err), "client", c.ID, "node", node, "err", err)
 }

@@ -152,3 +152,8 @@ func (m *Lock) upToMax(ttl time.Duration) time.Duration {
 
 // Owner returns the owner field of a tenure with that tag.
 func (m *Lock) Owner(tag uint64) string { return m.Kind.Owner(m.Engine.ID, tag, m.Short) }
+
+// Caller returns the Caller of a Lock of m called now.
+func (m *Lock) Caller(ctx context.Context) Caller {
+	return CallerNow(ctx).Patient(m.MaxWait, m.Engine.MinAttempt())
+}

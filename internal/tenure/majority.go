@@ -21,9 +21,6 @@ func (m *Lock) Whole(key string, k *kinds.Kind, name string, maxWait time.Durati
 	return whole
 }
 
-// IsMajority reports whether it is that of a majority, and has no owner in Redis.
-func (t *Tenure) IsMajority() bool { return t.Majority != nil }
-
 // Share returns the tenure of one server in a majority. Owners on the servers differ only in the Client part, which makes logs easy to
 // match.
 func (t *Tenure) Share(m *Lock) *Tenure {
@@ -62,6 +59,3 @@ func (l *Level) Reenter(who Caller, m *Lock) (*Level, error) {
 	}
 	return inner, err
 }
-
-// Loss returns why its hold was lost, or nil.
-func (l *Level) Loss() error { return l.hold.LossSoFar() }

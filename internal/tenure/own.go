@@ -2,10 +2,13 @@ package tenure
 
 import (
 	"context"
-	"reflect"
+	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
+	"github.com/go-rlock/rlock/internal/kinds"
 	"github.com/go-rlock/rlock/lua"
 )
 
@@ -13,33 +16,28 @@ import (
 // this if the holder's Lock got the waiter's ctx or one of its parents. Any other holder of the same Client is taken to be another
 // goroutine.
 
-// insiders are the tenures of a Client with open levels.
+// OpenTenures are the tenures of a Client with open levels.
 type OpenTenures struct {
 	mu      sync.Mutex // guards the following; no other lock is taken under it
-	of      map[uint64]insider
+	of      map[uint64]*Tenure
 	readers map[string]*readers // by key of the read/write lock: the readers that others may join
 	most    int                 // most entries since the maps were made
 }
 
-// insider is a waiter's view of a [Tenure].
-type insider interface {
-	givenTo() []context.Context // the contexts given to its Locks
-}
-
-// readers are the readers of one lock that others may join (readers.go).
+// readers are the readers of one lock that others may join (engine/readers.go).
 type readers struct {
-	tenure insider
+	tenure *Tenure
 	since  time.Time // when a call let the first of them in
 	asking bool      // a reader is asking Redis, to lead after them
 }
 
-func (i *OpenTenures) add(tag uint64, t insider) {
+func (i *OpenTenures) add(t *Tenure) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.of == nil {
-		i.of = make(map[uint64]insider)
+		i.of = make(map[uint64]*Tenure)
 	}
-	i.of[tag] = t
+	i.of[t.Tag] = t
 	i.most = max(i.most, len(i.of))
 }
 
@@ -55,19 +53,19 @@ func (i *OpenTenures) remove(tag uint64, key string) {
 	}
 }
 
-// reads reports whether the process has readers of that lock.
+// Reads reports whether the process has readers of that lock.
 func (i *OpenTenures) Reads(key string) bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	for _, in := range i.of {
-		if t, ok := in.(*Tenure); ok && t.Lock.Key == key && t.Lock.Kind.Side == lua.Reader {
+	for _, t := range i.of {
+		if t.Lock.Key == key && t.Lock.Kind.Side == lua.Reader {
 			return true
 		}
 	}
 	return false
 }
 
-// given returns the contexts given to the Locks of the tenure with that tag.
+// Given returns the contexts given to the Locks of the tenure with that tag.
 func (i *OpenTenures) Given(tag uint64) []context.Context {
 	t := i.tenure(tag)
 	if t == nil {
@@ -78,65 +76,14 @@ func (i *OpenTenures) Given(tag uint64) []context.Context {
 
 // OpenTenure returns the tenure with that tag; nil: it has no open level here.
 func (c *Engine) OpenTenure(tag uint64) *Tenure {
-	t, _ := c.Open.tenure(tag).(*Tenure)
-	return t
+	return c.Open.tenure(tag)
 }
 
 // tenure returns the tenure with that tag; nil: it has no open level.
-func (i *OpenTenures) tenure(tag uint64) insider {
+func (i *OpenTenures) tenure(tag uint64) *Tenure {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return i.of[tag]
-}
-
-// IsUnder reports whether ctx is outer or derived from it. It cannot look through every type of context, and ignores roots such as
-// [context.Background].
-func IsUnder(ctx, outer context.Context) bool {
-	if outer == nil || !reflect.ValueOf(outer).Comparable() {
-		return false
-	}
-	root := isSame(outer, context.Background()) || isSame(outer, context.TODO())
-	for at, n := ctx, 0; at != nil && n < 100; at, n = parentOf(at), n+1 {
-		if isSame(at, outer) {
-			return true
-		}
-		if root {
-			break
-		}
-	}
-	return false
-}
-
-func isSame(a, b context.Context) bool {
-	return reflect.ValueOf(a).Comparable() && reflect.ValueOf(b).Comparable() && a == b
-}
-
-// The packages whose contexts embed their parent and never change it.
-var (
-	contextPackage = reflect.TypeOf(context.Background()).PkgPath()
-	ownPackage     = reflect.TypeFor[OpenTenures]().PkgPath()
-)
-
-// parentOf returns the parent embedded in ctx, for our contexts and for package context's except WithoutCancel; nil: unknown. Other
-// types may change their embedded context at any time.
-func parentOf(ctx context.Context) context.Context {
-	v := reflect.Indirect(reflect.ValueOf(ctx))
-	if v.Kind() != reflect.Struct {
-		return nil
-	}
-	if _, ours := ctx.(Section); !ours && v.Type().PkgPath() != contextPackage && v.Type().PkgPath() != ownPackage {
-		return nil
-	}
-	f, ok := v.Type().FieldByName("Context")
-	if !ok {
-		return nil
-	}
-	embedded, err := v.FieldByIndexErr(f.Index)
-	if err != nil || !embedded.CanInterface() {
-		return nil
-	}
-	parent, _ := reflect.TypeAssert[context.Context](embedded)
-	return parent
 }
 
 // Lead lets others join the tenure of a reader that a call has just let in.
@@ -165,5 +112,15 @@ func (i *OpenTenures) Leading(key string, bound time.Duration) *Tenure {
 		r.asking = true
 		return nil
 	}
-	return r.tenure.(*Tenure) //nolint:errcheck // no other value is ever set
+	return r.tenure
+}
+
+// IsSelf reports whether a Lock with that ctx, waiting for owner, waits for its own caller, as far as known.
+func (c *Engine) IsSelf(given context.Context, owner string) bool {
+	if !c.IsOwn(owner) || kinds.IsPlaceholder(owner) {
+		return false
+	}
+	tag, _, _ := strings.Cut(owner[len(c.ID)+1:], ":")
+	n, err := strconv.ParseUint(tag, 10, 64)
+	return err == nil && slices.ContainsFunc(c.Open.Given(n), func(outer context.Context) bool { return IsUnder(given, outer) })
 }

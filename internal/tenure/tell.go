@@ -1,10 +1,6 @@
 package tenure
 
-import (
-	"context"
-
-	"github.com/go-rlock/rlock/internal/calls"
-)
+import "context"
 
 // These interfaces lead to user code. The engine calls a Tracer on the goroutine of its Lock, a Teller on any goroutine; both return at
 // once.
@@ -39,9 +35,3 @@ type Teller interface {
 
 // About is a lease keeper that can name its lock.
 type About interface{ About() (name, kind string) }
-
-// warnDeaf reports that no message reaches this Client, though the server answers commands.
-func (c *Engine) warnDeaf(node string, err error) {
-	c.Options.Tell.Warn("rlock: Redis answers, but takes no subscription; until it does, nobody is woken, and waiters look once a second"+
-		calls.Cure(err), "client", c.ID, "node", node, "err", err)
-}

@@ -163,7 +163,7 @@ func (t *Tenure) current() *Hold {
 
 // joinInsiders makes the tenure known to waiters of its process; leaveInsiders ends that.
 func (t *Tenure) JoinOpen() {
-	t.Lock.Engine.Open.add(t.Tag, t)
+	t.Lock.Engine.Open.add(t)
 }
 
 func (t *Tenure) LeaveOpen() {
@@ -402,3 +402,6 @@ func (t *Tenure) MayQueue(now time.Time) {
 		t.Queued = &first
 	}
 }
+
+// IsMajority reports whether it is that of a majority, and has no owner in Redis.
+func (t *Tenure) IsMajority() bool { return t.Majority != nil }

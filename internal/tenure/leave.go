@@ -1,0 +1,54 @@
+package tenure
+
+import (
+	"runtime/debug"
+	"time"
+
+	"github.com/go-rlock/rlock/internal/calls"
+)
+
+// LeaveTo runs f, which unlocks locks the caller cannot use, and waits for it until ctx is done or the limit of an attempt is over.
+// Then f continues, and ends as any unlock does. Close of the given Clients, which must be started, waits for it.
+func (c Caller) LeaveTo(f func(), clients ...*Engine) {
+	if !calls.CanLeave(c.Ctx, c.Limit) {
+		f()
+		return
+	}
+	for _, c := range clients {
+		c.Calls.Also()
+	}
+	ended, left := make(chan any), make(chan struct{})
+	defer close(left)
+	go func() { // ends with f
+		defer func() {
+			for _, c := range clients {
+				c.Calls.Ended()
+			}
+		}()
+		defer func() {
+			v := recover() // a Trace's panic goes to the caller, if it still waits
+			select {
+			case ended <- v:
+			case <-left:
+				if v != nil {
+					clients[0].Options.Tell.Panicked(v, debug.Stack())
+				}
+			}
+		}()
+		f()
+	}()
+	var over <-chan time.Time
+	if !c.Limit.IsZero() {
+		timer := time.NewTimer(time.Until(c.Limit))
+		defer timer.Stop()
+		over = timer.C
+	}
+	select {
+	case v := <-ended:
+		if v != nil {
+			panic(v)
+		}
+	case <-c.Ctx.Done():
+	case <-over:
+	}
+}
