@@ -1,5 +1,5 @@
-// Package engine takes, keeps and releases locks: a Lock on its way to a hold, holds and their levels, tenures in Redis, and how they
-// pass from one to the next. docs/design.md describes it. It knows handles, options and errors of users by what it is given: see [Options].
+// Package engine takes locks, passes them on and releases them: a Lock on its way to a hold (attempt.go), the next owner (handoff.go), and
+// the unlock (release.go, unlock.go). What a Client has is in package tenure. docs/design.md describes both.
 //
 // It carries no compatibility promise: package rlock is what users import.
 package engine

@@ -189,7 +189,7 @@ func (u *unlocking) end(by *unlocker) (rest *sweep.Orphan, err error) {
 	case !r.Held:
 		t.Gone()
 	}
-	if t.IsReleased(h) { // maybe while the release was on its way
+	if t.EndReleased(h) { // maybe while the release was on its way
 		return releaseLost(t, h)
 	}
 	if h != nil {
@@ -215,7 +215,7 @@ func (u *unlocking) end(by *unlocker) (rest *sweep.Orphan, err error) {
 // before the sections have ended.
 func releaseLost(t *tenure.Tenure, h *tenure.Hold) (rest *sweep.Orphan, err error) {
 	m := t.Lock
-	loss, last := t.IsLost(h)
+	last, loss := t.EndLost(h)
 	if last {
 		if h != nil {
 			defer m.Engine.HoldEnds()

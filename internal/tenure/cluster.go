@@ -50,7 +50,7 @@ func (m *Lock) QueueKey() string {
 	return m.Queue
 }
 
-// forbidden says whether the ACL user lacks access to the waiters' entries for locks of that side.
+// Forbidden says whether the ACL user lacks access to the waiters' entries for locks of that side.
 func (c *Engine) Forbidden(s lua.Side) *atomic.Bool {
 	if s == lua.Whole {
 		return &c.noQueues
@@ -130,7 +130,7 @@ func (m *Lock) Fits() error {
 		"or the key %q beside it would be in another slot", extra(m.Key))
 }
 
-// fair returns the scripts' arguments about a queue with a place for each waiter. On a cluster with plain channels no script can tell
+// Fair returns the scripts' arguments about a queue with a place for each waiter. On a cluster with plain channels no script can tell
 // whether a process still listens; then it notifies the head of the queue, which asks.
 func (m *Lock) Fair() lua.Fair {
 	c, k := m.Engine, m.Kind

@@ -25,7 +25,7 @@ func (c *Engine) renew(ctx context.Context, group any, ttl time.Duration, items 
 	return Verdicts(answers, err)
 }
 
-// verdicts translates the answers of Redis for the renewer.
+// Verdicts translates the answers of Redis for the renewer.
 func Verdicts(answers []lua.Renewal, err error) ([]lease.Verdict, error) {
 	if calls.IsRefusal(err) {
 		return nil, fmt.Errorf("%w: %w", lease.ErrRefused, err)
@@ -47,7 +47,7 @@ func Verdicts(answers []lua.Renewal, err error) ([]lease.Verdict, error) {
 	return verdicts, nil
 }
 
-// renewal groups the holds that one call can renew: those with the same script, the same grace, and on a cluster the same slot.
+// Renewal groups the holds that one call can renew: those with the same script, the same grace, and on a cluster the same slot.
 type Renewal struct {
 	Kind  *kinds.Kind
 	grace time.Duration
@@ -65,6 +65,7 @@ func (c *Engine) releaseOnce(m *Lock, args lua.ReleaseArgs) (held bool, err erro
 	return reply.Status != lua.NotHeld, err
 }
 
+// SendRelease sends a release.
 func (c *Engine) SendRelease(ctx context.Context, m *Lock, args lua.ReleaseArgs) (lua.ReleaseReply, error) {
 	reply, err := lua.Release(ctx, c.RDB, args)
 	c.Calls.Answered(m.Slot, err)

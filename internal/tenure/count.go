@@ -45,7 +45,7 @@ func (t *Tenure) follows() *follower {
 	return f
 }
 
-// stated records that a call raising the count was sent, and later that it was answered.
+// Stated records that a call raising the count was sent, and later that it was answered.
 func (t *Tenure) Stated(count int32, answered bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -89,7 +89,7 @@ func (c *Engine) IsShut() bool {
 	}
 }
 
-// handsOff reports whether an unlock gives the lock to a waiter, here or in another process. Replicas do not confirm such a
+// HandsOff reports whether an unlock gives the lock to a waiter, here or in another process. Replicas do not confirm such a
 // grant.
 func (c *Engine) HandsOff() bool { return c.Options.HandOff.Most > 0 && c.Options.Replicas == 0 }
 
@@ -106,6 +106,7 @@ func GrantLease(watchdog time.Duration) time.Duration { return min(maxGrantLease
 // than this.
 const placeLease = 5 * time.Second
 
+// PlaceLease is for how long a place lasts without a refresh, for waiters of this Client.
 func (c *Engine) PlaceLease() time.Duration { return min(placeLease, c.Options.WatchdogTimeout) }
 
 // IsOwn reports whether an owner field belongs to this client.

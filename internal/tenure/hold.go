@@ -37,26 +37,26 @@ func (h *Hold) Section() context.Context { return &h.first }
 // Handle returns the handle of its first level, which decides for the hold.
 func (h *Hold) Handle() *Lock { return h.first.lock }
 
-// isOf reports whether the hold is of that lock, or of that side of a read/write lock, through any handle.
+// IsOf reports whether the hold is of that lock, or of that side of a read/write lock, through any handle.
 func (h *Hold) IsOf(m *Lock) bool {
 	of := h.tenure.Lock
 	return of.Engine == m.Engine && of.Key == m.Key && of.Kind.Side == m.Kind.Side
 }
 
-// isBeside reports whether the hold is of the other side of the same read/write lock.
+// IsBeside reports whether the hold is of the other side of the same read/write lock.
 func (h *Hold) IsBeside(m *Lock) bool {
 	of := h.tenure.Lock
 	return of.Engine == m.Engine && of.Key == m.Key && of.Kind.Side+m.Kind.Side == lua.Reader+lua.Writer
 }
 
-// isLive reports whether the hold was neither lost nor unlocked.
+// IsLive reports whether the hold was neither lost nor unlocked.
 func (h *Hold) IsLive() bool {
 	h.tenure.mu.Lock()
 	defer h.tenure.mu.Unlock()
 	return h.count > 0 && h.tenure.loss == nil
 }
 
-// depth returns the number of open levels.
+// Depth returns the number of open levels.
 func (h *Hold) Depth() (n int) {
 	h.tenure.mu.Lock()
 	defer h.tenure.mu.Unlock()
@@ -74,12 +74,14 @@ func (h *Hold) loss() error {
 	return h.tenure.why()
 }
 
+// LossSoFar returns why the hold was lost, or nil.
 func (h *Hold) LossSoFar() error {
 	h.tenure.mu.Lock()
 	defer h.tenure.mu.Unlock()
 	return h.loss()
 }
 
+// FencingToken returns its token, if it has one.
 func (h *Hold) FencingToken() (token int64, ok bool) {
 	h.tenure.mu.Lock()
 	defer h.tenure.mu.Unlock()
@@ -94,7 +96,7 @@ type AcquireResult struct {
 	Lease time.Duration // 0: what was asked for
 }
 
-// how a level was acquired.
+// How a level was acquired.
 type How int8
 
 const (
@@ -108,7 +110,7 @@ const (
 // Granted reports whether the lock was granted.
 func (a *AcquireResult) Granted() bool { return a.Status == lua.Acquired }
 
-// until returns the end of the trusted time of a grant to m.
+// Until returns the end of the trusted time of a grant to m.
 func (a *AcquireResult) Until(m *Lock) time.Time {
 	switch {
 	case a.Sent.IsZero():
@@ -122,7 +124,7 @@ func (a *AcquireResult) Until(m *Lock) time.Time {
 // ErrOver means the hold to re-enter was unlocked meanwhile.
 var ErrOver = errors.New("the hold is over")
 
-// admit starts a hold on a tenure, with the ctx for its level. Inside a section of the same lock, Shutdown lets it finish. It fails if
+// Admitted starts a hold on a tenure, with the ctx for its level. Inside a section of the same lock, Shutdown lets it finish. It fails if
 // the client is closed. Without a call to Redis, it fails with ErrOver if the tenure has ended meanwhile.
 func (t *Tenure) Admitted(
 	ctx context.Context, cancel context.CancelCauseFunc, who *Caller, m *Lock, a AcquireResult, inside bool,
@@ -221,7 +223,7 @@ func (t *Tenure) keep(m *Lock, a AcquireResult) bool {
 	return leases.Keep(&t.Lease, Keeper{t}, until, m.renews)
 }
 
-// reopen opens one more level, after an answered call or without a call. It fails if the hold was lost or the client closed since the
+// Reopen opens one more level, after an answered call or without a call. It fails if the hold was lost or the client closed since the
 // call was sent.
 func (h *Hold) Reopen(ctx context.Context, m *Lock, a AcquireResult) (*Level, error) {
 	inner, cancel := m.LevelCtx(ctx)
@@ -371,8 +373,8 @@ func (t *Tenure) LossOf(h *Hold) error {
 	return t.lossOf(h)
 }
 
-// IsReleased ends h, if not nil, after the release of its tenure, unless the tenure was lost meanwhile.
-func (t *Tenure) IsReleased(h *Hold) (lost bool) {
+// EndReleased ends h, if not nil, after the release of its tenure, unless the tenure was lost meanwhile.
+func (t *Tenure) EndReleased(h *Hold) (lost bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.loss != nil {
@@ -384,18 +386,18 @@ func (t *Tenure) IsReleased(h *Hold) (lost bool) {
 	return false
 }
 
-// IsLost ends h, if not nil, on a tenure that was lost. Of several unlocks that find the loss, one is the last.
-func (t *Tenure) IsLost(h *Hold) (loss error, last bool) {
+// EndLost ends h, if not nil, on a tenure that was lost. Of several unlocks that find the loss, one is the last.
+func (t *Tenure) EndLost(h *Hold) (last bool, loss error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	loss = t.lossOf(h)
 	if h == nil {
-		return loss, true
+		return true, loss
 	}
 	if last = h.levels == nil && h.count > 0; last {
 		h.setCount(0)
 	}
-	return loss, last
+	return last, loss
 }
 
 // EndAtLast ends the hold, and returns its loss, if it was lost.

@@ -83,7 +83,7 @@ func (l *Level) IsOpen() bool {
 	return l.cancel != nil
 }
 
-// close takes the level out of its hold and ends its ctx. closed is false if it was closed before; last reports whether the hold ends
+// Close takes the level out of its hold and ends its ctx. closed is false if it was closed before; last reports whether the hold ends
 // with it.
 func (l *Level) Close() (closed, last bool) {
 	l.hold.tenure.mu.Lock()
@@ -138,7 +138,7 @@ func (h *Hold) unlink(l *Level) {
 	}
 }
 
-// levelCtx returns the ctx for a new level.
+// LevelCtx returns the ctx for a new level.
 func (m *Lock) LevelCtx(ctx context.Context) (context.Context, context.CancelCauseFunc) {
 	if m.Kind.Side == lua.Writer {
 		ctx = &outerCtx{Context: ctx}
@@ -162,7 +162,7 @@ func (c *outerCtx) Value(key any) any {
 	return c.Context.Value(key)
 }
 
-// downgraded reports, once, whether a Downgrade has closed the level.
+// IsDowngraded reports, once, whether a Downgrade has closed the level.
 func (l *Level) IsDowngraded() bool {
 	outer, ok := l.Context.Value(outerKey{}).(*outerCtx)
 	return ok && l.hold.tenure.Lock.Kind.Side == lua.Writer && outer.downgraded.Swap(false)
@@ -174,7 +174,7 @@ func (c *outerCtx) String() string { return fmt.Sprint(c.Context) }
 // LevelIn returns the innermost open level of m in ctx, or nil.
 func (m *Lock) LevelIn(ctx context.Context) *Level { return openLevel(ctx, (*Hold).IsOf, m) }
 
-// levelBeside returns the innermost open level of the other side of a read/write lock, or nil.
+// LevelBeside returns the innermost open level of the other side of a read/write lock, or nil.
 func (m *Lock) LevelBeside(ctx context.Context) *Level { return openLevel(ctx, (*Hold).IsBeside, m) }
 
 func openLevel(ctx context.Context, is func(*Hold, *Lock) bool, m *Lock) *Level {

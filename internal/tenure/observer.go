@@ -88,7 +88,7 @@ func (m *Lock) Mark() (mark kinds.Mark) {
 	return mark
 }
 
-// canHave reports whether an existing tenure is renewed as a Lock of m wants, and its mark says all that this wants.
+// CanHave reports whether an existing tenure is renewed as a Lock of m wants, and its mark says all that this wants.
 func (m *Lock) CanHave(t *Tenure) bool {
 	want := m.Mark()
 	return m.WatchdogIn(m.Engine) == t.Lock.WatchdogIn(m.Engine) && (want == 0 || kinds.MarkOfTag(t.Tag).Wants(want))

@@ -20,15 +20,18 @@ import (
 // The exception is a joining call that may still run, or may have run twice (Tenure.Unresolved). A late copy may have queued the owner
 // again, after a grant whose message is still on its way. Such a grant counts from the first call, as for a plain lock.
 
-// placeKeeper keeps an owner's place through the renewer.
+// PlaceKeeper keeps an owner's place through the renewer.
 type PlaceKeeper struct {
 	Tenure *Tenure
 	Lease  lease.Lease
 }
 
+// Item identifies the place in a refresh.
 func (p *PlaceKeeper) Item() lease.Item {
 	return lease.Item{Name: p.Tenure.Lock.Key, Owner: p.Tenure.Field()}
 }
+
+// Group returns the key by which places share a refresh.
 func (p *PlaceKeeper) Group() any { return p.Tenure.Lock.Engine.Group(p.Tenure.Lock) }
 
 // Lost makes the waiter check its place.
@@ -40,7 +43,7 @@ func (p *PlaceKeeper) Lost(lease.Loss) {
 // Closed does nothing: the hub wakes the waiter.
 func (p *PlaceKeeper) Closed() {}
 
-// places returns the renewer of places. It runs from the first place until Close; nil if there was none before Close.
+// Places returns the renewer of places. It runs from the first place until Close; nil if there was none before Close.
 func (c *Engine) Places() *lease.Renewer {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -18,7 +18,7 @@ const (
 	aside = 10 * time.Millisecond
 )
 
-// run counts successive hand-offs inside the process. The holds pass it on to each other.
+// Run counts successive hand-offs inside the process. The holds pass it on to each other.
 type Run struct {
 	length int
 	began  time.Time
@@ -26,10 +26,10 @@ type Run struct {
 	Tokens Tokens          // for the run's next holds
 }
 
-// tokens are unused fencing tokens: left of them, from next on.
+// Tokens are unused fencing tokens: left of them, from next on.
 type Tokens struct{ Next, Left int64 }
 
-// token takes the next token; ok is false if there is none.
+// Token takes the next token; ok is false if there is none.
 func (r *Run) Token() (token int64, ok bool) {
 	if r == nil || r.Tokens.Left == 0 {
 		return 0, false
@@ -39,25 +39,25 @@ func (r *Run) Token() (token int64, ok bool) {
 	return token, true
 }
 
-// section returns the ctx of the section that the last hand-off ended, once; nil without a Trace.
+// Section returns the ctx of the section that the last hand-off ended, once; nil without a Trace.
 func (r *Run) Section() context.Context {
 	by := r.By
 	r.By = nil
 	return by
 }
 
-// besideOutsiders returns the bound while waiters outside the line compete. They get a third of the sections, if they are there to take them.
+// BesideOutsiders returns the bound while waiters outside the line compete. They get a third of the sections, if they are there to take them.
 func (b RunBound) BesideOutsiders() RunBound {
 	b.Most = min(b.Most, mostBesideOutsiders)
 	return b
 }
 
-// over reports whether the run should end. A nil run has not begun.
+// Over reports whether the run should end. A nil run has not begun.
 func (r *Run) Over(o RunBound, now time.Time) bool {
 	return r != nil && (r.length >= o.Most || now.Sub(r.began) >= o.For)
 }
 
-// next returns the run with one more hand-off if the lock stays in the process, or a new run.
+// Next returns the run with one more hand-off if the lock stays in the process, or a new run.
 func (r *Run) Next(stay bool, now time.Time) *Run {
 	if r == nil || !stay {
 		r = &Run{began: now}

@@ -91,7 +91,7 @@ type spentTime struct {
 	until time.Time
 }
 
-// spent returns the total if the last unlock ended within soonAfter, or 0.
+// Spent returns the total if the last unlock ended within soonAfter, or 0.
 func (i *InnerUnlocks) Spent(now time.Time) time.Duration {
 	if s := i.latest.Load(); s != nil && now.Sub(s.until) <= soonAfter {
 		return s.took
@@ -99,7 +99,7 @@ func (i *InnerUnlocks) Spent(now time.Time) time.Duration {
 	return 0
 }
 
-// add adds an unlock, less its overlap with earlier ones. If two end at the same moment, one may go uncounted.
+// Add adds an unlock, less its overlap with earlier ones. If two end at the same moment, one may go uncounted.
 func (i *InnerUnlocks) Add(began, now time.Time) {
 	before := i.Spent(began)
 	if s := i.latest.Load(); s != nil && s.until.After(began) {

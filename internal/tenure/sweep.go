@@ -28,7 +28,7 @@ func (t *Tenure) UnresolvedUntil(until time.Time) *sweep.Unresolved {
 	return t.Unresolved
 }
 
-// lateAcquire records an unanswered first acquire with the lease ttl.
+// LateAcquire records an unanswered first acquire with the lease ttl.
 func (t *Tenure) LateAcquire(ttl time.Duration) {
 	t.UnresolvedUntil(time.Now().Add(min(ttl, sweep.Most))).Late = true
 }
@@ -51,17 +51,17 @@ func (t *Tenure) forget() {
 // Forget ends a lost tenure that a Cache had. It returns at once.
 func (t *Tenure) Forget() { t.Lock.Engine.Calls.Background(t.ForgetInTurn) }
 
-// forgetInTurn is forget when no call is under way any more: it may be one for a level of an earlier hold (I1). It ends soon after that.
+// ForgetInTurn is forget when no call is under way any more: it may be one for a level of an earlier hold (I1). It ends soon after that.
 func (t *Tenure) ForgetInTurn() {
 	t.AwaitCallSlot()
 	defer t.ReleaseCallSlot()
 	t.forget()
 }
 
-// isClean reports whether nothing about the field is unresolved.
+// IsClean reports whether nothing about the field is unresolved.
 func (t *Tenure) IsClean() bool { return t == nil || t.Unresolved == nil && t.Queued == nil }
 
-// orphan returns the field as an orphan to be swept; nil if there is nothing to sweep.
+// Orphan returns the field as an orphan to be swept; nil if there is nothing to sweep.
 func (t *Tenure) Orphan() *sweep.Orphan {
 	if t == nil {
 		return nil
@@ -81,7 +81,7 @@ func (t *Tenure) Orphan() *sweep.Orphan {
 	return r
 }
 
-// orphanOf returns an orphan that is swept by that release.
+// OrphanOf returns an orphan that is swept by that release.
 func (t *Tenure) OrphanOf(args lua.ReleaseArgs) *sweep.Orphan {
 	m := t.Lock
 	r := &sweep.Orphan{Slot: m.Slot, Args: args}
@@ -93,7 +93,7 @@ func (t *Tenure) OrphanOf(args lua.ReleaseArgs) *sweep.Orphan {
 	return r
 }
 
-// sweep sweeps the non-nil orphans: of one lock, or of locks that one call can take. After Close it makes one last try itself.
+// Sweep sweeps the non-nil orphans: of one lock, or of locks that one call can take. After Close it makes one last try itself.
 func (c *Engine) Sweep(all ...*sweep.Orphan) {
 	all = slices.DeleteFunc(all, func(r *sweep.Orphan) bool { return r == nil })
 	switch {
@@ -106,7 +106,7 @@ func (c *Engine) Sweep(all ...*sweep.Orphan) {
 	}
 }
 
-// sweepInCall is sweep for a caller that has started a call. It never waits for the sweep, even while the Client closes; Close does.
+// SweepInCall is sweep for a caller that has started a call. It never waits for the sweep, even while the Client closes; Close does.
 func (c *Engine) SweepInCall(all ...*sweep.Orphan) {
 	if all = slices.DeleteFunc(all, func(r *sweep.Orphan) bool { return r == nil }); len(all) > 0 {
 		c.sweepers.Add(all)
@@ -120,14 +120,14 @@ func (t *Tenure) GiveBack() (answered bool) {
 	return err == nil
 }
 
-// giveBack is GiveBack without the sweep.
+// GiveBackOnce is GiveBack without the sweep.
 func (t *Tenure) GiveBackOnce() error {
 	_, err := t.Lock.Engine.releaseOnce(t.Lock, t.ReleaseArgs())
 	t.GivenBack(err)
 	return err
 }
 
-// givenBack records the result of such a release.
+// GivenBack records the result of such a release.
 func (t *Tenure) GivenBack(err error) {
 	if err != nil {
 		m := t.Lock

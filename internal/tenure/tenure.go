@@ -66,6 +66,7 @@ type Majority interface {
 // lastTag is the tag of the newest tenure, without its mark.
 var lastTag atomic.Uint64
 
+// NewTenure returns a tenure that nothing is known of in Redis.
 func (m *Lock) NewTenure() *Tenure {
 	return &Tenure{Lock: m, Tag: m.Mark().Marked(lastTag.Add(1))}
 }
@@ -143,7 +144,7 @@ func (t *Tenure) Cached(first func() any) any {
 	return t.callers.cached
 }
 
-// lasts returns how long Redis may keep the tenure after an unanswered renewal.
+// Lasts returns how long Redis may keep the tenure after an unanswered renewal.
 func (t *Tenure) Lasts() time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -161,11 +162,12 @@ func (t *Tenure) current() *Hold {
 	return t.hold
 }
 
-// joinInsiders makes the tenure known to waiters of its process; leaveInsiders ends that.
+// JoinOpen makes the tenure known to waiters of its process; LeaveOpen ends that.
 func (t *Tenure) JoinOpen() {
 	t.Lock.Engine.Open.add(t)
 }
 
+// LeaveOpen ends JoinOpen.
 func (t *Tenure) LeaveOpen() {
 	t.Lock.Engine.Open.remove(t.Tag, t.Lock.Key)
 }
@@ -182,7 +184,7 @@ func (t *Tenure) givenTo() (all []context.Context) {
 	return all
 }
 
-// section returns the ctx of its section.
+// Section returns the ctx of its section.
 func (t *Tenure) Section() context.Context {
 	if h := t.current(); h != nil {
 		return &h.first
@@ -190,20 +192,21 @@ func (t *Tenure) Section() context.Context {
 	return context.Background()
 }
 
-// hasToken reports whether its hold has a fencing token.
+// HasToken reports whether its hold has a fencing token.
 func (t *Tenure) HasToken() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.hold != nil && t.hold.token != 0
 }
 
+// LossSoFar returns why the tenure was lost, or nil.
 func (t *Tenure) LossSoFar() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.why()
 }
 
-// until returns the end of its trusted time.
+// Until returns the end of its trusted time.
 func (t *Tenure) Until() time.Time {
 	if t.Majority != nil {
 		return t.Majority.Until()
@@ -211,7 +214,7 @@ func (t *Tenure) Until() time.Time {
 	return t.Lock.Engine.Leases.Until(&t.Lease)
 }
 
-// catchUp marks the tenure lost if its time is over, without waiting for the renewer.
+// CatchUp marks the tenure lost if its time is over, without waiting for the renewer.
 func (t *Tenure) CatchUp() {
 	switch {
 	case t.Majority != nil:
@@ -287,7 +290,7 @@ func (k Keeper) Closed() {
 	ended.Settle()
 }
 
-// gone ends a tenure that is missing in Redis.
+// Gone ends a tenure that is missing in Redis.
 func (t *Tenure) Gone() {
 	t.Lose(Loss{
 		Reason: LostGone, Since: time.Now(), Text: "lost: the key was deleted, forced open or forgotten by a failover",
@@ -350,7 +353,7 @@ func (t *Tenure) explain(why Loss) error {
 	return t.Lock.Engine.Errors.Loss(why)
 }
 
-// tooLate returns the error of a grant to m whose lease was over before the answer.
+// AnsweredTooLate returns the error of a grant to m whose lease was over before the answer.
 func (t *Tenure) AnsweredTooLate(m *Lock, until time.Time) error {
 	return m.Engine.Errors.Loss(Loss{
 		Name: m.Name, Owner: t.Field(), Reason: LostExpired, Since: until,
@@ -358,16 +361,16 @@ func (t *Tenure) AnsweredTooLate(m *Lock, until time.Time) error {
 	})
 }
 
-// stay says how a lock stays taken after an unlock.
+// Stay says how a lock stays taken after an unlock.
 type Stay struct {
 	Until  time.Time
 	Ticket string // the field that keeps it, see Export; "": the placeholder, see WithMinHold
 }
 
-// staysTaken reports whether an unlock now must leave the lock taken.
+// StaysTaken reports whether an unlock now must leave the lock taken.
 func (t *Tenure) StaysTaken() bool { return t.Stays != nil && time.Now().Before(t.Stays.Until) }
 
-// releaseArgs returns the arguments of the release that ends the tenure.
+// ReleaseArgs returns the arguments of the release that ends the tenure.
 func (t *Tenure) ReleaseArgs() lua.ReleaseArgs {
 	m := t.Lock
 	args := lua.ReleaseArgs{

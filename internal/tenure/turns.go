@@ -19,14 +19,14 @@ type callers struct {
 	cached  any           // see Cached
 }
 
-// turn is one goroutine's place in the queue.
+// CallSlotTurn is one goroutine's place in the queue.
 type CallSlotTurn struct {
 	Over  chan struct{} // closed when the right is granted, or the tenure is lost
 	given bool
 	gone  bool // it has left, and is still in the queue
 }
 
-// tryCallSlot takes the right to make calls for the tenure (I1) if it is free. It is for an unlock, which does not wait for the count
+// TryCallSlot takes the right to make calls for the tenure (I1) if it is free. It is for an unlock, which does not wait for the count
 // in Redis.
 func (t *Tenure) TryCallSlot() bool {
 	t.mu.Lock()
@@ -36,7 +36,7 @@ func (t *Tenure) TryCallSlot() bool {
 	return ok
 }
 
-// callSlot is tryCallSlot, and queues if the right is taken: the turn must end with takes or leaves. w is nil if the tenure was lost,
+// CallSlot is TryCallSlot, and queues if the right is taken: the turn must end with takes or leaves. w is nil if the tenure was lost,
 // because then no call is needed.
 func (t *Tenure) CallSlot() (ok bool, w *CallSlotTurn) {
 	t.mu.Lock()
@@ -61,7 +61,7 @@ func (t *Tenure) join() *CallSlotTurn {
 	return w
 }
 
-// takes is callSlot again, for a turn that is over.
+// TakeCallSlot is CallSlot again, for a turn that is over.
 func (t *Tenure) TakeCallSlot(w *CallSlotTurn) (ok bool, next *CallSlotTurn) {
 	if w.given {
 		return true, nil
@@ -69,7 +69,7 @@ func (t *Tenure) TakeCallSlot(w *CallSlotTurn) (ok bool, next *CallSlotTurn) {
 	return t.CallSlot()
 }
 
-// leaves ends a turn without waiting. If the right was granted meanwhile, it goes to the next in line.
+// LeaveCallSlot ends a turn without waiting. If the right was granted meanwhile, it goes to the next in line.
 func (t *Tenure) LeaveCallSlot(w *CallSlotTurn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -81,7 +81,7 @@ func (t *Tenure) LeaveCallSlot(w *CallSlotTurn) {
 	}
 }
 
-// awaitCallSlot is callSlot for an unlock: it waits for the right, even if the tenure is lost meanwhile.
+// AwaitCallSlot is CallSlot for an unlock: it waits for the right, even if the tenure is lost meanwhile.
 func (t *Tenure) AwaitCallSlot() {
 	for {
 		t.mu.Lock()
@@ -98,7 +98,7 @@ func (t *Tenure) AwaitCallSlot() {
 	}
 }
 
-// releaseCallSlot gives the right to make calls back.
+// ReleaseCallSlot gives the right to make calls back.
 func (t *Tenure) ReleaseCallSlot() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
