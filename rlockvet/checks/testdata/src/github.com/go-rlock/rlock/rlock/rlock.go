@@ -20,6 +20,20 @@ func WithLease(time.Duration) Option { return nil }
 
 type Client struct{}
 
+type Options struct {
+	WatchdogTimeout time.Duration
+	HandOff         HandOff
+}
+
+type HandOff struct{ For time.Duration }
+
+func Open(string, Options) (*Client, error) { return nil, nil }
+
+func (*Client) Close()                         {}
+func (*Client) Shutdown(context.Context) error { return nil }
+
+func (*Client) FencedMutex(string, ...Option) *Mutex { return nil }
+
 func (*Client) Mutex(string, ...Option) *Mutex     { return nil }
 func (*Client) RWMutex(string, ...Option) *RWMutex { return nil }
 
@@ -125,11 +139,18 @@ func (*Client) CountDownLatch(string) *CountDownLatch { return nil }
 
 type CountDownLatch struct{}
 
+func (*CountDownLatch) CountDown(context.Context) error               { return nil }
 func (*CountDownLatch) Await(context.Context) error                   { return nil }
 func (*CountDownLatch) TryAwait(context.Context, time.Duration) error { return nil }
 
 func Detach(ctx context.Context) context.Context { return ctx }
 
 func Owner(context.Context) string { return "" }
+
+func FencingToken(context.Context, string) (int64, bool) { return 0, false }
+
+type LostError struct{ Name string }
+
+func (*LostError) Error() string { return "" }
 
 var ErrNotAcquired, ErrLost, ErrNotRun error
