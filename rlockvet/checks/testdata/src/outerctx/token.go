@@ -34,7 +34,7 @@ func tokenOfVariable(outer context.Context, client *rlock.Client, name string) e
 
 func tokenOfIgnored(outer context.Context, m *rlock.Mutex) error {
 	return m.Do(outer, func(context.Context) error {
-		token, _ := m.FencingToken(outer)               // want `outer is from outside of this Do`
+		token, _ := m.FencingToken(outer) // want `outer is from outside of this Do`
 		return put(context.WithoutCancel(outer), token)
 	})
 }
