@@ -187,7 +187,8 @@ func (f *function) add(stmt ast.Node, e ast.Expr, lhs []ast.Expr) {
 	}
 	semaphore := acquired(f.info, call)
 	awaits := isMethod(typeutil.Callee(f.info.Info, call), "CountDownLatch", "Await", "TryAwait")
-	if !takesLock(results) && semaphore == nil && !awaits || lhs != nil && len(lhs) != len(results) {
+	unlock := f.info.unlockOf(call)
+	if !takesLock(results) && unlock < 0 && semaphore == nil && !awaits || lhs != nil && len(lhs) != len(results) {
 		return
 	}
 	t := &taking{stmt: stmt, call: call, semaphore: semaphore, awaits: awaits, unchecked: true}
@@ -207,7 +208,7 @@ func (f *function) add(stmt ast.Node, e ast.Expr, lhs []ast.Expr) {
 			if !blank {
 				t.section = to
 			}
-		case isUnlock(typ), isPermit(typ):
+		case isUnlock(typ), isPermit(typ), i == unlock:
 			t.unlock, t.dropped, t.isPermit = f.local(to), blank, isPermit(typ)
 		case isError(typ):
 			t.err, t.unchecked, t.errDropped = f.local(to), blank, blank
