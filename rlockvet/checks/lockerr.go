@@ -108,17 +108,15 @@ func (f *function) comparisons(err *types.Var) (all []ast.Node, with string) {
 			var compared string
 			ast.PreorderStack(n, nil, func(m ast.Node, stack []ast.Node) bool {
 				if id, ok := m.(*ast.Ident); ok && f.info.Uses[id] == err {
-					call, ok := stackEnd[*ast.CallExpr](stack, 1)
-					callee := f.calleeOf(call)
-					if only = only && ok && isFrom(callee, "errors") && len(call.Args) == 2 && call.Args[0] == id; only {
-						compared = types.ExprString(call.Args[1])
-					}
+					call, _ := stackEnd[*ast.CallExpr](stack, 1)
+					compared = f.comparedWith(call)
+					only = only && compared != ""
 				}
 				return true
 			})
 			switch {
 			case compared == "" || !only:
-			case strings.HasSuffix(compared, ".ErrNotRun"):
+			case compared == "rlock.ErrNotRun":
 				return nil, ""
 			default:
 				all, with = append(all, n), compared
@@ -128,12 +126,29 @@ func (f *function) comparisons(err *types.Var) (all []ast.Node, with string) {
 	return all, with
 }
 
-// calleeOf returns what a call calls; nil if there is no call.
-func (f *function) calleeOf(call *ast.CallExpr) types.Object {
+// comparedWith returns the error, or the type of errors, that errors.Is, As or AsType looks for; "" for other calls.
+func (f *function) comparedWith(call *ast.CallExpr) string {
 	if call == nil {
-		return nil
+		return ""
 	}
-	return typeutil.Callee(f.info.Info, call)
+	callee := typeutil.Callee(f.info.Info, call)
+	if !isFrom(callee, "errors") {
+		return ""
+	}
+	short := func(p *types.Package) string { return p.Name() }
+	switch callee.Name() {
+	case "Is":
+		return types.ExprString(call.Args[1])
+	case "As":
+		if pointer, ok := f.info.TypeOf(call.Args[1]).(*types.Pointer); ok {
+			return types.TypeString(pointer.Elem(), short)
+		}
+	case "AsType":
+		if found := resultsOf(f.info, call); len(found) > 0 {
+			return types.TypeString(found[0], short)
+		}
+	}
+	return ""
 }
 
 // isKept reports whether the error may be read out of sight: by a function literal, or through a pointer. A deferred function does not see

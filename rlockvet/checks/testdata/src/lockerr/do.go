@@ -58,7 +58,20 @@ func thenAnother(ctx context.Context, a, b *rlock.Mutex) error {
 	return err
 }
 
+func onlyAs(ctx context.Context, m *rlock.Mutex) string {
+	err := m.TryDo(ctx, 0, work) // want `err is only compared with \*rlock\.LostError after this TryDo`
+	if lost, ok := errors.AsType[*rlock.LostError](err); ok {
+		return lost.Name
+	}
+	return ""
+}
+
 // Correct code, without findings.
+
+func joinedLater(ctx context.Context, a, b *rlock.Mutex) error {
+	err := a.Do(ctx, work)
+	return errors.Join(err, b.Do(ctx, work))
+}
 
 func bothCompared(ctx context.Context, m *rlock.Mutex) error {
 	err := m.TryDo(ctx, 0, work)

@@ -21,6 +21,7 @@ func WithLease(time.Duration) Option { return nil }
 type Client struct{}
 
 type Options struct {
+	Label           string
 	WatchdogTimeout time.Duration
 	HandOff         HandOff
 }
@@ -33,6 +34,7 @@ func (*Client) Close()                         {}
 func (*Client) Shutdown(context.Context) error { return nil }
 
 func (*Client) FencedMutex(string, ...Option) *Mutex { return nil }
+func (*Client) FairMutex(string, ...Option) *Mutex   { return nil }
 
 func (*Client) Mutex(string, ...Option) *Mutex     { return nil }
 func (*Client) RWMutex(string, ...Option) *RWMutex { return nil }
@@ -86,6 +88,8 @@ func (*Mutex) TryLock(ctx context.Context, _ time.Duration) (context.Context, Un
 func (*Mutex) Do(context.Context, func(context.Context) error) error { return nil }
 
 func (*Mutex) TryDo(context.Context, time.Duration, func(context.Context) error) error { return nil }
+
+func (*Mutex) IsLocked(context.Context) (bool, error) { return false, nil }
 
 func (*Mutex) FencingToken(context.Context) (int64, bool) { return 0, false }
 
@@ -152,5 +156,9 @@ func FencingToken(context.Context, string) (int64, bool) { return 0, false }
 type LostError struct{ Name string }
 
 func (*LostError) Error() string { return "" }
+
+type NotAcquiredError struct{ Holder string }
+
+func (*NotAcquiredError) Error() string { return "" }
 
 var ErrNotAcquired, ErrLost, ErrNotRun error
