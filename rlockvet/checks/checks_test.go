@@ -64,7 +64,7 @@ func TestAnalyzers(t *testing.T) {
 		"endedctx": checks.EndedCtx, "permit/endedctx": checks.EndedCtx, "waitonly/ended": checks.EndedCtx,
 		"lostunlock": checks.LostUnlock, "permit/lostunlock": checks.LostUnlock,
 		"lockerr": checks.LockErr, "permit/lockerr": checks.LockErr,
-		"misuse": checks.Misuse,
+		"misuse": checks.Misuse, "misuse/command": checks.Misuse,
 	}
 	of["planted"] = all()
 	// One analyzer stands for all of them, because each run loads and checks the standard library.

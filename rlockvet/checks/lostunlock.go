@@ -225,7 +225,7 @@ func (f *function) commitsLate(r *reporter, t *taking) {
 		switch use := f.use(n, t.unlock); {
 		case isDefer && n.Pos() < t.stmt.Pos():
 			ast.Inspect(d, func(n ast.Node) bool {
-				if call, ok := n.(*ast.CallExpr); ok && nameOf(call) == "Commit" && lockOf(call) != nil {
+				if call, ok := n.(*ast.CallExpr); ok && nameOf(call) == "Commit" && f.isTransaction(lockOf(call)) {
 					commits = append(commits, call)
 				}
 				return true
@@ -243,6 +243,16 @@ func (f *function) commitsLate(r *reporter, t *taking) {
 				"commit in the section", unlocks)
 		}
 	}
+}
+
+// isTransaction reports whether e has a Rollback.
+func (f *function) isTransaction(e ast.Expr) bool {
+	if e == nil || f.info.TypeOf(e) == nil {
+		return false
+	}
+	method, _, _ := types.LookupFieldOrMethod(f.info.TypeOf(e), true, f.info.pkg, "Rollback")
+	_, ok := method.(*types.Func)
+	return ok
 }
 
 // loopOf returns the innermost loop around a statement in its function, or nil.

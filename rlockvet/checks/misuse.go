@@ -2,10 +2,13 @@ package checks
 
 import (
 	"go/ast"
+	"go/constant"
 	"go/token"
 	"go/types"
 	"regexp"
+	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/tools/go/analysis"
 	"golang.org/x/tools/go/analysis/passes/inspect"
@@ -51,6 +54,9 @@ func runMisuse(pass *analysis.Pass) (any, error) {
 				r.asserted(n.Type)
 			}
 		case *ast.TypeSwitchStmt:
+			if !isError(r.info.switched(n)) {
+				return
+			}
 			for _, s := range n.Body.List {
 				if clause, ok := s.(*ast.CaseClause); ok {
 					for _, e := range clause.List {
@@ -146,11 +152,14 @@ func (r *reporter) unitOf(e ast.Expr) {
 	}
 	switch o := r.info.Uses[id].(type) {
 	case *types.Const:
-		if basic, ok := o.Type().(*types.Basic); ok && o.Val().ExactString() != "0" && (basic.Info()&types.IsUntyped != 0 || otherUnit.MatchString(id.Name)) {
+		ns, exact := constant.Int64Val(constant.ToInt(o.Val()))
+		basic, ok := o.Type().(*types.Basic)
+		few := exact && ns != 0 && ns < int64(time.Millisecond) // more may be meant as ns
+		if ok && few && (basic.Info()&types.IsUntyped != 0 || otherUnit.MatchString(id.Name)) {
 			r.report(e, "%s has no unit, so this is %s ns: multiply it by time.Second, say", id.Name, o.Val())
 		}
 	case *types.Var:
-		if value != e && otherUnit.MatchString(id.Name) {
+		if value != e && otherUnit.MatchString(id.Name) && !isNamed(o.Type(), "time", "Duration") {
 			r.report(e, "%s becomes a number of ns here: multiply it by its unit", id.Name)
 		}
 	}
@@ -158,6 +167,17 @@ func (r *reporter) unitOf(e ast.Expr) {
 
 // otherUnit matches names of numbers that are no nanoseconds.
 var otherUnit = regexp.MustCompile(`(?i)(seconds?|secs?|minutes?|mins?|hours?|millis)$|(Ms|MS|_ms)$|^ms$`)
+
+// switched returns the type of what a type switch looks into.
+func (s *source) switched(n *ast.TypeSwitchStmt) (t types.Type) {
+	ast.Inspect(n.Assign, func(n ast.Node) bool {
+		if assertion, ok := n.(*ast.TypeAssertExpr); ok && t == nil {
+			t = s.TypeOf(assertion.X)
+		}
+		return t == nil
+	})
+	return t
+}
 
 // asserted reports a type assertion to an error type of package rlock.
 func (r *reporter) asserted(typ ast.Expr) {
@@ -171,10 +191,10 @@ func (r *reporter) asserted(typ ast.Expr) {
 	}
 }
 
-// unclosed reports a Client that a function opens only to use its locks, and does not close. The program's main function may leave that to
-// the end of the process.
+// unclosed reports a Client that a function opens only to use its locks, and does not close. In package main, only those of HTTP handlers:
+// the others may be for the whole process.
 func (r *reporter) unclosed(decl *ast.FuncDecl) {
-	if decl.Body == nil || decl.Recv == nil && (decl.Name.Name == "main" || decl.Name.Name == "init") {
+	if decl.Body == nil || r.pass.Pkg.Name() == "main" && !r.isHandler(decl) {
 		return
 	}
 	ast.Inspect(decl.Body, func(n ast.Node) bool {
@@ -196,6 +216,14 @@ func (r *reporter) unclosed(decl *ast.FuncDecl) {
 				id.Name)
 		}
 		return true
+	})
+}
+
+// isHandler reports whether a function has a *http.Request.
+func (r *reporter) isHandler(decl *ast.FuncDecl) bool {
+	return slices.ContainsFunc(decl.Type.Params.List, func(f *ast.Field) bool {
+		pointer, ok := types.Unalias(r.info.TypeOf(f.Type)).(*types.Pointer)
+		return ok && isNamed(pointer.Elem(), "net/http", "Request")
 	})
 }
 

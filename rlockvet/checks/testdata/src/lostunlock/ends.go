@@ -134,6 +134,21 @@ func exitsUnderALease(ctx context.Context, client *rlock.Client) {
 	})
 }
 
+type reader struct{}
+
+func (*reader) Commit() error { return nil }
+func (*reader) Next() error   { return nil }
+
+func confirms(ctx context.Context, m *rlock.Mutex, messages *reader) error {
+	defer messages.Commit()
+	_, unlock, err := m.Lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return messages.Next()
+}
+
 func rollsBack(ctx context.Context, m *rlock.Mutex, t, other *tx) (err error) {
 	defer t.Rollback()
 	defer other.Commit()

@@ -80,10 +80,11 @@ func perCall(ctx context.Context) error {
 
 // Correct code, without findings.
 
-const lease, none = 30 * time.Second, 0
+const lease, none, inNs = 30 * time.Second, 0, 5_000_000_000
 
 func durations(ctx context.Context, m *rlock.Mutex, c config, d time.Duration) {
 	_ = m.TryDo(ctx, none, work)
+	_ = m.TryDo(ctx, inNs, work)
 	_ = m.TryDo(ctx, lease, work)
 	_ = m.TryDo(ctx, d, work)
 	_ = m.TryDo(ctx, time.Duration(c.Seconds)*time.Second, work)
@@ -94,6 +95,10 @@ func durations(ctx context.Context, m *rlock.Mutex, c config, d time.Duration) {
 func as(err error, v any) bool {
 	var lost *rlock.LostError
 	if errors.As(err, &lost) {
+		return true
+	}
+	switch v.(type) {
+	case *rlock.LostError:
 		return true
 	}
 	_, isAny := v.(*rlock.Mutex)
@@ -139,13 +144,4 @@ func kept() (*rlock.Mutex, error) {
 		return nil, err
 	}
 	return client.Mutex("a"), nil
-}
-
-func main() {
-	client, err := rlock.Open("", rlock.Options{})
-	if err != nil {
-		log.Print(err)
-		return
-	}
-	log.Print(client.Mutex("a").Do(context.Background(), work))
 }
