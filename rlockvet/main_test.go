@@ -112,6 +112,10 @@ import (
 
 func charge(ctx context.Context) error { return ctx.Err() }
 func report(ctx context.Context) error { return ctx.Err() }
+
+var store interface {
+	Write(ctx context.Context, token int64, data []byte) error
+}
 `
 	for _, block := range regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(read(filepath.Join(root, "docs", "rlockvet.md")), -1) {
 		page += "\n" + block[1]

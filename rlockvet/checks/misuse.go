@@ -38,7 +38,7 @@ A Client made for a function's own use keeps its connections and goroutines afte
 func runMisuse(pass *analysis.Pass) (any, error) {
 	r := newReporter(pass)
 	in := resultOf[*inspector.Inspector](pass, inspect.Analyzer)
-	program := newReporter(pass).skipTests() // tests leave more to the end of their process
+	program := newReporter(pass).skipTests() // tests try wrong options, and leave more to the end of their process
 	tokens(program, resultOf[*users](pass, takings).functions, in)
 	for decl := range inspector.All[*ast.FuncDecl](in) {
 		program.unclosed(decl)
@@ -67,13 +67,13 @@ func runMisuse(pass *analysis.Pass) (any, error) {
 		case *ast.CompositeLit:
 			for _, e := range n.Elts {
 				if field, ok := e.(*ast.KeyValueExpr); ok {
-					r.fieldWithoutUnit(field.Key, field.Value)
+					program.fieldWithoutUnit(field.Key, field.Value)
 				}
 			}
 		case *ast.AssignStmt:
 			for i, e := range n.Lhs {
 				if field, ok := e.(*ast.SelectorExpr); ok && len(n.Lhs) == len(n.Rhs) {
-					r.fieldWithoutUnit(field.Sel, n.Rhs[i])
+					program.fieldWithoutUnit(field.Sel, n.Rhs[i])
 				}
 			}
 		case *ast.BinaryExpr:
@@ -154,7 +154,7 @@ func (r *reporter) unitOf(e ast.Expr) {
 	case *types.Const:
 		ns, exact := constant.Int64Val(constant.ToInt(o.Val()))
 		basic, ok := o.Type().(*types.Basic)
-		few := exact && ns != 0 && ns < int64(time.Millisecond) // more may be meant as ns
+		few := exact && ns > 0 && ns < int64(time.Millisecond) // more may be meant as ns
 		if ok && few && (basic.Info()&types.IsUntyped != 0 || otherUnit.MatchString(id.Name)) {
 			r.report(e, "%s has no unit, so this is %s ns: multiply it by time.Second, say", id.Name, o.Val())
 		}
