@@ -8,7 +8,7 @@ import (
 // bubble is the testing/synctest bubble of a goroutine, as the runtime names it; "" outside of all.
 type bubble string
 
-// The runtime tells the bubble only in a goroutine's stack trace: goroutine 7 [running, synctest bubble 1]:
+// The runtime names the bubble only in a goroutine's stack trace, as in "goroutine 7 [running, synctest bubble 1]:".
 var inBubble = regexp.MustCompile(`^goroutine \d+ \[[^\]]*(synctest bubble \d+)`)
 
 // currentBubble returns the bubble of the calling goroutine.

@@ -51,7 +51,7 @@ func TestMistakesWithBubbles(t *testing.T) {
 	for name, mistake := range mistakes {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestMistakesWithBubbles$", "-test.timeout=1m") //nolint:gosec // this test
+			c := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestMistakesWithBubbles$", "-test.timeout=1m")
 			c.Env = append(os.Environ(), variable+"="+name)
 			out, err := c.CombinedOutput()
 			require.Error(t, err)
