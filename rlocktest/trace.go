@@ -54,6 +54,9 @@ func (p *lockPlaces) begin(ctx context.Context, i rlock.AcquiredInfo) {
 		names = []string{i.Name}
 	}
 	place := lockPlace{names, rlock.Owner(ctx), caller()}
+	if place.at == "" { // a HoldElsewhere, which is not reported
+		return
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.all == nil {
@@ -96,16 +99,21 @@ func (p *lockPlaces) of(name, owner string) string {
 // library is what the names of all functions of the library itself begin with.
 const library = "github.com/go-rlock/rlock/"
 
-// caller returns the source position that called the library.
+// caller returns the source position that called the library; "" if that is in this kit.
 func caller() string {
 	var pcs [64]uintptr
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(1, pcs[:])])
 	for {
 		f, more := frames.Next()
-		ours := strings.HasPrefix(f.Function, library+"rlock.") || strings.HasPrefix(f.Function, library+"internal/") ||
-			slices.Contains([]string{"order.go", "trace.go"}, filepath.Base(f.File)) && strings.HasPrefix(f.Function, library+"rlocktest.")
-		if !ours {
-			return fmt.Sprintf("%s:%d", filepath.Base(f.File), f.Line)
+		file := filepath.Base(f.File)
+		inKit := strings.HasPrefix(f.Function, library+"rlocktest.") && !strings.HasSuffix(file, "_test.go")
+		inTrace := inKit && (file == "order.go" || file == "trace.go")
+		switch {
+		case inTrace, strings.HasPrefix(f.Function, library+"rlock."), strings.HasPrefix(f.Function, library+"internal/"):
+		case inKit:
+			return ""
+		default:
+			return fmt.Sprintf("%s:%d", file, f.Line)
 		}
 		if !more {
 			return "an unknown place"
