@@ -28,6 +28,8 @@ type Client struct {
 	server  *memory.Server
 	self    *process
 	order   lockOrder
+	places  lockPlaces
+	bubble  bubble // of New
 
 	mu       sync.Mutex // guards the following
 	others   []*process
@@ -64,7 +66,8 @@ func NewWith(t testing.TB, o rlock.Options) *Client {
 		t.Fatalf("rlocktest: %v", err)
 	}
 	c := &Client{t: t, options: o, server: s, held: make(map[string]bool), dead: make(map[string]bool), patience: patience}
-	c.options.Trace = c.order.follow(o.Trace)
+	c.bubble = currentBubble()
+	c.options.Trace = c.follow(o.Trace)
 	if c.self, err = c.newProcess(); err != nil {
 		s.Close()
 		t.Fatalf("rlocktest: %v", err)
@@ -80,7 +83,7 @@ func NewWith(t testing.TB, o rlock.Options) *Client {
 func (c *Client) newProcess() (*process, error) {
 	p := new(process)
 	var err error
-	if p.redis, p.way, err = dial(c.server); err != nil {
+	if p.redis, p.way, err = dial(c.server, c.bubble); err != nil {
 		return nil, err
 	}
 	if p.locks, err = rlock.New(p.redis, c.options); err != nil {
@@ -111,6 +114,12 @@ func (c *Client) closeLocks() {
 
 // end is the test's cleanup.
 func (c *Client) end() {
+	c.t.Helper()
+	if currentBubble() != c.bubble { // where the timer cannot be stopped
+		c.t.Errorf("rlocktest: New in a synctest bubble was given a t from outside of it, so the Client is not closed before the bubble ends: " +
+			"pass the t that synctest.Test gives its function")
+		return
+	}
 	c.clock.Stop()
 	c.self.way.Heal()
 	c.report()

@@ -29,7 +29,7 @@ func TestConformanceInMemory(t *testing.T) {
 			t.Cleanup(s.Close)
 			var ways [2]*memnet.Way
 			for side := range sides {
-				sides[side], ways[side], err = dial(s)
+				sides[side], ways[side], err = dial(s, currentBubble())
 				require.NoError(t, err)
 				t.Cleanup(ways[side].Kill)
 				t.Cleanup(sides[side].Close)

@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -69,22 +67,6 @@ func (o *lockOrder) begin(group func(name string) string) {
 	o.group, o.writers, o.edges = group, make(map[string]bool), nil
 }
 
-// follow returns a Trace that records the Locks before it calls the given Trace.
-func (o *lockOrder) follow(to *rlock.Trace) *rlock.Trace {
-	var t rlock.Trace
-	if to != nil {
-		t = *to
-	}
-	next := t.Acquired
-	t.Acquired = func(ctx context.Context, i rlock.AcquiredInfo) {
-		o.acquired(ctx, i)
-		if next != nil {
-			next(ctx, i)
-		}
-	}
-	return &t
-}
-
 // acquired records a Lock and the locks it was taken under.
 func (o *lockOrder) acquired(ctx context.Context, i rlock.AcquiredInfo) {
 	o.mu.Lock()
@@ -135,21 +117,6 @@ func (o *lockOrder) acquired(ctx context.Context, i rlock.AcquiredInfo) {
 
 func (e *orderEdge) equals(o *orderEdge) bool {
 	return e.under == o.under && e.takes == o.takes && maps.Equal(e.gates, o.gates)
-}
-
-// caller returns the source position that called the library.
-func caller() string {
-	var pcs [64]uintptr
-	frames := runtime.CallersFrames(pcs[:runtime.Callers(1, pcs[:])])
-	for {
-		f, more := frames.Next()
-		if !strings.HasPrefix(f.Function, "github.com/go-rlock/rlock/rlock.") && !strings.HasSuffix(f.File, "rlocktest/order.go") {
-			return fmt.Sprintf("%s:%d", filepath.Base(f.File), f.Line)
-		}
-		if !more {
-			return "an unknown place"
-		}
-	}
 }
 
 // longestOrder bounds the length of reported cycles.

@@ -3,6 +3,7 @@ package rlocktest
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -60,9 +61,11 @@ func TestHoldExpiringPermitsElsewhere(t *testing.T) {
 		require.NoError(t, s.SetPermits(t.Context(), 3))
 		other := c.HoldExpiringPermitsElsewhere("workers", 3)
 		require.Equal(t, []int{0, 1, 2}, other.Slots())
+		var at int
 		waits := make(chan *rlock.Permit)
 		go func() { // ends with its permit; a failed Acquire has none
 			_, p, _ := s.Acquire(t.Context())
+			at = line() - 1
 			waits <- p
 		}()
 		time.Sleep(10 * time.Minute)
@@ -75,7 +78,7 @@ func TestHoldExpiringPermitsElsewhere(t *testing.T) {
 		c.HoldExpiringPermitsElsewhere("workers", 2) // until the end
 		require.Equal(t, []string{
 			`rlocktest: HoldExpiringPermitsElsewhere: rlock: "workers": not acquired: 2 free of 3 wanted`,
-			`rlocktest: at the end of the test "workers" is still held by permit ` + p.ID() + `, with slot 0`,
+			`rlocktest: at the end of the test "workers" is still held by permit ` + p.ID() + `, with slot 0, locked in permit_test.go:` + strconv.Itoa(at),
 		}, r.end())
 	})
 }

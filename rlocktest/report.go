@@ -72,13 +72,14 @@ func (c *Client) holds() (all []string) {
 			name := c.name(at[1])
 			for _, p := range c.permits(c.options.Prefix + name) {
 				if !c.isElsewhere(p.id) && !c.isDead(p.client) {
-					all = append(all, fmt.Sprintf("%q is still held by permit %s, with slot %d", name, p.id, p.slot))
+					all = append(all, fmt.Sprintf("%q is still held by permit %s, with slot %d%s", name, p.id, p.slot, c.places.of(name, "")))
 				}
 			}
 		}
 		for _, who := range c.owners(key) {
 			if !c.isElsewhere(who) {
-				all = append(all, fmt.Sprintf("%q is still held by %s", strings.TrimPrefix(key, c.options.Prefix), who))
+				name := strings.TrimPrefix(key, c.options.Prefix)
+				all = append(all, fmt.Sprintf("%q is still held by %s%s", name, who, c.places.of(name, who)))
 			}
 		}
 	}

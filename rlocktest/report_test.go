@@ -3,6 +3,7 @@ package rlocktest
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -25,12 +26,78 @@ func TestReportOfHolds(t *testing.T) {
 		owner, shortOwner := rlock.Owner(ctx), rlock.Owner(short)
 		said := strings.Join(r.end(), "\n")
 		require.Contains(t, said, `rlocktest: at the end of the test "x" is still held by `)
-		require.Contains(t, said, `"y" is still held by `+shortOwner)
+		require.Contains(t, said, `"y" is still held by `+shortOwner+", locked in report_test.go:")
 		require.Contains(t, said, owner)
 		require.NotContains(t, said, "rlock_upgrade")
 		require.NotContains(t, said, "waited for")
 		require.ErrorIs(t, context.Cause(ctx), rlock.ErrClosed)
 	})
+}
+
+// A forgotten unlock is found by the place of its Lock: the inner one of a re-entry, the right one of two readers, any kind, and through
+// a helper of the test the line that calls the library. A lock of a Client of the test's own has no place.
+func TestReportNamesThePlaceOfTheLock(t *testing.T) {
+	eachKind(t, func(t *testing.T, lock func(*rlock.Client, string) rlock.Locker) {
+		r := &recorder{TB: t}
+		locks := New(r)
+		l := lock(locks.Client, "x")
+		outer, unlock, err := l.Lock(t.Context())
+		require.NoError(t, err)
+		_, _, err = l.Lock(outer)
+		at := line()
+		require.NoError(t, err)
+		require.NoError(t, unlock())
+		if said := r.end(); len(said) > 0 { // some kinds do not re-enter, but are unlocked then
+			require.True(t, strings.HasSuffix(said[0], fmt.Sprintf(", locked in report_test.go:%d", at-1)), said[0])
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		r := &recorder{TB: t}
+		locks := New(r)
+		read := locks.RWMutex("rw").Read()
+		var unlocks [3]rlock.UnlockFunc
+		var lines, owners [3]string
+		for i := range unlocks {
+			var ctx context.Context
+			var err error
+			switch i {
+			case 0:
+				ctx, unlocks[i], err = read.Lock(t.Context())
+				lines[i] = fmt.Sprint("report_test.go:", line()-1)
+			case 1:
+				ctx, unlocks[i], err = locks.Elsewhere().RWMutex("rw").Read().TryLock(t.Context(), 0)
+				lines[i] = fmt.Sprint("report_test.go:", line()-1)
+			case 2:
+				ctx, unlocks[i], err = rlock.All(locks.Mutex("a"), locks.Mutex("b")).Lock(t.Context())
+				lines[i] = fmt.Sprint("report_test.go:", line()-1)
+			}
+			require.NoError(t, err)
+			owners[i] = rlock.Owner(ctx)
+		}
+		require.NoError(t, unlocks[0]())
+		_, err := locks.PermitSemaphore("s").TrySetPermits(t.Context(), 1)
+		require.NoError(t, err)
+		_, _, err = locks.PermitSemaphore("s").Acquire(t.Context())
+		permitLine := fmt.Sprint("report_test.go:", line()-1)
+		require.NoError(t, err)
+		own, err := rlock.New(locks.Redis(), rlock.Options{})
+		require.NoError(t, err)
+		_, _, err = own.Mutex("own").Lock(t.Context())
+		require.NoError(t, err)
+		own.Close()
+		said := strings.Join(r.end(), "\n")
+		require.Contains(t, said, owners[1]+", locked in "+lines[1])
+		require.NotContains(t, said, lines[0])
+		require.Equal(t, 2, strings.Count(said, ", locked in "+lines[2]), said)
+		require.Regexp(t, `"s" is still held by permit .*, with slot 0, locked in `+permitLine, said)
+		require.Regexp(t, `(?m)"own" is still held by [^,]*$`, said)
+	})
+}
+
+// line returns the line that calls it.
+func line() int {
+	_, _, line, _ := runtime.Caller(1)
+	return line
 }
 
 // A Lock still waiting when the test ends is reported, with its future owner if it has a place, and returns.
@@ -115,7 +182,7 @@ func TestEndlessWait(t *testing.T) {
 		require.ErrorIs(t, err, rlock.ErrClosed)
 		require.Len(t, r.said, 2)
 		require.Contains(t, r.said[0], `rlocktest: after more than 1m0s "x" is still waited for by `)
-		require.Equal(t, `rlocktest: after more than 1m0s "x" is still held by `+owner, r.said[1])
+		require.Contains(t, r.said[1], `rlocktest: after more than 1m0s "x" is still held by `+owner+", locked in report_test.go:")
 		r.end()
 	})
 }

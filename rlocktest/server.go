@@ -12,13 +12,15 @@ import (
 	"github.com/go-rlock/rlock/rlocktest/internal/memory"
 )
 
-// dial returns a client of the server, and the way between them.
-func dial(s *memory.Server) (rueidis.Client, *memnet.Way, error) {
+// dial returns a client of the server for goroutines of that bubble, and the way between them.
+func dial(s *memory.Server, b bubble) (rueidis.Client, *memnet.Way, error) {
 	way := memnet.New(memnet.Options{Serve: s.ServeConn})
 	redis, err := rueidis.NewClient(rueidis.ClientOption{
 		InitAddress: []string{"rlocktest"},
 		DialCtxFn: func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error) {
-			return way.Dial()
+			b.check()
+			conn, err := way.Dial()
+			return checkedConn{conn, b}, err //nolint:wrapcheck // rueidis looks into it
 		},
 		// miniredis has no client-side caching, no commands on a subscribed connection, and no cluster, although it knows the commands.
 		DisableCache: true, AlwaysRESP2: true, ForceSingleClient: true,
@@ -29,4 +31,17 @@ func dial(s *memory.Server) (rueidis.Client, *memnet.Way, error) {
 		return nil, nil, fmt.Errorf("rlocktest: %w", err)
 	}
 	return redis, way, nil
+}
+
+// checkedConn is a connection for goroutines of a bubble.
+type checkedConn struct {
+	net.Conn
+
+	bubble bubble
+}
+
+// Write is where a command is sent, mostly by the goroutine that asks.
+func (c checkedConn) Write(b []byte) (int, error) {
+	c.bubble.check()
+	return c.Conn.Write(b) //nolint:wrapcheck // rueidis looks into it
 }

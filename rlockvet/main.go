@@ -1,5 +1,6 @@
 // Rlockvet finds mistakes in code that uses package rlock: ignored errors of Lock, sections under another ctx than their own, a ctx used
-// after its section, missing or late unlocks, and wrong comparisons and durations. It also covers the permits of semaphores.
+// after its section, missing, late and skipped unlocks, wrong comparisons and durations, and unchecked tokens. It also covers the permits of
+// semaphores.
 //
 //	go run github.com/go-rlock/rlock/rlockvet@latest ./...
 //

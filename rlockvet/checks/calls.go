@@ -6,6 +6,8 @@ import (
 	"go/types"
 	"slices"
 	"strings"
+
+	"golang.org/x/tools/go/types/typeutil"
 )
 
 // key identifies expressions that denote the same value: variables, and their fields, methods and calls with constants or such expressions
@@ -56,6 +58,42 @@ func root(info *source, e ast.Expr) *types.Var {
 		return root(info, e.X)
 	}
 	return nil
+}
+
+// lockOfSection returns the lock of m.Do, or of rlock.DoValue(ctx, m, …), as written.
+func lockOfSection(info *source, call *ast.CallExpr) ast.Expr {
+	if fn, ok := typeutil.Callee(info.Info, call).(*types.Func); ok && isRlock(fn) && fn.Signature().Recv() == nil && len(call.Args) > 1 {
+		return call.Args[1]
+	}
+	return lockOf(call)
+}
+
+// madeBy returns the call that made a lock: that of client.Mutex("a"), whose value may be in a variable; nil if it is out of sight.
+func madeBy(info *source, lock ast.Expr) *ast.CallExpr {
+	if value := info.valueOf(lock); value != nil {
+		lock = value
+	}
+	call, ok := ast.Unparen(lock).(*ast.CallExpr)
+	if !ok || !isRlock(typeutil.Callee(info.Info, call)) {
+		return nil
+	}
+	return call
+}
+
+// nameArg returns the name that a visible call of a Client's method gave a lock, or nil.
+func nameArg(info *source, lock ast.Expr) ast.Expr {
+	if lock == nil {
+		return nil
+	}
+	made := madeBy(info, lock)
+	if made == nil || len(made.Args) == 0 || !isString(paramType(info, made, 0)) {
+		return nil
+	}
+	return made.Args[0]
+}
+
+func isString(t types.Type) bool {
+	return t != nil && types.Identical(t, types.Typ[types.String])
 }
 
 // lockOf returns the lock of m.Lock, as written.

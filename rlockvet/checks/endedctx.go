@@ -3,8 +3,15 @@ package checks
 import (
 	"fmt"
 	"go/ast"
+	"go/token"
+	"go/types"
+	"slices"
+	"strings"
 
 	"golang.org/x/tools/go/analysis"
+	"golang.org/x/tools/go/analysis/passes/inspect"
+	"golang.org/x/tools/go/ast/inspector"
+	"golang.org/x/tools/go/types/typeutil"
 )
 
 // EndedCtx reports the use of a section's ctx after its unlock.
@@ -16,10 +23,13 @@ The unlock cancels the ctx that Lock returned. Calls that still use it fail, and
 Lock in a loop assigns to a ctx declared outside, or if "ctx, unlock, err := m.Lock(ctx)" assigns to a function's parameter.
 
 Cancelling the ctx passed to Lock ends the section too. Often that ctx has a timeout meant only for the wait. And a function that defers the
-unlock returns a cancelled ctx.`,
+unlock returns a cancelled ctx.
+
+What was derived from the section's ctx ends with it, and so do its copies in fields. A deferred call that gets the ctx must be deferred
+after the unlock, to run before it. And a goroutine that is started as the last step of a section gets a ctx that ends at once.`,
 	URL:      url,
 	Run:      runEndedCtx,
-	Requires: []*analysis.Analyzer{takings},
+	Requires: []*analysis.Analyzer{inspect.Analyzer, takings},
 }
 
 func runEndedCtx(pass *analysis.Pass) (any, error) {
@@ -28,14 +38,20 @@ func runEndedCtx(pass *analysis.Pass) (any, error) {
 		for _, t := range f.takings {
 			if t.ctx != nil && t.unlock != nil {
 				f.endedCtx(r, t)
+				f.deferredTooEarly(r, t)
+				f.leavesGoroutines(r, t)
 			}
+		}
+	}
+	for call := range inspector.All[*ast.CallExpr](resultOf[*inspector.Inspector](pass, inspect.Analyzer)) {
+		if i, ok := isSection(r.info, call); ok {
+			leavesGoroutinesOfDo(r, call, call.Args[i])
 		}
 	}
 	return nil, nil
 }
 
 func (f *function) endedCtx(r *reporter, t *taking) {
-	name := t.ctx.Name()
 	by := fmt.Sprintf("the unlock of the %s in line %d", nameOf(t.call), r.line(t.call.Pos()).number)
 	flow{f, t, t.ctx}.each(func(n ast.Node, s state) {
 		if ret, ok := n.(*ast.ReturnStmt); ok && s.must(kept) && f.use(n, t.unlock) == unused {
@@ -45,12 +61,13 @@ func (f *function) endedCtx(r *reporter, t *taking) {
 			return
 		}
 		for _, p := range f.uses(n, t) {
+			name := types.ExprString(p.arg)
 			_, section := isSection(f.info, p.call)
 			switch {
 			case section, takesLock(resultsOf(f.info, p.call)): // an error on this path, whatever the other paths do
 				r.report(p.arg, "%s was cancelled by %s: give this %s a ctx from before that, and the section a ctx of its own name",
 					name, by, nameOf(p.call))
-			case s.must(ended) && !r.isHarmless(p.call):
+			case s.must(ended) && !r.survives(p.call):
 				r.report(p.arg, "%s was cancelled by %s: pass a ctx from before that, and give the section a ctx of its own name", name, by)
 			}
 		}
@@ -61,17 +78,183 @@ func (f *function) endedCtx(r *reporter, t *taking) {
 	cancelled := &taking{stmt: t.stmt, err: t.err, unlock: t.cancel}
 	flow{f, cancelled, t.ctx}.each(func(n ast.Node, s state) {
 		for _, p := range f.uses(n, t) {
-			if s.must(ended) && !r.isHarmless(p.call) {
+			if s.must(ended) && !r.survives(p.call) {
 				r.report(p.arg, "%s was cancelled by %s, whose ctx the %s in line %d was given: defer %s, or bound the wait with TryLock",
-					name, t.cancel.Name(), nameOf(t.call), r.line(t.call.Pos()).number, t.cancel.Name())
+					types.ExprString(p.arg), t.cancel.Name(), nameOf(t.call), r.line(t.call.Pos()).number, t.cancel.Name())
 			}
 		}
 	})
 }
 
-// uses lists the calls in n that get the section's ctx.
+// uses lists the calls in n that get the section's ctx, or one that ends with it: derived from it, or its copy in a field.
 func (f *function) uses(n ast.Node, t *taking) []passed {
-	return passesOf(f.info, n, isKey(f.info, key(f.info, t.section)))
+	own := key(f.info, t.section)
+	return passesOf(f.info, n, func(e ast.Expr) bool {
+		for from := e; from != nil; from = f.info.parentOf(from, t.stmt.End()) {
+			if k := key(f.info, from); k != "" && (k == own || f.isCopy(k, own, t.stmt)) {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// parentOf returns the ctx from which a variable was derived by package context or errgroup, after a position; nil if that is out of sight.
+func (s *source) parentOf(e ast.Expr, after token.Pos) ast.Expr {
+	call, ok := ast.Unparen(e).(*ast.CallExpr)
+	if !ok {
+		value := s.valueOf(e)
+		if value == nil || value.Pos() < after {
+			return nil
+		}
+		if call, ok = ast.Unparen(value).(*ast.CallExpr); !ok {
+			return value
+		}
+	}
+	callee := typeutil.Callee(s.Info, call)
+	derives := isFrom(callee, "context") && strings.HasPrefix(callee.Name(), "With") && callee.Name() != "WithoutCancel" ||
+		isFrom(callee, "golang.org/x/sync/errgroup") && callee.Name() == "WithContext"
+	if !derives || len(call.Args) == 0 {
+		return nil
+	}
+	return call.Args[0]
+}
+
+// survives reports whether a call does the same with a ctx that has ended. Requests of package rlock fail.
+func (r *reporter) survives(call *ast.CallExpr) bool {
+	results := resultsOf(r.info, call)
+	asks := isRlock(typeutil.Callee(r.info.Info, call)) && len(results) > 0 && isError(results[len(results)-1])
+	return !asks && r.isHarmless(call)
+}
+
+// isCopy reports whether the function assigns the ctx to a field after the Lock, and nothing else to that.
+func (f *function) isCopy(field, ctx string, stmt ast.Node) bool {
+	copies, others := 0, 0
+	ast.Inspect(f.node, func(n ast.Node) bool {
+		a, ok := n.(*ast.AssignStmt)
+		if !ok {
+			return true
+		}
+		for i, e := range a.Lhs {
+			switch _, isField := ast.Unparen(e).(*ast.SelectorExpr); {
+			case !isField || key(f.info, e) != field:
+			case len(a.Lhs) == len(a.Rhs) && a.Pos() > stmt.Pos() && key(f.info, a.Rhs[i]) == ctx:
+				copies++
+			default:
+				others++
+			}
+		}
+		return true
+	})
+	return copies == 1 && others == 0
+}
+
+// deferredTooEarly reports calls with the section's ctx that were deferred before the unlock, and so run after it.
+func (f *function) deferredTooEarly(r *reporter, t *taking) {
+	var early []passed
+	flow{f, t, t.ctx}.each(func(n ast.Node, s state) {
+		d, ok := n.(*ast.DeferStmt)
+		switch {
+		case !ok:
+		case f.use(d, t.unlock) == unused && s.must(fresh|held):
+			early = append(early, f.uses(d.Call, t)...)
+		case f.use(d, t.unlock) == deferred || f.use(d, t.unlock) == deferredVar:
+			for _, p := range early {
+				if !r.survives(p.call) {
+					r.report(p.arg, "%s is cancelled by then, since the unlock in line %d is deferred later, and so runs first: defer the unlock first",
+						types.ExprString(p.arg), r.line(d.Pos()).number)
+				}
+			}
+		}
+	})
+}
+
+// leavesGoroutines reports goroutines with the section's ctx that a function starts just before it unlocks.
+func (f *function) leavesGoroutines(r *reporter, t *taking) {
+	var body *ast.BlockStmt
+	switch n := f.node.(type) {
+	case *ast.FuncDecl:
+		body = n.Body
+	case *ast.FuncLit:
+		body = n.Body
+	}
+	last := f.info.lastGos(body.List)
+	flow{f, t, t.ctx}.each(func(n ast.Node, s state) {
+		if g, ok := n.(*ast.GoStmt); ok && slices.Contains(last, g) && s.must(inside) && f.use(g, t.unlock) == unused {
+			r.leftBehind(f.uses(g.Call, t), nameOf(t.call))
+		}
+	})
+}
+
+// leavesGoroutinesOfDo reports goroutines with the section's ctx that are the last step of a Do's function.
+func leavesGoroutinesOfDo(r *reporter, call *ast.CallExpr, fn ast.Expr) {
+	literal, ok := ast.Unparen(fn).(*ast.FuncLit)
+	if !ok {
+		return
+	}
+	for _, g := range r.info.lastGos(literal.Body.List) {
+		for _, name := range literal.Type.Params.List[0].Names {
+			r.leftBehind(passesOf(r.info, g.Call, isKey(r.info, key(r.info, name))), nameOf(call))
+		}
+	}
+}
+
+func (r *reporter) leftBehind(all []passed, section string) {
+	for _, p := range all {
+		if !r.survives(p.call) {
+			r.report(p.arg, "%s is cancelled as soon as this goroutine has begun, since the section of this %s ends here: wait for the goroutine, "+
+				"or give it a ctx that may outlive the lock", types.ExprString(p.arg), section)
+		}
+	}
+}
+
+// lastGos lists the go statements at the end of a function, in loops as well, behind which at most a return follows that calls nothing but
+// an unlock.
+func (s *source) lastGos(list []ast.Stmt) (all []*ast.GoStmt) {
+	if n := len(list); n > 0 {
+		if ret, ok := list[n-1].(*ast.ReturnStmt); ok {
+			if !s.isQuiet(ret) {
+				return nil
+			}
+			list = list[:n-1]
+		}
+	}
+	for _, stmt := range slices.Backward(list) {
+		var body *ast.BlockStmt
+		switch stmt := stmt.(type) {
+		case *ast.GoStmt:
+			all = append(all, stmt)
+			continue
+		case *ast.ForStmt:
+			body = stmt.Body
+		case *ast.RangeStmt:
+			body = stmt.Body
+		default:
+			return all
+		}
+		inner := s.lastGos(body.List)
+		all = append(all, inner...)
+		if len(inner) < len(body.List) {
+			return all
+		}
+	}
+	return all
+}
+
+// isQuiet reports whether a statement neither waits nor works: it calls at most an unlock, or a function of package errors or context.
+func (s *source) isQuiet(stmt ast.Stmt) bool {
+	quiet := true
+	ast.Inspect(stmt, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.UnaryExpr:
+			quiet = quiet && n.Op != token.ARROW
+		case *ast.CallExpr:
+			callee := typeutil.Callee(s.Info, n)
+			quiet = quiet && (isUnlock(s.TypeOf(n.Fun)) || isFrom(callee, "errors") || isFrom(callee, "context"))
+		}
+		return quiet
+	})
+	return quiet
 }
 
 // returnsEnded reports a returned section's ctx whose unlock is deferred.

@@ -23,6 +23,7 @@ import (
 //	fresh, held, kept, keptVar
 //	        unlock is called                           ended
 //	        unlock goes elsewhere, or is overwritten   none
+//	        Downgrade or Export gets the ctx           none: they unlock, if they succeed
 //	any     the watched variable is assigned           none
 type state uint8
 
@@ -121,6 +122,9 @@ func (f flow) step(s state, n ast.Node) state {
 	case escaped, assigned:
 		s = s.become(fresh|inside, none)
 	}
+	if f.handsOn(n, t) {
+		s = s.become(fresh|inside, none)
+	}
 	if f.use(n, t.err) == escaped {
 		if _, isCondition := n.(ast.Expr); t.errOnly && !isCondition || !isLook(n) {
 			s = s.become(fresh, none)
@@ -130,6 +134,17 @@ func (f flow) step(s state, n ast.Node) state {
 		s = none
 	}
 	return s
+}
+
+// handsOn reports whether n calls Downgrade or Export, which unlock, with the section's ctx.
+func (f *function) handsOn(n ast.Node, t *taking) bool {
+	if t.section == nil {
+		return false
+	}
+	return slices.ContainsFunc(passesOf(f.info, n, isKey(f.info, key(f.info, t.section))), func(p passed) bool {
+		callee := typeutil.Callee(f.info.Info, p.call)
+		return isRlock(callee) && (callee.Name() == "Downgrade" || callee.Name() == "Export")
+	})
 }
 
 // branch returns the states left on one of the edges out of a block.

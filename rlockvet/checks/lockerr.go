@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/tools/go/analysis"
 	"golang.org/x/tools/go/cfg"
+	"golang.org/x/tools/go/types/typeutil"
 )
 
 // LockErr reports sections that run although Lock may have failed.
@@ -20,6 +21,9 @@ A failed Lock returns a usable ctx and a callable unlock. Code that ignores the 
 without it. The analyzer reports errors that are dropped, never read, or only compared with a sentinel before the section begins.
 
 The same applies to a semaphore's Acquire. After a failed Acquire, Release must not be called: it would add permits.
+
+A Do runs no section without its lock. Reported are its error that is compared with nothing but a sentinel, and a DoValue whose error is
+dropped: the value is then zero as if the function had returned that.
 
 It also reports dropped errors of a latch's Await, and a deferred unlock whose error goes to a variable that nobody reads: to return it, the
 function needs a named result.
@@ -35,6 +39,9 @@ func runLockErr(pass *analysis.Pass) (any, error) {
 	for _, f := range resultOf[*users](pass, takings).functions {
 		for _, t := range f.takings {
 			f.lockErr(r, t)
+		}
+		for _, d := range f.dos {
+			f.doErr(r, d)
 		}
 		f.unlockErr(r)
 	}
@@ -72,6 +79,76 @@ func (f *function) lockErr(r *reporter, t *taking) {
 			}
 		})
 	}
+}
+
+// doErr reports an error of Do that is only compared with sentinels, so that no other error is noticed, and a value of DoValue that is used
+// without its error.
+func (f *function) doErr(r *reporter, d *do) {
+	name := nameOf(d.call)
+	if d.err == nil {
+		if d.also != nil {
+			r.report(d.call, "the error of this %s is dropped, so %s is a zero value if the function did not run: check it", name, types.ExprString(d.also))
+		}
+		return
+	}
+	t := &taking{stmt: d.stmt, err: d.err}
+	looks, sentinel := f.comparisons(d.err)
+	if sentinel != "" && !f.isKept(t) && f.isRead(t, d.stmt, nil) && !f.isRead(t, d.stmt, looks) {
+		r.report(d.call, "%s is only compared with %s after this %s, so that every other error is taken for success: compare it with nil as well",
+			d.err.Name(), sentinel, name)
+	}
+}
+
+// comparisons lists the nodes that read the error only for errors.Is or errors.As, and one of the compared values. It lists none if one of
+// them is ErrNotRun, which covers all errors but those of the function and the unlock.
+func (f *function) comparisons(err *types.Var) (all []ast.Node, with string) {
+	for _, b := range f.graph.Blocks {
+		for _, n := range b.Nodes {
+			only := true
+			var compared string
+			ast.PreorderStack(n, nil, func(m ast.Node, stack []ast.Node) bool {
+				if id, ok := m.(*ast.Ident); ok && f.info.Uses[id] == err {
+					call, _ := stackEnd[*ast.CallExpr](stack, 1)
+					compared = f.comparedWith(call)
+					only = only && compared != ""
+				}
+				return true
+			})
+			switch {
+			case compared == "" || !only:
+			case compared == "rlock.ErrNotRun":
+				return nil, ""
+			default:
+				all, with = append(all, n), compared
+			}
+		}
+	}
+	return all, with
+}
+
+// comparedWith returns the error, or the type of errors, that errors.Is, As or AsType looks for; "" for other calls.
+func (f *function) comparedWith(call *ast.CallExpr) string {
+	if call == nil {
+		return ""
+	}
+	callee := typeutil.Callee(f.info.Info, call)
+	if !isFrom(callee, "errors") {
+		return ""
+	}
+	short := func(p *types.Package) string { return p.Name() }
+	switch callee.Name() {
+	case "Is":
+		return types.ExprString(call.Args[1])
+	case "As":
+		if pointer, ok := f.info.TypeOf(call.Args[1]).(*types.Pointer); ok {
+			return types.TypeString(pointer.Elem(), short)
+		}
+	case "AsType":
+		if found := resultsOf(f.info, call); len(found) > 0 {
+			return types.TypeString(found[0], short)
+		}
+	}
+	return ""
 }
 
 // isKept reports whether the error may be read out of sight: by a function literal, or through a pointer. A deferred function does not see

@@ -4,6 +4,7 @@ import (
 	"go/ast"
 	"go/types"
 	"slices"
+	"strings"
 
 	"golang.org/x/tools/go/analysis"
 	"golang.org/x/tools/go/analysis/passes/inspect"
@@ -23,8 +24,10 @@ functions: if one of them panics and a caller recovers, the lock stays held.
 The same applies to the Permit of a PermitSemaphore. A Semaphore's permits have no owner, so the analyzer checks them only if the function
 itself releases them later in the same block.
 
-Two unlocks run at the wrong time: "defer check(unlock())" unlocks at once, and an unlock deferred in a loop keeps the locks of all
-iterations.
+Three unlocks run at the wrong time: "defer check(unlock())" unlocks at once, an unlock deferred in a loop keeps the locks of all
+iterations, and one that is deferred after a transaction's Commit runs before it. None runs if the section calls os.Exit or log.Fatal.
+
+A helper of the package that returns an unlock as a func() error takes a lock, too.
 
 Test files are not checked, because tests often expect Lock to fail.`,
 	URL:      url,
@@ -39,10 +42,17 @@ func runLostUnlock(pass *analysis.Pass) (any, error) {
 			switch {
 			case t.semaphore != nil:
 				f.lostPermits(r, t)
-			case !f.hasLease(t.call):
+			case !f.info.hasLease(t.call):
 				f.lostUnlock(r, t)
+				f.exits(r, t)
 			}
+			f.commitsLate(r, t)
 			f.deferredInLoop(r, t)
+		}
+	}
+	for call := range inspector.All[*ast.CallExpr](resultOf[*inspector.Inspector](pass, inspect.Analyzer)) {
+		if i, ok := isSection(r.info, call); ok && !r.info.hasLease(call) {
+			exitsInDo(r, call, call.Args[i])
 		}
 	}
 	for d := range inspector.All[*ast.DeferStmt](resultOf[*inspector.Inspector](pass, inspect.Analyzer)) {
@@ -69,11 +79,18 @@ func unlockedAtOnce(r *reporter, d *ast.DeferStmt) {
 }
 
 // hasLease reports whether the lock visibly expires by itself.
-func (f *function) hasLease(call *ast.CallExpr) bool {
+func (s *source) hasLease(call *ast.CallExpr) bool {
+	lock := lockOfSection(s, call)
+	if value := s.valueOf(lock); lock != nil && value != nil {
+		lock = value
+	}
+	if lock == nil {
+		return false
+	}
 	found := false
-	ast.Inspect(call.Fun, func(n ast.Node) bool {
+	ast.Inspect(lock, func(n ast.Node) bool {
 		if c, ok := n.(*ast.CallExpr); ok {
-			callee := typeutil.Callee(f.info.Info, c)
+			callee := typeutil.Callee(s.Info, c)
 			found = found || isRlock(callee) && callee.Name() == "WithLease"
 		}
 		return !found
@@ -152,6 +169,90 @@ func (f *function) deferredInLoop(r *reporter, t *taking) {
 		r.report(t.call, "%s is deferred in a loop, so the %s stays held in all later rounds: use Do, or a function for each "+
 			"round that defers it", t.release(), t.what())
 	}
+}
+
+// exits reports an end of the process with the lock held.
+func (f *function) exits(r *reporter, t *taking) {
+	over := afterLoss(f.info, f.node, key(f.info, t.section), t.stmt.End())
+	flow{f, t, nil}.each(func(n ast.Node, s state) {
+		if s.must(inside) {
+			r.reportExits(n, over, nameOf(t.call), t.what())
+		}
+	})
+}
+
+// exitsInDo is exits for the function of a Do.
+func exitsInDo(r *reporter, call *ast.CallExpr, fn ast.Expr) {
+	literal, ok := ast.Unparen(fn).(*ast.FuncLit)
+	if !ok {
+		return
+	}
+	own := ""
+	for _, name := range literal.Type.Params.List[0].Names {
+		own = key(r.info, name)
+	}
+	r.reportExits(literal.Body, afterLoss(r.info, literal.Body, own, literal.Pos()), nameOf(call), "lock")
+}
+
+// reportExits reports calls in n that end the process, other than in code that runs only after a loss.
+func (r *reporter) reportExits(n ast.Node, over []ast.Node, section, what string) {
+	ast.Inspect(n, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.FuncLit, *ast.GoStmt, *ast.DeferStmt:
+			return false
+		case *ast.CallExpr:
+			callee := typeutil.Callee(r.info.Info, n)
+			ends := isFrom(callee, "os") && callee.Name() == "Exit" || isFrom(callee, "log") && strings.HasPrefix(callee.Name(), "Fatal")
+			if ends && !isWithin(over, n) {
+				r.report(n, "%s calls no deferred function, so the %s of this %s stays held until its lease is over: return an error, and end the "+
+					"process outside of the section", types.ExprString(n.Fun), what, section)
+			}
+		}
+		return true
+	})
+}
+
+// commitsLate reports a transaction of the section whose Commit was deferred before the unlock, and so runs after it.
+func (f *function) commitsLate(r *reporter, t *taking) {
+	if t.unlock == nil {
+		return
+	}
+	var commits []*ast.CallExpr
+	var used []ast.Node
+	unlocks := 0 // the line of the deferred unlock
+	flow{f, t, nil}.each(func(n ast.Node, s state) {
+		d, isDefer := n.(*ast.DeferStmt)
+		switch use := f.use(n, t.unlock); {
+		case isDefer && n.Pos() < t.stmt.Pos():
+			ast.Inspect(d, func(n ast.Node) bool {
+				if call, ok := n.(*ast.CallExpr); ok && nameOf(call) == "Commit" && f.isTransaction(lockOf(call)) {
+					commits = append(commits, call)
+				}
+				return true
+			})
+		case use == deferred, use == deferredVar:
+			unlocks = r.line(n.Pos()).number
+		case s.must(inside):
+			used = append(used, n)
+		}
+	})
+	for _, commit := range commits {
+		tx := root(f.info, commit.Fun)
+		if unlocks > 0 && tx != nil && slices.ContainsFunc(used, func(n ast.Node) bool { return f.use(n, tx) != unused }) {
+			r.report(commit, "this runs after the unlock in line %d, which is deferred later, so others get the lock before they see the changes: "+
+				"commit in the section", unlocks)
+		}
+	}
+}
+
+// isTransaction reports whether e has a Rollback.
+func (f *function) isTransaction(e ast.Expr) bool {
+	if e == nil || f.info.TypeOf(e) == nil {
+		return false
+	}
+	method, _, _ := types.LookupFieldOrMethod(f.info.TypeOf(e), true, f.info.pkg, "Rollback")
+	_, ok := method.(*types.Func)
+	return ok
 }
 
 // loopOf returns the innermost loop around a statement in its function, or nil.

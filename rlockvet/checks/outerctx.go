@@ -24,7 +24,10 @@ continues without the lock, and locking the same name under it waits for itself.
 
 Taking another lock with the outer ctx is hand-over-hand locking, and not reported. Neither are functions that only read a value of the
 ctx, code after a check that shows the loss, goroutines and deferred calls, which may outlive the section, and test files, which often play
-a competitor.`,
+a competitor.
+
+A FencingToken of the section's lock is looked for in the section's ctx. And the write side of a read/write lock cannot be locked under the
+ctx of its read side.`,
 	URL:      url,
 	Run:      runOuterCtx,
 	Requires: []*analysis.Analyzer{inspect.Analyzer, takings},
@@ -48,6 +51,8 @@ func runOuterCtx(pass *analysis.Pass) (any, error) {
 // section is a section whose calls should get its own ctx.
 type section struct {
 	lock    string     // the key of the held lock
+	named   string     // the key of its name
+	reads   string     // the key of the read/write lock of which it is the read side
 	own     string     // the key of its ctx; "" if unnamed
 	ignored bool       // its ctx is unused
 	name    string     // of its ctx, if it can be passed on
@@ -99,7 +104,6 @@ func outerCtxOfLock(r *reporter, f *function, t *taking) {
 	}
 	own := key(f.info, t.section)
 	s := section{
-		lock:    key(f.info, lockOf(t.call)),
 		own:     own,
 		ignored: own == "" || t.ctx != nil && f.info.isIgnored(f.node, t.ctx),
 		over:    afterLoss(f.info, f.node, own, t.stmt.End()),
@@ -108,6 +112,7 @@ func outerCtxOfLock(r *reporter, f *function, t *taking) {
 		from:    fmt.Sprintf("before the %s in line %d", nameOf(t.call), r.line(t.call.Pos()).number),
 		where:   fmt.Sprintf("in the section of the %s in line %d", nameOf(t.call), r.line(t.call.Pos()).number),
 	}
+	s.holds(f.info, lockOf(t.call))
 	if t.ctx != nil {
 		s.name = t.ctx.Name()
 	}
@@ -129,8 +134,27 @@ func outerCtxOfLock(r *reporter, f *function, t *taking) {
 	flow{f, t, nil}.each(func(n ast.Node, now state) {
 		if isIn(n) && now.must(inside) {
 			s.reportBackground(r, n)
+			s.reportUpgrade(r, n)
 		}
 	})
+}
+
+// holds records the lock of the section.
+func (s *section) holds(info *source, lock ast.Expr) {
+	s.lock, s.named = key(info, lock), key(info, nameArg(info, lock))
+	s.reads = sideOf(info, lock, "Read")
+}
+
+// sideOf returns the key of rw for the lock rw.Read(), or that other side; "" for other locks.
+func sideOf(info *source, lock ast.Expr, side string) string {
+	if lock == nil {
+		return ""
+	}
+	made := madeBy(info, lock)
+	if made == nil || nameOf(made) != side || len(made.Args) > 0 {
+		return ""
+	}
+	return key(info, lockOf(made))
 }
 
 // watchOf returns a ctx's variable, as written.
@@ -167,7 +191,7 @@ func outerCtxOfDo(r *reporter, call *ast.CallExpr, fn ast.Expr) {
 		waited:  waits(r.info, body),
 	}
 	if isRlock(typeutil.Callee(r.info.Info, call)) {
-		s.lock = key(r.info, lockOf(call))
+		s.holds(r.info, lockOfSection(r.info, call))
 	}
 	for _, name := range typ.Params.List[0].Names {
 		if v, ok := r.info.Defs[name].(*types.Var); ok && !isBlank(name) {
@@ -191,6 +215,7 @@ func outerCtxOfDo(r *reporter, call *ast.CallExpr, fn ast.Expr) {
 	s.addBefore(r.info, call.Args[0], func(v *types.Var) bool { return assigns(r.info, body, v) })
 	s.reportBefore(r, body, true)
 	s.reportBackground(r, body)
+	s.reportUpgrade(r, body)
 }
 
 // reportBefore reports where n, inside the section, passes on the ctx from before. If only some paths to n are inside, it is reported if it
@@ -278,7 +303,21 @@ func (s *section) waitsForItself(info *source, call *ast.CallExpr) bool {
 	_, isSection := isSection(info, call)
 	isSection = isSection && isRlock(typeutil.Callee(info.Info, call))
 	isLock := takesLock(resultsOf(info, call)) && nameOf(call) == "Lock"
-	return (isSection || isLock) && s.lock != "" && s.lock == key(info, lockOf(call))
+	return (isSection || isLock) && s.lock != "" && s.lock == key(info, lockOfSection(info, call))
+}
+
+// reportUpgrade reports where n locks the write side of the lock of which the section has the read side.
+func (s *section) reportUpgrade(r *reporter, n ast.Node) {
+	for _, p := range passesOf(r.info, n, isKey(r.info, s.own)) {
+		_, isSection := isSection(r.info, p.call)
+		if !isSection && !takesLock(resultsOf(r.info, p.call)) {
+			continue
+		}
+		if rw := sideOf(r.info, lockOfSection(r.info, p.call), "Write"); rw != "" && rw == s.reads {
+			r.report(p.call, "a reader cannot become the writer, so this %s %s fails with ErrUpgrade: use Upgradeable, or end the read section first",
+				nameOf(p.call), s.where)
+		}
+	}
 }
 
 // needsHold reports whether a call concerns the hold in its ctx. That may be an outer section's hold, unless the section does not use its
@@ -292,6 +331,11 @@ func (s *section) needsHold(info *source, call *ast.CallExpr) bool {
 		return true
 	case "Asked", "Export":
 		return s.ignored
+	case "FencingToken":
+		if len(call.Args) == 2 { // of the package
+			return s.ignored || s.named != "" && s.named == key(info, call.Args[1])
+		}
+		return s.ignored || s.lock != "" && s.lock == key(info, lockOf(call))
 	}
 	return false
 }

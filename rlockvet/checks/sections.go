@@ -28,6 +28,12 @@ func isSection(info *source, call *ast.CallExpr) (int, bool) {
 	return 0, false
 }
 
+// runsSection reports whether a call of package rlock runs a section.
+func runsSection(info *source, call *ast.CallExpr) bool {
+	_, ok := isSection(info, call)
+	return ok && isRlock(typeutil.Callee(info.Info, call))
+}
+
 // findSections records the package's own functions like Do: their first parameter is a ctx, and they pass a section's ctx to a function
 // parameter.
 func (s *source) findSections(all []*function) {

@@ -16,6 +16,7 @@ type source struct {
 	pkg      *types.Package
 	bodies   map[*types.Func]*ast.FuncDecl
 	sections map[*types.Func]int // functions that run a parameter in a section, with its index
+	unlocks  map[*types.Func]int // functions that return an unlock as another type, with the index of that result
 
 	defs    map[*types.Var]definition
 	changes map[*types.Var][]token.Pos // positions of later assignments, or of taking the address
@@ -30,7 +31,7 @@ type definition struct {
 func newSource(pass *analysis.Pass) *source {
 	s := &source{
 		Info: pass.TypesInfo, pkg: pass.Pkg, bodies: make(map[*types.Func]*ast.FuncDecl), sections: make(map[*types.Func]int),
-		defs: make(map[*types.Var]definition), changes: make(map[*types.Var][]token.Pos),
+		unlocks: make(map[*types.Func]int), defs: make(map[*types.Var]definition), changes: make(map[*types.Var][]token.Pos),
 	}
 	for _, file := range pass.Files {
 		ast.Inspect(file, func(n ast.Node) bool {
@@ -58,7 +59,38 @@ func newSource(pass *analysis.Pass) *source {
 	for v := range s.changes {
 		delete(s.defs, v)
 	}
+	for fn, decl := range s.bodies {
+		s.findUnlock(fn, decl)
+	}
 	return s
+}
+
+// findUnlock records a function that returns an unlock as a func() error.
+func (s *source) findUnlock(fn *types.Func, decl *ast.FuncDecl) {
+	results := fn.Signature().Results()
+	ast.Inspect(decl.Body, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.FuncLit:
+			return false
+		case *ast.ReturnStmt:
+			for i, e := range n.Results {
+				if len(n.Results) == results.Len() && isUnlock(s.TypeOf(e)) && !isUnlock(results.At(i).Type()) {
+					s.unlocks[fn] = i
+				}
+			}
+		}
+		return true
+	})
+}
+
+// unlockOf returns the index of the result that is an unlock of another type, or -1.
+func (s *source) unlockOf(call *ast.CallExpr) int {
+	if fn, ok := typeutil.Callee(s.Info, call).(*types.Func); ok {
+		if i, ok := s.unlocks[fn.Origin()]; ok {
+			return i
+		}
+	}
+	return -1
 }
 
 // assign records the values of the variables on the left.

@@ -41,6 +41,15 @@ type function struct {
 	graph   *cfg.CFG
 	tags    map[ast.Expr]ast.Expr // an expression after case: the value that the switch compares it with
 	takings []*taking
+	dos     []*do
+}
+
+// do is a call of Do, or another function that runs a section, whose error is assigned.
+type do struct {
+	stmt ast.Node
+	call *ast.CallExpr
+	err  *types.Var // nil if it is blank
+	also ast.Expr   // the target of the value of a DoValue
 }
 
 // taking is a call that returns an unlock or a permit, or takes permits of a semaphore, in any statement.
@@ -78,7 +87,7 @@ func findTakings(pass *analysis.Pass) (any, error) {
 		if body != nil {
 			f.find(body)
 		}
-		if len(f.takings) == 0 {
+		if len(f.takings)+len(f.dos) == 0 {
 			return
 		}
 		if typ.Results != nil {
@@ -167,9 +176,19 @@ func (f *function) add(stmt ast.Node, e ast.Expr, lhs []ast.Expr) {
 		return
 	}
 	results := resultsOf(f.info, call)
+	if n := len(lhs); n > 0 && n == len(results) && isError(results[n-1]) && runsSection(f.info, call) {
+		d := &do{stmt: stmt, call: call, err: f.local(ast.Unparen(lhs[n-1]))}
+		if n > 1 && !isBlank(lhs[0]) {
+			d.also = lhs[0]
+		}
+		if d.err != nil || isBlank(lhs[n-1]) {
+			f.dos = append(f.dos, d)
+		}
+	}
 	semaphore := acquired(f.info, call)
 	awaits := isMethod(typeutil.Callee(f.info.Info, call), "CountDownLatch", "Await", "TryAwait")
-	if !takesLock(results) && semaphore == nil && !awaits || lhs != nil && len(lhs) != len(results) {
+	unlock := f.info.unlockOf(call)
+	if !takesLock(results) && unlock < 0 && semaphore == nil && !awaits || lhs != nil && len(lhs) != len(results) {
 		return
 	}
 	t := &taking{stmt: stmt, call: call, semaphore: semaphore, awaits: awaits, unchecked: true}
@@ -189,7 +208,7 @@ func (f *function) add(stmt ast.Node, e ast.Expr, lhs []ast.Expr) {
 			if !blank {
 				t.section = to
 			}
-		case isUnlock(typ), isPermit(typ):
+		case isUnlock(typ), isPermit(typ), i == unlock:
 			t.unlock, t.dropped, t.isPermit = f.local(to), blank, isPermit(typ)
 		case isError(typ):
 			t.err, t.unchecked, t.errDropped = f.local(to), blank, blank

@@ -280,21 +280,6 @@ func fatal(ctx context.Context, m *rlock.Mutex) {
 	unlock()
 }
 
-func fatalAtEnd(ctx context.Context, m *rlock.Mutex) {
-	_, unlock, err := m.Lock(ctx)
-	if err != nil {
-		return
-	}
-	if unlock() == nil {
-		return
-	}
-	_, unlock, err = m.Lock(ctx)
-	if err != nil {
-		return
-	}
-	log.Fatal("still in")
-}
-
 func retry(ctx context.Context, m *rlock.Mutex) (err error) {
 	var unlock rlock.UnlockFunc
 	for {

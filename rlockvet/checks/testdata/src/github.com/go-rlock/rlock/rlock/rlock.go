@@ -20,6 +20,22 @@ func WithLease(time.Duration) Option { return nil }
 
 type Client struct{}
 
+type Options struct {
+	Label           string
+	WatchdogTimeout time.Duration
+	HandOff         HandOff
+}
+
+type HandOff struct{ For time.Duration }
+
+func Open(string, Options) (*Client, error) { return nil, nil }
+
+func (*Client) Close()                         {}
+func (*Client) Shutdown(context.Context) error { return nil }
+
+func (*Client) FencedMutex(string, ...Option) *Mutex { return nil }
+func (*Client) FairMutex(string, ...Option) *Mutex   { return nil }
+
 func (*Client) Mutex(string, ...Option) *Mutex     { return nil }
 func (*Client) RWMutex(string, ...Option) *RWMutex { return nil }
 
@@ -73,6 +89,8 @@ func (*Mutex) Do(context.Context, func(context.Context) error) error { return ni
 
 func (*Mutex) TryDo(context.Context, time.Duration, func(context.Context) error) error { return nil }
 
+func (*Mutex) IsLocked(context.Context) (bool, error) { return false, nil }
+
 func (*Mutex) FencingToken(context.Context) (int64, bool) { return 0, false }
 
 type RWMutex struct{}
@@ -125,11 +143,22 @@ func (*Client) CountDownLatch(string) *CountDownLatch { return nil }
 
 type CountDownLatch struct{}
 
+func (*CountDownLatch) CountDown(context.Context) error               { return nil }
 func (*CountDownLatch) Await(context.Context) error                   { return nil }
 func (*CountDownLatch) TryAwait(context.Context, time.Duration) error { return nil }
 
 func Detach(ctx context.Context) context.Context { return ctx }
 
 func Owner(context.Context) string { return "" }
+
+func FencingToken(context.Context, string) (int64, bool) { return 0, false }
+
+type LostError struct{ Name string }
+
+func (*LostError) Error() string { return "" }
+
+type NotAcquiredError struct{ Holder string }
+
+func (*NotAcquiredError) Error() string { return "" }
 
 var ErrNotAcquired, ErrLost, ErrNotRun error

@@ -1,0 +1,156 @@
+package endedctx
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// What ends with the ctx.
+
+type keeper struct{ ctx, other context.Context }
+
+func keptInAField(ctx context.Context, k *keeper, m *rlock.Mutex) (err error) {
+	ctx, unlock, err := m.Lock(ctx)
+	if err != nil {
+		return err
+	}
+	k.ctx = ctx
+	if err := errors.Join(work(ctx), unlock()); err != nil {
+		return err
+	}
+	return work(k.ctx) // want `^k\.ctx was cancelled by the unlock of the Lock in line \d+: pass a ctx from before that, and give the section a ctx of its own name$`
+}
+
+func derived(ctx context.Context, m *rlock.Mutex) error {
+	held, unlock, err := m.Lock(ctx)
+	if err != nil {
+		return err
+	}
+	short, cancel := context.WithTimeout(context.WithValue(held, keeper{}, 1), time.Minute)
+	defer cancel()
+	if err := errors.Join(work(short), unlock()); err != nil {
+		return err
+	}
+	return m.Do(short, work) // want `^short was cancelled by the unlock of the Lock in line \d+: give this Do a ctx from before that`
+}
+
+// The order of deferred calls.
+
+func countsDown(ctx context.Context, m *rlock.Mutex, latch *rlock.CountDownLatch) error {
+	ctx, unlock, err := m.Lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer work(ctx)                  // want `^ctx is cancelled by then, since the unlock in line \d+ is deferred later, and so runs first: defer the unlock first$`
+	defer func() { _ = work(ctx) }() // want `ctx is cancelled by then`
+	defer func() { _ = unlock() }()
+	return work(ctx)
+}
+
+// Goroutines as the last step.
+
+func leftBehind(ctx context.Context, m *rlock.Mutex, ids []string) error {
+	err := m.Do(ctx, func(ctx context.Context) error {
+		go work(ctx) // want `^ctx is cancelled as soon as this goroutine has begun, since the section of this Do ends here: wait for the goroutine, or give it a ctx that may outlive the lock$`
+		return nil
+	})
+	var group sync.WaitGroup
+	err = errors.Join(err, m.Do(ctx, func(held context.Context) error {
+		for range ids {
+			group.Add(1)
+			go func() {
+				defer group.Done()
+				_ = work(held) // want `held is cancelled as soon as`
+			}()
+		}
+		return held.Err()
+	}))
+	group.Wait()
+	return err
+}
+
+func leftBehindLock(ctx context.Context, m *rlock.Mutex) error {
+	ctx, unlock, err := m.Lock(ctx)
+	if err != nil {
+		return err
+	}
+	go work(ctx) // want `ctx is cancelled as soon as this goroutine has begun, since the section of this Lock ends here`
+	return unlock()
+}
+
+func leftBehindDeferred(ctx context.Context, m *rlock.Mutex) (err error) {
+	ctx, unlock, err := m.Lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, unlock()) }()
+	go work(ctx) // want `ctx is cancelled as soon as`
+	return nil
+}
+
+// Correct code, without findings.
+
+func before(ctx context.Context, k *keeper, m *rlock.Mutex) error {
+	short, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	ctx, unlock, err := m.Lock(ctx)
+	if err != nil {
+		return err
+	}
+	detached := context.WithoutCancel(ctx)
+	k.other = ctx
+	if err := errors.Join(work(ctx), unlock()); err != nil {
+		return err
+	}
+	k.other = short
+	return errors.Join(work(short), work(detached), work(k.other))
+}
+
+func inOrder(ctx context.Context, m *rlock.Mutex) error {
+	held, unlock, err := m.Lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer work(ctx)
+	defer func() { _ = unlock() }()
+	defer work(held)
+	return work(held)
+}
+
+func awaited(ctx context.Context, m *rlock.Mutex) error {
+	return m.Do(ctx, func(ctx context.Context) error {
+		done := make(chan error)
+		go func() { done <- work(ctx) }()
+		return <-done
+	})
+}
+
+func beside(ctx context.Context, m *rlock.Mutex) error {
+	return m.Do(ctx, func(ctx context.Context) error {
+		go work(ctx)
+		return work(ctx)
+	})
+}
+
+func outlives(ctx context.Context, m *rlock.Mutex) error {
+	return m.Do(ctx, func(ctx context.Context) error {
+		go work(context.WithoutCancel(ctx))
+		return nil
+	})
+}
+
+func takesOver(ctx context.Context, m *rlock.Mutex) error {
+	ctx, unlock, err := m.Lock(ctx)
+	if err != nil {
+		return err
+	}
+	go func() {
+		defer func() { _ = unlock() }()
+		_ = work(ctx)
+	}()
+	return nil
+}
