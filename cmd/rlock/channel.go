@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"maps"
 	"regexp"
 	"strconv"
 	"strings"
@@ -58,6 +59,23 @@ func (l *listeners) count() int64 {
 		}
 	}
 	return n
+}
+
+// joined joins the listeners at several servers.
+func joined(found []map[string]*listeners) map[string]*listeners {
+	channels := make(map[string]*listeners)
+	for _, mine := range found {
+		for channel, l := range mine {
+			if channels[channel] == nil {
+				channels[channel] = l
+				continue
+			}
+			channels[channel].processes += l.processes
+			maps.Copy(channels[channel].ours, l.ours)
+			maps.Copy(channels[channel].fair, l.fair)
+		}
+	}
+	return channels
 }
 
 // listening adds a server's subscribers, on plain and sharded channels, by unlock channel.

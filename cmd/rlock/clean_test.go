@@ -59,6 +59,31 @@ func TestNothingFromRedisControlsTheTerminal(t *testing.T) {
 	harmless("unlock", call(t, s.Addr(), "unlock", "-force", "-yes", "job"), "not held")
 }
 
+// Nor do a server's errors.
+func TestNoErrorOfRedisControlsTheTerminal(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	const evil, shown = "ERR \x1b]0;owned\a\x1b[2J\x1b[31mno", `\x1b]0;owned\a\x1b[2J\x1b[31mno`
+	for command, viewers := range map[string][]string{
+		"PUBSUB CHANNELS rlock_client:{*}": {"top", "deadlocks"}, "PUBSUB": {"top", "deadlocks", "ls", "doctor"}, "HRANDFIELD": {"show", "ls", "top"}, "SCAN": {"ls"},
+	} {
+		proxy := redistest.StartProxy(t, s.Addr())
+		proxy.OnRequest(redistest.Each(command, redistest.Fail(evil)))
+		for _, viewer := range viewers {
+			args := []string{viewer}
+			if viewer == "show" {
+				args = append(args, "job")
+			}
+			r := call(t, proxy.Addr(), args...)
+			text := strings.NewReplacer("\n", "", "\t", "").Replace(r.out + r.err)
+			require.False(t, strings.ContainsFunc(text, upsets), "%s: %q", viewer, text)
+			if command != "HRANDFIELD" && viewer != "doctor" {
+				require.Contains(t, text, shown, viewer)
+			}
+		}
+	}
+}
+
 // run -v prints the holder as plain text.
 func TestRunVerboseIsClean(t *testing.T) {
 	t.Parallel()

@@ -1,6 +1,9 @@
 package main
 
 import (
+	"context"
+	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -59,6 +62,80 @@ func TestOnCluster(t *testing.T) {
 	require.Regexp(t, `^b\t.*\n\{d\}\tmutex\t.*\n$`, call(t, addrs[1], "ls").out)
 	require.Regexp(t, `^b\t1\tmutex\t`+holds.ID(), call(t, addrs[2], "top").out)
 	require.Zero(t, call(t, addrs[1], "doctor").code)
+}
+
+// With cluster-require-full-coverage no, a cluster says that it is well without a master: what is missing is said, and is a failure.
+func TestAPartOfAClusterIsNoWhole(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t, 3, 0, "--cluster-require-full-coverage", "no")
+	stays, dies := cluster.Nodes()[0], cluster.Nodes()[2]
+	at := func(s *redistest.Server) string {
+		for i := 0; ; i++ {
+			if name := "job" + strconv.Itoa(i); cluster.Owner(t, cluster.Slot(t, name)) == s {
+				return name
+			}
+		}
+	}
+	c := cluster.Client(t)
+	for _, s := range []*redistest.Server{stays, dies} {
+		name := at(s)
+		require.NoError(t, c.Do(t.Context(), c.B().Hset().Key(name).FieldValue().FieldValue("285475da-9152-4c83-822a-67ee2f116a79:54", "1").Build()).Error())
+		require.NoError(t, c.Do(t.Context(), c.B().Pexpire().Key(name).Milliseconds(3_600_000).Build()).Error())
+	}
+	subscribe(t, stays, "redisson_lock__channel:{"+at(stays)+"}")
+	addr := stays.Addr()
+	require.Len(t, strings.Split(call(t, addr, "ls").out, "\n"), 2+1)
+	dies.Kill()
+	says := func(what string) {
+		t.Helper()
+		for _, args := range [][]string{{"ls"}, {"ls", "-json"}, {"top"}, {"top", "-json"}, {"deadlocks"}} {
+			r := call(t, addr, args...)
+			require.Equal(t, exitInternal, r.code, args)
+			require.Contains(t, r.err, what, args)
+			require.Regexp(t, `^(rlock: [^\n]*\n)+$`, r.err)
+			require.Equal(t, args[0] != "deadlocks", strings.Contains(r.out, at(stays)), r.out)
+			require.NotContains(t, r.err, addr+": ", "it answers")
+		}
+		// Of a lock at a node that answers, only the waiters are unknown.
+		require.Zero(t, call(t, addr, "show", at(stays)).code)
+		r := call(t, addr, "show", "{"+at(stays)+"}free")
+		require.Equal(t, exitFree, r.code, r.err)
+		require.Contains(t, r.out, "\nprocesses    unknown\n")
+		r = call(t, addr, "doctor", "-json")
+		require.Equal(t, exitFailed, r.code)
+		all := diagnosis(t, r)
+		found := foundBy("cluster", all)
+		require.Len(t, found, 1)
+		require.Equal(t, "bad", found[0].Status)
+		require.Equal(t, "no master answers for 5462 of the 16384 slots", found[0].Found)
+		require.Equal(t, []string{dies.Addr()}, found[0].Servers)
+		for _, f := range foundBy("nodes", all) {
+			require.Equal(t, []string{dies.Addr()}, f.Servers)
+		}
+	}
+	says("missing: ")
+	c = stays.Client(t, redistest.Single)
+	redistest.Eventually(t, patience, func() bool {
+		text, err := c.Do(t.Context(), c.B().ClusterInfo().Build()).ToString()
+		return err == nil && strings.Contains(text, "cluster_state:ok") && strings.Contains(text, "cluster_slots_fail:5462")
+	}, "the others notice, and call it ok")
+	says("missing: the locks in 5462 of the cluster's 16384 slots")
+}
+
+// A silent node takes no time from what the others say.
+func TestASilentNodeDoesNotSilenceTheOthers(t *testing.T) {
+	redistest.Virtual(t, func(t *testing.T) {
+		all := []node{{"silent:1", nil}, {"b:1", nil}, {"c:1", nil}}
+		failed := each(t.Context(), all, func(ctx context.Context, i int) error {
+			if i == 0 {
+				<-ctx.Done()
+			}
+			return ctx.Err()
+		})
+		require.Len(t, failed, 1)
+		require.EqualError(t, failed[0], "silent:1: no answer within 2s")
+		require.Equal(t, "silent:1: no answer within 2s", (&target{where: []string{"seed:1"}}).at(failed[0]).Error())
+	})
 }
 
 // A cluster can have plain locks with braces in the name that other kinds cannot use. They are shown and freed.

@@ -9,9 +9,13 @@ import (
 	"flag"
 	"fmt"
 	"net"
+	"net/url"
 	"os"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -29,32 +33,94 @@ const (
 	answerTime = 5 * time.Second
 )
 
-// options parses an address: host:port, several of them joined by commas, or a URL. Its errors do not repeat the address, which may contain
-// a password.
-func options(addr string) (rueidis.ClientOption, error) {
-	o := rueidis.ClientOption{InitAddress: strings.Split(addr, ",")}
+// urlOptions are what may follow a URL's question mark: rueidis ignores all others.
+var urlOptions = []string{
+	"addr", "client_cache", "client_name", "db", "dial_timeout", "master_set", "max_retries", "protocol", "skip_verify", "write_timeout",
+}
+
+// options parses an address: host:port, several of them joined by commas, the path of a socket, or a URL. Its errors do not repeat the
+// address, which may contain a password.
+func options(addr string) (o rueidis.ClientOption, err error) {
 	switch {
-	case strings.Contains(addr, "://"):
-		var err error
-		if o, err = rueidis.ParseURL(addr); err != nil {
-			return o, errors.New("address: not a Redis URL: use redis://, rediss:// or unix://, as in redis://user:password@host:port/0, " +
-				"with %40 %3A %2F for @ : / in the password")
-		}
+	case strings.HasPrefix(addr, "unix:"), strings.Contains(addr, "://"):
+		o, err = urlOptionsOf(addr)
+	case strings.HasPrefix(addr, "/"), strings.HasPrefix(addr, "./"), strings.HasPrefix(addr, "../"):
+		o, err = socketAt(&url.URL{Path: addr})
 	case strings.Contains(addr, "?"):
-		return o, errors.New("address: options after ? need a scheme: write redis://… or rediss://…")
+		err = errors.New("address: options after ? need a scheme: write redis://… or rediss://…")
 	case strings.Contains(addr, "@"):
-		return o, errors.New("address: a user or password needs a scheme: write redis://… or rediss://…")
+		err = errors.New("address: a user or password needs a scheme: write redis://… or rediss://…")
+	default:
+		o.InitAddress = strings.Split(addr, ",")
 	}
 	o.DisableCache = true // nothing here reads through the client-side cache
+	return o, err
+}
+
+var errNoURL = errors.New("address: not a Redis URL: use redis://, rediss:// or unix://, as in redis://user:password@host:port/0, " +
+	"with %40 %3A %2F for @ : / in the password")
+
+func urlOptionsOf(addr string) (o rueidis.ClientOption, err error) {
+	u, err := url.Parse(addr)
+	if err != nil {
+		return o, errNoURL
+	}
+	for name, values := range u.Query() {
+		switch {
+		case !slices.Contains(urlOptions, name):
+			return o, fmt.Errorf("address: no such option after ?: %q; there are %s", name, strings.Join(urlOptions, ", "))
+		case name == "protocol" && !slices.Contains([]string{"2", "3"}, values[0]):
+			return o, errors.New("address: ?protocol is 2 or 3")
+		case name == "master_set" && values[0] == "":
+			return o, errors.New("address: ?master_set is empty: give the name that the sentinels know")
+		}
+	}
+	if u.Scheme == "unix" {
+		return socketAt(u)
+	}
+	if o, err = rueidis.ParseURL(addr); err != nil {
+		return o, errNoURL
+	}
+	return o, nil
+}
+
+// socketAt also accepts unix:path, and relative paths, of which a URL with two slashes would take the first part for a host.
+func socketAt(u *url.URL) (rueidis.ClientOption, error) {
+	path := u.Path
+	switch {
+	case u.Opaque != "":
+		var err error
+		if path, err = url.PathUnescape(u.Opaque); err != nil {
+			return rueidis.ClientOption{}, errNoURL
+		}
+	case u.Host == "." || u.Host == "..":
+		path = u.Host + path
+	case u.Host != "":
+		return rueidis.ClientOption{}, errors.New("address: write three slashes before the path of a socket: unix:///run/redis.sock")
+	}
+	if path == "" {
+		return rueidis.ClientOption{}, errors.New("address: unix: needs the path of a socket, as in unix:///run/redis.sock")
+	}
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return rueidis.ClientOption{}, fmt.Errorf("address: %w", err)
+	}
+	o, err := rueidis.ParseURL((&url.URL{Scheme: "unix", User: u.User, Path: path, RawQuery: u.RawQuery}).String())
+	if err != nil {
+		return o, errNoURL
+	}
 	return o, nil
 }
 
 // target is the Redis to use, from the flags of all commands but the demo.
 type target struct {
-	url, passwordFile, caFile, prefix string
+	url, passwordFile, prefix          string
+	caFile, certFile, keyFile          string
+	sentinelUser, sentinelPasswordFile string
 
 	where []string // the addresses, without a password; set by connect
 	tls   bool     // set by connect
+	asks  bool     // sentinels; set by connect
 }
 
 func (t *target) flags(fs *flag.FlagSet) {
@@ -62,6 +128,10 @@ func (t *target) flags(fs *flag.FlagSet) {
 	fs.StringVar(&t.url, "addr", "", "")
 	fs.StringVar(&t.passwordFile, "password-file", "", "")
 	fs.StringVar(&t.caFile, "cacert", "", "")
+	fs.StringVar(&t.certFile, "cert", "", "")
+	fs.StringVar(&t.keyFile, "key", "", "")
+	fs.StringVar(&t.sentinelUser, "sentinel-user", "", "")
+	fs.StringVar(&t.sentinelPasswordFile, "sentinel-password-file", "", "")
 	fs.StringVar(&t.prefix, "prefix", "", "")
 }
 
@@ -74,30 +144,78 @@ func (t *target) options(p *program) (rueidis.ClientOption, error) {
 	t.where = o.InitAddress
 	o.Password = cmp.Or(o.Password, p.getenv("REDIS_PASSWORD"), p.getenv("REDISCLI_AUTH"))
 	if t.passwordFile != "" {
-		text, err := os.ReadFile(t.passwordFile)
-		if err != nil {
-			return o, fmt.Errorf("-password-file: %w", err)
+		if o.Password, err = secret("-password-file", t.passwordFile); err != nil {
+			return o, err
 		}
-		o.Password = strings.TrimRight(string(text), "\r\n")
 	}
-	if t.caFile != "" {
-		pem, err := os.ReadFile(t.caFile)
-		if err != nil {
-			return o, fmt.Errorf("-cacert: %w", err)
+	if err := t.secure(&o); err != nil {
+		return o, err
+	}
+	err = t.askSentinels(&o)
+	return o, err
+}
+
+// secret reads a password from the file that a flag names.
+func secret(name, file string) (string, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", name, err)
+	}
+	return strings.TrimRight(string(text), "\r\n"), nil
+}
+
+// secure sets TLS up: any of its flags turns it on.
+func (t *target) secure(o *rueidis.ClientOption) error {
+	if t.caFile != "" || t.certFile != "" || t.keyFile != "" {
+		if o.DialCtxFn != nil {
+			return errors.New("-cacert, -cert and -key: a socket has no TLS: leave them out")
 		}
 		if o.TLSConfig == nil {
 			o.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12}
 		}
-		o.TLSConfig.RootCAs = x509.NewCertPool()
-		if !o.TLSConfig.RootCAs.AppendCertsFromPEM(pem) {
-			return o, fmt.Errorf("-cacert: %s has no PEM certificate", t.caFile)
-		}
 	}
 	t.tls = o.TLSConfig != nil
-	if o.Sentinel.MasterSet != "" { // sentinels usually have the servers' password and TLS
-		o.Sentinel.TLSConfig = o.TLSConfig
+	if t.caFile != "" {
+		pem, err := os.ReadFile(t.caFile)
+		if err != nil {
+			return fmt.Errorf("-cacert: %w", err)
+		}
+		o.TLSConfig.RootCAs = x509.NewCertPool()
+		if !o.TLSConfig.RootCAs.AppendCertsFromPEM(pem) {
+			return fmt.Errorf("-cacert: %s has no PEM certificate", t.caFile)
+		}
 	}
-	return o, nil
+	switch {
+	case t.certFile == "" && t.keyFile == "":
+		return nil
+	case t.certFile == "":
+		return errors.New("-key needs -cert, the file of the certificate that belongs to it")
+	}
+	pair, err := tls.LoadX509KeyPair(t.certFile, cmp.Or(t.keyFile, t.certFile))
+	if err != nil {
+		return fmt.Errorf("-cert, -key: %w", err)
+	}
+	o.TLSConfig.Certificates = []tls.Certificate{pair}
+	return nil
+}
+
+// askSentinels sets up the connections to sentinels, which usually have the servers' TLS, but users of their own.
+func (t *target) askSentinels(o *rueidis.ClientOption) (err error) {
+	if o.Sentinel.MasterSet == "" {
+		if t.sentinelUser != "" || t.sentinelPasswordFile != "" {
+			return errors.New("-sentinel-user and -sentinel-password-file need sentinels: ?master_set=NAME in the URL")
+		}
+		return nil
+	}
+	t.asks = true
+	o.Sentinel.TLSConfig, o.Sentinel.Username = o.TLSConfig, t.sentinelUser
+	switch {
+	case t.sentinelPasswordFile != "":
+		o.Sentinel.Password, err = secret("-sentinel-password-file", t.sentinelPasswordFile)
+	case t.sentinelUser != "":
+		err = errors.New("-sentinel-user needs -sentinel-password-file")
+	}
+	return err
 }
 
 // connection is a client, or the reason why there is none.
@@ -117,6 +235,7 @@ func (p *program) dial(t *target, retry bool) (connected <-chan connection, code
 	if p.connects != nil {
 		p.connects(&o)
 	}
+	checkReplies(&o)
 	c := make(chan connection, 1)
 	go func() { // ends with the dial
 		rdb, err := rueidis.NewClient(o)
@@ -147,7 +266,11 @@ func (p *program) connect(ctx context.Context, t *target) (rdb rueidis.Client, c
 
 // at prefixes a connection error with the addresses, unless it names the only one, and says how to give others if none answers.
 func (t *target) at(err error) error {
-	text, cure := trimPrefix(err), ""
+	text, cure, where := trimPrefix(err), "", t.where
+	var one nodeError
+	if errors.As(err, &one) { // not the nodes that were named, perhaps
+		where = []string{one.addr}
+	}
 	var op *net.OpError
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
@@ -157,11 +280,15 @@ func (t *target) at(err error) error {
 		}
 	case calls.Cure(err) != "":
 		cure = calls.Cure(err)
+	case t.asks && (strings.Contains(text, "NOAUTH ") || strings.Contains(text, "WRONGPASS ")):
+		cure = " (sentinels have passwords of their own: -sentinel-password-file)"
+	case strings.HasSuffix(text, "tls: certificate required"):
+		cure = " (give a client certificate with -cert and -key)"
 	case errors.As(err, &op) && op.Op == "dial":
 		cure = " (set the address with -redis URL or REDIS_URL)"
 	}
-	if len(t.where) != 1 || !strings.Contains(text, t.where[0]) {
-		text = strings.Join(t.where, ",") + ": " + text
+	if len(where) != 1 || !strings.Contains(text, where[0]) {
+		text = strings.Join(where, ",") + ": " + text
 	}
 	return errors.New(text + cure)
 }
@@ -181,28 +308,136 @@ func nodes(rdb rueidis.Client) (all []node) {
 	return all
 }
 
-// masters returns the masters, or the only server, whatever its role. down has the errors of silent servers, which may be masters or
-// replicas; err is not nil if none answers.
-func masters(ctx context.Context, rdb rueidis.Client) (up []node, down []error, err error) {
+// nodeTime bounds a question to each of several servers, so that a silent one leaves time for what the others say.
+const nodeTime = 2 * time.Second
+
+// nodeError is the error of one of several servers.
+type nodeError struct {
+	addr string
+	err  error
+}
+
+func (e nodeError) Error() string { return e.addr + ": " + trimPrefix(e.err) }
+func (e nodeError) Unwrap() error { return e.err }
+
+// each asks all nodes at once, and returns the errors of those that fail.
+func each(ctx context.Context, all []node, ask func(ctx context.Context, i int) error) (failed []nodeError) {
+	if len(all) > 1 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, nodeTime)
+		defer cancel()
+	}
+	errs := make([]error, len(all))
+	var asked sync.WaitGroup
+	for i := range all {
+		asked.Go(func() { errs[i] = ask(ctx, i) }) // ends with ctx
+	}
+	asked.Wait()
+	for i, err := range errs {
+		switch {
+		case err == nil:
+		case errors.Is(err, context.DeadlineExceeded) && len(all) > 1:
+			failed = append(failed, nodeError{all[i].addr, fmt.Errorf("no answer within %s", nodeTime)})
+		default:
+			failed = append(failed, nodeError{all[i].addr, err})
+		}
+	}
+	return failed
+}
+
+// deployment is the part of a Redis that answers, and what is missing.
+type deployment struct {
+	masters  []node // or the only server, whatever its role
+	down     []nodeError
+	unserved int  // slots whose master does not answer
+	unknown  bool // the user may not ask which slots those are
+}
+
+// slots is how many a cluster has.
+const slots = 1 << 14
+
+// deployed asks all nodes for their roles, and a cluster for its slots. It fails if no master answers.
+func deployed(ctx context.Context, rdb rueidis.Client) (d deployment, err error) {
 	all := nodes(rdb)
 	if len(all) == 1 {
-		return all, nil, nil
+		d.masters = all
+	} else {
+		leads := make([]bool, len(all))
+		d.down = each(ctx, all, func(ctx context.Context, i int) error {
+			hello, err := all[i].Do(ctx, all[i].B().Hello().Build()).AsMap() // every user may send HELLO
+			role := hello["role"]
+			text, _ := role.ToString()
+			leads[i] = text == "master"
+			return err
+		})
+		for i, n := range all {
+			if leads[i] {
+				d.masters = append(d.masters, n)
+			}
+		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	if len(d.masters) == 0 {
+		if len(d.down) > 0 {
+			return d, fmt.Errorf("no master answers: %w", d.down[0])
+		}
+		return d, errors.New("no master answers")
+	}
+	if rdb.Mode() == rueidis.ClientModeCluster {
+		d.findUnserved(ctx)
+	}
+	return d, nil
+}
+
+// findUnserved counts the slots that no answering master serves. Clients of this library list no failed masters (CLUSTER SHARDS), and with
+// cluster-require-full-coverage no, the cluster's state is ok without them.
+func (d *deployment) findUnserved(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, nodeTime)
 	defer cancel()
-	for _, n := range all {
-		hello, err := n.Do(ctx, n.B().Hello().Build()).AsMap() // every user may send HELLO
-		if err != nil {
-			down = append(down, fmt.Errorf("%s: %w", n.addr, err))
+	for _, n := range d.masters {
+		if ranges, err := n.Do(ctx, n.B().ClusterSlots().Build()).ToArray(); err == nil {
+			d.unserved = slots - served(ranges, n.addr, d.masters)
+			return
+		}
+	}
+	d.unknown = true
+}
+
+// served adds up the ranges of CLUSTER SLOTS, as the server at asked tells, whose master is among those.
+func served(ranges []rueidis.RedisMessage, asked string, masters []node) (many int) {
+	for i := range ranges {
+		r, err := ranges[i].ToArray()
+		if err != nil || len(r) < 3 {
 			continue
 		}
-		role := hello["role"]
-		if text, _ := role.ToString(); text == "master" {
-			up = append(up, n)
+		first, _ := r[0].AsInt64()
+		last, _ := r[1].AsInt64()
+		master, err := r[2].ToArray()
+		if err != nil || len(master) < 2 {
+			continue
+		}
+		host, _ := master[0].ToString()
+		port, _ := master[1].AsInt64()
+		if host == "" || host == "?" { // it does not know its own name
+			host, _, _ = net.SplitHostPort(asked)
+		}
+		addr := net.JoinHostPort(host, strconv.FormatInt(port, 10))
+		if slices.ContainsFunc(masters, func(n node) bool { return n.addr == addr }) {
+			many += int(last - first + 1)
 		}
 	}
-	if len(up) == 0 {
-		return nil, nil, fmt.Errorf("no master answers: %v", down)
+	return many
+}
+
+// missing says in one line each what the answers of the masters leave out; nothing if all is known.
+func (d *deployment) missing() (all []error) {
+	if d.unserved == 0 && !d.unknown && len(d.masters) > 0 { // those that are down are replicas
+		return nil
 	}
-	return up, down, nil
+	for _, err := range d.down {
+		all = append(all, fmt.Errorf("missing: what is at %w", err))
+	}
+	if d.unserved > 0 {
+		all = append(all, fmt.Errorf("missing: the locks in %d of the cluster's %d slots, whose masters do not answer (see: rlock doctor)", d.unserved, slots))
+	}
+	return all
 }

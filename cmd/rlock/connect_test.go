@@ -1,10 +1,20 @@
 package main
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"io"
+	"math/big"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -34,6 +44,12 @@ func TestErrorsNameTheAddressAndNoPassword(t *testing.T) {
 		"bad escape":       {exitUsage, "redis://u:" + password + "%zz@127.0.0.1:1", "redis://user:password@host"},
 		"another scheme":   {exitUsage, "http://u:" + password + "@127.0.0.1:1", "redis://user:password@host"},
 		"bad database":     {exitUsage, "redis://127.0.0.1:1/" + password, "redis://user:password@host"},
+		"unknown option":   {exitUsage, "redis://:" + password + "@127.0.0.1:1?master-set=mymaster", `no such option after ?: "master-set"; there are addr, `},
+		"empty master":     {exitUsage, "redis://:" + password + "@127.0.0.1:1?master_set=", "?master_set is empty"},
+		"protocol":         {exitUsage, "redis://:" + password + "@127.0.0.1:1?protocol=7", "?protocol is 2 or 3"},
+		"relative socket":  {exitInternal, "unix://:" + password + "@./no/such.sock", "/no/such.sock"},
+		"two slashes":      {exitUsage, "unix://:" + password + "@run/redis.sock", "unix:///run/redis.sock"},
+		"no path":          {exitUsage, "unix://:" + password + "@", "needs the path of a socket"},
 		"only options":     {exitUsage, "127.0.0.1:1?password=" + password, "redis://"},
 		"without a scheme": {exitUsage, "me:" + password + "@127.0.0.1:1", "redis://"},
 	} {
@@ -126,4 +142,99 @@ func TestCACert(t *testing.T) {
 	r = call(t, addr, "ls", "-cacert", binary)
 	require.Equal(t, exitUsage, r.code)
 	require.Contains(t, r.err, "no PEM certificate")
+}
+
+// startMutualTLS puts TLS before a server that asks for a client certificate, as redis-server does by default. All trust one certificate.
+func startMutualTLS(t *testing.T, target string) (addr, cert, key string) {
+	t.Helper()
+	secret, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		IsCA: true, BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, secret.Public(), secret)
+	require.NoError(t, err)
+	pkcs8, err := x509.MarshalPKCS8PrivateKey(secret)
+	require.NoError(t, err)
+	write := func(name, kind string, bytes []byte) string {
+		file := filepath.Join(t.TempDir(), name)
+		require.NoError(t, os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: bytes}), 0o600))
+		return file
+	}
+	cert, key = write("cert.pem", "CERTIFICATE", der), write("key.pem", "PRIVATE KEY", pkcs8)
+	pair, err := tls.LoadX509KeyPair(cert, key)
+	require.NoError(t, err)
+	clients := x509.NewCertPool()
+	parsed, err := x509.ParseCertificate(der)
+	require.NoError(t, err)
+	clients.AddCert(parsed)
+	config := &tls.Config{Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: clients, MinVersion: tls.VersionTLS12}
+	return redistest.StartFake(t, func(conn net.Conn) {
+		front := tls.Server(conn, config)
+		if front.HandshakeContext(t.Context()) != nil {
+			return
+		}
+		back, err := net.Dial("tcp", target)
+		if err != nil {
+			return
+		}
+		go func() { // ends with the client
+			_, _ = io.Copy(back, front)
+			_ = back.Close()
+		}()
+		_, _ = io.Copy(front, back)
+	}), cert, key
+}
+
+func TestClientCertificate(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	addr, cert, key := startMutualTLS(t, s.Addr())
+	require.Equal(t, result{}, call(t, addr, "ls", "-cacert", cert, "-cert", cert, "-key", key))
+	require.Equal(t, result{}, call(t, "rediss://"+addr+"?skip_verify", "ls", "-cert", cert, "-key", key))
+	both := filepath.Join(t.TempDir(), "both.pem")
+	var text []byte
+	for _, file := range []string{cert, key} {
+		part, err := os.ReadFile(file)
+		require.NoError(t, err)
+		text = append(text, part...)
+	}
+	require.NoError(t, os.WriteFile(both, text, 0o600))
+	require.Equal(t, result{}, call(t, addr, "ls", "-cacert", cert, "-cert", both))
+
+	r := call(t, addr, "ls", "-cacert", cert)
+	require.Equal(t, exitInternal, r.code)
+	require.Contains(t, r.err, "certificate required (give a client certificate with -cert and -key)")
+	for says, args := range map[string][]string{
+		"-key needs -cert":                    {"-key", key},
+		"-cert, -key: open":                   {"-cert", key + ".no"},
+		"-cert, -key: tls: ":                  {"-cert", cert},
+		"a socket has no TLS: leave them out": {"-redis", "/no/such.sock", "-cert", both},
+	} {
+		r := call(t, addr, append([]string{"ls"}, args...)...)
+		require.Equal(t, exitUsage, r.code)
+		require.Contains(t, r.err, says)
+		require.Regexp(t, `^rlock: [^\n]*\n$`, r.err)
+	}
+}
+
+// A socket may be given as a URL of any form, or as a path.
+func TestSockets(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "s")
+	s := redistest.Start(t, "--unixsocket", path)
+	c := s.Client(t)
+	require.NoError(t, c.Do(t.Context(), c.B().Set().Key("job").Value("1").Build()).Error())
+	here, err := os.Getwd()
+	require.NoError(t, err)
+	relative, err := filepath.Rel(here, path)
+	require.NoError(t, err)
+	relative = "./" + relative
+	for _, addr := range []string{path, relative, "unix://" + path, "unix:" + path, "unix:" + relative, "unix://" + relative} {
+		require.Equal(t, "counter", func() string { v, _ := showJSON(t, addr, "job"); return v.Kind }(), addr)
+	}
+	for _, addr := range []string{"unix:" + relative + "?db=1", "unix://" + path + "?db=1"} {
+		require.Equal(t, exitFree, call(t, addr, "show", "job").code, addr)
+	}
 }

@@ -21,7 +21,7 @@ where each leads. Redisson and programs without the option "say nothing".
   -json        print one line of JSON per wait and look
 ` + usageTarget + `
 exit code  0 no deadlock   1 a deadlock, at the last look   2 usage
-           125 Redis failed
+           125 Redis, or a node of the cluster, failed
 `
 
 // answersTime bounds the wait for the processes' answers.
@@ -67,11 +67,12 @@ func (p *program) deadlocks(args []string) int {
 			} else {
 				p.printStandstills(w, cycles)
 			}
+			code := p.tellMissing(w.missing)
 			switch {
 			case i == *times && len(cycles) > 0:
 				return exitFailed
 			case i == *times:
-				return 0
+				return code
 			}
 			select {
 			case <-time.After(time.Second):

@@ -182,7 +182,7 @@ func TestDeadlocksAskedAgainAtOnce(t *testing.T) {
 		close(both)
 		v := newViewer(t, "redis://"+s.Addr())
 		redistest.Eventually(t, patience, func() bool {
-			ears, err := v.ears(t.Context())
+			ears, _, err := v.ears(t.Context())
 			require.NoError(t, err)
 			return len(ears) == 2
 		}, "both have an ear")

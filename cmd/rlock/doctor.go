@@ -76,14 +76,11 @@ func (p *program) doctor(args []string) int {
 			return p.fail(exitInternal, err)
 		}
 		defer closeSoon(others.Close, rdb.Close)
-		servers, down, err := masters(ctx, v.rdb)
+		d, err := deployed(ctx, v.rdb)
 		if err != nil {
 			return p.failed(ctx, v.at(err))
 		}
-		var all []finding
-		for _, err := range down {
-			all = append(all, finding{"warn", "nodes", err.Error(), "If it is a master, the locks in its slots fail until its replica has taken over.", v.where})
-		}
+		servers, all := d.masters, d.findings()
 		var woken time.Duration // in the worst case
 		var wakes []string
 		for _, n := range servers {
@@ -91,7 +88,7 @@ func (p *program) doctor(args []string) int {
 				sentinels: v.rdb.Mode() == rueidis.ClientModeSentinel, user: *user, key: key}
 			found, err := e.examine(ctx)
 			if err != nil {
-				return p.failed(ctx, v.at(fmt.Errorf("%s: %w", n.addr, err)))
+				return p.failed(ctx, v.at(nodeError{n.addr, err}))
 			}
 			all = merge(all, found)
 			if e.woken > 0 {
@@ -102,8 +99,34 @@ func (p *program) doctor(args []string) int {
 			all = append(all, finding{"ok", "wake", fmt.Sprintf("a waiting process had the lock %s after the unlock", woken.Round(10*time.Microsecond)),
 				"Measured with a test lock on each server; the longest time.", wakes})
 		}
-		return p.report(all, len(servers), *asJSON)
+		return p.report(all, servers, *asJSON)
 	})
+}
+
+// findings are what is wrong with the nodes that do not answer.
+func (d *deployment) findings() (all []finding) {
+	var addrs []string
+	for _, err := range d.down {
+		addrs = append(addrs, err.addr)
+		means := "If it is a master, the locks in its slots fail until its replica has taken over."
+		switch {
+		case d.unknown:
+		case d.unserved == 0:
+			means = "It serves no slots: other masters serve all of them. As a replica it can replace none of them until it is back."
+		}
+		all = append(all, finding{"warn", "nodes", err.Error(), means, []string{err.addr}})
+	}
+	if d.unserved > 0 {
+		if addrs == nil {
+			for _, n := range d.masters {
+				addrs = append(addrs, n.addr)
+			}
+		}
+		all = append(all, finding{"bad", "cluster", fmt.Sprintf("no master answers for %d of the %d slots", d.unserved, slots),
+			"Locks with names in these slots fail until a replica takes over or the master is back. With cluster-require-full-coverage no, the cluster calls its state ok all the same.",
+			addrs})
+	}
+	return all
 }
 
 // merge adds findings, and joins those that servers share.
@@ -125,7 +148,7 @@ func merge(all, more []finding) []finding {
 }
 
 // report prints findings, and returns the exit code.
-func (p *program) report(all []finding, servers int, asJSON bool) int {
+func (p *program) report(all []finding, servers []node, asJSON bool) int {
 	s := p.screen()
 	colour := map[string]func(string) string{"ok": s.good, "warn": s.bold, "bad": s.bad, "unknown": s.bold}
 	code := 0
@@ -134,7 +157,7 @@ func (p *program) report(all []finding, servers int, asJSON bool) int {
 			code = exitFailed
 		}
 		at := ""
-		if len(f.Servers) < servers {
+		if slices.ContainsFunc(servers, func(n node) bool { return !slices.Contains(f.Servers, n.addr) }) {
 			at = strings.Join(f.Servers, ",")
 		}
 		switch {
@@ -147,7 +170,7 @@ func (p *program) report(all []finding, servers int, asJSON bool) int {
 				at = "  (" + at + ")"
 			}
 			fmt.Fprintf(s, "%s %-12s %s%s\n", colour[f.Status](fmt.Sprintf("%-8s", f.Status)), f.Check, clean(f.Found), at)
-			wrap(s, f.Means, strings.Repeat(" ", 22), 100)
+			wrap(s, clean(f.Means), strings.Repeat(" ", 22), 100)
 		}
 	}
 	return code

@@ -279,6 +279,9 @@ func (e *examination) persistence(ctx context.Context) {
 		e.say("bad", "persistence", "AOF, but its last write failed", "Redis refuses writes, so Locks fail.")
 	case aof == "1" && sync == "always":
 		e.say("ok", "persistence", "AOF, appendfsync always", "A restart keeps all locks.")
+	case aof == "1" && sync == "no":
+		e.say("warn", "persistence", "AOF, appendfsync no", "A crash of the machine may lose the locks of about the last 30 seconds, until the system writes them: "+
+			forgets+". appendfsync always keeps them.")
 	case aof == "1":
 		e.say("warn", "persistence", "AOF, appendfsync "+cmp.Or(sync, "unknown"), "A crash of the machine may lose the locks of the last second: "+
 			forgets+". appendfsync always keeps them.")

@@ -33,6 +33,10 @@ func (e *examination) rights(ctx context.Context) {
 			return
 		}
 	}
+	if why := e.shutOut(ctx, user); why != "" {
+		e.say("bad", "rights", "the user "+user+" "+why, "Nobody can connect as this user: ACL SETUSER "+user+" on, with a password.")
+		return
+	}
 	groups := neededRights(e.key, e.cluster, e.sentinels)
 	says, err := e.dryRun(ctx, user, groups)
 	switch {
@@ -64,6 +68,25 @@ func (e *examination) rights(ctx context.Context) {
 	if lacking == 0 {
 		e.say("ok", "rights", "the user "+user+" has all rights for "+printable(e.key), "All kinds of locks, and hand-overs between processes, work.")
 	}
+}
+
+// shutOut says why nobody can connect as a user, whatever its rights; "" if somebody can, or it is unknown.
+func (e *examination) shutOut(ctx context.Context, user string) string {
+	is, err := e.Do(ctx, e.B().AclGetuser().Username(user).Build()).AsMap()
+	if err != nil {
+		return ""
+	}
+	listed, passwords := is["flags"], is["passwords"]
+	flags, err1 := listed.AsStrSlice()
+	known, err2 := passwords.AsStrSlice()
+	switch {
+	case err1 != nil || err2 != nil:
+	case slices.Contains(flags, "off"):
+		return "is off"
+	case !slices.Contains(flags, "nopass") && len(known) == 0:
+		return "has no password"
+	}
+	return ""
 }
 
 // dryRun returns what the server says about each right: "OK", or why the user lacks it.

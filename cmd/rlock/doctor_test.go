@@ -122,6 +122,15 @@ func TestDoctorReaders(t *testing.T) {
 	})
 }
 
+// Without fsync the system decides when the AOF reaches the disk.
+func TestDoctorOfAnAOFWithoutSync(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "no")
+	found := foundBy("persistence", diagnosis(t, call(t, s.Addr(), "doctor", "-json")))
+	require.Equal(t, "warn", found[0].Status)
+	require.Contains(t, found[0].Means, "30 seconds")
+}
+
 func TestDoctorReplicas(t *testing.T) {
 	t.Parallel()
 	master := redistest.Start(t)
@@ -150,6 +159,8 @@ func TestDoctorRights(t *testing.T) {
 		{"unlabelled", "on", ">pw", "~job", "~*{job}*", "&*{job}*", "+@all"},
 		{"deaf", "on", ">pw", "~*", "+@all"},
 		{"exact", "on", ">pw", "~*", "+@all", "resetchannels", "&redisson_lock__channel:{job}", "&redisson_lock__channel:{job}:?*-*", "&redisson_rwlock:*", "&redisson_countdownlatch__*", "&redisson_sc:*"},
+		{"off", "off", ">pw", "~*", "&*", "+@all"},
+		{"wordless", "on", "~*", "&*", "+@all"},
 	} {
 		require.NoError(t, c.Do(t.Context(), c.B().Arbitrary("ACL", "SETUSER").Args(user...).Build()).Error())
 	}
@@ -177,6 +188,9 @@ func TestDoctorRights(t *testing.T) {
 	require.Contains(t, rights("unlabelled"), "ok the user unlabelled has all rights for job", "these are not needed by everybody")
 	require.Equal(t, "bad there is no user nobody", rights("nobody"))
 	require.Equal(t, exitFailed, call(t, s.Addr(), "doctor", "-acl-user", "nobody").code)
+	require.Equal(t, "bad the user off is off", rights("off"))
+	require.Equal(t, "bad the user wordless has no password", rights("wordless"))
+	require.Equal(t, exitFailed, call(t, s.Addr(), "doctor", "-acl-user", "off").code)
 
 	// A user without ACL rights gets an explanation, and all other checks as far as possible.
 	r := call(t, "redis://plain:pw@"+s.Addr(), "doctor", "-json", "-name", "job")

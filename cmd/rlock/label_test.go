@@ -37,6 +37,7 @@ func TestLabels(t *testing.T) {
 	rdb := s.Client(t)
 	const java = "285475da-9152-4c83-822a-67ee2f116a79:54"
 	require.NoError(t, rdb.Do(t.Context(), rdb.B().Hset().Key("java").FieldValue().FieldValue(java, "1").Build()).Error())
+	require.NoError(t, rdb.Do(t.Context(), rdb.B().Pexpire().Key("java").Milliseconds(3_600_000).Build()).Error())
 	plain := newLocks(t, rdb)
 	listens, _ := lock(t.Context(), t, plain.Mutex("listens", rlock.WithAsked()))
 	mayBeJava, _ := lock(t.Context(), t, plain.Mutex("plain"))

@@ -100,31 +100,33 @@ func (v *viewer) seeWaiters(ctx context.Context, seen *view) error {
 	if seen.Held && !seen.isCounter() {
 		return nil
 	}
-	channels := make(map[string]*listeners)
+	all := nodes(v.rdb)
 	kinds := map[string]string{latchChannelOf(seen.key): latchKind, prefixed(semaphoreChannel, seen.key): semaphoreKind}
-	for _, n := range nodes(v.rdb) {
-		var err error
+	found := make([]map[string]*listeners, len(all))
+	down := each(ctx, all, func(ctx context.Context, i int) error {
+		found[i] = make(map[string]*listeners)
 		for channel := range kinds {
-			if err == nil {
-				err = n.count(ctx, channels, []string{channel}, "NUMSUB")
+			if err := all[i].count(ctx, found[i], []string{channel}, "NUMSUB"); err != nil {
+				return fmt.Errorf("PUBSUB: %w", err)
 			}
-			if err == nil && v.rdb.Mode() == rueidis.ClientModeCluster {
-				_ = n.count(ctx, channels, []string{channel}, "SHARDNUMSUB") // Redis before 7 has no sharded channels
+			if v.rdb.Mode() == rueidis.ClientModeCluster {
+				_ = all[i].count(ctx, found[i], []string{channel}, "SHARDNUMSUB") // Redis before 7 has no sharded channels
 			}
 		}
-		switch {
-		case isForbidden(err):
-			seen.Processes = -1
-			return nil
-		case err != nil:
-			return fmt.Errorf("%s: PUBSUB: %w", n.addr, err)
-		}
+		return nil
+	})
+	if len(down) == len(all) && !isForbidden(down[0]) {
+		return down[0]
 	}
+	channels := joined(found)
 	for channel, kind := range kinds {
 		if l := channels[channel]; l != nil && l.processes > 0 {
 			seen.Processes += int(l.processes)
 			seen.waitedAs(kind)
 		}
+	}
+	if len(down) > 0 {
+		seen.Processes = -1
 	}
 	return nil
 }
@@ -170,7 +172,7 @@ func (v *viewer) waitedFor(ctx context.Context, servers []node, pattern string) 
 		} {
 			names, err := n.Do(ctx, b.PubsubChannels().Pattern(channels).Build()).AsStrSlice()
 			if err != nil && !isForbidden(err) {
-				return nil, fmt.Errorf("%s: PUBSUB: %w", n.addr, err)
+				return nil, nodeError{n.addr, fmt.Errorf("PUBSUB: %w", err)}
 			}
 			sharded, _ := n.Do(ctx, b.PubsubShardchannels().Pattern(channels).Build()).AsStrSlice() // Redis before 7 has no sharded channels
 			for _, channel := range append(names, sharded...) {

@@ -28,7 +28,7 @@ tabs. A lock with a token counter is shown as fenced. A fair lock held by
 Redisson looks like a mutex, and so does rlock_upgrade:{NAME}, held by the
 reader of NAME that may upgrade.
 
-exit code  0   2 usage   125 Redis failed
+exit code  0   2 usage   125 Redis, or a part of the cluster, failed
 `
 
 // scanStep bounds the keys per SCAN.
@@ -54,15 +54,15 @@ func (p *program) ls(args []string) int {
 			return code
 		}
 		defer v.close()
-		servers, down, err := masters(ctx, v.rdb)
+		d, err := deployed(ctx, v.rdb)
 		if err != nil {
 			return p.failed(ctx, v.at(err))
 		}
 		pattern = escapeGlob(v.prefix) + pattern
-		locks, more, err := v.scan(ctx, servers, pattern, *limit)
+		locks, more, err := v.scan(ctx, d.masters, pattern, *limit)
 		if err == nil && !more {
 			var latches []state
-			latches, err = v.waitedFor(ctx, servers, pattern)
+			latches, err = v.waitedFor(ctx, d.masters, pattern)
 			for _, s := range latches {
 				if !slices.ContainsFunc(locks, func(known state) bool { return known.key == s.key }) {
 					locks = append(locks, s)
@@ -78,9 +78,10 @@ func (p *program) ls(args []string) int {
 		v.addLabels(ctx, at...)
 		noteUnlabelledBeside(at)
 		p.list(locks, *asJSON)
-		for _, err := range down {
-			p.fail(exitInternal, fmt.Errorf("not checked, and may be a master: %w", err))
+		if !*asJSON {
+			p.remarkExpiry(locks)
 		}
+		code = p.tellMissing(d.missing())
 		switch {
 		case ctx.Err() != nil:
 			return endCode(ctx)
@@ -89,8 +90,36 @@ func (p *program) ls(args []string) int {
 		case more:
 			fmt.Fprintf(p.err, "rlock: stopped at -limit %d; there may be more\n", *limit)
 		}
-		return 0
+		return code
 	})
+}
+
+// remarkExpiry names the first locks that are likely to stay when their holders are gone.
+func (p *program) remarkExpiry(locks []state) {
+	const most = 3
+	var names []string
+	many := 0
+	for i := range locks {
+		if s := &locks[i]; s.outlives() {
+			if many++; many <= most {
+				names = append(names, strconv.Quote(s.Name))
+			}
+		}
+	}
+	if many > most {
+		names = append(names, fmt.Sprintf("and %d more", many-most))
+	}
+	if many > 0 {
+		fmt.Fprintf(p.err, "rlock: no expiry within a day: %s; if a holder is gone, free its lock by rlock unlock -force NAME\n", strings.Join(names, ", "))
+	}
+}
+
+// tellMissing says what a list leaves out, and returns its exit code.
+func (p *program) tellMissing(missing []error) (code int) {
+	for _, err := range missing {
+		code = p.fail(exitInternal, err)
+	}
+	return code
 }
 
 // search is how SCAN finds locks: a pattern and a type of keys, and the lock's key for each, if any.
@@ -101,7 +130,7 @@ type search struct {
 
 // scan finds at most limit matching locks on the servers; more reports that it stopped there.
 func (v *viewer) scan(ctx context.Context, servers []node, pattern string, limit int) (locks []state, more bool, err error) {
-	seen := make(map[string]bool) // SCAN may return a key twice
+	seen := make(map[string]bool) // SCAN may return a key twice; only locks, whose number is bounded
 	searches := append([]search{{pattern, "hash", func(key string) (string, bool) { return key, true }}}, permitKeys(pattern)...)
 	for _, n := range servers {
 		for _, how := range searches {
@@ -113,20 +142,25 @@ func (v *viewer) scan(ctx context.Context, servers []node, pattern string, limit
 				var keys []string
 				for _, found := range page.Elements {
 					if key, ok := how.lock(found); ok && !seen[key] {
-						seen[key] = true
 						keys = append(keys, key)
 					}
 				}
-				found, err := v.readPage(ctx, keys)
+				found, err := v.readPage(ctx, slices.Compact(slices.Sorted(slices.Values(keys))))
 				if err != nil {
 					return locks, false, err
 				}
 				if how.keyType == "zset" { // the name may belong to a number, or a hash
 					found = slices.DeleteFunc(found, func(s state) bool { return s.Kind != permitKind })
 				}
+				for i := range found {
+					seen[found[i].key] = true
+				}
 				locks = append(locks, found...)
-				if len(locks) > limit {
+				switch {
+				case len(locks) > limit:
 					return locks[:limit], true, nil
+				case page.Cursor == cursor && cursor != 0:
+					return locks, false, nodeError{n.addr, errors.New("SCAN does not advance: it answers with the cursor that it was given (connect to the server itself)")}
 				}
 				if cursor = page.Cursor; cursor == 0 {
 					break
@@ -142,7 +176,7 @@ func (v *viewer) page(ctx context.Context, n node, cursor uint64, how search) (r
 	defer cancel()
 	page, err := n.Do(ctx, n.B().Scan().Cursor(cursor).Match(how.pattern).Count(scanStep).Type(how.keyType).Build()).AsScanEntry()
 	if err != nil {
-		return page, fmt.Errorf("%s: SCAN: %w", n.addr, err)
+		return page, nodeError{n.addr, fmt.Errorf("SCAN: %w", err)}
 	}
 	return page, nil
 }

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/alicebob/miniredis/v2"
+	"github.com/alicebob/miniredis/v2/server"
 	"github.com/stretchr/testify/require"
 
 	"github.com/go-rlock/rlock/internal/redistest"
@@ -28,8 +30,11 @@ func TestLs(t *testing.T) {
 		// In Redisson's format.
 		require.NoError(t, c.Do(t.Context(), c.B().Hset().Key("java").FieldValue().FieldValue("285475da-9152-4c83-822a-67ee2f116a79:54", "1").Build()).Error())
 
+		require.NoError(t, c.Do(t.Context(), c.B().Pexpire().Key("java").Milliseconds(30_000_000_000).Build()).Error())
+		require.Contains(t, call(t, s.Addr(), "ls", "java").err, `"java"`)
+		require.NoError(t, c.Do(t.Context(), c.B().Persist().Key("java").Build()).Error())
 		r := call(t, s.Addr(), "ls")
-		require.Empty(t, r.err)
+		require.Equal(t, "rlock: no expiry within a day: \"java\"; if a holder is gone, free its lock by rlock unlock -force NAME\n", r.err)
 		var got []string
 		for line := range strings.Lines(r.out) {
 			cells := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
@@ -48,6 +53,7 @@ func TestLs(t *testing.T) {
 		require.NoError(t, json.Unmarshal([]byte(r.out), &one))
 		require.Equal(t, "job", one.Name)
 
+		require.NoError(t, c.Do(t.Context(), c.B().Del().Key("java").Build()).Error())
 		r = call(t, s.Addr(), "ls", "-limit", "2")
 		require.Len(t, strings.Split(r.out, "\n"), 2+1)
 		require.Equal(t, "rlock: stopped at -limit 2; there may be more\n", r.err)
@@ -71,4 +77,23 @@ func TestLsIsBounded(t *testing.T) {
 	require.GreaterOrEqual(t, after["scan"]-before["scan"], int64(3000/scanStep))
 	require.Equal(t, int64(3), after["hgetall"]-before["hgetall"])
 	require.Zero(t, after["keys"])
+}
+
+// A SCAN that never ends is reported.
+func TestLsOfAnEndlessCursor(t *testing.T) {
+	t.Parallel()
+	m := miniredis.RunT(t)
+	m.Server().SetPreHook(func(c *server.Peer, cmd string, _ ...string) bool {
+		if cmd != "SCAN" {
+			return false
+		}
+		c.WriteLen(2)
+		c.WriteBulk("7")
+		c.WriteLen(0)
+		return true
+	})
+	r := call(t, m.Addr(), "ls")
+	require.Equal(t, exitInternal, r.code)
+	require.Contains(t, r.err, m.Addr()+": SCAN does not advance")
+	require.Regexp(t, `^rlock: [^\n]*\n$`, r.err)
 }

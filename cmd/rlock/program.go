@@ -14,7 +14,6 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
-	"text/tabwriter"
 	"time"
 	"unicode"
 	"unicode/utf16"
@@ -239,23 +238,6 @@ func (p *program) json(v any) {
 		}
 	}
 	fmt.Fprintln(p.out, line.String()) // a reader that has gone misses nothing
-}
-
-// table prints rows under a header in aligned columns on a terminal; otherwise separated by tabs, without a header.
-func table(w io.Writer, header []string, rows [][]string, terminal bool) {
-	if terminal {
-		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-		w = t
-		defer func() { _ = t.Flush() }()
-		rows = append([][]string{header}, rows...)
-	}
-	for _, row := range rows {
-		cells := make([]string, len(row))
-		for i, cell := range row {
-			cells[i] = clean(cell)
-		}
-		fmt.Fprintln(w, strings.Join(cells, "\t"))
-	}
 }
 
 // printable returns a name, quoted if it would upset a terminal or a table.

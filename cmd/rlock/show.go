@@ -70,10 +70,19 @@ func (v *view) print(w io.Writer) {
 			state = "held or idle"
 		}
 		line("state", "%s, %s", state, v.Kind)
-		line("ttl", "%s", v.ttl())
+		remark := ""
+		if days := v.days(); v.outlives() && days > 0 {
+			remark = fmt.Sprintf(" (%d days: if its holder is gone, free it by rlock unlock -force)", days)
+		} else if v.outlives() {
+			remark = " (it does not expire: if its holder is gone, free it by rlock unlock -force)"
+		}
+		line("ttl", "%s%s", v.ttl(), remark)
 	}
-	for _, h := range v.Holders {
+	for _, h := range v.Holders[:min(len(v.Holders), mostLines)] {
 		line("holder", "%s depth %d", h.text(), h.Depth)
+	}
+	if more := len(v.Holders) - mostLines; more > 0 {
+		line("holder", "and %d more", more)
 	}
 	for i := range v.Permits[:min(len(v.Permits), mostLines)] {
 		line("permit", "%s", v.Permits[i].text())
@@ -94,7 +103,7 @@ func (v *view) print(w io.Writer) {
 	list(w, "writers", labelledAll(v.Writers, v.Labels))
 }
 
-// mostLines bounds the lines of waiters, and of permits.
+// mostLines bounds the lines of holders, of waiters, and of permits.
 const mostLines = 20
 
 // list prints the first waiters.

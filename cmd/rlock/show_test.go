@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -214,5 +215,37 @@ func TestShowIdle(t *testing.T) {
 		var v view
 		require.NoError(t, json.Unmarshal([]byte(call(t, s.Addr(), "show", "-json", "job").out), &v))
 		require.True(t, v.Holders[0].Idle)
+	})
+}
+
+// show has a bounded number of lines, and says what it leaves out.
+func TestShowOfManyHolders(t *testing.T) {
+	redistest.Virtual(t, func(t *testing.T) {
+		s := redistest.Start(t)
+		c := s.Client(t)
+		fields := c.B().Hset().Key("rw").FieldValue().FieldValue("mode", "read")
+		for i := range 5000 {
+			fields = fields.FieldValue(fmt.Sprintf("285475da-9152-4c83-822a-67ee2f116a79:%d", i), "1")
+		}
+		require.NoError(t, c.Do(t.Context(), fields.Build()).Error())
+		r := call(t, s.Addr(), "show", "rw")
+		require.Equal(t, mostLines+1, strings.Count(r.out, "\nholder "))
+		require.Contains(t, r.out, "\nholder       and 4980 more\n")
+		v, _ := showJSON(t, s.Addr(), "rw")
+		require.Len(t, v.Holders, 5000)
+	})
+}
+
+// show remarks on a lock that is likely to stay when its holder is gone.
+func TestShowRemarksOnALongExpiry(t *testing.T) {
+	redistest.Virtual(t, func(t *testing.T) {
+		s := redistest.Start(t)
+		c := s.Client(t)
+		require.NoError(t, c.Do(t.Context(), c.B().Hset().Key("job").FieldValue().FieldValue("285475da-9152-4c83-822a-67ee2f116a79:54", "1").Build()).Error())
+		require.Contains(t, call(t, s.Addr(), "show", "job").out, "\nttl          none (it does not expire: if its holder is gone, free it by rlock unlock -force)\n")
+		require.NoError(t, c.Do(t.Context(), c.B().Pexpire().Key("job").Milliseconds((347*24+1)*3_600_000).Build()).Error())
+		require.Contains(t, call(t, s.Addr(), "show", "job").out, "s (347 days: if its holder is gone, free it by rlock unlock -force)\n")
+		require.NoError(t, c.Do(t.Context(), c.B().Pexpire().Key("job").Milliseconds(3_600_000).Build()).Error())
+		require.Regexp(t, `\nttl          3[0-9]{3}\.[0-9]s\n`, call(t, s.Addr(), "show", "job").out)
 	})
 }

@@ -20,6 +20,8 @@ type standstills struct {
 	silent map[string]bool   // ids of Clients that did not answer
 	know   map[string]bool   // ids of Clients that answered; true with Options.Deadlock
 	labels map[string]string // labels of blocking Clients, by id
+
+	missing []error // what is not in it
 }
 
 // earPrefix is the prefix of the ears' channels.
@@ -32,39 +34,37 @@ func earOf(channel string) string {
 
 // ears returns the channels of the Clients' ears; the value is true for a sharded channel. Others that ask now, or have just asked, listen
 // on such channels, too, and answer nothing.
-func (v *viewer) ears(ctx context.Context) (map[string]bool, error) {
-	all := make(map[string]bool)
-	add := func(names []string, sharded bool) {
-		for _, name := range names {
+func (v *viewer) ears(ctx context.Context) (ears map[string]bool, missing []error, err error) {
+	all := nodes(v.rdb)
+	plain, sharded := make([][]string, len(all)), make([][]string, len(all))
+	down := each(ctx, all, func(ctx context.Context, i int) (err error) {
+		n := all[i]
+		if plain[i], err = n.Do(ctx, n.B().PubsubChannels().Pattern(pubsub.EarChannel("*")).Build()).AsStrSlice(); err != nil {
+			return fmt.Errorf("PUBSUB: %w", err)
+		}
+		sharded[i], _ = n.Do(ctx, n.B().PubsubShardchannels().Pattern(pubsub.EarChannel("*")).Build()).AsStrSlice() // Redis before 7 has no sharded channels
+		return nil
+	})
+	if len(down) == len(all) {
+		return nil, nil, down[0]
+	}
+	ears = make(map[string]bool)
+	for i := range all {
+		for j, name := range slices.Concat(plain[i], sharded[i]) {
 			if !deadlock.IsAsker(earOf(name)) {
-				all[name] = sharded
+				ears[name] = j >= len(plain[i])
 			}
 		}
 	}
-	var down error
-	answers := false
-	for _, n := range nodes(v.rdb) {
-		names, err := n.Do(ctx, n.B().PubsubChannels().Pattern(pubsub.EarChannel("*")).Build()).AsStrSlice()
-		if err != nil {
-			down = fmt.Errorf("%s: PUBSUB: %w", n.addr, err)
-			continue
-		}
-		answers = true
-		add(names, false)
-		names, _ = n.Do(ctx, n.B().PubsubShardchannels().Pattern(pubsub.EarChannel("*")).Build()).AsStrSlice() // Redis before 7 has no sharded channels
-		add(names, true)
-	}
-	if !answers {
-		return nil, down
-	}
-	return all, nil
+	return ears, v.missing(ctx, down), nil
 }
 
 // standstills asks all Clients with an ear, and collects their answers.
 func (v *viewer) standstills(ctx context.Context, within time.Duration) (w standstills, err error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
-	ears, err := v.ears(ctx)
+	ears, missing, err := v.ears(ctx)
+	w.missing = missing
 	if err != nil || len(ears) == 0 {
 		return w, err
 	}
@@ -86,8 +86,8 @@ func (v *viewer) standstills(ctx context.Context, within time.Duration) (w stand
 		slices.SortFunc(w.waits, func(a, b deadlock.Seen) int { return a.Began.Compare(b.Began) })
 	}()
 	over := time.After(within)
-	missing := 0 // further answers announced by Clients
-	for len(w.silent) > 0 || missing > 0 {
+	announced := 0 // further answers of Clients
+	for len(w.silent) > 0 || announced > 0 {
 		select {
 		case text := <-answers:
 			said, _ := pubsub.ReadSpoken(text)
@@ -97,12 +97,12 @@ func (v *viewer) standstills(ctx context.Context, within time.Duration) (w stand
 			}
 			if w.silent[a.Client] {
 				delete(w.silent, a.Client)
-				missing += a.Of
+				announced += a.Of
 			}
 			w.know[a.Client] = !a.Off
 			if a.Wait != nil {
 				w.waits = append(w.waits, *a.Wait)
-				missing--
+				announced--
 			}
 		case err := <-lost: // the answers, too: it is not the Clients that are silent
 			return w, err

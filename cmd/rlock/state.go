@@ -271,6 +271,17 @@ func (s *state) ttl() string {
 	return short(time.Duration(s.TTL) * time.Millisecond)
 }
 
+// longExpiry is more than a renewed hold has, and than most fixed leases: such a lock is likely to stay when its holder is gone.
+const longExpiry = 24 * time.Hour
+
+// outlives reports whether the expiry of a held lock is of little use.
+func (s *state) outlives() bool {
+	return !s.isCounter() && len(s.Holders) > 0 && (s.TTL == -1 || time.Duration(s.TTL)*time.Millisecond > longExpiry)
+}
+
+// days returns the whole days until it expires; 0 also if it never does.
+func (s *state) days() int64 { return max(s.TTL, 0) / longExpiry.Milliseconds() }
+
 // short formats a duration to a tenth of a second.
 func short(d time.Duration) string { return fmt.Sprintf("%.1fs", d.Seconds()) }
 

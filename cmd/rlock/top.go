@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/redis/rueidis"
 )
 
 const usageTop = `usage: rlock top [flags]
@@ -26,7 +28,7 @@ whose sections wait for each other, in programs with Options.Deadlock; see
 SINCE is how long rlock top has seen this holder; each hand-over starts it
 again. Piped, columns are separated by tabs, without a header.
 
-exit code  0   2 usage   125 Redis failed
+exit code  0   2 usage   125 Redis, or a node of the cluster, failed
 `
 
 const (
@@ -108,10 +110,11 @@ func (p *program) top(args []string) int {
 				fmt.Fprintf(p.err, "rlock: showing the %d most contended locks; %d more have waiters\n", len(seen.locks), seen.left)
 			}
 			if err := seen.deadlocks.err; err != nil {
-				fmt.Fprintf(p.err, "rlock: deadlocks are unknown: %v\n", err)
+				p.fail(0, fmt.Errorf("deadlocks are unknown: %w", err))
 			}
+			code := p.tellMissing(seen.missing)
 			if i++; i == *times {
-				return 0
+				return code
 			}
 			select {
 			case <-ticker.C:
@@ -128,6 +131,7 @@ type sight struct {
 	left      int // number of further locks with waiters
 	at        time.Time
 	deadlocks circles
+	missing   []error // what is not in it
 }
 
 // look finds the locks with waiters.
@@ -135,18 +139,9 @@ func (t *top) look(ctx context.Context) (sight, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	circles := t.circles(ctx) // concurrently with the rest
-	channels := make(map[string]*listeners)
-	var down error
-	answers := false
-	for _, n := range nodes(t.rdb) { // waiters may listen at any node of a cluster
-		if err := n.listening(ctx, channels); err != nil {
-			down = fmt.Errorf("%s: PUBSUB: %w", n.addr, err)
-			continue
-		}
-		answers = true
-	}
-	if !answers {
-		return sight{}, down
+	channels, missing, err := t.listening(ctx)
+	if err != nil {
+		return sight{}, err
 	}
 	waiting, counters := make(map[string]int64), make(map[string]string) // by key
 	for channel, l := range channels {
@@ -166,7 +161,7 @@ func (t *top) look(ctx context.Context) (sight, error) {
 	keys := slices.SortedFunc(maps.Keys(waiting), func(a, b string) int {
 		return cmp.Or(cmp.Compare(waiting[b], waiting[a]), strings.Compare(a, b))
 	})
-	seen, all := sight{at: time.Now()}, waiting
+	seen, all := sight{at: time.Now(), missing: missing}, waiting
 	waiting = make(map[string]int64)
 	second := func(key string) bool { // the other of the two names of one channel
 		return strings.HasPrefix(key, "{") && all[twin(key)] > 0
@@ -200,6 +195,42 @@ func (t *top) look(ctx context.Context) (sight, error) {
 	seen.deadlocks = <-circles
 	seen.deadlocks.mark(seen.locks)
 	return seen, nil
+}
+
+// listening asks all nodes, as waiters may listen at any of a cluster. It fails if none answers.
+func (v *viewer) listening(ctx context.Context) (channels map[string]*listeners, missing []error, err error) {
+	all := nodes(v.rdb)
+	found := make([]map[string]*listeners, len(all))
+	down := each(ctx, all, func(ctx context.Context, i int) error {
+		mine := make(map[string]*listeners)
+		if err := all[i].listening(ctx, mine); err != nil {
+			return fmt.Errorf("PUBSUB: %w", err)
+		}
+		found[i] = mine
+		return nil
+	})
+	if len(down) == len(all) {
+		return nil, nil, down[0]
+	}
+	return joined(found), v.missing(ctx, down), nil
+}
+
+// missing says what the answers of the nodes leave out: unlike locks, waiters can be at replicas, too.
+func (v *viewer) missing(ctx context.Context, down []nodeError) (all []error) {
+	if v.rdb.Mode() != rueidis.ClientModeCluster {
+		return nil
+	}
+	d, err := deployed(ctx, v.rdb)
+	if err != nil {
+		return []error{err}
+	}
+	for _, err := range down {
+		all = append(all, fmt.Errorf("missing: who waits at %w", err))
+	}
+	if d.down = nil; d.unserved > 0 {
+		all = append(all, d.missing()...)
+	}
+	return all
 }
 
 // wanted combines the results, and remembers the holders.

@@ -43,7 +43,7 @@ func screenColumns(row []string, deadlocks bool) []string {
 }
 
 // screenRows keeps the columns, and the start of a holder, in place however long the names are.
-func screenRows(locks []wanted, deadlocks bool, width int) [][]string {
+func screenRows(locks []wanted, deadlocks bool, across int) [][]string {
 	const least = 10
 	others := 44
 	if deadlocks {
@@ -51,8 +51,8 @@ func screenRows(locks []wanted, deadlocks bool, width int) [][]string {
 	}
 	rows := topRows(locks)
 	for i, row := range rows {
-		if name, most := []rune(row[0]), max(least, width-others); len(name) > most {
-			row[0] = string(name[:most-1]) + "…"
+		if most := max(least, across-others); width(row[0]) > most {
+			row[0] = cut(row[0], most-1) + "…"
 		}
 		rows[i] = screenColumns(row, deadlocks)
 	}
@@ -135,7 +135,7 @@ func (p *program) topLive(ctx context.Context, t *top) int {
 }
 
 // topScreen returns one screen, cut to its size. With trouble, it shows the previous look.
-func topScreen(where string, seen sight, trouble error, height, width int) []byte {
+func topScreen(where string, seen sight, trouble error, height, across int) []byte {
 	var text bytes.Buffer
 	holders := 0
 	for i := range seen.locks {
@@ -160,20 +160,20 @@ func topScreen(where string, seen sight, trouble error, height, width int) []byt
 			fmt.Fprintf(&text, "as it was at %s\n", seen.at.Format(time.TimeOnly))
 		}
 	}
+	for _, err := range seen.missing {
+		fmt.Fprintln(&text, clean(trimPrefix(err)))
+	}
 	if !seen.at.IsZero() {
 		some := seen.deadlocks.many > 0
-		table(&text, screenColumns(topHeader, some), screenRows(seen.locks, some, width), true)
+		table(&text, screenColumns(topHeader, some), screenRows(seen.locks, some, across), true)
 	}
 	lines := strings.Split(strings.TrimSuffix(text.String(), "\n"), "\n")
 	out := bytes.NewBufferString("\x1b[H")
 	for i, line := range lines[:min(len(lines), height)] {
-		if runes := []rune(line); len(runes) > width {
-			line = string(runes[:width])
-		}
 		if i > 0 {
 			out.WriteString("\r\n")
 		}
-		out.WriteString(line + "\x1b[K") // clear the rest of the previous screen
+		out.WriteString(cut(line, across) + "\x1b[K") // clear the rest of the previous screen
 	}
 	out.WriteString("\x1b[J")
 	return out.Bytes()

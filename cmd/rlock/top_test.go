@@ -75,7 +75,7 @@ func TestTop(t *testing.T) {
 
 func subscribe(t *testing.T, s *redistest.Server, channels ...string) {
 	t.Helper()
-	rdb := s.Client(t)
+	rdb := s.Client(t, redistest.Single) // of a cluster's nodes, this one
 	done := make(chan struct{})
 	go func() { // ends with the client, which the test closes
 		defer close(done)

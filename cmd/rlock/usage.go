@@ -74,13 +74,17 @@ exit code  of the command, or
 
 // usageTarget describes the flags of target.
 const usageTarget = `  -redis URL   redis://user:password@host:port/0, rediss:// for TLS,
-               unix:///path, or host:port; nodes of a cluster as
-               host:port,host:port or with ?addr=host:port&addr=…; sentinels
-               with ?master_set=NAME (default: RLOCK_REDIS_URL, REDIS_URL,
-               REDIS_ADDR, or 127.0.0.1:6379; the command of "rlock run" does
-               not inherit RLOCK_REDIS_URL)
+               unix:path or the path of a socket, or host:port; nodes of a
+               cluster as host:port,host:port or with ?addr=host:port&addr=…;
+               sentinels with ?master_set=NAME (default: RLOCK_REDIS_URL,
+               REDIS_URL, REDIS_ADDR, or 127.0.0.1:6379; the command of
+               "rlock run" does not inherit RLOCK_REDIS_URL)
   -password-file F  file with the password (default: the URL's password,
                REDIS_PASSWORD or REDISCLI_AUTH)
   -cacert F    use TLS, and trust the certificates in F
+  -cert F      use TLS, and show the certificate in F
+  -key F       its private key (default: in the file of -cert)
+  -sentinel-user U            the sentinels' own user (default: default)
+  -sentinel-password-file F   file with the sentinels' own password
   -prefix P    the program's Options.Prefix
 `

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -19,12 +18,13 @@ lost, and the number of waiting processes. Latches: set, counted down, opened.
 Semaphores: the free permits and, if they expire, each permit acquired, released
 or lost. Ends with Ctrl-C.
 
-It looks at each unlock message and every -every, because hand-overs and
-expiries publish none: shorter holds may be missed. It does not count as a
-waiter, and does not affect others. It cannot listen on the sharded channels of
-a cluster, and only polls there.
+It looks after an unlock message and every -every, because hand-overs and
+expiries publish none, but at most 20 times a second: shorter holds may be
+missed. It does not count as a waiter, and does not affect others. It cannot
+listen on the sharded channels of a cluster, and only polls there.
 
-  -every D     time between looks (default 500ms)
+  -every D     time between looks without a message (default 500ms, at least
+               50ms)
   -json        print one line of JSON per change
 ` + usageTarget + `
 exit code  0   2 usage   125 Redis failed
@@ -54,11 +54,12 @@ func (p *program) watch(args []string) int {
 	switch {
 	case !ok:
 		return code
-	case *every < 50*time.Millisecond:
-		return p.misuse(errors.New("-every must be at least 50ms"), "watch")
+	case *every < watchInterval:
+		return p.misuse(fmt.Errorf("-every must be at least %s", watchInterval), "watch")
 	}
 	return p.interruptibly(func(ctx context.Context, begun func()) int {
-		lookedAt := time.Now() // when the last look began
+		lookedAt := time.Now() // when the last look began that was answered
+		asked := lookedAt      // when the last look began
 		v, now, code, ok := p.see(ctx, t, name)
 		if !ok {
 			return code
@@ -91,12 +92,20 @@ func (p *program) watch(args []string) int {
 			case <-ctx.Done():
 				return 0
 			}
-			select { // a message that arrived with the tick
+			if early := watchInterval - time.Since(asked); early > 0 { // messages of a hot lock share a look
+				select {
+				case <-time.After(early):
+				case <-ctx.Done():
+					return 0
+				}
+			}
+			select { // a message that arrived meanwhile, or with the tick
 			case <-told:
 				unlocked = true
 			default:
 			}
-			at, listensNow := time.Now(), listens()
+			listensNow := listens()
+			asked = time.Now()
 			next, err := v.inspect(ctx, name)
 			between := time.Since(lookedAt)
 			if err == nil && !unlocked && listened && listens() && now.Held && !next.Held {
@@ -115,11 +124,14 @@ func (p *program) watch(args []string) int {
 				down = true
 			case err == nil:
 				write(changes(now, next, between, unlocked, listened && listens()))
-				now, lookedAt, listened, down = next, at, listensNow, false
+				now, lookedAt, listened, down = next, asked, listensNow, false
 			}
 		}
 	})
 }
+
+// watchInterval is the least time from one look to the next: each costs the server some commands and a script.
+const watchInterval = 50 * time.Millisecond
 
 // lateMessage is how much later than the end of a hold its message may be read.
 const lateMessage = time.Second / 2

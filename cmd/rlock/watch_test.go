@@ -90,6 +90,39 @@ func listens(t *testing.T, rdb rueidis.Client) {
 	}, "it listens")
 }
 
+// However many messages a hot lock has, watch looks at most 20 times a second.
+func TestWatchOfAHotLockIsCheap(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	proxy := redistest.StartProxy(t, s.Addr())
+	const most = 20
+	looks, over := 0, make(chan struct{})
+	proxy.OnRequest(func(cmd []string) redistest.Action {
+		if cmd[0] == "HRANDFIELD" {
+			if looks++; looks == 1+1+most { // one before the messages, one at the first
+				close(over)
+			}
+		}
+		return redistest.Pass
+	})
+	w := start(t, nil, "watch", "-redis", proxy.Addr(), "-every", "1h", "hot")
+	w.saw("waiting 0")
+	listens(t, rdb)
+	began := time.Now()
+	for done := false; !done; {
+		require.NoError(t, rdb.Do(t.Context(), rdb.B().Publish().Channel("redisson_lock__channel:{hot}").Message("0").Build()).Error())
+		select {
+		case <-over:
+			done = true
+		default:
+		}
+	}
+	require.GreaterOrEqual(t, time.Since(began), most*watchInterval)
+	w.signal(syscall.SIGINT)
+	require.Zero(t, w.rest().code)
+}
+
 // Before Redis has confirmed the subscription, a missing message says nothing.
 func TestWatchBeforeItListens(t *testing.T) {
 	t.Parallel()
