@@ -152,7 +152,7 @@ func (t *tellers) renewed(renewals []lease.Renewal) {
 		t.traced(maxRenewals, func() {
 			for _, r := range renewals {
 				name, kind := r.Keeper.(tenure.About).About() //nolint:errcheck // there are no other keepers
-				to.Renewed(RenewedInfo{Name: name, Kind: kind, Left: r.Left, Granted: r.Short})
+				to.Renewed(RenewedInfo{Name: name, Kind: kind, Left: r.Left, Watchdog: r.TTL, Granted: r.Short})
 			}
 		})
 	}

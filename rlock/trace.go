@@ -113,6 +113,8 @@ type RenewedInfo struct {
 	// Left is how much longer the hold would have been trusted without this renewal, at the time it was confirmed. Two thirds of the
 	// watchdog time is usual; a smaller value means that a loss was nearer.
 	Left time.Duration
+	// Watchdog is the watchdog time of the hold, see [WithWatchdog]: holds of one Client may have different ones.
+	Watchdog time.Duration
 	// Granted is set for the first renewal of a hold that another process handed over. Such a hold is trusted for two seconds at first, or
 	// the watchdog time if that is less.
 	Granted bool

@@ -265,7 +265,7 @@ func TestTraceOfALoss(t *testing.T) {
 			return s.last.Left > 0
 		}, "renewed")
 		s.mu.Lock()
-		require.Equal(t, rlock.RenewedInfo{Name: b.name, Kind: "mutex", Left: s.last.Left}, s.last)
+		require.Equal(t, rlock.RenewedInfo{Name: b.name, Kind: "mutex", Left: s.last.Left, Watchdog: 900 * time.Millisecond}, s.last)
 		require.Less(t, s.last.Left, 900*time.Millisecond)
 		s.mu.Unlock()
 		require.Equal(t, 1, b.Stats().Holds)
@@ -282,6 +282,36 @@ func TestTraceOfALoss(t *testing.T) {
 		}, "told")
 		require.ElementsMatch(t, []string{"mutex free by A", "mutex lost by A: 2, true", "mutex free released by A: lost, not held"}, lines)
 		require.Equal(t, rlock.Stats{Acquired: 1, Lost: 1}, b.Stats())
+	})
+}
+
+// A renewal is reported with the watchdog time of its hold: one Client may have holds with different ones.
+func TestTraceOfRenewals(t *testing.T) {
+	redistest.Virtual(t, func(t *testing.T) {
+		var mu sync.Mutex // guards the following
+		last := make(map[string]rlock.RenewedInfo)
+		b := newFixture(t, rlock.Options{WatchdogTimeout: 3 * time.Second, Trace: &rlock.Trace{Renewed: func(i rlock.RenewedInfo) {
+			mu.Lock()
+			defer mu.Unlock()
+			last[i.Name] = i
+		}}})
+		want := map[string]time.Duration{b.name: 3 * time.Second, b.name + ":short": 900 * time.Millisecond}
+		for name, watchdog := range want {
+			_, unlock, err := b.Mutex(name, rlock.WithWatchdog(watchdog)).Lock(context.Background())
+			require.NoError(t, err)
+			defer func() { require.NoError(t, unlock()) }()
+		}
+		redistest.Eventually(t, testTimeout, func() bool {
+			mu.Lock()
+			defer mu.Unlock()
+			return len(last) == len(want)
+		}, "both are renewed")
+		mu.Lock()
+		defer mu.Unlock()
+		for name, watchdog := range want {
+			require.Equal(t, watchdog, last[name].Watchdog)
+			require.Less(t, last[name].Left, watchdog)
+		}
 	})
 }
 

@@ -13,15 +13,15 @@
 //	rlock.hold.duration     histogram, s       of each section: from when Lock returned until unlock was called
 //	rlock.wait.active       up-down counter    callers waiting for a lock now
 //	rlock.hold.active       up-down counter    sections not yet unlocked
-//	rlock.lease.margin      histogram, s       the lease left when a renewal was confirmed
+//	rlock.lease.margin      histogram          the share of the lease left when a renewal was confirmed, from 0 to 1
 //	rlock.losses            counter            holds that ended before their unlock
 //	rlock.handoffs          counter            locks handed to the next waiter by an unlock
 //
 // A re-entry has an acquire duration, but is no section of its own: it is left out of hold durations and counts.
 //
-// A healthy margin is two thirds of the watchdog time. Below one third, the renewal was late; at zero, the hold is lost. Unconfirmed renewals
-// are not recorded. The first renewal of a handed-over hold has the path grant, and a margin below the two seconds for which such a hold is
-// trusted at first.
+// The margin is relative to the watchdog time of the hold: [rlock.Options].WatchdogTimeout, or that of its WithWatchdog. A healthy one is two
+// thirds. Below one third, the renewal was late; at zero, the hold is lost. Unconfirmed renewals are not recorded. The first renewal of a
+// handed-over hold has the path grant, and a small margin: such a hold is trusted for two seconds at first.
 //
 // # Attributes
 //

@@ -245,7 +245,7 @@ func TestInstruments(t *testing.T) {
 		return nil
 	}))
 	e.trace.Lost(context.Background(), rlock.LostInfo{Err: &rlock.LostError{}})
-	e.trace.Renewed(rlock.RenewedInfo{Granted: true})
+	e.trace.Renewed(rlock.RenewedInfo{Watchdog: time.Second, Granted: true})
 	require.Equal(t, int64(1), e.metrics(t)["lease.margin path=grant"])
 	e.trace.Waiting(context.Background(), rlock.WaitingInfo{})
 	e.trace.Acquired(context.Background(), rlock.AcquiredInfo{Path: rlock.PathGrant})
@@ -257,17 +257,33 @@ func TestInstruments(t *testing.T) {
 		if h, ok := m.Data.(metricdata.Histogram[float64]); ok {
 			first := 50e-6
 			if m.Name == "rlock.lease.margin" {
-				first = 25e-3
-				require.Less(t, h.DataPoints[0].Sum/float64(h.DataPoints[0].Count), 3.0, "in seconds")
+				first = 0.01
 			}
 			require.InDelta(t, first, h.DataPoints[0].Bounds[0], 1e-9, m.Name)
 		}
 		require.NotEmpty(t, m.Description)
 	}
 	require.Equal(t, map[string]string{
-		"rlock.acquire.duration": "s", "rlock.hold.duration": "s", "rlock.lease.margin": "s", "rlock.wait.active": "{waiter}",
+		"rlock.acquire.duration": "s", "rlock.hold.duration": "s", "rlock.lease.margin": "1", "rlock.wait.active": "{waiter}",
 		"rlock.hold.active": "{hold}", "rlock.losses": "{loss}", "rlock.handoffs": "{handoff}",
 	}, units)
+}
+
+// A margin is a share of the watchdog time of its hold, so that holds with different ones can be compared.
+func TestMarginIsRelative(t *testing.T) {
+	e := newTelemetry(t)
+	for _, watchdog := range []time.Duration{5 * time.Second, 30 * time.Second} {
+		e.trace.Renewed(rlock.RenewedInfo{Left: watchdog / 2, Watchdog: watchdog})
+	}
+	var all metricdata.ResourceMetrics
+	require.NoError(t, e.reader.Collect(context.Background(), &all))
+	require.Len(t, all.ScopeMetrics[0].Metrics, 1)
+	h, ok := all.ScopeMetrics[0].Metrics[0].Data.(metricdata.Histogram[float64])
+	require.True(t, ok)
+	require.Len(t, h.DataPoints, 1)
+	require.Equal(t, uint64(2), h.DataPoints[0].Count)
+	require.InDelta(t, 1, h.DataPoints[0].Sum, 1e-9)
+	require.Contains(t, h.DataPoints[0].Bounds, 1.0/3)
 }
 
 // There are few error types, and the most specific one is used.

@@ -82,8 +82,9 @@ type telemetry struct {
 var durations = metric.WithExplicitBucketBoundaries(
 	50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 3600)
 
-// margins include a third and two thirds of the default watchdog time of 30 s.
-var margins = metric.WithExplicitBucketBoundaries(0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 7.5, 10, 12.5, 15, 20, 25, 30, 60)
+// margins include a third, below which a renewal was late. Healthy ones are around two thirds.
+var margins = metric.WithExplicitBucketBoundaries(
+	0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 1.0/3, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 1)
 
 func (t *telemetry) instruments(m metric.Meter) error {
 	var errs [7]error
@@ -95,8 +96,8 @@ func (t *telemetry) instruments(m metric.Meter) error {
 		metric.WithDescription("Calls of Lock and TryLock, and of Await and TryAwait, that wait now."))
 	t.holding, errs[3] = m.Int64UpDownCounter("rlock.hold.active", metric.WithUnit("{hold}"),
 		metric.WithDescription("Holds that have not been unlocked yet."))
-	t.margin, errs[4] = m.Float64Histogram("rlock.lease.margin", margins, metric.WithUnit("s"),
-		metric.WithDescription("What was left of the lease when a renewal was confirmed."))
+	t.margin, errs[4] = m.Float64Histogram("rlock.lease.margin", margins, metric.WithUnit("1"),
+		metric.WithDescription("What was left of the lease when a renewal was confirmed, as a share of the watchdog time of the hold."))
 	t.losses, errs[5] = m.Int64Counter("rlock.losses", metric.WithUnit("{loss}"),
 		metric.WithDescription("Holds that ended before their unlock."))
 	t.handOffs, errs[6] = m.Int64Counter("rlock.handoffs", metric.WithUnit("{handoff}"),
@@ -185,7 +186,7 @@ func (t *telemetry) renewed(i rlock.RenewedInfo) {
 	if i.Granted {
 		s.path = rlock.PathGrant.String()
 	}
-	t.margin.Record(context.Background(), i.Left.Seconds(), t.of(s).record...)
+	t.margin.Record(context.Background(), float64(i.Left)/float64(i.Watchdog), t.of(s).record...)
 }
 
 // span records a finished Lock that waited. by is the span of the section that handed the lock over.

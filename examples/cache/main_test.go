@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -87,4 +89,36 @@ func TestCacheAfterACrash(t *testing.T) {
 func TestCacheWithoutRedis(t *testing.T) {
 	t.Parallel()
 	program.WithoutRedis(t)
+}
+
+// The callers that wait have the value after a restart of Redis, and after kill -9 of the process that builds it.
+func TestCacheUnderFaults(t *testing.T) {
+	t.Parallel()
+	program.Faults(t, func(t *testing.T, f *program.Fault) {
+		waiting := listening(t, f.Server)
+		build := "1h"
+		if f.Keeps && !f.Kills {
+			build = "3s" // the lock is kept, and nobody else may build the value
+		}
+		a := f.Start("-name", "a", "-callers", "1", "-build", build, "-lease", "3s")
+		require.Equal(t, "a: builds it", f.Line())
+		b := f.Start("-name", "b", "-callers", "50", "-build", "1ms")
+		redistest.Eventually(t, time.Minute, func() bool { return waiting() == 1 }, "b waits")
+		f.Strike(a)
+		require.Zero(t, b.Wait())
+		switch {
+		case f.Kills:
+		case f.Keeps:
+			require.Zero(t, a.Wait())
+		default:
+			require.Equal(t, 1, a.Wait(), "its caller is told that the lock was lost")
+		}
+		said := f.Rest()
+		built := slices.Contains(said, "b: builds it")
+		require.Equal(t, build == "1h", built)
+		i := slices.IndexFunc(said, func(line string) bool { return strings.HasPrefix(line, "b: ") && strings.Contains(line, " found it") })
+		require.NotEqual(t, -1, i, said)
+		found, waited := callers(t, "b", said[i])
+		require.Equal(t, 50, found+waited)
+	})
 }

@@ -61,3 +61,38 @@ func TestCronWithoutRedis(t *testing.T) {
 	t.Parallel()
 	program.WithoutRedis(t)
 }
+
+// The job runs once at each tick after a restart of Redis, and after kill -9 of the process that ran it.
+func TestCronUnderFaults(t *testing.T) {
+	t.Parallel()
+	program.Faults(t, func(t *testing.T, f *program.Fault) {
+		processes := make(map[string]*program.Process)
+		for _, name := range []string{"a", "b", "c"} {
+			processes[name] = f.Start("-name", name, "-every", "2s", "-ticks", "4")
+		}
+		victim, says, _ := strings.Cut(f.Find(": [0-9:]+ runs the job$"), ": ")
+		first, _, _ := strings.Cut(says, " ")
+		f.Strike(processes[victim])
+		for name, process := range processes {
+			if !f.Kills || name != victim {
+				require.Zero(t, process.Wait())
+			}
+		}
+		ran := make(map[string]int) // by tick
+		for _, line := range f.Rest() {
+			_, says, _ := strings.Cut(line, ": ")
+			switch at, what, _ := strings.Cut(says, " "); {
+			case at == first: // which the fault may have hit
+			case what == "runs the job":
+				ran[at]++
+			default:
+				require.Equal(t, "skipped: another process runs it", what)
+				ran[at] += 0
+			}
+		}
+		require.GreaterOrEqual(t, len(ran), 3)
+		for at, times := range ran {
+			require.Equal(t, 1, times, "at %s", at)
+		}
+	})
+}

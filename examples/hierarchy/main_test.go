@@ -69,3 +69,25 @@ func TestHierarchyWithoutRedis(t *testing.T) {
 	t.Parallel()
 	program.WithoutRedis(t)
 }
+
+// A mover that was killed, or that a restart of Redis has ended or not, keeps nobody out for good.
+func TestHierarchyUnderFaults(t *testing.T) {
+	t.Parallel()
+	program.Faults(t, func(t *testing.T, f *program.Fault) {
+		require.Zero(t, f.Start("-fill", "100").Wait())
+		mover := f.Start("-name", "a", "-moves", "1000000")
+		client, err := rlock.New(f.Server.Client(t), rlock.Options{})
+		require.NoError(t, err)
+		t.Cleanup(client.Close)
+		w := warehouse{client: client}
+		redistest.Eventually(t, time.Minute, func() bool {
+			locked, err := w.whole().Read().IsLocked(t.Context())
+			require.NoError(t, err)
+			return locked
+		}, "it moves goods")
+		f.Strike(mover)
+		require.Zero(t, f.Start("-fill", "100").Wait())
+		require.Zero(t, f.Start("-name", "clerk", "-counts", "1").Wait())
+		f.Await("clerk: counts 500")
+	})
+}

@@ -144,3 +144,42 @@ func TestJobsNeedsToKnowWhich(t *testing.T) {
 	require.Equal(t, 1, p.Start("-name", "x", "-work", "-listen", ":0").Wait())
 	require.Equal(t, []string{"x: give it either -listen ADDR or -work", "x: give it either -listen ADDR or -work"}, p.Rest())
 }
+
+// An order's id ends up in the log and in a lock's name, so it is checked first.
+func TestJobsRefusesNames(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	p := program.Build(t, s.Addr())
+	a, addr := listens(p, "a")
+	for _, id := range []string{"42%0Aa:%20order%2043:%20accepted", "%1B%5B2J", "%00", "%FF", "a%20b", "%C3%A9", strings.Repeat("4", 65)} {
+		require.Equal(t, http.StatusNotFound, post(t, addr, id), id)
+	}
+	a.Terminate()
+	require.Zero(t, a.Wait())
+	require.Empty(t, p.Rest())
+}
+
+// Orders are shipped after a restart of Redis as before, also without its data, and after kill -9 of the worker.
+func TestJobsUnderFaults(t *testing.T) {
+	t.Parallel()
+	program.Faults(t, func(t *testing.T, f *program.Fault) {
+		handler, addr := listens(f.Program, "a")
+		worker := f.Start("-name", "v", "-work", "-job", "2s")
+		require.Equal(t, http.StatusAccepted, post(t, addr, "7"))
+		f.Await("v: ships 7, taken along")
+		f.Strike(worker)
+		if f.Kills {
+			worker = f.Start("-name", "w", "-work", "-job", "2s")
+		}
+		if f.Keeps { // otherwise the order was lost with the queue
+			f.Find(": shipped 7$")
+		}
+		redistest.Eventually(t, time.Minute, func() bool { return post(t, addr, "8") == http.StatusAccepted }, "accepted")
+		f.Find(": ships 8, taken along$")
+		f.Find(": shipped 8$")
+		for _, process := range []*program.Process{handler, worker} {
+			process.Terminate()
+			require.Zero(t, process.Wait())
+		}
+	})
+}

@@ -6,16 +6,24 @@ import (
 	"log"
 	"net"
 	"net/http"
+	"regexp"
 	"time"
 
 	"github.com/go-rlock/rlock/rlock"
 )
+
+// isID matches order ids. Ids end up in lock names and log lines: a line break would forge a log line, and a long id costs memory in Redis.
+var isID = regexp.MustCompile(`^[\w:-]{1,64}$`).MatchString
 
 // serve accepts orders until ctx is done.
 func (s *shop) serve(ctx context.Context, addr string, lasts time.Duration) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /orders/{order}", func(w http.ResponseWriter, r *http.Request) {
 		order := r.PathValue("order")
+		if !isID(order) {
+			http.Error(w, "no such order", http.StatusNotFound)
+			return
+		}
 		status, text := s.accept(r.Context(), order, lasts)
 		log.Printf("order %s: %s", order, text)
 		http.Error(w, text, status)

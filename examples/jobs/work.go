@@ -11,15 +11,18 @@ import (
 
 const shipped = "shipped"
 
-// work ships orders until ctx is done.
+// work ships orders until ctx is done. It outlasts a restart of Redis: somebody would have to start a worker again that ended with it.
 func (s *shop) work(ctx context.Context, name string, takes, idle time.Duration) error {
 	log.Print("works")
 	for ctx.Err() == nil {
 		j, err := s.receive(ctx, name, idle)
-		if err != nil {
-			return err
-		}
-		if j == nil {
+		switch {
+		case err != nil && ctx.Err() == nil:
+			log.Print("gets no jobs: ", err)
+			_ = pause(ctx, time.Second) // the loop ends with ctx
+			_ = s.makeQueue(ctx)        // Redis may have lost it; if Redis is still away, the next receive fails as well
+			continue
+		case j == nil:
 			continue
 		}
 		if err := s.run(ctx, j, takes); err != nil {
@@ -60,9 +63,11 @@ func (s *shop) run(ctx context.Context, j *job, takes time.Duration) (err error)
 }
 
 // ship is the job's work. ctx ends if the lock is lost.
-func ship(ctx context.Context, takes time.Duration) error {
+func ship(ctx context.Context, takes time.Duration) error { return pause(ctx, takes) }
+
+func pause(ctx context.Context, d time.Duration) error {
 	select {
-	case <-time.After(takes):
+	case <-time.After(d):
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)

@@ -64,3 +64,31 @@ func TestLeaderWithoutRedis(t *testing.T) {
 	t.Parallel()
 	program.WithoutRedis(t)
 }
+
+// Somebody leads after a restart of Redis, and after kill -9 of the leader: the same process if Redis has kept its data.
+func TestLeaderUnderFaults(t *testing.T) {
+	t.Parallel()
+	program.Faults(t, func(t *testing.T, f *program.Fault) {
+		a := f.Start("-name", "a", "-every", "50ms")
+		f.Await("a: leads")
+		b := f.Start("-name", "b", "-every", "50ms")
+		f.Await("b: waits")
+		f.Strike(a)
+		switch {
+		case f.Kills:
+			require.Equal(t, "b: works", f.Find("^b: (works|leads no more)"))
+		case f.Keeps:
+			a.Terminate()
+			require.Equal(t, "a: leads no more: terminated signal received", f.Await("a: leads no more"))
+			f.Await("b: works")
+			require.Zero(t, a.Wait())
+		default:
+			f.Await(`a: leads no more: rlock: "leader": lost: `)
+			f.Find("^[ab]: works")
+			a.Terminate()
+			require.Zero(t, a.Wait())
+		}
+		b.Terminate()
+		require.Zero(t, b.Wait())
+	})
+}

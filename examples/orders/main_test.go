@@ -228,3 +228,29 @@ func TestOrdersWithoutRedis(t *testing.T) {
 	t.Parallel()
 	program.WithoutRedis(t)
 }
+
+// A restart of Redis interrupts a payment only if the lock was lost. After it, and after kill -9, the order can be charged.
+func TestOrdersUnderFaults(t *testing.T) {
+	t.Parallel()
+	program.Faults(t, func(t *testing.T, f *program.Fault) {
+		ctx := context.Background()
+		payment := "1h"
+		if f.Keeps && !f.Kills {
+			payment = "3s"
+		}
+		a, b := open(f.Program, "-payment", payment), open(f.Program, "-payment", "1ms", "-wait", "1m")
+		first := a.post(ctx, "/orders/1/charge")
+		f.Await("orders: order 1: payment")
+		f.Strike(a.Process)
+		charged := answered{status: http.StatusOK, body: `{"id":"1","charged":true,"shipped":false}`}
+		switch {
+		case f.Kills:
+			require.Error(t, (<-first).err)
+		case f.Keeps:
+			require.Equal(t, charged, <-first)
+		default:
+			require.Equal(t, answered{status: http.StatusInternalServerError, body: "the lock was lost on the way"}, <-first)
+		}
+		require.Equal(t, charged, <-b.post(ctx, "/orders/1/charge"))
+	})
+}

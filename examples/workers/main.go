@@ -4,6 +4,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"flag"
 	"log"
 	"os"
@@ -41,14 +42,15 @@ func run(ctx context.Context, workers, jobs int, limit int64, job, lease time.Du
 	}
 	defer client.Close()
 
-	renders := client.PermitSemaphore("renders")
-	set, err := renders.TrySetPermits(ctx, limit)
-	if err != nil {
+	p := pool{client.PermitSemaphore("renders"), limit, job}
+	if err := p.setLimit(ctx); err != nil {
 		return err
 	}
-	if set {
-		log.Print("lets ", limit, " run at once")
-	}
+	ctx, stop := context.WithCancel(ctx)
+	var keeper sync.WaitGroup
+	keeper.Go(func() { p.keepLimit(ctx, lease) }) // ends with stop
+	defer keeper.Wait()
+	defer stop()
 
 	queue := make(chan int, jobs)
 	for n := range jobs {
@@ -60,8 +62,7 @@ func run(ctx context.Context, workers, jobs int, limit int64, job, lease time.Du
 	for range workers {
 		wg.Go(func() { // ends when no job is left, or with ctx
 			for n := range queue {
-				err := renders.Do(ctx, func(ctx context.Context, p *rlock.Permit) error { return render(ctx, n, p.Slot(), job) })
-				if err != nil {
+				if err := p.run(ctx, n); err != nil {
 					failed <- err
 					return
 				}
@@ -77,12 +78,60 @@ func run(ctx context.Context, workers, jobs int, limit int64, job, lease time.Du
 	return nil
 }
 
+// pool runs jobs, as many at once as there are permits.
+type pool struct {
+	renders *rlock.PermitSemaphore
+	limit   int64
+	job     time.Duration
+}
+
+func (p pool) setLimit(ctx context.Context) error {
+	set, err := p.renders.TrySetPermits(ctx, p.limit)
+	if set {
+		log.Print("lets ", p.limit, " run at once")
+	}
+	return err
+}
+
+// keepLimit sets the number of permits again if Redis has lost it. Otherwise there would be none, and all would wait for ever.
+func (p pool) keepLimit(ctx context.Context, every time.Duration) {
+	for pause(ctx, every) == nil {
+		_ = p.setLimit(ctx) // fails while Redis is away
+	}
+}
+
+// run runs a job, and again if Redis was away or its permit was lost. So a job must be able to start afresh.
+func (p pool) run(ctx context.Context, n int) error {
+	for {
+		done := false
+		err := p.renders.Do(ctx, func(ctx context.Context, permit *rlock.Permit) error {
+			err := render(ctx, n, permit.Slot(), p.job)
+			done = err == nil
+			return err
+		})
+		switch {
+		case done: // an error is about its permit, which comes back by itself
+			return nil
+		case ctx.Err() != nil || !errors.Is(err, rlock.ErrUnreachable) && !errors.Is(err, rlock.ErrLost):
+			return err
+		}
+		log.Printf("repeats %d: %v", n, err)
+		if err := pause(ctx, time.Second); err != nil {
+			return err
+		}
+	}
+}
+
 // render is the job. Its slot, which could be a GPU's number, is unique among all processes. ctx ends if the permit is lost.
 func render(ctx context.Context, n, slot int, takes time.Duration) error {
 	log.Printf("begins %d in slot %d", n, slot)
 	defer log.Printf("ends %d in slot %d", n, slot) // before the permit goes to another process
+	return pause(ctx, takes)
+}
+
+func pause(ctx context.Context, d time.Duration) error {
 	select {
-	case <-time.After(takes):
+	case <-time.After(d):
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)

@@ -107,3 +107,24 @@ func TestWorkersWithoutRedis(t *testing.T) {
 	t.Parallel()
 	program.WithoutRedis(t)
 }
+
+// All jobs are done after a restart of Redis, also without its data, and those of the others after kill -9.
+func TestWorkersUnderFaults(t *testing.T) {
+	t.Parallel()
+	program.Faults(t, func(t *testing.T, f *program.Fault) {
+		args := []string{"-jobs", "8", "-workers", "2", "-limit", "2", "-job", "300ms"}
+		b := f.Start(append(args, "-name", "b")...)
+		f.Await("b: begins")
+		a := f.Start(append(args, "-name", "a")...)
+		f.Await("a: begins")
+		f.Strike(a)
+		codes := []int{a.Wait(), b.Wait()}
+		said := f.Rest()
+		if f.Kills {
+			require.Equal(t, []int{-1, 0}, codes, said)
+		} else {
+			require.Equal(t, []int{0, 0}, codes, said)
+		}
+		require.Contains(t, said, "b: is through")
+	})
+}

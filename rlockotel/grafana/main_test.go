@@ -47,7 +47,7 @@ func TestNames(t *testing.T) {
 	var all string
 	redistest.Eventually(t, 30*time.Second, func() bool {
 		all = scrape(handler)
-		for _, late := range []string{"rlock_losses_total{", "rlock_lease_margin_seconds_bucket{", "rlock_path=\"grant\"", "error_type="} {
+		for _, late := range []string{"rlock_losses_total{", "rlock_lease_margin_bucket{", "rlock_path=\"grant\"", "error_type="} {
 			if !strings.Contains(all, late) {
 				return false
 			}

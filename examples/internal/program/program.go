@@ -7,12 +7,15 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
 )
 
 // atMost bounds every wait.
@@ -91,6 +94,16 @@ func (p *Program) Await(prefix string) string {
 	}
 }
 
+// Find skips lines up to the next one that matches the regular expression, and returns it.
+func (p *Program) Find(pattern string) string {
+	p.t.Helper()
+	for is := regexp.MustCompile(pattern); ; {
+		if line := p.Line(); is.MatchString(line) {
+			return line
+		}
+	}
+}
+
 // Rest returns the remaining lines once all processes have ended. No process can be started afterwards.
 func (p *Program) Rest() (rest []string) {
 	p.t.Helper()
@@ -123,6 +136,43 @@ func (c *Process) Wait() int {
 		require.FailNow(c.t, "it goes on")
 		panic("unreachable")
 	}
+}
+
+// Fault is a test under one of the faults of [Faults].
+type Fault struct {
+	*Program
+	Server *redistest.Server
+	Keeps  bool // Redis keeps its data
+	Kills  bool // a process is killed; otherwise Redis is
+}
+
+// Faults runs a test once for each fault that a program meets: a restart of Redis with its data and without, and kill -9.
+func Faults(t *testing.T, test func(t *testing.T, f *Fault)) {
+	t.Helper()
+	for name, f := range map[string]Fault{"restart": {Keeps: true}, "lost data": {}, "kill -9": {Keeps: true, Kills: true}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var durable []string
+			if f.Keeps {
+				durable = []string{"--appendonly", "yes", "--appendfsync", "always"}
+			}
+			f.Server = redistest.Start(t, durable...)
+			f.Program = Build(t, f.Server.Addr())
+			test(t, &f)
+		})
+	}
+}
+
+// Strike kills the victim, or Redis, which is back when it returns.
+func (f *Fault) Strike(victim *Process) {
+	f.t.Helper()
+	if f.Kills {
+		victim.Kill()
+		require.Equal(f.t, -1, victim.Wait())
+		return
+	}
+	f.Server.Kill()
+	f.Server.Restart()
 }
 
 // Secret is a password.
