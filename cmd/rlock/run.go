@@ -208,7 +208,10 @@ func (p *program) run(args []string) int {
 
 	ctx, giveUp := context.WithCancelCause(context.Background())
 	defer giveUp(nil)
-	k := keeper{errand: e, lock: e.kind(client, e.name, e.options...), notes: said, signals: signals}
+	k := keeper{
+		errand: e, lock: e.kind(client, e.name, e.options...), notes: said, signals: signals,
+		seen: &viewer{rdb: rdb, known: make(map[string]string)},
+	}
 	held, unlock, err := k.acquire(ctx, giveUp, waits)
 	var s signalled
 	switch {
@@ -219,6 +222,10 @@ func (p *program) run(args []string) int {
 	case errors.Is(err, rlock.ErrNotAcquired) && !errors.Is(err, rlock.ErrUnreachable):
 		if e.skip && !e.verbose {
 			return e.busy
+		}
+		var not *rlock.NotAcquiredError
+		if errors.As(err, &not) && not.HolderLabel == "" {
+			not.HolderLabel = k.labelOf(not.Holder)
 		}
 		return fail(e.busy, err)
 	default:

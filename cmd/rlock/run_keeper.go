@@ -20,6 +20,7 @@ type keeper struct {
 	lock    *rlock.Mutex
 	notes   *notes
 	signals chan os.Signal
+	seen    *viewer // of labels
 }
 
 // acquire takes the lock, unless a signal comes first: then it cancels ctx through giveUp. waits delivers the first holder seen.
@@ -79,26 +80,29 @@ const lookInterval = time.Second
 
 // holders describes the lock's holders, "" if it is free or unknown.
 func (k *keeper) holders(ctx context.Context) string {
-	info, _ := k.look(ctx) // the Lock itself reports errors
-	var texts []string
-	for _, h := range info.Holders {
-		texts = append(texts, labelled(h.Label, h.Owner))
-	}
-	return strings.Join(texts, ", ")
+	owners, _ := k.owners(ctx) // the Lock itself reports errors
+	return k.named(ctx, owners...)
 }
 
-// named returns an owner behind its label, if it has one and still holds the lock.
-func (k *keeper) named(ctx context.Context, owner string) string {
-	if !saysLabel(owner) {
-		return owner
-	}
-	info, _ := k.look(ctx)
-	for _, h := range info.Holders {
-		if h.Owner == owner {
-			return labelled(h.Label, owner)
+// named returns owners behind their labels, if they have some. It reads these itself: the library learns them in the background, and this
+// process may be about to end.
+func (k *keeper) named(ctx context.Context, owners ...string) string {
+	ids := make(map[string]bool)
+	for _, owner := range owners {
+		if saysLabel(owner) {
+			ids[clientID(owner)] = true
 		}
 	}
-	return owner
+	return strings.Join(labelledAll(owners, k.seen.labels(ctx, ids)), ", ")
+}
+
+// labelOf returns the label of an owner, or "".
+func (k *keeper) labelOf(owner string) string {
+	if !saysLabel(owner) {
+		return ""
+	}
+	id := clientID(owner)
+	return k.seen.labels(context.Background(), map[string]bool{id: true})[id]
 }
 
 func (k *keeper) look(ctx context.Context) (rlock.Info, error) {
