@@ -36,7 +36,7 @@ func (h *Hub) GiveWay(q Queue, run time.Duration) {
 	if t == nil || !t.live() {
 		return
 	}
-	if t.own = true; t.aside.IsZero() {
+	if t.ownUnlockPending = true; t.aside.IsZero() {
 		t.aside = time.Now().Add(run)
 	}
 }
@@ -46,17 +46,17 @@ func (h *Hub) Alone(q Queue) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	t := h.topics[q]
-	if t == nil || !t.polite && !t.own {
+	if t == nil || !t.polite && !t.ownUnlockPending {
 		return
 	}
 	t.aside = time.Time{}
 	if t.queue.Shared {
 		t.rivals, t.aside = rivals{}, time.Now().Add(again)
-		if t.own { // the message is on its way, and wakes the first
+		if t.ownUnlockPending { // the message is on its way, and wakes the first
 			return
 		}
 	}
-	t.own = false
+	t.ownUnlockPending = false
 	t.freed()
 	t.wakeFirst()
 }
@@ -94,11 +94,11 @@ func (t *topic) othersFirst() {
 // unlockedForAll handles '0', the message of an unlock that notifies all. It reports whether the first waiter asks at
 // once.
 func (t *topic) unlockedForAll() bool {
-	if !t.own { // somebody else had the lock
+	if !t.ownUnlockPending { // somebody else had the lock
 		t.outsiderCame()
 		return true
 	}
-	t.own = false
+	t.ownUnlockPending = false
 	if !t.stepAside() {
 		return true
 	}
@@ -117,13 +117,13 @@ func (t *topic) outsiderCame() {
 // come instead: with neither queue nor courtesy, such as in a TryLock, it may come again and again.
 func (t *topic) unlockedWithoutQueue(ours bool) {
 	jumped := t.polite && t.before() == 0
-	if !t.own {
+	if !t.ownUnlockPending {
 		t.othersCame(t.first)
 		if ours || t.lead > 1 { // or none of those before this process has come while the outsiders had two turns
 			t.rivals.heard++
 		}
 	}
-	t.own = false
+	t.ownUnlockPending = false
 	t.rivals.hadTurn(ours)
 	if t.polite { // somebody has come first, and so may the next one
 		t.stopTimer()

@@ -354,8 +354,8 @@ func (h *Hub) EndingForAll(q Queue) (listens bool) {
 	if t == nil {
 		return false
 	}
-	t.own, t.rivals.heard = t.live(), 0
-	return t.own
+	t.ownUnlockPending, t.rivals.heard = t.live(), 0
+	return t.ownUnlockPending
 }
 
 // Wake wakes the first waiter of q, as a message would.

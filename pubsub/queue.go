@@ -250,7 +250,7 @@ func (w *Waiter) held(ttl time.Duration) {
 // attempt counts unless there was news since it began.
 func (w *Waiter) rejoin(ttl time.Duration) {
 	t := w.topic
-	counts := w.since == t.news && t.sub != nil && t.sub.live()
+	counts := w.since == t.freedCount && t.sub != nil && t.sub.live()
 	w.goBack()
 	w.admittedBehind, w.since = false, t.turns
 	t.push(w)

@@ -47,20 +47,20 @@ type topic struct {
 	timer   *time.Timer // fires when the holder's remaining lease has run out
 	timerAt time.Time   // when; zero: not set
 
-	localHold time.Time // this process has the lock until then, unless it may be free; zero: not known
-	news      uint64    // how often the lock may have become free
-	asked     uint64    // news when the current or last turn began
-	heard     bool      // the subscription was live at that time
+	localHold   time.Time // this process has the lock until then, unless it may be free; zero: not known
+	freedCount  uint64    // how often the lock may have become free
+	freedAtTurn uint64    // news when the current or last turn began
+	heard       bool      // the subscription was live at that time
 
 	ahead  int32  // processes before this one in Redis's queue, as far as it knows
 	rivals rivals // for a lock without a queue in Redis
 
-	outside time.Time // last message to listeners out of line; zero: none
-	came    time.Time // last unlock of such a listener, as far as this process knows
-	lead    int32     // how many more turns they had than processes in line
-	aside   time.Time // the first waiter does not step aside for other processes before that; zero: it may now
-	ours    bool      // where there is no queue in Redis: a message of this library's begins with '00', and that came
-	own     bool      // this process's unlock, which notifies all, is under way: the next '0' is its own
+	outside          time.Time // last message to listeners out of line; zero: none
+	came             time.Time // last unlock of such a listener, as far as this process knows
+	lead             int32     // how many more turns they had than processes in line
+	aside            time.Time // the first waiter does not step aside for other processes before that; zero: it may now
+	ours             bool      // where there is no queue in Redis: a message of this library's begins with '00', and that came
+	ownUnlockPending bool      // this process's unlock, which notifies all, is under way: the next '0' is its own
 
 	sub    *subscription // nil until first needed
 	need   bool          // the queue needs it
@@ -74,17 +74,17 @@ func (t *topic) begin(w *Waiter) {
 	t.current = w
 	t.turns++
 	t.stopTimer()
-	t.localHold, t.asked, t.heard = time.Time{}, t.news, t.live()
+	t.localHold, t.freedAtTurn, t.heard = time.Time{}, t.freedCount, t.live()
 }
 
 // freed notes that the lock may be free.
 func (t *topic) freed() {
 	t.localHold = time.Time{}
-	t.news++
+	t.freedCount++
 }
 
 // maybeFree reports whether there was news since the turn began, maybe about the end of the very hold that it gets.
-func (t *topic) maybeFree() bool { return t.news != t.asked }
+func (t *topic) maybeFree() bool { return t.freedCount != t.freedAtTurn }
 
 // localHoldLasts returns how long this process is known to keep the lock: until then new waiters need not ask Redis.
 // It is 0 if messages might have been missed.
@@ -276,7 +276,7 @@ func (t *topic) wakeFirst() {
 
 // confirmed wakes the waiters that may have missed a message.
 func (t *topic) confirmed() {
-	t.own = false
+	t.ownUnlockPending = false
 	switch {
 	case !t.queue.Each:
 		t.wakeFirst()
@@ -325,7 +325,7 @@ func (t *topic) subscribe() {
 
 // goApart makes a waiter outside the queue ask for a share, beside others.
 func (t *topic) goApart(w *Waiter) {
-	w.askingConcurrently, w.since = true, t.news
+	w.askingConcurrently, w.since = true, t.freedCount
 	t.apart++
 }
 

@@ -186,7 +186,7 @@ func (s *taken) leave(who tenure.Caller) {
 // rollBack unlocks what was taken and not yet returned to the caller. WithMinHold does not keep these locks, and errors are dropped.
 func (s *taken) rollBack() {
 	for _, l := range s.levels {
-		l.Untaken()
+		l.NeverReturned()
 	}
 	_ = s.unlock()
 }

@@ -282,7 +282,7 @@ func unreachable(err error) error {
 			"and a proxy before it passes them on", err)
 	case err == nil:
 		return nil
-	case !calls.MayPass(err):
+	case !calls.IsTransient(err):
 		if cure := calls.Cure(err); cure != "" {
 			return fmt.Errorf("%w%s", err, cure)
 		}

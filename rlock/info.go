@@ -48,7 +48,7 @@ type Holder struct {
 // that this Client does not know yet are looked up in the background: the next call has them.
 func (m *Mutex) Info(ctx context.Context) (Info, error) {
 	m.check(ctx)
-	raw, err := m.lock.Look(ctx)
+	raw, err := m.lock.Inspect(ctx)
 	if err != nil {
 		return Info{}, err
 	}

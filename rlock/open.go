@@ -121,7 +121,7 @@ type openError struct {
 
 func (e *openError) Error() string        { return e.text }
 func (e *openError) Unwrap() error        { return e.cause }
-func (e *openError) Is(target error) bool { return target == ErrUnreachable && calls.MayPass(e.cause) }
+func (e *openError) Is(target error) bool { return target == ErrUnreachable && calls.IsTransient(e.cause) }
 
 func cure(err error) string {
 	var redisErr *rueidis.RedisError

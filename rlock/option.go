@@ -25,7 +25,7 @@ func (c *Client) terms(k *kinds.Kind, name string, options []Option) (t tenure.T
 		}
 		o.apply(&t)
 	}
-	if t.MinHold > 0 && !k.PassesOn {
+	if t.MinHold > 0 && !k.PlainScripts {
 		t.Invalid = errors.New("a lock of this kind cannot stay taken after its unlock: use WithMinHold with a Mutex")
 	}
 	if err := c.lingers(k, &t); err != nil {
@@ -48,7 +48,7 @@ func (c *Client) lingers(k *kinds.Kind, t *tenure.Terms) error {
 	o := &c.engine.Options
 	switch {
 	case t.Linger == 0:
-	case !k.PassesOn:
+	case !k.PlainScripts:
 		return errors.New("a lock of this kind cannot be kept when nobody holds it: use WithLinger with a Mutex or a FencedMutex")
 	case t.Lease > 0, t.MaxHold > 0, t.MinHold > 0, t.Grace > 0:
 		return errors.New("WithLinger keeps a lock on the usual terms: use it without WithLease, WithMaxHold, WithMinHold and WithGrace")

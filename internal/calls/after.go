@@ -8,18 +8,18 @@ import (
 // grain is how late a channel of After may close.
 const grain = 50 * time.Millisecond
 
-// moments are channels that close at given times. Calls with about the same limit share a channel, because most end long before: a
+// sharedTimers are channels that close at given times. Calls with about the same limit share a channel, because most end long before: a
 // timer for each would cost more than the rest of its bookkeeping here.
-type moments struct {
+type sharedTimers struct {
 	mu    sync.Mutex                // guards the following
 	epoch time.Time                 // of the grains
 	at    map[int64]<-chan struct{} // by the number of the grain at whose end it closes; until then
 }
 
 // After returns a channel that closes at that time, or up to 50 ms later.
-func (c *Calls) After(at time.Time) <-chan struct{} { return c.moments.after(at) }
+func (c *Calls) After(at time.Time) <-chan struct{} { return c.timers.after(at) }
 
-func (m *moments) after(at time.Time) <-chan struct{} {
+func (m *sharedTimers) after(at time.Time) <-chan struct{} {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.at == nil {

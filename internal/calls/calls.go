@@ -26,7 +26,7 @@ type Calls struct {
 	done      chan struct{} // closed by Close at once: callers return
 	stopped   chan struct{} // closed by Stop: commands under way are given up
 	left      left
-	moments   moments
+	timers    sharedTimers
 
 	mu      sync.Mutex // guards closed, and running against a Wait that has begun
 	closed  bool
@@ -134,7 +134,7 @@ func Leavable[T any](
 	results, gone := make(chan result), make(chan struct{})
 	c.Go(func() { // ends when f does; a caller's ctx does not end f
 		value, err := f(gone)
-		answered := err == nil || !MayPass(err)
+		answered := err == nil || !IsTransient(err)
 		select { // whoever is first decides: a caller who takes the result, or one who has left
 		case results <- result{value, err}:
 			c.left.ended(slot, counted, answered)

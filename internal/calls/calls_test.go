@@ -41,7 +41,7 @@ func TestWhatErrorsMean(t *testing.T) {
 		"somebody else's key":         {lua.ErrForeign, false, false},
 		"sent twice, and not decided": {ErrRepeated, true, true},
 	} {
-		require.Equal(t, row.mayPass, MayPass(row.err), name)
+		require.Equal(t, row.mayPass, IsTransient(row.err), name)
 		require.Equal(t, row.mayHave, MayHaveRun(row.err), name)
 	}
 	rdb := redistest.Start(t).Client(t)
@@ -54,7 +54,7 @@ func TestWhatErrorsMean(t *testing.T) {
 		"WRONGTYPE Operation against a key":                                          false,
 	} {
 		err := rdb.Do(t.Context(), rdb.B().Eval().Script("return redis.error_reply(ARGV[1])").Numkeys(0).Arg(said).Build()).Error()
-		require.Equal(t, passes, MayPass(err), said)
+		require.Equal(t, passes, IsTransient(err), said)
 	}
 }
 
@@ -174,7 +174,7 @@ func TestLeavable(t *testing.T) {
 
 func TestAfter(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		var m moments
+		var m sharedTimers
 		began := time.Now()
 		closesIn := func(c <-chan struct{}) time.Duration {
 			<-c

@@ -35,8 +35,8 @@ func MayHaveRun(err error) bool {
 	return true
 }
 
-// MayPass reports whether err is transient and a retry makes sense: the connection failed, or the server is not ready.
-func MayPass(err error) bool {
+// IsTransient reports whether err is transient and a retry makes sense: the connection failed, or the server is not ready.
+func IsTransient(err error) bool {
 	var redisErr *rueidis.RedisError // rueidis.IsRedisErr does not look into wrapped errors
 	if !errors.As(err, &redisErr) {
 		return !errors.Is(err, lua.ErrForeign) && !errors.Is(err, lua.ErrNoConnection)
@@ -59,5 +59,5 @@ func MayPass(err error) bool {
 // a cluster slot has moved: until then it answers every call with both a key that has moved and one that has not.
 func IsRefusal(err error) bool {
 	var said *rueidis.RedisError
-	return errors.As(err, &said) && (!MayPass(err) || said.IsTryAgain())
+	return errors.As(err, &said) && (!IsTransient(err) || said.IsTryAgain())
 }

@@ -134,7 +134,7 @@ func (c *Calls) LeftEnds(slot uint16) { c.left.ended(slot, true, false) }
 
 // Answered records the result of a call for that slot: unless err is transient, Redis has answered.
 func (c *Calls) Answered(slot uint16, err error) {
-	if c.AnyLeft() && (err == nil || !MayPass(err)) {
+	if c.AnyLeft() && (err == nil || !IsTransient(err)) {
 		c.left.ended(slot, false, true)
 	}
 }

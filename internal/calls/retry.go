@@ -29,7 +29,7 @@ type Retry struct {
 // Wait pauses before the next try; the last pause is cut to the remaining time. It reports false if there must be no retry: err is not
 // transient, the time is up, or one of the channels was closed.
 func (r *Retry) Wait(err error, stop1, stop2 <-chan struct{}) bool {
-	if !MayPass(err) {
+	if !IsTransient(err) {
 		return false
 	}
 	now := time.Now()

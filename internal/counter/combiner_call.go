@@ -75,7 +75,7 @@ func (b *combiner) ask(change *counterChange, waiters []*counterWaiter, waits bo
 		}
 	case change == nil && b.m.Kind == kinds.Latch: // a look has nothing to be undone
 		b.refused(err, nil, waiters)
-	case !calls.MayPass(err) && !sent.mayHaveRun && b.refused(err, change, waiters):
+	case !calls.IsTransient(err) && !sent.mayHaveRun && b.refused(err, change, waiters):
 		b.placed = b.placed && !leaves
 	default:
 		b.since = sent.at
@@ -204,7 +204,7 @@ func (b *combiner) refused(err error, change *counterChange, waiters []*counterW
 	if change != nil && adds(change.what) && change.goesOn {
 		return false
 	}
-	if !calls.MayPass(err) {
+	if !calls.IsTransient(err) {
 		b.answered()
 	}
 	for _, w := range waiters {
@@ -228,13 +228,13 @@ func (b *combiner) fail(err error, change *counterChange, mayHaveRun bool) {
 		b.refuse(err)
 	}
 	b.sent, b.failing = nil, err
-	if !calls.MayPass(err) {
+	if !calls.IsTransient(err) {
 		b.failing = calls.ErrNoAnswer // an adding change is still made, so err must not be a refusal
 	}
 	for _, call := range append([]*counterChange{change}, b.changes...) {
 		switch {
 		case call == nil:
-		case adds(call.what) && call == change && call.goesOn && !calls.MayPass(err):
+		case adds(call.what) && call == change && call.goesOn && !calls.IsTransient(err):
 			call.end(0, err, true) // a refusal, of which its caller should know
 		case adds(call.what):
 			call.end(0, b.failing, true)

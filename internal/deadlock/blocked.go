@@ -148,7 +148,7 @@ func (c *Client) newBlocked(l *engine.Attempt, holds []Hold) *blocked {
 	b.wait.Label = c.Label
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.timer = time.AfterFunc(c.After, func() { b.look(1, c.After/4) })
+	b.timer = time.AfterFunc(c.After, func() { b.searchCycle(1, c.After/4) })
 	return b
 }
 
@@ -174,8 +174,8 @@ func (b *blocked) isOver() bool {
 	return b.ended.Err() != nil || b.who.Ctx.Err() != nil || !b.who.Wait.IsZero() && !time.Now().Before(b.who.Wait)
 }
 
-// look looks for a cycle, and schedules the next look. Its goroutine ends with it; Close waits for it.
-func (b *blocked) look(round int, pause time.Duration) {
+// searchCycle looks for a cycle, and schedules the next look. Its goroutine ends with it; Close waits for it.
+func (b *blocked) searchCycle(round int, pause time.Duration) {
 	c := b.client
 	if !c.ear.Calls.Start() {
 		return
@@ -189,12 +189,12 @@ func (b *blocked) look(round int, pause time.Duration) {
 		}
 		b.mu.Unlock()
 	}
-	c.Graph.Look(&b.wait, round)
+	c.Graph.SearchCycle(&b.wait, round)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.ended.Err() == nil && !b.found {
 		next := min(2*pause, max(longestLook, c.After))
-		b.timer = time.AfterFunc(pause, func() { b.look(round+1, next) })
+		b.timer = time.AfterFunc(pause, func() { b.searchCycle(round+1, next) })
 	}
 }
 

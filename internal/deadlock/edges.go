@@ -120,7 +120,7 @@ func (b *blocked) Refresh() {
 
 // ask asks Redis for the owners in its way. It reports false if they are unknown.
 func (b *blocked) ask() bool {
-	info, err := b.lock.Look(b.ended)
+	info, err := b.lock.Inspect(b.ended)
 	if err != nil || b.isOver() {
 		return false
 	}

@@ -53,7 +53,7 @@ func (f *fake) IsBlocked(owner string) bool {
 // find returns the cycle that closes with this wait, within its own process.
 func (g *Graph) find(f *fake) []Step {
 	f.found = nil
-	if g.Look(&f.Wait, 0) {
+	if g.SearchCycle(&f.Wait, 0) {
 		return f.found
 	}
 	return nil

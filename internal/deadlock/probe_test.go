@@ -78,8 +78,8 @@ func TestProbes(t *testing.T) {
 			want := isLastOfACycle(whole, all, f)
 			g := w.graphs[f.Client]
 			for round := 1; round <= 60 && f.found == nil; round++ {
-				if !g.Look(&f.Wait, 0) {
-					g.Look(&f.Wait, round)
+				if !g.SearchCycle(&f.Wait, 0) {
+					g.SearchCycle(&f.Wait, round)
 					w.carry(random, round < 50)
 				}
 				if !want && round > 5 {
@@ -134,7 +134,7 @@ func TestProbesConfirm(t *testing.T) {
 					w.graphs[f.Client].Add(&f.Wait)
 					all[i] = f
 				}
-				w.graphs["c2"].Look(&all[2].Wait, 1)
+				w.graphs["c2"].SearchCycle(&all[2].Wait, 1)
 				w.carry(nil, false)
 				require.True(t, laps > 0)
 				require.Equal(t, end == nil, all[2].found != nil)
@@ -160,8 +160,8 @@ func TestOvertaken(t *testing.T) {
 			all[i] = f
 		}
 		last := w.graphs["c2"]
-		require.False(t, last.Look(&all[2].Wait, 0))
-		require.Equal(t, one, last.Look(&all[2].Wait, 1))
+		require.False(t, last.SearchCycle(&all[2].Wait, 0))
+		require.Equal(t, one, last.SearchCycle(&all[2].Wait, 1))
 		w.carry(nil, false)
 		require.Equal(t, 3, len(all[2].found))
 	}

@@ -85,10 +85,10 @@ func (s *search) leave() (end *place) {
 	return nil
 }
 
-// Look looks for a cycle in which w is the last wait, and reports whether there is one in this process. The cycle existed at some moment of
+// SearchCycle looks for a cycle in which w is the last wait, and reports whether there is one in this process. The cycle existed at some moment of
 // the call, and w.Found gets it. Otherwise probes go to the processes that the search led to; w.Found gets the cycle if one comes back.
 // round differs each time; with 0 neither Redis nor other processes are asked.
-func (g *Graph) Look(w *Wait, round int) bool {
+func (g *Graph) SearchCycle(w *Wait, round int) bool {
 	start := &place{wait: w, step: g.step(w, "")}
 	seen := make(map[*Wait]bool)
 	s := &search{graph: g, first: start.step, round: round, next: []*place{start}, isNew: func(w *Wait) bool {

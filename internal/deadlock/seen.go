@@ -179,7 +179,7 @@ func Cycles(seen []Seen) (all [][]*Seen) {
 		waits[i] = w
 	}
 	for _, w := range waits {
-		if !g.Look(w, 0) {
+		if !g.SearchCycle(w, 0) {
 			continue
 		}
 		var cycle []*Seen

@@ -1,12 +1,13 @@
 // Package ear lets Clients speak to each other while their Locks wait. Each Client that accepts messages has an ear: one subscription for
 // all its locks. What it hears is for these features:
 //
-//   - asked.go: a hold is told that somebody waits for its lock (WithAsked); asking.go: a waiter says so; look.go: Redis is asked who waits
+//   - yield_hear.go: a hold is told that somebody waits for its lock (WithAsked); yield_ask.go: a waiter says so; look.go: Redis is asked
+//     who waits
 //   - linger.go: tenures that are kept for the next Lock of the process (WithLinger), until another process asks for them
 //   - label.go, labels.go: what people call a Client, in Redis
 //   - package deadlock: searches across processes
 //
-// The features observe the engine (engine.Use), which does not know them.
+// The features observe the engine (tenure.Observer, engine.Watcher), which does not know them.
 package ear
 
 import (
@@ -104,7 +105,7 @@ func (e *Ear) Began(h *tenure.Hold, b tenure.Beginning) {
 	if m.Linger > 0 {
 		e.Listen()
 		if b == tenure.Granted {
-			e.contended(m.Key)
+			e.markContended(m.Key)
 		}
 	}
 	if m.Wants.Wants(kinds.WantsAsked) {

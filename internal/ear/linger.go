@@ -22,7 +22,7 @@ import (
 //	           the lease ends, or the key is gone                      over: swept, and nobody is told
 //	releasing  as by the unlock of a hold: a waiter here or elsewhere is given it
 //
-// A Lock that Redis refuses meanwhile sees the mark in the owner, and asks (asking.go). A look finds those that were waiting before the
+// A Lock that Redis refuses meanwhile sees the mark in the owner, and asks (yield_ask.go). A look finds those that were waiting before the
 // tenure was first kept (linger_look.go). So no waiter of this library waits for a kept tenure unknown to its process.
 //
 // Kept tenures are in a list (linger_list.go). Taking a tenure out of it gives the right to make calls for it (I1).
@@ -138,7 +138,7 @@ func (e *Ear) heardTried(payload string) {
 
 // releaseWanted releases a tenure that others want, if it is kept.
 func (e *Ear) releaseWanted(x *keptTenure) {
-	e.contended(x.tenure.Lock.Key)
+	e.markContended(x.tenure.Lock.Key)
 	if e.kept.remove(e, x) {
 		engine.End(x.tenure)
 	}
@@ -147,12 +147,12 @@ func (e *Ear) releaseWanted(x *keptTenure) {
 // isContended notes that a Lock waits for another process.
 func (e *Ear) isContended(l *engine.Attempt) {
 	if l.Lock.Linger > 0 && !e.IsOwn(l.Refusal().Holder) {
-		e.contended(l.Lock.Key)
+		e.markContended(l.Lock.Key)
 	}
 }
 
-// contended has a lock not kept for a while: others want it, too.
-func (e *Ear) contended(key string) { e.kept.contended(key) }
+// markContended has a lock not kept for a while: others want it, too.
+func (e *Ear) markContended(key string) { e.kept.markContended(key) }
 
 // lives notes that the ear is live, possibly after a gap. Kept tenures are released; new ones need a look for requests missed in the gap.
 // So do askable ones.

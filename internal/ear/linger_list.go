@@ -10,9 +10,9 @@ import (
 
 // keptTenures is the list of kept tenures of a Client, oldest first.
 type keptTenures struct {
-	early atomic.Int32  // first looks under way, whose tenures may not be kept
-	ear   atomic.Uint64 // number of the current period in which the ear listens without a gap; 0: it does not listen
-	ears  atomic.Uint64 // number of such periods so far
+	firstLooks atomic.Int32  // first looks under way, whose tenures may not be kept
+	ear        atomic.Uint64 // number of the current period in which the ear listens without a gap; 0: it does not listen
+	ears       atomic.Uint64 // number of such periods so far
 
 	mu          sync.Mutex             // guards the following, and keptTenure; no other lock is taken under it
 	of          map[string]*keptTenure // by the key of the lock
@@ -29,7 +29,7 @@ func (e *Ear) Kept() int {
 	k := &e.kept
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return max(len(k.of)-int(k.early.Load()), 0)
+	return max(len(k.of)-int(k.firstLooks.Load()), 0)
 }
 
 // keptTenure is the state of a tenure that is kept between its holds, or was asked for. Its fields are guarded by keptTenures.mu.
@@ -173,8 +173,8 @@ func (k *keptTenures) want(tag uint64, held *keptTenure) (x *keptTenure) {
 	return x
 }
 
-// contended stops a lock from being kept for a while.
-func (k *keptTenures) contended(key string) {
+// markContended stops a lock from being kept for a while.
+func (k *keptTenures) markContended(key string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.unkept.add(key, time.Now(), unkeptFor)

@@ -31,13 +31,13 @@ func (e *Ear) lookIfDue(x *keptTenure) {
 	e.kept.mu.Unlock()
 	if started {
 		if anew {
-			e.kept.early.Add(1)
+			e.kept.firstLooks.Add(1)
 		}
 		go func() { // ends with its calls, and Close waits for it
 			defer e.Calls.Ended()
 			e.lookFor(x, ear, anew)
 			if anew {
-				e.kept.early.Add(-1)
+				e.kept.firstLooks.Add(-1)
 			}
 		}()
 	}

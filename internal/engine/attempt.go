@@ -94,9 +94,9 @@ func (l *Attempt) begins() error {
 // a share.
 func (l *Attempt) compete() (*tenure.Level, error) {
 	for {
-		s, err := l.toTurn()
+		s, err := l.waitForTurn()
 		if err == errTurn { //nolint:errorlint // never wrapped
-			s, err = l.inTurn()
+			s, err = l.askInTurn()
 		}
 		if err != tenure.ErrOver { //nolint:errorlint // never wrapped
 			return s, err
@@ -107,9 +107,9 @@ func (l *Attempt) compete() (*tenure.Level, error) {
 // errTurn means the attempt has the turn.
 var errTurn = errors.New("it has the turn")
 
-// toTurn queues until the attempt has the turn, or gets the lock without it. It returns ErrOver if a lock given to it was lost on the
+// waitForTurn queues until the attempt has the turn, or gets the lock without it. It returns ErrOver if a lock given to it was lost on the
 // way.
-func (l *Attempt) toTurn() (*tenure.Level, error) {
+func (l *Attempt) waitForTurn() (*tenure.Level, error) {
 	if !l.queued {
 		if s, err := l.share(); err != tenure.ErrOver { //nolint:errorlint // never wrapped
 			return s, err
@@ -145,8 +145,8 @@ func (l *Attempt) toTurn() (*tenure.Level, error) {
 	return s, err
 }
 
-// inTurn asks Redis. It returns ErrOver if another owner holds the lock and the attempt must wait.
-func (l *Attempt) inTurn() (*tenure.Level, error) {
+// askInTurn asks Redis. It returns ErrOver if another owner holds the lock and the attempt must wait.
+func (l *Attempt) askInTurn() (*tenure.Level, error) {
 	for {
 		l.needsTenure()
 		l.enqueue = l.queued && l.enqueues()
@@ -155,7 +155,7 @@ func (l *Attempt) inTurn() (*tenure.Level, error) {
 		case left:
 			return nil, l.Failure(err)
 		case err != nil:
-			if calls.MayPass(err) && l.queued { // it failed for longer than other waiters should wait for their turn
+			if calls.IsTransient(err) && l.queued { // it failed for longer than other waiters should wait for their turn
 				l.waiter.Unanswered(err)
 			}
 			l.withdraw((*tenure.Engine).SweepInCall)
@@ -208,7 +208,7 @@ func (l *Attempt) enterDelivered() (*tenure.Level, error) {
 	s, err := l.enter(l.delivered)
 	switch {
 	case err != nil:
-	case l.delivered.How == tenure.LetIn:
+	case l.delivered.Path == tenure.LetIn:
 		l.isShared()
 	default:
 		if l.Trace != nil {
@@ -352,17 +352,17 @@ func (l *Attempt) awaitTurn() (granted, gone bool, err error) {
 	return false, true, nil
 }
 
-// early is how long before the end of its wait a TryLock leaves the line: at most this, or a quarter of the wait. So its place in Redis
+// leaveEarlyBy is how long before the end of its wait a TryLock leaves the line: at most this, or a quarter of the wait. So its place in Redis
 // is usually gone when it returns. Otherwise an unlock could still grant it the lock, and another TryLock(0) would find the lock taken
 // without a holder.
-const early = 10 * time.Millisecond
+const leaveEarlyBy = 10 * time.Millisecond
 
 // leaves returns when a waiter gives up; zero: only ctx ends its wait.
 func (l *Attempt) leaves() time.Time {
 	if l.Wait.IsZero() {
 		return l.Wait
 	}
-	return l.Wait.Add(-max(min(time.Until(l.Wait)/4, early), 0))
+	return l.Wait.Add(-max(min(time.Until(l.Wait)/4, leaveEarlyBy), 0))
 }
 
 // waitOut waits for the end of the wait after leaving early.

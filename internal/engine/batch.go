@@ -7,7 +7,7 @@ const MaxBatch = 1000
 
 // IsBatchable reports whether one call can take or release the lock with others.
 func IsBatchable(m *tenure.Lock) bool {
-	return m.Kind.PassesOn && m.Linger == 0 && m.Engine.Options.Replicas == 0
+	return m.Kind.PlainScripts && m.Linger == 0 && m.Engine.Options.Replicas == 0
 }
 
 // TakeTogether takes all locks by one call, or none, as a TryLock(0) of each would. It needs the turn in every queue of the process (I7),

@@ -78,7 +78,7 @@ func reenter(m *tenure.Lock, who tenure.Caller, h *tenure.Hold) (l *tenure.Level
 	case who.Ctx.Err() != nil:
 		err = gaveUp(m, who, nil, lua.AcquireReply{})
 	case h.Suffices(m):
-		l, err = reopen(m, who, h, tenure.AcquireResult{How: tenure.InMemory})
+		l, err = reopen(m, who, h, tenure.AcquireResult{Path: tenure.InMemory})
 	default:
 		l, err = reenterForMore(m, who, h)
 	}

@@ -43,7 +43,7 @@ func Export(l *tenure.Level, number string, lasts time.Duration) (err error) {
 		return err
 	}
 	err = l.Traced(func(l *tenure.Level) (err error) {
-		defer func() { Spend(l.Context, began, err != nil) }()
+		defer func() { ChargeUnlockTime(l.Context, began, err != nil) }()
 		return onlyError(unlockFor(new(unlocker), began.Add(unlockTime(l, began)), []*tenure.Level{l}, false, nil))
 	})
 	if err == nil {

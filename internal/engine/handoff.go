@@ -36,11 +36,11 @@ func passOn(h *tenure.Hold) bool {
 		return false
 	}
 	left := time.Until(c.Leases.Until(&t.Lease))
-	if left < t.FirstLease/3 || !h.Detach() {
+	if left < t.FirstLease/3 || !h.Unlink() {
 		return false
 	}
 	if !c.Hub.Pass(m.Waiters(), h, left) && !h.IsKept() {
-		h.Attach()
+		h.Relink()
 		return false
 	}
 	c.HoldEnds()
@@ -58,7 +58,7 @@ func (l *Attempt) Take(from any, outsiders bool) bool {
 	if l.Lock.Kind != t.Lock.Kind || !l.Lock.Passes || !l.Lock.CanHave(t) || !l.Tenure.IsClean() || t.Run.Over(o, now) {
 		return false
 	}
-	handed := tenure.AcquireResult{How: tenure.Passed}
+	handed := tenure.AcquireResult{Path: tenure.Passed}
 	if l.Lock.Kind.Fence != nil {
 		token, ok := t.Run.Token()
 		if !ok {
@@ -83,7 +83,7 @@ func claim(t *tenure.Tenure, now time.Time, args *lua.ReleaseArgs) (next *Attemp
 	case t.Lock.Kind.Side == lua.Writer:
 		args.Listens = c.Hub.EndingForAll(q)
 		return nil, false
-	case !t.Lock.Kind.PassesOn || !args.Taken.IsZero():
+	case !t.Lock.Kind.PlainScripts || !args.Taken.IsZero():
 		c.Hub.Ending(q)
 		return nil, false
 	case !c.HandsOff():

@@ -190,7 +190,7 @@ func (l *Attempt) enter(a tenure.AcquireResult) (*tenure.Level, error) {
 		}
 		if err := x.begin(inner, cancel, a); err != nil {
 			cancel(nil)
-			return nil, x.undo(a, err)
+			return nil, x.rollBackBegin(a, err)
 		}
 		if x.next == nil {
 			return x.level, nil
@@ -206,7 +206,7 @@ func (l *Attempt) begin(ctx context.Context, cancel context.CancelCauseFunc, a t
 	switch until := a.Until(m); {
 	case a.Unconfirmed != nil:
 		return fmt.Errorf("%w: %w", m.Engine.Errors.NotReplicated, a.Unconfirmed)
-	case a.How == tenure.ByCall && !time.Now().Before(until):
+	case a.Path == tenure.ByCall && !time.Now().Before(until):
 		return t.AnsweredTooLate(m, until)
 	}
 	if l.level, err = t.Admitted(ctx, cancel, &l.Caller, m, a, l.within != nil); err != nil {
@@ -221,12 +221,12 @@ func (l *Attempt) begin(ctx context.Context, cancel context.CancelCauseFunc, a t
 	return nil
 }
 
-// undo gives back the grants of this lock, whose hold could not begin, and of the following locks. The error is for the caller, except
+// rollBackBegin gives back the grants of this lock, whose hold could not begin, and of the following locks. The error is for the caller, except
 // ErrOver: then the attempt continues.
-func (l *Attempt) undo(a tenure.AcquireResult, err error) error {
+func (l *Attempt) rollBackBegin(a tenure.AcquireResult, err error) error {
 	t, m := l.Tenure, l.Lock
 	switch {
-	case a.How == tenure.LetIn && !t.IsLeft(): // other readers continue it
+	case a.Path == tenure.LetIn && !t.IsLeft(): // other readers continue it
 		l.Tenure = nil
 		if err != tenure.ErrOver { //nolint:errorlint // never wrapped
 			err = l.Failure(err)
@@ -237,7 +237,7 @@ func (l *Attempt) undo(a tenure.AcquireResult, err error) error {
 		t.LeaveOpen()
 		m.Engine.Calls.Go(t.ForgetInTurn)
 		return err
-	case a.How != tenure.ByCall:
+	case a.Path != tenure.ByCall:
 		t.LeaveOpen()
 		m.Engine.Leases.Stop(&t.Lease) // no hold stands on it, so its expiry is no loss
 	}

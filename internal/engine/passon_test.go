@@ -20,7 +20,7 @@ func TestTenureLostOnItsWay(t *testing.T) {
 	lost.Gone()
 	require.True(t, h.LossSoFar() == nil, "it had ended")
 
-	_, err := next.enter(tenure.AcquireResult{How: tenure.Passed})
+	_, err := next.enter(tenure.AcquireResult{Path: tenure.Passed})
 	require.True(t, err == tenure.ErrOver && next.Tenure == nil)
 	require.Equal(t, 0, c.Stats().Holds)
 	redistest.Eventually(t, 10*time.Second, func() bool {
@@ -38,7 +38,7 @@ func passing(t *testing.T) (c *tenure.Engine, ended *tenure.Hold, next *Attempt)
 	l, err := Lock(m, tenure.CallerNow(context.Background()))
 	require.NoError(t, err)
 	_, last := l.Close()
-	require.True(t, last && l.Hold().Detach())
+	require.True(t, last && l.Hold().Unlink())
 	c.HoldEnds()
 	return c, l.Hold(), &Attempt{AcquireRequest: AcquireRequest{Caller: tenure.CallerNow(context.Background()), Lock: m, Tenure: l.Hold().Tenure(), Count: 1}}
 }
@@ -48,7 +48,7 @@ func TestCloseOnTheWay(t *testing.T) {
 	c, _, next := passing(t)
 	go c.Close() // ends with the test
 	redistest.Eventually(t, 5*time.Second, c.IsTold, "Close has begun to cancel holds")
-	_, err := next.enter(tenure.AcquireResult{How: tenure.Passed})
+	_, err := next.enter(tenure.AcquireResult{Path: tenure.Passed})
 	require.True(t, errors.Is(err, enginetest.ErrClosed))
 	require.Equal(t, 0, c.Stats().Holds)
 }
@@ -56,7 +56,7 @@ func TestCloseOnTheWay(t *testing.T) {
 // A re-entry into a hold that was passed on meanwhile competes instead. It does not report a loss, even if the tenure is already lost.
 func TestReentryAfterPassingOn(t *testing.T) {
 	c, ended, next := passing(t)
-	_, err := next.enter(tenure.AcquireResult{How: tenure.Passed})
+	_, err := next.enter(tenure.AcquireResult{Path: tenure.Passed})
 	require.NoError(t, err)
 	require.True(t, ended.Tenure().TryCallSlot())
 	ended.Tenure().Gone()

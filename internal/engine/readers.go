@@ -24,7 +24,7 @@ func (l *Attempt) mayShare() bool {
 
 // lead lets other readers join a Lock that a call let in.
 func (l *Attempt) lead(a tenure.AcquireResult) {
-	if a.How == tenure.ByCall && l.mayShare() {
+	if a.Path == tenure.ByCall && l.mayShare() {
 		l.leads = true
 		l.Lock.Engine.Open.Lead(l.Tenure)
 	}
@@ -47,7 +47,7 @@ func (l *Attempt) share() (*tenure.Level, error) {
 		return nil, tenure.ErrOver
 	}
 	ctx, cancel := m.LevelCtx(l.Parent())
-	s, err := t.Admitted(ctx, cancel, &l.Caller, m, tenure.AcquireResult{How: tenure.Shared}, false)
+	s, err := t.Admitted(ctx, cancel, &l.Caller, m, tenure.AcquireResult{Path: tenure.Shared}, false)
 	if err != nil {
 		cancel(nil)
 		if err != tenure.ErrOver { //nolint:errorlint // never wrapped
@@ -75,6 +75,6 @@ func (l *Attempt) Share(with any) bool {
 		return false
 	}
 	first.Tenure.Expect()
-	l.Tenure, l.delivered = first.Tenure, tenure.AcquireResult{How: tenure.LetIn}
+	l.Tenure, l.delivered = first.Tenure, tenure.AcquireResult{Path: tenure.LetIn}
 	return true
 }

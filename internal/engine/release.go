@@ -38,12 +38,12 @@ type unlockings []unlocking
 type unlocking struct {
 	tenure.ReleaseResult // what came of it so far
 
-	hold   *tenure.Hold   // nil: of a tenure without one
-	tenure *tenure.Tenure // that it stands on
-	loss   error          // the hold was lost before
-	args   lua.ReleaseArgs
-	next   *Attempt // of this process, claimed until it is known what came of the release; nil: none
-	stay   bool     // that one comes before other processes
+	hold      *tenure.Hold   // nil: of a tenure without one
+	tenure    *tenure.Tenure // that it stands on
+	loss      error          // the hold was lost before
+	args      lua.ReleaseArgs
+	next      *Attempt // of this process, claimed until it is known what came of the release; nil: none
+	insideRun bool     // that one comes before other processes
 }
 
 // toUnlock prepares for the calls that end h, which stands on the tenure, or a tenure on which none does.
@@ -64,7 +64,7 @@ func (all unlockings) begin(by *unlocker) error {
 	for i := range all {
 		if u := &all[i]; u.ends() {
 			u.args = u.tenure.ReleaseArgs()
-			u.next, u.stay = claim(u.tenure, time.Now(), &u.args)
+			u.next, u.insideRun = claim(u.tenure, time.Now(), &u.args)
 		}
 	}
 	return all.call(by, true)
@@ -150,7 +150,7 @@ func (all unlockings) call(by *unlocker, handsOff bool) error {
 
 func (u *unlocking) callArgs(handsOff bool) lua.ReleaseArgs {
 	if handsOff && u.next != nil {
-		return u.next.takesOver(u.args, u.stay)
+		return u.next.takesOver(u.args, u.insideRun)
 	}
 	return u.args
 }
@@ -159,7 +159,7 @@ func (u *unlocking) callArgs(handsOff bool) lua.ReleaseArgs {
 func (u *unlocking) answered(by *unlocker, handsOff bool, sent time.Time, reply lua.ReleaseReply, err error, repeated bool) {
 	t := u.tenure
 	if handsOff && u.next != nil {
-		if u.ReleaseResult = handedOff(t, by, u.next, u.stay, sent, reply, err, repeated); u.Err == nil {
+		if u.ReleaseResult = handedOff(t, by, u.next, u.insideRun, sent, reply, err, repeated); u.Err == nil {
 			u.next = nil
 		}
 		return

@@ -18,7 +18,7 @@ func NewRW(read, write *tenure.Lock) *RW {
 	t := read.Terms
 	t.Lease, t.MaxHold, t.MaxWait, t.Invalid = 0, 0, 0, nil // the reader may have to wait first
 	gate := read.Engine.NewLock(kinds.Own("rlock_upgrade")(read.Key), kinds.Mutex, read.Name, t)
-	gate.Beside, gate.Invalid = true, read.Invalid
+	gate.IsUpgradeGate, gate.Invalid = true, read.Invalid
 	return &RW{read: read, write: write, gate: gate}
 }
 

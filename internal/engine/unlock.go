@@ -39,13 +39,13 @@ func Unlock(l *tenure.Level) error {
 
 // GiveBack unlocks a level that was never returned to the caller. WithMinHold does not apply.
 func GiveBack(l *tenure.Level) {
-	l.Untaken()
+	l.NeverReturned()
 	_ = Unlock(l)
 }
 
-// Spend charges a failed unlock's time to the sections around ctx. An unlock that Redis answered costs them nothing: Redis may be far
+// ChargeUnlockTime charges a failed unlock's time to the sections around ctx. An unlock that Redis answered costs them nothing: Redis may be far
 // away.
-func Spend(ctx context.Context, began time.Time, failed bool) {
+func ChargeUnlockTime(ctx context.Context, began time.Time, failed bool) {
 	now := time.Now()
 	if !failed || now.Sub(began) < calls.UnresponsiveAfter/2 {
 		return
@@ -90,7 +90,7 @@ func release(l *tenure.Level) (err error) {
 	}
 	c, t, began := l.Through().Engine, l.Hold().Tenure(), time.Now()
 	over := began.Add(unlockTime(l, began))
-	defer func() { Spend(l.Context, began, err != nil) }()
+	defer func() { ChargeUnlockTime(l.Context, began, err != nil) }()
 	mine := t.TryCallSlot()
 	until := calls.Earlier(over, c.Leases.Until(&t.Lease))
 	if !mine || l.Hold().LossSoFar() == nil && (!l.IsPatient() || until.Sub(began) < minOwn+spareOwn || c.Calls.AnyLeft()) {
@@ -114,7 +114,7 @@ func release(l *tenure.Level) (err error) {
 // releaseMajority ends a majority's hold after its last level was closed.
 func releaseMajority(l *tenure.Level, of tenure.Majority) (err error) {
 	began := time.Now()
-	defer func() { Spend(l.Context, began, err != nil) }()
+	defer func() { ChargeUnlockTime(l.Context, began, err != nil) }()
 	// One silent server must not shorten the unlock.
 	wait := UnlockTime(l.Through().Engine, &l.Inner, began, func() bool { return false })
 	return of.Release(l, began.Add(wait))
@@ -153,7 +153,7 @@ func UnlockTogether(levels []*tenure.Level) (errs []error) {
 		return errs
 	}
 	one, began := levels[0], time.Now()
-	defer func() { Spend(one.Context, began, len(errs) > 0) }()
+	defer func() { ChargeUnlockTime(one.Context, began, len(errs) > 0) }()
 	return append(errs, unlockFor(new(unlocker), began.Add(unlockTime(one, began)), last, false, nil)...)
 }
 

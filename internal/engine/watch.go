@@ -66,7 +66,7 @@ func (l *Attempt) watchedNoMore() {
 // beginning returns how a hold of the Lock begins.
 func (l *Attempt) beginning(a tenure.AcquireResult) tenure.Beginning {
 	switch {
-	case a.How != tenure.ByCall:
+	case a.Path != tenure.ByCall:
 		return tenure.Alone
 	case l.within != nil || l.ticket != nil:
 		return tenure.Unheard
@@ -95,7 +95,7 @@ func (l *Attempt) continueKept() (*tenure.Level, error) {
 		return nil, tenure.ErrOver
 	}
 	l.Tenure, t.Run = t, nil // and with the run its tokens, which are older
-	a := tenure.AcquireResult{How: tenure.Passed}
+	a := tenure.AcquireResult{Path: tenure.Passed}
 	a.Token = token
 	s, err := l.enter(a)
 	if err == nil {

@@ -31,10 +31,10 @@ type Kind struct {
 	// Extra names another key, or key prefix, that the scripts touch. It must hash to the lock's slot; nil if it always
 	// does.
 	Extra func(key string) string
-	// PassesOn means that the kind uses the acquire and release scripts. An unlock gives the lock to the next waiter, here or in the process
+	// PlainScripts means that the kind uses the acquire and release scripts. An unlock gives the lock to the next waiter, here or in the process
 	// queue, or leaves it taken for a while. One call can take or release many locks. Without it, no unlock chooses a waiter of this
 	// process.
-	PassesOn bool
+	PlainScripts bool
 	// Shares means that concurrent holders may share a tenure.
 	Shares bool
 	// Exports means that a hold can be left to a ticket and continue in another process.

@@ -10,25 +10,25 @@ import (
 
 // Mutex is Redisson's RLock.
 var Mutex = &Kind{
-	Name:     "mutex",
-	Channel:  prefixed("redisson_lock__channel"),
-	Queue:    Own("rlock_queue"),
-	PassesOn: true,
-	Exports:  true,
-	Fenced:   Fenced,
-	Renew:    lua.Renew, Force: forceHash, IsLocked: exists,
+	Name:         "mutex",
+	Channel:      prefixed("redisson_lock__channel"),
+	Queue:        Own("rlock_queue"),
+	PlainScripts: true,
+	Exports:      true,
+	Fenced:       Fenced,
+	Renew:        lua.Renew, Force: forceHash, IsLocked: exists,
 }
 
 // Fenced is Redisson's RFencedLock.
 var Fenced = &Kind{
-	Name:     "fenced",
-	Channel:  prefixed("redisson_lock__channel"),
-	Queue:    Own("rlock_queue"),
-	PassesOn: true,
-	Exports:  true,
-	Fence:    prefixed("redisson_lock_token"),
-	Extra:    prefixed("redisson_lock_token"),
-	Renew:    lua.Renew, Force: forceHash, IsLocked: exists,
+	Name:         "fenced",
+	Channel:      prefixed("redisson_lock__channel"),
+	Queue:        Own("rlock_queue"),
+	PlainScripts: true,
+	Exports:      true,
+	Fence:        prefixed("redisson_lock_token"),
+	Extra:        prefixed("redisson_lock_token"),
+	Renew:        lua.Renew, Force: forceHash, IsLocked: exists,
 }
 
 func forceHash(ctx context.Context, rdb rueidis.Client, key string, _ lua.Fair, p lua.Publish, owners ...string) (bool, error) {

@@ -37,16 +37,16 @@ import (
 // election is a quorum's Lock on its way to a hold.
 type election struct {
 	tenure.Caller
-	quorum *Quorum
-	line   *localQueue
-	ears   []serverWatch    // one for each member
-	err    error            // why the last round got too few answers; nil if it got enough
-	failed time.Time        // start of the first in a row of rounds with too few answers; zero if the last had enough
-	tries  int              // since failed
-	took   time.Duration    // by the last round with enough answers
-	held   lua.AcquireReply // the last refusal
-	heldAt *tenure.Engine   // the Client that was refused
-	waited bool             // it was refused, or waited for the turn
+	quorum  *Quorum
+	line    *localQueue
+	watches []serverWatch    // one for each member
+	err     error            // why the last round got too few answers; nil if it got enough
+	failed  time.Time        // start of the first in a row of rounds with too few answers; zero if the last had enough
+	tries   int              // since failed
+	took    time.Duration    // by the last round with enough answers
+	held    lua.AcquireReply // the last refusal
+	heldAt  *tenure.Engine   // the Client that was refused
+	waited  bool             // it was refused, or waited for the turn
 }
 
 // compete takes the lock for a new owner.
@@ -56,14 +56,14 @@ func (e *election) compete() (*tenure.Level, error) {
 		defer e.line.leave()
 		return nil, e.failure(err)
 	}
-	e.ears = make([]serverWatch, len(e.quorum.Members))
+	e.watches = make([]serverWatch, len(e.quorum.Members))
 	for i, m := range e.quorum.Members {
-		e.ears[i].member = m
+		e.watches[i].member = m
 	}
 	l, err := e.elect()
 	e.leave(err == nil)
 	if err != nil {
-		if e.err != nil && errors.Is(err, e.err) && calls.MayPass(err) {
+		if e.err != nil && errors.Is(err, e.err) && calls.IsTransient(err) {
 			e.line.unanswered(e.failed, err)
 		}
 		err = e.failure(err)
@@ -106,8 +106,8 @@ func (e *election) elect() (*tenure.Level, error) {
 	q := e.quorum
 	pause, retry := time.Duration(0), calls.MinPause
 	for {
-		for i := range e.ears {
-			e.ears[i].listen(q) // before asking, so as to miss no message
+		for i := range e.watches {
+			e.watches[i].listen(q) // before asking, so as to miss no message
 		}
 		began := time.Now()
 		v := newVotes(q, e.line)
@@ -211,7 +211,7 @@ func (e *election) note(v *votes, t tally, began time.Time, left bool) {
 	}
 	v.mu.Unlock()
 	for i, d := range ends {
-		e.ears[i].sleep(e.quorum, d)
+		e.watches[i].sleep(e.quorum, d)
 	}
 }
 
@@ -246,9 +246,9 @@ func (e *election) await() error {
 	for {
 		free, deaf := 0, error(nil)
 		able := 0
-		cases := make([]reflect.SelectCase, len(e.ears))
-		for i := range e.ears {
-			r := &e.ears[i]
+		cases := make([]reflect.SelectCase, len(e.watches))
+		for i := range e.watches {
+			r := &e.watches[i]
 			cases[i] = ready(nil)
 			switch {
 			case r.err != nil:
@@ -271,14 +271,14 @@ func (e *election) await() error {
 		if i < 0 {
 			return errGaveUp
 		}
-		e.ears[i].hear()
+		e.watches[i].hear()
 	}
 }
 
 // leave ends the waiting.
 func (e *election) leave(won bool) {
-	for i := range e.ears {
-		switch r := &e.ears[i]; {
+	for i := range e.watches {
+		switch r := &e.watches[i]; {
 		case !r.joined || r.err != nil:
 		case won && r.turn:
 			r.waiter.Done(r.member.TTL)

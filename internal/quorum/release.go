@@ -58,7 +58,7 @@ func (s *share) isBack(r tenure.ReleaseResult) {
 	// A share that was missing and granted late proves nothing about the time before; one given back early proves nothing about the time
 	// since.
 	s.found = r.Held && r.Err == nil && (s.held || !s.missed) && v.over
-	held, most, underWay, failed := v.sound(), v.of.majority(), 0, 0
+	held, most, underWay, failed := v.provenShares(), v.of.majority(), 0, 0
 	for _, o := range v.shares {
 		switch {
 		case !o.back:
@@ -96,10 +96,10 @@ func (v *votes) why() error {
 	return v.of.tooFew(last)
 }
 
-// sound returns how many of the shares found by a release count. A share that went missing while the votes were live counts only if every
+// provenShares returns how many of the shares found by a release count. A share that went missing while the votes were live counts only if every
 // share not (yet) found was last seen after that one was retaken. Had one been gone in between, a renewal would have found out. The votes
 // are over, and mu is held.
-func (v *votes) sound() (n int) {
+func (v *votes) provenShares() (n int) {
 	seen := time.Now()
 	for _, s := range v.shares {
 		if s.held && !s.found {

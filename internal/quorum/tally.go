@@ -29,7 +29,7 @@ func (v *votes) count() (t tally) {
 			t.granted++
 		case s.err == nil:
 			t.refused++
-		case calls.MayPass(s.err):
+		case calls.IsTransient(s.err):
 			t.err = s.err
 		default:
 			t.refusedForGood++

@@ -15,7 +15,7 @@ var bugs = []bug{
 	},
 	{
 		"a hold begins although its lease is over (G1)", "engine/outcome.go",
-		"case a.How == tenure.ByCall && !time.Now().Before(until):", "case a.How == tenure.ByCall && until.Equal(time.Unix(1, 0)):",
+		"case a.Path == tenure.ByCall && !time.Now().Before(until):", "case a.Path == tenure.ByCall && until.Equal(time.Unix(1, 0)):",
 	},
 	{
 		"an unlock is not told that its key is gone (G2)", "engine/release.go",
@@ -63,7 +63,7 @@ var bugs = []bug{
 	},
 	{
 		"a lease that is nearly over is passed on (G2)", "engine/handoff.go",
-		"if left < t.FirstLease/3 || !h.Detach() {", "if !h.Detach() {",
+		"if left < t.FirstLease/3 || !h.Unlink() {", "if !h.Unlink() {",
 	},
 	{
 		"a lost tenure is passed on (G1)", "tenure/hold.go",
@@ -83,7 +83,7 @@ var bugs = []bug{
 	},
 	{
 		"a level of a hold that is over begins (G3)", "tenure/hold.go",
-		"case h.levels == nil, t.left: // its last unlock has begun", "case t.left:",
+		"case h.levels == nil, t.callerGone: // its last unlock has begun", "case t.callerGone:",
 	},
 	{
 		"a level begins after Close has cancelled the others (G9)", "tenure/hold.go",

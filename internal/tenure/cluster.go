@@ -32,7 +32,7 @@ func (c *Engine) KnownChannel(m *Lock) pubsub.Channel {
 // Waiters returns the hub queue of this process's waiters for a lock that was asked for before.
 func (m *Lock) Waiters() pubsub.Queue {
 	return pubsub.Queue{
-		Lock: m.Key, Channel: m.Engine.KnownChannel(m), Places: m.Kind.PassesOn && m.SeesProcesses(),
+		Lock: m.Key, Channel: m.Engine.KnownChannel(m), Places: m.Kind.PlainScripts && m.SeesProcesses(),
 		Each: m.Kind.Queueing == kinds.PerWaiter, Shared: m.Kind.Side != lua.Whole,
 	}
 }
@@ -42,7 +42,7 @@ func (m *Lock) Waiters() pubsub.Queue {
 func (m *Lock) QueueKey() string {
 	c := m.Engine
 	switch {
-	case c.Forbidden(m.Kind.Side).Load(), m.Kind.Queueing == kinds.PerWaiter, m.Kind.PassesOn && !m.SeesProcesses():
+	case c.Forbidden(m.Kind.Side).Load(), m.Kind.Queueing == kinds.PerWaiter, m.Kind.PlainScripts && !m.SeesProcesses():
 		return ""
 	case c.Cluster != nil && c.slot(m.Queue) != c.slot(m.Key):
 		return ""
@@ -107,7 +107,7 @@ func (c *Engine) askSharded(ctx context.Context, m *Lock) (bool, error) {
 	// HELLO is allowed to every user, unlike INFO.
 	info, err := c.RDB.Do(ctx, c.RDB.B().Hello().Build().SetSlot(m.Key)).AsMap()
 	var redisErr *rueidis.RedisError
-	if errors.As(err, &redisErr) && !calls.MayPass(err) {
+	if errors.As(err, &redisErr) && !calls.IsTransient(err) {
 		return false, nil // a Redis imitation without this form of HELLO
 	}
 	if err != nil {

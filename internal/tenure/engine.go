@@ -46,8 +46,8 @@ type Engine struct {
 	Shut              chan struct{} // closed by Shutdown at once: no new holds
 	empty             chan struct{} // closed when the last hold after that has ended
 
-	telling          sync.Once
-	holdersCancelled chan struct{} // closed before the holders' contexts are cancelled: nothing is renewed after that
+	telling           sync.Once
+	cancellingHolders chan struct{} // closed before the holders' contexts are cancelled: nothing is renewed after that
 
 	closing sync.Once
 	over    chan struct{} // closed at the end of Close; concurrent calls of Close wait for it
@@ -72,7 +72,7 @@ type Options struct {
 // IsTold reports whether Close has begun to cancel the holders' contexts.
 func (c *Engine) IsTold() bool {
 	select {
-	case <-c.holdersCancelled:
+	case <-c.cancellingHolders:
 		return true
 	default:
 		return false

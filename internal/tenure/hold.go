@@ -91,20 +91,20 @@ func (h *Hold) FencingToken() (token int64, ok bool) {
 // AcquireResult is the result of a request: Redis's reply, or its equivalent in memory.
 type AcquireResult struct {
 	lua.AcquireReply
-	How   How
+	Path  GrantPath
 	Sent  time.Time     // just before the call that was answered: the lease counts from here (G2)
 	Lease time.Duration // 0: what was asked for
 }
 
 // How a level was acquired.
-type How int8
+type GrantPath int8
 
 const (
-	ByCall   How = iota // Redis has answered, or another process has given the lock
-	Passed              // by the previous unlock: the tenure continues
-	Shared              // beside the process's readers, on their tenure
-	LetIn               // the same, by a reader that stays until this hold has begun
-	InMemory            // as one more level of a hold
+	ByCall   GrantPath = iota // Redis has answered, or another process has given the lock
+	Passed                    // by the previous unlock: the tenure continues
+	Shared                    // beside the process's readers, on their tenure
+	LetIn                     // the same, by a reader that stays until this hold has begun
+	InMemory                  // as one more level of a hold
 )
 
 // Granted reports whether the lock was granted.
@@ -130,7 +130,7 @@ func (t *Tenure) Admitted(
 	ctx context.Context, cancel context.CancelCauseFunc, who *Caller, m *Lock, a AcquireResult, inside bool,
 ) (*Level, error) {
 	c := m.Engine
-	if a.How != ByCall {
+	if a.Path != ByCall {
 		t.CatchUp()
 	}
 	if !c.HoldBegins(inside) {
@@ -140,9 +140,9 @@ func (t *Tenure) Admitted(
 	t.mu.Lock()
 	var err error
 	switch {
-	case t.loss != nil, a.How == Shared && (t.isEmpty() || t.left):
+	case t.loss != nil, a.Path == Shared && (t.isEmpty() || t.callerGone):
 		err = ErrOver
-	case a.How != ByCall && c.IsTold(): // Close has cancelled the holds, and would miss this one
+	case a.Path != ByCall && c.IsTold(): // Close has cancelled the holds, and would miss this one
 		err = c.Errors.Closed
 	}
 	if err != nil {
@@ -152,7 +152,7 @@ func (t *Tenure) Admitted(
 		return nil, err
 	}
 	renewed, beside := t.renewed(), false
-	switch a.How {
+	switch a.Path {
 	case LetIn:
 		t.coming.Add(-1)
 		fallthrough
@@ -164,20 +164,20 @@ func (t *Tenure) Admitted(
 	l := h.begin(ctx, who.Outer, cancel, m, outer, beside)
 	h.patient, h.token = patient, a.Token
 	t.follow()
-	if a.How != ByCall {
+	if a.Path != ByCall {
 		if now := t.renewed(); now != renewed {
 			c.Leases.Update(&t.Lease, time.Time{}, now) // the previous level may have had other terms
 		}
 	}
 	t.mu.Unlock()
-	if a.How == Shared || a.How == LetIn {
+	if a.Path == Shared || a.Path == LetIn {
 		return l, nil
 	}
 	if m.MinHold > 0 {
 		t.Stays = &Stay{Until: time.Now().Add(m.MinHold)}
 	}
 	t.JoinOpen()
-	if a.How == Passed {
+	if a.Path == Passed {
 		return l, nil
 	}
 	if !t.keep(m, a) {
@@ -242,7 +242,7 @@ func (h *Hold) add(l *Level, a AcquireResult) error {
 	switch {
 	case h.loss() != nil:
 		return h.loss()
-	case h.levels == nil, t.left: // its last unlock has begun
+	case h.levels == nil, t.callerGone: // its last unlock has begun
 		return ErrOver
 	case t.isTold(): // Close has cancelled the open levels, and would miss this one
 		return c.Errors.Closed
@@ -267,8 +267,8 @@ func (h *Hold) cancel(why error, ended *Endings) {
 	}
 }
 
-// Detach takes the hold off its tenure. Then only a call for the count may still use the tenure.
-func (h *Hold) Detach() bool {
+// Unlink takes the hold off its tenure. Then only a call for the count may still use the tenure.
+func (h *Hold) Unlink() bool {
 	t := h.tenure
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -281,8 +281,8 @@ func (h *Hold) Detach() bool {
 	return true
 }
 
-// Attach undoes Detach. If the tenure was lost meanwhile, so is the hold.
-func (h *Hold) Attach() {
+// Relink undoes Unlink. If the tenure was lost meanwhile, so is the hold.
+func (h *Hold) Relink() {
 	t := h.tenure
 	t.mu.Lock()
 	h.passed, h.count, t.hold = false, 1, h

@@ -250,8 +250,8 @@ func (l *Level) Outlived() error {
 	return nil
 }
 
-// Untaken exempts the hold from WithMinHold, and its tenure from being kept, unless the level is a re-entry.
-func (l *Level) Untaken() {
+// NeverReturned exempts the hold from WithMinHold, and its tenure from being kept, unless the level is a re-entry.
+func (l *Level) NeverReturned() {
 	if l != &l.hold.first {
 		return
 	}
@@ -284,7 +284,7 @@ func (l *Level) LeaveUnlock() (loss error) {
 	h, t := l.hold, l.hold.tenure
 	t.mu.Lock()
 	loss, last := h.loss(), h.levels == nil
-	t.left = t.left || loss == nil && last
+	t.callerGone = t.callerGone || loss == nil && last
 	t.mu.Unlock()
 	if loss == nil && last {
 		l.lock.Engine.Leases.Stop(&t.Lease) // no open level remains that would have to be cancelled

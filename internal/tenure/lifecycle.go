@@ -24,14 +24,14 @@ const (
 // New returns an engine for locks in the Redis of rdb. id must be unused. New sends no command.
 func New(rdb rueidis.Client, id string, o Options) *Engine {
 	c := &Engine{
-		RDB:              rdb,
-		Calls:            calls.New(rdb, o.Errors.Closed),
-		ID:               id,
-		Options:          o,
-		Shut:             make(chan struct{}),
-		empty:            make(chan struct{}),
-		holdersCancelled: make(chan struct{}),
-		over:             make(chan struct{}),
+		RDB:               rdb,
+		Calls:             calls.New(rdb, o.Errors.Closed),
+		ID:                id,
+		Options:           o,
+		Shut:              make(chan struct{}),
+		empty:             make(chan struct{}),
+		cancellingHolders: make(chan struct{}),
+		over:              make(chan struct{}),
 	}
 	c.sweepers = sweep.New(c.Calls, rdb)
 	c.Errors = &c.Options.Errors
@@ -139,7 +139,7 @@ func (c *Engine) awaitEmpty(ctx context.Context) error {
 
 // tellHolders cancels the contexts of all sections and stops the renewals.
 func (c *Engine) tellHolders() {
-	c.telling.Do(func() { close(c.holdersCancelled) })
+	c.telling.Do(func() { close(c.cancellingHolders) })
 	c.Leases.Shut()
 }
 

@@ -49,8 +49,8 @@ type Lock struct {
 	// shares: a reader asks for the same as others do.
 	Shares bool
 	// short: the lease is shorter than a grant may last. Such a Lock does not trust a grant: it asks Redis, and has its own lease from then on.
-	Short  bool
-	Beside bool // the gate of the one reader that may upgrade, beside the lock of that name
+	Short         bool
+	IsUpgradeGate bool // the gate of the one reader that may upgrade, beside the lock of that name
 }
 
 // NewLock returns a handle on the lock with that key. name is the user's name for it.
@@ -79,7 +79,7 @@ func (m *Lock) follows() {
 	m.Expires = m.Expiry(m.TTL)
 	m.Grants = m.Lease == 0 && m.Grace == 0 && m.TTL == w && w >= c.GrantLease()
 	alike := c.HandsOff() && m.Grants && m.MaxHold == 0
-	m.Passes, m.Shares = alike && m.Kind.PassesOn, alike && m.Kind.Shares
+	m.Passes, m.Shares = alike && m.Kind.PlainScripts, alike && m.Kind.Shares
 	m.Short = !m.Grants && m.Expires < maxGrantLease
 }
 

@@ -52,7 +52,7 @@ func (t *Tenure) TooLate(until time.Time) error { return t.AnsweredTooLate(t.Loc
 func (l *Level) Reenter(who Caller, m *Lock) (*Level, error) {
 	t := l.hold.tenure
 	t.CatchUp()
-	inner, err := l.hold.Reopen(who.Parent(), m, AcquireResult{How: InMemory})
+	inner, err := l.hold.Reopen(who.Parent(), m, AcquireResult{Path: InMemory})
 	if err == nil {
 		t.CatchUp() // the new level may need a longer lease
 		who.Took(PathReentry)

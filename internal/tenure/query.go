@@ -101,8 +101,8 @@ func (m *Lock) Force(ctx context.Context, owners ...string) (bool, error) {
 	return forced, err
 }
 
-// Look returns the lock's state in Redis.
-func (m *Lock) Look(ctx context.Context) (info lua.Info, err error) {
+// Inspect returns the lock's state in Redis.
+func (m *Lock) Inspect(ctx context.Context) (info lua.Info, err error) {
 	if err := m.Fits(); err != nil && m.Invalid == nil {
 		return info, m.Fail(err)
 	}

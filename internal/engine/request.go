@@ -134,7 +134,7 @@ func gaveUp(m *tenure.Lock, who tenure.Caller, err error, refusal lua.AcquireRep
 		return notAcquired(m, who, refusal)
 	case errors.Is(err, lua.ErrNoConnection):
 		return m.Fail(errs.NotReplicated, err)
-	case timeUp && calls.MayPass(err):
+	case timeUp && calls.IsTransient(err):
 		return notAcquired(m, who, lua.AcquireReply{}, errs.Unreachable(err))
 	}
 	return m.FailUnreachable(err)

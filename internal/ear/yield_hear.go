@@ -16,7 +16,7 @@ import (
 // A hold can ask to be notified of waiters, see WithAsked. There are four ways:
 //
 //   - a goroutine of this process is about to wait (tellHere), or waits already when the hold begins;
-//   - another process says so (asking.go), to the ear;
+//   - another process says so (yield_ask.go), to the ear;
 //   - a look in Redis: when a hold begins whose Lock had to wait, or that was left to a ticket, since those that wait behind it may not
 //     know who has the lock; and when the ear is live, for what it has missed;
 //   - a look every third of the watchdog time, for those that cannot speak: Redisson, and whoever may not publish.
@@ -30,12 +30,12 @@ type askables struct {
 	watching sync.Once
 	due      chan struct{} // capacity 1: some are to be looked at
 
-	mu     sync.Mutex                    // guards the following; no other lock is taken under it
-	of     map[uint64]*askable           // by the tag of the tenure
-	holds  map[*tenure.Hold]*Askable     // by the hold
-	quiet  map[lockSide]*chain[*askable] // those with holds that no waiter was noted for, by their lock
-	toLook map[*askable]struct{}         // those to be looked at
-	early  recentTags                    // tenures that were asked for, and had no hold here
+	mu          sync.Mutex                    // guards the following; no other lock is taken under it
+	of          map[uint64]*askable           // by the tag of the tenure
+	holds       map[*tenure.Hold]*Askable     // by the hold
+	quiet       map[lockSide]*chain[*askable] // those with holds that no waiter was noted for, by their lock
+	toLook      map[*askable]struct{}         // those to be looked at
+	askedBefore recentTags                    // tenures that were asked for, and had no hold here
 }
 
 // lockSide is a lock, or one side of a read/write lock.
@@ -192,7 +192,7 @@ func (s *askables) add(x *askedAt, tag uint64, b tenure.Beginning) {
 	}
 	e := s.of[tag]
 	if e == nil {
-		e = &askable{lock: x.lock, tag: tag, asked: s.early.take(tag)}
+		e = &askable{lock: x.lock, tag: tag, asked: s.askedBefore.take(tag)}
 		e.place.of = e
 		s.of[tag] = e
 		s.some.Add(1)
@@ -229,7 +229,7 @@ func (s *askables) remove(x *askedAt) {
 	delete(s.toLook, e)
 	s.some.Add(-1)
 	if e.asked { // the tenure may go on
-		s.early.add(e.tag)
+		s.askedBefore.add(e.tag)
 	}
 }
 
@@ -268,7 +268,7 @@ func (s *askables) heardOf(tag uint64) {
 	if e := s.of[tag]; e != nil {
 		s.ask(e)
 	} else {
-		s.early.add(tag)
+		s.askedBefore.add(tag)
 	}
 }
 
