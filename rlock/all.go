@@ -45,7 +45,7 @@ type MultiMutex struct {
 	parts   [][]*member
 	again   []*member        // further handles of locks that are members already, to be re-entered
 	maxWait time.Duration    // the shortest of WithMaxWait; 0: none has it
-	clients []*tenure.Engine // of the members, each once; not those of a Quorum, which continues without one of them
+	clients []*tenure.Client // of the members, each once; not those of a Quorum, which continues without one of them
 	invalid error
 }
 
@@ -85,7 +85,7 @@ func All(lockers ...Locker) *MultiMutex {
 		return cmp.Or(strings.Compare(x.key(), y.key()), strings.Compare(x.clientID(), y.clientID()), cmp.Compare(x.order, y.order))
 	})
 	type lock struct {
-		engine *tenure.Engine
+		engine *tenure.Client
 		key    string
 	}
 	for _, m := range all {
@@ -105,12 +105,12 @@ func All(lockers ...Locker) *MultiMutex {
 			a.members = append(a.members, m)
 			continue
 		}
-		l := lock{m.about.Engine, m.about.Key}
+		l := lock{m.about.Client, m.about.Key}
 		switch known := first[l]; {
 		case known == nil:
 			a.members, first[l] = append(a.members, m), m
-			if !slices.Contains(a.clients, m.about.Engine) {
-				a.clients = append(a.clients, m.about.Engine)
+			if !slices.Contains(a.clients, m.about.Client) {
+				a.clients = append(a.clients, m.about.Client)
 			}
 		case (known.about.Kind.Side == lua.Whole) != (m.about.Kind.Side == lua.Whole):
 			err = cmp.Or(err, fmt.Errorf("%q is given as a read/write lock and as one of another kind: "+
@@ -208,13 +208,13 @@ func (m *member) clientID() string {
 	if m.about == nil {
 		return ""
 	}
-	return m.about.Engine.ID
+	return m.about.Client.ID
 }
 
 // split groups the members into parts that one call can take, in the order of the first member of each.
 func (a *MultiMutex) split() {
 	type batchKey struct {
-		engine *tenure.Engine
+		engine *tenure.Client
 		slot   uint16
 	}
 	parts := make(map[batchKey]int) // that still have room
@@ -223,7 +223,7 @@ func (a *MultiMutex) split() {
 			a.parts = append(a.parts, []*member{m})
 			continue
 		}
-		at := batchKey{m.single.Engine, m.single.Slot}
+		at := batchKey{m.single.Client, m.single.Slot}
 		i, ok := parts[at]
 		if !ok || len(a.parts[i]) == engine.MaxBatch {
 			i = len(a.parts)

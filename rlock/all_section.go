@@ -144,9 +144,9 @@ func (m *member) attempt() time.Duration {
 	case m.about == nil:
 		return calls.Timeout
 	case m.single == nil: // an Upgradeable has two locks
-		return 2 * (calls.Timeout + m.about.Engine.ReplicaTimeout())
+		return 2 * (calls.Timeout + m.about.Client.ReplicaTimeout())
 	}
-	return calls.Timeout + m.about.Engine.ReplicaTimeout()
+	return calls.Timeout + m.about.Client.ReplicaTimeout()
 }
 
 // longest returns the maximum time of one hold; 0 if the watchdog renews it without limit.

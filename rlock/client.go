@@ -31,7 +31,7 @@ import (
 //   - one each to call the Logger and the Trace, while they have something to report;
 //   - one for each section that a loss or Close ends, until the methods of its parent ctx have returned.
 type Client struct {
-	engine     *tenure.Engine
+	engine     *tenure.Client
 	counters   *counter.Counters
 	prefix     string // of all keys
 	trace      *Trace // nil: nobody wants to know

@@ -65,18 +65,18 @@ func Export(ctx context.Context, options ...ExportOption) (string, error) {
 	m := l.Handle()
 	switch {
 	case s.lasts == 0:
-		s.lasts = m.Engine.Options.WatchdogTimeout
+		s.lasts = m.Client.Options.WatchdogTimeout
 	case s.lasts < time.Millisecond:
 		return "", m.Fail(ErrNotExported, fmt.Errorf("the ticket's time is %v, want at least 1ms", s.lasts))
 	}
-	if ctx.Err() != nil && l.IsOpen() && l.Loss() == nil && !m.Engine.IsTold() {
+	if ctx.Err() != nil && l.IsOpen() && l.Loss() == nil && !m.Client.IsTold() {
 		return "", m.Fail(ErrNotExported, ctx.Err())
 	}
 	kind := m.Kind
 	if l.HasToken() {
 		kind = cmp.Or(kind.Fenced, kind)
 	}
-	t := ticket.New(kindLetters[kind], m.Engine.ID, m.Name)
+	t := ticket.New(kindLetters[kind], m.Client.ID, m.Name)
 	if err := engine.Export(l, t.Number(), s.lasts.Truncate(time.Millisecond)); err != nil {
 		return "", err
 	}

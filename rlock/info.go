@@ -52,7 +52,7 @@ func (m *Mutex) Info(ctx context.Context) (Info, error) {
 	if err != nil {
 		return Info{}, err
 	}
-	labels := ear.Of(m.lock.Engine)
+	labels := ear.Of(m.lock.Client)
 	info := Info{Token: raw.Token, Listening: int(raw.Subscribers)}
 	switch ttl := raw.TTL.Milliseconds(); {
 	case ttl == -1:

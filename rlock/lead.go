@@ -157,15 +157,15 @@ type warner interface {
 	warn(text string, args ...any)
 }
 
-func (m *Mutex) warn(text string, args ...any) { m.lock.Engine.Options.Tell.Warn(text, args...) }
+func (m *Mutex) warn(text string, args ...any) { m.lock.Client.Options.Tell.Warn(text, args...) }
 func (q *QuorumMutex) warn(text string, args ...any) {
-	q.of.Whole.Engine.Options.Tell.Warn(text, args...)
+	q.of.Whole.Client.Options.Tell.Warn(text, args...)
 }
 func (p *permits) warn(text string, args ...any) {
-	p.of.semaphore.Engine.Options.Tell.Warn(text, args...)
+	p.of.semaphore.Client.Options.Tell.Warn(text, args...)
 }
 func (l *permitLocker) warn(text string, args ...any) {
-	l.of.semaphore.Engine.Options.Tell.Warn(text, args...)
+	l.of.semaphore.Client.Options.Tell.Warn(text, args...)
 }
 
 func (u *Upgradeable) warn(text string, args ...any) { u.rw.Read().warn(text, args...) }

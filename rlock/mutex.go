@@ -125,7 +125,7 @@ func (m *Mutex) Lock(ctx context.Context) (context.Context, UnlockFunc, error) {
 // if replicas are asked. Without an answer, the error satisfies errors.Is for [ErrUnreachable] as well.
 func (m *Mutex) TryLock(ctx context.Context, wait time.Duration) (context.Context, UnlockFunc, error) {
 	m.check(ctx)
-	return m.lockTraced(tenure.CallerNow(ctx).UpTo(wait, m.lock.Engine.MinAttempt()), engine.Lock)
+	return m.lockTraced(tenure.CallerNow(ctx).UpTo(wait, m.lock.Client.MinAttempt()), engine.Lock)
 }
 
 func (m *Mutex) lockTraced(who tenure.Caller, lock func(*tenure.Lock, tenure.Caller) (*tenure.Level, error)) (context.Context, UnlockFunc, error) {

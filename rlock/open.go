@@ -119,9 +119,11 @@ type openError struct {
 	cause error
 }
 
-func (e *openError) Error() string        { return e.text }
-func (e *openError) Unwrap() error        { return e.cause }
-func (e *openError) Is(target error) bool { return target == ErrUnreachable && calls.IsTransient(e.cause) }
+func (e *openError) Error() string { return e.text }
+func (e *openError) Unwrap() error { return e.cause }
+func (e *openError) Is(target error) bool {
+	return target == ErrUnreachable && calls.IsTransient(e.cause)
+}
 
 func cure(err error) string {
 	var redisErr *rueidis.RedisError

@@ -73,7 +73,7 @@ func Quorum(members ...Locker) *QuorumMutex {
 
 // check returns the members as a quorum, and an error if they do not fit together.
 func (q *QuorumMutex) check(members []Locker) (specs []*tenure.Lock, err error) {
-	of := make(map[*tenure.Engine]bool)
+	of := make(map[*tenure.Client]bool)
 	for i, l := range members {
 		given, ok := l.(*Mutex)
 		if !ok || given == nil || given.lock == nil {
@@ -92,7 +92,7 @@ func (q *QuorumMutex) check(members []Locker) (specs []*tenure.Lock, err error) 
 		case m.NoReentry || m.MaxHold > 0 || m.MinHold > 0 || m.Grace > 0 || m.Linger > 0:
 			return nil, fmt.Errorf("member %d of the quorum has an option that is for locks of one server: WithLease, WithWatchdog, "+
 				"WithMaxWait and WithAsked are for both", i+1)
-		case of[m.Engine]:
+		case of[m.Client]:
 			return nil, fmt.Errorf("member %d of the quorum is of the same Client as another one: one server has one vote", i+1)
 		case m.Wants != members[0].(*Mutex).lock.Wants: //nolint:errcheck // looked at before
 			return nil, fmt.Errorf("member %d of the quorum differs from the first in WithAsked: give it to all members", i+1)
@@ -101,7 +101,7 @@ func (q *QuorumMutex) check(members []Locker) (specs []*tenure.Lock, err error) 
 		case m.Watchdog != members[0].(*Mutex).lock.Watchdog: //nolint:errcheck // looked at before
 			return nil, fmt.Errorf("member %d of the quorum differs from the first in WithWatchdog: give the same to all members", i+1)
 		}
-		of[m.Engine] = true
+		of[m.Client] = true
 		specs = append(specs, m)
 	}
 	switch n := len(members); {
@@ -143,7 +143,7 @@ func (q *QuorumMutex) TryLock(ctx context.Context, wait time.Duration) (context.
 func (q *QuorumMutex) attempt() (least time.Duration) {
 	if q.invalid == nil {
 		for _, m := range q.of.Members {
-			least = max(least, m.Engine.MinAttempt())
+			least = max(least, m.Client.MinAttempt())
 		}
 	}
 	return least

@@ -160,7 +160,7 @@ func (s *Semaphore) Release(ctx context.Context, n int64) error {
 
 // release is Release for permits that go back even if ctx is done, within Options.UnlockTimeout.
 func (s *Semaphore) release(ctx context.Context, n int64) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.semaphore.Engine.Options.UnlockTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.semaphore.Client.Options.UnlockTimeout)
 	defer cancel()
 	_, err := s.semaphore.Release(ctx, lua.Add, n)
 	return err

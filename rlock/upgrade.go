@@ -44,7 +44,7 @@ func (u *Upgradeable) Lock(ctx context.Context) (context.Context, UnlockFunc, er
 func (u *Upgradeable) TryLock(ctx context.Context, wait time.Duration) (context.Context, UnlockFunc, error) {
 	w := u.sides().write
 	w.check(ctx)
-	return u.lockTraced(tenure.CallerNow(ctx).UpTo(wait, w.lock.Engine.MinAttempt()))
+	return u.lockTraced(tenure.CallerNow(ctx).UpTo(wait, w.lock.Client.MinAttempt()))
 }
 
 // Do runs fn while it holds the lock, as [Mutex.Do].

@@ -82,7 +82,7 @@ func (all *combiners) get(m Counter, counted bool) (b, made *combiner) {
 	b = all.of[m.combinerKey()]
 	if b != nil {
 		if counted {
-			m.Engine.Calls.LeftEnds(m.Slot)
+			m.Client.Calls.LeftEnds(m.Slot)
 		}
 		return b, nil
 	}
@@ -101,14 +101,14 @@ func (b *combiner) left() {
 		return
 	}
 	b.behind = true
-	b.m.Engine.Calls.Leave(b.m.Slot)
+	b.m.Client.Calls.Leave(b.m.Slot)
 }
 
 // answered is called when Redis has answered, or the combiner ends. mu is held.
 func (b *combiner) answered() {
 	if b.sent = nil; b.behind {
 		b.behind = false
-		b.m.Engine.Calls.LeftEnds(b.m.Slot)
+		b.m.Client.Calls.LeftEnds(b.m.Slot)
 	}
 }
 
@@ -131,14 +131,14 @@ func (m Counter) queueInHub() pubsub.Queue {
 	if m.Kind == kinds.PermitSemaphore {
 		lock += ofPermits // two kinds of one name wait beside each other
 	}
-	return pubsub.Queue{Lock: lock, Channel: m.Engine.KnownChannel(m.Lock), Places: m.SeesProcesses(), Counts: true}
+	return pubsub.Queue{Lock: lock, Channel: m.Client.KnownChannel(m.Lock), Places: m.SeesProcesses(), Counts: true}
 }
 
 // start runs a new combiner: on a goroutine if the caller may leave. Otherwise the caller runs it until over is closed, while there is no
 // work for others and no need to sleep.
 func (b *combiner) start(leaves bool, over <-chan struct{}) {
 	if leaves || !b.runFor(over) {
-		b.m.Engine.Calls.Go(b.run)
+		b.m.Client.Calls.Go(b.run)
 	}
 }
 
@@ -173,7 +173,7 @@ func (b *combiner) run() {
 		case combinerPauses:
 			select {
 			case <-b.retry:
-			case <-b.m.Engine.Calls.Done():
+			case <-b.m.Client.Calls.Done():
 			}
 			b.retry = nil
 		case combinerWorks:
@@ -194,7 +194,7 @@ const (
 
 // step does the work possible without waiting for the turn.
 func (b *combiner) step() combinerState {
-	hub, latch := b.m.Engine.Hub, b.m.Kind == kinds.Latch
+	hub, latch := b.m.Client.Hub, b.m.Kind == kinds.Latch
 	switch w := b.wants(); {
 	case b.failed != nil && b.retry == nil:
 		b.end()
@@ -243,8 +243,8 @@ func (b *combiner) wants() (w wants) {
 	case <-b.more:
 	default:
 	}
-	if b.m.Engine.Calls.IsClosed() {
-		b.refuse(b.m.Engine.Errors.Closed)
+	if b.m.Client.Calls.IsClosed() {
+		b.refuse(b.m.Client.Errors.Closed)
 	}
 	b.tidy()
 	w.wait = slices.ContainsFunc(b.waiters, func(w *counterWaiter) bool { return !w.once })
@@ -265,7 +265,7 @@ func (b *combiner) await(more <-chan struct{}) {
 		turn = b.hub.Turn()
 	}
 	if b.retry != nil {
-		closed = b.m.Engine.Calls.Done()
+		closed = b.m.Client.Calls.Done()
 	}
 	select {
 	case <-turn:
@@ -273,7 +273,7 @@ func (b *combiner) await(more <-chan struct{}) {
 		return
 	case <-b.later:
 		b.later = never // until the turn comes
-		b.m.Engine.Hub.Wake(b.m.queueInHub())
+		b.m.Client.Hub.Wake(b.m.queueInHub())
 		return
 	case <-b.retry:
 		b.retry = nil
@@ -292,7 +292,7 @@ func (b *combiner) await(more <-chan struct{}) {
 	b.hub.Leave()
 	b.joined = false
 	if errors.Is(err, pubsub.ErrClosed) {
-		err = b.m.Engine.Errors.Closed
+		err = b.m.Client.Errors.Closed
 	}
 	all.mu.Lock()
 	defer all.mu.Unlock()

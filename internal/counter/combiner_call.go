@@ -14,7 +14,7 @@ import (
 // call sends the first change and the first waiters' requests.
 func (b *combiner) call() {
 	all := &b.m.of.combiners
-	waits := b.turn && b.m.queueKey() != "" && b.hub.Listens() && b.hub.TakePlace(b.m.Engine.ID)
+	waits := b.turn && b.m.queueKey() != "" && b.hub.Listens() && b.hub.TakePlace(b.m.Client.ID)
 	all.mu.Lock()
 	var change *counterChange
 	if b.m.Kind != kinds.Latch { // one may have come since wants
@@ -80,7 +80,7 @@ func (b *combiner) ask(change *counterChange, waiters []*counterWaiter, waits bo
 	default:
 		b.since = sent.at
 		b.fail(err, change, sent.mayHaveRun)
-		b.placed = !leaves && !b.m.Engine.Calls.IsClosed() && (b.placed || waits && len(waiters) > 0)
+		b.placed = !leaves && !b.m.Client.Calls.IsClosed() && (b.placed || waits && len(waiters) > 0)
 		if sent.mayHaveRun || adds(args.Change) && (args.N != 0 || len(args.Release) > 0) {
 			failed := args // a copy, so that args escapes to the heap only after failures
 			b.failed = &failed
@@ -98,7 +98,7 @@ type sending struct {
 
 // send asks Redis, and retries after transient errors.
 func (b *combiner) send(values context.Context, args lua.PermitsArgs) (reply counterReply, s sending, err error) {
-	m, c := b.m, b.m.Engine
+	m, c := b.m, b.m.Client
 	if len(args.IDs) > 0 { // permit ids name this Client
 		_ = m.Mark()
 	}
@@ -257,7 +257,7 @@ func (b *combiner) recovered() {
 // after a pause, even after refusals; once if the engine is closed. When the time for that is over, which is one for all changes, those that
 // are left are dropped.
 func (b *combiner) end() {
-	m, c := b.m, b.m.Engine
+	m, c := b.m, b.m.Client
 	args := *b.failed
 	args.Cancel = true
 	closing := c.Calls.IsClosed()
@@ -302,7 +302,7 @@ func (m Counter) queueKey() string {
 }
 
 func (m Counter) args(request int64) lua.PermitsArgs {
-	c := m.Engine
+	c := m.Client
 	args := lua.PermitsArgs{SemaphoreArgs: lua.SemaphoreArgs{
 		Semaphore: lua.Semaphore{
 			Name: m.Key, Requests: kinds.SemaphoreRequests(m.Key), Queue: m.queueKey(), Publish: lua.Publish(c.KnownChannel(m.Lock)),
@@ -330,9 +330,9 @@ func (m Counter) use(ctx context.Context, args lua.PermitsArgs) (reply counterRe
 	case kinds.Latch:
 		return m.useLatch(ctx, args)
 	case kinds.PermitSemaphore:
-		reply.PermitsReply, err = lua.UsePermits(ctx, m.Engine.RDB, args)
+		reply.PermitsReply, err = lua.UsePermits(ctx, m.Client.RDB, args)
 	default:
-		reply.SemaphoreReply, err = lua.UseSemaphore(ctx, m.Engine.RDB, args.SemaphoreArgs)
+		reply.SemaphoreReply, err = lua.UseSemaphore(ctx, m.Client.RDB, args.SemaphoreArgs)
 	}
 	return reply, err
 }

@@ -22,13 +22,13 @@ type Counter struct {
 
 // Counters are a Client's semaphores and latches.
 type Counters struct {
-	engine    *tenure.Engine
+	engine    *tenure.Client
 	combiners combiners
 	own       ownPermits
 }
 
 // New returns the counters of the engine's Client.
-func New(c *tenure.Engine) *Counters { return &Counters{engine: c} }
+func New(c *tenure.Client) *Counters { return &Counters{engine: c} }
 
 // get returns the counter with that key. name is the user's name for it.
 func (all *Counters) get(key string, kind *kinds.Kind, name string, t tenure.Terms) Counter {
@@ -40,7 +40,7 @@ func (m Counter) begin(ctx context.Context, limit time.Time) error {
 	if err := m.StartCall(); err != nil {
 		return err
 	}
-	c := m.Engine
+	c := m.Client
 	var err error
 	if fits := m.fits(); fits != nil {
 		err = m.Fail(fits)
@@ -68,7 +68,7 @@ func (m Counter) fits() error {
 
 // change makes a change. at is the index of back, permits to be given back, in the call. The caller has started a call, which change ends.
 func (m Counter) change(ctx context.Context, what lua.Change, n int64, back ...lua.PermitID) (call *counterChange, at int, err error) {
-	began, c := time.Now(), m.Engine
+	began, c := time.Now(), m.Client
 	defer c.Calls.Ended()
 	if ctx.Err() != nil {
 		return nil, 0, m.notSent(ctx)
@@ -114,7 +114,7 @@ func (m Counter) Change(ctx context.Context, what lua.Change, n int64) (int64, e
 
 // await waits for what w wants. The caller has started a call.
 func (m Counter) await(who tenure.Caller, w *counterWaiter) error {
-	c := m.Engine
+	c := m.Client
 	w.ctx, w.once, w.refused, w.ended = who.Ctx, who.Once, make(chan struct{}), make(chan struct{})
 	switch {
 	case c.IsShut():
@@ -145,7 +145,7 @@ func (m Counter) await(who tenure.Caller, w *counterWaiter) error {
 
 // waitedInVain returns the error of a waiter that left.
 func (m Counter) waitedInVain(who tenure.Caller, w *counterWaiter) error {
-	c := m.Engine
+	c := m.Client
 	if c.Calls.IsClosed() {
 		return m.FailClosed()
 	}
@@ -183,7 +183,7 @@ func (m Counter) stay(who tenure.Caller, refused, ended <-chan struct{}) {
 		case <-over:
 		case <-who.Ctx.Done():
 		case <-who.Stopped():
-		case <-m.Engine.Calls.Done():
+		case <-m.Client.Calls.Done():
 		}
 		return
 	}
@@ -191,7 +191,7 @@ func (m Counter) stay(who tenure.Caller, refused, ended <-chan struct{}) {
 
 // failed returns the error of an unanswered or refused call.
 func (m Counter) failed(err error) error {
-	if m.Engine.Calls.IsClosed() {
+	if m.Client.Calls.IsClosed() {
 		return m.FailClosed()
 	}
 	return m.FailUnreachable(err)
@@ -203,7 +203,7 @@ func (m Counter) left(ctx context.Context, err error) error {
 	case ctx.Err() == nil:
 		return m.failed(err)
 	case err != nil:
-		return m.Fail(m.Engine.Errors.Unreachable(err), ctx.Err())
+		return m.Fail(m.Client.Errors.Unreachable(err), ctx.Err())
 	}
 	return m.Fail(ctx.Err())
 }
@@ -211,7 +211,7 @@ func (m Counter) left(ctx context.Context, err error) error {
 // changeFailed adds to the error of a change whether it may have been made, or may yet be.
 func (m Counter) changeFailed(pending bool, err error) error {
 	if pending {
-		return m.Fail(m.Engine.Errors.Pending, err)
+		return m.Fail(m.Client.Errors.Pending, err)
 	}
 	return err
 }
@@ -221,10 +221,10 @@ func (m Counter) notSent(ctx context.Context) error { return m.Fail(tenure.ErrNo
 
 // notAdmitted returns the error of a change for which Redis was not asked, because too many calls have no answer.
 func (m Counter) notAdmitted(ctx context.Context, err error) error {
-	if m.Engine.Calls.IsClosed() {
+	if m.Client.Calls.IsClosed() {
 		return m.FailClosed()
 	}
-	return m.Fail(tenure.ErrNotSent, m.Engine.Errors.Unreachable(err), ctx.Err())
+	return m.Fail(tenure.ErrNotSent, m.Client.Errors.Unreachable(err), ctx.Err())
 }
 
 // silence returns the error about Redis for a caller that leaves: nil if there was no time for an answer.

@@ -33,7 +33,7 @@ func (all *Counters) Latch(key, name string, t tenure.Terms) Latch {
 
 // Count returns how many count-downs are left.
 func (m Latch) Count(ctx context.Context) (int64, error) {
-	n, err := tenure.Query(ctx, m.Lock, func(ctx context.Context) (int64, error) { return lua.LatchCount(ctx, m.Engine.RDB, m.Key) })
+	n, err := tenure.Query(ctx, m.Lock, func(ctx context.Context) (int64, error) { return lua.LatchCount(ctx, m.Client.RDB, m.Key) })
 	return max(n, 0), err
 }
 
@@ -60,13 +60,13 @@ func (m Latch) Await(who tenure.Caller) error {
 	if err := m.begin(who.Ctx, who.Limit); err != nil {
 		return err
 	}
-	defer m.Engine.Calls.Ended()
+	defer m.Client.Calls.Ended()
 	return m.await(who, new(counterWaiter))
 }
 
 // useLatch makes a change, or else looks. A call that ends another one has nothing to undo, and repeats only a change that stays.
 func (m Counter) useLatch(ctx context.Context, args lua.PermitsArgs) (reply counterReply, err error) {
-	c := m.Engine
+	c := m.Client
 	call := lua.LatchCall{
 		Name: m.Key, Record: m.Queue, Client: c.ID, Number: uint64(args.Request), Keep: latchKept, Publish: args.Publish,
 	}

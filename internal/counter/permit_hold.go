@@ -69,7 +69,7 @@ const longest time.Duration = math.MaxInt64 / 2
 
 // admit starts a hold on the permits granted to w. If it fails, the caller must give them back.
 func (m PermitSemaphore) admit(ctx context.Context, w *counterWaiter) (*PermitHold, error) {
-	c := m.Engine
+	c := m.Client
 	until := w.sent.Add(m.TTL)
 	if !time.Now().Before(until) {
 		return nil, c.Errors.Loss(tenure.Loss{
@@ -105,7 +105,7 @@ func (m Semaphore) Section(ctx context.Context, n int64) (*PermitHold, error) {
 
 // begins starts a hold under ctx whose permits are trusted until then, and renewed for ttl; 0: they are not renewed.
 func (m Semaphore) begins(ctx context.Context, h *PermitHold, until time.Time, ttl time.Duration) error {
-	c := m.Engine
+	c := m.Client
 	if !c.HoldBegins(false) {
 		return m.FailClosed()
 	}
@@ -129,7 +129,7 @@ func (m Semaphore) begins(ctx context.Context, h *PermitHold, until time.Time, t
 
 // keep hands a permit to the renewer, to be renewed for ttl; 0: not renewed. It reports false if the engine is closed. hold.mu is held.
 func (p *heldPermit) keep(until time.Time, ttl time.Duration) bool {
-	c := p.hold.semaphore.Engine
+	c := p.hold.semaphore.Client
 	p.lease = new(lease.Lease)
 	if !p.hold.limit.IsZero() {
 		c.Leases.Limit(p.lease, p.hold.limit)
@@ -154,13 +154,13 @@ func (h *PermitHold) end(why error) bool {
 // stop ends the renewals. mu is held.
 func (h *PermitHold) stop() {
 	for i := range h.permits {
-		h.semaphore.Engine.Leases.Stop(h.permits[i].lease)
+		h.semaphore.Client.Leases.Stop(h.permits[i].lease)
 	}
 }
 
 // Release gives the permits back.
 func (h *PermitHold) Release() error {
-	m, c := h.semaphore, h.semaphore.Engine
+	m, c := h.semaphore, h.semaphore.Client
 	until := h.until()
 	if !time.Now().Before(until) {
 		c.Leases.CatchUp() // it has expired, even if the renewer has not noticed yet
@@ -176,7 +176,7 @@ func (h *PermitHold) Release() error {
 }
 
 func (h *PermitHold) release(until time.Time) (err error) {
-	m, c, began := h.semaphore, h.semaphore.Engine, time.Now()
+	m, c, began := h.semaphore, h.semaphore.Client, time.Now()
 	defer c.HoldEnds()
 	m.of.own.remove(h.permits)
 	if loss := h.lossSoFar(); loss != nil {
@@ -229,9 +229,9 @@ func (h *PermitHold) TrustedUntil() (until time.Time, ok bool) {
 func (h *PermitHold) until() time.Time {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	until := h.semaphore.Engine.Leases.Until(h.permits[0].lease)
+	until := h.semaphore.Client.Leases.Until(h.permits[0].lease)
 	for i := range h.permits[1:] {
-		until = calls.Earlier(until, h.semaphore.Engine.Leases.Until(h.permits[i+1].lease))
+		until = calls.Earlier(until, h.semaphore.Client.Leases.Until(h.permits[i+1].lease))
 	}
 	return until
 }
@@ -253,7 +253,7 @@ func (p *heldPermit) lose(why tenure.Loss) {
 	loss := h.explain(p, why)
 	h.loss = loss
 	h.stop()
-	c := h.semaphore.Engine
+	c := h.semaphore.Client
 	var ended tenure.Endings
 	ended.Add(h.Context, &c.Foreign, h.cancel, loss)
 	h.mu.Unlock()
@@ -267,7 +267,7 @@ func (h *PermitHold) explain(p *heldPermit, why tenure.Loss) error {
 	if why.Name = h.semaphore.Name; h.expires {
 		why.Owner = p.id.String()
 	}
-	return h.semaphore.Engine.Errors.Loss(why)
+	return h.semaphore.Client.Errors.Loss(why)
 }
 
 // Item names the permit for renewal.
@@ -276,7 +276,7 @@ func (p *heldPermit) Item() lease.Item {
 }
 
 // Group returns the properties shared by all permits of one renewal.
-func (p *heldPermit) Group() any { return p.hold.semaphore.Engine.Group(p.hold.semaphore.Lock) }
+func (p *heldPermit) Group() any { return p.hold.semaphore.Client.Group(p.hold.semaphore.Lock) }
 
 // About names the permit's semaphore.
 func (p *heldPermit) About() (name, kind string) {
@@ -299,7 +299,7 @@ func (p *heldPermit) Closed() {
 	var ended tenure.Endings
 	h.mu.Lock()
 	if h.cancel != nil {
-		ended.Add(h.Context, &h.semaphore.Engine.Foreign, h.cancel, why)
+		ended.Add(h.Context, &h.semaphore.Client.Foreign, h.cancel, why)
 	}
 	h.mu.Unlock()
 	ended.Settle()
@@ -309,7 +309,7 @@ func (p *heldPermit) Closed() {
 func (p *heldPermit) gone() {
 	p.lose(permitGone())
 	m := p.hold.semaphore
-	m.Engine.Hub.WakeSoon(m.queueInHub()) // a permit may be free without a message
+	m.Client.Hub.WakeSoon(m.queueInHub()) // a permit may be free without a message
 }
 
 func permitGone() tenure.Loss {
@@ -331,7 +331,7 @@ func (p *heldPermit) updates(until time.Time) {
 	if p.updating++; p.updating == 1 || until.Before(p.least) {
 		p.least = until
 	}
-	if until.Before(h.semaphore.Engine.Leases.Until(p.lease)) {
+	if until.Before(h.semaphore.Client.Leases.Until(p.lease)) {
 		p.endsAt(until)
 	}
 }
@@ -348,7 +348,7 @@ func (p *heldPermit) updated(held bool) {
 // endsAt stops a permit's renewal and trusts it until then. hold.mu is held.
 func (p *heldPermit) endsAt(until time.Time) {
 	if h := p.hold; h.cancel != nil && h.loss == nil {
-		h.semaphore.Engine.Leases.Stop(p.lease)
+		h.semaphore.Client.Leases.Stop(p.lease)
 		p.keep(until, 0)
 	}
 }

@@ -31,10 +31,10 @@ func (m PermitSemaphore) Acquire(who tenure.Caller, n int) (*PermitHold, error) 
 	if err := m.begin(who.Ctx, who.Limit); err != nil {
 		return nil, err
 	}
-	defer m.Engine.Calls.Ended()
+	defer m.Client.Calls.Ended()
 	w := &counterWaiter{n: int64(n), lease: m.Expiry(m.TTL), ids: make([]lua.PermitID, n)}
 	for i := range w.ids {
-		w.ids[i] = newPermitID(m.Engine)
+		w.ids[i] = newPermitID(m.Client)
 	}
 	if err := m.await(who, w); err != nil {
 		return nil, err
@@ -48,7 +48,7 @@ func (m PermitSemaphore) Acquire(who tenure.Caller, n int) (*PermitHold, error) 
 }
 
 // newPermitID returns an id for a permit. Its first half is the first half of the Client's id, so that permits in Redis show their owner.
-func newPermitID(c *tenure.Engine) (id lua.PermitID) {
+func newPermitID(c *tenure.Client) (id lua.PermitID) {
 	client, _ := uuid.Parse(c.ID)                  // always valid
 	_, _ = rand.Read(id[copy(id[:8], client[:]):]) // never fails
 	return id
@@ -65,12 +65,12 @@ func (m PermitSemaphore) Release(ctx context.Context, id lua.PermitID) error {
 	var given lua.Given
 	if own := m.own(id); own != nil && ctx.Err() == nil {
 		own.released()
-		all, pending, err := m.giveBack(ctx, time.Now().Add(m.Engine.Options.UnlockTimeout), 0, id)
+		all, pending, err := m.giveBack(ctx, time.Now().Add(m.Client.Options.UnlockTimeout), 0, id)
 		if err != nil {
 			return m.changeFailed(pending, m.FailUnreachable(err))
 		}
 		given = all[0]
-	} else if err := m.begin(ctx, time.Time{}); errors.Is(err, m.Engine.Errors.Closed) {
+	} else if err := m.begin(ctx, time.Time{}); errors.Is(err, m.Client.Errors.Closed) {
 		reply, pending, err := m.last(lua.Add, 0, id)
 		if err != nil {
 			return m.changeFailed(pending, m.FailUnreachable(err))
@@ -105,7 +105,7 @@ func (m PermitSemaphore) UpdateLease(ctx context.Context, id lua.PermitID, d tim
 	}
 	held, err := queryKeys(ctx, m, true, func(ctx context.Context) (bool, error) {
 		s := lua.PermitSemaphore{Semaphore: m.args(0).Semaphore, Timeouts: kinds.PermitTimeouts(m.Key)}
-		held, err := lua.SetPermitLease(ctx, m.Engine.RDB, s, id, lasts)
+		held, err := lua.SetPermitLease(ctx, m.Client.RDB, s, id, lasts)
 		if own != nil && (err == nil || !calls.MayHaveRun(err)) {
 			own.updated(held)
 		}
@@ -140,7 +140,7 @@ func (m PermitSemaphore) Look(ctx context.Context) (free, held int64, err error)
 func (m PermitSemaphore) look(ctx context.Context, id *lua.PermitID) (lua.PermitsInfo, error) {
 	return queryKeys(ctx, m, false, func(ctx context.Context) (lua.PermitsInfo, error) {
 		s := lua.PermitSemaphore{Semaphore: lua.Semaphore{Name: m.Key}, Timeouts: kinds.PermitTimeouts(m.Key)}
-		return lua.LookPermits(ctx, m.Engine.RDB, s, id)
+		return lua.LookPermits(ctx, m.Client.RDB, s, id)
 	})
 }
 
@@ -151,7 +151,7 @@ func (m PermitSemaphore) Delete(ctx context.Context) (bool, error) {
 		s := lua.PermitSemaphore{
 			Semaphore: lua.Semaphore{Name: m.Key}, Timeouts: kinds.PermitTimeouts(m.Key), Slots: kinds.PermitSlots(m.Key),
 		}
-		return lua.DeletePermits(ctx, m.Engine.RDB, s)
+		return lua.DeletePermits(ctx, m.Client.RDB, s)
 	})
 }
 

@@ -23,20 +23,20 @@ func (all *Counters) Semaphore(key, name string, t tenure.Terms) Semaphore {
 // Available returns the number of free permits.
 func (m Semaphore) Available(ctx context.Context) (int64, error) {
 	return tenure.Query(ctx, m.Lock, func(ctx context.Context) (int64, error) {
-		n, _, err := lua.FreePermits(ctx, m.Engine.RDB, m.Key)
+		n, _, err := lua.FreePermits(ctx, m.Client.RDB, m.Key)
 		return n, err
 	})
 }
 
 // Delete deletes the semaphore, and reports whether it existed.
 func (m Semaphore) Delete(ctx context.Context) (bool, error) {
-	return tenure.Ask(ctx, m.Lock, true, func(ctx context.Context) (bool, error) { return lua.DeleteSemaphore(ctx, m.Engine.RDB, m.Key) })
+	return tenure.Ask(ctx, m.Lock, true, func(ctx context.Context) (bool, error) { return lua.DeleteSemaphore(ctx, m.Client.RDB, m.Key) })
 }
 
 // Release gives n permits back by lua.Add or lua.AddIfExists, even after Close, and returns the script's result.
 func (m Semaphore) Release(ctx context.Context, what lua.Change, n int64) (int64, error) {
 	done, err := m.Change(ctx, what, n)
-	if !errors.Is(err, m.Engine.Errors.Closed) {
+	if !errors.Is(err, m.Client.Errors.Closed) {
 		return done, err
 	}
 	reply, pending, err := m.last(what, n)
@@ -51,7 +51,7 @@ func (m Semaphore) last(what lua.Change, n int64, back ...lua.PermitID) (reply l
 	args := m.args(m.of.combiners.requests.Add(1))
 	args.Client += ":" + strconv.FormatInt(args.Request, 10) // the combiner may have a call under way
 	args.Change, args.N, args.Release = what, n, back
-	ctx, cancel := m.Engine.Calls.Last()
+	ctx, cancel := m.Client.Calls.Last()
 	defer cancel()
 	answer, err := m.use(ctx, args)
 	return answer.PermitsReply, err != nil && calls.MayHaveRun(err), err
@@ -60,7 +60,7 @@ func (m Semaphore) last(what lua.Change, n int64, back ...lua.PermitID) (reply l
 // giveBack gives permits back, those with ids and n others, and waits for the reply up to until. The combiner goes on after that, and even
 // after a refusal. pending: it failed, and they may go back all the same.
 func (m Semaphore) giveBack(values context.Context, until time.Time, n int64, ids ...lua.PermitID) (given []lua.Given, pending bool, err error) {
-	c := m.Engine
+	c := m.Client
 	if n == 0 && len(ids) == 0 {
 		return nil, false, nil
 	}
@@ -93,6 +93,6 @@ func (m Semaphore) Acquire(who tenure.Caller, n int64) error {
 	if err := m.begin(who.Ctx, who.Limit); err != nil {
 		return err
 	}
-	defer m.Engine.Calls.Ended()
+	defer m.Client.Calls.Ended()
 	return m.await(who, &counterWaiter{n: n})
 }

@@ -64,7 +64,7 @@ func Watch(e *ear.Ear, terms Terms) {
 
 // of returns what the Client of a lock has; nil: it does not search.
 func of(m *tenure.Lock) *Client {
-	c, _ := tenure.Feature[*Client](m.Engine)
+	c, _ := tenure.Feature[*Client](m.Client)
 	return c
 }
 

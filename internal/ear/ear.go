@@ -38,7 +38,7 @@ import (
 // A message is a hint (pubsub.Spoken): it may be lost, doubled, late or forged. It may cost a command or a wake-up, but decides nothing. If
 // the server refuses the ear, the Client does without: its later owners do not say that it has one.
 type Ear struct {
-	*tenure.Engine
+	*tenure.Client
 
 	begun     sync.Once
 	refused   atomic.Bool
@@ -63,8 +63,8 @@ type Listener struct {
 }
 
 // New returns the ear of c, which has no locks yet. label is for people; "": none.
-func New(c *tenure.Engine, label string) *Ear {
-	e := &Ear{Engine: c}
+func New(c *tenure.Client, label string) *Ear {
+	e := &Ear{Client: c}
 	e.label.text = label
 	e.askables.due = make(chan struct{}, 1)
 	e.askings.underWay = make(chan struct{}, mostAsking)
@@ -80,7 +80,7 @@ func New(c *tenure.Engine, label string) *Ear {
 }
 
 // Of returns the ear of c.
-func Of(c *tenure.Engine) *Ear {
+func Of(c *tenure.Client) *Ear {
 	e, _ := tenure.Feature[*Ear](c)
 	return e
 }

@@ -182,7 +182,7 @@ func (e *Ear) askOne(id, what string, tag uint64) (heard int, err error) {
 // AskAll asks the holders of m for the lock without waiting for it. It returns the number of holders that heard.
 func AskAll(ctx context.Context, m *tenure.Lock) (heard int, err error) {
 	return tenure.Query(ctx, m, func(ctx context.Context) (int, error) {
-		e := Of(m.Engine)
+		e := Of(m.Client)
 		fields, err := e.fields(ctx, m)
 		if err != nil {
 			return 0, err

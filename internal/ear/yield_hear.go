@@ -133,7 +133,7 @@ func AskedTogether(ctx, outer context.Context) {
 // askableOf returns the notifier of a hold; nil if it wants none.
 func askableOf(h *tenure.Hold) *Askable {
 	if m := h.Handle(); m.Wants.Wants(kinds.WantsAsked) {
-		return Of(m.Engine).askables.find(h)
+		return Of(m.Client).askables.find(h)
 	}
 	return nil
 }
@@ -162,7 +162,7 @@ func (a *Askable) Ask() {
 func (a *Askable) begin(tag uint64, b tenure.Beginning) {
 	for i := range a.at {
 		x := &a.at[i]
-		e := Of(x.lock.Engine)
+		e := Of(x.lock.Client)
 		e.Listen()
 		e.askables.watching.Do(func() { e.Calls.Background(e.watchAskables) }) // ends with Close
 		e.askables.add(x, tag, b)
@@ -178,7 +178,7 @@ func (*Ear) Ended(h *tenure.Hold) {
 	if a := askableOf(h); a != nil {
 		for i := range a.at {
 			x := &a.at[i]
-			Of(x.lock.Engine).askables.remove(x)
+			Of(x.lock.Client).askables.remove(x)
 		}
 	}
 }

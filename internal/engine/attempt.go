@@ -62,7 +62,7 @@ func compete(m *tenure.Lock, who tenure.Caller, within *tenure.Hold) (*tenure.Le
 	if err := l.begins(); err != nil {
 		return nil, err
 	}
-	if m.Engine.Kept.Load() != 0 {
+	if m.Client.Kept.Load() != 0 {
 		if s, err := l.continueKept(); err != tenure.ErrOver { //nolint:errorlint // never wrapped
 			return s, err
 		}
@@ -76,7 +76,7 @@ func compete(m *tenure.Lock, who tenure.Caller, within *tenure.Hold) (*tenure.Le
 
 // begins returns nil, or the reason not to start.
 func (l *Attempt) begins() error {
-	m, c := l.Lock, l.Lock.Engine
+	m, c := l.Lock, l.Lock.Client
 	switch {
 	case l.within == nil && c.IsShut():
 		return m.FailClosed()
@@ -140,7 +140,7 @@ func (l *Attempt) waitForTurn() (*tenure.Level, error) {
 	s, err := l.enter(a)
 	if err == nil {
 		l.Took(tenure.PathGrant)
-		l.Lock.Engine.Counts.Grants.Add(1)
+		l.Lock.Client.Counts.Grants.Add(1)
 	}
 	return s, err
 }
@@ -158,7 +158,7 @@ func (l *Attempt) askInTurn() (*tenure.Level, error) {
 			if calls.IsTransient(err) && l.queued { // it failed for longer than other waiters should wait for their turn
 				l.waiter.Unanswered(err)
 			}
-			l.withdraw((*tenure.Engine).SweepInCall)
+			l.withdraw((*tenure.Client).SweepInCall)
 			return nil, l.Failure(err)
 		case a.Granted():
 			if !l.queued {
@@ -166,7 +166,7 @@ func (l *Attempt) askInTurn() (*tenure.Level, error) {
 			}
 			return l.enter(a)
 		case a.Status == lua.Lost:
-			l.withdraw((*tenure.Engine).SweepInCall)
+			l.withdraw((*tenure.Client).SweepInCall)
 			return nil, l.readerGone()
 		}
 		refusal := a.AcquireReply
@@ -176,10 +176,10 @@ func (l *Attempt) askInTurn() (*tenure.Level, error) {
 		switch {
 		case l.Once:
 			l.refusedOnce()
-			l.withdraw((*tenure.Engine).SweepInCall)
+			l.withdraw((*tenure.Client).SweepInCall)
 			return nil, l.Failure(nil)
 		case !l.queued: // an expired grant: this process does not have the lock
-			l.withdraw((*tenure.Engine).SweepInCall)
+			l.withdraw((*tenure.Client).SweepInCall)
 			l.Tenure = nil
 			return nil, tenure.ErrOver
 		case l.Lock.Kind.Queueing != kinds.PerWaiter || l.keepsPlace(a):
@@ -196,7 +196,7 @@ func (l *Attempt) askInTurn() (*tenure.Level, error) {
 // saw notes who else wants the lock, for the order in which processes ask.
 func (l *Attempt) saw(a tenure.AcquireResult) {
 	client := ""
-	if owner, writes := strings.CutSuffix(a.Holder, kinds.WriterSuffix); writes && !l.Lock.Engine.IsOwn(a.Holder) {
+	if owner, writes := strings.CutSuffix(a.Holder, kinds.WriterSuffix); writes && !l.Lock.Client.IsOwn(a.Holder) {
 		client, _, _ = strings.Cut(owner, ":")
 	}
 	l.waiter.Saw(a.Place, client)
@@ -214,7 +214,7 @@ func (l *Attempt) enterDelivered() (*tenure.Level, error) {
 		if l.Trace != nil {
 			l.Trace.HandedBy(run.Section())
 		}
-		l.Lock.Engine.Counts.HandOffs.Add(1)
+		l.Lock.Client.Counts.HandOffs.Add(1)
 	}
 	return s, err
 }
@@ -232,7 +232,7 @@ func (l *Attempt) readerGone() error {
 	err := takeCalls(l.Lock, l.Caller, l.within)
 	switch {
 	case err == tenure.ErrOver: //nolint:errorlint // never wrapped
-		return l.Lock.Fail(l.Lock.Engine.Errors.Upgrade, errors.New("the reader was unlocked meanwhile"))
+		return l.Lock.Fail(l.Lock.Client.Errors.Upgrade, errors.New("the reader was unlocked meanwhile"))
 	case err != nil:
 		return err
 	}
@@ -243,7 +243,7 @@ func (l *Attempt) readerGone() error {
 
 // suspect warns of a Lock that may wait for its own caller, because the section's ctx was not passed on.
 func (l *Attempt) suspect() {
-	c, waited, holder := l.Lock.Engine, time.Since(l.Began), l.Refusal().Holder
+	c, waited, holder := l.Lock.Client, time.Since(l.Began), l.Refusal().Holder
 	if !l.warned && waited >= c.Options.WatchdogTimeout && c.IsSelf(l.Outer, holder) {
 		l.warned = true
 		c.Options.Tell.Warn("rlock: a Lock waits for a hold of this client that was taken under the same ctx; "+
@@ -265,12 +265,12 @@ func (l *Attempt) join(onlyFirst bool) (turn bool) {
 		l.waiter.Hurry = end.UnixMilli()
 	}
 	if onlyFirst {
-		l.queued = m.Engine.Hub.JoinFirst(l.waiter, m.Waiters())
+		l.queued = m.Client.Hub.JoinFirst(l.waiter, m.Waiters())
 		return l.queued
 	}
 	l.queued = true
 	l.waiter.Joint = l.mayShare() && !l.Limit.After(l.Wait) // otherwise it asks itself, without time to wait for another's answer
-	return m.Engine.Hub.Join(l.waiter, m.Waiters())
+	return m.Client.Hub.Join(l.waiter, m.Waiters())
 }
 
 // enqueues reports whether a refused request leaves a place or mark in Redis, or heeds those of others. It does not if a grant could
@@ -339,7 +339,7 @@ func (l *Attempt) Failure(err error) error { return gaveUp(l.Lock, l.Caller, err
 func (l *Attempt) awaitTurn() (granted, gone bool, err error) {
 	fails := l.watched()
 	l.Waits(l.Refusal().Holder)
-	l.Lock.Engine.FreeKept(l.Lock.Key) // since it looked
+	l.Lock.Client.FreeKept(l.Lock.Key) // since it looked
 	select {
 	case <-l.waiter.Turn():
 		granted, err = l.waiter.News()
@@ -372,6 +372,6 @@ func (l *Attempt) waitOut() {
 	select {
 	case <-timer.C:
 	case <-l.Ctx.Done():
-	case <-l.Lock.Engine.Calls.Done():
+	case <-l.Lock.Client.Calls.Done():
 	}
 }

@@ -7,14 +7,14 @@ const MaxBatch = 1000
 
 // IsBatchable reports whether one call can take or release the lock with others.
 func IsBatchable(m *tenure.Lock) bool {
-	return m.Kind.PlainScripts && m.Linger == 0 && m.Engine.Options.Replicas == 0
+	return m.Kind.PlainScripts && m.Linger == 0 && m.Client.Options.Replicas == 0
 }
 
 // TakeTogether takes all locks by one call, or none, as a TryLock(0) of each would. It needs the turn in every queue of the process (I7),
 // so it does not ask Redis if other goroutines wait for one of the locks. refused is the index of a lock that another owner holds or others
 // here wait for, and err is about that lock; it is -1 after other failures. UnlockTogether ends the levels.
 func TakeTogether(who tenure.Caller, all []*tenure.Lock) (levels []*tenure.Level, refused int, err error) {
-	c := all[0].Engine
+	c := all[0].Client
 	if !c.Calls.Start() {
 		return nil, -1, all[0].FailClosed()
 	}
@@ -30,7 +30,7 @@ func TakeTogether(who tenure.Caller, all []*tenure.Lock) (levels []*tenure.Level
 			}
 		}
 		if !x.join(true) {
-			l.withdraw((*tenure.Engine).SweepInCall)
+			l.withdraw((*tenure.Client).SweepInCall)
 			return nil, i, x.Failure(nil)
 		}
 		*last, last = x, &x.next
@@ -40,13 +40,13 @@ func TakeTogether(who tenure.Caller, all []*tenure.Lock) (levels []*tenure.Level
 	case left:
 		return nil, -1, l.Failure(err)
 	case err != nil:
-		l.withdraw((*tenure.Engine).SweepInCall)
+		l.withdraw((*tenure.Client).SweepInCall)
 		if err != ErrAlone { //nolint:errorlint // never wrapped
 			err = l.Failure(err)
 		}
 		return nil, -1, err
 	case !a.Granted():
-		l.withdraw((*tenure.Engine).SweepInCall)
+		l.withdraw((*tenure.Client).SweepInCall)
 		at := l
 		for ; at.delivered.Status == 0; at = at.next {
 			refused++
@@ -77,7 +77,7 @@ func TakeTogether(who tenure.Caller, all []*tenure.Lock) (levels []*tenure.Level
 func awaitFreed(c tenure.Caller, all []*tenure.Lock) {
 	var ended []<-chan struct{}
 	for _, m := range all {
-		if e := m.Engine.FreeKept(m.Key); e != nil {
+		if e := m.Client.FreeKept(m.Key); e != nil {
 			ended = append(ended, e)
 		}
 	}

@@ -14,7 +14,7 @@ func Lock(m *tenure.Lock, who tenure.Caller) (*tenure.Level, error) {
 	if err := m.StartCall(); err != nil {
 		return nil, err
 	}
-	c := m.Engine
+	c := m.Client
 	defer c.Calls.Ended()
 	if err := m.Fits(); err != nil {
 		return nil, m.Fail(err)
@@ -45,7 +45,7 @@ func enterWithin(m *tenure.Lock, who tenure.Caller, outer *tenure.Hold) (*tenure
 		if loss := outer.LossSoFar(); loss != nil {
 			return nil, loss
 		}
-		return nil, m.Fail(m.Engine.Errors.Upgrade, errReads)
+		return nil, m.Fail(m.Client.Errors.Upgrade, errReads)
 	}
 	if err := takeCalls(m, who, outer); err != nil {
 		return nil, err
@@ -56,7 +56,7 @@ func enterWithin(m *tenure.Lock, who tenure.Caller, outer *tenure.Hold) (*tenure
 	switch {
 	case left: // a late answer is rolled back
 	case err != nil:
-		l.withdraw((*tenure.Engine).SweepInCall)
+		l.withdraw((*tenure.Client).SweepInCall)
 	case !a.Granted():
 		outer.Tenure().Gone()
 		return nil, outer.LossSoFar()
@@ -72,7 +72,7 @@ func reenter(m *tenure.Lock, who tenure.Caller, h *tenure.Hold) (l *tenure.Level
 		if loss := h.LossSoFar(); loss != nil {
 			return nil, loss
 		}
-		return nil, m.Fail(m.Engine.Errors.Reentry)
+		return nil, m.Fail(m.Client.Errors.Reentry)
 	}
 	switch {
 	case who.Ctx.Err() != nil:

@@ -28,7 +28,7 @@ import (
 // caller waits as for an unlock. Except after NotExported errors the section has ended, and after an error its lock is released.
 func Export(l *tenure.Level, number string, lasts time.Duration) (err error) {
 	t, m := l.Hold().Tenure(), l.Through()
-	c := m.Engine
+	c := m.Client
 	if t.IsMajority() {
 		return m.FailNotExported("a quorum is on several servers, and no call moves its hold on all of them at once")
 	}
@@ -58,9 +58,9 @@ func Export(l *tenure.Level, number string, lasts time.Duration) (err error) {
 // owner's field exists.
 func ofTicket(t *tenure.Tenure, left *tenure.Stay) *sweep.Orphan {
 	m := t.Lock
-	args := lua.ReleaseArgs{Name: m.Key, Side: m.Kind.Side, Owner: left.Ticket, Publish: lua.Publish(m.Engine.KnownChannel(m))}
+	args := lua.ReleaseArgs{Name: m.Key, Side: m.Kind.Side, Owner: left.Ticket, Publish: lua.Publish(m.Client.KnownChannel(m))}
 	if key := m.QueueKey(); key != "" {
-		args.Fence, args.Queue = m.Fence, lua.Queue{Key: key, GrantLease: m.Engine.GrantLease()}
+		args.Fence, args.Queue = m.Fence, lua.Queue{Key: key, GrantLease: m.Client.GrantLease()}
 	}
 	r := t.OrphanOf(args)
 	r.Late, r.OutcomeUnknown, r.Until = true, true, time.Now().Add(min(sweep.Most, t.Lasts()))
@@ -74,7 +74,7 @@ func Adopt(m *tenure.Lock, who tenure.Caller, id, number string) (*tenure.Level,
 	if err := m.StartCall(); err != nil {
 		return nil, err
 	}
-	c := m.Engine
+	c := m.Client
 	defer c.Calls.Ended()
 	if err := m.Fits(); err != nil {
 		return nil, m.Fail(err)
@@ -89,10 +89,10 @@ func Adopt(m *tenure.Lock, who tenure.Caller, id, number string) (*tenure.Level,
 	case left: // a late answer is rolled back
 		return nil, l.Failure(err)
 	case err != nil:
-		l.withdraw((*tenure.Engine).SweepInCall)
+		l.withdraw((*tenure.Client).SweepInCall)
 		return nil, l.Failure(err)
 	case !a.Granted():
-		l.withdraw((*tenure.Engine).SweepInCall)
+		l.withdraw((*tenure.Client).SweepInCall)
 		return nil, m.Fail(c.Errors.Ticket, errNoTicket)
 	}
 	level, err := l.enter(a)

@@ -31,7 +31,7 @@ import (
 func passOn(h *tenure.Hold) bool {
 	t := h.Tenure()
 	m := t.Lock
-	c := m.Engine
+	c := m.Client
 	if !m.Passes {
 		return false
 	}
@@ -51,7 +51,7 @@ func passOn(h *tenure.Hold) bool {
 // Lock is unresolved. The Lock sleeps, and reads its tenure only under the hub's mutex.
 func (l *Attempt) Take(from any, outsiders bool) bool {
 	h := from.(*tenure.Hold) //nolint:errcheck // no other value is ever given
-	t, now, o := h.Tenure(), time.Now(), l.Lock.Engine.Options.HandOff
+	t, now, o := h.Tenure(), time.Now(), l.Lock.Client.Options.HandOff
 	if outsiders {
 		o = o.BesideOutsiders()
 	}
@@ -77,7 +77,7 @@ func (l *Attempt) Take(from any, outsiders bool) bool {
 // claim reports the hold's end to the hub and claims the next waiter of this process; nil if there is none. If stay is true, that
 // waiter goes before other processes.
 func claim(t *tenure.Tenure, now time.Time, args *lua.ReleaseArgs) (next *Attempt, stay bool) {
-	c, q := t.Lock.Engine, t.Lock.Waiters()
+	c, q := t.Lock.Client, t.Lock.Waiters()
 	stay = !t.Run.Over(c.Options.HandOff, now)
 	switch {
 	case t.Lock.Kind.Side == lua.Writer:
@@ -125,14 +125,14 @@ func (l *Attempt) takesOver(args lua.ReleaseArgs, stay bool) lua.ReleaseArgs {
 	args.Fence, args.Lease, args.Next, args.Stay = m.Fence, m.Expires, l.Tenure.Field(), stay
 	args.Short = m.Short
 	if args.Fence != "" && m.Passes {
-		args.Spare = l.waiter.Behind(m.Engine.Options.HandOff.Most)
+		args.Spare = l.waiter.Behind(m.Client.Options.HandOff.Most)
 	}
 	return args
 }
 
 // handedOff handles the reply to such a release. Unless it failed, the claim is over.
 func handedOff(t *tenure.Tenure, by *unlocker, next *Attempt, stay bool, sent time.Time, reply lua.ReleaseReply, err error, repeated bool) tenure.ReleaseResult {
-	c, m := t.Lock.Engine, next.Lock
+	c, m := t.Lock.Client, next.Lock
 	switch {
 	case err == nil && reply.Status == lua.NotHeld && repeated:
 		return tenure.ReleaseResult{Late: true, Err: calls.ErrRepeated}

@@ -37,7 +37,7 @@ func (l *Attempt) ask() (a tenure.AcquireResult, left bool, err error) {
 		l.failed.Store(nil) // from an earlier ask
 	}
 	if !calls.CanLeave(l.Ctx, l.Limit) { // spares the closures below
-		c := l.Lock.Engine.Calls
+		c := l.Lock.Client.Calls
 		a, err = l.send(c.Done())
 		c.Answered(l.Lock.Slot, err)
 		return a, false, err
@@ -59,7 +59,7 @@ func (l *Attempt) send(left <-chan struct{}) (tenure.AcquireResult, error) {
 		args = append(args, acquireArgs(x.Lock, x.Tenure, int(x.Count)))
 	}
 	return l.repeat(left, 0, func(ctx *calls.Context) (lua.AcquireReply, error) {
-		reply, err := lua.AcquireAll(ctx, l.Lock.Engine.RDB, args)
+		reply, err := lua.AcquireAll(ctx, l.Lock.Client.RDB, args)
 		late := err != nil && calls.MayHaveRun(err) || ctx.IsRepeated()
 		for x, i := l, 0; x != nil; x, i = x.next, i+1 {
 			if late {
@@ -92,12 +92,12 @@ func (l *Attempt) rollBack(a tenure.AcquireResult, _ error) {
 	if a.Granted() {
 		l.giveBack()
 	}
-	l.withdraw((*tenure.Engine).Sweep)
+	l.withdraw((*tenure.Client).Sweep)
 }
 
 // giveBack releases grants that never became live, with one call. Unresolved results go to the sweeper.
 func (l *Attempt) giveBack() {
-	c := l.Lock.Engine
+	c := l.Lock.Client
 	if l.next == nil {
 		_ = l.Tenure.GiveBackOnce() // it has noted the failure
 		return
@@ -119,7 +119,7 @@ func (l *Attempt) giveBack() {
 }
 
 // withdraw takes an attempt without a grant out of its queues, and sweeps its possible traces in Redis.
-func (l *Attempt) withdraw(toSweep func(*tenure.Engine, ...*sweep.Orphan)) {
+func (l *Attempt) withdraw(toSweep func(*tenure.Client, ...*sweep.Orphan)) {
 	var rest []*sweep.Orphan
 	for x := l; x != nil; x = x.next {
 		if x.leave() == pubsub.Left {
@@ -129,7 +129,7 @@ func (l *Attempt) withdraw(toSweep func(*tenure.Engine, ...*sweep.Orphan)) {
 	if len(rest) == 0 {
 		return
 	}
-	toSweep(l.Lock.Engine, rest...)
+	toSweep(l.Lock.Client, rest...)
 	l.wakeReaders()
 }
 
@@ -138,7 +138,7 @@ func (l *Attempt) leave() pubsub.Leaving {
 	l.leavePlace()
 	m := l.Lock
 	if !l.queued { // it was given the lock and could not use or keep it: wake the waiters behind it, because no unlock does
-		m.Engine.Hub.Undone(m.Waiters())
+		m.Client.Hub.Undone(m.Waiters())
 		return pubsub.Left
 	}
 	return l.waiter.Leave()
@@ -147,7 +147,7 @@ func (l *Attempt) leave() pubsub.Leaving {
 // wakeReaders wakes the readers blocked only by a writer that has left, and not by its mark.
 func (l *Attempt) wakeReaders() {
 	if m := l.Lock; l.queued && m.Kind.Side == lua.Writer && !l.Refusal().Joined {
-		m.Engine.Hub.Wake(m.Waiters())
+		m.Client.Hub.Wake(m.Waiters())
 	}
 }
 
@@ -165,11 +165,11 @@ func (l *Attempt) leaveInTime(expired bool) bool {
 				return struct{}{}, nil
 			}, func(_ struct{}, err error) {
 				if err != nil { // it was not sent
-					l.Lock.Engine.SweepInCall(t.Orphan())
+					l.Lock.Client.SweepInCall(t.Orphan())
 				}
 			})
 		} else {
-			l.Lock.Engine.SweepInCall(t.Orphan())
+			l.Lock.Client.SweepInCall(t.Orphan())
 		}
 		l.wakeReaders()
 	}
@@ -205,7 +205,7 @@ func (l *Attempt) begin(ctx context.Context, cancel context.CancelCauseFunc, a t
 	l.leavePlace()
 	switch until := a.Until(m); {
 	case a.Unconfirmed != nil:
-		return fmt.Errorf("%w: %w", m.Engine.Errors.NotReplicated, a.Unconfirmed)
+		return fmt.Errorf("%w: %w", m.Client.Errors.NotReplicated, a.Unconfirmed)
 	case a.Path == tenure.ByCall && !time.Now().Before(until):
 		return t.AnsweredTooLate(m, until)
 	}
@@ -235,18 +235,18 @@ func (l *Attempt) rollBackBegin(a tenure.AcquireResult, err error) error {
 	case err == tenure.ErrOver: //nolint:errorlint // never wrapped
 		l.Tenure = nil
 		t.LeaveOpen()
-		m.Engine.Calls.Go(t.ForgetInTurn)
+		m.Client.Calls.Go(t.ForgetInTurn)
 		return err
 	case a.Path != tenure.ByCall:
 		t.LeaveOpen()
-		m.Engine.Leases.Stop(&t.Lease) // no hold stands on it, so its expiry is no loss
+		m.Client.Leases.Stop(&t.Lease) // no hold stands on it, so its expiry is no loss
 	}
 	// The caller may leave before the release ends.
 	_, _, _ = tenure.Leavable(l.Ctx, m, l.Limit, func(<-chan struct{}) (struct{}, error) {
 		t.AwaitCallSlot()
 		defer t.ReleaseCallSlot()
 		l.giveBack()
-		l.withdraw((*tenure.Engine).SweepInCall)
+		l.withdraw((*tenure.Client).SweepInCall)
 		return struct{}{}, nil
 	}, func(_ struct{}, err error) {
 		if err == nil {
@@ -255,7 +255,7 @@ func (l *Attempt) rollBackBegin(a tenure.AcquireResult, err error) error {
 		for x := l; x != nil; x = x.next { // not even begun, because Redis is silent
 			x.Tenure.GivenBack(err)
 		}
-		l.withdraw((*tenure.Engine).SweepInCall)
+		l.withdraw((*tenure.Client).SweepInCall)
 	})
 	return l.Failure(err)
 }

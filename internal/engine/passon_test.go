@@ -30,7 +30,7 @@ func TestTenureLostOnItsWay(t *testing.T) {
 }
 
 // passing is a tenure on its way from an unlocked hold to a waiting Lock.
-func passing(t *testing.T) (c *tenure.Engine, ended *tenure.Hold, next *Attempt) {
+func passing(t *testing.T) (c *tenure.Client, ended *tenure.Hold, next *Attempt) {
 	t.Helper()
 	c = enginetest.Start(t, redistest.Dial(t, redistest.Shared(t)))
 	name := redistest.Name(t)

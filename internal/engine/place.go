@@ -8,17 +8,17 @@ import (
 
 // keepsPlace records the reply's state of the waiter's place. It reports false if the place is gone.
 func (l *Attempt) keepsPlace(a tenure.AcquireResult) bool {
-	places := l.Lock.Engine.Places()
+	places := l.Lock.Client.Places()
 	if !a.Joined || places == nil { // closed
 		return a.Joined || l.place == nil
 	}
-	until := a.Sent.Add(l.Lock.Engine.PlaceLease())
+	until := a.Sent.Add(l.Lock.Client.PlaceLease())
 	if l.place != nil {
-		places.Update(&l.place.Lease, until, l.Lock.Engine.PlaceLease())
+		places.Update(&l.place.Lease, until, l.Lock.Client.PlaceLease())
 		return true
 	}
 	l.place = &tenure.PlaceKeeper{Tenure: l.Tenure}
-	places.Keep(&l.place.Lease, l.place, until, l.Lock.Engine.PlaceLease())
+	places.Keep(&l.place.Lease, l.place, until, l.Lock.Client.PlaceLease())
 	if a.Behind {
 		l.waiter.Hear()
 	}
@@ -28,7 +28,7 @@ func (l *Attempt) keepsPlace(a tenure.AcquireResult) bool {
 // leavePlace stops renewing the place.
 func (l *Attempt) leavePlace() {
 	if l.place != nil {
-		l.Lock.Engine.Places().Stop(&l.place.Lease)
+		l.Lock.Client.Places().Stop(&l.place.Lease)
 		l.place = nil
 	}
 }
@@ -41,6 +41,6 @@ func (l *Attempt) queuedAt() time.Time {
 		}
 		return *l.Tenure.Queued
 	}
-	c := l.Lock.Engine
+	c := l.Lock.Client
 	return c.Places().Until(&l.place.Lease).Add(-c.PlaceLease())
 }

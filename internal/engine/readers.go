@@ -26,24 +26,24 @@ func (l *Attempt) mayShare() bool {
 func (l *Attempt) lead(a tenure.AcquireResult) {
 	if a.Path == tenure.ByCall && l.mayShare() {
 		l.leads = true
-		l.Lock.Engine.Open.Lead(l.Tenure)
+		l.Lock.Client.Open.Lead(l.Tenure)
 	}
 }
 
 // share joins the readers of this process. It returns ErrOver if there are none, their lease is too short, or they came too long ago.
 func (l *Attempt) share() (*tenure.Level, error) {
 	m := l.Lock
-	if !l.mayShare() || !m.Engine.Hub.MayShare(m.Waiters()) {
+	if !l.mayShare() || !m.Client.Hub.MayShare(m.Waiters()) {
 		return nil, tenure.ErrOver
 	}
-	t := m.Engine.Open.Leading(m.Key, m.Engine.Options.HandOff.For)
+	t := m.Client.Open.Leading(m.Key, m.Client.Options.HandOff.For)
 	if t == nil {
 		return nil, tenure.ErrOver
 	}
 	if !m.CanHave(t) {
 		return nil, tenure.ErrOver
 	}
-	if left := time.Until(m.Engine.Leases.Until(&t.Lease)); left < m.TTL/3 || left > m.TTL { // nor a longer one than it asks for
+	if left := time.Until(m.Client.Leases.Until(&t.Lease)); left < m.TTL/3 || left > m.TTL { // nor a longer one than it asks for
 		return nil, tenure.ErrOver
 	}
 	ctx, cancel := m.LevelCtx(l.Parent())
@@ -65,7 +65,7 @@ func (l *Attempt) share() (*tenure.Level, error) {
 // isShared reports to the tracer and the stats that the Lock joined other readers.
 func (l *Attempt) isShared() {
 	l.Took(tenure.PathShared)
-	l.Lock.Engine.Counts.Shared.Add(1)
+	l.Lock.Client.Counts.Shared.Add(1)
 }
 
 // Share makes the Lock join with, an earlier one that leads. The Lock sleeps, and reads its tenure only under the hub's mutex.

@@ -51,7 +51,7 @@ func toUnlock(t *tenure.Tenure, h *tenure.Hold) unlocking {
 	u := unlocking{hold: h, tenure: t, loss: t.LossOf(h)}
 	if u.ends() {
 		// No renewal starts from here on, but the end of the lease is still watched.
-		t.Lock.Engine.Leases.Releasing(&t.Lease)
+		t.Lock.Client.Leases.Releasing(&t.Lease)
 	}
 	return u
 }
@@ -103,7 +103,7 @@ func (all unlockings) repeat(by *unlocker, err error) error {
 func (all unlockings) lastToEnd() (last *tenure.Tenure, until time.Time) {
 	for i := range all {
 		t := all[i].tenure
-		if end := t.Lock.Engine.Leases.Until(&t.Lease); all[i].ends() && (last == nil || end.After(until)) {
+		if end := t.Lock.Client.Leases.Until(&t.Lease); all[i].ends() && (last == nil || end.After(until)) {
 			last, until = t, end
 		}
 	}
@@ -116,7 +116,7 @@ func (all unlockings) call(by *unlocker, handsOff bool) error {
 	if last == nil {
 		return nil
 	}
-	c, m, sent := last.Lock.Engine, last.Lock, time.Now()
+	c, m, sent := last.Lock.Client, last.Lock, time.Now()
 	by.closed = c.Calls.IsClosed()
 	ctx, end, repeats := releaseCall(last, sent, by)
 	defer end()
@@ -177,7 +177,7 @@ func (u *unlocking) end(by *unlocker) (rest *sweep.Orphan, err error) {
 		return releaseLost(t, h)
 	}
 	m := t.Lock
-	c := m.Engine
+	c := m.Client
 	if t.Stays != nil && t.Stays.Ticket != "" {
 		t.Stays = nil // what is left in Redis of this owner is to be released: either somebody has the ticket, or nobody ever will
 	}
@@ -218,7 +218,7 @@ func releaseLost(t *tenure.Tenure, h *tenure.Hold) (rest *sweep.Orphan, err erro
 	last, loss := t.EndLost(h)
 	if last {
 		if h != nil {
-			defer m.Engine.HoldEnds()
+			defer m.Client.HoldEnds()
 		}
 		t.UnresolvedUntil(time.Now().Add(t.Lasts())).OutcomeUnknown = true
 		rest = t.Orphan()
@@ -228,7 +228,7 @@ func releaseLost(t *tenure.Tenure, h *tenure.Hold) (rest *sweep.Orphan, err erro
 
 // givesWay lets others ask first if a release has told them, and spares those that wait here the courtesy if it has told none.
 func givesWay(m *tenure.Lock, r lua.ReleaseReply) {
-	c := m.Engine
+	c := m.Client
 	if r.Outsiders {
 		c.Hub.Yield(m.Waiters())
 	}
@@ -240,7 +240,7 @@ func givesWay(m *tenure.Lock, r lua.ReleaseReply) {
 // releaseCall is the context of a command that ends a tenure, with what ends that. On a connection that nobody else uses it is given half
 // the time of an unlock, so that a new connection has the rest. Close may wait for the last one.
 func releaseCall(t *tenure.Tenure, now time.Time, by *unlocker) (ctx context.Context, end func(), repeats *calls.Context) {
-	c := t.Lock.Engine
+	c := t.Lock.Client
 	own := by.contexts.Next(t.Section(), c.Calls, now, 0)
 	if by.closed {
 		ctx, end := c.Calls.Last()
@@ -300,7 +300,7 @@ func (u *unlocker) cause() error {
 // waits.
 func (u *unlocker) again(t *tenure.Tenure, r *calls.Retry, err error) bool {
 	u.fails(err)
-	c := t.Lock.Engine
+	c := t.Lock.Client
 	if errors.Is(err, lua.ErrReaders) { // none is open here, so what failed calls have left is about to go
 		err = calls.ErrNoAnswer
 	}

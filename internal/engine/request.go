@@ -33,7 +33,7 @@ var ErrAlone = errors.New("to be taken one by one")
 
 // Send asks Redis, and retries after transient errors. It stops early when the caller has left.
 func (q *AcquireRequest) Send(left <-chan struct{}) (tenure.AcquireResult, error) {
-	m, c := q.Lock, q.Lock.Engine
+	m, c := q.Lock, q.Lock.Client
 	args := acquireArgs(m, q.Tenure, int(q.Count))
 	if q.within != nil {
 		args.Within = q.within.Tenure().Field()
@@ -58,7 +58,7 @@ func (q *AcquireRequest) Send(left <-chan struct{}) (tenure.AcquireResult, error
 func (q *AcquireRequest) repeat(
 	left <-chan struct{}, longer time.Duration, call func(*calls.Context) (lua.AcquireReply, error),
 ) (tenure.AcquireResult, error) {
-	c := q.Lock.Engine
+	c := q.Lock.Client
 	again := calls.Retry{Until: q.Limit, Least: calls.MinTries}
 	for {
 		sent := time.Now()
@@ -79,7 +79,7 @@ func (q *AcquireRequest) repeat(
 
 // call makes the call for one lock and records the result in the tenure.
 func (q *AcquireRequest) call(ctx *calls.Context, args *lua.AcquireArgs) (lua.AcquireReply, error) {
-	m, t, c := q.Lock, q.Tenure, q.Lock.Engine
+	m, t, c := q.Lock, q.Tenure, q.Lock.Client
 	reply, err := lua.Acquire(ctx, c.RDB, *args)
 	repeated := args.Replicas == 0 && ctx.IsRepeated() // on a dedicated connection rueidis retries nothing
 	switch {
@@ -116,10 +116,10 @@ func acquireArgs(m *tenure.Lock, t *tenure.Tenure, count int) lua.AcquireArgs {
 // gaveUp returns the error for a caller without the lock: its time is over (no error, or pubsub.ErrExpired), or err stopped it. refusal
 // is the last reply naming the holder.
 func gaveUp(m *tenure.Lock, who tenure.Caller, err error, refusal lua.AcquireReply) error {
-	errs := m.Engine.Errors
+	errs := m.Client.Errors
 	var watched watcherError
 	switch timeUp := who.Ctx.Err() != nil || who.Once || !who.Wait.IsZero() && !time.Now().Before(who.Wait); {
-	case m.Engine.Calls.IsClosed(), m.Engine.IsTold(), errors.Is(err, pubsub.ErrClosed), errors.Is(err, errs.Closed):
+	case m.Client.Calls.IsClosed(), m.Client.IsTold(), errors.Is(err, pubsub.ErrClosed), errors.Is(err, errs.Closed):
 		return m.FailClosed()
 	case errors.Is(err, errs.Lost):
 		return err
@@ -128,7 +128,7 @@ func gaveUp(m *tenure.Lock, who tenure.Caller, err error, refusal lua.AcquireRep
 	case errors.Is(err, errs.NotReplicated):
 		return m.Fail(err)
 	case err == nil, errors.Is(err, pubsub.ErrExpired):
-		if refusal.Status == 0 && m.Engine.Calls.IsSilent(m.Slot) { // it queued behind a caller that got no answer
+		if refusal.Status == 0 && m.Client.Calls.IsSilent(m.Slot) { // it queued behind a caller that got no answer
 			return notAcquired(m, who, refusal, errs.Unreachable(calls.ErrSilent))
 		}
 		return notAcquired(m, who, refusal)
@@ -142,7 +142,7 @@ func gaveUp(m *tenure.Lock, who tenure.Caller, err error, refusal lua.AcquireRep
 
 // notAcquired returns the error of a wait that ended.
 func notAcquired(m *tenure.Lock, who tenure.Caller, refusal lua.AcquireReply, causes ...error) error {
-	c := m.Engine
+	c := m.Client
 	return c.Errors.NotAcquired(tenure.NotAcquired{
 		Ctx: who.Ctx, Name: m.Name, Began: who.Began, Causes: causes,
 		Holder: refusal.Holder, Names: c.Namer(), TTL: refusal.TTL, Other: refusal.Other,
@@ -190,7 +190,7 @@ func awaitCalls(m *tenure.Lock, who tenure.Caller, h *tenure.Hold) error {
 		case <-wait.Done():
 			h.Tenure().LeaveCallSlot(turn)
 			return gaveUp(m, who, nil, lua.AcquireReply{})
-		case <-m.Engine.Calls.Done():
+		case <-m.Client.Calls.Done():
 			h.Tenure().LeaveCallSlot(turn)
 			return m.FailClosed()
 		}

@@ -17,7 +17,7 @@ type RW struct {
 func NewRW(read, write *tenure.Lock) *RW {
 	t := read.Terms
 	t.Lease, t.MaxHold, t.MaxWait, t.Invalid = 0, 0, 0, nil // the reader may have to wait first
-	gate := read.Engine.NewLock(kinds.Own("rlock_upgrade")(read.Key), kinds.Mutex, read.Name, t)
+	gate := read.Client.NewLock(kinds.Own("rlock_upgrade")(read.Key), kinds.Mutex, read.Name, t)
 	gate.IsUpgradeGate, gate.Invalid = true, read.Invalid
 	return &RW{read: read, write: write, gate: gate}
 }
@@ -28,10 +28,10 @@ func (rw *RW) Downgrade(who tenure.Caller) (*tenure.Level, error) {
 	if writer == nil {
 		return nil, rw.write.FailNotHeld(errors.New("the ctx carries no open write hold (use the ctx that the writer's Lock returned)"))
 	}
-	if !rw.read.Engine.Calls.Start() {
+	if !rw.read.Client.Calls.Start() {
 		return nil, rw.read.FailClosed()
 	}
-	defer rw.read.Engine.Calls.Ended()
+	defer rw.read.Client.Calls.Ended()
 	outer := writer.Outer()
 	read := *rw.read
 	read.NoReentry = false // a writer that was a reader before becomes one again
@@ -45,7 +45,7 @@ func (rw *RW) Downgrade(who tenure.Caller) (*tenure.Level, error) {
 	defer func() {
 		if !stays { // the writer's hold was lost, or may be, or its Trace panics
 			caller.Ctx = outer // the writer's ctx has ended
-			caller.LeaveTo(func() { _ = Unlock(l) }, read.Engine)
+			caller.LeaveTo(func() { _ = Unlock(l) }, read.Client)
 		}
 	}()
 	if err := Unlock(writer); err != nil {
@@ -67,10 +67,10 @@ func (rw *RW) LockUpgradeable(who tenure.Caller) (l, gate *tenure.Level, err err
 		l, err = Lock(r, who)
 		return l, nil, err
 	}
-	if !w.Engine.Calls.Start() {
+	if !w.Client.Calls.Start() {
 		return nil, nil, r.FailClosed()
 	}
-	defer w.Engine.Calls.Ended() // Close waits for the gate to be given back
+	defer w.Client.Calls.Ended() // Close waits for the gate to be given back
 	if gate, err = rw.lockGate(who); err != nil {
 		return nil, nil, err
 	}
@@ -81,7 +81,7 @@ func (rw *RW) LockUpgradeable(who tenure.Caller) (l, gate *tenure.Level, err err
 	alone.Shares = false
 	if l, err = Lock(&alone, who); err != nil {
 		got := gate
-		outer.LeaveTo(func() { _ = Unlock(got) }, w.Engine) // no section ran under it
+		outer.LeaveTo(func() { _ = Unlock(got) }, w.Client) // no section ran under it
 		return nil, nil, orLoss(err, got.Hold())
 	}
 	free := func() { rw.free(gate) } // even if nobody calls Unlock, so that another reader can upgrade
@@ -98,7 +98,7 @@ func (rw *RW) lockGate(who tenure.Caller) (*tenure.Level, error) {
 		if reader == nil {
 			return Lock(rw.gate, who)
 		}
-		gate, err := (*tenure.Level)(nil), rw.read.Fail(rw.read.Engine.Errors.Upgrade, errReads)
+		gate, err := (*tenure.Level)(nil), rw.read.Fail(rw.read.Client.Errors.Upgrade, errReads)
 		if held := rw.gate.LevelIn(who.Ctx); held != nil {
 			gate, err = reenter(rw.gate, who, held.Hold())
 		}
@@ -122,12 +122,12 @@ func (rw *RW) Upgrade(who tenure.Caller) (*tenure.Level, error) {
 	case reader != nil && reader.Hold().LossSoFar() != nil:
 		return nil, reader.Hold().LossSoFar()
 	case reader == nil || gate == nil:
-		return nil, w.Fail(w.Engine.Errors.Upgrade, errors.New("the ctx carries no hold of Upgradeable (use the ctx that its Lock returned)"))
+		return nil, w.Fail(w.Client.Errors.Upgrade, errors.New("the ctx carries no hold of Upgradeable (use the ctx that its Lock returned)"))
 	}
-	if !w.Engine.Calls.Start() {
+	if !w.Client.Calls.Start() {
 		return nil, w.FailClosed()
 	}
-	defer w.Engine.Calls.Ended()
+	defer w.Client.Calls.Ended()
 	l, err := compete(w, who, reader.Hold())
 	if err != nil {
 		return nil, orLoss(err, reader.Hold(), gate.Hold())
@@ -147,7 +147,7 @@ func orLoss(err error, holds ...*tenure.Hold) error {
 
 // free unlocks the gate of a lost reader.
 func (rw *RW) free(gate *tenure.Level) {
-	if c := rw.gate.Engine; c.Calls.Start() {
+	if c := rw.gate.Client; c.Calls.Start() {
 		defer c.Calls.Ended()
 		_ = Unlock(gate)
 	}

@@ -57,7 +57,7 @@ func ChargeUnlockTime(ctx context.Context, began time.Time, failed bool) {
 
 // UnlockTime returns how long an unlock that begins now may block its caller. When the time is used up, an unlock on a healthy server
 // still gets a moment; on a server known to be silent it does not.
-func UnlockTime(c *tenure.Engine, section *tenure.InnerUnlocks, now time.Time, silent func() bool) time.Duration {
+func UnlockTime(c *tenure.Client, section *tenure.InnerUnlocks, now time.Time, silent func() bool) time.Duration {
 	wait := c.Options.UnlockTimeout
 	took := section.Spent(now)
 	if rest := wait - took; took == 0 || rest > calls.UnresponsiveAfter || silent() {
@@ -88,7 +88,7 @@ func release(l *tenure.Level) (err error) {
 	if left, err := l.Hold().LeaveOthers(); left {
 		return err
 	}
-	c, t, began := l.Through().Engine, l.Hold().Tenure(), time.Now()
+	c, t, began := l.Through().Client, l.Hold().Tenure(), time.Now()
 	over := began.Add(unlockTime(l, began))
 	defer func() { ChargeUnlockTime(l.Context, began, err != nil) }()
 	mine := t.TryCallSlot()
@@ -116,7 +116,7 @@ func releaseMajority(l *tenure.Level, of tenure.Majority) (err error) {
 	began := time.Now()
 	defer func() { ChargeUnlockTime(l.Context, began, err != nil) }()
 	// One silent server must not shorten the unlock.
-	wait := UnlockTime(l.Through().Engine, &l.Inner, began, func() bool { return false })
+	wait := UnlockTime(l.Through().Client, &l.Inner, began, func() bool { return false })
 	return of.Release(l, began.Add(wait))
 }
 
@@ -158,7 +158,7 @@ func UnlockTogether(levels []*tenure.Level) (errs []error) {
 }
 
 func unlockTime(l *tenure.Level, now time.Time) time.Duration {
-	c := l.Through().Engine
+	c := l.Through().Client
 	return UnlockTime(c, &l.Inner, now, func() bool { return c.Calls.IsSilent(l.Through().Slot) })
 }
 
@@ -186,7 +186,7 @@ func releaseAll(levels []*tenure.Level, by *unlocker, mine bool, begun unlocking
 // End ends a tenure without a hold, as an unlock does: a waiter here or elsewhere is given the lock. It returns at once a channel that is
 // closed at the end.
 func End(t *tenure.Tenure) (ended <-chan struct{}) {
-	over, c := make(chan struct{}), t.Lock.Engine
+	over, c := make(chan struct{}), t.Lock.Client
 	by := &unlocker{counted: c.Calls.Start()}
 	go func() { // ends as unlocks do; Close waits for it
 		if by.counted {
@@ -216,7 +216,7 @@ func (all unlockings) ended(by *unlocker) (errs []error) {
 	for i := range all {
 		all[i].tenure.ReleaseCallSlot()
 	}
-	all[0].tenure.Lock.Engine.Sweep(rest...)
+	all[0].tenure.Lock.Client.Sweep(rest...)
 	return errs
 }
 
@@ -224,7 +224,7 @@ func (all unlockings) ended(by *unlocker) (errs []error) {
 // at over.
 func unlockFor(by *unlocker, over time.Time, levels []*tenure.Level, mine bool, begun unlockings) []error {
 	m := levels[0].Through()
-	c, slot := m.Engine, m.Slot
+	c, slot := m.Client, m.Slot
 	results, left := make(chan []error), make(chan struct{})
 	by.left, by.counted = left, c.Calls.Start() // an unlock works after Close, too
 	go func() {                                 // ends with its calls, which are not bound to a caller's ctx; Close waits for it

@@ -18,7 +18,7 @@ type Watcher interface {
 }
 
 // watchers yields those among the features of an engine.
-func watchers(c *tenure.Engine) iter.Seq[Watcher] {
+func watchers(c *tenure.Client) iter.Seq[Watcher] {
 	return func(yield func(Watcher) bool) {
 		for _, f := range c.Features {
 			if w, ok := f.(Watcher); ok && !yield(w) {
@@ -38,7 +38,7 @@ func (l *Attempt) observed(h *tenure.Hold) {
 // watched tells the watchers that the Lock is about to sleep. fails delivers the error with which one of them has it fail; nil: none may.
 func (l *Attempt) watched() (fails <-chan error) {
 	l.waited = true
-	for w := range watchers(l.Lock.Engine) {
+	for w := range watchers(l.Lock.Client) {
 		if may := w.Waits(l); may != nil {
 			fails = may
 		}
@@ -48,7 +48,7 @@ func (l *Attempt) watched() (fails <-chan error) {
 
 // refusedOnce tells the watchers that a Lock that does not wait is refused.
 func (l *Attempt) refusedOnce() {
-	for w := range watchers(l.Lock.Engine) {
+	for w := range watchers(l.Lock.Client) {
 		w.Refused(l)
 	}
 }
@@ -58,7 +58,7 @@ type watcherError struct{ error }
 
 // watchedNoMore tells the watchers that the Lock is over.
 func (l *Attempt) watchedNoMore() {
-	for w := range watchers(l.Lock.Engine) {
+	for w := range watchers(l.Lock.Client) {
 		w.WaitOver(l)
 	}
 }
@@ -86,7 +86,7 @@ func (l *Attempt) Within() *tenure.Hold { return l.within }
 
 // continueKept continues a tenure that the process has kept. ErrOver: there is none.
 func (l *Attempt) continueKept() (*tenure.Level, error) {
-	c := l.Lock.Engine
+	c := l.Lock.Client
 	t, token, left, err := c.Cache.Take(l.Caller, l.Lock)
 	switch {
 	case left:

@@ -22,13 +22,13 @@ var (
 )
 
 // Start starts an engine with default options, whose errors only satisfy errors.Is. The test's clean-up closes it.
-func Start(t testing.TB, rdb rueidis.Client) *tenure.Engine {
+func Start(t testing.TB, rdb rueidis.Client) *tenure.Client {
 	t.Helper()
 	return StartTelling(t, rdb, Silent{})
 }
 
 // StartTelling is Start with a teller.
-func StartTelling(t testing.TB, rdb rueidis.Client, tell tenure.Teller) *tenure.Engine {
+func StartTelling(t testing.TB, rdb rueidis.Client, tell tenure.Teller) *tenure.Client {
 	t.Helper()
 	c := tenure.New(rdb, uuid.NewString(), tenure.Options{
 		Errors: tenure.Errors{

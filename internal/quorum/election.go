@@ -45,7 +45,7 @@ type election struct {
 	tries   int              // since failed
 	took    time.Duration    // by the last round with enough answers
 	held    lua.AcquireReply // the last refusal
-	heldAt  *tenure.Engine   // the Client that was refused
+	heldAt  *tenure.Client   // the Client that was refused
 	waited  bool             // it was refused, or waited for the turn
 }
 
@@ -201,7 +201,7 @@ func (e *election) note(v *votes, t tally, began time.Time, left bool) {
 		switch {
 		case s.refusal.Status == lua.Held:
 			ends[i] = s.refusal.TTL
-			e.held, e.heldAt = s.refusal, s.tenure.Lock.Engine
+			e.held, e.heldAt = s.refusal, s.tenure.Lock.Client
 			e.waited = true
 		case s.err != nil && !s.asked && !s.left:
 			ends[i] = deadServerRetry
@@ -224,7 +224,7 @@ func (e *election) askHolders(v *votes) {
 	}
 	v.mu.Unlock()
 	for i, m := range e.quorum.Members {
-		ear.Of(m.Engine).AskHolder(e.Ctx, m, holders[i])
+		ear.Of(m.Client).AskHolder(e.Ctx, m, holders[i])
 	}
 }
 
@@ -313,7 +313,7 @@ func (e *election) failure(err error) error {
 	own := e.heldAt != nil && e.heldAt.IsOwn(e.held.Holder)
 	if e.line != nil {
 		if v := e.line.holder.Load(); v != nil {
-			not.Holder, not.TTL, not.Other, not.Names = v.tenure.Field(), time.Until(v.Until()), false, q.Whole.Engine.Namer()
+			not.Holder, not.TTL, not.Other, not.Names = v.tenure.Field(), time.Until(v.Until()), false, q.Whole.Client.Namer()
 			own, not.Self = true, tenure.IsUnder(e.Outer, v.given)
 		}
 	}

@@ -38,10 +38,10 @@ var kind = &kinds.Kind{Name: "quorum"}
 
 // New returns the lock on those members: an odd number, each with its own Client.
 func New(name string, members []*tenure.Lock) *Quorum {
-	members = slices.SortedFunc(slices.Values(members), func(a, b *tenure.Lock) int { return cmp.Compare(a.Engine.ID, b.Engine.ID) })
+	members = slices.SortedFunc(slices.Values(members), func(a, b *tenure.Lock) int { return cmp.Compare(a.Client.ID, b.Client.ID) })
 	var key strings.Builder
 	for _, m := range members {
-		key.WriteString(m.Engine.ID + m.Key + "\n")
+		key.WriteString(m.Client.ID + m.Key + "\n")
 	}
 	maxWait := time.Duration(0)
 	for _, m := range members {
@@ -76,13 +76,13 @@ func (q *Quorum) Lock(who tenure.Caller) (*tenure.Level, error) {
 func (q *Quorum) majority() int { return len(q.Members)/2 + 1 }
 
 // isShut reports whether too few Clients accept new holds.
-func (q *Quorum) isShut() bool { return q.tooMany((*tenure.Engine).IsShut) }
+func (q *Quorum) isShut() bool { return q.tooMany((*tenure.Client).IsShut) }
 
 // tooMany reports whether are holds for so many Clients that the others are no majority.
-func (q *Quorum) tooMany(are func(*tenure.Engine) bool) bool {
+func (q *Quorum) tooMany(are func(*tenure.Client) bool) bool {
 	n := 0
 	for _, m := range q.Members {
-		if are(m.Engine) {
+		if are(m.Client) {
 			n++
 		}
 	}
@@ -90,7 +90,7 @@ func (q *Quorum) tooMany(are func(*tenure.Engine) bool) bool {
 }
 
 // errors are the errors that users see.
-func (q *Quorum) errors() *tenure.Errors { return &q.Whole.Engine.Options.Errors }
+func (q *Quorum) errors() *tenure.Errors { return &q.Whole.Client.Options.Errors }
 
 // tooFew returns the error for a missing majority; err is a server's or connection's error.
 func (q *Quorum) tooFew(err error) error {
@@ -99,5 +99,5 @@ func (q *Quorum) tooFew(err error) error {
 
 // waiters returns the hub queue in which this process waits for m's server.
 func (q *Quorum) waiters(m *tenure.Lock) pubsub.Queue {
-	return pubsub.Queue{Lock: q.Whole.Key, Channel: m.Engine.KnownChannel(m)}
+	return pubsub.Queue{Lock: q.Whole.Key, Channel: m.Client.KnownChannel(m)}
 }

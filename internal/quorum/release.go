@@ -27,7 +27,7 @@ func release(rest []*share, counted bool) {
 			s.isBack(tenure.ReleaseResult{})
 			continue
 		}
-		c := s.tenure.Lock.Engine
+		c := s.tenure.Lock.Client
 		counted := counted || c.Calls.Start() // an unlock works after Close, too
 		go func() {                           // ends when the server has answered, or after its retries; Close waits for it
 			if counted {
@@ -47,7 +47,7 @@ func (s *share) giveBack(granted bool, err error) {
 		s.tenure.SweepIfUnresolved()
 	}
 	s.isBack(r)
-	m.Engine.Hub.Wake(s.of.of.waiters(m)) // a waiter of this process may have been refused because of it
+	m.Client.Hub.Wake(s.of.of.waiters(m)) // a waiter of this process may have been refused because of it
 }
 
 // isBack records the result of that release.

@@ -18,10 +18,10 @@ type serverWatch struct {
 
 // listen joins the queue of the hub, or takes the turn there: what comes from now on is news.
 func (r *serverWatch) listen(q *Quorum) {
-	if r.turn || r.err != nil || r.member.Engine.Cluster.IsUnknown() {
+	if r.turn || r.err != nil || r.member.Client.Cluster.IsUnknown() {
 		return
 	}
-	hub, queue := r.member.Engine.Hub, q.waiters(r.member)
+	hub, queue := r.member.Client.Hub, q.waiters(r.member)
 	if !r.joined {
 		r.joined = true
 		if r.turn = hub.Join(&r.waiter, queue); r.turn {

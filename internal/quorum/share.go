@@ -34,7 +34,7 @@ type share struct {
 
 // ask asks the server for the share, or for a missing one again: acquire takes it, or finds it there. The share is marked as asked.
 func (s *share) ask() {
-	c := s.tenure.Lock.Engine
+	c := s.tenure.Lock.Client
 	if !c.Calls.Start() {
 		s.answered(tenure.AcquireResult{}, false, s.of.of.errors().Closed)
 		return
@@ -49,7 +49,7 @@ func (s *share) ask() {
 // call sends the request once. If the votes end first, or the Client is closed, left is true and late gets the answer.
 func (s *share) call() (a tenure.AcquireResult, left bool, err error) {
 	m, ctx := s.tenure.Lock, s.of.ctx
-	if c := m.Engine; c.Cluster.IsUnknown() {
+	if c := m.Client; c.Cluster.IsUnknown() {
 		if known, err := c.Cluster.Learn(ctx, time.Time{}, m); !known {
 			return a, false, err
 		}
@@ -110,7 +110,7 @@ func (s *share) answered(a tenure.AcquireResult, left bool, err error) (undecide
 // keep hands a share of live votes to the renewer. mu is held.
 func (s *share) keep() {
 	t := s.tenure
-	t.Lock.Engine.Leases.Keep(&t.Lease, shareKeeper{tenure.Keeper{Tenure: t}, s}, s.until, s.ttl)
+	t.Lock.Client.Leases.Keep(&t.Lease, shareKeeper{tenure.Keeper{Tenure: t}, s}, s.until, s.ttl)
 }
 
 // shareKeeper is the renewer's view of a share: its loss need not be the hold's loss.
@@ -157,7 +157,7 @@ func (k shareKeeper) Closed() { k.share.of.CatchUp() }
 // seen returns when the last call that found the share was sent. mu is held.
 func (s *share) seen() time.Time {
 	m := s.tenure.Lock
-	if renewed := m.Engine.Leases.Until(&s.tenure.Lease); renewed.After(s.until) {
+	if renewed := m.Client.Leases.Until(&s.tenure.Lease); renewed.After(s.until) {
 		return renewed.Add(-s.watched) // or later, if it was renewed for less
 	}
 	return s.until.Add(-m.TTL)

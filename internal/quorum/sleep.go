@@ -41,8 +41,8 @@ func (e *election) sleepBeyondWait(until time.Time, cases ...reflect.SelectCase)
 		}
 		all := append([]reflect.SelectCase{ready(e.Ctx.Done()), ready(e.Stopped()), {Dir: reflect.SelectRecv, Chan: reflect.ValueOf(over)}}, cases...)
 		for _, m := range e.quorum.Members {
-			if !m.Engine.IsShut() {
-				all = append(all, ready(m.Engine.Shut))
+			if !m.Client.IsShut() {
+				all = append(all, ready(m.Client.Shut))
 			}
 		}
 		switch i, _, _ := reflect.Select(all); {

@@ -54,9 +54,9 @@ func (v *votes) votedTwice() error {
 	defer v.mu.Unlock()
 	for _, s := range v.shares {
 		for _, other := range v.shares {
-			if s != other && other.tenure.Lock.Engine.IsOwn(s.refusal.Holder) {
+			if s != other && other.tenure.Lock.Client.IsOwn(s.refusal.Holder) {
 				return fmt.Errorf("%w: the members of the Clients %s and %s are on one Redis server (give each a server of its own)",
-					errVotedTwice, s.tenure.Lock.Engine.ID, other.tenure.Lock.Engine.ID)
+					errVotedTwice, s.tenure.Lock.Client.ID, other.tenure.Lock.Client.ID)
 			}
 		}
 	}

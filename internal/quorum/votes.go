@@ -52,7 +52,7 @@ type votes struct {
 	news    chan struct{}    // capacity 1: a share was answered
 	ended   chan []error     // capacity 1: the result of the release
 	given   context.Context  // the ctx given to its Lock; not changed after the votes are live
-	counted []*tenure.Engine // engines that have counted the hold; not changed after it is live
+	counted []*tenure.Client // engines that have counted the hold; not changed after it is live
 	passed  sync.Once        // the turn of the process
 
 	mu       sync.Mutex // guards the following, and the shares; those of the tenure and of renewers are taken under it
@@ -92,7 +92,7 @@ func newVotes(q *Quorum, line *localQueue) *votes {
 	v.tenure = tenure.MajorityOf(q.Whole, v)
 	v.ctx, v.cancel = context.WithCancel(context.Background()) // calls under way do not end with their caller
 	for _, m := range q.Members {
-		ttl := q.Whole.RenewedFor(m.Engine)
+		ttl := q.Whole.RenewedFor(m.Client)
 		v.shares = append(v.shares, &share{of: v, tenure: v.tenure.Share(m), asked: true, ttl: ttl, watched: ttl})
 	}
 	for _, s := range v.shares {
@@ -122,7 +122,7 @@ func (v *votes) Until() time.Time {
 	for _, s := range v.shares {
 		if s.held {
 			end := s.until
-			if renewed := s.tenure.Lock.Engine.Leases.Until(&s.tenure.Lease); renewed.After(end) {
+			if renewed := s.tenure.Lock.Client.Leases.Until(&s.tenure.Lease); renewed.After(end) {
 				end = renewed
 			}
 			ends = append(ends, end.Add(-drift(s.lease())))
@@ -144,8 +144,8 @@ func (v *votes) open(who tenure.Caller, waited bool) (*tenure.Level, error) {
 		return nil, v.tenure.TooLate(until)
 	}
 	for _, m := range v.of.Members {
-		if m.Engine.HoldBegins(false) {
-			v.counted = append(v.counted, m.Engine)
+		if m.Client.HoldBegins(false) {
+			v.counted = append(v.counted, m.Client)
 		}
 	}
 	if len(v.counted) < v.of.majority() {
@@ -163,7 +163,7 @@ func (v *votes) open(who tenure.Caller, waited bool) (*tenure.Level, error) {
 	for _, s := range v.shares {
 		if s.held {
 			s.keep()
-			s.tenure.Lock.Engine.Calls.Ended() // see answered
+			s.tenure.Lock.Client.Calls.Ended() // see answered
 		}
 	}
 	v.mu.Unlock()
@@ -187,7 +187,7 @@ func (v *votes) Owns(field string) bool {
 }
 
 // IsTold reports whether a majority of Clients is closed.
-func (v *votes) IsTold() bool { return v.of.tooMany((*tenure.Engine).IsTold) }
+func (v *votes) IsTold() bool { return v.of.tooMany((*tenure.Client).IsTold) }
 
 // CatchUp marks a hold lost when its time is over, even during its release, and cancels its sections when a majority of Clients is
 // closed. It updates the renewers to the needs of the open levels, and asks for missing shares when due. Then the timer calls it again.
@@ -227,7 +227,7 @@ func (v *votes) CatchUp() {
 // held.
 func (v *votes) missing(now time.Time) (ask []*share, next time.Time) {
 	for _, s := range v.shares {
-		c := s.tenure.Lock.Engine
+		c := s.tenure.Lock.Client
 		s.ttl = v.tenure.RenewedFor(c)
 		s.watched = max(s.watched, s.ttl)
 		switch {
@@ -248,7 +248,7 @@ func (v *votes) missing(now time.Time) (ask []*share, next time.Time) {
 		s.asked = true
 	}
 	v.heal = now.Add(v.pause)
-	v.pause = min(2*v.pause, v.of.Whole.WatchdogIn(v.of.Whole.Engine)/3)
+	v.pause = min(2*v.pause, v.of.Whole.WatchdogIn(v.of.Whole.Client)/3)
 	return ask, time.Time{}
 }
 
@@ -288,7 +288,7 @@ func (v *votes) end(releases bool) (rest []*share) {
 		for _, s := range v.shares {
 			if !s.asked && !s.left {
 				v.rest = append(v.rest, s)
-				s.tenure.Lock.Engine.Leases.Stop(&s.tenure.Lease)
+				s.tenure.Lock.Client.Leases.Stop(&s.tenure.Lease)
 			}
 		}
 	}

@@ -47,7 +47,7 @@ func TestTrust(t *testing.T) {
 	v.shares[2].held, v.shares[2].until = true, after(9) // healed
 	trusts(2)
 	renewed := v.shares[3].tenure
-	require.True(t, renewed.Lock.Engine.Leases.Keep(&renewed.Lease, tenure.Keeper{Tenure: renewed}, now.Add(8*time.Second), 0))
+	require.True(t, renewed.Lock.Client.Leases.Keep(&renewed.Lease, tenure.Keeper{Tenure: renewed}, now.Add(8*time.Second), 0))
 	require.Less(t, v.Until().Sub(now.Add(4*time.Second-allowed)).Abs(), time.Microsecond)
-	renewed.Lock.Engine.Leases.Stop(&renewed.Lease)
+	renewed.Lock.Client.Leases.Stop(&renewed.Lease)
 }

@@ -10,8 +10,8 @@ type bug struct {
 var bugs = []bug{
 	{
 		"a lease counts from the answer (G2)", "tenure/hold.go",
-		"leases, began, until := m.Engine.Leases, a.Sent, a.Until(m)",
-		"leases, began, until := m.Engine.Leases, a.Sent, a.Until(m).Add(time.Since(a.Sent))",
+		"leases, began, until := m.Client.Leases, a.Sent, a.Until(m)",
+		"leases, began, until := m.Client.Leases, a.Sent, a.Until(m).Add(time.Since(a.Sent))",
 	},
 	{
 		"a hold begins although its lease is over (G1)", "engine/outcome.go",
@@ -31,7 +31,7 @@ var bugs = []bug{
 	},
 	{
 		"a lock is renewed during its release (G7)", "engine/release.go",
-		"t.Lock.Engine.Leases.Releasing(&t.Lease)", "_ = t",
+		"t.Lock.Client.Leases.Releasing(&t.Lease)", "_ = t",
 	},
 	{
 		"a tenure stays in memory after its unlock", "engine/release.go",
@@ -43,7 +43,7 @@ var bugs = []bug{
 	},
 	{
 		"what is left of a failed call is not swept (G5)", "engine/outcome.go",
-		"toSweep(l.Lock.Engine, rest...)", "_ = toSweep",
+		"toSweep(l.Lock.Client, rest...)", "_ = toSweep",
 	},
 	{
 		"a failed unlock is not swept (G5)", "engine/release.go",

@@ -21,7 +21,7 @@ import (
 //
 // A script can publish to a sharded channel only if the channel hashes to the slot of its keys. It does, except for names with an empty or
 // misplaced pair of braces, where a prefix changes the hashed part. These use plain pub/sub; Redisson fails to unlock them.
-func (c *Engine) KnownChannel(m *Lock) pubsub.Channel {
+func (c *Client) KnownChannel(m *Lock) pubsub.Channel {
 	ch := pubsub.Channel{Name: m.Channel}
 	if c.Cluster != nil && c.Cluster.IsSharded() {
 		ch.Sharded = c.slot(ch.Name) == c.slot(m.Key)
@@ -32,7 +32,7 @@ func (c *Engine) KnownChannel(m *Lock) pubsub.Channel {
 // Waiters returns the hub queue of this process's waiters for a lock that was asked for before.
 func (m *Lock) Waiters() pubsub.Queue {
 	return pubsub.Queue{
-		Lock: m.Key, Channel: m.Engine.KnownChannel(m), Places: m.Kind.PlainScripts && m.SeesProcesses(),
+		Lock: m.Key, Channel: m.Client.KnownChannel(m), Places: m.Kind.PlainScripts && m.SeesProcesses(),
 		Each: m.Kind.Queueing == kinds.PerWaiter, Shared: m.Kind.Side != lua.Whole,
 	}
 }
@@ -40,7 +40,7 @@ func (m *Lock) Waiters() pubsub.Queue {
 // QueueKey returns the key of the waiters' entries in Redis: the queue of processes, or marks; "" if there is none, or each waiter has
 // its own place.
 func (m *Lock) QueueKey() string {
-	c := m.Engine
+	c := m.Client
 	switch {
 	case c.Forbidden(m.Kind.Side).Load(), m.Kind.Queueing == kinds.PerWaiter, m.Kind.PlainScripts && !m.SeesProcesses():
 		return ""
@@ -51,7 +51,7 @@ func (m *Lock) QueueKey() string {
 }
 
 // Forbidden says whether the ACL user lacks access to the waiters' entries for locks of that side.
-func (c *Engine) Forbidden(s lua.Side) *atomic.Bool {
+func (c *Client) Forbidden(s lua.Side) *atomic.Bool {
 	if s == lua.Whole {
 		return &c.noQueues
 	}
@@ -61,7 +61,7 @@ func (c *Engine) Forbidden(s lua.Side) *atomic.Bool {
 // SeesProcesses reports whether scripts can tell if a process still listens: not on a cluster with plain channels, nor if the
 // processes have no channels of their own.
 func (m *Lock) SeesProcesses() bool {
-	return m.Engine.HandsOff() && (m.Engine.Cluster == nil || m.Engine.KnownChannel(m).Sharded)
+	return m.Client.HandsOff() && (m.Client.Cluster == nil || m.Client.KnownChannel(m).Sharded)
 }
 
 // IsSharded reports whether unlocks are published with SPUBLISH.
@@ -83,7 +83,7 @@ func (t *Topology) IsUnknown() bool {
 
 // Learn asks the node that serves m for its version. It reports false if that is still unknown: the caller left, or err says why.
 func (t *Topology) Learn(ctx context.Context, limit time.Time, m *Lock) (known bool, err error) {
-	c := m.Engine
+	c := m.Client
 	again := calls.Retry{Until: limit}
 	for {
 		sharded, left, err := Leavable(ctx, m, limit, func(<-chan struct{}) (bool, error) {
@@ -103,7 +103,7 @@ func (t *Topology) Learn(ctx context.Context, limit time.Time, m *Lock) (known b
 	}
 }
 
-func (c *Engine) askSharded(ctx context.Context, m *Lock) (bool, error) {
+func (c *Client) askSharded(ctx context.Context, m *Lock) (bool, error) {
 	// HELLO is allowed to every user, unlike INFO.
 	info, err := c.RDB.Do(ctx, c.RDB.B().Hello().Build().SetSlot(m.Key)).AsMap()
 	var redisErr *rueidis.RedisError
@@ -122,7 +122,7 @@ func (c *Engine) askSharded(ctx context.Context, m *Lock) (bool, error) {
 
 // Fits reports an error for a lock that a cluster cannot have.
 func (m *Lock) Fits() error {
-	c, extra := m.Engine, m.Kind.Extra
+	c, extra := m.Client, m.Kind.Extra
 	if c.Cluster == nil || extra == nil || c.slot(extra(m.Key)) == c.slot(m.Key) {
 		return nil
 	}
@@ -133,7 +133,7 @@ func (m *Lock) Fits() error {
 // Fair returns the scripts' arguments about a queue with a place for each waiter. On a cluster with plain channels no script can tell
 // whether a process still listens; then it notifies the head of the queue, which asks.
 func (m *Lock) Fair() lua.Fair {
-	c, k := m.Engine, m.Kind
+	c, k := m.Client, m.Kind
 	if k.Queueing != kinds.PerWaiter {
 		return lua.Fair{}
 	}

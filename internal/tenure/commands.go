@@ -12,7 +12,7 @@ import (
 )
 
 // renew sends renewals to Redis for the renewer.
-func (c *Engine) renew(ctx context.Context, group any, ttl time.Duration, items []lease.Item) ([]lease.Verdict, error) {
+func (c *Client) renew(ctx context.Context, group any, ttl time.Duration, items []lease.Item) ([]lease.Verdict, error) {
 	g := group.(Renewal) //nolint:errcheck // there are no other groups
 	holds := make([]lua.Hold, len(items))
 	for i, item := range items {
@@ -55,10 +55,10 @@ type Renewal struct {
 }
 
 // Group returns what the tenures of one renewal call have in common.
-func (c *Engine) Group(m *Lock) any { return Renewal{Kind: m.Kind, grace: m.Grace, Slot: m.Slot} }
+func (c *Client) Group(m *Lock) any { return Renewal{Kind: m.Kind, grace: m.Grace, Slot: m.Slot} }
 
 // releaseOnce sends a release, even while the client is closing.
-func (c *Engine) releaseOnce(m *Lock, args lua.ReleaseArgs) (held bool, err error) {
+func (c *Client) releaseOnce(m *Lock, args lua.ReleaseArgs) (held bool, err error) {
 	ctx, cancel := c.Calls.Last()
 	defer cancel()
 	reply, err := c.SendRelease(ctx, m, args)
@@ -66,7 +66,7 @@ func (c *Engine) releaseOnce(m *Lock, args lua.ReleaseArgs) (held bool, err erro
 }
 
 // SendRelease sends a release.
-func (c *Engine) SendRelease(ctx context.Context, m *Lock, args lua.ReleaseArgs) (lua.ReleaseReply, error) {
+func (c *Client) SendRelease(ctx context.Context, m *Lock, args lua.ReleaseArgs) (lua.ReleaseReply, error) {
 	reply, err := lua.Release(ctx, c.RDB, args)
 	c.Calls.Answered(m.Slot, err)
 	if reply.NoQueue && err == nil {

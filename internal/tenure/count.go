@@ -86,7 +86,7 @@ func (t *Tenure) follow() {
 
 // state makes the call, and retries after growing pauses if it fails.
 func (t *Tenure) state() {
-	c := t.Lock.Engine
+	c := t.Lock.Client
 	started := c.Calls.Start() // Close waits for it
 	if started {
 		defer c.Calls.Ended()
@@ -140,7 +140,7 @@ func (t *Tenure) state() {
 // expiry.
 func (t *Tenure) send(count int32, raise bool, left time.Duration) (held bool, err error) {
 	m := t.Lock
-	c := m.Engine
+	c := m.Client
 	now, lease := time.Now(), m.Expiry(max(left, time.Millisecond))
 	if !raise {
 		reply, err := c.SendRelease(c.Calls.Context(t.Section(), now, 0), m, lua.ReleaseArgs{

@@ -41,7 +41,7 @@ const (
 	LostExpired LostReason = iota // the lease ended
 	LostGone                      // the owner's field is missing in Redis
 	LostMaxHold                   // the longest hold was reached
-	LostClosed                    // the engine was closed
+	LostClosed                    // the Client was closed
 )
 
 // NotAcquired says how a wait ended without the lock.

@@ -52,19 +52,19 @@ func (l *Level) TakenTogether() {
 
 // FailNotExported returns the error of an Export that changes nothing.
 func (m *Lock) FailNotExported(why string) error {
-	return m.Fail(m.Engine.Errors.NotExported, errors.New(why))
+	return m.Fail(m.Client.Errors.NotExported, errors.New(why))
 }
 
 // CloseToExport closes the level if its hold may be exported, and leaves the lock to the ticket.
 func (l *Level) CloseToExport(left *Stay) error {
 	h, t := l.hold, l.hold.tenure
 	m := t.Lock
-	readers := m.Kind.Side == lua.Writer && m.Engine.Open.Reads(m.Key) // the script looks again, when it is too late to go on
+	readers := m.Kind.Side == lua.Writer && m.Client.Open.Reads(m.Key) // the script looks again, when it is too late to go on
 	t.mu.Lock()
 	var err error
 	switch {
 	case l.cancel == nil:
-		err = m.Fail(m.Engine.Errors.NotExported, m.Engine.Errors.NotHeld, ErrUnlockedBefore)
+		err = m.Fail(m.Client.Errors.NotExported, m.Client.Errors.NotHeld, ErrUnlockedBefore)
 	case h.loss() != nil:
 		err = m.FailNotHeld(h.loss())
 	case m.Kind.Side == lua.Reader:

@@ -40,13 +40,13 @@ func (h *Hold) Handle() *Lock { return h.first.lock }
 // IsOf reports whether the hold is of that lock, or of that side of a read/write lock, through any handle.
 func (h *Hold) IsOf(m *Lock) bool {
 	of := h.tenure.Lock
-	return of.Engine == m.Engine && of.Key == m.Key && of.Kind.Side == m.Kind.Side
+	return of.Client == m.Client && of.Key == m.Key && of.Kind.Side == m.Kind.Side
 }
 
 // IsBeside reports whether the hold is of the other side of the same read/write lock.
 func (h *Hold) IsBeside(m *Lock) bool {
 	of := h.tenure.Lock
-	return of.Engine == m.Engine && of.Key == m.Key && of.Kind.Side+m.Kind.Side == lua.Reader+lua.Writer
+	return of.Client == m.Client && of.Key == m.Key && of.Kind.Side+m.Kind.Side == lua.Reader+lua.Writer
 }
 
 // IsLive reports whether the hold was neither lost nor unlocked.
@@ -129,7 +129,7 @@ var ErrOver = errors.New("the hold is over")
 func (t *Tenure) Admitted(
 	ctx context.Context, cancel context.CancelCauseFunc, who *Caller, m *Lock, a AcquireResult, inside bool,
 ) (*Level, error) {
-	c := m.Engine
+	c := m.Client
 	if a.Path != ByCall {
 		t.CatchUp()
 	}
@@ -206,7 +206,7 @@ func (h *Hold) begin(inner, given context.Context, cancel context.CancelCauseFun
 
 // keep hands a granted tenure to the renewer. It reports false if the client is closed.
 func (t *Tenure) keep(m *Lock, a AcquireResult) bool {
-	leases, began, until := m.Engine.Leases, a.Sent, a.Until(m)
+	leases, began, until := m.Client.Leases, a.Sent, a.Until(m)
 	t.FirstLease = cmp.Or(a.Lease, m.TTL)
 	if a.Lease > 0 {
 		began = time.Now() // when it was granted, after the start of its trusted time
@@ -236,7 +236,7 @@ func (h *Hold) Reopen(ctx context.Context, m *Lock, a AcquireResult) (*Level, er
 }
 
 func (h *Hold) add(l *Level, a AcquireResult) error {
-	t, c := h.tenure, l.lock.Engine
+	t, c := h.tenure, l.lock.Client
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
@@ -263,7 +263,7 @@ func (h *Hold) add(l *Level, a AcquireResult) error {
 // cancel cancels the contexts of all open levels, and adds them to ended. mu is held.
 func (h *Hold) cancel(why error, ended *Endings) {
 	for l := h.levels; l != nil; l = l.next {
-		ended.Add(l.Context, &h.tenure.Lock.Engine.Foreign, l.cancel, why)
+		ended.Add(l.Context, &h.tenure.Lock.Client.Foreign, l.cancel, why)
 	}
 }
 
@@ -290,7 +290,7 @@ func (h *Hold) Relink() {
 	h.unlocked.Loss.Store(t.loss)
 	t.mu.Unlock()
 	if loss != nil {
-		t.Lock.Engine.ReportLoss(&h.first, t.Lock.Kind.Name, loss)
+		t.Lock.Client.ReportLoss(&h.first, t.Lock.Kind.Name, loss)
 	}
 }
 
@@ -308,7 +308,7 @@ func (h *Hold) LeaveOthers() (left bool, err error) {
 	if !t.Lock.Kind.Shares {
 		return false, nil
 	}
-	c := t.Lock.Engine
+	c := t.Lock.Client
 	if until := c.Leases.Until(&t.Lease); !time.Now().Before(until) {
 		c.Leases.CatchUp()                                                                 // usually reports the loss first;
 		t.Lose(Loss{Reason: LostExpired, Since: until, Text: "lost: not renewed in time"}) // after Close nothing else does
@@ -332,14 +332,14 @@ func (h *Hold) LeaveOthers() (left bool, err error) {
 
 // Suffices reports whether the hold suffices for a level of m: it is trusted long enough, and has a token if m needs one.
 func (h *Hold) Suffices(m *Lock) bool {
-	leases := m.Engine.Leases
+	leases := m.Client.Leases
 	left := time.Until(leases.Until(&h.tenure.Lease))
 	if left <= 0 {
 		leases.CatchUp() // it has expired, even if the renewer has not noticed yet
 	}
 	h.tenure.mu.Lock()
 	defer h.tenure.mu.Unlock()
-	return (m.Lease == 0 && h.tenure.renewed() >= m.WatchdogIn(m.Engine) || left >= m.TTL) && (m.Kind.Fence == nil || h.token != 0)
+	return (m.Lease == 0 && h.tenure.renewed() >= m.WatchdogIn(m.Client) || left >= m.TTL) && (m.Kind.Fence == nil || h.token != 0)
 }
 
 // NextCount returns the count that Redis should have with one more level.

@@ -9,7 +9,7 @@ import (
 
 // LeaveTo runs f, which unlocks locks the caller cannot use, and waits for it until ctx is done or the limit of an attempt is over.
 // Then f continues, and ends as any unlock does. Close of the given Clients, which must be started, waits for it.
-func (c Caller) LeaveTo(f func(), clients ...*Engine) {
+func (c Caller) LeaveTo(f func(), clients ...*Client) {
 	if !calls.CanLeave(c.Ctx, c.Limit) {
 		f()
 		return

@@ -106,7 +106,7 @@ func (l *Level) closeFor(why error) (last bool) {
 		h.setCount(h.count - 1)
 	}
 	t.follow()
-	c := t.Lock.Engine
+	c := t.Lock.Client
 	empty := t.isEmpty()
 	if renewed := t.renewed(); !empty && renewed != before {
 		c.Leases.Update(&t.Lease, time.Time{}, renewed)
@@ -287,7 +287,7 @@ func (l *Level) LeaveUnlock() (loss error) {
 	t.callerGone = t.callerGone || loss == nil && last
 	t.mu.Unlock()
 	if loss == nil && last {
-		l.lock.Engine.Leases.Stop(&t.Lease) // no open level remains that would have to be cancelled
+		l.lock.Client.Leases.Stop(&t.Lease) // no open level remains that would have to be cancelled
 	}
 	return loss
 }

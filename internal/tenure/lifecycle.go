@@ -21,9 +21,9 @@ const (
 	closeLimit = closeGrace + 2*calls.LastTimeout
 )
 
-// New returns an engine for locks in the Redis of rdb. id must be unused. New sends no command.
-func New(rdb rueidis.Client, id string, o Options) *Engine {
-	c := &Engine{
+// New returns a Client for locks in the Redis of rdb. id must be unused. New sends no command.
+func New(rdb rueidis.Client, id string, o Options) *Client {
+	c := &Client{
 		RDB:               rdb,
 		Calls:             calls.New(rdb, o.Errors.Closed),
 		ID:                id,
@@ -46,9 +46,9 @@ func New(rdb rueidis.Client, id string, o Options) *Engine {
 	return c
 }
 
-// Close ends the engine. All calls of Close return when it has ended; then no command is in flight, unless rueidis blocked beyond
+// Close ends the Client. All calls of Close return when it has ended; then no command is in flight, unless rueidis blocked beyond
 // closeLimit.
-func (c *Engine) Close() {
+func (c *Client) Close() {
 	first := false
 	c.closing.Do(func() { first = true })
 	if first {
@@ -58,7 +58,7 @@ func (c *Engine) Close() {
 	<-c.over
 }
 
-func (c *Engine) end() {
+func (c *Client) end() {
 	c.shutting.Do(func() { close(c.Shut) }) // first: callers whose calls are ended by Close check it
 	c.FreeAllKept()
 	c.Calls.Close()
@@ -100,8 +100,8 @@ func (c *Engine) end() {
 // lastWait is how long Shutdown waits for unlocks after it has cancelled the sections' contexts, and Close for what that has called.
 const lastWait = time.Second
 
-// Shutdown closes the engine when its sections have ended or ctx is done. Until then sections continue, and no other work begins.
-func (c *Engine) Shutdown(ctx context.Context) error {
+// Shutdown closes the Client when its sections have ended or ctx is done. Until then sections continue, and no other work begins.
+func (c *Client) Shutdown(ctx context.Context) error {
 	c.shutting.Do(func() { close(c.Shut) })
 	c.FreeAllKept()
 	if c.Counts.holds.Load() == 0 {
@@ -120,7 +120,7 @@ func (c *Engine) Shutdown(ctx context.Context) error {
 }
 
 // awaitEmpty waits until all sections have unlocked, ctx is done, or Close is called.
-func (c *Engine) awaitEmpty(ctx context.Context) error {
+func (c *Client) awaitEmpty(ctx context.Context) error {
 	select {
 	case <-c.empty:
 		return nil
@@ -138,13 +138,13 @@ func (c *Engine) awaitEmpty(ctx context.Context) error {
 }
 
 // tellHolders cancels the contexts of all sections and stops the renewals.
-func (c *Engine) tellHolders() {
+func (c *Client) tellHolders() {
 	c.telling.Do(func() { close(c.cancellingHolders) })
 	c.Leases.Shut()
 }
 
 // warnDeaf reports that no message reaches this Client, though the server answers commands.
-func (c *Engine) warnDeaf(node string, err error) {
+func (c *Client) warnDeaf(node string, err error) {
 	c.Options.Tell.Warn("rlock: Redis answers, but takes no subscription; until it does, nobody is woken, and waiters look once a second"+
 		calls.Cure(err), "client", c.ID, "node", node, "err", err)
 }

@@ -28,7 +28,7 @@ type Terms struct {
 type Lock struct {
 	Terms
 
-	Engine    *Engine
+	Client    *Client
 	Kind      *kinds.Kind
 	Name      string     // for users
 	Key       string     // in Redis: Options.Prefix and the name
@@ -54,8 +54,8 @@ type Lock struct {
 }
 
 // NewLock returns a handle on the lock with that key. name is the user's name for it.
-func (c *Engine) NewLock(key string, k *kinds.Kind, name string, t Terms) *Lock {
-	m := &Lock{Terms: t, Engine: c, Kind: k, Name: name, Key: key, Channel: k.Channel(key), Queue: k.Queue(key)}
+func (c *Client) NewLock(key string, k *kinds.Kind, name string, t Terms) *Lock {
+	m := &Lock{Terms: t, Client: c, Kind: k, Name: name, Key: key, Channel: k.Channel(key), Queue: k.Queue(key)}
 	if c.Cluster != nil {
 		m.Slot = c.slot(key)
 	}
@@ -71,7 +71,7 @@ func (c *Engine) NewLock(key string, k *kinds.Kind, name string, t Terms) *Lock 
 
 // follows works out what follows from the terms.
 func (m *Lock) follows() {
-	c, w := m.Engine, m.WatchdogIn(m.Engine)
+	c, w := m.Client, m.WatchdogIn(m.Client)
 	m.Observers = c.observersOf(&m.Terms)
 	if m.TTL = m.upToMax(cmp.Or(m.Lease, w)); m.Lease == 0 {
 		m.renews = w
@@ -84,47 +84,47 @@ func (m *Lock) follows() {
 }
 
 // Fail makes an error about the lock.
-func (m *Lock) Fail(causes ...error) error { return m.Engine.Errors.Failed(m.Name, causes...) }
+func (m *Lock) Fail(causes ...error) error { return m.Client.Errors.Failed(m.Name, causes...) }
 
 // StartCall starts a public call, which Close waits for. If it returns no error, the caller must call Calls.Ended.
 func (m *Lock) StartCall() error {
 	if m.Invalid != nil {
 		return m.Invalid
 	}
-	if !m.Engine.Calls.Start() {
+	if !m.Client.Calls.Start() {
 		return m.FailClosed()
 	}
 	return nil
 }
 
 // FailClosed is the error of a call after Close.
-func (m *Lock) FailClosed() error { return m.Fail(m.Engine.Errors.Closed) }
+func (m *Lock) FailClosed() error { return m.Fail(m.Client.Errors.Closed) }
 
 // FailNotHeld is the error of an end without a hold, and says why there is none.
-func (m *Lock) FailNotHeld(why error) error { return m.Fail(m.Engine.Errors.NotHeld, why) }
+func (m *Lock) FailNotHeld(why error) error { return m.Fail(m.Client.Errors.NotHeld, why) }
 
 // FailUnreachable is the error of a call that Redis did not answer, or refused.
-func (m *Lock) FailUnreachable(err error) error { return m.Fail(m.Engine.Errors.Unreachable(err)) }
+func (m *Lock) FailUnreachable(err error) error { return m.Fail(m.Client.Errors.Unreachable(err)) }
 
 // FailPending is the error of a change that may have been made, or may yet be.
 func (m *Lock) FailPending(err error) error {
-	return m.Fail(m.Engine.Errors.Pending, m.Engine.Errors.Unreachable(err))
+	return m.Fail(m.Client.Errors.Pending, m.Client.Errors.Unreachable(err))
 }
 
 // Leavable is [calls.Leavable] for a call about m.
 func Leavable[T any](
 	ctx context.Context, m *Lock, limit time.Time, f func(left <-chan struct{}) (T, error), rollBack func(T, error),
 ) (value T, left bool, err error) {
-	return calls.Leavable(ctx, m.Engine.Calls, m.Slot, limit, f, rollBack)
+	return calls.Leavable(ctx, m.Client.Calls, m.Slot, limit, f, rollBack)
 }
 
 // WatchdogIn returns the lease of holds that c's watchdog renews.
-func (m *Lock) WatchdogIn(c *Engine) time.Duration {
+func (m *Lock) WatchdogIn(c *Client) time.Duration {
 	return cmp.Or(m.Watchdog, c.Options.WatchdogTimeout)
 }
 
 // RenewedFor returns the lease to which c's watchdog renews a level; 0: it does not.
-func (m *Lock) RenewedFor(c *Engine) time.Duration {
+func (m *Lock) RenewedFor(c *Client) time.Duration {
 	if m.Lease > 0 {
 		return 0
 	}
@@ -151,9 +151,9 @@ func (m *Lock) upToMax(ttl time.Duration) time.Duration {
 }
 
 // Owner returns the owner field of a tenure with that tag.
-func (m *Lock) Owner(tag uint64) string { return m.Kind.Owner(m.Engine.ID, tag, m.Short) }
+func (m *Lock) Owner(tag uint64) string { return m.Kind.Owner(m.Client.ID, tag, m.Short) }
 
 // Caller returns the Caller of a Lock of m called now.
 func (m *Lock) Caller(ctx context.Context) Caller {
-	return CallerNow(ctx).Patient(m.MaxWait, m.Engine.MinAttempt())
+	return CallerNow(ctx).Patient(m.MaxWait, m.Client.MinAttempt())
 }

@@ -16,7 +16,7 @@ func MajorityOf(m *Lock, of Majority) *Tenure {
 // Whole returns the handle on a majority as a whole: on the terms of m, one of its members, and with a key that Redis does not have.
 func (m *Lock) Whole(key string, k *kinds.Kind, name string, maxWait time.Duration) *Lock {
 	t := Terms{Lease: m.Lease, Watchdog: m.Watchdog, MaxWait: maxWait, Wants: m.Wants}
-	whole := &Lock{Terms: t, Engine: m.Engine, Kind: k, Name: name, Key: key}
+	whole := &Lock{Terms: t, Client: m.Client, Kind: k, Name: name, Key: key}
 	whole.follows()
 	return whole
 }
@@ -38,7 +38,7 @@ func (t *Tenure) Admit(who Caller, m *Lock) *Level {
 }
 
 // RenewedFor returns the lease to which the watchdog of c renews a share for the open levels; 0: it does not.
-func (t *Tenure) RenewedFor(c *Engine) time.Duration {
+func (t *Tenure) RenewedFor(c *Client) time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.renewedFor(c)

@@ -7,10 +7,10 @@ import (
 	"github.com/go-rlock/rlock/internal/kinds"
 )
 
-// Features observe the locks of a Client (Engine.Use). The engine names none of them, and a Lock that none observes calls none.
+// Features observe the locks of a Client (Client.Use). This package and the engine name none of them, and a Lock that none observes calls none.
 //
 // Their methods return at once. They are called on the goroutines of Lock, unlock and Close, and on those that keep leases, with no mutex
-// of the engine held.
+// of theirs held.
 
 // An Observer is told of the holds of those locks that it observes.
 type Observer interface {
@@ -41,8 +41,8 @@ type Cache interface {
 	Kept() int
 }
 
-// Use makes the engine's locks known to a feature: an Observer, a Cache, or a Watcher (package engine). It is called before any lock is made.
-func (c *Engine) Use(feature any) {
+// Use makes the Client's locks known to a feature: an Observer, a Cache, or a Watcher (package engine). It is called before any lock is made.
+func (c *Client) Use(feature any) {
 	c.Features = append(c.Features, feature)
 	if o, ok := feature.(Observer); ok {
 		at := len(c.observers)
@@ -57,7 +57,7 @@ func (c *Engine) Use(feature any) {
 }
 
 // observersOf returns the observers of locks on those terms. Those of all locks are one slice.
-func (c *Engine) observersOf(t *Terms) (all []Observer) {
+func (c *Client) observersOf(t *Terms) (all []Observer) {
 	for i, o := range c.observers {
 		switch {
 		case !o.Observes(t):
@@ -70,8 +70,8 @@ func (c *Engine) observersOf(t *Terms) (all []Observer) {
 	return all
 }
 
-// Feature returns what the engine uses of that type; false: nothing.
-func Feature[F any](c *Engine) (f F, ok bool) {
+// Feature returns what the Client uses of that type; false: nothing.
+func Feature[F any](c *Client) (f F, ok bool) {
 	for _, used := range c.Features {
 		if f, ok = used.(F); ok {
 			return f, true
@@ -91,7 +91,7 @@ func (m *Lock) Mark() (mark kinds.Mark) {
 // CanHave reports whether an existing tenure is renewed as a Lock of m wants, and its mark says all that this wants.
 func (m *Lock) CanHave(t *Tenure) bool {
 	want := m.Mark()
-	return m.WatchdogIn(m.Engine) == t.Lock.WatchdogIn(m.Engine) && (want == 0 || kinds.MarkOfTag(t.Tag).Wants(want))
+	return m.WatchdogIn(m.Client) == t.Lock.WatchdogIn(m.Client) && (want == 0 || kinds.MarkOfTag(t.Tag).Wants(want))
 }
 
 // IsMade reports whether a tenure with that tag was made by this process.
@@ -107,7 +107,7 @@ func (h *Hold) observedNoMore() {
 // IsKept has the tenure, already detached from the hold, kept for the next Lock, if the hold's handle wants that.
 func (h *Hold) IsKept() bool {
 	m := h.first.lock
-	return m.Linger > 0 && !h.tenure.unkept && m.Engine.Cache.Keep(h)
+	return m.Linger > 0 && !h.tenure.unkept && m.Client.Cache.Keep(h)
 }
 
 // Beginning says how a hold began, and so who may wait for it.
@@ -120,11 +120,11 @@ const (
 	Unheard                     // from an owner that did not unlock: nobody was woken, and those that wait know only that owner
 )
 
-// Caches counts tenures that a Cache has taken, or given up. Without any the engine does not ask it.
-func (c *Engine) Caches(n int32) { c.Kept.Add(n) }
+// Caches counts tenures that a Cache has taken, or given up. Without any it is not asked.
+func (c *Client) Caches(n int32) { c.Kept.Add(n) }
 
 // FreeKept begins to release what the process keeps of a lock.
-func (c *Engine) FreeKept(key string) (ended <-chan struct{}) {
+func (c *Client) FreeKept(key string) (ended <-chan struct{}) {
 	if c.Kept.Load() == 0 {
 		return nil
 	}
@@ -132,7 +132,7 @@ func (c *Engine) FreeKept(key string) (ended <-chan struct{}) {
 }
 
 // FreeAllKept begins to release all that the process keeps.
-func (c *Engine) FreeAllKept() {
+func (c *Client) FreeAllKept() {
 	if c.Cache != nil {
 		c.Cache.FreeAll()
 	}
@@ -140,5 +140,5 @@ func (c *Engine) FreeAllKept() {
 
 // CanContinue reports whether a Lock of m can take over a tenure without a hold, as it is.
 func (m *Lock) CanContinue(t *Tenure) bool {
-	return m.Kind == t.Lock.Kind && m.Passes && m.CanHave(t) && time.Until(m.Engine.Leases.Until(&t.Lease)) >= t.FirstLease/3
+	return m.Kind == t.Lock.Kind && m.Passes && m.CanHave(t) && time.Until(m.Client.Leases.Until(&t.Lease)) >= t.FirstLease/3
 }

@@ -107,7 +107,7 @@ func (o *openLevels) closes(l *Level) {
 }
 
 // renewedFor returns the longest lease to which the watchdog of c renews a level; 0: none is renewed.
-func (o *openLevels) renewedFor(c *Engine) (ttl time.Duration) {
+func (o *openLevels) renewedFor(c *Client) (ttl time.Duration) {
 	for w := range o.renewed {
 		ttl = max(ttl, cmp.Or(w, c.Options.WatchdogTimeout))
 	}

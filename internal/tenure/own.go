@@ -75,7 +75,7 @@ func (i *OpenTenures) Given(tag uint64) []context.Context {
 }
 
 // OpenTenure returns the tenure with that tag; nil: it has no open level here.
-func (c *Engine) OpenTenure(tag uint64) *Tenure {
+func (c *Client) OpenTenure(tag uint64) *Tenure {
 	return c.Open.tenure(tag)
 }
 
@@ -116,7 +116,7 @@ func (i *OpenTenures) Leading(key string, bound time.Duration) *Tenure {
 }
 
 // IsSelf reports whether a Lock with that ctx, waiting for owner, waits for its own caller, as far as known.
-func (c *Engine) IsSelf(given context.Context, owner string) bool {
+func (c *Client) IsSelf(given context.Context, owner string) bool {
 	if !c.IsOwn(owner) || kinds.IsPlaceholder(owner) {
 		return false
 	}

@@ -32,19 +32,19 @@ func (p *PlaceKeeper) Item() lease.Item {
 }
 
 // Group returns the key by which places share a refresh.
-func (p *PlaceKeeper) Group() any { return p.Tenure.Lock.Engine.Group(p.Tenure.Lock) }
+func (p *PlaceKeeper) Group() any { return p.Tenure.Lock.Client.Group(p.Tenure.Lock) }
 
 // Lost makes the waiter check its place.
 func (p *PlaceKeeper) Lost(lease.Loss) {
 	m := p.Tenure.Lock
-	m.Engine.Hub.Look(m.Waiters(), p.Tenure.Field())
+	m.Client.Hub.Look(m.Waiters(), p.Tenure.Field())
 }
 
 // Closed does nothing: the hub wakes the waiter.
 func (p *PlaceKeeper) Closed() {}
 
 // Places returns the renewer of places. It runs from the first place until Close; nil if there was none before Close.
-func (c *Engine) Places() *lease.Renewer {
+func (c *Client) Places() *lease.Renewer {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.placed == nil && !c.Calls.IsClosed() {
@@ -54,7 +54,7 @@ func (c *Engine) Places() *lease.Renewer {
 }
 
 // refresh renews places in Redis. All items are of one group.
-func (c *Engine) refresh(ctx context.Context, group any, ttl time.Duration, items []lease.Item) ([]lease.Verdict, error) {
+func (c *Client) refresh(ctx context.Context, group any, ttl time.Duration, items []lease.Item) ([]lease.Verdict, error) {
 	k := group.(Renewal).Kind                                //nolint:errcheck // there are no other groups
 	m := c.NewLock(items[0].Name, k, items[0].Name, Terms{}) // any item will do
 	places := make([]lua.Place, len(items))

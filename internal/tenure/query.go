@@ -21,7 +21,7 @@ func Ask[T any](ctx context.Context, m *Lock, changes bool, command func(context
 	if err := m.StartCall(); err != nil {
 		return value, err
 	}
-	c := m.Engine
+	c := m.Client
 	defer c.Calls.Ended()
 	left, pending := false, false
 	if ctx.Err() != nil {
@@ -59,7 +59,7 @@ func Ask[T any](ctx context.Context, m *Lock, changes bool, command func(context
 
 // IsLocked reports whether anybody has the lock.
 func (m *Lock) IsLocked(ctx context.Context) (bool, error) {
-	return Query(ctx, m, func(ctx context.Context) (bool, error) { return m.Kind.IsLocked(ctx, m.Engine.RDB, m.Key) })
+	return Query(ctx, m, func(ctx context.Context) (bool, error) { return m.Kind.IsLocked(ctx, m.Client.RDB, m.Key) })
 }
 
 // HoldCount returns how many open levels the hold in ctx has; 0 if ctx carries none, or the hold is gone from Redis.
@@ -68,7 +68,7 @@ func (m *Lock) HoldCount(ctx context.Context) (int, error) {
 	if l == nil {
 		return 0, m.Invalid
 	}
-	rdb := m.Engine.RDB
+	rdb := m.Client.RDB
 	held, err := Query(ctx, m, func(ctx context.Context) (bool, error) {
 		return rdb.Do(ctx, rdb.B().Hexists().Key(m.Key).Field(l.hold.tenure.Field()).Build()).AsBool()
 	})
@@ -80,7 +80,7 @@ func (m *Lock) HoldCount(ctx context.Context) (int, error) {
 
 // PTTL returns Redis's PTTL of the lock's key.
 func (m *Lock) PTTL(ctx context.Context) (int64, error) {
-	rdb := m.Engine.RDB
+	rdb := m.Client.RDB
 	return Query(ctx, m, func(ctx context.Context) (int64, error) {
 		return rdb.Do(ctx, rdb.B().Pttl().Key(m.Key).Build()).AsInt64()
 	})
@@ -92,12 +92,12 @@ func (m *Lock) Force(ctx context.Context, owners ...string) (bool, error) {
 		return false, m.Fail(err)
 	}
 	forced, err := Ask(ctx, m, true, func(ctx context.Context) (bool, error) {
-		return m.Kind.Force(ctx, m.Engine.RDB, m.Key, m.Fair(), lua.Publish(m.Engine.KnownChannel(m)), owners...)
+		return m.Kind.Force(ctx, m.Client.RDB, m.Key, m.Fair(), lua.Publish(m.Client.KnownChannel(m)), owners...)
 	})
 	if len(owners) > 0 && !forced {
 		return forced, err // the process may keep it for another owner
 	}
-	m.Engine.FreeKept(m.Key) // Force freed it, or the next call would find it missing
+	m.Client.FreeKept(m.Key) // Force freed it, or the next call would find it missing
 	return forced, err
 }
 
@@ -106,7 +106,7 @@ func (m *Lock) Inspect(ctx context.Context) (info lua.Info, err error) {
 	if err := m.Fits(); err != nil && m.Invalid == nil {
 		return info, m.Fail(err)
 	}
-	c, queue := m.Engine, m.Queue
+	c, queue := m.Client, m.Queue
 	if c.Cluster != nil && c.slot(queue) != c.slot(m.Key) { // nobody can queue there
 		queue = ""
 	}

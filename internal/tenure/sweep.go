@@ -37,7 +37,7 @@ func (t *Tenure) LateAcquire(ttl time.Duration) {
 // from the queue in Redis.
 func (t *Tenure) SweepIfUnresolved() {
 	if r := t.Orphan(); r != nil {
-		t.Lock.Engine.Sweep(r)
+		t.Lock.Client.Sweep(r)
 	}
 }
 
@@ -45,11 +45,11 @@ func (t *Tenure) SweepIfUnresolved() {
 func (t *Tenure) forget() {
 	m := t.Lock
 	t.UnresolvedUntil(time.Now().Add(Longer(m.TTL, m.Grace))).OutcomeUnknown = true
-	t.Lock.Engine.SweepInCall(t.Orphan())
+	t.Lock.Client.SweepInCall(t.Orphan())
 }
 
 // Forget ends a lost tenure that a Cache had. It returns at once.
-func (t *Tenure) Forget() { t.Lock.Engine.Calls.Background(t.ForgetInTurn) }
+func (t *Tenure) Forget() { t.Lock.Client.Calls.Background(t.ForgetInTurn) }
 
 // ForgetInTurn is forget when no call is under way any more: it may be one for a level of an earlier hold (I1). It ends soon after that.
 func (t *Tenure) ForgetInTurn() {
@@ -85,16 +85,16 @@ func (t *Tenure) Orphan() *sweep.Orphan {
 func (t *Tenure) OrphanOf(args lua.ReleaseArgs) *sweep.Orphan {
 	m := t.Lock
 	r := &sweep.Orphan{Slot: m.Slot, Args: args}
-	r.Gone = func() { m.Engine.Hub.Wake(m.Waiters()) }
+	r.Gone = func() { m.Client.Hub.Wake(m.Waiters()) }
 	r.Left = func(err error) {
-		m.Engine.Options.Tell.Warn("rlock: a field may be left in Redis after a call without an answer; it ends with its lease",
+		m.Client.Options.Tell.Warn("rlock: a field may be left in Redis after a call without an answer; it ends with its lease",
 			"name", m.Name, "owner", r.Args.Owner, "err", err)
 	}
 	return r
 }
 
 // Sweep sweeps the non-nil orphans: of one lock, or of locks that one call can take. After Close it makes one last try itself.
-func (c *Engine) Sweep(all ...*sweep.Orphan) {
+func (c *Client) Sweep(all ...*sweep.Orphan) {
 	all = slices.DeleteFunc(all, func(r *sweep.Orphan) bool { return r == nil })
 	switch {
 	case len(all) == 0:
@@ -107,7 +107,7 @@ func (c *Engine) Sweep(all ...*sweep.Orphan) {
 }
 
 // SweepInCall is sweep for a caller that has started a call. It never waits for the sweep, even while the Client closes; Close does.
-func (c *Engine) SweepInCall(all ...*sweep.Orphan) {
+func (c *Client) SweepInCall(all ...*sweep.Orphan) {
 	if all = slices.DeleteFunc(all, func(r *sweep.Orphan) bool { return r == nil }); len(all) > 0 {
 		c.sweepers.Add(all)
 	}
@@ -122,7 +122,7 @@ func (t *Tenure) GiveBack() (answered bool) {
 
 // GiveBackOnce is GiveBack without the sweep.
 func (t *Tenure) GiveBackOnce() error {
-	_, err := t.Lock.Engine.releaseOnce(t.Lock, t.ReleaseArgs())
+	_, err := t.Lock.Client.releaseOnce(t.Lock, t.ReleaseArgs())
 	t.GivenBack(err)
 	return err
 }

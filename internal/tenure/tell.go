@@ -25,12 +25,12 @@ const (
 	PathAdopted             // taken from a ticket
 )
 
-// Teller receives an engine's events.
+// Teller receives a Client's events.
 type Teller interface {
 	Warn(text string, args ...any)
 	Lost(section context.Context, kind string, loss error) // a hold was lost; kind is the name of its lock's kind
 	Panicked(v any, stack []byte)                          // a tracer panicked after its caller had left
-	Flush()                                                // the engine is closed
+	Flush()                                                // the Client is closed
 }
 
 // About is a lease keeper that can name its lock.

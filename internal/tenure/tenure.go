@@ -107,7 +107,7 @@ func (t *Tenure) isEmpty() bool {
 
 // renewedFor returns the lease to which the watchdog of c renews the tenure: the longest of its open levels; 0: none is renewed. mu is
 // held.
-func (t *Tenure) renewedFor(c *Engine) (ttl time.Duration) {
+func (t *Tenure) renewedFor(c *Client) (ttl time.Duration) {
 	if o := t.several(); o != nil {
 		return o.renewedFor(c)
 	}
@@ -118,7 +118,7 @@ func (t *Tenure) renewedFor(c *Engine) (ttl time.Duration) {
 }
 
 // renewed is renewedFor by its own Client. mu is held.
-func (t *Tenure) renewed() time.Duration { return t.renewedFor(t.Lock.Engine) }
+func (t *Tenure) renewed() time.Duration { return t.renewedFor(t.Lock.Client) }
 
 // mayLast records the renewal lease of a re-entry. mu is held.
 func (t *Tenure) mayLast(ttl time.Duration) {
@@ -164,12 +164,12 @@ func (t *Tenure) current() *Hold {
 
 // JoinOpen makes the tenure known to waiters of its process; LeaveOpen ends that.
 func (t *Tenure) JoinOpen() {
-	t.Lock.Engine.Open.add(t)
+	t.Lock.Client.Open.add(t)
 }
 
 // LeaveOpen ends JoinOpen.
 func (t *Tenure) LeaveOpen() {
-	t.Lock.Engine.Open.remove(t.Tag, t.Lock.Key)
+	t.Lock.Client.Open.remove(t.Tag, t.Lock.Key)
 }
 
 // givenTo returns the contexts given to its Locks.
@@ -211,7 +211,7 @@ func (t *Tenure) Until() time.Time {
 	if t.Majority != nil {
 		return t.Majority.Until()
 	}
-	return t.Lock.Engine.Leases.Until(&t.Lease)
+	return t.Lock.Client.Leases.Until(&t.Lease)
 }
 
 // CatchUp marks the tenure lost if its time is over, without waiting for the renewer.
@@ -220,7 +220,7 @@ func (t *Tenure) CatchUp() {
 	case t.Majority != nil:
 		t.Majority.CatchUp()
 	case !time.Now().Before(t.Until()):
-		t.Lock.Engine.Leases.CatchUp()
+		t.Lock.Client.Leases.CatchUp()
 	}
 }
 
@@ -229,7 +229,7 @@ func (t *Tenure) isTold() bool {
 	if t.Majority != nil {
 		return t.Majority.IsTold()
 	}
-	return t.Lock.Engine.IsTold()
+	return t.Lock.Client.IsTold()
 }
 
 // why returns its loss, or nil. mu is held.
@@ -247,7 +247,7 @@ type Keeper struct{ *Tenure }
 func (k Keeper) Item() lease.Item { return lease.Item{Name: k.Lock.Key, Owner: k.Field()} }
 
 // Group returns the key by which tenures share a renewal call.
-func (k Keeper) Group() any { return k.Lock.Engine.Group(k.Lock) }
+func (k Keeper) Group() any { return k.Lock.Client.Group(k.Lock) }
 
 // About returns its lock.
 func (k Keeper) About() (name, kind string) { return k.Lock.Name, k.Lock.Kind.Name }
@@ -295,7 +295,7 @@ func (t *Tenure) Gone() {
 	t.Lose(Loss{
 		Reason: LostGone, Since: time.Now(), Text: "lost: the key was deleted, forced open or forgotten by a failover",
 	})
-	c := t.Lock.Engine
+	c := t.Lock.Client
 	c.Leases.Stop(&t.Lease)
 	c.Hub.WakeSoon(t.Lock.Waiters()) // the lock may be free without a message; the renewer must not wait
 }
@@ -325,7 +325,7 @@ func (t *Tenure) Lose(why Loss) bool {
 		}
 	}
 	t.mu.Unlock()
-	c := t.Lock.Engine
+	c := t.Lock.Client
 	ended.Settle()
 	t.LeaveOpen()
 	if c.Kept.Load() != 0 {
@@ -350,12 +350,12 @@ func (t *Tenure) explain(why Loss) error {
 	if why.Reason == LostClosed {
 		why.Text = ClientClosed
 	}
-	return t.Lock.Engine.Errors.Loss(why)
+	return t.Lock.Client.Errors.Loss(why)
 }
 
 // AnsweredTooLate returns the error of a grant to m whose lease was over before the answer.
 func (t *Tenure) AnsweredTooLate(m *Lock, until time.Time) error {
-	return m.Engine.Errors.Loss(Loss{
+	return m.Client.Errors.Loss(Loss{
 		Name: m.Name, Owner: t.Field(), Reason: LostExpired, Since: until,
 		Text: "lost: Redis took longer than the lease to answer",
 	})
@@ -374,11 +374,11 @@ func (t *Tenure) StaysTaken() bool { return t.Stays != nil && time.Now().Before(
 func (t *Tenure) ReleaseArgs() lua.ReleaseArgs {
 	m := t.Lock
 	args := lua.ReleaseArgs{
-		Name: m.Key, Side: m.Kind.Side, Owner: t.Field(), Publish: lua.Publish(m.Engine.KnownChannel(m)), Fair: m.Fair(),
+		Name: m.Key, Side: m.Kind.Side, Owner: t.Field(), Publish: lua.Publish(m.Client.KnownChannel(m)), Fair: m.Fair(),
 	}
 	if key := m.QueueKey(); key != "" {
 		args.Fence = m.Fence
-		args.Queue = lua.Queue{Key: key, GrantLease: m.Engine.GrantLease()}
+		args.Queue = lua.Queue{Key: key, GrantLease: m.Client.GrantLease()}
 	}
 	switch left := t.Stays; {
 	case left == nil || t.LossSoFar() != nil: // a lost tenure must not outlast its lease
@@ -386,7 +386,7 @@ func (t *Tenure) ReleaseArgs() lua.ReleaseArgs {
 		args.Ticket, args.Taken = left.Ticket, left.Until
 		args.Fence, args.Queue = "", lua.Queue{}
 	case t.StaysTaken():
-		args.Next, args.Taken = m.Kind.Placeholder(m.Engine.ID), left.Until
+		args.Next, args.Taken = m.Kind.Placeholder(m.Client.ID), left.Until
 	}
 	return args
 }

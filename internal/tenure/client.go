@@ -17,8 +17,8 @@ import (
 	"github.com/go-rlock/rlock/pubsub"
 )
 
-// Engine is the state shared by the locks of a Client.
-type Engine struct {
+// Client is the state shared by the locks of a Client.
+type Client struct {
 	RDB     rueidis.Client
 	Calls   *calls.Calls // refuses new calls when Close begins; stopped after closeGrace
 	ID      string       // the client part of its owner fields
@@ -56,7 +56,7 @@ type Engine struct {
 	placed *lease.Renewer // see places; nil until the first wait for a fair lock
 }
 
-// Options configure an engine. They must be valid: Errors, Tell and the times are set.
+// Options configure a Client. They must be valid: Errors, Tell and the times are set.
 type Options struct {
 	Errors          Errors
 	Tell            Teller
@@ -70,7 +70,7 @@ type Options struct {
 }
 
 // IsTold reports whether Close has begun to cancel the holders' contexts.
-func (c *Engine) IsTold() bool {
+func (c *Client) IsTold() bool {
 	select {
 	case <-c.cancellingHolders:
 		return true
@@ -80,7 +80,7 @@ func (c *Engine) IsTold() bool {
 }
 
 // IsShut reports whether new holds may begin only within a section.
-func (c *Engine) IsShut() bool {
+func (c *Client) IsShut() bool {
 	select {
 	case <-c.Shut:
 		return true
@@ -91,13 +91,13 @@ func (c *Engine) IsShut() bool {
 
 // HandsOff reports whether an unlock gives the lock to a waiter, here or in another process. Replicas do not confirm such a
 // grant.
-func (c *Engine) HandsOff() bool { return c.Options.HandOff.Most > 0 && c.Options.Replicas == 0 }
+func (c *Client) HandsOff() bool { return c.Options.HandOff.Most > 0 && c.Options.Replicas == 0 }
 
 // maxGrantLease bounds the lease of a lock handed to another process until that process renews it: the process may have died.
 const maxGrantLease = 2 * time.Second
 
 // GrantLease returns for how long a grant to another process of this Client's watchdog time is kept.
-func (c *Engine) GrantLease() time.Duration { return GrantLease(c.Options.WatchdogTimeout) }
+func (c *Client) GrantLease() time.Duration { return GrantLease(c.Options.WatchdogTimeout) }
 
 // GrantLease returns the lease of a lock handed to another process with that watchdog time.
 func GrantLease(watchdog time.Duration) time.Duration { return min(maxGrantLease, watchdog) }
@@ -107,10 +107,10 @@ func GrantLease(watchdog time.Duration) time.Duration { return min(maxGrantLease
 const placeLease = 5 * time.Second
 
 // PlaceLease is for how long a place lasts without a refresh, for waiters of this Client.
-func (c *Engine) PlaceLease() time.Duration { return min(placeLease, c.Options.WatchdogTimeout) }
+func (c *Client) PlaceLease() time.Duration { return min(placeLease, c.Options.WatchdogTimeout) }
 
 // IsOwn reports whether an owner field belongs to this client.
-func (c *Engine) IsOwn(field string) bool { return kinds.IsOf(c.ID, field) }
+func (c *Client) IsOwn(field string) bool { return kinds.IsOf(c.ID, field) }
 
 // Topology describes a cluster.
 type Topology struct {
@@ -119,7 +119,7 @@ type Topology struct {
 	sharded bool // Redis 7 or later: unlocks are published with SPUBLISH
 }
 
-func (c *Engine) slot(key string) uint16 {
+func (c *Client) slot(key string) uint16 {
 	cmd := c.RDB.B().Exists().Key(key).Build()
 	return cmd.Slot()
 }
@@ -133,12 +133,12 @@ type counters struct {
 
 // MinAttempt is the minimum time of a TryLock's first attempt, plus the time replicas may take. So a TryLock whose wait is shorter than
 // a round trip still asks once.
-func (c *Engine) MinAttempt() time.Duration {
+func (c *Client) MinAttempt() time.Duration {
 	return time.Second + c.ReplicaTimeout()
 }
 
 // ReplicaTimeout is how long an acquire may wait for the replicas.
-func (c *Engine) ReplicaTimeout() time.Duration {
+func (c *Client) ReplicaTimeout() time.Duration {
 	if c.Options.Replicas == 0 {
 		return 0
 	}
@@ -153,7 +153,7 @@ type Stats struct {
 }
 
 // Stats returns the current counters.
-func (c *Engine) Stats() Stats {
+func (c *Client) Stats() Stats {
 	s := &c.Counts
 	idle := 0
 	if c.Cache != nil {
@@ -167,7 +167,7 @@ func (c *Engine) Stats() Stats {
 }
 
 // HoldBegins counts a hold. During Shutdown it reports false without counting, unless the hold is inside a section of that lock.
-func (c *Engine) HoldBegins(inside bool) bool {
+func (c *Client) HoldBegins(inside bool) bool {
 	c.Counts.holds.Add(1)
 	if !inside && c.IsShut() { // after the counting, so that Shutdown misses none
 		c.HoldEnds()
@@ -178,20 +178,20 @@ func (c *Engine) HoldBegins(inside bool) bool {
 }
 
 // HoldEnds ends the count of a hold after its last unlock.
-func (c *Engine) HoldEnds() {
+func (c *Client) HoldEnds() {
 	if c.Counts.holds.Add(-1) == 0 && c.IsShut() {
 		c.emptied.Do(func() { close(c.empty) })
 	}
 }
 
 // ReportLoss reports the loss of a hold, unless Close caused it. ctx is the section's.
-func (c *Engine) ReportLoss(ctx context.Context, kind string, loss error) {
+func (c *Client) ReportLoss(ctx context.Context, kind string, loss error) {
 	c.Counts.lost.Add(1)
 	c.Options.Tell.Lost(ctx, kind, loss)
 }
 
 // Namer returns the feature that knows what people call owners; nil: there is none.
-func (c *Engine) Namer() Namer {
+func (c *Client) Namer() Namer {
 	n, _ := Feature[Namer](c)
 	return n
 }
