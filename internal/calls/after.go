@@ -16,9 +16,6 @@ type sharedTimers struct {
 	at    map[int64]<-chan struct{} // by the number of the grain at whose end it closes; until then
 }
 
-// After returns a channel that closes at that time, or up to 50 ms later.
-func (c *Calls) After(at time.Time) <-chan struct{} { return c.timers.after(at) }
-
 func (m *sharedTimers) after(at time.Time) <-chan struct{} {
 	m.mu.Lock()
 	defer m.mu.Unlock()

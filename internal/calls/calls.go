@@ -96,6 +96,9 @@ func IsClosed(c <-chan struct{}) bool {
 	}
 }
 
+// After returns a channel that closes at that time, or up to 50 ms later.
+func (c *Calls) After(at time.Time) <-chan struct{} { return c.timers.after(at) }
+
 // CanLeave reports whether a caller may leave a call before its end.
 func CanLeave(ctx context.Context, limit time.Time) bool { return ctx.Done() != nil || !limit.IsZero() }
 

@@ -49,6 +49,28 @@ type election struct {
 	waited  bool             // it was refused, or waited for the turn
 }
 
+// Lock re-enters the hold in the caller's ctx, or competes.
+func (q *Quorum) Lock(who tenure.Caller) (*tenure.Level, error) {
+	e := &election{Caller: who, quorum: q}
+	for {
+		outer := q.Whole.LevelIn(who.Ctx)
+		switch {
+		case who.Ctx.Err() == nil && outer == nil:
+			return e.compete()
+		case who.Ctx.Err() == nil:
+			if l, err := outer.Reenter(who, q.Whole); err == nil {
+				return l, nil
+			} else if err != tenure.ErrOver { //nolint:errorlint // never wrapped
+				return nil, e.failure(err)
+			}
+		case outer != nil: // whose loss may have ended ctx
+			return nil, e.failure(outer.Loss())
+		default:
+			return nil, e.failure(nil)
+		}
+	}
+}
+
 // compete takes the lock for a new owner.
 func (e *election) compete() (*tenure.Level, error) {
 	e.line = enterLine(e.quorum.Whole.Key)

@@ -50,28 +50,6 @@ func New(name string, members []*tenure.Lock) *Quorum {
 	return &Quorum{members[0].Whole(key.String(), kind, name, maxWait), members}
 }
 
-// Lock re-enters the hold in the caller's ctx, or competes.
-func (q *Quorum) Lock(who tenure.Caller) (*tenure.Level, error) {
-	e := &election{Caller: who, quorum: q}
-	for {
-		outer := q.Whole.LevelIn(who.Ctx)
-		switch {
-		case who.Ctx.Err() == nil && outer == nil:
-			return e.compete()
-		case who.Ctx.Err() == nil:
-			if l, err := outer.Reenter(who, q.Whole); err == nil {
-				return l, nil
-			} else if err != tenure.ErrOver { //nolint:errorlint // never wrapped
-				return nil, e.failure(err)
-			}
-		case outer != nil: // whose loss may have ended ctx
-			return nil, e.failure(outer.Loss())
-		default:
-			return nil, e.failure(nil)
-		}
-	}
-}
-
 // majority returns how many servers must hold the lock.
 func (q *Quorum) majority() int { return len(q.Members)/2 + 1 }
 
