@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/go-rlock/rlock/internal/bubble"
-	sections "github.com/go-rlock/rlock/internal/tenure"
 	"github.com/go-rlock/rlock/internal/redistest"
+	sections "github.com/go-rlock/rlock/internal/tenure"
 	"github.com/go-rlock/rlock/rlock"
 )
 
