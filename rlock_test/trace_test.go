@@ -299,7 +299,7 @@ func TestTraceOfRenewals(t *testing.T) {
 		for name, watchdog := range want {
 			_, unlock, err := b.Mutex(name, rlock.WithWatchdog(watchdog)).Lock(context.Background())
 			require.NoError(t, err)
-			defer func() { require.NoError(t, unlock()) }()
+			t.Cleanup(func() { require.NoError(t, unlock()) })
 		}
 		redistest.Eventually(t, testTimeout, func() bool {
 			mu.Lock()

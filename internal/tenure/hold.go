@@ -96,7 +96,7 @@ type AcquireResult struct {
 	Lease time.Duration // 0: what was asked for
 }
 
-// How a level was acquired.
+// GrantPath says how a level was acquired.
 type GrantPath int8
 
 const (
