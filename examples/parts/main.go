@@ -5,18 +5,13 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"flag"
-	"fmt"
 	"log"
 	"os"
 	"os/signal"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
-
-	"github.com/redis/rueidis"
 
 	"github.com/go-rlock/rlock/rlock"
 )
@@ -39,20 +34,15 @@ func main() {
 }
 
 func run(ctx context.Context, batch string, parts int64, part, wait time.Duration) error {
-	rdb, err := connect()
-	if err != nil {
-		return err
-	}
-	defer rdb.Close()
-	client, err := rlock.New(rdb, rlock.Options{})
+	client, err := rlock.Open(cmp.Or(os.Getenv("REDIS_URL"), "redis://127.0.0.1:6379"), rlock.Options{})
 	if err != nil {
 		return err
 	}
 	defer client.Close()
 
-	latch, begun := client.CountDownLatch("parts:"+batch), "parts:"+batch+":begun"
+	latch := client.CountDownLatch("parts:" + batch)
 	if parts > 0 {
-		return finish(ctx, rdb, begun, latch, parts, wait)
+		return finish(ctx, latch, parts, wait)
 	}
 	if err := load(ctx, part); err != nil {
 		return err // not counted: the batch stays incomplete
@@ -62,8 +52,8 @@ func run(ctx context.Context, batch string, parts int64, part, wait time.Duratio
 	return latch.CountDown(context.WithoutCancel(ctx))
 }
 
-// finish waits for all parts. Beside the latch it writes that the batch has begun: a latch that Redis has lost is open, as a finished one is.
-func finish(ctx context.Context, rdb rueidis.Client, begun string, latch *rlock.CountDownLatch, parts int64, wait time.Duration) error {
+// finish waits for all parts.
+func finish(ctx context.Context, latch *rlock.CountDownLatch, parts int64, wait time.Duration) error {
 	set, err := latch.TrySetCount(ctx, parts) // before any part begins: a latch without a count is open
 	if err != nil {
 		return err
@@ -71,19 +61,9 @@ func finish(ctx context.Context, rdb rueidis.Client, begun string, latch *rlock.
 	if !set {
 		log.Print("finds the batch begun") // by a crashed process, for example
 	}
-	if err := rdb.Do(ctx, rdb.B().Set().Key(begun).Value("1").Build()).Error(); err != nil {
-		return err
-	}
 	log.Print("waits for the parts")
 	if err := latch.TryAwait(ctx, wait); err != nil {
 		return err // the error has the missing count; the latch stays, so this process can be restarted
-	}
-	there, err := rdb.Do(ctx, rdb.B().Del().Key(begun).Build()).AsBool()
-	if err != nil {
-		return err
-	}
-	if !there {
-		return errors.New("the count was lost: some parts may be missing")
 	}
 	log.Print("has all parts")
 	return nil
@@ -97,16 +77,4 @@ func load(ctx context.Context, takes time.Duration) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-}
-
-func connect() (rueidis.Client, error) {
-	options, err := rueidis.ParseURL(cmp.Or(os.Getenv("REDIS_URL"), "redis://127.0.0.1:6379"))
-	if err != nil {
-		return nil, errors.New("REDIS_URL is not a Redis URL such as redis://user:password@127.0.0.1:6379")
-	}
-	rdb, err := rueidis.NewClient(options)
-	if err != nil {
-		return nil, fmt.Errorf("no Redis at %s: start redis-server, or set REDIS_URL: %w", strings.Join(options.InitAddress, ","), err)
-	}
-	return rdb, nil
 }

@@ -55,27 +55,3 @@ func TestPartsWithoutRedis(t *testing.T) {
 	t.Parallel()
 	program.WithoutRedis(t)
 }
-
-// A batch finds all its parts after a restart of Redis, and after kill -9. If Redis has lost the count, it says so: a lost latch is open.
-func TestPartsUnderFaults(t *testing.T) {
-	t.Parallel()
-	program.Faults(t, func(t *testing.T, f *program.Fault) {
-		batch := f.Start("-name", "batch", "-parts", "2")
-		f.Await("batch: waits for the parts")
-		require.Zero(t, f.Start("-name", "a", "-part", "1ms").Wait())
-		f.Strike(batch)
-		if !f.Keeps {
-			require.Equal(t, 1, batch.Wait())
-			require.Equal(t, []string{"a: has imported its part", "batch: the count was lost: some parts may be missing"}, f.Rest())
-			return
-		}
-		if f.Kills {
-			batch = f.Start("-name", "batch", "-parts", "2")
-			f.Await("batch: finds the batch begun")
-			f.Await("batch: waits for the parts")
-		}
-		require.Zero(t, f.Start("-name", "b", "-part", "1ms").Wait())
-		require.Zero(t, batch.Wait())
-		require.Contains(t, f.Rest(), "batch: has all parts")
-	})
-}
