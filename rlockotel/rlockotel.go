@@ -97,7 +97,7 @@ func (t *telemetry) instruments(m metric.Meter) error {
 	t.holding, errs[3] = m.Int64UpDownCounter("rlock.hold.active", metric.WithUnit("{hold}"),
 		metric.WithDescription("Holds that have not been unlocked yet."))
 	t.margin, errs[4] = m.Float64Histogram("rlock.lease.margin", margins, metric.WithUnit("1"),
-		metric.WithDescription("What was left of the lease when a renewal was confirmed, as a share of the watchdog time of the hold."))
+		metric.WithDescription("The rest of the lease when a renewal was confirmed, as a share of the watchdog time of the hold."))
 	t.losses, errs[5] = m.Int64Counter("rlock.losses", metric.WithUnit("{loss}"),
 		metric.WithDescription("Holds that ended before their unlock."))
 	t.handOffs, errs[6] = m.Int64Counter("rlock.handoffs", metric.WithUnit("{handoff}"),

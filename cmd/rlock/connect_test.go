@@ -1,20 +1,10 @@
 package main
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/tls"
-	"crypto/x509"
-	"encoding/pem"
-	"io"
-	"math/big"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -144,53 +134,10 @@ func TestCACert(t *testing.T) {
 	require.Contains(t, r.err, "no PEM certificate")
 }
 
-// startMutualTLS puts TLS before a server that asks for a client certificate, as redis-server does by default. All trust one certificate.
-func startMutualTLS(t *testing.T, target string) (addr, cert, key string) {
-	t.Helper()
-	secret, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		IsCA: true, BasicConstraintsValid: true,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, secret.Public(), secret)
-	require.NoError(t, err)
-	pkcs8, err := x509.MarshalPKCS8PrivateKey(secret)
-	require.NoError(t, err)
-	write := func(name, kind string, bytes []byte) string {
-		file := filepath.Join(t.TempDir(), name)
-		require.NoError(t, os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: bytes}), 0o600))
-		return file
-	}
-	cert, key = write("cert.pem", "CERTIFICATE", der), write("key.pem", "PRIVATE KEY", pkcs8)
-	pair, err := tls.LoadX509KeyPair(cert, key)
-	require.NoError(t, err)
-	clients := x509.NewCertPool()
-	parsed, err := x509.ParseCertificate(der)
-	require.NoError(t, err)
-	clients.AddCert(parsed)
-	config := &tls.Config{Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: clients, MinVersion: tls.VersionTLS12}
-	return redistest.StartFake(t, func(conn net.Conn) {
-		front := tls.Server(conn, config)
-		if front.HandshakeContext(t.Context()) != nil {
-			return
-		}
-		back, err := net.Dial("tcp", target)
-		if err != nil {
-			return
-		}
-		go func() { // ends with the client
-			_, _ = io.Copy(back, front)
-			_ = back.Close()
-		}()
-		_, _ = io.Copy(front, back)
-	}), cert, key
-}
-
 func TestClientCertificate(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
-	addr, cert, key := startMutualTLS(t, s.Addr())
+	addr, cert, key := redistest.StartMutualTLS(t, s.Addr())
 	require.Equal(t, result{}, call(t, addr, "ls", "-cacert", cert, "-cert", cert, "-key", key))
 	require.Equal(t, result{}, call(t, "rediss://"+addr+"?skip_verify", "ls", "-cert", cert, "-key", key))
 	both := filepath.Join(t.TempDir(), "both.pem")

@@ -67,11 +67,12 @@ func compete(m *tenure.Lock, who tenure.Caller, within *tenure.Hold) (*tenure.Le
 			return s, err
 		}
 	}
-	s, err := l.compete()
-	if l.waited {
-		l.watchedNoMore()
-	}
-	return s, err
+	defer func() { // also if a Trace panics
+		if l.waited {
+			l.watchedNoMore()
+		}
+	}()
+	return l.compete()
 }
 
 // begins returns nil, or the reason not to start.

@@ -15,7 +15,7 @@ import (
 	"github.com/go-rlock/rlock/internal/tenure"
 )
 
-// What errors of an engine satisfy.
+// Errors of an engine satisfy these.
 var (
 	ErrLost   = errors.New("lost")
 	ErrClosed = errors.New("closed")

@@ -7,6 +7,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
 	"io"
 	"math/big"
 	"net"
@@ -20,34 +21,56 @@ import (
 // The test's clean-up ends it.
 func StartTLS(tb testing.TB, target string) (addr, ca string) {
 	tb.Helper()
-	cert, der, err := ownCertificate()
+	addr, ca, _ = startTLS(tb, target, tls.NoClientCert)
+	return addr, ca
+}
+
+// StartMutualTLS is StartTLS with a server that asks for a client certificate, as redis-server does by default. All trust one certificate.
+func StartMutualTLS(tb testing.TB, target string) (addr, cert, key string) {
+	tb.Helper()
+	return startTLS(tb, target, tls.RequireAndVerifyClientCert)
+}
+
+func startTLS(tb testing.TB, target string, clients tls.ClientAuthType) (addr, certFile, keyFile string) {
+	tb.Helper()
+	cert, der, pkcs8, err := ownCertificate()
 	if err != nil {
 		tb.Fatalf("redistest: certificate: %v", err)
 	}
-	ca = filepath.Join(tb.TempDir(), "ca.pem")
-	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600); err != nil {
-		tb.Fatal(err)
+	write := func(name, kind string, bytes []byte) string {
+		file := filepath.Join(tb.TempDir(), name)
+		if err := os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: bytes}), 0o600); err != nil {
+			tb.Fatal(err)
+		}
+		return file
 	}
-	ln, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12})
+	certFile, keyFile = write("cert.pem", "CERTIFICATE", der), write("key.pem", "PRIVATE KEY", pkcs8)
+	trusted := x509.NewCertPool()
+	trusted.AddCert(cert.Leaf)
+	ln, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{
+		Certificates: []tls.Certificate{cert}, ClientAuth: clients, ClientCAs: trusted, MinVersion: tls.VersionTLS12,
+	})
 	if err != nil {
 		tb.Fatalf("redistest: TLS: %v", err)
 	}
 	tb.Cleanup(func() { _ = ln.Close() })
 	go serveTLS(ln, target) // ends with the listener
-	return ln.Addr().String(), ca
+	return ln.Addr().String(), certFile, keyFile
 }
 
-func ownCertificate() (cert tls.Certificate, der []byte, err error) {
+func ownCertificate() (cert tls.Certificate, der, pkcs8 []byte, err error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return cert, nil, err
+		return cert, nil, nil, err
 	}
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
 		IsCA: true, BasicConstraintsValid: true,
 	}
-	der, err = x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, der, err
+	der, err1 := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	leaf, err2 := x509.ParseCertificate(der)
+	pkcs8, err3 := x509.MarshalPKCS8PrivateKey(key)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}, der, pkcs8, errors.Join(err1, err2, err3)
 }
 
 func serveTLS(ln net.Listener, target string) {

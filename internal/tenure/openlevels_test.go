@@ -16,7 +16,7 @@ import (
 	"github.com/go-rlock/rlock/internal/tenure"
 )
 
-// What a tenure says of its levels is what they say one by one, in whatever order they open and close.
+// A tenure says of its levels what they say one by one, in whatever order they open and close.
 func TestOpenLevelsAreCounted(t *testing.T) {
 	t.Parallel()
 	c := enginetest.Start(t, redistest.Dial(t, redistest.Shared(t)))

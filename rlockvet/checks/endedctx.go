@@ -25,7 +25,7 @@ Lock in a loop assigns to a ctx declared outside, or if "ctx, unlock, err := m.L
 Cancelling the ctx passed to Lock ends the section too. Often that ctx has a timeout meant only for the wait. And a function that defers the
 unlock returns a cancelled ctx.
 
-What was derived from the section's ctx ends with it, and so do its copies in fields. A deferred call that gets the ctx must be deferred
+A ctx that was derived from the section's ends with it, and so does a copy in a field. A deferred call that gets the ctx must be deferred
 after the unlock, to run before it. And a goroutine that is started as the last step of a section gets a ctx that ends at once.`,
 	URL:      url,
 	Run:      runEndedCtx,

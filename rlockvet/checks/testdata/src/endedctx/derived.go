@@ -9,7 +9,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// What ends with the ctx.
+// These end with the ctx.
 
 type keeper struct{ ctx, other context.Context }
 
