@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# miniredis: JSON's null is true in Redis' Lua, and false in its own
+#
+# Run:      Redis 8.2.3, miniredis 2.40.0 (Go): a script that takes a lock unless the state in JSON has an owner, with an owner, without
+#           one, and with null.
+# Guess:    the same three answers. Both have cjson, and null becomes nil, which is false.
+# Seen:     Redis' cjson decodes null as a value of its own, cjson.null, that is neither nil nor false. miniredis decodes it as nil.
+# Matters:  what marshals a nil pointer or an Option writes null. The test finds the lock free, in production it is never free again.
+set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+start_server redis-8.2
+redis=$port
+go_modules github.com/alicebob/miniredis/v2@v2.40.0
+cat >main.go <<'END'
+package main
+
+import (
+	"os"
+
+	"github.com/alicebob/miniredis/v2"
+)
+
+func main() {
+	if err := miniredis.NewMiniRedis().StartAddr("127.0.0.1:" + os.Args[1]); err != nil {
+		panic(err)
+	}
+	select {}
+}
+END
+go build -o miniredis .
+mini=$(free_port)
+run ./miniredis "$mini"
+answers "$mini"
+
+# shellcheck disable=SC2016
+script='if cjson.decode(ARGV[1]).owner then return "taken" else return "free" end'
+
+main() {
+	local state
+	for port in "$redis" "$mini"; do
+		for state in '{"owner":"me"}' '{}' '{"owner":null}'; do
+			echo "$state: $(ask EVAL "$script" 0 "$state")"
+		done
+	done
+}
+expect main <<'END'
+{"owner":"me"}: taken
+{}: free
+{"owner":null}: taken
+{"owner":"me"}: taken
+{}: free
+{"owner":null}: free
+END
