@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # go-redis: a lease of 1.9 s, renewed by Expire for 1.9 s, ends after one
 #
-# Run:      go-redis 9.23.0 (Go), Redis 8.2.3: 1.9 s as the time of Set, SetNX, GetEx, PExpire, Expire and ExpireXX, and of BLPop with nothing
-#           to come.
+# Run:      go-redis 9.23.0 (Go), Redis 8.2.3: 1.9 s as the time of Set, SetNX, GetEx, PExpire, Expire and ExpireXX, and of BLPop with
+#           nothing to come.
 # Guess:    1.9 s everywhere. Each takes a time.Duration, Set sends PX where seconds will not do, and Redis' BLPOP takes fractions.
 # Seen:     Expire and BLPop drop the fraction, without a word above one second.
-# Matters:  the first renewal halves the lease, and one that comes each second is too late by the time it travels. PExpire is exact.
+# Matters:  the first renewal halves the lease, so that renewing each second is too late. PExpire is exact.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # go-redis: SetArgs and Set with a lease that is over take the lock for ever
 #
-# Run:      go-redis 9.23.0 (Go), Redis 8.2.3: SetNX, SetXX, SetArgs with Mode NX, Set and GetEx with a time of -1 s, as time.Until says of a
-#           deadline that has passed.
+# Run:      go-redis 9.23.0 (Go), Redis 8.2.3: SetNX, SetXX, SetArgs with Mode NX, Set, GetEx and PExpire with a time of -1 s, as time.Until
+#           gives it for a deadline that has passed.
 # Guess:    an error, which Redis has for it, or a key that is gone at once.
-# Seen:     SetNX and SetXX send it, and fail. SetArgs, Set and GetEx leave out what is not positive: the command succeeds, and a key that is
-#           set has no expiry.
+# Seen:     SetNX and SetXX send it, and fail. SetArgs, Set and GetEx leave out what is not positive: the command succeeds, and a key that
+#           is set has no expiry.
 # Matters:  a lease worked out from a deadline, a moment too late, becomes one without an end, and OK is the answer. Whoever passes a
 #           computed time has to check it.
 set -euo pipefail
