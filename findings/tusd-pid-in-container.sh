@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # tusd: after a crash in a container an upload stays locked for ever; beside a live container it does not lock at all
 #
-# Run:      the filelocker of tusd 2.9.1 (Go), the default of its server, on one folder: processes that each have a PID namespace of their
-#           own, as containers have (unshare), and are process 1 or about 60 in it.
+# Run:      the filelocker of tusd 2.9.1 (Go), which its server has for uploads in a folder: processes that each have a PID namespace of
+#           their own, as containers have (unshare), and are process 1 or about 60 in it.
 # Guess:    a lock file with a process id knows the dead from the living: after a crash the restarted container gets the lock, and two
 #           containers exclude each other, or the package says that they do not.
 # Seen:     after a crash, the next process 1 reads "1" in the file, finds process 1 alive, which is itself, and waits for it in vain. With
