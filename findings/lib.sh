@@ -155,6 +155,31 @@ go_modules() {
 	go get "$@" 2>/dev/null
 }
 
+# start_miniredis starts miniredis 2.40.0, and puts its port into port.
+start_miniredis() {
+	go_modules github.com/alicebob/miniredis/v2@v2.40.0
+	cat >main.go <<'END'
+package main
+
+import (
+	"os"
+
+	"github.com/alicebob/miniredis/v2"
+)
+
+func main() {
+	if err := miniredis.NewMiniRedis().StartAddr("127.0.0.1:" + os.Args[1]); err != nil {
+		panic(err)
+	}
+	select {}
+}
+END
+	go build -o miniredis .
+	port=$(free_port)
+	run ./miniredis "$port"
+	answers "$port"
+}
+
 # node_packages NAME@VERSION… makes packages loadable.
 node_packages() {
 	npm install --silent --no-fund --no-audit --ignore-scripts --prefix . "$@" >/dev/null

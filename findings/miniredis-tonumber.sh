@@ -13,27 +13,8 @@ set -euo pipefail
 
 start_server redis-8.2
 redis=$port
-go_modules github.com/alicebob/miniredis/v2@v2.40.0
-cat >main.go <<'END'
-package main
-
-import (
-	"os"
-
-	"github.com/alicebob/miniredis/v2"
-)
-
-func main() {
-	if err := miniredis.NewMiniRedis().StartAddr("127.0.0.1:" + os.Args[1]); err != nil {
-		panic(err)
-	}
-	select {}
-}
-END
-go build -o miniredis .
-mini=$(free_port)
-run ./miniredis "$mini"
-answers "$mini"
+start_miniredis
+mini=$port
 
 main() {
 	local argument

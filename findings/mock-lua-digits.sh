@@ -13,26 +13,8 @@ set -euo pipefail
 
 start_server redis-8.2
 redis=$port
-go_modules github.com/alicebob/miniredis/v2@v2.40.0
-cat >main.go <<'END'
-package main
-
-import (
-	"os"
-
-	"github.com/alicebob/miniredis/v2"
-)
-
-func main() {
-	if err := miniredis.NewMiniRedis().StartAddr("127.0.0.1:" + os.Args[1]); err != nil {
-		panic(err)
-	}
-	select {}
-}
-END
-go build -o miniredis .
-mini=$(free_port)
-run ./miniredis "$mini"
+start_miniredis
+mini=$port
 jars com.github.fppt:jedis-mock:1.1.11
 cat >Main.java <<'END'
 class Main {
@@ -45,7 +27,7 @@ END
 javac -cp 'jars/*' Main.java
 jedis=$(free_port)
 run java -cp 'jars/*:.' Main "$jedis"
-answers "$mini"
+
 answers "$jedis"
 
 main() {
