@@ -213,6 +213,51 @@ func TestLockEndsWithItsCallerWhereverRedisFallsSilent(t *testing.T) {
 	}
 }
 
+// A server that takes two seconds for each answer, as when it runs a long script, or a link of 300 ms, costs no connection, whatever the ctx,
+// and though callers leave: rueidis closes a connection on which a call ends too early.
+func TestSlowAnswersCostNoConnection(t *testing.T) {
+	for name, answer := range map[string]time.Duration{"link": 300 * time.Millisecond, "script": 2 * time.Second} {
+		for kind, lock := range leftKinds() {
+			if strings.Contains(kind, "Quorum") { // whose waiters subscribe, each time on a new connection
+				continue
+			}
+			redistest.RunVirtual(t, kind+"/"+name, func(t *testing.T) {
+				s := newTwoClients(t, redistest.Shared(t))
+				l := lock(s, s.name)
+				require.NoError(t, rlock.All(l).Do(context.Background(), nothingToDo)) // loads its scripts
+				var dials atomic.Int32
+				s.proxy.OnRequest(func(cmd []string) redistest.Action {
+					if cmd[0] == "HELLO" {
+						dials.Add(1)
+					}
+					return redistest.Pass
+				})
+				s.proxy.Delay(answer / 2)
+				for _, patience := range []time.Duration{0, time.Minute, time.Millisecond} {
+					ctx, cancel := context.WithCancel(context.Background())
+					if patience > 0 {
+						ctx, cancel = context.WithTimeout(context.Background(), patience)
+					}
+					began := time.Now()
+					_, unlock, err := l.Lock(ctx)
+					if patience == time.Millisecond {
+						requireTookAtMost(t, patience, began, time.Now())
+						require.ErrorIs(t, err, rlock.ErrNotAcquired)
+					} else {
+						require.NoError(t, err)
+						_ = unlock() // which of several calls may take longer than the time of an unlock
+					}
+					cancel()
+				}
+				sleep(20 * answer) // for what goes on
+				require.Zero(t, dials.Load())
+				s.proxy.Delay(0)
+				s.clear(t)
+			})
+		}
+	}
+}
+
 // G9: Close ends a Lock of whichever kind that waits, and returns when that has ended and what it had is given back, though the Lock cannot
 // be cancelled and has to do with another Client just then. A Quorum alone goes on with its other Clients.
 func TestCloseAwaitsALockOfEachKind(t *testing.T) {

@@ -168,7 +168,7 @@ func soakWorker(text string) int {
 	in := bufio.NewReader(os.Stdin)
 	if _, err := in.ReadString('\n'); err == nil {
 		ofCalls := func() int {
-			return redistest.Goroutines("rlock/rlock.", "rlock/lua.", "rlock/internal/engine.", "rlock/internal/counter.", "rlock/internal/calls.", "rlock/internal/sweep.")
+			return redistest.Goroutines("rlock/rlock.", "rlock/lua.", "rlock/internal/engine.", "rlock/internal/counter.", "rlock/internal/sweep.")
 		}
 		for deadline := time.Now().Add(5 * time.Second); ofCalls() > 0 && time.Now().Before(deadline); {
 			sleep(time.Millisecond)

@@ -20,6 +20,7 @@ func (c *Client) follow(to *rlock.Trace) *rlock.Trace {
 	}
 	acquired, released := t.Acquired, t.Released
 	t.Acquired = func(ctx context.Context, i rlock.AcquiredInfo) {
+		c.bubble.check() // a call for a ctx that can end is made elsewhere
 		c.order.acquired(ctx, i)
 		if acquired != nil {
 			acquired(ctx, i)

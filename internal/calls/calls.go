@@ -26,11 +26,12 @@ type Calls struct {
 	done      chan struct{} // closed by Close at once: callers return
 	stopped   chan struct{} // closed by Stop: commands under way are given up
 	left      left
-	timers    sharedTimers
+	workers   workers
 
-	mu      sync.Mutex // guards closed, and running against a Wait that has begun
+	mu      sync.Mutex // guards the following
 	closed  bool
-	running sync.WaitGroup
+	running int
+	ended   chan struct{} // made by Wait, closed when nothing is running
 }
 
 // New returns the Calls of a Client of rdb. A call that ends because the Client is closed fails with errClosed.
@@ -45,24 +46,45 @@ func (c *Calls) Start() bool {
 	if c.closed {
 		return false
 	}
-	c.running.Add(1)
+	c.running++
 	return true
 }
 
 // Also counts one more within a started call, even after Close.
-func (c *Calls) Also() { c.running.Add(1) }
+func (c *Calls) Also() {
+	c.mu.Lock()
+	c.running++
+	c.mu.Unlock()
+}
 
 // Ended ends a call counted by Start or Also.
-func (c *Calls) Ended() { c.running.Done() }
+func (c *Calls) Ended() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.running--; c.running == 0 && c.ended != nil {
+		close(c.ended)
+		c.ended = nil
+	}
+}
 
 // Go runs f on a goroutine, within a started call, even after Close. Wait waits for it.
-func (c *Calls) Go(f func()) { c.running.Go(f) }
+func (c *Calls) Go(f func()) {
+	c.Also()
+	c.run(f)
+}
+
+// run runs f, which has been counted, on a goroutine.
+func (c *Calls) run(f func()) {
+	go func() {
+		defer c.Ended()
+		f()
+	}()
+}
 
 // Background runs f on a goroutine that is a call of its own, unless Close was called. f ends with Close, which waits for it.
 func (c *Calls) Background(f func()) {
 	if c.Start() {
-		c.running.Go(f)
-		c.Ended()
+		c.run(f)
 	}
 }
 
@@ -72,13 +94,25 @@ func (c *Calls) Close() {
 	c.closed = true
 	c.mu.Unlock()
 	close(c.done)
+	c.workers.close()
 }
 
 // Stop ends the commands in flight without their own time limit. It is called once, after Close.
 func (c *Calls) Stop() { close(c.stopped) }
 
-// Wait waits for everything counted. It is called after Close.
-func (c *Calls) Wait() { c.running.Wait() }
+// Wait waits for everything counted. It is called once, after Close. (A sync.WaitGroup would end the program if a worker that was begun
+// outside of a synctest bubble makes a call from inside, before rlocktest can say what is wrong.)
+func (c *Calls) Wait() {
+	c.mu.Lock()
+	if c.running == 0 {
+		c.mu.Unlock()
+		return
+	}
+	ended := make(chan struct{})
+	c.ended = ended
+	c.mu.Unlock()
+	<-ended
+}
 
 // Done is closed by Close.
 func (c *Calls) Done() <-chan struct{} { return c.done }
@@ -96,79 +130,95 @@ func IsClosed(c <-chan struct{}) bool {
 	}
 }
 
-// After returns a channel that closes at that time, or up to 50 ms later.
-func (c *Calls) After(at time.Time) <-chan struct{} { return c.timers.after(at) }
-
 // CanLeave reports whether a caller may leave a call before its end.
 func CanLeave(ctx context.Context, limit time.Time) bool { return ctx.Done() != nil || !limit.IsZero() }
 
-// Leavable runs f, which makes a call for a cluster slot, for a caller that may leave before the answer: when ctx is done, at limit if
-// that is not zero, or on Close. Then it returns at once with left true. The error is Close's, or says how Redis failed to answer; it
-// is nil if there was no time for an answer. The channel given to f is closed, and rollBack, if not nil, gets f's result when f
-// returns, on f's goroutine. If f was never started, rollBack gets an error, on the caller's goroutine: then it must not block.
-//
-// It is called within a started call. If the caller cannot leave, f runs on its goroutine.
-func Leavable[T any](
-	ctx context.Context, c *Calls, slot uint16, limit time.Time, f func(left <-chan struct{}) (T, error), rollBack func(T, error),
-) (value T, left bool, err error) {
-	if !CanLeave(ctx, limit) {
-		value, err = f(c.done)
-		c.Answered(slot, err)
-		return value, false, err
-	}
+// Make has a call for a cluster slot made by a worker. Its caller may leave before the answer: when ctx is done, at limit if that is not
+// zero, or on Close. Then Make returns at once with left true. The error is Close's, or says how Redis failed to answer; it is nil if there
+// was no time for an answer. What comes of the call is for its RollBack. Make is called within a started call.
+func (c *Calls) Make(ctx context.Context, slot uint16, limit time.Time, call Call) (left bool, err error) {
 	began := time.Now()
+	behind, err := c.Admit(ctx, slot, limit)
+	if err != nil {
+		call.RollBack(err)
+		return true, err
+	}
+	c.Also() // a caller's ctx does not end the call
+	w := c.begin(work{call, slot, true}, behind)
 	var over <-chan time.Time
 	if !limit.IsZero() {
-		timer := time.NewTimer(limit.Sub(began))
-		defer timer.Stop()
-		over = timer.C
+		over = w.After(time.Until(limit))
 	}
-	counted, err := c.admit(ctx, slot, over)
-	if err != nil {
-		if rollBack != nil {
-			rollBack(value, err)
-		}
-		return value, true, err
-	}
-	type result struct {
-		value T
-		err   error
-	}
-	results, gone := make(chan result), make(chan struct{})
-	c.Go(func() { // ends when f does; a caller's ctx does not end f
-		value, err := f(gone)
-		answered := err == nil || !IsTransient(err)
-		select { // whoever is first decides: a caller who takes the result, or one who has left
-		case results <- result{value, err}:
-			c.left.ended(slot, counted, answered)
-		case <-gone:
-			if rollBack != nil {
-				rollBack(value, err)
-			}
-			c.left.ended(slot, true, answered)
-		}
-	})
-	select {
-	case r := <-results:
-		return r.value, false, r.err
+	select { // whoever is first decides: the end of the call, or a caller that leaves
+	case <-w.Ended():
+		return false, w.Result()
 	case <-ctx.Done():
 	case <-over:
 	case <-c.done:
 		err = c.errClosed
 	}
-	if err == nil && time.Since(began) >= UnresponsiveAfter/2 {
-		err = ErrNoAnswer
+	if !w.Leave() {
+		return false, w.Result()
 	}
-	if !counted {
-		c.left.add(slot)
+	if err == nil {
+		err = Silence(ctx, began, limit)
 	}
-	close(gone)
-	return value, true, err
+	return true, err
 }
 
-// Admit waits until a call may start that is made without [Leavable], for a caller that may leave when ctx is done, at limit if that is
-// not zero, or on Close. counted: it counts as left behind from its start, until LeftEnds.
-func (c *Calls) Admit(ctx context.Context, slot uint16, limit time.Time) (counted bool, err error) {
+// Silence returns the error about Redis for a caller that leaves a call when ctx is done or at limit, if that is not zero: ErrNoAnswer, or
+// nil if there was no time for an answer.
+func Silence(ctx context.Context, began, limit time.Time) error {
+	if Waited(ctx, began, limit) < UnresponsiveAfter/2 {
+		return nil
+	}
+	return ErrNoAnswer
+}
+
+// Waited returns how long such a caller has waited. If it is late, the machine stood still, which says nothing of Redis.
+func Waited(ctx context.Context, began, limit time.Time) time.Duration {
+	end := time.Now()
+	if deadline, ok := ctx.Deadline(); ok {
+		end = Earlier(end, deadline)
+	}
+	if !limit.IsZero() {
+		end = Earlier(end, limit)
+	}
+	return end.Sub(began)
+}
+
+// Leavable is [Calls.Make] of f. rollBack, if not nil, gets f's result.
+func Leavable[T any](
+	ctx context.Context, c *Calls, slot uint16, limit time.Time, f func(left <-chan struct{}) (T, error), rollBack func(T, error),
+) (value T, left bool, err error) {
+	call := &leavable[T]{f: f, rollBack: rollBack}
+	if left, err = c.Make(ctx, slot, limit, call); !left {
+		value = call.value
+	}
+	return value, left, err
+}
+
+// leavable is the call of a function.
+type leavable[T any] struct {
+	f        func(left <-chan struct{}) (T, error)
+	rollBack func(T, error)
+	value    T
+}
+
+func (l *leavable[T]) Make(left <-chan struct{}) (err error) {
+	l.value, err = l.f(left)
+	return err
+}
+
+func (l *leavable[T]) RollBack(err error) {
+	if l.rollBack != nil {
+		l.rollBack(l.value, err)
+	}
+}
+
+// Admit waits until a call may start, for a caller that may leave when ctx is done, at limit if that is not zero, or on Close. behind: it
+// counts as left behind from its start; if it is not made by [Calls.Make], until LeftEnds.
+func (c *Calls) Admit(ctx context.Context, slot uint16, limit time.Time) (behind bool, err error) {
 	if !c.AnyLeft() || !CanLeave(ctx, limit) {
 		return false, nil
 	}

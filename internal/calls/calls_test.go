@@ -172,30 +172,52 @@ func TestLeavable(t *testing.T) {
 	})
 }
 
-func TestAfter(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		var m sharedTimers
-		began := time.Now()
-		closesIn := func(c <-chan struct{}) time.Duration {
-			<-c
-			return time.Since(began)
-		}
-		late := m.after(began.Add(3 * time.Second))
-		early := m.after(began.Add(time.Second))
-		require.False(t, early == late, "not shared with a much earlier one")
-		for range 100 { // in turn
-			require.True(t, late == m.after(began.Add(3*time.Second+grain-1)), "it is shared")
-			require.True(t, early == m.after(began.Add(time.Second)), "so is the other")
-		}
-		require.Len(t, m.at, 2)
-		later := m.after(began.Add(3*time.Second + grain))
-		require.False(t, later == late, "not shared with a later one")
-		require.Equal(t, time.Second+grain, closesIn(early))
-		require.Equal(t, 3*time.Second+grain, closesIn(late))
-		require.Equal(t, 3*time.Second+2*grain, closesIn(later))
-		past := m.after(began)
-		require.Equal(t, 3*time.Second+2*grain, closesIn(past), "at once")
-		synctest.Wait()
-		require.Empty(t, m.at)
-	})
+// late is a ctx that ends late, as one does when the machine stands still.
+type late struct {
+	context.Context
+
+	deadline time.Time
+}
+
+func (l late) Deadline() (time.Time, bool) { return l.deadline, true }
+
+// A caller that had no time for an answer does not say that Redis was silent, though it leaves late.
+func TestLeavingLateIsNoSilence(t *testing.T) {
+	for name, row := range map[string]struct {
+		deadline, limit, ends time.Duration
+		err                   error
+	}{
+		"in time":       {deadline: UnresponsiveAfter / 2, ends: UnresponsiveAfter / 2, err: ErrNoAnswer},
+		"no time":       {deadline: UnresponsiveAfter/2 - 1, ends: UnresponsiveAfter/2 - 1},
+		"no time, late": {deadline: UnresponsiveAfter/2 - 1, ends: time.Second},
+		"limit, late":   {deadline: time.Hour, limit: UnresponsiveAfter/2 - 1, ends: time.Second},
+		"limit":         {deadline: time.Hour, limit: UnresponsiveAfter / 2, ends: time.Hour, err: ErrNoAnswer},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
+				c := New(nil, errors.New("closed"))
+				require.True(t, c.Start())
+				ctx, cancel := context.WithTimeout(t.Context(), row.ends)
+				defer cancel()
+				began, limit := time.Now(), time.Time{}
+				if row.limit > 0 {
+					limit = began.Add(row.limit)
+				}
+				if row.ends < time.Hour && row.limit > 0 { // the timer of the limit is late, too
+					time.Sleep(row.ends)
+					require.Equal(t, row.err, Silence(ctx, began, limit))
+				} else {
+					_, left, err := Leavable(late{ctx, began.Add(row.deadline)}, c, 0, limit, func(<-chan struct{}) (int, error) {
+						time.Sleep(2 * time.Second)
+						return 1, nil
+					}, nil)
+					require.True(t, left)
+					require.Equal(t, row.err, err)
+				}
+				c.Ended()
+				c.Close()
+				c.Wait()
+			})
+		})
+	}
 }

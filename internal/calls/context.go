@@ -51,9 +51,6 @@ func (s *Contexts) Next(ctx context.Context, c *Calls, now time.Time, longer tim
 // EndAt moves the deadline.
 func (c *Context) EndAt(deadline time.Time) { c.deadline = deadline }
 
-// EndWith makes the context end when done is closed, instead of with Stop.
-func (c *Context) EndWith(done <-chan struct{}) { c.done = done }
-
 // Deadline returns the deadline of reads and writes.
 func (c *Context) Deadline() (time.Time, bool) { return c.deadline, true }
 

@@ -96,7 +96,7 @@ func (l *left) count(slot uint16) {
 
 // ended records the end of a call, whether it counted, and whether Redis answered it.
 func (l *left) ended(slot uint16, counted, answered bool) {
-	if !counted && !answered {
+	if !counted && (!answered || l.many.Load() == 0) {
 		return
 	}
 	l.mu.Lock()
@@ -125,7 +125,7 @@ func (l *left) ended(slot uint16, counted, answered bool) {
 // AnyLeft reports whether any call left behind is still running.
 func (c *Calls) AnyLeft() bool { return c.left.many.Load() > 0 }
 
-// Leave counts a call for that slot, made without [Leavable], whose caller has left. LeftEnds ends it; Answered records whether Redis
+// Leave counts a call for that slot, made without [Calls.Make], whose caller has left. LeftEnds ends it; Answered records whether Redis
 // answered.
 func (c *Calls) Leave(slot uint16) { c.left.add(slot) }
 

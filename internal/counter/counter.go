@@ -93,7 +93,7 @@ func (m Counter) change(ctx context.Context, what lua.Change, n int64, back ...l
 	}
 	switch over := m.of.combiners.isOver(call); {
 	case !over:
-		return nil, 0, m.changeFailed(stays(what), m.left(ctx, silence(began)))
+		return nil, 0, m.changeFailed(stays(what), m.left(ctx, calls.Silence(ctx, began, time.Time{})))
 	case call.err != nil:
 		return nil, 0, m.changeFailed(call.pending, failed(call.err))
 	}
@@ -153,7 +153,7 @@ func (m Counter) waitedInVain(who tenure.Caller, w *counterWaiter) error {
 	if m.Kind == kinds.Latch {
 		u.Counter = tenure.LatchCounter
 	}
-	if err := silence(who.Began); err != nil && !w.seen {
+	if err := calls.Silence(who.Ctx, who.Began, who.Limit); err != nil && !w.seen {
 		u.Causes = []error{c.Errors.Unreachable(err)}
 	}
 	return c.Errors.NotAcquired(u)
@@ -225,12 +225,4 @@ func (m Counter) notAdmitted(ctx context.Context, err error) error {
 		return m.FailClosed()
 	}
 	return m.Fail(tenure.ErrNotSent, m.Client.Errors.Unreachable(err), ctx.Err())
-}
-
-// silence returns the error about Redis for a caller that leaves: nil if there was no time for an answer.
-func silence(began time.Time) error {
-	if time.Since(began) < calls.UnresponsiveAfter/2 {
-		return nil
-	}
-	return calls.ErrNoAnswer
 }

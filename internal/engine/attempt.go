@@ -52,7 +52,7 @@ type Attempt struct {
 	begun          tenure.Beginning     // of its hold
 	refused        *lua.AcquireReply    // the last refusal naming the holder; nil: none, as for most waiters in line
 	place          *tenure.PlaceKeeper  // of its own in the queue in Redis; nil: none that is known of
-	delivered      tenure.AcquireResult // the result another attempt got for it: its claimant, or the first of its chain
+	delivered      tenure.AcquireResult // of its last request, or what another attempt got for it: its claimant, or the first of its chain
 	level          *tenure.Level        // the level it opened
 }
 

@@ -51,7 +51,7 @@ func TakeTogether(who tenure.Caller, all []*tenure.Lock) (levels []*tenure.Level
 		for ; at.delivered.Status == 0; at = at.next {
 			refused++
 		}
-		at.refused = &a.AcquireReply
+		at.refused = &at.delivered.AcquireReply
 		if who.Once {
 			at.refusedOnce()
 		}

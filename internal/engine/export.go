@@ -44,7 +44,7 @@ func Export(l *tenure.Level, number string, lasts time.Duration) (err error) {
 	}
 	err = l.Traced(func(l *tenure.Level) (err error) {
 		defer func() { ChargeUnlockTime(l.Context, began, err != nil) }()
-		return onlyError(unlockFor(new(unlocker), began.Add(unlockTime(l, began)), []*tenure.Level{l}, false, nil))
+		return onlyError(newUnlocker(l).unlock(began.Add(unlockTime(l, began))))
 	})
 	if err == nil {
 		c.Counts.Exported.Add(1)

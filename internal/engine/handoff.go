@@ -159,7 +159,7 @@ func handedOff(t *tenure.Tenure, by *unlocker, next *Attempt, stay bool, sent ti
 	}
 	if !ok { // it has given up
 		// The unlock succeeded and need not wait. It ends when Redis has answered, or with the call's time-out.
-		by.apart(c.Calls, func() { next.rollBack(next.delivered, nil) })
+		by.apart(c.Calls, func() { next.rollBack(next.delivered) })
 	}
 	return tenure.ReleaseResult{Held: true}
 }
@@ -177,7 +177,7 @@ func (l *Attempt) notHandedOff(r tenure.ReleaseResult) {
 // unclaim ends a claim with an unknown result.
 func (l *Attempt) unclaim() {
 	if !l.waiter.Unclaim() {
-		l.rollBack(tenure.AcquireResult{}, nil)
+		l.rollBack(tenure.AcquireResult{})
 	}
 }
 

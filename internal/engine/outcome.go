@@ -13,7 +13,7 @@ import (
 )
 
 // The caller may leave at any time, and the lock may arrive at the same moment. This file decides which came first, and which side
-// gives the lock back, so that Redis never keeps a lock unknown to its caller. While an attempt asks (calls.Leavable):
+// gives the lock back, so that Redis never keeps a lock unknown to its caller. While an attempt asks (calls.Make):
 //
 //	state      event                        next
 //	sent       reply                        answered: the caller enters, waits on or fails
@@ -30,23 +30,31 @@ import (
 //	claimed    ctx, time over, Close        left: the claimant rolls back what comes of its call
 //	given      ctx, time over, Close        too late to leave: the caller enters
 
-// ask makes the call for a caller that may leave. If the caller leaves before the answer, left is true, rollBack gets the answer, and
-// err is the last error so far. See calls.Leavable for how the race is decided.
+// ask makes the call for a caller that may leave. If the caller leaves before the answer, left is true, RollBack has the answer, and
+// err is the last error so far. See calls.Make for how the race is decided.
 func (l *Attempt) ask() (a tenure.AcquireResult, left bool, err error) {
 	if l.failed.Load() != nil {
 		l.failed.Store(nil) // from an earlier ask
 	}
-	if !calls.CanLeave(l.Ctx, l.Limit) { // spares the closures below
-		c := l.Lock.Client.Calls
-		a, err = l.send(c.Done())
-		c.Answered(l.Lock.Slot, err)
-		return a, false, err
+	m := l.Lock
+	left, err = m.Client.Calls.Make(l.Ctx, m.Slot, l.Limit, l)
+	if !left {
+		return l.delivered, false, err
 	}
-	a, left, err = tenure.Leavable(l.Ctx, l.Lock, l.Limit, l.send, l.rollBack)
-	if failed := l.failed.Load(); left && failed != nil {
+	if failed := l.failed.Load(); failed != nil {
 		err = *failed
 	}
-	return a, left, err
+	return a, true, err
+}
+
+// Make asks Redis, and keeps the answer, for a chain that of each lock.
+func (l *Attempt) Make(left <-chan struct{}) error {
+	a, err := l.send(left)
+	if l.next == nil {
+		l.delivered = a
+	}
+	l.delivered.Sent = a.Sent
+	return err
 }
 
 // send is Send, for all locks of the call.
@@ -83,8 +91,10 @@ func (l *Attempt) send(left <-chan struct{}) (tenure.AcquireResult, error) {
 	})
 }
 
-// rollBack ends an attempt whose caller has left, once its result is known. That may be after Close.
-func (l *Attempt) rollBack(a tenure.AcquireResult, _ error) {
+// RollBack ends an attempt whose caller has left, once its result is known. That may be after Close.
+func (l *Attempt) RollBack(error) { l.rollBack(l.delivered) }
+
+func (l *Attempt) rollBack(a tenure.AcquireResult) {
 	if l.Count > 1 { // it was one more level of a tenure that continues; the count in Redis follows
 		l.Tenure.ReleaseCallSlot()
 		return

@@ -237,8 +237,8 @@ func givesWay(m *tenure.Lock, r lua.ReleaseReply) {
 	}
 }
 
-// releaseCall is the context of a command that ends a tenure, with what ends that. On a connection that nobody else uses it is given half
-// the time of an unlock, so that a new connection has the rest. Close may wait for the last one.
+// releaseCall is the context of a command that ends a tenure, with what ends that. On a connection that nobody else uses it ends before
+// the unlock, so that a new connection has the rest. Close may wait for the last one.
 func releaseCall(t *tenure.Tenure, now time.Time, by *unlocker) (ctx context.Context, end func(), repeats *calls.Context) {
 	c := t.Lock.Client
 	own := by.contexts.Next(t.Section(), c.Calls, now, 0)
@@ -246,23 +246,27 @@ func releaseCall(t *tenure.Tenure, now time.Time, by *unlocker) (ctx context.Con
 		ctx, end := c.Calls.Last()
 		return ctx, end, own
 	}
-	deadline := now.Add(max(minOwn, min(calls.Timeout, c.Options.UnlockTimeout/2)))
-	if !by.over.IsZero() {
-		deadline = calls.Earlier(deadline, by.over.Add(-spareOwn))
-		own.EndWith(by.left)
-	}
-	own.EndAt(deadline)
+	own.EndAt(now.Add(max(leastCall, min(calls.Timeout, c.Options.UnlockTimeout-toRedial))))
 	return own, func() {}, own
 }
 
 // unlocker is an unlock as its calls see it.
 type unlocker struct {
+	levels   []*tenure.Level       // whose holds it ends, of one Client and slot
+	one      [1]*tenure.Level      // usually the only one
+	errs     []error               // its result
+	first    [1]unlocking          // its state
 	left     <-chan struct{}       // closed when the caller stops waiting
-	over     time.Time             // when that is, if its call is made on the caller's goroutine; zero: on another
 	closed   bool                  // so is the Client: no call follows the one that was made last
 	counted  bool                  // Close waits for it
 	failed   atomic.Pointer[error] // what went wrong the last time, if it did
 	contexts calls.Contexts        // of its calls
+}
+
+func newUnlocker(l *tenure.Level) *unlocker {
+	u := &unlocker{one: [1]*tenure.Level{l}}
+	u.levels = u.one[:]
+	return u
 }
 
 // apart runs f on a goroutine, which Close waits for if it waits for the unlock.
@@ -308,8 +312,8 @@ func (u *unlocker) again(t *tenure.Tenure, r *calls.Retry, err error) bool {
 }
 
 const (
-	// minOwn is the least time of a call on the goroutine of an unlock's caller: rueidis closes the connection when that time is exceeded.
-	minOwn = time.Second
-	// spareOwn is how much earlier than the unlock, and than the lease, such a call ends at least.
-	spareOwn = time.Second / 2
+	// leastCall is the least time of a call: rueidis closes the connection when that time is exceeded.
+	leastCall = time.Second
+	// toRedial is how much of an unlock's time is left for a new connection.
+	toRedial = time.Second / 2
 )

@@ -74,10 +74,6 @@ const afterStop = time.Second / 2
 func wasStopped(due time.Time) bool { return time.Since(due) > calls.UnresponsiveAfter }
 
 // release takes a closed level off the count in Redis.
-//
-// Its calls run on a separate goroutine, except the first if the caller's Lock could not be left either and nothing hints at trouble:
-// that saves two goroutine switches, a third of the time of a Lock and its unlock. rueidis ends that call in time, except while it
-// waits for room in its queue or for another goroutine's dial.
 func release(l *tenure.Level) (err error) {
 	if t := l.Hold().Tenure(); t.IsMajority() {
 		return releaseMajority(l, t.Majority)
@@ -88,27 +84,12 @@ func release(l *tenure.Level) (err error) {
 	if left, err := l.Hold().LeaveOthers(); left {
 		return err
 	}
-	c, t, began := l.Through().Client, l.Hold().Tenure(), time.Now()
-	over := began.Add(unlockTime(l, began))
+	if t := l.Hold().Tenure(); l.Hold().LossSoFar() != nil && t.TryCallSlot() { // there is nothing to be sent
+		return onlyError(newUnlocker(l).release())
+	}
+	began := time.Now()
 	defer func() { ChargeUnlockTime(l.Context, began, err != nil) }()
-	mine := t.TryCallSlot()
-	until := calls.Earlier(over, c.Leases.Until(&t.Lease))
-	if !mine || l.Hold().LossSoFar() == nil && (!l.IsPatient() || until.Sub(began) < minOwn+spareOwn || c.Calls.AnyLeft()) {
-		return onlyError(unlockFor(new(unlocker), over, []*tenure.Level{l}, mine, nil))
-	}
-	counted := c.Calls.Start() // an unlock works after Close, too
-	if counted {               // Close waits for all of it
-		defer c.Calls.Ended()
-	}
-	// This call's limit is well before the unlock's, so that it cannot end a dial: if the server rejects connections unasked (maxclients),
-	// that makes rueidis v1.0.79 panic (pipe.Close).
-	by := &unlocker{over: until, left: c.Calls.After(until), counted: counted}
-	one := [1]unlocking{toUnlock(t, l.Hold())}
-	all := unlockings(one[:])
-	if err := all.begin(by); err != nil {
-		return releaseRest(l, over, one[0])
-	}
-	return onlyError(all.ended(by))
+	return onlyError(newUnlocker(l).unlock(began.Add(unlockTime(l, began))))
 }
 
 // releaseMajority ends a majority's hold after its last level was closed.
@@ -118,14 +99,6 @@ func releaseMajority(l *tenure.Level, of tenure.Majority) (err error) {
 	// One silent server must not shorten the unlock.
 	wait := UnlockTime(l.Through().Client, &l.Inner, began, func() bool { return false })
 	return of.Release(l, began.Add(wait))
-}
-
-// releaseRest continues an unlock after its first call failed. begun escapes to the heap only here, which saves most unlocks an
-// allocation.
-func releaseRest(l *tenure.Level, over time.Time, begun unlocking) error {
-	by := new(unlocker)
-	by.fails(begun.Err)
-	return onlyError(unlockFor(by, over, []*tenure.Level{l}, true, unlockings{begun}))
 }
 
 // onlyError returns the error of an unlock with at most one.
@@ -154,7 +127,7 @@ func UnlockTogether(levels []*tenure.Level) (errs []error) {
 	}
 	one, began := levels[0], time.Now()
 	defer func() { ChargeUnlockTime(one.Context, began, len(errs) > 0) }()
-	return append(errs, unlockFor(new(unlocker), began.Add(unlockTime(one, began)), last, false, nil)...)
+	return append(errs, (&unlocker{levels: last}).unlock(began.Add(unlockTime(one, began)))...)
 }
 
 func unlockTime(l *tenure.Level, now time.Time) time.Duration {
@@ -162,26 +135,31 @@ func unlockTime(l *tenure.Level, now time.Time) time.Duration {
 	return UnlockTime(c, &l.Inner, now, func() bool { return c.Calls.IsSilent(l.Through().Slot) })
 }
 
-// releaseAll ends the holds of closed levels. mine: the right to make calls for them was taken; begun: the first call was made.
-func releaseAll(levels []*tenure.Level, by *unlocker, mine bool, begun unlockings) []error {
-	for _, l := range levels {
-		if !mine {
-			l.Hold().Tenure().AwaitCallSlot() // no deadlock: the owner of that right waits for no other hold
-		}
+// Make ends the holds of the closed levels.
+func (u *unlocker) Make(left <-chan struct{}) error {
+	u.left = left
+	for _, l := range u.levels {
+		l.Hold().Tenure().AwaitCallSlot() // no deadlock: the owner of that right waits for no other hold
 	}
-	var err error
-	if begun == nil {
-		begun = make(unlockings, len(levels))
-		for i, l := range levels {
-			begun[i] = toUnlock(l.Hold().Tenure(), l.Hold())
-		}
-		err = begun.begin(by)
-	} else {
-		err = begun[0].Err
-	}
-	begun.finish(by, err)
-	return begun.ended(by)
+	u.errs = u.release()
+	return u.cause() // its calls have recorded whether Redis answered
 }
+
+// release ends the holds of the closed levels, by whoever has the right to make calls for them.
+func (u *unlocker) release() []error {
+	all := unlockings(u.first[:])
+	if n := len(u.levels); n > 1 {
+		all = make(unlockings, n)
+	}
+	for i, l := range u.levels {
+		all[i] = toUnlock(l.Hold().Tenure(), l.Hold())
+	}
+	all.finish(u, all.begin(u))
+	return all.ended(u)
+}
+
+// RollBack has nothing to do: an unlock goes on without its caller.
+func (u *unlocker) RollBack(error) {}
 
 // End ends a tenure without a hold, as an unlock does: a waiter here or elsewhere is given the lock. It returns at once a channel that is
 // closed at the end.
@@ -220,39 +198,28 @@ func (all unlockings) ended(by *unlocker) (errs []error) {
 	return errs
 }
 
-// unlockFor runs releaseAll on a goroutine, for levels of one Client and slot. It returns when that does, when all levels are lost, or
-// at over.
-func unlockFor(by *unlocker, over time.Time, levels []*tenure.Level, mine bool, begun unlockings) []error {
-	m := levels[0].Through()
-	c, slot := m.Client, m.Slot
-	results, left := make(chan []error), make(chan struct{})
-	by.left, by.counted = left, c.Calls.Start() // an unlock works after Close, too
-	go func() {                                 // ends with its calls, which are not bound to a caller's ctx; Close waits for it
-		if by.counted {
-			defer c.Calls.Ended()
-		}
-		errs := releaseAll(levels, by, mine, begun)
-		select {
-		case results <- errs:
-		case <-left:
-			c.Calls.LeftEnds(slot) // the calls have recorded whether Redis answered
-		}
-	}()
-	if errs, ended := awaitUnlock(levels, over, results); ended {
-		return errs
+// unlock ends the holds of the closed levels. It returns at the end of its calls, when all levels are lost, or at over.
+func (u *unlocker) unlock(over time.Time) []error {
+	m := u.levels[0].Through()
+	c := m.Client
+	u.counted = c.Calls.Start() // an unlock works after Close, too
+	w := c.Calls.Begin(m.Slot, u, u.counted)
+	if _, ended := awaitUnlock(u.levels, over, w.Ended(), w.After); ended || !w.Leave() {
+		_ = w.Result()
+		return u.errs
 	}
-	c.Calls.Leave(slot)
-	close(left)
 	c.Leases.CatchUp() // a hold whose lease has just ended is lost, even if not noticed yet
-	errs := make([]error, len(levels))
-	for i, l := range levels {
-		errs[i] = leave(l, by.cause())
+	errs := make([]error, len(u.levels))
+	for i, l := range u.levels {
+		errs[i] = leave(l, u.cause())
 	}
 	return errs
 }
 
-// awaitUnlock waits for the results of an unlock, until all levels are lost or over has passed.
-func awaitUnlock(levels []*tenure.Level, over time.Time, results <-chan []error) (errs []error, ended bool) {
+// awaitUnlock waits for the result of an unlock, until all levels are lost or over has passed. after is time.After.
+func awaitUnlock[T any](
+	levels []*tenure.Level, over time.Time, results <-chan T, after func(time.Duration) <-chan time.Time,
+) (result T, ended bool) {
 	for extended := false; ; {
 		wait, lost := untilLost(levels, over)
 		if !extended && wasStopped(over) {
@@ -262,21 +229,18 @@ func awaitUnlock(levels []*tenure.Level, over time.Time, results <-chan []error)
 		if wait <= 0 {
 			break
 		}
-		timer := time.NewTimer(wait)
 		select {
-		case errs := <-results:
-			timer.Stop()
-			return errs, true
-		case <-timer.C:
+		case result = <-results:
+			return result, true
+		case <-after(wait):
 		case <-lost:
-			timer.Stop()
 		}
 	}
 	select {
-	case errs := <-results:
-		return errs, true
+	case result = <-results:
+		return result, true
 	default:
-		return nil, false
+		return result, false
 	}
 }
 
@@ -317,7 +281,7 @@ func leave(l *tenure.Level, why error) error {
 // delay. The hold has ended when Await returns, even if the release continues.
 func Await(l *tenure.Level, results <-chan []error, over time.Time, why func() error) error {
 	m := l.Through()
-	errs, ended := awaitUnlock([]*tenure.Level{l}, over, results)
+	errs, ended := awaitUnlock([]*tenure.Level{l}, over, results, time.After)
 	if !ended {
 		errs = []error{why()}
 	}

@@ -206,7 +206,7 @@ func (e *election) vote(v *votes, began time.Time) (t tally, err error) {
 func (e *election) note(v *votes, t tally, began time.Time, left bool) {
 	if t.granted+t.refused >= e.quorum.majority() {
 		e.err, e.failed, e.tries, e.took = nil, time.Time{}, 0, t.last.Sub(began)
-	} else if !left || t.err != nil || time.Since(began) >= max(calls.UnresponsiveAfter/2, 2*e.took) { // or there was no time for an answer
+	} else if !left || t.err != nil || calls.Waited(e.Ctx, began, e.Limit) >= max(calls.UnresponsiveAfter/2, 2*e.took) { // or there was no time for an answer
 		switch {
 		case t.err != nil:
 			e.err = t.err

@@ -18,7 +18,6 @@ type Hold struct {
 	unlocked UnlockedError   // the cause of the end of its sections
 
 	// Guarded by tenure.mu.
-	patient  bool   // its Lock had no ctx to leave by
 	passed   bool   // its unlock has passed the tenure on, whose later loss does not affect it
 	together bool   // one of several locks that end together
 	exported bool   // ended by an Export
@@ -136,7 +135,7 @@ func (t *Tenure) Admitted(
 	if !c.HoldBegins(inside) {
 		return nil, c.Errors.Closed
 	}
-	h, outer, patient := t.newHold(), InnermostOpen(ctx), who.Ctx.Done() == nil
+	h, outer := t.newHold(), InnermostOpen(ctx)
 	t.mu.Lock()
 	var err error
 	switch {
@@ -162,7 +161,7 @@ func (t *Tenure) Admitted(
 		t.Stays = nil
 	}
 	l := h.begin(ctx, who.Outer, cancel, m, outer, beside)
-	h.patient, h.token = patient, a.Token
+	h.token = a.Token
 	t.follow()
 	if a.Path != ByCall {
 		if now := t.renewed(); now != renewed {

@@ -271,13 +271,6 @@ func (l *Level) Traced(end func(*Level) error) error {
 	return l.Released(func() error { return end(l) })
 }
 
-// IsPatient reports whether the caller of Lock could not leave it.
-func (l *Level) IsPatient() bool {
-	l.hold.tenure.mu.Lock()
-	defer l.hold.tenure.mu.Unlock()
-	return l.hold.patient && l == &l.hold.first
-}
-
 // LeaveUnlock notes that the caller of an unlock of the level leaves. It returns the loss of its hold, if it was lost. Otherwise, if no level
 // is open, the lease is not renewed any more (G7).
 func (l *Level) LeaveUnlock() (loss error) {
