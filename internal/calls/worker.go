@@ -2,6 +2,7 @@ package calls
 
 import (
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -45,13 +46,17 @@ const (
 	isLeft
 )
 
-// maxIdle bounds a Client's workers without a call.
-const maxIdle = 64
+const (
+	maxIdle = 64          // bounds a Client's workers without a call
+	idleFor = time.Second // how long one stays at least; at most twice that
+)
 
-// workers are those without a call. They end with Close.
+// workers are those without a call. They end when there were enough others for a while, and with Close.
 type workers struct {
 	mu     sync.Mutex // guards the following
 	idle   []*Worker
+	spare  int         // how many of them were idle all the time since the last trim
+	trims  *time.Timer // runs trim; nil: none are idle
 	closed bool
 }
 
@@ -68,7 +73,7 @@ func (c *Calls) begin(first work, behind bool) *Worker {
 	return w
 }
 
-// work ends when next is closed: by Close, or if there are enough workers without a call.
+// work ends when next is closed: by Close, or if there have been enough workers without a call.
 func (w *Worker) work() {
 	for next := range w.next {
 		err := next.call.Make(w.left)
@@ -135,6 +140,7 @@ func (all *workers) take(c *Calls) *Worker {
 	if n := len(all.idle); n > 0 {
 		w := all.idle[n-1] // its stack is in the cache
 		all.idle[n-1], all.idle = nil, all.idle[:n-1]
+		all.spare = min(all.spare, n-1)
 		return w
 	}
 	w := &Worker{calls: c, next: make(chan work, 1), ended: make(chan struct{}, 1), left: make(chan struct{})}
@@ -161,6 +167,32 @@ func (w *Worker) rest() {
 		return
 	}
 	all.idle = append(all.idle, w)
+	if all.trims == nil {
+		all.trims = time.AfterFunc(idleFor, all.trim)
+	}
+}
+
+// trim ends the workers that nobody has needed for a while.
+func (all *workers) trim() {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	if all.closed {
+		return
+	}
+	all.end(all.spare)
+	if all.spare = len(all.idle); all.spare == 0 {
+		all.trims = nil
+		return
+	}
+	all.trims.Reset(idleFor)
+}
+
+// end ends the n workers that were used the longest time ago. mu is held.
+func (all *workers) end(n int) {
+	for _, w := range all.idle[:n] {
+		close(w.next)
+	}
+	all.idle = slices.Delete(all.idle, 0, n)
 }
 
 // close ends the workers without a call. The others end with their call.
@@ -168,8 +200,8 @@ func (all *workers) close() {
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	all.closed = true
-	for _, w := range all.idle {
-		close(w.next)
+	all.end(len(all.idle))
+	if all.trims != nil {
+		all.trims.Stop()
 	}
-	all.idle = nil
 }

@@ -19,7 +19,8 @@ func idle(c *Calls) int {
 	return len(c.workers.idle)
 }
 
-// A call in turn uses the worker of the one before. A crowd has a worker each, of which maxIdle stay, until Close.
+// A call in turn uses the worker of the one before. A crowd has a worker each, of which maxIdle stay for a while, and those that are needed until
+// Close.
 func TestWorkersAreReused(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		c := New(nil, errors.New("closed"))
@@ -39,8 +40,16 @@ func TestWorkersAreReused(t *testing.T) {
 		for range 2 * maxIdle {
 			go call(time.Second)
 		}
-		time.Sleep(2 * time.Second)
+		time.Sleep(time.Second + time.Millisecond)
 		require.Equal(t, maxIdle, idle(c))
+		for range 10 { // one is still needed
+			call(idleFor / 2)
+		}
+		require.Equal(t, 1, idle(c))
+		time.Sleep(2*idleFor + 1)
+		require.Zero(t, idle(c))
+		call(0)
+		require.Equal(t, 1, idle(c))
 		c.Ended()
 		c.Close()
 		c.Wait()
