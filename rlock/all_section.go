@@ -108,18 +108,18 @@ func (s *taken) takePart(part []*member, who tenure.Caller) (refused *member, er
 	}
 	step, stop := who.Inside(s.ctx)
 	defer stop()
-	levels, which, err := engine.TakeTogether(step, all)
+	t := engine.TakeTogether(step, all)
 	switch {
-	case err == engine.ErrAlone: //nolint:errorlint // never wrapped
+	case t.Apart:
 		return s.takeEach(part, who)
-	case err == nil:
-		s.ctx = levels[len(levels)-1]
-		s.levels = append(s.levels, levels...)
-		s.unlocks = append(s.unlocks, func() []error { return engine.UnlockTogether(levels) })
-	case which >= 0:
-		refused = part[which]
+	case t.Err == nil:
+		s.ctx = t.Levels[len(t.Levels)-1]
+		s.levels = append(s.levels, t.Levels...)
+		s.unlocks = append(s.unlocks, func() []error { return engine.UnlockTogether(t.Levels) })
+	case t.Refused >= 0:
+		refused = part[t.Refused]
 	}
-	return refused, err
+	return refused, t.Err
 }
 
 // takeEach adds members with one attempt each, without waiting.

@@ -49,6 +49,7 @@ type Attempt struct {
 	warned         bool                 // the warning about waiting for its own caller was given
 	leads          bool                 // others may share its tenure
 	waited         bool                 // watchers know of it
+	apart          bool                 // Redis refused the call for several locks: calls for each alone show which lock caused that
 	begun          tenure.Beginning     // of its hold
 	refused        *lua.AcquireReply    // the last refusal naming the holder; nil: none, as for most waiters in line
 	place          *tenure.PlaceKeeper  // of its own in the queue in Redis; nil: none that is known of
@@ -63,8 +64,8 @@ func compete(m *tenure.Lock, who tenure.Caller, within *tenure.Hold) (*tenure.Le
 		return nil, err
 	}
 	if m.Client.Kept.Load() != 0 {
-		if s, err := l.continueKept(); err != tenure.ErrOver { //nolint:errorlint // never wrapped
-			return s, err
+		if o := l.continueKept(); !o.IsOver() {
+			return o.Level, o.Err
 		}
 	}
 	defer func() { // also if a Trace panics
@@ -95,72 +96,67 @@ func (l *Attempt) begins() error {
 // a share.
 func (l *Attempt) compete() (*tenure.Level, error) {
 	for {
-		s, err := l.waitForTurn()
-		if err == errTurn { //nolint:errorlint // never wrapped
-			s, err = l.askInTurn()
+		o, turn := l.waitForTurn()
+		if turn {
+			o = l.askInTurn()
 		}
-		if err != tenure.ErrOver { //nolint:errorlint // never wrapped
-			return s, err
+		if !o.IsOver() {
+			return o.Level, o.Err
 		}
 	}
 }
 
-// errTurn means the attempt has the turn.
-var errTurn = errors.New("it has the turn")
-
-// waitForTurn queues until the attempt has the turn, or gets the lock without it. It returns ErrOver if a lock given to it was lost on the
-// way.
-func (l *Attempt) waitForTurn() (*tenure.Level, error) {
+// waitForTurn queues until the attempt has the turn, or gets the lock without it. A lock given to it may be over.
+func (l *Attempt) waitForTurn() (o tenure.Outcome, turn bool) {
 	if !l.queued {
-		if s, err := l.share(); err != tenure.ErrOver { //nolint:errorlint // never wrapped
-			return s, err
+		if o = l.share(); !o.IsOver() {
+			return o, false
 		}
-		switch turn := l.join(l.Once); {
+		switch turn = l.join(l.Once); {
 		case turn:
-			return nil, errTurn
+			return o, true
 		case l.Once:
-			return nil, l.Failure(nil)
+			return failed(l.Failure(nil)), false
 		}
 	}
 	granted, gone, err := l.awaitTurn()
 	if gone && l.leaveInTime(errors.Is(err, pubsub.ErrExpired)) {
-		return nil, l.Failure(err)
+		return failed(l.Failure(err)), false
 	}
 	if !granted && !gone { // if gone, it was too late to leave
-		return nil, errTurn
+		return o, true
 	}
 	l.queued = false
 	g := l.waiter.Given()
 	if g == nil {
-		return l.enterDelivered()
+		return l.enterDelivered(), false
 	}
 	a, usable := l.given(g)
 	if !usable {
-		return nil, errTurn
+		return o, true
 	}
-	s, err := l.enter(a)
-	if err == nil {
+	if o = l.enter(a); o.Level != nil {
 		l.Took(tenure.PathGrant)
 		l.Lock.Client.Counts.Grants.Add(1)
 	}
-	return s, err
+	return o, false
 }
 
-// askInTurn asks Redis. It returns ErrOver if another owner holds the lock and the attempt must wait.
-func (l *Attempt) askInTurn() (*tenure.Level, error) {
+// askInTurn asks Redis. The attempt goes on, and waits, if another owner holds the lock.
+func (l *Attempt) askInTurn() tenure.Outcome {
 	for {
 		l.needsTenure()
 		l.enqueue = l.queued && l.enqueues()
 		a, left, err := l.ask()
 		switch {
 		case left:
-			return nil, l.Failure(err)
+			return failed(l.Failure(err))
 		case err != nil:
 			if calls.IsTransient(err) && l.queued { // it failed for longer than other waiters should wait for their turn
 				l.waiter.Unanswered(err)
 			}
 			l.withdraw((*tenure.Client).SweepInCall)
-			return nil, l.Failure(err)
+			return failed(l.Failure(err))
 		case a.Granted():
 			if !l.queued {
 				l.Tenure.Queued = nil // the grant has taken it out
@@ -168,7 +164,7 @@ func (l *Attempt) askInTurn() (*tenure.Level, error) {
 			return l.enter(a)
 		case a.Status == lua.Lost:
 			l.withdraw((*tenure.Client).SweepInCall)
-			return nil, l.readerGone()
+			return failed(l.readerGone())
 		}
 		refusal := a.AcquireReply
 		l.refused = &refusal
@@ -178,15 +174,15 @@ func (l *Attempt) askInTurn() (*tenure.Level, error) {
 		case l.Once:
 			l.refusedOnce()
 			l.withdraw((*tenure.Client).SweepInCall)
-			return nil, l.Failure(nil)
+			return failed(l.Failure(nil))
 		case !l.queued: // an expired grant: this process does not have the lock
 			l.withdraw((*tenure.Client).SweepInCall)
 			l.Tenure = nil
-			return nil, tenure.ErrOver
+			return tenure.Outcome{}
 		case l.Lock.Kind.Queueing != kinds.PerWaiter || l.keepsPlace(a):
 			l.saw(a)
 			l.waiter.Held(a.TTL, a.Joined)
-			return nil, tenure.ErrOver
+			return tenure.Outcome{}
 		}
 		l.leavePlace() // it is gone in Redis: the next request is for a new one
 		l.Tenure.SweepIfUnresolved()
@@ -204,11 +200,11 @@ func (l *Attempt) saw(a tenure.AcquireResult) {
 }
 
 // enterDelivered enters with the result another goroutine of this process got for it.
-func (l *Attempt) enterDelivered() (*tenure.Level, error) {
+func (l *Attempt) enterDelivered() tenure.Outcome {
 	run := l.Tenure.Run
-	s, err := l.enter(l.delivered)
+	o := l.enter(l.delivered)
 	switch {
-	case err != nil:
+	case o.Level == nil:
 	case l.delivered.Path == tenure.LetIn:
 		l.isShared()
 	default:
@@ -217,7 +213,7 @@ func (l *Attempt) enterDelivered() (*tenure.Level, error) {
 		}
 		l.Lock.Client.Counts.HandOffs.Add(1)
 	}
-	return s, err
+	return o
 }
 
 // needsTenure makes the tenure before the first request.
@@ -230,12 +226,11 @@ func (l *Attempt) needsTenure() {
 // readerGone returns the error of an upgrade whose reader is missing in Redis. A concurrent unlock may have released the reader;
 // otherwise it was lost.
 func (l *Attempt) readerGone() error {
-	err := takeCalls(l.Lock, l.Caller, l.within)
-	switch {
-	case err == tenure.ErrOver: //nolint:errorlint // never wrapped
-		return l.Lock.Fail(l.Lock.Client.Errors.Upgrade, errors.New("the reader was unlocked meanwhile"))
+	switch ok, err := takeCalls(l.Lock, l.Caller, l.within); {
 	case err != nil:
 		return err
+	case !ok:
+		return l.Lock.Fail(l.Lock.Client.Errors.Upgrade, errors.New("the reader was unlocked meanwhile"))
 	}
 	defer l.within.Tenure().ReleaseCallSlot()
 	l.within.Tenure().Gone()

@@ -10,13 +10,22 @@ func IsBatchable(m *tenure.Lock) bool {
 	return m.Kind.PlainScripts && m.Linger == 0 && m.Client.Options.Replicas == 0
 }
 
+// Together is what came of TakeTogether: levels, or an error, or neither.
+type Together struct {
+	Levels  []*tenure.Level // in the order of the locks; UnlockTogether ends them
+	Err     error
+	Refused int  // the index of a lock that another owner holds or others here wait for, which Err is about; -1 after other failures
+	Apart   bool // without an error: Redis refused the call because of one of the locks; calls for each alone show which
+}
+
+func failedTogether(err error) Together { return Together{Err: err, Refused: -1} }
+
 // TakeTogether takes all locks by one call, or none, as a TryLock(0) of each would. It needs the turn in every queue of the process (I7),
-// so it does not ask Redis if other goroutines wait for one of the locks. refused is the index of a lock that another owner holds or others
-// here wait for, and err is about that lock; it is -1 after other failures. UnlockTogether ends the levels.
-func TakeTogether(who tenure.Caller, all []*tenure.Lock) (levels []*tenure.Level, refused int, err error) {
+// so it does not ask Redis if other goroutines wait for one of the locks.
+func TakeTogether(who tenure.Caller, all []*tenure.Lock) Together {
 	c := all[0].Client
 	if !c.Calls.Start() {
-		return nil, -1, all[0].FailClosed()
+		return failedTogether(all[0].FailClosed())
 	}
 	defer c.Calls.Ended()
 	awaitFreed(who, all)
@@ -26,28 +35,28 @@ func TakeTogether(who tenure.Caller, all []*tenure.Lock) (levels []*tenure.Level
 		x := &Attempt{AcquireRequest: AcquireRequest{Caller: who, Lock: m, Tenure: m.NewTenure(), Count: 1}}
 		if i == 0 {
 			if err := x.begins(); err != nil {
-				return nil, -1, err
+				return failedTogether(err)
 			}
 		}
 		if !x.join(true) {
 			l.withdraw((*tenure.Client).SweepInCall)
-			return nil, i, x.Failure(nil)
+			return Together{Refused: i, Err: x.Failure(nil)}
 		}
 		*last, last = x, &x.next
 	}
 	a, left, err := l.ask()
 	switch {
 	case left:
-		return nil, -1, l.Failure(err)
+		return failedTogether(l.Failure(err))
+	case l.apart:
+		l.withdraw((*tenure.Client).SweepInCall)
+		return Together{Apart: true}
 	case err != nil:
 		l.withdraw((*tenure.Client).SweepInCall)
-		if err != ErrAlone { //nolint:errorlint // never wrapped
-			err = l.Failure(err)
-		}
-		return nil, -1, err
+		return failedTogether(l.Failure(err))
 	case !a.Granted():
 		l.withdraw((*tenure.Client).SweepInCall)
-		at := l
+		at, refused := l, 0
 		for ; at.delivered.Status == 0; at = at.next {
 			refused++
 		}
@@ -55,22 +64,23 @@ func TakeTogether(who tenure.Caller, all []*tenure.Lock) (levels []*tenure.Level
 		if who.Once {
 			at.refusedOnce()
 		}
-		return nil, refused, at.Failure(nil)
+		return Together{Refused: refused, Err: at.Failure(nil)}
 	}
-	_, err = l.enter(a)
+	o := l.enter(a)
+	var levels []*tenure.Level
 	for x := l; x != nil && x.level != nil; x = x.next {
 		levels = append(levels, x.level)
 	}
-	if err != nil && len(levels) > 0 {
+	if o.Err != nil && len(levels) > 0 {
 		for _, l := range levels {
 			l.Hold().Tenure().Stays = nil // it was never returned to the caller
 		}
 		who.LeaveTo(func() { _ = UnlockTogether(levels) }, c)
 	}
-	if err != nil {
-		return nil, -1, err
+	if o.Err != nil {
+		return failedTogether(o.Err)
 	}
-	return levels, -1, nil
+	return Together{Levels: levels}
 }
 
 // awaitFreed waits for the end of tenures that the process keeps of those locks, for as long as a call of the Lock may take.

@@ -27,28 +27,32 @@ func Lock(m *tenure.Lock, who tenure.Caller) (*tenure.Level, error) {
 		if outer == nil {
 			return compete(m, who, nil)
 		}
-		l, err := enter(m, who, outer.Hold())
-		if err == tenure.ErrOver { //nolint:errorlint // never wrapped
+		o := enter(m, who, outer.Hold())
+		if o.IsOver() {
 			continue
 		}
-		if loss := outer.Hold().LossSoFar(); err != nil && loss != nil { // the loss cancelled ctx, and with it the Lock
+		if loss := outer.Hold().LossSoFar(); o.Err != nil && loss != nil { // the loss cancelled ctx, and with it the Lock
 			return nil, loss
 		}
-		return l, err
+		return o.Level, o.Err
 	}
 }
 
+// failed is the outcome of a Lock that failed.
+func failed(err error) tenure.Outcome { return tenure.Outcome{Err: err} }
+
 // enterWithin handles a Lock whose ctx carries a hold of the other side. A writer lets a reader in, as a separate hold without
 // queueing. A writer inside a reader would wait for itself.
-func enterWithin(m *tenure.Lock, who tenure.Caller, outer *tenure.Hold) (*tenure.Level, error) {
+func enterWithin(m *tenure.Lock, who tenure.Caller, outer *tenure.Hold) tenure.Outcome {
 	if m.Kind.Side == lua.Writer {
 		if loss := outer.LossSoFar(); loss != nil {
-			return nil, loss
+			return failed(loss)
 		}
-		return nil, m.Fail(m.Client.Errors.Upgrade, errReads)
+		return failed(m.Fail(m.Client.Errors.Upgrade, errReads))
 	}
-	if err := takeCalls(m, who, outer); err != nil {
-		return nil, err
+	ok, err := takeCalls(m, who, outer)
+	if !ok {
+		return failed(err)
 	}
 	defer outer.Tenure().ReleaseCallSlot()
 	l := &Attempt{AcquireRequest: AcquireRequest{Caller: who, Lock: m, Tenure: m.NewTenure(), Count: 1, within: outer}}
@@ -59,48 +63,47 @@ func enterWithin(m *tenure.Lock, who tenure.Caller, outer *tenure.Hold) (*tenure
 		l.withdraw((*tenure.Client).SweepInCall)
 	case !a.Granted():
 		outer.Tenure().Gone()
-		return nil, outer.LossSoFar()
+		return failed(outer.LossSoFar())
 	default:
 		return l.enter(a)
 	}
-	return nil, l.Failure(err)
+	return failed(l.Failure(err))
 }
 
 // reenter adds a level to a live hold without queueing, and without a call if the hold already has everything needed.
-func reenter(m *tenure.Lock, who tenure.Caller, h *tenure.Hold) (l *tenure.Level, err error) {
-	if m.NoReentry {
-		if loss := h.LossSoFar(); loss != nil {
-			return nil, loss
-		}
-		return nil, m.Fail(m.Client.Errors.Reentry)
-	}
+func reenter(m *tenure.Lock, who tenure.Caller, h *tenure.Hold) (o tenure.Outcome) {
 	switch {
+	case m.NoReentry:
+		if o.Err = h.LossSoFar(); o.Err == nil {
+			o.Err = m.Fail(m.Client.Errors.Reentry)
+		}
 	case who.Ctx.Err() != nil:
-		err = gaveUp(m, who, nil, lua.AcquireReply{})
+		o.Err = gaveUp(m, who, nil, lua.AcquireReply{})
 	case h.Suffices(m):
-		l, err = reopen(m, who, h, tenure.AcquireResult{Path: tenure.InMemory})
+		o = reopen(m, who, h, tenure.AcquireResult{Path: tenure.InMemory})
 	default:
-		l, err = reenterForMore(m, who, h)
+		o = reenterForMore(m, who, h)
 	}
-	if err == nil {
+	if o.Level != nil {
 		who.Took(tenure.PathReentry)
 	}
-	return l, err
+	return o
 }
 
 // reopen opens one more level.
-func reopen(m *tenure.Lock, who tenure.Caller, h *tenure.Hold, a tenure.AcquireResult) (*tenure.Level, error) {
-	l, err := h.Reopen(who.Parent(), m, a)
-	if err != nil && err != tenure.ErrOver { //nolint:errorlint // never wrapped
-		err = gaveUp(m, who, err, lua.AcquireReply{})
+func reopen(m *tenure.Lock, who tenure.Caller, h *tenure.Hold, a tenure.AcquireResult) tenure.Outcome {
+	o := h.Reopen(who.Parent(), m, a)
+	if o.Err != nil {
+		o.Err = gaveUp(m, who, o.Err, lua.AcquireReply{})
 	}
-	return l, err
+	return o
 }
 
 // reenterForMore asks for a level that needs a longer lease than the hold has, or a token.
-func reenterForMore(m *tenure.Lock, who tenure.Caller, h *tenure.Hold) (*tenure.Level, error) {
-	if err := takeCalls(m, who, h); err != nil {
-		return nil, err
+func reenterForMore(m *tenure.Lock, who tenure.Caller, h *tenure.Hold) tenure.Outcome {
+	ok, err := takeCalls(m, who, h)
+	if !ok {
+		return failed(err)
 	}
 	t, count := h.Tenure(), h.NextCount()
 	t.Stated(count, false)
@@ -111,7 +114,7 @@ func reenterForMore(m *tenure.Lock, who tenure.Caller, h *tenure.Hold) (*tenure.
 	}
 	switch {
 	case left, err != nil:
-		return nil, gaveUp(m, who, err, lua.AcquireReply{})
+		return failed(gaveUp(m, who, err, lua.AcquireReply{}))
 	case !a.Granted():
 		t.Gone()
 	default:

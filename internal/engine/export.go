@@ -95,10 +95,10 @@ func Adopt(m *tenure.Lock, who tenure.Caller, id, number string) (*tenure.Level,
 		l.withdraw((*tenure.Client).SweepInCall)
 		return nil, m.Fail(c.Errors.Ticket, errNoTicket)
 	}
-	level, err := l.enter(a)
-	if err == nil {
+	o := l.enter(a)
+	if o.Level != nil {
 		who.Took(tenure.PathAdopted)
 		c.Counts.Adopted.Add(1)
 	}
-	return level, err
+	return o.Level, o.Err
 }

@@ -83,7 +83,8 @@ func (l *Attempt) send(left <-chan struct{}) (tenure.AcquireResult, error) {
 		}
 		switch {
 		case calls.IsRefusal(err):
-			return lua.AcquireReply{}, ErrAlone
+			l.apart = true
+			return lua.AcquireReply{}, nil
 		case reply.Acquired:
 			return lua.AcquireReply{Status: lua.Acquired}, err
 		}
@@ -191,36 +192,38 @@ func (l *Attempt) leaveInTime(expired bool) bool {
 
 // enter turns a grant into live holds, or gives it back: all or none. It returns the last hold's level. The levels of several locks are
 // nested, and end together.
-func (l *Attempt) enter(a tenure.AcquireResult) (*tenure.Level, error) {
+func (l *Attempt) enter(a tenure.AcquireResult) tenure.Outcome {
 	ctx, cancel := l.Lock.LevelCtx(l.Parent())
 	inner := ctx
 	for x := l; ; x = x.next {
 		if l.next != nil {
 			a.Token = x.delivered.Token
 		}
-		if err := x.begin(inner, cancel, a); err != nil {
+		o := x.begin(inner, cancel, a)
+		if o.Level == nil {
 			cancel(nil)
-			return nil, x.rollBackBegin(a, err)
+			return x.rollBackBegin(a, o)
 		}
 		if x.next == nil {
-			return x.level, nil
+			return o
 		}
 		inner = tenure.Nested(ctx, x.level) //nolint:fatcontext // each derives from the same ctx
 	}
 }
 
 // begin starts the hold of one lock, and takes its waiter out of the queue.
-func (l *Attempt) begin(ctx context.Context, cancel context.CancelCauseFunc, a tenure.AcquireResult) (err error) {
+func (l *Attempt) begin(ctx context.Context, cancel context.CancelCauseFunc, a tenure.AcquireResult) tenure.Outcome {
 	t, m := l.Tenure, l.Lock
 	l.leavePlace()
 	switch until := a.Until(m); {
 	case a.Unconfirmed != nil:
-		return fmt.Errorf("%w: %w", m.Client.Errors.NotReplicated, a.Unconfirmed)
+		return failed(fmt.Errorf("%w: %w", m.Client.Errors.NotReplicated, a.Unconfirmed))
 	case a.Path == tenure.ByCall && !time.Now().Before(until):
-		return t.AnsweredTooLate(m, until)
+		return failed(t.AnsweredTooLate(m, until))
 	}
-	if l.level, err = t.Admitted(ctx, cancel, &l.Caller, m, a, l.within != nil); err != nil {
-		return err
+	o := t.Admitted(ctx, cancel, &l.Caller, m, a, l.within != nil)
+	if l.level = o.Level; l.level == nil {
+		return o
 	}
 	l.lead(a)
 	if l.queued { // after its own hold began, because leaving lets others in with it
@@ -228,25 +231,21 @@ func (l *Attempt) begin(ctx context.Context, cancel context.CancelCauseFunc, a t
 	}
 	l.begun = l.beginning(a)
 	l.observed(l.level.Hold())
-	return nil
+	return o
 }
 
-// rollBackBegin gives back the grants of this lock, whose hold could not begin, and of the following locks. The error is for the caller, except
-// ErrOver: then the attempt continues.
-func (l *Attempt) rollBackBegin(a tenure.AcquireResult, err error) error {
+// rollBackBegin gives back the grants of this lock, whose hold could not begin, and of the following locks.
+func (l *Attempt) rollBackBegin(a tenure.AcquireResult, o tenure.Outcome) tenure.Outcome {
 	t, m := l.Tenure, l.Lock
 	switch {
 	case a.Path == tenure.LetIn && !t.IsLeft(): // other readers continue it
 		l.Tenure = nil
-		if err != tenure.ErrOver { //nolint:errorlint // never wrapped
-			err = l.Failure(err)
-		}
-		return err
-	case err == tenure.ErrOver: //nolint:errorlint // never wrapped
+		return l.explained(o)
+	case o.IsOver():
 		l.Tenure = nil
 		t.LeaveOpen()
 		m.Client.Calls.Go(t.ForgetInTurn)
-		return err
+		return o
 	case a.Path != tenure.ByCall:
 		t.LeaveOpen()
 		m.Client.Leases.Stop(&t.Lease) // no hold stands on it, so its expiry is no loss
@@ -267,5 +266,5 @@ func (l *Attempt) rollBackBegin(a tenure.AcquireResult, err error) error {
 		}
 		l.withdraw((*tenure.Client).SweepInCall)
 	})
-	return l.Failure(err)
+	return l.explained(o)
 }

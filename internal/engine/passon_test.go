@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"errors"
 	"testing"
 	"time"
 
@@ -20,8 +19,7 @@ func TestTenureLostOnItsWay(t *testing.T) {
 	lost.Gone()
 	require.True(t, h.LossSoFar() == nil, "it had ended")
 
-	_, err := next.enter(tenure.AcquireResult{Path: tenure.Passed})
-	require.True(t, err == tenure.ErrOver && next.Tenure == nil)
+	require.True(t, next.enter(tenure.AcquireResult{Path: tenure.Passed}).IsOver() && next.Tenure == nil)
 	require.Equal(t, 0, c.Stats().Holds)
 	redistest.Eventually(t, 10*time.Second, func() bool {
 		n, err := c.RDB.Do(context.Background(), c.RDB.B().Exists().Key(m.Key).Build()).AsInt64()
@@ -48,19 +46,18 @@ func TestCloseOnTheWay(t *testing.T) {
 	c, _, next := passing(t)
 	go c.Close() // ends with the test
 	redistest.Eventually(t, 5*time.Second, c.IsTold, "Close has begun to cancel holds")
-	_, err := next.enter(tenure.AcquireResult{Path: tenure.Passed})
-	require.True(t, errors.Is(err, enginetest.ErrClosed))
+	require.ErrorIs(t, next.enter(tenure.AcquireResult{Path: tenure.Passed}).Err, enginetest.ErrClosed)
 	require.Equal(t, 0, c.Stats().Holds)
 }
 
 // A re-entry into a hold that was passed on meanwhile competes instead. It does not report a loss, even if the tenure is already lost.
 func TestReentryAfterPassingOn(t *testing.T) {
 	c, ended, next := passing(t)
-	_, err := next.enter(tenure.AcquireResult{Path: tenure.Passed})
-	require.NoError(t, err)
+	require.NoError(t, next.enter(tenure.AcquireResult{Path: tenure.Passed}).Err)
 	require.True(t, ended.Tenure().TryCallSlot())
 	ended.Tenure().Gone()
 	require.Equal(t, uint64(1), c.Stats().Lost)
-	err = awaitCalls(next.Lock, next.Caller, ended)
-	require.True(t, err == tenure.ErrOver)
+	ok, err := awaitCalls(next.Lock, next.Caller, ended)
+	require.NoError(t, err)
+	require.False(t, ok)
 }

@@ -30,36 +30,37 @@ func (l *Attempt) lead(a tenure.AcquireResult) {
 	}
 }
 
-// share joins the readers of this process. It returns ErrOver if there are none, their lease is too short, or they came too long ago.
-func (l *Attempt) share() (*tenure.Level, error) {
+// share joins the readers of this process, unless there are none, their lease is too short, or they came too long ago.
+func (l *Attempt) share() (o tenure.Outcome) {
 	m := l.Lock
 	if !l.mayShare() || !m.Client.Hub.MayShare(m.Waiters()) {
-		return nil, tenure.ErrOver
+		return o
 	}
 	t := m.Client.Open.Leading(m.Key, m.Client.Options.HandOff.For)
-	if t == nil {
-		return nil, tenure.ErrOver
-	}
-	if !m.CanHave(t) {
-		return nil, tenure.ErrOver
+	if t == nil || !m.CanHave(t) {
+		return o
 	}
 	if left := time.Until(m.Client.Leases.Until(&t.Lease)); left < m.TTL/3 || left > m.TTL { // nor a longer one than it asks for
-		return nil, tenure.ErrOver
+		return o
 	}
 	ctx, cancel := m.LevelCtx(l.Parent())
-	s, err := t.Admitted(ctx, cancel, &l.Caller, m, tenure.AcquireResult{Path: tenure.Shared}, false)
-	if err != nil {
+	if o = t.Admitted(ctx, cancel, &l.Caller, m, tenure.AcquireResult{Path: tenure.Shared}, false); o.Level == nil {
 		cancel(nil)
-		if err != tenure.ErrOver { //nolint:errorlint // never wrapped
-			err = l.Failure(err)
-		}
-		return nil, err
+		return l.explained(o)
 	}
-	l.level = s
+	l.level = o.Level
 	l.Tenure = t
-	l.observed(s.Hold())
+	l.observed(o.Level.Hold())
 	l.isShared()
-	return s, nil
+	return o
+}
+
+// explained has the error that the caller gets, if there is one.
+func (l *Attempt) explained(o tenure.Outcome) tenure.Outcome {
+	if o.Err != nil {
+		o.Err = l.Failure(o.Err)
+	}
+	return o
 }
 
 // isShared reports to the tracer and the stats that the Lock joined other readers.

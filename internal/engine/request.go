@@ -28,9 +28,6 @@ type AcquireRequest struct {
 	contexts        calls.Contexts        // of its calls
 }
 
-// ErrAlone means Redis refused a call for several locks. Calls for each lock alone show which lock caused the refusal.
-var ErrAlone = errors.New("to be taken one by one")
-
 // Send asks Redis, and retries after transient errors. It stops early when the caller has left.
 func (q *AcquireRequest) Send(left <-chan struct{}) (tenure.AcquireResult, error) {
 	m, c := q.Lock, q.Lock.Client
@@ -65,9 +62,6 @@ func (q *AcquireRequest) repeat(
 		reply, err := call(q.contexts.Next(q.Ctx, c.Calls, sent, longer))
 		if err == nil {
 			return tenure.AcquireResult{AcquireReply: reply, Sent: sent}, nil
-		}
-		if err == ErrAlone { //nolint:errorlint // never wrapped
-			return tenure.AcquireResult{}, err
 		}
 		failed := err // a separate variable, so that only failing calls allocate
 		q.failed.Store(&failed)
@@ -151,29 +145,27 @@ func notAcquired(m *tenure.Lock, who tenure.Caller, refusal lua.AcquireReply, ca
 	})
 }
 
-// takeCalls takes the right to make calls for a live hold in the caller's ctx.
-func takeCalls(m *tenure.Lock, who tenure.Caller, h *tenure.Hold) error {
-	if err := awaitCalls(m, who, h); err != nil {
-		return err
+// takeCalls takes the right to make calls for a live hold in the caller's ctx. ok is false without an error if the hold is over.
+func takeCalls(m *tenure.Lock, who tenure.Caller, h *tenure.Hold) (ok bool, err error) {
+	if ok, err = awaitCalls(m, who, h); !ok {
+		return false, err
 	}
 	over, loss := h.IsOver()
-	var err error
 	switch {
 	case loss != nil:
 		err = loss
 	case over:
-		err = tenure.ErrOver
 	case who.Ctx.Err() != nil:
 		err = gaveUp(m, who, nil, lua.AcquireReply{})
+	default:
+		return true, nil
 	}
-	if err != nil {
-		h.Tenure().ReleaseCallSlot()
-	}
-	return err
+	h.Tenure().ReleaseCallSlot()
+	return false, err
 }
 
-// awaitCalls takes the right to make calls for a live hold (I1), waiting until it is free.
-func awaitCalls(m *tenure.Lock, who tenure.Caller, h *tenure.Hold) error {
+// awaitCalls takes the right to make calls for a live hold (I1), waiting until it is free. taken is false without an error if the hold is over.
+func awaitCalls(m *tenure.Lock, who tenure.Caller, h *tenure.Hold) (taken bool, err error) {
 	wait, cancel, end := who.Ctx, context.CancelFunc(func() {}), who.Wait
 	if who.Once { // those calls take no longer than an attempt
 		end = who.Limit
@@ -189,17 +181,14 @@ func awaitCalls(m *tenure.Lock, who tenure.Caller, h *tenure.Hold) error {
 			ok, turn = h.Tenure().TakeCallSlot(turn)
 		case <-wait.Done():
 			h.Tenure().LeaveCallSlot(turn)
-			return gaveUp(m, who, nil, lua.AcquireReply{})
+			return false, gaveUp(m, who, nil, lua.AcquireReply{})
 		case <-m.Client.Calls.Done():
 			h.Tenure().LeaveCallSlot(turn)
-			return m.FailClosed()
+			return false, m.FailClosed()
 		}
 	}
 	if ok {
-		return nil
+		return true, nil
 	}
-	if loss := h.LossSoFar(); loss != nil {
-		return loss
-	}
-	return tenure.ErrOver // a loss since then belongs to another hold
+	return false, h.LossSoFar() // a loss since then belongs to another hold
 }

@@ -98,17 +98,16 @@ func (rw *RW) lockGate(who tenure.Caller) (*tenure.Level, error) {
 		if reader == nil {
 			return Lock(rw.gate, who)
 		}
-		gate, err := (*tenure.Level)(nil), rw.read.Fail(rw.read.Client.Errors.Upgrade, errReads)
+		o := tenure.Outcome{Err: rw.read.Fail(rw.read.Client.Errors.Upgrade, errReads)}
 		if held := rw.gate.LevelIn(who.Ctx); held != nil {
-			gate, err = reenter(rw.gate, who, held.Hold())
+			o = reenter(rw.gate, who, held.Hold())
 		}
-		if err == tenure.ErrOver { //nolint:errorlint // never wrapped
-			continue
+		switch {
+		case o.Err != nil:
+			return nil, orLoss(o.Err, reader.Hold()) // its loss frees the gate
+		case o.Level != nil:
+			return o.Level, nil
 		}
-		if err != nil {
-			err = orLoss(err, reader.Hold()) // its loss frees the gate
-		}
-		return gate, err
 	}
 }
 

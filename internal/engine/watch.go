@@ -84,23 +84,22 @@ func (l *Attempt) Waiter() *pubsub.Waiter { return l.waiter }
 // Within returns the hold that lets the Lock in: the writer's, or that of the reader that becomes the writer; nil: none.
 func (l *Attempt) Within() *tenure.Hold { return l.within }
 
-// continueKept continues a tenure that the process has kept. ErrOver: there is none.
-func (l *Attempt) continueKept() (*tenure.Level, error) {
+// continueKept continues a tenure that the process has kept, if there is one.
+func (l *Attempt) continueKept() (o tenure.Outcome) {
 	c := l.Lock.Client
 	t, token, left, err := c.Cache.Take(l.Caller, l.Lock)
 	switch {
 	case left:
-		return nil, l.Failure(err)
+		return failed(l.Failure(err))
 	case t == nil:
-		return nil, tenure.ErrOver
+		return o
 	}
 	l.Tenure, t.Run = t, nil // and with the run its tokens, which are older
 	a := tenure.AcquireResult{Path: tenure.Passed}
 	a.Token = token
-	s, err := l.enter(a)
-	if err == nil {
+	if o = l.enter(a); o.Level != nil {
 		l.Took(tenure.PathIdle)
 		c.Counts.Kept.Add(1)
 	}
-	return s, err
+	return o
 }

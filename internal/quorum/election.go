@@ -58,10 +58,11 @@ func (q *Quorum) Lock(who tenure.Caller) (*tenure.Level, error) {
 		case who.Ctx.Err() == nil && outer == nil:
 			return e.compete()
 		case who.Ctx.Err() == nil:
-			if l, err := outer.Reenter(who, q.Whole); err == nil {
-				return l, nil
-			} else if err != tenure.ErrOver { //nolint:errorlint // never wrapped
-				return nil, e.failure(err)
+			switch o := outer.Reenter(who, q.Whole); {
+			case o.Err != nil:
+				return nil, e.failure(o.Err)
+			case o.Level != nil:
+				return o.Level, nil
 			}
 		case outer != nil: // whose loss may have ended ctx
 			return nil, e.failure(outer.Loss())

@@ -3,7 +3,6 @@ package tenure
 import (
 	"cmp"
 	"context"
-	"errors"
 	"time"
 
 	"github.com/go-rlock/rlock/lua"
@@ -120,35 +119,39 @@ func (a *AcquireResult) Until(m *Lock) time.Time {
 	return a.Sent.Add(m.TTL)
 }
 
-// ErrOver means the hold to re-enter was unlocked meanwhile.
-var ErrOver = errors.New("the hold is over")
+// Outcome is what came of a Lock that met a hold or a tenure: a level, an error, or neither, if that was over. Then the Lock goes on without
+// it.
+type Outcome struct {
+	Level *Level
+	Err   error
+}
+
+// IsOver reports whether the Lock goes on.
+func (o Outcome) IsOver() bool { return o.Level == nil && o.Err == nil }
 
 // Admitted starts a hold on a tenure, with the ctx for its level. Inside a section of the same lock, Shutdown lets it finish. It fails if
-// the client is closed. Without a call to Redis, it fails with ErrOver if the tenure has ended meanwhile.
+// the client is closed. Without a call to Redis, the tenure may be over meanwhile.
 func (t *Tenure) Admitted(
 	ctx context.Context, cancel context.CancelCauseFunc, who *Caller, m *Lock, a AcquireResult, inside bool,
-) (*Level, error) {
+) (o Outcome) {
 	c := m.Client
 	if a.Path != ByCall {
 		t.CatchUp()
 	}
 	if !c.HoldBegins(inside) {
-		return nil, c.Errors.Closed
+		return Outcome{Err: c.Errors.Closed}
 	}
 	h, outer := t.newHold(), InnermostOpen(ctx)
 	t.mu.Lock()
-	var err error
-	switch {
-	case t.loss != nil, a.Path == Shared && (t.isEmpty() || t.callerGone):
-		err = ErrOver
-	case a.Path != ByCall && c.IsTold(): // Close has cancelled the holds, and would miss this one
-		err = c.Errors.Closed
-	}
-	if err != nil {
+	over, closed := t.loss != nil || a.Path == Shared && (t.isEmpty() || t.callerGone), a.Path != ByCall && c.IsTold()
+	if over || closed {
 		t.mu.Unlock()
 		c.HoldEnds()
 		c.Counts.acquired.Add(^uint64(0))
-		return nil, err
+		if !over { // Close has cancelled the holds, and would miss this one
+			o.Err = c.Errors.Closed
+		}
+		return o
 	}
 	renewed, beside := t.renewed(), false
 	switch a.Path {
@@ -160,7 +163,7 @@ func (t *Tenure) Admitted(
 	default:
 		t.Stays = nil
 	}
-	l := h.begin(ctx, who.Outer, cancel, m, outer, beside)
+	o.Level = h.begin(ctx, who.Outer, cancel, m, outer, beside)
 	h.token = a.Token
 	t.follow()
 	if a.Path != ByCall {
@@ -170,22 +173,22 @@ func (t *Tenure) Admitted(
 	}
 	t.mu.Unlock()
 	if a.Path == Shared || a.Path == LetIn {
-		return l, nil
+		return o
 	}
 	if m.MinHold > 0 {
 		t.Stays = &Stay{Until: time.Now().Add(m.MinHold)}
 	}
 	t.JoinOpen()
 	if a.Path == Passed {
-		return l, nil
+		return o
 	}
 	if !t.keep(m, a) {
 		c.HoldEnds()
 		t.Lose(Loss{Reason: LostClosed, Since: time.Now()})
-		return nil, c.Errors.Closed
+		return Outcome{Err: c.Errors.Closed}
 	}
 	c.Leases.CatchUp() // cancel this Client's previous hold first if it has expired (G1)
-	return l, nil
+	return o
 }
 
 // begin puts the hold on its tenure, with its first level; beside others that stand on it, or as the only one. mu is held.
@@ -224,27 +227,27 @@ func (t *Tenure) keep(m *Lock, a AcquireResult) bool {
 
 // Reopen opens one more level, after an answered call or without a call. It fails if the hold was lost or the client closed since the
 // call was sent.
-func (h *Hold) Reopen(ctx context.Context, m *Lock, a AcquireResult) (*Level, error) {
+func (h *Hold) Reopen(ctx context.Context, m *Lock, a AcquireResult) Outcome {
 	inner, cancel := m.LevelCtx(ctx)
 	l := &Level{Context: inner, cancel: cancel, lock: m, hold: h, outer: InnermostOpen(ctx)}
-	if err := h.add(l, a); err != nil {
+	o := h.add(l, a)
+	if o.Level == nil {
 		cancel(nil)
-		return nil, err
 	}
-	return l, nil
+	return o
 }
 
-func (h *Hold) add(l *Level, a AcquireResult) error {
+func (h *Hold) add(l *Level, a AcquireResult) Outcome {
 	t, c := h.tenure, l.lock.Client
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
 	case h.loss() != nil:
-		return h.loss()
+		return Outcome{Err: h.loss()}
 	case h.levels == nil, t.callerGone: // its last unlock has begun
-		return ErrOver
+		return Outcome{}
 	case t.isTold(): // Close has cancelled the open levels, and would miss this one
-		return c.Errors.Closed
+		return Outcome{Err: c.Errors.Closed}
 	}
 	before := t.renewed()
 	t.severalNow().opens(l)
@@ -256,7 +259,7 @@ func (h *Hold) add(l *Level, a AcquireResult) error {
 	if renewed, until := t.renewed(), a.Until(l.lock); renewed != before || !until.IsZero() {
 		c.Leases.Update(&t.Lease, until, renewed) // under mu, so that the last update reflects all levels
 	}
-	return nil
+	return Outcome{Level: l}
 }
 
 // cancel cancels the contexts of all open levels, and adds them to ended. mu is held.

@@ -47,15 +47,14 @@ func (t *Tenure) RenewedFor(c *Client) time.Duration {
 // TooLate returns the error for a majority whose lease was over before enough servers had answered.
 func (t *Tenure) TooLate(until time.Time) error { return t.AnsweredTooLate(t.Lock, until) }
 
-// Reenter opens one more level of l's majority hold, through m. It fails with the loss, with ErrOver if the hold was unlocked
-// meanwhile, or if too few Clients are left.
-func (l *Level) Reenter(who Caller, m *Lock) (*Level, error) {
+// Reenter opens one more level of l's majority hold, through m. It fails with the loss, or if too few Clients are left.
+func (l *Level) Reenter(who Caller, m *Lock) Outcome {
 	t := l.hold.tenure
 	t.CatchUp()
-	inner, err := l.hold.Reopen(who.Parent(), m, AcquireResult{Path: InMemory})
-	if err == nil {
+	o := l.hold.Reopen(who.Parent(), m, AcquireResult{Path: InMemory})
+	if o.Level != nil {
 		t.CatchUp() // the new level may need a longer lease
 		who.Took(PathReentry)
 	}
-	return inner, err
+	return o
 }
