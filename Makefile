@@ -96,7 +96,7 @@ test: redis-server ## go vet and all tests, in random order
 race: redis-server c-compiler ## the same tests under the race detector
 	$(RARE_GC) $(RACE) $(GO) test $(RACEFLAGS) $(PKGS)
 
-test-real: redis-server ## the tests of the virtual world on real servers and in real time, see docs/testing.md
+test-real: redis-server ## the tests of the virtual world on real servers and in real time, see docs/internals/testing.md
 	RLOCK_TEST_WORLD=real $(GO) test $(TESTFLAGS) ./rlock_test
 
 examples: redis-server postgres c-compiler ## run the examples as processes, and check what they print
@@ -193,7 +193,7 @@ version: ## make the published modules require a release of the library: make ve
 	for module in $(PUBLISHED); do $(GO) mod edit -require='github.com/go-rlock/rlock@$(VERSION)' "$$module/go.mod" || exit 1; done
 	$(MAKE) tidy
 
-licences: ## write the linked modules and their licences to docs/licences.md; lint compares
+licences: ## write the linked modules and their licences to docs/servers.md; lint compares
 	.ci/licences
 
 vulncheck: ## govulncheck for all published modules; VULNDB=file:///somewhere if the database is unreachable

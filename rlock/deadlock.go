@@ -28,7 +28,7 @@ import (
 //
 // A Lock whose ctx carries no hold costs nothing; any other Lock has a timer. When the timer fires, the Lock asks Redis for the holders
 // and sends messages to their processes, unless its process already knows a deadlock. It repeats this after pauses that double, up to 30
-// s. From then on the Client has one more subscription, as for [WithAsked]; docs/protocol.md lists the ACL rights.
+// s. From then on the Client has one more subscription, as for [WithAsked]; docs/internals/protocol.md lists the ACL rights.
 type Deadlock struct {
 	// After is how long a Lock waits before it looks: longer than most waits, for example a second. 0 means never; less than 1 ms is an error.
 	After  time.Duration

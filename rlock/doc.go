@@ -107,5 +107,5 @@
 // what a failed call may have left in Redis is found and removed.
 //
 // Which kind of lock to choose, and what each costs, is in docs/locks.md; the promises and their limits are in
-// docs/guarantees.md, the architecture in docs/design.md.
+// docs/guarantees.md, the architecture in docs/internals/design.md.
 package rlock

@@ -84,7 +84,7 @@ type Options struct {
 	//
 	// From its first Lock on, the Client keeps the label in Redis, under the key rlock_client:{<first 18 characters of its id>} (see
 	// [Client.ID]). The key expires after twice the WatchdogTimeout, or three seconds if that is more. The Client writes it in the
-	// background every third of that time, and deletes it when it is closed. Its owners in Redis are marked as labelled, so nobody looks up a missing label. docs/protocol.md
+	// background every third of that time, and deletes it when it is closed. Its owners in Redis are marked as labelled, so nobody looks up a missing label. docs/internals/protocol.md
 	// lists the ACL rights; without them the Logger gets one warning, and locks work without the label.
 	Label string
 

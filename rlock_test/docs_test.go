@@ -67,10 +67,10 @@ func docPromises(text string) []string {
 	return slices.Compact(all)
 }
 
-// docs/testing.md names every test of rlock_test and no test that does not exist. The promises that it lists for a fault are those
+// docs/internals/testing.md names every test of rlock_test and no test that does not exist. The promises that it lists for a fault are those
 // in the comments of its tests.
 func TestDocsNameTheTests(t *testing.T) {
-	text, err := os.ReadFile("../docs/testing.md")
+	text, err := os.ReadFile("../docs/internals/testing.md")
 	require.NoError(t, err)
 	tests := docTests(t)
 	named := make(map[string]bool)
@@ -98,7 +98,7 @@ func TestDocsNameTheTests(t *testing.T) {
 				found, named[test] = true, true
 				says = append(says, at.promises...)
 			}
-			assert.True(t, found, "docs/testing.md names %s, which does not exist", m[1])
+			assert.True(t, found, "docs/internals/testing.md names %s, which does not exist", m[1])
 		}
 		if cells := strings.Split(line, "|"); faults && len(cells) == 6 && len(row) > 0 {
 			slices.Sort(says)
@@ -107,7 +107,7 @@ func TestDocsNameTheTests(t *testing.T) {
 	}
 	for test, at := range tests {
 		if strings.HasPrefix(at.file, "rlock_test/") {
-			assert.True(t, named[test], "docs/testing.md does not name %s", test)
+			assert.True(t, named[test], "docs/internals/testing.md does not name %s", test)
 		}
 	}
 }

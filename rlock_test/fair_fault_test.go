@@ -96,7 +96,7 @@ func TestFairConnectionLost(t *testing.T) {
 	})
 }
 
-// The ACL rights in docs/protocol.md are enough. Without one of them, Lock returns an error that says so.
+// The ACL rights in docs/internals/protocol.md are enough. Without one of them, Lock returns an error that says so.
 func TestFairRights(t *testing.T) {
 	redistest.Parallel(t)
 	b, s := fairStandalone(t, 1, rlock.Options{})

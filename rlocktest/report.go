@@ -51,7 +51,7 @@ func (c *Client) endless() {
 	c.closeLocks()
 }
 
-// Forms of owners and keys in Redis, see docs/protocol.md.
+// Forms of owners and keys in Redis, see docs/internals/protocol.md.
 var (
 	owner  = regexp.MustCompile(`^[\da-f-]{36}:-?\d+(:write)?$`)
 	nobody = regexp.MustCompile(`^[\da-f-]{36}:00$`) // the placeholder of WithMinHold

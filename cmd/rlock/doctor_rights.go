@@ -29,7 +29,7 @@ func (e *examination) rights(ctx context.Context) {
 	if user == "" {
 		var err error
 		if user, err = e.Do(ctx, e.B().AclWhoami().Build()).ToString(); err != nil {
-			e.say("unknown", "rights", "ACL WHOAMI is refused: "+err.Error(), "docs/protocol.md lists the required rights. Check with -acl-user as an administrator.")
+			e.say("unknown", "rights", "ACL WHOAMI is refused: "+err.Error(), "docs/internals/protocol.md lists the required rights. Check with -acl-user as an administrator.")
 			return
 		}
 	}
@@ -45,7 +45,7 @@ func (e *examination) rights(ctx context.Context) {
 		e.say("bad", "rights", "there is no user "+user, "ACL USERS lists the users: pass one of them with -acl-user.")
 		return
 	default:
-		e.say("unknown", "rights", e.noDryRun(user, err), "docs/protocol.md lists the required rights.")
+		e.say("unknown", "rights", e.noDryRun(user, err), "docs/internals/protocol.md lists the required rights.")
 		return
 	}
 	lacking := 0
@@ -141,7 +141,7 @@ func (r right) missing(says string) string {
 	return command
 }
 
-// neededRights are the rights for a lock, as in docs/protocol.md, Rights.
+// neededRights are the rights for a lock, as in docs/internals/protocol.md, Rights.
 func neededRights(key string, cluster, sentinels bool) []rightsFor {
 	const id = "00000000-0000-0000-0000-000000000000"
 	owner, sha := id+":1", strings.Repeat("0", 40)
@@ -161,7 +161,7 @@ func neededRights(key string, cluster, sentinels bool) []rightsFor {
 			{"HGET", key, owner}, {"HINCRBY", key, owner, "1"}, {"HRANDFIELD", key, "2"}, {"HSET", key, owner, "1"},
 			{"PEXPIRE", key, "1"}, {"PTTL", key}, {"PUBLISH", lock, "0"}, {"SUBSCRIBE", lock}, {"UNSUBSCRIBE", lock}, {"PING"},
 		}},
-		{"hand-over between processes", "warn", "Locks work, but an unlock may wake a waiter in every process, in no order (docs/protocol.md, Rights).", []right{
+		{"hand-over between processes", "warn", "Locks work, but an unlock may wake a waiter in every process, in no order (docs/internals/protocol.md, Rights).", []right{
 			{"ZADD", queue, "0", owner}, {"ZCARD", queue}, {"ZPOPMIN", queue}, {"ZRANGE", queue, "0", "-1"}, {"ZRANK", queue, owner}, {"ZREM", queue, owner},
 			{"ZSCORE", queue, owner}, {"DEL", queue}, {"PEXPIRE", queue, "1"}, {"PUBSUB", "NUMSUB", lock},
 			{"SUBSCRIBE", lock + ":" + id}, {"PUBLISH", lock + ":" + id, "0"}, {"SUBSCRIBE", lock + inLine},
@@ -173,7 +173,7 @@ func neededRights(key string, cluster, sentinels bool) []rightsFor {
 			{"LREM", fair, "1", owner}, {"RPUSH", fair, owner}, {"TIME"}, {"ZADD", times, "0", owner}, {"ZCARD", times},
 			{"ZREM", times, owner}, {"ZSCORE", times, owner}, {"ZRANGE", times, "0", "-1"}, {"PUBLISH", lock + ":" + owner, "0"}, {"SUBSCRIBE", lock + ":" + owner},
 		}},
-		{"read/write locks", "warn", "RWMutex fails, or later readers do not wait for writers (docs/protocol.md, Read/write locks).", []right{
+		{"read/write locks", "warn", "RWMutex fails, or later readers do not wait for writers (docs/internals/protocol.md, Read/write locks).", []right{
 			{"HGETALL", key}, {"HLEN", key}, {"SET", hold, "1"}, {"PTTL", hold}, {"PEXPIRE", hold, "1"}, {"DEL", hold}, {"EXISTS", hold},
 			{"TIME"}, {"ZADD", marks, "0", owner}, {"ZRANGE", marks, "0", "-1"}, {"ZREM", marks, owner}, {"HSET", gate, owner, "1"},
 			{"PUBLISH", rw, "1"}, {"SUBSCRIBE", rw}, {"SUBSCRIBE", rw + ":" + id}, {"PUBSUB", "NUMSUB", rw},

@@ -326,7 +326,7 @@ func TestDoctorKnowsAllCommands(t *testing.T) {
 		}
 	}
 	// The documentation has these rights, and no others.
-	text, err := os.ReadFile("../../docs/protocol.md")
+	text, err := os.ReadFile("../../docs/internals/protocol.md")
 	require.NoError(t, err)
 	_, rights, _ := strings.Cut(string(text), "\n## Rights\n")
 	for use := range known {

@@ -186,7 +186,7 @@ func (v *viewer) seeLine(ctx context.Context, seen *view) error {
 	return nil
 }
 
-// wantsOf parses a place in the queue, see docs/protocol.md.
+// wantsOf parses a place in the queue, see docs/internals/protocol.md.
 func wantsOf(place string) []int64 {
 	wants := []int64{}
 	for text := range strings.SplitSeq(strings.TrimPrefix(place, "want "), ",") {

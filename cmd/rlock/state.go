@@ -158,7 +158,7 @@ func (s *state) fill(fields map[string]string) bool {
 			return false
 		}
 		tag := owner[2]
-		kept, exported := tag == "00", strings.HasPrefix(tag, "000") // placeholder owners, see docs/protocol.md
+		kept, exported := tag == "00", strings.HasPrefix(tag, "000") // placeholder owners, see docs/internals/protocol.md
 		if len(tag) > 1 && tag[0] == '0' && !kept && !exported {
 			s.Kind = "fair"
 		}

@@ -1,5 +1,5 @@
 // Package conformance is the test suite for locks of every kind, used as a mutex, on any servers. The kinds are in
-// this file, the properties in properties.go. A new kind gets a row here, and one in docs/testing.md.
+// this file, the properties in properties.go. A new kind gets a row here, and one in docs/internals/testing.md.
 package conformance
 
 import (

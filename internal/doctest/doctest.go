@@ -4,6 +4,7 @@ package doctest
 
 import (
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -23,14 +24,26 @@ type Block struct {
 // another.
 var Languages = []string{"", "console", "go", "java", "json", "mermaid", "promql", "sh", "sql", "text", "yaml"}
 
-// Blocks returns the blocks of README.md and of all pages in docs, in order. root is the folder of the project.
+// Pages returns README.md and all pages in docs and its folders, in order. root is the folder of the project.
+func Pages(root string) ([]string, error) {
+	pages := []string{filepath.Join(root, "README.md")}
+	err := filepath.WalkDir(filepath.Join(root, "docs"), func(path string, _ fs.DirEntry, err error) error {
+		if err == nil && filepath.Ext(path) == ".md" {
+			pages = append(pages, path)
+		}
+		return err
+	})
+	return pages, err
+}
+
+// Blocks returns the blocks of these pages.
 func Blocks(root string) ([]Block, error) {
-	pages, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
+	pages, err := Pages(root)
 	if err != nil {
 		return nil, err
 	}
 	var all []Block
-	for _, page := range append([]string{filepath.Join(root, "README.md")}, pages...) {
+	for _, page := range pages {
 		text, err := os.ReadFile(page)
 		if err != nil {
 			return nil, err

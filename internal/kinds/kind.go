@@ -1,6 +1,6 @@
 // Package kinds defines the kinds of locks as data: the names of their keys and owners in Redis, their scripts, and their needs from
 // the engine, which all kinds share. Keys and channels are Redisson's, except the queue of processes and the marks of writers, see
-// docs/protocol.md.
+// docs/internals/protocol.md.
 package kinds
 
 import (

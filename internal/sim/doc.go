@@ -6,5 +6,5 @@
 // waiter asleep although the lock is free, a late return, and leftovers. Each finding comes with the conversation
 // about that lock, and [Reduce] looks for a smaller world that fails as well.
 //
-// docs/testing.md has a picture, and explains how to read a failure.
+// docs/internals/testing.md has a picture, and explains how to read a failure.
 package sim

@@ -11,7 +11,7 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// The latch in the conversations, with the names of protocol.md.
+// The latch in the conversations, with the names of docs/internals/protocol.md.
 const (
 	latchName    = "parts"
 	latchChannel = "redisson_countdownlatch__channel__{parts}"

@@ -11,7 +11,7 @@ import (
 )
 
 // The lock in conversations about plain and fenced locks is "job". Its queue and counter have the names of
-// protocol.md.
+// docs/internals/protocol.md.
 const (
 	plainName    = "job"
 	plainChannel = "redisson_lock__channel:{job}"

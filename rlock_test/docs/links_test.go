@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/doctest"
 )
 
 var (
@@ -56,9 +58,9 @@ func hasAnchor(page, anchor string) bool {
 // Links between pages, and from pages to files, have targets.
 func TestLinks(t *testing.T) {
 	t.Parallel()
-	pages, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
+	pages, err := doctest.Pages(root)
 	require.NoError(t, err)
-	for _, page := range append(pages, filepath.Join(root, "README.md"), filepath.Join(root, "CONTRIBUTING.md")) {
+	for _, page := range append(pages, filepath.Join(root, "CONTRIBUTING.md"), filepath.Join(root, "CHANGELOG.md"), filepath.Join(root, "SECURITY.md")) {
 		broken, err := brokenLinks(page)
 		require.NoError(t, err)
 		require.Empty(t, broken)
@@ -75,16 +77,22 @@ func TestBrokenLinksAreFound(t *testing.T) {
 	require.Equal(t, []string{page + ": p.md#none", page + ": none.md", page + ": #none"}, broken)
 }
 
-// docs/README.md links to every page in docs.
+// docs/README.md links to every page for users, and CONTRIBUTING.md to every page in docs/internals.
 func TestIndexNamesEveryPage(t *testing.T) {
 	t.Parallel()
-	pages, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
-	require.NoError(t, err)
-	index, err := os.ReadFile(filepath.Join(root, "docs", "README.md"))
-	require.NoError(t, err)
-	for _, page := range pages {
-		if name := filepath.Base(page); name != "README.md" {
-			require.Contains(t, string(index), "]("+name+")")
+	for _, c := range []struct{ folder, index, prefix string }{
+		{"docs", "docs/README.md", ""},
+		{"docs/internals", "CONTRIBUTING.md", "docs/internals/"},
+	} {
+		pages, err := filepath.Glob(filepath.Join(root, c.folder, "*.md"))
+		require.NoError(t, err)
+		require.NotEmpty(t, pages)
+		index, err := os.ReadFile(filepath.Join(root, c.index))
+		require.NoError(t, err)
+		for _, page := range pages {
+			if name := filepath.Base(page); name != "README.md" {
+				require.Contains(t, string(index), "]("+c.prefix+name+")", c.index)
+			}
 		}
 	}
 }

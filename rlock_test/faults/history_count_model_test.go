@@ -41,7 +41,7 @@ type countOutcome string
 
 const (
 	countDone   countOutcome = ""
-	countFailed countOutcome = "failed" // the call returned an error: see docs/testing.md for its possible effects
+	countFailed countOutcome = "failed" // the call returned an error: see docs/internals/testing.md for its possible effects
 	countKilled countOutcome = "killed" // the call failed or did not return, and its process was killed before the next peace
 )
 

@@ -1,5 +1,5 @@
 // Package faults tests the lock's promises under faults of the network, Redis, the process and the clock. It is a separate
-// module, so that the lock does not depend on its dependencies. See docs/testing.md for the tests and how to replay a run.
+// module, so that the lock does not depend on its dependencies. See docs/internals/testing.md for the tests and how to replay a run.
 package faults
 
 import (
