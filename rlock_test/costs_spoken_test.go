@@ -73,7 +73,7 @@ func respSize(words []string) (n int) {
 	return n
 }
 
-// The costs match those in docs/locks.md under "Costs of optional features": for a feature that is unused, used without a waiter,
+// The costs match those in docs/locks.md, docs/features.md and docs/operating.md: for a feature that is unused, used without a waiter,
 // and used with one. Each is measured at the holder and at a waiter of another process, for one lock.
 func TestCostsOfBeingSpokenTo(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
