@@ -61,6 +61,21 @@ var (
 	}
 )
 
+// Other people's libraries: a provider of goose, a cron.Cron of robfig/cron, and schedulers of asynq.
+var (
+	provider interface {
+		HasPending(ctx context.Context) (bool, error)
+		Up(ctx context.Context) ([]any, error)
+	}
+	crontab interface {
+		AddFunc(spec string, cmd func()) (int, error)
+	}
+	newScheduler func() interface {
+		Start() error
+		Shutdown()
+	}
+)
+
 // A program's metrics, like those of Prometheus.
 type observer interface{ Observe(float64) }
 
