@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// These tests are written as users write theirs, with bubbles of testing/synctest, and run as docs/testing-your-code.md advises: on one P,
+// These tests are written as users write theirs, with bubbles of testing/synctest, and run as README.md advises: on one P,
 // because on several the race detector crashes Go now and then.
 func TestMain(m *testing.M) {
 	runtime.GOMAXPROCS(1)

@@ -16,7 +16,7 @@ import (
 	"github.com/go-rlock/rlock/rlocktest"
 )
 
-// The code of docs/testing-your-code.md, which shows some of it in this form.
+// The code of README.md, which shows some of it in this form.
 
 type Shop struct {
 	locks *rlock.Client
@@ -231,7 +231,7 @@ func TestPage(t *testing.T) {
 
 	source, err := os.ReadFile("page_test.go")
 	require.NoError(t, err)
-	page, err := os.ReadFile("../docs/testing-your-code.md")
+	page, err := os.ReadFile("README.md")
 	require.NoError(t, err)
 	blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(string(page), -1)
 	require.Greater(t, len(blocks), 5)

@@ -13,7 +13,7 @@
 //
 //	//rlockvet:ignore the reason
 //
-// docs/rlockvet.md describes the checks and their limits. Package checks has the analyzers for other drivers.
+// rlockvet/README.md describes the checks and their limits. Package checks has the analyzers for other drivers.
 package main
 
 import (

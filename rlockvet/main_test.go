@@ -42,7 +42,7 @@ func run(t *testing.T, dir, name string, args ...string) (string, error) {
 }
 
 // In a user's module with the real library, the tool finds what the test data wants, although that is written for an imitation, and what
-// docs/rlockvet.md promises: under go vet, and alone.
+// rlockvet/README.md promises: under go vet, and alone.
 func TestRealLibrary(t *testing.T) {
 	t.Parallel()
 	tool := build(t)
@@ -117,7 +117,7 @@ var store interface {
 	Write(ctx context.Context, token int64, data []byte) error
 }
 `
-	for _, block := range regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(read(filepath.Join(root, "docs", "rlockvet.md")), -1) {
+	for _, block := range regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(read(filepath.Join(root, "rlockvet", "README.md")), -1) {
 		page += "\n" + block[1]
 	}
 	add("page/page.go", page, regexp.MustCompile(" // (.*)"), regexp.QuoteMeta)

@@ -24,10 +24,15 @@ type Block struct {
 // another.
 var Languages = []string{"", "console", "go", "java", "json", "mermaid", "promql", "sh", "sql", "text", "yaml"}
 
-// Pages returns README.md and all pages in docs and its folders, in order. root is the folder of the project.
+// Pages returns README.md, those of the modules beside the library, and all pages in docs and its folders, in order. root is the folder of
+// the project.
 func Pages(root string) ([]string, error) {
-	pages := []string{filepath.Join(root, "README.md")}
-	err := filepath.WalkDir(filepath.Join(root, "docs"), func(path string, _ fs.DirEntry, err error) error {
+	pages, err := filepath.Glob(filepath.Join(root, "rlock*", "README.md"))
+	if err != nil {
+		return nil, err
+	}
+	pages = append([]string{filepath.Join(root, "README.md")}, pages...)
+	err = filepath.WalkDir(filepath.Join(root, "docs"), func(path string, _ fs.DirEntry, err error) error {
 		if err == nil && filepath.Ext(path) == ".md" {
 			pages = append(pages, path)
 		}

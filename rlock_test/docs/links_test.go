@@ -77,21 +77,24 @@ func TestBrokenLinksAreFound(t *testing.T) {
 	require.Equal(t, []string{page + ": p.md#none", page + ": none.md", page + ": #none"}, broken)
 }
 
-// docs/README.md links to every page for users, and CONTRIBUTING.md to every page in docs/internals.
+// docs/README.md links to every page for users, those of modules included, and CONTRIBUTING.md to every page in docs/internals.
 func TestIndexNamesEveryPage(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct{ folder, index, prefix string }{
-		{"docs", "docs/README.md", ""},
-		{"docs/internals", "CONTRIBUTING.md", "docs/internals/"},
+	for _, c := range []struct{ pages, index string }{
+		{"docs/*.md", "docs/README.md"},
+		{"rlock*/README.md", "docs/README.md"},
+		{"docs/internals/*.md", "CONTRIBUTING.md"},
 	} {
-		pages, err := filepath.Glob(filepath.Join(root, c.folder, "*.md"))
+		pages, err := filepath.Glob(filepath.Join(root, c.pages))
 		require.NoError(t, err)
 		require.NotEmpty(t, pages)
 		index, err := os.ReadFile(filepath.Join(root, c.index))
 		require.NoError(t, err)
 		for _, page := range pages {
-			if name := filepath.Base(page); name != "README.md" {
-				require.Contains(t, string(index), "]("+c.prefix+name+")", c.index)
+			name, err := filepath.Rel(filepath.Dir(filepath.Join(root, c.index)), page)
+			require.NoError(t, err)
+			if name != "README.md" {
+				require.Contains(t, string(index), "]("+filepath.ToSlash(name)+")", c.index)
 			}
 		}
 	}

@@ -24,7 +24,7 @@ func Analyzers() []*analysis.Analyzer {
 }
 
 // url is the analyzers' documentation for users.
-const url = "https://github.com/go-rlock/rlock/blob/main/docs/rlockvet.md"
+const url = "https://github.com/go-rlock/rlock/blob/main/rlockvet/README.md"
 
 // resultOf returns the result of a required analyzer.
 func resultOf[T any](pass *analysis.Pass, a *analysis.Analyzer) T {
