@@ -113,7 +113,7 @@ func untilLost(ctx context.Context) error {
 
 func never(context.Context) error { return errors.New("it ran") }
 
-// The failures in the tables of docs/recipes.md.
+// The failures in the lists of docs/recipes.md.
 func TestRecipes(t *testing.T) {
 	within := func(t *testing.T, began time.Time, atMost time.Duration) {
 		t.Helper()
