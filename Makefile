@@ -215,7 +215,7 @@ demo: ## several processes share one lock on this machine; needs only Go
 
 # The test that writes docs/deadlocks.svg also checks the text in docs/cli.md.
 picture: ## draw docs/demo.svg from a run of the demo (script(1) of util-linux gives it a terminal), and docs/deadlocks.svg
-	script -qec '$(GO) run ./cmd/rlock demo' /dev/null </dev/null | $(GO) run ./internal/termsvg >docs/demo.svg.new && mv docs/demo.svg.new docs/demo.svg
+	script -qec '$(GO) run ./cmd/rlock demo' /dev/null </dev/null | sed -n '/Who held/,/killed/p' | $(GO) run ./internal/termsvg >docs/demo.svg.new && mv docs/demo.svg.new docs/demo.svg
 	RLOCK_TRANSCRIPT="$$PWD/docs/deadlocks.new" $(GO) test -count=1 -run='^TestDeadlocksOfTheDocs$$' ./cmd/rlock && \
 		$(GO) run ./internal/termsvg <docs/deadlocks.new >docs/deadlocks.svg && cat docs/deadlocks.new && rm docs/deadlocks.new
 
