@@ -65,13 +65,12 @@ type member struct {
 // All combines several locks into one: Lock takes all of them, or waits and holds none. It does no I/O. The locks may be of any kind and
 // of several Clients, and other code may use them alone at the same time. A MultiMutex among them stands for its own members.
 //
-// The order of the arguments does not matter: callers that name the same locks in opposite orders do not block each other.
-// Plain and fenced locks of one Client, and on a cluster of one slot, cost one command together, up to a thousand of them. Every other
-// lock costs its own command, as does every lock of a Client with [Options].Replicas.
+// The order of the arguments does not matter: callers that name the same locks in opposite orders do not block each other. Plain and fenced
+// locks of one Client, and on a cluster of one slot, cost one command together, up to a thousand of them; every other lock, and every lock of
+// a Client with [Options].Replicas, costs its own.
 //
-// A handle given twice counts once. Another handle of the same lock re-enters it, and so does a lock that the caller's ctx already holds;
-// each of these costs a command. A read/write lock and a lock of another kind under one name exclude each other, so All cannot take them
-// together.
+// A handle given twice counts once. Another handle of the same lock re-enters it. A read/write lock and a lock of another kind under one name
+// exclude each other, so All cannot take them together.
 //
 // If there are no locks, or one is nil or invalid, the methods of the MultiMutex report an error.
 func All(lockers ...Locker) *MultiMutex {
@@ -258,10 +257,9 @@ func (a *MultiMutex) check() {
 // Lock waits until all locks are held, or ctx is done. While it waits it holds none of them. If one is taken, it waits for that one as
 // [Mutex.Lock] does, then tries to take the others at once, and gives it back if it cannot.
 //
-// So it needs a moment in which all are free, and callers that want only one of them could keep it waiting. Every eighth attempt therefore
-// takes them one after the other, in one global order, and keeps the locks it has while it waits for the next. It waits for 50 ms in all
-// the first time, then for twice as long each time, up to 5 s. It never waits longer than half of the shortest [WithLease] or
-// [WithMaxHold] among them. Then it gives all back.
+// Every eighth attempt takes them one after the other, in one global order, and keeps the locks it has while it waits for the next: for 50 ms
+// in all the first time, then for twice as long each time, up to 5 s, and never longer than half of the shortest [WithLease] or
+// [WithMaxHold] among them. So callers that want only one of the locks cannot keep it waiting for ever.
 //
 // The section's ctx carries a hold of each lock, and is cancelled as soon as one is lost, with that lock's [LostError] as its cause. The
 // unlock releases all of them; its error joins the errors of all locks that were lost or could not be released. Everything else is as for

@@ -21,12 +21,6 @@ func WithAsked() Option {
 // the innermost hold in ctx taken with [WithAsked]; without one it is nil, so never ready. Each hold has its own channel, which its
 // re-entries share.
 //
-//	select {
-//	case <-rlock.Asked(ctx): // somebody waits: come to a good end
-//	case <-ctx.Done():
-//	case batch := <-work:
-//	}
-//
 // It is a hint: the waiter may have given up, and the hold lasts as long as without it. Waiters of this process are seen at once, and other
 // processes of this library send a message. Waiters of Redisson are seen within a third of the watchdog time plus one
 // second. Waiters from before the hold began count. A [Mutex.TryLock] that does not wait is not seen; see [Mutex.Ask].

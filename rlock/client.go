@@ -90,11 +90,8 @@ func (o Options) forEngine(t *tellers) tenure.Options {
 // if Redis answers, and about five seconds if it does not. Then Close gives [Options].Logger and Trace up to a second for queued
 // reports, and drops the rest. In that second it also waits for the methods of contexts given to Lock, if they block.
 //
-// When Close returns, no subscription is left. No goroutine is left either, except
-//
-//   - a bounded number waiting for a connection from rueidis;
-//   - those waiting for room in rueidis to queue a command;
-//   - those in a Logger or Trace function, or a ctx's method, that has not returned.
+// When Close returns, no subscription is left, and no goroutine but a bounded number waiting for a connection from rueidis, those waiting for
+// room in rueidis to queue a command, and those in a Logger or Trace function, or a ctx's method, that has not returned.
 //
 // Close may be called more than once, and concurrently with everything. It does not release holds, since their sections may still
 // be running: an unlock after Close releases as before, and a hold that is not unlocked ends with its lease.

@@ -21,10 +21,8 @@ func Detach(ctx context.Context) context.Context {
 //	ctx, unlock, err := m.Lock(rlock.WaitOnly(r.Context()))
 //
 // It works for every kind of lock, [All], [Quorum], [Client.Adopt] and semaphores, and in Do, TryDo and [DoValue]. A ctx
-// derived from it, for example with a timeout, also bounds only the waiting. A Lock under the resulting section's ctx
-// is inside that section as usual. To bound the section, use [WithMaxHold], or derive a ctx with a timeout from the
-// section's ctx. Used under another section's ctx, the new section does not depend on that one: it continues even if the other
-// hold is lost.
+// derived from it, for example with a timeout, also bounds only the waiting. To bound the section, use [WithMaxHold], or derive a ctx with a
+// timeout from the section's ctx. Used under another section's ctx, the new section continues even if the other hold is lost.
 func WaitOnly(ctx context.Context) context.Context {
 	if ctx == nil {
 		panic("rlock: the ctx is nil")
@@ -50,10 +48,9 @@ func Owner(ctx context.Context) string {
 // such hold, or if it was not taken through [Client.FencedMutex] or the write side of a [Client.FencedRWMutex]. A reader
 // inside such a writer's section has the writer's token until that section ends.
 //
-// The token belongs to the hold and is the same at all its levels. Each hold of a name has a higher token than every earlier
-// hold. A store that refuses writes with a token lower than one it has seen is therefore safe from holders that do not
-// yet know of their loss. The token stays the same after the hold has ended. A section that begins after that, under the
-// same ctx, no longer carries it, unless a section that was open when the hold ended lies between the two.
+// The token belongs to the hold and is the same at all its levels, also after its end. Each hold of a name has a higher token than every
+// earlier hold. A section that begins under that ctx after the hold's end no longer carries it, unless a section that was open when the
+// hold ended lies between the two.
 //
 // If ctx carries locks of one name in several Redis servers, use [Mutex.FencingToken] to tell them apart.
 func FencingToken(ctx context.Context, name string) (token int64, ok bool) {

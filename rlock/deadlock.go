@@ -14,21 +14,19 @@ import (
 
 // Deadlock configures a Client's search for deadlocks: sections whose Locks wait for each other. The zero value is off.
 //
-// A Lock that has waited for After, and whose ctx carries holds, looks for a cycle. In a cycle, it waits for the hold of a section in
-// which a Lock waits for another section's hold, and so on back to its own. The cycle may run through all Clients that have the option, in
-// any process and on any Redis. It may include locks of all kinds except [Quorum] and semaphores. A writer waits for all readers, and a
-// reader for a writer in line before it. An [All] counts with the holds of its ctx, but not with its members, because it holds none of
-// them while it waits.
+// A Lock that has waited for After, and whose ctx carries holds, looks for a cycle: it waits for the hold of a section in which a Lock waits
+// for another section's hold, and so on back to its own. The cycle may run through all Clients that have the option, in any process and on
+// any Redis, and include locks of all kinds except [Quorum] and semaphores. An [All] counts with the holds of its ctx, not with its members.
+// A TryLock with time left counts like any other Lock.
 //
-// Each deadlock has one victim: the Lock that began to wait last. It finds the deadlock when it has waited for After. Between processes it
-// takes two messages more for each of them. Action decides what happens then.
+// Each deadlock has one victim: the Lock that began to wait last. Action decides what happens to it.
 //
 // A section counts as waiting while any Lock under its ctx waits. Use [Detach] for goroutines that the section starts and does not wait
-// for. A TryLock with time left counts like any other Lock.
+// for.
 //
-// A Lock whose ctx carries no hold costs nothing; any other Lock has a timer. When the timer fires, the Lock asks Redis for the holders
-// and sends messages to their processes, unless its process already knows a deadlock. It repeats this after pauses that double, up to 30
-// s. From then on the Client has one more subscription, as for [WithAsked]; docs/internals/protocol.md lists the ACL rights.
+// A Lock whose ctx carries no hold costs nothing; any other Lock has a timer, and asks Redis and the other processes when it fires. From
+// then on the Client has one more subscription, as for [WithAsked]. docs/features.md has the times and the limits,
+// docs/internals/protocol.md the ACL rights.
 type Deadlock struct {
 	// After is how long a Lock waits before it looks: longer than most waits, for example a second. 0 means never; less than 1 ms is an error.
 	After  time.Duration

@@ -31,9 +31,8 @@ type CountDownLatch struct {
 // CountDownLatch returns a handle on the latch called name. It does no I/O. The methods of the handle report an empty name. It panics if
 // the Client is nil.
 //
-// The latch is the Redis key of that name, behind [Options].Prefix, so it shares the name space of all other keys, locks included. If the
-// key holds anything but a number, all methods return an error and leave it as it is. On a cluster a latch whose name has braces is also
-// an error: Redisson puts the name in braces once more, and the channel is then in another slot.
+// The latch is the Redis key of that name, as for [Client.Mutex]. If the key holds anything but a number, all methods return an error and
+// leave it as it is, as they do on a cluster if the name has braces.
 func (c *Client) CountDownLatch(name string) *CountDownLatch {
 	c.check()
 	return &CountDownLatch{c, c.counters.Latch(c.prefix+name, name, c.terms(kinds.Latch, name, nil))}
@@ -60,7 +59,7 @@ func (l *CountDownLatch) check(ctx context.Context) {
 // three times. The error satisfies errors.Is for
 //
 //   - [ErrUnreachable], if Redis did not answer, or was not ready, and for ctx.Err() as well if ctx was done by then,
-//   - [ErrPending] as well, if the latch may have been set, or may yet be, within a minute,
+//   - [ErrPending] as well, if the latch or semaphore may have been set, or may yet be, within a minute,
 //   - ctx.Err(), if ctx was done first,
 //   - [ErrClosed], if the Client is closed,
 //
@@ -79,8 +78,6 @@ func (l *CountDownLatch) TrySetCount(ctx context.Context, n int64) (bool, error)
 // background, for a minute or until the Client is closed: do not call it again. After any other error it counts nothing, as if ctx is done
 // before the call, the Client is closed, or Redis refuses the command. A Close does not end it: it returns when Redis has answered, or when Close no
 // longer waits for the answer. Otherwise errors and times are those of [CountDownLatch.TrySetCount].
-//
-// CountDowns of one Client that arrive during another call for the latch share one command.
 func (l *CountDownLatch) CountDown(ctx context.Context) error {
 	l.check(ctx)
 	return l.latch.CountDown(ctx)
@@ -97,8 +94,7 @@ func (l *CountDownLatch) Count(ctx context.Context) (int64, error) {
 // when it was called: a new count set after that one has ended does not keep it waiting.
 //
 // Await sends nothing while it waits: a message ends the wait. The wait also ends if the key expires, and at most a minute later if
-// somebody deletes the key by hand or a message is lost. After a lost connection Await asks Redis again. All goroutines of a Client that
-// wait for a latch share one subscription, and one command when they arrive and when there is a message.
+// somebody deletes the key by hand or a message is lost.
 //
 // Await returns when ctx is done, whether or not Redis answers. If Redis cannot be reached, or is not ready, it tries for three seconds
 // after the first failure, at least three times, and fails even if ctx leaves more time. The error satisfies errors.Is for

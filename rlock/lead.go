@@ -39,10 +39,9 @@ const (
 //  4. Lock failed for a reason that only the program can mend: a bad option or name, a key that is no lock, [ErrReentry],
 //     [ErrUpgrade], or [ErrDeadlock]. The error is that of Lock.
 //
-// Lead pauses for half a second at most after a loss or a resignation. It pauses likewise after a Lock that failed with [ErrUnreachable],
-// [ErrNotReplicated] or [ErrLost], or at the end of a [WithMaxWait], which bounds one wait and not the candidacy. After any other refusal by
-// Redis (NOAUTH or WRONGPASS while a password is rotated, NOPERM, OOM, MISCONF …) it pauses up to four seconds, and goes on as well: somebody
-// may mend that. [Options].Logger reports losses and such refusals, [Options].Trace all of them.
+// After anything else Lead goes on: after half a second at most if the hold was lost or resigned, if Redis does not answer or too few
+// replicas do, or at the end of a [WithMaxWait]; after up to four seconds if Redis refuses (NOAUTH, NOPERM, OOM, MISCONF …), as somebody may
+// mend that. [Options].Logger reports losses and refusals.
 //
 // To end a process in order, cancel ctx, wait until Lead has returned, and call [Client.Shutdown]: the next leader then gets the lock at
 // once. If a process dies, the next leader gets the lock when its lease has expired.

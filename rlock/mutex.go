@@ -61,9 +61,8 @@ func (c *Client) FencedMutex(name string, options ...Option) *Mutex {
 // FairMutex is Mutex with one queue over all processes: the lock goes to the longest waiter, which is a goroutine of any
 // process or a thread waiting for Redisson's getFairLock of that name. Nobody overtakes a waiter.
 //
-// Each waiter has a place in Redisson's queue, which lasts for five seconds, or the watchdog time if that is less. To keep the
-// places, a process sends one command for each hundred of its waiters, every third of that time. A waiter in a stopped or
-// disconnected process delays the others until its place expires; a waiter in a dead process is passed over at once.
+// Each waiter has a place in Redisson's queue, which lasts for five seconds, or the watchdog time if that is less, and is renewed. A waiter
+// in a stopped or disconnected process delays the others until its place expires; a waiter in a dead process is passed over at once.
 //
 // A Mutex of the same name is the same lock, but has no place in the queue: each kind's unlock serves waiters of its own
 // kind first. So use one kind for one name.

@@ -70,16 +70,10 @@ func WithMaxWait(d time.Duration) Option {
 // waiters. It may also be longer than the Client's. The handle's methods report a d below [MinWatchdogTimeout], and a combination with
 // [WithLease].
 //
-// All levels of a hold share one lease, as long as the longest that any level needs. A re-entry through a handle with a longer watchdog
-// time asks Redis for that time, and keeps it until its unlock; a shorter time changes nothing. A lease that is already longer is never
-// shortened.
+// All levels of a hold share one lease, as long as the longest that any level needs; a re-entry never shortens it. Only goroutines with equal
+// watchdog times pass a lock on in memory within a Client, and only readers with equal ones share their hold in Redis.
 //
-// Only goroutines with equal watchdog times pass a lock on in memory within a Client, and only readers with equal ones share their hold in
-// Redis; others ask Redis. If d is below two seconds and below the Client's time, a Lock that waited in line asks Redis once more when its
-// turn comes.
-//
-// A shorter d costs more renewals, and more holds are lost when Redis does not answer for a while: docs/operating.md has figures. The
-// first waiter of each process also asks once per watchdog time.
+// A shorter d costs more renewals, and more holds are lost when Redis does not answer for a while: docs/operating.md has figures.
 func WithWatchdog(d time.Duration) Option {
 	return optionFunc(func(t *tenure.Terms) {
 		if d < MinWatchdogTimeout {
@@ -94,9 +88,7 @@ func WithWatchdog(d time.Duration) Option {
 // hanging section from keeping the lock for ever. Others get the lock at the section's unlock, or at most a third of the watchdog time
 // after d. The handle's methods report a d below 1 ms.
 //
-// The bound belongs to the hold: the Lock that took it sets the bound for all levels. A re-entry through any handle makes it neither
-// longer nor shorter. A lock handed over by another process is renewed for the watchdog time. So with a d below that, a Lock that waited
-// in line asks Redis once more when its turn comes.
+// The bound belongs to the hold: the Lock that took it sets the bound for all levels.
 func WithMaxHold(d time.Duration) Option {
 	return durationOption("WithMaxHold", d, func(t *tenure.Terms) *time.Duration { return &t.MaxHold })
 }
@@ -106,10 +98,9 @@ func WithMaxHold(d time.Duration) Option {
 // same time and only one should run. With TryLock(ctx, 0), the others are refused even if the job took no time, and even if their clocks
 // differ by less than d. The handle's methods report a d below 1 ms.
 //
-// The last unlock leaves the lock taken if the hold was taken through a handle with this option, and hands the lock to nobody. Until d is
-// over, a [NotAcquiredError] names a holder with the tag 00, which no hold has; [Mutex.ForceUnlock] frees the lock earlier. The option is
-// for plain and fenced locks; handles of other kinds report it as an error. If a holder crashes or loses its hold before the unlock, the
-// lock stays taken until its lease expires, as usual.
+// The option belongs to the hold: the Lock that took it decides. Until d is over, a [NotAcquiredError] names a holder with the tag 00, which
+// no hold has; [Mutex.ForceUnlock] frees the lock earlier. The option is for plain and fenced locks; handles of other kinds report it as an
+// error. If a holder crashes or loses its hold before the unlock, the lock stays taken until its lease expires, as usual.
 func WithMinHold(d time.Duration) Option {
 	return durationOption("WithMinHold", d, func(t *tenure.Terms) *time.Duration { return &t.MinHold })
 }
@@ -120,7 +111,7 @@ func WithMinHold(d time.Duration) Option {
 // d below 1 ms.
 //
 // The grace belongs to the hold: the Lock that took it sets the grace for all levels. It does not apply when somebody changes the key, for
-// example with [Mutex.ForceUnlock]. A Lock that waited in line asks Redis once more when its turn comes, to set the grace.
+// example with [Mutex.ForceUnlock].
 func WithGrace(d time.Duration) Option {
 	return durationOption("WithGrace", d, func(t *tenure.Terms) *time.Duration { return &t.Grace })
 }
@@ -145,35 +136,21 @@ func durationOption(what string, d time.Duration, at func(*tenure.Terms) *time.D
 //
 // All levels of a hold share one expiry in Redis, and the hold lasts as long as its longest level needs. A re-entry neither shortens the
 // lease of the section around it nor is cut short by it. A level without a lease keeps the hold renewed until that level's unlock.
-//
-// A reader's remaining lease is set again in Redis every third of the watchdog time, because Redisson's readers may have shortened it.
-// This never extends the lease.
 func WithLease(d time.Duration) Option {
 	return durationOption("WithLease", d, func(t *tenure.Terms) *time.Duration { return &t.Lease })
 }
 
 // WithLinger keeps the lock in this process after the last unlock, for up to d after its last use, in whole milliseconds. Within that
-// time, a Lock by this Client gets it without asking Redis, in microseconds instead of two round trips; that of a [Client.FencedMutex] asks
-// for its token, which takes one. Use it for locks that mostly one process uses, again and again. In Redis the lock stays held and renewed
-// until this process gives it up.
+// time, a Lock by this Client gets it without asking Redis; that of a [Client.FencedMutex] asks for its token. Use it for locks that mostly
+// one process uses, again and again. In Redis the lock stays held and renewed until this process gives it up.
 //
-// When another process of this library waits for the lock, it sends a request, and the lock is given to it at once. That takes about two
-// round trips longer than for a free lock, three at most. For a second after that, and after a Lock that had to wait for another process,
-// the Client does not keep that name. Redisson cannot ask, and waits for up to d. If the process dies,
-// others wait for the rest of the lease, as for any hold. A TryLock elsewhere that does not wait may find the lock taken although nobody
-// is inside.
+// When another process of this library waits for the lock, it sends a request, and the lock is given to it at once; docs/features.md has
+// the times. For a second after that, and after a Lock that had to wait for another process, the Client does not keep that name. Redisson
+// cannot ask, and waits for up to d. A TryLock elsewhere that does not wait may find the lock taken although nobody is inside.
 //
-// Kept locks, which [Stats].Idle counts, are also given up
-//
-//   - by [Client.Close] and [Client.Shutdown],
-//   - when the Client loses the connection on which it hears requests,
-//   - when this Client locks the name on other terms, for example with WithLease,
-//   - when more than a thousand locks of the Client are kept: the least recently used goes first.
-//
+// Kept locks, which [Stats].Idle counts, are also given up by [Client.Close] and [Client.Shutdown], when the Client loses the connection on
+// which it hears requests, when it locks the name on other terms, and, the least recently used first, when more than a thousand are kept.
 // Nothing is kept before the Client listens, or if its user may not subscribe.
-//
-// If a kept lock is deleted or forced open, the next renewal notices; until then a Lock may get it, as with a hand-off. A Lock of a
-// [Client.FencedMutex] asks Redis for its token, and so notices at once.
 //
 // The option is for plain and fenced locks without another option about their time. On other handles it is an error, as is a d below 1 ms.
 // [All] takes handles with the option one by one.

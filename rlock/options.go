@@ -24,12 +24,8 @@ type Options struct {
 	// lives. It is also the longest wait for a crashed holder's lock; [WithWatchdog] sets it for one handle. 0 means
 	// DefaultWatchdogTimeout; less than MinWatchdogTimeout is an error.
 	//
-	// A hold survives an outage or a failover for two thirds of this time. With servers' default settings a failover takes 17 to 31
-	// seconds (docs/operating.md), which is why the default is not shorter. The time should be at least fifteen round trips to Redis: a
-	// renewal has a sixth of it, and may need two round trips.
-	//
-	// If Redisson's readers share the locks, it should not be longer than Redisson's watchdog time: they set the expiry that all readers
-	// of a lock share to their own (docs/redisson.md).
+	// A hold survives an outage or a failover for two thirds of this time: docs/operating.md helps to choose it. It should be at least
+	// fifteen round trips to Redis, and no longer than the watchdog time of Redisson's readers of the same locks (docs/redisson.md).
 	WatchdogTimeout time.Duration
 
 	// Prefix is put before every name, like a Redisson NameMapper. The result is the key of the lock, and its channels and other keys are
@@ -40,12 +36,10 @@ type Options struct {
 	// Replicas makes each first acquire wait until that many replicas have it, so that a failover to one of them keeps the lock. 0 means
 	// none.
 	//
-	// The acquire is then followed by WAIT, on a connection from rueidis's blocking pool (BlockingPoolSize) that no other call uses
-	// meanwhile. If too few replicas confirm within ReplicaTimeout, or the server refuses WAIT, the hold is given back and Lock returns
-	// [ErrNotReplicated]. If the pool has no connection within that time, Lock returns the same error without sending anything.
-	//
-	// A re-entry does not wait for replicas. Replicas cannot confirm a hand-off, so hand-offs are off: each unlock wakes one waiter in
-	// every process, and all of them ask.
+	// If too few replicas confirm within ReplicaTimeout, or the server refuses WAIT, the hold is given back and Lock returns
+	// [ErrNotReplicated]; also if rueidis's blocking pool (BlockingPoolSize), of which each such Lock needs a connection, has none within
+	// that time. A re-entry does not wait for replicas. Hand-offs are off: each unlock wakes one waiter in every process, and all of them
+	// ask.
 	Replicas int
 	// ReplicaTimeout bounds the wait for replicas, and the preceding wait for a connection. 0 means one second, which is also Redisson's
 	// default; less than a millisecond is an error.
@@ -82,10 +76,8 @@ type Options struct {
 	// It appears in [NotAcquiredError], in [Holder], in the output of "rlock show", "ls" and "top", and in the Logger's lines
 	// as the attribute "label". Empty, the default, costs nothing.
 	//
-	// From its first Lock on, the Client keeps the label in Redis, under the key rlock_client:{<first 18 characters of its id>} (see
-	// [Client.ID]). The key expires after twice the WatchdogTimeout, or three seconds if that is more. The Client writes it in the
-	// background every third of that time, and deletes it when it is closed. Its owners in Redis are marked as labelled, so nobody looks up a missing label. docs/internals/protocol.md
-	// lists the ACL rights; without them the Logger gets one warning, and locks work without the label.
+	// From its first Lock on, the Client keeps the label in Redis, and deletes it when it is closed. docs/internals/protocol.md has the key
+	// and the ACL rights; without these the Logger gets one warning, and locks work without the label.
 	Label string
 
 	// PlainPubSub makes a cluster client announce unlocks with PUBLISH and listen with SUBSCRIBE. Without it, a cluster client uses

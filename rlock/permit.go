@@ -110,18 +110,8 @@ func (s *PermitSemaphore) AddPermits(ctx context.Context, n int64) error {
 // section ends: by the Permit's Release, or because the permit was lost. It sends one command. It sends nothing while it waits, except to
 // ask again when the next permit would expire.
 //
-// Acquire returns when ctx is done, whether or not Redis answers; a permit granted later is given back. If Redis cannot be reached, or is
-// not ready, it tries for three seconds after the first failure, at least three times, and fails even if ctx leaves more time.
-//
-// On error Acquire returns the given ctx, and a Permit whose Release returns [ErrNotHeld]. The error satisfies errors.Is for
-//
-//   - [ErrNotAcquired] and ctx.Err(), if ctx was done first; for [ErrUnreachable] as well, if Redis had not answered by then.
-//     The [*NotAcquiredError] has the number of free permits,
-//   - [ErrUnreachable], if Redis did not answer, or was not ready,
-//   - [ErrLost], if Redis took longer than the lease to answer,
-//   - [ErrClosed], if the Client is closed or is being shut down,
-//
-// or is the error reply from Redis. If Redis can be reached, an Acquire that failed takes nothing.
+// On error Acquire returns the given ctx, and a Permit whose Release returns [ErrNotHeld]. Errors and times are those of
+// [Semaphore.Acquire]; the error is [ErrLost] if Redis took longer than the lease to answer.
 func (s *PermitSemaphore) Acquire(ctx context.Context) (context.Context, *Permit, error) {
 	return s.AcquireN(ctx, 1)
 }

@@ -28,30 +28,20 @@ type QuorumMutex struct {
 // two members of one Client, and members with different leases or watchdog times. The servers have to be independent: no replication
 // between them, and no common cluster. A Lock that finds two members on one server fails.
 //
-// Think twice: one server with replicas and [Options].Replicas is less to run. A store that checks a fencing token ([Client.FencedMutex])
-// is safe from a holder that was paused, which no quorum is. A quorum has no fencing token and no order among processes, and costs two
-// commands on every server for a section. When many processes want it all the time, they outvote each other, and try again after a random
-// pause.
+// A quorum has no fencing token and no order among processes, and costs two commands on every server for a section. One server with
+// replicas and [Options].Replicas is less to run, and a store that checks a fencing token ([Client.FencedMutex]) is safe from a holder that
+// was paused, which no quorum is. docs/locks.md has what a quorum survives.
 //
-// # Asking
+// A Lock asks all servers at once and returns with the majority. It is trusted until (time the call was sent) + lease - drift on a majority
+// of the servers; the drift is 1 % of the lease and 2 ms. A waiter does not poll. If no majority of the servers answers, it fails with
+// [ErrUnreachable] after three seconds.
 //
-// A Lock asks all servers at once and returns with the majority, without waiting for the slowest. It is trusted until (time the call was
-// sent) + lease - drift on a majority of the servers. The drift is 1 % of the lease and 2 ms, for clocks that do not run at the same rate.
-//
-// A Lock that finds the lock held gives back the members it got. It sleeps until messages, or lease expiries, show that a majority may be
-// free, and asks again. It does not poll. If no majority of the servers answers, it fails with [ErrUnreachable] after three seconds.
-//
-// # Keeping
-//
-// Each server stores the hold as a separate field, which the watchdog of that Client renews. A server that lost it, or was out of reach,
-// gets it again. The hold is lost when a majority was not renewed in time, or is found to have forgotten it. Then the section's ctx is
-// cancelled as for a [Mutex], at a time that the process's own clock decides.
+// The hold is lost when a majority was not renewed in time, or is found to have forgotten it. Then the section's ctx is cancelled as for a
+// [Mutex].
 //
 // A Lock under the ctx of a section adds a level, and asks no server. The levels share the lease of the first; a level without a lease
 // keeps the hold renewed. The ctx carries the hold of the quorum, not of its members: a Lock of a member under it waits for itself, and
 // [Owner] does not see it.
-//
-// # Clients that are closed
 //
 // A member whose Client is closed counts as a server that is down. When a majority of the Clients is closed, waiting calls return
 // [ErrClosed], and the contexts of sections are cancelled with it, as by [Client.Close].

@@ -73,8 +73,8 @@ func (rw *RWMutex) sides() *RWMutex {
 // innermost open level of the write lock. Waiting readers are woken, and come in.
 //
 // The returned ctx has the values of ctx. Its cancellation and deadline are those of the ctx passed to the write side's Lock, because the
-// writer's section ends here. (The same without Downgrade: lock the read side with [context.WithoutCancel] of ctx, then unlock the write
-// side.) The unlock of that Lock has nothing left to do, and returns nil: defer it as usual, or call Downgrade in a Do of the write side.
+// writer's section ends here. The unlock of that Lock has nothing left to do, and returns nil: defer it as usual, or call Downgrade in a Do
+// of the write side.
 //
 // On error Downgrade returns the given ctx, and an unlock that returns ErrNotHeld. If ctx carries no open write hold, the error satisfies
 // errors.Is for ErrNotHeld. If the read lock could not be acquired, the error says why, and the caller is still the writer. If the unlock

@@ -37,9 +37,8 @@ type Semaphore struct {
 // Semaphore returns a handle on the semaphore called name. It does no I/O. The methods of the handle report an empty name. It panics if
 // the Client is nil.
 //
-// The semaphore is the Redis key of that name, behind [Options].Prefix, so it shares the name space of all other keys, locks included. If
-// the key holds anything but a number, all methods return an error and leave it as it is. On a cluster, braces in a name may only enclose
-// the hash tag.
+// The semaphore is the Redis key of that name, as for [Client.Mutex]. If the key holds anything but a number, all methods return an error and
+// leave it as it is. On a cluster, braces in a name may only enclose the hash tag.
 func (c *Client) Semaphore(name string) *Semaphore {
 	c.check()
 	return &Semaphore{c, c.counters.Semaphore(c.prefix+name, name, c.terms(kinds.Semaphore, name, nil))}
@@ -72,15 +71,7 @@ func (s *Semaphore) fits(n, least int64) error {
 
 // TrySetPermits sets the number of permits, if the semaphore was not set, and reports whether it did. n is 0 or more.
 //
-// It returns when ctx is done. If Redis cannot be reached, or is not ready, it tries for three seconds after the first failure, at least
-// three times. The error satisfies errors.Is for
-//
-//   - [ErrUnreachable], if Redis did not answer, or was not ready, and for ctx.Err() as well if ctx was done by then,
-//   - [ErrPending] as well, if the semaphore may have been set, or may yet be, within a minute,
-//   - ctx.Err(), if ctx was done first,
-//   - [ErrClosed], if the Client is closed,
-//
-// or is the error reply from Redis.
+// Errors and times are those of [CountDownLatch.TrySetCount].
 func (s *Semaphore) TrySetPermits(ctx context.Context, n int64) (bool, error) {
 	s.check(ctx)
 	if err := s.fits(n, 0); err != nil {
@@ -95,16 +86,8 @@ func (s *Semaphore) TrySetPermits(ctx context.Context, n int64) (bool, error) {
 // The number of permits may still grow, so an Acquire of more than there are waits. Meanwhile all Acquires behind it wait as well, even of other
 // processes. Give it a ctx that ends.
 //
-// Acquire returns when ctx is done, whether or not Redis answers; permits granted later are given back. If Redis cannot be reached, or is
-// not ready, it tries for three seconds after the first failure, at least three times, and fails even if ctx leaves more time. The error
-// satisfies errors.Is for
-//
-//   - [ErrNotAcquired] and ctx.Err(), if ctx was done first; for [ErrUnreachable] as well, if Redis had not answered by then.
-//     The [*NotAcquiredError] has the number of free permits,
-//   - [ErrUnreachable], if Redis did not answer, or was not ready,
-//   - [ErrClosed], if the Client is closed or is being shut down,
-//
-// or is the error reply from Redis. If Redis can be reached, an Acquire that failed takes nothing.
+// Errors and times are those of [CountDownLatch.Await]; the [*NotAcquiredError] has the number of free permits. Permits granted after Acquire
+// has returned are given back. If Redis can be reached, an Acquire that failed takes nothing.
 func (s *Semaphore) Acquire(ctx context.Context, n int64) error {
 	s.check(ctx)
 	return s.acquire(tenure.CallerNow(ctx), n)
@@ -146,9 +129,6 @@ func (s *Semaphore) acquire(who tenure.Caller, n int64) error {
 // in the background, for a minute or until the Client is closed: do not call it again. After any other error it gives nothing back, as if
 // ctx is done before the call or Redis refuses the command. It works during and after [Client.Close], and never fails with [ErrClosed]. Otherwise
 // errors and times are those of [Semaphore.TrySetPermits].
-//
-// Releases of one Client that arrive during another call for the semaphore share one command. If goroutines of the Client wait, the
-// command of a Release also asks for their permits.
 func (s *Semaphore) Release(ctx context.Context, n int64) error {
 	s.check(ctx)
 	if err := s.fits(n, 0); n == 0 || err != nil {

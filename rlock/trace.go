@@ -20,14 +20,12 @@ import (
 // reports the single lock that was lost, and Deadlock the single lock that the victim waits for. A Quorum or an Upgradeable given to All
 // also reports itself.
 //
-// Waiting, Acquired, Passed, Failed and Released concern one caller and delay only that caller: its Lock, Await, Acquire or unlock returns
-// after they have. Their panics also reach that caller. A panic of Waiting ends the wait. If the Lock already has the lock, it is unlocked
-// first, and Released is not called.
+// Waiting, Acquired, Passed, Failed and Released delay only their caller: its Lock, Await, Acquire or unlock returns after they have. Their
+// panics reach that caller, and leave no lock held.
 //
-// Lost, Deadlock and Renewed are called on a goroutine of the Client, one after the other. They cannot delay a renewal or the end of a
-// section: if they are slow, some calls are dropped, and the Logger gets their number. So their order relative to the other functions is
-// not fixed: Lost may be called after Released. Their panics are logged, with the default Logger of package slog if [Options].Logger is
-// nil.
+// Lost, Deadlock and Renewed are called on a goroutine of the Client, one after the other: Lost may be called after Released. If they are
+// slow, some calls are dropped, and the Logger gets their number. Their panics are logged, with the default Logger of package slog if
+// [Options].Logger is nil.
 type Trace struct {
 	// Waiting is called on its own goroutine when a Lock, Await or Acquire begins to wait, at most once; meanwhile the wait continues.
 	// Acquired, Passed or Failed follows after Waiting has returned.
