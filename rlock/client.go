@@ -18,10 +18,8 @@ import (
 //
 // It runs these goroutines, and [Client.Close] ends all of them:
 //
-//   - one to keep the leases;
-//   - one to keep the places of waiters, from the first wait for a FairMutex on;
+//   - one each to keep the leases, the places of waiters for fair locks, and the [Options].Label;
 //   - two to receive messages to the Client, from the first lock taken with [WithAsked] on;
-//   - one to keep the label, from the first Lock on, if there is an [Options].Label;
 //   - one for each label of another Client while it is looked up;
 //   - one for each Redis node with a waiter, with a connection of its own;
 //   - when needed, one to undo the effects of unanswered calls; on a cluster, one for each slot;

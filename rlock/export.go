@@ -12,38 +12,32 @@ import (
 	"github.com/go-rlock/rlock/internal/ticket"
 )
 
-// Export ends the innermost section that ctx carries, and leaves its lock to a ticket. [Client.Adopt] turns the ticket into a hold again,
-// in this process or another one; nobody else gets the lock in between. Use it for work that begins in one process and ends in another,
-// for example in a handler that queues a job. The ticket is a text of about a hundred bytes that is safe in a header, a URL or JSON.
+// Export ends the innermost section that ctx carries, and leaves its lock to a ticket: a text of about a hundred bytes that is safe in a
+// header, a URL or JSON. [Client.Adopt] turns the ticket into a hold again, in this process or another one; nobody else gets the lock in
+// between.
 //
 // The section ends as by an unlock: its ctx is cancelled first, with a [context.Cause] that is [ErrExported]. Its own unlock then does
-// nothing and returns nil, so defer it as usual, or call Export in a Do. No waiter of this process gets the lock.
+// nothing and returns nil, so defer it as usual, or call Export in a Do.
 //
-// A ticket works once. If nobody adopts it, it expires, see [WithTicketTime], and the lock is free. Until then the lock is held, even if
-// this process dies or its Client is closed. The options of the handle end with the section. [Mutex.ForceUnlock] ends a ticket.
+// A ticket works once, and is a secret: anybody who can read it and reach Redis can take the lock. If nobody adopts it, it expires, see
+// [WithTicketTime], and the lock is free. Until then the lock is held, even if this process dies or its Client is closed.
+// [Mutex.ForceUnlock] ends a ticket.
 //
-// A ticket is a secret: anybody who can read it and reach Redis can take the lock. It cannot be guessed, or derived from the data that
-// others can read in Redis. Keep it out of logs.
+// A hold can be exported if it was taken through a Mutex, a FencedMutex or the write side of an RWMutex, and not together with others
+// ([All]), if no other level of it is open, and if no reader is in the writer's section. Holds of fair locks, readers, a [Quorum] and
+// permits cannot be exported.
 //
-// A hold can be exported if
-//
-//   - it was taken through a Mutex, a FencedMutex or the write side of an RWMutex, and not together with others ([All]),
-//   - no other level of it is open (unlock the inner ones first),
-//   - no reader is in the writer's section.
-//
-// Holds of fair locks, readers, a [Quorum] and permits cannot be exported.
-//
-// If the error is [ErrNotExported], nothing was changed: the section continues, and has to be unlocked as usual. The error may then also
-// be
+// If the error is [ErrNotExported], nothing was changed: the section continues, and has to be unlocked as usual. It is also
 //
 //   - [ErrNotHeld], if ctx carries no section, or it was unlocked or exported before,
 //   - ctx.Err(), if ctx is done: give Export a [context.WithoutCancel] of it to export the hold anyway,
 //   - [ErrClosed], if the Client is closed.
 //
-// After any other error the section has ended. There is no ticket, and the lock is released in the background as by an unlock:
+// After any other error the section has ended, and there is no ticket:
 //
 //   - [ErrLost] and ErrNotHeld, if the hold was lost before; its unlock returns them too,
-//   - [ErrPending], if Redis did not answer within [Options].UnlockTimeout (then for [ErrUnreachable] as well), or refused.
+//   - [ErrPending], if Redis did not answer within [Options].UnlockTimeout (then for [ErrUnreachable] as well), or refused. The lock is
+//     released in the background, as by an unlock.
 //
 // Export panics if ctx is nil. It is safe for concurrent use: of several calls for one section, one gets a ticket.
 func Export(ctx context.Context, options ...ExportOption) (string, error) {
@@ -118,8 +112,8 @@ func WithTicketTime(d time.Duration) ExportOption {
 //   - [ErrNotAcquired] and ctx.Err(), if ctx was done first,
 //   - [ErrUnreachable], [ErrNotReplicated] or [ErrClosed], as for [Mutex.Lock].
 //
-// After any error but ErrTicket and ErrClosed, the ticket may have been used. Any effect is then undone in the background: try again, and
-// lock the name if that returns ErrTicket.
+// After any error but ErrTicket and ErrClosed, the ticket may have been used, which is undone in the background: try again, and lock the
+// name if that returns ErrTicket.
 func (c *Client) Adopt(ctx context.Context, text string, options ...Option) (context.Context, UnlockFunc, error) {
 	if c.check(); ctx == nil {
 		panic("rlock: the ctx is nil")

@@ -15,8 +15,7 @@ import (
 // open and nobody waits: before it was set, and after it has reached 0, was deleted, or has expired.
 //
 // Nobody holds a latch: it has no lease, and exists until it is counted down or deleted. If a process dies before it counts down, the
-// count stays; so wait with a ctx that ends, and delete the latch when nobody needs it. Its name can be used again at once: all waiters of
-// the old latch continue.
+// count stays; so wait with a ctx that ends. The name can be used again at once: all waiters of the old latch continue.
 //
 // A handle has no state of its own. Its methods are safe for concurrent use. They panic if the CountDownLatch is nil or was not made by a
 // Client, and if ctx is nil. A latch is not a [Locker].

@@ -28,9 +28,8 @@ var _ Locker = (*Mutex)(nil)
 // match both errors. A lost hold is always reported as [ErrLost], whatever fn returned. If Close cancelled the section's
 // ctx and fn returned an error, [ErrClosed] is reported too.
 //
-// After fn, Do waits for Redis to answer the unlock for up to [Options].UnlockTimeout, even if ctx is done, and then
-// returns [ErrUnreachable]. If fn panics or calls runtime.Goexit, the lock is released and the panic continues. Do
-// panics if fn is nil.
+// After fn, Do waits for Redis as an [UnlockFunc] does, even if ctx is done. If fn panics or calls runtime.Goexit, the lock is released and
+// the panic continues. Do panics if fn is nil.
 func (m *Mutex) Do(ctx context.Context, fn func(ctx context.Context) error) error {
 	return inside(ctx, m.Lock, fn)
 }

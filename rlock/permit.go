@@ -23,12 +23,11 @@ const mostPermits = 100
 // An Acquire begins a section, as a Lock does. Its ctx is cancelled when the section is released, or when the permit is lost, and then
 // [context.Cause] is [ErrLost]. The code in the section should then stop, for another holder may have the permit.
 //
-// A permit has an id and a slot. With the id, others can give the permit back or change its lease. The slot is a number from 0 on, below
-// the number of permits, that no other live permit of this library has. It tells n workers apart, in any process.
+// A permit has an id, with which others can give it back or change its lease, and a slot, see [Permit.Slot].
 //
-// A permit is not an owner, and there is no re-entry: an Acquire under the ctx of a section takes another permit. A semaphore that was
-// never set has no permits. Waiters are served as those of a [Semaphore]. Use one kind for one name. A Semaphore of the same name takes
-// from the same number, but its permits do not expire, and waiters for one kind are not woken for the other.
+// There is no re-entry: an Acquire under the ctx of a section takes another permit. A semaphore that was never set has no permits. Waiters
+// are served as those of a [Semaphore]. Use one kind for one name: a Semaphore of the same name takes from the same number, but waiters
+// for one kind are not woken for the other.
 //
 // A handle has no state of its own. Its methods are safe for concurrent use. They panic if the PermitSemaphore is nil or was not made
 // by a Client, and if ctx is nil. A PermitSemaphore is not a [Locker]; [PermitSemaphore.Locker] returns one.
@@ -223,12 +222,8 @@ func (s *PermitSemaphore) Release(ctx context.Context, id string) error {
 // shorter d until its fixed lease ends, as for [PermitSemaphore.Release].
 //
 // It asks Redis once, and returns when ctx is done, with ctx.Err(). Without an answer the error is [ErrUnreachable], with [ErrPending] if
-// the lease may change all the same, and a section in this
-// Client that would have lasted longer still ends d from now. The error satisfies errors.Is for [ErrNotHeld] if there is no such permit,
-// or it has expired.
-//
-// If calls for one permit overlap, or Redis did not answer one, the order in which Redis ran them is unknown. A section in this Client
-// then ends with the shortest of their leases.
+// the lease may change all the same. The error satisfies errors.Is for [ErrNotHeld] if there is no such permit, or it has expired. If calls
+// for one permit overlap, or one had no answer, a section in this Client ends with the shortest of their leases.
 func (s *PermitSemaphore) UpdateLease(ctx context.Context, id string, d time.Duration) error {
 	s.check(ctx)
 	permit, err := s.id(id)

@@ -20,9 +20,9 @@ import (
 //
 // With [WithoutReentry] a Lock that would re-enter returns [ErrReentry]. The sides count as two locks, so a writer may still read.
 //
-// While a writer waits, later readers wait behind it, in all processes of this library. After a writer, the first to ask is next. Readers
-// of one process that wait together are let in together. Readers that come within [HandOff].For after that join them without a command,
-// unless they have a lease or a bound of their own; all of these have one [Owner]. Redisson's readers cannot be made to wait.
+// While a writer waits, later readers wait behind it, in all processes of this library; Redisson's cannot be made to wait. After a writer,
+// the first to ask is next. Readers of one process that wait together are let in together. Readers that come within [HandOff].For after
+// that join them without a command, unless they have a lease or a bound of their own; all of these have one [Owner].
 type RWMutex struct {
 	read, write *Mutex
 	lock        *engine.RW

@@ -20,9 +20,8 @@ const MaxPermits = lua.MaxPermits
 // Nobody owns a permit, and it has no lease. If a process dies, the permits it took are gone until somebody releases them in its place. A
 // Release without an Acquire adds permits. A semaphore that was never set has none.
 //
-// First come, first served: an Acquire of few permits waits behind one that needs more than are free, as in golang.org/x/sync/semaphore.
-// Acquires of one process are served in their order, and processes take turns. A process that was stopped or has died delays the others by two
-// seconds at most.
+// First come, first served: an Acquire of few permits waits behind one that needs more than are free. Acquires of one process are served in
+// their order, and processes take turns.
 //
 // A handle has no state of its own. Its methods are safe for concurrent use. They panic if the Semaphore is nil or was not made by a
 // Client, and if ctx is nil. A Semaphore is not a [Locker]; [Semaphore.Locker] returns one.

@@ -15,8 +15,7 @@ import (
 type Upgradeable struct{ rw *RWMutex }
 
 // Upgradeable returns the lock for a reader that may become the writer: it reads, decides, and calls [Upgradeable.Upgrade] if it has to
-// write. It consists of a read hold and a second lock that only one caller can have, so it costs two commands to lock and two to unlock.
-// It keeps writers out, and lets other readers in.
+// write. It consists of a read hold and a second lock that only one caller can have. It keeps writers out, and lets other readers in.
 //
 // The options of the RWMutex apply to the reader. The second lock is renewed until the unlock, or until the reader is lost. If the process
 // dies, it lasts for the watchdog time of the handle, even with a shorter [WithLease].
