@@ -77,6 +77,12 @@ var (
 	ErrClosed = errors.New("rlock: client closed")
 )
 
+// IsBusy reports whether err is that of a Lock, TryLock, Acquire or Await whose wait ended, by its own bound or its ctx, while Redis
+// answered: [ErrNotAcquired] without [ErrUnreachable]. Somebody else has the lock, as far as is known. It is false for all other failures.
+func IsBusy(err error) bool {
+	return errors.Is(err, ErrNotAcquired) && !errors.Is(err, ErrUnreachable)
+}
+
 // errLockFailed is the reason in the ErrNotHeld of a failed Lock's unlock.
 var errLockFailed = errors.New("its Lock failed")
 

@@ -215,3 +215,29 @@ func ExampleExport() {
 	// <nil>
 	// again: true
 }
+
+// A type of another library that locks in one method and unlocks in another. The lock outlasts the ctx of its request.
+func ExampleAcquire() {
+	client, closeAll := connect()
+	defer closeAll()
+	upload := client.Mutex("upload:7")
+
+	request, done := context.WithTimeout(context.Background(), 5*time.Second)
+	hold, err := rlock.Acquire(request, upload)
+	done()
+	fmt.Println(err, hold.Err())
+
+	_, err = rlock.TryAcquire(context.Background(), upload, 10*time.Millisecond)
+	fmt.Println("busy:", rlock.IsBusy(err))
+
+	select {
+	case <-hold.Done():
+		fmt.Println("stop:", hold.Err()) // the lock is lost
+	default:
+	}
+	fmt.Println(hold.Unlock())
+	// Output:
+	// <nil> <nil>
+	// busy: true
+	// <nil>
+}

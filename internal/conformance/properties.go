@@ -38,6 +38,7 @@ var properties = []property{
 	{name: "ctx done before", holds: ctxDoneBefore},
 	{name: "WithMaxWait", holds: boundedWait, options: []rlock.Option{rlock.WithMaxWait(maxWait)}},
 	{name: "WaitOnly", holds: waitOnly, watchdog: shortWatchdog},
+	{name: "Hold", holds: hold, watchdog: shortWatchdog, options: []rlock.Option{rlock.WithAsked()}},
 	{name: "key deleted", holds: keyDeleted, watchdog: shortWatchdog},
 	{name: endsByOtherHand, holds: forcedUnlock, watchdog: shortWatchdog},
 	{name: "connection lost", holds: connectionLost, watchdog: shortWatchdog, cuts: true},
