@@ -95,6 +95,8 @@ type Waiter struct {
 	// Joint means that others can have a Shared waiter's share. So waiters that come while it asks wait for its
 	// answer.
 	Joint bool
+	// Persists means that an attempt without an answer does not end its wait. Set it before Join.
+	Persists bool
 	// Ahead puts it before all others: it has what they wait for. Set it before Join.
 	Ahead bool
 
@@ -345,14 +347,15 @@ func (w *Waiter) Leave() Leaving {
 	return Left
 }
 
-// Unanswered passes the error of an attempt on to all who were waiting when it began: attempts one after the other
-// would only keep them waiting. The caller has the turn, and leaves afterwards.
+// Unanswered passes the error of an attempt on to all who were waiting when it began, unless they persist: attempts one after the other
+// would only keep them waiting. The caller has the turn, and leaves afterwards, or makes another attempt.
 func (w *Waiter) Unanswered(err error) {
 	t := w.topic
 	t.hub.mu.Lock()
 	defer t.hub.mu.Unlock()
 	if !w.askingConcurrently { // the queue does not wait for a waiter beside it
-		t.stopAll(err, func(x *Waiter) bool { return x != w && x.since < t.turns })
+		t.stopAll(err, func(x *Waiter) bool { return x != w && !x.Persists && x.since < t.turns })
+		t.turns++ // another attempt is like a turn for those that come from now on
 	}
 }
 

@@ -45,6 +45,7 @@ type MultiMutex struct {
 	parts   [][]*member
 	again   []*member        // further handles of locks that are members already, to be re-entered
 	maxWait time.Duration    // the shortest of WithMaxWait; 0: none has it
+	persist bool             // one has WithWaitForRedis
 	clients []*tenure.Client // of the members, each once; not those of a Quorum, which continues without one of them
 	invalid error
 }
@@ -90,6 +91,7 @@ func All(lockers ...Locker) *MultiMutex {
 	for _, m := range all {
 		if m.lease != nil {
 			a.maxWait = tenure.ShortestWait(a.maxWait, m.lease.MaxWait)
+			a.persist = a.persist || m.lease.Persists
 		}
 	}
 	given, first := make(map[Locker]bool), make(map[lock]*member)
@@ -265,12 +267,12 @@ func (a *MultiMutex) check() {
 // unlock releases all of them; its error joins the errors of all locks that were lost or could not be released. Everything else is as for
 // [Mutex.Lock]. Errors name the lock that was in the way, and a Lock that failed leaves no lock held.
 func (a *MultiMutex) Lock(ctx context.Context) (context.Context, UnlockFunc, error) {
-	return a.lock(tenure.CallerNow(ctx).Patient(a.maxWait, time.Second))
+	return a.lock(tenure.CallerNow(ctx).Patient(a.maxWait, time.Second).Persistent(a.persist))
 }
 
 // TryLock is Lock with a bound on the total wait, see [Mutex.TryLock]. If wait is 0 or less it makes one attempt.
 func (a *MultiMutex) TryLock(ctx context.Context, wait time.Duration) (context.Context, UnlockFunc, error) {
-	return a.lock(tenure.CallerNow(ctx).UpTo(wait, time.Second))
+	return a.lock(tenure.CallerNow(ctx).UpTo(wait, time.Second).Persistent(a.persist))
 }
 
 // Do runs fn while it holds all locks, see [Mutex.Do].

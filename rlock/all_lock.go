@@ -1,7 +1,9 @@
 package rlock
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -38,7 +40,11 @@ func (a *MultiMutex) compete(who tenure.Caller) (*taken, error) {
 		return nil, err
 	}
 	defer done()
+	whole := who
+	who.Persists = false // a member that went on in an outage would keep others
 	s, hold := a.newTaken(who.Parent(), closing), firstClimb
+	var pause outagePause
+	var unanswered error // of the last round; nil: it was answered
 	returns := false
 	defer func() {
 		if !returns { // a member or its Trace panicked
@@ -47,18 +53,25 @@ func (a *MultiMutex) compete(who tenure.Caller) (*taken, error) {
 	}()
 	refused, err := a.take(s, who, nil)
 	for round := 1; err != nil; round++ {
+		lost := false
 		switch loss := s.loss(who); {
 		case loss == nil:
 		case loss.Reason == LostClosed:
 			refused, err = nil, a.fail(ErrClosed)
 		case refused == nil: // the loss kept the next member from being asked
-			err = loss
+			lost, err = true, loss
 		}
 		if not := s.inItsOwnWay(err); not != nil {
 			refused, err = nil, a.fail(fmt.Errorf("%q waits for itself: it is given by two Clients of one Redis (give it once)", not.Name))
 		}
 		s.leave(who)
+		outage := whole.Persists && refused == nil && (lost || isOutage(err))
 		switch {
+		case outage && pause.wait(whole, a.shut()):
+			unanswered = err
+		case outage, unanswered != nil && IsBusy(err) && whole.Persists && !whole.GoesOn(): // the last round had no time for an answer
+			returns = true
+			return nil, pause.over(whole, a.name, cmp.Or(unanswered, err))
 		case refused == nil || who.Once || calls.IsClosed(who.Stopped()):
 			returns = true
 			return nil, err
@@ -68,9 +81,17 @@ func (a *MultiMutex) compete(who tenure.Caller) (*taken, error) {
 			e.sameHolder(err)
 			return nil, e
 		}
-		who = who.Answered()
+		switch {
+		case outage:
+		case errors.Is(err, ErrUnreachable):
+			who, unanswered = who.Answered(), err
+		default:
+			who, unanswered = who.Answered(), nil
+		}
 		s = a.newTaken(who.Parent(), closing)
 		switch {
+		case outage:
+			refused, err = a.take(s, who, nil)
 		case round%climbEvery == 0:
 			refused, err = a.climb(s, who, hold)
 			hold = min(2*hold, longestClimb)
@@ -89,6 +110,14 @@ func (a *MultiMutex) compete(who tenure.Caller) (*taken, error) {
 		l.TakenTogether()
 	}
 	return s, nil
+}
+
+// shut is closed when the first Client, if there is one, takes no more Locks.
+func (a *MultiMutex) shut() <-chan struct{} {
+	if len(a.clients) == 0 {
+		return nil
+	}
+	return a.clients[0].Shut
 }
 
 // begin registers a Lock with all Clients, so that their Close waits for it. closing is cancelled when any of them is closed, even if

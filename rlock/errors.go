@@ -160,8 +160,12 @@ func (e *NotAcquiredError) holder() string {
 	return fmt.Sprintf("%q (%s)", e.HolderLabel, e.Holder)
 }
 
-// sameHolder has e name the holder that err does, if that is a refusal.
+// sameHolder has e name the holder that err does, if that is a refusal, and say that Redis has not answered if err does.
 func (e *NotAcquiredError) sameHolder(err error) {
+	var silence *unreachableError
+	if errors.As(err, &silence) {
+		e.causes = append(e.causes, silence)
+	}
 	var last *NotAcquiredError
 	if errors.As(err, &last) {
 		e.Holder, e.TTL, e.self, e.other, e.carried = last.Holder, last.TTL, last.self, last.other, last.carried
@@ -202,6 +206,7 @@ type LostError struct {
 
 	text string
 	err  error // of the last renewal, if that caused the loss
+	late bool  // it was over before its Lock was answered
 }
 
 func (e *LostError) Error() string { return prefix(e.Name) + e.text }
@@ -211,7 +216,7 @@ func newLostError(l tenure.Loss) error {
 	reason := [...]LossReason{
 		tenure.LostExpired: LostExpired, tenure.LostGone: LostGone, tenure.LostMaxHold: LostMaxHold, tenure.LostClosed: LostClosed,
 	}[l.Reason]
-	return &LostError{Name: l.Name, Owner: l.Owner, Reason: reason, Since: l.Since, text: l.Text, err: l.Err}
+	return &LostError{Name: l.Name, Owner: l.Owner, Reason: reason, Since: l.Since, text: l.Text, err: l.Err, late: l.Late}
 }
 
 // Is reports whether target is ErrLost, or ErrClosed for the reason LostClosed.

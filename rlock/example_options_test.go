@@ -170,3 +170,16 @@ func ExampleResignWhenAsked() {
 	// true
 	// true
 }
+
+// Code whose caller takes a failed Lock for the end waits for Redis as well as for the lock.
+func ExampleWithWaitForRedis() {
+	client, closeAll := connect()
+	defer closeAll()
+	certificate := client.Mutex("certificate:example.org", rlock.WithWaitForRedis())
+
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute) // bounds the wait for both
+	defer cancel()
+	err := certificate.Do(rlock.WaitOnly(ctx), func(context.Context) error { return nil })
+	fmt.Println(err)
+	// Output: <nil>
+}

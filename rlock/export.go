@@ -130,7 +130,7 @@ func (c *Client) Adopt(ctx context.Context, text string, options ...Option) (con
 		return ctx, func() error { return fmt.Errorf("%w: Adopt failed", ErrNotHeld) }, err
 	}
 	m := c.handle(kind, t.Name, options)
-	return m.lockTraced(tenure.CallerNow(ctx), func(_ *tenure.Lock, who tenure.Caller) (*tenure.Level, error) {
+	return m.lockTraced(tenure.CallerNow(ctx).Persistent(m.lock.Persists), func(_ *tenure.Lock, who tenure.Caller) (*tenure.Level, error) {
 		return engine.Adopt(m.lock, who, t.Client, t.Number())
 	})
 }

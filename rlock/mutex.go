@@ -90,7 +90,8 @@ func (m *Mutex) Name() string {
 // is never safe to assume that a lock is held until unlock: heed the ctx.
 //
 // Lock returns when ctx is done, whether or not Redis answers. If Redis cannot be reached or is not ready, Lock
-// retries for three seconds after the first failure, at least three times, and then fails even if ctx leaves more time.
+// retries for three seconds after the first failure, at least three times, and then fails even if ctx leaves more time, unless the handle
+// has [WithWaitForRedis].
 //
 // The lock is renewed in the background until unlock, unless the handle has a fixed lease (see
 // [WithLease]). Waiters of one process get it in the order of their calls. Processes take turns in the order in which
@@ -124,7 +125,7 @@ func (m *Mutex) Lock(ctx context.Context) (context.Context, UnlockFunc, error) {
 // if replicas are asked. Without an answer, the error satisfies errors.Is for [ErrUnreachable] as well.
 func (m *Mutex) TryLock(ctx context.Context, wait time.Duration) (context.Context, UnlockFunc, error) {
 	m.check(ctx)
-	return m.lockTraced(tenure.CallerNow(ctx).UpTo(wait, m.lock.Client.MinAttempt()), engine.Lock)
+	return m.lockTraced(m.lock.CallerUpTo(ctx, wait), engine.Lock)
 }
 
 func (m *Mutex) lockTraced(who tenure.Caller, lock func(*tenure.Lock, tenure.Caller) (*tenure.Level, error)) (context.Context, UnlockFunc, error) {
@@ -137,7 +138,13 @@ func lockTraced(
 ) (context.Context, UnlockFunc, error) {
 	trace := to.follow(&who, m.Name, m.Kind.Name)
 	who.Trace = trace.tracer()
-	l, err := lock(m, who)
+	var l *tenure.Level
+	var err error
+	if who.Persists {
+		l, err = throughOutages(who, m, func(who tenure.Caller) (*tenure.Level, error) { return lock(m, who) })
+	} else {
+		l, err = lock(m, who)
+	}
 	if err != nil {
 		trace.ended(who.Ctx, err, nil, nil)
 		return who.Ctx, func() error { return notLocked(m) }, err

@@ -65,6 +65,16 @@ func WithMaxWait(d time.Duration) Option {
 	return durationOption("WithMaxWait", d, func(t *tenure.Terms) *time.Duration { return &t.MaxWait })
 }
 
+// WithWaitForRedis makes each Lock through the handle wait for Redis as it waits for the lock: while Redis does not answer, Lock goes on
+// until its ctx is done, or a bound on its wait is over ([WithMaxWait], the wait of a TryLock). Without it, Lock fails with [ErrUnreachable]
+// after three seconds. It is for code whose caller takes a failed Lock for the end, and for programs that may start before their Redis, see
+// [Options].ConnectOnUse.
+//
+// Lock still returns when its ctx is done, with an error that is [ErrNotAcquired], ErrUnreachable and ctx.Err(). Refusals by Redis, such as
+// a wrong password, and a closed Client, end it at once. It keeps its place among the waiters of its process, unless it is one of a
+// semaphore; an [All] or a [Quorum] goes on if one of its locks has the option. A TryLock with a wait of 0 or less makes its one attempt.
+func WithWaitForRedis() Option { return optionFunc(func(t *tenure.Terms) { t.Persists = true }) }
+
 // WithWatchdog sets the watchdog time of holds taken through the handle, in whole milliseconds, in place of [Options].WatchdogTimeout.
 // They are renewed every third of d, and if the process dies, others get the lock within d. Use a short time for short sections with many
 // waiters. It may also be longer than the Client's. The handle's methods report a d below [MinWatchdogTimeout], and a combination with

@@ -119,7 +119,7 @@ func (s *PermitSemaphore) Acquire(ctx context.Context) (context.Context, *Permit
 // share one section: if one is lost, its ctx is cancelled, and Release gives back all that are left.
 func (s *PermitSemaphore) AcquireN(ctx context.Context, n int) (context.Context, *Permit, error) {
 	s.check(ctx)
-	return s.acquire(tenure.CallerNow(ctx).Patient(s.semaphore.MaxWait, time.Second), n)
+	return s.acquire(tenure.CallerNow(ctx).Patient(s.semaphore.MaxWait, time.Second).Persistent(s.semaphore.Persists), n)
 }
 
 // TryAcquire is Acquire with a bound on the waiting: after wait it returns [ErrNotAcquired]. If wait is 0 or less it asks once, and not at
@@ -132,7 +132,7 @@ func (s *PermitSemaphore) TryAcquire(ctx context.Context, wait time.Duration) (c
 // TryAcquireN is TryAcquire for n permits, see [PermitSemaphore.AcquireN].
 func (s *PermitSemaphore) TryAcquireN(ctx context.Context, n int, wait time.Duration) (context.Context, *Permit, error) {
 	s.check(ctx)
-	return s.acquire(tenure.CallerNow(ctx).UpTo(wait, time.Second), n)
+	return s.acquire(tenure.CallerNow(ctx).UpTo(wait, time.Second).Persistent(s.semaphore.Persists), n)
 }
 
 func (s *PermitSemaphore) acquire(who tenure.Caller, n int) (context.Context, *Permit, error) {
@@ -142,7 +142,7 @@ func (s *PermitSemaphore) acquire(who tenure.Caller, n int) (context.Context, *P
 	}
 	trace := s.client.trace.follow(&who, s.semaphore.Name, s.semaphore.Kind.Name)
 	who.Trace = trace.tracer()
-	h, err := s.semaphore.Acquire(who, n)
+	h, err := throughOutages(who, s.semaphore.Lock, func(who tenure.Caller) (*counter.PermitHold, error) { return s.semaphore.Acquire(who, n) })
 	if err != nil {
 		trace.ended(who.Ctx, err, nil, nil)
 		return who.Ctx, none, err

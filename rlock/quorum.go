@@ -116,7 +116,7 @@ func (q *QuorumMutex) Lock(ctx context.Context) (context.Context, UnlockFunc, er
 	q.made(ctx)
 	who := tenure.CallerNow(ctx)
 	if q.invalid == nil {
-		who = who.Patient(q.of.Whole.MaxWait, q.attempt())
+		who = who.Patient(q.of.Whole.MaxWait, q.attempt()).Persistent(q.of.Whole.Persists)
 	}
 	return q.lockTraced(who)
 }
@@ -126,7 +126,11 @@ func (q *QuorumMutex) Lock(ctx context.Context) (context.Context, UnlockFunc, er
 // keep each other from the majority. If wait is shorter, the servers have a second until a majority has answered.
 func (q *QuorumMutex) TryLock(ctx context.Context, wait time.Duration) (context.Context, UnlockFunc, error) {
 	q.made(ctx)
-	return q.lockTraced(tenure.CallerNow(ctx).UpTo(wait, q.attempt()))
+	who := tenure.CallerNow(ctx).UpTo(wait, q.attempt())
+	if q.invalid == nil {
+		who = who.Persistent(q.of.Whole.Persists)
+	}
+	return q.lockTraced(who)
 }
 
 // attempt is the minimum time for the first attempt.

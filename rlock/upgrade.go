@@ -43,7 +43,7 @@ func (u *Upgradeable) Lock(ctx context.Context) (context.Context, UnlockFunc, er
 func (u *Upgradeable) TryLock(ctx context.Context, wait time.Duration) (context.Context, UnlockFunc, error) {
 	w := u.sides().write
 	w.check(ctx)
-	return u.lockTraced(tenure.CallerNow(ctx).UpTo(wait, w.lock.Client.MinAttempt()))
+	return u.lockTraced(u.rw.read.lock.CallerUpTo(ctx, wait))
 }
 
 // Do runs fn while it holds the lock, as [Mutex.Do].
@@ -61,7 +61,12 @@ func (u *Upgradeable) lockTraced(who tenure.Caller) (context.Context, UnlockFunc
 	r := u.rw.read
 	trace := r.client.trace.follow(&who, r.lock.Name, "upgradeable")
 	who.Trace = trace.tracer()
-	l, gate, err := u.rw.lock.LockUpgradeable(who)
+	type both struct{ l, gate *tenure.Level }
+	got, err := throughOutages(who, r.lock, func(who tenure.Caller) (got both, err error) {
+		got.l, got.gate, err = u.rw.lock.LockUpgradeable(who)
+		return got, err
+	})
+	l, gate := got.l, got.gate
 	if err != nil {
 		trace.ended(who.Ctx, err, nil, nil)
 		return who.Ctx, func() error { return notLocked(r.lock) }, err

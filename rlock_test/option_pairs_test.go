@@ -35,6 +35,8 @@ func pairedOptions() map[string]rlock.Option {
 		"WithLinger":     rlock.WithLinger(time.Hour),
 		"WithWatchdog":   rlock.WithWatchdog(pairWatchdog),
 		"WithMaxWait":    rlock.WithMaxWait(pairMaxWait),
+
+		"WithWaitForRedis": rlock.WithWaitForRedis(),
 	}
 }
 
@@ -57,6 +59,7 @@ var pairKinds = map[string]struct {
 // pair is a lock with two options in one process, and its rival in another.
 type pair struct {
 	fixture
+	redis *redistest.Server
 	m     *rlock.Mutex
 	rival *rlock.Mutex
 	has   map[string]bool
@@ -151,6 +154,19 @@ var optionEffects = map[string]func(t *testing.T, p *pair){
 		keep(t, p.Client, p.m)
 		lockAsync(t, p.rival).getAndUnlock(t, testTimeout)
 	},
+	"WithWaitForRedis": func(t *testing.T, p *pair) {
+		p.redis.Pause()
+		waiter := lockAsync(t, p.m)
+		if p.has["WithMaxWait"] {
+			require.ErrorIs(t, waiter.get(t, 2*time.Second).err, rlock.ErrUnreachable)
+			p.redis.Resume()
+			return
+		}
+		sleep(15 * time.Second) // longer than the leases: an answer to an early try is of no use
+		waiter.stillWaits(t)
+		p.redis.Resume()
+		require.NoError(t, waiter.gets(t, 5*time.Second).unlock())
+	},
 	"WithMaxWait": func(t *testing.T, p *pair) {
 		_, unlock, err := p.rival.Lock(context.Background())
 		require.NoError(t, err)
@@ -222,8 +238,10 @@ func TestOptionsInPairs(t *testing.T) {
 				for _, effect := range []string{first, second} {
 					t.Run(fmt.Sprintf("%s/%s,%s/%s", kind, first, second, effect), func(t *testing.T) {
 						redistest.OnlyVirtual(t, "there are hundreds", func(t *testing.T) {
-							b := newFixture(t, rlock.Options{WatchdogTimeout: shortWatchdog})
-							p := &pair{fixture: b, has: map[string]bool{first: true, second: true}}
+							s := redistest.Start(t)
+							b := fixture{rdb: s.Client(t), name: redistest.Name(t)}
+							b.Client = newClient(t, b.rdb, rlock.Options{WatchdogTimeout: shortWatchdog})
+							p := &pair{fixture: b, redis: s, has: map[string]bool{first: true, second: true}}
 							p.m = row.of(p.Client, p.name, options[first], options[second])
 							p.rival = pairKinds[row.rival].of(newClient(t, p.rdb), p.name)
 							if fits {

@@ -73,7 +73,7 @@ func (m PermitSemaphore) admit(ctx context.Context, w *counterWaiter) (*PermitHo
 	until := w.sent.Add(m.TTL)
 	if !time.Now().Before(until) {
 		return nil, c.Errors.Loss(tenure.Loss{
-			Name: m.Name, Owner: w.ids[0].String(), Reason: tenure.LostExpired, Since: until, Text: "lost: Redis took longer than the lease to answer",
+			Name: m.Name, Owner: w.ids[0].String(), Reason: tenure.LostExpired, Since: until, Late: true, Text: "lost: Redis took longer than the lease to answer",
 		})
 	}
 	h := &PermitHold{expires: true, permits: make([]heldPermit, len(w.ids))}

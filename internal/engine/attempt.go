@@ -22,7 +22,7 @@ import (
 //	          ctx, time over, Close                    out; if claimed, the claimant finishes for it
 //	asking    granted                                  entered
 //	          held by another                          waiting; TryLock(0): out
-//	          refused, or unanswered for too long      out
+//	          refused, or unanswered for too long      out; with WithWaitForRedis it asks again
 //	          ctx, limit, Close                        out; the request is rolled back when it is answered
 //	entered   the lease lasts                          a live hold
 //	          answered after the lease, too few
@@ -152,8 +152,12 @@ func (l *Attempt) askInTurn() tenure.Outcome {
 		case left:
 			return failed(l.Failure(err))
 		case err != nil:
+			goesOn := calls.IsTransient(err) && l.GoesOn() && !l.Lock.Client.IsShut()
 			if calls.IsTransient(err) && l.queued { // it failed for longer than other waiters should wait for their turn
 				l.waiter.Unanswered(err)
+			}
+			if goesOn { // with the same owner, in the same place
+				continue
 			}
 			l.withdraw((*tenure.Client).SweepInCall)
 			return failed(l.Failure(err))
@@ -256,7 +260,7 @@ func (l *Attempt) join(onlyFirst bool) (turn bool) {
 	} else {
 		l.waiter = new(pubsub.Waiter) // a Watcher may look at the one before
 	}
-	*l.waiter = pubsub.Waiter{Value: l, Until: l.leaves(), Shared: m.Kind.Side == lua.Reader, Ahead: l.within != nil}
+	*l.waiter = pubsub.Waiter{Value: l, Until: l.leaves(), Shared: m.Kind.Side == lua.Reader, Ahead: l.within != nil, Persists: l.Persists}
 	if end, ok := l.Ctx.Deadline(); ok {
 		l.waiter.Hurry = end.UnixMilli()
 	}

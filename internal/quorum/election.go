@@ -22,7 +22,7 @@ import (
 //	          a server has refused one member because
 //	          the Client of another one has it there   out
 //	          a majority answered, too few granted     waiting, after a random pause if some granted; TryLock(0): out
-//	          too few answered                         voting again, for 3 s; then out
+//	          too few answered                         voting again, for 3 s or, with WithWaitForRedis, until its time is over; then out
 //	waiting   a majority may be free                   voting
 //	any       ctx done, time-out, Close                out
 //	entered   the lease still runs                     a live hold
@@ -115,7 +115,7 @@ func (e *election) takeTurn() error {
 		case 0:
 			return nil
 		case 1:
-			if e.Began.Before(o.since) { // it has waited for the whole outage
+			if !e.Persists && e.Began.Before(o.since) { // it has waited for the whole outage
 				return o.err
 			}
 		default:
@@ -163,7 +163,7 @@ func (e *election) elect() (*tenure.Level, error) {
 			if err := e.await(); err != nil {
 				return nil, err
 			}
-		case t.refusedForGood > len(q.Members)-q.majority(), e.tries > 1 && time.Since(e.failed) >= calls.RetryWindow:
+		case t.refusedForGood > len(q.Members)-q.majority(), e.tries > 1 && time.Since(e.failed) >= calls.RetryWindow && !e.goesOn():
 			return nil, q.tooFew(e.err)
 		default:
 			if e.sleep(time.Now().Add(retry)) == gaveUp {
@@ -172,6 +172,17 @@ func (e *election) elect() (*tenure.Level, error) {
 			retry = min(2*retry, calls.MaxPause)
 		}
 	}
+}
+
+// goesOn reports whether a Lock with WithWaitForRedis stays in its turn, though too few servers answered for long. Others leave.
+func (e *election) goesOn() bool {
+	err := e.quorum.tooFew(e.err)
+	if !e.GoesOn() || !calls.IsTransient(err) {
+		return false
+	}
+	e.line.unanswered(e.failed, err)
+	e.failed, e.tries = time.Time{}, 0
+	return true
 }
 
 // vote waits until it is clear whether the round gets the majority.

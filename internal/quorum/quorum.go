@@ -43,11 +43,12 @@ func New(name string, members []*tenure.Lock) *Quorum {
 	for _, m := range members {
 		key.WriteString(m.Client.ID + m.Key + "\n")
 	}
-	maxWait := time.Duration(0)
+	maxWait, persists := time.Duration(0), false
 	for _, m := range members {
+		persists = persists || m.Persists
 		maxWait = tenure.ShortestWait(maxWait, m.MaxWait)
 	}
-	return &Quorum{members[0].Whole(key.String(), kind, name, maxWait), members}
+	return &Quorum{members[0].Whole(key.String(), kind, name, maxWait, persists), members}
 }
 
 // majority returns how many servers must hold the lock.

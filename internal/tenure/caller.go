@@ -9,15 +9,16 @@ import (
 
 // Caller describes a call of Lock and how long it waits.
 type Caller struct {
-	Ctx    context.Context // ends the waiting
-	Outer  context.Context // the ctx given by the user; Ctx may be derived from it
-	parent context.Context // of the section; nil: ctx
-	Began  time.Time
-	Wait   time.Time // end of the waiting; zero: only ctx ends it
-	Limit  time.Time // of an attempt that is under way, not before wait; zero: only ctx ends it. The first answer ends what is beyond wait
-	Once   bool      // no waiting: one attempt
-	Climbs bool      // it gives up its locks of an All by itself, so no other Lock waits for them forever
-	Trace  Tracer    // nil: no tracing
+	Ctx      context.Context // ends the waiting
+	Outer    context.Context // the ctx given by the user; Ctx may be derived from it
+	parent   context.Context // of the section; nil: ctx
+	Began    time.Time
+	Wait     time.Time // end of the waiting; zero: only ctx ends it
+	Limit    time.Time // of an attempt that is under way, not before wait; zero: only ctx ends it. The first answer ends what is beyond wait
+	Once     bool      // no waiting: one attempt
+	Persists bool      // it goes on while Redis does not answer, see WithWaitForRedis
+	Climbs   bool      // it gives up its locks of an All by itself, so no other Lock waits for them forever
+	Trace    Tracer    // nil: no tracing
 }
 
 // CallerNow returns the Caller of a Lock called now.
@@ -48,6 +49,17 @@ func (c Caller) UpTo(wait, least time.Duration) Caller {
 		c.Wait = c.Began.Add(wait)
 	}
 	return c
+}
+
+// Persistent has the Lock go on while Redis does not answer, unless it is to make one attempt.
+func (c Caller) Persistent(persists bool) Caller {
+	c.Persists = persists && !c.Once
+	return c
+}
+
+// GoesOn reports whether a Lock whose attempt Redis did not answer makes another one.
+func (c Caller) GoesOn() bool {
+	return c.Persists && c.Ctx.Err() == nil && (c.Limit.IsZero() || time.Now().Before(c.Limit)) && !calls.IsClosed(c.Stopped())
 }
 
 // Answered returns the Caller after an attempt that Redis has answered: later ones have no more time than the wait.

@@ -26,6 +26,7 @@ type Loss struct {
 	Reason      LostReason
 	Since       time.Time
 	Text        string // the text after the lock's name
+	Late        bool   // its Lock was answered after the lease
 	Err         error  // the last renewal's error, if that caused the loss
 }
 

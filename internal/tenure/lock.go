@@ -20,6 +20,7 @@ type Terms struct {
 	Grace     time.Duration // see WithGrace
 	Linger    time.Duration // for how long the Cache keeps its tenure after the last unlock; 0: it does not
 	NoReentry bool          // see WithoutReentry
+	Persists  bool          // see WithWaitForRedis
 	Wants     kinds.Mark    // of the handle's owners, see Observer.Mark; 0: nothing
 	Invalid   error         // why there can be no such handle, returned by Lock
 }
@@ -155,5 +156,10 @@ func (m *Lock) Owner(tag uint64) string { return m.Kind.Owner(m.Client.ID, tag, 
 
 // Caller returns the Caller of a Lock of m called now.
 func (m *Lock) Caller(ctx context.Context) Caller {
-	return CallerNow(ctx).Patient(m.MaxWait, m.Client.MinAttempt())
+	return CallerNow(ctx).Patient(m.MaxWait, m.Client.MinAttempt()).Persistent(m.Persists)
+}
+
+// CallerUpTo returns the Caller of a TryLock of m called now.
+func (m *Lock) CallerUpTo(ctx context.Context, wait time.Duration) Caller {
+	return CallerNow(ctx).UpTo(wait, m.Client.MinAttempt()).Persistent(m.Persists)
 }

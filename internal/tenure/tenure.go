@@ -357,7 +357,7 @@ func (t *Tenure) explain(why Loss) error {
 func (t *Tenure) AnsweredTooLate(m *Lock, until time.Time) error {
 	return m.Client.Errors.Loss(Loss{
 		Name: m.Name, Owner: t.Field(), Reason: LostExpired, Since: until,
-		Text: "lost: Redis took longer than the lease to answer",
+		Late: true, Text: "lost: Redis took longer than the lease to answer",
 	})
 }
 
