@@ -46,6 +46,7 @@ type MultiMutex struct {
 	again   []*member        // further handles of locks that are members already, to be re-entered
 	maxWait time.Duration    // the shortest of WithMaxWait; 0: none has it
 	persist bool             // one has WithWaitForRedis
+	early   bool             // a Client was not connected, so parts are known when it is
 	clients []*tenure.Client // of the members, each once; not those of a Quorum, which continues without one of them
 	invalid error
 }
@@ -124,7 +125,8 @@ func All(lockers ...Locker) *MultiMutex {
 	for _, m := range a.members {
 		a.names = append(a.names, m.name)
 	}
-	a.split()
+	a.early = slices.ContainsFunc(a.clients, func(c *tenure.Client) bool { return c.Cluster.IsUnknown() })
+	a.parts = a.split()
 	a.name = a.describe()
 	if err != nil {
 		a.invalid = a.fail(err)
@@ -213,25 +215,49 @@ func (m *member) clientID() string {
 }
 
 // split groups the members into parts that one call can take, in the order of the first member of each.
-func (a *MultiMutex) split() {
+func (a *MultiMutex) split() (parts [][]*member) {
 	type batchKey struct {
 		engine *tenure.Client
 		slot   uint16
 	}
-	parts := make(map[batchKey]int) // that still have room
+	open := make(map[batchKey]int) // those that still have room
 	for _, m := range a.members {
 		if m.single == nil || !engine.IsBatchable(m.single) {
-			a.parts = append(a.parts, []*member{m})
+			parts = append(parts, []*member{m})
 			continue
 		}
-		at := batchKey{m.single.Client, m.single.Slot}
-		i, ok := parts[at]
-		if !ok || len(a.parts[i]) == engine.MaxBatch {
-			i = len(a.parts)
-			parts[at], a.parts = i, append(a.parts, nil)
+		at := batchKey{m.single.Client, m.single.Slot()}
+		i, ok := open[at]
+		if !ok || len(parts[i]) == engine.MaxBatch {
+			i = len(parts)
+			open[at], parts = i, append(parts, nil)
 		}
-		a.parts[i] = append(a.parts[i], m)
+		parts[i] = append(parts[i], m)
 	}
+	return parts
+}
+
+// partsNow returns the parts, and connects the Clients first if they were not connected when All was called.
+func (a *MultiMutex) partsNow(who tenure.Caller) ([][]*member, error) {
+	if !a.early {
+		return a.parts, nil
+	}
+	for _, m := range a.members {
+		if m.about == nil {
+			continue
+		}
+		var err error
+		if m.about.Client.Cluster.IsUnknown() {
+			err = engine.Connect(m.about, who)
+		}
+		if fits := m.about.Fits(); fits != nil {
+			return nil, a.fail(m.about.Fail(fits))
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return a.split(), nil
 }
 
 // describe returns the name: the members' names, or the first few of many.

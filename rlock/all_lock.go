@@ -161,7 +161,11 @@ func (a *MultiMutex) begin() (closing context.Context, done func(), err error) {
 // error the section may have some of the members.
 func (a *MultiMutex) take(s *taken, who tenure.Caller, has *member) (refused *member, err error) {
 	var again []*member
-	for _, part := range a.parts {
+	parts, err := a.partsNow(who)
+	if err != nil {
+		return nil, err
+	}
+	for _, part := range parts {
 		var rest []*member
 		for _, m := range part {
 			switch {

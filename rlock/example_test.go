@@ -241,3 +241,16 @@ func ExampleAcquire() {
 	// busy: true
 	// <nil>
 }
+
+// A program that starts before its Redis. The first Lock connects.
+func ExampleOptions_connectOnUse() {
+	client, err := rlock.Open("redis://127.0.0.1:1", rlock.Options{ConnectOnUse: true})
+	if err != nil {
+		panic(err) // not a URL, or an option out of range
+	}
+	defer client.Close()
+
+	err = client.Mutex("order:42").TryDo(context.Background(), 0, func(context.Context) error { return nil })
+	fmt.Println(errors.Is(err, rlock.ErrUnreachable), rlock.IsBusy(err))
+	// Output: true false
+}

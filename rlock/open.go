@@ -35,7 +35,7 @@ const (
 // write_timeout (3s: how long a connection may be silent before it counts as dead), client_name, protocol=2, and skip_verify, which
 // turns off the check of certificates. Open ignores parameters that it does not know. For anything else, see [OpenWith].
 //
-// Open connects at once, and fails if no server answers, or one refuses the user, after at most dial_timeout for each server it tries. Its
+// Open connects at once, unless [Options].ConnectOnUse is set, and fails if no server answers, or one refuses the user, after at most dial_timeout for each server it tries. Its
 // errors contain the addresses, but no password; without an answer from Redis they satisfy [ErrUnreachable]. If the connection fails later, the locks wait for a new one.
 // A server that answers READONLY, as a former master does after a failover, is left: all connections to its address are closed, at most once
 // a second, and dialled anew.
@@ -59,6 +59,9 @@ func OpenWith(redis rueidis.ClientOption, o Options) (*Client, error) {
 		return nil, err
 	}
 	redis = watch(forLocks(redis))
+	if o.ConnectOnUse {
+		return openLate(redis, o)
+	}
 	rdb, err := rueidis.NewClient(redis)
 	if err != nil {
 		if rdb != nil { // with ForceSingleClient
@@ -103,13 +106,13 @@ func forLocks(o rueidis.ClientOption) rueidis.ClientOption {
 	return o
 }
 
-// notConnected names the addresses, the reason for the failure, and a possible remedy.
-func notConnected(o rueidis.ClientOption, err error) error {
+// notConnected names the addresses, and the reason for the failure.
+func notConnected(o rueidis.ClientOption, err error) *openError {
 	to := "Redis"
 	if o.Sentinel.MasterSet != "" {
 		to = fmt.Sprintf("the master %q of the sentinels", o.Sentinel.MasterSet)
 	}
-	text := fmt.Sprintf("rlock: cannot connect to %s at %s: %v%s", to, strings.Join(o.InitAddress, ","), err, cure(err))
+	text := fmt.Sprintf("cannot connect to %s at %s: %v", to, strings.Join(o.InitAddress, ","), err)
 	return &openError{text, err}
 }
 
@@ -119,7 +122,7 @@ type openError struct {
 	cause error
 }
 
-func (e *openError) Error() string { return e.text }
+func (e *openError) Error() string { return "rlock: " + e.text + cure(e.cause) }
 func (e *openError) Unwrap() error { return e.cause }
 func (e *openError) Is(target error) bool {
 	return target == ErrUnreachable && calls.IsTransient(e.cause)

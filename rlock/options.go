@@ -80,6 +80,14 @@ type Options struct {
 	// and the ACL rights; without these the Logger gets one warning, and locks work without the label.
 	Label string
 
+	// ConnectOnUse makes [Open], [OpenWith] and rlockgoredis.Open return at once, without a connection, so that a program can start before
+	// its Redis. The first call that needs Redis connects, and its error says why it could not: [ErrUnreachable], or a refusal such as
+	// WRONGPASS. Concurrent first calls share one attempt; after a failed attempt, a call tries again as for any other failure, and so does
+	// the next call. A call may leave an attempt, which goes on: [Client.Close] waits for it, two seconds for each server by default. With
+	// [WithWaitForRedis] a Lock waits until Redis is there. What Open checks without a connection, it still reports itself. [New] ignores the
+	// option: its client is connected.
+	ConnectOnUse bool
+
 	// PlainPubSub makes a cluster client announce unlocks with PUBLISH and listen with SUBSCRIBE. Without it, a cluster client uses
 	// SPUBLISH and SSUBSCRIBE if the servers are Redis 7 or later. All clients of a lock have to agree, or they exclude each other without
 	// waking each other. Set it to share locks with Redisson 3.27 or older, or with a Redisson whose ShardedSubscriptionMode is OFF. Locks

@@ -80,6 +80,9 @@ func (c *Context) IsRepeated() bool { return c.repeats && c.looks.Load() > 1 }
 // because another type is wrapped around the client. When one expires, rueidis sends the commands under way on it again by
 // itself, also those that ran.
 func mayRepeat(rdb rueidis.Client) bool {
+	if late, ok := rdb.(interface{ MayRepeat() bool }); ok { // it is not connected yet
+		return late.MayRepeat()
+	}
 	v := reflect.Indirect(reflect.ValueOf(rdb))
 	if v.Kind() != reflect.Struct {
 		return true

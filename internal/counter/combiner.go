@@ -82,7 +82,7 @@ func (all *combiners) get(m Counter, counted bool) (b, made *combiner) {
 	b = all.of[m.combinerKey()]
 	if b != nil {
 		if counted {
-			m.Client.Calls.LeftEnds(m.Slot)
+			m.Client.Calls.LeftEnds(m.Slot())
 		}
 		return b, nil
 	}
@@ -101,14 +101,14 @@ func (b *combiner) left() {
 		return
 	}
 	b.behind = true
-	b.m.Client.Calls.Leave(b.m.Slot)
+	b.m.Client.Calls.Leave(b.m.Slot())
 }
 
 // answered is called when Redis has answered, or the combiner ends. mu is held.
 func (b *combiner) answered() {
 	if b.sent = nil; b.behind {
 		b.behind = false
-		b.m.Client.Calls.LeftEnds(b.m.Slot)
+		b.m.Client.Calls.LeftEnds(b.m.Slot())
 	}
 }
 

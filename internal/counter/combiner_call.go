@@ -107,7 +107,7 @@ func (b *combiner) send(values context.Context, args lua.PermitsArgs) (reply cou
 	for {
 		ctx := c.Calls.Context(values, time.Now(), 0)
 		reply, err = m.use(ctx, args)
-		c.Calls.Answered(m.Slot, err)
+		c.Calls.Answered(m.Slot(), err)
 		s.mayHaveRun = s.mayHaveRun || err != nil && calls.MayHaveRun(err)
 		if err == nil || !again.Wait(err, nil, c.Calls.Done()) {
 			return reply, s, err
@@ -264,7 +264,7 @@ func (b *combiner) end() {
 	ctx, cancel := c.Calls.Last()
 	reply, err := m.use(ctx, args)
 	cancel()
-	c.Calls.Answered(m.Slot, err)
+	c.Calls.Answered(m.Slot(), err)
 	if err != nil && !closing && time.Since(b.since) <= sweep.Most {
 		b.pause = min(max(2*b.pause, calls.MinPause), 4*calls.MaxPause)
 		b.retry = time.After(b.pause)

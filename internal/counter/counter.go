@@ -41,14 +41,14 @@ func (m Counter) begin(ctx context.Context, limit time.Time) error {
 		return err
 	}
 	c := m.Client
-	var err error
-	if fits := m.fits(); fits != nil {
-		err = m.Fail(fits)
-	} else if c.Cluster.IsUnknown() {
-		var known bool
+	known, err := true, error(nil)
+	if c.Cluster.IsUnknown() {
 		if known, err = c.Cluster.Learn(ctx, limit, m.Lock); !known {
 			err = m.left(ctx, err)
 		}
+	}
+	if fits := m.fits(); known && fits != nil {
+		err = m.Fail(fits)
 	}
 	if err != nil {
 		c.Calls.Ended()
@@ -78,7 +78,7 @@ func (m Counter) change(ctx context.Context, what lua.Change, n int64, back ...l
 		failed, closed = m.FailUnreachable, nil // the call is made even so, and Close waits for it
 	}
 	leaves := calls.CanLeave(ctx, time.Time{})
-	counted, err := c.Calls.Admit(ctx, m.Slot, time.Time{})
+	counted, err := c.Calls.Admit(ctx, m.Slot(), time.Time{})
 	if err != nil {
 		return nil, 0, m.notAdmitted(ctx, err)
 	}
@@ -122,7 +122,7 @@ func (m Counter) await(who tenure.Caller, w *counterWaiter) error {
 	case who.Ctx.Err() != nil:
 		return m.waitedInVain(who, w)
 	}
-	counted, err := c.Calls.Admit(who.Ctx, m.Slot, who.Limit)
+	counted, err := c.Calls.Admit(who.Ctx, m.Slot(), who.Limit)
 	if err != nil {
 		return m.waitedInVain(who, w)
 	}

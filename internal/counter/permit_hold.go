@@ -189,7 +189,7 @@ func (h *PermitHold) release(until time.Time) (err error) {
 		return m.FailNotHeld(loss)
 	}
 	defer func() { engine.ChargeUnlockTime(h.Context, began, err != nil) }()
-	over := began.Add(engine.UnlockTime(c, &h.inner, began, func() bool { return c.Calls.IsSilent(m.Slot) }))
+	over := began.Add(engine.UnlockTime(c, &h.inner, began, func() bool { return c.Calls.IsSilent(m.Slot()) }))
 	given, pending, err := m.giveBack(h.Context, calls.Earlier(over, until), h.n, h.ids()...)
 	why := tenure.Loss{Reason: tenure.LostExpired, Since: until, Text: "lost: its lease ended before it could be given back"}
 	at := 0

@@ -103,7 +103,7 @@ func (m PermitSemaphore) UpdateLease(ctx context.Context, id lua.PermitID, d tim
 	if own != nil && ctx.Err() == nil {
 		own.updates(until)
 	}
-	held, err := queryKeys(ctx, m, true, func(ctx context.Context) (bool, error) {
+	held, err := tenure.AskKeys(ctx, m.Lock, true, func(ctx context.Context) (bool, error) {
 		s := lua.PermitSemaphore{Semaphore: m.args(0).Semaphore, Timeouts: kinds.PermitTimeouts(m.Key)}
 		held, err := lua.SetPermitLease(ctx, m.Client.RDB, s, id, lasts)
 		if own != nil && (err == nil || !calls.MayHaveRun(err)) {
@@ -138,7 +138,7 @@ func (m PermitSemaphore) Look(ctx context.Context) (free, held int64, err error)
 }
 
 func (m PermitSemaphore) look(ctx context.Context, id *lua.PermitID) (lua.PermitsInfo, error) {
-	return queryKeys(ctx, m, false, func(ctx context.Context) (lua.PermitsInfo, error) {
+	return tenure.AskKeys(ctx, m.Lock, false, func(ctx context.Context) (lua.PermitsInfo, error) {
 		s := lua.PermitSemaphore{Semaphore: lua.Semaphore{Name: m.Key}, Timeouts: kinds.PermitTimeouts(m.Key)}
 		return lua.LookPermits(ctx, m.Client.RDB, s, id)
 	})
@@ -147,18 +147,10 @@ func (m PermitSemaphore) look(ctx context.Context, id *lua.PermitID) (lua.Permit
 // Delete deletes the semaphore and its permits, and reports whether it existed. Holds of this process that Redis forgets notice at their
 // next renewal.
 func (m PermitSemaphore) Delete(ctx context.Context) (bool, error) {
-	return queryKeys(ctx, m, true, func(ctx context.Context) (bool, error) {
+	return tenure.AskKeys(ctx, m.Lock, true, func(ctx context.Context) (bool, error) {
 		s := lua.PermitSemaphore{
 			Semaphore: lua.Semaphore{Name: m.Key}, Timeouts: kinds.PermitTimeouts(m.Key), Slots: kinds.PermitSlots(m.Key),
 		}
 		return lua.DeletePermits(ctx, m.Client.RDB, s)
 	})
-}
-
-// queryKeys is ask for a command with several keys.
-func queryKeys[T any](ctx context.Context, m PermitSemaphore, changes bool, command func(context.Context) (T, error)) (value T, err error) {
-	if err := m.Fits(); err != nil && m.Invalid == nil {
-		return value, m.Fail(err)
-	}
-	return tenure.Ask(ctx, m.Lock, changes, command)
 }

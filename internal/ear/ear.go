@@ -149,7 +149,7 @@ func (e *Ear) Listen() {
 
 // Channel returns the channel of the ear of the Client with that id.
 func (e *Ear) Channel(id string) pubsub.Channel {
-	return pubsub.Channel{Name: pubsub.EarChannel(id), Sharded: e.Cluster != nil && e.Cluster.IsSharded()}
+	return pubsub.Channel{Name: pubsub.EarChannel(id), Sharded: e.Cluster.IsOne() && e.Cluster.IsSharded()}
 }
 
 // Say sends a message to the ear of the Client with that id, and returns the number of processes that heard it; on a cluster with plain

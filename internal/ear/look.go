@@ -192,7 +192,7 @@ func (e *Ear) woken(a *askable) bool {
 // wakeUnseen wakes waiters that a look may not see: they try, are refused, and ask the owner. It reports false if Redis did not answer.
 func (e *Ear) wakeUnseen(m *tenure.Lock) bool {
 	ch := e.KnownChannel(m)
-	if e.Cluster == nil || ch.Sharded || m.Kind.Queueing == kinds.PerWaiter {
+	if !e.Cluster.IsOne() || ch.Sharded || m.Kind.Queueing == kinds.PerWaiter {
 		return true
 	}
 	_, err := e.publish(ch, pubsub.Unlocked)
@@ -223,7 +223,7 @@ func (e *Ear) queued(some []*askable) (queued []bool, err error) {
 	}
 	for i, reply := range e.RDB.DoMulti(e.Calls.Context(context.Background(), time.Now(), 0), cmds...) {
 		failed := reply.Error()
-		e.Calls.Answered(some[of[i]].lock.Slot, failed)
+		e.Calls.Answered(some[of[i]].lock.Slot(), failed)
 		if failed != nil {
 			err = failed
 		} else if marks, notMarks := reply.AsStrSlice(); notMarks == nil {
@@ -287,7 +287,7 @@ func (e *Ear) listening(some []*askable) (all map[string]int64, err error) {
 
 // nodes returns the nodes that may have subscribers to a plain channel.
 func (e *Ear) nodes() []rueidis.Client {
-	if e.Cluster == nil {
+	if !e.Cluster.IsOne() {
 		return []rueidis.Client{e.RDB}
 	}
 	var all []rueidis.Client

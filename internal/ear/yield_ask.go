@@ -70,7 +70,7 @@ func (e *Ear) ask(ctx context.Context, m *tenure.Lock, holder, what string) {
 		for {
 			heard, err := e.askAll(ctx, m, holder, what, id, tag)
 			if err == nil {
-				if heard == 0 || e.Cluster != nil && !e.Channel(id).Sharded { // which does not tell
+				if heard == 0 || e.Cluster.IsOne() && !e.Channel(id).Sharded { // which does not tell
 					e.askings.forget(about)
 				}
 				return
@@ -173,7 +173,7 @@ func (e *Ear) askEach(fields []string, own func(tag uint64)) (heard int, err err
 // askOne asks one owner and returns the number of processes that heard: at least one where Redis does not say.
 func (e *Ear) askOne(id, what string, tag uint64) (heard int, err error) {
 	heard, err = e.Say(id, what, strconv.FormatUint(tag, 10))
-	if err == nil && e.Cluster != nil && !e.Channel(id).Sharded { // it counts those at one node
+	if err == nil && e.Cluster.IsOne() && !e.Channel(id).Sharded { // it counts those at one node
 		heard = max(heard, 1)
 	}
 	return heard, err

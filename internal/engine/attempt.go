@@ -88,8 +88,16 @@ func (l *Attempt) begins() error {
 		if known, err := c.Cluster.Learn(l.Ctx, l.Limit, m); !known {
 			return l.Failure(err)
 		}
+		if err := m.Fits(); err != nil {
+			return m.Fail(err)
+		}
 	}
 	return nil
+}
+
+// Connect learns of the Redis of a lock, as the first Lock does. The caller has started a call.
+func Connect(m *tenure.Lock, who tenure.Caller) error {
+	return (&Attempt{AcquireRequest: AcquireRequest{Caller: who, Lock: m}}).begins()
 }
 
 // compete runs the states above until the attempt is over. Only the process's first waiter asks Redis, except for waiters that may get

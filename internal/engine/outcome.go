@@ -37,7 +37,7 @@ func (l *Attempt) ask() (a tenure.AcquireResult, left bool, err error) {
 		l.failed.Store(nil) // from an earlier ask
 	}
 	m := l.Lock
-	left, err = m.Client.Calls.Make(l.Ctx, m.Slot, l.Limit, l)
+	left, err = m.Client.Calls.Make(l.Ctx, m.Slot(), l.Limit, l)
 	if !left {
 		return l.delivered, false, err
 	}

@@ -133,7 +133,7 @@ func (all unlockings) call(by *unlocker, handsOff bool) error {
 		}
 	}
 	results, err := lua.ReleaseEach(ctx, c.RDB, args)
-	c.Calls.Answered(m.Slot, err)
+	c.Calls.Answered(m.Slot(), err)
 	for i := range all {
 		u, reply, failed := &all[i], lua.ReleaseReply{}, err
 		switch {
@@ -232,7 +232,7 @@ func givesWay(m *tenure.Lock, r lua.ReleaseReply) {
 	if r.Outsiders {
 		c.Hub.Yield(m.Waiters())
 	}
-	if r.Status == lua.Freed && !r.Several && (c.Cluster == nil || c.KnownChannel(m).Sharded) {
+	if r.Status == lua.Freed && !r.Several && (!c.Cluster.IsOne() || c.KnownChannel(m).Sharded) {
 		c.Hub.Alone(m.Waiters())
 	}
 }

@@ -132,7 +132,7 @@ func UnlockTogether(levels []*tenure.Level) (errs []error) {
 
 func unlockTime(l *tenure.Level, now time.Time) time.Duration {
 	c := l.Through().Client
-	return UnlockTime(c, &l.Inner, now, func() bool { return c.Calls.IsSilent(l.Through().Slot) })
+	return UnlockTime(c, &l.Inner, now, func() bool { return c.Calls.IsSilent(l.Through().Slot()) })
 }
 
 // Make ends the holds of the closed levels.
@@ -203,7 +203,7 @@ func (u *unlocker) unlock(over time.Time) []error {
 	m := u.levels[0].Through()
 	c := m.Client
 	u.counted = c.Calls.Start() // an unlock works after Close, too
-	w := c.Calls.Begin(m.Slot, u, u.counted)
+	w := c.Calls.Begin(m.Slot(), u, u.counted)
 	if _, ended := awaitUnlock(u.levels, over, w.Ended(), w.After); ended || !w.Leave() {
 		_ = w.Result()
 		return u.errs

@@ -26,7 +26,7 @@ type Client struct {
 	Errors  *Errors
 	Hub     *pubsub.Hub
 	Leases  *lease.Renewer
-	Cluster *Topology // nil unless rdb is a cluster client
+	Cluster *Topology // nil: there is none, which is known from the start
 
 	noQueues    atomic.Bool     // the ACL user may not use the queues of processes
 	noMarks     atomic.Bool     // nor writers' marks
@@ -112,16 +112,46 @@ func (c *Client) PlaceLease() time.Duration { return min(placeLease, c.Options.W
 // IsOwn reports whether an owner field belongs to this client.
 func (c *Client) IsOwn(field string) bool { return kinds.IsOf(c.ID, field) }
 
-// Topology describes a cluster.
-type Topology struct {
-	mu      sync.Mutex // guards the following
-	known   bool
-	sharded bool // Redis 7 or later: unlocks are published with SPUBLISH
+// Late is a rueidis client that connects when asked to. What it does before that fails. Its Mode is known when it is connected.
+type Late interface {
+	rueidis.Client
+	// Connect returns when the client is connected, or with the error of one attempt, which concurrent calls share.
+	Connect() error
+	// MayRepeat reports whether its connections have a lifetime, see package calls.
+	MayRepeat() bool
 }
 
+// Topology says what Redis is. The first call that begins learns it, before the caller does anything that depends on it.
+type Topology struct {
+	late  Late // nil: it is a cluster, and connected
+	plain bool // see Options.PlainPubSub
+
+	// Set by Learn, known last.
+	known   atomic.Bool
+	one     atomic.Bool // it is a cluster
+	sharded atomic.Bool // of Redis 7 or later: unlocks are published with SPUBLISH
+}
+
+// newTopology returns what is known of rdb.
+func newTopology(rdb rueidis.Client, plain bool) *Topology {
+	t := &Topology{plain: plain}
+	if late, ok := rdb.(Late); ok {
+		t.late = late
+		return t
+	}
+	if rdb.Mode() != rueidis.ClientModeCluster {
+		return nil
+	}
+	t.one.Store(true)
+	t.known.Store(plain)
+	return t
+}
+
+// slot is for the builder of a cluster client, and of others, which add a mark.
 func (c *Client) slot(key string) uint16 {
+	const slots = 1 << 14
 	cmd := c.RDB.B().Exists().Key(key).Build()
-	return cmd.Slot()
+	return cmd.Slot() % slots
 }
 
 // counters are the raw values of the statistics.

@@ -23,7 +23,7 @@ import (
 // misplaced pair of braces, where a prefix changes the hashed part. These use plain pub/sub; Redisson fails to unlock them.
 func (c *Client) KnownChannel(m *Lock) pubsub.Channel {
 	ch := pubsub.Channel{Name: m.Channel}
-	if c.Cluster != nil && c.Cluster.IsSharded() {
+	if c.Cluster.IsOne() && c.Cluster.IsSharded() {
 		ch.Sharded = c.slot(ch.Name) == c.slot(m.Key)
 	}
 	return ch
@@ -44,7 +44,7 @@ func (m *Lock) QueueKey() string {
 	switch {
 	case c.Forbidden(m.Kind.Side).Load(), m.Kind.Queueing == kinds.PerWaiter, m.Kind.PlainScripts && !m.SeesProcesses():
 		return ""
-	case c.Cluster != nil && c.slot(m.Queue) != c.slot(m.Key):
+	case c.Cluster.IsOne() && c.slot(m.Queue) != c.slot(m.Key):
 		return ""
 	}
 	return m.Queue
@@ -61,46 +61,57 @@ func (c *Client) Forbidden(s lua.Side) *atomic.Bool {
 // SeesProcesses reports whether scripts can tell if a process still listens: not on a cluster with plain channels, nor if the
 // processes have no channels of their own.
 func (m *Lock) SeesProcesses() bool {
-	return m.Client.HandsOff() && (m.Client.Cluster == nil || m.Client.KnownChannel(m).Sharded)
+	return m.Client.HandsOff() && (!m.Client.Cluster.IsOne() || m.Client.KnownChannel(m).Sharded)
 }
+
+// IsOne reports whether Redis is a cluster, as far as is known.
+func (t *Topology) IsOne() bool { return t != nil && t.one.Load() }
+
+// MayBeOne reports whether Redis is a cluster, or may turn out to be one.
+func (t *Topology) MayBeOne() bool { return t != nil && (t.one.Load() || !t.known.Load()) }
 
 // IsSharded reports whether unlocks are published with SPUBLISH.
-func (t *Topology) IsSharded() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.sharded
-}
+func (t *Topology) IsSharded() bool { return t.sharded.Load() }
 
-// IsUnknown reports whether Learn is still needed; it never is without a cluster.
-func (t *Topology) IsUnknown() bool {
-	if t == nil {
-		return false
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return !t.known
-}
+// IsUnknown reports whether Learn is still needed.
+func (t *Topology) IsUnknown() bool { return t != nil && !t.known.Load() }
 
-// Learn asks the node that serves m for its version. It reports false if that is still unknown: the caller left, or err says why.
+// Learn connects, if that is still to do, and asks the node of a cluster that serves m for its version. It reports false if the topology is
+// still unknown: the caller left, or err says why.
 func (t *Topology) Learn(ctx context.Context, limit time.Time, m *Lock) (known bool, err error) {
 	c := m.Client
 	again := calls.Retry{Until: limit}
 	for {
-		sharded, left, err := Leavable(ctx, m, limit, func(<-chan struct{}) (bool, error) {
-			return c.askSharded(c.Calls.Context(ctx, time.Now(), 0), m)
-		}, nil)
+		_, left, err := Leavable(ctx, m, limit, func(<-chan struct{}) (struct{}, error) { return struct{}{}, t.learn(ctx, m) }, nil)
 		switch {
 		case left:
 			return false, err
 		case err == nil:
-			t.mu.Lock()
-			t.known, t.sharded = true, sharded
-			t.mu.Unlock()
 			return true, nil
 		case !again.Wait(err, ctx.Done(), c.Calls.Done()):
-			return false, fmt.Errorf("ask for the server's version: %w", err)
+			return false, err
 		}
 	}
+}
+
+// learn is one attempt.
+func (t *Topology) learn(ctx context.Context, m *Lock) error {
+	c := m.Client
+	if t.late != nil {
+		if err := t.late.Connect(); err != nil {
+			return err
+		}
+		t.one.Store(t.late.Mode() == rueidis.ClientModeCluster)
+	}
+	if t.one.Load() && !t.plain {
+		sharded, err := c.askSharded(c.Calls.Context(ctx, time.Now(), 0), m)
+		if err != nil {
+			return fmt.Errorf("ask for the server's version: %w", err)
+		}
+		t.sharded.Store(sharded)
+	}
+	t.known.Store(true)
+	return nil
 }
 
 func (c *Client) askSharded(ctx context.Context, m *Lock) (bool, error) {
@@ -123,7 +134,7 @@ func (c *Client) askSharded(ctx context.Context, m *Lock) (bool, error) {
 // Fits reports an error for a lock that a cluster cannot have.
 func (m *Lock) Fits() error {
 	c, extra := m.Client, m.Kind.Extra
-	if c.Cluster == nil || extra == nil || c.slot(extra(m.Key)) == c.slot(m.Key) {
+	if !c.Cluster.IsOne() || extra == nil || c.slot(extra(m.Key)) == c.slot(m.Key) {
 		return nil
 	}
 	return fmt.Errorf("on a cluster the name of such a lock may have braces only around what is hashed, "+
@@ -139,7 +150,7 @@ func (m *Lock) Fair() lua.Fair {
 	}
 	f := lua.Fair{
 		List: m.Queue, Times: k.Timeouts(m.Key), Place: c.PlaceLease(),
-		Counts: c.Cluster == nil || c.KnownChannel(m).Sharded,
+		Counts: !c.Cluster.IsOne() || c.KnownChannel(m).Sharded,
 	}
 	if f.Counts && c.HandsOff() {
 		f.GrantLease = c.GrantLease()

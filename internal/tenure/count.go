@@ -109,7 +109,7 @@ func (t *Tenure) state() {
 	t.mu.Unlock()
 
 	held, err := true, calls.ErrSilent
-	if !c.Calls.AnyLeft() || !c.Calls.IsSilent(t.Lock.Slot) { // otherwise each tenure would have a call that hangs
+	if !c.Calls.AnyLeft() || !c.Calls.IsSilent(t.Lock.Slot()) { // otherwise each tenure would have a call that hangs
 		held, err = t.send(count, raise, left)
 	}
 	t.mu.Lock()
@@ -151,6 +151,6 @@ func (t *Tenure) send(count int32, raise bool, left time.Duration) (held bool, e
 	reply, err := lua.Acquire(c.Calls.Context(t.Section(), now, 0), c.RDB, lua.AcquireArgs{
 		Name: m.Key, Side: m.Kind.Side, Owner: t.Field(), Count: int(count), Lease: lease,
 	})
-	c.Calls.Answered(m.Slot, err)
+	c.Calls.Answered(m.Slot(), err)
 	return reply.Status != lua.Lost, err
 }

@@ -39,9 +39,7 @@ func New(rdb rueidis.Client, id string, o Options) *Client {
 	c.Hub = pubsub.New(rdb, c.ID)
 	c.Hub.Aside = aside
 	c.Hub.Deaf = c.warnDeaf
-	if rdb.Mode() == rueidis.ClientModeCluster {
-		c.Cluster = &Topology{known: o.PlainPubSub}
-	}
+	c.Cluster = newTopology(rdb, o.PlainPubSub)
 	c.Leases = lease.NewRenewer(c.renew, lease.Options{Watchdog: o.WatchdogTimeout, Timeout: calls.Timeout, Renewed: o.Renewed})
 	return c
 }

@@ -35,7 +35,7 @@ type Lock struct {
 	Key       string     // in Redis: Options.Prefix and the name
 	Channel   string     // unlocks are published there
 	Queue     string     // of waiting processes
-	Slot      uint16     // of the cluster; 0 without one
+	slot      uint16     // on a cluster
 	Observers []Observer // of its holds
 
 	// What follows from the terms.
@@ -57,8 +57,8 @@ type Lock struct {
 // NewLock returns a handle on the lock with that key. name is the user's name for it.
 func (c *Client) NewLock(key string, k *kinds.Kind, name string, t Terms) *Lock {
 	m := &Lock{Terms: t, Client: c, Kind: k, Name: name, Key: key, Channel: k.Channel(key), Queue: k.Queue(key)}
-	if c.Cluster != nil {
-		m.Slot = c.slot(key)
+	if c.Cluster.MayBeOne() {
+		m.slot = c.slot(key)
 	}
 	if t.Invalid != nil {
 		m.Invalid = m.Fail(t.Invalid)
@@ -82,6 +82,14 @@ func (m *Lock) follows() {
 	alike := c.HandsOff() && m.Grants && m.MaxHold == 0
 	m.Passes, m.Shares = alike && m.Kind.PlainScripts, alike && m.Kind.Shares
 	m.Short = !m.Grants && m.Expires < maxGrantLease
+}
+
+// Slot returns the slot of the cluster; 0 without one.
+func (m *Lock) Slot() uint16 {
+	if !m.Client.Cluster.IsOne() {
+		return 0
+	}
+	return m.slot
 }
 
 // Fail makes an error about the lock.
@@ -116,7 +124,7 @@ func (m *Lock) FailPending(err error) error {
 func Leavable[T any](
 	ctx context.Context, m *Lock, limit time.Time, f func(left <-chan struct{}) (T, error), rollBack func(T, error),
 ) (value T, left bool, err error) {
-	return calls.Leavable(ctx, m.Client.Calls, m.Slot, limit, f, rollBack)
+	return calls.Leavable(ctx, m.Client.Calls, m.Slot(), limit, f, rollBack)
 }
 
 // WatchdogIn returns the lease of holds that c's watchdog renews.

@@ -18,6 +18,17 @@ func Query[T any](ctx context.Context, m *Lock, command func(context.Context) (T
 // Ask runs a command for a caller that may leave early. rueidis itself retries read-only commands until calls.Timeout. changes: the
 // command changes something, and its error says whether it may have.
 func Ask[T any](ctx context.Context, m *Lock, changes bool, command func(context.Context) (T, error)) (value T, err error) {
+	return ask(ctx, m, changes, func() error { return nil }, command)
+}
+
+// AskKeys is Ask for a command with several keys, which a cluster may not have.
+func AskKeys[T any](ctx context.Context, m *Lock, changes bool, command func(context.Context) (T, error)) (value T, err error) {
+	return ask(ctx, m, changes, m.Fits, command)
+}
+
+func ask[T any](
+	ctx context.Context, m *Lock, changes bool, fits func() error, command func(context.Context) (T, error),
+) (value T, err error) {
 	if err := m.StartCall(); err != nil {
 		return value, err
 	}
@@ -34,6 +45,9 @@ func Ask[T any](ctx context.Context, m *Lock, changes bool, command func(context
 		var known bool
 		known, err = c.Cluster.Learn(ctx, time.Time{}, m)
 		left = !known
+	}
+	if err := fits(); err != nil && !left {
+		return value, m.Fail(err)
 	}
 	if !left {
 		value, left, err = Leavable(ctx, m, time.Time{}, func(<-chan struct{}) (T, error) {
@@ -88,10 +102,7 @@ func (m *Lock) PTTL(ctx context.Context) (int64, error) {
 
 // Force frees the lock, regardless of its owner, and reports whether it was held. With owners, it frees a lock only if nobody else holds it.
 func (m *Lock) Force(ctx context.Context, owners ...string) (bool, error) {
-	if err := m.Fits(); err != nil && m.Invalid == nil {
-		return false, m.Fail(err)
-	}
-	forced, err := Ask(ctx, m, true, func(ctx context.Context) (bool, error) {
+	forced, err := AskKeys(ctx, m, true, func(ctx context.Context) (bool, error) {
 		return m.Kind.Force(ctx, m.Client.RDB, m.Key, m.Fair(), lua.Publish(m.Client.KnownChannel(m)), owners...)
 	})
 	if len(owners) > 0 && !forced {
@@ -103,14 +114,12 @@ func (m *Lock) Force(ctx context.Context, owners ...string) (bool, error) {
 
 // Inspect returns the lock's state in Redis.
 func (m *Lock) Inspect(ctx context.Context) (info lua.Info, err error) {
-	if err := m.Fits(); err != nil && m.Invalid == nil {
-		return info, m.Fail(err)
-	}
-	c, queue := m.Client, m.Queue
-	if c.Cluster != nil && c.slot(queue) != c.slot(m.Key) { // nobody can queue there
-		queue = ""
-	}
-	return Query(ctx, m, func(ctx context.Context) (lua.Info, error) {
+	c := m.Client
+	return AskKeys(ctx, m, false, func(ctx context.Context) (lua.Info, error) {
+		queue := m.Queue
+		if c.Cluster.IsOne() && c.slot(queue) != c.slot(m.Key) { // nobody can queue there
+			queue = ""
+		}
 		return lua.Look(ctx, c.RDB, lua.InfoArgs{
 			Name: m.Key, Queue: queue, List: m.Kind.Queueing == kinds.PerWaiter, Fence: m.Fence, Publish: lua.Publish(c.KnownChannel(m)),
 		})

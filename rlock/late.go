@@ -1,0 +1,161 @@
+package rlock
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/go-rlock/rlock/internal/calls"
+	"github.com/go-rlock/rlock/internal/tenure"
+)
+
+// lateRedis is the rueidis client of a Client with Options.ConnectOnUse. Package rueidis makes no client without a connection: only the
+// connection shows whether there is a cluster. So the engine asks for it when it learns of the Redis (tenure.Topology), before it does
+// anything else. Calls that the engine makes without that, after Close, get an error.
+type lateRedis struct {
+	option rueidis.ClientOption
+	now    atomic.Pointer[rueidis.Client] // never nil; one that cannot connect until connected is set
+
+	mu        sync.Mutex // guards the following; no other lock is taken under it
+	attempt   *connecting
+	connected bool
+	closed    bool
+}
+
+var _ tenure.Late = (*lateRedis)(nil)
+
+// connecting is an attempt to connect.
+type connecting struct {
+	over chan struct{} // closed when err is set
+	err  error
+}
+
+// openLate makes a Client that connects when it is first used.
+func openLate(option rueidis.ClientOption, o Options) (*Client, error) {
+	if len(option.InitAddress) == 0 {
+		return nil, errors.New("rlock: there is no address of a Redis to connect to (set InitAddress)")
+	}
+	none, _ := rueidis.NewClient(rueidis.ClientOption{ // which returns a client beside the error
+		InitAddress: option.InitAddress[:1], ForceSingleClient: true, DisableCache: true, DisableRetry: true,
+		DialCtxFn: func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error) { return nil, errNotConnected },
+	})
+	rdb := &lateRedis{option: option}
+	rdb.now.Store(&none)
+	c, err := New(rdb, o)
+	if err != nil {
+		none.Close()
+		return nil, err
+	}
+	c.closeRedis = sync.OnceFunc(rdb.Close)
+	return c, nil
+}
+
+var errNotConnected = errors.New("not connected")
+
+// Connect returns when there is a connection, or the error of an attempt. Whoever makes it goes on after its caller has left.
+func (l *lateRedis) Connect() error {
+	l.mu.Lock()
+	if l.connected {
+		l.mu.Unlock()
+		return nil
+	}
+	a := l.attempt
+	first := a == nil
+	if first {
+		a = &connecting{over: make(chan struct{})}
+		l.attempt = a
+	}
+	l.mu.Unlock()
+	if !first {
+		<-a.over
+		return a.err
+	}
+	rdb, err := rueidis.NewClient(l.option)
+	if err != nil {
+		if rdb != nil { // with ForceSingleClient
+			rdb.Close()
+		}
+		a.err = &lateError{notConnected(l.option, err)}
+	}
+	l.mu.Lock()
+	l.attempt = nil
+	late := err == nil && l.closed
+	if err == nil && !l.closed {
+		none := *l.now.Swap(&rdb)
+		l.connected = true
+		defer none.Close()
+	}
+	l.mu.Unlock()
+	if late { // Close has not waited for it
+		rdb.Close()
+		a.err = errNotConnected
+	}
+	close(a.over)
+	return a.err
+}
+
+// lateError is that of an attempt, within the error of a call on a lock, which adds the cures that all calls have.
+type lateError struct{ *openError }
+
+func (e *lateError) Error() string {
+	if calls.Cure(e.cause) != "" {
+		return e.text
+	}
+	return e.text + cure(e.cause)
+}
+
+// MayRepeat is for package calls.
+func (l *lateRedis) MayRepeat() bool { return l.option.ConnLifetime > 0 }
+
+func (l *lateRedis) Close() {
+	l.mu.Lock()
+	l.closed = true
+	l.mu.Unlock()
+	(*l.now.Load()).Close()
+}
+
+func (l *lateRedis) B() rueidis.Builder { return (*l.now.Load()).B() }
+
+func (l *lateRedis) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
+	return (*l.now.Load()).Do(ctx, cmd)
+}
+
+func (l *lateRedis) DoMulti(ctx context.Context, multi ...rueidis.Completed) []rueidis.RedisResult {
+	return (*l.now.Load()).DoMulti(ctx, multi...)
+}
+
+func (l *lateRedis) DoCache(ctx context.Context, cmd rueidis.Cacheable, ttl time.Duration) rueidis.RedisResult {
+	return (*l.now.Load()).DoCache(ctx, cmd, ttl)
+}
+
+func (l *lateRedis) DoMultiCache(ctx context.Context, multi ...rueidis.CacheableTTL) []rueidis.RedisResult {
+	return (*l.now.Load()).DoMultiCache(ctx, multi...)
+}
+
+func (l *lateRedis) DoStream(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResultStream {
+	return (*l.now.Load()).DoStream(ctx, cmd)
+}
+
+func (l *lateRedis) DoMultiStream(ctx context.Context, multi ...rueidis.Completed) rueidis.MultiRedisResultStream {
+	return (*l.now.Load()).DoMultiStream(ctx, multi...)
+}
+
+func (l *lateRedis) Receive(ctx context.Context, subscribe rueidis.Completed, fn func(rueidis.PubSubMessage)) error {
+	return (*l.now.Load()).Receive(ctx, subscribe, fn)
+}
+
+func (l *lateRedis) Dedicated(fn func(rueidis.DedicatedClient) error) error {
+	return (*l.now.Load()).Dedicated(fn)
+}
+
+func (l *lateRedis) Dedicate() (rueidis.DedicatedClient, func()) { return (*l.now.Load()).Dedicate() }
+
+func (l *lateRedis) Nodes() map[string]rueidis.Client { return (*l.now.Load()).Nodes() }
+
+func (l *lateRedis) Mode() rueidis.ClientMode { return (*l.now.Load()).Mode() }
