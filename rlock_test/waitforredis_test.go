@@ -185,10 +185,11 @@ func TestWaitForRedisKeepsTheOrder(t *testing.T) {
 					}
 					is.comes(s)
 					for i, w := range waiters {
-						for _, later := range waiters[i:] {
+						got := w.gets(t, 5*time.Second)
+						for _, later := range waiters[i+1:] {
 							later.stillWaits(t)
 						}
-						w.getAndUnlock(t, 5*time.Second)
+						require.NoError(t, got.unlock())
 					}
 				})
 			})
