@@ -23,22 +23,26 @@ type process struct {
 }
 
 // spawn starts a program, its output appended to the file log.
-//
-// The kernel kills the child when the thread that forked it ends (see dieWithParent), so the goroutine that forks
-// keeps its thread, and ends only when the child has ended.
 func spawn(log string, cmd *exec.Cmd) (*process, error) {
 	out, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("redistest: %w", err)
 	}
 	cmd.Stdout, cmd.Stderr = out, out
-	cmd.SysProcAttr = dieWithParent()
+	return fork(cmd, func() { _ = out.Close() })
+}
 
+// fork starts a program, and calls ended when it has ended.
+//
+// The kernel kills the child when the thread that forked it ends (see dieWithParent), so the goroutine that forks
+// keeps its thread, and ends only when the child has ended.
+func fork(cmd *exec.Cmd, ended func()) (*process, error) {
+	cmd.SysProcAttr = dieWithParent()
 	started := make(chan error)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		defer func() { _ = out.Close() }()
+		defer ended()
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		err := cmd.Start()
