@@ -6,8 +6,9 @@ GO    ?= go
 
 # The modules other than the library's, see CONTRIBUTING.md. "make test" runs the TESTED ones. Users import or install the PUBLISHED
 # ones: they have no replace, and require a release of the library.
-TESTED    = rlock_test cmd/rlock rlockgoredis rlockotel rlockotel/grafana rlocktest rlockvet
-PUBLISHED = cmd/rlock rlockgoredis rlockotel rlocktest rlockvet
+TESTED    = rlock_test cmd/rlock rlockgoredis rlockotel rlockotel/grafana rlocktest rlockvet $(ADAPTERS)
+PUBLISHED = cmd/rlock rlockgoredis rlockotel rlocktest rlockvet $(ADAPTERS)
+ADAPTERS  = adapters/gocron
 MODULES   = $(TESTED) $(EXAMPLES) $(FAULTS) $(BENCH) $(SIM) $(OTHERS)/cheerego
 
 # The first takes longest: the others run beside it.

@@ -108,8 +108,10 @@ func (p *SelfProcess) Kill() {
 	<-p.proc.done
 }
 
-// Pause stops the process, and Resume lets it go on.
-func (p *SelfProcess) Pause()  { p.signal(sigPause) }
+// Pause stops the process.
+func (p *SelfProcess) Pause() { p.signal(sigPause) }
+
+// Resume ends a Pause.
 func (p *SelfProcess) Resume() { p.signal(sigResume) }
 
 // Terminate asks the process to end.

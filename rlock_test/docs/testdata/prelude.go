@@ -23,8 +23,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/go-co-op/gocron/v2"
 	"github.com/redis/rueidis"
 
+	"github.com/go-rlock/rlock/adapters/gocron"
 	"github.com/go-rlock/rlock/rlock"
 	"github.com/go-rlock/rlock/rlockotel"
 	"github.com/go-rlock/rlock/rlocktest"

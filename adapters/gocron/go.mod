@@ -1,0 +1,20 @@
+module github.com/go-rlock/rlock/adapters/gocron
+
+go 1.25.0
+
+require (
+	github.com/go-co-op/gocron/v2 v2.21.2
+	github.com/go-rlock/rlock v0.1.0
+	github.com/google/uuid v1.6.0
+)
+
+require (
+	github.com/jonboulle/clockwork v0.5.0 // indirect
+	github.com/redis/rueidis v1.0.79 // indirect
+	github.com/robfig/cron/v3 v3.0.1 // indirect
+	go.yaml.in/yaml/v3 v3.0.5 // indirect
+	golang.org/x/sys v0.47.0 // indirect
+)
+
+// For tests.
+require github.com/stretchr/testify v1.12.1

@@ -1,0 +1,120 @@
+// Package rlockgocron runs the jobs of gocron (github.com/go-co-op/gocron/v2) in one of many processes: with a [Locker] each run in any one
+// of them, with an [Elector] all runs in the leader. docs/adapters.md has what gocron itself does with them.
+package rlockgocron
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-co-op/gocron/v2"
+
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// Locker is a gocron.Locker. A run holds the lock that is named as its job; the same run elsewhere is skipped, with an error for which
+// [rlock.IsBusy] is true. The lock is renewed while the job runs, and freed after it, at a Shutdown, too. Give each job a name.
+type Locker struct {
+	client  *rlock.Client
+	options []rlock.Option
+	held    sync.Map // the *rlock.Hold of each run under way, by the name of its job
+}
+
+// NewLocker returns a Locker. The same tick may come up to apart later in one process than in another: for so long the lock stays taken,
+// however short the job is ([rlock.WithMinHold]). It must be shorter than the time between two ticks. The options are for each lock:
+// with [rlock.WithWatchdog], others run the job that long after the death of a process that ran it.
+func NewLocker(client *rlock.Client, apart time.Duration, options ...rlock.Option) *Locker {
+	return &Locker{client: client, options: append([]rlock.Option{rlock.WithMinHold(apart)}, options...)}
+}
+
+// Lock makes one attempt: one that waited would stop the schedule of the job, and run it again.
+func (l *Locker) Lock(ctx context.Context, name string) (gocron.Lock, error) {
+	hold, err := rlock.TryAcquire(ctx, l.client.Mutex(name, l.options...), 0)
+	if err != nil {
+		return nil, err
+	}
+	l.held.Store(name, hold)
+	return &run{l, name, hold}, nil
+}
+
+type run struct {
+	of   *Locker
+	name string
+	hold *rlock.Hold
+}
+
+// Unlock does without its ctx, which is done at a Shutdown.
+func (r *run) Unlock(context.Context) error {
+	r.of.held.CompareAndDelete(r.name, r.hold)
+	return r.hold.Unlock()
+}
+
+// Task is the task of the job with that name (gocron.WithName). The ctx of fn ends when gocron stops the job, and when the lock is lost: then
+// fn should return, because another process may run the job. It carries the hold, for [rlock.TrustedUntil]. After a loss, the error of
+// the task is [rlock.ErrLost], too, whatever fn returned.
+func (l *Locker) Task(name string, fn func(ctx context.Context) error) gocron.Task {
+	return gocron.NewTask(func(ctx context.Context) error {
+		value, _ := l.held.Load(name)
+		hold, ok := value.(*rlock.Hold)
+		if !ok {
+			return fmt.Errorf("rlockgocron: a run of the task %q has no lock (give its job gocron.WithName(%q), and the Locker)", name, name)
+		}
+		return under(ctx, hold.Context(), fn)
+	})
+}
+
+// under runs fn until job or section ends, with what section carries.
+func under(job, section context.Context, fn func(ctx context.Context) error) error {
+	ctx, cancel := context.WithCancelCause(section)
+	defer cancel(nil)
+	defer context.AfterFunc(job, func() { cancel(context.Cause(job)) })()
+	err := fn(ctx)
+	if lost := context.Cause(section); errors.Is(lost, rlock.ErrLost) && !errors.Is(err, lost) {
+		err = errors.Join(lost, err)
+	}
+	return err
+}
+
+// ErrNotLeader means that another process leads, or none.
+var ErrNotLeader = errors.New("rlockgocron: not the leader")
+
+// Elector is a gocron.Elector: the process that holds its lock starts all jobs.
+type Elector struct {
+	lock       rlock.Locker
+	leadership rlock.Leadership
+	term       atomic.Pointer[context.Context] // nil: there was none
+}
+
+// NewElector returns an Elector whose leader holds the lock, of any kind.
+func NewElector(lock rlock.Locker) *Elector { return &Elector{lock: lock} }
+
+// Run is [rlock.Lead]: it leads, again and again, until ctx is done or the Client is closed. Call it once, on a goroutine of its own. At
+// the end of a process, shut the scheduler down, which waits for its jobs, then cancel ctx and wait for Run: another process leads at once.
+func (e *Elector) Run(ctx context.Context, options ...rlock.LeadOption) error {
+	return rlock.Lead(ctx, e.lock, func(ctx context.Context) error {
+		e.term.Store(&ctx)
+		<-ctx.Done()
+		return ctx.Err()
+	}, append(options, rlock.ReportTo(&e.leadership))...)
+}
+
+// IsLeader looks at the end of the lease, so that a leader who was paused beyond it starts nothing.
+func (e *Elector) IsLeader(context.Context) error {
+	if !e.leadership.State().Leading {
+		return ErrNotLeader
+	}
+	return nil
+}
+
+// Task is a task whose ctx ends with the leadership, too: jobs that run when it is lost go on otherwise.
+func (e *Elector) Task(fn func(ctx context.Context) error) gocron.Task {
+	return gocron.NewTask(func(ctx context.Context) error {
+		if term := e.term.Load(); term != nil {
+			return under(ctx, *term, fn)
+		}
+		return ErrNotLeader
+	})
+}

@@ -1,0 +1,338 @@
+package rlockgocron_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-co-op/gocron/v2"
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	rlockgocron "github.com/go-rlock/rlock/adapters/gocron"
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+const (
+	watchdog = time.Second
+	tick     = time.Second
+	apart    = 600 * time.Millisecond
+	soon     = 20 * time.Second
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv("ROLE") != "" {
+		process()
+		return
+	}
+	redistest.Main(m)
+}
+
+// process is one of several that schedule the same job. It prints what happens to a run behind its name.
+func process() {
+	name, began := os.Getenv("NAME"), envTime("BEGINS")
+	say := func(what string, more ...any) { _, _ = fmt.Fprintln(os.Stdout, append([]any{name, what}, more...)...) }
+	lease, err := time.ParseDuration(os.Getenv("WATCHDOG"))
+	check(err)
+	client, err := rlock.Open("redis://"+os.Getenv("REDIS"), rlock.Options{WatchdogTimeout: lease})
+	check(err)
+	defer client.Close()
+	takes, err := time.ParseDuration(os.Getenv("TAKES"))
+	check(err)
+	job := func(ctx context.Context) error {
+		say("runs", strconv.Itoa(int(time.Since(began).Round(tick)/tick)))
+		select {
+		case <-time.After(takes):
+			say("done")
+			return nil
+		case <-ctx.Done():
+			say("stops", errors.Is(context.Cause(ctx), rlock.ErrLost))
+			return ctx.Err()
+		}
+	}
+
+	var task gocron.Task
+	var option gocron.SchedulerOption
+	led := make(chan error, 1)
+	ctx, cancel := context.WithCancel(context.Background())
+	switch os.Getenv("ROLE") {
+	case "locker":
+		locker := rlockgocron.NewLocker(client, apart)
+		task, option = locker.Task("report", job), gocron.WithDistributedLocker(locker)
+		led <- nil
+	case "elector":
+		elector := rlockgocron.NewElector(client.Mutex("scheduler"))
+		task, option = elector.Task(job), gocron.WithDistributedElector(elector)
+		go func() { led <- elector.Run(ctx) }() // ends with ctx
+	}
+	scheduler, err := gocron.NewScheduler(option, gocron.WithGlobalJobOptions(gocron.WithEventListeners(
+		gocron.AfterJobRunsWithError(func(_ uuid.UUID, _ string, err error) { say("failed", err) }),
+		gocron.AfterLockError(func(_ uuid.UUID, _ string, err error) {
+			if !rlock.IsBusy(err) {
+				say("no lock", err)
+			}
+		}),
+	)))
+	check(err)
+	shift, err := time.ParseDuration(os.Getenv("SHIFT"))
+	check(err)
+	_, err = scheduler.NewJob(gocron.DurationJob(tick), task, gocron.WithName("report"),
+		gocron.WithStartAt(gocron.WithStartDateTime(began.Add(shift))))
+	check(err)
+	ended := make(chan os.Signal, 1)
+	signal.Notify(ended, os.Interrupt)
+	scheduler.Start()
+	say("began")
+	<-ended
+	check(scheduler.Shutdown())
+	cancel()
+	if err := <-led; err != nil && !errors.Is(err, context.Canceled) {
+		check(err)
+	}
+	check(client.Shutdown(context.Background()))
+	say("ended")
+}
+
+func envTime(name string) time.Time {
+	n, err := strconv.ParseInt(os.Getenv(name), 10, 64)
+	check(err)
+	return time.UnixMilli(n)
+}
+
+func check(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+// fleet is three processes with one job, by name. Their ticks are 100 ms apart.
+type fleet struct {
+	*redistest.Self
+	t         *testing.T
+	redis     *redistest.Server
+	processes map[string]*redistest.SelfProcess
+}
+
+func newFleet(t *testing.T, role string, takes, watchdog time.Duration, redis ...string) *fleet {
+	t.Helper()
+	t.Parallel()
+	f := &fleet{redistest.NewSelf(t), t, redistest.Start(t, redis...), make(map[string]*redistest.SelfProcess)}
+	begins := time.Now().Add(time.Second).UnixMilli()
+	for i, name := range []string{"a", "b", "c"} {
+		f.processes[name] = f.Start("ROLE="+role, "NAME="+name, "REDIS="+f.redis.Addr(), "TAKES="+takes.String(), "WATCHDOG="+watchdog.String(),
+			fmt.Sprint("BEGINS=", begins), fmt.Sprint("SHIFT=", i*100, "ms"))
+	}
+	return f
+}
+
+// finds skips to a line that says so, and returns its process and the rest.
+func (f *fleet) finds(what string) (name, rest string) {
+	f.t.Helper()
+	name, rest, _ = strings.Cut(f.Find(" "+what), " "+what)
+	return name, strings.TrimSpace(rest)
+}
+
+// findsOf is finds for one process, or for all others.
+func (f *fleet) findsOf(who string, isIt bool, what string) (name, rest string) {
+	f.t.Helper()
+	for {
+		if name, rest = f.finds(what); (name == who) == isIt {
+			return name, rest
+		}
+	}
+}
+
+// alone reads on until a process says so, and requires that no other process runs the job before.
+func (f *fleet) alone(who, until string) {
+	f.t.Helper()
+	for {
+		name, what, _ := strings.Cut(f.Line(), " ")
+		if name != who {
+			require.False(f.t, strings.HasPrefix(what, "runs"), "%s runs beside %s", name, who)
+		} else if strings.HasPrefix(what, until) {
+			return
+		}
+	}
+}
+
+// A tick that comes at different times runs once, and all ticks run.
+func TestTurns(t *testing.T) {
+	f := newFleet(t, "locker", 0, watchdog)
+	for next := 0; next < 6; {
+		_, at := f.finds("runs")
+		n, err := strconv.Atoi(at)
+		require.NoError(t, err)
+		if next == 0 {
+			next = n // the machine may have been slow to start them
+		}
+		require.Equal(t, next, n)
+		next++
+	}
+}
+
+// A job that takes longer than any lease runs once at a time. If its process is killed, another one runs it within the watchdog time.
+func TestKill(t *testing.T) {
+	f := newFleet(t, "locker", 3*watchdog, watchdog)
+	first, _ := f.finds("runs")
+	f.alone(first, "done")
+	next, _ := f.finds("runs")
+	f.processes[next].Kill()
+	killed := time.Now()
+	_, _ = f.findsOf(next, false, "runs")
+	require.Less(t, time.Since(killed), soon)
+	require.Greater(t, time.Since(killed), watchdog/3, "its lease had to end")
+}
+
+// A process that is stopped loses the lock, and another one goes on. When it continues, its job learns of that.
+func TestPause(t *testing.T) {
+	f := newFleet(t, "locker", 3*watchdog, watchdog)
+	first, _ := f.finds("runs")
+	f.processes[first].Pause()
+	_, _ = f.findsOf(first, false, "runs")
+	f.processes[first].Resume()
+	_, lost := f.findsOf(first, true, "stops")
+	require.Equal(t, "true", lost)
+	_, err := f.findsOf(first, true, "failed")
+	require.Contains(t, err, "lost")
+}
+
+// A restart of Redis with its data is not noticed; without it the lock is lost, and the job learns of that.
+func TestRestart(t *testing.T) {
+	t.Run("with its data", func(t *testing.T) {
+		f := newFleet(t, "locker", 3*watchdog, watchdog, "--appendonly", "yes", "--appendfsync", "always")
+		first, _ := f.finds("runs")
+		f.redis.Kill()
+		f.redis.Restart()
+		f.alone(first, "done")
+	})
+	t.Run("without", func(t *testing.T) {
+		f := newFleet(t, "locker", 10*watchdog, watchdog)
+		first, _ := f.finds("runs")
+		f.redis.Kill()
+		f.redis.Restart()
+		_, lost := f.findsOf(first, true, "stops")
+		require.Equal(t, "true", lost)
+	})
+}
+
+// A scheduler that is shut down stops its job, and frees the lock although gocron's ctx is done.
+func TestShutdown(t *testing.T) {
+	f := newFleet(t, "locker", time.Minute, time.Minute)
+	first, _ := f.finds("runs")
+	asked := time.Now()
+	f.processes[first].Terminate()
+	_, lost := f.findsOf(first, true, "stops")
+	require.Equal(t, "false", lost)
+	_, _ = f.findsOf(first, false, "runs")
+	require.Less(t, time.Since(asked), time.Minute/3, "not by the end of the lease")
+	require.Zero(t, f.processes[first].Wait())
+}
+
+// The leader runs all ticks. If it is killed, another process leads within the watchdog time.
+func TestElector(t *testing.T) {
+	f := newFleet(t, "elector", 0, watchdog)
+	leader, _ := f.finds("runs")
+	for range 3 {
+		name, _ := f.finds("runs")
+		require.Equal(t, leader, name)
+	}
+	f.processes[leader].Kill()
+	next, _ := f.findsOf(leader, false, "runs")
+	f.processes[next].Terminate()
+	require.Zero(t, f.processes[next].Wait())
+	last, _ := f.findsOf(next, false, "runs")
+	require.NotEqual(t, leader, last)
+}
+
+// A leader that was stopped beyond its lease starts nothing when it goes on, and the job that it ran learns of it.
+func TestElectorPause(t *testing.T) {
+	f := newFleet(t, "elector", 3*watchdog, watchdog)
+	leader, _ := f.finds("runs")
+	f.processes[leader].Pause()
+	next, _ := f.findsOf(leader, false, "runs")
+	f.processes[leader].Resume()
+	for stopped := false; ; {
+		name, what, _ := strings.Cut(f.Line(), " ")
+		if name == leader {
+			require.False(t, strings.HasPrefix(what, "runs"), "it does not lead")
+			stopped = stopped || strings.HasPrefix(what, "stops true")
+		} else if name == next && what == "done" && stopped {
+			break
+		}
+	}
+}
+
+// A job whose lock is lost in the middle ends, and the next tick runs in any process.
+func TestLostLock(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	client, err := rlock.New(s.Client(t), rlock.Options{WatchdogTimeout: watchdog})
+	require.NoError(t, err)
+	t.Cleanup(client.Close)
+	locker := rlockgocron.NewLocker(client, time.Millisecond)
+	failed := make(chan error, 10)
+	scheduler, err := gocron.NewScheduler(gocron.WithDistributedLocker(locker), gocron.WithGlobalJobOptions(gocron.WithEventListeners(
+		gocron.AfterJobRunsWithError(func(_ uuid.UUID, _ string, err error) { failed <- err }))))
+	require.NoError(t, err)
+	ran := make(chan error, 10)
+	once := gocron.OneTimeJob(gocron.OneTimeJobStartImmediately())
+	mine := errors.New("mine")
+	_, err = scheduler.NewJob(once, locker.Task("\x00 any bytes", func(ctx context.Context) error {
+		_, held := rlock.TrustedUntil(ctx)
+		require.True(t, held)
+		forced, err := client.Mutex("\x00 any bytes").ForceUnlock(context.Background())
+		require.NoError(t, err)
+		require.True(t, forced)
+		<-ctx.Done()
+		ran <- context.Cause(ctx)
+		return mine
+	}), gocron.WithName("\x00 any bytes"))
+	require.NoError(t, err)
+	_, err = scheduler.NewJob(once, locker.Task("another", func(context.Context) error { return nil }), gocron.WithName("one"))
+	require.NoError(t, err)
+	scheduler.Start()
+	require.ErrorIs(t, redistest.Within(t, soon, ran, "it runs"), rlock.ErrLost)
+	var texts []string
+	for range 2 {
+		err := redistest.Within(t, soon, failed, "it fails")
+		texts = append(texts, err.Error())
+		if errors.Is(err, mine) {
+			require.ErrorIs(t, err, rlock.ErrLost)
+		}
+	}
+	require.Contains(t, strings.Join(texts, "\n"), `a run of the task "another" has no lock (give its job gocron.WithName("another")`)
+	require.NoError(t, scheduler.Shutdown())
+	redistest.Eventually(t, soon, func() bool { return client.Stats().Holds == 0 }, "no hold is left")
+}
+
+// One attempt: while Redis is away a run is skipped, and the schedule goes on.
+func TestOutage(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	client, err := rlock.New(s.Client(t), rlock.Options{})
+	require.NoError(t, err)
+	t.Cleanup(client.Close)
+	locker := rlockgocron.NewLocker(client, time.Millisecond)
+	refused, ran := make(chan error, 100), make(chan bool, 100)
+	scheduler, err := gocron.NewScheduler(gocron.WithDistributedLocker(locker), gocron.WithGlobalJobOptions(gocron.WithEventListeners(
+		gocron.AfterLockError(func(_ uuid.UUID, _ string, err error) { refused <- err }))))
+	require.NoError(t, err)
+	_, err = scheduler.NewJob(gocron.DurationJob(100*time.Millisecond), locker.Task("x", func(context.Context) error {
+		ran <- true
+		return nil
+	}), gocron.WithName("x"))
+	require.NoError(t, err)
+	s.Stop()
+	scheduler.Start()
+	require.ErrorIs(t, redistest.Within(t, soon, refused, "it is refused"), rlock.ErrUnreachable)
+	s.Restart()
+	redistest.Within(t, soon, ran, "it runs")
+	require.NoError(t, scheduler.Shutdown())
+}
