@@ -25,8 +25,11 @@ import (
 
 	"github.com/go-co-op/gocron/v2"
 	"github.com/redis/rueidis"
+	"github.com/tus/tusd/v2/pkg/filestore"
+	"github.com/tus/tusd/v2/pkg/handler"
 
 	"github.com/go-rlock/rlock/adapters/gocron"
+	"github.com/go-rlock/rlock/adapters/tusd"
 	"github.com/go-rlock/rlock/rlock"
 	"github.com/go-rlock/rlock/rlockotel"
 	"github.com/go-rlock/rlock/rlocktest"
