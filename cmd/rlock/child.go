@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"os"
-	"os/exec"
 	"slices"
 	"syscall"
 	"time"
@@ -12,7 +11,6 @@ import (
 // child is the command that runs inside the lock. It leads its own process group: signals reach all its descendants, and once it is stopped
 // only rlock continues it.
 type child struct {
-	cmd   *exec.Cmd
 	job   job
 	stops chan syscall.Signal // signals that stopped the command
 	ended chan struct{}       // closed when the command has ended
@@ -22,30 +20,23 @@ type child struct {
 	interrupt func() // ends rlock by SIGINT, as the command ended; nil if it ended otherwise
 }
 
-// start runs a command with our own standard streams.
-func (p *program) start(path string, argv, env []string) (*child, error) {
-	c := &child{
-		cmd:   &exec.Cmd{Path: path, Args: argv, Env: env, Stdin: p.in, Stdout: p.out, Stderr: p.err},
-		stops: make(chan syscall.Signal, 1),
-		ended: make(chan struct{}),
-	}
-	c.cmd.SysProcAttr = &syscall.SysProcAttr{}
-	c.prepare()
-	dieWithParent(c.cmd.SysProcAttr, syscall.SIGTERM)
-	if err := c.cmd.Start(); err != nil {
+// start runs a command with our own standard streams. until is when the lock ceases to be trusted.
+func (p *program) start(e *errand, env []string, until time.Time) (*child, error) {
+	c := &child{stops: make(chan syscall.Signal, 1), ended: make(chan struct{})}
+	if err := c.begin(p, e, env, until); err != nil {
 		c.leave()
 		return nil, err
 	}
-	c.begin()
-	go c.wait() // ends with the command
 	return c, nil
 }
 
 // keeping is the lock as follow sees it.
 type keeping struct {
-	held  context.Context
-	grace time.Duration
-	asked <-chan struct{} // closed when somebody waits for the lock; nil: ignored
+	held      context.Context
+	killAfter time.Duration
+	renewed   <-chan struct{}  // the lock is trusted for longer
+	until     func() time.Time // until when
+	asked     <-chan struct{}  // closed when somebody waits for the lock; nil: ignored
 	// yield reports the waiter and returns the signal to send for it. It does not block.
 	yield func() syscall.Signal
 	// sure reports whether the lock is still held after this process was stopped. It blocks until that is known.
@@ -63,7 +54,7 @@ func (c *child) follow(k keeping, signals <-chan os.Signal) int {
 	end := func() {
 		lost = nil
 		c.end()
-		force = time.After(k.grace)
+		force = time.After(k.killAfter)
 		k.lost()
 	}
 	goOn := func() { // after a stop
@@ -80,7 +71,7 @@ func (c *child) follow(k keeping, signals <-chan os.Signal) int {
 		select {
 		case <-c.ended:
 			if force != nil || k.held.Err() != nil {
-				c.signal(syscall.SIGKILL) // the command's leftover children must not go on either
+				c.kill() // what the command has left behind must not go on either
 			}
 			return c.code
 		case s := <-signals:
@@ -103,15 +94,10 @@ func (c *child) follow(k keeping, signals <-chan os.Signal) int {
 			}
 		case <-lost:
 			end()
+		case <-k.renewed:
+			c.trust(k.until())
 		case <-force:
-			c.signal(syscall.SIGKILL)
+			c.kill()
 		}
 	}
-}
-
-func exitCode(state *os.ProcessState) int {
-	if s, ok := state.Sys().(syscall.WaitStatus); ok && s.Signaled() {
-		return exitSignal + int(s.Signal())
-	}
-	return state.ExitCode()
 }

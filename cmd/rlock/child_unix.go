@@ -3,8 +3,12 @@
 package main
 
 import (
+	"encoding/gob"
+	"errors"
 	"os"
+	"os/exec"
 	"os/signal"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -15,10 +19,21 @@ import (
 // terminal. Otherwise it gets the foreground only when it stops to read from the terminal, so that the other commands of a pipeline keep it
 // as long as they can.
 type job struct {
+	guard   *exec.Cmd
+	orders  *os.File // to the guard
+	tell    *gob.Encoder
+	reports *os.File
+	pid     int           // of the command, and its group; 0 before its start
+	whole   bool          // -wait-group
+	gone    chan struct{} // closed when all that the command started has ended, or the guard
+
 	tty    int  // the controlling terminal; -1 if there is none
 	own    int  // our own process group
 	halted bool // the command was stopped and not yet continued
 }
+
+// killTime bounds how long the kernel may take to kill a process: it may be in the middle of a call to a disk or a file server.
+const killTime = time.Second
 
 // stopTime bounds how long the kernel may take to stop a process.
 const stopTime = time.Second
@@ -50,72 +65,154 @@ func (j *job) give(from, to int) {
 	}
 }
 
-func (c *child) group() int { return c.cmd.Process.Pid }
+func (c *child) group() int { return c.job.pid }
 
-func (c *child) prepare() {
-	c.cmd.SysProcAttr.Setpgid = true
-	c.job = job{own: syscall.Getpgrp()}
+// begin starts the guard, lets it start the command, and puts the command into the foreground.
+func (c *child) begin(p *program, e *errand, env []string, until time.Time) error {
+	j := &c.job
+	j.own, j.gone = syscall.Getpgrp(), make(chan struct{})
 	var err error
-	if c.job.tty, err = unix.Open("/dev/tty", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0); err != nil {
-		c.job.tty = -1
+	if j.tty, err = unix.Open("/dev/tty", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0); err != nil {
+		j.tty = -1
 	}
-}
-
-// begin puts the command into the foreground.
-func (c *child) begin() {
-	if c.job.tty < 0 {
-		return
+	if err := j.startGuard(p, env); err != nil {
+		return guardError{err}
 	}
-	signal.Ignore(syscall.SIGTTOU) // not earlier, or the command would inherit it; from now on we take the foreground back from the background
-	whole := true
-	for _, end := range []any{c.cmd.Stdin, c.cmd.Stdout} {
-		f, ok := end.(*os.File)
-		whole = whole && ok && foregroundOf(int(f.Fd())) == c.job.own
+	_ = j.tell.Encode(order{Path: e.path, Argv: e.argv, KillAfter: e.killAfter, WaitGroup: e.waitGroup, Trusted: onBootClock(until)})
+	said := gob.NewDecoder(j.reports)
+	var r report
+	switch err := said.Decode(&r); {
+	case err != nil:
+		return guardError{err}
+	case r.Failure != "":
+		return startError{r.Failure, r.Errno}
 	}
-	if whole {
-		c.job.give(c.job.own, c.group())
-	}
-}
-
-// leave takes the foreground back: a script that called rlock may need it.
-func (c *child) leave() {
-	if c.job.tty >= 0 {
-		if c.cmd.Process != nil {
-			c.job.give(c.group(), c.job.own)
+	j.pid, j.whole = r.Pid, e.waitGroup
+	if j.tty >= 0 {
+		signal.Ignore(syscall.SIGTTOU) // not earlier, or the command would inherit it; from now on we take the foreground back from the background
+		if foregroundOf(int(p.in.Fd())) == j.own && foregroundOf(int(p.out.Fd())) == j.own {
+			j.give(j.own, c.group())
 		}
-		_ = unix.Close(c.job.tty)
+	}
+	go c.wait(said) // ends with the guard
+	return nil
+}
+
+// startGuard starts the guard, with the command's environment and standard files.
+func (j *job) startGuard(p *program, env []string) error {
+	path := selfPath
+	if _, err := os.Stat(path); err != nil {
+		if path, err = os.Executable(); err != nil {
+			return err
+		}
+	}
+	orders, toGuard, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	fromGuard, reports, err := os.Pipe()
+	if err != nil {
+		return errors.Join(err, orders.Close(), toGuard.Close())
+	}
+	guard := &exec.Cmd{
+		Path: path, Args: []string{guardName}, Env: env, Stdin: p.in, Stdout: p.out, Stderr: p.err,
+		SysProcAttr: &syscall.SysProcAttr{Setpgid: true}, // whoever kills our group spares it
+	}
+	for _, f := range []*os.File{orders, reports} { // not ExtraFiles: these would take the place of files for the command
+		guard.Args = append(guard.Args, strconv.Itoa(int(f.Fd())))
+		_, _ = unix.FcntlInt(f.Fd(), unix.F_SETFD, 0) // or the guard will say so
+	}
+	err = guard.Start()
+	_, _ = orders.Close(), reports.Close() // the guard's ends
+	if err != nil {
+		return errors.Join(err, toGuard.Close(), fromGuard.Close())
+	}
+	j.guard, j.orders, j.tell, j.reports = guard, toGuard, gob.NewEncoder(toGuard), fromGuard
+	return nil
+}
+
+// onBootClock returns a time by bootClock, never 0.
+func onBootClock(t time.Time) time.Duration { return max(bootClock()+time.Until(t), 1) }
+
+// trust tells the guard until when the lock is trusted.
+func (c *child) trust(until time.Time) { _ = c.job.tell.Encode(order{Trusted: onBootClock(until)}) }
+
+// leave takes the foreground back, since a script that called rlock may need it, and ends the guard.
+func (c *child) leave() {
+	j := &c.job
+	if j.tty >= 0 {
+		if j.pid != 0 {
+			j.give(c.group(), j.own)
+		}
+		_ = unix.Close(j.tty)
+	}
+	if j.guard != nil {
+		_ = j.tell.Encode(order{Leave: true})
+		_ = j.guard.Process.Signal(syscall.SIGCONT) // somebody may have stopped it
+		_ = j.guard.Wait()                          // its exit code tells nothing
+		_, _ = j.orders.Close(), j.reports.Close()
 	}
 }
 
-// wait reports each stop of the command, and its end.
-func (c *child) wait() {
-	defer close(c.ended)
+// wait passes on what the guard reports.
+func (c *child) wait(said *gob.Decoder) {
+	defer close(c.job.gone)
+	ended := false
+	end := func() {
+		ended = true
+		close(c.ended)
+	}
 	for {
-		var status syscall.WaitStatus
-		switch _, err := syscall.Wait4(c.group(), &status, syscall.WUNTRACED, nil); {
-		case err == syscall.EINTR:
-		case err != nil: // only this goroutine waits for the command
-			c.code = exitInternal
+		var r report
+		switch err := said.Decode(&r); {
+		case err != nil: // somebody has killed the guard, and the kernel the command
+			if !ended {
+				c.signal(syscall.SIGKILL)
+				c.code = exitSignal + int(syscall.SIGKILL)
+				end()
+			}
 			return
-		case status.Stopped():
+		case r.Gone:
+			if !ended {
+				end()
+			}
+			return
+		case r.Status.Stopped():
 			select {
-			case c.stops <- status.StopSignal():
+			case c.stops <- r.Status.StopSignal():
 			default: // the previous stop has not been read yet
 			}
-		case status.Signaled():
-			c.code = exitSignal + int(status.Signal())
-			if status.Signal() == syscall.SIGINT {
-				whom := syscall.Getpid()
-				if c.job.foreground() == c.group() {
-					whom = 0
-				}
-				c.interrupt = func() { interrupted(whom) }
-			}
-			return
 		default:
-			c.code = status.ExitStatus()
-			return
+			c.took(r.Status)
+			if !c.job.whole {
+				end()
+			}
 		}
+	}
+}
+
+// took notes how the command ended.
+func (c *child) took(status syscall.WaitStatus) {
+	c.code = status.ExitStatus()
+	if status.Signaled() {
+		c.code = exitSignal + int(status.Signal())
+	}
+	if status.Signaled() && status.Signal() == syscall.SIGINT {
+		whom := syscall.Getpid()
+		if c.job.foreground() == c.group() {
+			whom = 0
+		}
+		c.interrupt = func() { interrupted(whom) }
+	}
+}
+
+// kill ends all that the command has started, and waits for that.
+func (c *child) kill() {
+	c.signal(syscall.SIGKILL)
+	_ = c.job.tell.Encode(order{Kill: true})
+	select {
+	case <-c.job.gone:
+	case <-time.After(killTime):
 	}
 }
 

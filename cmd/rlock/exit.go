@@ -22,6 +22,14 @@ const (
 	exitSignal      = 128 // plus the signal's number
 )
 
+// guardError is the error of a guard process that does not start the command.
+type guardError struct{ error }
+
+func (e guardError) Error() string {
+	return "the process that starts the command has failed: " + e.error.Error()
+}
+func (e guardError) Unwrap() error { return e.error }
+
 // signalled is a context's cancellation cause when a signal asks the program to end.
 type signalled struct{ os.Signal }
 

@@ -20,6 +20,9 @@ import (
 func main() {
 	// Linux ends our children when the thread that started them exits (see dieWithParent), so keep this thread.
 	runtime.LockOSThread()
+	if help := helpers[os.Args[0]]; help != nil {
+		os.Exit(help(os.Args[1:]))
+	}
 	p := &program{in: os.Stdin, out: os.Stdout, err: os.Stderr, getenv: os.Getenv}
 	code := p.main(os.Args[1:])
 	if p.interrupt != nil {

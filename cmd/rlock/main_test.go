@@ -27,7 +27,7 @@ import (
 var binary string
 
 func TestMain(m *testing.M) {
-	if filepath.Base(os.Args[0]) == "rlock" {
+	if name := filepath.Base(os.Args[0]); name == "rlock" || helpers[name] != nil {
 		main()
 	}
 	if text := os.Getenv(sectionsVariable); text != "" { // this process is a test's helper
@@ -236,4 +236,11 @@ func requireNoKeys(t *testing.T, s *redistest.Server) {
 	keys, err := c.Do(t.Context(), c.B().Keys().Pattern("*").Build()).AsStrSlice()
 	require.NoError(t, err)
 	require.Empty(t, keys)
+}
+
+func exitCode(state *os.ProcessState) int {
+	if s, ok := state.Sys().(syscall.WaitStatus); ok && s.Signaled() {
+		return exitSignal + int(s.Signal())
+	}
+	return state.ExitCode()
 }

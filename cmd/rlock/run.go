@@ -32,12 +32,15 @@ type errand struct {
 	options  []rlock.Option
 	kind     func(c *rlock.Client, name string, options ...rlock.Option) *rlock.Mutex
 	watchdog time.Duration
-	grace    time.Duration
 	label    string
-	asked    syscall.Signal // sent to the command when somebody waits for the lock; 0: none
-	busy     int            // exit code if the lock was not acquired
-	skip     bool
-	verbose  bool
+
+	killAfter time.Duration
+	waitGroup bool
+
+	asked   syscall.Signal // sent to the command when somebody waits for the lock; 0: none
+	busy    int            // exit code if the lock was not acquired
+	skip    bool
+	verbose bool
 }
 
 // parseErrand reports false, with the exit code, if there is nothing to run.
@@ -49,13 +52,14 @@ func (p *program) parseErrand(args []string) (e errand, code int, ok bool) {
 	flags.DurationVar(&minHold, "min-hold", 0, "")
 	flags.DurationVar(&maxHold, "max-hold", 0, "")
 	flags.DurationVar(&e.watchdog, "watchdog", 0, "")
-	flags.DurationVar(&e.grace, "grace", 10*time.Second, "")
+	flags.DurationVar(&e.killAfter, "grace", 10*time.Second, "")
 	flags.Func("asked", "", func(text string) (err error) {
 		e.asked, err = parseSignal(text)
 		return err
 	})
 	flags.StringVar(&e.label, "label", runLabel(), "")
 	flags.IntVar(&e.busy, "E", exitNotAcquired, "")
+	flags.BoolVar(&e.waitGroup, "wait-group", false, "")
 	flags.BoolVar(&e.skip, "skip", false, "")
 	flags.BoolVar(&e.verbose, "v", false, "")
 	kinds := map[string]func(*rlock.Client, string, ...rlock.Option) *rlock.Mutex{
@@ -105,7 +109,7 @@ func (p *program) parseErrand(args []string) (e errand, code int, ok bool) {
 	}
 	var err error
 	switch {
-	case e.wait < 0 || e.grace < 0:
+	case e.wait < 0 || e.killAfter < 0:
 		err = errors.New("-wait and -grace can't be negative")
 	case given["lease"] && lease < time.Millisecond, given["min-hold"] && minHold < time.Millisecond, given["max-hold"] && maxHold < time.Millisecond:
 		err = errors.New("-lease, -min-hold and -max-hold must be at least 1ms")
@@ -188,12 +192,18 @@ func (p *program) run(args []string) int {
 	case s := <-signals:
 		return signalled{s}.exitCode()
 	}
-	waits := make(chan string, 1)
+	waits, renewed := make(chan string, 1), make(chan struct{}, 1)
 	client, err := rlock.New(rdb, rlock.Options{WatchdogTimeout: e.watchdog, Prefix: e.target.prefix, Label: e.label, Trace: &rlock.Trace{
 		Waiting: func(_ context.Context, i rlock.WaitingInfo) {
 			select {
 			case waits <- i.Holder:
 			default: // the periodic looks catch up
+			}
+		},
+		Renewed: func(rlock.RenewedInfo) {
+			select {
+			case renewed <- struct{}{}:
+			default: // whoever reads it next asks for the newest
 			}
 		},
 	}})
@@ -209,7 +219,7 @@ func (p *program) run(args []string) int {
 	ctx, giveUp := context.WithCancelCause(context.Background())
 	defer giveUp(nil)
 	k := keeper{
-		errand: e, lock: e.kind(client, e.name, e.options...), notes: said, signals: signals,
+		errand: e, lock: e.kind(client, e.name, e.options...), notes: said, signals: signals, renewed: renewed,
 		seen: &viewer{rdb: rdb, known: make(map[string]string)},
 	}
 	held, unlock, err := k.acquire(ctx, giveUp, waits)
@@ -247,6 +257,10 @@ func (e errand) environment(held context.Context) []string {
 
 // startCode is the exit code for a command that cannot be started.
 func startCode(err error) int {
+	var guard guardError
+	if errors.As(err, &guard) {
+		return exitInternal
+	}
 	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist) {
 		return exitNotFound
 	}

@@ -20,7 +20,8 @@ type keeper struct {
 	lock    *rlock.Mutex
 	notes   *notes
 	signals chan os.Signal
-	seen    *viewer // of labels
+	renewed <-chan struct{} // the lock is trusted for longer
+	seen    *viewer         // of labels
 }
 
 // acquire takes the lock, unless a signal comes first: then it cancels ctx through giveUp. waits delivers the first holder seen.
@@ -139,13 +140,17 @@ func (k *keeper) run(held context.Context, p *program, unlock rlock.UnlockFunc) 
 		_ = unlock() // same error
 		return exitLost
 	}
-	child, err := p.start(k.path, k.argv, k.environment(held))
+	until := func() time.Time {
+		t, _ := rlock.TrustedUntil(held)
+		return t
+	}
+	child, err := p.start(&k.errand, k.environment(held), until())
 	if err != nil {
 		code = startCode(err)
 		k.notes.say(err.Error())
 	} else {
 		code = child.follow(keeping{
-			held: held, grace: k.grace,
+			held: held, killAfter: k.killAfter, renewed: k.renewed, until: until,
 			asked: rlock.Asked(held),
 			yield: func() syscall.Signal {
 				k.tell("somebody waits for the lock")

@@ -115,3 +115,38 @@ func TestSignalWhileRedisHangs(t *testing.T) {
 		}
 	}
 }
+
+// What a command leaves behind goes on without the lock, unless -wait-group keeps the lock for it.
+func TestRunWaitGroup(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	const script = `exec 3<&0; (echo inside; cat <&3; echo done) & exit 3`
+	t.Run("without", func(t *testing.T) {
+		t.Parallel()
+		r := start(t, nil, "run", "-addr", s.Addr(), "without", "--", "sh", "-c", script)
+		r.saw("inside")
+		redistest.Eventually(t, patience, func() bool { return call(t, s.Addr(), "show", "without").code == exitFree }, "it is unlocked")
+		require.NoError(t, r.in.Close())
+		require.Equal(t, result{3, "done", ""}, r.rest())
+	})
+	t.Run("with", func(t *testing.T) {
+		t.Parallel()
+		r := start(t, nil, "run", "-addr", s.Addr(), "-wait-group", "-v", "with", "--", "sh", "-c", script)
+		r.saw("inside")
+		require.Equal(t, exitNotAcquired, call(t, s.Addr(), "run", "-wait", "300ms", "with", "--", "true").code)
+		require.NotContains(t, r.err.String(), "released")
+		require.NoError(t, r.in.Close())
+		got := r.rest()
+		require.Equal(t, 3, got.code)
+		require.Equal(t, "done", got.out)
+	})
+	t.Run("signal", func(t *testing.T) {
+		t.Parallel()
+		r := start(t, nil, "run", "-addr", s.Addr(), "-wait-group", "signal", "--", "sh", "-c", `(while kill -0 $$; do sleep 0.01; done 2>/dev/null; `+untilSignal+`) & exit 3`)
+		r.saw("inside")
+		r.signal(syscall.SIGTERM)
+		got := r.rest()
+		require.Equal(t, 3, got.code)
+		require.Equal(t, "ended by TERM", got.out)
+	})
+}

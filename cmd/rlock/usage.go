@@ -56,6 +56,8 @@ SIGHUP if rlock ignores it, as under nohup.
                waits for the lock or asks for it with "rlock ask"
   -label TEXT  shown to others as the holder (default: host name and pid of
                rlock; '' for none)
+  -wait-group  also wait for what the command leaves behind in the background;
+               otherwise that goes on without the lock
   -grace D     if the lock is lost, time between SIGTERM and SIGKILL for the
                command (default 10s)
 ` + usageTarget + `  -addr A      the same as -redis
