@@ -13,6 +13,7 @@ import (
 type child struct {
 	job   job
 	stops chan syscall.Signal // signals that stopped the command
+	told  chan syscall.Signal // what the witness tells; closed when it has ended
 	ended chan struct{}       // closed when the command has ended
 
 	// Set before ended is closed.
@@ -22,7 +23,7 @@ type child struct {
 
 // start runs a command with our own standard streams. until is when the lock ceases to be trusted.
 func (p *program) start(e *errand, env []string, until time.Time) (*child, error) {
-	c := &child{stops: make(chan syscall.Signal, 1), ended: make(chan struct{})}
+	c := &child{stops: make(chan syscall.Signal, 1), told: make(chan syscall.Signal, 64), ended: make(chan struct{})}
 	if err := c.begin(p, e, env, until); err != nil {
 		c.leave()
 		return nil, err
@@ -49,6 +50,8 @@ type keeping struct {
 // the lock is lost it first terminates the command, and kills it after grace.
 func (c *child) follow(k keeping, signals <-chan os.Signal) int {
 	defer c.leave()
+	passing := newRelay(c.signal, c.witness())
+	told := c.told
 	var force <-chan time.Time
 	lost, asked := k.held.Done(), k.asked
 	end := func() {
@@ -79,10 +82,19 @@ func (c *child) follow(k keeping, signals <-chan os.Signal) int {
 			switch {
 			case !ok:
 			case !slices.Contains(jobSignals(), s):
-				c.signal(n)
+				passing.got(n, c.prompt(n), time.Now())
 			case c.asked(n):
 				goOn()
 			}
+		case s, ok := <-told:
+			if !ok {
+				told = nil
+				passing.witnessGone(time.Now())
+				continue
+			}
+			passing.told(s, time.Now())
+		case <-passing.next(time.Now()):
+			passing.due(time.Now())
 		case s := <-c.stops:
 			if lost == nil || c.stopped(s) {
 				goOn()

@@ -30,6 +30,11 @@ func (c *child) begin(p *program, e *errand, env []string, _ time.Time) error {
 
 func (c *child) trust(time.Time) {}
 
+// witness is nil: the group's signals are unknown.
+func (c *child) witness() func() { return nil }
+
+func (c *child) prompt(syscall.Signal) bool { return true }
+
 // signal kills the command: there is no gentler way.
 func (c *child) signal(sig syscall.Signal) {
 	if sig != syscall.SIGINT && sig != syscall.SIGQUIT { // the console sends these to the command itself

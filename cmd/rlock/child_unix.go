@@ -4,7 +4,6 @@ package main
 
 import (
 	"encoding/gob"
-	"errors"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -23,6 +22,8 @@ type job struct {
 	orders  *os.File // to the guard
 	tell    *gob.Encoder
 	reports *os.File
+	asks    *os.File      // to the witness
+	tells   *os.File      // from the witness
 	pid     int           // of the command, and its group; 0 before its start
 	whole   bool          // -wait-group
 	gone    chan struct{} // closed when all that the command started has ended, or the guard
@@ -95,40 +96,57 @@ func (c *child) begin(p *program, e *errand, env []string, until time.Time) erro
 		}
 	}
 	go c.wait(said) // ends with the guard
+	go c.hear()     // ends with the witness
 	return nil
+}
+
+// self is the path of this program.
+func self() (string, error) {
+	if _, err := os.Stat(selfPath); err == nil {
+		return selfPath, nil
+	}
+	return os.Executable()
 }
 
 // startGuard starts the guard, with the command's environment and standard files.
 func (j *job) startGuard(p *program, env []string) error {
-	path := selfPath
-	if _, err := os.Stat(path); err != nil {
-		if path, err = os.Executable(); err != nil {
-			return err
-		}
-	}
-	orders, toGuard, err := os.Pipe()
+	path, err := self()
 	if err != nil {
 		return err
-	}
-	fromGuard, reports, err := os.Pipe()
-	if err != nil {
-		return errors.Join(err, orders.Close(), toGuard.Close())
 	}
 	guard := &exec.Cmd{
 		Path: path, Args: []string{guardName}, Env: env, Stdin: p.in, Stdout: p.out, Stderr: p.err,
 		SysProcAttr: &syscall.SysProcAttr{Setpgid: true}, // whoever kills our group spares it
 	}
-	for _, f := range []*os.File{orders, reports} { // not ExtraFiles: these would take the place of files for the command
-		guard.Args = append(guard.Args, strconv.Itoa(int(f.Fd())))
-		_, _ = unix.FcntlInt(f.Fd(), unix.F_SETFD, 0) // or the guard will say so
+	var theirs []*os.File
+	pipe := func(ours **os.File, writes bool) {
+		r, w, e := os.Pipe()
+		if e != nil {
+			err = e
+			return
+		}
+		if writes {
+			r, w = w, r
+		}
+		*ours, theirs = r, append(theirs, w)
+		// Not ExtraFiles: these would take the place of files for the command.
+		guard.Args = append(guard.Args, strconv.Itoa(int(w.Fd())))
+		_, _ = unix.FcntlInt(w.Fd(), unix.F_SETFD, 0) // or the guard will say so
 	}
-	err = guard.Start()
-	_, _ = orders.Close(), reports.Close() // the guard's ends
-	if err != nil {
-		return errors.Join(err, toGuard.Close(), fromGuard.Close())
+	pipe(&j.orders, true)
+	pipe(&j.reports, false)
+	pipe(&j.asks, true)
+	pipe(&j.tells, false)
+	if err == nil {
+		err = guard.Start()
 	}
-	j.guard, j.orders, j.tell, j.reports = guard, toGuard, gob.NewEncoder(toGuard), fromGuard
-	return nil
+	for _, f := range theirs {
+		_ = f.Close()
+	}
+	if err == nil {
+		j.guard, j.tell = guard, gob.NewEncoder(j.orders)
+	}
+	return err
 }
 
 // onBootClock returns a time by bootClock, never 0.
@@ -189,6 +207,30 @@ func (c *child) wait(said *gob.Decoder) {
 			}
 		}
 	}
+}
+
+// hear passes on what the witness tells.
+func (c *child) hear() {
+	defer close(c.told)
+	for one := make([]byte, 1); ; {
+		if _, err := c.job.tells.Read(one); err != nil {
+			return
+		}
+		select {
+		case c.told <- syscall.Signal(one[0]):
+		default: // a flood of signals: some are passed on
+		}
+	}
+}
+
+// witness returns how to ask the witness.
+func (c *child) witness() func() {
+	return func() { _, _ = c.job.asks.Write([]byte{0}) } // or it has ended, which told says
+}
+
+// prompt reports whether a signal to this process can't be one that the group gets as well: the terminal sends it to us alone.
+func (c *child) prompt(s syscall.Signal) bool {
+	return c.job.tty >= 0 && (s == syscall.SIGINT || s == syscall.SIGQUIT)
 }
 
 // took notes how the command ended.

@@ -16,8 +16,10 @@ const selfPath = "/proc/self/exe"
 // adoptOrphans makes this process the parent of descendants whose own parent has ended: none can leave it.
 func adoptOrphans() {
 	_ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) // since Linux 3.4
-	_ = os.WriteFile("/proc/self/comm", []byte(guardName), 0)
 }
+
+// setName sets the name that ps(1) and pkill(1) show and heed.
+func setName(name string) { _ = os.WriteFile("/proc/self/comm", []byte(name), 0) }
 
 func duplicate(from, to int) error { return unix.Dup3(from, to, 0) }
 

@@ -14,6 +14,9 @@ const selfPath = ""
 // adoptOrphans has no counterpart here.
 func adoptOrphans() {}
 
+// setName has no counterpart here.
+func setName(string) {}
+
 func duplicate(from, to int) error { return unix.Dup2(from, to) }
 
 // bootClock is a clock that all processes share.

@@ -24,7 +24,7 @@ import (
 const guardName = "lock-guard"
 
 // helpers are the main functions of this program under other names.
-var helpers = map[string]func(args []string) int{guardName: runGuard}
+var helpers = map[string]func(args []string) int{guardName: runGuard, witnessName: runWitness}
 
 // order is what rlock asks of the guard. The first one starts the command.
 type order struct {
@@ -69,6 +69,7 @@ type childState struct {
 type guard struct {
 	reports *gob.Encoder
 	command *exec.Cmd
+	witness *exec.Cmd // nil if there is none
 	first   order
 	trusted time.Duration // see order
 	ended   bool          // the command itself
@@ -79,7 +80,7 @@ type guard struct {
 }
 
 // runGuard is the guard's main function. Its standard files are the command's, until it has started that. Its arguments are the files for
-// orders and reports, whose numbers were free: the command inherits whatever else rlock has inherited.
+// orders and reports and those of the witness, whose numbers were free: the command inherits whatever else rlock has inherited.
 func runGuard(args []string) int {
 	var files []*os.File
 	for _, arg := range args {
@@ -90,12 +91,13 @@ func runGuard(args []string) int {
 		syscall.CloseOnExec(fd)
 		files = append(files, os.NewFile(uintptr(fd), ""))
 	}
-	if len(files) != 2 {
+	if len(files) != 4 {
 		return exitUsage
 	}
 	// Not Ignore: the command would inherit that.
 	signal.Notify(make(chan os.Signal, 1), catchable()...)
 	adoptOrphans()
+	setName(guardName)
 	orders, g := gob.NewDecoder(files[0]), &guard{reports: gob.NewEncoder(files[1])}
 	if orders.Decode(&g.first) != nil {
 		return exitInternal
@@ -106,6 +108,8 @@ func runGuard(args []string) int {
 		_ = g.reports.Encode(r)
 		return exitInternal
 	}
+	g.witness = startWitness(g.group(), files[2], files[3])
+	_, _ = files[2].Close(), files[3].Close()
 	given := make(chan order)
 	go func() { // ends with rlock
 		defer close(given)
@@ -226,7 +230,10 @@ func (g *guard) run(given <-chan order) int {
 				g.changes = nil
 			case c.pid == g.group():
 				_ = g.reports.Encode(report{Changed: true, Status: c.status})
-				g.ended = g.ended || !c.status.Stopped()
+				if !c.status.Stopped() {
+					g.ended = true
+					g.dismissWitness()
+				}
 			}
 		case o, ok := <-given:
 			switch {
@@ -234,6 +241,7 @@ func (g *guard) run(given <-chan order) int {
 				given = nil
 				g.takeOver()
 			case o.Leave:
+				g.dismissWitness()
 				return 0
 			case o.Kill:
 				g.killing = true
@@ -250,6 +258,13 @@ func (g *guard) run(given <-chan order) int {
 			g.signal(syscall.SIGKILL)
 			pause = min(2*pause, lastPause)
 		}
+	}
+}
+
+func (g *guard) dismissWitness() {
+	if g.witness != nil {
+		_ = g.witness.Process.Kill() // or it has ended
+		g.witness = nil
 	}
 }
 

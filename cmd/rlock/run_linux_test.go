@@ -3,13 +3,16 @@ package main
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/go-rlock/rlock/internal/redistest"
 )
@@ -89,21 +92,129 @@ func TestRunGuardKilled(t *testing.T) {
 func TestRunReaps(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
-	r := start(t, nil, "run", "-addr", s.Addr(), "job", "--", "sh", "-c", `echo $PPID; for i in 1 2 3; do sh -c 'true & exit 0'; done; echo inside; cat`)
-	guard, err := strconv.Atoi(r.saw(""))
-	require.NoError(t, err)
+	r := start(t, nil, "run", "-addr", s.Addr(), "job", "--", "sh", "-c", `for i in 1 2 3; do sh -c 'true & exit 0'; done; echo inside; cat`)
 	r.saw("inside")
-	redistest.Eventually(t, patience, func() bool {
-		children, err := filepath.Glob("/proc/[0-9]*/stat")
-		require.NoError(t, err)
-		many := 0
-		for _, file := range children {
-			if parent, ok := parentOf(filepath.Base(filepath.Dir(file))); ok && parent == guard {
-				many++
-			}
-		}
-		return many == 1 // the command
-	}, "the orphans have gone")
+	f := familyOf(t, r.cmd.Process.Pid)
+	redistest.Eventually(t, patience, func() bool { return len(children(t)[f.guard]) == 2 }, "the orphans have gone")
 	require.NoError(t, r.in.Close())
 	require.Zero(t, r.rest().code)
+}
+
+// children returns the children of all processes, zombies included.
+func children(t *testing.T) map[int][]int {
+	t.Helper()
+	stats, err := filepath.Glob("/proc/[0-9]*/stat")
+	require.NoError(t, err)
+	all := make(map[int][]int)
+	for _, file := range stats {
+		name := filepath.Base(filepath.Dir(file))
+		pid, err := strconv.Atoi(name)
+		require.NoError(t, err)
+		if parent, ok := parentOf(name); ok {
+			all[parent] = append(all[parent], pid)
+		}
+	}
+	return all
+}
+
+// family is the processes of a run.
+type family struct{ guard, witness, command int }
+
+// familyOf waits until all of them work.
+func familyOf(t *testing.T, rlock int) (f family) {
+	t.Helper()
+	redistest.Eventually(t, patience, func() bool {
+		children := children(t)
+		if len(children[rlock]) != 1 {
+			return false
+		}
+		f = family{guard: children[rlock][0]}
+		for _, pid := range children[f.guard] {
+			status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+			switch group, _ := unix.Getpgid(pid); {
+			case err != nil:
+			case strings.HasPrefix(string(status), "Name:\t"+witnessName+"\n"): // it has its name once it catches signals
+				f.witness = pid
+			case group == pid:
+				f.command = pid
+			}
+		}
+		return f.witness != 0 && f.command != 0
+	}, "the witness and the command work")
+	return f
+}
+
+// counts is a script that says which signals it gets, and ends by SIGHUP.
+const counts = `trap 'echo TERM' TERM; trap 'echo HUP; exit 7' HUP; echo inside; while :; do sleep 0.05; done`
+
+// TestRunSignalledTogether: a signal that others send to rlock and to the command's group, as systemd does, comes once.
+func TestRunSignalledTogether(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	for name, whom := range map[string]func(rlock int, f family) []int{
+		"systemd":        func(rlock int, f family) []int { return []int{rlock, f.guard, f.witness, f.command} },
+		"the group":      func(rlock int, f family) []int { return []int{-f.command, rlock} },
+		"rlock":          func(rlock int, _ family) []int { return []int{rlock} },
+		"rlock, guard":   func(rlock int, f family) []int { return []int{f.guard, rlock} },
+		"a dead witness": func(rlock int, f family) []int { return []int{rlock} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := start(t, nil, "run", "-addr", s.Addr(), name, "--", "sh", "-c", counts)
+			r.saw("inside")
+			rlock := r.cmd.Process.Pid
+			f := familyOf(t, rlock)
+			if name == "a dead witness" {
+				require.NoError(t, syscall.Kill(f.witness, syscall.SIGKILL))
+			}
+			for _, pid := range whom(rlock, f) {
+				require.NoError(t, syscall.Kill(pid, syscall.SIGTERM))
+			}
+			r.saw("TERM")
+			r.signal(syscall.SIGHUP) // after a second SIGTERM, if there is one
+			got := r.rest()
+			require.Equal(t, result{7, "HUP", ""}, result{got.code, got.out, ""})
+		})
+	}
+}
+
+// TestUnitOfTheDocs stops the service of the unit file in docs/cli.md as systemd does, and lets systemd read it if there is one.
+func TestUnitOfTheDocs(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile(filepath.Join(projectRoot, "docs", "cli.md"))
+	require.NoError(t, err)
+	found := regexp.MustCompile("(?s)```text\n(\\[Unit].*?)```").FindSubmatch(page)
+	require.NotNil(t, found)
+	dir := t.TempDir()
+	service := filepath.Join(dir, "orders")
+	require.NoError(t, os.WriteFile(service, []byte("#!/bin/sh\n"+counts), 0o700))
+	s := redistest.Start(t)
+	unit := strings.NewReplacer("/usr/local/bin/rlock", binary, "/usr/local/bin/orders", service, "10.0.0.5:6379", s.Addr()).Replace(string(found[1]))
+
+	line := regexp.MustCompile(`(?m)^ExecStart=(.*)$`).FindStringSubmatch(unit)
+	require.NotNil(t, line)
+	url := regexp.MustCompile(`(?m)^Environment=(.*)$`).FindStringSubmatch(unit)
+	require.NotNil(t, url)
+	argv := strings.Fields(line[1])
+	r := startCommand(t, []string{url[1]}, argv[0], argv[1:]...)
+	r.saw("inside")
+	f := familyOf(t, r.cmd.Process.Pid)
+	for _, signal := range []syscall.Signal{syscall.SIGTERM, syscall.SIGCONT} {
+		for _, pid := range []int{r.cmd.Process.Pid, f.guard, f.command, f.witness} {
+			require.NoError(t, syscall.Kill(pid, signal))
+		}
+	}
+	r.saw("TERM")
+	r.signal(syscall.SIGHUP)
+	got := r.rest()
+	require.Equal(t, result{7, "HUP", ""}, result{got.code, got.out, ""})
+	requireEmpty(t, s)
+
+	if analyze, err := exec.LookPath("systemd-analyze"); err == nil {
+		file := filepath.Join(dir, "orders.service")
+		require.NoError(t, os.WriteFile(file, []byte(unit), 0o600))
+		said, err := exec.CommandContext(t.Context(), analyze, "verify", "--man=no", file).CombinedOutput()
+		require.NoError(t, err, string(said))
+		require.Empty(t, string(said))
+	}
 }
