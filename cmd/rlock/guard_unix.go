@@ -228,6 +228,10 @@ func (g *guard) run(given <-chan order) int {
 			switch {
 			case !ok:
 				g.changes = nil
+			case g.witness != nil && c.pid == g.witness.Process.Pid:
+				if !c.status.Stopped() {
+					g.witness = nil
+				}
 			case c.pid == g.group():
 				_ = g.reports.Encode(report{Changed: true, Status: c.status})
 				if !c.status.Stopped() {
@@ -241,7 +245,7 @@ func (g *guard) run(given <-chan order) int {
 				given = nil
 				g.takeOver()
 			case o.Leave:
-				g.dismissWitness()
+				g.reapWitness()
 				return 0
 			case o.Kill:
 				g.killing = true
@@ -264,7 +268,21 @@ func (g *guard) run(given <-chan order) int {
 func (g *guard) dismissWitness() {
 	if g.witness != nil {
 		_ = g.witness.Process.Kill() // or it has ended
-		g.witness = nil
+	}
+}
+
+// reapWitness leaves no zombie to an init that does not expect it.
+func (g *guard) reapWitness() {
+	g.dismissWitness()
+	for end := time.After(killTime); g.witness != nil && g.changes != nil; {
+		select {
+		case c, ok := <-g.changes:
+			if !ok || c.pid == g.witness.Process.Pid && !c.status.Stopped() {
+				return
+			}
+		case <-end:
+			return
+		}
 	}
 }
 
