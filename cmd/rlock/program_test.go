@@ -78,15 +78,15 @@ func TestFlagsBehindTheName(t *testing.T) {
 	require.Equal(t, exitFree, call(t, "127.0.0.1:1", "unlock", "job", "-force", "-yes", "-addr", s.Addr()).code)
 	require.Zero(t, call(t, "127.0.0.1:1", "ls", "job*", "-addr", s.Addr()).code)
 	for says, args := range map[string][]string{
-		`-wait 5: a duration needs a unit, as in 5s`:      {"run", "-wait", "5", "job", "--", "true"},
-		`-grace 1.5: a duration needs a unit, as in 1.5s`: {"run", "job", "-grace", "1.5", "--", "true"},
-		`-every 1: a duration needs a unit, as in 1s`:     {"watch", "job", "-every", "1"},
-		`invalid value "soon" for flag -wait`:             {"run", "-wait", "soon", "job", "--", "true"},
-		`invalid value "1.5" for flag -limit`:             {"ls", "-limit", "1.5"},
-		`its own flags before the dashes`:                 {"run", "job", "true", "-v"},
-		`show takes one argument, not also "another"`:     {"show", "job", "-json", "another"},
-		`ls takes one argument, not also "b" (quote`:      {"ls", "a", "b"},
-		`flag provided but not defined: -nope (see: rlo`:  {"show", "job", "-nope"},
+		`-wait 5: a duration needs a unit, as in 5s`:     {"run", "-wait", "5", "job", "--", "true"},
+		`-kill-after 1.5: a duration needs a unit, as`:   {"run", "job", "-kill-after", "1.5", "--", "true"},
+		`-every 1: a duration needs a unit, as in 1s`:    {"watch", "job", "-every", "1"},
+		`invalid value "soon" for flag -wait`:            {"run", "-wait", "soon", "job", "--", "true"},
+		`invalid value "1.5" for flag -limit`:            {"ls", "-limit", "1.5"},
+		`its own flags before the dashes`:                {"run", "job", "true", "-v"},
+		`show takes one argument, not also "another"`:    {"show", "job", "-json", "another"},
+		`ls takes one argument, not also "b" (quote`:     {"ls", "a", "b"},
+		`flag provided but not defined: -nope (see: rlo`: {"show", "job", "-nope"},
 	} {
 		r := call(t, s.Addr(), args...)
 		require.Equal(t, exitUsage, r.code, args)

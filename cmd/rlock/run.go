@@ -46,13 +46,14 @@ type errand struct {
 // parseErrand reports false, with the exit code, if there is nothing to run.
 func (p *program) parseErrand(args []string) (e errand, code int, ok bool) {
 	flags := p.flags("run", &e.target)
-	var lease, minHold, maxHold time.Duration
+	var lease, grace, minHold, maxHold time.Duration
 	flags.DurationVar(&e.wait, "wait", 0, "")
 	flags.DurationVar(&lease, "lease", 0, "")
 	flags.DurationVar(&minHold, "min-hold", 0, "")
 	flags.DurationVar(&maxHold, "max-hold", 0, "")
 	flags.DurationVar(&e.watchdog, "watchdog", 0, "")
-	flags.DurationVar(&e.killAfter, "grace", 10*time.Second, "")
+	flags.DurationVar(&grace, "grace", 0, "")
+	flags.DurationVar(&e.killAfter, "kill-after", 10*time.Second, "")
 	flags.Func("asked", "", func(text string) (err error) {
 		e.asked, err = parseSignal(text)
 		return err
@@ -110,9 +111,10 @@ func (p *program) parseErrand(args []string) (e errand, code int, ok bool) {
 	var err error
 	switch {
 	case e.wait < 0 || e.killAfter < 0:
-		err = errors.New("-wait and -grace can't be negative")
-	case given["lease"] && lease < time.Millisecond, given["min-hold"] && minHold < time.Millisecond, given["max-hold"] && maxHold < time.Millisecond:
-		err = errors.New("-lease, -min-hold and -max-hold must be at least 1ms")
+		err = errors.New("-wait and -kill-after can't be negative")
+	case given["lease"] && lease < time.Millisecond, given["min-hold"] && minHold < time.Millisecond, given["max-hold"] && maxHold < time.Millisecond,
+		given["grace"] && grace < time.Millisecond:
+		err = errors.New("-lease, -grace, -min-hold and -max-hold must be at least 1ms")
 	case len(chosen) > most:
 		err = errors.New("use at most one of -fenced, -fair, -shared and -exclusive, or -fenced -exclusive")
 	case given["min-hold"] && (given["fair"] || given["shared"] || given["exclusive"]):
@@ -129,6 +131,9 @@ func (p *program) parseErrand(args []string) (e errand, code int, ok bool) {
 	}
 	if given["lease"] {
 		e.options = append(e.options, rlock.WithLease(lease))
+	}
+	if given["grace"] {
+		e.options = append(e.options, rlock.WithGrace(grace))
 	}
 	if given["min-hold"] {
 		e.options = append(e.options, rlock.WithMinHold(minHold))

@@ -130,7 +130,7 @@ func waitForWaiter(t *testing.T, s *redistest.Server) {
 func TestRunLost(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
-	for name, c := range map[string]struct{ script, grace, says string }{
+	for name, c := range map[string]struct{ script, killAfter, says string }{
 		"gentle":   {untilSignal, "1h", "ended by TERM"},
 		"stubborn": {stubborn, "200ms", ""},
 		// Children of the command must end as well, or rest would wait for them.
@@ -138,7 +138,7 @@ func TestRunLost(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := start(t, nil, "run", "-addr", s.Addr(), "-watchdog", quick, "-grace", c.grace, name, "--", "sh", "-c", c.script)
+			r := start(t, nil, "run", "-addr", s.Addr(), "-watchdog", quick, "-kill-after", c.killAfter, name, "--", "sh", "-c", c.script)
 			r.saw("inside")
 			rdb := s.Client(t)
 			require.NoError(t, rdb.Do(t.Context(), rdb.B().Del().Key(name).Build()).Error())
@@ -158,6 +158,19 @@ func TestRunLeaseEnds(t *testing.T) {
 	require.Equal(t, exitLost, r.code, r.err)
 	require.Equal(t, "inside\nended by TERM\n", r.out)
 	requireEmpty(t, s)
+}
+
+// -grace keeps others out while the command stops after a loss; what is left of it ends with the command.
+func TestRunGrace(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	r := start(t, nil, "run", "-addr", s.Addr(), "-lease", "1s", "-grace", "1h", "-kill-after", "1h", "job", "--",
+		"sh", "-c", `exec 3<&0; trap 'trap "" TERM; echo stopping; cat <&3; exit' TERM; while :; do sleep 0.1; done`)
+	r.saw("stopping")
+	require.Equal(t, exitNotAcquired, call(t, s.Addr(), "run", "-wait", "100ms", "job", "--", "true").code)
+	require.NoError(t, r.in.Close())
+	require.Equal(t, exitLost, r.rest().code)
+	require.Zero(t, call(t, s.Addr(), "run", "-wait", "0", "job", "--", "true").code)
 }
 
 func TestRunForwardsSignals(t *testing.T) {
@@ -242,6 +255,8 @@ func TestRunErrors(t *testing.T) {
 		"negative wait":    {2, "negative", []string{"-wait", "-1s", "job", "--", "true"}},
 		"no duration":      {2, "-wait", []string{"-wait", "soon", "job", "--", "true"}},
 		"no lease":         {2, "-lease", []string{"-lease", "0", "job", "--", "true"}},
+		"no grace":         {2, "-grace", []string{"-grace", "0", "job", "--", "true"}},
+		"negative kill":    {2, "negative", []string{"-kill-after", "-1s", "job", "--", "true"}},
 		"bad code":         {2, "-E", []string{"-E", "256", "job", "--", "true"}},
 		"two kinds":        {2, "one of -fenced", []string{"-fair", "-shared", "job", "--", "true"}},
 		"three kinds":      {2, "one of -fenced", []string{"-fenced", "-exclusive", "-fair", "job", "--", "true"}},

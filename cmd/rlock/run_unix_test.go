@@ -42,7 +42,7 @@ func TestRunWithABlockedStderr(t *testing.T) {
 	for name, lose := range map[string]bool{"lost": true, "unlocked": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := startInto(t, fullPipe(t), "run", "-v", "-addr", s.Addr(), "-watchdog", quick, "-grace", "1h", name, "--",
+			r := startInto(t, fullPipe(t), "run", "-v", "-addr", s.Addr(), "-watchdog", quick, "-kill-after", "1h", name, "--",
 				"sh", "-c", "exec 2>/dev/null; "+untilSignal)
 			r.saw("inside")
 			code := 11 // of the command

@@ -58,8 +58,10 @@ SIGHUP if rlock ignores it, as under nohup.
                rlock; '' for none)
   -wait-group  also wait for what the command leaves behind in the background;
                otherwise that goes on without the lock
-  -grace D     if the lock is lost, time between SIGTERM and SIGKILL for the
+  -kill-after D  if the lock is lost, time between SIGTERM and SIGKILL for the
                command (default 10s)
+  -grace D     keep others out for D after a loss, so that the command can end
+               first; also after a crash of this machine
 ` + usageTarget + `  -addr A      the same as -redis
 
 The command finds the lock's name in RLOCK_NAME, and its owner in Redis in
