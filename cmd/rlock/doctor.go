@@ -75,7 +75,7 @@ func (p *program) doctor(args []string) int {
 		if err != nil {
 			return p.fail(exitInternal, err)
 		}
-		defer closeSoon(others.Close, rdb.Close)
+		defer closeSoon(closeTime, others.Close, rdb.Close)
 		d, err := deployed(ctx, v.rdb)
 		if err != nil {
 			return p.failed(ctx, v.at(err))

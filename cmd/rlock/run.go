@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -34,6 +35,7 @@ type errand struct {
 	watchdog time.Duration
 	label    string
 
+	outer     []string // owners of the runs around this one
 	killAfter time.Duration
 	waitGroup bool
 
@@ -95,6 +97,7 @@ func (p *program) parseErrand(args []string) (e errand, code int, ok bool) {
 			e.argv = flags.Args()
 		}
 	}
+	e.outer = strings.Fields(p.getenv(ownersVariable))
 	given := make(map[string]bool)
 	flags.Visit(func(f *flag.Flag) { given[f.Name] = true })
 	e.forever = !given["wait"] && !e.skip
@@ -157,6 +160,9 @@ func runLabel() string {
 	return label
 }
 
+// connectTime is how long a run that does not wait for ever may at least take to connect.
+const connectTime = 2 * time.Second
+
 // run takes a lock, runs a command and releases the lock.
 func (p *program) run(args []string) int {
 	e, code, ok := p.parseErrand(args)
@@ -165,7 +171,10 @@ func (p *program) run(args []string) int {
 	}
 	// Before the wait for the lock: a misspelt command should not delay others.
 	var err error
-	if e.path, err = exec.LookPath(e.argv[0]); err != nil {
+	if e.path, err = exec.LookPath(e.argv[0]); err == nil {
+		err = checkScript(e.path)
+	}
+	if err != nil {
 		return p.fail(startCode(err), err)
 	}
 	signals := make(chan os.Signal, 16)
@@ -183,11 +192,17 @@ func (p *program) run(args []string) int {
 		return code
 	}
 
+	began := time.Now()
 	connected, code, ok := p.dial(&e.target, true)
 	if !ok {
 		return code
 	}
 	var rdb rueidis.Client
+	var late <-chan time.Time
+	most := max(e.wait, connectTime)
+	if !e.forever {
+		late = time.After(most)
+	}
 	select {
 	case c := <-connected:
 		if c.err != nil {
@@ -196,7 +211,10 @@ func (p *program) run(args []string) int {
 		rdb = c.rdb
 	case s := <-signals:
 		return signalled{s}.exitCode()
+	case <-late:
+		return fail(exitInternal, fmt.Errorf("%s: no answer within %s", strings.Join(e.target.where, ","), most))
 	}
+	e.wait = max(0, e.wait-time.Since(began))
 	waits, renewed := make(chan string, 1), make(chan struct{}, 1)
 	client, err := rlock.New(rdb, rlock.Options{WatchdogTimeout: e.watchdog, Prefix: e.target.prefix, Label: e.label, Trace: &rlock.Trace{
 		Waiting: func(_ context.Context, i rlock.WaitingInfo) {
@@ -215,9 +233,10 @@ func (p *program) run(args []string) int {
 	if err != nil {
 		return p.misuse(err, "run")
 	}
-	defer closeSoon(client.Close, rdb.Close)
+	closing := leaveTime // without the lock, nothing is left to do in Redis
+	defer func() { closeSoon(closing, client.Close, rdb.Close) }()
 	// "rlock show" finds our host by this name. A reconnect loses it; nothing depends on it.
-	named, cancel := context.WithTimeout(context.Background(), lookInterval)
+	named, cancel := context.WithTimeout(context.Background(), leaveTime)
 	_ = rdb.Do(named, rdb.B().ClientSetname().ConnectionName("rlock:"+client.ID()).Build())
 	cancel()
 
@@ -231,7 +250,10 @@ func (p *program) run(args []string) int {
 	var s signalled
 	switch {
 	case err == nil:
+		closing = closeTime
 		return k.run(held, p, unlock)
+	case errors.Is(err, errNested):
+		return fail(exitInternal, fmt.Errorf("%q: %w", e.name, err))
 	case errors.As(err, &s):
 		return s.exitCode()
 	case errors.Is(err, rlock.ErrNotAcquired) && !errors.Is(err, rlock.ErrUnreachable):
@@ -248,12 +270,16 @@ func (p *program) run(args []string) int {
 	}
 }
 
+// ownersVariable has the owners of a run and of those around it, whose locks are not free before the command ends.
+const ownersVariable = "RLOCK_OWNERS"
+
 // environment is the command's: ours, and the facts about its lock.
 func (e errand) environment(held context.Context) []string {
 	env := slices.DeleteFunc(os.Environ(), func(v string) bool {
 		return strings.HasPrefix(v, "RLOCK_TOKEN=") || strings.HasPrefix(v, ownURL+"=") // of an outer run
 	})
-	env = append(env, "RLOCK_NAME="+e.name, "RLOCK_OWNER="+rlock.Owner(held))
+	owner := rlock.Owner(held)
+	env = append(env, "RLOCK_NAME="+e.name, "RLOCK_OWNER="+owner, ownersVariable+"="+strings.Join(append(e.outer, owner), " "))
 	if token, ok := rlock.FencingToken(held, e.name); ok {
 		env = append(env, "RLOCK_TOKEN="+strconv.FormatInt(token, 10))
 	}
@@ -270,4 +296,28 @@ func startCode(err error) int {
 		return exitNotFound
 	}
 	return exitCannotRun
+}
+
+// checkScript reports an interpreter that is missing after a script's #!.
+func checkScript(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil // it may be executable, and not readable
+	}
+	defer func() { _ = f.Close() }()
+	head := make([]byte, 256)
+	n, _ := io.ReadFull(f, head)
+	line, isScript := strings.CutPrefix(string(head[:n]), "#!")
+	line, _, complete := strings.Cut(line, "\n")
+	words := strings.Fields(line)
+	if !isScript || !complete || len(words) == 0 {
+		return nil
+	}
+	if strings.HasSuffix(line, "\r") && len(words) == 1 {
+		words[0] += "\r" // as the kernel reads it
+	}
+	if _, err := os.Stat(words[0]); errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%s: its interpreter %q: %w", path, words[0], fs.ErrNotExist)
+	}
+	return nil
 }

@@ -44,6 +44,20 @@ func (k *keeper) acquire(ctx context.Context, giveUp context.CancelCauseFunc, wa
 	}()
 	looks := time.NewTicker(lookInterval)
 	defer looks.Stop()
+	looked, looking := make(chan whoHolds, 1), false
+	look := func(owners []string) {
+		if !looking && (k.verbose || len(k.outer) > 0) {
+			looking = true
+			go func() { looked <- k.whoHolds(ctx, owners) }() // ends with its questions: Redis may be silent
+		}
+	}
+	stop := func(why error) (context.Context, rlock.UnlockFunc, error) {
+		giveUp(why)
+		if r := <-results; r.err == nil {
+			return nil, nil, errors.Join(why, r.unlock())
+		}
+		return nil, nil, why
+	}
 	var seen string
 	for {
 		select {
@@ -53,37 +67,51 @@ func (k *keeper) acquire(ctx context.Context, giveUp context.CancelCauseFunc, wa
 			}
 			return r.held, r.unlock, r.err
 		case s := <-k.signals:
-			giveUp(signalled{s})
-			r := <-results
-			if r.err == nil {
-				return nil, nil, errors.Join(signalled{s}, r.unlock())
-			}
-			return nil, nil, signalled{s}
+			return stop(signalled{s})
 		case owner := <-waits:
-			if k.verbose {
-				seen = k.named(ctx, owner)
-			}
-			k.tell("waiting: held by %s", seen)
+			look([]string{owner})
 		case <-looks.C:
-			if !k.verbose || seen == "" {
-				continue
+			if seen != "" {
+				look(nil)
 			}
-			if now := k.holders(ctx); now != "" && now != seen {
-				seen = now
+		case now := <-looked:
+			looking = false
+			if now.nested {
+				return stop(errNested)
+			}
+			if now.holders != "" && now.holders != seen {
+				seen = now.holders
 				k.tell("waiting: held by %s", seen)
 			}
 		}
 	}
 }
 
+// errNested is a wait that only its own command could end.
+var errNested = errors.New(`held by the "rlock run" that this one runs under: it would wait for ever`)
+
+// whoHolds is a lock as somebody sees it who waits for it.
+type whoHolds struct {
+	holders string // described; "" if it is free, or they are unknown
+	nested  bool   // a run around this one is among them
+}
+
+// whoHolds looks at the lock. owners are its holders if that is known.
+func (k *keeper) whoHolds(ctx context.Context, owners []string) (w whoHolds) {
+	if len(owners) == 0 || len(k.outer) > 0 {
+		if now, err := k.owners(ctx, lookInterval); err == nil { // the Lock itself reports errors
+			owners = now
+		}
+	}
+	w.nested = slices.ContainsFunc(owners, func(o string) bool { return slices.Contains(k.outer, o) })
+	if k.verbose {
+		w.holders = k.named(ctx, owners...)
+	}
+	return w
+}
+
 // lookInterval is the time between -v's looks at the holder, and the time limit of a look.
 const lookInterval = time.Second
-
-// holders describes the lock's holders, "" if it is free or unknown.
-func (k *keeper) holders(ctx context.Context) string {
-	owners, _ := k.owners(ctx) // the Lock itself reports errors
-	return k.named(ctx, owners...)
-}
 
 // named returns owners behind their labels, if they have some. It reads these itself: the library learns them in the background, and this
 // process may be about to end.
@@ -102,18 +130,17 @@ func (k *keeper) labelOf(owner string) string {
 	if !saysLabel(owner) {
 		return ""
 	}
-	id := clientID(owner)
-	return k.seen.labels(context.Background(), map[string]bool{id: true})[id]
-}
-
-func (k *keeper) look(ctx context.Context) (rlock.Info, error) {
-	ctx, cancel := context.WithTimeout(ctx, lookInterval)
+	ctx, cancel := context.WithTimeout(context.Background(), leaveTime)
 	defer cancel()
-	return k.lock.Info(ctx)
+	id := clientID(owner)
+	fresh := viewer{rdb: k.seen.rdb, known: make(map[string]string)} // a look may still have the other
+	return fresh.labels(ctx, map[string]bool{id: true})[id]
 }
 
-func (k *keeper) owners(ctx context.Context) ([]string, error) {
-	info, err := k.look(ctx)
+func (k *keeper) owners(ctx context.Context, most time.Duration) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, most)
+	defer cancel()
+	info, err := k.lock.Info(ctx)
 	var owners []string
 	for _, h := range info.Holders {
 		owners = append(owners, h.Owner)
@@ -131,7 +158,7 @@ func (k *keeper) tell(format string, args ...any) {
 // run runs the command inside the lock.
 func (k *keeper) run(held context.Context, p *program, unlock rlock.UnlockFunc) int {
 	var code int
-	began := time.Now()
+	began, owner := time.Now(), rlock.Owner(held)
 	if jobs := jobSignals(); len(jobs) > 0 { // until now these signals stopped only us
 		signal.Notify(k.signals, jobs...)
 	}
@@ -173,7 +200,11 @@ func (k *keeper) run(held context.Context, p *program, unlock rlock.UnlockFunc) 
 		k.notes.say(fmt.Sprintf("%q: the lock was lost; the command ended with code %d", k.name, code))
 		return exitLost
 	case err != nil: // the command was alone; others only wait a little longer
-		k.notes.say(trimPrefix(err) + ": the lock stays until its lease expires")
+		left := "the lock stays until its lease expires"
+		if owners, err := k.owners(context.Background(), leaveTime); err == nil && !slices.Contains(owners, owner) {
+			left = "the lock is free"
+		}
+		k.notes.say(trimPrefix(err) + ": " + left)
 	default:
 		k.tell("released after %s", short(time.Since(began)))
 	}
@@ -188,7 +219,7 @@ const settleTime = 50 * time.Millisecond
 // sure reports whether the lock is still held after this process was stopped. If Redis does not answer, it waits for the lease to end.
 func (k *keeper) sure(held context.Context) bool {
 	for held.Err() == nil {
-		owners, err := k.owners(held)
+		owners, err := k.owners(held, lookInterval)
 		select {
 		case <-held.Done():
 		case <-time.After(settleTime):

@@ -4,7 +4,9 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -34,6 +36,10 @@ func TestRunPassesTheExitCodeOn(t *testing.T) {
 	s := redistest.Start(t)
 	plain := filepath.Join(t.TempDir(), "plain")
 	require.NoError(t, os.WriteFile(plain, []byte("no program"), 0o600))
+	bare := filepath.Join(t.TempDir(), "bare")
+	require.NoError(t, os.WriteFile(bare, []byte(`exit "$1"`), 0o700))
+	binary := filepath.Join(t.TempDir(), "binary")
+	require.NoError(t, os.WriteFile(binary, []byte("\x00\x01\n"), 0o700))
 	for name, c := range map[string]struct {
 		code int
 		argv []string
@@ -44,6 +50,8 @@ func TestRunPassesTheExitCodeOn(t *testing.T) {
 		"not found":      {exitNotFound, []string{"there-is-no-such-command"}},
 		"no such path":   {exitNotFound, []string{"./there-is-no-such-command"}},
 		"not executable": {exitCannotRun, []string{plain}},
+		"without #!":     {8, []string{bare, "8"}},
+		"no program":     {exitCannotRun, []string{binary}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := call(t, s.Addr(), append([]string{"run", "job", "--"}, c.argv...)...)
@@ -242,6 +250,9 @@ func TestRunErrors(t *testing.T) {
 	require.NoError(t, rdb.Do(t.Context(), rdb.B().Set().Key("text").Value("x").Build()).Error())
 	down := redistest.Start(t)
 	down.Stop()
+	orphan, carriage := filepath.Join(t.TempDir(), "orphan"), filepath.Join(t.TempDir(), "carriage")
+	require.NoError(t, os.WriteFile(orphan, []byte("#!/there/is/no/sh -e\n"), 0o700))
+	require.NoError(t, os.WriteFile(carriage, []byte("#!/bin/sh\r\n"), 0o700))
 	for name, c := range map[string]struct {
 		code int
 		says string
@@ -270,6 +281,8 @@ func TestRunErrors(t *testing.T) {
 		"another type":     {exitInternal, "WRONGTYPE", []string{"text", "--", "true"}},
 		"no password":      {exitInternal, "NOAUTH", []string{"-addr", secret.Addr(), "job", "--", "true"}},
 		"a password":       {0, "", []string{"-addr", "redis://:secret@" + secret.Addr(), "job", "--", "true"}},
+		"no interpreter":   {exitNotFound, `interpreter "/there/is/no/sh"`, []string{"-addr", down.Addr(), "job", "--", orphan}},
+		"carriage return":  {exitNotFound, `interpreter "/bin/sh\r"`, []string{"-addr", down.Addr(), "job", "--", carriage}},
 		"misspelt command": {exitNotFound, "not found", []string{"-addr", down.Addr(), "job", "--", "there-is-no-such-command"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -419,4 +432,105 @@ func TestRunCanBeFound(t *testing.T) {
 	r.saw("inside")
 	v, _ := showJSON(t, s.Addr(), "job")
 	require.Regexp(t, `^127\.0\.0\.1:\d+$`, v.Holders[0].Host)
+}
+
+// A run that waits for a run around it, in whatever depth, would wait for ever.
+func TestRunNested(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	run := func(args ...string) []string { return append([]string{binary, "run", "-addr", s.Addr()}, args...) }
+	for name, c := range map[string]struct {
+		code   int
+		says   string
+		around []string
+		inner  []string
+	}{
+		"mutex":              {exitInternal, "that this one runs under", run("mutex", "--"), run("-wait", "1h", "mutex", "--", "echo", "inside")},
+		"fair":               {exitInternal, "that this one runs under", run("-fair", "fair", "--"), run("-fair", "fair", "--", "echo", "inside")},
+		"reader and writer":  {exitInternal, "that this one runs under", run("-shared", "rw", "--"), run("-exclusive", "rw", "--", "echo", "inside")},
+		"another in between": {exitInternal, "that this one runs under", append(run("far", "--"), run("near", "--")...), run("far", "--", "echo", "inside")},
+		"tries once":         {exitNotAcquired, "not acquired", run("once", "--"), run("-wait", "0", "once", "--", "echo", "inside")},
+		"readers":            {0, "", run("-shared", "readers", "--"), run("-shared", "readers", "--", "echo", "inside")},
+		"another Redis":      {0, "", run("-prefix", "other:", "prefix", "--"), run("prefix", "--", "echo", "inside")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			argv := slices.Concat(c.around, c.inner)
+			got := startCommand(t, nil, argv[0], argv[1:]...).rest()
+			require.Equal(t, c.code, got.code, got.err)
+			require.Contains(t, got.err, c.says)
+			require.Equal(t, map[bool]string{true: "inside"}[c.code == 0], got.out)
+		})
+	}
+}
+
+// A silent Redis adds little to -wait, and to the time that a signal takes, whatever was asked for -v.
+func TestRunLeavesASilentRedis(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	first := start(t, nil, "run", "-addr", s.Addr(), "job", "--", "sh", "-c", untilEOF)
+	first.saw("inside")
+	// fallSilent returns once a question has no answer.
+	silent := func(t *testing.T) (addr string, fallSilent func()) {
+		t.Helper()
+		proxy := redistest.StartProxy(t, s.Addr())
+		var hangs atomic.Bool
+		asked := make(chan struct{}, 1000)
+		proxy.OnRequest(func([]string) redistest.Action {
+			if hangs.Load() {
+				asked <- struct{}{}
+				return redistest.Drop
+			}
+			return redistest.Pass
+		})
+		return proxy.Addr(), func() {
+			hangs.Store(true)
+			<-asked
+		}
+	}
+	waiting := func(t *testing.T, args ...string) (*running, func()) {
+		t.Helper()
+		addr, fallSilent := silent(t)
+		r := start(t, nil, append(append([]string{"run", "-v", "-addr", addr}, args...), "job", "--", "true")...)
+		redistest.Eventually(t, patience, func() bool { return strings.Contains(r.err.String(), "waiting") }, "it waits")
+		return r, fallSilent
+	}
+	t.Run("wait", func(t *testing.T) {
+		t.Parallel()
+		began := time.Now()
+		r, fallSilent := waiting(t, "-wait", "3s")
+		fallSilent()
+		got := r.rest()
+		require.Equal(t, exitNotAcquired, got.code, got.err)
+		require.Less(t, time.Since(began), 3*time.Second+5*leaveTime)
+	})
+	t.Run("signal", func(t *testing.T) {
+		t.Parallel()
+		r, fallSilent := waiting(t)
+		fallSilent()
+		began := time.Now()
+		r.signal(syscall.SIGINT)
+		require.Equal(t, exitSignal+int(syscall.SIGINT), r.rest().code)
+		require.Less(t, time.Since(began), 5*leaveTime)
+	})
+	t.Run("connect", func(t *testing.T) {
+		t.Parallel()
+		addr, fallSilent := silent(t)
+		go fallSilent()
+		r := start(t, nil, "run", "-addr", addr, "-wait", "10ms", "job", "--", "true").rest()
+		require.Equal(t, exitInternal, r.code)
+		require.Equal(t, "rlock: "+addr+": no answer within 2s\n", r.err)
+	})
+}
+
+// An unlock that Redis carries out in part leaves no lock behind: the waiters only learn of it later.
+func TestRunUnlocksUntold(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	require.NoError(t, rdb.Do(t.Context(), rdb.B().Arbitrary("ACL", "SETUSER", "mute", "on", ">secret", "~*", "&*", "+@all", "-publish").Build()).Error())
+	r := call(t, "redis://mute:secret@"+s.Addr(), "run", "job", "--", "true")
+	require.Zero(t, r.code)
+	require.Contains(t, r.err, "UNTOLD")
+	require.Contains(t, r.err, ": the lock is free\n")
 }

@@ -50,10 +50,10 @@ func (p *program) open(ctx context.Context, t target) (v *viewer, code int, ok b
 // closeTime bounds how long a silent Redis can delay the exit.
 const closeTime = time.Second
 
-func (v *viewer) close() { closeSoon(v.locks.Close, v.rdb.Close) }
+func (v *viewer) close() { closeSoon(closeTime, v.locks.Close, v.rdb.Close) }
 
-// closeSoon runs the closers, and abandons them after closeTime.
-func closeSoon(closers ...func()) {
+// closeSoon runs the closers, and abandons them after some time.
+func closeSoon(most time.Duration, closers ...func()) {
 	closed := make(chan struct{})
 	go func() { // ends when all is closed, or with the process
 		defer close(closed)
@@ -63,7 +63,7 @@ func closeSoon(closers ...func()) {
 	}()
 	select {
 	case <-closed:
-	case <-time.After(closeTime):
+	case <-time.After(most):
 	}
 }
 
