@@ -8,7 +8,7 @@ GO    ?= go
 # ones: they have no replace, and require a release of the library.
 TESTED    = rlock_test cmd/rlock rlockgoredis rlockotel rlockotel/grafana rlocktest rlockvet $(ADAPTERS)
 PUBLISHED = cmd/rlock rlockgoredis rlockotel rlocktest rlockvet $(ADAPTERS)
-ADAPTERS  = adapters/gocron adapters/tusd
+ADAPTERS  = adapters/certmagic adapters/gocron adapters/tusd
 MODULES   = $(TESTED) $(EXAMPLES) $(FAULTS) $(BENCH) $(SIM) $(OTHERS)/cheerego
 
 # The first takes longest: the others run beside it.

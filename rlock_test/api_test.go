@@ -23,7 +23,7 @@ var rewrite = flag.Bool("rewrite", false, "let TestAPI write the current API to 
 
 // docs/api lists the exported API of each package with a stability promise, so that every change of the API shows up in review.
 func TestAPI(t *testing.T) {
-	for _, folder := range []string{"rlock", "rlocktest", "rlockgoredis", "rlockotel", "adapters/gocron", "adapters/tusd"} {
+	for _, folder := range []string{"rlock", "rlocktest", "rlockgoredis", "rlockotel", "adapters/certmagic", "adapters/gocron", "adapters/tusd"} {
 		golden := goldenOf(folder)
 		is := exported(t, filepath.Join("..", folder))
 		if *rewrite {

@@ -23,11 +23,13 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/caddyserver/certmagic"
 	"github.com/go-co-op/gocron/v2"
 	"github.com/redis/rueidis"
 	"github.com/tus/tusd/v2/pkg/filestore"
 	"github.com/tus/tusd/v2/pkg/handler"
 
+	"github.com/go-rlock/rlock/adapters/certmagic"
 	"github.com/go-rlock/rlock/adapters/gocron"
 	"github.com/go-rlock/rlock/adapters/tusd"
 	"github.com/go-rlock/rlock/rlock"

@@ -1,0 +1,113 @@
+// Package rlockcertmagic locks the work of certmagic (github.com/caddyserver/certmagic) in several processes, so that one of them gets each
+// certificate. docs/adapters.md has what certmagic itself does with the locks.
+package rlockcertmagic
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/caddyserver/certmagic"
+
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// Locker has the locks of a certmagic.Storage: embed it in one, or give it the data of one with [Locker.In]. It is a certmagic.Locker,
+// TryLocker and LockLeaseRenewer, and safe for concurrent use.
+type Locker struct {
+	client  *rlock.Client
+	options []rlock.Option
+
+	mu   sync.Mutex               // guards the following; no other lock is taken under it
+	held map[string][]*rlock.Hold // by name, the oldest first: all but the last are lost
+}
+
+var (
+	_ certmagic.Locker           = (*Locker)(nil)
+	_ certmagic.TryLocker        = (*Locker)(nil)
+	_ certmagic.LockLeaseRenewer = (*Locker)(nil)
+)
+
+// New returns a Locker. The options are for each lock: with [rlock.WithWatchdog], another process goes on that long after the death of the
+// one that had the lock. For certmagic an error of Lock is the end of a certificate, so Lock waits for Redis as for the lock.
+func New(client *rlock.Client, options ...rlock.Option) *Locker {
+	return &Locker{
+		client: client, options: append([]rlock.Option{rlock.WithWaitForRedis()}, options...), held: make(map[string][]*rlock.Hold),
+	}
+}
+
+// In returns a Storage with the data of s, and these locks.
+func (l *Locker) In(s certmagic.Storage) certmagic.Storage { return storage{l, data{s}} }
+
+type storage struct {
+	*Locker
+	data
+}
+
+// data is one level deeper than the Locker, whose methods therefore come before those of the Storage.
+type data struct{ certmagic.Storage }
+
+func (l *Locker) mutex(name string) *rlock.Mutex { return l.client.Mutex(name, l.options...) }
+
+// Lock waits until it has the lock, or ctx is done.
+func (l *Locker) Lock(ctx context.Context, name string) error {
+	hold, err := rlock.Acquire(ctx, l.mutex(name))
+	if err == nil {
+		l.add(name, hold)
+	}
+	return err
+}
+
+// TryLock makes one attempt.
+func (l *Locker) TryLock(ctx context.Context, name string) (bool, error) {
+	hold, err := rlock.TryAcquire(ctx, l.mutex(name), 0)
+	switch {
+	case err == nil:
+		l.add(name, hold)
+		return true, nil
+	case rlock.IsBusy(err):
+		return false, ctx.Err()
+	}
+	return false, err
+}
+
+func (l *Locker) add(name string, hold *rlock.Hold) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.held[name] = append(l.held[name], hold)
+}
+
+// RenewLockLease is called before each attempt to get a certificate. Holds are renewed by themselves. If one was lost, RenewLockLease waits
+// for the lock again: then certmagic looks whether another process has got the certificate in the meantime.
+func (l *Locker) RenewLockLease(ctx context.Context, name string, _ time.Duration) error {
+	l.mu.Lock()
+	all := l.held[name]
+	l.mu.Unlock()
+	if len(all) == 0 || all[0].Err() == nil {
+		return nil
+	}
+	if err := l.Lock(ctx, name); err != nil {
+		return err
+	}
+	return l.Unlock(ctx, name) // the lost one
+}
+
+// Unlock ends the oldest hold of that name. Without one it does nothing: certmagic unlocks a name again at its end. A lost lock is free.
+func (l *Locker) Unlock(_ context.Context, name string) error {
+	l.mu.Lock()
+	all := l.held[name]
+	if len(all) < 2 {
+		delete(l.held, name)
+	} else {
+		l.held[name] = all[1:]
+	}
+	l.mu.Unlock()
+	if len(all) == 0 {
+		return nil
+	}
+	if err := all[0].Unlock(); !errors.Is(err, rlock.ErrNotHeld) {
+		return err
+	}
+	return nil
+}
