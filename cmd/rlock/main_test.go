@@ -38,6 +38,9 @@ func TestMain(m *testing.M) {
 	if !ignored {
 		signal.Reset()
 	} // otherwise the tests' children would ignore it, too
+	if signal.Ignored(syscall.SIGHUP) { // the same under nohup
+		signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
+	}
 	os.Exit(linkAndRun(m))
 }
 

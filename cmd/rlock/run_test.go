@@ -2,7 +2,6 @@ package main
 
 import (
 	"os"
-	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -183,9 +182,6 @@ func TestRunGrace(t *testing.T) {
 
 func TestRunForwardsSignals(t *testing.T) {
 	t.Parallel()
-	taken := make(chan os.Signal, 1)
-	signal.Notify(taken, syscall.SIGHUP) // children would ignore it if these tests ran under nohup
-	t.Cleanup(func() { signal.Stop(taken) })
 	s := redistest.Start(t)
 	for name, c := range map[string]struct {
 		signal syscall.Signal
