@@ -66,11 +66,13 @@ GRAFANA = rlockotel/grafana
 
 # The vet tool. Lint builds it, and runs it on all modules, including tests behind build tags.
 VET      = rlockvet
-VET_TAGS = -tags=interop,prometheus,servers
+VET_TAGS = -tags=interop,programs,prometheus,servers
 
 # Programs to copy from. interop builds the Java side of one of them.
 EXAMPLES = examples
 MIGRATE  = examples/migrate/java
+
+PROGRAMS_RUN = ^(TestReport.*|TestCompletion.*)$$
 
 # The bench, with its own go.work, and its Java worker. BENCHFLAGS: see "cd bench && go run . -h".
 BENCH     = bench
@@ -85,7 +87,7 @@ APT_INSTALL = { $(SUDO) apt-get -q update || true; } && \
 
 # apt-get can't run twice at once.
 .NOTPARALLEL:
-.PHONY: help test race test-real examples interop interop-peers seeded sim sim-ci fleet test-servers faults faults-ci bench bench-quick dashboard cover lint tidy api licences vulncheck version release-check portable fmt demo picture redis-server haproxy postgres c-compiler jdk node golangci-lint
+.PHONY: help test race test-real examples interop interop-peers seeded sim sim-ci fleet test-servers faults faults-ci bench bench-quick dashboard programs cover lint tidy api licences vulncheck version release-check portable fmt demo picture redis-server haproxy chromium shells postgres c-compiler jdk node golangci-lint
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -171,6 +173,10 @@ dashboard: redis-server ## run the dashboard's queries and the alerts on a real 
 	fi
 	cd $(GRAFANA) && $(GO) test -tags prometheus -count=1 -v ./...
 
+# PROGRAMS_RUN: the tests whose names match; the tag adds them to those of make test.
+programs: redis-server chromium shells ## the page of rlock report in a real Chromium, completion in real shells; installs them
+	cd cmd/rlock && $(GO) test -tags programs -run '$(PROGRAMS_RUN)' -count=1 -timeout=10m -v .
+
 cover: redis-server ## the same tests with coverage of all packages: details in cover.out, the total is printed
 	$(GO) test $(TESTFLAGS) -covermode=atomic -coverpkg=github.com/go-rlock/rlock/... -coverprofile=cover.out $(PKGS)
 	@$(GO) tool cover -func=cover.out | tail -n 1
@@ -215,10 +221,11 @@ demo: ## several processes share one lock on this machine; needs only Go
 	$(GO) run ./cmd/rlock demo
 
 # The test that writes docs/deadlocks.svg also checks the text in docs/cli.md.
-picture: ## draw docs/demo.svg from a run of the demo (script(1) of util-linux gives it a terminal), and docs/deadlocks.svg
+picture: chromium ## draw docs/demo.svg from a run of the demo (script(1) of util-linux gives it a terminal), docs/deadlocks.svg, docs/report.png
 	script -qec '$(GO) run ./cmd/rlock demo' /dev/null </dev/null | sed -n '/Who held/,/killed/p' | $(GO) run ./internal/termsvg >docs/demo.svg.new && mv docs/demo.svg.new docs/demo.svg
 	RLOCK_TRANSCRIPT="$$PWD/docs/deadlocks.new" $(GO) test -count=1 -run='^TestDeadlocksOfTheDocs$$' ./cmd/rlock && \
 		$(GO) run ./internal/termsvg <docs/deadlocks.new >docs/deadlocks.svg && cat docs/deadlocks.new && rm docs/deadlocks.new
+	RLOCK_PICTURE="$$PWD/docs/report.png" $(GO) test -count=1 -tags programs -run='^TestReportOfARealRun$$' ./cmd/rlock
 
 redis-server: ## install redis-server if it is missing (apt-get or brew)
 	@if command -v redis-server >/dev/null; then exit 0; fi; \
@@ -233,6 +240,19 @@ haproxy: ## install HAProxy if it is missing (apt-get or brew)
 	if probe; then exit 0; fi; \
 	if command -v apt-get >/dev/null; then $(APT_INSTALL) haproxy; elif command -v brew >/dev/null; then brew install haproxy; fi; \
 	probe || { echo "install HAProxy so that haproxy is on PATH"; exit 1; }
+
+chromium: ## install Chromium if it is missing (apt-get or brew): make programs looks at a page with it
+	@probe() { command -v chromium || command -v google-chrome; }; \
+	if probe >/dev/null; then exit 0; fi; \
+	echo "Chromium is missing"; \
+	if command -v apt-get >/dev/null; then $(APT_INSTALL) chromium; elif command -v brew >/dev/null; then brew install --cask chromium; fi; \
+	probe >/dev/null || { echo "install Chromium so that chromium is on PATH"; exit 1; }
+
+shells: ## install zsh and fish if they are missing (apt-get or brew): make programs completes commands in them
+	@if command -v zsh >/dev/null && command -v fish >/dev/null; then exit 0; fi; \
+	echo "zsh or fish is missing"; \
+	if command -v apt-get >/dev/null; then $(APT_INSTALL) zsh fish; elif command -v brew >/dev/null; then brew install zsh fish; fi; \
+	command -v zsh >/dev/null && command -v fish >/dev/null || { echo "install zsh and fish so that they are on PATH"; exit 1; }
 
 # Without these settings Debian's package would start a server, now and at each boot.
 postgres: ## install PostgreSQL if it is missing (apt-get or brew): the example fencing starts its own server

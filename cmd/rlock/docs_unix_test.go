@@ -153,7 +153,7 @@ func newMarket(t *testing.T) *market {
 	} {
 		require.NoError(t, os.WriteFile(filepath.Join(s.dir, name), []byte("#!/bin/sh\n"+does+"\n"), 0o700))
 	}
-	s.clients = strings.NewReplacer(docsRedis, s.redis.Addr(), docsClient, waits.ID()[:len(docsClient)], "/usr/local/bin", s.dir)
+	s.clients = strings.NewReplacer("record -for 12h", "record -for 1s", docsRedis, s.redis.Addr(), docsClient, waits.ID()[:len(docsClient)], "/usr/local/bin", s.dir)
 	return s
 }
 
@@ -432,7 +432,7 @@ func TestJSONFieldsAreDocumented(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(projectRoot, "docs", "cli.md"))
 	require.NoError(t, err)
 	_, section, _ := strings.Cut(string(text), "\n## JSON\n")
-	for _, printed := range []any{state{}, holder{}, permit{}, view{}, wanted{}, standstill{}, deadlock.SeenHold{}, change{}, finding{}} {
+	for _, printed := range []any{state{}, holder{}, permit{}, view{}, wanted{}, standstill{}, deadlock.SeenHold{}, change{}, finding{}, heading{}, event{}} {
 		for _, f := range reflect.VisibleFields(reflect.TypeOf(printed)) {
 			if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "" {
 				require.Contains(t, section, "`"+name+"`")

@@ -3,6 +3,7 @@
 //	rlock demo                           see it work, in about ten seconds
 //	rlock run [flags] NAME -- command…   run a command while holding the lock NAME
 //	rlock ls, show, top, watch           show locks, holders and waiters
+//	rlock record, report                 record them for a night, and make a page of it
 //	rlock ask NAME                       ask the holder to give up a lock
 //	rlock deadlocks                      show sections that wait for each other
 //	rlock unlock -force NAME             free a lock, whoever holds it

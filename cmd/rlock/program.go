@@ -47,6 +47,8 @@ func commands() []command {
 		{"show", usageShow, (*program).show},
 		{"top", usageTop, (*program).top},
 		{"watch", usageWatch, (*program).watch},
+		{"record", usageRecord, (*program).record},
+		{"report", usageReport, (*program).reportPage},
 		{"ask", usageAsk, (*program).ask},
 		{"deadlocks", usageDeadlocks, (*program).deadlocks},
 		{"unlock", usageUnlock, (*program).unlock},
@@ -150,10 +152,12 @@ func (p *program) misuse(err error, command string) int {
 	return p.fail(exitUsage, fmt.Errorf("%w (see: rlock help%s)", err, about))
 }
 
-// flags returns the flags of a command that uses a Redis.
+// flags returns the flags of a command that uses a Redis, or of one that does not, without a target.
 func (p *program) flags(command string, t *target) *flag.FlagSet {
 	fs := flag.NewFlagSet(command, flag.ContinueOnError)
-	t.flags(fs)
+	if t != nil {
+		t.flags(fs)
+	}
 	return fs
 }
 
@@ -220,6 +224,11 @@ func (p *program) parseName(fs *flag.FlagSet, args []string) (name string, code 
 
 // json prints a value as one line, safe for a terminal.
 func (p *program) json(v any) {
+	fmt.Fprintln(p.out, jsonLine(v)) // a reader that has gone misses nothing
+}
+
+// jsonLine returns a value as one line of JSON, safe for a terminal.
+func jsonLine(v any) string {
 	var text bytes.Buffer
 	e := json.NewEncoder(&text)
 	e.SetEscapeHTML(false)
@@ -237,7 +246,7 @@ func (p *program) json(v any) {
 			}
 		}
 	}
-	fmt.Fprintln(p.out, line.String()) // a reader that has gone misses nothing
+	return line.String()
 }
 
 // printable returns a name, quoted if it would upset a terminal or a table.

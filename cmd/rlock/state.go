@@ -56,14 +56,38 @@ var ownerForm = regexp.MustCompile(`^([0-9a-fA-F-]{36}):(-?[0-9]+)(:write)?$`)
 
 const isWrite = 3
 
-// read returns the held locks among keys, in their order; failed has the keys that hold something else or could not be read. It costs two
-// round trips, and little server time whatever the keys hold.
-func (v *viewer) read(ctx context.Context, keys []string) (locks []state, failed map[string]error) {
+// glance is a first look at a key, which may hold anything: up to two fields of a hash, and the time left.
+type glance struct {
+	fields []string
+	ttl    int64
+	err    error
+}
+
+// glances looks at keys in one round trip, of two commands per key, which cost little whatever the keys hold.
+func (v *viewer) glances(ctx context.Context, keys []string) []glance {
 	b := v.rdb.B()
-	var looks rueidis.Commands
+	looks := make(rueidis.Commands, 0, 2*len(keys))
 	for _, key := range keys {
 		looks = append(looks, b.Hrandfield().Key(key).Count(2).Build(), b.Pttl().Key(key).Build())
 	}
+	seen := make([]glance, len(keys))
+	found := v.rdb.DoMulti(ctx, looks...)
+	for i := range keys {
+		seen[i].fields, seen[i].err = found[2*i].AsStrSlice()
+		seen[i].ttl, _ = found[2*i+1].AsInt64() // the same error, if any
+	}
+	return seen
+}
+
+// read returns the held locks among keys, in their order; failed has the keys that hold something else or could not be read. It costs two
+// round trips, and little server time whatever the keys hold.
+func (v *viewer) read(ctx context.Context, keys []string) (locks []state, failed map[string]error) {
+	return v.readAfter(ctx, keys, v.glances(ctx, keys))
+}
+
+// readAfter is read after a glance at each of the keys.
+func (v *viewer) readAfter(ctx context.Context, keys []string, seen []glance) (locks []state, failed map[string]error) {
+	b := v.rdb.B()
 	failed = make(map[string]error)
 	fail := func(key string, err error) {
 		if isWrongType(err) {
@@ -72,10 +96,8 @@ func (v *viewer) read(ctx context.Context, keys []string) (locks []state, failed
 		failed[key] = err
 	}
 	var likely, strange []string
-	found := v.rdb.DoMulti(ctx, looks...)
 	for i := range keys {
-		fields, err := found[2*i].AsStrSlice()
-		ttl, _ := found[2*i+1].AsInt64() // the same error, if any
+		fields, ttl, err := seen[i].fields, seen[i].ttl, seen[i].err
 		switch {
 		case isWrongType(err):
 			strange = append(strange, keys[i])

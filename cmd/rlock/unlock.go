@@ -62,6 +62,9 @@ func (p *program) unlock(args []string) int {
 					return p.fail(exitFree, fmt.Errorf("%q: left alone", name))
 				}
 			}
+			for _, h := range seen.Holders[:min(len(seen.Holders), mostLines)] {
+				v.announceForced(ctx, h.Owner)
+			}
 			freed, err := v.lock(seen).ForceUnlockOwners(ctx, seen.owners()...)
 			if err == nil && freed {
 				fmt.Fprintln(p.out, "freed")

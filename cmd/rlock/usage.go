@@ -8,6 +8,8 @@ const usage = `rlock is a re-entrant lock in Redis, compatible with Redisson's R
   rlock show NAME                      show a lock's holders and waiters
   rlock top                            show contended locks, live
   rlock watch NAME                     print each change of a lock
+  rlock record [PATTERN]               record what happens to all locks
+  rlock report FILE                    make a page of a recording
   rlock ask NAME                       ask the holder to give up a lock
   rlock deadlocks                      show sections that wait for each other
   rlock unlock -force NAME             free a lock, whoever holds it

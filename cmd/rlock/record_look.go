@@ -1,0 +1,685 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+const (
+	leastRate  = 100              // commands a second
+	aliveEvery = 10 * time.Second // see eventAlive
+	scanShare  = 0.1              // of the rate, for one scan of all keys after the other
+	idleTime   = time.Minute      // after which a free lock may give its place to another
+	mostQueued = 100              // owners in line that are read per lock
+	mostLooks  = 200              // locks per look
+	hotLooks   = 5                // looks at most, because of messages, in the time between two without
+	mostLabels = 10_000           // labels that are remembered
+
+	// The commands that looks need, roughly.
+	costOfGlance = 2 // and of a look at what has not changed
+	costOfLook   = 8 // of a lock that was told of
+)
+
+// recorder looks at all locks, one batch after the other, and writes what has changed. One goroutine has it.
+type recorder struct {
+	*hearing
+	every time.Duration
+	rate  int
+	out   *recordWriter
+
+	locks      map[string]*watched // by key
+	candidates []*watched          // found by SCAN, and may be anything
+	beyond     map[string]bool     // further locks, for which there was no place
+	tidied     time.Time           // when idle locks were removed
+
+	balance  float64   // commands that may be sent now
+	counted  time.Time // when that was computed
+	commands int64     // since the last eventAlive
+	alive    time.Time
+	waiters  time.Time // when to look for waiters
+	scan     scanning
+
+	down   bool // Redis, or a part of it, fails
+	blind  bool // the last look for waiters failed
+	server string
+	bare   map[string]time.Time // ids of Clients whose label was not found
+}
+
+// scanning is how far SCAN is.
+type scanning struct {
+	began   time.Time
+	cost    int    // commands, with the looks at what it found
+	servers []node // that are left; the first one is at cursor
+	cursor  uint64
+	ended   bool // the last candidates are being looked at
+}
+
+// watched is a lock, as it was at the last look.
+type watched struct {
+	key       string
+	seen      *view     // nil: no look yet
+	began     time.Time // of the last look that was answered
+	asked     time.Time // when the last look began
+	changed   time.Time
+	told      int       // messages since the last look
+	hurried   time.Time // when a message last led to a look
+	heardOf   bool      // a message led to it: its first holder is new
+	candidate bool      // it may be no lock
+	listened  bool      // each message was heard, at the last look
+	broken    bool      // Redis did not answer since the last look
+	doubt     time.Time // when a hold was gone without a message, which may be late
+
+	waitedFor bool
+	queue     []string        // owners in line
+	readers   map[string]bool // ids of Clients that wait for the read side
+	mayRead   map[string]bool // that may, seen once
+	others    int64           // further waiting processes
+	mayOthers int64           // seen at the last look for waiters
+}
+
+func newRecorder(v *viewer, pattern string, every time.Duration, rate, limit int, out io.Writer) *recorder {
+	return &recorder{
+		hearing: &hearing{viewer: v, pattern: escapeGlob(v.prefix) + pattern, most: limit},
+		every:   every, rate: rate, out: newRecordWriter(out),
+		locks: make(map[string]*watched), beyond: make(map[string]bool), bare: make(map[string]time.Time),
+	}
+}
+
+// run records until ctx ends. It fails if the recording cannot be written.
+func (r *recorder) run(ctx context.Context) error {
+	now := time.Now()
+	r.out.line(heading{recordingVersion, now.UTC().Truncate(time.Millisecond), r.where, r.prefix, strings.TrimPrefix(r.pattern, escapeGlob(r.prefix)), r.every.Milliseconds(), r.rate})
+	r.counted, r.alive, r.balance = now, now, float64(r.rate)
+	r.server, _ = r.runID(ctx)
+	r.listen(ctx)
+	ticker := time.NewTicker(watchInterval) // so no lock is looked at more often
+	defer ticker.Stop()
+	for {
+		r.tick(ctx)
+		if ctx.Err() != nil {
+			r.out.event(event{Time: time.Now(), Event: eventEnd, Names: len(r.locks), Commands: r.commands})
+			return r.out.flush()
+		}
+		if err := r.out.flush(); err != nil {
+			return err
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// spend counts commands that are sent.
+func (r *recorder) spend(commands int) {
+	r.balance -= float64(commands)
+	r.commands += int64(commands)
+}
+
+// tick looks at what is due, as far as the rate allows.
+func (r *recorder) tick(ctx context.Context) {
+	now := time.Now()
+	r.balance = min(float64(r.rate), r.balance+now.Sub(r.counted).Seconds()*float64(r.rate))
+	r.counted = now
+	told, deaf := r.heard()
+	for key, many := range told {
+		second := strings.HasPrefix(key, "{") && told[twin(key)] > 0 // of two names with one channel
+		if w := r.watch(key, second); w != nil {
+			w.told += many
+			w.heardOf = w.heardOf || w.seen == nil
+		}
+	}
+	if deaf {
+		r.out.event(event{Time: now, Event: eventDeaf})
+	}
+	if now.Sub(r.alive) >= aliveEvery {
+		r.out.event(event{Time: now, Event: eventAlive, Names: len(r.locks), Commands: r.commands})
+		r.alive, r.commands = now, 0
+	}
+	if r.balance <= 0 {
+		return
+	}
+	if !now.Before(r.waiters) {
+		r.waiters = now.Add(max(r.every, topInterval))
+		r.seeAllWaiters(ctx)
+	}
+	if len(r.candidates) == 0 {
+		r.scanOn(ctx, now)
+	}
+	for chunk := range slices.Chunk(r.due(now), mostLooks) {
+		r.look(ctx, chunk)
+	}
+}
+
+// watch returns the lock with that key, and makes it if there is a place for it; otherwise nil. known: only if it is there.
+func (r *recorder) watch(key string, known bool) *watched {
+	w := r.locks[key]
+	if w != nil || known {
+		return w
+	}
+	now := time.Now()
+	if len(r.locks) >= r.most && now.Sub(r.tidied) > time.Second {
+		r.tidied = now
+		maps.DeleteFunc(r.locks, func(_ string, w *watched) bool {
+			return w.seen != nil && !w.seen.Held && !w.waitedFor && len(w.queue) == 0 && now.Sub(w.changed) > idleTime
+		})
+	}
+	if len(r.locks) >= r.most {
+		if len(r.beyond) < r.most {
+			r.beyond[key] = true
+		}
+		return nil
+	}
+	w = &watched{key: key, began: now, changed: now}
+	r.locks[key] = w
+	return w
+}
+
+// due returns the locks to look at now. Those that were told of come first, but leave a third of the commands to the others, and these half
+// of theirs to what SCAN found. Whoever was looked at longest ago comes first.
+func (r *recorder) due(now time.Time) (batch []*watched) {
+	var told, others []*watched
+	for _, w := range r.locks {
+		since := now.Sub(w.asked)
+		switch {
+		case !w.doubt.IsZero() && w.told == 0 && now.Sub(w.doubt) < lateMessage:
+		case w.told > 0 && now.Sub(w.hurried) >= r.every/hotLooks:
+			told = append(told, w)
+		case since >= r.every:
+			others = append(others, w)
+		}
+	}
+	left := r.balance
+	take := func(from []*watched, cost int, share float64) {
+		many := min(len(from), int(left*share)/cost+1)
+		if many < len(from) {
+			slices.SortFunc(from, func(a, b *watched) int { return a.asked.Compare(b.asked) })
+		}
+		batch = append(batch, from[:many]...)
+		left = max(0, left-float64(many*cost))
+	}
+	rest := 1.0
+	if len(r.candidates) > 0 {
+		rest = 0.5
+	}
+	if len(told) > 0 {
+		share := 1.0
+		if len(others)+len(r.candidates) > 0 {
+			share = 0.67
+		}
+		take(told, costOfLook, share)
+		for _, w := range batch {
+			w.hurried = now
+		}
+	}
+	if len(others) > 0 && left > 0 {
+		take(others, costOfGlance, rest)
+	}
+	if many := min(len(r.candidates), int(left)/costOfGlance); many > 0 {
+		batch, r.candidates = append(batch, r.candidates[:many]...), r.candidates[many:]
+	}
+	return batch
+}
+
+// look reads locks, and writes what has changed.
+func (r *recorder) look(ctx context.Context, batch []*watched) {
+	asking, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	began, listens := time.Now(), r.listens()
+	keys := make([]string, len(batch))
+	for i, w := range batch {
+		w.asked, keys[i] = began, w.key
+	}
+	seen := r.glances(asking, keys)
+	r.spend(costOfGlance * len(keys))
+	now := make(map[string]*view, len(batch))
+	failed := make(map[string]error)
+	var changed []string
+	var glances []glance
+	for i, w := range batch {
+		if w.candidate {
+			r.scan.cost += costOfGlance + 3*min(len(seen[i].fields), 1)
+		}
+		same := w.unchanged(seen[i])
+		switch {
+		case same != nil:
+			now[w.key] = same
+		case isWrongType(seen[i].err): // the others need five commands each, and are not recorded
+			failed[w.key] = errNoLock
+		default:
+			changed, glances = append(changed, w.key), append(glances, seen[i])
+			r.spend(3 * min(len(seen[i].fields), 1))
+		}
+	}
+	if len(changed) > 0 {
+		held, others := r.readAfter(asking, changed, glances)
+		maps.Copy(failed, others)
+		for i := range held {
+			now[held[i].key] = &view{state: held[i], Held: true, Processes: -1}
+		}
+	}
+	queues := r.queues(asking, batch, now)
+	if ctx.Err() != nil {
+		return
+	}
+	var events []event
+	answered := time.Now()
+	for _, w := range batch {
+		err := failed[w.key]
+		switch {
+		case err == nil:
+		case errors.Is(err, errNoLock), isForbidden(err):
+			delete(r.locks, w.key)
+			continue
+		case w.candidate: // the next scan finds it again
+			continue
+		default:
+			r.fails(err)
+			w.broken = true
+			continue
+		}
+		next := now[w.key]
+		if next == nil {
+			next = &view{state: r.named(w.key), Processes: -1}
+			if w.seen != nil {
+				next.Kind = w.seen.Kind
+			}
+		}
+		if w.candidate {
+			w.candidate = false
+			if !next.Held || r.locks[w.key] != nil {
+				continue
+			}
+			place := r.watch(w.key, false)
+			if place == nil {
+				continue
+			}
+			place.asked = began
+			w = place
+		}
+		events = append(events, r.compare(w, next, queues[w.key], began, answered, listens)...)
+	}
+	r.write(ctx, events)
+	r.recovers(ctx)
+}
+
+// unchanged returns the state of a lock that has the holders it had, or nil. Levels are not recorded, so one owner is enough to see that.
+func (w *watched) unchanged(g glance) *view {
+	if w.seen == nil || g.err != nil {
+		return nil
+	}
+	var owner string
+	for _, f := range g.fields {
+		if f == "mode" {
+			continue
+		}
+		if owner != "" {
+			return nil
+		}
+		owner = f
+	}
+	if w.seen.Held != (owner != "") || w.seen.Held && (len(w.seen.Holders) != 1 || w.seen.Holders[0].Owner != owner) {
+		return nil
+	}
+	same := *w.seen
+	same.TTL = g.ttl
+	return &same
+}
+
+// queues reads the owners in line for the locks with waiters. A user without that right sees none.
+func (r *recorder) queues(ctx context.Context, batch []*watched, now map[string]*view) map[string][]string {
+	found := make(map[string][]string)
+	var reads rueidis.Commands
+	var of []string
+	for _, w := range batch {
+		if !w.waitedFor && len(w.queue) == 0 && w.told == 0 {
+			continue
+		}
+		kind := ""
+		if v := now[w.key]; v != nil {
+			kind = v.Kind
+		} else if w.seen != nil {
+			kind = w.seen.Kind
+		}
+		b := r.rdb.B()
+		last := int64(mostQueued - 1)
+		if kind == "" || kind == "mutex" || kind == "fenced" {
+			reads, of = append(reads, b.Zrange().Key(own("rlock_queue", w.key)).Min("0").Max("99").Build()), append(of, w.key)
+		}
+		if kind == "" || kind == "mutex" || kind == "fair" { // a fair lock held by Redisson looks like a mutex
+			reads, of = append(reads, b.Lrange().Key(prefixed("redisson_lock_queue", w.key)).Start(0).Stop(last).Build()), append(of, w.key)
+		}
+		if kind == "" || kind == "read" || kind == "write" {
+			reads, of = append(reads, b.Zrange().Key(own("rlock_writers", w.key)).Min("0").Max("99").Build()), append(of, w.key)
+		}
+		found[w.key] = []string{}
+	}
+	if len(reads) == 0 {
+		return found
+	}
+	r.spend(len(reads))
+	for i, reply := range r.rdb.DoMulti(ctx, reads...) {
+		entries, err := reply.AsStrSlice()
+		if err != nil && !rueidis.IsRedisNil(err) && !isWrongType(err) && !isForbidden(err) {
+			delete(found, of[i]) // it stays as it was
+			continue
+		}
+		if _, ok := found[of[i]]; !ok {
+			continue
+		}
+		for _, entry := range entries {
+			owner, _, _ := strings.Cut(entry, " ") // and what it wants
+			found[of[i]] = append(found[of[i]], owner)
+		}
+	}
+	return found
+}
+
+// compare returns what has changed since the last look at a lock, and remembers this one. queue is nil if it was not read.
+func (r *recorder) compare(w *watched, now *view, queue []string, began, answered time.Time, listens bool) (events []event) {
+	within := answered.Sub(w.began)
+	add := func(what, owner string) *event {
+		e := event{Time: answered, Event: what, Kind: now.Kind, Owner: owner, Within: max(within.Milliseconds(), 1)}
+		e.of(strings.TrimPrefix(w.key, r.prefix))
+		events = append(events, e)
+		return &events[len(events)-1]
+	}
+	holds := func(v *view, owner string) bool {
+		return slices.ContainsFunc(v.Holders, func(h holder) bool { return h.Owner == owner })
+	}
+	if w.seen == nil {
+		what := eventHeld
+		if w.heardOf {
+			what = eventAcquired
+		}
+		for _, h := range now.Holders {
+			add(what, h.Owner).Token = now.tokenOf(h)
+		}
+		if w.heardOf && !now.Held {
+			add(eventPassed, "").Unlocks = w.told
+		}
+	} else {
+		found := changes(w.seen, now, within, w.told > 0, w.listened && listens)
+		if slices.ContainsFunc(found, func(c change) bool { return c.Event == eventGone && !r.wasForced(c.Owner) }) && !w.broken {
+			if w.doubt.IsZero() {
+				w.doubt = answered
+			}
+			if answered.Sub(w.doubt) < lateMessage {
+				return nil
+			}
+		}
+		for _, c := range found {
+			what := c.Event
+			switch {
+			case what == eventAcquired:
+			case c.Owner == "":
+				what = eventPassed
+			case holds(now, c.Owner): // a level
+				continue
+			case r.wasForced(c.Owner):
+				what = eventForced
+			case w.broken:
+				what = eventVanished
+			}
+			e := add(what, c.Owner)
+			e.Token = c.Token
+			if len(events) == 1 {
+				e.Unlocks = w.told
+			}
+			if c.Event != eventAcquired {
+				e.Kind = cmp.Or(w.seen.Kind, now.Kind)
+				if what == eventGone && !w.doubt.IsZero() {
+					e.Time = w.doubt
+				}
+			}
+		}
+	}
+	if queue != nil {
+		for _, owner := range w.queue {
+			if !slices.Contains(queue, owner) {
+				add(eventLeft, owner).Unlocks = w.told
+			}
+		}
+		for _, owner := range queue {
+			if !slices.Contains(w.queue, owner) && !holds(now, owner) {
+				add(eventWaits, owner)
+			}
+		}
+		w.queue = slices.DeleteFunc(queue, func(owner string) bool { return holds(now, owner) })
+	}
+	if len(events) > 0 {
+		w.changed = answered
+	}
+	w.seen, w.began, w.listened, w.told, w.heardOf, w.broken, w.doubt = now, began, listens, 0, false, false, time.Time{}
+	return events
+}
+
+// write writes events with the labels of their owners.
+func (r *recorder) write(ctx context.Context, events []event) {
+	ids, now := make(map[string]bool), time.Now()
+	for i := range events {
+		owner := events[i].Owner
+		if id := clientID(owner); owner != "" && (mayHaveLabel(owner) || id == owner) && now.Sub(r.bare[id]) > idleTime {
+			ids[id] = true
+		}
+	}
+	if len(r.known) > mostLabels {
+		clear(r.known)
+	}
+	if len(r.bare) > mostLabels {
+		clear(r.bare)
+	}
+	for id := range ids {
+		if _, ok := r.known[id]; !ok {
+			r.spend(1)
+		}
+	}
+	labels := r.labels(ctx, ids)
+	for id := range ids {
+		if _, ok := labels[id]; !ok {
+			r.bare[id] = now
+		}
+	}
+	for i := range events {
+		events[i].Label = r.known[clientID(events[i].Owner)]
+		r.out.event(events[i])
+	}
+}
+
+// seeAllWaiters finds the locks with waiters, and those waiters that stand in no line. They are written when they are seen for the second
+// time: a process counts for half a second after its last waiter has gone.
+func (r *recorder) seeAllWaiters(ctx context.Context) {
+	asking, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	r.spend(16 * len(nodes(r.rdb))) // four each for four patterns
+	channels, _, err := r.listening(asking)
+	if ctx.Err() != nil {
+		return
+	}
+	if r.blind = err != nil; r.blind {
+		r.fails(err)
+		return
+	}
+	now := time.Now()
+	seen := make(map[*watched]*listeners)
+	for channel, l := range channels {
+		if strings.HasPrefix(channel, latchChannel) || strings.HasPrefix(channel, semaphoreChannel+":") || l.count() == 0 {
+			continue
+		}
+		keys := keysOf(channel)
+		slices.SortFunc(keys, func(a, b string) int { return cmp.Compare(r.likely(b), r.likely(a)) })
+		if len(keys) > 0 && r.concerns(keys[0]) {
+			if w := r.watch(keys[0], false); w != nil {
+				seen[w] = l
+			}
+		}
+	}
+	var events []event
+	for _, w := range r.locks {
+		l := seen[w]
+		w.waitedFor = l != nil
+		if w.seen == nil {
+			continue
+		}
+		if l == nil {
+			l = &listeners{}
+		}
+		events = append(events, r.beside(w, l, now)...)
+	}
+	r.write(ctx, events)
+	r.recovers(ctx)
+}
+
+// likely tells which of two keys with one channel is waited for.
+func (r *recorder) likely(key string) int {
+	switch w := r.locks[key]; {
+	case w != nil && w.seen != nil && w.seen.Held:
+		return 2
+	case !strings.HasPrefix(key, "{"):
+		return 1
+	}
+	return 0
+}
+
+// beside returns what has changed of the waiters that stand in no line.
+func (r *recorder) beside(w *watched, l *listeners, now time.Time) (events []event) {
+	add := func(what, owner string) *event {
+		e := event{Time: now, Event: what, Kind: w.seen.Kind, Owner: owner, Within: max(r.every, topInterval).Milliseconds()}
+		e.of(strings.TrimPrefix(w.key, r.prefix))
+		events = append(events, e)
+		return &events[len(events)-1]
+	}
+	others := max(l.count()-int64(len(l.ours)), 0)
+	if both := min(others, w.mayOthers); both != w.others {
+		w.others = both
+		add(eventOthers, "").Count = &both
+	}
+	w.mayOthers = others
+	may := make(map[string]bool)
+	if w.seen.Kind == "read" || w.seen.Kind == "write" {
+		for id := range l.ours {
+			is := func(owner string) bool { return clientID(owner) == id }
+			if !slices.ContainsFunc(w.queue, is) && !slices.ContainsFunc(w.seen.Holders, func(h holder) bool { return is(h.Owner) }) {
+				may[id] = true
+			}
+		}
+	}
+	readers := make(map[string]bool)
+	for id := range may {
+		if readers[id] = w.mayRead[id]; !readers[id] {
+			delete(readers, id)
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(w.readers)) {
+		if !readers[id] {
+			add(eventLeft, id)
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(readers)) {
+		if !w.readers[id] {
+			add(eventWaits, id)
+		}
+	}
+	w.readers, w.mayRead = readers, may
+	if len(events) > 0 {
+		w.changed = now
+	}
+	return events
+}
+
+// scanOn takes a step of the search for locks that nobody has told of.
+func (r *recorder) scanOn(ctx context.Context, now time.Time) {
+	asking, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	s := &r.scan
+	if many := int64(len(r.beyond)); s.ended && many > 0 {
+		r.out.event(event{Time: now, Event: eventMore, Count: &many})
+	}
+	if s.ended {
+		s.ended, r.beyond = false, make(map[string]bool)
+	}
+	if len(s.servers) == 0 {
+		share := time.Duration(float64(s.cost) / (scanShare * float64(r.rate)) * float64(time.Second))
+		if now.Sub(s.began) < max(r.every, share) {
+			return
+		}
+		d, err := deployed(asking, r.rdb)
+		if all := len(nodes(r.rdb)); all > 1 {
+			r.spend(all + 1)
+		}
+		if s.began, s.cost = now, 0; err != nil {
+			return // the looks report it
+		}
+		s.servers, s.cursor = d.masters, 0
+	}
+	r.spend(1)
+	s.cost++
+	page, err := r.page(asking, s.servers[0], s.cursor, search{pattern: r.pattern, keyType: "hash"})
+	if err != nil {
+		s.servers = nil // the looks report it, unless this user may not scan
+		return
+	}
+	for _, key := range slices.Compact(slices.Sorted(slices.Values(page.Elements))) {
+		if r.locks[key] == nil {
+			r.candidates = append(r.candidates, &watched{key: key, candidate: true})
+		}
+	}
+	if page.Cursor == 0 || page.Cursor == s.cursor {
+		s.servers, page.Cursor = s.servers[1:], 0
+		s.ended = len(s.servers) == 0
+	}
+	s.cursor = page.Cursor
+}
+
+// fails notes that Redis does not answer.
+func (r *recorder) fails(err error) {
+	if !r.down {
+		r.down = true
+		r.out.event(event{Time: time.Now(), Event: eventDown, Error: trimPrefix(r.at(err))})
+	}
+}
+
+// recovers notes that all answers again.
+func (r *recorder) recovers(ctx context.Context) {
+	if !r.down || r.blind || slices.ContainsFunc(slices.Collect(maps.Values(r.locks)), func(w *watched) bool { return w.broken }) {
+		return
+	}
+	asking, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	r.spend(1)
+	server, err := r.runID(asking)
+	if err != nil {
+		return
+	}
+	now := time.Now()
+	if server != r.server {
+		r.out.event(event{Time: now, Event: eventRestart})
+	}
+	r.out.event(event{Time: now, Event: eventUp})
+	r.down, r.server = false, server
+}
+
+// runID returns what names this run of a server; "" on a cluster, and if the user may not ask.
+func (v *viewer) runID(ctx context.Context) (string, error) {
+	if v.rdb.Mode() == rueidis.ClientModeCluster {
+		return "", nil
+	}
+	info, err := v.rdb.Do(ctx, v.rdb.B().Info().Section("server").Build()).ToString()
+	if err != nil {
+		if _, said := rueidis.IsRedisErr(err); said {
+			return "", nil
+		}
+		return "", err
+	}
+	_, rest, _ := strings.Cut(info, "run_id:")
+	id, _, _ := strings.Cut(rest, "\r")
+	return id, nil
+}
