@@ -9,6 +9,7 @@
 //	rlock unlock -force NAME             free a lock, whoever holds it
 //	rlock token NAME                     print or raise a fencing counter
 //	rlock doctor                         check a Redis against the guarantees
+//	rlock completion SHELL               complete command lines
 //
 // See docs/cli.md.
 package main

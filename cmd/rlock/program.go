@@ -54,6 +54,7 @@ func commands() []command {
 		{"unlock", usageUnlock, (*program).unlock},
 		{"token", usageToken, (*program).token},
 		{"doctor", usageDoctor, (*program).doctor},
+		{"completion", usageCompletion, (*program).completion},
 		{"version", usage, (*program).version},
 	}
 }

@@ -15,6 +15,7 @@ const usage = `rlock is a re-entrant lock in Redis, compatible with Redisson's R
   rlock unlock -force NAME             free a lock, whoever holds it
   rlock token NAME                     print or raise a fencing counter
   rlock doctor                         check this Redis against the guarantees
+  rlock completion SHELL               let bash, zsh or fish complete all this
   rlock version                        print the version
   rlock help [command]                 print this, or a command's usage
 `
