@@ -64,8 +64,12 @@ func (p *program) record(args []string) int {
 			return code
 		}
 		defer v.close()
-		if err := v.answers(ctx); err != nil {
+		hidden, err := v.hidden(ctx, pattern)
+		if err != nil {
 			return p.failed(ctx, v.at(err))
+		}
+		for _, what := range hidden {
+			p.fail(0, what)
 		}
 		out := p.out
 		if *file != "" {
@@ -91,15 +95,26 @@ func (p *program) record(args []string) int {
 	})
 }
 
-// answers reports whether Redis answers a question that needs no rights.
-func (v *viewer) answers(ctx context.Context) error {
+// hidden says what this user may not see. It fails if Redis does not answer.
+func (v *viewer) hidden(ctx context.Context, pattern string) (all []error, err error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
-	_, err := deployed(ctx, v.rdb)
-	if err == nil {
-		_, err = v.runID(ctx)
+	d, err := deployed(ctx, v.rdb)
+	if err != nil {
+		return nil, err
 	}
-	return err
+	_, err = v.page(ctx, d.masters[0], 0, search{pattern: escapeGlob(v.prefix) + pattern, keyType: "hash"})
+	if isForbidden(err) {
+		all = append(all, fmt.Errorf("locks that nobody waits for are found by their messages only: %w", err))
+	} else if err != nil {
+		return nil, err
+	}
+	n := d.masters[0]
+	err = n.Do(ctx, n.B().PubsubChannels().Pattern(lockChannel+":").Build()).Error()
+	if isForbidden(err) {
+		return append(all, fmt.Errorf("waiters are seen only where they stand in line: %w", nodeError{n.addr, fmt.Errorf("PUBSUB: %w", err)})), nil
+	}
+	return all, err
 }
 
 // recordWriter writes lines. While the disk is slow, it blocks the looks: so memory is bounded, and later events have a longer within_ms.

@@ -44,6 +44,7 @@ type hearing struct {
 // listen starts to hear. Pattern subscribers do not count as waiters. The sharded channels of a cluster have no patterns.
 func (h *hearing) listen(ctx context.Context) {
 	h.told, h.forced = make(map[string]int), make(map[string]time.Time)
+	go h.keepListening(ctx, []string{pubsub.EarChannel("*")}, func() {}) // ends with ctx; on a connection of its own, as it may be forbidden
 	if h.rdb.Mode() == rueidis.ClientModeCluster && version(ctx, h.rdb) >= 7 {
 		return
 	}
@@ -55,21 +56,23 @@ func (h *hearing) listen(ctx context.Context) {
 		}
 	})
 	go h.keepListening(hooked, patterns, func() { h.confirmed.Store(0) }) // ends with ctx
-	go h.keepListening(ctx, []string{pubsub.EarChannel("*")}, func() {})  // ends with ctx; on a connection of its own, as it may be forbidden
 }
 
 // keepListening listens again if a connection breaks.
 func (h *hearing) keepListening(ctx context.Context, patterns []string, ended func()) {
 	for ctx.Err() == nil {
 		listening, stop := context.WithCancel(ctx)
-		_ = receive(listening, h.rdb, h.rdb.B().Psubscribe().Pattern(patterns...).Build(), func(m rueidis.PubSubMessage) {
+		err := receive(listening, h.rdb, h.rdb.B().Psubscribe().Pattern(patterns...).Build(), func(m rueidis.PubSubMessage) {
 			if !h.hear(m, time.Now()) {
 				stop()
 			}
 		})
 		pause := time.Second // the looks report what is wrong
-		if listening.Err() != nil {
+		switch {
+		case listening.Err() != nil:
 			pause = deafTime
+		case isForbidden(err):
+			pause = time.Minute
 		}
 		stop()
 		ended()

@@ -504,6 +504,9 @@ func (r *recorder) seeAllWaiters(ctx context.Context) {
 	if ctx.Err() != nil {
 		return
 	}
+	if isForbidden(err) { // run has said so
+		return
+	}
 	if r.blind = err != nil; r.blind {
 		r.fails(err)
 		return

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 
 	"github.com/go-rlock/rlock/internal/redistest"
@@ -29,6 +30,15 @@ func sawEvent(r *running, what, name, owner string) event {
 	}
 }
 
+// hears waits until a recorder hears messages of locks, and of forced unlocks.
+func hears(t *testing.T, rdb rueidis.Client, patterns int64) {
+	t.Helper()
+	redistest.Eventually(t, patience, func() bool {
+		n, err := rdb.Do(t.Context(), rdb.B().PubsubNumpat().Build()).AsInt64()
+		return err == nil && n == patterns
+	}, "it listens")
+}
+
 func TestRecord(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -38,10 +48,7 @@ func TestRecord(t *testing.T) {
 	r := start(t, nil, "record", "-redis", s.Addr(), "-every", "100ms")
 	r.saw(`{"rlock_recording":1,`)
 	require.Equal(t, "web-1", sawEvent(r, "held", "before", rlock.Owner(before)).Label)
-	redistest.Eventually(t, patience, func() bool {
-		n, err := rdb.Do(t.Context(), rdb.B().PubsubNumpat().Build()).AsInt64()
-		return err == nil && n == 3
-	}, "it listens")
+	hears(t, rdb, 3)
 
 	// A message leads to a lock that no scan has found.
 	_, once := lock(t.Context(), t, c.FencedMutex("job"))
@@ -201,6 +208,56 @@ func TestRecordIsBounded(t *testing.T) {
 	require.GreaterOrEqual(t, float64(sent()-before), rate*took*0.5, "it uses what it may")
 }
 
+// A recorder says what its user may not see, and records the rest.
+func TestRecordWithFewRights(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	c := s.Client(t)
+	require.NoError(t, c.Do(t.Context(), c.B().Arbitrary("ACL", "SETUSER", "few", "on", ">pw", "~shop:job", "&*", "+hrandfield", "+hgetall", "+pttl", "+psubscribe").Build()).Error())
+	locks, err := rlock.New(c, rlock.Options{Prefix: "shop:"})
+	require.NoError(t, err)
+	t.Cleanup(locks.Close)
+	r := start(t, nil, "record", "-redis", "redis://few:pw@"+s.Addr(), "-every", "50ms", "-prefix", "shop:")
+	hears(t, c, 7) // three forms of two channels, for the prefix
+	for _, name := range []string{"secret", "job"} {
+		_, unlock := lock(t.Context(), t, locks.Mutex(name))
+		require.NoError(t, unlock())
+	}
+	sawEvent(r, "passed", "job", "")
+	ctx, _ := lock(t.Context(), t, locks.Mutex("job"))
+	sawEvent(r, "acquired", "job", rlock.Owner(ctx))
+	r.signal(syscall.SIGINT)
+	end := r.rest()
+	require.Zero(t, end.code)
+	require.NotContains(t, end.out, `"down"`)
+	require.Regexp(t, `^rlock: locks that nobody waits for are found by their messages only: .*NOPERM.*\nrlock: waiters are seen only where they stand in line: .*NOPERM.*\n$`, end.err)
+}
+
+// On a cluster it looks at all nodes, and cannot hear unlocks, but it hears of forced ones.
+func TestRecordOnCluster(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t, 3, 0)
+	addr := cluster.Addrs()[1]
+	holds, waits := newLocks(t, cluster.Client(t)), newLocks(t, cluster.Client(t))
+	r := start(t, nil, "record", "-redis", addr, "-every", "50ms")
+	owners, unlocks := make(map[string]string), make(map[string]rlock.UnlockFunc)
+	for _, name := range []string{"a", "b", "c", "{d}"} {
+		ctx, unlock := lock(t.Context(), t, holds.Mutex(name))
+		owners[name], unlocks[name] = rlock.Owner(ctx), unlock
+		sawEvent(r, "held", name, rlock.Owner(ctx))
+	}
+	got := waitFor(t, waits, waits.Mutex("b"))
+	require.Equal(t, waits.ID(), clientID(sawEvent(r, "waits", "b", "").Owner))
+	require.NoError(t, unlocks["b"]())
+	sawEvent(r, "acquired", "b", rlock.Owner(<-got))
+	require.NoError(t, unlocks["a"]())
+	sawEvent(r, "released", "a", owners["a"])
+	require.Zero(t, call(t, addr, "unlock", "-force", "-yes", "{d}").code)
+	sawEvent(r, "forced", "{d}", owners["{d}"])
+	r.signal(syscall.SIGINT)
+	require.Zero(t, r.rest().code)
+}
+
 // With more locks than -limit, it says how many it leaves out.
 func TestRecordLimit(t *testing.T) {
 	t.Parallel()
@@ -224,10 +281,7 @@ func TestRecordHearsNoMoreThanItCan(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
 	r := start(t, nil, "record", "-redis", s.Addr())
-	redistest.Eventually(t, patience, func() bool {
-		n, err := rdb.Do(t.Context(), rdb.B().PubsubNumpat().Build()).AsInt64()
-		return err == nil && n == 3
-	}, "it listens")
+	hears(t, rdb, 3)
 	require.NoError(t, rdb.Do(t.Context(), rdb.B().Eval().Script(fmt.Sprintf(
 		`for i = 1, %d do redis.call('publish', 'redisson_lock__channel:{hot}', '0') end return 1`, mostMessages+1)).Numkeys(0).Build()).Error())
 	r.saw(`"event":"deaf"`)

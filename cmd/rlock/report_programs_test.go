@@ -85,7 +85,7 @@ func TestReportInABrowser(t *testing.T) {
 	b.typeIn("who", "web-1")
 	require.Equal(t, [][]string{{"job", "mutex", "2", "14.0 s", "1", "10.0 s", "10.0 s", "", "1"}}, cells(b, "locks"))
 	require.Equal(t, [][]string{{"Nobody waited."}}, cells(b, "waits"))
-	require.Equal(t, "#who=web-1", b.eval("location.hash"))
+	redistest.Eventually(t, patience, func() bool { return b.eval("location.hash") == "#who=web-1" }, "the address tells the filter")
 	b.open(file, "#who=web-2&only=bad&from=1000&to=5000")
 	require.Equal(t, "20:00:01 to 20:00:05, 4.00 s; 2 of 2 locks", b.eval("document.getElementById('shown').textContent"))
 

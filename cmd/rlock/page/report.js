@@ -50,10 +50,11 @@
     const tag = [() => `${v}`, () => data.tags[v], () => `0${v}`, () => `${S.bits[i]}${String(v).padStart(18, '0')}`][S.tag[i] % 4]();
     return data.clients[S.client[i] - 1][0] + (tag === '' ? '' : `:${tag}`) + (S.how[i] & WRITING ? ':write' : '');
   };
+  const remark = (text) => /:00$/.test(text) ? ', kept after its unlock by WithMinHold' : /:000\d/.test(text) ? ', left to a ticket' : '';
   const processName = (client) => data.clients[client - 1][1] || `${data.clients[client - 1][0].slice(0, 8)}…`;
   const who = (i) => {
     if (S.client[i] > 0) return processName(S.client[i]);
-    return S.tag[i] > 0 ? `${S.tag[i]} in no line` : 'unknown';
+    return S.tag[i] > 0 ? `${S.tag[i]} other${S.tag[i] === 1 ? '' : 's'}` : 'unknown';
   };
   const paint = data.clients.map(([id, label]) => {
     let h = 2166136261;
@@ -234,7 +235,7 @@
     }
     // Over the bars: the name stays readable where a wait is drawn behind it.
     pen.font = '600 13px system-ui, sans-serif';
-    const facts = `${l.kind || 'free'}${l.longest ? `, longest wait ${long(l.longest)}` : ''}${l.losses > l.forced ? `, ${l.losses - l.forced} lost` : ''}${l.forced ? `, ${l.forced} forced` : ''}`;
+    const facts = `${l.kind || 'not seen held'}${l.longest ? `, longest wait ${long(l.longest)}` : ''}${l.losses > l.forced ? `, ${l.losses - l.forced} lost` : ''}${l.forced ? `, ${l.forced} forced` : ''}`;
     pen.fillStyle = colours.text;
     const name = fit(l.name, w - 16);
     pen.fillText(name, 6, top + TITLE / 2 + 1);
@@ -295,7 +296,7 @@
     const l = data.locks[S.lock[i]], waits = laneOf(i).waits, end = S.how[i] & END, took = long(S.to[i] - S.from[i]);
     const about = (t, ms) => when(t) + (ms > 1 ? ` (or up to ${long(ms)} before)` : '');
     if (end === PASSED) return `${l.name}: acquired and released between ${when(S.from[i])} and ${when(S.to[i])}, by whom was not seen`;
-    const is = S.client[i] > 0 ? `${who(i)} (${owner(i)})` : `${S.tag[i]} process${S.tag[i] === 1 ? '' : 'es'} in no line`;
+    const is = S.client[i] > 0 ? `${who(i)} (${owner(i)}${remark(owner(i))})` : `${S.tag[i]} other process${S.tag[i] === 1 ? '' : 'es'}, such as Redisson's,`;
     const start = S.how[i] & BEGAN ? `before ${when(S.from[i])}` : about(S.from[i], S.in[i]);
     if (waits) {
       const how = end === OPEN ? 'still waiting when the recording ended' : end === GAVE_UP ? 'and left without it' : end === UNSEEN ? 'and left, or had it for less than a look' : 'and got it';
@@ -397,7 +398,7 @@
       [show(i, when(S.to[i])), data.locks[S.lock[i]].name, who(i), how[S.how[i] & END], long(S.to[i] - S.from[i])]), 'None.');
     table('marks', [['At', 't'], ['What'], ['For', 'n']], data.marks.map((m) => [when(m.from), m.what, m.to > m.from ? long(m.to - m.from) : '']), 'Redis answered all the time.');
     table('locks', [['Lock'], ['Kind'], ['Holds', 'n'], ['Held', 'n'], ['Waits', 'n'], ['Longest wait', 'n'], ['All waits', 'n'], ['Messages', 'n'], ['Lost, forced', 'n']],
-      shown.map((l) => [l.name, l.kind || 'free', l.holds, long(l.held), l.waits, l.waits ? long(l.longest) : '', l.waits ? long(l.waited) : '', l.unlocks || '', l.losses || '']), 'No lock matches.');
+      shown.map((l) => [l.name, l.kind || '–', l.holds, long(l.held), l.waits, l.waits ? long(l.longest) : '', l.waits ? long(l.waited) : '', l.unlocks || '', l.losses || '']), 'No lock matches.');
   }
 
   // Moving, and choosing.
@@ -434,7 +435,7 @@
     if (!shown[r]) return;
     const l = shown[r];
     state.lock = l.number; state.stint = -1;
-    $('detail').textContent = `${l.name}: ${l.kind || 'free'}, held ${l.holds} times, for ${long(l.held)}; ${l.waits} waits${l.waits ? `, the longest ${long(l.longest)}` : ''}; ${l.losses} lost or forced`;
+    $('detail').textContent = `${l.name}: ${l.kind || 'not seen held'}, held ${l.holds} times, for ${long(l.held)}; ${l.waits} waits${l.waits ? `, the longest ${long(l.longest)}` : ''}; ${l.losses} lost or forced`;
     reveal();
     draw();
   }
@@ -514,13 +515,18 @@
   new ResizeObserver(() => { $('space').style.height = `${Math.max(0, height - pictureHeight())}px`; draw(); }).observe(rows);
   matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => { readColours(); draw(); });
 
-  // The view is in the address, so that it can be passed on.
+  // The view is in the address, so that it can be passed on. Browsers refuse to change that too often.
+  let soon = 0;
   function remember() {
+    clearTimeout(soon);
+    soon = setTimeout(address, 200);
+  }
+  function address() {
     const v = new URLSearchParams();
     for (const id of ['name', 'who', 'only']) if ($(id).value) v.set(id, $(id).value);
     if ($('order').value !== 'wait') v.set('order', $('order').value);
     if (state.from > 0 || state.to < span) { v.set('from', Math.round(state.from)); v.set('to', Math.round(state.to)); }
-    try { history.replaceState(null, '', `#${v}`); } catch { /* some browsers refuse it too often, or for files */ }
+    try { history.replaceState(null, '', `#${v}`); } catch { /* some refuse it for files */ }
   }
   const given = new URLSearchParams(location.hash.slice(1));
   for (const id of ['name', 'who', 'only', 'order']) if (given.has(id)) $(id).value = given.get(id);
