@@ -39,6 +39,7 @@ type hearing struct {
 	second time.Time            // when many began to count
 	many   int
 	deaf   bool // there were too many messages
+	lost   bool // a connection ended by itself
 }
 
 // listen starts to hear. Pattern subscribers do not count as waiters. The sharded channels of a cluster have no patterns.
@@ -73,6 +74,10 @@ func (h *hearing) keepListening(ctx context.Context, patterns []string, ended fu
 			pause = deafTime
 		case isForbidden(err):
 			pause = time.Minute
+		default:
+			h.mu.Lock()
+			h.lost = true
+			h.mu.Unlock()
 		}
 		stop()
 		ended()
@@ -133,6 +138,14 @@ func (h *hearing) heard() (told map[string]int, deaf bool) {
 		}
 	}
 	return told, deaf
+}
+
+// wasCut reports whether a connection ended by itself since the last call.
+func (h *hearing) wasCut() (lost bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	lost, h.lost = h.lost, false
+	return lost
 }
 
 // wasForced reports whether an owner's lock was just freed by force.

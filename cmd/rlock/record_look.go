@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/redis/rueidis"
+
+	"github.com/go-rlock/rlock/internal/kinds"
 )
 
 const (
@@ -47,9 +49,11 @@ type recorder struct {
 	waiters  time.Time // when to look for waiters
 	scan     scanning
 
-	down   bool // Redis, or a part of it, fails
-	blind  bool // the last look for waiters failed
-	server string
+	down   bool                 // Redis, or a part of it, fails
+	blind  bool                 // the last look for waiters failed
+	cut    bool                 // it may have been started again
+	back   time.Time            // when it last answered again
+	server string               // what names this run of it
 	bare   map[string]time.Time // ids of Clients whose label was not found
 }
 
@@ -146,6 +150,13 @@ func (r *recorder) tick(ctx context.Context) {
 	}
 	if r.balance <= 0 {
 		return
+	}
+	if r.cut = r.wasCut() || r.cut; r.cut { // look at nothing before that is clear
+		if err := r.noticeRestart(ctx); err != nil {
+			r.fails(ctx, err)
+			return
+		}
+		r.cut = false
 	}
 	if !now.Before(r.waiters) {
 		r.waiters = now.Add(max(r.every, topInterval))
@@ -282,7 +293,7 @@ func (r *recorder) look(ctx context.Context, batch []*watched) {
 		case w.candidate: // the next scan finds it again
 			continue
 		default:
-			r.fails(err)
+			r.fails(ctx, err)
 			w.broken = true
 			continue
 		}
@@ -307,8 +318,8 @@ func (r *recorder) look(ctx context.Context, batch []*watched) {
 		}
 		events = append(events, r.compare(w, next, queues[w.key], began, answered, listens)...)
 	}
-	r.write(ctx, events)
 	r.recovers(ctx)
+	r.write(ctx, events)
 }
 
 // unchanged returns the state of a lock that has the holders it had, or nil. Levels are not recorded, so one owner is enough to see that.
@@ -408,7 +419,11 @@ func (r *recorder) compare(w *watched, now *view, queue []string, began, answere
 		}
 	} else {
 		found := changes(w.seen, now, within, w.told > 0, w.listened && listens)
-		if slices.ContainsFunc(found, func(c change) bool { return c.Event == eventGone && !r.wasForced(c.Owner) }) && !w.broken {
+		broken := w.broken || w.began.Before(r.back)
+		cut := w.listened && !listens && w.told == 0 // perhaps by a restart
+		if !broken && slices.ContainsFunc(found, func(c change) bool {
+			return c.Event == eventGone && !r.wasForced(c.Owner) || c.Event == eventReleased && cut
+		}) {
 			if w.doubt.IsZero() {
 				w.doubt = answered
 			}
@@ -426,7 +441,9 @@ func (r *recorder) compare(w *watched, now *view, queue []string, began, answere
 				continue
 			case r.wasForced(c.Owner):
 				what = eventForced
-			case w.broken:
+			case kinds.IsPlaceholder(c.Owner): // of WithMinHold, which ends it by its lease
+				what = eventReleased
+			case broken:
 				what = eventVanished
 			}
 			e := add(what, c.Owner)
@@ -508,7 +525,7 @@ func (r *recorder) seeAllWaiters(ctx context.Context) {
 		return
 	}
 	if r.blind = err != nil; r.blind {
-		r.fails(err)
+		r.fails(ctx, err)
 		return
 	}
 	now := time.Now()
@@ -643,8 +660,8 @@ func (r *recorder) scanOn(ctx context.Context, now time.Time) {
 }
 
 // fails notes that Redis does not answer.
-func (r *recorder) fails(err error) {
-	if !r.down {
+func (r *recorder) fails(ctx context.Context, err error) {
+	if !r.down && ctx.Err() == nil {
 		r.down = true
 		r.out.event(event{Time: time.Now(), Event: eventDown, Error: trimPrefix(r.at(err))})
 	}
@@ -655,19 +672,26 @@ func (r *recorder) recovers(ctx context.Context) {
 	if !r.down || r.blind || slices.ContainsFunc(slices.Collect(maps.Values(r.locks)), func(w *watched) bool { return w.broken }) {
 		return
 	}
-	asking, cancel := context.WithTimeout(ctx, answerTime)
+	if r.noticeRestart(ctx) == nil {
+		r.down, r.back = false, time.Now()
+		r.out.event(event{Time: r.back, Event: eventUp})
+	}
+}
+
+// noticeRestart notes whether the server was started again. It fails if it does not answer.
+func (r *recorder) noticeRestart(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	r.spend(1)
-	server, err := r.runID(asking)
+	server, err := r.runID(ctx)
 	if err != nil {
-		return
+		return err
 	}
-	now := time.Now()
 	if server != r.server {
-		r.out.event(event{Time: now, Event: eventRestart})
+		r.server, r.back = server, time.Now()
+		r.out.event(event{Time: r.back, Event: eventRestart})
 	}
-	r.out.event(event{Time: now, Event: eventUp})
-	r.down, r.server = false, server
+	return nil
 }
 
 // runID returns what names this run of a server; "" on a cluster, and if the user may not ask.

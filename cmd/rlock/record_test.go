@@ -114,28 +114,51 @@ func TestRecordOfWaitersInNoLine(t *testing.T) {
 	require.Zero(t, r.rest().code)
 }
 
-// Redis may fail, and start again without its data.
+// Redis may fail, and start again without its data: whether a look meets the outage, or not.
 func TestRecordOutlivesARestart(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	ctx, _ := lock(t.Context(), t, newLocks(t, s.Client(t)).Mutex("job"))
-	owner := rlock.Owner(ctx)
 	r := start(t, nil, "record", "-redis", s.Addr(), "-every", "50ms")
-	sawEvent(r, "held", "job", owner)
+	sawEvent(r, "held", "job", rlock.Owner(ctx))
+	owner := rlock.Owner(ctx)
 	s.Stop()
 	require.Contains(t, r.saw(`"event":"down"`), s.Addr())
 	s.Restart()
 	r.saw(`"event":"restart"`)
 	r.saw(`"event":"up"`)
-	redistest.Eventually(t, patience, func() bool { // its Client may have renewed nothing: the hold is lost
-		ctx, unlock, err := newLocks(t, s.Client(t)).Mutex("job").TryLock(t.Context(), 0)
-		if err != nil {
-			return false
-		}
-		defer func() { _ = unlock() }()
-		sawEvent(r, "acquired", "job", rlock.Owner(ctx))
-		return true
-	}, "the lock is free")
+	sawEvent(r, "vanished", "job", owner)
+	ctx, _ = lock(t.Context(), t, newLocks(t, s.Client(t)).Mutex("job"))
+	sawEvent(r, "acquired", "job", rlock.Owner(ctx))
+	r.signal(syscall.SIGINT)
+	require.Zero(t, r.rest().code)
+
+	r = start(t, nil, "record", "-redis", s.Addr(), "-every", "4s")
+	sawEvent(r, "held", "job", rlock.Owner(ctx))
+	owner = rlock.Owner(ctx)
+	hears(t, s.Client(t), 3)
+	s.Stop()
+	s.Restart()
+	r.saw(`"event":"restart"`)
+	sawEvent(r, "vanished", "job", owner)
+	r.signal(syscall.SIGINT)
+	require.Zero(t, r.rest().code)
+}
+
+// A lock that WithMinHold keeps after its unlock is not lost when that time is over.
+func TestRecordOfAKeptLock(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	c := newLocks(t, s.Client(t))
+	r := start(t, nil, "record", "-redis", s.Addr(), "-every", "50ms")
+	hears(t, s.Client(t), 3)
+	ctx, unlock := lock(t.Context(), t, c.Mutex("job", rlock.WithMinHold(3*time.Second)))
+	owner := rlock.Owner(ctx)
+	sawEvent(r, "held", "job", owner)
+	require.NoError(t, unlock())
+	sawEvent(r, "released", "job", owner)
+	sawEvent(r, "acquired", "job", c.ID()+":00")
+	sawEvent(r, "released", "job", c.ID()+":00")
 	r.signal(syscall.SIGINT)
 	require.Zero(t, r.rest().code)
 }

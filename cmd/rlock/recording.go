@@ -12,8 +12,8 @@ import (
 	"unicode/utf8"
 )
 
-// A recording is a file of JSON lines, see docs/cli.md: a heading, then events in the order of their times. A later recording may follow in
-// the same file, with a heading of its own.
+// A recording is a file of JSON lines, see docs/cli.md: a heading, then events in the order in which they were noticed. A later recording
+// may follow in the same file, with a heading of its own.
 
 // recordingVersion is that of the format. A reader refuses a higher one; new fields and events do not raise it.
 const recordingVersion = 1

@@ -77,6 +77,7 @@ func TestTimeline(t *testing.T) {
 		"a reader that gives up": {[]string{"1 acquired b:1", "2 waits b", "4 left b"}, "b:1 held 1-4 5, b waits 2-4 6"},
 		"others":                 {[]string{"1 others - 2", "2 others - 1", "3 others - 0"}, "2 waits 1-2 6, 1 waits 2-3 6"},
 		"brief":                  {[]string{"1 passed"}, " held 0.99-1 7"},
+		"brief, after another":   {[]string{"1 acquired a:1", "2 released a:1", "2.005 passed"}, "a:1 held 1-2 0,  held 2-2.005 7"},
 		"two at once":            {[]string{"1 acquired a:1", "2 acquired b:1", "3 released a:1", "4 released b:1"}, "a:1 held 1-3 0, b:1 held 2-4 0"},
 		"nonsense":               {[]string{"1 released a:1", "2 left a:1", "3 sneezed a:1", "4 held a:1", "4 held a:1", "5 waits b:1", "6 waits b:1"}, "a:1 held 4-6 21, b:1 waits 5-6 5"},
 	} {

@@ -31,6 +31,7 @@ type lockLine struct {
 	waiting map[string]*stint // open ones, by owner or Client
 	others  *stint            // further waiters
 	unlocks int
+	ended   time.Time // the last hold
 }
 
 // client is a process.
@@ -206,7 +207,7 @@ func (l *lockLine) add(e *event) {
 		l.gets(e, e.Owner)
 	case eventPassed:
 		s := l.open(&stint{how: endPassed}, e)
-		s.from, s.to = e.Time.Add(-time.Duration(e.Within)*time.Millisecond), e.Time
+		s.from, s.to = laterOf(l.ended, e.Time.Add(-time.Duration(e.Within)*time.Millisecond)), e.Time
 	case eventWaits:
 		if l.waiting[e.Owner] == nil {
 			l.waiting[e.Owner] = l.open(&stint{waits: true}, e)
@@ -232,6 +233,7 @@ func (l *lockLine) add(e *event) {
 		}
 	default:
 		l.ends(l.holding, e, ends[e.Event])
+		l.ended = e.Time
 	}
 }
 

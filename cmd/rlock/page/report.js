@@ -227,11 +227,15 @@
       drawLane(lane, y, w, marks);
       y += lane.waits ? WAIT : HOLD;
     }
+    pen.strokeStyle = colours.page; pen.lineWidth = 2.5; pen.lineJoin = 'round'; // an edge, on bars of any colour
+    pen.font = 'bold 13px system-ui, sans-serif';
     for (const [at, row, end] of marks) {
       pen.fillStyle = colours.bad;
-      if (end === FORCED) { pen.beginPath(); pen.moveTo(at, row - 5); pen.lineTo(at + 5, row); pen.lineTo(at, row + 5); pen.lineTo(at - 5, row); pen.fill(); }
-      else if (end === VANISHED) { pen.font = 'bold 12px system-ui, sans-serif'; pen.fillText('?', at - 3, row - 1); }
-      else { pen.beginPath(); pen.moveTo(at - 5, row - 5); pen.lineTo(at + 5, row - 5); pen.lineTo(at, row + 4); pen.fill(); }
+      if (end === VANISHED) { pen.strokeText('?', at - 3.5, row); pen.fillText('?', at - 3.5, row); continue; }
+      pen.beginPath();
+      if (end === FORCED) { pen.moveTo(at, row - 5); pen.lineTo(at + 5, row); pen.lineTo(at, row + 5); pen.lineTo(at - 5, row); }
+      else { pen.moveTo(at - 5, row - 5); pen.lineTo(at + 5, row - 5); pen.lineTo(at, row + 4); }
+      pen.closePath(); pen.stroke(); pen.fill();
     }
     // Over the bars: the name stays readable where a wait is drawn behind it.
     pen.font = '600 13px system-ui, sans-serif';
