@@ -44,9 +44,10 @@ func startBrowser(t *testing.T) *browser {
 	require.NoError(t, err)
 	out, childOut, err := os.Pipe()
 	require.NoError(t, err)
+	dir := t.TempDir()
 	// Its sandbox needs rights that a container and root lack; the page is our own.
 	cmd := exec.CommandContext(t.Context(), path, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
-		"--hide-scrollbars", "--user-data-dir="+t.TempDir(), "--remote-debugging-pipe")
+		"--hide-scrollbars", "--user-data-dir="+dir, "--remote-debugging-pipe")
 	cmd.ExtraFiles = []*os.File{childIn, childOut}
 	cmd.Env = append(os.Environ(), "TZ=UTC")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -65,6 +66,7 @@ func startBrowser(t *testing.T) *browser {
 		<-ended
 		_ = in.Close()
 		_ = out.Close()
+		redistest.Eventually(t, patience, func() bool { return os.RemoveAll(dir) == nil }, "its helpers have ended, and write no more")
 	})
 	var made struct {
 		TargetID string `json:"targetId"`
