@@ -228,3 +228,21 @@ func TestReportErrors(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, strings.HasSuffix(string(page), "</html>\n"))
 }
+
+// Whatever a file has, it is read or refused, and what was read makes a page.
+func FuzzReport(f *testing.F) {
+	head := jsonLine(heading{Version: 1, Time: night}) + "\n"
+	f.Add(head + jsonLine(event{Time: at(1), Event: eventHeld, Name: "job", Owner: web1 + ":1:write"}) + "\n" + jsonLine(event{Time: at(2), Event: eventLeft, Name: "job", Owner: web1}))
+	f.Add(head + head + `{"time":"0001-01-02T00:00:00Z","event":"passed","within_ms":-5,"unlocks":-1}` + "\n" + `{"time":"9999-01-02T00:00:00Z","event":"others","count":-3}`)
+	f.Add(head + `{"time":"2026-11-28T20:00:01Z","event":"acquired","owner":":write","name_base64":"/w=="}` + "\n" + `{"time":"2026-11-28T20:00:01Z","event":"waits","owner":"x:-1"}` + "\n{")
+	f.Fuzz(func(t *testing.T, text string) {
+		all := newTimeline()
+		if _, err := readRecording(strings.NewReader(text), all.begin, all.add); err != nil {
+			return
+		}
+		all.finish()
+		var page strings.Builder
+		require.NoError(t, all.page(&page))
+		require.Equal(t, 3, strings.Count(page.String(), "</script>"))
+	})
+}
