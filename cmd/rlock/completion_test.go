@@ -26,7 +26,7 @@ var completionCases = map[string][]string{
 	"rlock report ni":              {"night.html", "night.jsonl"},
 	"rlock report -o nigh":         {"night.html", "night.jsonl"},
 	"rlock ls -cacert ca":          {"ca file.pem"},
-	"rlock run -w":                 {"-wait", "-watchdog"},
+	"rlock run -w":                 {"-wait", "-wait-group", "-watchdog"},
 	"rlock run job -- mkfif":       {"mkfifo"},
 	"rlock run job -- cat night.j": {"night.jsonl"},
 	"rlock version -":              nil,
