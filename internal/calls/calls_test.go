@@ -45,13 +45,16 @@ func TestWhatErrorsMean(t *testing.T) {
 		require.Equal(t, row.mayHave, MayHaveRun(row.err), name)
 	}
 	rdb := redistest.Start(t).Client(t)
-	const before7 = "Error running script (call to f_dfa094601748940e7a4eb38df28cfad457f6c155): @user_script:9: @user_script: 9: "
+	const (
+		before7  = "Error running script (call to f_dfa094601748940e7a4eb38df28cfad457f6c155): @user_script:9: @user_script: 9: "
+		nonLocal = "Lua script attempted to access a non local key in a cluster node"
+	)
 	for said, passes := range map[string]bool{
-		"READONLY You can't write":                                                   true, // a failover
-		before7 + "-READONLY You can't write":                                        true,
-		before7 + "Lua script attempted to access a non local key in a cluster node": true,
-		before7 + "-OOM command not allowed":                                         false,
-		"WRONGTYPE Operation against a key":                                          false,
+		"READONLY You can't write":            true, // a failover
+		before7 + "-READONLY You can't write": true,
+		before7 + nonLocal:                    true,
+		before7 + "-OOM command not allowed":  false,
+		"WRONGTYPE Operation against a key":   false,
 	} {
 		err := rdb.Do(t.Context(), rdb.B().Eval().Script("return redis.error_reply(ARGV[1])").Numkeys(0).Arg(said).Build()).Error()
 		require.Equal(t, passes, IsTransient(err), said)
