@@ -4,6 +4,9 @@
 
 GO    ?= go
 
+# The newest Go of docs/servers.md, with which CI runs everything. The oldest stands in each go.mod, see oldest below.
+GO_NEWEST = go1.27.4
+
 # The modules other than the library's, see CONTRIBUTING.md. "make test" runs the TESTED ones. Users import or install the PUBLISHED
 # ones: they have no replace, and require a release of the library.
 TESTED    = rlock_test cmd/rlock rlockgoredis rlockotel rlockotel/grafana rlocktest rlockvet $(ADAPTERS)
@@ -87,7 +90,7 @@ APT_INSTALL = { $(SUDO) apt-get -q update || true; } && \
 
 # apt-get can't run twice at once.
 .NOTPARALLEL:
-.PHONY: help test race test-real examples interop interop-peers seeded sim sim-ci fleet test-servers faults faults-ci bench bench-quick dashboard programs cover lint tidy api licences vulncheck version release-check portable fmt demo picture redis-server haproxy chromium shells postgres c-compiler jdk node golangci-lint
+.PHONY: help test race oldest test-real examples interop interop-peers seeded sim sim-ci fleet test-servers faults faults-ci bench bench-quick dashboard programs cover lint tidy api licences vulncheck version release-check portable fmt demo picture redis-server haproxy chromium shells postgres c-compiler jdk node golangci-lint
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -98,6 +101,9 @@ test: redis-server ## go vet and all tests, in random order
 
 race: redis-server c-compiler ## the same tests under the race detector
 	$(RARE_GC) $(RACE) $(GO) test $(RACEFLAGS) $(PKGS)
+
+oldest: redis-server ## vet all modules, and test what depends on Go's version, with the oldest Go that go.mod allows
+	TESTFLAGS='$(TESTFLAGS)' $(RARE_GC) .ci/oldest $(TESTED) $(SIM) $(EXAMPLES)
 
 test-real: redis-server ## the tests of the virtual world on real servers and in real time, see docs/internals/testing.md
 	RLOCK_TEST_WORLD=real $(GO) test $(TESTFLAGS) ./rlock_test

@@ -440,3 +440,27 @@ func TestJSONFieldsAreDocumented(t *testing.T) {
 		}
 	}
 }
+
+// docs/servers.md names the Go versions that go.mod allows and with which CI runs.
+func TestSupportNamesTheGoVersions(t *testing.T) {
+	t.Parallel()
+	read := func(file string) string {
+		text, err := os.ReadFile(filepath.Join(projectRoot, file))
+		require.NoError(t, err)
+		return string(text)
+	}
+	find := func(pattern, text string) string {
+		m := regexp.MustCompile(pattern).FindStringSubmatch(text)
+		require.NotNil(t, m, pattern)
+		return m[1]
+	}
+	version := func(module string) string { return find(`(?m)^go (\S+)$`, read(filepath.Join(module, "go.mod"))) }
+	page, newest := read("docs/servers.md"), find(`(?m)^GO_NEWEST *= *go(\S+)$`, read("Makefile"))
+	minor := func(version string) string { return find(`^(\d+\.\d+)`, version) }
+	require.Contains(t, page, fmt.Sprintf("| Go | %s to %s; `rlockvet` from %s.", minor(version(".")), minor(newest), minor(version("rlockvet"))))
+	require.Contains(t, page, fmt.Sprintf("%s, and %s in `rlockvet`'s", version("."), version("rlockvet")))
+	require.Contains(t, page, "**The newest** is "+newest+",")
+	for _, module := range []string{"cmd/rlock", "rlockgoredis", "rlockotel", "rlocktest"} {
+		require.Equal(t, version("."), version(module), module)
+	}
+}
