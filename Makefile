@@ -88,6 +88,9 @@ SUDO        = $$([ "$$(id -u)" = 0 ] || command -v sudo)
 APT_INSTALL = { $(SUDO) apt-get -q update || true; } && \
 	$(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=120 install -y --no-install-recommends
 
+# Debian's packages of servers start one, now and at each boot. PostgreSQL's can be told not to; of the others that is undone.
+NO_SERVICE = $(SUDO) systemctl disable --now
+
 # apt-get can't run twice at once.
 .NOTPARALLEL:
 .PHONY: help test race oldest test-real examples interop interop-peers seeded sim sim-ci fleet test-servers faults faults-ci bench bench-quick dashboard programs cover lint tidy api licences vulncheck version release-check portable fmt demo picture redis-server haproxy chromium shells postgres c-compiler jdk node golangci-lint
@@ -175,7 +178,7 @@ bench-quick: redis-server ## the same in a minute, without Java unless it is bui
 dashboard: redis-server ## run the dashboard's queries and the alerts on a real Prometheus; installs it if missing (apt-get or brew)
 	@if ! command -v promtool >/dev/null; then \
 		echo "prometheus is missing"; \
-		if command -v apt-get >/dev/null; then $(APT_INSTALL) prometheus; elif command -v brew >/dev/null; then brew install prometheus; fi; \
+		if command -v apt-get >/dev/null; then $(APT_INSTALL) prometheus && { $(NO_SERVICE) prometheus || true; }; elif command -v brew >/dev/null; then brew install prometheus; fi; \
 	fi
 	cd $(GRAFANA) && $(GO) test -tags prometheus -count=1 -v ./...
 
@@ -236,7 +239,7 @@ picture: chromium ## draw docs/demo.svg from a run of the demo (script(1) of uti
 redis-server: ## install redis-server if it is missing (apt-get or brew)
 	@if command -v redis-server >/dev/null; then exit 0; fi; \
 	echo "redis-server is missing; the tests start their own servers with it"; \
-	if command -v apt-get >/dev/null; then $(APT_INSTALL) redis-server; \
+	if command -v apt-get >/dev/null; then $(APT_INSTALL) redis-server && { $(NO_SERVICE) redis-server || true; }; \
 	elif command -v brew >/dev/null; then brew install redis; \
 	fi; \
 	command -v redis-server >/dev/null || { echo "install Redis 6.2 or later so that redis-server is on PATH"; exit 1; }
@@ -244,7 +247,7 @@ redis-server: ## install redis-server if it is missing (apt-get or brew)
 haproxy: ## install HAProxy if it is missing (apt-get or brew)
 	@probe() { PATH="$$PATH:/usr/sbin" command -v haproxy >/dev/null; }; \
 	if probe; then exit 0; fi; \
-	if command -v apt-get >/dev/null; then $(APT_INSTALL) haproxy; elif command -v brew >/dev/null; then brew install haproxy; fi; \
+	if command -v apt-get >/dev/null; then $(APT_INSTALL) haproxy && { $(NO_SERVICE) haproxy || true; }; elif command -v brew >/dev/null; then brew install haproxy; fi; \
 	probe || { echo "install HAProxy so that haproxy is on PATH"; exit 1; }
 
 chromium: ## install Chromium if it is missing (apt-get or brew): make programs looks at a page with it
