@@ -2,6 +2,6 @@ package main
 
 import "syscall"
 
-// dieWithParent makes the kernel send sig to the child when this process is killed: no command goes on without its lock, and no server
+// dieWithParent makes the kernel send sig to the child when this process is killed: no command goes on without its guard, and no server
 // without its demo.
 func dieWithParent(a *syscall.SysProcAttr, sig syscall.Signal) { a.Pdeathsig = sig }

@@ -15,11 +15,10 @@ import (
 	"github.com/go-rlock/rlock/internal/redistest"
 )
 
-// sh scripts that report that they are inside, and then wait for the end of stdin or a signal. TERM may arrive repeatedly: with
-// PR_SET_PDEATHSIG Linux sends it as each thread of the parent ends.
+// sh scripts that report that they are inside, and then wait for the end of stdin or a signal.
 const (
 	untilEOF    = `echo inside; cat`
-	untilSignal = `trap 'trap "" TERM; echo ended by TERM; exit 11' TERM
+	untilSignal = `trap 'echo ended by TERM; exit 11' TERM
 		trap 'echo ended by INT; exit 12' INT
 		trap 'echo ended by HUP; exit 13' HUP
 		trap 'echo ended by QUIT; exit 14' QUIT
@@ -497,7 +496,7 @@ func TestRunLeavesASilentRedis(t *testing.T) {
 		r, fallSilent := waiting(t, "-wait", "3s")
 		fallSilent()
 		got := r.rest()
-		require.Equal(t, exitNotAcquired, got.code, got.err)
+		require.Contains(t, []int{exitNotAcquired, exitInternal}, got.code, got.err) // the latter if the Lock has asked in vain meanwhile
 		require.Less(t, time.Since(began), 3*time.Second+5*leaveTime)
 	})
 	t.Run("signal", func(t *testing.T) {

@@ -6,17 +6,28 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"strconv"
 	"syscall"
 )
 
 // witnessName is the argv[0] of the witness.
 const witnessName = "lock-witness"
 
-// runWitness is the main function of a process in the command's group. It tells rlock, byte by byte, which signals the group gets, and
-// answers a byte from rlock when it has told of all so far. It ends with rlock; the guard kills it earlier.
-func runWitness([]string) int {
+// runWitness is the main function of a process that joins the command's group, its argument. It tells rlock, byte by byte, which signals
+// the group gets, and answers a byte from rlock when it has told of all so far. It ends with rlock; the guard kills it earlier.
+func runWitness(args []string) int {
+	if len(args) != 1 {
+		return exitUsage
+	}
+	group, err := strconv.Atoi(args[0])
+	if err != nil {
+		return exitUsage
+	}
 	signals := make(chan os.Signal, 64)
 	signal.Notify(signals, catchable()...)
+	if syscall.Setpgid(0, group) != nil { // the command has ended
+		return exitInternal
+	}
 	setName(witnessName)
 	asked := make(chan struct{})
 	go func() { // ends with rlock
@@ -48,15 +59,16 @@ func runWitness([]string) int {
 	}
 }
 
-// startWitness starts a witness in a group. asks and tells are its ends of pipes to rlock.
+// startWitness starts a witness for a group. asks and tells are its ends of pipes to rlock. It joins the group by itself, when it catches
+// signals: one that stopped it before its exec, as for a read from the terminal in the background, would stop us here.
 func startWitness(group int, asks, tells *os.File) *exec.Cmd {
 	path, err := self()
 	if err != nil {
 		return nil
 	}
-	w := &exec.Cmd{Path: path, Args: []string{witnessName}, Stdin: asks, Stdout: tells, SysProcAttr: &syscall.SysProcAttr{Setpgid: true, Pgid: group}}
+	w := &exec.Cmd{Path: path, Args: []string{witnessName, strconv.Itoa(group)}, Stdin: asks, Stdout: tells, SysProcAttr: &syscall.SysProcAttr{}}
 	dieWithParent(w.SysProcAttr, syscall.SIGKILL)
-	if w.Start() != nil { // the command has ended, or there are too many processes: signals are passed on at once
+	if w.Start() != nil { // there are too many processes: signals are passed on at once
 		return nil
 	}
 	return w
