@@ -63,10 +63,12 @@ func TestRunKilled(t *testing.T) {
 func TestRunLostLeavesNothing(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
-	r := start(t, nil, "run", "-addr", s.Addr(), "-lease", "1s", "job", "--",
+	r := start(t, nil, "run", "-addr", s.Addr(), "-watchdog", quick, "job", "--",
 		"sh", "-c", `(trap "" TERM; setsid sh -c 'echo $$; while :; do sleep 0.05; done' &); cat`)
 	pid, err := strconv.Atoi(r.saw(""))
 	require.NoError(t, err)
+	rdb := s.Client(t)
+	require.NoError(t, rdb.Do(t.Context(), rdb.B().Del().Key("job").Build()).Error())
 	require.Equal(t, exitLost, r.rest().code)
 	require.Equal(t, syscall.ESRCH, syscall.Kill(pid, 0))
 }

@@ -166,17 +166,38 @@ func TestRunLeaseEnds(t *testing.T) {
 	requireEmpty(t, s)
 }
 
-// -grace keeps others out while the command stops after a loss; what is left of it ends with the command.
+// -grace keeps others out while the command stops after a loss.
 func TestRunGrace(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
-	r := start(t, nil, "run", "-addr", s.Addr(), "-lease", "1s", "-grace", "1h", "-kill-after", "1h", "job", "--",
-		"sh", "-c", `exec 3<&0; trap 'trap "" TERM; echo stopping; cat <&3; exit' TERM; while :; do sleep 0.1; done`)
+	addr, fallSilent := silenceable(t, s)
+	r := start(t, nil, "run", "-addr", addr, "-watchdog", quick, "-grace", "1h", "-kill-after", "1h", "job", "--",
+		"sh", "-c", `exec 3<&0; trap 'trap "" TERM; echo stopping; cat <&3; exit' TERM; echo inside; while :; do sleep 0.1; done`)
+	r.saw("inside")
+	fallSilent()
 	r.saw("stopping")
-	require.Equal(t, exitNotAcquired, call(t, s.Addr(), "run", "-wait", "100ms", "job", "--", "true").code)
+	require.Equal(t, exitNotAcquired, call(t, s.Addr(), "run", "-wait", "0", "job", "--", "true").code)
 	require.NoError(t, r.in.Close())
 	require.Equal(t, exitLost, r.rest().code)
-	require.Zero(t, call(t, s.Addr(), "run", "-wait", "0", "job", "--", "true").code)
+}
+
+// silenceable is the address of a server that can fall silent. fallSilent returns once a question has no answer.
+func silenceable(t *testing.T, s *redistest.Server) (addr string, fallSilent func()) {
+	t.Helper()
+	proxy := redistest.StartProxy(t, s.Addr())
+	var hangs atomic.Bool
+	asked := make(chan struct{}, 1000)
+	proxy.OnRequest(func([]string) redistest.Action {
+		if hangs.Load() {
+			asked <- struct{}{}
+			return redistest.Drop
+		}
+		return redistest.Pass
+	})
+	return proxy.Addr(), func() {
+		hangs.Store(true)
+		<-asked
+	}
 }
 
 func TestRunForwardsSignals(t *testing.T) {
@@ -465,27 +486,9 @@ func TestRunLeavesASilentRedis(t *testing.T) {
 	s := redistest.Start(t)
 	first := start(t, nil, "run", "-addr", s.Addr(), "job", "--", "sh", "-c", untilEOF)
 	first.saw("inside")
-	// fallSilent returns once a question has no answer.
-	silent := func(t *testing.T) (addr string, fallSilent func()) {
-		t.Helper()
-		proxy := redistest.StartProxy(t, s.Addr())
-		var hangs atomic.Bool
-		asked := make(chan struct{}, 1000)
-		proxy.OnRequest(func([]string) redistest.Action {
-			if hangs.Load() {
-				asked <- struct{}{}
-				return redistest.Drop
-			}
-			return redistest.Pass
-		})
-		return proxy.Addr(), func() {
-			hangs.Store(true)
-			<-asked
-		}
-	}
 	waiting := func(t *testing.T, args ...string) (*running, func()) {
 		t.Helper()
-		addr, fallSilent := silent(t)
+		addr, fallSilent := silenceable(t, s)
 		r := start(t, nil, append(append([]string{"run", "-v", "-addr", addr}, args...), "job", "--", "true")...)
 		redistest.Eventually(t, patience, func() bool { return strings.Contains(r.err.String(), "waiting") }, "it waits")
 		return r, fallSilent
@@ -510,7 +513,7 @@ func TestRunLeavesASilentRedis(t *testing.T) {
 	})
 	t.Run("connect", func(t *testing.T) {
 		t.Parallel()
-		addr, fallSilent := silent(t)
+		addr, fallSilent := silenceable(t, s)
 		go fallSilent()
 		r := start(t, nil, "run", "-addr", addr, "-wait", "10ms", "job", "--", "true").rest()
 		require.Equal(t, exitInternal, r.code)
