@@ -457,10 +457,11 @@ func TestSupportNamesTheGoVersions(t *testing.T) {
 	version := func(module string) string { return find(`(?m)^go (\S+)$`, read(filepath.Join(module, "go.mod"))) }
 	page, newest := read("docs/servers.md"), find(`(?m)^GO_NEWEST *= *go(\S+)$`, read("Makefile"))
 	minor := func(version string) string { return find(`^(\d+\.\d+)`, version) }
-	require.Contains(t, page, fmt.Sprintf("| Go | %s to %s; `rlockvet` from %s.", minor(version(".")), minor(newest), minor(version("rlockvet"))))
-	require.Contains(t, page, fmt.Sprintf("%s, and %s in `rlockvet`'s", version("."), version("rlockvet")))
+	require.Contains(t, page, fmt.Sprintf("| Go | %s to %s; `rlockvet` and `adapters/certmagic` from %s.", minor(version(".")), minor(newest), minor(version("rlockvet"))))
+	require.Contains(t, page, fmt.Sprintf("%s, and %s in `rlockvet`'s and `adapters/certmagic`'s", version("."), version("rlockvet")))
 	require.Contains(t, page, "**The newest** is "+newest+",")
-	for _, module := range []string{"cmd/rlock", "rlockgoredis", "rlockotel", "rlocktest"} {
+	require.Equal(t, version("rlockvet"), version("adapters/certmagic"))
+	for _, module := range []string{"cmd/rlock", "rlockgoredis", "rlockotel", "rlocktest", "adapters/gocron", "adapters/tusd"} {
 		require.Equal(t, version("."), version(module), module)
 	}
 }
