@@ -300,6 +300,27 @@ func TestUnanswered(t *testing.T) {
 	})
 }
 
+// A waiter that persists stays in line when others are told of an attempt without an answer. If the one with the turn stays, too, those
+// that came since its last attempt are told of the next one.
+func TestPersistentWaitersStay(t *testing.T) {
+	t.Parallel()
+	d := newManualHub(t)
+	w, stays, leaves := &Waiter{Persists: true}, &Waiter{Persists: true}, &Waiter{}
+	require.True(t, d.hub.Join(w, queue(d.ch)))
+	require.False(t, d.hub.Join(stays, queue(d.ch)))
+	require.False(t, d.hub.Join(leaves, queue(d.ch)))
+	w.Unanswered(io.ErrUnexpectedEOF)
+	require.Empty(t, leaves.turn, "it came when the attempt was under way")
+	w.Unanswered(io.ErrUnexpectedEOF)
+	require.Len(t, leaves.turn, 1, "it waited when the next one began")
+	require.ErrorIs(t, refusal(leaves), io.ErrUnexpectedEOF)
+	require.Empty(t, stays.turn)
+	leave(leaves, w)
+	d.turn([]*Waiter{stays}, 0)
+	leave(stays)
+	d.empties()
+}
+
 // An unlock in this process finds no waiter but one whose time is over, so no waiter asks. A waiter that joins before that one has left
 // asks: another process may have the lock by then, and would not notify this waiter.
 func TestNextAsksWhenTheFirstHasMissedAnUnlock(t *testing.T) {

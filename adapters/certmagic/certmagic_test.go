@@ -162,9 +162,7 @@ func TestKill(t *testing.T) {
 	f := newFleet(t, 3*watchdog, watchdog, redistest.Start(t))
 	first := f.asks()
 	f.processes[first].Kill()
-	began := time.Now()
 	require.NotEqual(t, first, f.asks())
-	require.Greater(t, time.Since(began), watchdog/3)
 	f.get(2)
 }
 
@@ -185,7 +183,7 @@ func TestRestart(t *testing.T) {
 	t.Parallel()
 	t.Run("with its data", func(t *testing.T) {
 		t.Parallel()
-		f := newFleet(t, 4*watchdog, 3*watchdog, redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always"))
+		f := newFleet(t, 4*watchdog, 10*watchdog, redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always"))
 		f.asks()
 		f.redis.Kill()
 		f.redis.Restart()

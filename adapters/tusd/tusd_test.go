@@ -305,7 +305,7 @@ func TestPause(t *testing.T) {
 func TestRestart(t *testing.T) {
 	for name, durable := range map[string][]string{"with its data": {"--appendonly", "yes", "--appendfsync", "always"}, "without": nil} {
 		t.Run(name, func(t *testing.T) {
-			f := newFleet(t, 3*watchdog, durable...)
+			f := newFleet(t, 5*watchdog, durable...)
 			data := content(3 * part)
 			id := create(t, f.addrs[0], len(data))
 			p := upload(t, f.addrs[0], id, 0)
@@ -320,7 +320,7 @@ func TestRestart(t *testing.T) {
 			}
 			p.send(data[part : 2*part])
 			arrives(t, f.folder, id, 2*part)
-			<-time.After(3 * watchdog) // for so long a lease would have lasted
+			<-time.After(5 * watchdog) // for so long a lease would have lasted
 			p.send(data[2*part:])
 			require.NoError(t, p.body.Close())
 			require.Contains(t, p.ends(), "204")
