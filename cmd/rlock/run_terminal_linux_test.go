@@ -88,6 +88,28 @@ func TestRunStoppedPastItsLease(t *testing.T) {
 	}
 }
 
+// A kill -9 of rlock while Ctrl-Z has stopped both ends the command before it does anything, even after its lease.
+func TestRunStoppedAndKilled(t *testing.T) {
+	t.Parallel()
+	s := newShell(t)
+	rdb := s.Client(t)
+	works := func() bool {
+		clients, err := rdb.Do(t.Context(), rdb.B().ClientList().Build()).ToString()
+		require.NoError(t, err)
+		return strings.Contains(clients, "cmd=incr")
+	}
+	s.types("rlock run -watchdog %s job -- sh -c '%s'", quick, tick)
+	s.ticking(0)
+	require.True(t, works())
+	s.press("\x1a")
+	s.saw("Stopped")
+	ticks := s.ticks()
+	lock(t.Context(), t, newLocks(t, rdb).Mutex("job")) // when the lease has ended
+	s.types("kill -9 %%1")
+	redistest.Eventually(t, patience, func() bool { return !works() }, "all of it has ended")
+	require.Equal(t, ticks, s.ticks(), "it has worked beside the next owner")
+}
+
 // Within the lease both continue, even in the background, and Ctrl-C ends the command.
 func TestRunStoppedAndContinued(t *testing.T) {
 	t.Parallel()
