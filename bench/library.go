@@ -103,8 +103,8 @@ const (
 	tunedName     = "rueidislock-1-noloop"
 )
 
-// pairOnly are the workloads of the context variants.
-var pairOnly = []string{"pair"}
+// withCtx are the workloads of the context variants.
+var withCtx = []string{"pair", "names"}
 
 // runsOnly are the workloads of the hand-off limit variants.
 var runsOnly = []string{"contended", "asymmetric"}
@@ -124,8 +124,8 @@ var libraries = []library{
 		"handoff": runHandoffFloor, "contended": runChain, "local": runChain,
 	}, never: []string{"herd", "crash", "asymmetric", "waiters", "holds", "fair", "fair-herd", "fair-handoff", "mixed",
 		"semaphore", "semaphore-herd", "permits", "permits-herd", "latch", "latch-herd"}},
-	{name: "floor-cancel", open: openFloor, floor: true, only: pairOnly, ctx: cancellable},
-	{name: "floor-deadline", open: openFloor, floor: true, only: pairOnly, ctx: deadline},
+	{name: "floor-cancel", open: openFloor, floor: true, only: withCtx, ctx: cancellable},
+	{name: "floor-deadline", open: openFloor, floor: true, only: withCtx, ctx: deadline},
 	{name: "floor-scripts", open: openScripts, floor: true, only: []string{"pair", "names", "handoff"}, runs: map[string]func(*job) (report, error){
 		"handoff": runHandoffScripts,
 	}},
@@ -134,8 +134,8 @@ var libraries = []library{
 	}},
 	{name: herdFloorName, open: openHerd, floor: true, only: []string{"herd", "fair-herd", "semaphore", "semaphore-herd"}},
 	{name: rlockName, open: openRlock},
-	{name: "rlock-cancel", open: openRlock, only: pairOnly, ctx: cancellable},
-	{name: "rlock-deadline", open: openRlock, only: pairOnly, ctx: deadline},
+	{name: "rlock-cancel", open: openRlock, only: withCtx, ctx: cancellable},
+	{name: "rlock-deadline", open: openRlock, only: withCtx, ctx: deadline},
 	{name: "rlock-alone", open: openHandOffs(-1), only: runsOnly},
 	{name: "rlock-linger", open: openLinger, only: lingers},
 	{name: "rlock-4", open: openHandOffs(4), only: runsOnly},
@@ -148,6 +148,10 @@ var libraries = []library{
 	{name: "redsync", open: openRedsync, direct: []string{"set"}, never: append(family, "holds", "crash")},
 	{name: "redsync-rueidis", open: openRedsyncRueidis, direct: []string{"set"}, never: append(family, "holds", "crash")},
 	{name: "bsm", open: openBsm, never: append(family, "holds", "crash")},
+	{name: "redsync-rueidis-cancel", open: openRedsyncRueidis, only: withCtx, ctx: cancellable},
+	{name: "redsync-rueidis-deadline", open: openRedsyncRueidis, only: withCtx, ctx: deadline},
+	{name: "bsm-cancel", open: openBsm, only: withCtx, ctx: cancellable},
+	{name: "bsm-deadline", open: openBsm, only: withCtx, ctx: deadline},
 	{name: redissonName, never: []string{"crash"}, directIn: map[string][]string{"latch": {"get"}, "latch-herd": {"get"}}},
 	{name: "rlock-fsync", open: openRlock, start: startSyncedRedis, only: elsewhere},
 	{name: "postgres", open: openPostgres, start: startPostgres, only: elsewhere},
