@@ -1,6 +1,7 @@
 package tenure
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -81,16 +82,18 @@ func (t *Topology) IsUnknown() bool { return t != nil && !t.known.Load() }
 func (t *Topology) Learn(ctx context.Context, limit time.Time, m *Lock) (known bool, err error) {
 	c := m.Client
 	again := calls.Retry{Until: limit}
+	var last error // of an attempt
 	for {
 		_, left, err := Leavable(ctx, m, limit, func(<-chan struct{}) (struct{}, error) { return struct{}{}, t.learn(ctx, m) }, nil)
 		switch {
 		case left:
-			return false, err
+			return false, cmp.Or(err, last)
 		case err == nil:
 			return true, nil
 		case !again.Wait(err, ctx.Done(), c.Calls.Done()):
 			return false, err
 		}
+		last = err
 	}
 }
 
