@@ -10,7 +10,8 @@
 //	})
 //
 // [New] takes an existing rueidis client. [Mutex.Do] holds the lock while the function runs, and reports a loss in the meantime. For
-// sections that are not one function body, [Mutex.Lock] returns the section's ctx and its unlock. [Mutex.TryLock] bounds the wait.
+// sections that are not one function body, [Mutex.Lock] returns the section's ctx and its unlock. [Mutex.TryLock] bounds the wait. Code that
+// locks in one method and unlocks in another takes a [Hold] with [Acquire].
 //
 // # Who owns a lock
 //
@@ -60,7 +61,7 @@
 //
 // # Errors
 //
-// Each error is one line and names the lock. Tell them apart with [errors.Is], and see [ErrNotAcquired] for all of them. It
+// Each error is one line and names the lock. Tell them apart with [errors.Is] and [IsBusy], and see [ErrNotAcquired] for all of them. It
 // matches a sentinel only for the lock and Client the call was made on; if ctx ended because another lock was lost, the text says so. Any
 // error without a sentinel is an error reply from Redis, or says that the lock's key holds something else. A call whose reply was lost is
 // never counted twice, and what a failed call may have left in Redis is found and removed.
