@@ -2,11 +2,8 @@ package calls
 
 import (
 	"context"
-	"reflect"
 	"sync/atomic"
 	"time"
-
-	"github.com/redis/rueidis"
 )
 
 // Context is the context of one command, for rueidis only. It has a deadline, which bounds reads and writes,
@@ -75,18 +72,3 @@ func (c *Context) Answered() { c.looks.Store(0) }
 // IsRepeated reports whether the command may have run before the run that was answered, or may still run. rueidis looks
 // at Err before it sends a command, so it looked once, unless it sent the command again, or dialled.
 func (c *Context) IsRepeated() bool { return c.repeats && c.looks.Load() > 1 }
-
-// mayRepeat reports whether connections of rdb have a lifetime (ClientOption.ConnLifetime), or whether that cannot be seen, say
-// because another type is wrapped around the client. When one expires, rueidis sends the commands under way on it again by
-// itself, also those that ran.
-func mayRepeat(rdb rueidis.Client) bool {
-	if late, ok := rdb.(interface{ MayRepeat() bool }); ok { // it is not connected yet
-		return late.MayRepeat()
-	}
-	v := reflect.Indirect(reflect.ValueOf(rdb))
-	if v.Kind() != reflect.Struct {
-		return true
-	}
-	f := v.FieldByName("hasLftm") // of all clients of rueidis v1.0.79 but standalone ones with replicas
-	return f.Kind() != reflect.Bool || f.Bool()
-}
