@@ -38,7 +38,7 @@ func (v *viewer) labels(ctx context.Context, ids map[string]bool) map[string]str
 
 // saysLabel reports whether an owner is marked as one with a label.
 func saysLabel(owner string) bool {
-	mark, _, _ := kinds.MarkOf(owner)
+	mark, _, _ := kinds.CapabilityOf(owner)
 	return mark.Wants(kinds.Labelled)
 }
 
@@ -49,7 +49,7 @@ func mayHaveLabel(owner string) bool {
 
 // isOurs reports whether an owner is certainly of this library: Redisson's tags are shorter than marked ones, and do not begin with 0.
 func isOurs(owner string) bool {
-	mark, _, _ := kinds.MarkOf(owner)
+	mark, _, _ := kinds.CapabilityOf(owner)
 	_, tag, _ := strings.Cut(owner, ":")
 	return mark != 0 || len(tag) > 1 && tag[0] == '0'
 }

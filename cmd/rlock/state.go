@@ -184,7 +184,7 @@ func (s *state) fill(fields map[string]string) bool {
 		if len(tag) > 1 && tag[0] == '0' && !kept && !exported {
 			s.Kind = "fair"
 		}
-		mark, _, _ := kinds.MarkOf(field)
+		mark, _, _ := kinds.CapabilityOf(field)
 		s.Holders = append(s.Holders, holder{
 			Owner: field, Depth: depth, Write: owner[isWrite] != "", Kept: kept, Idle: mark.Wants(kinds.Lingers), Exported: exported,
 		})

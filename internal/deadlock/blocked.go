@@ -72,7 +72,7 @@ func of(m *tenure.Lock) *Client {
 func (*Client) Observes(*tenure.Terms) bool { return true }
 
 // Mark returns none.
-func (*Client) Mark(*tenure.Lock) kinds.Mark { return 0 }
+func (*Client) Mark(*tenure.Lock) kinds.Capability { return 0 }
 
 // Began notes a hold.
 func (c *Client) Began(h *tenure.Hold, _ tenure.Beginning) { c.held.add(h) }

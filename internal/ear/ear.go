@@ -25,7 +25,7 @@ import (
 	"github.com/go-rlock/rlock/pubsub"
 )
 
-// Ear is the ear of a Client, with what it hears for. The owner tags that it listens for carry a mark (kinds.Mark). A waiter sees the mark
+// Ear is the ear of a Client, with what it hears for. The owner tags that it listens for carry a mark (kinds.Capability). A waiter sees the mark
 // in the refusal and sends its message while it waits. Locks without a mark cost nothing.
 //
 //	state     event                             next
@@ -89,7 +89,7 @@ func Of(c *tenure.Client) *Ear {
 func (*Ear) Observes(t *tenure.Terms) bool { return t.Wants != 0 || t.Linger > 0 }
 
 // Mark says what the handle wants its owners to say, unless nobody could speak to the Client.
-func (e *Ear) Mark(m *tenure.Lock) kinds.Mark {
+func (e *Ear) Mark(m *tenure.Lock) kinds.Capability {
 	switch {
 	case e.refused.Load():
 		return 0
@@ -126,7 +126,7 @@ func (e *Ear) Waits(l *engine.Attempt) (fails <-chan error) {
 // Refused tells an owner that may be kept that it caused a refusal of a Lock that does not wait.
 func (e *Ear) Refused(l *engine.Attempt) {
 	holder := l.Refusal().Holder
-	if mark, _, _ := kinds.MarkOf(holder); mark.Wants(kinds.Lingers) {
+	if mark, _, _ := kinds.CapabilityOf(holder); mark.Wants(kinds.Lingers) {
 		e.ask(l.Ctx, l.Lock, holder, saidTried)
 	}
 	e.isContended(l)

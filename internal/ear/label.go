@@ -37,7 +37,7 @@ type labelled Ear
 func (*labelled) Observes(*tenure.Terms) bool { return true }
 
 // Mark says that the Client has a label, and begins to keep it in Redis. It returns at once.
-func (o *labelled) Mark(*tenure.Lock) kinds.Mark {
+func (o *labelled) Mark(*tenure.Lock) kinds.Capability {
 	e := (*Ear)(o)
 	e.label.begun.Do(func() { e.Calls.Background(e.keepLabel) }) // ends with Close
 	if e.label.refused.Load() {

@@ -45,7 +45,7 @@ type foundLabel struct {
 
 // LabelOf returns the label of an owner's Client if it is known here, or "": then it is looked up for later.
 func (e *Ear) LabelOf(owner string) string {
-	mark, id, _ := kinds.MarkOf(owner)
+	mark, id, _ := kinds.CapabilityOf(owner)
 	switch {
 	case !mark.Wants(kinds.Labelled):
 		return ""
@@ -58,7 +58,7 @@ func (e *Ear) LabelOf(owner string) string {
 
 // seekLabel begins to look up the label of a marked owner, unless it is known or was tried. It returns at once.
 func (e *Ear) seekLabel(owner string) {
-	mark, id, _ := kinds.MarkOf(owner)
+	mark, id, _ := kinds.CapabilityOf(owner)
 	if !mark.Wants(kinds.Labelled) || id == e.ID || e.labels.refused.Load() {
 		return
 	}

@@ -37,7 +37,7 @@ const (
 // Keep keeps the tenure of a hold for the next Lock of the process, unless somebody wants the lock. It reports whether it did.
 func (e *Ear) Keep(h *tenure.Hold) bool {
 	t, m := h.Tenure(), h.Handle()
-	if e.IsShut() || m.Kind != t.Lock.Kind || !kinds.MarkOfTag(t.Tag).Wants(kinds.Lingers) {
+	if e.IsShut() || m.Kind != t.Lock.Kind || !kinds.CapabilityOfTag(t.Tag).Wants(kinds.Lingers) {
 		return false
 	}
 	x := stateOf(t)
@@ -115,7 +115,7 @@ func (e *Ear) Lost(t *tenure.Tenure) {
 
 // keepNot handles a request for the owner with that tag: its tenure is released, now if it is kept, otherwise by its last unlock.
 func (e *Ear) keepNot(tag uint64) {
-	if !kinds.MarkOfTag(tag).Wants(kinds.Lingers) {
+	if !kinds.CapabilityOfTag(tag).Wants(kinds.Lingers) {
 		return
 	}
 	var held *keptTenure

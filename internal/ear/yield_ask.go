@@ -50,7 +50,7 @@ func (e *Ear) AskHolder(ctx context.Context, m *tenure.Lock, holder string) {
 }
 
 func (e *Ear) ask(ctx context.Context, m *tenure.Lock, holder, what string) {
-	mark, id, tag := kinds.MarkOf(holder)
+	mark, id, tag := kinds.CapabilityOf(holder)
 	about := what + holder
 	switch {
 	case !isAskable(mark):
@@ -84,7 +84,7 @@ func (e *Ear) ask(ctx context.Context, m *tenure.Lock, holder, what string) {
 }
 
 // isAskable reports whether an owner with that mark can be asked.
-func isAskable(m kinds.Mark) bool { return m.Wants(kinds.WantsAsked) || m.Wants(kinds.Lingers) }
+func isAskable(m kinds.Capability) bool { return m.Wants(kinds.WantsAsked) || m.Wants(kinds.Lingers) }
 
 // begin reports whether that owner is to be asked now.
 func (a *askings) begin(owner string) bool {
@@ -150,7 +150,7 @@ func (e *Ear) fields(ctx context.Context, m *tenure.Lock) ([]string, error) {
 // nil.
 func (e *Ear) askEach(fields []string, own func(tag uint64)) (heard int, err error) {
 	for _, field := range fields {
-		mark, id, tag := kinds.MarkOf(field)
+		mark, id, tag := kinds.CapabilityOf(field)
 		if !isAskable(mark) {
 			continue
 		}

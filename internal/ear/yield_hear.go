@@ -275,7 +275,7 @@ func (s *askables) heardOf(tag uint64) {
 // ownTag reads the tag of a tenure that was made here.
 func ownTag(payload string) (tag uint64, ok bool) {
 	tag, err := strconv.ParseUint(payload, 10, 64)
-	return tag, err == nil && kinds.MarkOfTag(tag) != 0 && tenure.IsMade(tag)
+	return tag, err == nil && kinds.CapabilityOfTag(tag) != 0 && tenure.IsMade(tag)
 }
 
 // ask notifies all holds of a tenure, also later ones, of a waiter elsewhere. mu is held.

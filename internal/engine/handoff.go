@@ -74,11 +74,11 @@ func (l *Attempt) Take(from any, outsiders bool) bool {
 	return true
 }
 
-// claim reports the hold's end to the hub and claims the next waiter of this process; nil if there is none. If stay is true, that
+// claim reports the hold's end to the hub and claims the next waiter of this process; nil if there is none. If insideRun is true, that
 // waiter goes before other processes.
-func claim(t *tenure.Tenure, now time.Time, args *lua.ReleaseArgs) (next *Attempt, stay bool) {
+func claim(t *tenure.Tenure, now time.Time, args *lua.ReleaseArgs) (next *Attempt, insideRun bool) {
 	c, q := t.Lock.Client, t.Lock.Waiters()
-	stay = !t.Run.Over(c.Options.HandOff, now)
+	insideRun = !t.Run.Over(c.Options.HandOff, now)
 	switch {
 	case t.Lock.Kind.Side == lua.Writer:
 		args.Listens = c.Hub.EndingForAll(q)
@@ -89,23 +89,23 @@ func claim(t *tenure.Tenure, now time.Time, args *lua.ReleaseArgs) (next *Attemp
 	case !c.HandsOff():
 		c.Hub.GiveWay(q, c.Options.HandOff.For)
 		return nil, false
-	case !stay && args.Key == "":
+	case !insideRun && args.Key == "":
 		c.Hub.GiveWay(q, 0)
 		return nil, false
 	}
 	w, outsiders := c.Hub.Claim(q)
 	if outsiders && args.Key != "" { // outsiders do not hand off
-		stay = !t.Run.Over(c.Options.HandOff.BesideOutsiders(), now)
+		insideRun = !t.Run.Over(c.Options.HandOff.BesideOutsiders(), now)
 	}
 	if w == nil {
 		return nil, false
 	}
 	next = w.Value.(*Attempt) //nolint:errcheck // no other value is ever set
-	if !stay && !next.takePlace(now) {
+	if !insideRun && !next.takePlace(now) {
 		next.unclaim()
 		return nil, false
 	}
-	return next, stay
+	return next, insideRun
 }
 
 // takePlace prepares for the call that puts the waiter in the queue in Redis.
@@ -119,10 +119,10 @@ func (l *Attempt) takePlace(now time.Time) bool {
 }
 
 // takesOver returns the arguments of a release with a next owner.
-func (l *Attempt) takesOver(args lua.ReleaseArgs, stay bool) lua.ReleaseArgs {
+func (l *Attempt) takesOver(args lua.ReleaseArgs, insideRun bool) lua.ReleaseArgs {
 	m := l.Lock
 	l.needsTenure()
-	args.Fence, args.Lease, args.Next, args.Stay = m.Fence, m.Expires, l.Tenure.Field(), stay
+	args.Fence, args.Lease, args.Next, args.Stay = m.Fence, m.Expires, l.Tenure.Field(), insideRun
 	args.Short = m.Short
 	if args.Fence != "" && m.Passes {
 		args.Spare = l.waiter.Behind(m.Client.Options.HandOff.Most)
@@ -131,7 +131,7 @@ func (l *Attempt) takesOver(args lua.ReleaseArgs, stay bool) lua.ReleaseArgs {
 }
 
 // handedOff handles the reply to such a release. Unless it failed, the claim is over.
-func handedOff(t *tenure.Tenure, by *unlocker, next *Attempt, stay bool, sent time.Time, reply lua.ReleaseReply, err error, repeated bool) tenure.ReleaseResult {
+func handedOff(t *tenure.Tenure, by *unlocker, next *Attempt, insideRun bool, sent time.Time, reply lua.ReleaseReply, err error, repeated bool) tenure.ReleaseResult {
 	c, m := t.Lock.Client, next.Lock
 	switch {
 	case err == nil && reply.Status == lua.NotHeld && repeated:
@@ -144,7 +144,7 @@ func handedOff(t *tenure.Tenure, by *unlocker, next *Attempt, stay bool, sent ti
 	}
 	var ok bool
 	if reply.Status == lua.HandedOff {
-		next.Tenure.Run = t.Run.Next(stay, sent)
+		next.Tenure.Run = t.Run.Next(insideRun, sent)
 		next.Tenure.Run.Tokens = tenure.Tokens{Next: reply.Token + 1, Left: reply.Spare}
 		next.delivered = tenure.AcquireResult{AcquireReply: lua.AcquireReply{Status: lua.Acquired, Token: reply.Token}, Sent: sent}
 		if !reply.WithoutQueue {

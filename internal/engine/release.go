@@ -78,9 +78,9 @@ func (all unlockings) finish(by *unlocker, err error) {
 	}
 	err = all.repeat(by, err)
 	for i := range all {
-		u, alone := &all[i], all[i:i+1]
+		u, one := &all[i], all[i:i+1]
 		if len(all) > 1 && u.Err != nil && (err == nil || calls.IsRefusal(err)) {
-			_ = alone.repeat(by, alone.call(by, false))
+			_ = one.repeat(by, one.call(by, false))
 		}
 		if u.next != nil {
 			u.next.notHandedOff(u.ReleaseResult)

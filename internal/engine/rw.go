@@ -77,9 +77,9 @@ func (rw *RW) LockUpgradeable(who tenure.Caller) (l, gate *tenure.Level, err err
 	outer := who
 	who, stop := who.Inside(gate)
 	defer stop()
-	alone := *r // Redis lets the writer in beside this reader only
-	alone.Shares = false
-	if l, err = Lock(&alone, who); err != nil {
+	unshared := *r // Redis lets the writer in beside this reader only
+	unshared.Shares = false
+	if l, err = Lock(&unshared, who); err != nil {
 		got := gate
 		outer.LeaveTo(func() { _ = Unlock(got) }, w.Client) // no section ran under it
 		return nil, nil, orLoss(err, got.Hold())

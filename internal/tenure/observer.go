@@ -17,7 +17,7 @@ type Observer interface {
 	// Observes reports whether it is to be told of holds that a handle takes on those terms.
 	Observes(t *Terms) bool
 	// Mark returns the mark of the owners that Locks of m are about to make; 0: none. It may be called with the hub's mutex held.
-	Mark(m *Lock) kinds.Mark
+	Mark(m *Lock) kinds.Capability
 	// Began is called when a Lock has begun a hold, before it returns; not for the hold of a majority.
 	Began(h *Hold, b Beginning)
 	// Ended is called when the last level of a hold is closed, and before that if it is lost, perhaps already before Began.
@@ -81,7 +81,7 @@ func Feature[F any](c *Client) (f F, ok bool) {
 }
 
 // Mark returns the mark of the owners that Locks of m are about to make, of which the observers learn by that.
-func (m *Lock) Mark() (mark kinds.Mark) {
+func (m *Lock) Mark() (mark kinds.Capability) {
 	for _, o := range m.Observers {
 		mark = mark.With(o.Mark(m))
 	}
@@ -91,7 +91,7 @@ func (m *Lock) Mark() (mark kinds.Mark) {
 // CanHave reports whether an existing tenure is renewed as a Lock of m wants, and its mark says all that this wants.
 func (m *Lock) CanHave(t *Tenure) bool {
 	want := m.Mark()
-	return m.WatchdogIn(m.Client) == t.Lock.WatchdogIn(m.Client) && (want == 0 || kinds.MarkOfTag(t.Tag).Wants(want))
+	return m.WatchdogIn(m.Client) == t.Lock.WatchdogIn(m.Client) && (want == 0 || kinds.CapabilityOfTag(t.Tag).Wants(want))
 }
 
 // IsMade reports whether a tenure with that tag was made by this process.
