@@ -233,7 +233,7 @@ func classMatches(class string, b byte) (ok bool, rest string) {
 	return ok != not, strings.TrimPrefix(class, "]")
 }
 
-// announceForced tells recorders that an owner's lock is about to be freed. It is a courtesy: a user may lack the right.
+// announceForced tells rlock record and rlock watch that an owner's lock is about to be freed. It is a courtesy: a user may lack the right.
 func (v *viewer) announceForced(ctx context.Context, owner string) {
 	said := pubsub.Spoken{Kind: forcedKind, Payload: owner}.String()
 	_ = v.rdb.Do(ctx, v.rdb.B().Publish().Channel(pubsub.EarChannel(clientID(owner))).Message(said).Build()).Error()

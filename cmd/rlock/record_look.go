@@ -403,9 +403,6 @@ func (r *recorder) compare(w *watched, now *view, queue []string, began, answere
 		events = append(events, e)
 		return &events[len(events)-1]
 	}
-	holds := func(v *view, owner string) bool {
-		return slices.ContainsFunc(v.Holders, func(h holder) bool { return h.Owner == owner })
-	}
 	if w.seen == nil {
 		what := eventHeld
 		if w.heardOf {

@@ -3,18 +3,22 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/redis/rueidis"
+
+	"github.com/go-rlock/rlock/pubsub"
 )
 
 const usageWatch = `usage: rlock watch [flags] NAME
 
 Prints a line for each change of the lock NAME: acquired, re-entered, released,
-lost, and the number of waiting processes. Latches: set, counted down, opened.
+lost, forced open, and the number of waiting processes. Latches: set, counted down, opened.
 Semaphores: the free permits and, if they expire, each permit acquired, released
 or lost. Ends with Ctrl-C.
 
@@ -33,7 +37,7 @@ exit code  0   2 usage   125 Redis failed
 // change is one line of output.
 type change struct {
 	Time    time.Time `json:"time"`
-	Event   string    `json:"event"` // held, free, acquired, reentered, released, expired, gone, waiting, error; count, set, counted, opened, permits
+	Event   string    `json:"event"` // held, free, acquired, reentered, released, expired, gone, forced, waiting, error; count, set, counted, opened, permits
 	Owner   string    `json:"owner,omitempty"`
 	Label   string    `json:"label,omitempty"` // of that owner
 	Depth   int       `json:"depth,omitempty"`
@@ -67,7 +71,8 @@ func (p *program) watch(args []string) int {
 		defer v.close()
 		begun()
 		told := make(chan struct{}, 1)
-		listens := v.listen(ctx, now.key, told)
+		var forced forcedOwners
+		listens := v.listen(ctx, now.key, told, &forced)
 		listened := false // when Redis was last looked at
 		write := func(changes []change) {
 			for _, c := range changes {
@@ -123,7 +128,9 @@ func (p *program) watch(args []string) int {
 				write([]change{{Event: "error", Text: trimPrefix(v.at(err))}})
 				down = true
 			case err == nil:
-				write(changes(now, next, between, unlocked, listened && listens()))
+				found := changes(now, next, between, unlocked, listened && listens())
+				forced.mark(found, next, lookedAt.Add(-forcedTime))
+				write(found)
 				now, lookedAt, listened, down = next, asked, listensNow, false
 			}
 		}
@@ -136,35 +143,86 @@ const watchInterval = 50 * time.Millisecond
 // lateMessage is how much later than the end of a hold its message may be read.
 const lateMessage = time.Second / 2
 
-// listen reports each unlock on told, and returns a function that reports whether Redis has confirmed that it does. Pattern subscribers do
-// not count as waiters, so unlocks ignore us. The sharded channels of a cluster have no patterns.
-func (v *viewer) listen(ctx context.Context, key string, told chan<- struct{}) (listens func() bool) {
-	if v.rdb.Mode() == rueidis.ClientModeCluster && version(ctx, v.rdb) >= 7 {
-		return func() bool { return false }
-	}
+// listen reports each unlock on told, and notes forced ones. It returns a function that reports whether Redis has confirmed that it hears
+// unlocks. Pattern subscribers do not count as waiters, so unlocks ignore us. The sharded channels of a cluster have no patterns.
+func (v *viewer) listen(ctx context.Context, key string, told chan<- struct{}, forced *forcedOwners) (listens func() bool) {
 	patterns := []string{escapeGlob(prefixed(lockChannel, key)), escapeGlob(prefixed(rwChannel, key)), escapeGlob(latchChannelOf(key)), escapeGlob(prefixed(semaphoreChannel, key))}
+	if v.rdb.Mode() == rueidis.ClientModeCluster && version(ctx, v.rdb) >= 7 {
+		patterns = nil
+	}
+	ears := pubsub.EarChannel("*")
 	var confirmed atomic.Int32 // of the patterns
 	hooked := rueidis.WithOnSubscriptionHook(ctx, func(s rueidis.PubSubSubscription) {
-		if s.Kind == "psubscribe" {
+		if s.Kind == "psubscribe" && s.Channel != ears {
 			confirmed.Add(1)
 		}
 	})
 	go func() { // ends with ctx
-		for ctx.Err() == nil {
-			_ = receive(hooked, v.rdb, v.rdb.B().Psubscribe().Pattern(patterns...).Build(), func(rueidis.PubSubMessage) {
+		all := append([]string{ears}, patterns...) // on one connection, which keeps the order: a forced unlock is announced before its message
+		for ctx.Err() == nil && len(all) > 0 {
+			err := receive(hooked, v.rdb, v.rdb.B().Psubscribe().Pattern(all...).Build(), func(m rueidis.PubSubMessage) {
+				if strings.HasPrefix(m.Channel, earPrefix) {
+					forced.hear(m.Message, time.Now())
+					return
+				}
 				select {
 				case told <- struct{}{}:
 				default:
 				}
 			})
 			confirmed.Store(0)
+			if isForbidden(err) && len(all) > len(patterns) { // ears may need a right of their own
+				all = patterns
+				continue
+			}
 			select { // the next look reports what is wrong
 			case <-time.After(time.Second):
 			case <-ctx.Done():
 			}
 		}
 	}()
-	return func() bool { return int(confirmed.Load()) == len(patterns) }
+	return func() bool { return len(patterns) > 0 && int(confirmed.Load()) == len(patterns) }
+}
+
+// forcedOwners are those under whom rlock unlock -force was about to free a lock.
+type forcedOwners struct {
+	mu sync.Mutex // guards the following
+	at map[string]time.Time
+}
+
+// hear notes what was said to an ear.
+func (f *forcedOwners) hear(message string, now time.Time) {
+	said, ok := pubsub.ReadSpoken(message)
+	if !ok || said.Kind != forcedKind {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.at == nil {
+		f.at = make(map[string]time.Time)
+	}
+	f.at[said.Payload] = now
+}
+
+// mark says of the holds that ended under an announced forced unlock, and no longer exist, that they were forced. It forgets what was said
+// before since.
+func (f *forcedOwners) mark(found []change, now *view, since time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	maps.DeleteFunc(f.at, func(_ string, at time.Time) bool { return at.Before(since) })
+	for i := range found {
+		c := &found[i]
+		if _, ok := f.at[c.Owner]; !ok || holds(now, c.Owner) || c.Event == "acquired" {
+			continue
+		}
+		h := holder{Owner: c.Owner, Label: c.Label}
+		c.Event, c.Text = eventForced, fmt.Sprintf("forced open: no longer held by %s", h.text())
+	}
+}
+
+// holds reports whether an owner holds the lock.
+func holds(v *view, owner string) bool {
+	return slices.ContainsFunc(v.Holders, func(h holder) bool { return h.Owner == owner })
 }
 
 // beginning returns the lines for the first look.

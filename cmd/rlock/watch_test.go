@@ -81,12 +81,40 @@ func TestWatchHearsUnlocks(t *testing.T) {
 	}
 }
 
-// listens waits until watch listens for locks, read/write locks, latches and semaphores.
+// A lock that rlock unlock -force frees is not released. Without the right to hear that, watch still hears unlocks.
+func TestWatchTellsForcedUnlocks(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	c := newLocks(t, rdb)
+	require.NoError(t, rdb.Do(t.Context(), rdb.B().Arbitrary("ACL", "SETUSER", "watcher", "on", ">pw", "~*", "+@all", "resetchannels").
+		Args("&"+prefixed(lockChannel, "job"), "&"+prefixed(rwChannel, "job"), "&"+latchChannelOf("job"), "&"+prefixed(semaphoreChannel, "job")).
+		Build()).Error())
+	for user, said := range map[string]string{"": "forced open: no longer held by ", "watcher:pw@": "released by "} {
+		ctx, unlock := lock(t.Context(), t, c.Mutex("job"))
+		owner := rlock.Owner(ctx)
+		w := start(t, nil, "watch", "-redis", "redis://"+user+s.Addr(), "-every", "1h", "job")
+		w.saw("held by " + owner)
+		patterns := int64(5)
+		if user != "" {
+			patterns = 4
+		}
+		hears(t, rdb, patterns)
+		require.Zero(t, call(t, s.Addr(), "unlock", "-force", "-yes", "job").code)
+		w.saw(said + owner)
+		require.ErrorIs(t, unlock(), rlock.ErrLost)
+		w.signal(syscall.SIGINT)
+		require.Zero(t, w.rest().code)
+		hears(t, rdb, 0)
+	}
+}
+
+// listens waits until watch listens for locks, read/write locks, latches, semaphores and forced unlocks.
 func listens(t *testing.T, rdb rueidis.Client) {
 	t.Helper()
 	redistest.Eventually(t, patience, func() bool {
 		n, err := rdb.Do(t.Context(), rdb.B().PubsubNumpat().Build()).AsInt64()
-		return err == nil && n == 4
+		return err == nil && n == 5
 	}, "it listens")
 }
 
