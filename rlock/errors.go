@@ -78,7 +78,10 @@ var (
 )
 
 // IsBusy reports whether err is that of a Lock, TryLock, Acquire or Await whose wait ended, by its own bound or its ctx, while Redis
-// answered: [ErrNotAcquired] without [ErrUnreachable]. Somebody else has the lock, as far as is known. It is false for all other failures.
+// answered: [ErrNotAcquired] without [ErrUnreachable]. Somebody else has the lock, as far as is known: also if the caller's ctx ended, by a
+// cancellation, too, while others had it. It is false for all other failures.
+//
+// The error of a Do may be that of a lock taken inside its function. Its own lock is busy if errors.Is(err, [ErrNotRun]) && IsBusy(err).
 func IsBusy(err error) bool {
 	return errors.Is(err, ErrNotAcquired) && !errors.Is(err, ErrUnreachable)
 }

@@ -52,6 +52,7 @@ func TestErrNotRun(t *testing.T) {
 					err = do(&fakeLock{unlocks: unlocks}, fn)
 					require.NotErrorIs(t, err, rlock.ErrNotRun, what)
 					require.ErrorIs(t, err, rlock.ErrNotAcquired, what)
+					require.True(t, rlock.IsBusy(err), "as the inner lock is")
 					require.ErrorAs(t, err, &not, what)
 					require.ErrorContains(t, err, broken.Error(), what)
 					for _, failed := range unlocks {

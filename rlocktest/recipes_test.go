@@ -36,11 +36,11 @@ func oneAtATime(ctx context.Context, client *rlock.Client, name string, work fun
 	return err // from work, or from the unlock
 }
 
-// oncePerTick runs the job of a tick in one process. In the others it returns nil, up to a minute later.
+// oncePerTick runs the job of a tick in one process. In the others it returns nil at once, even if they are up to a minute late.
 func oncePerTick(ctx context.Context, client *rlock.Client, name string, tick time.Time, job func(context.Context) error) error {
 	lock := client.Mutex(name+":"+tick.UTC().Format(time.RFC3339), rlock.WithMinHold(time.Minute))
 	err := lock.TryDo(ctx, 0, job)
-	if errors.Is(err, rlock.ErrNotRun) && errors.Is(err, rlock.ErrNotAcquired) && !errors.Is(err, rlock.ErrUnreachable) {
+	if errors.Is(err, rlock.ErrNotRun) && rlock.IsBusy(err) {
 		return nil // another process has this tick
 	}
 	return err
@@ -63,7 +63,7 @@ func lead(ctx context.Context, work func()) error {
 // atMost runs work when fewer than n others do. The slot is from 0 to n-1, and its own.
 func atMost(ctx context.Context, client *rlock.Client, name string, n int64, work func(ctx context.Context, slot int) error) error {
 	permits := client.PermitSemaphore(name)
-	if err := permits.SetPermits(ctx, n); err != nil { // the same in each process
+	if _, err := permits.TrySetPermits(ctx, n); err != nil { // the first call counts, or the first after Redis lost its data
 		return err
 	}
 	return permits.Do(ctx, func(ctx context.Context, p *rlock.Permit) error { return work(ctx, p.Slot()) })
@@ -92,7 +92,11 @@ func shipAsJava(ctx context.Context, client *rlock.Client, name string, ship fun
 // once returns a job that runs in one process at each tick, and is stopped if the lock is lost.
 func once(ctx context.Context, lock *rlock.Mutex, job func(context.Context) error) func() {
 	return func() {
-		if err := lock.TryDo(ctx, 0, job); err != nil && (!errors.Is(err, rlock.ErrNotAcquired) || errors.Is(err, rlock.ErrUnreachable)) {
+		err := lock.TryDo(ctx, 0, job)
+		if errors.Is(err, rlock.ErrNotRun) && rlock.IsBusy(err) {
+			return // another process runs it
+		}
+		if err != nil {
 			log.Print(lock.Name(), ": ", err)
 		}
 	}
@@ -163,7 +167,7 @@ func TestRecipes(t *testing.T) {
 			require.NoError(t, locks.Mutex("order:42").Do(ctx, work))
 			within(t, began, rlock.DefaultWatchdogTimeout+time.Second)
 		}},
-		{"a job once: late, long, failed, unreachable", func(t *testing.T, locks *rlocktest.Client) {
+		{"a job once: late, long, failed, busy inside, unreachable", func(t *testing.T, locks *rlocktest.Client) {
 			ctx, tick, runs := t.Context(), time.Now(), 0
 			job := func(ctx context.Context) error { runs++; return nil }
 			other := locks.Elsewhere()
@@ -187,6 +191,12 @@ func TestRecipes(t *testing.T) {
 			broken := errors.New("broken")
 			require.ErrorIs(t, oncePerTick(ctx, locks.Client, "report", tick, func(context.Context) error { return broken }), broken)
 			require.NoError(t, oncePerTick(ctx, other, "report", tick, never))
+
+			release := locks.HoldElsewhere("data")
+			require.ErrorIs(t, oncePerTick(ctx, other, "report", time.Now().Add(time.Hour), func(ctx context.Context) error {
+				return other.Mutex("data").TryDo(ctx, time.Second, never)
+			}), rlock.ErrNotAcquired)
+			release()
 
 			restore := locks.FailRedis()
 			require.ErrorIs(t, oncePerTick(ctx, locks.Client, "report", time.Now().Add(time.Hour), never), rlock.ErrUnreachable)
@@ -226,7 +236,7 @@ func TestRecipes(t *testing.T) {
 			require.ErrorIs(t, endThird(), context.Canceled)
 			require.Error(t, endSecond())
 		}},
-		{"at most n: full, lost, dead, unreachable", func(t *testing.T, locks *rlocktest.Client) {
+		{"at most n: full, lost, dead, without data, unreachable", func(t *testing.T, locks *rlocktest.Client) {
 			ctx, slots := t.Context(), []int(nil)
 			work := func(_ context.Context, slot int) error { slots = append(slots, slot); return nil }
 			require.NoError(t, locks.PermitSemaphore("gpus").SetPermits(ctx, 2))
@@ -255,6 +265,22 @@ func TestRecipes(t *testing.T) {
 			began := time.Now()
 			require.NoError(t, atMost(ctx, locks.Client, "gpus", 2, work))
 			within(t, began, rlock.DefaultWatchdogTimeout+3*time.Second)
+
+			locks.Lose("gpus") // as a Redis that lost its data
+			waiting, another := make(chan error), locks.Elsewhere()
+			go func() { // ends when the number is set
+				_, permit, err := another.PermitSemaphore("gpus").Acquire(ctx)
+				if err == nil {
+					err = permit.Release()
+				}
+				waiting <- err
+			}()
+			synctest.Wait()
+			require.NoError(t, atMost(ctx, locks.Client, "gpus", 2, work))
+			require.NoError(t, <-waiting)
+			changed, err := locks.PermitSemaphore("gpus").TrySetPermits(ctx, 3)
+			require.NoError(t, err)
+			require.False(t, changed)
 
 			restore := locks.FailRedis()
 			require.ErrorIs(t, atMost(ctx, locks.Client, "gpus", 2, work), rlock.ErrUnreachable)
@@ -320,7 +346,7 @@ func TestRecipes(t *testing.T) {
 			require.NoError(t, shipAsJava(ctx, locks.Client, "order:42", ship))
 			require.Equal(t, 3, runs)
 		}},
-		{"a cron job: busy, lost", func(t *testing.T, locks *rlocktest.Client) {
+		{"a cron job: busy, lost, busy inside", func(t *testing.T, locks *rlocktest.Client) {
 			ctx, runs := t.Context(), 0
 			log.lines = nil
 			other := locks.Elsewhere()
@@ -336,6 +362,16 @@ func TestRecipes(t *testing.T) {
 			})()
 			require.Len(t, log.lines, 1)
 			require.Contains(t, log.lines[0], "lost")
+
+			release := locks.HoldElsewhere("data") // a lock inside the job is no other run of it
+			log.lines = nil
+			time.Sleep(time.Hour)
+			once(ctx, other.Mutex("report", rlock.WithMinHold(time.Minute)), func(ctx context.Context) error {
+				return other.Mutex("data").TryDo(ctx, time.Second, never)
+			})()
+			require.Len(t, log.lines, 1)
+			require.Contains(t, log.lines[0], `"data": not acquired`)
+			release()
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -37,7 +37,7 @@ func (c *cache) get(ctx context.Context) (string, error) {
 		return c.rdb.Do(ctx, c.rdb.B().Set().Key(c.key).Value(value).Px(c.ttl).Build()).Error()
 	}
 	err = c.lock.Write().TryDo(ctx, 0, fill)
-	if errors.Is(err, rlock.ErrNotAcquired) {
+	if errors.Is(err, rlock.ErrNotRun) && rlock.IsBusy(err) {
 		// Another process is building it. Readers wait for the writer and not for each other: once it is done, all enter together.
 		value, err = rlock.DoValue(ctx, c.lock.Read(), c.look)
 	}

@@ -55,7 +55,7 @@ func run(ctx context.Context, every time.Duration, ticks int) error {
 		})
 		switch {
 		case err == nil:
-		case errors.Is(err, rlock.ErrNotAcquired) && !errors.Is(err, rlock.ErrUnreachable):
+		case errors.Is(err, rlock.ErrNotRun) && rlock.IsBusy(err): // the job's own locks may be busy, too
 			log.Print(at, " skipped: another process runs it")
 		default:
 			log.Print(at, " failed: ", err) // a failure of Redis or of the job; nobody repeats this tick

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"log"
 	"net"
 	"net/http"
@@ -49,7 +48,7 @@ func (s *shop) serve(ctx context.Context, addr string, lasts time.Duration) erro
 // accept checks an order under its lock, and sends it to the workers, still locked.
 func (s *shop) accept(ctx context.Context, order string, lasts time.Duration) (status int, text string) {
 	ctx, unlock, err := s.lock(order).TryLock(ctx, time.Second)
-	if errors.Is(err, rlock.ErrNotAcquired) && !errors.Is(err, rlock.ErrUnreachable) {
+	if rlock.IsBusy(err) {
 		return http.StatusConflict, "somebody works on it"
 	}
 	if err != nil {

@@ -52,11 +52,10 @@ func fail(w http.ResponseWriter, r *http.Request, err error) {
 		// Another process may have changed the order, too: check it before you retry.
 		http.Error(w, "the lock was lost on the way", http.StatusInternalServerError)
 	case errors.Is(err, rlock.ErrUnreachable), errors.Is(err, rlock.ErrClosed):
-		// Before ErrNotAcquired: a wait that ended while Redis was silent is both. If only the unlock went unanswered, the work is done, and a
-		// retry finds that.
+		// If only the unlock went unanswered, the work is done, and a retry finds that.
 		w.Header().Set("Retry-After", "5")
 		http.Error(w, "try again later", http.StatusServiceUnavailable)
-	case errors.Is(err, rlock.ErrNotAcquired):
+	case errors.Is(err, rlock.ErrNotRun) && rlock.IsBusy(err):
 		w.Header().Set("Retry-After", "1")
 		http.Error(w, "another request is working on this order", http.StatusConflict)
 	default:

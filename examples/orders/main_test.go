@@ -206,8 +206,9 @@ func TestOrdersStatus(t *testing.T) {
 		status int
 		retry  string
 	}{
-		{err: &rlock.NotAcquiredError{}, status: http.StatusConflict, retry: "1"},
-		{err: errors.Join(&rlock.NotAcquiredError{}, rlock.ErrUnreachable), status: http.StatusServiceUnavailable, retry: "5"},
+		{err: errors.Join(rlock.ErrNotRun, &rlock.NotAcquiredError{}), status: http.StatusConflict, retry: "1"},
+		{err: &rlock.NotAcquiredError{}, status: http.StatusInternalServerError}, // of a lock that the service took inside
+		{err: errors.Join(rlock.ErrNotRun, &rlock.NotAcquiredError{}, rlock.ErrUnreachable), status: http.StatusServiceUnavailable, retry: "5"},
 		{err: rlock.ErrUnreachable, status: http.StatusServiceUnavailable, retry: "5"},
 		{err: rlock.ErrClosed, status: http.StatusServiceUnavailable, retry: "5"},
 		{err: &rlock.LostError{Reason: rlock.LostClosed}, status: http.StatusServiceUnavailable, retry: "5"},
