@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 		process()
 		return
 	}
-	redistest.Main(m)
+	redistest.MainWithExamples(m)
 }
 
 // authority is a certmagic.Issuer that signs what it is asked to.

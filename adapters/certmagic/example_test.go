@@ -8,15 +8,12 @@ import (
 	"github.com/caddyserver/certmagic"
 
 	rlockcertmagic "github.com/go-rlock/rlock/adapters/certmagic"
-	"github.com/go-rlock/rlock/internal/redistest"
 	"github.com/go-rlock/rlock/rlock"
 )
 
 // Every process has the same Storage. The data may be anywhere: here in a folder that all of them share.
 func Example() {
-	addr, stop := redistest.ForExample()
-	defer stop()
-	client, err := rlock.Open("redis://"+addr, rlock.Options{Prefix: "certmagic:", ConnectOnUse: true})
+	client, err := rlock.Open(os.Getenv("REDIS_URL"), rlock.Options{Prefix: "certmagic:", ConnectOnUse: true})
 	if err != nil {
 		panic(err)
 	}

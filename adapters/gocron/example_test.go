@@ -4,25 +4,23 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/go-co-op/gocron/v2"
 	"github.com/google/uuid"
 
 	rlockgocron "github.com/go-rlock/rlock/adapters/gocron"
-	"github.com/go-rlock/rlock/internal/redistest"
 	"github.com/go-rlock/rlock/rlock"
 )
 
 // Two schedulers stand for two processes. Each starts the report at the same time, and one of them runs it.
 func ExampleLocker() {
-	addr, stop := redistest.ForExample()
-	defer stop()
 	ran, skipped := make(chan string, 1), make(chan bool, 1)
 	at := time.Now().Add(100 * time.Millisecond)
 
 	process := func() (end func()) {
-		client, err := rlock.Open("redis://"+addr, rlock.Options{Prefix: "gocron:"})
+		client, err := rlock.Open(os.Getenv("REDIS_URL"), rlock.Options{Prefix: "gocron:"})
 		if err != nil {
 			panic(err)
 		}
@@ -62,9 +60,7 @@ func ExampleLocker() {
 
 // All jobs run in the process that leads.
 func ExampleElector() {
-	addr, stop := redistest.ForExample()
-	defer stop()
-	client, err := rlock.Open("redis://"+addr, rlock.Options{})
+	client, err := rlock.Open(os.Getenv("REDIS_URL"), rlock.Options{Prefix: "gocron:"})
 	if err != nil {
 		panic(err)
 	}

@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 		process()
 		return
 	}
-	redistest.Main(m)
+	redistest.MainWithExamples(m)
 }
 
 // process is one of several that schedule the same job. It prints what happens to a run behind its name.

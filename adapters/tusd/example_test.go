@@ -7,21 +7,19 @@ import (
 	"net/http/httptest"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/tus/tusd/v2/pkg/filestore"
 	"github.com/tus/tusd/v2/pkg/handler"
 	"golang.org/x/exp/slog"
 
 	rlocktusd "github.com/go-rlock/rlock/adapters/tusd"
-	"github.com/go-rlock/rlock/internal/redistest"
 	"github.com/go-rlock/rlock/rlock"
 )
 
 // Every process that serves the uploads in the folder has the same Locker.
 func Example() {
-	addr, stop := redistest.ForExample()
-	defer stop()
-	client, err := rlock.Open("redis://"+addr, rlock.Options{Prefix: "upload:"})
+	client, err := rlock.Open(os.Getenv("REDIS_URL"), rlock.Options{Prefix: "upload:"})
 	if err != nil {
 		panic(err)
 	}
@@ -34,7 +32,7 @@ func Example() {
 
 	composer := handler.NewStoreComposer()
 	filestore.New(folder).UseIn(composer)
-	rlocktusd.New(client).UseIn(composer)
+	rlocktusd.New(client, rlock.WithWatchdog(10*time.Second)).UseIn(composer) // tusd waits for 20 s, by default
 	uploads, err := handler.NewHandler(handler.Config{
 		BasePath: "/files/", StoreComposer: composer, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
 	})

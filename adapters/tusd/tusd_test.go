@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 		process()
 		return
 	}
-	redistest.Main(m)
+	redistest.MainWithExamples(m)
 }
 
 // uploads returns the handler of a process for the uploads in a folder.

@@ -18,6 +18,8 @@ var shared struct {
 	once   bool       // the start was tried
 	server *Server
 	err    error
+
+	stopExamples func()
 }
 
 // Main runs the tests of a package and ends the server that Shared started.
@@ -37,9 +39,22 @@ func Main(m *testing.M) {
 	os.Exit(code)
 }
 
+// MainWithExamples is Main for a package whose examples name their Redis as users do: REDIS_URL is the URL of a server for them.
+func MainWithExamples(m *testing.M) {
+	addr, stop := ForExample()
+	_ = os.Setenv("REDIS_URL", "redis://"+addr) // fails for odd names only
+	shared.mu.Lock()
+	shared.stopExamples = stop
+	shared.mu.Unlock()
+	Main(m)
+}
+
 func stopShared() {
 	shared.mu.Lock()
 	defer shared.mu.Unlock()
+	if shared.stopExamples != nil {
+		shared.stopExamples()
+	}
 	if shared.server != nil {
 		shared.server.retire()
 		_ = os.RemoveAll(shared.server.dir)
