@@ -55,7 +55,24 @@ func TestOnCluster(t *testing.T) {
 	w.saw("released by " + holds.ID())
 	w.signal(syscall.SIGINT)
 	require.Zero(t, w.rest().code)
+
+	// It hears of a forced unlock, by any node.
+	w = start(t, nil, "watch", "-redis", addrs[0], "-every", "50ms", "c")
+	w.saw("held by " + holds.ID())
+	rdb := cluster.Client(t)
+	redistest.Eventually(t, patience, func() bool {
+		patterns := int64(0)
+		for _, node := range rdb.Nodes() {
+			n, err := node.Do(t.Context(), node.B().PubsubNumpat().Build()).AsInt64()
+			require.NoError(t, err)
+			patterns += n
+		}
+		return patterns == 1
+	}, "it listens")
 	require.Zero(t, call(t, addrs[0], "unlock", "-force", "-yes", "c").code)
+	w.saw("forced open: no longer held by " + holds.ID())
+	w.signal(syscall.SIGINT)
+	require.Zero(t, w.rest().code)
 
 	// A node that is down does not affect the others.
 	cluster.Nodes()[3].Kill()

@@ -18,9 +18,9 @@ import (
 const usageWatch = `usage: rlock watch [flags] NAME
 
 Prints a line for each change of the lock NAME: acquired, re-entered, released,
-lost, forced open, and the number of waiting processes. Latches: set, counted down, opened.
-Semaphores: the free permits and, if they expire, each permit acquired, released
-or lost. Ends with Ctrl-C.
+lost, forced open, and the number of waiting processes. Latches: set, counted
+down, opened. Semaphores: the free permits and, if they expire, each permit
+acquired, released or lost. Ends with Ctrl-C.
 
 It looks after an unlock message and every -every, because hand-overs and
 expiries publish none, but at most 20 times a second: shorter holds may be
