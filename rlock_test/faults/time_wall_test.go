@@ -46,10 +46,12 @@ func wallNow() (sec int64, nsec int32, mono int64) {
 // buildWallclock builds the program with the patched time package.
 func buildWallclock(t *testing.T) (bin string) {
 	t.Helper()
-	root, err := exec.Command("go", "env", "GOROOT").Output()
+	goroot, err := exec.Command("go", "env", "GOROOT").Output()
 	require.NoError(t, err)
 	dir := t.TempDir()
-	stdlib := filepath.Join(strings.TrimSpace(string(root)), "src", "time")
+	root := filepath.Join(dir, "go") // go replaces no file of a Go that it has fetched into its module cache
+	require.NoError(t, os.Symlink(strings.TrimSpace(string(goroot)), root))
+	stdlib := filepath.Join(root, "src", "time")
 	text, err := os.ReadFile(filepath.Join(stdlib, "time.go"))
 	require.NoError(t, err)
 	const now = "func Now() Time {\n\tsec, nsec, mono := runtimeNow()"
@@ -66,7 +68,9 @@ func buildWallclock(t *testing.T) (bin string) {
 	}})
 	require.NoError(t, err)
 	bin = filepath.Join(dir, "wallclock")
-	out, err := exec.Command("go", "build", "-overlay", write("overlay.json", overlay), "-o", bin, "./wallclock").CombinedOutput()
+	build := exec.Command(filepath.Join(root, "bin", "go"), "build", "-overlay", write("overlay.json", overlay), "-o", bin, "./wallclock")
+	build.Env = append(os.Environ(), "GOROOT="+root, "GOTOOLCHAIN=local")
+	out, err := build.CombinedOutput()
 	require.NoError(t, err, string(out))
 	return bin
 }
