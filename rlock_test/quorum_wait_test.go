@@ -197,3 +197,31 @@ func canceled() context.Context {
 	cancel()
 	return ctx
 }
+
+// I-wake: a server that was away from the start is asked again soon after it has come, though its Client has had no connection yet.
+func TestQuorumAsksAServerThatComesLater(t *testing.T) {
+	for name, open := range map[string]func(t *testing.T, s *redistest.Server) *rlock.Client{
+		"it was there": func(t *testing.T, s *redistest.Server) *rlock.Client { return newClient(t, s.Client(t)) },
+		"ConnectOnUse": func(t *testing.T, s *redistest.Server) *rlock.Client {
+			c, _ := openLate(t, s.Addr())
+			return c
+		},
+	} {
+		redistest.RunVirtual(t, name, func(t *testing.T) {
+			taken, free, away := redistest.Start(t), redistest.Start(t), redistest.Start(t)
+			_, unlock, err := newClient(t, taken.Client(t)).Mutex("x").Lock(t.Context())
+			require.NoError(t, err)
+			var members []rlock.Locker
+			for _, s := range []*redistest.Server{taken, free, away} {
+				members = append(members, open(t, s).Mutex("x"))
+			}
+			away.Stop()
+			waiter := lockAsync(t, rlock.Quorum(members...))
+			sleep(rlock.DefaultWatchdogTimeout / 10)
+			waiter.stillWaits(t)
+			away.Restart()
+			waiter.getAndUnlock(t, rlock.DefaultWatchdogTimeout/5)
+			require.NoError(t, unlock())
+		})
+	}
+}

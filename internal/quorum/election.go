@@ -292,6 +292,8 @@ func (e *election) await() error {
 				free++
 			case r.joined:
 				cases[i] = ready(r.waiter.Turn())
+			default:
+				cases[i].Chan = reflect.ValueOf(r.retry)
 			}
 			able++
 		}

@@ -14,6 +14,8 @@ type serverWatch struct {
 	joined bool
 	turn   bool  // the server may be free
 	err    error // the subscription's failure
+
+	retry <-chan time.Time // until the server is connected, and so listened to: when to ask again
 }
 
 // listen joins the queue of the hub, or takes the turn there: what comes from now on is news.
@@ -38,6 +40,10 @@ func (r *serverWatch) listen(q *Quorum) {
 
 // hear notes what the hub has to say: that the server may be free, or that it cannot be listened to.
 func (r *serverWatch) hear() {
+	if !r.joined {
+		r.turn = true
+		return
+	}
 	if _, err := r.waiter.News(); err != nil {
 		r.waiter.Leave()
 		r.err = err
@@ -46,13 +52,16 @@ func (r *serverWatch) hear() {
 	r.turn = true
 }
 
-// sleep gives the turn back until there is news, or ttl is over; a negative one is for ever. One that has just learnt of the
-// server's cluster has to ask once more.
+// sleep gives the turn back until there is news, or ttl is over; a negative one is for ever. One that has just connected, or learnt of the
+// server's cluster, has to ask once more. Nothing tells of a server that is not connected.
 func (r *serverWatch) sleep(q *Quorum, ttl time.Duration) {
-	if !r.turn {
-		r.listen(q)
+	joined, turn := r.joined, r.turn
+	r.turn = false
+	if !joined || !turn {
+		if r.listen(q); !r.joined {
+			r.retry = time.After(deadServerRetry)
+		}
 		return
 	}
-	r.turn = false
 	r.waiter.Held(ttl, false)
 }
