@@ -137,7 +137,7 @@ func CanLeave(ctx context.Context, limit time.Time) bool { return ctx.Done() != 
 // zero, or on Close. Then Make returns at once with left true. The error is Close's, or says how Redis failed to answer; it is nil if there
 // was no time for an answer. What comes of the call is for its RollBack. Make is called within a started call.
 func (c *Calls) Make(ctx context.Context, slot uint16, limit time.Time, call Call) (left bool, err error) {
-	began := time.Now()
+	began, done := time.Now(), ctx.Done() // it may panic
 	behind, err := c.Admit(ctx, slot, limit)
 	if err != nil {
 		call.RollBack(err)
@@ -152,7 +152,7 @@ func (c *Calls) Make(ctx context.Context, slot uint16, limit time.Time, call Cal
 	select { // whoever is first decides: the end of the call, or a caller that leaves
 	case <-w.Ended():
 		return false, w.Result()
-	case <-ctx.Done():
+	case <-done:
 	case <-over:
 	case <-c.done:
 		err = c.errClosed

@@ -103,6 +103,25 @@ func TestWorkerAfterClose(t *testing.T) {
 	})
 }
 
+// A ctx that panics leaves no worker behind that Close would wait for.
+func TestCtxThatPanics(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		c := New(nil, errors.New("closed"))
+		require.True(t, c.Start())
+		func() {
+			defer func() { require.Equal(t, any("out of order"), recover()) }()
+			_, _, _ = Leavable(panicking{t.Context()}, c, 0, time.Time{}, func(<-chan struct{}) (int, error) { return 1, nil }, nil)
+		}()
+		c.Ended()
+		c.Close()
+		c.Wait()
+	})
+}
+
+type panicking struct{ context.Context }
+
+func (panicking) Done() <-chan struct{} { panic("out of order") }
+
 // Whether the caller leaves or the call ends first, what came of it is for one of them.
 func TestLeavingAndEndingAtOnce(t *testing.T) {
 	c := New(nil, errors.New("closed"))
