@@ -24,7 +24,7 @@ import (
 //   - one for each Redis node with a waiter, with a connection of its own;
 //   - when needed, one to undo the effects of unanswered calls; on a cluster, one for each slot;
 //   - one for each latch with a waiter, one for each latch being changed, and one for each semaphore in use;
-//   - one for each call in flight whose caller may leave, or for which nobody waits;
+//   - one for each call in flight; up to 64 of them stay for the next calls, until they were idle for one to two seconds;
 //   - with [Options].Deadlock, one for each Lock while it looks for a deadlock, and for each message about one;
 //   - one each to call the Logger and the Trace, while they have something to report;
 //   - one for each section that a loss or Close ends, until the methods of its parent ctx have returned.
