@@ -4,7 +4,9 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -41,9 +43,16 @@ func openLate(option rueidis.ClientOption, o Options) (*Client, error) {
 	if len(option.InitAddress) == 0 {
 		return nil, errors.New("rlock: there is no address of a Redis to connect to (set InitAddress)")
 	}
-	none, _ := rueidis.NewClient(rueidis.ClientOption{ // which returns a client beside the error
+	option.InitAddress = slices.Clone(option.InitAddress) // each attempt may shuffle them
+	none, err := unconnected(option)
+	if none != nil {
+		none.Close()
+	}
+	if !errors.Is(err, errNotConnected) { // no attempt could do better
+		return nil, fmt.Errorf("rlock: the options of rueidis: %w", err)
+	}
+	none, _ = unconnected(rueidis.ClientOption{ // which returns a client beside the error
 		InitAddress: option.InitAddress[:1], ForceSingleClient: true, DisableCache: true, DisableRetry: true,
-		DialCtxFn: func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error) { return nil, errNotConnected },
 	})
 	rdb := &lateRedis{option: option}
 	rdb.now.Store(&none)
@@ -54,6 +63,12 @@ func openLate(option rueidis.ClientOption, o Options) (*Client, error) {
 	}
 	c.closeRedis = sync.OnceFunc(rdb.Close)
 	return c, nil
+}
+
+// unconnected makes a client that cannot dial. The error is errNotConnected, or about the options.
+func unconnected(option rueidis.ClientOption) (rueidis.Client, error) {
+	option.DialCtxFn = func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error) { return nil, errNotConnected }
+	return rueidis.NewClient(option)
 }
 
 var errNotConnected = errors.New("not connected")

@@ -334,6 +334,9 @@ func TestConnectOnUseReports(t *testing.T) {
 	require.ErrorContains(t, err, "not a Redis URL")
 	_, err = rlock.OpenWith(rueidis.ClientOption{}, rlock.Options{ConnectOnUse: true})
 	require.ErrorContains(t, err, "set InitAddress")
+	_, err = rlock.OpenWith(rueidis.ClientOption{InitAddress: []string{s.Addr()}, PipelineMultiplex: 100}, rlock.Options{ConnectOnUse: true})
+	require.ErrorIs(t, err, rueidis.ErrWrongPipelineMultiplex)
+	require.NotErrorIs(t, err, rlock.ErrUnreachable)
 	_, err = rlock.Open("redis://"+s.Addr(), rlock.Options{ConnectOnUse: true, UnlockTimeout: 1})
 	require.ErrorContains(t, err, "UnlockTimeout")
 }
