@@ -47,6 +47,8 @@ type change struct {
 	Slot    *int64    `json:"slot,omitempty"` // of that permit
 	Waiting *int      `json:"waiting_processes,omitempty"`
 	Text    string    `json:"text"`
+
+	who string // that owner, described; only if its hold has ended
 }
 
 func (p *program) watch(args []string) int {
@@ -215,8 +217,7 @@ func (f *forcedOwners) mark(found []change, now *view, since time.Time) {
 		if _, ok := f.at[c.Owner]; !ok || holds(now, c.Owner) || c.Event == "acquired" {
 			continue
 		}
-		h := holder{Owner: c.Owner, Label: c.Label}
-		c.Event, c.Text = eventForced, fmt.Sprintf("forced open: no longer held by %s", h.text())
+		c.Event, c.Text = eventForced, "forced open: no longer held by "+c.who
 	}
 }
 
@@ -304,7 +305,7 @@ func runsOut(ttl int64, between time.Duration) bool {
 
 // ended says why a holder is gone.
 func ended(before, now *view, h holder, between time.Duration, unlocked, listens bool) change {
-	c := change{Owner: h.Owner, Label: h.Label, Event: "released", Text: "released by " + h.text()}
+	c := change{Owner: h.Owner, Label: h.Label, who: h.text(), Event: "released", Text: "released by " + h.text()}
 	ranOut := runsOut(before.TTL, between)
 	switch {
 	case unlocked:
