@@ -97,6 +97,17 @@ func newFleet(t *testing.T, watchdog time.Duration, redis ...string) *fleet {
 	return newFleetOf(t, 3, watchdog, time.Minute, redis...)
 }
 
+// halfway is an upload of that many parts through the first process, of which one has arrived.
+func (f *fleet) halfway(parts int) (data []byte, id string, p *patch) {
+	f.t.Helper()
+	data = content(parts * part)
+	id = create(f.t, f.addrs[0], len(data))
+	p = upload(f.t, f.addrs[0], id, 0)
+	p.send(data[:part])
+	arrives(f.t, f.folder, id, part)
+	return data, id, p
+}
+
 // newFleetOf is one of n processes, which wait for a lock for that long.
 func newFleetOf(t *testing.T, n int, watchdog, patience time.Duration, redis ...string) *fleet {
 	t.Helper()
@@ -275,11 +286,7 @@ func TestAskedEarly(t *testing.T) {
 // After the death of a process the upload goes on in another one when its lease has ended.
 func TestKill(t *testing.T) {
 	f := newFleet(t, watchdog)
-	data := content(2 * part)
-	id := create(t, f.addrs[0], len(data))
-	p := upload(t, f.addrs[0], id, 0)
-	p.send(data[:part])
-	arrives(t, f.folder, id, part)
+	data, id, p := f.halfway(2)
 	f.processes[0].Kill()
 	require.NoError(t, p.body.Close())
 	require.NotContains(t, p.ends(), "204")
@@ -289,11 +296,7 @@ func TestKill(t *testing.T) {
 // A process that is stopped loses the lock, and the upload goes on in another one. When it continues, its request ends.
 func TestPause(t *testing.T) {
 	f := newFleet(t, watchdog)
-	data := content(2 * part)
-	id := create(t, f.addrs[0], len(data))
-	p := upload(t, f.addrs[0], id, 0)
-	p.send(data[:part])
-	arrives(t, f.folder, id, part)
+	data, id, p := f.halfway(2)
 	f.processes[0].Pause()
 	f.finish(f.addrs[1], id, data)
 	f.processes[0].Resume()
@@ -306,11 +309,7 @@ func TestRestart(t *testing.T) {
 	for name, durable := range map[string][]string{"with its data": {"--appendonly", "yes", "--appendfsync", "always"}, "without": nil} {
 		t.Run(name, func(t *testing.T) {
 			f := newFleet(t, 5*watchdog, durable...)
-			data := content(3 * part)
-			id := create(t, f.addrs[0], len(data))
-			p := upload(t, f.addrs[0], id, 0)
-			p.send(data[:part])
-			arrives(t, f.folder, id, part)
+			data, id, p := f.halfway(3)
 			f.redis.Kill()
 			f.redis.Restart()
 			if durable == nil {
