@@ -60,7 +60,7 @@ FAULTSFLAGS ?= -v -count=1 -parallel=16
 
 # The simulator. SEED is the first world's; PROCESSES and TIME replace random values. It runs without the race detector, because the
 # number of worlds matters more.
-SIM       = internal/sim
+SIM       = internal/testing/sim
 WORLDS   ?= 300
 SIMFLAGS ?= -count=1 -timeout=0
 
@@ -138,7 +138,7 @@ interop-peers: jdk node ## build what interop locks together with
 	fi
 
 seeded: redis-server ## put bugs into the engine, one at a time, and show which test finds each; half an hour
-	$(GO) run ./internal/seeded
+	$(GO) run ./internal/testing/seeded
 
 sim: ## worlds of many processes, with faults, on a simulated clock: make sim SEED=7 WORLDS=1000 PROCESSES=50 TIME=10m
 	cd $(SIM) && SIM_SEED='$(SEED)' SIM_WORLDS='$(WORLDS)' SIM_PROCESSES='$(PROCESSES)' SIM_TIME='$(TIME)' \

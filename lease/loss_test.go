@@ -7,7 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/go-rlock/rlock/internal/bubble"
+	"github.com/go-rlock/rlock/internal/testing/bubble"
 )
 
 // G2: the loss is on time, even if the renew function ignores its ctx.

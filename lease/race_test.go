@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-rlock/rlock/internal/bubble"
+	"github.com/go-rlock/rlock/internal/testing/bubble"
 )
 
 // Random calls from many goroutines: each lease gets at most one Lost, never early and never after Stop.

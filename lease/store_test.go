@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/go-rlock/rlock/internal/bubble"
+	"github.com/go-rlock/rlock/internal/testing/bubble"
 )
 
 // watchdog is the watchdog time of the tests. Renewals are due every 10 s, plus or minus 0.5 s of jitter, the first up to 1.5 s earlier.

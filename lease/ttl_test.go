@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-rlock/rlock/internal/bubble"
+	"github.com/go-rlock/rlock/internal/testing/bubble"
 )
 
 // period returns the bounds of a renewal period: the longest is slightly over a third of ttl.

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-rlock/rlock/internal/redistest"
-	"github.com/go-rlock/rlock/internal/require"
+	"github.com/go-rlock/rlock/internal/testing/redistest"
+	"github.com/go-rlock/rlock/internal/testing/require"
 	"github.com/go-rlock/rlock/lua"
 	"github.com/go-rlock/rlock/pubsub"
 )

@@ -3,8 +3,8 @@ package lua_test
 import (
 	"testing"
 
-	"github.com/go-rlock/rlock/internal/redistest"
-	"github.com/go-rlock/rlock/internal/require"
+	"github.com/go-rlock/rlock/internal/testing/redistest"
+	"github.com/go-rlock/rlock/internal/testing/require"
 	"github.com/go-rlock/rlock/lua"
 )
 

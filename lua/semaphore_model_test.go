@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/go-rlock/rlock/internal/require"
+	"github.com/go-rlock/rlock/internal/testing/require"
 	"github.com/go-rlock/rlock/lua"
 )
 

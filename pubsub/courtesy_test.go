@@ -7,8 +7,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/go-rlock/rlock/internal/bubble"
-	"github.com/go-rlock/rlock/internal/require"
+	"github.com/go-rlock/rlock/internal/testing/bubble"
+	"github.com/go-rlock/rlock/internal/testing/require"
 )
 
 const (

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-rlock/rlock/internal/require"
+	"github.com/go-rlock/rlock/internal/testing/require"
 )
 
 // crowd returns a line of n waiters that have no signal.

@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-rlock/rlock/internal/redistest"
-	"github.com/go-rlock/rlock/internal/require"
+	"github.com/go-rlock/rlock/internal/testing/redistest"
+	"github.com/go-rlock/rlock/internal/testing/require"
 )
 
 // listens starts an ear and waits until it is live. The channel carries its messages.

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-rlock/rlock/internal/require"
+	"github.com/go-rlock/rlock/internal/testing/require"
 )
 
 // grants returns the channel for messages to this process alone.

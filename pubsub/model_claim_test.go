@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/go-rlock/rlock/internal/require"
+	"github.com/go-rlock/rlock/internal/testing/require"
 )
 
 // claimStep is a step of the model for claims.

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/go-rlock/rlock/internal/require"
+	"github.com/go-rlock/rlock/internal/testing/require"
 )
 
 // The steps of the model are actions of callers, replies of the server, and the passing of time. Each acts on the hub and records the

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-rlock/rlock/internal/require"
+	"github.com/go-rlock/rlock/internal/testing/require"
 )
 
 // A process has a single place for a lock.

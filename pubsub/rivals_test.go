@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-rlock/rlock/internal/require"
+	"github.com/go-rlock/rlock/internal/testing/require"
 )
 
 // newWriter returns a hub whose waiter for a lock without a queue in Redis listens, and was refused.

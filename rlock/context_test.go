@@ -4,9 +4,9 @@ import (
 	"context"
 	"testing"
 
-	"github.com/go-rlock/rlock/internal/redistest"
-	"github.com/go-rlock/rlock/internal/require"
 	"github.com/go-rlock/rlock/internal/tenure"
+	"github.com/go-rlock/rlock/internal/testing/redistest"
+	"github.com/go-rlock/rlock/internal/testing/require"
 )
 
 // A chain of ended sections costs nothing: Lock drops sections in its ctx that have already ended. Sections open at the Lock stay

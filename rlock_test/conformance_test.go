@@ -6,8 +6,8 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"github.com/go-rlock/rlock/internal/conformance"
-	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/internal/testing/conformance"
+	"github.com/go-rlock/rlock/internal/testing/redistest"
 	"github.com/go-rlock/rlock/rlock"
 )
 

@@ -7,11 +7,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/internal/testing/redistest"
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// WithMaxWait bounds Lock as TryLock does. All and Quorum use the shortest bound. The other kinds are tested in internal/conformance.
+// WithMaxWait bounds Lock as TryLock does. All and Quorum use the shortest bound. The other kinds are tested in internal/testing/conformance.
 func TestMaxWait(t *testing.T) {
 	const bound = 100 * time.Millisecond
 	most := rlock.WithMaxWait(bound)

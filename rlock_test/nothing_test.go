@@ -6,8 +6,8 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"github.com/go-rlock/rlock/internal/redistest"
-	"github.com/go-rlock/rlock/internal/require"
+	"github.com/go-rlock/rlock/internal/testing/redistest"
+	"github.com/go-rlock/rlock/internal/testing/require"
 )
 
 // G5, G9: thousands of calls, most of them in vain, leave nothing, here or in Redis.

@@ -7,9 +7,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/go-rlock/rlock/internal/bubble"
-	"github.com/go-rlock/rlock/internal/redistest"
 	sections "github.com/go-rlock/rlock/internal/tenure"
+	"github.com/go-rlock/rlock/internal/testing/bubble"
+	"github.com/go-rlock/rlock/internal/testing/redistest"
 	"github.com/go-rlock/rlock/rlock"
 )
 

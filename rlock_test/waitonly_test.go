@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/internal/testing/redistest"
 	"github.com/go-rlock/rlock/rlock"
 )
 
@@ -28,7 +28,7 @@ func stockPermits(t *testing.T, s *twoClients, kind, name string, n int64) {
 }
 
 // G3: a section locked with a WaitOnly ctx continues when that ctx ends, until its unlock. A Lock inside the section belongs to it. The other
-// kinds are tested in internal/conformance.
+// kinds are tested in internal/testing/conformance.
 func TestWaitOnlySection(t *testing.T) {
 	type key struct{}
 	for kind, lock := range map[string]func(s *twoClients, name string) rlock.Locker{

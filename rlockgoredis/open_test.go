@@ -15,7 +15,7 @@ import (
 	"github.com/redis/go-redis/v9/auth"
 	"github.com/stretchr/testify/require"
 
-	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/internal/testing/redistest"
 	"github.com/go-rlock/rlock/rlock"
 	"github.com/go-rlock/rlock/rlockgoredis"
 )

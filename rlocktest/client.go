@@ -11,8 +11,8 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"github.com/go-rlock/rlock/internal/memnet"
-	"github.com/go-rlock/rlock/internal/memredis"
+	"github.com/go-rlock/rlock/internal/testing/memnet"
+	"github.com/go-rlock/rlock/internal/testing/memredis"
 	"github.com/go-rlock/rlock/rlock"
 	"github.com/go-rlock/rlock/rlocktest/internal/memory"
 )

@@ -8,10 +8,10 @@ import (
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 
-	"github.com/go-rlock/rlock/internal/conformance"
-	"github.com/go-rlock/rlock/internal/memnet"
-	"github.com/go-rlock/rlock/internal/memredis"
-	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/internal/testing/conformance"
+	"github.com/go-rlock/rlock/internal/testing/memnet"
+	"github.com/go-rlock/rlock/internal/testing/memredis"
+	"github.com/go-rlock/rlock/internal/testing/redistest"
 	"github.com/go-rlock/rlock/rlocktest/internal/memory"
 )
 

@@ -1,7 +1,7 @@
 package rlocktest
 
 import (
-	"github.com/go-rlock/rlock/internal/memredis"
+	"github.com/go-rlock/rlock/internal/testing/memredis"
 	"github.com/go-rlock/rlock/rlocktest/internal/memory"
 )
 

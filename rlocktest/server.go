@@ -8,7 +8,7 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"github.com/go-rlock/rlock/internal/memnet"
+	"github.com/go-rlock/rlock/internal/testing/memnet"
 	"github.com/go-rlock/rlock/rlocktest/internal/memory"
 )
 

@@ -22,7 +22,7 @@ import (
 	"go.uber.org/zap"
 
 	rlockcertmagic "github.com/go-rlock/rlock/adapters/certmagic"
-	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/internal/testing/redistest"
 	"github.com/go-rlock/rlock/rlock"
 )
 

@@ -22,7 +22,7 @@ import (
 	"golang.org/x/exp/slog"
 
 	rlocktusd "github.com/go-rlock/rlock/adapters/tusd"
-	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/internal/testing/redistest"
 	"github.com/go-rlock/rlock/rlock"
 )
 

@@ -15,8 +15,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/go-rlock/rlock/internal/doctest"
-	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/internal/testing/doctest"
+	"github.com/go-rlock/rlock/internal/testing/redistest"
 )
 
 // inACircle is the page's situation: three processes whose sections wait for each other in a circle, and in the last process a fourth

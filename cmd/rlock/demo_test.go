@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/internal/testing/redistest"
 )
 
 var okLine = regexp.MustCompile(`^ok: ([1-9][0-9]{2,}) sections, 0 overlaps, 0 lost updates, 1 crash survived$`)

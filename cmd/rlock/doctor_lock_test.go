@@ -11,7 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/internal/testing/redistest"
 )
 
 // The doctor says why Lock would fail, with the cure, even if no setting shows it.

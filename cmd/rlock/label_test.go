@@ -13,7 +13,7 @@ import (
 
 	"github.com/go-rlock/rlock/internal/deadlock"
 	"github.com/go-rlock/rlock/internal/kinds"
-	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/internal/testing/redistest"
 	"github.com/go-rlock/rlock/rlock"
 )
 

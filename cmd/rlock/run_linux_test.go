@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/internal/testing/redistest"
 )
 
 // TestRunKilled: nothing that a command has started outlives its rlock, or works beside the next owner.

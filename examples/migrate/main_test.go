@@ -14,7 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/internal/testing/redistest"
 )
 
 var line = regexp.MustCompile(`^ *(\d+) to +(\d+)  (\S+) +(go|java) +([0-9a-f-]{36}):\d+ +parcel (\d+), 2 levels$`)

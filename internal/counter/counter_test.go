@@ -5,10 +5,10 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/go-rlock/rlock/internal/enginetest"
-	"github.com/go-rlock/rlock/internal/redistest"
-	"github.com/go-rlock/rlock/internal/require"
 	"github.com/go-rlock/rlock/internal/tenure"
+	"github.com/go-rlock/rlock/internal/testing/enginetest"
+	"github.com/go-rlock/rlock/internal/testing/redistest"
+	"github.com/go-rlock/rlock/internal/testing/require"
 	"github.com/go-rlock/rlock/lua"
 )
 

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-rlock/rlock/internal/require"
+	"github.com/go-rlock/rlock/internal/testing/require"
 )
 
 // fake is a wait blocked by other owners, with a ctx that carries its own holds.

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-rlock/rlock/internal/require"
+	"github.com/go-rlock/rlock/internal/testing/require"
 )
 
 // world carries probes between several processes. It may lose, duplicate or reorder some.

@@ -6,8 +6,8 @@ import (
 
 	"github.com/go-rlock/rlock/internal/calls"
 	"github.com/go-rlock/rlock/internal/kinds"
-	"github.com/go-rlock/rlock/internal/require"
 	"github.com/go-rlock/rlock/internal/tenure"
+	"github.com/go-rlock/rlock/internal/testing/require"
 )
 
 // A crowd of readers, on one tenure or on many, meets a crowd of waiters: none of them visits all the others.

@@ -3,7 +3,7 @@ package engine
 import (
 	"testing"
 
-	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/internal/testing/redistest"
 )
 
 func TestMain(m *testing.M) { redistest.Main(m) }

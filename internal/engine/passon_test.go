@@ -5,11 +5,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-rlock/rlock/internal/enginetest"
 	"github.com/go-rlock/rlock/internal/kinds"
-	"github.com/go-rlock/rlock/internal/redistest"
-	"github.com/go-rlock/rlock/internal/require"
 	"github.com/go-rlock/rlock/internal/tenure"
+	"github.com/go-rlock/rlock/internal/testing/enginetest"
+	"github.com/go-rlock/rlock/internal/testing/redistest"
+	"github.com/go-rlock/rlock/internal/testing/require"
 )
 
 // G1, G5: if a tenure is lost between two holds, the next Lock competes again, and the remains of the tenure are released.

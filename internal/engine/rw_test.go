@@ -7,11 +7,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-rlock/rlock/internal/enginetest"
 	"github.com/go-rlock/rlock/internal/kinds"
-	"github.com/go-rlock/rlock/internal/redistest"
-	"github.com/go-rlock/rlock/internal/require"
 	"github.com/go-rlock/rlock/internal/tenure"
+	"github.com/go-rlock/rlock/internal/testing/enginetest"
+	"github.com/go-rlock/rlock/internal/testing/redistest"
+	"github.com/go-rlock/rlock/internal/testing/require"
 )
 
 // A Lock under the ctx of a lost reader returns that loss, even as the reader's gate becomes free. It never competes.

@@ -8,11 +8,11 @@ import (
 	"time"
 	"weak"
 
-	"github.com/go-rlock/rlock/internal/enginetest"
 	"github.com/go-rlock/rlock/internal/kinds"
-	"github.com/go-rlock/rlock/internal/redistest"
-	"github.com/go-rlock/rlock/internal/require"
 	"github.com/go-rlock/rlock/internal/tenure"
+	"github.com/go-rlock/rlock/internal/testing/enginetest"
+	"github.com/go-rlock/rlock/internal/testing/redistest"
+	"github.com/go-rlock/rlock/internal/testing/require"
 )
 
 // An unlock gives up before its time only after the loss of the hold. The end of the lease alone does not suffice: Redis may have

@@ -3,7 +3,7 @@ package kinds
 import (
 	"testing"
 
-	"github.com/go-rlock/rlock/internal/require"
+	"github.com/go-rlock/rlock/internal/testing/require"
 )
 
 // An owner field is Redisson's owner field plus a part that identifies this library.

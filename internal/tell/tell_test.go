@@ -9,8 +9,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/go-rlock/rlock/internal/bubble"
-	"github.com/go-rlock/rlock/internal/require"
+	"github.com/go-rlock/rlock/internal/testing/bubble"
+	"github.com/go-rlock/rlock/internal/testing/require"
 )
 
 // Calls run in order. Calls beyond the limit are dropped, and the next call gets the number dropped.

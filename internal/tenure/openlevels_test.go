@@ -9,11 +9,11 @@ import (
 	"time"
 
 	"github.com/go-rlock/rlock/internal/engine"
-	"github.com/go-rlock/rlock/internal/enginetest"
 	"github.com/go-rlock/rlock/internal/kinds"
-	"github.com/go-rlock/rlock/internal/redistest"
-	"github.com/go-rlock/rlock/internal/require"
 	"github.com/go-rlock/rlock/internal/tenure"
+	"github.com/go-rlock/rlock/internal/testing/enginetest"
+	"github.com/go-rlock/rlock/internal/testing/redistest"
+	"github.com/go-rlock/rlock/internal/testing/require"
 )
 
 // A tenure says of its levels what they say one by one, in whatever order they open and close.

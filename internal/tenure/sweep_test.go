@@ -8,11 +8,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-rlock/rlock/internal/enginetest"
 	"github.com/go-rlock/rlock/internal/kinds"
-	"github.com/go-rlock/rlock/internal/redistest"
 	"github.com/go-rlock/rlock/internal/sweep"
 	"github.com/go-rlock/rlock/internal/tenure"
+	"github.com/go-rlock/rlock/internal/testing/enginetest"
+	"github.com/go-rlock/rlock/internal/testing/redistest"
 )
 
 // warnings records the owners in warnings.

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/go-rlock/rlock/internal/calls"
-	"github.com/go-rlock/rlock/internal/require"
+	"github.com/go-rlock/rlock/internal/testing/require"
 )
 
 // I1: waiting calls get the right to call for a tenure in order, and each step wakes only the next. A call that leaves delays no other,

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/go-rlock/rlock/internal/require"
+	"github.com/go-rlock/rlock/internal/testing/require"
 )
 
 // Words keep their columns and colours, bars become rectangles, and the output is valid XML.

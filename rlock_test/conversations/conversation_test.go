@@ -19,7 +19,7 @@ import (
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 
-	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/internal/testing/redistest"
 )
 
 // A conversation with Redis is a test written as text, in testdata. A line has an owner's action; below it are the reply,

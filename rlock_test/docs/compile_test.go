@@ -23,7 +23,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/go-rlock/rlock/internal/doctest"
+	"github.com/go-rlock/rlock/internal/testing/doctest"
 )
 
 const (

@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/go-rlock/rlock/internal/doctest"
+	"github.com/go-rlock/rlock/internal/testing/doctest"
 )
 
 var (

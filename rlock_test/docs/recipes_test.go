@@ -15,8 +15,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/go-rlock/rlock/internal/doctest"
-	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/internal/testing/doctest"
+	"github.com/go-rlock/rlock/internal/testing/redistest"
 )
 
 // watched is a program's output, which closes said when it has a line.

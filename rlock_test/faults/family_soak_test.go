@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/internal/testing/redistest"
 )
 
 // newSoak returns a run of processes that take locks of every kind, on three servers. The watchdog time is longer than

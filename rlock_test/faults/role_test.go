@@ -4,7 +4,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/internal/testing/redistest"
 )
 
 func runRoleOrTests(m *testing.M) {

@@ -16,7 +16,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/alicebob/miniredis/v2/server"
 
-	"github.com/go-rlock/rlock/internal/memredis"
+	"github.com/go-rlock/rlock/internal/testing/memredis"
 )
 
 // Server is a Redis on the clock of package time: in a testing/synctest bubble, the bubble's. Methods of Miniredis see the keys as they
