@@ -3,6 +3,7 @@ package rlock_test
 import (
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/redis/rueidis"
 
@@ -33,7 +34,9 @@ func TestConformance(t *testing.T) {
 func conform(t *testing.T, d deployment) {
 	shared := [2]rueidis.Client{d.dial(t), d.dial(t)} // for all tests without proxies
 	conformance.Run(t, conformance.Deployment{
-		Soon: rlock.DefaultWatchdogTimeout, // on a busy machine
+		Watchdog: 10 * time.Second,
+		Smoke:    !redistest.RealWorld(),       // where TestConformanceInMemory of rlocktest has them
+		Soon:     rlock.DefaultWatchdogTimeout, // on a busy machine
 		Run: func(t *testing.T, cell func(*testing.T)) {
 			redistest.Parallel(t)
 			cell(t)

@@ -18,7 +18,8 @@ import (
 // On the in-memory server, locks of all kinds behave as on a real one. Each cell of the table has its own server and bubble.
 func TestConformanceInMemory(t *testing.T) {
 	conformance.Run(t, conformance.Deployment{
-		Soon: time.Millisecond,
+		Watchdog: 3 * time.Second,
+		Soon:     time.Millisecond,
 		Run: func(t *testing.T, cell func(*testing.T)) {
 			redistest.Parallel(t)
 			synctest.Test(t, cell)

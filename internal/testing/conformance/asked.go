@@ -114,7 +114,7 @@ func ticketExpires(t *testing.T, p *place, a, b rlock.Locker) {
 	ticket, err := rlock.Export(ctx, rlock.WithTicketTime(lasts))
 	require.NoError(t, err)
 	require.NoError(t, unlock())
-	first := enterInTurn(t, waiters, lasts+2*courtesy+p.soon)
+	first := enterInTurn(t, waiters, lasts+2*courtesy+p.d.Soon)
 	require.GreaterOrEqual(t, first.Sub(began), lasts)
 	_, _, err = p.clients[1][0].Adopt(p.ctx, ticket)
 	require.ErrorIs(t, err, rlock.ErrTicket)

@@ -26,6 +26,11 @@ type Deployment struct {
 	// Connect returns a client for each of two processes. If cuts is set, it also returns a function that cuts the
 	// first process off from the servers, or reconnects it.
 	Connect func(t *testing.T, cuts bool) (sides [2]rueidis.Client, cutOff func(off bool))
+	// Watchdog is the watchdog time of holds that are renewed or lost while the test looks: a machine that stands still for two thirds of it
+	// loses them.
+	Watchdog time.Duration
+	// Smoke: where time is real, the properties of such holds are tested with the plain lock alone. In bubbles they are tested with all kinds.
+	Smoke bool
 	// Soon is how much later than promised something may happen: nothing but the moment of a timer in a bubble.
 	Soon time.Duration
 }
@@ -35,14 +40,14 @@ func Run(t *testing.T, d Deployment) {
 	t.Helper()
 	for _, k := range kinds() {
 		for _, property := range properties {
-			if k.without[property.name] != "" {
+			if k.without[property.name] != "" || d.Smoke && property.renewed && k.name != plain {
 				continue
 			}
 			t.Run(k.name+"/"+property.name, func(t *testing.T) {
 				d.Run(t, func(t *testing.T) {
 					ctx, cancel := context.WithTimeout(t.Context(), atMost)
 					defer cancel()
-					p := &place{ctx: ctx, name: redistest.Name(t), kind: k, property: property, soon: d.Soon}
+					p := &place{ctx: ctx, name: redistest.Name(t), kind: k, property: property, d: d}
 					p.sides, p.cutOff = d.Connect(t, property.cuts)
 					a, b := k.handles(t, p)
 					property.holds(t, p, a, b)
@@ -74,6 +79,7 @@ type kind struct {
 }
 
 const (
+	plain           = "plain"
 	reenters        = "re-entry"
 	refusesReentry  = "re-entry refused"
 	refusedNow      = "refused at once"
@@ -100,7 +106,7 @@ func kinds() []kind {
 		refusesReentry: "has " + reenters, endsByOtherHand: "has no such method", moves: "cannot be exported", expires: "cannot be exported",
 	}
 	return []kind{
-		{name: "plain", keys: 1, handles: mutex(rlock.Options{}), without: enters},
+		{name: plain, keys: 1, handles: mutex(rlock.Options{}), without: enters},
 		{name: "fenced", keys: 2, handles: of(rlock.Options{}, func(c *rlock.Client, p *place) rlock.Locker {
 			return c.FencedMutex(p.name, p.property.options...)
 		}), without: enters, keeps: "redisson_lock_token:"},
@@ -150,6 +156,7 @@ func kinds() []kind {
 type property struct {
 	name     string
 	holds    func(t *testing.T, p *place, a, b rlock.Locker)
+	renewed  bool           // holds live by renewals, or are lost: with Deployment.Watchdog
 	watchdog time.Duration  // 0: longWatchdog
 	options  []rlock.Option // of the handles
 	cuts     bool           // the first side can be cut off
@@ -163,8 +170,8 @@ type place struct {
 	kind     kind
 	property property
 	sides    [2]rueidis.Client
-	cutOff   func(bool)    // of the first side
-	soon     time.Duration // see Deployment
+	cutOff   func(bool) // of the first side
+	d        Deployment
 	clients  [2][]*rlock.Client
 }
 
@@ -172,7 +179,7 @@ type place struct {
 func (p *place) client(t *testing.T, side int, o rlock.Options) *rlock.Client {
 	t.Helper()
 	if o.WatchdogTimeout == 0 {
-		o.WatchdogTimeout = cmp.Or(p.property.watchdog, longWatchdog)
+		o.WatchdogTimeout = p.watchdog()
 	}
 	c, err := rlock.New(p.sides[side], o)
 	require.NoError(t, err)
@@ -268,9 +275,16 @@ func (p *place) lockAndWait(t *testing.T, l rlock.Locker) pending {
 	return waiter
 }
 
+func (p *place) watchdog() time.Duration {
+	if p.property.renewed {
+		return p.d.Watchdog
+	}
+	return cmp.Or(p.property.watchdog, longWatchdog)
+}
+
 // beforeExpiry is a time in which no renewed lease ends: a hold gone by then was removed.
 func (p *place) beforeExpiry() time.Duration {
-	return cmp.Or(p.property.watchdog, longWatchdog) * 2 / 3
+	return p.watchdog() * 2 / 3
 }
 
 // refused checks that the lock is held, by anybody but ctx.
@@ -281,7 +295,7 @@ func (p *place) refused(ctx context.Context, t *testing.T, l rlock.Locker) {
 	require.NotErrorIs(t, err, rlock.ErrUnreachable)
 	require.Equal(t, ctx, same)
 	require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
-	require.LessOrEqual(t, time.Since(began), p.soon)
+	require.LessOrEqual(t, time.Since(began), p.d.Soon)
 }
 
 // tryOnce calls TryLock(ctx, 0), see try.

@@ -19,7 +19,7 @@ func closeOfWaiters(t *testing.T, p *place, a, b rlock.Locker) {
 	require.NoError(t, err)
 	waiter := p.lockAndWait(t, b)
 	p.closeSide(1)
-	got := waiter.get(t, p.soon)
+	got := waiter.get(t, p.d.Soon)
 	require.ErrorIs(t, got.err, rlock.ErrClosed)
 	require.ErrorIs(t, got.unlock(), rlock.ErrNotHeld)
 	_, _, err = b.Lock(p.ctx)
@@ -44,7 +44,7 @@ func closeOfHolders(t *testing.T, p *place, a, b rlock.Locker) {
 // allHold waits until each Client of the first place counts its hold: a quorum is held before its last server has answered.
 func (p *place) allHold(t *testing.T) {
 	t.Helper()
-	redistest.Eventually(t, p.soon, func() bool {
+	redistest.Eventually(t, p.d.Soon, func() bool {
 		return !slices.ContainsFunc(p.clients[0], func(c *rlock.Client) bool { return c.Stats().Holds == 0 })
 	}, "all hold it")
 }
@@ -55,13 +55,13 @@ func shutdown(t *testing.T, p *place, a, b rlock.Locker) {
 	require.NoError(t, err)
 	waiter := p.lockAndWait(t, b)
 	ended := p.shutDown(p.ctx, 1)
-	require.ErrorIs(t, waiter.get(t, p.soon).err, rlock.ErrClosed)
+	require.ErrorIs(t, waiter.get(t, p.d.Soon).err, rlock.ErrClosed)
 	for range p.clients[1] {
 		require.NoError(t, <-ended)
 	}
 	p.allHold(t)
 	down := p.shutDown(p.ctx, 0)
-	redistest.Eventually(t, p.soon, func() bool {
+	redistest.Eventually(t, p.d.Soon, func() bool {
 		_, _, err = a.TryLock(p.ctx, 0)
 		return errors.Is(err, rlock.ErrClosed)
 	}, "a Lock is refused")
@@ -71,7 +71,7 @@ func shutdown(t *testing.T, p *place, a, b rlock.Locker) {
 		require.NoError(t, inner())
 	}
 	require.NoError(t, ctx.Err())
-	redistest.Eventually(t, p.soon, func() bool { return len(p.keys(t)) == p.kind.keys }, "all of it is held, as before")
+	redistest.Eventually(t, p.d.Soon, func() bool { return len(p.keys(t)) == p.kind.keys }, "all of it is held, as before")
 	require.Empty(t, down)
 	require.NoError(t, unlock())
 	for _, c := range p.clients[0] {

@@ -14,11 +14,11 @@ import (
 
 // lost checks that a hold is lost: its ctx is done, a Lock under that returns ErrLost until the unlock, and so does
 // the unlock; after that a Lock competes.
-func lost(t *testing.T, ctx context.Context, l rlock.Locker, unlock rlock.UnlockFunc) {
+func (p *place) lost(t *testing.T, ctx context.Context, l rlock.Locker, unlock rlock.UnlockFunc) {
 	t.Helper()
 	select {
 	case <-ctx.Done():
-	case <-time.After(2 * shortWatchdog):
+	case <-time.After(2 * p.watchdog()):
 		t.Fatal("the holder's ctx is not cancelled")
 	}
 	require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
@@ -47,7 +47,7 @@ func keyDeleted(t *testing.T, p *place, a, b rlock.Locker) {
 	p.forget(t)
 	_, unlockNext, err := b.Lock(p.ctx)
 	require.NoError(t, err)
-	lost(t, ctx, a, unlock)
+	p.lost(t, ctx, a, unlock)
 	p.refused(context.WithoutCancel(ctx), t, a)
 	require.NoError(t, unlockNext())
 	free(t, a)
@@ -57,7 +57,7 @@ func keyDeleted(t *testing.T, p *place, a, b rlock.Locker) {
 		p.forget(t)
 		began := time.Now()
 		<-ctx.Done()
-		require.LessOrEqual(t, time.Since(began), shortWatchdog*2/3+p.soon, "a renewal finds out, before the lease ends")
+		require.LessOrEqual(t, time.Since(began), p.watchdog()*2/3+p.d.Soon, "a renewal finds out, before the lease ends")
 		return 0, mine
 	})
 	require.ErrorIs(t, err, mine)
@@ -78,9 +78,9 @@ func forcedUnlock(t *testing.T, p *place, a, b rlock.Locker) {
 	was, err := l.ForceUnlock(p.ctx)
 	require.NoError(t, err)
 	require.True(t, was)
-	got := waiter.get(t, courtesy+p.soon)
+	got := waiter.get(t, courtesy+p.d.Soon)
 	require.NoError(t, got.err)
-	lost(t, ctx, a, unlock)
+	p.lost(t, ctx, a, unlock)
 	p.refused(p.ctx, t, a)
 	require.NoError(t, got.unlock())
 }
@@ -93,15 +93,15 @@ func connectionLost(t *testing.T, p *place, a, b rlock.Locker) {
 	require.NoError(t, err)
 	p.cutOff(true)
 	next := lockAsync(t, b)
-	got := next.get(t, 3*shortWatchdog)
+	got := next.get(t, 3*p.watchdog())
 	require.NoError(t, got.err)
 	select {
 	case <-ctx.Done():
-	case <-time.After(p.soon):
+	case <-time.After(p.d.Soon):
 		t.Fatal("somebody else is in, and the holder's ctx is not cancelled")
 	}
 	require.NoError(t, got.unlock())
-	lost(t, ctx, a, unlock)
+	p.lost(t, ctx, a, unlock)
 	p.cutOff(false)
 	redistest.Eventually(t, atMost, func() bool {
 		_, unlock, err := a.TryLock(p.ctx, 0)
@@ -121,7 +121,7 @@ func unlockInSilence(t *testing.T, p *place, a, b rlock.Locker) {
 	took := time.Since(began)
 	p.cutOff(false)
 	require.GreaterOrEqual(t, took, defaultUnlockTimeout)
-	require.LessOrEqual(t, took, defaultUnlockTimeout+100*time.Millisecond+p.soon) // in which the server might answer another call
+	require.LessOrEqual(t, took, defaultUnlockTimeout+100*time.Millisecond+p.d.Soon) // in which the server might answer another call
 	got := next.get(t, longWatchdog/3)
 	require.NoError(t, got.err)
 	require.NoError(t, got.unlock())
@@ -135,9 +135,9 @@ func unlockInSilence(t *testing.T, p *place, a, b rlock.Locker) {
 
 // G3: a hold lasts for longer than the watchdog time, and than the wait that TryLock was ready for.
 func renewal(t *testing.T, p *place, a, b rlock.Locker) {
-	ctx, unlock, err := a.TryLock(p.ctx, shortWatchdog)
+	ctx, unlock, err := a.TryLock(p.ctx, p.watchdog())
 	require.NoError(t, err)
-	<-time.After(shortWatchdog + shortWatchdog/3)
+	<-time.After(p.watchdog() * 4 / 3)
 	require.NoError(t, ctx.Err())
 	p.refused(p.ctx, t, b)
 	require.NoError(t, unlock())

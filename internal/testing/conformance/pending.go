@@ -9,10 +9,9 @@ import (
 )
 
 const (
-	shortWatchdog = 3 * time.Second // of holds whose renewal a test must see
-	longWatchdog  = 5 * time.Minute // of all others: no test waits for it, even on a busy machine
-	atMost        = 2 * time.Minute // no test waits that long
-	maxWait       = 100 * time.Millisecond
+	longWatchdog = 5 * time.Minute // no test waits for it, even on a busy machine
+	atMost       = 2 * time.Minute // no test waits that long
+	maxWait      = 100 * time.Millisecond
 
 	defaultUnlockTimeout = 3 * time.Second // see rlock.Options
 )

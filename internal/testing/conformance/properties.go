@@ -28,7 +28,7 @@ var properties = []property{
 	{name: refusesReentry, holds: reentryRefused},
 	{name: "count", holds: count},
 	{name: "loss found by a level", holds: lossFoundByALevel},
-	{name: "levels in silence", holds: levelsInSilence, watchdog: shortWatchdog, cuts: true},
+	{name: "levels in silence", holds: levelsInSilence, renewed: true, cuts: true},
 	{name: "siblings", holds: siblings},
 	{name: "detach", holds: detach},
 	{name: "ctx", holds: ctxOfTheSection},
@@ -37,13 +37,13 @@ var properties = []property{
 	{name: "deadline", holds: deadline},
 	{name: "ctx done before", holds: ctxDoneBefore},
 	{name: "WithMaxWait", holds: boundedWait, options: []rlock.Option{rlock.WithMaxWait(maxWait)}},
-	{name: "WaitOnly", holds: waitOnly, watchdog: shortWatchdog},
-	{name: "Hold", holds: hold, watchdog: shortWatchdog, options: []rlock.Option{rlock.WithAsked()}},
-	{name: "key deleted", holds: keyDeleted, watchdog: shortWatchdog},
-	{name: endsByOtherHand, holds: forcedUnlock, watchdog: shortWatchdog},
-	{name: "connection lost", holds: connectionLost, watchdog: shortWatchdog, cuts: true},
+	{name: "WaitOnly", holds: waitOnly, renewed: true},
+	{name: "Hold", holds: hold, renewed: true, options: []rlock.Option{rlock.WithAsked()}},
+	{name: "key deleted", holds: keyDeleted, renewed: true},
+	{name: endsByOtherHand, holds: forcedUnlock, renewed: true},
+	{name: "connection lost", holds: connectionLost, renewed: true, cuts: true},
 	{name: unlockedUnheard, holds: unlockInSilence, cuts: true},
-	{name: "renewal", holds: renewal, watchdog: shortWatchdog},
+	{name: "renewal", holds: renewal, renewed: true},
 	{name: "Close of waiters", holds: closeOfWaiters},
 	{name: "Close of holders", holds: closeOfHolders},
 	{name: "Shutdown", holds: shutdown},
@@ -117,7 +117,7 @@ func refusedAfterAWait(t *testing.T, p *place, a, b rlock.Locker) {
 				require.NotErrorIs(t, err, rlock.ErrUnreachable)
 			}
 			require.GreaterOrEqual(t, refusal.Waited, wait)
-			require.LessOrEqual(t, time.Since(began), max(0, wait)+p.soon)
+			require.LessOrEqual(t, time.Since(began), max(0, wait)+p.d.Soon)
 		}
 	}
 	require.NoError(t, unlock())
@@ -225,8 +225,8 @@ func lossFoundByALevel(t *testing.T, p *place, a, _ rlock.Locker) {
 	began := time.Now()
 	_, unlockInner, err := a.Lock(ctx)
 	require.NoError(t, err, "it asks nobody")
-	lost(t, ctx, a, unlockInner)
-	require.LessOrEqual(t, time.Since(began), time.Second+p.soon)
+	p.lost(t, ctx, a, unlockInner)
+	require.LessOrEqual(t, time.Since(began), time.Second+p.d.Soon)
 	require.ErrorIs(t, unlock(), rlock.ErrLost)
 }
 
@@ -242,9 +242,9 @@ func levelsInSilence(t *testing.T, p *place, a, b rlock.Locker) {
 	require.NoError(t, err)
 	require.NoError(t, unlockSecond())
 	require.Error(t, second.Err())
-	require.LessOrEqual(t, time.Since(began), p.soon)
-	lost(t, ctx, a, unlockInner)
-	require.LessOrEqual(t, time.Since(began), shortWatchdog+p.soon)
+	require.LessOrEqual(t, time.Since(began), p.d.Soon)
+	p.lost(t, ctx, a, unlockInner)
+	require.LessOrEqual(t, time.Since(began), p.watchdog()+p.d.Soon)
 	require.ErrorIs(t, unlock(), rlock.ErrLost)
 	p.cutOff(false)
 	free(t, b)
@@ -324,14 +324,14 @@ func cancelledWait(t *testing.T, p *place, a, b rlock.Locker) {
 	_, unlock, err := a.Lock(p.ctx)
 	require.NoError(t, err)
 	var keys []string
-	redistest.Eventually(t, p.soon, func() bool {
+	redistest.Eventually(t, p.d.Soon, func() bool {
 		keys = p.keys(t)
 		return len(keys) == p.kind.keys
 	}, "all of it is held: Lock may return when most of it is")
 	waiter := p.lockAndWait(t, b)
 	waiter.stillWaits(t)
 	waiter.cancel()
-	got := waiter.get(t, p.soon)
+	got := waiter.get(t, p.d.Soon)
 	require.ErrorIs(t, got.err, rlock.ErrNotAcquired)
 	require.ErrorIs(t, got.err, context.Canceled)
 	require.NotErrorIs(t, got.err, rlock.ErrUnreachable)
@@ -354,7 +354,7 @@ func deadline(t *testing.T, p *place, a, b rlock.Locker) {
 	same, _, err := b.Lock(ctx)
 	require.ErrorIs(t, err, rlock.ErrNotAcquired)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
-	require.LessOrEqual(t, time.Since(began), wait+p.soon)
+	require.LessOrEqual(t, time.Since(began), wait+p.d.Soon)
 	require.Equal(t, ctx, same)
 	require.NoError(t, unlock())
 	free(t, b)
@@ -384,7 +384,7 @@ func boundedWait(t *testing.T, p *place, a, b rlock.Locker) {
 	require.ErrorIs(t, err, rlock.ErrNotAcquired)
 	require.NotErrorIs(t, err, context.DeadlineExceeded)
 	require.GreaterOrEqual(t, time.Since(began), maxWait)
-	require.LessOrEqual(t, time.Since(began), maxWait+p.soon)
+	require.LessOrEqual(t, time.Since(began), maxWait+p.d.Soon)
 	require.ErrorIs(t, none(), rlock.ErrNotHeld)
 	p.refused(p.ctx, t, b)
 	waits := lockAsync(t, lockFunc(func(ctx context.Context) (context.Context, rlock.UnlockFunc, error) {
@@ -428,6 +428,6 @@ func waitOnly(t *testing.T, p *place, a, b rlock.Locker) {
 	require.NoError(t, err)
 	leave()
 	p.forget(t)
-	lost(t, ctx, b, unlock)
+	p.lost(t, ctx, b, unlock)
 	free(t, a)
 }

@@ -53,7 +53,9 @@ func OnlyVirtual(t *testing.T, _ string, test func(t *testing.T)) {
 	})
 }
 
-// realWorld makes the tests of the virtual world use real servers.
+// RealWorld reports whether the tests of the virtual world run on real servers, and in real time.
+func RealWorld() bool { return realWorld }
+
 var realWorld = os.Getenv("RLOCK_TEST_WORLD") == "real"
 
 // IsVirtual reports whether a test runs in the virtual world.
