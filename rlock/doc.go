@@ -67,5 +67,5 @@
 // never counted twice, and what a failed call may have left in Redis is found and removed.
 //
 // Which kind of lock to choose, and what each costs, is in docs/locks.md; the promises and their limits are in
-// docs/guarantees.md, the architecture in docs/internals/design.md.
+// docs/guarantees.md, the architecture in internal/engine/doc.go.
 package rlock

@@ -1,5 +1,6 @@
 // Package ear lets Clients speak to each other while their Locks wait. Each Client that accepts messages has an ear: one subscription for
-// all its locks. What it hears is for these features:
+// all its locks. What it hears are hints: yield_hear.go lists the other ways to find waiters. At least the last 10,000 tags without a hold
+// here are remembered. Each kind of message has its [Listener]:
 //
 //   - yield_hear.go: a hold is told that somebody waits for its lock (WithAsked); yield_ask.go: a waiter says so; look.go: Redis is asked
 //     who waits

@@ -1,5 +1,136 @@
 // Package engine takes locks, passes them on and releases them: a Lock on its way to a hold (attempt.go), the next owner (handoff.go), and
-// the unlock (release.go, unlock.go). What a Client has is in package tenure. docs/internals/design.md describes both.
+// the unlock (release.go, unlock.go). What a Client has is in package tenure. Kinds of locks are data for both, and features observe them.
 //
 // It carries no compatibility promise: package rlock is what users import.
+//
+// Below stands the design of all that packages rlock, engine, tenure, ear, quorum and counter do together. docs/how-it-works.md is easier to
+// begin with; docs/guarantees.md has the promises G1 to G9, docs/internals/protocol.md the keys, scripts and messages, each file's first
+// comment its states and reasons. Code and tests cite the invariants by number.
+//
+// # Tenure and hold
+//
+//   - A tenure is a Client's possession of one lock in Redis: one hash field, its lease, its count, and everything still unknown about
+//     them. The field's name, the owner, is new for each tenure (I3).
+//   - A hold is a caller's possession of the lock, from the Lock that won it to its last unlock. It stands on a tenure and knows nothing
+//     of Redis. Each of its Locks is one level: the ctx that it returned.
+//   - Readers of one process share a tenure (readers.go). A quorum's hold stands on a majority of tenures, its shares.
+//   - The count in Redis follows the levels after 100 ms, and decides nothing (count.go).
+//   - The loss of a tenure cancels the ctx of every level on it, but of no hold that has passed it on.
+//
+// A lock's way through two processes, in time:
+//
+//	Redis, order:42   A:7 = 1 ─────────────── 2 ───────── 1 ─────────────────┬ B:3 = 1 ─────────────
+//	                  ▲                       ▲           ▲        ▲         ▲          ▲
+//	                  acquire                 count       count    renewal   release    renewal
+//	process A
+//	  tenure A:7      ├──────────────────────────────────────────────────────┤
+//	    hold 1        ├──────────────────────────┤ passed on in memory
+//	      level 1     ├──────────────────────────┤
+//	      level 2          ├───────────────────┤ re-entered in memory
+//	    hold 2                                   ├─────────────────┤
+//	    hold 3                                                     ├─────────┤ the run is over
+//	process B
+//	  tenure B:3      granted by that release; a message notifies B alone    ├──────────────────────
+//	    hold 4                                                               ├──────────────────────
+//
+// # The parts
+//
+// CONTRIBUTING lists the folders. rlock builds on quorum, counter, ear and deadlock, these on engine, that on tenure, that on the rest;
+// lua, pubsub and lease do not import each other, and lease does no I/O. Read them in the order of a Lock call:
+//
+//  1. tenure/, the state: tenure.go, hold.go, level.go; lock.go is a handle and its terms; client.go what the locks of a Client share.
+//     Only this package sees their fields. cluster.go is where the first call connects, if the Client does that late (rlock/late.go),
+//     and learns of a cluster.
+//  2. engine/enter.go re-enters or competes. attempt.go queues in the hub, asks Redis and sleeps; outcome.go decides whether the caller
+//     or the lock came first.
+//  3. release.go and unlock.go end a hold, handoff.go finds the next; tenure/sweep.go removes leftovers.
+//  4. tenure/observer.go and engine/watch.go are where features come in. They are told of holds and waits, and neither package names one
+//     of them: WithAsked, WithLinger and labels (package ear), and the search for deadlocks. A Lock that none of them observes calls
+//     none.
+//
+// Nobody owns what a semaphore or a latch counts, so counter has no tenures: a combiner (combiner.go) for each name makes one call at a
+// time, with all changes and all waiters that there are by then. A PermitHold is the section of permits that expire.
+//
+// # Who gets the lock next
+//
+// Each process queues its goroutines; Redis queues the processes, with one place each at most. The last unlock does the first of these that
+// applies:
+//
+//  1. Pass on, without a command, if the next waiter here wants the same of Redis (kind, plain or fenced, watchdog time; no lease, grace
+//     or longest hold), and has no place, which only a call could remove. The run is not over, no call is under way, nothing is
+//     unresolved, and a third of the first lease is left.
+//  2. Leave it to other readers of the process, if any stand on the tenure.
+//  3. Hand off, if a goroutine waits here and the run is not over. The release call replaces the owner by the waiter's. Until its reply
+//     the unlocking goroutine, the claimant, stands for the waiter (I10).
+//  4. Grant, if a process in the queue is counted and there are no outsiders. The call gives the lock to the first such process, and
+//     notifies it alone. A goroutine that waits here joins at the end.
+//  5. Free. Outsiders hear 00, and the head of the queue ? 0. With an empty queue everybody hears 0.
+//
+// Read/write locks know no grants: everybody is notified, and marks of waiting writers hold later readers back. In a fair lock's queue each
+// waiter has a place, and scripts alone choose.
+//
+// # Words
+//
+//   - turn: the right to ask Redis for a lock. apart: asking for a share without the turn, beside the queue.
+//   - run: consecutive hand-offs in a process (Options.HandOff). courtesy: a moment for which a first waiter lets others go first.
+//   - in line: having a place, or about to ask for one. outsider: a listener that is not: Redisson, Clients without queues, waiters of
+//     quorums and fair locks.
+//   - unresolved: unknown for lack of an answer. orphan: an unresolved field that is swept. kept: a tenure without a hold, for the next
+//     Lock of its process.
+//   - within: the hold of a read/write lock's other side that lets a Lock in. share: also a reader's part in a lock.
+//
+// # Invariants
+//
+//   - I1. Calls that lengthen or end a tenure's lease are made one at a time, under the right to make calls. Without a hold, its Lock
+//     has that right, or the Lock's claimant. A tenure is passed on only while nobody has or awaits the right. Taking a kept tenure out
+//     of its list confers it. Counts exclude these calls too, except the last unlock, after which they find nothing (I2, I3).
+//   - I2. Scripts state the count they end with. An acquire never lowers it; a release never raises it. An acquire for more than 1, or a
+//     release for more than 0, neither makes nor removes a field, nor shortens an expiry. So each may be repeated or late, and the next
+//     change corrects a wrong count. In the queue, joining keeps an existing place, getting the lock gives it up, and a release without
+//     the lock removes it.
+//   - I3. An owner field belongs to one tenure and is never used again. So leftovers can be removed blindly, and late commands touch no
+//     other tenure. Apart from repeats, a release is sent once, and nothing after it; until then the field is this process's, whichever
+//     hold stands on it. A grant names its owner, so it finds the waiter of that tenure, or nobody.
+//   - I4. A hold is live once. No level is opened on one that is over or lost. A Lock that finds its hold over competes; one that finds
+//     it lost returns the loss until the unlock. A grant that nobody can take goes back.
+//   - I5. Trusted until = time before the last successful acquire or renewal was sent + lease (proof: package lease). A grant counts,
+//     for the grant lease, from before the first call that may have queued its owner. In a fair queue it counts from before the last
+//     call that saw the place, unless the joining call is unresolved (place.go). WithMaxHold ends trust earlier. At its end the ctx of
+//     each level is done, and all that package context derived from it, even if Redis is silent or the ctx's parent blocks, and before a
+//     Lock of the same Client returns with the lock (ending.go).
+//   - I6 (I-wake). While a queue of the hub is not empty, one of these is true. (a) A waiter has the turn, is claimed or is due. (b) A
+//     timer will end a courtesy. (c) A subscription is being asked for. (d) The subscription is live, and an attempt after its
+//     confirmation was answered "held", or got the lock for a hold of this process that has not ended. An unlock that gave the lock to
+//     another process, or notified all, counts as such an attempt. In a fair queue this holds for each waiter. pubsub/topic.go has the
+//     rest.
+//   - I7. At most one waiter of a process has the turn for a lock, until its attempt is resolved, even if its caller has gone. Waiters
+//     for a share may ask apart (pubsub/queue.go). At most one waiter has the process's place (in a fair queue each its own), until it
+//     has the lock, left, or learns that it did not join. One that leaves asleep bequeaths it to the next here, if that wants the same
+//     and nothing is unresolved. Otherwise it stays until the waiter's release arrives, which passes on a grant that found nobody.
+//   - I8. A hold's expiry in Redis never moves to an earlier time, except by its end. A grant, a placeholder, an Export and an Adopt are
+//     such ends.
+//   - I9. Close waits for every goroutine and call; the hub, the renewer and the Client count them. It does not wait for an unlock that
+//     begins later, a call that rueidis keeps beyond 5 s, or a quorum's Lock (its calls here are counted): G9.
+//   - I10. A claimant alone acts for the waiter that it has claimed, with its turn (I7) and its hold's calls (I1). A claim ends with the
+//     lock, with a place in Redis, or, if the outcome is unknown, with a turn. A claimed waiter that gives up returns at once; its
+//     claimant finishes, and gives back lock or place. A grant that arrives during a turn or claim is kept until that ends.
+//
+// # Lock order
+//
+// A quorum's votes come before a tenure; a tenure, or a hold of permits, before the renewer, so the last of concurrent level
+// changes decides about renewal, and before the count of foreign calls (tell.Each). The mutex of the combiners of semaphores and latches
+// comes before the left calls'; a Leadership's before those of a tenure and the renewer; a deadlock search's before those of tenures, the
+// hub, the graph and the held locks. All others are leaves. None is held while waiting for the network or a goroutine. The renewer reports
+// losses outside its mutex, and leaves wake-ups in the hub to a goroutine there (Hub.WakeSoon): it waits for no queue. A stopped waiter is
+// out of its queue at once, and nothing under the hub's mutex walks a queue for each of its waiters. Callbacks with which one waiter takes
+// over from another run under the hub's mutex and take no other.
+//
+// # Goroutines
+//
+// Client's comment lists them; one at each go statement or its function says who ends it. Calls end with their answer, a
+// time-out or Close; a worker without a call, with Close, or when nobody needed it for one to two seconds; a sweeper, with nothing left to
+// find; a link, after 5 s without use; the renewer, with Close. The renewer, timers and the sweeper never call a Logger or a Trace:
+// internal/tell does. A ctx is foreign code, too. Its methods are called by its Lock and unlock alone, under no mutex, and by searches for
+// a deadlock, each on its own goroutine. Cancelling a ctx calls its parent's Done and Value, after the ctx is done: a loss and Close leave
+// that to a goroutine for each level, which ends when these return.
 package engine

@@ -45,7 +45,7 @@ type histEntry struct {
 	Seen         string // by a look at a read/write lock: "<field>=<value>" of all
 
 	// Unsure: the client does not know the outcome of a command for this owner. Such a command may act
-	// late, so looks at Redis prove less about this owner: see docs/internals/design.md, I2, I3.
+	// late, so looks at Redis prove less about this owner: see internal/engine/doc.go, I2, I3.
 	Unsure bool
 
 	Keeps bool // an unlock after which the Client may keep the lock, with nobody inside
