@@ -84,7 +84,7 @@ func TestOnCluster(t *testing.T) {
 // With cluster-require-full-coverage no, a cluster says that it is well without a master: what is missing is said, and is a failure.
 func TestAPartOfAClusterIsNoWhole(t *testing.T) {
 	t.Parallel()
-	cluster := redistest.StartCluster(t, 3, 0, "--cluster-require-full-coverage", "no")
+	cluster := redistest.StartCluster(t, 3, 0, "--cluster-require-full-coverage", "no", "--cluster-node-timeout", "5000")
 	stays, dies := cluster.Nodes()[0], cluster.Nodes()[2]
 	at := func(s *redistest.Server) string {
 		for i := 0; ; i++ {
