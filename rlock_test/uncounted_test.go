@@ -39,8 +39,8 @@ func TestOneOwnerWhereListenersAreNotCounted(t *testing.T) {
 		} {
 			t.Run(name+"/"+uncounted, func(t *testing.T) {
 				redistest.Parallel(t)
-				const processes, sections = 5, 6
-				ctx, cancel := context.WithTimeout(context.Background(), 25*time.Second) // less than the lease
+				const processes, sections, watchdog = 5, 6, 10 * time.Minute
+				ctx, cancel := context.WithTimeout(context.Background(), watchdog/2)
 				defer cancel()
 				b := fixture{rdb: master.Client(t), name: "job" + strconv.Itoa(len(name+uncounted)) + name}
 				var inside atomic.Int32
@@ -50,7 +50,7 @@ func TestOneOwnerWhereListenersAreNotCounted(t *testing.T) {
 					if isElsewhere(process) {
 						rdb = redistest.Split{Client: rdb, Messages: replica.Client(t)}
 					}
-					m := of(newClient(t, rdb, rlock.Options{}), b.name)
+					m := of(newClient(t, rdb, rlock.Options{WatchdogTimeout: watchdog}), b.name)
 					running.Go(func() {
 						for range sections {
 							section, unlock, err := m.Lock(ctx)

@@ -211,9 +211,10 @@ func TestMetricsOfAReaderInAWriter(t *testing.T) {
 
 // Renewal margins are measured, and losses are counted by reason.
 func TestMetricsOfLosses(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	e, rdb := newTelemetry(t), redistest.Dial(t, redistest.Shared(t))
-	c := e.client(t, rdb, rlock.Options{WatchdogTimeout: 3 * time.Second})
+	c := e.client(t, rdb, rlock.Options{WatchdogTimeout: 10 * time.Second})
 	lock := name(t)
 
 	inner, unlock, err := c.Mutex(lock).Lock(ctx)
@@ -224,7 +225,7 @@ func TestMetricsOfLosses(t *testing.T) {
 	<-inner.Done()
 	require.ErrorIs(t, unlock(), rlock.ErrLost)
 
-	for _, o := range []rlock.Option{rlock.WithLease(500 * time.Millisecond), rlock.WithMaxHold(500 * time.Millisecond)} {
+	for _, o := range []rlock.Option{rlock.WithLease(3 * time.Second), rlock.WithMaxHold(3 * time.Second)} {
 		require.ErrorIs(t, c.Mutex(lock, o).Do(ctx, func(ctx context.Context) error { <-ctx.Done(); return nil }), rlock.ErrLost)
 	}
 	for _, reason := range []string{"gone", "expired", "max_hold"} { // reported after the section's ctx was cancelled
@@ -238,8 +239,9 @@ func TestMetricsOfLosses(t *testing.T) {
 
 // Units and buckets follow the conventions.
 func TestInstruments(t *testing.T) {
+	t.Parallel()
 	e, rdb := newTelemetry(t), redistest.Dial(t, redistest.Shared(t))
-	c := e.client(t, rdb, rlock.Options{WatchdogTimeout: 3 * time.Second})
+	c := e.client(t, rdb, rlock.Options{WatchdogTimeout: 10 * time.Second})
 	require.NoError(t, c.Mutex(name(t)).Do(context.Background(), func(context.Context) error {
 		redistest.Eventually(t, atMost, func() bool { return e.metrics(t)["lease.margin group=order kind=mutex"] > 0 }, "renewed")
 		return nil
