@@ -285,6 +285,9 @@ func (l *histLog) answered(c histScript, sent int64, result rueidis.RedisResult)
 		l.ended[c.from] = true
 	}
 	l.seePlaces(c, sent, result)
+	if c.left.Owner != "" { // whatever the reply: its Export may have gone before that, and is undone then
+		l.asked[c.left] = true
+	}
 	if c.what == "acquire" {
 		since := l.since[c.keys[0]]
 		since.under--
@@ -295,9 +298,6 @@ func (l *histLog) answered(c histScript, sent int64, result rueidis.RedisResult)
 		redisErr, said := rueidis.IsRedisErr(err)
 		if c.what != "renew" && c.what != "refresh" && (!said || !redisErr.IsNoScript()) {
 			l.unsure[c.keys[0]] = true
-		}
-		if c.left.Owner != "" { // may exist until the export is undone
-			l.asked[c.left] = true
 		}
 		if c.what == "hand-off" && !said {
 			l.unsure[c.from] = true
@@ -389,7 +389,7 @@ func histNext(hold string) string {
 func histMerge(reports ...histReport) []histEntry {
 	var all []histEntry
 	unsure, asked, queued, ended := make(map[histKey]bool), make(map[histKey]bool), make(map[histKey]bool), make(map[histKey]bool)
-	locked := make(map[histKey]int64) // when its Lock returned
+	locked := make(map[histKey]int64) // when its Lock or Export returned
 	for _, r := range reports {
 		all = append(all, r.Entries...)
 		for _, k := range r.Unsure {
@@ -413,6 +413,9 @@ func histMerge(reports ...histReport) []histEntry {
 				locked[k] = e.Return
 			}
 			holds[histKey{e.Name, e.Owner}] = true
+		}
+		if e.Kind == histExport {
+			locked[histKey{e.Name, e.Ticket}] = e.Return
 		}
 	}
 	over := make(map[histKey]bool) // may stay in Redis for longer

@@ -7,9 +7,13 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/go-rlock/rlock/internal/kinds"
+	"github.com/go-rlock/rlock/internal/testing/redistest"
 	"github.com/go-rlock/rlock/internal/ticket"
 	"github.com/go-rlock/rlock/rlock"
 )
@@ -126,6 +130,28 @@ func (w *histWorker) adopt(t histTicket) {
 	}
 	h.unlock(w)
 	h.finish(w)
+}
+
+// A ticket in Redis is in doubt until its Export has returned it: an Export that was left by its caller is undone.
+func TestHistoryCheckerDoubtsTicketsWithoutExport(t *testing.T) {
+	t.Parallel()
+	log := newHistLog()
+	c, err := rlock.New(histRedis{Client: redistest.Dial(t, redistest.Shared(t)), log: log}, rlock.Options{})
+	require.NoError(t, err)
+	t.Cleanup(c.Close)
+	name := redistest.Name(t)
+	ctx, _, err := c.Mutex(name).Lock(t.Context())
+	require.NoError(t, err)
+	text, err := rlock.Export(ctx)
+	require.NoError(t, err)
+	ticket := histPlan{}.ticketOwner(text)
+	look := histEntry{Kind: histLook, Name: name, Owner: ticket, Seen: ticket + "=1"}
+	export := histEntry{Kind: histExport, Name: name, Owner: rlock.Owner(ctx), Ticket: ticket, Return: 1}
+	left, returned := histMerge(log.report(), histReport{Entries: []histEntry{look}})[0], histMerge(log.report(), histReport{Entries: []histEntry{look, export}})[0]
+	require.True(t, left.Unsure)
+	require.Equal(t, ticket+"=1?", left.Seen)
+	require.False(t, returned.Unsure)
+	require.Equal(t, look.Seen, returned.Seen)
 }
 
 // parseTicketScript is parseHistScript for the two scripts of tickets.
