@@ -151,7 +151,8 @@ func contextsOfAllCalls(t *testing.T, where string, to *contexts, end func(*rloc
 		servers = []*redistest.Server{redistest.Start(t)}
 		rdb = servers[0].Client(t, pipelined)
 	}
-	o := rlock.Options{WatchdogTimeout: time.Second}
+	const watchdog = 9 * time.Second
+	o := rlock.Options{WatchdogTimeout: watchdog}
 	c, confirmed := newClient(t, notingClient{rdb, to}, o), newClient(t, notingClient{rdb, to}, rlock.Options{
 		Replicas: 1, ReplicaTimeout: time.Second, // enough to connect, even on a busy machine
 	})
@@ -182,6 +183,7 @@ func contextsOfAllCalls(t *testing.T, where string, to *contexts, end func(*rloc
 			s.Resume()
 		}
 	}()
+	sleep(watchdog / 3) // then a renewal and a refresh are under way
 	for _, unlock := range unlocks[:len(unlocks)/2] {
 		go func() { _ = unlock() }() // ends at its timeout
 	}
@@ -189,7 +191,7 @@ func contextsOfAllCalls(t *testing.T, where string, to *contexts, end func(*rloc
 	go func() { _, _, _ = m.Lock(leaving) }()
 	go func() { _, _ = m.Info(leaving) }()
 	go func() { _, _, _ = confirmed.Mutex(redistest.Name(t)).Lock(leaving) }()
-	sleep(500 * time.Millisecond) // a renewal and a refresh are under way
+	sleep(500 * time.Millisecond)
 	for _, unlock := range unlocks[len(unlocks)/2:] {
 		go func() { _ = unlock() }()
 	}
