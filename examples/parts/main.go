@@ -5,6 +5,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"flag"
 	"log"
 	"os"
@@ -22,19 +23,20 @@ func main() {
 	parts := flag.Int64("parts", 0, "begin a batch of so many parts, and wait for them; 0 imports one of them")
 	part := flag.Duration("part", time.Second, "how long a part takes")
 	wait := flag.Duration("wait", time.Minute, "how long to wait for the parts")
+	lease := flag.Duration("lease", 3*time.Second, "how long after a batch was killed another process can go on with it")
 	flag.Parse()
 	log.SetFlags(0)
 	log.SetPrefix(*name + ": ")
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
-	if err := run(ctx, *batch, *parts, *part, *wait); err != nil {
+	if err := run(ctx, *batch, *parts, *part, *wait, *lease); err != nil {
 		log.Fatal(err)
 	}
 }
 
-func run(ctx context.Context, batch string, parts int64, part, wait time.Duration) error {
-	client, err := rlock.Open(cmp.Or(os.Getenv("REDIS_URL"), "redis://127.0.0.1:6379"), rlock.Options{})
+func run(ctx context.Context, batch string, parts int64, part, wait, lease time.Duration) error {
+	client, err := rlock.Open(cmp.Or(os.Getenv("REDIS_URL"), "redis://127.0.0.1:6379"), rlock.Options{WatchdogTimeout: lease})
 	if err != nil {
 		return err
 	}
@@ -42,7 +44,8 @@ func run(ctx context.Context, batch string, parts int64, part, wait time.Duratio
 
 	latch := client.CountDownLatch("parts:" + batch)
 	if parts > 0 {
-		return finish(ctx, latch, parts, wait)
+		lock := client.Mutex("batch:" + batch)
+		return lock.Do(ctx, func(ctx context.Context) error { return finish(ctx, lock, latch, parts, wait) })
 	}
 	if err := load(ctx, part); err != nil {
 		return err // not counted: the batch stays incomplete
@@ -52,8 +55,8 @@ func run(ctx context.Context, batch string, parts int64, part, wait time.Duratio
 	return latch.CountDown(context.WithoutCancel(ctx))
 }
 
-// finish waits for all parts.
-func finish(ctx context.Context, latch *rlock.CountDownLatch, parts int64, wait time.Duration) error {
+// finish waits for all parts. A latch that Redis has lost is open, like a finished one. But Redis would have lost the lock as well.
+func finish(ctx context.Context, lock *rlock.Mutex, latch *rlock.CountDownLatch, parts int64, wait time.Duration) error {
 	set, err := latch.TrySetCount(ctx, parts) // before any part begins: a latch without a count is open
 	if err != nil {
 		return err
@@ -64,6 +67,12 @@ func finish(ctx context.Context, latch *rlock.CountDownLatch, parts int64, wait 
 	log.Print("waits for the parts")
 	if err := latch.TryAwait(ctx, wait); err != nil {
 		return err // the error has the missing count; the latch stays, so this process can be restarted
+	}
+	switch held, err := lock.IsHeld(ctx); {
+	case err != nil:
+		return err
+	case !held:
+		return errors.New("the lock was lost, and maybe the count: some parts may be missing")
 	}
 	log.Print("has all parts")
 	return nil

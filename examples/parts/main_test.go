@@ -51,6 +51,33 @@ func TestPartsAfterACrash(t *testing.T) {
 	require.Empty(t, p.Rest())
 }
 
+// The batch ends well only if all parts were imported: after a restart of Redis, unless that has lost the count, and after kill -9 of a part.
+func TestPartsUnderFaults(t *testing.T) {
+	t.Parallel()
+	program.Faults(t, func(t *testing.T, f *program.Fault) {
+		batch := f.Start("-name", "batch", "-parts", "2", "-lease", "1m")
+		f.Await("batch: waits for the parts")
+		imports := func(name string) { require.Zero(t, f.Start("-name", name, "-part", "1ms").Wait()) }
+		imports("a")
+		b := f.Start("-name", "b", "-part", "1h")
+		f.Strike(b)
+		if f.Keeps {
+			imports("c")
+			require.Equal(t, "batch: has all parts", f.Find("^batch: "))
+			require.Zero(t, batch.Wait())
+			return
+		}
+		require.Equal(t, 1, batch.Wait())
+		require.Contains(t, f.Find("^batch: "), "lost")
+
+		again := f.Start("-name", "again", "-parts", "1") // of which no record says that it was imported
+		require.Equal(t, "again: waits for the parts", f.Find("^again: "))
+		imports("b")
+		f.Await("again: has all parts")
+		require.Zero(t, again.Wait())
+	})
+}
+
 func TestPartsWithoutRedis(t *testing.T) {
 	t.Parallel()
 	program.WithoutRedis(t)
