@@ -9,6 +9,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -24,13 +25,13 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// short, to keep the program short.
-const lease = time.Second
-
 func main() {
+	lease := flag.Duration("lease", time.Second, "how long B waits for A, which is stopped; short, to keep the program short")
+	only := flag.String("account", "", "show only plain, or only fenced")
+	flag.Parse()
 	// SIGPIPE: as in "go run ./fencing | head", after which nobody would continue A.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGPIPE)
-	err := run(ctx)
+	err := run(ctx, *lease, *only)
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "fencing:", strings.Join(strings.Fields(err.Error()), " "))
@@ -38,7 +39,7 @@ func main() {
 	}
 }
 
-func run(ctx context.Context) error {
+func run(ctx context.Context, lease time.Duration, only string) error {
 	db, err := sql.Open("pgx", cmp.Or(os.Getenv("DATABASE_URL"), "postgres://postgres@127.0.0.1:5432/postgres"))
 	if err == nil {
 		_, err = db.ExecContext(ctx, createTable)
@@ -61,23 +62,29 @@ func run(ctx context.Context) error {
 		"plain":  client.Mutex("account:plain"),
 		"fenced": client.FencedMutex("account:fenced"),
 	}
-	if len(os.Args) > 1 { // this is A, started by scene
-		account := os.Args[1]
+	if account := flag.Arg(0); account != "" { // this is A, started by scene
 		if locks[account] == nil {
 			return errors.New("it takes no arguments")
 		}
 		return slowDeposit(ctx, locks[account], db, account)
 	}
-	fmt.Println("A Mutex has no token: all writes carry 0")
-	if err := scene(ctx, locks["plain"], db, "plain"); err != nil {
-		return err
+	for _, shown := range []struct{ account, title string }{
+		{"plain", "A Mutex has no token: all writes carry 0"},
+		{"fenced", "A FencedMutex has one"},
+	} {
+		if only != "" && only != shown.account {
+			continue
+		}
+		fmt.Println(shown.title)
+		if err := scene(ctx, locks[shown.account], db, shown.account, lease); err != nil {
+			return err
+		}
 	}
-	fmt.Println("A FencedMutex has one")
-	return scene(ctx, locks["fenced"], db, "fenced")
+	return nil
 }
 
 // scene makes A, another process, and B, this process, deposit to the same account.
-func scene(ctx context.Context, lock *rlock.Mutex, db *sql.DB, account string) error {
+func scene(ctx context.Context, lock *rlock.Mutex, db *sql.DB, account string, lease time.Duration) error {
 	if _, err := db.ExecContext(ctx, `INSERT INTO rlock_accounts (name, balance) VALUES ($1, 100)
 		ON CONFLICT (name) DO UPDATE SET balance = 100, token = 0`, account); err != nil {
 		return err
@@ -86,8 +93,9 @@ func scene(ctx context.Context, lock *rlock.Mutex, db *sql.DB, account string) e
 	if err != nil {
 		return err
 	}
-	a := exec.CommandContext(ctx, program, account)
+	a := exec.CommandContext(ctx, program, "-lease", lease.String(), account)
 	a.Stderr = os.Stderr
+	a.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // so the kernel does not leave it stopped if this process is killed
 	goOn, err := a.StdinPipe()
 	if err != nil {
 		return err

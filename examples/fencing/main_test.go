@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"database/sql"
 	"os"
 	"os/exec"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/go-rlock/rlock/examples/internal/program"
 	"github.com/go-rlock/rlock/internal/testing/redistest"
+	"github.com/go-rlock/rlock/rlock"
 )
 
 func TestFencing(t *testing.T) {
@@ -57,6 +59,47 @@ func TestFencing(t *testing.T) {
 		}
 	})
 	t.Run("statements of the page", func(t *testing.T) { requireStatements(t, postgres) })
+}
+
+// Whatever happens to Redis or a process, no deposit that succeeded is overwritten.
+func TestFencingUnderFaults(t *testing.T) {
+	t.Parallel()
+	program.Faults(t, func(t *testing.T, f *program.Fault) {
+		f.Env = []string{"DATABASE_URL=" + startPostgres(t)}
+		client, err := rlock.New(f.Server.Client(t), rlock.Options{})
+		require.NoError(t, err)
+		t.Cleanup(client.Close)
+		for range 7 { // tokens
+			require.NoError(t, client.FencedMutex("account:fenced").Do(t.Context(), func(context.Context) error { return nil }))
+		}
+		args := []string{"-account", "fenced"}
+		if !f.Keeps {
+			args = append(args, "-lease", "1h") // so B gets the lock because Redis has lost it
+		}
+		b := f.Start(args...)
+		require.Equal(t, "  A has the lock with token 8, and reads 100", f.Find("token"))
+		f.Await("  A is stopped")
+		f.Strike(b)
+		switch {
+		case f.Kills:
+			again := f.Start(args...)
+			require.Equal(t, "  the balance is 180", f.Await("  the balance is"))
+			require.Zero(t, again.Wait())
+		case f.Keeps:
+			require.Equal(t, "  the balance is 180", f.Await("  the balance is"))
+			require.Zero(t, b.Wait())
+		default: // the tokens begin at 1 again, and the row has seen 8
+			require.Equal(t, 1, b.Wait())
+			f.Await("fencing: " + errRefused.Error())
+			redis := f.Server.Client(t)
+			require.NoError(t, redis.Do(t.Context(), redis.B().Set().Key("redisson_lock_token:{account:fenced}").Value("8").Build()).Error())
+			again := f.Start("-account", "fenced")
+			require.Equal(t, "  A has the lock with token 9, and reads 100", f.Find("token"))
+			require.Equal(t, "  the balance is 180", f.Await("  the balance is"))
+			require.Zero(t, again.Wait())
+		}
+		f.Rest() // A does not stay behind
+	})
 }
 
 // The page shows the code tested here; the README shows the output.

@@ -26,6 +26,7 @@ type Program struct {
 	t     *testing.T
 	path  string
 	redis string
+	Env   []string // beside this process's, and REDIS_URL
 	out   *os.File // one pipe for all processes keeps their lines in order
 	lines chan string
 }
@@ -60,7 +61,7 @@ type Process struct {
 func (p *Program) Start(args ...string) *Process {
 	p.t.Helper()
 	c := &Process{t: p.t, cmd: exec.CommandContext(p.t.Context(), p.path, args...), done: make(chan struct{})}
-	c.cmd.Env = append(os.Environ(), "REDIS_URL=redis://"+p.redis)
+	c.cmd.Env = append(append(os.Environ(), "REDIS_URL=redis://"+p.redis), p.Env...)
 	c.cmd.Stdout, c.cmd.Stderr = p.out, p.out
 	require.NoError(p.t, c.cmd.Start())
 	go func() { // ends with the process
