@@ -279,7 +279,9 @@ func (t *target) at(err error) error {
 			cure = " (with TLS)"
 		}
 	case calls.Cure(err) != "":
-		cure = calls.Cure(err)
+		if cure = calls.Cure(err); strings.Contains(text, cure) { // as in errors of Lock
+			cure = ""
+		}
 	case t.asks && (strings.Contains(text, "NOAUTH ") || strings.Contains(text, "WRONGPASS ")):
 		cure = " (sentinels have passwords of their own: -sentinel-password-file)"
 	case strings.HasSuffix(text, "tls: certificate required"):

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/go-rlock/rlock/internal/testing/redistest"
+	"github.com/go-rlock/rlock/rlock"
 )
 
 // Every connection error has the address, and none has a password.
@@ -83,6 +85,19 @@ func TestErrorsNameTheCure(t *testing.T) {
 		}
 	}
 	require.Equal(t, result{}, call(t, "redis://"+resp2.Addr()+"?protocol=2", "ls"))
+
+	s := redistest.Start(t) // the library names this cure already
+	proxy := redistest.StartProxy(t, s.Addr())
+	proxy.OnRequest(redistest.Each("SUBSCRIBE", redistest.Fail("ERR unknown command 'SUBSCRIBE'")))
+	client, err := rlock.New(s.Client(t), rlock.Options{})
+	require.NoError(t, err)
+	t.Cleanup(client.Close)
+	require.NoError(t, client.Mutex("job").Do(t.Context(), func(context.Context) error {
+		r := call(t, proxy.Addr(), "run", "job", "--", "true")
+		require.Equal(t, exitInternal, r.code, r.err)
+		require.Equal(t, 1, strings.Count(r.err, "(a Lock that waits needs pub/sub: "), r.err)
+		return nil
+	}))
 }
 
 func TestPasswords(t *testing.T) {
