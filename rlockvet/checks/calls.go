@@ -137,9 +137,10 @@ func resultsOf(info *source, call *ast.CallExpr) []types.Type {
 	}
 }
 
-// takesLock reports whether a function with these results takes a lock.
+// takesLock reports whether a function with these results takes a lock. One that returns a Hold without an error may just look it up.
 func takesLock(results []types.Type) bool {
-	return slices.ContainsFunc(results, isUnlock) || slices.ContainsFunc(results, isPermit)
+	return slices.ContainsFunc(results, isUnlock) || slices.ContainsFunc(results, isPermit) ||
+		slices.ContainsFunc(results, isHold) && slices.ContainsFunc(results, isError)
 }
 
 // paramType returns the type of the parameter for argument i, or nil.
@@ -167,15 +168,23 @@ func paramType(info *source, call *ast.CallExpr, i int) types.Type {
 
 func isRlock(o types.Object) bool { return isFrom(o, rlockPath) }
 
+// isBusy reports whether it is rlock.IsBusy, which is false for all errors but one.
+func isBusy(callee types.Object) bool { return isRlock(callee) && callee.Name() == "IsBusy" }
+
 // isFrom reports whether the package with that path declares it.
 func isFrom(o types.Object, path string) bool {
 	return o != nil && o.Pkg() != nil && o.Pkg().Path() == path
 }
 
 // isPermit reports whether a type is a Permit, whose unlock is a method.
-func isPermit(t types.Type) bool {
+func isPermit(t types.Type) bool { return isPointerTo(t, "Permit") }
+
+// isHold reports whether a type is a Hold, whose unlock and ctx are methods.
+func isHold(t types.Type) bool { return isPointerTo(t, "Hold") }
+
+func isPointerTo(t types.Type, name string) bool {
 	pointer, ok := types.Unalias(t).(*types.Pointer)
-	return ok && isNamed(pointer.Elem(), rlockPath, "Permit")
+	return ok && isNamed(pointer.Elem(), rlockPath, name)
 }
 
 func isUnlock(t types.Type) bool  { return isNamed(t, rlockPath, "UnlockFunc") }

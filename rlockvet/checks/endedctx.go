@@ -36,7 +36,7 @@ func runEndedCtx(pass *analysis.Pass) (any, error) {
 	r := newReporter(pass)
 	for _, f := range resultOf[*users](pass, takings).functions {
 		for _, t := range f.takings {
-			if t.ctx != nil && t.unlock != nil {
+			if (t.ctx != nil || t.isHold) && t.unlock != nil {
 				f.endedCtx(r, t)
 				f.deferredTooEarly(r, t)
 				f.leavesGoroutines(r, t)
@@ -72,7 +72,7 @@ func (f *function) endedCtx(r *reporter, t *taking) {
 			}
 		}
 	})
-	if t.cancel == nil {
+	if t.cancel == nil || t.isHold { // the ctx of an Acquire bounds only the wait
 		return
 	}
 	cancelled := &taking{stmt: t.stmt, err: t.err, unlock: t.cancel}
@@ -89,6 +89,9 @@ func (f *function) endedCtx(r *reporter, t *taking) {
 // uses lists the calls in n that get the section's ctx, or one that ends with it: derived from it, or its copy in a field.
 func (f *function) uses(n ast.Node, t *taking) []passed {
 	own := key(f.info, t.section)
+	if t.isHold {
+		own = fmt.Sprintf("%s@%d.Context()", t.unlock.Name(), t.unlock.Pos()) // its key
+	}
 	return passesOf(f.info, n, func(e ast.Expr) bool {
 		for from := e; from != nil; from = f.info.parentOf(from, t.stmt.End()) {
 			if k := key(f.info, from); k != "" && (k == own || f.isCopy(k, own, t.stmt)) {
@@ -99,19 +102,24 @@ func (f *function) uses(n ast.Node, t *taking) []passed {
 	})
 }
 
-// parentOf returns the ctx from which a variable was derived by package context or errgroup, after a position; nil if that is out of sight.
+// parentOf returns the ctx from which a variable was derived by package context or errgroup, after a position, or the Context() of a hold that
+// it is; nil if that is out of sight.
 func (s *source) parentOf(e ast.Expr, after token.Pos) ast.Expr {
-	call, ok := ast.Unparen(e).(*ast.CallExpr)
-	if !ok {
+	call, isCall := ast.Unparen(e).(*ast.CallExpr)
+	if !isCall {
 		value := s.valueOf(e)
 		if value == nil || value.Pos() < after {
 			return nil
 		}
+		var ok bool
 		if call, ok = ast.Unparen(value).(*ast.CallExpr); !ok {
 			return value
 		}
 	}
 	callee := typeutil.Callee(s.Info, call)
+	if !isCall && isMethod(callee, "Hold", "Context") {
+		return call
+	}
 	derives := isFrom(callee, "context") && strings.HasPrefix(callee.Name(), "With") && callee.Name() != "WithoutCancel" ||
 		isFrom(callee, "golang.org/x/sync/errgroup") && callee.Name() == "WithContext"
 	if !derives || len(call.Args) == 0 {

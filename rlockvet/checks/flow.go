@@ -208,8 +208,8 @@ func (f flow) knows(cond ast.Expr, outcome bool) knowledge {
 		}
 	case *ast.CallExpr:
 		callee := typeutil.Callee(f.info.Info, e)
-		if callee != nil && callee.Pkg() != nil && callee.Pkg().Path() == "errors" && f.use(e, f.taking.err) != unused {
-			if outcome { // errors.Is or errors.As
+		if (isFrom(callee, "errors") || isBusy(callee)) && f.use(e, f.taking.err) != unused {
+			if outcome { // errors.Is, errors.As or IsBusy
 				return isNotNil
 			}
 			return isOther

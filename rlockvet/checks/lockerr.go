@@ -49,13 +49,12 @@ func runLockErr(pass *analysis.Pass) (any, error) {
 }
 
 func (f *function) lockErr(r *reporter, t *taking) {
-	name, harm := nameOf(t.call), "so the code goes on without the "+t.what()+" if it fails"
-	if t.awaits {
-		harm = "so the code does not wait for the latch if it fails"
-	}
-	cure := "check it, or use Do"
-	if t.awaits {
-		cure = "check it"
+	name, harm, cure := nameOf(t.call), "so the code goes on without the "+t.what()+" if it fails", "check it, or use Do"
+	switch {
+	case t.awaits:
+		harm, cure = "so the code does not wait for the latch if it fails", "check it"
+	case t.isHold:
+		harm = "so there is no hold, which is nil, if it fails"
 	}
 	switch {
 	case t.errDropped && t.dropped && (t.section == nil || isBlank(t.section)): // reported by lostunlock
@@ -68,6 +67,8 @@ func (f *function) lockErr(r *reporter, t *taking) {
 		r.report(t.call, "%s is only logged after this %s, %s: %s", t.err.Name(), name, harm, strings.Replace(cure, "check it", "return then", 1))
 	case t.semaphore != nil:
 		f.givenAnyway(r, t)
+	case t.isHold:
+		f.nilHold(r, t)
 	case t.section != nil:
 		flow{f, &taking{stmt: t.stmt, err: t.err, errOnly: true}, nil}.each(func(n ast.Node, s state) {
 			used := s.must(fresh) && n != t.stmt && f.use(n, t.err) == unused && slices.ContainsFunc(
@@ -79,6 +80,32 @@ func (f *function) lockErr(r *reporter, t *taking) {
 			}
 		})
 	}
+}
+
+// nilHold reports a method of a hold that is called, or deferred, before the error was looked at.
+func (f *function) nilHold(r *reporter, t *taking) {
+	if t.unlock == nil {
+		return
+	}
+	flow{f, &taking{stmt: t.stmt, err: t.err, errOnly: true}, t.unlock}.each(func(n ast.Node, s state) {
+		if n == t.stmt || !s.must(fresh) || f.use(n, t.err) != unused {
+			return
+		}
+		calls, asks := false, false
+		ast.Inspect(n, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.SelectorExpr:
+				calls = calls || root(f.info, n) == t.unlock
+			case *ast.BinaryExpr:
+				asks = asks || root(f.info, n.X) == t.unlock && f.info.Types[n.Y].IsNil()
+			}
+			return true
+		})
+		if calls && !asks {
+			r.report(t.call, "%s is used in line %d before %s is looked at, and is nil if this %s has failed: check %s first",
+				t.unlock.Name(), r.line(n.Pos()).number, t.err.Name(), nameOf(t.call), t.err.Name())
+		}
+	})
 }
 
 // doErr reports an error of Do that is only compared with sentinels, so that no other error is noticed, and a value of DoValue that is used
@@ -126,12 +153,15 @@ func (f *function) comparisons(err *types.Var) (all []ast.Node, with string) {
 	return all, with
 }
 
-// comparedWith returns the error, or the type of errors, that errors.Is, As or AsType looks for; "" for other calls.
+// comparedWith returns the error, or the type of errors, that errors.Is, As, AsType or IsBusy looks for; "" for other calls.
 func (f *function) comparedWith(call *ast.CallExpr) string {
 	if call == nil {
 		return ""
 	}
 	callee := typeutil.Callee(f.info.Info, call)
+	if isBusy(callee) {
+		return "ErrNotAcquired (by IsBusy)"
+	}
 	if !isFrom(callee, "errors") {
 		return ""
 	}

@@ -21,7 +21,7 @@ Without its unlock, a lock is renewed until the process ends. The analyzer repor
 closure has captured them), or missing before some return. It also reports an unlock that is not deferred although the section calls
 functions: if one of them panics and a caller recovers, the lock stays held.
 
-The same applies to the Permit of a PermitSemaphore. A Semaphore's permits have no owner, so the analyzer checks them only if the function
+The same applies to the Hold of an Acquire, unless it is returned or stored, and to the Permit of a PermitSemaphore. A Semaphore's permits have no owner, so the analyzer checks them only if the function
 itself releases them later in the same block.
 
 Three unlocks run at the wrong time: "defer check(unlock())" unlocks at once, an unlock deferred in a loop keeps the locks of all
@@ -100,8 +100,11 @@ func (s *source) hasLease(call *ast.CallExpr) bool {
 
 func (f *function) lostUnlock(r *reporter, t *taking) {
 	each, it := "unlock", "it"
-	if t.isPermit {
+	switch {
+	case t.isPermit:
 		each, it = "permit", "its Release"
+	case t.isHold:
+		each, it = "hold", "its Unlock"
 	}
 	if t.dropped {
 		r.report(t.call, "the %s of this %s is dropped, so the %s stays held: assign it and defer %s, or use Do",

@@ -91,6 +91,8 @@ func runMisuse(pass *analysis.Pass) (any, error) {
 			}
 		case *ast.CallExpr:
 			r.withoutUnit(n)
+			program.askedOfAnother(n)
+			program.withoutEffect(n)
 		}
 	})
 	return nil, nil
@@ -105,6 +107,80 @@ func (r *reporter) compared(e ast.Expr) {
 	if v, ok := r.info.Uses[s.Sel].(*types.Var); ok && isRlock(v) && !v.IsField() && strings.HasPrefix(v.Name(), "Err") {
 		r.report(e, "no error is equal to %s, since errors of rlock wrap it: use errors.Is", types.ExprString(e))
 	}
+}
+
+// askedOfAnother reports an IsBusy of an error that no wait for a lock has returned: that of an unlock, or of a ctx.
+func (r *reporter) askedOfAnother(call *ast.CallExpr) {
+	if !isBusy(typeutil.Callee(r.info.Info, call)) || len(call.Args) != 1 {
+		return
+	}
+	from := call.Args[0]
+	if value := r.info.valueOf(from); value != nil {
+		from = value
+	}
+	made, ok := ast.Unparen(from).(*ast.CallExpr)
+	if !ok {
+		return
+	}
+	method, _ := ast.Unparen(made.Fun).(*ast.SelectorExpr)
+	ofCtx := isFrom(typeutil.Callee(r.info.Info, made), "context") // Cause
+	ofCtx = ofCtx || method != nil && method.Sel.Name == "Err" && isContext(r.info.TypeOf(method.X))
+	if ends(r.info, made) != "" || ofCtx {
+		r.report(call, "IsBusy is false for what %s returns: it is about the errors of Lock, TryLock, Acquire and Await", types.ExprString(made))
+	}
+}
+
+// withoutEffect reports an option of the wait, of a visible handle that is used only to try, which has a wait of its own.
+func (r *reporter) withoutEffect(call *ast.CallExpr) {
+	zero, ok := r.triesFor(call)
+	if !ok {
+		return
+	}
+	made := madeBy(r.info, lockOfSection(r.info, call))
+	if made == nil {
+		return
+	}
+	if id, ok := ast.Unparen(lockOfSection(r.info, call)).(*ast.Ident); ok && !r.isUsedOnce(id) {
+		return
+	}
+	for _, arg := range made.Args {
+		option, ok := ast.Unparen(arg).(*ast.CallExpr)
+		if !ok || !isRlock(typeutil.Callee(r.info.Info, option)) {
+			continue
+		}
+		switch name := nameOf(option); {
+		case name == "WithMaxWait":
+			r.report(option, "WithMaxWait bounds Lock and Do; this %s in line %d has a wait of its own: leave one out", nameOf(call), r.line(call.Pos()).number)
+		case name == "WithWaitForRedis" && zero:
+			r.report(option, "WithWaitForRedis has no effect, since this %s in line %d makes one attempt: give it a wait", nameOf(call), r.line(call.Pos()).number)
+		}
+	}
+}
+
+// triesFor reports whether a call of package rlock tries to get a lock, and whether it has a constant wait of 0.
+func (r *reporter) triesFor(call *ast.CallExpr) (zero, ok bool) {
+	callee := typeutil.Callee(r.info.Info, call)
+	if !isRlock(callee) || !strings.HasPrefix(callee.Name(), "Try") {
+		return false, false
+	}
+	for i, arg := range call.Args {
+		if isNamed(paramType(r.info, call, i), "time", "Duration") {
+			value := r.info.Types[arg].Value
+			return value != nil && constant.Sign(constant.ToInt(value)) <= 0, true
+		}
+	}
+	return false, false
+}
+
+// isUsedOnce reports whether a variable is read once in the package.
+func (r *reporter) isUsedOnce(id *ast.Ident) bool {
+	n := 0
+	for _, o := range r.info.Uses {
+		if o == r.info.Uses[id] {
+			n++
+		}
+	}
+	return n == 1
 }
 
 // withoutUnit reports a unitless number passed to package rlock as a duration.

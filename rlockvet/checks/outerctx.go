@@ -99,7 +99,7 @@ func (s *section) isBefore(info *source, e ast.Expr) bool {
 }
 
 func outerCtxOfLock(r *reporter, f *function, t *taking) {
-	if t.unlock == nil {
+	if t.unlock == nil || t.isHold && !f.isSectionOf(t) {
 		return
 	}
 	own := key(f.info, t.section)
@@ -113,8 +113,12 @@ func outerCtxOfLock(r *reporter, f *function, t *taking) {
 		where:   fmt.Sprintf("in the section of the %s in line %d", nameOf(t.call), r.line(t.call.Pos()).number),
 	}
 	s.holds(f.info, lockOf(t.call))
-	if t.ctx != nil {
+	switch {
+	case t.ctx != nil:
 		s.name = t.ctx.Name()
+	case t.isHold:
+		s.holds(f.info, lockOfSection(f.info, t.call))
+		s.name = t.unlock.Name() + ".Context()"
 	}
 	watch := f.watchOf(t.before)
 	s.addBefore(f.info, t.before, func(v *types.Var) bool {
@@ -135,8 +139,29 @@ func outerCtxOfLock(r *reporter, f *function, t *taking) {
 		if isIn(n) && now.must(inside) {
 			s.reportBackground(r, n)
 			s.reportUpgrade(r, n)
+			s.reportAcquire(r, n)
 		}
 	})
+}
+
+// isSectionOf reports whether the function defers the Unlock of a hold, so that its rest is the section, and does not look at the hold's end.
+func (f *function) isSectionOf(t *taking) bool {
+	ends, looks := false, false
+	ast.PreorderStack(f.node, nil, func(n ast.Node, stack []ast.Node) bool {
+		id, ok := n.(*ast.Ident)
+		if !ok || f.info.Uses[id] != t.unlock {
+			return true
+		}
+		method, ok := stackEnd[*ast.SelectorExpr](stack, 1)
+		switch {
+		case !ok || !isMethod(f.info.Uses[method.Sel], "Hold", "Unlock"):
+			looks = true
+		case slices.ContainsFunc(stack, func(n ast.Node) bool { _, ok := n.(*ast.DeferStmt); return ok }):
+			ends = true
+		}
+		return true
+	})
+	return ends && !looks
 }
 
 // holds records the lock of the section.
@@ -216,6 +241,7 @@ func outerCtxOfDo(r *reporter, call *ast.CallExpr, fn ast.Expr) {
 	s.reportBefore(r, body, true)
 	s.reportBackground(r, body)
 	s.reportUpgrade(r, body)
+	s.reportAcquire(r, body)
 }
 
 // reportBefore reports where n, inside the section, passes on the ctx from before. If only some paths to n are inside, it is reported if it
@@ -320,6 +346,21 @@ func (s *section) reportUpgrade(r *reporter, n ast.Node) {
 	}
 }
 
+// reportAcquire reports where n acquires the section's lock, which it does not re-enter under any ctx.
+func (s *section) reportAcquire(r *reporter, n ast.Node) {
+	for _, p := range passesOf(r.info, n, func(ast.Expr) bool { return true }) {
+		if isAcquire(typeutil.Callee(r.info.Info, p.call)) && s.lock != "" && s.lock == key(r.info, lockOfSection(r.info, p.call)) {
+			r.report(p.call, "%s never re-enters, so that %s it waits for itself: use Lock, or end the section first", nameOf(p.call), s.where)
+		}
+	}
+}
+
+// isAcquire reports whether it is rlock.Acquire or TryAcquire.
+func isAcquire(callee types.Object) bool {
+	fn, ok := callee.(*types.Func)
+	return ok && isRlock(fn) && fn.Signature().Recv() == nil && (fn.Name() == "Acquire" || fn.Name() == "TryAcquire")
+}
+
 // needsHold reports whether a call concerns the hold in its ctx. That may be an outer section's hold, unless the section does not use its
 // own ctx.
 func (s *section) needsHold(info *source, call *ast.CallExpr) bool {
@@ -329,7 +370,7 @@ func (s *section) needsHold(info *source, call *ast.CallExpr) bool {
 	switch nameOf(call) {
 	case "Upgrade", "Downgrade":
 		return true
-	case "Asked", "Export":
+	case "Asked", "Export", "TrustedUntil", "Owner":
 		return s.ignored
 	case "FencingToken":
 		if len(call.Args) == 2 { // of the package

@@ -34,7 +34,7 @@ func isMethod(callee types.Object, typ string, names ...string) bool {
 func ends(info *source, call *ast.CallExpr) string {
 	callee := typeutil.Callee(info.Info, call)
 	switch {
-	case isUnlock(info.TypeOf(call.Fun)):
+	case isUnlock(info.TypeOf(call.Fun)), isMethod(callee, "Hold", "Unlock"):
 		return "lock"
 	case isMethod(callee, "Permit", "Release"):
 		return "permit"
@@ -42,6 +42,11 @@ func ends(info *source, call *ast.CallExpr) string {
 		return "permits"
 	}
 	return ""
+}
+
+// endsSection reports whether it is the method of a Permit or a Hold that ends its section.
+func endsSection(callee types.Object) bool {
+	return isMethod(callee, "Permit", "Release") || isMethod(callee, "Hold", "Unlock")
 }
 
 // givesPermits reports whether a method releases a semaphore's permits.

@@ -58,11 +58,12 @@ type taking struct {
 	call *ast.CallExpr
 
 	before           ast.Expr   // its ctx argument, if any
-	ctx, unlock, err *types.Var // the assigned variable; nil if it is none of this function. The unlock may be a Permit
+	ctx, unlock, err *types.Var // the assigned variable; nil if it is none of this function. The unlock may be a Permit or a Hold
 	cancel           *types.Var // the cancel function of its ctx argument, if a variable
 	semaphore        ast.Expr   // the semaphore, whose permits have no unlock
 	section          ast.Expr   // the target of ctx
 	isPermit         bool       // the unlock is a Permit
+	isHold           bool       // the unlock is a Hold, nil after an error; the section's ctx is its Context()
 	dropped          bool       // the unlock is dropped
 	unchecked        bool       // no error is returned, or it is dropped
 	errDropped       bool       // err is dropped
@@ -208,8 +209,8 @@ func (f *function) add(stmt ast.Node, e ast.Expr, lhs []ast.Expr) {
 			if !blank {
 				t.section = to
 			}
-		case isUnlock(typ), isPermit(typ), i == unlock:
-			t.unlock, t.dropped, t.isPermit = f.local(to), blank, isPermit(typ)
+		case isUnlock(typ), isPermit(typ), isHold(typ), i == unlock:
+			t.unlock, t.dropped, t.isPermit, t.isHold = f.local(to), blank, isPermit(typ), isHold(typ)
 		case isError(typ):
 			t.err, t.unchecked, t.errDropped = f.local(to), blank, blank
 		}
@@ -285,8 +286,11 @@ func (t *taking) what() string {
 
 // release names the call that ends the section, for messages.
 func (t *taking) release() string {
-	if t.isPermit {
+	switch {
+	case t.isPermit:
 		return t.unlock.Name() + ".Release"
+	case t.isHold:
+		return t.unlock.Name() + ".Unlock"
 	}
 	return t.unlock.Name()
 }

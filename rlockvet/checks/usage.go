@@ -65,7 +65,7 @@ func (f *function) useOf(id *ast.Ident, stack []ast.Node) usage {
 			return called
 		}
 	case *ast.SelectorExpr:
-		if call, ok := stackEnd[*ast.CallExpr](stack, 2); ok && call.Fun == parent && isMethod(f.info.Uses[parent.Sel], "Permit", "Release") {
+		if call, ok := stackEnd[*ast.CallExpr](stack, 2); ok && call.Fun == parent && endsSection(f.info.Uses[parent.Sel]) {
 			return called
 		}
 	case *ast.AssignStmt:
@@ -83,14 +83,15 @@ func (f *function) useOf(id *ast.Ident, stack []ast.Node) usage {
 	return escaped
 }
 
-// onlyLooks reports whether id is a permit used only for its slot, or its id for a log: with the id, others could release it.
+// onlyLooks reports whether id is a permit used only for its slot, or its id for a log: with the id, others could release it. Or it is a hold,
+// used for anything but its Unlock.
 func (f *function) onlyLooks(id *ast.Ident, stack []ast.Node) bool {
 	parent, ok := stackEnd[*ast.SelectorExpr](stack, 1)
 	if !ok || parent.X != id {
 		return false
 	}
 	method := f.info.Uses[parent.Sel]
-	return isMethod(method, "Permit", "Slot", "Slots") || isMethod(method, "Permit", "ID", "IDs") &&
+	return isMethod(method, "Permit", "Slot", "Slots") || isMethod(method, "Hold", "Context", "Done", "Err", "Asked") || isMethod(method, "Permit", "ID", "IDs") &&
 		slices.ContainsFunc(stack, func(n ast.Node) bool {
 			call, ok := n.(*ast.CallExpr)
 			if !ok {

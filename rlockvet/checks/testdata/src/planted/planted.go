@@ -1,4 +1,4 @@
-// Package planted has thirty mistakes of one shop, each in a function of its own. Those that no analyzer finds say why.
+// Package planted has thirty mistakes of one shop, and thirty of another, each in a function of its own. Those that no analyzer finds say why.
 package planted
 
 import (

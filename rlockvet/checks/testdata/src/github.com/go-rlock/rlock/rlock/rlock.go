@@ -161,4 +161,23 @@ type NotAcquiredError struct{ Holder string }
 
 func (*NotAcquiredError) Error() string { return "" }
 
-var ErrNotAcquired, ErrLost, ErrNotRun error
+var ErrNotAcquired, ErrLost, ErrNotRun, ErrUnreachable error
+
+func IsBusy(error) bool { return false }
+
+type Hold struct{}
+
+func (*Hold) Asked() <-chan struct{}   { return nil }
+func (*Hold) Context() context.Context { return nil }
+func (*Hold) Done() <-chan struct{}    { return nil }
+func (*Hold) Err() error               { return nil }
+func (*Hold) Unlock() error            { return nil }
+
+func Acquire(context.Context, Locker) (*Hold, error) { return nil, nil }
+
+func TryAcquire(context.Context, Locker, time.Duration) (*Hold, error) { return nil, nil }
+
+func WithMaxWait(time.Duration) Option { return nil }
+func WithWaitForRedis() Option         { return nil }
+
+func TrustedUntil(context.Context) (time.Time, bool) { return time.Time{}, false }
