@@ -111,3 +111,27 @@ func TestDocsNameTheTests(t *testing.T) {
 		}
 	}
 }
+
+// No page names a test that does not exist.
+func TestPagesNameTestsThatExist(t *testing.T) {
+	tests := docTests(t)
+	named := 0
+	require.NoError(t, filepath.WalkDir("..", func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, ".md") || filepath.Base(path) == "CHANGELOG.md" { // which may tell of earlier ones
+			return err
+		}
+		text, err := os.ReadFile(path)
+		for _, m := range docName.FindAllStringSubmatch(string(text), -1) {
+			if name, prefix := strings.CutSuffix(m[1], "…"); strings.HasPrefix(name, "Test") {
+				_, found := tests[name]
+				for test := range tests {
+					found = found || prefix && strings.HasPrefix(test, name)
+				}
+				assert.True(t, found, "%s names %s, which does not exist", path, m[1])
+				named++
+			}
+		}
+		return err
+	}))
+	require.NotZero(t, named)
+}
