@@ -84,6 +84,34 @@ func TestCostsOfSemaphores(t *testing.T) {
 	}
 }
 
+// TestCostsOfWriters compares writers of several processes, which always want the lock, with docs/locks.md.
+func TestCostsOfWriters(t *testing.T) {
+	for _, processes := range []int{4, 8} {
+		redistest.RunVirtual(t, fmt.Sprint(processes), func(t *testing.T) {
+			s := redistest.Start(t)
+			rdb := s.Client(t)
+			before := redistest.Commands(t, rdb)
+			const each = 200
+			var all sync.WaitGroup
+			for range processes {
+				m := newClient(t, s.Client(t)).RWMutex("writers").Write()
+				all.Go(func() {
+					for range each {
+						assert.NoError(t, m.Do(context.Background(), func(context.Context) error {
+							sleep(time.Millisecond)
+							return nil
+						}))
+					}
+				})
+			}
+			all.Wait()
+			perSection := float64(redistest.Commands(t, rdb)["evalsha"]-before["evalsha"]) / float64(processes*each)
+			t.Logf("%.2f commands per section", perSection)
+			require.Less(t, perSection, 3.0)
+		})
+	}
+}
+
 // TestCostsOfALatch compares a latch that is set, awaited and counted down once with docs/locks.md.
 func TestCostsOfALatch(t *testing.T) {
 	for _, w := range worlds {
