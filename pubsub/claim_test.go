@@ -59,8 +59,8 @@ func TestClaimTakesTheFirstThatWaits(t *testing.T) {
 func TestNewsDuringAClaim(t *testing.T) {
 	t.Parallel()
 	for name, news := range map[string]func(d *manualHub, ws []*Waiter){
-		"message":   func(d *manualHub, _ []*Waiter) { d.hub.message(d.ch, "0") },
-		"messages":  func(d *manualHub, _ []*Waiter) { d.hub.message(d.ch, "0"); d.hub.message(d.ch, "?") },
+		"message":   func(d *manualHub, _ []*Waiter) { d.hub.conns.message(d.ch, "0") },
+		"messages":  func(d *manualHub, _ []*Waiter) { d.hub.conns.message(d.ch, "0"); d.hub.conns.message(d.ch, "?") },
 		"timer":     func(d *manualHub, _ []*Waiter) { d.topic().expired() },
 		"wake":      func(d *manualHub, _ []*Waiter) { d.hub.Wake(queue(d.ch)) },
 		"confirmed": func(d *manualHub, _ []*Waiter) { d.confirm("subscribe") },
@@ -204,7 +204,7 @@ func TestClaimsOfSeveralQueues(t *testing.T) {
 	d.turn([]*Waiter{a}, 0) // the subscription is live
 	a.Held(-1, false)
 	require.Same(t, a, claimOf(d.hub, q))
-	d.hub.message(d.ch, "0")
+	d.hub.conns.message(d.ch, "0")
 	d.turn([]*Waiter{ws[0], ws[1], a, b}, -1)
 	require.True(t, a.Grant(-1))
 	<-a.turn
@@ -254,11 +254,11 @@ func TestClaimBesideOutsiders(t *testing.T) {
 			require.Equal(t, want, outsiders)
 			require.True(t, w.Queued(time.Hour))
 		}
-		d.hub.message(d.ch, "0")
+		d.hub.conns.message(d.ch, "0")
 		d.turn(ws, 0)
 		ws[0].Held(time.Hour, false)
 		claims(false)
-		d.hub.message(d.ch, "00")
+		d.hub.conns.message(d.ch, "00")
 		d.turn(ws, 0)
 		_, outsiders = d.hub.Claim(d.q())
 		require.True(t, outsiders, "no waiter is claimed")

@@ -27,10 +27,10 @@ func shardedChannels(t *testing.T, mod func(*rueidis.ClientOption)) {
 		awaitTurn(t, ws[1], soon)
 		ws[1].Leave()
 	}
-	redistest.Eventually(t, recovery, func() bool { return s.hub.Len() == 0 }, "no topic is left")
+	redistest.Eventually(t, recovery, func() bool { return s.hub.isEmpty() }, "no topic is left")
 
 	churn(s, 2000, true)
-	redistest.Eventually(t, recovery, func() bool { return s.hub.Len() == 0 }, "no topic is left")
+	redistest.Eventually(t, recovery, func() bool { return s.hub.isEmpty() }, "no topic is left")
 	redistest.Eventually(t, recovery, func() bool { return len(s.channels(true)) == 0 }, "no channel is left")
 	s.hub.Close()
 }
@@ -84,8 +84,8 @@ func TestSlotMovesToANewNode(t *testing.T) {
 
 	awaitTurn(t, ws[0], recovery)
 	// To the client, this is the attempt to lock: a command with a key of the slot. Only then does it learn of the node.
-	require.NotContains(t, s.hub.rdb.Nodes(), node.Addr())
-	require.NoError(t, s.ask(s.hub.rdb, "EXISTS", ch.Name).Error())
+	require.NotContains(t, s.hub.conns.rdb.Nodes(), node.Addr())
+	require.NoError(t, s.ask(s.hub.conns.rdb, "EXISTS", ch.Name).Error())
 	ws[0].Held(-1, false)
 	redistest.Eventually(t, recovery, func() bool {
 		n, err := newcomer.Do(t.Context(), newcomer.B().PubsubShardnumsub().Channel(ch.Name).Build()).AsIntMap()
@@ -93,7 +93,7 @@ func TestSlotMovesToANewNode(t *testing.T) {
 	}, "subscribed at the new node")
 	awaitTurn(t, ws[0], recovery)
 	leave(ws...)
-	redistest.Eventually(t, recovery, func() bool { return s.hub.Len() == 0 }, "no topic is left")
+	redistest.Eventually(t, recovery, func() bool { return s.hub.isEmpty() }, "no topic is left")
 }
 
 // ask sends a command whose first argument is a key, unless its name has two words.
@@ -124,7 +124,7 @@ func TestForbiddenOnACluster(t *testing.T) {
 	awaitRefusal(t, a, ch.Name, "NOPERM")
 	require.True(t, s.hub.Join(late, queue(ch)))
 	leave(a, late)
-	require.Zero(t, s.hub.Len())
+	require.True(t, s.hub.isEmpty())
 	for _, node := range cluster.Nodes() {
 		setUser(t, node.Client(t, redistest.Single), "+cluster|slots")
 	}
@@ -151,7 +151,7 @@ func TestReadsOneRangeOfSlots(t *testing.T) {
 	} {
 		msg, err := s.do(s.rdb.B().Eval().Script("return " + reply).Numkeys(0).Build()).ToMessage()
 		require.NoError(t, err)
-		addr, first, last, err := s.hub.parseRange(msg)
+		addr, first, last, err := s.hub.conns.parseRange(msg)
 		if want == "" {
 			require.ErrorIs(t, err, errBadSlots, reply)
 			continue

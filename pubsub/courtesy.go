@@ -33,7 +33,7 @@ func (h *Hub) GiveWay(q Queue, run time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	t := h.freed(q)
-	if t == nil || !t.live() {
+	if t == nil || !t.isLive() {
 		return
 	}
 	if t.ownUnlockPending = true; t.aside.IsZero() {

@@ -25,7 +25,7 @@ func polite(t *testing.T, owner string, f func(t *testing.T, d *manualHub, ws []
 		d.hub.Aside = moment - time.Millisecond
 		ws := d.line(2)
 		if owner != "" {
-			d.hub.message(d.ch, "0")
+			d.hub.conns.message(d.ch, "0")
 			d.turn(ws, 0)
 			require.True(t, ws[0].TakePlace(owner))
 			ws[0].Held(time.Hour, true)
@@ -37,7 +37,7 @@ func polite(t *testing.T, owner string, f func(t *testing.T, d *manualHub, ws []
 // unlock unlocks in this process and notifies all.
 func (d *manualHub) unlock(run time.Duration) {
 	d.hub.GiveWay(queue(d.ch), run)
-	d.hub.message(d.ch, "0")
+	d.hub.conns.message(d.ch, "0")
 }
 
 // asksIn checks that a waiter gets its turn after d, and ends it.
@@ -74,16 +74,16 @@ func TestOthersGoFirst(t *testing.T) {
 			d.unlock(aRun)
 			asksIn(d.t, ws[0], 0)
 			time.Sleep(aRun)
-			d.hub.message(d.ch, "0")
+			d.hub.conns.message(d.ch, "0")
 			asksIn(d.t, ws[0], 0)
 			d.unlock(aRun)
 		}, 0},
 		"another has come and gone": {func(d *manualHub, _ []*Waiter) {
 			d.unlock(0)
 			time.Sleep(moment / 2)
-			d.hub.message(d.ch, "0")
+			d.hub.conns.message(d.ch, "0")
 		}, 0},
-		"another's, before": {func(d *manualHub, _ []*Waiter) { d.hub.message(d.ch, "0") }, 0},
+		"another's, before": {func(d *manualHub, _ []*Waiter) { d.hub.conns.message(d.ch, "0") }, 0},
 		"nobody else was told": {func(d *manualHub, _ []*Waiter) {
 			d.unlock(0)
 			d.hub.Alone(queue(d.ch))
@@ -102,7 +102,7 @@ func TestOthersGoFirst(t *testing.T) {
 			d.link.down(io.EOF, false)
 			d.obey()
 			asksIn(d.t, ws[0], 0)
-			d.hub.message(d.ch, "0")
+			d.hub.conns.message(d.ch, "0")
 		}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -134,7 +134,7 @@ func TestCourtesyInVain(t *testing.T) {
 		for range 5 {
 			d.unlock(0)
 			asksIn(t, ws[0], moment)
-			d.hub.message(d.ch, "0")
+			d.hub.conns.message(d.ch, "0")
 			asksIn(t, ws[0], 0)
 		}
 	})
@@ -148,7 +148,7 @@ func TestLeavingInTheMoment(t *testing.T) {
 		time.Sleep(moment / 2)
 		require.Equal(t, Left, ws[0].Leave())
 		asksIn(t, ws[1], moment-moment/2)
-		d.hub.message(d.ch, "0")
+		d.hub.conns.message(d.ch, "0")
 		asksIn(t, ws[1], 0)
 		d.unlock(0)
 		require.Equal(t, Left, ws[1].Leave())
@@ -163,7 +163,7 @@ func TestLeavingInTheMoment(t *testing.T) {
 func TestCourtesyInATurn(t *testing.T) {
 	t.Parallel()
 	polite(t, "", func(t *testing.T, d *manualHub, ws []*Waiter) {
-		d.hub.message(d.ch, "0")
+		d.hub.conns.message(d.ch, "0")
 		<-ws[0].turn
 		d.unlock(0)
 		ws[0].Held(time.Hour, false)
@@ -172,15 +172,15 @@ func TestCourtesyInATurn(t *testing.T) {
 		require.Same(t, ws[0], claimOf(d.hub, queue(d.ch)))
 		require.True(t, ws[0].Queued(time.Hour))
 		asksIn(t, ws[0], 0)
-		d.hub.message(d.ch, "00") // a turn of this side
+		d.hub.conns.message(d.ch, "00") // a turn of this side
 		asksIn(t, ws[0], 0)
 
-		d.hub.message(d.ch, "0")
+		d.hub.conns.message(d.ch, "0")
 		asksIn(t, ws[0], 0)
 		require.Same(t, ws[0], claimOf(d.hub, queue(d.ch)))
 		require.True(t, ws[0].TakePlace("o"))
 		d.told("? 0")
-		d.hub.message(d.ch, "00")
+		d.hub.conns.message(d.ch, "00")
 		require.True(t, ws[0].Queued(time.Hour))
 		asksIn(t, ws[0], moment)
 	})
@@ -193,7 +193,7 @@ func TestOutsidersGoFirst(t *testing.T) {
 		outsiders := func(want time.Duration) {
 			t.Helper()
 			d.told("? 0")
-			d.hub.message(d.ch, "00")
+			d.hub.conns.message(d.ch, "00")
 			asksIn(t, ws[0], want)
 		}
 		time.Sleep(outsidersStay) // the last of them has gone
@@ -207,18 +207,18 @@ func TestOutsidersGoFirst(t *testing.T) {
 		}
 		for range 4 {
 			outsiders(moment)
-			d.hub.message(d.ch, "0")
+			d.hub.conns.message(d.ch, "0")
 			asksIn(t, ws[0], 0)
 		}
-		d.hub.message(d.ch, "00") // another process is the first
-		outsiders(moment)         // one of them has just come
+		d.hub.conns.message(d.ch, "00") // another process is the first
+		outsiders(moment)               // one of them has just come
 		time.Sleep(outsidersStay)
-		d.hub.message(d.ch, "00")
+		d.hub.conns.message(d.ch, "00")
 		outsiders(0)
-		d.hub.message(d.ch, "0")
+		d.hub.conns.message(d.ch, "0")
 		asksIn(t, ws[0], 0)
 		d.told("? 0")
-		d.hub.message(d.ch, "0")
+		d.hub.conns.message(d.ch, "0")
 		asksIn(t, ws[0], 0)
 		outsiders(0) // they have had two turns for one
 		outsiders(moment)
@@ -232,7 +232,7 @@ func TestInOrder(t *testing.T) {
 	polite(t, "o", func(t *testing.T, d *manualHub, ws []*Waiter) {
 		unlocked := func(want time.Duration) {
 			t.Helper()
-			d.hub.message(d.ch, "0")
+			d.hub.conns.message(d.ch, "0")
 			asksIn(t, ws[0], want)
 		}
 		for place, after := range map[int]time.Duration{0: 0, 1: 0, 2: step, 3: 2 * step, 1 + steps: steps * step, 1000: steps * step} {
@@ -243,10 +243,10 @@ func TestInOrder(t *testing.T) {
 			unlocked(after)
 		}
 		ws[0].Saw(3, "")
-		d.hub.message(d.ch, "00") // the first one's turn is over
+		d.hub.conns.message(d.ch, "00") // the first one's turn is over
 		unlocked(step + time.Millisecond)
 		d.told("? 0") // this process is the first
-		d.hub.message(d.ch, "00")
+		d.hub.conns.message(d.ch, "00")
 		unlocked(0)
 	})
 }
@@ -264,7 +264,7 @@ func TestNoCourtesyInAHurry(t *testing.T) {
 				hurried(ws[0], time.Now().Add(2*moment))
 				d.unlock(0)
 				asksIn(t, ws[0], moment)
-				d.hub.message(d.ch, "0") // another has come
+				d.hub.conns.message(d.ch, "0") // another has come
 				asksIn(t, ws[0], 0)
 				d.unlock(0)
 				asksIn(t, ws[0], 0)
@@ -339,7 +339,7 @@ func TestYield(t *testing.T) {
 		d.hub.Yield(q)
 		w = &Waiter{}
 		require.False(t, d.hub.Join(w, q))
-		d.hub.message(d.ch, "0") // one has come and gone
+		d.hub.conns.message(d.ch, "0") // one has come and gone
 		<-w.turn
 		w.Done(-1)
 		d.lapse()

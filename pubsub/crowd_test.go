@@ -59,7 +59,7 @@ func TestTheDueOfAStoppedCrowd(t *testing.T) {
 	t.Parallel()
 	d := newManualHub(t)
 	ws := d.crowd(3)
-	d.hub.message(d.ch, "1") // all are due, the first asks
+	d.hub.conns.message(d.ch, "1") // all are due, the first asks
 	d.turn(ws, 0)
 	after := d.joins(&Waiter{}, false)
 	d.hub.mu.Lock()

@@ -18,18 +18,19 @@ import (
 
 var errCutOff = errors.New("the node is not in touch with its cluster")
 
-// suspect makes the link ask its node whether it is still part of the cluster. Hub.mu is held.
-func (s *subscription) suspect() {
-	if s.confirmed {
-		s.link.suspected = true
-		s.link.wake()
+// suspect makes the link ask its node whether it is still part of the cluster.
+func (sh *share) suspect() {
+	defer sh.lock().Unlock()
+	if l := sh.sub.link; sh.sub.confirmed {
+		l.suspected = true
+		l.wake()
 	}
 }
 
 // inTouch returns errCutOff if the node is out of touch with its cluster, and otherwise the error of a broken
 // connection, if any. A server that does not answer this counts as in touch. Without a cluster nothing is asked.
 func (l *link) inTouch(conn rueidis.DedicatedClient) error {
-	if l.hub.rdb.Mode() != rueidis.ClientModeCluster {
+	if l.conns.rdb.Mode() != rueidis.ClientModeCluster {
 		return nil
 	}
 	ctx, cancel := l.limited(subscribeTimeout)

@@ -62,7 +62,7 @@ func TestInTouch(t *testing.T) {
 	cluster := redistest.StartCluster(t, 3, 0)
 	node := cluster.Nodes()[1]
 	n := newLoner(t, cluster, node, Channel{})
-	l := &link{hub: newSite(t, cluster.Client(t), cluster.Client(t)).hub}
+	l := &link{conns: newSite(t, cluster.Client(t), cluster.Client(t)).hub.conns}
 	ask := func(rdb rueidis.Client) error {
 		conn, release := rdb.Dedicate()
 		defer release()
@@ -87,7 +87,7 @@ func TestInTouch(t *testing.T) {
 
 	server := redistest.Start(t)
 	alone := newSite(t, server.Client(t), server.Client(t))
-	l = &link{hub: alone.hub}
+	l = &link{conns: alone.hub.conns}
 	require.NoError(t, ask(alone.rdb))
 	require.NotContains(t, redistest.Commands(t, alone.rdb), "cluster|info")
 }

@@ -14,7 +14,8 @@
 //  3. the confirmation of the subscription, the first one and each after a reconnect,
 //  4. the end of the remaining lease in the last refusal or message, or of a minute if the lock has no expiry,
 //  5. the departure of a waiter before it that had the turn, the process's place, or was due,
-//  6. the news that an unknown node serves its slot: the attempt makes the client find that node,
+//  6. the news that an unknown node serves its slot, for the first waiter, unless one has the turn: the attempt makes
+//     the client find that node,
 //  7. [Hub.Look], where each waiter has a place,
 //  8. a second without a subscription, though the server answers, for the first waiter alone.
 //
@@ -61,7 +62,10 @@
 // A process may also have an ear ([Hub.Listen]): a subscription to a channel for messages to this process about any
 // lock. It has no queue, and lasts until the hub is closed.
 //
-// The files, each with one concept:
+// There are two layers, each with a type, a lock and files of its own. A queue calls the connections by a [share]; they
+// call it, without their lock, as a [listener]. Lock order: Hub.mu, then connections.mu.
+//
+// The queues, which know nothing of connections:
 //
 //   - hub.go: the entrance
 //   - topic.go: the queue of a lock
@@ -71,6 +75,10 @@
 //   - expiry.go: a waiter's time is over
 //   - courtesy.go, yields.go, rivals.go: after a run, other processes go first
 //   - ear.go, spoken.go: messages to this process
+//
+// The connections, which know nothing of locks and waiters:
+//
+//   - connections.go: what they are told, and tell
 //   - subscription.go: the process's share in a channel
 //   - link.go, send.go, cutoff.go: the connection
 //   - overdue.go: a server that takes no subscription

@@ -71,7 +71,7 @@ func TestEachWaiterHasAPlace(t *testing.T) {
 
 	ws[3].Leave() // the others have their own places
 	d.turn(ws, -1)
-	d.hub.message(d.ch, "00") // of a lock of another kind
+	d.hub.conns.message(d.ch, "00") // of a lock of another kind
 	d.turn(ws, 0)
 	ws[0].Held(-1, true)
 
@@ -172,9 +172,9 @@ func TestChannelOfAWaiter(t *testing.T) {
 		redistest.Eventually(t, soon, func() bool { return s.subscribers(own(0)) == 0 }, "the channel of a lost place is given back")
 		ws[0].Leave()
 		redistest.Eventually(t, soon, func() bool {
-			s.hub.mu.Lock()
-			defer s.hub.mu.Unlock()
-			return len(s.hub.subs) == 0
+			s.hub.conns.mu.Lock()
+			defer s.hub.conns.mu.Unlock()
+			return len(s.hub.conns.subs) == 0
 		}, "nothing is left")
 	}
 }
@@ -190,9 +190,7 @@ func TestChannelOfAWaiterRefused(t *testing.T) {
 	ws[1].Hear()
 	ws[1].Held(-1, true)
 	require.Equal(t, subscribing, d.take())
-	d.hub.mu.Lock()
-	d.link.finish(ws[1].place.own, noPerm)
-	d.hub.mu.Unlock()
+	d.finishOf(ws[1].place.own.share.sub, noPerm)
 	require.Nil(t, ws[1].place.own)
 	d.turn(ws, -1)
 	d.told("o1 2000 0 -")

@@ -1,27 +1,26 @@
 package pubsub
 
+import "sync"
+
 // Ear is the subscription to the channel for messages from other processes. A [Hub] has one for all its locks,
 // without a queue: each message goes to a function. It is subscribed once, and again after each lost connection,
 // until the hub is closed.
 type Ear struct {
-	sub  *subscription
-	hear func(text string) // on the goroutine that reads the connection
-	news chan struct{}     // capacity 1: senders hold Hub.mu and never block
+	share *share
+	hear  func(text string) // on the goroutine that reads the connection
+	news  chan struct{}     // capacity 1: senders never block
 
-	// Guarded by Hub.mu.
-	confirmed int   // confirmations by the server
-	refusal   error // why there is none any more
+	mu        sync.Mutex // guards the following; no other lock is taken under it
+	confirmed int        // confirmations by the server
+	refusal   error      // why there is none any more
 }
 
 // Listen makes the ear. hear gets each message; it must return at once, and may call the hub. The channel must have
 // no queue and no other ear.
 func (h *Hub) Listen(ch Channel, hear func(text string)) *Ear {
-	h.mu.Lock()
-	defer h.mu.Unlock()
 	e := &Ear{hear: hear, news: make(chan struct{}, 1)}
-	e.sub = &subscription{hub: h, channel: ch, ear: e}
-	h.subs[ch] = e.sub
-	e.sub.update()
+	e.share = h.conns.listen(ch, e, true, true)
+	e.share.need()
 	return e
 }
 
@@ -37,23 +36,31 @@ type EarState struct {
 
 // State returns the current state.
 func (e *Ear) State() EarState {
-	h := e.sub.hub
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return EarState{Live: e.sub.live(), Confirmed: e.confirmed, Refusal: e.refusal}
+	live := e.share.reach().live
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return EarState{Live: live, Confirmed: e.confirmed, Refusal: e.refusal}
 }
 
-// isConfirmed notes that messages are heard from now on. Hub.mu is held.
-func (e *Ear) isConfirmed() {
+func (e *Ear) live() {
+	e.mu.Lock()
 	e.confirmed++
+	e.mu.Unlock()
 	e.signal()
 }
 
-// refuse notes that the server refuses the ear. Hub.mu is held.
-func (e *Ear) refuse(err error) {
+func (e *Ear) refused(err error) {
+	e.mu.Lock()
 	e.refusal = err
+	e.mu.Unlock()
+	e.share.leave()
 	e.signal()
 }
+
+func (e *Ear) lost()             { e.signal() }
+func (e *Ear) look()             {} // it would not help
+func (e *Ear) heard(text string) { e.hear(text) }
+func (e *Ear) told(string)       {}
 
 func (e *Ear) signal() {
 	select {

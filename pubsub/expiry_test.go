@@ -52,7 +52,7 @@ func TestWaitersExpire(t *testing.T) {
 			require.Equal(t, Left, w.Leave())
 		}
 		require.Empty(t, forever.turn, "no news for a waiter that stays")
-		d.hub.message(d.ch, "0")
+		d.hub.conns.message(d.ch, "0")
 		require.Len(t, forever.turn, 1)
 		forever.Leave()
 		d.empties()
@@ -63,7 +63,7 @@ func TestWaitersExpire(t *testing.T) {
 func TestNothingExpiresAfterLeaving(t *testing.T) {
 	bubbles(t, map[string]func(d *manualHub, w *Waiter){
 		"left":    func(_ *manualHub, w *Waiter) { w.Leave() },
-		"done":    func(d *manualHub, w *Waiter) { d.hub.message(d.ch, "0"); w.Done(-1) },
+		"done":    func(d *manualHub, w *Waiter) { d.hub.conns.message(d.ch, "0"); w.Done(-1) },
 		"granted": func(d *manualHub, w *Waiter) { require.Same(d.t, w, claimOf(d.hub, queue(d.ch))); w.Grant(-1) },
 	}, func(t *testing.T, leave func(d *manualHub, w *Waiter)) {
 		d := newManualHub(t)
@@ -83,11 +83,11 @@ func TestExpiredPassesOn(t *testing.T) {
 	for name, row := range map[string]struct {
 		before, after func(d *manualHub, w *Waiter)
 	}{
-		"turn":         {before: func(d *manualHub, _ *Waiter) { d.hub.message(d.ch, "0") }},
-		"a turn after": {after: func(d *manualHub, _ *Waiter) { d.hub.message(d.ch, "0") }},
+		"turn":         {before: func(d *manualHub, _ *Waiter) { d.hub.conns.message(d.ch, "0") }},
+		"a turn after": {after: func(d *manualHub, _ *Waiter) { d.hub.conns.message(d.ch, "0") }},
 		"turn taken": {
-			before: func(d *manualHub, w *Waiter) { d.hub.message(d.ch, "0"); d.turn([]*Waiter{w}, 0) },
-			after:  func(d *manualHub, w *Waiter) { d.hub.message(d.ch, "0"); w.Held(-1, false) },
+			before: func(d *manualHub, w *Waiter) { d.hub.conns.message(d.ch, "0"); d.turn([]*Waiter{w}, 0) },
+			after:  func(d *manualHub, w *Waiter) { d.hub.conns.message(d.ch, "0"); w.Held(-1, false) },
 		},
 		"claim": {
 			before: func(d *manualHub, w *Waiter) { require.Same(d.t, w, claimOf(d.hub, queue(d.ch))) },
@@ -169,6 +169,6 @@ func TestHeldAfterTheTime(t *testing.T) {
 		requireExpired(t, w)
 		require.Equal(t, noOp, d.take(), "no waiter will listen")
 		require.Equal(t, Left, w.Leave())
-		require.Zero(t, d.hub.Len())
+		require.True(t, d.hub.isEmpty())
 	})
 }

@@ -23,7 +23,44 @@ type Grant struct {
 // queueEntry is a waiter's place in Redis's queue.
 type queueEntry struct {
 	owner string
-	own   *subscription // to the channel on which Redisson notifies this owner; nil: not needed
+	own   *ownChannel // nil: not needed
+}
+
+// ownChannel is the channel on which Redisson notifies one waiter.
+type ownChannel struct {
+	waiter *Waiter // nil when it needs it no longer; Hub.mu guards it
+	hub    *Hub
+	share  *share
+}
+
+func (o *ownChannel) wake() {
+	o.hub.mu.Lock()
+	defer o.hub.mu.Unlock()
+	if w := o.waiter; w != nil {
+		w.topic.wake(w)
+	}
+}
+
+func (o *ownChannel) live()        { o.wake() }
+func (o *ownChannel) heard(string) { o.wake() }
+func (o *ownChannel) lost()        {}
+func (o *ownChannel) look()        {} // its queue has its own
+func (o *ownChannel) told(string)  {}
+
+// refused: the waiter does without.
+func (o *ownChannel) refused(error) {
+	o.hub.mu.Lock()
+	defer o.hub.mu.Unlock()
+	if o.waiter != nil {
+		o.waiter.place.own = nil
+		o.end()
+	}
+}
+
+// end gives the channel back. Hub.mu is held.
+func (o *ownChannel) end() {
+	o.waiter = nil
+	o.share.leave()
 }
 
 // Listens reports whether this process would hear of a grant to the waiter, which has the turn: it may then take the
@@ -32,7 +69,7 @@ func (w *Waiter) Listens() bool {
 	t := w.topic
 	t.hub.mu.Lock()
 	defer t.hub.mu.Unlock()
-	return t.live() && t.sub.grants() && w.mayHavePlace()
+	return t.isLive() && t.sub.reach().told && w.mayHavePlace()
 }
 
 // TakePlace notes that the process is about to have a place in the queue under owner. The waiter has the turn, or is
@@ -41,7 +78,7 @@ func (w *Waiter) TakePlace(owner string) bool {
 	t := w.topic
 	t.hub.mu.Lock()
 	defer t.hub.mu.Unlock()
-	if !w.mayHavePlace() || t.sub == nil || !t.sub.grants() {
+	if !w.mayHavePlace() || t.sub == nil || !t.sub.reach().told {
 		return false
 	}
 	w.leavePlace() // it may have lost the one under another owner
@@ -62,10 +99,10 @@ func (w *Waiter) Hear() {
 	if w.place == nil || w.place.own != nil {
 		return
 	}
-	ch := Channel{t.queue.Channel.Name + ":" + w.place.owner, t.queue.Channel.Sharded}
-	w.place.own = &subscription{hub: t.hub, channel: ch, waiter: w}
-	t.hub.subs[ch] = w.place.own
-	w.place.own.update()
+	o := &ownChannel{waiter: w, hub: t.hub}
+	o.share = t.hub.conns.listen(t.queue.Channel.beside(":"+w.place.owner), o, true, true)
+	o.share.need()
+	w.place.own = o
 }
 
 // Given returns the grant of a waiter that got the lock from another process; nil for others.
@@ -81,9 +118,8 @@ func (w *Waiter) leavePlace() {
 	if w.place == nil {
 		return
 	}
-	if s := w.place.own; s != nil {
-		s.waiter = nil
-		s.update()
+	if w.place.own != nil {
+		w.place.own.end()
 	}
 	w.topic.places.remove(w)
 	w.place = nil
@@ -132,38 +168,33 @@ func (p *places) at(owner string) *Waiter {
 }
 
 // told handles a message to this process alone. A message of unknown form makes it look at the lock.
-func (s *subscription) told(payload string) {
+func (t *topic) told(payload string) {
+	t.hub.mu.Lock()
+	defer t.hub.mu.Unlock()
 	m, known := ReadMessage(payload)
-	if m.Granted {
-		s.give(m.Owner, &Grant{Lease: m.Lease, Token: m.Token})
-		return
-	}
-	for _, t := range s.topics {
-		if w := t.places.at(m.Owner); w != nil {
-			t.wake(w)
-		} else if (m.Owner == "" || !known) && !t.places.empty() && !t.queue.Each {
-			t.look(m.After)
-		}
-	}
-}
-
-// give hands the lock to the waiter that is to be owner. If it has gone, its caller releases the lock, or finds
-// another owner there.
-func (s *subscription) give(owner string, g *Grant) {
-	for _, t := range s.topics {
-		if w := t.places.at(owner); w != nil {
-			w.leavePlace()
-			w.given = g
-			if t.current != w { // otherwise the end of its turn or claim applies it
-				w.handOver(g.Lease)
-			}
-			return
-		}
+	w := t.places.at(m.Owner)
+	switch {
+	case m.Granted && w != nil:
+		w.give(&Grant{Lease: m.Lease, Token: m.Token})
+	case m.Granted: // its caller releases the lock, or finds another owner there
+	case w != nil:
+		t.wake(w)
+	case (m.Owner == "" || !known) && !t.places.empty() && !t.queue.Each:
+		t.lookIn(m.After)
 	}
 }
 
-// look makes the first waiter ask after d, or earlier; if d is 0, as soon as courtesy allows.
-func (t *topic) look(d time.Duration) {
+// give hands the lock to a waiter.
+func (w *Waiter) give(g *Grant) {
+	w.leavePlace()
+	w.given = g
+	if w.topic.current != w { // otherwise the end of its turn or claim applies it
+		w.handOver(g.Lease)
+	}
+}
+
+// lookIn makes the first waiter ask after d, or earlier; if d is 0, as soon as courtesy allows.
+func (t *topic) lookIn(d time.Duration) {
 	if d > 0 {
 		t.setTimer(d)
 		return
@@ -175,18 +206,18 @@ func (t *topic) look(d time.Duration) {
 	}
 }
 
-// unlocked handles a message to all listeners.
-func (s *subscription) unlocked(payload string) {
-	for _, t := range s.topics {
-		switch {
-		case t.queue.Shared:
-			t.toldWithoutQueue(payload)
-		case !t.queue.Counts:
-			t.toldAll(payload)
-		case t.places.empty() || !strings.HasPrefix(payload, "0"):
-			t.freed()
-			t.wakeFirst()
-		}
+// heard handles a message to all listeners.
+func (t *topic) heard(payload string) {
+	t.hub.mu.Lock()
+	defer t.hub.mu.Unlock()
+	switch {
+	case t.queue.Shared:
+		t.toldWithoutQueue(payload)
+	case !t.queue.Counts:
+		t.toldAll(payload)
+	case t.places.empty() || !strings.HasPrefix(payload, "0"):
+		t.freed()
+		t.wakeFirst()
 	}
 }
 

@@ -15,7 +15,7 @@ func grants(ch Channel) Channel { return Channel{ch.Name + ":" + me, ch.Sharded}
 func (d *manualHub) placed(owner string, n int) []*Waiter {
 	d.t.Helper()
 	ws := d.line(n)
-	d.hub.message(d.ch, "0")
+	d.hub.conns.message(d.ch, "0")
 	d.turn(ws, 0)
 	require.True(d.t, ws[0].Listens())
 	require.True(d.t, ws[0].TakePlace(owner))
@@ -28,7 +28,7 @@ func (d *manualHub) placed(owner string, n int) []*Waiter {
 func (d *manualHub) asking(owner string, n int) []*Waiter {
 	d.t.Helper()
 	ws := d.placed(owner, n)
-	d.hub.message(d.ch, "0")
+	d.hub.conns.message(d.ch, "0")
 	d.turn(ws, 0)
 	return ws
 }
@@ -50,8 +50,8 @@ func said(w *Waiter) Grant {
 	return g
 }
 
-func (d *manualHub) told(text string) { d.hub.message(grants(d.ch), text) }
-func (d *manualHub) outsidersTold()   { d.hub.message(d.ch, "00") }
+func (d *manualHub) told(text string) { d.hub.conns.message(grants(d.ch), text) }
+func (d *manualHub) outsidersTold()   { d.hub.conns.message(d.ch, "00") }
 
 var aGrant = Grant{Lease: 2 * time.Second, Token: 7}
 
@@ -138,7 +138,7 @@ func TestGrantInATurn(t *testing.T) {
 			d.requireGiven(ws[0], aGrant, ws[1])
 		},
 		"held, woken since": func(d *manualHub, ws []*Waiter) {
-			d.hub.message(d.ch, "0") // of another hold, maybe
+			d.hub.conns.message(d.ch, "0") // of another hold, maybe
 			ws[0].Held(time.Hour, true)
 			requireGranted(d.t, ws[0])
 			d.turn(ws[1:], 0)
@@ -236,7 +236,7 @@ func TestUnlockForOutsiders(t *testing.T) {
 			ws := d.placed("o", 2)
 			d.outsidersTold()
 			d.turn(ws, -1)
-			d.hub.message(d.ch, "0")
+			d.hub.conns.message(d.ch, "0")
 			d.turn(ws, 0)
 			d.outsidersTold()
 			ws[0].Held(-1, true)
@@ -276,20 +276,20 @@ func TestLook(t *testing.T) {
 		"twice":          {func(d *manualHub, _ *Waiter) { d.told("? 2000"); d.told("? 3000") }, 2*time.Second + rounding},
 		"twice, earlier": {func(d *manualHub, _ *Waiter) { d.told("? 2000"); d.told("? 1000") }, time.Second + rounding},
 		"a turn": {func(d *manualHub, w *Waiter) {
-			d.hub.message(d.ch, "0")
+			d.hub.conns.message(d.ch, "0")
 			d.turn([]*Waiter{w}, 0)
 			d.told("? 2000")
 			w.Held(time.Hour, true)
 		}, 2*time.Second + rounding},
 		"a turn, and no expiry": {func(d *manualHub, w *Waiter) {
-			d.hub.message(d.ch, "0")
+			d.hub.conns.message(d.ch, "0")
 			d.turn([]*Waiter{w}, 0)
 			d.told("? 2000")
 			w.Held(-1, true)
 		}, 2*time.Second + rounding},
 		"before a turn": {func(d *manualHub, w *Waiter) {
 			d.told("? 2000")
-			d.hub.message(d.ch, "0")
+			d.hub.conns.message(d.ch, "0")
 			d.turn([]*Waiter{w}, 0)
 			w.Held(time.Minute, true) // knows better
 		}, time.Minute + rounding},
@@ -299,7 +299,7 @@ func TestLook(t *testing.T) {
 			require.True(d.t, w.Queued(time.Minute))
 		}, 2*time.Second + rounding},
 		"no expiry": {func(d *manualHub, w *Waiter) {
-			d.hub.message(d.ch, "0")
+			d.hub.conns.message(d.ch, "0")
 			d.turn([]*Waiter{w}, 0)
 			w.Held(-1, true) // the place would be gone
 		}, longest + rounding},

@@ -1,29 +1,12 @@
 package pubsub
 
 import (
-	"context"
 	"errors"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/redis/rueidis"
 )
-
-// Channel names a pub/sub channel. Grants to this process come on another channel beside it, see [New].
-type Channel struct {
-	Name    string
-	Sharded bool // SSUBSCRIBE instead of SUBSCRIBE
-}
-
-// Publish returns the command that publishes a message on the channel.
-func (ch Channel) Publish(b rueidis.Builder, message string) rueidis.Completed {
-	if ch.Sharded {
-		return b.Spublish().Channel(ch.Name).Message(message).Build()
-	}
-	return b.Publish().Channel(ch.Name).Message(message).Build()
-}
 
 // Queue names the lock that its waiters want, and the channel on which its unlocks are published. Two locks may have
 // one channel: Redisson's naming rule maps x and {x} to the same.
@@ -40,27 +23,16 @@ type Queue struct {
 type Hub struct {
 	// Aside is how long the first waiter sometimes steps aside for other processes, where unlocks notify all. Set it
 	// before the first Join; 0: all ask at once.
-	Aside time.Duration
-	// Deaf, if not nil, is called when a server answers, but has taken no subscription for a second: once, until it takes one. node is
-	// its address, or "" for any. Deaf must return at once, and may not call the hub. Set it before the first Join.
-	Deaf func(node string, err error)
-
-	rdb     rueidis.Client
-	grants  string          // suffix of the channels for grants; "": none
-	ctx     context.Context // ends with Close, and with it every goroutine of the hub
-	cancel  context.CancelFunc
-	wg      sync.WaitGroup // links, the router and the one of wakings; once closed is set, only these add to it
+	Aside   time.Duration
+	conns   *connections // the lower half, with a lock of its own
 	wakings wakings
+	wg      sync.WaitGroup // the goroutine of wakings
 
-	// mu guards the fields below and everything reachable from them: topics, waiters, links. It is held for memory
-	// operations only, and no other lock is taken under it.
+	// mu guards the fields below and everything reachable from them: topics and waiters. It is held for memory
+	// operations only. connections.mu is taken under it, and no other lock.
 	mu       sync.Mutex
 	topics   map[Queue]*topic
 	spare    []*topic // topics in which nobody slept, for reuse
-	subs     map[Channel]*subscription
-	links    map[string]*link // by node address; plain channels use plainLink
-	router   router
-	told     map[string]bool // by address of a link: Deaf was called
 	yields   yields
 	presence presence
 
@@ -68,34 +40,11 @@ type Hub struct {
 	closed   bool // those have one, too
 }
 
-// line is the suffix of the channel on which processes in line listen beside the unlock channel. Nothing is ever said
-// there. A process that listens to the unlock channel alone is not in line, and needs unlock messages: see
-// release.lua.
-const line = ":rlock_queue"
-
-// InLine returns the channel for processes in line, beside the unlock channel.
-func InLine(ch Channel) Channel { return Channel{ch.Name + line, ch.Sharded} }
-
 // New returns a hub that subscribes through rdb. Close ends it. With each channel it also subscribes to <name>:<id>,
 // on which other processes announce grants to this process, id. If all waiters there are to have a place in Redis's
 // queue, it subscribes to <name>:rlock_queue, too. If id is "" there are no grants.
 func New(rdb rueidis.Client, id string) *Hub {
-	ctx, cancel := context.WithCancel(context.Background())
-	grants := ""
-	if id != "" {
-		grants = ":" + id
-	}
-	return &Hub{
-		rdb:    rdb,
-		grants: grants,
-		ctx:    ctx,
-		cancel: cancel,
-		topics: make(map[Queue]*topic),
-		subs:   make(map[Channel]*subscription),
-		links:  make(map[string]*link),
-		router: router{addrs: make(map[uint16]string)},
-		told:   make(map[string]bool),
-	}
+	return &Hub{conns: newConnections(rdb, id), topics: make(map[Queue]*topic)}
 }
 
 // ErrClosed is the error of waiters when the hub is closed.
@@ -111,9 +60,7 @@ func (h *Hub) Drain() {
 		t.stopAll(ErrClosed, func(w *Waiter) bool { return !w.Ahead })
 		t.tellClaimed()
 	}
-	for _, s := range h.subs {
-		s.endLinger()
-	}
+	h.conns.drain()
 }
 
 // Stop is the part of Close that does not wait: it ends all waits with [ErrClosed], also later ones.
@@ -130,18 +77,21 @@ func (h *Hub) Stop() {
 		t.stopAll(ErrClosed, func(*Waiter) bool { return true })
 		t.tellClaimed()
 	}
-	for _, s := range h.subs {
-		s.stopTimer()
-	}
+	h.conns.stop()
 }
 
-// Close stops the hub, ends all subscriptions, and returns when the hub's goroutines have ended. Each link may leave
-// one goroutine that waits for a connection from an exhausted pool, see dedicate.
+// Close stops the hub, ends all subscriptions, and returns when the hub's goroutines have ended, except those of
+// rueidis's that still wait for a connection from an exhausted pool.
 func (h *Hub) Close() {
 	h.Stop()
-	h.cancel()
 	h.wg.Wait()
+	h.conns.close()
 }
+
+// WarnDeaf sets a function that is called when a server answers, but has taken no subscription for a second: once,
+// until it takes one. node is its address, or "" for any. The function must return at once, and may not call the hub.
+// Call WarnDeaf before the first Join.
+func (h *Hub) WarnDeaf(deaf func(node string, err error)) { h.conns.deaf = deaf }
 
 // Join puts w at the end of the queue q, or ahead of all others. It returns true if w may ask at once: nobody else
 // waits there, and this process is not known to hold the lock. Then w has the turn, or asks beside the queue if it
@@ -162,14 +112,15 @@ func (h *Hub) Join(w *Waiter, q Queue) (turn bool) {
 			return true
 		case lasts == 0:
 			t.push(w)
-			w.yields, t.need = true, t.live()
+			w.yields = true
+			t.subscribeIfLive()
 			w.park()
 			if !t.asksIn(pause) { // it has too little time by now
 				t.wakeFirst()
 			}
 			return false
 		}
-		t.need = true
+		t.keepSubscription()
 		t.setTimer(lasts)
 	}
 	if w.Shared && !w.Joint && t.isShareAsked() {
@@ -184,7 +135,7 @@ func (h *Hub) Join(w *Waiter, q Queue) (turn bool) {
 	}
 	t.push(w)
 	w.park()
-	if q.Each && t.live() && w.err == nil { // otherwise the confirmation of the subscription makes it due
+	if q.Each && t.isLive() && w.err == nil { // otherwise the confirmation of the subscription makes it due
 		t.makeDue(w)
 		t.dispatch()
 	}
@@ -244,16 +195,18 @@ func (t *topic) askAtOnce(w *Waiter) {
 	}
 	t.push(w)
 	t.begin(w)
-	t.need = t.live()
+	t.subscribeIfLive()
 }
 
 // drop forgets an empty topic.
 func (h *Hub) drop(t *topic) {
 	delete(h.topics, t.queue)
-	if !t.slept && t.sub == nil && t.timer == nil && len(h.spare) < maxSpare { // nothing refers to it any more
+	if t.sub != nil {
+		t.sub.leave()
+		t.sub = nil // late events are for nobody
+	} else if !t.slept && t.timer == nil && len(h.spare) < maxSpare { // nothing refers to it any more
 		h.spare = append(h.spare, t)
 	}
-	t.sub = nil
 }
 
 // maxSpare bounds the topics kept for reuse. Most locks are free when requested, and need a topic only for that
@@ -298,45 +251,10 @@ func (h *Hub) Queued(q Queue) (all, exclusive int) {
 
 // Outside returns how often this process counts as a listener out of line on a channel: 0 or 1.
 func (h *Hub) Outside(ch Channel) int {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if s := h.subs[ch]; s != nil && s.confirmed && !slices.Contains(s.names, ch.Name+line) {
+	if h.conns.isOutOfLine(ch) {
 		return 1
 	}
 	return 0
-}
-
-// message handles a message of any channel.
-func (h *Hub) message(ch Channel, payload string) {
-	h.mu.Lock()
-	if s := h.subs[ch]; s != nil && s.ear != nil {
-		h.mu.Unlock()
-		s.ear.hear(payload)
-		return
-	}
-	defer h.mu.Unlock()
-	if s := h.subs[ch]; s != nil && s.waiter != nil {
-		s.waiter.topic.wake(s.waiter)
-	} else if s != nil {
-		s.unlocked(payload)
-	}
-	if s := h.beside(ch, h.grants); s != nil {
-		s.told(payload)
-	}
-}
-
-// beside returns the subscription whose unlock channel is ch without the suffix end. A lock's own name may have that
-// suffix: then ch is also that lock's unlock channel.
-func (h *Hub) beside(ch Channel, end string) *subscription {
-	name, ok := strings.CutSuffix(ch.Name, end)
-	if end == "" || !ok {
-		return nil
-	}
-	ch.Name = name
-	if s := h.subs[ch]; s != nil && s.waiter == nil && s.ear == nil {
-		return s
-	}
-	return nil
 }
 
 // Ending announces that a holder of q is about to release it: waiters that join from now on ask Redis.
@@ -354,7 +272,7 @@ func (h *Hub) EndingForAll(q Queue) (listens bool) {
 	if t == nil {
 		return false
 	}
-	t.ownUnlockPending, t.rivals.heard = t.live(), 0
+	t.ownUnlockPending, t.rivals.heard = t.isLive(), 0
 	return t.ownUnlockPending
 }
 
@@ -372,7 +290,7 @@ func (h *Hub) Wake(q Queue) {
 func (h *Hub) Look(q Queue, owner string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if t := h.topics[q]; t != nil && t.live() {
+	if t := h.topics[q]; t != nil && t.isLive() {
 		if w := t.places.at(owner); w != nil {
 			t.wake(w)
 		}

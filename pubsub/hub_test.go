@@ -79,7 +79,7 @@ func manyChannelsShareOneConnection(t *testing.T, mod func(*rueidis.ClientOption
 		awaitTurn(t, w, soon)
 		w.Leave()
 	}
-	redistest.Eventually(t, recovery, func() bool { return s.hub.Len() == 0 }, "no topic is left")
+	redistest.Eventually(t, recovery, func() bool { return s.hub.isEmpty() }, "no topic is left")
 	s.hub.Close()
 }
 
@@ -175,11 +175,11 @@ func churnLeavesNothing(t *testing.T, mod func(*rueidis.ClientOption)) {
 	s := newSite(t, server.Client(t, mod), server.Client(t))
 	before := s.channels(false)
 	churn(s, 2000, false)
-	redistest.Eventually(t, recovery, func() bool { return s.hub.Len() == 0 }, "no topic is left")
+	redistest.Eventually(t, recovery, func() bool { return s.hub.isEmpty() }, "no topic is left")
 	redistest.Eventually(t, recovery, func() bool { return len(s.channels(false)) == len(before) }, "no channel is left")
 	require.LessOrEqual(t, s.hub.linkCount(), 1, "one goroutine at most")
 	ws := s.park(plain(redistest.Name(t)), 2) // it still works
-	s.leaveAll(ws[0].topic.sub.channel, ws)
+	s.leaveAll(ws[0].topic.queue.Channel, ws)
 	s.hub.Close()
 }
 
@@ -242,7 +242,7 @@ func TestForbiddenCommand(t *testing.T) {
 	w := s.waits(plain("c"))
 	awaitRefusal(t, w, `"c"`, "unknown command")
 	w.Leave()
-	require.Zero(t, s.hub.Len())
+	require.True(t, s.hub.isEmpty())
 }
 
 // The password changed, so new connections fail.
@@ -254,7 +254,7 @@ func TestForbiddenLogin(t *testing.T) {
 	w := s.waits(plain("c"))
 	awaitRefusal(t, w, `"c"`, "WRONGPASS")
 	w.Leave()
-	require.Zero(t, s.hub.Len())
+	require.True(t, s.hub.isEmpty())
 }
 
 // A temporary error is retried. LOADING would not do here, because the client itself repeats such commands.

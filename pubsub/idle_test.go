@@ -123,21 +123,21 @@ func (c *fakeConn) DoMulti(_ context.Context, cmds ...rueidis.Completed) []rueid
 
 // at routes a new sharded channel to a node.
 func (h *Hub) at(addr string) Channel {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	h.conns.mu.Lock()
+	defer h.conns.mu.Unlock()
 	for i := 0; ; i++ {
 		ch := Channel{Name: fmt.Sprint(addr, i), Sharded: true}
-		if _, known := h.router.addrs[h.slot(ch)]; !known {
-			h.router.addrs[h.slot(ch)] = addr
+		if _, known := h.conns.router.addrs[h.conns.slot(ch)]; !known {
+			h.conns.router.addrs[h.conns.slot(ch)] = addr
 			return ch
 		}
 	}
 }
 
 func (h *Hub) linkCount() int {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return len(h.links)
+	h.conns.mu.Lock()
+	defer h.conns.mu.Unlock()
+	return len(h.conns.links)
 }
 
 // subscribes joins, finds the lock held, and returns when the subscription has brought the turn.
@@ -207,9 +207,9 @@ func TestLinkOfAnUnknownNodeEnds(t *testing.T) {
 		ch := h.at("gone:1")
 		w := &Waiter{}
 		require.True(t, h.Join(w, queue(ch)))
-		h.mu.Lock()
-		h.router.asking = true // it would find nothing
-		h.mu.Unlock()
+		h.conns.mu.Lock()
+		h.conns.router.asking = true // it would find nothing
+		h.conns.mu.Unlock()
 		w.Held(-1, false)
 		synctest.Wait()
 		require.Len(t, w.turn, 1, "its command is what the client learns from")
@@ -220,10 +220,10 @@ func TestLinkOfAnUnknownNodeEnds(t *testing.T) {
 		require.Zero(t, h.linkCount())
 		require.Equal(t, 1, h.Len())
 
-		h.mu.Lock()
-		addrs := map[uint16]string{h.slot(ch): "here:1"}
-		h.mu.Unlock()
-		require.True(t, h.adopt(addrs), "the client has heard of the new node")
+		h.conns.mu.Lock()
+		addrs := map[uint16]string{h.conns.slot(ch): "here:1"}
+		h.conns.mu.Unlock()
+		require.True(t, h.conns.adopt(addrs), "the client has heard of the new node")
 		synctest.Wait()
 		require.Len(t, w.turn, 1, "subscribed")
 		w.Leave()

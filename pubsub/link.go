@@ -22,26 +22,26 @@ const (
 )
 
 // link is one connection for subscriptions and the goroutine that serves it. Both end when no subscription has used
-// the link for maxIdle, or with Hub.Close.
+// the link for maxIdle, or with connections.close.
 type link struct {
-	hub  *Hub
-	addr string
-	work chan struct{} // capacity 1: there may be something in dirty
+	conns *connections
+	addr  string
+	work  chan struct{} // capacity 1: there may be something in dirty
 
-	// Guarded by Hub.mu.
+	// Guarded by connections.mu.
 	dirty     []*subscription // to be looked at
 	epoch     int             // counts lost connections, to recognise their late callbacks
 	suspected bool            // the node may be cut off, see cutoff.go
 }
 
-// linkTo returns the link to a node, and starts it if there is none. Hub.mu is held. The caller must enqueue a
+// linkTo returns the link to a node, and starts it if there is none. connections.mu is held. The caller must enqueue a
 // subscription before releasing it, or the link might end.
-func (h *Hub) linkTo(addr string) *link {
-	l := h.links[addr]
+func (c *connections) linkTo(addr string) *link {
+	l := c.links[addr]
 	if l == nil {
-		l = &link{hub: h, addr: addr, work: make(chan struct{}, 1)}
-		h.links[addr] = l
-		h.wg.Add(1)
+		l = &link{conns: c, addr: addr, work: make(chan struct{}, 1)}
+		c.links[addr] = l
+		c.wg.Add(1)
 		go l.run()
 	}
 	return l
@@ -59,17 +59,17 @@ func (l *link) wake() {
 	}
 }
 
-// end takes the link out of the hub if no subscription uses it: the next one that needs the node gets a new link.
+// end drops the link if no subscription uses it: the next one that needs the node gets a new link.
 func (l *link) end() bool {
-	h := l.hub
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, s := range h.subs {
+	c := l.conns
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, s := range c.subs {
 		if s.link == l {
 			return false
 		}
 	}
-	delete(h.links, l.addr)
+	delete(c.links, l.addr)
 	return true
 }
 
@@ -81,8 +81,8 @@ var (
 
 // run connects when there is something to do, and reconnects after the connection broke.
 func (l *link) run() {
-	h := l.hub
-	defer h.wg.Done()
+	c := l.conns
+	defer c.wg.Done()
 	backoff, closings := minBackoff, 0
 	for {
 		select {
@@ -92,12 +92,12 @@ func (l *link) run() {
 				return
 			}
 			continue
-		case <-h.ctx.Done():
+		case <-c.ctx.Done():
 			return
 		}
 		began := time.Now()
 		err := l.connectAndServe()
-		if h.ctx.Err() != nil || errors.Is(err, errEnded) {
+		if c.ctx.Err() != nil || errors.Is(err, errEnded) {
 			return
 		}
 		if errors.Is(err, rueidis.ErrClosing) {
@@ -111,7 +111,7 @@ func (l *link) run() {
 		}
 		select {
 		case <-time.After(backoff):
-		case <-h.ctx.Done():
+		case <-c.ctx.Done():
 			return
 		}
 		backoff = min(2*backoff, maxBackoff)
@@ -119,11 +119,11 @@ func (l *link) run() {
 }
 
 // connectAndServe returns only in these cases: the connection broke, the client does not know the node or follows
-// another master, the node is cut off, the link or the hub has ended. It leaves no connection behind.
+// another master, the node is cut off, the link has ended, or all of them do. It leaves no connection behind.
 func (l *link) connectAndServe() error {
-	h := l.hub
-	nodes := h.rdb.Nodes()
-	var client rueidis.Client = h.rdb
+	c := l.conns
+	nodes := c.rdb.Nodes()
+	var client rueidis.Client = c.rdb
 	if l.addr != plainLink {
 		if client = nodes[l.addr]; client == nil {
 			return errUnknownNode
@@ -131,23 +131,23 @@ func (l *link) connectAndServe() error {
 	}
 	conn := l.dedicate(client)
 	if conn == nil {
-		return h.ctx.Err()
+		return c.ctx.Err()
 	}
 	defer conn.Close() // gives it back, too
 
-	h.mu.Lock()
+	c.mu.Lock()
 	epoch := l.epoch
 	l.suspected = true // nothing is known about the node yet
-	h.mu.Unlock()
+	c.mu.Unlock()
 	lost := conn.SetPubSubHooks(rueidis.PubSubHooks{
 		OnMessage: func(m rueidis.PubSubMessage) {
-			h.message(Channel{m.Channel, l.addr != plainLink}, m.Message)
+			c.message(Channel{m.Channel, l.addr != plainLink}, m.Message)
 		},
 		OnSubscription: func(s rueidis.PubSubSubscription) { l.onSubscription(epoch, s) },
 	})
 
 	var failover <-chan time.Time
-	if h.rdb.Mode() == rueidis.ClientModeSentinel {
+	if c.rdb.Mode() == rueidis.ClientModeSentinel {
 		ticker := time.NewTicker(failoverCheck)
 		defer ticker.Stop()
 		failover = ticker.C
@@ -193,16 +193,16 @@ func (l *link) connectAndServe() error {
 		case err := <-lost:
 			return err
 		case <-failover:
-			if !sameNodes(nodes, h.rdb.Nodes()) {
+			if !sameNodes(nodes, c.rdb.Nodes()) {
 				return errFailover
 			}
-		case <-h.ctx.Done():
-			return h.ctx.Err()
+		case <-c.ctx.Done():
+			return c.ctx.Err()
 		}
 	}
 }
 
-// dedicate takes a connection, or returns nil if the hub closes first. Only then it leaves a goroutine behind, at
+// dedicate takes a connection, or returns nil if connections.close comes first. Only then it leaves a goroutine behind, at
 // most one per link, until rueidis has a connection for it to close: rueidis cannot be stopped from asking, and Close
 // would have to wait for others that have exhausted the pool. Until then the link itself waits here, so nothing piles
 // up.
@@ -212,7 +212,7 @@ func (l *link) dedicate(client rueidis.Client) rueidis.DedicatedClient {
 		conn, _ := client.Dedicate()
 		select {
 		case conns <- conn:
-		case <-l.hub.ctx.Done():
+		case <-l.conns.ctx.Done():
 			conn.Close()
 		}
 	}()
@@ -224,7 +224,7 @@ func (l *link) dedicate(client rueidis.Client) rueidis.DedicatedClient {
 			return conn
 		case <-overdue.C:
 			l.unsubscribed(errNoConnection, l.overdue())
-		case <-l.hub.ctx.Done():
+		case <-l.conns.ctx.Done():
 			return nil
 		}
 	}
@@ -233,7 +233,7 @@ func (l *link) dedicate(client rueidis.Client) rueidis.DedicatedClient {
 // name names the connection rlock:<id> on the server, so that operators find the process of an owner. A name given by
 // the program stays. It returns the error of a broken connection, and ignores a server's refusal of the name.
 func (l *link) name(conn rueidis.DedicatedClient) error {
-	if l.hub.grants == "" {
+	if l.conns.grants == "" {
 		return nil
 	}
 	ctx, cancel := l.limited(subscribeTimeout)
@@ -245,7 +245,7 @@ func (l *link) name(conn rueidis.DedicatedClient) error {
 	if name, err := result.ToString(); name != "" || err != nil && !rueidis.IsRedisNil(err) {
 		return nil // or it may not be asked
 	}
-	return conn.Do(ctx, conn.B().ClientSetname().ConnectionName("rlock"+l.hub.grants).Build()).NonRedisError()
+	return conn.Do(ctx, conn.B().ClientSetname().ConnectionName("rlock"+l.conns.grants).Build()).NonRedisError()
 }
 
 func sameNodes(a, b map[string]rueidis.Client) bool {
@@ -255,9 +255,9 @@ func sameNodes(a, b map[string]rueidis.Client) bool {
 // take returns subscriptions with something to do, at most a batch, their op set, and whether to ask the node first
 // if it is in touch with its cluster.
 func (l *link) take() (batch []*subscription, suspected bool) {
-	h := l.hub
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	c := l.conns
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	suspected, l.suspected = l.suspected, false
 	for len(l.dirty) > 0 && len(batch) < subscribeBatch {
 		s := l.dirty[0]
@@ -279,7 +279,7 @@ func (l *link) take() (batch []*subscription, suspected bool) {
 	return batch, suspected
 }
 
-// finish ends an op with the server's answer. It reports whether to try again later. Hub.mu is held.
+// finish ends an op with the server's answer. It reports whether to try again later. connections.mu is held.
 func (l *link) finish(s *subscription, err error) (again bool) {
 	op := s.op
 	if op == noOp || op == subscribing && err == nil {
@@ -292,8 +292,8 @@ func (l *link) finish(s *subscription, err error) (again bool) {
 		case op == unsubscribing: // the server does not know the channel, or not here: nothing to give back
 			s.lose()
 		case moved:
-			l.hub.router.addrs[l.hub.slot(s.channel)] = addr
-		case refused(redisErr) && s.grants():
+			l.conns.router.addrs[l.conns.slot(s.channel)] = addr
+		case refused(redisErr) && !s.bare:
 			s.bare = true // the user may be allowed to hear of unlocks alone
 		case refused(redisErr):
 			s.refuse(err)
@@ -319,10 +319,10 @@ func refused(err *rueidis.RedisError) bool {
 
 // requeue looks again at all subscriptions of the link that are in the wrong state.
 func (l *link) requeue() {
-	h := l.hub
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, s := range h.subs {
+	c := l.conns
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, s := range c.subs {
 		if s.link == l {
 			s.update()
 		}
@@ -331,11 +331,11 @@ func (l *link) requeue() {
 
 // onSubscription handles the server's confirmations, on the reading goroutine of the connection.
 func (l *link) onSubscription(epoch int, event rueidis.PubSubSubscription) {
-	h := l.hub
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	c := l.conns
+	c.mu.Lock()
+	defer c.unlock()
 	ch := Channel{event.Channel, l.addr != plainLink}
-	for _, s := range [...]*subscription{h.subs[ch], h.beside(ch, h.grants), h.beside(ch, line)} {
+	for _, s := range [...]*subscription{c.subs[ch], c.besideOf(ch, c.grants), c.besideOf(ch, line)} {
 		if s != nil && s.link == l && l.epoch == epoch {
 			s.heard(event)
 		}
@@ -344,7 +344,7 @@ func (l *link) onSubscription(epoch int, event rueidis.PubSubSubscription) {
 
 // heard handles the server's confirmation for one of the channels.
 func (s *subscription) heard(event rueidis.PubSubSubscription) {
-	h := s.hub
+	c := s.conns
 	switch event.Kind {
 	case "subscribe", "ssubscribe":
 		if len(s.names) > 0 && event.Channel == s.names[len(s.names)-1] { // all of them
@@ -354,7 +354,7 @@ func (s *subscription) heard(event rueidis.PubSubSubscription) {
 		s.lose()
 		if s.op == noOp { // not requested here: the slot moved to another node
 			if s.channel.Sharded {
-				delete(h.router.addrs, h.slot(s.channel))
+				delete(c.router.addrs, c.slot(s.channel))
 			}
 			s.update()
 		}
@@ -364,14 +364,14 @@ func (s *subscription) heard(event rueidis.PubSubSubscription) {
 // down cleans up the subscriptions of a broken connection: none is live any more, and those still wanted are
 // requested again, maybe at another node, unless that is hopeless. It returns those that are overdue.
 func (l *link) down(err error, hopeless bool) (overdue []*subscription) {
-	h := l.hub
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	c := l.conns
+	c.mu.Lock()
+	defer c.unlock()
 	l.epoch++
 	l.dirty, l.suspected = nil, false
-	maps.DeleteFunc(h.router.addrs, func(_ uint16, addr string) bool { return addr == l.addr })
+	maps.DeleteFunc(c.router.addrs, func(_ uint16, addr string) bool { return addr == l.addr })
 	redisErr, _ := rueidis.IsRedisErr(err)
-	for _, s := range h.subs {
+	for _, s := range c.subs {
 		if s.link != l {
 			continue
 		}
@@ -381,9 +381,7 @@ func (l *link) down(err error, hopeless bool) (overdue []*subscription) {
 			s.refuse(err)
 		}
 		if errors.Is(err, errUnknownNode) {
-			// It joined the cluster lately. The client learns of it by a command for a key of the slot. The waiter
-			// sends one now.
-			s.wakeFirst()
+			s.notify(listener.look) // it joined the cluster lately
 		}
 		if s.overdue() {
 			overdue = append(overdue, s)

@@ -13,7 +13,7 @@ import (
 func TestLocalHoldIsNotAskedFor(t *testing.T) {
 	const ttl = 300 * time.Millisecond // less than subscriptions linger
 	bubbles(t, map[string]func(d *manualHub, w *Waiter){
-		"a message":             func(d *manualHub, _ *Waiter) { d.hub.message(d.ch, "0") },
+		"a message":             func(d *manualHub, _ *Waiter) { d.hub.conns.message(d.ch, "0") },
 		"lost":                  func(d *manualHub, _ *Waiter) { d.hub.Wake(queue(d.ch)) },
 		"a new subscription":    func(d *manualHub, _ *Waiter) { d.link.down(io.EOF, false); d.obey() },
 		"claimed, and in doubt": func(d *manualHub, w *Waiter) { claimOf(d.hub, queue(d.ch)); w.Unclaim() },
@@ -54,7 +54,7 @@ func TestLocalHoldIsNotAskedFor(t *testing.T) {
 func (d *manualHub) holds(ttl time.Duration) {
 	d.t.Helper()
 	w := d.line(1)[0]
-	d.hub.message(d.ch, "0")
+	d.hub.conns.message(d.ch, "0")
 	<-w.turn
 	w.Done(ttl)
 }
@@ -62,7 +62,7 @@ func (d *manualHub) holds(ttl time.Duration) {
 // A local hold is forgotten together with the subscription that could have announced its end.
 func TestLocalHoldIsForgotten(t *testing.T) {
 	bubbles(t, map[string]func(d *manualHub){
-		"a message":    func(d *manualHub) { d.hub.message(d.ch, "0") },
+		"a message":    func(d *manualHub) { d.hub.conns.message(d.ch, "0") },
 		"lost":         func(d *manualHub) { d.hub.Wake(queue(d.ch)) },
 		"about to end": func(d *manualHub) { d.hub.Ending(queue(d.ch)) },
 		"held by another": func(d *manualHub) {
@@ -95,15 +95,15 @@ func TestLocalHoldIsForgotten(t *testing.T) {
 		})
 	})
 	for name, news := range map[string]func(d *manualHub){
-		"a message":      func(d *manualHub) { d.hub.message(d.ch, "0") },
-		"to all":         func(d *manualHub) { d.hub.message(d.ch, "1") },
+		"a message":      func(d *manualHub) { d.hub.conns.message(d.ch, "0") },
+		"to all":         func(d *manualHub) { d.hub.conns.message(d.ch, "1") },
 		"somebody knows": func(d *manualHub) { d.hub.Wake(queue(d.ch)) },
 	} {
 		t.Run(name+", before the answer to the attempt", func(t *testing.T) {
 			inBubble(t, func(t *testing.T) {
 				d := newManualHub(t)
 				w := d.line(1)[0]
-				d.hub.message(d.ch, "0")
+				d.hub.conns.message(d.ch, "0")
 				<-w.turn
 				news(d) // it may be about the same hold as the reply
 				w.Done(time.Hour)

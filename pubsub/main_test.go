@@ -191,7 +191,7 @@ func (s site) leaveAll(ch Channel, ws []*Waiter) {
 
 func (s site) awaitGone(ch Channel) {
 	s.t.Helper()
-	redistest.Eventually(s.t, recovery, func() bool { return s.hub.Len() == 0 }, "no topic is left")
+	redistest.Eventually(s.t, recovery, func() bool { return s.hub.isEmpty() }, "no topic is left")
 	s.awaitSubscribers(ch, 0)
 }
 
@@ -199,4 +199,12 @@ func (s site) awaitGone(ch Channel) {
 func refusal(w *Waiter) error {
 	_, err := w.News()
 	return err
+}
+
+// isEmpty reports whether there is neither a queue nor a subscription.
+func (h *Hub) isEmpty() bool {
+	queues := h.Len()
+	h.conns.mu.Lock()
+	defer h.conns.mu.Unlock()
+	return queues+len(h.conns.subs) == 0
 }

@@ -171,9 +171,9 @@ func TestMessagesAboutPermits(t *testing.T) {
 		require.Empty(t, w.Turn())
 		ch := d.ch
 		if row.personal {
-			ch.Name += d.hub.grants
+			ch.Name += d.hub.conns.grants
 		}
-		d.hub.message(ch, row.message)
+		d.hub.conns.message(ch, row.message)
 		require.Equal(t, row.wakes, len(w.Turn()) == 1)
 		w.Leave()
 	})

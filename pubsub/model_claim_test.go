@@ -21,7 +21,7 @@ func (m *model) claimStep() string {
 				if t := m.topic(); t != nil && t.ownUnlockPending && m.rnd.IntN(2) == 0 {
 					m.event()
 					m.ended, m.heard = m.clock, m.clock
-					m.hub.message(m.ch, "0")
+					m.hub.conns.message(m.ch, "0")
 				}
 				return "gives way"
 			}
@@ -159,7 +159,7 @@ func (m *model) placeStep() string {
 		return "nobody to take the place"
 	}
 	free := (m.each || len(m.placed) == 0 || m.placed[w]) && m.topic().sub != nil
-	require.Equal(m.t, free && m.topic().sub.live(), w.Listens(), "%v", m.steps)
+	require.Equal(m.t, free && m.topic().sub.reach().live, w.Listens(), "%v", m.steps)
 	if !m.claimed && !w.Listens() {
 		return "would not hear of a grant"
 	}
@@ -173,11 +173,11 @@ func (m *model) placeStep() string {
 // grantStep sends a message to this process alone.
 func (m *model) grantStep() string {
 	t := m.topic()
-	if t == nil || !subOf(t).confirmed {
+	if t == nil || !m.sub().confirmed {
 		return "told nobody"
 	}
 	tell := func(format string, args ...any) {
-		m.hub.message(Channel{Name: m.ch.Name + ":" + me}, fmt.Sprintf(format, args...))
+		m.hub.conns.message(Channel{Name: m.ch.Name + ":" + me}, fmt.Sprintf(format, args...))
 	}
 	var w *Waiter
 	for _, x := range m.queue {

@@ -45,7 +45,7 @@ func (m *model) joins() {
 		m.note("waits at once")
 		require.Positive(m.t, m.local, "not known to be held: %v", m.steps)
 		require.Less(m.t, m.stood, m.local, "a message may have been missed: %v", m.steps)
-		require.True(m.t, subOf(m.topic()).live(), "a message may be missed: %v", m.steps)
+		require.True(m.t, m.sub().live(), "a message may be missed: %v", m.steps)
 		m.waited++
 	case w.Ahead:
 		m.event()
@@ -156,7 +156,7 @@ func (m *model) leavesTheQueue() {
 func (m *model) messageComes() {
 	m.note("message")
 	t := m.topic()
-	if t == nil || !subOf(t).confirmed {
+	if t == nil || !m.sub().confirmed {
 		return
 	}
 	text := []string{"0", "1", "1", "?", "00", "01", "3000", "", "\x00\xff 0"}[m.rnd.IntN(9)]
@@ -167,7 +167,7 @@ func (m *model) messageComes() {
 	}
 	switch {
 	case m.shares && (text == "00" || text == "3000"):
-		m.hub.message(m.ch, text)
+		m.hub.conns.message(m.ch, text)
 		return
 	case text == "00" && len(m.placed) > 0 && !m.each:
 		m.clock++
@@ -176,7 +176,7 @@ func (m *model) messageComes() {
 		m.event()
 	}
 	m.local, m.ended, m.heard = 0, m.clock, m.clock
-	m.hub.message(m.ch, text)
+	m.hub.conns.message(m.ch, text)
 	if m.rnd.IntN(8) == 0 {
 		m.note("alone")
 		m.hub.Alone(m.q())
@@ -196,8 +196,7 @@ func (m *model) answerComes() {
 
 // commandEnds ends the current command, successfully or not.
 func (m *model) commandEnds() {
-	t := m.topic()
-	if m.pending == subscribing && !subOf(t).confirmed && m.rnd.IntN(2) == 0 {
+	if m.pending == subscribing && !m.sub().confirmed && m.rnd.IntN(2) == 0 {
 		m.note("finish before the confirmation")
 		require.False(m.t, m.finish(nil))
 		return
@@ -207,10 +206,10 @@ func (m *model) commandEnds() {
 	}
 	m.pending = noOp
 	switch {
-	case subOf(t).op == subscribing && !subOf(t).confirmed:
+	case m.sub().op == subscribing && !m.sub().confirmed:
 		m.note("try again later")
 		m.retry = m.finish(m.later) || m.retry
-	case subOf(t).op == unsubscribing && subOf(t).confirmed:
+	case m.sub().op == unsubscribing && m.sub().confirmed:
 		m.note("not unsubscribed")
 		require.False(m.t, m.finish(m.later))
 	default:
@@ -246,7 +245,7 @@ func (m *model) timePasses() {
 		m.note("refused")
 		m.hub.mu.Lock()
 		t.refuse(errors.New("refused"))
-		if subOf(t).op == noOp && !subOf(t).queued && !subOf(t).confirmed {
+		if m.sub().op == noOp && !m.sub().queued && !m.sub().confirmed {
 			t.need = false
 		}
 		m.hub.mu.Unlock()
@@ -274,7 +273,7 @@ func (m *model) besideOr(step func() string) string {
 func (m *model) confirmation() {
 	switch m.pending {
 	case subscribing:
-		if !subOf(m.topic()).confirmed {
+		if !m.sub().confirmed {
 			m.event()
 		}
 		m.clock++

@@ -34,8 +34,8 @@ type manualHub struct {
 func newManualHub(t *testing.T) *manualHub {
 	t.Helper()
 	d := &manualHub{t: t, hub: New(nil, me), ch: Channel{Name: "c"}}
-	d.link = &link{hub: d.hub, work: make(chan struct{}, 1)}
-	d.hub.links[plainLink] = d.link
+	d.link = &link{conns: d.hub.conns, work: make(chan struct{}, 1)}
+	d.hub.conns.links[plainLink] = d.link
 	t.Cleanup(d.hub.Close)
 	return d
 }
@@ -46,12 +46,12 @@ func (d *manualHub) q() Queue {
 
 func (d *manualHub) topic() *topic { return d.hub.topics[d.q()] }
 
-// subOf returns the subscription of t, or an idle one if it never needed any.
-func subOf(t *topic) *subscription {
-	if t.sub == nil {
-		return &subscription{hub: t.hub}
+// sub returns the subscription, or an idle one if there is none.
+func (d *manualHub) sub() *subscription {
+	if s := d.hub.conns.subs[d.ch]; s != nil {
+		return s
 	}
-	return t.sub
+	return new(subscription)
 }
 
 // take returns the topic's next command, or noOp.
@@ -64,7 +64,7 @@ func (d *manualHub) take() op {
 
 // confirm confirms a subscription on all its channels.
 func (d *manualHub) confirm(kind string) {
-	for _, name := range []string{d.ch.Name, d.ch.Name + line, d.ch.Name + d.hub.grants} {
+	for _, name := range []string{d.ch.Name, d.ch.Name + line, d.ch.Name + d.hub.conns.grants} {
 		d.confirmOne(kind, name)
 	}
 }
@@ -75,9 +75,13 @@ func (d *manualHub) confirmOne(kind, name string) {
 
 // finish ends the current command with the server's reply.
 func (d *manualHub) finish(err error) (again bool) {
-	d.hub.mu.Lock()
-	defer d.hub.mu.Unlock()
-	return d.link.finish(subOf(d.topic()), err)
+	return d.finishOf(d.sub(), err)
+}
+
+func (d *manualHub) finishOf(s *subscription, err error) (again bool) {
+	d.hub.conns.mu.Lock()
+	defer d.hub.conns.unlock()
+	return d.link.finish(s, err)
 }
 
 // refused makes the server refuse the subscription, first with the channel for grants, then without.
@@ -101,7 +105,7 @@ func (d *manualHub) obey() {
 func (d *manualHub) empties() {
 	d.t.Helper()
 	d.obey()
-	require.Zero(d.t, d.hub.Len())
+	require.True(d.t, d.hub.isEmpty())
 }
 
 // unsubscribes requires that the link gives the last channel back.
@@ -110,7 +114,7 @@ func (d *manualHub) unsubscribes(why ...any) {
 	require.Equal(d.t, unsubscribing, d.take(), why...)
 	d.confirm("unsubscribe")
 	require.False(d.t, d.finish(nil))
-	require.Zero(d.t, d.hub.Len())
+	require.True(d.t, d.hub.isEmpty())
 }
 
 // inBubble runs a parallel test in a bubble. If no time passes there, a subscription lingers until the test calls lapse, and no timer fires.
@@ -351,7 +355,7 @@ func (m *model) check() {
 	for _, w := range m.queue {
 		require.Equal(m.t, m.placed[w], w.place != nil, "places, and their waiters are in the queue: %v", m.steps)
 		asleep := w != t.current && !w.isDue() && w.err == nil
-		require.False(m.t, m.each && asleep && w.place == nil && t.need && t.live(), "asleep without a place: %v", m.steps)
+		require.False(m.t, m.each && asleep && w.place == nil && t.need && t.isLive(), "asleep without a place: %v", m.steps)
 	}
 	require.Equal(m.t, due, len(t.dues))
 
@@ -373,8 +377,7 @@ func (m *model) check() {
 
 	if len(m.queue) == 0 {
 		require.False(m.t, t.need, "an empty queue wants nothing: %v", m.steps)
-		idle := !subOf(t).confirmed && !subOf(t).queued && subOf(t).op == noOp && t.apart == 0
-		require.False(m.t, idle, "an unused topic: %v", m.steps)
+		require.True(m.t, m.sub().confirmed || t.apart > 0, "an unused topic: %v", m.steps)
 		m.news, m.began = 0, 0
 		return
 	}
@@ -387,7 +390,7 @@ func (m *model) check() {
 	}
 	// A first turn may meet the subscription of an earlier queue, which is confirmed or given back meanwhile. The turn's end shows whether
 	// that matters. If so, a confirmation is still to come.
-	first, anew := t.current != nil && !t.need, t.need && (!subOf(t).confirmed || subOf(t).op == unsubscribing)
+	first, anew := t.current != nil && !t.need, t.need && (!m.sub().confirmed || m.sub().op == unsubscribing)
 	if m.news > m.began && !first && !anew {
 		require.True(m.t, dueable > 0 || t.polite && !t.timerAt.IsZero(), "news is lost: %v", m.steps)
 		if dueable == 0 {
@@ -400,8 +403,8 @@ func (m *model) check() {
 	}
 	if t.current == nil && !yields {
 		require.True(m.t, t.need, "asleep without a subscription: %v", m.steps)
-		asked := subOf(t).queued || subOf(t).op != noOp || m.retry
-		require.True(m.t, subOf(t).confirmed || asked, "asleep without a subscription: %v", m.steps)
+		asked := m.sub().queued || m.sub().op != noOp || m.retry
+		require.True(m.t, m.sub().confirmed || asked, "asleep without a subscription: %v", m.steps)
 	}
 }
 
@@ -479,5 +482,5 @@ func (m *model) drain() {
 		require.False(m.t, m.finish(nil))
 	}
 	m.obey()
-	require.Zero(m.t, m.hub.Len(), m.steps)
+	require.True(m.t, m.hub.isEmpty(), m.steps)
 }

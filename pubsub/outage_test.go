@@ -44,7 +44,7 @@ func (s site) afterOutage(queues map[Channel][]*Waiter) {
 		awaitTurn(s.t, ws[1], soon)
 		ws[1].Leave()
 	}
-	redistest.Eventually(s.t, recovery, func() bool { return s.hub.Len() == 0 }, "no topic is left")
+	redistest.Eventually(s.t, recovery, func() bool { return s.hub.isEmpty() }, "no topic is left")
 	for ch := range queues {
 		s.awaitSubscribers(ch, 0)
 	}

@@ -15,7 +15,7 @@ import (
 
 var errNoConnection = errors.New("no connection yet")
 
-// overdue notes that the subscription is wanted, but failed, and reports whether its waiters are to look. Hub.mu is held.
+// overdue notes that the subscription is wanted, but failed, and reports whether its waiters are to look. connections.mu is held.
 func (s *subscription) overdue() bool {
 	if s.confirmed || !s.wanted() {
 		return false
@@ -31,10 +31,10 @@ func (s *subscription) overdue() bool {
 
 // overdue returns the link's subscriptions that are overdue.
 func (l *link) overdue() (all []*subscription) {
-	h := l.hub
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, s := range h.subs {
+	c := l.conns
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, s := range c.subs {
 		if s.link == l && s.overdue() {
 			all = append(all, s)
 		}
@@ -47,16 +47,16 @@ func (l *link) unsubscribed(err error, overdue []*subscription) {
 	if len(overdue) == 0 || !says(err) || !l.answers() {
 		return
 	}
-	h := l.hub
-	h.mu.Lock()
-	told := h.told[l.addr]
-	h.told[l.addr] = true
+	c := l.conns
+	c.mu.Lock()
+	told := c.told[l.addr]
+	c.told[l.addr] = true
 	for _, s := range overdue {
-		s.look()
+		s.notify(listener.look)
 	}
-	h.mu.Unlock()
-	if !told && h.Deaf != nil {
-		h.Deaf(l.addr, err)
+	c.unlock()
+	if !told && c.deaf != nil {
+		c.deaf(l.addr, err)
 	}
 }
 
@@ -67,7 +67,7 @@ func says(err error) bool {
 
 // answers reports whether the server answers on the client's other connection.
 func (l *link) answers() bool {
-	client := l.hub.rdb
+	client := l.conns.rdb
 	if l.addr != plainLink {
 		if client = client.Nodes()[l.addr]; client == nil {
 			return false
@@ -77,13 +77,4 @@ func (l *link) answers() bool {
 	defer cancel(nil)
 	err := client.Do(ctx, client.B().Ping().Build()).Error()
 	return err == nil || strings.HasPrefix(err.Error(), "NOPERM")
-}
-
-// look wakes the first waiter of each lock, unless somebody asks for it already. It is no news of the lock. Hub.mu is held.
-func (s *subscription) look() {
-	for _, t := range s.topics {
-		if t.need && t.current == nil && !s.confirmed {
-			t.wakeFirst()
-		}
-	}
 }

@@ -35,7 +35,7 @@ func TestLooksWithoutASubscription(t *testing.T) {
 				})
 				s := newSite(t, redistest.Dial(t, proxy.Addr(), mod), redistest.Dial(t, redistest.Shared(t)))
 				var deaf atomic.Int32
-				s.hub.Deaf = func(string, error) { deaf.Add(1) }
+				s.hub.WarnDeaf(func(string, error) { deaf.Add(1) })
 				queues := make(map[Channel][]*Waiter)
 				for _, ch := range []Channel{plain(redistest.Name(t) + "a"), plain(redistest.Name(t) + "b")} {
 					first, second := &Waiter{}, &Waiter{}
@@ -69,7 +69,7 @@ func TestLooksOnceASecond(t *testing.T) {
 		h := New(rdb, me)
 		defer h.Close()
 		told := make(chan string, 10)
-		h.Deaf = func(node string, err error) { told <- fmt.Sprint(node, ": ", err) }
+		h.WarnDeaf(func(node string, err error) { told <- fmt.Sprint(node, ": ", err) })
 		var crowds [][]*Waiter
 		for _, ch := range []Channel{plain("c"), plain("d"), h.at("a:1")} {
 			crowd := make([]*Waiter, 1000)

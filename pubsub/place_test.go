@@ -12,7 +12,7 @@ func TestOnePlace(t *testing.T) {
 	t.Parallel()
 	d := newManualHub(t)
 	ws := d.placed("o", 2)
-	d.hub.message(d.ch, "1")
+	d.hub.conns.message(d.ch, "1")
 	d.turn(ws, 0)
 	require.True(t, ws[0].Listens(), "it may ask again")
 	require.True(t, ws[0].TakePlace("o"))
@@ -43,12 +43,12 @@ func TestPlacesOfSeveralQueues(t *testing.T) {
 	a.Held(-1, false)
 	d.turn([]*Waiter{a}, 0)
 	all := []*Waiter{ws[0], a, b}
-	d.hub.message(d.ch, "00")
+	d.hub.conns.message(d.ch, "00")
 	a.Held(-1, false)
 	d.turn(all, 1)
 	require.True(t, a.TakePlace("p"))
 	a.Held(-1, true)
-	d.hub.message(d.ch, "00")
+	d.hub.conns.message(d.ch, "00")
 	d.turn(all, -1)
 	d.told("p 2000 0 7")
 	d.requireGiven(a, aGrant, ws[0], b)
@@ -85,7 +85,7 @@ func TestPlaceIsInherited(t *testing.T) {
 		"the next one stops": {can: true, prepare: func(_ *manualHub, ws []*Waiter) { ws[1].stop(ErrExpired) }, inherited: 2, turn: -1},
 		"its time is over":   {can: true, prepare: func(_ *manualHub, ws []*Waiter) { ws[0].stop(ErrExpired) }, inherited: 1, turn: -1},
 		"in its turn": {can: true, prepare: func(d *manualHub, ws []*Waiter) {
-			d.hub.message(d.ch, "0")
+			d.hub.conns.message(d.ch, "0")
 			d.turn(ws, 0)
 		}, turn: 1},
 	} {
@@ -152,7 +152,7 @@ func TestPass(t *testing.T) {
 		"the first one stops": {prepare: func(_ *manualHub, ws []*Waiter) { ws[0].stop(ErrExpired) }, to: 1, place: -1},
 		"cannot":              {prepare: func(_ *manualHub, ws []*Waiter) { ws[0].Value.(*taker).can = false }, to: -1, place: -1},
 		"in its turn": {prepare: func(d *manualHub, ws []*Waiter) {
-			d.hub.message(d.ch, "0")
+			d.hub.conns.message(d.ch, "0")
 			d.turn(ws, 0)
 		}, to: -1, place: -1},
 		"not known to be held here":     {unknown: true, to: -1, place: -1},

@@ -217,12 +217,8 @@ func (w *Waiter) Held(ttl time.Duration, placed bool) {
 			t.makeDue(w) // the news may have been '00', for those without a place
 		}
 	}
-	switch {
-	case placed:
-		t.placeless = false
-	case t.heard && t.places.empty() && t.queue.Places && !t.placeless:
-		t.placeless = true
-		t.sub.update()
+	if t.queue.Places && t.sub != nil && (placed || t.liveAtTurn && t.places.empty()) {
+		t.sub.setInLine(placed) // a process that failed to get a place needs messages to all
 	}
 	w.held(ttl)
 }
@@ -252,7 +248,7 @@ func (w *Waiter) held(ttl time.Duration) {
 // attempt counts unless there was news since it began.
 func (w *Waiter) rejoin(ttl time.Duration) {
 	t := w.topic
-	counts := w.since == t.freedCount && t.sub != nil && t.sub.live()
+	counts := w.since == t.freedCount && t.isLive()
 	w.goBack()
 	w.admittedBehind, w.since = false, t.turns
 	t.push(w)
@@ -260,7 +256,7 @@ func (w *Waiter) rejoin(ttl time.Duration) {
 	switch {
 	case w.err != nil: // those behind have not relied on it
 	case t.first == w && counts:
-		t.need = true
+		t.keepSubscription()
 		t.setTimer(ttl)
 	default:
 		t.subscribe()
@@ -287,7 +283,7 @@ func (w *Waiter) done(ttl time.Duration) {
 	t := w.topic
 	if w.askingConcurrently {
 		w.goBack()
-		t.removeIfEmpty()
+		t.removeIfEmpty(false)
 		return
 	}
 	news := w.isDue() || t.polite // it may be about a later unlock
@@ -305,11 +301,9 @@ func (w *Waiter) done(ttl time.Duration) {
 		if news {
 			t.wakeFirst()
 		}
-	} else if t.sub != nil && w.turn != nil && !w.yields { // it waited, so others want the lock, too
-		t.sub.startLinger()
 	}
 	t.dispatch()
-	t.removeIfEmpty()
+	t.removeIfEmpty(w.turn != nil && !w.yields) // it waited, so others want the lock, too
 }
 
 // Leave takes a waiter that gives up out of the queue. It wakes the next waiter in two cases:
@@ -334,7 +328,7 @@ func (w *Waiter) Leave() Leaving {
 	}
 	if w.askingConcurrently {
 		w.goBack()
-		t.removeIfEmpty()
+		t.removeIfEmpty(false)
 		return Left
 	}
 	w.bequeath()
@@ -343,7 +337,7 @@ func (w *Waiter) Leave() Leaving {
 	if pass {
 		t.wakeFirst()
 	}
-	t.removeIfEmpty()
+	t.removeIfEmpty(false)
 	return Left
 }
 

@@ -91,19 +91,19 @@ func TestMessages(t *testing.T) {
 	d := newManualHub(t)
 	ws := d.line(3)
 	for _, text := range []string{"0", "", "2"} { // an unknown message is at least a wake-up
-		d.hub.message(d.ch, text)
+		d.hub.conns.message(d.ch, text)
 		d.turn(ws, 0)
 		ws[0].Held(-1, false)
 		d.turn(ws, -1)
 	}
-	d.hub.message(d.ch, "1")
+	d.hub.conns.message(d.ch, "1")
 	for i := range ws {
 		d.turn(ws, i)
 		ws[i].Held(-1, false)
 	}
 	d.turn(ws, -1)
-	d.hub.message(Channel{Name: "c", Sharded: true}, "1")
-	d.hub.message(plain("other"), "1")
+	d.hub.conns.message(Channel{Name: "c", Sharded: true}, "1")
+	d.hub.conns.message(plain("other"), "1")
 	d.turn(ws, -1)
 }
 
@@ -125,7 +125,7 @@ func TestLeaving(t *testing.T) {
 	} {
 		d := newManualHub(t)
 		ws := d.line(4)
-		d.hub.message(d.ch, row.message)
+		d.hub.conns.message(d.ch, row.message)
 		for _, i := range row.leaves {
 			ws[i].Leave()
 		}
@@ -138,7 +138,7 @@ func TestLeaving(t *testing.T) {
 	ws[1].Leave() // neither in turn nor due
 	ws[0].Leave()
 	d.turn(ws, -1)
-	d.hub.message(d.ch, "0")
+	d.hub.conns.message(d.ch, "0")
 	d.turn(ws, 2)
 }
 
@@ -158,7 +158,7 @@ func TestTimer(t *testing.T) {
 			synctest.Wait()
 			d.turn(ws, -1)
 		}
-		d.hub.message(d.ch, "0")
+		d.hub.conns.message(d.ch, "0")
 		<-ws[0].turn
 		ws[0].Held(5*time.Second, false)
 		next(5*time.Second + time.Millisecond)
@@ -169,7 +169,7 @@ func TestTimer(t *testing.T) {
 		ws[0].Held(-1, false)
 		next(time.Minute + time.Millisecond)
 		ws[0].Held(time.Minute, false)
-		d.hub.message(d.ch, "0")
+		d.hub.conns.message(d.ch, "0")
 		<-ws[0].turn
 		ws[0].Held(-time.Millisecond, false) // now without expiry
 		next(time.Minute + time.Millisecond)
@@ -178,7 +178,7 @@ func TestTimer(t *testing.T) {
 		next(time.Minute + time.Millisecond)
 		ws[0].Held(math.MaxInt64, false)
 		never()
-		d.hub.message(d.ch, "0")
+		d.hub.conns.message(d.ch, "0")
 		<-ws[0].turn
 		ws[0].Held(time.Minute, false)
 		ws[0].Leave()
@@ -196,7 +196,7 @@ func TestTimerOfAnEmptiedQueue(t *testing.T) {
 	ws[0].Leave()
 	d.obey()
 	topic.expired() // was under way
-	require.Zero(t, d.hub.Len())
+	require.True(t, d.hub.isEmpty())
 	require.Nil(t, topic.first)
 }
 
@@ -232,12 +232,12 @@ func TestAfterClose(t *testing.T) {
 	d := newManualHub(t)
 	ws := d.line(2)
 	topic := d.topic()
-	d.hub.message(d.ch, "0")
+	d.hub.conns.message(d.ch, "0")
 	d.turn(ws, 0)
 	ws[0].Held(time.Hour, false)
 	d.hub.Close()
 	d.hub.Close()
-	d.hub.message(d.ch, "1")
+	d.hub.conns.message(d.ch, "1")
 	topic.expired()
 	d.confirm("subscribe")
 	requireClosed(t, ws...)
@@ -258,7 +258,7 @@ func TestLateConfirmations(t *testing.T) {
 	require.Equal(t, subscribing, d.take(), "asked for again")
 	d.link.epoch++
 	d.link.onSubscription(old, rueidis.PubSubSubscription{Kind: "subscribe", Channel: "c"})
-	require.False(t, d.topic().sub.confirmed, "a connection that is gone says nothing")
+	require.False(t, d.topic().sub.reach().confirmed, "a connection that is gone says nothing")
 	d.confirm("subscribe")
 	d.turn(ws, 0)
 	d.link.onSubscription(d.link.epoch, rueidis.PubSubSubscription{Kind: "subscribe", Channel: "unknown"})
@@ -274,7 +274,7 @@ func TestUnanswered(t *testing.T) {
 		},
 		"turn": func(d *manualHub) *Waiter {
 			w := d.line(1)[0]
-			d.hub.message(d.ch, "0")
+			d.hub.conns.message(d.ch, "0")
 			d.turn([]*Waiter{w}, 0)
 			return w
 		},
@@ -328,7 +328,7 @@ func TestNextAsksWhenTheFirstHasMissedAnUnlock(t *testing.T) {
 	d := newManualHub(t)
 	q := queue(d.ch)
 	ws := d.line(2)
-	d.hub.message(d.ch, "0")
+	d.hub.conns.message(d.ch, "0")
 	d.turn(ws, 0)
 	ws[0].Done(time.Hour)
 	ws[1].stop(ErrExpired)

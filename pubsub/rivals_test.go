@@ -29,8 +29,8 @@ func (d *manualHub) writer() *Waiter {
 
 // ours is an unlock by this library where there is no queue in Redis.
 func (d *manualHub) ours() {
-	d.hub.message(d.ch, "00")
-	d.hub.message(d.ch, "1")
+	d.hub.conns.message(d.ch, "00")
+	d.hub.conns.message(d.ch, "1")
 }
 
 // own is one by this process.
@@ -41,7 +41,7 @@ func (d *manualHub) own() {
 }
 
 // outsiders is one by another library.
-func (d *manualHub) outsiders() { d.hub.message(d.ch, "1") }
+func (d *manualHub) outsiders() { d.hub.conns.message(d.ch, "1") }
 
 // refusedIn checks that the waiter asks after d, and refuses it: the client holder has the lock, if any.
 func refusedIn(t *testing.T, w *Waiter, want time.Duration, holder string) {
@@ -99,7 +99,7 @@ func TestOutsidersAndRivals(t *testing.T) {
 		d.ours()
 		refusedIn(t, w, moment, "b")
 		for range 2 {
-			d.hub.message(d.ch, "01") // nobody has unlocked
+			d.hub.conns.message(d.ch, "01") // nobody has unlocked
 			refusedIn(t, w, 0, "b")
 		}
 		d.ours()
@@ -110,8 +110,8 @@ func TestOutsidersAndRivals(t *testing.T) {
 		refusedIn(t, w, moment+step, "")
 		d.own()
 		refusedIn(t, w, moment+2*step, "") // those are a and b
-		d.hub.message(d.ch, "00")          // no unlock either
-		d.hub.message(d.ch, "3000")
+		d.hub.conns.message(d.ch, "00")    // no unlock either
+		d.hub.conns.message(d.ch, "3000")
 		for _, want := range []time.Duration{2 * step, 2 * step, step} { // their second turn in a row was instead of a's
 			d.outsiders()
 			refusedIn(t, w, want+time.Millisecond, "")

@@ -9,93 +9,92 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// router knows which node of a cluster serves which slot, for the sharded channels. Hub.mu guards it. It learns from
-// CLUSTER SLOTS when an unknown slot is requested, and from MOVED answers.
+// router knows which node of a cluster serves which slot, for the sharded channels. connections.mu guards it. It
+// learns from CLUSTER SLOTS when an unknown slot is requested, and from MOVED answers.
 type router struct {
 	addrs  map[uint16]string
 	asking bool // a goroutine asks CLUSTER SLOTS
 }
 
-// route returns the link for a channel, or nil if the node is not known yet; then a goroutine finds out. Hub.mu is
-// held.
-func (h *Hub) route(ch Channel) *link {
+// route returns the link for a channel, or nil if the node is not known yet; then a goroutine finds out.
+// connections.mu is held.
+func (c *connections) route(ch Channel) *link {
 	if !ch.Sharded {
-		return h.linkTo(plainLink)
+		return c.linkTo(plainLink)
 	}
-	if addr, ok := h.router.addrs[h.slot(ch)]; ok {
-		return h.linkTo(addr)
+	if addr, ok := c.router.addrs[c.slot(ch)]; ok {
+		return c.linkTo(addr)
 	}
-	if !h.router.asking {
-		h.router.asking = true
-		h.wg.Add(1)
-		go h.askRoutes()
+	if !c.router.asking {
+		c.router.asking = true
+		c.wg.Add(1)
+		go c.askRoutes()
 	}
 	return nil
 }
 
-func (h *Hub) slot(ch Channel) uint16 {
-	cmd := h.rdb.B().Ssubscribe().Channel(ch.Name).Build()
+func (c *connections) slot(ch Channel) uint16 {
+	cmd := c.rdb.B().Ssubscribe().Channel(ch.Name).Build()
 	return cmd.Slot()
 }
 
-// askRoutes asks the cluster until all wanted channels have a route, or the user may not ask; it ends with the hub at
-// the latest.
-func (h *Hub) askRoutes() {
-	defer h.wg.Done()
+// askRoutes asks the cluster until all wanted channels have a route, the user may not ask, or close ends it.
+func (c *connections) askRoutes() {
+	defer c.wg.Done()
 	for backoff := minBackoff; ; backoff = min(2*backoff, maxBackoff) {
-		addrs, err := h.clusterSlots()
-		if err == nil && h.adopt(addrs) {
+		addrs, err := c.clusterSlots()
+		if err == nil && c.adopt(addrs) {
 			return
 		}
 		if redisErr, ok := rueidis.IsRedisErr(err); ok && refused(redisErr) {
-			h.noRoutes(err)
+			c.noRoutes(err)
 			return
 		}
 		select {
 		case <-time.After(backoff):
-		case <-h.ctx.Done():
+		case <-c.ctx.Done():
 			return
 		}
 	}
 }
 
 // adopt takes over the routes and forwards the subscriptions that waited for them. It reports whether all found one.
-func (h *Hub) adopt(addrs map[uint16]string) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.router.addrs = addrs
-	for _, s := range h.subs {
+func (c *connections) adopt(addrs map[uint16]string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.router.addrs = addrs
+	for _, s := range c.subs {
 		s.update() // does not start this goroutine again: it is still asking
 	}
-	for _, s := range h.subs {
+	for _, s := range c.subs {
 		if s.wanted() && s.link == nil {
 			return false
 		}
 	}
-	h.router.asking = false
+	c.router.asking = false
 	return true
 }
 
 // noRoutes refuses the subscriptions that wait for a route.
-func (h *Hub) noRoutes(err error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.router.asking = false
-	for _, s := range h.subs {
+func (c *connections) noRoutes(err error) {
+	c.mu.Lock()
+	defer c.unlock()
+	c.router.asking = false
+	for _, s := range c.subs {
 		if s.wanted() && s.link == nil {
 			s.refuse(err)
 		}
 	}
 }
 
-func (h *Hub) clusterSlots() (map[uint16]string, error) {
-	ranges, err := h.rdb.Do(h.ctx, h.rdb.B().ClusterSlots().Build()).ToArray()
+func (c *connections) clusterSlots() (map[uint16]string, error) {
+	ranges, err := c.rdb.Do(c.ctx, c.rdb.B().ClusterSlots().Build()).ToArray()
 	if err != nil {
 		return nil, err
 	}
 	addrs := make(map[uint16]string)
 	for _, r := range ranges {
-		addr, first, last, err := h.parseRange(r)
+		addr, first, last, err := c.parseRange(r)
 		if err != nil {
 			return nil, err
 		}
@@ -110,7 +109,7 @@ var errBadSlots = errors.New("unexpected reply to CLUSTER SLOTS")
 
 // parseRange reads one element of CLUSTER SLOTS: first slot, last slot, [host, port, …] of the master, and the
 // replicas. An empty host is the node that was asked.
-func (h *Hub) parseRange(r rueidis.RedisMessage) (addr string, first, last int64, err error) {
+func (c *connections) parseRange(r rueidis.RedisMessage) (addr string, first, last int64, err error) {
 	fields, err := r.ToArray()
 	if err != nil || len(fields) < 3 {
 		return "", 0, 0, errBadSlots
@@ -127,7 +126,7 @@ func (h *Hub) parseRange(r rueidis.RedisMessage) (addr string, first, last int64
 		return "", 0, 0, errBadSlots
 	}
 	if host == "" {
-		for a := range h.rdb.Nodes() {
+		for a := range c.rdb.Nodes() {
 			host, _, _ = net.SplitHostPort(a)
 			break
 		}

@@ -16,7 +16,7 @@ import (
 // With RESP2 the subscriptions have a connection of their own inside conn; when that breaks, rueidis sends the
 // commands again and again on it until ctx is done, hence the look at lost.
 func (l *link) send(conn rueidis.DedicatedClient, lost <-chan error, batch []*subscription) (again bool, err error) {
-	h := l.hub
+	c := l.conns
 	now, err := l.postpone(conn, batch)
 	if err != nil || len(now) == 0 {
 		return true, err
@@ -32,7 +32,7 @@ func (l *link) send(conn rueidis.DedicatedClient, lost <-chan error, batch []*su
 	for i, s := range now {
 		cmds[i] = command(conn.B(), s)
 	}
-	h.wg.Go(func() { // ends with ctx
+	c.wg.Go(func() { // ends with ctx
 		select {
 		case err := <-lost:
 			cancel(err)
@@ -53,8 +53,8 @@ func (l *link) send(conn rueidis.DedicatedClient, lost <-chan error, batch []*su
 
 // finishAll ends the ops of a batch. It returns the last refusal after which to try again, and the error of a broken connection.
 func (l *link) finishAll(batch []*subscription, results []rueidis.RedisResult) (refusal, err error) {
-	l.hub.mu.Lock()
-	defer l.hub.mu.Unlock()
+	l.conns.mu.Lock()
+	defer l.conns.unlock()
 	for i, s := range batch {
 		if err := results[i].NonRedisError(); err != nil {
 			return nil, err // down cleans up the ops of all of them
@@ -108,8 +108,8 @@ func (l *link) postpone(conn rueidis.DedicatedClient, batch []*subscription) ([]
 	if err := result.Error(); err == nil || strings.HasPrefix(err.Error(), "NOPERM") {
 		return batch, nil
 	}
-	l.hub.mu.Lock()
-	defer l.hub.mu.Unlock()
+	l.conns.mu.Lock()
+	defer l.conns.mu.Unlock()
 	return slices.DeleteFunc(batch, func(s *subscription) bool {
 		if !ends(s) {
 			return false
@@ -125,7 +125,7 @@ var errSilent = errors.New("the server does not answer")
 // limited returns a context for commands that ends after d. It has no deadline: rueidis would wait for their answers
 // until then, even if ctx was cancelled, on a connection that only one call at a time has used (pipe.Do in v1.0.79).
 func (l *link) limited(d time.Duration) (context.Context, context.CancelCauseFunc) {
-	ctx, cancel := context.WithCancelCause(l.hub.ctx)
+	ctx, cancel := context.WithCancelCause(l.conns.ctx)
 	timer := time.AfterFunc(d, func() { cancel(errSilent) })
 	return ctx, func(cause error) {
 		timer.Stop()

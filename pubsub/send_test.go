@@ -146,11 +146,11 @@ func TestTakenAwayWhilePutOff(t *testing.T) {
 		if cmd[0] != "PING" {
 			return redistest.Pass
 		}
-		s.hub.mu.Lock()
-		l, sub := s.hub.links[plainLink], s.hub.subs[ch]
+		s.hub.conns.mu.Lock()
+		l, sub := s.hub.conns.links[plainLink], s.hub.conns.subs[ch]
 		asked := !taken && sub != nil && sub.op == unsubscribing // not rueidis' own PING
 		epoch := l.epoch
-		s.hub.mu.Unlock()
+		s.hub.conns.mu.Unlock()
 		if !asked {
 			return redistest.Pass
 		}
@@ -159,7 +159,7 @@ func TestTakenAwayWhilePutOff(t *testing.T) {
 		return redistest.Fail("MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.")
 	})
 	w.Leave()
-	redistest.Eventually(t, soon, func() bool { return s.hub.Len() == 0 }, "the channel is no longer needed")
+	redistest.Eventually(t, soon, func() bool { return s.hub.isEmpty() }, "the channel is no longer needed")
 }
 
 // Close does not wait for the PING reply that an unsubscription waits for.
@@ -170,10 +170,10 @@ func closeBeforeUnsubscribing(t *testing.T, mod func(*rueidis.ClientOption)) {
 	w := s.park(ch, 1)[0]
 	asked := make(chan struct{}, 1)
 	proxy.OnRequest(func(cmd []string) redistest.Action {
-		s.hub.mu.Lock()
-		sub := s.hub.subs[ch]
+		s.hub.conns.mu.Lock()
+		sub := s.hub.conns.subs[ch]
 		ends := sub != nil && sub.op == unsubscribing // not rueidis' own PING
-		s.hub.mu.Unlock()
+		s.hub.conns.mu.Unlock()
 		if cmd[0] != "PING" || !ends {
 			return redistest.Pass
 		}

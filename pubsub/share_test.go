@@ -47,7 +47,7 @@ func TestShares(t *testing.T) {
 	a, b := d.joins(&Waiter{Shared: true}, true), d.joins(&Waiter{Shared: true}, true)
 	a.Done(-1)
 	b.Done(-1)
-	require.Zero(t, d.hub.Len())
+	require.True(t, d.hub.isEmpty())
 
 	a, b = d.joins(&Waiter{Shared: true}, true), d.joins(&Waiter{Shared: true}, true)
 	a.Held(-1, false)
@@ -59,9 +59,9 @@ func TestShares(t *testing.T) {
 	d.asks(a)
 	d.asleep(b, c, w, e)
 	a.Held(-1, false)
-	d.hub.message(d.ch, "00")
+	d.hub.conns.message(d.ch, "00")
 	d.asleep(a, b, c, w, e)
-	d.hub.message(d.ch, "1")
+	d.hub.conns.message(d.ch, "1")
 	d.asks(a)
 	d.asleep(b, c, w, e)
 	require.False(t, a.Follows())
@@ -75,7 +75,7 @@ func TestShares(t *testing.T) {
 	w.Held(-1, false)
 	c.Held(-1, false) // refused: it is the last now
 	d.asleep(w, e, c)
-	d.hub.message(d.ch, "0")
+	d.hub.conns.message(d.ch, "0")
 	d.asks(w)
 	w.Leave()
 	d.asks(e)
@@ -100,7 +100,7 @@ func TestRefusedBesideTheQueue(t *testing.T) {
 		d.hub.Ending(d.q())
 		r := d.joins(&Waiter{Shared: true}, true)
 		if news {
-			d.hub.message(d.ch, "1")
+			d.hub.conns.message(d.ch, "1")
 		}
 		r.Held(-1, false)
 		if news {
@@ -128,7 +128,7 @@ func TestAhead(t *testing.T) {
 	second := d.joins(&Waiter{Ahead: true}, false)
 	d.asks(second)
 	second.Done(-1)
-	d.hub.message(d.ch, "1")
+	d.hub.conns.message(d.ch, "1")
 	d.asks(first)
 	first.Leave()
 	d.asks(w)
@@ -146,19 +146,19 @@ func TestToldToLookEarlier(t *testing.T) {
 		d.obey()
 		d.asks(a)
 		began := time.Now()
-		d.hub.message(d.ch, "3000") // before the answer to that question, which may be older
+		d.hub.conns.message(d.ch, "3000") // before the answer to that question, which may be older
 		a.Held(30*time.Second, false)
-		d.hub.message(d.ch, "5000")
+		d.hub.conns.message(d.ch, "5000")
 		d.asleep(a, b)
 		<-a.turn
 		require.Equal(t, 3*time.Second, time.Since(began).Truncate(time.Second))
 		d.asleep(b)
 		a.Held(time.Second, false)
-		d.hub.message(d.ch, "5000")
+		d.hub.conns.message(d.ch, "5000")
 		<-a.turn
 		require.Equal(t, 4*time.Second, time.Since(began).Truncate(time.Second), "never later")
 		leave(b, a)
-		d.hub.message(d.ch, "2")
+		d.hub.conns.message(d.ch, "2")
 		time.Sleep(time.Second)
 		d.empties()
 	})
@@ -189,7 +189,7 @@ func TestExpiredApart(t *testing.T) {
 		require.ErrorIs(t, err, ErrExpired)
 		require.Equal(t, Left, b.Leave())
 		require.Equal(t, 1, d.hub.Len())
-		d.hub.message(d.ch, "1")
+		d.hub.conns.message(d.ch, "1")
 		d.asks(w)
 		w.Done(-1)
 	})

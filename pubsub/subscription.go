@@ -2,6 +2,8 @@ package pubsub
 
 import (
 	"fmt"
+	"slices"
+	"sync"
 	"time"
 )
 
@@ -11,67 +13,25 @@ import (
 // prolong it.
 const linger = 500 * time.Millisecond
 
-// subscription is the share of this process in a channel, for all of its queues. Hub.mu guards it.
+// subscription is the subscription of this process to a channel, for all who listen there. connections.mu guards it.
 type subscription struct {
-	hub     *Hub
+	conns   *connections
 	channel Channel
 	names   []string // of the channel, and of those beside it; one command is for all of them
-	topics  []*topic // the queues for its messages, also the empty ones until it is dropped
-	waiter  *Waiter  // instead of topics, if it is to the waiter's own channel, until that leaves
-	ear     *Ear     // instead of topics, if it is for messages to this process
-	bare    bool     // the server refuses the channels beside it
+	shares  []*share // never changed in place: readers keep it without a lock
+	alone   bool     // without the channels beside it, which nobody needs
+	bare    bool     // without them, for another reason: the server refuses them, or they are in other slots
 
 	confirmed bool  // by the server, all channels, and none was lost since
 	link      *link // that has it, or should get it; nil if it is not wanted, or the node not known
 	queued    bool  // the link will look at it
 	op        op    // the link's command for it that is under way
 
-	lookAt time.Time // when its waiters look at their locks after a failure, see overdue.go; zero: it has not failed
+	lookAt time.Time // when its listeners look after a failure, see overdue.go; zero: it has not failed
 
-	lingers bool        // it is confirmed, and stays though no queue needs it
+	lingers bool        // it is confirmed, and stays though nobody needs it
 	timer   *time.Timer // ends that
 }
-
-// subscription returns the subscription to a channel. On a cluster, neither a command nor a script can use a channel
-// in another slot beside it. So a channel without a hash tag in braces goes without others.
-func (h *Hub) subscription(ch Channel) *subscription {
-	s := h.subs[ch]
-	if s == nil {
-		s = &subscription{hub: h, channel: ch}
-		s.bare = h.grants == "" || ch.Sharded && h.slot(Channel{ch.Name + h.grants, true}) != h.slot(ch)
-		h.subs[ch] = s
-	}
-	return s
-}
-
-// choose sets the channels to subscribe to. The one for grants is the last.
-func (s *subscription) choose() {
-	s.names = append(s.names[:0], s.channel.Name)
-	if s.bare || s.waiter != nil || s.ear != nil {
-		return
-	}
-	if s.inLine() {
-		s.names = append(s.names, s.channel.Name+line)
-	}
-	s.names = append(s.names, s.channel.Name+s.hub.grants)
-}
-
-// inLine reports whether all waiters for messages of the channel are in line for their locks, or will be.
-func (s *subscription) inLine() bool {
-	for _, t := range s.topics {
-		if !t.queue.Places || t.placeless {
-			return false
-		}
-	}
-	return true
-}
-
-// wrong reports whether the server counts this process as in line, though not all waiters here are. Then the
-// subscription ends, and begins anew: waiters ask after that, and so miss no message to listeners out of line.
-func (s *subscription) wrong() bool { return len(s.names) > 2 && !s.inLine() }
-
-// grants reports whether the subscription includes grants.
-func (s *subscription) grants() bool { return !s.bare && s.waiter == nil && s.ear == nil }
 
 type op int8
 
@@ -81,29 +41,140 @@ const (
 	unsubscribing
 )
 
-// wanted reports whether a queue needs the subscription, or is likely to need it soon.
-func (s *subscription) wanted() bool {
-	if s.lingers || s.waiter != nil || s.ear != nil && s.ear.refusal == nil {
-		return true
-	}
-	for _, t := range s.topics {
-		if t.need {
-			return true
-		}
-	}
-	return false
+// share is a listener's share in a subscription. Its methods may be called under Hub.mu.
+type share struct {
+	sub      *subscription
+	listener listener
+	needed   bool
+	inLine   bool // it needs no message to listeners out of line
 }
 
-// live reports whether all messages from now on arrive.
+// listen adds a listener to a channel, which it does not need yet. With alone, it does not listen to the channels
+// beside it. On a cluster, neither a command nor a script can use a channel in another slot beside it. So a channel
+// without a hash tag in braces goes without others.
+func (c *connections) listen(ch Channel, l listener, alone, inLine bool) *share {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.subs[ch]
+	if s == nil {
+		s = &subscription{conns: c, channel: ch, alone: alone}
+		s.bare = alone || c.grants == "" || ch.Sharded && c.slot(ch.beside(c.grants)) != c.slot(ch)
+		c.subs[ch] = s
+	}
+	sh := &share{sub: s, listener: l, inLine: inLine}
+	s.shares = append(slices.Clip(s.shares), sh)
+	s.update() // it may be wrong now
+	return sh
+}
+
+// lock returns the lock that it takes.
+func (sh *share) lock() *sync.Mutex {
+	sh.sub.conns.mu.Lock()
+	return &sh.sub.conns.mu
+}
+
+// need requests the subscription, and reports whether it is live. Otherwise listener.live follows.
+func (sh *share) need() (live bool) {
+	defer sh.lock().Unlock()
+	sh.needed = true
+	sh.sub.update()
+	return sh.sub.live()
+}
+
+// needIfLive needs the subscription if it is live, and reports whether it is.
+func (sh *share) needIfLive() bool {
+	defer sh.lock().Unlock()
+	sh.needed = sh.sub.live()
+	return sh.needed
+}
+
+// release ends the need. With linger, a confirmed subscription stays for a while.
+func (sh *share) release(linger bool) {
+	defer sh.lock().Unlock()
+	sh.needed = false
+	if linger {
+		sh.sub.startLinger()
+	}
+	sh.sub.update()
+}
+
+// endLinger gives back a subscription that lingers.
+func (sh *share) endLinger() {
+	defer sh.lock().Unlock()
+	sh.sub.endLinger()
+}
+
+// setInLine says whether the listener does without messages to listeners out of line.
+func (sh *share) setInLine(inLine bool) {
+	defer sh.lock().Unlock()
+	sh.inLine = inLine
+	sh.sub.update()
+}
+
+// leave ends the share.
+func (sh *share) leave() {
+	defer sh.lock().Unlock()
+	s := sh.sub
+	sh.needed = false
+	s.shares = slices.DeleteFunc(slices.Clone(s.shares), func(x *share) bool { return x == sh })
+	s.update()
+}
+
+// reach says which messages arrive.
+type reach struct {
+	live      bool // all from now on
+	confirmed bool // the server has the subscription, though it may be about to end; listener.lost follows
+	told      bool // those to this process, too, if it is live
+}
+
+func (sh *share) reach() reach {
+	defer sh.lock().Unlock()
+	return reach{live: sh.sub.live(), confirmed: sh.sub.confirmed, told: !sh.sub.bare}
+}
+
+// listeners returns the shares, also of nil.
+func (s *subscription) listeners() []*share {
+	if s == nil {
+		return nil
+	}
+	return s.shares
+}
+
+// choose sets the channels to subscribe to. The one for messages to this process is the last.
+func (s *subscription) choose() {
+	s.names = append(s.names[:0], s.channel.Name)
+	if s.bare {
+		return
+	}
+	if s.inLine() {
+		s.names = append(s.names, InLine(s.channel).Name)
+	}
+	s.names = append(s.names, s.channel.beside(s.conns.grants).Name)
+}
+
+// inLine reports whether all who listen to the channel are in line for their locks, or will be.
+func (s *subscription) inLine() bool {
+	return !slices.ContainsFunc(s.shares, func(sh *share) bool { return !sh.inLine })
+}
+
+// wrong reports whether the server counts this process as in line, though not all listeners here are. Then the
+// subscription ends, and begins anew: waiters ask after that, and so miss no message to listeners out of line.
+func (s *subscription) wrong() bool { return len(s.names) > 2 && !s.inLine() }
+
+// wanted reports whether a listener needs the subscription, or is likely to need it soon.
+func (s *subscription) wanted() bool {
+	return s.lingers || slices.ContainsFunc(s.shares, func(sh *share) bool { return sh.needed })
+}
+
 func (s *subscription) live() bool { return s.confirmed && s.op != unsubscribing }
 
 // update makes the link subscribe or unsubscribe if that is due, and drops an unneeded subscription. While the link
 // is busy with it, nothing happens: the end of the command comes here again.
 func (s *subscription) update() {
 	wanted := s.wanted()
-	if (wanted != s.confirmed || s.confirmed && s.wrong()) && !s.queued && s.op == noOp && !s.hub.closed {
+	if (wanted != s.confirmed || s.confirmed && s.wrong()) && !s.queued && s.op == noOp && !s.conns.closed {
 		if wanted {
-			s.link = s.hub.route(s.channel)
+			s.link = s.conns.route(s.channel)
 		}
 		if s.link != nil { // otherwise the router comes here again when it knows the node
 			s.queued = true
@@ -113,22 +184,15 @@ func (s *subscription) update() {
 	s.dropIdle()
 }
 
-// dropIdle drops the subscription, and its queues, if nobody needs them.
+// dropIdle drops the subscription if it is over and nobody listens.
 func (s *subscription) dropIdle() {
 	if s.confirmed || s.queued || s.op != noOp || s.wanted() {
 		return
 	}
 	s.link = nil
-	for _, t := range s.topics {
-		if t.first != nil || t.stopped > 0 || t.apart > 0 {
-			return
-		}
+	if len(s.shares) == 0 {
+		delete(s.conns.subs, s.channel)
 	}
-	for _, t := range s.topics {
-		s.hub.drop(t)
-	}
-	s.topics = nil
-	delete(s.hub.subs, s.channel)
 }
 
 // confirm notes that the server has the subscription: its waiters ask now.
@@ -138,12 +202,9 @@ func (s *subscription) confirm() {
 	}
 	s.confirmed, s.lookAt = true, time.Time{}
 	if s.link != nil {
-		delete(s.hub.told, s.link.addr)
+		delete(s.conns.told, s.link.addr)
 	}
-	if s.ear != nil {
-		s.ear.isConfirmed()
-	}
-	s.wakeFirst()
+	s.notify(listener.live)
 	s.update()
 }
 
@@ -151,40 +212,28 @@ func (s *subscription) confirm() {
 func (s *subscription) lose() {
 	s.confirmed, s.lingers = false, false
 	s.stopTimer()
-	if s.ear != nil {
-		s.ear.signal()
+	s.notify(listener.lost)
+}
+
+// notify tells all listeners once connections.mu is released.
+func (s *subscription) notify(event func(listener)) {
+	for _, sh := range s.shares {
+		s.conns.notices = append(s.conns.notices, func() { event(sh.listener) })
 	}
 }
 
-// wakeFirst wakes the first waiter of each queue that needs the subscription: a message may have been missed.
-func (s *subscription) wakeFirst() {
-	for _, t := range s.topics {
-		t.freed()
-		if t.need {
-			t.confirmed()
-		}
-	}
-	if w := s.waiter; w != nil {
-		w.topic.wake(w)
-	}
-}
-
-// refuse gives up on a subscription: all current waits fail. A waiter does without a channel of its own.
+// refuse gives up on a subscription.
 func (s *subscription) refuse(err error) {
-	if s.waiter != nil {
-		s.waiter.place.own, s.waiter = nil, nil
+	err = fmt.Errorf("subscribe to %q: %w", s.channel.Name, err)
+	for _, sh := range s.shares {
+		sh.needed = false
 	}
-	if s.ear != nil {
-		s.ear.refuse(fmt.Errorf("subscribe to %q: %w", s.channel.Name, err))
-	}
-	for _, t := range s.topics {
-		t.refuse(fmt.Errorf("subscribe to %q: %w", s.channel.Name, err))
-	}
+	s.notify(func(l listener) { l.refused(err) })
 }
 
 // startLinger makes a confirmed subscription linger, from now on.
 func (s *subscription) startLinger() {
-	if !s.confirmed || s.hub.draining || s.hub.closed {
+	if !s.confirmed || s.conns.draining || s.conns.closed {
 		return
 	}
 	s.lingers = true
@@ -197,14 +246,14 @@ func (s *subscription) startLinger() {
 
 // lingered is called by the timer.
 func (s *subscription) lingered() {
-	s.hub.mu.Lock()
-	defer s.hub.mu.Unlock()
+	s.conns.mu.Lock()
+	defer s.conns.mu.Unlock()
 	if s.lingers {
 		s.endLinger()
 	}
 }
 
-// endLinger gives back a subscription that lingers, unless a queue needs it.
+// endLinger gives back a subscription that lingers, unless a listener needs it.
 func (s *subscription) endLinger() {
 	s.lingers = false
 	s.stopTimer()

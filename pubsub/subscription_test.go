@@ -18,9 +18,9 @@ func TestHalfASubscription(t *testing.T) {
 		ws := d.placed("o", 2)
 		sub := d.topic().sub
 		d.confirmOne("unsubscribe", name)
-		require.False(t, sub.live())
+		require.False(t, sub.reach().live)
 		d.turn(ws, -1)
-		d.hub.message(d.ch, "0") // arrives all the same, maybe
+		d.hub.conns.message(d.ch, "0") // arrives all the same, maybe
 		d.turn(ws, 0)
 		require.False(t, ws[0].Listens())
 		ws[0].Held(-1, false)
@@ -30,11 +30,11 @@ func TestHalfASubscription(t *testing.T) {
 		require.Equal(t, subscribing, d.take())
 		d.confirmOne("subscribe", d.ch.Name)
 		require.False(t, d.finish(nil), "rueidis answers with the first channel")
-		require.False(t, sub.live())
+		require.False(t, sub.reach().live)
 		require.Equal(t, noOp, d.take(), "it is under way")
 		d.turn(ws, -1)
 		d.confirmOne("subscribe", grants(d.ch).Name)
-		require.True(t, sub.live())
+		require.True(t, sub.reach().live)
 		require.Equal(t, noOp, d.take())
 		d.turn(ws, 0)
 		require.True(t, ws[0].Listens())
@@ -51,7 +51,7 @@ func TestHalfASubscription(t *testing.T) {
 	require.Equal(t, noOp, d.take(), "still")
 	d.confirmOne("unsubscribe", grants(d.ch).Name)
 	d.finish(nil)
-	require.Zero(t, d.hub.Len())
+	require.True(t, d.hub.isEmpty())
 }
 
 // Without a channel for grants there are no places.
@@ -71,12 +71,12 @@ func TestNoGrants(t *testing.T) {
 
 // lapse lets the linger time pass.
 func (d *manualHub) lapse() {
-	d.hub.mu.Lock()
+	d.hub.conns.mu.Lock()
 	var all []*subscription
-	for _, s := range d.hub.subs {
+	for _, s := range d.hub.conns.subs {
 		all = append(all, s)
 	}
-	d.hub.mu.Unlock()
+	d.hub.conns.mu.Unlock()
 	for _, s := range all {
 		s.lingered()
 	}
@@ -97,7 +97,7 @@ func TestRejoin(t *testing.T) {
 		w := rejoin(d)
 		require.Empty(t, w.turn, "the attempt came when the subscription was live")
 		require.Equal(t, noOp, d.take())
-		require.True(t, d.topic().sub.confirmed)
+		require.True(t, d.topic().sub.reach().confirmed)
 	})
 	t.Run("during the command", func(t *testing.T) {
 		t.Parallel()
@@ -139,7 +139,7 @@ func TestRejoin(t *testing.T) {
 		d := newManualHub(t)
 		rejoin(d).Leave()
 		require.Equal(t, noOp, d.take())
-		require.Zero(t, d.hub.Len())
+		require.True(t, d.hub.isEmpty())
 	})
 }
 
@@ -158,7 +158,7 @@ func TestLinger(t *testing.T) {
 			w := join()
 			w.Held(-1, false)
 			require.Empty(t, w.turn, "the attempt came when the subscription was live")
-			d.hub.message(d.ch, "0")
+			d.hub.conns.message(d.ch, "0")
 			require.Len(t, w.turn, 1)
 			w.Done(-1)
 			require.Equal(t, noOp, d.take())
@@ -180,12 +180,12 @@ func TestLinger(t *testing.T) {
 		d.line(1)[0].Done(-1)
 		d.link.down(io.EOF, false)
 		require.Equal(t, noOp, d.take(), "no waiter needs the subscription")
-		require.Zero(t, d.hub.Len())
+		require.True(t, d.hub.isEmpty())
 
 		d.line(1)[0].Done(-1)
 		d.confirm("unsubscribe")
 		require.Equal(t, noOp, d.take(), "the slot has moved")
-		require.Zero(t, d.hub.Len())
+		require.True(t, d.hub.isEmpty())
 		d.line(1)[0].Done(-1) // Close stops the timer, or the bubble would not end
 	})
 }
@@ -244,7 +244,7 @@ func TestDrain(t *testing.T) {
 		}
 		ahead.Held(time.Hour, false)
 		require.Equal(t, noOp, d.take(), "it needs the subscription")
-		d.hub.message(d.ch, "0")
+		d.hub.conns.message(d.ch, "0")
 		require.Len(t, ahead.turn, 1)
 		<-ahead.turn
 		require.NoError(t, refusal(ahead))

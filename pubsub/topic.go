@@ -42,7 +42,6 @@ type topic struct {
 	parked      int32   // waiters that have been put to sleep before
 	keen        int32   // those of them that want more than a share
 	places      places  // waiters that have a place in Redis's queue, or are about to; one at most, unless queue.Each
-	placeless   bool    // the last request for a place failed: until one succeeds, the process counts as not in line
 
 	timer   *time.Timer // fires when the holder's remaining lease has run out
 	timerAt time.Time   // when; zero: not set
@@ -50,7 +49,7 @@ type topic struct {
 	localHold   time.Time // this process has the lock until then, unless it may be free; zero: not known
 	freedCount  uint64    // how often the lock may have become free
 	freedAtTurn uint64    // news when the current or last turn began
-	heard       bool      // the subscription was live at that time
+	liveAtTurn  bool      // the subscription was live at that time
 
 	ahead  int32  // processes before this one in Redis's queue, as far as it knows
 	rivals rivals // for a lock without a queue in Redis
@@ -62,11 +61,11 @@ type topic struct {
 	ours             bool      // where there is no queue in Redis: a message of this library's begins with '00', and that came
 	ownUnlockPending bool      // this process's unlock, which notifies all, is under way: the next '0' is its own
 
-	sub    *subscription // nil until first needed
-	need   bool          // the queue needs it
-	polite bool          // the timer is to end a courtesy
-	apart  int32         // waiters asking for a share beside the queue
-	slept  bool          // a waiter slept, and may look at the topic even after it left the queue
+	sub    *share // nil until first needed
+	need   bool   // the queue needs it
+	polite bool   // the timer is to end a courtesy
+	apart  int32  // waiters asking for a share beside the queue
+	slept  bool   // a waiter slept, and may look at the topic even after it left the queue
 }
 
 // begin gives w the turn, or claims it. The answer to the attempt will show whose the lock is.
@@ -74,7 +73,7 @@ func (t *topic) begin(w *Waiter) {
 	t.current = w
 	t.turns++
 	t.stopTimer()
-	t.localHold, t.freedAtTurn, t.heard = time.Time{}, t.freedCount, t.live()
+	t.localHold, t.freedAtTurn, t.liveAtTurn = time.Time{}, t.freedCount, t.isLive()
 }
 
 // freed notes that the lock may be free.
@@ -89,7 +88,7 @@ func (t *topic) maybeFree() bool { return t.freedCount != t.freedAtTurn }
 // localHoldLasts returns how long this process is known to keep the lock: until then new waiters need not ask Redis.
 // It is 0 if messages might have been missed.
 func (t *topic) localHoldLasts() time.Duration {
-	if t.localHold.IsZero() || !t.live() {
+	if t.localHold.IsZero() || !t.isLive() {
 		return 0
 	}
 	return max(0, time.Until(t.localHold))
@@ -274,16 +273,50 @@ func (t *topic) wakeFirst() {
 	}
 }
 
+// live: the queue that needs the subscription asks.
+func (t *topic) live() {
+	t.hub.mu.Lock()
+	defer t.hub.mu.Unlock()
+	t.freed()
+	if t.need {
+		t.confirmed()
+	}
+}
+
+// lost: an empty queue is not kept any longer.
+func (t *topic) lost() {
+	t.hub.mu.Lock()
+	defer t.hub.mu.Unlock()
+	if t.sub != nil {
+		t.removeIfEmpty(false)
+	}
+}
+
+// look wakes the first waiter, unless somebody asks already. It is no news of the lock.
+func (t *topic) look() {
+	t.hub.mu.Lock()
+	defer t.hub.mu.Unlock()
+	if t.need && t.current == nil && !t.isLive() {
+		t.wakeFirst()
+	}
+}
+
+func (t *topic) refused(err error) {
+	t.hub.mu.Lock()
+	defer t.hub.mu.Unlock()
+	t.refuse(err)
+}
+
 // confirmed wakes the waiters that may have missed a message.
 func (t *topic) confirmed() {
 	t.ownUnlockPending = false
 	switch {
 	case !t.queue.Each:
 		t.wakeFirst()
-	case t.sub.grants():
+	case t.sub.reach().told:
 		t.wakeAll()
 	default:
-		t.refuse(fmt.Errorf("subscribe to %q: %w", t.sub.channel.Name+t.hub.grants, errNoGrants))
+		t.refuse(fmt.Errorf("subscribe to %q: %w", t.queue.Channel.beside(t.hub.conns.grants).Name, errNoGrants))
 	}
 }
 
@@ -300,10 +333,13 @@ func (t *topic) wakeAll() {
 func (t *topic) refuse(err error) {
 	t.need = false
 	t.stopAll(err, func(*Waiter) bool { return true })
+	if t.sub != nil {
+		t.sub.release(false) // a waiter may have asked for it since
+	}
 }
 
 // live reports whether all messages from now on arrive.
-func (t *topic) live() bool { return t.sub != nil && t.sub.live() }
+func (t *topic) isLive() bool { return t.sub != nil && t.sub.reach().live }
 
 // subscribe asks for the subscription. Its confirmation wakes the first waiter, or each.
 func (t *topic) subscribe() {
@@ -312,15 +348,21 @@ func (t *topic) subscribe() {
 	}
 	t.need = true
 	if t.sub == nil {
-		t.sub = t.hub.subscription(t.queue.Channel)
-		t.sub.topics = append(t.sub.topics, t)
-		t.sub.update() // it may be wrong now
+		t.sub = t.hub.conns.listen(t.queue.Channel, t, false, t.queue.Places)
 	}
-	if t.live() {
+	if t.sub.need() {
 		t.confirmed() // live from the queue before, or for another lock
-		return
 	}
-	t.sub.update()
+}
+
+// subscribeIfLive is for a waiter that is about to ask: the queue needs the subscription if it is live already.
+func (t *topic) subscribeIfLive() { t.need = t.sub != nil && t.sub.needIfLive() }
+
+// keepSubscription is for a waiter that relies on what was found while the subscription was live. If that is over, the
+// confirmation of the next one wakes it.
+func (t *topic) keepSubscription() {
+	t.need = true
+	t.sub.need()
 }
 
 // goApart makes a waiter outside the queue ask for a share, beside others.
@@ -347,17 +389,19 @@ func (t *topic) letIn(first *Waiter) {
 	}
 }
 
-// removeIfEmpty drops an empty queue; if there is a subscription, that does it.
-func (t *topic) removeIfEmpty() {
-	if t.first != nil || t.stopped > 0 {
+// removeIfEmpty drops an empty queue, unless its subscription is confirmed: while that lasts, the next waiter finds
+// what was heard. With linger, it lasts for a while.
+func (t *topic) removeIfEmpty(linger bool) {
+	if t.first != nil {
 		return
 	}
-	switch {
-	case t.sub != nil:
-		t.sub.update()
-	case t.apart == 0:
-		t.hub.drop(t)
+	if t.sub != nil {
+		t.sub.release(linger)
 	}
+	if t.stopped > 0 || t.apart > 0 || t.sub != nil && t.sub.reach().confirmed {
+		return
+	}
+	t.hub.drop(t)
 }
 
 // setTimer makes the first waiter ask after d, unless it asks earlier. A negative d means never.

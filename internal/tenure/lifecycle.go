@@ -38,7 +38,7 @@ func New(rdb rueidis.Client, id string, o Options) *Client {
 	c.Foreign.Panicked = o.Tell.Panicked
 	c.Hub = pubsub.New(rdb, c.ID)
 	c.Hub.Aside = aside
-	c.Hub.Deaf = c.warnDeaf
+	c.Hub.WarnDeaf(c.warnDeaf)
 	c.Cluster = newTopology(rdb, o.PlainPubSub)
 	c.Leases = lease.NewRenewer(c.renew, lease.Options{Watchdog: o.WatchdogTimeout, Timeout: calls.Timeout, Renewed: o.Renewed})
 	return c
