@@ -25,149 +25,52 @@ const (
 	again = 250 * time.Millisecond
 	// steps is how many processes before this one make it wait for all of Hub.Aside.
 	steps = 5
+	// outsidersStay is how long outsiders, which are listeners out of line, are taken to listen on after an unlock
+	// message to them. The next unlock that would notify them finds out whether they have gone.
+	outsidersStay = time.Second
 )
 
-// GiveWay is [Hub.Ending] for a holder whose release notifies all, this process included. The first waiter steps
-// aside for others if this process has had the lock for run in a row.
-func (h *Hub) GiveWay(q Queue, run time.Duration) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	t := h.freed(q)
-	if t == nil || !t.isLive() {
-		return
-	}
-	if t.ownUnlockPending = true; t.aside.IsZero() {
-		t.aside = time.Now().Add(run)
-	}
+// courtesy is what a topic knows of other processes, to decide when they go first. Hub.mu guards it.
+type courtesy struct {
+	ownUnlock   bool      // this process's unlock, which notifies all, is under way: the next message to all is its own
+	ownLibrary  bool      // without a queue in Redis: '00' came, so the next message is of this library's
+	notBefore   time.Time // the first waiter asks at once before that; zero: it may step aside now
+	outsideTold time.Time // last message to outsiders; zero: none
+	outsideCame time.Time // last unlock of an outsider, as far as this process knows
+	lead        int32     // how many more turns outsiders had than processes in line
+	ahead       int32     // processes before this one in Redis's queue, as far as it knows
+	rivals      rivals    // for a lock without a queue in Redis
 }
 
-// Alone reports that the release announced by [Hub.GiveWay] notified nobody else.
-func (h *Hub) Alone(q Queue) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	t := h.topics[q]
-	if t == nil || !t.polite && !t.ownUnlockPending {
-		return
-	}
-	t.aside = time.Time{}
-	if t.queue.Shared {
-		t.rivals, t.aside = rivals{}, time.Now().Add(again)
-		if t.ownUnlockPending { // the message is on its way, and wakes the first
-			return
-		}
-	}
-	t.ownUnlockPending = false
-	t.freed()
-	t.wakeFirst()
-}
+// isDue reports whether the last courtesy, or the beginning of a run, is long enough ago.
+func (c *courtesy) isDue() bool { return !time.Now().Before(c.notBefore) }
 
-// stepAside makes the first waiter ask after a courtesy. It returns false if there is none, or the waiter asks now.
-func (t *topic) stepAside() bool { return t.mayStepAside() && t.asksIn(t.hub.Aside) }
-
-// asksIn makes the first waiter ask after d. It returns false if there is none, it asks now, or d is 0.
-func (t *topic) asksIn(d time.Duration) bool {
-	asks := t.current != nil && t.current.claim == unclaimed
-	if t.first == nil || asks || d == 0 || t.first.hurries(d) {
-		return false
+// begun notes that others go first now. If one of them has just come, the next courtesy is due as soon.
+func (c *courtesy) begun() {
+	if now := time.Now(); now.Sub(c.outsideCame) >= outsidersStay {
+		c.notBefore = now.Add(again)
 	}
-	t.polite = true
-	t.setTimer(d)
-	return true
-}
-
-// hurries reports whether a pause would take much of the time that the waiter has.
-func (w *Waiter) hurries(pause time.Duration) bool {
-	soon := func(end time.Time) bool { return time.Until(end) < 2*pause }
-	return !w.Until.IsZero() && soon(w.Until) || w.Hurry != 0 && soon(time.UnixMilli(w.Hurry))
-}
-
-// mayStepAside reports whether the last courtesy, or the beginning of a run, is long enough ago.
-func (t *topic) mayStepAside() bool { return !time.Now().Before(t.aside) }
-
-// othersFirst notes that others go first now. If one of them has just come, the next courtesy is due as soon.
-func (t *topic) othersFirst() {
-	if now := time.Now(); now.Sub(t.came) >= outsidersStay {
-		t.aside = now.Add(again)
-	}
-}
-
-// unlockedForAll handles '0', the message of an unlock that notifies all. It reports whether the first waiter asks at
-// once.
-func (t *topic) unlockedForAll() bool {
-	if !t.ownUnlockPending { // somebody else had the lock
-		t.outsiderCame()
-		return true
-	}
-	t.ownUnlockPending = false
-	if !t.stepAside() {
-		return true
-	}
-	t.othersFirst()
-	return false
 }
 
 // outsiderCame notes an unlock of a listener out of line: the next courtesy is due at once.
-func (t *topic) outsiderCame() {
-	t.aside, t.came = time.Time{}, time.Now()
-	t.lead = min(t.lead+1, steps)
+func (c *courtesy) outsiderCame() {
+	c.notBefore, c.outsideCame = time.Time{}, time.Now()
+	c.lead = min(c.lead+1, steps)
 }
 
-// unlockedWithoutQueue handles an unlock where there is no queue in Redis. ours means that it is this library's. Then
-// listeners out of line, such as Redisson, go first, unless they have had more turns lately, or one of ours that comes before nobody has
-// come instead: with neither queue nor courtesy, such as in a TryLock, it may come again and again.
-func (t *topic) unlockedWithoutQueue(ours bool) {
-	jumped := t.polite && t.before() == 0
-	if !t.ownUnlockPending {
-		t.othersCame(t.first)
-		if ours || t.lead > 1 { // or none of those before this process has come while the outsiders had two turns
-			t.rivals.heard++
-		}
-	}
-	t.ownUnlockPending = false
-	t.rivals.hadTurn(ours)
-	if t.polite { // somebody has come first, and so may the next one
-		t.stopTimer()
-	}
-	if !ours {
-		t.outsiderCame()
-		t.hub.presence.seen(t.came)
-		t.inOrder(0)
-		return
-	}
-	pause := time.Duration(0)
-	if t.lead <= 1 && !jumped && t.mayStepAside() && t.hub.presence.isLikely(time.Now()) {
-		t.othersFirst()
-		pause = t.hub.Aside
-	}
-	t.lead = max(0, t.lead-1)
-	t.inOrder(pause)
-}
-
-// inOrder makes the first waiter ask after a pause, and after those who come before it; at once if it wants a share, or has what others
-// wait for.
-func (t *topic) inOrder(pause time.Duration) {
-	pause += t.hub.Aside * time.Duration(min(t.before(), steps)) / steps
-	if w := t.first; w == nil || w.Shared || w.Ahead || !t.asksIn(pause) {
-		t.wakeFirst()
+// toldOutsiders notes an unlock of a process in line that told listeners out of line.
+func (c *courtesy) toldOutsiders() {
+	c.ahead, c.lead = max(0, c.ahead-1), max(0, c.lead-1)
+	c.outsideTold = time.Now()
+	if c.isDue() {
+		c.begun()
 	}
 }
 
-// before returns how many processes come before this one.
-func (t *topic) before() int {
-	if t.queue.Shared {
-		return t.rivals.before()
-	}
-	return int(t.ahead)
+// outsiders reports whether listeners out of line lately got an unlock message.
+func (c *courtesy) outsiders() bool {
+	return !c.outsideTold.IsZero() && time.Since(c.outsideTold) < outsidersStay
 }
 
-// Saw notes what the waiter's attempt found, before [Waiter.Held]: the place of its process in Redis's queue, from 1 on,
-// or 0 if it has none, and the client that has the lock.
-func (w *Waiter) Saw(place int, client string) {
-	t := w.topic
-	t.hub.mu.Lock()
-	defer t.hub.mu.Unlock()
-	t.othersCame(w)
-	if t.ahead = int32(max(0, place-1)); t.queue.Shared && client != "" {
-		t.rivals.holder = client
-	}
-}
+// before returns how many processes come before this one. Without a queue in Redis, ahead is 0.
+func (c *courtesy) before() int { return max(int(c.ahead), c.rivals.before()) }

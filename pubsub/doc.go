@@ -22,7 +22,7 @@
 // A wake-up is a hint, and several may merge into one: the waiter asks Redis, which knows. None is lost. A turn ends
 // with [Waiter.Held] (keep waiting), [Waiter.Done] (got it) or [Waiter.Leave] (gave up: the turn goes on to the
 // next). A message that arrives during the turn makes its waiter due again. A waiter gets an error, and leaves, when
-// its time is over ([Waiter.Until]) or its hub closes or drains ([Hub.Stop], [Hub.Drain]). queue.go has all of this
+// its time is over ([Waiter.Until]) or its hub closes or drains ([Hub.Stop], [Hub.Drain]). waiter.go has all of this
 // as a table of states.
 //
 // A waiting process may have a place in a queue in Redis: an attempt that finds the lock held leaves it there, for
@@ -62,25 +62,33 @@
 // A process may also have an ear ([Hub.Listen]): a subscription to a channel for messages to this process about any
 // lock. It has no queue, and lasts until the hub is closed.
 //
-// There are two layers, each with a type, a lock and files of its own. A queue calls the connections by a [share]; they
-// call it, without their lock, as a [listener]. Lock order: Hub.mu, then connections.mu.
+// There are two layers, each with a type and a lock of its own. Lock order: Hub.mu, then connections.mu.
 //
-// The queues, which know nothing of connections:
+// The queues, under Hub.mu, know no connection. There are three entrances, which nothing below calls:
 //
-//   - hub.go: the entrance
-//   - topic.go: the queue of a lock
-//   - queue.go: a waiter's states
-//   - claim.go: this process hands the lock to a waiter
-//   - grant.go: another process does, by a message (message.go)
+//   - join.go: for waiters
+//   - ending.go: for holders, who may hand the lock to a waiter
+//   - news.go: for messages, and what else becomes of a subscription
+//
+// Below them:
+//
+//   - hub.go: all queues, their end, and their numbers
+//   - topic.go: the queue of a lock, and who asks when; its order is in waiters.go
+//   - waiter.go: a waiter's states, and the end of its turn
+//   - claim.go: this process gets the lock for a waiter
+//   - grant.go: another process does, by a message
 //   - expiry.go: a waiter's time is over
-//   - courtesy.go, yields.go, rivals.go: after a run, other processes go first
-//   - ear.go, spoken.go: messages to this process
+//   - courtesy.go, presence.go, rivals.go, yields.go: when other processes go first
 //
-// The connections, which know nothing of locks and waiters:
+// The connections, under connections.mu, know no lock and no waiter. A queue has a [share] in a subscription, and is
+// called as a [listener], without connections.mu:
 //
-//   - connections.go: what they are told, and tell
-//   - subscription.go: the process's share in a channel
-//   - link.go, send.go, cutoff.go: the connection
+//   - connections.go: all subscriptions, their end, and what listeners are told
+//   - subscription.go: one channel, which its listeners need or not
+//   - link.go, send.go, cutoff.go: the connection to a node
 //   - overdue.go: a server that takes no subscription
-//   - router.go: slots and nodes
+//   - router.go: which node has a slot
+//
+// Beside both: channel.go and queue.go for names, message.go and spoken.go for what is said, and ear.go, which listens
+// to messages to this process and has no queue.
 package pubsub

@@ -1,10 +1,6 @@
 package pubsub
 
-import (
-	"strconv"
-	"strings"
-	"time"
-)
+import "time"
 
 // A process that waits for a lock may have a place in a queue in Redis, under the future owner of one of its waiters.
 // A release gives the lock to the first of that queue, and notifies that process alone, see release.lua.
@@ -83,8 +79,11 @@ func (w *Waiter) TakePlace(owner string) bool {
 	}
 	w.leavePlace() // it may have lost the one under another owner
 	w.place = &queueEntry{owner: owner}
-	t.places.add(w)
-	t.ahead = steps // until Redis says how many there are
+	if t.places == nil {
+		t.places = make(map[string]*Waiter)
+	}
+	t.places[owner] = w
+	t.courtesy.ahead = steps // until Redis says how many there are
 	return true
 }
 
@@ -110,7 +109,7 @@ func (w *Waiter) Given() *Grant { return w.given }
 
 // mayHavePlace reports whether w has a place, or may take one.
 func (w *Waiter) mayHavePlace() bool {
-	return w.place != nil || w.topic.places.empty() || w.topic.queue.Each
+	return w.place != nil || len(w.topic.places) == 0 || w.topic.queue.Each
 }
 
 // leavePlace forgets the place of w, if any, and ends the subscription to its channel.
@@ -121,67 +120,8 @@ func (w *Waiter) leavePlace() {
 	if w.place.own != nil {
 		w.place.own.end()
 	}
-	w.topic.places.remove(w)
+	delete(w.topic.places, w.place.owner)
 	w.place = nil
-}
-
-// places are the waiters of a topic with a place. The zero value is empty.
-type places struct {
-	one  *Waiter            // mostly there is one
-	more map[string]*Waiter // the others, by owner
-}
-
-func (p *places) empty() bool { return p.one == nil && len(p.more) == 0 }
-
-func (p *places) len() int {
-	if p.one == nil {
-		return len(p.more)
-	}
-	return len(p.more) + 1
-}
-
-func (p *places) add(w *Waiter) {
-	switch {
-	case p.one == nil:
-		p.one = w
-		return
-	case p.more == nil:
-		p.more = make(map[string]*Waiter)
-	}
-	p.more[w.place.owner] = w
-}
-
-func (p *places) remove(w *Waiter) {
-	if p.one == w {
-		p.one = nil
-	} else {
-		delete(p.more, w.place.owner)
-	}
-}
-
-// at returns the waiter with the place under owner, or nil.
-func (p *places) at(owner string) *Waiter {
-	if p.one != nil && p.one.place.owner == owner {
-		return p.one
-	}
-	return p.more[owner]
-}
-
-// told handles a message to this process alone. A message of unknown form makes it look at the lock.
-func (t *topic) told(payload string) {
-	t.hub.mu.Lock()
-	defer t.hub.mu.Unlock()
-	m, known := ReadMessage(payload)
-	w := t.places.at(m.Owner)
-	switch {
-	case m.Granted && w != nil:
-		w.give(&Grant{Lease: m.Lease, Token: m.Token})
-	case m.Granted: // its caller releases the lock, or finds another owner there
-	case w != nil:
-		t.wake(w)
-	case (m.Owner == "" || !known) && !t.places.empty() && !t.queue.Each:
-		t.lookIn(m.After)
-	}
 }
 
 // give hands the lock to a waiter.
@@ -193,72 +133,14 @@ func (w *Waiter) give(g *Grant) {
 	}
 }
 
-// lookIn makes the first waiter ask after d, or earlier; if d is 0, as soon as courtesy allows.
-func (t *topic) lookIn(d time.Duration) {
-	if d > 0 {
-		t.setTimer(d)
-		return
-	}
-	t.freed()
-	t.ahead = 0
-	if t.queue.Counts || t.lead > 1 || !t.stepAside() { // permits are reserved for the notified process
-		t.wakeFirst()
-	}
-}
-
-// heard handles a message to all listeners.
-func (t *topic) heard(payload string) {
+// Saw notes what the waiter's attempt found, before [Waiter.Held]: the place of its process in Redis's queue, from 1 on,
+// or 0 if it has none, and the client that has the lock.
+func (w *Waiter) Saw(place int, client string) {
+	t := w.topic
 	t.hub.mu.Lock()
 	defer t.hub.mu.Unlock()
-	switch {
-	case t.queue.Shared:
-		t.toldWithoutQueue(payload)
-	case !t.queue.Counts:
-		t.toldAll(payload)
-	case t.places.empty() || !strings.HasPrefix(payload, "0"):
-		t.freed()
-		t.wakeFirst()
-	}
-}
-
-// toldAll handles a message where there is a queue in Redis. '00' is for processes without a place.
-func (t *topic) toldAll(payload string) {
-	t.freed()
-	t.othersCame(t.first)
-	if payload == "00" {
-		t.ahead, t.lead = max(0, t.ahead-1), max(0, t.lead-1)
-		t.outside = time.Now()
-		if t.mayStepAside() {
-			t.othersFirst()
-		}
-	}
-	switch {
-	case payload == "0" && !t.unlockedForAll():
-	case payload == "00" && !t.places.empty() && !t.queue.Each:
-	case payload == "1":
-		t.wakeAll()
-	default:
-		t.inOrder(0)
-	}
-}
-
-// toldWithoutQueue handles a message where there is none. '00' begins each of this library's. '<ms>', from 2 on, says that the remaining
-// lease that waiters last saw may be too long, see read_release.lua. After '01' nobody has unlocked.
-func (t *topic) toldWithoutQueue(payload string) {
-	ours := t.ours
-	t.ours = payload == "00"
-	ms, _ := strconv.ParseInt(payload, 10, 64)
-	switch {
-	case t.ours:
-	case ms > 1:
-		if t.first != nil {
-			t.setTimer(time.Duration(ms) * time.Millisecond)
-		}
-	case payload == "01":
-		t.freed()
-		t.inOrder(0)
-	default:
-		t.freed()
-		t.unlockedWithoutQueue(ours)
+	t.othersCame(w)
+	if t.courtesy.ahead = int32(max(0, place-1)); t.queue.Shared && client != "" {
+		t.courtesy.rivals.holder = client
 	}
 }

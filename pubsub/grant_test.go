@@ -156,7 +156,7 @@ func TestGrantInATurn(t *testing.T) {
 		ws := d.asking("o", 2)
 		d.told(aGrantTo)
 		d.turn(ws, -1)
-		require.Zero(t, d.topic().places)
+		require.Empty(t, d.topic().places)
 		end(d, ws)
 	})
 }

@@ -8,31 +8,18 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Queue names the lock that its waiters want, and the channel on which its unlocks are published. Two locks may have
-// one channel: Redisson's naming rule maps x and {x} to the same.
-type Queue struct {
-	Lock    string
-	Channel Channel
-	Places  bool // waiters get the process's place in Redis's queue, so they need no messages to all
-	Each    bool // each waiter has a place of its own in Redis's queue, not one per process
-	Shared  bool // waiters may want a share, and the first to get one lets others in, so a message to all is for the first
-	Counts  bool // waiters want permits, and messages carry their number; a leading zero marks those for processes without a place
-}
-
 // Hub queues the waiters of one process and keeps their subscriptions. It is safe for concurrent use.
 type Hub struct {
 	// Aside is how long the first waiter sometimes steps aside for other processes, where unlocks notify all. Set it
 	// before the first Join; 0: all ask at once.
-	Aside   time.Duration
-	conns   *connections // the lower half, with a lock of its own
-	wakings wakings
-	wg      sync.WaitGroup // the goroutine of wakings
+	Aside time.Duration
+	conns *connections // the lower half, with a lock of its own
 
 	// mu guards the fields below and everything reachable from them: topics and waiters. It is held for memory
 	// operations only. connections.mu is taken under it, and no other lock.
 	mu       sync.Mutex
 	topics   map[Queue]*topic
-	spare    []*topic // topics in which nobody slept, for reuse
+	spare    []*topic // topics without a timer or a subscription, for reuse
 	yields   yields
 	presence presence
 
@@ -65,7 +52,6 @@ func (h *Hub) Drain() {
 
 // Stop is the part of Close that does not wait: it ends all waits with [ErrClosed], also later ones.
 func (h *Hub) Stop() {
-	h.wakings.close()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.closed {
@@ -84,7 +70,6 @@ func (h *Hub) Stop() {
 // rueidis's that still wait for a connection from an exhausted pool.
 func (h *Hub) Close() {
 	h.Stop()
-	h.wg.Wait()
 	h.conns.close()
 }
 
@@ -93,118 +78,13 @@ func (h *Hub) Close() {
 // Call WarnDeaf before the first Join.
 func (h *Hub) WarnDeaf(deaf func(node string, err error)) { h.conns.deaf = deaf }
 
-// Join puts w at the end of the queue q, or ahead of all others. It returns true if w may ask at once: nobody else
-// waits there, and this process is not known to hold the lock. Then w has the turn, or asks beside the queue if it
-// wants a share of its own. It may also ask beside the queue while others ask for a share. Otherwise [Waiter.Turn]
-// announces its turn.
-//
-// Each Join is followed by exactly one [Waiter.Done] or [Waiter.Leave].
-func (h *Hub) Join(w *Waiter, q Queue) (turn bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	t := h.topic(w, q)
-	if t.first == nil {
-		lasts := t.localHoldLasts()
-		pause := h.yields.left(w, q)
-		switch {
-		case q.Each || lasts == 0 && pause == 0:
-			t.askAtOnce(w)
-			return true
-		case lasts == 0:
-			t.push(w)
-			w.yields = true
-			t.subscribeIfLive()
-			w.park()
-			if !t.asksIn(pause) { // it has too little time by now
-				t.wakeFirst()
-			}
-			return false
-		}
-		t.keepSubscription()
-		t.setTimer(lasts)
-	}
-	if w.Shared && !w.Joint && t.isShareAsked() {
-		t.goApart(w)
-		return true
-	}
-	if w.Ahead && t.first != nil {
-		t.pushAhead(w)
-		w.park()
-		t.wakeFirst()
-		return false
-	}
-	t.push(w)
-	w.park()
-	if q.Each && t.isLive() && w.err == nil { // otherwise the confirmation of the subscription makes it due
-		t.makeDue(w)
-		t.dispatch()
-	}
-	return false
-}
-
-// JoinFirst is Join for a caller that does not want to wait: if anybody else waits, w does not join, and JoinFirst
-// returns false.
-func (h *Hub) JoinFirst(w *Waiter, q Queue) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if t := h.topics[q]; t != nil && t.first != nil && (!w.Shared || !t.isShareAsked()) {
-		return false
-	}
-	h.topic(w, q).askAtOnce(w)
-	return true
-}
-
-// MayShare reports whether a waiter for a share could ask at once: the queue is empty, or its first waiter asks for a
-// share and nobody wants more.
-func (h *Hub) MayShare(q Queue) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	t := h.topics[q]
-	return t == nil || (t.first == nil || t.isShareAsked()) && t.localHoldLasts() == 0
-}
-
-// isShareAsked reports whether the first in the queue asks for a share, and those behind it, if any, also want
-// shares.
-func (t *topic) isShareAsked() bool {
-	w := t.first
-	return w != nil && w == t.current && w.Shared && t.exclusive == 0
-}
-
-// topic returns the topic of a queue, for a waiter that joins.
-func (h *Hub) topic(w *Waiter, q Queue) *topic {
-	t := h.topics[q]
-	if t == nil {
-		if last := len(h.spare) - 1; last >= 0 {
-			t, h.spare = h.spare[last], h.spare[:last]
-		} else {
-			t = new(topic)
-		}
-		*t = topic{hub: h, queue: q}
-		h.topics[q] = t
-	}
-	w.topic, w.since = t, t.turns
-	return t
-}
-
-// askAtOnce makes a waiter that found the queue empty ask. If the subscription is live, no other attempt need follow
-// its turn.
-func (t *topic) askAtOnce(w *Waiter) {
-	if w.Shared && (!w.Joint || t.first != nil) {
-		t.goApart(w)
-		return
-	}
-	t.push(w)
-	t.begin(w)
-	t.subscribeIfLive()
-}
-
 // drop forgets an empty topic.
 func (h *Hub) drop(t *topic) {
 	delete(h.topics, t.queue)
 	if t.sub != nil {
 		t.sub.leave()
 		t.sub = nil // late events are for nobody
-	} else if !t.slept && t.timer == nil && len(h.spare) < maxSpare { // nothing refers to it any more
+	} else if t.timer == nil && len(h.spare) < maxSpare { // nothing refers to it any more
 		h.spare = append(h.spare, t)
 	}
 }
@@ -257,63 +137,14 @@ func (h *Hub) Outside(ch Channel) int {
 	return 0
 }
 
-// Ending announces that a holder of q is about to release it: waiters that join from now on ask Redis.
-func (h *Hub) Ending(q Queue) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.freed(q)
-}
-
-// EndingForAll is [Hub.Ending] for a release that notifies all, this process included. It reports whether that listens.
-func (h *Hub) EndingForAll(q Queue) (listens bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	t := h.freed(q)
-	if t == nil {
-		return false
-	}
-	t.ownUnlockPending, t.rivals.heard = t.isLive(), 0
-	return t.ownUnlockPending
-}
-
-// Wake wakes the first waiter of q, as a message would.
-func (h *Hub) Wake(q Queue) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if t := h.freed(q); t != nil {
-		t.wakeFirst()
-	}
-}
-
 // Look wakes the waiter of q, if any, whose place has that owner: it may have lost the place. Without a live
 // subscription, the confirmation makes it due.
 func (h *Hub) Look(q Queue, owner string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if t := h.topics[q]; t != nil && t.isLive() {
-		if w := t.places.at(owner); w != nil {
+		if w := t.places[owner]; w != nil {
 			t.wake(w)
 		}
 	}
-}
-
-// Undone is Wake after a grant that could not be kept: nothing lingers for a failed call.
-func (h *Hub) Undone(q Queue) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if t := h.freed(q); t != nil {
-		t.wakeFirst()
-		if t.sub != nil {
-			t.sub.endLinger()
-		}
-	}
-}
-
-// freed notes that the lock of q may be free, and returns its topic, if there is one.
-func (h *Hub) freed(q Queue) *topic {
-	t := h.topics[q]
-	if t != nil {
-		t.freed()
-	}
-	return t
 }

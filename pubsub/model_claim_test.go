@@ -18,7 +18,7 @@ func (m *model) claimStep() string {
 		if m.each || m.rnd.IntN(4) == 0 {
 			if !m.each && m.rnd.IntN(2) == 0 {
 				m.hub.GiveWay(m.q(), time.Duration(m.rnd.IntN(2)))
-				if t := m.topic(); t != nil && t.ownUnlockPending && m.rnd.IntN(2) == 0 {
+				if t := m.topic(); t != nil && t.courtesy.ownUnlock && m.rnd.IntN(2) == 0 {
 					m.event()
 					m.ended, m.heard = m.clock, m.clock
 					m.hub.conns.message(m.ch, "0")

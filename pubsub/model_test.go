@@ -181,13 +181,13 @@ type model struct {
 	states  states
 }
 
-// states holds the states of all waiters in the model, and the table of queue.go with the rows taken.
+// states holds the states of all waiters in the model, and the table of waiter.go with the rows taken.
 type states struct {
 	now   map[*Waiter]string
 	table map[string]int // "event from to": how often the model has taken it
 }
 
-// stateOf derives the state of a waiter, named as in queue.go.
+// stateOf derives the state of a waiter, named as in waiter.go.
 func stateOf(w *Waiter) string {
 	switch {
 	case w.topic == nil:
@@ -212,10 +212,10 @@ func stateOf(w *Waiter) string {
 	return "waiting"
 }
 
-// readStates parses the table in queue.go.
+// readStates parses the table in waiter.go.
 func readStates(t *testing.T) map[string]int {
 	t.Helper()
-	text, err := os.ReadFile("queue.go")
+	text, err := os.ReadFile("waiter.go")
 	require.NoError(t, err)
 	_, text, ok := bytes.Cut(text, []byte("//\tevent "))
 	require.True(t, ok)
@@ -247,7 +247,7 @@ func (m *model) moved(event string, w *Waiter) {
 			row = map[bool]string{true: "stop ", false: "wake "}[to == "stopped"] + from + " " + to
 		}
 		_, known := m.states.table[row]
-		require.True(m.t, known || event == "Unanswered" && x == w, "not in the table of queue.go: %s, %v", row, m.steps)
+		require.True(m.t, known || event == "Unanswered" && x == w, "not in the table of waiter.go: %s, %v", row, m.steps)
 		if known {
 			m.states.table[row]++
 		}
@@ -350,8 +350,8 @@ func (m *model) check() {
 	gotAll, gotExclusive := t.queued()
 	require.Equal(m.t, []int{all, exclusive, waiting}, []int{gotAll, gotExclusive, t.waiting()}, "%v", m.steps)
 	require.Equal(m.t, len(m.queue)-len(inQueue), int(t.stopped))
-	require.Len(m.t, m.placed, t.places.len())
-	require.True(m.t, m.each || t.places.len() <= 1, "one place: %v", m.steps)
+	require.Len(m.t, m.placed, len(t.places))
+	require.True(m.t, m.each || len(t.places) <= 1, "one place: %v", m.steps)
 	for _, w := range m.queue {
 		require.Equal(m.t, m.placed[w], w.place != nil, "places, and their waiters are in the queue: %v", m.steps)
 		asleep := w != t.current && !w.isDue() && w.err == nil
@@ -436,7 +436,7 @@ func TestNoWaiterSleepsThroughAnUnlock(t *testing.T) {
 	require.Positive(t, polite, "no waiter let others go first")
 	require.Positive(t, yielded, "no waiter let others go first in an empty queue")
 	for row, taken := range table {
-		require.Positive(t, taken, "in the table of queue.go, and never taken: %s", row)
+		require.Positive(t, taken, "in the table of waiter.go, and never taken: %s", row)
 	}
 }
 

@@ -28,7 +28,7 @@ func TestOnePlace(t *testing.T) {
 	d.turn(ws, 1)
 	require.True(t, ws[1].TakePlace("p"))
 	ws[1].Done(-1)
-	require.Zero(t, d.topic().places)
+	require.Empty(t, d.topic().places)
 }
 
 // x and {x} are two locks on one channel. Each message reaches the right lock.
@@ -201,7 +201,7 @@ func TestPassBesideOutsiders(t *testing.T) {
 		}{{0, false}, {time.Millisecond, true}, {time.Second, false}} {
 			if row.outsiders {
 				d.hub.mu.Lock()
-				d.topic().outside = time.Now()
+				d.topic().courtesy.outsideTold = time.Now()
 				d.hub.mu.Unlock()
 			}
 			time.Sleep(row.after)

@@ -52,11 +52,3 @@ func (r *rivals) stayedAway() {
 	}
 	r.vain = false
 }
-
-// othersCame notes that another process had the lock when w asked, or before. If w has let it go first, the next courtesy is due as soon.
-func (t *topic) othersCame(w *Waiter) {
-	t.rivals.vain = false
-	if w != nil && w.yields {
-		delete(t.hub.yields.of, t.queue)
-	}
-}

@@ -28,44 +28,34 @@ import (
 // after each reconnect. From then on each has its own messages. The refresh of the places finds those that Redis has
 // lost ([Hub.Look]).
 type topic struct {
-	hub   *Hub
+	hub *Hub // set once: a waiter may look at it even after it left the queue
+	topicState
+}
+
+// topicState is cleared when a topic is used for another queue. Hub.mu guards it.
+type topicState struct {
 	queue Queue
 
-	first, last *Waiter // without those that were stopped, except for the current one
-	front, back int64   // the next order of a waiter that goes ahead, and of one at the end
-	current     *Waiter // has the turn, or is claimed
-	turns       uint64  // turns and claims begun so far
-	dues        dues    // due waiters
-	stopped     int32   // waiters that were stopped, and have not left yet
-	exclusive   int32   // waiters that want more than a share
-	barrier     *Waiter // the first of those, unless it has an error; nil: none
-	parked      int32   // waiters that have been put to sleep before
-	keen        int32   // those of them that want more than a share
-	places      places  // waiters that have a place in Redis's queue, or are about to; one at most, unless queue.Each
+	waiters
+	current *Waiter            // has the turn, or is claimed
+	turns   uint64             // turns and claims begun so far
+	stopped int32              // waiters that were stopped, and have not left yet
+	apart   int32              // waiters asking for a share beside the queue
+	places  map[string]*Waiter // by owner: those with a place in Redis's queue, or about to have one; one at most, unless queue.Each
 
-	timer   *time.Timer // fires when the holder's remaining lease has run out
+	timer   *time.Timer // fires when the holder's remaining lease has run out, or a courtesy
 	timerAt time.Time   // when; zero: not set
+	polite  bool        // it is to end a courtesy
 
 	localHold   time.Time // this process has the lock until then, unless it may be free; zero: not known
 	freedCount  uint64    // how often the lock may have become free
-	freedAtTurn uint64    // news when the current or last turn began
+	freedAtTurn uint64    // that when the current or last turn began
 	liveAtTurn  bool      // the subscription was live at that time
 
-	ahead  int32  // processes before this one in Redis's queue, as far as it knows
-	rivals rivals // for a lock without a queue in Redis
+	courtesy courtesy
 
-	outside          time.Time // last message to listeners out of line; zero: none
-	came             time.Time // last unlock of such a listener, as far as this process knows
-	lead             int32     // how many more turns they had than processes in line
-	aside            time.Time // the first waiter does not step aside for other processes before that; zero: it may now
-	ours             bool      // where there is no queue in Redis: a message of this library's begins with '00', and that came
-	ownUnlockPending bool      // this process's unlock, which notifies all, is under way: the next '0' is its own
-
-	sub    *share // nil until first needed
-	need   bool   // the queue needs it
-	polite bool   // the timer is to end a courtesy
-	apart  int32  // waiters asking for a share beside the queue
-	slept  bool   // a waiter slept, and may look at the topic even after it left the queue
+	sub  *share // nil until first needed
+	need bool   // the queue needs it
 }
 
 // begin gives w the turn, or claims it. The answer to the attempt will show whose the lock is.
@@ -92,85 +82,6 @@ func (t *topic) localHoldLasts() time.Duration {
 		return 0
 	}
 	return max(0, time.Until(t.localHold))
-}
-
-func (t *topic) push(w *Waiter) {
-	t.count(w, 1)
-	w.order = t.back
-	t.back++
-	if w.prev = t.last; t.last != nil {
-		t.last.next = w
-	} else {
-		t.first = w
-	}
-	t.last = w
-	if t.barrier == nil && w.isBarrier() {
-		t.barrier = w
-	}
-}
-
-// isBarrier reports whether waiters behind it wait for it, even if they want a share.
-func (w *Waiter) isBarrier() bool { return !w.Shared && w.err == nil }
-
-// nextBarrier looks for the next barrier if w was one, behind which others want more than a share. It passes each waiter once, unless w went
-// ahead of all.
-func (t *topic) nextBarrier(w *Waiter, others int32) {
-	if t.barrier != w {
-		return
-	}
-	t.barrier = nil
-	for x := w.next; x != nil && others > 0; x = x.next {
-		if x.isBarrier() {
-			t.barrier = x
-			return
-		}
-	}
-}
-
-func (t *topic) count(w *Waiter, n int32) {
-	if !w.Shared {
-		t.exclusive += n
-	}
-	if w.turn != nil {
-		t.countParked(w, n)
-	}
-}
-
-// countParked counts a waiter of the queue that has been put to sleep.
-func (t *topic) countParked(w *Waiter, n int32) {
-	t.parked += n
-	if !w.Shared {
-		t.keen += n
-	}
-}
-
-// queued returns how many waiters sleep or did, and are not stopped, and how many of them want more than a share.
-func (t *topic) queued() (all, exclusive int) {
-	all, exclusive = int(t.parked), int(t.keen)
-	if w := t.current; w != nil && w.err != nil && w.turn != nil {
-		if all--; !w.Shared {
-			exclusive--
-		}
-	}
-	return all, exclusive
-}
-
-// waiting returns how many waiters sleep.
-func (t *topic) waiting() int {
-	if t.current != nil && t.current.turn != nil {
-		return int(t.parked) - 1
-	}
-	return int(t.parked)
-}
-
-func (t *topic) pushAhead(w *Waiter) {
-	t.count(w, 1)
-	t.front--
-	w.order = t.front
-	w.next, t.first.prev, t.first = t.first, w, w
-	if w.isBarrier() {
-		t.barrier = w
-	}
 }
 
 // remove takes a waiter out for good, from the queue or from those that were stopped.
@@ -214,26 +125,32 @@ func (t *topic) stopAll(err error, stops func(*Waiter) bool) {
 	}
 }
 
+// queued returns how many waiters sleep or did, and are not stopped, and how many of them want more than a share.
+func (t *topic) queued() (all, exclusive int) {
+	all, exclusive = int(t.parked), int(t.keen)
+	if w := t.current; w != nil && w.err != nil && w.turn != nil {
+		if all--; !w.Shared {
+			exclusive--
+		}
+	}
+	return all, exclusive
+}
+
+// waiting returns how many waiters sleep.
+func (t *topic) waiting() int {
+	if t.current != nil && t.current.turn != nil {
+		return int(t.parked) - 1
+	}
+	return int(t.parked)
+}
+
 // unlink takes a waiter out of the queue.
 func (t *topic) unlink(w *Waiter) {
-	t.count(w, -1)
-	t.nextBarrier(w, t.exclusive)
-	if w.prev != nil {
-		w.prev.next = w.next
-	} else {
-		t.first = w.next
-	}
-	if w.next != nil {
-		w.next.prev = w.prev
-	} else {
-		t.last = w.prev
-	}
-	w.prev, w.next = nil, nil
+	t.waiters.unlink(w)
 	w.unwatch()
 	if t.current == w {
 		t.current = nil
 	}
-	t.dues.remove(w)
 	if t.first == nil { // whoever comes next asks
 		t.stopTimer()
 		t.need = false
@@ -251,19 +168,13 @@ func (t *topic) dispatch() {
 	w.signal()
 }
 
-func (t *topic) makeDue(w *Waiter) {
-	if !w.isDue() {
-		t.dues.add(w)
-	}
-}
-
 // wake makes a waiter due. One that was stopped only leaves, so another one asks for it.
 func (t *topic) wake(w *Waiter) {
 	if w.stopped {
 		t.wakeFirst()
 		return
 	}
-	t.makeDue(w)
+	t.dues.add(w)
 	t.dispatch()
 }
 
@@ -273,43 +184,9 @@ func (t *topic) wakeFirst() {
 	}
 }
 
-// live: the queue that needs the subscription asks.
-func (t *topic) live() {
-	t.hub.mu.Lock()
-	defer t.hub.mu.Unlock()
-	t.freed()
-	if t.need {
-		t.confirmed()
-	}
-}
-
-// lost: an empty queue is not kept any longer.
-func (t *topic) lost() {
-	t.hub.mu.Lock()
-	defer t.hub.mu.Unlock()
-	if t.sub != nil {
-		t.removeIfEmpty(false)
-	}
-}
-
-// look wakes the first waiter, unless somebody asks already. It is no news of the lock.
-func (t *topic) look() {
-	t.hub.mu.Lock()
-	defer t.hub.mu.Unlock()
-	if t.need && t.current == nil && !t.isLive() {
-		t.wakeFirst()
-	}
-}
-
-func (t *topic) refused(err error) {
-	t.hub.mu.Lock()
-	defer t.hub.mu.Unlock()
-	t.refuse(err)
-}
-
 // confirmed wakes the waiters that may have missed a message.
 func (t *topic) confirmed() {
-	t.ownUnlockPending = false
+	t.courtesy.ownUnlock = false
 	switch {
 	case !t.queue.Each:
 		t.wakeFirst()
@@ -324,7 +201,7 @@ var errNoGrants = errors.New("the server refuses it")
 
 func (t *topic) wakeAll() {
 	for w := t.first; w != nil; w = w.next {
-		t.makeDue(w)
+		t.dues.add(w)
 	}
 	t.dispatch()
 }
@@ -385,7 +262,7 @@ func (t *topic) letIn(first *Waiter) {
 		w.signal()
 	}
 	if t.first != nil {
-		t.makeDue(t.first)
+		t.dues.add(t.first)
 	}
 }
 
@@ -442,6 +319,25 @@ func (t *topic) expired() {
 	if !polite && t.sub != nil { // a message may have been missed
 		t.sub.suspect()
 	}
-	t.rivals.vain = polite
+	t.courtesy.rivals.vain = polite
 	t.wakeFirst()
+}
+
+// asksIn makes the first waiter ask after a courtesy of d. It returns false if there is none, it asks now, or d is 0.
+func (t *topic) asksIn(d time.Duration) bool {
+	asks := t.current != nil && t.current.claim == unclaimed
+	if t.first == nil || asks || d == 0 || t.first.hurries(d) {
+		return false
+	}
+	t.polite = true
+	t.setTimer(d)
+	return true
+}
+
+// othersCame notes that another process had the lock when w asked, or before. If w has let it go first, the next courtesy is due as soon.
+func (t *topic) othersCame(w *Waiter) {
+	t.courtesy.rivals.vain = false
+	if w != nil && w.yields {
+		delete(t.hub.yields.of, t.queue)
+	}
 }

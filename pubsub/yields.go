@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// yields are the locks that this process has lately left to listeners out of line.
+// yields are the locks that this process has lately left to listeners out of line, with or without a topic.
 type yields struct {
 	of   map[Queue]yield
 	most int // before those that are over are forgotten
@@ -16,17 +16,10 @@ type yield struct {
 	again time.Time // the next one may begin then
 }
 
-// Yield is for a holder whose release has told listeners out of line. If nobody waits here, who comes next lets them
-// ask first.
-func (h *Hub) Yield(q Queue) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+// begin makes who comes next here let others ask first, for d, unless the last time was a moment ago.
+func (y *yields) begin(q Queue, d time.Duration) {
 	now := time.Now()
-	y := &h.yields
-	if t := h.topics[q]; t != nil && !q.Shared {
-		t.lead = 0
-	}
-	if h.Aside == 0 || now.Before(y.of[q].again) {
+	if now.Before(y.of[q].again) {
 		return
 	}
 	if len(y.of) >= y.most {
@@ -36,17 +29,13 @@ func (h *Hub) Yield(q Queue) {
 	if y.of == nil {
 		y.of = make(map[Queue]yield)
 	}
-	y.of[q] = yield{now.Add(2 * h.Aside), now.Add(again)}
+	y.of[q] = yield{now.Add(d), now.Add(again)}
 }
 
 // left returns how long the next waiter of q, which nobody else waits for here, lets others ask first.
-func (y *yields) left(w *Waiter, q Queue) time.Duration {
-	if len(y.of) == 0 || w.Shared || w.Ahead {
+func (y *yields) left(q Queue) time.Duration {
+	if len(y.of) == 0 {
 		return 0
 	}
-	left := max(0, time.Until(y.of[q].until))
-	if w.hurries(left) {
-		return 0
-	}
-	return left
+	return max(0, time.Until(y.of[q].until))
 }
