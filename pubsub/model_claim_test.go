@@ -18,7 +18,7 @@ func (m *model) claimStep() string {
 		if m.each || m.rnd.IntN(4) == 0 {
 			if !m.each && m.rnd.IntN(2) == 0 {
 				m.hub.GiveWay(m.q(), time.Duration(m.rnd.IntN(2)))
-				if t := m.topic(); t != nil && t.courtesy.ownUnlock && m.rnd.IntN(2) == 0 {
+				if t := m.topic(); t != nil && t.courtesy.ownUnlock && m.late == nil && m.rnd.IntN(2) == 0 {
 					m.event()
 					m.ended, m.heard = m.clock, m.clock
 					m.hub.conns.message(m.ch, "0")
@@ -172,6 +172,7 @@ func (m *model) placeStep() string {
 
 // grantStep sends a message to this process alone.
 func (m *model) grantStep() string {
+	m.hearsOfIt()
 	t := m.topic()
 	if t == nil || !m.sub().confirmed {
 		return "told nobody"

@@ -154,6 +154,7 @@ func (m *model) leavesTheQueue() {
 }
 
 func (m *model) messageComes() {
+	m.hearsOfIt()
 	m.note("message")
 	t := m.topic()
 	if t == nil || !m.sub().confirmed {
@@ -271,18 +272,58 @@ func (m *model) besideOr(step func() string) string {
 
 // confirmation of the pending command arrives.
 func (m *model) confirmation() {
+	m.hearsOfIt() // a connection's events come one after the other
 	switch m.pending {
 	case subscribing:
-		if !m.sub().confirmed {
-			m.event()
+		t, news := m.topic(), !m.sub().confirmed
+		if t != nil && t.sub != nil && m.rnd.IntN(4) == 0 {
+			m.note("heard of late")
+			t.sub.listener = &late{listener: t, m: m, news: news}
+			m.confirm("subscribe")
+			return
 		}
-		m.clock++
-		m.stood, m.heard = m.clock, m.clock
+		m.confirmed(news)
 		m.confirm("subscribe")
 	case unsubscribing:
 		m.confirm("unsubscribe")
 	case noOp:
 	}
+}
+
+func (m *model) confirmed(news bool) {
+	if news {
+		m.event()
+	}
+	m.clock++
+	m.stood, m.heard = m.clock, m.clock
+}
+
+// late tells the queue later that its subscription is live: the connections do that without their lock.
+type late struct {
+	listener
+
+	m    *model
+	news bool
+}
+
+func (l *late) live() { l.m.late = l }
+
+// hearsOfIt makes a queue hear that its subscription is live.
+func (m *model) hearsOfIt() {
+	l := m.late
+	if l == nil {
+		return
+	}
+	m.note("hears of it")
+	m.late = nil
+	if t, _ := l.listener.(*topic); t == m.topic() {
+		m.confirmed(l.news)
+		t.sub.listener = t
+		m.lateNews++
+	}
+	l.listener.live()
+	m.moved("", nil)
+	m.check()
 }
 
 // shareAsked reports whether the first one asks for a share, and the others want only shares.

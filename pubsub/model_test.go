@@ -153,32 +153,34 @@ func serverError(t *testing.T, text string) error {
 // its end has come, and none could have been missed.
 type model struct {
 	*manualHub
-	rnd     *rand.Rand
-	queue   []*Waiter // in the order of joining
-	turn    *Waiter   // whose turn began last, if it has not ended
-	joined  bool      // it began with Join, so nothing was signalled
-	claimed bool      // it is a claim, not a turn
-	gave    bool      // the claimed one gave up
-	clock   int
-	news    int // when the last event was
-	began   int // when the last turn began
-	claimAt int // when the last claim did
-	local   int // when the attempt began that got the lock for this process, which still has it; 0: none
-	ended   int // when the last message came, which may be about the end of that hold
-	stood   int // when the subscription was last confirmed
-	waited  int // how many joined an empty queue and got no turn
-	polite  int // how many courtesies there were
-	yielded int // how many joined an empty queue and let others ask first
-	placed  map[*Waiter]bool
-	given   int             // when the one with the turn was given the lock; 0: it was not
-	unheard int             // when the last '00' came, which was not for the one with the place
-	apart   map[*Waiter]int // those that ask beside the queue, and when they began to
-	heard   int             // when a message or a confirmation last came, also while the queue was empty
-	retry   bool
-	later   error // a server's answer: not now
-	pending op    // taken from the link, not finished
-	steps   []string
-	states  states
+	rnd      *rand.Rand
+	queue    []*Waiter // in the order of joining
+	turn     *Waiter   // whose turn began last, if it has not ended
+	joined   bool      // it began with Join, so nothing was signalled
+	claimed  bool      // it is a claim, not a turn
+	gave     bool      // the claimed one gave up
+	clock    int
+	news     int // when the last event was
+	began    int // when the last turn began
+	claimAt  int // when the last claim did
+	local    int // when the attempt began that got the lock for this process, which still has it; 0: none
+	ended    int // when the last message came, which may be about the end of that hold
+	stood    int // when the subscription was last confirmed
+	waited   int // how many joined an empty queue and got no turn
+	polite   int // how many courtesies there were
+	lateNews int // how often a queue heard late of its subscription
+	yielded  int // how many joined an empty queue and let others ask first
+	placed   map[*Waiter]bool
+	given    int             // when the one with the turn was given the lock; 0: it was not
+	unheard  int             // when the last '00' came, which was not for the one with the place
+	apart    map[*Waiter]int // those that ask beside the queue, and when they began to
+	heard    int             // when a message or a confirmation last came, also while the queue was empty
+	retry    bool
+	later    error // a server's answer: not now
+	pending  op    // taken from the link, not finished
+	late     *late // the queue has yet to hear that the subscription is live
+	steps    []string
+	states   states
 }
 
 // states holds the states of all waiters in the model, and the table of waiter.go with the rows taken.
@@ -277,6 +279,9 @@ func (m *model) step() {
 	steps[n]()
 	m.moved("", nil)
 	m.check()
+	if m.rnd.IntN(4) == 0 {
+		m.hearsOfIt()
+	}
 }
 
 func (m *model) note(s string) { m.steps = append(m.steps, s) }
@@ -355,7 +360,7 @@ func (m *model) check() {
 	for _, w := range m.queue {
 		require.Equal(m.t, m.placed[w], w.place != nil, "places, and their waiters are in the queue: %v", m.steps)
 		asleep := w != t.current && !w.isDue() && w.err == nil
-		require.False(m.t, m.each && asleep && w.place == nil && t.need && t.isLive(), "asleep without a place: %v", m.steps)
+		require.False(m.t, m.each && asleep && w.place == nil && t.need && t.isLive() && m.late == nil, "asleep without a place: %v", m.steps)
 	}
 	require.Equal(m.t, due, len(t.dues))
 
@@ -390,7 +395,7 @@ func (m *model) check() {
 	}
 	// A first turn may meet the subscription of an earlier queue, which is confirmed or given back meanwhile. The turn's end shows whether
 	// that matters. If so, a confirmation is still to come.
-	first, anew := t.current != nil && !t.need, t.need && (!m.sub().confirmed || m.sub().op == unsubscribing)
+	first, anew := t.current != nil && !t.need, t.need && (!m.sub().confirmed || m.sub().op == unsubscribing || m.late != nil)
 	if m.news > m.began && !first && !anew {
 		require.True(m.t, dueable > 0 || t.polite && !t.timerAt.IsZero(), "news is lost: %v", m.steps)
 		if dueable == 0 {
@@ -419,21 +424,22 @@ func TestNoWaiterSleepsThroughAnUnlock(t *testing.T) {
 		bubble.Test(t, func(t *testing.T) { modelRound(t, seed, table, later) })
 		return
 	}
-	rounds, waited, polite, yielded := 300, 0, 0, 0
+	rounds, waited, polite, yielded, late := 300, 0, 0, 0, 0
 	if testing.Short() {
 		rounds = 100
 	}
 	bubble.Test(t, func(t *testing.T) {
 		rare := func() bool {
-			return waited == 0 || polite == 0 || yielded == 0 || slices.Contains(slices.Collect(maps.Values(table)), 0)
+			return waited == 0 || polite == 0 || yielded == 0 || late == 0 || slices.Contains(slices.Collect(maps.Values(table)), 0)
 		}
 		for round := 0; round < rounds || rare() && round < 30*rounds; round++ {
 			m := modelRound(t, rand.Uint64(), table, later)
-			waited, polite, yielded = waited+m.waited, polite+m.polite, yielded+m.yielded
+			waited, polite, yielded, late = waited+m.waited, polite+m.polite, yielded+m.yielded, late+m.lateNews
 		}
 	})
 	require.Positive(t, waited, "no waiter waited for a hold of this process")
 	require.Positive(t, polite, "no waiter let others go first")
+	require.Positive(t, late, "no queue heard late that its subscription is live")
 	require.Positive(t, yielded, "no waiter let others go first in an empty queue")
 	for row, taken := range table {
 		require.Positive(t, taken, "in the table of waiter.go, and never taken: %s", row)
@@ -466,6 +472,7 @@ func modelRound(t *testing.T, seed uint64, table map[string]int, later error) *m
 
 // drain lets all waiters leave; then nothing is left.
 func (m *model) drain() {
+	m.hearsOfIt()
 	if m.claimed {
 		m.unclaim()
 	}

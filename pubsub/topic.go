@@ -226,6 +226,7 @@ func (t *topic) subscribe() {
 	t.need = true
 	if t.sub == nil {
 		t.sub = t.hub.conns.listen(t.queue.Channel, t, false, t.queue.Places)
+		t.freed() // messages before this were not heard here, even if they arrived
 	}
 	if t.sub.need() {
 		t.confirmed() // live from the queue before, or for another lock
