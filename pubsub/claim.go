@@ -25,8 +25,7 @@ const (
 // waiter has given up: then the caller gives the lock back, and leaves in its place.
 func (w *Waiter) Grant(ttl time.Duration) bool {
 	t := w.topic
-	t.hub.mu.Lock()
-	defer t.hub.mu.Unlock()
+	defer t.lock().Unlock()
 	if !w.endClaim() {
 		return false
 	}
@@ -40,8 +39,7 @@ func (w *Waiter) Grant(ttl time.Duration) bool {
 // its place.
 func (w *Waiter) Queued(ttl time.Duration) bool {
 	t := w.topic
-	t.hub.mu.Lock()
-	defer t.hub.mu.Unlock()
+	defer t.lock().Unlock()
 	if !w.endClaim() {
 		return false
 	}
@@ -53,8 +51,7 @@ func (w *Waiter) Queued(ttl time.Duration) bool {
 // up: then the caller leaves in its place.
 func (w *Waiter) Unclaim() bool {
 	t := w.topic
-	t.hub.mu.Lock()
-	defer t.hub.mu.Unlock()
+	defer t.lock().Unlock()
 	if !w.endClaim() {
 		return false
 	}

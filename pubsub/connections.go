@@ -71,8 +71,13 @@ func newConnections(rdb rueidis.Client, id string) *connections {
 	return c
 }
 
-// unlock ends the critical section of an event, and tells the listeners. Calls of listeners cause no notices, so they
-// just unlock mu.
+// lock returns the lock that it takes, for calls of listeners and others that cause no notices.
+func (c *connections) lock() *sync.Mutex {
+	c.mu.Lock()
+	return &c.mu
+}
+
+// unlock ends the critical section of an event, and tells the listeners.
 func (c *connections) unlock() {
 	notices := c.notices
 	c.notices = nil
@@ -84,8 +89,7 @@ func (c *connections) unlock() {
 
 // drain ends all lingering, now and later.
 func (c *connections) drain() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.lock().Unlock()
 	c.draining = true
 	for _, s := range c.subs {
 		s.endLinger()
@@ -94,8 +98,7 @@ func (c *connections) drain() {
 
 // stop is the part of close that does not wait.
 func (c *connections) stop() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.lock().Unlock()
 	c.closed = true
 	for _, s := range c.subs {
 		s.stopTimer()
@@ -134,10 +137,11 @@ func (c *connections) besideOf(ch Channel, suffix string) *subscription {
 	return nil
 }
 
-// isOutOfLine reports whether the server counts this process as a listener out of line on a channel.
-func (c *connections) isOutOfLine(ch Channel) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	s := c.subs[ch]
-	return s != nil && s.confirmed && !slices.Contains(s.names, InLine(ch).Name)
+// outside returns how often the server counts this process as a listener out of line on a channel: 0 or 1.
+func (c *connections) outside(ch Channel) int {
+	defer c.lock().Unlock()
+	if s := c.subs[ch]; s != nil && s.confirmed && !slices.Contains(s.names, InLine(ch).Name) {
+		return 1
+	}
+	return 0
 }

@@ -1,11 +1,14 @@
 package pubsub
 
-import "time"
+import (
+	"maps"
+	"time"
+)
 
 // An unlock that notifies all lets the first to ask have the lock: the process nearest to Redis, usually the previous
 // holder. So in each process the first waiter sometimes waits for a moment before it asks, a courtesy ([Hub.Aside]):
 //
-//   - in the unlocking process, if its unlocks notify all, it had a run of them, and others listen ([Hub.GiveWay]);
+//   - in the unlocking process, if its unlocks notify all, it had a run of them, and others listen ([Hub.EndingForAll]);
 //   - in the unlocking process, if it was the only one who wanted the lock there, and listeners out of line were told
 //     ([Hub.Yield]);
 //   - in the first process of Redis's queue, if the lock is free for listeners out of line ('? 0');
@@ -74,3 +77,69 @@ func (c *courtesy) outsiders() bool {
 
 // before returns how many processes come before this one. Without a queue in Redis, ahead is 0.
 func (c *courtesy) before() int { return max(int(c.ahead), c.rivals.before()) }
+
+// presence is what a Hub knows of listeners out of line where there is no queue in Redis: only their unlocks show that there are any. So it
+// looks for them by a courtesy now and then, and more and more seldom if none comes.
+type presence struct {
+	came time.Time // the last of their unlocks
+	vain int       // courtesies since
+	next time.Time // the next one may begin then
+}
+
+const (
+	// stays is how long after their last unlock they are taken to be there.
+	stays = time.Minute
+	// doublings bounds the pause between two vain courtesies: 8 s.
+	doublings = 5
+)
+
+// seen notes an unlock of one of them.
+func (p *presence) seen(now time.Time) { *p = presence{came: now} }
+
+// isLikely reports whether a courtesy towards them is due, for the unlock of now.
+func (p *presence) isLikely(now time.Time) bool {
+	if !p.came.IsZero() && now.Sub(p.came) < stays {
+		return true
+	}
+	if now.Before(p.next) {
+		return false
+	}
+	p.next = now.Add(again << p.vain)
+	p.vain = min(p.vain+1, doublings)
+	return true
+}
+
+// yields are the locks that this process has lately left to listeners out of line, with or without a topic.
+type yields struct {
+	of   map[Queue]yield
+	most int // before those that are over are forgotten
+}
+
+type yield struct {
+	until time.Time // who comes next here asks then
+	again time.Time // the next one may begin then
+}
+
+// begin makes who comes next here let others ask first, for d, unless the last time was a moment ago.
+func (y *yields) begin(q Queue, d time.Duration) {
+	now := time.Now()
+	if now.Before(y.of[q].again) {
+		return
+	}
+	if len(y.of) >= y.most {
+		maps.DeleteFunc(y.of, func(_ Queue, over yield) bool { return !now.Before(over.again) })
+		y.most = max(64, 2*len(y.of))
+	}
+	if y.of == nil {
+		y.of = make(map[Queue]yield)
+	}
+	y.of[q] = yield{now.Add(d), now.Add(again)}
+}
+
+// left returns how long the next waiter of q, which nobody else waits for here, lets others ask first.
+func (y *yields) left(q Queue) time.Duration {
+	if len(y.of) == 0 {
+		return 0
+	}
+	return max(0, time.Until(y.of[q].until))
+}

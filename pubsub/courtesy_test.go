@@ -36,7 +36,7 @@ func polite(t *testing.T, owner string, f func(t *testing.T, d *manualHub, ws []
 
 // unlock unlocks in this process and notifies all.
 func (d *manualHub) unlock(run time.Duration) {
-	d.hub.GiveWay(queue(d.ch), run)
+	d.hub.EndingForAll(queue(d.ch), run)
 	d.hub.conns.message(d.ch, "0")
 }
 
@@ -89,7 +89,7 @@ func TestOthersGoFirst(t *testing.T) {
 			d.hub.Alone(queue(d.ch))
 		}, 0},
 		"nobody else was told, says the answer first": {func(d *manualHub, _ []*Waiter) {
-			d.hub.GiveWay(queue(d.ch), 0)
+			d.hub.EndingForAll(queue(d.ch), 0)
 			d.hub.Alone(queue(d.ch))
 		}, 0},
 		"the subscription is lost": {func(d *manualHub, _ []*Waiter) {
@@ -98,7 +98,7 @@ func TestOthersGoFirst(t *testing.T) {
 			d.obey()
 		}, 0},
 		"the subscription was lost": {func(d *manualHub, ws []*Waiter) {
-			d.hub.GiveWay(queue(d.ch), 0)
+			d.hub.EndingForAll(queue(d.ch), 0)
 			d.link.down(io.EOF, false)
 			d.obey()
 			asksIn(d.t, ws[0], 0)

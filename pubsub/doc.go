@@ -78,7 +78,7 @@
 //   - claim.go: this process gets the lock for a waiter
 //   - grant.go: another process does, by a message
 //   - expiry.go: a waiter's time is over
-//   - courtesy.go, presence.go, rivals.go, yields.go: when other processes go first
+//   - courtesy.go, rivals.go: when other processes go first
 //
 // The connections, under connections.mu, know no lock and no waiter. A queue has a [share] in a subscription, and is
 // called as a [listener], without connections.mu:

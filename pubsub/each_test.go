@@ -190,7 +190,7 @@ func TestChannelOfAWaiterRefused(t *testing.T) {
 	ws[1].Hear()
 	ws[1].Held(-1, true)
 	require.Equal(t, subscribing, d.take())
-	d.finishOf(ws[1].place.own.share.sub, noPerm)
+	d.finishOf(ws[1].place.own.sub, noPerm)
 	require.Nil(t, ws[1].place.own)
 	d.turn(ws, -1)
 	d.told("o1 2000 0 -")

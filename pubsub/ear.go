@@ -42,18 +42,18 @@ func (e *Ear) State() EarState {
 	return EarState{Live: live, Confirmed: e.confirmed, Refusal: e.refusal}
 }
 
-func (e *Ear) live() {
-	e.mu.Lock()
-	e.confirmed++
-	e.mu.Unlock()
-	e.signal()
-}
+func (e *Ear) live() { e.changed(1, nil) }
 
 func (e *Ear) refused(err error) {
-	e.mu.Lock()
-	e.refusal = err
-	e.mu.Unlock()
+	e.changed(0, err)
 	e.share.leave()
+}
+
+func (e *Ear) changed(confirmed int, refusal error) {
+	e.mu.Lock()
+	e.confirmed += confirmed
+	e.refusal = refusal
+	e.mu.Unlock()
 	e.signal()
 }
 

@@ -7,41 +7,29 @@ import "time"
 
 // Ending announces that a holder of q is about to release it.
 func (h *Hub) Ending(q Queue) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	defer h.lock().Unlock()
 	h.freed(q)
 }
 
 // EndingForAll is [Hub.Ending] for a release that notifies all, this process included. It reports whether that listens.
-func (h *Hub) EndingForAll(q Queue) (listens bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+// If so, and it has had the lock for run in a row, the first waiter steps aside for others.
+func (h *Hub) EndingForAll(q Queue, run time.Duration) (listens bool) {
+	defer h.lock().Unlock()
 	t := h.freed(q)
 	if t == nil {
 		return false
 	}
-	t.courtesy.ownUnlock, t.courtesy.rivals.heard = t.isLive(), 0
-	return t.courtesy.ownUnlock
+	c := &t.courtesy
+	c.ownUnlock, c.rivals.heard = t.isLive(), 0
+	if c.ownUnlock && !q.Shared && c.notBefore.IsZero() {
+		c.notBefore = time.Now().Add(run)
+	}
+	return c.ownUnlock
 }
 
-// GiveWay is [Hub.Ending] for a holder whose release notifies all, this process included. The first waiter steps
-// aside for others if this process has had the lock for run in a row.
-func (h *Hub) GiveWay(q Queue, run time.Duration) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	t := h.freed(q)
-	if t == nil || !t.isLive() {
-		return
-	}
-	if t.courtesy.ownUnlock = true; t.courtesy.notBefore.IsZero() {
-		t.courtesy.notBefore = time.Now().Add(run)
-	}
-}
-
-// Alone reports that the release announced by [Hub.GiveWay] notified nobody else.
+// Alone reports that the release announced by [Hub.EndingForAll] notified nobody else.
 func (h *Hub) Alone(q Queue) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	defer h.lock().Unlock()
 	t := h.topics[q]
 	if t == nil || !t.polite && !t.courtesy.ownUnlock {
 		return
@@ -61,8 +49,7 @@ func (h *Hub) Alone(q Queue) {
 // Yield is for a holder whose release has told listeners out of line. If nobody waits here, who comes next lets them
 // ask first.
 func (h *Hub) Yield(q Queue) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	defer h.lock().Unlock()
 	if t := h.topics[q]; t != nil && !q.Shared {
 		t.courtesy.lead = 0
 	}
@@ -73,8 +60,7 @@ func (h *Hub) Yield(q Queue) {
 
 // Wake wakes the first waiter of q, as a message would.
 func (h *Hub) Wake(q Queue) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	defer h.lock().Unlock()
 	if t := h.freed(q); t != nil {
 		t.wakeFirst()
 	}
@@ -86,8 +72,7 @@ func (h *Hub) WakeSoon(q Queue) { go h.Wake(q) }
 
 // Undone is Wake after a grant that could not be kept: nothing lingers for a failed call.
 func (h *Hub) Undone(q Queue) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	defer h.lock().Unlock()
 	if t := h.freed(q); t != nil {
 		t.wakeFirst()
 		if t.sub != nil {
@@ -102,8 +87,7 @@ func (h *Hub) Undone(q Queue) {
 //
 // outsiders reports whether listeners out of line lately got an unlock message.
 func (h *Hub) Claim(q Queue) (w *Waiter, outsiders bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	defer h.lock().Unlock()
 	t := h.freed(q)
 	if t == nil {
 		return nil, false
@@ -132,8 +116,7 @@ func (h *Hub) Claim(q Queue) (w *Waiter, outsiders bool) {
 //
 // The next waiter cannot have it while it has the process's place in Redis's queue, which only an attempt gives up.
 func (h *Hub) Pass(q Queue, from any, ttl time.Duration) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	defer h.lock().Unlock()
 	t := h.topics[q]
 	if t == nil || t.current != nil || t.localHold.IsZero() {
 		return false

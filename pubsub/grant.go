@@ -16,55 +16,47 @@ type Grant struct {
 	Crossed bool // it came while the waiter, or its claimant, was asking: the answer may be newer
 }
 
-// queueEntry is a waiter's place in Redis's queue.
+// queueEntry is a waiter's place in Redis's queue, and a listener to the owner's own channel, on which Redisson
+// notifies it.
 type queueEntry struct {
-	owner string
-	own   *ownChannel // nil: not needed
-}
-
-// ownChannel is the channel on which Redisson notifies one waiter.
-type ownChannel struct {
-	waiter *Waiter // nil when it needs it no longer; Hub.mu guards it
+	owner  string
 	hub    *Hub
-	share  *share
+	waiter *Waiter // nil when it has left the place
+	own    *share  // in the own channel; nil: not needed
 }
 
-func (o *ownChannel) wake() {
-	o.hub.mu.Lock()
-	defer o.hub.mu.Unlock()
-	if w := o.waiter; w != nil {
+func (e *queueEntry) live()        { e.wake() }
+func (e *queueEntry) heard(string) { e.wake() }
+func (e *queueEntry) lost()        {}
+func (e *queueEntry) look()        {} // its queue has its own
+func (e *queueEntry) told(string)  {}
+
+func (e *queueEntry) wake() {
+	defer e.hub.lock().Unlock()
+	if w := e.waiter; w != nil {
 		w.topic.wake(w)
 	}
 }
 
-func (o *ownChannel) live()        { o.wake() }
-func (o *ownChannel) heard(string) { o.wake() }
-func (o *ownChannel) lost()        {}
-func (o *ownChannel) look()        {} // its queue has its own
-func (o *ownChannel) told(string)  {}
-
 // refused: the waiter does without.
-func (o *ownChannel) refused(error) {
-	o.hub.mu.Lock()
-	defer o.hub.mu.Unlock()
-	if o.waiter != nil {
-		o.waiter.place.own = nil
-		o.end()
-	}
+func (e *queueEntry) refused(error) {
+	defer e.hub.lock().Unlock()
+	e.deafen()
 }
 
-// end gives the channel back. Hub.mu is held.
-func (o *ownChannel) end() {
-	o.waiter = nil
-	o.share.leave()
+// deafen gives the own channel back. Hub.mu is held.
+func (e *queueEntry) deafen() {
+	if e.own != nil {
+		e.own.leave()
+		e.own = nil
+	}
 }
 
 // Listens reports whether this process would hear of a grant to the waiter, which has the turn: it may then take the
 // process's place.
 func (w *Waiter) Listens() bool {
 	t := w.topic
-	t.hub.mu.Lock()
-	defer t.hub.mu.Unlock()
+	defer t.lock().Unlock()
 	return t.isLive() && t.sub.reach().told && w.mayHavePlace()
 }
 
@@ -72,13 +64,12 @@ func (w *Waiter) Listens() bool {
 // claimed by the caller. It returns false if another waiter has the place, or the process does not hear of grants.
 func (w *Waiter) TakePlace(owner string) bool {
 	t := w.topic
-	t.hub.mu.Lock()
-	defer t.hub.mu.Unlock()
+	defer t.lock().Unlock()
 	if !w.mayHavePlace() || t.sub == nil || !t.sub.reach().told {
 		return false
 	}
 	w.leavePlace() // it may have lost the one under another owner
-	w.place = &queueEntry{owner: owner}
+	w.place = &queueEntry{owner: owner, hub: t.hub, waiter: w}
 	if t.places == nil {
 		t.places = make(map[string]*Waiter)
 	}
@@ -93,15 +84,13 @@ func (w *Waiter) TakePlace(owner string) bool {
 // connection.
 func (w *Waiter) Hear() {
 	t := w.topic
-	t.hub.mu.Lock()
-	defer t.hub.mu.Unlock()
+	defer t.lock().Unlock()
 	if w.place == nil || w.place.own != nil {
 		return
 	}
-	o := &ownChannel{waiter: w, hub: t.hub}
-	o.share = t.hub.conns.listen(t.queue.Channel.beside(":"+w.place.owner), o, true, true)
-	o.share.need()
-	w.place.own = o
+	own := t.queue.Channel.beside(":" + w.place.owner)
+	w.place.own = t.hub.conns.listen(own, w.place, true, true)
+	w.place.own.need()
 }
 
 // Given returns the grant of a waiter that got the lock from another process; nil for others.
@@ -117,9 +106,8 @@ func (w *Waiter) leavePlace() {
 	if w.place == nil {
 		return
 	}
-	if w.place.own != nil {
-		w.place.own.end()
-	}
+	w.place.waiter = nil
+	w.place.deafen()
 	delete(w.topic.places, w.place.owner)
 	w.place = nil
 }
@@ -137,8 +125,7 @@ func (w *Waiter) give(g *Grant) {
 // or 0 if it has none, and the client that has the lock.
 func (w *Waiter) Saw(place int, client string) {
 	t := w.topic
-	t.hub.mu.Lock()
-	defer t.hub.mu.Unlock()
+	defer t.lock().Unlock()
 	t.othersCame(w)
 	if t.courtesy.ahead = int32(max(0, place-1)); t.queue.Shared && client != "" {
 		t.courtesy.rivals.holder = client

@@ -27,6 +27,12 @@ type Hub struct {
 	closed   bool // those have one, too
 }
 
+// lock returns the lock that it takes.
+func (h *Hub) lock() *sync.Mutex {
+	h.mu.Lock()
+	return &h.mu
+}
+
 // New returns a hub that subscribes through rdb. Close ends it. With each channel it also subscribes to <name>:<id>,
 // on which other processes announce grants to this process, id. If all waiters there are to have a place in Redis's
 // queue, it subscribes to <name>:rlock_queue, too. If id is "" there are no grants.
@@ -40,8 +46,7 @@ var ErrClosed = errors.New("hub closed")
 // Drain ends all waits with [ErrClosed], also later ones. Waiters that go ahead are exempt: they have what the others
 // wait for, and finish. From now on a subscription ends when no waiter needs it.
 func (h *Hub) Drain() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	defer h.lock().Unlock()
 	h.draining = true
 	for _, t := range h.topics {
 		t.stopAll(ErrClosed, func(w *Waiter) bool { return !w.Ahead })
@@ -52,8 +57,7 @@ func (h *Hub) Drain() {
 
 // Stop is the part of Close that does not wait: it ends all waits with [ErrClosed], also later ones.
 func (h *Hub) Stop() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	defer h.lock().Unlock()
 	if h.closed {
 		return
 	}
@@ -78,40 +82,20 @@ func (h *Hub) Close() {
 // Call WarnDeaf before the first Join.
 func (h *Hub) WarnDeaf(deaf func(node string, err error)) { h.conns.deaf = deaf }
 
-// drop forgets an empty topic.
-func (h *Hub) drop(t *topic) {
-	delete(h.topics, t.queue)
-	if t.sub != nil {
-		t.sub.leave()
-		t.sub = nil // late events are for nobody
-	} else if t.timer == nil && len(h.spare) < maxSpare { // nothing refers to it any more
-		h.spare = append(h.spare, t)
-	}
-}
-
 // maxSpare bounds the topics kept for reuse. Most locks are free when requested, and need a topic only for that
 // moment.
 const maxSpare = 64
 
 // IsAwaited reports whether anybody waits in q.
 func (h *Hub) IsAwaited(q Queue) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	defer h.lock().Unlock()
 	t := h.topics[q]
 	return t != nil && t.first != nil
 }
 
-// Len returns the number of queues that have waiters or a subscription.
-func (h *Hub) Len() int {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return len(h.topics)
-}
-
 // Waiting returns the number of waiters that sleep: they were refused, and do not have the turn.
 func (h *Hub) Waiting() (n int) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	defer h.lock().Unlock()
 	for _, t := range h.topics {
 		n += t.waiting()
 	}
@@ -120,28 +104,20 @@ func (h *Hub) Waiting() (n int) {
 
 // Queued returns how many waiters of q have been put to sleep, and how many of them want more than a share.
 func (h *Hub) Queued(q Queue) (all, exclusive int) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	t := h.topics[q]
-	if t == nil {
-		return 0, 0
+	defer h.lock().Unlock()
+	if t := h.topics[q]; t != nil {
+		all, exclusive = int(t.parked), int(t.keen)
 	}
-	return t.queued()
+	return all, exclusive
 }
 
 // Outside returns how often this process counts as a listener out of line on a channel: 0 or 1.
-func (h *Hub) Outside(ch Channel) int {
-	if h.conns.isOutOfLine(ch) {
-		return 1
-	}
-	return 0
-}
+func (h *Hub) Outside(ch Channel) int { return h.conns.outside(ch) }
 
 // Look wakes the waiter of q, if any, whose place has that owner: it may have lost the place. Without a live
 // subscription, the confirmation makes it due.
 func (h *Hub) Look(q Queue, owner string) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	defer h.lock().Unlock()
 	if t := h.topics[q]; t != nil && t.isLive() {
 		if w := t.places[owner]; w != nil {
 			t.wake(w)

@@ -9,8 +9,7 @@ package pubsub
 //
 // Each Join is followed by exactly one [Waiter.Done] or [Waiter.Leave].
 func (h *Hub) Join(w *Waiter, q Queue) (turn bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	defer h.lock().Unlock()
 	t := h.topic(w, q)
 	if t.first == nil {
 		lasts := t.localHoldLasts()
@@ -57,8 +56,7 @@ func (h *Hub) Join(w *Waiter, q Queue) (turn bool) {
 // JoinFirst is Join for a caller that does not want to wait: if anybody else waits, w does not join, and JoinFirst
 // returns false.
 func (h *Hub) JoinFirst(w *Waiter, q Queue) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	defer h.lock().Unlock()
 	if t := h.topics[q]; t != nil && t.first != nil && (!w.Shared || !t.isShareAsked()) {
 		return false
 	}
@@ -69,8 +67,7 @@ func (h *Hub) JoinFirst(w *Waiter, q Queue) bool {
 // MayShare reports whether a waiter for a share could ask at once: the queue is empty, or its first waiter asks for a
 // share and nobody wants more.
 func (h *Hub) MayShare(q Queue) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	defer h.lock().Unlock()
 	t := h.topics[q]
 	return t == nil || (t.first == nil || t.isShareAsked()) && t.localHoldLasts() == 0
 }

@@ -62,8 +62,7 @@ func (l *link) wake() {
 // end drops the link if no subscription uses it: the next one that needs the node gets a new link.
 func (l *link) end() bool {
 	c := l.conns
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.lock().Unlock()
 	for _, s := range c.subs {
 		if s.link == l {
 			return false
@@ -256,8 +255,7 @@ func sameNodes(a, b map[string]rueidis.Client) bool {
 // if it is in touch with its cluster.
 func (l *link) take() (batch []*subscription, suspected bool) {
 	c := l.conns
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.lock().Unlock()
 	suspected, l.suspected = l.suspected, false
 	for len(l.dirty) > 0 && len(batch) < subscribeBatch {
 		s := l.dirty[0]
@@ -320,8 +318,7 @@ func refused(err *rueidis.RedisError) bool {
 // requeue looks again at all subscriptions of the link that are in the wrong state.
 func (l *link) requeue() {
 	c := l.conns
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.lock().Unlock()
 	for _, s := range c.subs {
 		if s.link == l {
 			s.update()

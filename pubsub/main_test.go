@@ -208,3 +208,9 @@ func (h *Hub) isEmpty() bool {
 	defer h.conns.mu.Unlock()
 	return queues+len(h.conns.subs) == 0
 }
+
+// Len returns the number of queues.
+func (h *Hub) Len() int {
+	defer h.lock().Unlock()
+	return len(h.topics)
+}

@@ -30,19 +30,9 @@ import (
 // is in Redis, where an owner that asks finds it. So such a hint costs a command, and never a lock. Hints need no
 // version for the same reason.
 //
-// # Versions
-//
-// Processes of several versions may share a lock, and a script does not know the version of the process it notifies.
-//
-//   - The oldest know no grants: they listen to the unlock channel alone.
-//   - The first with grants put into the third field the number of grants in a row, from 0 on, and accept any number there.
-//   - The next ones send 0, and accept any number below 2^32.
-//   - This one sends 0 and accepts only 0. A number from a counting version is a hint to it.
-//
-// So a later version can raise the number if its four fields remain true for a process that ignores the number. A
-// form that older ones must not trust needs more than four fields: each version so far takes that for a hint, and
-// before this one a fair lock's waiter asks when its place is next refreshed. The first field stays the owner, whose
-// waiter then asks.
+// A script does not know the version of the process it notifies. So a later version can raise the number if its four
+// fields remain true for a process that ignores it, and a form that this one must not trust has another number, or more
+// fields. The first field stays the owner, whose waiter then asks.
 type Message struct {
 	// Granted means that Owner has the lock, for Lease, with Token. Otherwise the message is a hint.
 	Granted bool

@@ -17,7 +17,7 @@ func (m *model) claimStep() string {
 		m.local = 0
 		if m.each || m.rnd.IntN(4) == 0 {
 			if !m.each && m.rnd.IntN(2) == 0 {
-				m.hub.GiveWay(m.q(), time.Duration(m.rnd.IntN(2)))
+				m.hub.EndingForAll(m.q(), time.Duration(m.rnd.IntN(2)))
 				if t := m.topic(); t != nil && t.courtesy.ownUnlock && m.late == nil && m.rnd.IntN(2) == 0 {
 					m.event()
 					m.ended, m.heard = m.clock, m.clock

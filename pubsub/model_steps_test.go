@@ -164,7 +164,7 @@ func (m *model) messageComes() {
 	if m.shares && m.rnd.IntN(4) == 0 {
 		m.note("ending for all")
 		m.local, m.ended = 0, m.clock
-		m.hub.EndingForAll(m.q())
+		m.hub.EndingForAll(m.q(), 0)
 	}
 	switch {
 	case m.shares && (text == "00" || text == "3000"):

@@ -343,7 +343,7 @@ func (m *model) check() {
 	require.True(m.t, barrier == t.barrier, "%v", m.steps)
 	all, exclusive, waiting := 0, 0, 0
 	for _, w := range inQueue {
-		if w.turn != nil && w.err == nil {
+		if w.turn != nil {
 			if all++; !w.Shared {
 				exclusive++
 			}
@@ -352,7 +352,7 @@ func (m *model) check() {
 			}
 		}
 	}
-	gotAll, gotExclusive := t.queued()
+	gotAll, gotExclusive := m.hub.Queued(m.q())
 	require.Equal(m.t, []int{all, exclusive, waiting}, []int{gotAll, gotExclusive, t.waiting()}, "%v", m.steps)
 	require.Equal(m.t, len(m.queue)-len(inQueue), int(t.stopped))
 	require.Len(m.t, m.placed, len(t.places))

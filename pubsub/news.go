@@ -11,8 +11,7 @@ import (
 
 // live: the queue that needs the subscription asks.
 func (t *topic) live() {
-	t.hub.mu.Lock()
-	defer t.hub.mu.Unlock()
+	defer t.lock().Unlock()
 	t.freed()
 	if t.need {
 		t.confirmed()
@@ -21,8 +20,7 @@ func (t *topic) live() {
 
 // lost: an empty queue is not kept any longer.
 func (t *topic) lost() {
-	t.hub.mu.Lock()
-	defer t.hub.mu.Unlock()
+	defer t.lock().Unlock()
 	if t.sub != nil {
 		t.removeIfEmpty(false)
 	}
@@ -30,23 +28,20 @@ func (t *topic) lost() {
 
 // look wakes the first waiter, unless somebody asks already. It is no news of the lock.
 func (t *topic) look() {
-	t.hub.mu.Lock()
-	defer t.hub.mu.Unlock()
+	defer t.lock().Unlock()
 	if t.need && t.current == nil && !t.isLive() {
 		t.wakeFirst()
 	}
 }
 
 func (t *topic) refused(err error) {
-	t.hub.mu.Lock()
-	defer t.hub.mu.Unlock()
+	defer t.lock().Unlock()
 	t.refuse(err)
 }
 
 // told handles a message to this process alone. A message of unknown form makes it look at the lock.
 func (t *topic) told(payload string) {
-	t.hub.mu.Lock()
-	defer t.hub.mu.Unlock()
+	defer t.lock().Unlock()
 	m, known := ReadMessage(payload)
 	w := t.places[m.Owner]
 	switch {
@@ -69,8 +64,7 @@ func (t *topic) told(payload string) {
 
 // heard handles a message to all listeners.
 func (t *topic) heard(payload string) {
-	t.hub.mu.Lock()
-	defer t.hub.mu.Unlock()
+	defer t.lock().Unlock()
 	switch {
 	case t.queue.Shared:
 		t.heardWithoutQueue(payload)

@@ -32,8 +32,7 @@ func (s *subscription) overdue() bool {
 // overdue returns the link's subscriptions that are overdue.
 func (l *link) overdue() (all []*subscription) {
 	c := l.conns
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.lock().Unlock()
 	for _, s := range c.subs {
 		if s.link == l && s.overdue() {
 			all = append(all, s)

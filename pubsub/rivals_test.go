@@ -36,7 +36,7 @@ func (d *manualHub) ours() {
 // own is one by this process.
 func (d *manualHub) own() {
 	d.t.Helper()
-	require.True(d.t, d.hub.EndingForAll(d.q()))
+	require.True(d.t, d.hub.EndingForAll(d.q(), 0))
 	d.ours()
 }
 
@@ -157,7 +157,7 @@ func TestAbsentRivalsAreForgotten(t *testing.T) {
 		d.ours()
 		<-w.turn
 		in() // a is late, and stays away
-		require.True(t, d.hub.EndingForAll(d.q()))
+		require.True(t, d.hub.EndingForAll(d.q(), 0))
 		d.hub.Wake(d.q()) // it waits for nobody
 		<-w.turn
 		in()
@@ -178,7 +178,7 @@ func TestAloneWakesOnce(t *testing.T) {
 		d.ours()
 		refusedIn(t, w, moment, "")
 
-		require.True(t, d.hub.EndingForAll(d.q()))
+		require.True(t, d.hub.EndingForAll(d.q(), 0))
 		d.hub.Alone(d.q())
 		require.Empty(t, w.turn)
 		d.ours()

@@ -60,8 +60,7 @@ func (c *connections) askRoutes() {
 
 // adopt takes over the routes and forwards the subscriptions that waited for them. It reports whether all found one.
 func (c *connections) adopt(addrs map[uint16]string) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.lock().Unlock()
 	c.router.addrs = addrs
 	for _, s := range c.subs {
 		s.update() // does not start this goroutine again: it is still asking

@@ -108,8 +108,7 @@ func (l *link) postpone(conn rueidis.DedicatedClient, batch []*subscription) ([]
 	if err := result.Error(); err == nil || strings.HasPrefix(err.Error(), "NOPERM") {
 		return batch, nil
 	}
-	l.conns.mu.Lock()
-	defer l.conns.mu.Unlock()
+	defer l.conns.lock().Unlock()
 	return slices.DeleteFunc(batch, func(s *subscription) bool {
 		if !ends(s) {
 			return false

@@ -53,8 +53,7 @@ type share struct {
 // beside it. On a cluster, neither a command nor a script can use a channel in another slot beside it. So a channel
 // without a hash tag in braces goes without others.
 func (c *connections) listen(ch Channel, l listener, alone, inLine bool) *share {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.lock().Unlock()
 	s := c.subs[ch]
 	if s == nil {
 		s = &subscription{conns: c, channel: ch, alone: alone}
@@ -67,11 +66,7 @@ func (c *connections) listen(ch Channel, l listener, alone, inLine bool) *share 
 	return sh
 }
 
-// lock returns the lock that it takes.
-func (sh *share) lock() *sync.Mutex {
-	sh.sub.conns.mu.Lock()
-	return &sh.sub.conns.mu
-}
+func (sh *share) lock() *sync.Mutex { return sh.sub.conns.lock() }
 
 // need requests the subscription, and reports whether it is live. Otherwise listener.live follows.
 func (sh *share) need() (live bool) {
@@ -246,8 +241,7 @@ func (s *subscription) startLinger() {
 
 // lingered is called by the timer.
 func (s *subscription) lingered() {
-	s.conns.mu.Lock()
-	defer s.conns.mu.Unlock()
+	defer s.conns.lock().Unlock()
 	if s.lingers {
 		s.endLinger()
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"sync"
 	"time"
 )
 
@@ -58,6 +59,8 @@ type topicState struct {
 	need bool   // the queue needs it
 }
 
+func (t *topic) lock() *sync.Mutex { return t.hub.lock() }
+
 // begin gives w the turn, or claims it. The answer to the attempt will show whose the lock is.
 func (t *topic) begin(w *Waiter) {
 	t.current = w
@@ -95,8 +98,16 @@ func (t *topic) remove(w *Waiter) {
 	w.leavePlace()
 }
 
-// halt takes a waiter with an error out of the queue: it has yet to leave. It reports whether it was due, so that the next one is to be
-// woken.
+// stop gives a waiter an error, and takes it out of the queue: it has yet to leave. For the current one, its turn or
+// claim must end first. stop reports whether w was due, so that the next one is to be woken.
+func (t *topic) stop(w *Waiter, err error) (wasDue bool) {
+	if w.err = err; t.current != w {
+		return t.halt(w)
+	}
+	t.nextBarrier(w, t.exclusive-1)
+	return false
+}
+
 func (t *topic) halt(w *Waiter) (wasDue bool) {
 	wasDue = w.isDue()
 	t.unlink(w)
@@ -110,30 +121,15 @@ func (t *topic) halt(w *Waiter) (wasDue bool) {
 func (t *topic) stopAll(err error, stops func(*Waiter) bool) {
 	woken := false
 	for w := t.first; w != nil; {
-		next := w.next // halt takes w out
+		next := w.next // stop takes w out
 		if stops(w) {
-			if w.err = err; t.current != w { // for the current one, its turn or claim must end first
-				woken = t.halt(w) || woken
-			} else {
-				t.nextBarrier(w, t.exclusive-1)
-			}
+			woken = t.stop(w, err) || woken
 		}
 		w = next
 	}
 	if woken {
 		t.wakeFirst()
 	}
-}
-
-// queued returns how many waiters sleep or did, and are not stopped, and how many of them want more than a share.
-func (t *topic) queued() (all, exclusive int) {
-	all, exclusive = int(t.parked), int(t.keen)
-	if w := t.current; w != nil && w.err != nil && w.turn != nil {
-		if all--; !w.Shared {
-			exclusive--
-		}
-	}
-	return all, exclusive
 }
 
 // waiting returns how many waiters sleep.
@@ -279,7 +275,14 @@ func (t *topic) removeIfEmpty(linger bool) {
 	if t.stopped > 0 || t.apart > 0 || t.sub != nil && t.sub.reach().confirmed {
 		return
 	}
-	t.hub.drop(t)
+	h := t.hub
+	delete(h.topics, t.queue)
+	if t.sub != nil {
+		t.sub.leave()
+		t.sub = nil // late events are for nobody
+	} else if t.timer == nil && len(h.spare) < maxSpare { // nothing refers to it any more
+		h.spare = append(h.spare, t)
+	}
 }
 
 // setTimer makes the first waiter ask after d, unless it asks earlier. A negative d means never.
@@ -310,8 +313,7 @@ func (t *topic) stopTimer() {
 }
 
 func (t *topic) expired() {
-	t.hub.mu.Lock()
-	defer t.hub.mu.Unlock()
+	defer t.lock().Unlock()
 	polite := t.polite
 	t.timerAt, t.polite = time.Time{}, false
 	if t.sub == nil && t.first == nil { // dropped since

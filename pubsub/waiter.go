@@ -79,25 +79,23 @@ import "time"
 // time signal to a claimed waiter all the same, so that its caller can leave. A waiter that leaves in its turn also
 // leaves a lock given to it: its caller releases the field in Redis.
 
-// Waiter is one place in a queue; its zero value is ready for [Hub.Join]. Its methods are for the goroutine that
-// joined, except where they say otherwise.
+// Waiter is one place in a queue. Its exported fields are set before [Hub.Join]; its zero value is ready for that. Its
+// methods are for the goroutine that joined, except where they say otherwise.
 type Waiter struct {
-	// Value is for the waiter's claimant. It may be an [Heir], a [Taker], and a [Sharer]. Set it before Join.
+	// Value is for the waiter's claimant. It may be an [Heir], a [Taker], and a [Sharer].
 	Value any
-	// Until is when its wait ends, except for the rest of its turn or of a claim; zero: never. Set it before Join.
+	// Until is when its wait ends, except for the rest of its turn or of a claim; zero: never.
 	Until time.Time
-	// Hurry is when its caller leaves by itself, as Unix time in milliseconds; 0: not known. Courtesies leave it time. Set
-	// it before Join.
+	// Hurry is when its caller leaves by itself, as Unix time in milliseconds; 0: not known. Courtesies leave it time.
 	Hurry int64
 	// Shared means that it waits for a share of the lock, which several can have. When it gets one, the waiters for
-	// shares directly behind it get in with the same share ([Sharer]), or ask at the same time. Set it before Join.
+	// shares directly behind it get in with the same share ([Sharer]), or ask at the same time.
 	Shared bool
-	// Joint means that others can have a Shared waiter's share. So waiters that come while it asks wait for its
-	// answer.
+	// Joint means that others can have a Shared waiter's share. So waiters that come while it asks wait for its answer.
 	Joint bool
-	// Persists means that an attempt without an answer does not end its wait. Set it before Join.
+	// Persists means that an attempt without an answer does not end its wait.
 	Persists bool
-	// Ahead puts it before all others: it has what they wait for. Set it before Join.
+	// Ahead puts it before all others: it has what they wait for.
 	Ahead bool
 
 	stopped            bool // it has an error, and stands in no queue any more
@@ -111,7 +109,7 @@ type Waiter struct {
 	prev, next         *Waiter
 	turn               chan struct{} // capacity 1: senders hold Hub.mu and never block
 	err                error         // why waiting is in vain
-	since              uint64        // topic.turns when it joined the queue, or topic.news when it went apart
+	since              uint64        // topic.turns when it joined the queue, or topic.freedCount when it went apart
 	place              *queueEntry   // in Redis's queue, or about to be; nil: none
 	given              *Grant        // the lock from another process
 	expiry             *expiry       // nil until it waits, or without an Until
@@ -151,9 +149,7 @@ func (w *Waiter) Turn() <-chan struct{} { return w.turn }
 //     ([ErrClosed]), the server refuses the subscription, or did not answer the waiter with the
 //     turn. Then it must leave, and a turn given at the same moment goes to the next waiter.
 func (w *Waiter) News() (granted bool, err error) {
-	h := w.topic.hub
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	defer w.topic.lock().Unlock()
 	if w.claim == handed {
 		return true, nil
 	}
@@ -166,17 +162,13 @@ const longest = time.Minute
 
 // Follows reports whether the waiter asks because one before it got a share.
 func (w *Waiter) Follows() bool {
-	h := w.topic.hub
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	defer w.topic.lock().Unlock()
 	return w.admittedBehind
 }
 
 // Exclusive returns the first waiter that wants more than a share, if it is before w; otherwise nil. Any goroutine may call it.
 func (w *Waiter) Exclusive() *Waiter {
-	h := w.topic.hub
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	defer w.topic.lock().Unlock()
 	if x := w.topic.barrier; x != nil && w.prev != nil && x.order < w.order {
 		return x
 	}
@@ -188,9 +180,7 @@ func (w *Waiter) Waited() bool { return w.turn != nil }
 
 // Behind returns the number of waiters behind it, most at most.
 func (w *Waiter) Behind(most int) (n int) {
-	h := w.topic.hub
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	defer w.topic.lock().Unlock()
 	for x := w.next; x != nil && n < most; x = x.next {
 		n++
 	}
@@ -202,8 +192,7 @@ func (w *Waiter) Behind(most int) (n int) {
 // expiry. placed means that the waiter has the process's place, see [Waiter.TakePlace].
 func (w *Waiter) Held(ttl time.Duration, placed bool) {
 	t := w.topic
-	t.hub.mu.Lock()
-	defer t.hub.mu.Unlock()
+	defer t.lock().Unlock()
 	if ttl < 0 {
 		ttl = longest
 	}
@@ -274,8 +263,7 @@ func (w *Waiter) goBack() {
 // Done takes a waiter that got the lock out of the queue. Those behind it wait for the next unlock, ttl at most.
 func (w *Waiter) Done(ttl time.Duration) {
 	t := w.topic
-	t.hub.mu.Lock()
-	defer t.hub.mu.Unlock()
+	defer t.lock().Unlock()
 	w.done(ttl)
 }
 
@@ -316,8 +304,7 @@ func (w *Waiter) done(ttl time.Duration) {
 // leave, or the claimant leaves for it.
 func (w *Waiter) Leave() Leaving {
 	t := w.topic
-	t.hub.mu.Lock()
-	defer t.hub.mu.Unlock()
+	defer t.lock().Unlock()
 	switch w.claim {
 	case handed:
 		return Granted
@@ -345,8 +332,7 @@ func (w *Waiter) Leave() Leaving {
 // would only keep them waiting. The caller has the turn, and leaves afterwards, or makes another attempt.
 func (w *Waiter) Unanswered(err error) {
 	t := w.topic
-	t.hub.mu.Lock()
-	defer t.hub.mu.Unlock()
+	defer t.lock().Unlock()
 	if !w.askingConcurrently { // the queue does not wait for a waiter beside it
 		t.stopAll(err, func(x *Waiter) bool { return x != w && !x.Persists && x.since < t.turns })
 		t.turns++ // another attempt is like a turn for those that come from now on
@@ -369,7 +355,7 @@ func (w *Waiter) bequeath() {
 	}
 	if heir, ok := x.Value.(Heir); ok && heir.Inherit(w.Value) {
 		x.place, w.place = w.place, nil
-		t.places[x.place.owner] = x
+		x.place.waiter, t.places[x.place.owner] = x, x
 	}
 }
 
@@ -387,16 +373,10 @@ func (w *Waiter) park() {
 
 // stop makes a waiter leave, even a claimed one; one with the turn gets the error from Held.
 func (w *Waiter) stop(err error) {
-	w.err = err
-	t := w.topic
-	if t.current != w {
-		if t.halt(w) {
-			t.wakeFirst()
-		}
-		return
+	if w.topic.stop(w, err) {
+		w.topic.wakeFirst()
 	}
-	t.nextBarrier(w, t.exclusive-1)
-	t.tellClaimed()
+	w.topic.tellClaimed()
 }
 
 // tellClaimed makes a claimed waiter that was stopped leave, before its claim has ended.

@@ -81,16 +81,16 @@ func claim(t *tenure.Tenure, now time.Time, args *lua.ReleaseArgs) (next *Attemp
 	insideRun = !t.Run.Over(c.Options.HandOff, now)
 	switch {
 	case t.Lock.Kind.Side == lua.Writer:
-		args.Listens = c.Hub.EndingForAll(q)
+		args.Listens = c.Hub.EndingForAll(q, 0)
 		return nil, false
 	case !t.Lock.Kind.PlainScripts || !args.Taken.IsZero():
 		c.Hub.Ending(q)
 		return nil, false
 	case !c.HandsOff():
-		c.Hub.GiveWay(q, c.Options.HandOff.For)
+		c.Hub.EndingForAll(q, c.Options.HandOff.For)
 		return nil, false
 	case !insideRun && args.Key == "":
-		c.Hub.GiveWay(q, 0)
+		c.Hub.EndingForAll(q, 0)
 		return nil, false
 	}
 	w, outsiders := c.Hub.Claim(q)
