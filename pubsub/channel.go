@@ -1,10 +1,6 @@
 package pubsub
 
-import (
-	"strings"
-
-	"github.com/redis/rueidis"
-)
+import "github.com/redis/rueidis"
 
 // Channel names a pub/sub channel. Grants to this process come on another channel beside it, see [New].
 type Channel struct {
@@ -30,9 +26,3 @@ func InLine(ch Channel) Channel { return ch.beside(line) }
 
 // beside returns the channel with a suffix.
 func (ch Channel) beside(suffix string) Channel { return Channel{ch.Name + suffix, ch.Sharded} }
-
-// without returns the channel beside which ch is, by its suffix.
-func (ch Channel) without(suffix string) (base Channel, ok bool) {
-	name, ok := strings.CutSuffix(ch.Name, suffix)
-	return Channel{name, ch.Sharded}, ok && suffix != ""
-}

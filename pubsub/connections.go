@@ -3,6 +3,7 @@ package pubsub
 import (
 	"context"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/redis/rueidis"
@@ -12,14 +13,11 @@ import (
 // node. It knows nothing of locks and their waiters: a [listener] says what it needs, and is told.
 //
 // Lock order: Hub.mu, then connections.mu. So listeners are called without connections.mu. What they are told may be
-// over by then; they look at the state, and only a message is news by itself. An event follows each change, so
-// whoever has seen the new state hears of it afterwards.
+// over by then: they look at the state. Whoever has seen the new state hears of it afterwards.
 type connections struct {
 	rdb    rueidis.Client
-	grants string // suffix of the channels for messages to this process; "": none
-	// deaf, if not nil, is called when a server answers, but has taken no subscription for a second: once, until it
-	// takes one.
-	deaf func(node string, err error)
+	grants string                       // suffix of the channels for messages to this process; "": none
+	deaf   func(node string, err error) // see Hub.WarnDeaf; nil: nobody is told
 
 	ctx    context.Context // ends with close, and with it every goroutine here
 	cancel context.CancelFunc
@@ -38,8 +36,7 @@ type connections struct {
 	closed   bool // nothing is subscribed
 }
 
-// listener listens to a channel. Its methods are called without a lock, and must return at once; share.listen names
-// those that may call the connections.
+// listener listens to a channel. Its methods are called without a lock, and must return at once.
 type listener interface {
 	// live says that all messages from now on arrive. Those before may have been missed.
 	live()
@@ -129,10 +126,9 @@ func (c *connections) message(ch Channel, text string) {
 // besideOf returns the subscription beside whose channel ch is, by its suffix. A lock's own name may have that suffix:
 // then ch is also that lock's unlock channel.
 func (c *connections) besideOf(ch Channel, suffix string) *subscription {
-	if base, ok := ch.without(suffix); ok {
-		if s := c.subs[base]; s != nil && !s.alone {
-			return s
-		}
+	name, ok := strings.CutSuffix(ch.Name, suffix)
+	if s := c.subs[Channel{name, ch.Sharded}]; ok && suffix != "" && s != nil && !s.alone {
+		return s
 	}
 	return nil
 }

@@ -40,9 +40,6 @@
 // "? 0 <owner>", or one from Redisson on a channel of the waiter's own, to which it subscribes only if Redisson may
 // use it ([Waiter.Hear]). Other processes alone decide who is next, so nobody claims such a waiter.
 //
-// Where waiters want permits ([Queue].Counts), a message to all is a number. A leading zero means that it is for
-// processes without a place.
-//
 // The queue asks for the subscription after an attempt was answered "held", and makes another attempt after the
 // confirmation; an attempt begun on a live subscription needs no second one. The subscription is given back when no
 // queue needs it. That is at once if the last waiter gave up, or could not keep the lock it got ([Hub.Undone]), and
@@ -58,9 +55,6 @@
 // and waiters there are; a waiter costs no goroutine. Plain channels need one link. Sharded ones need a link for each
 // node, and a [router] that knows which node serves which slot. A link ends when it has been without subscriptions
 // for a while.
-//
-// A process may also have an ear ([Hub.Listen]): a subscription to a channel for messages to this process about any
-// lock. It has no queue, and lasts until the hub is closed.
 //
 // There are two layers, each with a type and a lock of its own. Lock order: Hub.mu, then connections.mu.
 //

@@ -40,8 +40,7 @@ func (w *Waiter) unwatch() {
 }
 
 func (e *expiry) fire() {
-	e.hub.mu.Lock()
-	defer e.hub.mu.Unlock()
+	defer e.hub.lock().Unlock()
 	if w := e.waiter; w != nil && w.err == nil {
 		w.stop(ErrExpired)
 	}

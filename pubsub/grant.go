@@ -112,15 +112,6 @@ func (w *Waiter) leavePlace() {
 	w.place = nil
 }
 
-// give hands the lock to a waiter.
-func (w *Waiter) give(g *Grant) {
-	w.leavePlace()
-	w.given = g
-	if w.topic.current != w { // otherwise the end of its turn or claim applies it
-		w.handOver(g.Lease)
-	}
-}
-
 // Saw notes what the waiter's attempt found, before [Waiter.Held]: the place of its process in Redis's queue, from 1 on,
 // or 0 if it has none, and the client that has the lock.
 func (w *Waiter) Saw(place int, client string) {

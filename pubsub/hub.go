@@ -97,7 +97,9 @@ func (h *Hub) IsAwaited(q Queue) bool {
 func (h *Hub) Waiting() (n int) {
 	defer h.lock().Unlock()
 	for _, t := range h.topics {
-		n += t.waiting()
+		if n += int(t.parked); t.current != nil && t.current.turn != nil {
+			n--
+		}
 	}
 	return n
 }

@@ -41,8 +41,7 @@ func (c *connections) linkTo(addr string) *link {
 	if l == nil {
 		l = &link{conns: c, addr: addr, work: make(chan struct{}, 1)}
 		c.links[addr] = l
-		c.wg.Add(1)
-		go l.run()
+		c.wg.Go(l.run)
 	}
 	return l
 }
@@ -81,7 +80,6 @@ var (
 // run connects when there is something to do, and reconnects after the connection broke.
 func (l *link) run() {
 	c := l.conns
-	defer c.wg.Done()
 	backoff, closings := minBackoff, 0
 	for {
 		select {

@@ -353,7 +353,7 @@ func (m *model) check() {
 		}
 	}
 	gotAll, gotExclusive := m.hub.Queued(m.q())
-	require.Equal(m.t, []int{all, exclusive, waiting}, []int{gotAll, gotExclusive, t.waiting()}, "%v", m.steps)
+	require.Equal(m.t, []int{all, exclusive, waiting}, []int{gotAll, gotExclusive, m.hub.Waiting()}, "%v", m.steps)
 	require.Equal(m.t, len(m.queue)-len(inQueue), int(t.stopped))
 	require.Len(m.t, m.placed, len(t.places))
 	require.True(m.t, m.each || len(t.places) <= 1, "one place: %v", m.steps)

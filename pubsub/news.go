@@ -46,7 +46,11 @@ func (t *topic) told(payload string) {
 	w := t.places[m.Owner]
 	switch {
 	case m.Granted && w != nil:
-		w.give(&Grant{Lease: m.Lease, Token: m.Token})
+		w.leavePlace()
+		w.given = &Grant{Lease: m.Lease, Token: m.Token}
+		if t.current != w { // otherwise the end of its turn or claim applies it
+			w.handOver(m.Lease)
+		}
 	case m.Granted: // its caller releases the lock, or finds another owner there
 	case w != nil:
 		t.wake(w)
@@ -81,13 +85,14 @@ func (t *topic) heardWithQueue(payload string) {
 	t.freed()
 	t.othersCame(t.first)
 	switch payload {
-	case "00":
-		t.courtesy.toldOutsiders()
-		if len(t.places) == 0 || t.queue.Each {
-			t.inOrder(0)
-		}
 	case "1":
 		t.wakeAll()
+		return
+	case "00":
+		t.courtesy.toldOutsiders()
+		if len(t.places) > 0 && !t.queue.Each {
+			return
+		}
 	case "0":
 		own := t.courtesy.ownUnlock
 		t.courtesy.ownUnlock = false
@@ -97,10 +102,8 @@ func (t *topic) heardWithQueue(payload string) {
 			t.courtesy.begun()
 			return
 		}
-		t.inOrder(0)
-	default:
-		t.inOrder(0)
 	}
+	t.inOrder(0)
 }
 
 // heardWithoutQueue handles a message where there is none. '00' begins each of this library's. '<ms>', from 2 on, says that the remaining

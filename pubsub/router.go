@@ -27,8 +27,7 @@ func (c *connections) route(ch Channel) *link {
 	}
 	if !c.router.asking {
 		c.router.asking = true
-		c.wg.Add(1)
-		go c.askRoutes()
+		c.wg.Go(c.askRoutes)
 	}
 	return nil
 }
@@ -40,7 +39,6 @@ func (c *connections) slot(ch Channel) uint16 {
 
 // askRoutes asks the cluster until all wanted channels have a route, the user may not ask, or close ends it.
 func (c *connections) askRoutes() {
-	defer c.wg.Done()
 	for backoff := minBackoff; ; backoff = min(2*backoff, maxBackoff) {
 		addrs, err := c.clusterSlots()
 		if err == nil && c.adopt(addrs) {

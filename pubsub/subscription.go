@@ -242,9 +242,7 @@ func (s *subscription) startLinger() {
 // lingered is called by the timer.
 func (s *subscription) lingered() {
 	defer s.conns.lock().Unlock()
-	if s.lingers {
-		s.endLinger()
-	}
+	s.endLinger()
 }
 
 // endLinger gives back a subscription that lingers, unless a listener needs it.

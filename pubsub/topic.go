@@ -1,7 +1,6 @@
 package pubsub
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"sync"
@@ -17,7 +16,7 @@ import (
 //
 //   - a waiter has the turn, is claimed or is due;
 //   - the timer will end a courtesy;
-//   - a subscription is being asked for;
+//   - a subscription is being asked for, or is live and the topic has yet to hear of that;
 //   - the subscription is live, and an attempt made after its confirmation was answered "held", or got the lock for a
 //     hold of this process that has not ended yet (localHold).
 //
@@ -132,14 +131,6 @@ func (t *topic) stopAll(err error, stops func(*Waiter) bool) {
 	}
 }
 
-// waiting returns how many waiters sleep.
-func (t *topic) waiting() int {
-	if t.current != nil && t.current.turn != nil {
-		return int(t.parked) - 1
-	}
-	return int(t.parked)
-}
-
 // unlink takes a waiter out of the queue.
 func (t *topic) unlink(w *Waiter) {
 	t.waiters.unlink(w)
@@ -189,11 +180,9 @@ func (t *topic) confirmed() {
 	case t.sub.reach().told:
 		t.wakeAll()
 	default:
-		t.refuse(fmt.Errorf("subscribe to %q: %w", t.queue.Channel.beside(t.hub.conns.grants).Name, errNoGrants))
+		t.refuse(fmt.Errorf("subscribe to %q: the server refuses it", t.queue.Channel.beside(t.hub.conns.grants).Name))
 	}
 }
-
-var errNoGrants = errors.New("the server refuses it")
 
 func (t *topic) wakeAll() {
 	for w := t.first; w != nil; w = w.next {
@@ -211,7 +200,7 @@ func (t *topic) refuse(err error) {
 	}
 }
 
-// live reports whether all messages from now on arrive.
+// isLive reports whether all messages from now on arrive.
 func (t *topic) isLive() bool { return t.sub != nil && t.sub.reach().live }
 
 // subscribe asks for the subscription. Its confirmation wakes the first waiter, or each.

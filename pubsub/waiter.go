@@ -115,28 +115,29 @@ type Waiter struct {
 	expiry             *expiry       // nil until it waits, or without an Until
 }
 
-// Heir is the Value of a waiter that may take over the place of another, as its owner.
-type Heir interface {
-	// Inherit is called when the waiter with the process's place leaves, for the next one, which sleeps: that becomes
-	// the owner. It returns false if it cannot. from is the Value of the leaving waiter. Inherit must not call the
-	// hub.
-	Inherit(from any) bool
-}
+// The Value of a waiter may take part in what becomes of it. The methods return false if it cannot, and must not call
+// the hub.
+type (
+	// Heir may take over the place of another, as its owner.
+	Heir interface {
+		// Inherit is called when the waiter with the process's place leaves, for the next one, which sleeps: that
+		// becomes the owner. from is the Value of the leaving waiter.
+		Inherit(from any) bool
+	}
 
-// Taker is the Value of a waiter to which the holder can pass the lock, see [Hub.Pass].
-type Taker interface {
-	// Take is called for the next waiter, which sleeps. It returns false if it cannot have the lock as it is. from is
-	// the argument of Pass; outsiders means that listeners out of line lately got an unlock message. Take must not
-	// call the hub.
-	Take(from any, outsiders bool) bool
-}
+	// Taker may get the lock from the holder, see [Hub.Pass].
+	Taker interface {
+		// Take is called for the next waiter, which sleeps, and gets the lock as it is. from is the argument of Pass;
+		// outsiders means that listeners out of line lately got an unlock message.
+		Take(from any, outsiders bool) bool
+	}
 
-// Sharer is the Value of a waiter that can have the share of one before it.
-type Sharer interface {
-	// Share is called for a waiter behind one that got a share and has the Value with. It returns false if it cannot
-	// have the same share. Share must not call the hub.
-	Share(with any) bool
-}
+	// Sharer may have the share of one before it.
+	Sharer interface {
+		// Share is called for a waiter behind one that got a share and has the Value with.
+		Share(with any) bool
+	}
+)
 
 // Turn is ready when there is news for the waiter, see [Waiter.News].
 func (w *Waiter) Turn() <-chan struct{} { return w.turn }
