@@ -104,7 +104,7 @@
 //     another process, or notified all, counts as such an attempt. In a fair queue this holds for each waiter. pubsub/topic.go has the
 //     rest.
 //   - I7. At most one waiter of a process has the turn for a lock, until its attempt is resolved, even if its caller has gone. Waiters
-//     for a share may ask apart (pubsub/queue.go). At most one waiter has the process's place (in a fair queue each its own), until it
+//     for a share may ask apart (pubsub/waiter.go). At most one waiter has the process's place (in a fair queue each its own), until it
 //     has the lock, left, or learns that it did not join. One that leaves asleep bequeaths it to the next here, if that wants the same
 //     and nothing is unresolved. Otherwise it stays until the waiter's release arrives, which passes on a grant that found nobody.
 //   - I8. A hold's expiry in Redis never moves to an earlier time, except by its end. A grant, a placeholder, an Export and an Adopt are
@@ -120,7 +120,8 @@
 // A quorum's votes come before a tenure; a tenure, or a hold of permits, before the renewer, so the last of concurrent level
 // changes decides about renewal, and before the count of foreign calls (tell.Each). The mutex of the combiners of semaphores and latches
 // comes before the left calls'; a Leadership's before those of a tenure and the renewer; a deadlock search's before those of tenures, the
-// hub, the graph and the held locks. All others are leaves. None is held while waiting for the network or a goroutine. The renewer reports
+// hub, the graph and the held locks. The hub's comes before that of its connections. All
+// others are leaves. None is held while waiting for the network or a goroutine. The renewer reports
 // losses outside its mutex, and leaves wake-ups in the hub to a goroutine there (Hub.WakeSoon): it waits for no queue. A stopped waiter is
 // out of its queue at once, and nothing under the hub's mutex walks a queue for each of its waiters. Callbacks with which one waiter takes
 // over from another run under the hub's mutex and take no other.
