@@ -50,7 +50,7 @@ type topicState struct {
 	localHold   time.Time // this process has the lock until then, unless it may be free; zero: not known
 	freedCount  uint64    // how often the lock may have become free
 	freedAtTurn uint64    // that when the current or last turn began
-	liveAtTurn  bool      // the subscription was live at that time
+	liveAtTurn  bool      // the subscription was live at that time, of a queue with places
 
 	courtesy courtesy
 
@@ -65,7 +65,7 @@ func (t *topic) begin(w *Waiter) {
 	t.current = w
 	t.turns++
 	t.stopTimer()
-	t.localHold, t.freedAtTurn, t.liveAtTurn = time.Time{}, t.freedCount, t.isLive()
+	t.localHold, t.freedAtTurn, t.liveAtTurn = time.Time{}, t.freedCount, t.queue.Places && t.isLive()
 }
 
 // freed notes that the lock may be free.
