@@ -13,21 +13,16 @@ import (
 	"github.com/go-rlock/rlock/internal/tenure"
 )
 
-// Client makes locks. A process needs one for each Redis: a hold of one Client is not re-entered through another. All of its
-// methods are safe for concurrent use.
+// Client makes locks. A process needs one for each Redis: a hold of one Client is not re-entered through another.
 //
-// It runs these goroutines, and [Client.Close] ends all of them:
+// Its methods, and those of the handles that it makes, are safe for concurrent use. A handle does no I/O when it is made, and has no state of
+// its own. Its methods report an empty name and invalid options, and panic if no Client made it.
 //
-//   - one each to keep the leases, the places of waiters for fair locks, and the [Options].Label;
-//   - two to receive messages to the Client, from the first lock taken with [WithAsked] on;
-//   - one for each label of another Client while it is looked up;
-//   - one for each Redis node with a waiter, with a connection of its own;
-//   - when needed, one to undo the effects of unanswered calls; on a cluster, one for each slot;
-//   - one for each latch with a waiter, one for each latch being changed, and one for each semaphore in use;
-//   - one for each call in flight; up to 64 of them stay for the next calls, until they were idle for one to two seconds;
-//   - with [Options].Deadlock, one for each Lock while it looks for a deadlock, and for each message about one;
-//   - one each to call the Logger and the Trace, while they have something to report;
-//   - one for each section that a loss or Close ends, until the methods of its parent ctx have returned.
+// A name may be any bytes. Its Redis key is [Options].Prefix and the name; if that holds something else, calls return an error and leave it
+// unchanged. On a cluster a hash tag in braces determines the slot; only plain and fenced names may have other braces, and latches none.
+//
+// A Client runs a few goroutines, and one for each call in flight, latch or semaphore in use, and Redis node with a waiter, which has a
+// connection of its own. [Client.Close] ends all of them.
 type Client struct {
 	engine     *tenure.Client
 	counters   *counter.Counters
@@ -36,14 +31,11 @@ type Client struct {
 	closeRedis func() // the rueidis client that Open made; nil: it is the caller's
 }
 
-// New returns a Client that keeps its locks in the Redis of rdb: a standalone, sentinel or cluster client of rueidis. It sends
-// nothing. The caller closes rdb, after the Client.
+// New returns a [Client] that keeps its locks in the Redis of rdb: a standalone, sentinel or cluster client of rueidis. It sends nothing.
+// The caller closes rdb, after the Client. New fails if rdb is nil or an option is out of range.
 //
-// While something waits for a lock, and for a few seconds more, one connection of rdb's blocking pool is in use for each node
-// concerned (see BlockingPoolSize of [rueidis.ClientOption]). With Options.Replicas, each acquire in flight needs one more. With
-// ConnLifetime, rueidis repeats commands by itself; the Client allows for that.
-//
-// New fails if rdb is nil or an option is out of range.
+// One connection of rdb's blocking pool (BlockingPoolSize) is in use for each node with a waiter and, with [Options].Replicas, for each
+// acquire in flight.
 func New(rdb rueidis.Client, o Options) (*Client, error) {
 	if rdb == nil {
 		return nil, errors.New("rlock: rueidis client is nil")
@@ -81,21 +73,13 @@ func (o Options) forEngine(t *tellers) tenure.Options {
 	}
 }
 
-// Close stops the Client. Waiting calls return [ErrClosed], and section contexts are cancelled with a
-// [LostError] that satisfies ErrClosed. Later calls return ErrClosed.
+// Close stops the Client. Waiting and later calls return [ErrClosed], and section contexts are cancelled with a [LostError] that satisfies it.
+// It releases no holds, since their sections may still be running: a later unlock does, or the end of the lease. To end in order, call
+// [Client.Shutdown].
 //
-// Close waits for all calls in flight, even for a Lock that cannot be cancelled, and gives back any locks they get. That takes no time
-// if Redis answers, and about five seconds if it does not. Then Close gives [Options].Logger and Trace up to a second for queued
-// reports, and drops the rest. In that second it also waits for the methods of contexts given to Lock, if they block.
-//
-// When Close returns, no subscription is left, and no goroutine but a bounded number waiting for a connection from rueidis, those waiting for
-// room in rueidis to queue a command, and those in a Logger or Trace function, or a ctx's method, that has not returned.
-//
-// Close may be called more than once, and concurrently with everything. It does not release holds, since their sections may still
-// be running: an unlock after Close releases as before, and a hold that is not unlocked ends with its lease.
-//
-// It also closes the connections of a Client from [Open] or [OpenWith]; if Redis is silent, that takes up to one second more for each. An
-// unlock after that returns [ErrUnreachable]: end the sections first, or call [Client.Shutdown].
+// Close waits for all calls in flight, and gives back any locks they get: about five seconds if Redis does not answer. Then [Options].Logger and
+// Trace, and the methods of contexts given to Lock, have up to a second. docs/guarantees.md lists what may remain. It also closes the
+// connections of [Open] and [OpenWith], after which an unlock returns [ErrUnreachable]. Close may be called more than once.
 func (c *Client) Close() {
 	c.check()
 	c.engine.Close()
