@@ -14,21 +14,11 @@ import (
 
 // Deadlock configures a Client's search for deadlocks: sections whose Locks wait for each other. The zero value is off.
 //
-// A Lock that has waited for After, and whose ctx carries holds, looks for a cycle: it waits for the hold of a section in which a Lock waits
-// for another section's hold, and so on back to its own. The cycle may run through all Clients that have the option, in any process and on
-// any Redis, and include locks of all kinds except [Quorum] and semaphores. An [All] counts with the holds of its ctx, not with its members.
-// A TryLock with time left counts like any other Lock.
-//
-// Each deadlock has one victim: the Lock that began to wait last. Action decides what happens to it.
-//
-// A section counts as waiting while any Lock under its ctx waits. Use [Detach] for goroutines that the section starts and does not wait
-// for.
-//
-// A Lock whose ctx carries no hold costs nothing; any other Lock has a timer, and asks Redis and the other processes when it fires. From
-// then on the Client has one more subscription, as for [WithAsked]. docs/features.md has the times and the limits,
-// docs/internals/protocol.md the ACL rights.
+// A Lock that has waited for After, and whose ctx carries holds, looks for a cycle of waits back to its own section, through all Clients that
+// have the option, in any process and on any Redis. Its victim is the Lock that began to wait last. docs/features.md has the cost, the times and
+// the limits.
 type Deadlock struct {
-	// After is how long a Lock waits before it looks: longer than most waits, for example a second. 0 means never; less than 1 ms is an error.
+	// After is how long a Lock waits before it looks. 0 means never; less than 1 ms is an error.
 	After  time.Duration
 	Action DeadlockAction
 }
@@ -43,14 +33,15 @@ const (
 	DeadlockFail
 )
 
-// ErrDeadlock means that a Lock was the victim of a deadlock, see [Options].Deadlock. The error wraps a [*DeadlockError], and also
-// satisfies errors.Is for [ErrNotAcquired].
+// ErrDeadlock means that a Lock was the victim of a deadlock, see [Options].Deadlock. The error wraps a [*DeadlockError], and satisfies
+// [ErrNotAcquired].
 var ErrDeadlock = errors.New("rlock: deadlock")
 
-// DeadlockError describes a deadlock in one line. errors.As finds it in the error of the victim's Lock, and [Trace].Deadlock gets it.
+// DeadlockError describes a deadlock in one line. errors.As finds it in the error of the victim's Lock.
 type DeadlockError struct {
 	Name string // of the lock for which the victim waits
-	// Cycle are the waiting Locks, the victim first. Each waits for a hold of the next one's section, the last for one of the victim's.
+	// Cycle are the waiting Locks, the victim first. Each waits for a hold of the next one's section, the last for one
+	// of the victim's.
 	Cycle []DeadlockWait
 }
 

@@ -17,71 +17,56 @@ import (
 )
 
 var (
-	// ErrNotAcquired means that the wait given to [Mutex.TryLock], or the caller's ctx, ended before the lock was
-	// acquired or the latch was open. If the ctx ended the wait, the error satisfies errors.Is for the ctx's error, too.
-	// If Redis had not answered, it also satisfies [ErrUnreachable], and the state of the lock is unknown. The error is a
-	// [*NotAcquiredError].
+	// ErrNotAcquired means that the wait ended before the lock was acquired or the latch was open. If ctx ended it, the error also satisfies
+	// errors.Is for ctx.Err(). If Redis had not answered, it also satisfies [ErrUnreachable]. The error is a [*NotAcquiredError].
 	ErrNotAcquired = errors.New("rlock: not acquired")
 
-	// ErrNotRun means that a Do, TryDo, [DoValue] or [TryDoValue] did not run its function because it did not get the lock;
-	// errors.Is and errors.As find the reason. After any other result, including nil and ErrUnreachable, the function has run.
-	// A Do inside the function reports only itself: its ErrNotRun does not match the outer Do's error.
+	// ErrNotRun means that a Do, TryDo, [DoValue] or [TryDoValue] did not run its function, for the reason that errors.Is and errors.As find. After
+	// any other result it has run. The ErrNotRun of a Do inside the function does not match.
 	ErrNotRun = errors.New("rlock: the function did not run")
 
-	// ErrUnreachable means that Redis did not answer, or was not ready to, for as long as the call tried. errors.As finds the
-	// last error of Redis or the connection, unless that was a timeout. Any effect of an unanswered Lock is undone in
-	// the background, and the last unlock of a hold is completed there.
+	// ErrUnreachable means that Redis did not answer, or was not ready to, for as long as the call tried. errors.As finds its last error, or the
+	// connection's.
 	ErrUnreachable = errors.New("rlock: Redis not reached")
 
-	// ErrPending means that a change whose call failed may have been made, or may yet be: it was sent without an answer, or goes on in the
-	// background. Do not call it again. Without ErrPending, a call that failed has changed nothing and will not, so that calling it again
-	// is safe. That holds for each call that changes something in Redis and whose effect is not undone: unlocks and [Export], Release,
-	// ReleaseIfExists, AddPermits, SetPermits, TrySetPermits and Delete of semaphores, UpdateLease, ForceUnlock, and TrySetCount, CountDown
-	// and Delete of latches. What a failed Lock, Acquire, Adopt or Drain may have taken is undone in the background, so their errors are
-	// never ErrPending.
+	// ErrPending means that the change of a failed call may have been made, or may yet be: do not call it again. After any other error it was not
+	// and will not be made, and calling again is safe. That holds for unlocks, [Export], ForceUnlock, and the changes of semaphores, permits and
+	// latches. What a failed Lock, Acquire, Adopt or Drain may have taken is undone in the background.
 	ErrPending = errors.New("rlock: may take effect (do not repeat it)")
 
-	// ErrNotHeld means that there was nothing to unlock: this unlock was called before, or the hold was lost, in which case the error also
-	// satisfies [ErrLost]. Other holds are unchanged.
+	// ErrNotHeld means that there was nothing to unlock: it was unlocked before, or lost (then [ErrLost] as well).
 	ErrNotHeld = errors.New("rlock: not held")
 
-	// ErrLost means that a hold ended before its unlock: its lease ran out, somebody deleted the
-	// key, or the lock was forced open. From then on another owner may be in the section. The error
-	// is, or wraps, a [*LostError].
+	// ErrLost means that a hold ended before its unlock: its lease ran out, its key was deleted, or it was forced open. Another owner may be in the
+	// section. The error is, or wraps, a [*LostError].
 	ErrLost = errors.New("rlock: lost")
 
-	// ErrNotReplicated means that too few replicas confirmed a hold in time, so it was given back; or that
-	// rueidis's pool had no connection for the attempt, so nothing was sent. See [Options].Replicas.
+	// ErrNotReplicated means that too few replicas confirmed a hold in time, and it was given back: see [Options].Replicas.
 	ErrNotReplicated = errors.New("rlock: not replicated")
 
-	// ErrReentry means that the ctx of a Lock already carries a hold of the lock, and the handle does not re-enter: see [WithoutReentry].
-	// The hold stays as it is.
+	// ErrReentry means that the ctx of a Lock [WithoutReentry] carries a hold of the lock.
 	ErrReentry = errors.New("rlock: this ctx holds the lock already, and WithoutReentry rules out re-entry " +
 		"(to compete with that hold, use Detach)")
 
-	// ErrUpgrade means that a Lock of the write side was called under a ctx that carries a read hold of that lock, and would
-	// wait for its own reader. Unlock the reader first, or read under [RWMutex.Upgradeable] and call [Upgradeable.Upgrade].
+	// ErrUpgrade means that a Lock of the write side would wait for the read hold in its own ctx. Unlock the reader first, or use
+	// [RWMutex.Upgradeable].
 	ErrUpgrade = errors.New("rlock: a reader cannot become the writer")
 
-	// ErrExported is in the [context.Cause] of a section that [Export] ended. It is not a loss: a ticket has the lock.
+	// ErrExported is the [context.Cause] of a section that [Export] ended. It is not a loss: a ticket has the lock.
 	ErrExported = tenure.ErrExported
 
 	// ErrNotExported means that [Export] changed nothing, and the section continues.
 	ErrNotExported = errors.New("rlock: not exported")
 
-	// ErrTicket means that a ticket given to [Client.Adopt] has no lock: it was used before, has expired, belongs to another
-	// Redis, or is not a ticket.
+	// ErrTicket means that the ticket given to [Client.Adopt] was used before, has expired, belongs to another Redis, or is not a ticket.
 	ErrTicket = errors.New("rlock: the ticket has no lock")
 
 	// ErrClosed means that the Client of the call, or of the section, was closed.
 	ErrClosed = errors.New("rlock: client closed")
 )
 
-// IsBusy reports whether err is that of a Lock, TryLock, Acquire or Await whose wait ended, by its own bound or its ctx, while Redis
-// answered: [ErrNotAcquired] without [ErrUnreachable]. Somebody else has the lock, as far as is known: also if the caller's ctx ended, by a
-// cancellation, too, while others had it. It is false for all other failures.
-//
-// The error of a Do may be that of a lock taken inside its function. Its own lock is busy if errors.Is(err, [ErrNotRun]) && IsBusy(err).
+// IsBusy reports whether err is [ErrNotAcquired] without [ErrUnreachable]: a wait ended while Redis answered, so somebody else has the lock as
+// far as is known. With a Do, errors.Is(err, ErrNotRun) && IsBusy(err) tells its own lock from one taken inside its function.
 func IsBusy(err error) bool {
 	return errors.Is(err, ErrNotAcquired) && !errors.Is(err, ErrUnreachable)
 }
@@ -89,19 +74,17 @@ func IsBusy(err error) bool {
 // errLockFailed is the reason in the ErrNotHeld of a failed Lock's unlock.
 var errLockFailed = errors.New("its Lock failed")
 
-// NotAcquiredError is the [ErrNotAcquired] of a Lock or TryLock, or of an Await or TryAwait.
+// NotAcquiredError is the [ErrNotAcquired] of a Lock, Acquire or Await.
 type NotAcquiredError struct {
 	Name   string        // of the lock or latch
 	Waited time.Duration // from the call to its end
-	// Holder is the lock's owner at the last answer from Redis, as Redis stores it, and TTL the remaining time of
-	// its hold at that moment. Both are zero if this call did not ask, or got no answer. Of several readers, they are of
-	// the one whose hold ends first, among those that last for another second.
+	// Holder is the lock's owner, as in Redis, and TTL the rest of its hold, at the last answer; zero without one. Of several readers, it is one
+	// that ends early.
 	Holder string
 	TTL    time.Duration
-	// HolderLabel is the [Options].Label of the Holder's Client; "" if it has none, as Redisson, or it is not known yet.
+	// HolderLabel is the [Options].Label of the Holder's Client; "" if it has none, or is not known yet.
 	HolderLabel string
-	// Count is the remaining count of a latch, or the number of free permits of a semaphore, at the last answer from Redis; 0
-	// if there was no answer. It is always 0 for a lock.
+	// Count is the count of a latch, or the number of free permits, at the last answer; 0 without one, and for a lock.
 	Count int64
 
 	counter tenure.CounterKind // there is no lock, but a latch or a semaphore
@@ -179,28 +162,25 @@ func (e *NotAcquiredError) sameHolder(err error) {
 // Is reports whether target is ErrNotAcquired.
 func (e *NotAcquiredError) Is(target error) bool { return target == ErrNotAcquired }
 
-// Unwrap returns ctx.Err() if the ctx ended the wait, and the ctx's cause if that differs and is not about another lock. It also returns
-// ErrUnreachable if Redis did not answer.
+// Unwrap returns ctx.Err() and its cause if ctx ended the wait, and [ErrUnreachable] if Redis did not answer.
 func (e *NotAcquiredError) Unwrap() []error { return e.causes }
 
 // LossReason is the reason why a hold was lost.
 type LossReason int8
 
 const (
-	// LostExpired: the lease expired, because no renewal succeeded in time or the lease was fixed.
+	// LostExpired: no renewal succeeded in time, or the lease was fixed.
 	LostExpired LossReason = iota + 1
-	// LostGone: Redis replied that the owner does not hold the lock. The key was deleted or evicted, the lock was forced open, or a
-	// failover lost it.
+	// LostGone: the owner no longer has the lock in Redis. It was deleted, evicted, forced open, or lost by a failover.
 	LostGone
-	// LostMaxHold: the hold reached its maximum time, see [WithMaxHold].
+	// LostMaxHold: the hold reached its [WithMaxHold].
 	LostMaxHold
 	// LostClosed: the Client was closed. The hold stays in Redis until its unlock, or until its lease expires.
 	LostClosed
 )
 
-// LostError is the [context.Cause] of a section whose hold ended before its unlock. It satisfies errors.Is for [ErrLost]. With the reason
-// [LostClosed] it satisfies [ErrClosed] instead: nobody else can be in the section before the lease ends. If the last renewal failed,
-// errors.Is and errors.As also find its error.
+// LostError is the [context.Cause] of a section whose hold ended before its unlock. It satisfies errors.Is for [ErrLost]; with the reason
+// LostClosed for [ErrClosed] instead, because nobody else can be in the section before the lease ends.
 type LostError struct {
 	Name   string // of the lock
 	Owner  string // as it is written in Redis; of a permit its id
