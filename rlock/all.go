@@ -36,8 +36,7 @@ import (
 // Each member has its own hold and level, taken and released like a single lock's. One call takes the members of one Client, and on a
 // cluster of one slot (engine.TakeTogether).
 
-// MultiMutex takes several locks together; [All] makes it. It has no state of its own: it excludes every holder of one of its members,
-// through any handle. Its methods are safe for concurrent use.
+// MultiMutex takes several locks together, see [All]. It excludes every holder of one of its members. Its methods are safe for concurrent use.
 type MultiMutex struct {
 	name    string
 	names   []string  // of the members
@@ -64,17 +63,11 @@ type member struct {
 	first  *member      // the member of the same lock that is taken before it, and lets it in; nil if it is that
 }
 
-// All combines several locks into one: Lock takes all of them, or waits and holds none. It does no I/O. The locks may be of any kind and
-// of several Clients, and other code may use them alone at the same time. A MultiMutex among them stands for its own members.
+// All combines several locks into one: Lock takes all of them, or waits and holds none. It does no I/O. The locks may be of any kind and of
+// several Clients, and be used alone at the same time. Callers that name the same locks in opposite orders do not block each other.
 //
-// The order of the arguments does not matter: callers that name the same locks in opposite orders do not block each other. Plain and fenced
-// locks of one Client, and on a cluster of one slot, cost one command together, up to a thousand of them; every other lock, and every lock of
-// a Client with [Options].Replicas, costs its own.
-//
-// A handle given twice counts once. Another handle of the same lock re-enters it. A read/write lock and a lock of another kind under one name
-// exclude each other, so All cannot take them together.
-//
-// If there are no locks, or one is nil or invalid, the methods of the MultiMutex report an error.
+// A handle given twice counts once; another handle of the same lock re-enters it. If there are no locks, one is nil or invalid, or a read/write
+// lock and one of another kind share a name, the methods report an error.
 func All(lockers ...Locker) *MultiMutex {
 	a := new(MultiMutex)
 	all, err := flatten(lockers)
@@ -282,31 +275,27 @@ func (a *MultiMutex) check() {
 	}
 }
 
-// Lock waits until all locks are held, or ctx is done. While it waits it holds none of them. If one is taken, it waits for that one as
-// [Mutex.Lock] does, then tries to take the others at once, and gives it back if it cannot.
+// Lock is [Mutex.Lock], but waits until all locks are held, and holds none meanwhile. But every eighth attempt takes them in turn, and keeps
+// what it has for up to 5 s while it waits for the next (docs/locks.md), so that callers that want only one of them cannot keep it waiting for
+// ever.
 //
-// Every eighth attempt takes them one after the other, in one global order, and keeps the locks it has while it waits for the next: for 50 ms
-// in all the first time, then for twice as long each time, up to 5 s, and never longer than half of the shortest [WithLease] or
-// [WithMaxHold] among them. So callers that want only one of the locks cannot keep it waiting for ever.
-//
-// The section's ctx carries a hold of each lock, and is cancelled as soon as one is lost, with that lock's [LostError] as its cause. The
-// unlock releases all of them; its error joins the errors of all locks that were lost or could not be released. Everything else is as for
-// [Mutex.Lock]. Errors name the lock that was in the way, and a Lock that failed leaves no lock held.
+// The section's ctx carries a hold of each lock, and is cancelled as soon as one is lost, with that lock's [LostError] as its cause. The unlock
+// releases all; its error joins those of the locks. The error of a failed Lock names the one that was in the way.
 func (a *MultiMutex) Lock(ctx context.Context) (context.Context, UnlockFunc, error) {
 	return a.lock(tenure.CallerNow(ctx).Patient(a.maxWait, time.Second).Persistent(a.persist))
 }
 
-// TryLock is Lock with a bound on the total wait, see [Mutex.TryLock]. If wait is 0 or less it makes one attempt.
+// TryLock is Lock with a bound on the total wait, as [Mutex.TryLock]. If wait is 0 or less it makes one attempt.
 func (a *MultiMutex) TryLock(ctx context.Context, wait time.Duration) (context.Context, UnlockFunc, error) {
 	return a.lock(tenure.CallerNow(ctx).UpTo(wait, time.Second).Persistent(a.persist))
 }
 
-// Do runs fn while it holds all locks, see [Mutex.Do].
+// Do is [Mutex.Do], with all locks.
 func (a *MultiMutex) Do(ctx context.Context, fn func(ctx context.Context) error) error {
 	return inside(ctx, a.Lock, fn)
 }
 
-// TryDo is Do with TryLock in place of Lock.
+// TryDo is [Mutex.TryDo], with all locks.
 func (a *MultiMutex) TryDo(ctx context.Context, wait time.Duration, fn func(ctx context.Context) error) error {
 	return inside(ctx, within(a, wait), fn)
 }

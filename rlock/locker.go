@@ -6,42 +6,36 @@ import (
 	"time"
 )
 
-// Locker is the interface common to locks of all kinds. It is small so that tests can fake it. Its methods have the
-// contracts of [Mutex]'s, and a fake must keep them: on error, Lock and TryLock return the given ctx and an unlock
-// that returns [ErrNotHeld].
+// Locker is the interface common to locks of all kinds. A fake for tests must keep the contracts of [Mutex]: on error, Lock and TryLock
+// return the given ctx and an unlock that returns [ErrNotHeld].
 type Locker interface {
 	// Name returns the name of the lock.
 	Name() string
-	// Lock waits until the lock is held or ctx is done, see [Mutex.Lock].
+	// Lock is as [Mutex.Lock].
 	Lock(ctx context.Context) (context.Context, UnlockFunc, error)
-	// TryLock waits for the lock for at most wait, see [Mutex.TryLock].
+	// TryLock is as [Mutex.TryLock].
 	TryLock(ctx context.Context, wait time.Duration) (context.Context, UnlockFunc, error)
 }
 
 var _ Locker = (*Mutex)(nil)
 
-// Do calls Lock, runs fn with the section's ctx, and unlocks.
+// Do calls Lock, runs fn with the section's ctx, and unlocks as an [UnlockFunc] does. If fn panics or calls runtime.Goexit, the lock is released
+// and the panic continues.
 //
-// If Lock fails, fn does not run. The error is Lock's, and also satisfies errors.Is for [ErrNotRun].
-//
-// Otherwise fn has run. If the unlock succeeds, Do returns fn's error unchanged. If it fails, errors.Is and errors.As
-// match both errors. A lost hold is always reported as [ErrLost], whatever fn returned. If Close cancelled the section's
+// If Lock fails, fn does not run, and the error is Lock's and [ErrNotRun]. Otherwise it is fn's, unchanged if the unlock succeeds; else
+// errors.Is and errors.As match both errors. A lost hold is always reported as [ErrLost], whatever fn returned. If Close cancelled the section's
 // ctx and fn returned an error, [ErrClosed] is reported too.
-//
-// After fn, Do waits for Redis as an [UnlockFunc] does, even if ctx is done. If fn panics or calls runtime.Goexit, the lock is released and
-// the panic continues. Do panics if fn is nil.
 func (m *Mutex) Do(ctx context.Context, fn func(ctx context.Context) error) error {
 	return inside(ctx, m.Lock, fn)
 }
 
-// TryDo is [Mutex.Do] with [Mutex.TryLock] in place of Lock. If the lock is not acquired within wait, fn does not run,
-// and the error is TryLock's and [ErrNotRun]. The wait does not bound fn.
+// TryDo is [Mutex.Do] with [Mutex.TryLock] in place of Lock. The wait does not bound fn.
 func (m *Mutex) TryDo(ctx context.Context, wait time.Duration, fn func(ctx context.Context) error) error {
 	return inside(ctx, within(m, wait), fn)
 }
 
-// DoValue is Do for a section that returns a value, and works with locks of every kind. It returns fn's value, even
-// alongside an error; the zero value if fn did not run.
+// DoValue is Do, for locks of every kind, with a function that returns a value: fn's, even alongside an error; the zero value if fn did
+// not run.
 func DoValue[T any](ctx context.Context, l Locker, fn func(ctx context.Context) (T, error)) (value T, err error) {
 	if l == nil || fn == nil {
 		panic("rlock: DoValue of a nil Locker or function")
@@ -49,7 +43,7 @@ func DoValue[T any](ctx context.Context, l Locker, fn func(ctx context.Context) 
 	return valueOf(ctx, l.Lock, fn)
 }
 
-// TryDoValue is [DoValue] with TryLock in place of Lock, see [Mutex.TryDo].
+// TryDoValue is [DoValue] with TryLock in place of Lock, as [Mutex.TryDo].
 func TryDoValue[T any](ctx context.Context, l Locker, wait time.Duration, fn func(ctx context.Context) (T, error)) (value T, err error) {
 	if l == nil || fn == nil {
 		panic("rlock: TryDoValue of a nil Locker or function")

@@ -10,9 +10,8 @@ import (
 	"github.com/go-rlock/rlock/internal/tenure"
 )
 
-// QuorumMutex is a lock that more than half of several independent servers hold, see [Quorum]. It has no state of its own: all
-// handles on the same members are the same lock. Its methods are safe for concurrent use. They panic if the QuorumMutex was not
-// made by Quorum, and if ctx is nil.
+// QuorumMutex is a lock that more than half of several servers hold, see [Quorum]. All handles on the same members are the same lock. Its
+// methods are safe for concurrent use.
 type QuorumMutex struct {
 	name    string         // of the first argument
 	of      *quorum.Quorum // nil if the handle is invalid
@@ -20,31 +19,18 @@ type QuorumMutex struct {
 	invalid error          // what is wrong with the handle; returned by Lock
 }
 
-// Quorum returns a lock over an odd number of independent servers, three or more: a holder of the members on more than half of them has
-// the lock. So the lock survives the death of the other servers and the loss of all their data. A single server with a replica that takes
-// over does not offer that. Redis calls this Redlock. Quorum does no I/O.
+// Quorum returns a lock over an odd number of independent servers, three or more: a holder of the members on more than half of them has the
+// lock. So it survives the death of the others and the loss of all their data. Redis calls this Redlock. docs/locks.md has its limits.
 //
-// Each member is a plain [Client.Mutex] of a Client of its own, mostly with the same name. The methods of the handle report other kinds,
-// two members of one Client, and members with different leases or watchdog times. The servers have to be independent: no replication
-// between them, and no common cluster. A Lock that finds two members on one server fails.
+// Each member is a plain [Client.Mutex] of a Client of its own. The servers share no replication and no cluster. The methods report other kinds,
+// two members of one Client or server, and members with different leases or watchdog times.
 //
-// A quorum has no fencing token and no order among processes, and costs two commands on every server for a section. One server with
-// replicas and [Options].Replicas is less to run, and a store that checks a fencing token ([Client.FencedMutex]) is safe from a holder that
-// was paused, which no quorum is. docs/locks.md has what a quorum survives.
+// A hold is trusted until (time the call was sent) + lease - drift on a majority of the servers; the drift is 1 % of the lease and 2 ms. Without
+// a majority that answers, Lock fails with [ErrUnreachable] after three seconds. There is no fencing token and no order among processes.
 //
-// A Lock asks all servers at once and returns with the majority. It is trusted until (time the call was sent) + lease - drift on a majority
-// of the servers; the drift is 1 % of the lease and 2 ms. A waiter does not poll. If no majority of the servers answers, it fails with
-// [ErrUnreachable] after three seconds.
-//
-// The hold is lost when a majority was not renewed in time, or is found to have forgotten it. Then the section's ctx is cancelled as for a
-// [Mutex].
-//
-// A Lock under the ctx of a section adds a level, and asks no server. The levels share the lease of the first; a level without a lease
-// keeps the hold renewed. The ctx carries the hold of the quorum, not of its members: a Lock of a member under it waits for itself, and
-// [Owner] does not see it.
-//
-// A member whose Client is closed counts as a server that is down. When a majority of the Clients is closed, waiting calls return
-// [ErrClosed], and the contexts of sections are cancelled with it, as by [Client.Close].
+// A Lock under the ctx of a section adds a level, and asks no server; the levels share the lease of the first. A Lock of a member waits for
+// itself there, and [Owner] does not see the hold. When a majority of the Clients is closed, calls return [ErrClosed], and sections are
+// cancelled.
 func Quorum(members ...Locker) *QuorumMutex {
 	q := &QuorumMutex{}
 	specs, err := q.check(members)
@@ -111,7 +97,7 @@ func (q *QuorumMutex) Name() string {
 	return q.name
 }
 
-// Lock waits until the lock is held or ctx is done, as [Mutex.Lock] does.
+// Lock is [Mutex.Lock].
 func (q *QuorumMutex) Lock(ctx context.Context) (context.Context, UnlockFunc, error) {
 	q.made(ctx)
 	who := tenure.CallerNow(ctx)
@@ -121,9 +107,8 @@ func (q *QuorumMutex) Lock(ctx context.Context) (context.Context, UnlockFunc, er
 	return q.lockTraced(who)
 }
 
-// TryLock is Lock with a bound on the waiting, see [Mutex.TryLock]. If wait is 0 or less it asks once, and not at all if a goroutine of
-// this process has the lock or waits for it. It may then fail although nobody gets the lock: two callers that ask at the same time may
-// keep each other from the majority. If wait is shorter, the servers have a second until a majority has answered.
+// TryLock is [Mutex.TryLock]; the servers have a second until a majority has answered. If wait is 0 or less it may fail although nobody gets the
+// lock: two callers that ask at the same time may keep each other from the majority.
 func (q *QuorumMutex) TryLock(ctx context.Context, wait time.Duration) (context.Context, UnlockFunc, error) {
 	q.made(ctx)
 	who := tenure.CallerNow(ctx).UpTo(wait, q.attempt())
@@ -151,12 +136,12 @@ func (q *QuorumMutex) lockTraced(who tenure.Caller) (context.Context, UnlockFunc
 	return lockTraced(q.trace, q.of.Whole, who, without(q.of.Lock))
 }
 
-// Do runs fn while it holds the lock, as [Mutex.Do] does.
+// Do is [Mutex.Do].
 func (q *QuorumMutex) Do(ctx context.Context, fn func(ctx context.Context) error) error {
 	return inside(ctx, q.Lock, fn)
 }
 
-// TryDo is Do with TryLock in place of Lock: fn does not run if TryLock did not get the lock within wait.
+// TryDo is [Mutex.TryDo].
 func (q *QuorumMutex) TryDo(ctx context.Context, wait time.Duration, fn func(ctx context.Context) error) error {
 	return inside(ctx, within(q, wait), fn)
 }

@@ -10,15 +10,11 @@ import (
 	"github.com/go-rlock/rlock/internal/tenure"
 )
 
-// Upgradeable is a read/write lock for a reader that may become the writer. There is one such reader at a time, beside any number of plain
-// readers, so no two can wait for each other. See [RWMutex.Upgradeable].
+// Upgradeable is a read/write lock for a reader that may become the writer, see [RWMutex.Upgradeable].
 type Upgradeable struct{ rw *RWMutex }
 
-// Upgradeable returns the lock for a reader that may become the writer: it reads, decides, and calls [Upgradeable.Upgrade] if it has to
-// write. It consists of a read hold and a second lock that only one caller can have. It keeps writers out, and lets other readers in.
-//
-// The options of the RWMutex apply to the reader. The second lock is renewed until the unlock, or until the reader is lost. If the process
-// dies, it lasts for the watchdog time of the handle, even with a shorter [WithLease].
+// Upgradeable returns the lock for a reader that may become the writer: it reads, decides, and calls [Upgradeable.Upgrade] if it has to write.
+// There is one such reader at a time, beside plain readers. The options apply to its read hold, not to the second lock that it takes.
 func (rw *RWMutex) Upgradeable() *Upgradeable { return &Upgradeable{rw.sides()} }
 
 // Name returns the name of the read/write lock.
@@ -31,27 +27,26 @@ func (u *Upgradeable) sides() *RWMutex {
 	return u.rw
 }
 
-// Lock waits until the caller is the reader that may upgrade, or ctx is done. It works as [Mutex.Lock]. A ctx that carries such a hold
-// re-enters it, and one that carries a write hold reads in it. Under any other read hold of the lock it returns [ErrUpgrade] at once,
-// because the upgradeable reader could be waiting for that reader.
+// Lock is [Mutex.Lock], for the reader that may upgrade. A ctx that carries such a hold re-enters it, and one that carries a write hold reads in
+// it. Under any other read hold of the lock it returns [ErrUpgrade] at once.
 func (u *Upgradeable) Lock(ctx context.Context) (context.Context, UnlockFunc, error) {
 	u.sides().write.check(ctx)
 	return u.lockTraced(u.rw.read.lock.Caller(ctx))
 }
 
-// TryLock is Lock with a bound on the waiting, as [Mutex.TryLock].
+// TryLock is [Mutex.TryLock].
 func (u *Upgradeable) TryLock(ctx context.Context, wait time.Duration) (context.Context, UnlockFunc, error) {
 	w := u.sides().write
 	w.check(ctx)
 	return u.lockTraced(u.rw.read.lock.CallerUpTo(ctx, wait))
 }
 
-// Do runs fn while it holds the lock, as [Mutex.Do].
+// Do is [Mutex.Do].
 func (u *Upgradeable) Do(ctx context.Context, fn func(ctx context.Context) error) error {
 	return inside(ctx, u.Lock, fn)
 }
 
-// TryDo is Do with TryLock in place of Lock, as [Mutex.TryDo].
+// TryDo is [Mutex.TryDo].
 func (u *Upgradeable) TryDo(ctx context.Context, wait time.Duration, fn func(ctx context.Context) error) error {
 	return inside(ctx, within(u, wait), fn)
 }
@@ -83,22 +78,16 @@ func (u *Upgradeable) lockTraced(who tenure.Caller) (context.Context, UnlockFunc
 	return l, func() error { return trace.released(unlock) }, nil
 }
 
-// Upgrade turns the reader that ctx carries into the writer, once the other readers have left; new ones wait. It works as a Lock of the
-// write side, and its unlock turns the writer into a reader again. Under a ctx that already carries a write hold it re-enters that.
-//
-// The end of the reader's section, or of [Upgradeable.Do], does not end the writer's: call the writer's unlock first, or use
-// [Upgradeable.UpgradeDo].
-//
-// The error satisfies errors.Is for [ErrUpgrade] if ctx carries no hold of [Upgradeable.Lock]. Otherwise it is that of [Mutex.Lock], and
-// the caller is still a reader.
+// Upgrade turns the reader that ctx carries into the writer, once the other readers have left; new ones wait. It is a Lock of the write side,
+// and its unlock turns the writer into a reader again. The end of the reader's section does not end the writer's: unlock that first, or use
+// [Upgradeable.UpgradeDo]. The error is [ErrUpgrade] if ctx carries no hold of [Upgradeable.Lock]. After any error the caller is still a reader.
 func (u *Upgradeable) Upgrade(ctx context.Context) (context.Context, UnlockFunc, error) {
 	w := u.sides().write
 	w.check(ctx)
 	return w.lockTraced(w.lock.Caller(ctx), without(u.rw.lock.Upgrade))
 }
 
-// UpgradeDo runs fn while the reader that ctx carries is the writer: it calls Upgrade, fn with the writer's ctx, and the unlock. Otherwise
-// it works as [Mutex.Do]. Afterwards the caller continues as a reader with ctx.
+// UpgradeDo is [Mutex.Do] with Upgrade in place of Lock. Afterwards the caller continues as a reader with ctx.
 func (u *Upgradeable) UpgradeDo(ctx context.Context, fn func(ctx context.Context) error) error {
 	return inside(ctx, u.Upgrade, fn)
 }
