@@ -23,7 +23,7 @@ const (
 	sentinelRefresh = 5 * time.Second // an announcement of a new master may get lost
 )
 
-// Open returns a Client with connections of its own to the Redis at a URL, which [Client.Close] and [Client.Shutdown] close:
+// Open returns a [Client] with connections of its own to the Redis at a URL, which [Client.Close] and [Client.Shutdown] close:
 //
 //	redis://user:password@host:6379/0                      a server, or any node of a cluster
 //	rediss://host:6380                                     the same with TLS
@@ -31,14 +31,13 @@ const (
 //	redis://host:26379?addr=host2:26379&master_set=main    the master that sentinels name; without a password of their own
 //	unix:///run/redis.sock?db=0                            a Unix socket
 //
-// In a user or a password, write %40 %3A %2F %3F %23 %25 for @ : / ? # %. Other parameters are dial_timeout (2s by default),
-// write_timeout (3s: how long a connection may be silent before it counts as dead), client_name, protocol=2, and skip_verify, which
-// turns off the check of certificates. Open ignores parameters that it does not know. For anything else, see [OpenWith].
+// In a user or a password, write %40 %3A %2F %3F %23 %25 for @ : / ? # %. Other parameters are dial_timeout (2s by default), write_timeout (3s:
+// how long a connection may be silent before it counts as dead), client_name, protocol=2, and skip_verify, which turns off the check of
+// certificates; unknown ones are ignored.
 //
-// Open connects at once, unless [Options].ConnectOnUse is set, and fails if no server answers, or one refuses the user, after at most dial_timeout for each server it tries. Its
-// errors contain the addresses, but no password; without an answer from Redis they satisfy [ErrUnreachable]. If the connection fails later, the locks wait for a new one.
-// A server that answers READONLY, as a former master does after a failover, is left: all connections to its address are closed, at most once
-// a second, and dialled anew.
+// Open connects at once, unless [Options].ConnectOnUse is set, and fails if no server answers, or one refuses the user, after at most
+// dial_timeout for each server it tries. Its errors contain no password; without an answer from Redis they satisfy [ErrUnreachable]. Later
+// failures of a connection are mended, and a server that answers READONLY is dialled anew.
 func Open(url string, o Options) (*Client, error) {
 	redis, err := rueidis.ParseURL(url)
 	if err != nil { // which has the URL, or a part of it
@@ -48,12 +47,8 @@ func Open(url string, o Options) (*Client, error) {
 	return OpenWith(redis, o)
 }
 
-// OpenWith is [Open] with the options of the rueidis client it makes, for settings that a URL cannot express: certificates, sentinels with
-// a password, credentials that change, a dialer.
-//
-// Unset options get values that suit locks: Dialer.Timeout 2 s, Dialer.KeepAlive 1 s and ConnWriteTimeout 3 s. Sentinels get the same
-// times, the TLSConfig of their servers, and a TopologyRefreshInterval of 5 s. OpenWith always sets DisableCache, because locks are never
-// read from a cache, and wraps the dialer, to leave a server that answers READONLY.
+// OpenWith is [Open] with the options of the rueidis client it makes, for what a URL cannot express: certificates, sentinels with a password,
+// credentials that change, a dialer. It sets unset options as docs/operating.md recommends, always sets DisableCache, and wraps the dialer.
 func OpenWith(redis rueidis.ClientOption, o Options) (*Client, error) {
 	if _, err := o.validate(); err != nil { // before it connects
 		return nil, err
