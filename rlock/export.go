@@ -12,34 +12,20 @@ import (
 	"github.com/go-rlock/rlock/internal/ticket"
 )
 
-// Export ends the innermost section that ctx carries, and leaves its lock to a ticket: a text of about a hundred bytes that is safe in a
-// header, a URL or JSON. [Client.Adopt] turns the ticket into a hold again, in this process or another one; nobody else gets the lock in
-// between.
+// Export ends the innermost section that ctx carries, and leaves its lock to a ticket: a text of about a hundred bytes that is safe in a header,
+// a URL or JSON. [Client.Adopt] turns it into a hold again, in any process; nobody else gets the lock in between. The section's own unlock then
+// does nothing and returns nil.
 //
-// The section ends as by an unlock: its ctx is cancelled first, with a [context.Cause] that is [ErrExported]. Its own unlock then does
-// nothing and returns nil, so defer it as usual, or call Export in a Do.
+// A ticket works once, and is a secret: whoever can read it and reach Redis can take the lock. Until it is adopted or expires, see
+// [WithTicketTime], the lock is held, even if this process dies. [Mutex.ForceUnlock] ends a ticket.
 //
-// A ticket works once, and is a secret: anybody who can read it and reach Redis can take the lock. If nobody adopts it, it expires, see
-// [WithTicketTime], and the lock is free. Until then the lock is held, even if this process dies or its Client is closed.
-// [Mutex.ForceUnlock] ends a ticket.
+// Only the holds of a plain or fenced lock or a write side can be exported, and only without other open levels, readers in the writer's section,
+// or other locks of an [All].
 //
-// A hold can be exported if it was taken through a Mutex, a FencedMutex or the write side of an RWMutex, and not together with others
-// ([All]), if no other level of it is open, and if no reader is in the writer's section. Holds of fair locks, readers, a [Quorum] and
-// permits cannot be exported.
-//
-// If the error is [ErrNotExported], nothing was changed: the section continues, and has to be unlocked as usual. It is also
-//
-//   - [ErrNotHeld], if ctx carries no section, or it was unlocked or exported before,
-//   - ctx.Err(), if ctx is done: give Export a [context.WithoutCancel] of it to export the hold anyway,
-//   - [ErrClosed], if the Client is closed.
-//
-// After any other error the section has ended, and there is no ticket:
-//
-//   - [ErrLost] and ErrNotHeld, if the hold was lost before; its unlock returns them too,
-//   - [ErrPending], if Redis did not answer within [Options].UnlockTimeout (then for [ErrUnreachable] as well), or refused. The lock is
-//     released in the background, as by an unlock.
-//
-// Export panics if ctx is nil. It is safe for concurrent use: of several calls for one section, one gets a ticket.
+// If the error is [ErrNotExported], the section continues, and has to be unlocked as usual. It is also [ErrNotHeld], if ctx carries no open
+// section; ctx.Err(), if ctx is done; or [ErrClosed]. After any other error the section has ended without a ticket: [ErrLost] and [ErrNotHeld]
+// if the hold was lost before, and [ErrPending] if Redis refused, or did not answer within [Options].UnlockTimeout ([ErrUnreachable] as well);
+// the lock is then released in the background. Of several calls for one section, one gets a ticket.
 func Export(ctx context.Context, options ...ExportOption) (string, error) {
 	var s exportSettings
 	for _, o := range options {
@@ -89,8 +75,8 @@ type exportFunc func(*exportSettings)
 
 func (f exportFunc) applyTo(s *exportSettings) { f(s) }
 
-// WithTicketTime sets the life of a ticket, from the call of Export, in whole milliseconds. Make it longer than a job may wait in its
-// queue. The default is the watchdog time of the Client. For a d below 1 ms Export returns [ErrNotExported].
+// WithTicketTime sets the life of a ticket, from the call of [Export], in whole milliseconds. The default is the watchdog time of the Client.
+// For a d below 1 ms Export returns [ErrNotExported].
 func WithTicketTime(d time.Duration) ExportOption {
 	return exportFunc(func(s *exportSettings) {
 		if s.lasts = d; d == 0 {
@@ -99,21 +85,13 @@ func WithTicketTime(d time.Duration) ExportOption {
 	})
 }
 
-// Adopt turns a ticket of [Export] into a hold of this Client, in one step. The section, its unlock, lease and options are those of
-// [Mutex.Lock]. It does not wait, because the ticket has the lock. The token of a fenced lock is higher than all before it. Only the first
+// Adopt turns a ticket of [Export] into a hold of this Client, which needs the same Redis and [Options].Prefix as the exporting one. It does not
+// wait. The section, its unlock and options are those of [Mutex.Lock]; the token of a fenced lock is higher than all before it. Only the first
 // Adopt of a ticket gets the lock.
 //
-// The Client needs the same Redis and [Options].Prefix as the exporting Client. The options are those of the handle for the new hold.
-//
-// On error Adopt returns the given ctx, and an unlock that returns [ErrNotHeld]. The error is
-//
-//   - [ErrTicket], if the ticket was used before, has expired, or is not a ticket: lock the name as usual, and check how far the work has
-//     come,
-//   - [ErrNotAcquired] and ctx.Err(), if ctx was done first,
-//   - [ErrUnreachable], [ErrNotReplicated] or [ErrClosed], as for [Mutex.Lock].
-//
-// After any error but ErrTicket and ErrClosed, the ticket may have been used, which is undone in the background: try again, and lock the
-// name if that returns ErrTicket.
+// On error Adopt returns the given ctx, and an unlock that returns [ErrNotHeld]. After [ErrTicket] lock the name as usual, and check how far the
+// work has come. Otherwise the error is as for [Mutex.Lock], and unless it is [ErrClosed] the ticket may have been used: try again, and lock the
+// name if that returns [ErrTicket].
 func (c *Client) Adopt(ctx context.Context, text string, options ...Option) (context.Context, UnlockFunc, error) {
 	if c.check(); ctx == nil {
 		panic("rlock: the ctx is nil")

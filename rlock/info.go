@@ -15,37 +15,33 @@ import (
 
 // Info is a lock's state in Redis, see [Mutex.Info].
 type Info struct {
-	// Holders are the current owners, sorted by Owner: none if the lock is free, possibly several readers of a
-	// read/write lock.
+	// Holders are the current owners, sorted: none if the lock is free, several if readers hold it.
 	Holders []Holder
-	// TTL is the result of [Mutex.TTL].
+	// TTL is as of [Mutex.TTL].
 	TTL time.Duration
-	// Token is the highest fencing token given so far; 0 if the lock is not fenced or was never held. For a
-	// [Client.FencedRWMutex], ask the write side.
+	// Token is the highest fencing token given so far; 0 without one. For a [Client.FencedRWMutex], ask the write side.
 	Token int64
-	// Listening is the number of processes that listen for the unlock, Redisson's included: all waiters, and recent waiters
-	// of the last seconds. Redisson's waiters for a fair lock listen elsewhere; they are in the Queue. It is -1 if the server
-	// does not report it. On a cluster with plain pub/sub it covers one node.
+	// Listening is the number of processes that listen for the unlock, Redisson's included, but not those for a fair lock; -1 if the server does
+	// not report it; of one node on a cluster with plain pub/sub.
 	Listening int
-	// Queue lists the waiters by their future owners, in order, up to a thousand: all waiters of a fair lock, the
-	// writers of a read/write lock, and for other locks one entry for each waiting process. Redisson's waiters appear only for a
-	// fair lock.
+	// Queue lists the first thousand waiters by their future owners, in order: those of a fair lock, the writers of a read/write lock, and for
+	// other locks one for each waiting process of this library.
 	Queue []string
 }
 
 // Holder is an owner of a lock.
 type Holder struct {
-	Owner string // as it is written in Redis, and as [Owner] returns it; it begins with what [Client.ID] returns
+	Owner string // as in Redis, and as [Owner] returns it; it begins with the [Client.ID]
 	Depth int    // number of levels of its hold; may lag by 100 ms
 	Write bool   // it is the writer of a read/write lock
-	// Label is its Client's [Options].Label; "" if it has none, as Redisson, or if it is not known.
+	// Label is its Client's [Options].Label; "" if it has none, or if it is not known.
 	Label string
-	// Exported reports that nobody is inside: the lock was left to a ticket and is not adopted yet, see [Export].
+	// Exported reports that nobody is inside: a ticket has the lock, see [Export].
 	Exported bool
 }
 
-// Info returns who holds the lock and who waits for it, for operators. The result is a snapshot; it may be stale when Info returns. Labels
-// that this Client does not know yet are looked up in the background: the next call has them.
+// Info returns a snapshot of who holds the lock and who waits for it. Labels that this Client does not know yet are looked up in the
+// background: the next call has them.
 func (m *Mutex) Info(ctx context.Context) (Info, error) {
 	m.check(ctx)
 	raw, err := m.lock.Inspect(ctx)

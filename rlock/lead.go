@@ -23,31 +23,20 @@ const (
 	refusedLog   = time.Minute
 )
 
-// Lead runs fn while this process is the leader, that is, while it holds l. It waits for the lock, and runs fn with the section's ctx. fn
-// does the leader's work until that ctx is done, and then returns soon.
+// Lead runs fn with the section's ctx while this process is the leader, that is, while it holds l. fn works until that ctx is done, and then
+// returns soon. If the hold was lost by then, or the leader has resigned ([ResignWhenAsked]), Lead waits for the lock again and runs fn again,
+// whatever fn returned; never twice at the same time. It returns only in the following cases:
 //
-// If the hold was lost by then, or the leader has resigned ([ResignWhenAsked]), Lead waits for the lock again and runs fn again, whatever
-// fn returned. So fn must be able to start afresh; one Lead never runs it twice at the same time.
+//  1. fn has returned before its ctx was done, and the hold was not lost. The error is what [Mutex.Do] returns.
+//  2. ctx is done, and fn has returned. The error satisfies errors.Is for ctx.Err(), and for what fn returned.
+//  3. The Client of l is closed or shut down, and fn has returned. In the same way the error satisfies [ErrClosed].
+//  4. Lock failed for a reason that only the program can mend: a bad option or name, a key that is no lock, [ErrReentry], [ErrUpgrade], or
+//     [ErrDeadlock].
 //
-// Lead returns only in the following cases:
+// Otherwise it tries again within half a second, or four seconds if Redis refuses (NOAUTH, OOM …), which [Options].Logger reports.
 //
-//  1. fn has returned before its ctx was done, and the hold was not lost. The error is what [Mutex.Do] returns: nil if fn and the
-//     unlock were fine.
-//  2. ctx is done, and fn, if it ran, has returned. The error satisfies errors.Is for ctx.Err(), for the leader as for those that
-//     wait, and for what fn returned. It is never nil, as with the Serve of a [net/http.Server] that is shut down.
-//  3. The Client of l is closed or shut down, and fn, if it ran, has returned. In the same way the error satisfies [ErrClosed].
-//  4. Lock failed for a reason that only the program can mend: a bad option or name, a key that is no lock, [ErrReentry],
-//     [ErrUpgrade], or [ErrDeadlock]. The error is that of Lock.
-//
-// After anything else Lead goes on: after half a second at most if the hold was lost or resigned, if Redis does not answer or too few
-// replicas do, or at the end of a [WithMaxWait]; after up to four seconds if Redis refuses (NOAUTH, NOPERM, OOM, MISCONF …), as somebody may
-// mend that. [Options].Logger reports losses and refusals.
-//
-// To end a process in order, cancel ctx, wait until Lead has returned, and call [Client.Shutdown]: the next leader then gets the lock at
-// once. If a process dies, the next leader gets the lock when its lease has expired.
-//
-// As with every lock, a paused leader may still act after another one has begun: see [Client.FencedMutex]. Lead panics if l, fn or an
-// option is nil.
+// To end a process in order, cancel ctx, wait until Lead has returned, and call [Client.Shutdown]: the next leader then gets the lock at once. A
+// paused leader may still act after another one has begun: see [Client.FencedMutex].
 func Lead(ctx context.Context, l Locker, fn func(ctx context.Context) error, options ...LeadOption) error {
 	if l == nil || fn == nil || slices.Contains(options, nil) {
 		panic("rlock: Lead of a nil Locker, function or option")

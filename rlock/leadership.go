@@ -8,7 +8,8 @@ import (
 	"github.com/go-rlock/rlock/internal/tenure"
 )
 
-// Leadership reports whether a [Lead] leads, see [ReportTo]. The zero value is ready to use. Its methods are safe for concurrent use.
+// Leadership reports whether a [Lead] leads, see [ReportTo]. The zero value is ready to use, by one Lead. Its methods are safe for concurrent
+// use.
 type Leadership struct {
 	mu      sync.Mutex // guards the following; a tenure's and the renewer's are taken under it, never the reverse
 	latest  LeadState
@@ -19,19 +20,16 @@ type Leadership struct {
 
 // LeadState is the state of a [Leadership] at one moment.
 type LeadState struct {
-	// Leading is true from the call of fn until its ctx is done, it returns, or the lease is over ([TrustedUntil]), even if a pause of the
-	// process kept the ctx from ending in time.
+	// Leading is true from the call of fn until its ctx is done, it returns, or the lease is over.
 	Leading bool
-	// Term is a number that rises with each term, as long as Redis keeps its data; 0: there was none yet. If the lock is a [Client.FencedMutex] it is the fencing token,
-	// and thus higher than that of all earlier leaders, in any process. Otherwise it counts the terms of this Leadership. It stays after
-	// the term has ended.
+	// Term rises with each term, as long as Redis keeps its data; 0: there was none yet. Of a [Client.FencedMutex] it is the fencing token, higher
+	// than that of all earlier leaders, in any process.
 	Term int64
-	// Since is when that term began or, if it has ended, when that was noticed. Zero: there was none yet.
+	// Since is when that term began or, if it has ended, when that was noticed.
 	Since time.Time
 }
 
-// ReportTo makes Lead report to s when it begins and stops leading: for a health check, a metric, or a handler that only the leader
-// serves. Use a Leadership for one Lead at a time. Lead panics if s is nil.
+// ReportTo makes [Lead] report to s when it begins and stops leading.
 func ReportTo(s *Leadership) LeadOption {
 	if s == nil {
 		panic("rlock: ReportTo of a nil Leadership")

@@ -22,17 +22,14 @@ type leadOption func(*leadership)
 
 func (f leadOption) applyTo(l *leadership) { f(l) }
 
-// ResignWhenAsked lets a leader step down in order when somebody else waits or asks for the lock ([Client.Ask], `rlock ask`). Once it has
-// led for the term, counted from the call of fn, the ctx of fn is then cancelled with the cause [ErrResigned]. When fn has returned, with
-// any result, Lead unlocks, so that the next leader gets the lock at once. Then Lead waits for the lock again.
-//
-// The lock needs [WithAsked]; without it Lead returns an error and does not run fn. Other candidates always wait, so with two of them the
-// leader changes every term: choose minutes rather than seconds. Without other candidates nobody resigns.
+// ResignWhenAsked lets a leader step down when somebody waits or asks for the lock ([Client.Ask], `rlock ask`), once it has led for the term,
+// counted from the call of fn: the ctx of fn is cancelled with the cause [ErrResigned]. When fn has returned, Lead unlocks, and waits for the
+// lock again. The lock needs [WithAsked]; without it Lead returns an error. With two candidates the leader changes every term.
 func ResignWhenAsked(term time.Duration) LeadOption {
 	return leadOption(func(l *leadership) { l.resigns, l.term = true, term })
 }
 
-// ErrResigned is wrapped in the [context.Cause] of a leader that stepped down, see [ResignWhenAsked].
+// ErrResigned is wrapped in the cause of a leader that stepped down, see [ResignWhenAsked].
 var ErrResigned = errors.New("rlock: resigned when asked for the lock")
 
 var errNeverAsked = errors.New("ResignWhenAsked needs a lock WithAsked")

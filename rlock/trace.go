@@ -9,49 +9,39 @@ import (
 	"github.com/go-rlock/rlock/internal/tenure"
 )
 
-// Trace receives the events of a Client's locks, for metrics, spans and logs: see [Options].Trace. Any of its functions may be nil. They
-// are called concurrently: they must be safe for concurrent use, return at once, and not lock.
+// Trace receives the events of a Client's locks, for metrics, spans and logs. Any of its functions may be nil. They are called concurrently,
+// must return at once, and not lock.
 //
-// Acquired reports every Lock, TryLock or Adopt that succeeds, Released its unlock or Export, and Failed the rest, including those inside
-// a Do. Passed reports every Await or TryAwait of a latch and every Acquire or TryAcquire of a [Semaphore] that succeeds, and Failed the
-// rest. An Acquire of a [PermitSemaphore] is reported as a Lock.
+// [All], [Quorum] and [Upgradeable] report themselves to the Trace of their first lock's Client, and not their members. But Lost and Deadlock
+// report the single lock, and All also a Quorum or an Upgradeable in it. A [PermitSemaphore] is reported as a lock.
 //
-// [All], [Quorum] and [Upgradeable] report themselves to the Trace of their first lock's Client, and not their member locks. But Lost
-// reports the single lock that was lost, and Deadlock the single lock that the victim waits for. A Quorum or an Upgradeable given to All
-// also reports itself.
-//
-// Waiting, Acquired, Passed, Failed and Released delay only their caller: its Lock, Await, Acquire or unlock returns after they have. Their
-// panics reach that caller, and leave no lock held.
-//
-// Lost, Deadlock and Renewed are called on a goroutine of the Client, one after the other: Lost may be called after Released. If they are
-// slow, some calls are dropped, and the Logger gets their number. Their panics are logged, with the default Logger of package slog if
-// [Options].Logger is nil.
+// Waiting, Acquired, Passed, Failed and Released delay only their caller, which gets their panics; these leave no lock held. Lost, Deadlock and
+// Renewed are called on a goroutine of the Client, one after the other. If they are slow, some calls are dropped, and the Logger gets their
+// number. Their panics are logged, with slog's default Logger if there is no other.
 type Trace struct {
-	// Waiting is called on its own goroutine when a Lock, Await or Acquire begins to wait, at most once; meanwhile the wait continues.
-	// Acquired, Passed or Failed follows after Waiting has returned.
+	// Waiting is called on its own goroutine when a Lock, Await or Acquire begins to wait, and returns before Acquired, Passed or Failed is called.
 	Waiting func(context.Context, WaitingInfo)
-	// Acquired is called before Lock returns. The ctx is that of the section.
+	// Acquired is called before a Lock or Adopt succeeds, with the ctx of the section.
 	Acquired func(context.Context, AcquiredInfo)
-	// Passed is called before Await or Acquire returns nil. No section begins, so no event reports its end.
+	// Passed is called before an Await of a latch or an Acquire of a [Semaphore] succeeds.
 	Passed func(context.Context, PassedInfo)
-	// Failed is called before Lock, Await or Acquire returns an error.
+	// Failed is called before one of these calls fails.
 	Failed func(context.Context, FailedInfo)
-	// Released is called before the first call of an unlock returns. The ctx is that of the section, which has ended.
+	// Released is called before the first call of an unlock, or Export, returns, with the ctx of the section.
 	Released func(context.Context, ReleasedInfo)
-	// Lost is called when a hold is lost. It gets the ctx of the section, which has been cancelled by then.
+	// Lost is called when a hold is lost, perhaps after Released, with the ctx of the section.
 	Lost func(context.Context, LostInfo)
-	// Deadlock reports a deadlock with the ctx of its victim, a Lock that continues to wait, see [DeadlockReport].
+	// Deadlock is called for [DeadlockReport], with the ctx of the victim.
 	Deadlock func(context.Context, DeadlockInfo)
-	// Renewed is called for each renewal of a hold, every third of the watchdog time, and of a kept lock, see [WithLinger].
+	// Renewed is called for each renewal of a hold or a kept lock.
 	Renewed func(RenewedInfo)
 }
 
 // WaitingInfo is the argument of [Trace].Waiting.
 type WaitingInfo struct {
 	Name, Kind string
-	Names      []string // of the locks of an [All], not to be changed; nil for other kinds
-	// Holder is the lock's current owner, as written in Redis. It is "" for a latch or a semaphore, and if this Lock did not ask Redis
-	// because other goroutines of its process were in line before it, or to let other processes go first.
+	Names      []string // as in AcquiredInfo
+	// Holder is the lock's owner, as in Redis; "" for a counter, and if this Lock did not ask because others were in line before it.
 	Holder string
 }
 
@@ -63,7 +53,7 @@ type AcquiredInfo struct {
 	Waited     time.Duration // from the call of Lock
 	WasWaiting bool          // Waiting was called for it
 	Tried      bool          // it was a TryLock that would not have waited
-	// By is the ctx of the section that handed the lock over, if the Path is PathHandOff; otherwise nil.
+	// By is the ctx of the section that handed the lock over, with PathHandOff.
 	By context.Context
 }
 
@@ -77,7 +67,7 @@ type PassedInfo struct {
 // FailedInfo is the argument of [Trace].Failed.
 type FailedInfo struct {
 	Name, Kind string
-	Names      []string      // of the locks of an [All], not to be changed; nil for other kinds
+	Names      []string      // as in AcquiredInfo
 	Waited     time.Duration // from the call of Lock, Await or Acquire
 	WasWaiting bool          // Waiting was called for it
 	Err        error
@@ -86,7 +76,7 @@ type FailedInfo struct {
 // ReleasedInfo is the argument of [Trace].Released.
 type ReleasedInfo struct {
 	Name, Kind string
-	Names      []string      // of the locks of an [All], not to be changed; nil for other kinds
+	Names      []string      // as in AcquiredInfo
 	Path       Path          // as in its AcquiredInfo: a PathReentry ends no hold
 	Held       time.Duration // from when Lock returned until unlock was called
 	Exported   bool          // [Export] ended it; Err is the error of Export
@@ -108,13 +98,11 @@ type DeadlockInfo struct {
 // RenewedInfo is the argument of [Trace].Renewed.
 type RenewedInfo struct {
 	Name, Kind string
-	// Left is how much longer the hold would have been trusted without this renewal, at the time it was confirmed. Two thirds of the
-	// watchdog time is usual; a smaller value means that a loss was nearer.
+	// Left is how much longer the hold would have been trusted without it: usually two thirds of the watchdog time.
 	Left time.Duration
-	// Watchdog is the watchdog time of the hold, see [WithWatchdog]: holds of one Client may have different ones.
+	// Watchdog is the watchdog time of the hold, see [WithWatchdog].
 	Watchdog time.Duration
-	// Granted is set for the first renewal of a hold that another process handed over. Such a hold is trusted for two seconds at first, or
-	// the watchdog time if that is less.
+	// Granted is set for the first renewal of a hold that another process handed over, trusted until then for two seconds at most.
 	Granted bool
 }
 
@@ -122,19 +110,19 @@ type RenewedInfo struct {
 type Path int8
 
 const (
-	// PathFree: the lock was free when Redis was asked; or the ctx carried the write hold, which lets a reader in.
+	// PathFree: the lock was free, or let a reader into its own writer's section.
 	PathFree Path = iota + 1
 	// PathReentry: the ctx carried a hold of the lock.
 	PathReentry
 	// PathHandOff: a goroutine of the same Client handed it over with its unlock.
 	PathHandOff
-	// PathGrant: another process handed it to this one with its unlock.
+	// PathGrant: another process handed it over with its unlock.
 	PathGrant
 	// PathWoken: Redis was asked after a wait.
 	PathWoken
-	// PathShared: other goroutines of the same Client were reading, and Redis was not asked.
+	// PathShared: others of the same Client were reading.
 	PathShared
-	// PathKept: the process had kept the lock since its last unlock, and Redis was not asked, see [WithLinger].
+	// PathKept: the process had kept the lock, see [WithLinger].
 	PathKept
 	// PathAdopted: it came from a ticket, see [Client.Adopt].
 	PathAdopted
