@@ -14,30 +14,20 @@ import (
 // MaxPermits is the highest number of permits that a call takes, gives back or sets, as in Redisson.
 const MaxPermits = lua.MaxPermits
 
-// Semaphore is a handle on a semaphore in Redis: a number of permits that goroutines of any process take and give back. It is Redisson's
-// RSemaphore, so Java and Go share the same permits.
+// Semaphore is a handle on a semaphore in Redis, Redisson's RSemaphore: a number of permits that goroutines of any process, Java's included,
+// take and give back. One that was never set has none.
 //
 // Nobody owns a permit, and it has no lease. If a process dies, the permits it took are gone until somebody releases them in its place. A
-// Release without an Acquire adds permits. A semaphore that was never set has none.
+// Release without an Acquire adds permits.
 //
-// First come, first served: an Acquire of few permits waits behind one that needs more than are free. Acquires of one process are served in
-// their order, and processes take turns.
-//
-// A handle has no state of its own. Its methods are safe for concurrent use. They panic if the Semaphore is nil or was not made by a
-// Client, and if ctx is nil. A Semaphore is not a [Locker]; [Semaphore.Locker] returns one.
-//
-// In the terminology of the Go memory model, a Release is synchronized before the return of any Acquire that could not have succeeded
-// without it. This holds across processes, as long as Redis keeps its data.
+// First come, first served: an Acquire of few permits waits behind one that needs more than are free. Processes take turns. A Release is
+// synchronized before the return of any Acquire that could not have succeeded without it, see [Mutex].
 type Semaphore struct {
 	client    *Client
 	semaphore counter.Semaphore
 }
 
-// Semaphore returns a handle on the semaphore called name. It does no I/O. The methods of the handle report an empty name. It panics if
-// the Client is nil.
-//
-// The semaphore is the Redis key of that name, as for [Client.Mutex]. If the key holds anything but a number, all methods return an error and
-// leave it as it is. On a cluster, braces in a name may only enclose the hash tag.
+// Semaphore returns a handle on the semaphore called name.
 func (c *Client) Semaphore(name string) *Semaphore {
 	c.check()
 	return &Semaphore{c, c.counters.Semaphore(c.prefix+name, name, c.terms(kinds.Semaphore, name, nil))}
@@ -69,7 +59,6 @@ func (s *Semaphore) fits(n, least int64) error {
 }
 
 // TrySetPermits sets the number of permits, if the semaphore was not set, and reports whether it did. n is 0 or more.
-//
 // Errors and times are those of [CountDownLatch.TrySetCount].
 func (s *Semaphore) TrySetPermits(ctx context.Context, n int64) (bool, error) {
 	s.check(ctx)
@@ -80,20 +69,15 @@ func (s *Semaphore) TrySetPermits(ctx context.Context, n int64) (bool, error) {
 	return done == 1, err
 }
 
-// Acquire takes n permits, and waits for them until ctx is done. None are there at once. It sends one command, and nothing while it waits.
-//
-// The number of permits may still grow, so an Acquire of more than there are waits. Meanwhile all Acquires behind it wait as well, even of other
-// processes. Give it a ctx that ends.
-//
-// Errors and times are those of [CountDownLatch.Await]; the [*NotAcquiredError] has the number of free permits. Permits granted after Acquire
-// has returned are given back. If Redis can be reached, an Acquire that failed takes nothing.
+// Acquire takes n permits, all at once, and waits for them until ctx is done, without sending anything. One that wants more permits than there
+// are waits, and all behind it, even of other processes: give it a ctx that ends. A failed Acquire takes nothing. Errors and times are those of
+// [CountDownLatch.Await]; the [*NotAcquiredError] has the number of free permits.
 func (s *Semaphore) Acquire(ctx context.Context, n int64) error {
 	s.check(ctx)
 	return s.acquire(tenure.CallerNow(ctx), n)
 }
 
-// TryAcquire is Acquire with a bound on the waiting: after wait it returns [ErrNotAcquired]. If wait is 0 or less it asks once, and not at
-// all if other goroutines of this process already wait for permits. Redis gets a second for its first answer, even if wait is shorter.
+// TryAcquire is Acquire with a bound on the waiting, as [Mutex.TryLock].
 func (s *Semaphore) TryAcquire(ctx context.Context, n int64, wait time.Duration) error {
 	s.check(ctx)
 	return s.acquire(tenure.CallerNow(ctx).UpTo(wait, time.Second), n)
@@ -121,13 +105,10 @@ func (s *Semaphore) acquire(who tenure.Caller, n int64) error {
 	return err
 }
 
-// Release gives n permits back, and creates the semaphore if it was never set. It wakes waiters in as many processes as there
-// are permits for. With none it does nothing.
-//
-// It gives the permits back exactly once, even if its command is sent again. An error that satisfies [ErrPending] means that it continues
-// in the background, for a minute or until the Client is closed: do not call it again. After any other error it gives nothing back, as if
-// ctx is done before the call or Redis refuses the command. It works during and after [Client.Close], and never fails with [ErrClosed]. Otherwise
-// errors and times are those of [Semaphore.TrySetPermits].
+// Release gives n permits back, exactly once, and creates the semaphore if it was never set. With [ErrPending] it continues in the background,
+// for a minute or until the Client is closed: do not call it again. After any other error it gives nothing back, as if ctx is done before the
+// call. It works during and after [Client.Close], and never fails with [ErrClosed]. Otherwise errors and times are those of
+// [Semaphore.TrySetPermits].
 func (s *Semaphore) Release(ctx context.Context, n int64) error {
 	s.check(ctx)
 	if err := s.fits(n, 0); n == 0 || err != nil {
@@ -145,8 +126,8 @@ func (s *Semaphore) release(ctx context.Context, n int64) error {
 	return err
 }
 
-// ReleaseIfExists is Release if the semaphore was set, and reports whether it was. If it continues in the background, it gives nothing
-// back unless the semaphore exists by then.
+// ReleaseIfExists is Release if the semaphore was set, and reports whether it was. If it continues in the background,
+// it gives nothing back unless the semaphore exists by then.
 func (s *Semaphore) ReleaseIfExists(ctx context.Context, n int64) (bool, error) {
 	s.check(ctx)
 	if err := s.fits(n, 1); err != nil {
@@ -156,8 +137,8 @@ func (s *Semaphore) ReleaseIfExists(ctx context.Context, n int64) (bool, error) 
 	return done == 1, err
 }
 
-// AddPermits changes the number of permits by n, which may be negative. The number may then fall below 0, and nobody gets a permit until
-// enough were given back. It acts exactly once, as Release does, with the same [ErrPending], and not at all if it fails with [ErrClosed].
+// AddPermits changes the number of permits by n, which may be negative. Below 0 nobody gets a permit until enough were given back. Errors are
+// those of Release, or [ErrClosed].
 func (s *Semaphore) AddPermits(ctx context.Context, n int64) error {
 	s.check(ctx)
 	if err := s.fits(n, -MaxPermits); err != nil {
@@ -167,46 +148,44 @@ func (s *Semaphore) AddPermits(ctx context.Context, n int64) error {
 	return err
 }
 
-// Delete deletes the semaphore, and reports whether it was set. From then on it has no permits: whoever waits goes on waiting, until it is set
-// again. Permits that are given back later create it. It asks Redis once, and returns when ctx is done, with ctx.Err(). Without an answer
-// the error is [ErrUnreachable], with [ErrPending] if the semaphore may be deleted all the same.
+// Delete deletes the semaphore, and reports whether it was set. From then on it has no permits: whoever waits goes on
+// waiting, until it is set again. Permits that are given back later create it. Errors and times are those of
+// [Mutex.ForceUnlock].
 func (s *Semaphore) Delete(ctx context.Context) (bool, error) {
 	s.check(ctx)
 	return s.semaphore.Delete(ctx)
 }
 
-// Drain takes all free permits, and returns their number. If Redis does not answer, permits that the Drain may have taken are given back.
-// Errors and times are those of [Semaphore.TrySetPermits].
+// Drain takes all free permits, and returns their number. Errors and times are those of [Semaphore.TrySetPermits]; a Drain without an answer is
+// undone.
 func (s *Semaphore) Drain(ctx context.Context) (int64, error) {
 	s.check(ctx)
 	return s.semaphore.Change(ctx, lua.Drain, 0)
 }
 
-// Available returns the number of free permits, which may be below 0, see AddPermits. It asks Redis once, and returns when ctx is done,
-// with ctx.Err(). Without an answer the error is [ErrUnreachable].
+// Available returns the number of free permits, which may be below 0, see AddPermits. Errors and times are those of
+// [Mutex.IsLocked].
 func (s *Semaphore) Available(ctx context.Context) (int64, error) {
 	s.check(ctx)
 	return s.semaphore.Available(ctx)
 }
 
-// Locker returns a Locker whose Lock takes n permits and whose unlock gives them back, for [DoValue] and for code that takes any Locker.
-// Under the ctx of its own section it takes n more: permits are not re-entered. The unlock cancels that ctx, and so does [Client.Close], but
-// no loss, because nobody owns permits in Redis. [Client.Shutdown] waits for the unlock. [All] and [Quorum] refuse it.
+// Locker returns a [Locker] whose Lock takes n permits and whose unlock gives them back. Under the ctx of its own section it takes n more. The
+// unlock and [Client.Close] cancel that ctx, but no loss, because nobody owns permits in Redis. [Client.Shutdown] waits for the unlock. [All]
+// and [Quorum] refuse it.
 func (s *Semaphore) Locker(n int64) Locker {
 	s.Name()
 	return &permits{s, n}
 }
 
-// Do runs fn while it has n permits, in a section as that of [Semaphore.Locker]. It releases them like an unlock, waiting for up to
-// [Options].UnlockTimeout; after an error they go back in the background, for a minute or until the Client is closed. If fn panics, Do
-// releases them and the panic continues.
+// Do runs fn while it has n permits, in a section as that of [Semaphore.Locker], and releases them like an unlock; after an error they go back
+// in the background, for a minute or until the Client is closed.
 func (s *Semaphore) Do(ctx context.Context, n int64, fn func(ctx context.Context) error) error {
 	s.check(ctx)
 	return inside(ctx, s.Locker(n).Lock, fn)
 }
 
-// TryDo is Do with [Semaphore.TryAcquire] in place of Acquire: if the permits are not free within wait, fn does not run, and the error
-// satisfies [ErrNotAcquired] and [ErrNotRun].
+// TryDo is Do with TryAcquire in place of Acquire, as [Mutex.TryDo].
 func (s *Semaphore) TryDo(ctx context.Context, n int64, wait time.Duration, fn func(ctx context.Context) error) error {
 	s.check(ctx)
 	return inside(ctx, within(s.Locker(n), wait), fn)
