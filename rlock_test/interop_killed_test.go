@@ -68,7 +68,7 @@ func (w *world) killed(t *testing.T, v *victim, heir func() actor) {
 	in := w.joins(t, next, queue)
 	checks["head of the queue"] = func(t *testing.T) { w.skips(t, holder, next, queue, in, 5*time.Second+5*time.Second/3) }
 
-	if v.java != nil && w.version == os.Getenv("REDISSON_NEWEST") { // the others sleep on when they are told: docs/redisson.md
+	if v.java != nil && w.version == os.Getenv("REDISSON_NEWEST") { // the others sleep on when they are told: docs/internals/interop.md
 		checks["head of the queue, with Redisson behind it"] = w.javaBehindJava(t, v)
 	}
 	if v.java != nil {
@@ -101,7 +101,7 @@ func (w *world) inherits(t *testing.T, waiter actor, name string, in <-chan even
 	java := javaOf(waiter) != nil
 	var behind <-chan event
 	next := newGoActor(w.quickGo).as("fair")
-	if kind == "fair" && java && w.version == os.Getenv("REDISSON_SHARDED") { // it sleeps on until a waiter of this library comes: docs/redisson.md
+	if kind == "fair" && java && w.version == os.Getenv("REDISSON_SHARDED") { // it sleeps on until a waiter of this library comes: docs/internals/interop.md
 		sleep(time.Until(ends.Add(late)))
 		ends = time.Now()
 		requireWaiting(t, in)
