@@ -78,7 +78,7 @@ func (o Options) forEngine(t *tellers) tenure.Options {
 // [Client.Shutdown].
 //
 // Close waits for all calls in flight, and gives back any locks they get: about five seconds if Redis does not answer. Then [Options].Logger and
-// Trace, and the methods of contexts given to Lock, have up to a second. docs/guarantees.md lists what may remain. It also closes the
+// Trace, and the methods of contexts given to Lock, have up to a second. docs/internals/promises.md lists what may remain. It also closes the
 // connections of [Open] and [OpenWith], after which an unlock returns [ErrUnreachable]. Close may be called more than once.
 func (c *Client) Close() {
 	c.check()
