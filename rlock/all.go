@@ -263,7 +263,7 @@ func (a *MultiMutex) describe() string {
 	return "All(" + strings.Join(names, ", ") + ")"
 }
 
-// Name returns the names of the locks in parentheses, for logs: the first four if there are many.
+// Name returns the names of the locks in parentheses, at most four, for logs.
 func (a *MultiMutex) Name() string {
 	a.check()
 	return a.name
@@ -285,7 +285,7 @@ func (a *MultiMutex) Lock(ctx context.Context) (context.Context, UnlockFunc, err
 	return a.lock(tenure.CallerNow(ctx).Patient(a.maxWait, time.Second).Persistent(a.persist))
 }
 
-// TryLock is Lock with a bound on the total wait, as [Mutex.TryLock]. If wait is 0 or less it makes one attempt.
+// TryLock is Lock with a bound on the whole wait. If wait is 0 or less it makes one attempt.
 func (a *MultiMutex) TryLock(ctx context.Context, wait time.Duration) (context.Context, UnlockFunc, error) {
 	return a.lock(tenure.CallerNow(ctx).UpTo(wait, time.Second).Persistent(a.persist))
 }

@@ -16,7 +16,7 @@ func WithAsked() Option {
 
 // Asked returns a channel that is closed when a goroutine of this or another process waits for the lock. It belongs to the innermost hold in ctx
 // taken [WithAsked]; without one it is nil, so never ready. It is a hint: the waiter may have given up. Redisson's are seen within a third of
-// the watchdog time plus one second. A [Mutex.TryLock] that does not wait is not seen; see [Mutex.Ask].
+// the watchdog time plus one second. A TryLock that does not wait is not seen; see [Mutex.Ask].
 func Asked(ctx context.Context) <-chan struct{} { return ear.Asked(ctx) }
 
 // Ask asks the holder for the lock, as a waiter would, but does not wait. It reports whether a holder received the message: one

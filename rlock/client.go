@@ -31,11 +31,8 @@ type Client struct {
 	closeRedis func() // the rueidis client that Open made; nil: it is the caller's
 }
 
-// New returns a [Client] that keeps its locks in the Redis of rdb: a standalone, sentinel or cluster client of rueidis. It sends nothing.
-// The caller closes rdb, after the Client. New fails if rdb is nil or an option is out of range.
-//
-// One connection of rdb's blocking pool (BlockingPoolSize) is in use for each node with a waiter and, with [Options].Replicas, for each
-// acquire in flight.
+// New returns a [Client] that keeps its locks in the Redis of rdb: a standalone, sentinel or cluster client of rueidis, with the settings of
+// docs/operating.md. It sends nothing. The caller closes rdb, after the Client. New fails if rdb is nil or an option is out of range.
 func New(rdb rueidis.Client, o Options) (*Client, error) {
 	if rdb == nil {
 		return nil, errors.New("rlock: rueidis client is nil")
@@ -78,7 +75,7 @@ func (o Options) forEngine(t *tellers) tenure.Options {
 // [Client.Shutdown].
 //
 // Close waits for all calls in flight, and gives back any locks they get: about five seconds if Redis does not answer. Then [Options].Logger and
-// Trace, and the methods of contexts given to Lock, have up to a second. docs/internals/promises.md lists what may remain. It also closes the
+// Trace, and the methods of contexts given to Lock, have up to a second (docs/internals/promises.md lists what may remain). It also closes the
 // connections of [Open] and [OpenWith], after which an unlock returns [ErrUnreachable]. Close may be called more than once.
 func (c *Client) Close() {
 	c.check()

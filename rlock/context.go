@@ -14,12 +14,12 @@ func Detach(ctx context.Context) context.Context {
 }
 
 // WaitOnly returns a ctx that bounds only the waiting of a Lock, not the section, which has the values of ctx but ends only by unlock or loss.
-// Use it where the section must continue after the caller has left:
+// Use it where the section must continue after the caller, or the section of ctx, has ended:
 //
 //	ctx, unlock, err := m.Lock(rlock.WaitOnly(r.Context()))
 //
 // It works for every call that waits for a lock or permits, and [Client.Adopt]. A ctx derived from it also bounds only the waiting. To bound the
-// section, use [WithMaxHold], or a timeout on its ctx. It continues even if another section in ctx is lost.
+// section, use [WithMaxHold], or a timeout on its ctx.
 func WaitOnly(ctx context.Context) context.Context {
 	if ctx == nil {
 		panic("rlock: the ctx is nil")
@@ -28,13 +28,12 @@ func WaitOnly(ctx context.Context) context.Context {
 }
 
 // TrustedUntil returns the time until which all holds that ctx carries are trusted: the end of the last confirmed lease, by this process's
-// clock, without asking Redis. The zero time means that one was lost. ok is false if ctx carries no open hold with a lease. After a pause,
-// time.Now() is past this time at once, while ctx may take some milliseconds to end: look at it right before a step that others must not see
-// twice.
+// clock, without asking Redis. It is zero if one was lost; ok is false if ctx carries no open hold with a lease. After a pause, time.Now() is
+// past it at once, while ctx may take some milliseconds to end: look at it right before a step that others must not see twice.
 func TrustedUntil(ctx context.Context) (until time.Time, ok bool) { return tenure.TrustedUntil(ctx) }
 
-// Owner returns the owner of the innermost hold in ctx, of any lock, as in Redis: `<client UUID>:<tag>`; "" if ctx carries no open hold.
-// Readers, and consecutive holds of one Client, may share an owner: it is meant for logs.
+// Owner returns the owner of the innermost hold in ctx, of any lock, as in Redis: `<client UUID>:<tag>`; "" if ctx carries no open hold. It is
+// meant for logs: readers, and consecutive holds of one Client, may share it.
 func Owner(ctx context.Context) string {
 	return tenure.Owner(ctx)
 }
@@ -46,7 +45,7 @@ func FencingToken(ctx context.Context, name string) (token int64, ok bool) {
 	return tenure.Token(ctx, name)
 }
 
-// FencingToken returns the token of the innermost hold of this lock in ctx, as the function [FencingToken] does.
+// FencingToken is the function [FencingToken] for this lock.
 func (m *Mutex) FencingToken(ctx context.Context) (token int64, ok bool) {
 	m.check(ctx)
 	return m.lock.Token(ctx)

@@ -40,8 +40,7 @@ var ErrDeadlock = errors.New("rlock: deadlock")
 // DeadlockError describes a deadlock in one line. errors.As finds it in the error of the victim's Lock.
 type DeadlockError struct {
 	Name string // of the lock for which the victim waits
-	// Cycle are the waiting Locks, the victim first. Each waits for a hold of the next one's section, the last for one
-	// of the victim's.
+	// Cycle are the waiting Locks, the victim first. Each waits for a hold of the next one's section, the last for the victim's.
 	Cycle []DeadlockWait
 }
 
@@ -50,17 +49,16 @@ type DeadlockWait struct {
 	Host   string // and PID: the process of the Lock
 	PID    int
 	Client string // the [Client.ID] of its Client
-	Label  string // that Client's [Options].Label; "" without one, or if the cycle is very long
+	Label  string // that Client's [Options].Label; "" without one, or in a very long cycle
 
-	Holds string    // the name of the lock for which the one before it waits
-	Owner string    // of that hold, as it is written in Redis
+	Holds string    // the lock for which the one before it waits
+	Owner string    // of that hold, as in Redis
 	Since time.Time // when that hold began
 
-	WaitsFor     string // the name of a lock
+	WaitsFor     string // a lock
 	WaitingSince time.Time
 }
 
-// Error names the waits of the cycle, the victim first, and the cure.
 func (e *DeadlockError) Error() string {
 	waits := make([]string, len(e.Cycle))
 	for i, w := range e.Cycle {
@@ -69,7 +67,7 @@ func (e *DeadlockError) Error() string {
 	return prefix(e.Name) + "deadlock: " + strings.Join(waits, "; ") + " (keep one order, or take them together with All)"
 }
 
-// String describes the wait: the process, the lock it holds, and the lock it waits for.
+// String describes the wait in words.
 func (w DeadlockWait) String() string {
 	const layout = "2006-01-02T15:04:05.000Z07:00"
 	who := w.Host
@@ -80,7 +78,7 @@ func (w DeadlockWait) String() string {
 		tenure.Quote(w.Holds), w.Since.Format(layout), tenure.Quote(w.WaitsFor), w.WaitingSince.Format(layout))
 }
 
-// Is reports whether target is ErrDeadlock or ErrNotAcquired.
+// Is serves errors.Is.
 func (e *DeadlockError) Is(target error) bool {
 	return target == ErrDeadlock || target == ErrNotAcquired
 }

@@ -31,8 +31,7 @@
 // earliest moment the lease can have expired in Redis. It is never safe to assume that a lock is held until unlock: pass the ctx to everything
 // in the section. No lock can stop a holder that was paused between a check of its ctx and a write: see [Client.FencedMutex].
 //
-// A waiter sends nothing until it is given the lock, or has a reason to ask. An unlock hands the lock to the next goroutine of its process and,
-// after a bounded run ([HandOff]), to the next process.
+// A waiter sends nothing until it is given the lock, or has a reason to ask.
 //
 // # Errors
 //
@@ -41,6 +40,6 @@
 // reply was lost is not counted twice, and what a failed call may have left in Redis is found and removed. A ctx, Locker or function that is
 // nil panics.
 //
-// [Client] has fair and read/write locks, semaphores and latches; [All] takes several locks, [Quorum] one on several servers, and [Lead]
-// elects a leader. docs/locks.md helps to choose a lock, docs/guarantees.md has the promises and their limits, and internal/engine/doc.go the architecture.
+// Other kinds of locks, semaphores and latches are methods of [Client], and [All], [Quorum] and [Lead]. docs/locks.md helps to choose,
+// docs/guarantees.md has the promises and their limits, and internal/engine/doc.go the architecture.
 package rlock

@@ -22,7 +22,7 @@ var (
 	ErrNotAcquired = errors.New("rlock: not acquired")
 
 	// ErrNotRun means that a Do, TryDo, [DoValue] or [TryDoValue] did not run its function, for the reason that errors.Is and errors.As find. After
-	// any other result it has run. The ErrNotRun of a Do inside the function does not match.
+	// any other result it has run.
 	ErrNotRun = errors.New("rlock: the function did not run")
 
 	// ErrUnreachable means that Redis did not answer, or was not ready to, for as long as the call tried. errors.As finds its last error, or the
@@ -159,7 +159,7 @@ func (e *NotAcquiredError) sameHolder(err error) {
 	}
 }
 
-// Is reports whether target is ErrNotAcquired.
+// Is serves errors.Is.
 func (e *NotAcquiredError) Is(target error) bool { return target == ErrNotAcquired }
 
 // Unwrap returns ctx.Err() and its cause if ctx ended the wait, and [ErrUnreachable] if Redis did not answer.
@@ -183,7 +183,7 @@ const (
 // LostClosed for [ErrClosed] instead, because nobody else can be in the section before the lease ends.
 type LostError struct {
 	Name   string // of the lock
-	Owner  string // as it is written in Redis; of a permit its id
+	Owner  string // as in Redis; of a permit its id
 	Reason LossReason
 	Since  time.Time // when the lease ended, or when the loss was noticed
 
@@ -202,7 +202,7 @@ func newLostError(l tenure.Loss) error {
 	return &LostError{Name: l.Name, Owner: l.Owner, Reason: reason, Since: l.Since, text: l.Text, err: l.Err, late: l.Late}
 }
 
-// Is reports whether target is ErrLost, or ErrClosed for the reason LostClosed.
+// Is serves errors.Is.
 func (e *LostError) Is(target error) bool {
 	if e.Reason == LostClosed {
 		return target == ErrClosed
@@ -210,7 +210,7 @@ func (e *LostError) Is(target error) bool {
 	return target == ErrLost
 }
 
-// Unwrap returns the error of the last renewal, if that caused the loss.
+// Unwrap returns the error of the last renewal, if that failed.
 func (e *LostError) Unwrap() error { return ofNoContext(e.err) }
 
 // lockError is any other error of a call on a lock. errors.Is and errors.As find its causes.

@@ -17,15 +17,15 @@ import (
 // does nothing and returns nil.
 //
 // A ticket works once, and is a secret: whoever can read it and reach Redis can take the lock. Until it is adopted or expires, see
-// [WithTicketTime], the lock is held, even if this process dies. [Mutex.ForceUnlock] ends a ticket.
+// [WithTicketTime], the lock is held, even if this process dies. [Mutex.ForceUnlock] ends it.
 //
 // Only the holds of a plain or fenced lock or a write side can be exported, and only without other open levels, readers in the writer's section,
 // or other locks of an [All].
 //
-// If the error is [ErrNotExported], the section continues, and has to be unlocked as usual. It is also [ErrNotHeld], if ctx carries no open
-// section; ctx.Err(), if ctx is done; or [ErrClosed]. After any other error the section has ended without a ticket: [ErrLost] and [ErrNotHeld]
-// if the hold was lost before, and [ErrPending] if Redis refused, or did not answer within [Options].UnlockTimeout ([ErrUnreachable] as well);
-// the lock is then released in the background. Of several calls for one section, one gets a ticket.
+// If the error is [ErrNotExported], the section continues. It is also [ErrNotHeld], if ctx carries no open section; ctx.Err(), if ctx is done;
+// or [ErrClosed]. After any other error the section has ended without a ticket: [ErrLost] and [ErrNotHeld] if the hold was lost before, and
+// [ErrPending] if Redis refused, or did not answer within [Options].UnlockTimeout ([ErrUnreachable] as well); the lock is then released in the
+// background. Of several calls for one section, one gets a ticket.
 func Export(ctx context.Context, options ...ExportOption) (string, error) {
 	var s exportSettings
 	for _, o := range options {
@@ -90,8 +90,7 @@ func WithTicketTime(d time.Duration) ExportOption {
 // Adopt of a ticket gets the lock.
 //
 // On error Adopt returns the given ctx, and an unlock that returns [ErrNotHeld]. After [ErrTicket] lock the name as usual, and check how far the
-// work has come. Otherwise the error is as for [Mutex.Lock], and unless it is [ErrClosed] the ticket may have been used: try again, and lock the
-// name if that returns [ErrTicket].
+// work has come. Other errors are those of [Mutex.Lock]; the ticket may have been used by then: try again.
 func (c *Client) Adopt(ctx context.Context, text string, options ...Option) (context.Context, UnlockFunc, error) {
 	if c.check(); ctx == nil {
 		panic("rlock: the ctx is nil")

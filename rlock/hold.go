@@ -23,7 +23,7 @@ func Acquire(ctx context.Context, l Locker) (*Hold, error) {
 	return acquire(ctx, l.Lock)
 }
 
-// TryAcquire is [Acquire] with a bound on the wait, as of [Mutex.TryLock]. If wait is 0 or less, it makes one attempt.
+// TryAcquire is [Acquire] with the bound of [Mutex.TryLock].
 func TryAcquire(ctx context.Context, l Locker, wait time.Duration) (*Hold, error) {
 	if l == nil {
 		panic("rlock: TryAcquire of a nil Locker")
@@ -43,8 +43,8 @@ func acquire(ctx context.Context, lock lockFunc) (*Hold, error) {
 // tells them apart.
 func (h *Hold) Done() <-chan struct{} { return h.ctx.Done() }
 
-// Err returns nil while the hold lasts, and after an Unlock that ended it. After a loss it is the [*LostError], before and after Unlock:
-// the code that relies on the lock should stop. After [Client.Close] it satisfies [ErrClosed].
+// Err returns nil while the hold lasts, and after an Unlock that ended it. After a loss it is the [*LostError]: the code that relies on the lock
+// should stop. After [Client.Close] it satisfies [ErrClosed].
 func (h *Hold) Err() error {
 	var loss *LostError
 	switch cause := context.Cause(h.ctx); {

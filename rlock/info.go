@@ -34,14 +34,13 @@ type Holder struct {
 	Owner string // as in Redis, and as [Owner] returns it; it begins with the [Client.ID]
 	Depth int    // number of levels of its hold; may lag by 100 ms
 	Write bool   // it is the writer of a read/write lock
-	// Label is its Client's [Options].Label; "" if it has none, or if it is not known.
+	// Label is its Client's [Options].Label; "" if it has none, or if it is not known: it is then looked up for the next call.
 	Label string
 	// Exported reports that nobody is inside: a ticket has the lock, see [Export].
 	Exported bool
 }
 
-// Info returns a snapshot of who holds the lock and who waits for it. Labels that this Client does not know yet are looked up in the
-// background: the next call has them.
+// Info returns a snapshot of who holds the lock and who waits for it.
 func (m *Mutex) Info(ctx context.Context) (Info, error) {
 	m.check(ctx)
 	raw, err := m.lock.Inspect(ctx)

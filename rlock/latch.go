@@ -10,8 +10,8 @@ import (
 	"github.com/go-rlock/rlock/internal/tenure"
 )
 
-// CountDownLatch is a handle on a count-down latch in Redis, Redisson's RCountDownLatch: a count that goes down to 0, and goroutines of any
-// process that wait for that. Without a count it is open: before it was set, and after it has reached 0, was deleted, or has expired.
+// CountDownLatch is a handle on a count-down latch in Redis, Redisson's RCountDownLatch: goroutines of any process wait until a count is down to
+// 0. Without a count it is open: before it was set, and after it has reached 0, was deleted, or has expired.
 //
 // Nobody holds a latch: if a process dies before it counts down, the count stays, so wait with a ctx that ends. Each CountDown is synchronized
 // before the return of every Await that its latch releases, see [Mutex].
@@ -44,8 +44,8 @@ func (l *CountDownLatch) check(ctx context.Context) {
 // CountDown or a Delete.
 //
 // It returns when ctx is done, with ctx.Err(), and retries as [Mutex.Lock] does. The error satisfies errors.Is for [ErrUnreachable] if Redis did
-// not answer, or was not ready; for [ErrPending] as well if the change may have been made, or may yet be, within a minute; for [ErrClosed] if
-// the Client is closed; or it is Redis's error reply.
+// not answer, or was not ready; for [ErrPending] as well if the change may yet be made, within a minute; for [ErrClosed] if the Client is
+// closed; or it is Redis's error reply.
 func (l *CountDownLatch) TrySetCount(ctx context.Context, n int64) (bool, error) {
 	l.check(ctx)
 	if n < 0 {
@@ -76,7 +76,7 @@ func (l *CountDownLatch) Await(ctx context.Context) error {
 	return l.await(tenure.CallerNow(ctx))
 }
 
-// TryAwait is Await with a bound on the waiting, as of [Mutex.TryLock]. If wait is 0 or less it asks once.
+// TryAwait is Await with the bound of [Mutex.TryLock]. If wait is 0 or less it asks once.
 func (l *CountDownLatch) TryAwait(ctx context.Context, wait time.Duration) error {
 	l.check(ctx)
 	return l.await(tenure.CallerNow(ctx).UpTo(wait, time.Second))

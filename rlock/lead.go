@@ -35,8 +35,8 @@ const (
 //
 // Otherwise it tries again within half a second, or four seconds if Redis refuses (NOAUTH, OOM …), which [Options].Logger reports.
 //
-// To end a process in order, cancel ctx, wait until Lead has returned, and call [Client.Shutdown]: the next leader then gets the lock at once. A
-// paused leader may still act after another one has begun: see [Client.FencedMutex].
+// To end in order, cancel ctx, wait for Lead, and call [Client.Shutdown]: the next leader gets the lock at once. A paused leader may still act
+// after another one has begun: see [Client.FencedMutex].
 func Lead(ctx context.Context, l Locker, fn func(ctx context.Context) error, options ...LeadOption) error {
 	if l == nil || fn == nil || slices.Contains(options, nil) {
 		panic("rlock: Lead of a nil Locker, function or option")

@@ -51,17 +51,7 @@ func (s *Leadership) State() LeadState {
 	return state
 }
 
-// Changed returns a channel that is closed at the next change of the state. Call it before State, so that no change is missed:
-//
-//	for {
-//		changed := s.Changed()
-//		show(s.State())
-//		select {
-//		case <-changed:
-//		case <-ctx.Done():
-//			return
-//		}
-//	}
+// Changed returns a channel that is closed at the next change of the state. Call it before State, so that no change is missed.
 func (s *Leadership) Changed() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -26,7 +26,7 @@ type Mutex struct {
 // The unlock of an inner level does not wait. The last one returns when Redis has answered, when the lease has ended, or after
 // [Options].UnlockTimeout. Its error satisfies errors.Is for
 //
-//   - [ErrNotHeld], if it was called before; nothing changes,
+//   - [ErrNotHeld], if it was called before,
 //   - [ErrNotHeld] and [ErrLost], if the hold was lost before (while levels remain open: as far as is known),
 //   - [ErrUnreachable] and [ErrPending], if Redis did not answer,
 //   - [ErrPending] alone, if Redis refused; the error has its reply.
@@ -46,9 +46,8 @@ func (c *Client) FencedMutex(name string, options ...Option) *Mutex {
 	return c.handle(kinds.Fenced, name, options)
 }
 
-// FairMutex is [Client.Mutex] with one queue over all processes: the lock goes to the longest waiter, a goroutine of any process or a thread
-// waiting for Redisson's getFairLock of that name. A [Client.Mutex] of the same name is the same lock, but does not queue: use one kind for one
-// name.
+// FairMutex is [Client.Mutex] with one queue over all processes: the lock goes to the longest waiter, Redisson's getFairLock of that name
+// included. A [Client.Mutex] of the same name is the same lock, but does not queue: use one kind for one name.
 func (c *Client) FairMutex(name string, options ...Option) *Mutex {
 	return c.handle(kinds.Fair, name, options)
 }
@@ -74,8 +73,8 @@ func (m *Mutex) Name() string {
 // Lock returns when ctx is done, whether or not Redis answers. If Redis cannot be reached or is not ready, it retries for three seconds after
 // the first failure, at least three times, and then fails, unless the handle has [WithWaitForRedis].
 //
-// Waiters of one process get the lock in the order of their calls; processes take turns in the order in which they began to wait, see [HandOff].
-// A free lock goes to the first to ask, even ahead of waiters.
+// Waiters of one process get the lock in the order of their calls; processes take turns in the order in which they began to wait. A free lock
+// goes to the first to ask, even ahead of waiters.
 //
 // On error Lock returns the given ctx and an unlock that returns [ErrNotHeld], and leaves nothing in Redis, if that can be reached. The error
 // satisfies errors.Is for
@@ -182,7 +181,7 @@ func (m *Mutex) TTL(ctx context.Context) (time.Duration, error) {
 
 // ForceUnlock frees the lock, whoever holds it, and reports whether it was held. Until the holder notices, two owners can be in the section:
 // renewed holds and readers within a third of the watchdog time, others at their unlock or the end of their lease. On a side of a read/write
-// lock it does nothing if the other side has the lock. It asks Redis once; with [ErrPending] the lock may be freed all the same.
+// lock it does nothing if the other side has it. It asks Redis once; with [ErrPending] it may yet act.
 func (m *Mutex) ForceUnlock(ctx context.Context) (bool, error) {
 	m.check(ctx)
 	return m.lock.Force(ctx)

@@ -82,23 +82,22 @@ func WithWatchdog(d time.Duration) Option {
 	})
 }
 
-// WithMaxHold bounds a hold, so that a hanging section does not keep the lock for ever: d after it was acquired it is lost with the reason
-// [LostMaxHold], even if its renewals succeed or its [WithLease] is longer. Others get the lock at the section's unlock, or at most a third of
-// the watchdog time after d.
+// WithMaxHold bounds a hold, for sections that may hang: d after it was acquired it is lost with the reason [LostMaxHold]. Others get the lock
+// at the section's unlock, or at most a third of the watchdog time after d.
 func WithMaxHold(d time.Duration) Option {
 	return durationOption("WithMaxHold", d, func(t *tenure.Terms) *time.Duration { return &t.MaxHold })
 }
 
-// WithMinHold keeps the lock taken for at least d. An unlock within d of Lock's return ends the hold and returns at once, but a waiter gets the
-// lock only when d is over, or by [Mutex.ForceUnlock]. Use it with TryLock(ctx, 0) for jobs that many processes start at about the same time and
-// one should run, if their clocks differ by less than d.
+// WithMinHold keeps the lock taken for at least d: an unlock within d of Lock's return ends the hold and returns at once, but a waiter gets the
+// lock only when d is over, or by [Mutex.ForceUnlock]. Use it with TryLock(ctx, 0) for jobs of which one of many processes should run each, if
+// their clocks differ by less than d.
 func WithMinHold(d time.Duration) Option {
 	return durationOption("WithMinHold", d, func(t *tenure.Terms) *time.Duration { return &t.MinHold })
 }
 
 // WithGrace keeps a lost hold in Redis for d after it is no longer trusted: the section's ctx is cancelled as early as without the option, and
-// nobody else gets in until d later. It is for sections that need a moment to stop, and for clocks that run at different rates. After a crash,
-// too, waiters wait for d longer. If somebody changes the key, there is no grace.
+// nobody else gets in until d later, also after a crash. It is for sections that need a moment to stop, and for clocks that run at different
+// rates. If somebody changes the key, there is no grace.
 func WithGrace(d time.Duration) Option {
 	return durationOption("WithGrace", d, func(t *tenure.Terms) *time.Duration { return &t.Grace })
 }
@@ -123,7 +122,7 @@ func WithLease(d time.Duration) Option {
 }
 
 // WithLinger keeps the lock in this process after the last unlock, renewed, for up to d after its last use. Until then a Lock by this Client
-// gets it without asking Redis, or only for its token. Use it for locks that mostly one process uses, again and again.
+// gets it without asking Redis, or only for its token. It is for locks that mostly one process uses.
 //
 // When another process of this library waits, it asks, and gets the lock at once. Redisson cannot ask, and waits for up to d; a TryLock
 // elsewhere that does not wait may be refused although nobody is inside. docs/features.md has the times and the limits.

@@ -14,13 +14,13 @@ import (
 // DefaultWatchdogTimeout is the lease of a hold that the watchdog renews, as in Redisson.
 const DefaultWatchdogTimeout = 30 * time.Second
 
-// MinWatchdogTimeout is the shortest watchdog time that [New] and [WithWatchdog] accept.
+// MinWatchdogTimeout is the shortest watchdog time.
 const MinWatchdogTimeout = 100 * time.Millisecond
 
 // Options configure a [Client]. The zero value is valid.
 type Options struct {
-	// WatchdogTimeout is the lease of a hold without [WithLease], renewed every third of it: the longest wait for a crashed holder's lock.
-	// docs/operating.md helps to choose it. 0 means DefaultWatchdogTimeout; less than MinWatchdogTimeout is an error.
+	// WatchdogTimeout is the lease of a hold without [WithLease], renewed every third of it: the longest wait for a crashed holder's lock
+	// (docs/operating.md). 0 means DefaultWatchdogTimeout; less than MinWatchdogTimeout is an error.
 	WatchdogTimeout time.Duration
 
 	// Prefix is put before every name to make the Redis key. Errors, [Mutex.Name] and [FencingToken] use the names without it. With a hash tag, as
@@ -38,38 +38,36 @@ type Options struct {
 	// after the other share that time. 0 means 3 seconds; less than 1 ms is an error.
 	UnlockTimeout time.Duration
 
-	// HandOff bounds how long a process may pass a lock on among its own goroutines.
+	// HandOff bounds hand-offs inside a process.
 	HandOff HandOff
 
 	// Deadlock makes Locks that wait for long under other holds look for a deadlock.
 	Deadlock Deadlock
 
 	// Logger, if set, gets a warning for each loss, late renewal and other event that docs/operating.md lists. It is called on a goroutine of its
-	// own, and may block. While 1024 lines are queued, further ones are dropped; the next line has their number as "dropped".
+	// own, and may block; while 1024 lines are queued, further ones are dropped.
 	Logger *slog.Logger
 
 	// Trace, if set, receives the events of the locks.
 	Trace *Trace
 
 	// Label names the owner of the Client's locks for people, for example a pod or host: at most 100 bytes of printable UTF-8, on one line. It
-	// appears in [NotAcquiredError], [Holder] and the Logger's lines. The Client keeps it in Redis, until it is closed, if the ACL allows that
-	// (docs/operating.md).
+	// appears in [NotAcquiredError], [Holder] and the Logger's lines. The Client keeps it in Redis until it is closed, if the ACL allows that.
 	Label string
 
-	// ConnectOnUse makes [Open], [OpenWith] and rlockgoredis.Open return at once, without a connection. The first call that needs Redis connects,
-	// and its error says why it could not: [ErrUnreachable], or a refusal such as WRONGPASS; the next call tries again. See also
-	// [WithWaitForRedis].
+	// ConnectOnUse makes [Open], [OpenWith] and rlockgoredis.Open return at once. The first call that needs Redis connects, and its error says why
+	// it could not: [ErrUnreachable], or a refusal such as WRONGPASS; the next call tries again. See also [WithWaitForRedis].
 	ConnectOnUse bool
 
 	// PlainPubSub makes a cluster client use PUBLISH and SUBSCRIBE also on Redis 7 or later, which has SPUBLISH and SSUBSCRIBE. All clients of a
-	// lock have to agree, or they exclude but do not wake each other: set it beside Redisson 3.27 or older, or one whose ShardedSubscriptionMode is
-	// OFF. There are then no hand-offs between processes.
+	// lock have to agree, or they exclude but do not wake each other; docs/redisson.md says which Redissons need it. There are then no hand-offs
+	// between processes.
 	PlainPubSub bool
 }
 
 // HandOff bounds how long a process may pass a lock on among its own goroutines, mostly without a command, while other processes wait. These get
 // it after at most one such run, plus the section under way at its end. The zero value means the defaults. With [Options].Replicas there are no
-// hand-offs at all.
+// hand-offs.
 type HandOff struct {
 	// Most is how many hand-offs may follow each other; one while Redisson, or another waiter that does not hand off, is waiting. 0 means
 	// DefaultHandOffMost. Below 0 there are none: each unlock wakes one waiter in every process.

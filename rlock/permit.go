@@ -16,15 +16,13 @@ import (
 // mostPermits bounds the permits of one Acquire of a PermitSemaphore.
 const mostPermits = 100
 
-// PermitSemaphore is a handle on a semaphore in Redis whose permits expire, Redisson's RPermitExpirableSemaphore, so Java and Go share the same
-// permits. A live holder's are renewed, as locks are; a dead holder's come back when their lease expires. Redisson does not renew its own. One
-// that was never set has none.
+// PermitSemaphore is a handle on a semaphore in Redis whose permits expire, Redisson's RPermitExpirableSemaphore. A live holder's are renewed,
+// as locks are, but not Redisson's own; a dead holder's come back when their lease expires. One that was never set has none.
 //
 // An Acquire begins a section, as a Lock does. Its ctx is cancelled when the section is released, or with [ErrLost] when the permit is lost: the
-// code should then stop, for another holder may have the permit. An Acquire under that ctx takes another permit.
+// code should then stop, for another holder may have it. An Acquire under that ctx takes another permit.
 //
-// Waiters are served, and Releases synchronized, as those of a [Semaphore], but waiters for one kind are not woken for the other: use one kind
-// for one name.
+// Waiters are served, and Releases synchronized, as those of a [Semaphore], but neither kind wakes the other's: use one kind for one name.
 type PermitSemaphore struct {
 	client    *Client
 	semaphore counter.PermitSemaphore
@@ -96,14 +94,13 @@ func (s *PermitSemaphore) Acquire(ctx context.Context) (context.Context, *Permit
 	return s.AcquireN(ctx, 1)
 }
 
-// AcquireN is Acquire for a section that needs n permits, from 1 to 100: all or none, as one Permit. If one is lost, its ctx is cancelled, and
-// Release gives back all that are left.
+// AcquireN is Acquire for a section that needs n permits, from 1 to 100: all or none, as one Permit. If one is lost, its ctx is cancelled.
 func (s *PermitSemaphore) AcquireN(ctx context.Context, n int) (context.Context, *Permit, error) {
 	s.check(ctx)
 	return s.acquire(tenure.CallerNow(ctx).Patient(s.semaphore.MaxWait, time.Second).Persistent(s.semaphore.Persists), n)
 }
 
-// TryAcquire is Acquire with a bound on the waiting, as [Mutex.TryLock].
+// TryAcquire is Acquire with the bound of [Mutex.TryLock].
 func (s *PermitSemaphore) TryAcquire(ctx context.Context, wait time.Duration) (context.Context, *Permit, error) {
 	return s.TryAcquireN(ctx, 1, wait)
 }
@@ -178,7 +175,7 @@ func (l *permitLocker) TryLock(ctx context.Context, wait time.Duration) (context
 
 // Release gives back the permit with that id, whichever process holds it; the holder itself calls [Permit.Release]. A holder in this Client
 // loses the permit at once, one in another Client with its next renewal, within a third of the watchdog time, or when a fixed lease ends. Until
-// then one holder more than there are permits may be at work.
+// then one holder too many may be at work.
 //
 // Errors and times are those of [Semaphore.Release] and [Permit.Release]. ctx may be that of the holder's section.
 func (s *PermitSemaphore) Release(ctx context.Context, id string) error {
@@ -262,8 +259,8 @@ type Permit struct {
 	hold *counter.PermitHold // nil: its Acquire failed
 }
 
-// ID returns the id of the permit, the first if there are several: 32 hex digits, as in Redisson, of which the first
-// 16 are those of [Client.ID]. It is "" if the Acquire failed.
+// ID returns the id of the permit, the first if there are several: 32 hex digits, of which the first 16 are those of [Client.ID]. It is "" if
+// the Acquire failed.
 func (p *Permit) ID() string {
 	if p.hold == nil {
 		return ""

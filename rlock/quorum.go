@@ -20,7 +20,7 @@ type QuorumMutex struct {
 }
 
 // Quorum returns a lock over an odd number of independent servers, three or more: a holder of the members on more than half of them has the
-// lock. So it survives the death of the others and the loss of all their data. Redis calls this Redlock. docs/locks.md has its limits.
+// lock. So it survives the death of the others and the loss of all their data: Redlock. docs/locks.md has its limits.
 //
 // Each member is a plain [Client.Mutex] of a Client of its own. The servers share no replication and no cluster. The methods report other kinds,
 // two members of one Client or server, and members with different leases or watchdog times.
@@ -28,9 +28,8 @@ type QuorumMutex struct {
 // A hold is trusted until (time the call was sent) + lease - drift on a majority of the servers; the drift is 1 % of the lease and 2 ms. Without
 // a majority that answers, Lock fails with [ErrUnreachable] after three seconds. There is no fencing token and no order among processes.
 //
-// A Lock under the ctx of a section adds a level, and asks no server; the levels share the lease of the first. A Lock of a member waits for
-// itself there, and [Owner] does not see the hold. When a majority of the Clients is closed, calls return [ErrClosed], and sections are
-// cancelled.
+// A Lock under the section's ctx adds a level, and asks no server; levels share the lease of the first. A Lock of a member waits for itself
+// there. When a majority of the Clients is closed, calls return [ErrClosed], and sections are cancelled.
 func Quorum(members ...Locker) *QuorumMutex {
 	q := &QuorumMutex{}
 	specs, err := q.check(members)

@@ -24,7 +24,7 @@ func (f leadOption) applyTo(l *leadership) { f(l) }
 
 // ResignWhenAsked lets a leader step down when somebody waits or asks for the lock ([Client.Ask], `rlock ask`), once it has led for the term,
 // counted from the call of fn: the ctx of fn is cancelled with the cause [ErrResigned]. When fn has returned, Lead unlocks, and waits for the
-// lock again. The lock needs [WithAsked]; without it Lead returns an error. With two candidates the leader changes every term.
+// lock again. The lock needs [WithAsked]; without it Lead returns an error.
 func ResignWhenAsked(term time.Duration) LeadOption {
 	return leadOption(func(l *leadership) { l.resigns, l.term = true, term })
 }

@@ -59,8 +59,8 @@ func (rw *RWMutex) sides() *RWMutex {
 }
 
 // Downgrade turns the writer that ctx carries into a reader, without letting another writer in: it takes the read lock, and unlocks the
-// innermost open level of the write lock. That level's own unlock then returns nil and does nothing. The returned ctx has the values of ctx, but
-// the cancellation and deadline of the ctx passed to the write side's Lock.
+// innermost open level of the write lock, whose own unlock then does nothing and returns nil. The returned ctx has the values of ctx, but the
+// cancellation and deadline of the ctx passed to the write side's Lock.
 //
 // On error Downgrade returns the given ctx, and an unlock that returns [ErrNotHeld]. The error is [ErrNotHeld] if ctx carries no open write
 // hold. If the read lock could not be acquired, the caller is still the writer. If the unlock failed, both holds are over.

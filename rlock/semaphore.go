@@ -77,7 +77,7 @@ func (s *Semaphore) Acquire(ctx context.Context, n int64) error {
 	return s.acquire(tenure.CallerNow(ctx), n)
 }
 
-// TryAcquire is Acquire with a bound on the waiting, as [Mutex.TryLock].
+// TryAcquire is Acquire with the bound of [Mutex.TryLock].
 func (s *Semaphore) TryAcquire(ctx context.Context, n int64, wait time.Duration) error {
 	s.check(ctx)
 	return s.acquire(tenure.CallerNow(ctx).UpTo(wait, time.Second), n)
@@ -148,9 +148,8 @@ func (s *Semaphore) AddPermits(ctx context.Context, n int64) error {
 	return err
 }
 
-// Delete deletes the semaphore, and reports whether it was set. From then on it has no permits: whoever waits goes on
-// waiting, until it is set again. Permits that are given back later create it. Errors and times are those of
-// [Mutex.ForceUnlock].
+// Delete deletes the semaphore, and reports whether it was set. Waiters go on waiting, until it is set again. Permits that are given back later
+// create it. Errors and times are those of [Mutex.ForceUnlock].
 func (s *Semaphore) Delete(ctx context.Context) (bool, error) {
 	s.check(ctx)
 	return s.semaphore.Delete(ctx)

@@ -9,7 +9,7 @@ type Stats struct {
 	Acquired uint64 // holds so far; re-entries are not among them
 	HandOffs uint64 // of these, by an unlock in this process
 	Shared   uint64 // of these, readers that joined others here
-	Grants   uint64 // of these, by an unlock in another process
+	Grants   uint64 // of these, by an unlock in another process, without asking Redis
 	Kept     uint64 // of these, of kept locks
 	Lost     uint64 // of these, lost, see [LostError]
 

@@ -10,28 +10,28 @@ import (
 )
 
 // Trace receives the events of a Client's locks, for metrics, spans and logs. Any of its functions may be nil. They are called concurrently,
-// must return at once, and not lock.
+// must return at once, and not lock. The ctx of Acquired, Released and Lost is that of the section.
 //
 // [All], [Quorum] and [Upgradeable] report themselves to the Trace of their first lock's Client, and not their members. But Lost and Deadlock
 // report the single lock, and All also a Quorum or an Upgradeable in it. A [PermitSemaphore] is reported as a lock.
 //
 // Waiting, Acquired, Passed, Failed and Released delay only their caller, which gets their panics; these leave no lock held. Lost, Deadlock and
-// Renewed are called on a goroutine of the Client, one after the other. If they are slow, some calls are dropped, and the Logger gets their
-// number. Their panics are logged, with slog's default Logger if there is no other.
+// Renewed are called on a goroutine of the Client, one after the other. If they are slow, some calls are dropped; the Logger gets their number,
+// and their panics.
 type Trace struct {
 	// Waiting is called on its own goroutine when a Lock, Await or Acquire begins to wait, and returns before Acquired, Passed or Failed is called.
 	Waiting func(context.Context, WaitingInfo)
-	// Acquired is called before a Lock or Adopt succeeds, with the ctx of the section.
+	// Acquired is called before a Lock or Adopt succeeds.
 	Acquired func(context.Context, AcquiredInfo)
 	// Passed is called before an Await of a latch or an Acquire of a [Semaphore] succeeds.
 	Passed func(context.Context, PassedInfo)
 	// Failed is called before one of these calls fails.
 	Failed func(context.Context, FailedInfo)
-	// Released is called before the first call of an unlock, or Export, returns, with the ctx of the section.
+	// Released is called before the first call of an unlock, or Export, returns.
 	Released func(context.Context, ReleasedInfo)
-	// Lost is called when a hold is lost, perhaps after Released, with the ctx of the section.
+	// Lost is called when a hold is lost, perhaps after Released.
 	Lost func(context.Context, LostInfo)
-	// Deadlock is called for [DeadlockReport], with the ctx of the victim.
+	// Deadlock is called for [DeadlockReport], with the victim's ctx.
 	Deadlock func(context.Context, DeadlockInfo)
 	// Renewed is called for each renewal of a hold or a kept lock.
 	Renewed func(RenewedInfo)
@@ -48,7 +48,7 @@ type WaitingInfo struct {
 // AcquiredInfo is the argument of [Trace].Acquired.
 type AcquiredInfo struct {
 	Name, Kind string
-	Names      []string // of the locks of an [All], not to be changed; nil for other kinds
+	Names      []string // of an [All], not to be changed; otherwise nil
 	Path       Path
 	Waited     time.Duration // from the call of Lock
 	WasWaiting bool          // Waiting was called for it
