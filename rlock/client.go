@@ -19,7 +19,8 @@ import (
 // its own. Its methods report an empty name and invalid options, and panic if no Client made it.
 //
 // A name may be any bytes. Its Redis key is [Options].Prefix and the name; if that holds something else, calls return an error and leave it
-// unchanged. On a cluster a hash tag in braces determines the slot; only plain and fenced names may have other braces, and latches none.
+// unchanged. On a cluster a hash tag in braces determines the slot; only the name of a plain [Client.Mutex] may have other braces, and that of a
+// latch none.
 //
 // A Client runs a few goroutines, and one for each call in flight, latch or semaphore in use, and Redis node with a waiter, which has a
 // connection of its own. [Client.Close] ends all of them.
