@@ -11,7 +11,7 @@ type Stats struct {
 	Shared   uint64 // of these, readers that joined others here
 	Grants   uint64 // of these, by an unlock in another process, without asking Redis
 	Kept     uint64 // of these, of kept locks
-	Lost     uint64 // of these, lost, see [LostError]
+	Lost     uint64 // of these, lost
 
 	Exported uint64 // holds that [Export] turned into tickets
 	Adopted  uint64 // holds that [Client.Adopt] made of tickets; Acquired includes them
