@@ -128,7 +128,20 @@
 //
 // # Goroutines
 //
-// Client's comment lists them; one at each go statement or its function says who ends it. Calls end with their answer, a
+// A Client runs
+//
+//   - one each to keep the leases, the places of waiters for fair locks, and the label,
+//   - two to receive messages to the Client, from the first lock with WithAsked on, and one for each label of another Client while it is
+//     looked up,
+//   - one for each Redis node with a waiter, with a connection of its own,
+//   - when needed, one to undo the effects of unanswered calls; on a cluster, one for each slot,
+//   - one for each latch with a waiter, each latch being changed, and each semaphore in use,
+//   - one for each call in flight; up to 64 of them stay for the next calls, until they were idle for one to two seconds,
+//   - with Options.Deadlock, one for each Lock while it looks for a deadlock, and for each message about one,
+//   - one each to call the Logger and the Trace, while they have something to report,
+//   - one for each section that a loss or Close ends, until the methods of its parent ctx have returned.
+//
+// One comment at each go statement or its function says who ends it. Calls end with their answer, a
 // time-out or Close; a worker without a call, with Close, or when nobody needed it for one to two seconds; a sweeper, with nothing left to
 // find; a link, after 5 s without use; the renewer, with Close. The renewer, timers and the sweeper never call a Logger or a Trace:
 // internal/tell does. A ctx is foreign code, too. Its methods are called by its Lock and unlock alone, under no mutex, and by searches for
