@@ -21,7 +21,7 @@
 //
 //	Redis, order:42   A:7 = 1 ─────────────── 2 ───────── 1 ─────────────────┬ B:3 = 1 ─────────────
 //	                  ▲                       ▲           ▲        ▲         ▲          ▲
-//	                  acquire                 count       count    renewal   release    renewal
+//	                  acquire             count to 2  count to 1   renewal   release    renewal
 //	process A
 //	  tenure A:7      ├──────────────────────────────────────────────────────┤
 //	    hold 1        ├──────────────────────────┤ passed on in memory
