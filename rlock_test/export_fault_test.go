@@ -128,6 +128,58 @@ func TestLateAdopt(t *testing.T) {
 	}
 }
 
+// With WithWaitForRedis, an Adopt whose request or reply is lost again and again, for longer than one attempt takes, continues the hold that
+// it has: the ticket was used by no other call. A hold whose lease has ended by then is gone.
+func TestAdoptWaitsForRedis(t *testing.T) {
+	for _, kind := range exportable {
+		for leg, on := range legs {
+			for name, lease := range map[string]time.Duration{"in time": time.Minute, "too late": 5 * time.Second} {
+				redistest.RunVirtual(t, kind+"/"+leg+"/"+name, func(t *testing.T) {
+					r := newProxied(t)
+					hold := locked(t, ofAllKinds(r.Client, r.name)[kind])
+					token, _ := rlock.FencingToken(hold.ctx, r.name)
+					ticket := ticketOf(t, hold.ctx, rlock.WithTicketTime(time.Hour))
+					require.NoError(t, hold.unlock())
+					var over atomic.Bool
+					lost := redistest.Each("EVALSHA "+r.load(t, "adopt"), redistest.Cut)
+					on(r.proxy, func(cmd []string) redistest.Action {
+						if over.Load() {
+							return redistest.Pass
+						}
+						return lost(cmd)
+					})
+					adopts := lockAsync(t, lockerFunc(func(ctx context.Context) (context.Context, rlock.UnlockFunc, error) {
+						return r.Adopt(ctx, ticket, rlock.WithWaitForRedis(), rlock.WithWatchdog(lease))
+					}))
+					sleep(10 * time.Second)
+					adopts.stillWaits(t)
+					if name == "too late" { // until now, each repeat has renewed the lease
+						r.proxy.Refuse(true)
+						sleep(lease + time.Second)
+						r.proxy.Refuse(false)
+					}
+					over.Store(true)
+					next := adopts.get(t, testTimeout)
+					if leg == "reply" && name == "too late" {
+						require.ErrorIs(t, next.err, rlock.ErrTicket)
+						require.Empty(t, r.fieldsOf(t))
+						return
+					}
+					require.NoError(t, next.err)
+					if nextToken, fenced := rlock.FencingToken(next.ctx, r.name); fenced {
+						require.Equal(t, token+1, nextToken)
+					}
+					_, _, err := r.other.Adopt(context.Background(), ticket)
+					require.ErrorIs(t, err, rlock.ErrTicket)
+					r.onlyOwner(t, rlock.Owner(next.ctx))
+					require.NoError(t, next.unlock())
+					require.Empty(t, r.fieldsOf(t))
+				})
+			}
+		}
+	}
+}
+
 // A renewal that is under way during the Export does not extend or shorten the time of the ticket.
 func TestLateRenewalAfterAnExport(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {

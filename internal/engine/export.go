@@ -4,6 +4,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/go-rlock/rlock/internal/calls"
 	"github.com/go-rlock/rlock/internal/sweep"
 	"github.com/go-rlock/rlock/internal/tenure"
 	"github.com/go-rlock/rlock/lua"
@@ -22,7 +23,8 @@ import (
 //	ticket       Adopt                                a live hold, with the lease of its handle
 //	             its time is over                     free
 //
-// An Adopt that fails after it may have run gives the lock back, as any Lock does: the ticket is then used up.
+// An Adopt that fails after it may have run gives the lock back, as any Lock does: the ticket is then used up. With WithWaitForRedis it tries
+// again with the same owner before it fails, and finds the field that an unanswered try has written.
 
 // Export ends the hold of the level, which must be its only one, and leaves the lock to the ticket with that number for the given time. The
 // caller waits as for an unlock. Except after NotExported errors the section has ended, and after an error its lock is released.
@@ -85,6 +87,10 @@ func Adopt(m *tenure.Lock, who tenure.Caller, id, number string) (*tenure.Level,
 		return nil, err
 	}
 	a, left, err := l.ask()
+	for err != nil && !left && calls.IsTransient(err) && who.GoesOn() && !c.IsShut() {
+		// With the same owner: if an earlier call has written it, the ticket was used by this Adopt alone.
+		a, left, err = l.ask()
+	}
 	switch {
 	case left: // a late answer is rolled back
 		return nil, l.Failure(err)
