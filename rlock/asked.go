@@ -2,6 +2,7 @@ package rlock
 
 import (
 	"context"
+	"time"
 
 	"github.com/go-rlock/rlock/internal/ear"
 	"github.com/go-rlock/rlock/internal/kinds"
@@ -12,6 +13,17 @@ import (
 // needs one connection of the blocking pool and, with ACLs, the channels `rlock_client:*`.
 func WithAsked() Option {
 	return optionFunc(func(t *tenure.Terms) { t.Wants = t.Wants.With(kinds.WantsAsked) })
+}
+
+// WithAskedAfter is [WithAsked] with a least term, in whole milliseconds: waiters who come earlier close the channel of [Asked] only when the
+// hold is that old. The Lock that acquired the hold decides for all levels; an [All] takes the longest term of its locks. The handle's methods
+// report a term below 1 ms.
+func WithAskedAfter(term time.Duration) Option {
+	after := durationOption("WithAskedAfter", term, func(t *tenure.Terms) *time.Duration { return &t.AskedAfter })
+	return optionFunc(func(t *tenure.Terms) {
+		WithAsked().apply(t)
+		after.apply(t)
+	})
 }
 
 // Asked returns a channel that is closed when a goroutine of this or another process waits for the lock. It belongs to the innermost hold in ctx

@@ -71,6 +71,8 @@ func (q *QuorumMutex) check(members []Locker) (specs []*tenure.Lock, err error) 
 			return nil, fmt.Errorf("member %d of the quorum is of the same Client as another one: one server has one vote", i+1)
 		case m.Wants != members[0].(*Mutex).lock.Wants: //nolint:errcheck // looked at before
 			return nil, fmt.Errorf("member %d of the quorum differs from the first in WithAsked: give it to all members", i+1)
+		case m.AskedAfter != members[0].(*Mutex).lock.AskedAfter: //nolint:errcheck // looked at before
+			return nil, fmt.Errorf("member %d of the quorum differs from the first in WithAskedAfter: give the same to all members", i+1)
 		case m.Lease != members[0].(*Mutex).lock.Lease: //nolint:errcheck // looked at before
 			return nil, fmt.Errorf("member %d of the quorum has another lease than the first", i+1)
 		case m.Watchdog != members[0].(*Mutex).lock.Watchdog: //nolint:errcheck // looked at before

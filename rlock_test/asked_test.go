@@ -163,6 +163,83 @@ func TestAskedForOneOfSeveral(t *testing.T) {
 	})
 }
 
+// WithAskedAfter gives each hold its term, however it is taken: waiters who come earlier ask at its end, later ones at once. Of several locks
+// the longest term counts, from when all are held.
+func TestAskedAfter(t *testing.T) {
+	const term = 300 * time.Millisecond
+	after := rlock.WithAskedAfter(term)
+	of := func(take func(c *rlock.Client) rlock.Locker) func(c, _, _ *rlock.Client) rlock.Locker {
+		return func(c, _, _ *rlock.Client) rlock.Locker { return take(c) }
+	}
+	for kind, lock := range map[string]func(c, second, third *rlock.Client) rlock.Locker{
+		"plain":       of(func(c *rlock.Client) rlock.Locker { return c.Mutex("x", after) }),
+		"fenced":      of(func(c *rlock.Client) rlock.Locker { return c.FencedMutex("x", after) }),
+		"fair":        of(func(c *rlock.Client) rlock.Locker { return c.FairMutex("x", after) }),
+		"write":       of(func(c *rlock.Client) rlock.Locker { return c.RWMutex("x", after).Write() }),
+		"Upgradeable": of(func(c *rlock.Client) rlock.Locker { return c.RWMutex("x", after).Upgradeable() }),
+		"WithLinger":  of(func(c *rlock.Client) rlock.Locker { return c.Mutex("x", rlock.WithLinger(long), after) }),
+		"All of one call": of(func(c *rlock.Client) rlock.Locker {
+			return rlock.All(c.Mutex("x", rlock.WithAsked()), c.Mutex("y", rlock.WithAskedAfter(term/2)), c.Mutex("z", after))
+		}),
+		"All": of(func(c *rlock.Client) rlock.Locker {
+			return rlock.All(c.Mutex("z", after), c.FairMutex("y"), c.FairMutex("x", rlock.WithAsked()))
+		}),
+		"Quorum": func(c, second, third *rlock.Client) rlock.Locker {
+			return rlock.Quorum(c.Mutex("x", after), second.Mutex("x:2", after), third.Mutex("x:3", after))
+		},
+	} {
+		redistest.RunVirtual(t, kind, func(t *testing.T) {
+			b := newFixture(t)
+			side := func() rlock.Locker {
+				return lock(newClient(t, b.rdb), newClient(t, b.rdb), newClient(t, b.rdb))
+			}
+			here, elsewhere := side(), side()
+			for _, waits := range []rlock.Locker{here, elsewhere} {
+				if kind == "Quorum" && waits == here { // its waiters in the holder's process stay there
+					continue
+				}
+				hold, err := rlock.Acquire(t.Context(), here)
+				require.NoError(t, err)
+				began := time.Now()
+				waiter := lockAsync(t, waits)
+				<-hold.Asked()
+				requireTook(t, term, began, time.Now())
+				require.NoError(t, hold.Unlock())
+				next := waiter.gets(t, testTimeout)
+				require.NoError(t, next.unlock())
+				lockAndUnlock(t, here) // back from the other process, if it keeps its lock
+
+				hold, err = rlock.Acquire(t.Context(), here)
+				require.NoError(t, err)
+				sleep(2 * term)
+				notAsked(t, hold.Context())
+				began = time.Now()
+				waiter = lockAsync(t, waits)
+				<-hold.Asked()
+				requireTook(t, 0, began, time.Now())
+				require.NoError(t, hold.Unlock())
+				waiter.getAndUnlock(t, testTimeout)
+				lockAndUnlock(t, here)
+
+				hold, err = rlock.Acquire(t.Context(), here)
+				require.NoError(t, err)
+				asked := hold.Asked()
+				waiter = lockAsync(t, waits)
+				sleep(term / 3)
+				require.NoError(t, hold.Unlock())
+				next = waiter.gets(t, testTimeout)
+				sleep(2 * term)
+				select {
+				case <-asked:
+					t.Fatal("the hold has ended before its term")
+				default:
+				}
+				require.NoError(t, next.unlock())
+			}
+		})
+	}
+}
+
 // A waiter that gives up leaves its place in the queue to one like it. One with WithAsked takes a place of its own, and can be asked.
 func TestAskedInheritsNoPlace(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
@@ -190,6 +267,11 @@ func TestAskedNeedsItsLock(t *testing.T) {
 		two, three := newClient(t, b.rdb), newClient(t, b.rdb)
 		_, _, err := rlock.Quorum(b.Mutex("q1", rlock.WithAsked()), two.Mutex("q2"), three.Mutex("q3")).Lock(t.Context())
 		require.ErrorContains(t, err, "give it to all members")
+		_, _, err = rlock.Quorum(b.Mutex("q1", rlock.WithAsked()), two.Mutex("q2", rlock.WithAskedAfter(time.Second)),
+			three.Mutex("q3", rlock.WithAsked())).Lock(t.Context())
+		require.ErrorContains(t, err, "differs from the first in WithAskedAfter")
+		_, _, err = b.Mutex("x", rlock.WithAskedAfter(0)).Lock(t.Context())
+		require.ErrorContains(t, err, "WithAskedAfter is 0s, want at least 1ms")
 		_, _, err = b.PermitSemaphore("p", rlock.WithAsked()).Acquire(t.Context())
 		require.ErrorContains(t, err, "WithAsked is for locks")
 	})

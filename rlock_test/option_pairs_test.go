@@ -22,6 +22,7 @@ const (
 	pairGrace    = 5 * time.Second
 	pairMaxWait  = 200 * time.Millisecond
 	pairWatchdog = 2 * time.Second
+	pairTerm     = 300 * time.Millisecond
 )
 
 func pairedOptions() map[string]rlock.Option {
@@ -37,6 +38,7 @@ func pairedOptions() map[string]rlock.Option {
 		"WithMaxWait":    rlock.WithMaxWait(pairMaxWait),
 
 		"WithWaitForRedis": rlock.WithWaitForRedis(),
+		"WithAskedAfter":   rlock.WithAskedAfter(pairTerm),
 	}
 }
 
@@ -147,6 +149,15 @@ var optionEffects = map[string]func(t *testing.T, p *pair){
 		ctx, unlock := p.lock(t)
 		waiter := lockAsync(t, p.rival)
 		awaitAsked(t, ctx)
+		require.NoError(t, unlock())
+		waiter.getAndUnlock(t, testTimeout)
+	},
+	"WithAskedAfter": func(t *testing.T, p *pair) {
+		ctx, unlock := p.lock(t)
+		began := time.Now()
+		waiter := lockAsync(t, p.rival)
+		awaitAsked(t, ctx)
+		requireTook(t, pairTerm, began, time.Now())
 		require.NoError(t, unlock())
 		waiter.getAndUnlock(t, testTimeout)
 	},

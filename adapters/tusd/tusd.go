@@ -28,7 +28,7 @@ type Locker struct {
 // New returns a Locker. The options are for each lock: with [rlock.WithWatchdog], an upload goes on elsewhere that long after the death of
 // the process that had it. A Lock waits for Redis as for the lock, until handler.Config.AcquireLockTimeout is over.
 func New(client *rlock.Client, options ...rlock.Option) *Locker {
-	return &Locker{client, append([]rlock.Option{rlock.WithAsked(), rlock.WithWaitForRedis()}, options...)}
+	return &Locker{client, append([]rlock.Option{rlock.WithAskedAfter(settle), rlock.WithWaitForRedis()}, options...)}
 }
 
 // UseIn makes the composer use the Locker.
@@ -64,13 +64,12 @@ func (l *lock) Lock(ctx context.Context, requestUnlock func()) error {
 		select {
 		case <-hold.Asked():
 		case <-hold.Done():
-		}
-		if hold.Context().Err() == nil || hold.Err() != nil {
+			if hold.Err() == nil { // unlocked
+				return
+			}
 			<-settled
 		}
-		if hold.Context().Err() == nil || hold.Err() != nil { // not unlocked meanwhile
-			requestUnlock()
-		}
+		requestUnlock()
 	}()
 	return nil
 }

@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/go-rlock/rlock/internal/calls"
 	"github.com/go-rlock/rlock/internal/kinds"
 	"github.com/go-rlock/rlock/internal/tenure"
 	"github.com/go-rlock/rlock/lua"
@@ -59,11 +58,11 @@ type askable struct {
 
 // Askable notifies one hold of waiters.
 type Askable struct {
-	hold  *tenure.Hold
-	once  sync.Once
-	asked chan struct{}
-	at    []askedAt                // one for each server that the lock is on
-	with  atomic.Pointer[together] // those of locks that were taken together, itself included; nil: it is alone
+	question
+
+	hold *tenure.Hold
+	at   []askedAt                // one for each server that the lock is on
+	with atomic.Pointer[question] // to all locks that were taken together; nil: it is alone
 }
 
 // askedAt is what an Askable has on one server.
@@ -75,14 +74,10 @@ type askedAt struct {
 	place link[*askedAt] // in askable.quiet, until it is asked
 }
 
-// together are the holds of locks that were taken together.
-type together struct {
-	once sync.Once
-	all  []*Askable
-}
-
-func newAskable(h *tenure.Hold, at ...*tenure.Lock) *Askable {
-	a := &Askable{hold: h, asked: make(chan struct{}), at: make([]askedAt, len(at))}
+// newAskable returns the notifier of a hold that begins, and is to be asked after a term; 0: at once.
+func newAskable(h *tenure.Hold, after time.Duration, at ...*tenure.Lock) *Askable {
+	a := &Askable{hold: h, at: make([]askedAt, len(at))}
+	a.begins(1, after)
 	for i, m := range at {
 		x := &a.at[i]
 		x.Askable, x.lock, x.place.of = a, m, x
@@ -92,21 +87,24 @@ func newAskable(h *tenure.Hold, at ...*tenure.Lock) *Askable {
 
 // ask notifies the hold, and those of locks taken together with it.
 func (a *Askable) ask() {
-	a.isAsked()
+	a.question.ask()
 	if with := a.with.Load(); with != nil {
-		with.once.Do(func() {
-			for _, other := range with.all {
-				other.isAsked()
-			}
-		})
+		with.ask()
 	}
 }
 
-func (a *Askable) isAsked() { a.once.Do(func() { close(a.asked) }) }
+// ends ends the notifications of the hold.
+func (a *Askable) ends() {
+	a.question.ends()
+	if with := a.with.Load(); with != nil {
+		with.ends()
+	}
+}
 
 // AskedTogether links the holds taken between outer and ctx: a waiter for one of their locks notifies all of them.
 func AskedTogether(ctx, outer context.Context) {
 	var all []*Askable
+	var after time.Duration
 	end, _ := tenure.Innermost[*tenure.Level](tenure.InnermostOpen(outer))
 	for l := tenure.LevelOf(ctx); l != nil && l != end; l = l.Enclosing() {
 		if l.IsReentry() {
@@ -114,18 +112,20 @@ func AskedTogether(ctx, outer context.Context) {
 		}
 		if a := askableOf(l.Hold()); a != nil {
 			all = append(all, a)
+			after = max(after, l.Hold().Handle().AskedAfter)
 		}
 	}
 	if len(all) < 2 {
 		return
 	}
-	with := &together{all: all}
+	with := new(question)
+	with.begins(len(all), after)
 	for _, a := range all {
 		a.with.Store(with)
 	}
 	for _, a := range all {
-		if calls.IsClosed(a.asked) { // before the others knew of it
-			a.ask()
+		if a.put.Load() { // before the others knew of it
+			with.ask()
 		}
 	}
 }
@@ -143,7 +143,7 @@ func BeginOn(l *tenure.Level, members []*tenure.Lock, waited bool) *Askable {
 	if !l.Hold().Handle().Wants.Wants(kinds.WantsAsked) {
 		return nil
 	}
-	a, b := newAskable(l.Hold(), members...), tenure.Alone
+	a, b := newAskable(l.Hold(), l.Hold().Handle().AskedAfter, members...), tenure.Alone
 	if waited {
 		b = tenure.AfterOther
 	}
@@ -176,6 +176,7 @@ func (a *Askable) begin(tag uint64, b tenure.Beginning) {
 // Ended ends the notifications of a hold.
 func (*Ear) Ended(h *tenure.Hold) {
 	if a := askableOf(h); a != nil {
+		a.ends()
 		for i := range a.at {
 			x := &a.at[i]
 			Of(x.lock.Client).askables.remove(x)
@@ -328,6 +329,9 @@ func (s *askables) find(h *tenure.Hold) *Askable {
 func Asked(ctx context.Context) <-chan struct{} {
 	for l := tenure.LevelOf(ctx); l != nil; l = l.Enclosing() {
 		if a := askableOf(l.Hold()); a != nil && l.IsOpen() {
+			if with := a.with.Load(); with != nil {
+				return with.asked
+			}
 			return a.asked
 		}
 	}

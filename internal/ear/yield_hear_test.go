@@ -24,7 +24,7 @@ func TestAskablesInACrowd(t *testing.T) {
 			began := time.Now()
 			var all []*Askable
 			for i := range uint64(n) {
-				a := newAskable(new(tenure.Hold), reads)
+				a := newAskable(new(tenure.Hold), 0, reads)
 				s.add(&a.at[0], 1+i%tenures, tenure.AfterOther)
 				all = append(all, a)
 			}

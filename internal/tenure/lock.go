@@ -12,17 +12,18 @@ import (
 
 // Terms are those on which a handle takes its lock. The zero value has the Client's own.
 type Terms struct {
-	Lease     time.Duration    // 0: the watchdog renews
-	Watchdog  time.Duration    // see WithWatchdog; 0: Options.WatchdogTimeout of the Client
-	MaxHold   time.Duration    // see WithMaxHold; 0: no bound
-	MaxWait   time.Duration    // of a Lock; 0: only its ctx ends it
-	MinHold   time.Duration    // see WithMinHold
-	Grace     time.Duration    // see WithGrace
-	Linger    time.Duration    // for how long the Cache keeps its tenure after the last unlock; 0: it does not
-	NoReentry bool             // see WithoutReentry
-	Persists  bool             // see WithWaitForRedis
-	Wants     kinds.Capability // of the handle's owners, see Observer.Mark; 0: nothing
-	Invalid   error            // why there can be no such handle, returned by Lock
+	Lease      time.Duration    // 0: the watchdog renews
+	Watchdog   time.Duration    // see WithWatchdog; 0: Options.WatchdogTimeout of the Client
+	MaxHold    time.Duration    // see WithMaxHold; 0: no bound
+	MaxWait    time.Duration    // of a Lock; 0: only its ctx ends it
+	MinHold    time.Duration    // see WithMinHold
+	Grace      time.Duration    // see WithGrace
+	Linger     time.Duration    // for how long the Cache keeps its tenure after the last unlock; 0: it does not
+	NoReentry  bool             // see WithoutReentry
+	Persists   bool             // see WithWaitForRedis
+	AskedAfter time.Duration    // see WithAskedAfter; 0: at once
+	Wants      kinds.Capability // of the handle's owners, see Observer.Mark; 0: nothing
+	Invalid    error            // why there can be no such handle, returned by Lock
 }
 
 // Lock is a handle on a lock: what that is in Redis, and the terms on which it is taken. It does not change once it is made.

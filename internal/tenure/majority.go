@@ -15,7 +15,7 @@ func MajorityOf(m *Lock, of Majority) *Tenure {
 
 // Whole returns the handle on a majority as a whole: on the terms of m, one of its members, and with a key that Redis does not have.
 func (m *Lock) Whole(key string, k *kinds.Kind, name string, maxWait time.Duration, persists bool) *Lock {
-	t := Terms{Lease: m.Lease, Watchdog: m.Watchdog, MaxWait: maxWait, Wants: m.Wants, Persists: persists}
+	t := Terms{Lease: m.Lease, Watchdog: m.Watchdog, MaxWait: maxWait, Wants: m.Wants, AskedAfter: m.AskedAfter, Persists: persists}
 	whole := &Lock{Terms: t, Client: m.Client, Kind: k, Name: name, Key: key}
 	whole.follows()
 	return whole

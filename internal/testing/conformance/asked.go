@@ -55,6 +55,28 @@ func asked(t *testing.T, p *place, a, b rlock.Locker) {
 	}
 }
 
+const askedTerm = 100 * time.Millisecond
+
+// G3: a hold with WithAskedAfter learns of waiters of both sides when its term is over, and not earlier.
+func askedAfter(t *testing.T, _ *place, a, b rlock.Locker) {
+	for _, waits := range []rlock.Locker{a, b} {
+		before := time.Now()
+		h, err := rlock.Acquire(t.Context(), a)
+		require.NoError(t, err)
+		waiter := lockAsync(t, waits)
+		select {
+		case <-h.Asked():
+		case <-time.After(atMost):
+			t.Fatal("not asked")
+		}
+		require.GreaterOrEqual(t, time.Since(before), askedTerm)
+		require.NoError(t, h.Unlock())
+		got := <-waiter.result
+		require.NoError(t, got.err)
+		require.NoError(t, got.unlock())
+	}
+}
+
 // G1, G4: a hold moves to the other side. Until its unlock there, nobody else gets in; then the waiters of both sides do.
 func export(t *testing.T, p *place, a, b rlock.Locker) {
 	ctx, unlock, err := a.Lock(p.ctx)

@@ -50,6 +50,7 @@ var properties = []property{
 	{name: "Shutdown out of time", holds: shutdownOutOfTime},
 	{name: "Do", holds: doSections},
 	{name: "asked", holds: asked, watchdog: time.Hour, options: []rlock.Option{rlock.WithAsked()}},
+	{name: "asked after", holds: askedAfter, watchdog: time.Hour, options: []rlock.Option{rlock.WithAskedAfter(askedTerm)}},
 	{name: moves, holds: export},
 	{name: expires, holds: ticketExpires},
 }
