@@ -25,17 +25,16 @@ func ExampleLocker() {
 			panic(err)
 		}
 		locker := rlockgocron.NewLocker(client, time.Second) // ticks differ by less than a second
-		scheduler, err := gocron.NewScheduler(gocron.WithDistributedLocker(locker))
+		scheduler, err := gocron.NewScheduler()
 		if err != nil {
 			panic(err)
 		}
-		_, err = scheduler.NewJob(
-			gocron.OneTimeJob(gocron.OneTimeJobStartDateTime(at)), // or a gocron.CronJob
-			locker.Task("report", func(ctx context.Context) error {
+		_, err = locker.NewJob(
+			scheduler, gocron.OneTimeJob(gocron.OneTimeJobStartDateTime(at)), // or a gocron.CronJob
+			"report", func(ctx context.Context) error {
 				ran <- "report"
 				return ctx.Err() // until ctx is done
-			}),
-			gocron.WithName("report"),
+			},
 			gocron.WithEventListeners(gocron.AfterLockError(func(_ uuid.UUID, _ string, err error) {
 				skipped <- rlock.IsBusy(err)
 			})),

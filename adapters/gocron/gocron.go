@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,16 +17,15 @@ import (
 )
 
 // Locker is a gocron.Locker. A run holds the lock that is named as its job; the same run elsewhere is skipped, with an error for which
-// [rlock.IsBusy] is true. The lock is renewed while the job runs, and freed after it, at a Shutdown, too. Give each job a name.
+// [rlock.IsBusy] is true. The lock is renewed while the job runs, and freed after it, at a Shutdown, too.
 type Locker struct {
 	client  *rlock.Client
 	options []rlock.Option
 	held    sync.Map // the *rlock.Hold of each run under way, by the name of its job
 }
 
-// NewLocker returns a Locker. The same tick may come up to apart later in one process than in another: for so long the lock stays taken,
-// however short the job is ([rlock.WithMinHold]). It must be shorter than the time between two ticks. The options are for each lock:
-// with [rlock.WithWatchdog], others run the job that long after the death of a process that ran it.
+// NewLocker returns a Locker. The lock stays taken for apart, however short the job is: by so much may a tick come later in one process than
+// in another. It must be shorter than the time between two ticks. The options are for each lock, as [rlock.WithWatchdog].
 func NewLocker(client *rlock.Client, apart time.Duration, options ...rlock.Option) *Locker {
 	return &Locker{client: client, options: append([]rlock.Option{rlock.WithMinHold(apart)}, options...)}
 }
@@ -37,24 +37,24 @@ func (l *Locker) Lock(ctx context.Context, name string) (gocron.Lock, error) {
 		return nil, err
 	}
 	l.held.Store(name, hold)
-	return &run{l, name, hold}, nil
+	return unlock(func() error {
+		l.held.CompareAndDelete(name, hold)
+		return hold.Unlock()
+	}), nil
 }
 
-type run struct {
-	of   *Locker
-	name string
-	hold *rlock.Hold
+// unlock is a gocron.Lock. It does without its ctx, which is done at a Shutdown.
+type unlock func() error
+
+func (u unlock) Unlock(context.Context) error { return u() }
+
+// NewJob adds a job of that name to s, with this Locker, and fn as its Task. Other jobs of s need no lock.
+func (l *Locker) NewJob(s gocron.Scheduler, at gocron.JobDefinition, name string, fn func(context.Context) error, o ...gocron.JobOption) (gocron.Job, error) {
+	return s.NewJob(at, l.Task(name, fn), slices.Concat(o, []gocron.JobOption{gocron.WithName(name), gocron.WithDistributedJobLocker(l)})...)
 }
 
-// Unlock does without its ctx, which is done at a Shutdown.
-func (r *run) Unlock(context.Context) error {
-	r.of.held.CompareAndDelete(r.name, r.hold)
-	return r.hold.Unlock()
-}
-
-// Task is the task of the job with that name (gocron.WithName). The ctx of fn ends when gocron stops the job, and when the lock is lost: then
-// fn should return, because another process may run the job. It carries the hold, for [rlock.TrustedUntil]. After a loss, the error of
-// the task is [rlock.ErrLost], too, whatever fn returned.
+// Task is for a job with that name (gocron.WithName) that NewJob does not add. The ctx of fn carries the hold. It ends when gocron stops the
+// job, and when the lock is lost: then another process may run the job, and the task's error is [rlock.ErrLost], too, whatever fn returned.
 func (l *Locker) Task(name string, fn func(ctx context.Context) error) gocron.Task {
 	return gocron.NewTask(func(ctx context.Context) error {
 		value, _ := l.held.Load(name)

@@ -58,33 +58,37 @@ func process() {
 		}
 	}
 
-	var task gocron.Task
-	var option gocron.SchedulerOption
+	var task gocron.Task // of an elector
+	var locker *rlockgocron.Locker
+	var ofScheduler []gocron.SchedulerOption
 	led := make(chan error, 1)
 	ctx, cancel := context.WithCancel(context.Background())
 	switch os.Getenv("ROLE") {
 	case "locker":
-		locker := rlockgocron.NewLocker(client, apart)
-		task, option = locker.Task("report", job), gocron.WithDistributedLocker(locker)
+		locker = rlockgocron.NewLocker(client, apart)
 		led <- nil
 	case "elector":
 		elector := rlockgocron.NewElector(client.Mutex("scheduler"))
-		task, option = elector.Task(job), gocron.WithDistributedElector(elector)
+		task, ofScheduler = elector.Task(job), append(ofScheduler, gocron.WithDistributedElector(elector))
 		go func() { led <- elector.Run(ctx) }() // ends with ctx
 	}
-	scheduler, err := gocron.NewScheduler(option, gocron.WithGlobalJobOptions(gocron.WithEventListeners(
+	scheduler, err := gocron.NewScheduler(append(ofScheduler, gocron.WithGlobalJobOptions(gocron.WithEventListeners(
 		gocron.AfterJobRunsWithError(func(_ uuid.UUID, _ string, err error) { say("failed", err) }),
 		gocron.AfterLockError(func(_ uuid.UUID, _ string, err error) {
 			if !rlock.IsBusy(err) {
 				say("no lock", err)
 			}
 		}),
-	)))
+	)))...)
 	check(err)
 	shift, err := time.ParseDuration(os.Getenv("SHIFT"))
 	check(err)
-	_, err = scheduler.NewJob(gocron.DurationJob(tick), task, gocron.WithName("report"),
-		gocron.WithStartAt(gocron.WithStartDateTime(began.Add(shift))))
+	ticks, starts := gocron.DurationJob(tick), gocron.WithStartAt(gocron.WithStartDateTime(began.Add(shift)))
+	if locker != nil {
+		_, err = locker.NewJob(scheduler, ticks, "report", job, starts)
+	} else {
+		_, err = scheduler.NewJob(ticks, task, starts)
+	}
 	check(err)
 	ended := make(chan os.Signal, 1)
 	signal.Notify(ended, os.Interrupt)
