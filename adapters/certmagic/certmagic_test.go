@@ -200,6 +200,21 @@ func TestRestart(t *testing.T) {
 	})
 }
 
+// A lock that is forced open while its process asks the authority: another one asks as well, and all have the certificate.
+func TestForcedOpen(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, 3*watchdog, watchdog, redistest.Start(t))
+	first := f.asks()
+	client, err := rlock.New(f.redis.Client(t), rlock.Options{})
+	require.NoError(t, err)
+	t.Cleanup(client.Close)
+	forced, err := client.Mutex("issue_cert_" + domain).ForceUnlock(t.Context())
+	require.NoError(t, err)
+	require.True(t, forced)
+	require.NotEqual(t, first, f.asks())
+	f.get(3)
+}
+
 // Processes that start before their Redis wait for it: an error of Lock would be the end of the certificate.
 func TestOutage(t *testing.T) {
 	t.Parallel()

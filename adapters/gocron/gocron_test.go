@@ -270,6 +270,63 @@ func TestElectorPause(t *testing.T) {
 	}
 }
 
+// A restart of Redis with its data changes nothing for the leader. Without it the leader's job learns of the loss, and the next leader runs
+// the ticks.
+func TestElectorRestart(t *testing.T) {
+	t.Run("with its data", func(t *testing.T) {
+		f := newFleet(t, "elector", 3*watchdog, 10*watchdog, "--appendonly", "yes", "--appendfsync", "always")
+		leader, _ := f.finds("runs")
+		f.redis.Kill()
+		f.redis.Restart()
+		f.alone(leader, "done")
+		f.alone(leader, "done")
+	})
+	t.Run("without", func(t *testing.T) {
+		f := newFleet(t, "elector", 10*watchdog, watchdog)
+		leader, _ := f.finds("runs")
+		f.redis.Kill()
+		f.redis.Restart()
+		_, lost := f.findsOf(leader, true, "stops")
+		require.Equal(t, "true", lost)
+		_, _ = f.finds("runs")
+	})
+}
+
+// NewJob's jobs need the lock, whatever else their options say, and the other jobs of the scheduler do not.
+func TestNewJob(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	client, err := rlock.New(s.Client(t), rlock.Options{})
+	require.NoError(t, err)
+	t.Cleanup(client.Close)
+	_, unlock, err := client.Mutex("x").Lock(t.Context())
+	require.NoError(t, err)
+	locker := rlockgocron.NewLocker(client, time.Millisecond)
+	scheduler, err := gocron.NewScheduler()
+	require.NoError(t, err)
+	refused, ran := make(chan error, 100), make(chan string, 100)
+	says := func(what string) func(context.Context) error {
+		return func(context.Context) error {
+			ran <- what
+			return nil
+		}
+	}
+	ticks := gocron.DurationJob(100 * time.Millisecond)
+	job, err := locker.NewJob(scheduler, ticks, "x", says("locked"), gocron.WithName("y"), gocron.WithTags("tag"),
+		gocron.WithEventListeners(gocron.AfterLockError(func(_ uuid.UUID, _ string, err error) { refused <- err })))
+	require.NoError(t, err)
+	require.Equal(t, "x", job.Name())
+	require.Equal(t, []string{"tag"}, job.Tags())
+	_, err = scheduler.NewJob(ticks, gocron.NewTask(says("free")), gocron.WithName("x"))
+	require.NoError(t, err)
+	scheduler.Start()
+	require.True(t, rlock.IsBusy(redistest.Within(t, soon, refused, "it is refused")))
+	require.Equal(t, "free", redistest.Within(t, soon, ran, "the other job runs"))
+	require.NoError(t, unlock())
+	redistest.Eventually(t, soon, func() bool { return redistest.Within(t, soon, ran, "jobs run") == "locked" }, "it runs")
+	require.NoError(t, scheduler.Shutdown())
+}
+
 // A job whose lock is lost in the middle ends, and the next tick runs in any process.
 func TestLostLock(t *testing.T) {
 	t.Parallel()

@@ -348,18 +348,29 @@ func (f *fleet) locked(id string, want bool) {
 	}, fmt.Sprint("locked: ", want))
 }
 
-// A lock that is lost interrupts the request.
+// A lock that is lost interrupts the request, and the upload goes on in another process.
 func TestLostLock(t *testing.T) {
-	f := newFleetOf(t, 1, watchdog, soon)
-	id := create(t, f.addrs[0], part)
-	p := upload(t, f.addrs[0], id, 0)
-	p.send([]byte("x"))
-	arrives(t, f.folder, id, 1)
+	f := newFleet(t, watchdog)
+	data, id, p := f.halfway(2)
 	forced, err := f.client().Mutex(id).ForceUnlock(t.Context())
 	require.NoError(t, err)
 	require.True(t, forced)
 	require.Contains(t, p.ends(), "ERR_UPLOAD_INTERRUPTED")
 	f.locked(id, false)
+	f.finish(f.addrs[1], id, data)
+}
+
+// So does one that is lost before tusd could heed it.
+func TestLostEarly(t *testing.T) {
+	f := newFleetOf(t, 1, 150*time.Millisecond, soon)
+	id := create(t, f.addrs[0], part)
+	for range 5 {
+		p := upload(t, f.addrs[0], id, 0)
+		f.locked(id, true)
+		_, err := f.client().Mutex(id).ForceUnlock(t.Context()) // it may be lost by itself, on a slow machine
+		require.NoError(t, err)
+		require.Contains(t, p.ends(), "ERR_UPLOAD_INTERRUPTED")
+	}
 }
 
 // The errors are ones that tusd, and clients of tus, understand.
@@ -396,15 +407,13 @@ func TestErrors(t *testing.T) {
 	require.ErrorIs(t, l.Unlock(), rlock.ErrNotHeld)
 }
 
-// The end of the Client ends the requests, and frees their locks.
+// The end of the Client ends the requests, and frees their locks: the uploads go on in another process long before a lease would end.
 func TestShutdown(t *testing.T) {
-	f := newFleetOf(t, 1, time.Minute, soon)
-	id := create(t, f.addrs[0], part)
-	p := upload(t, f.addrs[0], id, 0)
-	p.send([]byte("x"))
-	arrives(t, f.folder, id, 1)
+	f := newFleet(t, time.Minute)
+	data, id, p := f.halfway(2)
 	f.processes[0].Terminate()
 	require.Contains(t, p.ends(), "ERR_UPLOAD_INTERRUPTED")
 	require.Contains(t, nothing(t, f.addrs[0], id), "ERR_SERVER_SHUTDOWN")
 	f.locked(id, false)
+	f.finish(f.addrs[1], id, data)
 }
