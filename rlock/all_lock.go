@@ -51,21 +51,22 @@ func (a *MultiMutex) compete(who tenure.Caller) (*taken, error) {
 			s.leave(who)
 		}
 	}()
+	began := time.Now()
 	refused, err := a.take(s, who, nil)
 	for round := 1; err != nil; round++ {
-		lost := false
+		lost, silent := false, wasSilent(began, len(a.members))
 		switch loss := s.loss(who); {
 		case loss == nil:
 		case loss.Reason == LostClosed:
 			refused, err = nil, a.fail(ErrClosed)
 		case refused == nil: // the loss kept the next member from being asked
-			lost, err = true, loss
+			lost, err = silent, loss
 		}
 		if not := s.inItsOwnWay(err); not != nil {
 			refused, err = nil, a.fail(fmt.Errorf("%q waits for itself: it is given by two Clients of one Redis (give it once)", not.Name))
 		}
 		s.leave(who)
-		outage := whole.Persists && refused == nil && (lost || isOutage(err))
+		outage := whole.Persists && refused == nil && (lost || isOutage(err, silent))
 		switch {
 		case outage && pause.wait(whole, a.shut()):
 			unanswered = err
@@ -88,7 +89,7 @@ func (a *MultiMutex) compete(who tenure.Caller) (*taken, error) {
 		default:
 			who, unanswered = who.Answered(), nil
 		}
-		s = a.newTaken(who.Parent(), closing)
+		s, began = a.newTaken(who.Parent(), closing), time.Now()
 		switch {
 		case outage:
 			refused, err = a.take(s, who, nil)

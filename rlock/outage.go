@@ -19,8 +19,9 @@ func throughOutages[T any](who tenure.Caller, m *tenure.Lock, attempt func(tenur
 	}
 	var pause outagePause
 	for {
+		began := time.Now()
 		v, err := attempt(who)
-		if !isOutage(err) {
+		if !isOutage(err, wasSilent(began, 2)) { // two calls, where a reader may upgrade
 			return v, err
 		}
 		if !pause.wait(who, m.Client.Shut) {
@@ -30,13 +31,18 @@ func throughOutages[T any](who tenure.Caller, m *tenure.Lock, attempt func(tenur
 }
 
 // isOutage reports whether another attempt may succeed when Redis answers again. An error that is ErrNotAcquired as well says that the time
-// is over.
-func isOutage(err error) bool {
+// is over. A lease that is over before the answer, although Redis was not silent, is too short for this network.
+func isOutage(err error, silent bool) bool {
 	var loss *LostError
 	if errors.As(err, &loss) {
-		return loss.late
+		return loss.late && silent
 	}
 	return errors.Is(err, ErrUnreachable) && !errors.Is(err, ErrNotAcquired) && !errors.Is(err, ErrClosed)
+}
+
+// wasSilent reports whether n calls since then have taken too long for a Redis that answers.
+func wasSilent(since time.Time, n int) bool {
+	return time.Since(since) >= time.Duration(n)*calls.UnresponsiveAfter
 }
 
 // outagePause spaces attempts, each of which has lasted for some seconds, unless Redis refuses connections.

@@ -3,6 +3,7 @@ package rlock
 import (
 	"cmp"
 	"context"
+	"errors"
 	"time"
 
 	"github.com/go-rlock/rlock/internal/ear"
@@ -59,6 +60,11 @@ func (u *Upgradeable) lockTraced(who tenure.Caller) (context.Context, UnlockFunc
 	type both struct{ l, gate *tenure.Level }
 	got, err := throughOutages(who, r.lock, func(who tenure.Caller) (got both, err error) {
 		got.l, got.gate, err = u.rw.lock.LockUpgradeable(who)
+		var loss *LostError
+		if errors.As(err, &loss) && r.lock.LevelIn(who.Ctx) == nil && u.rw.write.lock.LevelIn(who.Ctx) == nil {
+			ofGate := *loss // which it had while it waited
+			ofGate.late, err = true, &ofGate
+		}
 		return got, err
 	})
 	l, gate := got.l, got.gate

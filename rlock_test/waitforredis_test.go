@@ -197,6 +197,56 @@ func TestWaitForRedisKeepsTheOrder(t *testing.T) {
 	}
 }
 
+// G4: an Upgradeable that waits for the read side holds the gate of all that may upgrade. If that is lost in an outage, it takes it again.
+func TestWaitForRedisOutlastsTheGate(t *testing.T) {
+	on := rlock.WithWaitForRedis()
+	for name, lock := range map[string]func(c *rlock.Client) rlock.Locker{
+		"alone":     func(c *rlock.Client) rlock.Locker { return c.RWMutex("x", on).Upgradeable() },
+		"in an All": func(c *rlock.Client) rlock.Locker { return rlock.All(c.Mutex("y", on), c.RWMutex("x").Upgradeable()) },
+	} {
+		for how, is := range down {
+			t.Run(name+"/"+how, func(t *testing.T) {
+				redistest.OnlyVirtual(t, "it waits for long", func(t *testing.T) {
+					s := redistest.Start(t)
+					rdb := s.Client(t)
+					_, _, err := newClient(t, rdb).RWMutex("x").Write().Lock(t.Context())
+					require.NoError(t, err)
+					waiter := lockAsync(t, lock(newClient(t, s.Client(t))))
+					redistest.Eventually(t, testTimeout, func() bool {
+						n, err := rdb.Do(t.Context(), rdb.B().Exists().Key("rlock_upgrade:{x}").Build()).AsInt64()
+						require.NoError(t, err)
+						return n > 0
+					}, "it has the gate")
+					is.goes(s)
+					sleep(3 * rlock.DefaultWatchdogTimeout)
+					waiter.stillWaits(t)
+					is.comes(s)
+					waiter.getAndUnlock(t, 2*rlock.DefaultWatchdogTimeout)
+					requireNothingIsLeft(t, s)
+				})
+			})
+		}
+	}
+}
+
+// A lease that is over before a Redis that answers has said so is no outage: the next try would be no better.
+func TestWaitForRedisIsNotForShortLeases(t *testing.T) {
+	on, short := rlock.WithWaitForRedis(), rlock.WithLease(50*time.Millisecond)
+	for name, lock := range map[string]func(c *rlock.Client) rlock.Locker{
+		"alone": func(c *rlock.Client) rlock.Locker { return c.Mutex("x", short, on) },
+		"All": func(c *rlock.Client) rlock.Locker {
+			return rlock.All(c.Mutex("x", short, on), c.FairMutex("y"), c.FairMutex("z"))
+		},
+	} {
+		redistest.RunVirtual(t, name, func(t *testing.T) {
+			r := newProxied(t)
+			r.proxy.Delay(30 * time.Millisecond)
+			_, err := rlock.TryAcquire(t.Context(), lock(r.Client), 10*time.Second)
+			require.ErrorIs(t, err, rlock.ErrLost)
+		})
+	}
+}
+
 // An answer ends it, whatever it is.
 func TestWaitForRedisIsNotForRefusals(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
