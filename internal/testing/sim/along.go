@@ -135,17 +135,22 @@ func (k *worker) adopt(t *along, text string, w want, lasts time.Duration, calle
 	if asks == k.process.ctx {
 		latest = time.Time{} // it has no other bound
 	}
+	persists, options := k.persists(nil)
 	o.adopts(t)
 	began := time.Now()
-	ctx, unlock, err := k.process.locks[0].Adopt(asks, text)
+	ctx, unlock, err := k.process.locks[0].Adopt(asks, text, options...)
 	k.returned(o, "Adopt", latest, o.name.Text)
 	if err != nil {
 		unused := o.adoptEnds(t, err)
 		called.Done()
+		// One that it took by an earlier try, whose answer was lost, may have ended with its lease.
+		own := persists && time.Since(began) < world.plan.Watchdog
 		switch {
+		case persists && !errors.Is(err, rlock.ErrTicket):
+			k.isPatient(k.process.ctx, o, "Adopt", latest, false, err)
 		case !errors.Is(err, rlock.ErrTicket):
 			k.check(o, "Adopt", err, !latest.IsZero() || k.process.ctx.Err() != nil)
-		case unused && world.quiet() > world.settle():
+		case unused && (own || world.quiet() > world.settle()):
 			world.violation(o.name.Text, "p%d: a ticket that nobody has used has no lock: %v", k.process.number, err)
 		}
 		return

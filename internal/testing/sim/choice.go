@@ -21,6 +21,8 @@ type want struct {
 	parts []part
 	last  int // index in worker.names of its last name
 
+	persists bool // it waits for Redis
+
 	rw     *rlock.RWMutex     // if it is a side of one
 	upper  *rlock.Upgradeable // if it is one
 	shared bool
@@ -57,6 +59,7 @@ func (k *worker) choose(at int) want {
 			continue
 		}
 		lockers = append(lockers, other.lock)
+		w.persists = w.persists || other.persists
 		w.parts = append(w.parts, other.parts...)
 		w.last = next
 	}
@@ -77,6 +80,8 @@ func (k *worker) single(at int) want {
 		options = []rlock.Option{rlock.WithLinger(p.lingers)}
 	}
 	w := want{last: at}
+	plain := options == nil
+	w.persists, options = k.persists(options)
 	switch o.name.Kind {
 	case Plain:
 		m := c.Mutex(o.name.Text, options...)
@@ -92,7 +97,7 @@ func (k *worker) single(at int) want {
 			w.rw = c.FencedRWMutex(o.name.Text, options...)
 		}
 		switch {
-		case k.chance(0.1) && options == nil:
+		case k.chance(0.1) && plain:
 			w.upper = w.rw.Upgradeable()
 			w.lock, w.do, p.shared = w.upper, w.upper.Do, true
 		case k.chance(0.7):
@@ -104,7 +109,8 @@ func (k *worker) single(at int) want {
 	case Quorum:
 		var members []rlock.Locker
 		for _, c := range k.process.locks {
-			members = append(members, c.Mutex(o.name.Text))
+			members = append(members, c.Mutex(o.name.Text, options...))
+			options = nil // one of them is enough
 		}
 		m := rlock.Quorum(members...)
 		w.lock, w.do = m, m.Do

@@ -244,11 +244,11 @@ func (k *worker) countDown(c *rlock.CountDownLatch, l *latch) error {
 	defer l.mu.Unlock()
 	l.happens(len(l.waits))
 	l.flying--
-	switch ctxEnded := ctx.Err() != nil; {
+	switch {
 	case err == nil && round == l.round:
 		l.sure++
 		l.weigh()
-	case err != nil && (errors.Is(err, rlock.ErrUnreachable) || errors.Is(err, rlock.ErrClosed) || ctxEnded || k.process.ended.Load()):
+	case k.mayHave(err) || errors.Is(err, rlock.ErrClosed):
 		d := laterDown{k.process, round, time.Now()}
 		if errors.Is(err, rlock.ErrClosed) {
 			d.round = -1 // it may not have been sent

@@ -22,7 +22,8 @@ func (w *world) process(client string) *process {
 // useExpiring takes some permits, works, and gives them back. It returns false if the process is over.
 func (k *worker) useExpiring(outer context.Context, e *expiring) bool {
 	p := part{oracle: e.o}
-	sem := k.process.locks[0].PermitSemaphore(e.o.name.Text, k.options(&p)...)
+	persists, options := k.persists(k.options(&p))
+	sem := k.process.locks[0].PermitSemaphore(e.o.name.Text, options...)
 	if !e.isSet() {
 		e.called()
 		ctx, cancel := k.bounded()
@@ -55,6 +56,12 @@ func (k *worker) useExpiring(outer context.Context, e *expiring) bool {
 		e.enter(v, nil)
 		k.returned(e.o, "Acquire", latest, sem.Name())
 		k.check(e.o, "Acquire", err, !latest.IsZero() || ctx.Err() != nil || p.fixed)
+		if persists && wait != 0 {
+			if wait > 0 {
+				latest = v.began.Add(wait)
+			}
+			k.isPatient(ctx, e.o, "Acquire", latest, p.fixed, err)
+		}
 		return outer.Err() == nil && !errors.Is(err, rlock.ErrClosed)
 	}
 	s := &permit{process: k.process, ctx: section, slots: held.Slots(), began: time.Now(), fixed: p.fixed}

@@ -33,6 +33,7 @@ type Plan struct {
 	Along       float64       // share of sections that are exported
 	Circles     bool          // locks are taken in any order, with deadlock detection
 	Foreign     float64       // share of Locks under a ctx whose methods block during the section
+	Patient     float64       // share of Locks, Adopts and Acquires that wait for Redis
 	Meddle      float64       // share of calls for a semaphore preceded by a change of its number of permits, or of others' permits
 }
 
@@ -88,6 +89,7 @@ func (k Kind) isCounter() bool { return k >= kinds }
 type Process struct {
 	Latency, Jitter time.Duration // of one direction
 	Options         rlock.Options // except the watchdog's
+	Late            bool          // it connects when it first uses a lock
 	Ahead           time.Duration // how far its clock is ahead, for deadlock detection
 	Workers         []Worker
 }
@@ -273,7 +275,26 @@ func NewPlan(seed uint64, l Limits) *Plan {
 		p.Meddle = pick(r, 0, 0.1, 0.3)
 		p.Most /= 3 // scripts for expiring permits take that much longer
 	}
+	if !l.Circles {
+		p.drawOutages(r, l)
+	}
 	return p
+}
+
+// drawOutages has Locks wait for Redis, and processes connect late, some of them before their Redis is there.
+func (p *Plan) drawOutages(r *rand.Rand, l Limits) {
+	p.Patient = pick(r, 0, 0, 0.5, 1)
+	late := pick(r, 0, 0, 0.3, 1)
+	if slices.ContainsFunc(p.Processes, func(one Process) bool { return one.Options.Replicas > 0 }) {
+		return // see NewPlan: a late Client's connections break at READONLY, too
+	}
+	for i := range p.Processes {
+		one := &p.Processes[i]
+		one.Late = r.Float64() < late
+		if one.Late && !l.Calm && r.IntN(2) == 0 {
+			p.Faults = append(p.Faults, Fault{What: pick(r, Refused, Silent), Process: i, For: between(r, 0, min(p.Time/2, 20*time.Second))})
+		}
+	}
 }
 
 // drawCircles makes workers wait for each other, mostly for those of other processes.
@@ -420,6 +441,12 @@ func (p *Plan) String() string {
 	}
 	if p.Uncounted != nobody {
 		lost += fmt.Sprintf(", %v uncounted", p.Uncounted)
+	}
+	if p.Patient > 0 {
+		lost += fmt.Sprintf(", %.0f %% of Locks wait for Redis", 100*p.Patient)
+	}
+	if n := len(slices.DeleteFunc(slices.Clone(p.Processes), func(one Process) bool { return !one.Late })); n > 0 {
+		lost += fmt.Sprintf(", %d processes connect late", n)
 	}
 	return fmt.Sprintf("seed %d: %d processes, %d workers, %d names (%v, …), %d servers, %d faults%s, %v, watchdog %v", p.Seed,
 		len(p.Processes), workers, len(p.Names), p.Names[0].Kind, p.Servers, len(p.Faults), lost, p.Time.Round(time.Second), p.Watchdog)

@@ -21,8 +21,10 @@ type process struct {
 	ways   []*memnet.Way
 	redis  []rueidis.Client
 	locks  []*rlock.Client
-	dead   atomic.Bool // killed: its actions do not count
-	ended  atomic.Bool // killed, or its Clients are closed: its leftovers end with their leases
+	dead   atomic.Bool  // killed: its actions do not count
+	ended  atomic.Bool  // killed, or its Clients are closed: its leftovers end with their leases
+	dials  atomic.Int32 // of a late Client
+	heard  atomic.Bool  // something from a server
 	ctx    context.Context
 	stop   context.CancelFunc
 	closed sync.WaitGroup
@@ -53,12 +55,20 @@ func (p *process) isDead() bool { return p.dead.Load() }
 func (p *process) connect() error {
 	for _, s := range p.world.servers {
 		way := p.way(s)
+		options := p.plan.Options
+		options.WatchdogTimeout = p.world.plan.Watchdog
+		if p.plan.Late {
+			locks, err := p.openLate(way, options)
+			if err != nil {
+				return err
+			}
+			p.ways, p.locks = append(p.ways, way), append(p.locks, locks)
+			continue
+		}
 		redis, err := client(way)
 		if err != nil {
 			return err
 		}
-		options := p.plan.Options
-		options.WatchdogTimeout = p.world.plan.Watchdog
 		locks, err := rlock.New(p.apart(redis), options)
 		if err != nil {
 			return fmt.Errorf("sim: %w", err)
@@ -80,6 +90,9 @@ func (p *process) way(s *server) *memnet.Way {
 		},
 		Watch: func(l *memnet.Link, toServer bool, data []byte, lost bool) {
 			p.world.trace.add(link{p.number, s.number, l.Number()}, toServer, data, lost)
+			if !toServer && !lost {
+				p.heard.Store(true)
+			}
 		},
 		Loses: func() bool { return p.world.loses(p.number) },
 	})

@@ -365,7 +365,7 @@ func (k *worker) addPermits(s *inLine, add func(context.Context, int64) error) {
 	ctx, cancel := k.bounded()
 	defer cancel()
 	err := add(ctx, n)
-	failed := err != nil && !errors.Is(err, rlock.ErrClosed) && (k.process.ended.Load() || errors.Is(err, rlock.ErrUnreachable) || ctx.Err() != nil)
+	failed := k.mayHave(err) && !errors.Is(err, rlock.ErrClosed)
 	s.mu.Lock()
 	s.adds.end(k.process, n, failed, err != nil && !failed)
 	s.happens(len(s.waits))
@@ -438,8 +438,7 @@ func (k *worker) giveBack(s *permits, sem *rlock.Semaphore, n int64) {
 		}
 		left := ctx.Err() != nil
 		cancel()
-		failed := err != nil && (k.process.ended.Load() || errors.Is(err, rlock.ErrPending) || errors.Is(err, rlock.ErrUnreachable) ||
-			errors.Is(err, rlock.ErrClosed) || left)
+		failed := k.mayHave(err) || errors.Is(err, rlock.ErrClosed)
 		s.gave(k.process, n, failed, !failed && (err != nil || !given))
 		if err != nil {
 			k.check(s.o, what, err, left)

@@ -150,17 +150,22 @@ func (s *server) forget() {
 	s.redis.Forget()
 }
 
-// client returns a client of the server, by the way.
-func client(w *memnet.Way) (rueidis.Client, error) {
-	c, err := rueidis.NewClient(rueidis.ClientOption{
+// clientOption is that of a client of the server, with a way to dial.
+func clientOption(dial func() (net.Conn, error)) rueidis.ClientOption {
+	return rueidis.ClientOption{
 		InitAddress: []string{"sim"},
 		DialCtxFn: func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error) {
-			return w.Dial()
+			return dial()
 		},
 		// The server has no client-side caching, and no commands on a subscribed connection.
 		DisableCache: true, AlwaysRESP2: true, ForceSingleClient: true,
 		ReadBufferEachConn: 1 << 10, WriteBufferEachConn: 1 << 10, RingScaleEachConn: 6,
-	})
+	}
+}
+
+// client returns a client of the server, by the way.
+func client(w *memnet.Way) (rueidis.Client, error) {
+	c, err := rueidis.NewClient(clientOption(w.Dial))
 	if err != nil {
 		return nil, fmt.Errorf("sim: %w", err)
 	}

@@ -143,6 +143,9 @@ func (k *worker) do(outer context.Context, w want, began time.Time) bool {
 	if inner != nil {
 		k.returned(o, "Do", left.Add(k.world().unlock()), w.lock.Name())
 	}
+	if err != nil && inner == nil && w.persists {
+		k.isPatient(outer, o, "Do", time.Time{}, w.isFixed(), err)
+	}
 	if err != nil && !excused {
 		k.check(o, "Do", err, outer.Err() != nil || inner != nil && inner.ctx.Err() != nil || w.isFixed())
 	}
@@ -192,6 +195,7 @@ func (k *worker) detach(ctx context.Context) {
 // lock calls Lock or TryLock, and may leave the call.
 func (k *worker) lock(outer context.Context, w want) (context.Context, rlock.UnlockFunc, error) {
 	o := w.parts[0].oracle
+	began := time.Now()
 	asks, wait, latest := k.leaves(outer)
 	waited := k.wait(w)
 	var ctx context.Context
@@ -206,6 +210,12 @@ func (k *worker) lock(outer context.Context, w want) (context.Context, rlock.Unl
 	k.returned(o, "Lock", latest, w.lock.Name())
 	if err != nil {
 		k.check(o, "Lock", err, !latest.IsZero() || outer.Err() != nil || w.isFixed())
+	}
+	if err != nil && w.persists && wait != 0 {
+		if wait > 0 {
+			latest = began.Add(wait)
+		}
+		k.isPatient(outer, o, "Lock", latest, w.isFixed(), err)
 	}
 	return ctx, unlock, err
 }
@@ -391,12 +401,18 @@ func (k *worker) returned(o *oracle, what string, latest time.Time, name string)
 	}
 }
 
+// mayHave reports whether a change that failed may have been made, or may yet be: another one may be repeated.
+func (k *worker) mayHave(err error) bool {
+	return err != nil && (k.process.ended.Load() || errors.Is(err, rlock.ErrPending))
+}
+
 // check notes an error that nothing explains.
 func (k *worker) check(o *oracle, what string, err error, left bool) {
 	w := k.world()
 	switch {
 	case k.process.isDead(), errors.Is(err, rlock.ErrClosed), k.process.ctx.Err() != nil:
 		return
+	case !left && k.process.isFirst() && !errors.Is(err, rlock.ErrUnreachable):
 	case w.quiet() < w.settle():
 		return // a fault may be the cause
 	case left && (errors.Is(err, rlock.ErrNotAcquired) || errors.Is(err, rlock.ErrLost) || errors.Is(err, context.Canceled) ||

@@ -198,6 +198,7 @@ func (w *world) run() {
 	w.mu.Lock()
 	w.connected = true
 	w.mu.Unlock()
+	w.lookAtLate()
 	for _, f := range w.plan.Faults {
 		w.faults.Go(func() {
 			timer := time.NewTimer(f.At - time.Since(w.began))
