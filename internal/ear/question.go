@@ -22,7 +22,7 @@ type term struct {
 // begins prepares a question to that many holds, after a term that begins now; 0: none.
 func (q *question) begins(holds int, after time.Duration) {
 	q.asked = make(chan struct{})
-	q.holds.Store(int32(holds)) //nolint:gosec // they are few
+	q.holds.Store(int32(holds))
 	if after > 0 {
 		q.term = &term{over: time.Now().Add(after)}
 	}
