@@ -93,7 +93,7 @@ func (a *Askable) ask() {
 	}
 }
 
-// ends ends the notifications of the hold.
+// ends notes that the hold has ended, so that a question not yet due is not put.
 func (a *Askable) ends() {
 	a.question.ends()
 	if with := a.with.Load(); with != nil {
