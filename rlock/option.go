@@ -67,8 +67,8 @@ func WithMaxWait(d time.Duration) Option {
 }
 
 // WithWaitForRedis makes each Lock through the handle wait for Redis as it waits for the lock: until its ctx is done or a bound on its wait is
-// over. Refusals by Redis, such as a wrong password, a [WithLease] too short for the network ([ErrLost]), and a closed Client end it at once. An [All] or a [Quorum] waits if one of its locks has
-// the option; a TryLock with a wait of 0 or less does not.
+// over. Refusals by Redis, such as a wrong password, a [WithLease] too short for the network ([ErrLost]), and a closed Client end it at once.
+// An [All] or a [Quorum] waits if one of its locks has the option; a TryLock with a wait of 0 or less does not.
 func WithWaitForRedis() Option { return optionFunc(func(t *tenure.Terms) { t.Persists = true }) }
 
 // WithWatchdog sets the watchdog time of holds taken through the handle, in place of [Options].WatchdogTimeout; at least [MinWatchdogTimeout]. A
