@@ -87,21 +87,20 @@ func (s *Semaphore) acquire(who tenure.Caller, n int64) error {
 	if err := s.fits(n, 0); n == 0 || err != nil {
 		return err
 	}
-	trace := s.client.trace.follow(&who, s.semaphore.Name, s.semaphore.Kind.Name)
-	who.Trace = trace.tracer()
-	err := s.semaphore.Acquire(who, n)
-	if trace != nil && err == nil {
-		passed := false
-		defer func() {
-			if !passed { // a function of the Trace has panicked, so the caller does not get them
-				_ = s.release(who.Ctx, n)
-			}
-		}()
-		trace.passed(nil)
-		passed = true
-		return nil
+	if s.client.trace == nil {
+		return s.semaphore.Acquire(who, n)
 	}
+	trace := s.client.trace.follow(&who, s.semaphore.Name, s.semaphore.Kind.Name)
+	who.Trace = trace
+	err := s.semaphore.Acquire(who, n)
+	has := err == nil
+	defer func() {
+		if has { // a function of the Trace has panicked, so the caller does not get them
+			_ = s.release(who.Ctx, n)
+		}
+	}()
 	trace.passed(err)
+	has = false
 	return err
 }
 

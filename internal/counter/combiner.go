@@ -15,7 +15,8 @@ import (
 
 // combiner makes a process's calls for one counter. It makes one call at a time, for all callers: a change, and what the waiters want, in
 // order: permits, or a look at a latch, whose changes are calls of their own. The first caller runs it, if that caller cannot leave, while
-// there is no work for others and no need to sleep; then a goroutine does:
+// there is no work for others and no need to sleep; then a goroutine does. Its first call is made outside the hub, which a free counter does
+// not need; if others have just waited, and the process still listens, inside, with a place in line:
 //
 //	state     event                                     next
 //	idle      a change, or a waiter, comes or leaves    calling
@@ -41,6 +42,7 @@ type combiner struct {
 	hub    pubsub.Waiter    // the process's only waiter for the counter
 	joined bool             // in the hub
 	turn   bool             // in the hub
+	warm   bool             // it joins before it asks, see combiners.slept
 	placed bool             // in Redis's queue, maybe
 	again  time.Duration    // ask again after this, unless there is a message
 	later  <-chan time.Time // look then for those that came meanwhile; nil: nobody did
@@ -65,9 +67,13 @@ type combiner struct {
 type combiners struct {
 	requests atomic.Int64 // numbers the calls
 
-	mu sync.Mutex // guards the following and all that is reachable from it; the left calls' is taken under it
-	of map[combinerKey]*combiner
+	mu    sync.Mutex // guards the following and all that is reachable from it; the left calls' is taken under it
+	of    map[combinerKey]*combiner
+	slept time.Time // when waiters for any of them last left the hub, where subscriptions linger
 }
+
+// lingers is how long a subscription stays in the hub: during that time a process that asks can have its place in line at once.
+const lingers = 500 * time.Millisecond
 
 // combinerKey identifies a combiner: there may be counters of several kinds with one key.
 type combinerKey struct {
@@ -89,7 +95,7 @@ func (all *combiners) get(m Counter, counted bool) (b, made *combiner) {
 	if all.of == nil {
 		all.of = make(map[combinerKey]*combiner)
 	}
-	b = &combiner{m: m, more: make(chan struct{}, 1), behind: counted}
+	b = &combiner{m: m, more: make(chan struct{}, 1), behind: counted, warm: !all.slept.IsZero() && time.Since(all.slept) < lingers}
 	all.of[m.combinerKey()] = b
 	return b, b
 }
@@ -211,6 +217,7 @@ func (b *combiner) step() combinerState {
 	case w.wait && !b.joined:
 		b.hub = pubsub.Waiter{Shared: !latch, Joint: !latch} // so that it does not count as a waiter for its own permits
 		b.joined, b.turn = true, hub.Join(&b.hub, b.m.queueInHub())
+		b.heard(b.hub.Listens())
 	case w.ask && (b.turn || !b.joined):
 		b.call()
 	case w.ask:
@@ -246,13 +253,23 @@ func (b *combiner) wants() (w wants) {
 	if b.m.Client.Calls.IsClosed() {
 		b.refuse(b.m.Client.Errors.Closed)
 	}
-	b.tidy()
-	w.wait = slices.ContainsFunc(b.waiters, func(w *counterWaiter) bool { return !w.once })
+	if len(b.waiters) != b.live {
+		b.tidy()
+	}
+	w.wait = slices.ContainsFunc(b.waiters, func(w *counterWaiter) bool { return !w.once && (w.seen || b.asked || b.warm) })
 	latch := b.m.Kind == kinds.Latch
 	w.apart = latch && len(b.changes) > 0 && b.failed == nil
 	w.ask = !latch && len(b.changes) > 0 || len(b.waiters) > 0 && !b.asked
 	w.later = b.asked && b.came
 	return w
+}
+
+// heard notes that there may be news: if the process listened, the answer that it had is too old.
+func (b *combiner) heard(listened bool) {
+	all := &b.m.of.combiners
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	b.asked = b.asked && !listened
 }
 
 var never = make(<-chan time.Time) // for combiner.later
@@ -284,9 +301,7 @@ func (b *combiner) await(more <-chan struct{}) {
 	}
 	_, err := b.hub.News()
 	if b.turn = err == nil; b.turn {
-		all.mu.Lock()
-		b.asked = false
-		all.mu.Unlock()
+		b.heard(true)
 		return
 	}
 	b.hub.Leave()
@@ -305,13 +320,19 @@ func (b *combiner) leaveLine() {
 	if b.placed {
 		b.ask(nil, nil, true)
 	}
+	slept := b.joined && b.hub.Waited()
 	switch {
 	case b.turn:
 		b.hub.Done(0)
 	case b.joined:
 		b.hub.Leave()
 	}
-	b.joined, b.turn = false, false
+	if b.joined, b.turn = false, false; slept {
+		all := &b.m.of.combiners
+		all.mu.Lock()
+		defer all.mu.Unlock()
+		all.slept, b.warm = time.Now(), true
+	}
 }
 
 // out ends the combiner, unless more work has come meanwhile, and reports whether it did.

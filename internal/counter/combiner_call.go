@@ -22,7 +22,7 @@ func (b *combiner) call() {
 	}
 	waiters, _ := b.front() // first come, first served
 	waiters = slices.Clone(waiters)
-	b.asked = b.turn // out of the hub, it may miss the message that follows
+	b.asked = true
 	b.came, b.later = false, nil
 	for _, w := range waiters {
 		w.known = true

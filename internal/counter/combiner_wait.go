@@ -56,7 +56,9 @@ func (all *combiners) come(m Counter, w *counterWaiter, counted bool) (made *com
 	} else if b.asked && front[0].seen {
 		w.wait(front[0].count)
 	}
-	b.poke()
+	if made == nil {
+		b.poke()
+	}
 	return made, nil
 }
 

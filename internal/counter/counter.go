@@ -41,6 +41,9 @@ func (m Counter) begin(ctx context.Context, limit time.Time) error {
 		return err
 	}
 	c := m.Client
+	if c.Cluster == nil {
+		return nil
+	}
 	known, err := true, error(nil)
 	if c.Cluster.IsUnknown() {
 		if known, err = c.Cluster.Learn(ctx, limit, m.Lock); !known {
@@ -112,9 +115,13 @@ func (m Counter) Change(ctx context.Context, what lua.Change, n int64) (int64, e
 	return call.done, nil
 }
 
-// await waits for what w wants. The caller has started a call.
+// await waits for what w wants.
 func (m Counter) await(who tenure.Caller, w *counterWaiter) error {
+	if err := m.begin(who.Ctx, who.Limit); err != nil {
+		return err
+	}
 	c := m.Client
+	defer c.Calls.Ended()
 	w.ctx, w.once, w.refused, w.ended = who.Ctx, who.Once, make(chan struct{}), make(chan struct{})
 	switch {
 	case c.IsShut():
@@ -133,8 +140,7 @@ func (m Counter) await(who tenure.Caller, w *counterWaiter) error {
 	if made != nil {
 		made.start(calls.CanLeave(who.Ctx, who.Limit), w.ended)
 	}
-	m.stay(who, w.refused, w.ended)
-	if !m.of.combiners.leave(m, w) {
+	if !m.stay(who, w.refused, w.ended) && !m.of.combiners.leave(m, w) {
 		return m.waitedInVain(who, w)
 	}
 	if w.err != nil {
@@ -159,9 +165,9 @@ func (m Counter) waitedInVain(who tenure.Caller, w *counterWaiter) error {
 	return c.Errors.NotAcquired(u)
 }
 
-// stay returns when a caller's wait has ended, or when the caller must leave. The first answer closes refused, unless it ends the wait:
+// stay reports whether a caller's wait has ended, or else that the caller must leave. The first answer closes refused, unless it ends the wait:
 // from then on the caller waits, or leaves if it only asks once.
-func (m Counter) stay(who tenure.Caller, refused, ended <-chan struct{}) {
+func (m Counter) stay(who tenure.Caller, refused, ended <-chan struct{}) bool {
 	var over <-chan time.Time
 	var timer *time.Timer
 	if !who.Limit.IsZero() {
@@ -172,6 +178,7 @@ func (m Counter) stay(who tenure.Caller, refused, ended <-chan struct{}) {
 	for {
 		select {
 		case <-ended:
+			return true
 		case <-refused:
 			if !who.Once {
 				if refused = nil; timer != nil {
@@ -185,7 +192,7 @@ func (m Counter) stay(who tenure.Caller, refused, ended <-chan struct{}) {
 		case <-who.Stopped():
 		case <-m.Client.Calls.Done():
 		}
-		return
+		return false
 	}
 }
 

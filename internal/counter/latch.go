@@ -56,13 +56,7 @@ func (m Latch) Delete(ctx context.Context) (bool, error) {
 }
 
 // Await waits until there is no count.
-func (m Latch) Await(who tenure.Caller) error {
-	if err := m.begin(who.Ctx, who.Limit); err != nil {
-		return err
-	}
-	defer m.Client.Calls.Ended()
-	return m.await(who, new(counterWaiter))
-}
+func (m Latch) Await(who tenure.Caller) error { return m.await(who, new(counterWaiter)) }
 
 // useLatch makes a change, or else looks. A call that ends another one has nothing to undo, and repeats only a change that stays.
 func (m Counter) useLatch(ctx context.Context, args lua.PermitsArgs) (reply counterReply, err error) {

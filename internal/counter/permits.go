@@ -28,7 +28,7 @@ var errNoPermit = errors.New("no such permit, or it has expired")
 
 // Acquire waits for n permits. If it fails after a grant, it gives the permits back.
 func (m PermitSemaphore) Acquire(who tenure.Caller, n int) (*PermitHold, error) {
-	if err := m.begin(who.Ctx, who.Limit); err != nil {
+	if err := m.StartCall(); err != nil {
 		return nil, err
 	}
 	defer m.Client.Calls.Ended()

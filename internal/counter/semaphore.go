@@ -90,9 +90,5 @@ func (m Semaphore) giveBack(values context.Context, until time.Time, n int64, id
 
 // Acquire waits for n permits.
 func (m Semaphore) Acquire(who tenure.Caller, n int64) error {
-	if err := m.begin(who.Ctx, who.Limit); err != nil {
-		return err
-	}
-	defer m.Client.Calls.Ended()
 	return m.await(who, &counterWaiter{n: n})
 }
