@@ -39,68 +39,42 @@ local function call_for(line, client, ms, ends)
   local heard = redis.pcall(line.how, line.channel .. ':' .. string.match(client, '^[^:]*'), look_message(ms))
   if heard == 0 then
     return drop(line, client)
-  elseif type(heard) ~= 'number' then
-    return true -- the user may not publish
+  elseif type(heard) == 'number' then -- otherwise the user may not publish
+    write(line, 'zadd', line.ends, string.format('%.0f', ends) .. (ms == 0 and '.5' or ''), client)
   end
-  write(line, 'zadd', line.ends, string.format('%.0f', ends) .. (ms == 0 and '.5' or ''), client)
   return true
 end
 
 -- late is how many ms later than necessary a process may ask. It saves messages for times that are close.
 local late = 100
 
--- fit returns which wants can be granted from the free permits, in order, their sum, and whether the first that cannot keeps others from
--- being served: not if it is larger than the number of all permits, as far as that is known.
+-- fit returns which wants can be granted from the free permits, in order, the others, the sum, and whether the first that cannot keeps others
+-- from being served: not if it is larger than the number of all permits, as far as that is known.
 local function fit(line, wants, free)
-  local which, sum, stops = {}, 0, false
+  local which, rest, sum, stops = {}, {}, 0, false
   for i, want in ipairs(wants) do
     if not stops and want <= free - sum then
       which[#which + 1], sum = i, sum + want
     else
-      stops = stops or want <= line.total
+      rest[#rest + 1], stops = want, stops or want <= line.total
     end
   end
-  return which, sum, stops and #which == 0
+  return which, rest, sum, stops and #which == 0
 end
 
 -- serve drops the places that have ended, and goes through the line from its head, while permits are free. The calling process gets them at
 -- its place, or behind all. Others are told to ask, and the permits are theirs until then. Nobody gets any behind a want that cannot be
--- granted; its process has to show that it lives.
+-- granted; its process has to show that it lives, unless it is in nobody's way.
 local function serve(line)
   local free, at, stops = line.free, 0, false
   line.rest = line.wants
   local function take()
-    local which, sum, blocks = fit(line, line.wants, free)
-    line.which, line.sum, line.rest, free = which, sum, {}, free - sum
-    for i, want in ipairs(line.wants) do
-      if which[i - #line.rest] ~= i then
-        line.rest[#line.rest + 1] = want
-      end
-    end
-    return blocks
+    line.which, line.rest, line.sum, stops = fit(line, line.wants, free)
+    free = free - line.sum
   end
-  local function visit(client, wants, ends)
-    local which, sum, blocks = fit(line, wants, free)
-    local turn = #which > 0 or #wants == 0
-    if not turn and (not blocks or at + 1 >= line.length and #line.wants == 0) then
-      return blocks -- it is in nobody's way
-    end
-    ends = tonumber(ends or line.now + 1000000)
-    if ends % 1 == 0 and ends > line.now + (turn and line.half or line.keep + late) then
-      ends = line.now + line.keep
-      if not call_for(line, client, turn and 0 or line.half, ends) then
-        at = at - 1
-        return false
-      end
-    end
-    line.soon, free = math.min(line.soon, math.floor(ends) + 1), free - sum
-    return blocks
-  end
-  if line.length > 0 then
-    for _, client in ipairs(redis.call('zrange', line.ends, '-inf', line.now, 'byscore', 'limit', '0', '128')) do
-      if not (line.waits and client == line.client) then
-        drop(line, client)
-      end
+  for _, client in ipairs(line.length > 0 and redis.call('zrange', line.ends, '-inf', line.now, 'byscore', 'limit', '0', '128') or {}) do
+    if not line.waits or client ~= line.client then
+      drop(line, client)
     end
   end
   while at < line.length and at < 128 and free > 0 and not stops do
@@ -108,14 +82,25 @@ local function serve(line)
     local lists, ends = redis.call('hmget', line.requests, unpack(clients)), redis.call('zmscore', line.ends, unpack(clients))
     for i, client in ipairs(clients) do
       if free > 0 and not stops then
+        at = at + 1
         if line.waits and client == line.client then
-          stops = take()
+          take()
           line.blocks = stops and line.length > 1
           line.soon = line.blocks and math.min(line.soon, line.now + line.keep + 1) or line.soon
         else
-          stops = visit(client, numbers_of(lists[i] or ''), ends[i])
+          local wants = numbers_of(lists[i] or '')
+          local which, _, sum, blocks = fit(line, wants, free)
+          local turn, till = #which > 0 or #wants == 0, tonumber(ends[i] or line.now + 1000000)
+          if turn or blocks and (at < line.length or #line.wants > 0) then
+            local asks = till % 1 ~= 0 or till <= line.now + (turn and line.half or line.keep + late)
+            till = asks and till or line.now + line.keep
+            if asks or call_for(line, client, turn and 0 or line.half, till) then
+              line.soon, free, stops = math.min(line.soon, math.floor(till) + 1), free - sum, blocks
+            else
+              at = at - 1
+            end
+          end
         end
-        at = at + 1
       end
     end
   end
@@ -132,9 +117,7 @@ local function arm(line)
   while at <= line.now + 60000 and (line.length > 0 or #line.rest > 0) do
     if there < need then -- otherwise enough of them ask even earlier
       there = redis.call('zcount', line.ends, string.format('(%.0f', line.soon), string.format('%.0f', at + line.half + late))
-      if there < need and mine and not line.again then
-        line.again = at - line.now
-      end
+      line.again = line.again or there < need and mine and at - line.now
       there = there + (line.again and 1 or 0)
     end
     if there < need then
@@ -162,27 +145,22 @@ end
 
 -- stand gives the calling process its place, or ends it, and returns the ms until its next try: -1 if everything was granted.
 local function stand(line)
-  if line.queue and line.mine then
+  if line.mine then
     redis.call('zrem', line.ends, line.client)
   end
   if line.queue then
     arm(line)
   end
   if #line.rest == 0 then
-    if line.mine then
-      drop(line, line.client)
-    end
-    return -1
+    return line.mine and drop(line, line.client) or -1 -- drop returns nothing
   end
   local stays = line.queue and line.waits
-  local again = line.blocks and line.half or line.again or stays and 60000 or line.soon - line.now
-  again = math.max(math.min(again, 60000), 1)
-  if not stays then
-    return again
+  local again = math.max(1, math.min(60000, line.blocks and line.half or line.again or stays and 60000 or line.soon - line.now))
+  if stays then
+    local tail = redis.call('zrange', line.queue, '-1', '-1', 'withscores')[2]
+    keep(line, line.requests, 'hdel', 'hset', line.client, 'want ' .. table.concat(line.rest, ','))
+    keep(line, line.ends, 'zrem', 'zadd', string.format('%.0f', line.now + again + line.half), line.client)
+    keep(line, line.queue, 'zrem', 'zadd', line.mine and line.which[1] ~= 1 and 'nx' or 'ch', (tail or 0) + 1, line.client)
   end
-  local tail = redis.call('zrange', line.queue, '-1', '-1', 'withscores')[2]
-  keep(line, line.requests, 'hdel', 'hset', line.client, 'want ' .. table.concat(line.rest, ','))
-  keep(line, line.ends, 'zrem', 'zadd', string.format('%.0f', line.now + again + line.half), line.client)
-  keep(line, line.queue, 'zrem', 'zadd', line.mine and line.which[1] ~= 1 and 'nx' or 'ch', (tail or 0) + 1, line.client)
   return again
 end

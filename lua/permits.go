@@ -13,9 +13,9 @@ import (
 )
 
 var (
-	permitsScript      = script{Text("permits"), "b917c0e5e6fe681bac562dee026c4d900e14869b"}
+	permitsScript      = script{Text("permits"), "d4856c81d77342d35e288e940808c1b83fa46ce8"}
 	permitsRenewScript = script{Text("permits_renew"), "5a16f928039ef1807f3baf87f76ee28497524994"}
-	permitsLeaseScript = script{Text("permits_lease"), "aacd2e6e91f859ed92d856e5a7f19582c50ea1b2"}
+	permitsLeaseScript = script{Text("permits_lease"), "34984e698f68cb1aa6d07405635c47fee948fb5a"}
 	permitsInfoScript  = script{Text("permits_info"), "c1d76a92a3124ba63f05fbc4e2138be6692f0401"}
 )
 

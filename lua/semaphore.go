@@ -12,7 +12,7 @@ import (
 
 var (
 	semaphoreDeleteScript = script{Text("semaphore_delete"), "00"}
-	semaphoreScript       = script{Text("semaphore"), "ecfbd1ed447b372f21e313a05925ce37ac3e29d6"}
+	semaphoreScript       = script{Text("semaphore"), "3dad39be5409b86b44c7f3ae4f00d42ba4ecbf70"}
 )
 
 // MaxWants bounds the requests for permits in one call. A process's other requests wait for its next call.
