@@ -110,14 +110,16 @@ local function serve(line)
 end
 
 -- arm makes sure that somebody in line asks at line.soon: when a place ends whose turn it is, or a permit expires. Processes may be gone,
--- so twice as many ask by line.keep after that, and so on: however many are gone in a row, each costs line.keep at most.
+-- so twice as many ask by line.keep after that, and so on: however many are gone in a row, each costs line.keep at most. A process that
+-- joins is one of the many up to twice as many as needed: where processes come and go, seldom anybody has to be told.
 local function arm(line)
   local at, need, there = line.soon, 1, 0
   local mine = line.waits and #line.rest > 0 and not line.blocks
   while at <= line.now + 60000 and (line.length > 0 or #line.rest > 0) do
-    if there < need then -- otherwise enough of them ask even earlier
+    local enough = mine and not line.mine and not line.again and need > 1 and 2 * need or need
+    if there < enough then -- otherwise as many ask even earlier
       there = redis.call('zcount', line.ends, string.format('(%.0f', line.soon), string.format('%.0f', at + line.half + late))
-      line.again = line.again or there < need and mine and at - line.now
+      line.again = line.again or mine and there < enough and at - line.now
       there = there + (line.again and 1 or 0)
     end
     if there < need then

@@ -13,9 +13,9 @@ import (
 )
 
 var (
-	permitsScript      = script{Text("permits"), "d4856c81d77342d35e288e940808c1b83fa46ce8"}
+	permitsScript      = script{Text("permits"), "d883fe8089030ea7bbbc7fe1a608311b47f06b07"}
 	permitsRenewScript = script{Text("permits_renew"), "5a16f928039ef1807f3baf87f76ee28497524994"}
-	permitsLeaseScript = script{Text("permits_lease"), "34984e698f68cb1aa6d07405635c47fee948fb5a"}
+	permitsLeaseScript = script{Text("permits_lease"), "5488d9c5d8efe272e11066e5672ac16984cd817b"}
 	permitsInfoScript  = script{Text("permits_info"), "c1d76a92a3124ba63f05fbc4e2138be6692f0401"}
 )
 

@@ -12,7 +12,7 @@ import (
 
 var (
 	semaphoreDeleteScript = script{Text("semaphore_delete"), "00"}
-	semaphoreScript       = script{Text("semaphore"), "3dad39be5409b86b44c7f3ae4f00d42ba4ecbf70"}
+	semaphoreScript       = script{Text("semaphore"), "91560411448406f6ca03bc174df3f5a76e09ec7a"}
 )
 
 // MaxWants bounds the requests for permits in one call. A process's other requests wait for its next call.
