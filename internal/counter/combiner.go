@@ -143,26 +143,12 @@ func (m Counter) queueInHub() pubsub.Queue {
 // start runs a new combiner: on a goroutine if the caller may leave. Otherwise the caller runs it until over is closed, while there is no
 // work for others and no need to sleep.
 func (b *combiner) start(leaves bool, over <-chan struct{}) {
-	if leaves || !b.runFor(over) {
-		b.m.Client.Calls.Go(b.run)
+	did := combinerWorks
+	for !leaves && did == combinerWorks && (!calls.IsClosed(over) || b.wants() == (wants{}) && b.failed == nil) {
+		did = b.step()
 	}
-}
-
-// runFor reports whether the combiner has ended.
-func (b *combiner) runFor(over <-chan struct{}) bool {
-	for {
-		if calls.IsClosed(over) {
-			if b.wants() != (wants{}) || b.failed != nil {
-				return false
-			}
-		}
-		switch b.step() {
-		case combinerEnded:
-			return true
-		case combinerSleeps, combinerIsDue, combinerPauses:
-			return false
-		case combinerWorks:
-		}
+	if did != combinerEnded {
+		b.m.Client.Calls.Go(b.run)
 	}
 }
 
@@ -176,12 +162,6 @@ func (b *combiner) run() {
 			b.await(b.more)
 		case combinerIsDue:
 			b.await(nil)
-		case combinerPauses:
-			select {
-			case <-b.retry:
-			case <-b.m.Client.Calls.Done():
-			}
-			b.retry = nil
 		case combinerWorks:
 		}
 	}
@@ -193,8 +173,7 @@ type combinerState int8
 const (
 	combinerWorks  combinerState = iota // there may be more to do
 	combinerSleeps                      // it waits for its turn, or for a caller to come or leave
-	combinerIsDue                       // it waits for its turn, and then asks
-	combinerPauses                      // it waits until it tries again to end a call
+	combinerIsDue                       // it waits for its turn, and then asks, or until it tries again to end a call
 	combinerEnded
 )
 
@@ -205,7 +184,7 @@ func (b *combiner) step() combinerState {
 	case b.failed != nil && b.retry == nil:
 		b.end()
 	case b.failed != nil && !latch: // otherwise others can look meanwhile
-		return combinerPauses
+		return combinerIsDue
 	case w.apart:
 		b.change()
 	case !w.wait && !w.ask:

@@ -3,6 +3,7 @@ package counter
 import (
 	"context"
 	"slices"
+	"time"
 
 	"github.com/go-rlock/rlock/lua"
 )
@@ -40,27 +41,41 @@ func adds(what lua.Change) bool { return merges(what) || what == lua.AddIfExists
 // merges reports whether several such changes can be made as one.
 func merges(what lua.Change) bool { return what == lua.Add || what == countDown }
 
-// change adds a change for a caller, and gives back those permits; at is their index in the change. Adding changes are merged until
-// sent. The error is that of a failing combiner, which makes only adding changes, later. If the caller cannot leave and nothing else is
-// under way, it returns when the change has ended.
+// admission is how a change was admitted, and how long its caller waits for it.
+type admission struct {
+	leaves  bool             // its caller may leave
+	goesOn  bool             // it is made even if Redis refuses it
+	counted bool             // see calls.Admit
+	done    <-chan struct{}  // the caller leaves when this is closed,
+	closed  <-chan struct{}  // or this,
+	over    <-chan time.Time // or then
+}
+
+// change makes a change for a caller, and gives back those permits; at is their index in the change. Adding changes are merged until sent.
+// call is nil if the caller left before its end. The error is that of a failing combiner, which makes only adding changes, later.
 func (all *combiners) change(
 	ctx context.Context, m Counter, how admission, what lua.Change, n int64, back ...lua.PermitID,
 ) (call *counterChange, at int, err error) {
-	var made *combiner
-	if call, at, made, err = all.enter(ctx, m, how, what, n, back...); made != nil {
+	call, at, made, err := all.enter(ctx, m, how, what, n, back...)
+	if err != nil {
+		return nil, 0, err
+	}
+	if made != nil {
 		made.start(how.leaves, call.ended)
 	}
-	return call, at, err
+	select {
+	case <-call.ended:
+	case <-how.done:
+	case <-how.closed:
+	case <-how.over:
+	}
+	if !all.isOver(call) {
+		return nil, 0, nil
+	}
+	return call, at, nil
 }
 
-// admission is how a change was admitted.
-type admission struct {
-	leaves  bool // its caller may leave
-	goesOn  bool // it is made even if Redis refuses it
-	counted bool // see calls.Admit
-}
-
-// enter is change without starting a new combiner, which is returned.
+// enter adds a change. If made is not nil, the caller must start it.
 func (all *combiners) enter(
 	ctx context.Context, m Counter, how admission, what lua.Change, n int64, back ...lua.PermitID,
 ) (call *counterChange, at int, made *combiner, err error) {

@@ -5,6 +5,7 @@ package counter
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/go-rlock/rlock/internal/calls"
@@ -24,7 +25,7 @@ type Counter struct {
 type Counters struct {
 	engine    *tenure.Client
 	combiners combiners
-	own       ownPermits
+	own       sync.Map // of a permit's id: the *heldPermit, if this process holds it
 }
 
 // New returns the counters of the engine's Client.
@@ -85,17 +86,11 @@ func (m Counter) change(ctx context.Context, what lua.Change, n int64, back ...l
 	if err != nil {
 		return nil, 0, m.notAdmitted(ctx, err)
 	}
-	call, at, err = m.of.combiners.change(ctx, m, admission{leaves: leaves, counted: counted}, what, n, back...)
-	if err != nil {
+	how := admission{leaves: leaves, counted: counted, done: ctx.Done(), closed: closed}
+	switch call, at, err = m.of.combiners.change(ctx, m, how, what, n, back...); {
+	case err != nil:
 		return nil, 0, m.changeFailed(adds(what), failed(err))
-	}
-	select {
-	case <-call.ended:
-	case <-ctx.Done():
-	case <-closed:
-	}
-	switch over := m.of.combiners.isOver(call); {
-	case !over:
+	case call == nil:
 		return nil, 0, m.changeFailed(stays(what), m.left(ctx, calls.Silence(ctx, began, time.Time{})))
 	case call.err != nil:
 		return nil, 0, m.changeFailed(call.pending, failed(call.err))

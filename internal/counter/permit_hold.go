@@ -58,12 +58,6 @@ type heldPermit struct {
 	least    time.Time    // the earliest expiry that any of these, or of those concurrent with them, sets
 }
 
-// ownPermits are the permits held by the process.
-type ownPermits struct {
-	mu sync.Mutex // guards the following; no other lock is taken under it
-	of map[lua.PermitID]*heldPermit
-}
-
 // longest is the trusted time of a permit that does not expire: 146 years.
 const longest time.Duration = math.MaxInt64 / 2
 
@@ -86,9 +80,11 @@ func (m PermitSemaphore) admit(ctx context.Context, w *counterWaiter) (*PermitHo
 	if err := m.begins(ctx, h, until, m.RenewedFor(c)); err != nil {
 		return nil, err
 	}
-	m.of.own.add(h.permits)
+	for i := range h.permits {
+		m.of.own.Store(h.permits[i].id, &h.permits[i])
+	}
 	if h.lossSoFar() != nil { // lost meanwhile, so the loss did not remove them
-		m.of.own.remove(h.permits)
+		h.forget()
 	}
 	c.Leases.CatchUp() // cancel this Client's expired holds first (G1)
 	return h, nil
@@ -178,7 +174,7 @@ func (h *PermitHold) Release() error {
 func (h *PermitHold) release(until time.Time) (err error) {
 	m, c, began := h.semaphore, h.semaphore.Client, time.Now()
 	defer c.HoldEnds()
-	m.of.own.remove(h.permits)
+	h.forget()
 	if loss := h.lossSoFar(); loss != nil {
 		if c.Calls.Start() {
 			m.giveBackLater(h.ids())
@@ -258,7 +254,7 @@ func (p *heldPermit) lose(why tenure.Loss) {
 	ended.Add(h.Context, &c.Foreign, h.cancel, loss)
 	h.mu.Unlock()
 	ended.Settle()
-	h.semaphore.of.own.remove(h.permits)
+	h.forget()
 	c.ReportLoss(h, h.semaphore.Kind.Name, loss)
 }
 
@@ -415,34 +411,17 @@ func (h *PermitHold) Owns(string) bool { return false }
 // Unlocks returns the time spent on unlocks inside the hold.
 func (h *PermitHold) Unlocks() *tenure.InnerUnlocks { return &h.inner }
 
-func (o *ownPermits) add(permits []heldPermit) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.of == nil {
-		o.of = make(map[lua.PermitID]*heldPermit)
-	}
-	for i := range permits {
-		o.of[permits[i].id] = &permits[i]
-	}
-}
-
-func (o *ownPermits) remove(permits []heldPermit) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	for i := range permits {
-		delete(o.of, permits[i].id)
-	}
-	if len(o.of) == 0 {
-		o.of = nil // a map keeps its room
+// forget ends that its permits are known by their ids.
+func (h *PermitHold) forget() {
+	for i := range h.permits {
+		h.semaphore.of.own.Delete(h.permits[i].id)
 	}
 }
 
 // own returns the permit with that id, if this process holds it.
 func (m PermitSemaphore) own(id lua.PermitID) *heldPermit {
-	o := &m.of.own
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if p := o.of[id]; p != nil && p.hold.semaphore.Key == m.Key {
+	found, _ := m.of.own.Load(id)
+	if p, _ := found.(*heldPermit); p != nil && p.hold.semaphore.Key == m.Key {
 		return p
 	}
 	return nil

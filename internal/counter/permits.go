@@ -56,7 +56,9 @@ func newPermitID(c *tenure.Client) (id lua.PermitID) {
 
 // giveBackLater gives permits back in the background. The caller has started a call.
 func (m Semaphore) giveBackLater(ids []lua.PermitID) {
-	_, _, _ = m.of.combiners.change(context.Background(), m.Counter, admission{leaves: true, goesOn: true}, lua.Add, 0, ids...)
+	at := make(chan struct{})
+	close(at)
+	_, _, _ = m.of.combiners.change(context.Background(), m.Counter, admission{leaves: true, goesOn: true, done: at}, lua.Add, 0, ids...)
 }
 
 // Release gives a permit back, even if it belongs to another process. A hold of this process is lost first. Since ctx may be that hold's,

@@ -69,18 +69,13 @@ func (m Semaphore) giveBack(values context.Context, until time.Time, n int64, id
 		return reply.Released, pending, err
 	}
 	defer c.Calls.Ended()
-	call, at, err := m.of.combiners.change(values, m.Counter, admission{leaves: true, goesOn: true}, lua.Add, n, ids...)
-	if err != nil {
-		return nil, true, err
-	}
 	timer := time.NewTimer(time.Until(until))
 	defer timer.Stop()
-	select {
-	case <-call.ended:
-	case <-timer.C:
-	}
-	switch over := m.of.combiners.isOver(call); {
-	case !over:
+	call, at, err := m.of.combiners.change(values, m.Counter, admission{leaves: true, goesOn: true, over: timer.C}, lua.Add, n, ids...)
+	switch {
+	case err != nil:
+		return nil, true, err
+	case call == nil:
 		return nil, true, calls.ErrNoAnswer
 	case call.err != nil:
 		return nil, call.pending, call.err
