@@ -19,9 +19,7 @@ local function open(line, text)
     line.now = line.now or clock()
     line.mine = redis.call('zmscore', line.queue, line.client)[1] and line.waits
     redis.call('hmget', line.requests, line.client)
-    if line.length == 0 then -- otherwise serve and arm read it first
-      redis.call('zmscore', line.ends, line.client)
-    end
+    line.lost = line.length == 0 and redis.call('zrange', line.ends, '0', '127') -- otherwise serve and arm read it first
   end
   line.now, line.total = line.now or 0, math.huge
   return line
@@ -71,6 +69,11 @@ local function serve(line)
   local function take()
     line.which, line.rest, line.sum, stops = fit(line, line.wants, free)
     free = free - line.sum
+  end
+  for _, client in ipairs(line.lost or {}) do -- Redis has lost the queue alone
+    if client ~= line.client then
+      call_for(line, client, 0, line.now + line.keep)
+    end
   end
   for _, client in ipairs(line.length > 0 and redis.call('zrange', line.ends, '-inf', line.now, 'byscore', 'limit', '0', '128') or {}) do
     if not line.waits or client ~= line.client then

@@ -13,9 +13,9 @@ import (
 )
 
 var (
-	permitsScript      = script{Text("permits"), "d883fe8089030ea7bbbc7fe1a608311b47f06b07"}
+	permitsScript      = script{Text("permits"), "1eaf1d741b895c121577cf0d8844ceeb2172008e"}
 	permitsRenewScript = script{Text("permits_renew"), "5a16f928039ef1807f3baf87f76ee28497524994"}
-	permitsLeaseScript = script{Text("permits_lease"), "5488d9c5d8efe272e11066e5672ac16984cd817b"}
+	permitsLeaseScript = script{Text("permits_lease"), "b6c789bd9a56a5ef82b8d5eb928578aa6b5d10f9"}
 	permitsInfoScript  = script{Text("permits_info"), "c1d76a92a3124ba63f05fbc4e2138be6692f0401"}
 )
 

@@ -12,7 +12,7 @@ import (
 
 var (
 	semaphoreDeleteScript = script{Text("semaphore_delete"), "00"}
-	semaphoreScript       = script{Text("semaphore"), "91560411448406f6ca03bc174df3f5a76e09ec7a"}
+	semaphoreScript       = script{Text("semaphore"), "c6fc0bf4021874449ed1d6f1d34b5894a0a4afa7"}
 )
 
 // MaxWants bounds the requests for permits in one call. A process's other requests wait for its next call.

@@ -343,6 +343,26 @@ func TestSemaphoreQueueIsLost(t *testing.T) {
 	s.line()
 }
 
+// If the queue alone is lost, the next process in line makes those that were there ask again, or each newcomer would come before them.
+func TestSemaphoreQueueIsLostBeforeNewcomers(t *testing.T) {
+	t.Parallel()
+	s := sharedSem(t)
+	s.set(0)
+	ears := []*ear{s.process(1), s.process(2), s.process(3)}
+	s.wait(1, []int64{1})
+	s.wait(2, []int64{1})
+	s.wait(4, []int64{1}) // it does not listen
+	s.must("DEL", s.queue)
+	s.wait(3, []int64{1})
+	heard(t, ears, look, look, "")
+	s.wait(1, []int64{1})
+	s.wait(2, []int64{1})
+	s.line(3, 1, 2)
+	heard(t, ears, "", "", "")
+	require.Equal(t, int64(3), s.number("ZCARD", s.ends()))
+	require.Equal(t, int64(3), s.number("HLEN", s.requests))
+}
+
 // A stopped process is passed over after its reservation time: a message made another one ask then.
 func TestSemaphoreStopped(t *testing.T) {
 	t.Parallel()

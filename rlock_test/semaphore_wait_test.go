@@ -223,6 +223,29 @@ func TestSemaphoreQueueIsLost(t *testing.T) {
 			require.NoError(t, unlock())
 			require.NoError(t, within(t, waits, wakeTimeout))
 		})
+		redistest.RunVirtual(t, name+", others come", func(t *testing.T) {
+			b := newFixture(t)
+			setPermits(t, b.PermitSemaphore(b.name), 1)
+			_, unlock, err := of(b.Client, b.name).Lock(context.Background())
+			require.NoError(t, err)
+			wait := func() <-chan error {
+				other := of(newClient(t, b.rdb), b.name)
+				return async(func() error {
+					_, unlock, err := other.Lock(context.Background())
+					return errors.Join(err, unlock())
+				})
+			}
+			first := wait()
+			b.awaitLine(t, b.name, 1)
+			require.NoError(t, b.do(t, "DEL", "rlock_sem_queue:{"+b.name+"}").Error())
+			began := time.Now()
+			second := wait()
+			b.awaitLine(t, b.name, 2) // the first is back
+			require.Less(t, time.Since(began), 10*time.Second, "it does not sleep for a minute")
+			require.NoError(t, unlock())
+			require.NoError(t, within(t, first, wakeTimeout))
+			require.NoError(t, within(t, second, wakeTimeout))
+		})
 	}
 }
 
