@@ -2,7 +2,6 @@ package lua_test
 
 import (
 	"fmt"
-	"maps"
 	"math"
 	"testing"
 	"time"
@@ -69,46 +68,6 @@ func TestAcquireIsNoSuccessByDefault(t *testing.T) {
 	require.NotEqual(t, lua.Renewed, zero)
 }
 
-// A hold whose counter was deleted has no token.
-func TestFencingCounterGoneUnderAHold(t *testing.T) {
-	t.Parallel()
-	l := newLab(t, redistest.Dial(t, redistest.Shared(t)))
-	l.hold(me, "1", lease)
-	a := l.wants(me)
-	a.Fence = l.fence
-	require.Equal(t, lua.AcquireReply{Status: lua.Acquired}, l.acquire(a))
-	require.Zero(t, l.number("EXISTS", l.fence))
-}
-
-// A failed acquire leaves no hold behind, although Redis does not roll back scripts.
-func TestAcquireThatCannotFenceLeavesNothing(t *testing.T) {
-	t.Parallel()
-	rdb := redistest.Dial(t, redistest.Shared(t))
-	for name, spoil := range map[string]func(lab){
-		"wrong type": func(l lab) { l.must("HSET", l.fence, "a", "b") },
-		"garbage":    func(l lab) { l.must("SET", l.fence, "x") },
-		"exhausted":  func(l lab) { l.must("SET", l.fence, fmt.Sprint(int64(math.MaxInt64))) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			for _, count := range []int{1, 2} {
-				l := newLab(t, rdb)
-				spoil(l)
-				if count > 1 {
-					l.hold(me, "1", short)
-				}
-				before, ttl := maps.Clone(l.fields()), l.ttl()
-				a := l.wants(me)
-				a.Fence, a.Count = l.fence, count
-				_, err := lua.Acquire(t.Context(), rdb, a)
-				requireSaid(t, err)
-				require.Equal(t, before, l.fields())
-				l.requireTTL(min(ttl, short))
-			}
-		})
-	}
-}
-
 func TestAcquireToldOfAVeryLongHold(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, redistest.Dial(t, redistest.Shared(t)))
@@ -152,4 +111,169 @@ func TestNextToken(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestRenewFromEveryState(t *testing.T) {
+	t.Parallel()
+	renewal := func(one lua.Renewal) []lua.Renewal { return []lua.Renewal{one} }
+	effects(t, "renew", false, []effect{
+		{name: "absent", at: absent, want: renewal(lua.Gone), ttl: noKey},
+		{name: "expired", at: expired(me), want: renewal(lua.Gone), ttl: noKey},
+		{name: "mine", at: holding(me, "1", short), want: renewal(lua.Renewed), fields: mine(1), ttl: lease},
+		{name: "mine twice", at: holding(me, "2", short), want: renewal(lua.Renewed), fields: mine(2), ttl: lease},
+		{name: "mine, later already", at: holding(me, "1", long), want: renewal(lua.Renewed), fields: mine(1), ttl: long},
+		{name: "mine without expiry", at: holding(me, "1", 0), want: renewal(lua.Renewed), fields: mine(1), ttl: lease},
+		{name: "mine, garbage", at: holding(me, "x", short), want: renewal(lua.Renewed), fields: map[string]string{me: "x"}, ttl: lease},
+		{name: "another's", at: holding(other, "1", short), want: renewal(lua.Gone), fields: others("1"), ttl: short},
+		{name: "another's without expiry", at: holding(other, "1", 0), want: renewal(lua.Gone), fields: others("1"), ttl: noExpiry},
+		{name: "wrong type", at: text, want: renewal(lua.Gone), fields: texts, ttl: noExpiry},
+	}, func(l lab, _ effect, _ string) (any, error) {
+		return lua.Renew(l.t.Context(), l.rdb, lease, []lua.Hold{{Name: l.name, Owner: me}})
+	})
+}
+
+// A batch is one call, and the state of a key never affects the other keys, wherever it stands.
+func TestRenewBatch(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Start(t).Client(t)
+	got, err := lua.Renew(t.Context(), rdb, lease, nil)
+	require.NoError(t, err)
+	require.Empty(t, got)
+	kinds := []struct {
+		at   state
+		want lua.Renewal
+		ttl  time.Duration
+	}{
+		{text, lua.Gone, noExpiry},
+		{holding(me, "1", short), lua.Renewed, lease},
+		{holding(other, "1", short), lua.Gone, short},
+		{absent, lua.Gone, noKey},
+		{holding(me, "2", long), lua.Renewed, long},
+	}
+	for shift := range kinds {
+		var labs []lab
+		var holds []lua.Hold
+		for i := range 100 {
+			l := newLab(t, rdb)
+			kinds[(i+shift)%len(kinds)].at(l)
+			labs, holds = append(labs, l), append(holds, lua.Hold{Name: l.name, Owner: me})
+		}
+		before := redistest.Commands(t, rdb)["evalsha"]
+		got, err := lua.Renew(t.Context(), rdb, lease, holds)
+		require.NoError(t, err)
+		require.EqualValues(t, 1, redistest.Commands(t, rdb)["evalsha"]-before)
+		require.Len(t, got, len(holds))
+		for i, l := range labs {
+			kind := kinds[(i+shift)%len(kinds)]
+			require.Equal(t, kind.want, got[i], i)
+			l.requireTTL(kind.ttl)
+		}
+	}
+}
+
+// A user that may not use the key of the marks gets the lock all the same, and leaves no mark.
+func TestMarksForbidden(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	l := newLab(t, s.Client(t))
+	limited := l
+	limited.rdb = user(t, s, "~"+l.name+" ~{*}:*:rwlock_timeout:* &* +@all")
+	asks := func(side lua.Side, owner string) lua.AcquireReply {
+		a := l.writes(owner, 1)
+		a.Side, a.Fence = side, ""
+		return limited.acquire(a)
+	}
+	require.Equal(t, lua.Acquired, asks(lua.Reader, me).Status)
+	refused := asks(lua.Writer, writerField)
+	require.Equal(t, lua.Held, refused.Status)
+	require.False(t, refused.Joined)
+	require.Equal(t, lua.Freed, limited.releases(l.ended(lua.Reader, me)).Status)
+	require.Equal(t, lua.Acquired, asks(lua.Writer, writerField).Status)
+	require.Equal(t, lua.Freed, limited.releases(l.ended(lua.Writer, writerField)).Status)
+	require.Equal(t, lua.Acquired, asks(lua.Writer, otherWriter).Status)
+	forced, err := lua.ForceSide(t.Context(), limited.rdb, l.name, lua.Writer, lua.Publish{Name: l.channel})
+	require.NoError(t, err)
+	require.True(t, forced)
+	require.Zero(t, l.number("EXISTS", l.name, l.queue))
+}
+
+// Without memory no caller gets a lock, and attempts leave nothing. Holds are still renewed and released.
+func TestReadWriteWithoutMemory(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, redistest.Start(t).Client(t))
+	acquire := func(name string, side lua.Side, owner string, count int, within string) error {
+		_, err := lua.Acquire(t.Context(), l.rdb, lua.AcquireArgs{
+			Name: name, Side: side, Owner: owner, Lease: lease, Count: count, Within: within,
+		})
+		return err
+	}
+	release := func(side lua.Side, owner string, count int) {
+		t.Helper()
+		a := l.frees(owner)
+		a.Side, a.Count = side, count
+		require.Equal(t, freed, l.releases(a))
+	}
+	require.NoError(t, acquire(l.name, lua.Writer, me+":write", 1, ""))
+	require.NoError(t, acquire(l.name, lua.Writer, me+":write", 2, ""))
+	require.NoError(t, acquire(l.name, lua.Reader, other, 1, me+":write"))
+	require.NoError(t, acquire(l.name, lua.Reader, other, 2, ""))
+	l.must("CONFIG", "SET", "maxmemory", "1")
+	require.ErrorContains(t, acquire("y", lua.Reader, me, 1, ""), "OOM")
+	require.ErrorContains(t, acquire("y", lua.Writer, me+":write", 1, ""), "OOM")
+	answers, err := lua.RenewReaders(t.Context(), l.rdb, long, []lua.Hold{{Name: l.name, Owner: other}})
+	require.NoError(t, err)
+	require.Equal(t, []lua.Renewal{lua.Renewed}, answers)
+	release(lua.Writer, me+":write", 1)
+	release(lua.Writer, me+":write", 0)
+	release(lua.Reader, other, 1)
+	release(lua.Reader, other, 0)
+	left, err := l.do("KEYS", "*").AsStrSlice()
+	require.NoError(t, err)
+	require.Empty(t, left)
+}
+
+// PTTL is 0 in a key's last millisecond, which still belongs to the reader.
+func TestReaderLivesToItsLastMillisecond(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, redistest.Start(t).Client(t))
+	holdKey := "{" + l.name + "}:" + me + ":rwlock_timeout:1"
+	// The time is constant within a script.
+	script := "local function acquire()\n" + lua.Text("write_acquire") + "end\n" +
+		"local left = redis.call('pttl', ARGV[5])\nreturn {left, type(acquire()) == 'table' and 1 or 0}"
+	for last := 0; last < 5; {
+		_, err := lua.Acquire(t.Context(), l.rdb, lua.AcquireArgs{Name: l.name, Side: lua.Reader, Owner: me, Lease: 3 * time.Millisecond, Count: 1})
+		require.NoError(t, err)
+		for {
+			answers, err := l.do("EVAL", script, "1", l.name, other+":write", "1000", "1", "", holdKey).AsIntSlice()
+			require.NoError(t, err)
+			if answers[0] < 0 {
+				break
+			}
+			if answers[0] == 0 {
+				last++
+			}
+			require.Equal(t, int64(1), answers[1], "a writer is refused beside a reader that has %d ms left", answers[0])
+		}
+		l.must("DEL", l.name)
+	}
+}
+
+const (
+	writerField = me + ":write"
+	otherWriter = other + ":write"
+)
+
+// writes asks for the write side with a token, and leaves a mark if refused.
+func (l lab) writes(owner string, count int) lua.AcquireArgs {
+	return lua.AcquireArgs{
+		Name: l.name, Side: lua.Writer, Fence: l.fence, Queue: l.queue, Owner: owner, Lease: lease, Count: count, Listens: true,
+		Publish: lua.Publish{Name: l.channel},
+	}
+}
+
+// ended releases a side.
+func (l lab) ended(side lua.Side, owner string) lua.ReleaseArgs {
+	a := lua.ReleaseArgs{Name: l.name, Side: side, Fence: l.fence, Owner: owner, Publish: lua.Publish{Name: l.channel}}
+	a.Key = l.queue
+	return a
 }

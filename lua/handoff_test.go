@@ -1,9 +1,8 @@
 package lua_test
 
 import (
-	"fmt"
-	"math"
 	"testing"
+	"time"
 
 	"github.com/redis/rueidis"
 
@@ -65,56 +64,6 @@ func both(count string) state {
 		l.t.Helper()
 		l.hold(me, "1", short)
 		l.must("HSET", l.name, next, count)
-	}
-}
-
-// The next owner's calls find the same state as after an acquire.
-func TestHandOffIsLikeAnAcquire(t *testing.T) {
-	t.Parallel()
-	l := newLab(t, redistest.Dial(t, redistest.Shared(t)))
-	a := l.wants(next)
-	a.Fence = l.fence
-	l.hold(me, "1", short)
-	for want := int64(1); want <= 3; want++ { // the counter starts with it
-		require.Equal(t, lua.ReleaseReply{Status: lua.HandedOff, Token: want}, l.releases(l.handOff(true)))
-		require.EqualValues(t, -1, l.number("PTTL", l.fence))
-		require.Equal(t, lua.AcquireReply{Status: lua.Acquired, Token: want}, l.acquire(a), "as after a lost reply")
-		require.Equal(t, lua.Held, l.acquire(l.wants(me)).Status)
-		require.Equal(t, notHeld, l.releases(l.frees(me)))
-		require.Equal(t, []lua.Renewal{lua.Gone, lua.Renewed}, l.renews(long, me, next))
-		require.Equal(t, nexts("1"), l.fields())
-		l.requireTTL(long)
-		require.Equal(t, freed, l.releases(l.frees(next)))
-		l.hold(me, "1", short)
-	}
-}
-
-// A failed hand-off changes nothing, although Redis does not roll back scripts.
-func TestHandOffThatCannotFenceChangesNothing(t *testing.T) {
-	t.Parallel()
-	rdb := redistest.Dial(t, redistest.Shared(t))
-	for name, row := range map[string]struct {
-		spoil func(lab)
-		err   string
-	}{
-		"wrong type": {func(l lab) { l.must("HSET", l.fence, "a", "b") }, "WRONGTYPE"},
-		"garbage":    {func(l lab) { l.must("SET", l.fence, "x") }, "not an integer"},
-		"exhausted":  {func(l lab) { l.must("SET", l.fence, fmt.Sprint(int64(math.MaxInt64))) }, "TOKEN"},
-		"not exact":  {func(l lab) { l.must("SET", l.fence, fmt.Sprint(int64(1<<53-1))) }, "TOKEN"},
-		"negative":   {func(l lab) { l.must("SET", l.fence, "-1") }, "TOKEN"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			l := newLab(t, rdb)
-			row.spoil(l)
-			l.hold(me, "1", short)
-			got, err := lua.Release(t.Context(), rdb, l.handOff(true))
-			requireSaid(t, err, row.err)
-			require.Zero(t, got)
-			require.Equal(t, mine(1), l.fields())
-			l.requireTTL(short)
-			require.Equal(t, handedOff, l.releases(l.handOff(false)), "without a token it works")
-		})
 	}
 }
 
@@ -181,4 +130,79 @@ func TestHandOffRefused(t *testing.T) {
 			require.Equal(t, []string{"0"}, ear.said())
 		})
 	}
+}
+
+const (
+	ticket  = "11111111-2222-3333-4444-555555555555:000123456789"
+	adopter = "66666666-2222-3333-4444-555555555555:1"
+)
+
+// export leaves the owner's hold to the ticket, for the time lease.
+func (l lab) export(side lua.Side) lua.ReleaseArgs {
+	a := lua.ReleaseArgs{
+		Name: l.name, Side: side, Owner: me, Ticket: ticket, Taken: time.Now().Add(lease), Publish: lua.Publish{Name: l.channel},
+	}
+	if side == lua.Writer {
+		a.Owner, a.Ticket = me+":write", ticket+":write"
+	}
+	return a
+}
+
+// adopt takes the lock for the adopter, for the time short.
+func (l lab) adopt(side lua.Side) lua.AcquireArgs {
+	a := lua.AcquireArgs{
+		Name: l.name, Side: side, Owner: adopter, Ticket: ticket, Lease: short, Count: 1, Publish: lua.Publish{Name: l.channel},
+	}
+	if side == lua.Writer {
+		a.Owner, a.Ticket = adopter+":write", ticket+":write"
+	}
+	return a
+}
+
+func TestExport(t *testing.T) {
+	t.Parallel()
+	left := map[string]string{ticket: "1"}
+	effects(t, "export", false, []effect{
+		{name: "absent", at: absent, want: notHeld, ttl: noKey},
+		{name: "expired", at: expired(me), want: notHeld, ttl: noKey},
+		{name: "mine, the expiry rises", at: holding(me, "1", short), want: freed, fields: left, ttl: lease, said: []string{"01"}},
+		{name: "mine, the expiry falls", at: holding(me, "1", long), want: freed, fields: left, ttl: lease, said: []string{"01"}},
+		{name: "mine without expiry", at: holding(me, "1", 0), want: freed, fields: left, ttl: lease, said: []string{"01"}},
+		{name: "mine, levels were counted", at: holding(me, "3", short), want: freed, fields: left, ttl: lease, said: []string{"01"}},
+		{name: "a repeat", at: holding(ticket, "1", short), want: freed, fields: left, ttl: short},
+		{name: "another's", at: holding(other, "1", short), want: notHeld, fields: others("1"), ttl: short},
+		{name: "adopted", at: holding(adopter, "1", short), want: notHeld, fields: map[string]string{adopter: "1"}, ttl: short},
+		{name: "wrong type", at: text, err: "WRONGTYPE", fields: texts, ttl: noExpiry},
+	}, func(l lab, _ effect, _ string) (any, error) {
+		return lua.Release(l.t.Context(), l.rdb, l.export(lua.Whole))
+	})
+}
+
+func TestAdopt(t *testing.T) {
+	t.Parallel()
+	adopted, lost, acquired := map[string]string{adopter: "1"}, lua.AcquireReply{Status: lua.Lost}, lua.AcquireReply{Status: lua.Acquired}
+	effects(t, "adopt", true, []effect{
+		{name: "absent", at: absent, want: lost, ttl: noKey},
+		{name: "expired", at: expired(ticket), want: lost, ttl: noKey},
+		{name: "exported for longer", at: holding(ticket, "1", long), want: acquired, raised: firstCall, said: []string{"01"}, fields: adopted, ttl: short},
+		{name: "exported for less", at: holding(ticket, "1", short/2), want: acquired, raised: firstCall, fields: adopted, ttl: short},
+		{name: "a repeat", at: holding(adopter, "1", short/2), want: acquired, fields: adopted, ttl: short},
+		{name: "a repeat after a renewal", at: holding(adopter, "1", long), want: acquired, fields: adopted, ttl: long},
+		{name: "not exported yet", at: holding(me, "1", long), want: lost, fields: mine(1), ttl: long},
+		{name: "adopted by another", at: holding(other, "1", long), want: lost, fields: others("1"), ttl: long},
+	}, func(l lab, _ effect, fence string) (any, error) {
+		a := l.adopt(lua.Whole)
+		a.Fence = fence
+		return lua.Acquire(l.t.Context(), l.rdb, a)
+	})
+}
+
+// Export and adopt work on a server without memory: they need none.
+func TestTicketsWithoutMemory(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, redistest.Start(t).Client(t))
+	l.hold(me, "1", long)
+	l.must("CONFIG", "SET", "maxmemory", "1")
+	require.Equal(t, freed, l.releases(l.export(lua.Whole)))
+	require.Equal(t, lua.Acquired, l.acquire(l.adopt(lua.Whole)).Status)
 }

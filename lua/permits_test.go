@@ -2,8 +2,10 @@ package lua_test
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -71,14 +73,6 @@ func (s permits) take(i int, ids ...lua.PermitID) lua.PermitsReply {
 	r := s.use(a)
 	require.Equal(s.t, []int{0}, r.Granted)
 	return r
-}
-
-// wait asks for one permit.
-func (s permits) wait(i int, id lua.PermitID) lua.PermitsReply {
-	s.t.Helper()
-	a := s.request(i)
-	a.Wants, a.IDs, a.Waits = []int64{1}, []lua.PermitID{id}, true
-	return s.use(a)
 }
 
 func (s permits) give(i int, ids ...lua.PermitID) lua.PermitsReply {
@@ -156,133 +150,235 @@ func TestPermitsTakeAndGive(t *testing.T) {
 	})
 }
 
-// If the record is gone, the id itself distinguishes a repeat from a new request.
-func TestPermitsRepeatWithoutRecord(t *testing.T) {
+func TestPermitsForever(t *testing.T) {
 	t.Parallel()
 	s := sharedPermits(t)
-	s.set(5)
+	s.set(1)
 	a := s.request(1)
-	a.Wants, a.IDs = []int64{2}, ids(1, 2)
+	a.Wants, a.IDs, a.Lease = []int64{1}, ids(1, 1), lua.Forever
 	s.use(a)
-	s.must("DEL", s.record(1))
-	again := s.use(a)
-	require.Equal(t, []int{0}, again.Granted)
-	require.Equal(t, int64(3), again.Free)
-	require.Equal(t, int64(3), s.free())
-	require.Equal(t, int64(2), s.number("ZCARD", s.timeouts))
-	require.Equal(t, []int64{0, 1}, again.Slots)
-
-	s.must("DEL", s.record(1))
-	a.Cancel = true
+	score, err := s.do("ZRANGE", s.timeouts, "0", "0", "WITHSCORES").ToAny()
+	require.NoError(t, err)
+	require.Contains(t, fmt.Sprint(score), "9.22337203685477e+14")
+	a = s.request(1)
+	a.Release, a.Wants, a.IDs, a.Lease = ids(1, 1), []int64{1}, ids(2, 2), 1<<62
 	s.use(a)
-	s.requirePermits(5, 0)
+	score, err = s.do("ZRANGE", s.timeouts, "0", "0", "WITHSCORES").ToAny()
+	require.NoError(t, err)
+	require.NotContains(t, fmt.Sprint(score), ".5") // an integer, or Redisson fails
+	p := id(2)
+	require.True(t, s.look(&p).Found)
 }
 
-func TestPermitsCancel(t *testing.T) {
-	t.Parallel()
-	for _, ran := range []bool{false, true} {
-		t.Run(fmt.Sprint(ran), func(t *testing.T) {
-			t.Parallel()
-			s := sharedPermits(t)
-			s.set(4)
-			s.take(1, id(9))
-			a := s.request(1)
-			a.Release, a.Wants, a.IDs = []lua.PermitID{id(9)}, []int64{3, 9, 1}, ids(11, 23)
-			if ran {
-				require.Equal(t, []int{0, 2}, s.use(a).Granted)
-			}
-			end := a
-			end.Cancel = true
-			for range 3 {
-				require.Empty(t, s.use(end).Granted)
-				got := s.use(a)
-				require.Empty(t, got.Granted)
-				require.Equal(t, []lua.Given{lua.PermitReleased}, got.Released)
-				s.requirePermits(4, 0)
-			}
-		})
-	}
-	t.Run("after it expired and was taken by another", func(t *testing.T) {
-		t.Parallel()
-		s := sharedPermits(t)
-		s.set(1)
-		a := s.request(1)
-		a.Wants, a.IDs = []int64{1}, ids(1, 1)
-		s.use(a)
-		s.expire(0, id(1))
-		s.take(2, id(2))
-		a.Cancel = true
-		s.use(a)
-		s.requirePermits(0, 1)
-	})
-}
-
-// The holder of a permit and a caller with its id may give it back in one call. Only one of the two counts.
-func TestPermitsReleaseTwiceInACall(t *testing.T) {
+// 10,000 expired permits are reclaimed in portions, and every call works.
+func TestPermitsManyExpired(t *testing.T) {
 	t.Parallel()
 	s := sharedPermits(t)
-	s.set(5)
-	s.take(1, ids(1, 3)...)
-	got := s.give(1, id(1), id(2), id(1), id(4), id(4), id(2)).Released
-	require.Equal(t, []lua.Given{
-		lua.PermitReleased, lua.PermitReleased, lua.PermitUnknown, lua.PermitUnknown, lua.PermitUnknown, lua.PermitUnknown,
-	}, got)
-	s.requirePermits(4, 1)
-}
+	s.set(0)
+	const many = 10_000
+	cmd := s.rdb.B().Eval().Script(`for i = 1, tonumber(ARGV[1]) do redis.call('zadd', KEYS[1], i, string.format('%016d', i)) end`).Numkeys(1).
+		Key(s.timeouts).Arg(strconv.Itoa(many)).Build()
+	require.True(t, rueidis.IsRedisNil(s.rdb.Do(t.Context(), cmd).Error()))
+	require.Equal(t, lua.PermitsInfo{Exists: true, Free: many}, s.look(nil))
 
-func TestPermitsTotal(t *testing.T) {
-	t.Parallel()
-	s := sharedPermits(t)
-	set := func(n, free, done int64) {
-		t.Helper()
-		a := s.request(1)
-		a.Change, a.N = lua.SetTotal, n
-		for range 2 {
-			r := s.use(a)
-			require.Equal(t, free, r.Free)
-			require.Equal(t, done, r.Done)
+	ear := s.process(1)
+	calls, a := 0, s.request(1)
+	for { // a process wants more than one portion, and asks until it has it
+		a.Wants, a.IDs, a.Waits = []int64{900}, ids(1, 900), true
+		r := s.use(a)
+		calls++
+		if len(r.Granted) > 0 {
+			break
 		}
-		require.Equal(t, free, s.free())
+		require.True(t, r.More)
+		require.Equal(t, time.Millisecond, r.Again)
+		a = s.request(1)
 	}
-	set(0, 0, 1)
-	require.Equal(t, int64(1), s.number("EXISTS", s.name))
-	set(3, 3, 1)
-	set(3, 3, 0)
-	s.take(1, id(1), id(2))
-	set(3, 1, 0)
-	set(5, 3, 1)
-	set(1, -1, 1)
-	s.give(1, id(1))
-	set(1, 0, 0)
-	s.must("PEXPIRE", s.name, "180000")
-	set(4, 3, 1)
-	s.requireTTL(long)
+	require.Equal(t, 2, calls)
+	require.Equal(t, lua.PermitsInfo{Exists: true, Free: many - 900, Held: 900}, s.look(nil))
+	s.give(1, ids(1, 900)...)
+	for range 30 {
+		if !s.give(2, id(5000)).More {
+			break
+		}
+	}
+	s.requirePermits(many, 0)
+	require.Empty(t, ear.said())
 }
 
-// Added permits go to waiters. A want beyond all permits is in nobody's way until there are as many.
-func TestPermitsWakes(t *testing.T) {
+// If no process asks for more, a message makes those in line ask.
+func TestPermitsManyExpiredWhileOthersWait(t *testing.T) {
 	t.Parallel()
 	s := sharedPermits(t)
-	ears := []*ear{s.process(1), s.process(2), s.process(3)}
-	s.set(2)
-	s.take(9, id(1))
+	s.set(0)
+	ear := s.process(1)
+	lent := func(left time.Duration) { // at once: they must not expire before the request
+		args, end := []string{"ZADD", s.timeouts}, strconv.FormatInt(s.clock()+left.Milliseconds(), 10)
+		for n := range 1200 {
+			p := id(n)
+			args = append(args, end, string(p[:]))
+		}
+		s.must(args...)
+	}
+	lent(time.Hour)
 	a := s.request(1)
-	a.Wants, a.IDs, a.Waits = []int64{3}, ids(10, 12), true
-	s.use(a)
-	require.Equal(t, []int{0}, s.wait(2, id(20)).Granted, "behind a want that cannot be granted")
-	s.give(2, id(20))
-	b := s.request(2)
-	b.Wants, b.IDs, b.Waits = []int64{5, 1}, ids(20, 25), true
-	require.Equal(t, []int{1}, s.use(b).Granted, "beside one")
-	s.wait(3, id(30))
-	heard(t, ears, "", "", "")
+	a.Wants, a.IDs, a.Waits = []int64{1000}, ids(2001, 3000), true
+	require.Equal(t, minute, s.use(a).Again)
+	lent(-time.Millisecond)
+	require.True(t, s.give(2, id(9999)).More)
+	require.Equal(t, []string{look}, ear.said())
+	for range 2 {
+		a.Request = s.sem.request(1).Request
+		if r := s.use(a); len(r.Granted) > 0 {
+			require.Equal(t, lua.PermitsInfo{Exists: true, Free: 200, Held: 1000}, s.look(nil))
+			return
+		}
+	}
+	t.Fatal("not granted")
+}
 
-	total := s.request(9)
-	total.Change, total.N = lua.SetTotal, 4
-	s.use(total)
-	heard(t, ears, "", "", "")
-	s.give(9, id(1))
-	heard(t, ears, look, "", "")
-	s.give(2, id(25))
-	heard(t, ears, "", "", look)
+// Renewal never shortens a lease, and never revives an expired permit.
+func TestPermitsRenew(t *testing.T) {
+	t.Parallel()
+	s, other := sharedPermits(t), sharedPermits(t)
+	other.name, other.timeouts = other.name+"2", other.timeouts+"2"
+	s.set(100)
+	s.take(1, ids(1, 100)...)
+	s.expire(0, id(1))
+	s.expire(-time.Hour, id(2))
+	p := id(3)
+	s.must("ZADD", s.timeouts, never, string(p[:]))
+	other.must("SET", other.timeouts, "a")
+	got, err := lua.RenewPermits(t.Context(), s.rdb, long, []lua.PermitsToRenew{
+		{s.timeouts, ids(1, 100)}, {other.timeouts, ids(1, 2)}, {s.timeouts, nil}, {s.timeouts + "3", ids(1, 1)}, {s.timeouts, ids(100, 101)},
+	})
+	require.NoError(t, err)
+	require.Equal(t, 105, len(got))
+	for i, verdict := range got {
+		want := lua.Renewed
+		if i == 0 || i >= 100 && i != 103 {
+			want = lua.Gone
+		}
+		require.Equal(t, want, verdict, "%d", i)
+	}
+	for n, left := range map[int]time.Duration{2: time.Hour, 4: long, 100: long} {
+		p := id(n)
+		got := s.look(&p).Left
+		require.True(t, got <= left && got > left-slack, "%d: %v", n, got)
+	}
+	require.Equal(t, lua.Forever, s.look(&p).Left)
+	p = id(1)
+	require.False(t, s.look(&p).Found)
+}
+
+// Each want may have its own lease. Those in line know the next permit to expire.
+func TestPermitsLeasesOfWants(t *testing.T) {
+	t.Parallel()
+	s := sharedPermits(t)
+	s.set(4)
+	a := s.request(1)
+	a.Wants, a.IDs, a.Leases = []int64{2, 9, 1, 1}, ids(1, 13), []time.Duration{time.Minute, time.Hour, 5 * time.Second, lua.Forever}
+	r := s.use(a)
+	require.Equal(t, []int{0, 2, 3}, r.Granted)
+	require.LessOrEqual(t, r.Again, 5*time.Second+time.Millisecond)
+	for i, want := range map[int]time.Duration{1: time.Minute, 2: time.Minute, 12: 5 * time.Second, 13: lua.Forever} {
+		of := id(i)
+		left := s.look(&of).Left
+		require.True(t, left == want || want != lua.Forever && left <= want && left > want-4*time.Second, "%d has %v", i, left)
+	}
+	b := s.request(1)
+	b.Wants, b.IDs, b.Leases = []int64{1}, ids(14, 14), []time.Duration{1, 2}
+	_, err := lua.UsePermits(t.Context(), s.rdb, b)
+	require.Error(t, err)
+}
+
+// A holder trusts a permit for its whole lease, so the permit exists that long, wherever the server's clock is within a millisecond.
+func TestPermitsLastForAllOfTheirLease(t *testing.T) {
+	t.Parallel()
+	s := sharedPermits(t)
+	s.set(1000)
+	trusted := func(p lua.PermitID, lease time.Duration, call func()) {
+		t.Helper()
+		at, err := s.rdb.Do(t.Context(), s.rdb.B().Time().Build()).AsIntSlice()
+		require.NoError(t, err)
+		call()
+		until := (at[0]*1_000_000 + at[1] + lease.Microseconds()) / 1000 // in this millisecond it is trusted, so it has not expired
+		if ends := s.number("ZSCORE", s.timeouts, string(p[:])); ends <= until {
+			t.Errorf("the permit expires at %d, and is trusted until %d", ends, until)
+		}
+	}
+	for n := range 100 {
+		p := id(n)
+		trusted(p, lease, func() { s.take(1, p) })
+		trusted(p, long, func() {
+			_, err := lua.RenewPermits(t.Context(), s.rdb, long, []lua.PermitsToRenew{{Timeouts: s.timeouts, IDs: []lua.PermitID{p}}})
+			require.NoError(t, err)
+		})
+		trusted(p, lease, func() {
+			_, err := lua.SetPermitLease(t.Context(), s.rdb, s.semaphore(), p, lease)
+			require.NoError(t, err)
+		})
+		require.LessOrEqual(t, s.look(&p).Left, lease)
+	}
+}
+
+// Impossible requests are never sent.
+func TestPermitsBadCalls(t *testing.T) {
+	t.Parallel()
+	s := sharedPermits(t)
+	s.set(5000)
+	for _, change := range []func(a *lua.PermitsArgs){
+		func(a *lua.PermitsArgs) { a.IDs = ids(1, 2) },
+		func(a *lua.PermitsArgs) { a.Wants, a.IDs = []int64{1001}, ids(1, 1001) },
+		func(a *lua.PermitsArgs) { a.Release = ids(1, 1001) },
+	} {
+		a := s.request(1)
+		change(&a)
+		_, err := lua.UsePermits(t.Context(), s.rdb, a)
+		require.Error(t, err)
+	}
+	s.take(1, ids(1, 1000)...)
+	s.give(1, ids(1, 1000)...)
+	s.requirePermits(5000, 0)
+}
+
+// The commands needed by permit scripts, in addition to those of semaphores.
+var permitsCommands = append([]string{"zinterstore", "zrangebyscore", "zscore"}, semaphoreCommands...)
+
+func TestPermitsRights(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t)
+	s := newPermits(t, srv.Client(t))
+	limited := s.limited(srv.Addr(), permitsCommands, s.name, s.requests+"*", s.queue+"*", s.timeouts, s.slots)
+	everything := func() error {
+		s.must("DEL", s.name)
+		s.must("DEL", s.timeouts)
+		p := id(99)
+		s.must("ZADD", s.slots, "1", string(p[:]))
+		total, take, give := s.request(1), s.request(1), s.request(1)
+		total.Change, total.N = lua.SetTotal, 2
+		take.Wants, take.IDs, take.Waits = []int64{1, 1, 1}, ids(1, 3), true
+		give.Release, give.Waits = ids(1, 2), true
+		var errs []error
+		use := func(a lua.PermitsArgs) {
+			_, err := lua.UsePermits(t.Context(), limited, a)
+			errs = append(errs, err)
+		}
+		use(total)
+		use(take)
+		s.expire(0, id(2))
+		_, err1 := lua.SetPermitLease(t.Context(), limited, s.semaphore(), id(1), lease)
+		_, err2 := lua.RenewPermits(t.Context(), limited, lease, []lua.PermitsToRenew{{s.timeouts, ids(1, 1)}})
+		_, err3 := lua.LookPermits(t.Context(), limited, s.semaphore(), nil)
+		use(give)
+		return errors.Join(append(errs, err1, err2, err3)...)
+	}
+	require.NoError(t, everything())
+	for _, command := range permitsCommands[:3] {
+		s.forbid(command)
+		err := fmt.Sprint(everything())
+		require.True(t, strings.Contains(err, "permission") || strings.Contains(err, "run this command"), "%s: %v", command, err)
+		s.must("ACL", "SETUSER", "limited", "+"+command)
+		require.NoError(t, everything())
+	}
 }

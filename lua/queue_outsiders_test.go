@@ -2,7 +2,6 @@ package lua_test
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -11,7 +10,6 @@ import (
 
 	"github.com/go-rlock/rlock/internal/testing/redistest"
 	"github.com/go-rlock/rlock/internal/testing/require"
-	"github.com/go-rlock/rlock/lua"
 )
 
 // subscribers makes n processes listen to the unlock channel, each with its own connection. Processes in line also listen there.
@@ -88,34 +86,6 @@ func TestOutsidersGetATurn(t *testing.T) {
 			for _, ear := range ears {
 				require.Contains(t, ear.said(), "00")
 			}
-		})
-	}
-}
-
-// The first live process gets the message. If none is alive, all listeners get it.
-func TestOutsidersBesideTheDead(t *testing.T) {
-	t.Parallel()
-	for _, alive := range []bool{true, false} {
-		t.Run(fmt.Sprint(alive), func(t *testing.T) {
-			t.Parallel()
-			addr := redistest.Shared(t)
-			l := newLab(t, redistest.Dial(t, addr))
-			l.hold(me, "1", brief)
-			l.join(1, 2, 3, 4)
-			ears := l.subscribers(func() rueidis.Client { return redistest.Dial(t, addr) }, 5, false, true)
-			a := l.ends()
-			if !alive {
-				require.Equal(t, outsidersTold, l.releases(a))
-				require.Equal(t, []string{"0"}, ears[0].said())
-				require.Zero(t, l.number("EXISTS", l.name, l.queue))
-				return
-			}
-			third, fourth := l.process(3), l.process(4)
-			require.Equal(t, outsidersTold, l.releases(a))
-			require.Equal(t, []string{"? 0"}, third.said())
-			require.Empty(t, fourth.said())
-			require.Equal(t, []string{"00"}, ears[0].said())
-			l.requirePlaces(waiter(3), waiter(4))
 		})
 	}
 }
@@ -224,72 +194,4 @@ func TestSuccessorsWatch(t *testing.T) {
 			}
 		})
 	}
-}
-
-// A process further back gets a message once all processes before it, if dead, would have used up their grants before it wakes up.
-func TestSuccessorsComeNearer(t *testing.T) {
-	t.Parallel()
-	l := newLab(t, redistest.Dial(t, redistest.Shared(t)))
-	l.hold(me, "1", 3*grantLease)
-	l.join(0, 1, 2, 3, 4, 5)
-	var ears [6]*ear
-	for i := range ears {
-		ears[i] = l.process(i)
-	}
-	a := l.ends()
-	for i, told := range [][]int{{1, 2}, {3}, {4}, {5}} {
-		require.Equal(t, granted, l.releases(a))
-		a.Owner = waiter(i)
-		for n, ear := range ears {
-			switch said := ear.said(); {
-			case n == i:
-				require.Equal(t, given(i, "-"), said)
-			case slices.Contains(told, n):
-				require.Len(t, said, 1)
-				require.True(t, strings.HasPrefix(said[0], "? 1000"), said)
-			default:
-				require.Empty(t, said, "%d, after the grant to %d", n, i)
-			}
-		}
-	}
-}
-
-// A release by a process without the lock removes its owner from the queue.
-func TestReleaseLeavesTheQueue(t *testing.T) {
-	t.Parallel()
-	l := newLab(t, redistest.StartCluster(t, 3, 0).Client(t))
-	l.hold(other, "1", brief)
-	l.join(1, 2, 3)
-	require.True(t, l.acquire(l.asksForToken(waiter(4))).Joined)
-	leaves := func(i int, fence string) lua.ReleaseArgs {
-		a := l.ends()
-		a.Publish.Sharded = true
-		a.Owner, a.Fence = waiter(i), fence
-		return a
-	}
-	for range 2 {
-		require.Equal(t, notHeld, l.releases(leaves(2, "")))
-		l.requirePlaces(waiter(1), waiter(3), waiter(4)+" f")
-	}
-	require.Equal(t, notHeld, l.releases(leaves(4, l.fence)))
-	require.Zero(t, l.number("EXISTS", l.fence))
-	for _, r := range lua.ReleaseAll(t.Context(), l.rdb, []lua.ReleaseArgs{leaves(1, ""), leaves(3, ""), leaves(5, "")}) {
-		require.Equal(t, lua.ReleaseResult{ReleaseReply: notHeld}, r)
-	}
-	require.Zero(t, l.number("EXISTS", l.queue))
-	require.Equal(t, others("1"), l.fields())
-
-	// The same while the lock is free, and with a different next owner.
-	l.join(1, 2)
-	l.must("DEL", l.name)
-	second := l.process(2, true)
-	a := leaves(1, "")
-	for _, a.Next = range []string{"", next} {
-		for _, a.Stay = range []bool{false, true} {
-			require.Equal(t, notHeld, l.releases(a))
-			l.requirePlaces(waiter(2))
-		}
-	}
-	require.Equal(t, []string{"? 0"}, second.said(), "it may have been the first one's turn to look")
-	require.Zero(t, l.number("EXISTS", l.name))
 }

@@ -94,50 +94,6 @@ func TestReleaseByOneThatIsStillInTheQueue(t *testing.T) {
 	}
 }
 
-// Foreign data under the key of a queue or of marks is ignored: the lock works as if the key did not exist.
-func TestQueueOfAnotherType(t *testing.T) {
-	t.Parallel()
-	l := newLab(t, redistest.Dial(t, redistest.Shared(t)))
-	l.must("SET", l.queue, "x")
-	everybody := l.listen(false)
-	for _, side := range []lua.Side{lua.Whole, lua.Reader, lua.Writer} {
-		a := l.asks(me)
-		a.Side = side
-		require.Equal(t, lua.Acquired, l.acquire(a).Status)
-		if side == lua.Reader {
-			l.must("DEL", l.name)
-			continue
-		}
-		a.Owner = other
-		refused := l.acquire(a)
-		require.Equal(t, lua.Held, refused.Status)
-		require.False(t, refused.Joined)
-		l.must("DEL", l.name)
-	}
-	for _, next := range []string{"", next} {
-		l.hold(me, "1", long)
-		a := l.endsFor(next)
-		require.Equal(t, lua.ReleaseReply{Status: lua.Freed, WithoutQueue: true}, l.releases(a))
-		require.Equal(t, []string{"0"}, everybody.said())
-		require.Zero(t, l.number("EXISTS", l.name))
-	}
-	l.hold(me, "1", long)
-	a := l.endsFor(next)
-	a.Stay = true
-	require.Equal(t, lua.ReleaseReply{Status: lua.HandedOff, WithoutQueue: true}, l.releases(a))
-	require.Equal(t, nexts("1"), l.fields())
-
-	a = l.ends()
-	a.Owner = next
-	for _, r := range lua.ReleaseAll(t.Context(), l.rdb, []lua.ReleaseArgs{a}) {
-		require.Equal(t, freed, r.ReleaseReply)
-		require.NoError(t, r.Err)
-	}
-	value, err := l.do("GET", l.queue).ToString()
-	require.NoError(t, err)
-	require.Equal(t, "x", value)
-}
-
 // Without memory no process gets a new place. Processes in the queue keep theirs, and get the lock.
 func TestQueueWithoutMemory(t *testing.T) {
 	t.Parallel()

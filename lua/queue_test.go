@@ -2,6 +2,7 @@ package lua_test
 
 import (
 	"fmt"
+	"strconv"
 	"testing"
 	"time"
 
@@ -148,76 +149,6 @@ func given(i int, token string) []string {
 
 func has(owner, count string) map[string]string { return map[string]string{owner: count} }
 
-func TestJoin(t *testing.T) {
-	t.Parallel()
-	l := newLab(t, redistest.Dial(t, redistest.Shared(t)))
-	l.hold(other, "1", short)
-	joins := func(a lua.AcquireArgs, want ...string) {
-		t.Helper()
-		got := l.acquire(a)
-		require.Equal(t, lua.Held, got.Status)
-		require.Equal(t, other, got.Holder)
-		require.True(t, got.Joined)
-		l.requirePlaces(want...)
-		require.Equal(t, others("1"), l.fields())
-	}
-	joins(l.asks(waiter(3)), waiter(3))
-	l.requireQueueTTL(short + margin)
-	joins(l.asks(waiter(1)), waiter(3), waiter(1))
-	joins(l.asksForToken(waiter(2)), waiter(3), waiter(1), waiter(2)+" f")
-	require.Zero(t, l.number("EXISTS", l.fence))
-
-	for range 2 { // they keep their places, and the queue lasts as long as its longest sleeper
-		joins(l.asks(waiter(3)), waiter(3), waiter(1), waiter(2)+" f")
-		joins(l.asksForToken(waiter(2)), waiter(3), waiter(1), waiter(2)+" f")
-		l.requireQueueTTL(short + margin)
-	}
-	l.hold(other, "1", long)
-	joins(l.asks(waiter(1)), waiter(3), waiter(1), waiter(2)+" f")
-	l.requireQueueTTL(long + margin)
-	l.hold(other, "1", short)
-	joins(l.asks(waiter(1)), waiter(3), waiter(1), waiter(2)+" f")
-	l.requireQueueTTL(long + margin)
-
-	// An owner's place ends with its hold, and the queue ends with its last place.
-	l.must("DEL", l.name)
-	for range 2 {
-		require.Equal(t, lua.AcquireReply{Status: lua.Acquired}, l.acquire(l.asks(waiter(1))))
-		l.requirePlaces(waiter(3), waiter(2)+" f")
-	}
-	require.True(t, l.acquire(l.asks(waiter(3))).Joined)
-	l.must("DEL", l.name)
-	require.Equal(t, lua.AcquireReply{Status: lua.Acquired, Token: 1}, l.acquire(l.asksForToken(waiter(2))))
-	l.must("DEL", l.name)
-	require.Equal(t, lua.AcquireReply{Status: lua.Acquired}, l.acquire(l.asks(waiter(3))))
-	require.Zero(t, l.number("EXISTS", l.queue))
-}
-
-// An acquire that does not ask for a place gets none.
-func TestAcquireThatJoinsNoQueue(t *testing.T) {
-	t.Parallel()
-	l := newLab(t, redistest.Dial(t, redistest.Shared(t)))
-	got := l.acquire(l.asks(other))
-	require.Equal(t, lua.AcquireReply{Status: lua.Acquired}, got)
-
-	a := l.asks(me)
-	a.Queue = ""
-	got = l.acquire(a)
-	require.Equal(t, lua.Held, got.Status)
-	require.False(t, got.Joined)
-
-	a = l.asks(me)
-	a.Count = 2
-	require.Equal(t, lua.AcquireReply{Status: lua.Lost}, l.acquire(a))
-
-	hash("customer")(l)
-	l.must("HDEL", l.name, other)
-	l.must("PERSIST", l.name)
-	_, err := lua.Acquire(t.Context(), l.rdb, l.asks(me))
-	requireForeign(t, err)
-	require.Zero(t, l.number("EXISTS", l.queue))
-}
-
 // A lock without expiry, or with an expiry centuries away, still has a queue that expires.
 func TestQueueOfALockThatNeverExpires(t *testing.T) {
 	t.Parallel()
@@ -236,5 +167,145 @@ func TestQueueOfALockThatNeverExpires(t *testing.T) {
 		require.Equal(t, granted, l.releases(l.ends()))
 		require.Equal(t, given(1, "-"), first.said())
 		l.requireTTL(grantLease)
+	}
+}
+
+// The lock goes round: each releaser joins at the end of the queue, and only the next process gets a message.
+func TestReleaseGrantsToTheFirst(t *testing.T) {
+	t.Parallel()
+	servers(t, func(t *testing.T, l lab, sharded bool) {
+		l.hold(me, "2", brief)
+		l.join(1, 2)
+		everybody, first, second := l.listen(sharded), l.process(1, sharded), l.process(2, sharded)
+		a := l.ends()
+		a.Publish.Sharded = sharded
+		next := func(i int) lua.ReleaseArgs {
+			a := a
+			a.Owner, a.Next = waiter(i), client(i)+":2"
+			return a
+		}
+
+		require.Equal(t, granted, l.releases(a))
+		require.Equal(t, has(waiter(1), "1"), l.fields())
+		l.requireTTL(grantLease)
+		l.requirePlaces(waiter(2))
+		require.Equal(t, given(1, "-"), first.said())
+		require.Equal(t, notHeld, l.releases(a), "a repeat")
+
+		require.Equal(t, granted, l.releases(next(1)))
+		require.Equal(t, has(waiter(2), "1"), l.fields())
+		l.requirePlaces(client(1) + ":2")
+		l.requireQueueTTL(grantLease + margin)
+		require.Equal(t, given(2, "-"), second.said())
+		require.Equal(t, notHeld, l.releases(next(1)), "a repeat")
+		l.requirePlaces(client(1) + ":2")
+		require.Equal(t, has(waiter(2), "1"), l.fields())
+
+		require.Equal(t, granted, l.releases(next(2)))
+		require.Equal(t, []string{client(1) + ":2 100000 0 -"}, first.said())
+		require.Empty(t, second.said())
+		a.Owner = client(1) + ":2"
+		require.Equal(t, granted, l.releases(a))
+		require.Zero(t, l.number("EXISTS", l.queue))
+		require.Empty(t, everybody.said())
+
+		a.Owner = client(2) + ":2"
+		require.Equal(t, freed, l.releases(a))
+		require.Equal(t, []string{"0"}, everybody.said())
+		require.Zero(t, l.number("EXISTS", l.name, l.queue))
+	})
+}
+
+// A killed process has no listener, so hundreds of them cost a single call.
+func TestReleasePassesOverTheDead(t *testing.T) {
+	t.Parallel()
+	for _, alive := range []bool{true, false} {
+		l := newLab(t, redistest.Dial(t, redistest.Shared(t)))
+		l.hold(me, "1", brief)
+		everybody, last := l.listen(false), l.process(300)
+		a := l.endsFor("")
+		a.Fence = l.fence
+		for i := range 300 {
+			l.must("ZADD", l.queue, strconv.Itoa(i), waiter(i)+" f")
+		}
+		if alive {
+			l.join(300)
+		}
+		want, fields, said := freed, map[string]string{}, []string(nil)
+		if alive {
+			want, fields, said = granted, has(waiter(300), "1"), given(300, "-")
+		}
+		require.Equal(t, want, l.releases(a))
+		l.requirePlaces()
+		require.Equal(t, fields, l.fields())
+		require.Equal(t, said, last.said())
+		require.Equal(t, !alive, len(everybody.said()) == 1)
+	}
+}
+
+// A hold has a single token, whether the releaser makes it or the waiter that asks.
+func TestTokensOfGrants(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Dial(t, redistest.Shared(t))
+	for name, row := range map[string]struct {
+		counter          string
+		releaser, waiter bool   // wants a token
+		count, token     string // of the grant
+		asked            int64  // token that the waiter gets if it asks
+		after            string // the counter
+	}{
+		"both":           {counter: "41", releaser: true, waiter: true, count: "1", token: "42", asked: 42, after: "42"},
+		"the waiter":     {counter: "41", waiter: true, count: "0", token: "-", asked: 42, after: "42"},
+		"the releaser":   {counter: "41", releaser: true, count: "1", token: "-", after: "41"},
+		"neither":        {counter: "41", count: "1", token: "-", after: "41"},
+		"a large one":    {counter: "900719925474098", releaser: true, waiter: true, count: "1", token: "900719925474099", asked: 900719925474099, after: "900719925474099"},
+		"a broken one":   {counter: "x", releaser: true, waiter: true, count: "0", token: "-", asked: -1, after: "x"},
+		"an exhausted":   {counter: "9223372036854775807", releaser: true, waiter: true, count: "0", token: "-", asked: -1, after: "9223372036854775807"},
+		"broken, unused": {counter: "x", releaser: true, count: "1", token: "-", after: "x"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := newLab(t, rdb)
+			l.hold(me, "1", brief)
+			l.must("SET", l.fence, row.counter)
+			asks, ends := l.asks(waiter(1)), l.ends()
+			if row.waiter {
+				asks.Fence = l.fence
+			}
+			if row.releaser {
+				ends.Fence = l.fence
+			}
+			require.True(t, l.acquire(asks).Joined)
+			first := l.process(1)
+			require.Equal(t, granted, l.releases(ends))
+			require.Equal(t, given(1, row.token), first.said())
+			require.Equal(t, has(waiter(1), row.count), l.fields())
+
+			// Other processes see a held lock, even while the count is 0.
+			refused := l.acquire(l.asks(other))
+			require.Equal(t, lua.Held, refused.Status)
+			require.Equal(t, waiter(1), refused.Holder)
+			renewed, err := lua.Renew(t.Context(), rdb, short, []lua.Hold{{Name: l.name, Owner: waiter(1)}})
+			require.NoError(t, err)
+			require.Equal(t, []lua.Renewal{lua.Renewed}, renewed)
+
+			for range 2 {
+				got, err := lua.Acquire(t.Context(), rdb, asks)
+				if row.asked < 0 {
+					require.Error(t, err)
+					require.Equal(t, has(waiter(1), "0"), l.fields())
+				} else {
+					require.NoError(t, err)
+					require.Equal(t, lua.AcquireReply{Status: lua.Acquired, Token: row.asked}, got)
+					require.Equal(t, has(waiter(1), "1"), l.fields())
+				}
+				after, err := l.do("GET", l.fence).ToString()
+				require.NoError(t, err)
+				require.Equal(t, row.after, after)
+			}
+			ends.Owner = waiter(1)
+			require.NotEqual(t, notHeld, l.releases(ends))
+			require.Empty(t, l.fields()[waiter(1)])
+		})
 	}
 }

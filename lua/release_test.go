@@ -16,30 +16,9 @@ import (
 
 var (
 	freed         = lua.ReleaseReply{Status: lua.Freed}
-	severalTold   = lua.ReleaseReply{Status: lua.Freed, Several: true}
 	outsidersTold = lua.ReleaseReply{Status: lua.Freed, Several: true, Outsiders: true}
 	notHeld       = lua.ReleaseReply{Status: lua.NotHeld}
 )
-
-// The reply shows whether several processes listen, including the releaser.
-func TestReleaseSaysWhetherSeveralListen(t *testing.T) {
-	t.Parallel()
-	addr := redistest.Shared(t)
-	for listen, want := range []lua.ReleaseReply{freed, freed, severalTold, severalTold} {
-		l := newLab(t, redistest.Dial(t, addr))
-		l.hold(me, "2", brief)
-		ears := l.subscribers(func() rueidis.Client { return redistest.Dial(t, addr) }, listen, false, false)
-		a := l.ends()
-		a.Queue = lua.Queue{}
-		a.Count = 1
-		require.Equal(t, freed, l.releases(a), "a level")
-		a.Count = 0
-		require.Equal(t, want, l.releases(a), "%d listen", listen)
-		for _, e := range ears {
-			require.Equal(t, []string{"0"}, e.said())
-		}
-	}
-}
 
 // A writer's release says whether other processes listen. Those that listen to a pattern, as a monitor does, wait for no lock.
 func TestWriterSaysWhetherOthersListen(t *testing.T) {

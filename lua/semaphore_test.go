@@ -1,7 +1,9 @@
 package lua_test
 
 import (
+	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strconv"
 	"strings"
@@ -58,13 +60,10 @@ func (s sem) use(a lua.SemaphoreArgs) lua.SemaphoreReply {
 	return r
 }
 
-// record returns the key of the outcome of process i's last request.
-func (s sem) record(i int) string { return s.requests + ":" + client(i) }
-
 // wait asks for permits for a process's waiters, and requires which of them are granted.
-func (s sem) wait(i int, wants []int64, granted ...int) lua.SemaphoreReply {
+func (s sem) wait(i int, wants []int64, granted ...int) {
 	s.t.Helper()
-	return s.asks(i, wants, true, granted...)
+	s.asks(i, wants, true, granted...)
 }
 
 // try asks once.
@@ -73,14 +72,13 @@ func (s sem) try(i int, wants []int64, granted ...int) {
 	s.asks(i, wants, false, granted...)
 }
 
-func (s sem) asks(i int, wants []int64, waits bool, granted ...int) lua.SemaphoreReply {
+func (s sem) asks(i int, wants []int64, waits bool, granted ...int) {
 	s.t.Helper()
 	a := s.request(i)
 	a.Wants, a.Waits = wants, waits
 	r := s.use(a)
 	require.True(s.t, slices.Equal(granted, r.Granted), "%v of %v are granted, want %v", r.Granted, wants, granted)
 	require.Equal(s.t, len(granted) < len(wants), r.Again > 0)
-	return r
 }
 
 // release gives permits back and requires the number free afterwards.
@@ -153,53 +151,6 @@ func (s sem) later(by time.Duration) {
 // ends returns the key of the times at which places end.
 func (s sem) ends() string { return s.queue + ":ends" }
 
-func TestSemaphoreChanges(t *testing.T) {
-	t.Parallel()
-	for name, row := range map[string]struct {
-		before     string // "": there is no counter
-		change     lua.Change
-		n          int64
-		want, done int64
-		gone       bool // there is none afterwards
-	}{
-		"set":                      {"", lua.TrySet, 5, 5, 1, false},
-		"set to none":              {"", lua.TrySet, 0, 0, 1, false},
-		"set again":                {"3", lua.TrySet, 5, 3, 0, false},
-		"set, and none are free":   {"0", lua.TrySet, 5, 0, 0, false},
-		"release":                  {"3", lua.Add, 2, 5, 1, false},
-		"release, and none is set": {"", lua.Add, 2, 2, 1, false},
-		"nothing":                  {"", lua.Add, 0, 0, 1, true},
-		"fewer":                    {"3", lua.Add, -5, -2, 1, false},
-		"release if it exists":     {"3", lua.AddIfExists, 2, 5, 1, false},
-		"release if it does not":   {"", lua.AddIfExists, 2, 0, 0, true},
-		"drain":                    {"3", lua.Drain, 0, 0, 3, false},
-		"drain nothing":            {"", lua.Drain, 0, 0, 0, true},
-		"drain fewer than none":    {"-3", lua.Drain, 0, -3, 0, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := sharedSem(t)
-			if row.before != "" {
-				s.must("SET", s.name, row.before, "EX", "180")
-			}
-			a := s.request(1)
-			a.Change, a.N = row.change, row.n
-			for range 3 { // a repeat changes nothing, and says the same
-				require.Equal(t, lua.SemaphoreReply{Free: row.want, Done: row.done}, s.use(a))
-				n, exists, err := lua.FreePermits(t.Context(), s.rdb, s.name)
-				require.NoError(t, err)
-				require.Equal(t, !row.gone, exists)
-				require.Equal(t, row.want, n)
-			}
-			if row.before != "" {
-				s.requireTTL(long)
-			}
-			require.Zero(t, s.number("EXISTS", s.queue))
-			require.Positive(t, s.number("PTTL", s.record(1)))
-		})
-	}
-}
-
 // A release notifies exactly the waiters for which permits are free, in order, and nobody behind one that wants more.
 func TestSemaphoreWakesWhoFits(t *testing.T) {
 	t.Parallel()
@@ -243,106 +194,6 @@ func TestSemaphoreWakesWhoFits(t *testing.T) {
 // lookIn is the message that makes a process in line look after d.
 func (s sem) lookIn(d time.Duration) string { return fmt.Sprintf("? %d", d.Milliseconds()) }
 
-// A call that gives back and takes again first serves the processes in line.
-func TestSemaphoreReleaseAndWait(t *testing.T) {
-	t.Parallel()
-	s := sharedSem(t)
-	ears := []*ear{s.process(1), s.process(2)}
-	s.set(2)
-	s.wait(1, []int64{1, 1, 1}, 0, 1)
-	s.line(1)
-	s.wait(2, []int64{1})
-	s.line(1, 2)
-
-	a := s.request(1) // its own place is the first
-	a.N, a.Wants, a.Waits = 1, []int64{1, 1}, true
-	require.Equal(t, []int{0}, s.use(a).Granted)
-	s.line(2, 1)
-	heard(t, ears, "", "")
-	a.Request = s.request(1).Request
-	require.Empty(t, s.use(a).Granted)
-	heard(t, ears, "", look)
-	s.line(2, 1)
-	s.wait(2, nil)
-	heard(t, ears, look, "")
-	s.line(1)
-	s.wait(1, []int64{1, 1, 1}, 0)
-	s.line(1)
-}
-
-// A process that leaves makes way.
-func TestSemaphoreLeave(t *testing.T) {
-	t.Parallel()
-	s := sharedSem(t)
-	ears := []*ear{s.process(1), s.process(2), s.process(3)}
-	s.set(1)
-	s.wait(1, []int64{3})
-	s.wait(2, []int64{2})
-	s.wait(3, []int64{1})
-	heard(t, ears, "", "", "")
-	s.wait(1, nil)
-	s.line(2, 3)
-	s.release(9, 1, 2)
-	heard(t, ears, "", look, "")
-	s.wait(2, nil)
-	heard(t, ears, "", "", look)
-	s.wait(3, []int64{1}, 0)
-	s.wait(3, nil)
-	s.wait(3, nil)
-	require.Zero(t, s.number("EXISTS", s.queue))
-	require.Equal(t, int64(1), s.free())
-}
-
-// A process that does not listen is dropped when it comes to its turn, whatever it wants.
-func TestSemaphoreDead(t *testing.T) {
-	t.Parallel()
-	s := sharedSem(t)
-	ear := s.process(3)
-	s.wait(1, []int64{1})
-	s.wait(2, []int64{9})
-	s.wait(3, []int64{1})
-	s.wait(4, []int64{9})
-	s.release(9, 3, 3)
-	require.Equal(t, []string{look}, ear.said())
-	s.line(3)
-}
-
-// A place without its wants, or without its end, is no reason to sleep forever.
-func TestSemaphorePlaceWithoutField(t *testing.T) {
-	t.Parallel()
-	s := sharedSem(t)
-	ears := []*ear{s.process(1), s.process(2)}
-	s.wait(1, []int64{1})
-	s.wait(2, []int64{1})
-	s.must("DEL", s.requests)
-	s.release(9, 1, 1)
-	heard(t, ears, look, look)
-	s.wait(2, []int64{1}, 0)
-	s.wait(1, []int64{1})
-	s.line(1)
-	s.must("DEL", s.ends())
-	s.release(9, 1, 1)
-	heard(t, ears, look, "")
-	s.wait(1, []int64{1}, 0)
-	s.line()
-}
-
-// If the queue is lost, all processes that believe to be in line hear of the next release.
-func TestSemaphoreQueueIsLost(t *testing.T) {
-	t.Parallel()
-	s := sharedSem(t)
-	inside := s.listen(false)
-	s.set(0)
-	s.process(1)
-	s.wait(1, []int64{1})
-	s.must("DEL", s.queue)
-	s.release(9, 1, 1)
-	require.Equal(t, []string{"1"}, inside.said())
-	s.wait(1, []int64{1}, 0)
-	s.must("DEL", s.ends(), s.requests)
-	s.line()
-}
-
 // If the queue alone is lost, the next process in line makes those that were there ask again, or each newcomer would come before them.
 func TestSemaphoreQueueIsLostBeforeNewcomers(t *testing.T) {
 	t.Parallel()
@@ -361,24 +212,6 @@ func TestSemaphoreQueueIsLostBeforeNewcomers(t *testing.T) {
 	heard(t, ears, "", "", "")
 	require.Equal(t, int64(3), s.number("ZCARD", s.ends()))
 	require.Equal(t, int64(3), s.number("HLEN", s.requests))
-}
-
-// A stopped process is passed over after its reservation time: a message made another one ask then.
-func TestSemaphoreStopped(t *testing.T) {
-	t.Parallel()
-	s := sharedSem(t)
-	var ears []*ear
-	for i := 1; i <= 6; i++ {
-		ears = append(ears, s.process(i))
-		require.Equal(t, minute, s.wait(i, []int64{1}).Again)
-	}
-	s.release(9, 1, 1)
-	heardAll(t, ears, false, look, "", "", "", "", s.lookIn(keep+time.Millisecond)) // the next time is beyond the minute after which all ask
-	s.later(keep)
-	s.wait(2, []int64{1}, 0)
-	s.line(3, 4, 5, 6)
-	s.wait(1, []int64{1}) // it has lost its place
-	s.line(3, 4, 5, 6, 1)
 }
 
 // However many processes are stopped, and wherever they are in line, each costs the others one reservation time at most.
@@ -458,4 +291,286 @@ func TestSemaphoreLookersComeAlong(t *testing.T) {
 		s.wait(first+1, []int64{1})
 	}
 	require.LessOrEqual(t, later, rounds/(n-2))
+}
+
+// Outsiders receive the number of free permits, but only if there are outsiders and free permits.
+func TestSemaphoreOutsiders(t *testing.T) {
+	t.Parallel()
+	test := func(t *testing.T, dial func() rueidis.Client, sharded bool) {
+		t.Helper()
+		s := newSem(t, dial())
+		s.sharded = sharded
+		inside := s.listen(sharded)
+		first := s.process(1)
+		s.release(9, 1, 1)
+		require.Equal(t, []string{"1"}, inside.said(), "nobody is in line, but somebody believes so: Redis may have lost that")
+		s.release(9, 1, 2)
+		require.Equal(t, []string{"2"}, inside.said())
+		s.try(9, []int64{2}, 0)
+		s.wait(1, []int64{1})
+
+		other := s
+		other.rdb = dial()
+		outside := other.outsider(sharded)
+		s.release(9, 1, 1)
+		require.Equal(t, []string{"01"}, outside.said())
+		require.Equal(t, []string{look}, first.said())
+		s.wait(1, []int64{1}, 0)
+		require.Empty(t, outside.said())
+
+		s.set(-3)
+		s.release(9, 3, 0)
+		require.Empty(t, outside.said(), "Redisson fails at 0, and at less")
+		a := s.request(9)
+		a.N, a.Wants = 3, []int64{2}
+		require.Equal(t, int64(1), s.use(a).Free)
+		require.Equal(t, []string{"1"}, outside.said(), "what is left")
+		a.Cancel = true
+		require.Equal(t, int64(3), s.use(a).Free)
+		require.Equal(t, []string{"3"}, outside.said())
+		s.use(a)
+		require.Empty(t, outside.said())
+		s.must("DEL", s.name)
+		a = s.request(9)
+		a.Change, a.N = lua.TrySet, 4
+		s.use(a)
+		require.Equal(t, []string{"4"}, outside.said())
+	}
+	t.Run("standalone", func(t *testing.T) {
+		t.Parallel()
+		test(t, func() rueidis.Client { return redistest.Dial(t, redistest.Shared(t)) }, false)
+	})
+	t.Run("cluster", func(t *testing.T) {
+		t.Parallel()
+		c := redistest.StartCluster(t, 3, 0)
+		test(t, func() rueidis.Client { return c.Client(t) }, true)
+	})
+}
+
+// A server without memory still accepts returned permits.
+func TestSemaphoreWithoutMemory(t *testing.T) {
+	t.Parallel()
+	s := newSem(t, redistest.Start(t).Client(t))
+	s.set(1)
+	s.wait(1, []int64{1}, 0)
+	s.must("CONFIG", "SET", "maxmemory", "1")
+	require.ErrorContains(t, s.do("INCRBY", s.name, "1").Error(), "OOM")
+	s.release(1, 1, 1)
+	s.wait(1, []int64{2})
+	s.release(1, 1, 2)
+	s.wait(1, []int64{2}, 0)
+}
+
+// semaphoreCommands are the commands that the script needs.
+var semaphoreCommands = []string{
+	"get", "hdel", "hmget", "hset", "incrby", "mget", "pexpire", "pttl", "publish", "pubsub|numsub", "set", "time", "zadd", "zcard", "zcount", "zmscore", "zrange",
+	"zrem",
+}
+
+// These rights suffice for semaphores, and each is needed.
+func TestSemaphoreRights(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t)
+	s := newSem(t, srv.Client(t))
+	limited := s.limited(srv.Addr(), semaphoreCommands, s.name, s.requests+"*", s.queue+"*")
+	outside := s.outsider(false)
+	first := s.process(1)
+	use := func(a lua.SemaphoreArgs) error {
+		_, err := lua.UseSemaphore(t.Context(), limited, a)
+		return err
+	}
+	everything := func() (errs []error) {
+		s.must("DEL", s.name)
+		wait, set, release, leave := s.request(1), s.request(2), s.request(3), s.request(1)
+		wait.Wants, wait.Waits, leave.Waits = []int64{1, 3}, true, true
+		set.Change, set.N = lua.TrySet, 1
+		release.N = 1
+		take := s.request(3)
+		take.Wants = []int64{1}
+		for _, a := range []lua.SemaphoreArgs{wait, set, release, leave, take} {
+			errs = append(errs, use(a))
+		}
+		return errs
+	}
+	require.NoError(t, errors.Join(everything()...))
+	require.Contains(t, first.said(), look)
+	require.Equal(t, []string{"01", "02"}, outside.said())
+	for _, command := range semaphoreCommands {
+		s.forbid(command)
+		err := errors.Join(everything()...)
+		if command == "publish" || command == "pubsub|numsub" { // the change is made all the same
+			require.NoError(t, err)
+			said := outside.said()
+			require.Equal(t, command == "publish", len(said) == 0, "%q", said)
+		} else {
+			require.True(t, strings.Contains(fmt.Sprint(err), "permission") || strings.Contains(fmt.Sprint(err), "run this command"), "%s: %v", command, err)
+		}
+		s.must("ACL", "SETUSER", "limited", "+"+command)
+		require.NoError(t, use(s.request(1)))
+		first.said()
+		outside.said()
+	}
+}
+
+// limited returns the connection of a user that may call these commands in scripts, for these keys.
+func (s sem) limited(addr string, commands []string, keys ...string) rueidis.Client {
+	s.t.Helper()
+	rule := []string{"ACL", "SETUSER", "limited", "reset", "resetchannels", "on", ">secret", "&" + s.channel + "*", "+@connection", "+evalsha", "+eval"}
+	for _, key := range keys {
+		rule = append(rule, "~"+key)
+	}
+	for _, command := range commands {
+		rule = append(rule, "+"+command)
+	}
+	s.must(rule...)
+	return redistest.Dial(s.t, addr, func(o *rueidis.ClientOption) { o.Username, o.Password, o.DisableCache = "limited", "secret", true })
+}
+
+// forbid takes a right from that user.
+func (s sem) forbid(command string) {
+	s.t.Helper()
+	what, _, _ := strings.Cut(command, "|")
+	s.must("ACL", "SETUSER", "limited", "-"+what)
+}
+
+// sleeper is a process that asks after a message, or at its own time.
+type sleeper struct {
+	id      int
+	ear     *ear
+	wants   []int64
+	due     time.Duration // when it asks
+	stopped bool
+}
+
+// bed holds the sleepers and their clock.
+type bed struct {
+	sem
+	all  []*sleeper
+	held int64
+
+	began  time.Time
+	passed time.Duration // by pass
+	slow   time.Duration // how much later than the scripts a process counted its time at most
+}
+
+// now is the time on the clock of the scripts: the machine's time passes, too.
+func (b *bed) now() time.Duration { return time.Since(b.began) + b.passed }
+
+const sleepKeep = 2 * time.Second // how long permits are reserved here
+
+// ask is a request of a process, and its answer.
+func (b *bed) ask(p *sleeper, gives int64) {
+	b.t.Helper()
+	a := b.request(p.id)
+	a.Keep, a.N, a.Wants, a.Waits = sleepKeep, gives, slices.Clone(p.wants), true
+	sent := b.now()
+	r := b.use(a)
+	b.held -= gives
+	for _, i := range slices.Backward(r.Granted) {
+		b.held += p.wants[i]
+		p.wants = slices.Delete(p.wants, i, i+1)
+	}
+	p.due = b.now() + r.Again
+	b.hear()
+	b.slow = max(b.slow, b.now()-sent)
+}
+
+// hear makes processes read their messages.
+func (b *bed) hear() {
+	b.t.Helper()
+	for _, p := range b.all {
+		for _, said := range p.ear.said() {
+			ms, err := strconv.Atoi(strings.TrimPrefix(said, "? "))
+			require.NoError(b.t, err)
+			p.due = min(p.due, b.now()+time.Duration(ms)*time.Millisecond)
+		}
+	}
+}
+
+// pass advances the clock: each live process that is due asks.
+func (b *bed) pass(d time.Duration) {
+	b.t.Helper()
+	for end := b.now() + d; ; {
+		until := max(end, b.now()+b.slow)
+		var next *sleeper
+		for _, p := range b.all {
+			if !p.stopped && len(p.wants) > 0 && p.due <= until && (next == nil || p.due < next.due) {
+				next = p
+			}
+		}
+		to := end
+		if next != nil {
+			to = next.due
+		}
+		if by := (to - b.now() + time.Millisecond - 1).Truncate(time.Millisecond); by > 0 { // not too early
+			b.later(by)
+			b.passed += by
+		}
+		if next == nil {
+			return
+		}
+		b.ask(next, 0)
+	}
+}
+
+// awake requires that no live process sleeps while the permits for its first want are free, unless they gather for a process before it.
+func (b *bed) awake() {
+	b.t.Helper()
+	free := b.free()
+	require.Equal(b.t, int64(6), free+b.held)
+	// The first in line wants more than is free, if it lives.
+	for _, first := range b.places() {
+		for _, p := range b.all {
+			if client(p.id) == first && !p.stopped {
+				require.Greater(b.t, p.wants[0], free, "%d wants %v, %d are free, at %v, due %v", p.id, p.wants, free, b.now(), p.due)
+				return
+			}
+		}
+	}
+}
+
+// No process oversleeps a release, even if some are stopped: each costs the others one reservation time.
+func TestSemaphoreNobodySleeps(t *testing.T) {
+	t.Parallel()
+	for stopped, within := range map[int]time.Duration{0: time.Millisecond, 1: sleepKeep + time.Second, 4: 4*sleepKeep + time.Second} {
+		t.Run(fmt.Sprint(stopped), func(t *testing.T) {
+			t.Parallel()
+			seed := rand.Uint64()
+			t.Logf("seed %d", seed)
+			random := rand.New(rand.NewPCG(seed, 0))
+			b := &bed{sem: sharedSem(t), began: time.Now()}
+			b.set(6)
+			for i := range 6 {
+				b.all = append(b.all, &sleeper{id: i + 1, ear: b.process(i + 1)})
+			}
+			for range 60 {
+				for range 8 {
+					p := b.all[random.IntN(len(b.all))]
+					switch what := random.IntN(8); {
+					case p.stopped:
+					case what < 4 && len(p.wants) < 3:
+						p.wants = append(p.wants, 1+random.Int64N(4))
+						b.ask(p, 0)
+					case what < 6 && b.held > 0:
+						b.ask(p, 1+random.Int64N(b.held))
+					case what == 6 && len(p.wants) > 0:
+						p.wants = p.wants[1:]
+						b.ask(p, 0)
+					default:
+						b.pass(time.Duration(random.IntN(1500)) * time.Millisecond)
+					}
+					if random.IntN(4) == 0 { // some others are stopped now
+						for _, p := range b.all {
+							p.stopped = false
+						}
+						for _, i := range random.Perm(len(b.all))[:stopped] {
+							b.all[i].stopped = true
+						}
+					}
+				}
+				b.pass(within)
+				b.awake()
+			}
+		})
+	}
 }

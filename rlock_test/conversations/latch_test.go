@@ -45,9 +45,12 @@ var latchDirectives = map[string]directive{
 	},
 	"look": func(c *conversation, _ *datadriven.TestData) string {
 		l, err := lua.LookAtLatch(c.t.Context(), c.rdb, latchName, latchRecord)
+		n, errOfCount := lua.LatchCount(c.t.Context(), c.rdb, latchName)
 		switch {
 		case err != nil:
 			return err.Error()
+		case errOfCount != nil || n != l.Count:
+			return fmt.Sprintf("the count is %d and %d: %v", l.Count, n, errOfCount)
 		case l.TTL == 0:
 			return "open, without a count"
 		}

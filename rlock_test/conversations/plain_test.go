@@ -28,15 +28,15 @@ func TestConversations(t *testing.T) {
 
 // Directives for plain locks, and with fence for fenced locks:
 //
-//	acquire OWNER [lease=30s] [count=1] [queue] [fence]
-//	release OWNER [count=0] [lease=30s] [next=OWNER] [stay] [grants=N] [listens] [no-queue] [fence]
+//	acquire OWNER [lease=30s] [count=1] [queue] [fence] [short]
+//	release OWNER [count=0] [lease=30s] [next=OWNER] [stay] [short] [no-queue] [fence]
 //	renew OWNER … [lease=30s]
 //	force
 var plainDirectives = map[string]directive{
 	"acquire": func(c *conversation, d *datadriven.TestData) string {
 		a := lua.AcquireArgs{
 			Name: plainName, Owner: ownerArg(d), Lease: durationArg(d, "lease", 30*time.Second), Count: numberArg(d, "count", 1),
-			GrantLease: 2 * time.Second, Publish: lua.Publish{Name: plainChannel},
+			GrantLease: 2 * time.Second, Publish: lua.Publish{Name: plainChannel}, Short: d.HasArg("short"),
 		}
 		if d.HasArg("queue") {
 			a.Queue = plainQueue
@@ -55,9 +55,7 @@ var plainDirectives = map[string]directive{
 			a.Fence = plainFence
 		}
 		if !d.HasArg("no-queue") {
-			a.Queue = lua.Queue{
-				Key: plainQueue, GrantLease: 2 * time.Second,
-			}
+			a.Queue = lua.Queue{Key: plainQueue, GrantLease: 2 * time.Second, Short: d.HasArg("short")}
 		}
 		r, err := lua.Release(c.t.Context(), c.rdb, a)
 		if err != nil {
@@ -118,6 +116,15 @@ func releasedText(r lua.ReleaseReply) string {
 	}[r.Status]
 	if r.Token != 0 {
 		text += fmt.Sprintf(", token %d", r.Token)
+	}
+	if r.Several {
+		text += ", several listen"
+	}
+	if r.Outsiders {
+		text += ", outsiders too"
+	}
+	if r.WithoutQueue {
+		text += ", without the queue"
 	}
 	return text
 }

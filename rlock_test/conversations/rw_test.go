@@ -31,7 +31,7 @@ func TestReadWriteConversations(t *testing.T) {
 // Directives for read/write locks. Those for writers add ":write" to the owner:
 //
 //	read OWNER [lease=30s] [count=1] [within=OWNER] [follows] [forbidden]
-//	write OWNER [lease=30s] [count=1] [within=OWNER] [waits] [unseen]
+//	write OWNER [lease=30s] [count=1] [within=OWNER] [waits] [unseen] [fence]
 //	leave OWNER [count=0] [lease=30s]           a reader
 //	unlock OWNER [count=0] [lease=30s]          a writer
 //	renew-read OWNER … [lease=30s]
@@ -58,6 +58,9 @@ var rwDirectives = map[string]directive{
 		a.Owner += ":write"
 		if d.HasArg("waits") {
 			a.Queue, a.Listens = rwMarks, !d.HasArg("unseen")
+		}
+		if d.HasArg("fence") {
+			a.Fence = plainFence
 		}
 		r, err := lua.Acquire(c.t.Context(), c.rdb, a)
 		if r.Holder != "" && reply(c.must("HGET", plainName, "mode")) == "write" {
