@@ -29,6 +29,8 @@ const (
 	histAdopt                   // an Adopt of Ticket
 )
 
+var histKinds = [...]string{"lock", "re-enter", "unlock", "unlock-unknown", "refused", "lost", "look", "delete", "told", "over", "export", "adopt"}
+
 // histEntry is one operation on the lock Name. It took effect at some moment from Call to Return.
 type histEntry struct {
 	Kind         histKind
@@ -238,10 +240,7 @@ func (s histState) toldOf(owner string) histState {
 }
 
 func (e histEntry) String() string {
-	what := [...]string{
-		"lock", "re-enter", "unlock", "unlock, unknown", "refused as lost", "lost", "look", "delete", "told by", "over by", "export", "adopt",
-	}[e.Kind]
-	return fmt.Sprintf("%s %s %s%s (%d) %s%s unsure=%v", e.Name, what, e.Owner, e.Ticket, e.Count, e.Within, e.Seen, e.Unsure)
+	return fmt.Sprintf("%s %s %s%s (%d) %s%s unsure=%v", e.Name, histKinds[e.Kind], e.Owner, e.Ticket, e.Count, e.Within, e.Seen, e.Unsure)
 }
 
 // histReused returns a reused owner, or "": one returned by Locks of several names, or by a Lock before its previous
