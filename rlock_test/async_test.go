@@ -83,6 +83,20 @@ func (p pendingLock) stillWaits(t testing.TB) {
 	}
 }
 
+// enter locks under ctx.
+func enter(t testing.TB, ctx context.Context, l locker) (section context.Context, unlock rlock.UnlockFunc) {
+	t.Helper()
+	section, unlock, err := l.Lock(ctx)
+	require.NoError(t, err)
+	return section, unlock
+}
+
+func requireLockFails(t testing.TB, ctx context.Context, l locker, why error) {
+	t.Helper()
+	_, _, err := l.Lock(ctx)
+	require.ErrorIs(t, err, why)
+}
+
 // async runs f on a goroutine, which ends with f, and delivers its error.
 func async(f func() error) <-chan error {
 	result := make(chan error, 1)

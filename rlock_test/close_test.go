@@ -155,8 +155,7 @@ func TestRedisClientIsClosedFirst(t *testing.T) {
 		<-hold.ctx.Done()
 		require.ErrorIs(t, context.Cause(hold.ctx), rlock.ErrLost)
 		require.Error(t, hold.unlock())
-		_, _, err := c.Mutex(b.name).Lock(context.Background())
-		require.ErrorIs(t, err, rueidis.ErrClosing)
+		requireLockFails(t, context.Background(), c.Mutex(b.name), rueidis.ErrClosing)
 		proxy.CutAll()
 		for _, w := range waiters[1:] {
 			require.ErrorIs(t, w.get(t, testTimeout).err, rueidis.ErrClosing)

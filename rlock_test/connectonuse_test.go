@@ -293,8 +293,7 @@ func TestConnectOnUseOfDeployments(t *testing.T) {
 			require.Equal(t, name == "a node" || name == "nodes", want != nil)
 			require.NoError(t, apart.Do(t.Context(), nothingToDo))
 
-			_, unlock, err := alone.Lock(t.Context())
-			require.NoError(t, err)
+			_, unlock := enter(t, t.Context(), alone)
 			waiter := lockAsync(t, same)
 			redistest.Eventually(t, testTimeout, func() bool { return now.Stats().Waiting == 1 }, "it waits")
 			require.NoError(t, unlock())

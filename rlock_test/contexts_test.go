@@ -173,8 +173,7 @@ func contextsOfAllCalls(t *testing.T, where string, to *contexts, end func(*rloc
 		}
 	}
 	redistest.Eventually(t, testTimeout, func() bool { return c.Stats().Waiting >= 6 }, "the calls wait")
-	_, _, err := confirmed.Mutex(redistest.Name(t)).Lock(context.Background())
-	require.ErrorIs(t, err, rlock.ErrNotReplicated)
+	requireLockFails(t, context.Background(), confirmed.Mutex(redistest.Name(t)), rlock.ErrNotReplicated)
 	for _, s := range servers {
 		s.Pause()
 	}

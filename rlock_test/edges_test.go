@@ -163,8 +163,7 @@ func TestPrintingAContextThatIsInUse(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
 		b := newFixture(t)
 		m := b.Mutex(b.name)
-		ctx, unlock, err := m.Lock(context.Background())
-		require.NoError(t, err)
+		ctx, unlock := enter(t, context.Background(), m)
 		stop := make(chan struct{})
 		printed := async(func() error {
 			for {
@@ -190,8 +189,7 @@ func TestPrintingAContextThatIsInUse(t *testing.T) {
 func TestContextOfSeveralIsPrintable(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
 		b := newFixture(t)
-		ctx, unlock, err := rlock.All(b.Mutex(b.name+":a"), b.Mutex(b.name+":b"), b.Mutex(b.name+":c")).Lock(context.Background())
-		require.NoError(t, err)
+		ctx, unlock := enter(t, context.Background(), rlock.All(b.Mutex(b.name+":a"), b.Mutex(b.name+":b"), b.Mutex(b.name+":c")))
 		require.Regexp(t, `^context\.Background[.\w]*\.WithLock\("`+b.name+`:a"\)\.WithLock\("`+b.name+`:b"\)\.WithLock\("`+b.name+`:c"\)$`, fmt.Sprint(ctx))
 		require.NoError(t, unlock())
 	})

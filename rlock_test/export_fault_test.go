@@ -274,8 +274,7 @@ func TestExportAfterAFailedReader(t *testing.T) {
 			ctx, cancel := context.WithTimeout(write.ctx, time.Second)
 			defer cancel()
 			r.proxy.OnRequest(nthScript(1, redistest.Hold))
-			_, _, err := r.RWMutex(r.name).Read().Lock(ctx)
-			require.ErrorIs(t, err, context.DeadlineExceeded)
+			requireLockFails(t, ctx, r.RWMutex(r.name).Read(), context.DeadlineExceeded)
 		},
 		"unlocked without an answer": func(t *testing.T, r *proxied, write lockResult) {
 			read := locked(t, under{write.ctx, r.RWMutex(r.name).Read()})

@@ -86,8 +86,7 @@ func TestFairCommands(t *testing.T) {
 		rdb := &countedScripts{Client: b.rdb}
 		m := newClient(t, rdb).FairMutex(b.name)
 		lockAndUnlock(t, m) // loads the scripts
-		_, unlock, err := m.Lock(context.Background())
-		require.NoError(t, err)
+		_, unlock := enter(t, context.Background(), m)
 		before := rdb.calls.Load()
 		in := make(chan int, n)
 		for i := range n {

@@ -106,8 +106,7 @@ func TestCloseWithAForeignCtx(t *testing.T) {
 				bg, cancel := context.WithCancel(context.Background())
 				defer cancel()
 				f := &foreignCtx{Context: bg}
-				ctx, unlock, err := b.Mutex(b.name).Lock(f)
-				require.NoError(t, err)
+				ctx, unlock := enter(t, f, b.Mutex(b.name))
 				time.AfterFunc(stuck, f.shut())
 				began := time.Now()
 				b.Close()
@@ -128,10 +127,8 @@ func TestForeignCtxThatPanics(t *testing.T) {
 		bg, cancel := context.WithCancel(context.Background())
 		defer cancel()
 		f := &panicking{Context: bg}
-		ctx, unlock, err := b.Mutex(b.name).Lock(f)
-		require.NoError(t, err)
-		stays, unlockOther, err := b.Mutex(b.name + ":stays").Lock(bg)
-		require.NoError(t, err)
+		ctx, unlock := enter(t, f, b.Mutex(b.name))
+		stays, unlockOther := enter(t, bg, b.Mutex(b.name+":stays"))
 		f.now.Store(true)
 		require.NoError(t, b.do(t, "DEL", b.name).Error())
 		sleep(shortWatchdog)

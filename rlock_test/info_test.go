@@ -102,14 +102,13 @@ func TestWaitForOneselfIsLogged(t *testing.T) {
 		const watchdog = 3 * time.Second
 		const longer = 2*watchdog + soon
 		b := newFixture(t, rlock.Options{WatchdogTimeout: watchdog, Logger: slog.New(slog.NewTextHandler(&log, nil))})
-		_, unlock, err := b.Mutex(b.name).Lock(context.Background())
-		require.NoError(t, err)
+		_, unlock := enter(t, context.Background(), b.Mutex(b.name))
 		others := b.Mutex(b.name + ":others")
 		other := locked(t, others)
 		nobodys := b.Mutex(b.name+":nobody", rlock.WithMinHold(time.Minute))
 		require.NoError(t, nobodys.Do(context.Background(), nothing))
 		waits := []pendingLock{lockAsync(t, tryFor{others, longer}), lockAsync(t, tryFor{nobodys, longer})}
-		_, _, err = b.Mutex(b.name).TryLock(context.Background(), longer) // of the wrong ctx
+		_, _, err := b.Mutex(b.name).TryLock(context.Background(), longer) // of the wrong ctx
 		require.ErrorIs(t, err, rlock.ErrNotAcquired)
 		for _, w := range waits {
 			require.ErrorIs(t, w.get(t, testTimeout).err, rlock.ErrNotAcquired)

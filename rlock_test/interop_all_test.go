@@ -100,8 +100,7 @@ func (w *world) allWakesAndIsWoken(t *testing.T) {
 			require.NoError(t, got.unlock())
 			continue
 		}
-		_, unlock, err := m.Lock(context.Background())
-		require.NoError(t, err)
+		_, unlock := enter(t, context.Background(), m)
 		in := java.startOp(t, "lock", held, ms(testTimeout))
 		waits()
 		began := time.Now()

@@ -156,8 +156,7 @@ func (w *world) javaBehindJava(t *testing.T, v *victim) (check func(*testing.T))
 func (w *world) readerBeside(t *testing.T, v *victim) (check func(*testing.T)) {
 	name := redistest.Name(t) + "beside"
 	v.start(t, "read", name)()
-	_, leave, err := w.quickGo.RWMutex(name).Read().Lock(context.Background())
-	require.NoError(t, err)
+	_, leave := enter(t, context.Background(), w.quickGo.RWMutex(name).Read())
 	return func(t *testing.T) {
 		sleep(shortLease / 2)
 		waits := lockAsync(t, w.quickGo.RWMutex(name).Write())

@@ -138,8 +138,7 @@ func (w *world) fencing(t *testing.T) {
 	name, java := redistest.Name(t), w.java.thread()
 	m, coded := w.watch.FencedMutex(name), wordOf("fenced", name)
 	for last := int64(0); last < 6; last += 3 {
-		ctx, unlock, err := m.Lock(t.Context())
-		require.NoError(t, err)
+		ctx, unlock := enter(t, t.Context(), m)
 		token, ok := rlock.FencingToken(ctx, name)
 		require.True(t, ok)
 		require.Equal(t, last+1, token)
@@ -212,8 +211,7 @@ func (w *world) takenAlong(t *testing.T) {
 	adopter := newClient(t, w.watch.rdb, w.options(0))
 	for _, adopted := range []bool{false, true} {
 		name := redistest.Name(t)
-		ctx, unlock, err := w.watch.Client.Mutex(name).Lock(t.Context())
-		require.NoError(t, err)
+		ctx, unlock := enter(t, t.Context(), w.watch.Client.Mutex(name))
 		waiter, other := w.java.thread(), w.java.thread()
 		in := w.joins(t, waiter, name) // with a remaining time of 30 s
 		lasts := least

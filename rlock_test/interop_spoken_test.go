@@ -20,8 +20,7 @@ import (
 // later. Of fair locks one look finds Redisson's waiters in the queue. Redisson sees an ordinary owner.
 func (w *world) asked(t *testing.T, goes, javas string) {
 	java, name := w.quickJava.thread().as(javas), redistest.Name(t)
-	ctx, unlocks, err := mutexOf(w.quickGo, goes, name, rlock.WithAsked()).Lock(context.Background())
-	require.NoError(t, err)
+	ctx, unlocks := enter(t, context.Background(), mutexOf(w.quickGo, goes, name, rlock.WithAsked()))
 	java.tryInVain(t, name)
 	if goes != "fair" { // an old Redisson's attempt passes through the queue
 		notAsked(t, ctx)
@@ -77,8 +76,7 @@ func (w *world) fencedAlong(t *testing.T) {
 		require.True(t, ok)
 		return n
 	}
-	ctx, unlock, err := m.Lock(t.Context())
-	require.NoError(t, err)
+	ctx, unlock := enter(t, t.Context(), m)
 	last := token(ctx)
 	require.NoError(t, unlock())
 	require.Equal(t, "false", java.ask(t, "trylock", coded, "0"))
@@ -110,8 +108,7 @@ func (w *world) fencedAlong(t *testing.T) {
 // alongWrite checks that Java sees a writer throughout, also between Export and Adopt.
 func (w *world) alongWrite(t *testing.T) {
 	java, other, name := w.java.thread().as("read"), w.java.thread(), redistest.Name(t)
-	ctx, unlock, err := w.watch.RWMutex(name).Write().Lock(t.Context())
-	require.NoError(t, err)
+	ctx, unlock := enter(t, t.Context(), w.watch.RWMutex(name).Write())
 	in := w.joins(t, java, name)
 	ticket, err := rlock.Export(ctx, rlock.WithTicketTime(time.Hour))
 	require.NoError(t, err)

@@ -34,8 +34,7 @@ func TestKindsOfOneNameNest(t *testing.T) {
 		for outerName, outer := range ofAllKinds(b.Client, b.name) {
 			for innerName, inner := range ofAllKinds(b.Client, b.name) {
 				what := innerName + " in " + outerName
-				section, unlock, err := outer.Lock(ctx)
-				require.NoError(t, err)
+				section, unlock := enter(t, ctx, outer)
 				enters := whole[outerName] && whole[innerName] || writes[outerName] && writes[innerName] || outerName == innerName
 				held, err := inner.HoldCount(section)
 				require.NoError(t, err)

@@ -103,8 +103,7 @@ func TestLabelsOfSeveral(t *testing.T) {
 				return err == nil && maps.Equal(want, labels)
 			}, "the labels are known")
 		}
-		_, unlock, err := b.Mutex(b.name + "own").Lock(context.Background())
-		require.NoError(t, err)
+		_, unlock := enter(t, context.Background(), b.Mutex(b.name+"own"))
 		not := refusalOf(t, b.Mutex(b.name+"own"), 0) // with the same ctx
 		require.Equal(t, "pod-1", not.HolderLabel)
 		require.Contains(t, not.Error(), "held by this client as "+not.Holder)

@@ -87,8 +87,7 @@ func TestRequestArrivesAfterItsRepeat(t *testing.T) {
 func TestRenewalArrivesAfterTheUnlock(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
 		s := newStranded(t, rlock.Options{})
-		_, unlock, err := s.Client.Mutex(s.name).Lock(context.Background())
-		require.NoError(t, err)
+		_, unlock := enter(t, context.Background(), s.Client.Mutex(s.name))
 		s.far.OnRequest(nthScript(1, redistest.Hold))
 		redistest.Eventually(t, testTimeout, func() bool { return s.far.Held() == 1 }, "the renewal is under way")
 		s.near.CutAll()
@@ -111,8 +110,7 @@ func TestReentryArrivesAfterItsCallerHasLeft(t *testing.T) {
 		redistest.RunVirtual(t, name, func(t *testing.T) {
 			s := newStranded(t, rlock.Options{})
 			m := s.Client.Mutex(s.name)
-			ctx, unlock, err := m.Lock(context.Background())
-			require.NoError(t, err)
+			ctx, unlock := enter(t, context.Background(), m)
 			s.far.OnRequest(nthScript(1, redistest.Hold))
 			gone, leave := context.WithCancel(ctx)
 			first := lockAsync(t, under{gone, s.forLonger()})

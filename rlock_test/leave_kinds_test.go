@@ -145,8 +145,7 @@ func (s *twoClients) blocker(t *testing.T, kind, name string) rlock.UnlockFunc {
 	default:
 		l = c.Mutex(name)
 	}
-	_, unlock, err := l.Lock(context.Background())
-	require.NoError(t, err)
+	_, unlock := enter(t, context.Background(), l)
 	return unlock
 }
 

@@ -20,8 +20,7 @@ const long = rlock.DefaultWatchdogTimeout * 10
 // lockAndUnlock locks and unlocks.
 func lockAndUnlock(t testing.TB, l locker) (ctx context.Context) {
 	t.Helper()
-	ctx, unlock, err := l.Lock(context.Background())
-	require.NoError(t, err)
+	ctx, unlock := enter(t, context.Background(), l)
 	require.NoError(t, unlock())
 	return ctx
 }

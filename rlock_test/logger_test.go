@@ -126,8 +126,7 @@ func TestLossesAreToldBeforeTheyAreLogged(t *testing.T) {
 		}
 		var ends sync.WaitGroup
 		for i := 0; i < n; i += 500 {
-			ctx, _, err := rlock.All(m[i : i+500]...).Lock(context.Background())
-			require.NoError(t, err)
+			ctx, _ := enter(t, context.Background(), rlock.All(m[i:i+500]...))
 			ends.Go(func() { <-ctx.Done() }) // ends with the lease
 		}
 		require.NoError(t, within(t, async(func() error { ends.Wait(); return nil }), testTimeout))
@@ -290,8 +289,7 @@ func TestHooksThatPanicAreLogged(t *testing.T) {
 				t.Cleanup(func() { slog.SetDefault(old) })
 			}
 			b := newFixture(t, o)
-			held, unlock, err := b.Mutex(b.name).Lock(context.Background())
-			require.NoError(t, err)
+			held, unlock := enter(t, context.Background(), b.Mutex(b.name))
 			redistest.Eventually(t, testTimeout, func() bool { return renewed.Load() > 1 }, "renewed again")
 			for i := range 2 {
 				lost, _, err := b.Mutex(fmt.Sprint(b.name, i), rlock.WithLease(time.Millisecond)).Lock(context.Background())

@@ -110,8 +110,7 @@ func TestLostHoldsAreNotKept(t *testing.T) {
 		for range n {
 			value := new([1 << 12]byte)
 			runtime.AddCleanup(value, func(struct{}) { freed.Add(1) }, struct{}{})
-			_, unlock, err := b.Mutex(b.name, rlock.WithLease(24*time.Hour)).Lock(context.WithValue(context.Background(), key{}, value))
-			require.NoError(t, err)
+			_, unlock := enter(t, context.WithValue(context.Background(), key{}, value), b.Mutex(b.name, rlock.WithLease(24*time.Hour)))
 			b.do(t, "DEL", b.name)
 			require.ErrorIs(t, unlock(), rlock.ErrLost)
 		}

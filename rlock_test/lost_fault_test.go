@@ -90,16 +90,14 @@ func (call lostCall) isLost(t *testing.T, leg string, action redistest.Action, w
 		}
 		return redistest.Pass
 	})
-	ctx, unlock, err := r.Client.Mutex(r.name).Lock(context.Background())
-	require.NoError(t, err)
+	ctx, unlock := enter(t, context.Background(), r.Client.Mutex(r.name))
 	require.Equal(t, map[string]int64{rlock.Owner(ctx): 1}, r.fields(t, r.name))
 	r.excluded(t)
 	m := r.forLonger()
 	if call.what == "renewal" {
 		m = r.Client.Mutex(r.name)
 	}
-	inner, unlockInner, err := m.Lock(ctx)
-	require.NoError(t, err)
+	inner, unlockInner := enter(t, ctx, m)
 	r.awaitFields(t, r.name, map[string]int64{rlock.Owner(ctx): 2})
 	if call.what == "renewal" {
 		for range 15 {
@@ -139,8 +137,7 @@ func TestRenewalsFail(t *testing.T) {
 	} {
 		redistest.RunVirtual(t, name, func(t *testing.T) {
 			r := newProxied(t, rlock.Options{WatchdogTimeout: watchdog})
-			ctx, unlock, err := r.Client.Mutex(r.name).Lock(context.Background())
-			require.NoError(t, err)
+			ctx, unlock := enter(t, context.Background(), r.Client.Mutex(r.name))
 			next := lockAsync(t, newClient(t, r.rdb).Mutex(r.name))
 			r.awaitSubscribers(t, r.name, 1)
 			redistest.Eventually(t, watchdog, func() bool { return r.pttl(t, r.name) < watchdog*3/4 }, "time passes")
@@ -151,7 +148,7 @@ func TestRenewalsFail(t *testing.T) {
 			requireTookAtMost(t, watchdog+time.Millisecond, began, time.Now()) // PTTL has whole ones
 			require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
 			next.stillWaits(t)
-			err = unlock()
+			err := unlock()
 			require.ErrorIs(t, err, rlock.ErrLost)
 			require.ErrorIs(t, err, rlock.ErrNotHeld)
 			got := next.get(t, testTimeout)
@@ -171,8 +168,7 @@ func TestRedisPausesForLessThanTheLease(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
 		const watchdog, pause = 4 * time.Second, 1200 * time.Millisecond
 		r := newProxied(t, rlock.Options{WatchdogTimeout: watchdog})
-		ctx, unlock, err := r.Client.Mutex(r.name).Lock(context.Background())
-		require.NoError(t, err)
+		ctx, unlock := enter(t, context.Background(), r.Client.Mutex(r.name))
 		next := lockAsync(t, r.other.Mutex(r.name))
 		for range 3 {
 			r.server.Pause()
@@ -213,8 +209,7 @@ func TestRedisLosesItsData(t *testing.T) {
 		r.server.Kill()
 		r.server.Restart()
 		redistest.Eventually(t, soon, func() bool { return r.do(t, "PING").Error() == nil }, "connected again")
-		_, _, err := r.Client.Mutex("called", rlock.WithLease(time.Hour)).Lock(holds["called"].ctx)
-		require.ErrorIs(t, err, rlock.ErrLost)
+		requireLockFails(t, holds["called"].ctx, r.Client.Mutex("called", rlock.WithLease(time.Hour)), rlock.ErrLost)
 		for range waits {
 			var got lockResult
 			redistest.Eventually(t, 2*time.Second, func() bool { // a second between attempts to connect
@@ -249,8 +244,7 @@ func TestWaiterLosesItsSubscription(t *testing.T) {
 		for _, action := range []redistest.Action{redistest.Cut, redistest.Drop} {
 			redistest.RunVirtual(t, what+"/"+string(action), func(t *testing.T) {
 				r := newProxied(t)
-				_, unlock, err := r.other.Mutex(r.name).Lock(context.Background())
-				require.NoError(t, err)
+				_, unlock := enter(t, context.Background(), r.other.Mutex(r.name))
 				var lost atomic.Bool
 				on := legs[what]
 				if what == "message" {
@@ -291,8 +285,7 @@ func TestServerIsNotReadyForLong(t *testing.T) {
 	for _, line := range []string{"LOADING Redis is loading the dataset in memory", "BUSY Redis is busy running a script.", "READONLY You can't write against a read only replica."} {
 		redistest.RunVirtual(t, strings.Fields(line)[0], func(t *testing.T) {
 			r := newProxied(t)
-			_, unlock, err := r.Client.Mutex(r.name).Lock(context.Background())
-			require.NoError(t, err)
+			_, unlock := enter(t, context.Background(), r.Client.Mutex(r.name))
 			var ready atomic.Bool
 			r.proxy.OnRequest(func(cmd []string) redistest.Action {
 				if ready.Load() || !isScript(cmd) {
@@ -319,10 +312,9 @@ func TestServerIsNotReadyForLong(t *testing.T) {
 func TestReentryMeetsTheLoss(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
 		r := newProxied(t)
-		ctx, unlock, err := r.Client.Mutex(r.name, rlock.WithLease(2*time.Second)).Lock(context.Background())
-		require.NoError(t, err)
+		ctx, unlock := enter(t, context.Background(), r.Client.Mutex(r.name, rlock.WithLease(2*time.Second)))
 		r.proxy.BlackHole(true)
-		_, _, err = r.forLonger().Lock(ctx)
+		_, _, err := r.forLonger().Lock(ctx)
 		require.ErrorIs(t, err, rlock.ErrLost)
 		require.NotErrorIs(t, err, rlock.ErrNotAcquired)
 		require.ErrorIs(t, unlock(), rlock.ErrLost)
@@ -418,10 +410,8 @@ func TestUnlockIsOvertakenByARenewal(t *testing.T) {
 			default: // an earlier renewal
 			}
 		}}})
-		_, unlockBeside, err := c.Mutex("beside").Lock(context.Background())
-		require.NoError(t, err)
-		_, unlock, err := c.Mutex("overtaken").Lock(context.Background())
-		require.NoError(t, err)
+		_, unlockBeside := enter(t, context.Background(), c.Mutex("beside"))
+		_, unlock := enter(t, context.Background(), c.Mutex("overtaken"))
 		<-o.renewing
 		require.NoError(t, unlock())
 		require.False(t, r.exists(t, "overtaken"))

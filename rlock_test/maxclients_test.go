@@ -75,8 +75,7 @@ func TestWaitersAtMaxclients(t *testing.T) {
 	}
 	round(1)
 	require.NoError(t, admin.do(t, "CONFIG", "SET", "maxclients", "10000").Error())
-	_, unlock, err := a.Mutex("order:42").Lock(context.Background())
-	require.NoError(t, err)
+	_, unlock := enter(t, context.Background(), a.Mutex("order:42"))
 	wait := lockAsync(t, b.Mutex("order:42"))
 	hasOne := func() bool { // for messages
 		clients, err := admin.do(t, "CLIENT", "LIST").ToString()

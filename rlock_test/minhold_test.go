@@ -48,8 +48,7 @@ func TestMinHold(t *testing.T) {
 		redistest.Eventually(t, testTimeout, func() bool { return !b.exists(t, b.name) }, "the lock becomes free")
 		requireTook(t, minHold+time.Millisecond, acquired, time.Now()) // a key exists until the end of its last millisecond
 
-		ctx, unlock, err = m.Lock(context.Background())
-		require.NoError(t, err)
+		ctx, unlock = enter(t, context.Background(), m)
 		token, _ := m.FencingToken(ctx)
 		require.EqualValues(t, 2, token, "staying taken does not count as an acquire")
 		sleep(minHold + minHold/10)
@@ -70,13 +69,10 @@ func TestMinHoldOfLevels(t *testing.T) {
 			}
 			m, plain := b.Mutex(b.name, options...), b.Mutex(b.name)
 			for _, last := range []*rlock.Mutex{plain, b.FairMutex(b.name)} {
-				ctx, unlock, err := m.Lock(context.Background())
-				require.NoError(t, err)
-				_, unlockInner, err := m.Lock(ctx)
-				require.NoError(t, err)
+				ctx, unlock := enter(t, context.Background(), m)
+				_, unlockInner := enter(t, ctx, m)
 				require.NoError(t, unlockInner())
-				_, unlockInner, err = last.Lock(context.WithoutCancel(ctx))
-				require.NoError(t, err)
+				_, unlockInner = enter(t, context.WithoutCancel(ctx), last)
 				require.NoError(t, unlock())
 				require.NoError(t, unlockInner(), "the last level, though through another handle")
 				require.Positive(t, b.pttl(t, b.name))
@@ -86,10 +82,8 @@ func TestMinHoldOfLevels(t *testing.T) {
 				require.True(t, was)
 			}
 
-			ctx, unlock, err := plain.Lock(context.Background())
-			require.NoError(t, err)
-			_, unlockInner, err := m.Lock(ctx)
-			require.NoError(t, err)
+			ctx, unlock := enter(t, context.Background(), plain)
+			_, unlockInner := enter(t, ctx, m)
 			require.NoError(t, unlock())
 			require.NoError(t, unlockInner())
 			require.False(t, b.exists(t, b.name), "the Lock that acquired the hold decides")
@@ -136,8 +130,7 @@ func minHoldWakes(t *testing.T, d deployment, handOff int, which string) {
 	watch, lock := d.dial(t), redistest.Name(t)
 	m := holder.Mutex(lock, rlock.WithMinHold(minHold))
 	began := time.Now() // the time counts from the grant, which its reply may follow much later
-	_, unlock, err := m.Lock(context.Background())
-	require.NoError(t, err)
+	_, unlock := enter(t, context.Background(), m)
 	var waiters []pendingLock
 	if which != "other" {
 		waiters = append(waiters, lockAsync(t, holder.Mutex(lock)), lockAsync(t, holder.Mutex(lock)))
@@ -204,8 +197,7 @@ func TestMinHoldAndAWaiterThatGivesUp(t *testing.T) {
 		b := newFixture(t)
 		other := newClient(t, b.rdb)
 		began := time.Now()
-		_, unlock, err := b.Mutex(b.name, rlock.WithMinHold(minHold)).Lock(context.Background())
-		require.NoError(t, err)
+		_, unlock := enter(t, context.Background(), b.Mutex(b.name, rlock.WithMinHold(minHold)))
 		impatient := lockAsync(t, other.Mutex(b.name))
 		b.awaitSubscribers(t, b.name, 1)
 		next := lockAsync(t, other.Mutex(b.name))
@@ -230,8 +222,7 @@ func TestMinHoldAndLostCalls(t *testing.T) {
 		redistest.RunVirtual(t, name, func(t *testing.T) {
 			c, proxy, past := behindProxy(t, anyWay)
 			began := time.Now()
-			_, unlock, err := c.Mutex(past.name, rlock.WithMinHold(minHold)).Lock(context.Background())
-			require.NoError(t, err)
+			_, unlock := enter(t, context.Background(), c.Mutex(past.name, rlock.WithMinHold(minHold)))
 			lose(proxy)
 			require.NoError(t, unlock())
 			require.True(t, past.exists(t, past.name))
@@ -244,8 +235,7 @@ func TestMinHoldAndLostCalls(t *testing.T) {
 	}
 	redistest.RunVirtual(t, "renewal", func(t *testing.T) {
 		c, proxy, past := behindProxy(t, func(o *rueidis.ClientOption) { o.PipelineMultiplex = 2 }, rlock.Options{WatchdogTimeout: shortWatchdog})
-		_, unlock, err := c.Mutex(past.name, rlock.WithMinHold(testTimeout)).Lock(context.Background())
-		require.NoError(t, err)
+		_, unlock := enter(t, context.Background(), c.Mutex(past.name, rlock.WithMinHold(testTimeout)))
 		proxy.OnRequest(nthScript(1, redistest.Hold))
 		redistest.Eventually(t, shortWatchdog, func() bool { return proxy.Held() == 1 }, "a renewal is under way")
 		past.do(t, "PEXPIRE", past.name, "2500")
@@ -263,8 +253,7 @@ func TestMinHoldAndASilentRedis(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
 		const least = 20 * time.Second
 		c, proxy, past := behindProxy(t, anyWay)
-		_, unlock, err := c.Mutex(past.name, rlock.WithMinHold(least)).Lock(context.Background())
-		require.NoError(t, err)
+		_, unlock := enter(t, context.Background(), c.Mutex(past.name, rlock.WithMinHold(least)))
 		owner := past.fields(t, past.name)
 		proxy.BlackHole(true)
 		require.ErrorIs(t, unlock(), rlock.ErrUnreachable)

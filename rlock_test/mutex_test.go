@@ -40,16 +40,14 @@ func TestQueries(t *testing.T) {
 			}
 		}
 		check(ctx, false, 0)
-		one, unlock, err := m.Lock(ctx)
-		require.NoError(t, err)
+		one, unlock := enter(t, ctx, m)
 		check(one, true, 1)
 		check(ctx, true, 0)
 		check(rlock.Detach(one), true, 0)
 		n, err := newClient(t, b.rdb).Mutex(b.name).HoldCount(one)
 		require.NoError(t, err)
 		require.Zero(t, n, "another Client has another lock, though of that name")
-		two, unlockTwo, err := m.Lock(one)
-		require.NoError(t, err)
+		two, unlockTwo := enter(t, one, m)
 		check(two, true, 2)
 		require.NoError(t, unlockTwo())
 		check(one, true, 1)
@@ -77,8 +75,7 @@ func TestUncontendedCostsTwoCommands(t *testing.T) {
 	rdb, watch := s.Client(t, oneConn), s.Client(t)
 	m := newClient(t, rdb).Mutex("uncontended")
 	pair := func() {
-		_, unlock, err := m.Lock(context.Background())
-		require.NoError(t, err)
+		_, unlock := enter(t, context.Background(), m)
 		require.NoError(t, unlock())
 	}
 	pair() // loads the scripts

@@ -237,8 +237,7 @@ func TestOpenedIsClosed(t *testing.T) {
 	} {
 		redistest.RunVirtual(t, name, func(t *testing.T) {
 			c, proxy := opened(t)
-			ctx, unlock, err := c.Mutex(name).Lock(context.Background())
-			require.NoError(t, err)
+			ctx, unlock := enter(t, context.Background(), c.Mutex(name))
 			require.NotZero(t, proxy.Conns())
 			var all sync.WaitGroup
 			for range 5 {

@@ -84,8 +84,7 @@ func (p *pair) lease() time.Duration {
 
 func (p *pair) lock(t *testing.T) (context.Context, rlock.UnlockFunc) {
 	t.Helper()
-	ctx, unlock, err := p.m.Lock(context.Background())
-	require.NoError(t, err)
+	ctx, unlock := enter(t, context.Background(), p.m)
 	return ctx, unlock
 }
 
@@ -141,8 +140,7 @@ var optionEffects = map[string]func(t *testing.T, p *pair){
 	},
 	"WithoutReentry": func(t *testing.T, p *pair) {
 		ctx, unlock := p.lock(t)
-		_, _, err := p.m.Lock(ctx)
-		require.ErrorIs(t, err, rlock.ErrReentry)
+		requireLockFails(t, ctx, p.m, rlock.ErrReentry)
 		require.NoError(t, unlock())
 	},
 	"WithAsked": func(t *testing.T, p *pair) {
@@ -179,11 +177,9 @@ var optionEffects = map[string]func(t *testing.T, p *pair){
 		require.NoError(t, waiter.gets(t, 5*time.Second).unlock())
 	},
 	"WithMaxWait": func(t *testing.T, p *pair) {
-		_, unlock, err := p.rival.Lock(context.Background())
-		require.NoError(t, err)
+		_, unlock := enter(t, context.Background(), p.rival)
 		began := time.Now()
-		_, _, err = p.m.Lock(context.Background())
-		require.ErrorIs(t, err, rlock.ErrNotAcquired)
+		requireLockFails(t, context.Background(), p.m, rlock.ErrNotAcquired)
 		requireTook(t, pairMaxWait, began, time.Now())
 		require.NoError(t, unlock())
 	},

@@ -28,8 +28,7 @@ func TestMaxHold(t *testing.T) {
 			require.NoError(t, err)
 			_, unlockInner, err := plain.Lock(ctx) // this handle has no bound
 			require.NoError(t, err)
-			inner, unlockShort, err := b.Mutex(b.name, rlock.WithMaxHold(time.Millisecond)).Lock(ctx)
-			require.NoError(t, err)
+			inner, unlockShort := enter(t, ctx, b.Mutex(b.name, rlock.WithMaxHold(time.Millisecond)))
 			waiter := lockAsync(t, newClient(t, b.rdb).Mutex(b.name))
 
 			<-ctx.Done()
@@ -39,8 +38,7 @@ func TestMaxHold(t *testing.T) {
 			require.ErrorAs(t, context.Cause(ctx), &loss)
 			require.Equal(t, rlock.LostMaxHold, loss.Reason)
 			require.EqualError(t, loss, `rlock: "`+b.name+`": lost: the longest hold was reached, 2s`)
-			_, _, err = m.Lock(ctx)
-			require.ErrorIs(t, err, rlock.ErrLost)
+			requireLockFails(t, ctx, m, rlock.ErrLost)
 			require.ErrorIs(t, unlockShort(), rlock.ErrLost)
 			require.ErrorIs(t, unlockInner(), rlock.ErrLost)
 			require.ErrorIs(t, unlock(), rlock.ErrLost)
@@ -58,8 +56,7 @@ func TestMaxHoldOfASectionThatHangs(t *testing.T) {
 	} {
 		redistest.RunVirtual(t, row.most.String(), func(t *testing.T) {
 			b := newFixture(t, rlock.Options{WatchdogTimeout: row.watchdog})
-			ctx, unlock, err := b.Mutex(b.name, rlock.WithMaxHold(row.most)).Lock(context.Background())
-			require.NoError(t, err)
+			ctx, unlock := enter(t, context.Background(), b.Mutex(b.name, rlock.WithMaxHold(row.most)))
 			next := lockAsync(t, newClient(t, b.rdb).Mutex(b.name))
 			<-ctx.Done()
 			got := next.get(t, row.late+2*soon)
@@ -80,8 +77,7 @@ func TestMaxHoldUnlockedInTime(t *testing.T) {
 		m := b.Mutex(b.name, rlock.WithMaxHold(most))
 		require.NoError(t, m.Do(context.Background(), func(context.Context) error { return nil }))
 		for _, from := range []*rlock.Client{b.Client, other} {
-			_, unlock, err := from.Mutex(b.name).Lock(context.Background())
-			require.NoError(t, err)
+			_, unlock := enter(t, context.Background(), from.Mutex(b.name))
 			waiter := lockAsync(t, m)
 			b.awaitSubscribers(t, b.name, 1)
 			redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == 1 }, "the caller waits")
@@ -114,12 +110,10 @@ func TestGrace(t *testing.T) {
 				require.Greater(t, ttl, grace+shortWatchdog/2, when)
 				require.LessOrEqual(t, ttl, grace+shortWatchdog, when)
 			}
-			ctx, unlock, err := m.Lock(context.Background())
-			require.NoError(t, err)
+			ctx, unlock := enter(t, context.Background(), m)
 			within("acquired")
 			b.do(t, "PEXPIRE", b.name, "1000")
-			_, unlockInner, err := b.Mutex(b.name).Lock(ctx)
-			require.NoError(t, err)
+			_, unlockInner := enter(t, ctx, b.Mutex(b.name))
 			owner := rlock.Owner(ctx)
 			b.awaitFields(t, b.name, map[string]int64{owner: 2})
 			within("re-entered through another handle")
@@ -157,8 +151,7 @@ func TestGraceAfterALoss(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
 		const grace = time.Second
 		c, proxy, past := behindProxy(t, anyWay, rlock.Options{WatchdogTimeout: shortWatchdog})
-		ctx, unlock, err := c.Mutex(past.name, rlock.WithGrace(grace)).Lock(context.Background())
-		require.NoError(t, err)
+		ctx, unlock := enter(t, context.Background(), c.Mutex(past.name, rlock.WithGrace(grace)))
 		next := lockAsync(t, past.Mutex(past.name))
 		proxy.BlackHole(true)
 		<-ctx.Done()
@@ -189,8 +182,7 @@ func TestHugeOptions(t *testing.T) {
 	for i := range all {
 		for _, options := range [][]rlock.Option{all[i : i+1], all[:i+1]} {
 			m := b.Mutex(b.name, options...)
-			ctx, unlock, err := m.Lock(context.Background())
-			require.NoError(t, err)
+			ctx, unlock := enter(t, context.Background(), m)
 			require.NoError(t, ctx.Err())
 			require.NoError(t, unlock())
 			ttl, err := m.TTL(context.Background())

@@ -213,8 +213,7 @@ func TestReplicasWithoutAConnection(t *testing.T) {
 				defer giveBack()
 				p = lockAsync(t, c.Mutex(b.name))
 			} else {
-				_, unlock, err := b.Mutex(b.name).Lock(context.Background())
-				require.NoError(t, err)
+				_, unlock := enter(t, context.Background(), b.Mutex(b.name))
 				p = lockAsync(t, c.Mutex(b.name))
 				b.awaitSubscribers(t, b.name, 1)
 				require.NoError(t, unlock())

@@ -49,12 +49,9 @@ func TestEachHoldHasItsOwner(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
 		b := newFixture(t)
 		other := b.name + ":other"
-		ctx, unlock, err := b.Mutex(b.name).Lock(context.Background())
-		require.NoError(t, err)
-		ctx2, unlock2, err := b.Mutex(other).Lock(ctx)
-		require.NoError(t, err)
-		ctx3, unlock3, err := b.Mutex(b.name).Lock(ctx2)
-		require.NoError(t, err)
+		ctx, unlock := enter(t, context.Background(), b.Mutex(b.name))
+		ctx2, unlock2 := enter(t, ctx, b.Mutex(other))
+		ctx3, unlock3 := enter(t, ctx2, b.Mutex(b.name))
 		require.NotEqual(t, rlock.Owner(ctx), rlock.Owner(ctx2))
 		require.Equal(t, rlock.Owner(ctx), rlock.Owner(ctx3))
 		b.awaitFields(t, b.name, map[string]int64{rlock.Owner(ctx): 2})
@@ -79,12 +76,9 @@ func TestHandOverHand(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
 		b := newFixture(t)
 		before := context.Background()
-		first, unlockFirst, err := b.Mutex(b.name + ":1").Lock(before)
-		require.NoError(t, err)
-		second, unlockSecond, err := b.Mutex(b.name + ":2").Lock(before)
-		require.NoError(t, err)
-		inner, unlockInner, err := b.Mutex(b.name + ":3").Lock(first)
-		require.NoError(t, err)
+		first, unlockFirst := enter(t, before, b.Mutex(b.name+":1"))
+		second, unlockSecond := enter(t, before, b.Mutex(b.name+":2"))
+		inner, unlockInner := enter(t, first, b.Mutex(b.name+":3"))
 		require.NoError(t, unlockFirst())
 		require.NoError(t, second.Err())
 		require.ErrorIs(t, inner.Err(), context.Canceled)
@@ -125,8 +119,7 @@ func TestLayersUnlockedInAnyOrder(t *testing.T) {
 			}
 			for range 3 {
 				for _, name := range names {
-					inner, unlock, err := b.Mutex(name).Lock(ctx)
-					require.NoError(t, err)
+					inner, unlock := enter(t, ctx, b.Mutex(name))
 					ctx = inner
 					want[name]++
 					owners[name] = rlock.Owner(ctx)
@@ -153,13 +146,11 @@ func TestOwnerAndToken(t *testing.T) {
 
 		var last int64
 		for range 3 {
-			ctx, unlock, err := b.FencedMutex(b.name).Lock(context.Background())
-			require.NoError(t, err)
+			ctx, unlock := enter(t, context.Background(), b.FencedMutex(b.name))
 			token, ok := rlock.FencingToken(ctx, b.name)
 			require.True(t, ok)
 			require.Greater(t, token, last)
-			inner, unlockInner, err := b.FencedMutex(b.name).Lock(ctx)
-			require.NoError(t, err)
+			inner, unlockInner := enter(t, ctx, b.FencedMutex(b.name))
 			again, _ := rlock.FencingToken(inner, b.name)
 			require.Equal(t, token, again, "a re-entry has the token of its hold")
 			plain, unlockPlain, err := b.Mutex(b.name).Lock(inner)
@@ -184,12 +175,10 @@ func TestFencingTokensOfTwoServers(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
 		a, b := newFixture(t), fixture{rdb: redistest.Start(t).Client(t)}
 		b.Client, b.name = newClient(t, b.rdb), a.name
-		inA, unlockA, err := a.FencedMutex(a.name).Lock(context.Background())
-		require.NoError(t, err)
+		inA, unlockA := enter(t, context.Background(), a.FencedMutex(a.name))
 		fromA, ok := rlock.FencingToken(inA, a.name)
 		require.True(t, ok)
-		inB, unlockB, err := b.Mutex(a.name).Lock(inA)
-		require.NoError(t, err)
+		inB, unlockB := enter(t, inA, b.Mutex(a.name))
 		_, ok = rlock.FencingToken(inB, a.name)
 		require.False(t, ok, "a plain hold has no token, and takes none from another Redis")
 		token, ok := a.Mutex(a.name).FencingToken(inB)

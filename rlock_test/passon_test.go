@@ -181,10 +181,8 @@ func TestPassOnAndTheCount(t *testing.T) {
 			if underWay {
 				r.proxy.OnRequest(nthScript(1, redistest.Hold))
 			}
-			within, unlock2, err := r.handle().Lock(a.ctx)
-			require.NoError(t, err)
-			_, unlock3, err := r.handle().Lock(within)
-			require.NoError(t, err)
+			within, unlock2 := enter(t, a.ctx, r.handle())
+			_, unlock3 := enter(t, within, r.handle())
 			if underWay {
 				redistest.Eventually(t, testTimeout, func() bool { return r.proxy.Held() == 1 }, "a count is under way")
 			} else {
@@ -266,8 +264,7 @@ func TestPassOnAfterALeaseOfItsOwn(t *testing.T) {
 		const watchdog = 2 * time.Second
 		r := newProxied(t, rlock.Options{HandOff: unlimited, WatchdogTimeout: watchdog})
 		a, line := r.inTurn(t, r.handle(), r.handle())
-		_, unlock, err := r.handle(rlock.WithLease(watchdog / 2)).Lock(context.WithoutCancel(a.ctx))
-		require.NoError(t, err)
+		_, unlock := enter(t, context.WithoutCancel(a.ctx), r.handle(rlock.WithLease(watchdog/2)))
 		require.NoError(t, a.unlock())
 		require.NoError(t, unlock())
 		got := r.gets(t, line[0])

@@ -76,8 +76,7 @@ func TestErrorsSayWhetherTheyTakeEffect(t *testing.T) {
 			return b.Mutex(b.name).Do(ctx, nothing)
 		})},
 		"unlock": {goesOn: true, begin: func(t *testing.T, b fixture) call {
-			_, unlock, err := b.Mutex(b.name).Lock(context.Background())
-			require.NoError(t, err)
+			_, unlock := enter(t, context.Background(), b.Mutex(b.name))
 			return func(context.Context) error { return unlock() }
 		}},
 		"Permit.Release": {goesOn: true, begin: func(t *testing.T, b fixture) call {
@@ -88,8 +87,7 @@ func TestErrorsSayWhetherTheyTakeEffect(t *testing.T) {
 			return func(context.Context) error { return p.Release() }
 		}},
 		"Export": {goesOn: true, begin: func(t *testing.T, b fixture) call {
-			section, unlock, err := b.Mutex(b.name).Lock(context.Background())
-			require.NoError(t, err)
+			section, unlock := enter(t, context.Background(), b.Mutex(b.name))
 			t.Cleanup(func() { _ = unlock() })
 			return func(context.Context) error { return second(rlock.Export(section)) }
 		}},

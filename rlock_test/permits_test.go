@@ -271,8 +271,7 @@ func TestPermitsAmongLocks(t *testing.T) {
 		b := newFixture(t)
 		s, m := b.PermitSemaphore(b.name), b.Mutex(b.name+":lock")
 		setPermits(t, s, 1)
-		outer, unlock, err := m.Lock(context.Background())
-		require.NoError(t, err)
+		outer, unlock := enter(t, context.Background(), m)
 		require.NoError(t, s.Do(outer, func(ctx context.Context, _ *rlock.Permit) error {
 			require.Equal(t, rlock.Owner(outer), rlock.Owner(ctx))
 			require.Contains(t, fmt.Sprint(ctx), ".WithPermit(")

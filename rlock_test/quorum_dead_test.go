@@ -53,8 +53,7 @@ func TestQuorumLossIsTold(t *testing.T) {
 			const watchdog = shortWatchdog
 			e := newQuorumServers(t, 5)
 			a, b := e.process(t, rlock.Options{WatchdogTimeout: watchdog}), e.process(t, rlock.Options{WatchdogTimeout: watchdog})
-			ctx, unlock, err := a.Lock(t.Context())
-			require.NoError(t, err)
+			ctx, unlock := enter(t, t.Context(), a)
 			e.awaitVotes(t, 5)
 			for i := range 3 {
 				death.kill(e, i)
@@ -70,7 +69,7 @@ func TestQuorumLossIsTold(t *testing.T) {
 			require.ErrorIs(t, unlock(), rlock.ErrLost)
 
 			began := time.Now()
-			_, _, err = a.TryLock(t.Context(), 0)
+			_, _, err := a.TryLock(t.Context(), 0)
 			require.ErrorIs(t, err, rlock.ErrUnreachable)
 			require.ErrorIs(t, err, rlock.ErrNotAcquired)
 			requireTookAtMost(t, time.Second, began, time.Now())
@@ -95,8 +94,7 @@ func TestQuorumHeals(t *testing.T) {
 			const watchdog = shortWatchdog
 			e := newQuorumServers(t, 3)
 			a, b := e.process(t, rlock.Options{WatchdogTimeout: watchdog}), e.process(t, rlock.Options{WatchdogTimeout: watchdog})
-			ctx, unlock, err := a.Lock(t.Context())
-			require.NoError(t, err)
+			ctx, unlock := enter(t, t.Context(), a)
 			e.awaitVotes(t, 3)
 			sleep(watchdog / 2) // until all are renewed, so that even a slow server is known to have had the hold meanwhile
 			w := e.watch[1]
@@ -151,8 +149,7 @@ func TestQuorumIsForgotten(t *testing.T) {
 				require.NoError(t, w.Do(t.Context(), w.B().Del().Key(e.name).Build()).Error())
 			}
 		}
-		ctx, unlock, err := v.Lock(t.Context())
-		require.NoError(t, err)
+		ctx, unlock := enter(t, t.Context(), v)
 		e.awaitVotes(t, 3)
 		forget()
 		forgot := time.Now()
@@ -164,11 +161,10 @@ func TestQuorumIsForgotten(t *testing.T) {
 		require.ErrorIs(t, unlock(), rlock.ErrLost)
 		e.awaitVotes(t, 0)
 
-		_, unlock, err = v.Lock(t.Context())
-		require.NoError(t, err)
+		_, unlock = enter(t, t.Context(), v)
 		e.awaitVotes(t, 3)
 		forget()
-		err = unlock()
+		err := unlock()
 		require.ErrorIs(t, err, rlock.ErrNotHeld)
 		require.ErrorIs(t, err, rlock.ErrLost)
 		e.awaitVotes(t, 0)
@@ -182,8 +178,7 @@ func TestQuorumIsForgottenByOneAfterTheOther(t *testing.T) {
 		const watchdog = 2 * shortWatchdog
 		e := newQuorumServers(t, 3)
 		v := e.process(t, rlock.Options{WatchdogTimeout: watchdog})
-		_, unlock, err := v.Lock(t.Context())
-		require.NoError(t, err)
+		_, unlock := enter(t, t.Context(), v)
 		e.awaitVotes(t, 3)
 		sleep(watchdog / 2) // until all are renewed
 		e.refuseRenewals(1)
@@ -191,7 +186,7 @@ func TestQuorumIsForgottenByOneAfterTheOther(t *testing.T) {
 			require.NoError(t, w.Do(t.Context(), w.B().Del().Key(e.name).Build()).Error())
 		}
 		e.awaitVotes(t, 2)
-		err = unlock()
+		err := unlock()
 		require.ErrorIs(t, err, rlock.ErrNotHeld)
 		require.ErrorIs(t, err, rlock.ErrLost)
 		e.awaitVotes(t, 0)
@@ -204,8 +199,7 @@ func TestQuorumIsForgottenInTurn(t *testing.T) {
 		const watchdog = shortWatchdog
 		e := newQuorumServers(t, 3)
 		v := e.process(t, rlock.Options{WatchdogTimeout: watchdog})
-		ctx, unlock, err := v.Lock(t.Context())
-		require.NoError(t, err)
+		ctx, unlock := enter(t, t.Context(), v)
 		for _, w := range e.watch {
 			e.awaitVotes(t, 3)
 			sleep(2 * watchdog / 3) // until all are renewed

@@ -72,8 +72,7 @@ func (v quorumProcess) handle(options ...rlock.Option) *rlock.QuorumMutex {
 func (e *quorumServers) loadScripts(t testing.TB) {
 	t.Helper()
 	v := e.process(t, rlock.Options{})
-	_, unlock, err := v.Lock(t.Context())
-	require.NoError(t, err)
+	_, unlock := enter(t, t.Context(), v)
 	e.awaitVotes(t, len(e.servers))
 	require.NoError(t, unlock())
 	v.close() // waits for all calls (G9)

@@ -22,8 +22,7 @@ func TestQuorumClose(t *testing.T) {
 		const watchdog = shortWatchdog
 		e := newQuorumServers(t, 5)
 		a, b := e.process(t, rlock.Options{WatchdogTimeout: watchdog}), e.process(t, rlock.Options{WatchdogTimeout: watchdog})
-		ctx, unlock, err := a.Lock(t.Context())
-		require.NoError(t, err)
+		ctx, unlock := enter(t, t.Context(), a)
 		e.awaitVotes(t, 5)
 		waiter := lockAsync(t, b)
 		e.awaitSubscribers(t, 1)
@@ -39,7 +38,7 @@ func TestQuorumClose(t *testing.T) {
 		require.NoError(t, other.err)
 
 		local := lockAsync(t, a)
-		_, _, err = b.TryLock(t.Context(), 0)
+		_, _, err := b.TryLock(t.Context(), 0)
 		require.ErrorContains(t, err, "held by "+rlock.Owner(other.ctx))
 		second := lockAsync(t, b)
 		b.close()
@@ -47,8 +46,7 @@ func TestQuorumClose(t *testing.T) {
 		require.ErrorIs(t, context.Cause(other.ctx), rlock.ErrClosed)
 		require.NotErrorIs(t, context.Cause(other.ctx), rlock.ErrLost)
 		require.ErrorIs(t, second.get(t, soon).err, rlock.ErrClosed)
-		_, _, err = b.Lock(t.Context())
-		require.ErrorIs(t, err, rlock.ErrClosed)
+		requireLockFails(t, t.Context(), b, rlock.ErrClosed)
 		_, _, err = b.Lock(context.WithoutCancel(other.ctx))
 		require.ErrorIs(t, err, rlock.ErrClosed, "no level opens whose ctx nothing would cancel")
 		local.stillWaits(t)
@@ -65,8 +63,7 @@ func TestQuorumUnlockBesideTheDead(t *testing.T) {
 		redistest.RunVirtual(t, name, func(t *testing.T) {
 			e := newQuorumServers(t, 5)
 			v := e.process(t, rlock.Options{})
-			ctx, unlock, err := v.Lock(t.Context())
-			require.NoError(t, err)
+			ctx, unlock := enter(t, t.Context(), v)
 			e.awaitVotes(t, 5)
 			death.kill(e, 0)
 			death.kill(e, 1)
@@ -75,8 +72,7 @@ func TestQuorumUnlockBesideTheDead(t *testing.T) {
 			requireTook(t, 0, began, time.Now())
 			require.Error(t, ctx.Err())
 
-			_, unlock, err = v.Lock(t.Context())
-			require.NoError(t, err)
+			_, unlock = enter(t, t.Context(), v)
 			death.kill(e, 2)
 			began = time.Now()
 			require.ErrorIs(t, unlock(), rlock.ErrUnreachable)
@@ -103,13 +99,12 @@ func TestQuorumUnlockOutlivesItsLease(t *testing.T) {
 				WatchdogTimeout: lease, UnlockTimeout: testTimeout,
 				Trace: &rlock.Trace{Lost: func(_ context.Context, i rlock.LostInfo) { lost <- i }},
 			}, options...)
-			ctx, unlock, err := v.Lock(t.Context())
-			require.NoError(t, err)
+			ctx, unlock := enter(t, t.Context(), v)
 			e.awaitVotes(t, 3)
 			e.proxies[0].BlackHole(true)
 			e.proxies[1].BlackHole(true)
 			began := time.Now()
-			err = unlock()
+			err := unlock()
 			require.ErrorIs(t, err, rlock.ErrNotHeld)
 			require.ErrorIs(t, err, rlock.ErrLost)
 			require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost, "the ctx reports the loss afterwards as well")
@@ -139,8 +134,7 @@ func TestQuorumUnlockCountsNoShareGivenBackBefore(t *testing.T) {
 		e.loadScripts(t)
 		v := e.process(t, rlock.Options{})
 		e.proxies[2].OnReply(redistest.Nth(1, "EVALSHA", redistest.Hold))
-		_, unlock, err := v.Lock(t.Context())
-		require.NoError(t, err)
+		_, unlock := enter(t, t.Context(), v)
 		e.awaitVotes(t, 3)
 		closed := async(func() error { v.clients[2].Close(); return nil })
 		redistest.Eventually(t, testTimeout, func() bool {
@@ -152,7 +146,7 @@ func TestQuorumUnlockCountsNoShareGivenBackBefore(t *testing.T) {
 		require.NoError(t, within(t, closed, testTimeout))
 		e.awaitVotes(t, 2)
 		require.NoError(t, e.watch[1].Do(t.Context(), e.watch[1].B().Del().Key(e.name).Build()).Error())
-		err = unlock()
+		err := unlock()
 		require.ErrorIs(t, err, rlock.ErrLost)
 		var loss *rlock.LostError
 		require.ErrorAs(t, err, &loss)

@@ -19,8 +19,7 @@ func TestQuorumWakes(t *testing.T) {
 		e := newQuorumServers(t, 5)
 		a, b := e.process(t, rlock.Options{}), e.process(t, rlock.Options{})
 		for range 3 {
-			_, unlock, err := a.Lock(t.Context())
-			require.NoError(t, err)
+			_, unlock := enter(t, t.Context(), a)
 			waiter := lockAsync(t, b)
 			e.awaitSubscribers(t, 1)
 			sleep(time.Second) // the round of calls that follows the subscriptions
@@ -209,8 +208,7 @@ func TestQuorumAsksAServerThatComesLater(t *testing.T) {
 	} {
 		redistest.RunVirtual(t, name, func(t *testing.T) {
 			taken, free, away := redistest.Start(t), redistest.Start(t), redistest.Start(t)
-			_, unlock, err := newClient(t, taken.Client(t)).Mutex("x").Lock(t.Context())
-			require.NoError(t, err)
+			_, unlock := enter(t, t.Context(), newClient(t, taken.Client(t)).Mutex("x"))
 			var members []rlock.Locker
 			for _, s := range []*redistest.Server{taken, free, away} {
 				members = append(members, open(t, s).Mutex("x"))

@@ -91,12 +91,11 @@ func useAllKinds(t *testing.T, one, two *rlock.Client) {
 		{one.RWMutex("order:6").Upgradeable(), two.RWMutex("order:6").Upgradeable()},
 		{rlock.All(one.Mutex("order:7"), one.Mutex("order:8")), rlock.All(two.Mutex("order:7"), two.Mutex("order:8"))},
 	} {
-		held, unlock, err := pair[0].Lock(ctx)
-		require.NoError(t, err)
+		held, unlock := enter(t, ctx, pair[0])
 		next := lockAsync(t, pair[1])
 		redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == 1 }, pair[0].Name()+" is waited for")
 		if m, ok := pair[0].(*rlock.Mutex); ok {
-			_, err = m.Info(ctx)
+			_, err := m.Info(ctx)
 			require.NoError(t, err)
 			_, err = m.IsLocked(ctx)
 			require.NoError(t, err)
@@ -107,7 +106,7 @@ func useAllKinds(t *testing.T, one, two *rlock.Client) {
 		got := next.get(t, testTimeout)
 		require.NoError(t, got.err)
 		if m, ok := pair[1].(*rlock.Mutex); ok {
-			_, err = m.ForceUnlock(ctx)
+			_, err := m.ForceUnlock(ctx)
 			require.NoError(t, err)
 			require.ErrorIs(t, got.unlock(), rlock.ErrLost)
 		} else {
@@ -152,8 +151,7 @@ func useAllKinds(t *testing.T, one, two *rlock.Client) {
 	require.NoError(t, cache.Upgradeable().Do(ctx, func(ctx context.Context) error {
 		return cache.Upgradeable().UpgradeDo(ctx, func(context.Context) error { return nil })
 	}))
-	writer, _, err := cache.Write().Lock(ctx)
-	require.NoError(t, err)
+	writer, _ := enter(t, ctx, cache.Write())
 	_, unlock, err := cache.Downgrade(writer)
 	require.NoError(t, err)
 	require.NoError(t, unlock())

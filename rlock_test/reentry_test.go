@@ -25,8 +25,7 @@ func TestWithoutReentry(t *testing.T) {
 		})
 		m, other := c.Mutex(past.name, rlock.WithoutReentry()), c.Mutex(past.name)
 		for _, outer := range []*rlock.Mutex{m, other} {
-			ctx, unlock, err := outer.Lock(context.Background())
-			require.NoError(t, err)
+			ctx, unlock := enter(t, context.Background(), outer)
 			before := sent.Load()
 			done, cancel := context.WithCancel(ctx)
 			cancel()
@@ -45,8 +44,7 @@ func TestWithoutReentry(t *testing.T) {
 
 			inner, unlockInner, err := other.Lock(ctx)
 			require.NoError(t, err, "another handle re-enters")
-			_, _, err = m.Lock(inner)
-			require.ErrorIs(t, err, rlock.ErrReentry)
+			requireLockFails(t, inner, m, rlock.ErrReentry)
 			require.NoError(t, unlockInner())
 			_, _, err = m.TryLock(rlock.Detach(ctx), 0)
 			require.ErrorIs(t, err, rlock.ErrNotAcquired, "a detached ctx competes")
@@ -54,10 +52,9 @@ func TestWithoutReentry(t *testing.T) {
 			require.NoError(t, m.Do(context.WithoutCancel(ctx), func(context.Context) error { return nil }), "so does a ctx whose hold has ended")
 		}
 
-		ctx, unlock, err := m.Lock(context.Background())
-		require.NoError(t, err)
+		ctx, unlock := enter(t, context.Background(), m)
 		past.loseLock(t, ctx, other)
-		_, _, err = m.Lock(ctx)
+		_, _, err := m.Lock(ctx)
 		require.ErrorIs(t, err, rlock.ErrLost, "a known loss takes precedence")
 		require.ErrorIs(t, unlock(), rlock.ErrLost)
 	})

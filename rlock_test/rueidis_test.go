@@ -64,8 +64,7 @@ func TestExpiredConnectionRepeatsTheUnlock(t *testing.T) {
 		redistest.RunVirtual(t, how, func(t *testing.T) {
 			e := newExpiring(t)
 			m := e.lock.Mutex(e.name)
-			_, unlock, err := m.Lock(context.Background())
-			require.NoError(t, err)
+			_, unlock := enter(t, context.Background(), m)
 			var next pendingLock
 			if how == "hand-off" {
 				next = lockAsync(t, m)
@@ -88,21 +87,18 @@ func TestExpiredConnectionRepeatsTheUnlock(t *testing.T) {
 func TestLateCopyOfAnUnlockSparesTheNextHold(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
 		e := newExpiring(t)
-		outer, unlockOuter, err := e.lock.Mutex(e.name + ":outer").Lock(context.Background())
-		require.NoError(t, err)
+		outer, unlockOuter := enter(t, context.Background(), e.lock.Mutex(e.name+":outer"))
 		m := e.lock.Mutex(e.name)
-		_, unlock, err := m.Lock(outer)
-		require.NoError(t, err)
+		_, unlock := enter(t, outer, m)
 		e.awaitExpiry()
 		e.proxy.OnRequest(nthScript(1, redistest.Hold))
 		require.NoError(t, within(t, async(unlock), testTimeout))
-		again, unlock, err := m.Lock(outer)
-		require.NoError(t, err)
+		again, unlock := enter(t, outer, m)
 		e.proxy.Release()
 		for end := time.Now().Add(2 * time.Second); time.Now().Before(end); sleep(10 * time.Millisecond) {
 			require.Equal(t, map[string]int64{rlock.Owner(again): 1}, e.fields(t, e.name))
 		}
-		_, _, err = e.Mutex(e.name).TryLock(context.Background(), 0)
+		_, _, err := e.Mutex(e.name).TryLock(context.Background(), 0)
 		require.ErrorIs(t, err, rlock.ErrNotAcquired, "G1")
 		require.NoError(t, again.Err())
 		require.NoError(t, unlock())
@@ -115,8 +111,7 @@ func TestLateCopyOfAnUnlockSparesTheNextHold(t *testing.T) {
 func TestSlowUnlockTellsOfALoss(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
 		c, proxy, b := behindProxy(t, anyWay)
-		_, unlock, err := c.Mutex(b.name).Lock(context.Background())
-		require.NoError(t, err)
+		_, unlock := enter(t, context.Background(), c.Mutex(b.name))
 		b.do(t, "DEL", b.name)
 		proxy.OnReply(nthScript(1, redistest.Hold))
 		unlocked := async(unlock)
@@ -185,8 +180,7 @@ func TestUnansweredRenewalHoldsUpNothing(t *testing.T) {
 	for _, end := range []string{"Close", "unlock"} {
 		redistest.RunVirtual(t, end, func(t *testing.T) {
 			c, proxy, _ := behindProxy(t, anyWay, rlock.Options{WatchdogTimeout: watchdog, UnlockTimeout: 5 * time.Second})
-			_, unlock, err := c.Mutex("x").Lock(context.Background())
-			require.NoError(t, err)
+			_, unlock := enter(t, context.Background(), c.Mutex("x"))
 			renewed := make(chan struct{})
 			drop := nthScript(1, redistest.Drop)
 			proxy.OnRequest(func(cmd []string) redistest.Action {
@@ -221,8 +215,7 @@ func TestOneSilentConnectionSparesTheOthers(t *testing.T) {
 			var held []rlock.UnlockFunc
 			for i := range 100 {
 				grace := rlock.WithGrace(time.Duration(i+1) * time.Millisecond) // different graces, so that no single call renews them all
-				_, unlock, err := c.Mutex(fmt.Sprint("held", i), grace).Lock(context.Background())
-				require.NoError(t, err)
+				_, unlock := enter(t, context.Background(), c.Mutex(fmt.Sprint("held", i), grace))
 				held = append(held, unlock)
 			}
 			redistest.Eventually(t, testTimeout, func() bool { return proxy.Conns() >= 4 }, "four connections")
@@ -284,8 +277,7 @@ func TestRefusedConnectionsTakeTheWholeTime(t *testing.T) {
 			requireTook(t, wait, began, time.Now())
 		}
 		began := time.Now()
-		_, _, err := c.Mutex("x").Lock(context.Background())
-		require.ErrorIs(t, err, rlock.ErrUnreachable)
+		requireLockFails(t, context.Background(), c.Mutex("x"), rlock.ErrUnreachable)
 		requireTook(t, 3*time.Second, began, time.Now())
 	})
 }
@@ -317,8 +309,7 @@ func TestUnlockOfALostHoldBesideAReentry(t *testing.T) {
 		loadScripts(t, c)
 		for range 3 {
 			nth.Store(-1)
-			ctx, unlock, err := c.Mutex(b.name, rlock.WithLease(200*time.Millisecond)).Lock(context.Background())
-			require.NoError(t, err)
+			ctx, unlock := enter(t, context.Background(), c.Mutex(b.name, rlock.WithLease(200*time.Millisecond)))
 			nth.Store(1)
 			began := time.Now()
 			reentry := lockAsync(t, under{context.WithoutCancel(ctx), c.Mutex(b.name, rlock.WithLease(time.Hour))})

@@ -30,8 +30,7 @@ func TestReadersThatStayAreDead(t *testing.T) {
 				if how == "the writer is cut off, too" {
 					writer = dead
 				}
-				_, leave, err := past.RWMutex(past.name).Read().Lock(ctx)
-				require.NoError(t, err)
+				_, leave := enter(t, ctx, past.RWMutex(past.name).Read())
 				for range many {
 					_, _, err := dead.Read().Lock(ctx)
 					require.NoError(t, err)
@@ -67,11 +66,9 @@ func TestUpgradeBesideDeadReaders(t *testing.T) {
 		}
 		other := newClient(t, b.rdb).RWMutex(b.name)
 		for range 5 {
-			_, leave, err := other.Read().Lock(ctx)
-			require.NoError(t, err)
+			_, leave := enter(t, ctx, other.Read())
 			u := b.RWMutex(b.name).Upgradeable()
-			section, unlock, err := u.Lock(ctx)
-			require.NoError(t, err)
+			section, unlock := enter(t, ctx, u)
 			upgrade := lockAsync(t, upgrading{u, section})
 			redistest.Eventually(t, testTimeout, func() bool { return b.exists(t, "rlock_writers:{"+b.name+"}") }, "the upgrade waits")
 			b.awaitWaiters(t, 1)
@@ -111,12 +108,10 @@ func TestDeadReadersDoNotPileUp(t *testing.T) {
 		require.NoError(t, unlock())
 		require.EqualValues(t, 2, fields(), "an unlock looks at all fields, to find out whether it is the last")
 
-		_, stay, err := newClient(t, b.rdb).RWMutex(b.name).Read().Lock(ctx)
-		require.NoError(t, err)
+		_, stay := enter(t, ctx, newClient(t, b.rdb).RWMutex(b.name).Read())
 		die()
 		redistest.Eventually(t, testTimeout, func() bool {
-			_, unlock, err := rw.Read().Lock(ctx)
-			require.NoError(t, err)
+			_, unlock := enter(t, ctx, rw.Read())
 			require.NoError(t, unlock())
 			return fields() < 30
 		}, "each unlock takes out those that it meets")
@@ -166,8 +161,7 @@ func TestReadersWithoutHoldKeys(t *testing.T) {
 			}
 
 			write()
-			_, leave, err := b.RWMutex(b.name).Read().Lock(ctx)
-			require.NoError(t, err)
+			_, leave := enter(t, ctx, b.RWMutex(b.name).Read())
 			waits := lockAsync(t, newClient(t, b.rdb).RWMutex(b.name).Write())
 			b.awaitWaiters(t, 1)
 			require.NoError(t, leave())

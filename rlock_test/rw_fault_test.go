@@ -230,9 +230,7 @@ func TestReadWriteCancelledWhileItAsks(t *testing.T) {
 					return rw.Read().Do(ctx, func(context.Context) error { return nil })
 				}))
 				if within {
-					var err error
-					ctx, unlock, err = rw.Write().Lock(ctx)
-					require.NoError(t, err)
+					ctx, unlock = enter(t, ctx, rw.Write())
 				}
 				h.proxy.OnReply(redistest.Nth(1, "EVALSHA", redistest.Hold))
 				if within && name == "write" { // a re-entry, which has to ask Redis

@@ -25,8 +25,7 @@ func TestWriterLooksWhenTheFirstReaderEnds(t *testing.T) {
 			var end func() error
 			waits := func() pendingLock { return lockAsync(t, b.RWMutex(b.name).Write()) }
 			if upgrades {
-				reader, unlock, err := b.RWMutex(b.name).Upgradeable().Lock(ctx)
-				require.NoError(t, err)
+				reader, unlock := enter(t, ctx, b.RWMutex(b.name).Upgradeable())
 				end = unlock
 				waits = func() pendingLock { return lockAsync(t, upgrading{b.RWMutex(b.name).Upgradeable(), reader}) }
 			}
@@ -35,8 +34,7 @@ func TestWriterLooksWhenTheFirstReaderEnds(t *testing.T) {
 			require.NoError(t, b.do(t, "HSET", b.name, "mode", "read", java, "1").Error())
 			require.NoError(t, b.do(t, "SET", holdKey(java), "1", "PX", "30000").Error())
 			require.NoError(t, b.do(t, "PEXPIRE", b.name, "30000").Error())
-			stays, _, err := other.RWMutex(b.name, rlock.WithLease(brief)).Read().Lock(ctx)
-			require.NoError(t, err)
+			stays, _ := enter(t, ctx, other.RWMutex(b.name, rlock.WithLease(brief)).Read())
 			began := time.Now()
 			waiter := waits()
 			b.awaitWaiters(t, 1)

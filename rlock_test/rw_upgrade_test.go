@@ -27,16 +27,13 @@ func TestUpgrade(t *testing.T) {
 		require.Equal(t, b.name, u.Name())
 		_, _, err := u.Upgrade(ctx)
 		require.ErrorIs(t, err, rlock.ErrUpgrade)
-		section, unlock, err := u.Lock(ctx)
-		require.NoError(t, err)
+		section, unlock := enter(t, ctx, u)
 		_, _, err = other.Upgradeable().TryLock(ctx, 100*time.Millisecond)
 		require.ErrorIs(t, err, rlock.ErrNotAcquired, "one at a time")
 		_, leave, err := other.Read().Lock(ctx)
 		require.NoError(t, err, "beside others")
-		_, _, err = rw.Write().Lock(section)
-		require.ErrorIs(t, err, rlock.ErrUpgrade)
-		again, unlockAgain, err := u.Lock(section)
-		require.NoError(t, err)
+		requireLockFails(t, section, rw.Write(), rlock.ErrUpgrade)
+		again, unlockAgain := enter(t, section, u)
 
 		short, cancel := context.WithTimeout(again, 200*time.Millisecond)
 		defer cancel()
@@ -58,14 +55,12 @@ func TestUpgrade(t *testing.T) {
 		fields := b.fieldsOf(t)
 		require.Equal(t, "write", fields["mode"])
 		require.Len(t, fields, 3, "a writer that also reads, in Redisson's format")
-		_, unlockWrite, err := rw.Write().Lock(got.ctx)
-		require.NoError(t, err)
+		_, unlockWrite := enter(t, got.ctx, rw.Write())
 		require.NoError(t, unlockWrite())
 		_, twice, err := u.Upgrade(got.ctx)
 		require.NoError(t, err)
 		require.NoError(t, twice())
-		_, inside, err := u.Lock(got.ctx)
-		require.NoError(t, err)
+		_, inside := enter(t, got.ctx, u)
 		require.NoError(t, inside())
 
 		require.NoError(t, got.unlock())
@@ -88,8 +83,7 @@ func TestUpgrade(t *testing.T) {
 		require.ErrorIs(t, u.UpgradeDo(ctx, func(context.Context) error { panic("no reader") }), rlock.ErrUpgrade)
 		rwNothing(t, b.rdb, b.name)
 
-		section, unlock, err = u.Lock(ctx)
-		require.NoError(t, err)
+		section, unlock = enter(t, ctx, u)
 		_, err = rw.Read().ForceUnlock(ctx)
 		require.NoError(t, err)
 		_, _, err = u.Upgrade(section)
@@ -104,8 +98,7 @@ func TestUpgradeTwice(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
 		b := newFixture(t)
 		u := b.RWMutex(b.name).Upgradeable()
-		section, unlock, err := u.Lock(context.Background())
-		require.NoError(t, err)
+		section, unlock := enter(t, context.Background(), u)
 		_, back, err := u.Upgrade(section)
 		require.NoError(t, err)
 		second := lockAsync(t, upgrading{u, section})
@@ -127,8 +120,7 @@ func TestUpgradeMeetsTheUnlock(t *testing.T) {
 	redistest.OnlyVirtual(t, "only there it is known that the upgrade waits for the unlock to end", func(t *testing.T) {
 		b := newBareFixture(t)
 		ctx := context.Background()
-		_, leave, err := newClient(t, b.rdb).RWMutex(b.name).Read().Lock(ctx)
-		require.NoError(t, err)
+		_, leave := enter(t, ctx, newClient(t, b.rdb).RWMutex(b.name).Read())
 		answer := make(chan struct{})
 		late := &lateAnswer{Client: b.rdb, ran: make(chan struct{}), answer: answer}
 		c := newClient(t, late)
@@ -136,8 +128,7 @@ func TestUpgradeMeetsTheUnlock(t *testing.T) {
 		t.Cleanup(release)
 		require.NoError(t, c.RWMutex(b.name).Read().Do(ctx, func(context.Context) error { return nil })) // loads the scripts
 		u := c.RWMutex(b.name).Upgradeable()
-		section, unlock, err := u.Lock(ctx)
-		require.NoError(t, err)
+		section, unlock := enter(t, ctx, u)
 		upgrade := lockAsync(t, upgrading{u, section})
 		redistest.Eventually(t, testTimeout, func() bool { return b.exists(t, "rlock_writers:{"+b.name+"}") }, "the upgrade waits")
 		b.awaitWaiters(t, 1)
@@ -167,8 +158,7 @@ func TestUpgradeableWithALease(t *testing.T) {
 		redistest.RunVirtual(t, what, func(t *testing.T) {
 			b := newFixture(t)
 			ctx := context.Background()
-			_, unlock, err := newClient(t, b.rdb).RWMutex(b.name).Write().Lock(ctx)
-			require.NoError(t, err)
+			_, unlock := enter(t, ctx, newClient(t, b.rdb).RWMutex(b.name).Write())
 			first := lockAsync(t, b.RWMutex(b.name, o).Upgradeable())
 			b.awaitWaiters(t, 1)
 			sleep(d + d/3)
@@ -183,9 +173,8 @@ func TestUpgradeableWithALease(t *testing.T) {
 			require.ErrorIs(t, context.Cause(got.ctx), rlock.ErrLost)
 			next := second.get(t, soon)
 			require.NoError(t, next.err)
-			_, _, err = b.RWMutex(b.name).Upgradeable().Lock(got.ctx)
-			require.ErrorIs(t, err, rlock.ErrLost)
-			_, _, err = b.RWMutex(b.name).Upgradeable().Upgrade(got.ctx)
+			requireLockFails(t, got.ctx, b.RWMutex(b.name).Upgradeable(), rlock.ErrLost)
+			_, _, err := b.RWMutex(b.name).Upgradeable().Upgrade(got.ctx)
 			require.ErrorIs(t, err, rlock.ErrLost)
 			require.ErrorIs(t, got.unlock(), rlock.ErrLost)
 			require.NoError(t, next.ctx.Err())
@@ -201,8 +190,7 @@ func TestUpgradeableWithALeaseAndACtxThatEnded(t *testing.T) {
 		const d = 1500 * time.Millisecond
 		b := newFixture(t)
 		ctx, cancel := context.WithCancel(context.Background())
-		section, unlock, err := b.RWMutex(b.name, rlock.WithLease(d)).Upgradeable().Lock(ctx)
-		require.NoError(t, err)
+		section, unlock := enter(t, ctx, b.RWMutex(b.name, rlock.WithLease(d)).Upgradeable())
 		cancel()
 		require.ErrorIs(t, context.Cause(section), context.Canceled)
 		next := lockAsync(t, newClient(t, b.rdb).RWMutex(b.name).Upgradeable()).get(t, d+soon)
@@ -249,14 +237,12 @@ func TestUpgradeableLostWhileItWaits(t *testing.T) {
 			if row.inside {
 				busy = other.Read()
 			}
-			_, leave, err := busy.Lock(ctx)
-			require.NoError(t, err)
+			_, leave := enter(t, ctx, busy)
 			unlock := func() error { return rlock.ErrLost }
 			var waits pendingLock
 			if row.inside {
 				var section context.Context
-				section, unlock, err = u.Lock(ctx)
-				require.NoError(t, err)
+				section, unlock = enter(t, ctx, u)
 				waits = lockAsync(t, lockerFunc(func(context.Context) (context.Context, rlock.UnlockFunc, error) { return u.Upgrade(section) }))
 			} else {
 				waits = lockAsync(t, u)

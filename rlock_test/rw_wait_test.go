@@ -79,8 +79,7 @@ func TestReadWriteWaitersLeave(t *testing.T) {
 			b := newFixture(t, o)
 			ctx := context.Background()
 			rw, other := b.RWMutex(b.name), newClient(t, b.rdb, o).RWMutex(b.name)
-			_, leave, err := rw.Read().Lock(ctx)
-			require.NoError(t, err)
+			_, leave := enter(t, ctx, rw.Read())
 			writers := []pendingLock{lockAsync(t, rw.Write()), lockAsync(t, other.Write())}
 			redistest.Eventually(t, testTimeout, func() bool {
 				n, err := b.do(t, "ZCARD", "rlock_writers:{"+b.name+"}").AsInt64()
@@ -88,7 +87,7 @@ func TestReadWriteWaitersLeave(t *testing.T) {
 			}, "both have left a mark")
 			readers := []pendingLock{lockAsync(t, rw.Read()), lockAsync(t, other.Read())}
 			b.awaitWaiters(t, 4)
-			_, _, err = newClient(t, b.rdb, o).RWMutex(b.name).Read().TryLock(ctx, 0)
+			_, _, err := newClient(t, b.rdb, o).RWMutex(b.name).Read().TryLock(ctx, 0)
 			require.ErrorIs(t, err, rlock.ErrNotAcquired, "a third process has to wait, too")
 			_, _, err = rw.Write().TryLock(ctx, 0)
 			require.ErrorIs(t, err, rlock.ErrNotAcquired)
@@ -125,8 +124,7 @@ func TestReadWriteWithoutTheRightToMarks(t *testing.T) {
 	ctx := context.Background()
 	a, b := client(), client()
 	rw := b.RWMutex(past.name)
-	_, leave, err := a.RWMutex(past.name).Read().Lock(ctx)
-	require.NoError(t, err)
+	_, leave := enter(t, ctx, a.RWMutex(past.name).Read())
 	writer := lockAsync(t, rw.Write())
 	past.awaitWaiters(t, 1)
 	reader := lockAsync(t, rw.Read())
@@ -139,8 +137,7 @@ func TestReadWriteWithoutTheRightToMarks(t *testing.T) {
 	require.NoError(t, got.err)
 	require.NoError(t, got.unlock())
 
-	section, unlock, err := rw.Upgradeable().Lock(ctx)
-	require.NoError(t, err)
+	section, unlock := enter(t, ctx, rw.Upgradeable())
 	upgrade := lockAsync(t, upgrading{rw.Upgradeable(), section})
 	past.awaitWaiters(t, 1)
 	require.NoError(t, leave())
@@ -149,9 +146,8 @@ func TestReadWriteWithoutTheRightToMarks(t *testing.T) {
 	require.NoError(t, got.unlock())
 	require.NoError(t, unlock())
 
-	_, leave, err = a.RWMutex(past.name).Read().Lock(ctx)
-	require.NoError(t, err)
-	_, _, err = a.RWMutex(past.name, rlock.WithLease(2*time.Second)).Read().Lock(ctx)
+	_, leave = enter(t, ctx, a.RWMutex(past.name).Read())
+	_, _, err := a.RWMutex(past.name, rlock.WithLease(2*time.Second)).Read().Lock(ctx)
 	require.NoError(t, err)
 	writer = lockAsync(t, rw.Write())
 	past.awaitWaiters(t, 1)
@@ -167,8 +163,7 @@ func TestWaitingWriterIsKilled(t *testing.T) {
 		dying, proxy, past := behindProxy(t, anyWay)
 		ctx := context.Background()
 		rw := past.RWMutex(past.name)
-		_, leave, err := rw.Read().Lock(ctx)
-		require.NoError(t, err)
+		_, leave := enter(t, ctx, rw.Read())
 		lockAsync(t, dying.RWMutex(past.name).Write())
 		redistest.Eventually(t, testTimeout, func() bool { return past.exists(t, "rlock_writers:{"+past.name+"}") }, "it waits")
 		asleep := lockAsync(t, past.RWMutex(past.name, byCall).Read()) // by its own call: the first reader may have come early enough to share its hold

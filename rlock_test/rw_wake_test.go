@@ -18,8 +18,7 @@ func TestWriterWakesAtOnce(t *testing.T) {
 		other := newClient(t, redistest.Dial(t, redistest.Shared(t)))
 		late, longest := 0, time.Duration(0)
 		for range 60 {
-			_, unlock, err := b.RWMutex(b.name).Write().Lock(context.Background())
-			require.NoError(t, err)
+			_, unlock := enter(t, context.Background(), b.RWMutex(b.name).Write())
 			waiter := lockAsync(t, other.RWMutex(b.name).Write())
 			sleep(time.Second)
 			began := time.Now()

@@ -45,8 +45,7 @@ func TestSemaphoreSectionsAtShutdown(t *testing.T) {
 		requireFree(t, watch, 1)
 
 		c = newClient(t, b.rdb)
-		ctx, unlock, err := c.Semaphore(b.name).Locker(1).Lock(context.Background())
-		require.NoError(t, err)
+		ctx, unlock := enter(t, context.Background(), c.Semaphore(b.name).Locker(1))
 		soon, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 		defer cancel()
 		require.ErrorIs(t, c.Shutdown(soon), context.DeadlineExceeded)

@@ -211,8 +211,7 @@ func TestSemaphoreQueueIsLost(t *testing.T) {
 		redistest.RunVirtual(t, name, func(t *testing.T) {
 			b := newFixture(t)
 			setPermits(t, b.PermitSemaphore(b.name), 1)
-			_, unlock, err := of(b.Client, b.name).Lock(context.Background())
-			require.NoError(t, err)
+			_, unlock := enter(t, context.Background(), of(b.Client, b.name))
 			other := of(newClient(t, b.rdb), b.name)
 			waits := async(func() error {
 				_, unlock, err := other.Lock(context.Background())

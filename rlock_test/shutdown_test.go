@@ -50,16 +50,12 @@ func TestShutdownLetsASectionFinish(t *testing.T) {
 		b := newFixture(t)
 		other := newClient(t, b.rdb)
 		rw := b.RWMutex(b.name)
-		_, leave, err := other.RWMutex(b.name).Read().Lock(context.Background())
-		require.NoError(t, err)
-		reader, unlock, err := rw.Upgradeable().Lock(context.Background())
-		require.NoError(t, err)
+		_, leave := enter(t, context.Background(), other.RWMutex(b.name).Read())
+		reader, unlock := enter(t, context.Background(), rw.Upgradeable())
 		down := shutDown(t, b.Client, context.Background())
 
-		_, _, err = b.Mutex(b.name + ":2").Lock(reader)
-		require.ErrorIs(t, err, rlock.ErrClosed)
-		_, _, err = rw.Read().Lock(rlock.Detach(reader))
-		require.ErrorIs(t, err, rlock.ErrClosed)
+		requireLockFails(t, reader, b.Mutex(b.name+":2"), rlock.ErrClosed)
+		requireLockFails(t, rlock.Detach(reader), rw.Read(), rlock.ErrClosed)
 
 		upgrade := lockAsync(t, upgrading{rw.Upgradeable(), reader})
 		redistest.Eventually(t, testTimeout, func() bool { return b.Stats().Waiting == 1 }, "it waits")
@@ -67,8 +63,7 @@ func TestShutdownLetsASectionFinish(t *testing.T) {
 		require.NoError(t, leave())
 		got := upgrade.get(t, rlock.DefaultWatchdogTimeout/3)
 		require.NoError(t, got.err)
-		inner, unlockInner, err := rw.Read().Lock(got.ctx)
-		require.NoError(t, err)
+		inner, unlockInner := enter(t, got.ctx, rw.Read())
 		require.NoError(t, inner.Err())
 		require.NoError(t, unlockInner())
 		again, down2, err := rw.Downgrade(got.ctx)
@@ -83,11 +78,9 @@ func TestShutdownLetsASectionFinish(t *testing.T) {
 		// The same for a writer.
 		c := newClient(t, b.rdb)
 		rw = c.RWMutex(b.name)
-		writer, _, err := rw.Write().Lock(context.Background())
-		require.NoError(t, err)
+		writer, _ := enter(t, context.Background(), rw.Write())
 		down = shutDown(t, c, context.Background())
-		inner, unlockInner, err = rw.Upgradeable().Lock(writer)
-		require.NoError(t, err)
+		inner, unlockInner = enter(t, writer, rw.Upgradeable())
 		require.NoError(t, inner.Err())
 		require.NoError(t, unlockInner())
 		_, unlock, err = rw.Downgrade(writer)
@@ -103,11 +96,9 @@ func TestShutdownLetsASectionFinish(t *testing.T) {
 func TestShutdownTellsAnUpgradeThatWaits(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
 		b := newFixture(t)
-		_, leave, err := newClient(t, b.rdb).RWMutex(b.name).Read().Lock(context.Background())
-		require.NoError(t, err)
+		_, leave := enter(t, context.Background(), newClient(t, b.rdb).RWMutex(b.name).Read())
 		u := b.RWMutex(b.name).Upgradeable()
-		reader, unlock, err := u.Lock(context.Background())
-		require.NoError(t, err)
+		reader, unlock := enter(t, context.Background(), u)
 		upgrade := async(func() error {
 			_, _, err := u.Upgrade(reader)
 			return err
@@ -127,12 +118,9 @@ func TestShutdownTellsAnUpgradeThatWaits(t *testing.T) {
 func TestShutdownEndsIdleSubscriptions(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
 		b := newFixture(t)
-		_, around, err := b.Mutex(b.name + ":around").Lock(context.Background())
-		require.NoError(t, err)
-		_, unlock, err := newClient(t, b.rdb).Mutex(b.name).Lock(context.Background())
-		require.NoError(t, err)
-		_, lingers, err := newClient(t, b.rdb).Mutex(b.name + ":lingers").Lock(context.Background())
-		require.NoError(t, err)
+		_, around := enter(t, context.Background(), b.Mutex(b.name+":around"))
+		_, unlock := enter(t, context.Background(), newClient(t, b.rdb).Mutex(b.name))
+		_, lingers := enter(t, context.Background(), newClient(t, b.rdb).Mutex(b.name+":lingers"))
 		waits, gets := lockAsync(t, b.Mutex(b.name)), lockAsync(t, b.Mutex(b.name+":lingers"))
 		b.awaitSubscribers(t, b.name, 1)
 		b.awaitSubscribers(t, b.name+":lingers", 1)
@@ -156,8 +144,7 @@ func TestShutdownWhoseTimeIsOver(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
 		const most = 50 * time.Millisecond
 		b := newFixture(t)
-		ctx, unlock, err := b.Mutex(b.name).Lock(context.Background())
-		require.NoError(t, err)
+		ctx, unlock := enter(t, context.Background(), b.Mutex(b.name))
 		soonOver, cancel := context.WithTimeout(context.Background(), most)
 		defer cancel()
 		began := time.Now()
@@ -174,14 +161,13 @@ func TestShutdownMeetsAGrant(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
 		c, proxy, b := behindProxy(t, oneConn)
 		b.Client = c
-		_, unlock, err := b.Mutex(b.name + ":around").Lock(context.Background())
-		require.NoError(t, err)
+		_, unlock := enter(t, context.Background(), b.Mutex(b.name+":around"))
 		proxy.OnReply(redistest.Nth(1, "EVALSHA", redistest.Hold))
 		got := lockAsync(t, b.Mutex(b.name))
 		redistest.Eventually(t, testTimeout, func() bool { return b.exists(t, b.name) }, "granted")
 		down := shutDown(t, b.Client, context.Background())
 		proxy.Release()
-		err = got.get(t, testTimeout).err
+		err := got.get(t, testTimeout).err
 		require.ErrorIs(t, err, rlock.ErrClosed)
 		require.NotErrorIs(t, err, rlock.ErrUnreachable)
 		require.NoError(t, unlock())
@@ -197,8 +183,7 @@ func TestShutdownOfAnIdleClient(t *testing.T) {
 		require.NoError(t, b.Shutdown(context.Background()))
 		require.NoError(t, b.Shutdown(context.Background()))
 		c := newClient(t, b.rdb)
-		_, unlock, err := c.Mutex(b.name).Lock(context.Background())
-		require.NoError(t, err)
+		_, unlock := enter(t, context.Background(), c.Mutex(b.name))
 		down := shutDown(t, c, context.Background())
 		again := async(func() error { return c.Shutdown(context.Background()) })
 		c.Close()

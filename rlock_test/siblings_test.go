@@ -25,8 +25,7 @@ func TestSiblingMeetsTheLastUnlock(t *testing.T) {
 			redistest.OnlyVirtual(t, "only there it is known that the sibling waits", func(t *testing.T) {
 				c, proxy, b := behindProxy(t, anyWay)
 				b.Client = c
-				ctx, unlock, err := b.Mutex(b.name).Lock(context.Background())
-				require.NoError(t, err)
+				ctx, unlock := enter(t, context.Background(), b.Mutex(b.name))
 				m := b.Mutex(b.name, rlock.WithLease(time.Hour))
 
 				proxy.OnReply(redistest.Nth(1, "EVALSHA", redistest.Hold))
@@ -83,8 +82,7 @@ func (u under) Lock(context.Context) (context.Context, rlock.UnlockFunc, error) 
 func TestSweepingSparesTheNextHold(t *testing.T) {
 	for name, fail := range map[string]func(t *testing.T, b fixture, proxy *redistest.Proxy, m *rlock.Mutex, ctx context.Context){
 		"an acquire is lost, and its caller gives up": func(t *testing.T, b fixture, proxy *redistest.Proxy, m *rlock.Mutex, ctx context.Context) {
-			_, unlockOther, err := newClient(t, b.rdb).Mutex(b.name).Lock(context.Background())
-			require.NoError(t, err)
+			_, unlockOther := enter(t, context.Background(), newClient(t, b.rdb).Mutex(b.name))
 			proxy.OnRequest(redistest.Nth(1, "EVALSHA", redistest.Cut))
 			gone, leave := context.WithCancel(ctx)
 			first := lockAsync(t, under{gone, m})
@@ -94,8 +92,7 @@ func TestSweepingSparesTheNextHold(t *testing.T) {
 			require.NoError(t, unlockOther())
 		},
 		"an unlock fails": func(t *testing.T, _ fixture, proxy *redistest.Proxy, m *rlock.Mutex, ctx context.Context) {
-			_, unlock, err := m.Lock(ctx)
-			require.NoError(t, err)
+			_, unlock := enter(t, ctx, m)
 			proxy.Refuse(true)
 			proxy.CutAll()
 			require.ErrorIs(t, unlock(), rlock.ErrUnreachable)
@@ -105,8 +102,7 @@ func TestSweepingSparesTheNextHold(t *testing.T) {
 		redistest.RunVirtual(t, name, func(t *testing.T) {
 			c, proxy, b := behindProxy(t, anyWay)
 			b.Client = c
-			ctx, unlockAround, err := b.Mutex(b.name + ":around").Lock(context.Background())
-			require.NoError(t, err)
+			ctx, unlockAround := enter(t, context.Background(), b.Mutex(b.name+":around"))
 			m := b.Mutex(b.name)
 			fail(t, b, proxy, m, ctx)
 			a := lockAsync(t, under{ctx, m}).get(t, testTimeout)
@@ -128,8 +124,7 @@ func TestSweepingEndsWithTheLease(t *testing.T) {
 	redistest.OnlyVirtual(t, "it ends at that moment", func(t *testing.T) {
 		const watchdog = time.Second
 		c, proxy, past := behindProxy(t, anyWay, rlock.Options{WatchdogTimeout: watchdog})
-		_, unlockOther, err := past.Mutex(past.name).Lock(context.Background())
-		require.NoError(t, err)
+		_, unlockOther := enter(t, context.Background(), past.Mutex(past.name))
 		proxy.OnRequest(redistest.Nth(1, "EVALSHA", redistest.Cut))
 		first := lockAsync(t, c.Mutex(past.name))
 		past.awaitSubscribers(t, past.name, 1)

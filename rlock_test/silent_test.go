@@ -93,8 +93,7 @@ func TestTryLockEndsInALaterAttempt(t *testing.T) {
 						theirs = append(theirs, newClient(t, d.Client).Mutex(b.name))
 					}
 					bg := context.Background()
-					_, unlock, err := of(theirs).Lock(bg)
-					require.NoError(t, err)
+					_, unlock := enter(t, bg, of(theirs))
 					began := time.Now()
 					tried := async(func() error {
 						_, _, err := of(mine).TryLock(bg, 300*time.Millisecond)
@@ -105,7 +104,7 @@ func TestTryLockEndsInALaterAttempt(t *testing.T) {
 						d.silent.Store(!slow)
 					}
 					require.NoError(t, unlock())
-					err = <-tried
+					err := <-tried
 					require.ErrorIs(t, err, rlock.ErrNotAcquired)
 					if slow && name == "quorum" {
 						require.NotErrorIs(t, err, rlock.ErrUnreachable, "a majority was about to answer")
@@ -160,8 +159,7 @@ func TestKeptLockIsGivenBackInTheBackground(t *testing.T) {
 			all.Go(func() {
 				ctx, cancel := context.WithTimeout(bg, 150*time.Millisecond)
 				defer cancel()
-				_, _, err := b.Mutex(fmt.Sprint(b.name, ":", i+1)).Lock(ctx)
-				require.ErrorIs(t, err, context.DeadlineExceeded)
+				requireLockFails(t, ctx, b.Mutex(fmt.Sprint(b.name, ":", i+1)), context.DeadlineExceeded)
 			})
 		}
 		all.Wait()
@@ -169,8 +167,7 @@ func TestKeptLockIsGivenBackInTheBackground(t *testing.T) {
 		ctx, cancel := context.WithTimeout(bg, 300*time.Millisecond)
 		defer cancel()
 		began := time.Now()
-		_, _, err := m.Lock(ctx)
-		require.ErrorIs(t, err, context.DeadlineExceeded)
+		requireLockFails(t, ctx, m, context.DeadlineExceeded)
 		require.Equal(t, 300*time.Millisecond, time.Since(began))
 		d.from.Store(nil)
 		d.silent.Store(false)
@@ -205,8 +202,7 @@ func TestLockOfAKeptLockInSilence(t *testing.T) {
 				synctest.Wait()
 				d.silent.Store(true)
 				notKept := lockAsync(t, b.Mutex(b.name+":9", rlock.WithLease(time.Minute)))
-				_, _, err := m.Lock(context.Background())
-				require.ErrorIs(t, err, rlock.ErrUnreachable)
+				requireLockFails(t, context.Background(), m, rlock.ErrUnreachable)
 				ended := time.Now()
 				other := notKept.get(t, testTimeout)
 				require.ErrorIs(t, other.err, rlock.ErrUnreachable)

@@ -129,8 +129,7 @@ func TestTraceOfEachKind(t *testing.T) {
 			"all":         rlock.All(b.Mutex(b.name), b.FencedMutex(b.name+":2")),
 			"quorum":      rlock.Quorum(quorum...),
 		} {
-			ctx, unlock, err := l.Lock(context.Background())
-			require.NoError(t, err)
+			ctx, unlock := enter(t, context.Background(), l)
 			_, inner, err := l.TryLock(ctx, 0)
 			require.NoError(t, err)
 			reentry := "reentry"
@@ -154,8 +153,7 @@ func TestTraceOfEachKind(t *testing.T) {
 		require.Error(t, err)
 		require.Equal(t, []string{"mutex failed: ok"}, s.take(), "no sentinel")
 
-		ctx, _, err := rw.Write().Lock(context.Background())
-		require.NoError(t, err)
+		ctx, _ := enter(t, context.Background(), rw.Write())
 		_, unlock, err := rw.Downgrade(ctx)
 		require.NoError(t, err)
 		require.NoError(t, unlock())
@@ -170,9 +168,8 @@ func TestTraceOfWaits(t *testing.T) {
 		b := newFixture(t, s.traced())
 		m := b.Mutex(b.name)
 		as := func(who string) context.Context { return context.WithValue(context.Background(), ctxLabel{}, who) }
-		_, unlock, err := m.Lock(as("A"))
-		require.NoError(t, err)
-		_, _, err = m.TryLock(as("B"), 0)
+		_, unlock := enter(t, as("A"), m)
+		_, _, err := m.TryLock(as("B"), 0)
 		require.ErrorIs(t, err, rlock.ErrNotAcquired)
 		require.Equal(t, []string{"mutex free by A", "mutex failed by B: not acquired"}, s.take())
 		_, _, err = m.TryLock(as("B"), time.Millisecond)
@@ -195,8 +192,7 @@ func TestTraceOfWaits(t *testing.T) {
 				break
 			}
 			require.NoError(t, got.unlock())
-			_, unlock, err = m.Lock(as("A"))
-			require.NoError(t, err)
+			_, unlock = enter(t, as("A"), m)
 			s.take()
 		}
 		require.ElementsMatch(t, []string{"mutex free released by A: ok", "mutex handoff by C from by A"}, s.take())
@@ -256,8 +252,7 @@ func TestTraceOfALoss(t *testing.T) {
 		o.Logger = slog.New(slog.NewTextHandler(&log, nil))
 		o.WatchdogTimeout = 900 * time.Millisecond
 		b := newFixture(t, o)
-		ctx, unlock, err := b.Mutex(b.name).Lock(context.WithValue(context.Background(), ctxLabel{}, "A"))
-		require.NoError(t, err)
+		ctx, unlock := enter(t, context.WithValue(context.Background(), ctxLabel{}, "A"), b.Mutex(b.name))
 		redistest.Eventually(t, testTimeout, func() bool {
 			s.mu.Lock()
 			defer s.mu.Unlock()
@@ -296,8 +291,7 @@ func TestTraceOfRenewals(t *testing.T) {
 		}}})
 		want := map[string]time.Duration{b.name: 3 * time.Second, b.name + ":short": 900 * time.Millisecond}
 		for name, watchdog := range want {
-			_, unlock, err := b.Mutex(name, rlock.WithWatchdog(watchdog)).Lock(context.Background())
-			require.NoError(t, err)
+			_, unlock := enter(t, context.Background(), b.Mutex(name, rlock.WithWatchdog(watchdog)))
 			t.Cleanup(func() { require.NoError(t, unlock()) })
 		}
 		redistest.Eventually(t, testTimeout, func() bool {
@@ -326,8 +320,7 @@ func TestTraceOfALossOfAQuorum(t *testing.T) {
 		}}}
 		e := newQuorumServers(t, 3)
 		v := e.process(t, o)
-		ctx, unlock, err := v.Lock(context.Background())
-		require.NoError(t, err)
+		ctx, unlock := enter(t, context.Background(), v)
 		e.awaitVotes(t, 3)
 		for _, w := range e.watch[:2] {
 			require.NoError(t, w.Do(t.Context(), w.B().Del().Key(e.name).Build()).Error())
@@ -356,12 +349,11 @@ func TestTraceWhoseSectionEndsInAcquired(t *testing.T) {
 			},
 			Released: func(_ context.Context, info rlock.ReleasedInfo) { released <- info },
 		}})
-		_, unlock, err := c.Mutex(b.name).Lock(t.Context())
-		require.NoError(t, err)
+		_, unlock := enter(t, t.Context(), c.Mutex(b.name))
 		require.NoError(t, <-exported)
 		require.True(t, (<-released).Exported)
 		require.NoError(t, unlock())
-		_, err = c.Mutex(b.name).ForceUnlock(t.Context())
+		_, err := c.Mutex(b.name).ForceUnlock(t.Context())
 		require.NoError(t, err)
 	})
 }
@@ -381,8 +373,7 @@ func TestTraceOfAllWithoutAMutex(t *testing.T) {
 			require.Equal(t, []string{kind + " free", "all free", kind + " free released: ok", "all free released: ok"}, s.take())
 		}
 
-		_, unlock, err := newClient(t, b.rdb).RWMutex(b.name).Write().Lock(context.Background())
-		require.NoError(t, err)
+		_, unlock := enter(t, context.Background(), newClient(t, b.rdb).RWMutex(b.name).Write())
 		waits := lockAsync(t, up)
 		var lines []string
 		redistest.Eventually(t, testTimeout, func() bool {

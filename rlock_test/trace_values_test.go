@@ -71,8 +71,7 @@ func TestCommandsHaveTheValuesOfTheCaller(t *testing.T) {
 			for name, l := range map[string]rlock.Locker{
 				"mutex": c.Mutex(b.name), "all": rlock.All(c.Mutex(b.name), c.Mutex(b.name+":2")),
 			} {
-				inner, unlock, err := l.Lock(ctx)
-				require.NoError(t, err)
+				inner, unlock := enter(t, ctx, l)
 				require.Equal(t, []any{"A"}, rdb.take(), name)
 				require.NoError(t, c.Mutex(b.name, rlock.WithLease(time.Hour)).Do(inner, func(context.Context) error { return nil }))
 				require.Equal(t, []any{"A"}, rdb.take(), "%s: re-entry for longer", name)

@@ -51,8 +51,7 @@ func TestTroubleshootingShowsTheErrors(t *testing.T) {
 			return ctx
 		}
 		take := func(t *testing.T, m *rlock.Mutex) (context.Context, rlock.UnlockFunc) {
-			ctx, unlock, err := m.Lock(t.Context())
-			require.NoError(t, err)
+			ctx, unlock := enter(t, t.Context(), m)
 			t.Cleanup(func() { _ = unlock() })
 			return ctx, unlock
 		}
@@ -97,8 +96,7 @@ func TestTroubleshootingShowsTheErrors(t *testing.T) {
 		})
 		try("two levels", func(t *testing.T, _ *rlock.Client, m *rlock.Mutex) error {
 			ctx, _ := take(t, m)
-			_, unlock, err := m.Lock(ctx)
-			require.NoError(t, err)
+			_, unlock := enter(t, ctx, m)
 			t.Cleanup(func() { _ = unlock() })
 			_, err = rlock.Export(ctx)
 			return err

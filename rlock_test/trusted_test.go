@@ -20,8 +20,7 @@ func TestTrustedUntil(t *testing.T) {
 		ctx, began := context.Background(), time.Now()
 		_, ok := rlock.TrustedUntil(ctx)
 		require.False(t, ok, "no hold")
-		outer, unlock, err := b.Mutex(b.name).Lock(ctx)
-		require.NoError(t, err)
+		outer, unlock := enter(t, ctx, b.Mutex(b.name))
 		until, ok := rlock.TrustedUntil(outer)
 		require.True(t, ok)
 		require.Equal(t, 30*time.Second, until.Sub(began))
@@ -30,8 +29,7 @@ func TestTrustedUntil(t *testing.T) {
 		require.Greater(t, until.Sub(began), 39*time.Second, "renewed")
 		renewed := until
 
-		inner, unlockInner, err := b.Mutex(b.name+":2", rlock.WithLease(time.Second)).Lock(outer)
-		require.NoError(t, err)
+		inner, unlockInner := enter(t, outer, b.Mutex(b.name+":2", rlock.WithLease(time.Second)))
 		until, _ = rlock.TrustedUntil(inner)
 		require.Equal(t, 16*time.Second, until.Sub(began), "the shortest")
 		<-inner.Done()

@@ -58,8 +58,7 @@ func TestUnlockTimeoutOfAHandOff(t *testing.T) {
 			s := redistest.Start(t)
 			c := newClient(t, s.Client(t), rlock.Options{UnlockTimeout: 2 * unlockTimeout})
 			loadScripts(t, c)
-			_, unlock, err := c.Mutex("x", byCall).Lock(context.Background())
-			require.NoError(t, err)
+			_, unlock := enter(t, context.Background(), c.Mutex("x", byCall))
 			next := lockAsync(t, c.Mutex("x", byCall))
 			redistest.Eventually(t, testTimeout, func() bool { return c.Stats().Waiting == 1 }, "it waits")
 			s.Pause()
@@ -86,10 +85,8 @@ func TestUnlockTimeoutIsGivenAgain(t *testing.T) {
 		s := redistest.Start(t)
 		c := newClient(t, s.Client(t), rlock.Options{UnlockTimeout: unlockTimeout})
 		loadScripts(t, c)
-		outer, unlockOuter, err := c.Mutex("outer").Lock(t.Context())
-		require.NoError(t, err)
-		_, unlock, err := c.Mutex("inner").Lock(outer)
-		require.NoError(t, err)
+		outer, unlockOuter := enter(t, t.Context(), c.Mutex("outer"))
+		_, unlock := enter(t, outer, c.Mutex("inner"))
 		s.Pause()
 		defer s.Resume()
 		require.ErrorIs(t, unlock(), rlock.ErrUnreachable)
@@ -97,7 +94,7 @@ func TestUnlockTimeoutIsGivenAgain(t *testing.T) {
 		began := time.Now()
 		outlasts := time.AfterFunc(unlockTimeout/2, s.Resume)
 		defer outlasts.Stop()
-		err = unlockOuter()
+		err := unlockOuter()
 		require.NoError(t, err, "answered after %v", time.Since(began))
 	})
 }
@@ -111,10 +108,9 @@ func TestUnlockTimeoutBeyondTheLease(t *testing.T) {
 			loadScripts(t, c)
 			const lease = 700 * time.Millisecond
 			began := time.Now()
-			_, unlock, err := c.Mutex("x", rlock.WithLease(lease)).Lock(ctx)
-			require.NoError(t, err)
+			_, unlock := enter(t, ctx, c.Mutex("x", rlock.WithLease(lease)))
 			s.Pause()
-			err = unlock()
+			err := unlock()
 			requireTookAtMost(t, lease, began, time.Now())
 			s.Resume()
 			require.ErrorIs(t, err, rlock.ErrLost)
@@ -127,13 +123,11 @@ func TestUnlockTimeoutBeyondTheLease(t *testing.T) {
 func TestUnlockLeftBeyondTheLease(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
 		c, proxy, b := behindProxy(t, pipelined, rlock.Options{UnlockTimeout: 100 * time.Millisecond})
-		_, unlock, err := c.Mutex(b.name, rlock.WithLease(time.Second)).Lock(context.Background())
-		require.NoError(t, err)
+		_, unlock := enter(t, context.Background(), c.Mutex(b.name, rlock.WithLease(time.Second)))
 		proxy.OnRequest(nthScript(1, redistest.Hold))
 		require.ErrorIs(t, unlock(), rlock.ErrUnreachable)
 		require.Equal(t, 1, c.Stats().Holds)
-		next, unlockNext, err := b.Mutex(b.name).Lock(context.Background())
-		require.NoError(t, err)
+		next, unlockNext := enter(t, context.Background(), b.Mutex(b.name))
 		proxy.Release()
 		redistest.Eventually(t, testTimeout, func() bool { return c.Stats().Holds == 0 }, "answered")
 		require.NoError(t, next.Err())
@@ -148,8 +142,7 @@ func TestUnlocksOfAFarRedisCostNoTime(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
 		c, proxy, b := behindProxy(t, anyWay)
 		proxy.Delay(60 * time.Millisecond)
-		ctx, unlock, err := c.Mutex(b.name).Lock(context.Background())
-		require.NoError(t, err)
+		ctx, unlock := enter(t, context.Background(), c.Mutex(b.name))
 		var inside sync.WaitGroup
 		for i := range 40 {
 			inside.Go(func() {

@@ -21,8 +21,7 @@ func TestLocalWaitersAreServedInOrder(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
 		b := newFixture(t)
 		m := b.Mutex(b.name)
-		_, unlock, err := m.Lock(context.Background())
-		require.NoError(t, err)
+		_, unlock := enter(t, context.Background(), m)
 		const n = 20
 		order := make(chan int, n)
 		var wg sync.WaitGroup
@@ -48,8 +47,7 @@ func TestUnlockBeforeTheSubscriptionStands(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
 		c, proxy, b := behindProxy(t, anyWay)
 		proxy.OnRequest(redistest.Nth(1, "SUBSCRIBE", redistest.Hold))
-		_, unlock, err := b.Mutex(b.name).Lock(context.Background())
-		require.NoError(t, err)
+		_, unlock := enter(t, context.Background(), b.Mutex(b.name))
 		waiter := lockAsync(t, c.Mutex(b.name))
 		redistest.Eventually(t, testTimeout, func() bool { return proxy.Held() > 0 }, "SUBSCRIBE is held back")
 		require.NoError(t, unlock())
@@ -95,8 +93,7 @@ func TestCancelAtTheMomentOfTheWakeUp(t *testing.T) {
 		b := newFixture(t)
 		m := newClient(t, b.rdb).Mutex(b.name)
 		for range 100 {
-			_, unlock, err := b.Mutex(b.name).Lock(context.Background())
-			require.NoError(t, err)
+			_, unlock := enter(t, context.Background(), b.Mutex(b.name))
 			first := lockAsync(t, m)
 			redistest.Eventually(t, 5*time.Second, func() bool { return waiting(t) == 1 }, "the first waits")
 			second := lockAsync(t, m)
@@ -200,8 +197,7 @@ func TestWaiterSurvivesALostSubscription(t *testing.T) {
 		proxy := redistest.StartProxy(t, s.Addr())
 		b := fixture{Client: newClient(t, redistest.Dial(t, proxy.Addr())), rdb: s.Client(t), name: "cut"}
 		for range 5 {
-			_, unlock, err := newClient(t, b.rdb).Mutex(b.name).Lock(context.Background())
-			require.NoError(t, err)
+			_, unlock := enter(t, context.Background(), newClient(t, b.rdb).Mutex(b.name))
 			waiter := lockAsync(t, b.Mutex(b.name))
 			b.awaitSubscribers(t, b.name, 1)
 			proxy.CutAll()

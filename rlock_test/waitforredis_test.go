@@ -105,8 +105,7 @@ func TestWaitForRedisEndsWithTheCtx(t *testing.T) {
 		require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
 		comesBack()
 		requireNothingIsLeft(t, s)
-		_, unlock, err = l.Lock(t.Context())
-		require.NoError(t, err)
+		_, unlock = enter(t, t.Context(), l)
 		require.NoError(t, unlock())
 	})
 }
@@ -267,8 +266,7 @@ func TestWaitForRedisInLine(t *testing.T) {
 	redistest.OnlyVirtual(t, "it waits for long", func(t *testing.T) {
 		s := redistest.Start(t)
 		holder := newClient(t, s.Client(t), rlock.Options{WatchdogTimeout: time.Minute})
-		_, unlock, err := holder.Mutex("x").Lock(t.Context())
-		require.NoError(t, err)
+		_, unlock := enter(t, t.Context(), holder.Mutex("x"))
 		var waiters []pendingLock
 		for range 3 {
 			c := newClient(t, s.Client(t))

@@ -48,12 +48,10 @@ func TestWaitOnlySection(t *testing.T) {
 			l := lock(s, name)
 			outer, leave := context.WithCancel(context.WithValue(context.Background(), key{}, kind))
 			wait, stop := context.WithTimeout(rlock.WaitOnly(outer), testTimeout) // bounds only the wait, like the ctx around it
-			section, unlock, err := l.Lock(wait)
-			require.NoError(t, err)
+			section, unlock := enter(t, wait, l)
 			stop()
 			leave()
-			inner, unlockInner, err := s.Mutex(name + ":inside").Lock(section)
-			require.NoError(t, err)
+			inner, unlockInner := enter(t, section, s.Mutex(name+":inside"))
 			for what, ctx := range map[string]context.Context{"the section": section, "that inside": inner} {
 				require.NoError(t, ctx.Err(), what)
 				require.Equal(t, kind, ctx.Value(key{}), what)
@@ -74,26 +72,22 @@ func TestWaitOnlyOfOtherWays(t *testing.T) {
 		b := newFixture(t)
 		ctx := context.Background()
 		m, rw := b.Mutex(b.name), b.RWMutex(b.name+":rw")
-		section, unlock, err := m.Lock(ctx)
-		require.NoError(t, err)
+		section, unlock := enter(t, ctx, m)
 		for name, way := range map[string]func(given context.Context) (context.Context, rlock.UnlockFunc, error){
 			"re-entry": m.Lock,
 			"inside":   b.Mutex(b.name + ":inside").Lock,
 			"upgrade": func(given context.Context) (context.Context, rlock.UnlockFunc, error) {
 				u := rw.Upgradeable()
-				reader, read, err := u.Lock(given)
-				require.NoError(t, err)
+				reader, read := enter(t, given, u)
 				writer, written, err := u.Upgrade(rlock.WaitOnly(reader))
 				return writer, func() error { return errors.Join(written(), read()) }, err
 			},
 			"downgrade": func(given context.Context) (context.Context, rlock.UnlockFunc, error) {
-				writer, _, err := rw.Write().Lock(given)
-				require.NoError(t, err)
+				writer, _ := enter(t, given, rw.Write())
 				return rw.Downgrade(writer)
 			},
 			"ticket": func(given context.Context) (context.Context, rlock.UnlockFunc, error) {
-				exported, _, err := b.Mutex(b.name + ":ticket").Lock(ctx)
-				require.NoError(t, err)
+				exported, _ := enter(t, ctx, b.Mutex(b.name+":ticket"))
 				ticket, err := rlock.Export(exported)
 				require.NoError(t, err)
 				return b.Adopt(given, ticket)
@@ -113,10 +107,8 @@ func TestWaitOnlyOfOtherWays(t *testing.T) {
 		require.NoError(t, unlock())
 
 		// The end of the outer section does not end an inner one that was to outlive its ctx; but a re-entry ends with its hold.
-		section, unlock, err = m.Lock(ctx)
-		require.NoError(t, err)
-		inside, unlockInside, err := b.Mutex(b.name + ":inside").Lock(rlock.WaitOnly(section))
-		require.NoError(t, err)
+		section, unlock = enter(t, ctx, m)
+		inside, unlockInside := enter(t, rlock.WaitOnly(section), b.Mutex(b.name+":inside"))
 		require.NoError(t, unlock())
 		require.NoError(t, inside.Err())
 		require.NoError(t, unlockInside())

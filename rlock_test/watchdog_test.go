@@ -19,8 +19,7 @@ import (
 func TestWatchdogOfAHandleThatIsCutOff(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
 		c, proxy, past := behindProxy(t, anyWay)
-		ctx, unlock, err := c.Mutex(past.name, rlock.WithWatchdog(shortWatchdog)).Lock(context.Background())
-		require.NoError(t, err)
+		ctx, unlock := enter(t, context.Background(), c.Mutex(past.name, rlock.WithWatchdog(shortWatchdog)))
 		next := lockAsync(t, past.Mutex(past.name))
 		past.awaitSubscribers(t, past.name, 1)
 		for _, ttl := range past.watch(t, past.name, 2*shortWatchdog) {
@@ -61,8 +60,7 @@ func TestHandOverBetweenWatchdogTimesOnACluster(t *testing.T) {
 func handsOverBetweenWatchdogTimes(t *testing.T, rdb rueidis.Client, watchdogs ...time.Duration) {
 	t.Helper()
 	b := fixture{rdb: rdb, name: redistest.Name(t)}
-	_, unlock, err := newClient(t, rdb).Mutex(b.name).Lock(context.Background())
-	require.NoError(t, err)
+	_, unlock := enter(t, context.Background(), newClient(t, rdb).Mutex(b.name))
 	for _, d := range watchdogs {
 		began := time.Now()
 		waiter := lockAsync(t, newClient(t, rdb).Mutex(b.name, rlock.WithWatchdog(d)))
