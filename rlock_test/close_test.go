@@ -2,7 +2,9 @@ package rlock_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"runtime"
 	"testing"
 	"time"
 
@@ -183,4 +185,213 @@ func TestUseAfterClose(t *testing.T) {
 			require.ErrorIs(t, call(), rlock.ErrClosed, name)
 		}
 	})
+}
+
+// shutDown calls Shutdown, and returns when it refuses new Locks.
+func shutDown(t *testing.T, c *rlock.Client, ctx context.Context) <-chan error { //nolint:revive // the ctx is that of the call in question
+	t.Helper()
+	down := async(func() error { return c.Shutdown(ctx) })
+	probe := c.Mutex(redistest.Name(t))
+	redistest.Eventually(t, testTimeout, func() bool {
+		_, unlock, err := probe.TryLock(context.Background(), 0)
+		if err == nil {
+			require.NoError(t, unlock())
+		}
+		return errors.Is(err, rlock.ErrClosed)
+	}, "refused")
+	return down
+}
+
+// process has a Client for each of three servers, and locks of all kinds.
+type process [3]*rlock.Client
+
+func (p process) lockers(name string) map[string]rlock.Locker {
+	rw := p[0].RWMutex(name + ":rw")
+	return map[string]rlock.Locker{
+		"mutex":       p[0].Mutex(name),
+		"fenced":      p[0].FencedMutex(name + ":fenced"),
+		"fair":        p[0].FairMutex(name + ":fair"),
+		"write":       rw.Write(),
+		"upgradeable": p[0].RWMutex(name + ":up").Upgradeable(),
+		"all":         rlock.All(p[0].Mutex(name+":1"), p[1].Mutex(name+":2")),
+		"quorum":      rlock.Quorum(p[0].Mutex(name+":q"), p[1].Mutex(name+":q"), p[2].Mutex(name+":q")),
+	}
+}
+
+// The section of a read/write lock can finish during Shutdown: it can read as the writer, downgrade, and upgrade, even
+// if that has to wait for another reader. A Lock that competes is refused, even inside the section.
+func TestShutdownLetsASectionFinish(t *testing.T) {
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		other := newClient(t, b.rdb)
+		rw := b.RWMutex(b.name)
+		_, leave := enter(t, context.Background(), other.RWMutex(b.name).Read())
+		reader, unlock := enter(t, context.Background(), rw.Upgradeable())
+		down := shutDown(t, b.Client, context.Background())
+
+		requireLockFails(t, reader, b.Mutex(b.name+":2"), rlock.ErrClosed)
+		requireLockFails(t, rlock.Detach(reader), rw.Read(), rlock.ErrClosed)
+
+		upgrade := lockAsync(t, upgrading{rw.Upgradeable(), reader})
+		redistest.Eventually(t, testTimeout, func() bool { return b.Stats().Waiting == 1 }, "it waits")
+		upgrade.stillWaits(t)
+		require.NoError(t, leave())
+		got := upgrade.get(t, rlock.DefaultWatchdogTimeout/3)
+		require.NoError(t, got.err)
+		inner, unlockInner := enter(t, got.ctx, rw.Read())
+		require.NoError(t, inner.Err())
+		require.NoError(t, unlockInner())
+		again, down2, err := rw.Downgrade(got.ctx)
+		require.NoError(t, err)
+		require.NoError(t, again.Err())
+		require.NoError(t, down2())
+		require.Empty(t, down)
+		require.NoError(t, unlock())
+		require.NoError(t, within(t, down, testTimeout))
+		require.False(t, b.exists(t, b.name))
+
+		// The same for a writer.
+		c := newClient(t, b.rdb)
+		rw = c.RWMutex(b.name)
+		writer, _ := enter(t, context.Background(), rw.Write())
+		down = shutDown(t, c, context.Background())
+		inner, unlockInner = enter(t, writer, rw.Upgradeable())
+		require.NoError(t, inner.Err())
+		require.NoError(t, unlockInner())
+		_, unlock, err = rw.Downgrade(writer)
+		require.NoError(t, err)
+		require.Empty(t, down)
+		require.NoError(t, unlock())
+		require.NoError(t, within(t, down, testTimeout))
+		require.False(t, b.exists(t, b.name))
+	})
+}
+
+// An Upgrade still waiting when Shutdown's time is over fails with an error for it.
+func TestShutdownTellsAnUpgradeThatWaits(t *testing.T) {
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		_, leave := enter(t, context.Background(), newClient(t, b.rdb).RWMutex(b.name).Read())
+		u := b.RWMutex(b.name).Upgradeable()
+		reader, unlock := enter(t, context.Background(), u)
+		upgrade := async(func() error {
+			_, _, err := u.Upgrade(reader)
+			return err
+		})
+		redistest.Eventually(t, testTimeout, func() bool { return b.Stats().Waiting == 1 }, "it waits")
+		over, cancel := context.WithCancel(context.Background())
+		cancel()
+		down := async(func() error { return b.Shutdown(over) })
+		require.ErrorIs(t, within(t, upgrade, testTimeout), rlock.ErrClosed)
+		require.NoError(t, unlock())
+		require.ErrorIs(t, within(t, down, testTimeout), context.Canceled)
+		require.NoError(t, leave())
+	})
+}
+
+// While its sections run, a Client in Shutdown keeps no subscription without a waiter.
+func TestShutdownEndsIdleSubscriptions(t *testing.T) {
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		_, around := enter(t, context.Background(), b.Mutex(b.name+":around"))
+		_, unlock := enter(t, context.Background(), newClient(t, b.rdb).Mutex(b.name))
+		_, lingers := enter(t, context.Background(), newClient(t, b.rdb).Mutex(b.name+":lingers"))
+		waits, gets := lockAsync(t, b.Mutex(b.name)), lockAsync(t, b.Mutex(b.name+":lingers"))
+		b.awaitSubscribers(t, b.name, 1)
+		b.awaitSubscribers(t, b.name+":lingers", 1)
+		require.NoError(t, lingers())
+		got := gets.get(t, testTimeout)
+		require.NoError(t, got.err)
+		down := shutDown(t, b.Client, context.Background())
+		require.ErrorIs(t, waits.get(t, testTimeout).err, rlock.ErrClosed)
+		b.awaitSubscribers(t, b.name, 0)
+		b.awaitSubscribers(t, b.name+":lingers", 0)
+		require.Empty(t, down)
+		for _, unlock := range []rlock.UnlockFunc{unlock, got.unlock, around} {
+			require.NoError(t, unlock())
+		}
+		require.NoError(t, within(t, down, testTimeout))
+	})
+}
+
+// When its time is over, Shutdown cancels the sections, and a second later it closes the Client, though they have not unlocked.
+func TestShutdownWhoseTimeIsOver(t *testing.T) {
+	redistest.Virtual(t, func(t *testing.T) {
+		const most = 50 * time.Millisecond
+		b := newFixture(t)
+		ctx, unlock := enter(t, context.Background(), b.Mutex(b.name))
+		soonOver, cancel := context.WithTimeout(context.Background(), most)
+		defer cancel()
+		began := time.Now()
+		require.ErrorIs(t, b.Shutdown(soonOver), context.DeadlineExceeded)
+		requireTook(t, most+time.Second, began, time.Now())
+		require.ErrorIs(t, context.Cause(ctx), rlock.ErrClosed)
+		require.True(t, b.exists(t, b.name))
+		require.NoError(t, unlock(), "an unlock works after Close")
+	})
+}
+
+// If Redis has granted a Lock by the time Shutdown begins, the Lock is refused like any other, and the grant is given back.
+func TestShutdownMeetsAGrant(t *testing.T) {
+	redistest.Virtual(t, func(t *testing.T) {
+		c, proxy, b := behindProxy(t, oneConn)
+		b.Client = c
+		_, unlock := enter(t, context.Background(), b.Mutex(b.name+":around"))
+		proxy.OnReply(redistest.Nth(1, "EVALSHA", redistest.Hold))
+		got := lockAsync(t, b.Mutex(b.name))
+		redistest.Eventually(t, testTimeout, func() bool { return b.exists(t, b.name) }, "granted")
+		down := shutDown(t, b.Client, context.Background())
+		proxy.Release()
+		err := got.get(t, testTimeout).err
+		require.ErrorIs(t, err, rlock.ErrClosed)
+		require.NotErrorIs(t, err, rlock.ErrUnreachable)
+		require.NoError(t, unlock())
+		require.NoError(t, within(t, down, testTimeout))
+		require.False(t, b.exists(t, b.name))
+	})
+}
+
+// Shutdown of a Client without holds equals Close; it can be called again, and during Close.
+func TestShutdownOfAnIdleClient(t *testing.T) {
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		require.NoError(t, b.Shutdown(context.Background()))
+		require.NoError(t, b.Shutdown(context.Background()))
+		c := newClient(t, b.rdb)
+		_, unlock := enter(t, context.Background(), c.Mutex(b.name))
+		down := shutDown(t, c, context.Background())
+		again := async(func() error { return c.Shutdown(context.Background()) })
+		c.Close()
+		require.NoError(t, within(t, down, testTimeout))
+		require.NoError(t, within(t, again, testTimeout))
+		require.NoError(t, unlock())
+		require.Panics(t, func() { _ = new(rlock.Client).Shutdown(context.Background()) })
+	})
+}
+
+// G5, G9: thousands of calls, most of them in vain, leave nothing, here or in Redis.
+func TestManyCallsLeaveNothing(t *testing.T) {
+	for kind, test := range map[string]func(*testing.T){
+		"locks": cancelledWaitsLeaveNothing, "semaphores": semaphoresLeaveNothing, "permits": permitsLeaveNothing, "latches": latchesLeaveNothing,
+	} {
+		t.Run(kind, func(t *testing.T) {
+			redistest.OnlyVirtual(t, "it counts all goroutines", test)
+		})
+	}
+}
+
+// requireNoGoroutines calls f for each of n names, 64 at a time, and requires that no more goroutines are left than by the first hundred.
+func requireNoGoroutines(t *testing.T, rdb rueidis.Client, n int, f func(i int)) {
+	t.Helper()
+	require.NoError(t, rdb.Do(t.Context(), rdb.B().Ping().Build()).Error()) // a ctx that can be cancelled starts rueidis' goroutines for good
+	const first = 100
+	settled := func() int {
+		sleep(testTimeout)
+		redistest.Settle(t)
+		return runtime.NumGoroutine()
+	}
+	inParallel(first, f)
+	before := settled()
+	inParallel(n-first, func(i int) { f(first + i) })
+	require.LessOrEqual(t, settled(), before)
 }

@@ -7,9 +7,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	sections "github.com/go-rlock/rlock/internal/tenure"
+	"github.com/go-rlock/rlock/internal/testing/bubble"
 	"github.com/go-rlock/rlock/internal/testing/redistest"
 	"github.com/go-rlock/rlock/rlock"
 )
@@ -219,4 +222,158 @@ func inParallel(n int, f func(i int)) {
 	}
 	close(next)
 	wg.Wait()
+}
+
+// Package rlocktest tests the rest of WithWatchdog, in virtual time.
+
+// G2: a holder cut off from Redis is cancelled by the end of its handle's watchdog time, before the next owner gets in.
+// The next owner waits for that time, and not for the longer one of both Clients.
+func TestWatchdogOfAHandleThatIsCutOff(t *testing.T) {
+	redistest.Virtual(t, func(t *testing.T) {
+		c, proxy, past := behindProxy(t, anyWay)
+		ctx, unlock := enter(t, context.Background(), c.Mutex(past.name, rlock.WithWatchdog(shortWatchdog)))
+		next := lockAsync(t, past.Mutex(past.name))
+		past.awaitSubscribers(t, past.name, 1)
+		for _, ttl := range past.watch(t, past.name, 2*shortWatchdog) {
+			require.LessOrEqual(t, ttl, shortWatchdog)
+			require.Positive(t, ttl)
+		}
+		next.stillWaits(t)
+		proxy.BlackHole(true)
+		began := time.Now()
+		<-ctx.Done()
+		told := time.Now()
+		var lost *rlock.LostError
+		require.ErrorAs(t, context.Cause(ctx), &lost)
+		require.Less(t, told.Sub(began), shortWatchdog+soon)
+		got := next.get(t, soon)
+		require.NoError(t, got.err)
+		require.False(t, got.at.Before(lost.Since))
+		proxy.BlackHole(false)
+		require.ErrorIs(t, unlock(), rlock.ErrLost)
+		require.NoError(t, got.unlock())
+	})
+}
+
+// A lock handed from one process to another has the watchdog time of the waiter's handle: at once if that is shorter
+// than a grant, and otherwise from the first renewal on.
+func TestHandOverBetweenWatchdogTimes(t *testing.T) {
+	redistest.Virtual(t, func(t *testing.T) {
+		handsOverBetweenWatchdogTimes(t, redistest.Dial(t, redistest.Shared(t)), shortWatchdog, time.Second, time.Minute)
+	})
+}
+
+// The same on a cluster.
+func TestHandOverBetweenWatchdogTimesOnACluster(t *testing.T) {
+	redistest.Parallel(t)
+	handsOverBetweenWatchdogTimes(t, redistest.StartCluster(t, 3, 0).Client(t), time.Minute, rlock.DefaultWatchdogTimeout)
+}
+
+func handsOverBetweenWatchdogTimes(t *testing.T, rdb rueidis.Client, watchdogs ...time.Duration) {
+	t.Helper()
+	b := fixture{rdb: rdb, name: redistest.Name(t)}
+	_, unlock := enter(t, context.Background(), newClient(t, rdb).Mutex(b.name))
+	for _, d := range watchdogs {
+		began := time.Now()
+		waiter := lockAsync(t, newClient(t, rdb).Mutex(b.name, rlock.WithWatchdog(d)))
+		b.awaitPlace(t, b.name)
+		require.NoError(t, unlock())
+		got := waiter.get(t, soon)
+		require.NoError(t, got.err)
+		if ttl := b.pttl(t, b.name); time.Since(began) < time.Second/2 { // later, the grant was old or has been renewed
+			require.LessOrEqual(t, ttl, min(d, 2*time.Second))
+		}
+		redistest.Eventually(t, soon, func() bool { return b.pttl(t, b.name) > d*3/4 }, "renewed")
+		for _, ttl := range b.watch(t, b.name, time.Second) {
+			require.LessOrEqual(t, ttl, d)
+		}
+		require.NoError(t, got.ctx.Err())
+		unlock = got.unlock
+	}
+	require.NoError(t, unlock())
+	require.False(t, b.exists(t, b.name))
+}
+
+// TrustedUntil is the end of the shortest lease in ctx.
+func TestTrustedUntil(t *testing.T) {
+	redistest.OnlyVirtual(t, "exact times", func(t *testing.T) {
+		b := newFixture(t)
+		ctx, began := context.Background(), time.Now()
+		_, ok := rlock.TrustedUntil(ctx)
+		require.False(t, ok, "no hold")
+		outer, unlock := enter(t, ctx, b.Mutex(b.name))
+		until, ok := rlock.TrustedUntil(outer)
+		require.True(t, ok)
+		require.Equal(t, 30*time.Second, until.Sub(began))
+		sleep(15 * time.Second)
+		until, _ = rlock.TrustedUntil(outer)
+		require.Greater(t, until.Sub(began), 39*time.Second, "renewed")
+		renewed := until
+
+		inner, unlockInner := enter(t, outer, b.Mutex(b.name+":2", rlock.WithLease(time.Second)))
+		until, _ = rlock.TrustedUntil(inner)
+		require.Equal(t, 16*time.Second, until.Sub(began), "the shortest")
+		<-inner.Done()
+		until, ok = rlock.TrustedUntil(inner)
+		require.True(t, ok && until.IsZero(), "lost")
+		require.ErrorIs(t, unlockInner(), rlock.ErrLost)
+		until, _ = rlock.TrustedUntil(outer)
+		require.Equal(t, renewed, until)
+		require.NoError(t, unlock())
+		_, ok = rlock.TrustedUntil(outer)
+		require.False(t, ok, "unlocked")
+
+		s := b.PermitSemaphore(b.name + ":3")
+		require.NoError(t, s.SetPermits(ctx, 1))
+		held, p, err := s.Acquire(ctx)
+		require.NoError(t, err)
+		until, ok = rlock.TrustedUntil(held)
+		require.True(t, ok)
+		require.Equal(t, 30*time.Second, time.Until(until))
+		plain := b.Semaphore(b.name + ":4")
+		_, err = plain.TrySetPermits(ctx, 1)
+		require.NoError(t, err)
+		for outer, leased := range map[context.Context]bool{ctx: false, held: true} {
+			require.NoError(t, plain.Do(outer, 1, func(ctx context.Context) error {
+				end, ok := rlock.TrustedUntil(ctx)
+				require.Equal(t, leased, ok, "its permits have no lease")
+				require.Equal(t, leased, end.Equal(until))
+				return nil
+			}))
+		}
+		require.NoError(t, p.Release())
+	})
+}
+
+// staleLock is a lock whose lease ends while nothing has cancelled its ctx: what a process sees that was paused and has just resumed.
+type staleLock struct {
+	rlock.Locker
+	sections.Section // for the methods that nobody calls
+
+	until time.Time
+}
+
+func (s *staleLock) Lock(ctx context.Context) (context.Context, rlock.UnlockFunc, error) {
+	return context.WithValue(ctx, sections.SectionKey{}, sections.Section(s)), func() error { return nil }, nil
+}
+
+func (s *staleLock) Name() string                    { return "stale" }
+func (s *staleLock) Around() sections.Section        { return nil }
+func (s *staleLock) IsOpen() bool                    { return true }
+func (s *staleLock) TrustedUntil() (time.Time, bool) { return s.until, true }
+
+// A process that resumes after the end of its lease does not say that it leads, even before its ctx ends.
+func TestLeadershipAfterAPause(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		var l rlock.Leadership
+		lock := &staleLock{until: time.Now().Add(time.Second)}
+		err := rlock.Lead(t.Context(), lock, func(ctx context.Context) error {
+			require.True(t, l.State().Leading)
+			sleep(time.Second)
+			require.NoError(t, ctx.Err())
+			require.False(t, l.State().Leading)
+			return nil
+		}, rlock.ReportTo(&l))
+		require.NoError(t, err)
+	})
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/go-rlock/rlock/internal/testing/redistest"
@@ -177,4 +178,204 @@ func TestQuorumGivesLateGrantsBack(t *testing.T) {
 			})
 		}
 	}
+}
+
+// With one or two of five servers dead, a Lock and its unlock take as long as with five, whichever way the servers died.
+func TestQuorumLatencyBesideTheDead(t *testing.T) {
+	for name, death := range deaths {
+		t.Run(name, func(t *testing.T) {
+			redistest.OnlyVirtual(t, "a real section takes another time each time", func(t *testing.T) {
+				const way = 10 * time.Millisecond
+				e := newQuorumServers(t, 5)
+				for _, p := range e.proxies {
+					p.Delay(way)
+				}
+				v := e.process(t, rlock.Options{})
+				require.NoError(t, v.Do(t.Context(), nothing)) // loads the scripts
+				take := func(dead int) {
+					t.Helper()
+					for range 5 {
+						began := time.Now()
+						require.NoError(t, v.Do(t.Context(), nothing))
+						require.Equal(t, 2*2*way, time.Since(began), "a round trip each for Lock and unlock, with %d dead", dead)
+					}
+				}
+				take(0)
+				death.kill(e, 1)
+				take(1)
+				death.kill(e, 3)
+				take(2)
+				death.back(e, 1)
+				death.back(e, 3)
+				e.awaitVotes(t, 0)
+			})
+		})
+	}
+}
+
+// G2: if three of five servers die, the holder's ctx is cancelled before a lease can end, and other callers get ErrUnreachable.
+func TestQuorumLossIsTold(t *testing.T) {
+	for name, death := range deaths {
+		redistest.RunVirtual(t, name, func(t *testing.T) {
+			const watchdog = shortWatchdog
+			e := newQuorumServers(t, 5)
+			a, b := e.process(t, rlock.Options{WatchdogTimeout: watchdog}), e.process(t, rlock.Options{WatchdogTimeout: watchdog})
+			ctx, unlock := enter(t, t.Context(), a)
+			e.awaitVotes(t, 5)
+			for i := range 3 {
+				death.kill(e, i)
+			}
+			died := time.Now()
+			waiter := lockAsync(t, b)
+			<-ctx.Done()
+			requireTook(t, watchdog-watchdog/100-2*time.Millisecond, died, time.Now()) // less the drift of clocks
+			var loss *rlock.LostError
+			require.ErrorAs(t, context.Cause(ctx), &loss)
+			require.Equal(t, rlock.LostExpired, loss.Reason)
+			require.EqualError(t, loss, `rlock: "`+e.name+`": lost: fewer than 3 of 5 servers renewed it in time`)
+			require.ErrorIs(t, unlock(), rlock.ErrLost)
+
+			began := time.Now()
+			_, _, err := a.TryLock(t.Context(), 0)
+			require.ErrorIs(t, err, rlock.ErrUnreachable)
+			require.ErrorIs(t, err, rlock.ErrNotAcquired)
+			requireTookAtMost(t, time.Second, began, time.Now())
+			got := waiter.get(t, 10*time.Second)
+			require.ErrorIs(t, got.err, rlock.ErrUnreachable)
+			requireTookAtMost(t, 4*time.Second, died, got.at) // 3 s, and its last round
+			for i := range 3 {
+				death.back(e, i)
+			}
+			e.awaitVotes(t, 0)
+			redistest.Eventually(t, 10*time.Second, func() bool {
+				return b.TryDo(t.Context(), time.Second, nothing) == nil
+			}, "the lock can be acquired once the servers are back")
+		})
+	}
+}
+
+// A server that lost its data, or was away, gets its share of the hold back. Meanwhile no other owner gets a majority.
+func TestQuorumHeals(t *testing.T) {
+	for name, death := range deaths {
+		redistest.RunVirtual(t, name, func(t *testing.T) {
+			const watchdog = shortWatchdog
+			e := newQuorumServers(t, 3)
+			a, b := e.process(t, rlock.Options{WatchdogTimeout: watchdog}), e.process(t, rlock.Options{WatchdogTimeout: watchdog})
+			ctx, unlock := enter(t, t.Context(), a)
+			e.awaitVotes(t, 3)
+			sleep(watchdog / 2) // until all are renewed, so that even a slow server is known to have had the hold meanwhile
+			w := e.watch[1]
+			fields, err := w.Do(t.Context(), w.B().Hkeys().Key(e.name).Build()).AsStrSlice()
+			require.NoError(t, err)
+			healed := func(what string) {
+				t.Helper()
+				redistest.Eventually(t, 2*watchdog, func() bool {
+					has, err := w.Do(t.Context(), w.B().Hexists().Key(e.name).Field(fields[0]).Build()).AsBool()
+					return err == nil && has
+				}, what)
+				sleep(watchdog / 2) // until the others are renewed, and so known to have had the hold while this server had not
+				require.NoError(t, ctx.Err(), "%v", context.Cause(ctx))
+			}
+			stop := make(chan struct{})
+			var others sync.WaitGroup
+			others.Go(func() {
+				for ctx.Err() == nil {
+					_, _, err := b.TryLock(t.Context(), 50*time.Millisecond)
+					assert.ErrorIs(t, err, rlock.ErrNotAcquired)
+					select { // without a pause, this competitor would often hold the missing share
+					case <-stop:
+						return
+					case <-time.After(500 * time.Millisecond):
+					}
+				}
+			})
+			require.NoError(t, w.Do(t.Context(), w.B().Flushall().Build()).Error())
+			healed("flushed")
+			death.kill(e, 1)
+			sleep(watchdog + 100*time.Millisecond) // the share on that server expires
+			death.back(e, 1)
+			healed("back")
+			close(stop)
+			others.Wait()
+			require.NoError(t, unlock())
+			e.awaitVotes(t, 0)
+		})
+	}
+}
+
+// G2, G8: when a majority of the servers has lost a hold, the next renewal cancels its ctx, or its unlock returns ErrLost.
+func TestQuorumIsForgotten(t *testing.T) {
+	redistest.Virtual(t, func(t *testing.T) {
+		const watchdog = shortWatchdog
+		e := newQuorumServers(t, 3)
+		v := e.process(t, rlock.Options{WatchdogTimeout: watchdog})
+		forget := func() { // without a renewal in between: otherwise the first server might be healed before the second forgets
+			defer e.refuseRenewals(0)()
+			defer e.refuseRenewals(1)()
+			for _, w := range e.watch[:2] {
+				require.NoError(t, w.Do(t.Context(), w.B().Del().Key(e.name).Build()).Error())
+			}
+		}
+		ctx, unlock := enter(t, t.Context(), v)
+		e.awaitVotes(t, 3)
+		forget()
+		forgot := time.Now()
+		<-ctx.Done()
+		requireTookAtMost(t, 2*longestPeriod(watchdog), forgot, time.Now()) // until the next renewal, and a second look as much later
+		var loss *rlock.LostError
+		require.ErrorAs(t, context.Cause(ctx), &loss)
+		require.Equal(t, rlock.LostGone, loss.Reason)
+		require.ErrorIs(t, unlock(), rlock.ErrLost)
+		e.awaitVotes(t, 0)
+
+		_, unlock = enter(t, t.Context(), v)
+		e.awaitVotes(t, 3)
+		forget()
+		err := unlock()
+		require.ErrorIs(t, err, rlock.ErrNotHeld)
+		require.ErrorIs(t, err, rlock.ErrLost)
+		e.awaitVotes(t, 0)
+	})
+}
+
+// G2: a server that lost the hold and was given it again does not count for the time before. If another server had lost the hold by
+// then, the unlock reports the loss, although a majority had the hold a moment before.
+func TestQuorumIsForgottenByOneAfterTheOther(t *testing.T) {
+	redistest.Virtual(t, func(t *testing.T) {
+		const watchdog = 2 * shortWatchdog
+		e := newQuorumServers(t, 3)
+		v := e.process(t, rlock.Options{WatchdogTimeout: watchdog})
+		_, unlock := enter(t, t.Context(), v)
+		e.awaitVotes(t, 3)
+		sleep(watchdog / 2) // until all are renewed
+		e.refuseRenewals(1)
+		for _, w := range e.watch[:2] {
+			require.NoError(t, w.Do(t.Context(), w.B().Del().Key(e.name).Build()).Error())
+		}
+		e.awaitVotes(t, 2)
+		err := unlock()
+		require.ErrorIs(t, err, rlock.ErrNotHeld)
+		require.ErrorIs(t, err, rlock.ErrLost)
+		e.awaitVotes(t, 0)
+	})
+}
+
+// Servers that lose the hold in turn, each after all others were found to have it, cause no loss: a majority had it throughout.
+func TestQuorumIsForgottenInTurn(t *testing.T) {
+	redistest.Virtual(t, func(t *testing.T) {
+		const watchdog = shortWatchdog
+		e := newQuorumServers(t, 3)
+		v := e.process(t, rlock.Options{WatchdogTimeout: watchdog})
+		ctx, unlock := enter(t, t.Context(), v)
+		for _, w := range e.watch {
+			e.awaitVotes(t, 3)
+			sleep(2 * watchdog / 3) // until all are renewed
+			require.NoError(t, w.Do(t.Context(), w.B().Del().Key(e.name).Build()).Error())
+		}
+		e.awaitVotes(t, 3)
+		sleep(2 * watchdog / 3)
+		require.NoError(t, ctx.Err())
+		require.NoError(t, unlock())
+		e.awaitVotes(t, 0)
+	})
 }

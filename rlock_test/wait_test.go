@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -204,5 +205,62 @@ func TestWaiterSurvivesALostSubscription(t *testing.T) {
 			require.NoError(t, unlock())
 			waiter.getAndUnlock(t, 10*time.Second)
 		}
+	})
+}
+
+// G4: a Lock that comes right after an unlock which told Redisson does not wait for that with a ctx that ends soon.
+func TestNoCourtesyOfAShortCtx(t *testing.T) {
+	for side, channel := range map[string]string{"plain": "redisson_lock__channel", "write": "redisson_rwlock"} {
+		redistest.RunVirtual(t, side, func(t *testing.T) {
+			var waits atomic.Int32
+			r := newProxied(t, rlock.Options{Trace: &rlock.Trace{Waiting: func(context.Context, rlock.WaitingInfo) { waits.Add(1) }}})
+			m := r.handle()
+			if side == "write" {
+				m = r.Client.RWMutex(r.name).Write()
+			}
+			listensOutside(t, r.rdb, channel+":{"+r.name+"}", func() {})
+			lockAndUnlock(t, m)
+			ctx, cancel := context.WithTimeout(context.Background(), 500*time.Microsecond)
+			defer cancel()
+			if _, unlock, err := m.Lock(ctx); err == nil { // it may take longer
+				require.NoError(t, unlock())
+			}
+			require.Zero(t, waits.Load(), "nobody has the lock")
+		})
+	}
+}
+
+// WithMaxWait bounds Lock as TryLock does. All and Quorum use the shortest bound. The other kinds are tested in internal/testing/conformance.
+func TestMaxWait(t *testing.T) {
+	const bound = 100 * time.Millisecond
+	most := rlock.WithMaxWait(bound)
+	for kind, bounded := range map[string]func(s *twoClients) rlock.Locker{ // and whom it waits for by s.blocker
+		"read side": func(s *twoClients) rlock.Locker { return s.RWMutex(s.name, most).Read() },
+		"All": func(s *twoClients) rlock.Locker {
+			return rlock.All(s.Mutex(s.name+":b", rlock.WithMaxWait(time.Hour)), s.Mutex(s.name, most), s.Mutex(s.name+":c"))
+		},
+		"an All in an All": func(s *twoClients) rlock.Locker {
+			return rlock.All(s.Mutex(s.name+":e"), rlock.All(s.Mutex(s.name, most)))
+		},
+		"Quorum": func(s *twoClients) rlock.Locker {
+			return rlock.Quorum(s.Mutex(s.name), s.third.Mutex(s.name+":third", most), s.other.Mutex(s.name+":other"))
+		},
+		"PermitSemaphore": func(s *twoClients) rlock.Locker { return s.PermitSemaphore(s.name, most).Locker(1) },
+	} {
+		redistest.RunVirtual(t, kind, func(t *testing.T) {
+			s := newTwoClients(t, redistest.Shared(t))
+			unlock := s.blocker(t, kind, s.name)
+			began := time.Now()
+			requireLockFails(t, context.Background(), bounded(s), rlock.ErrNotAcquired)
+			requireTook(t, bound, began, time.Now())
+			require.NoError(t, unlock())
+		})
+	}
+}
+
+func TestMaxWaitTooShort(t *testing.T) {
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		require.ErrorContains(t, b.Mutex(b.name, rlock.WithMaxWait(0)).Do(t.Context(), nothingToDo), "WithMaxWait is 0s, want at least 1ms")
 	})
 }
