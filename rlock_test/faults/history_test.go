@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/go-rlock/rlock/internal/testing/redistest"
+	"github.com/go-rlock/rlock/rlock"
 )
 
 // histFor calls do at the given interval, for the time d.
@@ -187,4 +188,38 @@ func (b *historyRun) delete(name string) bool {
 	by := e.Return + int64(b.plan.Watchdog*3/2+histLate)
 	b.log.add(histEntry{Kind: histTold, Name: name, Owner: e.Owner, Call: by, Return: by})
 	return true
+}
+
+// A run's log recognizes the renewals of every kind. Otherwise a long hold would look as if it outlived its trust (G2).
+func TestHistoryCheckerKnowsRenewals(t *testing.T) {
+	t.Parallel()
+	for kind, of := range map[string]func(c *rlock.Client, name string) rlock.Locker{
+		"plain": func(c *rlock.Client, name string) rlock.Locker { return c.Mutex(name) },
+		"fair":  func(c *rlock.Client, name string) rlock.Locker { return c.FairMutex(name) },
+		"read":  func(c *rlock.Client, name string) rlock.Locker { return c.RWMutex(name).Read() },
+		"write": func(c *rlock.Client, name string) rlock.Locker { return c.RWMutex(name).Write() },
+	} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			log := newHistLog()
+			c, err := rlock.New(histRedis{Client: redistest.Dial(t, redistest.Shared(t)), log: log}, rlock.Options{WatchdogTimeout: time.Second})
+			require.NoError(t, err)
+			t.Cleanup(c.Close)
+			for _, names := range []int{1, 2} { // renewed alone, and together
+				var keys []histKey
+				for range names {
+					name := redistest.Name(t)
+					ctx, unlock, err := of(c, name).Lock(context.Background())
+					require.NoError(t, err)
+					t.Cleanup(func() { require.NoError(t, unlock()) })
+					keys = append(keys, histKey{name, rlock.Owner(ctx)})
+				}
+				for _, k := range keys {
+					first := log.trusted(k)
+					require.NotZero(t, first)
+					redistest.Eventually(t, 10*time.Second, func() bool { return log.trusted(k) > first }, "the log must see a renewal")
+				}
+			}
+		})
+	}
 }
