@@ -63,8 +63,7 @@ func TestAllCosts(t *testing.T) {
 
 func (b fixture) size(t testing.TB) int64 {
 	t.Helper()
-	n, err := b.do(t, "DBSIZE").AsInt64()
-	require.NoError(t, err)
+	n := answer(b.do(t, "DBSIZE").AsInt64()).ok(t)
 	return n
 }
 
@@ -93,9 +92,7 @@ func TestAllAndSingleHoldersExcludeEachOther(t *testing.T) {
 		m := rlock.All(mutexes(b.Client, names...)...)
 		all := locked(t, m)
 		for _, name := range names {
-			n, err := b.Mutex(name).HoldCount(all.ctx)
-			require.NoError(t, err)
-			require.Equal(t, 1, n)
+			answer(b.Mutex(name).HoldCount(all.ctx)).is(t, 1)
 			require.ErrorIs(t, other.Mutex(name).TryDo(t.Context(), 0, nothing), rlock.ErrNotAcquired)
 		}
 		require.NoError(t, all.unlock())
@@ -139,8 +136,7 @@ func TestAllWaitsWithNothingHeld(t *testing.T) {
 			p.stillWaits(t)
 			unlocked := time.Now()
 			require.NoError(t, hold.unlock())
-			got := p.get(t, testTimeout)
-			require.NoError(t, got.err)
+			got := p.gets(t, testTimeout)
 			requireTook(t, 0, unlocked, got.at)
 			require.EqualValues(t, 3, b.size(t))
 			require.NoError(t, got.unlock())
@@ -201,8 +197,7 @@ func TestAllReenters(t *testing.T) {
 					}
 					return have == want[i]
 				}, name)
-				n, err := b.Mutex(name).HoldCount(ctx)
-				require.NoError(t, err)
+				n := answer(b.Mutex(name).HoldCount(ctx)).ok(t)
 				require.EqualValues(t, want[i], n, name)
 			}
 		}
@@ -275,8 +270,7 @@ func TestAllWakesTheWaitersOfEach(t *testing.T) {
 		require.NoError(t, hold.unlock())
 		var unlocks []rlock.UnlockFunc
 		for _, p := range []pendingLock{local, remote, told, fenced} {
-			got := p.get(t, testTimeout)
-			require.NoError(t, got.err)
+			got := p.gets(t, testTimeout)
 			requireTook(t, 0, unlocked, got.at)
 			if p.result == fenced.result {
 				token, ok := rlock.FencingToken(got.ctx, names[4])
@@ -308,12 +302,8 @@ func TestAllInOneOrder(t *testing.T) {
 			{rw.Read(), rw.Write()}, {rw.Write(), rw.Read()}, {rw.Read(), u, rw.Write()}, {u, rw.Write(), u}, {rw.Read(), u}, {u, rw.Upgradeable()},
 		} {
 			require.NoError(t, rlock.All(all...).TryDo(context.Background(), 0, func(ctx context.Context) error {
-				held, err := rw.Read().IsHeld(ctx)
-				require.NoError(t, err)
-				require.True(t, held)
-				held, err = rw.Write().IsHeld(ctx)
-				require.NoError(t, err)
-				require.Equal(t, slices.Contains(all, rlock.Locker(rw.Write())), held)
+				answer(rw.Read().IsHeld(ctx)).is(t, true)
+				answer(rw.Write().IsHeld(ctx)).is(t, slices.Contains(all, rlock.Locker(rw.Write())))
 				if slices.Contains(all, rlock.Locker(u)) {
 					_, unlock, err := u.Upgrade(ctx)
 					require.NoError(t, err)

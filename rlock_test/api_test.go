@@ -29,8 +29,7 @@ func TestAPI(t *testing.T) {
 		if *rewrite {
 			require.NoError(t, os.WriteFile(golden, []byte(is), 0o644))
 		}
-		was, err := os.ReadFile(golden)
-		require.NoError(t, err)
+		was := answer(os.ReadFile(golden)).ok(t)
 		require.Equal(t, string(was), is, "the API of %s has changed; if it is meant to: make api", folder)
 	}
 }
@@ -43,8 +42,7 @@ func goldenOf(folder string) string {
 // Each exported name has a row in docs/api/README.md that gives the reason for it. A name that begins with a dot is a method of the
 // type before it.
 func TestAPIIsJustified(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join("..", "docs", "api", "README.md"))
-	require.NoError(t, err)
+	text := answer(os.ReadFile(filepath.Join("..", "docs", "api", "README.md"))).ok(t)
 	for _, section := range strings.Split(string(text), "\n## ")[1:] {
 		folder, rows, _ := strings.Cut(section, "\n")
 		var named []string
@@ -66,10 +64,8 @@ func TestAPIIsJustified(t *testing.T) {
 // names returns all names that a file of docs/api declares, methods with their type.
 func names(t *testing.T, golden string) (all []string) {
 	t.Helper()
-	text, err := os.ReadFile(golden)
-	require.NoError(t, err)
-	file, err := parser.ParseFile(token.NewFileSet(), golden, "package p\n"+string(text), parser.SkipObjectResolution)
-	require.NoError(t, err)
+	text := answer(os.ReadFile(golden)).ok(t)
+	file := answer(parser.ParseFile(token.NewFileSet(), golden, "package p\n"+string(text), parser.SkipObjectResolution)).ok(t)
 	for _, d := range file.Decls {
 		values, ok := d.(*ast.GenDecl)
 		if !ok || values.Tok == token.TYPE {
@@ -89,16 +85,14 @@ func names(t *testing.T, golden string) (all []string) {
 // exported returns the declarations that a package exports, without comments and bodies, with methods after their types.
 func exported(t *testing.T, folder string) string {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(folder, "*.go"))
-	require.NoError(t, err)
+	files := answer(filepath.Glob(filepath.Join(folder, "*.go"))).ok(t)
 	set := token.NewFileSet()
 	texts := make(map[string]string) // by sort key
 	for _, name := range files {
 		if strings.HasSuffix(name, "_test.go") {
 			continue
 		}
-		file, err := parser.ParseFile(set, name, nil, parser.SkipObjectResolution)
-		require.NoError(t, err)
+		file := answer(parser.ParseFile(set, name, nil, parser.SkipObjectResolution)).ok(t)
 		ast.FileExports(file)
 		for _, d := range file.Decls {
 			key := declared(d)
@@ -154,8 +148,7 @@ func declared(d ast.Decl) string {
 // Importing the library adds only rueidis, uuid and their own dependencies: go.mod requires nothing else, not even for tests or
 // tools.
 func TestImportBringsTwoModules(t *testing.T) {
-	text, err := fs.ReadFile(os.DirFS(".."), "go.mod")
-	require.NoError(t, err)
+	text := answer(fs.ReadFile(os.DirFS(".."), "go.mod")).ok(t)
 	var asked []string
 	for _, m := range regexp.MustCompile(`(?m)^(?:require|tool)?[ \t]+([a-z]\S+)( v\S+)?$`).FindAllSubmatch(text, -1) {
 		asked = append(asked, string(m[1]))

@@ -93,8 +93,7 @@ func TestAskedOfReaders(t *testing.T) {
 			awaitAsked(t, r.ctx)
 			require.NoError(t, r.unlock())
 		}
-		got := writer.get(t, testTimeout)
-		require.NoError(t, got.err)
+		got := writer.gets(t, testTimeout)
 		require.Nil(t, rlock.Asked(got.ctx), "the writer has no WithAsked")
 		require.NoError(t, got.unlock())
 	})
@@ -110,8 +109,7 @@ func TestAskedOfReadersAndWriters(t *testing.T) {
 		writer := lockAsync(t, rw.Write())
 		awaitAsked(t, one.ctx)
 		require.NoError(t, one.unlock())
-		w := writer.get(t, testTimeout)
-		require.NoError(t, w.err)
+		w := writer.gets(t, testTimeout)
 		notAsked(t, w.ctx)
 		reader := lockAsync(t, rw.Read())
 		awaitAsked(t, w.ctx)
@@ -257,8 +255,7 @@ func TestAskedInheritsNoPlace(t *testing.T) {
 		require.ErrorIs(t, first.get(t, testTimeout).err, context.Canceled)
 		b.awaitQueued(t, b.name)
 		require.NoError(t, hold.unlock())
-		got := second.get(t, testTimeout)
-		require.NoError(t, got.err)
+		got := second.gets(t, testTimeout)
 		notAsked(t, got.ctx)
 		require.NoError(t, got.unlock())
 	})
@@ -286,8 +283,7 @@ var seldom = rlock.Options{WatchdogTimeout: time.Hour}
 
 func exists(t testing.TB, rdb rueidis.Client, key string) bool {
 	t.Helper()
-	n, err := rdb.Do(context.Background(), rdb.B().Exists().Key(key).Build()).AsInt64()
-	require.NoError(t, err)
+	n := answer(rdb.Do(context.Background(), rdb.B().Exists().Key(key).Build()).AsInt64()).ok(t)
 	return n == 1
 }
 
@@ -415,18 +411,14 @@ func TestAskedLies(t *testing.T) {
 		for range 200 {
 			say(sentinel) // more than the Client remembers
 		}
-		heard, err := b.Ask(t.Context(), b.name+":nobody")
-		require.NoError(t, err)
-		require.False(t, heard)
+		answer(b.Ask(t.Context(), b.name+":nobody")).is(t, false)
 		notAsked(t, hold.ctx)
 		for range 3 {
 			say("0 asked " + tag) // forged: nobody waits
 		}
 		awaitAsked(t, hold.ctx)
 		require.NoError(t, hold.ctx.Err())
-		held, err := m.IsHeld(hold.ctx)
-		require.NoError(t, err)
-		require.True(t, held)
+		answer(m.IsHeld(hold.ctx)).is(t, true)
 		require.NoError(t, hold.unlock())
 		say("0 asked " + tag) // late
 		next := locked(t, m)
@@ -463,8 +455,7 @@ func TestAskedForManyAtOnce(t *testing.T) {
 		holds.Store(false)
 		proxy.Release()
 		for _, h := range holders {
-			got := h.get(t, testTimeout)
-			require.NoError(t, got.err)
+			got := h.gets(t, testTimeout)
 			awaitAsked(t, got.ctx)
 			require.NoError(t, got.unlock())
 		}

@@ -63,9 +63,7 @@ func TestNoTokensOfALostLock(t *testing.T) {
 		m := b.FencedMutex(b.name, rlock.WithLinger(long))
 		keep(t, b.Client, m)
 		other := newClient(t, b.rdb).FencedMutex(b.name)
-		forced, err := other.ForceUnlock(context.Background())
-		require.NoError(t, err)
-		require.True(t, forced)
+		answer(other.ForceUnlock(context.Background())).is(t, true)
 		next := locked(t, other)
 		owner, _ := other.FencingToken(next.ctx)
 		for {
@@ -91,12 +89,10 @@ func TestExportAfterAnAll(t *testing.T) {
 		hold := locked(t, m)
 		all := locked(t, under{hold.ctx, rlock.All(m, b.Mutex(b.name+":2"))})
 		for _, ctx := range []context.Context{hold.ctx, all.ctx} {
-			_, err := rlock.Export(ctx)
-			require.ErrorIs(t, err, rlock.ErrNotExported)
+			answer(rlock.Export(ctx)).fails(t, rlock.ErrNotExported)
 		}
 		require.NoError(t, all.unlock())
-		ticket, err := rlock.Export(hold.ctx)
-		require.NoError(t, err)
+		ticket := answer(rlock.Export(hold.ctx)).ok(t)
 		require.NoError(t, hold.unlock())
 		_, unlock, err := b.Adopt(context.Background(), ticket)
 		require.NoError(t, err)

@@ -38,8 +38,7 @@ func openLate(t *testing.T, addr string, hold ...<-chan struct{}) (c *rlock.Clie
 		return dial(ctx, to, d, config)
 	}
 	began := time.Now()
-	c, err := rlock.OpenWith(o, rlock.Options{ConnectOnUse: true})
-	require.NoError(t, err)
+	c = answer(rlock.OpenWith(o, rlock.Options{ConnectOnUse: true})).ok(t)
 	requireTook(t, 0, began, time.Now())
 	t.Cleanup(c.Close)
 	return c, dials
@@ -270,11 +269,9 @@ func TestConnectOnUseOfDeployments(t *testing.T) {
 		"sentinels": "redis://127.0.0.1:1?master_set=" + redistest.MasterSet + "&addr=" + strings.Join(sentinels.Addrs(), "&addr="),
 	} {
 		t.Run(name, func(t *testing.T) {
-			c, err := rlock.Open(url, rlock.Options{ConnectOnUse: true})
-			require.NoError(t, err)
+			c := answer(rlock.Open(url, rlock.Options{ConnectOnUse: true})).ok(t)
 			defer c.Close()
-			now, err := rlock.Open(url, rlock.Options{})
-			require.NoError(t, err)
+			now := answer(rlock.Open(url, rlock.Options{})).ok(t)
 			defer now.Close()
 			var members []rlock.Locker
 			for _, name := range []string{"a", "b", "c", "{d}:1", "{d}:2"} {
@@ -308,8 +305,7 @@ func TestConnectOnUseOfDeployments(t *testing.T) {
 		},
 	} {
 		t.Run("a wrong name first, "+name, func(t *testing.T) {
-			c, err := rlock.Open("redis://"+cluster.Addrs()[1], rlock.Options{ConnectOnUse: true})
-			require.NoError(t, err)
+			c := answer(rlock.Open("redis://"+cluster.Addrs()[1], rlock.Options{ConnectOnUse: true})).ok(t)
 			defer c.Close()
 			require.ErrorContains(t, first(c), "on a cluster the name of such a lock may have braces only around what is hashed")
 		})
@@ -324,7 +320,7 @@ func TestConnectOnUseReports(t *testing.T) {
 	require.NoError(t, err)
 	defer c.Close()
 	for range 2 {
-		_, _, err = c.Mutex("x", rlock.WithWaitForRedis()).Lock(t.Context())
+		_, _, err := c.Mutex("x", rlock.WithWaitForRedis()).Lock(t.Context())
 		require.ErrorContains(t, err, "NOAUTH")
 		require.ErrorContains(t, err, "(look at the user and the password)")
 		require.NotErrorIs(t, err, rlock.ErrUnreachable)

@@ -123,8 +123,7 @@ func TestCostsOfALatch(t *testing.T) {
 			l := c.CountDownLatch(redistest.Name(t))
 			fixture{Client: c}.loadLatchScripts(t)
 			before := costNow(t, s)
-			set, err := l.TrySetCount(context.Background(), 1)
-			require.NoError(t, err)
+			set := answer(l.TrySetCount(context.Background(), 1)).ok(t)
 			require.True(t, set)
 			var waits []<-chan error
 			for range w.processes {
@@ -258,8 +257,7 @@ func TestCostsOfBeingSpokenTo(t *testing.T) {
 				sleep(10 * time.Second) // to wait costs nothing
 				require.NoError(t, unlock())
 			}
-			got := waiter.get(t, testTimeout)
-			require.NoError(t, got.err)
+			got := waiter.gets(t, testTimeout)
 			c.holder, c.asks = near.since(atHolder), far.since(traffic{})
 			require.NoError(t, got.unlock())
 			far.mu.Lock()

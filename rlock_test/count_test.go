@@ -39,9 +39,7 @@ func TestCountFollows(t *testing.T) {
 		}
 		b.awaitFields(t, b.name, map[string]int64{rlock.Owner(within): 11})
 		require.Equal(t, before+1, asked(), "one command for all re-entries")
-		n, err = m.HoldCount(within)
-		require.NoError(t, err)
-		require.Equal(t, 11, n)
+		answer(m.HoldCount(within)).is(t, 11)
 		for _, unlock := range inner {
 			require.NoError(t, unlock())
 		}
@@ -190,8 +188,7 @@ func TestUnlockLeftBeforeAReentryIsAnswered(t *testing.T) {
 		redistest.Eventually(t, testTimeout, func() bool { return proxy.Held() == 1 }, "the re-entry is under way")
 		require.ErrorIs(t, hold.unlock(), rlock.ErrUnreachable)
 		proxy.Release()
-		got := p.get(t, testTimeout)
-		require.NoError(t, got.err)
+		got := p.gets(t, testTimeout)
 		require.NotEqual(t, owner, rlock.Owner(got.ctx))
 		require.NoError(t, got.unlock())
 		redistest.Eventually(t, testTimeout, func() bool { return !past.exists(t, past.name) }, "the lock is free")

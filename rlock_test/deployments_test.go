@@ -138,9 +138,7 @@ func TestFencedNamesOnACluster(t *testing.T) {
 				_, _, err = m.TryLock(context.Background(), 0)
 				require.ErrorContains(t, err, "another slot", name)
 			}
-			locked, err := m.IsLocked(context.Background())
-			require.NoError(t, err)
-			require.False(t, locked, name)
+			answer(m.IsLocked(context.Background())).is(t, false, name)
 		}
 		for kind, m := range map[string]*rlock.Mutex{
 			"plain": c.Mutex(name), "fenced": c.FencedMutex(name), "fair": c.FairMutex(name), "read": c.RWMutex(name).Read(),
@@ -162,8 +160,7 @@ func TestFencedNamesOnACluster(t *testing.T) {
 func balancer(t *testing.T, first string) (addr string, lead func(to string)) {
 	var target atomic.Pointer[string]
 	target.Store(&first)
-	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	require.NoError(t, err)
+	l := answer(net.Listen("tcp4", "127.0.0.1:0")).ok(t)
 	t.Cleanup(func() { _ = l.Close() })
 	go func() { // ends with the listener
 		for {
@@ -228,8 +225,6 @@ func TestOpenLeavesAFormerMaster(t *testing.T) {
 	lead(two.Addr())
 	redistest.Eventually(t, testTimeout, func() bool { return c.Mutex("other").TryDo(context.Background(), 0, nothing) == nil }, "Locks work again")
 	redistest.Eventually(t, testTimeout, func() bool { return listens(second) && !listens(first) }, "it listens to the new master")
-	forced, err := newClient(t, second).Mutex("taken").ForceUnlock(context.Background())
-	require.NoError(t, err)
-	require.True(t, forced)
+	answer(newClient(t, second).Mutex("taken").ForceUnlock(context.Background())).is(t, true)
 	require.NoError(t, within(t, waits, wakeTimeout))
 }

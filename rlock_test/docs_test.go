@@ -70,8 +70,7 @@ func docPromises(text string) []string {
 // docs/internals/testing.md names every test of rlock_test and no test that does not exist. The promises that it lists for a fault are those
 // in the comments of its tests.
 func TestDocsNameTheTests(t *testing.T) {
-	text, err := os.ReadFile("../docs/internals/testing.md")
-	require.NoError(t, err)
+	text := answer(os.ReadFile("../docs/internals/testing.md")).ok(t)
 	tests := docTests(t)
 	named := make(map[string]bool)
 	faults := false // in a table about the fault tests

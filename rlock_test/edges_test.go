@@ -39,8 +39,7 @@ func TestNamesThatShareAChannel(t *testing.T) {
 		second, third := waits(2), waits(3)
 		require.NoError(t, holdsBraced.unlock())
 		second.getAndUnlock(t, testTimeout)
-		rest := third.get(t, testTimeout)
-		require.NoError(t, rest.err)
+		rest := third.gets(t, testTimeout)
 		first.stillWaits(t)
 
 		// The subscription stays while either lock needs it.
@@ -126,8 +125,7 @@ func TestHugeLeasesAndWaits(t *testing.T) {
 		require.Greater(t, b.pttl(t, b.name), years)
 		require.NoError(t, hold.ctx.Err())
 		require.NoError(t, hold.unlock())
-		got := waiter.get(t, testTimeout)
-		require.NoError(t, got.err)
+		got := waiter.gets(t, testTimeout)
 		require.NoError(t, got.ctx.Err())
 		require.NoError(t, got.unlock())
 		require.False(t, b.exists(t, b.name))

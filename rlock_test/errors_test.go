@@ -28,9 +28,7 @@ func TestBusinessHashIsNoLock(t *testing.T) {
 		require.NotErrorIs(t, err, rlock.ErrNotAcquired)
 		_, err = m.ForceUnlock(context.Background())
 		require.ErrorContains(t, err, "customer")
-		value, err := b.do(t, "HGET", b.name, "customer").ToString()
-		require.NoError(t, err)
-		require.Equal(t, "17", value)
+		answer(b.do(t, "HGET", b.name, "customer").ToString()).is(t, "17")
 		b.do(t, "DEL", b.name)
 	})
 }
@@ -259,16 +257,14 @@ func TestHoldOfAnotherLibrary(t *testing.T) {
 				require.ErrorAs(t, err, &refused)
 				require.Equal(t, owner, refused.Holder)
 			}
-			locked, err := b.Mutex(b.name).IsLocked(t.Context())
-			require.NoError(t, err)
-			require.True(t, locked)
+			answer(b.Mutex(b.name).IsLocked(t.Context())).is(t, true)
 			info, err := b.Mutex(b.name).Info(t.Context())
 			require.NoError(t, err)
 			require.Equal(t, []rlock.Holder{{Owner: owner, Depth: 1}}, info.Holders)
 
 			waiter := lockAsync(t, b.Mutex(b.name))
 			queued := func() bool {
-				info, err = b.Mutex(b.name).Info(t.Context())
+				info, err := b.Mutex(b.name).Info(t.Context())
 				return err == nil && len(info.Queue) == 1
 			}
 			redistest.Eventually(t, testTimeout, queued, "it waits")

@@ -30,8 +30,7 @@ func (b fixture) ownersOf(t testing.TB) (all []string) {
 // ticketOf exports the hold that ctx carries.
 func ticketOf(t testing.TB, ctx context.Context, o ...rlock.ExportOption) (ticket string) {
 	t.Helper()
-	ticket, err := rlock.Export(ctx, o...)
-	require.NoError(t, err)
+	ticket = answer(rlock.Export(ctx, o...)).ok(t)
 	return ticket
 }
 
@@ -92,8 +91,7 @@ func TestExport(t *testing.T) {
 					require.ErrorIs(t, err, rlock.ErrNotAcquired)
 					require.ErrorContains(t, err, "exported as "+owners[0])
 				}
-				info, err := m.Info(context.Background())
-				require.NoError(t, err)
+				info := answer(m.Info(context.Background())).ok(t)
 				require.Len(t, info.Holders, 1)
 				require.True(t, info.Holders[0].Exported)
 				require.NoError(t, hold.unlock(), "unlock after Export does nothing")
@@ -108,9 +106,7 @@ func TestExport(t *testing.T) {
 				require.Equal(t, fenced, nextToken > token)
 				same, _ := ofAllKinds(adopter, b.name)[kind].FencingToken(next.ctx)
 				require.Equal(t, nextToken, same)
-				held, err := ofAllKinds(adopter, b.name)[kind].IsHeld(next.ctx)
-				require.NoError(t, err)
-				require.True(t, held)
+				answer(ofAllKinds(adopter, b.name)[kind].IsHeld(next.ctx)).is(t, true)
 				_, _, err = other.Adopt(context.Background(), ticket)
 				require.ErrorIs(t, err, rlock.ErrTicket)
 				require.ErrorContains(t, err, "used before, or its time is over")
@@ -181,8 +177,7 @@ func TestBadTicketTime(t *testing.T) {
 			require.ErrorIs(t, err, rlock.ErrNotExported)
 			require.ErrorContains(t, err, "want at least 1ms")
 		}
-		_, err := rlock.Export(hold.ctx, nil)
-		require.ErrorIs(t, err, rlock.ErrNotExported)
+		answer(rlock.Export(hold.ctx, nil)).fails(t, rlock.ErrNotExported)
 		require.NoError(t, hold.ctx.Err())
 		require.NoError(t, hold.unlock())
 	})
@@ -206,8 +201,7 @@ func TestLeaseAfterAnAdopt(t *testing.T) {
 			waits.stillWaits(t)
 			r.proxy.BlackHole(true) // the adopter dies
 			died := time.Now()
-			next := waits.get(t, testTimeout)
-			require.NoError(t, next.err)
+			next := waits.gets(t, testTimeout)
 			requireTookAtMost(t, 2*watchdog, died, next.at) // the waiter does not sleep for the ticket's time
 			requireLostBy(t, hold.ctx, next.at)
 			require.NoError(t, next.unlock())
@@ -262,20 +256,17 @@ func TestTokenAfterAReserve(t *testing.T) {
 		}
 		require.NoError(t, hold.unlock())
 		line[0].getAndUnlock(t, testTimeout)
-		third := line[1].get(t, testTimeout)
-		require.NoError(t, third.err)
+		third := line[1].gets(t, testTimeout)
 		token, _ := rlock.FencingToken(third.ctx, b.name)
 		ticket := ticketOf(t, third.ctx)
-		reserved, err := b.do(t, "GET", "redisson_lock_token:{"+b.name+"}").AsInt64()
-		require.NoError(t, err)
+		reserved := answer(b.do(t, "GET", "redisson_lock_token:{"+b.name+"}").AsInt64()).ok(t)
 		require.GreaterOrEqual(t, reserved, token)
 		next := adopted(t, b.Client, ticket)
 		last, _ := rlock.FencingToken(next.ctx, b.name)
 		require.Greater(t, last, reserved)
 		require.NoError(t, next.unlock())
 		for _, p := range line[2:] {
-			a := p.get(t, testTimeout)
-			require.NoError(t, a.err)
+			a := p.gets(t, testTimeout)
 			token, _ := rlock.FencingToken(a.ctx, b.name)
 			require.Greater(t, token, last)
 			last = token
@@ -386,8 +377,7 @@ func TestExportedSection(t *testing.T) {
 		hold := locked(t, m)
 		level := locked(t, under{hold.ctx, m})
 		require.NoError(t, level.unlock())
-		_, err := rlock.Export(level.ctx)
-		require.ErrorIs(t, err, rlock.ErrNotHeld, "it is not the section around it that is exported")
+		answer(rlock.Export(level.ctx)).fails(t, rlock.ErrNotHeld, "it is not the section around it that is exported")
 		require.NoError(t, hold.ctx.Err())
 		require.NoError(t, adopted(t, b.Client, ticketOf(t, hold.ctx)).unlock())
 
@@ -395,8 +385,7 @@ func TestExportedSection(t *testing.T) {
 		inner := locked(t, under{outer.ctx, m})
 		ticket := ticketOf(t, inner.ctx)
 		require.NoError(t, inner.unlock())
-		_, err = rlock.Export(inner.ctx)
-		require.ErrorIs(t, err, rlock.ErrNotHeld, "the outer one goes on")
+		answer(rlock.Export(inner.ctx)).fails(t, rlock.ErrNotHeld, "the outer one goes on")
 		require.NoError(t, outer.ctx.Err())
 		ctx, unlock, err := b.Adopt(outer.ctx, ticket)
 		require.NoError(t, err, "it can go on under that")

@@ -72,8 +72,7 @@ func (g *grants) joins(t *testing.T, p *grantee) {
 
 func (g *grants) queue(t *testing.T) []string {
 	t.Helper()
-	all, err := g.do(t, "ZRANGE", "rlock_queue:{"+g.name+"}", "0", "-1").AsStrSlice()
-	require.NoError(t, err)
+	all := answer(g.do(t, "ZRANGE", "rlock_queue:{"+g.name+"}", "0", "-1").AsStrSlice()).ok(t)
 	return all
 }
 
@@ -86,8 +85,7 @@ func (g *grants) queued(t *testing.T, n int) {
 func (g *grants) gets(t *testing.T, p pendingLock, most time.Duration) lockResult {
 	t.Helper()
 	began := time.Now()
-	got := p.get(t, testTimeout)
-	require.NoError(t, got.err)
+	got := p.gets(t, testTimeout)
 	require.NoError(t, got.ctx.Err())
 	require.Equal(t, map[string]int64{rlock.Owner(got.ctx): 1}, g.fields(t, g.name))
 	requireTookAtMost(t, most, began, got.at)
@@ -200,9 +198,7 @@ func TestGrantMessage(t *testing.T) {
 		got := g.gets(t, first.pendingLock, 0)
 		grant := <-said
 		again := func() {
-			n, err := g.do(t, "PUBLISH", grant[1], grant[2]).AsInt64()
-			require.NoError(t, err)
-			require.EqualValues(t, 1, n)
+			answer(g.do(t, "PUBLISH", grant[1], grant[2]).AsInt64()).is(t, 1)
 			sleep(100 * time.Millisecond)
 			g.held(t, got)
 		}
@@ -361,9 +357,7 @@ func TestForceUnlockWhileManyWait(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
 		const watchdog = 6 * time.Second
 		g := newGrants(t, 6, rlock.Options{WatchdogTimeout: watchdog})
-		held, err := g.holder.Mutex(g.name).ForceUnlock(context.Background())
-		require.NoError(t, err)
-		require.True(t, held)
+		answer(g.holder.Mutex(g.name).ForceUnlock(context.Background())).is(t, true)
 		forced := time.Now()
 		var line []pendingLock
 		for _, p := range g.line {

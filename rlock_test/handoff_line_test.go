@@ -75,10 +75,8 @@ func unlockChannelOf(kind, name string) string {
 
 func (b fixture) subscribers(t *testing.T, channel string) int64 {
 	t.Helper()
-	m, err := b.do(t, "PUBSUB", "NUMSUB", channel).ToArray()
-	require.NoError(t, err)
-	n, err := m[1].AsInt64()
-	require.NoError(t, err)
+	m := answer(b.do(t, "PUBSUB", "NUMSUB", channel).ToArray()).ok(t)
+	n := answer(m[1].AsInt64()).ok(t)
 	return n
 }
 
@@ -89,8 +87,7 @@ func TestTurnOutlivesTheFirstWaiter(t *testing.T) {
 			b := newFixture(t)
 			x, y := newClient(t, b.rdb).FencedMutex(b.name), newClient(t, b.rdb).FencedMutex(b.name)
 			queue := func() []string {
-				all, err := b.do(t, "ZRANGE", "rlock_queue:{"+b.name+"}", "0", "-1").AsStrSlice()
-				require.NoError(t, err)
+				all := answer(b.do(t, "ZRANGE", "rlock_queue:{"+b.name+"}", "0", "-1").AsStrSlice()).ok(t)
 				return all
 			}
 			a := locked(t, b.FencedMutex(b.name))
@@ -273,8 +270,7 @@ func TestStoppedBeforeTheirLook(t *testing.T) {
 			}
 			m.silent.BlackHole(true)
 			queue := "rlock_queue:{" + m.name + "}"
-			places, err := m.do(t, "ZRANGE", queue, "0", "-1").AsStrSlice()
-			require.NoError(t, err)
+			places := answer(m.do(t, "ZRANGE", queue, "0", "-1").AsStrSlice()).ok(t)
 			for _, place := range places { // as if the hold had seemed to end within a grant lease when they joined, see acquire.lua
 				require.NoError(t, m.do(t, "ZINCRBY", queue, "1", place).Error())
 			}

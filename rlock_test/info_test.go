@@ -63,7 +63,7 @@ func TestInfo(t *testing.T) {
 			}
 			rw := b.RWMutex(b.name)
 			for _, m := range []*rlock.Mutex{b.Mutex(b.name), b.FairMutex(b.name), rw.Read(), rw.Write()} {
-				_, err = m.Info(bg)
+				_, err := m.Info(bg)
 				require.ErrorContains(t, err, "not a lock", "%v", stock)
 			}
 			require.NoError(t, b.do(t, "DEL", b.name).Error())
@@ -75,8 +75,7 @@ func TestInfo(t *testing.T) {
 func (b fixture) awaitNamed(t testing.TB, c *rlock.Client) {
 	t.Helper()
 	redistest.Eventually(t, testTimeout, func() bool {
-		list, err := b.do(t, "CLIENT", "LIST").ToString()
-		require.NoError(t, err)
+		list := answer(b.do(t, "CLIENT", "LIST").ToString()).ok(t)
 		return strings.Contains(list, "name=rlock:"+c.ID()+" ")
 	}, "named")
 }
@@ -117,7 +116,6 @@ func TestWaitForOneselfIsLogged(t *testing.T) {
 		require.Equal(t, 1, strings.Count(log.String(), "a Lock waits"), "for itself alone")
 		require.NoError(t, unlock())
 		require.NoError(t, other.unlock())
-		_, err = nobodys.ForceUnlock(t.Context())
-		require.NoError(t, err)
+		answer(nobodys.ForceUnlock(t.Context())).ok(t)
 	})
 }

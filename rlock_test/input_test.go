@@ -66,8 +66,7 @@ func TestPrefix(t *testing.T) {
 		require.Equal(t, "x", m.Name())
 		requireKeys := func(want ...string) {
 			t.Helper()
-			keys, err := b.do(t, "KEYS", "*"+b.name+"*").AsStrSlice()
-			require.NoError(t, err)
+			keys := answer(b.do(t, "KEYS", "*"+b.name+"*").AsStrSlice()).ok(t)
 			require.ElementsMatch(t, append(want, "redisson_lock_token:{"+prefix+"x}"), keys)
 		}
 		a := locked(t, m)
@@ -78,11 +77,8 @@ func TestPrefix(t *testing.T) {
 		require.EqualValues(t, 1, token)
 		_, ok = rlock.FencingToken(a.ctx, prefix+"x")
 		require.False(t, ok)
-		held, err := m.IsHeld(a.ctx)
-		require.NoError(t, err)
-		require.True(t, held)
-		ttl, err := m.TTL(a.ctx)
-		require.NoError(t, err)
+		answer(m.IsHeld(a.ctx)).is(t, true)
+		ttl := answer(m.TTL(a.ctx)).ok(t)
 		require.Positive(t, ttl)
 
 		require.ErrorContains(t, refusalOf(t, m, 0), `rlock: "x": not acquired`)
@@ -91,9 +87,7 @@ func TestPrefix(t *testing.T) {
 		require.NoError(t, a.unlock())
 		require.ErrorContains(t, context.Cause(a.ctx), `rlock: "x": unlocked`)
 		got := waiter.gets(t, soon)
-		was, err := m.ForceUnlock(context.Background())
-		require.NoError(t, err)
-		require.True(t, was)
+		answer(m.ForceUnlock(context.Background())).is(t, true)
 		require.ErrorIs(t, got.unlock(), rlock.ErrLost)
 
 		a = locked(t, c.RWMutex("x").Upgradeable())
@@ -189,9 +183,7 @@ func TestWrongType(t *testing.T) {
 		require.ErrorContains(t, err, "WRONGTYPE")
 		var said *rueidis.RedisError
 		require.ErrorAs(t, err, &said, "the server's error can be found")
-		value, err := b.do(t, "GET", b.name).ToString()
-		require.NoError(t, err)
-		require.Equal(t, "precious", value)
+		answer(b.do(t, "GET", b.name).ToString()).is(t, "precious")
 		b.do(t, "DEL", b.name)
 
 		// The key becomes one of another type while it is held.

@@ -174,15 +174,10 @@ func (g *goActor) force(t testing.TB, name string) event {
 func (g *goActor) look(t testing.TB, name string) (locked bool, count int, ttl time.Duration) {
 	t.Helper()
 	m := g.mutex(name)
-	locked, err := m.IsLocked(g.ctx())
-	require.NoError(t, err)
-	count, err = m.HoldCount(g.ctx())
-	require.NoError(t, err)
-	ttl, err = m.TTL(g.ctx())
-	require.NoError(t, err)
-	held, err := m.IsHeld(g.ctx())
-	require.NoError(t, err)
-	require.Equal(t, count > 0, held)
+	locked = answer(m.IsLocked(g.ctx())).ok(t)
+	count = answer(m.HoldCount(g.ctx())).ok(t)
+	ttl = answer(m.TTL(g.ctx())).ok(t)
+	answer(m.IsHeld(g.ctx())).is(t, count > 0)
 	return locked, count, ttl
 }
 

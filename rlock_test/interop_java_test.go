@@ -84,10 +84,8 @@ func startPeer(t testing.TB, what string, cmd *exec.Cmd) *redisson {
 
 func launchPeer(t testing.TB, what string, cmd *exec.Cmd) *redisson {
 	t.Helper()
-	in, err := cmd.StdinPipe()
-	require.NoError(t, err)
-	out, err := cmd.StdoutPipe()
-	require.NoError(t, err)
+	in := answer(cmd.StdinPipe()).ok(t)
+	out := answer(cmd.StdoutPipe()).ok(t)
 	var log bytes.Buffer // read after the process has ended
 	cmd.Stderr = &log
 	if err := cmd.Start(); err != nil {
@@ -187,8 +185,7 @@ func (r *redisson) sum(t testing.TB, replies []<-chan reply) (sum int64) {
 	for _, ch := range replies {
 		got := r.await(t, ch)
 		require.NoError(t, got.err)
-		n, err := strconv.ParseInt(got.value, 10, 64)
-		require.NoError(t, err)
+		n := answer(strconv.ParseInt(got.value, 10, 64)).ok(t)
 		sum += n
 	}
 	return sum
@@ -310,12 +307,9 @@ func (j *javaThread) force(t testing.TB, name string) event {
 func (j *javaThread) look(t testing.TB, name string) (locked bool, count int, ttl time.Duration) {
 	t.Helper()
 	name = j.word(name)
-	locked, err := strconv.ParseBool(j.ask(t, "locked", name))
-	require.NoError(t, err)
-	count, err = strconv.Atoi(j.ask(t, "count", name))
-	require.NoError(t, err)
-	left, err := strconv.ParseInt(j.ask(t, "ttl", name), 10, 64)
-	require.NoError(t, err)
+	locked = answer(strconv.ParseBool(j.ask(t, "locked", name))).ok(t)
+	count = answer(strconv.Atoi(j.ask(t, "count", name))).ok(t)
+	left := answer(strconv.ParseInt(j.ask(t, "ttl", name), 10, 64)).ok(t)
 	require.Equal(t, strconv.FormatBool(count > 0), j.ask(t, "held", name))
 	if left == -2 { // the key is absent
 		left = 0

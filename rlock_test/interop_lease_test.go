@@ -151,8 +151,7 @@ func (w *world) fencing(t *testing.T) {
 		var next pendingLock
 		w.awaitWaiters(t, name, 1, func() { next = lockAsync(t, m) })
 		require.NoError(t, java.do(t, "unlock", coded).err)
-		got := next.get(t, 5*time.Second)
-		require.NoError(t, got.err)
+		got := next.gets(t, 5*time.Second)
 		token, _ = rlock.FencingToken(got.ctx, name)
 		require.Equal(t, last+3, token)
 		require.NoError(t, got.unlock())
@@ -220,8 +219,7 @@ func (w *world) takenAlong(t *testing.T) {
 			lasts = time.Hour
 		}
 		began := time.Now()
-		ticket, err := rlock.Export(ctx, rlock.WithTicketTime(lasts))
-		require.NoError(t, err)
+		ticket := answer(rlock.Export(ctx, rlock.WithTicketTime(lasts))).ok(t)
 		require.NoError(t, unlock())
 		other.tryInVain(t, name)
 		requireWaiting(t, in)

@@ -184,12 +184,9 @@ func (w *world) nodeExclusion(t *testing.T) {
 		replies = append(replies, node.send(t, "a", "hammer", url.QueryEscape(name), url.QueryEscape(file), ms(long)))
 	}
 	sum := nodes[0].sum(t, replies)
-	n, err := strconv.ParseInt(goes.expect(t, "sections", time.Minute), 10, 64)
-	require.NoError(t, err)
+	n := answer(strconv.ParseInt(goes.expect(t, "sections", time.Minute), 10, 64)).ok(t)
 	goes.end(t)
-	got, err := readNumber(file)
-	require.NoError(t, err)
-	require.Equal(t, sum+n, got, "an addition was lost")
+	answer(readNumber(file)).is(t, sum+n, "an addition was lost")
 	t.Logf("%d sections in Go, %d in Node", n, sum)
 }
 

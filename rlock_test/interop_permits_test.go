@@ -42,8 +42,7 @@ func (p permitsOf) acquire(t testing.TB, args ...string) <-chan reply {
 
 func (p permitsOf) available(t testing.TB) int64 {
 	t.Helper()
-	n, err := strconv.ParseInt(p.ask(t, "available"), 10, 64)
-	require.NoError(t, err)
+	n := answer(strconv.ParseInt(p.ask(t, "available"), 10, 64)).ok(t)
 	return n
 }
 

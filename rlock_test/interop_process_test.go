@@ -157,8 +157,7 @@ func (s turnsHad) String() string { return fmt.Sprintf("%d-%d", s.sections, s.lo
 func parseTurns(t testing.TB, text string) turnsHad {
 	t.Helper()
 	var n, ms int
-	_, err := fmt.Sscanf(text, "%d-%d", &n, &ms)
-	require.NoError(t, err)
+	answer(fmt.Sscanf(text, "%d-%d", &n, &ms)).ok(t)
 	return turnsHad{n, time.Duration(ms) * time.Millisecond}
 }
 
@@ -203,8 +202,7 @@ func (w *world) startGo(t testing.TB, job goJob) *goProcess {
 	cmd.Stderr = &p.log
 	p.in, err = cmd.StdinPipe()
 	require.NoError(t, err)
-	out, err := cmd.StdoutPipe()
-	require.NoError(t, err)
+	out := answer(cmd.StdoutPipe()).ok(t)
 	require.NoError(t, cmd.Start())
 	p.process = cmd.Process
 	go func() { // ends with the process
@@ -225,8 +223,7 @@ func (w *world) startGo(t testing.TB, job goJob) *goProcess {
 
 func (p *goProcess) begin(t testing.TB) {
 	t.Helper()
-	_, err := fmt.Fprintln(p.in)
-	require.NoError(t, err)
+	answer(fmt.Fprintln(p.in)).ok(t)
 }
 
 // expect requires that the next line begins with word, and returns the rest.

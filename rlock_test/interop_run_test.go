@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/redis/rueidis"
-	"github.com/stretchr/testify/require"
 
 	"github.com/go-rlock/rlock/internal/testing/redistest"
 	"github.com/go-rlock/rlock/rlock"
@@ -286,10 +285,8 @@ func (w *world) listeners(t testing.TB, channel string) (sum int64) {
 		cmd = "SHARDNUMSUB"
 	}
 	for _, node := range w.watch.rdb.Nodes() {
-		got, err := node.Do(t.Context(), node.B().Arbitrary("PUBSUB", cmd, channel).Build()).ToArray()
-		require.NoError(t, err)
-		n, err := got[1].AsInt64()
-		require.NoError(t, err)
+		got := answer(node.Do(t.Context(), node.B().Arbitrary("PUBSUB", cmd, channel).Build()).ToArray()).ok(t)
+		n := answer(got[1].AsInt64()).ok(t)
 		sum += n
 	}
 	return sum
@@ -303,8 +300,7 @@ func (w *world) channels(t testing.TB) (n int) {
 		cmd = "SHARDCHANNELS"
 	}
 	for _, node := range w.watch.rdb.Nodes() {
-		names, err := node.Do(t.Context(), node.B().Arbitrary("PUBSUB", cmd).Build()).AsStrSlice()
-		require.NoError(t, err)
+		names := answer(node.Do(t.Context(), node.B().Arbitrary("PUBSUB", cmd).Build()).AsStrSlice()).ok(t)
 		n += len(names)
 	}
 	return n

@@ -94,9 +94,7 @@ func (w *world) rwExclusion(t *testing.T) {
 	}
 	require.Positive(t, reads)
 	require.Positive(t, writes)
-	got, err := readNumber(file)
-	require.NoError(t, err)
-	require.Equal(t, inJava[0]+writes, got, "an addition was lost")
+	answer(readNumber(file)).is(t, inJava[0]+writes, "an addition was lost")
 	require.False(t, w.watch.exists(t, name))
 	t.Logf("%d writes and %d reads in Go, %d and %d in Java", writes, reads, inJava[0], inJava[1])
 }
@@ -206,14 +204,10 @@ func (w *world) rwForced(t *testing.T) {
 		unlock(t, goes.as("write"), name)
 
 		lock(t, java.as(side), name, testTimeout)
-		held, err := mutexOf(w.quickGo, map[string]string{"read": "write", "write": "read"}[side], name).ForceUnlock(context.Background())
-		require.NoError(t, err)
-		require.False(t, held)
+		answer(mutexOf(w.quickGo, map[string]string{"read": "write", "write": "read"}[side], name).ForceUnlock(context.Background())).is(t, false)
 		other := w.quickJava.thread()
 		in = w.rwWaits(t, other.as("write"), name)
-		held, err = mutexOf(w.quickGo, side, name).ForceUnlock(context.Background())
-		require.NoError(t, err)
-		require.True(t, held)
+		answer(mutexOf(w.quickGo, side, name).ForceUnlock(context.Background())).is(t, true)
 		await(t, in, 5*time.Second)
 		require.Error(t, java.as(side).unlock(t, name).err)
 		unlock(t, other.as("write"), name)
@@ -328,8 +322,7 @@ func (w *world) fair(t *testing.T) {
 // entries are those of the queue.
 func (w *world) entries(t testing.TB, name string) []string {
 	t.Helper()
-	all, err := w.watch.do(t, "LRANGE", fairKey("redisson_lock_queue", name), "0", "-1").AsStrSlice()
-	require.NoError(t, err)
+	all := answer(w.watch.do(t, "LRANGE", fairKey("redisson_lock_queue", name), "0", "-1").AsStrSlice()).ok(t)
 	return all
 }
 

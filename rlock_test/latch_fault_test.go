@@ -57,8 +57,7 @@ func (b fixture) loadLatchScripts(t testing.TB) {
 	b.set(t, l, 2)
 	require.NoError(t, l.CountDown(context.Background()))
 	require.Error(t, l.TryAwait(context.Background(), 0))
-	_, err := l.Delete(context.Background())
-	require.NoError(t, err)
+	answer(l.Delete(context.Background())).ok(t)
 }
 
 // A call whose caller has left ends in the background: it counts down, and it sets the count.
@@ -103,8 +102,7 @@ func TestLatchCopiesComeLate(t *testing.T) {
 			"down":   func() error { return l.CountDown(context.Background()) },
 			"delete": func() error { _, err := l.Delete(context.Background()); return err },
 		} {
-			_, err := watch.Delete(context.Background())
-			require.NoError(t, err)
+			answer(watch.Delete(context.Background())).ok(t)
 			if name != "set" {
 				b.set(t, watch, 3)
 			}
@@ -113,8 +111,7 @@ func TestLatchCopiesComeLate(t *testing.T) {
 			redistest.Eventually(t, testTimeout, func() bool { return proxy.Held() > 0 }, "it is under way")
 			proxy.CutAll()
 			require.NoError(t, within(t, result, testTimeout), name)
-			_, err = watch.Delete(context.Background())
-			require.NoError(t, err)
+			answer(watch.Delete(context.Background())).ok(t)
 			if name != "set" {
 				b.set(t, watch, 7)
 			}
@@ -279,17 +276,14 @@ func latchesLeaveNothing(t *testing.T) {
 			assert.ErrorIs(t, err, rlock.ErrNotAcquired)
 		}
 	})
-	channels, err := rdb.Do(context.Background(), rdb.B().PubsubChannels().Build()).AsStrSlice()
-	require.NoError(t, err)
+	channels := answer(rdb.Do(context.Background(), rdb.B().PubsubChannels().Build()).AsStrSlice()).ok(t)
 	require.Empty(t, channels)
-	keys, err := rdb.Do(context.Background(), rdb.B().Keys().Pattern("*").Build()).AsStrSlice()
-	require.NoError(t, err)
+	keys := answer(rdb.Do(context.Background(), rdb.B().Keys().Pattern("*").Build()).AsStrSlice()).ok(t)
 	for _, key := range keys {
 		require.True(t, strings.HasPrefix(key, "rlock_latch:{"), key)
 	}
 	for _, r := range rdb.DoMulti(context.Background(), pttls(rdb, keys)...) {
-		ttl, err := r.AsInt64()
-		require.NoError(t, err)
+		ttl := answer(r.AsInt64()).ok(t)
 		require.NotEqualValues(t, -1, ttl, "it ends by itself; -2: since the look")
 	}
 }

@@ -22,16 +22,12 @@ func latchChannel(name string) string { return "redisson_countdownlatch__channel
 // set gives a latch its count.
 func (b fixture) set(t testing.TB, l *rlock.CountDownLatch, n int64) {
 	t.Helper()
-	set, err := l.TrySetCount(context.Background(), n)
-	require.NoError(t, err)
-	require.True(t, set)
+	answer(l.TrySetCount(context.Background(), n)).is(t, true)
 }
 
 func requireCount(t testing.TB, l *rlock.CountDownLatch, want int64) {
 	t.Helper()
-	n, err := l.Count(context.Background())
-	require.NoError(t, err)
-	require.Equal(t, want, n)
+	answer(l.Count(context.Background())).is(t, want)
 }
 
 // awaitAsync starts an Await, and returns when it waits for a message.
@@ -55,8 +51,7 @@ func (b fixture) awaitSleep(t testing.TB) {
 // hearers counts the connections subscribed to a channel.
 func (b fixture) hearers(t testing.TB, channel string) int64 {
 	t.Helper()
-	counts, err := b.rdb.Do(context.Background(), b.rdb.B().PubsubNumsub().Channel(channel).Build()).AsIntMap()
-	require.NoError(t, err)
+	counts := answer(b.rdb.Do(context.Background(), b.rdb.B().PubsubNumsub().Channel(channel).Build()).AsIntMap()).ok(t)
 	return counts[channel]
 }
 
@@ -92,27 +87,21 @@ func TestLatch(t *testing.T) {
 		b.set(t, l, 0)
 		require.True(t, b.exists(t, b.name))
 		require.NoError(t, l.Await(ctx), "a count of 0 is open")
-		set, err = l.TrySetCount(ctx, 1)
-		require.NoError(t, err)
+		set = answer(l.TrySetCount(ctx, 1)).ok(t)
 		require.False(t, set, "a count of 0 is a count")
 		require.NoError(t, l.CountDown(ctx))
 		require.False(t, b.exists(t, b.name))
 
-		deleted, err := l.Delete(ctx)
-		require.NoError(t, err)
-		require.False(t, deleted)
+		answer(l.Delete(ctx)).is(t, false)
 		b.set(t, l, 7)
-		deleted, err = l.Delete(ctx)
-		require.NoError(t, err)
-		require.True(t, deleted)
+		answer(l.Delete(ctx)).is(t, true)
 		requireCount(t, l, 0)
 	})
 }
 
 func (b fixture) text(t testing.TB, key string) string {
 	t.Helper()
-	s, err := b.do(t, "GET", key).ToString()
-	require.NoError(t, err)
+	s := answer(b.do(t, "GET", key).ToString()).ok(t)
 	return s
 }
 
@@ -143,15 +132,13 @@ func TestLatchMisuse(t *testing.T) {
 		} {
 			require.NoError(t, b.do(t, "DEL", b.name).Error())
 			require.NoError(t, b.do(t, other.fill...).Error())
-			before, err := b.do(t, other.read...).ToAny()
-			require.NoError(t, err)
+			before := answer(b.do(t, other.read...).ToAny()).ok(t)
 			for call, err := range all(l) {
 				require.ErrorContains(t, err, "not a counter: the key", what+" "+call)
 				require.ErrorContains(t, err, "; give it a name that no other data uses", what+" "+call)
 				require.NotErrorIs(t, err, rlock.ErrUnreachable)
 			}
-			after, err := b.do(t, other.read...).ToAny()
-			require.NoError(t, err)
+			after := answer(b.do(t, other.read...).ToAny()).ok(t)
 			require.Equal(t, before, after)
 		}
 		done, cancel := context.WithCancel(ctx)
@@ -184,9 +171,7 @@ func TestLatchOpens(t *testing.T) {
 			require.NoError(t, l.CountDown(context.Background()))
 		},
 		"delete": func(t *testing.T, _ fixture, l *rlock.CountDownLatch) {
-			deleted, err := l.Delete(context.Background())
-			require.NoError(t, err)
-			require.True(t, deleted)
+			answer(l.Delete(context.Background())).is(t, true)
 		},
 		"delete by Redisson": func(t *testing.T, b fixture, _ *rlock.CountDownLatch) {
 			require.NoError(t, b.do(t, "DEL", b.name).Error())
@@ -197,8 +182,7 @@ func TestLatchOpens(t *testing.T) {
 			require.NoError(t, b.do(t, "PUBLISH", latchChannel(b.name), "0").Error())
 		},
 		"delete and set": func(t *testing.T, b fixture, l *rlock.CountDownLatch) {
-			_, err := l.Delete(context.Background())
-			require.NoError(t, err)
+			answer(l.Delete(context.Background())).ok(t)
 			b.set(t, l, 3)
 		},
 		"count down and set": func(t *testing.T, b fixture, l *rlock.CountDownLatch) {
@@ -385,9 +369,7 @@ func TestLatchOnACluster(t *testing.T) {
 			prefix := redistest.Name(t)
 			name := func(i int) string { return fmt.Sprintf("%s:%d", prefix, i) }
 			for i := range names {
-				set, err := here.CountDownLatch(name(i)).TrySetCount(context.Background(), 1)
-				require.NoError(t, err)
-				require.True(t, set)
+				answer(here.CountDownLatch(name(i)).TrySetCount(context.Background(), 1)).is(t, true)
 				waits = append(waits, async(func() error { return there.CountDownLatch(name(i)).Await(context.Background()) }))
 			}
 			redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == names }, "they wait")

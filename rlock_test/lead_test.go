@@ -295,9 +295,7 @@ func TestLeadResignsForAsk(t *testing.T) {
 		terms := make(chan term, 100)
 		stop, ended := candidate(t, b.Mutex(b.name, rlock.WithAsked()), 0, terms, rlock.ResignWhenAsked(0))
 		asks := func(c *rlock.Client, hears bool) {
-			heard, err := c.Ask(context.Background(), b.name)
-			require.NoError(t, err)
-			require.Equal(t, hears, heard)
+			answer(c.Ask(context.Background(), b.name)).is(t, hears)
 		}
 		require.NoError(t, awaitTerm(t, terms).why)
 		b.earsOf(t, b.Client)

@@ -26,8 +26,7 @@ const (
 
 func (b fixture) pttl(t testing.TB, name string) time.Duration {
 	t.Helper()
-	n, err := b.do(t, "PTTL", name).AsInt64()
-	require.NoError(t, err)
+	n := answer(b.do(t, "PTTL", name).AsInt64()).ok(t)
 	return time.Duration(n) * time.Millisecond
 }
 
@@ -246,8 +245,7 @@ func TestWatchdogOfAHandleThatIsCutOff(t *testing.T) {
 		var lost *rlock.LostError
 		require.ErrorAs(t, context.Cause(ctx), &lost)
 		require.Less(t, told.Sub(began), shortWatchdog+soon)
-		got := next.get(t, soon)
-		require.NoError(t, got.err)
+		got := next.gets(t, soon)
 		require.False(t, got.at.Before(lost.Since))
 		proxy.BlackHole(false)
 		require.ErrorIs(t, unlock(), rlock.ErrLost)
@@ -278,8 +276,7 @@ func handsOverBetweenWatchdogTimes(t *testing.T, rdb rueidis.Client, watchdogs .
 		waiter := lockAsync(t, newClient(t, rdb).Mutex(b.name, rlock.WithWatchdog(d)))
 		b.awaitPlace(t, b.name)
 		require.NoError(t, unlock())
-		got := waiter.get(t, soon)
-		require.NoError(t, got.err)
+		got := waiter.gets(t, soon)
 		if ttl := b.pttl(t, b.name); time.Since(began) < time.Second/2 { // later, the grant was old or has been renewed
 			require.LessOrEqual(t, ttl, min(d, 2*time.Second))
 		}
@@ -331,8 +328,7 @@ func TestTrustedUntil(t *testing.T) {
 		require.True(t, ok)
 		require.Equal(t, 30*time.Second, time.Until(until))
 		plain := b.Semaphore(b.name + ":4")
-		_, err = plain.TrySetPermits(ctx, 1)
-		require.NoError(t, err)
+		answer(plain.TrySetPermits(ctx, 1)).ok(t)
 		for outer, leased := range map[context.Context]bool{ctx: false, held: true} {
 			require.NoError(t, plain.Do(outer, 1, func(ctx context.Context) error {
 				end, ok := rlock.TrustedUntil(ctx)

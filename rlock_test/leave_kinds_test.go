@@ -93,8 +93,7 @@ func (s *twoClients) clear(t *testing.T) {
 // keysBut are the keys of all locks of the test, but those that begin like this.
 func (s *twoClients) keysBut(t *testing.T, prefixes ...string) []string {
 	t.Helper()
-	all, err := s.do(t, "KEYS", "*"+s.name+"*").AsStrSlice()
-	require.NoError(t, err)
+	all := answer(s.do(t, "KEYS", "*"+s.name+"*").AsStrSlice()).ok(t)
 	return slices.DeleteFunc(all, func(key string) bool {
 		return slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(key, prefix) })
 	})

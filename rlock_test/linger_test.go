@@ -240,9 +240,7 @@ func TestLingerIsForcedOpen(t *testing.T) {
 		m := b.Mutex(b.name, rlock.WithLinger(long))
 		keep(t, b.Client, m)
 		other := newClient(t, b.rdb).Mutex(b.name)
-		held, err := other.ForceUnlock(context.Background())
-		require.NoError(t, err)
-		require.True(t, held)
+		answer(other.ForceUnlock(context.Background())).is(t, true)
 		a := locked(t, tryFor{other, 0})
 		redistest.Eventually(t, shortWatchdog/3+soon, func() bool { return b.Stats().Idle == 0 }, "noticed")
 		refusalOf(t, m, 0)
@@ -251,9 +249,7 @@ func TestLingerIsForcedOpen(t *testing.T) {
 
 		// By the Client itself: at once.
 		redistest.Eventually(t, testTimeout, func() bool { lockAndUnlock(t, m); return b.Stats().Idle == 1 }, "kept")
-		held, err = b.Mutex(b.name).ForceUnlock(context.Background())
-		require.NoError(t, err)
-		require.True(t, held)
+		answer(b.Mutex(b.name).ForceUnlock(context.Background())).is(t, true)
 		require.Zero(t, b.Stats().Idle)
 		require.False(t, b.exists(t, b.name))
 	})
@@ -309,8 +305,7 @@ func TestLingerWithoutRights(t *testing.T) {
 			require.NoError(t, b.do(t, append([]string{"ACL", "SETUSER", "app", "reset", "resetchannels", "on", ">secret"}, strings.Fields(rules)...)...).Error())
 			var log bytes.Buffer
 			rdb := s.Client(t, func(o *rueidis.ClientOption) { o.Username, o.Password = "app", "secret" })
-			c, err := rlock.New(rdb, rlock.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
-			require.NoError(t, err)
+			c := answer(rlock.New(rdb, rlock.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})).ok(t)
 			m := c.Mutex(b.name, rlock.WithLinger(long))
 			for range 20 {
 				lockAndUnlock(t, m)

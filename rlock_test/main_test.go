@@ -62,8 +62,7 @@ func newClient(t testing.TB, rdb rueidis.Client, o ...rlock.Options) *rlock.Clie
 	if len(o) > 0 {
 		options = o[0]
 	}
-	c, err := rlock.New(rdb, options)
-	require.NoError(t, err)
+	c := answer(rlock.New(rdb, options)).ok(t)
 	clientsOf.add(t, c)
 	t.Cleanup(c.Close)
 	return c
@@ -133,8 +132,7 @@ func (b fixture) do(t testing.TB, cmd ...string) rueidis.RedisResult {
 // fields returns the lock's hash.
 func (b fixture) fields(t testing.TB, name string) map[string]int64 {
 	t.Helper()
-	m, err := b.do(t, "HGETALL", name).AsIntMap()
-	require.NoError(t, err)
+	m := answer(b.do(t, "HGETALL", name).AsIntMap()).ok(t)
 	return m
 }
 
@@ -175,8 +173,7 @@ func requireLostBy(t testing.TB, ctx context.Context, then time.Time) {
 
 func (b fixture) exists(t testing.TB, name string) bool {
 	t.Helper()
-	n, err := b.do(t, "EXISTS", name).AsInt64()
-	require.NoError(t, err)
+	n := answer(b.do(t, "EXISTS", name).AsInt64()).ok(t)
 	return n == 1
 }
 
@@ -268,6 +265,31 @@ func (p pendingLock) stillWaits(t testing.TB) {
 		require.FailNow(t, "Lock returned", "%v", a.err)
 	default:
 	}
+}
+
+// answer is what a call returned.
+func answer[T any](value T, err error) answered[T] { return answered[T]{value, err} }
+
+type answered[T any] struct {
+	value T
+	err   error
+}
+
+func (a answered[T]) ok(t testing.TB) T {
+	t.Helper()
+	require.NoError(t, a.err)
+	return a.value
+}
+
+func (a answered[T]) is(t testing.TB, want T, says ...any) {
+	t.Helper()
+	require.NoError(t, a.err)
+	require.Equal(t, want, a.value, says...)
+}
+
+func (a answered[T]) fails(t testing.TB, why error, says ...any) {
+	t.Helper()
+	require.ErrorIs(t, a.err, why, says...)
 }
 
 // enter locks under ctx.

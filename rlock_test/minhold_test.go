@@ -77,9 +77,7 @@ func TestMinHoldOfLevels(t *testing.T) {
 				require.NoError(t, unlockInner(), "the last level, though through another handle")
 				require.Positive(t, b.pttl(t, b.name))
 				require.LessOrEqual(t, b.pttl(t, b.name), minHold)
-				was, err := plain.ForceUnlock(context.Background())
-				require.NoError(t, err)
-				require.True(t, was)
+				answer(plain.ForceUnlock(context.Background())).is(t, true)
 			}
 
 			ctx, unlock := enter(t, context.Background(), plain)
@@ -167,8 +165,7 @@ func subscribers(t *testing.T, rdb rueidis.Client, name string) (n int) {
 				continue
 			}
 			require.NoError(t, err)
-			count, err := counts[1].AsInt64()
-			require.NoError(t, err)
+			count := answer(counts[1].AsInt64()).ok(t)
 			n += int(count)
 		}
 	}
@@ -206,8 +203,7 @@ func TestMinHoldAndAWaiterThatGivesUp(t *testing.T) {
 		require.NoError(t, unlock())
 		impatient.cancel()
 		require.ErrorIs(t, impatient.get(t, soon).err, context.Canceled)
-		got := next.get(t, rlock.DefaultWatchdogTimeout/2)
-		require.NoError(t, got.err)
+		got := next.gets(t, rlock.DefaultWatchdogTimeout/2)
 		require.GreaterOrEqual(t, got.at.Sub(began), minHold-time.Millisecond)
 		require.NoError(t, got.unlock())
 	})
@@ -227,8 +223,7 @@ func TestMinHoldAndLostCalls(t *testing.T) {
 			require.NoError(t, unlock())
 			require.True(t, past.exists(t, past.name))
 			require.LessOrEqual(t, past.pttl(t, past.name), minHold)
-			got := lockAsync(t, past.Mutex(past.name)).get(t, rlock.DefaultWatchdogTimeout/2)
-			require.NoError(t, got.err)
+			got := lockAsync(t, past.Mutex(past.name)).gets(t, rlock.DefaultWatchdogTimeout/2)
 			require.GreaterOrEqual(t, got.at.Sub(began), minHold-time.Millisecond)
 			require.NoError(t, got.unlock())
 		})

@@ -47,8 +47,7 @@ func TestOpen(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			servers := slices.Concat(c.more, []*redistest.Server{s})
 			before := connections(t, servers)
-			client, err := rlock.Open(c.url, rlock.Options{})
-			require.NoError(t, err)
+			client := answer(rlock.Open(c.url, rlock.Options{})).ok(t)
 			m := client.Mutex("open")
 			require.NoError(t, m.Do(t.Context(), func(ctx context.Context) error {
 				require.Greater(t, connections(t, servers), before)
@@ -78,8 +77,7 @@ func TestOpenWith(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t, "--requirepass", "secret")
 	secure, ca := redistest.StartTLS(t, s.Addr())
-	pem, err := os.ReadFile(ca)
-	require.NoError(t, err)
+	pem := answer(os.ReadFile(ca)).ok(t)
 	roots := x509.NewCertPool()
 	require.True(t, roots.AppendCertsFromPEM(pem))
 	c, err := rlock.OpenWith(rueidis.ClientOption{
@@ -174,8 +172,7 @@ func TestOpenFails(t *testing.T) {
 			require.Equal(t, !refused[name], errors.Is(err, rlock.ErrUnreachable))
 		})
 	}
-	page, err := os.ReadFile("../docs/troubleshooting.md")
-	require.NoError(t, err)
+	page := answer(os.ReadFile("../docs/troubleshooting.md")).ok(t)
 	shown := regexp.MustCompile(`(?m)^rlock: cannot connect .*$`).FindAllString(string(page), -1)
 	require.NotEmpty(t, shown)
 	for _, line := range shown {
@@ -186,13 +183,11 @@ func TestOpenFails(t *testing.T) {
 		require.ErrorContains(t, err, start)
 	})
 	t.Run("no RESP3, with the cure", func(t *testing.T) {
-		client, err := rlock.Open("redis://"+resp2.Addr()+"?protocol=2", rlock.Options{})
-		require.NoError(t, err)
+		client := answer(rlock.Open("redis://"+resp2.Addr()+"?protocol=2", rlock.Options{})).ok(t)
 		client.Close()
 	})
 	t.Run("no address", func(t *testing.T) {
-		_, err := rlock.OpenWith(rueidis.ClientOption{}, rlock.Options{})
-		require.ErrorIs(t, err, rueidis.ErrNoAddr)
+		answer(rlock.OpenWith(rueidis.ClientOption{}, rlock.Options{})).fails(t, rueidis.ErrNoAddr)
 	})
 	t.Run("bad Options", func(t *testing.T) { // checked before dialing
 		_, err := rlock.Open("redis://"+silent.Addr().String(), rlock.Options{WatchdogTimeout: 1})
@@ -207,8 +202,7 @@ func opened(t *testing.T) (*rlock.Client, *redistest.Proxy) {
 	proxy := redistest.StartProxy(t, redistest.Start(t).Addr())
 	o := rueidis.ClientOption{InitAddress: []string{proxy.Addr()}}
 	redistest.Connects(t, &o)
-	c, err := rlock.OpenWith(o, rlock.Options{})
-	require.NoError(t, err)
+	c := answer(rlock.OpenWith(o, rlock.Options{})).ok(t)
 	return c, proxy
 }
 
@@ -219,8 +213,7 @@ func TestOpenFailsAlone(t *testing.T) {
 		o := rueidis.ClientOption{InitAddress: []string{s.Addr()}}
 		redistest.Connects(t, &o)
 		s.Stop()
-		_, err := rlock.OpenWith(o, rlock.Options{})
-		require.ErrorIs(t, err, rlock.ErrUnreachable)
+		answer(rlock.OpenWith(o, rlock.Options{})).fails(t, rlock.ErrUnreachable)
 	})
 }
 

@@ -188,8 +188,7 @@ var optionEffects = map[string]func(t *testing.T, p *pair){
 // optionTable parses the table of docs/locks.md: which kinds accept an option, and the options that exclude it.
 func optionTable(t *testing.T) (kinds, not map[string]map[string]bool) {
 	t.Helper()
-	text, err := os.ReadFile("../docs/locks.md")
-	require.NoError(t, err)
+	text := answer(os.ReadFile("../docs/locks.md")).ok(t)
 	_, section, ok := strings.Cut(string(text), "### Options together\n")
 	require.True(t, ok)
 	section, _, _ = strings.Cut(section, "\n#")
@@ -272,8 +271,7 @@ func TestOptionsOfOtherKinds(t *testing.T) {
 		b := newFixture(t)
 		kinds, _ := optionTable(t)
 		ctx := context.Background()
-		_, err := b.PermitSemaphore(b.name+":permits").TrySetPermits(ctx, 1)
-		require.NoError(t, err)
+		answer(b.PermitSemaphore(b.name+":permits").TrySetPermits(ctx, 1)).ok(t)
 		others := []*rlock.Client{newClient(t, b.rdb), newClient(t, b.rdb)}
 		for name, option := range pairedOptions() {
 			section, permit, err := b.PermitSemaphore(b.name+":permits", option).Acquire(ctx)

@@ -192,8 +192,7 @@ func TestPassOnAndTheCount(t *testing.T) {
 			require.NoError(t, unlock3())
 			require.NoError(t, unlock2())
 			require.NoError(t, a.unlock())
-			got := line[0].get(t, testTimeout)
-			require.NoError(t, got.err)
+			got := line[0].gets(t, testTimeout)
 			require.Equal(t, owner, rlock.Owner(got.ctx))
 			if underWay {
 				require.Equal(t, map[string]int64{owner: 1}, r.fields(t, r.name))
@@ -217,8 +216,7 @@ func TestPassOnOfALockThatIsGone(t *testing.T) {
 		r.do(t, "DEL", r.name)
 		before := a
 		require.NoError(t, a.unlock())
-		a = line[0].get(t, testTimeout)
-		require.NoError(t, a.err)
+		a = line[0].gets(t, testTimeout)
 		select {
 		case <-a.ctx.Done():
 			require.ErrorIs(t, context.Cause(a.ctx), rlock.ErrLost)
@@ -243,16 +241,14 @@ func TestPassOnInSilence(t *testing.T) {
 		r.proxy.BlackHole(true)
 		silent := time.Now()
 		require.NoError(t, a.unlock())
-		a = line[0].get(t, testTimeout)
-		require.NoError(t, a.err)
+		a = line[0].gets(t, testTimeout)
 		require.Less(t, time.Since(silent), soon)
 		sleep(time.Until(silent.Add(2*watchdog/3 + 500*time.Millisecond)))
 		require.NoError(t, a.ctx.Err())
 		require.ErrorIs(t, a.unlock(), rlock.ErrUnreachable)
 		line[1].stillWaits(t)
 		r.proxy.BlackHole(false)
-		a = line[1].get(t, 2*testTimeout)
-		require.NoError(t, a.err)
+		a = line[1].gets(t, 2*testTimeout)
 		require.NoError(t, a.unlock())
 		r.clear(t)
 	})

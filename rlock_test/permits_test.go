@@ -21,23 +21,15 @@ func slotKey(name string) string   { return "rlock_sem_slots:{" + name + "}" }
 // setPermits sets the number of permits.
 func setPermits(t testing.TB, s *rlock.PermitSemaphore, n int64) {
 	t.Helper()
-	set, err := s.TrySetPermits(context.Background(), n)
-	require.NoError(t, err)
-	require.True(t, set)
+	answer(s.TrySetPermits(context.Background(), n)).is(t, true)
 }
 
 // requirePermits checks how many permits are free and how many are held.
 func requirePermits(t testing.TB, s *rlock.PermitSemaphore, free, held int64) {
 	t.Helper()
-	n, err := s.Available(context.Background())
-	require.NoError(t, err)
-	require.Equal(t, free, n, "free")
-	n, err = s.Acquired(context.Background())
-	require.NoError(t, err)
-	require.Equal(t, held, n, "held")
-	n, err = s.Permits(context.Background())
-	require.NoError(t, err)
-	require.Equal(t, free+held, n, "all")
+	answer(s.Available(context.Background())).is(t, free, "free")
+	answer(s.Acquired(context.Background())).is(t, held, "held")
+	answer(s.Permits(context.Background())).is(t, free+held, "all")
 }
 
 // eventuallyPermits is requirePermits for work in the background.
@@ -99,9 +91,7 @@ func TestPermits(t *testing.T) {
 		require.Equal(t, b.name, s.Name())
 		requirePermits(t, s, 0, 0)
 		setPermits(t, s, 3)
-		set, err := s.TrySetPermits(ctx, 9)
-		require.NoError(t, err)
-		require.False(t, set)
+		answer(s.TrySetPermits(ctx, 9)).is(t, false)
 
 		section, one, err := s.Acquire(ctx)
 		require.NoError(t, err)
@@ -110,8 +100,7 @@ func TestPermits(t *testing.T) {
 		require.Zero(t, one.Slot())
 		requirePermits(t, s, 2, 1)
 		require.Equal(t, "2", b.text(t, b.name), "the same counter as in Redisson")
-		left, err := s.LeaseTime(ctx, one.ID())
-		require.NoError(t, err)
+		left := answer(s.LeaseTime(ctx, one.ID())).ok(t)
 		require.InDelta(t, 30, left.Seconds(), 10)
 
 		two := acquire(t, s, 2)
@@ -287,10 +276,8 @@ func TestPermitsAmongLocks(t *testing.T) {
 // permitEnds returns a permit's expiry by the clock of the server, which is this machine's.
 func (b fixture) permitEnds(t testing.TB, id string) time.Time {
 	t.Helper()
-	raw, err := hex.DecodeString(id)
-	require.NoError(t, err)
-	ms, err := b.do(t, "ZSCORE", permitKey(b.name), string(raw)).AsFloat64()
-	require.NoError(t, err)
+	raw := answer(hex.DecodeString(id)).ok(t)
+	ms := answer(b.do(t, "ZSCORE", permitKey(b.name), string(raw)).AsFloat64()).ok(t)
 	return time.UnixMilli(int64(ms))
 }
 

@@ -33,8 +33,7 @@ func TestQuorumWakes(t *testing.T) {
 			require.Equal(t, before, e.commands(t), "a waiter sends nothing")
 			began := time.Now()
 			require.NoError(t, unlock())
-			got := waiter.get(t, time.Minute)
-			require.NoError(t, got.err)
+			got := waiter.gets(t, time.Minute)
 			require.Zero(t, got.at.Sub(began))
 			require.NoError(t, got.unlock())
 		}
@@ -49,8 +48,7 @@ func TestQuorumWakesWithoutMessages(t *testing.T) {
 		_, _, err := e.process(t, rlock.Options{}, rlock.WithLease(lease)).Lock(t.Context()) // never unlocked
 		require.NoError(t, err)
 		began := time.Now()
-		got := lockAsync(t, e.process(t, rlock.Options{})).get(t, testTimeout)
-		require.NoError(t, got.err)
+		got := lockAsync(t, e.process(t, rlock.Options{})).gets(t, testTimeout)
 		requireTookAtMost(t, lease+time.Millisecond, began, got.at)
 		require.NoError(t, got.unlock())
 	})
@@ -247,8 +245,7 @@ func TestQuorumClose(t *testing.T) {
 		require.NoError(t, ctx.Err())
 		waiter.stillWaits(t)
 		require.NoError(t, unlock())
-		other := waiter.get(t, 5*time.Second)
-		require.NoError(t, other.err)
+		other := waiter.gets(t, 5*time.Second)
 
 		local := lockAsync(t, a)
 		_, _, err := b.TryLock(t.Context(), 0)

@@ -21,8 +21,7 @@ var hour = rlock.Options{HandOff: rlock.HandOff{For: time.Hour}}
 // locked takes a lock that is free.
 func locked(t testing.TB, l locker) lockResult {
 	t.Helper()
-	a := lockAsync(t, l).get(t, testTimeout)
-	require.NoError(t, a.err)
+	a := lockAsync(t, l).gets(t, testTimeout)
 	return a
 }
 
@@ -32,8 +31,7 @@ func (b fixture) owners(t testing.TB) map[string]int64 {
 	all := make(map[string]int64)
 	for field, value := range b.fieldsOf(t) {
 		if field != "mode" {
-			n, err := strconv.ParseInt(value, 10, 64)
-			require.NoError(t, err)
+			n := answer(strconv.ParseInt(value, 10, 64)).ok(t)
 			all[field] = n
 		}
 	}
@@ -189,8 +187,7 @@ func TestReadersAreLetInTogether(t *testing.T) {
 			owners := make(map[string]bool)
 			var all []lockResult
 			for _, p := range line {
-				a := p.get(t, testTimeout)
-				require.NoError(t, a.err)
+				a := p.gets(t, testTimeout)
 				owners[rlock.Owner(a.ctx)] = true
 				all = append(all, a)
 			}
@@ -251,9 +248,7 @@ func TestReadersReenter(t *testing.T) {
 		longer := locked(t, under{inner.ctx, r.RWMutex(r.name, rlock.WithLease(time.Hour)).Read()})
 		require.Equal(t, map[string]int64{owner: 3}, r.owners(t))
 		require.NoError(t, first.unlock())
-		n, err := rw.Read().HoldCount(second.ctx)
-		require.NoError(t, err)
-		require.Equal(t, 3, n)
+		answer(rw.Read().HoldCount(second.ctx)).is(t, 3)
 		require.NoError(t, longer.unlock())
 		require.NoError(t, inner.unlock())
 		r.awaitCount(t, owner, 1)
@@ -357,8 +352,7 @@ func TestReentryAnsweredAfterItsSection(t *testing.T) {
 				require.NoError(t, within(t, unlocked, soon))
 			}
 			r.proxy.Release()
-			a := longer.get(t, testTimeout)
-			require.NoError(t, a.err)
+			a := longer.gets(t, testTimeout)
 			require.NotEqual(t, owner, rlock.Owner(a.ctx))
 			if len(others) == 0 {
 				require.NoError(t, within(t, unlocked, testTimeout))
@@ -491,8 +485,7 @@ func TestReadersShareForABoundedTime(t *testing.T) {
 		for _, a := range joined {
 			require.NoError(t, a.unlock())
 		}
-		a := writer.get(t, testTimeout)
-		require.NoError(t, a.err)
+		a := writer.gets(t, testTimeout)
 		asks.stillWaits(t)
 		late.stillWaits(t)
 		require.NoError(t, a.unlock())

@@ -58,9 +58,7 @@ func TestServerWithoutScripts(t *testing.T) {
 				require.NotErrorIs(t, err, rlock.ErrUnreachable, kind)
 				require.NotErrorIs(t, err, rlock.ErrNotAcquired, kind)
 			}
-			n, err := b.do(t, "DBSIZE").AsInt64()
-			require.NoError(t, err)
-			require.Zero(t, n)
+			answer(b.do(t, "DBSIZE").AsInt64()).is(t, 0)
 		})
 	}
 }
@@ -80,13 +78,11 @@ func TestWaitersAtMaxclients(t *testing.T) {
 	}
 	admin := fixture{rdb: s.Client(t)}
 	const warning = `level=WARN msg="rlock: Redis answers, but takes no subscription; until it does, nobody is woken, and waiters look once a second`
-	page, err := os.ReadFile("../docs/troubleshooting.md")
-	require.NoError(t, err)
+	page := answer(os.ReadFile("../docs/troubleshooting.md")).ok(t)
 	require.Contains(t, string(page), warning)
 	warnings := func() int { return strings.Count(log.String(), warning) }
 	permits := func(c *rlock.Client) *rlock.Semaphore { return c.Semaphore("permits") }
-	_, err = permits(a).TrySetPermits(t.Context(), 1)
-	require.NoError(t, err)
+	answer(permits(a).TrySetPermits(t.Context(), 1)).ok(t)
 
 	handles := func(c *rlock.Client) map[string]rlock.Locker {
 		return map[string]rlock.Locker{
@@ -129,8 +125,7 @@ func TestWaitersAtMaxclients(t *testing.T) {
 	_, unlock := enter(t, context.Background(), a.Mutex("order:42"))
 	wait := lockAsync(t, b.Mutex("order:42"))
 	hasOne := func() bool { // for messages
-		clients, err := admin.do(t, "CLIENT", "LIST").ToString()
-		require.NoError(t, err)
+		clients := answer(admin.do(t, "CLIENT", "LIST").ToString()).ok(t)
 		return strings.Contains(clients, "name=rlock:") // which it gets when it has subscribed
 	}
 	redistest.Eventually(t, testTimeout, hasOne, "it is subscribed")
@@ -231,9 +226,7 @@ func TestDeadWhereListenersAreNotCounted(t *testing.T) {
 	case <-time.After(20 * time.Second): // its timer ends with the lease, 30 s
 		t.Fatal("the waiter behind a dead process sleeps")
 	}
-	n, err := b.do(t, "ZCARD", "rlock_queue:{job}").AsInt64()
-	require.NoError(t, err)
-	require.Zero(t, n, "the dead one has lost its place")
+	answer(b.do(t, "ZCARD", "rlock_queue:{job}").AsInt64()).is(t, 0, "the dead one has lost its place")
 	require.NoError(t, unlock())
 	require.NoError(t, (<-inside)())
 }

@@ -124,11 +124,9 @@ func TestReadWriteReentry(t *testing.T) {
 				locked bool
 				count  int
 			}{{rw.Read(), read, reads}, {rw.Write(), write, writes}} {
-				locked, err := side.IsLocked(ctx)
-				require.NoError(t, err)
+				locked := answer(side.IsLocked(ctx)).ok(t)
 				require.Equal(t, side.locked, locked)
-				count, err := side.HoldCount(ctx)
-				require.NoError(t, err)
+				count := answer(side.HoldCount(ctx)).ok(t)
 				require.Equal(t, side.count, count)
 			}
 		}
@@ -280,8 +278,7 @@ func TestDowngrade(t *testing.T) {
 		require.NoError(t, reader.Err())
 		require.Equal(t, "section", reader.Value(rwKey{}))
 		for _, p := range waiting {
-			got := p.get(t, soon)
-			require.NoError(t, got.err)
+			got := p.gets(t, soon)
 			require.Less(t, got.at.Sub(began), 5*time.Second)
 			require.NoError(t, got.unlock())
 		}
@@ -307,8 +304,7 @@ func TestDowngrade(t *testing.T) {
 		rwNothing(t, b.rdb, b.name)
 
 		writer, unlock = enter(t, context.Background(), rw.Write())
-		_, err = rw.Write().ForceUnlock(context.Background())
-		require.NoError(t, err)
+		answer(rw.Write().ForceUnlock(context.Background())).ok(t)
 		_, _, err = rw.Downgrade(writer)
 		require.ErrorIs(t, err, rlock.ErrLost)
 		require.ErrorIs(t, unlock(), rlock.ErrLost)
@@ -340,8 +336,7 @@ func rwNothing(t testing.TB, rdb rueidis.Client, names ...string) {
 // fieldsOf returns the hash of a read/write lock.
 func (b fixture) fieldsOf(t testing.TB) map[string]string {
 	t.Helper()
-	m, err := b.do(t, "HGETALL", b.name).AsStrMap()
-	require.NoError(t, err)
+	m := answer(b.do(t, "HGETALL", b.name).AsStrMap()).ok(t)
 	return m
 }
 

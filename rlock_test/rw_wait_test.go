@@ -135,16 +135,14 @@ func TestReadWriteWithoutTheRightToMarks(t *testing.T) {
 	reader.stillWaits(t)
 	writer.cancel()
 	require.ErrorIs(t, writer.get(t, soon).err, context.Canceled)
-	got := reader.get(t, soon)
-	require.NoError(t, got.err)
+	got := reader.gets(t, soon)
 	require.NoError(t, got.unlock())
 
 	section, unlock := enter(t, ctx, rw.Upgradeable())
 	upgrade := lockAsync(t, upgrading{rw.Upgradeable(), section})
 	past.awaitWaiters(t, 1)
 	require.NoError(t, leave())
-	got = upgrade.get(t, soon)
-	require.NoError(t, got.err)
+	got = upgrade.gets(t, soon)
 	require.NoError(t, got.unlock())
 	require.NoError(t, unlock())
 
@@ -154,8 +152,7 @@ func TestReadWriteWithoutTheRightToMarks(t *testing.T) {
 	writer = lockAsync(t, rw.Write())
 	past.awaitWaiters(t, 1)
 	require.NoError(t, leave())
-	got = writer.get(t, 2*soon)
-	require.NoError(t, got.err)
+	got = writer.gets(t, 2*soon)
 	require.NoError(t, got.unlock())
 }
 
@@ -197,8 +194,7 @@ func TestWriterWakesAtOnce(t *testing.T) {
 			sleep(time.Second)
 			began := time.Now()
 			require.NoError(t, unlock())
-			got := waiter.get(t, soon)
-			require.NoError(t, got.err)
+			got := waiter.gets(t, soon)
 			require.NoError(t, got.unlock())
 			if took := got.at.Sub(began); took > 0 {
 				late, longest = late+1, max(longest, took)
@@ -239,12 +235,10 @@ func TestWriterLooksWhenTheFirstReaderEnds(t *testing.T) {
 			require.NoError(t, b.do(t, "HDEL", b.name, java).Error()) // as Redisson's unlock
 			require.NoError(t, b.do(t, "DEL", holdKey(java)).Error())
 			if !upgrades { // the longest lease is that of the reader who stays
-				left, err := b.do(t, "PTTL", holdKey(rlock.Owner(stays))).ToInt64()
-				require.NoError(t, err)
+				left := answer(b.do(t, "PTTL", holdKey(rlock.Owner(stays))).ToInt64()).ok(t)
 				require.NoError(t, b.do(t, "PEXPIRE", b.name, strconv.FormatInt(left, 10)).Error())
 			}
-			got := waiter.get(t, time.Minute)
-			require.NoError(t, got.err)
+			got := waiter.gets(t, time.Minute)
 			require.Less(t, got.at.Sub(began), 2*brief)
 			require.NoError(t, got.unlock())
 			if end != nil {
@@ -339,8 +333,7 @@ func TestDeadReadersDoNotPileUp(t *testing.T) {
 			require.NoError(t, b.do(t, cmd...).Error())
 		}
 		fields := func() int64 {
-			n, err := b.do(t, "HLEN", b.name).AsInt64()
-			require.NoError(t, err)
+			n := answer(b.do(t, "HLEN", b.name).AsInt64()).ok(t)
 			return n
 		}
 		die()
@@ -366,8 +359,7 @@ func TestDeadReadersDoNotPileUp(t *testing.T) {
 		require.NoError(t, section.Err())
 		require.NoError(t, stay())
 		require.NoError(t, leave())
-		_, err = rw.Read().ForceUnlock(ctx)
-		require.NoError(t, err)
+		answer(rw.Read().ForceUnlock(ctx)).ok(t)
 	})
 }
 

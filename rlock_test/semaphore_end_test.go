@@ -163,8 +163,7 @@ func TestSemaphoreChangesAfterAnOutage(t *testing.T) {
 			s := c.Semaphore(b.name)
 			return func(n int) error { return s.Release(context.Background(), int64(n)) }
 		}, func() int64 {
-			n, err := watch.Available(context.Background())
-			require.NoError(t, err)
+			n := answer(watch.Available(context.Background())).ok(t)
 			return 5 - n
 		})
 	})
@@ -174,15 +173,12 @@ func TestLatchCountDownsAfterAnOutage(t *testing.T) {
 	redistest.OnlyVirtual(t, "it waits for a minute", func(t *testing.T) {
 		b := newFixture(t)
 		watch := b.CountDownLatch(b.name)
-		set, err := watch.TrySetCount(context.Background(), 102)
-		require.NoError(t, err)
-		require.True(t, set)
+		answer(watch.TrySetCount(context.Background(), 102)).is(t, true)
 		changesAfterOutage(t, func(c *rlock.Client) func(int) error {
 			l := c.CountDownLatch(b.name)
 			return func(int) error { return l.CountDown(context.Background()) }
 		}, func() int64 {
-			n, err := watch.Count(context.Background())
-			require.NoError(t, err)
+			n := answer(watch.Count(context.Background())).ok(t)
 			return n - 100
 		})
 	})
@@ -197,8 +193,7 @@ func TestSemaphoreChangesEndWithClose(t *testing.T) {
 		log := new(readableLog)
 		c := newClient(t, redistest.Dial(t, proxy.Addr()), rlock.Options{Logger: slog.New(slog.NewTextHandler(log, nil))})
 		s := c.Semaphore(b.name)
-		_, err := s.Available(context.Background())
-		require.NoError(t, err)
+		answer(s.Available(context.Background())).ok(t)
 		proxy.BlackHole(true)
 		var all []<-chan error
 		for range 30 {
@@ -278,34 +273,27 @@ func TestSemaphoreDelete(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
 		b := newFixture(t, rlock.Options{WatchdogTimeout: 3 * time.Second})
 		s := b.Semaphore(b.name)
-		deleted, err := s.Delete(context.Background())
-		require.NoError(t, err)
-		require.False(t, deleted)
+		answer(s.Delete(context.Background())).is(t, false)
 		permits(t, s, 0)
 		waits := b.acquireAsync(t, newClient(t, b.rdb).Semaphore(b.name), 1, 1)
-		deleted, err = s.Delete(context.Background())
-		require.NoError(t, err)
-		require.True(t, deleted)
+		answer(s.Delete(context.Background())).is(t, true)
 		requireStillWaits(t, waits)
 		permits(t, s, 1)
 		require.NoError(t, within(t, waits, wakeTimeout), "it was set again")
 		require.NoError(t, b.do(t, "SET", b.name, "text").Error())
-		_, err = s.Delete(context.Background())
+		_, err := s.Delete(context.Background())
 		require.ErrorContains(t, err, "not a counter")
 		require.Equal(t, "text", b.text(t, b.name))
 
 		p := b.PermitSemaphore(b.name + ":p")
 		setPermits(t, p, 1)
 		held := acquire(t, p, 1)
-		deleted, err = p.Delete(context.Background())
-		require.NoError(t, err)
-		require.True(t, deleted)
+		answer(p.Delete(context.Background())).is(t, true)
 		requirePermits(t, p, 0, 0)
 		<-held.ctx.Done()
 		require.ErrorIs(t, context.Cause(held.ctx), rlock.ErrLost)
 		require.ErrorIs(t, held.permit.Release(), rlock.ErrLost)
-		keys, err := b.do(t, "KEYS", "*"+b.name+":p*").AsStrSlice()
-		require.NoError(t, err)
+		keys := answer(b.do(t, "KEYS", "*"+b.name+":p*").AsStrSlice()).ok(t)
 		for _, key := range keys {
 			require.Contains(t, key, "rlock_sem_requests", "only records are left, which end by themselves")
 		}
@@ -326,9 +314,7 @@ func TestLatchStaysSet(t *testing.T) {
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.ErrorIs(t, err, rlock.ErrPending)
 		latch := b.CountDownLatch(b.name)
-		set, err := latch.TrySetCount(context.Background(), 3)
-		require.NoError(t, err)
-		require.False(t, set)
+		answer(latch.TrySetCount(context.Background(), 3)).is(t, false)
 		require.NoError(t, latch.CountDown(context.Background()))
 		waits := b.awaitAsync(t, latch)
 		proxy.Release()

@@ -23,16 +23,12 @@ func semaphoreChannel(name string) string { return "redisson_sc:{" + name + "}" 
 // permits sets the number of permits.
 func permits(t testing.TB, s *rlock.Semaphore, n int64) {
 	t.Helper()
-	set, err := s.TrySetPermits(context.Background(), n)
-	require.NoError(t, err)
-	require.True(t, set)
+	answer(s.TrySetPermits(context.Background(), n)).is(t, true)
 }
 
 func requireFree(t testing.TB, s *rlock.Semaphore, want int64) {
 	t.Helper()
-	n, err := s.Available(context.Background())
-	require.NoError(t, err)
-	require.Equal(t, want, n)
+	answer(s.Available(context.Background())).is(t, want)
 }
 
 // eventuallyFree is requireFree for work in the background.
@@ -63,8 +59,7 @@ func (b fixture) awaitLine(t testing.TB, name string, processes int) {
 // inLine returns the number of processes queued at a semaphore. Each of them has asked once more after it subscribed.
 func (b fixture) inLine(t testing.TB, name string) int {
 	t.Helper()
-	n, err := b.do(t, "ZCARD", "rlock_sem_queue:{"+name+"}").AsInt64()
-	require.NoError(t, err)
+	n := answer(b.do(t, "ZCARD", "rlock_sem_queue:{"+name+"}").AsInt64()).ok(t)
 	return int(n)
 }
 
@@ -105,17 +100,11 @@ func TestSemaphore(t *testing.T) {
 		requireFree(t, s, -2)
 		require.ErrorIs(t, s.TryAcquire(ctx, 1, 0), rlock.ErrNotAcquired)
 		require.NoError(t, s.AddPermits(ctx, 10))
-		n, err := s.Drain(ctx)
-		require.NoError(t, err)
-		require.Equal(t, int64(8), n)
+		answer(s.Drain(ctx)).is(t, 8)
 		requireFree(t, s, 0)
-		exists, err := s.ReleaseIfExists(ctx, 2)
-		require.NoError(t, err)
-		require.True(t, exists)
+		answer(s.ReleaseIfExists(ctx, 2)).is(t, true)
 		require.NoError(t, b.do(t, "DEL", b.name).Error())
-		exists, err = s.ReleaseIfExists(ctx, 2)
-		require.NoError(t, err)
-		require.False(t, exists)
+		answer(s.ReleaseIfExists(ctx, 2)).is(t, false)
 		require.NoError(t, s.Release(ctx, 1))
 		requireFree(t, s, 1)
 	})
@@ -202,9 +191,7 @@ func TestSemaphoreEnds(t *testing.T) {
 		require.ErrorIs(t, s.Acquire(context.Background(), 1), rlock.ErrClosed)
 		require.NoError(t, s.Release(context.Background(), 1))
 		requireFree(t, watch, 1)
-		released, err := s.ReleaseIfExists(context.Background(), 1)
-		require.NoError(t, err)
-		require.True(t, released)
+		answer(s.ReleaseIfExists(context.Background(), 1)).is(t, true)
 		requireFree(t, watch, 2)
 	})
 	redistest.RunVirtual(t, "Shutdown", func(t *testing.T) {
@@ -244,18 +231,13 @@ func semaphoresLeaveNothing(t *testing.T) {
 		}
 	})
 	for i := range names {
-		n, err := c.Semaphore(fmt.Sprintf("semaphore:%d", i)).Available(context.Background())
-		require.NoError(t, err)
-		require.Equal(t, int64(i%2), n)
+		answer(c.Semaphore(fmt.Sprintf("semaphore:%d", i)).Available(context.Background())).is(t, int64(i%2))
 	}
-	channels, err := rdb.Do(context.Background(), rdb.B().PubsubChannels().Build()).AsStrSlice()
-	require.NoError(t, err)
+	channels := answer(rdb.Do(context.Background(), rdb.B().PubsubChannels().Build()).AsStrSlice()).ok(t)
 	require.Empty(t, channels)
-	keys, err := rdb.Do(context.Background(), rdb.B().Keys().Pattern("rlock_*").Build()).AsStrSlice()
-	require.NoError(t, err)
+	keys := answer(rdb.Do(context.Background(), rdb.B().Keys().Pattern("rlock_*").Build()).AsStrSlice()).ok(t)
 	for i, r := range rdb.DoMulti(context.Background(), pttls(rdb, keys)...) {
-		ttl, err := r.AsInt64()
-		require.NoError(t, err)
+		ttl := answer(r.AsInt64()).ok(t)
 		require.NotEqualValues(t, -1, ttl, "it ends by itself; -2: since the look")
 		require.True(t, strings.HasPrefix(keys[i], "rlock_sem_requests:{"), keys[i])
 	}

@@ -105,8 +105,7 @@ func TestSweepingSparesTheNextHold(t *testing.T) {
 			ctx, unlockAround := enter(t, context.Background(), b.Mutex(b.name+":around"))
 			m := b.Mutex(b.name)
 			fail(t, b, proxy, m, ctx)
-			a := lockAsync(t, under{ctx, m}).get(t, testTimeout)
-			require.NoError(t, a.err)
+			a := lockAsync(t, under{ctx, m}).gets(t, testTimeout)
 			for end := time.Now().Add(longestPause); time.Now().Before(end); sleep(10 * time.Millisecond) {
 				require.Equal(t, map[string]int64{rlock.Owner(a.ctx): 1}, b.fields(t, b.name))
 				require.NoError(t, a.ctx.Err())
@@ -278,8 +277,7 @@ func TestCloseAmongSiblings(t *testing.T) {
 		b := fixture{rdb: s.Client(t)}
 		rdb := s.Client(t)
 		for range 10 {
-			c, err := rlock.New(rdb, rlock.Options{})
-			require.NoError(t, err)
+			c := answer(rlock.New(rdb, rlock.Options{})).ok(t)
 			l := layers{clients: []*rlock.Client{c}, names: [3]string{"a", "b", "c"}, unlock: func(err error) {
 				assert.NoError(t, err)
 			}}

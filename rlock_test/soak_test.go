@@ -55,8 +55,7 @@ func TestSoak(t *testing.T) {
 	const processes, names = 4, 3
 	b := fixture{rdb: redistest.Dial(t, redistest.Shared(t)), name: redistest.Name(t)}
 	job := soakJob{Addr: redistest.Shared(t), Dir: t.TempDir(), Prefix: b.name, Goroutines: 50, For: duration}
-	text, err := json.Marshal(job)
-	require.NoError(t, err)
+	text := answer(json.Marshal(job)).ok(t)
 
 	type worker struct {
 		*exec.Cmd
@@ -70,16 +69,14 @@ func TestSoak(t *testing.T) {
 		cmd.Stderr = os.Stderr
 		stdin, err := cmd.StdinPipe() // closing it ends the worker, even if this process dies
 		require.NoError(t, err)
-		stdout, err := cmd.StdoutPipe()
-		require.NoError(t, err)
+		stdout := answer(cmd.StdoutPipe()).ok(t)
 		require.NoError(t, cmd.Start())
 		t.Cleanup(func() { _ = cmd.Process.Kill() })
 		workers[i] = worker{cmd, stdin, bufio.NewReader(stdout)}
 	}
 	var total soakReport
 	for _, w := range workers {
-		line, err := w.stdout.ReadBytes('\n')
-		require.NoError(t, err)
+		line := answer(w.stdout.ReadBytes('\n')).ok(t)
 		var r soakReport
 		require.NoError(t, json.Unmarshal(line, &r))
 		require.Empty(t, r.Error)
@@ -107,11 +104,8 @@ func TestSoak(t *testing.T) {
 		return err == nil && err2 == nil && len(keys)+len(channels) == 0
 	}, "no keys, no channels")
 	for _, w := range workers {
-		_, err := io.WriteString(w.stdin, "goroutines\n")
-		require.NoError(t, err)
-		line, err := w.stdout.ReadString('\n')
-		require.NoError(t, err)
-		require.Equal(t, "0\n", line, "goroutines of calls")
+		answer(io.WriteString(w.stdin, "goroutines\n")).ok(t)
+		answer(w.stdout.ReadString('\n')).is(t, "0\n", "goroutines of calls")
 		require.NoError(t, w.stdin.Close())
 		require.NoError(t, w.Wait())
 	}
@@ -119,10 +113,8 @@ func TestSoak(t *testing.T) {
 
 func readCounter(t testing.TB, path string) int64 {
 	t.Helper()
-	text, err := os.ReadFile(path)
-	require.NoError(t, err)
-	n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
-	require.NoError(t, err)
+	text := answer(os.ReadFile(path)).ok(t)
+	n := answer(strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)).ok(t)
 	return n
 }
 

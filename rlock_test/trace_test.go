@@ -187,8 +187,7 @@ func TestTraceOfWaits(t *testing.T) {
 			}, "it waits")
 			require.Equal(t, []string{"mutex waits by C"}, waits)
 			require.NoError(t, unlock())
-			got = next.get(t, testTimeout)
-			require.NoError(t, got.err)
+			got = next.gets(t, testTimeout)
 			if b.Stats().HandOffs == 1 {
 				break
 			}
@@ -207,8 +206,7 @@ func TestTraceOfWaits(t *testing.T) {
 		far := lockAsync(t, under{as("D"), c.Mutex(b.name)})
 		b.awaitPlace(t, b.name)
 		require.NoError(t, got.unlock())
-		last := far.get(t, testTimeout)
-		require.NoError(t, last.err)
+		last := far.gets(t, testTimeout)
 		require.Equal(t, "mutex waits by D", other.take()[0])
 		require.Contains(t, []rlock.Path{rlock.PathGrant, rlock.PathWoken}, other.acquired().Path) // PathWoken if its place in the queue had grown old
 		require.Nil(t, other.acquired().By)
@@ -237,8 +235,7 @@ func TestTraceOfWaits(t *testing.T) {
 		require.NoError(t, b.do(t, "HSET", b.name, foreignOwner, "1").Error()) // a Redisson owner; its unlock wakes all
 		woken := lockAsync(t, under{as("E"), m})
 		redistest.Eventually(t, testTimeout, func() bool { return b.Stats().Waiting == 1 }, "it waits")
-		_, err = m.ForceUnlock(context.Background())
-		require.NoError(t, err)
+		answer(m.ForceUnlock(context.Background())).ok(t)
 		require.NoError(t, woken.get(t, testTimeout).unlock())
 		require.Equal(t, rlock.PathWoken, s.acquired().Path)
 	})
@@ -354,8 +351,7 @@ func TestTraceWhoseSectionEndsInAcquired(t *testing.T) {
 		require.NoError(t, <-exported)
 		require.True(t, (<-released).Exported)
 		require.NoError(t, unlock())
-		_, err := c.Mutex(b.name).ForceUnlock(t.Context())
-		require.NoError(t, err)
+		answer(c.Mutex(b.name).ForceUnlock(t.Context())).ok(t)
 	})
 }
 
@@ -383,8 +379,7 @@ func TestTraceOfAllWithoutAMutex(t *testing.T) {
 		}, "it waits")
 		require.Contains(t, lines, "all waits")
 		require.NoError(t, unlock())
-		got := waits.get(t, testTimeout)
-		require.NoError(t, got.err)
+		got := waits.gets(t, testTimeout)
 		require.Equal(t, rlock.PathWoken, s.acquired().Path)
 		require.Equal(t, "all", s.acquired().Kind)
 		require.NoError(t, got.unlock())
@@ -488,8 +483,7 @@ func TestCommandsHaveTheValuesOfTheCaller(t *testing.T) {
 				require.NoError(t, unlock())
 				require.Equal(t, []any{"A"}, rdb.take(), name)
 			}
-			_, err := c.Mutex(b.name).IsLocked(ctx)
-			require.NoError(t, err)
+			answer(c.Mutex(b.name).IsLocked(ctx)).ok(t)
 			require.Equal(t, []any{"A"}, rdb.take(), "a query")
 		}
 	})

@@ -57,8 +57,7 @@ func runPatient(t *testing.T, test func(t *testing.T, s *redistest.Server, clien
 						clients = append(clients, newClient(t, s.Client(t)))
 					}
 					l := lock(clients[0], clients[1], clients[2])
-					_, err := clients[0].PermitSemaphore("permits").TrySetPermits(t.Context(), 1)
-					require.NoError(t, err)
+					answer(clients[0].PermitSemaphore("permits").TrySetPermits(t.Context(), 1)).ok(t)
 					require.NoError(t, rlock.All(clients[0].Mutex("y"), clients[1].FairMutex("z")).Do(t.Context(), nothingToDo)) // loads the scripts
 					is.goes(s)
 					test(t, s, clients, l, func() {
@@ -291,10 +290,8 @@ func requireNothingIsLeft(t *testing.T, s *redistest.Server) {
 	b := fixture{rdb: s.Client(t)}
 	permits := newClient(t, b.rdb).PermitSemaphore("permits")
 	redistest.Eventually(t, 10*time.Second, func() bool {
-		keys, err := b.do(t, "KEYS", "*").AsStrSlice()
-		require.NoError(t, err)
-		held, err := permits.Acquired(t.Context())
-		require.NoError(t, err)
+		keys := answer(b.do(t, "KEYS", "*").AsStrSlice()).ok(t)
+		held := answer(permits.Acquired(t.Context())).ok(t)
 		return held == 0 && !slices.ContainsFunc(keys, func(key string) bool {
 			return !strings.HasPrefix(key, "redisson_lock_token:") && !strings.Contains(key, "permits")
 		})

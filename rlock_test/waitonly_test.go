@@ -88,8 +88,7 @@ func TestWaitOnlyOfOtherWays(t *testing.T) {
 			},
 			"ticket": func(given context.Context) (context.Context, rlock.UnlockFunc, error) {
 				exported, _ := enter(t, ctx, b.Mutex(b.name+":ticket"))
-				ticket, err := rlock.Export(exported)
-				require.NoError(t, err)
+				ticket := answer(rlock.Export(exported)).ok(t)
 				return b.Adopt(given, ticket)
 			},
 		} {
