@@ -312,34 +312,3 @@ func TestFairPlacesBehindRedisson(t *testing.T) {
 	l.refreshes(1900)
 	requireLasts(1900, lease)
 }
-
-// Deleting part of the queue leaves no waiter asleep forever: the list determines the places.
-func TestFairPlacesOfATornQueue(t *testing.T) {
-	t.Parallel()
-	for name, c := range map[string]struct {
-		tear []string
-		want []lua.Renewal
-	}{
-		"a place":   {[]string{"LREM", "list", "1", fairOwner(2)}, []lua.Renewal{lua.Renewed, lua.Gone, lua.Renewed}},
-		"the list":  {[]string{"DEL", "list"}, []lua.Renewal{lua.Gone, lua.Gone, lua.Gone}},
-		"a time":    {[]string{"ZREM", "times", fairOwner(2)}, []lua.Renewal{lua.Renewed, lua.Renewed, lua.Renewed}},
-		"the times": {[]string{"DEL", "times"}, []lua.Renewal{lua.Renewed, lua.Renewed, lua.Renewed}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			l := newLab(t, redistest.Dial(t, redistest.Shared(t)))
-			l.queueFair(4)
-			c.tear[1] = map[string]string{"list": l.fair().List, "times": l.fair().Times}[c.tear[1]]
-			l.must(c.tear...)
-			require.Equal(t, c.want, l.refreshes(1, 2, 3))
-			if c.want[1] == lua.Renewed {
-				require.Greater(t, l.lasts(2), lease-slack)
-			}
-			got, err := l.acquiresFair(2) // like one that checks its place, or joins again
-			require.NoError(t, err)
-			require.True(t, got.Joined)
-			require.Greater(t, l.lasts(2), lease-slack)
-			require.EqualValues(t, 1, l.number("LREM", l.fair().List, "0", fairOwner(2)))
-		})
-	}
-}

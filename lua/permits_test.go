@@ -2,10 +2,8 @@ package lua_test
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -340,45 +338,4 @@ func TestPermitsBadCalls(t *testing.T) {
 	s.take(1, ids(1, 1000)...)
 	s.give(1, ids(1, 1000)...)
 	s.requirePermits(5000, 0)
-}
-
-// The commands needed by permit scripts, in addition to those of semaphores.
-var permitsCommands = append([]string{"zinterstore", "zrangebyscore", "zscore"}, semaphoreCommands...)
-
-func TestPermitsRights(t *testing.T) {
-	t.Parallel()
-	srv := redistest.Start(t)
-	s := newPermits(t, srv.Client(t))
-	limited := s.limited(srv.Addr(), permitsCommands, s.name, s.requests+"*", s.queue+"*", s.timeouts, s.slots)
-	everything := func() error {
-		s.must("DEL", s.name)
-		s.must("DEL", s.timeouts)
-		p := id(99)
-		s.must("ZADD", s.slots, "1", string(p[:]))
-		total, take, give := s.request(1), s.request(1), s.request(1)
-		total.Change, total.N = lua.SetTotal, 2
-		take.Wants, take.IDs, take.Waits = []int64{1, 1, 1}, ids(1, 3), true
-		give.Release, give.Waits = ids(1, 2), true
-		var errs []error
-		use := func(a lua.PermitsArgs) {
-			_, err := lua.UsePermits(t.Context(), limited, a)
-			errs = append(errs, err)
-		}
-		use(total)
-		use(take)
-		s.expire(0, id(2))
-		_, err1 := lua.SetPermitLease(t.Context(), limited, s.semaphore(), id(1), lease)
-		_, err2 := lua.RenewPermits(t.Context(), limited, lease, []lua.PermitsToRenew{{s.timeouts, ids(1, 1)}})
-		_, err3 := lua.LookPermits(t.Context(), limited, s.semaphore(), nil)
-		use(give)
-		return errors.Join(append(errs, err1, err2, err3)...)
-	}
-	require.NoError(t, everything())
-	for _, command := range permitsCommands[:3] {
-		s.forbid(command)
-		err := fmt.Sprint(everything())
-		require.True(t, strings.Contains(err, "permission") || strings.Contains(err, "run this command"), "%s: %v", command, err)
-		s.must("ACL", "SETUSER", "limited", "+"+command)
-		require.NoError(t, everything())
-	}
 }

@@ -5,12 +5,14 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/redis/rueidis"
 
@@ -199,5 +201,49 @@ func TestSaid(t *testing.T) {
 		var redisErr *rueidis.RedisError
 		require.ErrorAs(t, err, &redisErr)
 		require.Equal(t, want, lua.Said(redisErr))
+	}
+}
+
+// Two clients, and how long the server remembers their calls.
+const (
+	thisClient = "11111111-2222-3333-4444-555555555555"
+	kept       = 120 * time.Second
+)
+
+// Replies that no script makes are errors, never answers.
+func TestLatchReplies(t *testing.T) {
+	t.Parallel()
+	p := &parrot{}
+	c := p.client(t)
+	a := lua.LatchCall{Name: "latch", Record: "record", Client: thisClient, Number: 1, Keep: kept}
+	for reply, want := range map[string]struct {
+		call bool // it is an answer to a call that changes something
+		look bool
+	}{
+		":0\r\n":                            {true, true},
+		":1\r\n":                            {true, false},
+		":2\r\n":                            {false, false},
+		":-1\r\n":                           {false, false},
+		"_\r\n":                             {false, false},
+		"+OK\r\n":                           {false, false},
+		"*0\r\n":                            {false, false},
+		"*3\r\n$1\r\n7\r\n:5\r\n$0\r\n\r\n": {false, true},
+		"*3\r\n$1\r\nx\r\n:5\r\n$0\r\n\r\n": {false, false},
+		"*2\r\n$1\r\n7\r\n:5\r\n":           {false, false},
+		"*4\r\n$1\r\n7\r\n:5\r\n$0\r\n\r\n:1\r\n":       {false, false},
+		"-ERR unknown command 'EVALSHA', with args\r\n": {false, false},
+	} {
+		p.say(reply)
+		for name, call := range map[string]func(context.Context) (bool, error){
+			"set":    func(ctx context.Context) (bool, error) { return lua.SetCount(ctx, c, a, 1) },
+			"down":   func(ctx context.Context) (bool, error) { return lua.CountDown(ctx, c, a, 1) },
+			"delete": func(ctx context.Context) (bool, error) { return lua.DeleteLatch(ctx, c, a) },
+		} {
+			did, err := call(t.Context())
+			require.Equal(t, want.call, err == nil, fmt.Sprintf("%s: %q: %v", name, reply, err))
+			require.Equal(t, reply == ":1\r\n", did)
+		}
+		_, err := lua.LookAtLatch(t.Context(), c, "latch", "record")
+		require.Equal(t, want.look, err == nil, fmt.Sprintf("look: %q: %v", reply, err))
 	}
 }

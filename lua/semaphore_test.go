@@ -1,7 +1,6 @@
 package lua_test
 
 import (
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -359,78 +358,6 @@ func TestSemaphoreWithoutMemory(t *testing.T) {
 	s.wait(1, []int64{2})
 	s.release(1, 1, 2)
 	s.wait(1, []int64{2}, 0)
-}
-
-// semaphoreCommands are the commands that the script needs.
-var semaphoreCommands = []string{
-	"get", "hdel", "hmget", "hset", "incrby", "mget", "pexpire", "pttl", "publish", "pubsub|numsub", "set", "time", "zadd", "zcard", "zcount", "zmscore", "zrange",
-	"zrem",
-}
-
-// These rights suffice for semaphores, and each is needed.
-func TestSemaphoreRights(t *testing.T) {
-	t.Parallel()
-	srv := redistest.Start(t)
-	s := newSem(t, srv.Client(t))
-	limited := s.limited(srv.Addr(), semaphoreCommands, s.name, s.requests+"*", s.queue+"*")
-	outside := s.outsider(false)
-	first := s.process(1)
-	use := func(a lua.SemaphoreArgs) error {
-		_, err := lua.UseSemaphore(t.Context(), limited, a)
-		return err
-	}
-	everything := func() (errs []error) {
-		s.must("DEL", s.name)
-		wait, set, release, leave := s.request(1), s.request(2), s.request(3), s.request(1)
-		wait.Wants, wait.Waits, leave.Waits = []int64{1, 3}, true, true
-		set.Change, set.N = lua.TrySet, 1
-		release.N = 1
-		take := s.request(3)
-		take.Wants = []int64{1}
-		for _, a := range []lua.SemaphoreArgs{wait, set, release, leave, take} {
-			errs = append(errs, use(a))
-		}
-		return errs
-	}
-	require.NoError(t, errors.Join(everything()...))
-	require.Contains(t, first.said(), look)
-	require.Equal(t, []string{"01", "02"}, outside.said())
-	for _, command := range semaphoreCommands {
-		s.forbid(command)
-		err := errors.Join(everything()...)
-		if command == "publish" || command == "pubsub|numsub" { // the change is made all the same
-			require.NoError(t, err)
-			said := outside.said()
-			require.Equal(t, command == "publish", len(said) == 0, "%q", said)
-		} else {
-			require.True(t, strings.Contains(fmt.Sprint(err), "permission") || strings.Contains(fmt.Sprint(err), "run this command"), "%s: %v", command, err)
-		}
-		s.must("ACL", "SETUSER", "limited", "+"+command)
-		require.NoError(t, use(s.request(1)))
-		first.said()
-		outside.said()
-	}
-}
-
-// limited returns the connection of a user that may call these commands in scripts, for these keys.
-func (s sem) limited(addr string, commands []string, keys ...string) rueidis.Client {
-	s.t.Helper()
-	rule := []string{"ACL", "SETUSER", "limited", "reset", "resetchannels", "on", ">secret", "&" + s.channel + "*", "+@connection", "+evalsha", "+eval"}
-	for _, key := range keys {
-		rule = append(rule, "~"+key)
-	}
-	for _, command := range commands {
-		rule = append(rule, "+"+command)
-	}
-	s.must(rule...)
-	return redistest.Dial(s.t, addr, func(o *rueidis.ClientOption) { o.Username, o.Password, o.DisableCache = "limited", "secret", true })
-}
-
-// forbid takes a right from that user.
-func (s sem) forbid(command string) {
-	s.t.Helper()
-	what, _, _ := strings.Cut(command, "|")
-	s.must("ACL", "SETUSER", "limited", "-"+what)
 }
 
 // sleeper is a process that asks after a message, or at its own time.
