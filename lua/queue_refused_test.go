@@ -155,6 +155,11 @@ func TestQueueForbidden(t *testing.T) {
 		require.Equal(t, withoutQueue, limited.releases(a))
 		require.Equal(t, []string{"0"}, everybody.said())
 	}
+	l.hold(me, "1", brief)
+	all := lua.ReleaseAll(t.Context(), limited.rdb, []lua.ReleaseArgs{l.ends()})
+	require.NoError(t, all[0].Err)
+	require.Equal(t, freed, all[0].ReleaseReply)
+	require.Equal(t, []string{"0"}, everybody.said())
 	require.Empty(t, l.fields())
 }
 
