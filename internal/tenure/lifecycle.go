@@ -24,7 +24,7 @@ const (
 // New returns a Client for locks in the Redis of rdb. id must be unused. New sends no command.
 func New(rdb rueidis.Client, id string, o Options) *Client {
 	c := &Client{
-		RDB:               rdb,
+		RDB:               calls.Joint(rdb),
 		Calls:             calls.New(rdb, o.Errors.Closed),
 		ID:                id,
 		Options:           o,
