@@ -132,9 +132,11 @@ func (a AcquireArgs) send(ctx context.Context, c doer) rueidis.RedisResult {
 
 // args returns the arguments; only the first n are used.
 func (a AcquireArgs) args() (args [7]string, n int) {
-	args = [...]string{
-		a.Owner, millis(a.Lease), strconv.Itoa(a.Count), a.Within, millis(a.GrantLease), a.Publish.command(), a.Publish.Name,
+	args[0], args[1], args[2] = a.Owner, millis(a.Lease), strconv.Itoa(a.Count)
+	if n = 3; a.Side == Whole && a.Queue == "" { // each argument takes Redis half as long as a command in the script
+		return args, n
 	}
+	args[3], args[4], args[5], args[6] = a.Within, millis(a.GrantLease), a.Publish.command(), a.Publish.Name
 	n = 4
 	switch a.Side {
 	case Reader:
@@ -150,10 +152,7 @@ func (a AcquireArgs) args() (args [7]string, n int) {
 			n = 6
 		}
 	default:
-		args[3], args[4] = args[4], flag(a.Short)
-		if n = 3; a.Queue != "" { // each argument takes Redis half as long as a command in the script
-			n = 7
-		}
+		args[3], args[4], n = args[4], flag(a.Short), 7
 	}
 	return args, n
 }

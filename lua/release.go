@@ -120,9 +120,8 @@ func (a *ReleaseArgs) call(memory *releaseMemory) (s script, keys, args []string
 	case a.Count > 0 || a.Next != "":
 		lease = millis(a.Lease)
 	}
-	memory.args = [...]string{
-		a.Owner, strconv.Itoa(a.Count), lease, a.Publish.command(), a.Publish.Name, a.Next, goes,
-		millis(a.GrantLease), flag(a.Short), strconv.Itoa(a.Spare),
+	memory.args = [10]string{
+		a.Owner, strconv.Itoa(a.Count), lease, a.Publish.command(), a.Publish.Name, a.Next, goes, millis(a.GrantLease),
 	}
 	args = memory.args[:]
 	fence := a.Fence
@@ -135,8 +134,9 @@ func (a *ReleaseArgs) call(memory *releaseMemory) (s script, keys, args []string
 	case a.Key == "":
 		args = args[:7]
 	case a.Fence != "" && a.Spare > 0:
+		args[8], args[9] = flag(a.Short), strconv.Itoa(a.Spare)
 	case a.Short:
-		args = args[:9]
+		args[8], args = "1", args[:9]
 	default:
 		args = args[:8]
 	}

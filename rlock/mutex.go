@@ -108,8 +108,11 @@ func (m *Mutex) lockTraced(who tenure.Caller, lock func(*tenure.Lock, tenure.Cal
 func lockTraced(
 	to *Trace, m *tenure.Lock, who tenure.Caller, lock func(*tenure.Lock, tenure.Caller) (*tenure.Level, error),
 ) (context.Context, UnlockFunc, error) {
-	trace := to.follow(&who, m.Name, m.Kind.Name)
-	who.Trace = trace.tracer()
+	var trace *tracing
+	if to != nil {
+		trace = to.follow(&who, m.Name, m.Kind.Name)
+		who.Trace = trace
+	}
 	var l *tenure.Level
 	var err error
 	if who.Persists {
@@ -121,7 +124,9 @@ func lockTraced(
 		trace.ended(who.Ctx, err, nil, nil)
 		return who.Ctx, func() error { return notLocked(m) }, err
 	}
-	trace.ended(l, nil, func() { l.Released = trace.released }, func() { engine.GiveBack(l) })
+	if trace != nil {
+		trace.ended(l, nil, func() { l.Released = trace.released }, func() { engine.GiveBack(l) })
+	}
 	return l, func() error { return engine.Unlock(l) }, nil
 }
 

@@ -24,6 +24,7 @@ type Worker struct {
 	calls *Calls
 	next  chan work     // closed at its end
 	ended chan struct{} // a token when the call has ended, for the caller that has not left
+	told  chan struct{} // for a token from others
 	timer *time.Timer   // of the caller; nil: none was needed yet
 
 	// Of the call under way.
@@ -133,6 +134,10 @@ func (w *Worker) After(d time.Duration) <-chan time.Time {
 	return w.timer.C
 }
 
+// Told returns a channel with room for a token, by which others may have the caller look again at what it waits for. It may come late, and
+// reach the next caller.
+func (w *Worker) Told() chan struct{} { return w.told }
+
 // take returns a worker without a call.
 func (all *workers) take(c *Calls) *Worker {
 	all.mu.Lock()
@@ -143,7 +148,9 @@ func (all *workers) take(c *Calls) *Worker {
 		all.spare = min(all.spare, n-1)
 		return w
 	}
-	w := &Worker{calls: c, next: make(chan work, 1), ended: make(chan struct{}, 1), left: make(chan struct{})}
+	w := &Worker{
+		calls: c, next: make(chan work, 1), ended: make(chan struct{}, 1), told: make(chan struct{}, 1), left: make(chan struct{}),
+	}
 	if all.closed {
 		go w.work()
 	} else {

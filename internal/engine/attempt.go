@@ -50,7 +50,6 @@ type Attempt struct {
 	leads          bool                 // others may share its tenure
 	waited         bool                 // watchers know of it
 	apart          bool                 // Redis refused the call for several locks: calls for each alone show which lock caused that
-	begun          tenure.Beginning     // of its hold
 	refused        *lua.AcquireReply    // the last refusal naming the holder; nil: none, as for most waiters in line
 	place          *tenure.PlaceKeeper  // of its own in the queue in Redis; nil: none that is known of
 	delivered      tenure.AcquireResult // of its last request, or what another attempt got for it: its claimant, or the first of its chain
@@ -117,8 +116,10 @@ func (l *Attempt) compete() (*tenure.Level, error) {
 // waitForTurn queues until the attempt has the turn, or gets the lock without it. A lock given to it may be over.
 func (l *Attempt) waitForTurn() (o tenure.Outcome, turn bool) {
 	if !l.queued {
-		if o = l.share(); !o.IsOver() {
-			return o, false
+		if l.Lock.Shares {
+			if o = l.share(); !o.IsOver() {
+				return o, false
+			}
 		}
 		switch turn = l.join(l.Once); {
 		case turn:
@@ -277,7 +278,7 @@ func (l *Attempt) join(onlyFirst bool) (turn bool) {
 		return l.queued
 	}
 	l.queued = true
-	l.waiter.Joint = l.mayShare() && !l.Limit.After(l.Wait) // otherwise it asks itself, without time to wait for another's answer
+	l.waiter.Joint = m.Shares && l.mayShare() && !l.Limit.After(l.Wait) // otherwise it asks itself, without time to wait for another's answer
 	return m.Client.Hub.Join(l.waiter, m.Waiters())
 }
 
@@ -299,7 +300,7 @@ func (l *Attempt) enqueues() bool {
 
 // joinsProcesses is enqueues for the queue of processes.
 func (l *Attempt) joinsProcesses() bool {
-	return !l.Once && l.Lock.QueueKey() != "" && (l.Tenure.Queued != nil || l.waiter.Listens()) && l.takePlace(time.Now())
+	return !l.Once && (l.Tenure.Queued != nil || l.waiter.Listens()) && l.Lock.QueueKey() != "" && l.takePlace(time.Now())
 }
 
 // Inherit makes the Lock continue with the owner, and the place in Redis, of another Lock that gives up, so that the process keeps its

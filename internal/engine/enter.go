@@ -19,13 +19,13 @@ func Lock(m *tenure.Lock, who tenure.Caller) (*tenure.Level, error) {
 	if err := m.Fits(); err != nil {
 		return nil, m.Fail(err)
 	}
-	for {
+	for tenure.LevelOf(who.Ctx) != nil {
 		enter, outer := reenter, m.LevelIn(who.Ctx)
 		if outer == nil {
 			enter, outer = enterWithin, m.LevelBeside(who.Ctx)
 		}
 		if outer == nil {
-			return compete(m, who, nil)
+			break
 		}
 		o := enter(m, who, outer.Hold())
 		if o.IsOver() {
@@ -36,6 +36,7 @@ func Lock(m *tenure.Lock, who tenure.Caller) (*tenure.Level, error) {
 		}
 		return o.Level, o.Err
 	}
+	return compete(m, who, nil)
 }
 
 // failed is the outcome of a Lock that failed.

@@ -25,17 +25,16 @@ import (
 // If the reply is lost, the following release decides. If the owner still had the lock, there was no hand-off, and there can be none
 // later. If not, the waiter asks Redis whether it has the lock.
 
-// passOn passes the tenure of a hold without open levels to the process's next waiter, or has it kept for the next Lock (Cache). It
+// passOn passes the tenure of h, which has no open levels to the process's next waiter, or has it kept for the next Lock (Cache). It
 // reports false, with the hold unchanged, if there is no waiter that needs the same state, if the run is over, or if a call is under
 // way. It also reports false if a call is unresolved or too little of the lease is left.
-func passOn(h *tenure.Hold) bool {
-	t := h.Tenure()
+func passOn(t *tenure.Tenure, h *tenure.Hold, now time.Time) bool {
 	m := t.Lock
 	c := m.Client
 	if !m.Passes {
 		return false
 	}
-	left := time.Until(c.Leases.Until(&t.Lease))
+	left := c.Leases.Until(&t.Lease).Sub(now)
 	if left < t.FirstLease/3 || !h.Unlink() {
 		return false
 	}
@@ -76,8 +75,8 @@ func (l *Attempt) Take(from any, outsiders bool) bool {
 
 // claim reports the hold's end to the hub and claims the next waiter of this process; nil if there is none. If insideRun is true, that
 // waiter goes before other processes.
-func claim(t *tenure.Tenure, now time.Time, args *lua.ReleaseArgs) (next *Attempt, insideRun bool) {
-	c, q := t.Lock.Client, t.Lock.Waiters()
+func claim(t *tenure.Tenure, q pubsub.Queue, now time.Time, args *lua.ReleaseArgs) (next *Attempt, insideRun bool) {
+	c := t.Lock.Client
 	insideRun = !t.Run.Over(c.Options.HandOff, now)
 	switch {
 	case t.Lock.Kind.Side == lua.Writer:

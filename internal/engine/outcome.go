@@ -214,7 +214,9 @@ func (l *Attempt) enter(a tenure.AcquireResult) tenure.Outcome {
 // begin starts the hold of one lock, and takes its waiter out of the queue.
 func (l *Attempt) begin(ctx context.Context, cancel context.CancelCauseFunc, a tenure.AcquireResult) tenure.Outcome {
 	t, m := l.Tenure, l.Lock
-	l.leavePlace()
+	if l.place != nil {
+		l.leavePlace()
+	}
 	switch until := a.Until(m); {
 	case a.Unconfirmed != nil:
 		return failed(fmt.Errorf("%w: %w", m.Client.Errors.NotReplicated, a.Unconfirmed))
@@ -225,12 +227,15 @@ func (l *Attempt) begin(ctx context.Context, cancel context.CancelCauseFunc, a t
 	if l.level = o.Level; l.level == nil {
 		return o
 	}
-	l.lead(a)
+	if m.Shares {
+		l.lead(a)
+	}
 	if l.queued { // after its own hold began, because leaving lets others in with it
 		l.waiter.Done(m.Expires)
 	}
-	l.begun = l.beginning(a)
-	l.observed(l.level.Hold())
+	if len(m.Observers) > 0 {
+		l.observed(l.level.Hold(), l.beginning(a))
+	}
 	return o
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/go-rlock/rlock/internal/sweep"
 	"github.com/go-rlock/rlock/internal/tenure"
 	"github.com/go-rlock/rlock/lua"
+	"github.com/go-rlock/rlock/pubsub"
 )
 
 // An unlock closes its level. That is all, unless it is the last one of its hold. For how long its caller then waits for it, see unlock.go:
@@ -41,6 +42,7 @@ type unlocking struct {
 	hold      *tenure.Hold   // nil: of a tenure without one
 	tenure    *tenure.Tenure // that it stands on
 	loss      error          // the hold was lost before
+	waiters   pubsub.Queue   // of this process for the lock
 	args      lua.ReleaseArgs
 	next      *Attempt // of this process, claimed until it is known what came of the release; nil: none
 	insideRun bool     // that one comes before other processes
@@ -48,7 +50,7 @@ type unlocking struct {
 
 // toUnlock prepares for the calls that end h, which stands on the tenure, or a tenure on which none does.
 func toUnlock(t *tenure.Tenure, h *tenure.Hold) unlocking {
-	u := unlocking{hold: h, tenure: t, loss: t.LossOf(h)}
+	u := unlocking{hold: h, tenure: t, loss: t.LossOf(h), waiters: t.Lock.Waiters()}
 	if u.ends() {
 		// No renewal starts from here on, but the end of the lease is still watched.
 		t.Lock.Client.Leases.Releasing(&t.Lease)
@@ -61,26 +63,27 @@ func (u *unlocking) ends() bool { return u.loss == nil }
 
 // begin makes the first call. It names the next owners, the first waiters of this process, if there are any.
 func (all unlockings) begin(by *unlocker) error {
+	now := time.Now()
 	for i := range all {
 		if u := &all[i]; u.ends() {
 			u.args = u.tenure.ReleaseArgs()
-			u.next, u.insideRun = claim(u.tenure, time.Now(), &u.args)
+			u.next, u.insideRun = claim(u.tenure, u.waiters, now, &u.args)
 		}
 	}
-	return all.call(by, true)
+	return all.call(by, now, true)
 }
 
 // finish makes the other calls, if the first one failed with err or Redis refused one of the locks. They name no next owners: such a call
 // may have failed because of them, so one lock is asked for again at once. Those that Redis refused among others are released alone.
 func (all unlockings) finish(by *unlocker, err error) {
 	if len(all) == 1 && all[0].next != nil {
-		err = all.call(by, false)
+		err = all.call(by, time.Now(), false)
 	}
 	err = all.repeat(by, err)
 	for i := range all {
 		u, one := &all[i], all[i:i+1]
 		if len(all) > 1 && u.Err != nil && (err == nil || calls.IsRefusal(err)) {
-			_ = one.repeat(by, one.call(by, false))
+			_ = one.repeat(by, one.call(by, time.Now(), false))
 		}
 		if u.next != nil {
 			u.next.notHandedOff(u.ReleaseResult)
@@ -91,10 +94,13 @@ func (all unlockings) finish(by *unlocker, err error) {
 
 // repeat makes more calls after one that failed, for as long as that may help, and a lease lasts.
 func (all unlockings) repeat(by *unlocker, err error) error {
+	if err == nil {
+		return nil
+	}
 	last, until := all.lastToEnd()
 	more := calls.Retry{Until: until}
 	for err != nil && !by.closed && (len(all) == 1 || !calls.IsRefusal(err)) && by.again(last, &more, err) {
-		err = all.call(by, false)
+		err = all.call(by, time.Now(), false)
 	}
 	return err
 }
@@ -110,13 +116,13 @@ func (all unlockings) lastToEnd() (last *tenure.Tenure, until time.Time) {
 	return last, until
 }
 
-// call makes one call. The error is that of the call, or of what Redis said if there is but one lock.
-func (all unlockings) call(by *unlocker, handsOff bool) error {
+// call makes one call now. The error is that of the call, or of what Redis said if there is but one lock.
+func (all unlockings) call(by *unlocker, sent time.Time, handsOff bool) error {
 	last, _ := all.lastToEnd()
 	if last == nil {
 		return nil
 	}
-	c, m, sent := last.Lock.Client, last.Lock, time.Now()
+	c, m := last.Lock.Client, last.Lock
 	by.closed = c.Calls.IsClosed()
 	ctx, end, repeats := releaseCall(last, sent, by)
 	defer end()
@@ -164,7 +170,7 @@ func (u *unlocking) answered(by *unlocker, handsOff bool, sent time.Time, reply 
 		}
 		return
 	}
-	givesWay(t.Lock, reply)
+	givesWay(t.Lock, u.waiters, reply)
 	u.Late = u.Late || repeated || err != nil && calls.MayHaveRun(err)
 	// Not there after a call without a reply: that call has released it. The lock of a ticket would be there.
 	u.Held, u.Err = reply.Status != lua.NotHeld || u.Late && u.args.Ticket == "", err
@@ -227,13 +233,13 @@ func releaseLost(t *tenure.Tenure, h *tenure.Hold) (rest *sweep.Orphan, err erro
 }
 
 // givesWay lets others ask first if a release has told them, and spares those that wait here the courtesy if it has told none.
-func givesWay(m *tenure.Lock, r lua.ReleaseReply) {
+func givesWay(m *tenure.Lock, waiters pubsub.Queue, r lua.ReleaseReply) {
 	c := m.Client
 	if r.Outsiders {
-		c.Hub.Yield(m.Waiters())
+		c.Hub.Yield(waiters)
 	}
-	if r.Status == lua.Freed && !r.Several && (!c.Cluster.IsOne() || c.KnownChannel(m).Sharded) {
-		c.Hub.Alone(m.Waiters())
+	if r.Status == lua.Freed && !r.Several && (waiters.Channel.Sharded || !c.Cluster.IsOne()) {
+		c.Hub.Alone(waiters)
 	}
 }
 

@@ -101,7 +101,7 @@ func (q *AcquireRequest) call(ctx *calls.Context, args *lua.AcquireArgs) (lua.Ac
 
 func acquireArgs(m *tenure.Lock, t *tenure.Tenure, count int) lua.AcquireArgs {
 	args := lua.AcquireArgs{Name: m.Key, Side: m.Kind.Side, Owner: t.Field(), Lease: t.Lock.Expiry(m.TTL), Count: count}
-	if !t.HasToken() { // a hold has one token
+	if m.Fence != "" && !t.HasToken() { // a hold has one token
 		args.Fence = m.Fence
 	}
 	return args

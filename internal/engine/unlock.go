@@ -70,24 +70,22 @@ func UnlockTime(c *tenure.Client, section *tenure.InnerUnlocks, now time.Time, s
 // new connection.
 const afterStop = time.Second / 2
 
-// wasStopped reports whether this process was stopped, or starved, when a timer should have fired.
-func wasStopped(due time.Time) bool { return time.Since(due) > calls.UnresponsiveAfter }
-
 // release takes a closed level off the count in Redis.
 func release(l *tenure.Level) (err error) {
-	if t := l.Hold().Tenure(); t.IsMajority() {
+	h, began := l.Hold(), time.Now()
+	t := h.Tenure()
+	if t.Majority != nil {
 		return releaseMajority(l, t.Majority)
 	}
-	if passOn(l.Hold()) {
+	if passOn(t, h, began) {
 		return nil
 	}
-	if left, err := l.Hold().LeaveOthers(); left {
+	if left, err := h.LeaveOthers(); left {
 		return err
 	}
-	if t := l.Hold().Tenure(); l.Hold().LossSoFar() != nil && t.TryCallSlot() { // there is nothing to be sent
+	if h.LossSoFar() != nil && t.TryCallSlot() { // there is nothing to be sent
 		return onlyError(newUnlocker(l).release())
 	}
-	began := time.Now()
 	defer func() { ChargeUnlockTime(l.Context, began, err != nil) }()
 	return onlyError(newUnlocker(l).unlock(began.Add(unlockTime(l, began))))
 }
@@ -139,7 +137,7 @@ func unlockTime(l *tenure.Level, now time.Time) time.Duration {
 func (u *unlocker) Make(left <-chan struct{}) error {
 	u.left = left
 	for _, l := range u.levels {
-		l.Hold().Tenure().AwaitCallSlot() // no deadlock: the owner of that right waits for no other hold
+		l.Tenure().AwaitCallSlot() // no deadlock: the owner of that right waits for no other hold
 	}
 	u.errs = u.release()
 	return u.cause() // its calls have recorded whether Redis answered
@@ -152,7 +150,7 @@ func (u *unlocker) release() []error {
 		all = make(unlockings, n)
 	}
 	for i, l := range u.levels {
-		all[i] = toUnlock(l.Hold().Tenure(), l.Hold())
+		all[i] = toUnlock(l.Tenure(), l.Hold())
 	}
 	all.finish(u, all.begin(u))
 	return all.ended(u)
@@ -194,7 +192,9 @@ func (all unlockings) ended(by *unlocker) (errs []error) {
 	for i := range all {
 		all[i].tenure.ReleaseCallSlot()
 	}
-	all[0].tenure.Lock.Client.Sweep(rest...)
+	if len(rest) > 0 {
+		all[0].tenure.Lock.Client.Sweep(rest...)
+	}
 	return errs
 }
 
@@ -204,7 +204,7 @@ func (u *unlocker) unlock(over time.Time) []error {
 	c := m.Client
 	u.counted = c.Calls.Start() // an unlock works after Close, too
 	w := c.Calls.Begin(m.Slot(), u, u.counted)
-	if _, ended := awaitUnlock(u.levels, over, w.Ended(), w.After); ended || !w.Leave() {
+	if _, ended := awaitUnlock(u.levels, over, w.Ended(), w); ended || !w.Leave() {
 		_ = w.Result()
 		return u.errs
 	}
@@ -216,14 +216,14 @@ func (u *unlocker) unlock(over time.Time) []error {
 	return errs
 }
 
-// awaitUnlock waits for the result of an unlock, until all levels are lost or over has passed. after is time.After.
-func awaitUnlock[T any](
-	levels []*tenure.Level, over time.Time, results <-chan T, after func(time.Duration) <-chan time.Time,
-) (result T, ended bool) {
+// awaitUnlock waits for the result of an unlock, until all levels are lost or over has passed.
+func awaitUnlock[T any](levels []*tenure.Level, over time.Time, results <-chan T, seat waits) (result T, ended bool) {
+	told := seat.Told()
 	for extended := false; ; {
-		wait, lost := untilLost(levels, over)
-		if !extended && wasStopped(over) {
-			extended, over = true, time.Now().Add(afterStop)
+		now := time.Now()
+		wait := untilLost(levels, now, over, told)
+		if !extended && now.Sub(over) > calls.UnresponsiveAfter { // this process was stopped, or starved
+			extended, over = true, now.Add(afterStop)
 			continue
 		}
 		if wait <= 0 {
@@ -232,8 +232,8 @@ func awaitUnlock[T any](
 		select {
 		case result = <-results:
 			return result, true
-		case <-after(wait):
-		case <-lost:
+		case <-seat.After(wait):
+		case <-told:
 		}
 	}
 	select {
@@ -244,29 +244,38 @@ func awaitUnlock[T any](
 	}
 }
 
-// untilLost returns the time until all levels are lost, as far as known, or until over if that is earlier; it is positive until then. It
-// may be shorter once lost is closed.
-func untilLost(levels []*tenure.Level, over time.Time) (wait time.Duration, lost <-chan struct{}) {
-	last := time.Now()
+// waits is what awaitUnlock waits with.
+type waits interface {
+	After(d time.Duration) <-chan time.Time // of one time at once
+	Told() chan struct{}                    // has room for a token
+}
+
+// ownWaits are waits of one wait.
+type ownWaits chan struct{}
+
+func (w ownWaits) Told() chan struct{}                    { return w }
+func (w ownWaits) After(d time.Duration) <-chan time.Time { return time.After(d) }
+
+// untilLost returns the time until all levels are lost, as far as known at now, or until over if that is earlier; it is positive until then.
+// It may be shorter once told has a token.
+func untilLost(levels []*tenure.Level, now, over time.Time, told chan<- struct{}) (wait time.Duration) {
+	last, kept := now, false
 	for _, l := range levels {
-		t := l.Hold().Tenure()
-		t.CatchUp()
-		losing := t.Losing()
-		if losing == nil {
+		until, ok := l.Tenure().Losing(now, told)
+		if !ok {
 			continue
 		}
-		lost = losing
-		until := t.Until()
+		kept = true
 		// In the second case it has ended without a notification: the Client is closed, or another unlock ends it.
 		if !until.Before(over) || !until.After(last) {
-			return time.Until(over), lost
+			return over.Sub(now)
 		}
 		last = until
 	}
-	if lost == nil {
-		return 0, nil
+	if !kept {
+		return 0
 	}
-	return max(time.Until(last), 1), lost // at its end, the next look tells whether they are lost
+	return max(last.Sub(now), 1) // at its end, the next look tells whether they are lost
 }
 
 // leave ends the wait for an unlock and returns its error so far.
@@ -281,7 +290,7 @@ func leave(l *tenure.Level, why error) error {
 // delay. The hold has ended when Await returns, even if the release continues.
 func Await(l *tenure.Level, results <-chan []error, over time.Time, why func() error) error {
 	m := l.Through()
-	errs, ended := awaitUnlock([]*tenure.Level{l}, over, results, time.After)
+	errs, ended := awaitUnlock([]*tenure.Level{l}, over, results, make(ownWaits, 1))
 	if !ended {
 		errs = []error{why()}
 	}
@@ -296,9 +305,9 @@ func Await(l *tenure.Level, results <-chan []error, over time.Time, why func() e
 
 // Release ends a tenure without a hold, and retries after transient errors while its lease lasts. Anything unresolved is swept.
 func Release(t *tenure.Tenure) tenure.ReleaseResult {
-	all, by := unlockings{{tenure: t, args: t.ReleaseArgs()}}, new(unlocker) // no caller leaves it
+	all, by := unlockings{{tenure: t, waiters: t.Lock.Waiters(), args: t.ReleaseArgs()}}, new(unlocker) // no caller leaves it
 	_, until := all.lastToEnd()
-	all.finish(by, all.call(by, false))
+	all.finish(by, all.call(by, time.Now(), false))
 	r := all[0].ReleaseResult
 	if t.GivenBack(r.Err); r.Err != nil {
 		t.UnresolvedUntil(until) // its lease may be longer than its handle's

@@ -89,10 +89,6 @@ func (c *Client) IsShut() bool {
 	}
 }
 
-// HandsOff reports whether an unlock gives the lock to a waiter, here or in another process. Replicas do not confirm such a
-// grant.
-func (c *Client) HandsOff() bool { return c.Options.HandOff.Most > 0 && c.Options.Replicas == 0 }
-
 // maxGrantLease bounds the lease of a lock handed to another process until that process renews it: the process may have died.
 const maxGrantLease = 2 * time.Second
 

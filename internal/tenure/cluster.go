@@ -32,8 +32,9 @@ func (c *Client) KnownChannel(m *Lock) pubsub.Channel {
 
 // Waiters returns the hub queue of this process's waiters for a lock that was asked for before.
 func (m *Lock) Waiters() pubsub.Queue {
+	ch := m.Client.KnownChannel(m)
 	return pubsub.Queue{
-		Lock: m.Key, Channel: m.Client.KnownChannel(m), Places: m.Kind.PlainScripts && m.SeesProcesses(),
+		Lock: m.Key, Channel: ch, Places: m.Kind.PlainScripts && m.Client.seesOn(ch),
 		Each: m.Kind.Queueing == kinds.PerWaiter, Shared: m.Kind.Side != lua.Whole,
 	}
 }
@@ -61,9 +62,15 @@ func (c *Client) Forbidden(s lua.Side) *atomic.Bool {
 
 // SeesProcesses reports whether scripts can tell if a process still listens: not on a cluster with plain channels, nor if the
 // processes have no channels of their own.
-func (m *Lock) SeesProcesses() bool {
-	return m.Client.HandsOff() && (!m.Client.Cluster.IsOne() || m.Client.KnownChannel(m).Sharded)
+func (m *Lock) SeesProcesses() bool { return m.Client.seesOn(m.Client.KnownChannel(m)) }
+
+func (c *Client) seesOn(ch pubsub.Channel) bool {
+	return c.HandsOff() && (ch.Sharded || !c.Cluster.IsOne())
 }
+
+// HandsOff reports whether an unlock gives the lock to a waiter, here or in another process. Replicas do not confirm such a
+// grant.
+func (c *Client) HandsOff() bool { return c.Options.HandOff.Most > 0 && c.Options.Replicas == 0 }
 
 // IsOne reports whether Redis is a cluster, as far as is known.
 func (t *Topology) IsOne() bool { return t != nil && t.one.Load() }

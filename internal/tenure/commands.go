@@ -68,7 +68,9 @@ func (c *Client) releaseOnce(m *Lock, args lua.ReleaseArgs) (held bool, err erro
 // SendRelease sends a release.
 func (c *Client) SendRelease(ctx context.Context, m *Lock, args lua.ReleaseArgs) (lua.ReleaseReply, error) {
 	reply, err := lua.Release(ctx, c.RDB, args)
-	c.Calls.Answered(m.Slot(), err)
+	if c.Calls.AnyLeft() {
+		c.Calls.Answered(m.Slot(), err)
+	}
 	if reply.NoQueue && err == nil {
 		c.Forbidden(args.Side).Store(true)
 	}

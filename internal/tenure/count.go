@@ -30,12 +30,9 @@ type follower struct {
 // isStating reports whether a call for the count is under way. mu is held.
 func (t *Tenure) isStating() bool { return t.callers != nil && t.callers.count.calling }
 
-// follows returns what is known of the count in Redis; nil if there was one level all the time. mu is held.
+// follows returns what is known of the count in Redis. mu is held.
 func (t *Tenure) follows() *follower {
 	if t.callers == nil {
-		if _, count := t.open(); count < 2 {
-			return nil
-		}
 		t.callers = new(callers)
 	}
 	f := &t.callers.count
@@ -49,9 +46,6 @@ func (t *Tenure) follows() *follower {
 func (t *Tenure) Stated(count int32, answered bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.callers == nil {
-		t.callers = new(callers)
-	}
 	f := t.follows()
 	f.high = max(f.high, count)
 	if answered {
@@ -64,10 +58,10 @@ func (t *Tenure) follow() {
 	if t.Majority != nil {
 		return // the count stays 1 on all servers
 	}
-	f := t.follows()
-	if f == nil {
-		return
+	if t.callers == nil && (t.hold == nil || t.hold.count < 2) {
+		return // there was one level all the time
 	}
+	f := t.follows()
 	levels, count := t.open()
 	behind := levels && t.loss == nil && (f.low != count || f.high != count)
 	switch {

@@ -129,6 +129,16 @@ type Outcome struct {
 // IsOver reports whether the Lock goes on.
 func (o Outcome) IsOver() bool { return o.Level == nil && o.Err == nil }
 
+// newHold returns a hold for the tenure, without a level yet.
+func (t *Tenure) newHold() *Hold {
+	h := &t.first
+	if h.tenure != nil {
+		h = new(Hold)
+	}
+	h.tenure = t
+	return h
+}
+
 // Admitted starts a hold on a tenure, with the ctx for its level. Inside a section of the same lock, Shutdown lets it finish. It fails if
 // the client is closed. Without a call to Redis, the tenure may be over meanwhile.
 func (t *Tenure) Admitted(
@@ -204,6 +214,21 @@ func (h *Hold) begin(inner, given context.Context, cancel context.CancelCauseFun
 	}
 	t.hold = h
 	return l
+}
+
+// oneAgain forgets the holds before the next one, or none. mu is held.
+func (t *Tenure) oneAgain() {
+	if t.callers != nil {
+		t.callers.open = nil
+	}
+}
+
+// setCount changes the number of open levels of the hold. mu is held.
+func (h *Hold) setCount(n int32) {
+	if o := h.tenure.several(); o != nil {
+		o.moves(h.count, n)
+	}
+	h.count = n
 }
 
 // keep hands a granted tenure to the renewer. It reports false if the client is closed.

@@ -50,6 +50,9 @@ func (l *Level) Through() *Lock { return l.lock }
 // Hold returns its hold.
 func (l *Level) Hold() *Hold { return l.hold }
 
+// Tenure returns the tenure on which its hold stands, or stood.
+func (l *Level) Tenure() *Tenure { return l.hold.tenure }
+
 // IsReentry reports whether its hold began with another level.
 func (l *Level) IsReentry() bool { return l != &l.hold.first }
 
@@ -106,16 +109,17 @@ func (l *Level) closeFor(why error) (last bool) {
 		h.setCount(h.count - 1)
 	}
 	t.follow()
-	c := t.Lock.Client
 	empty := t.isEmpty()
-	if renewed := t.renewed(); !empty && renewed != before {
-		c.Leases.Update(&t.Lease, time.Time{}, renewed)
+	if !empty {
+		if renewed := t.renewed(); renewed != before {
+			t.Lock.Client.Leases.Update(&t.Lease, time.Time{}, renewed)
+		}
 	}
 	t.mu.Unlock()
 	if empty {
 		t.LeaveOpen()
 	}
-	if last {
+	if last && len(h.first.lock.Observers) > 0 {
 		h.observedNoMore()
 	}
 	cancel(why)

@@ -16,14 +16,6 @@ type openLevels struct {
 	depths  []int                 // numbers of holds, by their count
 }
 
-// several returns the counts; nil if there was one level at a time. mu is held.
-func (t *Tenure) several() *openLevels {
-	if t.callers == nil {
-		return nil
-	}
-	return t.callers.open
-}
-
 // severalNow is several before a second level opens. mu is held.
 func (t *Tenure) severalNow() *openLevels {
 	if t.callers == nil {
@@ -35,13 +27,6 @@ func (t *Tenure) severalNow() *openLevels {
 		t.callers.open = o
 	}
 	return t.callers.open
-}
-
-// oneAgain forgets the holds before the next one, or none. mu is held.
-func (t *Tenure) oneAgain() {
-	if t.callers != nil {
-		t.callers.open = nil
-	}
 }
 
 // begins adds a hold, with its level; without one, if its last unlock has begun.
@@ -112,14 +97,6 @@ func (o *openLevels) renewedFor(c *Client) (ttl time.Duration) {
 		ttl = max(ttl, cmp.Or(w, c.Options.WatchdogTimeout))
 	}
 	return ttl
-}
-
-// setCount changes the number of open levels of the hold. mu is held.
-func (h *Hold) setCount(n int32) {
-	if o := h.tenure.several(); o != nil {
-		o.moves(h.count, n)
-	}
-	h.count = n
 }
 
 // leaves takes a hold off a tenure on which others stand, or soon will. mu is held.

@@ -31,6 +31,12 @@ type readers struct {
 	asking bool      // a reader is asking Redis, to lead after them
 }
 
+// JoinOpen makes the tenure known to waiters of its process; LeaveOpen ends that.
+func (t *Tenure) JoinOpen() { t.Lock.Client.Open.add(t) }
+
+// LeaveOpen ends JoinOpen.
+func (t *Tenure) LeaveOpen() { t.Lock.Client.Open.remove(t.Tag, t.Lock.Key) }
+
 func (i *OpenTenures) add(t *Tenure) {
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/go-rlock/rlock/internal/kinds"
 	"github.com/go-rlock/rlock/internal/sweep"
 	"github.com/go-rlock/rlock/lease"
 	"github.com/go-rlock/rlock/lua"
@@ -34,15 +35,16 @@ type Tenure struct {
 	Run        *Run              // its run of hand-offs; nil if none led to it and none was tried
 	Majority   Majority          // set for a quorum's tenure, see Majority; nil: one field on one server
 
-	mu         sync.Mutex   // guards the following, and the holds; of our locks, only the renewer's and the one of foreign calls are taken under it
-	calling    bool         // the right to make calls is taken
-	unkept     bool         // its Lock was never returned: no Cache gets it
-	callerGone bool         // the caller of its last unlock has left: the lease is no longer renewed
-	coming     atomic.Int32 // Locks let in by another reader whose holds have not begun yet; lowered under mu
-	callers    *callers     // nil until there are callers or a second level
-	loss       *error       // why it was lost, if it was
-	hold       *Hold        // its current or last hold, see holds for those beside it; nil: none yet, or on its way to the next
-	first      Hold         // the first hold, embedded to save an allocation
+	mu         sync.Mutex      // guards the following, and the holds; of our locks, only the renewer's and the one of foreign calls are taken under it
+	calling    bool            // the right to make calls is taken
+	unkept     bool            // its Lock was never returned: no Cache gets it
+	callerGone bool            // the caller of its last unlock has left: the lease is no longer renewed
+	told       chan<- struct{} // gets a token when it is lost; nil: nobody waits for that
+	coming     atomic.Int32    // Locks let in by another reader whose holds have not begun yet; lowered under mu
+	callers    *callers        // nil until there are callers or a second level
+	loss       *error          // why it was lost, if it was
+	hold       *Hold           // its current or last hold, see holds for those beside it; nil: none yet, or on its way to the next
+	first      Hold            // the first hold, embedded to save an allocation
 }
 
 // Majority backs a quorum's hold: a share on each of several servers, of which more than half are held (package quorum). Each share is
@@ -68,22 +70,22 @@ var lastTag atomic.Uint64
 
 // NewTenure returns a tenure that nothing is known of in Redis.
 func (m *Lock) NewTenure() *Tenure {
-	return &Tenure{Lock: m, Tag: m.Mark().Marked(lastTag.Add(1))}
+	t := &Tenure{Lock: m, Tag: lastTag.Add(1)}
+	if len(m.Observers) > 0 {
+		t.Tag = m.Mark().Marked(t.Tag)
+	}
+	return t
 }
 
 // Field returns the owner field in Redis. It is built on each call to save memory: there may be many tenures, each with few calls.
-func (t *Tenure) Field() string {
-	return t.Lock.Owner(t.Tag)
-}
+func (t *Tenure) Field() string { return t.Lock.Kind.Owner(t.Lock.Client.ID, t.Tag, t.Lock.Short) }
 
-// newHold returns a hold for the tenure, without a level yet.
-func (t *Tenure) newHold() *Hold {
-	h := &t.first
-	if h.tenure != nil {
-		h = new(Hold)
+// several returns the counts of its holds and levels; nil if there was one level at a time. mu is held.
+func (t *Tenure) several() *openLevels {
+	if t.callers == nil {
+		return nil
 	}
-	h.tenure = t
-	return h
+	return t.callers.open
 }
 
 // open reports whether levels are open, and returns the count Redis should have: the levels of the deepest hold. On its way from one hold
@@ -162,16 +164,6 @@ func (t *Tenure) current() *Hold {
 	return t.hold
 }
 
-// JoinOpen makes the tenure known to waiters of its process; LeaveOpen ends that.
-func (t *Tenure) JoinOpen() {
-	t.Lock.Client.Open.add(t)
-}
-
-// LeaveOpen ends JoinOpen.
-func (t *Tenure) LeaveOpen() {
-	t.Lock.Client.Open.remove(t.Tag, t.Lock.Key)
-}
-
 // givenTo returns the contexts given to its Locks.
 func (t *Tenure) givenTo() (all []context.Context) {
 	t.mu.Lock()
@@ -212,6 +204,23 @@ func (t *Tenure) Until() time.Time {
 		return t.Majority.Until()
 	}
 	return t.Lock.Client.Leases.Until(&t.Lease)
+}
+
+// Losing returns the end of the trusted time, and false if the tenure is lost. It is marked lost if that time is over at now. Of a later loss
+// told gets a token, if it has room; so may those of a caller that no longer waits for it.
+func (t *Tenure) Losing(now time.Time, told chan<- struct{}) (until time.Time, kept bool) {
+	until = t.Until()
+	switch {
+	case t.Majority != nil:
+		t.Majority.CatchUp()
+		until = t.Majority.Until()
+	case !now.Before(until):
+		t.Lock.Client.Leases.CatchUp()
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.told = told
+	return until, t.loss == nil
 }
 
 // CatchUp marks the tenure lost if its time is over, without waiting for the renewer.
@@ -374,7 +383,10 @@ func (t *Tenure) StaysTaken() bool { return t.Stays != nil && time.Now().Before(
 func (t *Tenure) ReleaseArgs() lua.ReleaseArgs {
 	m := t.Lock
 	args := lua.ReleaseArgs{
-		Name: m.Key, Side: m.Kind.Side, Owner: t.Field(), Publish: lua.Publish(m.Client.KnownChannel(m)), Fair: m.Fair(),
+		Name: m.Key, Side: m.Kind.Side, Owner: t.Field(), Publish: lua.Publish(m.Client.KnownChannel(m)),
+	}
+	if m.Kind.Queueing == kinds.PerWaiter {
+		args.Fair = m.Fair()
 	}
 	if key := m.QueueKey(); key != "" {
 		args.Fence = m.Fence

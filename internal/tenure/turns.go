@@ -7,12 +7,11 @@ import (
 	"github.com/go-rlock/rlock/internal/calls"
 )
 
-// callers are the goroutines waiting, in order, for the right to make calls for a tenure, or for its loss. All fields are guarded by
+// callers are the goroutines waiting, in order, for the right to make calls for a tenure. All fields are guarded by
 // tenure.mu.
 type callers struct {
 	queue   []*CallSlotTurn
-	gone    int           // how many of the queue have left it
-	lost    chan struct{} // closed when the tenure is lost; nil until first used
+	gone    int // how many of the queue have left it
 	count   follower
 	longest time.Duration // the longest lease a re-entry was renewed for
 	open    *openLevels   // nil until there is a second level
@@ -141,32 +140,17 @@ func (t *Tenure) pass() {
 	close(next.Over)
 }
 
-// Losing returns a channel that is closed when the tenure is lost; nil: it is.
-func (t *Tenure) Losing() <-chan struct{} {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.loss != nil {
-		return nil
-	}
-	if t.callers == nil {
-		t.callers = new(callers)
-	}
-	if t.callers.lost == nil {
-		t.callers.lost = make(chan struct{})
-	}
-	return t.callers.lost
-}
-
-// wake wakes all of them after a loss. mu is held.
+// wake wakes all of them, and an unlock, after a loss. mu is held.
 func (t *Tenure) wake() {
+	select {
+	case t.told <- struct{}{}:
+	default:
+	}
 	if t.callers == nil {
 		return
 	}
 	for _, w := range t.callers.queue {
 		close(w.Over)
 	}
-	if t.callers.lost != nil {
-		close(t.callers.lost)
-	}
-	t.callers.queue, t.callers.gone, t.callers.lost = nil, 0, nil
+	t.callers.queue, t.callers.gone = nil, 0
 }
