@@ -10,7 +10,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-var acquireScript = script{Text("acquire"), "59aa9be2d3eddedb470d3777572b3f23d1554d0a"}
+var acquireScript = script{Text("acquire"), "27c6708fd7b2d1498157a631b04ac366194b4ac9"}
 
 // Status is the answer to an acquire. The zero value is no answer, so that it cannot be mistaken for success.
 type Status int8

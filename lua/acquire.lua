@@ -37,12 +37,16 @@
 local want = tonumber(ARGV[3])
 local queue = ARGV[4] and KEYS[#KEYS]
 local fence = #KEYS > (queue and 2 or 1) and KEYS[2]
-local entry = queue_entry(ARGV[1], ARGV[5] == '1', fence)
+local entry
+if queue then
+  -- include queue_entry
+  entry = queue_entry(ARGV[1], ARGV[5] == '1', fence)
+end
 
 local ttl = redis.call('pttl', KEYS[1])
-local held, fields = false, {}
+local held, fields = false, nil
 if ttl ~= -2 then
-  fields = want == 1 and redis.call('hrandfield', KEYS[1], '2') or fields
+  fields = want == 1 and redis.call('hrandfield', KEYS[1], '2') or {}
   if #fields ~= 1 or fields[1] == ARGV[1] then -- one that is another's tells it, too
     held = redis.call('hget', KEYS[1], ARGV[1])
   end
@@ -53,12 +57,14 @@ if not held then
     return -1
   end
   if ttl ~= -2 then
+    -- include owner_of
     local foreign, holder, other = owner_of(fields, KEYS[1])
     if foreign then
       return foreign
     end
     local joined = 0
     if queue then
+      -- include seen
       local soon = (ttl >= 0 and ttl <= tonumber(ARGV[4]) and 1 or 0) + unseen(ARGV[6], ARGV[7], entry)
       local last = redis.call('zrange', queue, '-1', '-1', 'withscores')[2]
       local added = redis.pcall('zadd', queue, 'nx', math.floor((last or 0) / 2) * 2 + 2 + soon, entry)
@@ -86,6 +92,7 @@ end
 local more = held and want - tonumber(held)
 local token = 0
 if fence and (not held or more > 0 or want > 1) then
+  -- include raise
   token = raise(fence)
   if type(token) == 'table' then
     return token

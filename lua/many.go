@@ -12,8 +12,8 @@ import (
 // Scripts for many locks at once. Each includes the script for one lock, and does the same for every lock.
 
 var (
-	acquireAllScript  = script{calling("acquire", "acquire_all"), "436da8caab7f4cbdd5a98c1e3ca58099f8124d36"}
-	releaseEachScript = script{calling("release", "release_each"), "8c32e05e6653e7b9d65f03cf3972a1f8910497f2"}
+	acquireAllScript  = script{calling("acquire", "acquire_all"), "52321a663c82d4d61c7fd4f4f81ac1e5f0ce2cbf"}
+	releaseEachScript = script{calling("release", "release_each"), "38f232f531ed5bd2253b83b61c75384bff4302c7"}
 )
 
 // calling returns the text of a script that calls another script as a function of its KEYS and ARGV.

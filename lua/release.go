@@ -10,7 +10,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-var releaseScript = script{Text("release"), "dcde5a3841307f96994b68c87c33841d3e21147f"}
+var releaseScript = script{Text("release"), "9e88aea8e57644ded84a8661c9fd701b2da88e15"}
 
 // ReleaseArgs says who releases which lock, and who gets it.
 type ReleaseArgs struct {

@@ -75,6 +75,26 @@ if want > 0 then
 end
 
 local front, score -- the first of the queue
+local stay = next ~= '' and ARGV[7] == '1'
+local told -- how many have been told that it is free
+
+-- Most often nobody waits; then this is all.
+if ARGV[7] ~= '2' then
+  if queue then
+    front, score = unpack(redis.call('zrange', queue, '0', '0', 'withscores'))
+  end
+  if not stay and not front and (not queue or next == '') then
+    if redis.call('hdel', lock, owner) == 0 then -- the key goes with its last field
+      return 0
+    end
+    told = redis.pcall(ARGV[4], ARGV[5], '0')
+    if told == 0 then
+      return 1
+    end
+  end
+end
+
+-- include raise queue_entry message seen
 
 local line = ARGV[5] .. ':rlock_queue'
 
@@ -82,8 +102,8 @@ local function has_outsiders(listen)
   return not listen.err and listen[2] > listen[4]
 end
 
-local function announce(message, outsiders)
-  local heard = redis.pcall(ARGV[4], ARGV[5], message)
+-- announced returns the reply for a message that so many have heard.
+local function announced(heard, outsiders)
   if type(heard) ~= 'number' then
     return redis.error_reply('UNTOLD ' .. heard.err)
   end
@@ -96,28 +116,29 @@ local function announce(message, outsiders)
   return 1
 end
 
+if told then
+  return announced(told)
+end
+
 local function free(message, outsiders)
-  if redis.call('hdel', lock, owner) == 0 then -- the key goes with its last field
+  if redis.call('hdel', lock, owner) == 0 then
     return 0
   end
-  return announce(message, outsiders)
+  return announced(redis.pcall(ARGV[4], ARGV[5], message), outsiders)
 end
 
 -- A different owner keeps the lock taken, so that a late renewal or re-entry of this owner finds nothing.
-if ARGV[7] == '2' and redis.call('hexists', lock, owner) == 1 then
-  redis.call('hdel', lock, '')
-  redis.call('hset', lock, next, '1')
-  redis.call('pexpire', lock, ARGV[3])
-  redis.call('hdel', lock, owner)
-  return announce('01')
-end
-
-local stay = next ~= '' and ARGV[7] == '1'
-if queue then
-  front, score = unpack(redis.call('zrange', queue, '0', '0', 'withscores'))
-end
-if not stay and not front and (not queue or next == '') then
-  return free('0')
+if ARGV[7] == '2' then
+  if redis.call('hexists', lock, owner) == 1 then
+    redis.call('hdel', lock, '')
+    redis.call('hset', lock, next, '1')
+    redis.call('pexpire', lock, ARGV[3])
+    redis.call('hdel', lock, owner)
+    return announced(redis.pcall(ARGV[4], ARGV[5], '01'))
+  end
+  if queue then
+    front, score = unpack(redis.call('zrange', queue, '0', '0', 'withscores'))
+  end
 end
 
 -- tell sends a message to the process of an entry. It returns how many listeners were counted; nil if the message was refused.

@@ -21,8 +21,6 @@ var sources embed.FS
 
 // preludes lists the files with functions to put in front of each script: a script cannot call another.
 var preludes = map[string][]string{
-	"acquire":              {"owner_of", "raise", "queue_entry", "seen"},
-	"release":              {"raise", "queue_entry", "message", "seen"},
 	"force":                {"owner_of", "only"},
 	"info":                 {"owner_of"},
 	"fair_acquire":         {"owner_of", "message", "seen", "fair"},
