@@ -86,6 +86,8 @@ func (c cell) slots() int {
 	switch c.Workload {
 	case "names", "crash":
 		return c.Goroutines
+	case "service":
+		return orders
 	default:
 		return 1
 	}

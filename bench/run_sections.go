@@ -30,6 +30,7 @@ var runs = map[string]func(*job) (report, error){
 	"all-100":      passing(hundred, ownNames),
 	"nested":       passing(nested, ownNames),
 	"affinity":     passing(inTurn, ownNames),
+	"service":      passing(serving, oneName),
 	"ping-pong":    runTurns,
 
 	"semaphore":      passing(semaphore, oneName),
@@ -49,8 +50,40 @@ type kind func(c *client, name string) way
 // way is a goroutine's way to pass: by write, exclusively, or by read, together with other readers.
 type way struct {
 	write, read lockFunc
-	reads       float64 // the share of passes by read
-	room        int64   // the number of readers allowed inside together
+	reads       float64    // the share of passes by read
+	room        int64      // the number of readers allowed inside together
+	orders      []lockFunc // one of them is for each pass, with the witness's slot of that number; nil: the same for all
+}
+
+// The size of a service.
+const (
+	servers = 200
+	orders  = 1000
+)
+
+// requestTime is the deadline of a request.
+const requestTime = 30 * time.Second
+
+// serving locks one of many orders for each request, which has a ctx of its own.
+func serving(c *client, name string) way {
+	w := way{orders: make([]lockFunc, orders)}
+	for i := range w.orders {
+		lock := c.mutex(fmt.Sprintf("%s:%d", name, i))
+		w.orders[i] = func(ctx context.Context) (func() error, error) {
+			ctx, cancel := context.WithTimeout(ctx, requestTime)
+			unlock, err := lock(ctx)
+			if err != nil {
+				cancel()
+				return nil, err
+			}
+			return func() error {
+				defer cancel()
+				return unlock()
+			}, nil
+		}
+	}
+	w.write = w.orders[0]
+	return w
 }
 
 func plain(c *client, name string) way   { return way{write: c.mutex(name)} }
@@ -126,7 +159,7 @@ type passer struct {
 	way
 
 	id        uint64 // for the witness
-	slot      *slot
+	slots     []*slot
 	section   time.Duration // minimum duration
 	wholePair bool          // the measured latency
 
@@ -141,13 +174,18 @@ type passer struct {
 func (p *passer) passes(ctx context.Context, end time.Time, hist *histogram) error {
 	for {
 		lock, room := p.next()
+		slot := p.slots[0]
+		if n := len(p.orders); n > 0 {
+			i := rand.IntN(n)
+			lock, slot = p.orders[i], p.slots[i]
+		}
 		before := time.Now()
 		unlock, err := lock(ctx)
 		if err != nil {
 			return fmt.Errorf("lock: %w", err)
 		}
 		locked := time.Now()
-		v, ok := p.slot.enter(p.id, room)
+		v, ok := slot.enter(p.id, room)
 		if p.sections.Load()%longSection == 0 {
 			runtime.Gosched()
 		}
@@ -203,11 +241,14 @@ func (j *job) sections(k kind, own naming) (report, error) {
 		end   time.Time // written before start is closed
 	)
 	for g := range all {
-		p, name, slot := &all[g], j.name, 0
+		p, name, at := &all[g], j.name, 0
 		if own {
-			name, slot = j.lockName(g), g
+			name, at = j.lockName(g), g
 		}
-		p.way, p.id, p.slot = k(clients[g%len(clients)], name), j.id(g), j.witness.slot(slot)
+		p.way, p.id, p.slots = k(clients[g%len(clients)], name), j.id(g), []*slot{j.witness.slot(at)}
+		for i := 1; i < len(p.orders); i++ {
+			p.slots = append(p.slots, j.witness.slot(i))
+		}
 		p.section, p.wholePair = j.section, bool(own)
 		go func() { // ends with the process, if the library never returns
 			<-start

@@ -200,7 +200,7 @@ func (t *table) cells(r row) []string {
 	peer, hasPeer := t.bestPeer(r, false)
 	cells := []string{r.lib.name, fmt.Sprintf(w.metric.format, r.value), ratio(r, floor, hasFloor), ratio(r, peer, hasPeer)}
 	if f, ok := t.secondFloor(); ok {
-		cells = append(cells, ratio(r, f, r.lib.ctx == background))
+		cells = append(cells, ratio(r, f, true))
 	}
 	if w.shared {
 		fair, hasFair := t.bestPeer(r, true)

@@ -58,6 +58,12 @@ func aloneWorkloads(o *options) []workload {
 			metric: perSecond, columns: usual,
 		},
 		{
+			name: "service", about: fmt.Sprintf("%d goroutines of one process serve requests: each locks one of %d orders under a ctx with a deadline, for 5 ms", servers, orders),
+			cell:   cell{Workload: "service", Processes: 1, Goroutines: servers, Section: 5 * time.Millisecond, Duration: o.longer()},
+			fickle: true,
+			metric: p50, columns: []metric{p99, perSecond, sentPerOp, allocs, allocBytes},
+		},
+		{
 			name: "affinity", about: fmt.Sprint("one goroutine locks and unlocks ", affine, " locks in turn that nobody else wants"),
 			cell:   cell{Workload: "affinity", Processes: 1, Goroutines: 1, Duration: o.duration},
 			fickle: true,
