@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	maxSends = 4                // bounds the calls under way beside which others are still sent at once
+	maxSends = 8                // bounds the calls under way beside which others are still sent at once
 	maxJoint = 32               // bounds the commands of one call, and so for how long the first waits for the last
 	patience = time.Millisecond // bounds how long a command waits for the answers to others
 )

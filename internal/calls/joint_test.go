@@ -53,6 +53,9 @@ func (c *counting) sizes() []int {
 	return slices.Clone(c.calls)
 }
 
+// alone are the sizes of n calls of one command.
+func alone(n int) []int { return slices.Repeat([]int{1}, n) }
+
 // crowd sends n commands at once, each with its own text, which is the answer that it must get.
 func crowd(t *testing.T, c *Calls, rdb rueidis.Client, build rueidis.Builder, n int) {
 	t.Helper()
@@ -79,10 +82,10 @@ func TestCrowdIsSentTogether(t *testing.T) {
 		j := &joint{Client: rdb}
 		c := New(nil, errors.New("closed"))
 		crowd(t, c, j, build, maxSends)
-		require.Equal(t, []int{1, 1, 1, 1}, rdb.sizes())
+		require.Equal(t, alone(maxSends), rdb.sizes())
 		rdb.calls = nil
 		crowd(t, c, j, build, maxSends+maxJoint+10)
-		require.Equal(t, []int{1, 1, 1, 1, maxJoint, 10}, rdb.sizes())
+		require.Equal(t, append(alone(maxSends), maxJoint, 10), rdb.sizes())
 		require.Greater(t, rdb.left[len(rdb.left)-2], Timeout-patience)
 		require.Zero(t, j.sends)
 		require.Zero(t, len(j.waiting))
@@ -122,7 +125,7 @@ func TestCommandsThatGoAlone(t *testing.T) {
 		c := New(nil, errors.New("closed"))
 		rdb := &counting{takes: time.Millisecond, mode: rueidis.ClientModeCluster}
 		crowd(t, c, &joint{Client: rdb}, build, 2*maxSends)
-		require.Equal(t, []int{1, 1, 1, 1, 1, 1, 1, 1}, rdb.sizes())
+		require.Equal(t, alone(2*maxSends), rdb.sizes())
 		rdb = &counting{takes: time.Millisecond}
 		j := &joint{Client: rdb}
 		var all sync.WaitGroup
@@ -134,7 +137,7 @@ func TestCommandsThatGoAlone(t *testing.T) {
 			})
 		}
 		all.Wait()
-		require.Equal(t, []int{1, 1, 1, 1, 1, 1, 1, 1}, rdb.sizes())
+		require.Equal(t, alone(2*maxSends), rdb.sizes())
 	})
 }
 
