@@ -35,16 +35,15 @@ type Tenure struct {
 	Run        *Run              // its run of hand-offs; nil if none led to it and none was tried
 	Majority   Majority          // set for a quorum's tenure, see Majority; nil: one field on one server
 
-	mu         sync.Mutex      // guards the following, and the holds; of our locks, only the renewer's and the one of foreign calls are taken under it
-	calling    bool            // the right to make calls is taken
-	unkept     bool            // its Lock was never returned: no Cache gets it
-	callerGone bool            // the caller of its last unlock has left: the lease is no longer renewed
-	told       chan<- struct{} // gets a token when it is lost; nil: nobody waits for that
-	coming     atomic.Int32    // Locks let in by another reader whose holds have not begun yet; lowered under mu
-	callers    *callers        // nil until there are callers or a second level
-	loss       *error          // why it was lost, if it was
-	hold       *Hold           // its current or last hold, see holds for those beside it; nil: none yet, or on its way to the next
-	first      Hold            // the first hold, embedded to save an allocation
+	mu         sync.Mutex   // guards the following, and the holds; of our locks, only the renewer's and the one of foreign calls are taken under it
+	calling    bool         // the right to make calls is taken
+	unkept     bool         // its Lock was never returned: no Cache gets it
+	callerGone bool         // the caller of its last unlock has left: the lease is no longer renewed
+	coming     atomic.Int32 // Locks let in by another reader whose holds have not begun yet; lowered under mu
+	callers    *callers     // nil until there are callers or a second level
+	loss       *error       // why it was lost, if it was
+	hold       *Hold        // its current or last hold, see holds for those beside it; nil: none yet, or on its way to the next
+	first      Hold         // the first hold, embedded to save an allocation
 }
 
 // Majority backs a quorum's hold: a share on each of several servers, of which more than half are held (package quorum). Each share is
@@ -219,7 +218,10 @@ func (t *Tenure) Losing(now time.Time, told chan<- struct{}) (until time.Time, k
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.told = told
+	if t.callers == nil {
+		t.callers = new(callers)
+	}
+	t.callers.told = told
 	return until, t.loss == nil
 }
 

@@ -11,7 +11,8 @@ import (
 // tenure.mu.
 type callers struct {
 	queue   []*CallSlotTurn
-	gone    int // how many of the queue have left it
+	gone    int             // how many of the queue have left it
+	told    chan<- struct{} // gets a token when the tenure is lost; nil: no unlock waits for that
 	count   follower
 	longest time.Duration // the longest lease a re-entry was renewed for
 	open    *openLevels   // nil until there is a second level
@@ -142,12 +143,12 @@ func (t *Tenure) pass() {
 
 // wake wakes all of them, and an unlock, after a loss. mu is held.
 func (t *Tenure) wake() {
-	select {
-	case t.told <- struct{}{}:
-	default:
-	}
 	if t.callers == nil {
 		return
+	}
+	select {
+	case t.callers.told <- struct{}{}:
+	default:
 	}
 	for _, w := range t.callers.queue {
 		close(w.Over)
