@@ -83,7 +83,7 @@ func process() {
 	check(err)
 	shift, err := time.ParseDuration(os.Getenv("SHIFT"))
 	check(err)
-	ticks, starts := gocron.DurationJob(tick), gocron.WithStartAt(gocron.WithStartDateTime(began.Add(shift)))
+	ticks, starts := gocron.DurationJob(tick), gocron.WithStartAt(gocron.WithStartDateTimePast(began.Add(shift)))
 	if locker != nil {
 		_, err = locker.NewJob(scheduler, ticks, "report", job, starts)
 	} else {
@@ -128,7 +128,7 @@ func newFleet(t *testing.T, role string, takes, watchdog time.Duration, redis ..
 	t.Helper()
 	t.Parallel()
 	f := &fleet{redistest.NewSelf(t), t, redistest.Start(t, redis...), make(map[string]*redistest.SelfProcess)}
-	begins := time.Now().Add(time.Second).UnixMilli()
+	begins := time.Now().Add(time.Second).UnixMilli() // or earlier than a slow process starts
 	for i, name := range []string{"a", "b", "c"} {
 		f.processes[name] = f.Start("ROLE="+role, "NAME="+name, "REDIS="+f.redis.Addr(), "TAKES="+takes.String(), "WATCHDOG="+watchdog.String(),
 			fmt.Sprint("BEGINS=", begins), fmt.Sprint("SHIFT=", i*100, "ms"))
