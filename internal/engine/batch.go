@@ -2,6 +2,10 @@ package engine
 
 import "github.com/go-rlock/rlock/internal/tenure"
 
+// rlock.All takes several locks of one Client by one call where it can: that is one round trip, and Redis takes all or none. So does this
+// file: it joins the queue of each, or leaves them all, and releases what was taken if not all can be entered. It does not wait; after a
+// refusal, All does. The attempts are a chain (attempt.go), and UnlockTogether ends what they took.
+
 // MaxBatch bounds the locks of one call, and so how long the call blocks Redis: a few milliseconds.
 const MaxBatch = 1000
 

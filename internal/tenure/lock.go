@@ -10,6 +10,9 @@ import (
 	"github.com/go-rlock/rlock/internal/kinds"
 )
 
+// A Lock is what every call about a lock begins with. It is made once, so that no call works out again what follows from kind, name and
+// terms. The errors of calls are made here too, because each names the lock.
+
 // Terms are those on which a handle takes its lock. The zero value has the Client's own.
 type Terms struct {
 	Lease      time.Duration    // 0: the watchdog renews
