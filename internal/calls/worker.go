@@ -8,6 +8,9 @@ import (
 	"time"
 )
 
+// A caller may leave a call under way, which continues without it. So a worker, on another goroutine, makes each call. This file keeps
+// workers for later calls, and decides which came first, the end of a call or its caller's leaving: then the worker rolls back.
+
 // A Call is made for a caller that may leave before its end.
 type Call interface {
 	// Make makes the call, and keeps its result. left is closed when the caller has left.
@@ -152,7 +155,7 @@ func (all *workers) take(c *Calls) *Worker {
 		calls: c, next: make(chan work, 1), ended: make(chan struct{}, 1), told: make(chan struct{}, 1), left: make(chan struct{}),
 	}
 	if all.closed {
-		go w.work()
+		go w.work() // ends with its call
 	} else {
 		c.Go(w.work) // before its call ends, so that is before Wait
 	}

@@ -8,6 +8,10 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
+// A change waits in its combiner's list until a call sends it (combiner_call.go). Changes that only add are merged there, so that many
+// releases take one call. A change may outlive its caller, since permits must go back even if that has left. The combiner makes some
+// itself: it gives back what was granted to callers that have left.
+
 // counterChange is a change of a counter.
 type counterChange struct {
 	of      *combiner
