@@ -11,7 +11,7 @@ import (
 )
 
 // send carries out the ops of a batch. It reports whether to try some again later, and returns an error if the
-// connection is broken.
+// connection is broken, or too slow: with an UNSUBSCRIBE in it, a batch has less time (unsubscribeTimeout).
 //
 // With RESP2 the subscriptions have a connection of their own inside conn; when that breaks, rueidis sends the
 // commands again and again on it until ctx is done, hence the look at lost.

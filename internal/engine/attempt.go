@@ -30,7 +30,8 @@ import (
 //
 // Each way out leaves the queue, passes the turn on if it had it, and sweeps what is unresolved.
 //
-// How it ends, and what becomes of a lock that comes when its caller leaves, is in outcome.go.
+// How it ends, and what becomes of a lock that comes when its caller leaves, is in outcome.go. When it leaves is here: a bounded wait leaves
+// the line a little early, and waits out the rest.
 //
 // Locks of one Client, and on a cluster of one slot, can be taken by one call, all or none (TakeTogether). Their attempts are a chain,
 // whose first one asks, enters and leaves for all. Each has a waiter, a tenure and a level of its own, and is under the same rules as if it

@@ -9,7 +9,8 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// Level is one Lock of a hold, open until its unlock is called. It is the ctx returned by that Lock.
+// Level is one Lock of a hold, open until its unlock is called. It is the ctx returned by that Lock. A hold lists its open levels, because
+// its loss cancels them all; they close in any order.
 type Level struct {
 	context.Context // cancelled when the level is closed or the hold is lost
 
