@@ -60,6 +60,13 @@ func (w *Waiter) Listens() bool {
 	return t.isLive() && t.sub.reach().told && w.mayHavePlace()
 }
 
+// Hears reports whether this process hears each message to all from now on, also if it would not hear of a grant.
+func (w *Waiter) Hears() bool {
+	t := w.topic
+	defer t.lock().Unlock()
+	return t.isLive()
+}
+
 // TakePlace notes that the process is about to have a place in the queue under owner. The waiter has the turn, or is
 // claimed by the caller. It returns false if another waiter has the place, or the process does not hear of grants.
 func (w *Waiter) TakePlace(owner string) bool {

@@ -196,7 +196,7 @@ func (b *combiner) step() combinerState {
 	case w.wait && !b.joined:
 		b.hub = pubsub.Waiter{Shared: !latch, Joint: !latch} // so that it does not count as a waiter for its own permits
 		b.joined, b.turn = true, hub.Join(&b.hub, b.m.queueInHub())
-		b.heard(b.hub.Listens())
+		b.heard(b.hub.Hears())
 	case w.ask && (b.turn || !b.joined):
 		b.call()
 	case w.ask:

@@ -4,12 +4,17 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 
+	"github.com/redis/rueidis"
+
+	"github.com/go-rlock/rlock/internal/kinds"
 	"github.com/go-rlock/rlock/internal/tenure"
 	"github.com/go-rlock/rlock/internal/testing/enginetest"
 	"github.com/go-rlock/rlock/internal/testing/redistest"
 	"github.com/go-rlock/rlock/internal/testing/require"
 	"github.com/go-rlock/rlock/lua"
+	"github.com/go-rlock/rlock/pubsub"
 )
 
 func TestMain(m *testing.M) { redistest.Main(m) }
@@ -39,6 +44,43 @@ func TestCombinerAsksAgainInTheHub(t *testing.T) {
 	}
 	require.NoError(t, w.err)
 	b.leaveLine()
+}
+
+// A process that may not hear of grants may hear of releases already when it joins the hub. What it heard after its first call found nobody there,
+// so it asks again.
+func TestCombinerAsksAgainWhereItHears(t *testing.T) {
+	s, name := redistest.Start(t), redistest.Name(t)
+	rdb, channel := s.Client(t), kinds.Semaphore.Channel(name)
+	acl := rdb.B().AclSetuser().Username("app").Rule("on", ">secret", "~*", "+@all", "resetchannels", "&"+channel).Build()
+	require.NoError(t, rdb.Do(t.Context(), acl).Error())
+	c := enginetest.Start(t, s.Client(t, func(o *rueidis.ClientOption) { o.Username, o.Password = "app", "secret" }))
+	m := New(c).Semaphore(name, name, tenure.Terms{})
+
+	subscribed := func(q pubsub.Queue) *pubsub.Waiter {
+		w := new(pubsub.Waiter)
+		require.True(t, c.Hub.Join(w, q))
+		w.Held(time.Hour, false)
+		<-w.Turn()
+		return w
+	}
+	before, beside := subscribed(m.queueInHub()), subscribed(pubsub.Queue{Lock: "beside", Channel: m.queueInHub().Channel})
+	before.Leave() // the other one keeps the subscription
+	beside.Held(time.Hour, false)
+
+	b := &combiner{m: m.Counter, more: make(chan struct{}, 1)}
+	w := &counterWaiter{n: 5, ctx: context.Background(), refused: make(chan struct{}), ended: make(chan struct{}), listed: true}
+	b.waiters, b.live = []*counterWaiter{w}, 1
+	b.call()
+	require.True(t, w.seen)
+	_, err := New(enginetest.Start(t, rdb)).Semaphore(name, name, tenure.Terms{}).Change(t.Context(), lua.Add, 5)
+	require.NoError(t, err)
+	<-beside.Turn() // the message is there
+	for i := 0; !w.gone; i++ {
+		require.True(t, b.step() == combinerWorks && i < 100, "it sleeps")
+	}
+	require.NoError(t, w.err)
+	b.leaveLine()
+	beside.Leave()
 }
 
 // A CountDown that comes when a look is about to be made is a call of its own: its answer says nothing of the latch to those who wait.
