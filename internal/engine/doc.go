@@ -110,7 +110,8 @@
 //   - I8. A hold's expiry in Redis never moves to an earlier time, except by its end. A grant, a placeholder, an Export and an Adopt are
 //     such ends.
 //   - I9. Close waits for every goroutine and call; the hub, the renewer and the Client count them. It does not wait for an unlock that
-//     begins later, a call that rueidis keeps beyond 5 s, or a quorum's Lock (its calls here are counted): G9.
+//     begins later, a call that rueidis keeps beyond 5 s, or a quorum's Lock (its calls here are counted): G9. Nor does it for a wake-up
+//     under way (Hub.WakeSoon).
 //   - I10. A claimant alone acts for the waiter that it has claimed, with its turn (I7) and its hold's calls (I1). A claim ends with the
 //     lock, with a place in Redis, or, if the outcome is unknown, with a turn. A claimed waiter that gives up returns at once; its
 //     claimant finishes, and gives back lock or place. A grant that arrives during a turn or claim is kept until that ends.
@@ -139,7 +140,8 @@
 //   - one for each call in flight; up to 64 of them stay for the next calls, until they were idle for one to two seconds,
 //   - with Options.Deadlock, one for each Lock while it looks for a deadlock, and for each message about one,
 //   - one each to call the Logger and the Trace, while they have something to report,
-//   - one for each section that a loss or Close ends, until the methods of its parent ctx have returned.
+//   - one for each section that a loss or Close ends, until the methods of its parent ctx have returned,
+//   - one for each hold that Redis has forgotten, for the moment in which it wakes who waits here.
 //
 // One comment at each go statement or its function says who ends it. Calls end with their answer, a
 // time-out or Close; a worker without a call, with Close, or when nobody needed it for one to two seconds; a sweeper, with nothing left to
