@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -110,6 +111,39 @@ func TestCostsOfWriters(t *testing.T) {
 			perSection := float64(redistest.Commands(t, rdb)["evalsha"]-before["evalsha"]) / float64(processes*each)
 			t.Logf("%.2f commands per section", perSection)
 			require.Less(t, perSection, 3.0)
+		})
+	}
+}
+
+// TestCostsOfBothSides compares readers and writers of several processes, which always want the lock, with docs/locks.md.
+func TestCostsOfBothSides(t *testing.T) {
+	for goroutines, most := range map[int]float64{1: 5, 4: 0.9} {
+		redistest.RunVirtual(t, fmt.Sprint(goroutines), func(t *testing.T) {
+			s := redistest.Start(t)
+			rdb := s.Client(t)
+			const processes = 4
+			var all sync.WaitGroup
+			var sections atomic.Int64
+			before, began := redistest.Commands(t, rdb), time.Now()
+			for p := range processes {
+				rw := newClient(t, s.Client(t)).RWMutex("sides")
+				side := []*rlock.Mutex{rw.Read(), rw.Write()}[p%2]
+				for range goroutines {
+					all.Go(func() {
+						for time.Since(began) < time.Second {
+							assert.NoError(t, side.Do(context.Background(), func(context.Context) error {
+								sleep(time.Millisecond)
+								return nil
+							}))
+							sections.Add(1)
+						}
+					})
+				}
+			}
+			all.Wait()
+			perSection := float64(redistest.Commands(t, rdb)["evalsha"]-before["evalsha"]) / float64(sections.Load())
+			t.Logf("%.2f commands per section of %d", perSection, sections.Load())
+			require.Less(t, perSection, most)
 		})
 	}
 }
