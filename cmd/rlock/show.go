@@ -106,12 +106,19 @@ func (v *view) print(w io.Writer) {
 // mostLines bounds the lines of holders, of waiters, and of permits.
 const mostLines = 20
 
+// mostPlaces is how many waiters an rlock.Info has at most.
+const mostPlaces = 1000
+
 // list prints the first waiters.
 func list(w io.Writer, what string, owners []string) {
 	for i, owner := range owners[:min(len(owners), mostLines)] {
 		fmt.Fprintf(w, "%-12s %d. %s\n", what, i+1, clean(owner))
 	}
 	if more := len(owners) - mostLines; more > 0 {
-		fmt.Fprintf(w, "%-12s and %d more\n", what, more)
+		least := ""
+		if len(owners) == mostPlaces {
+			least = "at least "
+		}
+		fmt.Fprintf(w, "%-12s and %s%d more\n", what, least, more)
 	}
 }

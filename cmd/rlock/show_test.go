@@ -236,6 +236,26 @@ func TestShowOfManyHolders(t *testing.T) {
 	})
 }
 
+// show does not take the waiters that it was told of for all.
+func TestShowOfManyWaiters(t *testing.T) {
+	redistest.Virtual(t, func(t *testing.T) {
+		s := redistest.Start(t)
+		c := s.Client(t)
+		queue := c.B().Rpush().Key("redisson_lock_queue:{job}").Element()
+		for i := range 1500 {
+			queue = queue.Element(fmt.Sprintf("285475da-9152-4c83-822a-67ee2f116a79:%d", i))
+		}
+		require.NoError(t, c.Do(t.Context(), queue.Build()).Error())
+		r := call(t, s.Addr(), "show", "job")
+		require.Equal(t, mostLines+1, strings.Count(r.out, "\nfair queue "))
+		require.Contains(t, r.out, "\nfair queue   and at least 980 more\n")
+		v, _ := showJSON(t, s.Addr(), "job")
+		require.Len(t, v.FairQueue, mostPlaces)
+		require.NoError(t, c.Do(t.Context(), c.B().Ltrim().Key("redisson_lock_queue:{job}").Start(0).Stop(998).Build()).Error())
+		require.Contains(t, call(t, s.Addr(), "show", "job").out, "\nfair queue   and 979 more\n")
+	})
+}
+
 // show remarks on a lock that is likely to stay when its holder is gone.
 func TestShowRemarksOnALongExpiry(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
