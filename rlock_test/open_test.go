@@ -119,7 +119,7 @@ func TestOpenFails(t *testing.T) {
 	before := connections(t, []*redistest.Server{s})
 	const noURL = "rlock: not a Redis URL: want redis://user:password@host:6379/0"
 	start := "(start Redis there, or correct the address)"
-	const hung = "(it hangs up, as do a server at maxclients, one that wants TLS, a proxy without a server"
+	const hung = "(it hangs up, as do a server at maxclients, one that wants TLS or a client certificate, a proxy without a server"
 	met := make(map[string]bool)
 	refused := map[string]bool{ // by Redis, or before dialing
 		"no RESP3":       true,

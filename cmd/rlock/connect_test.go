@@ -73,7 +73,7 @@ func TestErrorsNameTheCure(t *testing.T) {
 	alert := redistest.StartFake(t, redistest.Says("\x15\x03\x03\x00\x02\x02\x46"))
 	for addr, says := range map[string]string{
 		resp2.Addr(): "NOPROTO unsupported protocol version (a server or proxy without RESP3: add ?protocol=2 to the URL",
-		hangsUp:      "(it hangs up, as do a server at maxclients, one that wants TLS, a proxy without a server",
+		hangsUp:      "(it hangs up, as do a server at maxclients, one that wants TLS or a client certificate, a proxy without a server",
 		alert:        "(what listens there speaks TLS: use rediss://)",
 	} {
 		for _, command := range [][]string{{"show", "job"}, {"doctor"}, {"run", "job", "--", "true"}} {

@@ -31,7 +31,7 @@ func Cure(err error) string {
 	case strings.Contains(said, "unknown message type"): // rueidis's text
 		return " (what listens there is no Redis)"
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
-		return " (it hangs up, as do a server at maxclients, one that wants TLS, a proxy without a server, and one that does not know HELLO)"
+		return " (it hangs up, as do a server at maxclients, one that wants TLS or a client certificate, a proxy without a server, and one that does not know HELLO)"
 	}
 	return ""
 }
