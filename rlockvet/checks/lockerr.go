@@ -65,6 +65,7 @@ func (f *function) lockErr(r *reporter, t *taking) {
 		r.report(t.call, "%s is not looked at after this %s, %s: %s", t.err.Name(), name, harm, cure)
 	case !f.isRead(t, t.stmt, r.logsOf(f)):
 		r.report(t.call, "%s is only logged after this %s, %s: %s", t.err.Name(), name, harm, strings.Replace(cure, "check it", "return then", 1))
+	case f.loggedBranch(r, t):
 	case t.semaphore != nil:
 		f.givenAnyway(r, t)
 	case t.isHold:

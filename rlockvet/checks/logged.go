@@ -77,3 +77,60 @@ func (r *reporter) onlyLogs(fn *types.Func, decl *ast.FuncDecl) bool {
 	r.loggers[fn] = len(decl.Body.List) > 0 && only(decl.Body.List)
 	return r.loggers[fn]
 }
+
+// loggedBranch reports a branch for one kind of failure that only logs, in an if after which the code has the lock for granted.
+func (f *function) loggedBranch(r *reporter, t *taking) (reported bool) {
+	ast.Inspect(f.node, func(n ast.Node) bool {
+		first, ok := n.(*ast.IfStmt)
+		if !ok || first.Pos() < t.stmt.End() || reported {
+			return !reported
+		}
+		var logs *ast.IfStmt
+		kind := ""
+		for link := first; ; {
+			if call, ok := ast.Unparen(link.Cond).(*ast.CallExpr); ok && f.reads(call, t.err) && len(link.Body.List) > 0 &&
+				!slices.ContainsFunc(link.Body.List, func(s ast.Stmt) bool { return !r.isLog(s) }) {
+				if with := f.comparedWith(call); with != "" {
+					logs, kind = link, with
+				}
+			}
+			next, ok := link.Else.(*ast.IfStmt)
+			if !ok {
+				if link.Else != nil { // which may have the section
+					logs = nil
+				}
+				break
+			}
+			link = next
+		}
+		if logs == nil || first.Else == nil || !f.isUsedAfter(t, first) {
+			return true
+		}
+		var within []ast.Node
+		for _, b := range f.graph.Blocks {
+			for _, node := range b.Nodes {
+				if first.Pos() <= node.Pos() && node.End() <= first.End() {
+					within = append(within, node)
+				}
+			}
+		}
+		if len(within) > 0 && !f.isRead(t, t.stmt, within) {
+			reported = true
+			r.report(logs.Cond, "%s is only logged here, so the code goes on without the %s of the %s in line %d: return, or use Do",
+				kind, t.what(), nameOf(t.call), r.line(t.call.Pos()).number)
+		}
+		return !reported
+	})
+	return reported
+}
+
+// isUsedAfter reports whether the unlock is used after that statement.
+func (f *function) isUsedAfter(t *taking, after ast.Node) bool {
+	used := false
+	ast.Inspect(f.node, func(n ast.Node) bool {
+		id, ok := n.(*ast.Ident)
+		used = used || ok && t.unlock != nil && id.Pos() > after.End() && f.info.Uses[id] == t.unlock
+		return !used
+	})
+	return used
+}

@@ -47,6 +47,48 @@ func loggedIf(ctx context.Context, m *rlock.Mutex) {
 	_ = work(ctx)
 }
 
+func loggedBusy(ctx context.Context, m *rlock.Mutex) {
+	ctx, unlock, err := m.TryLock(ctx, 0)
+	if errors.Is(err, rlock.ErrNotAcquired) { // want `^rlock.ErrNotAcquired is only logged here, so the code goes on without the lock of the TryLock in line 51: return, or use Do$`
+		fmt.Println("busy")
+	} else if err != nil {
+		log.Fatalln(err)
+	}
+	defer unlock()
+	_ = work(ctx)
+}
+
+func loggedOthers(ctx context.Context, m *rlock.Mutex) error {
+	held, unlock, err := m.TryLock(ctx, 0)
+	if err != nil && !rlock.IsBusy(err) {
+		return err
+	} else if rlock.IsBusy(err) { // want `^ErrNotAcquired \(by IsBusy\) is only logged here`
+		log.Print("busy: ", err)
+	}
+	return errors.Join(work(held), unlock())
+}
+
+func loggedBusyFine(ctx context.Context, m *rlock.Mutex) error {
+	held, unlock, err := m.TryLock(ctx, 0)
+	if errors.Is(err, rlock.ErrNotAcquired) {
+		log.Print("busy")
+	} else if err != nil {
+		return err
+	} else {
+		return errors.Join(work(held), unlock())
+	}
+	held, unlock, err = m.TryLock(ctx, 0)
+	if errors.Is(err, rlock.ErrNotAcquired) {
+		log.Print("busy")
+	} else if err != nil {
+		return err
+	}
+	if err != nil {
+		return nil
+	}
+	return errors.Join(work(held), unlock())
+}
+
 func (w *worker) loggedInLoop(ctx context.Context, m *rlock.Mutex, jobs <-chan int) {
 	for range jobs {
 		held, unlock, err := m.TryLock(ctx, 0) // want `err is only logged`
