@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 
 	"github.com/go-rlock/rlock/internal/testing/redistest"
@@ -57,18 +58,22 @@ func TestOnCluster(t *testing.T) {
 	require.Zero(t, w.rest().code)
 
 	// It hears of a forced unlock, by any node.
-	w = start(t, nil, "watch", "-redis", addrs[0], "-every", "50ms", "c")
-	w.saw("held by " + holds.ID())
-	rdb := cluster.Client(t)
-	redistest.Eventually(t, patience, func() bool {
-		patterns := int64(0)
-		for _, node := range rdb.Nodes() {
+	var nodes []rueidis.Client // replicas, too: the program may listen there
+	for _, s := range cluster.Nodes() {
+		nodes = append(nodes, s.Client(t, redistest.Single))
+	}
+	patterns := func() (all int64) {
+		for _, node := range nodes {
 			n, err := node.Do(t.Context(), node.B().PubsubNumpat().Build()).AsInt64()
 			require.NoError(t, err)
-			patterns += n
+			all += n
 		}
-		return patterns == 1
-	}, "it listens")
+		return all
+	}
+	redistest.Eventually(t, patience, func() bool { return patterns() == 0 }, "the last one has gone")
+	w = start(t, nil, "watch", "-redis", addrs[0], "-every", "50ms", "c")
+	w.saw("held by " + holds.ID())
+	redistest.Eventually(t, patience, func() bool { return patterns() > 0 }, "it listens")
 	require.Zero(t, call(t, addrs[0], "unlock", "-force", "-yes", "c").code)
 	w.saw("forced open: no longer held by " + holds.ID())
 	w.signal(syscall.SIGINT)
