@@ -204,20 +204,24 @@ func TestPause(t *testing.T) {
 	require.Contains(t, err, "lost")
 }
 
+// restarted returns a fleet whose Redis was killed while that process ran the job, and is there again.
+func restarted(t *testing.T, role string, takes, lease time.Duration, redis ...string) (f *fleet, runs string) {
+	t.Helper()
+	f = newFleet(t, role, takes, lease, redis...)
+	runs, _ = f.finds("runs")
+	f.redis.Kill()
+	f.redis.Restart()
+	return f, runs
+}
+
 // A restart of Redis with its data is not noticed; without it the lock is lost, and the job learns of that.
 func TestRestart(t *testing.T) {
 	t.Run("with its data", func(t *testing.T) {
-		f := newFleet(t, "locker", 3*watchdog, 10*watchdog, "--appendonly", "yes", "--appendfsync", "always")
-		first, _ := f.finds("runs")
-		f.redis.Kill()
-		f.redis.Restart()
+		f, first := restarted(t, "locker", 3*watchdog, 10*watchdog, "--appendonly", "yes", "--appendfsync", "always")
 		f.alone(first, "done")
 	})
 	t.Run("without", func(t *testing.T) {
-		f := newFleet(t, "locker", 10*watchdog, watchdog)
-		first, _ := f.finds("runs")
-		f.redis.Kill()
-		f.redis.Restart()
+		f, first := restarted(t, "locker", 10*watchdog, watchdog)
 		_, lost := f.findsOf(first, true, "stops")
 		require.Equal(t, "true", lost)
 	})
@@ -274,18 +278,12 @@ func TestElectorPause(t *testing.T) {
 // the ticks.
 func TestElectorRestart(t *testing.T) {
 	t.Run("with its data", func(t *testing.T) {
-		f := newFleet(t, "elector", 3*watchdog, 10*watchdog, "--appendonly", "yes", "--appendfsync", "always")
-		leader, _ := f.finds("runs")
-		f.redis.Kill()
-		f.redis.Restart()
+		f, leader := restarted(t, "elector", 3*watchdog, 10*watchdog, "--appendonly", "yes", "--appendfsync", "always")
 		f.alone(leader, "done")
 		f.alone(leader, "done")
 	})
 	t.Run("without", func(t *testing.T) {
-		f := newFleet(t, "elector", 10*watchdog, watchdog)
-		leader, _ := f.finds("runs")
-		f.redis.Kill()
-		f.redis.Restart()
+		f, leader := restarted(t, "elector", 10*watchdog, watchdog)
 		_, lost := f.findsOf(leader, true, "stops")
 		require.Equal(t, "true", lost)
 		_, _ = f.finds("runs")

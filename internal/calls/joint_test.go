@@ -141,7 +141,7 @@ func TestCommandsThatGoAlone(t *testing.T) {
 	})
 }
 
-// What is wrapped around a client sees each command.
+// A wrapper around a client sees each command.
 func TestWrappedClientIsNotJoint(t *testing.T) {
 	rdb := redistest.Start(t).Client(t)
 	_, ok := Joint(rdb).(*joint)
