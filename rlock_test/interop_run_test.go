@@ -352,6 +352,9 @@ func (w *world) startWaiting(t testing.TB, a actor, name string) <-chan event {
 // joins begins to lock a lock that another holds, and returns when that waits. In Go an unlock may meet its last attempt.
 func (w *world) joins(t testing.TB, a actor, name string) (in <-chan event) {
 	t.Helper()
+	if n, ok := a.(*nodeThread); ok {
+		return w.startWaitingInNode(t, n, name)
+	}
 	switch kind, j := a.lockKind(), javaOf(a); {
 	case kind == "fair":
 		n := len(w.entries(t, name))
