@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/go-rlock/rlock/internal/testing/redistest"
 	"github.com/go-rlock/rlock/rlock"
 )
 
@@ -41,19 +42,29 @@ type event struct {
 
 func await(t testing.TB, events <-chan event, within time.Duration) event {
 	t.Helper()
-	select {
-	case e := <-events:
-		require.NoError(t, e.err)
-		return e
-	case <-time.After(within):
-		require.FailNow(t, "not in", "within %v", within)
-		panic("unreachable")
-	}
+	e := redistest.Within(t, within, events, "it is in")
+	require.NoError(t, e.err)
+	return e
 }
 
-func lock(t testing.TB, a actor, name string, lease time.Duration) {
+// lock locks a free lock.
+func lock(t testing.TB, a actor, name string, lease time.Duration) event {
 	t.Helper()
-	await(t, a.start(t, name, lease), 10*time.Second)
+	return await(t, a.start(t, name, lease), testTimeout)
+}
+
+// requireIn requires that a waiter is in less than most after a moment, see redistest.Ran.
+func requireIn(t testing.TB, most time.Duration, from time.Time, in event, says ...any) {
+	t.Helper()
+	require.Less(t, redistest.Ran(t, from, in.ended), most, says...)
+}
+
+// later returns the later of two moments.
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }
 
 func unlock(t testing.TB, a actor, name string) event {

@@ -84,7 +84,7 @@ func (g goCounter) wait(t testing.TB, name string, n ...int64) <-chan event {
 		}
 		events <- event{began, time.Now(), err}
 	}()
-	redistest.Eventually(t, 10*time.Second, func() bool { return waiting(t) == 1 }, "it waits")
+	redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == 1 }, "it waits")
 	return events
 }
 
@@ -158,7 +158,7 @@ func (w *world) counterWakeUp(t *testing.T, waiter, other counterSide, arrange, 
 		began := time.Now()
 		other.call(t, op, name, n)
 		called := event{began: began, ended: time.Now()}
-		all.add(called, await(t, in, late), called)
+		all.add(t, called, await(t, in, soon), called)
 	}
 	all.requirePrompt(t, warmUp)
 }
@@ -199,7 +199,7 @@ func (w *world) latchWait(t *testing.T, waiter, other counterSide) {
 	sleep(300 * time.Millisecond)
 	requireWaiting(t, in)
 	other.call(t, "latch.down", name, 1)
-	await(t, in, late)
+	await(t, in, soon)
 }
 
 // Waiters go on when the other side deletes the latch, Java's as well as Go's.
@@ -208,7 +208,7 @@ func (w *world) latchDelete(t *testing.T, waiter, other counterSide) {
 	take(t, name, counterStep{waiter, "latch.set", 2, 1})
 	in := waiter.wait(t, name)
 	take(t, name, counterStep{other, "latch.delete", 0, 1}, counterStep{other, "latch.delete", 0, 0})
-	await(t, in, late)
+	await(t, in, soon)
 	take(t, name, counterStep{waiter, "latch.count", 0, 0})
 }
 
@@ -228,8 +228,8 @@ func (w *world) latchHerd(t *testing.T) {
 	requireWaiting(t, inGo)
 	requireWaiting(t, inJava)
 	goes.call(t, "latch.down", name, 1)
-	await(t, inGo, late)
-	await(t, inJava, late)
+	await(t, inGo, soon)
+	await(t, inJava, soon)
 }
 
 func (w *world) latchNames(t *testing.T) {
@@ -244,7 +244,7 @@ func (w *world) latchNames(t *testing.T) {
 		take(t, name, counterStep{java, "latch.set", 2, 1})
 		in := goes.wait(t, name)
 		take(t, name, []counterStep{{goes, "latch.count", 0, 2}, {goes, "latch.down", 1, 0}, {java, "latch.down", 1, 0}}...)
-		await(t, in, late)
+		await(t, in, soon)
 	}
 }
 
@@ -274,7 +274,7 @@ func (w *world) semaphoreWait(t *testing.T, waiter, other counterSide) {
 	sleep(300 * time.Millisecond)
 	requireWaiting(t, in)
 	other.call(t, "sem.release", name, 1)
-	await(t, in, late)
+	await(t, in, soon)
 	take(t, name, counterStep{other, "sem.available", 0, 0})
 }
 
@@ -286,8 +286,8 @@ func (w *world) semaphoreBothWait(t *testing.T) {
 		inGo := goCounter{w.watch.Client}.wait(t, name, 1)
 		inJava := javaCounter{w.java.thread()}.wait(t, name, 1)
 		giver.call(t, "sem.release", name, 2)
-		await(t, inGo, late)
-		await(t, inJava, late)
+		await(t, inGo, soon)
+		await(t, inJava, soon)
 		take(t, name, counterStep{giver, "sem.available", 0, 0})
 	}
 }

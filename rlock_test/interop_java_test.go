@@ -244,7 +244,7 @@ func (j *javaThread) send(t testing.TB, op string, args ...string) <-chan reply 
 // sleeps waits until the thread sleeps until a message comes.
 func (j *javaThread) sleeps(t testing.TB) {
 	t.Helper()
-	redistest.Eventually(t, 10*time.Second, func() bool { return j.ask(t, "sleeps") == "true" }, "the Java thread sleeps")
+	redistest.Eventually(t, testTimeout, func() bool { return j.ask(t, "sleeps") == "true" }, "the Java thread sleeps")
 }
 
 func (j *javaThread) do(t testing.TB, op string, args ...string) reply {

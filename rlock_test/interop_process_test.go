@@ -22,6 +22,7 @@ import (
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 
+	"github.com/go-rlock/rlock/internal/testing/redistest"
 	"github.com/go-rlock/rlock/rlock"
 )
 
@@ -229,29 +230,16 @@ func (p *goProcess) begin(t testing.TB) {
 // expect requires that the next line begins with word, and returns the rest.
 func (p *goProcess) expect(t testing.TB, word string, within time.Duration) string {
 	t.Helper()
-	select {
-	case line, more := <-p.lines:
-		if !more {
-			require.FailNow(t, "Go process has ended", "%v: %s", p.status, p.log.String())
-		}
-		require.True(t, strings.HasPrefix(line, word), line)
-		return strings.TrimSpace(strings.TrimPrefix(line, word))
-	case <-time.After(within):
-		require.FailNow(t, "Go process is silent", "waiting for %q", word)
-		panic("unreachable")
-	}
+	line := redistest.Within(t, within, p.lines, "the Go process says "+word)
+	require.True(t, strings.HasPrefix(line, word) && line != "", "%q: %v: %s", line, p.status, p.log.String())
+	return strings.TrimSpace(strings.TrimPrefix(line, word))
 }
 
 // end requires that the process exits without an error; a detected data race is one.
 func (p *goProcess) end(t testing.TB) {
 	t.Helper()
 	_ = p.in.Close()
-	select {
-	case line, more := <-p.lines:
-		require.False(t, more, line)
-	case <-time.After(10 * time.Second):
-		require.FailNow(t, "Go process does not end")
-	}
+	require.Empty(t, redistest.Within(t, testTimeout, p.lines, "the Go process ends"))
 	require.NoError(t, p.status, p.log.String())
 }
 

@@ -173,11 +173,15 @@ func settings(t *testing.T) []setting {
 	}
 }
 
-// shortLease is the watchdog time where the end of a lease, or the next renewal, is waited for.
-const shortLease = 6 * time.Second
-
-// late is how much later than a message or the end of a lease a waiter may be in at the most.
-const late = 2 * time.Second
+const (
+	// shortLease is the watchdog time where the next renewal, or the end of a killed holder's lease, is waited for.
+	shortLease = 6 * time.Second
+	// endingLease is a fixed lease whose end is waited for. On a busy machine, waiters of another process stand behind it in seconds.
+	endingLease = 15 * time.Second
+	// late is how much later than the end of a lease, or than a message behind a holder with shortLease, a waiter may be in at the most. Behind
+	// a longer lease that is soon: a waiter that slept through the message is in when that ends.
+	late = 2 * time.Second
+)
 
 // world is one deployment with a client of each side, and an eye on it.
 type world struct {
@@ -309,7 +313,7 @@ func (w *world) channels(t testing.TB) (n int) {
 // awaitSubscriber waits until somebody waits, or is about to.
 func (w *world) awaitSubscriber(t testing.TB, name string) {
 	t.Helper()
-	redistest.Eventually(t, 10*time.Second, func() bool { return w.subscribers(t, name) == 1 },
+	redistest.Eventually(t, testTimeout, func() bool { return w.subscribers(t, name) == 1 },
 		"one subscriber of "+unlockChannel(name))
 }
 
@@ -330,7 +334,7 @@ func (w *world) awaitWaiters(t testing.TB, name string, n int64, start func()) {
 	stands := w.subscribers(t, name) > 0
 	before := w.refusals(t)
 	start()
-	redistest.Eventually(t, 10*time.Second, func() bool {
+	redistest.Eventually(t, testTimeout, func() bool {
 		refused := w.refusals(t) - before
 		return refused >= 2*n || stands && refused >= n
 	}, "they only wait")
@@ -372,7 +376,7 @@ func (w *world) joins(t testing.TB, a actor, name string) (in <-chan event) {
 			channel = rwChannel(name)
 		}
 		in = a.start(t, name, testTimeout)
-		redistest.Eventually(t, 10*time.Second, func() bool { return w.listeners(t, channel) > 0 }, "it is subscribed")
+		redistest.Eventually(t, testTimeout, func() bool { return w.listeners(t, channel) > 0 }, "it is subscribed")
 	}
 	requireWaiting(t, in)
 	return in

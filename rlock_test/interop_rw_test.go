@@ -4,6 +4,7 @@ package rlock_test
 
 import (
 	"context"
+	"errors"
 	"net/url"
 	"strings"
 	"sync"
@@ -145,7 +146,7 @@ func (w *world) downgrade(t *testing.T) {
 	began := time.Now()
 	_, leave, err := goes.Downgrade(ctx)
 	require.NoError(t, err)
-	require.Less(t, await(t, in, 5*time.Second).ended.Sub(began), late)
+	requireIn(t, soon, began, await(t, in, testTimeout))
 	other := w.java.thread()
 	other.as("write").tryInVain(t, name)
 	require.NoError(t, leave())
@@ -191,15 +192,11 @@ func (w *world) rwForced(t *testing.T) {
 	for _, side := range []string{"read", "write"} {
 		name := redistest.Name(t) + side
 		lost := newGoActor(w.quickGo)
-		await(t, lost.startOn(t, mutexOf(w.quickGo, side, name)), 10*time.Second)
+		await(t, lost.startOn(t, mutexOf(w.quickGo, side, name)), testTimeout)
 		in := w.rwWaits(t, goes.as("write"), name)
 		require.Equal(t, "true", java.ask(t, "force", wordOf(side, name)))
-		await(t, in, 5*time.Second)
-		select {
-		case <-lost.ctx().Done():
-		case <-time.After(shortLease):
-			require.FailNow(t, "not told")
-		}
+		await(t, in, soon)
+		redistest.Within(t, shortLease, lost.ctx().Done(), "it is told")
 		require.ErrorIs(t, lost.unlock(t, name).err, rlock.ErrLost)
 		unlock(t, goes.as("write"), name)
 
@@ -208,7 +205,7 @@ func (w *world) rwForced(t *testing.T) {
 		other := w.quickJava.thread()
 		in = w.rwWaits(t, other.as("write"), name)
 		answer(mutexOf(w.quickGo, side, name).ForceUnlock(context.Background())).is(t, true)
-		await(t, in, 5*time.Second)
+		await(t, in, soon)
 		require.Error(t, java.as(side).unlock(t, name).err)
 		unlock(t, other.as("write"), name)
 		require.False(t, w.watch.exists(t, name))
@@ -245,7 +242,7 @@ func (w *world) rwExpiry(t *testing.T) {
 				t.Parallel()
 				holder, waiter, name := who.holder().as(s[0]), who.waiter().as(s[1]), redistest.Name(t)
 				lock(t, holder, name, short)
-				await(t, waiter.start(t, name, testTimeout), short+late)
+				await(t, waiter.start(t, name, testTimeout), short+soon)
 				require.Error(t, holder.unlock(t, name).err)
 				unlock(t, waiter, name)
 				require.False(t, w.watch.exists(t, name))
@@ -266,33 +263,38 @@ func (w *world) rwGoLastsLonger(t *testing.T) {
 				java = w.startJava(t, shortLease)
 			}
 			reader, name := java.thread(), redistest.Name(t)
-			ctx, leave := enter(t, context.Background(), w.quickGo.RWMutex(name, rlock.WithLease(long)).Read())
 			began := time.Now()
+			ctx, leave := enter(t, context.Background(), w.quickGo.RWMutex(name, rlock.WithLease(long)).Read())
+			entered := time.Now()
 			lock(t, reader.as("read"), name, 0)
-			writer := newGoActor(w.watch.Client)
 			sleep(shortLease + shortLease/2) // renewed
 			if end == "kill" {
 				java.kill()
 			} else {
 				unlock(t, reader.as("read"), name)
 			}
-			for time.Since(began) < long-late {
-				writer.as("write").tryInVain(t, name)
-				require.NoError(t, ctx.Err())
-				sleep(20 * time.Millisecond)
-			}
-			in := writer.as("write").start(t, name, testTimeout)
-			await(t, in, 3*late)
-			requireLostBy(t, ctx, time.Now())
+			write := w.watch.RWMutex(name).Write()
+			redistest.Eventually(t, testTimeout, func() bool {
+				_, done, err := write.TryLock(context.Background(), 0)
+				if errors.Is(err, rlock.ErrNotAcquired) {
+					return false
+				}
+				require.NoError(t, err)
+				in := time.Now()
+				requireLostBy(t, ctx, in)
+				require.GreaterOrEqual(t, in.Sub(began), long, "not before the lease ends")
+				requireIn(t, late, entered.Add(long), event{ended: in})
+				require.NoError(t, done())
+				return true
+			}, "the writer is in")
 			require.ErrorIs(t, leave(), rlock.ErrLost)
-			unlock(t, writer.as("write"), name)
 		})
 	}
 }
 
 // Our reader, which lasts longest, leaves, and another one's lease ends: a writer of either side, which was told of ours, is in then.
 func (w *world) rwLongestLeaves(t *testing.T) {
-	const short = shortLease
+	const short = endingLease
 	for _, who := range ways(w.watch.Client, w.java) {
 		for what, dies := range map[string]actor{"Go": newGoActor(w.quickGo), "Java": w.quickJava.thread()} {
 			t.Run(what+"'s lease ends, and "+strings.TrimSuffix(who.way, " holds")+" does not wait", func(t *testing.T) {
@@ -303,9 +305,9 @@ func (w *world) rwLongestLeaves(t *testing.T) {
 				began := time.Now()
 				_, leave := enter(t, context.Background(), w.watch.RWMutex(name).Read())
 				in := w.rwWaits(t, writer, name)
+				left := time.Now()
 				require.NoError(t, leave())
-				got := await(t, in, 2*shortLease)
-				require.Less(t, got.ended.Sub(began), short+late)
+				requireIn(t, late, later(left, began.Add(short)), await(t, in, testTimeout))
 				unlock(t, writer, name)
 			})
 		}
@@ -332,13 +334,13 @@ func fairKey(prefix, name string) string {
 
 func (w *world) awaitEntries(t testing.TB, name string, n int) {
 	t.Helper()
-	redistest.Eventually(t, 10*time.Second, func() bool { return len(w.entries(t, name)) == n }, "in the queue")
+	redistest.Eventually(t, testTimeout, func() bool { return len(w.entries(t, name)) == n }, "in the queue")
 }
 
 func (w *world) requireNothingLeft(t testing.TB, name string) {
 	t.Helper()
 	for _, key := range []string{name, fairKey("redisson_lock_queue", name), fairKey("redisson_lock_timeout", name)} {
-		redistest.Eventually(t, 10*time.Second, func() bool { return !w.watch.exists(t, key) }, key+" is gone")
+		redistest.Eventually(t, testTimeout, func() bool { return !w.watch.exists(t, key) }, key+" is gone")
 	}
 }
 
@@ -373,7 +375,7 @@ func (w *world) fairOrder(t *testing.T, s sides) {
 	began := time.Now()
 	unlock(t, first, name)
 	for i, a := range waiters {
-		await(t, in[i], 20*time.Second)
+		await(t, in[i], testTimeout)
 		for _, later := range in[i+1:] {
 			requireWaiting(t, later)
 		}
@@ -385,6 +387,7 @@ func (w *world) fairOrder(t *testing.T, s sides) {
 
 // A waiter of either side gives up, in the middle and at the head; the others keep their order.
 func (w *world) fairGiveUp(t *testing.T, s sides) {
+	const patience = 8 * time.Second // until then all stand in line
 	name, holder := redistest.Name(t), s.holder()
 	lock(t, holder, name, testTimeout)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -403,7 +406,7 @@ func (w *world) fairGiveUp(t *testing.T, s sides) {
 	javaGivesUp := func(i int) {
 		n := len(w.entries(t, name))
 		java[i] = w.java.thread()
-		replies[i] = java[i].send(t, "trylock", wordOf("fair", name), "1500")
+		replies[i] = java[i].send(t, "trylock", wordOf("fair", name), ms(patience))
 		w.awaitEntries(t, name, n+1)
 	}
 	goGivesUp()
@@ -421,10 +424,10 @@ func (w *world) fairGiveUp(t *testing.T, s sides) {
 	}
 	w.awaitEntries(t, name, 2)
 	unlock(t, holder, name)
-	await(t, inA, 40*time.Second)
+	await(t, inA, testTimeout)
 	requireWaiting(t, inB)
 	unlock(t, a, name)
-	await(t, inB, 40*time.Second)
+	await(t, inB, testTimeout)
 	unlock(t, b, name)
 	w.requireNothingLeft(t, name)
 }
@@ -454,11 +457,11 @@ func (w *world) inSeconds(t *testing.T) {
 		unlock(t, q.java, q.name)
 	}
 	goGetsIt := func(q queue) {
-		await(t, q.inGo, 40*time.Second)
+		await(t, q.inGo, testTimeout)
 		unlock(t, q.goes, q.name)
 	}
 	keeps, loses := stand("trylock", ms(time.Minute)), stand("trylock.s", "60")
-	redistest.Eventually(t, 30*time.Second, func() bool { return w.entries(t, loses.name)[0] != loses.field }, "Go's waiter has passed")
+	redistest.Eventually(t, testTimeout, func() bool { return w.entries(t, loses.name)[0] != loses.field }, "Go's waiter has passed")
 	w.awaitEntries(t, loses.name, 2)
 	require.Equal(t, keeps.field, w.entries(t, keeps.name)[0])
 

@@ -31,9 +31,7 @@ func (w *world) asked(t *testing.T, goes, javas string) {
 		notAsked(t, ctx)
 	}
 	in := w.joins(t, java, name)
-	began := time.Now()
-	awaitAsked(t, ctx)
-	require.Less(t, time.Since(began), shortLease/3+time.Second+late)
+	redistest.Within(t, shortLease/3+time.Second+late, rlock.Asked(ctx), "it is asked")
 	requireWaiting(t, in)
 	require.NoError(t, unlocks())
 	await(t, in, testTimeout)
@@ -50,14 +48,14 @@ func (w *world) asked(t *testing.T, goes, javas string) {
 // Java sees a lock kept by Go as held. It cannot ask for the lock, so it is woken when the option's time is over. If it
 // already waits at the first unlock, it is woken at once.
 func (w *world) kept(t *testing.T) {
-	const d = 8 * time.Second
+	const d = endingLease
 	c, name := newClient(t, w.watch.rdb, w.options(0)), redistest.Name(t)
 	keep(t, c, c.Mutex(name, rlock.WithLinger(d)))
 	last := time.Now()
 	java := w.java.thread()
 	java.tryInVain(t, name)
 	in := w.joins(t, java, name)
-	require.Less(t, await(t, in, testTimeout).ended.Sub(last), d+late)
+	requireIn(t, late, last.Add(d), await(t, in, testTimeout))
 	w.holds(t, name, java.field(t, name), 1)
 	unlock(t, java, name)
 
@@ -66,13 +64,13 @@ func (w *world) kept(t *testing.T) {
 	await(t, goes.startOn(t, c.Mutex(name, rlock.WithLinger(rlock.DefaultWatchdogTimeout))), testTimeout)
 	in = w.joins(t, java, name)
 	released := unlock(t, goes, name)
-	require.Less(t, await(t, in, testTimeout).ended.Sub(released.began), late)
+	requireIn(t, soon, released.began, await(t, in, testTimeout))
 	unlock(t, java, name)
 }
 
 // fencedAlong checks that tokens rise: from a lock kept by Go, with tokens in store, over Java's to an adopted one.
 func (w *world) fencedAlong(t *testing.T) {
-	const d = 3 * time.Second
+	const d = endingLease
 	c, name, java := w.watch.Client, redistest.Name(t), w.java.thread()
 	m, coded := c.FencedMutex(name, rlock.WithLinger(d)), wordOf("fenced", name)
 	keep(t, c, m)
@@ -125,7 +123,7 @@ func (w *world) alongWrite(t *testing.T) {
 	requireWaiting(t, in)
 	began := time.Now()
 	require.NoError(t, unlock())
-	require.Less(t, await(t, in, testTimeout).ended.Sub(began), late)
+	requireIn(t, soon, began, await(t, in, testTimeout))
 	require.NoError(t, java.unlock(t, name).err)
 }
 
@@ -192,7 +190,7 @@ func (w *world) allWakesAndIsWoken(t *testing.T) {
 			held, first = wordOf("", names[1]), names[1]
 		}
 		waits := func() {
-			redistest.Eventually(t, 10*time.Second, func() bool { return w.subscribers(t, first) > 0 }, "it waits")
+			redistest.Eventually(t, testTimeout, func() bool { return w.subscribers(t, first) > 0 }, "it waits")
 		}
 		m := rlock.All(w.watch.Mutex(names[0]), w.watch.Mutex(names[1]), w.watch.Mutex(names[2]))
 		if javaHolds {
@@ -201,8 +199,8 @@ func (w *world) allWakesAndIsWoken(t *testing.T) {
 			waits()
 			unlocked := java.do(t, "unlock", held)
 			require.NoError(t, unlocked.err)
-			got := p.gets(t, 5*time.Second)
-			all.add(unlocked.event, event{ended: got.at}, unlocked.event)
+			got := p.gets(t, soon)
+			all.add(t, unlocked.event, event{ended: got.at}, unlocked.event)
 			require.NoError(t, got.unlock())
 			continue
 		}
@@ -212,7 +210,7 @@ func (w *world) allWakesAndIsWoken(t *testing.T) {
 		began := time.Now()
 		require.NoError(t, unlock())
 		unlocked := event{began: began, ended: time.Now()}
-		all.add(unlocked, await(t, in, 5*time.Second), unlocked)
+		all.add(t, unlocked, await(t, in, soon), unlocked)
 		java.ask(t, "unlock", held)
 	}
 	all.requirePrompt(t, 0)

@@ -84,12 +84,12 @@ func newClusterScene(t *testing.T, c *redistest.Cluster, o rlock.Options, name s
 	require.NoError(t, s.hold.err)
 	s.asks = &asks{Client: c.Client(t, quickToNotice)}
 	s.waiter = startStubbornLock(newClient(t, s.asks, o).Mutex(name))
-	s.awaitSubscriber(t, promptly)
+	s.awaitSubscriber(t, patience)
 	return s
 }
 
 // quickToNotice makes clients notice a dead connection within seconds instead of ten.
-func quickToNotice(o *rueidis.ClientOption) { o.ConnWriteTimeout = promptly }
+func quickToNotice(o *rueidis.ClientOption) { o.ConnWriteTimeout = notice }
 
 func (s *clusterScene) owner(t testing.TB) rueidis.Client { return s.nodes[s.Owner(t, s.slot).Addr()] }
 
@@ -118,17 +118,15 @@ func (s *clusterScene) awaitSubscriber(t testing.TB, within time.Duration) (addr
 }
 
 // handOver ends the scene: the unlock wakes the waiter, and nothing is left.
-func (s *clusterScene) handOver(t testing.TB) { s.handOverWithin(t, promptly) }
-
-func (s *clusterScene) handOverWithin(t testing.TB, within time.Duration) {
+func (s *clusterScene) handOver(t testing.TB) {
 	t.Helper()
 	require.NoError(t, s.hold.ctx.Err())
 	require.Equal(t, map[string]int64{rlock.Owner(s.hold.ctx): 1}, owners(t, s.owner(t), s.name))
 	s.waiter.waits(t)
 	require.NoError(t, s.hold.unlock())
-	require.NoError(t, s.waiter.gets(t, within, "woken by the unlock").unlock())
+	require.NoError(t, s.waiter.gets(t, patience, "woken by the unlock").unlock())
 	require.False(t, exists(t, s.owner(t), s.name))
-	redistest.Eventually(t, promptly, func() bool { return len(s.subscribed(t)) == 0 }, "no channel is left")
+	redistest.Eventually(t, patience, func() bool { return len(s.subscribed(t)) == 0 }, "no channel is left")
 }
 
 // Fault 4, G2 and G4: the master of the lock's slot is killed, or stopped until it has been replaced, under a holder
@@ -168,10 +166,10 @@ func TestClusterFailoverUnderHolderAndWaiter(t *testing.T) {
 				// The message comes at once, but a waiter that was subscribed elsewhere has not noticed the new master
 				// yet: its attempt first waits in vain for the old master, and then up to a second for a look at the
 				// cluster.
-				s.handOverWithin(t, promptly+time.Second+promptly)
+				s.handOver(t)
 				old.Resume()
 				s.AwaitOK(t)
-				awaitSubscribers(t, atOld, s.name, !s.plain, 0, promptly)
+				awaitSubscribers(t, atOld, s.name, !s.plain, 0, patience)
 			})
 		})
 	}
@@ -193,7 +191,7 @@ func (s *clusterScene) follow(t testing.TB) {
 func (s *clusterScene) findsKey(t testing.TB, rdb rueidis.Client, what string) {
 	t.Helper()
 	redistest.Eventually(t, failover, func() bool {
-		ctx, cancel := context.WithTimeout(context.Background(), promptly)
+		ctx, cancel := context.WithTimeout(context.Background(), notice)
 		defer cancel()
 		n, err := rdb.Do(ctx, rdb.B().Exists().Key(s.name).Build()).AsInt64()
 		return err == nil && n == 1
@@ -207,7 +205,7 @@ func (s *clusterScene) replicate(t testing.TB) {
 	c := newClient(t, s.rdb, rlock.Options{Replicas: 1, ReplicaTimeout: failover, PlainPubSub: s.plain})
 	require.NoError(t, c.Mutex("{"+s.name+"}later").Do(context.Background(), func(context.Context) error { return nil }))
 	s.asks.look()
-	s.at = s.awaitSubscriber(t, promptly)
+	s.at = s.awaitSubscriber(t, patience)
 }
 
 // isolate makes a node of the cluster and the other nodes forget each other: it still serves clients, but learns
@@ -249,7 +247,7 @@ func TestClusterNodeCutOffUnderHolderAndWaiter(t *testing.T) {
 					continue
 				}
 				s = newClusterScene(t, c, o, name)
-				at := s.awaitSubscriber(t, promptly)
+				at := s.awaitSubscriber(t, patience)
 				switch {
 				case !s.plain:
 					cut, successor = at, c.Nodes()[map[bool]int{true: 4, false: 5}[owner == masters[1]]].Addr()
@@ -268,7 +266,7 @@ func TestClusterNodeCutOffUnderHolderAndWaiter(t *testing.T) {
 			atCut := s.nodes[cut]
 			delete(s.nodes, cut)
 			s.awaitSubscriber(t, o.WatchdogTimeout+failover)
-			awaitSubscribers(t, atCut, s.name, !s.plain, 0, promptly)
+			awaitSubscribers(t, atCut, s.name, !s.plain, 0, patience)
 			s.follow(t)
 			s.handOver(t)
 		})

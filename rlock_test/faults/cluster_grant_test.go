@@ -38,7 +38,7 @@ func TestSentinelFailoverBetweenGrantAndRenewal(t *testing.T) {
 	for short := false; !short; { // on a loaded machine the first waiter may have waited too long, and ask
 		if got.unlock != nil {
 			require.NoError(t, got.unlock())
-			require.NoError(t, second.gets(t, promptly, "granted").unlock())
+			require.NoError(t, second.gets(t, patience, "granted").unlock())
 		}
 		_, unlock, err := holder.Mutex(name).Lock(context.Background())
 		require.NoError(t, err)
@@ -59,7 +59,7 @@ func TestSentinelFailoverBetweenGrantAndRenewal(t *testing.T) {
 		second = awaitPlaced(t, rdb, s.Client(t, app), name, 2)
 		replicated(t, rdb, "2")
 		require.NoError(t, unlock())
-		got = first.gets(t, promptly, "granted")
+		got = first.gets(t, patience, "granted")
 		left, err := do(t, rdb, "PTTL", name).AsInt64()
 		require.NoError(t, err)
 		short = left <= grantLease.Milliseconds()
@@ -69,7 +69,7 @@ func TestSentinelFailoverBetweenGrantAndRenewal(t *testing.T) {
 	lostBy(t, got.ctx, killed.Add(grantLease))
 	require.ErrorIs(t, context.Cause(got.ctx), rlock.ErrLost)
 	follows(t, rdb, old)
-	next := second.gets(t, time.Second+2*promptly, "at the new master")
+	next := second.gets(t, patience, "at the new master")
 	require.GreaterOrEqual(t, next.at, got.at)
 	require.Equal(t, map[string]int64{rlock.Owner(next.ctx): 1}, owners(t, rdb, name))
 	require.ErrorIs(t, got.unlock(), rlock.ErrLost)
@@ -79,7 +79,7 @@ func TestSentinelFailoverBetweenGrantAndRenewal(t *testing.T) {
 		n, err := do(t, rdb, "EXISTS", name, queueOf(name)).AsInt64()
 		return err == nil && n == 0
 	}, "no key and no place in the queue may be left")
-	awaitSubscribers(t, rdb, name, false, 0, promptly)
+	awaitSubscribers(t, rdb, name, false, 0, patience)
 }
 
 // Fault 4, G1, G2, G4: a lock's slot moves after a hand-over to another process, before that process renews the lock.
@@ -98,7 +98,7 @@ func TestSlotMovesBetweenGrantAndRenewal(t *testing.T) {
 	for i := range line {
 		require.NoError(t, unlock())
 		var got granted
-		redistest.Eventually(t, grantLease+promptly, func() bool {
+		redistest.Eventually(t, grantLease+patience, func() bool {
 			for _, w := range line { // a waiter that asks again may lose its place to the next one
 				if len(w) > 0 {
 					got = <-w
@@ -113,14 +113,14 @@ func TestSlotMovesBetweenGrantAndRenewal(t *testing.T) {
 			to = c.Nodes()[1]
 		}
 		c.MigrateSlot(t, slot, from, to)
-		redistest.Eventually(t, grantLease, func() bool {
+		redistest.Eventually(t, patience, func() bool {
 			left, err := do(t, rdb, "PTTL", name).AsInt64()
 			return err == nil && left > grantLease.Milliseconds()
 		}, "renewed at the new node")
 		require.NoError(t, got.ctx.Err())
 		require.Equal(t, map[string]int64{rlock.Owner(got.ctx): 1}, owners(t, rdb, name))
 		node := to.Client(t, redistest.Single)
-		redistest.Eventually(t, promptly, func() bool { return subscribers(t, node, name, true) >= len(line)-1-i }, "the others follow")
+		redistest.Eventually(t, patience, func() bool { return subscribers(t, node, name, true) >= len(line)-1-i }, "the others follow")
 		unlock = got.unlock
 	}
 	require.NoError(t, unlock())
@@ -155,12 +155,12 @@ func TestUnlockEmptiesTheQueueWhileTheSlotMoves(t *testing.T) {
 			case err = <-unlocked:
 				require.NoError(t, err)
 				c.MigrateSlot(t, slot, from, to)
-			case <-time.After(promptly / 2):
+			case <-time.After(notice / 2):
 				c.MigrateSlot(t, slot, from, to)
-				require.NoError(t, returned(t, unlocked, promptly))
+				require.NoError(t, returned(t, unlocked, patience))
 			}
 			if next != nil {
-				got := next.gets(t, grantLease+promptly, "granted")
+				got := next.gets(t, grantLease+patience, "granted")
 				require.Equal(t, map[string]int64{rlock.Owner(got.ctx): 1}, owners(t, rdb, name))
 				require.NoError(t, got.unlock())
 			}

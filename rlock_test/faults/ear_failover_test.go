@@ -156,7 +156,7 @@ func (s *earFixture) loses(t *testing.T, fail func(earsAt *redistest.Server) (se
 	missed, missedAt := s.askable(t, "missed")
 	keeper, _ := s.askable(t, "held")
 	lingers := keeper.Mutex(kept, rlock.WithLinger(time.Hour))
-	redistest.Eventually(t, promptly, func() bool {
+	redistest.Eventually(t, patience, func() bool {
 		require.NoError(t, lingers.Do(context.Background(), func(context.Context) error { return nil }))
 		return keeper.Stats().Idle == 1
 	}, "it is kept")
@@ -164,7 +164,7 @@ func (s *earFixture) loses(t *testing.T, fail func(earsAt *redistest.Server) (se
 	missed.lost.Store(true)
 	early := startStubbornLock(s.waits.Mutex(missed.name))
 	s.awaitWaiter(t, missed.name)
-	sleep(promptly / 10) // the message is on its way
+	sleep(notice / 10) // the message is on its way
 	missed.notAsked(t)
 
 	deaf.cutOff(true)
@@ -173,7 +173,7 @@ func (s *earFixture) loses(t *testing.T, fail func(earsAt *redistest.Server) (se
 	settled()
 	late := startStubbornLock(s.waits.Mutex(deaf.name))
 	s.awaitWaiter(t, deaf.name)
-	sleep(promptly / 10)
+	sleep(notice / 10)
 	deaf.notAsked(t)
 	deaf.cutOff(false)
 	missed.lost.Store(false)
@@ -255,7 +255,7 @@ func TestSlotOfTheEarMoves(t *testing.T) {
 					a.lost.Store(true)
 					early = startStubbornLock(e.waits.Mutex(name))
 					e.awaitWaiter(t, name)
-					sleep(promptly / 10)
+					sleep(notice / 10)
 				}
 				for _, slot := range []uint16{c.Slot(t, name), ear} {
 					from, to := c.Owner(t, slot), c.Nodes()[0]
@@ -310,7 +310,7 @@ func TestAskedFromUnseenNodes(t *testing.T) {
 			a.lost.Store(true)
 			w := startStubbornLock(l.waits(e.waits, name))
 			e.awaitWaiter(t, name)
-			sleep(promptly / 10) // the message is on its way
+			sleep(notice / 10) // the message is on its way
 			a.notAsked(t)
 			a.lost.Store(false)
 			a.cutOff(true)

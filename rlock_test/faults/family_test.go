@@ -186,7 +186,7 @@ func (f *family) end() {
 func (f *family) clean() {
 	f.t.Helper()
 	for i, rdb := range f.direct {
-		redistest.Eventually(f.t, 2*promptly+f.plan.Watchdog, func() bool { return familyKeys(f.t, rdb) == "[] []" },
+		redistest.Eventually(f.t, patience+f.plan.Watchdog, func() bool { return familyKeys(f.t, rdb) == "[] []" },
 			fmt.Sprintf("G5: no key or channel may be left on server %d", i))
 	}
 }

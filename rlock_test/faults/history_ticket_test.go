@@ -101,11 +101,11 @@ func (w *histWorker) adopt(t histTicket) {
 		h.ctx, h.release, err = w.client.Adopt(ctx, t.text) // else others would wait for it for longer than this run
 	}
 	switch {
-	case w.plan.Spoken && (errors.Is(err, rlock.ErrTicket) || errors.Is(err, rlock.ErrLost)): // used up by this Adopt or a failed one
+	case errors.Is(err, rlock.ErrLost), w.plan.Spoken && errors.Is(err, rlock.ErrTicket): // used up by this Adopt, whose reply came late, or a failed one
 		cancel()
 		e.Kind, e.Owner, e.Ticket, e.Return = histUnknown, t.owner, "", histNow()
 		w.log.add(e)
-		w.didNot(err)
+		w.didFail(err)
 		return
 	case err != nil:
 		cancel()

@@ -56,7 +56,7 @@ func subscribers(t testing.TB, node rueidis.Client, name string, sharded bool) i
 	if sharded {
 		what = "SHARDNUMSUB"
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), promptly)
+	ctx, cancel := context.WithTimeout(context.Background(), notice)
 	defer cancel()
 	lock, rw := "redisson_lock__channel:{"+name+"}", "redisson_rwlock:{"+name+"}"
 	n, err := node.Do(ctx, node.B().Arbitrary("PUBSUB", what, lock, rw).Build()).AsIntMap()
@@ -101,7 +101,7 @@ func queued(t testing.TB, rdb rueidis.Client, name string) []string {
 // awaitQueued waits until n processes have a place in the queue.
 func awaitQueued(t testing.TB, rdb rueidis.Client, name string, n int) {
 	t.Helper()
-	redistest.Eventually(t, promptly, func() bool { return len(queued(t, rdb, name)) == n }, "places in the queue")
+	redistest.Eventually(t, patience, func() bool { return len(queued(t, rdb, name)) == n }, "places in the queue")
 }
 
 // granted is the result of a Lock and the time it returned.
@@ -147,13 +147,7 @@ func startWaiter(lock func() granted) waiter {
 // within returns the result of Lock, and fails the test if it takes longer than d.
 func (w waiter) within(t testing.TB, d time.Duration) granted {
 	t.Helper()
-	select {
-	case g := <-w:
-		return g
-	case <-time.After(d):
-		require.FailNow(t, "Lock did not return", "within %v", d)
-		panic("unreachable")
-	}
+	return redistest.Within(t, d, w, "Lock returns")
 }
 
 // gets requires that the waiter gets the lock in time.
@@ -184,24 +178,14 @@ func call(f func() error) <-chan error {
 // returned requires that a call returns in time, and returns its error.
 func returned(t testing.TB, c <-chan error, within time.Duration) error {
 	t.Helper()
-	select {
-	case err := <-c:
-		return err
-	case <-time.After(within):
-		require.FailNow(t, "the call did not return", "within %v", within)
-		panic("unreachable")
-	}
+	return redistest.Within(t, within, c, "the call returns")
 }
 
 // lostBy requires that a hold is lost by then: if that is its lease's end, this is G2. What counts is when the library let it end, since the
 // machine may be late with everything else.
 func lostBy(t testing.TB, ctx context.Context, then time.Time) {
 	t.Helper()
-	select {
-	case <-ctx.Done():
-	case <-time.After(time.Until(then) + patience):
-		require.FailNow(t, "the hold is not lost", "%v after its bound", patience)
-	}
+	redistest.Within(t, time.Until(then)+patience, ctx.Done(), "the hold is lost")
 	var loss *rlock.LostError
 	require.ErrorAs(t, context.Cause(ctx), &loss)
 	require.ErrorIs(t, loss, rlock.ErrLost)
@@ -211,12 +195,8 @@ func lostBy(t testing.TB, ctx context.Context, then time.Time) {
 // ended requires that the ctx of a hold is cancelled in time, because the hold is lost.
 func ended(t testing.TB, ctx context.Context, within time.Duration) {
 	t.Helper()
-	select {
-	case <-ctx.Done():
-		require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
-	case <-time.After(within):
-		require.FailNow(t, "the hold is not lost", "within %v", within)
-	}
+	redistest.Within(t, within, ctx.Done(), "the hold is lost")
+	require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
 }
 
 // sleep lets time sleep, for tests of time itself.

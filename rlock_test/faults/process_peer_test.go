@@ -16,14 +16,8 @@ import (
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 
+	"github.com/go-rlock/rlock/internal/testing/redistest"
 	"github.com/go-rlock/rlock/rlock"
-)
-
-const (
-	// promptly bounds a step without waiting on a loaded machine: a message, a command, a due timer.
-	promptly = 2 * time.Second
-	// afterLease bounds how long after a dead holder's lease expires the next waiter gets the lock.
-	afterLease = promptly
 )
 
 // peerMain is a lock client in its own process. Its arguments are the server's address and the watchdog
@@ -181,20 +175,16 @@ func startPeerAs(t testing.TB, role string, args ...string) *peer {
 // next returns the next line.
 func (p *peer) next(t testing.TB, within time.Duration, what string) string {
 	t.Helper()
-	select {
-	case line := <-p.lines:
-		return line
-	default:
-	}
-	select {
-	case line := <-p.lines:
-		return line
-	case <-p.done:
-		require.FailNow(t, "the peer ended", "%s expected", what)
-	case <-time.After(within):
-		require.FailNow(t, "no answer", "%s within %v", what, within)
-	}
-	return ""
+	redistest.Eventually(t, within, func() bool {
+		select {
+		case <-p.done:
+			return true
+		default:
+			return len(p.lines) > 0
+		}
+	}, "an answer: "+what)
+	require.NotEmpty(t, p.lines, "the peer has ended: %s expected", what)
+	return <-p.lines
 }
 
 // expect requires the next line to begin with word, and returns the rest.

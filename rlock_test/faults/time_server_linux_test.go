@@ -111,7 +111,7 @@ func TestServerClockOff(t *testing.T) {
 	for _, off := range []time.Duration{-30 * time.Hour, 30 * time.Hour} {
 		t.Run(off.String(), func(t *testing.T) {
 			s := startClockedServer(t, off)
-			const watchdog = 3 * time.Second
+			const watchdog = shortWatchdog
 			ctx, unlock, err := newClient(t, s.rdb, rlock.Options{WatchdogTimeout: watchdog}).Mutex("m").Lock(context.Background())
 			require.NoError(t, err)
 			other := newClient(t, s.rdb, rlock.Options{}).Mutex("m")
@@ -122,13 +122,13 @@ func TestServerClockOff(t *testing.T) {
 
 			p := startPeer(t, s.Addr(), peerWatchdog)
 			p.send(t, "lock", "m")
-			p.expect(t, "locked", promptly)
+			p.expect(t, "locked", patience)
 			w := startLock(context.Background(), other)
-			awaitSubscribers(t, s.rdb, "m", false, 1, promptly)
+			awaitSubscribers(t, s.rdb, "m", false, 1, patience)
 			p.kill()
 			asked := time.Now()
 			left := remaining(t, s.rdb, "m")
-			got := w.gets(t, left+afterLease, "the lease has expired")
+			got := w.gets(t, left+patience, "the lease has expired")
 			require.GreaterOrEqual(t, got.at.Sub(asked), left)
 			require.NoError(t, got.unlock())
 		})
@@ -140,7 +140,7 @@ func TestServerClockOff(t *testing.T) {
 // (docs/guarantees.md).
 func TestServerClockJumpsForward(t *testing.T) {
 	s := startClockedServer(t, 0)
-	c := newClient(t, s.rdb, rlock.Options{WatchdogTimeout: 3 * time.Second})
+	c := newClient(t, s.rdb, rlock.Options{WatchdogTimeout: shortWatchdog})
 	ctx, unlock, err := c.Mutex("renewed").Lock(context.Background())
 	require.NoError(t, err)
 	fixedCtx, unlockFixed, err := c.Mutex("fixed", rlock.WithLease(time.Minute)).Lock(context.Background())
@@ -155,7 +155,10 @@ func TestServerClockJumpsForward(t *testing.T) {
 		require.NoError(t, g.err, "the lease has expired in Redis")
 		next = append(next, g)
 	}
-	ended(t, ctx, time.Second+promptly)
+	ended(t, ctx, patience)
+	var loss *rlock.LostError
+	require.ErrorAs(t, context.Cause(ctx), &loss)
+	require.Equal(t, rlock.LostGone, loss.Reason, "by the next renewal")
 	t.Logf("cancelled after %v", time.Since(jumped))
 	require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
 	require.NoError(t, fixedCtx.Err(), "not renewed, so not noticed")
@@ -171,7 +174,7 @@ func TestServerClockJumpsForward(t *testing.T) {
 // jump.
 func TestServerClockJumpsBack(t *testing.T) {
 	s := startClockedServer(t, 0)
-	const watchdog = 3 * time.Second
+	const watchdog = shortWatchdog
 	c := newClient(t, s.rdb, rlock.Options{WatchdogTimeout: watchdog})
 	ctx, unlock, err := c.Mutex("m").Lock(context.Background())
 	require.NoError(t, err)
@@ -183,6 +186,6 @@ func TestServerClockJumpsBack(t *testing.T) {
 	require.Greater(t, remaining(t, s.rdb, "m"), time.Hour)
 	w.waits(t)
 	require.NoError(t, unlock())
-	require.NoError(t, w.gets(t, promptly, "woken by the unlock").unlock())
+	require.NoError(t, w.gets(t, patience, "woken by the unlock").unlock())
 	require.False(t, exists(t, s.rdb, "m"))
 }

@@ -24,14 +24,14 @@ func Eventually(tb testing.TB, within time.Duration, cond func() bool, msg strin
 		synctest.Wait()
 	}
 	began := time.Now()
-	for deadline := began.Add(within); ; {
+	for {
 		asked := time.Now()
 		if cond() {
 			return
 		}
 		// Check once more after the deadline, because on a stalled machine the first check would be the only one.
-		if asked.After(deadline) {
-			tb.Fatalf("%snot within %v: %s", blame(tb, began), within, msg)
+		if asked.Sub(began) > within && Ran(tb, began, asked) > within {
+			tb.Fatal(notWithin(within, msg))
 		}
 		pause := time.Millisecond
 		if !IsVirtual(tb) { // parallel tests that only poll would starve each other

@@ -31,10 +31,7 @@ func Main(m *testing.M) {
 	shared.inMain = true
 	shared.mu.Unlock()
 
-	stop := make(chan struct{})
-	go stalls.watch(stop)
 	code := m.Run()
-	close(stop)
 	stopShared()
 	os.Exit(code)
 }
