@@ -21,11 +21,7 @@ func awaitAsked(t testing.TB, ctx context.Context) {
 	t.Helper()
 	asked := rlock.Asked(ctx)
 	require.NotNil(t, asked, "the hold was taken with WithAsked")
-	select {
-	case <-asked:
-	case <-time.After(testTimeout):
-		require.FailNow(t, "no waiter has asked")
-	}
+	redistest.Within(t, testTimeout, asked, "a waiter has asked")
 }
 
 // notAsked requires that no waiter has asked so far.

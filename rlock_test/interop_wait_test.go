@@ -343,18 +343,19 @@ func leastOf(all []turnsHad) int {
 	return slices.MinFunc(all, func(a, b turnsHad) int { return a.sections - b.sections }).sections
 }
 
-// besideABusyOne lets Redisson try for 3 s beside one goroutine that locks again right after its unlock.
+// besideABusyOne lets Redisson try beside one goroutine that locks again right after its unlock.
 func (w *world) besideABusyOne(t *testing.T, kind string) {
 	t.Helper()
-	job := goJob{Name: redistest.Name(t), Kind: kind, Threads: 1, For: 20 * time.Second, Section: 300 * time.Millisecond}
+	job := goJob{Name: redistest.Name(t), Kind: kind, Threads: 1, For: time.Hour, Section: 300 * time.Millisecond}
 	p := w.startGo(t, job)
 	p.begin(t)
 	redistest.Eventually(t, testTimeout, func() bool { return w.watch.exists(t, job.Name) }, "it is busy")
 	java, word := w.java.thread(), wordOf(kind, job.Name)
 	for range 4 {
-		began := time.Now()
-		require.Equal(t, "true", java.ask(t, "trylock", word, "3000"))
-		t.Logf("Java waited %v", time.Since(began))
+		got := java.do(t, "trylock", word, ms(testTimeout/2))
+		require.NoError(t, got.err)
+		require.Equal(t, "true", got.value)
+		requireIn(t, 3*time.Second, got.began, got.event, "it has its turn")
 		sleep(job.Section / 2) // its own section, in the midst of which the other waits
 		java.ask(t, "unlock", word)
 	}

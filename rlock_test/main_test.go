@@ -148,11 +148,7 @@ func (b fixture) loseLock(t testing.TB, ctx context.Context, m *rlock.Mutex) {
 	require.NoError(t, b.do(t, "DEL", m.Name()).Error())
 	_, unlock, err := m.Lock(ctx)
 	require.NoError(t, err, "a re-entry must not ask Redis")
-	select {
-	case <-ctx.Done():
-	case <-time.After(testTimeout):
-		require.FailNow(t, "the holder's ctx was not cancelled")
-	}
+	redistest.Within(t, testTimeout, ctx.Done(), "the holder's ctx is cancelled")
 	require.ErrorIs(t, unlock(), rlock.ErrLost)
 }
 
@@ -160,11 +156,7 @@ func (b fixture) loseLock(t testing.TB, ctx context.Context, m *rlock.Mutex) {
 // ctx may fire a little later on a busy machine.
 func requireLostBy(t testing.TB, ctx context.Context, then time.Time) {
 	t.Helper()
-	select {
-	case <-ctx.Done():
-	case <-time.After(soon):
-		require.FailNow(t, "the holder's ctx was not cancelled")
-	}
+	redistest.Within(t, soon, ctx.Done(), "the holder's ctx is cancelled")
 	var lost *rlock.LostError
 	require.ErrorAs(t, context.Cause(ctx), &lost)
 	require.ErrorIs(t, lost, rlock.ErrLost)

@@ -72,11 +72,7 @@ func (b fixture) permitAsync(t testing.TB, s *rlock.PermitSemaphore, processes i
 // requireLost waits for the loss that ends a section, and returns it.
 func requireLost(t testing.TB, s permitSection, within time.Duration) *rlock.LostError {
 	t.Helper()
-	select {
-	case <-s.ctx.Done():
-	case <-time.After(within):
-		require.FailNow(t, "the holder's ctx was not cancelled")
-	}
+	redistest.Within(t, within, s.ctx.Done(), "the holder's ctx is cancelled")
 	var loss *rlock.LostError
 	require.ErrorAs(t, context.Cause(s.ctx), &loss)
 	require.ErrorIs(t, loss, rlock.ErrLost)

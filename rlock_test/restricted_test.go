@@ -221,11 +221,7 @@ func TestDeadWhereListenersAreNotCounted(t *testing.T) {
 		return err == nil && n == 2
 	}, "the other process waits")
 	require.NoError(t, unlock())
-	select {
-	case unlock = <-inside:
-	case <-time.After(20 * time.Second): // its timer ends with the lease, 30 s
-		t.Fatal("the waiter behind a dead process sleeps")
-	}
+	unlock = redistest.Within(t, 20*time.Second, inside, "the waiter behind a dead process is in, whose timer ends with the lease, 30 s")
 	answer(b.do(t, "ZCARD", "rlock_queue:{job}").AsInt64()).is(t, 0, "the dead one has lost its place")
 	require.NoError(t, unlock())
 	require.NoError(t, (<-inside)())

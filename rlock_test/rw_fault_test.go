@@ -72,11 +72,7 @@ func TestReadWriteLeases(t *testing.T) {
 		answer(rw.Write().ForceUnlock(ctx)).is(t, false, "the other side has it")
 		answer(rw.Read().ForceUnlock(ctx)).is(t, true)
 		got := next.gets(t, soon)
-		select {
-		case <-reader.Done():
-		case <-time.After(shortWatchdog):
-			require.FailNow(t, "not told")
-		}
+		redistest.Within(t, shortWatchdog, reader.Done(), "it is told")
 		require.ErrorIs(t, context.Cause(reader), rlock.ErrLost)
 		require.ErrorIs(t, leaveLast(), rlock.ErrLost)
 		require.NoError(t, got.unlock())

@@ -27,7 +27,7 @@ import (
 )
 
 const (
-	watchdog = time.Second
+	watchdog = 4 * time.Second // longer than a busy machine stalls a process
 	soon     = 20 * time.Second
 	domain   = "example.org"
 )

@@ -21,9 +21,9 @@ import (
 )
 
 const (
-	watchdog = time.Second
-	tick     = 2 * time.Second
-	apart    = 1200 * time.Millisecond
+	watchdog = 4 * time.Second // longer than a busy machine stalls a process
+	tick     = 4 * time.Second // so is half of it, by which ticks are told apart
+	apart    = 2400 * time.Millisecond
 	soon     = 20 * time.Second
 )
 

@@ -79,11 +79,11 @@ func (s *Self) Line() string {
 // Find skips lines up to the next one that contains the text, and returns it.
 func (s *Self) Find(text string) string {
 	s.t.Helper()
-	for end := time.Now().Add(selfTimeout); ; {
+	for began := time.Now(); ; {
 		if line := s.Line(); strings.Contains(line, text) {
 			return line
 		}
-		if time.Now().After(end) {
+		if Ran(s.t, began, time.Now()) > selfTimeout {
 			s.t.Fatalf("no process prints %q", text)
 		}
 	}
