@@ -28,13 +28,19 @@ type Program struct {
 	redis string
 	Env   []string // beside this process's, and REDIS_URL
 	out   *os.File // one pipe for all processes keeps their lines in order
-	lines chan string
+	lines chan printed
+}
+
+// printed is a line; the zero value comes when nobody prints any more.
+type printed struct {
+	line string
+	ok   bool
 }
 
 // Build builds the program in the test's folder. Its processes use the Redis at that address.
 func Build(t *testing.T, redis string) *Program {
 	t.Helper()
-	p := &Program{t: t, path: filepath.Join(t.TempDir(), "program"), redis: redis, lines: make(chan string, 10000)}
+	p := &Program{t: t, path: filepath.Join(t.TempDir(), "program"), redis: redis, lines: make(chan printed, 10000)}
 	said, err := exec.Command("go", "build", "-o", p.path, ".").CombinedOutput()
 	require.NoError(t, err, "%s", said)
 	in, out, err := os.Pipe()
@@ -43,7 +49,7 @@ func Build(t *testing.T, redis string) *Program {
 	go func() { // ends when this process and the last of those have closed the pipe
 		defer close(p.lines)
 		for lines := bufio.NewScanner(in); lines.Scan(); {
-			p.lines <- lines.Text()
+			p.lines <- printed{lines.Text(), true}
 		}
 	}()
 	t.Cleanup(func() { _ = out.Close() }) // after the processes: cleanups run last to first
@@ -75,14 +81,9 @@ func (p *Program) Start(args ...string) *Process {
 // Line returns the next line printed by any process.
 func (p *Program) Line() string {
 	p.t.Helper()
-	select {
-	case line, ok := <-p.lines:
-		require.True(p.t, ok, "nobody prints any more")
-		return line
-	case <-time.After(atMost):
-		require.FailNow(p.t, "no line")
-		panic("unreachable")
-	}
+	next := redistest.Within(p.t, atMost, p.lines, "a process prints")
+	require.True(p.t, next.ok, "nobody prints any more")
+	return next.line
 }
 
 // Await skips lines up to the next one with that prefix, and returns it.
@@ -109,8 +110,8 @@ func (p *Program) Find(pattern string) string {
 func (p *Program) Rest() (rest []string) {
 	p.t.Helper()
 	_ = p.out.Close()
-	for line := range p.lines {
-		rest = append(rest, line)
+	for next := range p.lines {
+		rest = append(rest, next.line)
 	}
 	return rest
 }
@@ -130,13 +131,8 @@ func (c *Process) Terminate() { c.Signal(syscall.SIGTERM) }
 // Wait waits for the process to end, and returns its exit code.
 func (c *Process) Wait() int {
 	c.t.Helper()
-	select {
-	case <-c.done:
-		return c.cmd.ProcessState.ExitCode()
-	case <-time.After(atMost):
-		require.FailNow(c.t, "it goes on")
-		panic("unreachable")
-	}
+	redistest.Within(c.t, atMost, c.done, "it ends")
+	return c.cmd.ProcessState.ExitCode()
 }
 
 // Fault is a test under one of the faults of [Faults].
