@@ -100,7 +100,7 @@ func TestCacheUnderFaults(t *testing.T) {
 		if f.Keeps && !f.Kills {
 			build = "3s" // the lock is kept, and nobody else may build the value
 		}
-		a := f.Start("-name", "a", "-callers", "1", "-build", build, "-lease", "3s")
+		a := f.Start("-name", "a", "-callers", "1", "-build", build, "-lease", f.Lease())
 		require.Equal(t, "a: builds it", f.Line())
 		b := f.Start("-name", "b", "-callers", "50", "-build", "1ms")
 		redistest.Eventually(t, time.Minute, func() bool { return waiting() == 1 }, "b waits")

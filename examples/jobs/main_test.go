@@ -164,7 +164,7 @@ func TestJobsUnderFaults(t *testing.T) {
 	t.Parallel()
 	program.Faults(t, func(t *testing.T, f *program.Fault) {
 		handler, addr := listens(f.Program, "a")
-		worker := f.Start("-name", "v", "-work", "-job", "2s")
+		worker := f.Start("-name", "v", "-work", "-job", "2s", "-lease", f.Lease())
 		require.Equal(t, http.StatusAccepted, post(t, addr, "7"))
 		f.Await("v: ships 7, taken along")
 		f.Strike(worker)

@@ -18,7 +18,7 @@ func TestLeader(t *testing.T) {
 	s := redistest.Start(t)
 	p := program.Build(t, s.Addr())
 	processes := make(map[string]*program.Process)
-	start := func(name string) { processes[name] = p.Start("-name", name, "-lease", "2s", "-every", "50ms") }
+	start := func(name string) { processes[name] = p.Start("-name", name, "-lease", "6s", "-every", "50ms") }
 	// until returns the name of the process that prints this. Before it only the leader may work.
 	until := func(does, leader string) string {
 		t.Helper()
@@ -69,9 +69,9 @@ func TestLeaderWithoutRedis(t *testing.T) {
 func TestLeaderUnderFaults(t *testing.T) {
 	t.Parallel()
 	program.Faults(t, func(t *testing.T, f *program.Fault) {
-		a := f.Start("-name", "a", "-every", "50ms")
+		a := f.Start("-name", "a", "-every", "50ms", "-lease", f.Lease())
 		f.Await("a: leads")
-		b := f.Start("-name", "b", "-every", "50ms")
+		b := f.Start("-name", "b", "-every", "50ms", "-lease", f.Lease())
 		f.Await("b: waits")
 		f.Strike(a)
 		switch {

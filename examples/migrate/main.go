@@ -23,7 +23,7 @@ import (
 )
 
 const (
-	watchdog = 1500 * time.Millisecond // same on both sides; short, to keep the program short
+	watchdog = 4 * time.Second // same on both sides; short, to keep the program short
 
 	parcelsKey = "migrate:parcels" // a hash: shipped parcels per order
 	journalKey = "migrate:journal" // a stream
@@ -110,7 +110,7 @@ func work(ctx context.Context, s shop) error {
 	)
 	wg.Go(func() { errs[0] = s.shipAll(ctx, "order:1", 5, 20*time.Millisecond, 20*time.Millisecond) })
 	wg.Go(func() { errs[1] = s.shipAll(ctx, "order:2", 5, 20*time.Millisecond, 20*time.Millisecond) })
-	wg.Go(func() { errs[2] = s.shipAll(ctx, "order:big", 1, 0, 2*time.Second) }) // longer than the watchdog time
+	wg.Go(func() { errs[2] = s.shipAll(ctx, "order:big", 1, 0, 6*time.Second) }) // longer than the watchdog time
 	wg.Wait()
 	return errors.Join(errs[:]...)
 }

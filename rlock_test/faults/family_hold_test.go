@@ -171,7 +171,7 @@ func (h *familyHold) leave() {
 			h.wrong("lost", why)
 		}
 		since := histNow() - int64(time.Since(loss.Since))
-		if told-since > int64(histLate) {
+		if isLate(since, told) {
 			h.wrong("ctx cancelled too late", why)
 		}
 		h.say("lost", h.id, strconv.FormatInt(since, 10))

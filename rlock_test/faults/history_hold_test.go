@@ -16,7 +16,7 @@ import (
 )
 
 // histLate is how long after its trusted time a ctx may be cancelled on a loaded machine; later is a
-// violation of G2.
+// violation of G2, unless the process stood still, see isLate.
 const histLate = time.Second
 
 // histHold is one level of a worker's hold.
@@ -168,7 +168,7 @@ func (h *histHold) finish(w *histWorker) {
 	if trust == 0 { // histRedis no longer understands the library's commands
 		w.wrong(fmt.Errorf("saw no lease of %s", h.owner))
 	}
-	if over := trust + int64(histLate); end > over {
+	if over := trust + int64(histLate); isLate(trust, end) {
 		e.Kind, e.Call, e.Return = histOver, over, over
 		w.log.add(e)
 	}

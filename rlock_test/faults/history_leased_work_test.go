@@ -87,7 +87,7 @@ func (w *familyWorker) hold(n int) {
 			continue
 		}
 		since := histNow() - int64(time.Since(loss.Since))
-		if c.Entry.Last-since > int64(histLate) && !deaf {
+		if !deaf && isLate(since, c.Entry.Last) {
 			w.wrong("ctx cancelled too late", why)
 		}
 		switch {

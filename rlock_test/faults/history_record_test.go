@@ -22,6 +22,21 @@ func histNow() int64 {
 	return ts.Nano()
 }
 
+// histEpoch is one moment on both clocks.
+var histEpoch = func() (e struct {
+	at   int64
+	time time.Time
+}) {
+	for took := int64(time.Hour); took > int64(time.Millisecond); { // without a pause between the two
+		e.at, e.time = histNow(), time.Now()
+		took = histNow() - e.at
+	}
+	return e
+}()
+
+// histTime is a time of histNow.
+func histTime(at int64) time.Time { return histEpoch.time.Add(time.Duration(at - histEpoch.at)) }
+
 // histKey is an owner's field in the hash of a lock.
 type histKey struct{ Name, Owner string }
 

@@ -59,6 +59,34 @@ func watchStalls(t testing.TB, s *redistest.Server) *stalls {
 	return w
 }
 
+// machine has the stalls of this process, which may be one that a test has started. Whoever is late by them is not late.
+var machine = watchMachine()
+
+// watchMachine watches until the process ends.
+func watchMachine() *stalls {
+	w := &stalls{}
+	go func() {
+		for ; ; w.rounds[0].Add(1) {
+			w.step()
+		}
+	}()
+	return w
+}
+
+// ran returns for how long this process ran between two times of histNow.
+func (w *stalls) ran(from, to int64) time.Duration {
+	for now := w.rounds[0].Load(); w.rounds[0].Load() == now; { // a stall that is just over is noted
+		sleep(stallStep)
+	}
+	total, _ := w.clear(span{histTime(from), histTime(to)})
+	return total
+}
+
+// isLate reports whether something that was due happened more than histLate later.
+func isLate(due, happened int64) bool {
+	return happened-due > int64(histLate) && machine.ran(due, happened) > histLate
+}
+
 // step checks once whether this process is running.
 func (w *stalls) step() {
 	began := time.Now()

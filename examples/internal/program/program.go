@@ -172,6 +172,14 @@ func (f *Fault) Strike(victim *Process) {
 	f.Server.Restart()
 }
 
+// Lease is how long a lease is that a holder keeps over the restart of a Redis, however slow the machine, or that ends soon if it is killed.
+func (f *Fault) Lease() string {
+	if f.Keeps && !f.Kills {
+		return "1m"
+	}
+	return "3s"
+}
+
 // Secret is a password.
 const Secret = "hunter2"
 

@@ -51,7 +51,7 @@ public final class Shop {
         List<Callable<Void>> jobs = List.of(
                 () -> shipAll("order:1", 5, 20, 20),
                 () -> shipAll("order:2", 5, 20, 20),
-                () -> shipAll("order:big", 1, 0, 2000)); // longer than the watchdog time
+                () -> shipAll("order:big", 1, 0, 6000)); // longer than the watchdog time
         ExecutorService pool = Executors.newFixedThreadPool(jobs.size());
         try {
             for (Future<Void> done : pool.invokeAll(jobs)) {
