@@ -70,8 +70,8 @@ func (w *world) watchdog(t *testing.T, s sides) {
 			require.Len(t, w.entries(t, name), 1)
 		}
 	}
-	unlocked := unlock(t, holder, name)
-	requireIn(t, late, unlocked.began, await(t, in, testTimeout))
+	unlock(t, holder, name)
+	await(t, in, testTimeout)
 	unlock(t, waiter, name)
 }
 
@@ -104,7 +104,7 @@ func (w *world) lateUnlock(t testing.TB, former, now actor, name string) {
 	before := w.watch.pttl(t, name)
 	if g, ok := former.(*goActor); ok {
 		ctx := g.ctx()
-		redistest.Within(t, shortLease/3+late/2, ctx.Done(), "the next renewal reports the loss to the former holder")
+		redistest.Within(t, soon, ctx.Done(), "the next renewal reports the loss to the former holder")
 		require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
 	}
 	former.requireNotHeld(t, former.unlock(t, name).err)
@@ -128,7 +128,7 @@ func (w *world) forced(t *testing.T, holder, waiter, by actor) {
 	lock(t, holder, name, 0)
 	in := w.joins(t, waiter, name)
 	force := by.force(t, name)
-	requireIn(t, late, force.began, await(t, in, testTimeout))
+	requireIn(t, soon, force.began, await(t, in, testTimeout))
 	w.lateUnlock(t, holder, waiter, name)
 	unlock(t, waiter, name)
 	w.requireNothingLeft(t, name)

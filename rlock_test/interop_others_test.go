@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/go-rlock/rlock/internal/testing/redistest"
+	"github.com/go-rlock/rlock/rlock"
 )
 
 // TestInteropNodeRedisson proves what docs/beside-other-libraries.md says of node-redisson.
@@ -47,7 +48,7 @@ func TestInteropNodeRedisson(t *testing.T) {
 		inJava := func() actor { return java.thread() }
 		both(t, [2]sides{{"Java holds", inJava, s[0].waiter}, {"Node holds", s[1].holder, inJava}}, meet)
 	})
-	t.Run("forced", func(t *testing.T) { both(t, w.waysInNode(quick), w.forcedByStranger) })
+	t.Run("forced", func(t *testing.T) { both(t, w.waysInNodeOf(w.watch.Client, numbers), w.forcedByStranger) })
 	t.Run("exclusion", w.nodeExclusion)
 	t.Run("leases", func(t *testing.T) {
 		t.Parallel()
@@ -67,8 +68,10 @@ func TestInteropNodeRedisson(t *testing.T) {
 }
 
 // waysInNode are both ways, with shortLease as Go's watchdog time.
-func (w *world) waysInNode(node *redisson) [2]sides {
-	goes := func() actor { return newGoActor(w.quickGo) }
+func (w *world) waysInNode(node *redisson) [2]sides { return w.waysInNodeOf(w.quickGo, node) }
+
+func (w *world) waysInNodeOf(c *rlock.Client, node *redisson) [2]sides {
+	goes := func() actor { return newGoActor(c) }
 	inNode := func() actor { return &nodeThread{node.thread()} }
 	return [2]sides{{"Go holds", goes, inNode}, {"Node holds", inNode, goes}}
 }

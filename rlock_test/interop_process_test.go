@@ -180,12 +180,18 @@ func readNumber(file string) (int64, error) {
 	return strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
 }
 
+// line is one of a process; the zero value comes when it has ended.
+type line struct {
+	text string
+	ok   bool
+}
+
 // goProcess is a running job.
 type goProcess struct {
 	process *os.Process
 	in      io.WriteCloser
-	lines   chan string // its output; closed when it ends
-	status  error       // set before lines is closed
+	lines   chan line // its output; closed when it ends
+	status  error     // set before lines is closed
 	log     bytes.Buffer
 }
 
@@ -197,7 +203,7 @@ func (w *world) startGo(t testing.TB, job goJob) *goProcess {
 	require.NoError(t, err)
 	self, err := os.Executable()
 	require.NoError(t, err)
-	p := &goProcess{lines: make(chan string, 3)} // room for all its output
+	p := &goProcess{lines: make(chan line, 3)} // room for all its output
 	cmd := exec.Command(self)
 	cmd.Env = append(os.Environ(), goJobVariable+"="+string(text))
 	cmd.Stderr = &p.log
@@ -208,7 +214,7 @@ func (w *world) startGo(t testing.TB, job goJob) *goProcess {
 	p.process = cmd.Process
 	go func() { // ends with the process
 		for lines := bufio.NewScanner(out); lines.Scan(); {
-			p.lines <- lines.Text()
+			p.lines <- line{lines.Text(), true}
 		}
 		p.status = cmd.Wait()
 		close(p.lines)
@@ -230,16 +236,20 @@ func (p *goProcess) begin(t testing.TB) {
 // expect requires that the next line begins with word, and returns the rest.
 func (p *goProcess) expect(t testing.TB, word string, within time.Duration) string {
 	t.Helper()
-	line := redistest.Within(t, within, p.lines, "the Go process says "+word)
-	require.True(t, strings.HasPrefix(line, word) && line != "", "%q: %v: %s", line, p.status, p.log.String())
-	return strings.TrimSpace(strings.TrimPrefix(line, word))
+	next := redistest.Within(t, within, p.lines, "the Go process says "+word)
+	if !next.ok {
+		require.FailNow(t, "Go process has ended", "%v: %s", p.status, p.log.String())
+	}
+	require.True(t, strings.HasPrefix(next.text, word), next.text)
+	return strings.TrimSpace(strings.TrimPrefix(next.text, word))
 }
 
 // end requires that the process exits without an error; a detected data race is one.
 func (p *goProcess) end(t testing.TB) {
 	t.Helper()
 	_ = p.in.Close()
-	require.Empty(t, redistest.Within(t, testTimeout, p.lines, "the Go process ends"))
+	next := redistest.Within(t, testTimeout, p.lines, "the Go process ends")
+	require.False(t, next.ok, next.text)
 	require.NoError(t, p.status, p.log.String())
 }
 

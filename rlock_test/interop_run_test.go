@@ -81,10 +81,10 @@ func (w *world) leases(t *testing.T) {
 	w.quickly(t, "watchdog", w.watchdog)
 	w.quickly(t, "watchdog, fair", fairly(w.watchdog))
 	w.quickly(t, "fixed lease", w.fixedLease)
-	w.quickly(t, "forced by the same side", w.forcedByHolder)
-	w.quickly(t, "forced by the other side", w.forcedByStranger)
-	w.quickly(t, "forced by the same side, fair", fairly(w.forcedByHolder))
-	w.quickly(t, "forced by the other side, fair", fairly(w.forcedByStranger))
+	w.slowly(t, "forced by the same side", w.forcedByHolder)
+	w.slowly(t, "forced by the other side", w.forcedByStranger)
+	w.slowly(t, "forced by the same side, fair", fairly(w.forcedByHolder))
+	w.slowly(t, "forced by the other side, fair", fairly(w.forcedByStranger))
 	tests := map[string]func(*testing.T){
 		"shortest hold": w.shortestHold, "kept": w.kept, "taken along": w.takenAlong, "taken along, write": w.alongWrite,
 		"Go is killed": w.goIsKilled, "Java is killed": w.javaIsKilled,
@@ -178,9 +178,9 @@ const (
 	shortLease = 6 * time.Second
 	// endingLease is a fixed lease whose end is waited for. On a busy machine, waiters of another process stand behind it in seconds.
 	endingLease = 15 * time.Second
-	// late is how much later than the end of a lease, or than a message behind a holder with shortLease, a waiter may be in at the most. Behind
-	// a longer lease that is soon: a waiter that slept through the message is in when that ends.
-	late = 2 * time.Second
+	// late is how much later than the end of a lease a waiter may be in at the most: less than the shortest lease that it may have seen before.
+	// After a message that is soon: a waiter that slept through it is in when the lease ends, which is at least 20 s later.
+	late = 5 * time.Second
 )
 
 // world is one deployment with a client of each side, and an eye on it.
@@ -250,7 +250,18 @@ func (w *world) bothWays(t *testing.T, name string, test func(*testing.T, sides)
 // quickly is bothWays on the clients with shortLease, in parallel with other tests.
 func (w *world) quickly(t *testing.T, name string, test func(*testing.T, sides)) {
 	t.Helper()
-	for _, s := range ways(w.quickGo, w.quickJava) {
+	eachInParallel(t, name, ways(w.quickGo, w.quickJava), test)
+}
+
+// slowly is bothWays in parallel with other tests.
+func (w *world) slowly(t *testing.T, name string, test func(*testing.T, sides)) {
+	t.Helper()
+	eachInParallel(t, name, ways(w.watch.Client, w.java), test)
+}
+
+func eachInParallel(t *testing.T, name string, ways [2]sides, test func(*testing.T, sides)) {
+	t.Helper()
+	for _, s := range ways {
 		t.Run(name+"/"+s.way, func(t *testing.T) {
 			t.Parallel()
 			test(t, s)

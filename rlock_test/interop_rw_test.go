@@ -294,7 +294,7 @@ func (w *world) rwGoLastsLonger(t *testing.T) {
 
 // Our reader, which lasts longest, leaves, and another one's lease ends: a writer of either side, which was told of ours, is in then.
 func (w *world) rwLongestLeaves(t *testing.T) {
-	const short = endingLease
+	const short = endingLease * 2 / 3 // less than half of what the writer was told: it is told again
 	for _, who := range ways(w.watch.Client, w.java) {
 		for what, dies := range map[string]actor{"Go": newGoActor(w.quickGo), "Java": w.quickJava.thread()} {
 			t.Run(what+"'s lease ends, and "+strings.TrimSuffix(who.way, " holds")+" does not wait", func(t *testing.T) {

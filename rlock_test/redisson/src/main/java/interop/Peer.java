@@ -187,6 +187,20 @@ public final class Peer {
         halt(0);
     }
 
+    /** How long Redisson waits for Redis, in ms. It gives up after 3 s otherwise, which a busy machine takes now and then. */
+    private static final int PATIENCE = 30_000;
+
+    /** The oldest versions wait for a subscription as long as for other commands, and lack the method. */
+    private static void subscribePatiently(Object servers) {
+        try {
+            servers.getClass().getMethod("setSubscriptionTimeout", int.class).invoke(servers, PATIENCE);
+        } catch (NoSuchMethodException e) {
+            return;
+        } catch (ReflectiveOperationException e) {
+            throw new IllegalStateException(e);
+        }
+    }
+
     private static Config config(String[] args) {
         String mode = "single";
         long watchdog = 30_000;
@@ -216,14 +230,18 @@ public final class Peer {
                 if (addresses.size() > 1) {
                     throw new IllegalArgumentException("single mode takes one address");
                 }
-                config.useSingleServer()
+                subscribePatiently(config.useSingleServer()
                         .setAddress(addresses.get(0))
-                        .setConnectionMinimumIdleSize(2);
+                        .setConnectionMinimumIdleSize(2)
+                        .setTimeout(PATIENCE)
+                        .setConnectTimeout(PATIENCE));
             }
-            case "cluster" -> config.useClusterServers()
+            case "cluster" -> subscribePatiently(config.useClusterServers()
                     .addNodeAddress(addresses.toArray(new String[0]))
                     .setMasterConnectionMinimumIdleSize(2)
-                    .setSlaveConnectionMinimumIdleSize(2);
+                    .setSlaveConnectionMinimumIdleSize(2)
+                    .setTimeout(PATIENCE)
+                    .setConnectTimeout(PATIENCE));
             default -> throw new IllegalArgumentException("unknown mode " + mode);
         }
         return config;
