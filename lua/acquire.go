@@ -10,7 +10,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-var acquireScript = script{Text("acquire"), "27c6708fd7b2d1498157a631b04ac366194b4ac9"}
+var acquireScript = script{Text("acquire"), "913a8af54e721cfaeb86faf7e76030c91b578d06"}
 
 // Status is the answer to an acquire. The zero value is no answer, so that it cannot be mistaken for success.
 type Status int8

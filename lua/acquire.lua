@@ -39,8 +39,7 @@ local queue = ARGV[4] and KEYS[#KEYS]
 local fence = #KEYS > (queue and 2 or 1) and KEYS[2]
 local entry
 if queue then
-  -- include queue_entry
-  entry = queue_entry(ARGV[1], ARGV[5] == '1', fence)
+  entry = ARGV[1] .. (ARGV[5] == '1' and ' s' or fence and ' f' or '') -- as in queue_entry.lua
 end
 
 local ttl = redis.call('pttl', KEYS[1])
@@ -64,9 +63,13 @@ if not held then
     end
     local joined = 0
     if queue then
-      -- include seen
-      local soon = (ttl >= 0 and ttl <= tonumber(ARGV[4]) and 1 or 0) + unseen(ARGV[6], ARGV[7], entry)
-      local last = redis.call('zrange', queue, '-1', '-1', 'withscores')[2]
+      local soon = ttl >= 0 and ttl <= tonumber(ARGV[4]) and 1 or 0
+      local counts = ARGV[6] == 'publish' and 'numsub' or 'shardnumsub' -- as in seen.lua
+      if redis.pcall('pubsub', counts, ARGV[7] .. ':' .. string.sub(entry, 1, 36))[2] == 0 then
+        soon = soon + 0.5
+      end
+      local ahead = redis.call('zcard', queue)
+      local last = ahead > 0 and redis.call('zrange', queue, '-1', '-1', 'withscores')[2]
       local added = redis.pcall('zadd', queue, 'nx', math.floor((last or 0) / 2) * 2 + 2 + soon, entry)
       local score = added ~= 1 and redis.call('zscore', queue, entry)
       if added == 0 then
@@ -81,7 +84,7 @@ if not held then
             return failed
           end
         end
-        local rank = redis.pcall('zrank', queue, entry)
+        local rank = added == 1 and ahead or redis.pcall('zrank', queue, entry)
         joined = type(rank) == 'number' and rank + 1 or 1
       end
     end

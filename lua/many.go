@@ -12,8 +12,8 @@ import (
 // Scripts for many locks at once. Each includes the script for one lock, and does the same for every lock.
 
 var (
-	acquireAllScript  = script{calling("acquire", "acquire_all"), "52321a663c82d4d61c7fd4f4f81ac1e5f0ce2cbf"}
-	releaseEachScript = script{calling("release", "release_each"), "38f232f531ed5bd2253b83b61c75384bff4302c7"}
+	acquireAllScript  = script{calling("acquire", "acquire_all"), "7e8e34829c23b0556388a7f8ec4d89777a223f97"}
+	releaseEachScript = script{calling("release", "release_each"), "1b703311193417a4f8c0762aaa7c83db201cbf32"}
 )
 
 // calling returns the text of a script that calls another script as a function of its KEYS and ARGV.

@@ -168,12 +168,13 @@ func TestQueueForbidden(t *testing.T) {
 func TestGrantForbidden(t *testing.T) {
 	t.Parallel()
 	const everything = "~* &* +@all "
-	told := func(l, limited lab) { // all are notified, and the queue is gone
+	told := func(l, limited lab) { // all are notified, and nobody loses a place
 		first, everybody := l.process(1), l.listen(false)
 		require.Equal(l.t, freed, limited.releases(l.ends()))
 		require.Equal(l.t, []string{"0"}, everybody.said())
 		require.Empty(l.t, first.said())
-		require.Zero(l.t, l.number("EXISTS", l.name, l.queue))
+		require.Zero(l.t, l.number("EXISTS", l.name))
+		l.requirePlaces(waiter(1), waiter(2))
 	}
 	refused := func(l, limited lab) { // it is sent without the queue
 		everybody := l.listen(false)
@@ -200,6 +201,20 @@ func TestGrantForbidden(t *testing.T) {
 		},
 		"zrange": {func(lab) string { return everything + "-zrange" }, refused},
 		"zrem":   {func(lab) string { return everything + "-zrem" }, refused},
+		"zrem, and the first of the queue listens": { // the grant ends its wait, but not its place
+			func(lab) string { return everything + "-zrem" },
+			func(l, limited lab) {
+				first, everybody := l.process(1), l.listen(false)
+				require.Equal(l.t, granted, limited.releases(l.ends()))
+				require.Equal(l.t, given(1, "-"), first.said())
+				l.requirePlaces(waiter(1), waiter(2))
+				again := l.ends()
+				again.Owner = waiter(1)
+				require.Equal(l.t, withoutQueue, limited.releases(again)) // as this user does from then on
+				require.Equal(l.t, []string{"0"}, everybody.said())
+				require.Zero(l.t, l.number("EXISTS", l.name))
+			},
+		},
 		"pubsub numsub": { // others may be listening
 			func(lab) string { return everything + "-pubsub" },
 			func(l, limited lab) {

@@ -10,7 +10,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-var releaseScript = script{Text("release"), "9e88aea8e57644ded84a8661c9fd701b2da88e15"}
+var releaseScript = script{Text("release"), "3ce02885802d40a2e61a570137dc2929952b9e2e"}
 
 // ReleaseArgs says who releases which lock, and who gets it.
 type ReleaseArgs struct {

@@ -77,10 +77,13 @@ end
 local front, score -- the first of the queue
 local stay = next ~= '' and ARGV[7] == '1'
 local told -- how many have been told that it is free
+local lease, asleep = ARGV[8], nil -- asleep: see watch
 
--- Most often nobody waits; then this is all.
+-- Most often nobody waits, or the first of the queue gets the lock; then this is all. Whatever else there is to do is below.
 if ARGV[7] ~= '2' then
-  if queue then
+  if queue and next == '' then
+    front = redis.call('zrange', queue, '0', '0')[1]
+  elseif queue then
     front, score = unpack(redis.call('zrange', queue, '0', '0', 'withscores'))
   end
   if not stay and not front and (not queue or next == '') then
@@ -90,6 +93,25 @@ if ARGV[7] ~= '2' then
     told = redis.pcall(ARGV[4], ARGV[5], '0')
     if told == 0 then
       return 1
+    end
+  elseif front and next == '' and front ~= owner and not string.find(front, ' ', 1, true) then
+    local channel = ARGV[5] .. ':' .. string.sub(front, 1, 36)
+    local listen = redis.pcall('pubsub', ARGV[4] == 'publish' and 'numsub' or 'shardnumsub', channel, ARGV[5], ARGV[5] .. ':rlock_queue')
+    if not listen.err and listen[2] > 0 and listen[4] <= listen[6] and redis.call('hdel', lock, owner) == 1 then
+      if
+        type(redis.pcall('hset', lock, front, '1')) == 'number'
+        and redis.pcall('pexpire', lock, lease) == 1
+        and type(redis.pcall(ARGV[4], channel, front .. ' ' .. lease .. ' 0 -')) == 'number'
+      then
+        redis.pcall('zrem', queue, front) -- a user without this right finds that out with a place of its own
+        asleep = redis.pcall('pttl', queue)
+        if type(asleep) == 'number' and asleep <= lease + 1000 then
+          return 2
+        end
+      else -- so it would be with every place: this user may not write, or not publish there
+        redis.call('hdel', lock, front)
+        front, told = nil, redis.pcall(ARGV[4], ARGV[5], '0')
+      end
     end
   end
 end
@@ -158,7 +180,6 @@ end
 -- may sleep. Entries with an odd score look in time anyway. The looks are 20 ms apart, so that the first one gets a free lock, even on
 -- a busy machine. If all the checked entries already look in time, it sends the time to the rest, too. Then no entry sleeps longer, and
 -- later calls need not check.
-local lease, asleep = ARGV[8], nil
 local function watch(from)
   asleep = asleep or redis.pcall('pttl', queue)
   local many = type(asleep) == 'number' and math.ceil((asleep - 1000) / lease) - 1 or 0
@@ -181,6 +202,14 @@ local function watch(from)
     end
     to = -1
   until told
+end
+
+if asleep then -- it was granted above
+  watch(0)
+  return 2
+end
+if front and not score then
+  look_up()
 end
 
 -- invite tells the head of the queue that the lock is free, and reports whether there is one.
