@@ -10,7 +10,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-var acquireScript = script{Text("acquire"), "913a8af54e721cfaeb86faf7e76030c91b578d06"}
+var acquireScript = script{Text("acquire"), "5f04e62def569b580babf66a2292c4776e1cc510"}
 
 // Status is the answer to an acquire. The zero value is no answer, so that it cannot be mistaken for success.
 type Status int8
@@ -152,7 +152,10 @@ func (a AcquireArgs) args() (args [7]string, n int) {
 			n = 6
 		}
 	default:
-		args[3], args[4], n = args[4], flag(a.Short), 7
+		args[3], args[4], args[5] = args[4], args[5], args[6]
+		if n = 6; a.Short {
+			args[6], n = "1", 7
+		}
 	}
 	return args, n
 }

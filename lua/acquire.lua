@@ -9,10 +9,10 @@
 -- ARGV[3]      the owner's count after this call; 1 for a first acquire
 -- ARGV[4]      optional: lease in ms of a grant to another process. With it the owner joins the queue if the lock is held, or keeps
 --              the place it has there
--- ARGV[5]      with ARGV[4]: 1 if the owner's lease is shorter than that of a grant. A grant to it has a count of 0, and the owner must
---              ask
--- ARGV[6]      with ARGV[4]: how to publish: publish or spublish
--- ARGV[7]      with ARGV[4]: unlock channel
+-- ARGV[5]      with ARGV[4]: how to publish: publish or spublish
+-- ARGV[6]      with ARGV[4]: unlock channel
+-- ARGV[7]      optional, with ARGV[4]: 1 if the owner's lease is shorter than that of a grant. A grant to it has a count of 0, and the
+--              owner must ask
 --
 -- Reply token                  held by the owner, with that count; 0 or more, and 0 without a counter
 -- Reply {ttl, holder, joined, other}  held by another owner for ttl more ms (-1: without expiry); holder is one of its fields; joined
@@ -39,7 +39,7 @@ local queue = ARGV[4] and KEYS[#KEYS]
 local fence = #KEYS > (queue and 2 or 1) and KEYS[2]
 local entry
 if queue then
-  entry = ARGV[1] .. (ARGV[5] == '1' and ' s' or fence and ' f' or '') -- as in queue_entry.lua
+  entry = ARGV[1] .. (ARGV[7] == '1' and ' s' or fence and ' f' or '') -- as in queue_entry.lua
 end
 
 local ttl = redis.call('pttl', KEYS[1])
@@ -64,8 +64,8 @@ if not held then
     local joined = 0
     if queue then
       local soon = ttl >= 0 and ttl <= tonumber(ARGV[4]) and 1 or 0
-      local counts = ARGV[6] == 'publish' and 'numsub' or 'shardnumsub' -- as in seen.lua
-      if redis.pcall('pubsub', counts, ARGV[7] .. ':' .. string.sub(entry, 1, 36))[2] == 0 then
+      local counts = ARGV[5] == 'publish' and 'numsub' or 'shardnumsub' -- as in seen.lua
+      if redis.pcall('pubsub', counts, ARGV[6] .. ':' .. string.sub(entry, 1, 36))[2] == 0 then
         soon = soon + 0.5
       end
       local ahead = redis.call('zcard', queue)

@@ -9,10 +9,10 @@ import (
 )
 
 var (
-	fairAcquireScript = script{Text("fair_acquire"), "5b9ccb416ab475df9a4a0185d80cc5523cad2b4e"}
+	fairAcquireScript = script{Text("fair_acquire"), "37800f23f3c1404b3772559013b5bfd46f21b107"}
 	fairReleaseScript = script{Text("fair_release"), "594b7b0398c3b6a78b898f2bf5865db93ee5ba5b"}
 	fairRefreshScript = script{Text("fair_refresh"), "7dbd94bccecbd67d5cdcd07f6ddf86f390135da0"}
-	fairForceScript   = script{Text("fair_force"), "c18a80c4abb1fab46da97d8a0f1d2d62dddf3248"}
+	fairForceScript   = script{Text("fair_force"), "e3735089956668559e33f6ed059e987e3e25154e"}
 )
 
 // Fair is the queue of a fair lock, in Redisson's form: each waiter has a place. The zero value means that the lock

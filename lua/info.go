@@ -9,7 +9,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-var infoScript = script{Text("info"), "26512525778fea9fb4b79e1feedab36d44a05bc6"}
+var infoScript = script{Text("info"), "21fdf92f10195ce2d2cdfa234a21457e2f2314ed"}
 
 // InfoArgs are the arguments of Look.
 type InfoArgs struct {

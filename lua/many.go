@@ -12,8 +12,8 @@ import (
 // Scripts for many locks at once. Each includes the script for one lock, and does the same for every lock.
 
 var (
-	acquireAllScript  = script{calling("acquire", "acquire_all"), "7e8e34829c23b0556388a7f8ec4d89777a223f97"}
-	releaseEachScript = script{calling("release", "release_each"), "1b703311193417a4f8c0762aaa7c83db201cbf32"}
+	acquireAllScript  = script{calling("acquire", "acquire_all"), "2d6fd1f17406420436c291696631a0a3a3626ae3"}
+	releaseEachScript = script{calling("release", "release_each"), "74b3263aa9754cfd3b3f5f009bf5e6f54ae50183"}
 )
 
 // calling returns the text of a script that calls another script as a function of its KEYS and ARGV.

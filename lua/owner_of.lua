@@ -9,7 +9,7 @@
 local function owner_of(fields, lock)
   local owner, sides = '', nil
   for _, field in ipairs(fields) do
-    local write = string.find(field, ':', 1, true) == 37 and string.match(field, '^[%x-]+:%-?%d+(.*)$')
+    local write = string.find(field, ':', 1, true) == 37 and string.match(field, '^%x+%-%x+%-%x+%-%x+%-%x+:%-?%d+(.*)$')
     if write == '' or write == ':write' then
       owner = field
       sides = write ~= '' and 1 or sides

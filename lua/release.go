@@ -10,7 +10,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-var releaseScript = script{Text("release"), "3ce02885802d40a2e61a570137dc2929952b9e2e"}
+var releaseScript = script{Text("release"), "347b9434de27874af1e96f28213ad6c29bf7d7eb"}
 
 // ReleaseArgs says who releases which lock, and who gets it.
 type ReleaseArgs struct {
@@ -113,16 +113,17 @@ func (a *ReleaseArgs) call(memory *releaseMemory) (s script, keys, args []string
 	if f := &a.Fair; f.List != "" {
 		return fairReleaseScript, []string{a.Name, f.List, f.Times}, append([]string{a.Owner, millis(f.GrantLease)}, f.tail(a.Publish)...)
 	}
-	lease, goes := "0", flag(a.Stay)
+	lease, grant, goes := "0", "", flag(a.Stay)
 	switch {
 	case a.Count == 0 && !a.Taken.IsZero():
 		lease, goes = a.leftTaken(), "2"
 	case a.Count > 0 || a.Next != "":
 		lease = millis(a.Lease)
 	}
-	memory.args = [10]string{
-		a.Owner, strconv.Itoa(a.Count), lease, a.Publish.command(), a.Publish.Name, a.Next, goes, millis(a.GrantLease),
+	if a.Key != "" {
+		grant = millis(a.GrantLease)
 	}
+	memory.args = [10]string{a.Owner, strconv.Itoa(a.Count), lease, a.Publish.command(), a.Publish.Name, grant, a.Next, goes}
 	args = memory.args[:]
 	fence := a.Fence
 	switch {
@@ -131,9 +132,11 @@ func (a *ReleaseArgs) call(memory *releaseMemory) (s script, keys, args []string
 		if a.Listens {
 			args = append(args, "1")
 		}
-	case a.Key == "":
-		args = args[:7]
-	case a.Fence != "" && a.Spare > 0:
+	case a.Next == "" && a.Key == "": // each argument takes Redis a third as long as a command in the script
+		args = args[:5]
+	case a.Next == "":
+		args = args[:6]
+	case a.Key != "" && a.Fence != "" && a.Spare > 0:
 		args[8], args[9] = flag(a.Short), strconv.Itoa(a.Spare)
 	case a.Short:
 		args[8], args = "1", args[:9]

@@ -2,18 +2,18 @@
 --
 -- KEYS[1]      the lock: a hash, field = owner, value = count
 -- KEYS[2]      optional: the fencing counter, raised for a next owner
--- KEYS[#KEYS]  with ARGV[8]: the queue of waiting processes, a sorted set (see acquire.lua)
+-- KEYS[#KEYS]  with ARGV[6]: the queue of waiting processes, a sorted set (see acquire.lua)
 -- ARGV[1]      owner field
 -- ARGV[2]      the owner's count after this call; 0 ends the hold
--- ARGV[3]      lease in ms: of the remaining levels, or of ARGV[6]
+-- ARGV[3]      lease in ms: of the remaining levels, or of ARGV[7]
 -- ARGV[4]      how to publish: publish or spublish
 -- ARGV[5]      unlock channel
--- ARGV[6]      the next owner in this process; '' if there is none
--- ARGV[7]      1: ARGV[6] gets the lock; 0: the head of the queue gets it, and ARGV[6] joins at the end; 2: the placeholder ARGV[6] has
---              the lock until its lease ends, and all waiters must ask how long that is
--- ARGV[8]      optional: lease in ms of a grant to another process
--- ARGV[9]      optional, with ARGV[8]: 1 if the next owner's lease is shorter than that of a grant
--- ARGV[10]     optional, with ARGV[8] and the counter: the number of spare tokens for the next owner in this process
+-- ARGV[6]      optional: lease in ms of a grant to another process; '' without a queue
+-- ARGV[7]      optional: the next owner in this process
+-- ARGV[8]      with ARGV[7]: 1: it gets the lock; 0: the head of the queue gets it, and ARGV[7] joins at the end; 2: the placeholder
+--              ARGV[7] has the lock until its lease ends, and all waiters must ask how long that is
+-- ARGV[9]      optional: 1 if the next owner's lease is shorter than that of a grant
+-- ARGV[10]     optional, with a queue and the counter: the number of spare tokens for the next owner in this process
 --
 -- Reply 1        released, and waiters were notified
 -- Reply 3        released for all, and several listen, or may
@@ -53,9 +53,10 @@
 -- owner's field is deleted last: after an error the owner still holds the lock, unless only its message failed. If another process
 -- cannot be given the lock, it is skipped; if none can, all waiters are notified.
 
-local lock, owner, next = KEYS[1], ARGV[1], ARGV[6]
+local lock, owner, next = KEYS[1], ARGV[1], ARGV[7]
 local want = tonumber(ARGV[2])
-local queue = ARGV[8] and KEYS[#KEYS]
+local lease = ARGV[6]
+local queue = (lease or '') ~= '' and KEYS[#KEYS]
 local fence = #KEYS > (queue and 2 or 1) and KEYS[2]
 
 if want > 0 then
@@ -75,18 +76,18 @@ if want > 0 then
 end
 
 local front, score -- the first of the queue
-local stay = next ~= '' and ARGV[7] == '1'
+local stay = next and ARGV[8] == '1'
 local told -- how many have been told that it is free
-local lease, asleep = ARGV[8], nil -- asleep: see watch
+local asleep -- see watch
 
 -- Most often nobody waits, or the first of the queue gets the lock; then this is all. Whatever else there is to do is below.
-if ARGV[7] ~= '2' then
-  if queue and next == '' then
+if ARGV[8] ~= '2' then
+  if queue and not next then
     front = redis.call('zrange', queue, '0', '0')[1]
   elseif queue then
     front, score = unpack(redis.call('zrange', queue, '0', '0', 'withscores'))
   end
-  if not stay and not front and (not queue or next == '') then
+  if not stay and not front and (not queue or not next) then
     if redis.call('hdel', lock, owner) == 0 then -- the key goes with its last field
       return 0
     end
@@ -94,7 +95,7 @@ if ARGV[7] ~= '2' then
     if told == 0 then
       return 1
     end
-  elseif front and next == '' and front ~= owner and not string.find(front, ' ', 1, true) then
+  elseif front and not next and front ~= owner and not string.find(front, ' ', 1, true) then
     local channel = ARGV[5] .. ':' .. string.sub(front, 1, 36)
     local listen = redis.pcall('pubsub', ARGV[4] == 'publish' and 'numsub' or 'shardnumsub', channel, ARGV[5], ARGV[5] .. ':rlock_queue')
     if not listen.err and listen[2] > 0 and listen[4] <= listen[6] and redis.call('hdel', lock, owner) == 1 then
@@ -150,7 +151,7 @@ local function free(message, outsiders)
 end
 
 -- A different owner keeps the lock taken, so that a late renewal or re-entry of this owner finds nothing.
-if ARGV[7] == '2' then
+if ARGV[8] == '2' then
   if redis.call('hexists', lock, owner) == 1 then
     redis.call('hdel', lock, '')
     redis.call('hset', lock, next, '1')
@@ -251,7 +252,7 @@ local function give(field, count, lasts)
   return failed
 end
 
-local entry_of_next = next ~= '' and queue_entry(next, ARGV[9] == '1', fence)
+local entry_of_next = next and queue_entry(next, ARGV[9] == '1', fence)
 
 local function hand_off()
   local token, spare = 0, nil
@@ -273,7 +274,7 @@ if stay then
   return hand_off()
 end
 
-local listen = listening(ARGV[4], ARGV[5], line, channel_of(ARGV[5], front or next), channel_of(ARGV[5], next))
+local listen = listening(ARGV[4], ARGV[5], line, channel_of(ARGV[5], front or next), channel_of(ARGV[5], next or front))
 local outsiders, heard = listen.err or has_outsiders(listen), listen[6]
 
 if entry_of_next then

@@ -10,8 +10,8 @@ import (
 
 var (
 	readRenewScript   = script{Text("read_renew"), "239eb53fccbbaa8455c0bbcb54e3410e73f3a20d"}
-	fencedWriteScript = script{Text("fenced_write_acquire"), "b97910f46b542231fba2516a20bb1c7c4c57445c"}
-	rwForceScript     = script{Text("rw_force"), "e03e7ba532eeff6a6a406a33e962bda5d98dadd3"}
+	fencedWriteScript = script{Text("fenced_write_acquire"), "2e787c2511ac6336989e64a5dae289e365b2f035"}
+	rwForceScript     = script{Text("rw_force"), "ac46451a671dec20fa19abd5f5afd960b928a7ee"}
 )
 
 // Side says whether a lock is a read/write lock, and which of its sides a call is for.
@@ -29,8 +29,8 @@ func (s Side) mode() string { return [...]string{Reader: "read", Writer: "write"
 var (
 	acquireScripts = [...]script{
 		Whole:  acquireScript,
-		Reader: {Text("read_acquire"), "1df9b5af750ca76c68ad7a8ecef9bd65df9d300e"},
-		Writer: {Text("write_acquire"), "59ed36dc625a40426946ce4a096aec2c3b328a12"},
+		Reader: {Text("read_acquire"), "c767467325e0f8c63ed7b8d483180e14cf570bdb"},
+		Writer: {Text("write_acquire"), "04095ab114a03fefb20998bad5a91197234cbfb3"},
 	}
 	releaseScripts = [...]script{
 		Whole:  releaseScript,
