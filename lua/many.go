@@ -12,8 +12,8 @@ import (
 // Scripts for many locks at once. Each includes the script for one lock, and does the same for every lock.
 
 var (
-	acquireAllScript  = script{calling("acquire", "acquire_all"), "2d6fd1f17406420436c291696631a0a3a3626ae3"}
-	releaseEachScript = script{calling("release", "release_each"), "74b3263aa9754cfd3b3f5f009bf5e6f54ae50183"}
+	acquireAllScript  = script{calling("acquire", "acquire_all"), "114e0ddbeb38a0331da1b2df693ac2542492c4af"}
+	releaseEachScript = script{calling("release", "release_each"), "c2fec5f62b721b70a45e1d29d1d57bf1a5ab4a39"}
 )
 
 // calling returns the text of a script that calls another script as a function of its KEYS and ARGV.
@@ -34,13 +34,21 @@ type AcquireAllReply struct {
 // Name, Fence, Owner and Lease of the arguments. A repeat after a lost reply does not count twice.
 func AcquireAll(ctx context.Context, c rueidis.Client, all []AcquireArgs) (AcquireAllReply, error) {
 	keys := make([]string, 0, 2*len(all))
-	args := make([]string, 0, 3*len(all))
+	args := make([]string, 0, len(all)+3)
+	row, of := 0, 0 // where the arguments of the row begin, and the number of its locks
 	for i := range all {
 		a := &all[i]
 		var memory [3]string
 		its := keysOf(&memory, a.Name, a.Fence, "")
 		keys = append(keys, its...)
-		args = append(args, a.Owner, millis(a.Lease), strconv.Itoa(len(its)))
+		lease, n := millis(a.Lease), strconv.Itoa(len(its))
+		if of == 0 || args[row+1] != lease || args[row+2] != n {
+			row, of = len(args), 0
+			args = append(args, "", lease, n)
+		}
+		of++
+		args[row] = strconv.Itoa(of)
+		args = append(args, a.Owner)
 	}
 	reply, err := acquiredAll(acquireAllScript.run(ctx, c, keys, args...), len(all))
 	if err != nil {
@@ -79,12 +87,24 @@ func acquiredAll(r rueidis.RedisResult, n int) (reply AcquireAllReply, err error
 // not repeated.
 func ReleaseEach(ctx context.Context, c rueidis.Client, all []ReleaseArgs) ([]ReleaseResult, error) {
 	keys := make([]string, 0, 3*len(all))
-	args := make([]string, 0, 12*len(all))
+	args := make([]string, 0, 2*len(all)+8)
+	row, of := 0, 0       // where the arguments of the row begin, and the number of its locks
+	var common [11]string // its others: the number of keys, and the arguments without the owner and the channel
 	for i := range all {
 		var memory releaseMemory
 		_, its, own := all[i].call(&memory)
 		keys = append(keys, its...)
-		args = append(append(args, strconv.Itoa(len(its)), strconv.Itoa(len(own))), own...)
+		owner, channel, n := own[0], own[4], strconv.Itoa(len(its))
+		var now [11]string
+		copy(now[copy(now[:], append([]string{n}, own[1:4]...)):], own[5:])
+		if of == 0 || now != common || args[row+2] != strconv.Itoa(len(own)) {
+			row, of, common = len(args), 0, now
+			args = append(args, "", n, strconv.Itoa(len(own)))
+			args = append(append(args, own[1:4]...), own[5:]...)
+		}
+		of++
+		args[row] = strconv.Itoa(of)
+		args = append(args, owner, channel)
 	}
 	replies, err := releaseEachScript.run(ctx, c, keys, args...).ToArray()
 	if err == nil && len(replies) != len(all) {

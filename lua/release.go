@@ -10,7 +10,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-var releaseScript = script{Text("release"), "347b9434de27874af1e96f28213ad6c29bf7d7eb"}
+var releaseScript = script{Text("release"), "5db6d26fce2bd5a2a5e0c5d702096fcc916ab7a1"}
 
 // ReleaseArgs says who releases which lock, and who gets it.
 type ReleaseArgs struct {

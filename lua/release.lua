@@ -82,7 +82,9 @@ local asleep -- see watch
 
 -- Most often nobody waits, or the first of the queue gets the lock; then this is all. Whatever else there is to do is below.
 if ARGV[8] ~= '2' then
-  if queue and not next then
+  if ARGV.alone then -- release_each.lua has looked: nobody is in the queue
+    front = nil
+  elseif queue and not next then
     front = redis.call('zrange', queue, '0', '0')[1]
   elseif queue then
     front, score = unpack(redis.call('zrange', queue, '0', '0', 'withscores'))

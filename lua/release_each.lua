@@ -1,29 +1,46 @@
 -- Releases many locks, each by release.lua, which is sent along as the function release.
 --
 -- KEYS[k]      the keys of all locks in order, all of one cluster slot
--- ARGV[n]      for each lock: the number of its keys
--- ARGV[n+1]    the number of its arguments
--- ARGV[n+1+a]  its arguments, see release.lua; the next lock's follow
+-- ARGV[n]      the number of locks in a row with the same numbers of keys and arguments, and the same arguments but the owner and the
+--              channel
+-- ARGV[n+1]    the number of keys of each
+-- ARGV[n+2]    the number of arguments of each. The arguments from the second on follow, without the fifth, see release.lua; then owner
+--              and channel of each; then the next row
 --
 -- Reply {reply, ...}  one per lock, as from release.lua, errors included
 --
--- A lock that cannot be released must not affect the others, so each is released with pcall.
+-- A lock that cannot be released must not affect the others, so each is released with pcall. Most often nobody waits, which one command
+-- shows for a whole row.
 
-local replies, k, i = {}, 0, 1
-while i < #ARGV do
-  local keys, args = {}, {}
-  for n = 1, tonumber(ARGV[i]) do
-    k = k + 1
-    keys[n] = KEYS[k]
+local replies, k, n = {}, 0, 1
+while n < #ARGV do
+  local locks, its, all = tonumber(ARGV[n]), tonumber(ARGV[n + 1]), tonumber(ARGV[n + 2])
+  local keys, args, queues, from = {}, {}, {}, k
+  n = n + 3
+  for a = 2, all do
+    if a ~= 5 then
+      args[a], n = ARGV[n], n + 1
+    end
   end
-  for a = 1, tonumber(ARGV[i + 1]) do
-    args[a] = ARGV[i + 1 + a]
+  if all == 6 then
+    for lock = 1, locks do
+      k = from + its * lock
+      queues[lock] = KEYS[k]
+    end
+    args.alone = redis.pcall('exists', unpack(queues)) == 0
   end
-  i = i + 2 + #args
-  local done, reply = pcall(release, keys, args)
-  if not done and type(reply) ~= 'table' then
-    reply = redis.error_reply(tostring(reply)) -- a text before Redis 7
+  k = from
+  for _ = 1, locks do
+    for key = 1, its do
+      k = k + 1
+      keys[key] = KEYS[k]
+    end
+    args[1], args[5], n = ARGV[n], ARGV[n + 1], n + 2
+    local done, reply = pcall(release, keys, args)
+    if not done and type(reply) ~= 'table' then
+      reply = redis.error_reply(tostring(reply)) -- a text before Redis 7
+    end
+    replies[#replies + 1] = reply
   end
-  replies[#replies + 1] = reply
 end
 return replies
