@@ -141,7 +141,7 @@ func (c *Client) Waits(l *engine.Attempt) (fails <-chan error) {
 func (c *Client) newBlocked(l *engine.Attempt, holds []Hold) *blocked {
 	b := &blocked{client: c, lock: l.Lock, who: l.Caller, fails: make(chan error, 1)}
 	if h := l.Within(); h != nil {
-		b.within = h.Tenure()
+		b.within = h.Tenure
 	}
 	b.ended, b.end = context.WithCancel(context.Background())
 	b.wait = NewWait(b, c.ear.ID, l.Lock.Name, holds)

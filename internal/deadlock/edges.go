@@ -17,7 +17,7 @@ import (
 // Keeps reports whether its ctx still carries the open hold of that owner.
 func (b *blocked) Keeps(owner string) bool {
 	for l := tenure.LevelOf(b.who.Ctx); l != nil; l = l.Enclosing() {
-		if t := l.Hold().Tenure(); !t.IsMajority() && t.Field() == owner && l.IsOpen() && l.Loss() == nil {
+		if t := l.Hold.Tenure; !t.IsMajority() && t.Field() == owner && l.IsOpen() && l.Loss() == nil {
 			return true
 		}
 	}
@@ -27,7 +27,7 @@ func (b *blocked) Keeps(owner string) bool {
 // holdsOf returns the open holds in ctx, except those of a majority and of Clients without the option.
 func holdsOf(ctx context.Context) (all []Hold) {
 	for l := tenure.LevelOf(ctx); l != nil; l = l.Enclosing() {
-		t := l.Hold().Tenure()
+		t := l.Hold.Tenure
 		c := of(t.Lock)
 		if t.IsMajority() || c == nil || !l.IsOpen() {
 			continue
@@ -163,7 +163,7 @@ type heldTenure struct {
 }
 
 func (k *heldLocks) add(h *tenure.Hold) {
-	t := h.Tenure()
+	t := h.Tenure
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	at := k.all[t.Lock.Key]
@@ -181,7 +181,7 @@ func (k *heldLocks) add(h *tenure.Hold) {
 }
 
 func (k *heldLocks) remove(h *tenure.Hold) {
-	t := h.Tenure()
+	t := h.Tenure
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	at := k.all[t.Lock.Key]

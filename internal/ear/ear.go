@@ -110,7 +110,7 @@ func (e *Ear) Began(h *tenure.Hold, b tenure.Beginning) {
 		}
 	}
 	if m.Wants.Wants(kinds.WantsAsked) {
-		newAskable(h, m.AskedAfter, m).begin(h.Tenure().Tag, b)
+		newAskable(h, m.AskedAfter, m).begin(h.Tenure.Tag, b)
 	}
 }
 

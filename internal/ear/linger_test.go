@@ -35,7 +35,7 @@ func once(t testing.TB, m *tenure.Lock) (owner string, token int64) {
 	t.Helper()
 	l, err := engine.Lock(m, tenure.CallerNow(context.Background()))
 	require.NoError(t, err)
-	owner = l.Hold().Tenure().Field()
+	owner = l.Hold.Tenure.Field()
 	token, _ = m.Token(l)
 	require.NoError(t, engine.Unlock(l))
 	return owner, token
@@ -47,7 +47,7 @@ func untilKept(t testing.TB, e *Ear, m *tenure.Lock) (of *tenure.Tenure) {
 	redistest.Eventually(t, 10*time.Second, func() bool {
 		l, err := engine.Lock(m, tenure.CallerNow(context.Background()))
 		require.NoError(t, err)
-		of = l.Hold().Tenure()
+		of = l.Hold.Tenure
 		require.NoError(t, engine.Unlock(l))
 		return count(e) == 1
 	}, "it is kept")
@@ -130,7 +130,7 @@ func TestKeptTenureAndOtherHandles(t *testing.T) {
 	who := tenure.CallerNow(context.Background()).UpTo(0, time.Second)
 	l, err := engine.Lock(short, who)
 	require.NoError(t, err)
-	require.True(t, time.Until(e.Leases.Until(&l.Hold().Tenure().Lease)) <= time.Second)
+	require.True(t, time.Until(e.Leases.Until(&l.Hold.Tenure.Lease)) <= time.Second)
 	require.NoError(t, engine.Unlock(l))
 
 	once(t, m)
@@ -181,7 +181,7 @@ func TestKeptTenureIsLost(t *testing.T) {
 	e, m := startKeeping(t, kinds.Mutex, time.Minute)
 	l, err := engine.Lock(m, tenure.CallerNow(context.Background()))
 	require.NoError(t, err)
-	first := l.Hold().Tenure()
+	first := l.Hold.Tenure
 	require.NoError(t, engine.Unlock(l))
 	tenure.Keeper{Tenure: first}.Lost(lease.Loss{Gone: true})
 	require.Equal(t, 0, e.Stats().Idle)

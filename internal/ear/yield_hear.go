@@ -110,9 +110,9 @@ func AskedTogether(ctx, outer context.Context) {
 		if l.IsReentry() {
 			continue
 		}
-		if a := askableOf(l.Hold()); a != nil {
+		if a := askableOf(l.Hold); a != nil {
 			all = append(all, a)
-			after = max(after, l.Hold().Handle().AskedAfter)
+			after = max(after, l.Hold.Handle().AskedAfter)
 		}
 	}
 	if len(all) < 2 {
@@ -140,14 +140,14 @@ func askableOf(h *tenure.Hold) *Askable {
 
 // BeginOn starts notifications of waiters for any member of a majority, if l wants them, whose Lock has waited or not.
 func BeginOn(l *tenure.Level, members []*tenure.Lock, waited bool) *Askable {
-	if !l.Hold().Handle().Wants.Wants(kinds.WantsAsked) {
+	if !l.Hold.Handle().Wants.Wants(kinds.WantsAsked) {
 		return nil
 	}
-	a, b := newAskable(l.Hold(), l.Hold().Handle().AskedAfter, members...), tenure.Alone
+	a, b := newAskable(l.Hold, l.Hold.Handle().AskedAfter, members...), tenure.Alone
 	if waited {
 		b = tenure.AfterOther
 	}
-	a.begin(l.Hold().Tenure().Tag, b)
+	a.begin(l.Hold.Tenure.Tag, b)
 	return a
 }
 
@@ -328,7 +328,7 @@ func (s *askables) find(h *tenure.Hold) *Askable {
 // Asked returns the channel of the innermost hold in ctx that wants notifications of waiters; nil if there is none.
 func Asked(ctx context.Context) <-chan struct{} {
 	for l := tenure.LevelOf(ctx); l != nil; l = l.Enclosing() {
-		if a := askableOf(l.Hold()); a != nil && l.IsOpen() {
+		if a := askableOf(l.Hold); a != nil && l.IsOpen() {
 			if with := a.with.Load(); with != nil {
 				return with.asked
 			}

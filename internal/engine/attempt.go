@@ -246,8 +246,8 @@ func (l *Attempt) readerGone() error {
 	case !ok:
 		return l.Lock.Fail(l.Lock.Client.Errors.Upgrade, errors.New("the reader was unlocked meanwhile"))
 	}
-	defer l.within.Tenure().ReleaseCallSlot()
-	l.within.Tenure().Gone()
+	defer l.within.Tenure.ReleaseCallSlot()
+	l.within.Tenure.Gone()
 	return l.within.LossSoFar()
 }
 

@@ -77,7 +77,7 @@ func TakeTogether(who tenure.Caller, all []*tenure.Lock) Together {
 	}
 	if o.Err != nil && len(levels) > 0 {
 		for _, l := range levels {
-			l.Hold().Tenure().Stays = nil // it was never returned to the caller
+			l.Hold.Tenure.Stays = nil // it was never returned to the caller
 		}
 		who.LeaveTo(func() { _ = UnlockTogether(levels) }, c)
 	}

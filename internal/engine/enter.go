@@ -27,11 +27,11 @@ func Lock(m *tenure.Lock, who tenure.Caller) (*tenure.Level, error) {
 		if outer == nil {
 			break
 		}
-		o := enter(m, who, outer.Hold())
+		o := enter(m, who, outer.Hold)
 		if o.IsOver() {
 			continue
 		}
-		if loss := outer.Hold().LossSoFar(); o.Err != nil && loss != nil { // the loss cancelled ctx, and with it the Lock
+		if loss := outer.Hold.LossSoFar(); o.Err != nil && loss != nil { // the loss cancelled ctx, and with it the Lock
 			return nil, loss
 		}
 		return o.Level, o.Err
@@ -55,7 +55,7 @@ func enterWithin(m *tenure.Lock, who tenure.Caller, outer *tenure.Hold) tenure.O
 	if !ok {
 		return failed(err)
 	}
-	defer outer.Tenure().ReleaseCallSlot()
+	defer outer.Tenure.ReleaseCallSlot()
 	l := &Attempt{AcquireRequest: AcquireRequest{Caller: who, Lock: m, Tenure: m.NewTenure(), Count: 1, within: outer}}
 	a, left, err := l.ask()
 	switch {
@@ -63,7 +63,7 @@ func enterWithin(m *tenure.Lock, who tenure.Caller, outer *tenure.Hold) tenure.O
 	case err != nil:
 		l.withdraw((*tenure.Client).SweepInCall)
 	case !a.Granted():
-		outer.Tenure().Gone()
+		outer.Tenure.Gone()
 		return failed(outer.LossSoFar())
 	default:
 		return l.enter(a)
@@ -106,7 +106,7 @@ func reenterForMore(m *tenure.Lock, who tenure.Caller, h *tenure.Hold) tenure.Ou
 	if !ok {
 		return failed(err)
 	}
-	t, count := h.Tenure(), h.NextCount()
+	t, count := h.Tenure, h.NextCount()
 	t.Stated(count, false)
 	l := &Attempt{AcquireRequest: AcquireRequest{Caller: who, Lock: m, Tenure: t, Count: count}}
 	a, left, err := l.ask()

@@ -29,7 +29,7 @@ import (
 // Export ends the hold of the level, which must be its only one, and leaves the lock to the ticket with that number for the given time. The
 // caller waits as for an unlock. Except after NotExported errors the section has ended, and after an error its lock is released.
 func Export(l *tenure.Level, number string, lasts time.Duration) (err error) {
-	t, m := l.Hold().Tenure(), l.Through()
+	t, m := l.Hold.Tenure, l.Lock
 	c := m.Client
 	if t.IsMajority() {
 		return m.FailNotExported("a quorum is on several servers, and no call moves its hold on all of them at once")

@@ -50,7 +50,7 @@ func passOn(t *tenure.Tenure, h *tenure.Hold, now time.Time) bool {
 // Lock is unresolved. The Lock sleeps, and reads its tenure only under the hub's mutex.
 func (l *Attempt) Take(from any, outsiders bool) bool {
 	h := from.(*tenure.Hold) //nolint:errcheck // no other value is ever given
-	t, now, o := h.Tenure(), time.Now(), l.Lock.Client.Options.HandOff
+	t, now, o := h.Tenure, time.Now(), l.Lock.Client.Options.HandOff
 	if outsiders {
 		o = o.BesideOutsiders()
 	}

@@ -234,7 +234,7 @@ func (l *Attempt) begin(ctx context.Context, cancel context.CancelCauseFunc, a t
 		l.waiter.Done(m.Expires)
 	}
 	if len(m.Observers) > 0 {
-		l.observed(l.level.Hold(), l.beginning(a))
+		l.observed(l.level.Hold, l.beginning(a))
 	}
 	return o
 }

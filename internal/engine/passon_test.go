@@ -15,7 +15,7 @@ import (
 // G1, G5: if a tenure is lost between two holds, the next Lock competes again, and the remains of the tenure are released.
 func TestTenureLostOnItsWay(t *testing.T) {
 	c, h, next := passing(t)
-	lost, m := h.Tenure(), next.Lock
+	lost, m := h.Tenure, next.Lock
 	lost.Gone()
 	require.True(t, h.LossSoFar() == nil, "it had ended")
 
@@ -36,9 +36,9 @@ func passing(t *testing.T) (c *tenure.Client, ended *tenure.Hold, next *Attempt)
 	l, err := Lock(m, tenure.CallerNow(context.Background()))
 	require.NoError(t, err)
 	_, last := l.Close()
-	require.True(t, last && l.Hold().Unlink())
+	require.True(t, last && l.Hold.Unlink())
 	c.HoldEnds()
-	return c, l.Hold(), &Attempt{AcquireRequest: AcquireRequest{Caller: tenure.CallerNow(context.Background()), Lock: m, Tenure: l.Hold().Tenure(), Count: 1}}
+	return c, l.Hold, &Attempt{AcquireRequest: AcquireRequest{Caller: tenure.CallerNow(context.Background()), Lock: m, Tenure: l.Hold.Tenure, Count: 1}}
 }
 
 // G2, G9: if the Client closes while a tenure is being passed on, no hold begins and no loss is reported.
@@ -54,8 +54,8 @@ func TestCloseOnTheWay(t *testing.T) {
 func TestReentryAfterPassingOn(t *testing.T) {
 	c, ended, next := passing(t)
 	require.NoError(t, next.enter(tenure.AcquireResult{Path: tenure.Passed}).Err)
-	require.True(t, ended.Tenure().TryCallSlot())
-	ended.Tenure().Gone()
+	require.True(t, ended.Tenure.TryCallSlot())
+	ended.Tenure.Gone()
 	require.Equal(t, uint64(1), c.Stats().Lost)
 	ok, err := awaitCalls(next.Lock, next.Caller, ended)
 	require.NoError(t, err)

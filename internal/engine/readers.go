@@ -50,7 +50,7 @@ func (l *Attempt) share() (o tenure.Outcome) {
 	}
 	l.level = o.Level
 	l.Tenure = t
-	l.observed(o.Level.Hold(), tenure.Alone)
+	l.observed(o.Level.Hold, tenure.Alone)
 	l.isShared()
 	return o
 }

@@ -33,7 +33,7 @@ func (q *AcquireRequest) Send(left <-chan struct{}) (tenure.AcquireResult, error
 	m, c := q.Lock, q.Lock.Client
 	args := acquireArgs(m, q.Tenure, int(q.Count))
 	if q.within != nil {
-		args.Within = q.within.Tenure().Field()
+		args.Within = q.within.Tenure.Field()
 	}
 	switch {
 	case q.ticket != nil:
@@ -160,7 +160,7 @@ func takeCalls(m *tenure.Lock, who tenure.Caller, h *tenure.Hold) (ok bool, err 
 	default:
 		return true, nil
 	}
-	h.Tenure().ReleaseCallSlot()
+	h.Tenure.ReleaseCallSlot()
 	return false, err
 }
 
@@ -174,16 +174,16 @@ func awaitCalls(m *tenure.Lock, who tenure.Caller, h *tenure.Hold) (taken bool, 
 		wait, cancel = context.WithDeadline(who.Ctx, end)
 	}
 	defer cancel()
-	ok, turn := h.Tenure().CallSlot()
+	ok, turn := h.Tenure.CallSlot()
 	for turn != nil {
 		select {
 		case <-turn.Over:
-			ok, turn = h.Tenure().TakeCallSlot(turn)
+			ok, turn = h.Tenure.TakeCallSlot(turn)
 		case <-wait.Done():
-			h.Tenure().LeaveCallSlot(turn)
+			h.Tenure.LeaveCallSlot(turn)
 			return false, gaveUp(m, who, nil, lua.AcquireReply{})
 		case <-m.Client.Calls.Done():
-			h.Tenure().LeaveCallSlot(turn)
+			h.Tenure.LeaveCallSlot(turn)
 			return false, m.FailClosed()
 		}
 	}

@@ -82,7 +82,7 @@ func (rw *RW) LockUpgradeable(who tenure.Caller) (l, gate *tenure.Level, err err
 	if l, err = Lock(&unshared, who); err != nil {
 		got := gate
 		outer.LeaveTo(func() { _ = Unlock(got) }, w.Client) // no section ran under it
-		return nil, nil, orLoss(err, got.Hold())
+		return nil, nil, orLoss(err, got.Hold)
 	}
 	free := func() { rw.free(gate) } // even if nobody calls Unlock, so that another reader can upgrade
 	if !l.OnLoss(free) {
@@ -100,11 +100,11 @@ func (rw *RW) lockGate(who tenure.Caller) (*tenure.Level, error) {
 		}
 		o := tenure.Outcome{Err: rw.read.Fail(rw.read.Client.Errors.Upgrade, errReads)}
 		if held := rw.gate.LevelIn(who.Ctx); held != nil {
-			o = reenter(rw.gate, who, held.Hold())
+			o = reenter(rw.gate, who, held.Hold)
 		}
 		switch {
 		case o.Err != nil:
-			return nil, orLoss(o.Err, reader.Hold()) // its loss frees the gate
+			return nil, orLoss(o.Err, reader.Hold) // its loss frees the gate
 		case o.Level != nil:
 			return o.Level, nil
 		}
@@ -118,8 +118,8 @@ func (rw *RW) Upgrade(who tenure.Caller) (*tenure.Level, error) {
 	switch {
 	case w.LevelIn(who.Ctx) != nil:
 		return Lock(w, who)
-	case reader != nil && reader.Hold().LossSoFar() != nil:
-		return nil, reader.Hold().LossSoFar()
+	case reader != nil && reader.Hold.LossSoFar() != nil:
+		return nil, reader.Hold.LossSoFar()
 	case reader == nil || gate == nil:
 		return nil, w.Fail(w.Client.Errors.Upgrade, errors.New("the ctx carries no hold of Upgradeable (use the ctx that its Lock returned)"))
 	}
@@ -127,9 +127,9 @@ func (rw *RW) Upgrade(who tenure.Caller) (*tenure.Level, error) {
 		return nil, w.FailClosed()
 	}
 	defer w.Client.Calls.Ended()
-	l, err := compete(w, who, reader.Hold())
+	l, err := compete(w, who, reader.Hold)
 	if err != nil {
-		return nil, orLoss(err, reader.Hold(), gate.Hold())
+		return nil, orLoss(err, reader.Hold, gate.Hold)
 	}
 	return l, nil
 }

@@ -23,7 +23,7 @@ func TestLockUnderALostUpgradeable(t *testing.T) {
 	for range 500 {
 		l, gate, err := rw.LockUpgradeable(tenure.CallerNow(context.Background()))
 		require.NoError(t, err)
-		go l.Hold().Tenure().Gone() // ends at once
+		go l.Hold.Tenure.Gone() // ends at once
 		for {
 			inner, innerGate, err := rw.LockUpgradeable(tenure.CallerNow(context.WithoutCancel(l)).UpTo(time.Second, c.MinAttempt()))
 			if err != nil {

@@ -34,7 +34,7 @@ func Unlock(l *tenure.Level) error {
 	case l.IsExported():
 		return l.Outlived()
 	}
-	return l.Through().FailNotHeld(tenure.ErrUnlockedBefore)
+	return l.Lock.FailNotHeld(tenure.ErrUnlockedBefore)
 }
 
 // GiveBack unlocks a level that was never returned to the caller. WithMinHold does not apply.
@@ -72,8 +72,8 @@ const afterStop = time.Second / 2
 
 // release takes a closed level off the count in Redis.
 func release(l *tenure.Level) (err error) {
-	h, began := l.Hold(), time.Now()
-	t := h.Tenure()
+	h, began := l.Hold, time.Now()
+	t := h.Tenure
 	if t.Majority != nil {
 		return releaseMajority(l, t.Majority)
 	}
@@ -95,7 +95,7 @@ func releaseMajority(l *tenure.Level, of tenure.Majority) (err error) {
 	began := time.Now()
 	defer func() { ChargeUnlockTime(l.Context, began, err != nil) }()
 	// One silent server must not shorten the unlock.
-	wait := UnlockTime(l.Through().Client, &l.Inner, began, func() bool { return false })
+	wait := UnlockTime(l.Lock.Client, &l.Inner, began, func() bool { return false })
 	return of.Release(l, began.Add(wait))
 }
 
@@ -129,15 +129,15 @@ func UnlockTogether(levels []*tenure.Level) (errs []error) {
 }
 
 func unlockTime(l *tenure.Level, now time.Time) time.Duration {
-	c := l.Through().Client
-	return UnlockTime(c, &l.Inner, now, func() bool { return c.Calls.IsSilent(l.Through().Slot()) })
+	c := l.Lock.Client
+	return UnlockTime(c, &l.Inner, now, func() bool { return c.Calls.IsSilent(l.Lock.Slot()) })
 }
 
 // Make ends the holds of the closed levels.
 func (u *unlocker) Make(left <-chan struct{}) error {
 	u.left = left
 	for _, l := range u.levels {
-		l.Tenure().AwaitCallSlot() // no deadlock: the owner of that right waits for no other hold
+		l.Hold.Tenure.AwaitCallSlot() // no deadlock: the owner of that right waits for no other hold
 	}
 	u.errs = u.release()
 	return u.cause() // its calls have recorded whether Redis answered
@@ -150,7 +150,7 @@ func (u *unlocker) release() []error {
 		all = make(unlockings, n)
 	}
 	for i, l := range u.levels {
-		all[i] = toUnlock(l.Tenure(), l.Hold())
+		all[i] = toUnlock(l.Hold.Tenure, l.Hold)
 	}
 	all.finish(u, all.begin(u))
 	return all.ended(u)
@@ -200,7 +200,7 @@ func (all unlockings) ended(by *unlocker) (errs []error) {
 
 // unlock ends the holds of the closed levels. It returns at the end of its calls, when all levels are lost, or at over.
 func (u *unlocker) unlock(over time.Time) []error {
-	m := u.levels[0].Through()
+	m := u.levels[0].Lock
 	c := m.Client
 	u.counted = c.Calls.Start() // an unlock works after Close, too
 	w := c.Calls.Begin(m.Slot(), u, u.counted)
@@ -261,7 +261,7 @@ func (w ownWaits) After(d time.Duration) <-chan time.Time { return time.After(d)
 func untilLost(levels []*tenure.Level, now, over time.Time, told chan<- struct{}) (wait time.Duration) {
 	last, kept := now, false
 	for _, l := range levels {
-		until, ok := l.Tenure().Losing(now, told)
+		until, ok := l.Hold.Tenure.Losing(now, told)
 		if !ok {
 			continue
 		}
@@ -281,20 +281,20 @@ func untilLost(levels []*tenure.Level, now, over time.Time, told chan<- struct{}
 // leave ends the wait for an unlock and returns its error so far.
 func leave(l *tenure.Level, why error) error {
 	if loss := l.LeaveUnlock(); loss != nil {
-		return l.Through().FailNotHeld(loss)
+		return l.Lock.FailNotHeld(loss)
 	}
-	return l.Through().FailPending(why)
+	return l.Lock.FailPending(why)
 }
 
 // Await waits for the results of a majority's release, until the hold is lost or over has passed; why then returns the reason for the
 // delay. The hold has ended when Await returns, even if the release continues.
 func Await(l *tenure.Level, results <-chan []error, over time.Time, why func() error) error {
-	m := l.Through()
+	m := l.Lock
 	errs, ended := awaitUnlock([]*tenure.Level{l}, over, results, make(ownWaits, 1))
 	if !ended {
 		errs = []error{why()}
 	}
-	switch loss := l.Hold().EndAtLast(); {
+	switch loss := l.Hold.EndAtLast(); {
 	case loss != nil:
 		return m.FailNotHeld(loss)
 	case len(errs) > 0:

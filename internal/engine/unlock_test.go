@@ -30,7 +30,7 @@ func TestUnlockWaitsForTheLossAtTheEndOfTheLease(t *testing.T) {
 		over := time.Now().Add(time.Minute)
 		for lost := false; !lost; {
 			wait := untilLost([]*tenure.Level{l}, time.Now(), over, nil)
-			lost = l.Hold().LossSoFar() != nil
+			lost = l.Hold.LossSoFar() != nil
 			require.True(t, wait > 0 || lost)
 		}
 		_ = Unlock(l)
@@ -45,7 +45,7 @@ func TestNothingKeepsAReleasedTenure(t *testing.T) {
 		l, err := Lock(c.NewLock(name, kinds.Mutex, name, tenure.Terms{}), tenure.CallerNow(context.Background()))
 		require.NoError(t, err)
 		require.NoError(t, Unlock(l))
-		return weak.Make(l.Hold().Tenure())
+		return weak.Make(l.Hold.Tenure)
 	}()
 	redistest.Eventually(t, 5*time.Second, func() bool {
 		runtime.GC()

@@ -1,18 +1,233 @@
 package tenure
 
 import (
+	"cmp"
+	"slices"
 	"time"
 
 	"github.com/go-rlock/rlock/internal/calls"
 	"github.com/go-rlock/rlock/lua"
 )
 
+// How many levels are open on a tenure, and what Redis is told of that.
+//
 // Levels are opened and closed in memory, and the count in Redis follows: some time after a change, one call states how many levels are
 // open by then. At most one such call is under way for a tenure. Nobody waits for it; the last unlock does not either.
 //
 // Nothing is decided by that count, in Redis or here. A script that states one raises or lowers a count that is there, never to 0, and
 // shortens no expiry; if the owner's field is not there, it does nothing. So a call that comes late, or twice, does no harm. If its answer
 // is that the field is gone, the tenure is lost, as by a renewal.
+
+// several returns the counts of its holds and levels; nil if there was one level at a time. mu is held.
+func (t *Tenure) several() *openLevels {
+	if t.callers == nil {
+		return nil
+	}
+	return t.callers.open
+}
+
+// openLevels are the holds and the open levels of a tenure, counted, so that none of them walks the others. A tenure has it from its second
+// level on. All fields are guarded by tenure.mu.
+type openLevels struct {
+	count   int                   // of open levels
+	renewed map[time.Duration]int // of those that a watchdog renews, by Lock.Watchdog
+	holds   []*Hold               // in the order in which they began; those that have left have a count of 0
+	live    int                   // of those that have not left
+	depths  []int                 // numbers of holds, by their count
+}
+
+// severalNow is several before a second level opens. mu is held.
+func (t *Tenure) severalNow() *openLevels {
+	if t.callers == nil {
+		t.callers = new(callers)
+	}
+	if t.callers.open == nil {
+		o := &openLevels{renewed: make(map[time.Duration]int, 1), depths: make([]int, 1)}
+		o.begins(t.hold)
+		t.callers.open = o
+	}
+	return t.callers.open
+}
+
+// begins adds a hold, with its level; without one, if its last unlock has begun.
+func (o *openLevels) begins(h *Hold) {
+	o.holds = append(o.holds, h)
+	o.moves(0, h.count)
+	if h.levels != nil {
+		o.opens(h.levels)
+	}
+}
+
+// moves notes that the count of a hold changes.
+func (o *openLevels) moves(from, to int32) {
+	if from == 0 {
+		o.live++
+	} else {
+		o.depths[from]--
+	}
+	if to == 0 {
+		o.live--
+	} else {
+		for int(to) >= len(o.depths) {
+			o.depths = append(o.depths, 0)
+		}
+		o.depths[to]++
+	}
+	for last := len(o.depths) - 1; last > 0 && o.depths[last] == 0; last-- {
+		o.depths = o.depths[:last]
+	}
+}
+
+// most returns the count of the deepest hold; 0: all have left.
+func (o *openLevels) most() int32 { return int32(len(o.depths)) - 1 }
+
+// last returns the last of the holds that have not left, or nil. It forgets most of those that have.
+func (o *openLevels) last() *Hold {
+	if len(o.holds) > 2*o.live {
+		o.holds = slices.DeleteFunc(o.holds, func(h *Hold) bool { return h.count == 0 })
+	}
+	for i, h := range slices.Backward(o.holds) {
+		if h.count > 0 {
+			return h
+		}
+		o.holds[i], o.holds = nil, o.holds[:i]
+	}
+	return nil
+}
+
+func (o *openLevels) opens(l *Level) {
+	o.count++
+	if l.Lock.Lease == 0 {
+		o.renewed[l.Lock.Watchdog]++
+	}
+}
+
+func (o *openLevels) closes(l *Level) {
+	o.count--
+	if w := l.Lock.Watchdog; l.Lock.Lease > 0 {
+		return
+	} else if o.renewed[w]--; o.renewed[w] == 0 {
+		delete(o.renewed, w)
+	}
+}
+
+// renewedFor returns the longest lease to which the watchdog of c renews a level; 0: none is renewed.
+func (o *openLevels) renewedFor(c *Client) (ttl time.Duration) {
+	for w := range o.renewed {
+		ttl = max(ttl, cmp.Or(w, c.Options.WatchdogTimeout))
+	}
+	return ttl
+}
+
+// leaves takes a hold off a tenure on which others stand, or soon will. mu is held.
+func (h *Hold) leaves() {
+	h.setCount(0)
+	h.Tenure.hold = nil
+	if o := h.Tenure.several(); o != nil {
+		h.Tenure.hold = o.last()
+	}
+}
+
+// holds yields the holds, the last one first. mu is held.
+func (t *Tenure) holds(yield func(*Hold) bool) {
+	o := t.several()
+	if o == nil {
+		if t.hold != nil {
+			yield(t.hold)
+		}
+		return
+	}
+	for _, h := range slices.Backward(o.holds) {
+		if h.count > 0 && !yield(h) {
+			return
+		}
+	}
+}
+
+// open reports whether levels are open, and returns the count Redis should have: the levels of the deepest hold. On its way from one hold
+// to the next the tenure has no level, but keeps a count of one. mu is held.
+func (t *Tenure) open() (levels bool, count int32) {
+	o := t.several()
+	switch {
+	case t.hold == nil:
+		return false, 1
+	case o == nil:
+		return t.hold.levels != nil, t.hold.count
+	}
+	return o.count > 0, o.most()
+}
+
+// isEmpty reports whether its last level is closed and none is about to open. mu is held.
+func (t *Tenure) isEmpty() bool {
+	levels, _ := t.open()
+	return !levels && t.coming.Load() == 0
+}
+
+// renewedFor returns the lease to which the watchdog of c renews the tenure: the longest of its open levels; 0: none is renewed. mu is
+// held.
+func (t *Tenure) renewedFor(c *Client) (ttl time.Duration) {
+	if o := t.several(); o != nil {
+		return o.renewedFor(c)
+	}
+	if t.hold == nil || t.hold.levels == nil {
+		return 0
+	}
+	return t.hold.levels.Lock.RenewedFor(c)
+}
+
+// renewed is renewedFor by its own Client. mu is held.
+func (t *Tenure) renewed() time.Duration { return t.renewedFor(t.Lock.Client) }
+
+// oneAgain forgets the holds before the next one, or none. mu is held.
+func (t *Tenure) oneAgain() {
+	if t.callers != nil {
+		t.callers.open = nil
+	}
+}
+
+// setCount changes the number of open levels of the hold. mu is held.
+func (h *Hold) setCount(n int32) {
+	if o := h.Tenure.several(); o != nil {
+		o.moves(h.count, n)
+	}
+	h.count = n
+}
+
+// opens adds a level to the open ones of the hold. mu is held.
+func (h *Hold) opens(l *Level) {
+	t := h.Tenure
+	t.severalNow().opens(l)
+	h.setCount(h.count + 1)
+	h.levels.prev, l.next, h.levels = l, h.levels, l
+	t.follow()
+	if ttl := l.Lock.RenewedFor(l.Lock.Client); ttl > t.Lock.TTL {
+		t.callers.longest = max(t.callers.longest, ttl)
+	}
+}
+
+// closes takes a level out of the open ones of the hold. last: it was the last one there; empty: no level of the tenure is open, or about to
+// open. mu is held.
+func (h *Hold) closes(l *Level) (last, empty bool) {
+	t := h.Tenure
+	if l.prev != nil {
+		l.prev.next = l.next
+	} else {
+		h.levels = l.next
+	}
+	if l.next != nil {
+		l.next.prev = l.prev
+	}
+	l.prev, l.next = nil, nil
+	if o := t.several(); o != nil {
+		o.closes(l)
+	}
+	last = h.levels == nil
+	if !last && t.loss == nil {
+		h.setCount(h.count - 1)
+	}
+	t.follow()
+	return last, t.isEmpty()
+}
 
 // followAfter is the delay before the count in Redis follows a change. Most sections are shorter and so cost no command, and people
 // inspect locks in Redis less often.

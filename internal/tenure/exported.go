@@ -25,29 +25,29 @@ func (e exportedError) Is(target error) bool {
 }
 
 // Handle returns the handle with which its hold was taken.
-func (l *Level) Handle() *Lock { return l.hold.tenure.Lock }
+func (l *Level) Handle() *Lock { return l.Hold.Tenure.Lock }
 
 // HasToken reports whether its hold has a fencing token.
 func (l *Level) HasToken() bool {
-	_, ok := l.hold.FencingToken()
+	_, ok := l.Hold.FencingToken()
 	return ok
 }
 
 // IsExported reports whether Export ended it.
 func (l *Level) IsExported() bool {
-	l.hold.tenure.mu.Lock()
-	defer l.hold.tenure.mu.Unlock()
-	return l.hold.exported
+	l.Hold.Tenure.mu.Lock()
+	defer l.Hold.Tenure.mu.Unlock()
+	return l.Hold.exported
 }
 
 // TakenTogether notes that its hold is one of several that end together, unless the level is a re-entry.
 func (l *Level) TakenTogether() {
-	if l != &l.hold.first {
+	if l != &l.Hold.first {
 		return
 	}
-	l.hold.tenure.mu.Lock()
-	defer l.hold.tenure.mu.Unlock()
-	l.hold.together = true
+	l.Hold.Tenure.mu.Lock()
+	defer l.Hold.Tenure.mu.Unlock()
+	l.Hold.together = true
 }
 
 // FailNotExported returns the error of an Export that changes nothing.
@@ -57,7 +57,7 @@ func (m *Lock) FailNotExported(why string) error {
 
 // CloseToExport closes the level if its hold may be exported, and leaves the lock to the ticket.
 func (l *Level) CloseToExport(left *Stay) error {
-	h, t := l.hold, l.hold.tenure
+	h, t := l.Hold, l.Hold.Tenure
 	m := t.Lock
 	readers := m.Kind.Side == lua.Writer && m.Client.Open.Reads(m.Key) // the script looks again, when it is too late to go on
 	t.mu.Lock()

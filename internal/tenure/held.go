@@ -17,8 +17,8 @@ type Held struct {
 // HeldBy returns the open levels in ctx, innermost first. The second lock of an Upgradeable is not listed separately.
 func HeldBy(ctx context.Context) (all []Held) {
 	for l := LevelOf(ctx); l != nil; l = l.Enclosing() {
-		if l.IsOpen() && !l.lock.IsUpgradeGate {
-			all = append(all, Held{l.lock.Name, l.lock.Kind.Side == lua.Reader, l != &l.hold.first})
+		if l.IsOpen() && !l.Lock.IsUpgradeGate {
+			all = append(all, Held{l.Lock.Name, l.Lock.Kind.Side == lua.Reader, l != &l.Hold.first})
 		}
 	}
 	return all

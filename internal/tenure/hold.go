@@ -12,7 +12,7 @@ import (
 // server or of a quorum, and does not talk to Redis: its levels open and close in memory, and the count in Redis follows (count.go). It
 // is live from the grant until its loss or unlock.
 type Hold struct {
-	tenure   *Tenure
+	Tenure   *Tenure         // that it stands on, or stood
 	given    context.Context // by the caller of its Lock
 	unlocked UnlockedError   // the cause of the end of its sections
 
@@ -26,63 +26,45 @@ type Hold struct {
 	first    Level  // the first of them, embedded to save an allocation
 }
 
-// Tenure returns the tenure on which the hold stands, or stood.
-func (h *Hold) Tenure() *Tenure { return h.tenure }
-
 // Section returns the ctx of its section.
 func (h *Hold) Section() context.Context { return &h.first }
 
 // Handle returns the handle of its first level, which decides for the hold.
-func (h *Hold) Handle() *Lock { return h.first.lock }
+func (h *Hold) Handle() *Lock { return h.first.Lock }
 
 // IsOf reports whether the hold is of that lock, or of that side of a read/write lock, through any handle.
 func (h *Hold) IsOf(m *Lock) bool {
-	of := h.tenure.Lock
+	of := h.Tenure.Lock
 	return of.Client == m.Client && of.Key == m.Key && of.Kind.Side == m.Kind.Side
 }
 
 // IsBeside reports whether the hold is of the other side of the same read/write lock.
 func (h *Hold) IsBeside(m *Lock) bool {
-	of := h.tenure.Lock
+	of := h.Tenure.Lock
 	return of.Client == m.Client && of.Key == m.Key && of.Kind.Side+m.Kind.Side == lua.Reader+lua.Writer
 }
 
 // IsLive reports whether the hold was neither lost nor unlocked.
 func (h *Hold) IsLive() bool {
-	h.tenure.mu.Lock()
-	defer h.tenure.mu.Unlock()
-	return h.count > 0 && h.tenure.loss == nil
+	h.Tenure.mu.Lock()
+	defer h.Tenure.mu.Unlock()
+	return h.count > 0 && h.Tenure.loss == nil
 }
 
 // Depth returns the number of open levels.
 func (h *Hold) Depth() (n int) {
-	h.tenure.mu.Lock()
-	defer h.tenure.mu.Unlock()
+	h.Tenure.mu.Lock()
+	defer h.Tenure.mu.Unlock()
 	for l := h.levels; l != nil; l = l.next {
 		n++
 	}
 	return n
 }
 
-// loss returns why the hold was lost, or nil. mu is held.
-func (h *Hold) loss() error {
-	if h.passed {
-		return nil
-	}
-	return h.tenure.why()
-}
-
-// LossSoFar returns why the hold was lost, or nil.
-func (h *Hold) LossSoFar() error {
-	h.tenure.mu.Lock()
-	defer h.tenure.mu.Unlock()
-	return h.loss()
-}
-
 // FencingToken returns its token, if it has one.
 func (h *Hold) FencingToken() (token int64, ok bool) {
-	h.tenure.mu.Lock()
-	defer h.tenure.mu.Unlock()
+	h.Tenure.mu.Lock()
+	defer h.Tenure.mu.Unlock()
 	return h.token, h.token != 0
 }
 
@@ -132,10 +114,10 @@ func (o Outcome) IsOver() bool { return o.Level == nil && o.Err == nil }
 // newHold returns a hold for the tenure, without a level yet.
 func (t *Tenure) newHold() *Hold {
 	h := &t.first
-	if h.tenure != nil {
+	if h.Tenure != nil {
 		h = new(Hold)
 	}
-	h.tenure = t
+	h.Tenure = t
 	return h
 }
 
@@ -163,7 +145,7 @@ func (t *Tenure) Admitted(
 		}
 		return o
 	}
-	renewed, beside := t.renewed(), false
+	beside := false
 	switch a.Path {
 	case LetIn:
 		t.coming.Add(-1)
@@ -175,11 +157,9 @@ func (t *Tenure) Admitted(
 	}
 	o.Level = h.begin(ctx, who.Outer, cancel, m, outer, beside)
 	h.token = a.Token
-	t.follow()
-	if a.Path != ByCall {
-		if now := t.renewed(); now != renewed {
-			c.Leases.Update(&t.Lease, time.Time{}, now) // the previous level may have had other terms
-		}
+	if a.Path != ByCall { // the previous level may have had other terms
+		t.follow()
+		c.Leases.Update(&t.Lease, time.Time{}, t.renewed())
 	}
 	t.mu.Unlock()
 	if a.Path == Shared || a.Path == LetIn {
@@ -203,9 +183,9 @@ func (t *Tenure) Admitted(
 
 // begin puts the hold on its tenure, with its first level; beside others that stand on it, or as the only one. mu is held.
 func (h *Hold) begin(inner, given context.Context, cancel context.CancelCauseFunc, m *Lock, outer Section, beside bool) *Level {
-	t, l := h.tenure, &h.first
+	t, l := h.Tenure, &h.first
 	h.unlocked.Name = &m.Name
-	l.Context, l.cancel, l.lock, l.hold, l.outer = inner, cancel, m, h, outer
+	l.Context, l.cancel, l.Lock, l.Hold, l.outer = inner, cancel, m, h, outer
 	h.given, h.count, h.levels = given, 1, l
 	if beside {
 		t.severalNow().begins(h)
@@ -214,21 +194,6 @@ func (h *Hold) begin(inner, given context.Context, cancel context.CancelCauseFun
 	}
 	t.hold = h
 	return l
-}
-
-// oneAgain forgets the holds before the next one, or none. mu is held.
-func (t *Tenure) oneAgain() {
-	if t.callers != nil {
-		t.callers.open = nil
-	}
-}
-
-// setCount changes the number of open levels of the hold. mu is held.
-func (h *Hold) setCount(n int32) {
-	if o := h.tenure.several(); o != nil {
-		o.moves(h.count, n)
-	}
-	h.count = n
 }
 
 // keep hands a granted tenure to the renewer. It reports false if the client is closed.
@@ -254,7 +219,7 @@ func (t *Tenure) keep(m *Lock, a AcquireResult) bool {
 // call was sent.
 func (h *Hold) Reopen(ctx context.Context, m *Lock, a AcquireResult) Outcome {
 	inner, cancel := m.LevelCtx(ctx)
-	l := &Level{Context: inner, cancel: cancel, lock: m, hold: h, outer: InnermostOpen(ctx)}
+	l := &Level{Context: inner, cancel: cancel, Lock: m, Hold: h, outer: InnermostOpen(ctx)}
 	o := h.add(l, a)
 	if o.Level == nil {
 		cancel(nil)
@@ -263,7 +228,7 @@ func (h *Hold) Reopen(ctx context.Context, m *Lock, a AcquireResult) Outcome {
 }
 
 func (h *Hold) add(l *Level, a AcquireResult) Outcome {
-	t, c := h.tenure, l.lock.Client
+	t, c := h.Tenure, l.Lock.Client
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
@@ -274,29 +239,22 @@ func (h *Hold) add(l *Level, a AcquireResult) Outcome {
 	case t.isTold(): // Close has cancelled the open levels, and would miss this one
 		return Outcome{Err: c.Errors.Closed}
 	}
-	before := t.renewed()
-	t.severalNow().opens(l)
-	h.setCount(h.count + 1)
-	h.levels.prev, l.next, h.levels = l, h.levels, l
+	h.opens(l)
 	h.token = max(h.token, a.Token)
-	t.follow()
-	t.mayLast(l.lock.RenewedFor(c))
-	if renewed, until := t.renewed(), a.Until(l.lock); renewed != before || !until.IsZero() {
-		c.Leases.Update(&t.Lease, until, renewed) // under mu, so that the last update reflects all levels
-	}
+	c.Leases.Update(&t.Lease, a.Until(l.Lock), t.renewed()) // under mu, so that the last update reflects all levels
 	return Outcome{Level: l}
 }
 
 // cancel cancels the contexts of all open levels, and adds them to ended. mu is held.
 func (h *Hold) cancel(why error, ended *Endings) {
 	for l := h.levels; l != nil; l = l.next {
-		ended.Add(l.Context, &h.tenure.Lock.Client.Foreign, l.cancel, why)
+		ended.Add(l.Context, &h.Tenure.Lock.Client.Foreign, l.cancel, why)
 	}
 }
 
 // Unlink takes the hold off its tenure. Then only a call for the count may still use the tenure.
 func (h *Hold) Unlink() bool {
-	t := h.tenure
+	t := h.Tenure
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	busy := t.calling || t.callers != nil && len(t.callers.queue) > 0
@@ -310,7 +268,7 @@ func (h *Hold) Unlink() bool {
 
 // Relink undoes Unlink. If the tenure was lost meanwhile, so is the hold.
 func (h *Hold) Relink() {
-	t := h.tenure
+	t := h.Tenure
 	t.mu.Lock()
 	h.passed, h.count, t.hold = false, 1, h
 	loss := t.why()
@@ -331,7 +289,7 @@ func (t *Tenure) IsLeft() bool {
 // LeaveOthers ends a hold whose last level is closed if others use its tenure, or soon will; the tenure goes on. If the tenure is lost, err
 // says so.
 func (h *Hold) LeaveOthers() (left bool, err error) {
-	t := h.tenure
+	t := h.Tenure
 	if !t.Lock.Kind.Shares {
 		return false, nil
 	}
@@ -360,18 +318,18 @@ func (h *Hold) LeaveOthers() (left bool, err error) {
 // Suffices reports whether the hold suffices for a level of m: it is trusted long enough, and has a token if m needs one.
 func (h *Hold) Suffices(m *Lock) bool {
 	leases := m.Client.Leases
-	left := time.Until(leases.Until(&h.tenure.Lease))
+	left := time.Until(leases.Until(&h.Tenure.Lease))
 	if left <= 0 {
 		leases.CatchUp() // it has expired, even if the renewer has not noticed yet
 	}
-	h.tenure.mu.Lock()
-	defer h.tenure.mu.Unlock()
-	return (m.Lease == 0 && h.tenure.renewed() >= m.WatchdogIn(m.Client) || left >= m.TTL) && (m.Kind.Fence == nil || h.token != 0)
+	h.Tenure.mu.Lock()
+	defer h.Tenure.mu.Unlock()
+	return (m.Lease == 0 && h.Tenure.renewed() >= m.WatchdogIn(m.Client) || left >= m.TTL) && (m.Kind.Fence == nil || h.token != 0)
 }
 
 // NextCount returns the count that Redis should have with one more level.
 func (h *Hold) NextCount() int32 {
-	t := h.tenure
+	t := h.Tenure
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	_, count := t.open()
@@ -380,24 +338,9 @@ func (h *Hold) NextCount() int32 {
 
 // IsOver reports whether the hold is over, and why it was lost, if it was.
 func (h *Hold) IsOver() (over bool, loss error) {
-	h.tenure.mu.Lock()
-	defer h.tenure.mu.Unlock()
+	h.Tenure.mu.Lock()
+	defer h.Tenure.mu.Unlock()
 	return h.count == 0, h.loss()
-}
-
-// lossOf is LossOf. mu is held.
-func (t *Tenure) lossOf(h *Hold) error {
-	if h != nil {
-		return h.loss()
-	}
-	return t.why()
-}
-
-// LossOf returns why h was lost, which stands on the tenure, or stood; of nil why the tenure was.
-func (t *Tenure) LossOf(h *Hold) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.lossOf(h)
 }
 
 // EndReleased ends h, if not nil, after the release of its tenure, unless the tenure was lost meanwhile.
@@ -429,8 +372,8 @@ func (t *Tenure) EndLost(h *Hold) (last bool, loss error) {
 
 // EndAtLast ends the hold, and returns its loss, if it was lost.
 func (h *Hold) EndAtLast() (loss error) {
-	h.tenure.mu.Lock()
-	defer h.tenure.mu.Unlock()
+	h.Tenure.mu.Lock()
+	defer h.Tenure.mu.Unlock()
 	h.setCount(0)
 	return h.loss()
 }

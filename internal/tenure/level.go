@@ -14,8 +14,8 @@ import (
 type Level struct {
 	context.Context // cancelled when the level is closed or the hold is lost
 
-	lock  *Lock
-	hold  *Hold
+	Lock  *Lock // the handle that it was opened through
+	Hold  *Hold
 	outer Section // see Section.Around
 	// Released traces the end of the section: it calls unlock and returns its error; nil: no tracing.
 	Released func(unlock func() error) error
@@ -31,7 +31,7 @@ type Level struct {
 
 // String keeps fmt from reading the fields, which change. It has the format of package context.
 func (l *Level) String() string {
-	return fmt.Sprint(l.Context) + ".WithLock(" + Quote(l.lock.Name) + ")"
+	return fmt.Sprint(l.Context) + ".WithLock(" + Quote(l.Lock.Name) + ")"
 }
 
 // Value makes the level the innermost section of its context.
@@ -45,27 +45,18 @@ func (l *Level) Value(key any) any {
 	return l.Context.Value(key)
 }
 
-// Through returns the handle that it was opened through.
-func (l *Level) Through() *Lock { return l.lock }
-
-// Hold returns its hold.
-func (l *Level) Hold() *Hold { return l.hold }
-
-// Tenure returns the tenure on which its hold stands, or stood.
-func (l *Level) Tenure() *Tenure { return l.hold.tenure }
-
 // IsReentry reports whether its hold began with another level.
-func (l *Level) IsReentry() bool { return l != &l.hold.first }
+func (l *Level) IsReentry() bool { return l != &l.Hold.first }
 
 // Around returns the enclosing section.
 func (l *Level) Around() Section { return l.outer }
 
 // Owns reports whether field is the owner of its hold.
 func (l *Level) Owns(field string) bool {
-	if of := l.hold.tenure.Majority; of != nil {
+	if of := l.Hold.Tenure.Majority; of != nil {
 		return of.Owns(field)
 	}
-	return l.hold.tenure.Field() == field
+	return l.Hold.Tenure.Field() == field
 }
 
 // Unlocks returns the time taken by unlocks inside the section.
@@ -76,12 +67,12 @@ func (l *Level) TrustedUntil() (until time.Time, ok bool) {
 	if l.Loss() != nil {
 		return time.Time{}, true
 	}
-	return l.hold.tenure.Until(), true
+	return l.Hold.Tenure.Until(), true
 }
 
 // IsOpen reports whether the level was not unlocked yet.
 func (l *Level) IsOpen() bool {
-	t := l.hold.tenure
+	t := l.Hold.Tenure
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return l.cancel != nil
@@ -90,57 +81,32 @@ func (l *Level) IsOpen() bool {
 // Close takes the level out of its hold and ends its ctx. closed is false if it was closed before; last reports whether the hold ends
 // with it.
 func (l *Level) Close() (closed, last bool) {
-	l.hold.tenure.mu.Lock()
+	l.Hold.Tenure.mu.Lock()
 	if l.cancel == nil {
-		l.hold.tenure.mu.Unlock()
+		l.Hold.Tenure.mu.Unlock()
 		return false, false
 	}
-	return true, l.closeFor(&l.hold.unlocked)
+	return true, l.closeFor(&l.Hold.unlocked)
 }
 
 // closeFor closes an open level with that cause. mu is held, and released on return.
 func (l *Level) closeFor(why error) (last bool) {
-	h := l.hold
-	t, cancel := h.tenure, l.cancel
-	before := t.renewed()
+	h := l.Hold
+	t, cancel := h.Tenure, l.cancel
 	l.cancel = nil
-	h.unlink(l)
-	last = h.levels == nil
-	if !last && t.loss == nil {
-		h.setCount(h.count - 1)
-	}
-	t.follow()
-	empty := t.isEmpty()
+	last, empty := h.closes(l)
 	if !empty {
-		if renewed := t.renewed(); renewed != before {
-			t.Lock.Client.Leases.Update(&t.Lease, time.Time{}, renewed)
-		}
+		t.Lock.Client.Leases.Update(&t.Lease, time.Time{}, t.renewed())
 	}
 	t.mu.Unlock()
 	if empty {
 		t.LeaveOpen()
 	}
-	if last && len(h.first.lock.Observers) > 0 {
+	if last && len(h.first.Lock.Observers) > 0 {
 		h.observedNoMore()
 	}
 	cancel(why)
 	return last
-}
-
-// unlink takes a level that closes out of the open ones. mu is held.
-func (h *Hold) unlink(l *Level) {
-	if l.prev != nil {
-		l.prev.next = l.next
-	} else {
-		h.levels = l.next
-	}
-	if l.next != nil {
-		l.next.prev = l.prev
-	}
-	l.prev, l.next = nil, nil
-	if o := h.tenure.several(); o != nil {
-		o.closes(l)
-	}
 }
 
 // LevelCtx returns the ctx for a new level.
@@ -170,7 +136,7 @@ func (c *outerCtx) Value(key any) any {
 // IsDowngraded reports, once, whether a Downgrade has closed the level.
 func (l *Level) IsDowngraded() bool {
 	outer, ok := l.Context.Value(outerKey{}).(*outerCtx)
-	return ok && l.hold.tenure.Lock.Kind.Side == lua.Writer && outer.downgraded.Swap(false)
+	return ok && l.Hold.Tenure.Lock.Kind.Side == lua.Writer && outer.downgraded.Swap(false)
 }
 
 // String keeps fmt from reading the fields, as [Level.String] does.
@@ -184,7 +150,7 @@ func (m *Lock) LevelBeside(ctx context.Context) *Level { return openLevel(ctx, (
 
 func openLevel(ctx context.Context, is func(*Hold, *Lock) bool, m *Lock) *Level {
 	for l := LevelOf(ctx); l != nil; l = l.Enclosing() {
-		if is(l.hold, m) && l.IsOpen() {
+		if is(l.Hold, m) && l.IsOpen() {
 			return l
 		}
 	}
@@ -206,14 +172,14 @@ func (l *Level) Enclosing() *Level {
 // Owner returns the owner of the innermost single-server hold in ctx; "" if there is none, or the hold is over.
 func Owner(ctx context.Context) string {
 	if h := holdIn(ctx, func(*Hold) bool { return true }); h != nil && h.IsLive() {
-		return h.tenure.Field()
+		return h.Tenure.Field()
 	}
 	return ""
 }
 
 // Token returns the fencing token of the innermost hold of the named lock.
 func Token(ctx context.Context, name string) (token int64, ok bool) {
-	return tokenIn(ctx, func(h *Hold) bool { return h.tenure.Lock.Name == name })
+	return tokenIn(ctx, func(h *Hold) bool { return h.Tenure.Lock.Name == name })
 }
 
 // Token returns the fencing token of the innermost hold of m, or of its other side.
@@ -228,9 +194,9 @@ func tokenIn(ctx context.Context, is func(*Hold) bool) (token int64, ok bool) {
 	if h == nil {
 		return 0, false
 	}
-	if h.tenure.Lock.Kind.Side == lua.Reader {
-		if writer := h.tenure.Lock.LevelBeside(ctx); writer != nil {
-			h = writer.hold
+	if h.Tenure.Lock.Kind.Side == lua.Reader {
+		if writer := h.Tenure.Lock.LevelBeside(ctx); writer != nil {
+			h = writer.Hold
 		}
 	}
 	return h.FencingToken()
@@ -239,8 +205,8 @@ func tokenIn(ctx context.Context, is func(*Hold) bool) (token int64, ok bool) {
 // holdIn returns the innermost matching single-server hold in ctx, or nil.
 func holdIn(ctx context.Context, is func(*Hold) bool) *Hold {
 	for l := LevelOf(ctx); l != nil; l = l.Enclosing() {
-		if l.hold.tenure.Majority == nil && is(l.hold) {
-			return l.hold
+		if l.Hold.Tenure.Majority == nil && is(l.Hold) {
+			return l.Hold
 		}
 	}
 	return nil
@@ -248,23 +214,23 @@ func holdIn(ctx context.Context, is func(*Hold) bool) *Hold {
 
 // Outlived ends the unlock of a level while other levels of its hold are open.
 func (l *Level) Outlived() error {
-	l.hold.tenure.CatchUp()
+	l.Hold.Tenure.CatchUp()
 	if loss := l.Loss(); loss != nil {
-		return l.lock.FailNotHeld(loss)
+		return l.Lock.FailNotHeld(loss)
 	}
 	return nil
 }
 
 // NeverReturned exempts the hold from WithMinHold, and its tenure from being kept, unless the level is a re-entry.
 func (l *Level) NeverReturned() {
-	if l != &l.hold.first {
+	if l != &l.Hold.first {
 		return
 	}
-	l.hold.tenure.mu.Lock()
-	l.hold.tenure.unkept = true
-	l.hold.tenure.mu.Unlock()
-	if l.lock.MinHold > 0 {
-		l.hold.tenure.Stays = nil
+	l.Hold.Tenure.mu.Lock()
+	l.Hold.Tenure.unkept = true
+	l.Hold.Tenure.mu.Unlock()
+	if l.Lock.MinHold > 0 {
+		l.Hold.Tenure.Stays = nil
 	}
 }
 
@@ -279,23 +245,23 @@ func (l *Level) Traced(end func(*Level) error) error {
 // LeaveUnlock notes that the caller of an unlock of the level leaves. It returns the loss of its hold, if it was lost. Otherwise, if no level
 // is open, the lease is not renewed any more (G7).
 func (l *Level) LeaveUnlock() (loss error) {
-	h, t := l.hold, l.hold.tenure
+	h, t := l.Hold, l.Hold.Tenure
 	t.mu.Lock()
 	loss, last := h.loss(), h.levels == nil
 	t.callerGone = t.callerGone || loss == nil && last
 	t.mu.Unlock()
 	if loss == nil && last {
-		l.lock.Client.Leases.Stop(&t.Lease) // no open level remains that would have to be cancelled
+		l.Lock.Client.Leases.Stop(&t.Lease) // no open level remains that would have to be cancelled
 	}
 	return loss
 }
 
 // OnLoss has f called, on a goroutine of its own, when the hold is lost. It reports false if it is already.
 func (l *Level) OnLoss(f func()) bool {
-	l.hold.tenure.mu.Lock()
-	defer l.hold.tenure.mu.Unlock()
+	l.Hold.Tenure.mu.Lock()
+	defer l.Hold.Tenure.mu.Unlock()
 	l.freed = f
-	return l.hold.loss() == nil
+	return l.Hold.loss() == nil
 }
 
 // Outer returns the ctx given to a writer's Lock.
@@ -330,4 +296,4 @@ func (n nested) Value(key any) any {
 }
 
 // Loss returns why its hold was lost, or nil.
-func (l *Level) Loss() error { return l.hold.LossSoFar() }
+func (l *Level) Loss() error { return l.Hold.LossSoFar() }

@@ -49,9 +49,9 @@ func (t *Tenure) TooLate(until time.Time) error { return t.AnsweredTooLate(t.Loc
 
 // Reenter opens one more level of l's majority hold, through m. It fails with the loss, or if too few Clients are left.
 func (l *Level) Reenter(who Caller, m *Lock) Outcome {
-	t := l.hold.tenure
+	t := l.Hold.Tenure
 	t.CatchUp()
-	o := l.hold.Reopen(who.Parent(), m, AcquireResult{Path: InMemory})
+	o := l.Hold.Reopen(who.Parent(), m, AcquireResult{Path: InMemory})
 	if o.Level != nil {
 		t.CatchUp() // the new level may need a longer lease
 		who.Took(PathReentry)

@@ -99,15 +99,15 @@ func IsMade(tag uint64) bool { return kinds.Unmarked(tag) <= lastTag.Load() }
 
 // observedNoMore tells the observers that a hold has ended.
 func (h *Hold) observedNoMore() {
-	for _, o := range h.first.lock.Observers {
+	for _, o := range h.first.Lock.Observers {
 		o.Ended(h)
 	}
 }
 
 // IsKept has the tenure, already detached from the hold, kept for the next Lock, if the hold's handle wants that.
 func (h *Hold) IsKept() bool {
-	m := h.first.lock
-	return m.Linger > 0 && !h.tenure.unkept && m.Client.Cache.Keep(h)
+	m := h.first.Lock
+	return m.Linger > 0 && !h.Tenure.unkept && m.Client.Cache.Keep(h)
 }
 
 // Beginning says how a hold began, and so who may wait for it.

@@ -84,12 +84,12 @@ func (m *Lock) HoldCount(ctx context.Context) (int, error) {
 	}
 	rdb := m.Client.RDB
 	held, err := Query(ctx, m, func(ctx context.Context) (bool, error) {
-		return rdb.Do(ctx, rdb.B().Hexists().Key(m.Key).Field(l.hold.tenure.Field()).Build()).AsBool()
+		return rdb.Do(ctx, rdb.B().Hexists().Key(m.Key).Field(l.Hold.Tenure.Field()).Build()).AsBool()
 	})
 	if !held {
 		return 0, err
 	}
-	return l.hold.Depth(), nil
+	return l.Hold.Depth(), nil
 }
 
 // PTTL returns Redis's PTTL of the lock's key.

@@ -2,7 +2,6 @@ package tenure
 
 import (
 	"context"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -79,59 +78,6 @@ func (m *Lock) NewTenure() *Tenure {
 // Field returns the owner field in Redis. It is built on each call to save memory: there may be many tenures, each with few calls.
 func (t *Tenure) Field() string { return t.Lock.Kind.Owner(t.Lock.Client.ID, t.Tag, t.Lock.Short) }
 
-// several returns the counts of its holds and levels; nil if there was one level at a time. mu is held.
-func (t *Tenure) several() *openLevels {
-	if t.callers == nil {
-		return nil
-	}
-	return t.callers.open
-}
-
-// open reports whether levels are open, and returns the count Redis should have: the levels of the deepest hold. On its way from one hold
-// to the next the tenure has no level, but keeps a count of one. mu is held.
-func (t *Tenure) open() (levels bool, count int32) {
-	o := t.several()
-	switch {
-	case t.hold == nil:
-		return false, 1
-	case o == nil:
-		return t.hold.levels != nil, t.hold.count
-	}
-	return o.count > 0, o.most()
-}
-
-// isEmpty reports whether its last level is closed and none is about to open. mu is held.
-func (t *Tenure) isEmpty() bool {
-	levels, _ := t.open()
-	return !levels && t.coming.Load() == 0
-}
-
-// renewedFor returns the lease to which the watchdog of c renews the tenure: the longest of its open levels; 0: none is renewed. mu is
-// held.
-func (t *Tenure) renewedFor(c *Client) (ttl time.Duration) {
-	if o := t.several(); o != nil {
-		return o.renewedFor(c)
-	}
-	if t.hold == nil || t.hold.levels == nil {
-		return 0
-	}
-	return t.hold.levels.lock.RenewedFor(c)
-}
-
-// renewed is renewedFor by its own Client. mu is held.
-func (t *Tenure) renewed() time.Duration { return t.renewedFor(t.Lock.Client) }
-
-// mayLast records the renewal lease of a re-entry. mu is held.
-func (t *Tenure) mayLast(ttl time.Duration) {
-	if ttl <= t.Lock.TTL {
-		return
-	}
-	if t.callers == nil {
-		t.callers = new(callers)
-	}
-	t.callers.longest = max(t.callers.longest, ttl)
-}
-
 // Cached returns what the Cache keeps with the tenure, made when it is first needed.
 func (t *Tenure) Cached(first func() any) any {
 	t.mu.Lock()
@@ -190,13 +136,6 @@ func (t *Tenure) HasToken() bool {
 	return t.hold != nil && t.hold.token != 0
 }
 
-// LossSoFar returns why the tenure was lost, or nil.
-func (t *Tenure) LossSoFar() error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.why()
-}
-
 // Until returns the end of its trusted time.
 func (t *Tenure) Until() time.Time {
 	if t.Majority != nil {
@@ -243,14 +182,6 @@ func (t *Tenure) isTold() bool {
 	return t.Lock.Client.IsTold()
 }
 
-// why returns its loss, or nil. mu is held.
-func (t *Tenure) why() error {
-	if t.loss == nil {
-		return nil
-	}
-	return *t.loss
-}
-
 // Keeper is the renewer's view of a tenure.
 type Keeper struct{ *Tenure }
 
@@ -272,22 +203,6 @@ func (k Keeper) Lost(loss lease.Loss) {
 	k.Lose(k.Lock.LossOf(loss))
 }
 
-// LossOf converts the renewer's loss.
-func (m *Lock) LossOf(loss lease.Loss) Loss {
-	e := Loss{Reason: LostExpired, Since: loss.Until, Err: loss.Err}
-	switch {
-	case loss.Limit:
-		e.Reason, e.Text = LostMaxHold, "lost: the longest hold was reached, "+m.MaxHold.String()
-	case !loss.Renewed:
-		e.Text = "lost: its lease of fixed length ended"
-	case loss.Err == nil:
-		e.Text = "lost: not renewed in time"
-	default:
-		e.Text = "lost: not renewed in time: " + strings.ReplaceAll(loss.Err.Error(), "\n", "; ")
-	}
-	return e
-}
-
 // Closed is called when the client is closed first. That is no loss: the tenure stays in Redis until its hold is unlocked.
 func (k Keeper) Closed() {
 	t := k.Tenure
@@ -299,77 +214,6 @@ func (k Keeper) Closed() {
 	}
 	t.mu.Unlock()
 	ended.Settle()
-}
-
-// Gone ends a tenure that is missing in Redis.
-func (t *Tenure) Gone() {
-	t.Lose(Loss{
-		Reason: LostGone, Since: time.Now(), Text: "lost: the key was deleted, forced open or forgotten by a failover",
-	})
-	c := t.Lock.Client
-	c.Leases.Stop(&t.Lease)
-	c.Hub.WakeSoon(t.Lock.Waiters()) // the lock may be free without a message; the renewer must not wait
-}
-
-// Lose ends a tenure before its unlock and cancels all its sections. If it is on its way to the next hold, that hold is lost before it
-// begins. It reports false if the tenure has already ended, by a loss or an unlock.
-func (t *Tenure) Lose(why Loss) bool {
-	t.mu.Lock()
-	if _, count := t.open(); t.loss != nil || count == 0 {
-		t.mu.Unlock()
-		return false
-	}
-	loss := t.explain(why)
-	t.loss = &loss
-	t.follow()
-	t.wake()
-	var lost []*Hold
-	var ended Endings
-	for h := range t.holds {
-		lost = append(lost, h)
-		h.unlocked.Loss.Store(t.loss)
-		h.cancel(loss, &ended)
-		for l := h.levels; l != nil; l = l.next {
-			if l.freed != nil {
-				go l.freed() // ends as unlocks do; Close waits for it
-			}
-		}
-	}
-	t.mu.Unlock()
-	c := t.Lock.Client
-	ended.Settle()
-	t.LeaveOpen()
-	if c.Kept.Load() != 0 {
-		c.Cache.Lost(t)
-	}
-	if why.Reason == LostClosed {
-		return true // Close is not reported as a loss
-	}
-	for _, h := range lost {
-		h.observedNoMore()
-		c.ReportLoss(&h.first, t.Lock.Kind.Name, loss)
-	}
-	return true
-}
-
-// ClientClosed is the text of the loss by Close.
-const ClientClosed = "client closed"
-
-// explain returns the error of a loss.
-func (t *Tenure) explain(why Loss) error {
-	why.Name, why.Owner = t.Lock.Name, t.Field()
-	if why.Reason == LostClosed {
-		why.Text = ClientClosed
-	}
-	return t.Lock.Client.Errors.Loss(why)
-}
-
-// AnsweredTooLate returns the error of a grant to m whose lease was over before the answer.
-func (t *Tenure) AnsweredTooLate(m *Lock, until time.Time) error {
-	return m.Client.Errors.Loss(Loss{
-		Name: m.Name, Owner: t.Field(), Reason: LostExpired, Since: until,
-		Late: true, Text: "lost: Redis took longer than the lease to answer",
-	})
 }
 
 // Stay says how a lock stays taken after an unlock.

@@ -22,7 +22,7 @@ var bugs = []bug{
 		"u.Held, u.Err = reply.Status != lua.NotHeld || u.Late && u.args.Ticket == \"\", err", "u.Held, u.Err = true, err",
 	},
 	{
-		"a loss does not cancel the sections (G2)", "tenure/tenure.go",
+		"a loss does not cancel the sections (G2)", "tenure/loss.go",
 		"h.cancel(loss, &ended)\n\t\tfor l", "for l",
 	},
 	{
@@ -54,7 +54,7 @@ var bugs = []bug{
 		"if m := l.Lock; l.queued && m.Kind.Side == lua.Writer && !l.Refusal().Joined {", "if m := l.Lock; false {",
 	},
 	{
-		"a key that was deleted wakes nobody (G4)", "tenure/tenure.go",
+		"a key that was deleted wakes nobody (G4)", "tenure/loss.go",
 		"c.Hub.WakeSoon(t.Lock.Waiters())", "_ = c.Hub",
 	},
 	{
@@ -78,7 +78,7 @@ var bugs = []bug{
 		"time.Until(a.Sent.Add(a.Lease)) > a.Lease/2", "true",
 	},
 	{
-		"a hold of a released level is live (G3)", "tenure/level.go",
+		"a hold of a released level is live (G3)", "tenure/count.go",
 		"last = h.levels == nil\n", "last = h.levels == nil || h.count < 3\n",
 	},
 	{
@@ -91,7 +91,7 @@ var bugs = []bug{
 	},
 	{
 		"the lease of an inner level is not asked for", "tenure/hold.go",
-		"if renewed, until := t.renewed(), a.Until(l.lock); renewed != before || !until.IsZero() {", "if renewed, until := t.renewed(), a.Until(l.lock); renewed != before && !until.IsZero() && l == nil {",
+		"c.Leases.Update(&t.Lease, a.Until(l.Lock), t.renewed())", "_ = c",
 	},
 	{
 		"a lock is free before its least time is over (WithMinHold)", "tenure/hold.go",

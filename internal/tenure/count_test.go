@@ -31,12 +31,12 @@ func TestOpenLevelsAreCounted(t *testing.T) {
 		t.Helper()
 		depths, renewed := make(map[*tenure.Tenure]map[*tenure.Hold]int32), make(map[*tenure.Tenure]time.Duration)
 		for _, l := range open {
-			of := l.Hold().Tenure()
+			of := l.Hold.Tenure
 			if depths[of] == nil {
 				depths[of] = make(map[*tenure.Hold]int32)
 			}
-			depths[of][l.Hold()]++
-			renewed[of] = max(renewed[of], l.Through().RenewedFor(c))
+			depths[of][l.Hold]++
+			renewed[of] = max(renewed[of], l.Lock.RenewedFor(c))
 		}
 		for of, depths := range depths {
 			got := tenure.CountedOf(of)
