@@ -42,7 +42,7 @@ func Export(ctx context.Context, options ...ExportOption) (string, error) {
 	if !ok {
 		return "", notExported("the innermost section is that of permits, which have no tickets (end it first; a Permit can also be released by its id)")
 	}
-	m := l.Handle()
+	m := l.Hold.Tenure.Lock
 	switch {
 	case s.lasts == 0:
 		s.lasts = m.Client.Options.WatchdogTimeout

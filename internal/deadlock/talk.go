@@ -10,7 +10,7 @@ import (
 // listen starts the ears of the Clients that have the holds in the Lock's ctx.
 func (b *blocked) listen() {
 	for l := tenure.LevelOf(b.who.Ctx); l != nil; l = l.Enclosing() {
-		if c := of(l.Handle()); c != nil && c.ear.Calls.Start() {
+		if c := of(l.Hold.Tenure.Lock); c != nil && c.ear.Calls.Start() {
 			c.ear.Listen() // the cluster is known: it has a hold there
 			c.ear.Calls.Ended()
 		}

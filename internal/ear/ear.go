@@ -102,7 +102,7 @@ func (e *Ear) Mark(m *tenure.Lock) kinds.Capability {
 
 // Began makes a hold askable.
 func (e *Ear) Began(h *tenure.Hold, b tenure.Beginning) {
-	m := h.Handle()
+	m := h.First.Lock
 	if m.Linger > 0 {
 		e.Listen()
 		if b == tenure.Granted {

@@ -36,7 +36,7 @@ const (
 
 // Keep keeps the tenure of a hold for the next Lock of the process, unless somebody wants the lock. It reports whether it did.
 func (e *Ear) Keep(h *tenure.Hold) bool {
-	t, m := h.Tenure, h.Handle()
+	t, m := h.Tenure, h.First.Lock
 	if e.IsShut() || m.Kind != t.Lock.Kind || !kinds.CapabilityOfTag(t.Tag).Wants(kinds.Lingers) {
 		return false
 	}

@@ -112,7 +112,7 @@ func AskedTogether(ctx, outer context.Context) {
 		}
 		if a := askableOf(l.Hold); a != nil {
 			all = append(all, a)
-			after = max(after, l.Hold.Handle().AskedAfter)
+			after = max(after, l.Hold.First.Lock.AskedAfter)
 		}
 	}
 	if len(all) < 2 {
@@ -132,7 +132,7 @@ func AskedTogether(ctx, outer context.Context) {
 
 // askableOf returns the notifier of a hold; nil if it wants none.
 func askableOf(h *tenure.Hold) *Askable {
-	if m := h.Handle(); m.Wants.Wants(kinds.WantsAsked) {
+	if m := h.First.Lock; m.Wants.Wants(kinds.WantsAsked) {
 		return Of(m.Client).askables.find(h)
 	}
 	return nil
@@ -140,10 +140,10 @@ func askableOf(h *tenure.Hold) *Askable {
 
 // BeginOn starts notifications of waiters for any member of a majority, if l wants them, whose Lock has waited or not.
 func BeginOn(l *tenure.Level, members []*tenure.Lock, waited bool) *Askable {
-	if !l.Hold.Handle().Wants.Wants(kinds.WantsAsked) {
+	if !l.Hold.First.Lock.Wants.Wants(kinds.WantsAsked) {
 		return nil
 	}
-	a, b := newAskable(l.Hold, l.Hold.Handle().AskedAfter, members...), tenure.Alone
+	a, b := newAskable(l.Hold, l.Hold.First.Lock.AskedAfter, members...), tenure.Alone
 	if waited {
 		b = tenure.AfterOther
 	}

@@ -44,7 +44,7 @@ func Export(l *tenure.Level, number string, lasts time.Duration) (err error) {
 	if err := l.CloseToExport(left); err != nil {
 		return err
 	}
-	err = l.Traced(func(l *tenure.Level) (err error) {
+	err = traced(l, func(l *tenure.Level) (err error) {
 		defer func() { ChargeUnlockTime(l.Context, began, err != nil) }()
 		return onlyError(newUnlocker(l).unlock(began.Add(unlockTime(l, began))))
 	})

@@ -29,16 +29,15 @@ import (
 // reports false, with the hold unchanged, if there is no waiter that needs the same state, if the run is over, or if a call is under
 // way. It also reports false if a call is unresolved or too little of the lease is left.
 func passOn(t *tenure.Tenure, h *tenure.Hold, now time.Time) bool {
-	m := t.Lock
-	c := m.Client
-	if !m.Passes {
+	c, q := t.Lock.Client, t.Lock.Waiters()
+	if h.First.Lock.Linger == 0 && !c.Hub.IsAwaited(q) {
 		return false
 	}
 	left := c.Leases.Until(&t.Lease).Sub(now)
 	if left < t.FirstLease/3 || !h.Unlink() {
 		return false
 	}
-	if !c.Hub.Pass(m.Waiters(), h, left) && !h.IsKept() {
+	if !c.Hub.Pass(q, h, left) && !h.IsKept() {
 		h.Relink()
 		return false
 	}
@@ -67,44 +66,47 @@ func (l *Attempt) Take(from any, outsiders bool) bool {
 	}
 	t.Run = t.Run.Next(true, now)
 	if l.Trace != nil {
-		t.Run.By = h.Section()
+		t.Run.By = &h.First
 	}
 	l.Tenure, l.delivered = t, handed
 	return true
 }
 
-// claim reports the hold's end to the hub and claims the next waiter of this process; nil if there is none. If insideRun is true, that
-// waiter goes before other processes.
-func claim(t *tenure.Tenure, q pubsub.Queue, now time.Time, args *lua.ReleaseArgs) (next *Attempt, insideRun bool) {
-	c := t.Lock.Client
-	insideRun = !t.Run.Over(c.Options.HandOff, now)
+// claim reports the hold's end to the hub and claims the next waiter of this process, if there is one.
+func (u *unlocking) claim(now time.Time) {
+	t, m := u.tenure, u.tenure.Lock
+	c := m.Client
+	insideRun := !t.Run.Over(c.Options.HandOff, now)
 	switch {
-	case t.Lock.Kind.Side == lua.Writer:
-		args.Listens = c.Hub.EndingForAll(q, 0)
-		return nil, false
-	case !t.Lock.Kind.PlainScripts || !args.Taken.IsZero():
-		c.Hub.Ending(q)
-		return nil, false
-	case !c.HandsOff():
-		c.Hub.EndingForAll(q, c.Options.HandOff.For)
-		return nil, false
-	case !insideRun && args.Key == "":
-		c.Hub.EndingForAll(q, 0)
-		return nil, false
+	case m.Kind.Side == lua.Writer:
+		u.toAll = true
+		u.args.Listens = c.Hub.EndingForAll(u.waiters, 0)
+		return
+	case !m.Kind.PlainScripts || !u.args.Taken.IsZero():
+		c.Hub.Ending(u.waiters)
+		return
+	case !c.HandsOff:
+		u.toAll = true
+		c.Hub.EndingForAll(u.waiters, c.Options.HandOff.For)
+		return
+	case !insideRun && u.args.Key == "":
+		u.toAll = true
+		c.Hub.EndingForAll(u.waiters, 0)
+		return
 	}
-	w, outsiders := c.Hub.Claim(q)
-	if outsiders && args.Key != "" { // outsiders do not hand off
+	w, outsiders := c.Hub.Claim(u.waiters)
+	if outsiders && u.args.Key != "" { // outsiders do not hand off
 		insideRun = !t.Run.Over(c.Options.HandOff.BesideOutsiders(), now)
 	}
 	if w == nil {
-		return nil, false
+		return
 	}
-	next = w.Value.(*Attempt) //nolint:errcheck // no other value is ever set
+	next := w.Value.(*Attempt) //nolint:errcheck // no other value is ever set
 	if !insideRun && !next.takePlace(now) {
 		next.unclaim()
-		return nil, false
+		return
 	}
-	return next, insideRun
+	u.next, u.insideRun = next, insideRun
 }
 
 // takePlace prepares for the call that puts the waiter in the queue in Redis.

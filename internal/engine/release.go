@@ -32,6 +32,51 @@ import (
 //	any                  the lease ends                       lost, when the call has ended
 //	after the loss                                            done: ErrLost and ErrNotHeld; swept if it may still be in Redis
 
+// unlocker is an unlock as its calls see it.
+type unlocker struct {
+	levels   []*tenure.Level       // whose holds it ends, of one Client and slot
+	one      [1]*tenure.Level      // usually the only one
+	errs     []error               // its result
+	first    [1]unlocking          // its state
+	left     <-chan struct{}       // closed when the caller stops waiting
+	closed   bool                  // so is the Client: no call follows the one that was made last
+	counted  bool                  // Close waits for it
+	failed   atomic.Pointer[error] // what went wrong the last time, if it did
+	contexts calls.Contexts        // of its calls
+}
+
+func newUnlocker(l *tenure.Level) *unlocker {
+	u := &unlocker{one: [1]*tenure.Level{l}}
+	u.levels = u.one[:]
+	return u
+}
+
+// Make ends the holds of the closed levels.
+func (u *unlocker) Make(left <-chan struct{}) error {
+	u.left = left
+	for _, l := range u.levels {
+		l.Hold.Tenure.AwaitCallSlot() // no deadlock: the owner of that right waits for no other hold
+	}
+	u.errs = u.release()
+	return u.cause() // its calls have recorded whether Redis answered
+}
+
+// RollBack has nothing to do: an unlock goes on without its caller.
+func (u *unlocker) RollBack(error) {}
+
+// release ends the holds of the closed levels, by whoever has the right to make calls for them.
+func (u *unlocker) release() []error {
+	all := unlockings(u.first[:])
+	if n := len(u.levels); n > 1 {
+		all = make(unlockings, n)
+	}
+	for i, l := range u.levels {
+		all[i] = toUnlock(l.Hold.Tenure, l.Hold)
+	}
+	all.finish(u, all.begin(u))
+	return all.ended(u)
+}
+
 // unlockings are the holds that one unlock ends by the same calls: one, or those of locks that were taken together.
 type unlockings []unlocking
 
@@ -46,6 +91,7 @@ type unlocking struct {
 	args      lua.ReleaseArgs
 	next      *Attempt // of this process, claimed until it is known what came of the release; nil: none
 	insideRun bool     // that one comes before other processes
+	toAll     bool     // the hub knows that the release notifies all
 }
 
 // toUnlock prepares for the calls that end h, which stands on the tenure, or a tenure on which none does.
@@ -67,7 +113,7 @@ func (all unlockings) begin(by *unlocker) error {
 	for i := range all {
 		if u := &all[i]; u.ends() {
 			u.args = u.tenure.ReleaseArgs()
-			u.next, u.insideRun = claim(u.tenure, u.waiters, now, &u.args)
+			u.claim(now)
 		}
 	}
 	return all.call(by, now, true)
@@ -118,13 +164,18 @@ func (all unlockings) lastToEnd() (last *tenure.Tenure, until time.Time) {
 
 // call makes one call now. The error is that of the call, or of what Redis said if there is but one lock.
 func (all unlockings) call(by *unlocker, sent time.Time, handsOff bool) error {
-	last, _ := all.lastToEnd()
-	if last == nil {
+	var of *tenure.Tenure // one that is to be released, for what they have in common
+	for i := range all {
+		if of == nil && all[i].ends() {
+			of = all[i].tenure
+		}
+	}
+	if of == nil {
 		return nil
 	}
-	c, m := last.Lock.Client, last.Lock
+	c, m := of.Lock.Client, of.Lock
 	by.closed = c.Calls.IsClosed()
-	ctx, end, repeats := releaseCall(last, sent, by)
+	ctx, end, repeats := releaseCall(of, sent, by)
 	defer end()
 	if len(all) == 1 {
 		u := &all[0]
@@ -170,10 +221,31 @@ func (u *unlocking) answered(by *unlocker, handsOff bool, sent time.Time, reply 
 		}
 		return
 	}
-	givesWay(t.Lock, u.waiters, reply)
+	u.givesWay(reply)
 	u.Late = u.Late || repeated || err != nil && calls.MayHaveRun(err)
 	// Not there after a call without a reply: that call has released it. The lock of a ticket would be there.
 	u.Held, u.Err = reply.Status != lua.NotHeld || u.Late && u.args.Ticket == "", err
+}
+
+// ended finishes an unlock after its calls.
+func (all unlockings) ended(by *unlocker) (errs []error) {
+	var rest []*sweep.Orphan
+	for i := range all {
+		r, err := all[i].end(by)
+		if r != nil {
+			rest = append(rest, r)
+		}
+		if err != nil {
+			errs = append(errs, err)
+		}
+	}
+	for i := range all {
+		all[i].tenure.ReleaseCallSlot()
+	}
+	if len(rest) > 0 {
+		all[0].tenure.Lock.Client.Sweep(rest...)
+	}
+	return errs
 }
 
 // end is what the hold and the caller learn of it. What is left to be swept, if anything, is for the caller.
@@ -233,13 +305,13 @@ func releaseLost(t *tenure.Tenure, h *tenure.Hold) (rest *sweep.Orphan, err erro
 }
 
 // givesWay lets others ask first if a release has told them, and spares those that wait here the courtesy if it has told none.
-func givesWay(m *tenure.Lock, waiters pubsub.Queue, r lua.ReleaseReply) {
-	c := m.Client
+func (u *unlocking) givesWay(r lua.ReleaseReply) {
+	c := u.tenure.Lock.Client
 	if r.Outsiders {
-		c.Hub.Yield(waiters)
+		c.Hub.Yield(u.waiters)
 	}
-	if r.Status == lua.Freed && !r.Several && (waiters.Channel.Sharded || !c.Cluster.IsOne()) {
-		c.Hub.Alone(waiters)
+	if u.toAll && r.Status == lua.Freed && !r.Several && (u.waiters.Channel.Sharded || !c.Cluster.IsOne()) {
+		c.Hub.Alone(u.waiters)
 	}
 }
 
@@ -254,25 +326,6 @@ func releaseCall(t *tenure.Tenure, now time.Time, by *unlocker) (ctx context.Con
 	}
 	own.EndAt(now.Add(max(leastCall, min(calls.Timeout, c.Options.UnlockTimeout-toRedial))))
 	return own, func() {}, own
-}
-
-// unlocker is an unlock as its calls see it.
-type unlocker struct {
-	levels   []*tenure.Level       // whose holds it ends, of one Client and slot
-	one      [1]*tenure.Level      // usually the only one
-	errs     []error               // its result
-	first    [1]unlocking          // its state
-	left     <-chan struct{}       // closed when the caller stops waiting
-	closed   bool                  // so is the Client: no call follows the one that was made last
-	counted  bool                  // Close waits for it
-	failed   atomic.Pointer[error] // what went wrong the last time, if it did
-	contexts calls.Contexts        // of its calls
-}
-
-func newUnlocker(l *tenure.Level) *unlocker {
-	u := &unlocker{one: [1]*tenure.Level{l}}
-	u.levels = u.one[:]
-	return u
 }
 
 // apart runs f on a goroutine, which Close waits for if it waits for the unlock.
@@ -323,3 +376,34 @@ const (
 	// toRedial is how much of an unlock's time is left for a new connection.
 	toRedial = time.Second / 2
 )
+
+// End ends a tenure without a hold, as an unlock does: a waiter here or elsewhere is given the lock. It returns at once a channel that is
+// closed at the end.
+func End(t *tenure.Tenure) (ended <-chan struct{}) {
+	over, c := make(chan struct{}), t.Lock.Client
+	by := &unlocker{counted: c.Calls.Start()}
+	go func() { // ends as unlocks do; Close waits for it
+		if by.counted {
+			defer c.Calls.Ended()
+		}
+		defer close(over)
+		t.AwaitCallSlot()
+		all := unlockings{toUnlock(t, nil)}
+		all.finish(by, all.begin(by))
+		all.ended(by)
+	}()
+	return over
+}
+
+// Release ends a tenure without a hold, and retries after transient errors while its lease lasts. Anything unresolved is swept.
+func Release(t *tenure.Tenure) tenure.ReleaseResult {
+	all, by := unlockings{{tenure: t, waiters: t.Lock.Waiters(), args: t.ReleaseArgs()}}, new(unlocker) // no caller leaves it
+	until := t.Until()
+	all.finish(by, all.call(by, time.Now(), false))
+	r := all[0].ReleaseResult
+	if t.GivenBack(r.Err); r.Err != nil {
+		t.UnresolvedUntil(until) // its lease may be longer than its handle's
+	}
+	t.SweepIfUnresolved()
+	return r
+}

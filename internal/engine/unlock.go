@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/go-rlock/rlock/internal/calls"
-	"github.com/go-rlock/rlock/internal/sweep"
 	"github.com/go-rlock/rlock/internal/tenure"
 )
 
@@ -26,15 +25,23 @@ import (
 func Unlock(l *tenure.Level) error {
 	switch closed, last := l.Close(); {
 	case last:
-		return l.Traced(release)
+		return traced(l, release)
 	case closed:
-		return l.Traced((*tenure.Level).Outlived)
+		return traced(l, (*tenure.Level).Outlived)
 	case l.IsDowngraded():
 		return nil
 	case l.IsExported():
 		return l.Outlived()
 	}
 	return l.Lock.FailNotHeld(tenure.ErrUnlockedBefore)
+}
+
+// traced ends the section of a level, through its Trace if there is one.
+func traced(l *tenure.Level, end func(*tenure.Level) error) error {
+	if l.Released == nil {
+		return end(l)
+	}
+	return l.Released(func() error { return end(l) })
 }
 
 // GiveBack unlocks a level that was never returned to the caller. WithMinHold does not apply.
@@ -74,14 +81,15 @@ const afterStop = time.Second / 2
 func release(l *tenure.Level) (err error) {
 	h, began := l.Hold, time.Now()
 	t := h.Tenure
-	if t.Majority != nil {
+	switch {
+	case t.Majority != nil:
 		return releaseMajority(l, t.Majority)
-	}
-	if passOn(t, h, began) {
+	case t.Lock.Passes && passOn(t, h, began):
 		return nil
-	}
-	if left, err := h.LeaveOthers(); left {
-		return err
+	case t.Lock.Kind.Shares:
+		if left, err := h.LeaveOthers(); left {
+			return err
+		}
 	}
 	if h.LossSoFar() != nil && t.TryCallSlot() { // there is nothing to be sent
 		return onlyError(newUnlocker(l).release())
@@ -131,71 +139,6 @@ func UnlockTogether(levels []*tenure.Level) (errs []error) {
 func unlockTime(l *tenure.Level, now time.Time) time.Duration {
 	c := l.Lock.Client
 	return UnlockTime(c, &l.Inner, now, func() bool { return c.Calls.IsSilent(l.Lock.Slot()) })
-}
-
-// Make ends the holds of the closed levels.
-func (u *unlocker) Make(left <-chan struct{}) error {
-	u.left = left
-	for _, l := range u.levels {
-		l.Hold.Tenure.AwaitCallSlot() // no deadlock: the owner of that right waits for no other hold
-	}
-	u.errs = u.release()
-	return u.cause() // its calls have recorded whether Redis answered
-}
-
-// release ends the holds of the closed levels, by whoever has the right to make calls for them.
-func (u *unlocker) release() []error {
-	all := unlockings(u.first[:])
-	if n := len(u.levels); n > 1 {
-		all = make(unlockings, n)
-	}
-	for i, l := range u.levels {
-		all[i] = toUnlock(l.Hold.Tenure, l.Hold)
-	}
-	all.finish(u, all.begin(u))
-	return all.ended(u)
-}
-
-// RollBack has nothing to do: an unlock goes on without its caller.
-func (u *unlocker) RollBack(error) {}
-
-// End ends a tenure without a hold, as an unlock does: a waiter here or elsewhere is given the lock. It returns at once a channel that is
-// closed at the end.
-func End(t *tenure.Tenure) (ended <-chan struct{}) {
-	over, c := make(chan struct{}), t.Lock.Client
-	by := &unlocker{counted: c.Calls.Start()}
-	go func() { // ends as unlocks do; Close waits for it
-		if by.counted {
-			defer c.Calls.Ended()
-		}
-		defer close(over)
-		t.AwaitCallSlot()
-		all := unlockings{toUnlock(t, nil)}
-		all.finish(by, all.begin(by))
-		all.ended(by)
-	}()
-	return over
-}
-
-// ended finishes an unlock after its calls.
-func (all unlockings) ended(by *unlocker) (errs []error) {
-	var rest []*sweep.Orphan
-	for i := range all {
-		r, err := all[i].end(by)
-		if r != nil {
-			rest = append(rest, r)
-		}
-		if err != nil {
-			errs = append(errs, err)
-		}
-	}
-	for i := range all {
-		all[i].tenure.ReleaseCallSlot()
-	}
-	if len(rest) > 0 {
-		all[0].tenure.Lock.Client.Sweep(rest...)
-	}
-	return errs
 }
 
 // unlock ends the holds of the closed levels. It returns at the end of its calls, when all levels are lost, or at over.
@@ -301,17 +244,4 @@ func Await(l *tenure.Level, results <-chan []error, over time.Time, why func() e
 		return m.FailPending(errs[0])
 	}
 	return nil
-}
-
-// Release ends a tenure without a hold, and retries after transient errors while its lease lasts. Anything unresolved is swept.
-func Release(t *tenure.Tenure) tenure.ReleaseResult {
-	all, by := unlockings{{tenure: t, waiters: t.Lock.Waiters(), args: t.ReleaseArgs()}}, new(unlocker) // no caller leaves it
-	_, until := all.lastToEnd()
-	all.finish(by, all.call(by, time.Now(), false))
-	r := all[0].ReleaseResult
-	if t.GivenBack(r.Err); r.Err != nil {
-		t.UnresolvedUntil(until) // its lease may be longer than its handle's
-	}
-	t.SweepIfUnresolved()
-	return r
 }

@@ -27,6 +27,8 @@ type Client struct {
 	Hub     *pubsub.Hub
 	Leases  *lease.Renewer
 	Cluster *Topology // nil: there is none, which is known from the start
+	// HandsOff: an unlock gives the lock to a waiter, here or in another process. Replicas do not confirm such a grant.
+	HandsOff bool
 
 	noQueues    atomic.Bool     // the ACL user may not use the queues of processes
 	noMarks     atomic.Bool     // nor writers' marks

@@ -65,12 +65,8 @@ func (c *Client) Forbidden(s lua.Side) *atomic.Bool {
 func (m *Lock) SeesProcesses() bool { return m.Client.seesOn(m.Client.KnownChannel(m)) }
 
 func (c *Client) seesOn(ch pubsub.Channel) bool {
-	return c.HandsOff() && (ch.Sharded || !c.Cluster.IsOne())
+	return c.HandsOff && (ch.Sharded || !c.Cluster.IsOne())
 }
-
-// HandsOff reports whether an unlock gives the lock to a waiter, here or in another process. Replicas do not confirm such a
-// grant.
-func (c *Client) HandsOff() bool { return c.Options.HandOff.Most > 0 && c.Options.Replicas == 0 }
 
 // IsOne reports whether Redis is a cluster, as far as is known.
 func (t *Topology) IsOne() bool { return t != nil && t.one.Load() }
@@ -162,7 +158,7 @@ func (m *Lock) Fair() lua.Fair {
 		List: m.Queue, Times: k.Timeouts(m.Key), Place: c.PlaceLease(),
 		Counts: !c.Cluster.IsOne() || c.KnownChannel(m).Sharded,
 	}
-	if f.Counts && c.HandsOff() {
+	if f.Counts && c.HandsOff {
 		f.GrantLease = c.GrantLease()
 	}
 	return f

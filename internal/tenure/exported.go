@@ -24,9 +24,6 @@ func (e exportedError) Is(target error) bool {
 	return target == ErrExported || e.UnlockedError.Is(target)
 }
 
-// Handle returns the handle with which its hold was taken.
-func (l *Level) Handle() *Lock { return l.Hold.Tenure.Lock }
-
 // HasToken reports whether its hold has a fencing token.
 func (l *Level) HasToken() bool {
 	_, ok := l.Hold.FencingToken()
@@ -42,7 +39,7 @@ func (l *Level) IsExported() bool {
 
 // TakenTogether notes that its hold is one of several that end together, unless the level is a re-entry.
 func (l *Level) TakenTogether() {
-	if l != &l.Hold.first {
+	if l.IsReentry() {
 		return
 	}
 	l.Hold.Tenure.mu.Lock()

@@ -18,7 +18,7 @@ type Held struct {
 func HeldBy(ctx context.Context) (all []Held) {
 	for l := LevelOf(ctx); l != nil; l = l.Enclosing() {
 		if l.IsOpen() && !l.Lock.IsUpgradeGate {
-			all = append(all, Held{l.Lock.Name, l.Lock.Kind.Side == lua.Reader, l != &l.Hold.first})
+			all = append(all, Held{l.Lock.Name, l.Lock.Kind.Side == lua.Reader, l.IsReentry()})
 		}
 	}
 	return all

@@ -23,14 +23,10 @@ type Hold struct {
 	count    int32  // open levels; the last counts until its unlock has ended; 0 before and after the hold is live
 	token    int64  // 0 if there is none
 	levels   *Level // the open ones
-	first    Level  // the first of them, embedded to save an allocation
+
+	// First is its first level, and the ctx of its section. The handle of that decides for the hold. It is embedded to save an allocation.
+	First Level
 }
-
-// Section returns the ctx of its section.
-func (h *Hold) Section() context.Context { return &h.first }
-
-// Handle returns the handle of its first level, which decides for the hold.
-func (h *Hold) Handle() *Lock { return h.first.Lock }
 
 // IsOf reports whether the hold is of that lock, or of that side of a read/write lock, through any handle.
 func (h *Hold) IsOf(m *Lock) bool {
@@ -183,7 +179,7 @@ func (t *Tenure) Admitted(
 
 // begin puts the hold on its tenure, with its first level; beside others that stand on it, or as the only one. mu is held.
 func (h *Hold) begin(inner, given context.Context, cancel context.CancelCauseFunc, m *Lock, outer Section, beside bool) *Level {
-	t, l := h.Tenure, &h.first
+	t, l := h.Tenure, &h.First
 	h.unlocked.Name = &m.Name
 	l.Context, l.cancel, l.Lock, l.Hold, l.outer = inner, cancel, m, h, outer
 	h.given, h.count, h.levels = given, 1, l
@@ -275,7 +271,7 @@ func (h *Hold) Relink() {
 	h.unlocked.Loss.Store(t.loss)
 	t.mu.Unlock()
 	if loss != nil {
-		t.Lock.Client.ReportLoss(&h.first, t.Lock.Kind.Name, loss)
+		t.Lock.Client.ReportLoss(&h.First, t.Lock.Kind.Name, loss)
 	}
 }
 
@@ -289,11 +285,7 @@ func (t *Tenure) IsLeft() bool {
 // LeaveOthers ends a hold whose last level is closed if others use its tenure, or soon will; the tenure goes on. If the tenure is lost, err
 // says so.
 func (h *Hold) LeaveOthers() (left bool, err error) {
-	t := h.Tenure
-	if !t.Lock.Kind.Shares {
-		return false, nil
-	}
-	c := t.Lock.Client
+	t, c := h.Tenure, h.Tenure.Lock.Client
 	if until := c.Leases.Until(&t.Lease); !time.Now().Before(until) {
 		c.Leases.CatchUp()                                                                 // usually reports the loss first;
 		t.Lose(Loss{Reason: LostExpired, Since: until, Text: "lost: not renewed in time"}) // after Close nothing else does

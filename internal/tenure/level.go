@@ -46,7 +46,7 @@ func (l *Level) Value(key any) any {
 }
 
 // IsReentry reports whether its hold began with another level.
-func (l *Level) IsReentry() bool { return l != &l.Hold.first }
+func (l *Level) IsReentry() bool { return l != &l.Hold.First }
 
 // Around returns the enclosing section.
 func (l *Level) Around() Section { return l.outer }
@@ -102,7 +102,7 @@ func (l *Level) closeFor(why error) (last bool) {
 	if empty {
 		t.LeaveOpen()
 	}
-	if last && len(h.first.Lock.Observers) > 0 {
+	if last && len(h.First.Lock.Observers) > 0 {
 		h.observedNoMore()
 	}
 	cancel(why)
@@ -223,7 +223,7 @@ func (l *Level) Outlived() error {
 
 // NeverReturned exempts the hold from WithMinHold, and its tenure from being kept, unless the level is a re-entry.
 func (l *Level) NeverReturned() {
-	if l != &l.Hold.first {
+	if l.IsReentry() {
 		return
 	}
 	l.Hold.Tenure.mu.Lock()
@@ -232,14 +232,6 @@ func (l *Level) NeverReturned() {
 	if l.Lock.MinHold > 0 {
 		l.Hold.Tenure.Stays = nil
 	}
-}
-
-// Traced ends a level's section through Released, if set.
-func (l *Level) Traced(end func(*Level) error) error {
-	if l.Released == nil {
-		return end(l)
-	}
-	return l.Released(func() error { return end(l) })
 }
 
 // LeaveUnlock notes that the caller of an unlock of the level leaves. It returns the loss of its hold, if it was lost. Otherwise, if no level

@@ -53,7 +53,7 @@ func (t *Tenure) Lose(why Loss) bool {
 	}
 	for _, h := range lost {
 		h.observedNoMore()
-		c.ReportLoss(&h.first, t.Lock.Kind.Name, loss)
+		c.ReportLoss(&h.First, t.Lock.Kind.Name, loss)
 	}
 	return true
 }

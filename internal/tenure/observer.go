@@ -99,14 +99,14 @@ func IsMade(tag uint64) bool { return kinds.Unmarked(tag) <= lastTag.Load() }
 
 // observedNoMore tells the observers that a hold has ended.
 func (h *Hold) observedNoMore() {
-	for _, o := range h.first.Lock.Observers {
+	for _, o := range h.First.Lock.Observers {
 		o.Ended(h)
 	}
 }
 
 // IsKept has the tenure, already detached from the hold, kept for the next Lock, if the hold's handle wants that.
 func (h *Hold) IsKept() bool {
-	m := h.first.Lock
+	m := h.First.Lock
 	return m.Linger > 0 && !h.Tenure.unkept && m.Client.Cache.Keep(h)
 }
 

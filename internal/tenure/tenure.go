@@ -124,7 +124,7 @@ func (t *Tenure) givenTo() (all []context.Context) {
 // Section returns the ctx of its section.
 func (t *Tenure) Section() context.Context {
 	if h := t.current(); h != nil {
-		return &h.first
+		return &h.First
 	}
 	return context.Background()
 }
