@@ -108,23 +108,6 @@ var failedVerdict = &failure{err: ErrFailed}
 // ttl. This does not lengthen the lease. Call Guard before [Renewer.Keep].
 func (l *Lease) Guard() { l.guarded = true }
 
-// upTo returns the earlier of at and the limit.
-func (l *Lease) upTo(at time.Duration) time.Duration {
-	if l.limit > 0 {
-		return min(at, l.limit)
-	}
-	return at
-}
-
-// atLimit reports whether renewals can no longer extend the trusted time.
-func (l *Lease) atLimit() bool { return l.limit > 0 && l.until >= l.limit }
-
-// isKept reports whether l may be renewed and lost.
-func (l *Lease) isKept() bool { return l.state == given || l.state == kept }
-
-// alone reports whether l needs a call of its own because its last renewal was refused.
-func (l *Lease) alone() bool { return l.failure != nil && l.failure.refused }
-
 // state is the life of a lease: downwards, never back.
 type state uint8
 

@@ -56,18 +56,6 @@ func (r *Renewer) turn() (time.Duration, bool) {
 	return 0, true
 }
 
-// wakeBy makes the loop look again at that instant, if it would sleep longer. Called under mu.
-func (r *Renewer) wakeBy(at time.Duration) {
-	if at >= r.wakeAt {
-		return
-	}
-	r.wakeAt = at
-	select {
-	case r.wake <- struct{}{}:
-	default:
-	}
-}
-
 // tell takes the first lease from the heap of ends and calls its keeper's Lost. Called under mu, which it releases
 // meanwhile: the keeper may call Stop, or take a lock under which others call in.
 func (r *Renewer) tell() {
@@ -89,13 +77,6 @@ func (r *Renewer) tell() {
 	r.mu.Lock()
 	if r.telling--; r.telling == 0 {
 		r.told.Broadcast()
-	}
-}
-
-// awaitTold returns when no Lost is running. Called under mu, which it releases meanwhile.
-func (r *Renewer) awaitTold() {
-	for r.telling > 0 {
-		r.told.Wait()
 	}
 }
 

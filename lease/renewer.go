@@ -253,6 +253,13 @@ func (r *Renewer) CatchUp() {
 	r.awaitTold()
 }
 
+// awaitTold returns when no Lost is running. Called under mu, which it releases meanwhile.
+func (r *Renewer) awaitTold() {
+	for r.telling > 0 {
+		r.told.Wait()
+	}
+}
+
 // Until returns the trusted time of l, also after it was lost or stopped; the zero Time if it was never kept.
 func (r *Renewer) Until(l *Lease) time.Time {
 	r.mu.Lock()

@@ -13,6 +13,23 @@ func newJitter() jitter { return jitter(1 - rand.Float64()/10) }
 
 func (j jitter) of(d time.Duration) time.Duration { return time.Duration(float64(j) * float64(d)) }
 
+// upTo returns the earlier of at and the limit.
+func (l *Lease) upTo(at time.Duration) time.Duration {
+	if l.limit > 0 {
+		return min(at, l.limit)
+	}
+	return at
+}
+
+// atLimit reports whether renewals can no longer extend the trusted time.
+func (l *Lease) atLimit() bool { return l.limit > 0 && l.until >= l.limit }
+
+// isKept reports whether l may be renewed and lost.
+func (l *Lease) isKept() bool { return l.state == given || l.state == kept }
+
+// alone reports whether l needs a call of its own because its last renewal was refused.
+func (l *Lease) alone() bool { return l.failure != nil && l.failure.refused }
+
 // schedule makes the renewal of a lease that is nowhere due a period after its last success was sent. Called under
 // mu.
 //
@@ -82,6 +99,18 @@ func (r *Renewer) rest(l *Lease, due time.Duration) {
 		l.g.resting.push(l)
 	}
 	r.wakeBy(due)
+}
+
+// wakeBy makes the loop look again at that instant, if it would sleep longer. Called under mu.
+func (r *Renewer) wakeBy(at time.Duration) {
+	if at >= r.wakeAt {
+		return
+	}
+	r.wakeAt = at
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
 }
 
 // unschedule takes a lease out of its place. Called under mu.

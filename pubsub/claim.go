@@ -25,7 +25,7 @@ const (
 // waiter has given up: then the caller gives the lock back, and leaves in its place.
 func (w *Waiter) Grant(ttl time.Duration) bool {
 	t := w.topic
-	defer t.lock().Unlock()
+	defer t.hub.lock().Unlock()
 	if !w.endClaim() {
 		return false
 	}
@@ -39,7 +39,7 @@ func (w *Waiter) Grant(ttl time.Duration) bool {
 // its place.
 func (w *Waiter) Queued(ttl time.Duration) bool {
 	t := w.topic
-	defer t.lock().Unlock()
+	defer t.hub.lock().Unlock()
 	if !w.endClaim() {
 		return false
 	}
@@ -51,7 +51,7 @@ func (w *Waiter) Queued(ttl time.Duration) bool {
 // up: then the caller leaves in its place.
 func (w *Waiter) Unclaim() bool {
 	t := w.topic
-	defer t.lock().Unlock()
+	defer t.hub.lock().Unlock()
 	if !w.endClaim() {
 		return false
 	}

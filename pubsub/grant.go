@@ -56,14 +56,14 @@ func (e *queueEntry) deafen() {
 // process's place.
 func (w *Waiter) Listens() bool {
 	t := w.topic
-	defer t.lock().Unlock()
+	defer t.hub.lock().Unlock()
 	return t.isLive() && t.sub.reach().told && w.mayHavePlace()
 }
 
 // Hears reports whether this process hears each message to all from now on, also if it would not hear of a grant.
 func (w *Waiter) Hears() bool {
 	t := w.topic
-	defer t.lock().Unlock()
+	defer t.hub.lock().Unlock()
 	return t.isLive()
 }
 
@@ -71,7 +71,7 @@ func (w *Waiter) Hears() bool {
 // claimed by the caller. It returns false if another waiter has the place, or the process does not hear of grants.
 func (w *Waiter) TakePlace(owner string) bool {
 	t := w.topic
-	defer t.lock().Unlock()
+	defer t.hub.lock().Unlock()
 	if !w.mayHavePlace() || t.sub == nil || !t.sub.reach().told {
 		return false
 	}
@@ -91,7 +91,7 @@ func (w *Waiter) TakePlace(owner string) bool {
 // connection.
 func (w *Waiter) Hear() {
 	t := w.topic
-	defer t.lock().Unlock()
+	defer t.hub.lock().Unlock()
 	if w.place == nil || w.place.own != nil {
 		return
 	}
@@ -123,7 +123,7 @@ func (w *Waiter) leavePlace() {
 // or 0 if it has none, and the client that has the lock.
 func (w *Waiter) Saw(place int, client string) {
 	t := w.topic
-	defer t.lock().Unlock()
+	defer t.hub.lock().Unlock()
 	t.othersCame(w)
 	if t.courtesy.ahead = int32(max(0, place-1)); t.queue.Shared && client != "" {
 		t.courtesy.rivals.holder = client

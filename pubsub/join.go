@@ -1,5 +1,7 @@
 package pubsub
 
+import "time"
+
 // The entrance for waiters.
 
 // Join puts w at the end of the queue q, or ahead of all others. It returns true if w may ask at once: nobody else
@@ -14,7 +16,7 @@ func (h *Hub) Join(w *Waiter, q Queue) (turn bool) {
 	if t.first == nil {
 		lasts := t.localHoldLasts()
 		pause := h.yields.left(q)
-		if w.Shared || w.Ahead || w.hurries(pause) {
+		if pause > 0 && (w.Shared || w.Ahead || w.hurries(pause)) {
 			pause = 0
 		}
 		switch {
@@ -72,6 +74,15 @@ func (h *Hub) MayShare(q Queue) bool {
 	return t == nil || (t.first == nil || t.isShareAsked()) && t.localHoldLasts() == 0
 }
 
+// localHoldLasts returns how long this process is known to keep the lock: until then new waiters need not ask Redis.
+// It is 0 if messages might have been missed.
+func (t *topic) localHoldLasts() time.Duration {
+	if t.localHold.IsZero() || !t.isLive() {
+		return 0
+	}
+	return max(0, time.Until(t.localHold))
+}
+
 // isShareAsked reports whether the first in the queue asks for a share, and those behind it, if any, also want
 // shares.
 func (t *topic) isShareAsked() bool {
@@ -93,16 +104,4 @@ func (h *Hub) topic(w *Waiter, q Queue) *topic {
 	}
 	w.topic, w.since = t, t.turns
 	return t
-}
-
-// askAtOnce makes a waiter that found the queue empty ask. If the subscription is live, no other attempt need follow
-// its turn.
-func (t *topic) askAtOnce(w *Waiter) {
-	if w.Shared && (!w.Joint || t.first != nil) {
-		t.goApart(w)
-		return
-	}
-	t.push(w)
-	t.begin(w)
-	t.subscribeIfLive()
 }

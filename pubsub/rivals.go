@@ -41,11 +41,8 @@ func (r *rivals) add(client string) {
 	}
 }
 
-// stayedAway forgets those that the waiter who gets the lock has waited for in vain: they do not want it now.
+// stayedAway forgets those that the waiter who gets the lock has waited for in vain: they do not want it now. It is for a wait in vain.
 func (r *rivals) stayedAway() {
-	if !r.vain {
-		return
-	}
 	eldest := slices.SortedFunc(maps.Keys(r.seen), func(a, b string) int { return r.seen[a].Compare(r.seen[b]) })
 	for _, client := range eldest[:r.before()] {
 		delete(r.seen, client)

@@ -3,7 +3,6 @@ package pubsub
 import (
 	"fmt"
 	"math"
-	"sync"
 	"time"
 )
 
@@ -58,7 +57,17 @@ type topicState struct {
 	need bool   // the queue needs it
 }
 
-func (t *topic) lock() *sync.Mutex { return t.hub.lock() }
+// askAtOnce makes a waiter that found the queue empty ask. If the subscription is live, no other attempt need follow
+// its turn.
+func (t *topic) askAtOnce(w *Waiter) {
+	if w.Shared && (!w.Joint || t.first != nil) {
+		t.goApart(w)
+		return
+	}
+	t.push(w)
+	t.begin(w)
+	t.subscribeIfLive()
+}
 
 // begin gives w the turn, or claims it. The answer to the attempt will show whose the lock is.
 func (t *topic) begin(w *Waiter) {
@@ -76,15 +85,6 @@ func (t *topic) freed() {
 
 // maybeFree reports whether there was news since the turn began, maybe about the end of the very hold that it gets.
 func (t *topic) maybeFree() bool { return t.freedCount != t.freedAtTurn }
-
-// localHoldLasts returns how long this process is known to keep the lock: until then new waiters need not ask Redis.
-// It is 0 if messages might have been missed.
-func (t *topic) localHoldLasts() time.Duration {
-	if t.localHold.IsZero() || !t.isLive() {
-		return 0
-	}
-	return max(0, time.Until(t.localHold))
-}
 
 // remove takes a waiter out for good, from the queue or from those that were stopped.
 func (t *topic) remove(w *Waiter) {
@@ -302,7 +302,7 @@ func (t *topic) stopTimer() {
 }
 
 func (t *topic) expired() {
-	defer t.lock().Unlock()
+	defer t.hub.lock().Unlock()
 	polite := t.polite
 	t.timerAt, t.polite = time.Time{}, false
 	if t.sub == nil && t.first == nil { // dropped since

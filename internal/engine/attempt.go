@@ -171,7 +171,7 @@ func (l *Attempt) askInTurn() tenure.Outcome {
 			}
 			l.withdraw((*tenure.Client).SweepInCall)
 			return failed(l.Failure(err))
-		case a.Granted():
+		case a.Status == lua.Acquired:
 			if !l.queued {
 				l.Tenure.Queued = nil // the grant has taken it out
 			}

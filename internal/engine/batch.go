@@ -1,6 +1,9 @@
 package engine
 
-import "github.com/go-rlock/rlock/internal/tenure"
+import (
+	"github.com/go-rlock/rlock/internal/tenure"
+	"github.com/go-rlock/rlock/lua"
+)
 
 // rlock.All takes several locks of one Client by one call where it can: that is one round trip, and Redis takes all or none. So does this
 // file: it joins the queue of each, or leaves them all, and releases what was taken if not all can be entered. It does not wait; after a
@@ -58,7 +61,7 @@ func TakeTogether(who tenure.Caller, all []*tenure.Lock) Together {
 	case err != nil:
 		l.withdraw((*tenure.Client).SweepInCall)
 		return failedTogether(l.Failure(err))
-	case !a.Granted():
+	case a.Status != lua.Acquired:
 		l.withdraw((*tenure.Client).SweepInCall)
 		at, refused := l, 0
 		for ; at.delivered.Status == 0; at = at.next {

@@ -62,7 +62,7 @@ func enterWithin(m *tenure.Lock, who tenure.Caller, outer *tenure.Hold) tenure.O
 	case left: // a late answer is rolled back
 	case err != nil:
 		l.withdraw((*tenure.Client).SweepInCall)
-	case !a.Granted():
+	case a.Status != lua.Acquired:
 		outer.Tenure.Gone()
 		return failed(outer.LossSoFar())
 	default:
@@ -116,7 +116,7 @@ func reenterForMore(m *tenure.Lock, who tenure.Caller, h *tenure.Hold) tenure.Ou
 	switch {
 	case left, err != nil:
 		return failed(gaveUp(m, who, err, lua.AcquireReply{}))
-	case !a.Granted():
+	case a.Status != lua.Acquired:
 		t.Gone()
 	default:
 		t.Stated(count, true)

@@ -97,7 +97,7 @@ func Adopt(m *tenure.Lock, who tenure.Caller, id, number string) (*tenure.Level,
 	case err != nil:
 		l.withdraw((*tenure.Client).SweepInCall)
 		return nil, l.Failure(err)
-	case !a.Granted():
+	case a.Status != lua.Acquired:
 		l.withdraw((*tenure.Client).SweepInCall)
 		return nil, m.Fail(c.Errors.Ticket, errNoTicket)
 	}

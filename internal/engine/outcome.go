@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/go-rlock/rlock/internal/calls"
 	"github.com/go-rlock/rlock/internal/sweep"
@@ -100,7 +99,7 @@ func (l *Attempt) rollBack(a tenure.AcquireResult) {
 		l.Tenure.ReleaseCallSlot()
 		return
 	}
-	if a.Granted() {
+	if a.Status == lua.Acquired {
 		l.giveBack()
 	}
 	l.withdraw((*tenure.Client).Sweep)
@@ -217,11 +216,8 @@ func (l *Attempt) begin(ctx context.Context, cancel context.CancelCauseFunc, a t
 	if l.place != nil {
 		l.leavePlace()
 	}
-	switch until := a.Until(m); {
-	case a.Unconfirmed != nil:
+	if a.Unconfirmed != nil {
 		return failed(fmt.Errorf("%w: %w", m.Client.Errors.NotReplicated, a.Unconfirmed))
-	case a.Path == tenure.ByCall && !time.Now().Before(until):
-		return failed(t.AnsweredTooLate(m, until))
 	}
 	o := t.Admitted(ctx, cancel, &l.Caller, m, a, l.within != nil)
 	if l.level = o.Level; l.level == nil {

@@ -60,13 +60,13 @@ func (s *share) call() (a tenure.AcquireResult, left bool, err error) {
 }
 
 // late handles an answer after the end of the votes.
-func (s *share) late(a tenure.AcquireResult, err error) { s.giveBack(a.Granted(), err) }
+func (s *share) late(a tenure.AcquireResult, err error) { s.giveBack(a.Status == lua.Acquired, err) }
 
 // answered records an answer. It reports true if a share was granted while the round is undecided: the call then stays counted until
 // the decision, so that Close waits for a possible give-back.
 func (s *share) answered(a tenure.AcquireResult, left bool, err error) (undecided bool) {
 	v, m := s.of, s.tenure.Lock
-	granted := err == nil && !left && a.Granted()
+	granted := err == nil && !left && a.Status == lua.Acquired
 	if granted && a.Unconfirmed != nil {
 		s.tenure.GiveBack()
 		a, granted, err = tenure.AcquireResult{}, false, fmt.Errorf("%w: %w", v.of.errors().NotReplicated, a.Unconfirmed)

@@ -110,48 +110,6 @@ func (c *Client) PlaceLease() time.Duration { return min(placeLease, c.Options.W
 // IsOwn reports whether an owner field belongs to this client.
 func (c *Client) IsOwn(field string) bool { return kinds.IsOf(c.ID, field) }
 
-// Late is a rueidis client that connects when asked to. What it does before that fails. Its Mode is known when it is connected.
-type Late interface {
-	rueidis.Client
-	// Connect returns when the client is connected, or with the error of one attempt, which concurrent calls share.
-	Connect() error
-	// MayRepeat reports whether its connections have a lifetime, see package calls.
-	MayRepeat() bool
-}
-
-// Topology says what Redis is. The first call that begins learns it, before the caller does anything that depends on it.
-type Topology struct {
-	late  Late // nil: it is a cluster, and connected
-	plain bool // see Options.PlainPubSub
-
-	// Set by Learn, known last.
-	known   atomic.Bool
-	one     atomic.Bool // it is a cluster
-	sharded atomic.Bool // of Redis 7 or later: unlocks are published with SPUBLISH
-}
-
-// newTopology returns what is known of rdb.
-func newTopology(rdb rueidis.Client, plain bool) *Topology {
-	t := &Topology{plain: plain}
-	if late, ok := rdb.(Late); ok {
-		t.late = late
-		return t
-	}
-	if rdb.Mode() != rueidis.ClientModeCluster {
-		return nil
-	}
-	t.one.Store(true)
-	t.known.Store(plain)
-	return t
-}
-
-// slot is for the builder of a cluster client, and of others, which add a mark.
-func (c *Client) slot(key string) uint16 {
-	const slots = 1 << 14
-	cmd := c.RDB.B().Exists().Key(key).Build()
-	return cmd.Slot() % slots
-}
-
 // counters are the raw values of the statistics.
 type counters struct {
 	holds                                          atomic.Int64

@@ -18,6 +18,58 @@ import (
 	"github.com/go-rlock/rlock/pubsub"
 )
 
+// Whether Redis is a cluster, and what of a lock depends on that: its slot, its channel, its queue.
+
+// Late is a rueidis client that connects when asked to. What it does before that fails. Its Mode is known when it is connected.
+type Late interface {
+	rueidis.Client
+	// Connect returns when the client is connected, or with the error of one attempt, which concurrent calls share.
+	Connect() error
+	// MayRepeat reports whether its connections have a lifetime, see package calls.
+	MayRepeat() bool
+}
+
+// Topology says what Redis is. The first call that begins learns it, before the caller does anything that depends on it.
+type Topology struct {
+	late  Late // nil: it is a cluster, and connected
+	plain bool // see Options.PlainPubSub
+
+	// Set by Learn, known last.
+	known   atomic.Bool
+	one     atomic.Bool // it is a cluster
+	sharded atomic.Bool // of Redis 7 or later: unlocks are published with SPUBLISH
+}
+
+// newTopology returns what is known of rdb.
+func newTopology(rdb rueidis.Client, plain bool) *Topology {
+	t := &Topology{plain: plain}
+	if late, ok := rdb.(Late); ok {
+		t.late = late
+		return t
+	}
+	if rdb.Mode() != rueidis.ClientModeCluster {
+		return nil
+	}
+	t.one.Store(true)
+	t.known.Store(plain)
+	return t
+}
+
+// Slot returns the slot of the cluster; 0 without one.
+func (m *Lock) Slot() uint16 {
+	if !m.Client.Cluster.IsOne() {
+		return 0
+	}
+	return m.slot
+}
+
+// slot is for the builder of a cluster client, and of others, which add a mark.
+func (c *Client) slot(key string) uint16 {
+	const slots = 1 << 14
+	cmd := c.RDB.B().Exists().Key(key).Build()
+	return cmd.Slot() % slots
+}
+
 // KnownChannel returns the unlock channel of m. The cluster must be known.
 //
 // A script can publish to a sharded channel only if the channel hashes to the slot of its keys. It does, except for names with an empty or

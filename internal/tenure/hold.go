@@ -83,9 +83,6 @@ const (
 	InMemory                  // as one more level of a hold
 )
 
-// Granted reports whether the lock was granted.
-func (a *AcquireResult) Granted() bool { return a.Status == lua.Acquired }
-
 // Until returns the end of the trusted time of a grant to m.
 func (a *AcquireResult) Until(m *Lock) time.Time {
 	switch {
@@ -118,13 +115,15 @@ func (t *Tenure) newHold() *Hold {
 }
 
 // Admitted starts a hold on a tenure, with the ctx for its level. Inside a section of the same lock, Shutdown lets it finish. It fails if
-// the client is closed. Without a call to Redis, the tenure may be over meanwhile.
+// the client is closed, or the answer came after the lease. Without a call to Redis, the tenure may be over meanwhile.
 func (t *Tenure) Admitted(
 	ctx context.Context, cancel context.CancelCauseFunc, who *Caller, m *Lock, a AcquireResult, inside bool,
 ) (o Outcome) {
 	c := m.Client
 	if a.Path != ByCall {
 		t.CatchUp()
+	} else if until := a.Until(m); !time.Now().Before(until) {
+		return Outcome{Err: t.AnsweredTooLate(m, until)}
 	}
 	if !c.HoldBegins(inside) {
 		return Outcome{Err: c.Errors.Closed}

@@ -44,9 +44,6 @@ func (t *Tenure) RenewedFor(c *Client) time.Duration {
 	return t.renewedFor(c)
 }
 
-// TooLate returns the error for a majority whose lease was over before enough servers had answered.
-func (t *Tenure) TooLate(until time.Time) error { return t.AnsweredTooLate(t.Lock, until) }
-
 // Reenter opens one more level of l's majority hold, through m. It fails with the loss, or if too few Clients are left.
 func (l *Level) Reenter(who Caller, m *Lock) Outcome {
 	t := l.Hold.Tenure

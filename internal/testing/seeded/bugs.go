@@ -14,8 +14,8 @@ var bugs = []bug{
 		"leases, began, until := m.Client.Leases, a.Sent, a.Until(m).Add(time.Since(a.Sent))",
 	},
 	{
-		"a hold begins although its lease is over (G1)", "engine/outcome.go",
-		"case a.Path == tenure.ByCall && !time.Now().Before(until):", "case a.Path == tenure.ByCall && until.Equal(time.Unix(1, 0)):",
+		"a hold begins although its lease is over (G1)", "tenure/hold.go",
+		"} else if until := a.Until(m); !time.Now().Before(until) {", "} else if until := a.Until(m); until.Equal(time.Unix(1, 0)) {",
 	},
 	{
 		"an unlock is not told that its key is gone (G2)", "engine/release.go",
@@ -39,7 +39,7 @@ var bugs = []bug{
 	},
 	{
 		"a lock that comes after its caller has left stays (G5)", "engine/outcome.go",
-		"if a.Granted() {\n\t\tl.giveBack()", "if false {\n\t\tl.giveBack()",
+		"if a.Status == lua.Acquired {\n\t\tl.giveBack()", "if false {\n\t\tl.giveBack()",
 	},
 	{
 		"what is left of a failed call is not swept (G5)", "engine/outcome.go",
