@@ -120,7 +120,6 @@ type target struct {
 
 	where []string // the addresses, without a password; set by connect
 	tls   bool     // set by connect
-	asks  bool     // sentinels; set by connect
 }
 
 func (t *target) flags(fs *flag.FlagSet) {
@@ -207,8 +206,8 @@ func (t *target) askSentinels(o *rueidis.ClientOption) (err error) {
 		}
 		return nil
 	}
-	t.asks = true
-	o.Sentinel.TLSConfig, o.Sentinel.Username = o.TLSConfig, t.sentinelUser
+	o.Sentinel.TLSConfig, o.Sentinel.Dialer, o.Sentinel.Username = o.TLSConfig, o.Dialer, t.sentinelUser
+	o.Sentinel.TopologyRefreshInterval = answerTime // the announcement of a new master may get lost
 	switch {
 	case t.sentinelPasswordFile != "":
 		o.Sentinel.Password, err = secret("-sentinel-password-file", t.sentinelPasswordFile)
@@ -240,7 +239,7 @@ func (p *program) dial(t *target, retry bool) (connected <-chan connection, code
 	go func() { // ends with the dial
 		rdb, err := rueidis.NewClient(o)
 		if err != nil {
-			err = t.at(err)
+			err = t.at(blame(o, err))
 		}
 		c <- connection{rdb, err}
 	}()
@@ -268,8 +267,12 @@ func (p *program) connect(ctx context.Context, t *target) (rdb rueidis.Client, c
 func (t *target) at(err error) error {
 	text, cure, where := trimPrefix(err), "", t.where
 	var one nodeError
-	if errors.As(err, &one) { // not the nodes that were named, perhaps
+	var refused refusal
+	switch {
+	case errors.As(err, &one): // not the nodes that were named, perhaps
 		where = []string{one.addr}
+	case errors.As(err, &refused):
+		where = []string{refused.addr}
 	}
 	var op *net.OpError
 	switch {
@@ -282,10 +285,14 @@ func (t *target) at(err error) error {
 		if cure = calls.Cure(err); strings.Contains(text, cure) { // as in errors of Lock
 			cure = ""
 		}
-	case t.asks && (strings.Contains(text, "NOAUTH ") || strings.Contains(text, "WRONGPASS ")):
-		cure = " (sentinels have passwords of their own: -sentinel-password-file)"
+	case strings.Contains(text, "NOAUTH "), strings.Contains(text, "WRONGPASS "):
+		if cure = " (set the password with REDIS_PASSWORD or -password-file, the user in the URL)"; refused.role == roleSentinel {
+			cure = " (sentinels have users and passwords of their own: -sentinel-user, -sentinel-password-file)"
+		}
 	case strings.HasSuffix(text, "tls: certificate required"):
 		cure = " (give a client certificate with -cert and -key)"
+	case refused.role == roleMaster && errors.As(err, &op) && op.Op == "dial":
+		cure = " (the sentinels give this address)"
 	case errors.As(err, &op) && op.Op == "dial":
 		cure = " (set the address with -redis URL or REDIS_URL)"
 	}
@@ -293,6 +300,86 @@ func (t *target) at(err error) error {
 		text = strings.Join(where, ",") + ": " + text
 	}
 	return errors.New(text + cure)
+}
+
+const (
+	roleSentinel = "sentinel"
+	roleMaster   = "master"
+)
+
+// refusal is the reason why a server behind sentinels, or a sentinel, cannot be used.
+type refusal struct {
+	addr, role string
+	err        error
+}
+
+func (e refusal) Error() string { return e.addr + " (" + e.role + "): " + e.err.Error() }
+func (e refusal) Unwrap() error { return e.err }
+
+// blame finds out who caused an error of rueidis.NewClient behind sentinels, which have passwords of their own: it does not say. It returns
+// the error as it is if that does not show.
+func blame(o rueidis.ClientOption, failed error) error {
+	if o.Sentinel.MasterSet == "" {
+		return failed
+	}
+	var refused error
+	began := time.Now()
+	for _, addr := range o.InitAddress {
+		if time.Since(began) > nodeTime {
+			break
+		}
+		master, err := askSentinel(o, addr)
+		var said *rueidis.RedisError
+		switch {
+		case err == nil:
+			if err = askMaster(o, master); err != nil {
+				return refusal{master, roleMaster, err}
+			}
+			return failed
+		case refused == nil && errors.As(err, &said):
+			refused = refusal{addr, roleSentinel, err}
+		}
+	}
+	return cmp.Or(refused, failed)
+}
+
+// askSentinel asks one sentinel what rueidis asks it.
+func askSentinel(o rueidis.ClientOption, addr string) (master string, err error) {
+	o.Username, o.Password, o.TLSConfig, o.SelectDB = o.Sentinel.Username, o.Sentinel.Password, o.Sentinel.TLSConfig, 0
+	err = askOne(o, addr, func(ctx context.Context, c rueidis.Client) error {
+		if err := c.Do(ctx, c.B().SentinelSentinels().Master(o.Sentinel.MasterSet).Build()).Error(); err != nil {
+			return err
+		}
+		at, err := c.Do(ctx, c.B().SentinelGetMasterAddrByName().Master(o.Sentinel.MasterSet).Build()).AsStrSlice()
+		if err == nil && len(at) == 2 {
+			master = net.JoinHostPort(at[0], at[1])
+		}
+		return err
+	})
+	return master, err
+}
+
+// askMaster asks the master what rueidis asks it.
+func askMaster(o rueidis.ClientOption, addr string) error {
+	return askOne(o, addr, func(ctx context.Context, c rueidis.Client) error {
+		return c.Do(ctx, c.B().Role().Build()).Error()
+	})
+}
+
+// askOne connects to one server only, for a moment.
+func askOne(o rueidis.ClientOption, addr string, ask func(context.Context, rueidis.Client) error) error {
+	o.InitAddress, o.Sentinel, o.ForceSingleClient = []string{addr}, rueidis.SentinelOption{}, true
+	o.Dialer.Timeout = nodeTime
+	c, err := rueidis.NewClient(o)
+	if c != nil {
+		defer c.Close()
+	}
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), nodeTime)
+	defer cancel()
+	return ask(ctx, c)
 }
 
 // node is a server, with its name in our output.

@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"testing"
 
@@ -18,6 +19,7 @@ const MasterSet = "mymaster"
 type Sentinel struct {
 	nodes     []*admin
 	sentinels []*admin
+	cert, key string // files, with TLS; each server then has a second port, which all tell each other and Addrs tells
 }
 
 // StartSentinel starts the six processes. It returns when the replicas are in sync and all sentinels know them and each other. The args are
@@ -25,17 +27,53 @@ type Sentinel struct {
 func StartSentinel(tb testing.TB, args ...string) *Sentinel {
 	tb.Helper()
 	s := &Sentinel{}
-	master := newAdmin(tb, Start(tb, args...))
+	s.start(tb, args)
+	return s
+}
+
+// StartTLSSentinel is StartSentinel with TLS among all of them, and for clients. All show one certificate, trust it, and ask for it.
+func StartTLSSentinel(tb testing.TB) (s *Sentinel, cert, key string) {
+	tb.Helper()
+	_, cert, key = certificateFiles(tb)
+	s = &Sentinel{cert: cert, key: key}
+	s.start(tb, nil)
+	return s, cert, key
+}
+
+// port is where clients, replicas and sentinels find the server whose first port is given.
+func (s *Sentinel) port(first int) int {
+	if s.cert != "" {
+		return first + 1
+	}
+	return first
+}
+
+// secure returns the arguments for TLS.
+func (s *Sentinel) secure(first int) []string {
+	if s.cert == "" {
+		return nil
+	}
+	return []string{
+		"--tls-port", strconv.Itoa(s.port(first)), "--tls-replication", "yes",
+		"--tls-cert-file", s.cert, "--tls-key-file", s.key, "--tls-ca-cert-file", s.cert,
+	}
+}
+
+func (s *Sentinel) start(tb testing.TB, args []string) {
+	tb.Helper()
+	node := func(more ...string) *admin {
+		return newAdmin(tb, start(tb, func(port int) []string { return slices.Concat(plainArgs(port), more, args, s.secure(port)) }))
+	}
+	master := node()
 	s.nodes = []*admin{master}
 	for range 2 {
-		replica := append([]string{"--replicaof", "127.0.0.1", strconv.Itoa(master.port)}, args...)
-		s.nodes = append(s.nodes, newAdmin(tb, Start(tb, replica...)))
+		s.nodes = append(s.nodes, node("--replicaof", "127.0.0.1", strconv.Itoa(s.port(master.port))))
 	}
 	for _, n := range s.nodes[1:] {
 		Eventually(tb, deployTimeout, n.synced, "replica has its data")
 	}
 	for range 3 {
-		s.sentinels = append(s.sentinels, newAdmin(tb, startSentinel(tb, master.port)))
+		s.sentinels = append(s.sentinels, newAdmin(tb, s.startSentinel(tb, s.port(master.port))))
 	}
 	for _, n := range s.sentinels {
 		Eventually(tb, deployTimeout, func() bool {
@@ -43,11 +81,10 @@ func StartSentinel(tb testing.TB, args ...string) *Sentinel {
 			return err == nil && m["num-slaves"] == "2" && m["num-other-sentinels"] == "2" && m["flags"] == "master"
 		}, "sentinel knows all")
 	}
-	return s
 }
 
 // startSentinel starts one sentinel. It needs a configuration file, because it stores its state there.
-func startSentinel(tb testing.TB, master int) *Server {
+func (s *Sentinel) startSentinel(tb testing.TB, master int) *Server {
 	tb.Helper()
 	conf := filepath.Join(tb.TempDir(), "sentinel.conf")
 	text := fmt.Sprintf("bind 127.0.0.1\n"+
@@ -57,16 +94,23 @@ func startSentinel(tb testing.TB, master int) *Server {
 	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
 		tb.Fatal(err)
 	}
-	s := start(tb, func(port int) []string { return []string{conf, "--sentinel", "--port", strconv.Itoa(port)} })
+	sentinel := start(tb, func(port int) []string {
+		return append([]string{conf, "--sentinel", "--port", strconv.Itoa(port)}, s.secure(port)...)
+	})
 	// Sentinels discover each other, and replicas' roles, by messages every 2 s and queries every 10 s, which is too slow for tests. Once a
 	// master is down, they query its replicas every second, and promote none whose answer is older than five ping periods. A sentinel that
 	// finds none retries only 8 s later. Redis 6.2 cannot be configured, and stays slow.
-	_ = newAdmin(tb, s).do("SENTINEL", "DEBUG", "PUBLISH-PERIOD", "200", "INFO-PERIOD", "500", "PING-PERIOD", "500")
-	return s
+	_ = newAdmin(tb, sentinel).do("SENTINEL", "DEBUG", "PUBLISH-PERIOD", "200", "INFO-PERIOD", "500", "PING-PERIOD", "500")
+	return sentinel
 }
 
 // Addrs returns the addresses of the sentinels.
-func (s *Sentinel) Addrs() []string { return addrs(s.sentinels) }
+func (s *Sentinel) Addrs() (all []string) {
+	for _, n := range s.sentinels {
+		all = append(all, hostPort(s.port(n.port)))
+	}
+	return all
+}
 
 // Client returns a client that follows the master; the test's clean-up closes it.
 func (s *Sentinel) Client(tb testing.TB, mod ...func(*rueidis.ClientOption)) rueidis.Client {
@@ -86,7 +130,7 @@ func (s *Sentinel) Master(tb testing.TB) *Server {
 			continue // this one may have been stopped by the test
 		}
 		for _, n := range s.nodes {
-			if n.Addr() == net.JoinHostPort(at[0], at[1]) {
+			if hostPort(s.port(n.port)) == net.JoinHostPort(at[0], at[1]) {
 				return n.Server
 			}
 		}

@@ -33,18 +33,7 @@ func StartMutualTLS(tb testing.TB, target string) (addr, cert, key string) {
 
 func startTLS(tb testing.TB, target string, clients tls.ClientAuthType) (addr, certFile, keyFile string) {
 	tb.Helper()
-	cert, der, pkcs8, err := ownCertificate()
-	if err != nil {
-		tb.Fatalf("redistest: certificate: %v", err)
-	}
-	write := func(name, kind string, bytes []byte) string {
-		file := filepath.Join(tb.TempDir(), name)
-		if err := os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: bytes}), 0o600); err != nil {
-			tb.Fatal(err)
-		}
-		return file
-	}
-	certFile, keyFile = write("cert.pem", "CERTIFICATE", der), write("key.pem", "PRIVATE KEY", pkcs8)
+	cert, certFile, keyFile := certificateFiles(tb)
 	trusted := x509.NewCertPool()
 	trusted.AddCert(cert.Leaf)
 	ln, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{
@@ -56,6 +45,23 @@ func startTLS(tb testing.TB, target string, clients tls.ClientAuthType) (addr, c
 	tb.Cleanup(func() { _ = ln.Close() })
 	go serveTLS(ln, target) // ends with the listener
 	return ln.Addr().String(), certFile, keyFile
+}
+
+// certificateFiles returns a new certificate, and the files with it and its key.
+func certificateFiles(tb testing.TB) (cert tls.Certificate, certFile, keyFile string) {
+	tb.Helper()
+	cert, der, pkcs8, err := ownCertificate()
+	if err != nil {
+		tb.Fatalf("redistest: certificate: %v", err)
+	}
+	write := func(name, kind string, bytes []byte) string {
+		file := filepath.Join(tb.TempDir(), name)
+		if err := os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: bytes}), 0o600); err != nil {
+			tb.Fatal(err)
+		}
+		return file
+	}
+	return cert, write("cert.pem", "CERTIFICATE", der), write("key.pem", "PRIVATE KEY", pkcs8)
 }
 
 func ownCertificate() (cert tls.Certificate, der, pkcs8 []byte, err error) {
