@@ -218,6 +218,59 @@ func (p process) lockers(name string) map[string]rlock.Locker {
 	}
 }
 
+// While Shutdown waits for a section, it ends the waits of all kinds, and calls none of them an outage: that one may be tried again.
+func TestShutdownEndsWaits(t *testing.T) {
+	redistest.OnlyVirtual(t, "that all wait can be seen only there", func(t *testing.T) {
+		var others, ours process
+		for i := range ours {
+			server := redistest.Start(t)
+			others[i], ours[i] = newClient(t, server.Client(t)), newClient(t, server.Client(t))
+		}
+		name := redistest.Name(t)
+		ctx := context.Background()
+		for _, l := range others.lockers(name) {
+			enter(t, ctx, l)
+		}
+		_, unlock := enter(t, ctx, ours[0].Mutex(name+":section"))
+		permits(t, others[0].Semaphore(name+":semaphore"), 1)
+		require.NoError(t, others[0].Semaphore(name+":semaphore").Acquire(ctx, 1))
+		setPermits(t, others[0].PermitSemaphore(name+":permits"), 1)
+		_, _, err := others[0].PermitSemaphore(name + ":permits").Acquire(ctx)
+		require.NoError(t, err)
+		latch := fixture{Client: others[0]}
+		latch.set(t, others[0].CountDownLatch(name+":latch"), 1)
+		waits := map[string]<-chan error{
+			"semaphore": async(func() error { return ours[0].Semaphore(name+":semaphore").Acquire(ctx, 1) }),
+			"latch":     async(func() error { return ours[0].CountDownLatch(name + ":latch").Await(ctx) }),
+			"permits": async(func() error {
+				_, _, err := ours[0].PermitSemaphore(name + ":permits").Acquire(ctx)
+				return err
+			}),
+		}
+		for kind, l := range ours.lockers(name) {
+			waits[kind] = async(func() error {
+				_, _, err := l.Lock(ctx)
+				return err
+			})
+		}
+		sleep(time.Second) // all wait
+		down := make([]<-chan error, len(ours))
+		for i, c := range ours {
+			down[i] = async(func() error { return c.Shutdown(ctx) })
+		}
+		for kind, w := range waits {
+			err := within(t, w, wakeTimeout)
+			require.ErrorIs(t, err, rlock.ErrClosed, kind)
+			require.NotErrorIs(t, err, rlock.ErrUnreachable, kind)
+			require.NotContains(t, err.Error(), "not reached", kind)
+		}
+		require.NoError(t, unlock())
+		for _, d := range down {
+			require.NoError(t, within(t, d, wakeTimeout))
+		}
+	})
+}
+
 // The section of a read/write lock can finish during Shutdown: it can read as the writer, downgrade, and upgrade, even
 // if that has to wait for another reader. A Lock that competes is refused, even inside the section.
 func TestShutdownLetsASectionFinish(t *testing.T) {

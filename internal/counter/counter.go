@@ -4,6 +4,7 @@ package counter
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -191,9 +192,9 @@ func (m Counter) stay(who tenure.Caller, refused, ended <-chan struct{}) bool {
 	}
 }
 
-// failed returns the error of an unanswered or refused call.
+// failed returns the error of an unanswered or refused call, or of a wait that Shutdown has ended.
 func (m Counter) failed(err error) error {
-	if m.Client.Calls.IsClosed() {
+	if m.Client.Calls.IsClosed() || errors.Is(err, m.Client.Errors.Closed) {
 		return m.FailClosed()
 	}
 	return m.FailUnreachable(err)
