@@ -4,7 +4,6 @@ import (
 	"maps"
 	"math/rand/v2"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -12,51 +11,6 @@ import (
 
 	"github.com/go-rlock/rlock/internal/testing/redistest"
 )
-
-// familyNemesis injects faults into the servers of a family and the connections to them. Each process has its own proxy to each server.
-type familyNemesis struct {
-	*family
-
-	of []*mixNemesis // one per server, with the proxies in front of it
-}
-
-func (f *family) nemesis(processes int) *familyNemesis {
-	f.t.Helper()
-	n := &familyNemesis{family: f}
-	ways := make([][]string, processes)
-	for i, s := range f.servers {
-		b := &historyRun{t: f.t, server: s, direct: f.direct[i]}
-		for j := range ways {
-			p := redistest.StartProxy(f.t, s.Addr())
-			b.proxies = append(b.proxies, p)
-			ways[j] = append(ways[j], p.Addr())
-		}
-		n.of = append(n.of, newMixNemesis(b))
-	}
-	for _, w := range ways {
-		f.start(w)
-	}
-	f.ready(f.peers)
-	return n
-}
-
-// strike runs a schedule, one fault after another. The test's goroutine makes the server faults, since they can fail the test.
-func (n *familyNemesis) strike(steps []mixStep, network map[string]mixRange) {
-	n.t.Helper()
-	for _, s := range steps {
-		server := n.of[s.Proxy%len(n.of)]
-		s.Proxy /= len(n.of)
-		if _, ok := network[s.Fault]; ok {
-			server.strikeNetwork(s)
-		} else {
-			server.strikeServer(s)
-		}
-		sleep(s.Rest)
-	}
-}
-
-// ways returns the number of proxies.
-func (n *familyNemesis) ways() int { return len(n.of) * len(n.peers) }
 
 // silence is how long a call waits for an answer, and for how long a call is retried: see docs/guarantees.md.
 const silence = 3 * time.Second
@@ -67,26 +21,24 @@ const silence = 3 * time.Second
 func TestMixOfFaultsAll(t *testing.T) {
 	t.Parallel()
 	keeps := []string{"--appendonly", "yes", "--appendfsync", "always"}
-	f := newFamily(t, familyPlan{
+	f := newFamily(t, workPlan{
 		Kinds: []string{"all of four"}, Each: 5, Seed: faultsSeed(t), Watchdog: time.Second,
 		Step: 5 * time.Millisecond, Rest: 5 * time.Millisecond, Outages: true,
 	}, redistest.Start(t, keeps...), redistest.StartCluster(t, 1, 0, keeps...).Nodes()[0])
-	n := f.nemesis(3)
+	f.startProcesses(3, f.viaProxies)
+	n := f.nemesis(nil)
 	network, server := mixLanes(f.plan.Watchdog)
 	delete(server, "delete") // its effect on a single lock is known
 	rng := rand.New(rand.NewPCG(f.plan.Seed, 0))
 	for end := time.Now().Add(faultsDuration(t, 25*time.Second)); time.Now().Before(end); {
 		f.goOn()
-		one, other := mixSchedule(rng, network, n.ways(), mixKindRound), mixSchedule(rng, server, n.ways(), mixKindRound)
+		one, other := mixSchedule(rng, network, len(f.proxies), mixKindRound), mixSchedule(rng, server, len(f.proxies), mixKindRound)
 		t.Logf("network: %v\nserver: %v", one, other)
-		var wg sync.WaitGroup
-		wg.Go(func() { n.strike(one, network) })
-		n.strike(other, network)
-		wg.Wait()
+		n.run(one, other)
 		f.idle(time.Now(), silence+f.plan.Watchdog+time.Second, "all calls return after the faults")
 		f.fine()
 	}
-	f.clean()
+	f.clean(patience + f.plan.Watchdog)
 	f.end()
 }
 
@@ -96,11 +48,12 @@ func TestMixOfFaultsAll(t *testing.T) {
 // after the faults all calls return, and nothing is left. G1, G2, G4 to G6, G8, G9.
 func TestMixOfFaultsQuorum(t *testing.T) {
 	t.Parallel()
-	f := newFamily(t, familyPlan{
+	f := newFamily(t, workPlan{
 		Kinds: []string{"quorum"}, Each: 4, Seed: faultsSeed(t), Watchdog: time.Second,
 		Step: 5 * time.Millisecond, Rest: 5 * time.Millisecond, Outages: true,
 	}, redistest.Start(t), redistest.Start(t), redistest.Start(t))
-	n := f.nemesis(3)
+	f.startProcesses(3, f.viaProxies)
+	n := f.nemesis(nil)
 	network, server := mixLanes(f.plan.Watchdog)
 	maps.DeleteFunc(network, func(fault string, _ mixRange) bool { // a quorum has no hand-offs
 		return strings.Contains(fault, "hand-off") || strings.Contains(fault, "grant")
@@ -114,9 +67,9 @@ func TestMixOfFaultsQuorum(t *testing.T) {
 	end := time.Now().Add(faultsDuration(t, 25*time.Second))
 	for round := 0; time.Now().Before(end); round++ {
 		f.goOn()
-		steps := mixSchedule(rng, faults, n.ways(), mixKindRound)
+		steps := mixSchedule(rng, faults, len(f.proxies), mixKindRound)
 		t.Logf("%v", steps)
-		n.strike(steps, network)
+		n.strikes(steps)
 		require.Zero(t, f.unreached(), "Locks succeed without one server")
 		f.idle(time.Now(), f.plan.Watchdog+time.Second, "all calls return after the faults")
 		f.fine()
@@ -148,7 +101,7 @@ func TestMixOfFaultsQuorum(t *testing.T) {
 		f.forgive()
 		f.fine()
 	}
-	f.clean()
+	f.clean(patience + f.plan.Watchdog)
 	f.end()
 }
 
@@ -156,11 +109,11 @@ func TestMixOfFaultsQuorum(t *testing.T) {
 // that goes in with only some of its locks. The witness notices (G1).
 func TestMixSeesABelievedRefusal(t *testing.T) {
 	t.Parallel()
-	f := newFamily(t, familyPlan{
+	f := newFamily(t, workPlan{
 		Kinds: []string{"all", "quorum"}, Each: 2, Seed: faultsSeed(t), Watchdog: time.Second,
 		Step: 5 * time.Millisecond, Rest: 5 * time.Millisecond, Outages: true, Sabotage: histReadAll,
 	}, redistest.Start(t), redistest.Start(t), redistest.Start(t))
-	f.startProcesses(2)
+	f.startProcesses(2, f.straight)
 	f.goOn()
 	for _, name := range []string{"all:0", "all:1", "quorum"} {
 		redistest.Eventually(t, histPatience, func() bool { return f.witness.overlap(name) != "" }, name)

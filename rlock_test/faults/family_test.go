@@ -3,6 +3,7 @@ package faults
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -14,13 +15,15 @@ import (
 	"github.com/go-rlock/rlock/internal/testing/redistest"
 )
 
-// family is a run: servers, processes that take locks of several kinds on them, and a witness.
+// family is a run: servers, processes of workers that take locks on them, and a witness. A historyRun has models for one kind of lock, a countRun
+// for counters.
 type family struct {
 	t       *testing.T
-	plan    familyPlan
+	plan    workPlan
 	servers []*redistest.Server
 	direct  []rueidis.Client
-	peers   []*familyPeer
+	proxies []*redistest.Proxy // of all Clients with one, in their order
+	peers   []*workPeer
 	number  int // of the next process
 	witness *familyWitness
 	calls   countCalls
@@ -30,15 +33,15 @@ type family struct {
 	unreachable int        // Locks that failed with ErrUnreachable
 }
 
-// familyPeer is the parent's side of a familyProcess.
-type familyPeer struct {
+// workPeer is the parent's side of a workProcess.
+type workPeer struct {
 	*child
 
 	name string
 	said chan string // answers to commands
 }
 
-func newFamily(t *testing.T, plan familyPlan, servers ...*redistest.Server) *family {
+func newFamily(t *testing.T, plan workPlan, servers ...*redistest.Server) *family {
 	t.Helper()
 	f := &family{t: t, plan: plan, servers: servers, witness: newFamilyWitness()}
 	for _, s := range servers {
@@ -47,30 +50,56 @@ func newFamily(t *testing.T, plan familyPlan, servers ...*redistest.Server) *fam
 	return f
 }
 
-// start starts one more process, connected to the servers by the given ways. Its workers are idle.
-func (f *family) start(ways []string) {
+// start starts one more process, with the given Clients. Its workers are idle.
+func (f *family) start(clients ...workClient) {
 	f.t.Helper()
 	f.number++
 	plan := f.plan
-	plan.Peer, plan.Seed = fmt.Sprint("p", f.number), f.plan.Seed+uint64(f.number)<<32
-	for i, s := range f.servers {
-		plan.Servers = append(plan.Servers, familyServer{s.Addr(), ways[i]})
-	}
+	plan.Peer, plan.Seed, plan.Clients = fmt.Sprint("p", f.number), f.plan.Seed+uint64(f.number)<<32, clients
 	text, err := json.Marshal(plan)
 	require.NoError(f.t, err)
-	p := &familyPeer{name: plan.Peer, said: make(chan string, 10)}
-	p.child = startChild(f.t, "family", func(line string) { f.hear(p, line) }, string(text))
+	p := &workPeer{name: plan.Peer, said: make(chan string, 10)}
+	p.child = startChild(f.t, "worker", func(line string) { f.hear(p, line) }, string(text))
 	f.peers = append(f.peers, p)
 }
 
+// startProcesses starts processes up to the given number.
+func (f *family) startProcesses(processes int, connected func() []workClient) {
+	f.t.Helper()
+	began := len(f.peers)
+	for len(f.peers) < processes {
+		f.start(connected()...)
+	}
+	f.ready(f.peers[began:])
+}
+
+// straight returns a Client for each server.
+func (f *family) straight() (all []workClient) {
+	for _, s := range f.servers {
+		all = append(all, workClient{Addr: s.Addr(), Via: s.Addr()})
+	}
+	return all
+}
+
+// viaProxies returns a Client for each server, each behind a proxy of its own.
+func (f *family) viaProxies() []workClient {
+	f.t.Helper()
+	all := f.straight()
+	for i := range all {
+		p := redistest.StartProxy(f.t, all[i].Addr)
+		f.proxies, all[i].Via = append(f.proxies, p), p.Addr()
+	}
+	return all
+}
+
 // ready waits for started processes.
-func (f *family) ready(peers []*familyPeer) {
+func (f *family) ready(peers []*workPeer) {
 	f.t.Helper()
 	f.await(peers, "ready", time.Now(), histReturn, "it must start")
 }
 
 // hear handles a line of a process.
-func (f *family) hear(p *familyPeer, line string) {
+func (f *family) hear(p *workPeer, line string) {
 	if f.witness.hear(p.name, line) || f.calls.hear(p.name, line) {
 		return
 	}
@@ -87,7 +116,7 @@ func (f *family) hear(p *familyPeer, line string) {
 }
 
 // ask sends a command to processes, and requires that all of them answer within the given time after since.
-func (f *family) ask(peers []*familyPeer, command, want string, since time.Time, within time.Duration, why string) {
+func (f *family) ask(peers []*workPeer, command, want string, since time.Time, within time.Duration, why string) {
 	f.t.Helper()
 	for _, p := range peers {
 		p.send(f.t, command)
@@ -95,31 +124,52 @@ func (f *family) ask(peers []*familyPeer, command, want string, since time.Time,
 	f.await(peers, want, since, within, why)
 }
 
-// await requires want from all processes, within the given time after since. Stalls of this process do not count.
-func (f *family) await(peers []*familyPeer, want string, since time.Time, within time.Duration, why string) {
+// await requires want from all processes, within the given time after since.
+func (f *family) await(peers []*workPeer, want string, since time.Time, within time.Duration, why string) {
 	f.t.Helper()
 	var machine stalls
 	for _, p := range peers {
-		for said := false; !said; {
-			select {
-			case line := <-p.said:
-				require.Equal(f.t, want, line, why)
-				said = true
-				continue
-			case <-p.done:
-				require.FailNow(f.t, "a process has ended", p.name)
-			default:
-				machine.step()
+		require.Equal(f.t, want, f.next(p, &machine, since, within, why), why)
+	}
+}
+
+// next returns a process's answer. Stalls of this process do not count.
+func (f *family) next(p *workPeer, machine *stalls, since time.Time, within time.Duration, why string) string {
+	f.t.Helper()
+	for {
+		select {
+		case line := <-p.said:
+			return line
+		case <-p.done:
+			require.FailNow(f.t, "a process has ended", p.name)
+		default:
+			machine.step()
+		}
+		if took, _ := machine.clear(span{since, time.Now()}); took > within {
+			for i, rdb := range f.direct {
+				f.t.Logf("server %d: %s", i, familyKeys(f.t, rdb))
 			}
-			if took, _ := machine.clear(span{since, time.Now()}); took > within {
-				for i, rdb := range f.direct {
-					f.t.Logf("server %d: %s", i, familyKeys(f.t, rdb))
-				}
-				f.fine()
-				require.FailNow(f.t, "not in time", "%s: %s within %v: %s", p.name, want, within, why)
-			}
+			f.fine()
+			require.FailNow(f.t, "not in time", "%s: within %v: %s", p.name, within, why)
 		}
 	}
+}
+
+// answers returns the processes' answers to a command, as values per Client.
+func answers[T any](f *family, command string) (all []T) {
+	f.t.Helper()
+	for _, p := range f.peers {
+		p.send(f.t, command)
+	}
+	var machine stalls
+	since := time.Now()
+	for _, p := range f.peers {
+		var some []T
+		_, text, _ := strings.Cut(f.next(p, &machine, since, 2*histReturn, command), "\t")
+		require.NoError(f.t, json.Unmarshal([]byte(text), &some), "%s", text)
+		all = append(all, some...)
+	}
+	return all
 }
 
 // goOn starts the workers' turns.
@@ -169,7 +219,7 @@ func (f *family) end() {
 	f.ask(f.peers[:1], "each", "idle", time.Now(), histReturn, "each Lock must return at once")
 	f.fine()
 	f.ask(f.peers, "end", "closed", time.Now(), 2*histReturn, "G9")
-	f.clean()
+	f.clean(patience + f.plan.Watchdog)
 	for _, p := range f.peers {
 		require.NoError(f.t, p.stdin.Close())
 	}
@@ -182,17 +232,17 @@ func (f *family) end() {
 	f.t.Logf("%d processes, %d stays", f.number, all)
 }
 
-// clean asserts that no lock has left a key or channel on a server.
-func (f *family) clean() {
+// clean asserts that no lock has left a key, or a channel but those allowed, on a server.
+func (f *family) clean(within time.Duration, allowed ...func(channel string) bool) {
 	f.t.Helper()
 	for i, rdb := range f.direct {
-		redistest.Eventually(f.t, patience+f.plan.Watchdog, func() bool { return familyKeys(f.t, rdb) == "[] []" },
+		redistest.Eventually(f.t, within, func() bool { return familyKeys(f.t, rdb, allowed...) == "[] []" },
 			fmt.Sprintf("G5: no key or channel may be left on server %d", i))
 	}
 }
 
 // familyKeys lists the keys and channels of a server, without the fencing counters, which stay.
-func familyKeys(t *testing.T, rdb rueidis.Client) string {
+func familyKeys(t *testing.T, rdb rueidis.Client, allowed ...func(channel string) bool) string {
 	t.Helper()
 	keys, err := do(t, rdb, "KEYS", "*").AsStrSlice()
 	if err != nil {
@@ -207,6 +257,9 @@ func familyKeys(t *testing.T, rdb rueidis.Client) string {
 	channels, err := do(t, rdb, "PUBSUB", "CHANNELS").AsStrSlice()
 	if err != nil {
 		return err.Error()
+	}
+	for _, ok := range allowed {
+		channels = slices.DeleteFunc(channels, ok)
 	}
 	return fmt.Sprint(left, channels)
 }

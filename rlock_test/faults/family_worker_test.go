@@ -73,10 +73,10 @@ func (w *familyWorker) visitSome(all []rlock.Locker) {
 
 // familyWorker takes locks of one kind.
 type familyWorker struct {
-	*familyProcess
+	*workProcess
 
 	kind   string
-	number uint64
+	number int
 	rng    *rand.Rand
 	stays  int
 	atOnce bool // the lock is free: Lock must get it at once
@@ -92,18 +92,7 @@ func (w *familyWorker) duration(average time.Duration) time.Duration {
 	return time.Duration(w.rng.Int64N(2*int64(average) + 1))
 }
 
-func (w *familyWorker) run() {
-	for {
-		w.turns.RLock()
-		if w.over.Load() {
-			w.turns.RUnlock()
-			return
-		}
-		familyTurns[w.kind](w)
-		w.turns.RUnlock()
-		sleep(w.duration(w.plan.Rest))
-	}
-}
+func (w *familyWorker) turn() { familyTurns[w.kind](w) }
 
 // wrong reports an error that no caller should get.
 func (w *familyWorker) wrong(what string, err error) {

@@ -115,7 +115,7 @@ type countRun struct {
 // newCountRun returns a run without processes.
 func newCountRun(t *testing.T, names []string, sabotage string, args ...string) *countRun {
 	t.Helper()
-	f := newFamily(t, familyPlan{
+	f := newFamily(t, workPlan{
 		Kinds: names, Each: 2, Seed: faultsSeed(t), Watchdog: time.Second,
 		Step: 5 * time.Millisecond, Rest: 30 * time.Millisecond, Sabotage: sabotage,
 	}, redistest.Start(t, args...))
@@ -139,7 +139,7 @@ var countSet = map[string]countKind{"semaphore": permSet, "latch": latchSet, "hi
 
 // round runs the workers while faults strike, and returns the history until peace, with the counters' final values.
 // faults returns the processes it killed.
-func (r *countRun) round(faults func() (killed []*familyPeer)) []countEntry {
+func (r *countRun) round(faults func() (killed []*workPeer)) []countEntry {
 	r.t.Helper()
 	for _, name := range r.plan.Kinds {
 		n, set := r.counter(name)
@@ -158,7 +158,7 @@ func (r *countRun) round(faults func() (killed []*familyPeer)) []countEntry {
 	killed := faults()
 	for _, victim := range killed {
 		r.calls.killed(victim.name)
-		r.peers = slices.DeleteFunc(r.peers, func(p *familyPeer) bool { return p == victim })
+		r.peers = slices.DeleteFunc(r.peers, func(p *workPeer) bool { return p == victim })
 	}
 	r.idle(time.Now(), histReturn, "all calls must return after the faults")
 	r.ask(r.peers, "quiet", "idle", time.Now(), histReturn, "G9: Close ends all background work")
@@ -354,7 +354,8 @@ func mixOfCounters(t *testing.T, names []string) *countRun {
 	t.Helper()
 	const processes = 3
 	r := newCountRun(t, names, "", "--appendonly", "yes", "--appendfsync", "always")
-	nemesis := r.nemesis(processes).of[0]
+	r.startProcesses(processes, r.viaProxies)
+	nemesis := r.nemesis(nil)
 	network, server := mixLanes(r.plan.Watchdog)
 	maps.DeleteFunc(network, func(fault string, _ mixRange) bool {
 		return strings.Contains(fault, "hand-off") || strings.Contains(fault, "grant")
@@ -368,7 +369,7 @@ func mixOfCounters(t *testing.T, names []string) *countRun {
 		t.Logf("network: %v\nserver: %v", one, other)
 		kills, when := round%2 == 1, time.Duration(rng.Int64N(int64(countRound)))
 		last := processes - 1
-		history := r.round(func() (killed []*familyPeer) {
+		history := r.round(func() (killed []*workPeer) {
 			var wg sync.WaitGroup
 			if kills {
 				killed = r.peers[last:]
@@ -379,14 +380,14 @@ func mixOfCounters(t *testing.T, names []string) *countRun {
 			}
 			nemesis.run(one, other)
 			for i, fault := range []string{"lost replies", "lost requests"} {
-				wg.Go(func() { nemesis.strikeNetwork(mixStep{Fault: fault, Proxy: (round + i) % 2, For: countOutage}) })
+				wg.Go(func() { nemesis.strike(mixStep{Fault: fault, Proxy: (round + i) % 2, For: countOutage}) })
 			}
 			wg.Wait()
 			return slices.Clone(killed)
 		})
 		r.checks(history, kills)
 		if kills {
-			r.start([]string{nemesis.proxies[last].Addr()})
+			r.start(workClient{Addr: r.servers[0].Addr(), Via: r.proxies[last].Addr()})
 			r.ready(r.peers[last:])
 		}
 	}
@@ -422,11 +423,11 @@ func TestHistoryRejectsWrongPermits(t *testing.T) {
 func rejectsCounts(t *testing.T, names []string, sabotage string) {
 	t.Helper()
 	r := newCountRun(t, names, sabotage)
-	r.startProcesses(2)
+	r.startProcesses(2, r.straight)
 	accepted := slices.Clone(names) // not rejected in any round so far
 	for end := time.Now().Add(histPatience); len(accepted) > 0; {
 		require.True(t, time.Now().Before(end), "%v: accepted", accepted)
-		history := r.round(func() []*familyPeer {
+		history := r.round(func() []*workPeer {
 			sleep(time.Second)
 			return nil
 		})
@@ -449,8 +450,8 @@ func TestSoakOfCounters(t *testing.T) {
 			rng := rand.New(rand.NewPCG(r.plan.Seed, 0))
 			all, bursts := 0, 0
 			burst := func(kills int) {
-				r.startProcesses(4)
-				history := r.round(func() (killed []*familyPeer) {
+				r.startProcesses(4, r.straight)
+				history := r.round(func() (killed []*workPeer) {
 					sleep(500*time.Millisecond + time.Duration(rng.Int64N(int64(time.Second))))
 					for _, i := range rng.Perm(len(r.peers) - 1)[:kills] { // not the first process: it drains, see useSemaphore
 						killed = append(killed, r.peers[1+i])

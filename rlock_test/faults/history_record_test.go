@@ -81,6 +81,25 @@ func newHistLog() *histLog {
 	}
 }
 
+// ends ends the sabotage.
+func (l *histLog) ends() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.ending = true
+}
+
+// sabotaged counts the forged replies, and the holds that lasted too long.
+func (l *histLog) sabotaged() (forged, overdue int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, e := range l.entries {
+		if e.Kind == histOver {
+			overdue++
+		}
+	}
+	return l.forged, overdue
+}
+
 func (l *histLog) add(e histEntry) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -365,7 +384,6 @@ type histReport struct {
 	Queued  []histKey // had a place in the processes' queue
 	Ended   []histKey // have had a reply to their release
 	Tally   histTally
-	Error   string
 }
 
 func (l *histLog) report() histReport {

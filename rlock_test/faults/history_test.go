@@ -28,12 +28,12 @@ func histFor(d, every time.Duration, do func()) {
 	}
 }
 
-// until calls do at the given interval until enough is true.
-func (b *historyRun) until(enough func() bool, every time.Duration, do func()) {
+// until calls do ten times a second until enough is true.
+func (b *historyRun) until(enough func() bool, do func()) {
 	b.t.Helper()
 	for end := time.Now().Add(histPatience); !enough(); {
 		require.True(b.t, time.Now().Before(end), "the required event did not happen")
-		histFor(10*every, every, do)
+		histFor(time.Second, time.Second/10, do)
 	}
 }
 
@@ -43,40 +43,43 @@ const histWatchdog = 1500 * time.Millisecond // so that leases end within a run
 // leases are lost, in long sections. G1, G2, G5, G6, G8, G9.
 func TestHistoryOfWorkers(t *testing.T) {
 	t.Parallel()
+	const notCounted = "listeners that are not counted"
 	for name, row := range map[string]struct {
-		plan                      histPlan
-		names, clients, processes int
-		events                    map[histEvent]int64 // by the workers and Clients of this process
+		plan                   workPlan
+		names, clients, others int
+		events                 map[histEvent]int64
 	}{
-		"processes": {histPlan{Workers: 8}, 4, 3, 2, map[histEvent]int64{
+		"processes": {workPlan{Each: 8}, 4, 3, 2, map[histEvent]int64{
 			nested: 1, cancelled: 1, refused: 1, lost: 1, inside: 1, beside: 1, escaped: 1, sticks: 1, grants: 20}},
 		// Grants arrive although PUBLISH counts none of the Clients' subscriptions: they are at a replica.
-		"listeners that are not counted": {histPlan{Workers: 4, Messages: "replica"}, 2, 3, 2, map[histEvent]int64{nested: 1, cancelled: 1, refused: 1}},
+		notCounted: {workPlan{Each: 4}, 2, 3, 2, map[histEvent]int64{nested: 1, cancelled: 1, refused: 1}},
 		// Sections are exported, and continue in another Client or the same one.
-		"tickets": {histPlan{Workers: 8, Along: 30}, 4, 3, 1, map[histEvent]int64{nested: 1, lost: 1, exported: 100, moved: 20}},
-		"tickets of writers": {histPlan{Kind: histRW, Workers: 5, Along: 40}, 2, 3, 1, map[histEvent]int64{
+		"tickets": {workPlan{Each: 8, Along: 30}, 4, 3, 1, map[histEvent]int64{nested: 1, lost: 1, exported: 100, moved: 20}},
+		"tickets of writers": {workPlan{Kinds: []string{histRW}, Each: 5, Along: 40}, 2, 3, 1, map[histEvent]int64{
 			nested: 1, inside: 1, beside: 1, lost: 1, exported: 20, moved: 5}},
-		"asked holds, kept locks and tickets": {histPlan{Workers: 4, Along: 10, Spoken: true}, 8, 3, 1, map[histEvent]int64{
+		"asked holds, kept locks and tickets": {workPlan{Each: 4, Along: 10, Spoken: true}, 8, 3, 1, map[histEvent]int64{
 			nested: 1, lost: 1, exported: 20, moved: 5, asked: 20, kept: 20}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			plan := row.plan
-			plan.Names, plan.Seed, plan.Watchdog, plan.Pause = histNames(t, row.names), faultsSeed(t), histWatchdog, 3*time.Millisecond
+			plan.Names, plan.Seed, plan.Watchdog, plan.Step = histNames(t, row.names), faultsSeed(t), histWatchdog, 3*time.Millisecond
+			if plan.Kinds == nil {
+				plan.Kinds = []string{histPlain}
+			}
 			var b *historyRun
-			if plan.Messages == "" {
-				b = newHistoryRun(t, plan, row.clients, row.processes)
+			if name != notCounted {
+				b = newHistoryRun(t, plan, row.clients, row.others)
 			} else {
 				master, replica := redistest.StartPair(t)
-				plan.Messages = replica.Addr()
-				b = newHistoryRunOn(t, master, plan, row.clients, row.processes)
+				b = newHistoryRunOn(t, master, replica.Addr(), plan, row.clients, row.others)
 			}
 			sleep(6 * time.Second)
-			b.goOn(row.events)
-			reports := b.end()
-			b.clean()
+			b.happens(row.events)
+			reports := b.finish()
+			b.end()
 			b.check(reports)
-			require.Empty(t, b.sum(reports).Failures)
+			require.Empty(t, b.total(reports).Failures)
 		})
 	}
 }
@@ -86,14 +89,14 @@ func TestHistoryOfWorkers(t *testing.T) {
 func TestHistoryOfDeletedKeys(t *testing.T) {
 	t.Parallel()
 	names := histNames(t, 2)
-	b := newHistoryRun(t, histPlan{
-		Names: names, Unguard: names, Workers: 8, Seed: faultsSeed(t), Watchdog: histWatchdog, Pause: 30 * time.Millisecond,
+	b := newHistoryRun(t, workPlan{
+		Kinds: []string{histPlain}, Names: names, Unguard: names, Each: 8, Seed: faultsSeed(t), Watchdog: histWatchdog, Step: 30 * time.Millisecond,
 	}, 2, 1)
-	b.until(func() bool { return b.deleted > 5 }, 100*time.Millisecond, b.deleteOne)
-	reports := b.end()
-	b.clean()
+	b.until(func() bool { return b.deleted > 5 }, b.deleteOne)
+	reports := b.finish()
+	b.end()
 	b.check(reports)
-	require.Positive(t, b.sum(reports).Events[lost])
+	require.Positive(t, b.total(reports).Events[lost])
 	b.verdict(porcupine.Illegal, b.history(reports, histDelete, histTold))
 }
 
@@ -101,51 +104,48 @@ func TestHistoryOfDeletedKeys(t *testing.T) {
 // updates. Without this test, the other runs would prove nothing. G1, G2, G5, G8.
 func TestHistoryRejects(t *testing.T) {
 	t.Parallel()
-	forged := func(n int64) func(b *historyRun) bool {
-		return func(b *historyRun) bool { return b.forgeries() >= n }
-	}
-	missed := func(b *historyRun) bool { return b.missed() > 0 }
 	for sabotage, row := range map[string]struct {
-		plan                      histPlan
-		names, clients, processes int
-		deletes                   bool
-		broken                    func(b *historyRun) bool
-		hides                     []histKind // which would give it away
-		loses                     bool
+		plan                   workPlan
+		names, clients, others int
+		deletes                bool
+		broken                 map[histEvent]int64
+		hides                  []histKind // which would give it away
+		loses                  bool       // updates of the witness
 	}{
-		histNoLock: {histPlan{Workers: 8, Pause: 3 * time.Millisecond}, 2, 2, 0, false, missed, nil, true},
+		histNoLock: {workPlan{Each: 8, Step: 3 * time.Millisecond}, 2, 2, 0, false, nil, nil, true},
 		// As if an owner were more than one hold. The count in Redis is one level too high.
-		histShared: {histPlan{Workers: 8, Pause: 3 * time.Millisecond}, 2, 2, 0, false, missed, []histKind{histLook}, true},
-		histOldGrant: {histPlan{Workers: 2, Pause: 30 * time.Millisecond}, 1, 3, 0, false, func(b *historyRun) bool {
-			return forged(1)(b) && missed(b)
-		}, nil, true},
-		histOtherGrant: {histPlan{Workers: 2, Pause: 30 * time.Millisecond}, 1, 3, 0, false, func(b *historyRun) bool {
-			return forged(1)(b) && missed(b)
-		}, nil, true},
-		histForged: {histPlan{Workers: 8, Pause: 30 * time.Millisecond}, 2, 2, 1, true, forged(1), nil, false},
+		histShared:     {workPlan{Each: 8, Step: 3 * time.Millisecond}, 2, 2, 0, false, nil, []histKind{histLook}, true},
+		histOldGrant:   {workPlan{Each: 2, Step: 30 * time.Millisecond}, 1, 3, 0, false, map[histEvent]int64{forged: 1}, nil, true},
+		histOtherGrant: {workPlan{Each: 2, Step: 30 * time.Millisecond}, 1, 3, 0, false, map[histEvent]int64{forged: 1}, nil, true},
+		histForged:     {workPlan{Each: 8, Step: 30 * time.Millisecond}, 2, 2, 1, true, map[histEvent]int64{forged: 1}, nil, false},
 		// A holder must stay inside for long enough, which depends on the seed.
-		histDeaf: {histPlan{Workers: 1, Pause: 2 * time.Second}, 1, 2, 0, true, func(b *historyRun) bool { return b.seen(histOver) > 0 }, nil, false},
-		histReadAll: {histPlan{Kind: histRW, Workers: 4, Pause: 30 * time.Millisecond}, 1, 2, 0, false, func(b *historyRun) bool {
-			return b.crews[0].happened(torn)+b.crews[1].happened(torn) > 0
-		}, []histKind{histLook}, false},
-		histNoUnlock: {histPlan{Kind: histRW, Workers: 4, Pause: 3 * time.Millisecond}, 1, 2, 0, false, forged(4), nil, false},
+		histDeaf: {workPlan{Each: 1, Step: 2 * time.Second}, 1, 2, 0, true, map[histEvent]int64{overdue: 1}, nil, false},
+		histReadAll: {workPlan{Kinds: []string{histRW}, Each: 4, Step: 30 * time.Millisecond}, 1, 2, 0, false,
+			map[histEvent]int64{torn: 1}, []histKind{histLook}, false},
+		histNoUnlock: {workPlan{Kinds: []string{histRW}, Each: 4, Step: 3 * time.Millisecond}, 1, 2, 0, false, map[histEvent]int64{forged: 4}, nil, false},
 	} {
 		t.Run(sabotage, func(t *testing.T) {
 			t.Parallel()
 			plan := row.plan
 			plan.Names, plan.Seed, plan.Watchdog, plan.Sabotage = histNames(t, row.names), faultsSeed(t), histWatchdog, sabotage
+			if plan.Kinds == nil {
+				plan.Kinds = []string{histPlain}
+			}
 			act := func() {}
 			if row.deletes {
 				plan.Unguard = plan.Names
 			}
-			b := newHistoryRun(t, plan, row.clients, row.processes)
+			b := newHistoryRun(t, plan, row.clients, row.others)
 			if row.deletes {
 				act = b.deleteOne
 			}
-			b.until(func() bool { return row.broken(b) }, 100*time.Millisecond, act)
-			reports := b.end()
+			b.until(func() bool {
+				total := b.sum(answers[histTally](b.family, "tally"))
+				return total.has(row.broken) && (!row.loses || b.lost(total) > 0)
+			}, act)
+			reports := b.finish()
 			if sabotage != histNoUnlock { // whose holds stay until their leases end
-				b.clean()
+				b.end()
 			}
 			history := b.history(reports, row.hides...)
 			b.verdict(porcupine.Illegal, history)
@@ -153,17 +153,17 @@ func TestHistoryRejects(t *testing.T) {
 				require.NotEmpty(t, histReused(history))
 			}
 			if row.loses {
-				require.Positive(t, b.lost(b.sum(reports)), "the witness must lose updates")
+				require.Positive(t, b.lost(b.total(reports)), "the witness must lose updates")
 			}
 		})
 	}
 }
 
-// deleteOne deletes the next of the keys.
+// deleteOne deletes the next of the unguarded keys.
 func (b *historyRun) deleteOne() {
 	b.t.Helper()
 	b.turn++
-	if b.delete(b.plan.Names[b.turn%len(b.plan.Names)]) {
+	if b.delete(b.plan.Unguard[b.turn%len(b.plan.Unguard)]) {
 		b.deleted++
 	}
 }
@@ -176,7 +176,7 @@ func (b *historyRun) delete(name string) bool {
 	e := histEntry{Kind: histDelete, Name: name, Call: histNow()}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	found, err := b.direct.Do(ctx, b.direct.B().Arbitrary("EVAL", script, "1", name).Build()).AsStrSlice()
+	found, err := b.direct[0].Do(ctx, b.direct[0].B().Arbitrary("EVAL", script, "1", name).Build()).AsStrSlice()
 	e.Return = histNow()
 	if rueidis.IsRedisNil(err) || err == nil && len(found) == 0 {
 		b.log.add(e)

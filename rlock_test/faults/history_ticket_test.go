@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -26,14 +25,8 @@ type histTicket struct{ name, text, owner string }
 // ticketTime is longer than a run: no lock becomes free because a ticket expires.
 const ticketTime = time.Hour
 
-// histTickets has the channels for tickets, by the run's folder.
-var histTickets sync.Map
-
-// tickets returns the run's channel. It has no buffer, so every ticket sent on it has an adopter.
-func (w *histWorker) tickets() chan histTicket {
-	way, _ := histTickets.LoadOrStore(w.plan.Dir, make(chan histTicket))
-	return way.(chan histTicket)
-}
+// histTickets is the way of tickets between the workers of a process. It has no buffer, so every ticket sent on it has an adopter.
+var histTickets = make(chan histTicket)
 
 // export ends a hold of one level with an Export, and has another worker adopt it, or adopts it itself after a moment.
 func (w *histWorker) export(h *histHold) {
@@ -56,22 +49,22 @@ func (w *histWorker) export(h *histHold) {
 		return
 	}
 	w.did(exported)
-	wait := time.NewTimer(w.duration(4 * w.plan.Pause))
+	wait := time.NewTimer(w.duration(4 * w.plan.Step))
 	defer wait.Stop()
 	select {
-	case w.tickets() <- t:
+	case histTickets <- t:
 	case <-wait.C:
 		w.adopt(t)
 	}
 }
 
 // ticketOwner returns the ticket's owner in Redis.
-func (p histPlan) ticketOwner(text string) string {
+func (p workPlan) ticketOwner(text string) string {
 	t, err := ticket.Parse(text)
 	if err != nil {
 		panic(err)
 	}
-	if p.Kind == histRW {
+	if p.is(histRW) {
 		return kinds.Mutex.OfTicket(t.Client, t.Number()) + ":write"
 	}
 	return kinds.Mutex.OfTicket(t.Client, t.Number())
@@ -79,10 +72,10 @@ func (p histPlan) ticketOwner(text string) string {
 
 // adoptOne adopts another worker's ticket. It returns false if there is none within a moment.
 func (w *histWorker) adoptOne() bool {
-	wait := time.NewTimer(w.duration(4 * w.plan.Pause))
+	wait := time.NewTimer(w.duration(4 * w.plan.Step))
 	defer wait.Stop()
 	select {
-	case t := <-w.tickets():
+	case t := <-histTickets:
 		w.adopt(t)
 		w.did(moved)
 		return true
@@ -123,7 +116,7 @@ func (w *histWorker) adopt(t histTicket) {
 	if _, _, err := w.client.Adopt(ctx, t.text); err == nil {
 		w.wrong(fmt.Errorf("%s: a ticket was adopted twice", t.name))
 	}
-	if w.plan.Kind == histRW {
+	if w.plan.is(histRW) {
 		w.rwWrite(h)
 	} else {
 		w.section(h, 1)
@@ -144,7 +137,7 @@ func TestHistoryCheckerDoubtsTicketsWithoutExport(t *testing.T) {
 	require.NoError(t, err)
 	text, err := rlock.Export(ctx)
 	require.NoError(t, err)
-	ticket := histPlan{}.ticketOwner(text)
+	ticket := workPlan{}.ticketOwner(text)
 	look := histEntry{Kind: histLook, Name: name, Owner: ticket, Seen: ticket + "=1"}
 	export := histEntry{Kind: histExport, Name: name, Owner: rlock.Owner(ctx), Ticket: ticket, Return: 1}
 	left, returned := histMerge(log.report(), histReport{Entries: []histEntry{look}})[0], histMerge(log.report(), histReport{Entries: []histEntry{look, export}})[0]

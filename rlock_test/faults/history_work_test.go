@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/go-rlock/rlock/rlock"
@@ -24,70 +24,49 @@ const (
 	histNoUnlock   = "no unlock"   // some unlocks succeed without a command to Redis
 	histLongWait   = 3 * time.Second
 
-	histRW   = "read/write"
-	histFair = "fair"
+	histPlain = "history of plain and fenced locks"
+	histRW    = "history of read/write locks"
+	histFair  = "history of fair locks"
 )
 
 // histReentered has the sections that began with a re-entry, until their workers have noticed. The owner does not
 // show this: a competing Lock may have got the owner of a section that had just ended.
 var histReentered sync.Map
 
-// histCrew has the workers of one process.
+// histCrew has the workers of one Client, and their history.
 type histCrew struct {
-	plan   histPlan
+	*workProcess
+
 	log    *histLog
 	client *rlock.Client
-	stop   chan struct{} // closed to stop the workers
-	wg     sync.WaitGroup
+	first  int // number of its first worker
 
 	mu    sync.Mutex // guards the following
 	tally histTally
-	err   error // an error that no caller should get
-
-	returned atomic.Int64 // workers that have ended
 }
 
-func newHistCrew(plan histPlan, log *histLog, client *rlock.Client) *histCrew {
-	return &histCrew{
-		plan: plan, log: log, client: client, stop: make(chan struct{}),
-		tally: newHistTally(),
-	}
+func newHistCrew(p *workProcess, log *histLog, client *rlock.Client, first int) *histCrew {
+	return &histCrew{workProcess: p, log: log, client: client, first: first, tally: newHistTally()}
 }
 
-// start starts the workers. After stop is closed, each ends after its current turn.
-func (c *histCrew) start() {
-	for i := range c.plan.Workers {
-		id := c.plan.First + i
-		w := &histWorker{histCrew: c, id: id, rng: rand.New(rand.NewPCG(c.plan.Seed, uint64(id)))}
-		c.wg.Go(func() {
-			defer c.returned.Add(1)
-			for !c.stopped() {
-				w.turn()
-			}
-		})
-	}
-}
-
-func (c *histCrew) stopped() bool {
-	select {
-	case <-c.stop:
-		return true
-	default:
-		return false
-	}
+func (c *histCrew) worker(id int) *histWorker {
+	return &histWorker{histCrew: c, id: id, rng: rand.New(rand.NewPCG(c.plan.Seed, uint64(id)))}
 }
 
 func (c *histCrew) report() histReport {
 	r := c.log.report()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	stats := c.client.Stats()
-	c.tally.Events[handOffs], c.tally.Events[grants], c.tally.Events[kept] = int64(stats.HandOffs), int64(stats.Grants), int64(stats.Kept)
-	r.Tally = c.tally
-	if c.err != nil {
-		r.Error = c.err.Error()
-	}
+	r.Tally = c.soFar()
 	return r
+}
+
+// soFar counts the events so far.
+func (c *histCrew) soFar() histTally {
+	total := newHistTally()
+	c.count(func(t *histTally) { total.add(*t) })
+	stats := c.client.Stats()
+	total.Events[handOffs], total.Events[grants], total.Events[kept] = int64(stats.HandOffs), int64(stats.Grants), int64(stats.Kept)
+	total.Events[forged], total.Events[overdue] = c.log.sabotaged()
+	return total
 }
 
 func (c *histCrew) count(f func(*histTally)) {
@@ -105,18 +84,7 @@ func (c *histCrew) didNot(err error) {
 	})
 }
 
-func (c *histCrew) happened(e histEvent) (n int64) {
-	c.count(func(t *histTally) { n = t.Events[e] })
-	return n
-}
-
-func (c *histCrew) wrong(err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.err == nil {
-		c.err = err
-	}
-}
+func (c *histCrew) wrong(err error) { c.say("wrong", strings.ReplaceAll(err.Error(), "\n", "; ")) }
 
 // histWorker takes locks in successive turns, and records its actions and their times.
 type histWorker struct {
@@ -132,12 +100,12 @@ func (w *histWorker) chance(percent int) bool { return w.rng.IntN(100) < percent
 func (w *histWorker) turn() {
 	name := w.plan.Names[w.rng.IntN(len(w.plan.Names))]
 	if w.plan.Spoken && w.chance(80) { // a lock that others seldom want
-		name = w.plan.Names[w.plan.First/w.plan.Workers%len(w.plan.Names)]
+		name = w.plan.Names[w.first/w.plan.Each%len(w.plan.Names)]
 	}
 	if w.plan.Along > 0 && w.adoptOne() {
 		return
 	}
-	if w.plan.Kind == histRW {
+	if w.plan.is(histRW) {
 		w.rwTurn(name)
 		return
 	}
@@ -280,7 +248,7 @@ func (h *histHold) begin(w *histWorker) {
 
 func (w *histWorker) mutex(name string, options ...rlock.Option) *rlock.Mutex {
 	switch {
-	case w.plan.Kind == histFair:
+	case w.plan.is(histFair):
 		return w.client.FairMutex(name, options...)
 	case slices.Contains(w.plan.Fenced, name):
 		return w.client.FencedMutex(name, options...)
@@ -361,7 +329,7 @@ func (w *histWorker) section(h *histHold, depth int) {
 
 // pause is the duration of a section.
 func (w *histWorker) pause(ctx context.Context) {
-	pause := w.duration(2 * w.plan.Pause)
+	pause := w.duration(2 * w.plan.Step)
 	if w.chance(3) { // long enough for renewals, and for fixed leases to expire
 		pause = w.duration(2 * w.plan.Watchdog)
 	}

@@ -18,9 +18,8 @@ import (
 // roles are the main functions of the processes that tests start from this test binary. The environment variable roleEnv
 // names the role, and the process's arguments are passed to it.
 var roles = map[string]func(args []string) int{
-	"peer":    peerMain,
-	"history": historyRole,
-	"family":  familyRole,
+	"peer":   peerMain,
+	"worker": workRole,
 }
 
 const roleEnv = "RLOCK_FAULTS_ROLE"

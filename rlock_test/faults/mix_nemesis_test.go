@@ -11,12 +11,12 @@ import (
 	"github.com/go-rlock/rlock/internal/testing/redistest"
 )
 
-// mixNemesis carries out a schedule of faults.
+// mixNemesis carries out schedules of faults: of the servers of a family, and of the connections to them, of which each Client has its own.
 type mixNemesis struct {
-	*historyRun
+	*family
 
 	gates    []*mixGate   // one per proxy
-	number   int          // of the key to delete next
+	delete   func()       // deletes a key under its holder
 	handOffs atomic.Int64 // hit by a fault
 	spoken   atomic.Int64 // messages to holders hit by a fault
 }
@@ -59,9 +59,10 @@ func (s *mixStrike) hook(cmd []string) redistest.Action {
 	return redistest.Pass
 }
 
-func newMixNemesis(b *historyRun) *mixNemesis {
-	n := &mixNemesis{historyRun: b}
-	for _, p := range b.proxies {
+// nemesis returns the nemesis of the processes started so far.
+func (f *family) nemesis(deletes func()) *mixNemesis {
+	n := &mixNemesis{family: f, delete: deletes}
+	for _, p := range f.proxies {
 		g := &mixGate{handOffs: &n.handOffs, spoken: &n.spoken}
 		p.OnRequest(func(cmd []string) redistest.Action { return g.hook(g.request.Load(), cmd) })
 		p.OnReply(func(cmd []string) redistest.Action { return g.hook(g.reply.Load(), cmd) })
@@ -73,18 +74,20 @@ func newMixNemesis(b *historyRun) *mixNemesis {
 // run carries out both schedules, and returns when both are over and nothing is broken any more.
 // The test's goroutine makes the server faults, since they can fail the test.
 func (n *mixNemesis) run(network, server []mixStep) {
+	n.t.Helper()
 	var wg sync.WaitGroup
-	wg.Go(func() {
-		for _, s := range network {
-			n.strikeNetwork(s)
-			sleep(s.Rest)
-		}
-	})
-	for _, s := range server {
-		n.strikeServer(s)
+	wg.Go(func() { n.strikes(network) })
+	n.strikes(server)
+	wg.Wait()
+}
+
+// strikes carries out a schedule, one fault after another.
+func (n *mixNemesis) strikes(steps []mixStep) {
+	n.t.Helper()
+	for _, s := range steps {
+		n.strike(s)
 		sleep(s.Rest)
 	}
-	wg.Wait()
 }
 
 func mixScript(cmd []string) bool { return cmd[0] == "EVALSHA" || cmd[0] == "EVAL" }
@@ -220,43 +223,44 @@ func (n *mixNemesis) strikeNetwork(s mixStep) {
 		g.reply.Store(nil)
 		for len(said) > 0 {
 			m := <-said
-			n.ask("PUBLISH", m[1], m[2])
+			n.ask(s, "PUBLISH", m[1], m[2])
 		}
 	default:
 		panic(fmt.Sprintf("no such fault: %s", s.Fault))
 	}
 }
 
-// strikeServer hits the shared server.
-func (n *mixNemesis) strikeServer(s mixStep) {
+// strike hits a server, or the connections of one Client.
+func (n *mixNemesis) strike(s mixStep) {
 	n.t.Helper()
+	server := n.servers[s.Proxy%len(n.servers)]
 	switch s.Fault {
 	case "kill clients":
-		n.ask("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+		n.ask(s, "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
 	case "kill pubsub":
-		n.ask("CLIENT", "KILL", "TYPE", "pubsub")
+		n.ask(s, "CLIENT", "KILL", "TYPE", "pubsub")
 	case "script flush":
-		histFor(s.For, 5*time.Millisecond, func() { n.ask("SCRIPT", "FLUSH") })
+		histFor(s.For, 5*time.Millisecond, func() { n.ask(s, "SCRIPT", "FLUSH") })
 	case "short stop", "long stop":
-		n.server.Pause()
+		server.Pause()
 		sleep(s.For)
-		n.server.Resume()
+		server.Resume()
 	case "crash":
-		n.server.Kill()
+		server.Kill()
 		sleep(s.For)
-		n.server.Restart()
+		server.Restart()
 	case "delete":
-		redistest.Eventually(n.t, 10*time.Second, func() bool { return n.ask("PING") }, "the server must answer")
-		n.delete(n.plan.Unguard[n.number%len(n.plan.Unguard)])
-		n.number++
+		redistest.Eventually(n.t, 10*time.Second, func() bool { return n.ask(s, "PING") }, "the server must answer")
+		n.delete()
 	default:
-		panic(fmt.Sprintf("no such fault: %s", s.Fault))
+		n.strikeNetwork(s)
 	}
 }
 
-// ask reports whether the server answered a command; a broken connection is no failure of the test.
-func (n *mixNemesis) ask(cmd ...string) bool {
+// ask reports whether the step's server answered a command; a broken connection is no failure of the test.
+func (n *mixNemesis) ask(s mixStep, cmd ...string) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	return n.direct.Do(ctx, n.direct.B().Arbitrary(cmd...).Build()).Error() == nil
+	rdb := n.direct[s.Proxy%len(n.direct)]
+	return rdb.Do(ctx, rdb.B().Arbitrary(cmd...).Build()).Error() == nil
 }

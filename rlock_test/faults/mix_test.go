@@ -35,9 +35,9 @@ func TestMixOfFaults(t *testing.T) {
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
 			t.Parallel()
 			names := histNames(t, 4)
-			n := mixRun(t, histPlan{Names: names, Unguard: names[3:], Workers: 5, Seed: seed}, 3, 2, mixRound)
+			b, n := mixRun(t, workPlan{Kinds: []string{histPlain}, Names: names, Unguard: names[3:], Each: 5, Seed: seed}, 3, 2, mixRound)
 			n.strikesAll(&n.handOffs, "lost hand-off")
-			n.ends(map[histEvent]int64{sections: 1, nested: 1, lost: 1, grants: 1}) // long stops cost holds
+			b.ends(map[histEvent]int64{sections: 1, nested: 1, lost: 1, grants: 1}) // long stops cost holds
 		})
 	}
 }
@@ -48,20 +48,22 @@ func TestMixOfFaultsOfOtherKinds(t *testing.T) {
 	t.Parallel()
 	t.Run("read/write", func(t *testing.T) {
 		t.Parallel()
-		mixRun(t, histPlan{Kind: histRW, Names: histNames(t, 2), Workers: 4, Seed: faultsSeed(t)}, 2, 1, mixKindRound).
-			ends(map[histEvent]int64{nested: 1, inside: 1, beside: 1, lost: 1})
+		b, _ := mixRun(t, workPlan{Kinds: []string{histRW}, Names: histNames(t, 2), Each: 4, Seed: faultsSeed(t)}, 2, 1, mixKindRound)
+		b.ends(map[histEvent]int64{nested: 1, inside: 1, beside: 1, lost: 1})
 	})
 	t.Run("fair", func(t *testing.T) {
 		t.Parallel()
-		mixRun(t, histPlan{Kind: histFair, Names: histNames(t, 2), Workers: 4, Seed: faultsSeed(t)}, 2, 1, mixKindRound).
-			ends(map[histEvent]int64{nested: 1, lost: 1, grants: 1})
+		b, _ := mixRun(t, workPlan{Kinds: []string{histFair}, Names: histNames(t, 2), Each: 4, Seed: faultsSeed(t)}, 2, 1, mixKindRound)
+		b.ends(map[histEvent]int64{nested: 1, lost: 1, grants: 1})
 	})
 	t.Run("spoken to", func(t *testing.T) {
 		t.Parallel()
 		names := histNames(t, 8)
-		n := mixRun(t, histPlan{Names: names, Unguard: names[6:], Workers: 4, Seed: faultsSeed(t), Along: 10, Spoken: true}, 3, 1, 2*mixKindRound)
+		b, n := mixRun(t, workPlan{
+			Kinds: []string{histPlain}, Names: names, Unguard: names[6:], Each: 4, Seed: faultsSeed(t), Along: 10, Spoken: true,
+		}, 3, 1, 2*mixKindRound)
 		n.strikesAll(&n.spoken, "cut ear")
-		n.ends(map[histEvent]int64{lost: 1, exported: 1, moved: 1, asked: 1, kept: 10})
+		b.ends(map[histEvent]int64{lost: 1, exported: 1, moved: 1, asked: 1, kept: 10})
 	})
 }
 
@@ -70,25 +72,25 @@ func (n *mixNemesis) strikesAll(struck *atomic.Int64, fault string) {
 	n.t.Helper()
 	for i := 0; struck.Load() == 0; i++ {
 		require.Less(n.t, i, int(histPatience/time.Second), fault)
-		n.strikeNetwork(mixStep{Fault: fault, Proxy: i % len(n.proxies), For: time.Second})
+		n.strike(mixStep{Fault: fault, Proxy: i % len(n.proxies), For: time.Second})
 	}
 }
 
 // ends finishes a run in which each event must happen so often.
-func (n *mixNemesis) ends(events map[histEvent]int64) {
-	n.t.Helper()
-	n.goOn(events)
-	reports := n.end()
-	n.clean()
-	n.check(reports)
+func (b *historyRun) ends(events map[histEvent]int64) {
+	b.t.Helper()
+	b.happens(events)
+	reports := b.finish()
+	b.end()
+	b.check(reports)
 }
 
 // mixRun starts a run under the schedules of the plan's seed, for the time d. It returns when the faults have ended.
-func mixRun(t *testing.T, plan histPlan, clients, processes int, d time.Duration) *mixNemesis {
+func mixRun(t *testing.T, plan workPlan, clients, others int, d time.Duration) (*historyRun, *mixNemesis) {
 	t.Helper()
-	plan.Watchdog, plan.Pause = time.Second, 10*time.Millisecond
+	plan.Watchdog, plan.Step = time.Second, 10*time.Millisecond
 	network, server := mixLanes(plan.Watchdog)
-	if plan.Kind != "" { // other kinds have no hand-offs in a process and no unguarded keys
+	if !plan.is(histPlain) { // other kinds have no hand-offs in a process and no unguarded keys
 		maps.DeleteFunc(network, func(fault string, _ mixRange) bool { return strings.Contains(fault, "hand-off") })
 		delete(server, "delete")
 	}
@@ -96,12 +98,13 @@ func mixRun(t *testing.T, plan histPlan, clients, processes int, d time.Duration
 		maps.Copy(network, spokenFaults(plan.Watchdog))
 	}
 	rng := rand.New(rand.NewPCG(plan.Seed, 0))
-	networkSteps := mixSchedule(rng, network, clients+processes, d)
-	serverSteps := mixSchedule(rng, server, clients+processes, d)
+	networkSteps := mixSchedule(rng, network, clients+others, d)
+	serverSteps := mixSchedule(rng, server, clients+others, d)
 	t.Logf("FAULTS_SEED=%d\nnetwork: %v\nserver: %v", plan.Seed, networkSteps, serverSteps)
-	n := newMixNemesis(newHistoryRun(t, plan, clients, processes, "--appendonly", "yes", "--appendfsync", "always"))
+	b := newHistoryRun(t, plan, clients, others, "--appendonly", "yes", "--appendfsync", "always")
+	n := b.nemesis(b.deleteOne)
 	n.run(networkSteps, serverSteps)
-	return n
+	return b, n
 }
 
 // faultsSeed returns the seed of all randomness in a test: FAULTS_SEED, or 1. It logs the seed, so that the run

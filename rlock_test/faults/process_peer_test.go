@@ -161,13 +161,8 @@ type peer struct {
 
 func startPeer(t testing.TB, addr string, watchdog time.Duration) *peer {
 	t.Helper()
-	return startPeerAs(t, "peer", addr, watchdog.String())
-}
-
-func startPeerAs(t testing.TB, role string, args ...string) *peer {
-	t.Helper()
 	p := &peer{lines: make(chan string, 100)}
-	p.child = startChild(t, role, func(line string) { p.lines <- line }, args...)
+	p.child = startChild(t, "peer", func(line string) { p.lines <- line }, addr, watchdog.String())
 	p.expect(t, "ready", histReturn)
 	return p
 }
